@@ -14660,71 +14660,89 @@ gpupool_result gpupool_check(gpupool_arena *arena) {
 }
 
 /* == STAGE ====================================================================================
-   The ring's memory: equal slots side by side, pinned from the lowest on, one at a time, when there
-   is need. uses: GROUND, HOST, DRIVER, LEDGER
+   The ring's pinned host memory: equal slots in one address range. The lowest slots are pinned
+   first, one slot at a time, when a transfer needs a slot. uses: GROUND, HOST, DRIVER, LEDGER
 
-   FREE     nobody's
-   HELD     a span's; or of a copy that nothing but a wait for the device tells the end of
-   FILLING  a thread's, which copies between the host and the slot, or waits for the device
-   FLYING   the device copies out of it; the event behind the copy tells the end
+       slot       0        1        2        3        4        5        6        7
+               +--------+--------+--------+--------+--------+--------+--------+--------+
+       state   | FLYING | TAKEN  | TAKEN  | FREE   | FILLING| FREE   |  not pinned     |
+       run     |   1    |   2    |   0    |        |   1    |        |                 |
+               +--------+--------+--------+--------+--------+--------+--------+--------+
+                                                            ^ top    ^ pinned_slots   ^ count
 
-       up    FREE -> FILLING -> FLYING -> FREE
-       down  FREE -> FILLING -> FREE
-       span  FREE -> HELD -> FLYING -> FREE
+   FREE     nobody uses the slot
+   TAKEN    the slot belongs to a span; or a failed copy may still use it until the device is idle
+   FILLING  a thread copies between the host and the slot, or waits for the device's copy into it
+   FLYING   the device copies out of the slot; the event behind the copy tells when it has ended
 
-   A span may take several neighbours, a run. The first slot speaks for all of them.
+       upload    FREE -> FILLING -> FLYING -> FREE
+       download  FREE -> FILLING -> FREE
+       span      FREE -> FILLING -> TAKEN -> FILLING -> FLYING -> FREE, or TAKEN -> FREE
 
-   R1  what is not free lies below top, and top lies within the pinned slots
-   R2  the first slot of a run has the run's length, the others have 0 and the same state
-   R3  used.now is the bytes of the slots that are not free
-   R4  flying counts the runs that fly */
+   A span may take several neighbouring slots: a run. The first slot of the run has all its fields.
+
+   R1  every slot that is not FREE lies below top, and top is at most pinned_slots
+   R2  the first slot of a run has the run's length; the others have length 0 and the same state
+   R3  used.now is the bytes of the slots that are not FREE
+   R4  flying.now is the number of runs that are FLYING; each has an event
+
+   Locks: gpi_stage.lock is the lock of the whole ring. It is held on entry and exit of every
+   function here, except where a comment says otherwise; CUDA is called with the lock open. */
 
 typedef enum gpi_stage_state {
-    GPI_STAGE_FREE,
-    GPI_STAGE_HELD,
+    GPI_STAGE_FREE, /* zero, so that the records of fresh pages are FREE */
+    GPI_STAGE_TAKEN,
     GPI_STAGE_FILLING,
     GPI_STAGE_FLYING
 } gpi_stage_state;
 
 typedef struct gpi_stage_slot {
     gpi_stage_state state;
-    cudaEvent_t event;         /* NULL: not made yet */
-    uint64_t run;              /* slots */
-    uint64_t offset, length;   /* the part of the transfer */
-    uint64_t skip;             /* bytes in the slot before that part */
-    uint64_t flight;           /* its number */
-    uint64_t key;              /* of the stream it flies on */
-    uint64_t span, holder;     /* HELD: number of the span, and of the thread; 0: no span */
+    cudaEvent_t event;       /* behind the slot's last copy; NULL: not created yet */
+    uint64_t run;            /* slots of the run; 0: not the first slot of a run */
+    uint64_t offset, length; /* the bytes of the transfer that the slot carries */
+    uint64_t skip;           /* bytes of the slot before those: see gpi_ring_begin */
+    uint64_t flight;         /* number of the copy; copies end in this order per stream */
+    uint64_t key;            /* gpi_ring_key of the stream that the copy was queued on */
+    uint64_t span, taker;    /* TAKEN: the span's number and its thread's; 0: no span */
 } gpi_stage_slot;
 
-/* How many of something go on, and how long any of them has. */
+/* Counts what is under way, and adds up the time in which at least one was under way. The pair of
+   figures gives the mean rate of a ring whose transfers overlap. */
 typedef struct gpi_stage_clock {
-    uint64_t now, since_ns, ns;
+    uint64_t now, since_ns, ns; /* under way; start of the busy time that runs; busy time before
+                                   that */
 } gpi_stage_clock;
 
 typedef struct gpi_stage {
-    gpi_lock lock;             /* the whole ring's */
+    gpi_lock lock;           /* the whole ring's */
     gpi_driver driver;
-    gpi_pages pages;
-    gpi_stage_slot *slots;
-    uint64_t count, slot_bytes, pinned_slots;
-    uint64_t top;              /* one past the highest slot that is not free */
-    gpupool_counter pinned, used;
-    int pinning, polling;      /* one thread is at it */
-    uint64_t refused_ns;       /* when pinning last failed; 0: it did not */
-    uint64_t pin_ns, pin_failures;
-    uint64_t flights;
-    gpi_stage_clock flying;
-    unsigned news;             /* rises when a thread without work might find some */
+    gpi_pages pages;         /* the slots, and behind them the array `slots` */
+    gpi_stage_slot *slots;   /* NULL until the first slot is pinned */
+    uint64_t count, slot_bytes, pinned_slots; /* slots that the ring may have; bytes of each; slots
+                                                 that are pinned */
+    uint64_t top;            /* one past the highest slot that is not FREE */
+    gpupool_counter pinned, used; /* bytes */
+    int pinning, polling;    /* a thread pins or unpins; a thread is in gpi_stage_poll. Each of the
+                                two allows one thread at a time */
+    uint64_t refused_ns;     /* when the host last refused to pin; 0: the latest attempt worked */
+    uint64_t pin_ns, pin_failures; /* for statistics: time spent pinning, attempts that failed */
+    uint64_t flights;        /* number of the latest copy */
+    gpi_stage_clock flying;  /* copies out of slots: uploads and spans */
+    unsigned news;           /* rises when an idle thread may find work; is also read without the
+                                lock */
 } gpi_stage;
 
-enum { GPI_STAGE_REFUSED_NS = 100000000 }; /* before pinning is tried again */
+enum { GPI_STAGE_REFUSED_NS = 100000000 }; /* pause after a refusal, since an attempt to pin costs
+                                              milliseconds */
 
+/* Whether the device copies out of the run that begins with this slot. */
 static int gpi_stage_flies(const gpi_stage_slot *slot) {
     return slot->state == GPI_STAGE_FLYING && slot->run > 0;
 }
 
-/* Number of the broken invariant; 0 if all hold. */
+/* Derives R1 to R4 from the slots. Returns the number of the first broken invariant; 0 if all hold.
+   Costs a step for each pinned slot. `run` counts the slots that the current run still has. */
 static int gpi_stage_check(const gpi_stage *stage) {
     uint64_t run = 0, used = 0, flying = 0, at;
     const gpi_stage_slot *slot = stage->slots;
@@ -14745,6 +14763,7 @@ static int gpi_stage_check(const gpi_stage *stage) {
     return flying == stage->flying.now ? 0 : 4;
 }
 
+/* One more is under way; and one fewer. The clock runs while `now` is above 0. */
 static void gpi_stage_begin(gpi_stage_clock *clock) {
     if (clock->now++ == 0) clock->since_ns = gpi_host_now_ns();
 }
@@ -14753,57 +14772,70 @@ static void gpi_stage_end(gpi_stage_clock *clock) {
     if (--clock->now == 0) clock->ns += gpi_host_now_ns() - clock->since_ns;
 }
 
+/* The busy time up to now_ns, including the busy time that still runs. */
 static uint64_t gpi_stage_ns(const gpi_stage_clock *clock, uint64_t now_ns) {
     return clock->ns + (clock->now ? now_ns - clock->since_ns : 0);
 }
 
-static void gpi_stage_tell(gpi_stage *stage) { GPI_PUBLISH(&stage->news, stage->news + 1); }
+/* Tells the threads in gpi_ring_idle that there may be work. They compare `news` without the lock,
+   hence GPI_PUBLISH. A thread that sleeps is woken by gpi_ring_wake. */
+static void gpi_stage_announce(gpi_stage *stage) { GPI_PUBLISH(&stage->news, stage->news + 1); }
 
+/* The first byte of the slot that the transfer's bytes go to. Reads only what is constant while the
+   slot is not FREE, so the lock may be open. */
 static unsigned char *gpi_stage_memory(const gpi_stage *stage, const gpi_stage_slot *slot) {
     return stage->pages.memory + (uint64_t)(slot - stage->slots) * stage->slot_bytes + slot->skip;
 }
 
 /* ---- slots: the lock is held ---- */
 
+/* Gives all slots of the run this state. */
 static void gpi_stage_set(gpi_stage_slot *slot, gpi_stage_state state) {
     uint64_t i;
     for (i = 0; i < slot->run; i++) slot[i].state = state;
 }
 
-/* The lowest run of free slots: what was used last is still in the processor's caches, and as
-   little is pinned as goes. NULL: there is none for now. */
+/* Takes `run` neighbouring slots, as FILLING. Returns the first; NULL: no free run of pinned slots
+   is so long. Searches from slot 0: the slots that were used last are still in the processor's
+   caches, and the number of slots that ever need pinning stays small. */
 static gpi_stage_slot *gpi_stage_take(gpi_stage *stage, uint64_t run) {
     uint64_t end = gpi_ground_min(stage->pinned_slots, stage->top + run), first = 0, at, i;
     gpi_stage_slot *slot;
+    /* `first` is where the free run that reaches to `at` begins. Above top all slots are free, so
+       the search ends after top + run. */
     for (at = 0; at < end && at - first < run; at++)
         if (stage->slots[at].state != GPI_STAGE_FREE) first = at + 1;
     if (at - first < run) return NULL;
+    /* The fields of the slots' last user are void, but events stay for reuse. */
     slot = &stage->slots[first];
     for (i = 1; i < run; i++) slot[i].run = 0;
     slot->run = run;
-    slot->offset = slot->length = slot->skip = slot->span = slot->holder = 0;
+    slot->offset = slot->length = slot->skip = slot->span = slot->taker = 0;
     gpi_stage_set(slot, GPI_STAGE_FILLING);
     stage->top = gpi_ground_max(stage->top, first + run);
     gpi_ledger_add(&stage->used, run * stage->slot_bytes);
     return slot;
 }
 
+/* Frees the run that begins with this slot, lowers top to the next slot in use, and tells the
+   threads that look for a slot. */
 static void gpi_stage_free(gpi_stage *stage, gpi_stage_slot *slot) {
     gpi_ledger_sub(&stage->used, slot->run * stage->slot_bytes);
     gpi_stage_set(slot, GPI_STAGE_FREE);
     while (stage->top && stage->slots[stage->top - 1].state == GPI_STAGE_FREE) stage->top--;
-    gpi_stage_tell(stage);
+    gpi_stage_announce(stage);
 }
 
-/* The copy is queued, and the event behind it. */
+/* The copy out of the slot is queued, and so is the event behind the copy: gpi_stage_poll frees the
+   slot when the event has passed. */
 static void gpi_stage_fly(gpi_stage *stage, gpi_stage_slot *slot) {
     gpi_stage_set(slot, GPI_STAGE_FLYING);
     slot->flight = ++stage->flights;
     gpi_stage_begin(&stage->flying);
 }
 
-/* Bytes on their way on this stream. */
-static uint64_t gpi_stage_flown(const gpi_stage *stage, uint64_t key) {
+/* Bytes that uploads and spans have under way on the stream with this key. */
+static uint64_t gpi_stage_flying_bytes(const gpi_stage *stage, uint64_t key) {
     uint64_t bytes = 0, i;
     for (i = 0; i < stage->top; i++)
         if (gpi_stage_flies(&stage->slots[i]) && stage->slots[i].key == key)
@@ -14811,9 +14843,10 @@ static uint64_t gpi_stage_flown(const gpi_stage *stage, uint64_t key) {
     return bytes;
 }
 
-/* Frees what has landed, one thread at a time, with the lock open while CUDA is asked. Where one
-   flight of a stream is not over, no later one is asked after: so however many streams stand still,
-   the others' slots come free. 1: some have. */
+/* Frees each slot whose event has passed; returns whether there was one. *result becomes the
+   failure of a query, if a query failed. Never waits for the device. The lock is open during each
+   query; `polling` makes this loop one thread's at a time, so a slot that flies stays what it is
+   meanwhile. */
 static int gpi_stage_poll(gpi_stage *stage, gpupool_result *result) {
     uint64_t i, busy_key = 0, busy = UINT64_MAX;
     int landed = 0;
@@ -14823,7 +14856,12 @@ static int gpi_stage_poll(gpi_stage *stage, gpupool_result *result) {
         gpi_stage_slot *slot = &stage->slots[i];
         gpupool_result said;
         int passed;
+        /* Copies of one stream end in the order of their numbers. If copy `busy` of a stream has
+           not ended, later copies of the stream are skipped. Only the latest such stream is
+           remembered: that bounds the queries where one stream stands still, and a second one only
+           costs queries. */
         if (!gpi_stage_flies(slot) || (slot->key == busy_key && slot->flight > busy)) continue;
+        /* top may rise meanwhile; a slot above the old top is seen in this pass or in the next. */
         gpi_host_unlock(&stage->lock);
         said = gpi_driver_event_query(&stage->driver, slot->event, &passed);
         gpi_host_lock(&stage->lock);
@@ -14843,16 +14881,19 @@ static int gpi_stage_poll(gpi_stage *stage, gpupool_result *result) {
 
 /* ---- pinning: the lock is open meanwhile ---- */
 
-/* Pins one slot more, unless all are, another thread is at it, or the host refused just now. 1: it
-   did. */
+/* Pins one more slot; the first call also gets the address range for all slots and their records.
+   Returns whether a slot was added; 0: all are pinned, another thread pins or unpins, or the host
+   refused, now or in the last GPI_STAGE_REFUSED_NS. gpi_thread has the reason of a refusal just
+   now. The lock is held on entry and exit, and open while the host and CUDA work. */
 static int gpi_stage_pin(gpi_stage *stage) {
     uint64_t start = gpi_host_now_ns(), at = stage->pinned_slots * stage->slot_bytes;
-    uint64_t all = stage->count * stage->slot_bytes; /* and behind it, the slots' records */
+    uint64_t all = stage->count * stage->slot_bytes; /* the records lie behind the slots */
     gpupool_result result = GPUPOOL_OK;
     if (stage->pinning || stage->pinned_slots == stage->count) return 0;
     if (stage->refused_ns && start - stage->refused_ns <= GPI_STAGE_REFUSED_NS) return 0;
     stage->pinning = 1;
     gpi_host_unlock(&stage->lock);
+    /* Only this thread changes `pages`: `pinning` keeps the others out. */
     if (!stage->pages.memory &&
         !gpi_host_pages_get(&stage->pages, all, stage->count * sizeof *stage->slots))
         result = gpi_host_fail(GPUPOOL_E_HOST_MEMORY, "the host has no memory for the ring");
@@ -14864,37 +14905,43 @@ static int gpi_stage_pin(gpi_stage *stage) {
     stage->refused_ns = result == GPUPOOL_OK ? 0 : gpi_host_now_ns();
     stage->pin_failures += result != GPUPOOL_OK;
     if (result != GPUPOOL_OK) return 0;
+    /* The records become visible together with the first slot, under the lock. */
     if (!stage->slots) stage->slots = (gpi_stage_slot *)(void *)(stage->pages.memory + all);
     stage->pinned_slots++;
     gpi_ledger_add(&stage->pinned, stage->slot_bytes);
     return 1;
 }
 
-/* Unpins the uppermost slot, if it is free. 0: it is not, or CUDA says no. */
+/* Unpins the highest pinned slot, and gives its pages back to the system. Returns whether it did;
+   0: that slot is in use, another thread pins or unpins, or *result says what CUDA refused. The
+   lock is open meanwhile; CUDA may wait for the device here. */
 static int gpi_stage_unpin(gpi_stage *stage, gpupool_result *result) {
     uint64_t bytes = stage->slot_bytes, at = (stage->pinned_slots - 1) * bytes;
     if (stage->pinning || stage->pinned_slots == stage->top) return 0;
     stage->pinning = 1;
-    stage->pinned_slots--; /* nobody takes it any more */
+    stage->pinned_slots--; /* first, so that no thread takes the slot */
     gpi_host_unlock(&stage->lock);
     *result = gpi_driver_unpin(&stage->driver, stage->pages.memory + at);
     if (*result == GPUPOOL_OK) gpi_host_pages_empty(&stage->pages, at, bytes);
     gpi_host_lock(&stage->lock);
     stage->pinning = 0;
     if (*result == GPUPOOL_OK) gpi_ledger_sub(&stage->pinned, bytes);
+    /* CUDA refused: the slot is still pinned and usable. */
     else stage->pinned_slots++;
     return *result == GPUPOOL_OK;
 }
 
-/* Gives all to the driver that is its own; what it does not take back stays. Nothing flies. What is
-   held is no span, and over when the device is idle. */
+/* Gives pinned memory and events back to CUDA. Called by gpupool_ring_destroy, when nothing flies
+   and no span is taken: a slot that is still TAKEN has a copy that failed, which ends when the
+   device is idle. On failure the stage is still usable, and a later call goes on from there. */
 static gpupool_result gpi_stage_close(gpi_stage *stage) {
     gpupool_result result = stage->top ? gpi_driver_wait(&stage->driver) : GPUPOOL_OK;
     uint64_t i, ever = stage->pinned.peak / stage->slot_bytes;
     for (i = 0; i < stage->top && result == GPUPOOL_OK; i++)
-        if (stage->slots[i].state == GPI_STAGE_HELD && stage->slots[i].run)
+        if (stage->slots[i].state == GPI_STAGE_TAKEN && stage->slots[i].run)
             gpi_stage_free(stage, &stage->slots[i]);
     while (result == GPUPOOL_OK && gpi_stage_unpin(stage, &result)) {}
+    /* Slots that were unpinned earlier have events, too: their records stay. */
     for (i = 0; i < ever && result == GPUPOOL_OK; i++)
         result = gpi_driver_forget(&stage->driver, &stage->slots[i].event);
     return result;
@@ -14902,101 +14949,126 @@ static gpupool_result gpi_stage_close(gpi_stage *stage) {
 
 /* == RING =====================================================================================
    Transfers between ordinary host memory, or a file, and the device, through the slots of STAGE.
-   uses: GROUND, HOST, DRIVER, LEDGER, STAGE
+   The calling thread and the ring's workers copy the chunks of a transfer side by side. uses:
+   GROUND, HOST, DRIVER, LEDGER, STAGE
 
-   A transfer has a ticket, and a cursor: where its next chunk begins. Who works for it takes a slot
-   and the next chunk, copies between the host's side and the slot, and has the device copy between
-   the slot and its memory. The order of chunks does not matter, so nobody waits for anybody.
-   Workers take the next chunk of the first transfer in the list that has one. A call that waits
-   for its ticket works for it too.
+       ring->transfers -> ticket 7 -> ticket 8 -> ticket 9 -> NULL       in order of arrival
 
-   An upload that is waited for is queued on the caller's stream, and over once all of it is queued.
-   All others are gated: they run on a stream of the ring's own, and take no slot before the work
-   that came before them on the caller's stream is done. What they hold always comes free. What the
-   former hold may be stuck, behind a stream that waits for something that this thread has yet to
-   do. Hence nobody waits for a slot for ever: a transfer that gets none for a while goes on by
-   CUDA's own staging.
+       a transfer   |  chunks taken by threads  |        chunks to come        |
+                    0                           cursor                         bytes
 
-   To read first: gpi_ring_post, gpi_ring_step, gpi_ring_wait, gpi_ring_worker_loop.
+   A thread that works for a transfer takes a slot and the transfer's next chunk. It copies between
+   the host's side and the slot, and queues the copy between the slot and device memory. Chunks may
+   end in any order, so no thread waits for another one. Workers serve the first transfer in the
+   list that has a chunk for them. A call without a ticket waits for its own transfer, and works for
+   it meanwhile.
 
-   R5  a transfer's cursor is at most its bytes
-   R6  tickets rise along the list of transfers, and are at most the last that was given out */
+   Two kinds of transfer. An upload without a ticket is queued on the caller's stream, and over once
+   its last chunk is queued. Every other transfer is gated: it runs on a stream of the ring's own,
+   and takes no slot until an event has passed, behind the work that the caller's stream had before
+   the call. So the slots of gated transfers always come free. The slots of uploads on a caller's
+   stream may stay FLYING for ever: the stream may wait for something that this thread has yet to
+   do. For that reason no transfer waits for a slot for ever: after GPI_RING_PATIENCE_NS without a
+   slot it goes on by CUDA's own staging, from pageable memory.
+
+   R5  a transfer's cursor is at most its bytes, and no fewer than 0 threads work for it
+   R6  tickets rise along the list of transfers, and are at most the latest that was given out
+
+   Locks: the ring's lock, stage.lock, guards the list, the records and the counters. It is open
+   while bytes are copied and while CUDA, the host's file system or a function of the caller runs. A
+   record stays in the list while `working` counts a thread in it.
+
+   Read first: gpi_ring_post, gpi_ring_step, gpi_ring_advance_up, gpi_ring_stall, gpi_ring_wait,
+   gpi_ring_worker_loop. */
 
 enum {
-    GPI_RING_TINY = 16 << 10,        /* an upload up to here is cheapest by CUDA's own staging */
-    GPI_RING_SMALL = 64 << 10,       /* so is a download; no such upload waits for the stream */
+    GPI_RING_TINY = 16 << 10,        /* bytes: an upload up to here goes by CUDA's own staging */
+    GPI_RING_SMALL = 64 << 10,       /* so does a download; and an upload up to here never waits for
+                                        a slot */
     GPI_RING_LEAST = 128 << 10,      /* the smallest chunk of a larger transfer */
     GPI_RING_HELP = 2 << 20,         /* from here on the workers help */
-    GPI_RING_UNSTAGED = 256 << 10,   /* a step by CUDA's own staging */
-    GPI_RING_AHEAD = 24 << 20,       /* in flight of a stream: 0.5 ms of the link */
-    GPI_RING_PATIENCE_NS = 10000000, /* without a slot, before the first such step */
+    GPI_RING_UNSTAGED = 256 << 10,   /* the largest chunk that goes by CUDA's own staging */
+    GPI_RING_AHEAD = 24 << 20,       /* bytes under way of one stream: 0.5 ms of the link */
+    GPI_RING_PATIENCE_NS = 10000000, /* without a slot, until CUDA's own staging takes over */
     GPI_RING_WORKERS_MOST = 64,
-    GPI_RING_WORKERS = 11,           /* where the program does not say how many */
-    GPI_RING_HANDS = 9,              /* workers for a transfer that is alone */
-    GPI_RING_ROW = 16,               /* chunks that a thread downloads before it looks around */
-    GPI_RING_FAILURES = 64,          /* failed tickets that are remembered */
-    GPI_RING_SPIN = 512,             /* rounds, some 100 us, before a thread sleeps */
-    GPI_RING_SLEEP_NS = 20000,       /* the first sleep; each is so much longer than the last */
-    GPI_RING_LOOK_NS = 5000000,      /* the longest beside transfers */
-    GPI_RING_LEAVE_NS = 1000000000   /* without work, before a worker ends */
+    GPI_RING_WORKERS = 11,           /* the default: see gpi_send_validate */
+    GPI_RING_WORKERS_ALONE = 9,      /* the most that serve a transfer that is alone */
+    GPI_RING_ROW = 16,               /* chunks of a download that a thread takes in a row */
+    GPI_RING_FAILURES = 64,          /* failed tickets whose results are remembered */
+    GPI_RING_SPIN = 512,             /* rounds without work, some 100 us, before a thread sleeps */
+    GPI_RING_SLEEP_NS = 20000,       /* the first sleep; each is longer by this than the one
+                                        before */
+    GPI_RING_LOOK_NS = 5000000,      /* the longest sleep of a thread while there are transfers */
+    GPI_RING_LEAVE_NS = 1000000000   /* without work, until a worker ends */
 };
 
 typedef struct gpi_transfer {
-    struct gpi_transfer *next;
-    const char *call;
+    struct gpi_transfer *next;       /* in the list of transfers, or of spare records */
+    const char *call;                /* the public call's name, for messages */
     const gpi_driver *driver;        /* the ring's */
-    int down;
+    int down;                        /* a gpupool_direction: 1 is to the host */
     unsigned char *device, *host;
-    uint64_t device_pitch, host_pitch, width, bytes; /* bytes: of all rows */
-    gpupool_read_fn reader;
+    uint64_t device_pitch, host_pitch, width, bytes; /* width: of a row; bytes: of all rows */
+    gpupool_read_fn reader;          /* the caller's functions in place of host memory, or NULL */
     gpupool_write_fn writer;
     void *user;
-    gpi_file file;                   /* read if is_file */
+    gpi_file file;                   /* the source if is_file */
     int is_file;
-    uint64_t place;                  /* where in the file it begins */
-    cudaStream_t stream;
-    cudaEvent_t event;               /* behind what came before it, then behind its last chunk */
-    int gated;                       /* the event has not passed yet */
-    int lands;                       /* its last chunk's event is yet to be recorded */
-    int by_cuda;                     /* CUDA itself copies: only its end is waited for */
-    uint64_t cursor;
-    int working;                     /* threads at it */
+    uint64_t file_offset;            /* where in the file the transfer begins */
+    cudaStream_t stream;             /* the caller's; a gated transfer's: one of ring->streams */
+    cudaEvent_t event;               /* gated: behind the caller's earlier work; then, of an upload,
+                                        behind its last chunk */
+    int gated;                       /* the event has not passed yet: no chunk begins */
+    int lands;                       /* a gated upload whose event behind the last chunk is still to
+                                        be recorded */
+    int by_cuda;                     /* all bytes are queued already: only the end is waited for */
+    uint64_t cursor;                 /* where the next chunk begins */
+    int working;                     /* threads that use this record with the lock open */
     gpupool_ticket ticket;
-    uint64_t stalled_ns;             /* since when there was no slot for it; 0: there was */
-    gpupool_result result;
+    uint64_t stalled_ns;             /* since when the transfer has found no slot; 0: it is not
+                                        short of slots */
+    gpupool_result result;           /* the first failure; no chunk begins after it */
     char text[200];
 } gpi_transfer;
 
+/* The result of a ticket that is over, for later calls of gpupool_ring_wait. */
 typedef struct gpi_failure {
     gpupool_ticket ticket;
     gpupool_result result;
     char text[200];
 } gpi_failure;
 
-typedef struct gpi_hand {            /* a worker */
+typedef struct gpi_ring_thread {     /* a worker */
     gpi_worker worker;
     gpupool_ring *ring;
-    int started, running;            /* started: to be joined */
-} gpi_hand;
+    int started, running;            /* started: has a thread to join; running: that thread has not
+                                        ended yet */
+} gpi_ring_thread;
 
 struct gpupool_ring {
     gpi_stage stage;
-    int forks;
+    int forks;                       /* of the process when the ring was created: see HOST */
     gpi_transfer *transfers;         /* in order of arrival */
     gpi_transfer *spare;             /* records to use again, with their events */
-    gpupool_ticket tickets, forgotten; /* the last given out; of failures forgotten, the highest */
-    gpi_failure failures[GPI_RING_FAILURES];
-    uint64_t failure_count;
-    cudaStream_t lists[2];           /* the ring's own streams, up and down; or one for both */
-    uint64_t spans, held, span_bytes;
-    gpi_hand hands[GPI_RING_WORKERS_MOST];
-    int workers_wanted, workers_running, stopping;
-    gpi_stage_clock under_way[2];    /* transfers through the ring */
+    gpupool_ticket tickets, forgotten; /* the latest given out; the highest whose result was dropped
+                                          from `failures` */
+    gpi_failure failures[GPI_RING_FAILURES]; /* a circular buffer */
+    uint64_t failure_count;          /* ever; the next goes to failures[failure_count %
+                                        GPI_RING_FAILURES] */
+    cudaStream_t streams[2];         /* for gated transfers: one up, one down; equal after one was
+                                        destroyed */
+    uint64_t spans, spans_taken, span_bytes; /* the latest span's number; spans that callers have;
+                                                bytes that spans have sent */
+    gpi_ring_thread threads[GPI_RING_WORKERS_MOST];
+    int workers_wanted, workers_running, stopping; /* stopping: the ring is being destroyed, and its
+                                                      workers end */
+    gpi_stage_clock under_way[2];    /* transfers through slots, by direction */
     gpi_stage_clock arriving;        /* chunks that the device copies to the host */
-    gpupool_ring_stats stats;        /* what is only ever added to */
+    gpupool_ring_stats stats;        /* only the fields that are counted up */
 };
 
-/* Number of the broken invariant; 0 if all hold. */
+/* Derives R1 to R6. Returns the number of the first broken invariant; 0 if all hold. The lock is
+   held. */
 static int gpi_ring_check(const gpupool_ring *ring) {
     const gpi_transfer *transfer = ring->transfers;
     gpupool_ticket last = 0;
@@ -15009,6 +15081,8 @@ static int gpi_ring_check(const gpupool_ring *ring) {
     return broken;
 }
 
+/* The ring's lock. With GPUPOOL_CHECK 2 every invariant is checked whenever the lock changes
+   hands. */
 static void gpi_ring_lock(gpupool_ring *ring) {
     gpi_host_lock(&ring->stage.lock);
     GPI_ASSERT(GPUPOOL_CHECK < 2 || gpi_ring_check(ring) == 0);
@@ -15019,6 +15093,8 @@ static void gpi_ring_unlock(gpupool_ring *ring) {
     gpi_host_unlock(&ring->stage.lock);
 }
 
+/* Every public call begins here. E_ARGUMENT for NULL; E_FORKED in a child process, which has no
+   CUDA context and none of the ring's threads. Takes no lock. */
 static gpupool_result gpi_ring_exists(const gpupool_ring *ring, const char *call) {
     gpi_host_begin();
     if (!ring) return gpi_host_fail(GPUPOOL_E_ARGUMENT, "%s: the ring is NULL", call);
@@ -15027,7 +15103,8 @@ static gpupool_result gpi_ring_exists(const gpupool_ring *ring, const char *call
                          "ring, and has no CUDA context", call);
 }
 
-/* Public calls that come near the driver begin here, with the lock, and end with leave. */
+/* The way in for public calls that use CUDA or change the ring: on success the device's context is
+   current and the lock is held, and the call ends with gpi_ring_leave. On failure neither is so. */
 static gpupool_result gpi_ring_enter(gpupool_ring *ring, const char *call, gpi_visit *visit) {
     int reset = 0;
     gpupool_result result = gpi_ring_exists(ring, call);
@@ -15043,6 +15120,8 @@ static gpupool_result gpi_ring_enter(gpupool_ring *ring, const char *call, gpi_v
     return result;
 }
 
+/* The way out: opens the lock, restores the caller's context, and records success for the
+   thread. */
 static gpupool_result gpi_ring_leave(gpupool_ring *ring, const gpi_visit *visit,
                                      gpupool_result result) {
     gpi_ring_unlock(ring);
@@ -15052,8 +15131,10 @@ static gpupool_result gpi_ring_leave(gpupool_ring *ring, const gpi_visit *visit,
 
 /* ---- a transfer's bytes: without the lock ---- */
 
-/* Between the host's memory and the ring's. A download's are not read soon, and go past the
-   processor's caches; an upload's are, by the device. */
+/* Copies `bytes` from byte `at` of the transfer on between its host memory and `memory`, row by
+   row: `at` counts the bytes of the rows only, without what lies between them. A large download
+   goes past the processor's caches, since the host does not read it soon. An upload does not, since
+   the device reads the slot at once. */
 static void gpi_ring_move_rows(const gpi_transfer *transfer, unsigned char *memory, uint64_t at,
                                uint64_t bytes) {
     while (bytes > 0) {
@@ -15069,12 +15150,14 @@ static void gpi_ring_move_rows(const gpi_transfer *transfer, unsigned char *memo
     }
 }
 
-/* The same, or by the caller's function, or out of a file. */
+/* Does the same, or calls the caller's function, or reads the file. E_CALLBACK if the function did
+   not return 0; E_FILE from the file. The function may make CUDA calls: gpi_driver_come_back makes
+   the ring's context current again. */
 static gpupool_result gpi_ring_move(const gpupool_ring *ring, const gpi_transfer *transfer,
                                     unsigned char *memory, uint64_t at, uint64_t bytes) {
     int said = 0;
     if (transfer->is_file)
-        return gpi_host_file_read(&transfer->file, memory, transfer->place + at, bytes);
+        return gpi_host_file_read(&transfer->file, memory, transfer->file_offset + at, bytes);
     if (transfer->reader) said = transfer->reader(memory, (size_t)bytes, at, transfer->user);
     else if (transfer->writer) said = transfer->writer(memory, (size_t)bytes, at, transfer->user);
     else gpi_ring_move_rows(transfer, memory, at, bytes);
@@ -15084,7 +15167,9 @@ static gpupool_result gpi_ring_move(const gpupool_ring *ring, const gpi_transfer
                          transfer->reader ? "read" : "write", said, at);
 }
 
-/* Queues the copy between the device and the host's memory, where rows are a pitch apart. */
+/* Queues the copy of `bytes` from byte `at` of the transfer on between `memory` and the device.
+   `pitch` is the distance between rows in `memory`. A chunk is whole rows or lies within a row, as
+   gpi_ring_chunk cuts it, so one 2D copy is enough. */
 static gpupool_result gpi_ring_queue(const gpi_transfer *transfer, unsigned char *memory,
                                      uint64_t pitch, uint64_t at, uint64_t bytes) {
     uint64_t column = at % transfer->width;
@@ -15100,15 +15185,18 @@ static gpupool_result gpi_ring_queue(const gpi_transfer *transfer, unsigned char
     return gpi_driver_copy(transfer->driver, &copy, transfer->stream, NULL);
 }
 
-/* By which a stream is known: to each thread cudaStreamPerThread is another one. */
+/* The number by which a stream is told from others. cudaStreamPerThread is one handle for a
+   different stream in each thread, so its key has the thread's number, and is odd, as no handle
+   is. */
 static uint64_t gpi_ring_key(cudaStream_t stream) {
     if (stream == cudaStreamPerThread) return gpi_host_thread_number() << 1 | 1;
     return (uint64_t)(uintptr_t)stream;
 }
 
-/* Queues a slot's copy, or a span's, which CUDA takes from one registered slot at a time; and the
-   event behind. *lost is set where something was queued, the call has
-   failed, and that is not known to be over. */
+/* Queues the copy of a slot, or of a span's slots, and records the slot's event behind the copy.
+   CUDA refuses a copy that crosses two ranges that were registered one by one, so each slot is a
+   copy of its own. *lost: 1 if some copy was queued, the call failed, and waiting for the stream
+   failed too: the device may still use the slots. */
 static gpupool_result gpi_ring_send(const gpupool_ring *ring, gpi_stage_slot *slot,
                                     const gpi_transfer *transfer, int *lost) {
     const gpi_driver *driver = &ring->stage.driver;
@@ -15123,6 +15211,7 @@ static gpupool_result gpi_ring_send(const gpupool_ring *ring, gpi_stage_slot *sl
     }
     slot->key = gpi_ring_key(transfer->stream);
     if (result == GPUPOOL_OK) result = gpi_driver_record(driver, &slot->event, transfer->stream);
+    /* Queued in part: wait, so that the slots can be used again at once. */
     if (*lost)
         *lost = result != GPUPOOL_OK && driver->stream_sync(transfer->stream) != CUDA_SUCCESS;
     return result;
@@ -15130,12 +15219,16 @@ static gpupool_result gpi_ring_send(const gpupool_ring *ring, gpi_stage_slot *sl
 
 /* ---- chunks: the lock is held on entry and exit, and open while bytes or calls are made ---- */
 
+/* Makes `result` the transfer's result, with this thread's message. The first failure stays, since
+   later ones are mostly its consequences. */
 static void gpi_ring_fail(gpi_transfer *transfer, gpupool_result result) {
     if (result == GPUPOOL_OK || transfer->result != GPUPOOL_OK) return; /* the first says why */
     transfer->result = result;
     memcpy(transfer->text, gpi_thread.draft, sizeof transfer->text - 1);
 }
 
+/* Whether another chunk may begin; and whether the transfer may leave the list: no chunk is to
+   come, no thread works for it, and a gated one's event has passed. */
 static int gpi_ring_has_more(const gpi_transfer *transfer) {
     return transfer->cursor < transfer->bytes && transfer->result == GPUPOOL_OK;
 }
@@ -15145,9 +15238,11 @@ static int gpi_ring_is_over(const gpi_transfer *transfer) {
            !gpi_ring_has_more(transfer);
 }
 
-/* Bytes of the next chunk. Small at first, so that the device starts early; and at the end, so that
-   all threads are done at the same time. Whole rows, or a part of one. Of a file, to the end of a
-   page: whole pages can be read past the page cache, into a slot that begins as the page does. */
+/* Bytes of the next chunk, at most `most` and a slot. Chunks are small at first, so that the device
+   starts early, and small at the end, so that all threads end at about the same time. A chunk is
+   whole rows or a part of one row. A chunk of a file ends at the end of a page of the file: whole
+   pages can be read with O_DIRECT, past the page cache, into a slot that begins as the page
+   does. */
 static uint64_t gpi_ring_chunk(const gpupool_ring *ring, const gpi_transfer *transfer,
                                uint64_t most) {
     uint64_t left = transfer->bytes - transfer->cursor, width = transfer->width;
@@ -15155,40 +15250,48 @@ static uint64_t gpi_ring_chunk(const gpupool_ring *ring, const gpi_transfer *tra
     most = gpi_ground_min(most, ring->stage.slot_bytes);
     most = gpi_ground_min(most, gpi_ground_max(transfer->cursor / threads, GPI_RING_LEAST * 2));
     most = gpi_ground_min(most, gpi_ground_max(left / (2 * threads), GPI_RING_LEAST));
-    most = gpi_ground_up(most, GPI_PAGE_BYTES); /* no more than a slot, which is whole pages */
-    if (transfer->is_file) most -= (transfer->place + transfer->cursor) % GPI_PAGE_BYTES;
+    most = gpi_ground_up(most, GPI_PAGE_BYTES); /* not above a slot, which is whole pages */
+    if (transfer->is_file) most -= (transfer->file_offset + transfer->cursor) % GPI_PAGE_BYTES;
     if (width == transfer->bytes) return gpi_ground_min(most, left);
     if (column || width > most) return gpi_ground_min(most, width - column);
     return gpi_ground_min(most / width * width, left);
 }
 
-/* Slots side by side, if asking after what flies and pinning more can make some. That the host
-   does not pin more is no failure: a transfer goes on with what there is. */
+/* Takes `run` neighbouring slots: free ones, else slots whose copies have ended by now, else slots
+   that it pins. NULL: none now; *result has the failure if CUDA reported one. That the host pins no
+   more is no failure, since the transfer can go on with fewer slots. The lock is open in
+   between. */
 static gpi_stage_slot *gpi_ring_slots(gpupool_ring *ring, uint64_t run, gpupool_result *result) {
     gpi_stage *stage = &ring->stage;
     gpi_stage_slot *slot;
+    /* Freeing early keeps the slots in use few, and those in the processor's caches. */
     if (stage->flying.now > (uint64_t)ring->workers_running + 1)
         gpi_stage_poll(stage, result); /* few slots in use stay in the processor's caches */
     slot = gpi_stage_take(stage, run);
     if (!slot && gpi_stage_poll(stage, result)) slot = gpi_stage_take(stage, run);
     while (!slot && *result == GPUPOOL_OK && gpi_stage_pin(stage))
         slot = gpi_stage_take(stage, run);
-    if (slot) *result = GPUPOOL_OK; /* whatever was answered on the way */
+    if (slot) *result = GPUPOOL_OK; /* a query may have failed on the way, but the slots are
+                                       there */
     return slot;
 }
 
-/* More in flight would not make the link busier, only take room from other transfers. */
+/* Whether enough of the transfer's stream is under way. More would not make the link busier, and
+   would take slots from other transfers. */
 static int gpi_ring_is_ahead(const gpupool_ring *ring, const gpi_transfer *transfer) {
-    return gpi_stage_flown(&ring->stage, gpi_ring_key(transfer->stream)) >=
+    return gpi_stage_flying_bytes(&ring->stage, gpi_ring_key(transfer->stream)) >=
            gpi_ground_max(GPI_RING_AHEAD, 4 * ring->stage.slot_bytes);
 }
 
+/* The transfer is not short of slots any more. Adds the time without a slot to the statistics. */
 static void gpi_ring_unstall(gpupool_ring *ring, gpi_transfer *transfer) {
     if (transfer->stalled_ns) ring->stats.wait_ns += gpi_host_now_ns() - transfer->stalled_ns;
     transfer->stalled_ns = 0;
 }
 
-/* A chunk begins: its slot, and its part of the transfer. NULL: there is no slot, or no chunk. */
+/* Begins a chunk: takes a slot, notes the chunk in the slot, and advances the cursor. NULL: no
+   chunk is left, no slot can be had, or the stream is far enough ahead. Pins slots and queries
+   events, with the lock open. */
 static gpi_stage_slot *gpi_ring_begin(gpupool_ring *ring, gpi_transfer *transfer) {
     gpupool_result result = GPUPOOL_OK;
     gpi_stage_slot *slot = NULL;
@@ -15197,27 +15300,32 @@ static gpi_stage_slot *gpi_ring_begin(gpupool_ring *ring, gpi_transfer *transfer
     if (result == GPUPOOL_OK && !gpi_ring_is_ahead(ring, transfer))
         slot = gpi_ring_slots(ring, 1, &result);
     gpi_ring_fail(transfer, result);
-    if (slot && !gpi_ring_has_more(transfer)) { /* the lock was open */
+    if (slot && !gpi_ring_has_more(transfer)) { /* other threads took the last chunk while the lock
+                                                   was open */
         gpi_stage_free(&ring->stage, slot);
         slot = NULL;
     }
     if (!slot) return NULL;
     slot->offset = transfer->cursor;
     slot->length = gpi_ring_chunk(ring, transfer, UINT64_MAX);
-    if (transfer->is_file) slot->skip = (transfer->place + slot->offset) % GPI_PAGE_BYTES;
+    /* O_DIRECT wants the memory aligned as the file offset is: bytes start as far into the slot as
+       into their page of the file. */
+    if (transfer->is_file) slot->skip = (transfer->file_offset + slot->offset) % GPI_PAGE_BYTES;
     transfer->cursor += slot->length;
     gpi_ring_unstall(ring, transfer);
     return slot;
 }
 
-/* What becomes of a chunk's slot: it is free again, or if something queued may still use it, it is
-   held until the ring ends. */
+/* Ends the use of a chunk's slot after a failure, or after a download. `lost` (see gpi_ring_send):
+   the device may still use the slot, so the slot stays TAKEN until the ring is destroyed. */
 static void gpi_ring_drop(gpupool_ring *ring, gpi_stage_slot *slot, int lost) {
-    if (lost) gpi_stage_set(slot, GPI_STAGE_HELD);
+    if (lost) gpi_stage_set(slot, GPI_STAGE_TAKEN);
     else gpi_stage_free(&ring->stage, slot);
 }
 
-/* An upload's chunk: its bytes fill the slot, which then flies. */
+/* An upload's chunk: fills the slot from the host's side, and queues the copy to the device. The
+   slot then flies. The caller has `working` counted up, so the record stays while the lock is
+   open. */
 static void gpi_ring_advance_up(gpupool_ring *ring, gpi_transfer *transfer, gpi_stage_slot *slot) {
     unsigned char *memory = gpi_stage_memory(&ring->stage, slot);
     gpupool_result result;
@@ -15235,7 +15343,8 @@ static void gpi_ring_advance_up(gpupool_ring *ring, gpi_transfer *transfer, gpi_
     gpi_stage_fly(&ring->stage, slot);
 }
 
-/* The next chunk of a download is on its way from the device. NULL: there is none, or no slot. */
+/* Queues the copy of a download's chunk into its slot. Returns the slot; NULL: `slot` is NULL, or
+   the copy failed, and then the transfer has failed and the slot is dropped. */
 static gpi_stage_slot *gpi_ring_fetch(gpupool_ring *ring, gpi_transfer *transfer,
                                       gpi_stage_slot *slot) {
     gpupool_result result;
@@ -15252,7 +15361,9 @@ static gpi_stage_slot *gpi_ring_fetch(gpupool_ring *ring, gpi_transfer *transfer
     return NULL;
 }
 
-/* A chunk has been fetched: waits for it, and empties the slot. */
+/* Waits on the host for a fetched chunk, and copies it from the slot to the host's side. A failed
+   wait is tried once more on the stream: only if that fails too, the device may still write to the
+   slot. */
 static void gpi_ring_empty(gpupool_ring *ring, gpi_transfer *transfer, gpi_stage_slot *slot) {
     const gpi_driver *driver = &ring->stage.driver;
     unsigned char *memory = gpi_stage_memory(&ring->stage, slot);
@@ -15273,9 +15384,10 @@ static void gpi_ring_empty(gpupool_ring *ring, gpi_transfer *transfer, gpi_stage
     gpi_ring_drop(ring, slot, lost);
 }
 
-/* Chunks of a download, one on its way while the one before is emptied: with one slot a thread all
-   threads wait for the device, and then it for all of them (seen on an H100: 31 instead of 51
-   GB/s). Not more than some in a row, since other transfers may have come. */
+/* Downloads chunks: while one is copied to the host's side, the next is already on its way from the
+   device. With one slot a thread, all threads wait for the device and then the device for all
+   threads (measured on an H100: 31 instead of 51 GB/s). Stops after GPI_RING_ROW chunks, since
+   other transfers may have come. */
 static void gpi_ring_advance_down(gpupool_ring *ring, gpi_transfer *transfer,
                                   gpi_stage_slot *slot) {
     int left = GPI_RING_ROW;
@@ -15288,8 +15400,9 @@ static void gpi_ring_advance_down(gpupool_ring *ring, gpi_transfer *transfer,
     }
 }
 
-/* The next chunk by CUDA's own staging: through pageable memory, which CUDA has done with, or
-   filled, once it has taken the copy. */
+/* The next chunk without a slot, through pageable memory. CUDA copies such memory before the call
+   returns, or fills it, so it is freed at once. The call may wait for the stream. Returns 1:
+   something was done. */
 static int gpi_ring_advance_unstaged(gpupool_ring *ring, gpi_transfer *transfer) {
     uint64_t at = transfer->cursor, bytes = gpi_ring_chunk(ring, transfer, GPI_RING_UNSTAGED);
     gpupool_result result = GPUPOOL_OK;
@@ -15312,14 +15425,16 @@ static int gpi_ring_advance_unstaged(gpupool_ring *ring, gpi_transfer *transfer)
     return 1;
 }
 
-/* For a transfer that found no slot: after a while it goes on by CUDA's own staging. Not while
-   slots of its stream are on their way: where they do not get on, it could not either. But what
-   CUDA stages without a wait goes at once, so that small uploads behind a busy stream return. */
+/* For a transfer that found no slot. Once it has waited for GPI_RING_PATIENCE_NS it goes on by
+   CUDA's own staging; returns whether it did. While slots of the same stream fly, it only waits: if
+   they do not end, CUDA's staging on that stream would not end either. Two cases do not wait: a
+   small upload, which CUDA stages without a wait for the stream, so that the call returns even
+   behind a busy stream; and a ring that has no pinned slot at all. */
 static int gpi_ring_stall(gpupool_ring *ring, gpi_transfer *transfer) {
     uint64_t now = gpi_host_now_ns();
     int at_once = transfer->bytes <= GPI_RING_SMALL;
     if (!gpi_ring_has_more(transfer) || transfer->gated || transfer->working) return 0;
-    if (!at_once && gpi_stage_flown(&ring->stage, gpi_ring_key(transfer->stream))) return 0;
+    if (!at_once && gpi_stage_flying_bytes(&ring->stage, gpi_ring_key(transfer->stream))) return 0;
     ring->stats.waits += !transfer->stalled_ns;
     if (!transfer->stalled_ns) transfer->stalled_ns = now;
     if (!at_once && ring->stage.pinned_slots && now - transfer->stalled_ns < GPI_RING_PATIENCE_NS)
@@ -15329,27 +15444,30 @@ static int gpi_ring_stall(gpupool_ring *ring, gpi_transfer *transfer) {
 
 /* ---- the list of transfers ---- */
 
-/* Wakes the threads that sleep. */
+/* Wakes all threads that sleep in gpi_ring_sleep, of this ring and of others. Opens the lock. */
 static void gpi_ring_wake(gpupool_ring *ring) {
-    gpi_stage_tell(&ring->stage);
+    gpi_stage_announce(&ring->stage);
     gpi_ring_unlock(ring);
     gpi_host_gate_turn(&gpi_process.gate);
     gpi_ring_lock(ring);
 }
 
+/* Adds a transfer that succeeded to the statistics. */
 static void gpi_ring_count(gpupool_ring *ring, const gpi_transfer *done) {
     ring->stats.transfers[done->down]++;
     if (done->by_cuda) ring->stats.direct_bytes[done->down] += done->bytes;
     else ring->stats.staged_bytes[done->down] += done->bytes;
 }
 
-static void gpi_ring_spare(gpupool_ring *ring, gpi_transfer *record) {
+/* Keeps a record, and the event in it, for a later transfer. */
+static void gpi_ring_keep_record(gpupool_ring *ring, gpi_transfer *record) {
     record->next = ring->spare;
     ring->spare = record;
 }
 
-/* A transfer is over, and leaves the list. What failed is remembered; so is a success after the
-   failures of later tickets were forgotten, that would be taken for one of them. */
+/* Takes a transfer that is over off the list, and wakes those that wait for it. Remembers its
+   result if it failed. A success is remembered, too, if a failure with a higher ticket was dropped
+   from `failures`: tickets up to `forgotten` are refused unless they are found there. */
 static void gpi_ring_finish(gpupool_ring *ring, gpi_transfer *transfer) {
     gpi_transfer **link = &ring->transfers;
     while (*link != transfer) link = &(*link)->next;
@@ -15365,12 +15483,12 @@ static void gpi_ring_finish(gpupool_ring *ring, gpi_transfer *transfer) {
     if (transfer->result == GPUPOOL_OK) gpi_ring_count(ring, transfer);
     if (!transfer->by_cuda) gpi_stage_end(&ring->under_way[transfer->down]);
     if (transfer->is_file) gpi_host_file_close(&transfer->file);
-    gpi_ring_spare(ring, transfer);
+    gpi_ring_keep_record(ring, transfer);
     gpi_ring_wake(ring);
 }
 
-/* Whether the event has passed. Where CUDA does not say, the transfer has failed; what was queued
-   for it is waited for. */
+/* Asks CUDA whether a gated transfer's event has passed. If the query fails, the transfer has
+   failed; the chunks that it had queued are then waited for. The lock is open meanwhile. */
 static int gpi_ring_gate_passed(gpupool_ring *ring, gpi_transfer *transfer) {
     gpupool_result result;
     int passed = 0;
@@ -15383,7 +15501,9 @@ static int gpi_ring_gate_passed(gpupool_ring *ring, gpi_transfer *transfer) {
     return !transfer->gated;
 }
 
-/* All that a gated upload has to queue is queued: it is over when that has arrived. */
+/* A gated upload has queued its last chunk. Records an event behind it, and gates the transfer
+   again: it is over when the event has passed. Where no event can be had, waits for the stream
+   instead. */
 static void gpi_ring_land(gpupool_ring *ring, gpi_transfer *transfer) {
     gpupool_result result;
     gpi_ring_unlock(ring);
@@ -15395,17 +15515,19 @@ static void gpi_ring_land(gpupool_ring *ring, gpi_transfer *transfer) {
     transfer->lands = 0;
 }
 
-/* Does one thing for a transfer; the record may be another one's after a 1. 0: there is nothing
-   that this thread could do for it now. */
+/* Does one thing for a transfer: begins and advances a chunk, lands it, or takes it off the list.
+   Returns 0 if this thread can do nothing for it now. After a 1 the record may belong to another
+   transfer already. The lock is open in between. */
 static int gpi_ring_step(gpupool_ring *ring, gpi_transfer *transfer) {
     gpi_stage_slot *slot = NULL;
     int did = 0;
-    transfer->working++; /* it stays while the lock is open */
+    transfer->working++; /* the record stays while the lock is open */
     if (!transfer->gated || gpi_ring_gate_passed(ring, transfer)) {
         slot = gpi_ring_begin(ring, transfer);
         did = slot != NULL;
         if (slot && transfer->down) gpi_ring_advance_down(ring, transfer, slot);
         else if (slot) gpi_ring_advance_up(ring, transfer, slot);
+        /* Only the last thread in the transfer may land it: others may still queue chunks. */
         if (transfer->lands && transfer->working == 1 && !gpi_ring_has_more(transfer))
             gpi_ring_land(ring, transfer);
     }
@@ -15415,13 +15537,18 @@ static int gpi_ring_step(gpupool_ring *ring, gpi_transfer *transfer) {
     return 1;
 }
 
+/* What a thread does first. Workers prefer one direction each, so that both directions go on at
+   once. A caller that waits for something else leaves transfers with functions alone: such a
+   function may wait for this very thread. */
 typedef enum gpi_ring_role {
-    GPI_RING_UPLOADS = GPUPOOL_UP,     /* a worker that does these first */
-    GPI_RING_DOWNLOADS = GPUPOOL_DOWN, /* or these, so that both go on at once */
-    GPI_RING_CALLER                    /* of something else: a function may wait for this thread */
+    GPI_RING_UPLOADS = GPUPOOL_UP,     /* even workers */
+    GPI_RING_DOWNLOADS = GPUPOOL_DOWN, /* odd workers */
+    GPI_RING_CALLER                    /* a thread in a call of the ring, outside of its own
+                                          transfer */
 } gpi_ring_role;
 
-/* One thing for any of the transfers, or for what flies. */
+/* Does one thing for any of the transfers; else frees slots whose copies have ended. Returns
+   whether there was something. Two passes: the role's own direction first. */
 static int gpi_ring_work(gpupool_ring *ring, gpi_ring_role role) {
     gpupool_result result = GPUPOOL_OK;
     int pass = role == GPI_RING_CALLER;
@@ -15431,7 +15558,9 @@ static int gpi_ring_work(gpupool_ring *ring, gpi_ring_role role) {
             if (role == GPI_RING_CALLER ? transfer->reader || transfer->writer
                                         : (transfer->down == (int)role) == pass) continue;
             if (gpi_ring_step(ring, transfer)) return 1;
-            if (transfer->stream == ring->lists[transfer->down] && gpi_ring_stall(ring, transfer))
+            /* A transfer on the caller's stream is not moved along by CUDA's staging here: that
+               could make this thread wait for the caller's stream. */
+            if (transfer->stream == ring->streams[transfer->down] && gpi_ring_stall(ring, transfer))
                 return 1; /* on the caller's stream, that would wait */
         }
     }
@@ -15440,7 +15569,7 @@ static int gpi_ring_work(gpupool_ring *ring, gpi_ring_role role) {
 
 /* ---- threads without work, and workers ---- */
 
-/* Sleeps so long at most. 0: nobody woke it. */
+/* Sleeps for at most `ns`, with the lock open. Returns whether it was woken. */
 static int gpi_ring_sleep(gpupool_ring *ring, uint64_t ns) {
     gpi_gate *gate = &gpi_process.gate;
     unsigned seen = gpi_host_gate_seen(gate);
@@ -15450,8 +15579,9 @@ static int gpi_ring_sleep(gpupool_ring *ring, uint64_t ns) {
     return gpi_host_gate_seen(gate) != seen;
 }
 
-/* For a thread that found nothing to do: it looks for news without the lock, or it would be in the
-   way of those that work; then it sleeps, the longer the more often, for nobody may wake it. */
+/* For a thread that found nothing to do: waits for news, with the lock open, so as not to be in the
+   way of those that work. After GPI_RING_SPIN rounds it sleeps, longer each time, for at most
+   most_ns. It does not rely on being woken, since the end of a copy wakes no thread. */
 static void gpi_ring_idle(gpupool_ring *ring, unsigned *round, uint64_t most_ns) {
     unsigned news = ring->stage.news, i;
     if (*round >= GPI_RING_SPIN) {
@@ -15464,58 +15594,66 @@ static void gpi_ring_idle(gpupool_ring *ring, unsigned *round, uint64_t most_ns)
     gpi_ring_lock(ring);
 }
 
-/* There was work, after so many rounds without: others may sleep. */
+/* There was work again. If this thread has slept before, others may sleep still: wakes them. */
 static void gpi_ring_busy(gpupool_ring *ring, unsigned *round) {
     if (*round >= GPI_RING_SPIN) gpi_ring_wake(ring);
     *round = 0;
 }
 
-/* More threads at one transfer would only be in each other's way, in CUDA's locks most of all.
-   After a reset CUDA may crash where it is asked after the ring's streams and events. */
-static int gpi_ring_wants(const gpupool_ring *ring, const gpi_hand *hand) {
+/* Whether a worker is to look for work. More than GPI_RING_WORKERS_ALONE threads in one transfer
+   only wait for each other, in CUDA's locks most of all. After a device reset there is none: CUDA
+   may crash if it is asked for the ring's streams and events. */
+static int gpi_ring_wants(const gpupool_ring *ring, const gpi_ring_thread *thread) {
     int reset;
     if (!ring->transfers) return 0;
-    if (!ring->transfers->next && hand - ring->hands >= GPI_RING_HANDS) return 0;
+    if (!ring->transfers->next && thread - ring->threads >= GPI_RING_WORKERS_ALONE) return 0;
     return gpi_driver_was_reset(&ring->stage.driver, &reset) != GPUPOOL_OK || !reset;
 }
 
+/* Whether workers are to end: the ring is being destroyed, or the process is ending. */
 static int gpi_ring_stops(const gpupool_ring *ring) {
     return ring->stopping || GPI_READ(&gpi_process.ending);
 }
 
-/* A worker that has nothing to do for long ends: so does a program whose other threads have. */
-static void gpi_ring_worker_loop(gpupool_ring *ring, const gpi_hand *hand) {
-    gpi_ring_role role = (hand - ring->hands) % 2 ? GPI_RING_DOWNLOADS : GPI_RING_UPLOADS;
+/* A worker's life, with the lock held on entry and exit. A worker ends after GPI_RING_LEAVE_NS
+   without work: then a program ends when its own threads have ended. */
+static void gpi_ring_worker_loop(gpupool_ring *ring, const gpi_ring_thread *thread) {
+    gpi_ring_role role = (thread - ring->threads) % 2 ? GPI_RING_DOWNLOADS : GPI_RING_UPLOADS;
     unsigned round = 0;
     while (!gpi_ring_stops(ring)) {
-        int wanted = gpi_ring_wants(ring, hand);
+        int wanted = gpi_ring_wants(ring, thread);
         if (wanted && gpi_ring_work(ring, role)) gpi_ring_busy(ring, &round);
         else if (wanted || round < GPI_RING_SPIN) gpi_ring_idle(ring, &round, UINT64_MAX);
         else if (gpi_ring_sleep(ring, GPI_RING_LEAVE_NS)) round = 0;
-        else if (!gpi_ring_wants(ring, hand)) break;
+        else if (!gpi_ring_wants(ring, thread)) break;
     }
 }
 
+/* The worker's thread function. `thread` is its record in the ring, which stays until it is
+   joined. */
 static void gpi_ring_worker(void *user) {
-    gpi_hand *hand = (gpi_hand *)user;
-    gpupool_ring *ring = hand->ring;
+    gpi_ring_thread *thread = (gpi_ring_thread *)user;
+    gpupool_ring *ring = thread->ring;
     gpi_visit visit;
     if (gpi_driver_enter(&ring->stage.driver, &visit) == GPUPOOL_OK) {
         gpi_ring_lock(ring);
-        gpi_ring_worker_loop(ring, hand);
+        gpi_ring_worker_loop(ring, thread);
         gpi_ring_unlock(ring);
         gpi_driver_leave(&visit);
     }
     gpi_host_count_worker(-1);
     gpi_ring_lock(ring);
-    hand->running = 0;
+    thread->running = 0;
     ring->workers_running--;
-    if (!ring->stopping && gpi_host_thread_leave()) hand->started = 0;
+    /* A worker that ends by itself detaches, so that nobody has to join it; gpi_ring_dismiss joins
+       others. */
+    if (!ring->stopping && gpi_host_thread_leave()) thread->started = 0;
     gpi_ring_unlock(ring);
 }
 
-/* A worker in the middle of a CUDA call while CUDA is taken down could crash the process on its way
-   out. One that calls exit itself is not waited for longer than a second. */
+/* Runs at exit. A worker in the middle of a CUDA call while CUDA is taken down could crash the
+   process: waits until all workers have ended, for at most a second, since a worker may itself have
+   called exit. In a forked child the count of workers is 0. */
 static void gpi_ring_at_exit(void) {
     uint64_t start = gpi_host_now_ns();
     if (gpi_host_count_worker(0) == 0) return; /* or a child, that has none */
@@ -15524,47 +15662,51 @@ static void gpi_ring_at_exit(void) {
     while (gpi_host_count_worker(0) && gpi_host_now_ns() - start < 1000000000u) gpi_host_idle(64);
 }
 
-static void gpi_ring_join(gpi_hand *hand) {
-    if (hand->started) gpi_host_thread_join(&hand->worker);
-    hand->started = 0;
+/* Joins a worker that has ended or is about to end. */
+static void gpi_ring_join(gpi_ring_thread *thread) {
+    if (thread->started) gpi_host_thread_join(&thread->worker);
+    thread->started = 0;
 }
 
-/* Starts the workers that are not there: with the first transfer that is worth it. */
+/* Starts the workers that do not run. Called for the first transfer that is worth it, and again
+   after workers have ended. The lock is open while a thread is started. */
 static void gpi_ring_staff(gpupool_ring *ring) {
     int i, started;
     for (i = 0; i < ring->workers_wanted && !gpi_ring_stops(ring); i++) {
-        gpi_hand *hand = &ring->hands[i];
-        if (hand->running) continue;
-        gpi_ring_join(hand); /* it has ended */
-        hand->ring = ring;
-        hand->running = hand->started = 1;
+        gpi_ring_thread *thread = &ring->threads[i];
+        if (thread->running) continue;
+        gpi_ring_join(thread); /* it has ended */
+        thread->ring = ring;
+        thread->running = thread->started = 1;
         ring->workers_running++;
         gpi_host_count_worker(1);
         gpi_ring_unlock(ring);
-        started = gpi_host_thread_start(&hand->worker, gpi_ring_worker, hand);
+        started = gpi_host_thread_start(&thread->worker, gpi_ring_worker, thread);
         gpi_ring_lock(ring);
         if (started) continue;
         gpi_host_count_worker(-1);
-        hand->running = hand->started = 0;
+        thread->running = thread->started = 0;
         ring->workers_running--;
-        ring->workers_wanted = i; /* the system has no more threads for us */
+        ring->workers_wanted = i; /* the system has no more threads for the ring */
     }
 }
 
+/* Ends all workers and joins them, for gpupool_ring_destroy. The lock is open meanwhile. */
 static void gpi_ring_dismiss(gpupool_ring *ring) {
     int i;
     ring->stopping = 1;
     gpi_ring_wake(ring);
     gpi_ring_unlock(ring);
-    for (i = 0; i < GPI_RING_WORKERS_MOST; i++) gpi_ring_join(&ring->hands[i]);
+    for (i = 0; i < GPI_RING_WORKERS_MOST; i++) gpi_ring_join(&ring->threads[i]);
     gpi_ring_lock(ring);
     ring->stopping = 0;
 }
 
 /* ---- tickets ---- */
 
-/* Puts a transfer in the list, with a ticket. A gated one begins behind what the caller's stream
-   has been given so far. */
+/* Appends the transfer that `plan` describes to the list, and gives it a ticket. A gated transfer
+   gets an event on the caller's stream first, and then runs on the ring's own stream. On failure
+   (host memory, CUDA's event) nothing is changed. The lock is open in between. */
 static gpupool_result gpi_ring_post(gpupool_ring *ring, gpi_transfer *plan,
                                     gpupool_ticket *ticket) {
     gpi_transfer *record = ring->spare, **link = &ring->transfers;
@@ -15576,24 +15718,25 @@ static gpupool_result gpi_ring_post(gpupool_ring *ring, gpi_transfer *plan,
     if (!record) result = gpi_host_no_memory();
     else if (plan->gated) result = gpi_driver_record(plan->driver, &record->event, plan->stream);
     gpi_ring_lock(ring);
-    if (record && result != GPUPOOL_OK) gpi_ring_spare(ring, record);
+    if (record && result != GPUPOOL_OK) gpi_ring_keep_record(ring, record);
     if (result != GPUPOOL_OK) return result;
-    event = record->event;
+    event = record->event; /* the record's own, new or from its last use */
     *record = *plan;
     record->event = event;
-    if (plan->gated) record->stream = ring->lists[plan->down];
+    if (plan->gated) record->stream = ring->streams[plan->down];
     *ticket = record->ticket = ++ring->tickets;
     while (*link) link = &(*link)->next;
     *link = record;
     if (!plan->by_cuda) gpi_stage_begin(&ring->under_way[plan->down]);
-    plan->is_file = 0; /* the record closes it */
+    plan->is_file = 0; /* the record closes the file from now on */
     return GPUPOOL_OK;
 }
 
-/* What is known of a ticket that is in the list no more. */
-static gpupool_result gpi_ring_told(const gpupool_ring *ring, gpupool_ticket ticket) {
-    uint64_t i, owner = gpi_ground_min(ring->failure_count, GPI_RING_FAILURES);
-    for (i = 0; i < owner; i++) {
+/* The result of a ticket that is not in the list. A ticket above `forgotten` that is not among the
+   failures has succeeded. E_ARGUMENT: never given out, or too old to tell. */
+static gpupool_result gpi_ring_result_of(const gpupool_ring *ring, gpupool_ticket ticket) {
+    uint64_t i, count = gpi_ground_min(ring->failure_count, GPI_RING_FAILURES);
+    for (i = 0; i < count; i++) {
         const gpi_failure *failure = &ring->failures[i];
         if (failure->ticket != ticket) continue;
         return failure->result == GPUPOOL_OK ? GPUPOOL_OK
@@ -15607,15 +15750,15 @@ static gpupool_result gpi_ring_told(const gpupool_ring *ring, gpupool_ticket tic
                          "before the last %d failures, and forgotten", ticket, GPI_RING_FAILURES);
 }
 
-/* The transfer of a ticket; NULL: it is in the list no more, or never was. */
-static gpi_transfer *gpi_ring_pending(const gpupool_ring *ring, gpupool_ticket ticket) {
+/* The transfer with this ticket; NULL: it is over, or never was. */
+static gpi_transfer *gpi_ring_find(const gpupool_ring *ring, gpupool_ticket ticket) {
     gpi_transfer *transfer = ring->transfers;
     while (transfer && transfer->ticket != ticket) transfer = transfer->next;
     return transfer;
 }
 
-/* One thing by a thread that waits for something of the ring's, where no worker is free to do it:
-   all of them may be in functions that wait for this thread. */
+/* Does one thing for other transfers, for a thread that waits. Only where no worker is free: all
+   that run may be in functions of the caller, which may wait for this thread. */
 static int gpi_ring_help(gpupool_ring *ring) {
     const gpi_transfer *transfer = ring->transfers;
     int in_functions = 0;
@@ -15624,17 +15767,19 @@ static int gpi_ring_help(gpupool_ring *ring) {
     return in_functions >= ring->workers_running && gpi_ring_work(ring, GPI_RING_CALLER);
 }
 
-/* Returns once the ticket is done, with its result; or so long after: for ever, where a negative
-   time was given. The caller works for it, if there is time. */
+/* Returns the ticket's result once it is done; E_TIMEOUT after most_ns (UINT64_MAX: never).
+   Meanwhile this thread works for the transfer, unless most_ns is 0. The lock is held on entry and
+   exit. */
 static gpupool_result gpi_ring_wait(gpupool_ring *ring, gpupool_ticket ticket, uint64_t most_ns) {
     uint64_t start = gpi_host_now_ns(), waited;
-    gpupool_result ignored = GPUPOOL_OK; /* those whom it concerns have been told */
+    gpupool_result ignored = GPUPOOL_OK; /* failures of other transfers' copies: theirs have been
+                                            told */
     gpi_transfer *transfer;
     unsigned round = 0;
-    while ((transfer = gpi_ring_pending(ring, ticket)) != NULL) {
+    while ((transfer = gpi_ring_find(ring, ticket)) != NULL) {
         int did = (most_ns && (gpi_ring_step(ring, transfer) || gpi_ring_stall(ring, transfer))) ||
                   gpi_ring_help(ring) || gpi_stage_poll(&ring->stage, &ignored);
-        if (!gpi_ring_pending(ring, ticket)) break;
+        if (!gpi_ring_find(ring, ticket)) break;
         waited = gpi_host_now_ns() - start;
         if (waited >= most_ns)
             return gpi_host_fail(GPUPOOL_E_TIMEOUT, "gpupool_ring_wait: ticket %" PRIu64
@@ -15642,9 +15787,10 @@ static gpupool_result gpi_ring_wait(gpupool_ring *ring, gpupool_ticket ticket, u
         if (did) gpi_ring_busy(ring, &round);
         else gpi_ring_idle(ring, &round, most_ns - waited);
     }
-    return gpi_ring_told(ring, ticket);
+    return gpi_ring_result_of(ring, ticket);
 }
 
+/* A negative timeout becomes more than 2^63 ns: for ever. */
 gpupool_result gpupool_ring_wait(gpupool_ring *ring, gpupool_ticket ticket, int64_t timeout_ns) {
     gpi_visit visit;
     gpupool_result result = gpi_ring_enter(ring, "gpupool_ring_wait", &visit);
@@ -15823,7 +15969,7 @@ static gpupool_result gpi_send_file(gpupool_ring *ring, gpi_transfer *plan, int 
     result = gpi_host_file_open(&plan->file, file, offset, plan->width);
     if (result != GPUPOOL_OK) return result;
     plan->is_file = 1;
-    plan->place = offset;
+    plan->file_offset = offset;
     result = gpi_send_rows(ring, plan, 1, ticket);
     if (plan->is_file) gpi_host_file_close(&plan->file);
     return result;
@@ -15940,14 +16086,14 @@ static gpupool_result gpi_send_validate(gpupool_ring_config *config) {
 static gpupool_result gpi_send_open(gpupool_ring *ring, const gpupool_ring_config *config) {
     const gpi_driver *driver = &ring->stage.driver;
     gpupool_result result = GPUPOOL_OK;
-    int list;
+    int way;
     ring->stage.slot_bytes = config->chunk_bytes;
     ring->stage.count = config->bytes / config->chunk_bytes;
     ring->forks = gpi_process.forks;
     ring->workers_wanted = config->workers;
-    for (list = 0; list < 2 && result == GPUPOOL_OK; list++)
-        result = gpi_driver_stream_new(driver, &ring->lists[list]);
-    if (result != GPUPOOL_OK && list == 2) driver->stream_destroy(ring->lists[0]);
+    for (way = 0; way < 2 && result == GPUPOOL_OK; way++)
+        result = gpi_driver_stream_new(driver, &ring->streams[way]);
+    if (result != GPUPOOL_OK && way == 2) driver->stream_destroy(ring->streams[0]);
     return result;
 }
 
@@ -16019,12 +16165,12 @@ static gpupool_result gpi_send_close(gpupool_ring *ring) {
     if (result == GPUPOOL_OK) result = gpi_stage_close(&ring->stage);
     for (record = ring->spare; record && result == GPUPOOL_OK; record = record->next)
         result = gpi_driver_forget(&ring->stage.driver, &record->event);
-    if (result == GPUPOOL_OK && ring->lists[0] != ring->lists[1]) {
-        result = gpi_driver_stream_drop(&ring->stage.driver, ring->lists[0]);
-        if (result == GPUPOOL_OK) ring->lists[0] = ring->lists[1]; /* one does, if it has to stay */
+    if (result == GPUPOOL_OK && ring->streams[0] != ring->streams[1]) {
+        result = gpi_driver_stream_drop(&ring->stage.driver, ring->streams[0]);
+        if (result == GPUPOOL_OK) ring->streams[0] = ring->streams[1];
     }
     if (result != GPUPOOL_OK) return result;
-    return gpi_driver_stream_drop(&ring->stage.driver, ring->lists[1]);
+    return gpi_driver_stream_drop(&ring->stage.driver, ring->streams[1]);
 }
 
 gpupool_result gpupool_ring_destroy(gpupool_ring *ring) {
@@ -16037,9 +16183,9 @@ gpupool_result gpupool_ring_destroy(gpupool_ring *ring) {
     if (result != GPUPOOL_OK) return result;
     result = gpi_driver_was_reset(&ring->stage.driver, &reset);
     gpi_ring_lock(ring);
-    if (result == GPUPOOL_OK && !reset && ring->held)
+    if (result == GPUPOOL_OK && !reset && ring->spans_taken)
         result = gpi_host_fail(GPUPOOL_E_IN_USE, "gpupool_ring_destroy: spans still held: "
-                               "%" PRIu64, ring->held);
+                               "%" PRIu64, ring->spans_taken);
     while (result == GPUPOOL_OK && !reset && ring->transfers) {
         if (gpi_ring_work(ring, GPI_RING_CALLER)) round = 0;
         else gpi_ring_idle(ring, &round, UINT64_MAX);
@@ -16049,7 +16195,7 @@ gpupool_result gpupool_ring_destroy(gpupool_ring *ring) {
     if (result != GPUPOOL_OK) return gpi_ring_leave(ring, &visit, result);
     while ((left = ring->transfers) != NULL) { /* tickets; the reset has taken the rest */
         ring->transfers = left->next;
-        gpi_ring_spare(ring, left);
+        gpi_ring_keep_record(ring, left);
         if (left->is_file) gpi_host_file_close(&left->file);
     }
     gpi_host_unlock(&ring->stage.lock);
@@ -16067,7 +16213,7 @@ static gpi_stage_slot *gpi_send_span(const gpupool_ring *ring, const char *call,
     uint64_t i, end = span ? ring->stage.top : 0;
     for (i = 0; i < end; i++) {
         gpi_stage_slot *slot = &ring->stage.slots[i];
-        if (slot->state == GPI_STAGE_HELD && slot->run && slot->span &&
+        if (slot->state == GPI_STAGE_TAKEN && slot->run && slot->span &&
             slot->span == span->number && span->memory == gpi_stage_memory(&ring->stage, slot))
             return slot;
     }
@@ -16084,13 +16230,13 @@ static gpupool_result gpi_send_span_hope(const gpupool_ring *ring, size_t bytes)
     gpupool_result refused = gpi_thread.result;
     uint64_t end = refused == GPUPOOL_OK ? ring->stage.count : ring->stage.pinned_slots;
     uint64_t thread = gpi_host_thread_number(), run = 0, longest = 0, i;
-    int holds = 0;
+    int has_own = 0;
     for (i = 0; i < ring->stage.top; i++)
-        holds |= slots[i].state == GPI_STAGE_HELD && slots[i].run && slots[i].holder == thread;
+        has_own |= slots[i].state == GPI_STAGE_TAKEN && slots[i].run && slots[i].taker == thread;
     for (i = 0; i < end; i++) {
-        int held = i < ring->stage.top && slots[i].state == GPI_STAGE_HELD;
-        if (held && slots[i].run) first = &slots[i];
-        run = held && (holds || !first->span) ? 0 : run + 1;
+        int is_taken = i < ring->stage.top && slots[i].state == GPI_STAGE_TAKEN;
+        if (is_taken && slots[i].run) first = &slots[i];
+        run = is_taken && (has_own || !first->span) ? 0 : run + 1;
         longest = gpi_ground_max(longest, run);
     }
     longest *= ring->stage.slot_bytes;
@@ -16138,12 +16284,12 @@ gpupool_result gpupool_ring_acquire_span(gpupool_ring *ring, size_t bytes, int64
                                ring->stage.count * ring->stage.slot_bytes);
     else slot = gpi_send_span_slots(ring, bytes, (uint64_t)timeout_ns, &result);
     if (slot) {
-        gpi_stage_set(slot, GPI_STAGE_HELD);
+        gpi_stage_set(slot, GPI_STAGE_TAKEN);
         slot->span = span->number = ++ring->spans;
-        slot->holder = gpi_host_thread_number();
+        slot->taker = gpi_host_thread_number();
         slot->length = span->bytes = bytes;
         span->memory = gpi_stage_memory(&ring->stage, slot);
-        ring->held++;
+        ring->spans_taken++;
     }
     return gpi_ring_leave(ring, &visit, result);
 }
@@ -16153,16 +16299,16 @@ gpupool_result gpupool_ring_upload_span(gpupool_ring *ring, gpupool_span *span, 
     gpi_transfer plan = gpi_send_plan("gpupool_ring_upload_span", device_dst, NULL, 0, stream);
     gpi_visit visit;
     gpi_stage_slot *slot;
-    uint64_t held_bytes;
+    uint64_t span_bytes;
     int lost = 0;
     gpupool_result result = gpi_ring_enter(ring, plan.call, &visit);
     if (result != GPUPOOL_OK) return result;
     slot = gpi_send_span(ring, plan.call, span);
     if (!slot) return gpi_ring_leave(ring, &visit, GPUPOOL_E_ARGUMENT);
-    held_bytes = slot->length;
+    span_bytes = slot->length;
     plan.driver = &ring->stage.driver;
     if (!device_dst) result = gpi_send_lacks(plan.call, "device_dst");
-    else if (span->bytes == 0 || span->bytes > held_bytes)
+    else if (span->bytes == 0 || span->bytes > span_bytes)
         result = gpi_host_fail(GPUPOOL_E_ARGUMENT, "%s: span.bytes was set to 0 or raised",
                                plan.call);
     else result = gpi_send_may_queue(&plan);
@@ -16172,15 +16318,15 @@ gpupool_result gpupool_ring_upload_span(gpupool_ring *ring, gpupool_span *span, 
     gpi_ring_unlock(ring);
     result = gpi_ring_send(ring, slot, &plan, &lost);
     gpi_ring_lock(ring);
-    gpi_stage_set(slot, GPI_STAGE_HELD);
+    gpi_stage_set(slot, GPI_STAGE_TAKEN);
     if (result == GPUPOOL_OK) {
         gpi_stage_fly(&ring->stage, slot);
         gpi_ring_count(ring, &plan);
         ring->span_bytes += plan.bytes;
-        ring->held--;
+        ring->spans_taken--;
         memset(span, 0, sizeof *span);
     } else {
-        slot->length = held_bytes;
+        slot->length = span_bytes;
     }
     return gpi_ring_leave(ring, &visit, result);
 }
@@ -16193,7 +16339,7 @@ gpupool_result gpupool_ring_cancel_span(gpupool_ring *ring, gpupool_span *span) 
     slot = gpi_send_span(ring, "gpupool_ring_cancel_span", span);
     if (!slot) return gpi_ring_leave(ring, &visit, GPUPOOL_E_ARGUMENT);
     gpi_stage_free(&ring->stage, slot);
-    ring->held--;
+    ring->spans_taken--;
     memset(span, 0, sizeof *span);
     return gpi_ring_leave(ring, &visit, result);
 }
@@ -16347,7 +16493,7 @@ typedef struct gpi_stretch { /* of memory: a block, or what is free */
 typedef struct gpi_view {
     gpupool_stats stats;
     char name[32], instead[96];
-    int device, owner;      /* known: what the device says of its memory */
+    int device, device_answered; /* known: what the device says of its memory */
     gpupool_source source;
     size_t device_free_bytes, device_total_bytes;
     void *room;             /* one piece of the host's memory, in which all that follows is */
@@ -16561,7 +16707,7 @@ static void gpi_view_ask_device(gpi_view *view, const gpi_driver *driver) {
     gpi_visit visit;
     if (view->source != GPUPOOL_SOURCE_PINNED &&
         gpi_driver_enter(driver, &visit) == GPUPOOL_OK) {
-        view->owner =
+        view->device_answered =
             gpi_driver_memory(driver, view->stats.reserved.now, &view->device_free_bytes,
                               &view->device_total_bytes) == CUDA_SUCCESS;
         gpi_driver_leave(&visit);
@@ -16725,28 +16871,30 @@ enum {
 static void gpi_report_bar(FILE *file, const gpi_view *view) {
     uint64_t live = gpi_view_bytes(view, GPUPOOL_STATE_LIVE), limit = view->stats.limit_bytes;
     uint64_t freed = live + gpi_view_bytes(view, GPUPOOL_STATE_PENDING);
-    uint64_t held = view->stats.reserved.now, whole = gpi_ground_max(limit, held);
+    uint64_t reserved = view->stats.reserved.now, whole = gpi_ground_max(limit, reserved);
     char a[32], b[32];
     int i;
-    if (!limit && view->owner) whole = held + view->device_free_bytes;
+    if (!limit && view->device_answered) whole = reserved + view->device_free_bytes;
     whole = gpi_ground_max(whole, 1);
     fprintf(file, "  [");
     for (i = 0; i < GPI_BAR; i++) {
         double at = i ? (i + 0.5) / (int)GPI_BAR * (double)whole : 1; /* a little is not nothing */
-        fputc(at <= (double)live ? '#' : at <= (double)freed ? '~' : at <= (double)held ? '.' : ' ',
-              file);
+        char mark = at <= (double)reserved ? '.' : ' ';
+        if (at <= (double)freed) mark = '~';
+        if (at <= (double)live) mark = '#';
+        fputc(mark, file);
     }
     if (limit)
-        fprintf(file, "] %s of a limit of %s\n", gpi_limit_human(a, held),
+        fprintf(file, "] %s of a limit of %s\n", gpi_limit_human(a, reserved),
                 gpi_limit_human(b, limit));
-    else if (view->owner)
-        fprintf(file, "] %s, no limit; the device has %s more free\n", gpi_limit_human(a, held),
+    else if (view->device_answered)
+        fprintf(file, "] %s, no limit; the device has %s more free\n", gpi_limit_human(a, reserved),
                 gpi_limit_human(b, view->device_free_bytes));
     else
-        fprintf(file, "] %s, no limit\n", gpi_limit_human(a, held));
-    if (limit && held > limit)
+        fprintf(file, "] %s, no limit\n", gpi_limit_human(a, reserved));
+    if (limit && reserved > limit)
         fprintf(file, "   above the limit by %s: no growth until that is given back\n",
-                gpi_limit_human(a, held - limit));
+                gpi_limit_human(a, reserved - limit));
     fprintf(file, "   # live   ~ freed, perhaps still in use   . free   (blank: not reserved)\n\n");
 }
 
@@ -16804,7 +16952,7 @@ static void gpi_report_counts(FILE *file, const gpi_view *view) {
     fprintf(file, "  %-12s longest run %s, largest block %s; fragmentation %.0f%%\n", "free memory",
             gpi_limit_human(a, stats->largest_free_bytes),
             gpi_limit_human(b, stats->largest_block_bytes), gpi_view_fragmentation(view) * 100);
-    if (view->owner)
+    if (view->device_answered)
         fprintf(file, "  %-12s %s of the device's %s: CUDA's context, libraries, other processes\n",
                 "not counted", gpi_limit_human(a, gpi_view_others(view)),
                 gpi_limit_human(b, view->device_total_bytes));
@@ -16826,7 +16974,7 @@ static void gpi_report_holders(FILE *file, const gpi_view *view) {
 }
 
 static void gpi_report_tags(FILE *file, const gpi_view *view) {
-    char held[32], limit[32], most[32], blocks[32];
+    char granted[32], limit[32], most[32], blocks[32];
     int i;
     for (i = 1; i <= view->tag_count; i++) {
         const gpupool_tag_stats *tag = &view->tags[i];
@@ -16835,7 +16983,8 @@ static void gpi_report_tags(FILE *file, const gpi_view *view) {
                     "budget");
         fprintf(file, "  %-30s %12s %12s %12s %12s\n", tag->name,
                 gpi_report_number(blocks, tag->blocks.now),
-                gpi_limit_human(held, tag->granted.now), gpi_limit_human(most, tag->granted.peak),
+                gpi_limit_human(granted, tag->granted.now),
+                gpi_limit_human(most, tag->granted.peak),
                 tag->limit_bytes ? gpi_limit_human(limit, tag->limit_bytes) : "none");
     }
 }
@@ -17021,7 +17170,7 @@ static void gpi_json_figures(gpi_writer *out, const gpi_view *view) {
     const gpupool_stats *stats = &view->stats;
     const gpupool_counter *counter;
     uint64_t count[GPI_COUNTS];
-    uint64_t unknown = view->owner ? 0 : UINT64_MAX;
+    uint64_t unknown = view->device_answered ? 0 : UINT64_MAX;
     char fragmentation[32];
     int i;
     memcpy(count, (const char *)stats + offsetof(gpupool_stats, allocs), sizeof count);
@@ -17335,7 +17484,7 @@ static void gpi_svg_stretch(gpi_map *map, const gpi_extent *chunk, const gpi_str
 
 /* Where in the picture a chunk begins: on a row of its own, unless it fits behind the one before,
    which ends `at` units into the picture. */
-static uint64_t gpi_svg_place(const gpi_map *map, const gpi_extent *chunk, uint64_t at) {
+static uint64_t gpi_svg_chunk_start(const gpi_map *map, const gpi_extent *chunk, uint64_t at) {
     uint64_t column = at % map->row_units, gap = map->crowded ? 0 : map->row_units / 128;
     if (column == 0) return at;
     return column + gap + chunk->all_units <= map->row_units ? at + gap
@@ -17349,7 +17498,7 @@ static uint64_t gpi_svg_rows(gpi_map *map, int draw) {
     uint64_t at = 0;
     memset(&chunk, 0, sizeof chunk);
     while (gpi_view_next_chunk(map->view, &chunk)) {
-        at = gpi_svg_place(map, &chunk, at);
+        at = gpi_svg_chunk_start(map, &chunk, at);
         for (stretch = chunk.from; draw && stretch < chunk.end; stretch++)
             gpi_svg_stretch(map, &chunk, stretch, at + stretch->unit - chunk.unit);
         gpi_svg_flush(map);
@@ -17413,7 +17562,7 @@ static void gpi_svg_bar(const gpi_map *map) {
 static void gpi_svg_head(const gpi_map *map, double height) {
     const gpi_view *view = map->view;
     FILE *file = map->file;
-    char live[32], held[32], limit[32], blocks[32];
+    char live[32], reserved[32], limit[32], blocks[32];
     int i;
     fprintf(file, "<svg xmlns=\"http://www.w3.org/2000/svg\" width=\"1168\" height=\"%.0f\" "
             "viewBox=\"0 0 1168 %.0f\" font-family=\"sans-serif\" font-size=\"11\">\n"
@@ -17430,7 +17579,7 @@ static void gpi_svg_head(const gpi_map *map, double height) {
                                                 : view->stats.granted.now),
             gpi_report_number(blocks, view->stats.blocks.now),
             view->stats.blocks.now == 1 ? "" : "s",
-            gpi_limit_human(held, view->stats.reserved.now),
+            gpi_limit_human(reserved, view->stats.reserved.now),
             view->stats.limit_bytes ? "limit " : "no limit",
             view->stats.limit_bytes ? gpi_limit_human(limit, view->stats.limit_bytes) : "");
 }

@@ -87,8 +87,8 @@ static void no_more_than_a_transfer_needs(void) {
         if (n) CHECK_RESULT(kit_upload_async(ring, device, host, BYTES, kit_stream[0],
                                                  &tickets[n - 1]), GPUPOOL_OK);
         check_case("%d transfers", n);
-        CHECK_EQ(gpi_ring_wants(ring, &ring->hands[8]), n > 0);
-        CHECK_EQ(gpi_ring_wants(ring, &ring->hands[9]), n > 1);
+        CHECK_EQ(gpi_ring_wants(ring, &ring->threads[8]), n > 0);
+        CHECK_EQ(gpi_ring_wants(ring, &ring->threads[9]), n > 1);
     }
     fake_hold(kit_stream[0], 0);
     for (int i = 0; i < 2; i++) CHECK_RESULT(gpupool_ring_wait(ring, tickets[i], -1), GPUPOOL_OK);
@@ -132,7 +132,7 @@ static void as_many_as_the_system_has(void) {
         scene_open(3);
         upload();
         CHECK_EQ(kit_ring_stats(ring).workers, had);
-        CHECK_EQ(ring->hands[had].started, 0); /* nobody is to be joined */
+        CHECK_EQ(ring->threads[had].started, 0); /* nobody is to be joined */
         threads_left = 1000;
         upload(); /* it does not ask again */
         CHECK_EQ(kit_ring_stats(ring).workers, had);
