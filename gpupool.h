@@ -15800,28 +15800,44 @@ gpupool_result gpupool_ring_wait(gpupool_ring *ring, gpupool_ticket ticket, int6
 }
 
 /* == SEND =====================================================================================
-   Which way a transfer goes, and the ring's public calls. uses: RING and above
+   Decides which way a transfer goes, and has the ring's public calls. Each public call fills in a
+   gpi_transfer, the plan, which gpi_send_rows checks and carries out. uses: RING and above
 
-   Pinned memory, and what is tiny, is left to CUDA. Any other transfer joins the ring's list; a
-   call without a ticket works for its own until that is done.
-   To read first: gpi_send_way, gpi_send_carry_out, gpi_send_rows. */
+       host memory                                  way     who copies
+       -------------------------------------------  ------  ---------------------------------------
+       a function of the caller's, or a file        RING    workers and callers, through slots
+       ordinary, tiny, and no ticket                CUDA    CUDA's own staging
+       pinned, registered or managed                PINNED  the device, directly; the host waits
+       device memory                                DEVICE  the device, directly, in stream order
+       any other                                    RING    workers and callers, through slots
+
+   A transfer on way RING joins the ring's list. A call without a ticket works for its own transfer
+   until that is done. Spans are slots that a caller fills in place.
+
+   Locks: public calls take the ring's lock in gpi_ring_enter and open it around CUDA calls. Only
+   gpi_send_tiny goes without the lock: it changes nothing but statistics.
+
+   Read first: gpi_send_way, gpi_send_carry_out, gpi_send_rows, gpi_send_span_slots. */
 
 /* -- the ways of a transfer -- */
 
 typedef enum gpi_way {
-    GPI_WAY_RING,
-    GPI_WAY_CUDA,   /* CUDA's own staging: so little that nothing else pays */
-    GPI_WAY_PINNED, /* directly; the host reaches the memory too, and waits */
-    GPI_WAY_DEVICE  /* directly, in stream order alone */
+    GPI_WAY_RING,   /* through slots */
+    GPI_WAY_CUDA,   /* CUDA's own staging: for so few bytes nothing else pays */
+    GPI_WAY_PINNED, /* directly; the host can see the memory too, so an upload waits for its end */
+    GPI_WAY_DEVICE  /* directly, in stream order; the host waits for nothing */
 } gpi_way;
 
-/* Decides which way a transfer goes, on a stream that does not capture. */
+/* Decides which way a transfer goes, on a stream that does not capture. Asks CUDA what kind of
+   memory the host side begins and ends in: memory that is pinned at both ends is taken for pinned,
+   and gpi_send_carry_out notices where it is not. Takes no lock. */
 static gpupool_result gpi_send_way(const gpi_transfer *plan, gpi_way *way) {
     gpi_place_kind first = GPI_PLACE_ORDINARY, last = GPI_PLACE_ORDINARY;
     uint64_t tiny = plan->gated ? GPI_RING_SMALL : GPI_RING_TINY, end = plan->bytes;
     gpupool_result result;
     *way = GPI_WAY_RING;
     if (plan->reader || plan->writer || plan->is_file) return GPUPOOL_OK;
+    /* Rows: the last byte lies a pitch for each row further. */
     if (plan->width != end) end = (end / plan->width - 1) * plan->host_pitch + plan->width;
     result = gpi_driver_place(plan->driver, plan->host, &first);
     if (result == GPUPOOL_OK && first == GPI_PLACE_PINNED)
@@ -15833,13 +15849,16 @@ static gpupool_result gpi_send_way(const gpi_transfer *plan, gpi_way *way) {
     return result;
 }
 
+/* E_CAPTURING if the stream captures. The query does not end the capture. */
 static gpupool_result gpi_send_may_queue(const gpi_transfer *plan) {
     if (!gpi_driver_is_capturing(plan->driver, plan->stream)) return GPUPOOL_OK;
     return gpi_host_fail(GPUPOOL_E_CAPTURING, "%s: the stream captures, and a graph would read the "
                          "host's memory when it is launched, not now", plan->call);
 }
 
-/* Copies the bytes; the lock is held. */
+/* Carries out a checked transfer of at least one byte. With a ticket it returns once the transfer
+   is in the list; without, once the transfer is done. The lock is held on entry and exit, and open
+   meanwhile. */
 static gpupool_result gpi_send_carry_out(gpupool_ring *ring, gpi_transfer *plan,
                                          gpupool_ticket *ticket) {
     gpi_way way = GPI_WAY_RING;
@@ -15848,26 +15867,34 @@ static gpupool_result gpi_send_carry_out(gpupool_ring *ring, gpi_transfer *plan,
     gpi_ring_unlock(ring);
     result = gpi_send_may_queue(plan);
     if (result == GPUPOOL_OK) result = gpi_send_way(plan, &way);
-    if (way == GPI_WAY_CUDA && ticket) way = GPI_WAY_RING; /* CUDA may wait for the stream */
+    if (way == GPI_WAY_CUDA && ticket) way = GPI_WAY_RING; /* CUDA's staging may wait for the
+                                                              stream */
     plan->by_cuda = way != GPI_WAY_RING;
     if (result == GPUPOOL_OK && plan->by_cuda)
         result = gpi_ring_queue(plan, plan->host, plan->host_pitch, 0, plan->bytes);
+    /* Between its ends the memory has a part that is not pinned: CUDA refuses the copy, and the
+       ring copies instead. */
     if (way == GPI_WAY_PINNED && result == GPUPOOL_E_CUDA &&
         gpi_thread.cuda_error == (int)CUDA_ERROR_INVALID_VALUE) { /* pinned in part: staged */
         plan->by_cuda = 0;
         result = GPUPOOL_OK;
     }
+    /* The call's promise: the source may be changed, the destination is filled. */
     if (plan->by_cuda && !ticket && way == GPI_WAY_PINNED && result == GPUPOOL_OK)
         result = gpi_driver_stream_sync(plan->driver, plan->stream);
     gpi_ring_lock(ring);
     if (result != GPUPOOL_OK) return result;
+    /* Done already, and nobody has a ticket for it. */
     if (plan->by_cuda && !ticket) {
         gpi_ring_count(ring, plan);
         return GPUPOOL_OK;
     }
+    /* With a ticket: the record only tells when the copy has ended. */
     if (plan->by_cuda) plan->cursor = plan->bytes;
     plan->lands = plan->gated && !plan->down && !plan->by_cuda;
     result = gpi_ring_post(ring, plan, ticket ? ticket : &own);
+    /* The copy is queued, and the caller is told that the call failed: the memory must not be in
+       use afterwards. */
     if (result != GPUPOOL_OK && plan->by_cuda) plan->driver->stream_sync(plan->stream);
     if (result != GPUPOOL_OK) return result;
     if (!plan->by_cuda && (ticket || plan->bytes >= GPI_RING_HELP)) gpi_ring_staff(ring);
@@ -15875,7 +15902,9 @@ static gpupool_result gpi_send_carry_out(gpupool_ring *ring, gpi_transfer *plan,
     return ticket ? GPUPOOL_OK : gpi_ring_wait(ring, own, UINT64_MAX);
 }
 
-/* What CUDA's own staging does cheapest, without the rest of the long way. 0: that is left. */
+/* The short way of a tiny transfer by CUDA's own staging: no lock, and no check of the ring but for
+   fork and reset. Returns 1 if the transfer is done. On 0 nothing was queued, or a copy has failed;
+   the long way then finds the reason, and copies the bytes once more. */
 static int gpi_send_tiny(gpupool_ring *ring, gpi_transfer *plan) {
     const gpi_driver *driver = plan->driver;
     gpi_way way = GPI_WAY_RING;
@@ -15896,7 +15925,9 @@ static int gpi_send_tiny(gpupool_ring *ring, gpi_transfer *plan) {
     return 1;
 }
 
-/* All transfers come here: so many rows of the plan's width. */
+/* All transfers come here, as `rows` rows of the plan's width. Checks the arguments, completes the
+   plan and carries it out. No lock is held. Transfers of 0 bytes succeed, with a ticket that is
+   done. */
 static gpupool_result gpi_send_rows(gpupool_ring *ring, gpi_transfer *plan, uint64_t rows,
                                     gpupool_ticket *ticket) {
     uint64_t pitch = gpi_ground_max(plan->device_pitch, plan->host_pitch);
@@ -15913,22 +15944,29 @@ static gpupool_result gpi_send_rows(gpupool_ring *ring, gpi_transfer *plan, uint
         wrong = "the host pointer is NULL";
     if (!ring) return gpi_ring_exists(ring, plan->call);
     if (wrong) return gpi_host_fail(GPUPOOL_E_ARGUMENT, "%s: %s", plan->call, wrong);
+    /* The memory of an arena that sleeps is not mapped: a copy would be a fault that ends the
+       context. */
     result = gpi_sleep_is_at(plan->call, plan->device);
     if (result != GPUPOOL_OK) return result;
     plan->driver = &ring->stage.driver;
     plan->bytes = plan->width * rows;
     if (plan->device_pitch == plan->width && plan->host_pitch == plan->width) /* one long row */
         plan->width = plan->device_pitch = plan->host_pitch = plan->bytes;
+    /* An upload on the caller's stream copies without a gate. Downloads are read by the host, and
+       tickets must not disturb the stream. Workers cannot use this thread's cudaStreamPerThread. */
     plan->gated = ticket || plan->down || plan->stream == cudaStreamPerThread;
     if (any && !ticket && gpi_send_tiny(ring, plan)) return gpi_host_ok();
     result = gpi_ring_enter(ring, plan->call, &visit);
     if (result != GPUPOOL_OK) return result;
     if (any) result = gpi_send_carry_out(ring, plan, ticket);
+    /* Nothing to do, and nothing to wait for. */
     else if (ticket) *ticket = ++ring->tickets; /* nothing to do, and nothing to wait for */
     return gpi_ring_leave(ring, &visit, result);
 }
 
-/* Of one row. Both sides have one type, though one of them is only read. */
+/* A plan for one row. Both sides are stored without const, as one type for both directions; which
+   of them is written depends on `down`. A stream of 0 is the legacy default stream: NAMES has
+   replaced it in files where it means another one. */
 static gpi_transfer gpi_send_plan(const char *call, const void *device, const void *host,
                                   uint64_t bytes, cudaStream_t stream) {
     gpi_transfer plan;
@@ -15941,6 +15979,7 @@ static gpi_transfer gpi_send_plan(const char *call, const void *device, const vo
     return plan;
 }
 
+/* Fails with E_ARGUMENT: an argument is NULL. */
 static gpupool_result gpi_send_lacks(const char *call, const char *what) {
     gpi_host_begin();
     return gpi_host_fail(GPUPOOL_E_ARGUMENT, "%s: %s is NULL", call, what);
@@ -15959,7 +15998,8 @@ gpupool_result gpupool_download(gpupool_ring *ring, void *host_dst, const void *
     return gpi_send_rows(ring, &plan, 1, NULL);
 }
 
-/* Bytes of a file from an offset on. */
+/* A transfer from a file, from `offset` on. gpi_host_file_open duplicates the descriptor. The
+   record in the ring's list closes it; if no record was made, this function does. */
 static gpupool_result gpi_send_file(gpupool_ring *ring, gpi_transfer *plan, int file,
                                     uint64_t offset, gpupool_ticket *ticket) {
     gpupool_result result = gpi_ring_exists(ring, plan->call);
@@ -15981,7 +16021,7 @@ gpupool_result gpupool_upload_file(gpupool_ring *ring, void *device_dst, int fil
     return gpi_send_file(ring, &plan, file, offset, NULL);
 }
 
-/* What is wrong with a transfer that gpi_send_rows does not see; NULL: nothing. */
+/* The mistake in a transfer's fields, in words; NULL: none. gpi_send_rows finds the others. */
 static const char *gpi_send_mistake(const gpupool_transfer *transfer) {
     int down = transfer->direction == GPUPOOL_DOWN;
     if (transfer->direction != GPUPOOL_UP && !down) return "direction is neither UP nor DOWN";
@@ -16004,6 +16044,7 @@ gpupool_result gpupool_ring_transfer(gpupool_ring *ring, const gpupool_transfer 
     wrong = gpi_send_mistake(transfer);
     gpi_host_begin();
     if (wrong) return gpi_host_fail(GPUPOOL_E_ARGUMENT, "%s: %s", call, wrong);
+    /* In the public struct the two sides are `from` and `to`; inside they are device and host. */
     device = transfer->direction == GPUPOOL_UP ? transfer->to : transfer->from;
     host = transfer->direction == GPUPOOL_UP ? transfer->from : transfer->to;
     if (transfer->read || transfer->write || transfer->is_file) host = NULL;
@@ -16022,8 +16063,9 @@ gpupool_result gpupool_ring_transfer(gpupool_ring *ring, const gpupool_transfer 
     return gpi_send_rows(ring, &plan, rows, transfer->ticket);
 }
 
-/* Each part has a ticket; so many are in the list at a time. The first failure is told, after the
-   parts that are under way. */
+/* Each part has a ticket of its own. At most MOST are in the list at a time, so that the ring still
+   remembers a failure when its ticket is waited for. After the first failure no part is added, the
+   parts that are under way are waited for, and the first failure is the result. */
 gpupool_result gpupool_upload_file_list(gpupool_ring *ring, int file,
                                         const gpupool_file_part *parts, size_t count,
                                         cudaStream_t stream) {
@@ -16053,11 +16095,15 @@ gpupool_result gpupool_upload_file_list(gpupool_ring *ring, int file,
 
 /* -- the ring, in public -- */
 
+/* Fails with E_ARGUMENT: a field of the config has a value that breaks this rule. */
 static gpupool_result gpi_send_wrong(const char *field, double value, const char *rule) {
     return gpi_host_fail(GPUPOOL_E_ARGUMENT, "gpupool_ring_create: config.%s is %.0f, and must be "
                          "%s", field, value, rule);
 }
 
+/* Replaces zeros in the config by defaults, and checks all values. A worker for each processor but
+   one, at most GPI_RING_WORKERS, since the calling thread copies too. A default chunk_bytes that is
+   more than a quarter of the ring is lowered to that. workers is at least 0 afterwards. */
 static gpupool_result gpi_send_validate(gpupool_ring_config *config) {
     int cores = gpi_host_cores(), count = 0;
     size_t chunk = config->chunk_bytes;
@@ -16083,6 +16129,7 @@ static gpupool_result gpi_send_validate(gpupool_ring_config *config) {
     return GPUPOOL_OK;
 }
 
+/* Sets up a new ring and creates its two streams: both or none. The device's context is current. */
 static gpupool_result gpi_send_open(gpupool_ring *ring, const gpupool_ring_config *config) {
     const gpi_driver *driver = &ring->stage.driver;
     gpupool_result result = GPUPOOL_OK;
@@ -16097,7 +16144,7 @@ static gpupool_result gpi_send_open(gpupool_ring *ring, const gpupool_ring_confi
     return result;
 }
 
-/* The host's side goes. */
+/* Frees what the ring has on the host, and the ring. CUDA's side is gone, or was never there. */
 static void gpi_send_forget(gpupool_ring *ring) {
     gpi_transfer *record;
     while ((record = ring->spare) != NULL) {
@@ -16109,6 +16156,8 @@ static void gpi_send_forget(gpupool_ring *ring) {
     GPUPOOL_FREE(ring);
 }
 
+/* Pins nothing and starts no thread: transfers do. The ring's memory is zeroed, which is a valid
+   empty ring; so a failure at any step ends in gpi_send_forget. */
 gpupool_result gpupool_ring_create(gpupool_ring **out, const gpupool_ring_config *given) {
     gpupool_ring_config config;
     gpupool_ring *ring;
@@ -16140,6 +16189,7 @@ gpupool_result gpupool_ring_create(gpupool_ring **out, const gpupool_ring_config
     return result == GPUPOOL_OK ? gpi_host_ok() : result;
 }
 
+/* Unpins from the highest slot down; stops at the first slot in use. */
 gpupool_result gpupool_ring_trim(gpupool_ring *ring, size_t keep_bytes, size_t *released_bytes) {
     gpi_visit visit;
     uint64_t before;
@@ -16155,7 +16205,9 @@ gpupool_result gpupool_ring_trim(gpupool_ring *ring, size_t keep_bytes, size_t *
     return gpi_ring_leave(ring, &visit, result);
 }
 
-/* Gives all to the driver that is its own; what it does not take back stays the ring's. */
+/* Gives all that is CUDA's back: waits until nothing flies, unpins, destroys events and streams. No
+   transfer is left and no span is taken. If CUDA refuses something, the ring stays usable with what
+   it has left, and a later call goes on from there. The lock is held, and open in between. */
 static gpupool_result gpi_send_close(gpupool_ring *ring) {
     gpupool_result result = GPUPOOL_OK;
     gpi_transfer *record;
@@ -16167,12 +16219,15 @@ static gpupool_result gpi_send_close(gpupool_ring *ring) {
         result = gpi_driver_forget(&ring->stage.driver, &record->event);
     if (result == GPUPOOL_OK && ring->streams[0] != ring->streams[1]) {
         result = gpi_driver_stream_drop(&ring->stage.driver, ring->streams[0]);
+        /* One stream does for both directions, if the ring has to live on. */
         if (result == GPUPOOL_OK) ring->streams[0] = ring->streams[1];
     }
     if (result != GPUPOOL_OK) return result;
     return gpi_driver_stream_drop(&ring->stage.driver, ring->streams[1]);
 }
 
+/* After a device reset CUDA has destroyed streams, events and pinned memory: only the host's side
+   is freed then, and transfers that were left in the list. */
 gpupool_result gpupool_ring_destroy(gpupool_ring *ring) {
     gpi_visit visit;
     gpi_transfer *left;
@@ -16186,6 +16241,8 @@ gpupool_result gpupool_ring_destroy(gpupool_ring *ring) {
     if (result == GPUPOOL_OK && !reset && ring->spans_taken)
         result = gpi_host_fail(GPUPOOL_E_IN_USE, "gpupool_ring_destroy: spans still held: "
                                "%" PRIu64, ring->spans_taken);
+    /* This thread works for transfers with tickets until all are done, in the role of a caller:
+       functions of the caller run on the workers, which are dismissed afterwards. */
     while (result == GPUPOOL_OK && !reset && ring->transfers) {
         if (gpi_ring_work(ring, GPI_RING_CALLER)) round = 0;
         else gpi_ring_idle(ring, &round, UINT64_MAX);
@@ -16193,6 +16250,7 @@ gpupool_result gpupool_ring_destroy(gpupool_ring *ring) {
     if (result == GPUPOOL_OK) gpi_ring_dismiss(ring);
     if (result == GPUPOOL_OK && !reset) result = gpi_send_close(ring);
     if (result != GPUPOOL_OK) return gpi_ring_leave(ring, &visit, result);
+    /* After a reset: tickets whose copies the reset has ended. */
     while ((left = ring->transfers) != NULL) { /* tickets; the reset has taken the rest */
         ring->transfers = left->next;
         gpi_ring_keep_record(ring, left);
@@ -16206,8 +16264,9 @@ gpupool_result gpupool_ring_destroy(gpupool_ring *ring) {
 
 /* -- spans -- */
 
-/* The span's first slot; its number tells which, and its memory whose: rings number alike. NULL,
-   with a result: it is not held. */
+/* The first slot of a span that a caller has; NULL, with E_ARGUMENT: this ring has no such span.
+   The number tells one span of a ring from another, and the memory tells rings apart, since each
+   ring counts its spans from 1. The lock is held. */
 static gpi_stage_slot *gpi_send_span(const gpupool_ring *ring, const char *call,
                                      const gpupool_span *span) {
     uint64_t i, end = span ? ring->stage.top : 0;
@@ -16222,9 +16281,11 @@ static gpi_stage_slot *gpi_send_span(const gpupool_ring *ring, const char *call,
     return NULL;
 }
 
-/* Whether waiting can help: what flies will land, and other threads may give up their spans. A
-   thread that holds one itself does not wait for those of others, which may wait for its own.
-   Where pinning more was refused just now, what is pinned has to do. */
+/* Whether waiting can give `bytes` in a row: slots that fly will come free, and other threads may
+   give their spans back. Else the result to return. A thread that has a span itself does not count
+   on the spans of others: their threads may wait for its own. If the host has just refused to pin,
+   the slots that are pinned have to do; gpi_thread.result then has the refusal. The lock is
+   held. */
 static gpupool_result gpi_send_span_hope(const gpupool_ring *ring, size_t bytes) {
     const gpi_stage_slot *slots = ring->stage.slots, *first = slots;
     gpupool_result refused = gpi_thread.result;
@@ -16233,6 +16294,8 @@ static gpupool_result gpi_send_span_hope(const gpupool_ring *ring, size_t bytes)
     int has_own = 0;
     for (i = 0; i < ring->stage.top; i++)
         has_own |= slots[i].state == GPI_STAGE_TAKEN && slots[i].run && slots[i].taker == thread;
+    /* The longest run of slots that are free or will come free. A slot that is TAKEN without a span
+       is lost until the ring is destroyed. */
     for (i = 0; i < end; i++) {
         int is_taken = i < ring->stage.top && slots[i].state == GPI_STAGE_TAKEN;
         if (is_taken && slots[i].run) first = &slots[i];
@@ -16248,7 +16311,9 @@ static gpupool_result gpi_send_span_hope(const gpupool_ring *ring, size_t bytes)
                          longest);
 }
 
-/* Slots for so many bytes; NULL, with a result: not in the time. */
+/* Takes slots for `bytes`, waiting for at most most_ns. NULL, with a result: E_TIMEOUT, or a
+   failure. Works for other transfers meanwhile, where no worker can. The lock is held on entry and
+   exit. */
 static gpi_stage_slot *gpi_send_span_slots(gpupool_ring *ring, size_t bytes, uint64_t most_ns,
                                            gpupool_result *result) {
     uint64_t start = gpi_host_now_ns(), size = ring->stage.slot_bytes, waited;
@@ -16256,7 +16321,7 @@ static gpi_stage_slot *gpi_send_span_slots(gpupool_ring *ring, size_t bytes, uin
     for (;;) {
         gpi_stage_slot *slot;
         int did;
-        gpi_host_ok(); /* until pinning, if that is tried, says otherwise */
+        gpi_host_ok(); /* gpi_send_span_hope looks here for a refusal to pin */
         slot = gpi_ring_slots(ring, (bytes + size - 1) / size, result);
         if (slot || *result != GPUPOOL_OK) return slot;
         *result = gpi_send_span_hope(ring, bytes);
@@ -16271,6 +16336,7 @@ static gpi_stage_slot *gpi_send_span_slots(gpupool_ring *ring, size_t bytes, uin
     return NULL;
 }
 
+/* A negative timeout becomes more than 2^63 ns: for ever. */
 gpupool_result gpupool_ring_acquire_span(gpupool_ring *ring, size_t bytes, int64_t timeout_ns,
                                     gpupool_span *span) {
     gpi_visit visit;
@@ -16294,6 +16360,8 @@ gpupool_result gpupool_ring_acquire_span(gpupool_ring *ring, size_t bytes, int64
     return gpi_ring_leave(ring, &visit, result);
 }
 
+/* On success the span flies and the caller's struct is cleared. On failure the span is the caller's
+   as before, so that the call can be repeated or the span cancelled. */
 gpupool_result gpupool_ring_upload_span(gpupool_ring *ring, gpupool_span *span, void *device_dst,
                                    cudaStream_t stream) {
     gpi_transfer plan = gpi_send_plan("gpupool_ring_upload_span", device_dst, NULL, 0, stream);
@@ -16314,7 +16382,7 @@ gpupool_result gpupool_ring_upload_span(gpupool_ring *ring, gpupool_span *span, 
     else result = gpi_send_may_queue(&plan);
     if (result != GPUPOOL_OK) return gpi_ring_leave(ring, &visit, result);
     plan.width = plan.bytes = slot->length = span->bytes;
-    gpi_stage_set(slot, GPI_STAGE_FILLING); /* nobody else sends it, or gives it up */
+    gpi_stage_set(slot, GPI_STAGE_FILLING); /* the lock opens: no other thread finds the span now */
     gpi_ring_unlock(ring);
     result = gpi_ring_send(ring, slot, &plan, &lost);
     gpi_ring_lock(ring);
@@ -16331,6 +16399,7 @@ gpupool_result gpupool_ring_upload_span(gpupool_ring *ring, gpupool_span *span, 
     return gpi_ring_leave(ring, &visit, result);
 }
 
+/* Gives the span back unsent. */
 gpupool_result gpupool_ring_cancel_span(gpupool_ring *ring, gpupool_span *span) {
     gpi_visit visit;
     gpi_stage_slot *slot;
@@ -16346,6 +16415,8 @@ gpupool_result gpupool_ring_cancel_span(gpupool_ring *ring, gpupool_span *span) 
 
 /* -- figures -- */
 
+/* Everything is read under the lock, as of one moment. Rates are means over the time in which at
+   least one transfer of that direction was under way. */
 gpupool_result gpupool_ring_get_stats(gpupool_ring *ring, gpupool_ring_stats *stats) {
     const gpi_stage *stage;
     uint64_t now;
@@ -16355,7 +16426,7 @@ gpupool_result gpupool_ring_get_stats(gpupool_ring *ring, gpupool_ring_stats *st
     if (!stats) return gpi_send_lacks("gpupool_ring_get_stats", "stats");
     stage = &ring->stage;
     gpi_ring_lock(ring);
-    now = gpi_host_now_ns(); /* not before what others wrote down */
+    now = gpi_host_now_ns(); /* with the lock: not before the times that others have noted */
     *stats = ring->stats;
     stats->struct_bytes = sizeof *stats;
     stats->pinned = stage->pinned;
@@ -16368,7 +16439,8 @@ gpupool_result gpupool_ring_get_stats(gpupool_ring *ring, gpupool_ring_stats *st
     stats->link_busy_ns[GPUPOOL_DOWN] = gpi_stage_ns(&ring->arriving, now);
     for (way = 0; way < 2; way++) {
         double seconds, bytes = (double)stats->staged_bytes[way];
-        if (way == GPUPOOL_UP) bytes -= (double)ring->span_bytes; /* filled when nobody looked */
+        if (way == GPUPOOL_UP) bytes -= (double)ring->span_bytes; /* a span is filled while no
+                                                                     transfer is under way */
         stats->under_way_ns[way] = gpi_stage_ns(&ring->under_way[way], now);
         seconds = (double)stats->under_way_ns[way] * 1e-9;
         if (seconds <= 0) continue;
@@ -16380,6 +16452,8 @@ gpupool_result gpupool_ring_get_stats(gpupool_ring *ring, gpupool_ring_stats *st
     return result;
 }
 
+/* Takes the lock without gpi_ring_lock, whose assert would end the program before the result is
+   told. */
 gpupool_result gpupool_ring_check(gpupool_ring *ring) {
     int broken;
     gpupool_result result = gpi_ring_exists(ring, "gpupool_ring_check");
