@@ -15836,14 +15836,17 @@ static gpupool_result gpi_send_way(const gpi_transfer *plan, gpi_way *way) {
     uint64_t tiny = plan->gated ? GPI_RING_SMALL : GPI_RING_TINY, end = plan->bytes;
     gpupool_result result;
     *way = GPI_WAY_RING;
+    /* Functions and files have no host address to ask CUDA about. */
     if (plan->reader || plan->writer || plan->is_file) return GPUPOOL_OK;
     /* Rows: the last byte lies a pitch for each row further. */
     if (plan->width != end) end = (end / plan->width - 1) * plan->host_pitch + plan->width;
+    /* The last byte is asked for only where it can matter: each query is a call of the driver. */
     result = gpi_driver_place(plan->driver, plan->host, &first);
     if (result == GPUPOOL_OK && first == GPI_PLACE_PINNED)
         result = gpi_driver_place(plan->driver, plan->host + end - 1, &last);
     if (first == GPI_PLACE_DEVICE) *way = GPI_WAY_DEVICE;
     else if (last == GPI_PLACE_PINNED) *way = GPI_WAY_PINNED;
+    /* One long row only: rows with pitches go through slots, however few bytes they have. */
     else if (first == GPI_PLACE_ORDINARY && plan->width == plan->bytes && plan->bytes <= tiny)
         *way = GPI_WAY_CUDA;
     return result;
@@ -15892,11 +15895,14 @@ static gpupool_result gpi_send_carry_out(gpupool_ring *ring, gpi_transfer *plan,
     /* With a ticket: the record only tells when the copy has ended. */
     if (plan->by_cuda) plan->cursor = plan->bytes;
     plan->lands = plan->gated && !plan->down && !plan->by_cuda;
+    /* Another thread may wait for the ticket before this call returns: gpi_ring_post writes the
+       ticket with the lock held. */
     result = gpi_ring_post(ring, plan, ticket ? ticket : &own);
     /* The copy is queued, and the caller is told that the call failed: the memory must not be in
        use afterwards. */
     if (result != GPUPOOL_OK && plan->by_cuda) plan->driver->stream_sync(plan->stream);
     if (result != GPUPOOL_OK) return result;
+    /* Smaller transfers are over before a worker is awake: the caller copies them alone. */
     if (!plan->by_cuda && (ticket || plan->bytes >= GPI_RING_HELP)) gpi_ring_staff(ring);
     if (ticket || plan->bytes >= GPI_RING_HELP) gpi_ring_wake(ring);
     return ticket ? GPUPOOL_OK : gpi_ring_wait(ring, own, UINT64_MAX);
@@ -15909,6 +15915,7 @@ static int gpi_send_tiny(gpupool_ring *ring, gpi_transfer *plan) {
     const gpi_driver *driver = plan->driver;
     gpi_way way = GPI_WAY_RING;
     int reset, did;
+    /* gpi_ring_enter's checks, without its lock and its message. */
     if (plan->bytes > (plan->gated ? GPI_RING_SMALL : GPI_RING_TINY)) return 0;
     if (ring->forks != gpi_process.forks) return 0;
     if (gpi_driver_was_reset(driver, &reset) != GPUPOOL_OK || reset) return 0;
@@ -15935,6 +15942,7 @@ static gpupool_result gpi_send_rows(gpupool_ring *ring, gpi_transfer *plan, uint
     const char *wrong = NULL;
     gpupool_result result;
     gpi_visit visit;
+    /* `wrong` is told only after the ring's own check, which clears the thread's last error. */
     if (any && (plan->device_pitch < plan->width || plan->host_pitch < plan->width))
         wrong = "a pitch is less than the width";
     else if (any && pitch > (uint64_t)PTRDIFF_MAX / rows)
@@ -15985,6 +15993,7 @@ static gpupool_result gpi_send_lacks(const char *call, const char *what) {
     return gpi_host_fail(GPUPOOL_E_ARGUMENT, "%s: %s is NULL", call, what);
 }
 
+/* The two short forms: one row, no ticket. Contracts are in section API. */
 gpupool_result gpupool_upload(gpupool_ring *ring, void *device_dst, const void *host_src,
                               size_t bytes, cudaStream_t stream) {
     gpi_transfer plan = gpi_send_plan("gpupool_upload", device_dst, host_src, bytes, stream);
@@ -15998,14 +16007,17 @@ gpupool_result gpupool_download(gpupool_ring *ring, void *host_dst, const void *
     return gpi_send_rows(ring, &plan, 1, NULL);
 }
 
-/* A transfer from a file, from `offset` on. gpi_host_file_open duplicates the descriptor. The
-   record in the ring's list closes it; if no record was made, this function does. */
+/* A transfer from a file, from `offset` on. gpi_host_file_open may open a descriptor of its own,
+   for O_DIRECT: the record in the ring's list closes it; if no record was made, this function
+   does. */
 static gpupool_result gpi_send_file(gpupool_ring *ring, gpi_transfer *plan, int file,
                                     uint64_t offset, gpupool_ticket *ticket) {
     gpupool_result result = gpi_ring_exists(ring, plan->call);
     if (result != GPUPOOL_OK) return result;
     if (offset > INT64_MAX || plan->width > (uint64_t)INT64_MAX - offset)
         return gpi_host_fail(GPUPOOL_E_ARGUMENT, "%s: no file has so many bytes", plan->call);
+    /* Checks the file's size, and opens the file a second time for O_DIRECT where that pays. All
+       threads read through that one descriptor, each at its own offset. */
     result = gpi_host_file_open(&plan->file, file, offset, plan->width);
     if (result != GPUPOOL_OK) return result;
     plan->is_file = 1;
@@ -16015,6 +16027,7 @@ static gpupool_result gpi_send_file(gpupool_ring *ring, gpi_transfer *plan, int 
     return result;
 }
 
+/* As gpupool_upload, with a file in place of the host memory. */
 gpupool_result gpupool_upload_file(gpupool_ring *ring, void *device_dst, int file, uint64_t offset,
                                    size_t bytes, cudaStream_t stream) {
     gpi_transfer plan = gpi_send_plan("gpupool_upload_file", device_dst, NULL, bytes, stream);
@@ -16047,9 +16060,11 @@ gpupool_result gpupool_ring_transfer(gpupool_ring *ring, const gpupool_transfer 
     /* In the public struct the two sides are `from` and `to`; inside they are device and host. */
     device = transfer->direction == GPUPOOL_UP ? transfer->to : transfer->from;
     host = transfer->direction == GPUPOOL_UP ? transfer->from : transfer->to;
+    /* The host's address means nothing then, and is not checked. */
     if (transfer->read || transfer->write || transfer->is_file) host = NULL;
     plan = gpi_send_plan(call, device, host, transfer->bytes, transfer->stream);
     plan.down = (int)transfer->direction;
+    /* Without pitches there is one row: gpi_send_mistake has refused more. */
     if (transfer->to_pitch || transfer->from_pitch) {
         plan.device_pitch = plan.down ? transfer->from_pitch : transfer->to_pitch;
         plan.host_pitch = plan.down ? transfer->to_pitch : transfer->from_pitch;
@@ -16078,6 +16093,8 @@ gpupool_result gpupool_upload_file_list(gpupool_ring *ring, int file,
     if (result == GPUPOOL_OK && count && !parts) return gpi_send_lacks(call, "parts");
     if (result != GPUPOOL_OK) return result;
     while (done < posted || (posted < count && result == GPUPOOL_OK)) {
+        /* Post the next part, or wait for the oldest that is under way. Each round does one of the
+           two. */
         if (posted < count && posted - done < MOST && result == GPUPOOL_OK) {
             const gpupool_file_part *part = &parts[posted];
             gpi_transfer plan = gpi_send_plan(call, part->device_dst, NULL, part->bytes, stream);
@@ -16088,6 +16105,7 @@ gpupool_result gpupool_upload_file_list(gpupool_ring *ring, int file,
         }
         if (now == GPUPOOL_OK || result != GPUPOOL_OK) continue;
         result = now;
+        /* The waits that follow overwrite the thread's message. */
         memcpy(text, gpi_thread.draft, sizeof text);
     }
     return result == GPUPOOL_OK ? gpi_host_ok() : gpi_host_fail(result, "%s", text);
@@ -16122,6 +16140,7 @@ static gpupool_result gpi_send_validate(gpupool_ring_config *config) {
         return gpi_send_wrong("chunk_bytes", (double)chunk, "from 64 KiB to a quarter of the ring");
     if (config->workers < -1 || config->workers > GPI_RING_WORKERS_MOST)
         return gpi_send_wrong("workers", config->workers, "from -1 to 64");
+    /* From here on workers is a number of threads. */
     if (config->workers < 0 || GPUPOOL_SINGLE_THREAD) config->workers = 0;
     if (!chunk) chunk = GPUPOOL_RING_CHUNK_BYTES;
     chunk = (size_t)gpi_ground_max(gpi_ground_min(chunk, config->bytes / 4), 1u << 16);
@@ -16174,6 +16193,8 @@ gpupool_result gpupool_ring_create(gpupool_ring **out, const gpupool_ring_config
     result = gpi_send_validate(&config);
     if (result == GPUPOOL_OK) result = gpi_driver_name_device(&config.device);
     if (result != GPUPOOL_OK) return result;
+    /* Before the ring exists, so that every later fork is counted: ring->forks tells a child from
+       this process. */
     gpi_host_watch_forks();
     gpi_host_prepare_workers(gpi_ring_at_exit);
     ring = (gpupool_ring *)gpi_host_zeroed(sizeof *ring);
@@ -16256,6 +16277,7 @@ gpupool_result gpupool_ring_destroy(gpupool_ring *ring) {
         gpi_ring_keep_record(ring, left);
         if (left->is_file) gpi_host_file_close(&left->file);
     }
+    /* Not gpi_ring_unlock: what is left of the ring need not pass its check. */
     gpi_host_unlock(&ring->stage.lock);
     gpi_driver_leave(&visit);
     gpi_send_forget(ring);
@@ -16322,6 +16344,7 @@ static gpi_stage_slot *gpi_send_span_slots(gpupool_ring *ring, size_t bytes, uin
         gpi_stage_slot *slot;
         int did;
         gpi_host_ok(); /* gpi_send_span_hope looks here for a refusal to pin */
+        /* Whole slots. gpi_ring_slots frees and pins slots as for a chunk. */
         slot = gpi_ring_slots(ring, (bytes + size - 1) / size, result);
         if (slot || *result != GPUPOOL_OK) return slot;
         *result = gpi_send_span_hope(ring, bytes);
