@@ -15924,6 +15924,7 @@ static int gpi_send_tiny(gpupool_ring *ring, gpi_transfer *plan) {
           gpi_send_way(plan, &way) == GPUPOOL_OK && way == GPI_WAY_CUDA &&
           gpi_ring_queue(plan, plan->host, plan->bytes, 0, plan->bytes) == GPUPOOL_OK;
     gpi_driver_pop(driver, driver->context);
+    /* A copy that failed may have been given a bad pointer: the long way reports it. */
     if (!did) return 0;
     plan->by_cuda = 1;
     gpi_ring_lock(ring);
@@ -15942,7 +15943,8 @@ static gpupool_result gpi_send_rows(gpupool_ring *ring, gpi_transfer *plan, uint
     const char *wrong = NULL;
     gpupool_result result;
     gpi_visit visit;
-    /* `wrong` is told only after the ring's own check, which clears the thread's last error. */
+    /* Products are compared by division, so that huge arguments do not wrap. A NULL ring is told
+       before these mistakes. */
     if (any && (plan->device_pitch < plan->width || plan->host_pitch < plan->width))
         wrong = "a pitch is less than the width";
     else if (any && pitch > (uint64_t)PTRDIFF_MAX / rows)
@@ -16268,6 +16270,7 @@ gpupool_result gpupool_ring_destroy(gpupool_ring *ring) {
         if (gpi_ring_work(ring, GPI_RING_CALLER)) round = 0;
         else gpi_ring_idle(ring, &round, UINT64_MAX);
     }
+    /* No transfer is left, so no worker is in a function of the caller: joining them ends. */
     if (result == GPUPOOL_OK) gpi_ring_dismiss(ring);
     if (result == GPUPOOL_OK && !reset) result = gpi_send_close(ring);
     if (result != GPUPOOL_OK) return gpi_ring_leave(ring, &visit, result);
@@ -16294,6 +16297,7 @@ static gpi_stage_slot *gpi_send_span(const gpupool_ring *ring, const char *call,
     uint64_t i, end = span ? ring->stage.top : 0;
     for (i = 0; i < end; i++) {
         gpi_stage_slot *slot = &ring->stage.slots[i];
+        /* Searches all slots in use: a ring has few, and spans are large. */
         if (slot->state == GPI_STAGE_TAKEN && slot->run && slot->span &&
             slot->span == span->number && span->memory == gpi_stage_memory(&ring->stage, slot))
             return slot;
@@ -16349,6 +16353,8 @@ static gpi_stage_slot *gpi_send_span_slots(gpupool_ring *ring, size_t bytes, uin
         if (slot || *result != GPUPOOL_OK) return slot;
         *result = gpi_send_span_hope(ring, bytes);
         if (*result != GPUPOOL_OK) return NULL;
+        /* Slots come free only if transfers go on, and every worker may be in a function that waits
+           for this thread. */
         did = gpi_ring_help(ring);
         waited = gpi_host_now_ns() - start;
         if (waited >= most_ns) break;
@@ -16407,6 +16413,7 @@ gpupool_result gpupool_ring_upload_span(gpupool_ring *ring, gpupool_span *span, 
     plan.width = plan.bytes = slot->length = span->bytes;
     gpi_stage_set(slot, GPI_STAGE_FILLING); /* the lock opens: no other thread finds the span now */
     gpi_ring_unlock(ring);
+    /* `lost` is not looked at: on failure the span stays taken, and its slots with it. */
     result = gpi_ring_send(ring, slot, &plan, &lost);
     gpi_ring_lock(ring);
     gpi_stage_set(slot, GPI_STAGE_TAKEN);
@@ -16454,6 +16461,7 @@ gpupool_result gpupool_ring_get_stats(gpupool_ring *ring, gpupool_ring_stats *st
     stats->struct_bytes = sizeof *stats;
     stats->pinned = stage->pinned;
     stats->used = stage->used;
+    /* The most that can be pinned: config.bytes in whole slots. */
     stats->limit_bytes = stage->count * stage->slot_bytes;
     stats->workers = (uint64_t)ring->workers_running;
     stats->pin_ns = stage->pin_ns;
