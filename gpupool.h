@@ -16497,8 +16497,10 @@ gpupool_result gpupool_ring_check(gpupool_ring *ring) {
 }
 
 /* == WORDING ==================================================================================
-   Results, sources and numbers as text. uses: HOST */
+   Results, the build, sources and numbers as text. Also checks text from outside, names and file
+   names, for what JSON and SVG can hold. uses: HOST */
 
+/* Valid for every value; a number that is no gpupool_result gets a text of its own. */
 const char *gpupool_result_name(gpupool_result result) {
     static const char names[][24] = { /* in the order of the enum */
         "GPUPOOL_OK", "GPUPOOL_E_ARGUMENT", "GPUPOOL_E_OUT_OF_MEMORY", "GPUPOOL_E_NOT_OURS",
@@ -16512,10 +16514,13 @@ const char *gpupool_result_name(gpupool_result result) {
 
 gpupool_result gpupool_last_result(void) { return gpi_thread.result; }
 
+/* The last call's failure is in `draft`. If the last call succeeded, `draft` may have a failure
+   that the call repaired inside, so the text is the one that gpi_host_begin kept. */
 const char *gpupool_last_error(void) {
     return gpi_thread.result == GPUPOOL_OK ? gpi_thread.text : gpi_thread.draft;
 }
 
+/* A macro's value as a string: the second macro, so that the first sees the value, not the name. */
 #define GPI_TEXT(number) #number
 #define GPI_SPELL(macro) GPI_TEXT(macro)
 
@@ -16537,29 +16542,34 @@ const char *gpupool_get_build(void) {
            " replace_cuda_malloc=" GPI_SPELL(GPUPOOL_REPLACE_CUDA_MALLOC);
 }
 
+/* The end of every call that writes to a file: E_FILE if the file could not take everything. A
+   caller may have set the file's error flag before; then errno is 0, and the message says so. */
 static gpupool_result gpi_wording_done(const char *call, FILE *file) {
     if (fflush(file) == 0 && !ferror(file)) return gpi_host_ok();
     return gpi_host_fail(GPUPOOL_E_FILE, "%s: the file cannot be written: %s", call,
                          errno ? strerror(errno) : "something before this call could not");
 }
 
-/* Bytes of the letter that the text begins with, in UTF-8; 0: it is none, as where a name was cut
-   off, or written in another encoding. */
+/* The number of bytes of the UTF-8 character that the text begins with. 0: the first byte begins no
+   valid character, since the text is in another encoding or was cut off in a character. */
 static size_t gpi_wording_letter(const char *text, size_t length) {
     unsigned first = (unsigned char)*text, second, i;
+    /* 0xc0 and 0xc1 would begin characters that are longer than need be. */
     size_t bytes = first < 0x80 ? 1 : first < 0xc2 ? 0 : first < 0xe0 ? 2 : first < 0xf0 ? 3
                    : first < 0xf5 ? 4 : 0;
     if (bytes < 2 || bytes > length) return bytes > length ? 0 : bytes;
     for (i = 1; i < bytes; i++)
         if (((unsigned char)text[i] & 0xc0) != 0x80) return 0;
-    second = (unsigned char)text[1]; /* not longer than need be, half of a pair, or too large */
+    second = (unsigned char)text[1]; /* not valid either: longer than need be, a half of a surrogate
+                                        pair, above U+10FFFF */
     if ((first == 0xe0 && second < 0xa0) || (first == 0xed && second >= 0xa0) ||
         (first == 0xf0 && second < 0x90) || (first == 0xf4 && second >= 0x90))
         return 0;
     return bytes;
 }
 
-/* With a point, which printf has from the locale. */
+/* The value with a decimal point in every locale, where printf would take the locale's. `digits`
+   digits behind the point, rounded. The value is not negative. Returns `room`. */
 static const char *gpi_wording_decimal(char room[32], double value, int digits) {
     uint64_t scale = 1, parts;
     int i;
@@ -16569,6 +16579,7 @@ static const char *gpi_wording_decimal(char room[32], double value, int digits) 
     return room;
 }
 
+/* In the order of gpupool_source. */
 static const char *gpi_wording_source(gpupool_source source) {
     static const char names[7][8] = {"auto", "mapped", "device", "managed",
                                      "pinned", "custom", "bypass"};
@@ -16576,55 +16587,78 @@ static const char *gpi_wording_source(gpupool_source source) {
 }
 
 /* == VIEW =====================================================================================
-   A copy of the arena as it is at one moment, by address: reports, files and pictures are made from
-   it. uses: ARENA, FIGURES */
+   A copy of the arena as it is at one moment, sorted by address. Reports, files, pictures and
+   gpupool_walk_blocks are made from such a copy, with no lock held. uses: ARENA, FIGURES
+
+       address    |  block  | free |      block      | freed, pending |       |   block    | free  |
+       stretches  |   0     |  1   |       2         |       3        |  gap  |     4      |   5   |
+       extents    |                       1                           |       |         2          |
+
+   A stretch is one run of home memory: a block, a part of a stitched block, or free memory. A
+   stitched block is several stretches, one for each of its parts. An extent is memory without a
+   gap: chunks side by side that count as one in the lists that users see.
+
+   A view has one allocation, `room`, for all its arrays. gpi_view_lay_out computes how much they
+   need; gpi_view_open allocates that much with no lock held and tries again, until the arena fits.
+
+   Locks: gpi_view_open takes the arena's `growing`, the locks of all streams and the arena's lock,
+   for some 50 ns a block. All that works on the copy needs no lock.
+
+   Read first: gpi_view_open, gpi_view_copy, gpi_view_copy_runs, gpi_view_next_chunk. */
 
 enum {
-    GPI_NOBODY = UINT16_MAX,
-    GPI_SHOWN = 8           /* holders in a report */
+    GPI_NOBODY = UINT16_MAX, /* in place of a stream's index: not known, or several streams */
+    GPI_SHOWN = 8            /* biggest holders that a report shows */
 };
 
-typedef struct gpi_stretch { /* of memory: a block, or what is free */
+typedef struct gpi_stretch { /* part of the arena's memory: a block, a part of one, or free */
     uint64_t unit, units;
-    uint64_t block_unit;   /* live: where the block begins; elsewhere if it is stitched */
-    uint64_t block_bytes;  /* live: what was asked for with it; 0: told with another part of it */
-    uint32_t slack_bytes;  /* live: granted minus requested */
-    uint32_t site;         /* live: index into the view's sites */
-    uint16_t stream;       /* index into the view's keys; GPI_NOBODY: not known, or several */
-    uint8_t state, first;  /* first: the arena's chunk begins here */
-    uint8_t tag;           /* live */
+    uint64_t block_unit;   /* live: where the block begins; another address than `unit` if it is
+                              stitched */
+    uint64_t block_bytes;  /* live: requested with the block; 0: the block's first stretch has
+                              that */
+    uint32_t slack_bytes;  /* live: granted minus requested; of a stitched block the last stretch
+                              has it */
+    uint32_t site;         /* live, with GPUPOOL_SITES: index into the view's sites */
+    uint16_t stream;       /* index into the view's keys, or GPI_NOBODY */
+    uint8_t state, first;  /* a gpupool_state; first: a chunk begins here without a neighbour before
+                              it */
+    uint8_t tag;           /* live: the tag's number; 0: none */
 } gpi_stretch;
 
 typedef struct gpi_view {
     gpupool_stats stats;
     char name[32], instead[96];
-    int device, device_answered; /* known: what the device says of its memory */
+    int device, device_answered; /* device_answered: the two figures of the device are valid */
     gpupool_source source;
-    size_t device_free_bytes, device_total_bytes;
-    void *room;             /* one piece of the host's memory, in which all that follows is */
-    uint64_t room_bytes, need_bytes;
-    gpi_stretch *stretches; /* by address */
-    gpi_stretch *others;    /* as much room again, to sort into */
-    uint64_t count;
-    gpi_site *sites;        /* copies of those that count; number: the index of the stream */
+    size_t device_free_bytes, device_total_bytes; /* what CUDA says of the device's memory */
+    void *room;             /* the allocation that all arrays below are in */
+    uint64_t room_bytes, need_bytes; /* bytes of `room`; bytes that the arena needs now */
+    gpi_stretch *stretches; /* sorted by address once the view is open */
+    gpi_stretch *others;    /* room for as many, for sorting */
+    uint64_t count;         /* of stretches */
+    gpi_site *sites;        /* copies of the sites that have allocated; number: the index of the
+                               stream */
     uint64_t site_count;
-    uint64_t *keys;         /* of streams */
+    uint64_t *keys;         /* the keys of the streams that the view names */
     uint64_t key_count, key_room;
-    uint16_t last[64];      /* by a hash of the key: its index */
-    uint16_t *lists;        /* list -> stream */
-    uint64_t units[3];      /* by state */
-    gpi_holding holders[GPI_SHOWN];
-    gpupool_tag_stats tags[GPUPOOL_TAGS + 1];
+    uint16_t last[64];      /* by a hash of the key: the index where the key was found last */
+    uint16_t *lists;        /* by the number of a stream's free list: the stream's index */
+    uint64_t units[3];      /* by state: units in all */
+    gpi_holding holders[GPI_SHOWN]; /* the biggest holders, biggest first; unused: 0 blocks */
+    gpupool_tag_stats tags[GPUPOOL_TAGS + 1]; /* by number; 0 is not used */
     int tag_count;
 } gpi_view;
 
-/* 0: the room is not enough for what the arena has now. The lock is held. */
+/* Divides `room` among the arrays, for as many runs, sites and streams as the arena has now.
+   Returns 0, with need_bytes set, if the room is too small. All locks are held. */
 static int gpi_view_lay_out(gpi_view *view, const gpupool_arena *arena) {
     uint64_t runs = arena->tree.page_count * GPI_PAGE - arena->tree.spare_count, sites = 0;
 #if GPUPOOL_SITES
     sites = arena->ledger.site_count + 1;
 #endif
-    /* and some that are no more; all have an index */
+    /* Live blocks and sites may name streams that the arena does not know any more. A key that
+       finds no room is shown as not known. */
     view->key_room = gpi_ground_min(arena->clocks.stream_count + sites + 16, GPI_NOBODY);
     view->need_bytes = 2 * runs * sizeof *view->stretches + sites * sizeof *view->sites +
                        view->key_room * sizeof *view->keys +
@@ -16638,7 +16672,8 @@ static int gpi_view_lay_out(gpi_view *view, const gpupool_arena *arena) {
     return 1;
 }
 
-/* Asked for every live block: where the key was found last is looked at first. */
+/* The index of a stream's key, which is added if it is new; GPI_NOBODY: key 0, or no room. Called
+   for every live block: `last` remembers where keys were found, so that the search is rare. */
 static uint16_t gpi_view_stream(gpi_view *view, uint64_t key) {
     uint16_t *last = &view->last[(key * 0x9e3779b97f4a7c15ull) >> 58];
     uint64_t i = 0;
@@ -16651,15 +16686,21 @@ static uint16_t gpi_view_stream(gpi_view *view, uint64_t key) {
     return *last;
 }
 
+/* Notes for each stream's free list which stream owns it. The stream of gpupool_cudaFree,
+   clocks.all, counts only after its first free. All locks are held. */
 static void gpi_view_copy_streams(gpi_view *view, gpupool_arena *arena) {
     const gpi_stream *stream = arena->clocks.streams;
     for (; stream; stream = stream->next) {
+        /* handle 0: the record is unused, and its free list is empty. */
         if (!stream->handle || (stream == arena->clocks.all && !stream->clock.issued)) continue;
         view->lists[stream->list] = gpi_view_stream(view, stream->handle);
     }
 }
 
 #if GPUPOOL_SITES
+/* Copies the sites that have allocated, and numbers them in the ledger: gpi_view_copy_live finds a
+   block's site by that number. Sites of equal text and stream count in one of them (same ==
+   site). */
 static void gpi_view_copy_sites(gpi_view *view, gpupool_arena *arena) {
     gpi_site *site = NULL;
     int bucket;
@@ -16672,8 +16713,9 @@ static void gpi_view_copy_sites(gpi_view *view, gpupool_arena *arena) {
 }
 #endif
 
-/* What a live block's home run is shown as: a stitched block has several, of which the last has its
-   slack, and the first tells what was asked for. */
+/* Describes a live run. `stitch` is NULL for a block that is one run. A stitched block is shown at
+   home, as several stretches: the first tells what was requested, and the last has the slack.
+   `block` is the run at the block's own address. */
 static void gpi_view_copy_live(gpi_view *view, const gpi_run *block, const gpi_stitch *stitch,
                                gpi_stretch *stretch) {
     stretch->state = GPUPOOL_STATE_LIVE;
@@ -16690,7 +16732,8 @@ static void gpi_view_copy_live(gpi_view *view, const gpi_run *block, const gpi_s
 #endif
 }
 
-/* A block that is free in a cache, or handed out from there. */
+/* A run that a stream's cache has: handed out from there, and then live, or free in the cache, and
+   then pending, which gpi_view_copy_runs has set. The streams' locks are held. */
 static void gpi_view_copy_cached(gpi_view *view, const gpi_run *run, gpi_stretch *stretch) {
     uint64_t asked = gpi_cache_asked_at((const gpi_cache *)run->of.uses, run->unit);
     stretch->stream = gpi_view_stream(view, run->by.stream);
@@ -16704,16 +16747,18 @@ static void gpi_view_copy_cached(gpi_view *view, const gpi_run *run, gpi_stretch
 #endif
 }
 
-/* Whether a run is no memory, or nobody's yet: addresses without any, and those of stitches, whose
-   blocks are shown at home. */
+/* Whether a record stands for no memory: it is unused, it is addresses without memory behind them,
+   or it is a stitch, whose parts are shown at home. Runs that a thread has taken are left out,
+   too. */
 static int gpi_view_skips(const gpupool_arena *arena, const gpi_run *run) {
     if (run->units == 0 || run->list == GPI_LIST_EMPTY) return 1;
     if (gpi_stitch_is(&arena->stitches, run)) return 1;
     return run->list == GPI_LIST_TAKEN;
 }
 
-/* All runs that are memory; page by page, since their lists lead all over the host's memory. By
-   address they are put later, without the lock. */
+/* Copies the runs of one page of records, in the order of the records: the tree's lists lead all
+   over the host's memory, and that would take longer with all locks held. gpi_view_sort sorts them
+   later. */
 static void gpi_view_copy_runs(gpi_view *view, const gpupool_arena *arena, const gpi_run *run,
                                const gpi_run *end) {
     for (; run < end; run++) {
@@ -16721,16 +16766,20 @@ static void gpi_view_copy_runs(gpi_view *view, const gpupool_arena *arena, const
         const gpi_stitch *stitch = NULL;
         const gpi_run *block = run;
         if (gpi_view_skips(arena, run)) continue;
+        /* A part of a stitched block: the block's own record is at the stitch. */
         if (run->list == GPI_LIST_PART) {
             stitch = (const gpi_stitch *)run->of.uses;
             block = stitch->body;
         }
+        /* Pending, of an unknown stream, is what freed memory is unless one of the cases below
+           knows better. */
         memset(stretch, 0, sizeof *stretch);
         stretch->unit = run->unit;
         stretch->units = run->units;
         stretch->stream = GPI_NOBODY;
         stretch->state = GPUPOOL_STATE_PENDING;
         stretch->first = run->prev == NULL;
+        /* Of freed memory, list ANY is free; what a stream's list or WAITING has is pending. */
         if (run->list == GPI_LIST_CACHED) gpi_view_copy_cached(view, run, stretch);
         else if (block->list == GPI_LIST_LIVE) gpi_view_copy_live(view, block, stitch, stretch);
         else if (run->list == GPI_LIST_ANY) stretch->state = GPUPOOL_STATE_FREE;
@@ -16740,13 +16789,15 @@ static void gpi_view_copy_runs(gpi_view *view, const gpupool_arena *arena, const
     }
 }
 
-/* With `growing` and the lock held: no run is in anybody's hands. */
+/* Copies all of the arena into the view. `growing` and all other locks are held, so no run is on
+   its way between a thread and the tree but those that gpi_view_skips leaves out. */
 static void gpi_view_copy(gpi_view *view, gpupool_arena *arena) {
     const gpi_stream *stream;
     gpi_cached cached;
     uint64_t page;
     int tag;
     memset(&cached, 0, sizeof cached);
+    /* Blocks that are free in caches count as free in the figures, too. */
     for (stream = arena->clocks.streams; stream; stream = stream->next)
         gpi_cache_count(&stream->cache, &cached);
     gpi_figures_read(arena, &cached, &view->stats);
@@ -16755,6 +16806,8 @@ static void gpi_view_copy(gpi_view *view, gpupool_arena *arena) {
     view->device = arena->chunks.driver.device;
     view->source = arena->chunks.source;
     gpi_view_copy_streams(view, arena);
+    /* Streams first: what follows refers to them by index. Tags and sites before runs, for the same
+       reason. */
     view->tag_count = arena->ledger.tag_count;
     for (tag = 1; tag <= view->tag_count; tag++) gpi_tag_read(arena, tag, &view->tags[tag]);
 #if GPUPOOL_SITES
@@ -16766,13 +16819,16 @@ static void gpi_view_copy(gpi_view *view, gpupool_arena *arena) {
                            gpi_tree_page(&arena->tree, page) + GPI_PAGE);
 }
 
-enum { GPI_DIGIT = 11 }; /* bits of an address that one round of sorting looks at */
+enum { GPI_DIGIT = 11 }; /* bits of an address that one pass of gpi_view_sort looks at */
 
+/* Bits `shift` and up of an address, as many as a digit has. */
 static unsigned gpi_view_digit(uint64_t unit, unsigned shift) {
     return (unsigned)(unit >> shift & ((1 << GPI_DIGIT) - 1));
 }
 
-/* By address, least digit first, as far as addresses differ: in less than 55 bits. */
+/* Sorts the stretches by address: a radix sort from the lowest digit, which costs a few ns a
+   stretch. Passes end where the addresses do not differ any more. Each pass moves the stretches
+   from one array to the other. No lock is held. */
 static void gpi_view_sort(gpi_view *view) {
     uint64_t least = UINT64_MAX, most = 0, i, starts[(1 << GPI_DIGIT) + 1];
     gpi_stretch *from = view->stretches, *to = view->others;
@@ -16781,6 +16837,8 @@ static void gpi_view_sort(gpi_view *view) {
         least = gpi_ground_min(least, from[i].unit);
         most = gpi_ground_max(most, from[i].unit);
     }
+    /* Counting sort by one digit: starts[d] becomes the index where the stretches with digit d
+       begin. */
     for (shift = 0; view->count && (most - least) >> shift; shift += GPI_DIGIT) {
         memset(starts, 0, sizeof starts);
         for (i = 0; i < view->count; i++) starts[gpi_view_digit(from[i].unit - least, shift) + 1]++;
@@ -16794,7 +16852,9 @@ static void gpi_view_sort(gpi_view *view) {
 }
 
 #if !GPUPOOL_SITES
-static void gpi_view_find_holders(gpi_view *view) { /* of the copy: that needs no lock */
+static void gpi_view_find_holders(gpi_view *view) { /* without sites: sizes that have the most
+                                                       bytes, of the copy */
+    /* Round 0 votes for sizes, round 1 counts those that were elected: see VERDICT. */
     const gpi_stretch *stretch, *end = view->stretches + view->count;
     gpi_ballot ballot;
     int round;
@@ -16806,7 +16866,8 @@ static void gpi_view_find_holders(gpi_view *view) { /* of the copy: that needs n
 }
 #endif
 
-/* What the device has, for the report only: one that cannot say is no reason to fail. */
+/* Asks CUDA what memory the device has. The report goes on without these figures if CUDA cannot
+   tell, so the thread's last error stays as it was. No lock is held. */
 static void gpi_view_ask_device(gpi_view *view, const gpi_driver *driver) {
     struct gpi_thread before = gpi_thread;
     gpi_visit visit;
@@ -16820,6 +16881,8 @@ static void gpi_view_ask_device(gpi_view *view, const gpi_driver *driver) {
     gpi_thread = before;
 }
 
+/* Makes a copy of the arena; the caller frees view->room. E_HOST_MEMORY if the host has no room for
+   it; then there is nothing to free. No lock is held on entry and exit. */
 static gpupool_result gpi_view_open(gpi_view *view, gpupool_arena *arena, const char *call) {
     gpupool_result result = gpi_arena_begin(arena, call);
     gpi_stream *first;
@@ -16828,6 +16891,8 @@ static gpupool_result gpi_view_open(gpi_view *view, gpupool_arena *arena, const 
     memset(view, 0, sizeof *view);
     if (result != GPUPOOL_OK) return result;
     for (;;) {
+        /* gpi_arena_fold counts what caches have counted; it returns with the arena's lock, which
+           comes after the streams' locks in the order of locks, and so is opened first. */
         gpi_host_mutex_lock(&arena->growing);
         gpi_arena_fold(arena, &cached);
         gpi_host_unlock(&arena->lock);
@@ -16838,6 +16903,7 @@ static gpupool_result gpi_view_open(gpi_view *view, gpupool_arena *arena, const 
         gpi_host_mutex_unlock(&arena->growing);
         if (copied) break;
         GPUPOOL_FREE(view->room);
+        /* An eighth more: the arena may grow before the locks are taken again. */
         view->room_bytes = view->need_bytes + view->need_bytes / 8 + 4096; /* it may grow */
         view->room = GPUPOOL_MALLOC((size_t)view->room_bytes);
         if (!view->room) return gpi_host_no_memory();
@@ -16849,7 +16915,8 @@ static gpupool_result gpi_view_open(gpi_view *view, gpupool_arena *arena, const 
     return gpi_host_ok();
 }
 
-/* The same to be written to a file, with what the device says. */
+/* Opens a view that is to be written to a file, with the device's figures. E_ARGUMENT for no
+   file. */
 static gpupool_result gpi_view_open_for(gpi_view *view, gpupool_arena *arena, const char *call,
                                         const FILE *file) {
     gpupool_result result = gpi_arena_begin(arena, call);
@@ -16860,19 +16927,20 @@ static gpupool_result gpi_view_open_for(gpi_view *view, gpupool_arena *arena, co
     return result;
 }
 
+/* Frees the view, and tells whether the file has taken everything. */
 static gpupool_result gpi_view_close(gpi_view *view, const char *call, FILE *file) {
     GPUPOOL_FREE(view->room);
     return gpi_wording_done(call, file);
 }
 
-typedef struct gpi_extent { /* of memory without a gap */
-    const gpi_stretch *from, *end; /* its stretches */
-    uint64_t number;               /* from 1 */
-    uint64_t unit, all_units, units[3], requested_bytes; /* units: by state */
+typedef struct gpi_extent { /* memory without a gap: chunks side by side */
+    const gpi_stretch *from, *end; /* its stretches: from the first to before `end` */
+    uint64_t number;               /* counted from 1; 0: before the first */
+    uint64_t unit, all_units, units[3], requested_bytes; /* where it begins; in all; by state */
 } gpi_extent;
 
-/* The chunk after this one; the first, where its number is 0. 0: there is none. One begins
-   where the arena's does, and where there is a gap before it. */
+/* Steps to the next extent; to the first, if number is 0. Returns 0 after the last. A new extent
+   begins where the next stretch is marked `first`, and where there is a gap. */
 static int gpi_view_next_chunk(const gpi_view *view, gpi_extent *chunk) {
     const gpi_stretch *at = chunk->number ? chunk->end : view->stretches;
     uint64_t number = chunk->number + 1;
@@ -16893,7 +16961,7 @@ static int gpi_view_next_chunk(const gpi_view *view, gpi_extent *chunk) {
     return 1;
 }
 
-/* The line of source that asked for a block; NULL: not known. */
+/* The line of source that asked for a live block; NULL: not known. */
 static const gpi_site *gpi_view_site(const gpi_view *view, const gpi_stretch *stretch) {
     const gpi_site *site;
     if (!GPUPOOL_SITES || stretch->state != GPUPOOL_STATE_LIVE) return NULL;
@@ -16903,6 +16971,7 @@ static const gpi_site *gpi_view_site(const gpi_view *view, const gpi_stretch *st
 
 /* -- the walk -- */
 
+/* Describes a stretch as a gpupool_block. arena, device and source are set already. */
 static void gpi_view_describe(const gpi_view *view, const gpi_stretch *stretch,
                               gpupool_block *block) {
     const gpi_site *site = gpi_view_site(view, stretch);
@@ -16923,6 +16992,8 @@ static void gpi_view_describe(const gpi_view *view, const gpi_stretch *stretch,
     block->block_bytes = (size_t)stretch->block_bytes;
 }
 
+/* fn is called with no lock held, on the copy: so fn may use the arena, and sees its blocks as they
+   were when the call began. */
 gpupool_result gpupool_walk_blocks(gpupool_arena *arena, gpupool_block_fn fn, void *user) {
     gpupool_result result = gpi_arena_begin(arena, "gpupool_walk_blocks");
     gpupool_block block;
@@ -16936,6 +17007,7 @@ gpupool_result gpupool_walk_blocks(gpupool_arena *arena, gpupool_block_fn fn, vo
     block.arena = arena;
     block.device = view.device;
     block.source = view.source;
+    /* The struct's other fields stay as set above: all blocks are of one arena. */
     for (i = 0; i < view.count && !ended; i++) {
         gpi_view_describe(&view, &view.stretches[i], &block);
         ended = fn(&block, user);
@@ -16945,6 +17017,7 @@ gpupool_result gpupool_walk_blocks(gpupool_arena *arena, gpupool_block_fn fn, vo
     return gpi_host_fail(GPUPOOL_E_CALLBACK, "gpupool_walk_blocks: fn returned %d", ended);
 }
 
+/* Bytes in this state; and all bytes that no block has. */
 static uint64_t gpi_view_bytes(const gpi_view *view, gpupool_state state) {
     return view->units[state] * GPUPOOL_UNIT_BYTES;
 }
@@ -16953,12 +17026,14 @@ static uint64_t gpi_view_free_bytes(const gpi_view *view) {
     return gpi_view_bytes(view, GPUPOOL_STATE_FREE) + gpi_view_bytes(view, GPUPOOL_STATE_PENDING);
 }
 
-/* Of the device's memory in use, what this arena does not hold: the limit does not count it. */
+/* Bytes of the device's memory that are in use, but not this arena's: CUDA's context, other
+   libraries and processes. The limit does not count them. Valid if device_answered. */
 static uint64_t gpi_view_others(const gpi_view *view) {
     uint64_t used = view->device_total_bytes - view->device_free_bytes;
     return used - gpi_ground_min(used, view->stats.reserved.now);
 }
 
+/* 0: all free memory could be one block; near 1: free memory makes small blocks only. */
 static double gpi_view_fragmentation(const gpi_view *view) {
     uint64_t free_bytes = gpi_view_free_bytes(view);
     if (free_bytes == 0) return 0;
