@@ -16852,9 +16852,9 @@ static void gpi_view_sort(gpi_view *view) {
 }
 
 #if !GPUPOOL_SITES
-static void gpi_view_find_holders(gpi_view *view) { /* without sites: sizes that have the most
-                                                       bytes, of the copy */
-    /* Round 0 votes for sizes, round 1 counts those that were elected: see VERDICT. */
+/* Without sites: finds the sizes that have the most bytes. Round 0 votes for sizes, round 1 counts
+   those that were elected: see VERDICT. Works on the copy, with no lock held. */
+static void gpi_view_find_holders(gpi_view *view) {
     const gpi_stretch *stretch, *end = view->stretches + view->count;
     gpi_ballot ballot;
     int round;
@@ -17041,29 +17041,62 @@ static double gpi_view_fragmentation(const gpi_view *view) {
 }
 
 /* == REPORT ===================================================================================
-   The arena for people and for programs: a screen, JSON, a snapshot. uses: WORDING, VIEW */
+   Writes the arena for people and for programs: a screen of text, JSON, and a snapshot for
+   PyTorch's viewer. Every writer opens a view, writes from it, and closes it. uses: WORDING, VIEW
+
+       gpupool_report          gpi_report_...   fprintf, one function for each part of the screen
+       gpupool_write_json      gpi_json_...     gpi_write, which knows JSON
+       gpupool_write_snapshot  gpi_pickle_...   gpi_write, which knows pickles too
+
+   The screen, and who writes which part:
+
+       gpupool arena "model": device 0, source mapped                     gpupool_report
+         [##########~~~~....            ] 3.00 GiB of a limit of 8 GiB    gpi_report_bar
+                           now           peak          total              gpi_report_counters
+         requested    2.20 GiB       2.50 GiB      41.00 GiB
+         calls        allocs 1,234 (1,200 from the same stream), ...      gpi_report_counts
+         tags, biggest holders                                            gpi_report_tags, _holders
+         map: a character is 12.00 MiB   # live   + half or more ...      gpi_report_map
+         ####++--~~..######
+
+   gpi_write takes a short description of objects, lists and values, and their values as arguments.
+   The same calls write JSON or a pickle: both have objects, lists, numbers and texts.
+
+       gpi_write(out, "{a# b[$]}", 7, "x")    JSON      {"a":7,"b":["x"]}
+                                              pickle    }( X a  \x8a 7  X b  ]( X x  e u
+
+   Locks: none is held while anything is written. A full disk shows when the view is closed: writers
+   do not look at the results of single writes.
+
+   Read first: gpupool_report, gpi_write, gpupool_write_json. */
 
 enum {
-    GPI_BAR = 64,           /* characters of the bar and of the map */
+    GPI_BAR = 64,           /* characters of the bar, and of a line of the map */
     GPI_MAP_LINES = 4
 };
 
+/* The bar: live, freed and free memory, as parts of the limit; without a limit, of what the arena
+   has reserved and the device has free. */
 static void gpi_report_bar(FILE *file, const gpi_view *view) {
     uint64_t live = gpi_view_bytes(view, GPUPOOL_STATE_LIVE), limit = view->stats.limit_bytes;
     uint64_t freed = live + gpi_view_bytes(view, GPUPOOL_STATE_PENDING);
     uint64_t reserved = view->stats.reserved.now, whole = gpi_ground_max(limit, reserved);
     char a[32], b[32];
     int i;
+    /* The bar's full width: the limit, or what is reserved where that is more. */
     if (!limit && view->device_answered) whole = reserved + view->device_free_bytes;
     whole = gpi_ground_max(whole, 1);
     fprintf(file, "  [");
     for (i = 0; i < GPI_BAR; i++) {
+        /* The middle of this character's share; of the first, byte 1: a little memory is shown as
+           such. */
         double at = i ? (i + 0.5) / (int)GPI_BAR * (double)whole : 1; /* a little is not nothing */
         char mark = at <= (double)reserved ? '.' : ' ';
         if (at <= (double)freed) mark = '~';
         if (at <= (double)live) mark = '#';
         fputc(mark, file);
     }
+    /* The sentence behind the bar: how much is reserved, and of what. */
     if (limit)
         fprintf(file, "] %s of a limit of %s\n", gpi_limit_human(a, reserved),
                 gpi_limit_human(b, limit));
@@ -17078,7 +17111,7 @@ static void gpi_report_bar(FILE *file, const gpi_view *view) {
     fprintf(file, "   # live   ~ freed, perhaps still in use   . free   (blank: not reserved)\n\n");
 }
 
-/* "1,234,567": numbers of some length are read by their groups. */
+/* Writes a number in groups: "1,234,567". Returns `room`. */
 static const char *gpi_report_number(char room[32], uint64_t number) {
     char digits[32];
     int length = snprintf(digits, sizeof digits, "%" PRIu64, number), i, at = 0;
@@ -17090,15 +17123,18 @@ static const char *gpi_report_number(char room[32], uint64_t number) {
     return room;
 }
 
+/* In the order of gpi_ledger_counter_of. */
 static const char gpi_report_names[GPI_COUNTERS][12] = {"requested", "granted", "reserved",
                                                         "pending", "blocks"};
 
+/* The table of counters: bytes, but for blocks. */
 static void gpi_report_counters(FILE *file, const gpi_view *view) {
     char now[32], peak[32], total[32];
     int i;
     fprintf(file, "  %-12s %14s %14s %14s\n", "", "now", "peak", "total");
     for (i = 0; i < GPI_COUNTERS; i++) {
         const gpupool_counter *counter = gpi_ledger_counter_of(&view->stats, i);
+        /* The last counter is a number of blocks, the others are bytes. */
         const char *(*words)(char *, uint64_t) =
             i < GPI_COUNTERS - 1 ? gpi_limit_human : gpi_report_number; /* blocks are no bytes */
         fprintf(file, "  %-12s %14s %14s %14s\n", gpi_report_names[i], words(now, counter->now),
@@ -17106,6 +17142,8 @@ static void gpi_report_counters(FILE *file, const gpi_view *view) {
     }
 }
 
+/* What calls and the driver did, and how free memory lies. Lines that would be all zeros in most
+   programs are left out. */
 static void gpi_report_counts(FILE *file, const gpi_view *view) {
     const gpupool_stats *stats = &view->stats;
     char a[32], b[32], c[32], d[32];
@@ -17139,12 +17177,15 @@ static void gpi_report_counts(FILE *file, const gpi_view *view) {
     fprintf(file, "  %-12s %s of host memory\n", "records", gpi_limit_human(a, stats->host_bytes));
 }
 
+/* The biggest holders: lines of source with GPUPOOL_SITES, else sizes of blocks. At most GPI_SHOWN,
+   biggest first; the first unused record has 0 blocks. */
 static void gpi_report_holders(FILE *file, const gpi_view *view) {
     const gpupool_holder *holder;
     char name[64], size[32], blocks[32];
     int i;
     for (i = 0; i < GPI_SHOWN && view->holders[i].shown.blocks; i++) {
         holder = &view->holders[i].shown;
+        /* The heading comes with the first line, so that an arena without blocks has neither. */
         if (i == 0)
             fprintf(file, "\n  %-30s %12s %12s\n", GPUPOOL_SITES ? "biggest holders"
                     : "biggest holders (blocks of)", "blocks", "bytes");
@@ -17153,6 +17194,7 @@ static void gpi_report_holders(FILE *file, const gpi_view *view) {
     }
 }
 
+/* The tags in the order of their numbers, if there are any. */
 static void gpi_report_tags(FILE *file, const gpi_view *view) {
     char granted[32], limit[32], most[32], blocks[32];
     int i;
@@ -17169,6 +17211,8 @@ static void gpi_report_tags(FILE *file, const gpi_view *view) {
     }
 }
 
+/* The map's character for a share of memory with so many units of each state. What is live decides;
+   where nothing is, the larger of pending and free does. */
 static char gpi_report_mark(const uint64_t units[3]) { /* by state */
     uint64_t rest = units[GPUPOOL_STATE_PENDING] + units[GPUPOOL_STATE_FREE];
     if (!rest) return '#';
@@ -17177,7 +17221,8 @@ static char gpi_report_mark(const uint64_t units[3]) { /* by state */
     return units[GPUPOOL_STATE_PENDING] >= units[GPUPOOL_STATE_FREE] ? '~' : '.';
 }
 
-/* Reserved memory laid end to end; a character is what of its share is live, pending and free. */
+/* The map: reserved memory laid end to end, gaps left out. Each character stands for the same share
+   of memory; a stretch may be a small part of a share, or many shares. */
 static void gpi_report_map(FILE *file, const gpi_view *view) {
     uint64_t all = view->units[0] + view->units[1] + view->units[2], sums[3] = {0, 0, 0};
     uint64_t share = (all - 1) / (GPI_BAR * GPI_MAP_LINES) + 1, left = share;
@@ -17189,12 +17234,14 @@ static void gpi_report_map(FILE *file, const gpi_view *view) {
             "   . free", gpi_limit_human(size, share * GPUPOOL_UNIT_BYTES));
     for (; stretch < view->stretches + view->count; stretch++) {
         uint64_t units = stretch->units, part;
+        /* `left` is what the current character still takes, `all` what the map still has to
+           show. */
         for (; units; units -= part) {
             part = gpi_ground_min(units, left);
             sums[stretch->state] += part;
             left -= part;
             all -= part;
-            if (left && all) continue;
+            if (left && all) continue; /* the share is not full, and more comes */
             if (column++ % GPI_BAR == 0) fprintf(file, "\n  ");
             fputc(gpi_report_mark(sums), file);
             memset(sums, 0, sizeof sums);
@@ -17204,6 +17251,8 @@ static void gpi_report_map(FILE *file, const gpi_view *view) {
     fputc('\n', file);
 }
 
+/* One screen. The first line says why the arena's memory is not mapped, if AUTO has chosen another
+   source. */
 gpupool_result gpupool_report(gpupool_arena *arena, FILE *file) {
     gpi_view view;
     gpupool_result result = gpi_view_open_for(&view, arena, "gpupool_report", file);
@@ -17222,24 +17271,29 @@ gpupool_result gpupool_report(gpupool_arena *arena, FILE *file) {
 
 /* -- for programs: objects, lists, numbers and texts, written as JSON or as a pickle -- */
 
+/* Where values go, and in which form. */
 typedef struct gpi_writer {
     FILE *file;
-    int pickle;        /* protocol 2, in the few opcodes that the viewer knows; else JSON */
-    const char *comma; /* before the next value of a list or object */
-    size_t count;      /* bytes that the file does not have yet: its own calls take longer */
+    int pickle;        /* protocol 2, in the few opcodes that the viewer reads; 0: JSON */
+    const char *comma; /* JSON: comes before the next value: "", ",", or ",\n" */
+    size_t count;      /* bytes in `bytes`, which the file does not have yet: stdio's calls for each
+                          byte take longer */
     char bytes[1000];
 } gpi_writer;
 
+/* Gives the file what `bytes` has. Every writer ends with it. */
 static void gpi_write_rest(gpi_writer *out) {
     fwrite(out->bytes, 1, out->count, out->file);
     out->count = 0;
 }
 
+/* Appends a byte, and empties `bytes` first if it is full. */
 static void gpi_write_byte(gpi_writer *out, int byte) {
     if (out->count == sizeof out->bytes) gpi_write_rest(out);
     out->bytes[out->count++] = (char)byte;
 }
 
+/* Bytes as they are; and a text as it is, without quotes. */
 static void gpi_write_bytes(gpi_writer *out, const char *bytes, size_t count) {
     for (; count > 0; count--, bytes++) gpi_write_byte(out, *bytes);
 }
@@ -17248,10 +17302,12 @@ static void gpi_write_word(gpi_writer *out, const char *word) {
     gpi_write_bytes(out, word, strlen(word));
 }
 
+/* The lowest `bytes` bytes of a number, lowest first: a pickle's binary numbers. */
 static void gpi_write_little_endian(gpi_writer *out, uint64_t number, int bytes) {
     for (; bytes > 0; bytes--, number >>= 8) gpi_write_byte(out, (int)(number & 0xff));
 }
 
+/* A number's digits. Faster than fprintf: files of large arenas are mostly numbers. */
 static void gpi_write_decimal(gpi_writer *out, uint64_t number) {
     char digits[24];
     size_t first = sizeof digits;
@@ -17260,8 +17316,9 @@ static void gpi_write_decimal(gpi_writer *out, uint64_t number) {
     gpi_write_bytes(out, digits + first, sizeof digits - first);
 }
 
+/* A text as a JSON string, or as a pickle's. Bytes that are not UTF-8 become "?". */
 static void gpi_write_text(gpi_writer *out, const char *text, size_t length) {
-    size_t letter = 0; /* bytes left of it */
+    size_t letter = 0; /* bytes left of the character that c is in */
     if (out->pickle) {
         gpi_write_byte(out, 'X'); /* BINUNICODE */
         gpi_write_little_endian(out, length, 4);
@@ -17270,10 +17327,13 @@ static void gpi_write_text(gpi_writer *out, const char *text, size_t length) {
     }
     for (; length > 0; length--, text++) {
         unsigned c = (unsigned char)*text;
+        /* A character's bytes are looked at once, at its first byte; the others follow
+           unchanged. */
         if (letter == 0) letter = gpi_wording_letter(text, length);
         if (letter == 0) c = '?';
         else letter--;
         if (!out->pickle && (c == '"' || c == '\\')) gpi_write_byte(out, '\\');
+        /* JSON wants control characters as \u00XX. */
         if (!out->pickle && c < ' ') {
             gpi_write_word(out, c < 16 ? "\\u000" : "\\u001");
             c = (unsigned char)"0123456789abcdef"[c % 16];
@@ -17283,7 +17343,7 @@ static void gpi_write_text(gpi_writer *out, const char *text, size_t length) {
     if (!out->pickle) gpi_write_byte(out, '"');
 }
 
-/* One value that an argument of gpi_write stands for. */
+/* Writes one value. kind: see gpi_write. */
 static void gpi_write_value(gpi_writer *out, char kind, uint64_t number, const char *text) {
     if (kind == '$' && text) {
         gpi_write_text(out, text, strlen(text));
@@ -17299,30 +17359,38 @@ static void gpi_write_value(gpi_writer *out, char kind, uint64_t number, const c
     }
 }
 
-static int gpi_write_is_letter(char c) { /* of a name */
+/* Whether c can be in the name of a member. */
+static int gpi_write_is_letter(char c) {
     return (c >= 'a' && c <= 'z') || (c >= 'A' && c <= 'Z') || c == '_';
 }
 
-/* What `form` says: { } [ ], the names of an object's members as they are, and for each value an
-   argument: # a uint64_t, in JSON UINT64_MAX for null; $ a text, in JSON NULL for null; in a pickle
-   ! a truth, a uint64_t too. A new line where a list should begin one. */
+/* Writes what `form` describes. { } [ ] begin and end objects and lists; letters are a member's
+   name; each of these takes an argument: # a uint64_t (JSON: UINT64_MAX is null), $ a text (JSON:
+   NULL is null), ! a uint64_t as a truth value (pickle only). A new line in `form` puts the next
+   item of a list on a line of its own. Commas and colons come by themselves. Example:
+   gpi_write(out, "{name$ bytes# parts[", name, bytes); */
 static void gpi_write(gpi_writer *out, const char *form, ...) {
     size_t length;
     va_list rest;
     va_start(rest, form);
     for (; *form; form += length) {
+        /* One step of `form`: the name that begins here, or one character. */
         for (length = 0; gpi_write_is_letter(form[length]);) length++;
+        /* Blanks only make `form` readable. */
         if (*form == '\n' && *out->comma) out->comma = ",\n";
         if (length == 0) length = 1;
         if (*form == ' ' || *form == '\n') continue;
+        /* A pickle's '}' and ']' are an empty object and list; '(' begins the items that 'u' and
+           'e' put in. */
         if (*form == '}' || *form == ']') {
-            /* in a pickle '}' and ']' are empty ones, '(' begins what 'u' and 'e' put into them */
             gpi_write_byte(out, !out->pickle ? *form : *form == '}' ? 'u' : 'e');
             out->comma = ",";
             continue;
         }
         if (!out->pickle) gpi_write_word(out, out->comma);
         out->comma = "";
+        /* An object or a list begins; a value; or a name, which is a text, and has its value after
+           it. */
         if (*form == '{' || *form == '[') {
             if (out->pickle) gpi_write_word(out, *form == '{' ? "}(" : "](");
             else gpi_write_byte(out, *form);
@@ -17339,6 +17407,7 @@ static void gpi_write(gpi_writer *out, const char *form, ...) {
     va_end(rest);
 }
 
+/* The items of a list of numbers. */
 static void gpi_write_list(gpi_writer *out, const uint64_t *numbers, uint64_t count) {
     uint64_t i;
     for (i = 0; i < count; i++) gpi_write(out, "#", numbers[i]);
@@ -17346,6 +17415,8 @@ static void gpi_write_list(gpi_writer *out, const uint64_t *numbers, uint64_t co
 
 /* -- JSON -- */
 
+/* The members of the top object up to "streams". The contract is gpupool_write_json's, in section
+   API. */
 static void gpi_json_figures(gpi_writer *out, const gpi_view *view) {
     const gpupool_stats *stats = &view->stats;
     const gpupool_counter *counter;
@@ -17353,7 +17424,9 @@ static void gpi_json_figures(gpi_writer *out, const gpi_view *view) {
     uint64_t unknown = view->device_answered ? 0 : UINT64_MAX;
     char fragmentation[32];
     int i;
+    /* The counts lie side by side in gpupool_stats, in the order in which they are written. */
     memcpy(count, (const char *)stats + offsetof(gpupool_stats, allocs), sizeof count);
+    /* x | unknown is x, or UINT64_MAX, which is written as null. */
     gpi_write(out, "\n limit_bytes# device_free_bytes# device_total_bytes# others_bytes#",
               stats->limit_bytes ? stats->limit_bytes : UINT64_MAX,
               (uint64_t)view->device_free_bytes | unknown,
@@ -17374,6 +17447,7 @@ static void gpi_json_figures(gpi_writer *out, const gpi_view *view) {
               stats->stitched_bytes);
     gpi_write(out, "asleep_bytes# backup_bytes#", stats->asleep_bytes, stats->backup_bytes);
     gpi_write(out, "host_bytes# fragmentation", stats->host_bytes);
+    /* The only number that is no integer: gpi_write has no letter for it. */
     gpi_write_word(out, gpi_wording_decimal(fragmentation, gpi_view_fragmentation(view), 6));
     out->comma = ",\n";
     gpi_write(out, "live_by_order[");
@@ -17385,6 +17459,7 @@ static void gpi_json_figures(gpi_writer *out, const gpi_view *view) {
     gpi_write(out, "]\n");
 }
 
+/* "tags": a limit that is not set is null. */
 static void gpi_json_tags(gpi_writer *out, const gpi_view *view) {
     int i;
     gpi_write(out, "tags[");
@@ -17401,10 +17476,12 @@ static void gpi_json_tags(gpi_writer *out, const gpi_view *view) {
     gpi_write(out, "]\n");
 }
 
+/* A stream's index, or null. */
 static uint64_t gpi_json_index(uint64_t stream) {
     return stream == GPI_NOBODY ? UINT64_MAX : stream;
 }
 
+/* "sites": a site without a file is one whose caller named none. */
 static void gpi_json_sites(gpi_writer *out, const gpi_view *view) {
     const gpi_site *site = view->sites;
     gpi_write(out, "sites[");
@@ -17416,6 +17493,7 @@ static void gpi_json_sites(gpi_writer *out, const gpi_view *view) {
     gpi_write(out, "]\n");
 }
 
+/* One stretch. "stitched_at", "tag" and "requested_bytes" are written only where they apply. */
 static void gpi_json_block(gpi_writer *out, const gpi_stretch *stretch) {
     static const char states[3][8] = {"live", "free", "pending"};
     uint64_t bytes = stretch->units * GPUPOOL_UNIT_BYTES;
@@ -17430,6 +17508,8 @@ static void gpi_json_block(gpi_writer *out, const gpi_stretch *stretch) {
               GPUPOOL_SITES && live ? (uint64_t)stretch->site : UINT64_MAX);
 }
 
+/* The parts of the object in the order of the contract. Chunks that lie side by side are one item
+   of "chunks": an extent of the view. */
 gpupool_result gpupool_write_json(gpupool_arena *arena, FILE *file) {
     gpi_writer out = {file, 0, "", 0, ""};
     const gpi_stretch *stretch;
@@ -17458,11 +17538,15 @@ gpupool_result gpupool_write_json(gpupool_arena *arena, FILE *file) {
 
 /* -- the snapshot -- */
 
-/* The viewer's stack has no room for all items of a long list at once. */
+/* The viewer's stack has no room for all items of a long list: they are put in by the thousand. */
 static void gpi_pickle_next(gpi_writer *out, uint64_t i) {
+    /* 'e' appends the items so far to the list, and '(' begins the next ones. */
     if (i && i % 1000 == 0) gpi_write_word(out, "e(");
 }
 
+/* A stretch as a block of PyTorch's allocator, with that allocator's names for the states: inactive
+   is free, active_pending_free is freed but may still be in use. A part of a stitched block is a
+   block of its own. */
 static void gpi_pickle_block(gpi_writer *out, const gpi_view *view, const gpi_stretch *stretch) {
     static const char states[3][24] = {"active_allocated", "inactive", "active_pending_free"};
     const gpi_site *site = gpi_view_site(view, stretch);
@@ -17476,6 +17560,8 @@ static void gpi_pickle_block(gpi_writer *out, const gpi_view *view, const gpi_st
     gpi_write(out, "]}");
 }
 
+/* An extent as a segment of PyTorch's allocator. All segments are of stream 0 and pool (0, 0),
+   since the viewer colours by address. */
 static void gpi_pickle_segment(gpi_writer *out, const gpi_view *view, const gpi_extent *chunk) {
     const gpi_stretch *stretch = chunk->from;
     uint64_t live = chunk->units[GPUPOOL_STATE_LIVE] * GPUPOOL_UNIT_BYTES;
@@ -17485,6 +17571,8 @@ static void gpi_pickle_segment(gpi_writer *out, const gpi_view *view, const gpi_
               chunk->all_units * GPUPOOL_UNIT_BYTES, live, live + pending, chunk->requested_bytes);
     gpi_write(out, "stream# segment_type$ segment_pool_id##", (uint64_t)0, "large", (uint64_t)0,
               (uint64_t)0);
+    /* segment_pool_id is a pair. The two numbers before this byte, written without a name, become
+       one. */
     gpi_write_byte(out, 0x86); /* TUPLE2: of the last two */
     gpi_write(out, "is_expandable! frames[] blocks[",
               (uint64_t)(view->source == GPUPOOL_SOURCE_MAPPED));
@@ -17495,6 +17583,8 @@ static void gpi_pickle_segment(gpi_writer *out, const gpi_view *view, const gpi_
     gpi_write(out, "]}");
 }
 
+/* The fields of torch.cuda.memory._snapshot() that the viewer reads. There is no history of events,
+   but the viewer wants a list for each device up to this one. */
 gpupool_result gpupool_write_snapshot(gpupool_arena *arena, FILE *file) {
     gpi_writer out = {file, 1, "", 0, ""};
     gpi_extent chunk;
@@ -17502,6 +17592,7 @@ gpupool_result gpupool_write_snapshot(gpupool_arena *arena, FILE *file) {
     int device;
     gpupool_result result = gpi_view_open_for(&view, arena, "gpupool_write_snapshot", file);
     if (result != GPUPOOL_OK) return result;
+    /* Opcodes: PROTO 2 begins a pickle, '.' (STOP) ends it. */
     gpi_write_word(&out, "\x80\x02"); /* PROTO 2 */
     gpi_write(&out, "{segments[");
     memset(&chunk, 0, sizeof chunk);
@@ -17510,6 +17601,7 @@ gpupool_result gpupool_write_snapshot(gpupool_arena *arena, FILE *file) {
         gpi_pickle_segment(&out, &view, &chunk);
     }
     gpi_write(&out, "] device_traces[");
+    /* One empty list for each device. */
     for (device = 0; device <= view.device; device++) gpi_write(&out, "[]"); /* no history */
     gpi_write(&out, "] allocator_settings{PYTORCH_CUDA_ALLOC_CONF$ allocator$ limit_bytes#"
               "expandable_segments!}}", "", gpupool_get_build(), view.stats.limit_bytes,
