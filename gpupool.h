@@ -17225,6 +17225,7 @@ static char gpi_report_mark(const uint64_t units[3]) { /* by state */
    of memory; a stretch may be a small part of a share, or many shares. */
 static void gpi_report_map(FILE *file, const gpi_view *view) {
     uint64_t all = view->units[0] + view->units[1] + view->units[2], sums[3] = {0, 0, 0};
+    /* A share is at least one unit; the map has at most GPI_MAP_LINES lines. */
     uint64_t share = (all - 1) / (GPI_BAR * GPI_MAP_LINES) + 1, left = share;
     const gpi_stretch *stretch = view->stretches;
     char size[32];
@@ -17493,7 +17494,9 @@ static void gpi_json_sites(gpi_writer *out, const gpi_view *view) {
     gpi_write(out, "]\n");
 }
 
-/* One stretch. "stitched_at", "tag" and "requested_bytes" are written only where they apply. */
+/* One stretch of "blocks". "stitched_at", "tag" and "requested_bytes" are written only where they
+   apply; stream and site are null where they are not known. A stretch of a stitched block names the
+   block's own address in "stitched_at". */
 static void gpi_json_block(gpi_writer *out, const gpi_stretch *stretch) {
     static const char states[3][8] = {"live", "free", "pending"};
     uint64_t bytes = stretch->units * GPUPOOL_UNIT_BYTES;
@@ -17612,33 +17615,57 @@ gpupool_result gpupool_write_snapshot(gpupool_arena *arena, FILE *file) {
 }
 
 /* == PICTURE ==================================================================================
-   The map of memory as an SVG; and the record of calls. uses: REPORT and above */
+   gpupool_write_svg draws the map of memory, and gpupool_set_trace records calls. The picture is
+   one pass over a view: nothing of it is kept in memory. uses: REPORT and above
+
+       GPI_MAP_Y    heading, bar, legend
+                    +---------------------------------------------+
+       row 0        | chunk 1        |live|free|///pending///|live|
+       row 1        |live         |free|                          |    a row is row_units
+       row 2        | chunk 2   |  | chunk 3  |                   |
+                    +---------------------------------------------+
+                    gpi_svg_left           gpi_svg_width pixels
+
+   row_units doubles until all chunks fit in about GPI_MAP_ROWS rows. A chunk begins on a row of its
+   own, unless it fits behind the chunk before. Stretches narrower than half a pixel are gathered
+   and drawn as one rectangle: gpi_svg_stretch gathers, gpi_svg_flush draws.
+
+   Locks: the picture needs none. gpupool_set_trace takes the locks of all streams and the arena's
+   lock.
+
+   Read first: gpupool_write_svg, gpi_svg_rows, gpi_svg_stretch, gpupool_set_trace. */
 
 enum {
-    GPI_COLOURS = 7,        /* streams with a colour of their own; told apart by the colour-blind */
-    GPI_MAP_Y = 144,        /* pixels above the first row, */
-    GPI_MAP_ROW = 16,       /* and from row to row */
-    GPI_MAP_ROWS = 96       /* aimed at */
+    GPI_COLOURS = 7,        /* streams with a colour of their own, also for the colour-blind; more
+                               share grey */
+    GPI_MAP_Y = 144,        /* pixels above the first row */
+    GPI_MAP_ROW = 16,       /* pixels from row to row */
+    GPI_MAP_ROWS = 96       /* rows that a picture has at most, gaps apart */
 };
 
-static const double gpi_svg_left = 128, gpi_svg_width = 1024; /* pixels: where rows are */
+static const double gpi_svg_left = 128, gpi_svg_width = 1024; /* pixels: where rows begin, and how
+                                                                 long they are */
 
+/* By a stream's index in the view; the last one is for all further streams. */
 static const char gpi_svg_colours[GPI_COLOURS + 1][8] = {
     "#0072b2", "#e69f00", "#009e73", "#cc79a7", "#56b4e9", "#d55e00", "#f0e442", "#7f7f7f"};
 
-typedef struct gpi_map { /* rows of equal bytes, filled from left to right */
+typedef struct gpi_map { /* what the functions below share */
     FILE *file;
     const gpi_view *view;
-    uint64_t row_units;
-    int crowded;         /* too many chunks for a gap between them */
-    double from, to;     /* pixels of stretches too narrow to be drawn alone, */
-    uint64_t row;        /* where they are */
-    uint64_t narrow, sums[3];
+    uint64_t row_units;  /* units of memory that a row shows */
+    int crowded;         /* more chunks than there can be gaps between */
+    double from, to;     /* pixels: the stretches that are gathered lie here, */
+    uint64_t row;        /* in this row */
+    uint64_t narrow, sums[3]; /* how many are gathered; their units by state */
 } gpi_map;
 
+/* Writes a text as XML wants it. Bytes that are no UTF-8, and characters that XML does not allow,
+   become "?" or are left out. */
 static void gpi_svg_text(FILE *file, const char *text) { /* as XML wants it */
     size_t letter;
     for (; *text; text += letter ? letter : 1) {
+        /* strlen in the loop: names and file names are short. */
         letter = gpi_wording_letter(text, strlen(text));
         if (letter == 3 && strncmp(text, "\xef\xbf", 2) == 0 && (unsigned char)text[2] >= 0xbe)
             letter = 0; /* U+FFFE and U+FFFF are letters, but not XML's */
@@ -17650,6 +17677,8 @@ static void gpi_svg_text(FILE *file, const char *text) { /* as XML wants it */
     }
 }
 
+/* A stream's name for people, from the key that CLOCK gives it: odd keys are default streams of
+   threads. Returns `room`. */
 static const char *gpi_svg_stream(char room[64], uint64_t key) {
     if (key == GPI_KEY_LEGACY) snprintf(room, 64, "the default stream");
     else if (key == GPI_KEY_ANY) snprintf(room, 64, "all streams (cudaFree)");
@@ -17658,7 +17687,9 @@ static const char *gpi_svg_stream(char room[64], uint64_t key) {
     return room;
 }
 
-/* Live: solid, dark where the stream is not known. Freed: hatched. Free: pale. The tag is open. */
+/* Begins a rectangle's tag; the caller ends it, since some rectangles have a title in them. Live
+   memory is solid, dark where the stream is not known. Freed memory is hatched. Free memory is
+   pale. */
 static void gpi_svg_rect(FILE *file, double x, double y, double width, int height, int state,
                          unsigned stream) {
     unsigned colour = stream < GPI_COLOURS ? stream : (unsigned)GPI_COLOURS;
@@ -17670,13 +17701,16 @@ static void gpi_svg_rect(FILE *file, double x, double y, double width, int heigh
     else fprintf(file, "%s\"", stream == GPI_NOBODY ? "#3f4f5f" : gpi_svg_colours[colour]);
 }
 
+/* Pixels above a row. */
 static double gpi_svg_row(uint64_t row) { return (double)(GPI_MAP_Y + row * GPI_MAP_ROW); }
 
-/* Draws what has gathered of stretches less than half a pixel wide. */
+/* Draws the stretches that are gathered as one rectangle, in the state that most of their memory
+   has. */
 static void gpi_svg_flush(gpi_map *map) {
     int most = GPUPOOL_STATE_LIVE;
     char live[32], freed[32], rest[32];
     if (!map->narrow) return;
+    /* Live memory wins where two states have the same bytes. */
     if (map->sums[GPUPOOL_STATE_PENDING] > map->sums[most]) most = GPUPOOL_STATE_PENDING;
     if (map->sums[GPUPOOL_STATE_FREE] > map->sums[most]) most = GPUPOOL_STATE_FREE;
     gpi_svg_rect(map->file, gpi_svg_left + map->from, gpi_svg_row(map->row), map->to - map->from,
@@ -17690,6 +17724,7 @@ static void gpi_svg_flush(gpi_map *map) {
     memset(map->sums, 0, sizeof map->sums);
 }
 
+/* What a viewer shows where the pointer is over a stretch. */
 static void gpi_svg_title(const gpi_map *map, const gpi_extent *chunk, const gpi_stretch *stretch) {
     static const char words[3][32] = {"live", "free", "freed, perhaps still in use"};
     const gpi_site *site = gpi_view_site(map->view, stretch);
@@ -17703,6 +17738,7 @@ static void gpi_svg_title(const gpi_map *map, const gpi_extent *chunk, const gpi
         gpi_svg_text(map->file, gpi_limit_base(site->file));
         fprintf(map->file, ":%d", site->line);
     }
+    /* Only stitched blocks begin elsewhere than their stretches. */
     if (stretch->block_unit && stretch->block_unit != stretch->unit)
         fprintf(map->file, ", part of the block at %#" PRIx64,
                 stretch->block_unit * GPUPOOL_UNIT_BYTES);
@@ -17715,7 +17751,7 @@ static void gpi_svg_title(const gpi_map *map, const gpi_extent *chunk, const gpi
     fputs("</title></rect>\n", map->file);
 }
 
-/* At a row's left: the chunk by its number, or how far into it the row begins. */
+/* Writes to the left of a row: which chunk it is, or how far into its chunk the row begins. */
 static void gpi_svg_label(const gpi_map *map, uint64_t row, uint64_t number, uint64_t units) {
     char words[32];
     if (units) gpi_limit_human(words, units * GPUPOOL_UNIT_BYTES);
@@ -17724,7 +17760,8 @@ static void gpi_svg_label(const gpi_map *map, uint64_t row, uint64_t number, uin
             gpi_svg_left - 8, gpi_svg_row(row) + 10, units ? "+ " : "", words);
 }
 
-/* One stretch that begins `at` units into the picture, cut where rows end. */
+/* Draws a stretch that begins `at` units into the picture, cut where rows end. Parts narrower than
+   half a pixel are gathered, until they are a pixel wide, a row ends or a wide part comes. */
 static void gpi_svg_stretch(gpi_map *map, const gpi_extent *chunk, const gpi_stretch *stretch,
                             uint64_t at) {
     double scale = gpi_svg_width / (double)map->row_units;
@@ -17732,12 +17769,15 @@ static void gpi_svg_stretch(gpi_map *map, const gpi_extent *chunk, const gpi_str
     for (; done < stretch->units; done += units, at += units) {
         uint64_t column = at % map->row_units, row = at / map->row_units;
         double x = scale * (double)column, width;
+        /* This part of the stretch: up to the end of the row. */
         units = gpi_ground_min(stretch->units - done, map->row_units - column);
         width = scale * (double)units;
-        if (column == 0) {
+        if (column == 0) { /* a row begins here */
             gpi_svg_flush(map);
             gpi_svg_label(map, row, chunk->number, stretch->unit + done - chunk->unit);
         }
+        /* Too narrow: its units are added to the gathered ones, whose rectangle grows to the
+           right. */
         if (width < 0.5) {
             if (!map->narrow++) map->from = x;
             map->to = x + width;
@@ -17747,15 +17787,15 @@ static void gpi_svg_stretch(gpi_map *map, const gpi_extent *chunk, const gpi_str
             continue;
         }
         gpi_svg_flush(map);
-        /* a hair's breadth between blocks that are wide enough to spare it */
+        /* Blocks that are wide enough leave a thin line between them and their neighbour. */
         gpi_svg_rect(map->file, gpi_svg_left + x, gpi_svg_row(row), width > 3 ? width - 0.6 : width,
                      GPI_MAP_ROW - 3, stretch->state, stretch->stream);
         gpi_svg_title(map, chunk, stretch);
     }
 }
 
-/* Where in the picture a chunk begins: on a row of its own, unless it fits behind the one before,
-   which ends `at` units into the picture. */
+/* Where a chunk begins, in units of the picture: behind the chunk before, which ends at `at`, if
+   both fit in the row, with a gap between them; else on the next row. */
 static uint64_t gpi_svg_chunk_start(const gpi_map *map, const gpi_extent *chunk, uint64_t at) {
     uint64_t column = at % map->row_units, gap = map->crowded ? 0 : map->row_units / 128;
     if (column == 0) return at;
@@ -17763,7 +17803,8 @@ static uint64_t gpi_svg_chunk_start(const gpi_map *map, const gpi_extent *chunk,
                                                              : gpi_ground_up(at, map->row_units);
 }
 
-/* How many rows the chunks take; draws them too, if so wanted. */
+/* Returns how many rows the chunks take. `draw`: draws them, too; else it only counts. Both in one
+   function, so that counting and drawing cannot differ. */
 static uint64_t gpi_svg_rows(gpi_map *map, int draw) {
     const gpi_stretch *stretch;
     gpi_extent chunk;
@@ -17771,6 +17812,7 @@ static uint64_t gpi_svg_rows(gpi_map *map, int draw) {
     memset(&chunk, 0, sizeof chunk);
     while (gpi_view_next_chunk(map->view, &chunk)) {
         at = gpi_svg_chunk_start(map, &chunk, at);
+        /* What is gathered never spans two chunks. */
         for (stretch = chunk.from; draw && stretch < chunk.end; stretch++)
             gpi_svg_stretch(map, &chunk, stretch, at + stretch->unit - chunk.unit);
         gpi_svg_flush(map);
@@ -17779,7 +17821,8 @@ static uint64_t gpi_svg_rows(gpi_map *map, int draw) {
     return gpi_ground_up(at, map->row_units) / map->row_units;
 }
 
-/* Boxes stand side by side, as many as a line holds. */
+/* A box of the legend, with words to its right. Boxes stand side by side; *x and *y move on, to a
+   new line when this one is full. */
 static void gpi_svg_legend_box(FILE *file, double *x, double *y, int state, unsigned stream,
                                const char *words) {
     size_t letters = strlen(words);
@@ -17794,6 +17837,7 @@ static void gpi_svg_legend_box(FILE *file, double *x, double *y, int state, unsi
     *x += width;
 }
 
+/* First what states look like, then the streams. Texts are as wide as 6.4 pixels a character. */
 static void gpi_svg_legend(const gpi_map *map) {
     const gpi_view *view = map->view;
     char words[64], size[32];
@@ -17806,6 +17850,7 @@ static void gpi_svg_legend(const gpi_map *map) {
     gpi_limit_human(size, map->row_units * GPUPOOL_UNIT_BYTES);
     fprintf(map->file, "<text x=\"%.0f\" y=\"80\" fill=\"#555\">a row is %s; short chunks share "
             "one; point at a block for its size</text>\n", x, size);
+    /* More streams than colours share one box. */
     for (x = 16, y += 20, i = 0; i < view->key_count && i < GPI_COLOURS; i++)
         gpi_svg_legend_box(map->file, &x, &y, GPUPOOL_STATE_LIVE, i,
                            gpi_svg_stream(words, view->keys[i]));
@@ -17813,6 +17858,8 @@ static void gpi_svg_legend(const gpi_map *map) {
         gpi_svg_legend_box(map->file, &x, &y, GPUPOOL_STATE_LIVE, GPI_COLOURS, "other streams");
 }
 
+/* The bar below the heading: live, pending and free memory as parts of the limit, or of what is
+   reserved. */
 static void gpi_svg_bar(const gpi_map *map) {
     static const gpupool_state states[3] = {GPUPOOL_STATE_LIVE, GPUPOOL_STATE_PENDING,
                                             GPUPOOL_STATE_FREE};
@@ -17831,6 +17878,7 @@ static void gpi_svg_bar(const gpi_map *map) {
     }
 }
 
+/* The file's beginning: size, the hatching of each colour, and the heading. */
 static void gpi_svg_head(const gpi_map *map, double height) {
     const gpi_view *view = map->view;
     FILE *file = map->file;
@@ -17839,6 +17887,7 @@ static void gpi_svg_head(const gpi_map *map, double height) {
     fprintf(file, "<svg xmlns=\"http://www.w3.org/2000/svg\" width=\"1168\" height=\"%.0f\" "
             "viewBox=\"0 0 1168 %.0f\" font-family=\"sans-serif\" font-size=\"11\">\n"
             "<rect width=\"100%%\" height=\"100%%\" fill=\"white\"/>\n<defs>\n", height, height);
+    /* One pattern for each colour: h0, h1, ...; gpi_svg_rect refers to them. */
     for (i = 0; i <= GPI_COLOURS; i++)
         fprintf(file, "<pattern id=\"h%d\" width=\"5\" height=\"5\" patternUnits=\"userSpaceOnUse\""
                 "><rect width=\"5\" height=\"5\" fill=\"white\"/><path d=\"M-1,1 l2,-2 M0,5 l5,-5 "
@@ -17856,6 +17905,7 @@ static void gpi_svg_head(const gpi_map *map, double height) {
             view->stats.limit_bytes ? gpi_limit_human(limit, view->stats.limit_bytes) : "");
 }
 
+/* Counts rows first, since the file begins with its height. */
 gpupool_result gpupool_write_svg(gpupool_arena *arena, FILE *file) {
     gpi_view view;
     gpi_map map;
@@ -17868,6 +17918,7 @@ gpupool_result gpupool_write_svg(gpupool_arena *arena, FILE *file) {
     memset(&chunk, 0, sizeof chunk);
     while (gpi_view_next_chunk(&view, &chunk)) map.crowded = chunk.number > 4096;
     map.row_units = gpi_ground_max((2u << 20) / GPUPOOL_UNIT_BYTES, 1);
+    /* Each pass over the view halves the rows, roughly; a pass costs less than drawing. */
     while (gpi_svg_rows(&map, 0) > GPI_MAP_ROWS) map.row_units *= 2;
     gpi_svg_head(&map, gpi_svg_row(gpi_svg_rows(&map, 0)) + 12);
     gpi_svg_bar(&map);
@@ -17879,6 +17930,8 @@ gpupool_result gpupool_write_svg(gpupool_arena *arena, FILE *file) {
 
 /* -- the record of calls -- */
 
+/* The first line of a trace, and a line for each block that is live already, without a stream. The
+   locks of all streams and the arena's are held: no call comes in between. */
 static void gpi_trace_begin(gpupool_arena *arena, FILE *file) {
     uint64_t limit = arena->ledger.limit_bytes, at = 0;
     const gpi_run *run;
@@ -17893,6 +17946,8 @@ static void gpi_trace_begin(gpupool_arena *arena, FILE *file) {
     }
 }
 
+/* All locks are held while the file changes, so each call is recorded in one file. The caches'
+   blocks are recorded under the streams' locks, and all others under the arena's. */
 gpupool_result gpupool_set_trace(gpupool_arena *arena, FILE *file) {
     FILE *before;
     gpi_stream *first;
@@ -17903,12 +17958,15 @@ gpupool_result gpupool_set_trace(gpupool_arena *arena, FILE *file) {
     arena->trace = file;
     if (file) gpi_trace_begin(arena, file);
     gpi_arena_unlock_all(arena, first);
-    errno = 0; /* of a line that was not written it tells no more */
+    errno = 0; /* an older errno does not explain a line that could not be written */
     return before ? gpi_wording_done("gpupool_set_trace", before) : gpi_host_ok();
 }
 
 /* == BACK ===================================================================================== */
 
+/* The implementation ends: its macros are undone, so that the files that include this one see none
+   of them. Functions and types need no undoing: they are static, and their names begin with
+   gpi_. */
 #undef GPI_ASSERT
 #undef GPI_GUARD
 #undef GPI_PRINTF
@@ -17926,9 +17984,19 @@ gpupool_result gpupool_set_trace(gpupool_arena *arena, FILE *file) {
 #endif /* GPUPOOL_IMPLEMENTATION */
 
 /* == NAMES ====================================================================================
-   Macros over CUDA's names and gpupool's own, last, so that they are not in force above. */
+   Macros over CUDA's names and gpupool's own. They come last in the file, so that nothing above
+   sees them. What they stand for is defined at the end of section API.
 
+       CUDA_API_PER_THREAD_DEFAULT_STREAM    a stream of 0 becomes cudaStreamPerThread, as in CUDA's
+                                             own calls in such a file
+       GPUPOOL_SITES                         calls that allocate pass on __FILE__ and __LINE__
+       GPUPOOL_STREAM_HOOK                   cudaStreamDestroy tells the arenas: rule 5
+       GPUPOOL_REPLACE_CUDA_MALLOC           cudaMalloc, cudaFree and their Async forms */
+
+/* Within its own expansion a macro's name is not replaced again: there gpupool_alloc is the
+   function. Each argument appears once, so it is evaluated once. */
 #if defined(CUDA_API_PER_THREAD_DEFAULT_STREAM)
+/* With sites, the three short forms of an allocation are replaced further down. */
 #if !GPUPOOL_SITES
 #define gpupool_alloc(arena, bytes, stream) gpupool_alloc(arena, bytes, gpi_names_stream(stream))
 #define gpupool_alloc_aligned(arena, bytes, alignment, stream) \
@@ -17960,7 +18028,9 @@ gpupool_result gpupool_set_trace(gpupool_arena *arena, FILE *file) {
     gpupool_ring_upload_span(ring, span, to, gpi_names_stream(stream))
 #endif
 
+/* A macro with parameters: the function's own name stays usable as a pointer, without a site. */
 #if GPUPOOL_SITES
+/* Both at once: the stream is replaced, and the line is passed on. */
 #if defined(CUDA_API_PER_THREAD_DEFAULT_STREAM)
 #define gpupool_alloc(arena, bytes, stream) \
     gpi_names_alloc(arena, gpi_names_request(bytes, gpi_names_stream(stream), __FILE__, __LINE__))
@@ -17980,7 +18050,8 @@ gpupool_result gpupool_set_trace(gpupool_arena *arena, FILE *file) {
 #endif
 #endif
 
-/* Names alone, not calls, so that pointers and deleters get the same functions. */
+/* Macros without parameters, so that pointers and deleters get the same functions as calls do. In
+   C++ the names are those of inline functions, which templates can take as arguments. */
 #if GPUPOOL_STREAM_HOOK
 #if defined(__cplusplus)
 #define cudaStreamDestroy gpi_names_stream_destroy
@@ -17988,6 +18059,8 @@ gpupool_result gpupool_set_trace(gpupool_arena *arena, FILE *file) {
 #define cudaStreamDestroy gpupool_cudaStreamDestroy
 #endif
 #endif
+/* The Async forms have names of their own where a stream of 0 means the thread's stream, as CUDA's
+   functions have. */
 #if GPUPOOL_REPLACE_CUDA_MALLOC
 #if defined(__cplusplus)
 #define cudaMalloc gpi_names_malloc
@@ -17996,6 +18069,7 @@ gpupool_result gpupool_set_trace(gpupool_arena *arena, FILE *file) {
 #define cudaMalloc gpupool_cudaMalloc
 #define cudaFree gpupool_cudaFree
 #endif
+/* CUDA's headers may define these two as macros themselves. */
 #undef cudaMallocAsync
 #undef cudaFreeAsync
 #if defined(CUDA_API_PER_THREAD_DEFAULT_STREAM)
