@@ -16264,10 +16264,12 @@ gpupool_result gpupool_ring_destroy(gpupool_ring *ring) {
     if (result == GPUPOOL_OK && !reset && ring->spans_taken)
         result = gpi_host_fail(GPUPOOL_E_IN_USE, "gpupool_ring_destroy: spans still held: "
                                "%" PRIu64, ring->spans_taken);
-    /* This thread works for transfers with tickets until all are done, in the role of a caller:
-       functions of the caller run on the workers, which are dismissed afterwards. */
+    /* This thread works for transfers with tickets until all are done. Functions of the caller run
+       on the workers, which are dismissed afterwards; a ring without workers has only this thread
+       to run them. */
     while (result == GPUPOOL_OK && !reset && ring->transfers) {
-        if (gpi_ring_work(ring, GPI_RING_CALLER)) round = 0;
+        gpi_ring_role role = ring->workers_running ? GPI_RING_CALLER : GPI_RING_UPLOADS;
+        if (gpi_ring_work(ring, role)) round = 0;
         else gpi_ring_idle(ring, &round, UINT64_MAX);
     }
     /* No transfer is left, so no worker is in a function of the caller: joining them ends. */

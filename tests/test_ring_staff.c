@@ -194,6 +194,34 @@ static void workers_come_back(void) {
     scene_close();
 }
 
+/* A ring without workers is destroyed: the call itself runs the functions of what has a ticket. */
+static int fill_with_pattern(void *to, size_t bytes, uint64_t offset, void *unused) {
+    (void)unused;
+    kit_pattern_at((unsigned char *)to, bytes, 1, (size_t)offset);
+    return 0;
+}
+
+static void destroyed_without_workers(void) {
+    for (int none_left = 0; none_left < 2; none_left++) {
+        gpupool_ticket ticket = 0;
+        gpupool_transfer transfer;
+        memset(&transfer, 0, sizeof transfer);
+        scene_open(none_left ? 2 : 0);
+        threads_left = 0;
+        transfer.to = device;
+        transfer.bytes = BYTES;
+        transfer.stream = kit_stream[0];
+        transfer.read = fill_with_pattern;
+        transfer.ticket = &ticket;
+        CHECK_RESULT(gpupool_ring_transfer(ring, &transfer), GPUPOOL_OK);
+        kit_ring_close(ring);
+        threads_left = 1000;
+        kit_expect_device(device, BYTES, 1);
+        kit_host_free(host, BYTES);
+        kit_device_free(device, BYTES);
+    }
+}
+
 /* Where CUDA does not tell whether there was a reset, a worker goes on as if there was none. */
 static void a_worker_that_is_not_told(void) {
     gpupool_ticket ticket = 0;
@@ -408,6 +436,7 @@ int main(int argc, char **argv) {
     FAKE_TEST(started_once);
     FAKE_TEST(a_worker_that_cannot_work);
     FAKE_TEST(workers_come_back);
+    FAKE_TEST(destroyed_without_workers);
     FAKE_TEST(a_worker_that_is_not_told);
     FAKE_TEST(the_caller_waits_for_those_at_work);
     FAKE_TEST(downloads_of_the_callers_own_stream);
