@@ -50,7 +50,7 @@ Contents (search for "== NAME"):
     OPTIONS LINKAGE WORDS API CPP                                what you use
     GROUND HOST DRIVER LEDGER TREE CACHE CLOCK CHECK CHUNK GROWTH STITCH PLAN    how it works
     LIMIT ARENA TAG LADDER SHOT VERDICT SIBLING BLOCK HAND CAPTURE SLEEP LIFE SHARE SHAPE FIGURES
-    STAGE RING SEND WORDING VIEW REPORT PICTURE
+    STAGE RING SEND WORDING VIEW REPORT PICTURE ENVIRON
     BACK NAMES                                                   macros: undone; over CUDA's names
 
 Words. Unit: GPUPOOL_UNIT_BYTES (512). Block: what gpupool_alloc returns, a run of units. Chunk:
@@ -892,6 +892,13 @@ GPUPOOL_API gpupool_result gpupool_check(gpupool_arena *);
 /* ---- reports. What is shown is copied in one piece, and written after the arena's lock is given
    back. E_FILE when the file cannot be written. ---- */
 
+/* Without a line of code: the environment's GPUPOOL_REPORT=FILE. Each arena that is created with it
+   set writes a report when a request is E_OUT_OF_MEMORY, when the arena is destroyed, and at exit
+   (then without figures of the device). FILE.json and FILE.svg hold the latest report, the second
+   arena's in FILE-2.json and so on; any other FILE, or stderr, gets gpupool_report's, one after the
+   other. A file that cannot be written is told once on stderr, and changes no result. Forked
+   children write none. */
+
 /* One screen for people: a bar of the limit, the counters, what the limit does not count, the
    biggest holders (by line of source with GPUPOOL_SITES 1, else by size), a map in characters. */
 GPUPOOL_API gpupool_result gpupool_report(gpupool_arena *, FILE *);
@@ -1505,6 +1512,14 @@ static struct gpi_process { /* the only state that is not an arena's */
     int watching_exit;      /* and the gate is open: where they sleep */
     gpi_gate gate;
     gpupool_arena *arenas;
+    void (*on_no_memory)(gpupool_arena *); /* ENVIRON's, once GPUPOOL_REPORT is seen; or NULL */
+    char *report_file;      /* what GPUPOOL_REPORT said; NULL: nothing. The rest is ENVIRON's too */
+    char *report_path;      /* room for the name of the file that is written */
+    int report_arenas;      /* arenas created since */
+    int reporting;          /* a thread writes a report */
+    int reports;            /* files that were opened so far */
+    int report_failed;      /* a report could not be written, and stderr has been told */
+    int report_ended;       /* the process ends, and its last reports are written */
 } gpi_process;
 
 static GPI_THREAD_LOCAL struct gpi_thread {
@@ -8227,6 +8242,7 @@ struct gpupool_arena {
     gpupool_arena *next;          /* of the process */
     int visitors;                 /* threads on their way through those: it stays until they left */
     int forks;                    /* of the process when the arena was made; or GPI_CLOSED */
+    int report_number;            /* see ENVIRON; 0: no reports */
     int searching;                /* threads that look for memory: none goes into caches */
     int is_untold;                /* a soft limit was passed, and the program not told: see TAG */
     FILE *trace;                  /* where calls are recorded, or NULL */
@@ -8453,6 +8469,13 @@ static void gpi_arena_check_now(gpupool_arena *arena) {
     (void)broken; /* with NDEBUG */
 }
 #endif
+
+/* A request of this thread has failed, perhaps out of memory: then section ENVIRON writes the
+   report that the environment asks for. No lock is held. The thread's result stays as it is. */
+static void gpi_arena_request_failed(gpupool_arena *arena) {
+    void (*report)(gpupool_arena *) = GPI_READ(&gpi_process.on_no_memory);
+    if (report && gpi_thread.result == GPUPOOL_E_OUT_OF_MEMORY) report(arena);
+}
 
 /* For calls that hand out memory, or give it back. */
 static gpupool_result gpi_arena_is_awake(const gpupool_arena *arena, const char *call) {
@@ -8898,6 +8921,7 @@ static int gpi_tag_give_up(gpupool_arena *arena, int tag, uint64_t bytes, uint64
     if (arena->on_out_of_memory && arena->on_out_of_memory(&verdict, arena->user)) return 1;
     gpi_thread.verdict = verdict;
     gpi_host_fail(GPUPOOL_E_OUT_OF_MEMORY, "arena \"%s\": %s", arena->name, verdict.sentence);
+    gpi_arena_request_failed(arena);
     return 0;
 }
 
@@ -11095,6 +11119,7 @@ static void *gpi_block_slow(gpupool_arena *arena, gpi_request *request) {
         if (!gpi_block_give_up(arena, request, &siblings, &visit)) break;
     }
     gpi_block_count_failure(arena);
+    gpi_arena_request_failed(arena);
     return NULL;
 }
 
@@ -13331,7 +13356,8 @@ static int gpi_life_unlist(gpupool_arena *arena, int *is_default) {
     return done;
 }
 
-gpupool_result gpupool_arena_create(gpupool_arena **out, const gpupool_arena_config *given) {
+/* gpupool_arena_create, but for what section ENVIRON adds. */
+static gpupool_result gpi_life_create(gpupool_arena **out, const gpupool_arena_config *given) {
     gpupool_arena_config config;
     gpupool_arena *arena;
     gpupool_result result;
@@ -13489,7 +13515,8 @@ static gpupool_result gpi_life_end(gpupool_arena *arena) {
     return result;
 }
 
-gpupool_result gpupool_arena_destroy(gpupool_arena *arena) {
+/* gpupool_arena_destroy, but for what section ENVIRON adds. */
+static gpupool_result gpi_life_destroy(gpupool_arena *arena) {
     gpi_driver driver;
     gpi_visit visit;
     int reset;
@@ -13680,7 +13707,7 @@ gpupool_arena *gpupool_get_default_arena(int device) {
     if (!other) gpi_process.default_arenas[device] = arena;
     gpi_host_unlock(&gpi_process.lock);
     if (!other) return arena;
-    gpupool_arena_destroy(arena); /* another thread was first */
+    gpi_life_destroy(arena); /* another thread was first */
     gpi_host_ok();
     return other;
 }
@@ -17070,7 +17097,7 @@ static double gpi_view_fragmentation(const gpi_view *view) {
    Locks: none is held while anything is written. A full disk shows when the view is closed: writers
    do not look at the results of single writes.
 
-   Read first: gpupool_report, gpi_write, gpupool_write_json. */
+   Read first: gpi_report_write, gpi_write, gpi_json_write. */
 
 enum {
     GPI_BAR = 64,           /* characters of the bar, and of a line of the map */
@@ -17254,21 +17281,26 @@ static void gpi_report_map(FILE *file, const gpi_view *view) {
     fputc('\n', file);
 }
 
-/* One screen. The first line says why the arena's memory is not mapped, if AUTO has chosen another
-   source. */
+/* Writes one screen. The first line says why the arena's memory is not mapped, if AUTO has chosen
+   another source. */
+static void gpi_report_write(const gpi_view *view, FILE *file) {
+    /* From the general to the particular: the first lines answer most questions. */
+    fprintf(file, "gpupool arena \"%s\": device %d, source %s%s%s%s\n", view->name, view->device,
+            gpi_wording_source(view->source), *view->instead ? " (not mapped: " : "",
+            view->instead, *view->instead ? ")" : "");
+    gpi_report_bar(file, view);
+    gpi_report_counters(file, view);
+    gpi_report_counts(file, view);
+    gpi_report_tags(file, view);
+    gpi_report_holders(file, view);
+    gpi_report_map(file, view);
+}
+
 gpupool_result gpupool_report(gpupool_arena *arena, FILE *file) {
     gpi_view view;
     gpupool_result result = gpi_view_open_for(&view, arena, "gpupool_report", file);
     if (result != GPUPOOL_OK) return result;
-    fprintf(file, "gpupool arena \"%s\": device %d, source %s%s%s%s\n", view.name, view.device,
-            gpi_wording_source(view.source), *view.instead ? " (not mapped: " : "", view.instead,
-            *view.instead ? ")" : "");
-    gpi_report_bar(file, &view);
-    gpi_report_counters(file, &view);
-    gpi_report_counts(file, &view);
-    gpi_report_tags(file, &view);
-    gpi_report_holders(file, &view);
-    gpi_report_map(file, &view);
+    gpi_report_write(&view, file);
     return gpi_view_close(&view, "gpupool_report", file);
 }
 
@@ -17513,23 +17545,22 @@ static void gpi_json_block(gpi_writer *out, const gpi_stretch *stretch) {
               GPUPOOL_SITES && live ? (uint64_t)stretch->site : UINT64_MAX);
 }
 
-/* The parts of the object in the order of the contract. Chunks that lie side by side are one item
-   of "chunks": an extent of the view. */
-gpupool_result gpupool_write_json(gpupool_arena *arena, FILE *file) {
+/* Writes the parts of the object in the order of the contract, which is gpupool_write_json's in
+   section API; what the view's device has not answered is null. Chunks that lie side by side are
+   one item of "chunks": an extent of the view. */
+static void gpi_json_write(const gpi_view *view, FILE *file) {
     gpi_writer out = {file, 0, "", 0, ""};
     const gpi_stretch *stretch;
     gpi_extent chunk;
-    gpi_view view;
-    gpupool_result result = gpi_view_open_for(&view, arena, "gpupool_write_json", file);
-    if (result != GPUPOOL_OK) return result;
-    gpi_write(&out, "{gpupool# name$ device# source$ unit_bytes#", (uint64_t)1, view.name,
-              (uint64_t)view.device, gpi_wording_source(view.source), (uint64_t)GPUPOOL_UNIT_BYTES);
-    gpi_json_figures(&out, &view);
-    gpi_json_tags(&out, &view);
-    if (GPUPOOL_SITES) gpi_json_sites(&out, &view);
+    gpi_write(&out, "{gpupool# name$ device# source$ unit_bytes#", (uint64_t)1, view->name,
+              (uint64_t)view->device, gpi_wording_source(view->source),
+              (uint64_t)GPUPOOL_UNIT_BYTES);
+    gpi_json_figures(&out, view);
+    gpi_json_tags(&out, view);
+    if (GPUPOOL_SITES) gpi_json_sites(&out, view);
     gpi_write(&out, "chunks[");
     memset(&chunk, 0, sizeof chunk);
-    while (gpi_view_next_chunk(&view, &chunk)) {
+    while (gpi_view_next_chunk(view, &chunk)) {
         gpi_write(&out, "\n{address# bytes# blocks[", chunk.unit * GPUPOOL_UNIT_BYTES,
                   chunk.all_units * GPUPOOL_UNIT_BYTES);
         for (stretch = chunk.from; stretch < chunk.end; stretch++) gpi_json_block(&out, stretch);
@@ -17538,6 +17569,13 @@ gpupool_result gpupool_write_json(gpupool_arena *arena, FILE *file) {
     gpi_write(&out, "]}");
     gpi_write_byte(&out, '\n');
     gpi_write_rest(&out);
+}
+
+gpupool_result gpupool_write_json(gpupool_arena *arena, FILE *file) {
+    gpi_view view;
+    gpupool_result result = gpi_view_open_for(&view, arena, "gpupool_write_json", file);
+    if (result != GPUPOOL_OK) return result;
+    gpi_json_write(&view, file);
     return gpi_view_close(&view, "gpupool_write_json", file);
 }
 
@@ -17635,7 +17673,7 @@ gpupool_result gpupool_write_snapshot(gpupool_arena *arena, FILE *file) {
    Locks: the picture needs none. gpupool_set_trace takes the locks of all streams and the arena's
    lock.
 
-   Read first: gpupool_write_svg, gpi_svg_rows, gpi_svg_stretch, gpupool_set_trace. */
+   Read first: gpi_svg_write, gpi_svg_rows, gpi_svg_stretch, gpupool_set_trace. */
 
 enum {
     GPI_COLOURS = 7,        /* streams with a colour of their own, also for the colour-blind; more
@@ -17907,18 +17945,17 @@ static void gpi_svg_head(const gpi_map *map, double height) {
             view->stats.limit_bytes ? gpi_limit_human(limit, view->stats.limit_bytes) : "");
 }
 
-/* Counts rows first, since the file begins with its height. */
-gpupool_result gpupool_write_svg(gpupool_arena *arena, FILE *file) {
-    gpi_view view;
+/* Draws the picture. Counts rows first, since the file begins with its height. Beyond 4,096 chunks
+   gaps would take more room than they are worth. A row shows 2 MiB, or twice as much as often as
+   needed. */
+static void gpi_svg_write(const gpi_view *view, FILE *file) {
     gpi_map map;
     gpi_extent chunk;
-    gpupool_result result = gpi_view_open_for(&view, arena, "gpupool_write_svg", file);
-    if (result != GPUPOOL_OK) return result;
     memset(&map, 0, sizeof map);
     map.file = file;
-    map.view = &view;
+    map.view = view;
     memset(&chunk, 0, sizeof chunk);
-    while (gpi_view_next_chunk(&view, &chunk)) map.crowded = chunk.number > 4096;
+    while (gpi_view_next_chunk(view, &chunk)) map.crowded = chunk.number > 4096;
     map.row_units = gpi_ground_max((2u << 20) / GPUPOOL_UNIT_BYTES, 1);
     /* Each pass over the view halves the rows, roughly; a pass costs less than drawing. */
     while (gpi_svg_rows(&map, 0) > GPI_MAP_ROWS) map.row_units *= 2;
@@ -17927,6 +17964,13 @@ gpupool_result gpupool_write_svg(gpupool_arena *arena, FILE *file) {
     gpi_svg_legend(&map);
     gpi_svg_rows(&map, 1);
     fputs("</svg>\n", file);
+}
+
+gpupool_result gpupool_write_svg(gpupool_arena *arena, FILE *file) {
+    gpi_view view;
+    gpupool_result result = gpi_view_open_for(&view, arena, "gpupool_write_svg", file);
+    if (result != GPUPOOL_OK) return result;
+    gpi_svg_write(&view, file);
     return gpi_view_close(&view, "gpupool_write_svg", file);
 }
 
@@ -17962,6 +18006,278 @@ gpupool_result gpupool_set_trace(gpupool_arena *arena, FILE *file) {
     gpi_arena_unlock_all(arena, first);
     errno = 0; /* an older errno does not explain a line that could not be written */
     return before ? gpi_wording_done("gpupool_set_trace", before) : gpi_host_ok();
+}
+
+/* == ENVIRON ==================================================================================
+   Reports without a line of code: the environment's GPUPOOL_REPORT names a file, and each arena
+   writes there what it has used. Arenas are created and destroyed through this section, in public.
+   uses: LIFE, PICTURE and above
+
+       gpupool_arena_create ----> the first time: the variable is read, atexit is called
+             |
+             |    a request fails, out of memory -----+
+             |                                        |
+       gpupool_arena_destroy: a view is opened first -+-> gpi_environ_write -> FILE or stderr
+             |                                        |
+       exit, with arenas that are still there --------+
+
+   Forms: text, appended, but the first report of the process makes the file anew; JSON and SVG, in
+   which a file has one report, the latest. There each arena has a file of its own: the arena that
+   was created first has FILE.json, the second FILE-2.json. Numbers are not used again, so the last
+   report of an arena stays.
+
+   State is in gpi_process, and each arena has its report_number. Without the variable an arena's
+   creation costs one getenv, and a failed request looks at one pointer.
+
+   Locks: no lock of an arena or of the process is held while a report is written.
+   gpi_process.reporting lets one thread write at a time; the others wait for it. A thread's result,
+   text and verdict, and errno, are as before afterwards.
+
+   Read first: gpi_environ_watch, gpi_environ_write, gpi_environ_at_exit. */
+
+typedef enum gpi_environ_form {
+    GPI_ENVIRON_TEXT,
+    GPI_ENVIRON_JSON,
+    GPI_ENVIRON_SVG,
+    GPI_ENVIRON_STDERR  /* text */
+} gpi_environ_form;
+
+enum {
+    GPI_ENVIRON_PATIENCE_NS = 1000000000, /* at exit, for what another thread has */
+    GPI_ENVIRON_DIGITS = 16               /* bytes that a number may add to the file's name */
+};
+
+/* Says on stderr why a report cannot be written: once in a process, so that a program that goes on
+   without memory does not fill its terminal. Called by the thread that writes. `why`: an errno, or
+   0 where the C library left none. */
+static void gpi_environ_complain(const char *file, int why) {
+    if (gpi_process.report_failed) return;
+    gpi_process.report_failed = 1;
+    fprintf(stderr, "gpupool: GPUPOOL_REPORT: %s cannot be written: %s\n", file,
+            why ? strerror(why) : "the system does not say why");
+}
+
+/* Whether the file's name has this ending, and something before it. */
+static int gpi_environ_ends_in(const char *file, const char *ending) {
+    size_t length = strlen(file), least = strlen(ending);
+    return length > least && strcmp(file + length - least, ending) == 0;
+}
+
+/* What to write, by the variable's value. */
+static gpi_environ_form gpi_environ_form_of(const char *file) {
+    if (strcmp(file, "stderr") == 0) return GPI_ENVIRON_STDERR;
+    if (gpi_environ_ends_in(file, ".json")) return GPI_ENVIRON_JSON;
+    return gpi_environ_ends_in(file, ".svg") ? GPI_ENVIRON_SVG : GPI_ENVIRON_TEXT;
+}
+
+/* The file of an arena: with its number before the ending, from 2 on. The name is put together in
+   report_path, by the thread that writes. */
+static const char *gpi_environ_path(int number, gpi_environ_form form) {
+    const char *file = gpi_process.report_file, *ending = strrchr(file, '.');
+    if (number < 2 || form == GPI_ENVIRON_TEXT || form == GPI_ENVIRON_STDERR) return file;
+    snprintf(gpi_process.report_path, strlen(file) + GPI_ENVIRON_DIGITS, "%.*s-%d%s",
+             (int)(ending - file), file, number, ending);
+    return gpi_process.report_path;
+}
+
+/* Makes this thread the one that writes; waits for another one. 0: that has taken patience_ns. */
+static int gpi_environ_begin(uint64_t patience_ns) {
+    uint64_t start = gpi_host_now_ns();
+    unsigned round = 0;
+    for (;;) {
+        int got;
+        gpi_host_lock(&gpi_process.lock);
+        got = !gpi_process.reporting;
+        gpi_process.reporting = 1;
+        gpi_host_unlock(&gpi_process.lock);
+        if (got) return 1;
+        if (gpi_host_now_ns() - start >= patience_ns) return 0;
+        gpi_host_idle(round++);
+    }
+}
+
+/* Lets the next thread write. */
+static void gpi_environ_end(void) {
+    gpi_host_lock(&gpi_process.lock);
+    gpi_process.reporting = 0;
+    gpi_host_unlock(&gpi_process.lock);
+}
+
+/* Writes a view, between gpi_environ_begin and gpi_environ_end. `number` is the arena's. `when`
+   heads a report in text, which tells several of them apart. */
+static void gpi_environ_put(const gpi_view *view, int number, const char *when) {
+    gpi_environ_form form = gpi_environ_form_of(gpi_process.report_file);
+    int is_text = form == GPI_ENVIRON_TEXT || form == GPI_ENVIRON_STDERR, failed;
+    const char *path = gpi_environ_path(number, form);
+    FILE *file = stderr;
+    errno = 0; /* what earlier calls have left there explains nothing */
+    if (form != GPI_ENVIRON_STDERR)
+        file = fopen(path, form == GPI_ENVIRON_TEXT && gpi_process.reports ? "a" : "w");
+    if (!file) {
+        gpi_environ_complain(path, errno);
+        return;
+    }
+    if (is_text) fprintf(file, "%s---- %s\n", gpi_process.reports ? "\n" : "", when);
+    gpi_process.reports++;
+    if (form == GPI_ENVIRON_JSON) gpi_json_write(view, file);
+    else if (form == GPI_ENVIRON_SVG) gpi_svg_write(view, file);
+    else gpi_report_write(view, file);
+    failed = fflush(file) != 0 || ferror(file);
+    if (failed) gpi_environ_complain(path, errno);
+    if (form == GPI_ENVIRON_STDERR) return;
+    errno = 0;
+    if (fclose(file) != 0 && !failed) gpi_environ_complain(path, errno); /* a network's disk */
+}
+
+/* The same, when no other thread writes. */
+static void gpi_environ_write(const gpi_view *view, int number, const char *when,
+                              uint64_t patience_ns) {
+    if (!gpi_environ_begin(patience_ns)) return;
+    if (!GPI_READ(&gpi_process.report_ended)) gpi_environ_put(view, number, when);
+    gpi_environ_end();
+}
+
+/* Opens a view of an arena that is to write reports. 0: the arena is not, or there can be no view:
+   this process is a fork's child, a default arena was reset and is not renewed yet, or the host has
+   no memory. The caller restores gpi_thread, and frees view->room after a 1. No lock is held. */
+static int gpi_environ_view(gpi_view *view, gpupool_arena *arena) {
+    if (!arena || !arena->report_number || GPI_READ(&gpi_process.report_ended)) return 0;
+    return gpi_view_open(view, arena, "GPUPOOL_REPORT") == GPUPOOL_OK;
+}
+
+/* gpi_process.on_no_memory: a request of this thread has just failed, and gpi_thread says why. */
+static void gpi_environ_no_memory(gpupool_arena *arena) {
+    struct gpi_thread why = gpi_thread;
+    char when[sizeof why.draft + 32];
+    gpi_view view;
+    int error = errno;
+    snprintf(when, sizeof when, "out of memory: %s", why.draft);
+    if (gpi_environ_view(&view, arena)) {
+        gpi_view_ask_device(&view, &arena->chunks.driver);
+        gpi_environ_write(&view, arena->report_number, when, UINT64_MAX);
+        GPUPOOL_FREE(view.room);
+    }
+    gpi_thread = why;
+    errno = error;
+}
+
+/* The arena with the lowest number above this one, with a visitor more, so that no thread destroys
+   it meanwhile; NULL: there is none. A default arena that a reset has closed is passed over. */
+static gpupool_arena *gpi_environ_next(int number) {
+    gpupool_arena *arena, *next = NULL;
+    gpi_host_lock(&gpi_process.lock);
+    for (arena = gpi_process.arenas; arena; arena = arena->next)
+        if (arena->report_number > number && arena->forks == gpi_process.forks &&
+            (!next || arena->report_number < next->report_number))
+            next = arena;
+    if (next) next->visitors++;
+    gpi_host_unlock(&gpi_process.lock);
+    return next;
+}
+
+/* Whether `growing` can be had: a thread that calls exit from a function of the caller's may have
+   it, and would wait for itself. */
+static int gpi_environ_is_free(gpupool_arena *arena) {
+    uint64_t start = gpi_host_now_ns();
+    unsigned round = 0;
+    while (!gpi_host_mutex_try(&arena->growing)) {
+        if (gpi_host_now_ns() - start >= GPI_ENVIRON_PATIENCE_NS) return 0;
+        gpi_host_idle(round++);
+    }
+    gpi_host_mutex_unlock(&arena->growing);
+    return 1;
+}
+
+/* At exit: a report of each arena that is still there, in the order of their numbers. CUDA may have
+   been shut down already, so it is asked for nothing: figures of the device are left out. In a
+   forked child the arenas are the parent's, and so are their reports. */
+static void gpi_environ_at_exit(void) {
+    gpupool_arena *arena;
+    gpi_view view;
+    int number = 0;
+    if (gpi_process.forks) return;
+    while ((arena = gpi_environ_next(number)) != NULL) {
+        number = arena->report_number;
+        if (!gpi_environ_is_free(arena)) {
+            fprintf(stderr, "gpupool: GPUPOOL_REPORT: arena \"%s\" is at work at exit, and is left "
+                    "out\n", arena->name);
+        } else if (gpi_environ_view(&view, arena)) {
+            gpi_environ_write(&view, number, "at exit", GPI_ENVIRON_PATIENCE_NS);
+            GPUPOOL_FREE(view.room);
+        }
+        gpi_host_lock(&gpi_process.lock);
+        arena->visitors--;
+        gpi_host_unlock(&gpi_process.lock);
+    }
+    gpi_host_lock(&gpi_process.lock);
+    GPI_PUBLISH(&gpi_process.report_ended, 1); /* what static objects destroy has had a report */
+    gpi_host_unlock(&gpi_process.lock);
+}
+
+/* Reads the variable. Its first value holds for the process: the copies stay until its end, since
+   other threads may read them. A shell empties a variable to take it away for one command. */
+static void gpi_environ_start(void) {
+    const char *file = getenv("GPUPOOL_REPORT");
+    size_t length = file ? strlen(file) : 0;
+    char *copy, *path;
+    int first = 0;
+    if (!length) return;
+    copy = (char *)GPUPOOL_MALLOC(length + 1);
+    path = (char *)GPUPOOL_MALLOC(length + GPI_ENVIRON_DIGITS);
+    if (copy) memcpy(copy, file, length + 1);
+    gpi_host_lock(&gpi_process.lock);
+    if (copy && path && !gpi_process.report_file) { /* else another thread was faster */
+        gpi_process.report_path = path;
+        GPI_PUBLISH(&gpi_process.report_file, copy);
+        first = 1;
+    }
+    gpi_host_unlock(&gpi_process.lock);
+    if (!first) {
+        GPUPOOL_FREE(copy);
+        GPUPOOL_FREE(path);
+        return;
+    }
+    atexit(gpi_environ_at_exit);
+    GPI_PUBLISH(&gpi_process.on_no_memory, &gpi_environ_no_memory);
+}
+
+/* Gives a new arena its number, if its reports are wanted. */
+static void gpi_environ_watch(gpupool_arena *arena) {
+    if (!GPI_READ(&gpi_process.report_file)) gpi_environ_start();
+    if (!GPI_READ(&gpi_process.report_file)) return;
+    gpi_host_lock(&gpi_process.lock);
+    arena->report_number = ++gpi_process.report_arenas;
+    gpi_host_unlock(&gpi_process.lock);
+}
+
+gpupool_result gpupool_arena_create(gpupool_arena **out, const gpupool_arena_config *given) {
+    gpupool_result result = gpi_life_create(out, given);
+    if (result == GPUPOOL_OK) gpi_environ_watch(*out);
+    return result;
+}
+
+/* The view is opened while the arena is there, and written once it is gone: an arena that could not
+   be destroyed lives on, and writes no report. */
+gpupool_result gpupool_arena_destroy(gpupool_arena *arena) {
+    struct gpi_thread before;
+    int error = errno, number;
+    gpupool_result result;
+    gpi_view view;
+    if (!GPI_READ(&gpi_process.on_no_memory)) return gpi_life_destroy(arena);
+    before = gpi_thread;
+    if (!gpi_environ_view(&view, arena)) {
+        gpi_thread = before;
+        return gpi_life_destroy(arena);
+    }
+    number = arena->report_number;
+    gpi_view_ask_device(&view, &arena->chunks.driver);
+    gpi_thread = before;
+    result = gpi_life_destroy(arena);
+    if (result == GPUPOOL_OK)
+        gpi_environ_write(&view, number, "when the arena was destroyed", UINT64_MAX);
+    GPUPOOL_FREE(view.room);
+    errno = error;
+    return result;
 }
 
 /* == BACK ===================================================================================== */
