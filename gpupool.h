@@ -95,7 +95,7 @@ Contents (search for "== NAME"):
     GROUND HOST FILE DRIVER DATA TOOL LEDGER TREE SEARCH CACHE CLOCK EVENT CHECK how it works
     CHUNK GROWTH STITCH PLAN
     LIMIT ARENA TAG LADDER SHOT VERDICT SIBLING BLOCK HAND CAPTURE SLEEP LIFE SHARE SHAPE FIGURES
-    STAGE RING SEND WORDING VIEW REPORT PICTURE
+    STAGE RING SEND WORDING VIEW REPORT PICTURE ENVIRON
     BACK NAMES                                                   macros: undone; over CUDA's names
 
 The rules. 1, 2, 11 and 12 concern every program, the others special cases. The comments above the
@@ -1043,6 +1043,13 @@ GPUPOOL_API gpupool_result gpupool_check(gpupool_arena *);
 /* ---- reports. Each first copies the arena as it is at one moment, and then writes the file with
    no lock held. E_FILE if the file cannot be written. ---- */
 
+/* Without a line of code: the environment's GPUPOOL_REPORT=FILE. Each arena that is created with it
+   set writes a report when a request is E_OUT_OF_MEMORY, when the arena is destroyed, and at exit
+   (then without figures of the device). FILE.json and FILE.svg hold the latest report, the second
+   arena's in FILE-2.json and so on; any other FILE, or stderr, gets gpupool_report's, one after the
+   other. A file that cannot be written is told once on stderr, and changes no result. Forked
+   children write none. */
+
 /* Writes one screen for people: a bar of the limit, the counters, tags, the biggest holders (by
    source line with GPUPOOL_SITES 1, else by size), and a map in characters. */
 GPUPOOL_API gpupool_result gpupool_report(gpupool_arena *, FILE *);
@@ -1780,6 +1787,14 @@ static struct gpi_process {
     int watching_exit;      /* 1: gate is open, and a function for the exit is registered */
     gpi_gate gate;
     gpupool_arena *arenas;  /* all arenas of the process, linked by next */
+    void (*on_no_memory)(gpupool_arena *); /* ENVIRON's, once GPUPOOL_REPORT is seen; or NULL */
+    char *report_file;      /* what GPUPOOL_REPORT said; NULL: nothing. The rest is ENVIRON's too */
+    char *report_path;      /* room for the name of the file that is written */
+    int report_arenas;      /* arenas created since */
+    int reporting;          /* a thread writes a report */
+    int reports;            /* files that were opened so far */
+    int report_failed;      /* a report could not be written, and stderr has been told */
+    int report_ended;       /* the process ends, and its last reports are written */
 } gpi_process;
 
 /* The calling thread's number, and the outcome of its latest public call. */
@@ -9268,6 +9283,7 @@ struct gpupool_arena {
     gpupool_arena *next;          /* of the process */
     int visitors;                 /* threads on their way through those: it stays until they left */
     int forks;                    /* of the process when the arena was made; or GPI_CLOSED */
+    int report_number;            /* see ENVIRON; 0: no reports */
     int searching;                /* threads that look for memory: none goes into caches */
     int is_untold;                /* a soft limit was passed, and the program not told: see TAG */
     FILE *trace;                  /* where calls are recorded, or NULL */
@@ -9494,6 +9510,13 @@ static void gpi_arena_check_now(gpupool_arena *arena) {
     (void)broken; /* with NDEBUG */
 }
 #endif
+
+/* A request of this thread has failed, perhaps out of memory: then section ENVIRON writes the
+   report that the environment asks for. No lock is held. The thread's result stays as it is. */
+static void gpi_arena_request_failed(gpupool_arena *arena) {
+    void (*report)(gpupool_arena *) = GPI_READ(&gpi_process.on_no_memory);
+    if (report && gpi_thread.result == GPUPOOL_E_OUT_OF_MEMORY) report(arena);
+}
 
 /* For calls that get memory from the driver, or return it: of a tag's own chunks, or of those that
    all share (0). */
@@ -9952,6 +9975,7 @@ static int gpi_tag_give_up(gpupool_arena *arena, int tag, uint64_t bytes, uint64
     if (arena->on_out_of_memory && arena->on_out_of_memory(&verdict, arena->user)) return 1;
     gpi_thread.verdict = verdict;
     gpi_host_fail(GPUPOOL_E_OUT_OF_MEMORY, "arena \"%s\": %s", arena->name, verdict.sentence);
+    gpi_arena_request_failed(arena);
     return 0;
 }
 
@@ -12180,6 +12204,7 @@ static void *gpi_block_slow(gpupool_arena *arena, gpi_request *request) {
         if (!gpi_block_give_up(arena, request, &siblings, &visit)) break;
     }
     gpi_block_count_failure(arena);
+    gpi_arena_request_failed(arena);
     return NULL;
 }
 
@@ -14705,7 +14730,8 @@ static int gpi_life_unlist(gpupool_arena *arena, int *is_default) {
     return done;
 }
 
-gpupool_result gpupool_arena_create(gpupool_arena **out, const gpupool_arena_config *given) {
+/* gpupool_arena_create, but for what section ENVIRON adds. */
+static gpupool_result gpi_life_create(gpupool_arena **out, const gpupool_arena_config *given) {
     gpupool_arena_config config;
     gpupool_arena *arena;
     gpupool_result result;
@@ -14863,7 +14889,8 @@ static gpupool_result gpi_life_end(gpupool_arena *arena) {
     return result;
 }
 
-gpupool_result gpupool_arena_destroy(gpupool_arena *arena) {
+/* gpupool_arena_destroy, but for what section ENVIRON adds. */
+static gpupool_result gpi_life_destroy(gpupool_arena *arena) {
     gpi_driver driver;
     gpi_visit visit;
     int reset;
@@ -15054,7 +15081,7 @@ gpupool_arena *gpupool_get_default_arena(int device) {
     if (!other) gpi_process.default_arenas[device] = arena;
     gpi_host_unlock(&gpi_process.lock);
     if (!other) return arena;
-    gpupool_arena_destroy(arena); /* another thread was first */
+    gpi_life_destroy(arena); /* another thread was first */
     gpi_host_ok();
     return other;
 }
@@ -16034,71 +16061,89 @@ gpupool_result gpupool_check(gpupool_arena *arena) {
 }
 
 /* == STAGE ====================================================================================
-   The ring's memory: equal slots side by side, pinned from the lowest on, one at a time, when there
-   is need. uses: GROUND, HOST, DRIVER, LEDGER
+   The ring's pinned host memory: equal slots in one address range. The lowest slots are pinned
+   first, one slot at a time, when a transfer needs a slot. uses: GROUND, HOST, DRIVER, LEDGER
 
-   FREE     nobody's
-   HELD     a span's; or of a copy that nothing but a wait for the device tells the end of
-   FILLING  a thread's, which copies between the host and the slot, or waits for the device
-   FLYING   the device copies out of it; the event behind the copy tells the end
+       slot       0        1        2        3        4        5        6        7
+               +--------+--------+--------+--------+--------+--------+--------+--------+
+       state   | FLYING | TAKEN  | TAKEN  | FREE   | FILLING| FREE   |  not pinned     |
+       run     |   1    |   2    |   0    |        |   1    |        |                 |
+               +--------+--------+--------+--------+--------+--------+--------+--------+
+                                                            ^ top    ^ pinned_slots   ^ count
 
-       up    FREE -> FILLING -> FLYING -> FREE
-       down  FREE -> FILLING -> FREE
-       span  FREE -> HELD -> FLYING -> FREE
+   FREE     nobody uses the slot
+   TAKEN    the slot belongs to a span; or a failed copy may still use it until the device is idle
+   FILLING  a thread copies between the host and the slot, or waits for the device's copy into it
+   FLYING   the device copies out of the slot; the event behind the copy tells when it has ended
 
-   A span may take several neighbours, a run. The first slot speaks for all of them.
+       upload    FREE -> FILLING -> FLYING -> FREE
+       download  FREE -> FILLING -> FREE
+       span      FREE -> FILLING -> TAKEN -> FILLING -> FLYING -> FREE, or TAKEN -> FREE
 
-   R1  what is not free lies below top, and top lies within the pinned slots
-   R2  the first slot of a run has the run's length, the others have 0 and the same state
-   R3  used.now is the bytes of the slots that are not free
-   R4  flying counts the runs that fly */
+   A span may take several neighbouring slots: a run. The first slot of the run has all its fields.
+
+   R1  every slot that is not FREE lies below top, and top is at most pinned_slots
+   R2  the first slot of a run has the run's length; the others have length 0 and the same state
+   R3  used.now is the bytes of the slots that are not FREE
+   R4  flying.now is the number of runs that are FLYING; each has an event
+
+   Locks: gpi_stage.lock is the lock of the whole ring. It is held on entry and exit of every
+   function here, except where a comment says otherwise; CUDA is called with the lock open. */
 
 typedef enum gpi_stage_state {
-    GPI_STAGE_FREE,
-    GPI_STAGE_HELD,
+    GPI_STAGE_FREE, /* zero, so that the records of fresh pages are FREE */
+    GPI_STAGE_TAKEN,
     GPI_STAGE_FILLING,
     GPI_STAGE_FLYING
 } gpi_stage_state;
 
 typedef struct gpi_stage_slot {
     gpi_stage_state state;
-    cudaEvent_t event;         /* NULL: not made yet */
-    uint64_t run;              /* slots */
-    uint64_t offset, length;   /* the part of the transfer */
-    uint64_t skip;             /* bytes in the slot before that part */
-    uint64_t flight;           /* its number */
-    uint64_t key;              /* of the stream it flies on */
-    uint64_t span, holder;     /* HELD: number of the span, and of the thread; 0: no span */
+    cudaEvent_t event;       /* behind the slot's last copy; NULL: not created yet */
+    uint64_t run;            /* slots of the run; 0: not the first slot of a run */
+    uint64_t offset, length; /* the bytes of the transfer that the slot carries */
+    uint64_t skip;           /* bytes of the slot before those: see gpi_ring_begin */
+    uint64_t flight;         /* number of the copy; copies end in this order per stream */
+    uint64_t key;            /* gpi_ring_key of the stream that the copy was queued on */
+    uint64_t span, taker;    /* TAKEN: the span's number and its thread's; 0: no span */
 } gpi_stage_slot;
 
-/* How many of something go on, and how long any of them has. */
+/* Counts what is under way, and adds up the time in which at least one was under way. The pair of
+   figures gives the mean rate of a ring whose transfers overlap. */
 typedef struct gpi_stage_clock {
-    uint64_t now, since_ns, ns;
+    uint64_t now, since_ns, ns; /* under way; start of the busy time that runs; busy time before
+                                   that */
 } gpi_stage_clock;
 
 typedef struct gpi_stage {
-    gpi_lock lock;             /* the whole ring's */
+    gpi_lock lock;           /* the whole ring's */
     gpi_driver driver;
-    gpi_pages pages;
-    gpi_stage_slot *slots;
-    uint64_t count, slot_bytes, pinned_slots;
-    uint64_t top;              /* one past the highest slot that is not free */
-    gpupool_counter pinned, used;
-    int pinning, polling;      /* one thread is at it */
-    uint64_t refused_ns;       /* when pinning last failed; 0: it did not */
-    uint64_t pin_ns, pin_failures;
-    uint64_t flights;
-    gpi_stage_clock flying;
-    unsigned news;             /* rises when a thread without work might find some */
+    gpi_pages pages;         /* the slots, and behind them the array `slots` */
+    gpi_stage_slot *slots;   /* NULL until the first slot is pinned */
+    uint64_t count, slot_bytes, pinned_slots; /* slots that the ring may have; bytes of each; slots
+                                                 that are pinned */
+    uint64_t top;            /* one past the highest slot that is not FREE */
+    gpupool_counter pinned, used; /* bytes */
+    int pinning, polling;    /* a thread pins or unpins; a thread is in gpi_stage_poll. Each of the
+                                two allows one thread at a time */
+    uint64_t refused_ns;     /* when the host last refused to pin; 0: the latest attempt worked */
+    uint64_t pin_ns, pin_failures; /* for statistics: time spent pinning, attempts that failed */
+    uint64_t flights;        /* number of the latest copy */
+    gpi_stage_clock flying;  /* copies out of slots: uploads and spans */
+    unsigned news;           /* rises when an idle thread may find work; is also read without the
+                                lock */
 } gpi_stage;
 
-enum { GPI_STAGE_REFUSED_NS = 100000000 }; /* before pinning is tried again */
+enum { GPI_STAGE_REFUSED_NS = 100000000 }; /* pause after a refusal, since an attempt to pin costs
+                                              milliseconds */
 
+/* Whether the device copies out of the run that begins with this slot. */
 static int gpi_stage_flies(const gpi_stage_slot *slot) {
     return slot->state == GPI_STAGE_FLYING && slot->run > 0;
 }
 
-/* Number of the broken invariant; 0 if all hold. */
+/* Derives R1 to R4 from the slots. Returns the number of the first broken invariant; 0 if all hold.
+   Costs a step for each pinned slot. `run` counts the slots that the current run still has. */
 static int gpi_stage_check(const gpi_stage *stage) {
     uint64_t run = 0, used = 0, flying = 0, at;
     const gpi_stage_slot *slot = stage->slots;
@@ -16119,6 +16164,7 @@ static int gpi_stage_check(const gpi_stage *stage) {
     return flying == stage->flying.now ? 0 : 4;
 }
 
+/* One more is under way; and one fewer. The clock runs while `now` is above 0. */
 static void gpi_stage_begin(gpi_stage_clock *clock) {
     if (clock->now++ == 0) clock->since_ns = gpi_host_now_ns();
 }
@@ -16127,57 +16173,70 @@ static void gpi_stage_end(gpi_stage_clock *clock) {
     if (--clock->now == 0) clock->ns += gpi_host_now_ns() - clock->since_ns;
 }
 
+/* The busy time up to now_ns, including the busy time that still runs. */
 static uint64_t gpi_stage_ns(const gpi_stage_clock *clock, uint64_t now_ns) {
     return clock->ns + (clock->now ? now_ns - clock->since_ns : 0);
 }
 
-static void gpi_stage_tell(gpi_stage *stage) { GPI_PUBLISH(&stage->news, stage->news + 1); }
+/* Tells the threads in gpi_ring_idle that there may be work. They compare `news` without the lock,
+   hence GPI_PUBLISH. A thread that sleeps is woken by gpi_ring_wake. */
+static void gpi_stage_announce(gpi_stage *stage) { GPI_PUBLISH(&stage->news, stage->news + 1); }
 
+/* The first byte of the slot that the transfer's bytes go to. Reads only what is constant while the
+   slot is not FREE, so the lock may be open. */
 static unsigned char *gpi_stage_memory(const gpi_stage *stage, const gpi_stage_slot *slot) {
     return stage->pages.memory + (uint64_t)(slot - stage->slots) * stage->slot_bytes + slot->skip;
 }
 
 /* ---- slots: the lock is held ---- */
 
+/* Gives all slots of the run this state. */
 static void gpi_stage_set(gpi_stage_slot *slot, gpi_stage_state state) {
     uint64_t i;
     for (i = 0; i < slot->run; i++) slot[i].state = state;
 }
 
-/* The lowest run of free slots: what was used last is still in the processor's caches, and as
-   little is pinned as goes. NULL: there is none for now. */
+/* Takes `run` neighbouring slots, as FILLING. Returns the first; NULL: no free run of pinned slots
+   is so long. Searches from slot 0: the slots that were used last are still in the processor's
+   caches, and the number of slots that ever need pinning stays small. */
 static gpi_stage_slot *gpi_stage_take(gpi_stage *stage, uint64_t run) {
     uint64_t end = gpi_ground_min(stage->pinned_slots, stage->top + run), first = 0, at, i;
     gpi_stage_slot *slot;
+    /* `first` is where the free run that reaches to `at` begins. Above top all slots are free, so
+       the search ends after top + run. */
     for (at = 0; at < end && at - first < run; at++)
         if (stage->slots[at].state != GPI_STAGE_FREE) first = at + 1;
     if (at - first < run) return NULL;
+    /* The fields of the slots' last user are void, but events stay for reuse. */
     slot = &stage->slots[first];
     for (i = 1; i < run; i++) slot[i].run = 0;
     slot->run = run;
-    slot->offset = slot->length = slot->skip = slot->span = slot->holder = 0;
+    slot->offset = slot->length = slot->skip = slot->span = slot->taker = 0;
     gpi_stage_set(slot, GPI_STAGE_FILLING);
     stage->top = gpi_ground_max(stage->top, first + run);
     gpi_ledger_add(&stage->used, run * stage->slot_bytes);
     return slot;
 }
 
+/* Frees the run that begins with this slot, lowers top to the next slot in use, and tells the
+   threads that look for a slot. */
 static void gpi_stage_free(gpi_stage *stage, gpi_stage_slot *slot) {
     gpi_ledger_sub(&stage->used, slot->run * stage->slot_bytes);
     gpi_stage_set(slot, GPI_STAGE_FREE);
     while (stage->top && stage->slots[stage->top - 1].state == GPI_STAGE_FREE) stage->top--;
-    gpi_stage_tell(stage);
+    gpi_stage_announce(stage);
 }
 
-/* The copy is queued, and the event behind it. */
+/* The copy out of the slot is queued, and so is the event behind the copy: gpi_stage_poll frees the
+   slot when the event has passed. */
 static void gpi_stage_fly(gpi_stage *stage, gpi_stage_slot *slot) {
     gpi_stage_set(slot, GPI_STAGE_FLYING);
     slot->flight = ++stage->flights;
     gpi_stage_begin(&stage->flying);
 }
 
-/* Bytes on their way on this stream. */
-static uint64_t gpi_stage_flown(const gpi_stage *stage, uint64_t key) {
+/* Bytes that uploads and spans have under way on the stream with this key. */
+static uint64_t gpi_stage_flying_bytes(const gpi_stage *stage, uint64_t key) {
     uint64_t bytes = 0, i;
     for (i = 0; i < stage->top; i++)
         if (gpi_stage_flies(&stage->slots[i]) && stage->slots[i].key == key)
@@ -16185,9 +16244,10 @@ static uint64_t gpi_stage_flown(const gpi_stage *stage, uint64_t key) {
     return bytes;
 }
 
-/* Frees what has landed, one thread at a time, with the lock open while CUDA is asked. Where one
-   flight of a stream is not over, no later one is asked after: so however many streams stand still,
-   the others' slots come free. 1: some have. */
+/* Frees each slot whose event has passed; returns whether there was one. *result becomes the
+   failure of a query, if a query failed. Never waits for the device. The lock is open during each
+   query; `polling` makes this loop one thread's at a time, so a slot that flies stays what it is
+   meanwhile. */
 static int gpi_stage_poll(gpi_stage *stage, gpupool_result *result) {
     uint64_t i, busy_key = 0, busy = UINT64_MAX;
     int landed = 0;
@@ -16197,7 +16257,12 @@ static int gpi_stage_poll(gpi_stage *stage, gpupool_result *result) {
         gpi_stage_slot *slot = &stage->slots[i];
         gpupool_result said;
         int passed;
+        /* Copies of one stream end in the order of their numbers. If copy `busy` of a stream has
+           not ended, later copies of the stream are skipped. Only the latest such stream is
+           remembered: that bounds the queries where one stream stands still, and a second one only
+           costs queries. */
         if (!gpi_stage_flies(slot) || (slot->key == busy_key && slot->flight > busy)) continue;
+        /* top may rise meanwhile; a slot above the old top is seen in this pass or in the next. */
         gpi_host_unlock(&stage->lock);
         said = gpi_driver_event_query(&stage->driver, slot->event, &passed);
         gpi_host_lock(&stage->lock);
@@ -16217,16 +16282,19 @@ static int gpi_stage_poll(gpi_stage *stage, gpupool_result *result) {
 
 /* ---- pinning: the lock is open meanwhile ---- */
 
-/* Pins one slot more, unless all are, another thread is at it, or the host refused just now. 1: it
-   did. */
+/* Pins one more slot; the first call also gets the address range for all slots and their records.
+   Returns whether a slot was added; 0: all are pinned, another thread pins or unpins, or the host
+   refused, now or in the last GPI_STAGE_REFUSED_NS. gpi_thread has the reason of a refusal just
+   now. The lock is held on entry and exit, and open while the host and CUDA work. */
 static int gpi_stage_pin(gpi_stage *stage) {
     uint64_t start = gpi_host_now_ns(), at = stage->pinned_slots * stage->slot_bytes;
-    uint64_t all = stage->count * stage->slot_bytes; /* and behind it, the slots' records */
+    uint64_t all = stage->count * stage->slot_bytes; /* the records lie behind the slots */
     gpupool_result result = GPUPOOL_OK;
     if (stage->pinning || stage->pinned_slots == stage->count) return 0;
     if (stage->refused_ns && start - stage->refused_ns <= GPI_STAGE_REFUSED_NS) return 0;
     stage->pinning = 1;
     gpi_host_unlock(&stage->lock);
+    /* Only this thread changes `pages`: `pinning` keeps the others out. */
     if (!stage->pages.memory &&
         !gpi_host_pages_get(&stage->pages, all, stage->count * sizeof *stage->slots))
         result = gpi_host_fail(GPUPOOL_E_HOST_MEMORY, "the host has no memory for the ring");
@@ -16238,37 +16306,43 @@ static int gpi_stage_pin(gpi_stage *stage) {
     stage->refused_ns = result == GPUPOOL_OK ? 0 : gpi_host_now_ns();
     stage->pin_failures += result != GPUPOOL_OK;
     if (result != GPUPOOL_OK) return 0;
+    /* The records become visible together with the first slot, under the lock. */
     if (!stage->slots) stage->slots = (gpi_stage_slot *)(void *)(stage->pages.memory + all);
     stage->pinned_slots++;
     gpi_ledger_add(&stage->pinned, stage->slot_bytes);
     return 1;
 }
 
-/* Unpins the uppermost slot, if it is free. 0: it is not, or CUDA says no. */
+/* Unpins the highest pinned slot, and gives its pages back to the system. Returns whether it did;
+   0: that slot is in use, another thread pins or unpins, or *result says what CUDA refused. The
+   lock is open meanwhile; CUDA may wait for the device here. */
 static int gpi_stage_unpin(gpi_stage *stage, gpupool_result *result) {
     uint64_t bytes = stage->slot_bytes, at = (stage->pinned_slots - 1) * bytes;
     if (stage->pinning || stage->pinned_slots == stage->top) return 0;
     stage->pinning = 1;
-    stage->pinned_slots--; /* nobody takes it any more */
+    stage->pinned_slots--; /* first, so that no thread takes the slot */
     gpi_host_unlock(&stage->lock);
     *result = gpi_data_unpin(&stage->driver, stage->pages.memory + at);
     if (*result == GPUPOOL_OK) gpi_host_pages_empty(&stage->pages, at, bytes);
     gpi_host_lock(&stage->lock);
     stage->pinning = 0;
     if (*result == GPUPOOL_OK) gpi_ledger_sub(&stage->pinned, bytes);
+    /* CUDA refused: the slot is still pinned and usable. */
     else stage->pinned_slots++;
     return *result == GPUPOOL_OK;
 }
 
-/* Gives all to the driver that is its own; what it does not take back stays. Nothing flies. What is
-   held is no span, and over when the device is idle. */
+/* Gives pinned memory and events back to CUDA. Called by gpupool_ring_destroy, when nothing flies
+   and no span is taken: a slot that is still TAKEN has a copy that failed, which ends when the
+   device is idle. On failure the stage is still usable, and a later call goes on from there. */
 static gpupool_result gpi_stage_close(gpi_stage *stage) {
     gpupool_result result = stage->top ? gpi_driver_wait(&stage->driver) : GPUPOOL_OK;
     uint64_t i, ever = stage->pinned.peak / stage->slot_bytes;
     for (i = 0; i < stage->top && result == GPUPOOL_OK; i++)
-        if (stage->slots[i].state == GPI_STAGE_HELD && stage->slots[i].run)
+        if (stage->slots[i].state == GPI_STAGE_TAKEN && stage->slots[i].run)
             gpi_stage_free(stage, &stage->slots[i]);
     while (result == GPUPOOL_OK && gpi_stage_unpin(stage, &result)) {}
+    /* Slots that were unpinned earlier have events, too: their records stay. */
     for (i = 0; i < ever && result == GPUPOOL_OK; i++)
         result = gpi_driver_forget(&stage->driver, &stage->slots[i].event);
     return result;
@@ -16276,101 +16350,126 @@ static gpupool_result gpi_stage_close(gpi_stage *stage) {
 
 /* == RING =====================================================================================
    Transfers between ordinary host memory, or a file, and the device, through the slots of STAGE.
-   uses: GROUND, HOST, DRIVER, LEDGER, STAGE
+   The calling thread and the ring's workers copy the chunks of a transfer side by side. uses:
+   GROUND, HOST, DRIVER, LEDGER, STAGE
 
-   A transfer has a ticket, and a cursor: where its next chunk begins. Who works for it takes a slot
-   and the next chunk, copies between the host's side and the slot, and has the device copy between
-   the slot and its memory. The order of chunks does not matter, so nobody waits for anybody.
-   Workers take the next chunk of the first transfer in the list that has one. A call that waits
-   for its ticket works for it too.
+       ring->transfers -> ticket 7 -> ticket 8 -> ticket 9 -> NULL       in order of arrival
 
-   An upload that is waited for is queued on the caller's stream, and over once all of it is queued.
-   All others are gated: they run on a stream of the ring's own, and take no slot before the work
-   that came before them on the caller's stream is done. What they hold always comes free. What the
-   former hold may be stuck, behind a stream that waits for something that this thread has yet to
-   do. Hence nobody waits for a slot for ever: a transfer that gets none for a while goes on by
-   CUDA's own staging.
+       a transfer   |  chunks taken by threads  |        chunks to come        |
+                    0                           cursor                         bytes
 
-   To read first: gpi_ring_post, gpi_ring_step, gpi_ring_wait, gpi_ring_worker_loop.
+   A thread that works for a transfer takes a slot and the transfer's next chunk. It copies between
+   the host's side and the slot, and queues the copy between the slot and device memory. Chunks may
+   end in any order, so no thread waits for another one. Workers serve the first transfer in the
+   list that has a chunk for them. A call without a ticket waits for its own transfer, and works for
+   it meanwhile.
 
-   R5  a transfer's cursor is at most its bytes
-   R6  tickets rise along the list of transfers, and are at most the last that was given out */
+   Two kinds of transfer. An upload without a ticket is queued on the caller's stream, and over once
+   its last chunk is queued. Every other transfer is gated: it runs on a stream of the ring's own,
+   and takes no slot until an event has passed, behind the work that the caller's stream had before
+   the call. So the slots of gated transfers always come free. The slots of uploads on a caller's
+   stream may stay FLYING for ever: the stream may wait for something that this thread has yet to
+   do. For that reason no transfer waits for a slot for ever: after GPI_RING_PATIENCE_NS without a
+   slot it goes on by CUDA's own staging, from pageable memory.
+
+   R5  a transfer's cursor is at most its bytes, and no fewer than 0 threads work for it
+   R6  tickets rise along the list of transfers, and are at most the latest that was given out
+
+   Locks: the ring's lock, stage.lock, guards the list, the records and the counters. It is open
+   while bytes are copied and while CUDA, the host's file system or a function of the caller runs. A
+   record stays in the list while `working` counts a thread in it.
+
+   Read first: gpi_ring_post, gpi_ring_step, gpi_ring_advance_up, gpi_ring_stall, gpi_ring_wait,
+   gpi_ring_worker_loop. */
 
 enum {
-    GPI_RING_TINY = 16 << 10,        /* an upload up to here is cheapest by CUDA's own staging */
-    GPI_RING_SMALL = 64 << 10,       /* so is a download; no such upload waits for the stream */
+    GPI_RING_TINY = 16 << 10,        /* bytes: an upload up to here goes by CUDA's own staging */
+    GPI_RING_SMALL = 64 << 10,       /* so does a download; and an upload up to here never waits for
+                                        a slot */
     GPI_RING_LEAST = 128 << 10,      /* the smallest chunk of a larger transfer */
     GPI_RING_HELP = 2 << 20,         /* from here on the workers help */
-    GPI_RING_UNSTAGED = 256 << 10,   /* a step by CUDA's own staging */
-    GPI_RING_AHEAD = 24 << 20,       /* in flight of a stream: 0.5 ms of the link */
-    GPI_RING_PATIENCE_NS = 10000000, /* without a slot, before the first such step */
+    GPI_RING_UNSTAGED = 256 << 10,   /* the largest chunk that goes by CUDA's own staging */
+    GPI_RING_AHEAD = 24 << 20,       /* bytes under way of one stream: 0.5 ms of the link */
+    GPI_RING_PATIENCE_NS = 10000000, /* without a slot, until CUDA's own staging takes over */
     GPI_RING_WORKERS_MOST = 64,
-    GPI_RING_WORKERS = 11,           /* where the program does not say how many */
-    GPI_RING_HANDS = 9,              /* workers for a transfer that is alone */
-    GPI_RING_ROW = 16,               /* chunks that a thread downloads before it looks around */
-    GPI_RING_FAILURES = 64,          /* failed tickets that are remembered */
-    GPI_RING_SPIN = 512,             /* rounds, some 100 us, before a thread sleeps */
-    GPI_RING_SLEEP_NS = 20000,       /* the first sleep; each is so much longer than the last */
-    GPI_RING_LOOK_NS = 5000000,      /* the longest beside transfers */
-    GPI_RING_LEAVE_NS = 1000000000   /* without work, before a worker ends */
+    GPI_RING_WORKERS = 11,           /* the default: see gpi_send_validate */
+    GPI_RING_WORKERS_ALONE = 9,      /* the most that serve a transfer that is alone */
+    GPI_RING_ROW = 16,               /* chunks of a download that a thread takes in a row */
+    GPI_RING_FAILURES = 64,          /* failed tickets whose results are remembered */
+    GPI_RING_SPIN = 512,             /* rounds without work, some 100 us, before a thread sleeps */
+    GPI_RING_SLEEP_NS = 20000,       /* the first sleep; each is longer by this than the one
+                                        before */
+    GPI_RING_LOOK_NS = 5000000,      /* the longest sleep of a thread while there are transfers */
+    GPI_RING_LEAVE_NS = 1000000000   /* without work, until a worker ends */
 };
 
 typedef struct gpi_transfer {
-    struct gpi_transfer *next;
-    const char *call;
+    struct gpi_transfer *next;       /* in the list of transfers, or of spare records */
+    const char *call;                /* the public call's name, for messages */
     const gpi_driver *driver;        /* the ring's */
-    int down;
+    int down;                        /* a gpupool_direction: 1 is to the host */
     unsigned char *device, *host;
-    uint64_t device_pitch, host_pitch, width, bytes; /* bytes: of all rows */
-    gpupool_read_fn reader;
+    uint64_t device_pitch, host_pitch, width, bytes; /* width: of a row; bytes: of all rows */
+    gpupool_read_fn reader;          /* the caller's functions in place of host memory, or NULL */
     gpupool_write_fn writer;
     void *user;
-    gpi_file file;                   /* read if is_file */
+    gpi_file file;                   /* the source if is_file */
     int is_file;
-    uint64_t place;                  /* where in the file it begins */
-    cudaStream_t stream;
-    cudaEvent_t event;               /* behind what came before it, then behind its last chunk */
-    int gated;                       /* the event has not passed yet */
-    int lands;                       /* its last chunk's event is yet to be recorded */
-    int by_cuda;                     /* CUDA itself copies: only its end is waited for */
-    uint64_t cursor;
-    int working;                     /* threads at it */
+    uint64_t file_offset;            /* where in the file the transfer begins */
+    cudaStream_t stream;             /* the caller's; a gated transfer's: one of ring->streams */
+    cudaEvent_t event;               /* gated: behind the caller's earlier work; then, of an upload,
+                                        behind its last chunk */
+    int gated;                       /* the event has not passed yet: no chunk begins */
+    int lands;                       /* a gated upload whose event behind the last chunk is still to
+                                        be recorded */
+    int by_cuda;                     /* all bytes are queued already: only the end is waited for */
+    uint64_t cursor;                 /* where the next chunk begins */
+    int working;                     /* threads that use this record with the lock open */
     gpupool_ticket ticket;
-    uint64_t stalled_ns;             /* since when there was no slot for it; 0: there was */
-    gpupool_result result;
+    uint64_t stalled_ns;             /* since when the transfer has found no slot; 0: it is not
+                                        short of slots */
+    gpupool_result result;           /* the first failure; no chunk begins after it */
     char text[200];
 } gpi_transfer;
 
+/* The result of a ticket that is over, for later calls of gpupool_ring_wait. */
 typedef struct gpi_failure {
     gpupool_ticket ticket;
     gpupool_result result;
     char text[200];
 } gpi_failure;
 
-typedef struct gpi_hand {            /* a worker */
+typedef struct gpi_ring_thread {     /* a worker */
     gpi_worker worker;
     gpupool_ring *ring;
-    int started, running;            /* started: to be joined */
-} gpi_hand;
+    int started, running;            /* started: has a thread to join; running: that thread has not
+                                        ended yet */
+} gpi_ring_thread;
 
 struct gpupool_ring {
     gpi_stage stage;
-    int forks;
+    int forks;                       /* of the process when the ring was created: see HOST */
     gpi_transfer *transfers;         /* in order of arrival */
     gpi_transfer *spare;             /* records to use again, with their events */
-    gpupool_ticket tickets, forgotten; /* the last given out; of failures forgotten, the highest */
-    gpi_failure failures[GPI_RING_FAILURES];
-    uint64_t failure_count;
-    cudaStream_t lists[2];           /* the ring's own streams, up and down; or one for both */
-    uint64_t spans, held, span_bytes;
-    gpi_hand hands[GPI_RING_WORKERS_MOST];
-    int workers_wanted, workers_running, stopping;
-    gpi_stage_clock under_way[2];    /* transfers through the ring */
+    gpupool_ticket tickets, forgotten; /* the latest given out; the highest whose result was dropped
+                                          from `failures` */
+    gpi_failure failures[GPI_RING_FAILURES]; /* a circular buffer */
+    uint64_t failure_count;          /* ever; the next goes to failures[failure_count %
+                                        GPI_RING_FAILURES] */
+    cudaStream_t streams[2];         /* for gated transfers: one up, one down; equal after one was
+                                        destroyed */
+    uint64_t spans, spans_taken, span_bytes; /* the latest span's number; spans that callers have;
+                                                bytes that spans have sent */
+    gpi_ring_thread threads[GPI_RING_WORKERS_MOST];
+    int workers_wanted, workers_running, stopping; /* stopping: the ring is being destroyed, and its
+                                                      workers end */
+    gpi_stage_clock under_way[2];    /* transfers through slots, by direction */
     gpi_stage_clock arriving;        /* chunks that the device copies to the host */
-    gpupool_ring_stats stats;        /* what is only ever added to */
+    gpupool_ring_stats stats;        /* only the fields that are counted up */
 };
 
-/* Number of the broken invariant; 0 if all hold. */
+/* Derives R1 to R6. Returns the number of the first broken invariant; 0 if all hold. The lock is
+   held. */
 static int gpi_ring_check(const gpupool_ring *ring) {
     const gpi_transfer *transfer = ring->transfers;
     gpupool_ticket last = 0;
@@ -16383,6 +16482,8 @@ static int gpi_ring_check(const gpupool_ring *ring) {
     return broken;
 }
 
+/* The ring's lock. With GPUPOOL_CHECK 2 every invariant is checked whenever the lock changes
+   hands. */
 static void gpi_ring_lock(gpupool_ring *ring) {
     gpi_host_lock(&ring->stage.lock);
     GPI_ASSERT(GPUPOOL_CHECK < 2 || gpi_ring_check(ring) == 0);
@@ -16393,6 +16494,8 @@ static void gpi_ring_unlock(gpupool_ring *ring) {
     gpi_host_unlock(&ring->stage.lock);
 }
 
+/* Every public call begins here. E_ARGUMENT for NULL; E_FORKED in a child process, which has no
+   CUDA context and none of the ring's threads. Takes no lock. */
 static gpupool_result gpi_ring_exists(const gpupool_ring *ring, const char *call) {
     gpi_host_begin();
     if (!ring) return gpi_host_fail(GPUPOOL_E_ARGUMENT, "%s: the ring is NULL", call);
@@ -16401,7 +16504,8 @@ static gpupool_result gpi_ring_exists(const gpupool_ring *ring, const char *call
                          "ring, and has no CUDA context", call);
 }
 
-/* Public calls that come near the driver begin here, with the lock, and end with leave. */
+/* The way in for public calls that use CUDA or change the ring: on success the device's context is
+   current and the lock is held, and the call ends with gpi_ring_leave. On failure neither is so. */
 static gpupool_result gpi_ring_enter(gpupool_ring *ring, const char *call, gpi_visit *visit) {
     int reset = 0;
     gpupool_result result = gpi_ring_exists(ring, call);
@@ -16417,6 +16521,8 @@ static gpupool_result gpi_ring_enter(gpupool_ring *ring, const char *call, gpi_v
     return result;
 }
 
+/* The way out: opens the lock, restores the caller's context, and records success for the
+   thread. */
 static gpupool_result gpi_ring_leave(gpupool_ring *ring, const gpi_visit *visit,
                                      gpupool_result result) {
     gpi_ring_unlock(ring);
@@ -16426,8 +16532,10 @@ static gpupool_result gpi_ring_leave(gpupool_ring *ring, const gpi_visit *visit,
 
 /* ---- a transfer's bytes: without the lock ---- */
 
-/* Between the host's memory and the ring's. A download's are not read soon, and go past the
-   processor's caches; an upload's are, by the device. */
+/* Copies `bytes` from byte `at` of the transfer on between its host memory and `memory`, row by
+   row: `at` counts the bytes of the rows only, without what lies between them. A large download
+   goes past the processor's caches, since the host does not read it soon. An upload does not, since
+   the device reads the slot at once. */
 static void gpi_ring_move_rows(const gpi_transfer *transfer, unsigned char *memory, uint64_t at,
                                uint64_t bytes) {
     while (bytes > 0) {
@@ -16443,12 +16551,14 @@ static void gpi_ring_move_rows(const gpi_transfer *transfer, unsigned char *memo
     }
 }
 
-/* The same, or by the caller's function, or out of a file. */
+/* Does the same, or calls the caller's function, or reads the file. E_CALLBACK if the function did
+   not return 0; E_FILE from the file. The function may make CUDA calls: gpi_driver_come_back makes
+   the ring's context current again. */
 static gpupool_result gpi_ring_move(const gpupool_ring *ring, const gpi_transfer *transfer,
                                     unsigned char *memory, uint64_t at, uint64_t bytes) {
     int said = 0;
     if (transfer->is_file)
-        return gpi_file_read(&transfer->file, memory, transfer->place + at, bytes);
+        return gpi_file_read(&transfer->file, memory, transfer->file_offset + at, bytes);
     if (transfer->reader) said = transfer->reader(memory, (size_t)bytes, at, transfer->user);
     else if (transfer->writer) said = transfer->writer(memory, (size_t)bytes, at, transfer->user);
     else gpi_ring_move_rows(transfer, memory, at, bytes);
@@ -16458,7 +16568,9 @@ static gpupool_result gpi_ring_move(const gpupool_ring *ring, const gpi_transfer
                          transfer->reader ? "read" : "write", said, at);
 }
 
-/* Queues the copy between the device and the host's memory, where rows are a pitch apart. */
+/* Queues the copy of `bytes` from byte `at` of the transfer on between `memory` and the device.
+   `pitch` is the distance between rows in `memory`. A chunk is whole rows or lies within a row, as
+   gpi_ring_chunk cuts it, so one 2D copy is enough. */
 static gpupool_result gpi_ring_queue(const gpi_transfer *transfer, unsigned char *memory,
                                      uint64_t pitch, uint64_t at, uint64_t bytes) {
     uint64_t column = at % transfer->width;
@@ -16474,15 +16586,18 @@ static gpupool_result gpi_ring_queue(const gpi_transfer *transfer, unsigned char
     return gpi_data_copy(transfer->driver, &copy, transfer->stream, NULL);
 }
 
-/* By which a stream is known: to each thread cudaStreamPerThread is another one. */
+/* The number by which a stream is told from others. cudaStreamPerThread is one handle for a
+   different stream in each thread, so its key has the thread's number, and is odd, as no handle
+   is. */
 static uint64_t gpi_ring_key(cudaStream_t stream) {
     if (stream == cudaStreamPerThread) return gpi_host_thread_number() << 1 | 1;
     return (uint64_t)(uintptr_t)stream;
 }
 
-/* Queues a slot's copy, or a span's, which CUDA takes from one registered slot at a time; and the
-   event behind. *lost is set where something was queued, the call has
-   failed, and that is not known to be over. */
+/* Queues the copy of a slot, or of a span's slots, and records the slot's event behind the copy.
+   CUDA refuses a copy that crosses two ranges that were registered one by one, so each slot is a
+   copy of its own. *lost: 1 if some copy was queued, the call failed, and waiting for the stream
+   failed too: the device may still use the slots. */
 static gpupool_result gpi_ring_send(const gpupool_ring *ring, gpi_stage_slot *slot,
                                     const gpi_transfer *transfer, int *lost) {
     const gpi_driver *driver = &ring->stage.driver;
@@ -16497,6 +16612,7 @@ static gpupool_result gpi_ring_send(const gpupool_ring *ring, gpi_stage_slot *sl
     }
     slot->key = gpi_ring_key(transfer->stream);
     if (result == GPUPOOL_OK) result = gpi_driver_record(driver, &slot->event, transfer->stream);
+    /* Queued in part: wait, so that the slots can be used again at once. */
     if (*lost)
         *lost = result != GPUPOOL_OK && driver->stream_sync(transfer->stream) != CUDA_SUCCESS;
     return result;
@@ -16504,12 +16620,16 @@ static gpupool_result gpi_ring_send(const gpupool_ring *ring, gpi_stage_slot *sl
 
 /* ---- chunks: the lock is held on entry and exit, and open while bytes or calls are made ---- */
 
+/* Makes `result` the transfer's result, with this thread's message. The first failure stays, since
+   later ones are mostly its consequences. */
 static void gpi_ring_fail(gpi_transfer *transfer, gpupool_result result) {
     if (result == GPUPOOL_OK || transfer->result != GPUPOOL_OK) return; /* the first says why */
     transfer->result = result;
     memcpy(transfer->text, gpi_thread.draft, sizeof transfer->text - 1);
 }
 
+/* Whether another chunk may begin; and whether the transfer may leave the list: no chunk is to
+   come, no thread works for it, and a gated one's event has passed. */
 static int gpi_ring_has_more(const gpi_transfer *transfer) {
     return transfer->cursor < transfer->bytes && transfer->result == GPUPOOL_OK;
 }
@@ -16519,9 +16639,11 @@ static int gpi_ring_is_over(const gpi_transfer *transfer) {
            !gpi_ring_has_more(transfer);
 }
 
-/* Bytes of the next chunk. Small at first, so that the device starts early; and at the end, so that
-   all threads are done at the same time. Whole rows, or a part of one. Of a file, to the end of a
-   page: whole pages can be read past the page cache, into a slot that begins as the page does. */
+/* Bytes of the next chunk, at most `most` and a slot. Chunks are small at first, so that the device
+   starts early, and small at the end, so that all threads end at about the same time. A chunk is
+   whole rows or a part of one row. A chunk of a file ends at the end of a page of the file: whole
+   pages can be read with O_DIRECT, past the page cache, into a slot that begins as the page
+   does. */
 static uint64_t gpi_ring_chunk(const gpupool_ring *ring, const gpi_transfer *transfer,
                                uint64_t most) {
     uint64_t left = transfer->bytes - transfer->cursor, width = transfer->width;
@@ -16529,40 +16651,48 @@ static uint64_t gpi_ring_chunk(const gpupool_ring *ring, const gpi_transfer *tra
     most = gpi_ground_min(most, ring->stage.slot_bytes);
     most = gpi_ground_min(most, gpi_ground_max(transfer->cursor / threads, GPI_RING_LEAST * 2));
     most = gpi_ground_min(most, gpi_ground_max(left / (2 * threads), GPI_RING_LEAST));
-    most = gpi_ground_up(most, GPI_PAGE_BYTES); /* no more than a slot, which is whole pages */
-    if (transfer->is_file) most -= (transfer->place + transfer->cursor) % GPI_PAGE_BYTES;
+    most = gpi_ground_up(most, GPI_PAGE_BYTES); /* not above a slot, which is whole pages */
+    if (transfer->is_file) most -= (transfer->file_offset + transfer->cursor) % GPI_PAGE_BYTES;
     if (width == transfer->bytes) return gpi_ground_min(most, left);
     if (column || width > most) return gpi_ground_min(most, width - column);
     return gpi_ground_min(most / width * width, left);
 }
 
-/* Slots side by side, if asking after what flies and pinning more can make some. That the host
-   does not pin more is no failure: a transfer goes on with what there is. */
+/* Takes `run` neighbouring slots: free ones, else slots whose copies have ended by now, else slots
+   that it pins. NULL: none now; *result has the failure if CUDA reported one. That the host pins no
+   more is no failure, since the transfer can go on with fewer slots. The lock is open in
+   between. */
 static gpi_stage_slot *gpi_ring_slots(gpupool_ring *ring, uint64_t run, gpupool_result *result) {
     gpi_stage *stage = &ring->stage;
     gpi_stage_slot *slot;
+    /* Freeing early keeps the slots in use few, and those in the processor's caches. */
     if (stage->flying.now > (uint64_t)ring->workers_running + 1)
         gpi_stage_poll(stage, result); /* few slots in use stay in the processor's caches */
     slot = gpi_stage_take(stage, run);
     if (!slot && gpi_stage_poll(stage, result)) slot = gpi_stage_take(stage, run);
     while (!slot && *result == GPUPOOL_OK && gpi_stage_pin(stage))
         slot = gpi_stage_take(stage, run);
-    if (slot) *result = GPUPOOL_OK; /* whatever was answered on the way */
+    if (slot) *result = GPUPOOL_OK; /* a query may have failed on the way, but the slots are
+                                       there */
     return slot;
 }
 
-/* More in flight would not make the link busier, only take room from other transfers. */
+/* Whether enough of the transfer's stream is under way. More would not make the link busier, and
+   would take slots from other transfers. */
 static int gpi_ring_is_ahead(const gpupool_ring *ring, const gpi_transfer *transfer) {
-    return gpi_stage_flown(&ring->stage, gpi_ring_key(transfer->stream)) >=
+    return gpi_stage_flying_bytes(&ring->stage, gpi_ring_key(transfer->stream)) >=
            gpi_ground_max(GPI_RING_AHEAD, 4 * ring->stage.slot_bytes);
 }
 
+/* The transfer is not short of slots any more. Adds the time without a slot to the statistics. */
 static void gpi_ring_unstall(gpupool_ring *ring, gpi_transfer *transfer) {
     if (transfer->stalled_ns) ring->stats.wait_ns += gpi_host_now_ns() - transfer->stalled_ns;
     transfer->stalled_ns = 0;
 }
 
-/* A chunk begins: its slot, and its part of the transfer. NULL: there is no slot, or no chunk. */
+/* Begins a chunk: takes a slot, notes the chunk in the slot, and advances the cursor. NULL: no
+   chunk is left, no slot can be had, or the stream is far enough ahead. Pins slots and queries
+   events, with the lock open. */
 static gpi_stage_slot *gpi_ring_begin(gpupool_ring *ring, gpi_transfer *transfer) {
     gpupool_result result = GPUPOOL_OK;
     gpi_stage_slot *slot = NULL;
@@ -16571,27 +16701,32 @@ static gpi_stage_slot *gpi_ring_begin(gpupool_ring *ring, gpi_transfer *transfer
     if (result == GPUPOOL_OK && !gpi_ring_is_ahead(ring, transfer))
         slot = gpi_ring_slots(ring, 1, &result);
     gpi_ring_fail(transfer, result);
-    if (slot && !gpi_ring_has_more(transfer)) { /* the lock was open */
+    if (slot && !gpi_ring_has_more(transfer)) { /* other threads took the last chunk while the lock
+                                                   was open */
         gpi_stage_free(&ring->stage, slot);
         slot = NULL;
     }
     if (!slot) return NULL;
     slot->offset = transfer->cursor;
     slot->length = gpi_ring_chunk(ring, transfer, UINT64_MAX);
-    if (transfer->is_file) slot->skip = (transfer->place + slot->offset) % GPI_PAGE_BYTES;
+    /* O_DIRECT wants the memory aligned as the file offset is: bytes start as far into the slot as
+       into their page of the file. */
+    if (transfer->is_file) slot->skip = (transfer->file_offset + slot->offset) % GPI_PAGE_BYTES;
     transfer->cursor += slot->length;
     gpi_ring_unstall(ring, transfer);
     return slot;
 }
 
-/* What becomes of a chunk's slot: it is free again, or if something queued may still use it, it is
-   held until the ring ends. */
+/* Ends the use of a chunk's slot after a failure, or after a download. `lost` (see gpi_ring_send):
+   the device may still use the slot, so the slot stays TAKEN until the ring is destroyed. */
 static void gpi_ring_drop(gpupool_ring *ring, gpi_stage_slot *slot, int lost) {
-    if (lost) gpi_stage_set(slot, GPI_STAGE_HELD);
+    if (lost) gpi_stage_set(slot, GPI_STAGE_TAKEN);
     else gpi_stage_free(&ring->stage, slot);
 }
 
-/* An upload's chunk: its bytes fill the slot, which then flies. */
+/* An upload's chunk: fills the slot from the host's side, and queues the copy to the device. The
+   slot then flies. The caller has `working` counted up, so the record stays while the lock is
+   open. */
 static void gpi_ring_advance_up(gpupool_ring *ring, gpi_transfer *transfer, gpi_stage_slot *slot) {
     unsigned char *memory = gpi_stage_memory(&ring->stage, slot);
     gpupool_result result;
@@ -16609,7 +16744,8 @@ static void gpi_ring_advance_up(gpupool_ring *ring, gpi_transfer *transfer, gpi_
     gpi_stage_fly(&ring->stage, slot);
 }
 
-/* The next chunk of a download is on its way from the device. NULL: there is none, or no slot. */
+/* Queues the copy of a download's chunk into its slot. Returns the slot; NULL: `slot` is NULL, or
+   the copy failed, and then the transfer has failed and the slot is dropped. */
 static gpi_stage_slot *gpi_ring_fetch(gpupool_ring *ring, gpi_transfer *transfer,
                                       gpi_stage_slot *slot) {
     gpupool_result result;
@@ -16626,7 +16762,9 @@ static gpi_stage_slot *gpi_ring_fetch(gpupool_ring *ring, gpi_transfer *transfer
     return NULL;
 }
 
-/* A chunk has been fetched: waits for it, and empties the slot. */
+/* Waits on the host for a fetched chunk, and copies it from the slot to the host's side. A failed
+   wait is tried once more on the stream: only if that fails too, the device may still write to the
+   slot. */
 static void gpi_ring_empty(gpupool_ring *ring, gpi_transfer *transfer, gpi_stage_slot *slot) {
     const gpi_driver *driver = &ring->stage.driver;
     unsigned char *memory = gpi_stage_memory(&ring->stage, slot);
@@ -16647,9 +16785,10 @@ static void gpi_ring_empty(gpupool_ring *ring, gpi_transfer *transfer, gpi_stage
     gpi_ring_drop(ring, slot, lost);
 }
 
-/* Chunks of a download, one on its way while the one before is emptied: with one slot a thread all
-   threads wait for the device, and then it for all of them (seen on an H100: 31 instead of 51
-   GB/s). Not more than some in a row, since other transfers may have come. */
+/* Downloads chunks: while one is copied to the host's side, the next is already on its way from the
+   device. With one slot a thread, all threads wait for the device and then the device for all
+   threads (measured on an H100: 31 instead of 51 GB/s). Stops after GPI_RING_ROW chunks, since
+   other transfers may have come. */
 static void gpi_ring_advance_down(gpupool_ring *ring, gpi_transfer *transfer,
                                   gpi_stage_slot *slot) {
     int left = GPI_RING_ROW;
@@ -16662,8 +16801,9 @@ static void gpi_ring_advance_down(gpupool_ring *ring, gpi_transfer *transfer,
     }
 }
 
-/* The next chunk by CUDA's own staging: through pageable memory, which CUDA has done with, or
-   filled, once it has taken the copy. */
+/* The next chunk without a slot, through pageable memory. CUDA copies such memory before the call
+   returns, or fills it, so it is freed at once. The call may wait for the stream. Returns 1:
+   something was done. */
 static int gpi_ring_advance_unstaged(gpupool_ring *ring, gpi_transfer *transfer) {
     uint64_t at = transfer->cursor, bytes = gpi_ring_chunk(ring, transfer, GPI_RING_UNSTAGED);
     gpupool_result result = GPUPOOL_OK;
@@ -16686,14 +16826,16 @@ static int gpi_ring_advance_unstaged(gpupool_ring *ring, gpi_transfer *transfer)
     return 1;
 }
 
-/* For a transfer that found no slot: after a while it goes on by CUDA's own staging. Not while
-   slots of its stream are on their way: where they do not get on, it could not either. But what
-   CUDA stages without a wait goes at once, so that small uploads behind a busy stream return. */
+/* For a transfer that found no slot. Once it has waited for GPI_RING_PATIENCE_NS it goes on by
+   CUDA's own staging; returns whether it did. While slots of the same stream fly, it only waits: if
+   they do not end, CUDA's staging on that stream would not end either. Two cases do not wait: a
+   small upload, which CUDA stages without a wait for the stream, so that the call returns even
+   behind a busy stream; and a ring that has no pinned slot at all. */
 static int gpi_ring_stall(gpupool_ring *ring, gpi_transfer *transfer) {
     uint64_t now = gpi_host_now_ns();
     int at_once = transfer->bytes <= GPI_RING_SMALL;
     if (!gpi_ring_has_more(transfer) || transfer->gated || transfer->working) return 0;
-    if (!at_once && gpi_stage_flown(&ring->stage, gpi_ring_key(transfer->stream))) return 0;
+    if (!at_once && gpi_stage_flying_bytes(&ring->stage, gpi_ring_key(transfer->stream))) return 0;
     ring->stats.waits += !transfer->stalled_ns;
     if (!transfer->stalled_ns) transfer->stalled_ns = now;
     if (!at_once && ring->stage.pinned_slots && now - transfer->stalled_ns < GPI_RING_PATIENCE_NS)
@@ -16703,27 +16845,30 @@ static int gpi_ring_stall(gpupool_ring *ring, gpi_transfer *transfer) {
 
 /* ---- the list of transfers ---- */
 
-/* Wakes the threads that sleep. */
+/* Wakes all threads that sleep in gpi_ring_sleep, of this ring and of others. Opens the lock. */
 static void gpi_ring_wake(gpupool_ring *ring) {
-    gpi_stage_tell(&ring->stage);
+    gpi_stage_announce(&ring->stage);
     gpi_ring_unlock(ring);
     gpi_host_gate_turn(&gpi_process.gate);
     gpi_ring_lock(ring);
 }
 
+/* Adds a transfer that succeeded to the statistics. */
 static void gpi_ring_count(gpupool_ring *ring, const gpi_transfer *done) {
     ring->stats.transfers[done->down]++;
     if (done->by_cuda) ring->stats.direct_bytes[done->down] += done->bytes;
     else ring->stats.staged_bytes[done->down] += done->bytes;
 }
 
-static void gpi_ring_spare(gpupool_ring *ring, gpi_transfer *record) {
+/* Keeps a record, and the event in it, for a later transfer. */
+static void gpi_ring_keep_record(gpupool_ring *ring, gpi_transfer *record) {
     record->next = ring->spare;
     ring->spare = record;
 }
 
-/* A transfer is over, and leaves the list. What failed is remembered; so is a success after the
-   failures of later tickets were forgotten, that would be taken for one of them. */
+/* Takes a transfer that is over off the list, and wakes those that wait for it. Remembers its
+   result if it failed. A success is remembered, too, if a failure with a higher ticket was dropped
+   from `failures`: tickets up to `forgotten` are refused unless they are found there. */
 static void gpi_ring_finish(gpupool_ring *ring, gpi_transfer *transfer) {
     gpi_transfer **link = &ring->transfers;
     while (*link != transfer) link = &(*link)->next;
@@ -16739,12 +16884,12 @@ static void gpi_ring_finish(gpupool_ring *ring, gpi_transfer *transfer) {
     if (transfer->result == GPUPOOL_OK) gpi_ring_count(ring, transfer);
     if (!transfer->by_cuda) gpi_stage_end(&ring->under_way[transfer->down]);
     if (transfer->is_file) gpi_file_close(&transfer->file);
-    gpi_ring_spare(ring, transfer);
+    gpi_ring_keep_record(ring, transfer);
     gpi_ring_wake(ring);
 }
 
-/* Whether the event has passed. Where CUDA does not say, the transfer has failed; what was queued
-   for it is waited for. */
+/* Asks CUDA whether a gated transfer's event has passed. If the query fails, the transfer has
+   failed; the chunks that it had queued are then waited for. The lock is open meanwhile. */
 static int gpi_ring_gate_passed(gpupool_ring *ring, gpi_transfer *transfer) {
     gpupool_result result;
     int passed = 0;
@@ -16757,7 +16902,9 @@ static int gpi_ring_gate_passed(gpupool_ring *ring, gpi_transfer *transfer) {
     return !transfer->gated;
 }
 
-/* All that a gated upload has to queue is queued: it is over when that has arrived. */
+/* A gated upload has queued its last chunk. Records an event behind it, and gates the transfer
+   again: it is over when the event has passed. Where no event can be had, waits for the stream
+   instead. */
 static void gpi_ring_land(gpupool_ring *ring, gpi_transfer *transfer) {
     gpupool_result result;
     gpi_ring_unlock(ring);
@@ -16769,17 +16916,19 @@ static void gpi_ring_land(gpupool_ring *ring, gpi_transfer *transfer) {
     transfer->lands = 0;
 }
 
-/* Does one thing for a transfer; the record may be another one's after a 1. 0: there is nothing
-   that this thread could do for it now. */
+/* Does one thing for a transfer: begins and advances a chunk, lands it, or takes it off the list.
+   Returns 0 if this thread can do nothing for it now. After a 1 the record may belong to another
+   transfer already. The lock is open in between. */
 static int gpi_ring_step(gpupool_ring *ring, gpi_transfer *transfer) {
     gpi_stage_slot *slot = NULL;
     int did = 0;
-    transfer->working++; /* it stays while the lock is open */
+    transfer->working++; /* the record stays while the lock is open */
     if (!transfer->gated || gpi_ring_gate_passed(ring, transfer)) {
         slot = gpi_ring_begin(ring, transfer);
         did = slot != NULL;
         if (slot && transfer->down) gpi_ring_advance_down(ring, transfer, slot);
         else if (slot) gpi_ring_advance_up(ring, transfer, slot);
+        /* Only the last thread in the transfer may land it: others may still queue chunks. */
         if (transfer->lands && transfer->working == 1 && !gpi_ring_has_more(transfer))
             gpi_ring_land(ring, transfer);
     }
@@ -16789,13 +16938,18 @@ static int gpi_ring_step(gpupool_ring *ring, gpi_transfer *transfer) {
     return 1;
 }
 
+/* What a thread does first. Workers prefer one direction each, so that both directions go on at
+   once. A caller that waits for something else leaves transfers with functions alone: such a
+   function may wait for this very thread. */
 typedef enum gpi_ring_role {
-    GPI_RING_UPLOADS = GPUPOOL_UP,     /* a worker that does these first */
-    GPI_RING_DOWNLOADS = GPUPOOL_DOWN, /* or these, so that both go on at once */
-    GPI_RING_CALLER                    /* of something else: a function may wait for this thread */
+    GPI_RING_UPLOADS = GPUPOOL_UP,     /* even workers */
+    GPI_RING_DOWNLOADS = GPUPOOL_DOWN, /* odd workers */
+    GPI_RING_CALLER                    /* a thread in a call of the ring, outside of its own
+                                          transfer */
 } gpi_ring_role;
 
-/* One thing for any of the transfers, or for what flies. */
+/* Does one thing for any of the transfers; else frees slots whose copies have ended. Returns
+   whether there was something. Two passes: the role's own direction first. */
 static int gpi_ring_work(gpupool_ring *ring, gpi_ring_role role) {
     gpupool_result result = GPUPOOL_OK;
     int pass = role == GPI_RING_CALLER;
@@ -16805,7 +16959,9 @@ static int gpi_ring_work(gpupool_ring *ring, gpi_ring_role role) {
             if (role == GPI_RING_CALLER ? transfer->reader || transfer->writer
                                         : (transfer->down == (int)role) == pass) continue;
             if (gpi_ring_step(ring, transfer)) return 1;
-            if (transfer->stream == ring->lists[transfer->down] && gpi_ring_stall(ring, transfer))
+            /* A transfer on the caller's stream is not moved along by CUDA's staging here: that
+               could make this thread wait for the caller's stream. */
+            if (transfer->stream == ring->streams[transfer->down] && gpi_ring_stall(ring, transfer))
                 return 1; /* on the caller's stream, that would wait */
         }
     }
@@ -16814,7 +16970,7 @@ static int gpi_ring_work(gpupool_ring *ring, gpi_ring_role role) {
 
 /* ---- threads without work, and workers ---- */
 
-/* Sleeps so long at most. 0: nobody woke it. */
+/* Sleeps for at most `ns`, with the lock open. Returns whether it was woken. */
 static int gpi_ring_sleep(gpupool_ring *ring, uint64_t ns) {
     gpi_gate *gate = &gpi_process.gate;
     unsigned seen = gpi_host_gate_seen(gate);
@@ -16824,8 +16980,9 @@ static int gpi_ring_sleep(gpupool_ring *ring, uint64_t ns) {
     return gpi_host_gate_seen(gate) != seen;
 }
 
-/* For a thread that found nothing to do: it looks for news without the lock, or it would be in the
-   way of those that work; then it sleeps, the longer the more often, for nobody may wake it. */
+/* For a thread that found nothing to do: waits for news, with the lock open, so as not to be in the
+   way of those that work. After GPI_RING_SPIN rounds it sleeps, longer each time, for at most
+   most_ns. It does not rely on being woken, since the end of a copy wakes no thread. */
 static void gpi_ring_idle(gpupool_ring *ring, unsigned *round, uint64_t most_ns) {
     unsigned news = ring->stage.news, i;
     if (*round >= GPI_RING_SPIN) {
@@ -16838,58 +16995,66 @@ static void gpi_ring_idle(gpupool_ring *ring, unsigned *round, uint64_t most_ns)
     gpi_ring_lock(ring);
 }
 
-/* There was work, after so many rounds without: others may sleep. */
+/* There was work again. If this thread has slept before, others may sleep still: wakes them. */
 static void gpi_ring_busy(gpupool_ring *ring, unsigned *round) {
     if (*round >= GPI_RING_SPIN) gpi_ring_wake(ring);
     *round = 0;
 }
 
-/* More threads at one transfer would only be in each other's way, in CUDA's locks most of all.
-   After a reset CUDA may crash where it is asked after the ring's streams and events. */
-static int gpi_ring_wants(const gpupool_ring *ring, const gpi_hand *hand) {
+/* Whether a worker is to look for work. More than GPI_RING_WORKERS_ALONE threads in one transfer
+   only wait for each other, in CUDA's locks most of all. After a device reset there is none: CUDA
+   may crash if it is asked for the ring's streams and events. */
+static int gpi_ring_wants(const gpupool_ring *ring, const gpi_ring_thread *thread) {
     int reset;
     if (!ring->transfers) return 0;
-    if (!ring->transfers->next && hand - ring->hands >= GPI_RING_HANDS) return 0;
+    if (!ring->transfers->next && thread - ring->threads >= GPI_RING_WORKERS_ALONE) return 0;
     return gpi_driver_was_reset(&ring->stage.driver, &reset) != GPUPOOL_OK || !reset;
 }
 
+/* Whether workers are to end: the ring is being destroyed, or the process is ending. */
 static int gpi_ring_stops(const gpupool_ring *ring) {
     return ring->stopping || GPI_READ(&gpi_process.ending);
 }
 
-/* A worker that has nothing to do for long ends: so does a program whose other threads have. */
-static void gpi_ring_worker_loop(gpupool_ring *ring, const gpi_hand *hand) {
-    gpi_ring_role role = (hand - ring->hands) % 2 ? GPI_RING_DOWNLOADS : GPI_RING_UPLOADS;
+/* A worker's life, with the lock held on entry and exit. A worker ends after GPI_RING_LEAVE_NS
+   without work: then a program ends when its own threads have ended. */
+static void gpi_ring_worker_loop(gpupool_ring *ring, const gpi_ring_thread *thread) {
+    gpi_ring_role role = (thread - ring->threads) % 2 ? GPI_RING_DOWNLOADS : GPI_RING_UPLOADS;
     unsigned round = 0;
     while (!gpi_ring_stops(ring)) {
-        int wanted = gpi_ring_wants(ring, hand);
+        int wanted = gpi_ring_wants(ring, thread);
         if (wanted && gpi_ring_work(ring, role)) gpi_ring_busy(ring, &round);
         else if (wanted || round < GPI_RING_SPIN) gpi_ring_idle(ring, &round, UINT64_MAX);
         else if (gpi_ring_sleep(ring, GPI_RING_LEAVE_NS)) round = 0;
-        else if (!gpi_ring_wants(ring, hand)) break;
+        else if (!gpi_ring_wants(ring, thread)) break;
     }
 }
 
+/* The worker's thread function. `thread` is its record in the ring, which stays until it is
+   joined. */
 static void gpi_ring_worker(void *user) {
-    gpi_hand *hand = (gpi_hand *)user;
-    gpupool_ring *ring = hand->ring;
+    gpi_ring_thread *thread = (gpi_ring_thread *)user;
+    gpupool_ring *ring = thread->ring;
     gpi_visit visit;
     if (gpi_driver_enter(&ring->stage.driver, &visit) == GPUPOOL_OK) {
         gpi_ring_lock(ring);
-        gpi_ring_worker_loop(ring, hand);
+        gpi_ring_worker_loop(ring, thread);
         gpi_ring_unlock(ring);
         gpi_driver_leave(&visit);
     }
     gpi_host_count_worker(-1);
     gpi_ring_lock(ring);
-    hand->running = 0;
+    thread->running = 0;
     ring->workers_running--;
-    if (!ring->stopping && gpi_host_thread_leave()) hand->started = 0;
+    /* A worker that ends by itself detaches, so that nobody has to join it; gpi_ring_dismiss joins
+       others. */
+    if (!ring->stopping && gpi_host_thread_leave()) thread->started = 0;
     gpi_ring_unlock(ring);
 }
 
-/* A worker in the middle of a CUDA call while CUDA is taken down could crash the process on its way
-   out. One that calls exit itself is not waited for longer than a second. */
+/* Runs at exit. A worker in the middle of a CUDA call while CUDA is taken down could crash the
+   process: waits until all workers have ended, for at most a second, since a worker may itself have
+   called exit. In a forked child the count of workers is 0. */
 static void gpi_ring_at_exit(void) {
     uint64_t start = gpi_host_now_ns();
     if (gpi_host_count_worker(0) == 0) return; /* or a child, that has none */
@@ -16898,47 +17063,51 @@ static void gpi_ring_at_exit(void) {
     while (gpi_host_count_worker(0) && gpi_host_now_ns() - start < 1000000000u) gpi_host_idle(64);
 }
 
-static void gpi_ring_join(gpi_hand *hand) {
-    if (hand->started) gpi_host_thread_join(&hand->worker);
-    hand->started = 0;
+/* Joins a worker that has ended or is about to end. */
+static void gpi_ring_join(gpi_ring_thread *thread) {
+    if (thread->started) gpi_host_thread_join(&thread->worker);
+    thread->started = 0;
 }
 
-/* Starts the workers that are not there: with the first transfer that is worth it. */
+/* Starts the workers that do not run. Called for the first transfer that is worth it, and again
+   after workers have ended. The lock is open while a thread is started. */
 static void gpi_ring_staff(gpupool_ring *ring) {
     int i, started;
     for (i = 0; i < ring->workers_wanted && !gpi_ring_stops(ring); i++) {
-        gpi_hand *hand = &ring->hands[i];
-        if (hand->running) continue;
-        gpi_ring_join(hand); /* it has ended */
-        hand->ring = ring;
-        hand->running = hand->started = 1;
+        gpi_ring_thread *thread = &ring->threads[i];
+        if (thread->running) continue;
+        gpi_ring_join(thread); /* it has ended */
+        thread->ring = ring;
+        thread->running = thread->started = 1;
         ring->workers_running++;
         gpi_host_count_worker(1);
         gpi_ring_unlock(ring);
-        started = gpi_host_thread_start(&hand->worker, gpi_ring_worker, hand);
+        started = gpi_host_thread_start(&thread->worker, gpi_ring_worker, thread);
         gpi_ring_lock(ring);
         if (started) continue;
         gpi_host_count_worker(-1);
-        hand->running = hand->started = 0;
+        thread->running = thread->started = 0;
         ring->workers_running--;
-        ring->workers_wanted = i; /* the system has no more threads for us */
+        ring->workers_wanted = i; /* the system has no more threads for the ring */
     }
 }
 
+/* Ends all workers and joins them, for gpupool_ring_destroy. The lock is open meanwhile. */
 static void gpi_ring_dismiss(gpupool_ring *ring) {
     int i;
     ring->stopping = 1;
     gpi_ring_wake(ring);
     gpi_ring_unlock(ring);
-    for (i = 0; i < GPI_RING_WORKERS_MOST; i++) gpi_ring_join(&ring->hands[i]);
+    for (i = 0; i < GPI_RING_WORKERS_MOST; i++) gpi_ring_join(&ring->threads[i]);
     gpi_ring_lock(ring);
     ring->stopping = 0;
 }
 
 /* ---- tickets ---- */
 
-/* Puts a transfer in the list, with a ticket. A gated one begins behind what the caller's stream
-   has been given so far. */
+/* Appends the transfer that `plan` describes to the list, and gives it a ticket. A gated transfer
+   gets an event on the caller's stream first, and then runs on the ring's own stream. On failure
+   (host memory, CUDA's event) nothing is changed. The lock is open in between. */
 static gpupool_result gpi_ring_post(gpupool_ring *ring, gpi_transfer *plan,
                                     gpupool_ticket *ticket) {
     gpi_transfer *record = ring->spare, **link = &ring->transfers;
@@ -16950,24 +17119,25 @@ static gpupool_result gpi_ring_post(gpupool_ring *ring, gpi_transfer *plan,
     if (!record) result = gpi_host_no_memory();
     else if (plan->gated) result = gpi_driver_record(plan->driver, &record->event, plan->stream);
     gpi_ring_lock(ring);
-    if (record && result != GPUPOOL_OK) gpi_ring_spare(ring, record);
+    if (record && result != GPUPOOL_OK) gpi_ring_keep_record(ring, record);
     if (result != GPUPOOL_OK) return result;
-    event = record->event;
+    event = record->event; /* the record's own, new or from its last use */
     *record = *plan;
     record->event = event;
-    if (plan->gated) record->stream = ring->lists[plan->down];
+    if (plan->gated) record->stream = ring->streams[plan->down];
     *ticket = record->ticket = ++ring->tickets;
     while (*link) link = &(*link)->next;
     *link = record;
     if (!plan->by_cuda) gpi_stage_begin(&ring->under_way[plan->down]);
-    plan->is_file = 0; /* the record closes it */
+    plan->is_file = 0; /* the record closes the file from now on */
     return GPUPOOL_OK;
 }
 
-/* What is known of a ticket that is in the list no more. */
-static gpupool_result gpi_ring_told(const gpupool_ring *ring, gpupool_ticket ticket) {
-    uint64_t i, owner = gpi_ground_min(ring->failure_count, GPI_RING_FAILURES);
-    for (i = 0; i < owner; i++) {
+/* The result of a ticket that is not in the list. A ticket above `forgotten` that is not among the
+   failures has succeeded. E_ARGUMENT: never given out, or too old to tell. */
+static gpupool_result gpi_ring_result_of(const gpupool_ring *ring, gpupool_ticket ticket) {
+    uint64_t i, count = gpi_ground_min(ring->failure_count, GPI_RING_FAILURES);
+    for (i = 0; i < count; i++) {
         const gpi_failure *failure = &ring->failures[i];
         if (failure->ticket != ticket) continue;
         return failure->result == GPUPOOL_OK ? GPUPOOL_OK
@@ -16981,15 +17151,15 @@ static gpupool_result gpi_ring_told(const gpupool_ring *ring, gpupool_ticket tic
                          "before the last %d failures, and forgotten", ticket, GPI_RING_FAILURES);
 }
 
-/* The transfer of a ticket; NULL: it is in the list no more, or never was. */
-static gpi_transfer *gpi_ring_pending(const gpupool_ring *ring, gpupool_ticket ticket) {
+/* The transfer with this ticket; NULL: it is over, or never was. */
+static gpi_transfer *gpi_ring_find(const gpupool_ring *ring, gpupool_ticket ticket) {
     gpi_transfer *transfer = ring->transfers;
     while (transfer && transfer->ticket != ticket) transfer = transfer->next;
     return transfer;
 }
 
-/* One thing by a thread that waits for something of the ring's, where no worker is free to do it:
-   all of them may be in functions that wait for this thread. */
+/* Does one thing for other transfers, for a thread that waits. Only where no worker is free: all
+   that run may be in functions of the caller, which may wait for this thread. */
 static int gpi_ring_help(gpupool_ring *ring) {
     const gpi_transfer *transfer = ring->transfers;
     int in_functions = 0;
@@ -16998,17 +17168,19 @@ static int gpi_ring_help(gpupool_ring *ring) {
     return in_functions >= ring->workers_running && gpi_ring_work(ring, GPI_RING_CALLER);
 }
 
-/* Returns once the ticket is done, with its result; or so long after: for ever, where a negative
-   time was given. The caller works for it, if there is time. */
+/* Returns the ticket's result once it is done; E_TIMEOUT after most_ns (UINT64_MAX: never).
+   Meanwhile this thread works for the transfer, unless most_ns is 0. The lock is held on entry and
+   exit. */
 static gpupool_result gpi_ring_wait(gpupool_ring *ring, gpupool_ticket ticket, uint64_t most_ns) {
     uint64_t start = gpi_host_now_ns(), waited;
-    gpupool_result ignored = GPUPOOL_OK; /* those whom it concerns have been told */
+    gpupool_result ignored = GPUPOOL_OK; /* failures of other transfers' copies: theirs have been
+                                            told */
     gpi_transfer *transfer;
     unsigned round = 0;
-    while ((transfer = gpi_ring_pending(ring, ticket)) != NULL) {
+    while ((transfer = gpi_ring_find(ring, ticket)) != NULL) {
         int did = (most_ns && (gpi_ring_step(ring, transfer) || gpi_ring_stall(ring, transfer))) ||
                   gpi_ring_help(ring) || gpi_stage_poll(&ring->stage, &ignored);
-        if (!gpi_ring_pending(ring, ticket)) break;
+        if (!gpi_ring_find(ring, ticket)) break;
         waited = gpi_host_now_ns() - start;
         if (waited >= most_ns)
             return gpi_host_fail(GPUPOOL_E_TIMEOUT, "gpupool_ring_wait: ticket %" PRIu64
@@ -17016,9 +17188,10 @@ static gpupool_result gpi_ring_wait(gpupool_ring *ring, gpupool_ticket ticket, u
         if (did) gpi_ring_busy(ring, &round);
         else gpi_ring_idle(ring, &round, most_ns - waited);
     }
-    return gpi_ring_told(ring, ticket);
+    return gpi_ring_result_of(ring, ticket);
 }
 
+/* A negative timeout becomes more than 2^63 ns: for ever. */
 gpupool_result gpupool_ring_wait(gpupool_ring *ring, gpupool_ticket ticket, int64_t timeout_ns) {
     gpi_visit visit;
     gpupool_result result = gpi_ring_enter(ring, "gpupool_ring_wait", &visit);
@@ -17028,46 +17201,68 @@ gpupool_result gpupool_ring_wait(gpupool_ring *ring, gpupool_ticket ticket, int6
 }
 
 /* == SEND =====================================================================================
-   Which way a transfer goes, and the ring's public calls. uses: RING and above
+   Decides which way a transfer goes, and has the ring's public calls. Each public call fills in a
+   gpi_transfer, the plan, which gpi_send_rows checks and carries out. uses: RING and above
 
-   Pinned memory, and what is tiny, is left to CUDA. Any other transfer joins the ring's list; a
-   call without a ticket works for its own until that is done.
-   To read first: gpi_send_way, gpi_send_carry_out, gpi_send_rows. */
+       host memory                                  way     who copies
+       -------------------------------------------  ------  ---------------------------------------
+       a function of the caller's, or a file        RING    workers and callers, through slots
+       ordinary, tiny, and no ticket                CUDA    CUDA's own staging
+       pinned, registered or managed                PINNED  the device, directly; the host waits
+       device memory                                DEVICE  the device, directly, in stream order
+       any other                                    RING    workers and callers, through slots
+
+   A transfer on way RING joins the ring's list. A call without a ticket works for its own transfer
+   until that is done. Spans are slots that a caller fills in place.
+
+   Locks: public calls take the ring's lock in gpi_ring_enter and open it around CUDA calls. Only
+   gpi_send_tiny goes without the lock: it changes nothing but statistics.
+
+   Read first: gpi_send_way, gpi_send_carry_out, gpi_send_rows, gpi_send_span_slots. */
 
 /* -- the ways of a transfer -- */
 
 typedef enum gpi_way {
-    GPI_WAY_RING,
-    GPI_WAY_CUDA,   /* CUDA's own staging: so little that nothing else pays */
-    GPI_WAY_PINNED, /* directly; the host reaches the memory too, and waits */
-    GPI_WAY_DEVICE  /* directly, in stream order alone */
+    GPI_WAY_RING,   /* through slots */
+    GPI_WAY_CUDA,   /* CUDA's own staging: for so few bytes nothing else pays */
+    GPI_WAY_PINNED, /* directly; the host can see the memory too, so an upload waits for its end */
+    GPI_WAY_DEVICE  /* directly, in stream order; the host waits for nothing */
 } gpi_way;
 
-/* Decides which way a transfer goes, on a stream that does not capture. */
+/* Decides which way a transfer goes, on a stream that does not capture. Asks CUDA what kind of
+   memory the host side begins and ends in: memory that is pinned at both ends is taken for pinned,
+   and gpi_send_carry_out notices where it is not. Takes no lock. */
 static gpupool_result gpi_send_way(const gpi_transfer *plan, gpi_way *way) {
     gpi_place_kind first = GPI_PLACE_ORDINARY, last = GPI_PLACE_ORDINARY;
     uint64_t tiny = plan->gated ? GPI_RING_SMALL : GPI_RING_TINY, end = plan->bytes;
     gpupool_result result;
     *way = GPI_WAY_RING;
+    /* Functions and files have no host address to ask CUDA about. */
     if (plan->reader || plan->writer || plan->is_file) return GPUPOOL_OK;
+    /* Rows: the last byte lies a pitch for each row further. */
     if (plan->width != end) end = (end / plan->width - 1) * plan->host_pitch + plan->width;
+    /* The last byte is asked for only where it can matter: each query is a call of the driver. */
     result = gpi_data_kind(plan->driver, plan->host, &first);
     if (result == GPUPOOL_OK && first == GPI_PLACE_PINNED)
         result = gpi_data_kind(plan->driver, plan->host + end - 1, &last);
     if (first == GPI_PLACE_DEVICE) *way = GPI_WAY_DEVICE;
     else if (last == GPI_PLACE_PINNED) *way = GPI_WAY_PINNED;
+    /* One long row only: rows with pitches go through slots, however few bytes they have. */
     else if (first == GPI_PLACE_ORDINARY && plan->width == plan->bytes && plan->bytes <= tiny)
         *way = GPI_WAY_CUDA;
     return result;
 }
 
+/* E_CAPTURING if the stream captures. The query does not end the capture. */
 static gpupool_result gpi_send_may_queue(const gpi_transfer *plan) {
     if (!gpi_driver_is_capturing(plan->driver, plan->stream)) return GPUPOOL_OK;
     return gpi_host_fail(GPUPOOL_E_CAPTURING, "%s: the stream captures, and a graph would read the "
                          "host's memory when it is launched, not now", plan->call);
 }
 
-/* Copies the bytes; the lock is held. */
+/* Carries out a checked transfer of at least one byte. With a ticket it returns once the transfer
+   is in the list; without, once the transfer is done. The lock is held on entry and exit, and open
+   meanwhile. */
 static gpupool_result gpi_send_carry_out(gpupool_ring *ring, gpi_transfer *plan,
                                          gpupool_ticket *ticket) {
     gpi_way way = GPI_WAY_RING;
@@ -17076,38 +17271,52 @@ static gpupool_result gpi_send_carry_out(gpupool_ring *ring, gpi_transfer *plan,
     gpi_ring_unlock(ring);
     result = gpi_send_may_queue(plan);
     if (result == GPUPOOL_OK) result = gpi_send_way(plan, &way);
-    if (way == GPI_WAY_CUDA && ticket) way = GPI_WAY_RING; /* CUDA may wait for the stream */
+    if (way == GPI_WAY_CUDA && ticket) way = GPI_WAY_RING; /* CUDA's staging may wait for the
+                                                              stream */
     plan->by_cuda = way != GPI_WAY_RING;
     if (result == GPUPOOL_OK && plan->by_cuda)
         result = gpi_ring_queue(plan, plan->host, plan->host_pitch, 0, plan->bytes);
+    /* Between its ends the memory has a part that is not pinned: CUDA refuses the copy, and the
+       ring copies instead. */
     if (way == GPI_WAY_PINNED && result == GPUPOOL_E_CUDA &&
         gpi_thread.cuda_error == (int)CUDA_ERROR_INVALID_VALUE) { /* pinned in part: staged */
         plan->by_cuda = 0;
         result = GPUPOOL_OK;
     }
+    /* The call's promise: the source may be changed, the destination is filled. */
     if (plan->by_cuda && !ticket && way == GPI_WAY_PINNED && result == GPUPOOL_OK)
         result = gpi_driver_stream_sync(plan->driver, plan->stream);
     gpi_ring_lock(ring);
     if (result != GPUPOOL_OK) return result;
+    /* Done already, and nobody has a ticket for it. */
     if (plan->by_cuda && !ticket) {
         gpi_ring_count(ring, plan);
         return GPUPOOL_OK;
     }
+    /* With a ticket: the record only tells when the copy has ended. */
     if (plan->by_cuda) plan->cursor = plan->bytes;
     plan->lands = plan->gated && !plan->down && !plan->by_cuda;
+    /* Another thread may wait for the ticket before this call returns: gpi_ring_post writes the
+       ticket with the lock held. */
     result = gpi_ring_post(ring, plan, ticket ? ticket : &own);
+    /* The copy is queued, and the caller is told that the call failed: the memory must not be in
+       use afterwards. */
     if (result != GPUPOOL_OK && plan->by_cuda) plan->driver->stream_sync(plan->stream);
     if (result != GPUPOOL_OK) return result;
+    /* Smaller transfers are over before a worker is awake: the caller copies them alone. */
     if (!plan->by_cuda && (ticket || plan->bytes >= GPI_RING_HELP)) gpi_ring_staff(ring);
     if (ticket || plan->bytes >= GPI_RING_HELP) gpi_ring_wake(ring);
     return ticket ? GPUPOOL_OK : gpi_ring_wait(ring, own, UINT64_MAX);
 }
 
-/* What CUDA's own staging does cheapest, without the rest of the long way. 0: that is left. */
+/* The short way of a tiny transfer by CUDA's own staging: no lock, and no check of the ring but for
+   fork and reset. Returns 1 if the transfer is done. On 0 nothing was queued, or a copy has failed;
+   the long way then finds the reason, and copies the bytes once more. */
 static int gpi_send_tiny(gpupool_ring *ring, gpi_transfer *plan) {
     const gpi_driver *driver = plan->driver;
     gpi_way way = GPI_WAY_RING;
     int reset, did;
+    /* gpi_ring_enter's checks, without its lock and its message. */
     if (plan->bytes > (plan->gated ? GPI_RING_SMALL : GPI_RING_TINY)) return 0;
     if (ring->forks != gpi_process.forks) return 0;
     if (gpi_driver_was_reset(driver, &reset) != GPUPOOL_OK || reset) return 0;
@@ -17116,6 +17325,7 @@ static int gpi_send_tiny(gpupool_ring *ring, gpi_transfer *plan) {
           gpi_send_way(plan, &way) == GPUPOOL_OK && way == GPI_WAY_CUDA &&
           gpi_ring_queue(plan, plan->host, plan->bytes, 0, plan->bytes) == GPUPOOL_OK;
     gpi_driver_pop(driver, driver->context);
+    /* A copy that failed may have been given a bad pointer: the long way reports it. */
     if (!did) return 0;
     plan->by_cuda = 1;
     gpi_ring_lock(ring);
@@ -17124,7 +17334,9 @@ static int gpi_send_tiny(gpupool_ring *ring, gpi_transfer *plan) {
     return 1;
 }
 
-/* All transfers come here: so many rows of the plan's width. */
+/* All transfers come here, as `rows` rows of the plan's width. Checks the arguments, completes the
+   plan and carries it out. No lock is held. Transfers of 0 bytes succeed, with a ticket that is
+   done. */
 static gpupool_result gpi_send_rows(gpupool_ring *ring, gpi_transfer *plan, uint64_t rows,
                                     gpupool_ticket *ticket) {
     uint64_t pitch = gpi_ground_max(plan->device_pitch, plan->host_pitch);
@@ -17132,6 +17344,8 @@ static gpupool_result gpi_send_rows(gpupool_ring *ring, gpi_transfer *plan, uint
     const char *wrong = NULL;
     gpupool_result result;
     gpi_visit visit;
+    /* Products are compared by division, so that huge arguments do not wrap. A NULL ring is told
+       before these mistakes. */
     if (any && (plan->device_pitch < plan->width || plan->host_pitch < plan->width))
         wrong = "a pitch is less than the width";
     else if (any && pitch > (uint64_t)PTRDIFF_MAX / rows)
@@ -17141,22 +17355,29 @@ static gpupool_result gpi_send_rows(gpupool_ring *ring, gpi_transfer *plan, uint
         wrong = "the host pointer is NULL";
     if (!ring) return gpi_ring_exists(ring, plan->call);
     if (wrong) return gpi_host_fail(GPUPOOL_E_ARGUMENT, "%s: %s", plan->call, wrong);
+    /* The memory of an arena that sleeps is not mapped: a copy would be a fault that ends the
+       context. */
     result = gpi_sleep_is_at(plan->call, plan->device);
     if (result != GPUPOOL_OK) return result;
     plan->driver = &ring->stage.driver;
     plan->bytes = plan->width * rows;
     if (plan->device_pitch == plan->width && plan->host_pitch == plan->width) /* one long row */
         plan->width = plan->device_pitch = plan->host_pitch = plan->bytes;
+    /* An upload on the caller's stream copies without a gate. Downloads are read by the host, and
+       tickets must not disturb the stream. Workers cannot use this thread's cudaStreamPerThread. */
     plan->gated = ticket || plan->down || plan->stream == cudaStreamPerThread;
     if (any && !ticket && gpi_send_tiny(ring, plan)) return gpi_host_ok();
     result = gpi_ring_enter(ring, plan->call, &visit);
     if (result != GPUPOOL_OK) return result;
     if (any) result = gpi_send_carry_out(ring, plan, ticket);
+    /* Nothing to do, and nothing to wait for. */
     else if (ticket) *ticket = ++ring->tickets; /* nothing to do, and nothing to wait for */
     return gpi_ring_leave(ring, &visit, result);
 }
 
-/* Of one row. Both sides have one type, though one of them is only read. */
+/* A plan for one row. Both sides are stored without const, as one type for both directions; which
+   of them is written depends on `down`. A stream of 0 is the legacy default stream: NAMES has
+   replaced it in files where it means another one. */
 static gpi_transfer gpi_send_plan(const char *call, const void *device, const void *host,
                                   uint64_t bytes, cudaStream_t stream) {
     gpi_transfer plan;
@@ -17169,11 +17390,13 @@ static gpi_transfer gpi_send_plan(const char *call, const void *device, const vo
     return plan;
 }
 
+/* Fails with E_ARGUMENT: an argument is NULL. */
 static gpupool_result gpi_send_lacks(const char *call, const char *what) {
     gpi_host_begin();
     return gpi_host_fail(GPUPOOL_E_ARGUMENT, "%s: %s is NULL", call, what);
 }
 
+/* The two short forms: one row, no ticket. Contracts are in section API. */
 gpupool_result gpupool_upload(gpupool_ring *ring, void *device_dst, const void *host_src,
                               size_t bytes, cudaStream_t stream) {
     gpi_transfer plan = gpi_send_plan("gpupool_upload", device_dst, host_src, bytes, stream);
@@ -17187,29 +17410,34 @@ gpupool_result gpupool_download(gpupool_ring *ring, void *host_dst, const void *
     return gpi_send_rows(ring, &plan, 1, NULL);
 }
 
-/* Bytes of a file from an offset on. */
+/* A transfer from a file, from `offset` on. gpi_host_file_open may open a descriptor of its own,
+   for O_DIRECT: the record in the ring's list closes it; if no record was made, this function
+   does. */
 static gpupool_result gpi_send_file(gpupool_ring *ring, gpi_transfer *plan, int file,
                                     uint64_t offset, gpupool_ticket *ticket) {
     gpupool_result result = gpi_ring_exists(ring, plan->call);
     if (result != GPUPOOL_OK) return result;
     if (offset > INT64_MAX || plan->width > (uint64_t)INT64_MAX - offset)
         return gpi_host_fail(GPUPOOL_E_ARGUMENT, "%s: no file has so many bytes", plan->call);
+    /* Checks the file's size, and opens the file a second time for O_DIRECT where that pays. All
+       threads read through that one descriptor, each at its own offset. */
     result = gpi_file_open(&plan->file, file, offset, plan->width);
     if (result != GPUPOOL_OK) return result;
     plan->is_file = 1;
-    plan->place = offset;
+    plan->file_offset = offset;
     result = gpi_send_rows(ring, plan, 1, ticket);
     if (plan->is_file) gpi_file_close(&plan->file);
     return result;
 }
 
+/* As gpupool_upload, with a file in place of the host memory. */
 gpupool_result gpupool_upload_file(gpupool_ring *ring, void *device_dst, int file, uint64_t offset,
                                    size_t bytes, cudaStream_t stream) {
     gpi_transfer plan = gpi_send_plan("gpupool_upload_file", device_dst, NULL, bytes, stream);
     return gpi_send_file(ring, &plan, file, offset, NULL);
 }
 
-/* What is wrong with a transfer that gpi_send_rows does not see; NULL: nothing. */
+/* The mistake in a transfer's fields, in words; NULL: none. gpi_send_rows finds the others. */
 static const char *gpi_send_mistake(const gpupool_transfer *transfer) {
     int down = transfer->direction == GPUPOOL_DOWN;
     if (transfer->direction != GPUPOOL_UP && !down) return "direction is neither UP nor DOWN";
@@ -17232,11 +17460,14 @@ gpupool_result gpupool_ring_transfer(gpupool_ring *ring, const gpupool_transfer 
     wrong = gpi_send_mistake(transfer);
     gpi_host_begin();
     if (wrong) return gpi_host_fail(GPUPOOL_E_ARGUMENT, "%s: %s", call, wrong);
+    /* In the public struct the two sides are `from` and `to`; inside they are device and host. */
     device = transfer->direction == GPUPOOL_UP ? transfer->to : transfer->from;
     host = transfer->direction == GPUPOOL_UP ? transfer->from : transfer->to;
+    /* The host's address means nothing then, and is not checked. */
     if (transfer->read || transfer->write || transfer->is_file) host = NULL;
     plan = gpi_send_plan(call, device, host, transfer->bytes, transfer->stream);
     plan.down = (int)transfer->direction;
+    /* Without pitches there is one row: gpi_send_mistake has refused more. */
     if (transfer->to_pitch || transfer->from_pitch) {
         plan.device_pitch = plan.down ? transfer->from_pitch : transfer->to_pitch;
         plan.host_pitch = plan.down ? transfer->to_pitch : transfer->from_pitch;
@@ -17250,8 +17481,9 @@ gpupool_result gpupool_ring_transfer(gpupool_ring *ring, const gpupool_transfer 
     return gpi_send_rows(ring, &plan, rows, transfer->ticket);
 }
 
-/* Each part has a ticket; so many are in the list at a time. The first failure is told, after the
-   parts that are under way. */
+/* Each part has a ticket of its own. At most MOST are in the list at a time, so that the ring still
+   remembers a failure when its ticket is waited for. After the first failure no part is added, the
+   parts that are under way are waited for, and the first failure is the result. */
 gpupool_result gpupool_upload_file_list(gpupool_ring *ring, int file,
                                         const gpupool_file_part *parts, size_t count,
                                         cudaStream_t stream) {
@@ -17264,6 +17496,8 @@ gpupool_result gpupool_upload_file_list(gpupool_ring *ring, int file,
     if (result == GPUPOOL_OK && count && !parts) return gpi_send_lacks(call, "parts");
     if (result != GPUPOOL_OK) return result;
     while (done < posted || (posted < count && result == GPUPOOL_OK)) {
+        /* Post the next part, or wait for the oldest that is under way. Each round does one of the
+           two. */
         if (posted < count && posted - done < MOST && result == GPUPOOL_OK) {
             const gpupool_file_part *part = &parts[posted];
             gpi_transfer plan = gpi_send_plan(call, part->device_dst, NULL, part->bytes, stream);
@@ -17274,6 +17508,7 @@ gpupool_result gpupool_upload_file_list(gpupool_ring *ring, int file,
         }
         if (now == GPUPOOL_OK || result != GPUPOOL_OK) continue;
         result = now;
+        /* The waits that follow overwrite the thread's message. */
         memcpy(text, gpi_thread.draft, sizeof text);
     }
     return result == GPUPOOL_OK ? gpi_host_ok() : gpi_host_fail(result, "%s", text);
@@ -17281,11 +17516,15 @@ gpupool_result gpupool_upload_file_list(gpupool_ring *ring, int file,
 
 /* -- the ring, in public -- */
 
+/* Fails with E_ARGUMENT: a field of the config has a value that breaks this rule. */
 static gpupool_result gpi_send_wrong(const char *field, double value, const char *rule) {
     return gpi_host_fail(GPUPOOL_E_ARGUMENT, "gpupool_ring_create: config.%s is %.0f, and must be "
                          "%s", field, value, rule);
 }
 
+/* Replaces zeros in the config by defaults, and checks all values. A worker for each processor but
+   one, at most GPI_RING_WORKERS, since the calling thread copies too. A default chunk_bytes that is
+   more than a quarter of the ring is lowered to that. workers is at least 0 afterwards. */
 static gpupool_result gpi_send_validate(gpupool_ring_config *config) {
     int cores = gpi_host_cores(), count = 0;
     size_t chunk = config->chunk_bytes;
@@ -17304,6 +17543,7 @@ static gpupool_result gpi_send_validate(gpupool_ring_config *config) {
         return gpi_send_wrong("chunk_bytes", (double)chunk, "from 64 KiB to a quarter of the ring");
     if (config->workers < -1 || config->workers > GPI_RING_WORKERS_MOST)
         return gpi_send_wrong("workers", config->workers, "from -1 to 64");
+    /* From here on workers is a number of threads. */
     if (config->workers < 0 || GPUPOOL_SINGLE_THREAD) config->workers = 0;
     if (!chunk) chunk = GPUPOOL_RING_CHUNK_BYTES;
     chunk = (size_t)gpi_ground_max(gpi_ground_min(chunk, config->bytes / 4), 1u << 16);
@@ -17311,21 +17551,22 @@ static gpupool_result gpi_send_validate(gpupool_ring_config *config) {
     return GPUPOOL_OK;
 }
 
+/* Sets up a new ring and creates its two streams: both or none. The device's context is current. */
 static gpupool_result gpi_send_open(gpupool_ring *ring, const gpupool_ring_config *config) {
     const gpi_driver *driver = &ring->stage.driver;
     gpupool_result result = GPUPOOL_OK;
-    int list;
+    int way;
     ring->stage.slot_bytes = config->chunk_bytes;
     ring->stage.count = config->bytes / config->chunk_bytes;
     ring->forks = gpi_process.forks;
     ring->workers_wanted = config->workers;
-    for (list = 0; list < 2 && result == GPUPOOL_OK; list++)
-        result = gpi_driver_stream_new(driver, &ring->lists[list]);
-    if (result != GPUPOOL_OK && list == 2) driver->stream_destroy(ring->lists[0]);
+    for (way = 0; way < 2 && result == GPUPOOL_OK; way++)
+        result = gpi_driver_stream_new(driver, &ring->streams[way]);
+    if (result != GPUPOOL_OK && way == 2) driver->stream_destroy(ring->streams[0]);
     return result;
 }
 
-/* The host's side goes. */
+/* Frees what the ring has on the host, and the ring. CUDA's side is gone, or was never there. */
 static void gpi_send_forget(gpupool_ring *ring) {
     gpi_transfer *record;
     while ((record = ring->spare) != NULL) {
@@ -17337,6 +17578,8 @@ static void gpi_send_forget(gpupool_ring *ring) {
     GPUPOOL_FREE(ring);
 }
 
+/* Pins nothing and starts no thread: transfers do. The ring's memory is zeroed, which is a valid
+   empty ring; so a failure at any step ends in gpi_send_forget. */
 gpupool_result gpupool_ring_create(gpupool_ring **out, const gpupool_ring_config *given) {
     gpupool_ring_config config;
     gpupool_ring *ring;
@@ -17353,6 +17596,8 @@ gpupool_result gpupool_ring_create(gpupool_ring **out, const gpupool_ring_config
     result = gpi_send_validate(&config);
     if (result == GPUPOOL_OK) result = gpi_driver_name_device(&config.device);
     if (result != GPUPOOL_OK) return result;
+    /* Before the ring exists, so that every later fork is counted: ring->forks tells a child from
+       this process. */
     gpi_host_watch_forks();
     gpi_host_prepare_workers(gpi_ring_at_exit);
     ring = (gpupool_ring *)gpi_host_zeroed(sizeof *ring);
@@ -17368,6 +17613,7 @@ gpupool_result gpupool_ring_create(gpupool_ring **out, const gpupool_ring_config
     return result == GPUPOOL_OK ? gpi_host_ok() : result;
 }
 
+/* Unpins from the highest slot down; stops at the first slot in use. */
 gpupool_result gpupool_ring_trim(gpupool_ring *ring, size_t keep_bytes, size_t *released_bytes) {
     gpi_visit visit;
     uint64_t before;
@@ -17383,7 +17629,9 @@ gpupool_result gpupool_ring_trim(gpupool_ring *ring, size_t keep_bytes, size_t *
     return gpi_ring_leave(ring, &visit, result);
 }
 
-/* Gives all to the driver that is its own; what it does not take back stays the ring's. */
+/* Gives all that is CUDA's back: waits until nothing flies, unpins, destroys events and streams. No
+   transfer is left and no span is taken. If CUDA refuses something, the ring stays usable with what
+   it has left, and a later call goes on from there. The lock is held, and open in between. */
 static gpupool_result gpi_send_close(gpupool_ring *ring) {
     gpupool_result result = GPUPOOL_OK;
     gpi_transfer *record;
@@ -17393,14 +17641,17 @@ static gpupool_result gpi_send_close(gpupool_ring *ring) {
     if (result == GPUPOOL_OK) result = gpi_stage_close(&ring->stage);
     for (record = ring->spare; record && result == GPUPOOL_OK; record = record->next)
         result = gpi_driver_forget(&ring->stage.driver, &record->event);
-    if (result == GPUPOOL_OK && ring->lists[0] != ring->lists[1]) {
-        result = gpi_driver_stream_drop(&ring->stage.driver, ring->lists[0]);
-        if (result == GPUPOOL_OK) ring->lists[0] = ring->lists[1]; /* one does, if it has to stay */
+    if (result == GPUPOOL_OK && ring->streams[0] != ring->streams[1]) {
+        result = gpi_driver_stream_drop(&ring->stage.driver, ring->streams[0]);
+        /* One stream does for both directions, if the ring has to live on. */
+        if (result == GPUPOOL_OK) ring->streams[0] = ring->streams[1];
     }
     if (result != GPUPOOL_OK) return result;
-    return gpi_driver_stream_drop(&ring->stage.driver, ring->lists[1]);
+    return gpi_driver_stream_drop(&ring->stage.driver, ring->streams[1]);
 }
 
+/* After a device reset CUDA has destroyed streams, events and pinned memory: only the host's side
+   is freed then, and transfers that were left in the list. */
 gpupool_result gpupool_ring_destroy(gpupool_ring *ring) {
     gpi_visit visit;
     gpi_transfer *left;
@@ -17411,21 +17662,28 @@ gpupool_result gpupool_ring_destroy(gpupool_ring *ring) {
     if (result != GPUPOOL_OK) return result;
     result = gpi_driver_was_reset(&ring->stage.driver, &reset);
     gpi_ring_lock(ring);
-    if (result == GPUPOOL_OK && !reset && ring->held)
+    if (result == GPUPOOL_OK && !reset && ring->spans_taken)
         result = gpi_host_fail(GPUPOOL_E_IN_USE, "gpupool_ring_destroy: spans still held: "
-                               "%" PRIu64, ring->held);
+                               "%" PRIu64, ring->spans_taken);
+    /* This thread works for transfers with tickets until all are done. Functions of the caller run
+       on the workers, which are dismissed afterwards; a ring without workers has only this thread
+       to run them. */
     while (result == GPUPOOL_OK && !reset && ring->transfers) {
-        if (gpi_ring_work(ring, GPI_RING_CALLER)) round = 0;
+        gpi_ring_role role = ring->workers_running ? GPI_RING_CALLER : GPI_RING_UPLOADS;
+        if (gpi_ring_work(ring, role)) round = 0;
         else gpi_ring_idle(ring, &round, UINT64_MAX);
     }
+    /* No transfer is left, so no worker is in a function of the caller: joining them ends. */
     if (result == GPUPOOL_OK) gpi_ring_dismiss(ring);
     if (result == GPUPOOL_OK && !reset) result = gpi_send_close(ring);
     if (result != GPUPOOL_OK) return gpi_ring_leave(ring, &visit, result);
+    /* After a reset: tickets whose copies the reset has ended. */
     while ((left = ring->transfers) != NULL) { /* tickets; the reset has taken the rest */
         ring->transfers = left->next;
-        gpi_ring_spare(ring, left);
+        gpi_ring_keep_record(ring, left);
         if (left->is_file) gpi_file_close(&left->file);
     }
+    /* Not gpi_ring_unlock: what is left of the ring need not pass its check. */
     gpi_host_unlock(&ring->stage.lock);
     gpi_driver_leave(&visit);
     gpi_send_forget(ring);
@@ -17434,14 +17692,16 @@ gpupool_result gpupool_ring_destroy(gpupool_ring *ring) {
 
 /* -- spans -- */
 
-/* The span's first slot; its number tells which, and its memory whose: rings number alike. NULL,
-   with a result: it is not held. */
+/* The first slot of a span that a caller has; NULL, with E_ARGUMENT: this ring has no such span.
+   The number tells one span of a ring from another, and the memory tells rings apart, since each
+   ring counts its spans from 1. The lock is held. */
 static gpi_stage_slot *gpi_send_span(const gpupool_ring *ring, const char *call,
                                      const gpupool_span *span) {
     uint64_t i, end = span ? ring->stage.top : 0;
     for (i = 0; i < end; i++) {
         gpi_stage_slot *slot = &ring->stage.slots[i];
-        if (slot->state == GPI_STAGE_HELD && slot->run && slot->span &&
+        /* Searches all slots in use: a ring has few, and spans are large. */
+        if (slot->state == GPI_STAGE_TAKEN && slot->run && slot->span &&
             slot->span == span->number && span->memory == gpi_stage_memory(&ring->stage, slot))
             return slot;
     }
@@ -17450,21 +17710,25 @@ static gpi_stage_slot *gpi_send_span(const gpupool_ring *ring, const char *call,
     return NULL;
 }
 
-/* Whether waiting can help: what flies will land, and other threads may give up their spans. A
-   thread that holds one itself does not wait for those of others, which may wait for its own.
-   Where pinning more was refused just now, what is pinned has to do. */
+/* Whether waiting can give `bytes` in a row: slots that fly will come free, and other threads may
+   give their spans back. Else the result to return. A thread that has a span itself does not count
+   on the spans of others: their threads may wait for its own. If the host has just refused to pin,
+   the slots that are pinned have to do; gpi_thread.result then has the refusal. The lock is
+   held. */
 static gpupool_result gpi_send_span_hope(const gpupool_ring *ring, size_t bytes) {
     const gpi_stage_slot *slots = ring->stage.slots, *first = slots;
     gpupool_result refused = gpi_thread.result;
     uint64_t end = refused == GPUPOOL_OK ? ring->stage.count : ring->stage.pinned_slots;
     uint64_t thread = gpi_host_thread_number(), run = 0, longest = 0, i;
-    int holds = 0;
+    int has_own = 0;
     for (i = 0; i < ring->stage.top; i++)
-        holds |= slots[i].state == GPI_STAGE_HELD && slots[i].run && slots[i].holder == thread;
+        has_own |= slots[i].state == GPI_STAGE_TAKEN && slots[i].run && slots[i].taker == thread;
+    /* The longest run of slots that are free or will come free. A slot that is TAKEN without a span
+       is lost until the ring is destroyed. */
     for (i = 0; i < end; i++) {
-        int held = i < ring->stage.top && slots[i].state == GPI_STAGE_HELD;
-        if (held && slots[i].run) first = &slots[i];
-        run = held && (holds || !first->span) ? 0 : run + 1;
+        int is_taken = i < ring->stage.top && slots[i].state == GPI_STAGE_TAKEN;
+        if (is_taken && slots[i].run) first = &slots[i];
+        run = is_taken && (has_own || !first->span) ? 0 : run + 1;
         longest = gpi_ground_max(longest, run);
     }
     longest *= ring->stage.slot_bytes;
@@ -17476,7 +17740,9 @@ static gpupool_result gpi_send_span_hope(const gpupool_ring *ring, size_t bytes)
                          longest);
 }
 
-/* Slots for so many bytes; NULL, with a result: not in the time. */
+/* Takes slots for `bytes`, waiting for at most most_ns. NULL, with a result: E_TIMEOUT, or a
+   failure. Works for other transfers meanwhile, where no worker can. The lock is held on entry and
+   exit. */
 static gpi_stage_slot *gpi_send_span_slots(gpupool_ring *ring, size_t bytes, uint64_t most_ns,
                                            gpupool_result *result) {
     uint64_t start = gpi_host_now_ns(), size = ring->stage.slot_bytes, waited;
@@ -17484,11 +17750,14 @@ static gpi_stage_slot *gpi_send_span_slots(gpupool_ring *ring, size_t bytes, uin
     for (;;) {
         gpi_stage_slot *slot;
         int did;
-        gpi_host_ok(); /* until pinning, if that is tried, says otherwise */
+        gpi_host_ok(); /* gpi_send_span_hope looks here for a refusal to pin */
+        /* Whole slots. gpi_ring_slots frees and pins slots as for a chunk. */
         slot = gpi_ring_slots(ring, (bytes + size - 1) / size, result);
         if (slot || *result != GPUPOOL_OK) return slot;
         *result = gpi_send_span_hope(ring, bytes);
         if (*result != GPUPOOL_OK) return NULL;
+        /* Slots come free only if transfers go on, and every worker may be in a function that waits
+           for this thread. */
         did = gpi_ring_help(ring);
         waited = gpi_host_now_ns() - start;
         if (waited >= most_ns) break;
@@ -17499,6 +17768,7 @@ static gpi_stage_slot *gpi_send_span_slots(gpupool_ring *ring, size_t bytes, uin
     return NULL;
 }
 
+/* A negative timeout becomes more than 2^63 ns: for ever. */
 gpupool_result gpupool_ring_acquire_span(gpupool_ring *ring, size_t bytes, int64_t timeout_ns,
                                     gpupool_span *span) {
     gpi_visit visit;
@@ -17512,53 +17782,57 @@ gpupool_result gpupool_ring_acquire_span(gpupool_ring *ring, size_t bytes, int64
                                ring->stage.count * ring->stage.slot_bytes);
     else slot = gpi_send_span_slots(ring, bytes, (uint64_t)timeout_ns, &result);
     if (slot) {
-        gpi_stage_set(slot, GPI_STAGE_HELD);
+        gpi_stage_set(slot, GPI_STAGE_TAKEN);
         slot->span = span->number = ++ring->spans;
-        slot->holder = gpi_host_thread_number();
+        slot->taker = gpi_host_thread_number();
         slot->length = span->bytes = bytes;
         span->memory = gpi_stage_memory(&ring->stage, slot);
-        ring->held++;
+        ring->spans_taken++;
     }
     return gpi_ring_leave(ring, &visit, result);
 }
 
+/* On success the span flies and the caller's struct is cleared. On failure the span is the caller's
+   as before, so that the call can be repeated or the span cancelled. */
 gpupool_result gpupool_ring_upload_span(gpupool_ring *ring, gpupool_span *span, void *device_dst,
                                    cudaStream_t stream) {
     gpi_transfer plan = gpi_send_plan("gpupool_ring_upload_span", device_dst, NULL, 0, stream);
     gpi_visit visit;
     gpi_stage_slot *slot;
-    uint64_t held_bytes;
+    uint64_t span_bytes;
     int lost = 0;
     gpupool_result result = gpi_ring_enter(ring, plan.call, &visit);
     if (result != GPUPOOL_OK) return result;
     slot = gpi_send_span(ring, plan.call, span);
     if (!slot) return gpi_ring_leave(ring, &visit, GPUPOOL_E_ARGUMENT);
-    held_bytes = slot->length;
+    span_bytes = slot->length;
     plan.driver = &ring->stage.driver;
     if (!device_dst) result = gpi_send_lacks(plan.call, "device_dst");
-    else if (span->bytes == 0 || span->bytes > held_bytes)
+    else if (span->bytes == 0 || span->bytes > span_bytes)
         result = gpi_host_fail(GPUPOOL_E_ARGUMENT, "%s: span.bytes was set to 0 or raised",
                                plan.call);
     else result = gpi_send_may_queue(&plan);
     if (result != GPUPOOL_OK) return gpi_ring_leave(ring, &visit, result);
     plan.width = plan.bytes = slot->length = span->bytes;
-    gpi_stage_set(slot, GPI_STAGE_FILLING); /* nobody else sends it, or gives it up */
+    gpi_stage_set(slot, GPI_STAGE_FILLING); /* the lock opens: no other thread finds the span now */
     gpi_ring_unlock(ring);
+    /* `lost` is not looked at: on failure the span stays taken, and its slots with it. */
     result = gpi_ring_send(ring, slot, &plan, &lost);
     gpi_ring_lock(ring);
-    gpi_stage_set(slot, GPI_STAGE_HELD);
+    gpi_stage_set(slot, GPI_STAGE_TAKEN);
     if (result == GPUPOOL_OK) {
         gpi_stage_fly(&ring->stage, slot);
         gpi_ring_count(ring, &plan);
         ring->span_bytes += plan.bytes;
-        ring->held--;
+        ring->spans_taken--;
         memset(span, 0, sizeof *span);
     } else {
-        slot->length = held_bytes;
+        slot->length = span_bytes;
     }
     return gpi_ring_leave(ring, &visit, result);
 }
 
+/* Gives the span back unsent. */
 gpupool_result gpupool_ring_cancel_span(gpupool_ring *ring, gpupool_span *span) {
     gpi_visit visit;
     gpi_stage_slot *slot;
@@ -17567,13 +17841,15 @@ gpupool_result gpupool_ring_cancel_span(gpupool_ring *ring, gpupool_span *span) 
     slot = gpi_send_span(ring, "gpupool_ring_cancel_span", span);
     if (!slot) return gpi_ring_leave(ring, &visit, GPUPOOL_E_ARGUMENT);
     gpi_stage_free(&ring->stage, slot);
-    ring->held--;
+    ring->spans_taken--;
     memset(span, 0, sizeof *span);
     return gpi_ring_leave(ring, &visit, result);
 }
 
 /* -- figures -- */
 
+/* Everything is read under the lock, as of one moment. Rates are means over the time in which at
+   least one transfer of that direction was under way. */
 gpupool_result gpupool_ring_get_stats(gpupool_ring *ring, gpupool_ring_stats *stats) {
     const gpi_stage *stage;
     uint64_t now;
@@ -17583,11 +17859,12 @@ gpupool_result gpupool_ring_get_stats(gpupool_ring *ring, gpupool_ring_stats *st
     if (!stats) return gpi_send_lacks("gpupool_ring_get_stats", "stats");
     stage = &ring->stage;
     gpi_ring_lock(ring);
-    now = gpi_host_now_ns(); /* not before what others wrote down */
+    now = gpi_host_now_ns(); /* with the lock: not before the times that others have noted */
     *stats = ring->stats;
     stats->struct_bytes = sizeof *stats;
     stats->pinned = stage->pinned;
     stats->used = stage->used;
+    /* The most that can be pinned: config.bytes in whole slots. */
     stats->limit_bytes = stage->count * stage->slot_bytes;
     stats->workers = (uint64_t)ring->workers_running;
     stats->pin_ns = stage->pin_ns;
@@ -17596,7 +17873,8 @@ gpupool_result gpupool_ring_get_stats(gpupool_ring *ring, gpupool_ring_stats *st
     stats->link_busy_ns[GPUPOOL_DOWN] = gpi_stage_ns(&ring->arriving, now);
     for (way = 0; way < 2; way++) {
         double seconds, bytes = (double)stats->staged_bytes[way];
-        if (way == GPUPOOL_UP) bytes -= (double)ring->span_bytes; /* filled when nobody looked */
+        if (way == GPUPOOL_UP) bytes -= (double)ring->span_bytes; /* a span is filled while no
+                                                                     transfer is under way */
         stats->under_way_ns[way] = gpi_stage_ns(&ring->under_way[way], now);
         seconds = (double)stats->under_way_ns[way] * 1e-9;
         if (seconds <= 0) continue;
@@ -17608,6 +17886,8 @@ gpupool_result gpupool_ring_get_stats(gpupool_ring *ring, gpupool_ring_stats *st
     return result;
 }
 
+/* Takes the lock without gpi_ring_lock, whose assert would end the program before the result is
+   told. */
 gpupool_result gpupool_ring_check(gpupool_ring *ring) {
     int broken;
     gpupool_result result = gpi_ring_exists(ring, "gpupool_ring_check");
@@ -17620,8 +17900,10 @@ gpupool_result gpupool_ring_check(gpupool_ring *ring) {
 }
 
 /* == WORDING ==================================================================================
-   Results, sources and numbers as text. uses: HOST */
+   Results, the build, sources and numbers as text. Also checks text from outside, names and file
+   names, for what JSON and SVG can hold. uses: HOST */
 
+/* Valid for every value; a number that is no gpupool_result gets a text of its own. */
 const char *gpupool_result_name(gpupool_result result) {
     static const char names[][24] = { /* in the order of the enum */
         "GPUPOOL_OK", "GPUPOOL_E_ARGUMENT", "GPUPOOL_E_OUT_OF_MEMORY", "GPUPOOL_E_NOT_OURS",
@@ -17635,10 +17917,13 @@ const char *gpupool_result_name(gpupool_result result) {
 
 gpupool_result gpupool_last_result(void) { return gpi_thread.result; }
 
+/* The last call's failure is in `draft`. If the last call succeeded, `draft` may have a failure
+   that the call repaired inside, so the text is the one that gpi_host_begin kept. */
 const char *gpupool_last_error(void) {
     return gpi_thread.result == GPUPOOL_OK ? gpi_thread.text : gpi_thread.draft;
 }
 
+/* A macro's value as a string: the second macro, so that the first sees the value, not the name. */
 #define GPI_TEXT(number) #number
 #define GPI_SPELL(macro) GPI_TEXT(macro)
 
@@ -17660,29 +17945,34 @@ const char *gpupool_get_build(void) {
            " replace_cuda_malloc=" GPI_SPELL(GPUPOOL_REPLACE_CUDA_MALLOC);
 }
 
+/* The end of every call that writes to a file: E_FILE if the file could not take everything. A
+   caller may have set the file's error flag before; then errno is 0, and the message says so. */
 static gpupool_result gpi_wording_done(const char *call, FILE *file) {
     if (fflush(file) == 0 && !ferror(file)) return gpi_host_ok();
     return gpi_host_fail(GPUPOOL_E_FILE, "%s: the file cannot be written: %s", call,
                          errno ? strerror(errno) : "something before this call could not");
 }
 
-/* Bytes of the letter that the text begins with, in UTF-8; 0: it is none, as where a name was cut
-   off, or written in another encoding. */
+/* The number of bytes of the UTF-8 character that the text begins with. 0: the first byte begins no
+   valid character, since the text is in another encoding or was cut off in a character. */
 static size_t gpi_wording_letter(const char *text, size_t length) {
     unsigned first = (unsigned char)*text, second, i;
+    /* 0xc0 and 0xc1 would begin characters that are longer than need be. */
     size_t bytes = first < 0x80 ? 1 : first < 0xc2 ? 0 : first < 0xe0 ? 2 : first < 0xf0 ? 3
                    : first < 0xf5 ? 4 : 0;
     if (bytes < 2 || bytes > length) return bytes > length ? 0 : bytes;
     for (i = 1; i < bytes; i++)
         if (((unsigned char)text[i] & 0xc0) != 0x80) return 0;
-    second = (unsigned char)text[1]; /* not longer than need be, half of a pair, or too large */
+    second = (unsigned char)text[1]; /* not valid either: longer than need be, a half of a surrogate
+                                        pair, above U+10FFFF */
     if ((first == 0xe0 && second < 0xa0) || (first == 0xed && second >= 0xa0) ||
         (first == 0xf0 && second < 0x90) || (first == 0xf4 && second >= 0x90))
         return 0;
     return bytes;
 }
 
-/* With a point, which printf has from the locale. */
+/* The value with a decimal point in every locale, where printf would take the locale's. `digits`
+   digits behind the point, rounded. The value is not negative. Returns `room`. */
 static const char *gpi_wording_decimal(char room[32], double value, int digits) {
     uint64_t scale = 1, parts;
     int i;
@@ -17692,6 +17982,7 @@ static const char *gpi_wording_decimal(char room[32], double value, int digits) 
     return room;
 }
 
+/* In the order of gpupool_source. */
 static const char *gpi_wording_source(gpupool_source source) {
     static const char names[7][8] = {"auto", "mapped", "device", "managed",
                                      "pinned", "custom", "bypass"};
@@ -17699,55 +17990,78 @@ static const char *gpi_wording_source(gpupool_source source) {
 }
 
 /* == VIEW =====================================================================================
-   A copy of the arena as it is at one moment, by address: reports, files and pictures are made from
-   it. uses: ARENA, FIGURES */
+   A copy of the arena as it is at one moment, sorted by address. Reports, files, pictures and
+   gpupool_walk_blocks are made from such a copy, with no lock held. uses: ARENA, FIGURES
+
+       address    |  block  | free |      block      | freed, pending |       |   block    | free  |
+       stretches  |   0     |  1   |       2         |       3        |  gap  |     4      |   5   |
+       extents    |                       1                           |       |         2          |
+
+   A stretch is one run of home memory: a block, a part of a stitched block, or free memory. A
+   stitched block is several stretches, one for each of its parts. An extent is memory without a
+   gap: chunks side by side that count as one in the lists that users see.
+
+   A view has one allocation, `room`, for all its arrays. gpi_view_lay_out computes how much they
+   need; gpi_view_open allocates that much with no lock held and tries again, until the arena fits.
+
+   Locks: gpi_view_open takes the arena's `growing`, the locks of all streams and the arena's lock,
+   for some 50 ns a block. All that works on the copy needs no lock.
+
+   Read first: gpi_view_open, gpi_view_copy, gpi_view_copy_runs, gpi_view_next_chunk. */
 
 enum {
-    GPI_NOBODY = UINT16_MAX,
-    GPI_SHOWN = 8           /* holders in a report */
+    GPI_NOBODY = UINT16_MAX, /* in place of a stream's index: not known, or several streams */
+    GPI_SHOWN = 8            /* biggest holders that a report shows */
 };
 
-typedef struct gpi_stretch { /* of memory: a block, or what is free */
+typedef struct gpi_stretch { /* part of the arena's memory: a block, a part of one, or free */
     uint64_t unit, units;
-    uint64_t block_unit;   /* live: where the block begins; elsewhere if it is stitched */
-    uint64_t block_bytes;  /* live: what was asked for with it; 0: told with another part of it */
-    uint32_t slack_bytes;  /* live: granted minus requested */
-    uint32_t site;         /* live: index into the view's sites */
-    uint16_t stream;       /* index into the view's keys; GPI_NOBODY: not known, or several */
-    uint8_t state, first;  /* first: the arena's chunk begins here */
-    uint8_t tag;           /* live */
+    uint64_t block_unit;   /* live: where the block begins; another address than `unit` if it is
+                              stitched */
+    uint64_t block_bytes;  /* live: requested with the block; 0: the block's first stretch has
+                              that */
+    uint32_t slack_bytes;  /* live: granted minus requested; of a stitched block the last stretch
+                              has it */
+    uint32_t site;         /* live, with GPUPOOL_SITES: index into the view's sites */
+    uint16_t stream;       /* index into the view's keys, or GPI_NOBODY */
+    uint8_t state, first;  /* a gpupool_state; first: a chunk begins here without a neighbour before
+                              it */
+    uint8_t tag;           /* live: the tag's number; 0: none */
 } gpi_stretch;
 
 typedef struct gpi_view {
     gpupool_stats stats;
     char name[32], instead[96];
-    int device, owner;      /* known: what the device says of its memory */
+    int device, device_answered; /* device_answered: the two figures of the device are valid */
     gpupool_source source;
-    size_t device_free_bytes, device_total_bytes;
-    void *room;             /* one piece of the host's memory, in which all that follows is */
-    uint64_t room_bytes, need_bytes;
-    gpi_stretch *stretches; /* by address */
-    gpi_stretch *others;    /* as much room again, to sort into */
-    uint64_t count;
-    gpi_site *sites;        /* copies of those that count; number: the index of the stream */
+    size_t device_free_bytes, device_total_bytes; /* what CUDA says of the device's memory */
+    void *room;             /* the allocation that all arrays below are in */
+    uint64_t room_bytes, need_bytes; /* bytes of `room`; bytes that the arena needs now */
+    gpi_stretch *stretches; /* sorted by address once the view is open */
+    gpi_stretch *others;    /* room for as many, for sorting */
+    uint64_t count;         /* of stretches */
+    gpi_site *sites;        /* copies of the sites that have allocated; number: the index of the
+                               stream */
     uint64_t site_count;
-    uint64_t *keys;         /* of streams */
+    uint64_t *keys;         /* the keys of the streams that the view names */
     uint64_t key_count, key_room;
-    uint16_t last[64];      /* by a hash of the key: its index */
-    uint16_t *lists;        /* list -> stream */
-    uint64_t units[3];      /* by state */
-    gpi_holding holders[GPI_SHOWN];
-    gpupool_tag_stats tags[GPUPOOL_TAGS + 1];
+    uint16_t last[64];      /* by a hash of the key: the index where the key was found last */
+    uint16_t *lists;        /* by the number of a stream's free list: the stream's index */
+    uint64_t units[3];      /* by state: units in all */
+    gpi_holding holders[GPI_SHOWN]; /* the biggest holders, biggest first; unused: 0 blocks */
+    gpupool_tag_stats tags[GPUPOOL_TAGS + 1]; /* by number; 0 is not used */
     int tag_count;
 } gpi_view;
 
-/* 0: the room is not enough for what the arena has now. The lock is held. */
+/* Divides `room` among the arrays, for as many runs, sites and streams as the arena has now.
+   Returns 0, with need_bytes set, if the room is too small. All locks are held. */
 static int gpi_view_lay_out(gpi_view *view, const gpupool_arena *arena) {
     uint64_t runs = arena->tree.page_count * GPI_PAGE - arena->tree.spare_count, sites = 0;
 #if GPUPOOL_SITES
     sites = arena->ledger.site_count + 1;
 #endif
-    /* and some that are no more; all have an index */
+    /* Live blocks and sites may name streams that the arena does not know any more. A key that
+       finds no room is shown as not known. */
     view->key_room = gpi_ground_min(arena->clocks.stream_count + sites + 16, GPI_NOBODY);
     view->need_bytes = 2 * runs * sizeof *view->stretches + sites * sizeof *view->sites +
                        view->key_room * sizeof *view->keys +
@@ -17761,7 +18075,8 @@ static int gpi_view_lay_out(gpi_view *view, const gpupool_arena *arena) {
     return 1;
 }
 
-/* Asked for every live block: where the key was found last is looked at first. */
+/* The index of a stream's key, which is added if it is new; GPI_NOBODY: key 0, or no room. Called
+   for every live block: `last` remembers where keys were found, so that the search is rare. */
 static uint16_t gpi_view_stream(gpi_view *view, uint64_t key) {
     uint16_t *last = &view->last[(key * 0x9e3779b97f4a7c15ull) >> 58];
     uint64_t i = 0;
@@ -17774,15 +18089,21 @@ static uint16_t gpi_view_stream(gpi_view *view, uint64_t key) {
     return *last;
 }
 
+/* Notes for each stream's free list which stream owns it. The stream of gpupool_cudaFree,
+   clocks.all, counts only after its first free. All locks are held. */
 static void gpi_view_copy_streams(gpi_view *view, gpupool_arena *arena) {
     const gpi_stream *stream = arena->clocks.streams;
     for (; stream; stream = stream->next) {
+        /* handle 0: the record is unused, and its free list is empty. */
         if (!stream->handle || (stream == arena->clocks.all && !stream->clock.issued)) continue;
         view->lists[stream->list] = gpi_view_stream(view, stream->handle);
     }
 }
 
 #if GPUPOOL_SITES
+/* Copies the sites that have allocated, and numbers them in the ledger: gpi_view_copy_live finds a
+   block's site by that number. Sites of equal text and stream count in one of them (same ==
+   site). */
 static void gpi_view_copy_sites(gpi_view *view, gpupool_arena *arena) {
     gpi_site *site = NULL;
     int bucket;
@@ -17795,8 +18116,9 @@ static void gpi_view_copy_sites(gpi_view *view, gpupool_arena *arena) {
 }
 #endif
 
-/* What a live block's home run is shown as: a stitched block has several, of which the last has its
-   slack, and the first tells what was asked for. */
+/* Describes a live run. `stitch` is NULL for a block that is one run. A stitched block is shown at
+   home, as several stretches: the first tells what was requested, and the last has the slack.
+   `block` is the run at the block's own address. */
 static void gpi_view_copy_live(gpi_view *view, const gpi_run *block, const gpi_stitch *stitch,
                                gpi_stretch *stretch) {
     stretch->state = GPUPOOL_STATE_LIVE;
@@ -17813,7 +18135,8 @@ static void gpi_view_copy_live(gpi_view *view, const gpi_run *block, const gpi_s
 #endif
 }
 
-/* A block that is free in a cache, or handed out from there. */
+/* A run that a stream's cache has: handed out from there, and then live, or free in the cache, and
+   then pending, which gpi_view_copy_runs has set. The streams' locks are held. */
 static void gpi_view_copy_cached(gpi_view *view, const gpi_run *run, gpi_stretch *stretch) {
     uint64_t asked = gpi_cache_asked_at((const gpi_cache *)run->of.uses, run->unit);
     stretch->stream = gpi_view_stream(view, run->by.stream);
@@ -17827,16 +18150,18 @@ static void gpi_view_copy_cached(gpi_view *view, const gpi_run *run, gpi_stretch
 #endif
 }
 
-/* Whether a run is no memory, or nobody's yet: addresses without any, and those of stitches, whose
-   blocks are shown at home. */
+/* Whether a record stands for no memory: it is unused, it is addresses without memory behind them,
+   or it is a stitch, whose parts are shown at home. Runs that a thread has taken are left out,
+   too. */
 static int gpi_view_skips(const gpupool_arena *arena, const gpi_run *run) {
     if (run->units == 0 || run->list == GPI_LIST_EMPTY) return 1;
     if (gpi_stitch_is(&arena->stitches, run)) return 1;
     return run->list == GPI_LIST_TAKEN;
 }
 
-/* All runs that are memory; page by page, since their lists lead all over the host's memory. By
-   address they are put later, without the lock. */
+/* Copies the runs of one page of records, in the order of the records: the tree's lists lead all
+   over the host's memory, and that would take longer with all locks held. gpi_view_sort sorts them
+   later. */
 static void gpi_view_copy_runs(gpi_view *view, const gpupool_arena *arena, const gpi_run *run,
                                const gpi_run *end) {
     for (; run < end; run++) {
@@ -17844,16 +18169,20 @@ static void gpi_view_copy_runs(gpi_view *view, const gpupool_arena *arena, const
         const gpi_stitch *stitch = NULL;
         const gpi_run *block = run;
         if (gpi_view_skips(arena, run)) continue;
+        /* A part of a stitched block: the block's own record is at the stitch. */
         if (run->list == GPI_LIST_PART) {
             stitch = (const gpi_stitch *)run->of.uses;
             block = stitch->body;
         }
+        /* Pending, of an unknown stream, is what freed memory is unless one of the cases below
+           knows better. */
         memset(stretch, 0, sizeof *stretch);
         stretch->unit = run->unit;
         stretch->units = run->units;
         stretch->stream = GPI_NOBODY;
         stretch->state = GPUPOOL_STATE_PENDING;
         stretch->first = run->prev == NULL;
+        /* Of freed memory, list ANY is free; what a stream's list or WAITING has is pending. */
         if (run->list == GPI_LIST_CACHED) gpi_view_copy_cached(view, run, stretch);
         else if (block->list == GPI_LIST_LIVE) gpi_view_copy_live(view, block, stitch, stretch);
         else if (gpi_tree_is_finished(run)) stretch->state = GPUPOOL_STATE_FREE;
@@ -17863,13 +18192,15 @@ static void gpi_view_copy_runs(gpi_view *view, const gpupool_arena *arena, const
     }
 }
 
-/* With `growing` and the lock held: no run is in anybody's hands. */
+/* Copies all of the arena into the view. `growing` and all other locks are held, so no run is on
+   its way between a thread and the tree but those that gpi_view_skips leaves out. */
 static void gpi_view_copy(gpi_view *view, gpupool_arena *arena) {
     const gpi_stream *stream;
     gpi_cached cached;
     uint64_t page;
     int tag;
     memset(&cached, 0, sizeof cached);
+    /* Blocks that are free in caches count as free in the figures, too. */
     for (stream = arena->clocks.streams; stream; stream = stream->next)
         gpi_cache_count(&stream->cache, &cached);
     gpi_figures_read(arena, &cached, &view->stats);
@@ -17878,6 +18209,8 @@ static void gpi_view_copy(gpi_view *view, gpupool_arena *arena) {
     view->device = arena->chunks.driver.device;
     view->source = arena->chunks.source;
     gpi_view_copy_streams(view, arena);
+    /* Streams first: what follows refers to them by index. Tags and sites before runs, for the same
+       reason. */
     view->tag_count = arena->ledger.tag_count;
     for (tag = 1; tag <= view->tag_count; tag++) gpi_tag_read(arena, tag, &view->tags[tag]);
 #if GPUPOOL_SITES
@@ -17889,13 +18222,16 @@ static void gpi_view_copy(gpi_view *view, gpupool_arena *arena) {
                            gpi_tree_page(&arena->tree, page) + GPI_PAGE);
 }
 
-enum { GPI_DIGIT = 11 }; /* bits of an address that one round of sorting looks at */
+enum { GPI_DIGIT = 11 }; /* bits of an address that one pass of gpi_view_sort looks at */
 
+/* Bits `shift` and up of an address, as many as a digit has. */
 static unsigned gpi_view_digit(uint64_t unit, unsigned shift) {
     return (unsigned)(unit >> shift & ((1 << GPI_DIGIT) - 1));
 }
 
-/* By address, least digit first, as far as addresses differ: in less than 55 bits. */
+/* Sorts the stretches by address: a radix sort from the lowest digit, which costs a few ns a
+   stretch. Passes end where the addresses do not differ any more. Each pass moves the stretches
+   from one array to the other. No lock is held. */
 static void gpi_view_sort(gpi_view *view) {
     uint64_t least = UINT64_MAX, most = 0, i, starts[(1 << GPI_DIGIT) + 1];
     gpi_stretch *from = view->stretches, *to = view->others;
@@ -17904,6 +18240,8 @@ static void gpi_view_sort(gpi_view *view) {
         least = gpi_ground_min(least, from[i].unit);
         most = gpi_ground_max(most, from[i].unit);
     }
+    /* Counting sort by one digit: starts[d] becomes the index where the stretches with digit d
+       begin. */
     for (shift = 0; view->count && (most - least) >> shift; shift += GPI_DIGIT) {
         memset(starts, 0, sizeof starts);
         for (i = 0; i < view->count; i++) starts[gpi_view_digit(from[i].unit - least, shift) + 1]++;
@@ -17917,7 +18255,9 @@ static void gpi_view_sort(gpi_view *view) {
 }
 
 #if !GPUPOOL_SITES
-static void gpi_view_find_holders(gpi_view *view) { /* of the copy: that needs no lock */
+/* Without sites: finds the sizes that have the most bytes. Round 0 votes for sizes, round 1 counts
+   those that were elected: see VERDICT. Works on the copy, with no lock held. */
+static void gpi_view_find_holders(gpi_view *view) {
     const gpi_stretch *stretch, *end = view->stretches + view->count;
     gpi_ballot ballot;
     int round;
@@ -17929,13 +18269,14 @@ static void gpi_view_find_holders(gpi_view *view) { /* of the copy: that needs n
 }
 #endif
 
-/* What the device has, for the report only: one that cannot say is no reason to fail. */
+/* Asks CUDA what memory the device has. The report goes on without these figures if CUDA cannot
+   tell, so the thread's last error stays as it was. No lock is held. */
 static void gpi_view_ask_device(gpi_view *view, const gpi_driver *driver) {
     struct gpi_thread before = gpi_thread;
     gpi_visit visit;
     if (view->source != GPUPOOL_SOURCE_PINNED &&
         gpi_driver_enter(driver, &visit) == GPUPOOL_OK) {
-        view->owner =
+        view->device_answered =
             gpi_driver_memory(driver, view->stats.reserved.now, &view->device_free_bytes,
                               &view->device_total_bytes) == CUDA_SUCCESS;
         gpi_driver_leave(&visit);
@@ -17943,6 +18284,8 @@ static void gpi_view_ask_device(gpi_view *view, const gpi_driver *driver) {
     gpi_thread = before;
 }
 
+/* Makes a copy of the arena; the caller frees view->room. E_HOST_MEMORY if the host has no room for
+   it; then there is nothing to free. No lock is held on entry and exit. */
 static gpupool_result gpi_view_open(gpi_view *view, gpupool_arena *arena, const char *call) {
     gpupool_result result = gpi_arena_begin(arena, call);
     gpi_stream *first;
@@ -17951,6 +18294,8 @@ static gpupool_result gpi_view_open(gpi_view *view, gpupool_arena *arena, const 
     memset(view, 0, sizeof *view);
     if (result != GPUPOOL_OK) return result;
     for (;;) {
+        /* gpi_arena_fold counts what caches have counted; it returns with the arena's lock, which
+           comes after the streams' locks in the order of locks, and so is opened first. */
         gpi_host_mutex_lock(&arena->growing);
         gpi_arena_fold(arena, &cached);
         gpi_host_unlock(&arena->lock);
@@ -17961,6 +18306,7 @@ static gpupool_result gpi_view_open(gpi_view *view, gpupool_arena *arena, const 
         gpi_host_mutex_unlock(&arena->growing);
         if (copied) break;
         GPUPOOL_FREE(view->room);
+        /* An eighth more: the arena may grow before the locks are taken again. */
         view->room_bytes = view->need_bytes + view->need_bytes / 8 + 4096; /* it may grow */
         view->room = GPUPOOL_MALLOC((size_t)view->room_bytes);
         if (!view->room) return gpi_host_no_memory();
@@ -17972,7 +18318,8 @@ static gpupool_result gpi_view_open(gpi_view *view, gpupool_arena *arena, const 
     return gpi_host_ok();
 }
 
-/* The same to be written to a file, with what the device says. */
+/* Opens a view that is to be written to a file, with the device's figures. E_ARGUMENT for no
+   file. */
 static gpupool_result gpi_view_open_for(gpi_view *view, gpupool_arena *arena, const char *call,
                                         const FILE *file) {
     gpupool_result result = gpi_arena_begin(arena, call);
@@ -17983,19 +18330,20 @@ static gpupool_result gpi_view_open_for(gpi_view *view, gpupool_arena *arena, co
     return result;
 }
 
+/* Frees the view, and tells whether the file has taken everything. */
 static gpupool_result gpi_view_close(gpi_view *view, const char *call, FILE *file) {
     GPUPOOL_FREE(view->room);
     return gpi_wording_done(call, file);
 }
 
-typedef struct gpi_extent { /* of memory without a gap */
-    const gpi_stretch *from, *end; /* its stretches */
-    uint64_t number;               /* from 1 */
-    uint64_t unit, all_units, units[3], requested_bytes; /* units: by state */
+typedef struct gpi_extent { /* memory without a gap: chunks side by side */
+    const gpi_stretch *from, *end; /* its stretches: from the first to before `end` */
+    uint64_t number;               /* counted from 1; 0: before the first */
+    uint64_t unit, all_units, units[3], requested_bytes; /* where it begins; in all; by state */
 } gpi_extent;
 
-/* The chunk after this one; the first, where its number is 0. 0: there is none. One begins
-   where the arena's does, and where there is a gap before it. */
+/* Steps to the next extent; to the first, if number is 0. Returns 0 after the last. A new extent
+   begins where the next stretch is marked `first`, and where there is a gap. */
 static int gpi_view_next_chunk(const gpi_view *view, gpi_extent *chunk) {
     const gpi_stretch *at = chunk->number ? chunk->end : view->stretches;
     uint64_t number = chunk->number + 1;
@@ -18016,7 +18364,7 @@ static int gpi_view_next_chunk(const gpi_view *view, gpi_extent *chunk) {
     return 1;
 }
 
-/* The line of source that asked for a block; NULL: not known. */
+/* The line of source that asked for a live block; NULL: not known. */
 static const gpi_site *gpi_view_site(const gpi_view *view, const gpi_stretch *stretch) {
     const gpi_site *site;
     if (!GPUPOOL_SITES || stretch->state != GPUPOOL_STATE_LIVE) return NULL;
@@ -18026,6 +18374,7 @@ static const gpi_site *gpi_view_site(const gpi_view *view, const gpi_stretch *st
 
 /* -- the walk -- */
 
+/* Describes a stretch as a gpupool_block. arena, device and source are set already. */
 static void gpi_view_describe(const gpi_view *view, const gpi_stretch *stretch,
                               gpupool_block *block) {
     const gpi_site *site = gpi_view_site(view, stretch);
@@ -18046,6 +18395,8 @@ static void gpi_view_describe(const gpi_view *view, const gpi_stretch *stretch,
     block->block_bytes = (size_t)stretch->block_bytes;
 }
 
+/* fn is called with no lock held, on the copy: so fn may use the arena, and sees its blocks as they
+   were when the call began. */
 gpupool_result gpupool_walk_blocks(gpupool_arena *arena, gpupool_block_fn fn, void *user) {
     gpupool_result result = gpi_arena_begin(arena, "gpupool_walk_blocks");
     gpupool_block block;
@@ -18059,6 +18410,7 @@ gpupool_result gpupool_walk_blocks(gpupool_arena *arena, gpupool_block_fn fn, vo
     block.arena = arena;
     block.device = view.device;
     block.source = view.source;
+    /* The struct's other fields stay as set above: all blocks are of one arena. */
     for (i = 0; i < view.count && !ended; i++) {
         gpi_view_describe(&view, &view.stretches[i], &block);
         ended = fn(&block, user);
@@ -18068,6 +18420,7 @@ gpupool_result gpupool_walk_blocks(gpupool_arena *arena, gpupool_block_fn fn, vo
     return gpi_host_fail(GPUPOOL_E_CALLBACK, "gpupool_walk_blocks: fn returned %d", ended);
 }
 
+/* Bytes in this state; and all bytes that no block has. */
 static uint64_t gpi_view_bytes(const gpi_view *view, gpupool_state state) {
     return view->units[state] * GPUPOOL_UNIT_BYTES;
 }
@@ -18076,12 +18429,14 @@ static uint64_t gpi_view_free_bytes(const gpi_view *view) {
     return gpi_view_bytes(view, GPUPOOL_STATE_FREE) + gpi_view_bytes(view, GPUPOOL_STATE_PENDING);
 }
 
-/* Of the device's memory in use, what this arena does not hold: the limit does not count it. */
+/* Bytes of the device's memory that are in use, but not this arena's: CUDA's context, other
+   libraries and processes. The limit does not count them. Valid if device_answered. */
 static uint64_t gpi_view_others(const gpi_view *view) {
     uint64_t used = view->device_total_bytes - view->device_free_bytes;
     return used - gpi_ground_min(used, view->stats.reserved.now);
 }
 
+/* 0: all free memory could be one block; near 1: free memory makes small blocks only. */
 static double gpi_view_fragmentation(const gpi_view *view) {
     uint64_t free_bytes = gpi_view_free_bytes(view);
     if (free_bytes == 0) return 0;
@@ -18089,42 +18444,77 @@ static double gpi_view_fragmentation(const gpi_view *view) {
 }
 
 /* == REPORT ===================================================================================
-   The arena for people and for programs: a screen, JSON, a snapshot. uses: WORDING, VIEW */
+   Writes the arena for people and for programs: a screen of text, JSON, and a snapshot for
+   PyTorch's viewer. Every writer opens a view, writes from it, and closes it. uses: WORDING, VIEW
+
+       gpupool_report          gpi_report_...   fprintf, one function for each part of the screen
+       gpupool_write_json      gpi_json_...     gpi_write, which knows JSON
+       gpupool_write_snapshot  gpi_pickle_...   gpi_write, which knows pickles too
+
+   The screen, and who writes which part:
+
+       gpupool arena "model": device 0, source mapped                     gpupool_report
+         [##########~~~~....            ] 3.00 GiB of a limit of 8 GiB    gpi_report_bar
+                           now           peak          total              gpi_report_counters
+         requested    2.20 GiB       2.50 GiB      41.00 GiB
+         calls        allocs 1,234 (1,200 from the same stream), ...      gpi_report_counts
+         tags, biggest holders                                            gpi_report_tags, _holders
+         map: a character is 12.00 MiB   # live   + half or more ...      gpi_report_map
+         ####++--~~..######
+
+   gpi_write takes a short description of objects, lists and values, and their values as arguments.
+   The same calls write JSON or a pickle: both have objects, lists, numbers and texts.
+
+       gpi_write(out, "{a# b[$]}", 7, "x")    JSON      {"a":7,"b":["x"]}
+                                              pickle    }( X a  \x8a 7  X b  ]( X x  e u
+
+   Locks: none is held while anything is written. A full disk shows when the view is closed: writers
+   do not look at the results of single writes.
+
+   Read first: gpi_report_write, gpi_write, gpi_json_write. */
 
 enum {
-    GPI_BAR = 64,           /* characters of the bar and of the map */
+    GPI_BAR = 64,           /* characters of the bar, and of a line of the map */
     GPI_MAP_LINES = 4
 };
 
+/* The bar: live, freed and free memory, as parts of the limit; without a limit, of what the arena
+   has reserved and the device has free. */
 static void gpi_report_bar(FILE *file, const gpi_view *view) {
     uint64_t live = gpi_view_bytes(view, GPUPOOL_STATE_LIVE), limit = view->stats.limit_bytes;
     uint64_t freed = live + gpi_view_bytes(view, GPUPOOL_STATE_PENDING);
-    uint64_t held = view->stats.reserved.now, whole = gpi_ground_max(limit, held);
+    uint64_t reserved = view->stats.reserved.now, whole = gpi_ground_max(limit, reserved);
     char a[32], b[32];
     int i;
-    if (!limit && view->owner) whole = held + view->device_free_bytes;
+    /* The bar's full width: the limit, or what is reserved where that is more. */
+    if (!limit && view->device_answered) whole = reserved + view->device_free_bytes;
     whole = gpi_ground_max(whole, 1);
     fprintf(file, "  [");
     for (i = 0; i < GPI_BAR; i++) {
+        /* The middle of this character's share; of the first, byte 1: a little memory is shown as
+           such. */
         double at = i ? (i + 0.5) / (int)GPI_BAR * (double)whole : 1; /* a little is not nothing */
-        fputc(at <= (double)live ? '#' : at <= (double)freed ? '~' : at <= (double)held ? '.' : ' ',
-              file);
+        char mark = at <= (double)reserved ? '.' : ' ';
+        if (at <= (double)freed) mark = '~';
+        if (at <= (double)live) mark = '#';
+        fputc(mark, file);
     }
+    /* The sentence behind the bar: how much is reserved, and of what. */
     if (limit)
-        fprintf(file, "] %s of a limit of %s\n", gpi_limit_human(a, held),
+        fprintf(file, "] %s of a limit of %s\n", gpi_limit_human(a, reserved),
                 gpi_limit_human(b, limit));
-    else if (view->owner)
-        fprintf(file, "] %s, no limit; the device has %s more free\n", gpi_limit_human(a, held),
+    else if (view->device_answered)
+        fprintf(file, "] %s, no limit; the device has %s more free\n", gpi_limit_human(a, reserved),
                 gpi_limit_human(b, view->device_free_bytes));
     else
-        fprintf(file, "] %s, no limit\n", gpi_limit_human(a, held));
-    if (limit && held > limit)
+        fprintf(file, "] %s, no limit\n", gpi_limit_human(a, reserved));
+    if (limit && reserved > limit)
         fprintf(file, "   above the limit by %s: no growth until that is given back\n",
-                gpi_limit_human(a, held - limit));
+                gpi_limit_human(a, reserved - limit));
     fprintf(file, "   # live   ~ freed, perhaps still in use   . free   (blank: not reserved)\n\n");
 }
 
-/* "1,234,567": numbers of some length are read by their groups. */
+/* Writes a number in groups: "1,234,567". Returns `room`. */
 static const char *gpi_report_number(char room[32], uint64_t number) {
     char digits[32];
     int length = snprintf(digits, sizeof digits, "%" PRIu64, number), i, at = 0;
@@ -18136,15 +18526,18 @@ static const char *gpi_report_number(char room[32], uint64_t number) {
     return room;
 }
 
+/* In the order of gpi_ledger_counter_of. */
 static const char gpi_report_names[GPI_COUNTERS][12] = {"requested", "granted", "reserved",
                                                         "pending", "blocks"};
 
+/* The table of counters: bytes, but for blocks. */
 static void gpi_report_counters(FILE *file, const gpi_view *view) {
     char now[32], peak[32], total[32];
     int i;
     fprintf(file, "  %-12s %14s %14s %14s\n", "", "now", "peak", "total");
     for (i = 0; i < GPI_COUNTERS; i++) {
         const gpupool_counter *counter = gpi_ledger_counter_of(&view->stats, i);
+        /* The last counter is a number of blocks, the others are bytes. */
         const char *(*words)(char *, uint64_t) =
             i < GPI_COUNTERS - 1 ? gpi_limit_human : gpi_report_number; /* blocks are no bytes */
         fprintf(file, "  %-12s %14s %14s %14s\n", gpi_report_names[i], words(now, counter->now),
@@ -18152,6 +18545,8 @@ static void gpi_report_counters(FILE *file, const gpi_view *view) {
     }
 }
 
+/* What calls and the driver did, and how free memory lies. Lines that would be all zeros in most
+   programs are left out. */
 static void gpi_report_counts(FILE *file, const gpi_view *view) {
     const gpupool_stats *stats = &view->stats;
     char a[32], b[32], c[32], d[32];
@@ -18178,19 +18573,22 @@ static void gpi_report_counts(FILE *file, const gpi_view *view) {
     fprintf(file, "  %-12s longest run %s, largest block %s; fragmentation %.0f%%\n", "free memory",
             gpi_limit_human(a, stats->largest_free_bytes),
             gpi_limit_human(b, stats->largest_block_bytes), gpi_view_fragmentation(view) * 100);
-    if (view->owner)
+    if (view->device_answered)
         fprintf(file, "  %-12s %s of the device's %s: CUDA's context, libraries, other processes\n",
                 "not counted", gpi_limit_human(a, gpi_view_others(view)),
                 gpi_limit_human(b, view->device_total_bytes));
     fprintf(file, "  %-12s %s of host memory\n", "records", gpi_limit_human(a, stats->host_bytes));
 }
 
+/* The biggest holders: lines of source with GPUPOOL_SITES, else sizes of blocks. At most GPI_SHOWN,
+   biggest first; the first unused record has 0 blocks. */
 static void gpi_report_holders(FILE *file, const gpi_view *view) {
     const gpupool_holder *holder;
     char name[64], size[32], blocks[32];
     int i;
     for (i = 0; i < GPI_SHOWN && view->holders[i].shown.blocks; i++) {
         holder = &view->holders[i].shown;
+        /* The heading comes with the first line, so that an arena without blocks has neither. */
         if (i == 0)
             fprintf(file, "\n  %-30s %12s %12s\n", GPUPOOL_SITES ? "biggest holders"
                     : "biggest holders (blocks of)", "blocks", "bytes");
@@ -18199,8 +18597,9 @@ static void gpi_report_holders(FILE *file, const gpi_view *view) {
     }
 }
 
+/* The tags in the order of their numbers, if there are any. */
 static void gpi_report_tags(FILE *file, const gpi_view *view) {
-    char held[32], limit[32], most[32], blocks[32];
+    char granted[32], limit[32], most[32], blocks[32];
     int i;
     for (i = 1; i <= view->tag_count; i++) {
         const gpupool_tag_stats *tag = &view->tags[i];
@@ -18209,11 +18608,14 @@ static void gpi_report_tags(FILE *file, const gpi_view *view) {
                     "budget");
         fprintf(file, "  %-30s %12s %12s %12s %12s\n", tag->name,
                 gpi_report_number(blocks, tag->blocks.now),
-                gpi_limit_human(held, tag->granted.now), gpi_limit_human(most, tag->granted.peak),
+                gpi_limit_human(granted, tag->granted.now),
+                gpi_limit_human(most, tag->granted.peak),
                 tag->limit_bytes ? gpi_limit_human(limit, tag->limit_bytes) : "none");
     }
 }
 
+/* The map's character for a share of memory with so many units of each state. What is live decides;
+   where nothing is, the larger of pending and free does. */
 static char gpi_report_mark(const uint64_t units[3]) { /* by state */
     uint64_t rest = units[GPUPOOL_STATE_PENDING] + units[GPUPOOL_STATE_FREE];
     if (!rest) return '#';
@@ -18222,9 +18624,11 @@ static char gpi_report_mark(const uint64_t units[3]) { /* by state */
     return units[GPUPOOL_STATE_PENDING] >= units[GPUPOOL_STATE_FREE] ? '~' : '.';
 }
 
-/* Reserved memory laid end to end; a character is what of its share is live, pending and free. */
+/* The map: reserved memory laid end to end, gaps left out. Each character stands for the same share
+   of memory; a stretch may be a small part of a share, or many shares. */
 static void gpi_report_map(FILE *file, const gpi_view *view) {
     uint64_t all = view->units[0] + view->units[1] + view->units[2], sums[3] = {0, 0, 0};
+    /* A share is at least one unit; the map has at most GPI_MAP_LINES lines. */
     uint64_t share = (all - 1) / (GPI_BAR * GPI_MAP_LINES) + 1, left = share;
     const gpi_stretch *stretch = view->stretches;
     char size[32];
@@ -18234,12 +18638,14 @@ static void gpi_report_map(FILE *file, const gpi_view *view) {
             "   . free", gpi_limit_human(size, share * GPUPOOL_UNIT_BYTES));
     for (; stretch < view->stretches + view->count; stretch++) {
         uint64_t units = stretch->units, part;
+        /* `left` is what the current character still takes, `all` what the map still has to
+           show. */
         for (; units; units -= part) {
             part = gpi_ground_min(units, left);
             sums[stretch->state] += part;
             left -= part;
             all -= part;
-            if (left && all) continue;
+            if (left && all) continue; /* the share is not full, and more comes */
             if (column++ % GPI_BAR == 0) fprintf(file, "\n  ");
             fputc(gpi_report_mark(sums), file);
             memset(sums, 0, sizeof sums);
@@ -18249,42 +18655,54 @@ static void gpi_report_map(FILE *file, const gpi_view *view) {
     fputc('\n', file);
 }
 
+/* Writes one screen. The first line says why the arena's memory is not mapped, if AUTO has chosen
+   another source. */
+static void gpi_report_write(const gpi_view *view, FILE *file) {
+    /* From the general to the particular: the first lines answer most questions. */
+    fprintf(file, "gpupool arena \"%s\": device %d, source %s%s%s%s\n", view->name, view->device,
+            gpi_wording_source(view->source), *view->instead ? " (not mapped: " : "",
+            view->instead, *view->instead ? ")" : "");
+    gpi_report_bar(file, view);
+    gpi_report_counters(file, view);
+    gpi_report_counts(file, view);
+    gpi_report_tags(file, view);
+    gpi_report_holders(file, view);
+    gpi_report_map(file, view);
+}
+
 gpupool_result gpupool_report(gpupool_arena *arena, FILE *file) {
     gpi_view view;
     gpupool_result result = gpi_view_open_for(&view, arena, "gpupool_report", file);
     if (result != GPUPOOL_OK) return result;
-    fprintf(file, "gpupool arena \"%s\": device %d, source %s%s%s%s\n", view.name, view.device,
-            gpi_wording_source(view.source), *view.instead ? " (not mapped: " : "", view.instead,
-            *view.instead ? ")" : "");
-    gpi_report_bar(file, &view);
-    gpi_report_counters(file, &view);
-    gpi_report_counts(file, &view);
-    gpi_report_tags(file, &view);
-    gpi_report_holders(file, &view);
-    gpi_report_map(file, &view);
+    gpi_report_write(&view, file);
     return gpi_view_close(&view, "gpupool_report", file);
 }
 
 /* -- for programs: objects, lists, numbers and texts, written as JSON or as a pickle -- */
 
+/* Where values go, and in which form. */
 typedef struct gpi_writer {
     FILE *file;
-    int pickle;        /* protocol 2, in the few opcodes that the viewer knows; else JSON */
-    const char *comma; /* before the next value of a list or object */
-    size_t count;      /* bytes that the file does not have yet: its own calls take longer */
+    int pickle;        /* protocol 2, in the few opcodes that the viewer reads; 0: JSON */
+    const char *comma; /* JSON: comes before the next value: "", ",", or ",\n" */
+    size_t count;      /* bytes in `bytes`, which the file does not have yet: stdio's calls for each
+                          byte take longer */
     char bytes[1000];
 } gpi_writer;
 
+/* Gives the file what `bytes` has. Every writer ends with it. */
 static void gpi_write_rest(gpi_writer *out) {
     fwrite(out->bytes, 1, out->count, out->file);
     out->count = 0;
 }
 
+/* Appends a byte, and empties `bytes` first if it is full. */
 static void gpi_write_byte(gpi_writer *out, int byte) {
     if (out->count == sizeof out->bytes) gpi_write_rest(out);
     out->bytes[out->count++] = (char)byte;
 }
 
+/* Bytes as they are; and a text as it is, without quotes. */
 static void gpi_write_bytes(gpi_writer *out, const char *bytes, size_t count) {
     for (; count > 0; count--, bytes++) gpi_write_byte(out, *bytes);
 }
@@ -18293,10 +18711,12 @@ static void gpi_write_word(gpi_writer *out, const char *word) {
     gpi_write_bytes(out, word, strlen(word));
 }
 
+/* The lowest `bytes` bytes of a number, lowest first: a pickle's binary numbers. */
 static void gpi_write_little_endian(gpi_writer *out, uint64_t number, int bytes) {
     for (; bytes > 0; bytes--, number >>= 8) gpi_write_byte(out, (int)(number & 0xff));
 }
 
+/* A number's digits. Faster than fprintf: files of large arenas are mostly numbers. */
 static void gpi_write_decimal(gpi_writer *out, uint64_t number) {
     char digits[24];
     size_t first = sizeof digits;
@@ -18305,8 +18725,9 @@ static void gpi_write_decimal(gpi_writer *out, uint64_t number) {
     gpi_write_bytes(out, digits + first, sizeof digits - first);
 }
 
+/* A text as a JSON string, or as a pickle's. Bytes that are not UTF-8 become "?". */
 static void gpi_write_text(gpi_writer *out, const char *text, size_t length) {
-    size_t letter = 0; /* bytes left of it */
+    size_t letter = 0; /* bytes left of the character that c is in */
     if (out->pickle) {
         gpi_write_byte(out, 'X'); /* BINUNICODE */
         gpi_write_little_endian(out, length, 4);
@@ -18315,10 +18736,13 @@ static void gpi_write_text(gpi_writer *out, const char *text, size_t length) {
     }
     for (; length > 0; length--, text++) {
         unsigned c = (unsigned char)*text;
+        /* A character's bytes are looked at once, at its first byte; the others follow
+           unchanged. */
         if (letter == 0) letter = gpi_wording_letter(text, length);
         if (letter == 0) c = '?';
         else letter--;
         if (!out->pickle && (c == '"' || c == '\\')) gpi_write_byte(out, '\\');
+        /* JSON wants control characters as \u00XX. */
         if (!out->pickle && c < ' ') {
             gpi_write_word(out, c < 16 ? "\\u000" : "\\u001");
             c = (unsigned char)"0123456789abcdef"[c % 16];
@@ -18328,7 +18752,7 @@ static void gpi_write_text(gpi_writer *out, const char *text, size_t length) {
     if (!out->pickle) gpi_write_byte(out, '"');
 }
 
-/* One value that an argument of gpi_write stands for. */
+/* Writes one value. kind: see gpi_write. */
 static void gpi_write_value(gpi_writer *out, char kind, uint64_t number, const char *text) {
     if (kind == '$' && text) {
         gpi_write_text(out, text, strlen(text));
@@ -18344,30 +18768,38 @@ static void gpi_write_value(gpi_writer *out, char kind, uint64_t number, const c
     }
 }
 
-static int gpi_write_is_letter(char c) { /* of a name */
+/* Whether c can be in the name of a member. */
+static int gpi_write_is_letter(char c) {
     return (c >= 'a' && c <= 'z') || (c >= 'A' && c <= 'Z') || c == '_';
 }
 
-/* What `form` says: { } [ ], the names of an object's members as they are, and for each value an
-   argument: # a uint64_t, in JSON UINT64_MAX for null; $ a text, in JSON NULL for null; in a pickle
-   ! a truth, a uint64_t too. A new line where a list should begin one. */
+/* Writes what `form` describes. { } [ ] begin and end objects and lists; letters are a member's
+   name; each of these takes an argument: # a uint64_t (JSON: UINT64_MAX is null), $ a text (JSON:
+   NULL is null), ! a uint64_t as a truth value (pickle only). A new line in `form` puts the next
+   item of a list on a line of its own. Commas and colons come by themselves. Example:
+   gpi_write(out, "{name$ bytes# parts[", name, bytes); */
 static void gpi_write(gpi_writer *out, const char *form, ...) {
     size_t length;
     va_list rest;
     va_start(rest, form);
     for (; *form; form += length) {
+        /* One step of `form`: the name that begins here, or one character. */
         for (length = 0; gpi_write_is_letter(form[length]);) length++;
+        /* Blanks only make `form` readable. */
         if (*form == '\n' && *out->comma) out->comma = ",\n";
         if (length == 0) length = 1;
         if (*form == ' ' || *form == '\n') continue;
+        /* A pickle's '}' and ']' are an empty object and list; '(' begins the items that 'u' and
+           'e' put in. */
         if (*form == '}' || *form == ']') {
-            /* in a pickle '}' and ']' are empty ones, '(' begins what 'u' and 'e' put into them */
             gpi_write_byte(out, !out->pickle ? *form : *form == '}' ? 'u' : 'e');
             out->comma = ",";
             continue;
         }
         if (!out->pickle) gpi_write_word(out, out->comma);
         out->comma = "";
+        /* An object or a list begins; a value; or a name, which is a text, and has its value after
+           it. */
         if (*form == '{' || *form == '[') {
             if (out->pickle) gpi_write_word(out, *form == '{' ? "}(" : "](");
             else gpi_write_byte(out, *form);
@@ -18384,6 +18816,7 @@ static void gpi_write(gpi_writer *out, const char *form, ...) {
     va_end(rest);
 }
 
+/* The items of a list of numbers. */
 static void gpi_write_list(gpi_writer *out, const uint64_t *numbers, uint64_t count) {
     uint64_t i;
     for (i = 0; i < count; i++) gpi_write(out, "#", numbers[i]);
@@ -18391,14 +18824,18 @@ static void gpi_write_list(gpi_writer *out, const uint64_t *numbers, uint64_t co
 
 /* -- JSON -- */
 
+/* The members of the top object up to "streams". The contract is gpupool_write_json's, in section
+   API. */
 static void gpi_json_figures(gpi_writer *out, const gpi_view *view) {
     const gpupool_stats *stats = &view->stats;
     const gpupool_counter *counter;
     uint64_t count[GPI_COUNTS];
-    uint64_t unknown = view->owner ? 0 : UINT64_MAX;
+    uint64_t unknown = view->device_answered ? 0 : UINT64_MAX;
     char fragmentation[32];
     int i;
+    /* The counts lie side by side in gpupool_stats, in the order in which they are written. */
     memcpy(count, (const char *)stats + offsetof(gpupool_stats, allocs), sizeof count);
+    /* x | unknown is x, or UINT64_MAX, which is written as null. */
     gpi_write(out, "\n limit_bytes# device_free_bytes# device_total_bytes# others_bytes#",
               stats->limit_bytes ? stats->limit_bytes : UINT64_MAX,
               (uint64_t)view->device_free_bytes | unknown,
@@ -18419,6 +18856,7 @@ static void gpi_json_figures(gpi_writer *out, const gpi_view *view) {
               stats->stitched_bytes);
     gpi_write(out, "asleep_bytes# backup_bytes#", stats->asleep_bytes, stats->backup_bytes);
     gpi_write(out, "host_bytes# fragmentation", stats->host_bytes);
+    /* The only number that is no integer: gpi_write has no letter for it. */
     gpi_write_word(out, gpi_wording_decimal(fragmentation, gpi_view_fragmentation(view), 6));
     out->comma = ",\n";
     gpi_write(out, "live_by_order[");
@@ -18430,6 +18868,7 @@ static void gpi_json_figures(gpi_writer *out, const gpi_view *view) {
     gpi_write(out, "]\n");
 }
 
+/* "tags": a limit that is not set is null. */
 static void gpi_json_tags(gpi_writer *out, const gpi_view *view) {
     int i;
     gpi_write(out, "tags[");
@@ -18446,10 +18885,12 @@ static void gpi_json_tags(gpi_writer *out, const gpi_view *view) {
     gpi_write(out, "]\n");
 }
 
+/* A stream's index, or null. */
 static uint64_t gpi_json_index(uint64_t stream) {
     return stream == GPI_NOBODY ? UINT64_MAX : stream;
 }
 
+/* "sites": a site without a file is one whose caller named none. */
 static void gpi_json_sites(gpi_writer *out, const gpi_view *view) {
     const gpi_site *site = view->sites;
     gpi_write(out, "sites[");
@@ -18461,6 +18902,9 @@ static void gpi_json_sites(gpi_writer *out, const gpi_view *view) {
     gpi_write(out, "]\n");
 }
 
+/* One stretch of "blocks". "stitched_at", "tag" and "requested_bytes" are written only where they
+   apply; stream and site are null where they are not known. A stretch of a stitched block names the
+   block's own address in "stitched_at". */
 static void gpi_json_block(gpi_writer *out, const gpi_stretch *stretch) {
     static const char states[3][8] = {"live", "free", "pending"};
     uint64_t bytes = stretch->units * GPUPOOL_UNIT_BYTES;
@@ -18475,21 +18919,22 @@ static void gpi_json_block(gpi_writer *out, const gpi_stretch *stretch) {
               GPUPOOL_SITES && live ? (uint64_t)stretch->site : UINT64_MAX);
 }
 
-gpupool_result gpupool_write_json(gpupool_arena *arena, FILE *file) {
+/* Writes the parts of the object in the order of the contract, which is gpupool_write_json's in
+   section API; what the view's device has not answered is null. Chunks that lie side by side are
+   one item of "chunks": an extent of the view. */
+static void gpi_json_write(const gpi_view *view, FILE *file) {
     gpi_writer out = {file, 0, "", 0, ""};
     const gpi_stretch *stretch;
     gpi_extent chunk;
-    gpi_view view;
-    gpupool_result result = gpi_view_open_for(&view, arena, "gpupool_write_json", file);
-    if (result != GPUPOOL_OK) return result;
-    gpi_write(&out, "{gpupool# name$ device# source$ unit_bytes#", (uint64_t)1, view.name,
-              (uint64_t)view.device, gpi_wording_source(view.source), (uint64_t)GPUPOOL_UNIT_BYTES);
-    gpi_json_figures(&out, &view);
-    gpi_json_tags(&out, &view);
-    if (GPUPOOL_SITES) gpi_json_sites(&out, &view);
+    gpi_write(&out, "{gpupool# name$ device# source$ unit_bytes#", (uint64_t)1, view->name,
+              (uint64_t)view->device, gpi_wording_source(view->source),
+              (uint64_t)GPUPOOL_UNIT_BYTES);
+    gpi_json_figures(&out, view);
+    gpi_json_tags(&out, view);
+    if (GPUPOOL_SITES) gpi_json_sites(&out, view);
     gpi_write(&out, "chunks[");
     memset(&chunk, 0, sizeof chunk);
-    while (gpi_view_next_chunk(&view, &chunk)) {
+    while (gpi_view_next_chunk(view, &chunk)) {
         gpi_write(&out, "\n{address# bytes# blocks[", chunk.unit * GPUPOOL_UNIT_BYTES,
                   chunk.all_units * GPUPOOL_UNIT_BYTES);
         for (stretch = chunk.from; stretch < chunk.end; stretch++) gpi_json_block(&out, stretch);
@@ -18498,16 +18943,27 @@ gpupool_result gpupool_write_json(gpupool_arena *arena, FILE *file) {
     gpi_write(&out, "]}");
     gpi_write_byte(&out, '\n');
     gpi_write_rest(&out);
+}
+
+gpupool_result gpupool_write_json(gpupool_arena *arena, FILE *file) {
+    gpi_view view;
+    gpupool_result result = gpi_view_open_for(&view, arena, "gpupool_write_json", file);
+    if (result != GPUPOOL_OK) return result;
+    gpi_json_write(&view, file);
     return gpi_view_close(&view, "gpupool_write_json", file);
 }
 
 /* -- the snapshot -- */
 
-/* The viewer's stack has no room for all items of a long list at once. */
+/* The viewer's stack has no room for all items of a long list: they are put in by the thousand. */
 static void gpi_pickle_next(gpi_writer *out, uint64_t i) {
+    /* 'e' appends the items so far to the list, and '(' begins the next ones. */
     if (i && i % 1000 == 0) gpi_write_word(out, "e(");
 }
 
+/* A stretch as a block of PyTorch's allocator, with that allocator's names for the states: inactive
+   is free, active_pending_free is freed but may still be in use. A part of a stitched block is a
+   block of its own. */
 static void gpi_pickle_block(gpi_writer *out, const gpi_view *view, const gpi_stretch *stretch) {
     static const char states[3][24] = {"active_allocated", "inactive", "active_pending_free"};
     const gpi_site *site = gpi_view_site(view, stretch);
@@ -18521,6 +18977,8 @@ static void gpi_pickle_block(gpi_writer *out, const gpi_view *view, const gpi_st
     gpi_write(out, "]}");
 }
 
+/* An extent as a segment of PyTorch's allocator. All segments are of stream 0 and pool (0, 0),
+   since the viewer colours by address. */
 static void gpi_pickle_segment(gpi_writer *out, const gpi_view *view, const gpi_extent *chunk) {
     const gpi_stretch *stretch = chunk->from;
     uint64_t live = chunk->units[GPUPOOL_STATE_LIVE] * GPUPOOL_UNIT_BYTES;
@@ -18530,6 +18988,8 @@ static void gpi_pickle_segment(gpi_writer *out, const gpi_view *view, const gpi_
               chunk->all_units * GPUPOOL_UNIT_BYTES, live, live + pending, chunk->requested_bytes);
     gpi_write(out, "stream# segment_type$ segment_pool_id##", (uint64_t)0, "large", (uint64_t)0,
               (uint64_t)0);
+    /* segment_pool_id is a pair. The two numbers before this byte, written without a name, become
+       one. */
     gpi_write_byte(out, 0x86); /* TUPLE2: of the last two */
     gpi_write(out, "is_expandable! frames[] blocks[",
               (uint64_t)(view->source == GPUPOOL_SOURCE_MAPPED));
@@ -18540,6 +19000,8 @@ static void gpi_pickle_segment(gpi_writer *out, const gpi_view *view, const gpi_
     gpi_write(out, "]}");
 }
 
+/* The fields of torch.cuda.memory._snapshot() that the viewer reads. There is no history of events,
+   but the viewer wants a list for each device up to this one. */
 gpupool_result gpupool_write_snapshot(gpupool_arena *arena, FILE *file) {
     gpi_writer out = {file, 1, "", 0, ""};
     gpi_extent chunk;
@@ -18547,6 +19009,7 @@ gpupool_result gpupool_write_snapshot(gpupool_arena *arena, FILE *file) {
     int device;
     gpupool_result result = gpi_view_open_for(&view, arena, "gpupool_write_snapshot", file);
     if (result != GPUPOOL_OK) return result;
+    /* Opcodes: PROTO 2 begins a pickle, '.' (STOP) ends it. */
     gpi_write_word(&out, "\x80\x02"); /* PROTO 2 */
     gpi_write(&out, "{segments[");
     memset(&chunk, 0, sizeof chunk);
@@ -18555,6 +19018,7 @@ gpupool_result gpupool_write_snapshot(gpupool_arena *arena, FILE *file) {
         gpi_pickle_segment(&out, &view, &chunk);
     }
     gpi_write(&out, "] device_traces[");
+    /* One empty list for each device. */
     for (device = 0; device <= view.device; device++) gpi_write(&out, "[]"); /* no history */
     gpi_write(&out, "] allocator_settings{PYTORCH_CUDA_ALLOC_CONF$ allocator$ limit_bytes#"
               "expandable_segments!}}", "", gpupool_get_build(), view.stats.limit_bytes,
@@ -18565,33 +19029,57 @@ gpupool_result gpupool_write_snapshot(gpupool_arena *arena, FILE *file) {
 }
 
 /* == PICTURE ==================================================================================
-   The map of memory as an SVG; and the record of calls. uses: REPORT and above */
+   gpupool_write_svg draws the map of memory, and gpupool_set_trace records calls. The picture is
+   one pass over a view: nothing of it is kept in memory. uses: REPORT and above
+
+       GPI_MAP_Y    heading, bar, legend
+                    +---------------------------------------------+
+       row 0        | chunk 1        |live|free|///pending///|live|
+       row 1        |live         |free|                          |    a row is row_units
+       row 2        | chunk 2   |  | chunk 3  |                   |
+                    +---------------------------------------------+
+                    gpi_svg_left           gpi_svg_width pixels
+
+   row_units doubles until all chunks fit in about GPI_MAP_ROWS rows. A chunk begins on a row of its
+   own, unless it fits behind the chunk before. Stretches narrower than half a pixel are gathered
+   and drawn as one rectangle: gpi_svg_stretch gathers, gpi_svg_flush draws.
+
+   Locks: the picture needs none. gpupool_set_trace takes the locks of all streams and the arena's
+   lock.
+
+   Read first: gpi_svg_write, gpi_svg_rows, gpi_svg_stretch, gpupool_set_trace. */
 
 enum {
-    GPI_COLOURS = 7,        /* streams with a colour of their own; told apart by the colour-blind */
-    GPI_MAP_Y = 144,        /* pixels above the first row, */
-    GPI_MAP_ROW = 16,       /* and from row to row */
-    GPI_MAP_ROWS = 96       /* aimed at */
+    GPI_COLOURS = 7,        /* streams with a colour of their own, also for the colour-blind; more
+                               share grey */
+    GPI_MAP_Y = 144,        /* pixels above the first row */
+    GPI_MAP_ROW = 16,       /* pixels from row to row */
+    GPI_MAP_ROWS = 96       /* rows that a picture has at most, gaps apart */
 };
 
-static const double gpi_svg_left = 128, gpi_svg_width = 1024; /* pixels: where rows are */
+static const double gpi_svg_left = 128, gpi_svg_width = 1024; /* pixels: where rows begin, and how
+                                                                 long they are */
 
+/* By a stream's index in the view; the last one is for all further streams. */
 static const char gpi_svg_colours[GPI_COLOURS + 1][8] = {
     "#0072b2", "#e69f00", "#009e73", "#cc79a7", "#56b4e9", "#d55e00", "#f0e442", "#7f7f7f"};
 
-typedef struct gpi_map { /* rows of equal bytes, filled from left to right */
+typedef struct gpi_map { /* what the functions below share */
     FILE *file;
     const gpi_view *view;
-    uint64_t row_units;
-    int crowded;         /* too many chunks for a gap between them */
-    double from, to;     /* pixels of stretches too narrow to be drawn alone, */
-    uint64_t row;        /* where they are */
-    uint64_t narrow, sums[3];
+    uint64_t row_units;  /* units of memory that a row shows */
+    int crowded;         /* more chunks than there can be gaps between */
+    double from, to;     /* pixels: the stretches that are gathered lie here, */
+    uint64_t row;        /* in this row */
+    uint64_t narrow, sums[3]; /* how many are gathered; their units by state */
 } gpi_map;
 
+/* Writes a text as XML wants it. Bytes that are no UTF-8, and characters that XML does not allow,
+   become "?" or are left out. */
 static void gpi_svg_text(FILE *file, const char *text) { /* as XML wants it */
     size_t letter;
     for (; *text; text += letter ? letter : 1) {
+        /* strlen in the loop: names and file names are short. */
         letter = gpi_wording_letter(text, strlen(text));
         if (letter == 3 && strncmp(text, "\xef\xbf", 2) == 0 && (unsigned char)text[2] >= 0xbe)
             letter = 0; /* U+FFFE and U+FFFF are letters, but not XML's */
@@ -18603,6 +19091,8 @@ static void gpi_svg_text(FILE *file, const char *text) { /* as XML wants it */
     }
 }
 
+/* A stream's name for people, from the key that CLOCK gives it: odd keys are default streams of
+   threads. Returns `room`. */
 static const char *gpi_svg_stream(char room[64], uint64_t key) {
     if (key == GPI_KEY_LEGACY) snprintf(room, 64, "the default stream");
     else if (key == GPI_KEY_ANY) snprintf(room, 64, "all streams (cudaFree)");
@@ -18611,7 +19101,9 @@ static const char *gpi_svg_stream(char room[64], uint64_t key) {
     return room;
 }
 
-/* Live: solid, dark where the stream is not known. Freed: hatched. Free: pale. The tag is open. */
+/* Begins a rectangle's tag; the caller ends it, since some rectangles have a title in them. Live
+   memory is solid, dark where the stream is not known. Freed memory is hatched. Free memory is
+   pale. */
 static void gpi_svg_rect(FILE *file, double x, double y, double width, int height, int state,
                          unsigned stream) {
     unsigned colour = stream < GPI_COLOURS ? stream : (unsigned)GPI_COLOURS;
@@ -18623,13 +19115,16 @@ static void gpi_svg_rect(FILE *file, double x, double y, double width, int heigh
     else fprintf(file, "%s\"", stream == GPI_NOBODY ? "#3f4f5f" : gpi_svg_colours[colour]);
 }
 
+/* Pixels above a row. */
 static double gpi_svg_row(uint64_t row) { return (double)(GPI_MAP_Y + row * GPI_MAP_ROW); }
 
-/* Draws what has gathered of stretches less than half a pixel wide. */
+/* Draws the stretches that are gathered as one rectangle, in the state that most of their memory
+   has. */
 static void gpi_svg_flush(gpi_map *map) {
     int most = GPUPOOL_STATE_LIVE;
     char live[32], freed[32], rest[32];
     if (!map->narrow) return;
+    /* Live memory wins where two states have the same bytes. */
     if (map->sums[GPUPOOL_STATE_PENDING] > map->sums[most]) most = GPUPOOL_STATE_PENDING;
     if (map->sums[GPUPOOL_STATE_FREE] > map->sums[most]) most = GPUPOOL_STATE_FREE;
     gpi_svg_rect(map->file, gpi_svg_left + map->from, gpi_svg_row(map->row), map->to - map->from,
@@ -18643,6 +19138,7 @@ static void gpi_svg_flush(gpi_map *map) {
     memset(map->sums, 0, sizeof map->sums);
 }
 
+/* What a viewer shows where the pointer is over a stretch. */
 static void gpi_svg_title(const gpi_map *map, const gpi_extent *chunk, const gpi_stretch *stretch) {
     static const char words[3][32] = {"live", "free", "freed, perhaps still in use"};
     const gpi_site *site = gpi_view_site(map->view, stretch);
@@ -18656,6 +19152,7 @@ static void gpi_svg_title(const gpi_map *map, const gpi_extent *chunk, const gpi
         gpi_svg_text(map->file, gpi_limit_base(site->file));
         fprintf(map->file, ":%d", site->line);
     }
+    /* Only stitched blocks begin elsewhere than their stretches. */
     if (stretch->block_unit && stretch->block_unit != stretch->unit)
         fprintf(map->file, ", part of the block at %#" PRIx64,
                 stretch->block_unit * GPUPOOL_UNIT_BYTES);
@@ -18668,7 +19165,7 @@ static void gpi_svg_title(const gpi_map *map, const gpi_extent *chunk, const gpi
     fputs("</title></rect>\n", map->file);
 }
 
-/* At a row's left: the chunk by its number, or how far into it the row begins. */
+/* Writes to the left of a row: which chunk it is, or how far into its chunk the row begins. */
 static void gpi_svg_label(const gpi_map *map, uint64_t row, uint64_t number, uint64_t units) {
     char words[32];
     if (units) gpi_limit_human(words, units * GPUPOOL_UNIT_BYTES);
@@ -18677,7 +19174,8 @@ static void gpi_svg_label(const gpi_map *map, uint64_t row, uint64_t number, uin
             gpi_svg_left - 8, gpi_svg_row(row) + 10, units ? "+ " : "", words);
 }
 
-/* One stretch that begins `at` units into the picture, cut where rows end. */
+/* Draws a stretch that begins `at` units into the picture, cut where rows end. Parts narrower than
+   half a pixel are gathered, until they are a pixel wide, a row ends or a wide part comes. */
 static void gpi_svg_stretch(gpi_map *map, const gpi_extent *chunk, const gpi_stretch *stretch,
                             uint64_t at) {
     double scale = gpi_svg_width / (double)map->row_units;
@@ -18685,12 +19183,15 @@ static void gpi_svg_stretch(gpi_map *map, const gpi_extent *chunk, const gpi_str
     for (; done < stretch->units; done += units, at += units) {
         uint64_t column = at % map->row_units, row = at / map->row_units;
         double x = scale * (double)column, width;
+        /* This part of the stretch: up to the end of the row. */
         units = gpi_ground_min(stretch->units - done, map->row_units - column);
         width = scale * (double)units;
-        if (column == 0) {
+        if (column == 0) { /* a row begins here */
             gpi_svg_flush(map);
             gpi_svg_label(map, row, chunk->number, stretch->unit + done - chunk->unit);
         }
+        /* Too narrow: its units are added to the gathered ones, whose rectangle grows to the
+           right. */
         if (width < 0.5) {
             if (!map->narrow++) map->from = x;
             map->to = x + width;
@@ -18700,30 +19201,32 @@ static void gpi_svg_stretch(gpi_map *map, const gpi_extent *chunk, const gpi_str
             continue;
         }
         gpi_svg_flush(map);
-        /* a hair's breadth between blocks that are wide enough to spare it */
+        /* Blocks that are wide enough leave a thin line between them and their neighbour. */
         gpi_svg_rect(map->file, gpi_svg_left + x, gpi_svg_row(row), width > 3 ? width - 0.6 : width,
                      GPI_MAP_ROW - 3, stretch->state, stretch->stream);
         gpi_svg_title(map, chunk, stretch);
     }
 }
 
-/* Where in the picture a chunk begins: on a row of its own, unless it fits behind the one before,
-   which ends `at` units into the picture. */
-static uint64_t gpi_svg_place(const gpi_map *map, const gpi_extent *chunk, uint64_t at) {
+/* Where a chunk begins, in units of the picture: behind the chunk before, which ends at `at`, if
+   both fit in the row, with a gap between them; else on the next row. */
+static uint64_t gpi_svg_chunk_start(const gpi_map *map, const gpi_extent *chunk, uint64_t at) {
     uint64_t column = at % map->row_units, gap = map->crowded ? 0 : map->row_units / 128;
     if (column == 0) return at;
     return column + gap + chunk->all_units <= map->row_units ? at + gap
                                                              : gpi_ground_up(at, map->row_units);
 }
 
-/* How many rows the chunks take; draws them too, if so wanted. */
+/* Returns how many rows the chunks take. `draw`: draws them, too; else it only counts. Both in one
+   function, so that counting and drawing cannot differ. */
 static uint64_t gpi_svg_rows(gpi_map *map, int draw) {
     const gpi_stretch *stretch;
     gpi_extent chunk;
     uint64_t at = 0;
     memset(&chunk, 0, sizeof chunk);
     while (gpi_view_next_chunk(map->view, &chunk)) {
-        at = gpi_svg_place(map, &chunk, at);
+        at = gpi_svg_chunk_start(map, &chunk, at);
+        /* What is gathered never spans two chunks. */
         for (stretch = chunk.from; draw && stretch < chunk.end; stretch++)
             gpi_svg_stretch(map, &chunk, stretch, at + stretch->unit - chunk.unit);
         gpi_svg_flush(map);
@@ -18732,7 +19235,8 @@ static uint64_t gpi_svg_rows(gpi_map *map, int draw) {
     return gpi_ground_up(at, map->row_units) / map->row_units;
 }
 
-/* Boxes stand side by side, as many as a line holds. */
+/* A box of the legend, with words to its right. Boxes stand side by side; *x and *y move on, to a
+   new line when this one is full. */
 static void gpi_svg_legend_box(FILE *file, double *x, double *y, int state, unsigned stream,
                                const char *words) {
     size_t letters = strlen(words);
@@ -18747,6 +19251,7 @@ static void gpi_svg_legend_box(FILE *file, double *x, double *y, int state, unsi
     *x += width;
 }
 
+/* First what states look like, then the streams. Texts are as wide as 6.4 pixels a character. */
 static void gpi_svg_legend(const gpi_map *map) {
     const gpi_view *view = map->view;
     char words[64], size[32];
@@ -18759,6 +19264,7 @@ static void gpi_svg_legend(const gpi_map *map) {
     gpi_limit_human(size, map->row_units * GPUPOOL_UNIT_BYTES);
     fprintf(map->file, "<text x=\"%.0f\" y=\"80\" fill=\"#555\">a row is %s; short chunks share "
             "one; point at a block for its size</text>\n", x, size);
+    /* More streams than colours share one box. */
     for (x = 16, y += 20, i = 0; i < view->key_count && i < GPI_COLOURS; i++)
         gpi_svg_legend_box(map->file, &x, &y, GPUPOOL_STATE_LIVE, i,
                            gpi_svg_stream(words, view->keys[i]));
@@ -18766,6 +19272,8 @@ static void gpi_svg_legend(const gpi_map *map) {
         gpi_svg_legend_box(map->file, &x, &y, GPUPOOL_STATE_LIVE, GPI_COLOURS, "other streams");
 }
 
+/* The bar below the heading: live, pending and free memory as parts of the limit, or of what is
+   reserved. */
 static void gpi_svg_bar(const gpi_map *map) {
     static const gpupool_state states[3] = {GPUPOOL_STATE_LIVE, GPUPOOL_STATE_PENDING,
                                             GPUPOOL_STATE_FREE};
@@ -18784,14 +19292,16 @@ static void gpi_svg_bar(const gpi_map *map) {
     }
 }
 
+/* The file's beginning: size, the hatching of each colour, and the heading. */
 static void gpi_svg_head(const gpi_map *map, double height) {
     const gpi_view *view = map->view;
     FILE *file = map->file;
-    char live[32], held[32], limit[32], blocks[32];
+    char live[32], reserved[32], limit[32], blocks[32];
     int i;
     fprintf(file, "<svg xmlns=\"http://www.w3.org/2000/svg\" width=\"1168\" height=\"%.0f\" "
             "viewBox=\"0 0 1168 %.0f\" font-family=\"sans-serif\" font-size=\"11\">\n"
             "<rect width=\"100%%\" height=\"100%%\" fill=\"white\"/>\n<defs>\n", height, height);
+    /* One pattern for each colour: h0, h1, ...; gpi_svg_rect refers to them. */
     for (i = 0; i <= GPI_COLOURS; i++)
         fprintf(file, "<pattern id=\"h%d\" width=\"5\" height=\"5\" patternUnits=\"userSpaceOnUse\""
                 "><rect width=\"5\" height=\"5\" fill=\"white\"/><path d=\"M-1,1 l2,-2 M0,5 l5,-5 "
@@ -18804,34 +19314,44 @@ static void gpi_svg_head(const gpi_map *map, double height) {
                                                 : view->stats.granted.now),
             gpi_report_number(blocks, view->stats.blocks.now),
             view->stats.blocks.now == 1 ? "" : "s",
-            gpi_limit_human(held, view->stats.reserved.now),
+            gpi_limit_human(reserved, view->stats.reserved.now),
             view->stats.limit_bytes ? "limit " : "no limit",
             view->stats.limit_bytes ? gpi_limit_human(limit, view->stats.limit_bytes) : "");
 }
 
-gpupool_result gpupool_write_svg(gpupool_arena *arena, FILE *file) {
-    gpi_view view;
+/* Draws the picture. Counts rows first, since the file begins with its height. Beyond 4,096 chunks
+   gaps would take more room than they are worth. A row shows 2 MiB, or twice as much as often as
+   needed. */
+static void gpi_svg_write(const gpi_view *view, FILE *file) {
     gpi_map map;
     gpi_extent chunk;
-    gpupool_result result = gpi_view_open_for(&view, arena, "gpupool_write_svg", file);
-    if (result != GPUPOOL_OK) return result;
     memset(&map, 0, sizeof map);
     map.file = file;
-    map.view = &view;
+    map.view = view;
     memset(&chunk, 0, sizeof chunk);
-    while (gpi_view_next_chunk(&view, &chunk)) map.crowded = chunk.number > 4096;
+    while (gpi_view_next_chunk(view, &chunk)) map.crowded = chunk.number > 4096;
     map.row_units = gpi_ground_max((2u << 20) / GPUPOOL_UNIT_BYTES, 1);
+    /* Each pass over the view halves the rows, roughly; a pass costs less than drawing. */
     while (gpi_svg_rows(&map, 0) > GPI_MAP_ROWS) map.row_units *= 2;
     gpi_svg_head(&map, gpi_svg_row(gpi_svg_rows(&map, 0)) + 12);
     gpi_svg_bar(&map);
     gpi_svg_legend(&map);
     gpi_svg_rows(&map, 1);
     fputs("</svg>\n", file);
+}
+
+gpupool_result gpupool_write_svg(gpupool_arena *arena, FILE *file) {
+    gpi_view view;
+    gpupool_result result = gpi_view_open_for(&view, arena, "gpupool_write_svg", file);
+    if (result != GPUPOOL_OK) return result;
+    gpi_svg_write(&view, file);
     return gpi_view_close(&view, "gpupool_write_svg", file);
 }
 
 /* -- the record of calls -- */
 
+/* The first line of a trace, and a line for each block that is live already, without a stream. The
+   locks of all streams and the arena's are held: no call comes in between. */
 static void gpi_trace_begin(gpupool_arena *arena, FILE *file) {
     uint64_t limit = arena->ledger.limit_bytes, at = 0;
     const gpi_run *run;
@@ -18846,6 +19366,8 @@ static void gpi_trace_begin(gpupool_arena *arena, FILE *file) {
     }
 }
 
+/* All locks are held while the file changes, so each call is recorded in one file. The caches'
+   blocks are recorded under the streams' locks, and all others under the arena's. */
 gpupool_result gpupool_set_trace(gpupool_arena *arena, FILE *file) {
     FILE *before;
     gpi_stream *first;
@@ -18856,12 +19378,287 @@ gpupool_result gpupool_set_trace(gpupool_arena *arena, FILE *file) {
     arena->trace = file;
     if (file) gpi_trace_begin(arena, file);
     gpi_arena_unlock_all(arena, first);
-    errno = 0; /* of a line that was not written it tells no more */
+    errno = 0; /* an older errno does not explain a line that could not be written */
     return before ? gpi_wording_done("gpupool_set_trace", before) : gpi_host_ok();
+}
+
+/* == ENVIRON ==================================================================================
+   Reports without a line of code: the environment's GPUPOOL_REPORT names a file, and each arena
+   writes there what it has used. Arenas are created and destroyed through this section, in public.
+   uses: LIFE, PICTURE and above
+
+       gpupool_arena_create ----> the first time: the variable is read, atexit is called
+             |
+             |    a request fails, out of memory -----+
+             |                                        |
+       gpupool_arena_destroy: a view is opened first -+-> gpi_environ_write -> FILE or stderr
+             |                                        |
+       exit, with arenas that are still there --------+
+
+   Forms: text, appended, but the first report of the process makes the file anew; JSON and SVG, in
+   which a file has one report, the latest. There each arena has a file of its own: the arena that
+   was created first has FILE.json, the second FILE-2.json. Numbers are not used again, so the last
+   report of an arena stays.
+
+   State is in gpi_process, and each arena has its report_number. Without the variable an arena's
+   creation costs one getenv, and a failed request looks at one pointer.
+
+   Locks: no lock of an arena or of the process is held while a report is written.
+   gpi_process.reporting lets one thread write at a time; the others wait for it. A thread's result,
+   text and verdict, and errno, are as before afterwards.
+
+   Read first: gpi_environ_watch, gpi_environ_write, gpi_environ_at_exit. */
+
+typedef enum gpi_environ_form {
+    GPI_ENVIRON_TEXT,
+    GPI_ENVIRON_JSON,
+    GPI_ENVIRON_SVG,
+    GPI_ENVIRON_STDERR  /* text */
+} gpi_environ_form;
+
+enum {
+    GPI_ENVIRON_PATIENCE_NS = 1000000000, /* at exit, for what another thread has */
+    GPI_ENVIRON_DIGITS = 16               /* bytes that a number may add to the file's name */
+};
+
+/* Says on stderr why a report cannot be written: once in a process, so that a program that goes on
+   without memory does not fill its terminal. Called by the thread that writes. `why`: an errno, or
+   0 where the C library left none. */
+static void gpi_environ_complain(const char *file, int why) {
+    if (gpi_process.report_failed) return;
+    gpi_process.report_failed = 1;
+    fprintf(stderr, "gpupool: GPUPOOL_REPORT: %s cannot be written: %s\n", file,
+            why ? strerror(why) : "the system does not say why");
+}
+
+/* Whether the file's name has this ending, and something before it. */
+static int gpi_environ_ends_in(const char *file, const char *ending) {
+    size_t length = strlen(file), least = strlen(ending);
+    return length > least && strcmp(file + length - least, ending) == 0;
+}
+
+/* What to write, by the variable's value. */
+static gpi_environ_form gpi_environ_form_of(const char *file) {
+    if (strcmp(file, "stderr") == 0) return GPI_ENVIRON_STDERR;
+    if (gpi_environ_ends_in(file, ".json")) return GPI_ENVIRON_JSON;
+    return gpi_environ_ends_in(file, ".svg") ? GPI_ENVIRON_SVG : GPI_ENVIRON_TEXT;
+}
+
+/* The file of an arena: with its number before the ending, from 2 on. The name is put together in
+   report_path, by the thread that writes. */
+static const char *gpi_environ_path(int number, gpi_environ_form form) {
+    const char *file = gpi_process.report_file, *ending = strrchr(file, '.');
+    if (number < 2 || form == GPI_ENVIRON_TEXT || form == GPI_ENVIRON_STDERR) return file;
+    snprintf(gpi_process.report_path, strlen(file) + GPI_ENVIRON_DIGITS, "%.*s-%d%s",
+             (int)(ending - file), file, number, ending);
+    return gpi_process.report_path;
+}
+
+/* Makes this thread the one that writes; waits for another one. 0: that has taken patience_ns. */
+static int gpi_environ_begin(uint64_t patience_ns) {
+    uint64_t start = gpi_host_now_ns();
+    unsigned round = 0;
+    for (;;) {
+        int got;
+        gpi_host_lock(&gpi_process.lock);
+        got = !gpi_process.reporting;
+        gpi_process.reporting = 1;
+        gpi_host_unlock(&gpi_process.lock);
+        if (got) return 1;
+        if (gpi_host_now_ns() - start >= patience_ns) return 0;
+        gpi_host_idle(round++);
+    }
+}
+
+/* Lets the next thread write. */
+static void gpi_environ_end(void) {
+    gpi_host_lock(&gpi_process.lock);
+    gpi_process.reporting = 0;
+    gpi_host_unlock(&gpi_process.lock);
+}
+
+/* Writes a view, between gpi_environ_begin and gpi_environ_end. `number` is the arena's. `when`
+   heads a report in text, which tells several of them apart. */
+static void gpi_environ_put(const gpi_view *view, int number, const char *when) {
+    gpi_environ_form form = gpi_environ_form_of(gpi_process.report_file);
+    int is_text = form == GPI_ENVIRON_TEXT || form == GPI_ENVIRON_STDERR, failed;
+    const char *path = gpi_environ_path(number, form);
+    FILE *file = stderr;
+    errno = 0; /* what earlier calls have left there explains nothing */
+    if (form != GPI_ENVIRON_STDERR)
+        file = fopen(path, form == GPI_ENVIRON_TEXT && gpi_process.reports ? "a" : "w");
+    if (!file) {
+        gpi_environ_complain(path, errno);
+        return;
+    }
+    if (is_text) fprintf(file, "%s---- %s\n", gpi_process.reports ? "\n" : "", when);
+    gpi_process.reports++;
+    if (form == GPI_ENVIRON_JSON) gpi_json_write(view, file);
+    else if (form == GPI_ENVIRON_SVG) gpi_svg_write(view, file);
+    else gpi_report_write(view, file);
+    failed = fflush(file) != 0 || ferror(file);
+    if (failed) gpi_environ_complain(path, errno);
+    if (form == GPI_ENVIRON_STDERR) return;
+    errno = 0;
+    if (fclose(file) != 0 && !failed) gpi_environ_complain(path, errno); /* a network's disk */
+}
+
+/* The same, when no other thread writes. */
+static void gpi_environ_write(const gpi_view *view, int number, const char *when,
+                              uint64_t patience_ns) {
+    if (!gpi_environ_begin(patience_ns)) return;
+    if (!GPI_READ(&gpi_process.report_ended)) gpi_environ_put(view, number, when);
+    gpi_environ_end();
+}
+
+/* Opens a view of an arena that is to write reports. 0: the arena is not, or there can be no view:
+   this process is a fork's child, a default arena was reset and is not renewed yet, or the host has
+   no memory. The caller restores gpi_thread, and frees view->room after a 1. No lock is held. */
+static int gpi_environ_view(gpi_view *view, gpupool_arena *arena) {
+    if (!arena || !arena->report_number || GPI_READ(&gpi_process.report_ended)) return 0;
+    return gpi_view_open(view, arena, "GPUPOOL_REPORT") == GPUPOOL_OK;
+}
+
+/* gpi_process.on_no_memory: a request of this thread has just failed, and gpi_thread says why. */
+static void gpi_environ_no_memory(gpupool_arena *arena) {
+    struct gpi_thread why = gpi_thread;
+    char when[sizeof why.draft + 32];
+    gpi_view view;
+    int error = errno;
+    snprintf(when, sizeof when, "out of memory: %s", why.draft);
+    if (gpi_environ_view(&view, arena)) {
+        gpi_view_ask_device(&view, &arena->chunks.driver);
+        gpi_environ_write(&view, arena->report_number, when, UINT64_MAX);
+        GPUPOOL_FREE(view.room);
+    }
+    gpi_thread = why;
+    errno = error;
+}
+
+/* The arena with the lowest number above this one, with a visitor more, so that no thread destroys
+   it meanwhile; NULL: there is none. A default arena that a reset has closed is passed over. */
+static gpupool_arena *gpi_environ_next(int number) {
+    gpupool_arena *arena, *next = NULL;
+    gpi_host_lock(&gpi_process.lock);
+    for (arena = gpi_process.arenas; arena; arena = arena->next)
+        if (arena->report_number > number && arena->forks == gpi_process.forks &&
+            (!next || arena->report_number < next->report_number))
+            next = arena;
+    if (next) next->visitors++;
+    gpi_host_unlock(&gpi_process.lock);
+    return next;
+}
+
+/* Whether `growing` can be had: a thread that calls exit from a function of the caller's may have
+   it, and would wait for itself. */
+static int gpi_environ_is_free(gpupool_arena *arena) {
+    uint64_t start = gpi_host_now_ns();
+    unsigned round = 0;
+    while (!gpi_host_mutex_try(&arena->growing)) {
+        if (gpi_host_now_ns() - start >= GPI_ENVIRON_PATIENCE_NS) return 0;
+        gpi_host_idle(round++);
+    }
+    gpi_host_mutex_unlock(&arena->growing);
+    return 1;
+}
+
+/* At exit: a report of each arena that is still there, in the order of their numbers. CUDA may have
+   been shut down already, so it is asked for nothing: figures of the device are left out. In a
+   forked child the arenas are the parent's, and so are their reports. */
+static void gpi_environ_at_exit(void) {
+    gpupool_arena *arena;
+    gpi_view view;
+    int number = 0;
+    if (gpi_process.forks) return;
+    while ((arena = gpi_environ_next(number)) != NULL) {
+        number = arena->report_number;
+        if (!gpi_environ_is_free(arena)) {
+            fprintf(stderr, "gpupool: GPUPOOL_REPORT: arena \"%s\" is at work at exit, and is left "
+                    "out\n", arena->name);
+        } else if (gpi_environ_view(&view, arena)) {
+            gpi_environ_write(&view, number, "at exit", GPI_ENVIRON_PATIENCE_NS);
+            GPUPOOL_FREE(view.room);
+        }
+        gpi_host_lock(&gpi_process.lock);
+        arena->visitors--;
+        gpi_host_unlock(&gpi_process.lock);
+    }
+    gpi_host_lock(&gpi_process.lock);
+    GPI_PUBLISH(&gpi_process.report_ended, 1); /* what static objects destroy has had a report */
+    gpi_host_unlock(&gpi_process.lock);
+}
+
+/* Reads the variable. Its first value holds for the process: the copies stay until its end, since
+   other threads may read them. A shell empties a variable to take it away for one command. */
+static void gpi_environ_start(void) {
+    const char *file = getenv("GPUPOOL_REPORT");
+    size_t length = file ? strlen(file) : 0;
+    char *copy, *path;
+    int first = 0;
+    if (!length) return;
+    copy = (char *)GPUPOOL_MALLOC(length + 1);
+    path = (char *)GPUPOOL_MALLOC(length + GPI_ENVIRON_DIGITS);
+    if (copy) memcpy(copy, file, length + 1);
+    gpi_host_lock(&gpi_process.lock);
+    if (copy && path && !gpi_process.report_file) { /* else another thread was faster */
+        gpi_process.report_path = path;
+        GPI_PUBLISH(&gpi_process.report_file, copy);
+        first = 1;
+    }
+    gpi_host_unlock(&gpi_process.lock);
+    if (!first) {
+        GPUPOOL_FREE(copy);
+        GPUPOOL_FREE(path);
+        return;
+    }
+    atexit(gpi_environ_at_exit);
+    GPI_PUBLISH(&gpi_process.on_no_memory, &gpi_environ_no_memory);
+}
+
+/* Gives a new arena its number, if its reports are wanted. */
+static void gpi_environ_watch(gpupool_arena *arena) {
+    if (!GPI_READ(&gpi_process.report_file)) gpi_environ_start();
+    if (!GPI_READ(&gpi_process.report_file)) return;
+    gpi_host_lock(&gpi_process.lock);
+    arena->report_number = ++gpi_process.report_arenas;
+    gpi_host_unlock(&gpi_process.lock);
+}
+
+gpupool_result gpupool_arena_create(gpupool_arena **out, const gpupool_arena_config *given) {
+    gpupool_result result = gpi_life_create(out, given);
+    if (result == GPUPOOL_OK) gpi_environ_watch(*out);
+    return result;
+}
+
+/* The view is opened while the arena is there, and written once it is gone: an arena that could not
+   be destroyed lives on, and writes no report. */
+gpupool_result gpupool_arena_destroy(gpupool_arena *arena) {
+    struct gpi_thread before;
+    int error = errno, number;
+    gpupool_result result;
+    gpi_view view;
+    if (!GPI_READ(&gpi_process.on_no_memory)) return gpi_life_destroy(arena);
+    before = gpi_thread;
+    if (!gpi_environ_view(&view, arena)) {
+        gpi_thread = before;
+        return gpi_life_destroy(arena);
+    }
+    number = arena->report_number;
+    gpi_view_ask_device(&view, &arena->chunks.driver);
+    gpi_thread = before;
+    result = gpi_life_destroy(arena);
+    if (result == GPUPOOL_OK)
+        gpi_environ_write(&view, number, "when the arena was destroyed", UINT64_MAX);
+    GPUPOOL_FREE(view.room);
+    errno = error;
+    return result;
 }
 
 /* == BACK ===================================================================================== */
 
+/* The implementation ends: its macros are undone, so that the files that include this one see none
+   of them. Functions and types need no undoing: they are static, and their names begin with
+   gpi_. */
 #undef GPI_ASSERT
 #undef GPI_GUARD
 #undef GPI_PRINTF
@@ -18879,9 +19676,19 @@ gpupool_result gpupool_set_trace(gpupool_arena *arena, FILE *file) {
 #endif /* GPUPOOL_IMPLEMENTATION */
 
 /* == NAMES ====================================================================================
-   Macros over CUDA's names and gpupool's own, last, so that they are not in force above. */
+   Macros over CUDA's names and gpupool's own. They come last in the file, so that nothing above
+   sees them. What they stand for is defined at the end of section API.
 
+       CUDA_API_PER_THREAD_DEFAULT_STREAM    a stream of 0 becomes cudaStreamPerThread, as in CUDA's
+                                             own calls in such a file
+       GPUPOOL_SITES                         calls that allocate pass on __FILE__ and __LINE__
+       GPUPOOL_STREAM_HOOK                   cudaStreamDestroy tells the arenas: rule 5
+       GPUPOOL_REPLACE_CUDA_MALLOC           cudaMalloc, cudaFree and their Async forms */
+
+/* Within its own expansion a macro's name is not replaced again: there gpupool_alloc is the
+   function. Each argument appears once, so it is evaluated once. */
 #if defined(CUDA_API_PER_THREAD_DEFAULT_STREAM)
+/* With sites, the three short forms of an allocation are replaced further down. */
 #if !GPUPOOL_SITES
 #define gpupool_alloc(arena, bytes, stream) gpupool_alloc(arena, bytes, gpi_names_stream(stream))
 #define gpupool_alloc_aligned(arena, bytes, alignment, stream) \
@@ -18913,7 +19720,9 @@ gpupool_result gpupool_set_trace(gpupool_arena *arena, FILE *file) {
     gpupool_ring_upload_span(ring, span, to, gpi_names_stream(stream))
 #endif
 
+/* A macro with parameters: the function's own name stays usable as a pointer, without a site. */
 #if GPUPOOL_SITES
+/* Both at once: the stream is replaced, and the line is passed on. */
 #if defined(CUDA_API_PER_THREAD_DEFAULT_STREAM)
 #define gpupool_alloc(arena, bytes, stream) \
     gpi_names_alloc(arena, gpi_names_request(bytes, gpi_names_stream(stream), __FILE__, __LINE__))
@@ -18933,7 +19742,8 @@ gpupool_result gpupool_set_trace(gpupool_arena *arena, FILE *file) {
 #endif
 #endif
 
-/* Names alone, not calls, so that pointers and deleters get the same functions. */
+/* Macros without parameters, so that pointers and deleters get the same functions as calls do. In
+   C++ the names are those of inline functions, which templates can take as arguments. */
 #if GPUPOOL_STREAM_HOOK
 #if defined(__cplusplus)
 #define cudaStreamDestroy gpi_names_stream_destroy
@@ -18941,6 +19751,8 @@ gpupool_result gpupool_set_trace(gpupool_arena *arena, FILE *file) {
 #define cudaStreamDestroy gpupool_cudaStreamDestroy
 #endif
 #endif
+/* The Async forms have names of their own where a stream of 0 means the thread's stream, as CUDA's
+   functions have. */
 #if GPUPOOL_REPLACE_CUDA_MALLOC
 #if defined(__cplusplus)
 #define cudaMalloc gpi_names_malloc
@@ -18949,6 +19761,7 @@ gpupool_result gpupool_set_trace(gpupool_arena *arena, FILE *file) {
 #define cudaMalloc gpupool_cudaMalloc
 #define cudaFree gpupool_cudaFree
 #endif
+/* CUDA's headers may define these two as macros themselves. */
 #undef cudaMallocAsync
 #undef cudaFreeAsync
 #if defined(CUDA_API_PER_THREAD_DEFAULT_STREAM)
