@@ -49,7 +49,8 @@ bookkeeping in device memory, prints nothing unless asked, and never aborts over
 Contents (search for "== NAME"):
     OPTIONS LINKAGE WORDS API CPP                                what you use
     GROUND HOST DRIVER LEDGER TREE CACHE CLOCK CHECK CHUNK GROWTH STITCH PLAN    how it works
-    LIMIT ARENA TAG LADDER SHOT VERDICT SIBLING BLOCK HAND CAPTURE SLEEP LIFE SHARE SHAPE FIGURES
+    LIMIT ARENA TAG LADDER SNAPSHOT VERDICT SIBLING ALLOC BLOCK HAND CAPTURE SLEEP LIFE SHARE SHAPE
+    FIGURES
     STAGE RING SEND WORDING VIEW REPORT PICTURE
     BACK NAMES                                                   macros: undone; over CUDA's names
 
@@ -8090,12 +8091,17 @@ static gpupool_result gpi_plan_make(gpi_stitches *stitches, const gpi_plan *plan
 }
 
 /* == LIMIT ====================================================================================
-   Limits and sizes as text. uses: HOST
+   Limits and sizes as text: parses what users write ("12GiB", "80%"), and spells byte counts for
+   messages. Used for config.limit_text, GPUPOOL_LIMIT, the environment, reports and verdicts.
+   uses: HOST
 
-       limit  = [ "-" ] number [ " " ] [ unit ]          "-": all of the device but this
-       unit   = "%" | "%free" | B | K M G T | KiB MiB GiB TiB (1024) | KB MB GB TB (1000) */
+       limit  = [ "-" ] number [ " " ] [ unit ]      "-": all of the device's memory but this much
+       unit   = "%" | "%free" | B | K M G T | KiB MiB GiB TiB (1024) | KB MB GB TB (1000)
 
-static int gpi_limit_same(const char *text, const char *word) { /* case does not matter */
+   Locks: none is needed; the section has no state. */
+
+/* Whether two words are equal, without regard to case. word has ASCII letters only. */
+static int gpi_limit_same(const char *text, const char *word) {
     for (; *text || *word; text++, word++) {
         char a = *text >= 'a' && *text <= 'z' ? (char)(*text - 32) : *text;
         char b = *word >= 'a' ? (char)(*word - 32) : *word;
@@ -8104,8 +8110,8 @@ static int gpi_limit_same(const char *text, const char *word) { /* case does not
     return 1;
 }
 
-/* Bytes in one of this unit; below 0 for a unit that is none. Percentages are of total or free
-   bytes. */
+/* The number of bytes that one unit stands for; negative if text is no unit. An empty text means
+   bytes. "%" is a hundredth of total_bytes, "%free" a hundredth of free_bytes. */
 static double gpi_limit_unit(const char *text, uint64_t total_bytes, uint64_t free_bytes) {
     static const char letters[] = "KMGTkmgt";
     const char *letter = strchr(letters, *text);
@@ -8115,23 +8121,30 @@ static double gpi_limit_unit(const char *text, uint64_t total_bytes, uint64_t fr
     if (gpi_limit_same(text, "%")) return (double)total_bytes / 100;
     if (gpi_limit_same(text, "%free")) return (double)free_bytes / 100;
     if (!letter) return -1;
+    /* "K" alone and "KiB" count in powers of 1024, "KB" in powers of 1000. */
     if (!text[1] || gpi_limit_same(text + 1, "iB")) base = 1024;
     else if (!gpi_limit_same(text + 1, "B")) return -1;
     for (power = (int)(letter - letters) % 4; power >= 0; power--) bytes *= base;
     return bytes;
 }
 
-/* Quotes the text in its error, so that a wrong environment variable is found at once. */
+/* Fails with E_ARGUMENT. where names the call, or the variable of the environment; the error quotes
+   the text, so that the user finds a wrong environment variable at once. */
 static gpupool_result gpi_limit_wrong(const char *where, const char *text, const char *rule) {
     return gpi_host_fail(GPUPOOL_E_ARGUMENT, "%s: the limit \"%.60s\" %s", where, text, rule);
 }
 
+/* Parses a limit and stores its bytes in *out_bytes. where is for errors. total_bytes and
+   free_bytes are the device's, for percentages and for "-". E_ARGUMENT: the text is wrong, and
+   *out_bytes may have been written. */
 static gpupool_result gpi_limit_parse(const char *where, const char *text, uint64_t total_bytes,
                                       uint64_t free_bytes, uint64_t *out_bytes) {
     const char *at = text;
     int all_but = *at == '-', digits = 0, whole = 1;
+    /* A double holds every whole number of bytes up to 2^53, which is larger than any device. */
     double value = 0, scale = 1, unit;
     if (all_but) at++;
+    /* By hand instead of strtod, whose decimal point depends on the program's locale. */
     for (; *at >= '0' && *at <= '9'; at++, digits++) value = value * 10 + (*at - '0');
     if (*at == '.' && digits)
         for (whole = 0, at++; *at >= '0' && *at <= '9'; at++) value += (*at - '0') * (scale /= 10);
@@ -8139,43 +8152,52 @@ static gpupool_result gpi_limit_parse(const char *where, const char *text, uint6
     if (*at == ' ' && at[1]) at++;
     unit = gpi_limit_unit(at, total_bytes, free_bytes);
     if (unit < 0)
-        return gpi_limit_wrong(where, text, "ends in no unit that is owner: B KiB MiB GiB TiB "
+        return gpi_limit_wrong(where, text, "ends in no unit that is known: B KiB MiB GiB TiB "
                                "KB MB GB TB K M G T % %free");
-    if (!whole && unit < 2) /* "0.8" may mean 80%, "1.5" may mean GiB */
+    /* A fraction of a byte is an error: with "0.8" the user may mean 80%, with "1.5" GiB. */
+    if (!whole && unit < 2)
         return gpi_limit_wrong(where, text, "is no whole number of bytes: add a unit, or %");
     if (*at == '%' && value > 100) return gpi_limit_wrong(where, text, "is over 100%");
     value *= unit;
     if (value >= 9e18) return gpi_limit_wrong(where, text, "is larger than any memory");
     if (all_but && value >= (double)total_bytes)
         return gpi_limit_wrong(where, text, "leaves nothing of the device");
-    *out_bytes = (uint64_t)(value + 0.5); /* tenths and hundredths have no exact doubles */
+    /* Rounded, because tenths and hundredths have no exact double. */
+    *out_bytes = (uint64_t)(value + 0.5);
     if (all_but) *out_bytes = total_bytes - *out_bytes;
     if (*out_bytes == 0) return gpi_limit_wrong(where, text, "is zero");
     return GPUPOOL_OK;
 }
 
-static const char *gpi_limit_spell(char room[32], uint64_t bytes, int upwards) {
+/* Writes a byte count with the largest binary unit that leaves at most three digits before the
+   point, and returns the buffer. Two decimals follow where fewer than 100 units are shown. upwards:
+   1 rounds up, 0 to the nearest. */
+static const char *gpi_limit_spell(char buffer[32], uint64_t bytes, int upwards) {
     uint64_t unit = 1, part;
     int power = 0;
     for (; bytes / unit >= 1000 && power < 4; power++) unit *= 1024;
-    part = power && bytes / unit < 100 ? 100 : 1; /* hundredths are shown, or none */
+    part = power && bytes / unit < 100 ? 100 : 1;
+    /* In integers, so that exact values print exactly; part is 100 where hundredths are shown. */
     bytes = bytes / unit * part + (bytes % unit * part + (upwards ? unit - 1 : unit / 2)) / unit;
-    if (part == 1) snprintf(room, 32, "%" PRIu64, bytes);
-    else snprintf(room, 32, "%" PRIu64 ".%02" PRIu64, bytes / 100, bytes % 100);
-    snprintf(room + strlen(room), 8, power ? " %ciB" : " B", " KMGT"[power]);
-    return room;
+    if (part == 1) snprintf(buffer, 32, "%" PRIu64, bytes);
+    else snprintf(buffer, 32, "%" PRIu64 ".%02" PRIu64, bytes / 100, bytes % 100);
+    snprintf(buffer + strlen(buffer), 8, power ? " %ciB" : " B", " KMGT"[power]);
+    return buffer;
 }
 
-/* "1.25 GiB" and the like; several may be used in one sentence, so the caller has the room. */
-static const char *gpi_limit_human(char room[32], uint64_t bytes) {
-    return gpi_limit_spell(room, bytes, 0);
+/* Writes a size such as "1.25 GiB" and returns the buffer. The caller passes the buffer, so that
+   one sentence can contain several sizes. */
+static const char *gpi_limit_human(char buffer[32], uint64_t bytes) {
+    return gpi_limit_spell(buffer, bytes, 0);
 }
 
-/* At least so much, in as few digits: what is advised must be enough. */
-static const char *gpi_limit_enough(char room[32], uint64_t bytes) {
-    return gpi_limit_spell(room, bytes, 1);
+/* As gpi_limit_human, rounded up: for advice, where a size that is rounded down would be too
+   little. */
+static const char *gpi_limit_enough(char buffer[32], uint64_t bytes) {
+    return gpi_limit_spell(buffer, bytes, 1);
 }
 
+/* The last part of a file's path, for either kind of slash. Points into file. */
 static const char *gpi_limit_base(const char *file) {
     const char *at = file;
     for (; *at; at++)
@@ -9023,75 +9045,103 @@ gpupool_result gpupool_get_tag_stats(gpupool_arena *arena, int tag, gpupool_tag_
 }
 
 /* == LADDER ===================================================================================
-   Where memory for a request comes from: one table of steps, tried in order. uses: ARENA and above
+   Finds memory for a request: one table of steps, tried in order, from the cheapest (free memory of
+   the stream) to the dearest (a wait of the host). The same table, asked without being run, tells
+   verdicts and gpupool_would_fit what would help. uses: ARENA and above
 
-   Each step says what it needs (`needs`), whether it could succeed by the figures alone (`could`),
-   and does it (`take`). A verdict asks `could` of memory as it would be if somebody helped: nothing
-   else decides whether a request is met.
+       step 1   needs? -> could(estimate)? -> take(attempt) -> MET: done, attempt->run is the block's
+       step 2      |no         |no                          -> NOT_MET: the next step
+       ...         v           v                            -> RESTART: from step 1
+       step 13     the next step                            -> WAIT_FIRST: wait, then from step 1
+                                                            -> FAILED: an error, done
 
-   D1  a step that has not met the request has taken nothing: what it took is back with its owner
-   D2  the host waits with no lock held, and the table is gone through from its start afterwards
-   D3  a request waits for work only that was queued before it began, so it ends */
+   Each step has three parts. `needs` names conditions of the arena and the request. `could` tells
+   from figures alone whether the step could succeed. `take` does the step. Verdicts call `could`
+   with figures of memory as somebody's help would leave it; so a verdict never disagrees with the
+   allocation that it explains.
 
+   D1  a step that does not meet the request takes nothing: every run is back with its owner
+   D2  the host waits with no lock held, and then starts again with the first step
+   D3  a request waits only for work that was queued before the request began, so it ends
+
+   Locks: steps run with `growing` and the arena's lock held. A step may release the arena's lock
+   around CUDA calls. `growing` is released for waits (gpi_ladder_wait) and for the program's on_map
+   and on_unmap.
+
+   Read first: gpi_ladder_run, gpi_ladder_steps, gpi_ladder_take_free, gpi_ladder_take_stitch,
+   gpi_ladder_take_over, gpi_ladder_take_wait. */
+
+/* One allocation, from the public call to the block. */
 typedef struct gpi_request {
-    uint64_t bytes, units, align_units;
-    gpi_caller by;
-    gpi_origin origin;
-    gpi_stream *owner;
-    int capturing;              /* its stream captures */
-    int no_wait;                /* the host must not wait */
-    gpi_owners owners;          /* of the chunks that the block may lie in: ANY but in a MAPPED
-                                   arena. But for ANY, no cache has it */
+    uint64_t bytes;             /* as asked for, */
+    uint64_t units;             /* and rounded up to units, with a unit for the guard */
+    uint64_t align_units;       /* a power of two; 1: none beyond a unit */
+    gpi_caller by;              /* the stream that the caller named, and its key */
+    gpi_origin origin;          /* the line of source that asks, for reports */
+    gpi_stream *owner;          /* the stream's struct; kept (refs) while the ladder runs */
+    int capturing;              /* 1: the stream captures */
+    int no_wait;                /* 1: the host must not wait (GPUPOOL_NO_WAIT) */
+    gpi_owners owners;          /* whether the block may span chunks. Other values than ANY occur in
+                                   MAPPED arenas only, and rule out caches and stitches */
 } gpi_request;
 
-typedef struct gpi_outlook {    /* what memory looks like to a request */
-    int fits;                   /* a free run holds it, */
-    int joins;                  /* or a stitch of free memory; of memory as it is, 1: perhaps */
-    uint64_t need_units;        /* else growth takes so many */
-    uint64_t idle_units;        /* so many could be given back for it */
-    uint64_t room_units;        /* and so many may be grown as it is */
-} gpi_outlook;
+/* Figures from which the steps' `could` functions answer. The ladder itself fills them coarsely; a
+   verdict fills them from a snapshot of all runs. */
+typedef struct gpi_estimate {
+    int fits;                   /* 1: a free run holds the request; the ladder always says 1 */
+    int fits_stitched;          /* 1: a stitch of free memory does; the ladder always says 1 */
+    uint64_t grow_units;        /* units that growth has to get from the driver for the request */
+    uint64_t idle_units;        /* units that could be given back to make room for growth */
+    uint64_t growable_units;    /* units that limit and device leave for growth as they are */
+} gpi_estimate;
 
+/* The state of one pass through the table. */
 typedef struct gpi_attempt {
     gpupool_arena *arena;
     const gpi_request *request;
-    uint64_t began;             /* the latest position at that time */
-    int is_drained, has_asked;
-    int marks_fail;             /* waits for marks do: the device is waited for instead */
-    int waits_fail;             /* so do those: no step waits any more */
-    gpi_run *run;               /* of a step that has met the request: held */
-    gpupool_result result;      /* of one that has failed */
-    gpi_stream *wait_for;       /* whose mark to wait for; NULL: for the device */
-    gpi_mark *wait_mark;
-    uint64_t wait_at;           /* where that was when it was chosen */
+    uint64_t began_at;          /* the arena's latest position when the pass began: see D3 */
+    int caches_emptied;         /* 1: step "caches" has done its work */
+    int recorded_all;           /* 1: step "a mark over all streams" has */
+    int event_waits_fail;       /* 1: a wait for an event failed; wait for the device instead */
+    int all_waits_fail;         /* 1: a wait for the device failed too; skip steps that wait */
+    gpi_run *run;               /* the result: a taken run of just the request's units */
+    gpupool_result result;      /* of the latest step */
+    gpi_stream *wait_for;       /* whose event to wait for; NULL: wait for the device */
+    gpi_mark *wait_mark;        /* the event, pinned; NULL: wait for the device */
+    uint64_t wait_at;           /* the mark's position when it was chosen */
 } gpi_attempt;
 
+/* What a step reports. */
 typedef enum gpi_outcome {
-    GPI_MISSED,                 /* the next step is to try */
-    GPI_MET,
-    GPI_MOVED,                  /* memory is other than it was: from the start again */
-    GPI_WAITS,                  /* the same after a wait of the host's */
-    GPI_FAILED                  /* no other step is to try */
+    GPI_NOT_MET,                /* nothing was found: try the next step */
+    GPI_MET,                    /* attempt->run is the block's run */
+    GPI_RESTART,                /* memory has changed: start again with the first step */
+    GPI_WAIT_FIRST,             /* wait as attempt->wait_* says, then start again */
+    GPI_FAILED                  /* attempt->result is an error that no other step would repair */
 } gpi_outcome;
 
+/* Turns a result into an outcome. Success without a run means that memory was added which the first
+   steps will find. Only E_OUT_OF_MEMORY lets the ladder go on. */
 static gpi_outcome gpi_ladder_outcome(gpi_attempt *attempt, gpupool_result result) {
     attempt->result = result;
-    if (result == GPUPOOL_OK) return attempt->run ? GPI_MET : GPI_MOVED;
-    return result == GPUPOOL_E_OUT_OF_MEMORY ? GPI_MISSED : GPI_FAILED;
+    if (result == GPUPOOL_OK) return attempt->run ? GPI_MET : GPI_RESTART;
+    return result == GPUPOOL_E_OUT_OF_MEMORY ? GPI_NOT_MET : GPI_FAILED;
 }
 
-/* Whether nothing may be mapped now: the program would be told, and could not register memory while
-   a stream captures. */
-static int gpi_ladder_is_barred(const gpupool_arena *arena, const gpi_request *request) {
+/* Whether the driver must not map anything now. Where the program has on_map or on_unmap it would
+   be told of the mapping and could not register memory while a stream captures. */
+static int gpi_ladder_may_not_map(const gpupool_arena *arena, const gpi_request *request) {
     if (!arena->chunks.on_map && !arena->chunks.on_unmap) return 0;
     return request->capturing || arena->clocks.capturing || GPI_READ(&gpi_process.scopes);
 }
 
-/* -- the stream's own free memory, and anybody's -- */
+/* -- free memory of the stream and of list ANY -- */
 
-/* Where a request's stream may take without waiting; its own list first. */
-GPI_HOT void gpi_ladder_lists(const gpupool_arena *arena, const gpi_request *request,
-                              uint64_t units_least, gpi_lists *lists) {
+/* Lists the free lists from which the request's stream may take without a wait, if they have at
+   least units_least free: the stream's own first, then ANY. For all streams at once (cudaMalloc's
+   shape) and in a pinned arena only finished memory will do, so only ANY. */
+GPI_HOT void gpi_ladder_own_lists(const gpupool_arena *arena, const gpi_request *request,
+                                  uint64_t units_least, gpi_lists *lists) {
     gpi_list *const *all = arena->tree.lists;
     const gpi_stream *owner = request->owner;
     int count = 0;
@@ -9102,6 +9152,8 @@ GPI_HOT void gpi_ladder_lists(const gpupool_arena *arena, const gpi_request *req
     lists->below = UINT64_MAX;
 }
 
+/* Fills in what gpi_tree_find looks for. tries: how many runs that are too small, or badly aligned,
+   it may pass over in one bin. */
 GPI_HOT void gpi_ladder_fit(const gpi_request *request, uint64_t tries, gpi_fit *fit) {
     fit->units = request->units;
     fit->align_units = request->align_units;
@@ -9109,7 +9161,8 @@ GPI_HOT void gpi_ladder_fit(const gpi_request *request, uint64_t tries, gpi_fit 
     fit->tries = tries;
 }
 
-/* Where the request would start in a run; UINT64_MAX if it does not fit. */
+/* The unit at which the request's block would start in a free run; UINT64_MAX if it does not
+   fit. */
 static uint64_t gpi_ladder_start(const gpupool_arena *arena, const gpi_run *run,
                                  const gpi_request *request) {
     gpi_fit fit;
@@ -9117,6 +9170,8 @@ static uint64_t gpi_ladder_start(const gpupool_arena *arena, const gpi_run *run,
     return gpi_tree_start_of(&arena->tree, run, &fit);
 }
 
+/* Takes the request's units out of a free run that holds them; the rest stays in its free list.
+   Needs two spare structs, as gpi_tree_take does. */
 GPI_HOT gpi_run *gpi_ladder_cut(gpupool_arena *arena, gpi_run *run, const gpi_request *request) {
     uint64_t start = run->unit;
     if (request->align_units != 1) start = gpi_ladder_start(arena, run, request);
@@ -9124,7 +9179,8 @@ GPI_HOT gpi_run *gpi_ladder_cut(gpupool_arena *arena, gpi_run *run, const gpi_re
     return gpi_tree_take(&arena->tree, run, start, request->units);
 }
 
-/* A small block: in a slab, in a new one, or where there is no room for a slab. */
+/* Finds a run for a block below 64 KiB: in a slab, then in a new slab, then anywhere. A new slab
+   costs two spare structs, so a slab is added only where five are spare: three stay for the cut. */
 static gpi_run *gpi_ladder_find_small(gpupool_arena *arena, const gpi_lists *lists,
                                       const gpi_fit *fit) {
     gpi_tree *tree = &arena->tree;
@@ -9134,13 +9190,15 @@ static gpi_run *gpi_ladder_find_small(gpupool_arena *arena, const gpi_lists *lis
     return run ? run : gpi_tree_find(tree, lists, fit);
 }
 
-/* Whichever run fits most closely. Needs three spare structs. */
-GPI_HOT gpi_run *gpi_ladder_quick(gpupool_arena *arena, const gpi_request *request,
-                                  uint64_t tries) {
+/* Takes the free run that fits the request most closely, from the lists of gpi_ladder_own_lists.
+   NULL: none fits. Makes no CUDA call; this is the hot path. Needs three spare structs. The arena's
+   lock is held. */
+GPI_HOT gpi_run *gpi_ladder_take_run(gpupool_arena *arena, const gpi_request *request,
+                                     uint64_t tries) {
     gpi_lists lists;
     gpi_fit fit;
     gpi_run *run;
-    gpi_ladder_lists(arena, request, request->units, &lists);
+    gpi_ladder_own_lists(arena, request, request->units, &lists);
     if (lists.count == 0) return NULL;
     gpi_ladder_fit(request, tries, &fit);
     if ((int64_t)request->units < GPI_SLAB_UNITS && arena->tree.granules)
@@ -9150,81 +9208,94 @@ GPI_HOT gpi_run *gpi_ladder_quick(gpupool_arena *arena, const gpi_request *reque
     return run ? gpi_ladder_cut(arena, run, request) : NULL;
 }
 
-/* Marks what the request may take without waiting; all marks are taken away before the lock is
-   opened. */
-static void gpi_ladder_mark(gpupool_arena *arena, const gpi_request *request) {
+/* Declares the free lists of gpi_ladder_own_lists usable (usable_below), for STITCH, PLAN and
+   GROWTH, which look at runs one by one. gpi_ladder_clear_usable, or gpi_tree_unmark, comes before
+   the arena's lock is released: usable lists hold good for one request only. */
+static void gpi_ladder_set_usable(gpupool_arena *arena, const gpi_request *request) {
     gpi_lists lists;
     int i;
-    gpi_ladder_lists(arena, request, 1, &lists);
+    gpi_ladder_own_lists(arena, request, 1, &lists);
     for (i = 0; i < lists.count; i++)
         arena->tree.lists[lists.number[i]]->usable_below = UINT64_MAX;
 }
 
-static void gpi_ladder_unmark(gpupool_arena *arena, const gpi_request *request) {
+/* Ends gpi_ladder_set_usable. */
+static void gpi_ladder_clear_usable(gpupool_arena *arena, const gpi_request *request) {
     arena->tree.lists[request->owner->list]->usable_below = 0;
     arena->tree.lists[GPI_LIST_ANY]->usable_below = 0;
 }
 
-/* An idle stitch of the request's size, whose units this stream may take without waiting. */
-static gpi_run *gpi_ladder_restitch(gpupool_arena *arena, const gpi_request *request) {
+/* Takes an idle stitch of the request's size whose units the stream may take without a wait. Makes
+   no CUDA call, since the stitch is still mapped. NULL: there is none. */
+static gpi_run *gpi_ladder_take_idle_stitch(gpupool_arena *arena, const gpi_request *request) {
     gpi_run *run;
     if (request->owners) return NULL;
     if (!arena->stitches.first_of[gpi_tree_bin(request->units)]) return NULL;
-    gpi_ladder_mark(arena, request);
+    gpi_ladder_set_usable(arena, request);
     run = gpi_stitch_reuse(&arena->stitches, request->units, request->align_units);
-    gpi_ladder_unmark(arena, request);
+    gpi_ladder_clear_usable(arena, request);
     return run;
 }
 
+/* Step: free memory of the stream and of ANY, then an idle stitch. GPI_TRIES_SLOW lets the search
+   pass over many more runs than the hot path's, because the next steps are dearer. */
 static gpi_outcome gpi_ladder_take_free(gpi_attempt *attempt) {
     gpupool_arena *arena = attempt->arena;
     if (!gpi_tree_prepare(&arena->tree, 3))
         return gpi_ladder_outcome(attempt, gpi_host_no_memory());
-    attempt->run = gpi_ladder_quick(arena, attempt->request, GPI_TRIES_SLOW);
-    if (!attempt->run) attempt->run = gpi_ladder_restitch(arena, attempt->request);
-    return attempt->run ? GPI_MET : GPI_MISSED;
+    attempt->run = gpi_ladder_take_run(arena, attempt->request, GPI_TRIES_SLOW);
+    if (!attempt->run) attempt->run = gpi_ladder_take_idle_stitch(arena, attempt->request);
+    return attempt->run ? GPI_MET : GPI_NOT_MET;
 }
 
-/* -- memory that other streams are done with -- */
+/* -- finished memory of other streams -- */
 
-/* Requests put marks over all streams only while no capture was seen: rule 3. */
+/* Records an event over all streams (gpi_clock_record_all), unless the arena ever saw a capture:
+   CUDA would end a capture that gpupool cannot see (rule 3). E_CAPTURING: not recorded. */
 static gpupool_result gpi_ladder_record_all(gpupool_arena *arena) {
     return arena->clocks.has_captured ? GPUPOOL_E_CAPTURING
                                       : gpi_clock_record_all(&arena->clocks);
 }
 
-/* A mark behind what the request's own stream has freed. */
-static void gpi_ladder_record(gpupool_arena *arena, const gpi_request *request) {
+/* Records an event behind what the request's own stream has freed, so that a later step can wait
+   for the event. Failure is no error here: the ladder then has one choice fewer. */
+static void gpi_ladder_record_own(gpupool_arena *arena, const gpi_request *request) {
     if (request->owner == arena->clocks.all) gpi_ladder_record_all(arena);
     else gpi_clock_record(&arena->clocks, request->owner, request->by.stream);
 }
 
-enum { GPI_PENDING_LEAST = 8 << 20 }; /* bytes that may be pending before streams are asked for */
+enum { GPI_PENDING_LEAST = 8 << 20 }; /* bytes that may be pending before ALL is recorded */
 
+/* Step: asks up to GPI_LOOKS_MOST streams how far they have come, moves finished memory to list
+   ANY, and tries the first step again. Queries events, without a wait. */
 static gpi_outcome gpi_ladder_take_finished(gpi_attempt *attempt) {
     gpupool_arena *arena = attempt->arena;
     uint64_t pending = arena->tree.pending_units * GPUPOOL_UNIT_BYTES;
-    /* many streams, or threads, of which some may have ended unsaid: a mark is put over all */
+    /* Threads' streams end without notice, and their memory stays pending for ever. So with
+       threads' streams, or many streams, an event over all streams is recorded once much is
+       pending. */
     if ((arena->clocks.thread_streams || arena->clocks.stream_count > GPI_THREADS_KEPT) &&
         pending > gpi_ground_max(arena->ledger.reserved.now / 8, GPI_PENDING_LEAST))
         gpi_ladder_record_all(arena);
-    return gpi_arena_poll(arena, GPI_LOOKS_MOST) ? gpi_ladder_take_free(attempt) : GPI_MISSED;
+    return gpi_arena_poll(arena, GPI_LOOKS_MOST) ? gpi_ladder_take_free(attempt) : GPI_NOT_MET;
 }
 
+/* Whether the request may get a stitched block: stitches are on, the block may span chunks, and
+   mapping is not forbidden just now. */
 static int gpi_ladder_may_stitch(const gpi_attempt *attempt) {
     return !attempt->request->owners && gpi_stitch_can(&attempt->arena->stitches) &&
-           !gpi_ladder_is_barred(attempt->arena, attempt->request);
+           !gpi_ladder_may_not_map(attempt->arena, attempt->request);
 }
 
-enum { GPI_SPANS = 256 }; /* runs whose neighbours are looked at */
+enum { GPI_ADJACENT_TRIES = 256 }; /* runs whose neighbours the step looks at, at most */
 
-typedef struct gpi_side_run {  /* of usable runs side by side */
+typedef struct gpi_adjacent {  /* usable runs side by side, in home addresses */
     gpi_run *first;
-    uint64_t units, runs;
-} gpi_side_run;
+    uint64_t units, runs;      /* sum of their units; how many runs */
+} gpi_adjacent;
 
-/* The stretch around a free run. */
-static void gpi_ladder_stretch(const gpi_tree *tree, gpi_run *run, gpi_side_run *stretch) {
+/* Finds all usable runs side by side around a usable run, to the left and to the right. */
+static void gpi_ladder_find_adjacent(const gpi_tree *tree, gpi_run *run, gpi_adjacent *stretch) {
     while (run->prev && gpi_growth_is_usable(tree, run->prev)) run = run->prev;
     stretch->first = run;
     stretch->units = stretch->runs = 0;
@@ -9232,24 +9303,28 @@ static void gpi_ladder_stretch(const gpi_tree *tree, gpi_run *run, gpi_side_run 
         stretch->units += run->units;
 }
 
-/* A block out of several runs side by side: the stream's own, at different positions, and
-   anybody's. */
+/* Step: a block out of several usable runs side by side. The tree does not join runs of the stream
+   at different positions, nor the stream's with those of ANY; but this stream may use all of them,
+   so together they hold a block that none of them holds alone. */
 static gpi_outcome gpi_ladder_take_side_by_side(gpi_attempt *attempt) {
     gpupool_arena *arena = attempt->arena;
     const gpi_request *request = attempt->request;
     gpi_list *list = arena->tree.lists[request->owner->list];
-    gpi_side_run stretch = {NULL, 0, 0};
+    gpi_adjacent stretch = {NULL, 0, 0};
     gpi_run *run, whole;
     uint64_t start = 0;
     int looked = 0, found = 0;
     uint32_t kind, bin;
-    gpi_ladder_mark(arena, request);
+    gpi_ladder_set_usable(arena, request);
+    /* Runs of ANY side by side are one run already, so a stretch of several runs contains a run of
+       the stream's own list: the search starts from those. Slabs are for small blocks. */
     for (kind = 0; kind < GPI_SLABS && list->usable_below; kind++) {
         bin = gpi_tree_first(list, kind);
         for (; bin != GPI_NO_BIN && !found; bin = gpi_tree_next(list, bin + 1))
-            for (run = list->heads[bin]; run && !found && looked < GPI_SPANS;
+            for (run = list->heads[bin]; run && !found && looked < GPI_ADJACENT_TRIES;
                  run = run->list_next, looked++) {
-                gpi_ladder_stretch(&arena->tree, run, &stretch);
+                gpi_ladder_find_adjacent(&arena->tree, run, &stretch);
+                /* The fit is asked of a run that stands for the whole stretch and is in no list. */
                 whole.unit = stretch.first->unit;
                 whole.units = stretch.units;
                 start = gpi_ladder_start(arena, &whole, request);
@@ -9258,25 +9333,27 @@ static gpi_outcome gpi_ladder_take_side_by_side(gpi_attempt *attempt) {
     }
     if (found && gpi_tree_prepare(&arena->tree, 2 * stretch.runs + 2)) {
         arena->ledger.same_stream_allocs += GPUPOOL_STATS;
+        /* Alignment can put the block's start past the first runs of the stretch. */
         while (stretch.first->unit + stretch.first->units <= start)
             stretch.first = stretch.first->next;
         attempt->run = gpi_stitch_take(&arena->tree, stretch.first, start, request->units);
     }
-    gpi_ladder_unmark(arena, request);
-    return attempt->run ? GPI_MET : GPI_MISSED;
+    gpi_ladder_clear_usable(arena, request);
+    return attempt->run ? GPI_MET : GPI_NOT_MET;
 }
 
 /* -- stitches and growth -- */
 
-/* The most that was ever live at once, with the request. */
+/* The most bytes that were ever live at once in this arena, with the request counted as live. */
 static uint64_t gpi_ladder_peak(const gpi_attempt *attempt) {
     const gpi_ledger *ledger = &attempt->arena->ledger;
     return gpi_ground_max(gpi_ground_max(ledger->granted.peak, attempt->arena->granted_most),
                           ledger->granted.now + attempt->request->units * GPUPOOL_UNIT_BYTES);
 }
 
-/* The target: how far reserved memory may run ahead of that before free memory is stitched instead.
-   1%, and a little for arenas of a few chunks. */
+/* The target: how many bytes may be reserved before free memory is stitched rather than memory
+   grown. The peak of live bytes plus 1%, plus 16 MiB for arenas of a few chunks; at least
+   config.reserve_bytes, at most the limit. */
 static uint64_t gpi_ladder_target(const gpi_attempt *attempt) {
     uint64_t live = gpi_ladder_peak(attempt);
     live += live / 100 + ((uint64_t)16 << 20);
@@ -9284,50 +9361,57 @@ static uint64_t gpi_ladder_target(const gpi_attempt *attempt) {
                           attempt->arena->ledger.limit_bytes);
 }
 
+/* Gets memory from the driver for the request, within the arena's limit. *run: a taken run of just
+   the request's units. E_OUT_OF_MEMORY: the limit or the driver refuses, or mapping is forbidden.
+   Both locks are held; the arena's is released around the driver's calls. */
 static gpupool_result gpi_ladder_grow(gpupool_arena *arena, const gpi_request *request,
                                       gpi_run **run) {
     uint64_t most_bytes = arena->ledger.limit_bytes;
     gpi_growth growth;
-    if (gpi_ladder_is_barred(arena, request)) return GPUPOOL_E_OUT_OF_MEMORY;
+    if (gpi_ladder_may_not_map(arena, request)) return GPUPOOL_E_OUT_OF_MEMORY;
     memset(&growth, 0, sizeof growth);
     growth.units = request->units;
     growth.is_alone = growth.is_one_chunk = request->owners != GPI_OWNERS_ANY;
     growth.is_exact = request->owners == GPI_OWNERS_WHOLE;
+    /* Other sources give a chunk at an address of their own choice, so nothing can be placed. */
     if (!gpi_chunk_is_mapped(&arena->chunks))
         return gpi_growth_add(&arena->chunks, &arena->tree, &growth, request->align_units,
                               most_bytes, run);
-    gpi_ladder_mark(arena, request);
+    /* A MAPPED block may begin in usable free memory and go on in the new chunk behind it. */
+    gpi_ladder_set_usable(arena, request);
     gpi_growth_find_place(&arena->chunks, &arena->tree, request->align_units, &growth);
     return gpi_growth_grow(&arena->chunks, &arena->tree, &growth, most_bytes / GPUPOOL_UNIT_BYTES,
                            run);
 }
 
-/* More memory while that stays below the target, and where more is live than ever before. So a
-   program that repeats itself gets no more memory for its second round, and meets what it did there
-   again in its third. */
+/* Step: growth while reserved memory stays within the target, and only where more is live than ever
+   before. So a program that repeats itself gets no memory in its second round: the second round
+   makes the stitches that the third round then reuses without a CUDA call. */
 static gpi_outcome gpi_ladder_take_target(gpi_attempt *attempt) {
     gpupool_arena *arena = attempt->arena;
     uint64_t need = attempt->request->units * GPUPOOL_UNIT_BYTES;
     if (arena->ledger.reserved.now + need > gpi_ladder_target(attempt) ||
         arena->ledger.granted.now + need < gpi_ladder_peak(attempt))
-        return GPI_MISSED;
+        return GPI_NOT_MET;
     return gpi_ladder_outcome(attempt, gpi_ladder_grow(arena, attempt->request, &attempt->run));
 }
 
-/* Unmaps idle stitches where there are too many. What this stream used is known to be done only by
-   a mark, and for the next request. */
+/* Unmaps idle stitches where they hold too many handles. A stitch can be unmapped once its last
+   user has passed; to learn that about this stream an event is recorded first, which helps the next
+   request rather than this one. */
 static void gpi_ladder_bound_stitches(gpi_attempt *attempt) {
     gpupool_arena *arena = attempt->arena;
     uint64_t most = gpi_stitch_most_seams(&arena->stitches);
     if (arena->stitches.idle_seams <= most) return;
-    gpi_ladder_record(arena, attempt->request);
+    gpi_ladder_record_own(arena, attempt->request);
     gpi_arena_poll(arena, GPI_LOOKS);
     gpi_stitch_bound(&arena->stitches, most);
 }
 
-/* A stitch of memory that is marked as usable, with growth up to the limit; the marks are taken
-   away. */
-static gpi_outcome gpi_ladder_stitch_marked(gpi_attempt *attempt, uint64_t most_seams) {
+/* Stitches a block of the memory that the caller has declared usable, growing by what is missing up
+   to the limit. most_seams: the most handles that are worth mapping. No list is usable on
+   return. */
+static gpi_outcome gpi_ladder_stitch_usable(gpi_attempt *attempt, uint64_t most_seams) {
     gpupool_arena *arena = attempt->arena;
     gpi_plan plan;
     memset(&plan, 0, sizeof plan);
@@ -9341,30 +9425,34 @@ static gpi_outcome gpi_ladder_stitch_marked(gpi_attempt *attempt, uint64_t most_
         return gpi_ladder_outcome(attempt,
                                   gpi_plan_make(&arena->stitches, &plan, &attempt->run));
     gpi_tree_unmark(&arena->tree);
-    return GPI_MISSED;
+    return GPI_NOT_MET;
 }
 
+/* Stitches a block of the stream's own free memory and that of ANY. */
 static gpi_outcome gpi_ladder_stitch(gpi_attempt *attempt, uint64_t most_seams) {
     gpi_ladder_bound_stitches(attempt);
-    gpi_ladder_mark(attempt->arena, attempt->request);
-    return gpi_ladder_stitch_marked(attempt, most_seams);
+    gpi_ladder_set_usable(attempt->arena, attempt->request);
+    return gpi_ladder_stitch_usable(attempt, most_seams);
 }
 
-enum { GPI_SEAMS_WORTH = 4096 }; /* handles mapped again (0.12 s) before memory is grown instead */
+enum { GPI_SEAMS_WORTH = 4096 }; /* handles in a stitch, above which growth is cheaper: 0.12 s */
 
+/* Step: a stitch, with at most GPI_SEAMS_WORTH handles. */
 static gpi_outcome gpi_ladder_take_stitch(gpi_attempt *attempt) {
     return gpi_ladder_stitch(attempt, GPI_SEAMS_WORTH);
 }
 
+/* Step: growth up to the limit. */
 static gpi_outcome gpi_ladder_take_growth(gpi_attempt *attempt) {
     return gpi_ladder_outcome(attempt,
                               gpi_ladder_grow(attempt->arena, attempt->request, &attempt->run));
 }
 
-/* -- memory is short: all caches are poured out, all streams asked -- */
+/* -- memory is short: empty all caches, ask all streams -- */
 
-/* Larger than all that may ever be held: nobody's work is worth a wait for it. */
-static int gpi_ladder_is_in_vain(const gpi_attempt *attempt) {
+/* Whether the request is larger than the limit, or the device, can ever hold. Then no wait for work
+   can help, and the ladder ends at once. */
+static int gpi_ladder_is_too_large(const gpi_attempt *attempt) {
     const gpupool_arena *arena = attempt->arena;
     uint64_t most = arena->ledger.limit_bytes;
     if (gpi_chunk_is(&arena->chunks, GPI_FROM_HERE))
@@ -9373,35 +9461,43 @@ static int gpi_ladder_is_in_vain(const gpi_attempt *attempt) {
            gpi_ground_max(most, arena->ledger.reserved.now);
 }
 
-enum { GPI_SHORT_FREES = 1024 }; /* frees that get a mark each after memory was short */
+enum { GPI_SHORT_FREES = 1024 }; /* frees that record an event each, after memory was short */
 
+/* Step: empties the caches of all streams, asks all streams how far they have come, and starts
+   again. From here on memory counts as short: the next GPI_SHORT_FREES frees record an event each,
+   and requests take other streams' memory behind a wait on the device. A request that is larger
+   than everything ends the ladder here. The arena's lock is released in between. */
 static gpi_outcome gpi_ladder_take_caches(gpi_attempt *attempt) {
     gpupool_arena *arena = attempt->arena;
-    if (gpi_ladder_is_in_vain(attempt)) {
+    if (gpi_ladder_is_too_large(attempt)) {
         attempt->result = GPUPOOL_E_OUT_OF_MEMORY;
         return GPI_FAILED;
     }
     arena->short_until = arena->clocks.position + GPI_SHORT_FREES;
-    if (attempt->is_drained) return GPI_MISSED;
-    attempt->is_drained = 1;
-    gpi_ladder_record(arena, attempt->request);
+    if (attempt->caches_emptied) return GPI_NOT_MET;
+    attempt->caches_emptied = 1;
+    gpi_ladder_record_own(arena, attempt->request);
     gpi_arena_empty_all(arena, gpi_arena_pour_out);
     gpi_arena_poll_all(arena);
-    return GPI_MOVED;
+    return GPI_RESTART;
 }
 
 /* -- other streams' unfinished memory, behind a wait on the device -- */
 
+/* Whether the request's stream may be made to wait, on the device, for another stream's work. */
 static int gpi_ladder_may_follow(const gpupool_arena *arena, const gpi_request *request) {
-    /* not in a scope: a replay is no later work of the stream. BYPASS: what is free is a chunk */
+    /* In a capture scope a graph's replay would not repeat the wait. For all streams at once, and
+       for the host, no stream could do the waiting. In a BYPASS arena a free block is a chunk that
+       has gone. */
     return !request->owner->capture && !gpi_arena_takes_finished(arena, request->owner) &&
            gpi_chunk_is(&arena->chunks, GPI_FROM_POOL);
 }
 
-/* A run of a stream that the request fits in, and that is finished or behind a mark. NULL: there is
-   none. */
-static gpi_run *gpi_ladder_of(const gpupool_arena *arena, const gpi_request *request,
-                              const gpi_stream *stream, uint64_t tries) {
+/* Finds a free run of another stream that holds the request and whose position has passed or lies
+   behind a recorded event. NULL: none. Memory that a graph keeps is left out. tries: see
+   gpi_ladder_fit. */
+static gpi_run *gpi_ladder_find_of_stream(const gpupool_arena *arena, const gpi_request *request,
+                                          const gpi_stream *stream, uint64_t tries) {
     gpi_run *run;
     gpi_lists list;
     gpi_fit fit;
@@ -9410,6 +9506,7 @@ static gpi_run *gpi_ladder_of(const gpupool_arena *arena, const gpi_request *req
     gpi_ladder_fit(request, tries, &fit);
     list.count = 1;
     list.number[0] = stream->list;
+    /* Without an event behind a run there is nothing that the request's stream could wait for. */
     list.below = gpi_clock_recorded(&arena->clocks, stream) + 1;
     run = gpi_tree_find(&arena->tree, &list, &fit);
     if (!run && (int64_t)request->units < GPI_SLAB_UNITS)
@@ -9417,60 +9514,67 @@ static gpi_run *gpi_ladder_of(const gpupool_arena *arena, const gpi_request *req
     return run;
 }
 
+/* Whether there is a run, and all work that used its memory has finished. */
 static int gpi_ladder_is_finished(const gpupool_arena *arena, const gpi_run *run) {
     return run && gpi_clock_is_finished(&arena->clocks, run);
 }
 
-/* Such a run of a few streams: a finished one, if there is one. *choices: streams that have one. */
-static gpi_run *gpi_ladder_of_some(gpupool_arena *arena, const gpi_request *request,
-                                   int *choices) {
+/* Looks through GPI_LOOKS busy streams for a run of gpi_ladder_find_of_stream, and prefers a
+   finished one. *choices: how many streams have such a run, which is exact unless a finished run
+   ended the search. The streams go to the end of the queue, so that the next call looks at
+   others. */
+static gpi_run *gpi_ladder_find_of_some(gpupool_arena *arena, const gpi_request *request,
+                                        int *choices) {
     gpi_stream *list[GPI_LOOKS];
     int count = gpi_clock_next_busy(&arena->clocks, list, GPI_LOOKS), i;
     gpi_run *first = NULL;
     *choices = 0;
     for (i = 0; i < count && !gpi_ladder_is_finished(arena, first); i++) {
-        gpi_run *run = gpi_ladder_of(arena, request, list[i], GPI_TRIES);
+        gpi_run *run = gpi_ladder_find_of_stream(arena, request, list[i], GPI_TRIES);
         *choices += run != NULL;
         if (run && (!first || gpi_ladder_is_finished(arena, run))) first = run;
     }
     return first;
 }
 
-/* The same of all streams. */
-static gpi_run *gpi_ladder_of_any(const gpupool_arena *arena, const gpi_request *request) {
+/* As gpi_ladder_find_of_some, through all busy streams and with no bound on the search. */
+static gpi_run *gpi_ladder_find_of_all(const gpupool_arena *arena, const gpi_request *request) {
     const gpi_stream *stream = arena->clocks.busy;
     gpi_run *first = NULL;
     for (; stream && !gpi_ladder_is_finished(arena, first); stream = stream->busy_next) {
-        gpi_run *run = gpi_ladder_of(arena, request, stream, UINT64_MAX);
+        gpi_run *run = gpi_ladder_find_of_stream(arena, request, stream, UINT64_MAX);
         if (run && (!first || gpi_ladder_is_finished(arena, run))) first = run;
     }
     return first;
 }
 
-typedef enum gpi_patience {   /* with another stream's work */
-    GPI_IF_FINISHED,
-    GPI_BEHIND_A_WAIT
-} gpi_patience;
+typedef enum gpi_take_rule {  /* when another stream's run may be taken */
+    GPI_IF_FINISHED,          /* only if its work has finished */
+    GPI_BEHIND_A_WAIT         /* also behind a wait on the device (cudaStreamWaitEvent) */
+} gpi_take_rule;
 
-/* Takes another stream's run for the request, if its work has finished, or behind a wait on the
-   device. NULL: it stays that stream's. The lock is held, and open while CUDA is called. Needs
-   three spare structs. */
+/* Takes another stream's run for the request. NULL: the rule does not allow that, or CUDA failed;
+   the units are back with their owner at their old position. Needs three spare structs. The arena's
+   lock is held, and released while CUDA is called. */
 static gpi_run *gpi_ladder_take_over(gpupool_arena *arena, const gpi_request *request, gpi_run *run,
-                                     gpi_patience patience) {
+                                     gpi_take_rule rule) {
     gpi_clocks *clocks = &arena->clocks;
     gpi_stream *owner = gpi_clock_borrow(&arena->tree, run);
     uint64_t at = run->of.at;
-    int mine = at <= gpi_clock_done(clocks, owner);
+    int may_take = at <= gpi_clock_done(clocks, owner);
+    /* The units are taken before the lock is released, so that no other thread takes them
+       meanwhile. in_hand tells other threads that memory may come back, so that none reports an
+       error too early. */
     run = gpi_ladder_cut(arena, run, request);
     arena->in_hand++;
-    if (!mine && patience == GPI_IF_FINISHED) {
+    if (!may_take && rule == GPI_IF_FINISHED) {
         gpi_clock_poll(clocks, owner);
-        mine = at <= gpi_clock_done(clocks, owner);
-    } else if (!mine) {
-        mine = gpi_clock_follow(clocks, owner, at, request->by.stream) == GPUPOOL_OK;
+        may_take = at <= gpi_clock_done(clocks, owner);
+    } else if (!may_take) {
+        may_take = gpi_clock_follow(clocks, owner, at, request->by.stream) == GPUPOOL_OK;
     }
     arena->in_hand--;
-    if (mine) {
+    if (may_take) {
         owner->refs--;
         return run;
     }
@@ -9479,20 +9583,24 @@ static gpi_run *gpi_ladder_take_over(gpupool_arena *arena, const gpi_request *re
     return NULL;
 }
 
-/* A block that waits for its users, behind a wait for each of them. Returns whether it is anybody's
-   now. */
+/* Looks among blocks that were freed while several streams used them (arena->waiting) for one that
+   holds the request and whose users all have a recorded event; makes the request's stream wait for
+   each of them on the device, and gives the block to the stream's free list. Returns whether it
+   did. */
 static int gpi_ladder_follow_waiting(gpupool_arena *arena, const gpi_request *request) {
     gpi_clocks *clocks = &arena->clocks;
     gpi_run *run = arena->waiting, *before = NULL;
     const gpi_use *use;
     for (; run; before = run, run = run->list_next) {
         if (gpi_ladder_start(arena, run, request) == UINT64_MAX) continue;
+        /* A use by a graph never passes before the graph's release. */
         for (use = (const gpi_use *)run->of.uses; use; use = use->next)
             if (use->stream->capture || use->at > gpi_clock_recorded(clocks, use->stream)) break;
         if (!use) break;
     }
     if (!run) return 0;
-    if (before) before->list_next = run->list_next; /* nobody else's while the lock is open */
+    /* Unlinked, the block is this thread's while the lock is released. */
+    if (before) before->list_next = run->list_next;
     else arena->waiting = run->list_next;
     if (arena->waiting_last == run) arena->waiting_last = before;
     arena->waiting_units -= run->units;
@@ -9500,6 +9608,8 @@ static int gpi_ladder_follow_waiting(gpupool_arena *arena, const gpi_request *re
     for (use = (const gpi_use *)run->of.uses; use; use = use->next)
         if (gpi_clock_follow(clocks, use->stream, use->at, request->by.stream) != GPUPOOL_OK) break;
     arena->in_hand--;
+    /* A wait failed: the block goes back to the waiting ones. A wait that was queued already does
+       no harm. */
     if (use) {
         gpi_arena_wait_for_uses(arena, run);
         return 0;
@@ -9511,7 +9621,8 @@ static int gpi_ladder_follow_waiting(gpupool_arena *arena, const gpi_request *re
     return 1;
 }
 
-/* A stitch of the memory of several streams, behind a wait on the device for each. */
+/* Stitches a block of all streams' memory that is finished or behind an event. gpi_plan_make makes
+   the request's stream wait for each of those streams. */
 static gpi_outcome gpi_ladder_stitch_others(gpi_attempt *attempt) {
     gpupool_arena *arena = attempt->arena;
     gpi_stream *stream = arena->clocks.busy;
@@ -9519,35 +9630,42 @@ static gpi_outcome gpi_ladder_stitch_others(gpi_attempt *attempt) {
         if (stream->handle && !stream->capture)
             arena->tree.lists[stream->list]->usable_below =
                 gpi_clock_recorded(&arena->clocks, stream) + 1;
-    gpi_ladder_mark(arena, attempt->request);
-    return gpi_ladder_stitch_marked(attempt, UINT64_MAX);
+    gpi_ladder_set_usable(arena, attempt->request);
+    return gpi_ladder_stitch_usable(attempt, UINT64_MAX);
 }
 
+/* Step: memory of other streams whose work may not have finished, behind a wait on the device for
+   each stream: a run of one stream, a waiting block, or a stitch of several streams' memory. The
+   host does not wait. */
 static gpi_outcome gpi_ladder_take_unfinished(gpi_attempt *attempt) {
     gpupool_arena *arena = attempt->arena;
     const gpi_request *request = attempt->request;
     gpi_run *run;
-    if (!gpi_ladder_may_follow(arena, request)) return GPI_MISSED;
-    if (!gpi_tree_prepare(&arena->tree, 3)) return GPI_MISSED;
-    run = gpi_ladder_of_any(arena, request);
+    if (!gpi_ladder_may_follow(arena, request)) return GPI_NOT_MET;
+    if (!gpi_tree_prepare(&arena->tree, 3)) return GPI_NOT_MET;
+    run = gpi_ladder_find_of_all(arena, request);
     if (run) attempt->run = gpi_ladder_take_over(arena, request, run, GPI_BEHIND_A_WAIT);
     if (attempt->run) return GPI_MET;
     if (gpi_ladder_follow_waiting(arena, request)) return gpi_ladder_take_free(attempt);
-    if (!gpi_ladder_may_stitch(attempt)) return GPI_MISSED;
+    if (!gpi_ladder_may_stitch(attempt)) return GPI_NOT_MET;
     return gpi_ladder_stitch_others(attempt);
 }
 
-/* -- at any price -- */
+/* -- whatever it costs, short of a wait -- */
 
+/* Step: tries free memory again without slabs, whose granules then join their neighbours, and then
+   stitches with any number of handles: at this point any price is better than a wait. */
 static gpi_outcome gpi_ladder_take_all_free(gpi_attempt *attempt) {
     gpi_outcome outcome;
     gpi_tree_drop_slabs(&attempt->arena->tree);
     outcome = gpi_ladder_take_free(attempt);
-    if (outcome != GPI_MISSED || !gpi_ladder_may_stitch(attempt)) return outcome;
+    if (outcome != GPI_NOT_MET || !gpi_ladder_may_stitch(attempt)) return outcome;
     return gpi_ladder_stitch(attempt, UINT64_MAX);
 }
 
-/* What a chunk may have once all idle ones are given back. Where it is too little they stay. */
+/* The largest number of bytes that growth could get if all idle chunks were given back first: by
+   the limit if is_limited, else by the driver's figure. UINT64_MAX: the driver's figure does not
+   bound this source, or is not to be had. */
 static uint64_t gpi_ladder_room_at_most(const gpupool_arena *arena, int is_limited) {
     uint64_t idle = gpi_chunk_idle_bytes(&arena->chunks, &arena->tree);
     uint64_t taken = arena->ledger.reserved.now - idle, limit = arena->ledger.limit_bytes;
@@ -9560,8 +9678,9 @@ static uint64_t gpi_ladder_room_at_most(const gpupool_arena *arena, int is_limit
     return free_bytes + idle;
 }
 
-/* Idle chunks go back to the driver until there is room for growth. Where CUDA takes chunks back it
-   waits for the device, but for mapped ones. */
+/* Step: returns idle chunks to the driver until there is room for growth, and grows. It returns
+   none if all of them would not be enough. For chunks that are not MAPPED, CUDA waits for the
+   device, so the step is left out where the host must not wait. */
 static gpi_outcome gpi_ladder_take_idle(gpi_attempt *attempt) {
     gpupool_arena *arena = attempt->arena;
     const gpi_request *request = attempt->request;
@@ -9569,11 +9688,12 @@ static gpi_outcome gpi_ladder_take_idle(gpi_attempt *attempt) {
     uint64_t limit = arena->ledger.limit_bytes;
     int is_limited, waits = !gpi_chunk_is_mapped(&arena->chunks);
     gpupool_result result = GPUPOOL_E_OUT_OF_MEMORY;
-    if (waits && (request->no_wait || request->capturing)) return GPI_MISSED;
-    /* again where the limit has room now, but not the device: it may with all that is idle */
+    if (waits && (request->no_wait || request->capturing)) return GPI_NOT_MET;
+    /* First with what the limit asks for. If the limit then has room but the device is still full,
+       a second round gives back everything that is idle. */
     do {
         is_limited = need > gpi_ledger_room(&arena->ledger);
-        if (need > gpi_ladder_room_at_most(arena, is_limited)) return GPI_MISSED;
+        if (need > gpi_ladder_room_at_most(arena, is_limited)) return GPI_NOT_MET;
         result = gpi_stitch_trim_below(&arena->stitches,
                                        is_limited ? limit - gpi_ground_min(limit, need) : 0);
         if (result == GPUPOOL_OK) result = gpi_ladder_grow(arena, request, &attempt->run);
@@ -9582,77 +9702,87 @@ static gpi_outcome gpi_ladder_take_idle(gpi_attempt *attempt) {
     return gpi_ladder_outcome(attempt, result);
 }
 
-/* -- waits of the host's -- */
+/* -- waits of the host -- */
 
+/* Chooses what to wait for: the older event of a stream, or the device if stream is NULL or has no
+   event. The mark is pinned, and the stream kept, until gpi_ladder_wait. */
 static gpi_outcome gpi_ladder_wait_for(gpi_attempt *attempt, gpi_stream *stream) {
     attempt->wait_for = stream;
     attempt->wait_mark = stream ? gpi_clock_mark(&attempt->arena->clocks, stream, 0) : NULL;
-    if (!attempt->wait_mark) return GPI_WAITS;
+    if (!attempt->wait_mark) return GPI_WAIT_FIRST;
     attempt->wait_at = attempt->wait_mark->at;
     attempt->wait_mark->pins++;
     stream->refs++;
-    return GPI_WAITS;
+    return GPI_WAIT_FIRST;
 }
 
-/* What gpupool_cudaFree freed before: a request of cudaMalloc's waits as cudaFree would have. */
+/* Step: waits for all streams' work before gpupool_cudaFree's frees, as cudaFree itself would have
+   waited. Only for requests in cudaMalloc's shape (owner ALL), and only for frees before the
+   request began. */
 static gpi_outcome gpi_ladder_take_cuda_free(gpi_attempt *attempt) {
     gpi_clocks *clocks = &attempt->arena->clocks;
     gpi_stream *all = clocks->all;
     if (attempt->request->owner != all || !attempt->arena->tree.lists[all->list]->units ||
-        gpi_ground_min(all->clock.issued, attempt->began) <= gpi_clock_done(clocks, all))
-        return GPI_MISSED;
+        gpi_ground_min(all->clock.issued, attempt->began_at) <= gpi_clock_done(clocks, all))
+        return GPI_NOT_MET;
     if (!gpi_clock_mark(clocks, all, 0)) gpi_ladder_record_all(attempt->arena);
-    return gpi_ladder_wait_for(attempt, !attempt->marks_fail && gpi_clock_mark(clocks, all, 0)
+    return gpi_ladder_wait_for(attempt, !attempt->event_waits_fail && gpi_clock_mark(clocks, all, 0)
                                             ? all : NULL);
 }
 
-/* Whether memory waits for work of this stream that was queued before the request began. */
+/* Whether free memory waits for work of this stream that was queued before the request began (D3).
+   For ALL: whether any memory waits. */
 static int gpi_ladder_is_behind(const gpi_attempt *attempt, const gpi_stream *stream) {
     const gpupool_arena *arena = attempt->arena;
     int is_all = stream == arena->clocks.all;
     uint64_t issued = is_all ? arena->clocks.position : stream->clock.issued;
     if (!stream->handle || stream->capture) return 0;
     if (is_all && !arena->tree.pending_units && !arena->waiting) return 0;
+    /* A stream without free memory of its own matters if a waiting block may name it: refs counts
+       that. */
     if (!is_all && !arena->tree.lists[stream->list]->units && !(arena->waiting && stream->refs))
         return 0;
-    return gpi_ground_min(issued, attempt->began) > gpi_clock_done(&arena->clocks, stream);
+    return gpi_ground_min(issued, attempt->began_at) > gpi_clock_done(&arena->clocks, stream);
 }
 
-/* A mark over all streams, for what has none: of streams that are gone, or that nobody calls with.
-   The request then takes what others freed before it began. */
+/* Step: records an event over all streams if memory is pending behind no event: that of destroyed
+   streams, and of streams that no call names any more. Once for each pass through the table. */
 static gpi_outcome gpi_ladder_take_unmarked(gpi_attempt *attempt) {
     gpupool_arena *arena = attempt->arena;
-    if (attempt->has_asked || !gpi_arena_lacks_marks(arena, attempt->began)) return GPI_MISSED;
-    attempt->has_asked = 1;
-    if (gpi_ladder_record_all(arena) != GPUPOOL_OK) return GPI_MISSED;
+    if (attempt->recorded_all || !gpi_arena_lacks_marks(arena, attempt->began_at))
+        return GPI_NOT_MET;
+    attempt->recorded_all = 1;
+    if (gpi_ladder_record_all(arena) != GPUPOOL_OK) return GPI_NOT_MET;
     gpi_arena_poll_all(arena);
-    return GPI_MOVED;
+    return GPI_RESTART;
 }
 
-/* For the oldest work that memory waits for: on this stream, or else on any; or else, where no mark
-   is behind it, for the device. */
+/* Step: chooses the oldest work that memory waits for. The request's own stream comes first, since
+   its memory needs no further wait; then the stream whose event has the lowest position. Where only
+   work without an event is left, the host waits for the device. */
 static gpi_outcome gpi_ladder_take_wait(gpi_attempt *attempt) {
     gpi_clocks *clocks = &attempt->arena->clocks;
     gpi_stream *stream, *oldest = NULL;
     const gpi_mark *mark;
     uint64_t at = UINT64_MAX;
     int any = 0;
-    if (!attempt->marks_fail && gpi_ladder_is_behind(attempt, attempt->request->owner) &&
+    if (!attempt->event_waits_fail && gpi_ladder_is_behind(attempt, attempt->request->owner) &&
         gpi_clock_mark(clocks, attempt->request->owner, 0))
         return gpi_ladder_wait_for(attempt, attempt->request->owner);
     for (stream = clocks->streams; stream; stream = stream->next) {
         any |= gpi_ladder_is_behind(attempt, stream);
-        if (attempt->marks_fail || !gpi_ladder_is_behind(attempt, stream)) continue;
+        if (attempt->event_waits_fail || !gpi_ladder_is_behind(attempt, stream)) continue;
         mark = gpi_clock_mark(clocks, stream, 0);
         if (!mark || mark->at >= at) continue;
         at = mark->at;
         oldest = stream;
     }
     if (oldest) return gpi_ladder_wait_for(attempt, oldest);
-    return any ? gpi_ladder_wait_for(attempt, NULL) : GPI_MISSED;
+    return any ? gpi_ladder_wait_for(attempt, NULL) : GPI_NOT_MET;
 }
 
-/* Does what a step has asked for, with no lock held. */
+/* Waits as the step has chosen, with both locks released, and then moves all finished memory to
+   list ANY. Returns the wait's result. */
 static gpupool_result gpi_ladder_wait(gpi_attempt *attempt) {
     gpupool_arena *arena = attempt->arena;
     gpupool_result result;
@@ -9671,31 +9801,36 @@ static gpupool_result gpi_ladder_wait(gpi_attempt *attempt) {
 
 /* -- the table -- */
 
-enum {                   /* what a step needs */
-    GPI_NEEDS_POOL = 1,  /* blocks share chunks */
-    GPI_NEEDS_STITCHES = 2,
-    GPI_NEEDS_EVENTS = 4,/* the stream does not capture */
-    GPI_NEEDS_HOST = 8   /* nor is the host forbidden to wait */
+enum {                      /* conditions of a step: see gpi_ladder_is_allowed */
+    GPI_NEEDS_POOL = 1,     /* blocks share chunks */
+    GPI_NEEDS_STITCHES = 2, /* the request may be stitched */
+    GPI_NEEDS_EVENTS = 4,   /* the stream does not capture */
+    GPI_NEEDS_HOST = 8      /* the host may wait */
 };
 
+/* A row of the table. name is for readers and debuggers. */
 typedef struct gpi_step {
     const char *name;
     unsigned needs;
-    int (*could)(const gpi_outlook *outlook);
+    int (*could)(const gpi_estimate *estimate);
     gpi_outcome (*take)(gpi_attempt *attempt);
 } gpi_step;
 
-static int gpi_ladder_could_fit(const gpi_outlook *outlook) { return outlook->fits; }
-static int gpi_ladder_could_join(const gpi_outlook *outlook) {
-    return outlook->joins || outlook->need_units <= outlook->room_units;
+/* The steps' `could` functions. They answer "perhaps" (1) where figures do not decide, and "no" (0)
+   only where the step surely fails. */
+static int gpi_ladder_could_fit(const gpi_estimate *estimate) { return estimate->fits; }
+static int gpi_ladder_could_stitch(const gpi_estimate *estimate) {
+    return estimate->fits_stitched || estimate->grow_units <= estimate->growable_units;
 }
-static int gpi_ladder_could_grow(const gpi_outlook *outlook) {
-    return outlook->need_units <= outlook->room_units;
+static int gpi_ladder_could_grow(const gpi_estimate *estimate) {
+    return estimate->grow_units <= estimate->growable_units;
 }
-static int gpi_ladder_could_trim(const gpi_outlook *outlook) {
-    return outlook->need_units <= outlook->room_units + outlook->idle_units;
+static int gpi_ladder_could_trim(const gpi_estimate *estimate) {
+    return estimate->grow_units <= estimate->growable_units + estimate->idle_units;
 }
 
+/* The order of the steps, from the cheapest to the dearest. What follows "caches" happens only when
+   memory is short. */
 static const gpi_step gpi_ladder_steps[] = {
     {"own and anybody's free memory", GPI_NEEDS_POOL, gpi_ladder_could_fit, gpi_ladder_take_free},
     {"finished memory of others", GPI_NEEDS_POOL, gpi_ladder_could_fit, gpi_ladder_take_finished},
@@ -9703,73 +9838,83 @@ static const gpi_step gpi_ladder_steps[] = {
     {"what cudaFree freed", GPI_NEEDS_POOL | GPI_NEEDS_EVENTS | GPI_NEEDS_HOST,
      gpi_ladder_could_fit, gpi_ladder_take_cuda_free},
     {"growth up to the target", 0, gpi_ladder_could_grow, gpi_ladder_take_target},
-    {"a stitch", GPI_NEEDS_STITCHES, gpi_ladder_could_join, gpi_ladder_take_stitch},
+    {"a stitch", GPI_NEEDS_STITCHES, gpi_ladder_could_stitch, gpi_ladder_take_stitch},
     {"growth up to the limit", 0, gpi_ladder_could_grow, gpi_ladder_take_growth},
     {"caches", 0, gpi_ladder_could_fit, gpi_ladder_take_caches},
     {"unfinished memory of others", GPI_NEEDS_POOL | GPI_NEEDS_EVENTS, gpi_ladder_could_fit,
      gpi_ladder_take_unfinished},
-    {"all free memory, stitched", GPI_NEEDS_POOL, gpi_ladder_could_join, gpi_ladder_take_all_free},
+    {"all free memory, stitched", GPI_NEEDS_POOL, gpi_ladder_could_stitch,
+     gpi_ladder_take_all_free},
     {"idle chunks given back", 0, gpi_ladder_could_trim, gpi_ladder_take_idle},
     {"a mark over all streams", GPI_NEEDS_EVENTS, gpi_ladder_could_fit, gpi_ladder_take_unmarked},
-    {"a wait of the host's", GPI_NEEDS_EVENTS | GPI_NEEDS_HOST, gpi_ladder_could_fit,
+    {"a wait of the host", GPI_NEEDS_EVENTS | GPI_NEEDS_HOST, gpi_ladder_could_fit,
      gpi_ladder_take_wait}};
 
 enum { GPI_STEP_COUNT = sizeof gpi_ladder_steps / sizeof gpi_ladder_steps[0] };
 
-static int gpi_ladder_may(const gpi_attempt *attempt, const gpi_step *step) {
+/* Whether arena and request meet the step's conditions. */
+static int gpi_ladder_is_allowed(const gpi_attempt *attempt, const gpi_step *step) {
     const gpi_request *request = attempt->request;
     unsigned needs = step->needs;
     if ((needs & GPI_NEEDS_POOL) && !gpi_chunk_is(&attempt->arena->chunks, GPI_FROM_POOL)) return 0;
     if ((needs & GPI_NEEDS_STITCHES) && !gpi_ladder_may_stitch(attempt)) return 0;
     if ((needs & GPI_NEEDS_EVENTS) && request->capturing) return 0;
-    return !(needs & GPI_NEEDS_HOST) || !(request->no_wait || attempt->waits_fail);
+    return !(needs & GPI_NEEDS_HOST) || !(request->no_wait || attempt->all_waits_fail);
 }
 
-/* Memory as it is, as far as figures tell. */
-static void gpi_ladder_look(const gpi_attempt *attempt, gpi_outlook *outlook) {
+/* The figures for a pass through the table. fits and fits_stitched are 1, since the steps find out
+   by looking; so only steps that cannot grow enough are skipped. */
+static void gpi_ladder_estimate(const gpi_attempt *attempt, gpi_estimate *estimate) {
     const gpupool_arena *arena = attempt->arena;
-    outlook->fits = outlook->joins = 1;
-    outlook->need_units = gpi_growth_need(&arena->chunks, attempt->request->units,
-                                          attempt->request->align_units) / GPUPOOL_UNIT_BYTES;
-    outlook->room_units = gpi_ledger_room(&arena->ledger) / GPUPOOL_UNIT_BYTES;
-    outlook->idle_units = arena->ledger.reserved.now / GPUPOOL_UNIT_BYTES;
+    estimate->fits = estimate->fits_stitched = 1;
+    estimate->grow_units = gpi_growth_need(&arena->chunks, attempt->request->units,
+                                           attempt->request->align_units) / GPUPOOL_UNIT_BYTES;
+    estimate->growable_units = gpi_ledger_room(&arena->ledger) / GPUPOOL_UNIT_BYTES;
+    estimate->idle_units = arena->ledger.reserved.now / GPUPOOL_UNIT_BYTES;
 }
 
-/* Whether the table would meet a request, of memory that looks so. */
-static int gpi_ladder_would(const gpi_outlook *outlook) {
+/* Whether some step of the table would meet a request, by these figures. Verdicts and
+   gpupool_would_fit ask this; nothing is taken. */
+static int gpi_ladder_would_succeed(const gpi_estimate *estimate) {
     int i;
     for (i = 0; i < GPI_STEP_COUNT; i++)
-        if (gpi_ladder_steps[i].could(outlook)) return 1;
+        if (gpi_ladder_steps[i].could(estimate)) return 1;
     return 0;
 }
 
-/* Goes through the table. Both locks are held, and open where a step says so; the request's stream
-   is kept. */
+/* Goes through the table. On success attempt->run is a taken run; E_OUT_OF_MEMORY: no step helps.
+   Both locks are held on entry and return; steps release them in between. The caller keeps the
+   request's stream (refs). */
 static gpupool_result gpi_ladder_run(gpi_attempt *attempt) {
     int i = 0;
-    attempt->began = attempt->arena->clocks.position;
-    if (attempt->arena->chunks.stuck) /* which count as reserved */
+    attempt->began_at = attempt->arena->clocks.position;
+    /* Chunks that the driver refused to take back count as reserved: try to release them. */
+    if (attempt->arena->chunks.stuck)
         gpi_chunk_retry(&attempt->arena->chunks, &attempt->arena->tree);
     while (i < GPI_STEP_COUNT) {
         const gpi_step *step = &gpi_ladder_steps[i++];
-        gpi_outcome outcome = GPI_MISSED;
-        gpi_outlook outlook;
-        gpi_ladder_look(attempt, &outlook);
-        if (gpi_ladder_may(attempt, step) && step->could(&outlook)) outcome = step->take(attempt);
+        gpi_outcome outcome = GPI_NOT_MET;
+        gpi_estimate estimate;
+        gpi_ladder_estimate(attempt, &estimate);
+        if (gpi_ladder_is_allowed(attempt, step) && step->could(&estimate))
+            outcome = step->take(attempt);
         if (outcome == GPI_MET) return GPUPOOL_OK;
         if (outcome == GPI_FAILED) return attempt->result;
-        if (outcome == GPI_WAITS && gpi_ladder_wait(attempt) != GPUPOOL_OK) {
-            if (attempt->marks_fail || !attempt->wait_mark) attempt->waits_fail = 1;
-            attempt->marks_fail = 1;
+        /* After a failed wait for an event the host waits for the device; after a second failed
+           wait it waits no more, so that the loop ends. */
+        if (outcome == GPI_WAIT_FIRST && gpi_ladder_wait(attempt) != GPUPOOL_OK) {
+            if (attempt->event_waits_fail || !attempt->wait_mark) attempt->all_waits_fail = 1;
+            attempt->event_waits_fail = 1;
         }
-        if (outcome != GPI_MISSED) i = 0;
+        if (outcome != GPI_NOT_MET) i = 0;
     }
-    if (!gpi_ladder_is_barred(attempt->arena, attempt->request)) return GPUPOOL_E_OUT_OF_MEMORY;
+    /* Growth may be all that was missing, and a capture is in its way: then that is the error. */
+    if (!gpi_ladder_may_not_map(attempt->arena, attempt->request)) return GPUPOOL_E_OUT_OF_MEMORY;
     return gpi_host_fail(GPUPOOL_E_CAPTURING, "arena \"%s\" has on_map or on_unmap, and does not "
                          "grow while a stream captures", attempt->arena->name);
 }
 
-/* == SHOT =====================================================================================
+/* == SNAPSHOT =================================================================================
    All runs, as they are at one time, copied for who thinks about them. uses: LADDER and above
 
    They are copied some at a time, so that no other thread waits long; what changes meanwhile makes
@@ -9778,17 +9923,17 @@ static gpupool_result gpi_ladder_run(gpi_attempt *attempt) {
 
 enum { GPI_SLICE = 256 };    /* runs that are copied before the lock is opened for a moment */
 
-typedef enum gpi_shot_state {
-    GPI_SHOT_FREE,           /* its work is done */
-    GPI_SHOT_PENDING,        /* free, but work may be at it */
-    GPI_SHOT_LIVE,
-    GPI_SHOT_KEPT,           /* a graph's, live or free */
-    GPI_SHOT_NONE            /* no memory */
-} gpi_shot_state;
+typedef enum gpi_snapshot_state {
+    GPI_SNAPSHOT_FREE,           /* its work is done */
+    GPI_SNAPSHOT_PENDING,        /* free, but work may be at it */
+    GPI_SNAPSHOT_LIVE,
+    GPI_SNAPSHOT_KEPT,           /* a graph's, live or free */
+    GPI_SNAPSHOT_NONE            /* no memory */
+} gpi_snapshot_state;
 
-typedef struct gpi_shot {    /* a home run, as it was when it was met */
+typedef struct gpi_snapshot_run {    /* a home run, as it was when it was met */
     uint64_t unit, units;
-    gpi_shot_state state;
+    gpi_snapshot_state state;
     int begins_chunk;        /* chunks that have their own addresses */
     int is_block;            /* live: a block, or the first part of a stitched one */
     int is_marked;           /* pending: streams can be made to wait for it, on the device */
@@ -9798,14 +9943,14 @@ typedef struct gpi_shot {    /* a home run, as it was when it was met */
     const gpi_stitch *stitch;/* of a stitched block, live */
     gpi_cache *cache;        /* which has the block, until it is asked */
 #if GPUPOOL_SITES
-    const gpi_site *place;
+    const gpi_site *site;
 #endif
-} gpi_shot;
+} gpi_snapshot_run;
 
 typedef struct gpi_holding { /* a holder that a verdict may name */
     gpupool_holder shown;
 #if GPUPOOL_SITES
-    const gpi_site *place;
+    const gpi_site *site;
 #endif
     uint64_t blocks[8];      /* where its first blocks begin */
 } gpi_holding;
@@ -9831,16 +9976,16 @@ typedef struct gpi_siblings { /* the process's other arenas of the device */
 } gpi_siblings;
 
 enum {
-    GPI_VISITS = 1 << 21,    /* runs that a verdict looks at before it stops counting blocks */
+    GPI_VISITS_MOST = 1 << 21,    /* runs that a verdict looks at before it stops counting blocks */
     GPI_SUBSETS = 8,         /* up to so many blocks, every choice among them is tried */
-    GPI_CROWD = 16           /* streams that a verdict counts; so many are as good as all */
+    GPI_STREAMS_MOST = 16           /* streams that a verdict counts; so many are as good as all */
 };
 
 typedef struct gpi_scene {   /* a request, and all that decides whether it can be met */
     gpupool_arena *arena;
     const gpi_siblings *siblings;       /* NULL: not asked after */
-    gpi_shot *shots;
-    uint64_t shot_count, shot_room;
+    gpi_snapshot_run *runs;
+    uint64_t run_count, run_room;
     uint64_t units, align_units;
     gpi_owners owners;       /* of the chunks that it may lie in */
     uint64_t rest_units;     /* chunks: of the last granule, which the device gives whole */
@@ -9849,7 +9994,7 @@ typedef struct gpi_scene {   /* a request, and all that decides whether it can b
     uint64_t growth_bytes;   /* FRAGMENTED: what limit and device leave, as it is told */
     uint64_t visits;         /* runs looked at so far */
     int capturing;           /* the request's stream is */
-    uint64_t keys[GPI_CROWD];/* of the streams whose marks pending memory lies behind, */
+    uint64_t keys[GPI_STREAMS_MOST];/* of the streams whose marks pending memory lies behind, */
     int key_count;           /* as many of them as there is room for */
     int is_unmarked;         /* some lies behind no stream's mark */
     uint64_t reserved_bytes, limit_bytes; /* as they were when it was begun */
@@ -9858,7 +10003,7 @@ typedef struct gpi_scene {   /* a request, and all that decides whether it can b
 } gpi_scene;
 
 /* Whether the request fits in a run. */
-static int gpi_shot_holds(const gpi_scene *scene, const gpi_run *run) {
+static int gpi_snapshot_fits(const gpi_scene *scene, const gpi_run *run) {
     gpi_fit fit;
     memset(&fit, 0, sizeof fit);
     fit.units = scene->units;
@@ -9867,7 +10012,7 @@ static int gpi_shot_holds(const gpi_scene *scene, const gpi_run *run) {
     return gpi_tree_start_of(&scene->arena->tree, run, &fit) != UINT64_MAX;
 }
 
-static int gpi_shot_may_stitch(const gpi_scene *scene) {
+static int gpi_snapshot_may_stitch(const gpi_scene *scene) {
     return !scene->owners && gpi_stitch_can(&scene->arena->stitches);
 }
 
@@ -9875,7 +10020,7 @@ static int gpi_shot_may_stitch(const gpi_scene *scene) {
 
 /* Memory waits for work of this stream, up to a position. Returns the stream's key if a mark is
    behind that; 0: none is, and only a wait for all streams will do. */
-static uint64_t gpi_shot_meet(gpi_scene *scene, gpi_stream *stream, uint64_t at) {
+static uint64_t gpi_snapshot_note_stream(gpi_scene *scene, gpi_stream *stream, uint64_t at) {
     const gpi_clocks *clocks = &scene->arena->clocks;
     int i = 0;
     if (stream == clocks->all || !gpi_clock_mark(clocks, stream, at)) {
@@ -9883,85 +10028,87 @@ static uint64_t gpi_shot_meet(gpi_scene *scene, gpi_stream *stream, uint64_t at)
         return 0;
     }
     while (i < scene->key_count && scene->keys[i] != stream->handle) i++;
-    if (i == scene->key_count && i < GPI_CROWD) scene->keys[scene->key_count++] = stream->handle;
+    if (i == scene->key_count && i < GPI_STREAMS_MOST)
+        scene->keys[scene->key_count++] = stream->handle;
     return stream->handle;
 }
 
 /* Free memory of a stream: for whose work it waits. */
-static void gpi_shot_free(gpi_scene *scene, const gpi_run *run, gpi_shot *shot) {
+static void gpi_snapshot_copy_free(gpi_scene *scene, const gpi_run *run, gpi_snapshot_run *copy) {
     const gpupool_arena *arena = scene->arena;
     const gpi_clocks *clocks = &arena->clocks;
     gpi_stream *stream = (gpi_stream *)arena->tree.lists[run->list]->owner;
-    shot->state = GPI_SHOT_FREE;
+    copy->state = GPI_SNAPSHOT_FREE;
     if (!stream || run->of.at <= gpi_clock_seen(clocks, stream)) return;
-    shot->state = stream->capture ? GPI_SHOT_KEPT : GPI_SHOT_PENDING;
+    copy->state = stream->capture ? GPI_SNAPSHOT_KEPT : GPI_SNAPSHOT_PENDING;
     if (stream->capture) return;
-    shot->key = gpi_shot_meet(scene, stream, run->of.at);
-    shot->is_marked = run->of.at <= gpi_clock_recorded(clocks, stream) &&
+    copy->key = gpi_snapshot_note_stream(scene, stream, run->of.at);
+    copy->is_marked = run->of.at <= gpi_clock_recorded(clocks, stream) &&
                       gpi_chunk_is(&arena->chunks, GPI_FROM_POOL) &&
                       !gpi_chunk_is(&arena->chunks, GPI_FROM_HOST) &&
-                      (gpi_shot_may_stitch(scene) || gpi_shot_holds(scene, run));
+                      (gpi_snapshot_may_stitch(scene) || gpi_snapshot_fits(scene, run));
 }
 
 /* A block that waits for its users. */
-static void gpi_shot_waiting(gpi_scene *scene, const gpi_run *run, gpi_shot *shot) {
+static void gpi_snapshot_copy_waiting(gpi_scene *scene, const gpi_run *run,
+                                      gpi_snapshot_run *copy) {
     const gpi_clocks *clocks = &scene->arena->clocks;
     const gpi_use *use = (const gpi_use *)run->of.uses;
     int count = 0;
-    shot->state = GPI_SHOT_FREE;
+    copy->state = GPI_SNAPSHOT_FREE;
     for (; use; use = use->next)
-        if (use->stream->capture) shot->state = GPI_SHOT_KEPT;
-    if (shot->state == GPI_SHOT_KEPT) return;
+        if (use->stream->capture) copy->state = GPI_SNAPSHOT_KEPT;
+    if (copy->state == GPI_SNAPSHOT_KEPT) return;
     for (use = (const gpi_use *)run->of.uses; use; use = use->next) {
         if (use->at <= gpi_clock_seen(clocks, use->stream)) continue;
-        shot->state = GPI_SHOT_PENDING;
-        shot->key = gpi_shot_meet(scene, use->stream, use->at);
+        copy->state = GPI_SNAPSHOT_PENDING;
+        copy->key = gpi_snapshot_note_stream(scene, use->stream, use->at);
         count++;
     }
-    if (count > 1) shot->key = 0;
+    if (count > 1) copy->key = 0;
 }
 
-static void gpi_shot_block(const gpi_run *run, gpi_shot *shot) {
-    shot->state = gpi_clock_keeping(run) ? GPI_SHOT_KEPT : GPI_SHOT_LIVE;
-    shot->block = run->unit;
-    shot->asked_bytes = gpi_arena_requested(run);
-    shot->cache = run->list == GPI_LIST_CACHED ? (gpi_cache *)run->of.uses : NULL;
+static void gpi_snapshot_copy_live(const gpi_run *run, gpi_snapshot_run *copy) {
+    copy->state = gpi_clock_keeping(run) ? GPI_SNAPSHOT_KEPT : GPI_SNAPSHOT_LIVE;
+    copy->block = run->unit;
+    copy->asked_bytes = gpi_arena_requested(run);
+    copy->cache = run->list == GPI_LIST_CACHED ? (gpi_cache *)run->of.uses : NULL;
 #if GPUPOOL_SITES
-    shot->place = run->site->place;
+    copy->site = run->site->place;
 #endif
 }
 
 /* The lock is held. */
-static void gpi_shot_run(gpi_scene *scene, const gpi_run *run, gpi_shot *shot) {
-    shot->is_block = 1;
+static void gpi_snapshot_copy_run(gpi_scene *scene, const gpi_run *run, gpi_snapshot_run *copy) {
+    copy->is_block = 1;
     if (run->list == GPI_LIST_PART) {
-        shot->stitch = (const gpi_stitch *)run->of.uses;
-        shot->is_block = shot->stitch->parts[0].run == run;
-        run = shot->stitch->body;
+        copy->stitch = (const gpi_stitch *)run->of.uses;
+        copy->is_block = copy->stitch->parts[0].run == run;
+        run = copy->stitch->body;
     }
-    shot->state = GPI_SHOT_NONE;
-    if (run->list >= GPI_LIST_CACHED) gpi_shot_block(run, shot);
-    else if (run->list == GPI_LIST_WAITING) gpi_shot_waiting(scene, run, shot);
+    copy->state = GPI_SNAPSHOT_NONE;
+    if (run->list >= GPI_LIST_CACHED) gpi_snapshot_copy_live(run, copy);
+    else if (run->list == GPI_LIST_WAITING) gpi_snapshot_copy_waiting(scene, run, copy);
     else if (run->list < GPI_LIST_WAITING && run->list != GPI_LIST_EMPTY)
-        gpi_shot_free(scene, run, shot);
-    if (shot->state != GPI_SHOT_LIVE && shot->state != GPI_SHOT_KEPT) shot->is_block = 0;
+        gpi_snapshot_copy_free(scene, run, copy);
+    if (copy->state != GPI_SNAPSHOT_LIVE && copy->state != GPI_SNAPSHOT_KEPT) copy->is_block = 0;
 }
 
 /* Copies the runs of a chunk, or of all addresses, from its first one on. */
-static void gpi_shot_from(gpi_scene *scene, gpi_run *run) {
+static void gpi_snapshot_copy_runs(gpi_scene *scene, gpi_run *run) {
     gpi_tree *tree = &scene->arena->tree;
     uint64_t at = run->unit, count = 0;
     int begins_chunk = 1;
     gpi_host_lock(&scene->arena->lock);
-    while (run && scene->shot_count < scene->shot_room) {
+    while (run && scene->run_count < scene->run_room) {
         uint64_t end = run->unit + run->units;
         if (end > at) {
-            gpi_shot *shot = &scene->shots[scene->shot_count++];
-            memset(shot, 0, sizeof *shot);
-            shot->unit = gpi_ground_max(run->unit, at); /* it may have joined what was copied */
-            shot->units = end - shot->unit;
-            shot->begins_chunk = begins_chunk;
-            gpi_shot_run(scene, run, shot);
+            gpi_snapshot_run *copy = &scene->runs[scene->run_count++];
+            memset(copy, 0, sizeof *copy);
+            copy->unit = gpi_ground_max(run->unit, at); /* it may have joined what was copied */
+            copy->units = end - copy->unit;
+            copy->begins_chunk = begins_chunk;
+            gpi_snapshot_copy_run(scene, run, copy);
             begins_chunk = 0;
             at = end;
         }
@@ -9978,37 +10125,38 @@ static void gpi_shot_from(gpi_scene *scene, gpi_run *run) {
 
 /* A cache knows whether its blocks are out or free, and what was asked for with them. The work at
    free ones is done if all streams' is. */
-static void gpi_shot_ask_caches(gpi_scene *scene) {
+static void gpi_snapshot_ask_caches(gpi_scene *scene) {
     uint64_t i;
-    for (i = 0; i < scene->shot_count; i++) {
-        gpi_shot *shot = &scene->shots[i];
-        if (!shot->cache) continue;
-        gpi_host_lock(&shot->cache->lock);
-        shot->asked_bytes = gpi_cache_asked_at(shot->cache, shot->unit);
-        gpi_host_unlock(&shot->cache->lock);
-        if (shot->asked_bytes) continue;
-        shot->state = scene->is_all_done ? GPI_SHOT_FREE : GPI_SHOT_PENDING;
+    for (i = 0; i < scene->run_count; i++) {
+        gpi_snapshot_run *copy = &scene->runs[i];
+        if (!copy->cache) continue;
+        gpi_host_lock(&copy->cache->lock);
+        copy->asked_bytes = gpi_cache_asked_at(copy->cache, copy->unit);
+        gpi_host_unlock(&copy->cache->lock);
+        if (copy->asked_bytes) continue;
+        copy->state = scene->is_all_done ? GPI_SNAPSHOT_FREE : GPI_SNAPSHOT_PENDING;
         scene->is_unmarked |= !scene->is_all_done;
-        shot->is_block = 0;
+        copy->is_block = 0;
     }
 }
 
 /* `growing` is held, and no other lock. If the host has no memory for the copy, there is none. */
-static void gpi_shot_take(gpi_scene *scene) {
+static void gpi_snapshot_take(gpi_scene *scene) {
     gpupool_arena *arena = scene->arena;
     gpi_chunk *chunk;
     gpi_host_lock(&arena->lock);
-    scene->shot_room = arena->tree.page_count * GPI_PAGE - arena->tree.spare_count + 4 * GPI_PAGE;
+    scene->run_room = arena->tree.page_count * GPI_PAGE - arena->tree.spare_count + 4 * GPI_PAGE;
     gpi_host_unlock(&arena->lock);
-    scene->shots = (gpi_shot *)GPUPOOL_MALLOC((size_t)(scene->shot_room * sizeof(gpi_shot)));
-    if (!scene->shots) return;
+    scene->runs =
+        (gpi_snapshot_run *)GPUPOOL_MALLOC((size_t)(scene->run_room * sizeof *scene->runs));
+    if (!scene->runs) return;
     if (gpi_chunk_is_mapped(&arena->chunks)) {
-        gpi_shot_from(scene, arena->chunks.home);
+        gpi_snapshot_copy_runs(scene, arena->chunks.home);
     } else {
         for (chunk = arena->chunks.first; chunk; chunk = chunk->next)
-            gpi_shot_from(scene, chunk->first);
+            gpi_snapshot_copy_runs(scene, chunk->first);
     }
-    gpi_shot_ask_caches(scene);
+    gpi_snapshot_ask_caches(scene);
 }
 
 /* == VERDICT ==================================================================================
@@ -10019,39 +10167,39 @@ static void gpi_shot_take(gpi_scene *scene) {
 
 /* -- memory as it could become -- */
 
-static int gpi_verdict_holds(const gpi_holding *holding, const gpi_shot *shot) {
+static int gpi_verdict_is_of_holder(const gpi_holding *holding, const gpi_snapshot_run *copy) {
 #if GPUPOOL_SITES
-    return shot->place == holding->place;
+    return copy->site == holding->site;
 #else
-    return shot->asked_bytes == holding->shown.block_bytes;
+    return copy->asked_bytes == holding->shown.block_bytes;
 #endif
 }
 
-static int gpi_verdict_counts(const gpi_wish *wish, const gpi_shot *shot) {
+static int gpi_verdict_counts_as_free(const gpi_wish *wish, const gpi_snapshot_run *copy) {
     int n = 0;
-    if (shot->state == GPI_SHOT_FREE) return 1;
-    if (shot->state == GPI_SHOT_PENDING && wish->pending == GPI_PENDING_MARKED)
-        return shot->is_marked;
-    if (shot->state == GPI_SHOT_PENDING)
-        return wish->pending && (!wish->key || shot->key == wish->key);
-    if (shot->state != GPI_SHOT_LIVE || !wish->holding) return 0;
-    if (!gpi_verdict_holds(wish->holding, shot)) return 0;
+    if (copy->state == GPI_SNAPSHOT_FREE) return 1;
+    if (copy->state == GPI_SNAPSHOT_PENDING && wish->pending == GPI_PENDING_MARKED)
+        return copy->is_marked;
+    if (copy->state == GPI_SNAPSHOT_PENDING)
+        return wish->pending && (!wish->key || copy->key == wish->key);
+    if (copy->state != GPI_SNAPSHOT_LIVE || !wish->holding) return 0;
+    if (!gpi_verdict_is_of_holder(wish->holding, copy)) return 0;
     if (wish->mask == UINT64_MAX) return 1;
-    while (n < GPI_SUBSETS && wish->holding->blocks[n] != shot->block) n++;
+    while (n < GPI_SUBSETS && wish->holding->blocks[n] != copy->block) n++;
     return (int)(wish->mask >> n & 1);
 }
 
 /* The longest stretch of free runs from here on; returns the number of the run behind it. */
-static uint64_t gpi_verdict_stretch(gpi_scene *scene, const gpi_wish *wish, uint64_t i,
-                                    gpi_run *stretch) {
-    const gpi_shot *shots = scene->shots;
-    stretch->unit = shots[i].unit;
+static uint64_t gpi_verdict_free_stretch(gpi_scene *scene, const gpi_wish *wish, uint64_t i,
+                                         gpi_run *stretch) {
+    const gpi_snapshot_run *runs = scene->runs;
+    stretch->unit = runs[i].unit;
     stretch->units = 0;
     do {
         scene->visits++;
-        if (!gpi_verdict_counts(wish, &shots[i])) break;
-        stretch->units += shots[i++].units;
-    } while (i < scene->shot_count && !shots[i].begins_chunk);
+        if (!gpi_verdict_counts_as_free(wish, &runs[i])) break;
+        stretch->units += runs[i++].units;
+    } while (i < scene->run_count && !runs[i].begins_chunk);
     return i;
 }
 
@@ -10071,82 +10219,82 @@ static void gpi_verdict_measure(const gpupool_arena *arena, uint64_t from, uint6
 
 /* What is measured makes a block by a stitch, with growth if need be; or without stitches makes
    room for growth. */
-static void gpi_verdict_weigh(const gpi_scene *scene, const gpi_measure *measure,
-                              gpi_outlook *outlook) {
+static void gpi_verdict_estimate_mapped(const gpi_scene *scene, const gpi_measure *measure,
+                                        gpi_estimate *estimate) {
     const gpi_chunks *chunks = &scene->arena->chunks;
     uint64_t granule = chunks->granule_units, units = measure->whole_units;
     gpi_free_chunk head, tail;
     const gpi_chunk *stuck = chunks->stuck;
-    for (; stuck; stuck = stuck->next) outlook->idle_units += stuck->units; /* given back first */
+    for (; stuck; stuck = stuck->next) estimate->idle_units += stuck->units; /* given back first */
     gpi_plan_ends(measure, &head, &tail);
-    if (!gpi_shot_may_stitch(scene)) {
-        outlook->need_units = gpi_ground_up(scene->units, granule);
-        outlook->idle_units += units;
+    if (!gpi_snapshot_may_stitch(scene)) {
+        estimate->grow_units = gpi_ground_up(scene->units, granule);
+        estimate->idle_units += units;
         return;
     }
     units += tail.units + (scene->align_units == 1 ? head.units : 0);
-    outlook->joins = units >= scene->units;
+    estimate->fits_stitched = units >= scene->units;
     units = scene->units - gpi_ground_min(units, scene->units);
-    outlook->need_units = gpi_ground_up(units, granule);
+    estimate->grow_units = gpi_ground_up(units, granule);
 }
 
-static void gpi_verdict_look_at(gpi_scene *scene, const gpi_wish *wish, gpi_measure *measure,
-                                gpi_outlook *outlook) {
+static void gpi_verdict_scan(gpi_scene *scene, const gpi_wish *wish, gpi_measure *measure,
+                             gpi_estimate *estimate) {
     const gpi_chunks *chunks = &scene->arena->chunks;
     int is_mapped = gpi_chunk_is_mapped(chunks), pooled = gpi_chunk_is(chunks, GPI_FROM_POOL);
     gpi_run stretch;
     uint64_t i = 0, next;
-    while (i < scene->shot_count) {
-        int from_start = scene->shots[i].begins_chunk;
-        next = gpi_verdict_stretch(scene, wish, i, &stretch);
-        if (pooled && stretch.units && gpi_shot_holds(scene, &stretch)) outlook->fits = 1;
+    while (i < scene->run_count) {
+        int from_start = scene->runs[i].begins_chunk;
+        next = gpi_verdict_free_stretch(scene, wish, i, &stretch);
+        if (pooled && stretch.units && gpi_snapshot_fits(scene, &stretch)) estimate->fits = 1;
         if (is_mapped && stretch.units)
             gpi_verdict_measure(scene->arena, stretch.unit, stretch.units, measure);
         if (!is_mapped && from_start && next > i &&
-            (next == scene->shot_count || scene->shots[next].begins_chunk))
-            outlook->idle_units += stretch.units;
+            (next == scene->run_count || scene->runs[next].begins_chunk))
+            estimate->idle_units += stretch.units;
         i = next > i ? next : i + 1;
     }
 }
 
-static gpi_outlook gpi_verdict_look(gpi_scene *scene, const gpi_wish *wish) {
+static gpi_estimate gpi_verdict_estimate(gpi_scene *scene, const gpi_wish *wish) {
     const gpi_chunks *chunks = &scene->arena->chunks;
-    gpi_outlook outlook;
+    gpi_estimate estimate;
     gpi_measure measure;
-    memset(&outlook, 0, sizeof outlook);
+    memset(&estimate, 0, sizeof estimate);
     memset(&measure, 0, sizeof measure);
-    gpi_verdict_look_at(scene, wish, &measure, &outlook);
+    gpi_verdict_scan(scene, wish, &measure, &estimate);
     if (gpi_chunk_is_mapped(chunks))
-        gpi_verdict_weigh(scene, &measure, &outlook);
+        gpi_verdict_estimate_mapped(scene, &measure, &estimate);
     else
-        outlook.need_units = gpi_growth_need(chunks, scene->units, scene->align_units) /
+        estimate.grow_units = gpi_growth_need(chunks, scene->units, scene->align_units) /
                              GPUPOOL_UNIT_BYTES + scene->rest_units;
-    return outlook;
+    return estimate;
 }
 
 /* Units missing with so many left for growth; what is above a lowered limit comes first. 0: the
    ladder would meet the request. */
-static uint64_t gpi_verdict_missing(const gpi_scene *scene, const gpi_outlook *outlook,
-                                    uint64_t room_units) {
+static uint64_t gpi_verdict_missing(const gpi_scene *scene, const gpi_estimate *estimate,
+                                    uint64_t growable_units) {
     uint64_t reserved = scene->reserved_bytes, limit = scene->limit_bytes;
-    gpi_outlook seen = *outlook;
+    gpi_estimate seen = *estimate;
     if (reserved > limit)
-        seen.need_units += (reserved - limit + GPUPOOL_UNIT_BYTES - 1) / GPUPOOL_UNIT_BYTES;
-    seen.room_units = room_units;
-    seen.idle_units = gpi_ground_min(seen.idle_units, UINT64_MAX - room_units);
-    if (gpi_ladder_would(&seen)) return 0;
-    return seen.need_units - seen.room_units - seen.idle_units;
+        seen.grow_units += (reserved - limit + GPUPOOL_UNIT_BYTES - 1) / GPUPOOL_UNIT_BYTES;
+    seen.growable_units = growable_units;
+    seen.idle_units = gpi_ground_min(seen.idle_units, UINT64_MAX - growable_units);
+    if (gpi_ladder_would_succeed(&seen)) return 0;
+    return seen.grow_units - seen.growable_units - seen.idle_units;
 }
 
 static uint64_t gpi_verdict_lacks(gpi_scene *scene, const gpi_wish *wish) {
-    gpi_outlook outlook = gpi_verdict_look(scene, wish);
-    return gpi_verdict_missing(scene, &outlook,
+    gpi_estimate estimate = gpi_verdict_estimate(scene, wish);
+    return gpi_verdict_missing(scene, &estimate,
                                gpi_ground_min(scene->limit_units, scene->device_units));
 }
 
 /* -- who holds memory, and how many of whose blocks would do -- */
 
-static void gpi_verdict_rank(gpi_holding *top, int most, const gpi_holding *holding) {
+static void gpi_verdict_insert(gpi_holding *top, int most, const gpi_holding *holding) {
     int i = most;
     while (i > 0 && top[i - 1].shown.bytes < holding->shown.bytes) i--;
     if (i == most) return;
@@ -10156,7 +10304,7 @@ static void gpi_verdict_rank(gpi_holding *top, int most, const gpi_holding *hold
 
 #if GPUPOOL_SITES
 /* The biggest first; those that are left over have no blocks. The lock is held. */
-static void gpi_verdict_places(gpupool_arena *arena, gpi_holding *top, int most) {
+static void gpi_verdict_source_lines(gpupool_arena *arena, gpi_holding *top, int most) {
     gpi_holding one;
     const gpi_site *site = NULL;
     int bucket;
@@ -10165,18 +10313,18 @@ static void gpi_verdict_places(gpupool_arena *arena, gpi_holding *top, int most)
     gpi_ledger_add_up_places(&arena->ledger);
     while ((site = gpi_ledger_next_site(&arena->ledger, site, &bucket)) != NULL) {
         if (site->place != site || !site->place_blocks) continue;
-        one.place = site;
+        one.site = site;
         one.shown.file = *site->file ? site->file : NULL;
         one.shown.line = site->line;
         one.shown.blocks = site->place_blocks;
         one.shown.bytes = site->place_bytes;
-        gpi_verdict_rank(top, most, &one);
+        gpi_verdict_insert(top, most, &one);
     }
 }
 
 static void gpi_verdict_holders(const gpi_scene *scene, gpi_holding *top, int most) {
     gpi_host_lock(&scene->arena->lock);
-    gpi_verdict_places(scene->arena, top, most);
+    gpi_verdict_source_lines(scene->arena, top, most);
     gpi_host_unlock(&scene->arena->lock);
 }
 #else
@@ -10190,7 +10338,7 @@ typedef struct gpi_ballot {
     uint64_t sizes[2 * GPI_BALLOTS], votes[2 * GPI_BALLOTS], blocks[2 * GPI_BALLOTS];
 } gpi_ballot;
 
-static unsigned gpi_verdict_slot(uint64_t bytes, int way) {
+static unsigned gpi_verdict_bucket(uint64_t bytes, int way) {
     uint64_t hash = bytes * 0x9e3779b97f4a7c15ull;
     return way ? GPI_BALLOTS + (unsigned)(hash >> 48 & 0xff) : (unsigned)(hash >> 56);
 }
@@ -10211,8 +10359,8 @@ static void gpi_verdict_vote_in(gpi_ballot *ballot, unsigned slot, uint64_t byte
 }
 
 static void gpi_verdict_vote(gpi_ballot *ballot, uint64_t bytes, int round) {
-    gpi_verdict_vote_in(ballot, gpi_verdict_slot(bytes, 0), bytes, round);
-    gpi_verdict_vote_in(ballot, gpi_verdict_slot(bytes, 1), bytes, round);
+    gpi_verdict_vote_in(ballot, gpi_verdict_bucket(bytes, 0), bytes, round);
+    gpi_verdict_vote_in(ballot, gpi_verdict_bucket(bytes, 1), bytes, round);
 }
 
 static void gpi_verdict_elect(const gpi_ballot *ballot, gpi_holding *top, int most) {
@@ -10222,11 +10370,11 @@ static void gpi_verdict_elect(const gpi_ballot *ballot, gpi_holding *top, int mo
     memset(&one, 0, sizeof one);
     for (i = 0; i < 2 * GPI_BALLOTS; i++) {
         uint64_t bytes = ballot->sizes[i];
-        if (i >= GPI_BALLOTS && ballot->sizes[gpi_verdict_slot(bytes, 0)] == bytes) continue;
+        if (i >= GPI_BALLOTS && ballot->sizes[gpi_verdict_bucket(bytes, 0)] == bytes) continue;
         one.shown.block_bytes = bytes;
         one.shown.blocks = ballot->blocks[i];
         one.shown.bytes = ballot->blocks[i] * bytes;
-        if (one.shown.blocks) gpi_verdict_rank(top, most, &one);
+        if (one.shown.blocks) gpi_verdict_insert(top, most, &one);
     }
 }
 
@@ -10236,9 +10384,9 @@ static void gpi_verdict_holders(const gpi_scene *scene, gpi_holding *top, int mo
     int round;
     memset(&ballot, 0, sizeof ballot);
     for (round = 0; round < 2; round++)
-        for (i = 0; i < scene->shot_count; i++)
-            if (scene->shots[i].is_block)
-                gpi_verdict_vote(&ballot, scene->shots[i].asked_bytes, round);
+        for (i = 0; i < scene->run_count; i++)
+            if (scene->runs[i].is_block)
+                gpi_verdict_vote(&ballot, scene->runs[i].asked_bytes, round);
     gpi_verdict_elect(&ballot, top, most);
 }
 #endif
@@ -10246,9 +10394,9 @@ static void gpi_verdict_holders(const gpi_scene *scene, gpi_holding *top, int mo
 /* Where the first blocks of a holder begin. */
 static void gpi_verdict_find_blocks(const gpi_scene *scene, gpi_holding *holding) {
     uint64_t i, n = 0;
-    for (i = 0; i < scene->shot_count && n < GPI_SUBSETS; i++)
-        if (scene->shots[i].is_block && gpi_verdict_holds(holding, &scene->shots[i]))
-            holding->blocks[n++] = scene->shots[i].block;
+    for (i = 0; i < scene->run_count && n < GPI_SUBSETS; i++)
+        if (scene->runs[i].is_block && gpi_verdict_is_of_holder(holding, &scene->runs[i]))
+            holding->blocks[n++] = scene->runs[i].block;
 }
 
 static uint64_t gpi_verdict_lacks_without(gpi_scene *scene, const gpi_holding *holding,
@@ -10260,25 +10408,25 @@ static uint64_t gpi_verdict_lacks_without(gpi_scene *scene, const gpi_holding *h
 /* What freeing a block wins for sure, wherever it lies: the chunks that are wholly its own.
    UINT64_MAX where the request itself fits there. */
 static uint64_t gpi_verdict_gain(const gpi_scene *scene, uint64_t number) {
-    const gpi_shot *shot = &scene->shots[number];
+    const gpi_snapshot_run *copy = &scene->runs[number];
     const gpi_chunks *chunks = &scene->arena->chunks;
     gpi_measure measure;
     gpi_run run;
     uint32_t i;
-    if (shot->state == GPI_SHOT_KEPT) return 0;
-    run.unit = shot->block;
-    run.units = shot->stitch ? shot->stitch->body->units : shot->units;
-    if (gpi_chunk_is(chunks, GPI_FROM_POOL) && !(shot->stitch && scene->owners) &&
-        gpi_shot_holds(scene, &run))
+    if (copy->state == GPI_SNAPSHOT_KEPT) return 0;
+    run.unit = copy->block;
+    run.units = copy->stitch ? copy->stitch->body->units : copy->units;
+    if (gpi_chunk_is(chunks, GPI_FROM_POOL) && !(copy->stitch && scene->owners) &&
+        gpi_snapshot_fits(scene, &run))
         return UINT64_MAX;
     if (!gpi_chunk_is_mapped(chunks))
-        return shot->begins_chunk && (number + 1 == scene->shot_count || shot[1].begins_chunk)
-                   ? shot->units : 0;
+        return copy->begins_chunk && (number + 1 == scene->run_count || copy[1].begins_chunk)
+                   ? copy->units : 0;
     memset(&measure, 0, sizeof measure);
-    if (!shot->stitch) gpi_verdict_measure(scene->arena, run.unit, run.units, &measure);
-    for (i = 0; shot->stitch && i < shot->stitch->part_count; i++)
-        gpi_verdict_measure(scene->arena, shot->stitch->parts[i].unit,
-                            shot->stitch->parts[i].units, &measure);
+    if (!copy->stitch) gpi_verdict_measure(scene->arena, run.unit, run.units, &measure);
+    for (i = 0; copy->stitch && i < copy->stitch->part_count; i++)
+        gpi_verdict_measure(scene->arena, copy->stitch->parts[i].unit,
+                            copy->stitch->parts[i].units, &measure);
     return measure.whole_units;
 }
 
@@ -10286,8 +10434,8 @@ static uint64_t gpi_verdict_gain(const gpi_scene *scene, uint64_t number) {
 static uint64_t gpi_verdict_count_by_gain(const gpi_scene *scene, const gpi_holding *holding,
                                           uint64_t lacks) {
     uint64_t least = UINT64_MAX, blocks = holding->shown.blocks, i;
-    for (i = 0; i < scene->shot_count; i++)
-        if (scene->shots[i].is_block && gpi_verdict_holds(holding, &scene->shots[i]))
+    for (i = 0; i < scene->run_count; i++)
+        if (scene->runs[i].is_block && gpi_verdict_is_of_holder(holding, &scene->runs[i]))
             least = gpi_ground_min(least, gpi_verdict_gain(scene, i));
     if (least == 0) return blocks;
     if (least == UINT64_MAX) return 1;
@@ -10307,7 +10455,7 @@ static uint64_t gpi_verdict_count_frees(gpi_scene *scene, gpi_holding *holding) 
     for (count = blocks - 1; count > 0; count--)
         for (mask = 1; mask < (uint64_t)1 << blocks; mask++) {
             if (gpi_ground_bits(mask) != count) continue;
-            if (scene->visits > GPI_VISITS || gpi_verdict_lacks_without(scene, holding, mask))
+            if (scene->visits > GPI_VISITS_MOST || gpi_verdict_lacks_without(scene, holding, mask))
                 return count + 1;
         }
     return 1;
@@ -10328,7 +10476,7 @@ static void gpi_verdict_name_holders(gpupool_verdict *verdict, gpi_scene *scene)
 
 static int gpi_verdict_wait_would_do(gpi_scene *scene, uint64_t key) {
     gpi_wish wish = {GPI_PENDING_ALL, key, NULL, 0};
-    return scene->visits <= GPI_VISITS && gpi_verdict_lacks(scene, &wish) == 0;
+    return scene->visits <= GPI_VISITS_MOST && gpi_verdict_lacks(scene, &wish) == 0;
 }
 
 /* One stream alone, if that would do; else how many have work in the way, or 0 for the device. */
@@ -10338,7 +10486,8 @@ static void gpi_verdict_name_stream(gpupool_verdict *verdict, gpi_scene *scene) 
     for (i = 0; i < scene->key_count && !key; i++)
         if (gpi_verdict_wait_would_do(scene, scene->keys[i])) key = scene->keys[i];
     verdict->pending_streams = key ? 1 : scene->key_count;
-    if (!key && (scene->is_unmarked || scene->key_count == GPI_CROWD)) verdict->pending_streams = 0;
+    if (!key && (scene->is_unmarked || scene->key_count == GPI_STREAMS_MOST))
+        verdict->pending_streams = 0;
     if (key == GPI_KEY_LEGACY) verdict->pending_stream = cudaStreamLegacy;
     else if (key & 1) verdict->pending_stream = cudaStreamPerThread;
     else verdict->pending_stream = (cudaStream_t)(uintptr_t)key;
@@ -10375,7 +10524,7 @@ static void gpi_verdict_say(gpupool_verdict *verdict, const char *words) {
 }
 
 /* The work to wait for. */
-static void gpi_verdict_say_waiting(gpupool_verdict *verdict) {
+static void gpi_verdict_say_streams(gpupool_verdict *verdict) {
     char words[64];
     cudaStream_t stream = verdict->pending_stream;
     snprintf(words, sizeof words, "stream %p", (void *)stream);
@@ -10402,10 +10551,10 @@ static void gpi_verdict_resize(gpi_scene *scene, uint64_t units) {
 
 /* The largest block that could be had, once work in flight has finished, where this one cannot. Of
    very many runs one that surely could. */
-static uint64_t gpi_verdict_fits(gpi_scene *scene) {
+static uint64_t gpi_verdict_largest_request(gpi_scene *scene) {
     uint64_t most = scene->units, asked = most, least = 0;
     gpi_wish wish = {GPI_PENDING_ALL, 0, NULL, 0};
-    while (most - least > 1 && scene->visits <= GPI_VISITS) {
+    while (most - least > 1 && scene->visits <= GPI_VISITS_MOST) {
         gpi_verdict_resize(scene, least + (most - least) / 2);
         if (gpi_verdict_lacks(scene, &wish) == 0) least = scene->units;
         else most = scene->units;
@@ -10451,22 +10600,22 @@ static void gpi_verdict_fill_in(gpupool_verdict *verdict, const char *form) {
             gpi_verdict_say(verdict, " of ");
             gpi_verdict_say(verdict, gpi_verdict_holder(name, best));
             continue;
-        default: gpi_verdict_say_waiting(verdict); continue; /* 'w' */
+        default: gpi_verdict_say_streams(verdict); continue; /* 'w' */
         }
         gpi_verdict_say(verdict, room);
     }
 }
 
-static void gpi_verdict_advise(gpupool_verdict *verdict, int *pieces, const char *form) {
-    gpi_verdict_say(verdict, (*pieces)++ ? ", or " : ": ");
+static void gpi_verdict_advise(gpupool_verdict *verdict, int *parts, const char *form) {
+    gpi_verdict_say(verdict, (*parts)++ ? ", or " : ": ");
     gpi_verdict_fill_in(verdict, form);
 }
 
 /* Of live blocks that no graph keeps. */
 static uint64_t gpi_verdict_own_bytes(const gpi_scene *scene) {
     uint64_t units = 0, i;
-    for (i = 0; i < scene->shot_count; i++)
-        if (scene->shots[i].state == GPI_SHOT_LIVE) units += scene->shots[i].units;
+    for (i = 0; i < scene->run_count; i++)
+        if (scene->runs[i].state == GPI_SNAPSHOT_LIVE) units += scene->runs[i].units;
     return units * GPUPOOL_UNIT_BYTES;
 }
 
@@ -10489,10 +10638,42 @@ static void gpi_verdict_say_siblings(gpupool_verdict *verdict, const gpi_sibling
     gpi_verdict_say(verdict, gpi_limit_human(room, siblings->most_bytes));
 }
 
-/* refused: by the driver, for no reason that can be seen. both: the limit is in the way, and the
-   device too. */
-static void gpi_verdict_explain(gpupool_verdict *verdict, const gpi_scene *scene, int refused,
-                              int both) {
+typedef struct gpi_lacking { /* what stands between a request and success */
+    uint64_t by_limit;       /* units by which the limit is too low; 0: it is not in the way */
+    uint64_t by_device;      /* units that the device has too few; 0: it is not in the way */
+    int is_refused;          /* 1: neither is in the way, and yet the driver refused memory */
+    int wait_would_do;       /* 1: the request fits once pending work has finished */
+} gpi_lacking;
+
+static void gpi_verdict_say_fragmented(gpupool_verdict *verdict, const gpi_scene *scene) {
+    char buffer[32];
+    gpi_verdict_say(verdict, gpi_limit_human(buffer, gpi_verdict_free_bytes(verdict) +
+                                                         scene->growth_bytes));
+    gpi_verdict_fill_in(verdict,
+                        scene->owners ? " is free in all, but no more than %g in one chunk"
+                        : verdict->largest_block_bytes < scene->units * GPUPOOL_UNIT_BYTES
+                            ? " is free in all, but no more than %g in one piece"
+                            : " is free in all, but no more than %r in one piece, and none that "
+                              "would do is aligned as asked");
+    if (verdict->pending_bytes > verdict->kept_bytes)
+        gpi_verdict_fill_in(verdict, ", with %p pending");
+}
+
+static const char *gpi_verdict_freeing_advice(const gpupool_verdict *verdict,
+                                              const gpi_scene *scene) {
+    const gpupool_holder *best = gpi_verdict_best(verdict);
+    uint64_t own_bytes = gpi_verdict_own_bytes(scene);
+    if (!verdict->granted_bytes) return NULL;
+    if (best->enough) return best->enough < best->blocks ? "free %n of %b" : "free %b";
+    if (verdict->missing_bytes <= own_bytes)
+        return own_bytes < verdict->granted_bytes
+                   ? "free %m of what blocks outside of graphs hold"
+                   : "free %m of what blocks hold, most of it in %b";
+    return gpi_verdict_fits_alone(scene) ? "free all blocks, which hold %h" : NULL;
+}
+
+static void gpi_verdict_explain(gpupool_verdict *verdict, const gpi_scene *scene,
+                                const gpi_lacking *lacking) {
     static const struct { char why[112], advice[56]; int freeing_helps; } causes[] = {
         {"%a fits", "", 1}, /* in the order of the enum */
         {"%a does not fit under the limit of %l, of which blocks hold %h", "", 1},
@@ -10504,103 +10685,87 @@ static void gpi_verdict_explain(gpupool_verdict *verdict, const gpi_scene *scene
         {"%a would fit if work in flight had finished", "wait for %w", 0},
         {"%a would fit if work in flight had finished, for which a capturing stream cannot wait",
          "before the capture begins, allocate it, or wait for %w", 0}};
-    const gpupool_holder *best = gpi_verdict_best(verdict);
-    const char *why = causes[verdict->cause].why, *advice = causes[verdict->cause].advice;
-    uint64_t own_bytes = gpi_verdict_own_bytes(scene);
-    char room[32];
-    int pieces = 0;
-    if (refused &&
-        (verdict->cause == GPUPOOL_CAUSE_DEVICE_FULL || verdict->cause == GPUPOOL_CAUSE_OTHERS))
+    gpupool_cause cause = verdict->cause;
+    const char *why = causes[cause].why, *advice = causes[cause].advice;
+    int is_of_device = cause == GPUPOOL_CAUSE_OTHERS || cause == GPUPOOL_CAUSE_DEVICE_FULL;
+    int parts = 0;
+    if (lacking->is_refused && is_of_device)
         why = "the driver refuses memory for %a, although as much seems free";
     gpi_verdict_fill_in(verdict, why);
-    if (verdict->cause == GPUPOOL_CAUSE_FRAGMENTED) {
-        gpi_verdict_say(verdict, gpi_limit_human(room, gpi_verdict_free_bytes(verdict) +
-                                                         scene->growth_bytes));
-        gpi_verdict_fill_in(verdict,
-                          scene->owners ? " is free in all, but no more than %g in one chunk"
-                          : verdict->largest_block_bytes < scene->units * GPUPOOL_UNIT_BYTES
-                              ? " is free in all, but no more than %g in one piece"
-                              : " is free in all, but no more than %r in one piece, and none that "
-                                "would do is aligned as asked");
-    }
-    if (verdict->cause == GPUPOOL_CAUSE_FRAGMENTED && verdict->pending_bytes > verdict->kept_bytes)
-        gpi_verdict_fill_in(verdict, ", with %p pending");
-    if (verdict->kept_bytes && causes[verdict->cause].freeing_helps)
+    if (cause == GPUPOOL_CAUSE_FRAGMENTED) gpi_verdict_say_fragmented(verdict, scene);
+    if (verdict->kept_bytes && causes[cause].freeing_helps)
         gpi_verdict_fill_in(verdict, "; graphs keep %k that they freed");
-    if (verdict->siblings_bytes && (verdict->cause == GPUPOOL_CAUSE_OTHERS ||
-                                    verdict->cause == GPUPOOL_CAUSE_DEVICE_FULL))
+    if (verdict->siblings_bytes && is_of_device)
         gpi_verdict_say_siblings(verdict, scene->siblings);
-    if (verdict->cause == GPUPOOL_CAUSE_OTHERS &&
-        verdict->siblings_bytes >= verdict->missing_bytes)
+    if (cause == GPUPOOL_CAUSE_OTHERS && verdict->siblings_bytes >= verdict->missing_bytes)
         advice = "free %m of what those hold, and gpupool_trim them";
-    else if (both && verdict->cause == GPUPOOL_CAUSE_OTHERS)
+    else if (cause == GPUPOOL_CAUSE_OTHERS && lacking->by_limit && lacking->by_device)
         advice = "have others free %m and raise the limit by as much";
-    if (*advice) gpi_verdict_advise(verdict, &pieces, advice);
-    if (verdict->raise_bytes)
-        gpi_verdict_advise(verdict, &pieces, "raise the limit by %+");
-    advice = !causes[verdict->cause].freeing_helps || !verdict->granted_bytes ? NULL
-             : best->enough ? (best->enough < best->blocks ? "free %n of %b" : "free %b")
-             : verdict->missing_bytes <= own_bytes
-                 ? (own_bytes < verdict->granted_bytes
-                        ? "free %m of what blocks outside of graphs hold"
-                        : "free %m of what blocks hold, most of it in %b")
-             : gpi_verdict_fits_alone(scene) ? "free all blocks, which hold %h" : NULL;
-    if (!advice && !pieces) advice = "ask for less";
-    if (advice) gpi_verdict_advise(verdict, &pieces, advice);
+    if (*advice) gpi_verdict_advise(verdict, &parts, advice);
+    if (verdict->raise_bytes) gpi_verdict_advise(verdict, &parts, "raise the limit by %+");
+    advice = causes[cause].freeing_helps ? gpi_verdict_freeing_advice(verdict, scene) : NULL;
+    if (!advice && !parts) advice = "ask for less";
+    if (advice) gpi_verdict_advise(verdict, &parts, advice);
 }
 
-/* From the figures and the scene to the cause, the advice and the sentence. */
-static void gpi_verdict_judge(gpupool_verdict *verdict, gpi_scene *scene) {
-    uint64_t free_bytes = gpi_verdict_free_bytes(verdict), by_limit, by_device;
-    int pooled = gpi_chunk_is(&scene->arena->chunks, GPI_FROM_POOL);
-    uint64_t growth_units = gpi_ground_min(scene->limit_units - scene->rest_units,
-                                           scene->device_units);
-    int waiting_would_do, refused, both;
-    gpi_outlook now, later;
+static gpi_lacking gpi_verdict_find_lacking(const gpupool_verdict *verdict, gpi_scene *scene) {
     gpi_wish wish = {GPI_PENDING_NONE, 0, NULL, 0};
-    now = gpi_verdict_look(scene, &wish);
+    gpi_estimate now = gpi_verdict_estimate(scene, &wish), later;
+    gpi_lacking lacking;
     wish.pending = GPI_PENDING_ALL;
-    later = gpi_verdict_look(scene, &wish);
-    by_limit = gpi_verdict_missing(scene, &now, scene->limit_units);
-    by_device = gpi_verdict_missing(scene, &now, scene->device_units);
-    refused = by_limit == 0 && by_device == 0;
-    if (refused) scene->device_units = 0; /* it gives no more, whatever it says is free */
-    waiting_would_do = verdict->pending_bytes && gpi_verdict_lacks(scene, &wish) == 0;
-    if (!waiting_would_do) now = later;
-    by_limit = gpi_verdict_missing(scene, &now, scene->limit_units);
-    by_device = gpi_verdict_missing(scene, &now, scene->device_units);
-    if (by_device && verdict->device_total_bytes &&
+    later = gpi_verdict_estimate(scene, &wish);
+    lacking.is_refused = gpi_verdict_missing(scene, &now, scene->limit_units) == 0 &&
+                         gpi_verdict_missing(scene, &now, scene->device_units) == 0;
+    if (lacking.is_refused) scene->device_units = 0;
+    lacking.wait_would_do = verdict->pending_bytes && gpi_verdict_lacks(scene, &wish) == 0;
+    if (!lacking.wait_would_do) now = later;
+    lacking.by_limit = gpi_verdict_missing(scene, &now, scene->limit_units);
+    lacking.by_device = gpi_verdict_missing(scene, &now, scene->device_units);
+    return lacking;
+}
+
+static gpupool_cause gpi_verdict_choose_cause(const gpupool_verdict *verdict,
+                                              const gpi_scene *scene,
+                                              const gpi_lacking *lacking) {
+    uint64_t free_bytes = gpi_verdict_free_bytes(verdict);
+    if (lacking->by_device && verdict->device_total_bytes &&
         verdict->asked_bytes > verdict->device_total_bytes)
-        verdict->cause = GPUPOOL_CAUSE_TOO_LARGE;
-    else if (waiting_would_do)
-        verdict->cause = scene->capturing ? GPUPOOL_CAUSE_CAPTURING : GPUPOOL_CAUSE_PENDING;
-    else if (pooled && !refused &&
-             free_bytes / GPUPOOL_UNIT_BYTES + growth_units >= scene->units)
-        verdict->cause = GPUPOOL_CAUSE_FRAGMENTED;
-    else if (verdict->limit_bytes && by_limit && by_limit >= by_device)
-        verdict->cause = GPUPOOL_CAUSE_LIMIT;
-    else
-        verdict->cause = verdict->others_bytes > verdict->reserved_bytes
-                             ? GPUPOOL_CAUSE_OTHERS
-                             : GPUPOOL_CAUSE_DEVICE_FULL;
-    if (by_device == 0) verdict->raise_bytes = by_limit * GPUPOOL_UNIT_BYTES;
-    if (verdict->raise_bytes) /* so far that nothing is trimmed: the request may need it */
-        verdict->raise_bytes =
-            gpi_ground_max(verdict->raise_bytes,
-                           verdict->reserved_bytes - gpi_ground_min(verdict->reserved_bytes,
-                                                                    verdict->limit_bytes));
-    both = by_limit && by_device;
-    by_limit = gpi_ground_max(by_limit, by_device);
-    if (by_limit == 0) by_limit = scene->units; /* as if all of it were missing */
-    verdict->missing_bytes = gpi_ground_min(by_limit, UINT64_MAX / GPUPOOL_UNIT_BYTES) *
+        return GPUPOOL_CAUSE_TOO_LARGE;
+    if (lacking->wait_would_do)
+        return scene->capturing ? GPUPOOL_CAUSE_CAPTURING : GPUPOOL_CAUSE_PENDING;
+    if (gpi_chunk_is(&scene->arena->chunks, GPI_FROM_POOL) && !lacking->is_refused &&
+        free_bytes / GPUPOOL_UNIT_BYTES + scene->growth_bytes / GPUPOOL_UNIT_BYTES >= scene->units)
+        return GPUPOOL_CAUSE_FRAGMENTED;
+    if (verdict->limit_bytes && lacking->by_limit && lacking->by_limit >= lacking->by_device)
+        return GPUPOOL_CAUSE_LIMIT;
+    return verdict->others_bytes > verdict->reserved_bytes ? GPUPOOL_CAUSE_OTHERS
+                                                           : GPUPOOL_CAUSE_DEVICE_FULL;
+}
+
+static void gpi_verdict_set_missing(gpupool_verdict *verdict, const gpi_scene *scene,
+                                    const gpi_lacking *lacking) {
+    uint64_t reserved = verdict->reserved_bytes;
+    uint64_t over = reserved - gpi_ground_min(reserved, verdict->limit_bytes);
+    uint64_t missing = gpi_ground_max(lacking->by_limit, lacking->by_device);
+    if (lacking->by_device == 0) verdict->raise_bytes = lacking->by_limit * GPUPOOL_UNIT_BYTES;
+    if (verdict->raise_bytes) verdict->raise_bytes = gpi_ground_max(verdict->raise_bytes, over);
+    if (missing == 0) missing = scene->units;
+    verdict->missing_bytes = gpi_ground_min(missing, UINT64_MAX / GPUPOOL_UNIT_BYTES) *
                              GPUPOOL_UNIT_BYTES;
-    if (waiting_would_do) gpi_verdict_name_stream(verdict, scene);
+}
+
+static void gpi_verdict_judge(gpupool_verdict *verdict, gpi_scene *scene) {
+    gpi_lacking lacking;
+    scene->growth_bytes = gpi_ground_min(scene->limit_units - scene->rest_units,
+                                         scene->device_units) * GPUPOOL_UNIT_BYTES;
+    lacking = gpi_verdict_find_lacking(verdict, scene);
+    verdict->cause = gpi_verdict_choose_cause(verdict, scene, &lacking);
+    gpi_verdict_set_missing(verdict, scene, &lacking);
+    if (lacking.wait_would_do) gpi_verdict_name_stream(verdict, scene);
     gpi_verdict_name_holders(verdict, scene);
-    if (verdict->cause == GPUPOOL_CAUSE_FRAGMENTED) {
-        verdict->fits_bytes = gpi_verdict_fits(scene) * GPUPOOL_UNIT_BYTES;
-        scene->growth_bytes = growth_units * GPUPOOL_UNIT_BYTES;
-    }
-    gpi_verdict_explain(verdict, scene, refused, both);
+    if (verdict->cause == GPUPOOL_CAUSE_FRAGMENTED)
+        verdict->fits_bytes = gpi_verdict_largest_request(scene) * GPUPOOL_UNIT_BYTES;
+    gpi_verdict_explain(verdict, scene, &lacking);
 }
 
 /* -- the figures -- */
@@ -10689,25 +10854,17 @@ static void gpi_verdict_ask_device(const gpupool_arena *arena, gpupool_verdict *
 /* Of what was freed, what work may still be at: as the copy has it. */
 static void gpi_verdict_count_pending(gpupool_verdict *verdict, const gpi_scene *scene) {
     uint64_t units = 0, i;
-    if (!scene->shots) return;
-    for (i = 0; i < scene->shot_count; i++)
-        if (scene->shots[i].state == GPI_SHOT_PENDING) units += scene->shots[i].units;
+    if (!scene->runs) return;
+    for (i = 0; i < scene->run_count; i++)
+        if (scene->runs[i].state == GPI_SNAPSHOT_PENDING) units += scene->runs[i].units;
     verdict->pending_bytes = verdict->kept_bytes + units * GPUPOOL_UNIT_BYTES;
 }
 
 /* What memory looks like to a request; `growing` is held, and no other lock. What the other arenas
    of the process hold, which was looked up a moment ago, is no others'. gpi_verdict_end comes
    after. */
-static void gpi_verdict_begin(gpupool_arena *arena, const gpi_request *request,
-                              const gpi_siblings *siblings, gpupool_verdict *verdict,
-                              gpi_scene *scene) {
-    gpi_cached cached;
-    uint64_t limit;
-    memset(verdict, 0, sizeof *verdict);
-    memset(scene, 0, sizeof *scene);
-    gpi_arena_fold(arena, &cached);
-    limit = arena->ledger.limit_bytes;
-    verdict->asked_bytes = request->bytes;
+static void gpi_verdict_read_arena(gpupool_arena *arena, gpupool_verdict *verdict) {
+    uint64_t limit = arena->ledger.limit_bytes;
     verdict->limit_bytes = limit == UINT64_MAX ? 0 : limit;
     verdict->granted_bytes = arena->ledger.granted.now;
     verdict->reserved_bytes = arena->ledger.reserved.now;
@@ -10718,10 +10875,21 @@ static void gpi_verdict_begin(gpupool_arena *arena, const gpi_request *request,
             gpi_tree_largest(arena->tree.lists[GPI_LIST_ANY]) * GPUPOOL_UNIT_BYTES;
     else if (gpi_chunk_is(&arena->chunks, GPI_FROM_POOL))
         verdict->largest_block_bytes = gpi_verdict_largest(arena);
+}
+
+static void gpi_verdict_begin(gpupool_arena *arena, const gpi_request *request,
+                              const gpi_siblings *siblings, gpupool_verdict *verdict,
+                              gpi_scene *scene) {
+    gpi_cached cached;
+    memset(verdict, 0, sizeof *verdict);
+    memset(scene, 0, sizeof *scene);
+    gpi_arena_fold(arena, &cached);
+    verdict->asked_bytes = request->bytes;
+    gpi_verdict_read_arena(arena, verdict);
     scene->arena = arena;
     scene->siblings = siblings;
     scene->reserved_bytes = arena->ledger.reserved.now;
-    scene->limit_bytes = limit;
+    scene->limit_bytes = arena->ledger.limit_bytes;
     scene->captures = arena->captures;
     scene->is_all_done = arena->clocks.is_all_seen;
     scene->capturing = request->capturing;
@@ -10732,11 +10900,11 @@ static void gpi_verdict_begin(gpupool_arena *arena, const gpi_request *request,
     gpi_host_unlock(&arena->lock);
     gpi_verdict_ask_device(arena, verdict, scene);
     verdict->siblings_bytes = gpi_ground_min(siblings->reserved_bytes, verdict->others_bytes);
-    gpi_shot_take(scene);
+    gpi_snapshot_take(scene);
     gpi_verdict_count_pending(verdict, scene);
 }
 
-static void gpi_verdict_end(gpi_scene *scene) { GPUPOOL_FREE(scene->shots); }
+static void gpi_verdict_end(gpi_scene *scene) { GPUPOOL_FREE(scene->runs); }
 
 /* == SIBLING ==================================================================================
    The other arenas of the process: what is idle there is as good as free on the device.
@@ -10885,6 +11053,17 @@ static int gpi_sibling_borrow(gpi_lack *lack, gpi_siblings *siblings) {
     return siblings->idle_bytes != 0;
 }
 
+/* What a request that found no memory needs of the device. */
+static gpi_lack gpi_sibling_lack(const gpupool_arena *arena, const gpi_request *request) {
+    gpi_lack lack;
+    lack.arena = arena;
+    lack.bytes = gpi_growth_need(&arena->chunks, request->units, request->align_units);
+    lack.ask = gpi_sibling_can_help(arena, lack.bytes) ? GPI_SIBLING_GIVE : GPI_SIBLING_LOOK;
+    lack.may_wait = !request->capturing && !request->no_wait;
+    lack.capturing = request->capturing || arena->clocks.capturing;
+    return lack;
+}
+
 /* What the other arenas hold, and would give back for so many bytes if that can help. */
 static void gpi_sibling_count(gpupool_arena *arena, uint64_t bytes, gpi_siblings *siblings) {
     gpi_lack lack;
@@ -10901,14 +11080,14 @@ static void gpi_sibling_count(gpupool_arena *arena, uint64_t bytes, gpi_siblings
     gpi_sibling_ask_all(&lack, siblings);
 }
 
-/* == BLOCK ====================================================================================
+/* == ALLOC ====================================================================================
    Blocks are handed out and taken back. uses: SIBLING and above
 
    A request looks into its stream's cache, under the stream's lock; then into the tree, under the
    arena's; then at what another stream has just freed; and then begins the ladder. */
 
 #if GPUPOOL_NVTX
-static void gpi_block_tell(const gpi_run *run, uint64_t bytes, gpi_origin origin) {
+static void gpi_alloc_tell_tool(const gpi_run *run, uint64_t bytes, gpi_origin origin) {
     char name[64];
     if (!run->heap) return;
     if (*origin.file)
@@ -10919,12 +11098,7 @@ static void gpi_block_tell(const gpi_run *run, uint64_t bytes, gpi_origin origin
                           bytes, name);
 }
 
-static void gpi_block_tell_gone(const gpi_run *run) {
-    if (run->heap)
-        gpi_driver_tell_block_gone((const void *)(uintptr_t)(run->unit * GPUPOOL_UNIT_BYTES));
-}
-
-static void *gpi_block_heap(const gpupool_arena *arena, const gpi_run *run) {
+static void *gpi_alloc_heap(const gpupool_arena *arena, const gpi_run *run) {
     const gpi_chunk *chunk = arena->chunks.first;
     if (gpi_chunk_is_mapped(&arena->chunks)) return NULL;
     while (run->unit - chunk->unit >= chunk->units) chunk = chunk->next;
@@ -10933,7 +11107,7 @@ static void *gpi_block_heap(const gpupool_arena *arena, const gpi_run *run) {
 #endif
 
 /* run: NULL when nothing was found for the request. */
-static void gpi_block_trace(gpupool_arena *arena, const gpi_request *request, const gpi_run *run) {
+static void gpi_alloc_trace(gpupool_arena *arena, const gpi_request *request, const gpi_run *run) {
     if (run) fprintf(arena->trace, "a %" PRIu64, gpi_arena_trace_id(arena, run));
     else fprintf(arena->trace, "o");
     fprintf(arena->trace, " %" PRIu64 " %" PRIu64, request->bytes,
@@ -10944,29 +11118,29 @@ static void gpi_block_trace(gpupool_arena *arena, const gpi_request *request, co
 }
 
 /* Makes a taken run the caller's block. The tree has been prepared. */
-GPI_HOT void *gpi_block_bring(gpupool_arena *arena, gpi_run *run, gpi_use *use,
-                              const gpi_request *request) {
+GPI_HOT void *gpi_alloc_make_live(gpupool_arena *arena, gpi_run *run, gpi_use *use,
+                                  const gpi_request *request) {
     uint64_t granted = run->units * GPUPOOL_UNIT_BYTES;
     gpi_tree_bring_alive(&arena->tree, run, (uint32_t)(granted - request->bytes));
     run->of.uses = use;
     if (use) arena->clocks.loose_uses--;
     run->by.stream = request->owner->handle;
     gpi_ledger_charge(&arena->ledger, request->bytes, granted);
-    if (arena->trace) gpi_block_trace(arena, request, run);
+    if (arena->trace) gpi_alloc_trace(arena, request, run);
 #if GPUPOOL_SITES
     run->site = gpi_ledger_site(&arena->ledger, request->origin, request->owner->handle);
     gpi_ledger_site_add(run->site, request->bytes);
 #endif
 #if GPUPOOL_NVTX
-    run->heap = gpi_block_heap(arena, run);
-    gpi_block_tell(run, request->bytes, request->origin);
+    run->heap = gpi_alloc_heap(arena, run);
+    gpi_alloc_tell_tool(run, request->bytes, request->origin);
 #endif
     return (void *)(uintptr_t)(run->unit * GPUPOOL_UNIT_BYTES);
 }
 
 /* What a graph is to keep a block by; NULL outside of scopes. 0: the host has no memory for it.
    Asked for before memory is taken. */
-static int gpi_block_can_keep(gpupool_arena *arena, gpi_stream *owner, gpi_use **use) {
+static int gpi_alloc_prepare_use(gpupool_arena *arena, gpi_stream *owner, gpi_use **use) {
     *use = NULL;
     if (!owner->capture) return 1;
     *use = gpi_clock_new_use(&arena->clocks, owner, UINT64_MAX);
@@ -10974,13 +11148,13 @@ static int gpi_block_can_keep(gpupool_arena *arena, gpi_stream *owner, gpi_use *
     return *use != NULL;
 }
 
-static void gpi_block_keep_not(gpupool_arena *arena, gpi_use *use) {
+static void gpi_alloc_drop_use(gpupool_arena *arena, gpi_use *use) {
     if (!use) return;
     arena->clocks.loose_uses--;
     gpi_clock_free_use(&arena->clocks, use);
 }
 
-static void gpi_block_count_failure(gpupool_arena *arena) { /* no lock is held */
+static void gpi_alloc_count_failure(gpupool_arena *arena) { /* no lock is held */
     gpi_host_lock(&arena->lock);
     arena->ledger.failures += GPUPOOL_STATS;
     gpi_host_unlock(&arena->lock);
@@ -10988,20 +11162,9 @@ static void gpi_block_count_failure(gpupool_arena *arena) { /* no lock is held *
 
 /* -- a request that finds no memory at once -- */
 
-/* What a request that found no memory needs of the device. */
-static gpi_lack gpi_block_lack(const gpupool_arena *arena, const gpi_request *request) {
-    gpi_lack lack;
-    lack.arena = arena;
-    lack.bytes = gpi_growth_need(&arena->chunks, request->units, request->align_units);
-    lack.ask = gpi_sibling_can_help(arena, lack.bytes) ? GPI_SIBLING_GIVE : GPI_SIBLING_LOOK;
-    lack.may_wait = !request->capturing && !request->no_wait;
-    lack.capturing = request->capturing || arena->clocks.capturing;
-    return lack;
-}
-
 /* Out of memory: the verdict is made, and the caller's function may free something. Returns whether
    to try again. `growing` is held on entry, no lock on return. */
-static int gpi_block_give_up(gpupool_arena *arena, const gpi_request *request,
+static int gpi_alloc_give_up(gpupool_arena *arena, const gpi_request *request,
                              const gpi_siblings *siblings, const gpi_visit *visit) {
     gpupool_verdict verdict;
     gpi_scene scene;
@@ -11012,7 +11175,7 @@ static int gpi_block_give_up(gpupool_arena *arena, const gpi_request *request,
     gpi_verdict_judge(&verdict, &scene);
     gpi_verdict_end(&scene);
     gpi_host_lock(&arena->lock);
-    if (arena->trace) gpi_block_trace(arena, request, NULL);
+    if (arena->trace) gpi_alloc_trace(arena, request, NULL);
     gpi_arena_leave(arena, visit);
     if (arena->on_out_of_memory && arena->on_out_of_memory(&verdict, arena->user)) return 1;
     gpi_thread.verdict = verdict;
@@ -11021,7 +11184,7 @@ static int gpi_block_give_up(gpupool_arena *arena, const gpi_request *request,
 }
 
 /* One way up the ladder; both locks are held on entry and exit. *block: NULL, with a result. */
-static gpupool_result gpi_block_try(gpupool_arena *arena, gpi_request *request, void **block) {
+static gpupool_result gpi_alloc_try(gpupool_arena *arena, gpi_request *request, void **block) {
     gpupool_result result;
     gpi_attempt attempt;
     gpi_use *use = NULL;
@@ -11029,7 +11192,7 @@ static gpupool_result gpi_block_try(gpupool_arena *arena, gpi_request *request, 
     attempt.arena = arena;
     attempt.request = request;
     request->owner = gpi_arena_owner_again(arena, &request->by);
-    if (!request->owner || !gpi_block_can_keep(arena, request->owner, &use))
+    if (!request->owner || !gpi_alloc_prepare_use(arena, request->owner, &use))
         return gpi_host_no_memory();
     gpi_clock_set_capturing(&arena->clocks, request->owner, request->capturing);
     request->owner->refs++; /* it stays, even if others make it known anew */
@@ -11041,8 +11204,8 @@ static gpupool_result gpi_block_try(gpupool_arena *arena, gpi_request *request, 
                        gpi_clock_issue(&arena->clocks, request->owner), 0);
         result = gpi_host_no_memory();
     }
-    if (result == GPUPOOL_OK) *block = gpi_block_bring(arena, attempt.run, use, request);
-    else gpi_block_keep_not(arena, use);
+    if (result == GPUPOOL_OK) *block = gpi_alloc_make_live(arena, attempt.run, use, request);
+    else gpi_alloc_drop_use(arena, use);
     request->owner->refs--;
     return result;
 }
@@ -11051,7 +11214,7 @@ enum { GPI_BORROWS = 8 }; /* times that a request has other arenas give memory b
 
 /* Whether other threads have memory in hand that they may yet put back; or tell the program of
    some, and with it there may be enough. */
-static int gpi_block_is_coming(const gpupool_arena *arena, const gpi_request *request) {
+static int gpi_alloc_is_coming(const gpupool_arena *arena, const gpi_request *request) {
     const gpi_ledger *ledger = &arena->ledger;
     if (arena->in_hand) return 1;
     return arena->chunks.telling && gpi_thread.telling != &arena->chunks && !request->no_wait &&
@@ -11059,7 +11222,7 @@ static int gpi_block_is_coming(const gpupool_arena *arena, const gpi_request *re
 }
 
 /* No lock is held. */
-static void *gpi_block_slow(gpupool_arena *arena, gpi_request *request) {
+static void *gpi_alloc_slow(gpupool_arena *arena, gpi_request *request) {
     gpi_siblings siblings;
     gpi_visit visit;
     void *block = NULL;
@@ -11072,8 +11235,8 @@ static void *gpi_block_slow(gpupool_arena *arena, gpi_request *request) {
         gpi_host_unlock(&arena->lock);
         request->capturing = gpi_driver_is_capturing(&arena->chunks.driver, request->by.stream);
         gpi_host_lock(&arena->lock);
-        result = gpi_block_try(arena, request, &block);
-        if (result == GPUPOOL_E_OUT_OF_MEMORY && gpi_block_is_coming(arena, request)) {
+        result = gpi_alloc_try(arena, request, &block);
+        if (result == GPUPOOL_E_OUT_OF_MEMORY && gpi_alloc_is_coming(arena, request)) {
             gpi_arena_leave(arena, &visit);
             gpi_host_idle(round++);
             continue;
@@ -11085,16 +11248,16 @@ static void *gpi_block_slow(gpupool_arena *arena, gpi_request *request) {
             return block;
         }
         if (borrows < GPI_BORROWS && gpi_sibling_exist(arena)) {
-            gpi_lack lack = gpi_block_lack(arena, request);
+            gpi_lack lack = gpi_sibling_lack(arena, request);
             gpi_arena_leave(arena, &visit);
             borrows += gpi_sibling_borrow(&lack, &siblings) ? 1 : GPI_BORROWS;
             continue;
         }
         borrows = 0;
         gpi_arena_unlock(arena);
-        if (!gpi_block_give_up(arena, request, &siblings, &visit)) break;
+        if (!gpi_alloc_give_up(arena, request, &siblings, &visit)) break;
     }
-    gpi_block_count_failure(arena);
+    gpi_alloc_count_failure(arena);
     return NULL;
 }
 
@@ -11102,18 +11265,18 @@ static void *gpi_block_slow(gpupool_arena *arena, gpi_request *request) {
    behind a wait on the device, for to wait while the arena may grow would hold the stream up for
    nothing. Where there is a choice, streams are asked first whether they have finished. The lock is
    held, and open while CUDA is called. */
-static gpi_run *gpi_block_hand_over(gpupool_arena *arena, gpi_request *request) {
+static gpi_run *gpi_alloc_take_over(gpupool_arena *arena, gpi_request *request) {
     int is_short = arena->clocks.position < arena->short_until, choices = 0;
     gpi_run *run, *mine = NULL;
     if (!gpi_ladder_may_follow(arena, request)) return NULL;
-    run = gpi_ladder_of_some(arena, request, &choices);
+    run = gpi_ladder_find_of_some(arena, request, &choices);
     if (!run) return NULL;
     request->owner->refs++;
     if (is_short && choices > 1) {
         int more = gpi_arena_poll(arena, GPI_LOOKS); /* others may have taken the run meanwhile */
         if (more && gpi_tree_prepare(&arena->tree, 3))
-            mine = gpi_ladder_quick(arena, request, GPI_TRIES);
-        run = mine ? NULL : gpi_ladder_of_some(arena, request, &choices);
+            mine = gpi_ladder_take_run(arena, request, GPI_TRIES);
+        run = mine ? NULL : gpi_ladder_find_of_some(arena, request, &choices);
     }
     if (run && gpi_tree_prepare(&arena->tree, 3))
         mine = gpi_ladder_take_over(arena, request, run,
@@ -11128,7 +11291,7 @@ static gpi_run *gpi_block_hand_over(gpupool_arena *arena, gpi_request *request) 
 /* -- a request -- */
 
 /* GPUPOOL_STREAM_CHECK: without an answer memory might be handed out whose work is not done. */
-static gpupool_result gpi_block_not_told(gpupool_arena *arena, CUresult error) {
+static gpupool_result gpi_alloc_unknown_stream(gpupool_arena *arena, CUresult error) {
     gpupool_result result = gpi_arena_outlived(arena, "GPUPOOL_STREAM_CHECK");
     if (result != GPUPOOL_OK) return result;
     result = gpi_host_fail(GPUPOOL_E_CUDA, "GPUPOOL_STREAM_CHECK: CUDA does not tell which stream "
@@ -11139,13 +11302,13 @@ static gpupool_result gpi_block_not_told(gpupool_arena *arena, CUresult error) {
 
 /* The handle is another stream's than the one whose key it has, or nobody's yet: it is made known
    anew. No lock is held. */
-static gpupool_result gpi_block_rename(gpupool_arena *arena, const gpi_caller *call) {
+static gpupool_result gpi_alloc_renew_stream(gpupool_arena *arena, const gpi_caller *call) {
     cudaStream_t stream = call->stream;
     uintptr_t key = call->key;
     gpi_stream *owner, *now;
     uint64_t identity;
     CUresult error = gpi_clock_identity(arena->clocks.driver, stream, &identity);
-    if (error != CUDA_SUCCESS) return gpi_block_not_told(arena, error);
+    if (error != CUDA_SUCCESS) return gpi_alloc_unknown_stream(arena, error);
     owner = gpi_clock_enter(&arena->clocks, key);
     gpi_host_lock(&arena->lock);
     if (owner && !owner->capture && owner->identity != identity) {
@@ -11160,8 +11323,8 @@ static gpupool_result gpi_block_rename(gpupool_arena *arena, const gpi_caller *c
 
 /* The stream of a call, with its lock held. `known`: who had the key a moment ago. NULL with a
    result. */
-GPI_HOT gpi_stream *gpi_block_visit(gpupool_arena *arena, gpi_stream *owner,
-                                    const gpi_caller *call) {
+GPI_HOT gpi_stream *gpi_alloc_lock_stream(gpupool_arena *arena, gpi_stream *owner,
+                                          const gpi_caller *call) {
     int asked = 0; /* who has the key since is this stream: it cannot go during the call */
     for (;; asked = 1) {
         if (owner) {
@@ -11171,14 +11334,14 @@ GPI_HOT gpi_stream *gpi_block_visit(gpupool_arena *arena, gpi_stream *owner,
                 return owner;
             gpi_host_unlock(&owner->cache.lock);
         }
-        if (gpi_block_rename(arena, call) != GPUPOOL_OK) return NULL;
+        if (gpi_alloc_renew_stream(arena, call) != GPUPOOL_OK) return NULL;
         owner = gpi_clock_find(&arena->clocks, call->key);
     }
 }
 
-static void gpi_block_refuse(gpupool_arena *arena, const gpi_request *request, const char *call,
+static void gpi_alloc_refuse(gpupool_arena *arena, const gpi_request *request, const char *call,
                              uint64_t alignment) {
-    gpi_block_count_failure(arena);
+    gpi_alloc_count_failure(arena);
     if (request->units == 0)
         gpi_host_fail(GPUPOOL_E_ARGUMENT, "%s: bytes is %" PRIu64 ", and must be from 1 to 2^48",
                       call, request->bytes);
@@ -11190,7 +11353,7 @@ static void gpi_block_refuse(gpupool_arena *arena, const gpi_request *request, c
 #if GPUPOOL_SITES
 /* Of a block from the request's cache, whose lock is held: no other thread changes what it notes
    there. In loops it is mostly the same line that has the block again. */
-static gpi_site *gpi_block_site(gpupool_arena *arena, const gpi_request *request,
+static gpi_site *gpi_alloc_site(gpupool_arena *arena, const gpi_request *request,
                                 const gpi_run *run) {
     gpi_site *site = run->site;
     gpi_origin origin = request->origin;
@@ -11209,7 +11372,7 @@ static gpi_site *gpi_block_site(gpupool_arena *arena, const gpi_request *request
 
 /* Whether a stream has nothing in its cache, so that calls need not lock it. Nothing gets in
    without the arena's lock. */
-GPI_HOT int gpi_block_is_uncached(const gpupool_arena *arena, gpi_stream *owner,
+GPI_HOT int gpi_alloc_is_uncached(const gpupool_arena *arena, gpi_stream *owner,
                                   cudaStream_t stream) {
     return owner && GPI_READ(&owner->cache.used) == 0 &&
            gpi_clock_is_same(&arena->clocks, owner, stream);
@@ -11217,7 +11380,7 @@ GPI_HOT int gpi_block_is_uncached(const gpupool_arena *arena, gpi_stream *owner,
 
 /* The arena's lock, in the hot paths. A thread that waits for it too long wants its stream's cache
    to be crowded. */
-GPI_HOT void gpi_block_lock(gpupool_arena *arena, gpi_cache *cache) {
+GPI_HOT void gpi_alloc_lock(gpupool_arena *arena, gpi_cache *cache) {
     unsigned pauses = gpi_host_lock(&arena->lock);
     if (pauses == 0) {
         if (cache->waits) cache->waits--;
@@ -11230,15 +11393,15 @@ GPI_HOT void gpi_block_lock(gpupool_arena *arena, gpi_cache *cache) {
 
 /* How much free memory a stream's cache may keep from merging: a 256th of what is reserved. For
    small blocks more where it is crowded, but all streams together an 8th. */
-static uint64_t gpi_block_cache_units(const gpupool_arena *arena, int crowded) {
+static uint64_t gpi_alloc_cache_units(const gpupool_arena *arena, int crowded) {
     uint64_t share = crowded ? gpi_ground_min(arena->clocks.stream_count * 8, 256) : 256;
     return gpi_ground_max(arena->ledger.reserved.now / share, 1u << 20) / GPUPOOL_UNIT_BYTES;
 }
 
 /* Evicts until so many units more may be free in the stream's cache; both locks are held. */
-static void gpi_block_bound_cache(gpupool_arena *arena, gpi_stream *owner, uint64_t units) {
+static void gpi_alloc_bound_cache(gpupool_arena *arena, gpi_stream *owner, uint64_t units) {
     gpi_cache *cache = &owner->cache;
-    cache->most_units = gpi_block_cache_units(arena, cache->crowded);
+    cache->most_units = gpi_alloc_cache_units(arena, cache->crowded);
     if (cache->free_units + units <= cache->most_units) return;
     if (cache->crowded) units += cache->most_units / 4; /* not to come back for this soon */
     while (cache->free_units + units > cache->most_units)
@@ -11246,9 +11409,9 @@ static void gpi_block_bound_cache(gpupool_arena *arena, gpi_stream *owner, uint6
 }
 
 /* Whether a block of its stream's could join the stream's cache, if that is open. */
-static int gpi_block_caches(const gpupool_arena *arena, const gpi_stream *owner,
-                            const gpi_run *run) {
-    uint64_t most = gpi_block_cache_units(arena, 0);
+static int gpi_alloc_is_cacheable(const gpupool_arena *arena, const gpi_stream *owner,
+                                  const gpi_run *run) {
+    uint64_t most = gpi_alloc_cache_units(arena, 0);
     if (run->units > gpi_ground_min(most / 4, GPI_CACHE_UNITS) || gpi_tree_tag(run)) return 0;
     if (gpi_stitch_is(&arena->stitches, run) || owner->capture) return 0;
     return !arena->searching && arena->clocks.position >= arena->short_until &&
@@ -11256,10 +11419,10 @@ static int gpi_block_caches(const gpupool_arena *arena, const gpi_stream *owner,
 }
 
 /* A live block is the cache's from now on; both locks are held. */
-static void gpi_block_admit(gpupool_arena *arena, gpi_stream *owner, gpi_run *run,
+static void gpi_alloc_admit(gpupool_arena *arena, gpi_stream *owner, gpi_run *run,
                             gpi_slot_state state) {
     gpi_cache *cache = &owner->cache;
-    if (state == GPI_SLOT_FREE) gpi_block_bound_cache(arena, owner, run->units);
+    if (state == GPI_SLOT_FREE) gpi_alloc_bound_cache(arena, owner, run->units);
     if (cache->crowded && cache->empty == GPI_NO_SLOT && cache->room < GPI_SLOTS_MOST)
         gpi_cache_widen(cache);
     while (cache->empty == GPI_NO_SLOT)
@@ -11269,7 +11432,7 @@ static void gpi_block_admit(gpupool_arena *arena, gpi_stream *owner, gpi_run *ru
 }
 
 /* From the tree: under the arena's lock, and the stream's if `cached`. */
-static gpi_run *gpi_block_from_tree(gpupool_arena *arena, gpi_request *request, int cached) {
+static gpi_run *gpi_alloc_from_tree(gpupool_arena *arena, gpi_request *request, int cached) {
     gpi_stream *owner = request->owner;
     gpi_run *run;
     if (cached) {
@@ -11279,90 +11442,93 @@ static gpi_run *gpi_block_from_tree(gpupool_arena *arena, gpi_request *request, 
         if (request->units > GPI_CACHE_UNITS && !owner->cache.crowded)
             gpi_arena_drain(arena, owner);
     }
-    run = gpi_ladder_quick(arena, request, GPI_TRIES);
+    run = gpi_ladder_take_run(arena, request, GPI_TRIES);
     if (!run && cached && owner->cache.free_blocks) {
         gpi_arena_pour_out(arena, owner);
-        run = gpi_ladder_quick(arena, request, GPI_TRIES);
+        run = gpi_ladder_take_run(arena, request, GPI_TRIES);
     }
-    if (!run) run = gpi_ladder_restitch(arena, request);
-    return run ? run : gpi_ladder_quick(arena, request, GPI_TRIES_SLOW);
+    if (!run) run = gpi_ladder_take_idle_stitch(arena, request);
+    return run ? run : gpi_ladder_take_run(arena, request, GPI_TRIES_SLOW);
 }
 
 /* The cache has no block of this size. `cached`: the stream's lock is held, and not on return. */
-GPI_HOT void *gpi_block_take(gpupool_arena *arena, gpi_request *request, int cached) {
+GPI_HOT void *gpi_alloc_take(gpupool_arena *arena, gpi_request *request, int cached) {
     gpi_stream *owner = request->owner;
     gpi_run *run = NULL;
     gpi_use *use = NULL;
     void *block = NULL;
     int ready;
-    gpi_block_lock(arena, &owner->cache);
+    gpi_alloc_lock(arena, &owner->cache);
     ready = gpi_tree_is_ready(&arena->tree, 3) || gpi_tree_prepare(&arena->tree, 3);
-    if (owner->capture) ready &= gpi_block_can_keep(arena, owner, &use);
+    if (owner->capture) ready &= gpi_alloc_prepare_use(arena, owner, &use);
     if (ready && owner->key == request->by.key && gpi_chunk_is(&arena->chunks, GPI_FROM_POOL))
-        run = gpi_block_from_tree(arena, request, cached);
-    if (run) block = gpi_block_bring(arena, run, use, request);
+        run = gpi_alloc_from_tree(arena, request, cached);
+    if (run) block = gpi_alloc_make_live(arena, run, use, request);
     if (block && cached && owner->cache.crowded && run->units <= GPI_SMALL_UNITS &&
-        request->align_units == 1 && gpi_block_caches(arena, owner, run))
-        gpi_block_admit(arena, owner, run, GPI_SLOT_OUT);
+        request->align_units == 1 && gpi_alloc_is_cacheable(arena, owner, run))
+        gpi_alloc_admit(arena, owner, run, GPI_SLOT_OUT);
     if (cached) gpi_host_unlock(&owner->cache.lock);
     if (!run && ready && owner->key == request->by.key && arena->clocks.busy) {
-        run = gpi_block_hand_over(arena, request);
-        if (run) block = gpi_block_bring(arena, run, NULL, request);
+        run = gpi_alloc_take_over(arena, request);
+        if (run) block = gpi_alloc_make_live(arena, run, NULL, request);
     }
-    if (!run) gpi_block_keep_not(arena, use);
+    if (!run) gpi_alloc_drop_use(arena, use);
     if (!ready) arena->ledger.failures += GPUPOOL_STATS;
     gpi_arena_unlock(arena);
     if (!ready) gpi_host_no_memory();
     if (run || !ready) return block;
-    block = gpi_block_slow(arena, request);
+    block = gpi_alloc_slow(arena, request);
     if (GPI_READ(&arena->is_untold)) gpi_tag_tell(arena);
     return block;
 }
 
 /* Whether the request is a legal one; else the mistake is told. */
-static int gpi_block_is_legal(gpupool_arena *arena, gpi_request *request, const char *call,
+static int gpi_alloc_is_legal(gpupool_arena *arena, gpi_request *request, const char *call,
                               uint64_t alignment) {
     request->units = gpi_verdict_units(request->bytes);
     request->align_units = gpi_ground_max(alignment, GPUPOOL_UNIT_BYTES) / GPUPOOL_UNIT_BYTES;
     if (request->units && gpi_ground_is_power(alignment) && alignment <= (uint64_t)1 << 40)
         return 1;
-    gpi_block_refuse(arena, request, call, alignment);
+    gpi_alloc_refuse(arena, request, call, alignment);
     return 0;
 }
 
 /* `request` has bytes, stream, key and origin. */
-static void *gpi_block_get(gpupool_arena *arena, const char *call, gpi_request *request,
+static void *gpi_alloc_get(gpupool_arena *arena, const char *call, gpi_request *request,
                            uint64_t alignment) {
     gpi_slot *slot = NULL;
     void *block;
     if (gpi_arena_begin(arena, call) != GPUPOOL_OK) return NULL;
-    if (!gpi_block_is_legal(arena, request, call, alignment)) return NULL;
+    if (!gpi_alloc_is_legal(arena, request, call, alignment)) return NULL;
     request->owner = gpi_clock_find(&arena->clocks, request->by.key);
-    if (gpi_block_is_uncached(arena, request->owner, request->by.stream))
-        return gpi_block_take(arena, request, 0);
-    request->owner = gpi_block_visit(arena, request->owner, &request->by);
+    if (gpi_alloc_is_uncached(arena, request->owner, request->by.stream))
+        return gpi_alloc_take(arena, request, 0);
+    request->owner = gpi_alloc_lock_stream(arena, request->owner, &request->by);
     if (!request->owner) {
-        gpi_block_count_failure(arena);
+        gpi_alloc_count_failure(arena);
         return NULL;
     }
     if (request->align_units == 1)
         slot = gpi_cache_take(&request->owner->cache, request->units, request->bytes);
-    if (!slot) return gpi_block_take(arena, request, 1);
+    if (!slot) return gpi_alloc_take(arena, request, 1);
     block = (void *)(uintptr_t)(slot->unit * GPUPOOL_UNIT_BYTES);
 #if GPUPOOL_SITES
-    gpi_cache_sign(&request->owner->cache, slot, gpi_block_site(arena, request, slot->run));
+    gpi_cache_sign(&request->owner->cache, slot, gpi_alloc_site(arena, request, slot->run));
 #endif
 #if GPUPOOL_NVTX
-    gpi_block_tell(slot->run, request->bytes, request->origin);
+    gpi_alloc_tell_tool(slot->run, request->bytes, request->origin);
 #endif
     if (arena->trace) {
         gpi_host_lock(&arena->lock);
-        gpi_block_trace(arena, request, slot->run);
+        gpi_alloc_trace(arena, request, slot->run);
         gpi_host_unlock(&arena->lock);
     }
     gpi_host_unlock(&request->owner->cache.lock);
     return block;
 }
+
+/* == BLOCK ====================================================================================
+   X */
 
 /* -- a pointer -- */
 
@@ -11445,6 +11611,13 @@ static void gpi_block_leave(gpupool_arena *arena, gpi_cache *cache) {
 
 /* -- a block is freed -- */
 
+#if GPUPOOL_NVTX
+static void gpi_block_tell_tool(const gpi_run *run) {
+    if (run->heap)
+        gpi_driver_tell_block_gone((const void *)(uintptr_t)(run->unit * GPUPOOL_UNIT_BYTES));
+}
+#endif
+
 /* With several streams about, a stream's frees get a mark now and then while the stream is known to
    be alive, so that others can have the memory: every 64th, or when they add up to a 1024th of what
    is reserved; each, where memory was short of late, or where none can be had before. */
@@ -11470,7 +11643,7 @@ GPI_HOT void gpi_block_count_free(gpupool_arena *arena, const gpi_run *run, cuda
     if (gpi_tree_tag(run)) gpi_block_untag(arena, run);
     if (arena->trace) gpi_arena_trace_block(arena, 'f', run, stream);
 #if GPUPOOL_NVTX
-    gpi_block_tell_gone(run);
+    gpi_block_tell_tool(run);
 #endif
     gpi_ledger_refund(&arena->ledger, bytes, run->units * GPUPOOL_UNIT_BYTES);
 #if GPUPOOL_SITES
@@ -11537,9 +11710,9 @@ static gpupool_result gpi_block_free_to_cache(gpupool_arena *arena, gpi_run **li
         result = gpi_block_free(arena, link, owner, stream);
     } else {
         cache->crowded |= cache->waits >= GPI_CACHE_WAITS;
-        if (gpi_block_caches(arena, owner, run) && gpi_cache_is_open(cache)) {
+        if (gpi_alloc_is_cacheable(arena, owner, run) && gpi_cache_is_open(cache)) {
             gpi_block_count_free(arena, run, stream);
-            gpi_block_admit(arena, owner, run, GPI_SLOT_FREE);
+            gpi_alloc_admit(arena, owner, run, GPI_SLOT_FREE);
         } else {
             result = gpi_block_free(arena, link, owner, stream);
         }
@@ -11549,7 +11722,7 @@ static gpupool_result gpi_block_free_to_cache(gpupool_arena *arena, gpi_run **li
     return result;
 }
 
-static void gpi_block_mark(gpupool_arena *arena, gpi_stream *owner, cudaStream_t stream) {
+static void gpi_block_record(gpupool_arena *arena, gpi_stream *owner, cudaStream_t stream) {
     owner->refs++;
     if (owner == arena->clocks.all || arena->clocks.position <= arena->short_until)
         gpi_clock_record(&arena->clocks, owner, stream);
@@ -11563,7 +11736,7 @@ static void gpi_block_mark(gpupool_arena *arena, gpi_stream *owner, cudaStream_t
 /* The end of a free: the stream's mark, if one is due. The arena's lock is held, and no longer on
    return. */
 GPI_HOT void gpi_block_end_free(gpupool_arena *arena, gpi_stream *owner, cudaStream_t stream) {
-    if (gpi_block_is_due(arena, owner)) gpi_block_mark(arena, owner, stream);
+    if (gpi_block_is_due(arena, owner)) gpi_block_record(arena, owner, stream);
     gpi_arena_unlock(arena);
 }
 
@@ -11634,9 +11807,9 @@ static gpupool_result gpi_block_free_chunk(gpupool_arena *arena, void *block,
 
 /* More came back to a cache than it may keep, since others joined it meanwhile. The stream's lock
    is held. */
-static void gpi_block_overflow(gpupool_arena *arena, gpi_stream *owner, cudaStream_t stream) {
+static void gpi_block_shrink_cache(gpupool_arena *arena, gpi_stream *owner, cudaStream_t stream) {
     gpi_host_lock(&arena->lock);
-    gpi_block_bound_cache(arena, owner, 0);
+    gpi_alloc_bound_cache(arena, owner, 0);
     gpi_cache_fold(&owner->cache, &arena->ledger);
     owner->refs++;
     gpi_host_unlock(&owner->cache.lock);
@@ -11648,15 +11821,15 @@ static void gpi_block_overflow(gpupool_arena *arena, gpi_stream *owner, cudaStre
 
 /* While a stream's cache is empty and rests, or is not for this block, the arena's lock alone will
    do. 0: it is for this block, or the block is not simply found. */
-static int gpi_block_give_uncached(gpupool_arena *arena, gpi_stream *owner, uint64_t unit,
-                                   const gpi_caller *call, gpupool_result *result) {
+static int gpi_block_return_uncached(gpupool_arena *arena, gpi_stream *owner, uint64_t unit,
+                                     const gpi_caller *call, gpupool_result *result) {
     gpi_run **link = NULL, *run = NULL;
-    gpi_block_lock(arena, &owner->cache);
+    gpi_alloc_lock(arena, &owner->cache);
     if (owner->key == call->key && owner->cache.used == 0) link = gpi_tree_link(&arena->tree, unit);
     if (link) run = *link;
     if (run && run->list == GPI_LIST_CACHED) run = NULL;
     if (run && owner->cache.rest) owner->cache.rest--;
-    else if (run && gpi_block_caches(arena, owner, run)) run = NULL;
+    else if (run && gpi_alloc_is_cacheable(arena, owner, run)) run = NULL;
     if (!run) {
         gpi_host_unlock(&arena->lock);
         return 0;
@@ -11666,7 +11839,7 @@ static int gpi_block_give_uncached(gpupool_arena *arena, gpi_stream *owner, uint
     return 1;
 }
 
-GPI_HOT gpupool_result gpi_block_give(gpupool_arena *arena, void *block, const gpi_caller *call) {
+GPI_HOT gpupool_result gpi_block_return(gpupool_arena *arena, void *block, const gpi_caller *call) {
     uint64_t unit = (uint64_t)(uintptr_t)block / GPUPOOL_UNIT_BYTES;
     int is_aligned = (uintptr_t)block % GPUPOOL_UNIT_BYTES == 0;
     gpupool_result result = GPUPOOL_OK;
@@ -11677,15 +11850,15 @@ GPI_HOT gpupool_result gpi_block_give(gpupool_arena *arena, void *block, const g
     if (!gpi_chunk_is(&arena->chunks, GPI_FROM_POOL))
         return gpi_block_free_chunk(arena, block, call);
     owner = gpi_clock_find(&arena->clocks, call->key);
-    if (is_aligned && gpi_block_is_uncached(arena, owner, call->stream) &&
-        gpi_block_give_uncached(arena, owner, unit, call, &result))
+    if (is_aligned && gpi_alloc_is_uncached(arena, owner, call->stream) &&
+        gpi_block_return_uncached(arena, owner, unit, call, &result))
         return result;
-    owner = gpi_block_visit(arena, owner, call);
+    owner = gpi_alloc_lock_stream(arena, owner, call);
     if (!owner) return gpi_thread.result;
     slot = is_aligned && !GPI_READ(&arena->searching) ? gpi_cache_give(&owner->cache, unit) : NULL;
     if (slot) {
 #if GPUPOOL_NVTX
-        gpi_block_tell_gone(slot->run);
+        gpi_block_tell_tool(slot->run);
 #endif
         if (arena->trace) {
             gpi_host_lock(&arena->lock);
@@ -11693,12 +11866,12 @@ GPI_HOT gpupool_result gpi_block_give(gpupool_arena *arena, void *block, const g
             gpi_host_unlock(&arena->lock);
         }
         if (owner->cache.free_units > owner->cache.most_units)
-            gpi_block_overflow(arena, owner, call->stream);
+            gpi_block_shrink_cache(arena, owner, call->stream);
         else
             gpi_host_unlock(&owner->cache.lock);
         return GPUPOOL_OK;
     }
-    gpi_block_lock(arena, &owner->cache);
+    gpi_alloc_lock(arena, &owner->cache);
     link = gpi_tree_link(&arena->tree, unit);
     run = is_aligned ? *link : NULL;
     if (run && run->list == GPI_LIST_CACHED && !gpi_cache_is_out(&owner->cache, unit)) run = NULL;
@@ -11714,12 +11887,12 @@ GPI_HOT gpupool_result gpi_block_give(gpupool_arena *arena, void *block, const g
 }
 
 /* A block that could not be filled, and that nobody was given. */
-static void gpi_block_unhand(gpupool_arena *arena, void *block, const gpi_caller *call) {
+static void gpi_block_take_back(gpupool_arena *arena, void *block, const gpi_caller *call) {
     struct gpi_thread why = gpi_thread;
-    if (gpi_block_give(arena, block, call) != GPUPOOL_OK)
+    if (gpi_block_return(arena, block, call) != GPUPOOL_OK)
         gpi_block_free_slow(arena, block, call); /* CUDA has not told which stream this is,
                                                            and need not */
-    gpi_block_count_failure(arena);
+    gpi_alloc_count_failure(arena);
     gpi_thread = why;
 }
 
@@ -11727,9 +11900,8 @@ static void gpi_block_unhand(gpupool_arena *arena, void *block, const gpi_caller
    What the public calls hand out and take back: blocks, with a guard behind each where
    GPUPOOL_GUARD asks for guards. uses: BLOCK and above */
 
-/* What is filled and compared must be mapped: if the arena is awake it stays so, until gpi_hand_go.
-   No lock is held. */
-static gpupool_result gpi_hand_stay(gpupool_arena *arena, const char *call) {
+/* X */
+static gpupool_result gpi_hand_keep_awake(gpupool_arena *arena, const char *call) {
     gpupool_result result;
     gpi_host_lock(&arena->lock);
     result = gpi_arena_is_awake(arena, call);
@@ -11738,7 +11910,7 @@ static gpupool_result gpi_hand_stay(gpupool_arena *arena, const char *call) {
     return result;
 }
 
-static void gpi_hand_go(gpupool_arena *arena) {
+static void gpi_hand_allow_sleep(gpupool_arena *arena) {
     gpi_host_lock(&arena->lock);
     arena->halfway--;
     gpi_host_unlock(&arena->lock);
@@ -11754,7 +11926,7 @@ enum {
 
 /* A capture would make the fills part of its graph, and a stream of another device may have no way
    to this memory. Between enter and leave. */
-static int gpi_hand_can(const gpupool_arena *arena, cudaStream_t stream) {
+static int gpi_hand_may_fill(const gpupool_arena *arena, cudaStream_t stream) {
     return !gpi_driver_is_capturing(&arena->chunks.driver, stream) &&
            !gpi_driver_foreign(&arena->chunks.driver, stream);
 }
@@ -11766,7 +11938,7 @@ typedef struct gpi_guarded { /* what is known of a live block */
 } gpi_guarded;
 
 /* Gives a live block another guard, and returns what it had. */
-static gpi_guarded gpi_hand_exchange(gpupool_arena *arena, const void *block, uint64_t bytes) {
+static gpi_guarded gpi_hand_swap_guard(gpupool_arena *arena, const void *block, uint64_t bytes) {
     uint64_t unit = (uint64_t)(uintptr_t)block / GPUPOOL_UNIT_BYTES;
     gpi_guarded before;
     gpi_run *run;
@@ -11797,12 +11969,12 @@ static gpupool_result gpi_hand_fill(gpupool_arena *arena, char *block, uint64_t 
     int guards = 0;
     if (gpi_driver_enter(driver, &visit) != GPUPOOL_OK) return gpi_thread.result;
     result = gpi_arena_outlived(arena, "gpupool_alloc");
-    if (result == GPUPOOL_OK) guards = gpi_hand_can(arena, call->stream);
-    block_is = gpi_hand_exchange(arena, block, guards ? bytes : 0);
+    if (result == GPUPOOL_OK) guards = gpi_hand_may_fill(arena, call->stream);
+    block_is = gpi_hand_swap_guard(arena, block, guards ? bytes : 0);
     if (block_is.is_used || !block_is.granted_bytes) { /* a graph has it; or it was freed meanwhile,
                                                           by a thread that was never given it */
         guards = 0;
-        gpi_hand_exchange(arena, block, 0);
+        gpi_hand_swap_guard(arena, block, 0);
     }
     if (guards) result = gpi_driver_fill(driver, block, GPI_NEW_FILL, bytes, call->stream);
     if (guards && result == GPUPOOL_OK)
@@ -11840,17 +12012,17 @@ static gpupool_result gpi_hand_compare(const gpi_driver *driver, char *block, ui
 /* A block is about to be freed: looks at its guard, and fills it for those who would still read it,
    unless another stream or a graph may be at it rightly, or CUDA may not take it back. Returns the
    guard that it had; 0: it needs none any more. */
-static uint64_t gpi_hand_look(gpupool_arena *arena, char *block, const gpi_caller *call,
+static uint64_t gpi_hand_check_guard(gpupool_arena *arena, char *block, const gpi_caller *call,
                                int in_scope, gpupool_result *found) {
     gpi_driver *driver = &arena->chunks.driver;
-    gpi_guarded block_is = gpi_hand_exchange(arena, block, 0);
+    gpi_guarded block_is = gpi_hand_swap_guard(arena, block, 0);
     uint64_t bytes = block_is.guarded_bytes;
     int stays = block_is.is_used || in_scope || arena->chunks.source == GPUPOOL_SOURCE_BYPASS;
     gpi_visit visit;
     *found = GPUPOOL_OK;
     if (!bytes || gpi_driver_enter(driver, &visit) != GPUPOOL_OK) return bytes;
     if (gpi_arena_outlived(arena, "gpupool_free") == GPUPOOL_OK &&
-        gpi_hand_can(arena, call->stream) &&
+        gpi_hand_may_fill(arena, call->stream) &&
         (call->key != GPI_KEY_ANY || gpi_clock_wait_device(&arena->clocks, driver) == GPUPOOL_OK)) {
         *found = gpi_hand_compare(driver, block, bytes, call->stream);
         if (!stays) { /* the guard is filled too; if that fails nobody is told: what was found
@@ -11869,15 +12041,15 @@ static uint64_t gpi_hand_look(gpupool_arena *arena, char *block, const gpi_calle
 /* request: bytes, by and origin are set. */
 GPI_HOT void *gpi_hand_alloc(gpupool_arena *arena, const char *name, gpi_request *request,
                              uint64_t alignment) {
-    void *block = gpi_block_get(arena, name, request, alignment);
+    void *block = gpi_alloc_get(arena, name, request, alignment);
 #if GPI_GUARD
-    gpupool_result result = block ? gpi_hand_stay(arena, name) : GPUPOOL_OK;
+    gpupool_result result = block ? gpi_hand_keep_awake(arena, name) : GPUPOOL_OK;
     if (block && result == GPUPOOL_OK) {
         result = gpi_hand_fill(arena, (char *)block, request->bytes, &request->by);
-        gpi_hand_go(arena);
+        gpi_hand_allow_sleep(arena);
     }
     if (result != GPUPOOL_OK) {
-        gpi_block_unhand(arena, block, &request->by);
+        gpi_block_take_back(arena, block, &request->by);
         return NULL;
     }
 #endif
@@ -11892,26 +12064,26 @@ static gpupool_result gpi_hand_free(gpupool_arena *arena, void *block, const gpi
     gpi_stream *owner;
     uint64_t bytes = 0;
     int in_scope;
-    if (result == GPUPOOL_OK && block && gpi_hand_stay(arena, "gpupool_free") == GPUPOOL_OK) {
+    if (result == GPUPOOL_OK && block && gpi_hand_keep_awake(arena, "gpupool_free") == GPUPOOL_OK) {
         /* first of all, so that the host has the memory for it once the block is filled */
-        owner = gpi_block_visit(arena, gpi_clock_find(&arena->clocks, call->key), call);
+        owner = gpi_alloc_lock_stream(arena, gpi_clock_find(&arena->clocks, call->key), call);
         if (!owner) result = gpi_thread.result;
         in_scope = owner && GPI_READ(&owner->capture) != NULL;
         if (owner) gpi_host_unlock(&owner->cache.lock);
-        if (owner) bytes = gpi_hand_look(arena, (char *)block, call, in_scope, &found);
-        gpi_hand_go(arena);
+        if (owner) bytes = gpi_hand_check_guard(arena, (char *)block, call, in_scope, &found);
+        gpi_hand_allow_sleep(arena);
     }
     why = gpi_thread;
-    if (result == GPUPOOL_OK) result = gpi_block_give(arena, block, call);
+    if (result == GPUPOOL_OK) result = gpi_block_return(arena, block, call);
     if (result == GPUPOOL_E_CUDA && !bytes) /* the stream has told, and need not tell again */
         result = gpi_block_free_slow(arena, block, call);
-    if (result != GPUPOOL_OK && bytes) gpi_hand_exchange(arena, block, bytes);
+    if (result != GPUPOOL_OK && bytes) gpi_hand_swap_guard(arena, block, bytes);
     if (result == GPUPOOL_OK && found != GPUPOOL_OK) {
         gpi_thread = why;
         result = found;
     }
 #else
-    if (result == GPUPOOL_OK) result = gpi_block_give(arena, block, call);
+    if (result == GPUPOOL_OK) result = gpi_block_return(arena, block, call);
 #endif
     if (result == GPUPOOL_OK && GPI_READ(&arena->is_untold)) gpi_tag_tell(arena);
     return result == GPUPOOL_OK ? gpi_host_ok() : result;
@@ -11955,13 +12127,13 @@ static gpupool_result gpi_hand_zero(gpupool_arena *arena, void *block, size_t by
 static void *gpi_hand_zeroed(gpupool_arena *arena, void *block, const gpi_request *request) {
     gpupool_result result;
     if (!block) return NULL;
-    result = gpi_hand_stay(arena, "gpupool_zalloc");
+    result = gpi_hand_keep_awake(arena, "gpupool_zalloc");
     if (result == GPUPOOL_OK) {
         result = gpi_hand_zero(arena, block, (size_t)request->bytes, request->by.stream);
-        gpi_hand_go(arena);
+        gpi_hand_allow_sleep(arena);
     }
     if (result == GPUPOOL_OK) return block;
-    gpi_block_unhand(arena, block, &request->by);
+    gpi_block_take_back(arena, block, &request->by);
     return NULL;
 }
 
@@ -11988,7 +12160,7 @@ void *gpupool_zalloc(gpupool_arena *arena, size_t bytes, cudaStream_t stream) {
 
 enum { GPI_FLAGS = GPUPOOL_ZEROED | GPUPOOL_NO_WAIT | GPUPOOL_ONE_CHUNK | GPUPOOL_EXPORTABLE };
 
-static gpupool_result gpi_hand_check(gpupool_arena *arena, const gpupool_request *asked) {
+static gpupool_result gpi_hand_check_request(gpupool_arena *arena, const gpupool_request *asked) {
     gpupool_result result = gpi_arena_begin(arena, "gpupool_alloc_request");
     if (result != GPUPOOL_OK) return result;
     if (!asked) return gpi_host_fail(GPUPOOL_E_ARGUMENT, "gpupool_alloc_request: request is NULL");
@@ -12036,7 +12208,7 @@ void *gpupool_alloc_request(gpupool_arena *arena, const gpupool_request *asked) 
     gpi_request request;
     uint64_t alignment;
     void *block;
-    if (gpi_hand_check(arena, asked) != GPUPOOL_OK) return NULL;
+    if (gpi_hand_check_request(arena, asked) != GPUPOOL_OK) return NULL;
     gpi_hand_request(&request, asked->bytes, asked->stream,
                      gpi_hand_origin(asked->file, asked->line));
     alignment = asked->alignment ? asked->alignment : GPUPOOL_UNIT_BYTES;
@@ -12081,8 +12253,9 @@ gpupool_result gpupool_free_in_host_function(gpupool_arena *arena, void *block,
 /* The stream of a use is known, and is not an earlier one with the same handle, which may still be
    at work: CUDA is asked, since a use lasts. No lock is held. */
 static gpupool_result gpi_hand_identify(gpupool_arena *arena, const gpi_caller *call) {
-    gpi_stream *owner = gpi_block_visit(arena, gpi_clock_find(&arena->clocks, call->key), call);
+    gpi_stream *owner = gpi_clock_find(&arena->clocks, call->key);
     uint64_t identity = 0;
+    owner = gpi_alloc_lock_stream(arena, owner, call);
     if (!owner) return gpi_thread.result;
     if (!gpi_driver_is_default(call->stream) && !owner->capture)
         gpi_driver_stream_id(arena->clocks.driver, call->stream, &identity);
@@ -12092,7 +12265,7 @@ static gpupool_result gpi_hand_identify(gpupool_arena *arena, const gpi_caller *
         gpi_clock_unname(&arena->clocks, owner);
         gpi_arena_unlock(arena);
         gpi_host_unlock(&owner->cache.lock);
-        owner = gpi_block_visit(arena, NULL, call);
+        owner = gpi_alloc_lock_stream(arena, NULL, call);
         if (!owner) return gpi_thread.result;
     }
     if (identity) GPI_PUBLISH(&owner->identity, identity);
@@ -13108,7 +13281,7 @@ static gpupool_result gpi_life_reserve(gpupool_arena *arena, uint64_t bytes) {
     request.owner = arena->clocks.all;
     result = gpi_ladder_grow(arena, &request, &run);
     if (result == GPUPOOL_E_OUT_OF_MEMORY) {
-        lack = gpi_block_lack(arena, &request);
+        lack = gpi_sibling_lack(arena, &request);
         gpi_host_unlock(&arena->lock);
         gpi_sibling_borrow(&lack, &siblings);
         gpi_host_lock(&arena->lock);
@@ -13371,7 +13544,7 @@ static gpupool_result gpi_life_tell_leaks(gpupool_arena *arena, uint64_t blocks)
     int i;
     memset(&scene, 0, sizeof scene);
     scene.arena = arena;
-    gpi_shot_take(&scene);
+    gpi_snapshot_take(&scene);
     gpi_verdict_holders(&scene, top, GPUPOOL_HOLDERS);
     gpi_verdict_end(&scene);
     list[0] = 0;
@@ -16508,7 +16681,7 @@ static void gpi_view_copy(gpi_view *view, gpupool_arena *arena) {
     for (tag = 1; tag <= view->tag_count; tag++) gpi_tag_read(arena, tag, &view->tags[tag]);
 #if GPUPOOL_SITES
     gpi_view_copy_sites(view, arena);
-    gpi_verdict_places(arena, view->holders, GPI_SHOWN);
+    gpi_verdict_source_lines(arena, view->holders, GPI_SHOWN);
 #endif
     for (page = 0; page < arena->tree.page_count; page++)
         gpi_view_copy_runs(view, arena, gpi_tree_page(&arena->tree, page),
