@@ -9049,7 +9049,7 @@ gpupool_result gpupool_get_tag_stats(gpupool_arena *arena, int tag, gpupool_tag_
    the stream) to the dearest (a wait of the host). The same table, asked without being run, tells
    verdicts and gpupool_would_fit what would help. uses: ARENA and above
 
-       step 1   needs? -> could(estimate)? -> take(attempt) -> MET: done, attempt->run is the block's
+       step 1   needs? -> could(estimate)? -> take(attempt) -> MET: done, attempt->run is taken
        step 2      |no         |no                          -> NOT_MET: the next step
        ...         v           v                            -> RESTART: from step 1
        step 13     the next step                            -> WAIT_FIRST: wait, then from step 1
@@ -9915,94 +9915,112 @@ static gpupool_result gpi_ladder_run(gpi_attempt *attempt) {
 }
 
 /* == SNAPSHOT =================================================================================
-   All runs, as they are at one time, copied for who thinks about them. uses: LADDER and above
+   Copies all runs of an arena into an array, so that a verdict can ask many times "would the
+   request fit if ...?" without holding the arena's lock. The request, the copy and the figures that
+   bound growth are one gpi_scene. uses: LADDER and above
 
-   They are copied some at a time, so that no other thread waits long; what changes meanwhile makes
-   the advice coarser, not the arena wrong. `growing` is held all the time: chunks and stitches
-   stay. */
+       home runs     |  live  | free |  pending  |  live  | free   |
+       scene->runs   [ LIVE  ][ FREE ][ PENDING  ][ LIVE  ][ FREE  ]     one gpi_snapshot_run each
 
-enum { GPI_SLICE = 256 };    /* runs that are copied before the lock is opened for a moment */
+   1  a copy changes nothing in the arena
+   2  runs are copied GPI_SLICE at a time, and the lock is released in between, so that no other
+      thread waits long. What changes meanwhile makes the advice coarser; every unit is copied at
+      most once, since copying goes on at the address where it stopped
+   3  a run's state is that of the moment when it was copied
+
+   Locks: `growing` is held from gpi_snapshot_take until the verdict has been given, so chunks and
+   stitches stay. The arena's lock is taken and released inside. */
+
+enum { GPI_SLICE = 256 };    /* runs that are copied before the lock is released for a moment */
 
 typedef enum gpi_snapshot_state {
-    GPI_SNAPSHOT_FREE,           /* its work is done */
-    GPI_SNAPSHOT_PENDING,        /* free, but work may be at it */
-    GPI_SNAPSHOT_LIVE,
-    GPI_SNAPSHOT_KEPT,           /* a graph's, live or free */
-    GPI_SNAPSHOT_NONE            /* no memory */
+    GPI_SNAPSHOT_FREE,       /* free, and its work has finished */
+    GPI_SNAPSHOT_PENDING,    /* free, but work that used it may still run */
+    GPI_SNAPSHOT_LIVE,       /* a block, or a part of a stitched one */
+    GPI_SNAPSHOT_KEPT,       /* a graph's until its release: live or free */
+    GPI_SNAPSHOT_NONE        /* addresses without memory, or a run that a thread has taken */
 } gpi_snapshot_state;
 
-typedef struct gpi_snapshot_run {    /* a home run, as it was when it was met */
-    uint64_t unit, units;
+/* The copy of one home run. */
+typedef struct gpi_snapshot_run {
+    uint64_t unit, units;    /* the first unit, and how many */
     gpi_snapshot_state state;
-    int begins_chunk;        /* chunks that have their own addresses */
-    int is_block;            /* live: a block, or the first part of a stitched one */
-    int is_marked;           /* pending: streams can be made to wait for it, on the device */
-    uint64_t key;            /* pending: of the one stream to wait for; 0: of several, or of all */
-    uint64_t block;          /* live: the unit at which its block begins, */
-    uint64_t asked_bytes;    /* and what was asked for with it */
-    const gpi_stitch *stitch;/* of a stitched block, live */
-    gpi_cache *cache;        /* which has the block, until it is asked */
+    int begins_chunk;        /* 1: a chunk begins here that is no neighbour of the run before; in a
+                                MAPPED arena only the first run has 1 */
+    int is_block;            /* live: 1 for a block, and for the first part of a stitched block */
+    int is_marked;           /* pending: 1 if a stream can be made to wait for it on the device */
+    uint64_t key;            /* pending: key of the one stream to wait for; 0: several, or all */
+    uint64_t block;          /* live: the unit at which the block begins (a stitch's address), */
+    uint64_t asked_bytes;    /* and the bytes that were asked for */
+    const gpi_stitch *stitch;/* live: the stitch of a stitched block; else NULL */
+    gpi_cache *cache;        /* live in the tree: the cache that has the block; NULL: none */
 #if GPUPOOL_SITES
-    const gpi_site *site;
+    const gpi_site *site;    /* the site that stands for the line of source that asked */
 #endif
 } gpi_snapshot_run;
 
-typedef struct gpi_holding { /* a holder that a verdict may name */
-    gpupool_holder shown;
+/* A holder that a verdict may name: the blocks of one line of source, or of one size. */
+typedef struct gpi_holding {
+    gpupool_holder shown;    /* what the verdict tells of the holder */
 #if GPUPOOL_SITES
-    const gpi_site *site;
+    const gpi_site *site;    /* the site that stands for the holder's line of source */
 #endif
-    uint64_t blocks[8];      /* where its first blocks begin */
+    uint64_t blocks[8];      /* the units at which its first GPI_SUBSETS blocks begin */
 } gpi_holding;
 
-typedef enum gpi_pending {   /* what of that counts as free */
+typedef enum gpi_pending {   /* which pending memory counts as free */
     GPI_PENDING_NONE,
-    GPI_PENDING_MARKED,
+    GPI_PENDING_MARKED,      /* what a stream can be made to wait for on the device */
     GPI_PENDING_ALL
 } gpi_pending;
 
-typedef struct gpi_wish {    /* what counts as free, beside what is */
+/* An assumption: which memory counts as free, beside the memory that is free and finished. */
+typedef struct gpi_wish {
     gpi_pending pending;
-    uint64_t key;            /* of this stream only; 0: of all */
-    const gpi_holding *holding; /* blocks of this holder, */
-    uint64_t mask;           /* bit n: its n-th; UINT64_MAX: all */
+    uint64_t key;            /* only pending memory that waits for this stream; 0: for any */
+    const gpi_holding *holding; /* and live blocks of this holder; NULL: none: */
+    uint64_t mask;           /* bit n: the holder's block n; UINT64_MAX: all its blocks */
 } gpi_wish;
 
-typedef struct gpi_siblings { /* the process's other arenas of the device */
-    uint64_t reserved_bytes; /* by all of them */
-    uint64_t idle_bytes;     /* of these, that they would give back, or have */
-    uint64_t most_bytes;     /* reserved by the one that has reserved most */
-    char name[32];           /* of that one */
+/* What the process's other arenas of the same device hold (section SIBLING fills it). */
+typedef struct gpi_siblings {
+    uint64_t reserved_bytes; /* sum over those arenas */
+    uint64_t idle_bytes;     /* of these: what they would give back, or have given back */
+    uint64_t most_bytes;     /* reserved by the arena that has reserved most, */
+    char name[32];           /* and that arena's name */
 } gpi_siblings;
 
 enum {
-    GPI_VISITS_MOST = 1 << 21,    /* runs that a verdict looks at before it stops counting blocks */
-    GPI_SUBSETS = 8,         /* up to so many blocks, every choice among them is tried */
-    GPI_STREAMS_MOST = 16           /* streams that a verdict counts; so many are as good as all */
+    GPI_VISITS_MOST = 1 << 21, /* runs that a verdict looks at; then it stops trying */
+    GPI_SUBSETS = 8,           /* blocks of a holder up to which every subset is tried */
+    GPI_STREAMS_MOST = 16      /* streams that a verdict counts; from so many on, it says "all" */
 };
 
-typedef struct gpi_scene {   /* a request, and all that decides whether it can be met */
+/* A request, and everything that decides whether the request can be met. */
+typedef struct gpi_scene {
     gpupool_arena *arena;
-    const gpi_siblings *siblings;       /* NULL: not asked after */
-    gpi_snapshot_run *runs;
-    uint64_t run_count, run_room;
-    uint64_t units, align_units;
-    gpi_owners owners;       /* of the chunks that it may lie in */
-    uint64_t rest_units;     /* chunks: of the last granule, which the device gives whole */
-    uint64_t limit_units, device_units; /* that the limit and the device leave for growth, with the
-                                           rest */
-    uint64_t growth_bytes;   /* FRAGMENTED: what limit and device leave, as it is told */
-    uint64_t visits;         /* runs looked at so far */
-    int capturing;           /* the request's stream is */
-    uint64_t keys[GPI_STREAMS_MOST];/* of the streams whose marks pending memory lies behind, */
-    int key_count;           /* as many of them as there is room for */
-    int is_unmarked;         /* some lies behind no stream's mark */
-    uint64_t reserved_bytes, limit_bytes; /* as they were when it was begun */
-    uint64_t captures;       /* graphs that keep memory */
-    int is_all_done;         /* work before all frees so far */
+    const gpi_siblings *siblings; /* NULL: not asked for */
+    gpi_snapshot_run *runs;  /* the copy, by address; NULL: the host had no memory for it */
+    uint64_t run_count, run_room; /* runs copied; how many the array has room for */
+    uint64_t units, align_units; /* the request; a verdict tries other sizes, too */
+    gpi_owners owners;       /* whether the request's block may span chunks */
+    uint64_t rest_units;     /* other sources than MAPPED: units beyond the request that the device
+                                gives, because it gives whole granules */
+    uint64_t limit_units;    /* that the limit leaves for growth, plus rest_units, */
+    uint64_t device_units;   /* and that the device leaves */
+    uint64_t growth_bytes;   /* the least of both, for the sentence of cause FRAGMENTED */
+    uint64_t visits;         /* runs looked at so far: see GPI_VISITS_MOST */
+    int capturing;           /* 1: the request's stream captures */
+    uint64_t keys[GPI_STREAMS_MOST]; /* the streams whose events pending memory lies behind, */
+    int key_count;           /* as many as there is room for */
+    int is_unmarked;         /* 1: some pending memory lies behind no stream's event */
+    uint64_t reserved_bytes, limit_bytes; /* the arena's, when the scene was begun */
+    uint64_t captures;       /* capture scopes not yet released */
+    int is_all_done;         /* 1: an event behind all frees so far has passed */
 } gpi_scene;
 
-/* Whether the request fits in a run. */
+/* Whether the request fits in a run, which need not be one of the tree: the free memory of several
+   runs side by side is asked about as one run. */
 static int gpi_snapshot_fits(const gpi_scene *scene, const gpi_run *run) {
     gpi_fit fit;
     memset(&fit, 0, sizeof fit);
@@ -10012,14 +10030,16 @@ static int gpi_snapshot_fits(const gpi_scene *scene, const gpi_run *run) {
     return gpi_tree_start_of(&scene->arena->tree, run, &fit) != UINT64_MAX;
 }
 
+/* Whether the request may get a stitched block. */
 static int gpi_snapshot_may_stitch(const gpi_scene *scene) {
     return !scene->owners && gpi_stitch_can(&scene->arena->stitches);
 }
 
 /* -- the copy -- */
 
-/* Memory waits for work of this stream, up to a position. Returns the stream's key if a mark is
-   behind that; 0: none is, and only a wait for all streams will do. */
+/* Notes that memory waits for this stream's work up to a position. Returns the stream's key if an
+   event is behind that work; 0: only a wait for all streams would tell. Stream ALL has no key that
+   a verdict could name. */
 static uint64_t gpi_snapshot_note_stream(gpi_scene *scene, gpi_stream *stream, uint64_t at) {
     const gpi_clocks *clocks = &scene->arena->clocks;
     int i = 0;
@@ -10033,7 +10053,8 @@ static uint64_t gpi_snapshot_note_stream(gpi_scene *scene, gpi_stream *stream, u
     return stream->handle;
 }
 
-/* Free memory of a stream: for whose work it waits. */
+/* Fills in the state of a run in a free list, and whose work it waits for. The arena's lock is
+   held. */
 static void gpi_snapshot_copy_free(gpi_scene *scene, const gpi_run *run, gpi_snapshot_run *copy) {
     const gpupool_arena *arena = scene->arena;
     const gpi_clocks *clocks = &arena->clocks;
@@ -10043,13 +10064,16 @@ static void gpi_snapshot_copy_free(gpi_scene *scene, const gpi_run *run, gpi_sna
     copy->state = stream->capture ? GPI_SNAPSHOT_KEPT : GPI_SNAPSHOT_PENDING;
     if (stream->capture) return;
     copy->key = gpi_snapshot_note_stream(scene, stream, run->of.at);
+    /* The host and a BYPASS arena cannot use a wait on the device. Without stitches a run counts
+       alone, so it must hold the request. */
     copy->is_marked = run->of.at <= gpi_clock_recorded(clocks, stream) &&
                       gpi_chunk_is(&arena->chunks, GPI_FROM_POOL) &&
                       !gpi_chunk_is(&arena->chunks, GPI_FROM_HOST) &&
                       (gpi_snapshot_may_stitch(scene) || gpi_snapshot_fits(scene, run));
 }
 
-/* A block that waits for its users. */
+/* Fills in the state of a block that was freed while several streams used it. One use by a graph
+   makes the block the graph's until the release, whatever the other uses are. */
 static void gpi_snapshot_copy_waiting(gpi_scene *scene, const gpi_run *run,
                                       gpi_snapshot_run *copy) {
     const gpi_clocks *clocks = &scene->arena->clocks;
@@ -10065,9 +10089,12 @@ static void gpi_snapshot_copy_waiting(gpi_scene *scene, const gpi_run *run,
         copy->key = gpi_snapshot_note_stream(scene, use->stream, use->at);
         count++;
     }
+    /* Waiting for one of several streams would not be enough. */
     if (count > 1) copy->key = 0;
 }
 
+/* Fills in a live block. Whether a block in a cache is handed out is asked later, under the cache's
+   lock, which comes before the arena's. */
 static void gpi_snapshot_copy_live(const gpi_run *run, gpi_snapshot_run *copy) {
     copy->state = gpi_clock_keeping(run) ? GPI_SNAPSHOT_KEPT : GPI_SNAPSHOT_LIVE;
     copy->block = run->unit;
@@ -10078,7 +10105,8 @@ static void gpi_snapshot_copy_live(const gpi_run *run, gpi_snapshot_run *copy) {
 #endif
 }
 
-/* The lock is held. */
+/* Fills in one run, by its list. A part of a stitched block takes its block's state from the
+   stitch's body, and the block is counted at its first part. The arena's lock is held. */
 static void gpi_snapshot_copy_run(gpi_scene *scene, const gpi_run *run, gpi_snapshot_run *copy) {
     copy->is_block = 1;
     if (run->list == GPI_LIST_PART) {
@@ -10094,7 +10122,9 @@ static void gpi_snapshot_copy_run(gpi_scene *scene, const gpi_run *run, gpi_snap
     if (copy->state != GPI_SNAPSHOT_LIVE && copy->state != GPI_SNAPSHOT_KEPT) copy->is_block = 0;
 }
 
-/* Copies the runs of a chunk, or of all addresses, from its first one on. */
+/* Copies the runs from this one on, up to the end of the chunk, or of all home addresses of a
+   MAPPED arena. Stops when the array is full. Takes the arena's lock, and releases it now and
+   then. */
 static void gpi_snapshot_copy_runs(gpi_scene *scene, gpi_run *run) {
     gpi_tree *tree = &scene->arena->tree;
     uint64_t at = run->unit, count = 0;
@@ -10105,7 +10135,8 @@ static void gpi_snapshot_copy_runs(gpi_scene *scene, gpi_run *run) {
         if (end > at) {
             gpi_snapshot_run *copy = &scene->runs[scene->run_count++];
             memset(copy, 0, sizeof *copy);
-            copy->unit = gpi_ground_max(run->unit, at); /* it may have joined what was copied */
+            /* The run may have joined, meanwhile, with units that were copied already. */
+            copy->unit = gpi_ground_max(run->unit, at);
             copy->units = end - copy->unit;
             copy->begins_chunk = begins_chunk;
             gpi_snapshot_copy_run(scene, run, copy);
@@ -10114,6 +10145,7 @@ static void gpi_snapshot_copy_runs(gpi_scene *scene, gpi_run *run) {
         }
         run = run->next;
         if (++count % GPI_SLICE == 0 && run) {
+            /* If this run joins its left neighbour meanwhile, the tree sets the cursor to that. */
             tree->cursor = run;
             gpi_host_reopen(&scene->arena->lock);
             run = tree->cursor;
@@ -10123,8 +10155,9 @@ static void gpi_snapshot_copy_runs(gpi_scene *scene, gpi_run *run) {
     gpi_host_unlock(&scene->arena->lock);
 }
 
-/* A cache knows whether its blocks are out or free, and what was asked for with them. The work at
-   free ones is done if all streams' is. */
+/* Asks the caches about the copied blocks that they have: a block that is free in a cache becomes
+   FREE or PENDING. A free block in a cache has no position, so only an event behind all streams'
+   work tells that it has finished. No lock is held; takes each cache's. */
 static void gpi_snapshot_ask_caches(gpi_scene *scene) {
     uint64_t i;
     for (i = 0; i < scene->run_count; i++) {
@@ -10140,11 +10173,13 @@ static void gpi_snapshot_ask_caches(gpi_scene *scene) {
     }
 }
 
-/* `growing` is held, and no other lock. If the host has no memory for the copy, there is none. */
+/* Copies all runs into scene->runs, or leaves NULL there if the host has no memory. `growing` is
+   held, and no other lock. Allocates host memory: gpi_verdict_end frees it. */
 static void gpi_snapshot_take(gpi_scene *scene) {
     gpupool_arena *arena = scene->arena;
     gpi_chunk *chunk;
     gpi_host_lock(&arena->lock);
+    /* As many as there are run structs, and some pages more for runs that are split meanwhile. */
     scene->run_room = arena->tree.page_count * GPI_PAGE - arena->tree.spare_count + 4 * GPI_PAGE;
     gpi_host_unlock(&arena->lock);
     scene->runs =
@@ -10160,13 +10195,32 @@ static void gpi_snapshot_take(gpi_scene *scene) {
 }
 
 /* == VERDICT ==================================================================================
-   Why a request was not met, with what would help, as a sentence. uses: SHOT and above
+   Tells why a request was not met, and what would help, in figures and in a sentence. No advice
+   rests on figures alone: the ladder is asked whether it would succeed if memory were as the advice
+   would leave it. uses: SNAPSHOT and above
 
-   Nothing is advised on figures alone: the ladder's table is asked whether it would meet the
-   request, of memory as it would be if somebody helped. */
+       scene (a copy of all runs)  +  wish (what else counts as free)
+            -> gpi_verdict_estimate        what fits, what growth needs, what could be given back
+            -> gpi_ladder_would_succeed    yes or no
+            -> gpi_verdict_lacks           units missing; 0: yes
+
+       wishes tried:  nothing more | all pending memory | pending memory of one stream
+                      | all pending memory, and some blocks of one holder
+
+   1  a verdict changes nothing in the arena
+   2  advice is enough: who follows it, while nothing else changes, gets the memory
+   3  a verdict looks at GPI_VISITS_MOST runs at most, and then advises what it knows to be enough
+
+   Locks: `growing` is held from gpi_verdict_begin to gpi_verdict_end; the arena's lock is taken and
+   released inside, and on entry where a function says so.
+
+   Read first: gpi_verdict_judge, gpi_verdict_estimate, gpi_verdict_missing,
+   gpi_verdict_find_lacking, gpi_verdict_count_frees, gpi_verdict_explain. */
 
 /* -- memory as it could become -- */
 
+/* Whether a copied block is one of a holder's: asked for by the same line of source, or of the same
+   size. */
 static int gpi_verdict_is_of_holder(const gpi_holding *holding, const gpi_snapshot_run *copy) {
 #if GPUPOOL_SITES
     return copy->site == holding->site;
@@ -10175,6 +10229,7 @@ static int gpi_verdict_is_of_holder(const gpi_holding *holding, const gpi_snapsh
 #endif
 }
 
+/* Whether a copied run counts as free under an assumption. */
 static int gpi_verdict_counts_as_free(const gpi_wish *wish, const gpi_snapshot_run *copy) {
     int n = 0;
     if (copy->state == GPI_SNAPSHOT_FREE) return 1;
@@ -10182,14 +10237,18 @@ static int gpi_verdict_counts_as_free(const gpi_wish *wish, const gpi_snapshot_r
         return copy->is_marked;
     if (copy->state == GPI_SNAPSHOT_PENDING)
         return wish->pending && (!wish->key || copy->key == wish->key);
+    /* A graph's memory, and addresses without memory, count as free under no assumption. */
     if (copy->state != GPI_SNAPSHOT_LIVE || !wish->holding) return 0;
     if (!gpi_verdict_is_of_holder(wish->holding, copy)) return 0;
     if (wish->mask == UINT64_MAX) return 1;
+    /* The bit of the mask is the block's number among the holder's first blocks. */
     while (n < GPI_SUBSETS && wish->holding->blocks[n] != copy->block) n++;
     return (int)(wish->mask >> n & 1);
 }
 
-/* The longest stretch of free runs from here on; returns the number of the run behind it. */
+/* Finds the run of memory that begins with runs[i] and counts as free; *stretch has no units if
+   runs[i] does not count. A stretch ends with its chunk where chunks have their own addresses.
+   Returns the index of the first run after the stretch. */
 static uint64_t gpi_verdict_free_stretch(gpi_scene *scene, const gpi_wish *wish, uint64_t i,
                                          gpi_run *stretch) {
     const gpi_snapshot_run *runs = scene->runs;
@@ -10203,7 +10262,9 @@ static uint64_t gpi_verdict_free_stretch(gpi_scene *scene, const gpi_wish *wish,
     return i;
 }
 
-/* What a free stretch has of chunks: whole ones, the end of one, the start of another. */
+/* Adds what a free stretch of home addresses contributes to a stitch: whole chunks, the free end of
+   one chunk (a head), the free start of another (a tail). As gpi_plan_look does for the real free
+   lists. */
 static void gpi_verdict_measure(const gpupool_arena *arena, uint64_t from, uint64_t units,
                                 gpi_measure *measure) {
     uint64_t end = from + units, to;
@@ -10217,27 +10278,32 @@ static void gpi_verdict_measure(const gpupool_arena *arena, uint64_t from, uint6
     }
 }
 
-/* What is measured makes a block by a stitch, with growth if need be; or without stitches makes
-   room for growth. */
+/* Fills in what growth and stitches need, from the measure. With stitches, growth adds what the
+   free parts lack. Without them, growth needs whole granules for the request, and wholly free
+   chunks can be given back for it. */
 static void gpi_verdict_estimate_mapped(const gpi_scene *scene, const gpi_measure *measure,
                                         gpi_estimate *estimate) {
     const gpi_chunks *chunks = &scene->arena->chunks;
     uint64_t granule = chunks->granule_units, units = measure->whole_units;
     gpi_free_chunk head, tail;
     const gpi_chunk *stuck = chunks->stuck;
-    for (; stuck; stuck = stuck->next) estimate->idle_units += stuck->units; /* given back first */
+    /* Chunks that the driver has refused to take back: the ladder tries them first. */
+    for (; stuck; stuck = stuck->next) estimate->idle_units += stuck->units;
     gpi_plan_ends(measure, &head, &tail);
     if (!gpi_snapshot_may_stitch(scene)) {
         estimate->grow_units = gpi_ground_up(scene->units, granule);
         estimate->idle_units += units;
         return;
     }
+    /* An aligned block must begin where a chunk does, so it cannot use a head. */
     units += tail.units + (scene->align_units == 1 ? head.units : 0);
     estimate->fits_stitched = units >= scene->units;
     units = scene->units - gpi_ground_min(units, scene->units);
     estimate->grow_units = gpi_ground_up(units, granule);
 }
 
+/* Goes once through the copy: notes whether the request fits in one stretch, and adds up what a
+   stitch could use (MAPPED) or which chunks are wholly free (other sources). */
 static void gpi_verdict_scan(gpi_scene *scene, const gpi_wish *wish, gpi_measure *measure,
                              gpi_estimate *estimate) {
     const gpi_chunks *chunks = &scene->arena->chunks;
@@ -10250,6 +10316,7 @@ static void gpi_verdict_scan(gpi_scene *scene, const gpi_wish *wish, gpi_measure
         if (pooled && stretch.units && gpi_snapshot_fits(scene, &stretch)) estimate->fits = 1;
         if (is_mapped && stretch.units)
             gpi_verdict_measure(scene->arena, stretch.unit, stretch.units, measure);
+        /* A chunk of another source is one stretch, from its first run to the next chunk's. */
         if (!is_mapped && from_start && next > i &&
             (next == scene->run_count || scene->runs[next].begins_chunk))
             estimate->idle_units += stretch.units;
@@ -10257,6 +10324,8 @@ static void gpi_verdict_scan(gpi_scene *scene, const gpi_wish *wish, gpi_measure
     }
 }
 
+/* The figures for the ladder's `could` functions, under an assumption. growable_units is not
+   filled in: see gpi_verdict_missing. */
 static gpi_estimate gpi_verdict_estimate(gpi_scene *scene, const gpi_wish *wish) {
     const gpi_chunks *chunks = &scene->arena->chunks;
     gpi_estimate estimate;
@@ -10268,12 +10337,12 @@ static gpi_estimate gpi_verdict_estimate(gpi_scene *scene, const gpi_wish *wish)
         gpi_verdict_estimate_mapped(scene, &measure, &estimate);
     else
         estimate.grow_units = gpi_growth_need(chunks, scene->units, scene->align_units) /
-                             GPUPOOL_UNIT_BYTES + scene->rest_units;
+                              GPUPOOL_UNIT_BYTES + scene->rest_units;
     return estimate;
 }
 
-/* Units missing with so many left for growth; what is above a lowered limit comes first. 0: the
-   ladder would meet the request. */
+/* How many units are missing if growable_units are left for growth; 0: the ladder would meet the
+   request. Memory that is reserved above a lowered limit has to go first. */
 static uint64_t gpi_verdict_missing(const gpi_scene *scene, const gpi_estimate *estimate,
                                     uint64_t growable_units) {
     uint64_t reserved = scene->reserved_bytes, limit = scene->limit_bytes;
@@ -10281,19 +10350,22 @@ static uint64_t gpi_verdict_missing(const gpi_scene *scene, const gpi_estimate *
     if (reserved > limit)
         seen.grow_units += (reserved - limit + GPUPOOL_UNIT_BYTES - 1) / GPUPOOL_UNIT_BYTES;
     seen.growable_units = growable_units;
+    /* So that the sum in gpi_ladder_could_trim does not overflow. */
     seen.idle_units = gpi_ground_min(seen.idle_units, UINT64_MAX - growable_units);
     if (gpi_ladder_would_succeed(&seen)) return 0;
     return seen.grow_units - seen.growable_units - seen.idle_units;
 }
 
+/* How many units the request lacks under an assumption, by limit and device together; 0: none. */
 static uint64_t gpi_verdict_lacks(gpi_scene *scene, const gpi_wish *wish) {
     gpi_estimate estimate = gpi_verdict_estimate(scene, wish);
     return gpi_verdict_missing(scene, &estimate,
                                gpi_ground_min(scene->limit_units, scene->device_units));
 }
 
-/* -- who holds memory, and how many of whose blocks would do -- */
+/* -- who holds memory, and how many blocks would be enough -- */
 
+/* Inserts a holder into the list of the biggest, if it is one of the `most` biggest by bytes. */
 static void gpi_verdict_insert(gpi_holding *top, int most, const gpi_holding *holding) {
     int i = most;
     while (i > 0 && top[i - 1].shown.bytes < holding->shown.bytes) i--;
@@ -10303,7 +10375,8 @@ static void gpi_verdict_insert(gpi_holding *top, int most, const gpi_holding *ho
 }
 
 #if GPUPOOL_SITES
-/* The biggest first; those that are left over have no blocks. The lock is held. */
+/* Lists the lines of source whose live blocks have the most bytes, the biggest first; entries that
+   are left over have no blocks. The arena's lock is held. */
 static void gpi_verdict_source_lines(gpupool_arena *arena, gpi_holding *top, int most) {
     gpi_holding one;
     const gpi_site *site = NULL;
@@ -10312,6 +10385,7 @@ static void gpi_verdict_source_lines(gpupool_arena *arena, gpi_holding *top, int
     memset(&one, 0, sizeof one);
     gpi_ledger_add_up_places(&arena->ledger);
     while ((site = gpi_ledger_next_site(&arena->ledger, site, &bucket)) != NULL) {
+        /* Every line has one site that stands for it, with the sums over all streams. */
         if (site->place != site || !site->place_blocks) continue;
         one.site = site;
         one.shown.file = *site->file ? site->file : NULL;
@@ -10322,47 +10396,54 @@ static void gpi_verdict_source_lines(gpupool_arena *arena, gpi_holding *top, int
     }
 }
 
+/* Lists the biggest holders: lines of source, exactly. Takes the arena's lock. */
 static void gpi_verdict_holders(const gpi_scene *scene, gpi_holding *top, int most) {
     gpi_host_lock(&scene->arena->lock);
     gpi_verdict_source_lines(scene->arena, top, most);
     gpi_host_unlock(&scene->arena->lock);
 }
 #else
-/* Sizes are spread over slots, and of each slot the one with most of its bytes stands: every block
-   votes for its size or against the one that does. A size with half of a slot's bytes always wins.
-   Then the blocks of those that stand are counted. All is done twice, with two ways to spread: two
-   sizes that meet in one are apart in the other. */
+/* Without GPUPOOL_SITES a holder is a size: finds the sizes whose live blocks have the most bytes,
+   in constant memory. Each bucket of a hash table holds a majority vote (Boyer and Moore): each
+   block votes with its bytes for its size, or against the size that the bucket has. A size with
+   more than half of a bucket's bytes wins the bucket. Round 1 then counts the blocks of the winners
+   exactly. The table exists twice, with two hashes, so that two sizes that share a bucket in one
+   have their own in the other. */
 enum { GPI_BALLOTS = 256 };
 
-typedef struct gpi_ballot {
+typedef struct gpi_ballot { /* per bucket: the size that leads, its votes, and its blocks */
     uint64_t sizes[2 * GPI_BALLOTS], votes[2 * GPI_BALLOTS], blocks[2 * GPI_BALLOTS];
 } gpi_ballot;
 
+/* The bucket of a size, in the first table (way 0) or in the second (way 1). */
 static unsigned gpi_verdict_bucket(uint64_t bytes, int way) {
     uint64_t hash = bytes * 0x9e3779b97f4a7c15ull;
     return way ? GPI_BALLOTS + (unsigned)(hash >> 48 & 0xff) : (unsigned)(hash >> 56);
 }
 
-/* Round 0 votes, round 1 counts. */
-static void gpi_verdict_vote_in(gpi_ballot *ballot, unsigned slot, uint64_t bytes, int round) {
-    uint64_t *votes = &ballot->votes[slot];
+/* One block's vote in one bucket: round 0 votes, round 1 counts the leading size's blocks. */
+static void gpi_verdict_vote_in(gpi_ballot *ballot, unsigned bucket, uint64_t bytes, int round) {
+    uint64_t *votes = &ballot->votes[bucket];
     if (round == 1) {
-        ballot->blocks[slot] += ballot->sizes[slot] == bytes;
-    } else if (ballot->sizes[slot] == bytes) {
+        ballot->blocks[bucket] += ballot->sizes[bucket] == bytes;
+    } else if (ballot->sizes[bucket] == bytes) {
         *votes += bytes;
     } else if (*votes >= bytes) {
         *votes -= bytes;
     } else {
+        /* The votes against outweigh those for: this size leads from now on, by the difference. */
         *votes = bytes - *votes;
-        ballot->sizes[slot] = bytes;
+        ballot->sizes[bucket] = bytes;
     }
 }
 
+/* One block's vote in both tables. */
 static void gpi_verdict_vote(gpi_ballot *ballot, uint64_t bytes, int round) {
     gpi_verdict_vote_in(ballot, gpi_verdict_bucket(bytes, 0), bytes, round);
     gpi_verdict_vote_in(ballot, gpi_verdict_bucket(bytes, 1), bytes, round);
 }
 
+/* Lists the winners of all buckets, the biggest first. */
 static void gpi_verdict_elect(const gpi_ballot *ballot, gpi_holding *top, int most) {
     gpi_holding one;
     int i;
@@ -10370,6 +10451,7 @@ static void gpi_verdict_elect(const gpi_ballot *ballot, gpi_holding *top, int mo
     memset(&one, 0, sizeof one);
     for (i = 0; i < 2 * GPI_BALLOTS; i++) {
         uint64_t bytes = ballot->sizes[i];
+        /* A size that has won in the first table is listed already. */
         if (i >= GPI_BALLOTS && ballot->sizes[gpi_verdict_bucket(bytes, 0)] == bytes) continue;
         one.shown.block_bytes = bytes;
         one.shown.blocks = ballot->blocks[i];
@@ -10378,6 +10460,7 @@ static void gpi_verdict_elect(const gpi_ballot *ballot, gpi_holding *top, int mo
     }
 }
 
+/* Lists the biggest holders: sizes, as the vote finds them in the copy. No lock is needed. */
 static void gpi_verdict_holders(const gpi_scene *scene, gpi_holding *top, int most) {
     gpi_ballot ballot;
     uint64_t i;
@@ -10391,7 +10474,8 @@ static void gpi_verdict_holders(const gpi_scene *scene, gpi_holding *top, int mo
 }
 #endif
 
-/* Where the first blocks of a holder begin. */
+/* Notes where the holder's first GPI_SUBSETS blocks begin: the mask of an assumption counts
+   them. */
 static void gpi_verdict_find_blocks(const gpi_scene *scene, gpi_holding *holding) {
     uint64_t i, n = 0;
     for (i = 0; i < scene->run_count && n < GPI_SUBSETS; i++)
@@ -10399,14 +10483,17 @@ static void gpi_verdict_find_blocks(const gpi_scene *scene, gpi_holding *holding
             holding->blocks[n++] = scene->runs[i].block;
 }
 
+/* How many units the request lacks once all pending work has finished and the blocks in the mask
+   are free. holding NULL: no blocks are. */
 static uint64_t gpi_verdict_lacks_without(gpi_scene *scene, const gpi_holding *holding,
                                           uint64_t mask) {
     gpi_wish wish = {GPI_PENDING_ALL, 0, holding, mask};
     return gpi_verdict_lacks(scene, &wish);
 }
 
-/* What freeing a block wins for sure, wherever it lies: the chunks that are wholly its own.
-   UINT64_MAX where the request itself fits there. */
+/* What freeing this block certainly gives, wherever the block lies: the units of the chunks that
+   hold nothing else. UINT64_MAX: the request fits where the block was. A graph's block gives
+   nothing. */
 static uint64_t gpi_verdict_gain(const gpi_scene *scene, uint64_t number) {
     const gpi_snapshot_run *copy = &scene->runs[number];
     const gpi_chunks *chunks = &scene->arena->chunks;
@@ -10419,6 +10506,7 @@ static uint64_t gpi_verdict_gain(const gpi_scene *scene, uint64_t number) {
     if (gpi_chunk_is(chunks, GPI_FROM_POOL) && !(copy->stitch && scene->owners) &&
         gpi_snapshot_fits(scene, &run))
         return UINT64_MAX;
+    /* A chunk of another source goes back only as a whole: the block must be all that it has. */
     if (!gpi_chunk_is_mapped(chunks))
         return copy->begins_chunk && (number + 1 == scene->run_count || copy[1].begins_chunk)
                    ? copy->units : 0;
@@ -10430,7 +10518,9 @@ static uint64_t gpi_verdict_gain(const gpi_scene *scene, uint64_t number) {
     return measure.whole_units;
 }
 
-/* For many blocks: by what each of them wins at least, and a mapped chunk in the way. */
+/* An upper bound on how many of a holder's blocks have to be freed, for holders with many blocks:
+   what is lacking, divided by the least that one block gives, plus one block, since in a mapped
+   arena the first may lie across chunks. At most all blocks. */
 static uint64_t gpi_verdict_count_by_gain(const gpi_scene *scene, const gpi_holding *holding,
                                           uint64_t lacks) {
     uint64_t least = UINT64_MAX, blocks = holding->shown.blocks, i;
@@ -10443,8 +10533,9 @@ static uint64_t gpi_verdict_count_by_gain(const gpi_scene *scene, const gpi_hold
                                       (uint64_t)gpi_chunk_is_mapped(&scene->arena->chunks));
 }
 
-/* How many of a holder's blocks would have to go, whichever they are; 0: all of them would not do.
-   Of few blocks every choice is tried. */
+/* How many blocks of the holder are enough, whichever of them are freed; 0: not even all are. Up to
+   GPI_SUBSETS blocks, every subset is tried, larger ones first: the answer is one more than the
+   largest subset that is not enough. */
 static uint64_t gpi_verdict_count_frees(gpi_scene *scene, gpi_holding *holding) {
     uint64_t count, mask, blocks = holding->shown.blocks;
     if (blocks == 0 || gpi_verdict_lacks_without(scene, holding, UINT64_MAX)) return 0;
@@ -10455,12 +10546,15 @@ static uint64_t gpi_verdict_count_frees(gpi_scene *scene, gpi_holding *holding) 
     for (count = blocks - 1; count > 0; count--)
         for (mask = 1; mask < (uint64_t)1 << blocks; mask++) {
             if (gpi_ground_bits(mask) != count) continue;
+            /* Out of time counts as "not enough", which errs on the safe side. */
             if (scene->visits > GPI_VISITS_MOST || gpi_verdict_lacks_without(scene, holding, mask))
                 return count + 1;
         }
     return 1;
 }
 
+/* Fills in verdict->holders, with how many blocks of each are enough. No advice to free helps a
+   request that is larger than the device. */
 static void gpi_verdict_name_holders(gpupool_verdict *verdict, gpi_scene *scene) {
     gpi_holding top[GPUPOOL_HOLDERS];
     int i;
@@ -10474,12 +10568,15 @@ static void gpi_verdict_name_holders(gpupool_verdict *verdict, gpi_scene *scene)
 
 /* -- the stream whose work to wait for -- */
 
+/* Whether the request would fit once all work of this stream has finished. */
 static int gpi_verdict_wait_would_do(gpi_scene *scene, uint64_t key) {
     gpi_wish wish = {GPI_PENDING_ALL, key, NULL, 0};
     return scene->visits <= GPI_VISITS_MOST && gpi_verdict_lacks(scene, &wish) == 0;
 }
 
-/* One stream alone, if that would do; else how many have work in the way, or 0 for the device. */
+/* Fills in which work to wait for: one stream, if one is enough; else the number of streams that
+   memory waits for; 0: the whole device, because work lies behind no event or the streams are too
+   many to count. */
 static void gpi_verdict_name_stream(gpupool_verdict *verdict, gpi_scene *scene) {
     uint64_t key = 0;
     int i;
@@ -10488,6 +10585,7 @@ static void gpi_verdict_name_stream(gpupool_verdict *verdict, gpi_scene *scene) 
     verdict->pending_streams = key ? 1 : scene->key_count;
     if (!key && (scene->is_unmarked || scene->key_count == GPI_STREAMS_MOST))
         verdict->pending_streams = 0;
+    /* Keys of default streams are odd: see gpi_clock_key. */
     if (key == GPI_KEY_LEGACY) verdict->pending_stream = cudaStreamLegacy;
     else if (key & 1) verdict->pending_stream = cudaStreamPerThread;
     else verdict->pending_stream = (cudaStream_t)(uintptr_t)key;
@@ -10495,20 +10593,21 @@ static void gpi_verdict_name_stream(gpupool_verdict *verdict, gpi_scene *scene) 
 
 /* -- the cause and the sentence -- */
 
-/* "model.c:88", "30.00 MiB", "unknown origin": what a holder's blocks are "of". */
-static const char *gpi_verdict_holder(char room[64], const gpupool_holder *holder) {
+/* Spells what a holder's blocks are "of": "model.c:88", "30.00 MiB", "unknown origin". Returns
+   buffer. */
+static const char *gpi_verdict_holder(char buffer[64], const gpupool_holder *holder) {
     char size[32];
     if (holder->file)
-        snprintf(room, 64, "%.48s:%d", gpi_limit_base(holder->file), holder->line);
+        snprintf(buffer, 64, "%.48s:%d", gpi_limit_base(holder->file), holder->line);
     else if (holder->block_bytes)
-        snprintf(room, 64, "%s", gpi_limit_human(size, holder->block_bytes));
+        snprintf(buffer, 64, "%s", gpi_limit_human(size, holder->block_bytes));
     else
-        snprintf(room, 64, "unknown origin");
-    return room;
+        snprintf(buffer, 64, "unknown origin");
+    return buffer;
 }
 
-/* The holder of whom the fewest bytes would have to go, as far as blocks are of equal size; else
-   the biggest. */
+/* The holder whose advice costs the fewest bytes: blocks that are enough, times their mean size. If
+   no holder's blocks are enough, the biggest. */
 static const gpupool_holder *gpi_verdict_best(const gpupool_verdict *verdict) {
     const gpupool_holder *best = verdict->holders, *holder = best + 1;
     for (; holder < verdict->holders + GPUPOOL_HOLDERS; holder++)
@@ -10518,12 +10617,13 @@ static const gpupool_holder *gpi_verdict_best(const gpupool_verdict *verdict) {
     return best;
 }
 
+/* Appends to the sentence; what is too long is cut. */
 static void gpi_verdict_say(gpupool_verdict *verdict, const char *words) {
     size_t length = strlen(verdict->sentence);
     snprintf(verdict->sentence + length, sizeof verdict->sentence - length, "%s", words);
 }
 
-/* The work to wait for. */
+/* Appends the work to wait for. */
 static void gpi_verdict_say_streams(gpupool_verdict *verdict) {
     char words[64];
     cudaStream_t stream = verdict->pending_stream;
@@ -10535,7 +10635,7 @@ static void gpi_verdict_say_streams(gpupool_verdict *verdict) {
                            : stream == cudaStreamPerThread ? "a thread's default stream" : words);
 }
 
-/* The request for another size. */
+/* Makes the scene's request one of another size, with rest_units and limit_units to match. */
 static void gpi_verdict_resize(gpi_scene *scene, uint64_t units) {
     const gpi_chunks *chunks = &scene->arena->chunks;
     uint64_t need;
@@ -10543,14 +10643,15 @@ static void gpi_verdict_resize(gpi_scene *scene, uint64_t units) {
     need = gpi_growth_need(chunks, units, scene->align_units);
     scene->limit_units -= scene->rest_units;
     scene->rest_units = 0;
+    /* Up to 1 MiB the driver cuts allocations from shared granules, so nothing is left over. */
     if (gpi_chunk_is(chunks, GPI_FROM_DEVICE) && !gpi_chunk_is_mapped(chunks) && need > 1u << 20)
         scene->rest_units = (gpi_ground_up(need, chunks->driver.granule_bytes) - need) /
                             GPUPOOL_UNIT_BYTES;
     scene->limit_units += scene->rest_units;
 }
 
-/* The largest block that could be had, once work in flight has finished, where this one cannot. Of
-   very many runs one that surely could. */
+/* The largest size, in units without the guard, that would fit once pending work has finished. By
+   bisection; where that runs out of visits, a size that certainly fits. */
 static uint64_t gpi_verdict_largest_request(gpi_scene *scene) {
     uint64_t most = scene->units, asked = most, least = 0;
     gpi_wish wish = {GPI_PENDING_ALL, 0, NULL, 0};
@@ -10563,55 +10664,57 @@ static uint64_t gpi_verdict_largest_request(gpi_scene *scene) {
     return least - gpi_ground_min(least, GPI_GUARD);
 }
 
-/* In all, but not in a graph's memory. */
+/* Reserved bytes that no block has, without those that graphs keep. */
 static uint64_t gpi_verdict_free_bytes(const gpupool_verdict *verdict) {
     return verdict->reserved_bytes - verdict->granted_bytes - verdict->kept_bytes;
 }
 
-/* A sentence, with what the verdict says for each % and letter. */
+/* Appends a sentence in which % and a letter stand for a figure of the verdict: the switch is the
+   list of letters. */
 static void gpi_verdict_fill_in(gpupool_verdict *verdict, const char *form) {
     const gpupool_holder *best = gpi_verdict_best(verdict);
-    char room[32], name[64], words[128];
+    char buffer[32], name[64], words[128];
     for (; *form; form++) {
         snprintf(words, sizeof words, "%.*s", (int)strcspn(form, "%"), form);
         gpi_verdict_say(verdict, words);
         form += strlen(words);
         if (!*form) return;
         switch (*++form) {
-        case 'a': gpi_limit_human(room, verdict->asked_bytes); break;
-        case 'd': gpi_limit_human(room, verdict->device_total_bytes); break;
-        case 'f': gpi_limit_human(room, gpi_verdict_free_bytes(verdict)); break;
-        case 'g': gpi_limit_human(room, verdict->fits_bytes); break;
-        case 'h': gpi_limit_human(room, verdict->granted_bytes); break;
-        case 'k': gpi_limit_human(room, verdict->kept_bytes); break;
-        case 'l': gpi_limit_human(room, verdict->limit_bytes); break;
-        case 'm': gpi_limit_enough(room, verdict->missing_bytes); break;
-        case 'n': snprintf(room, sizeof room, "%" PRIu64, best->enough); break;
+        case 'a': gpi_limit_human(buffer, verdict->asked_bytes); break;
+        case 'd': gpi_limit_human(buffer, verdict->device_total_bytes); break;
+        case 'f': gpi_limit_human(buffer, gpi_verdict_free_bytes(verdict)); break;
+        case 'g': gpi_limit_human(buffer, verdict->fits_bytes); break;
+        case 'h': gpi_limit_human(buffer, verdict->granted_bytes); break;
+        case 'k': gpi_limit_human(buffer, verdict->kept_bytes); break;
+        case 'l': gpi_limit_human(buffer, verdict->limit_bytes); break;
+        case 'm': gpi_limit_enough(buffer, verdict->missing_bytes); break;
+        case 'n': snprintf(buffer, sizeof buffer, "%" PRIu64, best->enough); break;
         case 'o':
-            gpi_limit_human(room, verdict->others_bytes - verdict->siblings_bytes);
+            gpi_limit_human(buffer, verdict->others_bytes - verdict->siblings_bytes);
             break;
-        case 'p': gpi_limit_human(room, verdict->pending_bytes - verdict->kept_bytes); break;
-        case 'r': gpi_limit_human(room, verdict->largest_block_bytes); break;
-        case 's': gpi_limit_human(room, verdict->siblings_bytes); break;
-        case '+': gpi_limit_enough(room, verdict->raise_bytes); break;
+        case 'p': gpi_limit_human(buffer, verdict->pending_bytes - verdict->kept_bytes); break;
+        case 'r': gpi_limit_human(buffer, verdict->largest_block_bytes); break;
+        case 's': gpi_limit_human(buffer, verdict->siblings_bytes); break;
+        case '+': gpi_limit_enough(buffer, verdict->raise_bytes); break;
         case 'b': /* "the 3 blocks of model.c:88", "the block of 30 MiB" */
-            snprintf(room, sizeof room, "the %" PRIu64 " blocks", best->blocks);
-            gpi_verdict_say(verdict, best->blocks > 1 ? room : "the block");
+            snprintf(buffer, sizeof buffer, "the %" PRIu64 " blocks", best->blocks);
+            gpi_verdict_say(verdict, best->blocks > 1 ? buffer : "the block");
             gpi_verdict_say(verdict, " of ");
             gpi_verdict_say(verdict, gpi_verdict_holder(name, best));
             continue;
         default: gpi_verdict_say_streams(verdict); continue; /* 'w' */
         }
-        gpi_verdict_say(verdict, room);
+        gpi_verdict_say(verdict, buffer);
     }
 }
 
+/* Appends one advice: after ": " the first, after ", or " each further one. *parts counts them. */
 static void gpi_verdict_advise(gpupool_verdict *verdict, int *parts, const char *form) {
     gpi_verdict_say(verdict, (*parts)++ ? ", or " : ": ");
     gpi_verdict_fill_in(verdict, form);
 }
 
-/* Of live blocks that no graph keeps. */
+/* Bytes of live blocks that no graph keeps: those that the program can free with effect. */
 static uint64_t gpi_verdict_own_bytes(const gpi_scene *scene) {
     uint64_t units = 0, i;
     for (i = 0; i < scene->run_count; i++)
@@ -10624,27 +10727,30 @@ static int gpi_verdict_fits_alone(const gpi_scene *scene) {
     const gpupool_arena *arena = scene->arena;
     uint64_t need = gpi_growth_need(&arena->chunks, scene->units, scene->align_units);
     uint64_t reserved = scene->reserved_bytes / GPUPOOL_UNIT_BYTES;
+    /* What a graph keeps cannot be freed. */
     return !scene->captures && need <= scene->limit_bytes &&
            need / GPUPOOL_UNIT_BYTES + scene->rest_units <= scene->device_units + reserved;
 }
 
-/* The other arenas of the process, where it is the device that has too little. */
+/* Appends what other arenas of the process hold, where the device has too little. */
 static void gpi_verdict_say_siblings(gpupool_verdict *verdict, const gpi_siblings *siblings) {
-    char room[32];
+    char buffer[32];
     gpi_verdict_fill_in(verdict, "; other arenas of this process hold %s");
     gpi_verdict_say(verdict, ", and arena \"");
     gpi_verdict_say(verdict, siblings->name);
     gpi_verdict_say(verdict, "\" the most of it, ");
-    gpi_verdict_say(verdict, gpi_limit_human(room, siblings->most_bytes));
+    gpi_verdict_say(verdict, gpi_limit_human(buffer, siblings->most_bytes));
 }
 
-typedef struct gpi_lacking { /* what stands between a request and success */
+/* What stands between the request and success; pending work counts as finished. */
+typedef struct gpi_lacking {
     uint64_t by_limit;       /* units by which the limit is too low; 0: it is not in the way */
     uint64_t by_device;      /* units that the device has too few; 0: it is not in the way */
-    int is_refused;          /* 1: neither is in the way, and yet the driver refused memory */
+    int is_refused;          /* 1: neither was in the way, and yet the driver refused memory */
     int wait_would_do;       /* 1: the request fits once pending work has finished */
 } gpi_lacking;
 
+/* Appends how much is free in all, and how much of it in one block. Cause FRAGMENTED. */
 static void gpi_verdict_say_fragmented(gpupool_verdict *verdict, const gpi_scene *scene) {
     char buffer[32];
     gpi_verdict_say(verdict, gpi_limit_human(buffer, gpi_verdict_free_bytes(verdict) +
@@ -10659,6 +10765,8 @@ static void gpi_verdict_say_fragmented(gpupool_verdict *verdict, const gpi_scene
         gpi_verdict_fill_in(verdict, ", with %p pending");
 }
 
+/* The advice to free blocks: of the best holder if they are enough; else by bytes, if the program's
+   own blocks have so many; else all blocks. NULL: freeing does not help. */
 static const char *gpi_verdict_freeing_advice(const gpupool_verdict *verdict,
                                               const gpi_scene *scene) {
     const gpupool_holder *best = gpi_verdict_best(verdict);
@@ -10672,6 +10780,8 @@ static const char *gpi_verdict_freeing_advice(const gpupool_verdict *verdict,
     return gpi_verdict_fits_alone(scene) ? "free all blocks, which hold %h" : NULL;
 }
 
+/* Writes the sentence: the cause, what is kept and held elsewhere, then advice: have others free
+   memory, raise the limit, free blocks. "Ask for less" is left if nothing else helps. */
 static void gpi_verdict_explain(gpupool_verdict *verdict, const gpi_scene *scene,
                                 const gpi_lacking *lacking) {
     static const struct { char why[112], advice[56]; int freeing_helps; } causes[] = {
@@ -10689,6 +10799,7 @@ static void gpi_verdict_explain(gpupool_verdict *verdict, const gpi_scene *scene
     const char *why = causes[cause].why, *advice = causes[cause].advice;
     int is_of_device = cause == GPUPOOL_CAUSE_OTHERS || cause == GPUPOOL_CAUSE_DEVICE_FULL;
     int parts = 0;
+    /* The driver's figure of free memory promises more than the driver gives. */
     if (lacking->is_refused && is_of_device)
         why = "the driver refuses memory for %a, although as much seems free";
     gpi_verdict_fill_in(verdict, why);
@@ -10708,6 +10819,7 @@ static void gpi_verdict_explain(gpupool_verdict *verdict, const gpi_scene *scene
     if (advice) gpi_verdict_advise(verdict, &parts, advice);
 }
 
+/* Finds what the request lacks: by the limit alone, and by the device alone. */
 static gpi_lacking gpi_verdict_find_lacking(const gpupool_verdict *verdict, gpi_scene *scene) {
     gpi_wish wish = {GPI_PENDING_NONE, 0, NULL, 0};
     gpi_estimate now = gpi_verdict_estimate(scene, &wish), later;
@@ -10716,14 +10828,19 @@ static gpi_lacking gpi_verdict_find_lacking(const gpupool_verdict *verdict, gpi_
     later = gpi_verdict_estimate(scene, &wish);
     lacking.is_refused = gpi_verdict_missing(scene, &now, scene->limit_units) == 0 &&
                          gpi_verdict_missing(scene, &now, scene->device_units) == 0;
+    /* Neither was in the way, so the driver refused: count on no more from it, whatever it says is
+       free. */
     if (lacking.is_refused) scene->device_units = 0;
     lacking.wait_would_do = verdict->pending_bytes && gpi_verdict_lacks(scene, &wish) == 0;
+    /* What a wait brings is not missing; the figures are about the rest. */
     if (!lacking.wait_would_do) now = later;
     lacking.by_limit = gpi_verdict_missing(scene, &now, scene->limit_units);
     lacking.by_device = gpi_verdict_missing(scene, &now, scene->device_units);
     return lacking;
 }
 
+/* The cause, by the first test that is true: from what no help would change to the device's
+   state. */
 static gpupool_cause gpi_verdict_choose_cause(const gpupool_verdict *verdict,
                                               const gpi_scene *scene,
                                               const gpi_lacking *lacking) {
@@ -10736,26 +10853,36 @@ static gpupool_cause gpi_verdict_choose_cause(const gpupool_verdict *verdict,
     if (gpi_chunk_is(&scene->arena->chunks, GPI_FROM_POOL) && !lacking->is_refused &&
         free_bytes / GPUPOOL_UNIT_BYTES + scene->growth_bytes / GPUPOOL_UNIT_BYTES >= scene->units)
         return GPUPOOL_CAUSE_FRAGMENTED;
+    /* Where both are in the way, the cause is what leaves less; the limit if both leave the
+       same. */
     if (verdict->limit_bytes && lacking->by_limit && lacking->by_limit >= lacking->by_device)
         return GPUPOOL_CAUSE_LIMIT;
     return verdict->others_bytes > verdict->reserved_bytes ? GPUPOOL_CAUSE_OTHERS
                                                            : GPUPOOL_CAUSE_DEVICE_FULL;
 }
 
+/* Fills in how much has to become free, and by how much the limit would have to be raised. */
 static void gpi_verdict_set_missing(gpupool_verdict *verdict, const gpi_scene *scene,
                                     const gpi_lacking *lacking) {
     uint64_t reserved = verdict->reserved_bytes;
     uint64_t over = reserved - gpi_ground_min(reserved, verdict->limit_bytes);
     uint64_t missing = gpi_ground_max(lacking->by_limit, lacking->by_device);
     if (lacking->by_device == 0) verdict->raise_bytes = lacking->by_limit * GPUPOOL_UNIT_BYTES;
+    /* A limit below what is reserved would make the arena give back memory that the request may
+       need. */
     if (verdict->raise_bytes) verdict->raise_bytes = gpi_ground_max(verdict->raise_bytes, over);
+    /* The driver refused for no visible reason: as if all of the request were missing. */
     if (missing == 0) missing = scene->units;
     verdict->missing_bytes = gpi_ground_min(missing, UINT64_MAX / GPUPOOL_UNIT_BYTES) *
                              GPUPOOL_UNIT_BYTES;
 }
 
+/* Fills in the rest of the verdict: cause, missing bytes, streams, holders, sentence. Called
+   between gpi_verdict_begin and gpi_verdict_end, with `growing` held and no other lock. May change
+   the scene's figures. */
 static void gpi_verdict_judge(gpupool_verdict *verdict, gpi_scene *scene) {
     gpi_lacking lacking;
+    /* Before gpi_verdict_find_lacking, which may set device_units to 0. */
     scene->growth_bytes = gpi_ground_min(scene->limit_units - scene->rest_units,
                                          scene->device_units) * GPUPOOL_UNIT_BYTES;
     lacking = gpi_verdict_find_lacking(verdict, scene);
@@ -10770,7 +10897,8 @@ static void gpi_verdict_judge(gpupool_verdict *verdict, gpi_scene *scene) {
 
 /* -- the figures -- */
 
-/* The longest run of memory that some stream may have; what a graph keeps is for its replays. */
+/* Bytes of the longest free run that some stream could take, now or after a wait. A graph's memory
+   is left out: only its replays may use it. The arena's lock is held. */
 static uint64_t gpi_verdict_longest_run(const gpupool_arena *arena) {
     gpi_list *const *lists = arena->tree.lists;
     const gpi_stream *stream = arena->clocks.busy;
@@ -10781,7 +10909,8 @@ static uint64_t gpi_verdict_longest_run(const gpupool_arena *arena) {
     return largest * GPUPOOL_UNIT_BYTES;
 }
 
-/* The largest block that such memory makes without growth, stitched if need be. */
+/* Bytes of the largest block that free memory makes without growth, in one run or by a stitch,
+   whichever stream's it is. The arena's lock is held; uses, and clears, the lists' usable_below. */
 static uint64_t gpi_verdict_largest(gpupool_arena *arena) {
     gpi_stream *stream = arena->clocks.busy;
     uint64_t largest = gpi_verdict_longest_run(arena);
@@ -10795,14 +10924,17 @@ static uint64_t gpi_verdict_largest(gpupool_arena *arena) {
     return largest;
 }
 
+/* Whether a graph's stream counts: every graph's if `all`; else only those of
+   gpi_verdict_kept_bytes. */
 static int gpi_verdict_counts_kept(const gpupool_arena *arena, const gpi_stream *graph, int all) {
     return graph && graph->capture &&
            (all || !graph->key || gpi_arena_takes_finished(arena, graph));
 }
 
-/* Free, but a graph's before its release. Without `all`, only what no request can have until then:
-   what is left of ended scopes, what others freed in one, and in a pinned arena, which hands out
-   finished memory only, all of them. What an open scope has freed it may take again. */
+/* Bytes that are free but a graph's until the release. With all = 0, only what no request can have
+   before the release: memory of ended scopes, blocks that other streams freed in a scope, and in a
+   pinned arena every scope's. An open scope may take what it has freed itself. The arena's lock is
+   held. */
 static uint64_t gpi_verdict_kept_bytes(const gpupool_arena *arena, int all) {
     const gpi_stream *stream = arena->clocks.busy;
     const gpi_run *run = arena->captures ? arena->waiting : NULL;
@@ -10817,14 +10949,15 @@ static uint64_t gpi_verdict_kept_bytes(const gpupool_arena *arena, int all) {
 
 enum { GPI_MOST_SHIFT = 48 }; /* a request has at most 2^48 bytes */
 
-/* From bytes to units, and one for a guard; 0 when there is no such size. */
+/* Turns bytes into units, with one more for a guard. 0: no request has such a size. */
 static uint64_t gpi_verdict_units(uint64_t bytes) {
     if (bytes == 0 || bytes > (uint64_t)1 << GPI_MOST_SHIFT) return 0;
     return gpi_ground_up(bytes, GPUPOOL_UNIT_BYTES) / GPUPOOL_UNIT_BYTES + GPI_GUARD;
 }
 
-/* What the device leaves for growth. Pinned memory is not the device's, and managed memory may be
-   more than it has. */
+/* Fills in what the device leaves for growth, and what others use of it. Without an answer from the
+   driver the device does not bound growth. Pinned memory is the host's, and managed memory may
+   exceed the device's. No lock is held. */
 static void gpi_verdict_ask_device(const gpupool_arena *arena, gpupool_verdict *verdict,
                                    gpi_scene *scene) {
     size_t free_bytes = 0, total_bytes = 0;
@@ -10838,7 +10971,10 @@ static void gpi_verdict_ask_device(const gpupool_arena *arena, gpupool_verdict *
     if (gpi_chunk_is(&arena->chunks, GPI_FROM_DEVICE)) {
         uint64_t granule = arena->chunks.driver.granule_bytes;
         uint64_t need = gpi_growth_need(&arena->chunks, scene->units, scene->align_units);
-        if (need > 1u << 20) { /* it gives whole granules only */
+        /* Above 1 MiB the device gives whole granules only. A MAPPED arena asks for whole granules
+           anyway; others get rest_units more than they asked for, and the limit counts only what
+           was asked for. */
+        if (need > 1u << 20) {
             free_bytes = (size_t)gpi_ground_down(free_bytes, granule);
             if (!gpi_chunk_is_mapped(&arena->chunks))
                 scene->rest_units = (gpi_ground_up(need, granule) - need) / GPUPOOL_UNIT_BYTES;
@@ -10851,7 +10987,8 @@ static void gpi_verdict_ask_device(const gpupool_arena *arena, gpupool_verdict *
             total_bytes - verdict->device_free_bytes - verdict->reserved_bytes;
 }
 
-/* Of what was freed, what work may still be at: as the copy has it. */
+/* Counts pending bytes anew from the copy, whose states are fresher than the ledger's figure:
+   streams were asked in between. Without a copy the ledger's figure stays. */
 static void gpi_verdict_count_pending(gpupool_verdict *verdict, const gpi_scene *scene) {
     uint64_t units = 0, i;
     if (!scene->runs) return;
@@ -10860,9 +10997,7 @@ static void gpi_verdict_count_pending(gpupool_verdict *verdict, const gpi_scene 
     verdict->pending_bytes = verdict->kept_bytes + units * GPUPOOL_UNIT_BYTES;
 }
 
-/* What memory looks like to a request; `growing` is held, and no other lock. What the other arenas
-   of the process hold, which was looked up a moment ago, is no others'. gpi_verdict_end comes
-   after. */
+/* Fills in the verdict's figures that the arena knows. The arena's lock is held. */
 static void gpi_verdict_read_arena(gpupool_arena *arena, gpupool_verdict *verdict) {
     uint64_t limit = arena->ledger.limit_bytes;
     verdict->limit_bytes = limit == UINT64_MAX ? 0 : limit;
@@ -10877,12 +11012,17 @@ static void gpi_verdict_read_arena(gpupool_arena *arena, gpupool_verdict *verdic
         verdict->largest_block_bytes = gpi_verdict_largest(arena);
 }
 
+/* Fills in the verdict's figures and the scene: takes the arena's lock to read figures, asks the
+   driver, and copies all runs. siblings: what the process's other arenas hold, found just before;
+   those bytes are not counted as others'. `growing` is held, and no other lock. gpi_verdict_end
+   comes after, whatever is done with the scene. */
 static void gpi_verdict_begin(gpupool_arena *arena, const gpi_request *request,
                               const gpi_siblings *siblings, gpupool_verdict *verdict,
                               gpi_scene *scene) {
     gpi_cached cached;
     memset(verdict, 0, sizeof *verdict);
     memset(scene, 0, sizeof *scene);
+    /* Adds what caches have counted to the ledger; the arena's lock is held on return. */
     gpi_arena_fold(arena, &cached);
     verdict->asked_bytes = request->bytes;
     gpi_verdict_read_arena(arena, verdict);
@@ -10904,41 +11044,55 @@ static void gpi_verdict_begin(gpupool_arena *arena, const gpi_request *request,
     gpi_verdict_count_pending(verdict, scene);
 }
 
+/* Frees the copy. */
 static void gpi_verdict_end(gpi_scene *scene) { GPUPOOL_FREE(scene->runs); }
 
 /* == SIBLING ==================================================================================
-   The other arenas of the process: what is idle there is as good as free on the device.
-   uses: VERDICT and above */
+   The other arenas of the process on the same device: asks them to give back idle chunks when the
+   device is full, and tells verdicts how much they hold. Idle memory there is as good as free memory
+   of the device. uses: VERDICT and above
+
+       gpi_process.arenas -> arena -> arena -> arena        asked one after the other, each with its
+                             (self)   visitors 1            own locks; `visitors` keeps it alive
+
+   Locks: a function of this section is called with no lock held. gpi_process.lock is released while
+   an arena is asked, so no thread ever holds locks of two arenas. A thread that is in an arena's
+   list walk is counted in `visitors`, and gpupool_arena_destroy waits until that is 0. */
 
 typedef enum gpi_sibling_ask {
-    GPI_SIBLING_LOOK,        /* only at what is reserved */
-    GPI_SIBLING_COUNT,       /* what it would give back */
-    GPI_SIBLING_GIVE,        /* gives back what is idle */
-    GPI_SIBLING_WAIT         /* waits for the device first, since what was freed may be in use */
+    GPI_SIBLING_LOOK,        /* read reserved bytes only */
+    GPI_SIBLING_COUNT,       /* and count what the arena would give back */
+    GPI_SIBLING_GIVE,        /* give back idle chunks */
+    GPI_SIBLING_WAIT         /* wait for the device first, so that pending memory is finished */
 } gpi_sibling_ask;
 
-typedef struct gpi_lack { /* of an arena that asks its siblings */
+/* What an arena lacks, and how far its siblings may go to help. */
+typedef struct gpi_lack {
     const gpupool_arena *arena;
-    uint64_t bytes;          /* that it needs of the device */
+    uint64_t bytes;          /* needed from the device */
     gpi_sibling_ask ask;
-    int may_wait;            /* the host may wait for the device */
-    int capturing;           /* a stream captures: CUDA is not asked after all streams */
+    int may_wait;            /* 1: the host may wait for the device */
+    int capturing;           /* 1: a stream captures, so no event over all streams is recorded */
 } gpi_lack;
 
-/* Whether what other arenas hold can be what a request lacks: neither the limit stands in its way
-   nor the device's size. */
+/* Whether memory that other arenas give back can help: the request is within the arena's limit and
+   the device's size. The arena's lock is held. */
 static int gpi_sibling_can_help(const gpupool_arena *arena, uint64_t need_bytes) {
     return gpi_chunk_is(&arena->chunks, GPI_FROM_DEVICE) &&
            need_bytes <= arena->chunks.driver.total_bytes &&
            need_bytes <= gpi_ledger_room(&arena->ledger);
 }
 
+/* Whether another arena is a sibling: on the same device, and made in this process, not before a
+   fork. */
 static int gpi_sibling_is(const gpupool_arena *arena, const gpupool_arena *other) {
     return other != arena && other->forks == gpi_process.forks &&
            other->chunks.driver.device == arena->chunks.driver.device;
 }
 
-/* What it holds and has no use for; it is open to this thread. What was freed is asked after. */
+/* Bytes that an arena could give back: finished chunks, above its config.reserve_bytes. To give
+   (ask above COUNT), caches are emptied, slabs dissolved, and finished memory moved to list ANY.
+   Both of the other arena's locks are held. */
 static uint64_t gpi_sibling_idle(gpupool_arena *other, const gpi_lack *lack) {
     uint64_t idle, keep = other->keep_bytes, reserved = other->ledger.reserved.now;
     if (!lack->capturing) gpi_arena_ask(other);
@@ -10953,7 +11107,8 @@ static uint64_t gpi_sibling_idle(gpupool_arena *other, const gpi_lack *lack) {
     return gpi_ground_min(idle, reserved - gpi_ground_min(reserved, keep));
 }
 
-/* Gives back as much as is lacking, if chunks are as small; else all that is idle. */
+/* Gives back idle chunks for lack_bytes, and returns the bytes given. If no idle chunk is as small
+   as what is left, gives back all idle chunks down to config.reserve_bytes. Both locks are held. */
 static uint64_t gpi_sibling_give(gpupool_arena *other, uint64_t lack_bytes) {
     uint64_t before = other->ledger.reserved.now;
     uint64_t keep = before - gpi_ground_min(before, lack_bytes);
@@ -10964,8 +11119,10 @@ static uint64_t gpi_sibling_give(gpupool_arena *other, uint64_t lack_bytes) {
     return before - other->ledger.reserved.now;
 }
 
-/* Opens one of them to this thread, which holds no lock; it has a visitor. Who grows it may be this
-   very thread, in a chunk_alloc: then it is left out, after some milliseconds. 0: not done. */
+/* Enters an arena: its context is current and both its locks are held, unless 0 is returned. This
+   thread may hold that arena's `growing` itself, further up the stack, in a chunk_alloc: so it does
+   not wait for the lock for ever, but leaves the arena out after some milliseconds. The caller has
+   counted itself as a visitor. */
 static int gpi_sibling_enter(gpupool_arena *other, gpi_visit *visit) {
     unsigned round = 0;
     int got = 0;
@@ -10978,6 +11135,7 @@ static int gpi_sibling_enter(gpupool_arena *other, gpi_visit *visit) {
     return got;
 }
 
+/* Whether the arena has pending memory: else a wait for the device would gain nothing. */
 static int gpi_sibling_has_pending(gpupool_arena *other) {
     int has;
     gpi_host_lock(&other->lock);
@@ -10987,10 +11145,12 @@ static int gpi_sibling_has_pending(gpupool_arena *other) {
     return has;
 }
 
+/* Asks one arena, and adds the answer to *siblings. No lock is held. */
 static void gpi_sibling_ask_one(gpupool_arena *other, const gpi_lack *lack,
                                 gpi_siblings *siblings) {
     uint64_t idle = 0, reserved = 0;
     gpi_visit visit;
+    /* The host waits with no lock held. */
     if (lack->ask == GPI_SIBLING_WAIT && gpi_sibling_has_pending(other) &&
         gpi_driver_enter(&other->chunks.driver, &visit) == GPUPOOL_OK) {
         gpi_clock_wait_device(&other->clocks, &other->chunks.driver);
@@ -11011,6 +11171,8 @@ static void gpi_sibling_ask_one(gpupool_arena *other, const gpi_lack *lack,
     gpi_arena_leave(other, &visit);
 }
 
+/* Whether the process has another arena on this device. Cheap, for the common case that it has
+   none. */
 static int gpi_sibling_exist(const gpupool_arena *arena) {
     const gpupool_arena *other;
     int found = 0;
@@ -11021,7 +11183,8 @@ static int gpi_sibling_exist(const gpupool_arena *arena) {
     return found;
 }
 
-/* Asks all of them, until what is lacking is given. Returns how many there are. No lock is held. */
+/* Asks all siblings in turn. Once enough has been given back, the others are left alone. Returns
+   how many siblings there are. No lock is held. */
 static int gpi_sibling_ask_all(const gpi_lack *lack, gpi_siblings *siblings) {
     gpupool_arena *other;
     int count = 0;
@@ -11031,6 +11194,8 @@ static int gpi_sibling_ask_all(const gpi_lack *lack, gpi_siblings *siblings) {
         if (!gpi_sibling_is(lack->arena, other)) continue;
         count++;
         if (lack->ask > GPI_SIBLING_COUNT && siblings->idle_bytes >= lack->bytes) continue;
+        /* A visitor keeps the arena, and so its place in the list, while the process's lock is
+           released. */
         other->visitors++;
         gpi_host_unlock(&gpi_process.lock);
         gpi_sibling_ask_one(other, lack, siblings);
@@ -11041,8 +11206,9 @@ static int gpi_sibling_ask_all(const gpi_lack *lack, gpi_siblings *siblings) {
     return count;
 }
 
-/* Has the others give back what they have no use for, first without a wait, if that can help; looks
-   at what they hold in any case. Returns whether any gave something. */
+/* Makes the other arenas give back idle chunks, if that can help: first without a wait, then after
+   a wait for the device if lack allows one. In any case *siblings says what they hold. Returns
+   whether any bytes were given back. No lock is held. */
 static int gpi_sibling_borrow(gpi_lack *lack, gpi_siblings *siblings) {
     int count = gpi_sibling_ask_all(lack, siblings);
     if (!count || lack->ask == GPI_SIBLING_LOOK) return 0;
@@ -11053,7 +11219,7 @@ static int gpi_sibling_borrow(gpi_lack *lack, gpi_siblings *siblings) {
     return siblings->idle_bytes != 0;
 }
 
-/* What a request that found no memory needs of the device. */
+/* What a request that found no memory needs of the device. The arena's lock is held. */
 static gpi_lack gpi_sibling_lack(const gpupool_arena *arena, const gpi_request *request) {
     gpi_lack lack;
     lack.arena = arena;
@@ -11064,7 +11230,8 @@ static gpi_lack gpi_sibling_lack(const gpupool_arena *arena, const gpi_request *
     return lack;
 }
 
-/* What the other arenas hold, and would give back for so many bytes if that can help. */
+/* Counts what the other arenas hold and, if that can help, would give back for so many bytes, for
+   gpupool_would_fit and the like: nothing is given back. No lock is held. */
 static void gpi_sibling_count(gpupool_arena *arena, uint64_t bytes, gpi_siblings *siblings) {
     gpi_lack lack;
     memset(siblings, 0, sizeof *siblings);
@@ -11081,12 +11248,30 @@ static void gpi_sibling_count(gpupool_arena *arena, uint64_t bytes, gpi_siblings
 }
 
 /* == ALLOC ====================================================================================
-   Blocks are handed out and taken back. uses: SIBLING and above
+   Turns a request into a block, and decides which blocks join a stream's cache. Four places are
+   tried, each dearer than the one before: the stream's cache, the tree, a run that another stream
+   has just freed, the ladder. uses: SIBLING and above
 
-   A request looks into its stream's cache, under the stream's lock; then into the tree, under the
-   arena's; then at what another stream has just freed; and then begins the ladder. */
+       gpi_alloc_get --> cache of the stream          the stream's lock, no CUDA call
+           |
+           v gpi_alloc_take --> tree, idle stitch     the arena's lock, no CUDA call
+                 |        \---> gpi_alloc_take_over   a busy stream's run; one or two CUDA calls
+                 v
+             gpi_alloc_slow --> ladder, siblings,     `growing`; maps, waits, and in the end gives
+                                on_out_of_memory      the verdict
+
+   1  a block is live in the tree when it is returned; a block in a cache is live there all the time
+   2  a thread that gives a verdict has seen that no other thread has memory in hand
+
+   Locks: a stream's lock is taken before the arena's, `growing` before both. Whatever is looked up
+   without a lock (a stream by its key) is looked at again under the lock.
+
+   Read first: gpi_alloc_get, gpi_alloc_take, gpi_alloc_from_tree, gpi_alloc_take_over,
+   gpi_alloc_slow, gpi_alloc_admit. */
 
 #if GPUPOOL_NVTX
+/* Tells a tool that watches memory accesses (NVTX) of a new block, by the line of source that
+   asked. */
 static void gpi_alloc_tell_tool(const gpi_run *run, uint64_t bytes, gpi_origin origin) {
     char name[64];
     if (!run->heap) return;
@@ -11098,6 +11283,8 @@ static void gpi_alloc_tell_tool(const gpi_run *run, uint64_t bytes, gpi_origin o
                           bytes, name);
 }
 
+/* The tool's handle of the chunk that a run lies in; NULL: the tool does not know the chunk, as in
+   a MAPPED arena. */
 static void *gpi_alloc_heap(const gpupool_arena *arena, const gpi_run *run) {
     const gpi_chunk *chunk = arena->chunks.first;
     if (gpi_chunk_is_mapped(&arena->chunks)) return NULL;
@@ -11106,7 +11293,8 @@ static void *gpi_alloc_heap(const gpupool_arena *arena, const gpi_run *run) {
 }
 #endif
 
-/* run: NULL when nothing was found for the request. */
+/* Writes a request to the trace: "a" with the block, or "o" (out of memory) where run is NULL. The
+   arena's lock is held. */
 static void gpi_alloc_trace(gpupool_arena *arena, const gpi_request *request, const gpi_run *run) {
     if (run) fprintf(arena->trace, "a %" PRIu64, gpi_arena_trace_id(arena, run));
     else fprintf(arena->trace, "o");
@@ -11117,7 +11305,9 @@ static void gpi_alloc_trace(gpupool_arena *arena, const gpi_request *request, co
     fputc('\n', arena->trace);
 }
 
-/* Makes a taken run the caller's block. The tree has been prepared. */
+/* Makes a taken run the caller's block, counts it, and returns its address. use: what
+   gpi_alloc_prepare_use gave; it becomes the block's. The tree has been prepared, so nothing fails.
+   The arena's lock is held. */
 GPI_HOT void *gpi_alloc_make_live(gpupool_arena *arena, gpi_run *run, gpi_use *use,
                                   const gpi_request *request) {
     uint64_t granted = run->units * GPUPOOL_UNIT_BYTES;
@@ -11138,8 +11328,9 @@ GPI_HOT void *gpi_alloc_make_live(gpupool_arena *arena, gpi_run *run, gpi_use *u
     return (void *)(uintptr_t)(run->unit * GPUPOOL_UNIT_BYTES);
 }
 
-/* What a graph is to keep a block by; NULL outside of scopes. 0: the host has no memory for it.
-   Asked for before memory is taken. */
+/* In a capture scope a block carries a use by the graph, which never passes before the release.
+   Makes that use before memory is taken, so that nothing has to be undone; *use is NULL outside of
+   scopes. Returns 0 if the host has no memory. The arena's lock is held. */
 static int gpi_alloc_prepare_use(gpupool_arena *arena, gpi_stream *owner, gpi_use **use) {
     *use = NULL;
     if (!owner->capture) return 1;
@@ -11148,13 +11339,15 @@ static int gpi_alloc_prepare_use(gpupool_arena *arena, gpi_stream *owner, gpi_us
     return *use != NULL;
 }
 
+/* Undoes gpi_alloc_prepare_use. */
 static void gpi_alloc_drop_use(gpupool_arena *arena, gpi_use *use) {
     if (!use) return;
     arena->clocks.loose_uses--;
     gpi_clock_free_use(&arena->clocks, use);
 }
 
-static void gpi_alloc_count_failure(gpupool_arena *arena) { /* no lock is held */
+/* Counts a failed request. No lock is held. */
+static void gpi_alloc_count_failure(gpupool_arena *arena) {
     gpi_host_lock(&arena->lock);
     arena->ledger.failures += GPUPOOL_STATS;
     gpi_host_unlock(&arena->lock);
@@ -11162,14 +11355,16 @@ static void gpi_alloc_count_failure(gpupool_arena *arena) { /* no lock is held *
 
 /* -- a request that finds no memory at once -- */
 
-/* Out of memory: the verdict is made, and the caller's function may free something. Returns whether
-   to try again. `growing` is held on entry, no lock on return. */
+/* Gives the verdict on a request, and offers it to the caller's on_out_of_memory. Returns 1 if that
+   function wants the request tried again; else 0, with the error set. `growing` is held on entry,
+   and no lock on return. The context of the visit is left. */
 static int gpi_alloc_give_up(gpupool_arena *arena, const gpi_request *request,
                              const gpi_siblings *siblings, const gpi_visit *visit) {
     gpupool_verdict verdict;
     gpi_scene scene;
     gpi_host_lock(&arena->lock);
-    gpi_clock_start_look(&arena->clocks); /* the ladder has asked already */
+    /* The ladder has just asked every stream: earlier looks are forgotten, no new one is needed. */
+    gpi_clock_start_look(&arena->clocks);
     gpi_host_unlock(&arena->lock);
     gpi_verdict_begin(arena, request, siblings, &verdict, &scene);
     gpi_verdict_judge(&verdict, &scene);
@@ -11183,7 +11378,9 @@ static int gpi_alloc_give_up(gpupool_arena *arena, const gpi_request *request,
     return 0;
 }
 
-/* One way up the ladder; both locks are held on entry and exit. *block: NULL, with a result. */
+/* One pass through the ladder. On success *block is the block. Both locks are held on entry and
+   return, and released in between; so the stream is found anew here, since others may have
+   forgotten it. */
 static gpupool_result gpi_alloc_try(gpupool_arena *arena, gpi_request *request, void **block) {
     gpupool_result result;
     gpi_attempt attempt;
@@ -11195,10 +11392,14 @@ static gpupool_result gpi_alloc_try(gpupool_arena *arena, gpi_request *request, 
     if (!request->owner || !gpi_alloc_prepare_use(arena, request->owner, &use))
         return gpi_host_no_memory();
     gpi_clock_set_capturing(&arena->clocks, request->owner, request->capturing);
-    request->owner->refs++; /* it stays, even if others make it known anew */
+    /* The struct stays, even if another thread renames the stream meanwhile. `searching` keeps
+       freed blocks out of the caches, where the ladder would not see them. */
+    request->owner->refs++;
     GPI_PUBLISH(&arena->searching, arena->searching + 1);
     result = gpi_ladder_run(&attempt);
     GPI_PUBLISH(&arena->searching, arena->searching - 1);
+    /* The ladder may have used up the spare structs; then the run goes back as the stream's free
+       memory. */
     if (result == GPUPOOL_OK && !gpi_tree_prepare(&arena->tree, 2)) {
         gpi_stitch_put(&arena->stitches, attempt.run, request->owner,
                        gpi_clock_issue(&arena->clocks, request->owner), 0);
@@ -11212,8 +11413,9 @@ static gpupool_result gpi_alloc_try(gpupool_arena *arena, gpi_request *request, 
 
 enum { GPI_BORROWS = 8 }; /* times that a request has other arenas give memory back */
 
-/* Whether other threads have memory in hand that they may yet put back; or tell the program of
-   some, and with it there may be enough. */
+/* Whether memory may come back without anybody's help: a thread has taken some and may return it,
+   or a thread is telling the program of some (on_map), and with that there might be enough. A
+   thread inside its own on_map must not wait for itself. The arena's lock is held. */
 static int gpi_alloc_is_coming(const gpupool_arena *arena, const gpi_request *request) {
     const gpi_ledger *ledger = &arena->ledger;
     if (arena->in_hand) return 1;
@@ -11221,7 +11423,9 @@ static int gpi_alloc_is_coming(const gpupool_arena *arena, const gpi_request *re
            request->bytes <= ledger->reserved.now - ledger->granted.now;
 }
 
-/* No lock is held. */
+/* The long way: ladder, other arenas, the caller's on_out_of_memory, the verdict; and again after
+   each that has changed something. Returns NULL with the error set. No lock is held. Waits for the
+   device or for events, unless request->no_wait. */
 static void *gpi_alloc_slow(gpupool_arena *arena, gpi_request *request) {
     gpi_siblings siblings;
     gpi_visit visit;
@@ -11232,10 +11436,12 @@ static void *gpi_alloc_slow(gpupool_arena *arena, gpi_request *request) {
     for (;;) {
         gpupool_result result = gpi_arena_enter_awake(arena, "gpupool_alloc", &visit);
         if (result != GPUPOOL_OK) break;
+        /* CUDA is asked with the arena's lock released; `growing` stays. */
         gpi_host_unlock(&arena->lock);
         request->capturing = gpi_driver_is_capturing(&arena->chunks.driver, request->by.stream);
         gpi_host_lock(&arena->lock);
         result = gpi_alloc_try(arena, request, &block);
+        /* Out of memory only for the moment: look again a little later. */
         if (result == GPUPOOL_E_OUT_OF_MEMORY && gpi_alloc_is_coming(arena, request)) {
             gpi_arena_leave(arena, &visit);
             gpi_host_idle(round++);
@@ -11247,12 +11453,16 @@ static void *gpi_alloc_slow(gpupool_arena *arena, gpi_request *request) {
             gpi_host_ok();
             return block;
         }
+        /* The device may be full of other arenas' idle memory. When they have nothing, or after
+           GPI_BORROWS rounds, the verdict is next. */
         if (borrows < GPI_BORROWS && gpi_sibling_exist(arena)) {
             gpi_lack lack = gpi_sibling_lack(arena, request);
             gpi_arena_leave(arena, &visit);
             borrows += gpi_sibling_borrow(&lack, &siblings) ? 1 : GPI_BORROWS;
             continue;
         }
+        /* on_out_of_memory may have freed memory in other arenas, so these are asked anew after
+           it. */
         borrows = 0;
         gpi_arena_unlock(arena);
         if (!gpi_alloc_give_up(arena, request, &siblings, &visit)) break;
@@ -11261,10 +11471,10 @@ static void *gpi_alloc_slow(gpupool_arena *arena, gpi_request *request) {
     return NULL;
 }
 
-/* Another stream's memory, at once: if its work has finished; or, where memory was short of late,
-   behind a wait on the device, for to wait while the arena may grow would hold the stream up for
-   nothing. Where there is a choice, streams are asked first whether they have finished. The lock is
-   held, and open while CUDA is called. */
+/* Takes another stream's run right away. If its work has finished, that is as good as own memory.
+   Behind a wait on the device only if memory was short of late: else the arena may still grow, and
+   the wait would hold up the stream for nothing. NULL: no run. The arena's lock is held, and
+   released while CUDA is called. Needs no spare structs on entry; on success three are ready. */
 static gpi_run *gpi_alloc_take_over(gpupool_arena *arena, gpi_request *request) {
     int is_short = arena->clocks.position < arena->short_until, choices = 0;
     gpi_run *run, *mine = NULL;
@@ -11272,16 +11482,21 @@ static gpi_run *gpi_alloc_take_over(gpupool_arena *arena, gpi_request *request) 
     run = gpi_ladder_find_of_some(arena, request, &choices);
     if (!run) return NULL;
     request->owner->refs++;
+    /* There is a choice of streams, and one of them may have finished: asking is cheaper than a
+       wait. */
     if (is_short && choices > 1) {
-        int more = gpi_arena_poll(arena, GPI_LOOKS); /* others may have taken the run meanwhile */
+        int more = gpi_arena_poll(arena, GPI_LOOKS);
         if (more && gpi_tree_prepare(&arena->tree, 3))
             mine = gpi_ladder_take_run(arena, request, GPI_TRIES);
+        /* Others may have taken the run while the lock was released. */
         run = mine ? NULL : gpi_ladder_find_of_some(arena, request, &choices);
     }
     if (run && gpi_tree_prepare(&arena->tree, 3))
         mine = gpi_ladder_take_over(arena, request, run,
                                     is_short ? GPI_BEHIND_A_WAIT : GPI_IF_FINISHED);
     request->owner->refs--;
+    /* The block becomes live next, which must not fail; the run goes back if the host has no
+       memory. */
     if (!mine || gpi_tree_prepare(&arena->tree, 3)) return mine;
     gpi_stitch_put(&arena->stitches, mine, request->owner,
                    gpi_clock_issue(&arena->clocks, request->owner), 0);
@@ -11290,18 +11505,21 @@ static gpi_run *gpi_alloc_take_over(gpupool_arena *arena, gpi_request *request) 
 
 /* -- a request -- */
 
-/* GPUPOOL_STREAM_CHECK: without an answer memory might be handed out whose work is not done. */
+/* Reports that CUDA does not tell a stream's id (GPUPOOL_STREAM_CHECK). Without the id, memory
+   might be handed out whose work is not done, so the call fails. Never E_OUT_OF_MEMORY, which
+   promises a verdict. */
 static gpupool_result gpi_alloc_unknown_stream(gpupool_arena *arena, CUresult error) {
     gpupool_result result = gpi_arena_outlived(arena, "GPUPOOL_STREAM_CHECK");
     if (result != GPUPOOL_OK) return result;
     result = gpi_host_fail(GPUPOOL_E_CUDA, "GPUPOOL_STREAM_CHECK: CUDA does not tell which stream "
                            "this is: %s", gpi_driver_name(&arena->chunks.driver, error));
     gpi_thread.cuda_error = (int)error;
-    return result; /* never E_OUT_OF_MEMORY, which would have a verdict */
+    return result;
 }
 
-/* The handle is another stream's than the one whose key it has, or nobody's yet: it is made known
-   anew. No lock is held. */
+/* Makes the stream of a call known: nobody has its key yet, or the struct that has the key is
+   another stream's, destroyed since. The old stream's cache is emptied and its struct loses the
+   key; its memory stays pending until its clock passes. No lock is held. */
 static gpupool_result gpi_alloc_renew_stream(gpupool_arena *arena, const gpi_caller *call) {
     cudaStream_t stream = call->stream;
     uintptr_t key = call->key;
@@ -11315,17 +11533,20 @@ static gpupool_result gpi_alloc_renew_stream(gpupool_arena *arena, const gpi_cal
         gpi_arena_drain(arena, owner);
         gpi_clock_unname(&arena->clocks, owner);
     }
+    /* Another thread may have made the stream known in the meantime: then that struct is used. */
     now = gpi_arena_owner(arena, key, identity);
     gpi_arena_unlock(arena);
     if (owner) gpi_host_unlock(&owner->cache.lock);
     return now ? GPUPOOL_OK : gpi_host_no_memory();
 }
 
-/* The stream of a call, with its lock held. `known`: who had the key a moment ago. NULL with a
-   result. */
+/* Returns the struct of a call's stream with its lock held. owner: the struct that had the key a
+   moment ago, or NULL. NULL: failed, and the error is set. No lock is held on entry. */
 GPI_HOT gpi_stream *gpi_alloc_lock_stream(gpupool_arena *arena, gpi_stream *owner,
                                           const gpi_caller *call) {
-    int asked = 0; /* who has the key since is this stream: it cannot go during the call */
+    /* After a renewal CUDA need not be asked again: the stream cannot be destroyed during a call
+       that names it, so whoever has the key from then on is this stream. */
+    int asked = 0;
     for (;; asked = 1) {
         if (owner) {
             gpi_host_lock(&owner->cache.lock);
@@ -11339,6 +11560,7 @@ GPI_HOT gpi_stream *gpi_alloc_lock_stream(gpupool_arena *arena, gpi_stream *owne
     }
 }
 
+/* Counts and reports a request of an impossible size or alignment. No lock is held. */
 static void gpi_alloc_refuse(gpupool_arena *arena, const gpi_request *request, const char *call,
                              uint64_t alignment) {
     gpi_alloc_count_failure(arena);
@@ -11351,8 +11573,9 @@ static void gpi_alloc_refuse(gpupool_arena *arena, const gpi_request *request, c
 }
 
 #if GPUPOOL_SITES
-/* Of a block from the request's cache, whose lock is held: no other thread changes what it notes
-   there. In loops it is mostly the same line that has the block again. */
+/* The site (line of source and stream) of a block from the request's cache, whose lock is held. In
+   a loop the same line mostly gets the same block again, so the block's old site is tried first.
+   Takes the arena's lock only where the site is new. */
 static gpi_site *gpi_alloc_site(gpupool_arena *arena, const gpi_request *request,
                                 const gpi_run *run) {
     gpi_site *site = run->site;
@@ -11363,6 +11586,7 @@ static gpi_site *gpi_alloc_site(gpupool_arena *arena, const gpi_request *request
     if (site) return site;
     gpi_host_lock(&arena->lock);
     site = gpi_ledger_site(&arena->ledger, origin, key);
+    /* The host has no memory for a new site: the cache's own spare one stands in. */
     if (site == &arena->ledger.unknown)
         site = gpi_ledger_adopt(&arena->ledger, &request->owner->cache.unknown, key);
     gpi_host_unlock(&arena->lock);
@@ -11370,45 +11594,53 @@ static gpi_site *gpi_alloc_site(gpupool_arena *arena, const gpi_request *request
 }
 #endif
 
-/* Whether a stream has nothing in its cache, so that calls need not lock it. Nothing gets in
-   without the arena's lock. */
+/* Whether the stream's cache has no block, in or out, so that the arena's lock alone will do. A
+   block can only get into the cache under the arena's lock. No lock is held: callers look at the
+   key again. */
 GPI_HOT int gpi_alloc_is_uncached(const gpupool_arena *arena, gpi_stream *owner,
                                   cudaStream_t stream) {
     return owner && GPI_READ(&owner->cache.used) == 0 &&
            gpi_clock_is_same(&arena->clocks, owner, stream);
 }
 
-/* The arena's lock, in the hot paths. A thread that waits for it too long wants its stream's cache
-   to be crowded. */
+/* Takes the arena's lock on a hot path, and keeps count in the stream's cache of how long that
+   took. A thread that waits too long makes its cache end its rest; gpi_block_free_to_cache then
+   makes the cache crowded, so that the thread needs the arena's lock less often. */
 GPI_HOT void gpi_alloc_lock(gpupool_arena *arena, gpi_cache *cache) {
     unsigned pauses = gpi_host_lock(&arena->lock);
     if (pauses == 0) {
         if (cache->waits) cache->waits--;
         return;
     }
+    /* 64 a pause against 1 for each lock that was free: one pause in 64 calls keeps the count
+       level. */
     cache->waits += 64 * pauses;
     cache->waits = (uint32_t)gpi_ground_min(cache->waits, 2 * GPI_CACHE_WAITS);
     if (cache->waits >= GPI_CACHE_WAITS) cache->rest = 0;
 }
 
-/* How much free memory a stream's cache may keep from merging: a 256th of what is reserved. For
-   small blocks more where it is crowded, but all streams together an 8th. */
+/* How many units of free memory a stream's cache may keep from joining: 1/256 of what is reserved.
+   For a crowded cache more, but all streams' caches together at most an eighth; at least 1 MiB. */
 static uint64_t gpi_alloc_cache_units(const gpupool_arena *arena, int crowded) {
     uint64_t share = crowded ? gpi_ground_min(arena->clocks.stream_count * 8, 256) : 256;
     return gpi_ground_max(arena->ledger.reserved.now / share, 1u << 20) / GPUPOOL_UNIT_BYTES;
 }
 
-/* Evicts until so many units more may be free in the stream's cache; both locks are held. */
+/* Evicts free blocks until the cache can take so many units more. The stream's lock and the arena's
+   are held. */
 static void gpi_alloc_bound_cache(gpupool_arena *arena, gpi_stream *owner, uint64_t units) {
     gpi_cache *cache = &owner->cache;
     cache->most_units = gpi_alloc_cache_units(arena, cache->crowded);
     if (cache->free_units + units <= cache->most_units) return;
-    if (cache->crowded) units += cache->most_units / 4; /* not to come back for this soon */
+    /* A crowded cache makes more room at once, since it comes here for the arena's lock. */
+    if (cache->crowded) units += cache->most_units / 4;
     while (cache->free_units + units > cache->most_units)
         gpi_arena_put_evicted(arena, owner, gpi_cache_evict_free(cache));
 }
 
-/* Whether a block of its stream's could join the stream's cache, if that is open. */
+/* Whether a live block of the stream may join the stream's cache: an untagged, unstitched block of
+   at most 64 KiB, while no thread searches for memory and memory is not short. Uses must be NULL.
+   The arena's lock is held. */
 static int gpi_alloc_is_cacheable(const gpupool_arena *arena, const gpi_stream *owner,
                                   const gpi_run *run) {
     uint64_t most = gpi_alloc_cache_units(arena, 0);
@@ -11418,7 +11650,8 @@ static int gpi_alloc_is_cacheable(const gpupool_arena *arena, const gpi_stream *
            !gpi_arena_takes_finished(arena, owner);
 }
 
-/* A live block is the cache's from now on; both locks are held. */
+/* Puts a live block into the stream's cache, as free or as handed out. Makes room first: widens a
+   crowded cache, or evicts. Both locks are held. */
 static void gpi_alloc_admit(gpupool_arena *arena, gpi_stream *owner, gpi_run *run,
                             gpi_slot_state state) {
     gpi_cache *cache = &owner->cache;
@@ -11431,14 +11664,16 @@ static void gpi_alloc_admit(gpupool_arena *arena, gpi_stream *owner, gpi_run *ru
     run->by.stream = owner->handle;
 }
 
-/* From the tree: under the arena's lock, and the stream's if `cached`. */
+/* Takes a run for the request from free lists and idle stitches; NULL: none fits. The arena's lock
+   is held, and the stream's too if `cached`: then the stream's cache may be emptied for the
+   request. */
 static gpi_run *gpi_alloc_from_tree(gpupool_arena *arena, gpi_request *request, int cached) {
     gpi_stream *owner = request->owner;
     gpi_run *run;
     if (cached) {
         gpi_cache_fold(&owner->cache, &arena->ledger);
-        /* what the cache keeps from merging may be just what a large request lacks: this is worth
-           one per cent of memory on recorded training runs */
+        /* Blocks in the cache keep their neighbours from joining, and a large request may need just
+           those. Emptying the cache saves 1% of memory on recorded training runs. */
         if (request->units > GPI_CACHE_UNITS && !owner->cache.crowded)
             gpi_arena_drain(arena, owner);
     }
@@ -11451,7 +11686,9 @@ static gpi_run *gpi_alloc_from_tree(gpupool_arena *arena, gpi_request *request, 
     return run ? run : gpi_ladder_take_run(arena, request, GPI_TRIES_SLOW);
 }
 
-/* The cache has no block of this size. `cached`: the stream's lock is held, and not on return. */
+/* Gets a block that the cache does not have: from the tree, then from another stream, then by the
+   long way. `cached`: the stream's lock is held on entry, else no lock is; on return none is held.
+   NULL: the error is set. */
 GPI_HOT void *gpi_alloc_take(gpupool_arena *arena, gpi_request *request, int cached) {
     gpi_stream *owner = request->owner;
     gpi_run *run = NULL;
@@ -11461,12 +11698,17 @@ GPI_HOT void *gpi_alloc_take(gpupool_arena *arena, gpi_request *request, int cac
     gpi_alloc_lock(arena, &owner->cache);
     ready = gpi_tree_is_ready(&arena->tree, 3) || gpi_tree_prepare(&arena->tree, 3);
     if (owner->capture) ready &= gpi_alloc_prepare_use(arena, owner, &use);
+    /* Another thread may have renamed the stream before the lock was taken; the long way finds it
+       anew. */
     if (ready && owner->key == request->by.key && gpi_chunk_is(&arena->chunks, GPI_FROM_POOL))
         run = gpi_alloc_from_tree(arena, request, cached);
     if (run) block = gpi_alloc_make_live(arena, run, use, request);
+    /* A crowded cache keeps track of blocks from their first use on, so that their free needs no
+       tree. */
     if (block && cached && owner->cache.crowded && run->units <= GPI_SMALL_UNITS &&
         request->align_units == 1 && gpi_alloc_is_cacheable(arena, owner, run))
         gpi_alloc_admit(arena, owner, run, GPI_SLOT_OUT);
+    /* Before CUDA is called: no other call of the stream waits for that. */
     if (cached) gpi_host_unlock(&owner->cache.lock);
     if (!run && ready && owner->key == request->by.key && arena->clocks.busy) {
         run = gpi_alloc_take_over(arena, request);
@@ -11478,11 +11720,12 @@ GPI_HOT void *gpi_alloc_take(gpupool_arena *arena, gpi_request *request, int cac
     if (!ready) gpi_host_no_memory();
     if (run || !ready) return block;
     block = gpi_alloc_slow(arena, request);
+    /* The arena's reserved bytes may have passed a soft limit. */
     if (GPI_READ(&arena->is_untold)) gpi_tag_tell(arena);
     return block;
 }
 
-/* Whether the request is a legal one; else the mistake is told. */
+/* Fills in the request's units and checks size and alignment; 0: the error is set. */
 static int gpi_alloc_is_legal(gpupool_arena *arena, gpi_request *request, const char *call,
                               uint64_t alignment) {
     request->units = gpi_verdict_units(request->bytes);
@@ -11493,7 +11736,8 @@ static int gpi_alloc_is_legal(gpupool_arena *arena, gpi_request *request, const 
     return 0;
 }
 
-/* `request` has bytes, stream, key and origin. */
+/* Gets a block; NULL: the error is set. call: the public call's name, for errors. bytes, by,
+   origin, owners, capturing and no_wait of the request are set. No lock is held. */
 static void *gpi_alloc_get(gpupool_arena *arena, const char *call, gpi_request *request,
                            uint64_t alignment) {
     gpi_slot *slot = NULL;
@@ -11501,6 +11745,7 @@ static void *gpi_alloc_get(gpupool_arena *arena, const char *call, gpi_request *
     if (gpi_arena_begin(arena, call) != GPUPOOL_OK) return NULL;
     if (!gpi_alloc_is_legal(arena, request, call, alignment)) return NULL;
     request->owner = gpi_clock_find(&arena->clocks, request->by.key);
+    /* Without a cache, one lock instead of two. */
     if (gpi_alloc_is_uncached(arena, request->owner, request->by.stream))
         return gpi_alloc_take(arena, request, 0);
     request->owner = gpi_alloc_lock_stream(arena, request->owner, &request->by);
@@ -11508,6 +11753,7 @@ static void *gpi_alloc_get(gpupool_arena *arena, const char *call, gpi_request *
         gpi_alloc_count_failure(arena);
         return NULL;
     }
+    /* Caches know sizes only. */
     if (request->align_units == 1)
         slot = gpi_cache_take(&request->owner->cache, request->units, request->bytes);
     if (!slot) return gpi_alloc_take(arena, request, 1);
