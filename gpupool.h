@@ -11049,15 +11049,15 @@ static void gpi_verdict_end(gpi_scene *scene) { GPUPOOL_FREE(scene->runs); }
 
 /* == SIBLING ==================================================================================
    The other arenas of the process on the same device: asks them to give back idle chunks when the
-   device is full, and tells verdicts how much they hold. Idle memory there is as good as free memory
-   of the device. uses: VERDICT and above
+   device is full, and tells verdicts how much they hold. Their idle chunks are as good as free
+   device memory. uses: VERDICT and above
 
        gpi_process.arenas -> arena -> arena -> arena        asked one after the other, each with its
                              (self)   visitors 1            own locks; `visitors` keeps it alive
 
-   Locks: a function of this section is called with no lock held. gpi_process.lock is released while
-   an arena is asked, so no thread ever holds locks of two arenas. A thread that is in an arena's
-   list walk is counted in `visitors`, and gpupool_arena_destroy waits until that is 0. */
+   Locks: siblings are asked with no lock held, and gpi_process.lock is released while one of them
+   is asked: so this section never holds the locks of two arenas. Meanwhile the thread is counted in
+   the sibling's `visitors`, and gpupool_arena_destroy waits until that is 0. */
 
 typedef enum gpi_sibling_ask {
     GPI_SIBLING_LOOK,        /* read reserved bytes only */
@@ -11172,7 +11172,7 @@ static void gpi_sibling_ask_one(gpupool_arena *other, const gpi_lack *lack,
 }
 
 /* Whether the process has another arena on this device. Cheap, for the common case that it has
-   none. */
+   none. May be called with an arena's locks held: gpi_process.lock comes last. */
 static int gpi_sibling_exist(const gpupool_arena *arena) {
     const gpupool_arena *other;
     int found = 0;
@@ -11357,13 +11357,14 @@ static void gpi_alloc_count_failure(gpupool_arena *arena) {
 
 /* Gives the verdict on a request, and offers it to the caller's on_out_of_memory. Returns 1 if that
    function wants the request tried again; else 0, with the error set. `growing` is held on entry,
-   and no lock on return. The context of the visit is left. */
+   and no lock on return; the thread's context is restored from visit. */
 static int gpi_alloc_give_up(gpupool_arena *arena, const gpi_request *request,
                              const gpi_siblings *siblings, const gpi_visit *visit) {
     gpupool_verdict verdict;
     gpi_scene scene;
     gpi_host_lock(&arena->lock);
-    /* The ladder has just asked every stream: earlier looks are forgotten, no new one is needed. */
+    /* The ladder has just polled every stream, so the snapshot needs no look at them; looks of
+       earlier verdicts end here. */
     gpi_clock_start_look(&arena->clocks);
     gpi_host_unlock(&arena->lock);
     gpi_verdict_begin(arena, request, siblings, &verdict, &scene);
@@ -11461,8 +11462,7 @@ static void *gpi_alloc_slow(gpupool_arena *arena, gpi_request *request) {
             borrows += gpi_sibling_borrow(&lack, &siblings) ? 1 : GPI_BORROWS;
             continue;
         }
-        /* on_out_of_memory may have freed memory in other arenas, so these are asked anew after
-           it. */
+        /* If on_out_of_memory wants another try, the other arenas are asked anew. */
         borrows = 0;
         gpi_arena_unlock(arena);
         if (!gpi_alloc_give_up(arena, request, &siblings, &visit)) break;
@@ -11477,7 +11477,7 @@ static void *gpi_alloc_slow(gpupool_arena *arena, gpi_request *request) {
    released while CUDA is called. Needs no spare structs on entry; on success three are ready. */
 static gpi_run *gpi_alloc_take_over(gpupool_arena *arena, gpi_request *request) {
     int is_short = arena->clocks.position < arena->short_until, choices = 0;
-    gpi_run *run, *mine = NULL;
+    gpi_run *run, *taken = NULL;
     if (!gpi_ladder_may_follow(arena, request)) return NULL;
     run = gpi_ladder_find_of_some(arena, request, &choices);
     if (!run) return NULL;
@@ -11487,18 +11487,18 @@ static gpi_run *gpi_alloc_take_over(gpupool_arena *arena, gpi_request *request) 
     if (is_short && choices > 1) {
         int more = gpi_arena_poll(arena, GPI_LOOKS);
         if (more && gpi_tree_prepare(&arena->tree, 3))
-            mine = gpi_ladder_take_run(arena, request, GPI_TRIES);
+            taken = gpi_ladder_take_run(arena, request, GPI_TRIES);
         /* Others may have taken the run while the lock was released. */
-        run = mine ? NULL : gpi_ladder_find_of_some(arena, request, &choices);
+        run = taken ? NULL : gpi_ladder_find_of_some(arena, request, &choices);
     }
     if (run && gpi_tree_prepare(&arena->tree, 3))
-        mine = gpi_ladder_take_over(arena, request, run,
+        taken = gpi_ladder_take_over(arena, request, run,
                                     is_short ? GPI_BEHIND_A_WAIT : GPI_IF_FINISHED);
     request->owner->refs--;
     /* The block becomes live next, which must not fail; the run goes back if the host has no
        memory. */
-    if (!mine || gpi_tree_prepare(&arena->tree, 3)) return mine;
-    gpi_stitch_put(&arena->stitches, mine, request->owner,
+    if (!taken || gpi_tree_prepare(&arena->tree, 3)) return taken;
+    gpi_stitch_put(&arena->stitches, taken, request->owner,
                    gpi_clock_issue(&arena->clocks, request->owner), 0);
     return NULL;
 }
@@ -11639,8 +11639,8 @@ static void gpi_alloc_bound_cache(gpupool_arena *arena, gpi_stream *owner, uint6
 }
 
 /* Whether a live block of the stream may join the stream's cache: an untagged, unstitched block of
-   at most 64 KiB, while no thread searches for memory and memory is not short. Uses must be NULL.
-   The arena's lock is held. */
+   at most 64 KiB and a quarter of what the cache may keep, while no thread searches for memory and
+   memory is not short. The arena's lock is held. */
 static int gpi_alloc_is_cacheable(const gpupool_arena *arena, const gpi_stream *owner,
                                   const gpi_run *run) {
     uint64_t most = gpi_alloc_cache_units(arena, 0);
@@ -11774,11 +11774,30 @@ static void *gpi_alloc_get(gpupool_arena *arena, const char *call, gpi_request *
 }
 
 /* == BLOCK ====================================================================================
-   X */
+   From a pointer to its block, and back to free memory: finds out what a pointer is, frees blocks,
+   and records the events by which other streams may get the memory. uses: ALLOC and above
+
+       gpi_block_return --> the stream's cache has the block:     the cache keeps it, live in the
+           |                                                      tree, for the next request
+           |--> the tree has it, and the cache would take it:     gpi_block_free_to_cache
+           |--> the tree has it:                                  gpi_block_free: the stream's free
+           |                                                      list; or, with uses, waiting
+           v
+       gpi_block_free_slow: another stream's cache has it, or the pointer is a mistake
+
+   1  a mistaken pointer changes nothing and gets an error: NOT_OURS, INSIDE or DOUBLE_FREE
+   2  gpi_block_enter returns with the locks under which the block cannot go: the arena's, and that
+      of the cache which has the block
+
+   Locks: a stream's lock before the arena's. Events are recorded with the arena's lock released.
+
+   Read first: gpi_block_return, gpi_block_free, gpi_block_add_uses, gpi_block_enter,
+   gpi_block_is_due. */
 
 /* -- a pointer -- */
 
-/* The run of a MAPPED arena that an address is in; NULL where nothing is mapped. */
+/* The run of a MAPPED arena that contains a unit: of a chunk's home, or the body of a stitch. NULL:
+   nothing is mapped there. Walks the stitches, which only mistakes and questions pay for. */
 static const gpi_run *gpi_block_run_at(const gpupool_arena *arena, uint64_t unit) {
     const gpi_stitch *stitch = arena->stitches.oldest;
     if (unit < arena->chunks.stitch_unit)
@@ -11787,7 +11806,8 @@ static const gpi_run *gpi_block_run_at(const gpupool_arena *arena, uint64_t unit
     return stitch ? stitch->body : NULL;
 }
 
-/* The run that an address of the arena's memory is in; NULL where nothing is mapped. */
+/* The run that contains a unit of the arena's memory, for any source; NULL: nothing is mapped
+   there. gpi_chunk_owns holds for the unit. The arena's lock is held. */
 static const gpi_run *gpi_block_around(const gpupool_arena *arena, uint64_t unit) {
     const gpi_chunk *chunk = arena->chunks.first;
     const gpi_run *run;
@@ -11797,8 +11817,8 @@ static const gpi_run *gpi_block_around(const gpupool_arena *arena, uint64_t unit
     return run;
 }
 
-/* What a pointer that starts no live block is. Only mistakes pay for it. The lock is held; is_free:
-   its run is free in a cache. */
+/* Reports what a pointer is that starts no live block. is_free: the block is live in the tree but
+   free in a cache. The arena's lock is held. */
 static gpupool_result gpi_block_mistake(const gpupool_arena *arena, const char *call,
                                         const void *block, int is_free) {
     uint64_t unit = (uint64_t)(uintptr_t)block / GPUPOOL_UNIT_BYTES;
@@ -11816,15 +11836,16 @@ static gpupool_result gpi_block_mistake(const gpupool_arena *arena, const char *
                          "handed out", call, block);
 }
 
-/* The cache that has the block at, or around, a unit; NULL: none has. The lock is held. */
+/* The cache that has the block at, or around, a unit; NULL: none. The arena's lock is held. */
 static gpi_cache *gpi_block_cache_of(const gpupool_arena *arena, uint64_t unit) {
     const gpi_run *run = gpi_tree_live(&arena->tree, unit);
     if (!run && gpi_chunk_owns(&arena->chunks, unit)) run = gpi_block_around(arena, unit);
     return run && run->list == GPI_LIST_CACHED ? (gpi_cache *)run->of.uses : NULL;
 }
 
-/* The live run of a block, with the arena's lock held, and that of the cache which has it (*cache,
-   or NULL); NULL, the mistake told and no lock held, if it is none. */
+/* Finds a live block by its pointer. Returns its run with the arena's lock held, and that of the
+   cache which has the block, if one has (*cache, else NULL). NULL: a mistake, whose error is set;
+   no lock is held. call: the public call's name, for errors. No lock is held on entry. */
 static gpi_run *gpi_block_enter(gpupool_arena *arena, const char *call, const void *block,
                                 gpi_cache **cache) {
     uint64_t unit = (uint64_t)(uintptr_t)block / GPUPOOL_UNIT_BYTES;
@@ -11834,14 +11855,17 @@ static gpi_run *gpi_block_enter(gpupool_arena *arena, const char *call, const vo
         gpi_host_lock(&arena->lock);
         *cache = gpi_block_cache_of(arena, unit);
         if (!*cache) break;
+        /* The cache's lock comes before the arena's. So: learn which cache, take both locks in
+           their order, and see whether that cache still has the block. */
         gpi_host_unlock(&arena->lock);
         gpi_host_lock(&(*cache)->lock);
         gpi_host_lock(&arena->lock);
         if (*cache == gpi_block_cache_of(arena, unit)) break;
-        gpi_host_unlock(&arena->lock); /* another cache has it by now, or none */
+        gpi_host_unlock(&arena->lock);
         gpi_host_unlock(&(*cache)->lock);
     }
     run = gpi_tree_live(&arena->tree, unit);
+    /* The tree says only that the block is in a cache; the cache says whether it is handed out. */
     is_free = *cache && !gpi_cache_asked_around(*cache, run ? run->unit : unit);
     if (run && !is_free && (uintptr_t)block % GPUPOOL_UNIT_BYTES == 0) return run;
     gpi_block_mistake(arena, call, block, is_free);
@@ -11850,6 +11874,7 @@ static gpi_run *gpi_block_enter(gpupool_arena *arena, const char *call, const vo
     return NULL;
 }
 
+/* Releases the locks of gpi_block_enter. */
 static void gpi_block_leave(gpupool_arena *arena, gpi_cache *cache) {
     gpi_arena_unlock(arena);
     if (cache) gpi_host_unlock(&cache->lock);
@@ -11858,15 +11883,18 @@ static void gpi_block_leave(gpupool_arena *arena, gpi_cache *cache) {
 /* -- a block is freed -- */
 
 #if GPUPOOL_NVTX
+/* Tells a tool that watches memory accesses (NVTX) that a block is gone. */
 static void gpi_block_tell_tool(const gpi_run *run) {
     if (run->heap)
         gpi_driver_tell_block_gone((const void *)(uintptr_t)(run->unit * GPUPOOL_UNIT_BYTES));
 }
 #endif
 
-/* With several streams about, a stream's frees get a mark now and then while the stream is known to
-   be alive, so that others can have the memory: every 64th, or when they add up to a 1024th of what
-   is reserved; each, where memory was short of late, or where none can be had before. */
+/* Whether a free should record an event on its stream, so that other streams can have the memory.
+   An event is recorded only by a call that names the stream, so it must be now. With several
+   streams about: at every 64th free, or once the frees add up to 1/1024 of what is reserved; at
+   each free while memory is short; and at each free for all streams or in a pinned arena, whose
+   memory nobody can take before an event. */
 GPI_HOT int gpi_block_is_due(const gpupool_arena *arena, const gpi_stream *owner) {
     uint64_t share = gpi_ground_max(arena->ledger.reserved.now / 1024, 1u << 20);
     if (!gpi_arena_takes_finished(arena, owner)) {
@@ -11878,12 +11906,15 @@ GPI_HOT int gpi_block_is_due(const gpupool_arena *arena, const gpi_stream *owner
     return owner->frees && !owner->capture;
 }
 
+/* Takes a freed block off its tag's budget. The arena's lock is held. */
 static void gpi_block_untag(gpupool_arena *arena, const gpi_run *run) {
     if (gpi_ledger_untag(&arena->ledger, gpi_tree_tag(run), run->units * GPUPOOL_UNIT_BYTES))
+        /* The tag has come under its soft limit: the program is told later, with no lock held. */
         GPI_PUBLISH(&arena->is_untold, 1);
 }
 
-/* Of a live run, before it is laid down. */
+/* Counts a block as freed, in the ledger, its tag, its site and the trace. The run is still live.
+   The arena's lock is held. */
 GPI_HOT void gpi_block_count_free(gpupool_arena *arena, const gpi_run *run, cudaStream_t stream) {
     uint64_t bytes = gpi_arena_requested(run);
     if (gpi_tree_tag(run)) gpi_block_untag(arena, run);
@@ -11897,33 +11928,40 @@ GPI_HOT void gpi_block_count_free(gpupool_arena *arena, const gpi_run *run, cuda
 #endif
 }
 
-/* What a block with uses, or freed in a scope, has to wait for: those uses, and the work of the
-   stream that frees it. What a graph was handed, and frees itself, it may have again at once: then
-   no use is left. 0: the host has no memory. */
+/* Collects the uses that a freed block has to wait for: recorded uses of other streams that have
+   not passed, and the work of the freeing stream. No use is left if the freeing stream alone
+   decides: then its free list will do. Returns 0 if the host has no memory. The arena's lock is
+   held. */
 static int gpi_block_add_uses(gpupool_arena *arena, gpi_run *run, gpi_stream *owner) {
     gpi_clocks *clocks = &arena->clocks;
     gpi_use *keeping = gpi_clock_keeping(run);
     if (owner == clocks->all && !keeping && !*gpi_clock_sleeper(run))
-        /* marks over all streams cover every use */
+        /* An event over all streams covers every use. */
         gpi_clock_drop_uses(clocks, run);
     else
         gpi_clock_drop_passed(clocks, run);
+    /* A graph may have again at once what it was given and frees itself: its replays repeat that
+       order. */
     if (keeping && keeping->stream == owner && run->of.uses == keeping && !keeping->next) {
         gpi_clock_drop_uses(clocks, run);
         return 1;
     }
     if (!run->of.uses && !owner->capture) return 1;
+    /* A use by a graph never passes before the release (UINT64_MAX). */
     return gpi_clock_use(clocks, run, owner,
                          owner->capture ? UINT64_MAX : gpi_clock_issue(clocks, owner));
 }
 
-/* Whether another process may have the block. */
+/* Whether another process may have the block's chunk open. A stitched block is never exported. The
+   arena's lock is held. */
 static int gpi_block_is_exported(const gpupool_arena *arena, const gpi_run *run) {
     const gpi_chunk *chunk = (const gpi_chunk *)gpi_tree_owner(&arena->tree, run->unit);
     return !gpi_stitch_is(&arena->stitches, run) && chunk->exports;
 }
 
-/* Frees the live block that the link leads to, and no cache has; the arena's lock is held. */
+/* Frees a live block that no cache has: into the stream's free list, or to the waiting blocks if it
+   has uses. link: leads to the run in the tree's index. E_IN_USE: the block is exported.
+   E_HOST_MEMORY: the block stays live. The arena's lock is held. */
 GPI_HOT gpupool_result gpi_block_free(gpupool_arena *arena, gpi_run **link, gpi_stream *owner,
                                       cudaStream_t stream) {
     gpi_run *run = *link;
@@ -11938,23 +11976,25 @@ GPI_HOT gpupool_result gpi_block_free(gpupool_arena *arena, gpi_run **link, gpi_
     if (run->of.uses) {
         run->list = GPI_LIST_WAITING;
         gpi_arena_wait_for_uses(arena, run);
-        owner->frees += 64; /* the next mark is due */
+        owner->frees += 64; /* so that gpi_block_is_due records an event now */
     } else {
         gpi_arena_put(arena, owner, run);
     }
     return GPUPOOL_OK;
 }
 
-/* The same for a block of a stream whose cache's lock is held, too: it may join the cache. */
+/* As gpi_block_free, with the stream's lock held too: the block may join the stream's cache. */
 static gpupool_result gpi_block_free_to_cache(gpupool_arena *arena, gpi_run **link,
                                               gpi_stream *owner, cudaStream_t stream) {
     gpi_cache *cache = &owner->cache;
     gpi_run *run = *link;
     gpupool_result result = GPUPOOL_OK;
-    gpi_cache_fold(cache, &arena->ledger); /* first, or peaks would be reckoned from after this */
+    /* Before the free is counted, so that the ledger's peaks contain what the cache has counted. */
+    gpi_cache_fold(cache, &arena->ledger);
     if (run->of.uses || owner->capture) {
         result = gpi_block_free(arena, link, owner, stream);
     } else {
+        /* The thread has waited for the arena's lock too often: let the cache take more blocks. */
         cache->crowded |= cache->waits >= GPI_CACHE_WAITS;
         if (gpi_alloc_is_cacheable(arena, owner, run) && gpi_cache_is_open(cache)) {
             gpi_block_count_free(arena, run, stream);
@@ -11962,32 +12002,36 @@ static gpupool_result gpi_block_free_to_cache(gpupool_arena *arena, gpi_run **li
         } else {
             result = gpi_block_free(arena, link, owner, stream);
         }
+        /* A cache that rests keeps no blocks, so that calls need not look into it. */
         if (cache->rest) gpi_arena_drain(arena, owner);
     }
     gpi_cache_fold(cache, &arena->ledger);
     return result;
 }
 
+/* Records an event on the freeing stream. Where memory is short, and for all streams, whatever it
+   costs; else only if an event is to spare. The arena's lock is held, and released while CUDA is
+   called; refs keeps the stream. */
 static void gpi_block_record(gpupool_arena *arena, gpi_stream *owner, cudaStream_t stream) {
     owner->refs++;
     if (owner == arena->clocks.all || arena->clocks.position <= arena->short_until)
         gpi_clock_record(&arena->clocks, owner, stream);
     else
         gpi_clock_record_in_passing(&arena->clocks, owner, stream);
-    owner->frees = 0; /* not asked for again soon where it could not be had */
+    /* Also where no event could be had, so that the next frees do not ask again at once. */
+    owner->frees = 0;
     owner->freed_units = 0;
     owner->refs--;
 }
 
-/* The end of a free: the stream's mark, if one is due. The arena's lock is held, and no longer on
-   return. */
+/* Ends a free: records an event if one is due, and releases the arena's lock. */
 GPI_HOT void gpi_block_end_free(gpupool_arena *arena, gpi_stream *owner, cudaStream_t stream) {
     if (gpi_block_is_due(arena, owner)) gpi_block_record(arena, owner, stream);
     gpi_arena_unlock(arena);
 }
 
-/* A pointer that its stream's cache and the tree do not simply find: another cache has the block,
-   or it is a mistake. No lock is held. */
+/* Frees a block that neither the stream's cache nor the tree alone can: another stream's cache has
+   it, or the pointer is a mistake. No lock is held. */
 static gpupool_result gpi_block_free_slow(gpupool_arena *arena, void *block,
                                           const gpi_caller *call) {
     gpupool_result result;
@@ -12000,6 +12044,7 @@ static gpupool_result gpi_block_free_slow(gpupool_arena *arena, void *block,
         gpi_block_leave(arena, cache);
         return gpi_host_no_memory();
     }
+    /* The block leaves the other cache, and is then freed as any live block, on this stream. */
     if (cache && run->list == GPI_LIST_CACHED) {
         gpi_cache_release(cache, run->unit);
         gpi_cache_fold(cache, &arena->ledger);
@@ -12012,8 +12057,9 @@ static gpupool_result gpi_block_free_slow(gpupool_arena *arena, void *block,
     return result;
 }
 
-/* BYPASS: the block was a chunk of its own, which goes back to CUDA at once; where CUDA refuses it
-   the arena keeps it, and tries again. */
+/* BYPASS: frees a block, which is a chunk of its own, by giving the chunk back to CUDA at once. If
+   CUDA refuses, the arena keeps the chunk and tries again later. No lock is held. CUDA waits for
+   the device. */
 static gpupool_result gpi_block_free_chunk(gpupool_arena *arena, void *block,
                                            const gpi_caller *call) {
     gpupool_result result;
@@ -12031,33 +12077,37 @@ static gpupool_result gpi_block_free_chunk(gpupool_arena *arena, void *block,
         gpi_arena_leave(arena, &visit);
         return result;
     }
+    /* In a scope the graph keeps the block until the release. */
     owner = gpi_arena_owner_again(arena, call);
     if (!owner || (owner->capture && !gpi_clock_keeping(run) &&
                    !gpi_clock_use(&arena->clocks, run, owner, UINT64_MAX))) {
         gpi_arena_leave(arena, &visit);
         return gpi_host_no_memory();
     }
-    if (!gpi_clock_keeping(run)) gpi_clock_drop_uses(&arena->clocks, run); /* CUDA waits for them */
+    /* cudaFree waits for all work, so other uses need no wait. */
+    if (!gpi_clock_keeping(run)) gpi_clock_drop_uses(&arena->clocks, run);
     gpi_block_count_free(arena, run, call->stream);
     gpi_tree_lay_down(&arena->tree, run);
     if (run->of.uses) {
         run->list = GPI_LIST_WAITING;
         gpi_arena_wait_for_uses(arena, run);
     } else {
-        gpi_stitch_put(&arena->stitches, run, NULL, 0, 0); /* one with what alignment left over */
+        /* The run joins what alignment has left over of its chunk, which is then idle. */
+        gpi_stitch_put(&arena->stitches, run, NULL, 0, 0);
         gpi_stitch_trim(&arena->stitches, 0);
     }
     gpi_arena_leave(arena, &visit);
     return gpi_host_ok();
 }
 
-/* More came back to a cache than it may keep, since others joined it meanwhile. The stream's lock
-   is held. */
+/* Evicts what the stream's cache has beyond its bound: the bound sinks when further streams come.
+   The stream's lock is held on entry, and no lock on return. */
 static void gpi_block_shrink_cache(gpupool_arena *arena, gpi_stream *owner, cudaStream_t stream) {
     gpi_host_lock(&arena->lock);
     gpi_alloc_bound_cache(arena, owner, 0);
     gpi_cache_fold(&owner->cache, &arena->ledger);
     owner->refs++;
+    /* Released before an event is recorded, which calls CUDA; refs keeps the stream. */
     gpi_host_unlock(&owner->cache.lock);
     gpi_block_end_free(arena, owner, stream);
     gpi_host_lock(&arena->lock);
@@ -12065,15 +12115,18 @@ static void gpi_block_shrink_cache(gpupool_arena *arena, gpi_stream *owner, cuda
     gpi_host_unlock(&arena->lock);
 }
 
-/* While a stream's cache is empty and rests, or is not for this block, the arena's lock alone will
-   do. 0: it is for this block, or the block is not simply found. */
+/* Frees a block under the arena's lock alone: while the stream's cache is empty, and rests or would
+   not take this block. Returns 0 if that does not apply, or the block is not in the tree; then
+   nothing has changed and no lock is held. *result: the free's result. */
 static int gpi_block_return_uncached(gpupool_arena *arena, gpi_stream *owner, uint64_t unit,
                                      const gpi_caller *call, gpupool_result *result) {
     gpi_run **link = NULL, *run = NULL;
     gpi_alloc_lock(arena, &owner->cache);
+    /* Looked up without a lock, so looked at again. */
     if (owner->key == call->key && owner->cache.used == 0) link = gpi_tree_link(&arena->tree, unit);
     if (link) run = *link;
     if (run && run->list == GPI_LIST_CACHED) run = NULL;
+    /* A rest counts down the blocks that were not admitted. */
     if (run && owner->cache.rest) owner->cache.rest--;
     else if (run && gpi_alloc_is_cacheable(arena, owner, run)) run = NULL;
     if (!run) {
@@ -12085,6 +12138,8 @@ static int gpi_block_return_uncached(gpupool_arena *arena, gpi_stream *owner, ui
     return 1;
 }
 
+/* Frees a block; NULL is legal. The hot path of gpupool_free: the stream's cache, else the tree,
+   else gpi_block_free_slow. No lock is held. May record an event; does not wait. */
 GPI_HOT gpupool_result gpi_block_return(gpupool_arena *arena, void *block, const gpi_caller *call) {
     uint64_t unit = (uint64_t)(uintptr_t)block / GPUPOOL_UNIT_BYTES;
     int is_aligned = (uintptr_t)block % GPUPOOL_UNIT_BYTES == 0;
@@ -12101,6 +12156,7 @@ GPI_HOT gpupool_result gpi_block_return(gpupool_arena *arena, void *block, const
         return result;
     owner = gpi_alloc_lock_stream(arena, owner, call);
     if (!owner) return gpi_thread.result;
+    /* While a thread searches for memory, frees go to the tree, where the search sees them. */
     slot = is_aligned && !GPI_READ(&arena->searching) ? gpi_cache_give(&owner->cache, unit) : NULL;
     if (slot) {
 #if GPUPOOL_NVTX
@@ -12111,6 +12167,8 @@ GPI_HOT gpupool_result gpi_block_return(gpupool_arena *arena, void *block, const
             gpi_arena_trace_block(arena, 'f', slot->run, call->stream);
             gpi_host_unlock(&arena->lock);
         }
+        /* More came back than the cache may keep, since other streams' arrival has lowered the
+           bound. */
         if (owner->cache.free_units > owner->cache.most_units)
             gpi_block_shrink_cache(arena, owner, call->stream);
         else
@@ -12120,6 +12178,7 @@ GPI_HOT gpupool_result gpi_block_return(gpupool_arena *arena, void *block, const
     gpi_alloc_lock(arena, &owner->cache);
     link = gpi_tree_link(&arena->tree, unit);
     run = is_aligned ? *link : NULL;
+    /* In another cache, or free in this one: neither is for this path. */
     if (run && run->list == GPI_LIST_CACHED && !gpi_cache_is_out(&owner->cache, unit)) run = NULL;
     if (run && run->list == GPI_LIST_CACHED) gpi_cache_release(&owner->cache, unit);
     if (run) result = gpi_block_free_to_cache(arena, link, owner, call->stream);
@@ -12132,21 +12191,36 @@ GPI_HOT gpupool_result gpi_block_return(gpupool_arena *arena, void *block, const
     return gpi_block_free_slow(arena, block, call);
 }
 
-/* A block that could not be filled, and that nobody was given. */
+/* Frees a block that was allocated but not given to the caller, because filling it failed. The
+   error of that failure stays. */
 static void gpi_block_take_back(gpupool_arena *arena, void *block, const gpi_caller *call) {
     struct gpi_thread why = gpi_thread;
+    /* gpi_block_return fails if CUDA does not tell the stream's id (GPUPOOL_STREAM_CHECK). The slow
+       way does without: nobody has used the block. */
     if (gpi_block_return(arena, block, call) != GPUPOOL_OK)
-        gpi_block_free_slow(arena, block, call); /* CUDA has not told which stream this is,
-                                                           and need not */
+        gpi_block_free_slow(arena, block, call);
     gpi_alloc_count_failure(arena);
     gpi_thread = why;
 }
 
 /* == HAND =====================================================================================
-   What the public calls hand out and take back: blocks, with a guard behind each where
-   GPUPOOL_GUARD asks for guards. uses: BLOCK and above */
+   The public calls that allocate and free blocks. With GPUPOOL_GUARD they also fill blocks, and put
+   a guard behind each block, to find writes past its end. uses: BLOCK and above
 
-/* X */
+       block, as the caller sees it          guard
+       |cdcdcdcdcdcdcdcdcdcdcdcdcdcdcdcd|fdfdfdfd...fd|     one more unit is granted for the guard
+       ^ unit                           ^ + bytes     ^ end of the last unit
+
+   1  blocks are filled and compared with no lock held; `halfway` keeps the arena awake meanwhile
+   2  filling and comparing never changes what a call returns, but for E_OVERRUN
+
+   Locks: public calls begin and end with no lock held.
+
+   Read first: gpi_hand_alloc, gpi_hand_free, gpi_hand_fill, gpi_hand_check_guard,
+   gpupool_alloc_request, gpupool_record_stream. */
+
+/* Keeps the arena from falling asleep, so that its memory stays mapped until gpi_hand_allow_sleep.
+   E_ASLEEP: the arena sleeps already. No lock is held. */
 static gpupool_result gpi_hand_keep_awake(gpupool_arena *arena, const char *call) {
     gpupool_result result;
     gpi_host_lock(&arena->lock);
@@ -12156,6 +12230,7 @@ static gpupool_result gpi_hand_keep_awake(gpupool_arena *arena, const char *call
     return result;
 }
 
+/* Ends gpi_hand_keep_awake. */
 static void gpi_hand_allow_sleep(gpupool_arena *arena) {
     gpi_host_lock(&arena->lock);
     arena->halfway--;
@@ -12165,31 +12240,34 @@ static void gpi_hand_allow_sleep(gpupool_arena *arena) {
 #if GPI_GUARD
 enum {
     GPI_GUARD_BYTES = 256, /* at least so many are behind each block; so many are compared */
-    GPI_GUARD_FILL = 0xfd,
-    GPI_NEW_FILL = 0xcd,
-    GPI_OLD_FILL = 0xdd
+    GPI_GUARD_FILL = 0xfd, /* behind a block, */
+    GPI_NEW_FILL = 0xcd,   /* in a new block, */
+    GPI_OLD_FILL = 0xdd    /* in a freed one */
 };
 
-/* A capture would make the fills part of its graph, and a stream of another device may have no way
-   to this memory. Between enter and leave. */
+/* Whether fills and copies may be queued on this stream. A capture would make them part of its
+   graph, and a stream of another device may have no access to the memory. Between gpi_driver_enter
+   and gpi_driver_leave. */
 static int gpi_hand_may_fill(const gpupool_arena *arena, cudaStream_t stream) {
     return !gpi_driver_is_capturing(&arena->chunks.driver, stream) &&
            !gpi_driver_foreign(&arena->chunks.driver, stream);
 }
 
-typedef struct gpi_guarded { /* what is known of a live block */
-    uint64_t guarded_bytes;  /* where its guard begins; 0: it has none */
-    uint64_t granted_bytes;
-    int is_used;             /* by other streams, by a graph or by other processes */
+typedef struct gpi_guarded { /* a live block, before its guard was set anew */
+    uint64_t guarded_bytes;  /* the offset at which its guard began; 0: it had none */
+    uint64_t granted_bytes;  /* 0: no live block is there */
+    int is_used;             /* 1: other streams, a graph or other processes may use the block */
 } gpi_guarded;
 
-/* Gives a live block another guard, and returns what it had. */
+/* Sets where a live block's guard begins (bytes; 0: none), and returns what the block had before;
+   zeros if no live block starts there. No lock is held. */
 static gpi_guarded gpi_hand_swap_guard(gpupool_arena *arena, const void *block, uint64_t bytes) {
     uint64_t unit = (uint64_t)(uintptr_t)block / GPUPOOL_UNIT_BYTES;
     gpi_guarded before;
     gpi_run *run;
     memset(&before, 0, sizeof before);
     gpi_host_lock(&arena->lock);
+    /* A pointer into a unit is a mistake, which the free reports. */
     run = (uintptr_t)block % GPUPOOL_UNIT_BYTES ? NULL : gpi_tree_live(&arena->tree, unit);
     if (run) {
         before.guarded_bytes = run->guarded_bytes;
@@ -12203,10 +12281,11 @@ static gpi_guarded gpi_hand_swap_guard(gpupool_arena *arena, const void *block, 
     return before;
 }
 
-/* Fills a new block and the end of its last units. Waits for that where others than this stream's
-   work may use the block at once. */
+/* Fills a new block with 0xcd and what is behind it with 0xfd, on the block's stream. Waits for the
+   fill where the host or other streams may use the block at once. Does nothing where a fill is not
+   allowed, or the block has other users already. No lock is held. */
 static gpupool_result gpi_hand_fill(gpupool_arena *arena, char *block, uint64_t bytes,
-                                     const gpi_caller *call) {
+                                    const gpi_caller *call) {
     const gpi_driver *driver = &arena->chunks.driver;
     gpupool_source source = arena->chunks.source;
     gpupool_result result;
@@ -12217,8 +12296,8 @@ static gpupool_result gpi_hand_fill(gpupool_arena *arena, char *block, uint64_t 
     result = gpi_arena_outlived(arena, "gpupool_alloc");
     if (result == GPUPOOL_OK) guards = gpi_hand_may_fill(arena, call->stream);
     block_is = gpi_hand_swap_guard(arena, block, guards ? bytes : 0);
-    if (block_is.is_used || !block_is.granted_bytes) { /* a graph has it; or it was freed meanwhile,
-                                                          by a thread that was never given it */
+    /* A graph has the block; or another thread, which was never given the block, has freed it. */
+    if (block_is.is_used || !block_is.granted_bytes) {
         guards = 0;
         gpi_hand_swap_guard(arena, block, 0);
     }
@@ -12226,6 +12305,7 @@ static gpupool_result gpi_hand_fill(gpupool_arena *arena, char *block, uint64_t 
     if (guards && result == GPUPOOL_OK)
         result = gpi_driver_fill(driver, block + bytes, GPI_GUARD_FILL,
                                  block_is.granted_bytes - bytes, call->stream);
+    /* All streams, or the host, may use the block as soon as the call returns. */
     if (guards && result == GPUPOOL_OK &&
         (call->key == GPI_KEY_ANY || source == GPUPOOL_SOURCE_PINNED ||
          source == GPUPOOL_SOURCE_MANAGED))
@@ -12234,9 +12314,11 @@ static gpupool_result gpi_hand_fill(gpupool_arena *arena, char *block, uint64_t 
     return result;
 }
 
-/* The guard of a block that is about to be freed. If CUDA fails, that is for the free to tell. */
+/* Compares the guard of a block that is about to be freed: copies it to the host on the freeing
+   stream, and waits for that. E_OVERRUN: something has written there. If CUDA fails the result is
+   OK, since the free itself will report that. */
 static gpupool_result gpi_hand_compare(const gpi_driver *driver, char *block, uint64_t bytes,
-                                        cudaStream_t stream) {
+                                       cudaStream_t stream) {
     unsigned char behind[GPI_GUARD_BYTES];
     gpi_copy copy;
     int i = 0;
@@ -12255,14 +12337,17 @@ static gpupool_result gpi_hand_compare(const gpi_driver *driver, char *block, ui
                          (void *)block, bytes + (uint64_t)i);
 }
 
-/* A block is about to be freed: looks at its guard, and fills it for those who would still read it,
-   unless another stream or a graph may be at it rightly, or CUDA may not take it back. Returns the
-   guard that it had; 0: it needs none any more. */
+/* Before a block is freed: compares its guard, and fills the block with 0xdd for those who read it
+   afterwards. *found: OK or E_OVERRUN. Returns the bytes of the guard that the block still needs if
+   the free fails; 0: none. in_scope: a capture scope frees the block. No lock is held; waits for
+   the stream, or for the device if the block is freed for all streams. */
 static uint64_t gpi_hand_check_guard(gpupool_arena *arena, char *block, const gpi_caller *call,
-                               int in_scope, gpupool_result *found) {
+                                     int in_scope, gpupool_result *found) {
     gpi_driver *driver = &arena->chunks.driver;
     gpi_guarded block_is = gpi_hand_swap_guard(arena, block, 0);
     uint64_t bytes = block_is.guarded_bytes;
+    /* Filled only if nobody else may rightly still read the block, and the free cannot fail any
+       more. */
     int stays = block_is.is_used || in_scope || arena->chunks.source == GPUPOOL_SOURCE_BYPASS;
     gpi_visit visit;
     *found = GPUPOOL_OK;
@@ -12271,8 +12356,9 @@ static uint64_t gpi_hand_check_guard(gpupool_arena *arena, char *block, const gp
         gpi_hand_may_fill(arena, call->stream) &&
         (call->key != GPI_KEY_ANY || gpi_clock_wait_device(&arena->clocks, driver) == GPUPOOL_OK)) {
         *found = gpi_hand_compare(driver, block, bytes, call->stream);
-        if (!stays) { /* the guard is filled too; if that fails nobody is told: what was found
-                         counts */
+        /* The fill overwrites the guard, too. A fill that fails is not reported: the comparison
+           counts. */
+        if (!stays) {
             struct gpi_thread why = gpi_thread;
             bytes = 0;
             gpi_driver_fill(driver, block, GPI_OLD_FILL, block_is.granted_bytes, call->stream);
@@ -12284,7 +12370,8 @@ static uint64_t gpi_hand_check_guard(gpupool_arena *arena, char *block, const gp
 }
 #endif
 
-/* request: bytes, by and origin are set. */
+/* Allocates a block, guarded if guards are on. name: the public call's, for errors. NULL: the error
+   is set. See gpi_alloc_get for what of the request is set. */
 GPI_HOT void *gpi_hand_alloc(gpupool_arena *arena, const char *name, gpi_request *request,
                              uint64_t alignment) {
     void *block = gpi_alloc_get(arena, name, request, alignment);
@@ -12302,6 +12389,7 @@ GPI_HOT void *gpi_hand_alloc(gpupool_arena *arena, const char *name, gpi_request
     return block;
 }
 
+/* Frees a block, after comparing its guard if guards are on. No lock is held. */
 static gpupool_result gpi_hand_free(gpupool_arena *arena, void *block, const gpi_caller *call) {
     gpupool_result result = gpi_arena_begin(arena, "gpupool_free");
 #if GPI_GUARD
@@ -12311,7 +12399,8 @@ static gpupool_result gpi_hand_free(gpupool_arena *arena, void *block, const gpi
     uint64_t bytes = 0;
     int in_scope;
     if (result == GPUPOOL_OK && block && gpi_hand_keep_awake(arena, "gpupool_free") == GPUPOOL_OK) {
-        /* first of all, so that the host has the memory for it once the block is filled */
+        /* Makes the stream known before the block is filled: that may fail for lack of host memory,
+           and then the block must be unchanged. */
         owner = gpi_alloc_lock_stream(arena, gpi_clock_find(&arena->clocks, call->key), call);
         if (!owner) result = gpi_thread.result;
         in_scope = owner && GPI_READ(&owner->capture) != NULL;
@@ -12321,8 +12410,11 @@ static gpupool_result gpi_hand_free(gpupool_arena *arena, void *block, const gpi
     }
     why = gpi_thread;
     if (result == GPUPOOL_OK) result = gpi_block_return(arena, block, call);
-    if (result == GPUPOOL_E_CUDA && !bytes) /* the stream has told, and need not tell again */
+    /* CUDA has just refused to tell the stream's id, which it told above. The block is filled with
+       0xdd, so it has to go. */
+    if (result == GPUPOOL_E_CUDA && !bytes)
         result = gpi_block_free_slow(arena, block, call);
+    /* The block stays live, and gets its guard back. */
     if (result != GPUPOOL_OK && bytes) gpi_hand_swap_guard(arena, block, bytes);
     if (result == GPUPOOL_OK && found != GPUPOOL_OK) {
         gpi_thread = why;
@@ -12335,8 +12427,9 @@ static gpupool_result gpi_hand_free(gpupool_arena *arena, void *block, const gpi
     return result == GPUPOOL_OK ? gpi_host_ok() : result;
 }
 
-/* -- in public -- */
+/* -- the public calls: see API -- */
 
+/* The line of source that a request names; file NULL: not known. */
 static gpi_origin gpi_hand_origin(const char *file, int line) {
     gpi_origin origin;
     origin.file = file ? file : "";
@@ -12344,6 +12437,7 @@ static gpi_origin gpi_hand_origin(const char *file, int line) {
     return origin;
 }
 
+/* Fills in a request as the plain public calls make it. GPI_HOT: inlined into each of them. */
 GPI_HOT void gpi_hand_request(gpi_request *request, size_t bytes, cudaStream_t stream,
                               gpi_origin origin) {
     request->bytes = bytes;
@@ -12353,7 +12447,9 @@ GPI_HOT void gpi_hand_request(gpi_request *request, size_t bytes, cudaStream_t s
     request->owners = GPI_OWNERS_ANY;
 }
 
-/* By the host in a pinned arena; and by the stream where it captures, again in each replay. */
+/* Zeroes a block: by a memset on the stream; in a pinned arena by the host. Where the stream
+   captures, the memset becomes part of the graph, and in a pinned arena both happen: now, and in
+   each replay. */
 static gpupool_result gpi_hand_zero(gpupool_arena *arena, void *block, size_t bytes,
                                     cudaStream_t stream) {
     const gpi_driver *driver = &arena->chunks.driver;
@@ -12369,7 +12465,8 @@ static gpupool_result gpi_hand_zero(gpupool_arena *arena, void *block, size_t by
     return result;
 }
 
-/* `block` is the request's, or NULL. */
+/* Zeroes the block of a request, and returns the block. If that fails, frees the block and returns
+   NULL, with the error set. block may be NULL. */
 static void *gpi_hand_zeroed(gpupool_arena *arena, void *block, const gpi_request *request) {
     gpupool_result result;
     if (!block) return NULL;
@@ -12406,6 +12503,7 @@ void *gpupool_zalloc(gpupool_arena *arena, size_t bytes, cudaStream_t stream) {
 
 enum { GPI_FLAGS = GPUPOOL_ZEROED | GPUPOOL_NO_WAIT | GPUPOOL_ONE_CHUNK | GPUPOOL_EXPORTABLE };
 
+/* Checks the arena and the request of gpupool_alloc_request. */
 static gpupool_result gpi_hand_check_request(gpupool_arena *arena, const gpupool_request *asked) {
     gpupool_result result = gpi_arena_begin(arena, "gpupool_alloc_request");
     if (result != GPUPOOL_OK) return result;
@@ -12419,12 +12517,14 @@ static gpupool_result gpi_hand_check_request(gpupool_arena *arena, const gpupool
                          "must be a sum of gpupool_flag", asked->flags);
 }
 
-/* With a tag: its budget is charged first, so that no two threads share what is left of it. */
+/* Allocates a block with a tag. The budget is charged first, and given back if there is no block,
+   so that two threads never share what is left of a budget. */
 static void *gpi_hand_alloc_tagged(gpupool_arena *arena, gpi_request *request, uint64_t alignment,
                                    int tag) {
     uint64_t bytes = gpi_verdict_units(request->bytes) * GPUPOOL_UNIT_BYTES;
     void *block;
-    if (gpi_ground_is_power(alignment)) /* no cache has it: those know no tags */
+    /* An alignment of two units keeps the block out of the caches, which know no tags. */
+    if (gpi_ground_is_power(alignment))
         alignment = gpi_ground_max(alignment, 2 * GPUPOOL_UNIT_BYTES);
     if (gpi_tag_charge(arena, tag, bytes, request->bytes) != GPUPOOL_OK) return NULL;
     block = gpi_hand_alloc(arena, "gpupool_alloc", request, alignment);
@@ -12432,7 +12532,10 @@ static void *gpi_hand_alloc_tagged(gpupool_arena *arena, gpi_request *request, u
     return block;
 }
 
-/* The chunks that a request's block may lie in, by its flags; the alignment that goes with them. */
+/* Turns the request's flags into the chunks that its block may lie in. EXPORTABLE: a chunk for
+   itself, with the size rounded up to whole granules. ONE_CHUNK: all of the block in one chunk. The
+   alignment of two units keeps both out of the caches, which do not know chunks. Other sources than
+   MAPPED have every block in one chunk anyway. */
 static void gpi_hand_choose_owners(const gpupool_arena *arena, gpi_request *request, unsigned flags,
                                    uint64_t *alignment) {
     uint64_t granule = arena->chunks.driver.granule_bytes, least = 2 * GPUPOOL_UNIT_BYTES;
@@ -12443,13 +12546,15 @@ static void gpi_hand_choose_owners(const gpupool_arena *arena, gpi_request *requ
     request->owners = GPI_OWNERS_ONE;
     if (flags & GPUPOOL_EXPORTABLE) {
         request->owners = GPI_OWNERS_WHOLE;
-        if (request->bytes && request->bytes <= (uint64_t)1 << 48) /* with the guard */
+        /* So that block and guard together are whole granules. A wrong size is refused later. */
+        if (request->bytes && request->bytes <= (uint64_t)1 << 48)
             request->bytes = gpi_ground_up(request->bytes + guard, granule) - guard;
         least = granule;
     }
     if (gpi_ground_is_power(*alignment)) *alignment = gpi_ground_max(*alignment, least);
 }
 
+/* A wrong size or alignment is refused by gpi_alloc_is_legal, behind everything else. */
 void *gpupool_alloc_request(gpupool_arena *arena, const gpupool_request *asked) {
     gpi_request request;
     uint64_t alignment;
@@ -12470,7 +12575,9 @@ gpupool_result gpupool_free(gpupool_arena *arena, void *block, cudaStream_t stre
     return gpi_hand_free(arena, block, &call);
 }
 
-/* Where CUDA forbids its own calls: the mark comes with the stream's next one. */
+/* Makes no CUDA call, which CUDA forbids here: no event is recorded, so the memory passes with the
+   stream's next event. The per-thread default stream is refused: on CUDA's callback thread it is
+   another stream than the caller means. */
 gpupool_result gpupool_free_in_host_function(gpupool_arena *arena, void *block,
                                              cudaStream_t stream) {
     gpi_caller call = gpi_arena_call(stream);
@@ -12484,6 +12591,7 @@ gpupool_result gpupool_free_in_host_function(gpupool_arena *arena, void *block,
                              "cudaStreamPerThread, which is another one on this thread");
     run = gpi_block_enter(arena, "gpupool_free_in_host_function", block, &cache);
     if (!run) return gpi_thread.result;
+    /* Freed in the tree, even where a cache has the block: only there it gets a position. */
     if (cache) {
         gpi_cache_release(cache, run->unit);
         gpi_cache_fold(cache, &arena->ledger);
@@ -12496,8 +12604,9 @@ gpupool_result gpupool_free_in_host_function(gpupool_arena *arena, void *block,
     return result == GPUPOOL_OK ? gpi_host_ok() : result;
 }
 
-/* The stream of a use is known, and is not an earlier one with the same handle, which may still be
-   at work: CUDA is asked, since a use lasts. No lock is held. */
+/* Makes sure that the struct with a stream's key is that stream's, not an earlier one's with the
+   same handle. A use lasts until it passes, so CUDA is asked for the stream's id even without
+   GPUPOOL_STREAM_CHECK; where CUDA cannot tell, the struct is taken as it is. No lock is held. */
 static gpupool_result gpi_hand_identify(gpupool_arena *arena, const gpi_caller *call) {
     gpi_stream *owner = gpi_clock_find(&arena->clocks, call->key);
     uint64_t identity = 0;
@@ -12506,6 +12615,8 @@ static gpupool_result gpi_hand_identify(gpupool_arena *arena, const gpi_caller *
     if (!gpi_driver_is_default(call->stream) && !owner->capture)
         gpi_driver_stream_id(arena->clocks.driver, call->stream, &identity);
     if (identity && owner->identity && owner->identity != identity) {
+        /* Another stream's: its memory stays pending behind its own clock, and this stream gets a
+           new struct. */
         gpi_host_lock(&arena->lock);
         gpi_arena_drain(arena, owner);
         gpi_clock_unname(&arena->clocks, owner);
@@ -12519,6 +12630,8 @@ static gpupool_result gpi_hand_identify(gpupool_arena *arena, const gpi_caller *
     return GPUPOOL_OK;
 }
 
+/* The block gets a use by the stream, at a new position, and an event is recorded behind the work
+   that the stream has queued so far. When the block is freed it waits until the use has passed. */
 gpupool_result gpupool_record_stream(gpupool_arena *arena, const void *block, cudaStream_t stream) {
     const char *name = "gpupool_record_stream";
     gpi_caller call = gpi_arena_call(stream);
@@ -12529,17 +12642,20 @@ gpupool_result gpupool_record_stream(gpupool_arena *arena, const void *block, cu
     if (result != GPUPOOL_OK) return result;
     result = gpi_arena_outlived(arena, name);
     if (result != GPUPOOL_OK) return result;
+    /* An event that is recorded in a capture belongs to the graph and never tells of the work. */
     if (gpi_clock_is_capturing(&arena->clocks, call.stream))
         return gpi_host_fail(GPUPOOL_E_CAPTURING, "a capturing stream puts no mark outside its "
                              "graph: keep the block until the graph is destroyed");
     if (gpi_hand_identify(arena, &call) != GPUPOOL_OK) return gpi_thread.result;
     run = gpi_block_enter(arena, name, block, &cache);
     if (!run) return gpi_thread.result;
+    /* Caches know no uses, so the block leaves its cache. */
     if (cache) {
         gpi_cache_release(cache, run->unit);
         gpi_cache_fold(cache, &arena->ledger);
         gpi_host_unlock(&cache->lock);
     }
+    /* Found anew: another thread may have renamed the stream since it was identified. */
     owner = gpi_arena_owner_again(arena, &call);
     if (!owner || !gpi_clock_use(&arena->clocks, run, owner,
                                  gpi_clock_issue(&arena->clocks, owner))) {
