@@ -11194,7 +11194,7 @@ static int gpi_sibling_ask_all(const gpi_lack *lack, gpi_siblings *siblings) {
         if (!gpi_sibling_is(lack->arena, other)) continue;
         count++;
         if (lack->ask > GPI_SIBLING_COUNT && siblings->idle_bytes >= lack->bytes) continue;
-        /* A visitor keeps the arena, and so its place in the list, while the process's lock is
+        /* A visitor keeps the arena, and so the list's `next`, while the process's lock is
            released. */
         other->visitors++;
         gpi_host_unlock(&gpi_process.lock);
@@ -11248,7 +11248,7 @@ static void gpi_sibling_count(gpupool_arena *arena, uint64_t bytes, gpi_siblings
 }
 
 /* == ALLOC ====================================================================================
-   Turns a request into a block, and decides which blocks join a stream's cache. Four places are
+   Turns a request into a block, and decides which blocks join a stream's cache. Four ways are
    tried, each dearer than the one before: the stream's cache, the tree, a run that another stream
    has just freed, the ladder. uses: SIBLING and above
 
@@ -12230,7 +12230,7 @@ static gpupool_result gpi_hand_keep_awake(gpupool_arena *arena, const char *call
     return result;
 }
 
-/* Ends gpi_hand_keep_awake. */
+/* Ends gpi_hand_keep_awake: gpupool_sleep waits until no call is half-way. No lock is held. */
 static void gpi_hand_allow_sleep(gpupool_arena *arena) {
     gpi_host_lock(&arena->lock);
     arena->halfway--;
@@ -12377,6 +12377,8 @@ GPI_HOT void *gpi_hand_alloc(gpupool_arena *arena, const char *name, gpi_request
     void *block = gpi_alloc_get(arena, name, request, alignment);
 #if GPI_GUARD
     gpupool_result result = block ? gpi_hand_keep_awake(arena, name) : GPUPOOL_OK;
+    /* The caller does not know the block yet: if the arena has fallen asleep meanwhile, or the fill
+       fails, the block goes back and the call fails. */
     if (block && result == GPUPOOL_OK) {
         result = gpi_hand_fill(arena, (char *)block, request->bytes, &request->by);
         gpi_hand_allow_sleep(arena);
@@ -12416,6 +12418,7 @@ static gpupool_result gpi_hand_free(gpupool_arena *arena, void *block, const gpi
         result = gpi_block_free_slow(arena, block, call);
     /* The block stays live, and gets its guard back. */
     if (result != GPUPOOL_OK && bytes) gpi_hand_swap_guard(arena, block, bytes);
+    /* The free has succeeded: what the call reports is the overrun. */
     if (result == GPUPOOL_OK && found != GPUPOOL_OK) {
         gpi_thread = why;
         result = found;
@@ -12458,6 +12461,7 @@ static gpupool_result gpi_hand_zero(gpupool_arena *arena, void *block, size_t by
     gpupool_result result = gpi_driver_enter(driver, &visit);
     if (result != GPUPOOL_OK) return result;
     result = gpi_arena_outlived(arena, "gpupool_zalloc");
+    /* Nobody uses the block yet, so the host may write to it at once. */
     if (result == GPUPOOL_OK && is_host) memset(block, 0, bytes);
     if (result == GPUPOOL_OK && (!is_host || gpi_driver_is_capturing(driver, stream)))
         result = gpi_driver_fill(driver, block, 0, bytes, stream);
@@ -12501,6 +12505,8 @@ void *gpupool_zalloc(gpupool_arena *arena, size_t bytes, cudaStream_t stream) {
                                                  GPUPOOL_UNIT_BYTES), &request);
 }
 
+/* All flags that a request may have; others are refused, so that later versions can give them a
+   meaning. */
 enum { GPI_FLAGS = GPUPOOL_ZEROED | GPUPOOL_NO_WAIT | GPUPOOL_ONE_CHUNK | GPUPOOL_EXPORTABLE };
 
 /* Checks the arena and the request of gpupool_alloc_request. */
@@ -12565,6 +12571,7 @@ void *gpupool_alloc_request(gpupool_arena *arena, const gpupool_request *asked) 
     alignment = asked->alignment ? asked->alignment : GPUPOOL_UNIT_BYTES;
     request.no_wait = (asked->flags & GPUPOOL_NO_WAIT) != 0;
     gpi_hand_choose_owners(arena, &request, asked->flags, &alignment);
+    /* A tag 0 is no tag; a tag that the arena does not have is refused with the budget. */
     if (asked->tag) block = gpi_hand_alloc_tagged(arena, &request, alignment, asked->tag);
     else block = gpi_hand_alloc(arena, "gpupool_alloc", &request, alignment);
     return asked->flags & GPUPOOL_ZEROED ? gpi_hand_zeroed(arena, block, &request) : block;
@@ -12596,6 +12603,7 @@ gpupool_result gpupool_free_in_host_function(gpupool_arena *arena, void *block,
         gpi_cache_release(cache, run->unit);
         gpi_cache_fold(cache, &arena->ledger);
     }
+    /* Found by the key alone: to ask CUDA for the stream's id is forbidden here. */
     owner = gpi_arena_owner(arena, call.key, 0);
     result = owner ? gpi_block_free(arena, gpi_tree_link(&arena->tree, run->unit), owner,
                                     call.stream)
@@ -12625,6 +12633,7 @@ static gpupool_result gpi_hand_identify(gpupool_arena *arena, const gpi_caller *
         owner = gpi_alloc_lock_stream(arena, NULL, call);
         if (!owner) return gpi_thread.result;
     }
+    /* Kept for the next comparison, here and with GPUPOOL_STREAM_CHECK. */
     if (identity) GPI_PUBLISH(&owner->identity, identity);
     gpi_host_unlock(&owner->cache.lock);
     return GPUPOOL_OK;
@@ -12663,6 +12672,7 @@ gpupool_result gpupool_record_stream(gpupool_arena *arena, const void *block, cu
         return gpi_host_no_memory();
     }
     if (arena->trace) gpi_arena_trace_block(arena, 'u', run, stream);
+    /* If no event can be recorded, the use passes with the stream's next event. */
     owner->refs++;
     gpi_clock_record(&arena->clocks, owner, call.stream);
     owner->refs--;
