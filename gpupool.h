@@ -94,7 +94,8 @@ Contents (search for "== NAME"):
     OPTIONS LINKAGE WORDS API CPP                                what you use
     GROUND HOST FILE DRIVER DATA TOOL LEDGER TREE SEARCH CACHE CLOCK EVENT CHECK how it works
     CHUNK GROWTH STITCH PLAN
-    LIMIT ARENA TAG LADDER SHOT VERDICT SIBLING BLOCK HAND CAPTURE SLEEP LIFE SHARE SHAPE FIGURES
+    LIMIT ARENA TAG LADDER SNAPSHOT VERDICT SIBLING ALLOC BLOCK HAND CAPTURE SLEEP LIFE SHARE SHAPE
+    FIGURES
     STAGE RING SEND WORDING VIEW REPORT PICTURE ENVIRON
     BACK NAMES                                                   macros: undone; over CUDA's names
 
@@ -9141,12 +9142,17 @@ static gpupool_result gpi_plan_make(gpi_stitches *stitches, const gpi_plan *plan
 }
 
 /* == LIMIT ====================================================================================
-   Limits and sizes as text. uses: HOST
+   Limits and sizes as text: parses what users write ("12GiB", "80%"), and spells byte counts for
+   messages. Used for config.limit_text, GPUPOOL_LIMIT, the environment, reports and verdicts.
+   uses: HOST
 
-       limit  = [ "-" ] number [ " " ] [ unit ]          "-": all of the device but this
-       unit   = "%" | "%free" | B | K M G T | KiB MiB GiB TiB (1024) | KB MB GB TB (1000) */
+       limit  = [ "-" ] number [ " " ] [ unit ]      "-": all of the device's memory but this much
+       unit   = "%" | "%free" | B | K M G T | KiB MiB GiB TiB (1024) | KB MB GB TB (1000)
 
-static int gpi_limit_same(const char *text, const char *word) { /* case does not matter */
+   Locks: none is needed; the section has no state. */
+
+/* Whether two words are equal, without regard to case. word has ASCII letters only. */
+static int gpi_limit_same(const char *text, const char *word) {
     for (; *text || *word; text++, word++) {
         char a = *text >= 'a' && *text <= 'z' ? (char)(*text - 32) : *text;
         char b = *word >= 'a' ? (char)(*word - 32) : *word;
@@ -9155,8 +9161,8 @@ static int gpi_limit_same(const char *text, const char *word) { /* case does not
     return 1;
 }
 
-/* Bytes in one of this unit; below 0 for a unit that is none. Percentages are of total or free
-   bytes. */
+/* The number of bytes that one unit stands for; negative if text is no unit. An empty text means
+   bytes. "%" is a hundredth of total_bytes, "%free" a hundredth of free_bytes. */
 static double gpi_limit_unit(const char *text, uint64_t total_bytes, uint64_t free_bytes) {
     static const char letters[] = "KMGTkmgt";
     const char *letter = strchr(letters, *text);
@@ -9166,23 +9172,30 @@ static double gpi_limit_unit(const char *text, uint64_t total_bytes, uint64_t fr
     if (gpi_limit_same(text, "%")) return (double)total_bytes / 100;
     if (gpi_limit_same(text, "%free")) return (double)free_bytes / 100;
     if (!letter) return -1;
+    /* "K" alone and "KiB" count in powers of 1024, "KB" in powers of 1000. */
     if (!text[1] || gpi_limit_same(text + 1, "iB")) base = 1024;
     else if (!gpi_limit_same(text + 1, "B")) return -1;
     for (power = (int)(letter - letters) % 4; power >= 0; power--) bytes *= base;
     return bytes;
 }
 
-/* Quotes the text in its error, so that a wrong environment variable is found at once. */
+/* Fails with E_ARGUMENT. where names the call, or the variable of the environment; the error quotes
+   the text, so that the user finds a wrong environment variable at once. */
 static gpupool_result gpi_limit_wrong(const char *where, const char *text, const char *rule) {
     return gpi_host_fail(GPUPOOL_E_ARGUMENT, "%s: the limit \"%.60s\" %s", where, text, rule);
 }
 
+/* Parses a limit and stores its bytes in *out_bytes. where is for errors. total_bytes and
+   free_bytes are the device's, for percentages and for "-". E_ARGUMENT: the text is wrong, and
+   *out_bytes may have been written. */
 static gpupool_result gpi_limit_parse(const char *where, const char *text, uint64_t total_bytes,
                                       uint64_t free_bytes, uint64_t *out_bytes) {
     const char *at = text;
     int all_but = *at == '-', digits = 0, whole = 1;
+    /* A double holds every whole number of bytes up to 2^53, which is larger than any device. */
     double value = 0, scale = 1, unit;
     if (all_but) at++;
+    /* By hand instead of strtod, whose decimal point depends on the program's locale. */
     for (; *at >= '0' && *at <= '9'; at++, digits++) value = value * 10 + (*at - '0');
     if (*at == '.' && digits)
         for (whole = 0, at++; *at >= '0' && *at <= '9'; at++) value += (*at - '0') * (scale /= 10);
@@ -9192,41 +9205,50 @@ static gpupool_result gpi_limit_parse(const char *where, const char *text, uint6
     if (unit < 0)
         return gpi_limit_wrong(where, text, "ends in no unit that is known: B KiB MiB GiB TiB "
                                "KB MB GB TB K M G T % %free");
-    if (!whole && unit < 2) /* "0.8" may mean 80%, "1.5" may mean GiB */
+    /* A fraction of a byte is an error: with "0.8" the user may mean 80%, with "1.5" GiB. */
+    if (!whole && unit < 2)
         return gpi_limit_wrong(where, text, "is no whole number of bytes: add a unit, or %");
     if (*at == '%' && value > 100) return gpi_limit_wrong(where, text, "is over 100%");
     value *= unit;
     if (value >= 9e18) return gpi_limit_wrong(where, text, "is larger than any memory");
     if (all_but && value >= (double)total_bytes)
         return gpi_limit_wrong(where, text, "leaves nothing of the device");
-    *out_bytes = (uint64_t)(value + 0.5); /* tenths and hundredths have no exact doubles */
+    /* Rounded, because tenths and hundredths have no exact double. */
+    *out_bytes = (uint64_t)(value + 0.5);
     if (all_but) *out_bytes = total_bytes - *out_bytes;
     if (*out_bytes == 0) return gpi_limit_wrong(where, text, "is zero");
     return GPUPOOL_OK;
 }
 
-static const char *gpi_limit_spell(char room[32], uint64_t bytes, int upwards) {
+/* Writes a byte count with the largest binary unit that leaves at most three digits before the
+   point, and returns the buffer. Two decimals follow where fewer than 100 units are shown. upwards:
+   1 rounds up, 0 to the nearest. */
+static const char *gpi_limit_spell(char buffer[32], uint64_t bytes, int upwards) {
     uint64_t unit = 1, part;
     int power = 0;
     for (; bytes / unit >= 1000 && power < 4; power++) unit *= 1024;
-    part = power && bytes / unit < 100 ? 100 : 1; /* hundredths are shown, or none */
+    part = power && bytes / unit < 100 ? 100 : 1;
+    /* In integers, so that exact values print exactly; part is 100 where hundredths are shown. */
     bytes = bytes / unit * part + (bytes % unit * part + (upwards ? unit - 1 : unit / 2)) / unit;
-    if (part == 1) snprintf(room, 32, "%" PRIu64, bytes);
-    else snprintf(room, 32, "%" PRIu64 ".%02" PRIu64, bytes / 100, bytes % 100);
-    snprintf(room + strlen(room), 8, power ? " %ciB" : " B", " KMGT"[power]);
-    return room;
+    if (part == 1) snprintf(buffer, 32, "%" PRIu64, bytes);
+    else snprintf(buffer, 32, "%" PRIu64 ".%02" PRIu64, bytes / 100, bytes % 100);
+    snprintf(buffer + strlen(buffer), 8, power ? " %ciB" : " B", " KMGT"[power]);
+    return buffer;
 }
 
-/* "1.25 GiB" and the like; several may be used in one sentence, so the caller has the room. */
-static const char *gpi_limit_human(char room[32], uint64_t bytes) {
-    return gpi_limit_spell(room, bytes, 0);
+/* Writes a size such as "1.25 GiB" and returns the buffer. The caller passes the buffer, so that
+   one sentence can contain several sizes. */
+static const char *gpi_limit_human(char buffer[32], uint64_t bytes) {
+    return gpi_limit_spell(buffer, bytes, 0);
 }
 
-/* At least so much, in as few digits: what is advised must be enough. */
-static const char *gpi_limit_enough(char room[32], uint64_t bytes) {
-    return gpi_limit_spell(room, bytes, 1);
+/* As gpi_limit_human, rounded up: for advice, where a size that is rounded down would be too
+   little. */
+static const char *gpi_limit_enough(char buffer[32], uint64_t bytes) {
+    return gpi_limit_spell(buffer, bytes, 1);
 }
 
+/* The last part of a file's path, for either kind of slash. Points into file. */
 static const char *gpi_limit_base(const char *file) {
     const char *at = file;
     for (; *at; at++)
@@ -10081,81 +10103,109 @@ gpupool_result gpupool_get_tag_stats(gpupool_arena *arena, int tag, gpupool_tag_
 }
 
 /* == LADDER ===================================================================================
-   Where memory for a request comes from: one table of steps, tried in order. uses: ARENA and above
+   Finds memory for a request: one table of steps, tried in order, from the cheapest (free memory of
+   the stream) to the dearest (a wait of the host). The same table, asked without being run, tells
+   verdicts and gpupool_would_fit what would help. uses: ARENA and above
 
-   Each step says what it needs (`needs`), whether it could succeed by the figures alone (`could`),
-   and does it (`take`). A verdict asks `could` of memory as it would be if somebody helped: nothing
-   else decides whether a request is met.
+       step 1   needs? -> could(estimate)? -> take(attempt) -> MET: done, attempt->run is taken
+       step 2      |no         |no                          -> NOT_MET: the next step
+       ...         v           v                            -> RESTART: from step 1
+       step 13     the next step                            -> WAIT_FIRST: wait, then from step 1
+                                                            -> FAILED: an error, done
 
-   D1  a step that has not met the request has taken nothing: what it took is back with its owner
-   D2  the host waits with no lock held, and the table is gone through from its start afterwards
-   D3  a request waits for work only that was queued before it began, so it ends */
+   Each step has three parts. `needs` names conditions of the arena and the request. `could` tells
+   from figures alone whether the step could succeed. `take` does the step. Verdicts call `could`
+   with figures of memory as somebody's help would leave it; so a verdict never disagrees with the
+   allocation that it explains.
 
+   D1  a step that does not meet the request takes nothing: every run is back with its owner
+   D2  the host waits with no lock held, and then starts again with the first step
+   D3  a request waits only for work that was queued before the request began, so it ends
+
+   Locks: steps run with `growing` and the arena's lock held. A step may release the arena's lock
+   around CUDA calls. `growing` is released for waits (gpi_ladder_wait) and for the program's on_map
+   and on_unmap.
+
+   Read first: gpi_ladder_run, gpi_ladder_steps, gpi_ladder_take_free, gpi_ladder_take_stitch,
+   gpi_ladder_take_over, gpi_ladder_take_wait. */
+
+/* One allocation, from the public call to the block. */
 typedef struct gpi_request {
-    uint64_t bytes, units, align_units;
-    gpi_caller by;
-    gpi_origin origin;
-    gpi_stream *owner;
-    int capturing;              /* its stream captures */
-    int no_wait;                /* the host must not wait */
-    gpi_owners owners;          /* of the chunks that the block may lie in: ANY but in a MAPPED
-                                   arena. But for ANY, no cache has it */
-    int tag;                    /* whose own chunks the block lies in; 0: those of all others */
+    uint64_t bytes;             /* as asked for, */
+    uint64_t units;             /* and rounded up to units, with a unit for the guard */
+    uint64_t align_units;       /* a power of two; 1: none beyond a unit */
+    gpi_caller by;              /* the stream that the caller named, and its key */
+    gpi_origin origin;          /* the line of source that asks, for reports */
+    gpi_stream *owner;          /* the stream's struct; kept (refs) while the ladder runs */
+    int capturing;              /* 1: the stream captures */
+    int no_wait;                /* 1: the host must not wait (GPUPOOL_NO_WAIT) */
+    gpi_owners owners;          /* whether the block may span chunks. Other values than ANY occur in
+                                   MAPPED arenas only, and rule out caches and stitches */
+    int tag;                    /* whose own chunks the block lies in; 0: those that all share */
 } gpi_request;
 
-typedef struct gpi_outlook {    /* what memory looks like to a request */
-    int fits;                   /* a free run holds it, */
-    int joins;                  /* or a stitch of free memory; of memory as it is, 1: perhaps */
-    uint64_t need_units;        /* else growth takes so many */
-    uint64_t idle_units;        /* so many could be given back for it */
-    uint64_t room_units;        /* and so many may be grown as it is */
-} gpi_outlook;
+/* Figures from which the steps' `could` functions answer. The ladder itself fills them coarsely; a
+   verdict fills them from a snapshot of all runs. */
+typedef struct gpi_estimate {
+    int fits;                   /* 1: a free run holds the request; the ladder always says 1 */
+    int fits_stitched;          /* 1: a stitch of free memory does; the ladder always says 1 */
+    uint64_t grow_units;        /* units that growth has to get from the driver for the request */
+    uint64_t idle_units;        /* units that could be given back to make room for growth */
+    uint64_t growable_units;    /* units that limit and device leave for growth as they are */
+} gpi_estimate;
 
+/* The state of one pass through the table. */
 typedef struct gpi_attempt {
     gpupool_arena *arena;
     const gpi_request *request;
-    uint64_t began;             /* the latest position at that time */
-    int is_drained, has_asked;
-    int marks_fail;             /* waits for marks do: the device is waited for instead */
-    int waits_fail;             /* so do those: no step waits any more */
-    gpi_run *run;               /* of a step that has met the request: held */
-    gpupool_result result;      /* of one that has failed */
-    gpi_stream *wait_for;       /* whose mark to wait for; NULL: for the device */
-    gpi_mark *wait_mark;
-    uint64_t wait_at;           /* where that was when it was chosen */
+    uint64_t began_at;          /* the arena's latest position when the pass began: see D3 */
+    int caches_emptied;         /* 1: step "caches" has done its work */
+    int recorded_all;           /* 1: step "a mark over all streams" has */
+    int event_waits_fail;       /* 1: a wait for an event failed; wait for the device instead */
+    int all_waits_fail;         /* 1: a wait for the device failed too; skip steps that wait */
+    gpi_run *run;               /* the result: a taken run of just the request's units */
+    gpupool_result result;      /* of the latest step */
+    gpi_stream *wait_for;       /* whose event to wait for; NULL: wait for the device */
+    gpi_mark *wait_mark;        /* the event, pinned; NULL: wait for the device */
+    uint64_t wait_at;           /* the mark's position when it was chosen */
 } gpi_attempt;
 
+/* What a step reports. */
 typedef enum gpi_outcome {
-    GPI_MISSED,                 /* the next step is to try */
-    GPI_MET,
-    GPI_MOVED,                  /* memory is other than it was: from the start again */
-    GPI_WAITS,                  /* the same after a wait of the host's */
-    GPI_FAILED                  /* no other step is to try */
+    GPI_NOT_MET,                /* nothing was found: try the next step */
+    GPI_MET,                    /* attempt->run is the block's run */
+    GPI_RESTART,                /* memory has changed: start again with the first step */
+    GPI_WAIT_FIRST,             /* wait as attempt->wait_* says, then start again */
+    GPI_FAILED                  /* attempt->result is an error that no other step would repair */
 } gpi_outcome;
 
+/* Turns a result into an outcome. Success without a run means that memory was added which the first
+   steps will find. Only E_OUT_OF_MEMORY lets the ladder go on. */
 static gpi_outcome gpi_ladder_outcome(gpi_attempt *attempt, gpupool_result result) {
     attempt->result = result;
-    if (result == GPUPOOL_OK) return attempt->run ? GPI_MET : GPI_MOVED;
-    return result == GPUPOOL_E_OUT_OF_MEMORY ? GPI_MISSED : GPI_FAILED;
+    if (result == GPUPOOL_OK) return attempt->run ? GPI_MET : GPI_RESTART;
+    return result == GPUPOOL_E_OUT_OF_MEMORY ? GPI_NOT_MET : GPI_FAILED;
 }
 
-/* Whether nothing may be mapped now: the program would be told, and could not register memory while
-   a stream captures. */
-static int gpi_ladder_is_barred(const gpupool_arena *arena, const gpi_request *request) {
+/* Whether the driver must not map anything now. Where the program has on_map or on_unmap it would
+   be told of the mapping and could not register memory while a stream captures. */
+static int gpi_ladder_may_not_map(const gpupool_arena *arena, const gpi_request *request) {
     if (!arena->chunks.on_map && !arena->chunks.on_unmap) return 0;
     return request->capturing || arena->clocks.capturing || GPI_READ(&gpi_process.scopes);
 }
 
-/* -- the stream's own free memory, and anybody's -- */
+/* -- free memory of the stream and of list ANY -- */
 
-/* The list of finished memory that a request may have. */
+/* The list of finished memory that a request may take from: ANY, or its tag's. */
 GPI_HOT uint32_t gpi_ladder_finished(const gpi_request *request) {
     return request->tag ? GPI_LIST_TAGS + (uint32_t)request->tag - 1 : (uint32_t)GPI_LIST_ANY;
 }
 
-/* Where a request's stream may take without waiting; its own list first. */
-GPI_HOT void gpi_ladder_lists(const gpupool_arena *arena, const gpi_request *request,
-                              uint64_t units_least, gpi_lists *lists) {
+/* Lists the free lists from which the request's stream may take without a wait, if they have at
+   least units_least free: the stream's own first, then ANY. For all streams at once (cudaMalloc's
+   shape) and in a pinned arena only finished memory will do, so only ANY. */
+GPI_HOT void gpi_ladder_own_lists(const gpupool_arena *arena, const gpi_request *request,
+                                  uint64_t units_least, gpi_lists *lists) {
     gpi_list *const *all = arena->tree.lists;
     const gpi_stream *owner = request->owner;
     uint32_t finished = gpi_ladder_finished(request);
@@ -10168,6 +10218,8 @@ GPI_HOT void gpi_ladder_lists(const gpupool_arena *arena, const gpi_request *req
     lists->below = UINT64_MAX;
 }
 
+/* Fills in what gpi_tree_find looks for. tries: how many runs that are too small, or badly aligned,
+   it may pass over in one bin. */
 GPI_HOT void gpi_ladder_fit(const gpi_request *request, uint64_t tries, gpi_fit *fit) {
     fit->units = request->units;
     fit->align_units = request->align_units;
@@ -10175,7 +10227,8 @@ GPI_HOT void gpi_ladder_fit(const gpi_request *request, uint64_t tries, gpi_fit 
     fit->tries = tries;
 }
 
-/* Where the request would start in a run; UINT64_MAX if it does not fit. */
+/* The unit at which the request's block would start in a free run; UINT64_MAX if it does not
+   fit. */
 static uint64_t gpi_ladder_start(const gpupool_arena *arena, const gpi_run *run,
                                  const gpi_request *request) {
     gpi_fit fit;
@@ -10183,6 +10236,8 @@ static uint64_t gpi_ladder_start(const gpupool_arena *arena, const gpi_run *run,
     return gpi_tree_start_of(&arena->tree, run, &fit);
 }
 
+/* Takes the request's units out of a free run that holds them; the rest stays in its free list.
+   Needs two spare structs, as gpi_tree_take does. */
 GPI_HOT gpi_run *gpi_ladder_cut(gpupool_arena *arena, gpi_run *run, const gpi_request *request) {
     uint64_t start = run->unit;
     if (request->align_units != 1) start = gpi_ladder_start(arena, run, request);
@@ -10190,7 +10245,8 @@ GPI_HOT gpi_run *gpi_ladder_cut(gpupool_arena *arena, gpi_run *run, const gpi_re
     return gpi_tree_take(&arena->tree, run, start, request->units);
 }
 
-/* A small block: in a slab, in a new one, or where there is no room for a slab. */
+/* Finds a run for a block below 64 KiB: in a slab, then in a new slab, then anywhere. A new slab
+   costs two spare structs, so a slab is added only where five are spare: three stay for the cut. */
 static gpi_run *gpi_ladder_find_small(gpupool_arena *arena, const gpi_lists *lists,
                                       const gpi_fit *fit) {
     gpi_tree *tree = &arena->tree;
@@ -10200,13 +10256,15 @@ static gpi_run *gpi_ladder_find_small(gpupool_arena *arena, const gpi_lists *lis
     return run ? run : gpi_tree_find(tree, lists, fit);
 }
 
-/* Whichever run fits most closely. Needs three spare structs. */
-GPI_HOT gpi_run *gpi_ladder_quick(gpupool_arena *arena, const gpi_request *request,
-                                  uint64_t tries) {
+/* Takes the free run that fits the request most closely, from the lists of gpi_ladder_own_lists.
+   NULL: none fits. Makes no CUDA call; this is the hot path. Needs three spare structs. The arena's
+   lock is held. */
+GPI_HOT gpi_run *gpi_ladder_take_run(gpupool_arena *arena, const gpi_request *request,
+                                     uint64_t tries) {
     gpi_lists lists;
     gpi_fit fit;
     gpi_run *run;
-    gpi_ladder_lists(arena, request, request->units, &lists);
+    gpi_ladder_own_lists(arena, request, request->units, &lists);
     if (lists.count == 0) return NULL;
     gpi_ladder_fit(request, tries, &fit);
     if ((int64_t)request->units < GPI_SLAB_UNITS && arena->tree.granules)
@@ -10216,35 +10274,38 @@ GPI_HOT gpi_run *gpi_ladder_quick(gpupool_arena *arena, const gpi_request *reque
     return run ? gpi_ladder_cut(arena, run, request) : NULL;
 }
 
-/* Marks what the request may take without waiting; all marks are taken away before the lock is
-   opened. */
-static void gpi_ladder_mark(gpupool_arena *arena, const gpi_request *request) {
+/* Declares the free lists of gpi_ladder_own_lists usable (usable_below), for STITCH, PLAN and
+   GROWTH, which look at runs one by one. gpi_ladder_clear_usable, or gpi_tree_unmark, comes before
+   the arena's lock is released: usable lists hold good for one request only. */
+static void gpi_ladder_set_usable(gpupool_arena *arena, const gpi_request *request) {
     gpi_lists lists;
     int i;
-    gpi_ladder_lists(arena, request, 1, &lists);
+    gpi_ladder_own_lists(arena, request, 1, &lists);
     for (i = 0; i < lists.count; i++)
         arena->tree.lists[lists.number[i]]->usable_below = UINT64_MAX;
 }
 
-static void gpi_ladder_unmark(gpupool_arena *arena, const gpi_request *request) {
+/* Ends gpi_ladder_set_usable. */
+static void gpi_ladder_clear_usable(gpupool_arena *arena, const gpi_request *request) {
     arena->tree.lists[request->owner->list]->usable_below = 0;
     arena->tree.lists[gpi_ladder_finished(request)]->usable_below = 0;
 }
 
-/* An idle stitch of the request's size, whose units this stream may take without waiting. */
-static gpi_run *gpi_ladder_restitch(gpupool_arena *arena, const gpi_request *request) {
+/* Takes an idle stitch of the request's size whose units the stream may take without a wait. Makes
+   no CUDA call, since the stitch is still mapped. NULL: there is none. */
+static gpi_run *gpi_ladder_take_idle_stitch(gpupool_arena *arena, const gpi_request *request) {
     gpi_run *run;
     if (request->owners) return NULL;
     if (!arena->stitches.first_of[gpi_tree_bin(request->units)]) return NULL;
-    gpi_ladder_mark(arena, request);
+    gpi_ladder_set_usable(arena, request);
     run = gpi_stitch_reuse(&arena->stitches, request->units, request->align_units);
-    gpi_ladder_unmark(arena, request);
+    gpi_ladder_clear_usable(arena, request);
     return run;
 }
 
-/* A block of the request's tag and size that the request's own stream has freed: the stream's later
-   work may use it at once. (A tag with chunks of its own has no free list for each stream: what is
-   freed there waits for its users in `waiting`.) NULL: there is none. */
+/* Takes a block of the request's tag and size that the request's own stream has freed: the stream's
+   later work may use the block at once. (A tag with chunks of its own has no free list for each
+   stream: what is freed there waits for its users in `waiting`.) NULL: there is none. */
 static gpi_run *gpi_ladder_own_waiting(gpupool_arena *arena, const gpi_request *request) {
     gpi_run *run = arena->waiting, *before = NULL;
     for (; run; before = run, run = run->list_next) {
@@ -10266,6 +10327,8 @@ static gpi_run *gpi_ladder_own_waiting(gpupool_arena *arena, const gpi_request *
     return run;
 }
 
+/* Step: free memory of the stream and of ANY, then an idle stitch. GPI_TRIES_SLOW lets the search
+   pass over many more runs than the hot path's, because the next steps are dearer. */
 static gpi_outcome gpi_ladder_take_free(gpi_attempt *attempt) {
     gpupool_arena *arena = attempt->arena;
     if (!gpi_tree_prepare(&arena->tree, 3))
@@ -10273,53 +10336,61 @@ static gpi_outcome gpi_ladder_take_free(gpi_attempt *attempt) {
     if (attempt->request->tag && !gpi_arena_takes_finished(arena, attempt->request->owner))
         attempt->run = gpi_ladder_own_waiting(arena, attempt->request);
     if (attempt->run) return GPI_MET;
-    attempt->run = gpi_ladder_quick(arena, attempt->request, GPI_TRIES_SLOW);
-    if (!attempt->run) attempt->run = gpi_ladder_restitch(arena, attempt->request);
-    return attempt->run ? GPI_MET : GPI_MISSED;
+    attempt->run = gpi_ladder_take_run(arena, attempt->request, GPI_TRIES_SLOW);
+    if (!attempt->run) attempt->run = gpi_ladder_take_idle_stitch(arena, attempt->request);
+    return attempt->run ? GPI_MET : GPI_NOT_MET;
 }
 
-/* -- memory that other streams are done with -- */
+/* -- finished memory of other streams -- */
 
-/* Requests put marks over all streams only while no capture was seen: rule 3. */
+/* Records an event over all streams (gpi_clock_record_all), unless the arena ever saw a capture:
+   CUDA would end a capture that gpupool cannot see (rule 3). E_CAPTURING: not recorded. */
 static gpupool_result gpi_ladder_record_all(gpupool_arena *arena) {
     return arena->clocks.has_captured ? GPUPOOL_E_CAPTURING
                                       : gpi_clock_record_all(&arena->clocks);
 }
 
-/* A mark behind what the request's own stream has freed. */
-static void gpi_ladder_record(gpupool_arena *arena, const gpi_request *request) {
+/* Records an event behind what the request's own stream has freed, so that a later step can wait
+   for the event. Failure is no error here: the ladder then has one choice fewer. */
+static void gpi_ladder_record_own(gpupool_arena *arena, const gpi_request *request) {
     if (request->owner == arena->clocks.all) gpi_ladder_record_all(arena);
     else gpi_clock_record(&arena->clocks, request->owner, request->by.stream);
 }
 
-enum { GPI_PENDING_LEAST = 8 << 20 }; /* bytes that may be pending before streams are asked for */
+enum { GPI_PENDING_LEAST = 8 << 20 }; /* bytes that may be pending before ALL is recorded */
 
+/* Step: asks up to GPI_LOOKS_MOST streams how far they have come, moves finished memory to list
+   ANY, and tries the first step again. Queries events, without a wait. */
 static gpi_outcome gpi_ladder_take_finished(gpi_attempt *attempt) {
     gpupool_arena *arena = attempt->arena;
     uint64_t pending = arena->tree.pending_units * GPUPOOL_UNIT_BYTES;
-    /* many streams, or threads, of which some may have ended unsaid: a mark is put over all */
+    /* Threads' streams end without notice, and their memory stays pending for ever. So with
+       threads' streams, or many streams, an event over all streams is recorded once much is
+       pending. */
     if ((arena->clocks.thread_streams || arena->clocks.stream_count > GPI_THREADS_KEPT) &&
         pending > gpi_ground_max(arena->ledger.reserved.now / 8, GPI_PENDING_LEAST))
         gpi_ladder_record_all(arena);
     if (attempt->request->tag && arena->waiting && !attempt->request->capturing)
-        gpi_ladder_record(arena, attempt->request);
-    return gpi_arena_poll(arena, GPI_LOOKS_MOST) ? gpi_ladder_take_free(attempt) : GPI_MISSED;
+        gpi_ladder_record_own(arena, attempt->request);
+    return gpi_arena_poll(arena, GPI_LOOKS_MOST) ? gpi_ladder_take_free(attempt) : GPI_NOT_MET;
 }
 
+/* Whether the request may get a stitched block: stitches are on, the block may span chunks, and
+   mapping is not forbidden just now. */
 static int gpi_ladder_may_stitch(const gpi_attempt *attempt) {
     return !attempt->request->owners && gpi_stitch_can(&attempt->arena->stitches) &&
-           !gpi_ladder_is_barred(attempt->arena, attempt->request);
+           !gpi_ladder_may_not_map(attempt->arena, attempt->request);
 }
 
-enum { GPI_SPANS = 256 }; /* runs whose neighbours are looked at */
+enum { GPI_ADJACENT_TRIES = 256 }; /* runs whose neighbours the step looks at, at most */
 
-typedef struct gpi_side_run {  /* of usable runs side by side */
+typedef struct gpi_adjacent {  /* usable runs side by side, in home addresses */
     gpi_run *first;
-    uint64_t units, runs;
-} gpi_side_run;
+    uint64_t units, runs;      /* sum of their units; how many runs */
+} gpi_adjacent;
 
-/* The stretch around a free run. */
-static void gpi_ladder_stretch(const gpi_tree *tree, gpi_run *run, gpi_side_run *stretch) {
+/* Finds all usable runs side by side around a usable run, to the left and to the right. */
+static void gpi_ladder_find_adjacent(const gpi_tree *tree, gpi_run *run, gpi_adjacent *stretch) {
     while (run->prev && gpi_growth_is_usable(tree, run->prev)) run = run->prev;
     stretch->first = run;
     stretch->units = stretch->runs = 0;
@@ -10327,24 +10398,28 @@ static void gpi_ladder_stretch(const gpi_tree *tree, gpi_run *run, gpi_side_run 
         stretch->units += run->units;
 }
 
-/* A block out of several runs side by side: the stream's own, at different positions, and
-   anybody's. */
+/* Step: a block out of several usable runs side by side. The tree does not join runs of the stream
+   at different positions, nor the stream's with those of ANY; but this stream may use all of them,
+   so together they hold a block that none of them holds alone. */
 static gpi_outcome gpi_ladder_take_side_by_side(gpi_attempt *attempt) {
     gpupool_arena *arena = attempt->arena;
     const gpi_request *request = attempt->request;
     gpi_list *list = arena->tree.lists[request->owner->list];
-    gpi_side_run stretch = {NULL, 0, 0};
+    gpi_adjacent stretch = {NULL, 0, 0};
     gpi_run *run, whole;
     uint64_t start = 0;
     int looked = 0, found = 0;
     uint32_t kind, bin;
-    gpi_ladder_mark(arena, request);
+    gpi_ladder_set_usable(arena, request);
+    /* Runs of ANY side by side are one run already, so a stretch of several runs contains a run of
+       the stream's own list: the search starts from those. Slabs are for small blocks. */
     for (kind = 0; kind < GPI_SLABS && list->usable_below; kind++) {
         bin = gpi_tree_first(list, kind);
         for (; bin != GPI_NO_BIN && !found; bin = gpi_tree_next(list, bin + 1))
-            for (run = list->heads[bin]; run && !found && looked < GPI_SPANS;
+            for (run = list->heads[bin]; run && !found && looked < GPI_ADJACENT_TRIES;
                  run = run->list_next, looked++) {
-                gpi_ladder_stretch(&arena->tree, run, &stretch);
+                gpi_ladder_find_adjacent(&arena->tree, run, &stretch);
+                /* The fit is asked of a run that stands for the whole stretch and is in no list. */
                 whole.unit = stretch.first->unit;
                 whole.units = stretch.units;
                 start = gpi_ladder_start(arena, &whole, request);
@@ -10353,25 +10428,27 @@ static gpi_outcome gpi_ladder_take_side_by_side(gpi_attempt *attempt) {
     }
     if (found && gpi_tree_prepare(&arena->tree, 2 * stretch.runs + 2)) {
         arena->ledger.same_stream_allocs += GPUPOOL_STATS;
+        /* Alignment can put the block's start past the first runs of the stretch. */
         while (stretch.first->unit + stretch.first->units <= start)
             stretch.first = stretch.first->next;
         attempt->run = gpi_stitch_take(&arena->tree, stretch.first, start, request->units);
     }
-    gpi_ladder_unmark(arena, request);
-    return attempt->run ? GPI_MET : GPI_MISSED;
+    gpi_ladder_clear_usable(arena, request);
+    return attempt->run ? GPI_MET : GPI_NOT_MET;
 }
 
 /* -- stitches and growth -- */
 
-/* The most that was ever live at once, with the request. */
+/* The most bytes that were ever live at once in this arena, with the request counted as live. */
 static uint64_t gpi_ladder_peak(const gpi_attempt *attempt) {
     const gpi_ledger *ledger = &attempt->arena->ledger;
     return gpi_ground_max(gpi_ground_max(ledger->granted.peak, attempt->arena->granted_most),
                           ledger->granted.now + attempt->request->units * GPUPOOL_UNIT_BYTES);
 }
 
-/* The target: how far reserved memory may run ahead of that before free memory is stitched instead.
-   1%, and a little for arenas of a few chunks. */
+/* The target: how many bytes may be reserved before free memory is stitched rather than memory
+   grown. The peak of live bytes plus 1%, plus 16 MiB for arenas of a few chunks; at least
+   config.reserve_bytes, at most the limit. */
 static uint64_t gpi_ladder_target(const gpi_attempt *attempt) {
     uint64_t live = gpi_ladder_peak(attempt);
     live += live / 100 + ((uint64_t)16 << 20);
@@ -10379,51 +10456,58 @@ static uint64_t gpi_ladder_target(const gpi_attempt *attempt) {
                           attempt->arena->ledger.limit_bytes);
 }
 
+/* Gets memory from the driver for the request, within the arena's limit. *run: a taken run of just
+   the request's units. E_OUT_OF_MEMORY: the limit or the driver refuses, or mapping is forbidden.
+   Both locks are held; the arena's is released around the driver's calls. */
 static gpupool_result gpi_ladder_grow(gpupool_arena *arena, const gpi_request *request,
                                       gpi_run **run) {
     uint64_t most_bytes = arena->ledger.limit_bytes;
     gpi_growth growth;
-    if (gpi_ladder_is_barred(arena, request)) return GPUPOOL_E_OUT_OF_MEMORY;
+    if (gpi_ladder_may_not_map(arena, request)) return GPUPOOL_E_OUT_OF_MEMORY;
     memset(&growth, 0, sizeof growth);
     growth.units = request->units;
     growth.is_alone = growth.is_one_chunk = request->owners != GPI_OWNERS_ANY;
     growth.is_exact = request->owners == GPI_OWNERS_WHOLE;
     growth.tag = request->tag;
+    /* Other sources give a chunk at an address of their own choice, so nothing can be placed. */
     if (!gpi_chunk_is_mapped(&arena->chunks))
         return gpi_growth_add(&arena->chunks, &arena->tree, &growth, request->align_units,
                               most_bytes, run);
-    gpi_ladder_mark(arena, request);
+    /* A MAPPED block may begin in usable free memory and go on in the new chunk behind it. */
+    gpi_ladder_set_usable(arena, request);
     gpi_growth_find_place(&arena->chunks, &arena->tree, request->align_units, &growth);
     return gpi_growth_grow(&arena->chunks, &arena->tree, &growth, most_bytes / GPUPOOL_UNIT_BYTES,
                            run);
 }
 
-/* More memory while that stays below the target, and where more is live than ever before. So a
-   program that repeats itself gets no more memory for its second round, and meets what it did there
-   again in its third. */
+/* Step: growth while reserved memory stays within the target, and only where more is live than ever
+   before. So a program that repeats itself gets no memory in its second round: the second round
+   makes the stitches that the third round then reuses without a CUDA call. */
 static gpi_outcome gpi_ladder_take_target(gpi_attempt *attempt) {
     gpupool_arena *arena = attempt->arena;
     uint64_t need = attempt->request->units * GPUPOOL_UNIT_BYTES;
     if (arena->ledger.reserved.now + need > gpi_ladder_target(attempt) ||
         arena->ledger.granted.now + need < gpi_ladder_peak(attempt))
-        return GPI_MISSED;
+        return GPI_NOT_MET;
     return gpi_ladder_outcome(attempt, gpi_ladder_grow(arena, attempt->request, &attempt->run));
 }
 
-/* Unmaps idle stitches where there are too many. What this stream used is known to be done only by
-   a mark, and for the next request. */
+/* Unmaps idle stitches where they hold too many handles. A stitch can be unmapped once its last
+   user has passed; to learn that about this stream an event is recorded first, which helps the next
+   request rather than this one. */
 static void gpi_ladder_bound_stitches(gpi_attempt *attempt) {
     gpupool_arena *arena = attempt->arena;
     uint64_t most = gpi_stitch_most_seams(&arena->stitches);
     if (arena->stitches.idle_seams <= most) return;
-    gpi_ladder_record(arena, attempt->request);
+    gpi_ladder_record_own(arena, attempt->request);
     gpi_arena_poll(arena, GPI_LOOKS);
     gpi_stitch_bound(&arena->stitches, most);
 }
 
-/* A stitch of memory that is marked as usable, with growth up to the limit; the marks are taken
-   away. */
-static gpi_outcome gpi_ladder_stitch_marked(gpi_attempt *attempt, uint64_t most_seams) {
+/* Stitches a block of the memory that the caller has declared usable, growing by what is missing up
+   to the limit. most_seams: the most handles that are worth mapping. No list is usable on
+   return. */
+static gpi_outcome gpi_ladder_stitch_usable(gpi_attempt *attempt, uint64_t most_seams) {
     gpupool_arena *arena = attempt->arena;
     gpi_plan plan;
     memset(&plan, 0, sizeof plan);
@@ -10438,30 +10522,34 @@ static gpi_outcome gpi_ladder_stitch_marked(gpi_attempt *attempt, uint64_t most_
         return gpi_ladder_outcome(attempt,
                                   gpi_plan_make(&arena->stitches, &plan, &attempt->run));
     gpi_tree_unmark(&arena->tree);
-    return GPI_MISSED;
+    return GPI_NOT_MET;
 }
 
+/* Stitches a block of the stream's own free memory and that of ANY. */
 static gpi_outcome gpi_ladder_stitch(gpi_attempt *attempt, uint64_t most_seams) {
     gpi_ladder_bound_stitches(attempt);
-    gpi_ladder_mark(attempt->arena, attempt->request);
-    return gpi_ladder_stitch_marked(attempt, most_seams);
+    gpi_ladder_set_usable(attempt->arena, attempt->request);
+    return gpi_ladder_stitch_usable(attempt, most_seams);
 }
 
-enum { GPI_SEAMS_WORTH = 4096 }; /* handles mapped again (0.12 s) before memory is grown instead */
+enum { GPI_SEAMS_WORTH = 4096 }; /* handles in a stitch, above which growth is cheaper: 0.12 s */
 
+/* Step: a stitch, with at most GPI_SEAMS_WORTH handles. */
 static gpi_outcome gpi_ladder_take_stitch(gpi_attempt *attempt) {
     return gpi_ladder_stitch(attempt, GPI_SEAMS_WORTH);
 }
 
+/* Step: growth up to the limit. */
 static gpi_outcome gpi_ladder_take_growth(gpi_attempt *attempt) {
     return gpi_ladder_outcome(attempt,
                               gpi_ladder_grow(attempt->arena, attempt->request, &attempt->run));
 }
 
-/* -- memory is short: all caches are poured out, all streams asked -- */
+/* -- memory is short: empty all caches, ask all streams -- */
 
-/* Larger than all that may ever be held: nobody's work is worth a wait for it. */
-static int gpi_ladder_is_in_vain(const gpi_attempt *attempt) {
+/* Whether the request is larger than the limit, or the device, can ever hold. Then no wait for work
+   can help, and the ladder ends at once. */
+static int gpi_ladder_is_too_large(const gpi_attempt *attempt) {
     const gpupool_arena *arena = attempt->arena;
     uint64_t most = arena->ledger.limit_bytes;
     if (gpi_chunk_is(&arena->chunks, GPI_FROM_HERE))
@@ -10470,35 +10558,43 @@ static int gpi_ladder_is_in_vain(const gpi_attempt *attempt) {
            gpi_ground_max(most, arena->ledger.reserved.now);
 }
 
-enum { GPI_SHORT_FREES = 1024 }; /* frees that get a mark each after memory was short */
+enum { GPI_SHORT_FREES = 1024 }; /* frees that record an event each, after memory was short */
 
+/* Step: empties the caches of all streams, asks all streams how far they have come, and starts
+   again. From here on memory counts as short: the next GPI_SHORT_FREES frees record an event each,
+   and requests take other streams' memory behind a wait on the device. A request that is larger
+   than everything ends the ladder here. The arena's lock is released in between. */
 static gpi_outcome gpi_ladder_take_caches(gpi_attempt *attempt) {
     gpupool_arena *arena = attempt->arena;
-    if (gpi_ladder_is_in_vain(attempt)) {
+    if (gpi_ladder_is_too_large(attempt)) {
         attempt->result = GPUPOOL_E_OUT_OF_MEMORY;
         return GPI_FAILED;
     }
     arena->short_until = arena->clocks.position + GPI_SHORT_FREES;
-    if (attempt->is_drained) return GPI_MISSED;
-    attempt->is_drained = 1;
-    gpi_ladder_record(arena, attempt->request);
+    if (attempt->caches_emptied) return GPI_NOT_MET;
+    attempt->caches_emptied = 1;
+    gpi_ladder_record_own(arena, attempt->request);
     gpi_arena_empty_all(arena, gpi_arena_pour_out);
     gpi_arena_poll_all(arena);
-    return GPI_MOVED;
+    return GPI_RESTART;
 }
 
 /* -- other streams' unfinished memory, behind a wait on the device -- */
 
+/* Whether the request's stream may be made to wait, on the device, for another stream's work. */
 static int gpi_ladder_may_follow(const gpupool_arena *arena, const gpi_request *request) {
-    /* not in a scope: a replay is no later work of the stream. BYPASS: what is free is a chunk */
+    /* In a capture scope a graph's replay would not repeat the wait. For all streams at once, and
+       for the host, no stream could do the waiting. In a BYPASS arena a free block is a chunk that
+       has gone. */
     return !request->owner->capture && !gpi_arena_takes_finished(arena, request->owner) &&
            !request->tag && gpi_chunk_is(&arena->chunks, GPI_FROM_POOL);
 }
 
-/* A run of a stream that the request fits in, and that is finished or behind a mark. NULL: there is
-   none. */
-static gpi_run *gpi_ladder_of(const gpupool_arena *arena, const gpi_request *request,
-                              const gpi_stream *stream, uint64_t tries) {
+/* Finds a free run of another stream that holds the request and whose position has passed or lies
+   behind a recorded event. NULL: none. Memory that a graph keeps is left out. tries: see
+   gpi_ladder_fit. */
+static gpi_run *gpi_ladder_find_of_stream(const gpupool_arena *arena, const gpi_request *request,
+                                          const gpi_stream *stream, uint64_t tries) {
     gpi_run *run;
     gpi_lists list;
     gpi_fit fit;
@@ -10507,6 +10603,7 @@ static gpi_run *gpi_ladder_of(const gpupool_arena *arena, const gpi_request *req
     gpi_ladder_fit(request, tries, &fit);
     list.count = 1;
     list.number[0] = stream->list;
+    /* Without an event behind a run there is nothing that the request's stream could wait for. */
     list.below = gpi_clock_recorded(&arena->clocks, stream) + 1;
     run = gpi_tree_find(&arena->tree, &list, &fit);
     if (!run && (int64_t)request->units < GPI_SLAB_UNITS)
@@ -10514,60 +10611,67 @@ static gpi_run *gpi_ladder_of(const gpupool_arena *arena, const gpi_request *req
     return run;
 }
 
+/* Whether there is a run, and all work that used its memory has finished. */
 static int gpi_ladder_is_finished(const gpupool_arena *arena, const gpi_run *run) {
     return run && gpi_clock_is_finished(&arena->clocks, run);
 }
 
-/* Such a run of a few streams: a finished one, if there is one. *choices: streams that have one. */
-static gpi_run *gpi_ladder_of_some(gpupool_arena *arena, const gpi_request *request,
-                                   int *choices) {
+/* Looks through GPI_LOOKS busy streams for a run of gpi_ladder_find_of_stream, and prefers a
+   finished one. *choices: how many streams have such a run, which is exact unless a finished run
+   ended the search. The streams go to the end of the queue, so that the next call looks at
+   others. */
+static gpi_run *gpi_ladder_find_of_some(gpupool_arena *arena, const gpi_request *request,
+                                        int *choices) {
     gpi_stream *list[GPI_LOOKS];
     int count = gpi_clock_next_busy(&arena->clocks, list, GPI_LOOKS), i;
     gpi_run *first = NULL;
     *choices = 0;
     for (i = 0; i < count && !gpi_ladder_is_finished(arena, first); i++) {
-        gpi_run *run = gpi_ladder_of(arena, request, list[i], GPI_TRIES);
+        gpi_run *run = gpi_ladder_find_of_stream(arena, request, list[i], GPI_TRIES);
         *choices += run != NULL;
         if (run && (!first || gpi_ladder_is_finished(arena, run))) first = run;
     }
     return first;
 }
 
-/* The same of all streams. */
-static gpi_run *gpi_ladder_of_any(const gpupool_arena *arena, const gpi_request *request) {
+/* As gpi_ladder_find_of_some, through all busy streams and with no bound on the search. */
+static gpi_run *gpi_ladder_find_of_all(const gpupool_arena *arena, const gpi_request *request) {
     const gpi_stream *stream = arena->clocks.busy;
     gpi_run *first = NULL;
     for (; stream && !gpi_ladder_is_finished(arena, first); stream = stream->busy_next) {
-        gpi_run *run = gpi_ladder_of(arena, request, stream, UINT64_MAX);
+        gpi_run *run = gpi_ladder_find_of_stream(arena, request, stream, UINT64_MAX);
         if (run && (!first || gpi_ladder_is_finished(arena, run))) first = run;
     }
     return first;
 }
 
-typedef enum gpi_patience {   /* with another stream's work */
-    GPI_IF_FINISHED,
-    GPI_BEHIND_A_WAIT
-} gpi_patience;
+typedef enum gpi_take_rule {  /* when another stream's run may be taken */
+    GPI_IF_FINISHED,          /* only if its work has finished */
+    GPI_BEHIND_A_WAIT         /* also behind a wait on the device (cudaStreamWaitEvent) */
+} gpi_take_rule;
 
-/* Takes another stream's run for the request, if its work has finished, or behind a wait on the
-   device. NULL: it stays that stream's. The lock is held, and open while CUDA is called. Needs
-   three spare structs. */
+/* Takes another stream's run for the request. NULL: the rule does not allow that, or CUDA failed;
+   the units are back with their owner at their old position. Needs three spare structs. The arena's
+   lock is held, and released while CUDA is called. */
 static gpi_run *gpi_ladder_take_over(gpupool_arena *arena, const gpi_request *request, gpi_run *run,
-                                     gpi_patience patience) {
+                                     gpi_take_rule rule) {
     gpi_clocks *clocks = &arena->clocks;
     gpi_stream *owner = gpi_clock_borrow(&arena->tree, run);
     uint64_t at = run->of.at;
-    int mine = at <= gpi_clock_done(clocks, owner);
+    int may_take = at <= gpi_clock_done(clocks, owner);
+    /* The units are taken before the lock is released, so that no other thread takes them
+       meanwhile. in_hand tells other threads that memory may come back, so that none reports an
+       error too early. */
     run = gpi_ladder_cut(arena, run, request);
     arena->in_hand++;
-    if (!mine && patience == GPI_IF_FINISHED) {
+    if (!may_take && rule == GPI_IF_FINISHED) {
         gpi_clock_poll(clocks, owner);
-        mine = at <= gpi_clock_done(clocks, owner);
-    } else if (!mine) {
-        mine = gpi_clock_follow(clocks, owner, at, request->by.stream) == GPUPOOL_OK;
+        may_take = at <= gpi_clock_done(clocks, owner);
+    } else if (!may_take) {
+        may_take = gpi_clock_follow(clocks, owner, at, request->by.stream) == GPUPOOL_OK;
     }
     arena->in_hand--;
-    if (mine) {
+    if (may_take) {
         owner->refs--;
         return run;
     }
@@ -10576,8 +10680,10 @@ static gpi_run *gpi_ladder_take_over(gpupool_arena *arena, const gpi_request *re
     return NULL;
 }
 
-/* A block that waits for its users, behind a wait for each of them. Returns whether it is anybody's
-   now. */
+/* Looks among blocks that were freed while several streams used them (arena->waiting) for one that
+   holds the request and whose users all have a recorded event; makes the request's stream wait for
+   each of them on the device, and gives the block to the stream's free list. Returns whether it
+   did. */
 static int gpi_ladder_follow_waiting(gpupool_arena *arena, const gpi_request *request) {
     gpi_clocks *clocks = &arena->clocks;
     gpi_run *run = arena->waiting, *before = NULL;
@@ -10585,16 +10691,20 @@ static int gpi_ladder_follow_waiting(gpupool_arena *arena, const gpi_request *re
     for (; run; before = run, run = run->list_next) {
         if (gpi_ladder_start(arena, run, request) == UINT64_MAX) continue;
         if (gpi_stitch_tag_at(&arena->stitches, run->unit)) continue;
+        /* A use by a graph never passes before the graph's release. */
         for (use = (const gpi_use *)run->of.uses; use; use = use->next)
             if (use->stream->capture || use->at > gpi_clock_recorded(clocks, use->stream)) break;
         if (!use) break;
     }
     if (!run) return 0;
-    gpi_arena_end_waiting(arena, run, before); /* nobody else's while the lock is open */
+    /* Unlinked, the block is this thread's while the lock is released. */
+    gpi_arena_end_waiting(arena, run, before);
     arena->in_hand++;
     for (use = (const gpi_use *)run->of.uses; use; use = use->next)
         if (gpi_clock_follow(clocks, use->stream, use->at, request->by.stream) != GPUPOOL_OK) break;
     arena->in_hand--;
+    /* A wait failed: the block goes back to the waiting ones. A wait that was queued already does
+       no harm. */
     if (use) {
         gpi_arena_wait_for_uses(arena, run);
         return 0;
@@ -10606,7 +10716,8 @@ static int gpi_ladder_follow_waiting(gpupool_arena *arena, const gpi_request *re
     return 1;
 }
 
-/* A stitch of the memory of several streams, behind a wait on the device for each. */
+/* Stitches a block of all streams' memory that is finished or behind an event. gpi_plan_make makes
+   the request's stream wait for each of those streams. */
 static gpi_outcome gpi_ladder_stitch_others(gpi_attempt *attempt) {
     gpupool_arena *arena = attempt->arena;
     gpi_stream *stream = arena->clocks.busy;
@@ -10614,35 +10725,42 @@ static gpi_outcome gpi_ladder_stitch_others(gpi_attempt *attempt) {
         if (stream->handle && !stream->capture)
             arena->tree.lists[stream->list]->usable_below =
                 gpi_clock_recorded(&arena->clocks, stream) + 1;
-    gpi_ladder_mark(arena, attempt->request);
-    return gpi_ladder_stitch_marked(attempt, UINT64_MAX);
+    gpi_ladder_set_usable(arena, attempt->request);
+    return gpi_ladder_stitch_usable(attempt, UINT64_MAX);
 }
 
+/* Step: memory of other streams whose work may not have finished, behind a wait on the device for
+   each stream: a run of one stream, a waiting block, or a stitch of several streams' memory. The
+   host does not wait. */
 static gpi_outcome gpi_ladder_take_unfinished(gpi_attempt *attempt) {
     gpupool_arena *arena = attempt->arena;
     const gpi_request *request = attempt->request;
     gpi_run *run;
-    if (!gpi_ladder_may_follow(arena, request)) return GPI_MISSED;
-    if (!gpi_tree_prepare(&arena->tree, 3)) return GPI_MISSED;
-    run = gpi_ladder_of_any(arena, request);
+    if (!gpi_ladder_may_follow(arena, request)) return GPI_NOT_MET;
+    if (!gpi_tree_prepare(&arena->tree, 3)) return GPI_NOT_MET;
+    run = gpi_ladder_find_of_all(arena, request);
     if (run) attempt->run = gpi_ladder_take_over(arena, request, run, GPI_BEHIND_A_WAIT);
     if (attempt->run) return GPI_MET;
     if (gpi_ladder_follow_waiting(arena, request)) return gpi_ladder_take_free(attempt);
-    if (!gpi_ladder_may_stitch(attempt)) return GPI_MISSED;
+    if (!gpi_ladder_may_stitch(attempt)) return GPI_NOT_MET;
     return gpi_ladder_stitch_others(attempt);
 }
 
-/* -- at any price -- */
+/* -- whatever it costs, short of a wait -- */
 
+/* Step: tries free memory again without slabs, whose granules then join their neighbours, and then
+   stitches with any number of handles: at this point any price is better than a wait. */
 static gpi_outcome gpi_ladder_take_all_free(gpi_attempt *attempt) {
     gpi_outcome outcome;
     gpi_tree_drop_slabs(&attempt->arena->tree);
     outcome = gpi_ladder_take_free(attempt);
-    if (outcome != GPI_MISSED || !gpi_ladder_may_stitch(attempt)) return outcome;
+    if (outcome != GPI_NOT_MET || !gpi_ladder_may_stitch(attempt)) return outcome;
     return gpi_ladder_stitch(attempt, UINT64_MAX);
 }
 
-/* What a chunk may have once all idle ones are given back. Where it is too little they stay. */
+/* The largest number of bytes that growth could get if all idle chunks were given back first: by
+   the limit if is_limited, else by the driver's figure. UINT64_MAX: the driver's figure does not
+   bound this source, or is not to be had. */
 static uint64_t gpi_ladder_room_at_most(const gpupool_arena *arena, int is_limited) {
     uint64_t idle = gpi_chunk_idle_bytes(&arena->chunks, &arena->tree);
     uint64_t taken = arena->ledger.reserved.now - idle, limit = arena->ledger.limit_bytes;
@@ -10655,8 +10773,9 @@ static uint64_t gpi_ladder_room_at_most(const gpupool_arena *arena, int is_limit
     return free_bytes + idle;
 }
 
-/* Idle chunks go back to the driver until there is room for growth. Where CUDA takes chunks back it
-   waits for the device, but for mapped ones. */
+/* Step: returns idle chunks to the driver until there is room for growth, and grows. It returns
+   none if all of them would not be enough. For chunks that are not MAPPED, CUDA waits for the
+   device, so the step is left out where the host must not wait. */
 static gpi_outcome gpi_ladder_take_idle(gpi_attempt *attempt) {
     gpupool_arena *arena = attempt->arena;
     const gpi_request *request = attempt->request;
@@ -10664,11 +10783,12 @@ static gpi_outcome gpi_ladder_take_idle(gpi_attempt *attempt) {
     uint64_t limit = arena->ledger.limit_bytes;
     int is_limited, waits = !gpi_chunk_is_mapped(&arena->chunks);
     gpupool_result result = GPUPOOL_E_OUT_OF_MEMORY;
-    if (waits && (request->no_wait || request->capturing)) return GPI_MISSED;
-    /* again where the limit has room now, but not the device: it may with all that is idle */
+    if (waits && (request->no_wait || request->capturing)) return GPI_NOT_MET;
+    /* First with what the limit asks for. If the limit then has room but the device is still full,
+       a second round gives back everything that is idle. */
     do {
         is_limited = need > gpi_ledger_room(&arena->ledger);
-        if (need > gpi_ladder_room_at_most(arena, is_limited)) return GPI_MISSED;
+        if (need > gpi_ladder_room_at_most(arena, is_limited)) return GPI_NOT_MET;
         result = gpi_stitch_trim_below(&arena->stitches,
                                        is_limited ? limit - gpi_ground_min(limit, need) : 0);
         if (result == GPUPOOL_OK) result = gpi_ladder_grow(arena, request, &attempt->run);
@@ -10677,77 +10797,87 @@ static gpi_outcome gpi_ladder_take_idle(gpi_attempt *attempt) {
     return gpi_ladder_outcome(attempt, result);
 }
 
-/* -- waits of the host's -- */
+/* -- waits of the host -- */
 
+/* Chooses what to wait for: the older event of a stream, or the device if stream is NULL or has no
+   event. The mark is pinned, and the stream kept, until gpi_ladder_wait. */
 static gpi_outcome gpi_ladder_wait_for(gpi_attempt *attempt, gpi_stream *stream) {
     attempt->wait_for = stream;
     attempt->wait_mark = stream ? gpi_clock_mark(&attempt->arena->clocks, stream, 0) : NULL;
-    if (!attempt->wait_mark) return GPI_WAITS;
+    if (!attempt->wait_mark) return GPI_WAIT_FIRST;
     attempt->wait_at = attempt->wait_mark->at;
     attempt->wait_mark->pins++;
     stream->refs++;
-    return GPI_WAITS;
+    return GPI_WAIT_FIRST;
 }
 
-/* What gpupool_cudaFree freed before: a request of cudaMalloc's waits as cudaFree would have. */
+/* Step: waits for all streams' work before gpupool_cudaFree's frees, as cudaFree itself would have
+   waited. Only for requests in cudaMalloc's shape (owner ALL), and only for frees before the
+   request began. */
 static gpi_outcome gpi_ladder_take_cuda_free(gpi_attempt *attempt) {
     gpi_clocks *clocks = &attempt->arena->clocks;
     gpi_stream *all = clocks->all;
     if (attempt->request->owner != all || !attempt->arena->tree.lists[all->list]->units ||
-        gpi_ground_min(all->clock.issued, attempt->began) <= gpi_clock_done(clocks, all))
-        return GPI_MISSED;
+        gpi_ground_min(all->clock.issued, attempt->began_at) <= gpi_clock_done(clocks, all))
+        return GPI_NOT_MET;
     if (!gpi_clock_mark(clocks, all, 0)) gpi_ladder_record_all(attempt->arena);
-    return gpi_ladder_wait_for(attempt, !attempt->marks_fail && gpi_clock_mark(clocks, all, 0)
+    return gpi_ladder_wait_for(attempt, !attempt->event_waits_fail && gpi_clock_mark(clocks, all, 0)
                                             ? all : NULL);
 }
 
-/* Whether memory waits for work of this stream that was queued before the request began. */
+/* Whether free memory waits for work of this stream that was queued before the request began (D3).
+   For ALL: whether any memory waits. */
 static int gpi_ladder_is_behind(const gpi_attempt *attempt, const gpi_stream *stream) {
     const gpupool_arena *arena = attempt->arena;
     int is_all = stream == arena->clocks.all;
     uint64_t issued = is_all ? arena->clocks.position : stream->clock.issued;
     if (!stream->handle || stream->capture) return 0;
     if (is_all && !arena->tree.pending_units && !arena->waiting) return 0;
+    /* A stream without free memory of its own matters if a waiting block may name it: refs counts
+       that. */
     if (!is_all && !arena->tree.lists[stream->list]->units && !(arena->waiting && stream->refs))
         return 0;
-    return gpi_ground_min(issued, attempt->began) > gpi_clock_done(&arena->clocks, stream);
+    return gpi_ground_min(issued, attempt->began_at) > gpi_clock_done(&arena->clocks, stream);
 }
 
-/* A mark over all streams, for what has none: of streams that are gone, or that nobody calls with.
-   The request then takes what others freed before it began. */
+/* Step: records an event over all streams if memory is pending behind no event: that of destroyed
+   streams, and of streams that no call names any more. Once for each pass through the table. */
 static gpi_outcome gpi_ladder_take_unmarked(gpi_attempt *attempt) {
     gpupool_arena *arena = attempt->arena;
-    if (attempt->has_asked || !gpi_arena_lacks_marks(arena, attempt->began)) return GPI_MISSED;
-    attempt->has_asked = 1;
-    if (gpi_ladder_record_all(arena) != GPUPOOL_OK) return GPI_MISSED;
+    if (attempt->recorded_all || !gpi_arena_lacks_marks(arena, attempt->began_at))
+        return GPI_NOT_MET;
+    attempt->recorded_all = 1;
+    if (gpi_ladder_record_all(arena) != GPUPOOL_OK) return GPI_NOT_MET;
     gpi_arena_poll_all(arena);
-    return GPI_MOVED;
+    return GPI_RESTART;
 }
 
-/* For the oldest work that memory waits for: on this stream, or else on any; or else, where no mark
-   is behind it, for the device. */
+/* Step: chooses the oldest work that memory waits for. The request's own stream comes first, since
+   its memory needs no further wait; then the stream whose event has the lowest position. Where only
+   work without an event is left, the host waits for the device. */
 static gpi_outcome gpi_ladder_take_wait(gpi_attempt *attempt) {
     gpi_clocks *clocks = &attempt->arena->clocks;
     gpi_stream *stream, *oldest = NULL;
     const gpi_mark *mark;
     uint64_t at = UINT64_MAX;
     int any = 0;
-    if (!attempt->marks_fail && gpi_ladder_is_behind(attempt, attempt->request->owner) &&
+    if (!attempt->event_waits_fail && gpi_ladder_is_behind(attempt, attempt->request->owner) &&
         gpi_clock_mark(clocks, attempt->request->owner, 0))
         return gpi_ladder_wait_for(attempt, attempt->request->owner);
     for (stream = clocks->streams; stream; stream = stream->next) {
         any |= gpi_ladder_is_behind(attempt, stream);
-        if (attempt->marks_fail || !gpi_ladder_is_behind(attempt, stream)) continue;
+        if (attempt->event_waits_fail || !gpi_ladder_is_behind(attempt, stream)) continue;
         mark = gpi_clock_mark(clocks, stream, 0);
         if (!mark || mark->at >= at) continue;
         at = mark->at;
         oldest = stream;
     }
     if (oldest) return gpi_ladder_wait_for(attempt, oldest);
-    return any ? gpi_ladder_wait_for(attempt, NULL) : GPI_MISSED;
+    return any ? gpi_ladder_wait_for(attempt, NULL) : GPI_NOT_MET;
 }
 
-/* Does what a step has asked for, with no lock held. */
+/* Waits as the step has chosen, with both locks released, and then moves all finished memory to
+   list ANY. Returns the wait's result. */
 static gpupool_result gpi_ladder_wait(gpi_attempt *attempt) {
     gpupool_arena *arena = attempt->arena;
     gpupool_result result;
@@ -10766,31 +10896,36 @@ static gpupool_result gpi_ladder_wait(gpi_attempt *attempt) {
 
 /* -- the table -- */
 
-enum {                   /* what a step needs */
-    GPI_NEEDS_POOL = 1,  /* blocks share chunks */
-    GPI_NEEDS_STITCHES = 2,
-    GPI_NEEDS_EVENTS = 4,/* the stream does not capture */
-    GPI_NEEDS_HOST = 8   /* nor is the host forbidden to wait */
+enum {                      /* conditions of a step: see gpi_ladder_is_allowed */
+    GPI_NEEDS_POOL = 1,     /* blocks share chunks */
+    GPI_NEEDS_STITCHES = 2, /* the request may be stitched */
+    GPI_NEEDS_EVENTS = 4,   /* the stream does not capture */
+    GPI_NEEDS_HOST = 8      /* the host may wait */
 };
 
+/* A row of the table. name is for readers and debuggers. */
 typedef struct gpi_step {
     const char *name;
     unsigned needs;
-    int (*could)(const gpi_outlook *outlook);
+    int (*could)(const gpi_estimate *estimate);
     gpi_outcome (*take)(gpi_attempt *attempt);
 } gpi_step;
 
-static int gpi_ladder_could_fit(const gpi_outlook *outlook) { return outlook->fits; }
-static int gpi_ladder_could_join(const gpi_outlook *outlook) {
-    return outlook->joins || outlook->need_units <= outlook->room_units;
+/* The steps' `could` functions. They answer "perhaps" (1) where figures do not decide, and "no" (0)
+   only where the step surely fails. */
+static int gpi_ladder_could_fit(const gpi_estimate *estimate) { return estimate->fits; }
+static int gpi_ladder_could_stitch(const gpi_estimate *estimate) {
+    return estimate->fits_stitched || estimate->grow_units <= estimate->growable_units;
 }
-static int gpi_ladder_could_grow(const gpi_outlook *outlook) {
-    return outlook->need_units <= outlook->room_units;
+static int gpi_ladder_could_grow(const gpi_estimate *estimate) {
+    return estimate->grow_units <= estimate->growable_units;
 }
-static int gpi_ladder_could_trim(const gpi_outlook *outlook) {
-    return outlook->need_units <= outlook->room_units + outlook->idle_units;
+static int gpi_ladder_could_trim(const gpi_estimate *estimate) {
+    return estimate->grow_units <= estimate->growable_units + estimate->idle_units;
 }
 
+/* The order of the steps, from the cheapest to the dearest. What follows "caches" happens only when
+   memory is short. */
 static const gpi_step gpi_ladder_steps[] = {
     {"own and anybody's free memory", GPI_NEEDS_POOL, gpi_ladder_could_fit, gpi_ladder_take_free},
     {"finished memory of others", GPI_NEEDS_POOL, gpi_ladder_could_fit, gpi_ladder_take_finished},
@@ -10798,164 +10933,192 @@ static const gpi_step gpi_ladder_steps[] = {
     {"what cudaFree freed", GPI_NEEDS_POOL | GPI_NEEDS_EVENTS | GPI_NEEDS_HOST,
      gpi_ladder_could_fit, gpi_ladder_take_cuda_free},
     {"growth up to the target", 0, gpi_ladder_could_grow, gpi_ladder_take_target},
-    {"a stitch", GPI_NEEDS_STITCHES, gpi_ladder_could_join, gpi_ladder_take_stitch},
+    {"a stitch", GPI_NEEDS_STITCHES, gpi_ladder_could_stitch, gpi_ladder_take_stitch},
     {"growth up to the limit", 0, gpi_ladder_could_grow, gpi_ladder_take_growth},
     {"caches", 0, gpi_ladder_could_fit, gpi_ladder_take_caches},
     {"unfinished memory of others", GPI_NEEDS_POOL | GPI_NEEDS_EVENTS, gpi_ladder_could_fit,
      gpi_ladder_take_unfinished},
-    {"all free memory, stitched", GPI_NEEDS_POOL, gpi_ladder_could_join, gpi_ladder_take_all_free},
+    {"all free memory, stitched", GPI_NEEDS_POOL, gpi_ladder_could_stitch,
+     gpi_ladder_take_all_free},
     {"idle chunks given back", 0, gpi_ladder_could_trim, gpi_ladder_take_idle},
     {"a mark over all streams", GPI_NEEDS_EVENTS, gpi_ladder_could_fit, gpi_ladder_take_unmarked},
-    {"a wait of the host's", GPI_NEEDS_EVENTS | GPI_NEEDS_HOST, gpi_ladder_could_fit,
+    {"a wait of the host", GPI_NEEDS_EVENTS | GPI_NEEDS_HOST, gpi_ladder_could_fit,
      gpi_ladder_take_wait}};
 
 enum { GPI_STEP_COUNT = sizeof gpi_ladder_steps / sizeof gpi_ladder_steps[0] };
 
-static int gpi_ladder_may(const gpi_attempt *attempt, const gpi_step *step) {
+/* Whether arena and request meet the step's conditions. */
+static int gpi_ladder_is_allowed(const gpi_attempt *attempt, const gpi_step *step) {
     const gpi_request *request = attempt->request;
     unsigned needs = step->needs;
     if ((needs & GPI_NEEDS_POOL) && !gpi_chunk_is(&attempt->arena->chunks, GPI_FROM_POOL)) return 0;
     if ((needs & GPI_NEEDS_STITCHES) && !gpi_ladder_may_stitch(attempt)) return 0;
     if ((needs & GPI_NEEDS_EVENTS) && request->capturing) return 0;
-    return !(needs & GPI_NEEDS_HOST) || !(request->no_wait || attempt->waits_fail);
+    return !(needs & GPI_NEEDS_HOST) || !(request->no_wait || attempt->all_waits_fail);
 }
 
-/* Memory as it is, as far as figures tell. */
-static void gpi_ladder_look(const gpi_attempt *attempt, gpi_outlook *outlook) {
+/* The figures for a pass through the table. fits and fits_stitched are 1, since the steps find out
+   by looking; so only steps that cannot grow enough are skipped. */
+static void gpi_ladder_estimate(const gpi_attempt *attempt, gpi_estimate *estimate) {
     const gpupool_arena *arena = attempt->arena;
-    outlook->fits = outlook->joins = 1;
-    outlook->need_units = gpi_growth_need(&arena->chunks, attempt->request->units,
-                                          attempt->request->align_units) / GPUPOOL_UNIT_BYTES;
-    outlook->room_units = gpi_ledger_room(&arena->ledger) / GPUPOOL_UNIT_BYTES;
-    outlook->idle_units = arena->ledger.reserved.now / GPUPOOL_UNIT_BYTES;
+    estimate->fits = estimate->fits_stitched = 1;
+    estimate->grow_units = gpi_growth_need(&arena->chunks, attempt->request->units,
+                                           attempt->request->align_units) / GPUPOOL_UNIT_BYTES;
+    estimate->growable_units = gpi_ledger_room(&arena->ledger) / GPUPOOL_UNIT_BYTES;
+    estimate->idle_units = arena->ledger.reserved.now / GPUPOOL_UNIT_BYTES;
 }
 
-/* Whether the table would meet a request, of memory that looks so. */
-static int gpi_ladder_would(const gpi_outlook *outlook) {
+/* Whether some step of the table would meet a request, by these figures. Verdicts and
+   gpupool_would_fit ask this; nothing is taken. */
+static int gpi_ladder_would_succeed(const gpi_estimate *estimate) {
     int i;
     for (i = 0; i < GPI_STEP_COUNT; i++)
-        if (gpi_ladder_steps[i].could(outlook)) return 1;
+        if (gpi_ladder_steps[i].could(estimate)) return 1;
     return 0;
 }
 
-/* Goes through the table. Both locks are held, and open where a step says so; the request's stream
-   is kept. */
+/* Goes through the table. On success attempt->run is a taken run; E_OUT_OF_MEMORY: no step helps.
+   Both locks are held on entry and return; steps release them in between. The caller keeps the
+   request's stream (refs). */
 static gpupool_result gpi_ladder_run(gpi_attempt *attempt) {
     int i = 0;
-    attempt->began = attempt->arena->clocks.position;
-    if (attempt->arena->chunks.stuck) /* which count as reserved */
+    attempt->began_at = attempt->arena->clocks.position;
+    /* Chunks that the driver refused to take back count as reserved: try to release them. */
+    if (attempt->arena->chunks.stuck)
         gpi_chunk_retry(&attempt->arena->chunks, &attempt->arena->tree);
     while (i < GPI_STEP_COUNT) {
         const gpi_step *step = &gpi_ladder_steps[i++];
-        gpi_outcome outcome = GPI_MISSED;
-        gpi_outlook outlook;
-        gpi_ladder_look(attempt, &outlook);
-        if (gpi_ladder_may(attempt, step) && step->could(&outlook)) outcome = step->take(attempt);
+        gpi_outcome outcome = GPI_NOT_MET;
+        gpi_estimate estimate;
+        gpi_ladder_estimate(attempt, &estimate);
+        if (gpi_ladder_is_allowed(attempt, step) && step->could(&estimate))
+            outcome = step->take(attempt);
         if (outcome == GPI_MET) return GPUPOOL_OK;
         if (outcome == GPI_FAILED) return attempt->result;
-        if (outcome == GPI_WAITS && gpi_ladder_wait(attempt) != GPUPOOL_OK) {
-            if (attempt->marks_fail || !attempt->wait_mark) attempt->waits_fail = 1;
-            attempt->marks_fail = 1;
+        /* After a failed wait for an event the host waits for the device; after a second failed
+           wait it waits no more, so that the loop ends. */
+        if (outcome == GPI_WAIT_FIRST && gpi_ladder_wait(attempt) != GPUPOOL_OK) {
+            if (attempt->event_waits_fail || !attempt->wait_mark) attempt->all_waits_fail = 1;
+            attempt->event_waits_fail = 1;
         }
-        if (outcome != GPI_MISSED) i = 0;
+        if (outcome != GPI_NOT_MET) i = 0;
     }
-    if (!gpi_ladder_is_barred(attempt->arena, attempt->request)) return GPUPOOL_E_OUT_OF_MEMORY;
+    /* Growth may be all that was missing, and a capture is in its way: then that is the error. */
+    if (!gpi_ladder_may_not_map(attempt->arena, attempt->request)) return GPUPOOL_E_OUT_OF_MEMORY;
     return gpi_host_fail(GPUPOOL_E_CAPTURING, "arena \"%s\" has on_map or on_unmap, and does not "
                          "grow while a stream captures", attempt->arena->name);
 }
 
-/* == SHOT =====================================================================================
-   All runs, as they are at one time, copied for who thinks about them. uses: LADDER and above
+/* == SNAPSHOT =================================================================================
+   Copies all runs of an arena into an array, so that a verdict can ask many times "would the
+   request fit if ...?" without holding the arena's lock. The request, the copy and the figures that
+   bound growth are one gpi_scene. uses: LADDER and above
 
-   They are copied some at a time, so that no other thread waits long; what changes meanwhile makes
-   the advice coarser, not the arena wrong. `growing` is held all the time: chunks and stitches
-   stay. */
+       home runs     |  live  | free |  pending  |  live  | free   |
+       scene->runs   [ LIVE  ][ FREE ][ PENDING  ][ LIVE  ][ FREE  ]     one gpi_snapshot_run each
 
-enum { GPI_SLICE = 256 };    /* runs that are copied before the lock is opened for a moment */
+   1  a copy changes nothing in the arena
+   2  runs are copied GPI_SLICE at a time, and the lock is released in between, so that no other
+      thread waits long. What changes meanwhile makes the advice coarser; every unit is copied at
+      most once, since copying goes on at the address where it stopped
+   3  a run's state is that of the moment when it was copied
 
-typedef enum gpi_shot_state {
-    GPI_SHOT_FREE,           /* its work is done */
-    GPI_SHOT_PENDING,        /* free, but work may be at it */
-    GPI_SHOT_LIVE,
-    GPI_SHOT_KEPT,           /* a graph's, live or free */
-    GPI_SHOT_NONE            /* no memory */
-} gpi_shot_state;
+   Locks: `growing` is held from gpi_snapshot_take until the verdict has been given, so chunks and
+   stitches stay. The arena's lock is taken and released inside. */
 
-typedef struct gpi_shot {    /* a home run, as it was when it was met */
-    uint64_t unit, units;
-    gpi_shot_state state;
-    int tag;                 /* whose chunk it lies in; 0: one that all others share */
-    int begins_chunk;        /* chunks that have their own addresses */
-    int is_block;            /* live: a block, or the first part of a stitched one */
-    int is_marked;           /* pending: streams can be made to wait for it, on the device */
-    uint64_t key;            /* pending: of the one stream to wait for; 0: of several, or of all */
-    uint64_t block;          /* live: the unit at which its block begins, */
-    uint64_t asked_bytes;    /* and what was asked for with it */
-    const gpi_stitch *stitch;/* of a stitched block, live */
-    gpi_cache *cache;        /* which has the block, until it is asked */
+enum { GPI_SLICE = 256 };    /* runs that are copied before the lock is released for a moment */
+
+typedef enum gpi_snapshot_state {
+    GPI_SNAPSHOT_FREE,       /* free, and its work has finished */
+    GPI_SNAPSHOT_PENDING,    /* free, but work that used it may still run */
+    GPI_SNAPSHOT_LIVE,       /* a block, or a part of a stitched one */
+    GPI_SNAPSHOT_KEPT,       /* a graph's until its release: live or free */
+    GPI_SNAPSHOT_NONE        /* addresses without memory, or a run that a thread has taken */
+} gpi_snapshot_state;
+
+/* The copy of one home run. */
+typedef struct gpi_snapshot_run {
+    uint64_t unit, units;    /* the first unit, and how many */
+    gpi_snapshot_state state;
+    int tag;                 /* whose chunk it lies in; 0: one that all share */
+    int begins_chunk;        /* 1: a chunk begins here that is no neighbour of the run before; in a
+                                MAPPED arena only the first run has 1 */
+    int is_block;            /* live: 1 for a block, and for the first part of a stitched block */
+    int is_marked;           /* pending: 1 if a stream can be made to wait for it on the device */
+    uint64_t key;            /* pending: key of the one stream to wait for; 0: several, or all */
+    uint64_t block;          /* live: the unit at which the block begins (a stitch's address), */
+    uint64_t asked_bytes;    /* and the bytes that were asked for */
+    const gpi_stitch *stitch;/* live: the stitch of a stitched block; else NULL */
+    gpi_cache *cache;        /* live in the tree: the cache that has the block; NULL: none */
 #if GPUPOOL_SITES
-    const gpi_site *place;
+    const gpi_site *site;    /* the site that stands for the line of source that asked */
 #endif
-} gpi_shot;
+} gpi_snapshot_run;
 
-typedef struct gpi_holding { /* a holder that a verdict may name */
-    gpupool_holder shown;
+/* A holder that a verdict may name: the blocks of one line of source, or of one size. */
+typedef struct gpi_holding {
+    gpupool_holder shown;    /* what the verdict tells of the holder */
 #if GPUPOOL_SITES
-    const gpi_site *place;
+    const gpi_site *site;    /* the site that stands for the holder's line of source */
 #endif
-    uint64_t blocks[8];      /* where its first blocks begin */
+    uint64_t blocks[8];      /* the units at which its first GPI_SUBSETS blocks begin */
 } gpi_holding;
 
-typedef enum gpi_pending {   /* what of that counts as free */
+typedef enum gpi_pending {   /* which pending memory counts as free */
     GPI_PENDING_NONE,
-    GPI_PENDING_MARKED,
+    GPI_PENDING_MARKED,      /* what a stream can be made to wait for on the device */
     GPI_PENDING_ALL
 } gpi_pending;
 
-typedef struct gpi_wish {    /* what counts as free, beside what is */
+/* An assumption: which memory counts as free, beside the memory that is free and finished. */
+typedef struct gpi_wish {
     gpi_pending pending;
-    uint64_t key;            /* of this stream only; 0: of all */
-    const gpi_holding *holding; /* blocks of this holder, */
-    uint64_t mask;           /* bit n: its n-th; UINT64_MAX: all */
+    uint64_t key;            /* only pending memory that waits for this stream; 0: for any */
+    const gpi_holding *holding; /* and live blocks of this holder; NULL: none: */
+    uint64_t mask;           /* bit n: the holder's block n; UINT64_MAX: all its blocks */
 } gpi_wish;
 
-typedef struct gpi_siblings { /* the process's other arenas of the device */
-    uint64_t reserved_bytes; /* by all of them */
-    uint64_t idle_bytes;     /* of these, that they would give back, or have */
-    uint64_t most_bytes;     /* reserved by the one that has reserved most */
-    char name[32];           /* of that one */
+/* What the process's other arenas of the same device hold (section SIBLING fills it). */
+typedef struct gpi_siblings {
+    uint64_t reserved_bytes; /* sum over those arenas */
+    uint64_t idle_bytes;     /* of these: what they would give back, or have given back */
+    uint64_t most_bytes;     /* reserved by the arena that has reserved most, */
+    char name[32];           /* and that arena's name */
 } gpi_siblings;
 
 enum {
-    GPI_VISITS = 1 << 21,    /* runs that a verdict looks at before it stops counting blocks */
-    GPI_SUBSETS = 8,         /* up to so many blocks, every choice among them is tried */
-    GPI_CROWD = 16           /* streams that a verdict counts; so many are as good as all */
+    GPI_VISITS_MOST = 1 << 21, /* runs that a verdict looks at; then it stops trying */
+    GPI_SUBSETS = 8,           /* blocks of a holder up to which every subset is tried */
+    GPI_STREAMS_MOST = 16      /* streams that a verdict counts; from so many on, it says "all" */
 };
 
-typedef struct gpi_scene {   /* a request, and all that decides whether it can be met */
+/* A request, and everything that decides whether the request can be met. */
+typedef struct gpi_scene {
     gpupool_arena *arena;
-    const gpi_siblings *siblings;       /* NULL: not asked after */
-    gpi_shot *shots;
-    uint64_t shot_count, shot_room;
-    uint64_t units, align_units;
-    gpi_owners owners;       /* of the chunks that it may lie in */
-    int tag;                 /* whose chunks these are; 0: those of all others */
-    uint64_t rest_units;     /* chunks: of the last granule, which the device gives whole */
-    uint64_t limit_units, device_units; /* that the limit and the device leave for growth, with the
-                                           rest */
-    uint64_t growth_bytes;   /* FRAGMENTED: what limit and device leave, as it is told */
-    uint64_t visits;         /* runs looked at so far */
-    int capturing;           /* the request's stream is */
-    uint64_t keys[GPI_CROWD];/* of the streams whose marks pending memory lies behind, */
-    int key_count;           /* as many of them as there is room for */
-    int is_unmarked;         /* some lies behind no stream's mark */
-    uint64_t reserved_bytes, limit_bytes; /* as they were when it was begun */
-    uint64_t captures;       /* graphs that keep memory */
-    int is_all_done;         /* work before all frees so far */
+    const gpi_siblings *siblings; /* NULL: not asked for */
+    gpi_snapshot_run *runs;  /* the copy, by address; NULL: the host had no memory for it */
+    uint64_t run_count, run_room; /* runs copied; how many the array has room for */
+    uint64_t units, align_units; /* the request; a verdict tries other sizes, too */
+    gpi_owners owners;       /* whether the request's block may span chunks */
+    int tag;                 /* whose own chunks the block lies in; 0: those that all share */
+    uint64_t rest_units;     /* other sources than MAPPED: units beyond the request that the device
+                                gives, because it gives whole granules */
+    uint64_t limit_units;    /* that the limit leaves for growth, plus rest_units, */
+    uint64_t device_units;   /* and that the device leaves */
+    uint64_t growth_bytes;   /* the least of both, for the sentence of cause FRAGMENTED */
+    uint64_t visits;         /* runs looked at so far: see GPI_VISITS_MOST */
+    int capturing;           /* 1: the request's stream captures */
+    uint64_t keys[GPI_STREAMS_MOST]; /* the streams whose events pending memory lies behind, */
+    int key_count;           /* as many as there is room for */
+    int is_unmarked;         /* 1: some pending memory lies behind no stream's event */
+    uint64_t reserved_bytes, limit_bytes; /* the arena's, when the scene was begun */
+    uint64_t captures;       /* capture scopes not yet released */
+    int is_all_done;         /* 1: an event behind all frees so far has passed */
 } gpi_scene;
 
-/* Whether the request fits in a run. */
-static int gpi_shot_holds(const gpi_scene *scene, const gpi_run *run) {
+/* Whether the request fits in a run, which need not be one of the tree: the free memory of several
+   runs side by side is asked about as one run. */
+static int gpi_snapshot_fits(const gpi_scene *scene, const gpi_run *run) {
     gpi_fit fit;
     memset(&fit, 0, sizeof fit);
     fit.units = scene->units;
@@ -10964,15 +11127,17 @@ static int gpi_shot_holds(const gpi_scene *scene, const gpi_run *run) {
     return gpi_tree_start_of(&scene->arena->tree, run, &fit) != UINT64_MAX;
 }
 
-static int gpi_shot_may_stitch(const gpi_scene *scene) {
+/* Whether the request may get a stitched block. */
+static int gpi_snapshot_may_stitch(const gpi_scene *scene) {
     return !scene->owners && gpi_stitch_can(&scene->arena->stitches);
 }
 
 /* -- the copy -- */
 
-/* Memory waits for work of this stream, up to a position. Returns the stream's key if a mark is
-   behind that; 0: none is, and only a wait for all streams will do. */
-static uint64_t gpi_shot_meet(gpi_scene *scene, gpi_stream *stream, uint64_t at) {
+/* Notes that memory waits for this stream's work up to a position. Returns the stream's key if an
+   event is behind that work; 0: only a wait for all streams would tell. Stream ALL has no key that
+   a verdict could name. */
+static uint64_t gpi_snapshot_note_stream(gpi_scene *scene, gpi_stream *stream, uint64_t at) {
     const gpi_clocks *clocks = &scene->arena->clocks;
     int i = 0;
     if (stream == clocks->all || !gpi_clock_mark(clocks, stream, at)) {
@@ -10980,92 +11145,106 @@ static uint64_t gpi_shot_meet(gpi_scene *scene, gpi_stream *stream, uint64_t at)
         return 0;
     }
     while (i < scene->key_count && scene->keys[i] != stream->handle) i++;
-    if (i == scene->key_count && i < GPI_CROWD) scene->keys[scene->key_count++] = stream->handle;
+    if (i == scene->key_count && i < GPI_STREAMS_MOST)
+        scene->keys[scene->key_count++] = stream->handle;
     return stream->handle;
 }
 
-/* Free memory of a stream: for whose work it waits. */
-static void gpi_shot_free(gpi_scene *scene, const gpi_run *run, gpi_shot *shot) {
+/* Fills in the state of a run in a free list, and whose work it waits for. The arena's lock is
+   held. */
+static void gpi_snapshot_copy_free(gpi_scene *scene, const gpi_run *run, gpi_snapshot_run *copy) {
     const gpupool_arena *arena = scene->arena;
     const gpi_clocks *clocks = &arena->clocks;
     gpi_stream *stream = (gpi_stream *)arena->tree.lists[run->list]->owner;
-    shot->state = GPI_SHOT_FREE;
+    copy->state = GPI_SNAPSHOT_FREE;
     if (!stream || run->of.at <= gpi_clock_seen(clocks, stream)) return;
-    shot->state = stream->capture ? GPI_SHOT_KEPT : GPI_SHOT_PENDING;
+    copy->state = stream->capture ? GPI_SNAPSHOT_KEPT : GPI_SNAPSHOT_PENDING;
     if (stream->capture) return;
-    shot->key = gpi_shot_meet(scene, stream, run->of.at);
-    shot->is_marked = run->of.at <= gpi_clock_recorded(clocks, stream) && !scene->tag &&
+    copy->key = gpi_snapshot_note_stream(scene, stream, run->of.at);
+    /* The host and a BYPASS arena cannot use a wait on the device. Without stitches a run counts
+       alone, so it must hold the request. */
+    copy->is_marked = run->of.at <= gpi_clock_recorded(clocks, stream) && !scene->tag &&
                       gpi_chunk_is(&arena->chunks, GPI_FROM_POOL) &&
                       !gpi_chunk_is(&arena->chunks, GPI_FROM_HOST) &&
-                      (gpi_shot_may_stitch(scene) || gpi_shot_holds(scene, run));
+                      (gpi_snapshot_may_stitch(scene) || gpi_snapshot_fits(scene, run));
 }
 
-/* A block that waits for its users. */
-static void gpi_shot_waiting(gpi_scene *scene, const gpi_run *run, gpi_shot *shot) {
+/* Fills in the state of a block that was freed while several streams used it. One use by a graph
+   makes the block the graph's until the release, whatever the other uses are. */
+static void gpi_snapshot_copy_waiting(gpi_scene *scene, const gpi_run *run,
+                                      gpi_snapshot_run *copy) {
     const gpi_clocks *clocks = &scene->arena->clocks;
     const gpi_use *use = (const gpi_use *)run->of.uses;
     int count = 0;
-    shot->state = GPI_SHOT_FREE;
+    copy->state = GPI_SNAPSHOT_FREE;
     for (; use; use = use->next)
-        if (use->stream->capture) shot->state = GPI_SHOT_KEPT;
-    if (shot->state == GPI_SHOT_KEPT) return;
+        if (use->stream->capture) copy->state = GPI_SNAPSHOT_KEPT;
+    if (copy->state == GPI_SNAPSHOT_KEPT) return;
     for (use = (const gpi_use *)run->of.uses; use; use = use->next) {
         if (use->at <= gpi_clock_seen(clocks, use->stream)) continue;
-        shot->state = GPI_SHOT_PENDING;
-        shot->key = gpi_shot_meet(scene, use->stream, use->at);
+        copy->state = GPI_SNAPSHOT_PENDING;
+        copy->key = gpi_snapshot_note_stream(scene, use->stream, use->at);
         count++;
     }
-    if (count > 1) shot->key = 0;
+    /* Waiting for one of several streams would not be enough. */
+    if (count > 1) copy->key = 0;
 }
 
-static void gpi_shot_block(const gpi_run *run, gpi_shot *shot) {
-    shot->state = gpi_clock_keeping(run) ? GPI_SHOT_KEPT : GPI_SHOT_LIVE;
-    shot->block = run->unit;
-    shot->asked_bytes = gpi_arena_requested(run);
-    shot->cache = run->list == GPI_LIST_CACHED ? (gpi_cache *)run->of.uses : NULL;
+/* Fills in a live block. Whether a block in a cache is handed out is asked later, under the cache's
+   lock, which comes before the arena's. */
+static void gpi_snapshot_copy_live(const gpi_run *run, gpi_snapshot_run *copy) {
+    copy->state = gpi_clock_keeping(run) ? GPI_SNAPSHOT_KEPT : GPI_SNAPSHOT_LIVE;
+    copy->block = run->unit;
+    copy->asked_bytes = gpi_arena_requested(run);
+    copy->cache = run->list == GPI_LIST_CACHED ? (gpi_cache *)run->of.uses : NULL;
 #if GPUPOOL_SITES
-    shot->place = run->site->place;
+    copy->site = run->site->place;
 #endif
 }
 
-/* The lock is held. */
-static void gpi_shot_run(gpi_scene *scene, const gpi_run *run, gpi_shot *shot) {
-    shot->is_block = 1;
+/* Fills in one run, by its list. A part of a stitched block takes its block's state from the
+   stitch's body, and the block is counted at its first part. The arena's lock is held. */
+static void gpi_snapshot_copy_run(gpi_scene *scene, const gpi_run *run, gpi_snapshot_run *copy) {
+    copy->is_block = 1;
     if (run->list != GPI_LIST_EMPTY)
-        shot->tag = gpi_stitch_tag_at(&scene->arena->stitches, run->unit);
+        copy->tag = gpi_stitch_tag_at(&scene->arena->stitches, run->unit);
     if (run->list == GPI_LIST_PART) {
-        shot->stitch = (const gpi_stitch *)run->of.uses;
-        shot->is_block = shot->stitch->parts[0].run == run;
-        run = shot->stitch->body;
+        copy->stitch = (const gpi_stitch *)run->of.uses;
+        copy->is_block = copy->stitch->parts[0].run == run;
+        run = copy->stitch->body;
     }
-    shot->state = GPI_SHOT_NONE;
-    if (run->list >= GPI_LIST_CACHED) gpi_shot_block(run, shot);
-    else if (run->list == GPI_LIST_WAITING) gpi_shot_waiting(scene, run, shot);
+    copy->state = GPI_SNAPSHOT_NONE;
+    if (run->list >= GPI_LIST_CACHED) gpi_snapshot_copy_live(run, copy);
+    else if (run->list == GPI_LIST_WAITING) gpi_snapshot_copy_waiting(scene, run, copy);
     else if (run->list < GPI_LIST_WAITING && run->list != GPI_LIST_EMPTY)
-        gpi_shot_free(scene, run, shot);
-    if (shot->state != GPI_SHOT_LIVE && shot->state != GPI_SHOT_KEPT) shot->is_block = 0;
+        gpi_snapshot_copy_free(scene, run, copy);
+    if (copy->state != GPI_SNAPSHOT_LIVE && copy->state != GPI_SNAPSHOT_KEPT) copy->is_block = 0;
 }
 
-/* Copies the runs of a chunk, or of all addresses, from its first one on. */
-static void gpi_shot_from(gpi_scene *scene, gpi_run *run) {
+/* Copies the runs from this one on, up to the end of the chunk, or of all home addresses of a
+   MAPPED arena. Stops when the array is full. Takes the arena's lock, and releases it now and
+   then. */
+static void gpi_snapshot_copy_runs(gpi_scene *scene, gpi_run *run) {
     gpi_tree *tree = &scene->arena->tree;
     uint64_t at = run->unit, count = 0;
     int begins_chunk = 1;
     gpi_host_lock(&scene->arena->lock);
-    while (run && scene->shot_count < scene->shot_room) {
+    while (run && scene->run_count < scene->run_room) {
         uint64_t end = run->unit + run->units;
         if (end > at) {
-            gpi_shot *shot = &scene->shots[scene->shot_count++];
-            memset(shot, 0, sizeof *shot);
-            shot->unit = gpi_ground_max(run->unit, at); /* it may have joined what was copied */
-            shot->units = end - shot->unit;
-            shot->begins_chunk = begins_chunk;
-            gpi_shot_run(scene, run, shot);
+            gpi_snapshot_run *copy = &scene->runs[scene->run_count++];
+            memset(copy, 0, sizeof *copy);
+            /* The run may have joined, meanwhile, with units that were copied already. */
+            copy->unit = gpi_ground_max(run->unit, at);
+            copy->units = end - copy->unit;
+            copy->begins_chunk = begins_chunk;
+            gpi_snapshot_copy_run(scene, run, copy);
             begins_chunk = 0;
             at = end;
         }
         run = run->next;
         if (++count % GPI_SLICE == 0 && run) {
+            /* If this run joins its left neighbour meanwhile, the tree sets the cursor to that. */
             tree->cursor = run;
             gpi_host_reopen(&scene->arena->lock);
             run = tree->cursor;
@@ -11075,87 +11254,117 @@ static void gpi_shot_from(gpi_scene *scene, gpi_run *run) {
     gpi_host_unlock(&scene->arena->lock);
 }
 
-/* A cache knows whether its blocks are out or free, and what was asked for with them. The work at
-   free ones is done if all streams' is. */
-static void gpi_shot_ask_caches(gpi_scene *scene) {
+/* Asks the caches about the copied blocks that they have: a block that is free in a cache becomes
+   FREE or PENDING. A free block in a cache has no position, so only an event behind all streams'
+   work tells that it has finished. No lock is held; takes each cache's. */
+static void gpi_snapshot_ask_caches(gpi_scene *scene) {
     uint64_t i;
-    for (i = 0; i < scene->shot_count; i++) {
-        gpi_shot *shot = &scene->shots[i];
-        if (!shot->cache) continue;
-        gpi_host_lock(&shot->cache->lock);
-        shot->asked_bytes = gpi_cache_asked_at(shot->cache, shot->unit);
-        gpi_host_unlock(&shot->cache->lock);
-        if (shot->asked_bytes) continue;
-        shot->state = scene->is_all_done ? GPI_SHOT_FREE : GPI_SHOT_PENDING;
+    for (i = 0; i < scene->run_count; i++) {
+        gpi_snapshot_run *copy = &scene->runs[i];
+        if (!copy->cache) continue;
+        gpi_host_lock(&copy->cache->lock);
+        copy->asked_bytes = gpi_cache_asked_at(copy->cache, copy->unit);
+        gpi_host_unlock(&copy->cache->lock);
+        if (copy->asked_bytes) continue;
+        copy->state = scene->is_all_done ? GPI_SNAPSHOT_FREE : GPI_SNAPSHOT_PENDING;
         scene->is_unmarked |= !scene->is_all_done;
-        shot->is_block = 0;
+        copy->is_block = 0;
     }
 }
 
-/* `growing` is held, and no other lock. If the host has no memory for the copy, there is none. */
-static void gpi_shot_take(gpi_scene *scene) {
+/* Copies all runs into scene->runs, or leaves NULL there if the host has no memory. `growing` is
+   held, and no other lock. Allocates host memory: gpi_verdict_end frees it. */
+static void gpi_snapshot_take(gpi_scene *scene) {
     gpupool_arena *arena = scene->arena;
     gpi_chunk *chunk;
     gpi_host_lock(&arena->lock);
-    scene->shot_room = arena->tree.page_count * GPI_PAGE - arena->tree.spare_count + 4 * GPI_PAGE;
+    /* As many as there are run structs, and some pages more for runs that are split meanwhile. */
+    scene->run_room = arena->tree.page_count * GPI_PAGE - arena->tree.spare_count + 4 * GPI_PAGE;
     gpi_host_unlock(&arena->lock);
-    scene->shots = (gpi_shot *)GPUPOOL_MALLOC((size_t)(scene->shot_room * sizeof(gpi_shot)));
-    if (!scene->shots) return;
+    scene->runs =
+        (gpi_snapshot_run *)GPUPOOL_MALLOC((size_t)(scene->run_room * sizeof *scene->runs));
+    if (!scene->runs) return;
     if (gpi_chunk_is_mapped(&arena->chunks)) {
-        gpi_shot_from(scene, arena->chunks.home);
+        gpi_snapshot_copy_runs(scene, arena->chunks.home);
     } else {
         for (chunk = arena->chunks.first; chunk; chunk = chunk->next)
-            gpi_shot_from(scene, chunk->first);
+            gpi_snapshot_copy_runs(scene, chunk->first);
     }
-    gpi_shot_ask_caches(scene);
+    gpi_snapshot_ask_caches(scene);
 }
 
 /* == VERDICT ==================================================================================
-   Why a request was not met, with what would help, as a sentence. uses: SHOT and above
+   Tells why a request was not met, and what would help, in figures and in a sentence. No advice
+   rests on figures alone: the ladder is asked whether it would succeed if memory were as the advice
+   would leave it. uses: SNAPSHOT and above
 
-   Nothing is advised on figures alone: the ladder's table is asked whether it would meet the
-   request, of memory as it would be if somebody helped. */
+       scene (a copy of all runs)  +  wish (what else counts as free)
+            -> gpi_verdict_estimate        what fits, what growth needs, what could be given back
+            -> gpi_ladder_would_succeed    yes or no
+            -> gpi_verdict_lacks           units missing; 0: yes
+
+       wishes tried:  nothing more | all pending memory | pending memory of one stream
+                      | all pending memory, and some blocks of one holder
+
+   1  a verdict changes nothing in the arena
+   2  advice is enough: who follows it, while nothing else changes, gets the memory
+   3  a verdict looks at GPI_VISITS_MOST runs at most, and then advises what it knows to be enough
+
+   Locks: `growing` is held from gpi_verdict_begin to gpi_verdict_end; the arena's lock is taken and
+   released inside, and on entry where a function says so.
+
+   Read first: gpi_verdict_judge, gpi_verdict_estimate, gpi_verdict_missing,
+   gpi_verdict_find_lacking, gpi_verdict_count_frees, gpi_verdict_explain. */
 
 /* -- memory as it could become -- */
 
-static int gpi_verdict_holds(const gpi_holding *holding, const gpi_shot *shot) {
+/* Whether a copied block is one of a holder's: asked for by the same line of source, or of the same
+   size. */
+static int gpi_verdict_is_of_holder(const gpi_holding *holding, const gpi_snapshot_run *copy) {
 #if GPUPOOL_SITES
-    return shot->place == holding->place;
+    return copy->site == holding->site;
 #else
-    return shot->asked_bytes == holding->shown.block_bytes;
+    return copy->asked_bytes == holding->shown.block_bytes;
 #endif
 }
 
-static int gpi_verdict_counts(const gpi_wish *wish, const gpi_shot *shot) {
+/* Whether a copied run counts as free under an assumption. */
+static int gpi_verdict_counts_as_free(const gpi_wish *wish, const gpi_snapshot_run *copy) {
     int n = 0;
-    if (shot->state == GPI_SHOT_FREE) return 1;
-    if (shot->state == GPI_SHOT_PENDING && wish->pending == GPI_PENDING_MARKED)
-        return shot->is_marked;
-    if (shot->state == GPI_SHOT_PENDING)
-        return wish->pending && (!wish->key || shot->key == wish->key);
-    if (shot->state != GPI_SHOT_LIVE || !wish->holding) return 0;
-    if (!gpi_verdict_holds(wish->holding, shot)) return 0;
+    if (copy->state == GPI_SNAPSHOT_FREE) return 1;
+    if (copy->state == GPI_SNAPSHOT_PENDING && wish->pending == GPI_PENDING_MARKED)
+        return copy->is_marked;
+    if (copy->state == GPI_SNAPSHOT_PENDING)
+        return wish->pending && (!wish->key || copy->key == wish->key);
+    /* A graph's memory, and addresses without memory, count as free under no assumption. */
+    if (copy->state != GPI_SNAPSHOT_LIVE || !wish->holding) return 0;
+    if (!gpi_verdict_is_of_holder(wish->holding, copy)) return 0;
     if (wish->mask == UINT64_MAX) return 1;
-    while (n < GPI_SUBSETS && wish->holding->blocks[n] != shot->block) n++;
+    /* The bit of the mask is the block's number among the holder's first blocks. */
+    while (n < GPI_SUBSETS && wish->holding->blocks[n] != copy->block) n++;
     return (int)(wish->mask >> n & 1);
 }
 
-/* The longest stretch of free runs from here on; returns the number of the run behind it. */
-static uint64_t gpi_verdict_stretch(gpi_scene *scene, const gpi_wish *wish, uint64_t i,
-                                    gpi_run *stretch) {
-    const gpi_shot *shots = scene->shots;
-    int tag = shots[i].tag;
-    stretch->unit = shots[i].unit;
+/* Finds the run of memory that begins with runs[i] and counts as free; *stretch has no units if
+   runs[i] does not count. A stretch ends with its chunk where chunks have their own addresses.
+   Returns the index of the first run after the stretch. */
+static uint64_t gpi_verdict_free_stretch(gpi_scene *scene, const gpi_wish *wish, uint64_t i,
+                                         gpi_run *stretch) {
+    const gpi_snapshot_run *runs = scene->runs;
+    int tag = runs[i].tag;
+    stretch->unit = runs[i].unit;
     stretch->units = 0;
     do {
         scene->visits++;
-        if (!gpi_verdict_counts(wish, &shots[i])) break;
-        stretch->units += shots[i++].units;
-    } while (i < scene->shot_count && !shots[i].begins_chunk && shots[i].tag == tag);
+        if (!gpi_verdict_counts_as_free(wish, &runs[i])) break;
+        stretch->units += runs[i++].units;
+    } while (i < scene->run_count && !runs[i].begins_chunk && runs[i].tag == tag);
     return i;
 }
 
-/* What a free stretch has of chunks: whole ones, the end of one, the start of another. */
+/* Adds what a free stretch of home addresses contributes to a stitch: whole chunks, the free end of
+   one chunk (a head), the free start of another (a tail). As gpi_plan_look does for the real free
+   lists. */
 static void gpi_verdict_measure(const gpupool_arena *arena, uint64_t from, uint64_t units,
                                 gpi_measure *measure) {
     uint64_t end = from + units, to;
@@ -11169,92 +11378,104 @@ static void gpi_verdict_measure(const gpupool_arena *arena, uint64_t from, uint6
     }
 }
 
-/* What is measured makes a block by a stitch, with growth if need be; or without stitches makes
-   room for growth. */
-static void gpi_verdict_weigh(const gpi_scene *scene, const gpi_measure *measure,
-                              gpi_outlook *outlook) {
+/* Fills in what growth and stitches need, from the measure. With stitches, growth adds what the
+   free parts lack. Without them, growth needs whole granules for the request, and wholly free
+   chunks can be given back for it. */
+static void gpi_verdict_estimate_mapped(const gpi_scene *scene, const gpi_measure *measure,
+                                        gpi_estimate *estimate) {
     const gpi_chunks *chunks = &scene->arena->chunks;
     uint64_t granule = chunks->granule_units, units = measure->whole_units;
     gpi_free_chunk head, tail;
     const gpi_chunk *stuck = chunks->stuck;
-    for (; stuck; stuck = stuck->next) outlook->idle_units += stuck->units; /* given back first */
+    /* Chunks that the driver has refused to take back: the ladder tries them first. */
+    for (; stuck; stuck = stuck->next) estimate->idle_units += stuck->units;
     gpi_plan_ends(measure, &head, &tail);
-    if (!gpi_shot_may_stitch(scene)) {
-        outlook->need_units = gpi_ground_up(scene->units, granule);
-        outlook->idle_units += units;
+    if (!gpi_snapshot_may_stitch(scene)) {
+        estimate->grow_units = gpi_ground_up(scene->units, granule);
+        estimate->idle_units += units;
         return;
     }
+    /* An aligned block must begin where a chunk does, so it cannot use a head. */
     units += tail.units + (scene->align_units == 1 ? head.units : 0);
-    outlook->joins = units >= scene->units;
+    estimate->fits_stitched = units >= scene->units;
     units = scene->units - gpi_ground_min(units, scene->units);
-    outlook->need_units = gpi_ground_up(units, granule);
+    estimate->grow_units = gpi_ground_up(units, granule);
 }
 
-static void gpi_verdict_look_at(gpi_scene *scene, const gpi_wish *wish, gpi_measure *measure,
-                                gpi_outlook *outlook) {
+/* Goes once through the copy: notes whether the request fits in one stretch, and adds up what a
+   stitch could use (MAPPED) or which chunks are wholly free (other sources). */
+static void gpi_verdict_scan(gpi_scene *scene, const gpi_wish *wish, gpi_measure *measure,
+                             gpi_estimate *estimate) {
     const gpi_chunks *chunks = &scene->arena->chunks;
     int is_mapped = gpi_chunk_is_mapped(chunks), pooled = gpi_chunk_is(chunks, GPI_FROM_POOL);
     gpi_run stretch;
     uint64_t i = 0, next;
-    while (i < scene->shot_count) {
-        int from_start = scene->shots[i].begins_chunk;
-        int is_other = scene->shots[i].tag != scene->tag;
-        next = gpi_verdict_stretch(scene, wish, i, &stretch);
-        if (is_other && stretch.units) { /* it could only be given back, chunk by chunk */
+    while (i < scene->run_count) {
+        int from_start = scene->runs[i].begins_chunk;
+        int is_other = scene->runs[i].tag != scene->tag;
+        next = gpi_verdict_free_stretch(scene, wish, i, &stretch);
+        /* Another tag's memory helps only if whole chunks of it are given back. */
+        if (is_other && stretch.units) {
             gpi_measure other;
             memset(&other, 0, sizeof other);
             gpi_verdict_measure(scene->arena, stretch.unit, stretch.units, &other);
-            outlook->idle_units += other.whole_units;
+            estimate->idle_units += other.whole_units;
             stretch.units = 0;
         }
-        if (pooled && stretch.units && gpi_shot_holds(scene, &stretch)) outlook->fits = 1;
+        if (pooled && stretch.units && gpi_snapshot_fits(scene, &stretch)) estimate->fits = 1;
         if (is_mapped && stretch.units)
             gpi_verdict_measure(scene->arena, stretch.unit, stretch.units, measure);
+        /* A chunk of another source is one stretch, from its first run to the next chunk's. */
         if (!is_mapped && from_start && next > i &&
-            (next == scene->shot_count || scene->shots[next].begins_chunk))
-            outlook->idle_units += stretch.units;
+            (next == scene->run_count || scene->runs[next].begins_chunk))
+            estimate->idle_units += stretch.units;
         i = next > i ? next : i + 1;
     }
 }
 
-static gpi_outlook gpi_verdict_look(gpi_scene *scene, const gpi_wish *wish) {
+/* The figures for the ladder's `could` functions, under an assumption. growable_units is not
+   filled in: see gpi_verdict_missing. */
+static gpi_estimate gpi_verdict_estimate(gpi_scene *scene, const gpi_wish *wish) {
     const gpi_chunks *chunks = &scene->arena->chunks;
-    gpi_outlook outlook;
+    gpi_estimate estimate;
     gpi_measure measure;
-    memset(&outlook, 0, sizeof outlook);
+    memset(&estimate, 0, sizeof estimate);
     memset(&measure, 0, sizeof measure);
-    gpi_verdict_look_at(scene, wish, &measure, &outlook);
+    gpi_verdict_scan(scene, wish, &measure, &estimate);
     if (gpi_chunk_is_mapped(chunks))
-        gpi_verdict_weigh(scene, &measure, &outlook);
+        gpi_verdict_estimate_mapped(scene, &measure, &estimate);
     else
-        outlook.need_units = gpi_growth_need(chunks, scene->units, scene->align_units) /
-                             GPUPOOL_UNIT_BYTES + scene->rest_units;
-    return outlook;
+        estimate.grow_units = gpi_growth_need(chunks, scene->units, scene->align_units) /
+                              GPUPOOL_UNIT_BYTES + scene->rest_units;
+    return estimate;
 }
 
-/* Units missing with so many left for growth; what is above a lowered limit comes first. 0: the
-   ladder would meet the request. */
-static uint64_t gpi_verdict_missing(const gpi_scene *scene, const gpi_outlook *outlook,
-                                    uint64_t room_units) {
+/* How many units are missing if growable_units are left for growth; 0: the ladder would meet the
+   request. Memory that is reserved above a lowered limit has to go first. */
+static uint64_t gpi_verdict_missing(const gpi_scene *scene, const gpi_estimate *estimate,
+                                    uint64_t growable_units) {
     uint64_t reserved = scene->reserved_bytes, limit = scene->limit_bytes;
-    gpi_outlook seen = *outlook;
+    gpi_estimate seen = *estimate;
     if (reserved > limit)
-        seen.need_units += (reserved - limit + GPUPOOL_UNIT_BYTES - 1) / GPUPOOL_UNIT_BYTES;
-    seen.room_units = room_units;
-    seen.idle_units = gpi_ground_min(seen.idle_units, UINT64_MAX - room_units);
-    if (gpi_ladder_would(&seen)) return 0;
-    return seen.need_units - seen.room_units - seen.idle_units;
+        seen.grow_units += (reserved - limit + GPUPOOL_UNIT_BYTES - 1) / GPUPOOL_UNIT_BYTES;
+    seen.growable_units = growable_units;
+    /* So that the sum in gpi_ladder_could_trim does not overflow. */
+    seen.idle_units = gpi_ground_min(seen.idle_units, UINT64_MAX - growable_units);
+    if (gpi_ladder_would_succeed(&seen)) return 0;
+    return seen.grow_units - seen.growable_units - seen.idle_units;
 }
 
+/* How many units the request lacks under an assumption, by limit and device together; 0: none. */
 static uint64_t gpi_verdict_lacks(gpi_scene *scene, const gpi_wish *wish) {
-    gpi_outlook outlook = gpi_verdict_look(scene, wish);
-    return gpi_verdict_missing(scene, &outlook,
+    gpi_estimate estimate = gpi_verdict_estimate(scene, wish);
+    return gpi_verdict_missing(scene, &estimate,
                                gpi_ground_min(scene->limit_units, scene->device_units));
 }
 
-/* -- who holds memory, and how many of whose blocks would do -- */
+/* -- who holds memory, and how many blocks would be enough -- */
 
-static void gpi_verdict_rank(gpi_holding *top, int most, const gpi_holding *holding) {
+/* Inserts a holder into the list of the biggest, if it is one of the `most` biggest by bytes. */
+static void gpi_verdict_insert(gpi_holding *top, int most, const gpi_holding *holding) {
     int i = most;
     while (i > 0 && top[i - 1].shown.bytes < holding->shown.bytes) i--;
     if (i == most) return;
@@ -11263,8 +11484,9 @@ static void gpi_verdict_rank(gpi_holding *top, int most, const gpi_holding *hold
 }
 
 #if GPUPOOL_SITES
-/* The biggest first; those that are left over have no blocks. The lock is held. */
-static void gpi_verdict_places(gpupool_arena *arena, gpi_holding *top, int most) {
+/* Lists the lines of source whose live blocks have the most bytes, the biggest first; entries that
+   are left over have no blocks. The arena's lock is held. */
+static void gpi_verdict_source_lines(gpupool_arena *arena, gpi_holding *top, int most) {
     gpi_holding one;
     const gpi_site *site = NULL;
     int bucket;
@@ -11272,57 +11494,65 @@ static void gpi_verdict_places(gpupool_arena *arena, gpi_holding *top, int most)
     memset(&one, 0, sizeof one);
     gpi_ledger_add_up_places(&arena->ledger);
     while ((site = gpi_ledger_next_site(&arena->ledger, site, &bucket)) != NULL) {
+        /* Every line has one site that stands for it, with the sums over all streams. */
         if (site->place != site || !site->place_blocks) continue;
-        one.place = site;
+        one.site = site;
         one.shown.file = *site->file ? site->file : NULL;
         one.shown.line = site->line;
         one.shown.blocks = site->place_blocks;
         one.shown.bytes = site->place_bytes;
-        gpi_verdict_rank(top, most, &one);
+        gpi_verdict_insert(top, most, &one);
     }
 }
 
+/* Lists the biggest holders: lines of source, exactly. Takes the arena's lock. */
 static void gpi_verdict_holders(const gpi_scene *scene, gpi_holding *top, int most) {
     gpi_host_lock(&scene->arena->lock);
-    gpi_verdict_places(scene->arena, top, most);
+    gpi_verdict_source_lines(scene->arena, top, most);
     gpi_host_unlock(&scene->arena->lock);
 }
 #else
-/* Sizes are spread over slots, and of each slot the one with most of its bytes stands: every block
-   votes for its size or against the one that does. A size with half of a slot's bytes always wins.
-   Then the blocks of those that stand are counted. All is done twice, with two ways to spread: two
-   sizes that meet in one are apart in the other. */
+/* Without GPUPOOL_SITES a holder is a size: finds the sizes whose live blocks have the most bytes,
+   in constant memory. Each bucket of a hash table holds a majority vote (Boyer and Moore): each
+   block votes with its bytes for its size, or against the size that the bucket has. A size with
+   more than half of a bucket's bytes wins the bucket. Round 1 then counts the blocks of the winners
+   exactly. The table exists twice, with two hashes, so that two sizes that share a bucket in one
+   have their own in the other. */
 enum { GPI_BALLOTS = 256 };
 
-typedef struct gpi_ballot {
+typedef struct gpi_ballot { /* per bucket: the size that leads, its votes, and its blocks */
     uint64_t sizes[2 * GPI_BALLOTS], votes[2 * GPI_BALLOTS], blocks[2 * GPI_BALLOTS];
 } gpi_ballot;
 
-static unsigned gpi_verdict_slot(uint64_t bytes, int way) {
+/* The bucket of a size, in the first table (way 0) or in the second (way 1). */
+static unsigned gpi_verdict_bucket(uint64_t bytes, int way) {
     uint64_t hash = bytes * 0x9e3779b97f4a7c15ull;
     return way ? GPI_BALLOTS + (unsigned)(hash >> 48 & 0xff) : (unsigned)(hash >> 56);
 }
 
-/* Round 0 votes, round 1 counts. */
-static void gpi_verdict_vote_in(gpi_ballot *ballot, unsigned slot, uint64_t bytes, int round) {
-    uint64_t *votes = &ballot->votes[slot];
+/* One block's vote in one bucket: round 0 votes, round 1 counts the leading size's blocks. */
+static void gpi_verdict_vote_in(gpi_ballot *ballot, unsigned bucket, uint64_t bytes, int round) {
+    uint64_t *votes = &ballot->votes[bucket];
     if (round == 1) {
-        ballot->blocks[slot] += ballot->sizes[slot] == bytes;
-    } else if (ballot->sizes[slot] == bytes) {
+        ballot->blocks[bucket] += ballot->sizes[bucket] == bytes;
+    } else if (ballot->sizes[bucket] == bytes) {
         *votes += bytes;
     } else if (*votes >= bytes) {
         *votes -= bytes;
     } else {
+        /* The votes against outweigh those for: this size leads from now on, by the difference. */
         *votes = bytes - *votes;
-        ballot->sizes[slot] = bytes;
+        ballot->sizes[bucket] = bytes;
     }
 }
 
+/* One block's vote in both tables. */
 static void gpi_verdict_vote(gpi_ballot *ballot, uint64_t bytes, int round) {
-    gpi_verdict_vote_in(ballot, gpi_verdict_slot(bytes, 0), bytes, round);
-    gpi_verdict_vote_in(ballot, gpi_verdict_slot(bytes, 1), bytes, round);
+    gpi_verdict_vote_in(ballot, gpi_verdict_bucket(bytes, 0), bytes, round);
+    gpi_verdict_vote_in(ballot, gpi_verdict_bucket(bytes, 1), bytes, round);
 }
 
+/* Lists the winners of all buckets, the biggest first. */
 static void gpi_verdict_elect(const gpi_ballot *ballot, gpi_holding *top, int most) {
     gpi_holding one;
     int i;
@@ -11330,72 +11560,81 @@ static void gpi_verdict_elect(const gpi_ballot *ballot, gpi_holding *top, int mo
     memset(&one, 0, sizeof one);
     for (i = 0; i < 2 * GPI_BALLOTS; i++) {
         uint64_t bytes = ballot->sizes[i];
-        if (i >= GPI_BALLOTS && ballot->sizes[gpi_verdict_slot(bytes, 0)] == bytes) continue;
+        /* A size that has won in the first table is listed already. */
+        if (i >= GPI_BALLOTS && ballot->sizes[gpi_verdict_bucket(bytes, 0)] == bytes) continue;
         one.shown.block_bytes = bytes;
         one.shown.blocks = ballot->blocks[i];
         one.shown.bytes = ballot->blocks[i] * bytes;
-        if (one.shown.blocks) gpi_verdict_rank(top, most, &one);
+        if (one.shown.blocks) gpi_verdict_insert(top, most, &one);
     }
 }
 
+/* Lists the biggest holders: sizes, as the vote finds them in the copy. No lock is needed. */
 static void gpi_verdict_holders(const gpi_scene *scene, gpi_holding *top, int most) {
     gpi_ballot ballot;
     uint64_t i;
     int round;
     memset(&ballot, 0, sizeof ballot);
     for (round = 0; round < 2; round++)
-        for (i = 0; i < scene->shot_count; i++)
-            if (scene->shots[i].is_block)
-                gpi_verdict_vote(&ballot, scene->shots[i].asked_bytes, round);
+        for (i = 0; i < scene->run_count; i++)
+            if (scene->runs[i].is_block)
+                gpi_verdict_vote(&ballot, scene->runs[i].asked_bytes, round);
     gpi_verdict_elect(&ballot, top, most);
 }
 #endif
 
-/* Where the first blocks of a holder begin. */
+/* Notes where the holder's first GPI_SUBSETS blocks begin: the mask of an assumption counts
+   them. */
 static void gpi_verdict_find_blocks(const gpi_scene *scene, gpi_holding *holding) {
     uint64_t i, n = 0;
-    for (i = 0; i < scene->shot_count && n < GPI_SUBSETS; i++)
-        if (scene->shots[i].is_block && gpi_verdict_holds(holding, &scene->shots[i]))
-            holding->blocks[n++] = scene->shots[i].block;
+    for (i = 0; i < scene->run_count && n < GPI_SUBSETS; i++)
+        if (scene->runs[i].is_block && gpi_verdict_is_of_holder(holding, &scene->runs[i]))
+            holding->blocks[n++] = scene->runs[i].block;
 }
 
+/* How many units the request lacks once all pending work has finished and the blocks in the mask
+   are free. holding NULL: no blocks are. */
 static uint64_t gpi_verdict_lacks_without(gpi_scene *scene, const gpi_holding *holding,
                                           uint64_t mask) {
     gpi_wish wish = {GPI_PENDING_ALL, 0, holding, mask};
     return gpi_verdict_lacks(scene, &wish);
 }
 
-/* What freeing a block wins for sure, wherever it lies: the chunks that are wholly its own.
-   UINT64_MAX where the request itself fits there. */
+/* What freeing this block certainly gives, wherever the block lies: the units of the chunks that
+   hold nothing else. UINT64_MAX: the request fits where the block was. A graph's block gives
+   nothing. */
 static uint64_t gpi_verdict_gain(const gpi_scene *scene, uint64_t number) {
-    const gpi_shot *shot = &scene->shots[number];
+    const gpi_snapshot_run *copy = &scene->runs[number];
     const gpi_chunks *chunks = &scene->arena->chunks;
     gpi_measure measure;
     gpi_run run;
     uint32_t i;
-    if (shot->state == GPI_SHOT_KEPT) return 0;
-    run.unit = shot->block;
-    run.units = shot->stitch ? shot->stitch->body->units : shot->units;
-    if (gpi_chunk_is(chunks, GPI_FROM_POOL) && !(shot->stitch && scene->owners) &&
-        shot->tag == scene->tag && gpi_shot_holds(scene, &run))
+    if (copy->state == GPI_SNAPSHOT_KEPT) return 0;
+    run.unit = copy->block;
+    run.units = copy->stitch ? copy->stitch->body->units : copy->units;
+    if (gpi_chunk_is(chunks, GPI_FROM_POOL) && !(copy->stitch && scene->owners) &&
+        copy->tag == scene->tag && gpi_snapshot_fits(scene, &run))
         return UINT64_MAX;
+    /* A chunk of another source goes back only as a whole: the block must be all that it has. */
     if (!gpi_chunk_is_mapped(chunks))
-        return shot->begins_chunk && (number + 1 == scene->shot_count || shot[1].begins_chunk)
-                   ? shot->units : 0;
+        return copy->begins_chunk && (number + 1 == scene->run_count || copy[1].begins_chunk)
+                   ? copy->units : 0;
     memset(&measure, 0, sizeof measure);
-    if (!shot->stitch) gpi_verdict_measure(scene->arena, run.unit, run.units, &measure);
-    for (i = 0; shot->stitch && i < shot->stitch->part_count; i++)
-        gpi_verdict_measure(scene->arena, shot->stitch->parts[i].unit,
-                            shot->stitch->parts[i].units, &measure);
+    if (!copy->stitch) gpi_verdict_measure(scene->arena, run.unit, run.units, &measure);
+    for (i = 0; copy->stitch && i < copy->stitch->part_count; i++)
+        gpi_verdict_measure(scene->arena, copy->stitch->parts[i].unit,
+                            copy->stitch->parts[i].units, &measure);
     return measure.whole_units;
 }
 
-/* For many blocks: by what each of them wins at least, and a mapped chunk in the way. */
+/* An upper bound on how many of a holder's blocks have to be freed, for holders with many blocks:
+   what is lacking, divided by the least that one block gives, plus one block, since in a mapped
+   arena the first may lie across chunks. At most all blocks. */
 static uint64_t gpi_verdict_count_by_gain(const gpi_scene *scene, const gpi_holding *holding,
                                           uint64_t lacks) {
     uint64_t least = UINT64_MAX, blocks = holding->shown.blocks, i;
-    for (i = 0; i < scene->shot_count; i++)
-        if (scene->shots[i].is_block && gpi_verdict_holds(holding, &scene->shots[i]))
+    for (i = 0; i < scene->run_count; i++)
+        if (scene->runs[i].is_block && gpi_verdict_is_of_holder(holding, &scene->runs[i]))
             least = gpi_ground_min(least, gpi_verdict_gain(scene, i));
     if (least == 0) return blocks;
     if (least == UINT64_MAX) return 1;
@@ -11403,8 +11642,9 @@ static uint64_t gpi_verdict_count_by_gain(const gpi_scene *scene, const gpi_hold
                                       (uint64_t)gpi_chunk_is_mapped(&scene->arena->chunks));
 }
 
-/* How many of a holder's blocks would have to go, whichever they are; 0: all of them would not do.
-   Of few blocks every choice is tried. */
+/* How many blocks of the holder are enough, whichever of them are freed; 0: not even all are. Up to
+   GPI_SUBSETS blocks, every subset is tried, larger ones first: the answer is one more than the
+   largest subset that is not enough. */
 static uint64_t gpi_verdict_count_frees(gpi_scene *scene, gpi_holding *holding) {
     uint64_t count, mask, blocks = holding->shown.blocks;
     if (blocks == 0 || gpi_verdict_lacks_without(scene, holding, UINT64_MAX)) return 0;
@@ -11415,12 +11655,15 @@ static uint64_t gpi_verdict_count_frees(gpi_scene *scene, gpi_holding *holding) 
     for (count = blocks - 1; count > 0; count--)
         for (mask = 1; mask < (uint64_t)1 << blocks; mask++) {
             if (gpi_ground_bits(mask) != count) continue;
-            if (scene->visits > GPI_VISITS || gpi_verdict_lacks_without(scene, holding, mask))
+            /* Out of time counts as "not enough", which errs on the safe side. */
+            if (scene->visits > GPI_VISITS_MOST || gpi_verdict_lacks_without(scene, holding, mask))
                 return count + 1;
         }
     return 1;
 }
 
+/* Fills in verdict->holders, with how many blocks of each are enough. No advice to free helps a
+   request that is larger than the device. */
 static void gpi_verdict_name_holders(gpupool_verdict *verdict, gpi_scene *scene) {
     gpi_holding top[GPUPOOL_HOLDERS];
     int i;
@@ -11434,19 +11677,24 @@ static void gpi_verdict_name_holders(gpupool_verdict *verdict, gpi_scene *scene)
 
 /* -- the stream whose work to wait for -- */
 
+/* Whether the request would fit once all work of this stream has finished. */
 static int gpi_verdict_wait_would_do(gpi_scene *scene, uint64_t key) {
     gpi_wish wish = {GPI_PENDING_ALL, key, NULL, 0};
-    return scene->visits <= GPI_VISITS && gpi_verdict_lacks(scene, &wish) == 0;
+    return scene->visits <= GPI_VISITS_MOST && gpi_verdict_lacks(scene, &wish) == 0;
 }
 
-/* One stream alone, if that would do; else how many have work in the way, or 0 for the device. */
+/* Fills in which work to wait for: one stream, if one is enough; else the number of streams that
+   memory waits for; 0: the whole device, because work lies behind no event or the streams are too
+   many to count. */
 static void gpi_verdict_name_stream(gpupool_verdict *verdict, gpi_scene *scene) {
     uint64_t key = 0;
     int i;
     for (i = 0; i < scene->key_count && !key; i++)
         if (gpi_verdict_wait_would_do(scene, scene->keys[i])) key = scene->keys[i];
     verdict->pending_streams = key ? 1 : scene->key_count;
-    if (!key && (scene->is_unmarked || scene->key_count == GPI_CROWD)) verdict->pending_streams = 0;
+    if (!key && (scene->is_unmarked || scene->key_count == GPI_STREAMS_MOST))
+        verdict->pending_streams = 0;
+    /* Keys of default streams are odd: see gpi_clock_key. */
     if (key == GPI_KEY_LEGACY) verdict->pending_stream = cudaStreamLegacy;
     else if (key & 1) verdict->pending_stream = cudaStreamPerThread;
     else verdict->pending_stream = (cudaStream_t)(uintptr_t)key;
@@ -11454,20 +11702,21 @@ static void gpi_verdict_name_stream(gpupool_verdict *verdict, gpi_scene *scene) 
 
 /* -- the cause and the sentence -- */
 
-/* "model.c:88", "30.00 MiB", "unknown origin": what a holder's blocks are "of". */
-static const char *gpi_verdict_holder(char room[64], const gpupool_holder *holder) {
+/* Spells what a holder's blocks are "of": "model.c:88", "30.00 MiB", "unknown origin". Returns
+   buffer. */
+static const char *gpi_verdict_holder(char buffer[64], const gpupool_holder *holder) {
     char size[32];
     if (holder->file)
-        snprintf(room, 64, "%.48s:%d", gpi_limit_base(holder->file), holder->line);
+        snprintf(buffer, 64, "%.48s:%d", gpi_limit_base(holder->file), holder->line);
     else if (holder->block_bytes)
-        snprintf(room, 64, "%s", gpi_limit_human(size, holder->block_bytes));
+        snprintf(buffer, 64, "%s", gpi_limit_human(size, holder->block_bytes));
     else
-        snprintf(room, 64, "unknown origin");
-    return room;
+        snprintf(buffer, 64, "unknown origin");
+    return buffer;
 }
 
-/* The holder of whom the fewest bytes would have to go, as far as blocks are of equal size; else
-   the biggest. */
+/* The holder whose advice costs the fewest bytes: blocks that are enough, times their mean size. If
+   no holder's blocks are enough, the biggest. */
 static const gpupool_holder *gpi_verdict_best(const gpupool_verdict *verdict) {
     const gpupool_holder *best = verdict->holders, *holder = best + 1;
     for (; holder < verdict->holders + GPUPOOL_HOLDERS; holder++)
@@ -11477,13 +11726,14 @@ static const gpupool_holder *gpi_verdict_best(const gpupool_verdict *verdict) {
     return best;
 }
 
+/* Appends to the sentence; what is too long is cut. */
 static void gpi_verdict_say(gpupool_verdict *verdict, const char *words) {
     size_t length = strlen(verdict->sentence);
     snprintf(verdict->sentence + length, sizeof verdict->sentence - length, "%s", words);
 }
 
-/* The work to wait for. */
-static void gpi_verdict_say_waiting(gpupool_verdict *verdict) {
+/* Appends the work to wait for. */
+static void gpi_verdict_say_streams(gpupool_verdict *verdict) {
     char words[64];
     cudaStream_t stream = verdict->pending_stream;
     snprintf(words, sizeof words, "stream %p", (void *)stream);
@@ -11494,7 +11744,7 @@ static void gpi_verdict_say_waiting(gpupool_verdict *verdict) {
                            : stream == cudaStreamPerThread ? "a thread's default stream" : words);
 }
 
-/* The request for another size. */
+/* Makes the scene's request one of another size, with rest_units and limit_units to match. */
 static void gpi_verdict_resize(gpi_scene *scene, uint64_t units) {
     const gpi_chunks *chunks = &scene->arena->chunks;
     uint64_t need;
@@ -11502,18 +11752,19 @@ static void gpi_verdict_resize(gpi_scene *scene, uint64_t units) {
     need = gpi_growth_need(chunks, units, scene->align_units);
     scene->limit_units -= scene->rest_units;
     scene->rest_units = 0;
+    /* Up to 1 MiB the driver cuts allocations from shared granules, so nothing is left over. */
     if (gpi_chunk_is(chunks, GPI_FROM_DEVICE) && !gpi_chunk_is_mapped(chunks) && need > 1u << 20)
         scene->rest_units = (gpi_ground_up(need, chunks->driver.granule_bytes) - need) /
                             GPUPOOL_UNIT_BYTES;
     scene->limit_units += scene->rest_units;
 }
 
-/* The largest block that could be had, once work in flight has finished, where this one cannot. Of
-   very many runs one that surely could. */
-static uint64_t gpi_verdict_fits(gpi_scene *scene) {
+/* The largest size, in units without the guard, that would fit once pending work has finished. By
+   bisection; where that runs out of visits, a size that certainly fits. */
+static uint64_t gpi_verdict_largest_request(gpi_scene *scene) {
     uint64_t most = scene->units, asked = most, least = 0;
     gpi_wish wish = {GPI_PENDING_ALL, 0, NULL, 0};
-    while (most - least > 1 && scene->visits <= GPI_VISITS) {
+    while (most - least > 1 && scene->visits <= GPI_VISITS_MOST) {
         gpi_verdict_resize(scene, least + (most - least) / 2);
         if (gpi_verdict_lacks(scene, &wish) == 0) least = scene->units;
         else most = scene->units;
@@ -11522,59 +11773,61 @@ static uint64_t gpi_verdict_fits(gpi_scene *scene) {
     return least - gpi_ground_min(least, GPI_GUARD);
 }
 
-/* In all, but not in a graph's memory. */
+/* Reserved bytes that no block has, without those that graphs keep. */
 static uint64_t gpi_verdict_free_bytes(const gpupool_verdict *verdict) {
     return verdict->reserved_bytes - verdict->granted_bytes - verdict->kept_bytes;
 }
 
-/* A sentence, with what the verdict says for each % and letter. */
+/* Appends a sentence in which % and a letter stand for a figure of the verdict: the switch is the
+   list of letters. */
 static void gpi_verdict_fill_in(gpupool_verdict *verdict, const char *form) {
     const gpupool_holder *best = gpi_verdict_best(verdict);
-    char room[32], name[64], words[128];
+    char buffer[32], name[64], words[128];
     for (; *form; form++) {
         snprintf(words, sizeof words, "%.*s", (int)strcspn(form, "%"), form);
         gpi_verdict_say(verdict, words);
         form += strlen(words);
         if (!*form) return;
         switch (*++form) {
-        case 'a': gpi_limit_human(room, verdict->asked_bytes); break;
-        case 'd': gpi_limit_human(room, verdict->device_total_bytes); break;
-        case 'f': gpi_limit_human(room, gpi_verdict_free_bytes(verdict)); break;
-        case 'g': gpi_limit_human(room, verdict->fits_bytes); break;
-        case 'h': gpi_limit_human(room, verdict->granted_bytes); break;
-        case 'k': gpi_limit_human(room, verdict->kept_bytes); break;
-        case 'l': gpi_limit_human(room, verdict->limit_bytes); break;
-        case 'm': gpi_limit_enough(room, verdict->missing_bytes); break;
-        case 'n': snprintf(room, sizeof room, "%" PRIu64, best->enough); break;
+        case 'a': gpi_limit_human(buffer, verdict->asked_bytes); break;
+        case 'd': gpi_limit_human(buffer, verdict->device_total_bytes); break;
+        case 'f': gpi_limit_human(buffer, gpi_verdict_free_bytes(verdict)); break;
+        case 'g': gpi_limit_human(buffer, verdict->fits_bytes); break;
+        case 'h': gpi_limit_human(buffer, verdict->granted_bytes); break;
+        case 'k': gpi_limit_human(buffer, verdict->kept_bytes); break;
+        case 'l': gpi_limit_human(buffer, verdict->limit_bytes); break;
+        case 'm': gpi_limit_enough(buffer, verdict->missing_bytes); break;
+        case 'n': snprintf(buffer, sizeof buffer, "%" PRIu64, best->enough); break;
         case 'o':
-            gpi_limit_human(room, verdict->others_bytes - verdict->siblings_bytes);
+            gpi_limit_human(buffer, verdict->others_bytes - verdict->siblings_bytes);
             break;
-        case 'p': gpi_limit_human(room, verdict->pending_bytes - verdict->kept_bytes); break;
-        case 'r': gpi_limit_human(room, verdict->largest_block_bytes); break;
-        case 's': gpi_limit_human(room, verdict->siblings_bytes); break;
-        case '+': gpi_limit_enough(room, verdict->raise_bytes); break;
+        case 'p': gpi_limit_human(buffer, verdict->pending_bytes - verdict->kept_bytes); break;
+        case 'r': gpi_limit_human(buffer, verdict->largest_block_bytes); break;
+        case 's': gpi_limit_human(buffer, verdict->siblings_bytes); break;
+        case '+': gpi_limit_enough(buffer, verdict->raise_bytes); break;
         case 'b': /* "the 3 blocks of model.c:88", "the block of 30 MiB" */
-            snprintf(room, sizeof room, "the %" PRIu64 " blocks", best->blocks);
-            gpi_verdict_say(verdict, best->blocks > 1 ? room : "the block");
+            snprintf(buffer, sizeof buffer, "the %" PRIu64 " blocks", best->blocks);
+            gpi_verdict_say(verdict, best->blocks > 1 ? buffer : "the block");
             gpi_verdict_say(verdict, " of ");
             gpi_verdict_say(verdict, gpi_verdict_holder(name, best));
             continue;
-        default: gpi_verdict_say_waiting(verdict); continue; /* 'w' */
+        default: gpi_verdict_say_streams(verdict); continue; /* 'w' */
         }
-        gpi_verdict_say(verdict, room);
+        gpi_verdict_say(verdict, buffer);
     }
 }
 
-static void gpi_verdict_advise(gpupool_verdict *verdict, int *pieces, const char *form) {
-    gpi_verdict_say(verdict, (*pieces)++ ? ", or " : ": ");
+/* Appends one advice: after ": " the first, after ", or " each further one. *parts counts them. */
+static void gpi_verdict_advise(gpupool_verdict *verdict, int *parts, const char *form) {
+    gpi_verdict_say(verdict, (*parts)++ ? ", or " : ": ");
     gpi_verdict_fill_in(verdict, form);
 }
 
-/* Of live blocks that no graph keeps. */
+/* Bytes of live blocks that no graph keeps: those that the program can free with effect. */
 static uint64_t gpi_verdict_own_bytes(const gpi_scene *scene) {
     uint64_t units = 0, i;
-    for (i = 0; i < scene->shot_count; i++)
-        if (scene->shots[i].state == GPI_SHOT_LIVE) units += scene->shots[i].units;
+    for (i = 0; i < scene->run_count; i++)
+        if (scene->runs[i].state == GPI_SNAPSHOT_LIVE) units += scene->runs[i].units;
     return units * GPUPOOL_UNIT_BYTES;
 }
 
@@ -11583,24 +11836,63 @@ static int gpi_verdict_fits_alone(const gpi_scene *scene) {
     const gpupool_arena *arena = scene->arena;
     uint64_t need = gpi_growth_need(&arena->chunks, scene->units, scene->align_units);
     uint64_t reserved = scene->reserved_bytes / GPUPOOL_UNIT_BYTES;
+    /* What a graph keeps cannot be freed. */
     return !scene->captures && need <= scene->limit_bytes &&
            need / GPUPOOL_UNIT_BYTES + scene->rest_units <= scene->device_units + reserved;
 }
 
-/* The other arenas of the process, where it is the device that has too little. */
+/* Appends what other arenas of the process hold, where the device has too little. */
 static void gpi_verdict_say_siblings(gpupool_verdict *verdict, const gpi_siblings *siblings) {
-    char room[32];
+    char buffer[32];
     gpi_verdict_fill_in(verdict, "; other arenas of this process hold %s");
     gpi_verdict_say(verdict, ", and arena \"");
     gpi_verdict_say(verdict, siblings->name);
     gpi_verdict_say(verdict, "\" the most of it, ");
-    gpi_verdict_say(verdict, gpi_limit_human(room, siblings->most_bytes));
+    gpi_verdict_say(verdict, gpi_limit_human(buffer, siblings->most_bytes));
 }
 
-/* refused: by the driver, for no reason that can be seen. both: the limit is in the way, and the
-   device too. */
-static void gpi_verdict_explain(gpupool_verdict *verdict, const gpi_scene *scene, int refused,
-                              int both) {
+/* What stands between the request and success; pending work counts as finished. */
+typedef struct gpi_lacking {
+    uint64_t by_limit;       /* units by which the limit is too low; 0: it is not in the way */
+    uint64_t by_device;      /* units that the device has too few; 0: it is not in the way */
+    int is_refused;          /* 1: neither was in the way, and yet the driver refused memory */
+    int wait_would_do;       /* 1: the request fits once pending work has finished */
+} gpi_lacking;
+
+/* Appends how much is free in all, and how much of it in one block. Cause FRAGMENTED. */
+static void gpi_verdict_say_fragmented(gpupool_verdict *verdict, const gpi_scene *scene) {
+    char buffer[32];
+    gpi_verdict_say(verdict, gpi_limit_human(buffer, gpi_verdict_free_bytes(verdict) +
+                                                         scene->growth_bytes));
+    gpi_verdict_fill_in(verdict,
+                        scene->owners ? " is free in all, but no more than %g in one chunk"
+                        : verdict->largest_block_bytes < scene->units * GPUPOOL_UNIT_BYTES
+                            ? " is free in all, but no more than %g in one piece"
+                            : " is free in all, but no more than %r in one piece, and none that "
+                              "would do is aligned as asked");
+    if (verdict->pending_bytes > verdict->kept_bytes)
+        gpi_verdict_fill_in(verdict, ", with %p pending");
+}
+
+/* The advice to free blocks: of the best holder if they are enough; else by bytes, if the program's
+   own blocks have so many; else all blocks. NULL: freeing does not help. */
+static const char *gpi_verdict_freeing_advice(const gpupool_verdict *verdict,
+                                              const gpi_scene *scene) {
+    const gpupool_holder *best = gpi_verdict_best(verdict);
+    uint64_t own_bytes = gpi_verdict_own_bytes(scene);
+    if (!verdict->granted_bytes) return NULL;
+    if (best->enough) return best->enough < best->blocks ? "free %n of %b" : "free %b";
+    if (verdict->missing_bytes <= own_bytes)
+        return own_bytes < verdict->granted_bytes
+                   ? "free %m of what blocks outside of graphs hold"
+                   : "free %m of what blocks hold, most of it in %b";
+    return gpi_verdict_fits_alone(scene) ? "free all blocks, which hold %h" : NULL;
+}
+
+/* Writes the sentence: the cause, what is kept and held elsewhere, then advice: have others free
+   memory, raise the limit, free blocks. "Ask for less" is left if nothing else helps. */
+static void gpi_verdict_explain(gpupool_verdict *verdict, const gpi_scene *scene,
+                                const gpi_lacking *lacking) {
     static const struct { char why[112], advice[56]; int freeing_helps; } causes[] = {
         {"%a fits", "", 1}, /* in the order of the enum */
         {"%a does not fit under the limit of %l, of which blocks hold %h", "", 1},
@@ -11612,108 +11904,110 @@ static void gpi_verdict_explain(gpupool_verdict *verdict, const gpi_scene *scene
         {"%a would fit if work in flight had finished", "wait for %w", 0},
         {"%a would fit if work in flight had finished, for which a capturing stream cannot wait",
          "before the capture begins, allocate it, or wait for %w", 0}};
-    const gpupool_holder *best = gpi_verdict_best(verdict);
-    const char *why = causes[verdict->cause].why, *advice = causes[verdict->cause].advice;
-    uint64_t own_bytes = gpi_verdict_own_bytes(scene);
-    char room[32];
-    int pieces = 0;
-    if (refused &&
-        (verdict->cause == GPUPOOL_CAUSE_DEVICE_FULL || verdict->cause == GPUPOOL_CAUSE_OTHERS))
+    gpupool_cause cause = verdict->cause;
+    const char *why = causes[cause].why, *advice = causes[cause].advice;
+    int is_of_device = cause == GPUPOOL_CAUSE_OTHERS || cause == GPUPOOL_CAUSE_DEVICE_FULL;
+    int parts = 0;
+    /* The driver's figure of free memory promises more than the driver gives. */
+    if (lacking->is_refused && is_of_device)
         why = "the driver refuses memory for %a, although as much seems free";
     gpi_verdict_fill_in(verdict, why);
-    if (verdict->cause == GPUPOOL_CAUSE_FRAGMENTED) {
-        gpi_verdict_say(verdict, gpi_limit_human(room, gpi_verdict_free_bytes(verdict) +
-                                                         scene->growth_bytes));
-        gpi_verdict_fill_in(verdict,
-                          scene->owners ? " is free in all, but no more than %g in one chunk"
-                          : verdict->largest_block_bytes < scene->units * GPUPOOL_UNIT_BYTES
-                              ? " is free in all, but no more than %g in one piece"
-                              : " is free in all, but no more than %r in one piece, and none that "
-                                "would do is aligned as asked");
-    }
-    if (verdict->cause == GPUPOOL_CAUSE_FRAGMENTED && verdict->pending_bytes > verdict->kept_bytes)
-        gpi_verdict_fill_in(verdict, ", with %p pending");
-    if (verdict->kept_bytes && causes[verdict->cause].freeing_helps)
+    if (cause == GPUPOOL_CAUSE_FRAGMENTED) gpi_verdict_say_fragmented(verdict, scene);
+    if (verdict->kept_bytes && causes[cause].freeing_helps)
         gpi_verdict_fill_in(verdict, "; graphs keep %k that they freed");
-    if (verdict->siblings_bytes && (verdict->cause == GPUPOOL_CAUSE_OTHERS ||
-                                    verdict->cause == GPUPOOL_CAUSE_DEVICE_FULL))
+    if (verdict->siblings_bytes && is_of_device)
         gpi_verdict_say_siblings(verdict, scene->siblings);
-    if (verdict->cause == GPUPOOL_CAUSE_OTHERS &&
-        verdict->siblings_bytes >= verdict->missing_bytes)
+    if (cause == GPUPOOL_CAUSE_OTHERS && verdict->siblings_bytes >= verdict->missing_bytes)
         advice = "free %m of what those hold, and gpupool_trim them";
-    else if (both && verdict->cause == GPUPOOL_CAUSE_OTHERS)
+    else if (cause == GPUPOOL_CAUSE_OTHERS && lacking->by_limit && lacking->by_device)
         advice = "have others free %m and raise the limit by as much";
-    if (*advice) gpi_verdict_advise(verdict, &pieces, advice);
-    if (verdict->raise_bytes)
-        gpi_verdict_advise(verdict, &pieces, "raise the limit by %+");
-    advice = !causes[verdict->cause].freeing_helps || !verdict->granted_bytes ? NULL
-             : best->enough ? (best->enough < best->blocks ? "free %n of %b" : "free %b")
-             : verdict->missing_bytes <= own_bytes
-                 ? (own_bytes < verdict->granted_bytes
-                        ? "free %m of what blocks outside of graphs hold"
-                        : "free %m of what blocks hold, most of it in %b")
-             : gpi_verdict_fits_alone(scene) ? "free all blocks, which hold %h" : NULL;
-    if (!advice && !pieces) advice = "ask for less";
-    if (advice) gpi_verdict_advise(verdict, &pieces, advice);
+    if (*advice) gpi_verdict_advise(verdict, &parts, advice);
+    if (verdict->raise_bytes) gpi_verdict_advise(verdict, &parts, "raise the limit by %+");
+    advice = causes[cause].freeing_helps ? gpi_verdict_freeing_advice(verdict, scene) : NULL;
+    if (!advice && !parts) advice = "ask for less";
+    if (advice) gpi_verdict_advise(verdict, &parts, advice);
 }
 
-/* From the figures and the scene to the cause, the advice and the sentence. */
-static void gpi_verdict_judge(gpupool_verdict *verdict, gpi_scene *scene) {
-    uint64_t free_bytes = gpi_verdict_free_bytes(verdict), by_limit, by_device;
-    int pooled = gpi_chunk_is(&scene->arena->chunks, GPI_FROM_POOL);
-    uint64_t growth_units = gpi_ground_min(scene->limit_units - scene->rest_units,
-                                           scene->device_units);
-    int waiting_would_do, refused, both;
-    gpi_outlook now, later;
+/* Finds what the request lacks: by the limit alone, and by the device alone. */
+static gpi_lacking gpi_verdict_find_lacking(const gpupool_verdict *verdict, gpi_scene *scene) {
     gpi_wish wish = {GPI_PENDING_NONE, 0, NULL, 0};
-    now = gpi_verdict_look(scene, &wish);
+    gpi_estimate now = gpi_verdict_estimate(scene, &wish), later;
+    gpi_lacking lacking;
     wish.pending = GPI_PENDING_ALL;
-    later = gpi_verdict_look(scene, &wish);
-    by_limit = gpi_verdict_missing(scene, &now, scene->limit_units);
-    by_device = gpi_verdict_missing(scene, &now, scene->device_units);
-    refused = by_limit == 0 && by_device == 0;
-    if (refused) scene->device_units = 0; /* it gives no more, whatever it says is free */
-    waiting_would_do = verdict->pending_bytes && gpi_verdict_lacks(scene, &wish) == 0;
-    if (!waiting_would_do) now = later;
-    by_limit = gpi_verdict_missing(scene, &now, scene->limit_units);
-    by_device = gpi_verdict_missing(scene, &now, scene->device_units);
-    if (by_device && verdict->device_total_bytes &&
+    later = gpi_verdict_estimate(scene, &wish);
+    lacking.is_refused = gpi_verdict_missing(scene, &now, scene->limit_units) == 0 &&
+                         gpi_verdict_missing(scene, &now, scene->device_units) == 0;
+    /* Neither was in the way, so the driver refused: count on no more from it, whatever it says is
+       free. */
+    if (lacking.is_refused) scene->device_units = 0;
+    lacking.wait_would_do = verdict->pending_bytes && gpi_verdict_lacks(scene, &wish) == 0;
+    /* What a wait brings is not missing; the figures are about the rest. */
+    if (!lacking.wait_would_do) now = later;
+    lacking.by_limit = gpi_verdict_missing(scene, &now, scene->limit_units);
+    lacking.by_device = gpi_verdict_missing(scene, &now, scene->device_units);
+    return lacking;
+}
+
+/* The cause, by the first test that is true: from what no help would change to the device's
+   state. */
+static gpupool_cause gpi_verdict_choose_cause(const gpupool_verdict *verdict,
+                                              const gpi_scene *scene,
+                                              const gpi_lacking *lacking) {
+    uint64_t free_bytes = gpi_verdict_free_bytes(verdict);
+    if (lacking->by_device && verdict->device_total_bytes &&
         verdict->asked_bytes > verdict->device_total_bytes)
-        verdict->cause = GPUPOOL_CAUSE_TOO_LARGE;
-    else if (waiting_would_do)
-        verdict->cause = scene->capturing ? GPUPOOL_CAUSE_CAPTURING : GPUPOOL_CAUSE_PENDING;
-    else if (pooled && !refused &&
-             free_bytes / GPUPOOL_UNIT_BYTES + growth_units >= scene->units)
-        verdict->cause = GPUPOOL_CAUSE_FRAGMENTED;
-    else if (verdict->limit_bytes && by_limit && by_limit >= by_device)
-        verdict->cause = GPUPOOL_CAUSE_LIMIT;
-    else
-        verdict->cause = verdict->others_bytes > verdict->reserved_bytes
-                             ? GPUPOOL_CAUSE_OTHERS
-                             : GPUPOOL_CAUSE_DEVICE_FULL;
-    if (by_device == 0) verdict->raise_bytes = by_limit * GPUPOOL_UNIT_BYTES;
-    if (verdict->raise_bytes) /* so far that nothing is trimmed: the request may need it */
-        verdict->raise_bytes =
-            gpi_ground_max(verdict->raise_bytes,
-                           verdict->reserved_bytes - gpi_ground_min(verdict->reserved_bytes,
-                                                                    verdict->limit_bytes));
-    both = by_limit && by_device;
-    by_limit = gpi_ground_max(by_limit, by_device);
-    if (by_limit == 0) by_limit = scene->units; /* as if all of it were missing */
-    verdict->missing_bytes = gpi_ground_min(by_limit, UINT64_MAX / GPUPOOL_UNIT_BYTES) *
+        return GPUPOOL_CAUSE_TOO_LARGE;
+    if (lacking->wait_would_do)
+        return scene->capturing ? GPUPOOL_CAUSE_CAPTURING : GPUPOOL_CAUSE_PENDING;
+    if (gpi_chunk_is(&scene->arena->chunks, GPI_FROM_POOL) && !lacking->is_refused &&
+        free_bytes / GPUPOOL_UNIT_BYTES + scene->growth_bytes / GPUPOOL_UNIT_BYTES >= scene->units)
+        return GPUPOOL_CAUSE_FRAGMENTED;
+    /* Where both are in the way, the cause is what leaves less; the limit if both leave the
+       same. */
+    if (verdict->limit_bytes && lacking->by_limit && lacking->by_limit >= lacking->by_device)
+        return GPUPOOL_CAUSE_LIMIT;
+    return verdict->others_bytes > verdict->reserved_bytes ? GPUPOOL_CAUSE_OTHERS
+                                                           : GPUPOOL_CAUSE_DEVICE_FULL;
+}
+
+/* Fills in how much has to become free, and by how much the limit would have to be raised. */
+static void gpi_verdict_set_missing(gpupool_verdict *verdict, const gpi_scene *scene,
+                                    const gpi_lacking *lacking) {
+    uint64_t reserved = verdict->reserved_bytes;
+    uint64_t over = reserved - gpi_ground_min(reserved, verdict->limit_bytes);
+    uint64_t missing = gpi_ground_max(lacking->by_limit, lacking->by_device);
+    if (lacking->by_device == 0) verdict->raise_bytes = lacking->by_limit * GPUPOOL_UNIT_BYTES;
+    /* A limit below what is reserved would make the arena give back memory that the request may
+       need. */
+    if (verdict->raise_bytes) verdict->raise_bytes = gpi_ground_max(verdict->raise_bytes, over);
+    /* The driver refused for no visible reason: as if all of the request were missing. */
+    if (missing == 0) missing = scene->units;
+    verdict->missing_bytes = gpi_ground_min(missing, UINT64_MAX / GPUPOOL_UNIT_BYTES) *
                              GPUPOOL_UNIT_BYTES;
-    if (waiting_would_do) gpi_verdict_name_stream(verdict, scene);
+}
+
+/* Fills in the rest of the verdict: cause, missing bytes, streams, holders, sentence. Called
+   between gpi_verdict_begin and gpi_verdict_end, with `growing` held and no other lock. May change
+   the scene's figures. */
+static void gpi_verdict_judge(gpupool_verdict *verdict, gpi_scene *scene) {
+    gpi_lacking lacking;
+    /* Before gpi_verdict_find_lacking, which may set device_units to 0. */
+    scene->growth_bytes = gpi_ground_min(scene->limit_units - scene->rest_units,
+                                         scene->device_units) * GPUPOOL_UNIT_BYTES;
+    lacking = gpi_verdict_find_lacking(verdict, scene);
+    verdict->cause = gpi_verdict_choose_cause(verdict, scene, &lacking);
+    gpi_verdict_set_missing(verdict, scene, &lacking);
+    if (lacking.wait_would_do) gpi_verdict_name_stream(verdict, scene);
     gpi_verdict_name_holders(verdict, scene);
-    if (verdict->cause == GPUPOOL_CAUSE_FRAGMENTED) {
-        verdict->fits_bytes = gpi_verdict_fits(scene) * GPUPOOL_UNIT_BYTES;
-        scene->growth_bytes = growth_units * GPUPOOL_UNIT_BYTES;
-    }
-    gpi_verdict_explain(verdict, scene, refused, both);
+    if (verdict->cause == GPUPOOL_CAUSE_FRAGMENTED)
+        verdict->fits_bytes = gpi_verdict_largest_request(scene) * GPUPOOL_UNIT_BYTES;
+    gpi_verdict_explain(verdict, scene, &lacking);
 }
 
 /* -- the figures -- */
 
-/* The longest run of memory that some stream may have; what a graph keeps is for its replays. */
+/* Bytes of the longest free run that some stream could take, now or after a wait. A graph's memory
+   is left out: only its replays may use it. The arena's lock is held. */
 static uint64_t gpi_verdict_longest_run(const gpupool_arena *arena) {
     gpi_list *const *lists = arena->tree.lists;
     const gpi_stream *stream = arena->clocks.busy;
@@ -11724,7 +12018,8 @@ static uint64_t gpi_verdict_longest_run(const gpupool_arena *arena) {
     return largest * GPUPOOL_UNIT_BYTES;
 }
 
-/* The largest block that such memory makes without growth, stitched if need be. */
+/* Bytes of the largest block that free memory makes without growth, in one run or by a stitch,
+   whichever stream's it is. The arena's lock is held; uses, and clears, the lists' usable_below. */
 static uint64_t gpi_verdict_largest(gpupool_arena *arena) {
     gpi_stream *stream = arena->clocks.busy;
     uint64_t largest = gpi_verdict_longest_run(arena);
@@ -11738,14 +12033,17 @@ static uint64_t gpi_verdict_largest(gpupool_arena *arena) {
     return largest;
 }
 
+/* Whether a graph's stream counts: every graph's if `all`; else only those of
+   gpi_verdict_kept_bytes. */
 static int gpi_verdict_counts_kept(const gpupool_arena *arena, const gpi_stream *graph, int all) {
     return graph && graph->capture &&
            (all || !graph->key || gpi_arena_takes_finished(arena, graph));
 }
 
-/* Free, but a graph's before its release. Without `all`, only what no request can have until then:
-   what is left of ended scopes, what others freed in one, and in a pinned arena, which hands out
-   finished memory only, all of them. What an open scope has freed it may take again. */
+/* Bytes that are free but a graph's until the release. With all = 0, only what no request can have
+   before the release: memory of ended scopes, blocks that other streams freed in a scope, and in a
+   pinned arena every scope's. An open scope may take what it has freed itself. The arena's lock is
+   held. */
 static uint64_t gpi_verdict_kept_bytes(const gpupool_arena *arena, int all) {
     const gpi_stream *stream = arena->clocks.busy;
     const gpi_run *run = arena->captures ? arena->waiting : NULL;
@@ -11760,14 +12058,15 @@ static uint64_t gpi_verdict_kept_bytes(const gpupool_arena *arena, int all) {
 
 enum { GPI_MOST_SHIFT = 48 }; /* a request has at most 2^48 bytes */
 
-/* From bytes to units, and one for a guard; 0 when there is no such size. */
+/* Turns bytes into units, with one more for a guard. 0: no request has such a size. */
 static uint64_t gpi_verdict_units(uint64_t bytes) {
     if (bytes == 0 || bytes > (uint64_t)1 << GPI_MOST_SHIFT) return 0;
     return gpi_ground_up(bytes, GPUPOOL_UNIT_BYTES) / GPUPOOL_UNIT_BYTES + GPI_GUARD;
 }
 
-/* What the device leaves for growth. Pinned memory is not the device's, and managed memory may be
-   more than it has. */
+/* Fills in what the device leaves for growth, and what others use of it. Without an answer from the
+   driver the device does not bound growth. Pinned memory is the host's, and managed memory may
+   exceed the device's. No lock is held. */
 static void gpi_verdict_ask_device(const gpupool_arena *arena, gpupool_verdict *verdict,
                                    gpi_scene *scene) {
     size_t free_bytes = 0, total_bytes = 0;
@@ -11781,7 +12080,10 @@ static void gpi_verdict_ask_device(const gpupool_arena *arena, gpupool_verdict *
     if (gpi_chunk_is(&arena->chunks, GPI_FROM_DEVICE)) {
         uint64_t granule = arena->chunks.driver.granule_bytes;
         uint64_t need = gpi_growth_need(&arena->chunks, scene->units, scene->align_units);
-        if (need > 1u << 20) { /* it gives whole granules only */
+        /* Above 1 MiB the device gives whole granules only. A MAPPED arena asks for whole granules
+           anyway; others get rest_units more than they asked for, and the limit counts only what
+           was asked for. */
+        if (need > 1u << 20) {
             free_bytes = (size_t)gpi_ground_down(free_bytes, granule);
             if (!gpi_chunk_is_mapped(&arena->chunks))
                 scene->rest_units = (gpi_ground_up(need, granule) - need) / GPUPOOL_UNIT_BYTES;
@@ -11794,28 +12096,19 @@ static void gpi_verdict_ask_device(const gpupool_arena *arena, gpupool_verdict *
             total_bytes - verdict->device_free_bytes - verdict->reserved_bytes;
 }
 
-/* Of what was freed, what work may still be at: as the copy has it. */
+/* Counts pending bytes anew from the copy, whose states are fresher than the ledger's figure:
+   streams were asked in between. Without a copy the ledger's figure stays. */
 static void gpi_verdict_count_pending(gpupool_verdict *verdict, const gpi_scene *scene) {
     uint64_t units = 0, i;
-    if (!scene->shots) return;
-    for (i = 0; i < scene->shot_count; i++)
-        if (scene->shots[i].state == GPI_SHOT_PENDING) units += scene->shots[i].units;
+    if (!scene->runs) return;
+    for (i = 0; i < scene->run_count; i++)
+        if (scene->runs[i].state == GPI_SNAPSHOT_PENDING) units += scene->runs[i].units;
     verdict->pending_bytes = verdict->kept_bytes + units * GPUPOOL_UNIT_BYTES;
 }
 
-/* What memory looks like to a request; `growing` is held, and no other lock. What the other arenas
-   of the process hold, which was looked up a moment ago, is no others'. gpi_verdict_end comes
-   after. */
-static void gpi_verdict_begin(gpupool_arena *arena, const gpi_request *request,
-                              const gpi_siblings *siblings, gpupool_verdict *verdict,
-                              gpi_scene *scene) {
-    gpi_cached cached;
-    uint64_t limit;
-    memset(verdict, 0, sizeof *verdict);
-    memset(scene, 0, sizeof *scene);
-    gpi_arena_fold(arena, &cached);
-    limit = arena->ledger.limit_bytes;
-    verdict->asked_bytes = request->bytes;
+/* Fills in the verdict's figures that the arena knows. The arena's lock is held. */
+static void gpi_verdict_read_arena(gpupool_arena *arena, gpupool_verdict *verdict) {
+    uint64_t limit = arena->ledger.limit_bytes;
     verdict->limit_bytes = limit == UINT64_MAX ? 0 : limit;
     verdict->granted_bytes = arena->ledger.granted.now;
     verdict->reserved_bytes = arena->ledger.reserved.now;
@@ -11826,10 +12119,26 @@ static void gpi_verdict_begin(gpupool_arena *arena, const gpi_request *request,
             gpi_tree_largest(arena->tree.lists[GPI_LIST_ANY]) * GPUPOOL_UNIT_BYTES;
     else if (gpi_chunk_is(&arena->chunks, GPI_FROM_POOL))
         verdict->largest_block_bytes = gpi_verdict_largest(arena);
+}
+
+/* Fills in the verdict's figures and the scene: takes the arena's lock to read figures, asks the
+   driver, and copies all runs. siblings: what the process's other arenas hold, found just before;
+   those bytes are not counted as others'. `growing` is held, and no other lock. gpi_verdict_end
+   comes after, whatever is done with the scene. */
+static void gpi_verdict_begin(gpupool_arena *arena, const gpi_request *request,
+                              const gpi_siblings *siblings, gpupool_verdict *verdict,
+                              gpi_scene *scene) {
+    gpi_cached cached;
+    memset(verdict, 0, sizeof *verdict);
+    memset(scene, 0, sizeof *scene);
+    /* Adds what caches have counted to the ledger; the arena's lock is held on return. */
+    gpi_arena_fold(arena, &cached);
+    verdict->asked_bytes = request->bytes;
+    gpi_verdict_read_arena(arena, verdict);
     scene->arena = arena;
     scene->siblings = siblings;
     scene->reserved_bytes = arena->ledger.reserved.now;
-    scene->limit_bytes = limit;
+    scene->limit_bytes = arena->ledger.limit_bytes;
     scene->captures = arena->captures;
     scene->is_all_done = arena->clocks.is_all_seen;
     scene->capturing = request->capturing;
@@ -11841,45 +12150,59 @@ static void gpi_verdict_begin(gpupool_arena *arena, const gpi_request *request,
     gpi_host_unlock(&arena->lock);
     gpi_verdict_ask_device(arena, verdict, scene);
     verdict->siblings_bytes = gpi_ground_min(siblings->reserved_bytes, verdict->others_bytes);
-    gpi_shot_take(scene);
+    gpi_snapshot_take(scene);
     gpi_verdict_count_pending(verdict, scene);
 }
 
-static void gpi_verdict_end(gpi_scene *scene) { GPUPOOL_FREE(scene->shots); }
+/* Frees the copy. */
+static void gpi_verdict_end(gpi_scene *scene) { GPUPOOL_FREE(scene->runs); }
 
 /* == SIBLING ==================================================================================
-   The other arenas of the process: what is idle there is as good as free on the device.
-   uses: VERDICT and above */
+   The other arenas of the process on the same device: asks them to give back idle chunks when the
+   device is full, and tells verdicts how much they hold. Their idle chunks are as good as free
+   device memory. uses: VERDICT and above
+
+       gpi_process.arenas -> arena -> arena -> arena        asked one after the other, each with its
+                             (self)   visitors 1            own locks; `visitors` keeps it alive
+
+   Locks: siblings are asked with no lock held, and gpi_process.lock is released while one of them
+   is asked: so this section never holds the locks of two arenas. Meanwhile the thread is counted in
+   the sibling's `visitors`, and gpupool_arena_destroy waits until that is 0. */
 
 typedef enum gpi_sibling_ask {
-    GPI_SIBLING_LOOK,        /* only at what is reserved */
-    GPI_SIBLING_COUNT,       /* what it would give back */
-    GPI_SIBLING_GIVE,        /* gives back what is idle */
-    GPI_SIBLING_WAIT         /* waits for the device first, since what was freed may be in use */
+    GPI_SIBLING_LOOK,        /* read reserved bytes only */
+    GPI_SIBLING_COUNT,       /* and count what the arena would give back */
+    GPI_SIBLING_GIVE,        /* give back idle chunks */
+    GPI_SIBLING_WAIT         /* wait for the device first, so that pending memory is finished */
 } gpi_sibling_ask;
 
-typedef struct gpi_lack { /* of an arena that asks its siblings */
+/* What an arena lacks, and how far its siblings may go to help. */
+typedef struct gpi_lack {
     const gpupool_arena *arena;
-    uint64_t bytes;          /* that it needs of the device */
+    uint64_t bytes;          /* needed from the device */
     gpi_sibling_ask ask;
-    int may_wait;            /* the host may wait for the device */
-    int capturing;           /* a stream captures: CUDA is not asked after all streams */
+    int may_wait;            /* 1: the host may wait for the device */
+    int capturing;           /* 1: a stream captures, so no event over all streams is recorded */
 } gpi_lack;
 
-/* Whether what other arenas hold can be what a request lacks: neither the limit stands in its way
-   nor the device's size. */
+/* Whether memory that other arenas give back can help: the request is within the arena's limit and
+   the device's size. The arena's lock is held. */
 static int gpi_sibling_can_help(const gpupool_arena *arena, uint64_t need_bytes) {
     return gpi_chunk_is(&arena->chunks, GPI_FROM_DEVICE) &&
            need_bytes <= arena->chunks.driver.total_bytes &&
            need_bytes <= gpi_ledger_room(&arena->ledger);
 }
 
+/* Whether another arena is a sibling: on the same device, and made in this process, not before a
+   fork. */
 static int gpi_sibling_is(const gpupool_arena *arena, const gpupool_arena *other) {
     return other != arena && other->forks == gpi_process.forks &&
            other->chunks.driver.device == arena->chunks.driver.device;
 }
 
-/* What it holds and has no use for; it is open to this thread. What was freed is asked after. */
+/* Bytes that an arena could give back: finished chunks, above its config.reserve_bytes. To give
+   (ask above COUNT), caches are emptied, slabs dissolved, and finished memory moved to list ANY.
+   Both of the other arena's locks are held. */
 static uint64_t gpi_sibling_idle(gpupool_arena *other, const gpi_lack *lack) {
     uint64_t idle, keep = other->keep_bytes, reserved = other->ledger.reserved.now;
     if (!lack->capturing) gpi_arena_ask(other);
@@ -11894,7 +12217,8 @@ static uint64_t gpi_sibling_idle(gpupool_arena *other, const gpi_lack *lack) {
     return gpi_ground_min(idle, reserved - gpi_ground_min(reserved, keep));
 }
 
-/* Gives back as much as is lacking, if chunks are as small; else all that is idle. */
+/* Gives back idle chunks for lack_bytes, and returns the bytes given. If no idle chunk is as small
+   as what is left, gives back all idle chunks down to config.reserve_bytes. Both locks are held. */
 static uint64_t gpi_sibling_give(gpupool_arena *other, uint64_t lack_bytes) {
     uint64_t before = other->ledger.reserved.now;
     uint64_t keep = before - gpi_ground_min(before, lack_bytes);
@@ -11905,8 +12229,10 @@ static uint64_t gpi_sibling_give(gpupool_arena *other, uint64_t lack_bytes) {
     return before - other->ledger.reserved.now;
 }
 
-/* Opens one of them to this thread, which holds no lock; it has a visitor. Who grows it may be this
-   very thread, in a chunk_alloc: then it is left out, after some milliseconds. 0: not done. */
+/* Enters an arena: its context is current and both its locks are held, unless 0 is returned. This
+   thread may hold that arena's `growing` itself, further up the stack, in a chunk_alloc: so it does
+   not wait for the lock for ever, but leaves the arena out after some milliseconds. The caller has
+   counted itself as a visitor. */
 static int gpi_sibling_enter(gpupool_arena *other, gpi_visit *visit) {
     unsigned round = 0;
     int got = 0;
@@ -11919,6 +12245,7 @@ static int gpi_sibling_enter(gpupool_arena *other, gpi_visit *visit) {
     return got;
 }
 
+/* Whether the arena has pending memory: else a wait for the device would gain nothing. */
 static int gpi_sibling_has_pending(gpupool_arena *other) {
     int has;
     gpi_host_lock(&other->lock);
@@ -11928,10 +12255,12 @@ static int gpi_sibling_has_pending(gpupool_arena *other) {
     return has;
 }
 
+/* Asks one arena, and adds the answer to *siblings. No lock is held. */
 static void gpi_sibling_ask_one(gpupool_arena *other, const gpi_lack *lack,
                                 gpi_siblings *siblings) {
     uint64_t idle = 0, reserved = 0;
     gpi_visit visit;
+    /* The host waits with no lock held. */
     if (lack->ask == GPI_SIBLING_WAIT && gpi_sibling_has_pending(other) &&
         gpi_driver_enter(&other->chunks.driver, &visit) == GPUPOOL_OK) {
         gpi_clock_wait_device(&other->clocks, &other->chunks.driver);
@@ -11952,6 +12281,8 @@ static void gpi_sibling_ask_one(gpupool_arena *other, const gpi_lack *lack,
     gpi_arena_leave(other, &visit);
 }
 
+/* Whether the process has another arena on this device. Cheap, for the common case that it has
+   none. May be called with an arena's locks held: gpi_process.lock comes last. */
 static int gpi_sibling_exist(const gpupool_arena *arena) {
     const gpupool_arena *other;
     int found = 0;
@@ -11962,7 +12293,8 @@ static int gpi_sibling_exist(const gpupool_arena *arena) {
     return found;
 }
 
-/* Asks all of them, until what is lacking is given. Returns how many there are. No lock is held. */
+/* Asks all siblings in turn. Once enough has been given back, the others are left alone. Returns
+   how many siblings there are. No lock is held. */
 static int gpi_sibling_ask_all(const gpi_lack *lack, gpi_siblings *siblings) {
     gpupool_arena *other;
     int count = 0;
@@ -11972,6 +12304,8 @@ static int gpi_sibling_ask_all(const gpi_lack *lack, gpi_siblings *siblings) {
         if (!gpi_sibling_is(lack->arena, other)) continue;
         count++;
         if (lack->ask > GPI_SIBLING_COUNT && siblings->idle_bytes >= lack->bytes) continue;
+        /* A visitor keeps the arena, and so the list's `next`, while the process's lock is
+           released. */
         other->visitors++;
         gpi_host_unlock(&gpi_process.lock);
         gpi_sibling_ask_one(other, lack, siblings);
@@ -11982,8 +12316,9 @@ static int gpi_sibling_ask_all(const gpi_lack *lack, gpi_siblings *siblings) {
     return count;
 }
 
-/* Has the others give back what they have no use for, first without a wait, if that can help; looks
-   at what they hold in any case. Returns whether any gave something. */
+/* Makes the other arenas give back idle chunks, if that can help: first without a wait, then after
+   a wait for the device if lack allows one. In any case *siblings says what they hold. Returns
+   whether any bytes were given back. No lock is held. */
 static int gpi_sibling_borrow(gpi_lack *lack, gpi_siblings *siblings) {
     int count = gpi_sibling_ask_all(lack, siblings);
     if (!count || lack->ask == GPI_SIBLING_LOOK) return 0;
@@ -11994,7 +12329,19 @@ static int gpi_sibling_borrow(gpi_lack *lack, gpi_siblings *siblings) {
     return siblings->idle_bytes != 0;
 }
 
-/* What the other arenas hold, and would give back for so many bytes if that can help. */
+/* What a request that found no memory needs of the device. The arena's lock is held. */
+static gpi_lack gpi_sibling_lack(const gpupool_arena *arena, const gpi_request *request) {
+    gpi_lack lack;
+    lack.arena = arena;
+    lack.bytes = gpi_growth_need(&arena->chunks, request->units, request->align_units);
+    lack.ask = gpi_sibling_can_help(arena, lack.bytes) ? GPI_SIBLING_GIVE : GPI_SIBLING_LOOK;
+    lack.may_wait = !request->capturing && !request->no_wait;
+    lack.capturing = request->capturing || arena->clocks.capturing;
+    return lack;
+}
+
+/* Counts what the other arenas hold and, if that can help, would give back for so many bytes, for
+   gpupool_would_fit and the like: nothing is given back. No lock is held. */
 static void gpi_sibling_count(gpupool_arena *arena, uint64_t bytes, gpi_siblings *siblings) {
     gpi_lack lack;
     memset(siblings, 0, sizeof *siblings);
@@ -12010,14 +12357,32 @@ static void gpi_sibling_count(gpupool_arena *arena, uint64_t bytes, gpi_siblings
     gpi_sibling_ask_all(&lack, siblings);
 }
 
-/* == BLOCK ====================================================================================
-   Blocks are handed out and taken back. uses: SIBLING and above
+/* == ALLOC ====================================================================================
+   Turns a request into a block, and decides which blocks join a stream's cache. Four ways are
+   tried, each dearer than the one before: the stream's cache, the tree, a run that another stream
+   has just freed, the ladder. uses: SIBLING and above
 
-   A request looks into its stream's cache, under the stream's lock; then into the tree, under the
-   arena's; then at what another stream has just freed; and then begins the ladder. */
+       gpi_alloc_get --> cache of the stream          the stream's lock, no CUDA call
+           |
+           v gpi_alloc_take --> tree, idle stitch     the arena's lock, no CUDA call
+                 |        \---> gpi_alloc_take_over   a busy stream's run; one or two CUDA calls
+                 v
+             gpi_alloc_slow --> ladder, siblings,     `growing`; maps, waits, and in the end gives
+                                on_out_of_memory      the verdict
+
+   1  a block is live in the tree when it is returned; a block in a cache is live there all the time
+   2  a thread that gives a verdict has seen that no other thread has memory in hand
+
+   Locks: a stream's lock is taken before the arena's, `growing` before both. Whatever is looked up
+   without a lock (a stream by its key) is looked at again under the lock.
+
+   Read first: gpi_alloc_get, gpi_alloc_take, gpi_alloc_from_tree, gpi_alloc_take_over,
+   gpi_alloc_slow, gpi_alloc_admit. */
 
 #if GPUPOOL_NVTX
-static void gpi_block_tell(const gpi_run *run, uint64_t bytes, gpi_origin origin) {
+/* Tells a tool that watches memory accesses (NVTX) of a new block, by the line of source that
+   asked. */
+static void gpi_alloc_tell_tool(const gpi_run *run, uint64_t bytes, gpi_origin origin) {
     char name[64];
     if (!run->heap) return;
     if (*origin.file)
@@ -12028,12 +12393,9 @@ static void gpi_block_tell(const gpi_run *run, uint64_t bytes, gpi_origin origin
                    name);
 }
 
-static void gpi_block_tell_gone(const gpi_run *run) {
-    if (run->heap)
-        gpi_tool_block_gone((const void *)(uintptr_t)(run->unit * GPUPOOL_UNIT_BYTES));
-}
-
-static void *gpi_block_heap(const gpupool_arena *arena, const gpi_run *run) {
+/* The tool's handle of the chunk that a run lies in; NULL: the tool does not know the chunk, as in
+   a MAPPED arena. */
+static void *gpi_alloc_heap(const gpupool_arena *arena, const gpi_run *run) {
     const gpi_chunk *chunk = arena->chunks.first;
     if (gpi_chunk_is_mapped(&arena->chunks)) return NULL;
     while (run->unit - chunk->unit >= chunk->units) chunk = chunk->next;
@@ -12041,8 +12403,9 @@ static void *gpi_block_heap(const gpupool_arena *arena, const gpi_run *run) {
 }
 #endif
 
-/* run: NULL when nothing was found for the request. */
-static void gpi_block_trace(gpupool_arena *arena, const gpi_request *request, const gpi_run *run) {
+/* Writes a request to the trace: "a" with the block, or "o" (out of memory) where run is NULL. The
+   arena's lock is held. */
+static void gpi_alloc_trace(gpupool_arena *arena, const gpi_request *request, const gpi_run *run) {
     if (run) fprintf(arena->trace, "a %" PRIu64, gpi_arena_trace_id(arena, run));
     else fprintf(arena->trace, "o");
     fprintf(arena->trace, " %" PRIu64 " %" PRIu64, request->bytes,
@@ -12052,30 +12415,33 @@ static void gpi_block_trace(gpupool_arena *arena, const gpi_request *request, co
     fputc('\n', arena->trace);
 }
 
-/* Makes a taken run the caller's block. The tree has been prepared. */
-GPI_HOT void *gpi_block_bring(gpupool_arena *arena, gpi_run *run, gpi_use *use,
-                              const gpi_request *request) {
+/* Makes a taken run the caller's block, counts it, and returns its address. use: what
+   gpi_alloc_prepare_use gave; it becomes the block's. The tree has been prepared, so nothing fails.
+   The arena's lock is held. */
+GPI_HOT void *gpi_alloc_make_live(gpupool_arena *arena, gpi_run *run, gpi_use *use,
+                                  const gpi_request *request) {
     uint64_t granted = run->units * GPUPOOL_UNIT_BYTES;
     gpi_tree_bring_alive(&arena->tree, run, (uint32_t)(granted - request->bytes));
     run->of.uses = use;
     if (use) arena->clocks.loose_uses--;
     run->by.stream = request->owner->handle;
     gpi_ledger_charge(&arena->ledger, request->bytes, granted);
-    if (arena->trace) gpi_block_trace(arena, request, run);
+    if (arena->trace) gpi_alloc_trace(arena, request, run);
 #if GPUPOOL_SITES
     run->site = gpi_ledger_site(&arena->ledger, request->origin, request->owner->handle);
     gpi_ledger_site_add(run->site, request->bytes);
 #endif
 #if GPUPOOL_NVTX
-    run->heap = gpi_block_heap(arena, run);
-    gpi_block_tell(run, request->bytes, request->origin);
+    run->heap = gpi_alloc_heap(arena, run);
+    gpi_alloc_tell_tool(run, request->bytes, request->origin);
 #endif
     return (void *)(uintptr_t)(run->unit * GPUPOOL_UNIT_BYTES);
 }
 
-/* What a graph is to keep a block by; NULL outside of scopes. 0: the host has no memory for it.
-   Asked for before memory is taken. */
-static int gpi_block_can_keep(gpupool_arena *arena, gpi_stream *owner, gpi_use **use) {
+/* In a capture scope a block carries a use by the graph, which never passes before the release.
+   Makes that use before memory is taken, so that nothing has to be undone; *use is NULL outside of
+   scopes. Returns 0 if the host has no memory. The arena's lock is held. */
+static int gpi_alloc_prepare_use(gpupool_arena *arena, gpi_stream *owner, gpi_use **use) {
     *use = NULL;
     if (!owner->capture) return 1;
     *use = gpi_clock_new_use(&arena->clocks, owner, UINT64_MAX);
@@ -12083,13 +12449,15 @@ static int gpi_block_can_keep(gpupool_arena *arena, gpi_stream *owner, gpi_use *
     return *use != NULL;
 }
 
-static void gpi_block_keep_not(gpupool_arena *arena, gpi_use *use) {
+/* Undoes gpi_alloc_prepare_use. */
+static void gpi_alloc_drop_use(gpupool_arena *arena, gpi_use *use) {
     if (!use) return;
     arena->clocks.loose_uses--;
     gpi_clock_free_use(&arena->clocks, use);
 }
 
-static void gpi_block_count_failure(gpupool_arena *arena) { /* no lock is held */
+/* Counts a failed request. No lock is held. */
+static void gpi_alloc_count_failure(gpupool_arena *arena) {
     gpi_host_lock(&arena->lock);
     arena->ledger.failures += GPUPOOL_STATS;
     gpi_host_unlock(&arena->lock);
@@ -12097,31 +12465,23 @@ static void gpi_block_count_failure(gpupool_arena *arena) { /* no lock is held *
 
 /* -- a request that finds no memory at once -- */
 
-/* What a request that found no memory needs of the device. */
-static gpi_lack gpi_block_lack(const gpupool_arena *arena, const gpi_request *request) {
-    gpi_lack lack;
-    lack.arena = arena;
-    lack.bytes = gpi_growth_need(&arena->chunks, request->units, request->align_units);
-    lack.ask = gpi_sibling_can_help(arena, lack.bytes) ? GPI_SIBLING_GIVE : GPI_SIBLING_LOOK;
-    lack.may_wait = !request->capturing && !request->no_wait;
-    lack.capturing = request->capturing || arena->clocks.capturing;
-    return lack;
-}
-
-/* Out of memory: the verdict is made, and the caller's function may free something. Returns whether
-   to try again. `growing` is held on entry, no lock on return. */
-static int gpi_block_give_up(gpupool_arena *arena, const gpi_request *request,
+/* Gives the verdict on a request, and offers it to the caller's on_out_of_memory. Returns 1 if that
+   function wants the request tried again; else 0, with the error set. `growing` is held on entry,
+   and no lock on return; the thread's context is restored from visit. */
+static int gpi_alloc_give_up(gpupool_arena *arena, const gpi_request *request,
                              const gpi_siblings *siblings, const gpi_visit *visit) {
     gpupool_verdict verdict;
     gpi_scene scene;
     gpi_host_lock(&arena->lock);
-    gpi_clock_start_look(&arena->clocks); /* the ladder has asked already */
+    /* The ladder has just polled every stream, so the snapshot needs no look at them; looks of
+       earlier verdicts end here. */
+    gpi_clock_start_look(&arena->clocks);
     gpi_host_unlock(&arena->lock);
     gpi_verdict_begin(arena, request, siblings, &verdict, &scene);
     gpi_verdict_judge(&verdict, &scene);
     gpi_verdict_end(&scene);
     gpi_host_lock(&arena->lock);
-    if (arena->trace) gpi_block_trace(arena, request, NULL);
+    if (arena->trace) gpi_alloc_trace(arena, request, NULL);
     gpi_arena_leave(arena, visit);
     if (arena->on_out_of_memory && arena->on_out_of_memory(&verdict, arena->user)) return 1;
     gpi_thread.verdict = verdict;
@@ -12129,8 +12489,10 @@ static int gpi_block_give_up(gpupool_arena *arena, const gpi_request *request,
     return 0;
 }
 
-/* One way up the ladder; both locks are held on entry and exit. *block: NULL, with a result. */
-static gpupool_result gpi_block_try(gpupool_arena *arena, gpi_request *request, void **block) {
+/* One pass through the ladder. On success *block is the block. Both locks are held on entry and
+   return, and released in between; so the stream is found anew here, since others may have
+   forgotten it. */
+static gpupool_result gpi_alloc_try(gpupool_arena *arena, gpi_request *request, void **block) {
     gpupool_result result;
     gpi_attempt attempt;
     gpi_use *use = NULL;
@@ -12138,37 +12500,44 @@ static gpupool_result gpi_block_try(gpupool_arena *arena, gpi_request *request, 
     attempt.arena = arena;
     attempt.request = request;
     request->owner = gpi_arena_owner_again(arena, &request->by);
-    if (!request->owner || !gpi_block_can_keep(arena, request->owner, &use))
+    if (!request->owner || !gpi_alloc_prepare_use(arena, request->owner, &use))
         return gpi_host_no_memory();
     gpi_clock_set_capturing(&arena->clocks, request->owner, request->capturing);
-    request->owner->refs++; /* it stays, even if others make it known anew */
+    /* The struct stays, even if another thread renames the stream meanwhile. `searching` keeps
+       freed blocks out of the caches, where the ladder would not see them. */
+    request->owner->refs++;
     GPI_PUBLISH(&arena->searching, arena->searching + 1);
     result = gpi_ladder_run(&attempt);
     GPI_PUBLISH(&arena->searching, arena->searching - 1);
+    /* The ladder may have used up the spare structs; then the run goes back as the stream's free
+       memory. */
     if (result == GPUPOOL_OK && !gpi_tree_prepare(&arena->tree, 2)) {
         gpi_stitch_put(&arena->stitches, attempt.run, request->owner,
                        gpi_clock_issue(&arena->clocks, request->owner), 0);
         result = gpi_host_no_memory();
     }
-    if (result == GPUPOOL_OK) *block = gpi_block_bring(arena, attempt.run, use, request);
-    else gpi_block_keep_not(arena, use);
+    if (result == GPUPOOL_OK) *block = gpi_alloc_make_live(arena, attempt.run, use, request);
+    else gpi_alloc_drop_use(arena, use);
     request->owner->refs--;
     return result;
 }
 
 enum { GPI_BORROWS = 8 }; /* times that a request has other arenas give memory back */
 
-/* Whether other threads have memory in hand that they may yet put back; or tell the program of
-   some, and with it there may be enough. */
-static int gpi_block_is_coming(const gpupool_arena *arena, const gpi_request *request) {
+/* Whether memory may come back without anybody's help: a thread has taken some and may return it,
+   or a thread is telling the program of some (on_map), and with that there might be enough. A
+   thread inside its own on_map must not wait for itself. The arena's lock is held. */
+static int gpi_alloc_is_coming(const gpupool_arena *arena, const gpi_request *request) {
     const gpi_ledger *ledger = &arena->ledger;
     if (arena->in_hand) return 1;
     return arena->chunks.telling && gpi_thread.telling != &arena->chunks && !request->no_wait &&
            request->bytes <= ledger->reserved.now - ledger->granted.now;
 }
 
-/* No lock is held. */
-static void *gpi_block_slow(gpupool_arena *arena, gpi_request *request) {
+/* The long way: ladder, other arenas, the caller's on_out_of_memory, the verdict; and again after
+   each that has changed something. Returns NULL with the error set. No lock is held. Waits for the
+   device or for events, unless request->no_wait. */
+static void *gpi_alloc_slow(gpupool_arena *arena, gpi_request *request) {
     gpi_siblings siblings;
     gpi_visit visit;
     void *block = NULL;
@@ -12178,11 +12547,13 @@ static void *gpi_block_slow(gpupool_arena *arena, gpi_request *request) {
     for (;;) {
         gpupool_result result = gpi_arena_enter_awake(arena, "gpupool_alloc", request->tag, &visit);
         if (result != GPUPOOL_OK) break;
+        /* CUDA is asked with the arena's lock released; `growing` stays. */
         gpi_host_unlock(&arena->lock);
         request->capturing = gpi_driver_is_capturing(&arena->chunks.driver, request->by.stream);
         gpi_host_lock(&arena->lock);
-        result = gpi_block_try(arena, request, &block);
-        if (result == GPUPOOL_E_OUT_OF_MEMORY && gpi_block_is_coming(arena, request)) {
+        result = gpi_alloc_try(arena, request, &block);
+        /* Out of memory only for the moment: look again a little later. */
+        if (result == GPUPOOL_E_OUT_OF_MEMORY && gpi_alloc_is_coming(arena, request)) {
             gpi_arena_leave(arena, &visit);
             gpi_host_idle(round++);
             continue;
@@ -12193,86 +12564,100 @@ static void *gpi_block_slow(gpupool_arena *arena, gpi_request *request) {
             gpi_host_ok();
             return block;
         }
+        /* The device may be full of other arenas' idle memory. When they have nothing, or after
+           GPI_BORROWS rounds, the verdict is next. */
         if (borrows < GPI_BORROWS && gpi_sibling_exist(arena)) {
-            gpi_lack lack = gpi_block_lack(arena, request);
+            gpi_lack lack = gpi_sibling_lack(arena, request);
             gpi_arena_leave(arena, &visit);
             borrows += gpi_sibling_borrow(&lack, &siblings) ? 1 : GPI_BORROWS;
             continue;
         }
+        /* If on_out_of_memory wants another try, the other arenas are asked anew. */
         borrows = 0;
         gpi_arena_unlock(arena);
-        if (!gpi_block_give_up(arena, request, &siblings, &visit)) break;
+        if (!gpi_alloc_give_up(arena, request, &siblings, &visit)) break;
     }
-    gpi_block_count_failure(arena);
+    gpi_alloc_count_failure(arena);
     gpi_arena_request_failed(arena);
     return NULL;
 }
 
-/* Another stream's memory, at once: if its work has finished; or, where memory was short of late,
-   behind a wait on the device, for to wait while the arena may grow would hold the stream up for
-   nothing. Where there is a choice, streams are asked first whether they have finished. The lock is
-   held, and open while CUDA is called. */
-static gpi_run *gpi_block_hand_over(gpupool_arena *arena, gpi_request *request) {
+/* Takes another stream's run right away. If its work has finished, that is as good as own memory.
+   Behind a wait on the device only if memory was short of late: else the arena may still grow, and
+   the wait would hold up the stream for nothing. NULL: no run. The arena's lock is held, and
+   released while CUDA is called. Needs no spare structs on entry; on success three are ready. */
+static gpi_run *gpi_alloc_take_over(gpupool_arena *arena, gpi_request *request) {
     int is_short = arena->clocks.position < arena->short_until, choices = 0;
-    gpi_run *run, *mine = NULL;
+    gpi_run *run, *taken = NULL;
     if (!gpi_ladder_may_follow(arena, request)) return NULL;
-    run = gpi_ladder_of_some(arena, request, &choices);
+    run = gpi_ladder_find_of_some(arena, request, &choices);
     if (!run) return NULL;
     request->owner->refs++;
+    /* There is a choice of streams, and one of them may have finished: asking is cheaper than a
+       wait. */
     if (is_short && choices > 1) {
-        int more = gpi_arena_poll(arena, GPI_LOOKS); /* others may have taken the run meanwhile */
+        int more = gpi_arena_poll(arena, GPI_LOOKS);
         if (more && gpi_tree_prepare(&arena->tree, 3))
-            mine = gpi_ladder_quick(arena, request, GPI_TRIES);
-        run = mine ? NULL : gpi_ladder_of_some(arena, request, &choices);
+            taken = gpi_ladder_take_run(arena, request, GPI_TRIES);
+        /* Others may have taken the run while the lock was released. */
+        run = taken ? NULL : gpi_ladder_find_of_some(arena, request, &choices);
     }
     if (run && gpi_tree_prepare(&arena->tree, 3))
-        mine = gpi_ladder_take_over(arena, request, run,
+        taken = gpi_ladder_take_over(arena, request, run,
                                     is_short ? GPI_BEHIND_A_WAIT : GPI_IF_FINISHED);
     request->owner->refs--;
-    if (!mine || gpi_tree_prepare(&arena->tree, 3)) return mine;
-    gpi_stitch_put(&arena->stitches, mine, request->owner,
+    /* The block becomes live next, which must not fail; the run goes back if the host has no
+       memory. */
+    if (!taken || gpi_tree_prepare(&arena->tree, 3)) return taken;
+    gpi_stitch_put(&arena->stitches, taken, request->owner,
                    gpi_clock_issue(&arena->clocks, request->owner), 0);
     return NULL;
 }
 
 /* -- a request -- */
 
-/* GPUPOOL_STREAM_CHECK: without an answer memory might be handed out whose work is not done. */
-static gpupool_result gpi_block_not_told(gpupool_arena *arena, CUresult error) {
+/* Reports that CUDA does not tell a stream's id (GPUPOOL_STREAM_CHECK). Without the id, memory
+   might be handed out whose work is not done, so the call fails. Never E_OUT_OF_MEMORY, which
+   promises a verdict. */
+static gpupool_result gpi_alloc_unknown_stream(gpupool_arena *arena, CUresult error) {
     gpupool_result result = gpi_arena_outlived(arena, "GPUPOOL_STREAM_CHECK");
     if (result != GPUPOOL_OK) return result;
     result = gpi_host_fail(GPUPOOL_E_CUDA, "GPUPOOL_STREAM_CHECK: CUDA does not tell which stream "
                            "this is: %s", gpi_driver_name(&arena->chunks.driver, error));
     gpi_thread.cuda_error = (int)error;
-    return result; /* never E_OUT_OF_MEMORY, which would have a verdict */
+    return result;
 }
 
-/* The handle is another stream's than the one whose key it has, or nobody's yet: it is made known
-   anew. No lock is held. */
-static gpupool_result gpi_block_rename(gpupool_arena *arena, const gpi_caller *call) {
+/* Makes the stream of a call known: nobody has its key yet, or the struct that has the key is
+   another stream's, destroyed since. The old stream's cache is emptied and its struct loses the
+   key; its memory stays pending until its clock passes. No lock is held. */
+static gpupool_result gpi_alloc_renew_stream(gpupool_arena *arena, const gpi_caller *call) {
     cudaStream_t stream = call->stream;
     uintptr_t key = call->key;
     gpi_stream *owner, *now;
     uint64_t identity;
     CUresult error = gpi_clock_identity(arena->clocks.driver, stream, &identity);
-    if (error != CUDA_SUCCESS) return gpi_block_not_told(arena, error);
+    if (error != CUDA_SUCCESS) return gpi_alloc_unknown_stream(arena, error);
     owner = gpi_clock_enter(&arena->clocks, key);
     gpi_host_lock(&arena->lock);
     if (owner && !owner->capture && owner->identity != identity) {
         gpi_arena_drain(arena, owner);
         gpi_clock_unname(&arena->clocks, owner);
     }
+    /* Another thread may have made the stream known in the meantime: then that struct is used. */
     now = gpi_arena_owner(arena, key, identity);
     gpi_arena_unlock(arena);
     if (owner) gpi_host_unlock(&owner->cache.lock);
     return now ? GPUPOOL_OK : gpi_host_no_memory();
 }
 
-/* The stream of a call, with its lock held. `known`: who had the key a moment ago. NULL with a
-   result. */
-GPI_HOT gpi_stream *gpi_block_visit(gpupool_arena *arena, gpi_stream *owner,
-                                    const gpi_caller *call) {
-    int asked = 0; /* who has the key since is this stream: it cannot go during the call */
+/* Returns the struct of a call's stream with its lock held. owner: the struct that had the key a
+   moment ago, or NULL. NULL: failed, and the error is set. No lock is held on entry. */
+GPI_HOT gpi_stream *gpi_alloc_lock_stream(gpupool_arena *arena, gpi_stream *owner,
+                                          const gpi_caller *call) {
+    /* After a renewal CUDA need not be asked again: the stream cannot be destroyed during a call
+       that names it, so whoever has the key from then on is this stream. */
+    int asked = 0;
     for (;; asked = 1) {
         if (owner) {
             gpi_host_lock(&owner->cache.lock);
@@ -12281,14 +12666,15 @@ GPI_HOT gpi_stream *gpi_block_visit(gpupool_arena *arena, gpi_stream *owner,
                 return owner;
             gpi_host_unlock(&owner->cache.lock);
         }
-        if (gpi_block_rename(arena, call) != GPUPOOL_OK) return NULL;
+        if (gpi_alloc_renew_stream(arena, call) != GPUPOOL_OK) return NULL;
         owner = gpi_clock_find(&arena->clocks, call->key);
     }
 }
 
-static void gpi_block_refuse(gpupool_arena *arena, const gpi_request *request, const char *call,
+/* Counts and reports a request of an impossible size or alignment. No lock is held. */
+static void gpi_alloc_refuse(gpupool_arena *arena, const gpi_request *request, const char *call,
                              uint64_t alignment) {
-    gpi_block_count_failure(arena);
+    gpi_alloc_count_failure(arena);
     if (request->units == 0)
         gpi_host_fail(GPUPOOL_E_ARGUMENT, "%s: bytes is %" PRIu64 ", and must be from 1 to 2^48",
                       call, request->bytes);
@@ -12298,9 +12684,10 @@ static void gpi_block_refuse(gpupool_arena *arena, const gpi_request *request, c
 }
 
 #if GPUPOOL_SITES
-/* Of a block from the request's cache, whose lock is held: no other thread changes what it notes
-   there. In loops it is mostly the same line that has the block again. */
-static gpi_site *gpi_block_site(gpupool_arena *arena, const gpi_request *request,
+/* The site (line of source and stream) of a block from the request's cache, whose lock is held. In
+   a loop the same line mostly gets the same block again, so the block's old site is tried first.
+   Takes the arena's lock only where the site is new. */
+static gpi_site *gpi_alloc_site(gpupool_arena *arena, const gpi_request *request,
                                 const gpi_run *run) {
     gpi_site *site = run->site;
     gpi_origin origin = request->origin;
@@ -12310,6 +12697,7 @@ static gpi_site *gpi_block_site(gpupool_arena *arena, const gpi_request *request
     if (site) return site;
     gpi_host_lock(&arena->lock);
     site = gpi_ledger_site(&arena->ledger, origin, key);
+    /* The host has no memory for a new site: the cache's own spare one stands in. */
     if (site == &arena->ledger.unknown)
         site = gpi_ledger_adopt(&arena->ledger, &request->owner->cache.unknown, key);
     gpi_host_unlock(&arena->lock);
@@ -12317,59 +12705,68 @@ static gpi_site *gpi_block_site(gpupool_arena *arena, const gpi_request *request
 }
 #endif
 
-/* Whether a stream has nothing in its cache, so that calls need not lock it. Nothing gets in
-   without the arena's lock. */
-GPI_HOT int gpi_block_is_uncached(const gpupool_arena *arena, gpi_stream *owner,
+/* Whether the stream's cache has no block, in or out, so that the arena's lock alone will do. A
+   block can only get into the cache under the arena's lock. No lock is held: callers look at the
+   key again. */
+GPI_HOT int gpi_alloc_is_uncached(const gpupool_arena *arena, gpi_stream *owner,
                                   cudaStream_t stream) {
     return owner && GPI_READ(&owner->cache.used) == 0 &&
            gpi_clock_is_same(&arena->clocks, owner, stream);
 }
 
-/* The arena's lock, in the hot paths. A thread that waits for it too long wants its stream's cache
-   to be crowded. */
-GPI_HOT void gpi_block_lock(gpupool_arena *arena, gpi_cache *cache) {
+/* Takes the arena's lock on a hot path, and keeps count in the stream's cache of how long that
+   took. A thread that waits too long makes its cache end its rest; gpi_block_free_to_cache then
+   makes the cache crowded, so that the thread needs the arena's lock less often. */
+GPI_HOT void gpi_alloc_lock(gpupool_arena *arena, gpi_cache *cache) {
     unsigned pauses = gpi_host_lock(&arena->lock);
     if (pauses == 0) {
         if (cache->waits) cache->waits--;
         return;
     }
+    /* 64 a pause against 1 for each lock that was free: one pause in 64 calls keeps the count
+       level. */
     cache->waits += 64 * pauses;
     cache->waits = (uint32_t)gpi_ground_min(cache->waits, 2 * GPI_CACHE_WAITS);
     if (cache->waits >= GPI_CACHE_WAITS) cache->rest = 0;
 }
 
-/* How much free memory a stream's cache may keep from merging: a 256th of what is reserved. For
-   small blocks more where it is crowded, but all streams together an 8th. */
-static uint64_t gpi_block_cache_units(const gpupool_arena *arena, int crowded) {
+/* How many units of free memory a stream's cache may keep from joining: 1/256 of what is reserved.
+   For a crowded cache more, but all streams' caches together at most an eighth; at least 1 MiB. */
+static uint64_t gpi_alloc_cache_units(const gpupool_arena *arena, int crowded) {
     uint64_t share = crowded ? gpi_ground_min(arena->clocks.stream_count * 8, 256) : 256;
     return gpi_ground_max(arena->ledger.reserved.now / share, 1u << 20) / GPUPOOL_UNIT_BYTES;
 }
 
-/* Evicts until so many units more may be free in the stream's cache; both locks are held. */
-static void gpi_block_bound_cache(gpupool_arena *arena, gpi_stream *owner, uint64_t units) {
+/* Evicts free blocks until the cache can take so many units more. The stream's lock and the arena's
+   are held. */
+static void gpi_alloc_bound_cache(gpupool_arena *arena, gpi_stream *owner, uint64_t units) {
     gpi_cache *cache = &owner->cache;
-    cache->most_units = gpi_block_cache_units(arena, cache->crowded);
+    cache->most_units = gpi_alloc_cache_units(arena, cache->crowded);
     if (cache->free_units + units <= cache->most_units) return;
-    if (cache->crowded) units += cache->most_units / 4; /* not to come back for this soon */
+    /* A crowded cache makes more room at once, since it comes here for the arena's lock. */
+    if (cache->crowded) units += cache->most_units / 4;
     while (cache->free_units + units > cache->most_units)
         gpi_arena_put_evicted(arena, owner, gpi_cache_evict_free(cache));
 }
 
-/* Whether a block of its stream's could join the stream's cache, if that is open. */
-static int gpi_block_caches(const gpupool_arena *arena, const gpi_stream *owner,
-                            const gpi_run *run) {
-    uint64_t most = gpi_block_cache_units(arena, 0);
+/* Whether a live block of the stream may join the stream's cache: an untagged, unstitched block of
+   at most 64 KiB and a quarter of what the cache may keep, while no thread searches for memory and
+   memory is not short. The arena's lock is held. */
+static int gpi_alloc_is_cacheable(const gpupool_arena *arena, const gpi_stream *owner,
+                                  const gpi_run *run) {
+    uint64_t most = gpi_alloc_cache_units(arena, 0);
     if (run->units > gpi_ground_min(most / 4, GPI_CACHE_UNITS) || gpi_tree_tag(run)) return 0;
     if (gpi_stitch_is(&arena->stitches, run) || owner->capture) return 0;
     return !arena->searching && arena->clocks.position >= arena->short_until &&
            !gpi_arena_takes_finished(arena, owner);
 }
 
-/* A live block is the cache's from now on; both locks are held. */
-static void gpi_block_admit(gpupool_arena *arena, gpi_stream *owner, gpi_run *run,
+/* Puts a live block into the stream's cache, as free or as handed out. Makes room first: widens a
+   crowded cache, or evicts. Both locks are held. */
+static void gpi_alloc_admit(gpupool_arena *arena, gpi_stream *owner, gpi_run *run,
                             gpi_slot_state state) {
     gpi_cache *cache = &owner->cache;
-    if (state == GPI_SLOT_FREE) gpi_block_bound_cache(arena, owner, run->units);
+    if (state == GPI_SLOT_FREE) gpi_alloc_bound_cache(arena, owner, run->units);
     if (cache->crowded && cache->empty == GPI_NO_SLOT && cache->room < GPI_SLOTS_MOST)
         gpi_cache_widen(cache);
     while (cache->empty == GPI_NO_SLOT)
@@ -12378,105 +12775,140 @@ static void gpi_block_admit(gpupool_arena *arena, gpi_stream *owner, gpi_run *ru
     run->by.stream = owner->handle;
 }
 
-/* From the tree: under the arena's lock, and the stream's if `cached`. */
-static gpi_run *gpi_block_from_tree(gpupool_arena *arena, gpi_request *request, int cached) {
+/* Takes a run for the request from free lists and idle stitches; NULL: none fits. The arena's lock
+   is held, and the stream's too if `cached`: then the stream's cache may be emptied for the
+   request. */
+static gpi_run *gpi_alloc_from_tree(gpupool_arena *arena, gpi_request *request, int cached) {
     gpi_stream *owner = request->owner;
     gpi_run *run;
     if (cached) {
         gpi_cache_fold(&owner->cache, &arena->ledger);
-        /* what the cache keeps from merging may be just what a large request lacks: this is worth
-           one per cent of memory on recorded training runs */
+        /* Blocks in the cache keep their neighbours from joining, and a large request may need just
+           those. Emptying the cache saves 1% of memory on recorded training runs. */
         if (request->units > GPI_CACHE_UNITS && !owner->cache.crowded)
             gpi_arena_drain(arena, owner);
     }
-    run = gpi_ladder_quick(arena, request, GPI_TRIES);
+    run = gpi_ladder_take_run(arena, request, GPI_TRIES);
     if (!run && cached && owner->cache.free_blocks) {
         gpi_arena_pour_out(arena, owner);
-        run = gpi_ladder_quick(arena, request, GPI_TRIES);
+        run = gpi_ladder_take_run(arena, request, GPI_TRIES);
     }
-    if (!run) run = gpi_ladder_restitch(arena, request);
-    return run ? run : gpi_ladder_quick(arena, request, GPI_TRIES_SLOW);
+    if (!run) run = gpi_ladder_take_idle_stitch(arena, request);
+    return run ? run : gpi_ladder_take_run(arena, request, GPI_TRIES_SLOW);
 }
 
-/* The cache has no block of this size. `cached`: the stream's lock is held, and not on return. */
-GPI_HOT void *gpi_block_take(gpupool_arena *arena, gpi_request *request, int cached) {
+/* Gets a block that the cache does not have: from the tree, then from another stream, then by the
+   long way. `cached`: the stream's lock is held on entry, else no lock is; on return none is held.
+   NULL: the error is set. */
+GPI_HOT void *gpi_alloc_take(gpupool_arena *arena, gpi_request *request, int cached) {
     gpi_stream *owner = request->owner;
     gpi_run *run = NULL;
     gpi_use *use = NULL;
     void *block = NULL;
     int ready;
-    gpi_block_lock(arena, &owner->cache);
+    gpi_alloc_lock(arena, &owner->cache);
     ready = gpi_tree_is_ready(&arena->tree, 3) || gpi_tree_prepare(&arena->tree, 3);
-    if (owner->capture) ready &= gpi_block_can_keep(arena, owner, &use);
+    if (owner->capture) ready &= gpi_alloc_prepare_use(arena, owner, &use);
+    /* Another thread may have renamed the stream before the lock was taken; the long way finds it
+       anew. */
     if (ready && owner->key == request->by.key && gpi_chunk_is(&arena->chunks, GPI_FROM_POOL))
-        run = gpi_block_from_tree(arena, request, cached);
-    if (run) block = gpi_block_bring(arena, run, use, request);
+        run = gpi_alloc_from_tree(arena, request, cached);
+    if (run) block = gpi_alloc_make_live(arena, run, use, request);
+    /* A crowded cache keeps track of blocks from their first use on, so that their free needs no
+       tree. */
     if (block && cached && owner->cache.crowded && run->units <= GPI_SMALL_UNITS &&
-        request->align_units == 1 && gpi_block_caches(arena, owner, run))
-        gpi_block_admit(arena, owner, run, GPI_SLOT_OUT);
+        request->align_units == 1 && gpi_alloc_is_cacheable(arena, owner, run))
+        gpi_alloc_admit(arena, owner, run, GPI_SLOT_OUT);
+    /* Before CUDA is called: no other call of the stream waits for that. */
     if (cached) gpi_host_unlock(&owner->cache.lock);
     if (!run && ready && owner->key == request->by.key && arena->clocks.busy) {
-        run = gpi_block_hand_over(arena, request);
-        if (run) block = gpi_block_bring(arena, run, NULL, request);
+        run = gpi_alloc_take_over(arena, request);
+        if (run) block = gpi_alloc_make_live(arena, run, NULL, request);
     }
-    if (!run) gpi_block_keep_not(arena, use);
+    if (!run) gpi_alloc_drop_use(arena, use);
     if (!ready) arena->ledger.failures += GPUPOOL_STATS;
     gpi_arena_unlock(arena);
     if (!ready) gpi_host_no_memory();
     if (run || !ready) return block;
-    block = gpi_block_slow(arena, request);
+    block = gpi_alloc_slow(arena, request);
+    /* The arena's reserved bytes may have passed a soft limit. */
     if (GPI_READ(&arena->is_untold)) gpi_tag_tell(arena);
     return block;
 }
 
-/* Whether the request is a legal one; else the mistake is told. */
-static int gpi_block_is_legal(gpupool_arena *arena, gpi_request *request, const char *call,
+/* Fills in the request's units and checks size and alignment; 0: the error is set. */
+static int gpi_alloc_is_legal(gpupool_arena *arena, gpi_request *request, const char *call,
                               uint64_t alignment) {
     request->units = gpi_verdict_units(request->bytes);
     request->align_units = gpi_ground_max(alignment, GPUPOOL_UNIT_BYTES) / GPUPOOL_UNIT_BYTES;
     if (request->units && gpi_ground_is_power(alignment) && alignment <= (uint64_t)1 << 40)
         return 1;
-    gpi_block_refuse(arena, request, call, alignment);
+    gpi_alloc_refuse(arena, request, call, alignment);
     return 0;
 }
 
-/* `request` has bytes, stream, key and origin. */
-static void *gpi_block_get(gpupool_arena *arena, const char *call, gpi_request *request,
+/* Gets a block; NULL: the error is set. call: the public call's name, for errors. bytes, by,
+   origin, owners, capturing and no_wait of the request are set. No lock is held. */
+static void *gpi_alloc_get(gpupool_arena *arena, const char *call, gpi_request *request,
                            uint64_t alignment) {
     gpi_slot *slot = NULL;
     void *block;
     if (gpi_arena_begin(arena, call) != GPUPOOL_OK) return NULL;
-    if (!gpi_block_is_legal(arena, request, call, alignment)) return NULL;
+    if (!gpi_alloc_is_legal(arena, request, call, alignment)) return NULL;
     request->owner = gpi_clock_find(&arena->clocks, request->by.key);
-    if (gpi_block_is_uncached(arena, request->owner, request->by.stream))
-        return gpi_block_take(arena, request, 0);
-    request->owner = gpi_block_visit(arena, request->owner, &request->by);
+    /* Without a cache, one lock instead of two. */
+    if (gpi_alloc_is_uncached(arena, request->owner, request->by.stream))
+        return gpi_alloc_take(arena, request, 0);
+    request->owner = gpi_alloc_lock_stream(arena, request->owner, &request->by);
     if (!request->owner) {
-        gpi_block_count_failure(arena);
+        gpi_alloc_count_failure(arena);
         return NULL;
     }
+    /* Caches know sizes only. */
     if (request->align_units == 1)
         slot = gpi_cache_take(&request->owner->cache, request->units, request->bytes);
-    if (!slot) return gpi_block_take(arena, request, 1);
+    if (!slot) return gpi_alloc_take(arena, request, 1);
     block = (void *)(uintptr_t)(slot->unit * GPUPOOL_UNIT_BYTES);
 #if GPUPOOL_SITES
-    gpi_cache_sign(&request->owner->cache, slot, gpi_block_site(arena, request, slot->run));
+    gpi_cache_sign(&request->owner->cache, slot, gpi_alloc_site(arena, request, slot->run));
 #endif
 #if GPUPOOL_NVTX
-    gpi_block_tell(slot->run, request->bytes, request->origin);
+    gpi_alloc_tell_tool(slot->run, request->bytes, request->origin);
 #endif
     if (arena->trace) {
         gpi_host_lock(&arena->lock);
-        gpi_block_trace(arena, request, slot->run);
+        gpi_alloc_trace(arena, request, slot->run);
         gpi_host_unlock(&arena->lock);
     }
     gpi_host_unlock(&request->owner->cache.lock);
     return block;
 }
 
+/* == BLOCK ====================================================================================
+   From a pointer to its block, and back to free memory: finds out what a pointer is, frees blocks,
+   and records the events by which other streams may get the memory. uses: ALLOC and above
+
+       gpi_block_return --> the stream's cache has the block:     the cache keeps it, live in the
+           |                                                      tree, for the next request
+           |--> the tree has it, and the cache would take it:     gpi_block_free_to_cache
+           |--> the tree has it:                                  gpi_block_free: the stream's free
+           |                                                      list; or, with uses, waiting
+           v
+       gpi_block_free_slow: another stream's cache has it, or the pointer is a mistake
+
+   1  a mistaken pointer changes nothing and gets an error: NOT_OURS, INSIDE or DOUBLE_FREE
+   2  gpi_block_enter returns with the locks under which the block cannot go: the arena's, and that
+      of the cache which has the block
+
+   Locks: a stream's lock before the arena's. Events are recorded with the arena's lock released.
+
+   Read first: gpi_block_return, gpi_block_free, gpi_block_add_uses, gpi_block_enter,
+   gpi_block_is_due. */
+
 /* -- a pointer -- */
 
-/* The run of a MAPPED arena that an address is in; NULL where nothing is mapped. */
+/* The run of a MAPPED arena that contains a unit: of a chunk's home, or the body of a stitch. NULL:
+   nothing is mapped there. Walks the stitches, which only mistakes and questions pay for. */
 static const gpi_run *gpi_block_run_at(const gpupool_arena *arena, uint64_t unit) {
     const gpi_stitch *stitch = arena->stitches.oldest;
     if (unit < arena->chunks.stitch_unit)
@@ -12485,7 +12917,8 @@ static const gpi_run *gpi_block_run_at(const gpupool_arena *arena, uint64_t unit
     return stitch ? stitch->body : NULL;
 }
 
-/* The run that an address of the arena's memory is in; NULL where nothing is mapped. */
+/* The run that contains a unit of the arena's memory, for any source; NULL: nothing is mapped
+   there. gpi_chunk_owns holds for the unit. The arena's lock is held. */
 static const gpi_run *gpi_block_around(const gpupool_arena *arena, uint64_t unit) {
     const gpi_chunk *chunk = arena->chunks.first;
     const gpi_run *run;
@@ -12495,8 +12928,8 @@ static const gpi_run *gpi_block_around(const gpupool_arena *arena, uint64_t unit
     return run;
 }
 
-/* What a pointer that starts no live block is. Only mistakes pay for it. The lock is held; is_free:
-   its run is free in a cache. */
+/* Reports what a pointer is that starts no live block. is_free: the block is live in the tree but
+   free in a cache. The arena's lock is held. */
 static gpupool_result gpi_block_mistake(const gpupool_arena *arena, const char *call,
                                         const void *block, int is_free) {
     uint64_t unit = (uint64_t)(uintptr_t)block / GPUPOOL_UNIT_BYTES;
@@ -12514,15 +12947,16 @@ static gpupool_result gpi_block_mistake(const gpupool_arena *arena, const char *
                          "handed out", call, block);
 }
 
-/* The cache that has the block at, or around, a unit; NULL: none has. The lock is held. */
+/* The cache that has the block at, or around, a unit; NULL: none. The arena's lock is held. */
 static gpi_cache *gpi_block_cache_of(const gpupool_arena *arena, uint64_t unit) {
     const gpi_run *run = gpi_tree_live(&arena->tree, unit);
     if (!run && gpi_chunk_owns(&arena->chunks, unit)) run = gpi_block_around(arena, unit);
     return run && run->list == GPI_LIST_CACHED ? (gpi_cache *)run->of.uses : NULL;
 }
 
-/* The live run of a block, with the arena's lock held, and that of the cache which has it (*cache,
-   or NULL); NULL, the mistake told and no lock held, if it is none. */
+/* Finds a live block by its pointer. Returns its run with the arena's lock held, and that of the
+   cache which has the block, if one has (*cache, else NULL). NULL: a mistake, whose error is set;
+   no lock is held. call: the public call's name, for errors. No lock is held on entry. */
 static gpi_run *gpi_block_enter(gpupool_arena *arena, const char *call, const void *block,
                                 gpi_cache **cache) {
     uint64_t unit = (uint64_t)(uintptr_t)block / GPUPOOL_UNIT_BYTES;
@@ -12532,14 +12966,17 @@ static gpi_run *gpi_block_enter(gpupool_arena *arena, const char *call, const vo
         gpi_host_lock(&arena->lock);
         *cache = gpi_block_cache_of(arena, unit);
         if (!*cache) break;
+        /* The cache's lock comes before the arena's. So: learn which cache, take both locks in
+           their order, and see whether that cache still has the block. */
         gpi_host_unlock(&arena->lock);
         gpi_host_lock(&(*cache)->lock);
         gpi_host_lock(&arena->lock);
         if (*cache == gpi_block_cache_of(arena, unit)) break;
-        gpi_host_unlock(&arena->lock); /* another cache has it by now, or none */
+        gpi_host_unlock(&arena->lock);
         gpi_host_unlock(&(*cache)->lock);
     }
     run = gpi_tree_live(&arena->tree, unit);
+    /* The tree says only that the block is in a cache; the cache says whether it is handed out. */
     is_free = *cache && !gpi_cache_asked_around(*cache, run ? run->unit : unit);
     if (run && !is_free && (uintptr_t)block % GPUPOOL_UNIT_BYTES == 0) return run;
     gpi_block_mistake(arena, call, block, is_free);
@@ -12548,6 +12985,7 @@ static gpi_run *gpi_block_enter(gpupool_arena *arena, const char *call, const vo
     return NULL;
 }
 
+/* Releases the locks of gpi_block_enter. */
 static void gpi_block_leave(gpupool_arena *arena, gpi_cache *cache) {
     gpi_arena_unlock(arena);
     if (cache) gpi_host_unlock(&cache->lock);
@@ -12555,9 +12993,19 @@ static void gpi_block_leave(gpupool_arena *arena, gpi_cache *cache) {
 
 /* -- a block is freed -- */
 
-/* With several streams about, a stream's frees get a mark now and then while the stream is known to
-   be alive, so that others can have the memory: every 64th, or when they add up to a 1024th of what
-   is reserved; each, where memory was short of late, or where none can be had before. */
+#if GPUPOOL_NVTX
+/* Tells a tool that watches memory accesses (NVTX) that a block is gone. */
+static void gpi_block_tell_tool(const gpi_run *run) {
+    if (run->heap)
+        gpi_driver_tell_block_gone((const void *)(uintptr_t)(run->unit * GPUPOOL_UNIT_BYTES));
+}
+#endif
+
+/* Whether a free should record an event on its stream, so that other streams can have the memory.
+   An event is recorded only by a call that names the stream, so it must be now. With several
+   streams about: at every 64th free, or once the frees add up to 1/1024 of what is reserved; at
+   each free while memory is short; and at each free for all streams or in a pinned arena, whose
+   memory nobody can take before an event. */
 GPI_HOT int gpi_block_is_due(const gpupool_arena *arena, const gpi_stream *owner) {
     uint64_t share = gpi_ground_max(arena->ledger.reserved.now / 1024, 1u << 20);
     if (!gpi_arena_takes_finished(arena, owner)) {
@@ -12569,18 +13017,21 @@ GPI_HOT int gpi_block_is_due(const gpupool_arena *arena, const gpi_stream *owner
     return owner->frees && !owner->capture;
 }
 
+/* Takes a freed block off its tag's budget. The arena's lock is held. */
 static void gpi_block_untag(gpupool_arena *arena, const gpi_run *run) {
     if (gpi_ledger_untag(&arena->ledger, gpi_tree_tag(run), run->units * GPUPOOL_UNIT_BYTES))
+        /* The tag has come under its soft limit: the program is told later, with no lock held. */
         GPI_PUBLISH(&arena->is_untold, 1);
 }
 
-/* Of a live run, before it is laid down. */
+/* Counts a block as freed, in the ledger, its tag, its site and the trace. The run is still live.
+   The arena's lock is held. */
 GPI_HOT void gpi_block_count_free(gpupool_arena *arena, const gpi_run *run, cudaStream_t stream) {
     uint64_t bytes = gpi_arena_requested(run);
     if (gpi_tree_tag(run)) gpi_block_untag(arena, run);
     if (arena->trace) gpi_arena_trace_block(arena, 'f', run, stream);
 #if GPUPOOL_NVTX
-    gpi_block_tell_gone(run);
+    gpi_block_tell_tool(run);
 #endif
     gpi_ledger_refund(&arena->ledger, bytes, run->units * GPUPOOL_UNIT_BYTES);
 #if GPUPOOL_SITES
@@ -12593,33 +13044,40 @@ GPI_HOT int gpi_block_is_apart(const gpupool_arena *arena, const gpi_run *run) {
     return arena->chunks.is_apart && gpi_stitch_tag_at(&arena->stitches, run->unit);
 }
 
-/* What a block with uses, or freed in a scope, has to wait for: those uses, and the work of the
-   stream that frees it. What a graph was handed, and frees itself, it may have again at once: then
-   no use is left. 0: the host has no memory. */
+/* Collects the uses that a freed block has to wait for: recorded uses of other streams that have
+   not passed, and the work of the freeing stream. No use is left if the freeing stream alone
+   decides: then its free list will do. Returns 0 if the host has no memory. The arena's lock is
+   held. */
 static int gpi_block_add_uses(gpupool_arena *arena, gpi_run *run, gpi_stream *owner) {
     gpi_clocks *clocks = &arena->clocks;
     gpi_use *keeping = gpi_clock_keeping(run);
     if (owner == clocks->all && !keeping && !*gpi_clock_sleeper(run))
-        /* marks over all streams cover every use */
+        /* An event over all streams covers every use. */
         gpi_clock_drop_uses(clocks, run);
     else
         gpi_clock_drop_passed(clocks, run);
+    /* A graph may have again at once what it was given and frees itself: its replays repeat that
+       order. */
     if (keeping && keeping->stream == owner && run->of.uses == keeping && !keeping->next) {
         gpi_clock_drop_uses(clocks, run);
         return 1;
     }
     if (!run->of.uses && !owner->capture && !gpi_block_is_apart(arena, run)) return 1;
+    /* A use by a graph never passes before the release (UINT64_MAX). */
     return gpi_clock_use(clocks, run, owner,
                          owner->capture ? UINT64_MAX : gpi_clock_issue(clocks, owner));
 }
 
-/* Whether another process may have the block. */
+/* Whether another process may have the block's chunk open. A stitched block is never exported. The
+   arena's lock is held. */
 static int gpi_block_is_exported(const gpupool_arena *arena, const gpi_run *run) {
     const gpi_chunk *chunk = (const gpi_chunk *)gpi_tree_owner(&arena->tree, run->unit);
     return !gpi_stitch_is(&arena->stitches, run) && chunk->exports;
 }
 
-/* Frees the live block that the link leads to, and no cache has; the arena's lock is held. */
+/* Frees a live block that no cache has: into the stream's free list, or to the waiting blocks if it
+   has uses. link: leads to the run in the tree's index. E_IN_USE: the block is exported.
+   E_HOST_MEMORY: the block stays live. The arena's lock is held. */
 GPI_HOT gpupool_result gpi_block_free(gpupool_arena *arena, gpi_run **link, gpi_stream *owner,
                                       cudaStream_t stream) {
     gpi_run *run = *link;
@@ -12635,56 +13093,62 @@ GPI_HOT gpupool_result gpi_block_free(gpupool_arena *arena, gpi_run **link, gpi_
     if (run->of.uses) {
         run->list = GPI_LIST_WAITING;
         gpi_arena_wait_for_uses(arena, run);
-        owner->frees += 64; /* the next mark is due */
+        owner->frees += 64; /* so that gpi_block_is_due records an event now */
     } else {
         gpi_arena_put(arena, owner, run);
     }
     return GPUPOOL_OK;
 }
 
-/* The same for a block of a stream whose cache's lock is held, too: it may join the cache. */
+/* As gpi_block_free, with the stream's lock held too: the block may join the stream's cache. */
 static gpupool_result gpi_block_free_to_cache(gpupool_arena *arena, gpi_run **link,
                                               gpi_stream *owner, cudaStream_t stream) {
     gpi_cache *cache = &owner->cache;
     gpi_run *run = *link;
     gpupool_result result = GPUPOOL_OK;
-    gpi_cache_fold(cache, &arena->ledger); /* first, or peaks would be reckoned from after this */
+    /* Before the free is counted, so that the ledger's peaks contain what the cache has counted. */
+    gpi_cache_fold(cache, &arena->ledger);
     if (run->of.uses || owner->capture) {
         result = gpi_block_free(arena, link, owner, stream);
     } else {
+        /* The thread has waited for the arena's lock too often: let the cache take more blocks. */
         cache->crowded |= cache->waits >= GPI_CACHE_WAITS;
-        if (gpi_block_caches(arena, owner, run) && gpi_cache_is_open(cache)) {
+        if (gpi_alloc_is_cacheable(arena, owner, run) && gpi_cache_is_open(cache)) {
             gpi_block_count_free(arena, run, stream);
-            gpi_block_admit(arena, owner, run, GPI_SLOT_FREE);
+            gpi_alloc_admit(arena, owner, run, GPI_SLOT_FREE);
         } else {
             result = gpi_block_free(arena, link, owner, stream);
         }
+        /* A cache that rests keeps no blocks, so that calls need not look into it. */
         if (cache->rest) gpi_arena_drain(arena, owner);
     }
     gpi_cache_fold(cache, &arena->ledger);
     return result;
 }
 
-static void gpi_block_mark(gpupool_arena *arena, gpi_stream *owner, cudaStream_t stream) {
+/* Records an event on the freeing stream. Where memory is short, and for all streams, whatever it
+   costs; else only if an event is to spare. The arena's lock is held, and released while CUDA is
+   called; refs keeps the stream. */
+static void gpi_block_record(gpupool_arena *arena, gpi_stream *owner, cudaStream_t stream) {
     owner->refs++;
     if (owner == arena->clocks.all || arena->clocks.position <= arena->short_until)
         gpi_clock_record(&arena->clocks, owner, stream);
     else
         gpi_clock_record_in_passing(&arena->clocks, owner, stream);
-    owner->frees = 0; /* not asked for again soon where it could not be had */
+    /* Also where no event could be had, so that the next frees do not ask again at once. */
+    owner->frees = 0;
     owner->freed_units = 0;
     owner->refs--;
 }
 
-/* The end of a free: the stream's mark, if one is due. The arena's lock is held, and no longer on
-   return. */
+/* Ends a free: records an event if one is due, and releases the arena's lock. */
 GPI_HOT void gpi_block_end_free(gpupool_arena *arena, gpi_stream *owner, cudaStream_t stream) {
-    if (gpi_block_is_due(arena, owner)) gpi_block_mark(arena, owner, stream);
+    if (gpi_block_is_due(arena, owner)) gpi_block_record(arena, owner, stream);
     gpi_arena_unlock(arena);
 }
 
-/* A pointer that its stream's cache and the tree do not simply find: another cache has the block,
-   or it is a mistake. No lock is held. */
+/* Frees a block that neither the stream's cache nor the tree alone can: another stream's cache has
+   it, or the pointer is a mistake. No lock is held. */
 static gpupool_result gpi_block_free_slow(gpupool_arena *arena, void *block,
                                           const gpi_caller *call) {
     gpupool_result result;
@@ -12697,6 +13161,7 @@ static gpupool_result gpi_block_free_slow(gpupool_arena *arena, void *block,
         gpi_block_leave(arena, cache);
         return gpi_host_no_memory();
     }
+    /* The block leaves the other cache, and is then freed as any live block, on this stream. */
     if (cache && run->list == GPI_LIST_CACHED) {
         gpi_cache_release(cache, run->unit);
         gpi_cache_fold(cache, &arena->ledger);
@@ -12709,8 +13174,9 @@ static gpupool_result gpi_block_free_slow(gpupool_arena *arena, void *block,
     return result;
 }
 
-/* BYPASS: the block was a chunk of its own, which goes back to CUDA at once; where CUDA refuses it
-   the arena keeps it, and tries again. */
+/* BYPASS: frees a block, which is a chunk of its own, by giving the chunk back to CUDA at once. If
+   CUDA refuses, the arena keeps the chunk and tries again later. No lock is held. CUDA waits for
+   the device. */
 static gpupool_result gpi_block_free_chunk(gpupool_arena *arena, void *block,
                                            const gpi_caller *call) {
     gpupool_result result;
@@ -12728,33 +13194,37 @@ static gpupool_result gpi_block_free_chunk(gpupool_arena *arena, void *block,
         gpi_arena_leave(arena, &visit);
         return result;
     }
+    /* In a scope the graph keeps the block until the release. */
     owner = gpi_arena_owner_again(arena, call);
     if (!owner || (owner->capture && !gpi_clock_keeping(run) &&
                    !gpi_clock_use(&arena->clocks, run, owner, UINT64_MAX))) {
         gpi_arena_leave(arena, &visit);
         return gpi_host_no_memory();
     }
-    if (!gpi_clock_keeping(run)) gpi_clock_drop_uses(&arena->clocks, run); /* CUDA waits for them */
+    /* cudaFree waits for all work, so other uses need no wait. */
+    if (!gpi_clock_keeping(run)) gpi_clock_drop_uses(&arena->clocks, run);
     gpi_block_count_free(arena, run, call->stream);
     gpi_tree_lay_down(&arena->tree, run);
     if (run->of.uses) {
         run->list = GPI_LIST_WAITING;
         gpi_arena_wait_for_uses(arena, run);
     } else {
-        gpi_stitch_put(&arena->stitches, run, NULL, 0, 0); /* one with what alignment left over */
+        /* The run joins what alignment has left over of its chunk, which is then idle. */
+        gpi_stitch_put(&arena->stitches, run, NULL, 0, 0);
         gpi_stitch_trim(&arena->stitches, 0);
     }
     gpi_arena_leave(arena, &visit);
     return gpi_host_ok();
 }
 
-/* More came back to a cache than it may keep, since others joined it meanwhile. The stream's lock
-   is held. */
-static void gpi_block_overflow(gpupool_arena *arena, gpi_stream *owner, cudaStream_t stream) {
+/* Evicts what the stream's cache has beyond its bound: the bound sinks when further streams come.
+   The stream's lock is held on entry, and no lock on return. */
+static void gpi_block_shrink_cache(gpupool_arena *arena, gpi_stream *owner, cudaStream_t stream) {
     gpi_host_lock(&arena->lock);
-    gpi_block_bound_cache(arena, owner, 0);
+    gpi_alloc_bound_cache(arena, owner, 0);
     gpi_cache_fold(&owner->cache, &arena->ledger);
     owner->refs++;
+    /* Released before an event is recorded, which calls CUDA; refs keeps the stream. */
     gpi_host_unlock(&owner->cache.lock);
     gpi_block_end_free(arena, owner, stream);
     gpi_host_lock(&arena->lock);
@@ -12762,17 +13232,20 @@ static void gpi_block_overflow(gpupool_arena *arena, gpi_stream *owner, cudaStre
     gpi_host_unlock(&arena->lock);
 }
 
-/* While a stream's cache is empty and rests, or is not for this block, the arena's lock alone will
-   do. 0: it is for this block, or the block is not simply found. */
-static int gpi_block_give_uncached(gpupool_arena *arena, gpi_stream *owner, uint64_t unit,
-                                   const gpi_caller *call, gpupool_result *result) {
+/* Frees a block under the arena's lock alone: while the stream's cache is empty, and rests or would
+   not take this block. Returns 0 if that does not apply, or the block is not in the tree; then
+   nothing has changed and no lock is held. *result: the free's result. */
+static int gpi_block_return_uncached(gpupool_arena *arena, gpi_stream *owner, uint64_t unit,
+                                     const gpi_caller *call, gpupool_result *result) {
     gpi_run **link = NULL, *run = NULL;
-    gpi_block_lock(arena, &owner->cache);
+    gpi_alloc_lock(arena, &owner->cache);
+    /* Looked up without a lock, so looked at again. */
     if (owner->key == call->key && owner->cache.used == 0) link = gpi_tree_link(&arena->tree, unit);
     if (link) run = *link;
     if (run && run->list == GPI_LIST_CACHED) run = NULL;
+    /* A rest counts down the blocks that were not admitted. */
     if (run && owner->cache.rest) owner->cache.rest--;
-    else if (run && gpi_block_caches(arena, owner, run)) run = NULL;
+    else if (run && gpi_alloc_is_cacheable(arena, owner, run)) run = NULL;
     if (!run) {
         gpi_host_unlock(&arena->lock);
         return 0;
@@ -12782,7 +13255,9 @@ static int gpi_block_give_uncached(gpupool_arena *arena, gpi_stream *owner, uint
     return 1;
 }
 
-GPI_HOT gpupool_result gpi_block_give(gpupool_arena *arena, void *block, const gpi_caller *call) {
+/* Frees a block; NULL is legal. The hot path of gpupool_free: the stream's cache, else the tree,
+   else gpi_block_free_slow. No lock is held. May record an event; does not wait. */
+GPI_HOT gpupool_result gpi_block_return(gpupool_arena *arena, void *block, const gpi_caller *call) {
     uint64_t unit = (uint64_t)(uintptr_t)block / GPUPOOL_UNIT_BYTES;
     int is_aligned = (uintptr_t)block % GPUPOOL_UNIT_BYTES == 0;
     gpupool_result result = GPUPOOL_OK;
@@ -12793,30 +13268,34 @@ GPI_HOT gpupool_result gpi_block_give(gpupool_arena *arena, void *block, const g
     if (!gpi_chunk_is(&arena->chunks, GPI_FROM_POOL))
         return gpi_block_free_chunk(arena, block, call);
     owner = gpi_clock_find(&arena->clocks, call->key);
-    if (is_aligned && gpi_block_is_uncached(arena, owner, call->stream) &&
-        gpi_block_give_uncached(arena, owner, unit, call, &result))
+    if (is_aligned && gpi_alloc_is_uncached(arena, owner, call->stream) &&
+        gpi_block_return_uncached(arena, owner, unit, call, &result))
         return result;
-    owner = gpi_block_visit(arena, owner, call);
+    owner = gpi_alloc_lock_stream(arena, owner, call);
     if (!owner) return gpi_thread.result;
+    /* While a thread searches for memory, frees go to the tree, where the search sees them. */
     slot = is_aligned && !GPI_READ(&arena->searching) ? gpi_cache_give(&owner->cache, unit) : NULL;
     if (slot) {
 #if GPUPOOL_NVTX
-        gpi_block_tell_gone(slot->run);
+        gpi_block_tell_tool(slot->run);
 #endif
         if (arena->trace) {
             gpi_host_lock(&arena->lock);
             gpi_arena_trace_block(arena, 'f', slot->run, call->stream);
             gpi_host_unlock(&arena->lock);
         }
+        /* More came back than the cache may keep, since other streams' arrival has lowered the
+           bound. */
         if (owner->cache.free_units > owner->cache.most_units)
-            gpi_block_overflow(arena, owner, call->stream);
+            gpi_block_shrink_cache(arena, owner, call->stream);
         else
             gpi_host_unlock(&owner->cache.lock);
         return GPUPOOL_OK;
     }
-    gpi_block_lock(arena, &owner->cache);
+    gpi_alloc_lock(arena, &owner->cache);
     link = gpi_tree_link(&arena->tree, unit);
     run = is_aligned ? *link : NULL;
+    /* In another cache, or free in this one: neither is for this path. */
     if (run && run->list == GPI_LIST_CACHED && !gpi_cache_is_out(&owner->cache, unit)) run = NULL;
     if (run && run->list == GPI_LIST_CACHED) gpi_cache_release(&owner->cache, unit);
     if (run) result = gpi_block_free_to_cache(arena, link, owner, call->stream);
@@ -12829,23 +13308,38 @@ GPI_HOT gpupool_result gpi_block_give(gpupool_arena *arena, void *block, const g
     return gpi_block_free_slow(arena, block, call);
 }
 
-/* A block that could not be filled, and that nobody was given. */
-static void gpi_block_unhand(gpupool_arena *arena, void *block, const gpi_caller *call) {
+/* Frees a block that was allocated but not given to the caller, because filling it failed. The
+   error of that failure stays. */
+static void gpi_block_take_back(gpupool_arena *arena, void *block, const gpi_caller *call) {
     struct gpi_thread why = gpi_thread;
-    if (gpi_block_give(arena, block, call) != GPUPOOL_OK)
-        gpi_block_free_slow(arena, block, call); /* CUDA has not told which stream this is,
-                                                           and need not */
-    gpi_block_count_failure(arena);
+    /* gpi_block_return fails if CUDA does not tell the stream's id (GPUPOOL_STREAM_CHECK). The slow
+       way does without: nobody has used the block. */
+    if (gpi_block_return(arena, block, call) != GPUPOOL_OK)
+        gpi_block_free_slow(arena, block, call);
+    gpi_alloc_count_failure(arena);
     gpi_thread = why;
 }
 
 /* == HAND =====================================================================================
-   What the public calls hand out and take back: blocks, with a guard behind each where
-   GPUPOOL_GUARD asks for guards. uses: BLOCK and above */
+   The public calls that allocate and free blocks. With GPUPOOL_GUARD they also fill blocks, and put
+   a guard behind each block, to find writes past its end. uses: BLOCK and above
 
-/* What is filled and compared must be mapped: if the arena is awake it stays so, until gpi_hand_go.
-   No lock is held. */
-static gpupool_result gpi_hand_stay(gpupool_arena *arena, const char *call, const void *block) {
+       block, as the caller sees it          guard
+       |cdcdcdcdcdcdcdcdcdcdcdcdcdcdcdcd|fdfdfdfd...fd|     one more unit is granted for the guard
+       ^ unit                           ^ + bytes     ^ end of the last unit
+
+   1  blocks are filled and compared with no lock held; `halfway` keeps the arena awake meanwhile
+   2  filling and comparing never changes what a call returns, but for E_OVERRUN
+
+   Locks: public calls begin and end with no lock held.
+
+   Read first: gpi_hand_alloc, gpi_hand_free, gpi_hand_fill, gpi_hand_check_guard,
+   gpupool_alloc_request, gpupool_record_stream. */
+
+/* Keeps the arena from falling asleep, so that its memory stays mapped until gpi_hand_allow_sleep.
+   E_ASLEEP: the block's memory sleeps already. No lock is held. */
+static gpupool_result gpi_hand_keep_awake(gpupool_arena *arena, const char *call,
+                                          const void *block) {
     gpupool_result result;
     gpi_host_lock(&arena->lock);
     result = gpi_arena_is_awake(arena, call,
@@ -12856,7 +13350,8 @@ static gpupool_result gpi_hand_stay(gpupool_arena *arena, const char *call, cons
     return result;
 }
 
-static void gpi_hand_go(gpupool_arena *arena) {
+/* Ends gpi_hand_keep_awake: gpupool_sleep waits until no call is half-way. No lock is held. */
+static void gpi_hand_allow_sleep(gpupool_arena *arena) {
     gpi_host_lock(&arena->lock);
     arena->halfway--;
     gpi_host_unlock(&arena->lock);
@@ -12865,31 +13360,34 @@ static void gpi_hand_go(gpupool_arena *arena) {
 #if GPI_GUARD
 enum {
     GPI_GUARD_BYTES = 256, /* at least so many are behind each block; so many are compared */
-    GPI_GUARD_FILL = 0xfd,
-    GPI_NEW_FILL = 0xcd,
-    GPI_OLD_FILL = 0xdd
+    GPI_GUARD_FILL = 0xfd, /* behind a block, */
+    GPI_NEW_FILL = 0xcd,   /* in a new block, */
+    GPI_OLD_FILL = 0xdd    /* in a freed one */
 };
 
-/* A capture would make the fills part of its graph, and a stream of another device may have no way
-   to this memory. Between enter and leave. */
-static int gpi_hand_can(const gpupool_arena *arena, cudaStream_t stream) {
+/* Whether fills and copies may be queued on this stream. A capture would make them part of its
+   graph, and a stream of another device may have no access to the memory. Between gpi_driver_enter
+   and gpi_driver_leave. */
+static int gpi_hand_may_fill(const gpupool_arena *arena, cudaStream_t stream) {
     return !gpi_driver_is_capturing(&arena->chunks.driver, stream) &&
            !gpi_driver_foreign(&arena->chunks.driver, stream);
 }
 
-typedef struct gpi_guarded { /* what is known of a live block */
-    uint64_t guarded_bytes;  /* where its guard begins; 0: it has none */
-    uint64_t granted_bytes;
-    int is_used;             /* by other streams, by a graph or by other processes */
+typedef struct gpi_guarded { /* a live block, before its guard was set anew */
+    uint64_t guarded_bytes;  /* the offset at which its guard began; 0: it had none */
+    uint64_t granted_bytes;  /* 0: no live block is there */
+    int is_used;             /* 1: other streams, a graph or other processes may use the block */
 } gpi_guarded;
 
-/* Gives a live block another guard, and returns what it had. */
-static gpi_guarded gpi_hand_exchange(gpupool_arena *arena, const void *block, uint64_t bytes) {
+/* Sets where a live block's guard begins (bytes; 0: none), and returns what the block had before;
+   zeros if no live block starts there. No lock is held. */
+static gpi_guarded gpi_hand_swap_guard(gpupool_arena *arena, const void *block, uint64_t bytes) {
     uint64_t unit = (uint64_t)(uintptr_t)block / GPUPOOL_UNIT_BYTES;
     gpi_guarded before;
     gpi_run *run;
     memset(&before, 0, sizeof before);
     gpi_host_lock(&arena->lock);
+    /* A pointer into a unit is a mistake, which the free reports. */
     run = (uintptr_t)block % GPUPOOL_UNIT_BYTES ? NULL : gpi_tree_live(&arena->tree, unit);
     if (run) {
         before.guarded_bytes = run->guarded_bytes;
@@ -12903,10 +13401,11 @@ static gpi_guarded gpi_hand_exchange(gpupool_arena *arena, const void *block, ui
     return before;
 }
 
-/* Fills a new block and the end of its last units. Waits for that where others than this stream's
-   work may use the block at once. */
+/* Fills a new block with 0xcd and what is behind it with 0xfd, on the block's stream. Waits for the
+   fill where the host or other streams may use the block at once. Does nothing where a fill is not
+   allowed, or the block has other users already. No lock is held. */
 static gpupool_result gpi_hand_fill(gpupool_arena *arena, char *block, uint64_t bytes,
-                                     const gpi_caller *call) {
+                                    const gpi_caller *call) {
     const gpi_driver *driver = &arena->chunks.driver;
     gpupool_source source = arena->chunks.source;
     gpupool_result result;
@@ -12915,17 +13414,18 @@ static gpupool_result gpi_hand_fill(gpupool_arena *arena, char *block, uint64_t 
     int guards = 0;
     if (gpi_driver_enter(driver, &visit) != GPUPOOL_OK) return gpi_thread.result;
     result = gpi_arena_outlived(arena, "gpupool_alloc");
-    if (result == GPUPOOL_OK) guards = gpi_hand_can(arena, call->stream);
-    block_is = gpi_hand_exchange(arena, block, guards ? bytes : 0);
-    if (block_is.is_used || !block_is.granted_bytes) { /* a graph has it; or it was freed meanwhile,
-                                                          by a thread that was never given it */
+    if (result == GPUPOOL_OK) guards = gpi_hand_may_fill(arena, call->stream);
+    block_is = gpi_hand_swap_guard(arena, block, guards ? bytes : 0);
+    /* A graph has the block; or another thread, which was never given the block, has freed it. */
+    if (block_is.is_used || !block_is.granted_bytes) {
         guards = 0;
-        gpi_hand_exchange(arena, block, 0);
+        gpi_hand_swap_guard(arena, block, 0);
     }
     if (guards) result = gpi_data_fill(driver, block, GPI_NEW_FILL, bytes, call->stream);
     if (guards && result == GPUPOOL_OK)
         result = gpi_data_fill(driver, block + bytes, GPI_GUARD_FILL,
                                block_is.granted_bytes - bytes, call->stream);
+    /* All streams, or the host, may use the block as soon as the call returns. */
     if (guards && result == GPUPOOL_OK &&
         (call->key == GPI_KEY_ANY || source == GPUPOOL_SOURCE_PINNED ||
          source == GPUPOOL_SOURCE_MANAGED))
@@ -12934,9 +13434,11 @@ static gpupool_result gpi_hand_fill(gpupool_arena *arena, char *block, uint64_t 
     return result;
 }
 
-/* The guard of a block that is about to be freed. If CUDA fails, that is for the free to tell. */
+/* Compares the guard of a block that is about to be freed: copies it to the host on the freeing
+   stream, and waits for that. E_OVERRUN: something has written there. If CUDA fails the result is
+   OK, since the free itself will report that. */
 static gpupool_result gpi_hand_compare(const gpi_driver *driver, char *block, uint64_t bytes,
-                                        cudaStream_t stream) {
+                                       cudaStream_t stream) {
     unsigned char behind[GPI_GUARD_BYTES];
     gpi_copy copy;
     int i = 0;
@@ -12955,24 +13457,28 @@ static gpupool_result gpi_hand_compare(const gpi_driver *driver, char *block, ui
                          (void *)block, bytes + (uint64_t)i);
 }
 
-/* A block is about to be freed: looks at its guard, and fills it for those who would still read it,
-   unless another stream or a graph may be at it rightly, or CUDA may not take it back. Returns the
-   guard that it had; 0: it needs none any more. */
-static uint64_t gpi_hand_look(gpupool_arena *arena, char *block, const gpi_caller *call,
-                               int in_scope, gpupool_result *found) {
+/* Before a block is freed: compares its guard, and fills the block with 0xdd for those who read it
+   afterwards. *found: OK or E_OVERRUN. Returns the bytes of the guard that the block still needs if
+   the free fails; 0: none. in_scope: a capture scope frees the block. No lock is held; waits for
+   the stream, or for the device if the block is freed for all streams. */
+static uint64_t gpi_hand_check_guard(gpupool_arena *arena, char *block, const gpi_caller *call,
+                                     int in_scope, gpupool_result *found) {
     gpi_driver *driver = &arena->chunks.driver;
-    gpi_guarded block_is = gpi_hand_exchange(arena, block, 0);
+    gpi_guarded block_is = gpi_hand_swap_guard(arena, block, 0);
     uint64_t bytes = block_is.guarded_bytes;
+    /* Filled only if nobody else may rightly still read the block, and the free cannot fail any
+       more. */
     int stays = block_is.is_used || in_scope || arena->chunks.source == GPUPOOL_SOURCE_BYPASS;
     gpi_visit visit;
     *found = GPUPOOL_OK;
     if (!bytes || gpi_driver_enter(driver, &visit) != GPUPOOL_OK) return bytes;
     if (gpi_arena_outlived(arena, "gpupool_free") == GPUPOOL_OK &&
-        gpi_hand_can(arena, call->stream) &&
+        gpi_hand_may_fill(arena, call->stream) &&
         (call->key != GPI_KEY_ANY || gpi_clock_wait_device(&arena->clocks, driver) == GPUPOOL_OK)) {
         *found = gpi_hand_compare(driver, block, bytes, call->stream);
-        if (!stays) { /* the guard is filled too; if that fails nobody is told: what was found
-                         counts */
+        /* The fill overwrites the guard, too. A fill that fails is not reported: the comparison
+           counts. */
+        if (!stays) {
             struct gpi_thread why = gpi_thread;
             bytes = 0;
             gpi_data_fill(driver, block, GPI_OLD_FILL, block_is.granted_bytes, call->stream);
@@ -12984,24 +13490,28 @@ static uint64_t gpi_hand_look(gpupool_arena *arena, char *block, const gpi_calle
 }
 #endif
 
-/* request: bytes, by and origin are set. */
+/* Allocates a block, guarded if guards are on. name: the public call's, for errors. NULL: the error
+   is set. See gpi_alloc_get for what of the request is set. */
 GPI_HOT void *gpi_hand_alloc(gpupool_arena *arena, const char *name, gpi_request *request,
                              uint64_t alignment) {
-    void *block = gpi_block_get(arena, name, request, alignment);
+    void *block = gpi_alloc_get(arena, name, request, alignment);
 #if GPI_GUARD
-    gpupool_result result = block ? gpi_hand_stay(arena, name, block) : GPUPOOL_OK;
+    gpupool_result result = block ? gpi_hand_keep_awake(arena, name, block) : GPUPOOL_OK;
+    /* The caller does not know the block yet: if the arena has fallen asleep meanwhile, or the fill
+       fails, the block goes back and the call fails. */
     if (block && result == GPUPOOL_OK) {
         result = gpi_hand_fill(arena, (char *)block, request->bytes, &request->by);
-        gpi_hand_go(arena);
+        gpi_hand_allow_sleep(arena);
     }
     if (result != GPUPOOL_OK) {
-        gpi_block_unhand(arena, block, &request->by);
+        gpi_block_take_back(arena, block, &request->by);
         return NULL;
     }
 #endif
     return block;
 }
 
+/* Frees a block, after comparing its guard if guards are on. No lock is held. */
 static gpupool_result gpi_hand_free(gpupool_arena *arena, void *block, const gpi_caller *call) {
     gpupool_result result = gpi_arena_begin(arena, "gpupool_free");
 #if GPI_GUARD
@@ -13011,33 +13521,39 @@ static gpupool_result gpi_hand_free(gpupool_arena *arena, void *block, const gpi
     uint64_t bytes = 0;
     int in_scope;
     if (result == GPUPOOL_OK && block &&
-        gpi_hand_stay(arena, "gpupool_free", block) == GPUPOOL_OK) {
-        /* first of all, so that the host has the memory for it once the block is filled */
-        owner = gpi_block_visit(arena, gpi_clock_find(&arena->clocks, call->key), call);
+        gpi_hand_keep_awake(arena, "gpupool_free", block) == GPUPOOL_OK) {
+        /* Makes the stream known before the block is filled: that may fail for lack of host memory,
+           and then the block must be unchanged. */
+        owner = gpi_alloc_lock_stream(arena, gpi_clock_find(&arena->clocks, call->key), call);
         if (!owner) result = gpi_thread.result;
         in_scope = owner && GPI_READ(&owner->capture) != NULL;
         if (owner) gpi_host_unlock(&owner->cache.lock);
-        if (owner) bytes = gpi_hand_look(arena, (char *)block, call, in_scope, &found);
-        gpi_hand_go(arena);
+        if (owner) bytes = gpi_hand_check_guard(arena, (char *)block, call, in_scope, &found);
+        gpi_hand_allow_sleep(arena);
     }
     why = gpi_thread;
-    if (result == GPUPOOL_OK) result = gpi_block_give(arena, block, call);
-    if (result == GPUPOOL_E_CUDA && !bytes) /* the stream has told, and need not tell again */
+    if (result == GPUPOOL_OK) result = gpi_block_return(arena, block, call);
+    /* CUDA has just refused to tell the stream's id, which it told above. The block is filled with
+       0xdd, so it has to go. */
+    if (result == GPUPOOL_E_CUDA && !bytes)
         result = gpi_block_free_slow(arena, block, call);
-    if (result != GPUPOOL_OK && bytes) gpi_hand_exchange(arena, block, bytes);
+    /* The block stays live, and gets its guard back. */
+    if (result != GPUPOOL_OK && bytes) gpi_hand_swap_guard(arena, block, bytes);
+    /* The free has succeeded: what the call reports is the overrun. */
     if (result == GPUPOOL_OK && found != GPUPOOL_OK) {
         gpi_thread = why;
         result = found;
     }
 #else
-    if (result == GPUPOOL_OK) result = gpi_block_give(arena, block, call);
+    if (result == GPUPOOL_OK) result = gpi_block_return(arena, block, call);
 #endif
     if (result == GPUPOOL_OK && GPI_READ(&arena->is_untold)) gpi_tag_tell(arena);
     return result == GPUPOOL_OK ? gpi_host_ok() : result;
 }
 
-/* -- in public -- */
+/* -- the public calls: see API -- */
 
+/* The line of source that a request names; file NULL: not known. */
 static gpi_origin gpi_hand_origin(const char *file, int line) {
     gpi_origin origin;
     origin.file = file ? file : "";
@@ -13045,6 +13561,7 @@ static gpi_origin gpi_hand_origin(const char *file, int line) {
     return origin;
 }
 
+/* Fills in a request as the plain public calls make it. GPI_HOT: inlined into each of them. */
 GPI_HOT void gpi_hand_request(gpi_request *request, size_t bytes, cudaStream_t stream,
                               gpi_origin origin) {
     request->bytes = bytes;
@@ -13054,7 +13571,9 @@ GPI_HOT void gpi_hand_request(gpi_request *request, size_t bytes, cudaStream_t s
     request->owners = GPI_OWNERS_ANY;
 }
 
-/* By the host in a pinned arena; and by the stream where it captures, again in each replay. */
+/* Zeroes a block: by a memset on the stream; in a pinned arena by the host. Where the stream
+   captures, the memset becomes part of the graph, and in a pinned arena both happen: now, and in
+   each replay. */
 static gpupool_result gpi_hand_zero(gpupool_arena *arena, void *block, size_t bytes,
                                     cudaStream_t stream) {
     const gpi_driver *driver = &arena->chunks.driver;
@@ -13063,6 +13582,7 @@ static gpupool_result gpi_hand_zero(gpupool_arena *arena, void *block, size_t by
     gpupool_result result = gpi_driver_enter(driver, &visit);
     if (result != GPUPOOL_OK) return result;
     result = gpi_arena_outlived(arena, "gpupool_zalloc");
+    /* Nobody uses the block yet, so the host may write to it at once. */
     if (result == GPUPOOL_OK && is_host) memset(block, 0, bytes);
     if (result == GPUPOOL_OK && (!is_host || gpi_driver_is_capturing(driver, stream)))
         result = gpi_data_fill(driver, block, 0, bytes, stream);
@@ -13070,17 +13590,18 @@ static gpupool_result gpi_hand_zero(gpupool_arena *arena, void *block, size_t by
     return result;
 }
 
-/* `block` is the request's, or NULL. */
+/* Zeroes the block of a request, and returns the block. If that fails, frees the block and returns
+   NULL, with the error set. block may be NULL. */
 static void *gpi_hand_zeroed(gpupool_arena *arena, void *block, const gpi_request *request) {
     gpupool_result result;
     if (!block) return NULL;
-    result = gpi_hand_stay(arena, "gpupool_zalloc", block);
+    result = gpi_hand_keep_awake(arena, "gpupool_zalloc", block);
     if (result == GPUPOOL_OK) {
         result = gpi_hand_zero(arena, block, (size_t)request->bytes, request->by.stream);
-        gpi_hand_go(arena);
+        gpi_hand_allow_sleep(arena);
     }
     if (result == GPUPOOL_OK) return block;
-    gpi_block_unhand(arena, block, &request->by);
+    gpi_block_take_back(arena, block, &request->by);
     return NULL;
 }
 
@@ -13105,9 +13626,12 @@ void *gpupool_zalloc(gpupool_arena *arena, size_t bytes, cudaStream_t stream) {
                                                  GPUPOOL_UNIT_BYTES), &request);
 }
 
+/* All flags that a request may have; others are refused, so that later versions can give them a
+   meaning. */
 enum { GPI_FLAGS = GPUPOOL_ZEROED | GPUPOOL_NO_WAIT | GPUPOOL_ONE_CHUNK | GPUPOOL_EXPORTABLE };
 
-static gpupool_result gpi_hand_check(gpupool_arena *arena, const gpupool_request *asked) {
+/* Checks the arena and the request of gpupool_alloc_request. */
+static gpupool_result gpi_hand_check_request(gpupool_arena *arena, const gpupool_request *asked) {
     gpupool_result result = gpi_arena_begin(arena, "gpupool_alloc_request");
     if (result != GPUPOOL_OK) return result;
     if (!asked) return gpi_host_fail(GPUPOOL_E_ARGUMENT, "gpupool_alloc_request: request is NULL");
@@ -13120,12 +13644,14 @@ static gpupool_result gpi_hand_check(gpupool_arena *arena, const gpupool_request
                          "must be a sum of gpupool_flag", asked->flags);
 }
 
-/* With a tag: its budget is charged first, so that no two threads share what is left of it. */
+/* Allocates a block with a tag. The budget is charged first, and given back if there is no block,
+   so that two threads never share what is left of a budget. */
 static void *gpi_hand_alloc_tagged(gpupool_arena *arena, gpi_request *request, uint64_t alignment,
                                    int tag) {
     uint64_t bytes = gpi_verdict_units(request->bytes) * GPUPOOL_UNIT_BYTES;
     void *block;
-    if (gpi_ground_is_power(alignment)) /* no cache has it: those know no tags */
+    /* An alignment of two units keeps the block out of the caches, which know no tags. */
+    if (gpi_ground_is_power(alignment))
         alignment = gpi_ground_max(alignment, 2 * GPUPOOL_UNIT_BYTES);
     if (gpi_tag_charge(arena, tag, bytes, request->bytes) != GPUPOOL_OK) return NULL;
     if (arena->chunks.apart[tag].is_apart) request->tag = tag;
@@ -13134,7 +13660,10 @@ static void *gpi_hand_alloc_tagged(gpupool_arena *arena, gpi_request *request, u
     return block;
 }
 
-/* The chunks that a request's block may lie in, by its flags; the alignment that goes with them. */
+/* Turns the request's flags into the chunks that its block may lie in. EXPORTABLE: a chunk for
+   itself, with the size rounded up to whole granules. ONE_CHUNK: all of the block in one chunk. The
+   alignment of two units keeps both out of the caches, which do not know chunks. Other sources than
+   MAPPED have every block in one chunk anyway. */
 static void gpi_hand_choose_owners(const gpupool_arena *arena, gpi_request *request, unsigned flags,
                                    uint64_t *alignment) {
     uint64_t granule = arena->chunks.driver.granule_bytes, least = 2 * GPUPOOL_UNIT_BYTES;
@@ -13145,23 +13674,26 @@ static void gpi_hand_choose_owners(const gpupool_arena *arena, gpi_request *requ
     request->owners = GPI_OWNERS_ONE;
     if (flags & GPUPOOL_EXPORTABLE) {
         request->owners = GPI_OWNERS_WHOLE;
-        if (request->bytes && request->bytes <= (uint64_t)1 << 48) /* with the guard */
+        /* So that block and guard together are whole granules. A wrong size is refused later. */
+        if (request->bytes && request->bytes <= (uint64_t)1 << 48)
             request->bytes = gpi_ground_up(request->bytes + guard, granule) - guard;
         least = granule;
     }
     if (gpi_ground_is_power(*alignment)) *alignment = gpi_ground_max(*alignment, least);
 }
 
+/* A wrong size or alignment is refused by gpi_alloc_is_legal, behind everything else. */
 void *gpupool_alloc_request(gpupool_arena *arena, const gpupool_request *asked) {
     gpi_request request;
     uint64_t alignment;
     void *block;
-    if (gpi_hand_check(arena, asked) != GPUPOOL_OK) return NULL;
+    if (gpi_hand_check_request(arena, asked) != GPUPOOL_OK) return NULL;
     gpi_hand_request(&request, asked->bytes, asked->stream,
                      gpi_hand_origin(asked->file, asked->line));
     alignment = asked->alignment ? asked->alignment : GPUPOOL_UNIT_BYTES;
     request.no_wait = (asked->flags & GPUPOOL_NO_WAIT) != 0;
     gpi_hand_choose_owners(arena, &request, asked->flags, &alignment);
+    /* A tag 0 is no tag; a tag that the arena does not have is refused with the budget. */
     if (asked->tag) block = gpi_hand_alloc_tagged(arena, &request, alignment, asked->tag);
     else block = gpi_hand_alloc(arena, "gpupool_alloc", &request, alignment);
     return asked->flags & GPUPOOL_ZEROED ? gpi_hand_zeroed(arena, block, &request) : block;
@@ -13172,7 +13704,9 @@ gpupool_result gpupool_free(gpupool_arena *arena, void *block, cudaStream_t stre
     return gpi_hand_free(arena, block, &call);
 }
 
-/* Where CUDA forbids its own calls: the mark comes with the stream's next one. */
+/* Makes no CUDA call, which CUDA forbids here: no event is recorded, so the memory passes with the
+   stream's next event. The per-thread default stream is refused: on CUDA's callback thread it is
+   another stream than the caller means. */
 gpupool_result gpupool_free_in_host_function(gpupool_arena *arena, void *block,
                                              cudaStream_t stream) {
     gpi_caller call = gpi_arena_call(stream);
@@ -13186,10 +13720,12 @@ gpupool_result gpupool_free_in_host_function(gpupool_arena *arena, void *block,
                              "cudaStreamPerThread, which is another one on this thread");
     run = gpi_block_enter(arena, "gpupool_free_in_host_function", block, &cache);
     if (!run) return gpi_thread.result;
+    /* Freed in the tree, even where a cache has the block: only there it gets a position. */
     if (cache) {
         gpi_cache_release(cache, run->unit);
         gpi_cache_fold(cache, &arena->ledger);
     }
+    /* Found by the key alone: to ask CUDA for the stream's id is forbidden here. */
     owner = gpi_arena_owner(arena, call.key, 0);
     result = owner ? gpi_block_free(arena, gpi_tree_link(&arena->tree, run->unit), owner,
                                     call.stream)
@@ -13198,28 +13734,35 @@ gpupool_result gpupool_free_in_host_function(gpupool_arena *arena, void *block,
     return result == GPUPOOL_OK ? gpi_host_ok() : result;
 }
 
-/* The stream of a use is known, and is not an earlier one with the same handle, which may still be
-   at work: CUDA is asked, since a use lasts. No lock is held. */
+/* Makes sure that the struct with a stream's key is that stream's, not an earlier one's with the
+   same handle. A use lasts until it passes, so CUDA is asked for the stream's id even without
+   GPUPOOL_STREAM_CHECK; where CUDA cannot tell, the struct is taken as it is. No lock is held. */
 static gpupool_result gpi_hand_identify(gpupool_arena *arena, const gpi_caller *call) {
-    gpi_stream *owner = gpi_block_visit(arena, gpi_clock_find(&arena->clocks, call->key), call);
+    gpi_stream *owner = gpi_clock_find(&arena->clocks, call->key);
     uint64_t identity = 0;
+    owner = gpi_alloc_lock_stream(arena, owner, call);
     if (!owner) return gpi_thread.result;
     if (!gpi_driver_is_default(call->stream) && !owner->capture)
         gpi_driver_stream_id(arena->clocks.driver, call->stream, &identity);
     if (identity && owner->identity && owner->identity != identity) {
+        /* Another stream's: its memory stays pending behind its own clock, and this stream gets a
+           new struct. */
         gpi_host_lock(&arena->lock);
         gpi_arena_drain(arena, owner);
         gpi_clock_unname(&arena->clocks, owner);
         gpi_arena_unlock(arena);
         gpi_host_unlock(&owner->cache.lock);
-        owner = gpi_block_visit(arena, NULL, call);
+        owner = gpi_alloc_lock_stream(arena, NULL, call);
         if (!owner) return gpi_thread.result;
     }
+    /* Kept for the next comparison, here and with GPUPOOL_STREAM_CHECK. */
     if (identity) GPI_PUBLISH(&owner->identity, identity);
     gpi_host_unlock(&owner->cache.lock);
     return GPUPOOL_OK;
 }
 
+/* The block gets a use by the stream, at a new position, and an event is recorded behind the work
+   that the stream has queued so far. When the block is freed it waits until the use has passed. */
 gpupool_result gpupool_record_stream(gpupool_arena *arena, const void *block, cudaStream_t stream) {
     const char *name = "gpupool_record_stream";
     gpi_caller call = gpi_arena_call(stream);
@@ -13230,17 +13773,20 @@ gpupool_result gpupool_record_stream(gpupool_arena *arena, const void *block, cu
     if (result != GPUPOOL_OK) return result;
     result = gpi_arena_outlived(arena, name);
     if (result != GPUPOOL_OK) return result;
+    /* An event that is recorded in a capture belongs to the graph and never tells of the work. */
     if (gpi_clock_is_capturing(&arena->clocks, call.stream))
         return gpi_host_fail(GPUPOOL_E_CAPTURING, "a capturing stream puts no mark outside its "
                              "graph: keep the block until the graph is destroyed");
     if (gpi_hand_identify(arena, &call) != GPUPOOL_OK) return gpi_thread.result;
     run = gpi_block_enter(arena, name, block, &cache);
     if (!run) return gpi_thread.result;
+    /* Caches know no uses, so the block leaves its cache. */
     if (cache) {
         gpi_cache_release(cache, run->unit);
         gpi_cache_fold(cache, &arena->ledger);
         gpi_host_unlock(&cache->lock);
     }
+    /* Found anew: another thread may have renamed the stream since it was identified. */
     owner = gpi_arena_owner_again(arena, &call);
     if (!owner || !gpi_clock_use(&arena->clocks, run, owner,
                                  gpi_clock_issue(&arena->clocks, owner))) {
@@ -13248,6 +13794,7 @@ gpupool_result gpupool_record_stream(gpupool_arena *arena, const void *block, cu
         return gpi_host_no_memory();
     }
     if (arena->trace) gpi_arena_trace_block(arena, 'u', run, stream);
+    /* If no event can be recorded, the use passes with the stream's next event. */
     owner->refs++;
     gpi_clock_record(&arena->clocks, owner, call.stream);
     owner->refs--;
@@ -14440,7 +14987,7 @@ static gpupool_result gpi_life_reserve(gpupool_arena *arena, int tag, uint64_t b
     request.tag = tag;
     result = gpi_ladder_grow(arena, &request, &run);
     if (result == GPUPOOL_E_OUT_OF_MEMORY) {
-        lack = gpi_block_lack(arena, &request);
+        lack = gpi_sibling_lack(arena, &request);
         gpi_host_unlock(&arena->lock);
         gpi_sibling_borrow(&lack, &siblings);
         gpi_host_lock(&arena->lock);
@@ -14771,7 +15318,7 @@ static gpupool_result gpi_life_tell_leaks(gpupool_arena *arena, uint64_t blocks)
     int i;
     memset(&scene, 0, sizeof scene);
     scene.arena = arena;
-    gpi_shot_take(&scene);
+    gpi_snapshot_take(&scene);
     gpi_verdict_holders(&scene, top, GPUPOOL_HOLDERS);
     gpi_verdict_end(&scene);
     list[0] = 0;
@@ -18215,7 +18762,7 @@ static void gpi_view_copy(gpi_view *view, gpupool_arena *arena) {
     for (tag = 1; tag <= view->tag_count; tag++) gpi_tag_read(arena, tag, &view->tags[tag]);
 #if GPUPOOL_SITES
     gpi_view_copy_sites(view, arena);
-    gpi_verdict_places(arena, view->holders, GPI_SHOWN);
+    gpi_verdict_source_lines(arena, view->holders, GPI_SHOWN);
 #endif
     for (page = 0; page < arena->tree.page_count; page++)
         gpi_view_copy_runs(view, arena, gpi_tree_page(&arena->tree, page),

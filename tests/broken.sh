@@ -47,13 +47,13 @@ broken more_passed_than_the_mark_was_of test_schedules gpi_clock_poll \
     's/gpi_clock_pass(clocks, stream, at)/gpi_clock_pass(clocks, stream, stream->clock.issued)/'
 broken the_sleeping_lock_lets_two_in test_schedules gpi_host_mutex_lock \
     's/while (GPI_READ(&mutex->serving) != mine)/if (0)/'
-broken stream_of_another_key test_schedules gpi_block_visit \
-    's/GPI_READ(&known->key) == call->key &&/1 \&\&/'
-broken bare_is_not_asked_again_at_free test_schedules gpi_block_give_uncached \
-    's/known->key == call->key && //'
-broken key_is_not_asked_again_at_alloc test_schedules gpi_block_take \
-    's/known->key == request->by.key && //'
-broken stream_made_without_looking_again test_schedules gpi_block_rename \
+broken stream_of_another_key test_schedules gpi_alloc_lock_stream \
+    's/GPI_READ(&owner->key) == call->key &&/1 \&\&/'
+broken bare_is_not_asked_again_at_free test_schedules gpi_block_return_uncached \
+    's/owner->key == call->key && //'
+broken key_is_not_asked_again_at_alloc test_schedules gpi_alloc_take \
+    's/owner->key == request->by.key && //'
+broken stream_made_without_looking_again test_schedules gpi_alloc_renew_stream \
     's/now = gpi_arena_owner(arena, key, identity);/now = gpi_clock_know(\&arena->clocks, key, identity); gpi_clock_name(\&arena->clocks, now);/'
 broken ticket_has_two_at_its_end test_schedules gpi_ring_step \
     's/transfer->working++;//; s/transfer->working--;//; s/transfer->working == 1 \&\& //'
