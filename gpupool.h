@@ -12217,7 +12217,7 @@ gpupool_result gpupool_end_capture(gpupool_capture *capture) {
 }
 
 /* Blocks that the graph keeps, and that were freed, wait for a position like any other now. */
-static void gpi_capture_let_go(gpupool_arena *arena, const gpi_stream *stream, uint64_t at) {
+static void gpi_capture_set_positions(gpupool_arena *arena, const gpi_stream *stream, uint64_t at) {
     gpi_run *run = arena->waiting;
     for (; run; run = run->list_next) {
         gpi_use *use = (gpi_use *)run->of.uses;
@@ -12228,7 +12228,7 @@ static void gpi_capture_let_go(gpupool_arena *arena, const gpi_stream *stream, u
 }
 
 /* The graph's live blocks are freed; and all that it kept is behind one position. */
-static void gpi_capture_take_back(gpupool_arena *arena, gpi_stream *stream) {
+static void gpi_capture_free_all(gpupool_arena *arena, gpi_stream *stream) {
     uint64_t at = 0, position = gpi_clock_issue(&arena->clocks, stream);
     gpi_run *run;
     while ((run = gpi_tree_next_live(&arena->tree, &at)) != NULL) {
@@ -12239,7 +12239,7 @@ static void gpi_capture_take_back(gpupool_arena *arena, gpi_stream *stream) {
         run->list = GPI_LIST_WAITING;
         gpi_arena_wait_for_uses(arena, run);
     }
-    gpi_capture_let_go(arena, stream, position);
+    gpi_capture_set_positions(arena, stream, position);
     gpi_stitch_restamp(&arena->stitches, stream, position);
     gpi_tree_restamp(&arena->tree, stream->list, position);
 }
@@ -12257,7 +12257,7 @@ gpupool_result gpupool_release_capture(gpupool_capture *capture) {
     result = gpi_arena_enter_awake(arena, "gpupool_release_capture", &visit);
     if (result != GPUPOOL_OK) return result;
     gpi_capture_end(arena, capture);
-    gpi_capture_take_back(arena, stream);
+    gpi_capture_free_all(arena, stream);
     stream->refs++;
     arena->halfway++;
     gpi_arena_unlock(arena);
@@ -12269,7 +12269,7 @@ gpupool_result gpupool_release_capture(gpupool_capture *capture) {
     arena->halfway--;
     stream->refs--;
     /* what other threads freed in the scope meanwhile */
-    gpi_capture_let_go(arena, stream, gpi_clock_issue(&arena->clocks, stream));
+    gpi_capture_set_positions(arena, stream, gpi_clock_issue(&arena->clocks, stream));
     GPI_PUBLISH(&stream->capture, NULL);
     arena->captures--;
     gpi_arena_poll_all(arena);
@@ -12357,7 +12357,7 @@ gpupool_result gpupool_allow_peer(gpupool_arena *arena, int device) {
     return result == GPUPOOL_OK ? gpi_host_ok() : result;
 }
 
-static gpupool_result gpi_capture_is_peer(const gpupool_arena *arena, int device) {
+static gpupool_result gpi_capture_check_peer(const gpupool_arena *arena, int device) {
     const gpi_driver *driver = &arena->chunks.driver;
     if (gpi_driver_peer(driver, device) < driver->peer_count) return GPUPOOL_OK;
     return gpi_host_fail(GPUPOOL_E_ARGUMENT, "gpupool_disallow_peer: device %d is no peer of arena "
@@ -12368,7 +12368,7 @@ gpupool_result gpupool_disallow_peer(gpupool_arena *arena, int device) {
     gpi_visit visit;
     gpupool_result result = gpi_arena_enter_awake(arena, "gpupool_disallow_peer", &visit);
     if (result != GPUPOOL_OK) return result;
-    result = gpi_capture_is_peer(arena, device);
+    result = gpi_capture_check_peer(arena, device);
     arena->halfway++;
     gpi_arena_unlock(arena);
     gpi_host_mutex_unlock(&arena->growing);
@@ -12378,7 +12378,7 @@ gpupool_result gpupool_disallow_peer(gpupool_arena *arena, int device) {
     gpi_host_mutex_lock(&arena->clocks.waits); /* who waits for the device goes through the peers */
     gpi_host_lock(&arena->lock);
     arena->halfway--;
-    if (result == GPUPOOL_OK) result = gpi_capture_is_peer(arena, device); /* still */
+    if (result == GPUPOOL_OK) result = gpi_capture_check_peer(arena, device); /* still */
     if (result == GPUPOOL_OK) result = gpi_stitch_disallow_peer(&arena->stitches, device);
     gpi_host_mutex_unlock(&arena->clocks.waits);
     gpi_arena_leave(arena, &visit);
@@ -13019,7 +13019,7 @@ gpupool_result gpupool_wake(gpupool_arena *arena, gpupool_ring *ring) {
 /* == LIFE =====================================================================================
    Arenas are made, ended, and renewed after a reset. uses: CAPTURE and above */
 
-static gpupool_result gpi_life_validate(const gpupool_arena_config *config) {
+static gpupool_result gpi_life_check_config(const gpupool_arena_config *config) {
     int count = 0;
     gpupool_result result;
     if ((int)config->source < 0 || config->source > GPUPOOL_SOURCE_BYPASS)
@@ -13166,7 +13166,7 @@ static gpupool_result gpi_life_open_space(gpupool_arena *arena, gpupool_source a
 }
 
 /* Whether the arena's memory can be what config.share asks for. */
-static gpupool_result gpi_life_may_share(gpi_chunks *chunks, unsigned share) {
+static gpupool_result gpi_life_check_share(gpi_chunks *chunks, unsigned share) {
     const gpi_driver *driver = &chunks->driver;
     const char *lacks = NULL;
     if (share && !gpi_chunk_is_mapped(chunks)) lacks = "SOURCE_MAPPED";
@@ -13185,11 +13185,9 @@ static gpupool_result gpi_life_may_share(gpi_chunks *chunks, unsigned share) {
                          driver->device, lacks);
 }
 
-static gpupool_result gpi_life_open(gpupool_arena *arena, const gpupool_arena_config *config) {
+static gpupool_result gpi_life_choose_source(gpupool_arena *arena, gpupool_source asked) {
     gpi_chunks *chunks = &arena->chunks;
-    gpupool_result result;
-    chunks->granule_units = chunks->driver.granule_bytes / GPUPOOL_UNIT_BYTES;
-    chunks->source = config->source;
+    chunks->source = asked;
     if (chunks->source == GPUPOOL_SOURCE_AUTO) {
         chunks->source = chunks->driver.mapped && !GPUPOOL_NVTX ? GPUPOOL_SOURCE_MAPPED
                                                                 : GPUPOOL_SOURCE_DEVICE;
@@ -13201,8 +13199,11 @@ static gpupool_result gpi_life_open(gpupool_arena *arena, const gpupool_arena_co
                              "GPUPOOL_SOURCE_MAPPED: device %d or this build "
                              "has no virtual memory management",
                              chunks->driver.device);
-    result = gpi_life_may_share(chunks, config->share);
-    if (result != GPUPOOL_OK) return result;
+    return GPUPOOL_OK;
+}
+
+static void gpi_life_copy_config(gpupool_arena *arena, const gpupool_arena_config *config) {
+    gpi_chunks *chunks = &arena->chunks;
     chunks->from = &gpi_sources[chunks->source];
     chunks->stitch_unit = UINT64_MAX;
     chunks->on_map = config->on_map;
@@ -13217,6 +13218,16 @@ static gpupool_result gpi_life_open(gpupool_arena *arena, const gpupool_arena_co
     arena->keep_bytes = config->reserve_bytes;
     arena->sleep.backup_most = config->backup_bytes ? config->backup_bytes : UINT64_MAX;
     snprintf(arena->name, sizeof arena->name, "%s", config->name ? config->name : "arena");
+}
+
+static gpupool_result gpi_life_open(gpupool_arena *arena, const gpupool_arena_config *config) {
+    gpi_chunks *chunks = &arena->chunks;
+    gpupool_result result;
+    chunks->granule_units = chunks->driver.granule_bytes / GPUPOOL_UNIT_BYTES;
+    result = gpi_life_choose_source(arena, config->source);
+    if (result == GPUPOOL_OK) result = gpi_life_check_share(chunks, config->share);
+    if (result != GPUPOOL_OK) return result;
+    gpi_life_copy_config(arena, config);
     result = gpi_life_first_limit(arena, config);
     if (result == GPUPOOL_OK && !gpi_life_soft_limit(arena, config)) result = gpi_host_no_memory();
     if (result == GPUPOOL_OK && !gpi_tree_open(&arena->tree)) result = gpi_host_no_memory();
@@ -13229,13 +13240,13 @@ static gpupool_result gpi_life_open(gpupool_arena *arena, const gpupool_arena_co
     return result;
 }
 
-static void gpi_life_free(gpupool_arena *arena) {
+static void gpi_life_free_struct(gpupool_arena *arena) {
     gpi_host_mutex_close(&arena->growing);
     gpi_host_mutex_close(&arena->clocks.waits);
     GPUPOOL_FREE(arena);
 }
 
-static void gpi_life_forget(gpupool_arena *arena) { /* the host's side only, but the struct */
+static void gpi_life_free_records(gpupool_arena *arena) { /* the host's side only, but the struct */
     gpi_sleep_forget(arena);
     gpi_ledger_close(&arena->ledger); /* before the caches, which hold sites too */
     gpi_stitch_forget(&arena->stitches);
@@ -13281,7 +13292,7 @@ static gpupool_result gpi_life_build(gpupool_arena *arena, const gpupool_arena_c
         why = gpi_thread; /* of the failure, not of the cleaning up */
         gpi_host_lock(&arena->lock);
         gpi_life_close(arena);
-        gpi_life_forget(arena);
+        gpi_life_free_records(arena);
         gpi_thread = why;
     }
     gpi_host_mutex_unlock(&arena->growing);
@@ -13343,7 +13354,7 @@ gpupool_result gpupool_arena_create(gpupool_arena **out, const gpupool_arena_con
     memset(&config, 0, sizeof config);
     if (given) config = *given;
     else config.device = GPUPOOL_DEVICE_CURRENT;
-    result = gpi_life_validate(&config);
+    result = gpi_life_check_config(&config);
     if (result != GPUPOOL_OK) return result;
     gpi_host_watch_forks();
     result = gpi_driver_name_device(&config.device);
@@ -13356,7 +13367,7 @@ gpupool_result gpupool_arena_create(gpupool_arena **out, const gpupool_arena_con
         gpi_life_list(arena, 0);
         *out = arena;
     } else {
-        gpi_life_free(arena);
+        gpi_life_free_struct(arena);
     }
     return result == GPUPOOL_OK ? gpi_host_ok() : result;
 }
@@ -13386,7 +13397,7 @@ static gpupool_result gpi_life_tell_leaks(gpupool_arena *arena, uint64_t blocks)
 }
 
 /* `growing` is held. */
-static gpupool_result gpi_life_unused(gpupool_arena *arena) {
+static gpupool_result gpi_life_check_unused(gpupool_arena *arena) {
     gpupool_result result = GPUPOOL_OK;
     uint64_t live, captures;
     gpi_cached cached;
@@ -13420,7 +13431,7 @@ static void gpi_life_drop_uses(gpupool_arena *arena) {
 /* After a reset: what is left of it on the device, and on its peers, goes back, and all the host
    has, with blocks and captures, but the struct. If CUDA refuses some of it, it can be tried again.
    No other thread comes to the arena. */
-static gpupool_result gpi_life_salvage(gpupool_arena *arena) {
+static gpupool_result gpi_life_close_after_reset(gpupool_arena *arena) {
     gpupool_result result = GPUPOOL_OK;
     gpi_stream *stream;
     /* peers' work goes on, and may be at mapped memory */
@@ -13435,18 +13446,18 @@ static gpupool_result gpi_life_salvage(gpupool_arena *arena) {
         if (stream->capture && stream->key) gpi_host_count_scope(-1);
         GPUPOOL_FREE(stream->capture);
     }
-    gpi_life_forget(arena);
+    gpi_life_free_records(arena);
     return GPUPOOL_OK;
 }
 
 /* The end of an arena that was reset. */
-static gpupool_result gpi_life_end_reset(gpupool_arena *arena) {
+static gpupool_result gpi_life_end_after_reset(gpupool_arena *arena) {
     gpupool_result result;
     int is_default = 0;
     unsigned round = 0;
     while (!gpi_life_unlist(arena, &is_default)) gpi_host_idle(round++);
-    result = gpi_life_salvage(arena);
-    if (result == GPUPOOL_OK) gpi_life_free(arena);
+    result = gpi_life_close_after_reset(arena);
+    if (result == GPUPOOL_OK) gpi_life_free_struct(arena);
     else gpi_life_list(arena, is_default);
     return result;
 }
@@ -13458,7 +13469,7 @@ static gpupool_result gpi_life_start_ending(gpupool_arena *arena, int *is_defaul
     unsigned round = 0;
     for (;; gpi_host_idle(round++)) {
         gpi_host_mutex_lock(&arena->growing);
-        result = gpi_life_unused(arena);
+        result = gpi_life_check_unused(arena);
         if (result == GPUPOOL_OK && gpi_life_unlist(arena, is_default)) {
             gpi_host_lock(&arena->lock);
             return GPUPOOL_OK;
@@ -13477,8 +13488,8 @@ static gpupool_result gpi_life_end(gpupool_arena *arena) {
     if (result != GPUPOOL_OK) return result;
     result = gpi_life_close(arena);
     if (result == GPUPOOL_OK) {
-        gpi_life_forget(arena);
-        gpi_life_free(arena);
+        gpi_life_free_records(arena);
+        gpi_life_free_struct(arena);
         return GPUPOOL_OK;
     }
     gpi_life_list(arena, is_default);
@@ -13497,7 +13508,7 @@ gpupool_result gpupool_arena_destroy(gpupool_arena *arena) {
     gpi_host_begin();
     if (arena && arena->forks == GPI_CLOSED) { /* nothing is in it */
         while (!gpi_life_unlist(arena, &reset)) gpi_host_idle(0);
-        gpi_life_free(arena);
+        gpi_life_free_struct(arena);
         return gpi_host_ok();
     }
     result = gpi_arena_begin(arena, "gpupool_arena_destroy");
@@ -13506,7 +13517,8 @@ gpupool_result gpupool_arena_destroy(gpupool_arena *arena) {
     if (result != GPUPOOL_OK) return result;
     result = gpi_driver_was_reset(&arena->chunks.driver, &reset);
     driver = arena->chunks.driver;
-    if (result == GPUPOOL_OK) result = reset ? gpi_life_end_reset(arena) : gpi_life_end(arena);
+    if (result == GPUPOOL_OK)
+        result = reset ? gpi_life_end_after_reset(arena) : gpi_life_end(arena);
     gpi_driver_leave(&visit);
     if (result != GPUPOOL_OK) return result;
     gpi_driver_close(&driver);
@@ -13524,16 +13536,16 @@ static int gpi_life_was_reset(const gpupool_arena *arena) {
 
 /* The source of default arenas, by the environment's GPUPOOL_SOURCE. */
 static gpupool_result gpi_life_default_source(gpupool_source *source) {
-    static const struct { const char *name; gpupool_source source; } owner[] = {
+    static const struct { const char *name; gpupool_source source; } sources[] = {
         {"", GPUPOOL_SOURCE_AUTO}, {"auto", GPUPOOL_SOURCE_AUTO}, {"mapped", GPUPOOL_SOURCE_MAPPED},
         {"device", GPUPOOL_SOURCE_DEVICE}, {"managed", GPUPOOL_SOURCE_MANAGED},
         {"bypass", GPUPOOL_SOURCE_BYPASS}};
     const char *name = getenv("GPUPOOL_SOURCE");
     size_t i;
     *source = GPUPOOL_SOURCE_AUTO;
-    for (i = 0; name && i < sizeof owner / sizeof *owner; i++)
-        if (strcmp(name, owner[i].name) == 0) {
-            *source = owner[i].source;
+    for (i = 0; name && i < sizeof sources / sizeof *sources; i++)
+        if (strcmp(name, sources[i].name) == 0) {
+            *source = sources[i].source;
             return GPUPOOL_OK;
         }
     if (!name) return GPUPOOL_OK;
@@ -13550,7 +13562,7 @@ static gpupool_result gpi_life_default_config(int device, gpupool_arena_config *
 }
 
 /* With a visitor more. NULL: none was made yet, or a reset has closed it. */
-static gpupool_arena *gpi_life_default(int device) {
+static gpupool_arena *gpi_life_enter_default(int device) {
     gpupool_arena *arena = NULL;
     gpi_host_lock(&gpi_process.lock);
     if (device >= 0 && device < GPI_DEVICES_MAX) arena = gpi_process.default_arenas[device];
@@ -13560,7 +13572,7 @@ static gpupool_arena *gpi_life_default(int device) {
     return arena;
 }
 
-static void gpi_life_left(gpupool_arena *arena) {
+static void gpi_life_leave_default(gpupool_arena *arena) {
     gpi_host_lock(&gpi_process.lock);
     arena->visitors--;
     gpi_host_unlock(&gpi_process.lock);
@@ -13607,7 +13619,7 @@ static gpupool_result gpi_life_renew(gpupool_arena *arena, const gpupool_arena_c
     if (arena->chunks.from) { /* else it is empty */
         result = gpi_driver_enter(&arena->chunks.driver, &visit);
         if (result == GPUPOOL_OK) {
-            result = gpi_life_salvage(arena);
+            result = gpi_life_close_after_reset(arena);
             gpi_driver_leave(&visit);
         }
         if (result == GPUPOOL_OK) gpi_driver_close(&arena->chunks.driver);
@@ -13629,10 +13641,10 @@ static gpupool_arena *gpi_life_find_default(int device) {
     int reset, wait;
     unsigned round = 0;
     for (;; gpi_host_idle(round++)) {
-        arena = gpi_life_default(device);
+        arena = gpi_life_enter_default(device);
         if (arena) {
             reset = gpi_life_was_reset(arena);
-            gpi_life_left(arena);
+            gpi_life_leave_default(arena);
             if (!reset) break;
         }
         arena = gpi_life_start_renewing(device, &wait);
@@ -13661,8 +13673,8 @@ static gpupool_result gpi_life_default_device(const char *call, int *device) {
 gpupool_arena *gpupool_find_default_arena(int device) {
     gpupool_arena *arena;
     if (gpi_life_default_device("gpupool_find_default_arena", &device) != GPUPOOL_OK) return NULL;
-    arena = gpi_life_default(device);
-    if (arena) gpi_life_left(arena);
+    arena = gpi_life_enter_default(device);
+    if (arena) gpi_life_leave_default(arena);
     gpi_host_ok();
     return arena;
 }
@@ -13695,21 +13707,23 @@ gpupool_arena *gpupool_get_default_arena(int device) {
 
 /* -- the chunks behind a block -- */
 
-typedef struct gpi_walk { /* mappings that are copied before the program sees them */
-    gpupool_mapping *list;
-    uint64_t count, room; /* count may be more than there is room for */
-} gpi_walk;
+typedef struct gpi_share_list { /* a copy of a block's mappings, for a walk without a lock */
+    gpupool_mapping *mappings;
+    uint64_t count;            /* mappings that the block has, even if the list has no room */
+    uint64_t room;             /* mappings that the list can hold */
+} gpi_share_list;
 
-typedef struct gpi_seen { /* home units of a block, and from which of its units on they are seen */
-    uint64_t unit, units, at;
-} gpi_seen;
+typedef struct gpi_share_part { /* consecutive home units of a block */
+    uint64_t unit, units;      /* home address, in units, and size */
+    uint64_t at;               /* the same memory's address inside the block, in units */
+} gpi_share_part;
 
 /* Such units that lie in one chunk. */
-static void gpi_share_note(gpi_walk *walk, const gpi_chunks *chunks, const gpi_chunk *chunk,
-                           const gpi_seen *part) {
-    gpupool_mapping *mapping = &walk->list[walk->count];
+static void gpi_share_add_part(gpi_share_list *list, const gpi_chunks *chunks,
+                               const gpi_chunk *chunk, const gpi_share_part *part) {
+    gpupool_mapping *mapping = &list->mappings[list->count];
     uint64_t begin;
-    if (walk->count++ >= walk->room) return;
+    if (list->count++ >= list->room) return;
     *mapping = gpi_chunk_mapping(chunks, chunk);
     begin = (uint64_t)(uintptr_t)mapping->memory;
     mapping->memory = (void *)(uintptr_t)(part->at * GPUPOOL_UNIT_BYTES);
@@ -13718,7 +13732,7 @@ static void gpi_share_note(gpi_walk *walk, const gpi_chunks *chunks, const gpi_c
 }
 
 /* The chunk that has a home unit. */
-static gpi_chunk *gpi_share_chunk(const gpupool_arena *arena, uint64_t unit) {
+static gpi_chunk *gpi_share_chunk_at(const gpupool_arena *arena, uint64_t unit) {
     gpi_chunk *chunk = arena->chunks.first;
     if (gpi_chunk_is_mapped(&arena->chunks))
         return (gpi_chunk *)gpi_tree_owner(&arena->tree, unit);
@@ -13727,36 +13741,38 @@ static gpi_chunk *gpi_share_chunk(const gpupool_arena *arena, uint64_t unit) {
 }
 
 /* Such units that lie side by side. */
-static void gpi_share_note_home(gpi_walk *walk, const gpupool_arena *arena, gpi_seen seen) {
-    uint64_t left = seen.units;
-    for (; left; left -= seen.units, seen.unit += seen.units, seen.at += seen.units) {
-        const gpi_chunk *chunk = gpi_share_chunk(arena, seen.unit);
-        seen.units = gpi_ground_min(left, chunk->unit + chunk->units - seen.unit);
-        gpi_share_note(walk, &arena->chunks, chunk, &seen);
+static void gpi_share_add_home(gpi_share_list *list, const gpupool_arena *arena,
+                               gpi_share_part part) {
+    uint64_t left = part.units;
+    for (; left; left -= part.units, part.unit += part.units, part.at += part.units) {
+        const gpi_chunk *chunk = gpi_share_chunk_at(arena, part.unit);
+        part.units = gpi_ground_min(left, chunk->unit + chunk->units - part.unit);
+        gpi_share_add_part(list, &arena->chunks, chunk, &part);
     }
 }
 
 /* The arena's lock is held. */
-static void gpi_share_note_block(gpi_walk *walk, const gpupool_arena *arena, const gpi_run *run) {
+static void gpi_share_add_block(gpi_share_list *list, const gpupool_arena *arena,
+                                const gpi_run *run) {
     const gpi_stitch *stitch = NULL;
-    gpi_seen seen;
+    gpi_share_part part;
     uint32_t i;
-    seen.at = seen.unit = run->unit;
-    seen.units = run->units;
-    walk->count = 0;
+    part.at = part.unit = run->unit;
+    part.units = run->units;
+    list->count = 0;
     if (gpi_stitch_is(&arena->stitches, run)) stitch = gpi_stitch_of(&arena->stitches, run);
-    else gpi_share_note_home(walk, arena, seen);
-    for (i = 0; stitch && i < stitch->part_count; i++, seen.at += seen.units) {
-        seen.unit = stitch->parts[i].unit;
-        seen.units = stitch->parts[i].units;
-        gpi_share_note_home(walk, arena, seen);
+    else gpi_share_add_home(list, arena, part);
+    for (i = 0; stitch && i < stitch->part_count; i++, part.at += part.units) {
+        part.unit = stitch->parts[i].unit;
+        part.units = stitch->parts[i].units;
+        gpi_share_add_home(list, arena, part);
     }
 }
 
 gpupool_result gpupool_walk_chunks(gpupool_arena *arena, const void *block, gpupool_map_fn fn,
                                    void *user) {
     const char *call = "gpupool_walk_chunks";
-    gpi_walk walk = {NULL, 0, 0};
+    gpi_share_list list = {NULL, 0, 0};
     uint64_t i;
     int ended = 0;
     gpupool_result result = gpi_arena_begin(arena, call);
@@ -13765,18 +13781,19 @@ gpupool_result gpupool_walk_chunks(gpupool_arena *arena, const void *block, gpup
     do {
         gpi_cache *cache;
         const gpi_run *run;
-        GPUPOOL_FREE(walk.list);
-        walk.room = walk.count + 16;
-        walk.list = (gpupool_mapping *)gpi_host_zeroed((size_t)walk.room * sizeof *walk.list);
-        if (!walk.list) return gpi_host_no_memory();
+        GPUPOOL_FREE(list.mappings);
+        list.room = list.count + 16;
+        list.mappings =
+            (gpupool_mapping *)gpi_host_zeroed((size_t)list.room * sizeof *list.mappings);
+        if (!list.mappings) return gpi_host_no_memory();
         run = gpi_block_enter(arena, call, block, &cache);
-        if (run) gpi_share_note_block(&walk, arena, run);
+        if (run) gpi_share_add_block(&list, arena, run);
         if (run) gpi_block_leave(arena, cache);
         if (!run) result = gpi_thread.result;
-    } while (result == GPUPOOL_OK && walk.count > walk.room);
-    for (i = 0; i < walk.count && result == GPUPOOL_OK && !ended; i++)
-        ended = fn(&walk.list[i], user);
-    GPUPOOL_FREE(walk.list);
+    } while (result == GPUPOOL_OK && list.count > list.room);
+    for (i = 0; i < list.count && result == GPUPOOL_OK && !ended; i++)
+        ended = fn(&list.mappings[i], user);
+    GPUPOOL_FREE(list.mappings);
     if (result != GPUPOOL_OK) return result;
     return ended ? gpi_host_fail(GPUPOOL_E_CALLBACK, "%s: fn returned %d", call, ended)
                  : gpi_host_ok();
@@ -13792,7 +13809,7 @@ static gpi_chunk *gpi_share_enter(gpupool_arena *arena, const char *call, const 
     gpi_cache *cache;
     *run = gpi_block_enter(arena, call, block, &cache);
     if (!*run) return NULL;
-    chunk = gpi_share_chunk(arena, (*run)->unit);
+    chunk = gpi_share_chunk_at(arena, (*run)->unit);
     if (!cache && (arena->chunks.driver.share & GPUPOOL_SHARE_PROCESSES) && chunk &&
         (*run)->unit == chunk->unit && (*run)->units == chunk->units)
         return chunk;
@@ -13902,8 +13919,8 @@ static gpupool_result gpi_share_map(const gpi_driver *driver, gpi_handle handle,
     return result;
 }
 
-static gpupool_result gpi_share_take(const gpi_driver *driver, const gpupool_exported *exported,
-                                     gpupool_imported *imported) {
+static gpupool_result gpi_share_import(const gpi_driver *driver, const gpupool_exported *exported,
+                                       gpupool_imported *imported) {
     gpi_handle handle = 0;
     CUdeviceptr address = 0;
     struct gpi_thread why;
@@ -13958,7 +13975,7 @@ gpupool_result gpupool_import(int device, const gpupool_exported *exported,
     result = gpi_share_open(call, device, &driver, &visit);
     if (result != GPUPOOL_OK) return result;
     imported->device = driver.device;
-    result = gpi_share_take(&driver, exported, imported);
+    result = gpi_share_import(&driver, exported, imported);
     gpi_driver_leave(&visit);
     if (result == GPUPOOL_OK) return gpi_host_ok(); /* the context is held for the mapping */
     gpi_driver_close(&driver);
@@ -14048,14 +14065,16 @@ static cudaError_t gpi_shape_fail(gpupool_arena *arena, cudaError_t error) {
 
 /* Whether the unit is of this arena's memory; `live`: whether a live block begins there. The
    process's lock is held, and open meanwhile: the arena stays, whoever ends it. */
-static int gpi_shape_visit(gpupool_arena *arena, uint64_t unit, int live) {
+static int gpi_shape_has(gpupool_arena *arena, uint64_t unit) {
     int found;
     if (arena->forks != gpi_process.forks) return 0;
     arena->visitors++;
     gpi_host_unlock(&gpi_process.lock);
     gpi_host_lock(&arena->lock);
-    found = live ? gpi_tree_live(&arena->tree, unit) != NULL
-                 : gpi_chunk_owns(&arena->chunks, unit);
+    if (arena->chunks.source == GPUPOOL_SOURCE_CUSTOM)
+        found = gpi_tree_live(&arena->tree, unit) != NULL;
+    else
+        found = gpi_chunk_owns(&arena->chunks, unit);
     gpi_host_unlock(&arena->lock);
     /* after a reset the address may be that of memory which CUDA has given somebody since */
     if (found) found = !gpi_life_was_reset(arena);
@@ -14065,14 +14084,14 @@ static int gpi_shape_visit(gpupool_arena *arena, uint64_t unit, int live) {
 }
 
 /* The default arena that this address is of; NULL: none. */
-static gpupool_arena *gpi_shape_owner(const void *block) {
+static gpupool_arena *gpi_shape_default_owner(const void *block) {
     uint64_t unit = (uint64_t)(uintptr_t)block / GPUPOOL_UNIT_BYTES;
     gpupool_arena *owner = NULL;
     int device;
     gpi_host_lock(&gpi_process.lock);
     for (device = 0; device < GPI_DEVICES_MAX && !owner; device++) {
         gpupool_arena *arena = gpi_process.default_arenas[device];
-        if (arena && gpi_shape_visit(arena, unit, 0)) owner = arena;
+        if (arena && gpi_shape_has(arena, unit)) owner = arena;
     }
     gpi_host_unlock(&gpi_process.lock);
     return owner;
@@ -14084,15 +14103,14 @@ static gpupool_arena *gpi_shape_any_owner(const void *memory) {
     gpupool_arena *arena, *owner = NULL;
     gpi_host_lock(&gpi_process.lock);
     for (arena = gpi_process.arenas; arena && !owner; arena = arena->next)
-        if (gpi_shape_visit(arena, unit, arena->chunks.source == GPUPOOL_SOURCE_CUSTOM))
-            owner = arena;
+        if (gpi_shape_has(arena, unit)) owner = arena;
     gpi_host_unlock(&gpi_process.lock);
     return owner;
 }
 
 /* Of an arena that is no default one: at a chunk's start CUDA would take the address for the chunk,
    and free that. A chunk_free may free its chunk, in which no block is live then. */
-static int gpi_shape_is_elsewhere(const void *block) {
+static int gpi_shape_is_of_another(const void *block) {
     if (!gpi_shape_any_owner(block)) return 0;
     gpi_host_fail(GPUPOOL_E_NOT_OURS, "gpupool_cudaFree: %p is of an arena that is no default "
                   "one: gpupool_free is for it", block);
@@ -14101,7 +14119,7 @@ static int gpi_shape_is_elsewhere(const void *block) {
 
 /* The default arena of the stream's device, which CUDA takes too, whichever is current: that may
    have none, nor a context, or one that is ended meanwhile. */
-static gpupool_arena *gpi_shape_of_stream(cudaStream_t stream) {
+static gpupool_arena *gpi_shape_arena_of(cudaStream_t stream) {
     int device = GPUPOOL_DEVICE_CURRENT;
     gpupool_arena *arena = NULL;
     const gpi_driver *driver;
@@ -14110,11 +14128,11 @@ static gpupool_arena *gpi_shape_of_stream(cudaStream_t stream) {
     if (stream == cudaStreamLegacy || stream == cudaStreamPerThread) /* never 0 here */
         return gpupool_get_default_arena(device);
     if (gpi_host_may_open("gpupool_cudaMallocAsync") != GPUPOOL_OK) return NULL;
-    if (gpi_driver_name_device(&device) == GPUPOOL_OK) arena = gpi_life_default(device);
+    if (gpi_driver_name_device(&device) == GPUPOOL_OK) arena = gpi_life_enter_default(device);
     driver = arena ? &arena->chunks.driver : gpi_driver_ask(&own);
     context = gpi_driver_foreign(driver, stream);
     if (context) device = gpi_driver_device_of(driver, context);
-    if (arena) gpi_life_left(arena);
+    if (arena) gpi_life_leave_default(arena);
     return gpupool_get_default_arena(device);
 }
 
@@ -14125,7 +14143,7 @@ static cudaError_t gpi_shape_alloc(void **pointer, size_t bytes, const gpi_calle
     if (!pointer) return gpi_shape_fail(NULL, cudaErrorInvalidValue);
     *pointer = NULL;
     if (bytes == 0) return cudaSuccess;
-    arena = gpi_shape_of_stream(call->stream);
+    arena = gpi_shape_arena_of(call->stream);
     memset(&request, 0, sizeof request);
     request.bytes = bytes;
     request.by = *call;
@@ -14139,7 +14157,7 @@ static cudaError_t gpi_shape_alloc(void **pointer, size_t bytes, const gpi_calle
     return gpi_shape_fail(arena, error);
 }
 
-static gpi_caller gpi_shape_all(void) { /* by all streams */
+static gpi_caller gpi_shape_all_streams(void) { /* by all streams */
     gpi_caller call;
     call.stream = cudaStreamLegacy;
     call.key = GPI_KEY_ANY;
@@ -14147,7 +14165,7 @@ static gpi_caller gpi_shape_all(void) { /* by all streams */
 }
 
 cudaError_t gpupool_cudaMalloc(void **pointer, size_t bytes) {
-    gpi_caller call = gpi_shape_all();
+    gpi_caller call = gpi_shape_all_streams();
     return gpi_shape_alloc(pointer, bytes, &call);
 }
 
@@ -14157,18 +14175,18 @@ cudaError_t gpupool_cudaMallocAsync(void **pointer, size_t bytes, cudaStream_t s
 }
 
 cudaError_t gpupool_cudaFree(void *block) {
-    gpi_caller call = gpi_shape_all();
-    gpupool_arena *arena = block ? gpi_shape_owner(block) : NULL;
-    if (!arena && block && gpi_shape_is_elsewhere(block))
+    gpi_caller call = gpi_shape_all_streams();
+    gpupool_arena *arena = block ? gpi_shape_default_owner(block) : NULL;
+    if (!arena && block && gpi_shape_is_of_another(block))
         return gpi_shape_fail(NULL, cudaErrorInvalidValue);
     if (!arena) return cudaFree(block);
     return gpi_shape_fail(arena, gpi_shape_error(gpi_hand_free(arena, block, &call)));
 }
 
 cudaError_t gpupool_cudaFreeAsync(void *block, cudaStream_t stream) {
-    gpupool_arena *arena = block ? gpi_shape_owner(block) : NULL;
+    gpupool_arena *arena = block ? gpi_shape_default_owner(block) : NULL;
     if (!block) return cudaSuccess;
-    if (!arena && gpi_shape_is_elsewhere(block))
+    if (!arena && gpi_shape_is_of_another(block))
         return gpi_shape_fail(NULL, cudaErrorInvalidValue);
     if (!arena) return gpi_names_cuda_free_async(block, stream ? stream : cudaStreamLegacy);
     return gpi_shape_fail(arena, gpi_shape_error(gpupool_free(arena, block, stream)));
@@ -14294,7 +14312,7 @@ static void gpi_figures_describe(gpupool_arena *arena, const gpi_run *run, gpupo
 }
 
 /* Where the block around an address begins, which an arena has; or the address itself. */
-static const void *gpi_figures_begin(gpupool_arena *arena, const void *memory) {
+static const void *gpi_figures_block_start(gpupool_arena *arena, const void *memory) {
     uint64_t unit = (uint64_t)(uintptr_t)memory / GPUPOOL_UNIT_BYTES;
     const gpi_run *run = NULL;
     gpi_host_lock(&arena->lock);
@@ -14320,7 +14338,7 @@ gpupool_result gpupool_get_block(gpupool_arena *arena, const void *memory, gpupo
     run = gpi_block_enter(arena, call, memory, &cache);
     if (!run && gpi_thread.result == GPUPOOL_E_INSIDE) {
         struct gpi_thread why = gpi_thread;
-        run = gpi_block_enter(arena, call, gpi_figures_begin(arena, memory), &cache);
+        run = gpi_block_enter(arena, call, gpi_figures_block_start(arena, memory), &cache);
         gpi_thread = why;
     }
     if (!run) return gpi_thread.result;
@@ -14598,7 +14616,7 @@ gpupool_result gpupool_reset_peaks(gpupool_arena *arena) {
     return gpi_host_ok();
 }
 
-static gpupool_result gpi_figures_none(const char *call) {
+static gpupool_result gpi_figures_no_statistics(const char *call) {
     return gpi_host_fail(GPUPOOL_E_UNSUPPORTED, "%s: this build keeps no statistics "
                          "(GPUPOOL_STATS is 0)", call);
 }
@@ -14609,7 +14627,7 @@ gpupool_result gpupool_begin_phase(gpupool_arena *arena) {
     gpi_scope *scope;
     gpupool_result result = gpi_arena_begin(arena, "gpupool_begin_phase");
     if (result != GPUPOOL_OK) return result;
-    if (!GPUPOOL_STATS) return gpi_figures_none("gpupool_begin_phase");
+    if (!GPUPOOL_STATS) return gpi_figures_no_statistics("gpupool_begin_phase");
     scope = (gpi_scope *)gpi_host_zeroed(sizeof *scope);
     if (!scope) return gpi_host_no_memory();
     gpi_arena_fold(arena, &cached);
@@ -14626,7 +14644,7 @@ gpupool_result gpupool_end_phase(gpupool_arena *arena, gpupool_stats *stats) {
     gpi_cached cached;
     gpupool_result result = gpi_arena_begin(arena, "gpupool_end_phase");
     if (result != GPUPOOL_OK) return result;
-    if (!GPUPOOL_STATS) return gpi_figures_none("gpupool_end_phase");
+    if (!GPUPOOL_STATS) return gpi_figures_no_statistics("gpupool_end_phase");
     memset(&inner, 0, sizeof inner);
     gpi_arena_fold(arena, &cached);
     gpi_figures_keep_peak(arena);
