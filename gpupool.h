@@ -12136,15 +12136,40 @@ gpupool_result gpupool_record_stream(gpupool_arena *arena, const void *block, cu
 }
 
 /* == CAPTURE ==================================================================================
-   Scopes of graph captures, streams that end, peers. uses: HAND and above
+   Capture scopes, the end of streams, and peer devices: the calls that change which streams and
+   devices an arena works with. A scope makes sure that memory used by a graph goes to nobody else
+   before gpupool_release_capture. uses: HAND and above
 
-   In a scope the stream's key is that of a struct of the graph's: what it frees goes into the
-   graph's own list, and its clock passes at the release. */
+   A scope puts a second gpi_stream under its stream's key: the graph's. Calls with the stream then
+   reach the graph's struct, so what they free goes to the graph's own free list.
 
-/* Gives a scope its stream. What it sets aside comes back if the host has no memory for it. */
+                     calls with the stream reach           set aside, without a key
+       before        the stream's struct
+       open scope    the graph's struct (capture->stream)  the stream's struct (capture->outer)
+       ended scope   the stream's struct                   the graph's struct
+       released      the stream's struct                   none: the graph's memory is in list ANY
+
+   X1  no event is recorded for a graph's struct, so its clock stands still until the release, and
+       the free list and the waiting blocks of the graph stay with the graph
+   X2  a block that the graph keeps has a use by the graph's struct at position UINT64_MAX, which
+       no clock passes; the release replaces UINT64_MAX by a real position
+   X3  arena.captures counts scopes before their release, gpi_process.scopes those before their end
+
+   Locks: the arena's lock guards keys and clocks. gpupool_release_capture and
+   gpupool_disallow_peer open both locks while they wait for the device. arena.halfway tells
+   gpupool_sleep about them meanwhile.
+
+   Read first: gpi_capture_open, gpi_capture_free_all, gpupool_release_capture,
+   gpi_capture_retire */
+
+/* Puts the graph's struct under the stream's key, and sets the stream's own struct aside in
+   capture->outer. The arena's lock is held, and opened for a moment. E_ARGUMENT: the stream has a
+   scope. E_HOST_MEMORY: there is no struct for the graph, and the stream's own has its key
+   again. */
 static gpupool_result gpi_capture_open(gpupool_arena *arena, gpupool_capture *capture) {
     gpi_stream *outer = NULL, *owner;
-    /* once more if it is made known anew meanwhile: the other one was a destroyed stream's */
+    /* gpi_arena_unname opens the lock. If another thread gives the key a new struct meanwhile, the
+       loop sets the new one aside, and treats the earlier one as a destroyed stream's. */
     while ((owner = gpi_clock_find(&arena->clocks, capture->key)) != NULL) {
         if (owner->capture)
             return gpi_host_fail(GPUPOOL_E_ARGUMENT, "gpupool_begin_capture: the stream is in a "
@@ -12160,11 +12185,14 @@ static gpupool_result gpi_capture_open(gpupool_arena *arena, gpupool_capture *ca
         return gpi_host_no_memory();
     }
     capture->outer = outer;
+    /* Calls find the struct without the lock, so `capture` is set before the key. */
     GPI_PUBLISH(&capture->stream->capture, capture);
     gpi_clock_name(&arena->clocks, capture->stream);
     return GPUPOOL_OK;
 }
 
+/* Opens a scope. Takes the arena's lock only, and makes no CUDA call but the question whether the
+   device was reset. The stream need not capture yet. */
 gpupool_result gpupool_begin_capture(gpupool_arena *arena, cudaStream_t stream,
                                      gpupool_capture **out) {
     gpupool_capture *capture;
@@ -12183,7 +12211,7 @@ gpupool_result gpupool_begin_capture(gpupool_arena *arena, cudaStream_t stream,
     gpi_host_lock(&arena->lock);
     result = gpi_capture_open(arena, capture);
     arena->captures += result == GPUPOOL_OK;
-    arena->clocks.has_captured |= result == GPUPOOL_OK;
+    arena->clocks.has_captured |= result == GPUPOOL_OK; /* see rule 3 */
     gpi_arena_unlock(arena);
     if (result != GPUPOOL_OK) {
         GPUPOOL_FREE(capture);
@@ -12194,7 +12222,8 @@ gpupool_result gpupool_begin_capture(gpupool_arena *arena, cudaStream_t stream,
     return gpi_host_ok();
 }
 
-/* The lock is held. */
+/* Ends a scope: the stream's own struct has the key again. A scope that has ended already, by
+   gpupool_end_capture or with its stream, stays as it is. The arena's lock is held. */
 static void gpi_capture_end(gpupool_arena *arena, gpupool_capture *capture) {
     if (capture->stream->key == 0) return;
     gpi_host_count_scope(-1);
@@ -12202,6 +12231,7 @@ static void gpi_capture_end(gpupool_arena *arena, gpupool_capture *capture) {
     if (capture->outer) gpi_clock_name(&arena->clocks, capture->outer);
 }
 
+/* Ends a scope. The graph keeps its memory until gpupool_release_capture. Waits for nothing. */
 gpupool_result gpupool_end_capture(gpupool_capture *capture) {
     gpupool_result result;
     gpi_host_begin();
@@ -12216,7 +12246,8 @@ gpupool_result gpupool_end_capture(gpupool_capture *capture) {
     return gpi_host_ok();
 }
 
-/* Blocks that the graph keeps, and that were freed, wait for a position like any other now. */
+/* Replaces UINT64_MAX by `at` in the uses that the graph has of waiting blocks. These blocks become
+   free once the graph's clock has passed `at`. The arena's lock is held. */
 static void gpi_capture_set_positions(gpupool_arena *arena, const gpi_stream *stream, uint64_t at) {
     gpi_run *run = arena->waiting;
     for (; run; run = run->list_next) {
@@ -12224,16 +12255,19 @@ static void gpi_capture_set_positions(gpupool_arena *arena, const gpi_stream *st
         for (; use; use = use->next)
             if (use->stream == stream && use->at == UINT64_MAX) use->at = at;
     }
-    arena->waiting_seen = 0;
+    arena->waiting_seen = 0; /* look at them again, even if no clock has advanced */
 }
 
-/* The graph's live blocks are freed; and all that it kept is behind one position. */
+/* Frees the graph's live blocks, and puts all memory that the graph keeps behind one new position:
+   waiting blocks, idle stitches and the graph's free list. Both locks are held. */
 static void gpi_capture_free_all(gpupool_arena *arena, gpi_stream *stream) {
     uint64_t at = 0, position = gpi_clock_issue(&arena->clocks, stream);
     gpi_run *run;
     while ((run = gpi_tree_next_live(&arena->tree, &at)) != NULL) {
         const gpi_use *keeping = gpi_clock_keeping(run);
+        /* live blocks of other graphs stay */
         if (!keeping || keeping->stream != stream) continue;
+        /* to list WAITING, and not to a free list: other streams may use the block, too */
         gpi_block_count_free(arena, run, 0);
         gpi_tree_lay_down(&arena->tree, run);
         run->list = GPI_LIST_WAITING;
@@ -12244,6 +12278,8 @@ static void gpi_capture_free_all(gpupool_arena *arena, gpi_stream *stream) {
     gpi_tree_restamp(&arena->tree, stream->list, position);
 }
 
+/* Gives the graph's memory back, and frees the scope. Both locks are taken, and open while the host
+   waits for the device. E_ASLEEP while the arena sleeps. */
 gpupool_result gpupool_release_capture(gpupool_capture *capture) {
     gpupool_arena *arena;
     gpi_stream *stream;
@@ -12258,21 +12294,26 @@ gpupool_result gpupool_release_capture(gpupool_capture *capture) {
     if (result != GPUPOOL_OK) return result;
     gpi_capture_end(arena, capture);
     gpi_capture_free_all(arena, stream);
+    /* While the locks are open, refs keeps the struct and halfway makes gpupool_sleep wait. */
     stream->refs++;
     arena->halfway++;
     gpi_arena_unlock(arena);
     gpi_host_mutex_unlock(&arena->growing);
-    /* a replay may still run; if CUDA fails, its memory waits for a later mark */
+    /* A replay may still run. If CUDA fails here, the memory stays pending until an event over all
+       streams or a later wait for the device has passed. */
     gpi_clock_wait_device(&arena->clocks, &arena->chunks.driver);
     gpi_host_mutex_lock(&arena->growing);
     gpi_host_lock(&arena->lock);
     arena->halfway--;
     stream->refs--;
-    /* what other threads freed in the scope meanwhile */
+    /* other threads may have freed the graph's blocks during the wait */
     gpi_capture_set_positions(arena, stream, gpi_clock_issue(&arena->clocks, stream));
+    /* From here on the struct is an ordinary stream's: gpi_clock_done includes waits for the
+       device. */
     GPI_PUBLISH(&stream->capture, NULL);
     arena->captures--;
     gpi_arena_poll_all(arena);
+    /* BYPASS: each block is a chunk of its own, and goes back to CUDA now. */
     if (!gpi_chunk_is(&arena->chunks, GPI_FROM_POOL)) gpi_stitch_trim(&arena->stitches, 0);
     gpi_clock_forget(&arena->clocks, stream);
     gpi_arena_leave(arena, &visit);
@@ -12282,35 +12323,42 @@ gpupool_result gpupool_release_capture(gpupool_capture *capture) {
 
 /* -- streams that end -- */
 
-/* The key is the next stream's from now on. The lock is held, and opened for a moment. `can_mark`:
-   CUDA can be called. */
+/* Takes the key from a stream that is about to be destroyed, so that a new stream with the same
+   handle gets a struct of its own. can_mark: CUDA can be called, and a last event covers the
+   stream's frees. Otherwise they pass with an event over all streams or a wait for the device. The
+   arena's lock is held, and opened for a moment. */
 static void gpi_capture_retire(gpupool_arena *arena, const gpi_caller *call, int can_mark) {
     gpi_stream *owner = gpi_clock_find(&arena->clocks, call->key), *last;
     if (owner) {
         gpi_stream *outer = owner->capture ? owner->capture->outer : NULL;
+        /* A graph's memory waits for its release, so in a scope only the stream's own struct gets
+           the event. */
         last = owner->capture ? outer : owner;
         owner->refs++;
-        gpi_arena_unname(arena, owner); /* first, so that the mark covers what the cache had */
-        if (owner->capture) gpi_host_count_scope(-1); /* it ends here, */
-        if (outer) outer->is_kept = 0; /* and what it set aside is nobody's */
+        gpi_arena_unname(arena, owner); /* first: the event then covers the cache's blocks, too */
+        if (owner->capture) gpi_host_count_scope(-1); /* the stream's scope ends with it */
+        if (outer) outer->is_kept = 0;                /* no gpi_capture_end will name it again */
         if (last) last->refs++;
         if (last && can_mark) gpi_clock_record(&arena->clocks, last, call->stream);
         if (last) last->refs--;
         owner->refs--;
         gpi_clock_forget(&arena->clocks, owner);
-        gpi_arena_poll(arena, GPI_LOOKS); /* or streams that came and went would pile up */
+        gpi_arena_poll(arena, GPI_LOOKS); /* frees the structs of streams that ended earlier */
     }
     gpi_arena_trace_number(arena, 'r', gpi_arena_trace_stream(call->stream));
 }
 
-/* Also where CUDA fails: the stream may be gone, and its handle another's, before this is called
-   again. */
+/* Retires the stream even if a CUDA call fails: afterwards the handle may be another stream's, and
+   the program may not call again. After a reset there is nothing to do, since no stream is left:
+   E_CUDA. */
 gpupool_result gpupool_retire_stream(gpupool_arena *arena, cudaStream_t stream) {
     gpi_caller call = gpi_arena_call(stream);
     int reset = 0;
     gpupool_result result = gpi_arena_begin(arena, "gpupool_retire_stream");
     if (result != GPUPOOL_OK) return result;
     if (gpi_arena_outlived(arena, "gpupool_retire_stream") != GPUPOOL_OK) {
+        /* Either the device was reset, or the driver cannot say whether it was. In the second case
+           the stream is retired without an event. */
         result = gpi_thread.result;
         if (gpi_driver_was_reset(&arena->chunks.driver, &reset) == GPUPOOL_OK && reset)
             return result;
@@ -12321,13 +12369,16 @@ gpupool_result gpupool_retire_stream(gpupool_arena *arena, cudaStream_t stream) 
     return gpi_host_ok();
 }
 
-/* The wait for an arena is not under the lock: who is at work there may be in a chunk_alloc that
-   makes an arena, ends another one, or destroys a stream. */
+/* Retires the stream in all arenas that know the handle, then destroys it. arena->visitors keeps an
+   arena in the list while the process's lock is open. The lock must be open during the call: the
+   thread that holds the arena's locks may run a chunk_alloc that makes an arena, ends one or
+   destroys a stream, and all of these take the process's lock. */
 cudaError_t gpupool_cudaStreamDestroy(cudaStream_t stream) {
-    uintptr_t key = gpi_clock_key(stream); /* before the lock, which it may take itself */
+    uintptr_t key = gpi_clock_key(stream); /* before the lock: gpi_clock_key may take it, too */
     gpupool_arena *arena;
     gpi_host_lock(&gpi_process.lock);
     for (arena = gpi_process.arenas; arena && stream; arena = arena->next) {
+        /* forks < 0: a default arena that a reset has closed */
         if (arena->forks < 0 || !gpi_clock_find(&arena->clocks, key)) continue;
         arena->visitors++;
         gpi_host_unlock(&gpi_process.lock);
@@ -12339,6 +12390,9 @@ cudaError_t gpupool_cudaStreamDestroy(cudaStream_t stream) {
     return cudaStreamDestroy(stream);
 }
 
+/* Gives the peer access to the chunks and stitches that are mapped, and to later ones. Both locks
+   are held throughout, during the driver's calls as well. Any device can use pinned memory, so
+   PINNED asks nothing of the hardware. */
 gpupool_result gpupool_allow_peer(gpupool_arena *arena, int device) {
     gpi_visit visit;
     const gpi_driver *driver;
@@ -12357,6 +12411,8 @@ gpupool_result gpupool_allow_peer(gpupool_arena *arena, int device) {
     return result == GPUPOOL_OK ? gpi_host_ok() : result;
 }
 
+/* OK if the device is a peer of the arena, else E_ARGUMENT. `growing` or the arena's lock is
+   held. */
 static gpupool_result gpi_capture_check_peer(const gpupool_arena *arena, int device) {
     const gpi_driver *driver = &arena->chunks.driver;
     if (gpi_driver_peer(driver, device) < driver->peer_count) return GPUPOOL_OK;
@@ -12364,6 +12420,8 @@ static gpupool_result gpi_capture_check_peer(const gpupool_arena *arena, int dev
                          "\"%s\"", device, arena->name);
 }
 
+/* Takes the peer's access away. Waits for the device and its peers first, since kernels of the peer
+   may still use the memory. Both locks are open during the wait. */
 gpupool_result gpupool_disallow_peer(gpupool_arena *arena, int device) {
     gpi_visit visit;
     gpupool_result result = gpi_arena_enter_awake(arena, "gpupool_disallow_peer", &visit);
@@ -12375,10 +12433,12 @@ gpupool_result gpupool_disallow_peer(gpupool_arena *arena, int device) {
     if (result == GPUPOOL_OK)
         result = gpi_clock_wait_device(&arena->clocks, &arena->chunks.driver);
     gpi_host_mutex_lock(&arena->growing);
-    gpi_host_mutex_lock(&arena->clocks.waits); /* who waits for the device goes through the peers */
+    /* a thread that waits for the device reads the list of peers */
+    gpi_host_mutex_lock(&arena->clocks.waits);
     gpi_host_lock(&arena->lock);
     arena->halfway--;
-    if (result == GPUPOOL_OK) result = gpi_capture_check_peer(arena, device); /* still */
+    /* another thread may have removed the peer meanwhile */
+    if (result == GPUPOOL_OK) result = gpi_capture_check_peer(arena, device);
     if (result == GPUPOOL_OK) result = gpi_stitch_disallow_peer(&arena->stitches, device);
     gpi_host_mutex_unlock(&arena->clocks.waits);
     gpi_arena_leave(arena, &visit);
