@@ -13077,8 +13077,40 @@ gpupool_result gpupool_wake(gpupool_arena *arena, gpupool_ring *ring) {
 }
 
 /* == LIFE =====================================================================================
-   Arenas are made, ended, and renewed after a reset. uses: CAPTURE and above */
+   Arenas are made, destroyed, and renewed after a device reset. Default arenas, one for each
+   device, are found and made here, too. uses: CAPTURE and above
 
+       gpupool_arena_create      check_config, make { driver; build { locks; open: source, limit,
+                                 addresses, clocks, reserve } }, list
+       gpupool_arena_destroy     no reset:  check_unused, unlist, close, free_records, free_struct
+                                 reset:     unlist, close_after_reset, free_struct
+       a default arena           struct stays at its address: close_after_reset, clear, make
+
+   The state of a default arena is in arena->forks:
+
+       gpi_process.forks --reset seen--> GPI_RENEWING --made again--> gpi_process.forks
+                                              |     ^
+                          it cannot be made v       | the next call
+                                            GPI_CLOSED (an empty struct)
+
+   V1  an arena is in gpi_process.arenas from the end of its creation to the start of its
+       destruction; gpi_process.default_arenas names arenas of that list
+   V2  a thread that uses an arena of the list without being its caller counts in arena->visitors;
+       an arena leaves the list, or is renewed, while there are no visitors
+   V3  creation is all or nothing: on failure everything is given back, and the sentence is that of
+       the first failure
+   V4  a destruction that fails leaves the arena in the list, with what the driver has not taken
+       back
+
+   Locks: gpi_process.lock guards the list, default_arenas, visitors and forks. A thread that holds
+   it asks for no arena's lock, and a thread that ends an arena holds both of the arena's locks when
+   it takes the process's.
+
+   Read first: gpi_life_open, gpi_life_build, gpi_life_close, gpi_life_start_ending, gpi_life_renew,
+   gpi_life_find_default */
+
+/* Checks what can be checked without the device's driver: OK or E_ARGUMENT, or E_CUDA if the
+   runtime does not answer. gpi_life_first_limit checks config.limit_text. Changes nothing. */
 static gpupool_result gpi_life_check_config(const gpupool_arena_config *config) {
     int count = 0;
     gpupool_result result;
@@ -13105,9 +13137,10 @@ static gpupool_result gpi_life_check_config(const gpupool_arena_config *config) 
     return GPUPOOL_OK;
 }
 
-/* The limit by precedence: config.limit_text, config.limit_bytes, GPUPOOL_LIMIT_<device> and
-   GPUPOOL_LIMIT in the environment, the macro GPUPOOL_LIMIT, none. A shell empties a variable to
-   take it away for one command. */
+/* Sets the limit of a new arena. The first that is set wins: config.limit_text, config.limit_bytes,
+   GPUPOOL_LIMIT_<device> and GPUPOOL_LIMIT in the environment, the macro GPUPOOL_LIMIT. An empty
+   variable counts as not set, so that a shell can disable it for one command. The driver is
+   entered, since texts like "80%free" need the device's figures. */
 static gpupool_result gpi_life_first_limit(gpupool_arena *arena,
                                             const gpupool_arena_config *config) {
     char variable[64];
@@ -13115,12 +13148,12 @@ static gpupool_result gpi_life_first_limit(gpupool_arena *arena,
     size_t free_bytes, total_bytes;
     gpupool_result result;
     if (config->limit_bytes) arena->ledger.limit_bytes = config->limit_bytes;
-    if (!text && config->limit_bytes) return GPUPOOL_OK;
+    if (!text && config->limit_bytes) return GPUPOOL_OK; /* limit_text would win */
     if (!text) {
         snprintf(variable, sizeof variable, "environment variable GPUPOOL_LIMIT_%d",
                  arena->chunks.driver.device);
         where = variable;
-        text = getenv(strrchr(variable, ' ') + 1);
+        text = getenv(strrchr(variable, ' ') + 1); /* the name follows the last blank */
         if (!text || !*text) {
             where = "environment variable GPUPOOL_LIMIT";
             text = getenv("GPUPOOL_LIMIT");
@@ -13139,7 +13172,8 @@ static gpupool_result gpi_life_first_limit(gpupool_arena *arena,
     return gpi_limit_parse(where, text, total_bytes, free_bytes, &arena->ledger.limit_bytes);
 }
 
-/* config.soft_limit_bytes: the ledger's tag 0. 0: the host has no memory. */
+/* Keeps config.soft_limit_bytes and its function as tag 0, which stands for the whole arena. 0: the
+   host has no memory. */
 static int gpi_life_soft_limit(gpupool_arena *arena, const gpupool_arena_config *config) {
     gpupool_tag_config soft;
     if (!config->soft_limit_bytes || !config->on_soft_limit) return 1;
@@ -13151,8 +13185,9 @@ static int gpi_life_soft_limit(gpupool_arena *arena, const gpupool_arena_config 
     return arena->ledger.tags[0] != NULL;
 }
 
-/* reserve_bytes: got now, as anybody's memory; the verdict, if the device has none. Both locks are
-   held, and open in between. */
+/* Gets config.reserve_bytes from the driver, in whole granules, as free memory in list ANY. If the
+   device is full, asks the process's other arenas once; then the result is E_OUT_OF_MEMORY, with
+   the verdict's sentence. Both locks are held, and opened around driver calls. */
 static gpupool_result gpi_life_reserve(gpupool_arena *arena, uint64_t bytes) {
     gpi_siblings siblings;
     gpi_request request;
@@ -13165,10 +13200,11 @@ static gpupool_result gpi_life_reserve(gpupool_arena *arena, uint64_t bytes) {
     request.bytes = gpi_ground_up(bytes, arena->chunks.driver.granule_bytes);
     request.units = request.bytes / GPUPOOL_UNIT_BYTES;
     request.align_units = 1;
-    request.owner = arena->clocks.all;
+    request.owner = arena->clocks.all; /* no stream has asked for this memory */
     result = gpi_ladder_grow(arena, &request, &run);
     if (result == GPUPOOL_E_OUT_OF_MEMORY) {
         lack = gpi_block_lack(arena, &request);
+        /* gpi_sibling_borrow takes the locks of other arenas, one arena after the other */
         gpi_host_unlock(&arena->lock);
         gpi_sibling_borrow(&lack, &siblings);
         gpi_host_lock(&arena->lock);
@@ -13178,6 +13214,7 @@ static gpupool_result gpi_life_reserve(gpupool_arena *arena, uint64_t bytes) {
     if (result == GPUPOOL_E_OUT_OF_MEMORY) {
         gpupool_verdict *verdict = &gpi_thread.verdict;
         gpi_scene scene;
+        /* the verdict takes and opens the lock by itself */
         gpi_host_unlock(&arena->lock);
         gpi_verdict_begin(arena, &request, &siblings, verdict, &scene);
         gpi_verdict_judge(verdict, &scene);
@@ -13188,17 +13225,20 @@ static gpupool_result gpi_life_reserve(gpupool_arena *arena, uint64_t bytes) {
     return result;
 }
 
-/* Whether CUDA has just said that it cannot map on this device, or that it has no addresses. */
+/* Whether the latest CUDA call said that this device cannot map memory, or that the process has no
+   addresses left. */
 static int gpi_life_cannot_map(gpupool_result result) {
     return result == GPUPOOL_E_OUT_OF_MEMORY ||
            (result == GPUPOOL_E_CUDA && gpi_thread.cuda_error == CUDA_ERROR_NOT_SUPPORTED);
 }
 
-/* Chunks of cudaMalloc in place of mapped ones, of which there is none yet. The lock is held. */
+/* AUTO: replaces MAPPED by DEVICE, before the arena has a chunk. CUDA's words for the reason stay
+   in arena->instead, for the report. The lock is held, and opened around driver calls. */
 static gpupool_result gpi_life_fall_back(gpupool_arena *arena) {
     gpi_chunks *chunks = &arena->chunks;
     gpupool_result result;
     snprintf(arena->instead, sizeof arena->instead, "%.95s", gpi_thread.draft);
+    /* what the trial has left mapped must go before the addresses can */
     result = gpi_chunk_retry(chunks, &arena->tree);
     if (result == GPUPOOL_OK) result = gpi_chunk_close(chunks);
     if (result != GPUPOOL_OK) return result;
@@ -13211,7 +13251,9 @@ static gpupool_result gpi_life_fall_back(gpupool_arena *arena) {
     return gpi_tree_open(&arena->tree) ? GPUPOOL_OK : gpi_host_no_memory();
 }
 
-/* The addresses of a MAPPED arena. Where MAPPED is AUTO's choice it must work, too. */
+/* Reserves the addresses of a MAPPED arena. If AUTO has chosen MAPPED, also maps a granule on
+   trial, and falls back to DEVICE if that fails. With config.share there is no fallback, since only
+   mapped memory can be shared. `growing` is held, the lock is not. */
 static gpupool_result gpi_life_open_space(gpupool_arena *arena, gpupool_source asked) {
     struct gpi_thread before = gpi_thread;
     gpupool_result result = gpi_chunk_open_space(&arena->chunks, &arena->tree);
@@ -13221,15 +13263,18 @@ static gpupool_result gpi_life_open_space(gpupool_arena *arena, gpupool_source a
     if (gpi_life_cannot_map(result) && !arena->chunks.driver.share)
         result = gpi_life_fall_back(arena);
     gpi_host_unlock(&arena->lock);
-    if (result == GPUPOOL_OK) gpi_thread = before; /* no call has failed */
+    /* a failure that was repaired inside is none to the caller */
+    if (result == GPUPOOL_OK) gpi_thread = before;
     return result;
 }
 
-/* Whether the arena's memory can be what config.share asks for. */
+/* Keeps config.share for the driver. E_UNSUPPORTED names what the arena's source, the system or the
+   device lacks for it. */
 static gpupool_result gpi_life_check_share(gpi_chunks *chunks, unsigned share) {
     const gpi_driver *driver = &chunks->driver;
     const char *lacks = NULL;
     if (share && !gpi_chunk_is_mapped(chunks)) lacks = "SOURCE_MAPPED";
+    /* GPI_DESCRIPTORS: 0 on systems without them */
     else if ((share & GPUPOOL_SHARE_PROCESSES) && !GPI_DESCRIPTORS) lacks = "file descriptors";
     else if ((share & GPUPOOL_SHARE_PROCESSES) &&
              (!driver->export_handle || !driver->import_handle ||
@@ -13245,6 +13290,9 @@ static gpupool_result gpi_life_check_share(gpi_chunks *chunks, unsigned share) {
                          driver->device, lacks);
 }
 
+/* Sets chunks->source. AUTO becomes MAPPED if the driver can map, else DEVICE. Tools that watch
+   accesses (GPUPOOL_NVTX) refuse mapped memory. E_UNSUPPORTED: MAPPED was asked for, and is not
+   there. */
 static gpupool_result gpi_life_choose_source(gpupool_arena *arena, gpupool_source asked) {
     gpi_chunks *chunks = &arena->chunks;
     chunks->source = asked;
@@ -13262,6 +13310,7 @@ static gpupool_result gpi_life_choose_source(gpupool_arena *arena, gpupool_sourc
     return GPUPOOL_OK;
 }
 
+/* Copies what the config says to where the sections above look for it. Nothing here can fail. */
 static void gpi_life_copy_config(gpupool_arena *arena, const gpupool_arena_config *config) {
     gpi_chunks *chunks = &arena->chunks;
     chunks->from = &gpi_sources[chunks->source];
@@ -13280,6 +13329,8 @@ static void gpi_life_copy_config(gpupool_arena *arena, const gpupool_arena_confi
     snprintf(arena->name, sizeof arena->name, "%s", config->name ? config->name : "arena");
 }
 
+/* Opens the arena's parts in the order in which they need each other. `growing` is held. On failure
+   the caller cleans up: each part that is still zero is closed without effect. */
 static gpupool_result gpi_life_open(gpupool_arena *arena, const gpupool_arena_config *config) {
     gpi_chunks *chunks = &arena->chunks;
     gpupool_result result;
@@ -13293,6 +13344,8 @@ static gpupool_result gpi_life_open(gpupool_arena *arena, const gpupool_arena_co
     if (result == GPUPOOL_OK && !gpi_tree_open(&arena->tree)) result = gpi_host_no_memory();
     if (result == GPUPOOL_OK && gpi_chunk_is_mapped(chunks))
         result = gpi_life_open_space(arena, config->source);
+    /* The arena is in no list yet, so no other thread comes. But what follows opens and takes the
+       lock, as it does in an arena that is in use. */
     gpi_host_lock(&arena->lock);
     if (result == GPUPOOL_OK && !gpi_clock_open(&arena->clocks)) result = gpi_host_no_memory();
     if (result == GPUPOOL_OK) result = gpi_life_reserve(arena, config->reserve_bytes);
@@ -13300,25 +13353,31 @@ static gpupool_result gpi_life_open(gpupool_arena *arena, const gpupool_arena_co
     return result;
 }
 
+/* Frees the arena's struct and the system's part of its mutexes. Everything else is gone. */
 static void gpi_life_free_struct(gpupool_arena *arena) {
     gpi_host_mutex_close(&arena->growing);
     gpi_host_mutex_close(&arena->clocks.waits);
     GPUPOOL_FREE(arena);
 }
 
-static void gpi_life_free_records(gpupool_arena *arena) { /* the host's side only, but the struct */
+/* Frees the host memory of all records except the struct. Makes no CUDA call. The driver's memory
+   must have been given back, or is lost in a reset. */
+static void gpi_life_free_records(gpupool_arena *arena) {
     gpi_sleep_forget(arena);
-    gpi_ledger_close(&arena->ledger); /* before the caches, which hold sites too */
+    gpi_ledger_close(&arena->ledger); /* before the caches, which point to sites, too */
     gpi_stitch_forget(&arena->stitches);
     gpi_chunk_forget(&arena->chunks);
     gpi_clock_clear(&arena->clocks);
     gpi_tree_close(&arena->tree);
 }
 
-/* Gives everything back. What was freed may still be in use by queued work, which unmapping would
-   not wait for. The lock is held, and open in between. */
+/* Gives chunks, events and addresses back to the driver. Waits for the device first, because
+   unmapping does not wait for queued work that still uses freed memory. Both locks are held, and
+   the lock is open during waits and driver calls. On failure, what was not given back is still
+   recorded. */
 static gpupool_result gpi_life_close(gpupool_arena *arena) {
     gpupool_result result = GPUPOOL_OK;
+    /* clocks.all is NULL if creation failed early; then nothing was freed */
     if (arena->clocks.all && (arena->tree.pending_units || arena->waiting)) {
         gpi_host_unlock(&arena->lock);
         result = gpi_clock_wait_device(&arena->clocks, &arena->chunks.driver);
@@ -13326,19 +13385,22 @@ static gpupool_result gpi_life_close(gpupool_arena *arena) {
         if (result != GPUPOOL_OK) return result;
         gpi_arena_poll_all(arena);
     }
+    /* a chunk is idle only once its free runs have joined, and slabs keep them apart */
     gpi_tree_drop_slabs(&arena->tree);
     result = gpi_stitch_trim(&arena->stitches, 0);
+    /* chunks first: if the driver refuses one, the arena goes on, and needs its events */
     if (result == GPUPOOL_OK) result = gpi_clock_close(&arena->clocks);
     return result == GPUPOOL_OK ? gpi_chunk_close(&arena->chunks) : result;
 }
 
-/* Makes the arena by its config, all of it or nothing; what it consists of is zero, but the driver,
-   which is entered. */
+/* Makes the arena by its config. The struct is zero except chunks.driver, which is open and
+   entered. On failure everything is given back, except the struct. Takes both locks. */
 static gpupool_result gpi_life_build(gpupool_arena *arena, const gpupool_arena_config *config) {
     struct gpi_thread why;
     gpupool_result result;
     gpi_host_mutex_open(&arena->growing);
     gpi_host_mutex_open(&arena->clocks.waits);
+    /* the sections below know their neighbours by these pointers */
     arena->chunks.lock = arena->clocks.lock = &arena->lock;
     arena->chunks.growing = &arena->growing;
     gpi_host_mutex_lock(&arena->growing);
@@ -13349,7 +13411,7 @@ static gpupool_result gpi_life_build(gpupool_arena *arena, const gpupool_arena_c
     gpi_ledger_open(&arena->ledger);
     result = gpi_life_open(arena, config);
     if (result != GPUPOOL_OK) {
-        why = gpi_thread; /* of the failure, not of the cleaning up */
+        why = gpi_thread; /* the caller is to see the failure, and no later one of the cleaning */
         gpi_host_lock(&arena->lock);
         gpi_life_close(arena);
         gpi_life_free_records(arena);
@@ -13359,7 +13421,8 @@ static gpupool_result gpi_life_build(gpupool_arena *arena, const gpupool_arena_c
     return result;
 }
 
-/* The same with the driver. */
+/* Opens the driver for config.device, which is a device's number, and builds the arena. On failure
+   the driver is closed again. */
 static gpupool_result gpi_life_make(gpupool_arena *arena, const gpupool_arena_config *config) {
     gpi_driver *driver = &arena->chunks.driver;
     gpi_visit visit;
@@ -13374,7 +13437,8 @@ static gpupool_result gpi_life_make(gpupool_arena *arena, const gpupool_arena_co
     return result;
 }
 
-/* Adds the arena to those of the process, as its device's default if `is_default`. */
+/* Puts the arena at the front of the process's list. is_default: the arena also becomes its
+   device's default, unless there is one. */
 static void gpi_life_list(gpupool_arena *arena, int is_default) {
     int device = arena->chunks.driver.device;
     gpi_host_lock(&gpi_process.lock);
@@ -13385,8 +13449,8 @@ static void gpi_life_list(gpupool_arena *arena, int is_default) {
     gpi_host_unlock(&gpi_process.lock);
 }
 
-/* Tells whether it was its device's default. 0: not done, for a thread is on its way through the
-   arenas of the process. */
+/* Takes the arena out of the process's list, and sets *is_default. Returns 0, with nothing changed,
+   while another thread visits the arena: the caller waits and tries again. */
 static int gpi_life_unlist(gpupool_arena *arena, int *is_default) {
     gpupool_arena **link = &gpi_process.arenas;
     int device = arena->chunks.driver.device, done;
@@ -13395,6 +13459,7 @@ static int gpi_life_unlist(gpupool_arena *arena, int *is_default) {
     if (done) {
         while (*link != arena) link = &(*link)->next;
         *link = arena->next;
+        /* gpi_life_list restores the default if the destruction fails */
         *is_default = gpi_process.default_arenas[device] == arena;
         if (*is_default) gpi_process.default_arenas[device] = NULL;
     }
@@ -13402,6 +13467,8 @@ static int gpi_life_unlist(gpupool_arena *arena, int *is_default) {
     return done;
 }
 
+/* Makes an arena, which is no default arena. Takes locks of other arenas only if
+   config.reserve_bytes needs their idle memory. */
 gpupool_result gpupool_arena_create(gpupool_arena **out, const gpupool_arena_config *given) {
     gpupool_arena_config config;
     gpupool_arena *arena;
@@ -13416,6 +13483,7 @@ gpupool_result gpupool_arena_create(gpupool_arena **out, const gpupool_arena_con
     else config.device = GPUPOOL_DEVICE_CURRENT;
     result = gpi_life_check_config(&config);
     if (result != GPUPOOL_OK) return result;
+    /* a child process must be able to tell that its arenas are the parent's */
     gpi_host_watch_forks();
     result = gpi_driver_name_device(&config.device);
     if (result != GPUPOOL_OK) return result;
@@ -13432,7 +13500,8 @@ gpupool_result gpupool_arena_create(gpupool_arena **out, const gpupool_arena_con
     return result == GPUPOOL_OK ? gpi_host_ok() : result;
 }
 
-/* Names the biggest holders; gpupool_report lists more of them. `growing` is held. */
+/* E_IN_USE, with the three biggest holders of live blocks in the sentence. `growing` is held, the
+   lock is not. */
 static gpupool_result gpi_life_tell_leaks(gpupool_arena *arena, uint64_t blocks) {
     gpi_holding top[GPUPOOL_HOLDERS];
     char list[320], name[64], size[32];
@@ -13442,6 +13511,7 @@ static gpupool_result gpi_life_tell_leaks(gpupool_arena *arena, uint64_t blocks)
     int i;
     memset(&scene, 0, sizeof scene);
     scene.arena = arena;
+    /* without GPUPOOL_SITES, gpi_verdict_holders counts the blocks in this copy of all runs */
     gpi_shot_take(&scene);
     gpi_verdict_holders(&scene, top, GPUPOOL_HOLDERS);
     gpi_verdict_end(&scene);
@@ -13456,7 +13526,10 @@ static gpupool_result gpi_life_tell_leaks(gpupool_arena *arena, uint64_t blocks)
                          gpi_limit_human(size, bytes), list);
 }
 
-/* `growing` is held. */
+/* E_IN_USE while blocks are live or captures are not released. Empties all caches, so that only
+   live blocks count as live. Wakes an arena that sleeps: without live blocks that takes no device
+   memory. `growing` is held, and open while gpi_sleep_wake waits for the device. The lock is taken
+   inside. */
 static gpupool_result gpi_life_check_unused(gpupool_arena *arena) {
     gpupool_result result = GPUPOOL_OK;
     uint64_t live, captures;
@@ -13467,7 +13540,6 @@ static gpupool_result gpi_life_check_unused(gpupool_arena *arena) {
     gpi_arena_empty_all(arena, gpi_arena_pour_out);
     live = arena->tree.live_runs;
     captures = arena->captures;
-    /* with no block it needs no memory for that */
     if (!live && !captures && arena->sleep.state == GPI_ASLEEP)
         result = gpi_sleep_wake(arena, NULL);
     gpi_arena_unlock(arena);
@@ -13479,7 +13551,8 @@ static gpupool_result gpi_life_check_unused(gpupool_arena *arena) {
     return GPUPOOL_OK;
 }
 
-/* Nothing waits for a mark any more; once more does no harm. */
+/* Frees the records of streams that use waiting and live blocks. The blocks have none afterwards,
+   so a second call does no harm. A cached run is skipped: its field `uses` is the cache. */
 static void gpi_life_drop_uses(gpupool_arena *arena) {
     gpi_run *run = arena->waiting;
     uint64_t at = 0;
@@ -13488,13 +13561,13 @@ static void gpi_life_drop_uses(gpupool_arena *arena) {
         if (run->list != GPI_LIST_CACHED) gpi_clock_drop_uses(&arena->clocks, run);
 }
 
-/* After a reset: what is left of it on the device, and on its peers, goes back, and all the host
-   has, with blocks and captures, but the struct. If CUDA refuses some of it, it can be tried again.
-   No other thread comes to the arena. */
+/* Gives back what outlives a reset of the device: mapped memory, and events of peers. Then frees
+   all host records except the struct, with blocks and captures. The lock is taken inside; no other
+   thread uses the arena. On failure the records stay, and the call can be repeated. */
 static gpupool_result gpi_life_close_after_reset(gpupool_arena *arena) {
     gpupool_result result = GPUPOOL_OK;
     gpi_stream *stream;
-    /* peers' work goes on, and may be at mapped memory */
+    /* the peers were not reset, and their work may still use mapped memory */
     if (arena->chunks.driver.peer_count) result = gpi_driver_wait(&arena->chunks.driver);
     gpi_host_lock(&arena->lock);
     if (result == GPUPOOL_OK) result = gpi_stitch_salvage(&arena->stitches);
@@ -13503,6 +13576,7 @@ static gpupool_result gpi_life_close_after_reset(gpupool_arena *arena) {
     if (result != GPUPOOL_OK) return result;
     gpi_life_drop_uses(arena);
     for (stream = arena->clocks.streams; stream; stream = stream->next) {
+        /* an open scope still counts among the process's */
         if (stream->capture && stream->key) gpi_host_count_scope(-1);
         GPUPOOL_FREE(stream->capture);
     }
@@ -13510,7 +13584,8 @@ static gpupool_result gpi_life_close_after_reset(gpupool_arena *arena) {
     return GPUPOOL_OK;
 }
 
-/* The end of an arena that was reset. */
+/* Destroys an arena whose device was reset. Waits for visitors. No lock is held. If CUDA does not
+   take the mapped memory back, the arena is listed again, for another try. */
 static gpupool_result gpi_life_end_after_reset(gpupool_arena *arena) {
     gpupool_result result;
     int is_default = 0;
@@ -13522,13 +13597,16 @@ static gpupool_result gpi_life_end_after_reset(gpupool_arena *arena) {
     return result;
 }
 
-/* Takes an arena of which nothing is in use off those of the process, with both its locks held; if
-   it fails none is. A thread that is on its way through the arenas may wait for these locks. */
+/* Takes an unused arena out of the process's list, and returns with both locks held. On failure no
+   lock is held, and the arena is listed. A visitor may itself wait for the arena's locks, so
+   `growing` is released before each new try. */
 static gpupool_result gpi_life_start_ending(gpupool_arena *arena, int *is_default) {
     gpupool_result result;
     unsigned round = 0;
     for (;; gpi_host_idle(round++)) {
         gpi_host_mutex_lock(&arena->growing);
+        /* in each round: a visitor may have changed what is free, and gpi_sleep_wake opens the
+           lock */
         result = gpi_life_check_unused(arena);
         if (result == GPUPOOL_OK && gpi_life_unlist(arena, is_default)) {
             gpi_host_lock(&arena->lock);
@@ -13539,8 +13617,8 @@ static gpupool_result gpi_life_start_ending(gpupool_arena *arena, int *is_defaul
     }
 }
 
-/* All is given back and the arena is no more, or it is as before, but that it knows no stream: one
-   may have been destroyed while the arena was not listed, and its handle be another's. */
+/* Destroys an arena that no thread uses. If the driver refuses to take something back, the arena is
+   listed again, with what is left, and it knows no streams. */
 static gpupool_result gpi_life_end(gpupool_arena *arena) {
     int is_default = 0;
     gpi_stream *stream;
@@ -13553,6 +13631,8 @@ static gpupool_result gpi_life_end(gpupool_arena *arena) {
         return GPUPOOL_OK;
     }
     gpi_life_list(arena, is_default);
+    /* While the arena was not in the list, a stream may have been destroyed without a call of
+       gpi_capture_retire, and its handle may be a new stream's. */
     for (stream = arena->clocks.streams; stream; stream = stream->next)
         if (stream->key && stream != arena->clocks.all) gpi_arena_unname(arena, stream);
     gpi_arena_unlock(arena);
@@ -13560,13 +13640,15 @@ static gpupool_result gpi_life_end(gpupool_arena *arena) {
     return result;
 }
 
+/* Takes both locks for the rest of the arena's life. Waits for the device, and for threads that
+   visit the arena. A closed default arena is only a struct. */
 gpupool_result gpupool_arena_destroy(gpupool_arena *arena) {
     gpi_driver driver;
     gpi_visit visit;
     int reset;
     gpupool_result result;
     gpi_host_begin();
-    if (arena && arena->forks == GPI_CLOSED) { /* nothing is in it */
+    if (arena && arena->forks == GPI_CLOSED) {
         while (!gpi_life_unlist(arena, &reset)) gpi_host_idle(0);
         gpi_life_free_struct(arena);
         return gpi_host_ok();
@@ -13576,7 +13658,7 @@ gpupool_result gpupool_arena_destroy(gpupool_arena *arena) {
     result = gpi_driver_enter(&arena->chunks.driver, &visit);
     if (result != GPUPOOL_OK) return result;
     result = gpi_driver_was_reset(&arena->chunks.driver, &reset);
-    driver = arena->chunks.driver;
+    driver = arena->chunks.driver; /* a copy: the struct is freed before the driver is closed */
     if (result == GPUPOOL_OK)
         result = reset ? gpi_life_end_after_reset(arena) : gpi_life_end(arena);
     gpi_driver_leave(&visit);
@@ -13585,16 +13667,18 @@ gpupool_result gpupool_arena_destroy(gpupool_arena *arena) {
     return gpi_host_ok();
 }
 
-/* Whether its device was reset since it was made; 0 where CUDA does not tell. No lock is held. */
+/* Whether the device was reset since the arena was made; 0 if CUDA cannot say. No lock of the arena
+   is held. Leaves the thread's result and texts alone: to the caller, no call has failed. */
 static int gpi_life_was_reset(const gpupool_arena *arena) {
     struct gpi_thread why = gpi_thread;
     int reset = 0;
     gpupool_result result = gpi_driver_was_reset(&arena->chunks.driver, &reset);
-    gpi_thread = why; /* nobody has called anything that failed */
+    gpi_thread = why;
     return result == GPUPOOL_OK && reset;
 }
 
-/* The source of default arenas, by the environment's GPUPOOL_SOURCE. */
+/* Reads GPUPOOL_SOURCE from the environment: the source of default arenas. Without it, and if it is
+   empty, AUTO. E_ARGUMENT for any other word. */
 static gpupool_result gpi_life_default_source(gpupool_source *source) {
     static const struct { const char *name; gpupool_source source; } sources[] = {
         {"", GPUPOOL_SOURCE_AUTO}, {"auto", GPUPOOL_SOURCE_AUTO}, {"mapped", GPUPOOL_SOURCE_MAPPED},
@@ -13613,6 +13697,7 @@ static gpupool_result gpi_life_default_source(gpupool_source *source) {
                          "and must be auto, mapped, device, managed or bypass", name);
 }
 
+/* The config of a device's default arena, from macros and the environment. */
 static gpupool_result gpi_life_default_config(int device, gpupool_arena_config *config) {
     memset(config, 0, sizeof *config);
     config->device = device;
@@ -13621,7 +13706,8 @@ static gpupool_result gpi_life_default_config(int device, gpupool_arena_config *
     return gpi_life_default_source(&config->source);
 }
 
-/* With a visitor more. NULL: none was made yet, or a reset has closed it. */
+/* The device's default arena, with one visitor more, so that it stays until gpi_life_leave_default.
+   NULL: none was made, or the arena is closed or being renewed. Takes the process's lock. */
 static gpupool_arena *gpi_life_enter_default(int device) {
     gpupool_arena *arena = NULL;
     gpi_host_lock(&gpi_process.lock);
@@ -13632,27 +13718,31 @@ static gpupool_arena *gpi_life_enter_default(int device) {
     return arena;
 }
 
+/* Ends the visit of gpi_life_enter_default. */
 static void gpi_life_leave_default(gpupool_arena *arena) {
     gpi_host_lock(&gpi_process.lock);
     arena->visitors--;
     gpi_host_unlock(&gpi_process.lock);
 }
 
+/* Ends a renewal: `forks` is the process's number for an open arena, or GPI_CLOSED. */
 static void gpi_life_set_forks(gpupool_arena *arena, int forks) {
     gpi_host_lock(&gpi_process.lock);
     arena->forks = forks;
     gpi_host_unlock(&gpi_process.lock);
 }
 
-/* The device's default arena, for the caller to renew, since the device was reset. NULL: there is
-   none or it is open; or *wait: another thread renews it, or is on its way through it. CUDA is
-   asked under the lock: another thread may have renewed it just now. */
+/* Returns the device's default arena if it is closed, or its device was reset: the caller must
+   renew it. NULL with *wait: another thread renews or visits it. NULL without *wait: it is open, or
+   there is none. CUDA is asked under the process's lock, so that no other thread renews the arena
+   between the question and the change of `forks`. */
 static gpupool_arena *gpi_life_start_renewing(int device, int *wait) {
     gpupool_arena *arena;
     int closed;
     gpi_host_lock(&gpi_process.lock);
     arena = gpi_process.default_arenas[device];
     closed = arena && (arena->forks < 0 || gpi_life_was_reset(arena));
+    /* visitors use the struct, so the renewal waits until they have left */
     *wait = closed && (arena->forks == GPI_RENEWING || arena->visitors);
     if (!closed || *wait) arena = NULL;
     if (arena) arena->forks = GPI_RENEWING;
@@ -13660,23 +13750,25 @@ static gpupool_arena *gpi_life_start_renewing(int device, int *wait) {
     return arena;
 }
 
-/* All but what the process's lock guards. */
+/* Zeroes the struct from `searching` on. The fields before are those that the process's lock
+   guards, and they stay. */
 static void gpi_life_clear(gpupool_arena *arena, int device) {
     const size_t from = offsetof(gpupool_arena, searching);
     gpi_host_mutex_close(&arena->growing);
     gpi_host_mutex_close(&arena->clocks.waits);
     memset((char *)arena + from, 0, sizeof *arena - from);
+    /* gpi_life_unlist asks for the device even of a closed arena */
     arena->chunks.driver.device = device;
 }
 
-/* The arena is as it was when it was made, but that a limit that was set stays. If CUDA does not
-   take its memory back all is as before; if the arena cannot be made again it is closed, and empty.
-   */
+/* Makes a default arena again in the same struct; a limit that was set stays. The caller has set
+   `forks` to GPI_RENEWING, so no other thread comes. If CUDA does not take the old memory back, all
+   is as before; if the arena cannot be made, it is closed. */
 static gpupool_result gpi_life_renew(gpupool_arena *arena, const gpupool_arena_config *config) {
     uint64_t limit = arena->ledger.limit_bytes;
     gpupool_result result = GPUPOOL_OK;
     gpi_visit visit;
-    if (arena->chunks.from) { /* else it is empty */
+    if (arena->chunks.from) { /* NULL: closed, so there is nothing to give back */
         result = gpi_driver_enter(&arena->chunks.driver, &visit);
         if (result == GPUPOOL_OK) {
             result = gpi_life_close_after_reset(arena);
@@ -13688,13 +13780,16 @@ static gpupool_result gpi_life_renew(gpupool_arena *arena, const gpupool_arena_c
         gpi_life_clear(arena, config->device);
         result = gpi_life_make(arena, config);
         if (result != GPUPOOL_OK) gpi_life_clear(arena, config->device);
+        /* gpi_life_make has set the config's limit; the program's is the newer one */
         if (limit) arena->ledger.limit_bytes = limit;
     }
     gpi_life_set_forks(arena, arena->chunks.from ? gpi_process.forks : GPI_CLOSED);
     return result;
 }
 
-/* The open default arena of a device, renewed if need be. NULL with OK: there is none yet. */
+/* The device's default arena, renewed if the device was reset. NULL with result OK: there is none.
+   NULL with a failure: it could not be renewed. Waits while another thread renews it. No lock is
+   held. */
 static gpupool_arena *gpi_life_find_default(int device) {
     gpupool_arena_config config;
     gpupool_arena *arena;
@@ -13705,13 +13800,17 @@ static gpupool_arena *gpi_life_find_default(int device) {
         if (arena) {
             reset = gpi_life_was_reset(arena);
             gpi_life_leave_default(arena);
-            if (!reset) break;
+            if (!reset) { /* the usual case: one question to CUDA */
+                gpi_host_ok();
+                return arena;
+            }
         }
         arena = gpi_life_start_renewing(device, &wait);
         if (!wait) break;
     }
-    gpi_host_ok();
-    if (!arena || arena->forks != GPI_RENEWING) return arena;
+    gpi_host_ok(); /* result OK tells "there is none" from a failure */
+    if (!arena) return NULL;
+    /* this thread has set `forks` to GPI_RENEWING, and must replace that on every way out */
     if (gpi_life_default_config(device, &config) != GPUPOOL_OK) {
         gpi_life_set_forks(arena, GPI_CLOSED);
         return NULL;
@@ -13719,7 +13818,8 @@ static gpupool_arena *gpi_life_find_default(int device) {
     return gpi_life_renew(arena, &config) == GPUPOOL_OK ? arena : NULL;
 }
 
-/* The device that a default arena is asked for. */
+/* Begins a public call, and replaces GPUPOOL_DEVICE_CURRENT by the device's number. E_FORKED in a
+   forked child; E_ARGUMENT for a number that no device can have. */
 static gpupool_result gpi_life_default_device(const char *call, int *device) {
     gpupool_result result;
     gpi_host_begin();
@@ -13730,15 +13830,19 @@ static gpupool_result gpi_life_default_device(const char *call, int *device) {
                          "one) to %d", call, *device, GPI_DEVICES_MAX - 1);
 }
 
+/* Makes and renews nothing. NULL with result OK: none is open. */
 gpupool_arena *gpupool_find_default_arena(int device) {
     gpupool_arena *arena;
     if (gpi_life_default_device("gpupool_find_default_arena", &device) != GPUPOOL_OK) return NULL;
     arena = gpi_life_enter_default(device);
+    /* the visit is only for the question whether the arena is open */
     if (arena) gpi_life_leave_default(arena);
     gpi_host_ok();
     return arena;
 }
 
+/* Finds, renews or makes the device's default arena. Two threads may make one at once: the first to
+   take the lock wins, and the other destroys its own. */
 gpupool_arena *gpupool_get_default_arena(int device) {
     gpupool_arena *arena = NULL, *other = NULL;
     gpupool_arena_config config;
@@ -13747,12 +13851,14 @@ gpupool_arena *gpupool_get_default_arena(int device) {
     if (arena || gpi_thread.result != GPUPOOL_OK) return arena;
     if (gpi_life_default_config(device, &config) != GPUPOOL_OK) return NULL;
     if (gpupool_arena_create(&arena, &config) != GPUPOOL_OK) return NULL;
+    /* The arena was made without the process's lock: making one takes long, and may call functions
+       of the program. */
     gpi_host_lock(&gpi_process.lock);
     other = gpi_process.default_arenas[device];
     if (!other) gpi_process.default_arenas[device] = arena;
     gpi_host_unlock(&gpi_process.lock);
     if (!other) return arena;
-    gpupool_arena_destroy(arena); /* another thread was first */
+    gpupool_arena_destroy(arena);
     gpi_host_ok();
     return other;
 }
