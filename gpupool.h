@@ -13864,12 +13864,29 @@ gpupool_arena *gpupool_get_default_arena(int device) {
 }
 
 /* == SHARE ====================================================================================
-   Memory that others hold: the chunks behind a block, and blocks in other processes.
-   uses: DRIVER, CHUNK, STITCH, ARENA, BLOCK
+   Memory that others hold: which chunks are behind a block, for whoever registers them, and blocks
+   that are exported to other processes or imported from them. uses: DRIVER, CHUNK, STITCH, ARENA,
+   BLOCK
 
-   A block that can be exported is all of one chunk (GPI_OWNERS_WHOLE), for whoever imports it sees
-   the whole chunk. Its descriptor and the number of exports are the chunk's; while it is exported
-   the block cannot be freed, so the chunk stays: H4. */
+       block at home      | chunk A ...####|##### chunk B ...|   two mappings: the units in A, and
+                                       ^ block                   the units in B
+       stitched block     parts of several chunks, in the order of the block's addresses
+       exportable block   |##### chunk #####|                    one mapping: all of the chunk
+
+   The process that imports a handle sees the whole chunk. So an exportable block has a chunk to
+   itself (GPI_OWNERS_WHOLE), and the chunk records its descriptor and the number of exports.
+
+   E1  while a chunk's `exports` is not 0, its block cannot be freed, so the chunk stays; H4 counts
+       such chunks
+   E2  the descriptor is the arena's: the first export makes it, the last gpupool_export_close
+       closes it
+   E3  an import retains the device's primary context until gpupool_import_close, and belongs to no
+       arena: its handle and addresses are in the caller's gpupool_imported
+
+   Locks: exports and descriptors change under the arena's lock. gpupool_export also holds
+   `growing`, and opens the lock while CUDA makes the descriptor. Imports take no lock.
+
+   Read first: gpi_share_add_block, gpupool_walk_chunks, gpi_share_export, gpi_share_import */
 
 /* -- the chunks behind a block -- */
 
@@ -13881,10 +13898,11 @@ typedef struct gpi_share_list { /* a copy of a block's mappings, for a walk with
 
 typedef struct gpi_share_part { /* consecutive home units of a block */
     uint64_t unit, units;      /* home address, in units, and size */
-    uint64_t at;               /* the same memory's address inside the block, in units */
+    uint64_t at;               /* where the block shows these units: an address, in units */
 } gpi_share_part;
 
-/* Such units that lie in one chunk. */
+/* Adds one mapping to the list: consecutive units of the block that lie in one chunk. A full list
+   only counts. The arena's lock is held. */
 static void gpi_share_add_part(gpi_share_list *list, const gpi_chunks *chunks,
                                const gpi_chunk *chunk, const gpi_share_part *part) {
     gpupool_mapping *mapping = &list->mappings[list->count];
@@ -13897,7 +13915,8 @@ static void gpi_share_add_part(gpi_share_list *list, const gpi_chunks *chunks,
     mapping->offset = (size_t)(part->unit * GPUPOOL_UNIT_BYTES - begin);
 }
 
-/* The chunk that has a home unit. */
+/* The chunk that a home unit lies in; NULL: none. `unit` must be a home address, since among the
+   addresses for stitches the tree's owner is a stitch. The arena's lock is held. */
 static gpi_chunk *gpi_share_chunk_at(const gpupool_arena *arena, uint64_t unit) {
     gpi_chunk *chunk = arena->chunks.first;
     if (gpi_chunk_is_mapped(&arena->chunks))
@@ -13906,10 +13925,10 @@ static gpi_chunk *gpi_share_chunk_at(const gpupool_arena *arena, uint64_t unit) 
     return chunk;
 }
 
-/* Such units that lie side by side. */
+/* Adds consecutive home units, cut at the borders of chunks. The arena's lock is held. */
 static void gpi_share_add_home(gpi_share_list *list, const gpupool_arena *arena,
                                gpi_share_part part) {
-    uint64_t left = part.units;
+    uint64_t left = part.units; /* from here on part.units is the size of one cut */
     for (; left; left -= part.units, part.unit += part.units, part.at += part.units) {
         const gpi_chunk *chunk = gpi_share_chunk_at(arena, part.unit);
         part.units = gpi_ground_min(left, chunk->unit + chunk->units - part.unit);
@@ -13917,7 +13936,8 @@ static void gpi_share_add_home(gpi_share_list *list, const gpupool_arena *arena,
     }
 }
 
-/* The arena's lock is held. */
+/* Fills the list with the mappings behind a block, in the order of the block's addresses. The
+   arena's lock is held. */
 static void gpi_share_add_block(gpi_share_list *list, const gpupool_arena *arena,
                                 const gpi_run *run) {
     const gpi_stitch *stitch = NULL;
@@ -13928,6 +13948,7 @@ static void gpi_share_add_block(gpi_share_list *list, const gpupool_arena *arena
     list->count = 0;
     if (gpi_stitch_is(&arena->stitches, run)) stitch = gpi_stitch_of(&arena->stitches, run);
     else gpi_share_add_home(list, arena, part);
+    /* `at` goes on from part to part: the parts lie side by side in the stitch */
     for (i = 0; stitch && i < stitch->part_count; i++, part.at += part.units) {
         part.unit = stitch->parts[i].unit;
         part.units = stitch->parts[i].units;
@@ -13935,6 +13956,8 @@ static void gpi_share_add_block(gpi_share_list *list, const gpupool_arena *arena
     }
 }
 
+/* Calls fn with no lock held, since fn may use the arena. So the mappings are copied first, under
+   the lock. Waits for nothing. */
 gpupool_result gpupool_walk_chunks(gpupool_arena *arena, const void *block, gpupool_map_fn fn,
                                    void *user) {
     const char *call = "gpupool_walk_chunks";
@@ -13944,6 +13967,8 @@ gpupool_result gpupool_walk_chunks(gpupool_arena *arena, const void *block, gpup
     gpupool_result result = gpi_arena_begin(arena, call);
     if (result != GPUPOOL_OK) return result;
     if (!fn) return gpi_host_fail(GPUPOOL_E_ARGUMENT, "%s: fn is NULL", call);
+    /* Host memory is got without the lock. If the block has more mappings than there is room for,
+       `count` says how many, and the next round has room. */
     do {
         gpi_cache *cache;
         const gpi_run *run;
@@ -13952,6 +13977,7 @@ gpupool_result gpupool_walk_chunks(gpupool_arena *arena, const void *block, gpup
         list.mappings =
             (gpupool_mapping *)gpi_host_zeroed((size_t)list.room * sizeof *list.mappings);
         if (!list.mappings) return gpi_host_no_memory();
+        /* in each round: without the lock, another thread may have freed the block */
         run = gpi_block_enter(arena, call, block, &cache);
         if (run) gpi_share_add_block(&list, arena, run);
         if (run) gpi_block_leave(arena, cache);
@@ -13967,15 +13993,19 @@ gpupool_result gpupool_walk_chunks(gpupool_arena *arena, const void *block, gpup
 
 /* -- to another process -- */
 
-/* The chunk of a block that is all of it, with the arena's lock held; NULL with a result, and no
-   lock. */
+/* Returns the chunk of an exportable block, with the arena's lock held, and the block's run. NULL,
+   with a failure and no lock: the pointer is no live block, or the block is not all of one
+   chunk. */
 static gpi_chunk *gpi_share_enter(gpupool_arena *arena, const char *call, const void *block,
                                   const gpi_run **run) {
     gpi_chunk *chunk;
     gpi_cache *cache;
     *run = gpi_block_enter(arena, call, block, &cache);
     if (!*run) return NULL;
-    chunk = gpi_share_chunk_at(arena, (*run)->unit);
+    chunk = gpi_stitch_is(&arena->stitches, *run) ? NULL
+                                                  : gpi_share_chunk_at(arena, (*run)->unit);
+    /* No flag is kept with a block: any block that fills its chunk can be exported. A cached block
+       is too small for that. */
     if (!cache && (arena->chunks.driver.share & GPUPOOL_SHARE_PROCESSES) && chunk &&
         (*run)->unit == chunk->unit && (*run)->units == chunk->units)
         return chunk;
@@ -13985,6 +14015,7 @@ static gpi_chunk *gpi_share_enter(gpupool_arena *arena, const char *call, const 
     return NULL;
 }
 
+/* Fills the struct that goes to the other process. The arena's lock is held. */
 static void gpi_share_fill(const gpi_chunks *chunks, const gpi_chunk *chunk,
                            gpupool_exported *exported) {
     memset(exported, 0, sizeof *exported);
@@ -13993,13 +14024,14 @@ static void gpi_share_fill(const gpi_chunks *chunks, const gpi_chunk *chunk,
     exported->descriptor = chunk->descriptor;
 }
 
-/* One export more; the first one gets the descriptor. `growing` and the lock are held on entry, the
-   lock open while CUDA is called: the block is exported by then, so that nobody frees it. */
+/* Counts an export of the chunk; the first one makes the descriptor. `growing` and the lock are
+   held, and the lock is open while CUDA is called. `exports` is raised before that, so that no
+   other thread frees the block meanwhile. On failure nothing is counted. */
 static gpupool_result gpi_share_export(gpi_chunks *chunks, gpi_chunk *chunk) {
     gpupool_result result = GPUPOOL_OK;
     int descriptor = -1;
     if (chunk->exports++) return GPUPOOL_OK;
-    chunk->descriptor = -1; /* nothing to be closed yet */
+    chunk->descriptor = -1; /* gpupool_export_close by another thread finds nothing to close yet */
     chunks->exports++;
     gpi_host_unlock(chunks->lock);
     result = gpi_driver_export(&chunks->driver, chunk->handle, &descriptor);
@@ -14011,6 +14043,8 @@ static gpupool_result gpi_share_export(gpi_chunks *chunks, gpi_chunk *chunk) {
     return result;
 }
 
+/* Takes both locks: `growing` keeps a second export of the block away while the first makes the
+   descriptor. E_ASLEEP while the arena sleeps. */
 gpupool_result gpupool_export(gpupool_arena *arena, const void *block,
                               gpupool_exported *exported) {
     const char *call = "gpupool_export";
@@ -14024,12 +14058,13 @@ gpupool_result gpupool_export(gpupool_arena *arena, const void *block,
     exported->descriptor = -1;
     result = gpi_arena_enter_awake(arena, call, &visit);
     if (result != GPUPOOL_OK) return result;
+    /* gpi_share_enter takes the lock again, after the lock of a cache, if the block is in one */
     gpi_host_unlock(&arena->lock);
     chunk = gpi_share_enter(arena, call, block, &run);
     if (!chunk) {
         result = gpi_thread.result;
         gpi_host_lock(&arena->lock);
-    } else if (gpi_clock_keeping(run)) {
+    } else if (gpi_clock_keeping(run)) { /* the release frees the block without asking */
         result = gpi_host_fail(GPUPOOL_E_CAPTURING, "%s: the block is a graph's until its release",
                                call);
     } else {
@@ -14040,6 +14075,8 @@ gpupool_result gpupool_export(gpupool_arena *arena, const void *block,
     return result == GPUPOOL_OK ? gpi_host_ok() : result;
 }
 
+/* Ends one export. The descriptor is closed with no lock held, since that is a call of the
+   system. */
 gpupool_result gpupool_export_close(gpupool_arena *arena, const void *block) {
     const char *call = "gpupool_export_close";
     const gpi_run *run;
@@ -14049,6 +14086,7 @@ gpupool_result gpupool_export_close(gpupool_arena *arena, const void *block) {
     if (result != GPUPOOL_OK) return result;
     chunk = gpi_share_enter(arena, call, block, &run);
     if (!chunk) return gpi_thread.result;
+    /* a descriptor of -1: another thread's first export is still under way */
     was_exported = chunk->exports != 0 && chunk->descriptor >= 0;
     if (was_exported && --chunk->exports == 0) {
         descriptor = chunk->descriptor;
@@ -14063,7 +14101,8 @@ gpupool_result gpupool_export_close(gpupool_arena *arena, const void *block) {
 
 /* -- from another process -- */
 
-/* Addresses for an imported handle, mapped. On failure there are none. */
+/* Reserves addresses for an imported handle, maps it there, and gives the device access. On failure
+   everything is undone, and the failure's text is kept. The driver is entered. */
 static gpupool_result gpi_share_map(const gpi_driver *driver, gpi_handle handle, uint64_t bytes,
                                     CUdeviceptr *address) {
     struct gpi_thread why;
@@ -14075,6 +14114,7 @@ static gpupool_result gpi_share_map(const gpi_driver *driver, gpi_handle handle,
     if (result == GPUPOOL_OK) {
         result = gpi_driver_access(driver, *address, bytes);
         if (result == GPUPOOL_OK) return result;
+        /* no access: what is mapped must be unmapped before the addresses can go */
         why = gpi_thread;
         gpi_driver_unmap(driver, *address, bytes);
         gpi_thread = why;
@@ -14085,6 +14125,8 @@ static gpupool_result gpi_share_map(const gpi_driver *driver, gpi_handle handle,
     return result;
 }
 
+/* Turns a descriptor into mapped memory, and fills imported->memory, bytes and handle. On failure
+   nothing is left. The driver is entered. */
 static gpupool_result gpi_share_import(const gpi_driver *driver, const gpupool_exported *exported,
                                        gpupool_imported *imported) {
     gpi_handle handle = 0;
@@ -14105,7 +14147,8 @@ static gpupool_result gpi_share_import(const gpi_driver *driver, const gpupool_e
     return result;
 }
 
-/* A driver that is open for this call alone. */
+/* Opens and enters a driver for one call of gpupool_import or gpupool_import_close, which have no
+   arena. Opening retains the device's primary context. On failure nothing is open. */
 static gpupool_result gpi_share_open(const char *call, int device, gpi_driver *driver,
                                      gpi_visit *visit) {
     int count = 0;
@@ -14125,6 +14168,8 @@ static gpupool_result gpi_share_open(const char *call, int device, gpi_driver *d
     return result;
 }
 
+/* Maps the memory of another process's block. On success the driver is not closed: the retained
+   context keeps the mapping's device alive until gpupool_import_close. */
 gpupool_result gpupool_import(int device, const gpupool_exported *exported,
                               gpupool_imported *imported) {
     const char *call = "gpupool_import";
@@ -14143,14 +14188,15 @@ gpupool_result gpupool_import(int device, const gpupool_exported *exported,
     imported->device = driver.device;
     result = gpi_share_import(&driver, exported, imported);
     gpi_driver_leave(&visit);
-    if (result == GPUPOOL_OK) return gpi_host_ok(); /* the context is held for the mapping */
+    if (result == GPUPOOL_OK) return gpi_host_ok();
     gpi_driver_close(&driver);
     memset(imported, 0, sizeof *imported);
     return result;
 }
 
-/* CUDA keeps the addresses while anything is mapped there: once they are gone, all is, though an
-   earlier try may have unmapped it. */
+/* Unmaps imported memory and gives its addresses back. CUDA refuses to free addresses at which
+   something is mapped. So if freeing them succeeds all is done, even if unmapping failed because an
+   earlier try had unmapped already. */
 static gpupool_result gpi_share_unmap(const gpi_driver *driver, const gpupool_imported *imported) {
     uint64_t address = (uint64_t)(uintptr_t)imported->memory;
     gpupool_result unmapped = gpi_driver_unmap(driver, address, imported->bytes), freed;
@@ -14162,6 +14208,8 @@ static gpupool_result gpi_share_unmap(const gpi_driver *driver, const gpupool_im
     return unmapped;
 }
 
+/* Releases the handle, then unmaps. After a failure the caller may call again: `handle` is 0 once
+   it was released. Waits for no work that uses the memory. */
 gpupool_result gpupool_import_close(gpupool_imported *imported) {
     const char *call = "gpupool_import_close";
     gpi_driver driver;
@@ -14174,13 +14222,13 @@ gpupool_result gpupool_import_close(gpupool_imported *imported) {
     if (result != GPUPOOL_OK) return result;
     if (imported->handle) result = gpi_driver_release(&driver, imported->handle);
     if (result == GPUPOOL_OK) {
-        imported->handle = 0; /* the mapping holds the memory */
+        imported->handle = 0; /* the memory lives on until it is unmapped, too */
         result = gpi_share_unmap(&driver, imported);
     }
     gpi_driver_leave(&visit);
     gpi_driver_close(&driver);
     if (result != GPUPOOL_OK) return result;
-    driver.release_context(imported->device); /* what gpupool_import held */
+    driver.release_context(imported->device); /* the one that gpupool_import retained */
     memset(imported, 0, sizeof *imported);
     return gpi_host_ok();
 }
