@@ -14234,8 +14234,24 @@ gpupool_result gpupool_import_close(gpupool_imported *imported) {
 }
 
 /* == SHAPE ====================================================================================
-   cudaMalloc's own shape, on default arenas. uses: LIFE and above */
+   Functions with the signatures and promises of cudaMalloc, cudaFree and their Async forms, on
+   default arenas. A pointer of no arena goes on to CUDA. uses: LIFE and above
 
+       pointer in a default arena            gpupool frees the block
+       pointer in another arena              cudaErrorInvalidValue: gpupool_free is for it
+       pointer in no arena                   CUDA's own cudaFree or cudaFreeAsync
+
+   U1  gpupool_cudaMalloc and gpupool_cudaFree work for the stream ALL: any stream may use the block
+       at once, and others get its memory once all work queued before the free is done
+   U2  no address in an arena's memory reaches CUDA's own free: at a chunk's start CUDA would take
+       the address for the chunk, and free all of it. CUSTOM: no address of a live block does
+   U3  cudaErrorMemoryAllocation and cudaErrorInvalidValue are also CUDA's last error, as after
+       CUDA's own functions
+
+   Locks: none on entry. To find an owner, the process's lock and one arena's lock are taken, one
+   after the other. */
+
+/* The CUDA error for a result. Of E_CUDA: the error that the failed CUDA call returned. */
 static cudaError_t gpi_shape_error(gpupool_result result) {
     switch (result) {
     case GPUPOOL_OK: return cudaSuccess;
@@ -14261,14 +14277,16 @@ static cudaError_t gpi_shape_error(gpupool_result result) {
     }
 }
 
-/* Programs ask for CUDA's last error after a call of this shape, too. Only a call of the runtime
-   that fails can set it. This one is meant to: on the arena's device, or the current one if there
-   is no arena, and in the capture mode in which it ends no capture. */
+/* Makes the error CUDA's last error (U3), and returns it. Only a runtime call that fails can set
+   the last error, so this function makes one fail on purpose: cudaMalloc of SIZE_MAX bytes is out
+   of memory, and cudaMalloc with a NULL argument is invalid. Other errors are only returned. */
 static cudaError_t gpi_shape_fail(gpupool_arena *arena, cudaError_t error) {
     enum cudaStreamCaptureMode mode = cudaStreamCaptureModeRelaxed;
     gpi_visit visit;
     void *none = NULL;
     if (error != cudaErrorMemoryAllocation && error != cudaErrorInvalidValue) return error;
+    /* The failing call runs in the arena's context, so that it creates none on another device, and
+       in relaxed mode, so that it ends no capture. */
     if (arena && gpi_driver_enter(&arena->chunks.driver, &visit) != GPUPOOL_OK) return error;
     if (!arena && cudaThreadExchangeStreamCaptureMode(&mode) != cudaSuccess) return error;
     cudaMalloc(error == cudaErrorMemoryAllocation ? &none : NULL, SIZE_MAX);
@@ -14277,8 +14295,9 @@ static cudaError_t gpi_shape_fail(gpupool_arena *arena, cudaError_t error) {
     return error;
 }
 
-/* Whether the unit is of this arena's memory; `live`: whether a live block begins there. The
-   process's lock is held, and open meanwhile: the arena stays, whoever ends it. */
+/* Whether a unit is in this arena's memory. In a CUSTOM arena only the start of a live block
+   counts: its chunk_free may call gpupool_cudaFree for the chunk itself. The process's lock is
+   held, and open while the arena's is held; `visitors` keeps the arena meanwhile. */
 static int gpi_shape_has(gpupool_arena *arena, uint64_t unit) {
     int found;
     if (arena->forks != gpi_process.forks) return 0;
@@ -14290,20 +14309,21 @@ static int gpi_shape_has(gpupool_arena *arena, uint64_t unit) {
     else
         found = gpi_chunk_owns(&arena->chunks, unit);
     gpi_host_unlock(&arena->lock);
-    /* after a reset the address may be that of memory which CUDA has given somebody since */
+    /* after a reset, CUDA may have given the address to somebody else */
     if (found) found = !gpi_life_was_reset(arena);
     gpi_host_lock(&gpi_process.lock);
     arena->visitors--;
     return found;
 }
 
-/* The default arena that this address is of; NULL: none. */
+/* The default arena that an address belongs to; NULL: none. No lock is held. */
 static gpupool_arena *gpi_shape_default_owner(const void *block) {
     uint64_t unit = (uint64_t)(uintptr_t)block / GPUPOOL_UNIT_BYTES;
     gpupool_arena *owner = NULL;
     int device;
     gpi_host_lock(&gpi_process.lock);
     for (device = 0; device < GPI_DEVICES_MAX && !owner; device++) {
+        /* gpi_shape_has opens the lock, so the pointer is read again for each device */
         gpupool_arena *arena = gpi_process.default_arenas[device];
         if (arena && gpi_shape_has(arena, unit)) owner = arena;
     }
@@ -14311,7 +14331,8 @@ static gpupool_arena *gpi_shape_default_owner(const void *block) {
     return owner;
 }
 
-/* The arena, default or not, whose memory an address is in; NULL: none's. */
+/* The arena, default or not, that an address belongs to; NULL: none. No lock is held. The list can
+   be walked although gpi_shape_has opens the lock: an arena with visitors stays in the list. */
 static gpupool_arena *gpi_shape_any_owner(const void *memory) {
     uint64_t unit = (uint64_t)(uintptr_t)memory / GPUPOOL_UNIT_BYTES;
     gpupool_arena *arena, *owner = NULL;
@@ -14322,8 +14343,8 @@ static gpupool_arena *gpi_shape_any_owner(const void *memory) {
     return owner;
 }
 
-/* Of an arena that is no default one: at a chunk's start CUDA would take the address for the chunk,
-   and free that. A chunk_free may free its chunk, in which no block is live then. */
+/* Whether an address that is in no default arena is in another arena; then E_NOT_OURS is the
+   thread's result. Keeps U2. */
 static int gpi_shape_is_of_another(const void *block) {
     if (!gpi_shape_any_owner(block)) return 0;
     gpi_host_fail(GPUPOOL_E_NOT_OURS, "gpupool_cudaFree: %p is of an arena that is no default "
@@ -14331,8 +14352,8 @@ static int gpi_shape_is_of_another(const void *block) {
     return 1;
 }
 
-/* The default arena of the stream's device, which CUDA takes too, whichever is current: that may
-   have none, nor a context, or one that is ended meanwhile. */
+/* The default arena of the stream's device, which may not be the current one: cudaMallocAsync, too,
+   allocates on the stream's device. NULL, with a failure: there is none and none can be made. */
 static gpupool_arena *gpi_shape_arena_of(cudaStream_t stream) {
     int device = GPUPOOL_DEVICE_CURRENT;
     gpupool_arena *arena = NULL;
@@ -14343,13 +14364,18 @@ static gpupool_arena *gpi_shape_arena_of(cudaStream_t stream) {
         return gpupool_get_default_arena(device);
     if (gpi_host_may_open("gpupool_cudaMallocAsync") != GPUPOOL_OK) return NULL;
     if (gpi_driver_name_device(&device) == GPUPOOL_OK) arena = gpi_life_enter_default(device);
+    /* To ask for the stream's context takes a driver table. The current device may have no default
+       arena, and no context: then a bare table is filled for the question. */
     driver = arena ? &arena->chunks.driver : gpi_driver_ask(&own);
     context = gpi_driver_foreign(driver, stream);
     if (context) device = gpi_driver_device_of(driver, context);
+    /* the visit has kept the arena, and with it the table, from ending */
     if (arena) gpi_life_leave_default(arena);
     return gpupool_get_default_arena(device);
 }
 
+/* Allocates in cudaMalloc's shape, for both forms. 0 bytes are a NULL pointer and no error, as with
+   CUDA. Waits as gpupool_alloc does. */
 static cudaError_t gpi_shape_alloc(void **pointer, size_t bytes, const gpi_caller *call) {
     gpupool_arena *arena;
     gpi_request request;
@@ -14367,27 +14393,32 @@ static cudaError_t gpi_shape_alloc(void **pointer, size_t bytes, const gpi_calle
     if (*pointer) return cudaSuccess;
     error = gpi_shape_error(gpi_thread.result);
     if (arena && gpi_thread.result == GPUPOOL_E_ARGUMENT)
-        error = cudaErrorMemoryAllocation; /* more than any device has: for CUDA no mistake */
+        error = cudaErrorMemoryAllocation; /* more than 2^48 bytes: CUDA calls this no mistake */
     return gpi_shape_fail(arena, error);
 }
 
-static gpi_caller gpi_shape_all_streams(void) { /* by all streams */
+/* A call on behalf of the stream ALL. */
+static gpi_caller gpi_shape_all_streams(void) {
     gpi_caller call;
     call.stream = cudaStreamLegacy;
     call.key = GPI_KEY_ANY;
     return call;
 }
 
+/* A block of finished memory, which any stream may use at once. */
 cudaError_t gpupool_cudaMalloc(void **pointer, size_t bytes) {
     gpi_caller call = gpi_shape_all_streams();
     return gpi_shape_alloc(pointer, bytes, &call);
 }
 
+/* A block for work of this stream. */
 cudaError_t gpupool_cudaMallocAsync(void **pointer, size_t bytes, cudaStream_t stream) {
     gpi_caller call = gpi_arena_call(stream);
     return gpi_shape_alloc(pointer, bytes, &call);
 }
 
+/* Frees after all earlier work of all streams, without a wait. NULL goes on to CUDA, since programs
+   call cudaFree(NULL) to create the context. */
 cudaError_t gpupool_cudaFree(void *block) {
     gpi_caller call = gpi_shape_all_streams();
     gpupool_arena *arena = block ? gpi_shape_default_owner(block) : NULL;
@@ -14397,6 +14428,7 @@ cudaError_t gpupool_cudaFree(void *block) {
     return gpi_shape_fail(arena, gpi_shape_error(gpi_hand_free(arena, block, &call)));
 }
 
+/* Frees in stream order. A stream of 0 is the legacy stream here, however this file is compiled. */
 cudaError_t gpupool_cudaFreeAsync(void *block, cudaStream_t stream) {
     gpupool_arena *arena = block ? gpi_shape_default_owner(block) : NULL;
     if (!block) return cudaSuccess;
