@@ -14439,8 +14439,28 @@ cudaError_t gpupool_cudaFreeAsync(void *block, cudaStream_t stream) {
 }
 
 /* == FIGURES ==================================================================================
-   Limits, figures, the check: what a caller asks. uses: SHAPE and above */
+   What a program asks of an arena or tells it apart from blocks: trim, waits, the description of a
+   block, limits, what could be had, statistics, the check. uses: SHAPE and above
 
+   Three kinds of functions, by the locks that they take:
+
+       give memory back, wait    trim, lower_limit, wait_stream, wait_all: `growing` and the lock
+       ask a dry run             would_fit: `growing`, for a copy of all runs
+       only look                 get_limit, get_stats, get_available, phases: the lock, after each
+                                 stream's lock in gpi_arena_fold
+
+   F1  a question changes nothing: no cache is emptied, no clock passes, to answer it
+   F2  while the host waits for the device no lock is held; what the wait needs is pinned
+       (mark.pins) or referred to (stream.refs)
+   F3  a limit that is lowered is in force before memory is given back, so that no other thread
+       grows past it meanwhile; if giving back fails, the earlier limit is in force again
+
+   Read first: gpupool_trim, gpupool_wait_stream, gpi_figures_new_limit, gpi_figures_available,
+   gpi_figures_read */
+
+/* Gives idle chunks back to the driver. First finds out what is finished: empties caches, asks
+   after events, records an event over all streams. Both locks are taken, and opened around CUDA
+   calls. */
 gpupool_result gpupool_trim(gpupool_arena *arena, size_t keep_bytes, size_t *released_bytes) {
     gpi_visit visit;
     uint64_t before;
@@ -14454,14 +14474,15 @@ gpupool_result gpupool_trim(gpupool_arena *arena, size_t keep_bytes, size_t *rel
     if (released_bytes) *released_bytes = (size_t)(before - arena->ledger.reserved.now);
     gpi_arena_trace_number(arena, 't', keep_bytes);
     gpi_arena_leave(arena, &visit);
+    /* less is reserved now: the program may have to hear that a soft limit is met again */
     if (GPI_READ(&arena->is_untold)) gpi_tag_tell(arena);
     return result == GPUPOOL_OK ? gpi_host_ok() : result;
 }
 
 /* -- waits for frees -- */
 
-/* What a stream has cached goes into its list. The arena's lock is held, and opened for a
-   moment. */
+/* Empties the stream's cache into its free list, so that the stream's position covers the cached
+   blocks. The arena's lock is held, and opened for a moment, since the cache's lock comes first. */
 static void gpi_figures_drain(gpupool_arena *arena, gpi_stream *owner) {
     gpi_host_unlock(&arena->lock);
     gpi_host_lock(&owner->cache.lock);
@@ -14470,12 +14491,13 @@ static void gpi_figures_drain(gpupool_arena *arena, gpi_stream *owner) {
     gpi_host_unlock(&owner->cache.lock);
 }
 
-/* Waits for a mark of the stream, or, where none can be had, for the device. Both locks are held,
-   and open meanwhile. */
+/* Waits on the host for the oldest mark of the stream that has not passed, or for the device if
+   there is none. Both locks are held, and open during the wait. */
 static gpupool_result gpi_figures_wait_once(gpupool_arena *arena, gpi_stream *owner) {
     gpi_mark *mark = gpi_clock_mark(&arena->clocks, owner, 0);
     uint64_t at = mark ? mark->at : 0;
     gpupool_result result;
+    /* pinned: no other thread records the event anew during the wait */
     if (mark) mark->pins++;
     gpi_arena_unlock(arena);
     gpi_host_mutex_unlock(&arena->growing);
@@ -14486,6 +14508,9 @@ static gpupool_result gpi_figures_wait_once(gpupool_arena *arena, gpi_stream *ow
     return result;
 }
 
+/* Waits until the stream's clock has passed all frees of the stream before this call. Frees of
+   other threads during the wait do not prolong it. A stream that the arena does not know has freed
+   nothing. E_CAPTURING in a scope or while the stream captures. */
 gpupool_result gpupool_wait_stream(gpupool_arena *arena, cudaStream_t stream) {
     gpi_caller call = gpi_arena_call(stream);
     gpi_stream *owner;
@@ -14493,6 +14518,7 @@ gpupool_result gpupool_wait_stream(gpupool_arena *arena, cudaStream_t stream) {
     uint64_t at;
     gpupool_result result = gpi_arena_begin(arena, "gpupool_wait_stream");
     if (result == GPUPOOL_OK) result = gpi_arena_outlived(arena, "gpupool_wait_stream");
+    /* the handle may be a new stream's by now: gpi_hand_identify asks CUDA */
     if (result == GPUPOOL_OK && gpi_clock_find(&arena->clocks, call.key))
         result = gpi_hand_identify(arena, &call);
     if (result == GPUPOOL_OK) result = gpi_arena_enter(arena, "gpupool_wait_stream", &visit);
@@ -14502,13 +14528,15 @@ gpupool_result gpupool_wait_stream(gpupool_arena *arena, cudaStream_t stream) {
     if (owner) gpi_figures_drain(arena, owner);
     at = owner ? owner->clock.issued : 0;
     if (owner && owner->capture) result = GPUPOOL_E_CAPTURING;
+    /* Two rounds if an earlier mark was in flight: one for that mark, one for a mark behind
+       `at`. */
     while (owner && result == GPUPOOL_OK && at > gpi_clock_done(&arena->clocks, owner)) {
         result = gpi_clock_record(&arena->clocks, owner, call.stream);
         if (result == GPUPOOL_OK) result = gpi_figures_wait_once(arena, owner);
     }
     if (owner) owner->refs--;
-    if (owner) gpi_arena_poll_stream(arena, owner);
-    gpi_arena_ask_waiting(arena);
+    if (owner) gpi_arena_poll_stream(arena, owner); /* what has passed goes to list ANY */
+    gpi_arena_ask_waiting(arena); /* and blocks that waited for this stream become free */
     gpi_arena_leave(arena, &visit);
     if (result == GPUPOOL_E_CAPTURING)
         return gpi_host_fail(result, "gpupool_wait_stream: the stream captures, and what it has "
@@ -14516,6 +14544,9 @@ gpupool_result gpupool_wait_stream(gpupool_arena *arena, cudaStream_t stream) {
     return result == GPUPOOL_OK ? gpi_host_ok() : result;
 }
 
+/* Waits for the device, which covers retired streams, host functions and threads that have ended.
+   The caches are emptied first, so that the wait covers their blocks. Graphs keep what they
+   have. */
 gpupool_result gpupool_wait_all(gpupool_arena *arena) {
     gpi_visit visit;
     gpupool_result result = gpi_arena_enter(arena, "gpupool_wait_all", &visit);
@@ -14533,13 +14564,16 @@ gpupool_result gpupool_wait_all(gpupool_arena *arena) {
 
 /* -- a block -- */
 
-/* As the program knows the stream with a key; NULL: all streams, or not known. */
+/* The stream handle for a key, as the program knows it. NULL: all streams, or not known. Odd keys
+   are default streams: see gpi_clock_key. */
 static cudaStream_t gpi_figures_stream(uint64_t key) {
     if (key == 0 || key == GPI_KEY_ANY) return NULL;
     if (key == GPI_KEY_LEGACY) return cudaStreamLegacy;
     return key & 1 ? cudaStreamPerThread : (cudaStream_t)(uintptr_t)key;
 }
 
+/* Fills *block from the run of a live block. The lock is held, and the cache's if a cache has the
+   block. */
 static void gpi_figures_describe(gpupool_arena *arena, const gpi_run *run, gpupool_block *block) {
     memset(block, 0, sizeof *block);
     block->arena = arena;
@@ -14551,13 +14585,15 @@ static void gpi_figures_describe(gpupool_arena *arena, const gpi_run *run, gpupo
     block->requested_bytes = block->block_bytes = (size_t)gpi_arena_asked(run);
     block->stream = gpi_figures_stream(run->by.stream);
 #if GPUPOOL_SITES
+    /* a request without a file has a site with the empty string */
     block->file = *run->site->file ? run->site->file : NULL;
     block->line = run->site->line;
 #endif
     block->tag = (int)gpi_tree_tag(run);
 }
 
-/* Where the block around an address begins, which an arena has; or the address itself. */
+/* The start of the block that an address lies in; the address itself if no block is there. Takes
+   the lock. */
 static const void *gpi_figures_block_start(gpupool_arena *arena, const void *memory) {
     uint64_t unit = (uint64_t)(uintptr_t)memory / GPUPOOL_UNIT_BYTES;
     const gpi_run *run = NULL;
@@ -14568,6 +14604,8 @@ static const void *gpi_figures_block_start(gpupool_arena *arena, const void *mem
     return memory;
 }
 
+/* Finds the block at or around an address. Without an arena, looks in all arenas, which asks CUDA
+   whether their devices were reset. Takes the lock, and the cache's if a cache has the block. */
 gpupool_result gpupool_get_block(gpupool_arena *arena, const void *memory, gpupool_block *block) {
     const char *call = "gpupool_get_block";
     gpupool_result result;
@@ -14583,6 +14621,7 @@ gpupool_result gpupool_get_block(gpupool_arena *arena, const void *memory, gpupo
     if (result != GPUPOOL_OK) return result;
     run = gpi_block_enter(arena, call, memory, &cache);
     if (!run && gpi_thread.result == GPUPOOL_E_INSIDE) {
+        /* E_INSIDE and its text stay the answer; the second search is for the description */
         struct gpi_thread why = gpi_thread;
         run = gpi_block_enter(arena, call, gpi_figures_block_start(arena, memory), &cache);
         gpi_thread = why;
@@ -14595,6 +14634,7 @@ gpupool_result gpupool_get_block(gpupool_arena *arena, const void *memory, gpupo
 
 /* -- limits -- */
 
+/* Reads the reserved bytes under the lock. */
 static uint64_t gpi_figures_reserved(gpupool_arena *arena) {
     uint64_t bytes;
     gpi_host_lock(&arena->lock);
@@ -14603,17 +14643,21 @@ static uint64_t gpi_figures_reserved(gpupool_arena *arena) {
     return bytes;
 }
 
-/* A limit that leaves all that is reserved where it is. 0: it does not. The lock is held; of one
-   that is lower than before `growing` too, or memory would come that was asked for under the old
-   one. */
+/* Sets a limit that leaves all reserved memory in place. Returns 0, with nothing changed, if more
+   is reserved. The lock is held. For a limit below the present one `growing` is held as well:
+   otherwise a growth that was measured by the old limit could end after this call, and exceed the
+   new one. */
 static int gpi_figures_set_limit(gpupool_arena *arena, uint64_t bytes) {
     if (arena->ledger.reserved.now > bytes) return 0;
     gpi_arena_trace_number(arena, 'l', bytes == UINT64_MAX ? 0 : bytes);
     arena->ledger.limit_bytes = bytes;
-    arena->ledger.over_bytes = arena->ledger.reserved.now;
+    arena->ledger.over_bytes = arena->ledger.reserved.now; /* see L1: what may stay above it */
     return 1;
 }
 
+/* Sets a limit below what is reserved, and gives idle chunks back until it is met, or nothing more
+   is idle. Takes both locks, and opens them around CUDA calls. If a CUDA call fails the earlier
+   limit is in force again. */
 static gpupool_result gpi_figures_lower_limit(gpupool_arena *arena, uint64_t bytes) {
     uint64_t before;
     gpi_visit visit;
@@ -14623,9 +14667,11 @@ static gpupool_result gpi_figures_lower_limit(gpupool_arena *arena, uint64_t byt
     gpi_arena_trace_number(arena, 'l', bytes);
     arena->ledger.limit_bytes = bytes;
     arena->ledger.over_bytes = arena->ledger.reserved.now;
+    /* the limit is set first: F3 */
     gpi_arena_settle(arena);
     result = gpi_stitch_trim_below(&arena->stitches, bytes);
-    if (result != GPUPOOL_OK && arena->ledger.limit_bytes == bytes) { /* no other was set since */
+    /* the lock was open: another thread's limit, set meanwhile, stays */
+    if (result != GPUPOOL_OK && arena->ledger.limit_bytes == bytes) {
         gpi_arena_trace_number(arena, 'l', before == UINT64_MAX ? 0 : before);
         arena->ledger.limit_bytes = before;
         arena->ledger.over_bytes = arena->ledger.reserved.now;
@@ -14634,6 +14680,9 @@ static gpupool_result gpi_figures_lower_limit(gpupool_arena *arena, uint64_t byt
     return result;
 }
 
+/* Sets a limit in the cheapest way that serves: under the lock, if it is no lower than the present
+   one; under `growing` as well, if what is reserved fits; else by giving memory back. Only the last
+   way makes CUDA calls. No lock is held. */
 static gpupool_result gpi_figures_new_limit(gpupool_arena *arena, uint64_t bytes) {
     gpupool_result result = GPUPOOL_OK;
     int is_set;
@@ -14651,12 +14700,16 @@ static gpupool_result gpi_figures_new_limit(gpupool_arena *arena, uint64_t bytes
     return result == GPUPOOL_OK ? gpi_host_ok() : result;
 }
 
+/* Sets the limit in bytes; inside the arena, UINT64_MAX stands for no limit. E_CUDA after a
+   reset. */
 gpupool_result gpupool_set_limit(gpupool_arena *arena, size_t bytes) {
     gpupool_result result = gpi_arena_begin(arena, "gpupool_set_limit");
     if (result == GPUPOOL_OK) result = gpi_arena_outlived(arena, "gpupool_set_limit");
     return result == GPUPOOL_OK ? gpi_figures_new_limit(arena, bytes ? bytes : UINT64_MAX) : result;
 }
 
+/* Sets the limit by a text. Asks CUDA for the device's memory first, since the text may name a
+   share of that. */
 gpupool_result gpupool_set_limit_text(gpupool_arena *arena, const char *text) {
     const gpi_driver *driver = arena ? &arena->chunks.driver : NULL;
     size_t free_bytes = 0, total_bytes = 0;
@@ -14679,6 +14732,7 @@ gpupool_result gpupool_set_limit_text(gpupool_arena *arena, const char *text) {
     return result == GPUPOOL_OK ? gpi_figures_new_limit(arena, bytes) : result;
 }
 
+/* Takes no lock, and makes no CUDA call: allowed in host functions. */
 gpupool_result gpupool_get_limit(gpupool_arena *arena, size_t *out) {
     uint64_t bytes;
     gpupool_result result = gpi_arena_begin(arena, "gpupool_get_limit");
@@ -14692,23 +14746,28 @@ gpupool_result gpupool_get_limit(gpupool_arena *arena, size_t *out) {
 
 /* -- what could be had -- */
 
-/* The lock is held. */
+/* Bytes that could still be handed out: what growth could add, and what is free or pending now.
+   device_bytes: what the device and other arenas can spare. The lock is held. */
 static uint64_t gpi_figures_available(const gpupool_arena *arena, uint64_t device_bytes) {
     const gpi_chunks *chunks = &arena->chunks;
     uint64_t limit = arena->ledger.limit_bytes, reserved = arena->ledger.reserved.now;
     uint64_t idle = gpi_chunk_idle_bytes(chunks, &arena->tree), most;
-    /* BYPASS: chunks that CUDA has once not taken back, or not waited for at a graph's release.
-       What alignment left over of one that a block is in, or a graph keeps, goes to nobody. */
+    /* BYPASS: every block is a chunk, so free memory is only what CUDA has refused to take back,
+       and what still waits for work. The rest of a chunk that a block does not fill, and what
+       graphs keep, is available to nobody. */
     if (!gpi_chunk_is(chunks, GPI_FROM_POOL))
         return gpi_growth_room(chunks, gpi_ledger_room(&arena->ledger), device_bytes) + idle +
                arena->ledger.pending.now - gpi_verdict_kept_bytes(arena, 1);
-    /* an idle chunk may be given back for a larger one */
+    /* An idle chunk can be given back to make a larger one, so it counts as room for growth. In the
+       other chunks, everything is free that neither blocks nor graphs have. */
     most = gpi_growth_room(chunks, limit - gpi_ground_min(limit, reserved - idle),
                            device_bytes + idle);
     return most + gpi_chunk_busy_bytes(chunks, &arena->tree) - arena->ledger.granted.now -
            gpi_verdict_kept_bytes(arena, 0);
 }
 
+/* Adds up what this arena, the device and the process's other arenas can spare. Changes nothing,
+   and waits for no work. */
 gpupool_result gpupool_get_available(gpupool_arena *arena, size_t *bytes) {
     gpi_cached cached;
     size_t free_bytes = 0, total_bytes = 0;
@@ -14731,16 +14790,18 @@ gpupool_result gpupool_get_available(gpupool_arena *arena, size_t *bytes) {
     gpi_driver_leave(&visit);
     if (result != GPUPOOL_OK) return result;
     most = free_bytes + siblings.idle_bytes;
+    /* pinned memory is the host's; the device's figure says nothing about it */
     if (gpi_chunk_is(&arena->chunks, GPI_FROM_HOST)) most = UINT64_MAX / 2;
     gpi_arena_fold(arena, &cached);
     most = gpi_figures_available(arena, most);
     gpi_host_unlock(&arena->lock);
-    most -= gpi_ground_min(most, GPI_GUARD * GPUPOOL_UNIT_BYTES);
+    most -= gpi_ground_min(most, GPI_GUARD * GPUPOOL_UNIT_BYTES); /* one block's guard */
     *bytes = (size_t)gpi_ground_min(most, (uint64_t)1 << GPI_MOST_SHIFT);
     return gpi_host_ok();
 }
 
-/* The table run dry; both locks are held on entry, `growing` on return. */
+/* Runs the table of steps dry on a copy of all runs. Returns whether the request fits; else fills
+   the verdict. Both locks are held on entry, only `growing` on return. */
 static int gpi_figures_would_fit(gpupool_arena *arena, const gpi_request *request,
                                  const gpi_siblings *siblings, gpupool_verdict *verdict) {
     gpi_wish wish = {GPI_PENDING_MARKED, 0, NULL, 0};
@@ -14749,15 +14810,18 @@ static int gpi_figures_would_fit(gpupool_arena *arena, const gpi_request *reques
     int fits = 0;
     gpi_arena_unlock(arena);
     gpi_verdict_begin(arena, request, siblings, verdict, &scene);
+    /* what other arenas could give back counts as free on the device */
     scene.device_units = gpi_ground_min(scene.device_units, UINT64_MAX / GPUPOOL_UNIT_BYTES - lent);
     scene.device_units += lent;
     if (scene.units) fits = gpi_verdict_lacks(&scene, &wish) == 0;
-    else scene.units = (uint64_t)1 << GPI_MOST_SHIFT; /* gpupool_alloc takes no such size */
+    else scene.units = (uint64_t)1 << GPI_MOST_SHIFT; /* above gpupool_alloc's largest size */
     if (!fits) gpi_verdict_judge(verdict, &scene);
     gpi_verdict_end(&scene);
     return fits;
 }
 
+/* Holds `growing` throughout, so that no other thread changes what is reserved during the dry run.
+   Asks after events; see rule 9 for the waits. */
 gpupool_result gpupool_would_fit(gpupool_arena *arena, size_t bytes, gpupool_verdict *why) {
     gpupool_verdict verdict;
     gpi_siblings siblings;
@@ -14768,6 +14832,7 @@ gpupool_result gpupool_would_fit(gpupool_arena *arena, size_t bytes, gpupool_ver
     if (why) memset(why, 0, sizeof *why);
     if (result != GPUPOOL_OK) return result;
     if (!bytes) return gpi_host_fail(GPUPOOL_E_ARGUMENT, "gpupool_would_fit: bytes is 0");
+    /* before this arena's locks are taken: other arenas are asked one by one */
     gpi_sibling_count(arena, bytes, &siblings);
     result = gpi_arena_enter_awake(arena, "gpupool_would_fit", &visit);
     if (result != GPUPOOL_OK) return result;
@@ -14785,6 +14850,7 @@ gpupool_result gpupool_would_fit(gpupool_arena *arena, size_t bytes, gpupool_ver
                          verdict.sentence);
 }
 
+/* Reads the thread's own copy. Takes no lock. */
 gpupool_result gpupool_last_verdict(gpupool_verdict *verdict) {
     if (!verdict) return gpi_host_fail(GPUPOOL_E_ARGUMENT, "gpupool_last_verdict: verdict is NULL");
     *verdict = gpi_thread.verdict;
@@ -14793,7 +14859,9 @@ gpupool_result gpupool_last_verdict(gpupool_verdict *verdict) {
 
 /* -- statistics -- */
 
-/* The arena's whole life; what caches have counted is in the ledger. The lock is held. */
+/* Fills *stats with the figures since the arena was made. gpi_arena_fold comes first: the ledger
+   then has what caches have counted, and *cached the blocks that are free in caches, which the tree
+   counts as live. The lock is held. */
 static void gpi_figures_read(gpupool_arena *arena, const gpi_cached *cached,
                              gpupool_stats *stats) {
     const gpi_ledger *ledger = &arena->ledger;
@@ -14802,6 +14870,7 @@ static void gpi_figures_read(gpupool_arena *arena, const gpi_cached *cached,
     memset(stats, 0, sizeof *stats);
     stats->struct_bytes = sizeof *stats;
     gpi_ledger_read(ledger, stats);
+    /* without statistics the ledger counts no blocks */
     if (!GPUPOOL_STATS) stats->blocks.now = arena->tree.live_runs - cached->blocks;
     stats->allocs = arena->ledger.allocs;
     stats->frees = arena->ledger.frees;
@@ -14816,6 +14885,7 @@ static void gpi_figures_read(gpupool_arena *arena, const gpi_cached *cached,
     stats->fence_waits = arena->clocks.device_waits;
     stats->host_syncs = arena->clocks.host_waits;
     stats->limit_bytes = ledger->limit_bytes == UINT64_MAX ? 0 : ledger->limit_bytes;
+    /* from here on figures of this moment, which GPUPOOL_STATS 0 has, too */
     stats->largest_free_bytes = gpi_verdict_longest_run(arena);
     stats->largest_block_bytes = gpi_verdict_largest(arena);
     stats->stitched_bytes = arena->stitches.used_units * GPUPOOL_UNIT_BYTES;
@@ -14828,6 +14898,7 @@ static void gpi_figures_read(gpupool_arena *arena, const gpi_cached *cached,
 #if GPUPOOL_SITES
     stats->host_bytes += ledger->site_count * sizeof(gpi_site);
 #endif
+    /* a block that is free in a cache moves from the live orders to the free ones */
     for (order = 0; order < GPUPOOL_ORDERS; order++) {
         stats->live_by_order[order] = arena->tree.live_by_order[order];
         if (GPUPOOL_STATS) stats->live_by_order[order] -= cached->by_order[order];
@@ -14835,6 +14906,8 @@ static void gpi_figures_read(gpupool_arena *arena, const gpi_cached *cached,
     }
 }
 
+/* Takes each stream's lock and the arena's, one stream after the other. Allowed in host
+   functions. */
 gpupool_result gpupool_get_stats(gpupool_arena *arena, gpupool_stats *stats) {
     gpi_cached cached;
     gpupool_result result = gpi_arena_begin(arena, "gpupool_get_stats");
@@ -14846,11 +14919,13 @@ gpupool_result gpupool_get_stats(gpupool_arena *arena, gpupool_stats *stats) {
     return gpi_host_ok();
 }
 
-/* Growth goes by the most that was ever granted, whatever becomes of the counter's peak. */
+/* Keeps the peak of granted bytes before a call resets it: the size of a growth follows the most
+   that was ever live (gpi_ladder_target). The lock is held. */
 static void gpi_figures_keep_peak(gpupool_arena *arena) {
     arena->granted_most = gpi_ground_max(arena->granted_most, arena->ledger.granted.peak);
 }
 
+/* Sets each peak to the present value. Statistics only: growth goes on as before. */
 gpupool_result gpupool_reset_peaks(gpupool_arena *arena) {
     gpi_cached cached;
     gpupool_result result = gpi_arena_begin(arena, "gpupool_reset_peaks");
@@ -14862,11 +14937,13 @@ gpupool_result gpupool_reset_peaks(gpupool_arena *arena) {
     return gpi_host_ok();
 }
 
+/* E_UNSUPPORTED, for calls that need GPUPOOL_STATS 1. */
 static gpupool_result gpi_figures_no_statistics(const char *call) {
     return gpi_host_fail(GPUPOOL_E_UNSUPPORTED, "%s: this build keeps no statistics "
                          "(GPUPOOL_STATS is 0)", call);
 }
 
+/* Opens a phase: the ledger keeps the present figures, and subtracts them at the phase's end. */
 gpupool_result gpupool_begin_phase(gpupool_arena *arena) {
     gpupool_stats before;
     gpi_cached cached;
@@ -14874,7 +14951,7 @@ gpupool_result gpupool_begin_phase(gpupool_arena *arena) {
     gpupool_result result = gpi_arena_begin(arena, "gpupool_begin_phase");
     if (result != GPUPOOL_OK) return result;
     if (!GPUPOOL_STATS) return gpi_figures_no_statistics("gpupool_begin_phase");
-    scope = (gpi_scope *)gpi_host_zeroed(sizeof *scope);
+    scope = (gpi_scope *)gpi_host_zeroed(sizeof *scope); /* before the lock: malloc may take long */
     if (!scope) return gpi_host_no_memory();
     gpi_arena_fold(arena, &cached);
     gpi_figures_keep_peak(arena);
@@ -14884,6 +14961,8 @@ gpupool_result gpupool_begin_phase(gpupool_arena *arena) {
     return gpi_host_ok();
 }
 
+/* Ends the innermost phase, and fills *stats with the phase's own figures. E_ARGUMENT without a
+   phase. */
 gpupool_result gpupool_end_phase(gpupool_arena *arena, gpupool_stats *stats) {
     gpi_scope *scope = NULL;
     gpupool_stats inner;
@@ -14899,6 +14978,7 @@ gpupool_result gpupool_end_phase(gpupool_arena *arena, gpupool_stats *stats) {
         scope = gpi_ledger_pop(&arena->ledger, &inner);
     }
     gpi_host_unlock(&arena->lock);
+    /* another thread may have ended the phase: phases belong to the arena */
     if (!scope)
         return gpi_host_fail(GPUPOOL_E_ARGUMENT, "gpupool_end_phase: arena \"%s\" is in no phase: "
                              "each end needs a begin before it", arena->name);
@@ -14907,6 +14987,9 @@ gpupool_result gpupool_end_phase(gpupool_arena *arena, gpupool_stats *stats) {
     return gpi_host_ok();
 }
 
+/* Checks all invariants under all locks. Works on an arena that sleeps, and after a reset, since it
+   makes no CUDA call. E_CORRUPT names the first broken invariant, by its section's letter and
+   number. */
 gpupool_result gpupool_check(gpupool_arena *arena) {
     gpupool_result result;
     char letter = 0;
@@ -14914,6 +14997,7 @@ gpupool_result gpupool_check(gpupool_arena *arena) {
     gpi_host_begin();
     result = gpi_arena_exists(arena, "gpupool_check");
     if (result != GPUPOOL_OK) return result;
+    /* `growing`: no other thread has runs half moved */
     gpi_host_mutex_lock(&arena->growing);
     broken = gpi_arena_check_all(arena, &letter);
     gpi_host_mutex_unlock(&arena->growing);
