@@ -14865,7 +14865,7 @@ gpupool_result gpupool_last_verdict(gpupool_verdict *verdict) {
 static void gpi_figures_read(gpupool_arena *arena, const gpi_cached *cached,
                              gpupool_stats *stats) {
     const gpi_ledger *ledger = &arena->ledger;
-    const gpi_scope *scope;
+    const gpi_scope *phase;
     int order;
     memset(stats, 0, sizeof *stats);
     stats->struct_bytes = sizeof *stats;
@@ -14884,8 +14884,8 @@ static void gpi_figures_read(gpupool_arena *arena, const gpi_cached *cached,
     stats->stitches_reused = arena->stitches.reused;
     stats->fence_waits = arena->clocks.device_waits;
     stats->host_syncs = arena->clocks.host_waits;
-    stats->limit_bytes = ledger->limit_bytes == UINT64_MAX ? 0 : ledger->limit_bytes;
     /* from here on figures of this moment, which GPUPOOL_STATS 0 has, too */
+    stats->limit_bytes = ledger->limit_bytes == UINT64_MAX ? 0 : ledger->limit_bytes;
     stats->largest_free_bytes = gpi_verdict_longest_run(arena);
     stats->largest_block_bytes = gpi_verdict_largest(arena);
     stats->stitched_bytes = arena->stitches.used_units * GPUPOOL_UNIT_BYTES;
@@ -14894,7 +14894,7 @@ static void gpi_figures_read(gpupool_arena *arena, const gpi_cached *cached,
     stats->host_bytes = sizeof *arena + arena->tree.host_bytes + arena->chunks.host_bytes +
                         arena->stitches.host_bytes + gpi_clock_host_bytes(&arena->clocks) +
                         arena->captures * sizeof(gpupool_capture);
-    for (scope = ledger->scopes; scope; scope = scope->outer) stats->host_bytes += sizeof *scope;
+    for (phase = ledger->scopes; phase; phase = phase->outer) stats->host_bytes += sizeof *phase;
 #if GPUPOOL_SITES
     stats->host_bytes += ledger->site_count * sizeof(gpi_site);
 #endif
@@ -14947,16 +14947,16 @@ static gpupool_result gpi_figures_no_statistics(const char *call) {
 gpupool_result gpupool_begin_phase(gpupool_arena *arena) {
     gpupool_stats before;
     gpi_cached cached;
-    gpi_scope *scope;
+    gpi_scope *phase;
     gpupool_result result = gpi_arena_begin(arena, "gpupool_begin_phase");
     if (result != GPUPOOL_OK) return result;
     if (!GPUPOOL_STATS) return gpi_figures_no_statistics("gpupool_begin_phase");
-    scope = (gpi_scope *)gpi_host_zeroed(sizeof *scope); /* before the lock: malloc may take long */
-    if (!scope) return gpi_host_no_memory();
+    phase = (gpi_scope *)gpi_host_zeroed(sizeof *phase); /* before the lock: malloc may take long */
+    if (!phase) return gpi_host_no_memory();
     gpi_arena_fold(arena, &cached);
     gpi_figures_keep_peak(arena);
     gpi_figures_read(arena, &cached, &before);
-    gpi_ledger_push(&arena->ledger, scope, &before);
+    gpi_ledger_push(&arena->ledger, phase, &before);
     gpi_host_unlock(&arena->lock);
     return gpi_host_ok();
 }
@@ -14964,7 +14964,7 @@ gpupool_result gpupool_begin_phase(gpupool_arena *arena) {
 /* Ends the innermost phase, and fills *stats with the phase's own figures. E_ARGUMENT without a
    phase. */
 gpupool_result gpupool_end_phase(gpupool_arena *arena, gpupool_stats *stats) {
-    gpi_scope *scope = NULL;
+    gpi_scope *phase = NULL;
     gpupool_stats inner;
     gpi_cached cached;
     gpupool_result result = gpi_arena_begin(arena, "gpupool_end_phase");
@@ -14975,15 +14975,15 @@ gpupool_result gpupool_end_phase(gpupool_arena *arena, gpupool_stats *stats) {
     gpi_figures_keep_peak(arena);
     if (arena->ledger.scopes) {
         gpi_figures_read(arena, &cached, &inner);
-        scope = gpi_ledger_pop(&arena->ledger, &inner);
+        phase = gpi_ledger_pop(&arena->ledger, &inner);
     }
     gpi_host_unlock(&arena->lock);
     /* another thread may have ended the phase: phases belong to the arena */
-    if (!scope)
+    if (!phase)
         return gpi_host_fail(GPUPOOL_E_ARGUMENT, "gpupool_end_phase: arena \"%s\" is in no phase: "
                              "each end needs a begin before it", arena->name);
     if (stats) *stats = inner;
-    GPUPOOL_FREE(scope);
+    GPUPOOL_FREE(phase);
     return gpi_host_ok();
 }
 
