@@ -5909,43 +5909,52 @@ static int gpi_check_clocks(const gpi_clocks *clocks) {
 }
 
 /* == CHUNK ====================================================================================
-   Memory from the driver: how it is got, where it lies, how it is given back. uses: DRIVER, LEDGER,
-   TREE, CLOCK
+   Memory from the driver: how chunks are got, where they lie, and how they are given back. Every
+   source of memory is one row of a table of functions and flags. uses: DRIVER, LEDGER, TREE, CLOCK
 
-   A chunk is what one call of the driver gave: a cuMemCreate handle, a cudaMalloc, ... A MAPPED
-   chunk is mapped once, at its home, and stays there until it is given back to the driver. Homes
-   lie side by side, so a block may span several chunks; empty addresses are where chunks can still
-   go.
+   A chunk is the memory that one call of the driver gave: a cuMemCreate handle, a cudaMalloc, ... A
+   MAPPED chunk is mapped once, at its home, and stays there until it is given back. Homes lie side
+   by side, so a block may span several chunks. New chunks go to empty addresses.
 
        home addresses    | chunk | chunk |   chunk   | empty  | chunk | empty ...
 
-   The driver's price for mapped memory is per handle, not per byte: about 40 us up, 30 us down. So
-   a chunk is a share of all that is reserved: few chunks in a large arena, yet none so large that
-   one live block in it keeps much from being stitched (see STITCH).
+   The driver's price for mapped memory is per handle, not per byte: about 40 us to create and map,
+   30 us to unmap and release. So a chunk is a share of all that is reserved: there are few chunks in
+   a large arena, and none is so large that one live block in it keeps much memory from being
+   stitched (see STITCH).
 
-   H1  chunks do not overlap; the cells of a MAPPED chunk's granules, and no others, tell it as
-       owner
+   A chunk that the driver refuses to unmap or to release is stuck: it is in no list of memory, but
+   counts as reserved until gpi_chunk_retry succeeds.
+
+   H1  chunks do not overlap; the cells of a MAPPED chunk's granules name the chunk as owner, and no
+       other cells do
    H2  a home unit is in list EMPTY exactly if no chunk is there
-   H3  reserved is the sum of the chunks, with those that the driver has not taken back
-   H4  exports is the number of chunks that are exported */
+   H3  reserved is the sum of the chunks, stuck ones included
+   H4  exports is the number of chunks that are exported
+
+   Locks: functions that get or give back memory are called with `growing` and the arena's lock held,
+   and open the lock around driver calls. Both are open while a function of the program runs.
+
+   Read first: gpi_chunk_fill, gpi_chunk_unmake, gpi_chunk_give_back, gpi_chunk_retry, gpi_chunk_tell,
+   gpi_chunk_open_space */
 
 typedef struct gpi_chunk {
     struct gpi_chunk *prev, *next; /* by address in a MAPPED arena */
-    gpi_handle handle;             /* MAPPED */
-    void *memory;                  /* other sources: what the source gave */
-    uint64_t bytes;                /* and how much of it */
-    uint64_t unit, units;          /* the part that blocks are cut from */
+    gpi_handle handle;             /* MAPPED; 0 in other sources */
+    void *memory;                  /* other sources: the address that the source gave */
+    uint64_t bytes;                /* size that the source gave */
+    uint64_t unit, units;          /* the whole units in it, of which blocks are made */
     gpi_run *first;                /* other sources: the leftmost run */
-    gpi_run *stuck;                /* addresses that the driver has not unmapped, held: from their
-                                      start so many units */
-    uint64_t stuck_units;
-    uint64_t exports;              /* of the block that has all of it, by this descriptor */
-    int descriptor;
-    int is_away;                   /* asleep: it is not mapped, and has no handle, or an idle one */
-    int is_untold;                 /* the program was not told of it, or that it has gone */
+    gpi_run *stuck;                /* a taken run of addresses that the driver refused to unmap, */
+    uint64_t stuck_units;          /* and how many units from its start are mapped */
+    uint64_t exports;              /* exports of the block that has the whole chunk, not closed */
+    int descriptor;                /* the one that all these exports share; -1: none yet */
+    int is_away;                   /* asleep: not mapped, and without a handle or with an unused
+                                      one */
+    int is_untold;                 /* on_map was not called for it, or on_unmap was already */
     struct gpi_seam *seams;        /* MAPPED: the stitches over it */
 #if GPUPOOL_NVTX
-    void *heap;                    /* what a tool calls it; NULL: it is not told */
+    void *heap;                    /* the tool's name for it; NULL: no tool was told of it */
 #endif
 } gpi_chunk;
 
@@ -5955,46 +5964,50 @@ typedef struct gpi_chunks {
     gpi_ledger *ledger;            /* the arena's */
     gpi_clocks *clocks;            /* the arena's */
     gpupool_source source;         /* never AUTO */
-    const struct gpi_source *from; /* its row of the table */
-    uint64_t granule_units;
-    uint64_t chunk_bytes;          /* 0: by what is reserved already */
-    void *(*chunk_alloc)(size_t, int, void *);
+    const struct gpi_source *from; /* the source's row of gpi_sources */
+    uint64_t granule_units;        /* the driver's page, 2 MiB, in units */
+    uint64_t chunk_bytes;          /* config.chunk_bytes; 0: a share of what is reserved */
+    void *(*chunk_alloc)(size_t, int, void *);       /* CUSTOM: the program's */
     void (*chunk_free)(void *, size_t, int, void *);
-    gpupool_map_fn on_map, on_unmap;
-    uint64_t telling;              /* calls of these under way */
-    void *user;
+    gpupool_map_fn on_map, on_unmap;                 /* the program's, or NULL */
+    uint64_t telling;              /* calls of on_map and on_unmap that are running */
+    void *user;                    /* config.user, for these functions */
     gpi_mutex *growing;            /* the arena's: held on entry to all that makes or gives back */
     uint64_t exports;              /* chunks that are exported */
     uint64_t reservation, reservation_bytes; /* MAPPED: addresses for homes and stitches */
-    uint64_t base_unit, space_units;         /* the same in units */
+    uint64_t base_unit, space_units;         /* start and size of these, in units */
     uint64_t stitch_unit;          /* homes are below, stitches above; UINT64_MAX: no stitches */
-    gpi_run *home, *space;         /* MAPPED: the leftmost runs of both */
+    gpi_run *home, *space;         /* MAPPED: leftmost runs of home and of stitch addresses */
     gpi_chunk *first, *last;
-    gpi_chunk *stuck;              /* which the driver has not taken back */
-    uint64_t units, count;         /* of all, stuck ones too */
-    uint64_t gained, lost;
-    uint64_t host_bytes;
+    gpi_chunk *stuck;              /* chunks that the driver refused to take back, latest first */
+    uint64_t units, count;         /* of all chunks, stuck ones included */
+    uint64_t gained, lost;         /* chunks got and given back so far */
+    uint64_t host_bytes;           /* of all gpi_chunk structs */
 } gpi_chunks;
 
-/* -- sources: functions and flags; the functions of MAPPED are the driver's own, below -- */
+/* -- sources: functions and flags; MAPPED has functions of its own, further down -- */
 
 enum {
     GPI_FROM_DEVICE = 1,  /* the device's free memory bounds growth */
-    GPI_FROM_HERE = 2,    /* it is all the memory that there can be */
-    GPI_FROM_GRANULES = 4,/* the driver gives whole granules */
-    GPI_FROM_HOST = 8,    /* the host may use a block at once, so it takes finished memory only */
-    GPI_FROM_POOL = 16,   /* blocks share chunks */
-    GPI_FROM_STITCHES = 32,
-    GPI_FROM_UNALIGNED = 64, /* memory may begin anywhere */
-    GPI_FROM_TOLD = 128   /* a tool that watches accesses is told of its chunks */
+    GPI_FROM_HERE = 2,    /* the source has no memory but the device's own, so memory that one
+                             arena gives back is there for the next */
+    GPI_FROM_GRANULES = 4,/* the driver rounds requests up to whole granules */
+    GPI_FROM_HOST = 8,    /* the host may use a block at once, so blocks are finished memory only */
+    GPI_FROM_POOL = 16,   /* several blocks share a chunk */
+    GPI_FROM_STITCHES = 32, /* chunks can be mapped a second time */
+    GPI_FROM_UNALIGNED = 64, /* memory may begin at any byte */
+    GPI_FROM_TOLD = 128   /* GPUPOOL_NVTX tells tools of the chunks */
 };
 
+/* get: `bytes` of memory; E_OUT_OF_MEMORY if there is none. give: takes back what get has given.
+   Both run with no lock but `growing`, and may wait for the device. */
 typedef struct gpi_source {
     gpupool_result (*get)(const gpi_chunks *chunks, uint64_t bytes, void **memory);
     gpupool_result (*give)(const gpi_chunks *chunks, void *memory, uint64_t bytes);
     unsigned flags;
 } gpi_source;
 
+/* DEVICE and BYPASS: cudaMalloc's memory, by the driver's own call. */
 static gpupool_result gpi_chunk_get_device(const gpi_chunks *chunks, uint64_t bytes,
                                            void **memory) {
     CUdeviceptr address = 0;
@@ -6003,6 +6016,7 @@ static gpupool_result gpi_chunk_get_device(const gpi_chunks *chunks, uint64_t by
     return gpi_driver_told(&chunks->driver, "cuMemAlloc", error);
 }
 
+/* MANAGED: memory that moves between host and device. */
 static gpupool_result gpi_chunk_get_managed(const gpi_chunks *chunks, uint64_t bytes,
                                             void **memory) {
     CUdeviceptr address = 0;
@@ -6012,6 +6026,7 @@ static gpupool_result gpi_chunk_get_managed(const gpi_chunks *chunks, uint64_t b
     return gpi_driver_told(&chunks->driver, "cuMemAllocManaged", error);
 }
 
+/* DEVICE, MANAGED and BYPASS. cuMemFree waits for the device. */
 static gpupool_result gpi_chunk_give_device(const gpi_chunks *chunks, void *memory,
                                             uint64_t bytes) {
     (void)bytes;
@@ -6019,6 +6034,7 @@ static gpupool_result gpi_chunk_give_device(const gpi_chunks *chunks, void *memo
                            chunks->driver.memory_free((CUdeviceptr)(uintptr_t)memory));
 }
 
+/* PINNED: host memory that all devices' contexts can use (PORTABLE). */
 static gpupool_result gpi_chunk_get_pinned(const gpi_chunks *chunks, uint64_t bytes,
                                            void **memory) {
     return gpi_driver_told(&chunks->driver, "cuMemHostAlloc",
@@ -6026,12 +6042,14 @@ static gpupool_result gpi_chunk_get_pinned(const gpi_chunks *chunks, uint64_t by
                                                      CU_MEMHOSTALLOC_PORTABLE));
 }
 
+/* PINNED. cuMemFreeHost waits for the device. */
 static gpupool_result gpi_chunk_give_pinned(const gpi_chunks *chunks, void *memory,
                                             uint64_t bytes) {
     (void)bytes;
     return gpi_driver_told(&chunks->driver, "cuMemFreeHost", chunks->driver.host_free(memory));
 }
 
+/* CUSTOM: the program's chunk_alloc, which may leave another device current. */
 static gpupool_result gpi_chunk_get_custom(const gpi_chunks *chunks, uint64_t bytes,
                                            void **memory) {
     *memory = chunks->chunk_alloc((size_t)bytes, chunks->driver.device, chunks->user);
@@ -6040,6 +6058,7 @@ static gpupool_result gpi_chunk_get_custom(const gpi_chunks *chunks, uint64_t by
     return gpi_host_fail(GPUPOOL_E_OUT_OF_MEMORY, "chunk_alloc gave no memory");
 }
 
+/* CUSTOM: the program's chunk_free, which cannot fail. */
 static gpupool_result gpi_chunk_give_custom(const gpi_chunks *chunks, void *memory,
                                             uint64_t bytes) {
     chunks->chunk_free(memory, (size_t)bytes, chunks->driver.device, chunks->user);
@@ -6058,17 +6077,20 @@ static const gpi_source gpi_sources[] = { /* in the order of the enum */
      GPI_FROM_DEVICE | GPI_FROM_POOL | GPI_FROM_UNALIGNED},
     {gpi_chunk_get_device, gpi_chunk_give_device, GPI_FROM_DEVICE | GPI_FROM_TOLD}};
 
+/* Whether the source has a flag, of GPI_FROM_DEVICE and so on. */
 static int gpi_chunk_is(const gpi_chunks *chunks, unsigned flag) {
     return (chunks->from->flags & flag) != 0;
 }
 
+/* Whether chunks are mapped at homes, and can be stitched. */
 static int gpi_chunk_is_mapped(const gpi_chunks *chunks) {
     return chunks->source == GPUPOOL_SOURCE_MAPPED;
 }
 
 /* -- the check -- */
 
-/* All runs of all chunks, and of the addresses for stitches, for TREE's own check. */
+/* Checks the runs of all chunks, and of the addresses for stitches, and counts them in *tally.
+   Returns the number of a broken invariant of TREE, or 0. The lock is held. */
 static int gpi_chunk_check_runs(const gpi_chunks *chunks, const gpi_tree *tree, gpi_tally *tally) {
     const gpi_chunk *chunk;
     int broken = 0;
@@ -6086,8 +6108,10 @@ static int gpi_chunk_check_runs(const gpi_chunks *chunks, const gpi_tree *tree, 
                            tally);
 }
 
-/* Every granule under a run that is not empty has a chunk; then no empty one has, if sums agree.
-   A taken run may be empty: stuck, or addresses that another thread is about to map. */
+/* Checks H1 and H2 at home: each granule under a run that is not in list EMPTY has a chunk, and the
+   sizes of all EMPTY runs and all chunks add up to all home addresses, so no EMPTY granule has one.
+   A taken run may be without a chunk: its addresses are stuck, or another thread is about to map
+   them. Returns the number of the broken invariant, or 0. */
 static int gpi_chunk_check_home(const gpi_chunks *chunks, const gpi_tree *tree, uint64_t units) {
     uint64_t empty = 0, unit, entries = 0, page;
     const gpi_run *run;
@@ -6104,6 +6128,7 @@ static int gpi_chunk_check_home(const gpi_chunks *chunks, const gpi_tree *tree, 
         }
     }
     if (empty + units != chunks->stitch_unit - chunks->base_unit) return 2;
+    /* the other direction of H1: no cell outside of the chunks names an owner */
     for (page = 0; page < tree->cell_pages; page++)
         for (i = 0; tree->cells[page] && i < GPI_PAGE; i++)
             entries += page * GPI_PAGE + (uint64_t)i < tree->granules &&
@@ -6111,6 +6136,8 @@ static int gpi_chunk_check_home(const gpi_chunks *chunks, const gpi_tree *tree, 
     return entries * chunks->granule_units == units ? 0 : 1;
 }
 
+/* Checks H1 to H4; reserved_bytes is the ledger's figure. Returns the number of the first that is
+   broken, or 0. The lock is held. */
 static int gpi_chunk_check(const gpi_chunks *chunks, const gpi_tree *tree,
                            uint64_t reserved_bytes) {
     uint64_t bytes = 0, units = 0, count = 0, exports = 0, unit;
@@ -6127,6 +6154,7 @@ static int gpi_chunk_check(const gpi_chunks *chunks, const gpi_tree *tree,
     }
     if (before != chunks->last) return 1;
     if (exports != chunks->exports) return 4;
+    /* stuck chunks count as reserved, too */
     for (chunk = chunks->stuck; chunk; chunk = chunk->next, count++) bytes += chunk->bytes;
     if (count != chunks->count || bytes != chunks->units * GPUPOOL_UNIT_BYTES) return 3;
     if (bytes != reserved_bytes) return 3;
@@ -6135,7 +6163,8 @@ static int gpi_chunk_check(const gpi_chunks *chunks, const gpi_tree *tree,
 
 /* -- the list -- */
 
-/* Whether a unit is of this arena's memory or addresses. */
+/* Whether a unit lies in this arena's chunks; MAPPED: in its reserved addresses, whether or not
+   memory is mapped there. */
 static int gpi_chunk_owns(const gpi_chunks *chunks, uint64_t unit) {
     const gpi_chunk *chunk = chunks->first;
     if (gpi_chunk_is_mapped(chunks)) return unit - chunks->base_unit < chunks->space_units;
@@ -6143,6 +6172,7 @@ static int gpi_chunk_owns(const gpi_chunks *chunks, uint64_t unit) {
     return chunk != NULL;
 }
 
+/* Inserts a chunk into the list after `before`; NULL: at the front. */
 static void gpi_chunk_link(gpi_chunks *chunks, gpi_chunk *before, gpi_chunk *chunk) {
     chunk->prev = before;
     chunk->next = before ? before->next : chunks->first;
@@ -6152,6 +6182,7 @@ static void gpi_chunk_link(gpi_chunks *chunks, gpi_chunk *before, gpi_chunk *chu
     else chunks->first = chunk;
 }
 
+/* Takes a chunk out of the list. */
 static void gpi_chunk_unlink(gpi_chunks *chunks, gpi_chunk *chunk) {
     if (chunk->next) chunk->next->prev = chunk->prev;
     else chunks->last = chunk->prev;
@@ -6159,10 +6190,12 @@ static void gpi_chunk_unlink(gpi_chunks *chunks, gpi_chunk *chunk) {
     else chunks->first = chunk->next;
 }
 
+/* Tells the ledger how much is reserved. */
 static void gpi_chunk_account(const gpi_chunks *chunks) {
     gpi_ledger_set(&chunks->ledger->reserved, chunks->units * GPUPOOL_UNIT_BYTES);
 }
 
+/* Counts a chunk that the driver has given, linked or stuck. The lock is held. */
 static void gpi_chunk_gained(gpi_chunks *chunks, const gpi_chunk *chunk) {
     chunks->count++;
     chunks->gained++;
@@ -6171,8 +6204,9 @@ static void gpi_chunk_gained(gpi_chunks *chunks, const gpi_chunk *chunk) {
     gpi_chunk_account(chunks);
 }
 
+/* Counts a chunk as given back, and frees its struct. The lock is held. */
 static void gpi_chunk_lost(gpi_chunks *chunks, gpi_chunk *chunk) {
-    if (chunk->exports) { /* a reset has ended its block */
+    if (chunk->exports) { /* only after a reset, which has dropped the exported block */
         gpi_host_close(chunk->descriptor);
         chunks->exports--;
     }
@@ -6184,10 +6218,11 @@ static void gpi_chunk_lost(gpi_chunks *chunks, gpi_chunk *chunk) {
     GPUPOOL_FREE(chunk);
 }
 
-/* -- the program is told of what is mapped -- */
+/* -- on_map and on_unmap: the program is told of what is mapped -- */
 
-/* Calls the program's function, if there is one, with no lock held. Both locks are held on entry
-   and exit; what is told of is held, so that nobody else has it meanwhile. */
+/* Calls on_map or on_unmap, if the program has one, with no lock held. Both locks are held on entry
+   and on return. The caller has taken the memory that is told of, so that no thread gets or returns
+   it meanwhile. E_CALLBACK if the function returns nonzero. */
 static gpupool_result gpi_chunk_tell(gpi_chunks *chunks, gpupool_map_fn fn,
                                      const gpupool_mapping *mapping) {
     const void *outer = gpi_thread.telling;
@@ -6196,7 +6231,7 @@ static gpupool_result gpi_chunk_tell(gpi_chunks *chunks, gpupool_map_fn fn,
     chunks->telling++;
     gpi_host_unlock(chunks->lock);
     gpi_host_mutex_unlock(chunks->growing);
-    gpi_thread.telling = chunks;
+    gpi_thread.telling = chunks; /* a request by this thread must not wait for this call to end */
     said = fn(mapping, chunks->user);
     gpi_thread.telling = outer;
     gpi_driver_come_back(&chunks->driver);
@@ -6208,6 +6243,7 @@ static gpupool_result gpi_chunk_tell(gpi_chunks *chunks, gpupool_map_fn fn,
                          " bytes at %p", said, (uint64_t)mapping->bytes, mapping->memory);
 }
 
+/* The mapping of a whole chunk, as on_map and gpupool_walk_chunks show it. */
 static gpupool_mapping gpi_chunk_mapping(const gpi_chunks *chunks, const gpi_chunk *chunk) {
     gpupool_mapping mapping;
     memset(&mapping, 0, sizeof mapping);
@@ -6218,13 +6254,16 @@ static gpupool_mapping gpi_chunk_mapping(const gpi_chunks *chunks, const gpi_chu
     return mapping;
 }
 
+/* Calls on_unmap before a chunk goes, unless the program does not know the chunk. A nonzero result
+   changes nothing. */
 static void gpi_chunk_tell_going(gpi_chunks *chunks, const gpi_chunk *chunk) {
     gpupool_mapping mapping = gpi_chunk_mapping(chunks, chunk);
     if (chunk->is_untold) return;
-    gpi_chunk_tell(chunks, chunks->on_unmap, &mapping); /* what it says changes nothing */
+    gpi_chunk_tell(chunks, chunks->on_unmap, &mapping);
 }
 
-/* It has not gone after all. */
+/* Calls on_map for a chunk of which the program was told that it goes, and which the driver did not
+   take back. If the program refuses, the chunk stays in use, unknown to the program. */
 static void gpi_chunk_tell_again(gpi_chunks *chunks, gpi_chunk *chunk) {
     struct gpi_thread why = gpi_thread;
     gpupool_mapping mapping = gpi_chunk_mapping(chunks, chunk);
@@ -6235,8 +6274,9 @@ static void gpi_chunk_tell_again(gpi_chunks *chunks, gpi_chunk *chunk) {
 
 /* -- MAPPED chunks come and go -- */
 
-/* Releases what is stuck, the latest first: addresses are unmapped before the handles behind them
-   are released. What the driver does not take back stays stuck. */
+/* Unmaps and releases stuck chunks, the latest first, since addresses must be unmapped before the
+   handles behind them are released. Stops at the first refusal. Both locks are held, and the lock
+   is open around driver calls. */
 static gpupool_result gpi_chunk_retry(gpi_chunks *chunks, gpi_tree *tree) {
     gpupool_result result = GPUPOOL_OK;
     gpi_chunk *chunk;
@@ -6249,7 +6289,7 @@ static gpupool_result gpi_chunk_retry(gpi_chunks *chunks, gpi_tree *tree) {
         gpi_host_lock(chunks->lock);
         if (result != GPUPOOL_OK) break;
         if (run) gpi_tree_put(tree, run, GPI_LIST_EMPTY, 0);
-        chunk->stuck = NULL;
+        chunk->stuck = NULL; /* unmapped, even if the release fails */
         gpi_host_unlock(chunks->lock);
         result = gpi_driver_release(&chunks->driver, chunk->handle);
         gpi_host_lock(chunks->lock);
@@ -6260,20 +6300,24 @@ static gpupool_result gpi_chunk_retry(gpi_chunks *chunks, gpi_tree *tree) {
     return result;
 }
 
+/* Puts a chunk in front of the list of stuck ones. */
 static void gpi_chunk_stick(gpi_chunks *chunks, gpi_chunk *chunk) {
     chunk->next = chunks->stuck;
     chunks->stuck = chunk;
 }
 
-/* Takes back what a growth has made so far, newest first: mapped_units from the taken run's start
-   on are mapped. What the driver refuses is stuck, and counted. The lock is open. */
+/* Undoes a growth that failed half-way: the first mapped_units of the taken run are mapped, and
+   `made` are the chunks so far, newest first. The run becomes empty addresses again. What the
+   driver refuses becomes stuck, and counts as reserved. The lock is open on entry and held on
+   return. */
 static void gpi_chunk_unmake(gpi_chunks *chunks, gpi_tree *tree, gpi_run *taken,
                              uint64_t mapped_units, gpi_chunk *made) {
-    struct gpi_thread why = gpi_thread; /* of the failure, not of the undoing */
+    struct gpi_thread why = gpi_thread; /* the caller is to see the growth's failure */
     gpi_chunk *next, *stuck = NULL;
     int mapped = mapped_units &&
                  gpi_driver_unmap(&chunks->driver, taken->unit * GPUPOOL_UNIT_BYTES,
                                   mapped_units * GPUPOOL_UNIT_BYTES) != GPUPOOL_OK;
+    /* handles that are still mapped cannot be released, so all become stuck */
     for (; made; made = next) {
         next = made->next;
         if (!mapped && gpi_driver_release(&chunks->driver, made->handle) == GPUPOOL_OK) {
@@ -6284,12 +6328,14 @@ static void gpi_chunk_unmake(gpi_chunks *chunks, gpi_tree *tree, gpi_run *taken,
         stuck = made;
     }
     gpi_host_lock(chunks->lock);
+    /* `stuck` has the oldest first, so the newest ends in front, where gpi_chunk_retry begins */
     for (; stuck; stuck = next) {
         next = stuck->next;
         gpi_chunk_stick(chunks, stuck);
         gpi_chunk_gained(chunks, stuck);
     }
     if (mapped) {
+        /* one chunk of them all carries the addresses, and is tried first */
         chunks->stuck->stuck = taken;
         chunks->stuck->stuck_units = mapped_units;
     } else {
@@ -6298,8 +6344,9 @@ static void gpi_chunk_unmake(gpi_chunks *chunks, gpi_tree *tree, gpi_run *taken,
     gpi_thread = why;
 }
 
-/* One more chunk for the addresses from `unit` on; it is the first of the list now. The lock is
-   open. `mapped_units` grows by what is mapped. */
+/* Creates one chunk and maps it at `unit`. The chunk goes to the front of *list as soon as its
+   handle exists, so that gpi_chunk_unmake finds it if mapping fails. *mapped_units grows by what is
+   mapped. The lock is open, `growing` is held. */
 static gpupool_result gpi_chunk_make(const gpi_chunks *chunks, uint64_t unit, uint64_t units,
                                      gpi_chunk **list, uint64_t *mapped_units) {
     gpi_chunk *chunk = (gpi_chunk *)gpi_host_zeroed(sizeof *chunk);
@@ -6321,7 +6368,7 @@ static gpupool_result gpi_chunk_make(const gpi_chunks *chunks, uint64_t unit, ui
     return result;
 }
 
-/* The chunk whose home ends nearest before a run. */
+/* The chunk whose home ends nearest before a run: where new chunks go in the list. NULL: none. */
 static gpi_chunk *gpi_chunk_before(const gpi_tree *tree, const gpi_run *run) {
     void *owner = NULL;
     for (run = run->prev; run && !owner; run = run->prev)
@@ -6329,8 +6376,9 @@ static gpi_chunk *gpi_chunk_before(const gpi_tree *tree, const gpi_run *run) {
     return (gpi_chunk *)owner;
 }
 
-/* New chunks of about so many units under a taken empty run, which has cells: under all of it, or
-   if that fails, none, and the run is empty again. */
+/* Puts new chunks of about chunk_units each under a taken run of empty addresses, whose cells have
+   been prepared. On success chunks lie under all of the run, which stays taken; on failure the run
+   is empty addresses again. Both locks are held, and the lock is open around driver calls. */
 static gpupool_result gpi_chunk_fill(gpi_chunks *chunks, gpi_tree *tree, gpi_run *taken,
                                      uint64_t chunk_units) {
     uint64_t done = 0, mapped = 0, most = taken->units;
@@ -6339,11 +6387,12 @@ static gpupool_result gpi_chunk_fill(gpi_chunks *chunks, gpi_tree *tree, gpi_run
     gpi_host_unlock(chunks->lock);
     while (done < most && result == GPUPOOL_OK) {
         uint64_t units = gpi_ground_min(chunk_units, most - done);
-        if (most - done - units < chunk_units / 2) units = most - done; /* no small rest */
+        if (most - done - units < chunk_units / 2) units = most - done; /* no small last chunk */
         result = gpi_chunk_make(chunks, taken->unit + done, units, &made, &mapped);
         done += units;
     }
     if (result == GPUPOOL_OK)
+        /* once for the whole run: the driver's price for access is per call */
         result = gpi_driver_access(&chunks->driver, taken->unit * GPUPOOL_UNIT_BYTES,
                                    most * GPUPOOL_UNIT_BYTES);
     if (result != GPUPOOL_OK) {
@@ -6352,7 +6401,7 @@ static gpupool_result gpi_chunk_fill(gpi_chunks *chunks, gpi_tree *tree, gpi_run
     }
     gpi_host_lock(chunks->lock);
     before = gpi_chunk_before(tree, taken);
-    for (; made; made = next) { /* the last of them first */
+    for (; made; made = next) { /* the rightmost first, each directly after `before` */
         next = made->next;
         gpi_chunk_link(chunks, before, made);
         gpi_tree_own(tree, made->unit, made->units, made);
@@ -6361,8 +6410,10 @@ static gpupool_result gpi_chunk_fill(gpi_chunks *chunks, gpi_tree *tree, gpi_run
     return GPUPOOL_OK;
 }
 
-/* A chunk that is one taken run, and that no stitch is over, goes back to the driver. If it cannot
-   be unmapped it stays, finished; but where the program was told that it goes, it is stuck. */
+/* Gives a MAPPED chunk back to the driver. The chunk is one taken run, and no stitch is over it. If
+   it cannot be unmapped it becomes free memory in list ANY again. But if the program was told that
+   it goes, it becomes stuck, since nobody may get memory that the program believes gone. Both locks
+   are held, and the lock is open around driver calls. */
 static gpupool_result gpi_chunk_give_back(gpi_chunks *chunks, gpi_tree *tree, gpi_chunk *chunk,
                                           gpi_run *taken) {
     gpupool_result result;
@@ -6386,7 +6437,8 @@ static gpupool_result gpi_chunk_give_back(gpi_chunks *chunks, gpi_tree *tree, gp
     return gpi_chunk_retry(chunks, tree);
 }
 
-/* The chunks of a taken run are free memory; all but so many are unknown to the program. */
+/* Makes the chunks of a taken run free memory, when they cannot be given back for lack of host
+   memory. The program knows the first `announced` of them. */
 static void gpi_chunk_stay_untold(const gpi_chunks *chunks, gpi_tree *tree, gpi_run *taken,
                                   uint64_t announced) {
     uint64_t unit = taken->unit, end = unit + taken->units;
@@ -6399,8 +6451,9 @@ static void gpi_chunk_stay_untold(const gpi_chunks *chunks, gpi_tree *tree, gpi_
     gpi_tree_put(tree, taken, GPI_LIST_ANY, 0);
 }
 
-/* The chunks of a taken run go back to the driver; the program was told of so many that they have
-   appeared. */
+/* Gives all chunks of a taken run back to the driver. The program knows the first `announced` of
+   them, and is told that these go. Both locks are held, and opened around driver calls and
+   on_unmap. Keeps the thread's present failure. */
 static void gpi_chunk_give_all_back(gpi_chunks *chunks, gpi_tree *tree, gpi_run *taken,
                                     uint64_t announced) {
     struct gpi_thread why = gpi_thread;
@@ -6409,6 +6462,8 @@ static void gpi_chunk_give_all_back(gpi_chunks *chunks, gpi_tree *tree, gpi_run 
     for (; taken; taken = rest) {
         gpi_chunk *chunk = (gpi_chunk *)gpi_tree_owner(tree, taken->unit);
         uint64_t next = chunk->unit + chunk->units;
+        /* in each round: gpi_chunk_tell and the driver calls open the lock, and others use run
+           structs */
         if (next < end && !gpi_tree_prepare(tree, 2)) {
             gpi_chunk_stay_untold(chunks, tree, taken, announced); /* no host memory */
             break;
@@ -6421,7 +6476,8 @@ static void gpi_chunk_give_all_back(gpi_chunks *chunks, gpi_tree *tree, gpi_run 
     gpi_thread = why;
 }
 
-/* Tells the program of the new chunks of a taken run. If it refuses one, all go back. */
+/* Calls on_map for each new chunk of a taken run. If the program refuses one, all go back to the
+   driver, and the call fails with E_CALLBACK. Both locks are held, and open during on_map. */
 static gpupool_result gpi_chunk_announce(gpi_chunks *chunks, gpi_tree *tree, gpi_run *taken) {
     uint64_t unit = taken->unit, end = unit + taken->units, announced = 0;
     gpupool_result result = GPUPOOL_OK;
@@ -6436,15 +6492,17 @@ static gpupool_result gpi_chunk_announce(gpi_chunks *chunks, gpi_tree *tree, gpi
     return result;
 }
 
-/* A chunk that is one taken run goes back to its source. On failure it stays, finished. */
+/* Gives a chunk of another source than MAPPED back. The chunk is one taken run. On failure it
+   becomes free memory in list ANY again. Both locks are held, and the lock is open meanwhile. */
 static gpupool_result gpi_chunk_drop(gpi_chunks *chunks, gpi_tree *tree, gpi_chunk *chunk) {
     gpupool_result result = GPUPOOL_OK;
 #if GPUPOOL_NVTX
-    /* before: with its memory, the tool forgets the heap by itself */
+    /* before the memory goes: a tool forgets the heap by itself when its memory is freed */
     if (chunk->heap) gpi_driver_tell_chunk_gone(chunk->heap);
 #endif
     gpi_host_unlock(chunks->lock);
-    /* what nobody has waited for: cudaFree does, but for its own device only */
+    /* BYPASS: blocks go back while work may be queued. cuMemFree waits for its own device, but not
+       for peers. */
     if (!gpi_chunk_is(chunks, GPI_FROM_POOL) && chunks->driver.peer_count)
         result = gpi_clock_wait_device(chunks->clocks, &chunks->driver);
     if (result == GPUPOOL_OK) result = chunks->from->give(chunks, chunk->memory, chunk->bytes);
@@ -6463,9 +6521,9 @@ static gpupool_result gpi_chunk_drop(gpi_chunks *chunks, gpi_tree *tree, gpi_chu
     return GPUPOOL_OK;
 }
 
-/* -- idle chunks: no part of them is in use or pending -- */
+/* -- idle chunks: all their memory is free, and known to have finished (list ANY) -- */
 
-/* The run at a chunk's start. */
+/* The run that contains a chunk's first unit. At home that run may begin in the chunk before. */
 static const gpi_run *gpi_chunk_first_run(const gpi_chunks *chunks, const gpi_tree *tree,
                                           const gpi_chunk *chunk) {
     const gpi_run *run;
@@ -6474,12 +6532,15 @@ static const gpi_run *gpi_chunk_first_run(const gpi_chunks *chunks, const gpi_tr
     return run->unit > chunk->unit ? run->prev : run;
 }
 
+/* Whether one run of list ANY covers the chunk. Neighbours in list ANY join, so one run is enough
+   to look at; at the border of a slab they do not, and the chunk counts as not idle. */
 static int gpi_chunk_is_idle(const gpi_chunks *chunks, const gpi_tree *tree,
                              const gpi_chunk *chunk) {
     const gpi_run *run = gpi_chunk_first_run(chunks, tree, chunk);
     return run->list == GPI_LIST_ANY && run->unit + run->units >= chunk->unit + chunk->units;
 }
 
+/* The sum of all idle chunks. The lock is held. */
 static uint64_t gpi_chunk_idle_bytes(const gpi_chunks *chunks, const gpi_tree *tree) {
     const gpi_chunk *chunk = chunks->first;
     uint64_t bytes = 0;
@@ -6488,7 +6549,8 @@ static uint64_t gpi_chunk_idle_bytes(const gpi_chunks *chunks, const gpi_tree *t
     return bytes;
 }
 
-/* What blocks can be cut from in chunks that are not idle, whoever has it now. */
+/* The sum of the chunks that are not idle: all memory in them that is or could be blocks. The lock
+   is held. */
 static uint64_t gpi_chunk_busy_bytes(const gpi_chunks *chunks, const gpi_tree *tree) {
     const gpi_chunk *chunk = chunks->first;
     uint64_t units = 0;
@@ -6499,9 +6561,10 @@ static uint64_t gpi_chunk_busy_bytes(const gpi_chunks *chunks, const gpi_tree *t
 
 /* -- opening and closing -- */
 
-/* Addresses for homes, twice what the device has, and for stitches, all the rest: wide spaces cost
-   nothing, and rarely run out of long runs. Where the system grants less, half for each. The tree
-   was just opened. */
+/* Reserves addresses: for homes, twice the device's memory; for stitches, the rest of 1 TiB. Wide
+   ranges cost nothing, and rarely run out of long runs. If the system grants less, the request is
+   halved, down to twice the device's memory, and homes get at most half. The tree was just opened;
+   no lock is needed, since no other thread knows the arena. */
 static gpupool_result gpi_chunk_open_space(gpi_chunks *chunks, gpi_tree *tree) {
     gpi_driver *driver = &chunks->driver;
     uint64_t bytes = (uint64_t)1 << 40, home, granule = chunks->granule_units;
@@ -6521,6 +6584,7 @@ static gpupool_result gpi_chunk_open_space(gpi_chunks *chunks, gpi_tree *tree) {
     chunks->reservation_bytes = bytes;
     chunks->base_unit = address / GPUPOOL_UNIT_BYTES;
     chunks->space_units = bytes / GPUPOOL_UNIT_BYTES;
+    /* one granule more than twice the memory: the last is never used, see gpi_tree_from */
     home = gpi_ground_up(driver->total_bytes * 2 / GPUPOOL_UNIT_BYTES, granule) + granule;
     home = gpi_ground_min(home, chunks->space_units / 2);
     if (!gpi_tree_prepare(tree, 2) ||
@@ -6536,9 +6600,10 @@ static gpupool_result gpi_chunk_open_space(gpi_chunks *chunks, gpi_tree *tree) {
     return GPUPOOL_OK;
 }
 
-/* Gets, maps and gives back a granule, before there is any chunk: a device may say that it can, and
-   answer CUDA_ERROR_NOT_SUPPORTED. One without memory for it is no worse than any other that is
-   full; what it does not take back is kept, for the next trim. The lock is held. */
+/* Gets, maps and gives back one granule, before the arena has a chunk: a device may claim support
+   and then answer CUDA_ERROR_NOT_SUPPORTED. Out of memory counts as success, since any arena may be
+   full. If the driver does not take the granule back, it is kept for the next trim. The lock is
+   held. */
 static gpupool_result gpi_chunk_try_mapping(gpi_chunks *chunks, gpi_tree *tree) {
     uint64_t units = chunks->granule_units;
     gpupool_result result;
@@ -6550,25 +6615,28 @@ static gpupool_result gpi_chunk_try_mapping(gpi_chunks *chunks, gpi_tree *tree) 
     if (result == GPUPOOL_E_OUT_OF_MEMORY) return GPUPOOL_OK;
     if (result != GPUPOOL_OK) return result;
     if (gpi_chunk_give_back(chunks, tree, chunks->first, taken) == GPUPOOL_OK) {
-        chunks->gained = chunks->lost = 0; /* as if nothing had been */
+        /* the trial does not show in statistics */
+        chunks->gained = chunks->lost = 0;
         memset(&chunks->ledger->reserved, 0, sizeof chunks->ledger->reserved);
         tree->splits = tree->merges = 0;
     }
     return GPUPOOL_OK;
 }
 
-static void gpi_chunk_forget(gpi_chunks *chunks) { /* the host's side only */
+/* Frees the structs of all chunks, and closes descriptors. Makes no driver call. */
+static void gpi_chunk_forget(gpi_chunks *chunks) {
     gpi_chunk *chunk, *next;
     int i;
     for (i = 0; i < 2; i++)
         for (chunk = i ? chunks->stuck : chunks->first; chunk; chunk = next) {
             next = chunk->next;
-            if (chunk->exports) gpi_host_close(chunk->descriptor); /* after a reset */
+            if (chunk->exports) gpi_host_close(chunk->descriptor); /* only after a reset */
             GPUPOOL_FREE(chunk);
         }
 }
 
-/* Once nothing is reserved any more. On failure all is as it was. */
+/* Gives the addresses back, and the driver's memory for waits. No chunk is left. On failure nothing
+   has changed that a second call could not finish. */
 static gpupool_result gpi_chunk_close(gpi_chunks *chunks) {
     gpi_driver *driver = &chunks->driver;
     gpupool_result freed = gpi_driver_free_wait_memory(driver);
@@ -6581,9 +6649,10 @@ static gpupool_result gpi_chunk_close(gpi_chunks *chunks) {
     return freed;
 }
 
-/* A peer may use what is there, or may no longer: MAPPED memory chunk by chunk, all else by whole
-   devices, which keep their access. For one that is a peer already all is done again: a reset may
-   have undone it. */
+/* Gives a peer access to the chunks, or takes it away (flags of PROT_NONE). MAPPED: chunk by chunk.
+   Other sources: by whole devices, and access stays once it was given. A device that is a peer
+   already gets access once more, since a reset of it may have removed the access. Both locks are
+   held. */
 static gpupool_result gpi_chunk_set_peer(gpi_chunks *chunks, int device, CUmemAccess_flags flags) {
     gpi_driver *driver = &chunks->driver;
     gpupool_result result = GPUPOOL_OK;
