@@ -5919,8 +5919,8 @@ static int gpi_check_clocks(const gpi_clocks *clocks) {
        home addresses    | chunk | chunk |   chunk   | empty  | chunk | empty ...
 
    The driver's price for mapped memory is per handle, not per byte: about 40 us to create and map,
-   30 us to unmap and release. So a chunk is a share of all that is reserved: there are few chunks in
-   a large arena, and none is so large that one live block in it keeps much memory from being
+   30 us to unmap and release. So a chunk is a share of all that is reserved: there are few chunks
+   in a large arena, and none is so large that one live block in it keeps much memory from being
    stitched (see STITCH).
 
    A chunk that the driver refuses to unmap or to release is stuck: it is in no list of memory, but
@@ -5932,11 +5932,11 @@ static int gpi_check_clocks(const gpi_clocks *clocks) {
    H3  reserved is the sum of the chunks, stuck ones included
    H4  exports is the number of chunks that are exported
 
-   Locks: functions that get or give back memory are called with `growing` and the arena's lock held,
-   and open the lock around driver calls. Both are open while a function of the program runs.
+   Locks: functions that get or give back memory are called with `growing` and the arena's lock
+   held, and open the lock around driver calls. Both are open while on_map or on_unmap runs.
 
-   Read first: gpi_chunk_fill, gpi_chunk_unmake, gpi_chunk_give_back, gpi_chunk_retry, gpi_chunk_tell,
-   gpi_chunk_open_space */
+   Read first: gpi_chunk_fill, gpi_chunk_unmake, gpi_chunk_give_back, gpi_chunk_retry,
+   gpi_chunk_tell, gpi_chunk_open_space */
 
 typedef struct gpi_chunk {
     struct gpi_chunk *prev, *next; /* by address in a MAPPED arena */
@@ -5951,7 +5951,8 @@ typedef struct gpi_chunk {
     int descriptor;                /* the one that all these exports share; -1: none yet */
     int is_away;                   /* asleep: not mapped, and without a handle or with an unused
                                       one */
-    int is_untold;                 /* on_map was not called for it, or on_unmap was already */
+    int is_untold;                 /* the program does not know of it: on_map was not called for
+                                      it, or on_unmap was */
     struct gpi_seam *seams;        /* MAPPED: the stitches over it */
 #if GPUPOOL_NVTX
     void *heap;                    /* the tool's name for it; NULL: no tool was told of it */
@@ -5989,8 +5990,8 @@ typedef struct gpi_chunks {
 
 enum {
     GPI_FROM_DEVICE = 1,  /* the device's free memory bounds growth */
-    GPI_FROM_HERE = 2,    /* the source has no memory but the device's own, so memory that one
-                             arena gives back is there for the next */
+    GPI_FROM_HERE = 2,    /* no memory but this device's: its size bounds a request, and what one
+                             arena gives back another may get */
     GPI_FROM_GRANULES = 4,/* the driver rounds requests up to whole granules */
     GPI_FROM_HOST = 8,    /* the host may use a block at once, so blocks are finished memory only */
     GPI_FROM_POOL = 16,   /* several blocks share a chunk */
@@ -6146,8 +6147,10 @@ static int gpi_chunk_check(const gpi_chunks *chunks, const gpi_tree *tree,
         exports += chunk->exports != 0;
         bytes += chunk->is_away ? 0 : chunk->bytes;
         units += chunk->units;
+        /* the list in both directions */
         if (chunk->prev != before) return 1;
         if (!gpi_chunk_is_mapped(chunks)) continue;
+        /* H1: the list is in order of address, and every granule of a chunk names it */
         if (before && chunk->unit < before->unit + before->units) return 1;
         for (unit = chunk->unit; unit < chunk->unit + chunk->units; unit += chunks->granule_units)
             if (gpi_tree_owner(tree, unit) != chunk) return 1;
@@ -6156,6 +6159,7 @@ static int gpi_chunk_check(const gpi_chunks *chunks, const gpi_tree *tree,
     if (exports != chunks->exports) return 4;
     /* stuck chunks count as reserved, too */
     for (chunk = chunks->stuck; chunk; chunk = chunk->next, count++) bytes += chunk->bytes;
+    /* H3, against this section's own sums and against the ledger */
     if (count != chunks->count || bytes != chunks->units * GPUPOOL_UNIT_BYTES) return 3;
     if (bytes != reserved_bytes) return 3;
     return gpi_chunk_is_mapped(chunks) ? gpi_chunk_check_home(chunks, tree, units) : 0;
@@ -6317,7 +6321,7 @@ static void gpi_chunk_unmake(gpi_chunks *chunks, gpi_tree *tree, gpi_run *taken,
     int mapped = mapped_units &&
                  gpi_driver_unmap(&chunks->driver, taken->unit * GPUPOOL_UNIT_BYTES,
                                   mapped_units * GPUPOOL_UNIT_BYTES) != GPUPOOL_OK;
-    /* handles that are still mapped cannot be released, so all become stuck */
+    /* if the addresses stay mapped, all handles become stuck with them */
     for (; made; made = next) {
         next = made->next;
         if (!mapped && gpi_driver_release(&chunks->driver, made->handle) == GPUPOOL_OK) {
@@ -6523,11 +6527,14 @@ static gpupool_result gpi_chunk_drop(gpi_chunks *chunks, gpi_tree *tree, gpi_chu
 
 /* -- idle chunks: all their memory is free, and known to have finished (list ANY) -- */
 
-/* The run that contains a chunk's first unit. At home that run may begin in the chunk before. */
+/* The run that contains a chunk's first unit. At home this run may begin in the chunk before. The
+   lock is held. */
 static const gpi_run *gpi_chunk_first_run(const gpi_chunks *chunks, const gpi_tree *tree,
                                           const gpi_chunk *chunk) {
     const gpi_run *run;
     if (!gpi_chunk_is_mapped(chunks)) return chunk->first;
+    /* the leftmost run that starts in the chunk; if none starts at its start, the one before
+       contains it */
     run = gpi_tree_from(tree, chunk->unit);
     return run->unit > chunk->unit ? run->prev : run;
 }
@@ -6570,6 +6577,8 @@ static gpupool_result gpi_chunk_open_space(gpi_chunks *chunks, gpi_tree *tree) {
     uint64_t bytes = (uint64_t)1 << 40, home, granule = chunks->granule_units;
     CUdeviceptr address = 0;
     gpupool_result result;
+    /* a limit of the system on addresses, or of another CUDA library, may make the first tries
+       fail */
     for (;; bytes /= 2) {
         CUresult error = driver->reserve(&address, (size_t)bytes, (size_t)driver->granule_bytes, 0,
                                          0);
@@ -6635,8 +6644,8 @@ static void gpi_chunk_forget(gpi_chunks *chunks) {
         }
 }
 
-/* Gives the addresses back, and the driver's memory for waits. No chunk is left. On failure nothing
-   has changed that a second call could not finish. */
+/* Gives the addresses back, and the driver's memory for waits. No chunk is left. On failure the
+   call can be repeated. */
 static gpupool_result gpi_chunk_close(gpi_chunks *chunks) {
     gpi_driver *driver = &chunks->driver;
     gpupool_result freed = gpi_driver_free_wait_memory(driver);
@@ -6657,6 +6666,7 @@ static gpupool_result gpi_chunk_set_peer(gpi_chunks *chunks, int device, CUmemAc
     gpi_driver *driver = &chunks->driver;
     gpupool_result result = GPUPOOL_OK;
     gpi_chunk *chunk = chunks->first;
+    /* pinned memory is open to all devices already */
     if (!gpi_chunk_is_mapped(chunks))
         return flags && !gpi_chunk_is(chunks, GPI_FROM_HOST)
                    ? gpi_driver_enable_peer(driver, device) : GPUPOOL_OK;
