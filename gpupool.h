@@ -6677,41 +6677,59 @@ static gpupool_result gpi_chunk_set_peer(gpi_chunks *chunks, int device, CUmemAc
 }
 
 /* == GROWTH ===================================================================================
-   How large a new chunk is, and where its block lies. uses: TREE, CLOCK, CHUNK
+   Growth: how much memory one request gets from the driver, where new chunks go, and how the block is
+   cut out of them. uses: TREE, CLOCK, CHUNK
 
-   A block at home may begin in free memory and go on in a new chunk behind it: only what is missing
-   is got from the driver. Other sources give a chunk for each growth, wherever that lies.
+   In a MAPPED arena a block may begin in free memory and go on in a new chunk behind it, so only what
+   is missing is got from the driver. The other sources give one chunk for each growth, at an address
+   of their own choice.
 
        home      | chunk |....####|########|.....| empty
-                              ^ free    ^ new chunk: the block, and what is left of the chunk
+                          ^       ^        ^ the rest of the new chunk: free, in list ANY
+                          |       new chunk
+                          free memory (left), of which the block takes the end
 
-   G1  what a growth takes is held until all of it is there; if a call fails it is as it was */
+   G1  what a growth takes stays taken until all of it is there; if a call fails, each part goes back
+       to its owner, at its old position
+
+   Locks: `growing` and the arena's lock are held on entry and on return. The lock is open around
+   driver calls, and both are open while on_map runs.
+
+   Read first: gpi_growth_find_place, gpi_growth_units, gpi_growth_grow, gpi_growth_add */
 
 /* -- growth of a MAPPED arena at home -- */
 
 typedef struct gpi_growth { /* a block that gets new memory, and where */
-    uint64_t unit, units;           /* the block */
-    int is_alone;                   /* it does not begin in free memory */
-    int is_exact;                   /* no chunk may be larger than is needed */
-    int is_one_chunk;               /* all of the block is in one; is_alone, too */
-    uint64_t new_unit, new_units;   /* empty granules that become memory for it */
-    gpi_run *left;                  /* free memory before these, in which the block begins */
-    gpi_run *empty;                  /* the run that they are in; NULL: there is no place */
+    uint64_t unit, units;           /* the block: its first unit is found, its size is given */
+    int is_alone;                   /* given: the block lies in new memory only */
+    int is_exact;                   /* given: the new memory is no larger than the block needs */
+    int is_one_chunk;               /* given: the block lies in one chunk; is_alone is set, too */
+    uint64_t new_unit, new_units;   /* found: empty granules that get chunks */
+    gpi_run *left;                  /* found: free memory before these, in which the block begins;
+                                       NULL: none */
+    gpi_run *empty;                  /* found: the run of list EMPTY that the granules are in;
+                                       NULL: no addresses are left for the block */
 } gpi_growth;
 
+/* Whether the block may begin in this run: the run is free, of a list and position that the caller
+   has marked as usable (gpi_ladder_mark), and in no slab. The lock is held. */
 static int gpi_growth_is_usable(const gpi_tree *tree, const gpi_run *run) {
     return run->list < GPI_LIST_WAITING && run->of.at < tree->lists[run->list]->usable_below &&
            run->as.bin < GPI_SLABS * GPI_KIND_BINS;
 }
 
+/* Makes *best the growth at the start of this empty run, if that needs less new memory than the
+   best so far. `left` is usable free memory directly before the run, or NULL. */
 static void gpi_growth_consider(const gpi_chunks *chunks, gpi_growth *best, gpi_run *empty,
                                 gpi_run *left, uint64_t align_units) {
     uint64_t granule = chunks->granule_units, end = empty->unit + empty->units;
     uint64_t start = gpi_ground_up(left ? left->unit : empty->unit, align_units), from, to;
     if (left && start >= empty->unit) left = NULL; /* then the block begins in empty addresses */
+    /* new memory is whole granules: those of the block that are empty now */
     from = gpi_ground_max(gpi_ground_down(start, granule), empty->unit);
     to = gpi_ground_up(start + best->units, granule);
     if (end == chunks->stitch_unit) end -= granule; /* never used: see gpi_tree_from */
+    /* the block does not fit, or needs no new memory at all */
     if (to > end || to <= from) return;
     if (best->empty && to - from >= best->new_units) return;
     best->unit = start;
@@ -6721,14 +6739,16 @@ static void gpi_growth_consider(const gpi_chunks *chunks, gpi_growth *best, gpi_
     best->empty = empty;
 }
 
-/* The place that needs the least new memory, of so many empty runs or of more until there is one:
-   beside free memory that is marked as usable. */
+/* Finds the growth that needs the least new memory, and stores it in *best; best->empty is NULL if
+   the arena has no addresses for the block. Looks at 64 empty runs, and at more until one fits. The
+   lists that the request may take from are marked as usable. The lock is held. */
 static void gpi_growth_find_place(const gpi_chunks *chunks, const gpi_tree *tree,
                                   uint64_t align_units, gpi_growth *best) {
     const gpi_list *list = tree->lists[GPI_LIST_EMPTY];
     uint32_t bin = gpi_tree_next(list, 0);
     int looked = 0;
     best->empty = NULL;
+    /* from the smallest empty runs to the largest, so that large ranges of addresses stay whole */
     for (; bin != GPI_NO_BIN; bin = gpi_tree_next(list, bin + 1)) {
         gpi_run *run = list->heads[bin];
         for (; run && (looked++ < 64 || !best->empty); run = run->list_next) {
@@ -6739,14 +6759,16 @@ static void gpi_growth_find_place(const gpi_chunks *chunks, const gpi_tree *tree
     }
 }
 
-/* How large a new chunk is: a share of what is reserved, or of the request. The driver's price is
-   per handle, so few large chunks are cheap; but a chunk with one live block in it cannot be
-   stitched whole, which costs memory, above all where a limit has to be met. Measured on recorded
-   runs. */
+/* The size of a new chunk: a share of what is reserved, or of the growth. The driver's price is per
+   handle, so large chunks are cheap. But a chunk with one live block in it cannot be stitched
+   whole, so large chunks cost memory, which counts most where a limit has to be met: then the share
+   is smaller. The shares are measured on recorded runs. */
 static uint64_t gpi_growth_units(const gpi_chunks *chunks, uint64_t new_units) {
     const uint64_t mib = (1u << 20) / GPUPOOL_UNIT_BYTES, granule = chunks->granule_units;
     int limited = chunks->ledger->limit_bytes != UINT64_MAX;
     uint64_t units = chunks->units / (limited ? 512 : 96);
+    /* without a limit, a small arena still gets chunks of up to 8 MiB, not a handle for each 2
+       MiB */
     uint64_t least = limited ? 0 : gpi_ground_min(chunks->units / 4, 8 * mib);
     if (chunks->chunk_bytes)
         return gpi_ground_up(chunks->chunk_bytes, chunks->driver.granule_bytes) /
@@ -6756,8 +6778,9 @@ static uint64_t gpi_growth_units(const gpi_chunks *chunks, uint64_t new_units) {
     return gpi_ground_max(gpi_ground_down(units, granule), granule);
 }
 
-/* Cuts [unit, unit + units) out of a taken run; the rest goes to a list. Needs two spare structs.
-   */
+/* Cuts [unit, unit + units) out of a taken run, and returns that part, still taken. What is left
+   and right of it becomes free in the list. Needs two spare run structs (gpi_tree_prepare). The
+   lock is held. */
 static gpi_run *gpi_growth_carve(gpi_tree *tree, gpi_run *run, uint64_t unit, uint64_t units,
                                  uint32_t list) {
     if (run->units > unit - run->unit + units)
@@ -6770,19 +6793,22 @@ static gpi_run *gpi_growth_carve(gpi_tree *tree, gpi_run *run, uint64_t unit, ui
     return run;
 }
 
-/* Where a chunk of the usual size is larger than the growth needs: as much of it as there is room
-   for. */
+/* Enlarges the growth to one chunk of the usual size, if that is more than the growth needs: as far
+   as `room` (what the limit leaves) and the empty addresses allow. */
 static void gpi_growth_round_up(const gpi_chunks *chunks, gpi_growth *growth, uint64_t size,
                                 uint64_t room) {
     uint64_t empty = growth->empty->unit + growth->empty->units - growth->new_unit;
     uint64_t granule = chunks->granule_units;
+    /* the last home granule is never used: see gpi_tree_from */
     if (growth->empty->unit + growth->empty->units == chunks->stitch_unit) empty -= granule;
     size = gpi_ground_min(gpi_ground_min(size, gpi_ground_down(room, granule)), empty);
     growth->new_units = gpi_ground_max(growth->new_units, size);
 }
 
-/* Gets memory for a block at home, so that at most most_units are reserved. The run is taken,
-   exactly the block. Lists that it may begin in are marked as usable, and no longer on return. */
+/* Gets the memory of a growth that gpi_growth_find_place has found, and returns in *out a taken
+   run, exactly the block. At most most_units are reserved afterwards. E_OUT_OF_MEMORY: no
+   addresses, over most_units, or the device is full. Removes the marks of usable lists. Both locks
+   are held, and opened; see the banner. */
 static gpupool_result gpi_growth_grow(gpi_chunks *chunks, gpi_tree *tree, gpi_growth *growth,
                                       uint64_t most_units, gpi_run **out) {
     uint64_t room = most_units - gpi_ground_min(most_units, chunks->units);
@@ -6798,18 +6824,22 @@ static gpupool_result gpi_growth_grow(gpi_chunks *chunks, gpi_tree *tree, gpi_gr
         (!gpi_tree_prepare(tree, 8) ||
          !gpi_tree_prepare_cells(tree, growth->new_unit, growth->new_units)))
         result = gpi_host_no_memory();
+    /* G1: the free memory before the new chunk is taken before the lock opens, and goes back to its
+       owner if the driver has no memory. gpi_clock_borrow keeps the owner's struct. */
     if (result == GPUPOOL_OK && left) {
         owner = gpi_clock_borrow(tree, left);
         at = left->of.at;
         left = gpi_tree_take(tree, left, growth->unit, growth->empty->unit - growth->unit);
     }
+    /* on_map and the driver calls open the lock, and marks hold only while it is held */
     gpi_tree_unmark(tree);
     if (result != GPUPOOL_OK) return result;
     taken = gpi_tree_take(tree, growth->empty, growth->new_unit, growth->new_units);
     result = gpi_chunk_fill(chunks, tree, taken, size);
     if (result == GPUPOOL_OK) result = gpi_chunk_announce(chunks, tree, taken);
+    /* the lock was open, and other threads may have used the run structs that were prepared */
     if (result == GPUPOOL_OK && !gpi_tree_prepare(tree, 2)) {
-        gpi_tree_put(tree, taken, GPI_LIST_ANY, 0); /* it is there now, and stays */
+        gpi_tree_put(tree, taken, GPI_LIST_ANY, 0); /* the new chunks stay, as free memory */
         result = gpi_host_no_memory();
     }
     if (result != GPUPOOL_OK) {
@@ -6824,8 +6854,9 @@ static gpupool_result gpi_growth_grow(gpi_chunks *chunks, gpi_tree *tree, gpi_gr
 
 /* -- growth of the other sources -- */
 
-/* A chunk for a request of so many bytes: an eighth of what is reserved, so that their number grows
-   with the logarithm of the memory; a request larger than that gets a chunk of its own. */
+/* The size of a chunk for a request of `need` bytes, with at most `most` bytes reserved afterwards:
+   an eighth of what is reserved, so that the number of chunks grows with the logarithm of the
+   memory. A larger request gets a chunk of its own. BYPASS: exactly `need`. */
 static uint64_t gpi_growth_size(const gpi_chunks *chunks, uint64_t need, uint64_t most) {
     uint64_t reserved = chunks->units * GPUPOOL_UNIT_BYTES;
     uint64_t granule = chunks->driver.granule_bytes, size;
@@ -6834,21 +6865,22 @@ static uint64_t gpi_growth_size(const gpi_chunks *chunks, uint64_t need, uint64_
     size = chunks->chunk_bytes ? chunks->chunk_bytes
                                : gpi_ground_min(reserved / 8, (uint64_t)1 << 30);
     size = gpi_ground_up(gpi_ground_max(gpi_ground_max(size, need), granule), granule);
-    if (room < granule) /* the last of the limit, in one or two: not a chunk for each block */
+    if (room < granule) /* near the limit: one or two last chunks, and not one for each block */
         size = gpi_ground_min(gpi_ground_down(room, GPUPOOL_UNIT_BYTES), 1u << 20);
     else
         size = gpi_ground_min(size, gpi_ground_down(room, granule));
     return gpi_ground_max(need, size);
 }
 
-/* The driver holds whole granules for a chunk of more than 1 MiB, so that is what is asked for and
-   counted. */
+/* Rounds a chunk's size up to what the driver really takes from the device: above 1 MiB, whole
+   granules. So `reserved` counts what the device loses. */
 static uint64_t gpi_growth_whole(const gpi_chunks *chunks, uint64_t bytes) {
     int fine = bytes <= 1u << 20 || !gpi_chunk_is(chunks, GPI_FROM_GRANULES);
     return gpi_ground_up(bytes, fine ? GPUPOOL_UNIT_BYTES : chunks->driver.granule_bytes);
 }
 
-/* The least growth that surely holds a request. CUDA aligns to 512 bytes at least. */
+/* The smallest growth that is sure to hold a request. CUDA aligns to 512 bytes at least; a larger
+   alignment, and memory that begins anywhere, may lose units at the chunk's start. */
 static uint64_t gpi_growth_need(const gpi_chunks *chunks, uint64_t units, uint64_t align_units) {
     if (gpi_chunk_is_mapped(chunks))
         return gpi_ground_up(units * GPUPOOL_UNIT_BYTES, chunks->driver.granule_bytes);
@@ -6857,8 +6889,8 @@ static uint64_t gpi_growth_need(const gpi_chunks *chunks, uint64_t units, uint64
     return gpi_growth_whole(chunks, units * GPUPOOL_UNIT_BYTES);
 }
 
-/* What the source gives for a request, at least `need`: smaller ones are asked for when it refuses.
-   The lock is open. */
+/* Asks the source for chunk->bytes; while the source has not so much, for half, down to `need`.
+   Fills chunk->memory and bytes. `growing` is held, the lock is open. */
 static gpupool_result gpi_growth_ask(const gpi_chunks *chunks, uint64_t need, gpi_chunk *chunk) {
     gpupool_result result;
     for (;; chunk->bytes = gpi_ground_max(need, gpi_growth_whole(chunks, chunk->bytes / 2))) {
@@ -6867,28 +6899,30 @@ static gpupool_result gpi_growth_ask(const gpi_chunks *chunks, uint64_t need, gp
     }
 }
 
-/* Tells the program of a new chunk, which is one taken run. If it refuses, the chunk goes back. On
-   success there are spare structs to carve it with. */
+/* Calls on_map for a new chunk, which is one taken run. If the program refuses, the chunk goes back
+   to the source: E_CALLBACK. On success there are run structs to carve the chunk with. Both locks
+   are held, and open during on_map. */
 static gpupool_result gpi_growth_welcome(gpi_chunks *chunks, gpi_tree *tree, gpi_chunk *chunk) {
     gpupool_mapping mapping = gpi_chunk_mapping(chunks, chunk);
     struct gpi_thread why;
     gpupool_result result;
-    if (!chunks->on_map) return GPUPOOL_OK; /* the lock was not open since they were prepared */
+    if (!chunks->on_map) return GPUPOOL_OK; /* gpi_growth_add has prepared the run structs */
     result = gpi_chunk_tell(chunks, chunks->on_map, &mapping);
     if (result == GPUPOOL_OK && gpi_tree_prepare(tree, 4)) return GPUPOOL_OK;
     if (result == GPUPOOL_OK) {
-        gpi_tree_put(tree, chunk->first, GPI_LIST_ANY, 0); /* it is there now, and stays */
+        gpi_tree_put(tree, chunk->first, GPI_LIST_ANY, 0); /* the chunk stays, as free memory */
         return gpi_host_no_memory();
     }
     why = gpi_thread;
-    chunk->is_untold = 1;
+    chunk->is_untold = 1; /* a chunk that the program refused is not announced to go */
     gpi_chunk_drop(chunks, tree, chunk);
     gpi_thread = why;
     return result;
 }
 
-/* A chunk for a request under at most most_bytes of reserved memory. The run is taken, exactly the
-   request. */
+/* Gets one chunk from a source other than MAPPED, and returns in *out a taken run, exactly the
+   request. At most most_bytes are reserved afterwards, else E_OUT_OF_MEMORY. Both locks are held,
+   and opened; see the banner. */
 static gpupool_result gpi_growth_add(gpi_chunks *chunks, gpi_tree *tree, const gpi_growth *growth,
                                      uint64_t align_units, uint64_t most_bytes, gpi_run **out) {
     uint64_t need = gpi_growth_need(chunks, growth->units, align_units), address;
@@ -6905,6 +6939,7 @@ static gpupool_result gpi_growth_add(gpi_chunks *chunks, gpi_tree *tree, const g
     gpi_host_unlock(chunks->lock);
     result = gpi_growth_ask(chunks, need, chunk);
     gpi_host_lock(chunks->lock);
+    /* again: the lock was open, and other threads may have used the run structs */
     if (result == GPUPOOL_OK && !gpi_tree_prepare(tree, 4)) {
         gpi_host_unlock(chunks->lock);
         chunks->from->give(chunks, chunk->memory, chunk->bytes);
@@ -6915,6 +6950,7 @@ static gpupool_result gpi_growth_add(gpi_chunks *chunks, gpi_tree *tree, const g
         GPUPOOL_FREE(chunk);
         return result;
     }
+    /* memory that begins anywhere: the units are those that lie in it whole */
     address = (uint64_t)(uintptr_t)chunk->memory;
     chunk->unit = gpi_ground_up(address, GPUPOOL_UNIT_BYTES) / GPUPOOL_UNIT_BYTES;
     chunk->units = (address + chunk->bytes) / GPUPOOL_UNIT_BYTES - chunk->unit;
@@ -6932,8 +6968,9 @@ static gpupool_result gpi_growth_add(gpi_chunks *chunks, gpi_tree *tree, const g
     return GPUPOOL_OK;
 }
 
-/* The largest request that a new chunk holds, if the limit leaves so much for it, and the device.
-   Above 1 MiB the device gives whole granules. */
+/* The largest request that one new chunk can hold, if the limit leaves limit_bytes and the device
+   has device_bytes free. Above 1 MiB a device gives whole granules only. Other sources than MAPPED
+   lose what gpi_growth_need adds for alignment. */
 static uint64_t gpi_growth_room(const gpi_chunks *chunks, uint64_t limit_bytes,
                                 uint64_t device_bytes) {
     uint64_t granule = chunks->driver.granule_bytes, bytes, lost;
