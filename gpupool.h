@@ -6677,20 +6677,21 @@ static gpupool_result gpi_chunk_set_peer(gpi_chunks *chunks, int device, CUmemAc
 }
 
 /* == GROWTH ===================================================================================
-   Growth: how much memory one request gets from the driver, where new chunks go, and how the block is
-   cut out of them. uses: TREE, CLOCK, CHUNK
+   Growth: how much memory one request gets from the driver, where new chunks go, and how the block
+   is cut out of them. uses: TREE, CLOCK, CHUNK
 
-   In a MAPPED arena a block may begin in free memory and go on in a new chunk behind it, so only what
-   is missing is got from the driver. The other sources give one chunk for each growth, at an address
-   of their own choice.
+   In a MAPPED arena a block may begin in free memory and go on in a new chunk behind it, so only
+   what is missing is got from the driver. The other sources give one chunk for each growth, at an
+   address of their own choice.
 
-       home      | chunk |....####|########|.....| empty
-                          ^       ^        ^ the rest of the new chunk: free, in list ANY
-                          |       new chunk
-                          free memory (left), of which the block takes the end
+       home      | chunk |    ####|########.....| empty      #: the block
+                              ^   ^       ^
+                              |   new     the rest of the new chunk: free, in list ANY
+                              |   chunk
+                              free memory (growth.left), in which the block begins
 
-   G1  what a growth takes stays taken until all of it is there; if a call fails, each part goes back
-       to its owner, at its old position
+   G1  what a growth takes stays taken until all of it is there; if a call fails, each part goes
+       back to its owner, at its old position
 
    Locks: `growing` and the arena's lock are held on entry and on return. The lock is open around
    driver calls, and both are open while on_map runs.
@@ -6767,8 +6768,7 @@ static uint64_t gpi_growth_units(const gpi_chunks *chunks, uint64_t new_units) {
     const uint64_t mib = (1u << 20) / GPUPOOL_UNIT_BYTES, granule = chunks->granule_units;
     int limited = chunks->ledger->limit_bytes != UINT64_MAX;
     uint64_t units = chunks->units / (limited ? 512 : 96);
-    /* without a limit, a small arena still gets chunks of up to 8 MiB, not a handle for each 2
-       MiB */
+    /* without a limit, a small arena, too, gets chunks of up to 8 MiB: a quarter of the arena */
     uint64_t least = limited ? 0 : gpi_ground_min(chunks->units / 4, 8 * mib);
     if (chunks->chunk_bytes)
         return gpi_ground_up(chunks->chunk_bytes, chunks->driver.granule_bytes) /
