@@ -14555,8 +14555,8 @@ cudaError_t gpupool_cudaFreeAsync(void *block, cudaStream_t stream) {
 }
 
 /* == FIGURES ==================================================================================
-   What a program asks of an arena or tells it apart from blocks: trim, waits, the description of a
-   block, limits, what could be had, statistics, the check. uses: SHAPE and above
+   Calls about an arena as a whole: trim, waits, limits, how much could still be had, statistics,
+   the check. Also the description of one block. uses: SHAPE and above
 
    Three kinds of functions, by the locks that they take:
 
