@@ -13276,6 +13276,7 @@ static gpupool_result gpi_life_first_limit(gpupool_arena *arena,
         }
         if (text && !*text) text = NULL;
     }
+    /* the macro's default is the empty text, of size 1 */
     if (!text && sizeof(GPUPOOL_LIMIT) > 1) {
         where = "macro GPUPOOL_LIMIT";
         text = GPUPOOL_LIMIT;
@@ -13654,6 +13655,7 @@ static gpupool_result gpi_life_check_unused(gpupool_arena *arena) {
     gpi_host_unlock(&arena->lock);
     gpi_host_lock(&arena->lock);
     gpi_arena_empty_all(arena, gpi_arena_pour_out);
+    /* read before the wake, which opens the lock */
     live = arena->tree.live_runs;
     captures = arena->captures;
     if (!live && !captures && arena->sleep.state == GPI_ASLEEP)
@@ -13690,6 +13692,7 @@ static gpupool_result gpi_life_close_after_reset(gpupool_arena *arena) {
     if (result == GPUPOOL_OK) result = gpi_clock_close(&arena->clocks);
     gpi_host_unlock(&arena->lock);
     if (result != GPUPOOL_OK) return result;
+    /* a use counts in its stream's struct, so uses are freed before the streams */
     gpi_life_drop_uses(arena);
     for (stream = arena->clocks.streams; stream; stream = stream->next) {
         /* an open scope still counts among the process's */
@@ -14252,6 +14255,7 @@ static gpupool_result gpi_share_import(const gpi_driver *driver, const gpupool_e
     if (result != GPUPOOL_OK) return result;
     result = gpi_share_map(driver, handle, exported->bytes, &address);
     if (result != GPUPOOL_OK) {
+        /* the handle is of use only with addresses */
         why = gpi_thread;
         gpi_driver_release(driver, handle);
         gpi_thread = why;
@@ -14320,6 +14324,7 @@ static gpupool_result gpi_share_unmap(const gpi_driver *driver, const gpupool_im
     freed = gpi_driver_told(driver, "cuMemAddressFree",
                             driver->unreserve(address, imported->bytes));
     if (freed == GPUPOOL_OK || unmapped == GPUPOOL_OK) return freed;
+    /* both have failed: the error of unmapping is the cause */
     gpi_thread = why;
     return unmapped;
 }
