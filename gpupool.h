@@ -6906,44 +6906,54 @@ static int gpi_check_clocks(const gpi_clocks *clocks) {
 }
 
 /* == CHUNK ====================================================================================
-   Memory from the driver: how it is got, where it lies, how it is given back. uses: DRIVER, LEDGER,
-   TREE, CLOCK
+   Memory from the driver: how chunks are got, where they lie, and how they are given back. Every
+   source of memory is one row of a table of functions and flags. uses: DRIVER, LEDGER, TREE, CLOCK
 
-   A chunk is what one call of the driver gave: a cuMemCreate handle, a cudaMalloc, ... A MAPPED
-   chunk is mapped once, at its home, and stays there until it is given back to the driver. Homes
-   lie side by side, so a block may span several chunks; empty addresses are where chunks can still
-   go.
+   A chunk is the memory that one call of the driver gave: a cuMemCreate handle, a cudaMalloc, ... A
+   MAPPED chunk is mapped once, at its home, and stays there until it is given back. Homes lie side
+   by side, so a block may span several chunks. New chunks go to empty addresses.
 
        home addresses    | chunk | chunk |   chunk   | empty  | chunk | empty ...
 
-   The driver's price for mapped memory is per handle, not per byte: about 40 us up, 30 us down. So
-   a chunk is a share of all that is reserved: few chunks in a large arena, yet none so large that
-   one live block in it keeps much from being stitched (see STITCH).
+   The driver's price for mapped memory is per handle, not per byte: about 40 us to create and map,
+   30 us to unmap and release. So a chunk is a share of all that is reserved: there are few chunks
+   in a large arena, and none is so large that one live block in it keeps much memory from being
+   stitched (see STITCH).
 
-   H1  chunks do not overlap; the cells of a MAPPED chunk's granules, and no others, tell it as
-       owner
+   A chunk that the driver refuses to unmap or to release is stuck: it is in no list of memory, but
+   counts as reserved until gpi_chunk_retry succeeds.
+
+   H1  chunks do not overlap; the cells of a MAPPED chunk's granules name the chunk as owner, and no
+       other cells do
    H2  a home unit is in list EMPTY exactly if no chunk is there
-   H3  reserved is the sum of the chunks, with those that the driver has not taken back
-   H4  exports is the number of chunks that are exported */
+   H3  reserved is the sum of the chunks, stuck ones included
+   H4  exports is the number of chunks that are exported
+
+   Locks: functions that get or give back memory are called with `growing` and the arena's lock
+   held, and open the lock around driver calls. Both are open while on_map or on_unmap runs.
+
+   Read first: gpi_chunk_fill, gpi_chunk_unmake, gpi_chunk_give_back, gpi_chunk_retry,
+   gpi_chunk_tell, gpi_chunk_open_space */
 
 typedef struct gpi_chunk {
     struct gpi_chunk *prev, *next; /* by address in a MAPPED arena */
-    gpi_handle handle;             /* MAPPED */
-    void *memory;                  /* other sources: what the source gave */
-    uint64_t bytes;                /* and how much of it */
-    uint64_t unit, units;          /* the part that blocks are cut from */
-    int tag;                       /* whose blocks alone it has; 0: those of all other requests */
+    gpi_handle handle;             /* MAPPED; 0 in other sources */
+    void *memory;                  /* other sources: the address that the source gave */
+    uint64_t bytes;                /* size that the source gave */
+    uint64_t unit, units;          /* the whole units in it, of which blocks are made */
+    int tag;                       /* whose blocks alone it has; 0: a chunk that all others share */
     gpi_run *first;                /* other sources: the leftmost run */
-    gpi_run *stuck;                /* addresses that the driver has not unmapped, held: from their
-                                      start so many units */
-    uint64_t stuck_units;
-    uint64_t exports;              /* of the block that has all of it, by this descriptor */
-    int descriptor;
-    int is_away;                   /* asleep: it is not mapped, and has no handle, or an idle one */
-    int is_untold;                 /* the program was not told of it, or that it has gone */
+    gpi_run *stuck;                /* a taken run of addresses that the driver refused to unmap, */
+    uint64_t stuck_units;          /* and how many units from its start are mapped */
+    uint64_t exports;              /* exports of the block that has the whole chunk, not closed */
+    int descriptor;                /* the one that all these exports share; -1: none yet */
+    int is_away;                   /* asleep: not mapped, and without a handle or with an unused
+                                      one */
+    int is_untold;                 /* the program does not know of it: on_map was not called for
+                                      it, or on_unmap was */
     struct gpi_seam *seams;        /* MAPPED: the stitches over it */
 #if GPUPOOL_NVTX
-    void *heap;                    /* what a tool calls it; NULL: it is not told */
+    void *heap;                    /* the tool's name for it; NULL: no tool was told of it */
 #endif
 } gpi_chunk;
 
@@ -6960,48 +6970,52 @@ typedef struct gpi_chunks {
     gpi_ledger *ledger;            /* the arena's */
     gpi_clocks *clocks;            /* the arena's */
     gpupool_source source;         /* never AUTO */
-    const struct gpi_source *from; /* its row of the table */
-    uint64_t granule_units;
-    uint64_t chunk_bytes;          /* 0: by what is reserved already */
-    void *(*chunk_alloc)(size_t, int, void *);
+    const struct gpi_source *from; /* the source's row of gpi_sources */
+    uint64_t granule_units;        /* the driver's page, 2 MiB, in units */
+    uint64_t chunk_bytes;          /* config.chunk_bytes; 0: a share of what is reserved */
+    void *(*chunk_alloc)(size_t, int, void *);       /* CUSTOM: the program's */
     void (*chunk_free)(void *, size_t, int, void *);
-    gpupool_map_fn on_map, on_unmap;
-    uint64_t telling;              /* calls of these under way */
-    void *user;
+    gpupool_map_fn on_map, on_unmap;                 /* the program's, or NULL */
+    uint64_t telling;              /* calls of on_map and on_unmap that are running */
+    void *user;                    /* config.user, for these functions */
     gpi_mutex *growing;            /* the arena's: held on entry to all that makes or gives back */
     uint64_t exports;              /* chunks that are exported */
     uint64_t reservation, reservation_bytes; /* MAPPED: addresses for homes and stitches */
-    uint64_t base_unit, space_units;         /* the same in units */
+    uint64_t base_unit, space_units;         /* start and size of these, in units */
     uint64_t stitch_unit;          /* homes are below, stitches above; UINT64_MAX: no stitches */
-    gpi_run *home, *space;         /* MAPPED: the leftmost runs of both */
+    gpi_run *home, *space;         /* MAPPED: leftmost runs of home and of stitch addresses */
     gpi_chunk *first, *last;
-    gpi_chunk *stuck;              /* which the driver has not taken back */
-    uint64_t units, count;         /* of all, stuck ones too */
-    int is_apart;                  /* some tag has chunks of its own */
-    gpi_apart apart[GPUPOOL_TAGS + 1]; /* by tag */
-    uint64_t gained, lost;
-    uint64_t host_bytes;
+    gpi_chunk *stuck;              /* chunks that the driver refused to take back, latest first */
+    uint64_t units, count;         /* of all chunks, stuck ones included */
+    int is_apart;                  /* 1: some tag has chunks of its own */
+    gpi_apart apart[GPUPOOL_TAGS + 1]; /* by tag; [0]: the chunks that all others share */
+    uint64_t gained, lost;         /* chunks got and given back so far */
+    uint64_t host_bytes;           /* of all gpi_chunk structs */
 } gpi_chunks;
 
-/* -- sources: functions and flags; the functions of MAPPED are the driver's own, below -- */
+/* -- sources: functions and flags; MAPPED has functions of its own, further down -- */
 
 enum {
     GPI_FROM_DEVICE = 1,  /* the device's free memory bounds growth */
-    GPI_FROM_HERE = 2,    /* it is all the memory that there can be */
-    GPI_FROM_GRANULES = 4,/* the driver gives whole granules */
-    GPI_FROM_HOST = 8,    /* the host may use a block at once, so it takes finished memory only */
-    GPI_FROM_POOL = 16,   /* blocks share chunks */
-    GPI_FROM_STITCHES = 32,
-    GPI_FROM_UNALIGNED = 64, /* memory may begin anywhere */
-    GPI_FROM_TOLD = 128   /* a tool that watches accesses is told of its chunks */
+    GPI_FROM_HERE = 2,    /* no memory but this device's: its size bounds a request, and what one
+                             arena gives back another may get */
+    GPI_FROM_GRANULES = 4,/* the driver rounds requests up to whole granules */
+    GPI_FROM_HOST = 8,    /* the host may use a block at once, so blocks are finished memory only */
+    GPI_FROM_POOL = 16,   /* several blocks share a chunk */
+    GPI_FROM_STITCHES = 32, /* chunks can be mapped a second time */
+    GPI_FROM_UNALIGNED = 64, /* memory may begin at any byte */
+    GPI_FROM_TOLD = 128   /* GPUPOOL_NVTX tells tools of the chunks */
 };
 
+/* get: `bytes` of memory; E_OUT_OF_MEMORY if there is none. give: takes back what get has given.
+   Both run with no lock but `growing`, and may wait for the device. */
 typedef struct gpi_source {
     gpupool_result (*get)(const gpi_chunks *chunks, uint64_t bytes, void **memory);
     gpupool_result (*give)(const gpi_chunks *chunks, void *memory, uint64_t bytes);
     unsigned flags;
 } gpi_source;
 
+/* DEVICE and BYPASS: cudaMalloc's memory, by the driver's own call. */
 static gpupool_result gpi_chunk_get_device(const gpi_chunks *chunks, uint64_t bytes,
                                            void **memory) {
     CUdeviceptr address = 0;
@@ -7010,6 +7024,7 @@ static gpupool_result gpi_chunk_get_device(const gpi_chunks *chunks, uint64_t by
     return gpi_driver_told(&chunks->driver, "cuMemAlloc", error);
 }
 
+/* MANAGED: memory that moves between host and device. */
 static gpupool_result gpi_chunk_get_managed(const gpi_chunks *chunks, uint64_t bytes,
                                             void **memory) {
     CUdeviceptr address = 0;
@@ -7019,6 +7034,7 @@ static gpupool_result gpi_chunk_get_managed(const gpi_chunks *chunks, uint64_t b
     return gpi_driver_told(&chunks->driver, "cuMemAllocManaged", error);
 }
 
+/* DEVICE, MANAGED and BYPASS. cuMemFree waits for the device. */
 static gpupool_result gpi_chunk_give_device(const gpi_chunks *chunks, void *memory,
                                             uint64_t bytes) {
     (void)bytes;
@@ -7026,6 +7042,7 @@ static gpupool_result gpi_chunk_give_device(const gpi_chunks *chunks, void *memo
                            chunks->driver.memory_free((CUdeviceptr)(uintptr_t)memory));
 }
 
+/* PINNED: host memory that all devices' contexts can use (PORTABLE). */
 static gpupool_result gpi_chunk_get_pinned(const gpi_chunks *chunks, uint64_t bytes,
                                            void **memory) {
     return gpi_driver_told(&chunks->driver, "cuMemHostAlloc",
@@ -7033,12 +7050,14 @@ static gpupool_result gpi_chunk_get_pinned(const gpi_chunks *chunks, uint64_t by
                                                      CU_MEMHOSTALLOC_PORTABLE));
 }
 
+/* PINNED. cuMemFreeHost waits for the device. */
 static gpupool_result gpi_chunk_give_pinned(const gpi_chunks *chunks, void *memory,
                                             uint64_t bytes) {
     (void)bytes;
     return gpi_driver_told(&chunks->driver, "cuMemFreeHost", chunks->driver.host_free(memory));
 }
 
+/* CUSTOM: the program's chunk_alloc, which may leave another device current. */
 static gpupool_result gpi_chunk_get_custom(const gpi_chunks *chunks, uint64_t bytes,
                                            void **memory) {
     *memory = chunks->chunk_alloc((size_t)bytes, chunks->driver.device, chunks->user);
@@ -7047,6 +7066,7 @@ static gpupool_result gpi_chunk_get_custom(const gpi_chunks *chunks, uint64_t by
     return gpi_host_fail(GPUPOOL_E_OUT_OF_MEMORY, "chunk_alloc gave no memory");
 }
 
+/* CUSTOM: the program's chunk_free, which cannot fail. */
 static gpupool_result gpi_chunk_give_custom(const gpi_chunks *chunks, void *memory,
                                             uint64_t bytes) {
     chunks->chunk_free(memory, (size_t)bytes, chunks->driver.device, chunks->user);
@@ -7065,17 +7085,20 @@ static const gpi_source gpi_sources[] = { /* in the order of the enum */
      GPI_FROM_DEVICE | GPI_FROM_POOL | GPI_FROM_UNALIGNED},
     {gpi_chunk_get_device, gpi_chunk_give_device, GPI_FROM_DEVICE | GPI_FROM_TOLD}};
 
+/* Whether the source has a flag, of GPI_FROM_DEVICE and so on. */
 static int gpi_chunk_is(const gpi_chunks *chunks, unsigned flag) {
     return (chunks->from->flags & flag) != 0;
 }
 
+/* Whether chunks are mapped at homes, and can be stitched. */
 static int gpi_chunk_is_mapped(const gpi_chunks *chunks) {
     return chunks->source == GPUPOOL_SOURCE_MAPPED;
 }
 
 /* -- the check -- */
 
-/* All runs of all chunks, and of the addresses for stitches, for TREE's own check. */
+/* Checks the runs of all chunks, and of the addresses for stitches, and counts them in *tally.
+   Returns the number of a broken invariant of TREE, or 0. The lock is held. */
 static int gpi_chunk_check_runs(const gpi_chunks *chunks, const gpi_tree *tree, gpi_tally *tally) {
     const gpi_chunk *chunk;
     int broken = 0;
@@ -7093,8 +7116,10 @@ static int gpi_chunk_check_runs(const gpi_chunks *chunks, const gpi_tree *tree, 
                            tally);
 }
 
-/* Every granule under a run that is not empty has a chunk; then no empty one has, if sums agree.
-   A taken run may be empty: stuck, or addresses that another thread is about to map. */
+/* Checks H1 and H2 at home: each granule under a run that is not in list EMPTY has a chunk, and the
+   sizes of all EMPTY runs and all chunks add up to all home addresses, so no EMPTY granule has one.
+   A taken run may be without a chunk: its addresses are stuck, or another thread is about to map
+   them. Returns the number of the broken invariant, or 0. */
 static int gpi_chunk_check_home(const gpi_chunks *chunks, const gpi_tree *tree, uint64_t units) {
     uint64_t empty = 0, unit, entries = 0, page;
     const gpi_run *run;
@@ -7111,6 +7136,7 @@ static int gpi_chunk_check_home(const gpi_chunks *chunks, const gpi_tree *tree, 
         }
     }
     if (empty + units != chunks->stitch_unit - chunks->base_unit) return 2;
+    /* the other direction of H1: no cell outside of the chunks names an owner */
     for (page = 0; page < tree->cell_pages; page++)
         for (i = 0; tree->cells[page] && i < GPI_PAGE; i++)
             entries += page * GPI_PAGE + (uint64_t)i < tree->granules &&
@@ -7118,6 +7144,8 @@ static int gpi_chunk_check_home(const gpi_chunks *chunks, const gpi_tree *tree, 
     return entries * chunks->granule_units == units ? 0 : 1;
 }
 
+/* Checks H1 to H4; reserved_bytes is the ledger's figure. Returns the number of the first that is
+   broken, or 0. The lock is held. */
 static int gpi_chunk_check(const gpi_chunks *chunks, const gpi_tree *tree,
                            uint64_t reserved_bytes) {
     uint64_t bytes = 0, units = 0, count = 0, exports = 0, unit;
@@ -7126,15 +7154,19 @@ static int gpi_chunk_check(const gpi_chunks *chunks, const gpi_tree *tree,
         exports += chunk->exports != 0;
         bytes += chunk->is_away ? 0 : chunk->bytes;
         units += chunk->units;
+        /* the list in both directions */
         if (chunk->prev != before) return 1;
         if (!gpi_chunk_is_mapped(chunks)) continue;
+        /* H1: the list is in order of address, and every granule of a chunk names it */
         if (before && chunk->unit < before->unit + before->units) return 1;
         for (unit = chunk->unit; unit < chunk->unit + chunk->units; unit += chunks->granule_units)
             if (gpi_tree_owner(tree, unit) != chunk) return 1;
     }
     if (before != chunks->last) return 1;
     if (exports != chunks->exports) return 4;
+    /* stuck chunks count as reserved, too */
     for (chunk = chunks->stuck; chunk; chunk = chunk->next, count++) bytes += chunk->bytes;
+    /* H3, against this section's own sums and against the ledger */
     if (count != chunks->count || bytes != chunks->units * GPUPOOL_UNIT_BYTES) return 3;
     if (bytes != reserved_bytes) return 3;
     return gpi_chunk_is_mapped(chunks) ? gpi_chunk_check_home(chunks, tree, units) : 0;
@@ -7142,7 +7174,8 @@ static int gpi_chunk_check(const gpi_chunks *chunks, const gpi_tree *tree,
 
 /* -- the list -- */
 
-/* Whether a unit is of this arena's memory or addresses. */
+/* Whether a unit lies in this arena's chunks; MAPPED: in its reserved addresses, whether or not
+   memory is mapped there. */
 static int gpi_chunk_owns(const gpi_chunks *chunks, uint64_t unit) {
     const gpi_chunk *chunk = chunks->first;
     if (gpi_chunk_is_mapped(chunks)) return unit - chunks->base_unit < chunks->space_units;
@@ -7171,6 +7204,7 @@ static void gpi_chunk_return(const gpi_chunks *chunks, gpi_run *run, gpi_stream 
     else gpi_chunk_put(chunks, chunks->clocks->tree, run);
 }
 
+/* Inserts a chunk into the list after `before`; NULL: at the front. */
 static void gpi_chunk_link(gpi_chunks *chunks, gpi_chunk *before, gpi_chunk *chunk) {
     chunks->apart[chunk->tag].units += chunk->units;
     chunk->prev = before;
@@ -7181,6 +7215,7 @@ static void gpi_chunk_link(gpi_chunks *chunks, gpi_chunk *before, gpi_chunk *chu
     else chunks->first = chunk;
 }
 
+/* Takes a chunk out of the list. */
 static void gpi_chunk_unlink(gpi_chunks *chunks, gpi_chunk *chunk) {
     chunks->apart[chunk->tag].units -= chunk->units;
     if (chunk->next) chunk->next->prev = chunk->prev;
@@ -7189,10 +7224,12 @@ static void gpi_chunk_unlink(gpi_chunks *chunks, gpi_chunk *chunk) {
     else chunks->first = chunk->next;
 }
 
+/* Tells the ledger how much is reserved. */
 static void gpi_chunk_account(const gpi_chunks *chunks) {
     gpi_ledger_set(&chunks->ledger->reserved, chunks->units * GPUPOOL_UNIT_BYTES);
 }
 
+/* Counts a chunk that the driver has given, linked or stuck. The lock is held. */
 static void gpi_chunk_gained(gpi_chunks *chunks, const gpi_chunk *chunk) {
     chunks->count++;
     chunks->gained++;
@@ -7201,8 +7238,9 @@ static void gpi_chunk_gained(gpi_chunks *chunks, const gpi_chunk *chunk) {
     gpi_chunk_account(chunks);
 }
 
+/* Counts a chunk as given back, and frees its struct. The lock is held. */
 static void gpi_chunk_lost(gpi_chunks *chunks, gpi_chunk *chunk) {
-    if (chunk->exports) { /* a reset has ended its block */
+    if (chunk->exports) { /* only after a reset, which has dropped the exported block */
         gpi_host_close(chunk->descriptor);
         chunks->exports--;
     }
@@ -7214,10 +7252,11 @@ static void gpi_chunk_lost(gpi_chunks *chunks, gpi_chunk *chunk) {
     GPUPOOL_FREE(chunk);
 }
 
-/* -- the program is told of what is mapped -- */
+/* -- on_map and on_unmap: the program is told of what is mapped -- */
 
-/* Calls the program's function, if there is one, with no lock held. Both locks are held on entry
-   and exit; what is told of is held, so that nobody else has it meanwhile. */
+/* Calls on_map or on_unmap, if the program has one, with no lock held. Both locks are held on entry
+   and on return. The caller has taken the memory that is told of, so that no thread gets or returns
+   it meanwhile. E_CALLBACK if the function returns nonzero. */
 static gpupool_result gpi_chunk_tell(gpi_chunks *chunks, gpupool_map_fn fn,
                                      const gpupool_mapping *mapping) {
     const void *outer = gpi_thread.telling;
@@ -7226,7 +7265,7 @@ static gpupool_result gpi_chunk_tell(gpi_chunks *chunks, gpupool_map_fn fn,
     chunks->telling++;
     gpi_host_unlock(chunks->lock);
     gpi_host_mutex_unlock(chunks->growing);
-    gpi_thread.telling = chunks;
+    gpi_thread.telling = chunks; /* a request by this thread must not wait for this call to end */
     said = fn(mapping, chunks->user);
     gpi_thread.telling = outer;
     gpi_driver_come_back(&chunks->driver);
@@ -7238,6 +7277,7 @@ static gpupool_result gpi_chunk_tell(gpi_chunks *chunks, gpupool_map_fn fn,
                          " bytes at %p", said, (uint64_t)mapping->bytes, mapping->memory);
 }
 
+/* The mapping of a whole chunk, as on_map and gpupool_walk_chunks show it. */
 static gpupool_mapping gpi_chunk_mapping(const gpi_chunks *chunks, const gpi_chunk *chunk) {
     gpupool_mapping mapping;
     memset(&mapping, 0, sizeof mapping);
@@ -7248,13 +7288,16 @@ static gpupool_mapping gpi_chunk_mapping(const gpi_chunks *chunks, const gpi_chu
     return mapping;
 }
 
+/* Calls on_unmap before a chunk goes, unless the program does not know the chunk. A nonzero result
+   changes nothing. */
 static void gpi_chunk_tell_going(gpi_chunks *chunks, const gpi_chunk *chunk) {
     gpupool_mapping mapping = gpi_chunk_mapping(chunks, chunk);
     if (chunk->is_untold) return;
-    gpi_chunk_tell(chunks, chunks->on_unmap, &mapping); /* what it says changes nothing */
+    gpi_chunk_tell(chunks, chunks->on_unmap, &mapping);
 }
 
-/* It has not gone after all. */
+/* Calls on_map for a chunk of which the program was told that it goes, and which the driver did not
+   take back. If the program refuses, the chunk stays in use, unknown to the program. */
 static void gpi_chunk_tell_again(gpi_chunks *chunks, gpi_chunk *chunk) {
     struct gpi_thread why = gpi_thread;
     gpupool_mapping mapping = gpi_chunk_mapping(chunks, chunk);
@@ -7265,8 +7308,9 @@ static void gpi_chunk_tell_again(gpi_chunks *chunks, gpi_chunk *chunk) {
 
 /* -- MAPPED chunks come and go -- */
 
-/* Releases what is stuck, the latest first: addresses are unmapped before the handles behind them
-   are released. What the driver does not take back stays stuck. */
+/* Unmaps and releases stuck chunks, the latest first, since addresses must be unmapped before the
+   handles behind them are released. Stops at the first refusal. Both locks are held, and the lock
+   is open around driver calls. */
 static gpupool_result gpi_chunk_retry(gpi_chunks *chunks, gpi_tree *tree) {
     gpupool_result result = GPUPOOL_OK;
     gpi_chunk *chunk;
@@ -7279,7 +7323,7 @@ static gpupool_result gpi_chunk_retry(gpi_chunks *chunks, gpi_tree *tree) {
         gpi_host_lock(chunks->lock);
         if (result != GPUPOOL_OK) break;
         if (run) gpi_tree_put(tree, run, GPI_LIST_EMPTY, 0);
-        chunk->stuck = NULL;
+        chunk->stuck = NULL; /* unmapped, even if the release fails */
         gpi_host_unlock(chunks->lock);
         result = gpi_driver_release(&chunks->driver, chunk->handle);
         gpi_host_lock(chunks->lock);
@@ -7290,20 +7334,24 @@ static gpupool_result gpi_chunk_retry(gpi_chunks *chunks, gpi_tree *tree) {
     return result;
 }
 
+/* Puts a chunk in front of the list of stuck ones. */
 static void gpi_chunk_stick(gpi_chunks *chunks, gpi_chunk *chunk) {
     chunk->next = chunks->stuck;
     chunks->stuck = chunk;
 }
 
-/* Takes back what a growth has made so far, newest first: mapped_units from the taken run's start
-   on are mapped. What the driver refuses is stuck, and counted. The lock is open. */
+/* Undoes a growth that failed half-way: the first mapped_units of the taken run are mapped, and
+   `made` are the chunks so far, newest first. The run becomes empty addresses again. What the
+   driver refuses becomes stuck, and counts as reserved. The lock is open on entry and held on
+   return. */
 static void gpi_chunk_unmake(gpi_chunks *chunks, gpi_tree *tree, gpi_run *taken,
                              uint64_t mapped_units, gpi_chunk *made) {
-    struct gpi_thread why = gpi_thread; /* of the failure, not of the undoing */
+    struct gpi_thread why = gpi_thread; /* the caller is to see the growth's failure */
     gpi_chunk *next, *stuck = NULL;
     int mapped = mapped_units &&
                  gpi_driver_unmap(&chunks->driver, taken->unit * GPUPOOL_UNIT_BYTES,
                                   mapped_units * GPUPOOL_UNIT_BYTES) != GPUPOOL_OK;
+    /* if the addresses stay mapped, all handles become stuck with them */
     for (; made; made = next) {
         next = made->next;
         if (!mapped && gpi_driver_release(&chunks->driver, made->handle) == GPUPOOL_OK) {
@@ -7314,12 +7362,14 @@ static void gpi_chunk_unmake(gpi_chunks *chunks, gpi_tree *tree, gpi_run *taken,
         stuck = made;
     }
     gpi_host_lock(chunks->lock);
+    /* `stuck` has the oldest first, so the newest ends in front, where gpi_chunk_retry begins */
     for (; stuck; stuck = next) {
         next = stuck->next;
         gpi_chunk_stick(chunks, stuck);
         gpi_chunk_gained(chunks, stuck);
     }
     if (mapped) {
+        /* one chunk of them all carries the addresses, and is tried first */
         chunks->stuck->stuck = taken;
         chunks->stuck->stuck_units = mapped_units;
     } else {
@@ -7328,8 +7378,9 @@ static void gpi_chunk_unmake(gpi_chunks *chunks, gpi_tree *tree, gpi_run *taken,
     gpi_thread = why;
 }
 
-/* One more chunk for the addresses from `unit` on; it is the first of the list now. The lock is
-   open. `mapped_units` grows by what is mapped. */
+/* Creates one chunk and maps it at `unit`. The chunk goes to the front of *list as soon as its
+   handle exists, so that gpi_chunk_unmake finds it if mapping fails. *mapped_units grows by what is
+   mapped. The lock is open, `growing` is held. */
 static gpupool_result gpi_chunk_make(const gpi_chunks *chunks, uint64_t unit, uint64_t units,
                                      gpi_chunk **list, uint64_t *mapped_units) {
     gpi_chunk *chunk = (gpi_chunk *)gpi_host_zeroed(sizeof *chunk);
@@ -7351,7 +7402,7 @@ static gpupool_result gpi_chunk_make(const gpi_chunks *chunks, uint64_t unit, ui
     return result;
 }
 
-/* The chunk whose home ends nearest before a run. */
+/* The chunk whose home ends nearest before a run: where new chunks go in the list. NULL: none. */
 static gpi_chunk *gpi_chunk_before(const gpi_tree *tree, const gpi_run *run) {
     void *owner = NULL;
     for (run = run->prev; run && !owner; run = run->prev)
@@ -7359,8 +7410,10 @@ static gpi_chunk *gpi_chunk_before(const gpi_tree *tree, const gpi_run *run) {
     return (gpi_chunk *)owner;
 }
 
-/* New chunks of about so many units under a taken empty run, which has cells, for the blocks of a
-   tag, or of all others: under all of it, or if that fails, none, and the run is empty again. */
+/* Puts new chunks of about chunk_units each under a taken run of empty addresses, whose cells have
+   been prepared: for the blocks of a tag, or (0) of all others. On success chunks lie under all of
+   the run, which stays taken; on failure the run is empty addresses again. Both locks are held, and
+   the lock is open around driver calls. */
 static gpupool_result gpi_chunk_fill(gpi_chunks *chunks, gpi_tree *tree, gpi_run *taken,
                                      uint64_t chunk_units, int tag) {
     uint64_t done = 0, mapped = 0, most = taken->units;
@@ -7369,11 +7422,12 @@ static gpupool_result gpi_chunk_fill(gpi_chunks *chunks, gpi_tree *tree, gpi_run
     gpi_host_unlock(chunks->lock);
     while (done < most && result == GPUPOOL_OK) {
         uint64_t units = gpi_ground_min(chunk_units, most - done);
-        if (most - done - units < chunk_units / 2) units = most - done; /* no small rest */
+        if (most - done - units < chunk_units / 2) units = most - done; /* no small last chunk */
         result = gpi_chunk_make(chunks, taken->unit + done, units, &made, &mapped);
         done += units;
     }
     if (result == GPUPOOL_OK)
+        /* once for the whole run: the driver's price for access is per call */
         result = gpi_driver_access(&chunks->driver, taken->unit * GPUPOOL_UNIT_BYTES,
                                    most * GPUPOOL_UNIT_BYTES);
     if (result != GPUPOOL_OK) {
@@ -7382,7 +7436,7 @@ static gpupool_result gpi_chunk_fill(gpi_chunks *chunks, gpi_tree *tree, gpi_run
     }
     gpi_host_lock(chunks->lock);
     before = gpi_chunk_before(tree, taken);
-    for (; made; made = next) { /* the last of them first */
+    for (; made; made = next) { /* the rightmost first, each directly after `before` */
         next = made->next;
         made->tag = tag;
         gpi_chunk_link(chunks, before, made);
@@ -7392,8 +7446,10 @@ static gpupool_result gpi_chunk_fill(gpi_chunks *chunks, gpi_tree *tree, gpi_run
     return GPUPOOL_OK;
 }
 
-/* A chunk that is one taken run, and that no stitch is over, goes back to the driver. If it cannot
-   be unmapped it stays, finished; but where the program was told that it goes, it is stuck. */
+/* Gives a MAPPED chunk back to the driver. The chunk is one taken run, and no stitch is over it. If
+   it cannot be unmapped it becomes free memory in list ANY again. But if the program was told that
+   it goes, it becomes stuck, since nobody may get memory that the program believes gone. Both locks
+   are held, and the lock is open around driver calls. */
 static gpupool_result gpi_chunk_give_back(gpi_chunks *chunks, gpi_tree *tree, gpi_chunk *chunk,
                                           gpi_run *taken) {
     gpupool_result result;
@@ -7417,7 +7473,8 @@ static gpupool_result gpi_chunk_give_back(gpi_chunks *chunks, gpi_tree *tree, gp
     return gpi_chunk_retry(chunks, tree);
 }
 
-/* The chunks of a taken run are free memory; all but so many are unknown to the program. */
+/* Makes the chunks of a taken run free memory, when they cannot be given back for lack of host
+   memory. The program knows the first `announced` of them. */
 static void gpi_chunk_stay_untold(const gpi_chunks *chunks, gpi_tree *tree, gpi_run *taken,
                                   uint64_t announced) {
     uint64_t unit = taken->unit, end = unit + taken->units;
@@ -7430,8 +7487,9 @@ static void gpi_chunk_stay_untold(const gpi_chunks *chunks, gpi_tree *tree, gpi_
     gpi_chunk_put(chunks, tree, taken);
 }
 
-/* The chunks of a taken run go back to the driver; the program was told of so many that they have
-   appeared. */
+/* Gives all chunks of a taken run back to the driver. The program knows the first `announced` of
+   them, and is told that these go. Both locks are held, and opened around driver calls and
+   on_unmap. Keeps the thread's present failure. */
 static void gpi_chunk_give_all_back(gpi_chunks *chunks, gpi_tree *tree, gpi_run *taken,
                                     uint64_t announced) {
     struct gpi_thread why = gpi_thread;
@@ -7440,6 +7498,8 @@ static void gpi_chunk_give_all_back(gpi_chunks *chunks, gpi_tree *tree, gpi_run 
     for (; taken; taken = rest) {
         gpi_chunk *chunk = (gpi_chunk *)gpi_tree_owner(tree, taken->unit);
         uint64_t next = chunk->unit + chunk->units;
+        /* in each round: gpi_chunk_tell and the driver calls open the lock, and others use run
+           structs */
         if (next < end && !gpi_tree_prepare(tree, 2)) {
             gpi_chunk_stay_untold(chunks, tree, taken, announced); /* no host memory */
             break;
@@ -7452,7 +7512,8 @@ static void gpi_chunk_give_all_back(gpi_chunks *chunks, gpi_tree *tree, gpi_run 
     gpi_thread = why;
 }
 
-/* Tells the program of the new chunks of a taken run. If it refuses one, all go back. */
+/* Calls on_map for each new chunk of a taken run. If the program refuses one, all go back to the
+   driver, and the call fails with E_CALLBACK. Both locks are held, and open during on_map. */
 static gpupool_result gpi_chunk_announce(gpi_chunks *chunks, gpi_tree *tree, gpi_run *taken) {
     uint64_t unit = taken->unit, end = unit + taken->units, announced = 0;
     gpupool_result result = GPUPOOL_OK;
@@ -7467,15 +7528,17 @@ static gpupool_result gpi_chunk_announce(gpi_chunks *chunks, gpi_tree *tree, gpi
     return result;
 }
 
-/* A chunk that is one taken run goes back to its source. On failure it stays, finished. */
+/* Gives a chunk of another source than MAPPED back. The chunk is one taken run. On failure it
+   becomes free memory in list ANY again. Both locks are held, and the lock is open meanwhile. */
 static gpupool_result gpi_chunk_drop(gpi_chunks *chunks, gpi_tree *tree, gpi_chunk *chunk) {
     gpupool_result result = GPUPOOL_OK;
 #if GPUPOOL_NVTX
-    /* before: with its memory, the tool forgets the heap by itself */
+    /* before the memory goes: a tool forgets the heap by itself when its memory is freed */
     if (chunk->heap) gpi_tool_chunk_gone(chunk->heap);
 #endif
     gpi_host_unlock(chunks->lock);
-    /* what nobody has waited for: cudaFree does, but for its own device only */
+    /* BYPASS: blocks go back while work may be queued. cuMemFree waits for its own device, but not
+       for peers. */
     if (!gpi_chunk_is(chunks, GPI_FROM_POOL) && chunks->driver.peer_count)
         result = gpi_clock_wait_device(chunks->clocks, &chunks->driver);
     if (result == GPUPOOL_OK) result = chunks->from->give(chunks, chunk->memory, chunk->bytes);
@@ -7494,17 +7557,22 @@ static gpupool_result gpi_chunk_drop(gpi_chunks *chunks, gpi_tree *tree, gpi_chu
     return GPUPOOL_OK;
 }
 
-/* -- idle chunks: no part of them is in use or pending -- */
+/* -- idle chunks: all their memory is free, and known to have finished (list ANY) -- */
 
-/* The run at a chunk's start. */
+/* The run that contains a chunk's first unit. At home this run may begin in the chunk before. The
+   lock is held. */
 static const gpi_run *gpi_chunk_first_run(const gpi_chunks *chunks, const gpi_tree *tree,
                                           const gpi_chunk *chunk) {
     const gpi_run *run;
     if (!gpi_chunk_is_mapped(chunks)) return chunk->first;
+    /* the leftmost run that starts in the chunk; if none starts at its start, the one before
+       contains it */
     run = gpi_tree_from(tree, chunk->unit);
     return run->unit > chunk->unit ? run->prev : run;
 }
 
+/* Whether one run of list ANY covers the chunk. Neighbours in list ANY join, so one run is enough
+   to look at; at the border of a slab they do not, and the chunk counts as not idle. */
 static int gpi_chunk_is_idle(const gpi_chunks *chunks, const gpi_tree *tree,
                              const gpi_chunk *chunk) {
     const gpi_run *run = gpi_chunk_first_run(chunks, tree, chunk);
@@ -7513,6 +7581,7 @@ static int gpi_chunk_is_idle(const gpi_chunks *chunks, const gpi_tree *tree,
     return gpi_tree_is_finished(run) && run->unit + run->units >= chunk->unit + chunk->units;
 }
 
+/* The sum of all idle chunks. The lock is held. */
 static uint64_t gpi_chunk_idle_bytes(const gpi_chunks *chunks, const gpi_tree *tree) {
     const gpi_chunk *chunk = chunks->first;
     uint64_t bytes = 0;
@@ -7521,7 +7590,8 @@ static uint64_t gpi_chunk_idle_bytes(const gpi_chunks *chunks, const gpi_tree *t
     return bytes;
 }
 
-/* What blocks can be cut from in chunks that are not idle, whoever has it now. */
+/* The sum of the chunks that are not idle: all memory in them that is or could be blocks. The lock
+   is held. */
 static uint64_t gpi_chunk_busy_bytes(const gpi_chunks *chunks, const gpi_tree *tree) {
     const gpi_chunk *chunk = chunks->first;
     uint64_t units = 0;
@@ -7532,14 +7602,17 @@ static uint64_t gpi_chunk_busy_bytes(const gpi_chunks *chunks, const gpi_tree *t
 
 /* -- opening and closing -- */
 
-/* Addresses for homes, twice what the device has, and for stitches, all the rest: wide spaces cost
-   nothing, and rarely run out of long runs. Where the system grants less, half for each. The tree
-   was just opened. */
+/* Reserves addresses: for homes, twice the device's memory; for stitches, the rest of 1 TiB. Wide
+   ranges cost nothing, and rarely run out of long runs. If the system grants less, the request is
+   halved, down to twice the device's memory, and homes get at most half. The tree was just opened;
+   no lock is needed, since no other thread knows the arena. */
 static gpupool_result gpi_chunk_open_space(gpi_chunks *chunks, gpi_tree *tree) {
     gpi_driver *driver = &chunks->driver;
     uint64_t bytes = (uint64_t)1 << 40, home, granule = chunks->granule_units;
     CUdeviceptr address = 0;
     gpupool_result result;
+    /* a limit of the system on addresses, or of another CUDA library, may make the first tries
+       fail */
     for (;; bytes /= 2) {
         CUresult error = driver->reserve(&address, (size_t)bytes, (size_t)driver->granule_bytes, 0,
                                          0);
@@ -7554,6 +7627,7 @@ static gpupool_result gpi_chunk_open_space(gpi_chunks *chunks, gpi_tree *tree) {
     chunks->reservation_bytes = bytes;
     chunks->base_unit = address / GPUPOOL_UNIT_BYTES;
     chunks->space_units = bytes / GPUPOOL_UNIT_BYTES;
+    /* one granule more than twice the memory: the last is never used, see gpi_tree_from */
     home = gpi_ground_up(driver->total_bytes * 2 / GPUPOOL_UNIT_BYTES, granule) + granule;
     home = gpi_ground_min(home, chunks->space_units / 2);
     if (!gpi_tree_prepare(tree, 2) ||
@@ -7569,9 +7643,10 @@ static gpupool_result gpi_chunk_open_space(gpi_chunks *chunks, gpi_tree *tree) {
     return GPUPOOL_OK;
 }
 
-/* Gets, maps and gives back a granule, before there is any chunk: a device may say that it can, and
-   answer CUDA_ERROR_NOT_SUPPORTED. One without memory for it is no worse than any other that is
-   full; what it does not take back is kept, for the next trim. The lock is held. */
+/* Gets, maps and gives back one granule, before the arena has a chunk: a device may claim support
+   and then answer CUDA_ERROR_NOT_SUPPORTED. Out of memory counts as success, since any arena may be
+   full. If the driver does not take the granule back, it is kept for the next trim. The lock is
+   held. */
 static gpupool_result gpi_chunk_try_mapping(gpi_chunks *chunks, gpi_tree *tree) {
     uint64_t units = chunks->granule_units;
     gpupool_result result;
@@ -7583,25 +7658,28 @@ static gpupool_result gpi_chunk_try_mapping(gpi_chunks *chunks, gpi_tree *tree) 
     if (result == GPUPOOL_E_OUT_OF_MEMORY) return GPUPOOL_OK;
     if (result != GPUPOOL_OK) return result;
     if (gpi_chunk_give_back(chunks, tree, chunks->first, taken) == GPUPOOL_OK) {
-        chunks->gained = chunks->lost = 0; /* as if nothing had been */
+        /* the trial does not show in statistics */
+        chunks->gained = chunks->lost = 0;
         memset(&chunks->ledger->reserved, 0, sizeof chunks->ledger->reserved);
         tree->splits = tree->merges = 0;
     }
     return GPUPOOL_OK;
 }
 
-static void gpi_chunk_forget(gpi_chunks *chunks) { /* the host's side only */
+/* Frees the structs of all chunks, and closes descriptors. Makes no driver call. */
+static void gpi_chunk_forget(gpi_chunks *chunks) {
     gpi_chunk *chunk, *next;
     int i;
     for (i = 0; i < 2; i++)
         for (chunk = i ? chunks->stuck : chunks->first; chunk; chunk = next) {
             next = chunk->next;
-            if (chunk->exports) gpi_host_close(chunk->descriptor); /* after a reset */
+            if (chunk->exports) gpi_host_close(chunk->descriptor); /* only after a reset */
             GPUPOOL_FREE(chunk);
         }
 }
 
-/* Once nothing is reserved any more. On failure all is as it was. */
+/* Gives the addresses back, and the driver's memory for waits. No chunk is left. On failure the
+   call can be repeated. */
 static gpupool_result gpi_chunk_close(gpi_chunks *chunks) {
     gpi_driver *driver = &chunks->driver;
     gpupool_result freed = gpi_driver_free_wait_memory(driver);
@@ -7614,13 +7692,15 @@ static gpupool_result gpi_chunk_close(gpi_chunks *chunks) {
     return freed;
 }
 
-/* A peer may use what is there, or may no longer: MAPPED memory chunk by chunk, all else by whole
-   devices, which keep their access. For one that is a peer already all is done again: a reset may
-   have undone it. */
+/* Gives a peer access to the chunks, or takes it away (flags of PROT_NONE). MAPPED: chunk by chunk.
+   Other sources: by whole devices, and access stays once it was given. A device that is a peer
+   already gets access once more, since a reset of it may have removed the access. Both locks are
+   held. */
 static gpupool_result gpi_chunk_set_peer(gpi_chunks *chunks, int device, CUmemAccess_flags flags) {
     gpi_driver *driver = &chunks->driver;
     gpupool_result result = GPUPOOL_OK;
     gpi_chunk *chunk = chunks->first;
+    /* pinned memory is open to all devices already */
     if (!gpi_chunk_is_mapped(chunks))
         return flags && !gpi_chunk_is(chunks, GPI_FROM_HOST)
                    ? gpi_driver_enable_peer(driver, device) : GPUPOOL_OK;
@@ -7632,42 +7712,61 @@ static gpupool_result gpi_chunk_set_peer(gpi_chunks *chunks, int device, CUmemAc
 }
 
 /* == GROWTH ===================================================================================
-   How large a new chunk is, and where its block lies. uses: TREE, CLOCK, CHUNK
+   Growth: how much memory one request gets from the driver, where new chunks go, and how the block
+   is cut out of them. uses: TREE, CLOCK, CHUNK
 
-   A block at home may begin in free memory and go on in a new chunk behind it: only what is missing
-   is got from the driver. Other sources give a chunk for each growth, wherever that lies.
+   In a MAPPED arena a block may begin in free memory and go on in a new chunk behind it, so only
+   what is missing is got from the driver. The other sources give one chunk for each growth, at an
+   address of their own choice.
 
-       home      | chunk |....####|########|.....| empty
-                              ^ free    ^ new chunk: the block, and what is left of the chunk
+       home      | chunk |    ####|########.....| empty      #: the block
+                              ^   ^       ^
+                              |   new     the rest of the new chunk: free, in list ANY
+                              |   chunk
+                              free memory (growth.left), in which the block begins
 
-   G1  what a growth takes is held until all of it is there; if a call fails it is as it was */
+   G1  what a growth takes stays taken until all of it is there; if a call fails, each part goes
+       back to its owner, at its old position
+
+   Locks: `growing` and the arena's lock are held on entry and on return. The lock is open around
+   driver calls, and both are open while on_map runs.
+
+   Read first: gpi_growth_find_place, gpi_growth_units, gpi_growth_grow, gpi_growth_add */
 
 /* -- growth of a MAPPED arena at home -- */
 
 typedef struct gpi_growth { /* a block that gets new memory, and where */
-    uint64_t unit, units;           /* the block */
-    int is_alone;                   /* it does not begin in free memory */
-    int is_exact;                   /* no chunk may be larger than is needed */
-    int is_one_chunk;               /* all of the block is in one; is_alone, too */
-    int tag;                        /* of the new chunks */
-    uint64_t new_unit, new_units;   /* empty granules that become memory for it */
-    gpi_run *left;                  /* free memory before these, in which the block begins */
-    gpi_run *empty;                  /* the run that they are in; NULL: there is no place */
+    uint64_t unit, units;           /* the block: its first unit is found, its size is given */
+    int is_alone;                   /* given: the block lies in new memory only */
+    int is_exact;                   /* given: the new memory is no larger than the block needs */
+    int is_one_chunk;               /* given: the block lies in one chunk; is_alone is set, too */
+    int tag;                        /* given: whose chunks the new ones are; 0: all others' */
+    uint64_t new_unit, new_units;   /* found: empty granules that get chunks */
+    gpi_run *left;                  /* found: free memory before these, in which the block begins;
+                                       NULL: none */
+    gpi_run *empty;                  /* found: the run of list EMPTY that the granules are in;
+                                       NULL: no addresses are left for the block */
 } gpi_growth;
 
+/* Whether the block may begin in this run: the run is free, of a list and position that the caller
+   has marked as usable (gpi_ladder_mark), and in no slab. The lock is held. */
 static int gpi_growth_is_usable(const gpi_tree *tree, const gpi_run *run) {
     return run->list < GPI_LIST_WAITING && run->of.at < tree->lists[run->list]->usable_below &&
            run->as.bin < GPI_SLABS * GPI_KIND_BINS;
 }
 
+/* Makes *best the growth at the start of this empty run, if that needs less new memory than the
+   best so far. `left` is usable free memory directly before the run, or NULL. */
 static void gpi_growth_consider(const gpi_chunks *chunks, gpi_growth *best, gpi_run *empty,
                                 gpi_run *left, uint64_t align_units) {
     uint64_t granule = chunks->granule_units, end = empty->unit + empty->units;
     uint64_t start = gpi_ground_up(left ? left->unit : empty->unit, align_units), from, to;
     if (left && start >= empty->unit) left = NULL; /* then the block begins in empty addresses */
+    /* new memory is whole granules: those of the block that are empty now */
     from = gpi_ground_max(gpi_ground_down(start, granule), empty->unit);
     to = gpi_ground_up(start + best->units, granule);
     if (end == chunks->stitch_unit) end -= granule; /* never used: see gpi_tree_from */
+    /* the block does not fit, or needs no new memory at all */
     if (to > end || to <= from) return;
     if (best->empty && to - from >= best->new_units) return;
     best->unit = start;
@@ -7677,14 +7776,16 @@ static void gpi_growth_consider(const gpi_chunks *chunks, gpi_growth *best, gpi_
     best->empty = empty;
 }
 
-/* The place that needs the least new memory, of so many empty runs or of more until there is one:
-   beside free memory that is marked as usable. */
+/* Finds the growth that needs the least new memory, and stores it in *best; best->empty is NULL if
+   the arena has no addresses for the block. Looks at 64 empty runs, and at more until one fits. The
+   lists that the request may take from are marked as usable. The lock is held. */
 static void gpi_growth_find_place(const gpi_chunks *chunks, const gpi_tree *tree,
                                   uint64_t align_units, gpi_growth *best) {
     const gpi_list *list = tree->lists[GPI_LIST_EMPTY];
     uint32_t bin = gpi_tree_next(list, 0);
     int looked = 0;
     best->empty = NULL;
+    /* from the smallest empty runs to the largest, so that large ranges of addresses stay whole */
     for (; bin != GPI_NO_BIN; bin = gpi_tree_next(list, bin + 1)) {
         gpi_run *run = list->heads[bin];
         for (; run && (looked++ < 64 || !best->empty); run = run->list_next) {
@@ -7695,14 +7796,15 @@ static void gpi_growth_find_place(const gpi_chunks *chunks, const gpi_tree *tree
     }
 }
 
-/* How large a new chunk is: a share of what is reserved, or of the request. The driver's price is
-   per handle, so few large chunks are cheap; but a chunk with one live block in it cannot be
-   stitched whole, which costs memory, above all where a limit has to be met. Measured on recorded
-   runs. */
+/* The size of a new chunk: a share of what is reserved, or of the growth. The driver's price is per
+   handle, so large chunks are cheap. But a chunk with one live block in it cannot be stitched
+   whole, so large chunks cost memory, which counts most where a limit has to be met: then the share
+   is smaller. The shares are measured on recorded runs. */
 static uint64_t gpi_growth_units(const gpi_chunks *chunks, uint64_t new_units) {
     const uint64_t mib = (1u << 20) / GPUPOOL_UNIT_BYTES, granule = chunks->granule_units;
     int limited = chunks->ledger->limit_bytes != UINT64_MAX;
     uint64_t units = chunks->units / (limited ? 512 : 96);
+    /* without a limit, a small arena, too, gets chunks of up to 8 MiB: a quarter of the arena */
     uint64_t least = limited ? 0 : gpi_ground_min(chunks->units / 4, 8 * mib);
     if (chunks->chunk_bytes)
         return gpi_ground_up(chunks->chunk_bytes, chunks->driver.granule_bytes) /
@@ -7712,8 +7814,9 @@ static uint64_t gpi_growth_units(const gpi_chunks *chunks, uint64_t new_units) {
     return gpi_ground_max(gpi_ground_down(units, granule), granule);
 }
 
-/* Cuts [unit, unit + units) out of a taken run; the rest goes to a list. Needs two spare structs.
-   */
+/* Cuts [unit, unit + units) out of a taken run, and returns that part, still taken. What is left
+   and right of it becomes free in the list. Needs two spare run structs (gpi_tree_prepare). The
+   lock is held. */
 static gpi_run *gpi_growth_carve(gpi_tree *tree, gpi_run *run, uint64_t unit, uint64_t units,
                                  uint32_t list) {
     if (run->units > unit - run->unit + units)
@@ -7726,19 +7829,22 @@ static gpi_run *gpi_growth_carve(gpi_tree *tree, gpi_run *run, uint64_t unit, ui
     return run;
 }
 
-/* Where a chunk of the usual size is larger than the growth needs: as much of it as there is room
-   for. */
+/* Enlarges the growth to one chunk of the usual size, if that is more than the growth needs: as far
+   as `room` (what the limit leaves) and the empty addresses allow. */
 static void gpi_growth_round_up(const gpi_chunks *chunks, gpi_growth *growth, uint64_t size,
                                 uint64_t room) {
     uint64_t empty = growth->empty->unit + growth->empty->units - growth->new_unit;
     uint64_t granule = chunks->granule_units;
+    /* the last home granule is never used: see gpi_tree_from */
     if (growth->empty->unit + growth->empty->units == chunks->stitch_unit) empty -= granule;
     size = gpi_ground_min(gpi_ground_min(size, gpi_ground_down(room, granule)), empty);
     growth->new_units = gpi_ground_max(growth->new_units, size);
 }
 
-/* Gets memory for a block at home, so that at most most_units are reserved. The run is taken,
-   exactly the block. Lists that it may begin in are marked as usable, and no longer on return. */
+/* Gets the memory of a growth that gpi_growth_find_place has found, and returns in *out a taken
+   run, exactly the block. At most most_units are reserved afterwards. E_OUT_OF_MEMORY: no
+   addresses, over most_units, or the device is full. Removes the marks of usable lists. Both locks
+   are held, and opened; see the banner. */
 static gpupool_result gpi_growth_grow(gpi_chunks *chunks, gpi_tree *tree, gpi_growth *growth,
                                       uint64_t most_units, gpi_run **out) {
     uint64_t room = most_units - gpi_ground_min(most_units, chunks->units);
@@ -7754,18 +7860,22 @@ static gpupool_result gpi_growth_grow(gpi_chunks *chunks, gpi_tree *tree, gpi_gr
         (!gpi_tree_prepare(tree, 8) ||
          !gpi_tree_prepare_cells(tree, growth->new_unit, growth->new_units)))
         result = gpi_host_no_memory();
+    /* G1: the free memory before the new chunk is taken before the lock opens, and goes back to its
+       owner if the driver has no memory. gpi_clock_borrow keeps the owner's struct. */
     if (result == GPUPOOL_OK && left) {
         owner = gpi_clock_borrow(tree, left);
         at = left->of.at;
         left = gpi_tree_take(tree, left, growth->unit, growth->empty->unit - growth->unit);
     }
+    /* on_map and the driver calls open the lock, and marks hold only while it is held */
     gpi_tree_unmark(tree);
     if (result != GPUPOOL_OK) return result;
     taken = gpi_tree_take(tree, growth->empty, growth->new_unit, growth->new_units);
     result = gpi_chunk_fill(chunks, tree, taken, size, growth->tag);
     if (result == GPUPOOL_OK) result = gpi_chunk_announce(chunks, tree, taken);
+    /* the lock was open, and other threads may have used the run structs that were prepared */
     if (result == GPUPOOL_OK && !gpi_tree_prepare(tree, 2)) {
-        gpi_chunk_put(chunks, tree, taken); /* it is there now, and stays */
+        gpi_chunk_put(chunks, tree, taken); /* the new chunks stay, as free memory */
         result = gpi_host_no_memory();
     }
     if (result != GPUPOOL_OK) {
@@ -7781,8 +7891,9 @@ static gpupool_result gpi_growth_grow(gpi_chunks *chunks, gpi_tree *tree, gpi_gr
 
 /* -- growth of the other sources -- */
 
-/* A chunk for a request of so many bytes: an eighth of what is reserved, so that their number grows
-   with the logarithm of the memory; a request larger than that gets a chunk of its own. */
+/* The size of a chunk for a request of `need` bytes, with at most `most` bytes reserved afterwards:
+   an eighth of what is reserved, so that the number of chunks grows with the logarithm of the
+   memory. A larger request gets a chunk of its own. BYPASS: exactly `need`. */
 static uint64_t gpi_growth_size(const gpi_chunks *chunks, uint64_t need, uint64_t most) {
     uint64_t reserved = chunks->units * GPUPOOL_UNIT_BYTES;
     uint64_t granule = chunks->driver.granule_bytes, size;
@@ -7791,21 +7902,22 @@ static uint64_t gpi_growth_size(const gpi_chunks *chunks, uint64_t need, uint64_
     size = chunks->chunk_bytes ? chunks->chunk_bytes
                                : gpi_ground_min(reserved / 8, (uint64_t)1 << 30);
     size = gpi_ground_up(gpi_ground_max(gpi_ground_max(size, need), granule), granule);
-    if (room < granule) /* the last of the limit, in one or two: not a chunk for each block */
+    if (room < granule) /* near the limit: one or two last chunks, and not one for each block */
         size = gpi_ground_min(gpi_ground_down(room, GPUPOOL_UNIT_BYTES), 1u << 20);
     else
         size = gpi_ground_min(size, gpi_ground_down(room, granule));
     return gpi_ground_max(need, size);
 }
 
-/* The driver holds whole granules for a chunk of more than 1 MiB, so that is what is asked for and
-   counted. */
+/* Rounds a chunk's size up to what the driver really takes from the device: above 1 MiB, whole
+   granules. So `reserved` counts what the device loses. */
 static uint64_t gpi_growth_whole(const gpi_chunks *chunks, uint64_t bytes) {
     int fine = bytes <= 1u << 20 || !gpi_chunk_is(chunks, GPI_FROM_GRANULES);
     return gpi_ground_up(bytes, fine ? GPUPOOL_UNIT_BYTES : chunks->driver.granule_bytes);
 }
 
-/* The least growth that surely holds a request. CUDA aligns to 512 bytes at least. */
+/* The smallest growth that is sure to hold a request. CUDA aligns to 512 bytes at least; a larger
+   alignment, and memory that begins anywhere, may lose units at the chunk's start. */
 static uint64_t gpi_growth_need(const gpi_chunks *chunks, uint64_t units, uint64_t align_units) {
     if (gpi_chunk_is_mapped(chunks))
         return gpi_ground_up(units * GPUPOOL_UNIT_BYTES, chunks->driver.granule_bytes);
@@ -7814,8 +7926,8 @@ static uint64_t gpi_growth_need(const gpi_chunks *chunks, uint64_t units, uint64
     return gpi_growth_whole(chunks, units * GPUPOOL_UNIT_BYTES);
 }
 
-/* What the source gives for a request, at least `need`: smaller ones are asked for when it refuses.
-   The lock is open. */
+/* Asks the source for chunk->bytes; while the source has not so much, for half, down to `need`.
+   Fills chunk->memory and bytes. `growing` is held, the lock is open. */
 static gpupool_result gpi_growth_ask(const gpi_chunks *chunks, uint64_t need, gpi_chunk *chunk) {
     gpupool_result result;
     for (;; chunk->bytes = gpi_ground_max(need, gpi_growth_whole(chunks, chunk->bytes / 2))) {
@@ -7824,28 +7936,30 @@ static gpupool_result gpi_growth_ask(const gpi_chunks *chunks, uint64_t need, gp
     }
 }
 
-/* Tells the program of a new chunk, which is one taken run. If it refuses, the chunk goes back. On
-   success there are spare structs to carve it with. */
+/* Calls on_map for a new chunk, which is one taken run. If the program refuses, the chunk goes back
+   to the source: E_CALLBACK. On success there are run structs to carve the chunk with. Both locks
+   are held, and open during on_map. */
 static gpupool_result gpi_growth_welcome(gpi_chunks *chunks, gpi_tree *tree, gpi_chunk *chunk) {
     gpupool_mapping mapping = gpi_chunk_mapping(chunks, chunk);
     struct gpi_thread why;
     gpupool_result result;
-    if (!chunks->on_map) return GPUPOOL_OK; /* the lock was not open since they were prepared */
+    if (!chunks->on_map) return GPUPOOL_OK; /* gpi_growth_add has prepared the run structs */
     result = gpi_chunk_tell(chunks, chunks->on_map, &mapping);
     if (result == GPUPOOL_OK && gpi_tree_prepare(tree, 4)) return GPUPOOL_OK;
     if (result == GPUPOOL_OK) {
-        gpi_tree_put(tree, chunk->first, GPI_LIST_ANY, 0); /* it is there now, and stays */
+        gpi_tree_put(tree, chunk->first, GPI_LIST_ANY, 0); /* the chunk stays, as free memory */
         return gpi_host_no_memory();
     }
     why = gpi_thread;
-    chunk->is_untold = 1;
+    chunk->is_untold = 1; /* a chunk that the program refused is not announced to go */
     gpi_chunk_drop(chunks, tree, chunk);
     gpi_thread = why;
     return result;
 }
 
-/* A chunk for a request under at most most_bytes of reserved memory. The run is taken, exactly the
-   request. */
+/* Gets one chunk from a source other than MAPPED, and returns in *out a taken run, exactly the
+   request. At most most_bytes are reserved afterwards, else E_OUT_OF_MEMORY. Both locks are held,
+   and opened; see the banner. */
 static gpupool_result gpi_growth_add(gpi_chunks *chunks, gpi_tree *tree, const gpi_growth *growth,
                                      uint64_t align_units, uint64_t most_bytes, gpi_run **out) {
     uint64_t need = gpi_growth_need(chunks, growth->units, align_units), address;
@@ -7862,6 +7976,7 @@ static gpupool_result gpi_growth_add(gpi_chunks *chunks, gpi_tree *tree, const g
     gpi_host_unlock(chunks->lock);
     result = gpi_growth_ask(chunks, need, chunk);
     gpi_host_lock(chunks->lock);
+    /* again: the lock was open, and other threads may have used the run structs */
     if (result == GPUPOOL_OK && !gpi_tree_prepare(tree, 4)) {
         gpi_host_unlock(chunks->lock);
         chunks->from->give(chunks, chunk->memory, chunk->bytes);
@@ -7872,6 +7987,7 @@ static gpupool_result gpi_growth_add(gpi_chunks *chunks, gpi_tree *tree, const g
         GPUPOOL_FREE(chunk);
         return result;
     }
+    /* memory that begins anywhere: the units are those that lie in it whole */
     address = (uint64_t)(uintptr_t)chunk->memory;
     chunk->unit = gpi_ground_up(address, GPUPOOL_UNIT_BYTES) / GPUPOOL_UNIT_BYTES;
     chunk->units = (address + chunk->bytes) / GPUPOOL_UNIT_BYTES - chunk->unit;
@@ -7889,8 +8005,9 @@ static gpupool_result gpi_growth_add(gpi_chunks *chunks, gpi_tree *tree, const g
     return GPUPOOL_OK;
 }
 
-/* The largest request that a new chunk holds, if the limit leaves so much for it, and the device.
-   Above 1 MiB the device gives whole granules. */
+/* The largest request that one new chunk can hold, if the limit leaves limit_bytes and the device
+   has device_bytes free. Above 1 MiB a device gives whole granules only. Other sources than MAPPED
+   lose what gpi_growth_need adds for alignment. */
 static uint64_t gpi_growth_room(const gpi_chunks *chunks, uint64_t limit_bytes,
                                 uint64_t device_bytes) {
     uint64_t granule = chunks->driver.granule_bytes, bytes, lost;
@@ -12997,7 +13114,7 @@ static void gpi_block_leave(gpupool_arena *arena, gpi_cache *cache) {
 /* Tells a tool that watches memory accesses (NVTX) that a block is gone. */
 static void gpi_block_tell_tool(const gpi_run *run) {
     if (run->heap)
-        gpi_driver_tell_block_gone((const void *)(uintptr_t)(run->unit * GPUPOOL_UNIT_BYTES));
+        gpi_tool_block_gone((const void *)(uintptr_t)(run->unit * GPUPOOL_UNIT_BYTES));
 }
 #endif
 
@@ -13803,15 +13920,40 @@ gpupool_result gpupool_record_stream(gpupool_arena *arena, const void *block, cu
 }
 
 /* == CAPTURE ==================================================================================
-   Scopes of graph captures, streams that end, peers. uses: HAND and above
+   Capture scopes, the end of streams, and peer devices: the calls that change which streams and
+   devices an arena works with. A scope makes sure that memory used by a graph goes to nobody else
+   before gpupool_release_capture. uses: HAND and above
 
-   In a scope the stream's key is that of a struct of the graph's: what it frees goes into the
-   graph's own list, and its clock passes at the release. */
+   A scope puts a second gpi_stream under its stream's key: the graph's. Calls with the stream then
+   reach the graph's struct, so what they free goes to the graph's own free list.
 
-/* Gives a scope its stream. What it sets aside comes back if the host has no memory for it. */
+                     calls with the stream reach           set aside, without a key
+       before        the stream's struct
+       open scope    the graph's struct (capture->stream)  the stream's struct (capture->outer)
+       ended scope   the stream's struct                   the graph's struct
+       released      the stream's struct                   none: the graph's memory is in list ANY
+
+   X1  no event is recorded for a graph's struct, so its clock stands still until the release, and
+       the free list and the waiting blocks of the graph stay with the graph
+   X2  a block that the graph keeps has a use by the graph's struct at position UINT64_MAX, which
+       no clock passes; the release replaces UINT64_MAX by a real position
+   X3  arena.captures counts scopes before their release, gpi_process.scopes those before their end
+
+   Locks: the arena's lock guards keys and clocks. gpupool_release_capture and
+   gpupool_disallow_peer open both locks while they wait for the device. arena.halfway tells
+   gpupool_sleep about them meanwhile.
+
+   Read first: gpi_capture_open, gpi_capture_free_all, gpupool_release_capture,
+   gpi_capture_retire */
+
+/* Puts the graph's struct under the stream's key, and sets the stream's own struct aside in
+   capture->outer. The arena's lock is held, and opened for a moment. E_ARGUMENT: the stream has a
+   scope. E_HOST_MEMORY: there is no struct for the graph, and the stream's own has its key
+   again. */
 static gpupool_result gpi_capture_open(gpupool_arena *arena, gpupool_capture *capture) {
     gpi_stream *outer = NULL, *owner;
-    /* once more if it is made known anew meanwhile: the other one was a destroyed stream's */
+    /* gpi_arena_unname opens the lock. If another thread gives the key a new struct meanwhile, the
+       loop sets the new one aside, and treats the earlier one as a destroyed stream's. */
     while ((owner = gpi_clock_find(&arena->clocks, capture->key)) != NULL) {
         if (owner->capture)
             return gpi_host_fail(GPUPOOL_E_ARGUMENT, "gpupool_begin_capture: the stream is in a "
@@ -13827,11 +13969,14 @@ static gpupool_result gpi_capture_open(gpupool_arena *arena, gpupool_capture *ca
         return gpi_host_no_memory();
     }
     capture->outer = outer;
+    /* Calls find the struct without the lock, so `capture` is set before the key. */
     GPI_PUBLISH(&capture->stream->capture, capture);
     gpi_clock_name(&arena->clocks, capture->stream);
     return GPUPOOL_OK;
 }
 
+/* Opens a scope. Takes the arena's lock only, and makes no CUDA call but the question whether the
+   device was reset. The stream need not capture yet. */
 gpupool_result gpupool_begin_capture(gpupool_arena *arena, cudaStream_t stream,
                                      gpupool_capture **out) {
     gpupool_capture *capture;
@@ -13850,7 +13995,7 @@ gpupool_result gpupool_begin_capture(gpupool_arena *arena, cudaStream_t stream,
     gpi_host_lock(&arena->lock);
     result = gpi_capture_open(arena, capture);
     arena->captures += result == GPUPOOL_OK;
-    arena->clocks.has_captured |= result == GPUPOOL_OK;
+    arena->clocks.has_captured |= result == GPUPOOL_OK; /* see rule 3 */
     gpi_arena_unlock(arena);
     if (result != GPUPOOL_OK) {
         GPUPOOL_FREE(capture);
@@ -13861,7 +14006,8 @@ gpupool_result gpupool_begin_capture(gpupool_arena *arena, cudaStream_t stream,
     return gpi_host_ok();
 }
 
-/* The lock is held. */
+/* Ends a scope: the stream's own struct has the key again. A scope that has ended already, by
+   gpupool_end_capture or with its stream, stays as it is. The arena's lock is held. */
 static void gpi_capture_end(gpupool_arena *arena, gpupool_capture *capture) {
     if (capture->stream->key == 0) return;
     gpi_host_count_scope(-1);
@@ -13869,6 +14015,7 @@ static void gpi_capture_end(gpupool_arena *arena, gpupool_capture *capture) {
     if (capture->outer) gpi_clock_name(&arena->clocks, capture->outer);
 }
 
+/* Ends a scope. The graph keeps its memory until gpupool_release_capture. Waits for nothing. */
 gpupool_result gpupool_end_capture(gpupool_capture *capture) {
     gpupool_result result;
     gpi_host_begin();
@@ -13883,34 +14030,40 @@ gpupool_result gpupool_end_capture(gpupool_capture *capture) {
     return gpi_host_ok();
 }
 
-/* Blocks that the graph keeps, and that were freed, wait for a position like any other now. */
-static void gpi_capture_let_go(gpupool_arena *arena, const gpi_stream *stream, uint64_t at) {
+/* Replaces UINT64_MAX by `at` in the uses that the graph has of waiting blocks. These blocks become
+   free once the graph's clock has passed `at`. The arena's lock is held. */
+static void gpi_capture_set_positions(gpupool_arena *arena, const gpi_stream *stream, uint64_t at) {
     gpi_run *run = arena->waiting;
     for (; run; run = run->list_next) {
         gpi_use *use = (gpi_use *)run->of.uses;
         for (; use; use = use->next)
             if (use->stream == stream && use->at == UINT64_MAX) use->at = at;
     }
-    arena->waiting_seen = 0;
+    arena->waiting_seen = 0; /* look at them again, even if no clock has advanced */
 }
 
-/* The graph's live blocks are freed; and all that it kept is behind one position. */
-static void gpi_capture_take_back(gpupool_arena *arena, gpi_stream *stream) {
+/* Frees the graph's live blocks, and puts all memory that the graph keeps behind one new position:
+   waiting blocks, idle stitches and the graph's free list. Both locks are held. */
+static void gpi_capture_free_all(gpupool_arena *arena, gpi_stream *stream) {
     uint64_t at = 0, position = gpi_clock_issue(&arena->clocks, stream);
     gpi_run *run;
     while ((run = gpi_tree_next_live(&arena->tree, &at)) != NULL) {
         const gpi_use *keeping = gpi_clock_keeping(run);
+        /* live blocks of other graphs stay */
         if (!keeping || keeping->stream != stream) continue;
+        /* to list WAITING, and not to a free list: other streams may use the block, too */
         gpi_block_count_free(arena, run, 0);
         gpi_tree_lay_down(&arena->tree, run);
         run->list = GPI_LIST_WAITING;
         gpi_arena_wait_for_uses(arena, run);
     }
-    gpi_capture_let_go(arena, stream, position);
+    gpi_capture_set_positions(arena, stream, position);
     gpi_stitch_restamp(&arena->stitches, stream, position);
     gpi_tree_restamp(&arena->tree, stream->list, position);
 }
 
+/* Gives the graph's memory back, and frees the scope. Both locks are taken, and open while the host
+   waits for the device. E_ASLEEP while the arena sleeps. */
 gpupool_result gpupool_release_capture(gpupool_capture *capture) {
     gpupool_arena *arena;
     gpi_stream *stream;
@@ -13924,22 +14077,27 @@ gpupool_result gpupool_release_capture(gpupool_capture *capture) {
     result = gpi_arena_enter_awake(arena, "gpupool_release_capture", 0, &visit);
     if (result != GPUPOOL_OK) return result;
     gpi_capture_end(arena, capture);
-    gpi_capture_take_back(arena, stream);
+    gpi_capture_free_all(arena, stream);
+    /* While the locks are open, refs keeps the struct and halfway makes gpupool_sleep wait. */
     stream->refs++;
     arena->halfway++;
     gpi_arena_unlock(arena);
     gpi_host_mutex_unlock(&arena->growing);
-    /* a replay may still run; if CUDA fails, its memory waits for a later mark */
+    /* A replay may still run. If CUDA fails here, the memory stays pending until an event over all
+       streams or a later wait for the device has passed. */
     gpi_clock_wait_device(&arena->clocks, &arena->chunks.driver);
     gpi_host_mutex_lock(&arena->growing);
     gpi_host_lock(&arena->lock);
     arena->halfway--;
     stream->refs--;
-    /* what other threads freed in the scope meanwhile */
-    gpi_capture_let_go(arena, stream, gpi_clock_issue(&arena->clocks, stream));
+    /* other threads may have freed the graph's blocks during the wait */
+    gpi_capture_set_positions(arena, stream, gpi_clock_issue(&arena->clocks, stream));
+    /* From here on the struct is an ordinary stream's: gpi_clock_done includes waits for the
+       device. */
     GPI_PUBLISH(&stream->capture, NULL);
     arena->captures--;
     gpi_arena_poll_all(arena);
+    /* BYPASS: each block is a chunk of its own, and goes back to CUDA now. */
     if (!gpi_chunk_is(&arena->chunks, GPI_FROM_POOL)) gpi_stitch_trim(&arena->stitches, 0);
     gpi_clock_forget(&arena->clocks, stream);
     gpi_arena_leave(arena, &visit);
@@ -13949,35 +14107,42 @@ gpupool_result gpupool_release_capture(gpupool_capture *capture) {
 
 /* -- streams that end -- */
 
-/* The key is the next stream's from now on. The lock is held, and opened for a moment. `can_mark`:
-   CUDA can be called. */
+/* Takes the key from a stream that is about to be destroyed, so that a new stream with the same
+   handle gets a struct of its own. can_mark: CUDA can be called, and a last event covers the
+   stream's frees. Otherwise they pass with an event over all streams or a wait for the device. The
+   arena's lock is held, and opened for a moment. */
 static void gpi_capture_retire(gpupool_arena *arena, const gpi_caller *call, int can_mark) {
     gpi_stream *owner = gpi_clock_find(&arena->clocks, call->key), *last;
     if (owner) {
         gpi_stream *outer = owner->capture ? owner->capture->outer : NULL;
+        /* A graph's memory waits for its release, so in a scope only the stream's own struct gets
+           the event. */
         last = owner->capture ? outer : owner;
         owner->refs++;
-        gpi_arena_unname(arena, owner); /* first, so that the mark covers what the cache had */
-        if (owner->capture) gpi_host_count_scope(-1); /* it ends here, */
-        if (outer) outer->is_kept = 0; /* and what it set aside is nobody's */
+        gpi_arena_unname(arena, owner); /* first: the event then covers the cache's blocks, too */
+        if (owner->capture) gpi_host_count_scope(-1); /* the stream's scope ends with it */
+        if (outer) outer->is_kept = 0;                /* no gpi_capture_end will name it again */
         if (last) last->refs++;
         if (last && can_mark) gpi_clock_record(&arena->clocks, last, call->stream);
         if (last) last->refs--;
         owner->refs--;
         gpi_clock_forget(&arena->clocks, owner);
-        gpi_arena_poll(arena, GPI_LOOKS); /* or streams that came and went would pile up */
+        gpi_arena_poll(arena, GPI_LOOKS); /* frees the structs of streams that ended earlier */
     }
     gpi_arena_trace_number(arena, 'r', gpi_arena_trace_stream(call->stream));
 }
 
-/* Also where CUDA fails: the stream may be gone, and its handle another's, before this is called
-   again. */
+/* Retires the stream even if a CUDA call fails: afterwards the handle may be another stream's, and
+   the program may not call again. After a reset there is nothing to do, since no stream is left:
+   E_CUDA. */
 gpupool_result gpupool_retire_stream(gpupool_arena *arena, cudaStream_t stream) {
     gpi_caller call = gpi_arena_call(stream);
     int reset = 0;
     gpupool_result result = gpi_arena_begin(arena, "gpupool_retire_stream");
     if (result != GPUPOOL_OK) return result;
     if (gpi_arena_outlived(arena, "gpupool_retire_stream") != GPUPOOL_OK) {
+        /* Either the device was reset, or the driver cannot say whether it was. In the second case
+           the stream is retired without an event. */
         result = gpi_thread.result;
         if (gpi_driver_was_reset(&arena->chunks.driver, &reset) == GPUPOOL_OK && reset)
             return result;
@@ -13988,13 +14153,16 @@ gpupool_result gpupool_retire_stream(gpupool_arena *arena, cudaStream_t stream) 
     return gpi_host_ok();
 }
 
-/* The wait for an arena is not under the lock: who is at work there may be in a chunk_alloc that
-   makes an arena, ends another one, or destroys a stream. */
+/* Retires the stream in all arenas that know the handle, then destroys it. arena->visitors keeps an
+   arena in the list while the process's lock is open. The lock must be open during the call: the
+   thread that holds the arena's locks may run a chunk_alloc that makes an arena, ends one or
+   destroys a stream, and all of these take the process's lock. */
 cudaError_t gpupool_cudaStreamDestroy(cudaStream_t stream) {
-    uintptr_t key = gpi_clock_key(stream); /* before the lock, which it may take itself */
+    uintptr_t key = gpi_clock_key(stream); /* before the lock: gpi_clock_key may take it, too */
     gpupool_arena *arena;
     gpi_host_lock(&gpi_process.lock);
     for (arena = gpi_process.arenas; arena && stream; arena = arena->next) {
+        /* forks < 0: a default arena that a reset has closed */
         if (arena->forks < 0 || !gpi_clock_find(&arena->clocks, key)) continue;
         arena->visitors++;
         gpi_host_unlock(&gpi_process.lock);
@@ -14006,6 +14174,9 @@ cudaError_t gpupool_cudaStreamDestroy(cudaStream_t stream) {
     return cudaStreamDestroy(stream);
 }
 
+/* Gives the peer access to the chunks and stitches that are mapped, and to later ones. Both locks
+   are held throughout, during the driver's calls as well. Any device can use pinned memory, so
+   PINNED asks nothing of the hardware. */
 gpupool_result gpupool_allow_peer(gpupool_arena *arena, int device) {
     gpi_visit visit;
     const gpi_driver *driver;
@@ -14024,28 +14195,34 @@ gpupool_result gpupool_allow_peer(gpupool_arena *arena, int device) {
     return result == GPUPOOL_OK ? gpi_host_ok() : result;
 }
 
-static gpupool_result gpi_capture_is_peer(const gpupool_arena *arena, int device) {
+/* OK if the device is a peer of the arena, else E_ARGUMENT. `growing` or the arena's lock is
+   held. */
+static gpupool_result gpi_capture_check_peer(const gpupool_arena *arena, int device) {
     const gpi_driver *driver = &arena->chunks.driver;
     if (gpi_driver_peer(driver, device) < driver->peer_count) return GPUPOOL_OK;
     return gpi_host_fail(GPUPOOL_E_ARGUMENT, "gpupool_disallow_peer: device %d is no peer of arena "
                          "\"%s\"", device, arena->name);
 }
 
+/* Takes the peer's access away. Waits for the device and its peers first, since kernels of the peer
+   may still use the memory. Both locks are open during the wait. */
 gpupool_result gpupool_disallow_peer(gpupool_arena *arena, int device) {
     gpi_visit visit;
     gpupool_result result = gpi_arena_enter_awake(arena, "gpupool_disallow_peer", 0, &visit);
     if (result != GPUPOOL_OK) return result;
-    result = gpi_capture_is_peer(arena, device);
+    result = gpi_capture_check_peer(arena, device);
     arena->halfway++;
     gpi_arena_unlock(arena);
     gpi_host_mutex_unlock(&arena->growing);
     if (result == GPUPOOL_OK)
         result = gpi_clock_wait_device(&arena->clocks, &arena->chunks.driver);
     gpi_host_mutex_lock(&arena->growing);
-    gpi_host_mutex_lock(&arena->clocks.waits); /* who waits for the device goes through the peers */
+    /* a thread that waits for the device reads the list of peers */
+    gpi_host_mutex_lock(&arena->clocks.waits);
     gpi_host_lock(&arena->lock);
     arena->halfway--;
-    if (result == GPUPOOL_OK) result = gpi_capture_is_peer(arena, device); /* still */
+    /* another thread may have removed the peer meanwhile */
+    if (result == GPUPOOL_OK) result = gpi_capture_check_peer(arena, device);
     if (result == GPUPOOL_OK) result = gpi_stitch_disallow_peer(&arena->stitches, device);
     gpi_host_mutex_unlock(&arena->clocks.waits);
     gpi_arena_leave(arena, &visit);
@@ -14895,9 +15072,41 @@ gpupool_result gpupool_wake(gpupool_arena *arena, int tag, gpupool_ring *ring) {
 }
 
 /* == LIFE =====================================================================================
-   Arenas are made, ended, and renewed after a reset. uses: CAPTURE and above */
+   Arenas are made, destroyed, and renewed after a device reset. Default arenas, one for each
+   device, are found and made here, too. uses: CAPTURE and above
 
-static gpupool_result gpi_life_validate(const gpupool_arena_config *config) {
+       gpupool_arena_create      check_config, make { driver; build { locks; open: source, limit,
+                                 addresses, clocks, reserve } }, list
+       gpupool_arena_destroy     no reset:  check_unused, unlist, close, free_records, free_struct
+                                 reset:     unlist, close_after_reset, free_struct
+       a default arena           struct stays at its address: close_after_reset, clear, make
+
+   The state of a default arena is in arena->forks:
+
+       gpi_process.forks --reset seen--> GPI_RENEWING --made again--> gpi_process.forks
+                                              |     ^
+                          it cannot be made v       | the next call
+                                            GPI_CLOSED (an empty struct)
+
+   V1  an arena is in gpi_process.arenas from the end of its creation to the start of its
+       destruction; gpi_process.default_arenas names arenas of that list
+   V2  a thread that uses an arena of the list without being its caller counts in arena->visitors;
+       an arena leaves the list, or is renewed, while there are no visitors
+   V3  creation is all or nothing: on failure everything is given back, and the sentence is that of
+       the first failure
+   V4  a destruction that fails leaves the arena in the list, with what the driver has not taken
+       back
+
+   Locks: gpi_process.lock guards the list, default_arenas, visitors and forks. A thread that holds
+   it asks for no arena's lock, and a thread that ends an arena holds both of the arena's locks when
+   it takes the process's.
+
+   Read first: gpi_life_open, gpi_life_build, gpi_life_close, gpi_life_start_ending, gpi_life_renew,
+   gpi_life_find_default */
+
+/* Checks what can be checked without the device's driver: OK or E_ARGUMENT, or E_CUDA if the
+   runtime does not answer. gpi_life_first_limit checks config.limit_text. Changes nothing. */
+static gpupool_result gpi_life_check_config(const gpupool_arena_config *config) {
     int count = 0;
     gpupool_result result;
     if ((int)config->source < 0 || config->source > GPUPOOL_SOURCE_BYPASS)
@@ -14923,9 +15132,10 @@ static gpupool_result gpi_life_validate(const gpupool_arena_config *config) {
     return GPUPOOL_OK;
 }
 
-/* The limit by precedence: config.limit_text, config.limit_bytes, GPUPOOL_LIMIT_<device> and
-   GPUPOOL_LIMIT in the environment, the macro GPUPOOL_LIMIT, none. A shell empties a variable to
-   take it away for one command. */
+/* Sets the limit of a new arena. The first that is set wins: config.limit_text, config.limit_bytes,
+   GPUPOOL_LIMIT_<device> and GPUPOOL_LIMIT in the environment, the macro GPUPOOL_LIMIT. An empty
+   variable counts as not set, so that a shell can disable it for one command. The driver is
+   entered, since texts like "80%free" need the device's figures. */
 static gpupool_result gpi_life_first_limit(gpupool_arena *arena,
                                             const gpupool_arena_config *config) {
     char variable[64];
@@ -14933,18 +15143,19 @@ static gpupool_result gpi_life_first_limit(gpupool_arena *arena,
     size_t free_bytes, total_bytes;
     gpupool_result result;
     if (config->limit_bytes) arena->ledger.limit_bytes = config->limit_bytes;
-    if (!text && config->limit_bytes) return GPUPOOL_OK;
+    if (!text && config->limit_bytes) return GPUPOOL_OK; /* limit_text would win */
     if (!text) {
         snprintf(variable, sizeof variable, "environment variable GPUPOOL_LIMIT_%d",
                  arena->chunks.driver.device);
         where = variable;
-        text = getenv(strrchr(variable, ' ') + 1);
+        text = getenv(strrchr(variable, ' ') + 1); /* the name follows the last blank */
         if (!text || !*text) {
             where = "environment variable GPUPOOL_LIMIT";
             text = getenv("GPUPOOL_LIMIT");
         }
         if (text && !*text) text = NULL;
     }
+    /* the macro's default is the empty text, of size 1 */
     if (!text && sizeof(GPUPOOL_LIMIT) > 1) {
         where = "macro GPUPOOL_LIMIT";
         text = GPUPOOL_LIMIT;
@@ -14957,7 +15168,8 @@ static gpupool_result gpi_life_first_limit(gpupool_arena *arena,
     return gpi_limit_parse(where, text, total_bytes, free_bytes, &arena->ledger.limit_bytes);
 }
 
-/* config.soft_limit_bytes: the ledger's tag 0. 0: the host has no memory. */
+/* Keeps config.soft_limit_bytes and its function as tag 0, which stands for the whole arena. 0: the
+   host has no memory. */
 static int gpi_life_soft_limit(gpupool_arena *arena, const gpupool_arena_config *config) {
     gpupool_tag_config soft;
     if (!config->soft_limit_bytes || !config->on_soft_limit) return 1;
@@ -14969,8 +15181,10 @@ static int gpi_life_soft_limit(gpupool_arena *arena, const gpupool_arena_config 
     return arena->ledger.tags[0] != NULL;
 }
 
-/* reserve_bytes of an arena (tag 0) or of a tag: reserved now, as finished free memory. Without
-   memory, the thread has the verdict. Both locks are held, and open in between. */
+/* Gets reserve_bytes of an arena (tag 0) or of a tag from the driver, in whole granules, as
+   finished free memory. If the device is full, asks the process's other arenas once; then the result is
+   E_OUT_OF_MEMORY, with the verdict's sentence. Both locks are held, and opened around driver
+   calls. */
 static gpupool_result gpi_life_reserve(gpupool_arena *arena, int tag, uint64_t bytes) {
     gpi_siblings siblings;
     gpi_request request;
@@ -14983,11 +15197,12 @@ static gpupool_result gpi_life_reserve(gpupool_arena *arena, int tag, uint64_t b
     request.bytes = gpi_ground_up(bytes, arena->chunks.driver.granule_bytes);
     request.units = request.bytes / GPUPOOL_UNIT_BYTES;
     request.align_units = 1;
-    request.owner = arena->clocks.all;
+    request.owner = arena->clocks.all; /* no stream has asked for this memory */
     request.tag = tag;
     result = gpi_ladder_grow(arena, &request, &run);
     if (result == GPUPOOL_E_OUT_OF_MEMORY) {
         lack = gpi_sibling_lack(arena, &request);
+        /* gpi_sibling_borrow takes the locks of other arenas, one arena after the other */
         gpi_host_unlock(&arena->lock);
         gpi_sibling_borrow(&lack, &siblings);
         gpi_host_lock(&arena->lock);
@@ -14997,6 +15212,7 @@ static gpupool_result gpi_life_reserve(gpupool_arena *arena, int tag, uint64_t b
     if (result == GPUPOOL_E_OUT_OF_MEMORY) {
         gpupool_verdict *verdict = &gpi_thread.verdict;
         gpi_scene scene;
+        /* the verdict takes and opens the lock by itself */
         gpi_host_unlock(&arena->lock);
         gpi_verdict_begin(arena, &request, &siblings, verdict, &scene);
         gpi_verdict_judge(verdict, &scene);
@@ -15074,17 +15290,20 @@ gpupool_result gpupool_tag(gpupool_arena *arena, const char *name,
     return result == GPUPOOL_OK ? gpi_host_ok() : result;
 }
 
-/* Whether CUDA has just said that it cannot map on this device, or that it has no addresses. */
+/* Whether the latest CUDA call said that this device cannot map memory, or that the process has no
+   addresses left. */
 static int gpi_life_cannot_map(gpupool_result result) {
     return result == GPUPOOL_E_OUT_OF_MEMORY ||
            (result == GPUPOOL_E_CUDA && gpi_thread.cuda_error == CUDA_ERROR_NOT_SUPPORTED);
 }
 
-/* Chunks of cudaMalloc in place of mapped ones, of which there is none yet. The lock is held. */
+/* AUTO: replaces MAPPED by DEVICE, before the arena has a chunk. CUDA's words for the reason stay
+   in arena->instead, for the report. The lock is held, and opened around driver calls. */
 static gpupool_result gpi_life_fall_back(gpupool_arena *arena) {
     gpi_chunks *chunks = &arena->chunks;
     gpupool_result result;
     snprintf(arena->instead, sizeof arena->instead, "%.95s", gpi_thread.draft);
+    /* what the trial has left mapped must go before the addresses can */
     result = gpi_chunk_retry(chunks, &arena->tree);
     if (result == GPUPOOL_OK) result = gpi_chunk_close(chunks);
     if (result != GPUPOOL_OK) return result;
@@ -15097,7 +15316,9 @@ static gpupool_result gpi_life_fall_back(gpupool_arena *arena) {
     return gpi_tree_open(&arena->tree) ? GPUPOOL_OK : gpi_host_no_memory();
 }
 
-/* The addresses of a MAPPED arena. Where MAPPED is AUTO's choice it must work, too. */
+/* Reserves the addresses of a MAPPED arena. If AUTO has chosen MAPPED, also maps a granule on
+   trial, and falls back to DEVICE if that fails. With config.share there is no fallback, since only
+   mapped memory can be shared. `growing` is held, the lock is not. */
 static gpupool_result gpi_life_open_space(gpupool_arena *arena, gpupool_source asked) {
     struct gpi_thread before = gpi_thread;
     gpupool_result result = gpi_chunk_open_space(&arena->chunks, &arena->tree);
@@ -15107,15 +15328,18 @@ static gpupool_result gpi_life_open_space(gpupool_arena *arena, gpupool_source a
     if (gpi_life_cannot_map(result) && !arena->chunks.driver.share)
         result = gpi_life_fall_back(arena);
     gpi_host_unlock(&arena->lock);
-    if (result == GPUPOOL_OK) gpi_thread = before; /* no call has failed */
+    /* a failure that was repaired inside is none to the caller */
+    if (result == GPUPOOL_OK) gpi_thread = before;
     return result;
 }
 
-/* Whether the arena's memory can be what config.share asks for. */
-static gpupool_result gpi_life_may_share(gpi_chunks *chunks, unsigned share) {
+/* Keeps config.share for the driver. E_UNSUPPORTED names what the arena's source, the system or the
+   device lacks for it. */
+static gpupool_result gpi_life_check_share(gpi_chunks *chunks, unsigned share) {
     const gpi_driver *driver = &chunks->driver;
     const char *lacks = NULL;
     if (share && !gpi_chunk_is_mapped(chunks)) lacks = "SOURCE_MAPPED";
+    /* GPI_DESCRIPTORS: 0 on systems without them */
     else if ((share & GPUPOOL_SHARE_PROCESSES) && !GPI_DESCRIPTORS) lacks = "file descriptors";
     else if ((share & GPUPOOL_SHARE_PROCESSES) &&
              (!driver->export_handle || !driver->import_handle ||
@@ -15131,11 +15355,12 @@ static gpupool_result gpi_life_may_share(gpi_chunks *chunks, unsigned share) {
                          driver->device, lacks);
 }
 
-static gpupool_result gpi_life_open(gpupool_arena *arena, const gpupool_arena_config *config) {
+/* Sets chunks->source. AUTO becomes MAPPED if the driver can map, else DEVICE. Tools that watch
+   accesses (GPUPOOL_NVTX) refuse mapped memory. E_UNSUPPORTED: MAPPED was asked for, and is not
+   there. */
+static gpupool_result gpi_life_choose_source(gpupool_arena *arena, gpupool_source asked) {
     gpi_chunks *chunks = &arena->chunks;
-    gpupool_result result;
-    chunks->granule_units = chunks->driver.granule_bytes / GPUPOOL_UNIT_BYTES;
-    chunks->source = config->source;
+    chunks->source = asked;
     if (chunks->source == GPUPOOL_SOURCE_AUTO) {
         chunks->source = chunks->driver.mapped && !GPUPOOL_NVTX ? GPUPOOL_SOURCE_MAPPED
                                                                 : GPUPOOL_SOURCE_DEVICE;
@@ -15147,8 +15372,12 @@ static gpupool_result gpi_life_open(gpupool_arena *arena, const gpupool_arena_co
                              "GPUPOOL_SOURCE_MAPPED: device %d or this build "
                              "has no virtual memory management",
                              chunks->driver.device);
-    result = gpi_life_may_share(chunks, config->share);
-    if (result != GPUPOOL_OK) return result;
+    return GPUPOOL_OK;
+}
+
+/* Copies what the config says to where the sections above look for it. Nothing here can fail. */
+static void gpi_life_copy_config(gpupool_arena *arena, const gpupool_arena_config *config) {
+    gpi_chunks *chunks = &arena->chunks;
     chunks->from = &gpi_sources[chunks->source];
     chunks->stitch_unit = UINT64_MAX;
     chunks->on_map = config->on_map;
@@ -15163,11 +15392,25 @@ static gpupool_result gpi_life_open(gpupool_arena *arena, const gpupool_arena_co
     arena->keep_bytes = config->reserve_bytes;
     arena->sleep.backup_most = config->backup_bytes ? config->backup_bytes : UINT64_MAX;
     snprintf(arena->name, sizeof arena->name, "%s", config->name ? config->name : "arena");
+}
+
+/* Opens the arena's parts in the order in which they need each other. `growing` is held. On failure
+   the caller cleans up: each part that is still zero is closed without effect. */
+static gpupool_result gpi_life_open(gpupool_arena *arena, const gpupool_arena_config *config) {
+    gpi_chunks *chunks = &arena->chunks;
+    gpupool_result result;
+    chunks->granule_units = chunks->driver.granule_bytes / GPUPOOL_UNIT_BYTES;
+    result = gpi_life_choose_source(arena, config->source);
+    if (result == GPUPOOL_OK) result = gpi_life_check_share(chunks, config->share);
+    if (result != GPUPOOL_OK) return result;
+    gpi_life_copy_config(arena, config);
     result = gpi_life_first_limit(arena, config);
     if (result == GPUPOOL_OK && !gpi_life_soft_limit(arena, config)) result = gpi_host_no_memory();
     if (result == GPUPOOL_OK && !gpi_tree_open(&arena->tree)) result = gpi_host_no_memory();
     if (result == GPUPOOL_OK && gpi_chunk_is_mapped(chunks))
         result = gpi_life_open_space(arena, config->source);
+    /* The arena is in no list yet, so no other thread comes. But what follows opens and takes the
+       lock, as it does in an arena that is in use. */
     gpi_host_lock(&arena->lock);
     if (result == GPUPOOL_OK && !gpi_clock_open(&arena->clocks)) result = gpi_host_no_memory();
     if (result == GPUPOOL_OK) result = gpi_life_reserve(arena, 0, config->reserve_bytes);
@@ -15175,25 +15418,31 @@ static gpupool_result gpi_life_open(gpupool_arena *arena, const gpupool_arena_co
     return result;
 }
 
-static void gpi_life_free(gpupool_arena *arena) {
+/* Frees the arena's struct and the system's part of its mutexes. Everything else is gone. */
+static void gpi_life_free_struct(gpupool_arena *arena) {
     gpi_host_mutex_close(&arena->growing);
     gpi_host_mutex_close(&arena->clocks.waits);
     GPUPOOL_FREE(arena);
 }
 
-static void gpi_life_forget(gpupool_arena *arena) { /* the host's side only, but the struct */
+/* Frees the host memory of all records except the struct. Makes no CUDA call. The driver's memory
+   must have been given back, or is lost in a reset. */
+static void gpi_life_free_records(gpupool_arena *arena) {
     gpi_sleep_forget(arena);
-    gpi_ledger_close(&arena->ledger); /* before the caches, which hold sites too */
+    gpi_ledger_close(&arena->ledger); /* before the caches, which point to sites, too */
     gpi_stitch_forget(&arena->stitches);
     gpi_chunk_forget(&arena->chunks);
     gpi_clock_clear(&arena->clocks);
     gpi_tree_close(&arena->tree);
 }
 
-/* Gives everything back. What was freed may still be in use by queued work, which unmapping would
-   not wait for. The lock is held, and open in between. */
+/* Gives chunks, events and addresses back to the driver. Waits for the device first, because
+   unmapping does not wait for queued work that still uses freed memory. Both locks are held, and
+   the lock is open during waits and driver calls. On failure, what was not given back is still
+   recorded. */
 static gpupool_result gpi_life_close(gpupool_arena *arena) {
     gpupool_result result = GPUPOOL_OK;
+    /* clocks.all is NULL if creation failed early; then nothing was freed */
     if (arena->clocks.all && (arena->tree.pending_units || arena->waiting)) {
         gpi_host_unlock(&arena->lock);
         result = gpi_clock_wait_device(&arena->clocks, &arena->chunks.driver);
@@ -15201,19 +15450,22 @@ static gpupool_result gpi_life_close(gpupool_arena *arena) {
         if (result != GPUPOOL_OK) return result;
         gpi_arena_poll_all(arena);
     }
+    /* a chunk is idle only once its free runs have joined, and slabs keep them apart */
     gpi_tree_drop_slabs(&arena->tree);
     result = gpi_stitch_trim(&arena->stitches, 0);
+    /* chunks first: if the driver refuses one, the arena goes on, and needs its events */
     if (result == GPUPOOL_OK) result = gpi_clock_close(&arena->clocks);
     return result == GPUPOOL_OK ? gpi_chunk_close(&arena->chunks) : result;
 }
 
-/* Makes the arena by its config, all of it or nothing; what it consists of is zero, but the driver,
-   which is entered. */
+/* Makes the arena by its config. The struct is zero except chunks.driver, which is open and
+   entered. On failure everything is given back, except the struct. Takes both locks. */
 static gpupool_result gpi_life_build(gpupool_arena *arena, const gpupool_arena_config *config) {
     struct gpi_thread why;
     gpupool_result result;
     gpi_host_mutex_open(&arena->growing);
     gpi_host_mutex_open(&arena->clocks.waits);
+    /* the sections below know their neighbours by these pointers */
     arena->chunks.lock = arena->clocks.lock = &arena->lock;
     arena->chunks.growing = &arena->growing;
     gpi_host_mutex_lock(&arena->growing);
@@ -15224,17 +15476,18 @@ static gpupool_result gpi_life_build(gpupool_arena *arena, const gpupool_arena_c
     gpi_ledger_open(&arena->ledger);
     result = gpi_life_open(arena, config);
     if (result != GPUPOOL_OK) {
-        why = gpi_thread; /* of the failure, not of the cleaning up */
+        why = gpi_thread; /* the caller is to see the failure, and no later one of the cleaning */
         gpi_host_lock(&arena->lock);
         gpi_life_close(arena);
-        gpi_life_forget(arena);
+        gpi_life_free_records(arena);
         gpi_thread = why;
     }
     gpi_host_mutex_unlock(&arena->growing);
     return result;
 }
 
-/* The same with the driver. */
+/* Opens the driver for config.device, which is a device's number, and builds the arena. On failure
+   the driver is closed again. */
 static gpupool_result gpi_life_make(gpupool_arena *arena, const gpupool_arena_config *config) {
     gpi_driver *driver = &arena->chunks.driver;
     gpi_visit visit;
@@ -15249,7 +15502,8 @@ static gpupool_result gpi_life_make(gpupool_arena *arena, const gpupool_arena_co
     return result;
 }
 
-/* Adds the arena to those of the process, as its device's default if `is_default`. */
+/* Puts the arena at the front of the process's list. is_default: the arena also becomes its
+   device's default, unless there is one. */
 static void gpi_life_list(gpupool_arena *arena, int is_default) {
     int device = arena->chunks.driver.device;
     gpi_host_lock(&gpi_process.lock);
@@ -15260,8 +15514,8 @@ static void gpi_life_list(gpupool_arena *arena, int is_default) {
     gpi_host_unlock(&gpi_process.lock);
 }
 
-/* Tells whether it was its device's default. 0: not done, for a thread is on its way through the
-   arenas of the process. */
+/* Takes the arena out of the process's list, and sets *is_default. Returns 0, with nothing changed,
+   while another thread visits the arena: the caller waits and tries again. */
 static int gpi_life_unlist(gpupool_arena *arena, int *is_default) {
     gpupool_arena **link = &gpi_process.arenas;
     int device = arena->chunks.driver.device, done;
@@ -15270,6 +15524,7 @@ static int gpi_life_unlist(gpupool_arena *arena, int *is_default) {
     if (done) {
         while (*link != arena) link = &(*link)->next;
         *link = arena->next;
+        /* gpi_life_list restores the default if the destruction fails */
         *is_default = gpi_process.default_arenas[device] == arena;
         if (*is_default) gpi_process.default_arenas[device] = NULL;
     }
@@ -15277,7 +15532,8 @@ static int gpi_life_unlist(gpupool_arena *arena, int *is_default) {
     return done;
 }
 
-/* gpupool_arena_create, but for what section ENVIRON adds. */
+/* gpupool_arena_create, except for what section ENVIRON adds. Takes locks of other arenas only if
+   config.reserve_bytes needs their idle memory. */
 static gpupool_result gpi_life_create(gpupool_arena **out, const gpupool_arena_config *given) {
     gpupool_arena_config config;
     gpupool_arena *arena;
@@ -15290,8 +15546,9 @@ static gpupool_result gpi_life_create(gpupool_arena **out, const gpupool_arena_c
     memset(&config, 0, sizeof config);
     if (given) config = *given;
     else config.device = GPUPOOL_DEVICE_CURRENT;
-    result = gpi_life_validate(&config);
+    result = gpi_life_check_config(&config);
     if (result != GPUPOOL_OK) return result;
+    /* a child process must be able to tell that its arenas are the parent's */
     gpi_host_watch_forks();
     result = gpi_driver_name_device(&config.device);
     if (result != GPUPOOL_OK) return result;
@@ -15303,12 +15560,13 @@ static gpupool_result gpi_life_create(gpupool_arena **out, const gpupool_arena_c
         gpi_life_list(arena, 0);
         *out = arena;
     } else {
-        gpi_life_free(arena);
+        gpi_life_free_struct(arena);
     }
     return result == GPUPOOL_OK ? gpi_host_ok() : result;
 }
 
-/* Names the biggest holders; gpupool_report lists more of them. `growing` is held. */
+/* E_IN_USE, with the three biggest holders of live blocks in the sentence. `growing` is held, the
+   lock is not. */
 static gpupool_result gpi_life_tell_leaks(gpupool_arena *arena, uint64_t blocks) {
     gpi_holding top[GPUPOOL_HOLDERS];
     char list[320], name[64], size[32];
@@ -15318,6 +15576,7 @@ static gpupool_result gpi_life_tell_leaks(gpupool_arena *arena, uint64_t blocks)
     int i;
     memset(&scene, 0, sizeof scene);
     scene.arena = arena;
+    /* without GPUPOOL_SITES, gpi_verdict_holders counts the blocks in this copy of all runs */
     gpi_snapshot_take(&scene);
     gpi_verdict_holders(&scene, top, GPUPOOL_HOLDERS);
     gpi_verdict_end(&scene);
@@ -15332,8 +15591,11 @@ static gpupool_result gpi_life_tell_leaks(gpupool_arena *arena, uint64_t blocks)
                          gpi_limit_human(size, bytes), list);
 }
 
-/* `growing` is held. */
-static gpupool_result gpi_life_unused(gpupool_arena *arena) {
+/* E_IN_USE while blocks are live or captures are not released. Empties all caches, so that only
+   live blocks count as live. Wakes an arena that sleeps: without live blocks that takes no device
+   memory. `growing` is held, and open while gpi_sleep_wake waits for the device. The lock is taken
+   inside. */
+static gpupool_result gpi_life_check_unused(gpupool_arena *arena) {
     gpupool_result result = GPUPOOL_OK;
     uint64_t live, captures;
     gpi_cached cached;
@@ -15341,9 +15603,9 @@ static gpupool_result gpi_life_unused(gpupool_arena *arena) {
     gpi_host_unlock(&arena->lock);
     gpi_host_lock(&arena->lock);
     gpi_arena_empty_all(arena, gpi_arena_pour_out);
+    /* read before the wake, which opens the lock */
     live = arena->tree.live_runs;
     captures = arena->captures;
-    /* with no block it needs no memory for that */
     if (!live && !captures && gpi_sleep_choose(arena, GPUPOOL_ALL, GPI_ASLEEP))
         result = gpi_sleep_wake(arena, NULL);
     gpi_arena_unlock(arena);
@@ -15355,7 +15617,8 @@ static gpupool_result gpi_life_unused(gpupool_arena *arena) {
     return GPUPOOL_OK;
 }
 
-/* Nothing waits for a mark any more; once more does no harm. */
+/* Frees the records of streams that use waiting and live blocks. The blocks have none afterwards,
+   so a second call does no harm. A cached run is skipped: its field `uses` is the cache. */
 static void gpi_life_drop_uses(gpupool_arena *arena) {
     gpi_run *run = arena->waiting;
     uint64_t at = 0;
@@ -15364,48 +15627,54 @@ static void gpi_life_drop_uses(gpupool_arena *arena) {
         if (run->list != GPI_LIST_CACHED) gpi_clock_drop_uses(&arena->clocks, run);
 }
 
-/* After a reset: what is left of it on the device, and on its peers, goes back, and all the host
-   has, with blocks and captures, but the struct. If CUDA refuses some of it, it can be tried again.
-   No other thread comes to the arena. */
-static gpupool_result gpi_life_salvage(gpupool_arena *arena) {
+/* Gives back what outlives a reset of the device: mapped memory, and events of peers. Then frees
+   all host records except the struct, with blocks and captures. The lock is taken inside; no other
+   thread uses the arena. On failure the records stay, and the call can be repeated. */
+static gpupool_result gpi_life_close_after_reset(gpupool_arena *arena) {
     gpupool_result result = GPUPOOL_OK;
     gpi_stream *stream;
-    /* peers' work goes on, and may be at mapped memory */
+    /* the peers were not reset, and their work may still use mapped memory */
     if (arena->chunks.driver.peer_count) result = gpi_driver_wait(&arena->chunks.driver);
     gpi_host_lock(&arena->lock);
     if (result == GPUPOOL_OK) result = gpi_stitch_salvage(&arena->stitches);
     if (result == GPUPOOL_OK) result = gpi_clock_close(&arena->clocks);
     gpi_host_unlock(&arena->lock);
     if (result != GPUPOOL_OK) return result;
+    /* a use counts in its stream's struct, so uses are freed before the streams */
     gpi_life_drop_uses(arena);
     for (stream = arena->clocks.streams; stream; stream = stream->next) {
+        /* an open scope still counts among the process's */
         if (stream->capture && stream->key) gpi_host_count_scope(-1);
         GPUPOOL_FREE(stream->capture);
     }
-    gpi_life_forget(arena);
+    gpi_life_free_records(arena);
     return GPUPOOL_OK;
 }
 
-/* The end of an arena that was reset. */
-static gpupool_result gpi_life_end_reset(gpupool_arena *arena) {
+/* Destroys an arena whose device was reset. Waits for visitors. No lock is held. If CUDA does not
+   take the mapped memory back, the arena is listed again, for another try. */
+static gpupool_result gpi_life_end_after_reset(gpupool_arena *arena) {
     gpupool_result result;
     int is_default = 0;
     unsigned round = 0;
     while (!gpi_life_unlist(arena, &is_default)) gpi_host_idle(round++);
-    result = gpi_life_salvage(arena);
-    if (result == GPUPOOL_OK) gpi_life_free(arena);
+    result = gpi_life_close_after_reset(arena);
+    if (result == GPUPOOL_OK) gpi_life_free_struct(arena);
     else gpi_life_list(arena, is_default);
     return result;
 }
 
-/* Takes an arena of which nothing is in use off those of the process, with both its locks held; if
-   it fails none is. A thread that is on its way through the arenas may wait for these locks. */
+/* Takes an unused arena out of the process's list, and returns with both locks held. On failure no
+   lock is held, and the arena is listed. A visitor may itself wait for the arena's locks, so
+   `growing` is released before each new try. */
 static gpupool_result gpi_life_start_ending(gpupool_arena *arena, int *is_default) {
     gpupool_result result;
     unsigned round = 0;
     for (;; gpi_host_idle(round++)) {
         gpi_host_mutex_lock(&arena->growing);
-        result = gpi_life_unused(arena);
+        /* in each round: a visitor may have changed what is free, and gpi_sleep_wake opens the
+           lock */
+        result = gpi_life_check_unused(arena);
         if (result == GPUPOOL_OK && gpi_life_unlist(arena, is_default)) {
             gpi_host_lock(&arena->lock);
             return GPUPOOL_OK;
@@ -15415,8 +15684,8 @@ static gpupool_result gpi_life_start_ending(gpupool_arena *arena, int *is_defaul
     }
 }
 
-/* All is given back and the arena is no more, or it is as before, but that it knows no stream: one
-   may have been destroyed while the arena was not listed, and its handle be another's. */
+/* Destroys an arena that no thread uses. If the driver refuses to take something back, the arena is
+   listed again, with what is left, and it knows no streams. */
 static gpupool_result gpi_life_end(gpupool_arena *arena) {
     int is_default = 0;
     gpi_stream *stream;
@@ -15424,11 +15693,13 @@ static gpupool_result gpi_life_end(gpupool_arena *arena) {
     if (result != GPUPOOL_OK) return result;
     result = gpi_life_close(arena);
     if (result == GPUPOOL_OK) {
-        gpi_life_forget(arena);
-        gpi_life_free(arena);
+        gpi_life_free_records(arena);
+        gpi_life_free_struct(arena);
         return GPUPOOL_OK;
     }
     gpi_life_list(arena, is_default);
+    /* While the arena was not in the list, a stream may have been destroyed without a call of
+       gpi_capture_retire, and its handle may be a new stream's. */
     for (stream = arena->clocks.streams; stream; stream = stream->next)
         if (stream->key && stream != arena->clocks.all) gpi_arena_unname(arena, stream);
     gpi_arena_unlock(arena);
@@ -15436,16 +15707,18 @@ static gpupool_result gpi_life_end(gpupool_arena *arena) {
     return result;
 }
 
-/* gpupool_arena_destroy, but for what section ENVIRON adds. */
+/* gpupool_arena_destroy, except for what section ENVIRON adds. Takes both locks for the rest of the
+   arena's life. Waits for the device, and for threads that visit the arena. A closed default arena
+   is only a struct. */
 static gpupool_result gpi_life_destroy(gpupool_arena *arena) {
     gpi_driver driver;
     gpi_visit visit;
     int reset;
     gpupool_result result;
     gpi_host_begin();
-    if (arena && arena->forks == GPI_CLOSED) { /* nothing is in it */
+    if (arena && arena->forks == GPI_CLOSED) {
         while (!gpi_life_unlist(arena, &reset)) gpi_host_idle(0);
-        gpi_life_free(arena);
+        gpi_life_free_struct(arena);
         return gpi_host_ok();
     }
     result = gpi_arena_begin(arena, "gpupool_arena_destroy");
@@ -15453,35 +15726,38 @@ static gpupool_result gpi_life_destroy(gpupool_arena *arena) {
     result = gpi_driver_enter(&arena->chunks.driver, &visit);
     if (result != GPUPOOL_OK) return result;
     result = gpi_driver_was_reset(&arena->chunks.driver, &reset);
-    driver = arena->chunks.driver;
-    if (result == GPUPOOL_OK) result = reset ? gpi_life_end_reset(arena) : gpi_life_end(arena);
+    driver = arena->chunks.driver; /* a copy: the struct is freed before the driver is closed */
+    if (result == GPUPOOL_OK)
+        result = reset ? gpi_life_end_after_reset(arena) : gpi_life_end(arena);
     gpi_driver_leave(&visit);
     if (result != GPUPOOL_OK) return result;
     gpi_driver_close(&driver);
     return gpi_host_ok();
 }
 
-/* Whether its device was reset since it was made; 0 where CUDA does not tell. No lock is held. */
+/* Whether the device was reset since the arena was made; 0 if CUDA cannot say. No lock of the arena
+   is held. Leaves the thread's result and texts alone: to the caller, no call has failed. */
 static int gpi_life_was_reset(const gpupool_arena *arena) {
     struct gpi_thread why = gpi_thread;
     int reset = 0;
     gpupool_result result = gpi_driver_was_reset(&arena->chunks.driver, &reset);
-    gpi_thread = why; /* nobody has called anything that failed */
+    gpi_thread = why;
     return result == GPUPOOL_OK && reset;
 }
 
-/* The source of default arenas, by the environment's GPUPOOL_SOURCE. */
+/* Reads GPUPOOL_SOURCE from the environment: the source of default arenas. Without it, and if it is
+   empty, AUTO. E_ARGUMENT for any other word. */
 static gpupool_result gpi_life_default_source(gpupool_source *source) {
-    static const struct { const char *name; gpupool_source source; } owner[] = {
+    static const struct { const char *name; gpupool_source source; } sources[] = {
         {"", GPUPOOL_SOURCE_AUTO}, {"auto", GPUPOOL_SOURCE_AUTO}, {"mapped", GPUPOOL_SOURCE_MAPPED},
         {"device", GPUPOOL_SOURCE_DEVICE}, {"managed", GPUPOOL_SOURCE_MANAGED},
         {"bypass", GPUPOOL_SOURCE_BYPASS}};
     const char *name = getenv("GPUPOOL_SOURCE");
     size_t i;
     *source = GPUPOOL_SOURCE_AUTO;
-    for (i = 0; name && i < sizeof owner / sizeof *owner; i++)
-        if (strcmp(name, owner[i].name) == 0) {
-            *source = owner[i].source;
+    for (i = 0; name && i < sizeof sources / sizeof *sources; i++)
+        if (strcmp(name, sources[i].name) == 0) {
+            *source = sources[i].source;
             return GPUPOOL_OK;
         }
     if (!name) return GPUPOOL_OK;
@@ -15489,6 +15765,7 @@ static gpupool_result gpi_life_default_source(gpupool_source *source) {
                          "and must be auto, mapped, device, managed or bypass", name);
 }
 
+/* The config of a device's default arena, from macros and the environment. */
 static gpupool_result gpi_life_default_config(int device, gpupool_arena_config *config) {
     memset(config, 0, sizeof *config);
     config->device = device;
@@ -15497,8 +15774,9 @@ static gpupool_result gpi_life_default_config(int device, gpupool_arena_config *
     return gpi_life_default_source(&config->source);
 }
 
-/* With a visitor more. NULL: none was made yet, or a reset has closed it. */
-static gpupool_arena *gpi_life_default(int device) {
+/* The device's default arena, with one visitor more, so that it stays until gpi_life_leave_default.
+   NULL: none was made, or the arena is closed or being renewed. Takes the process's lock. */
+static gpupool_arena *gpi_life_enter_default(int device) {
     gpupool_arena *arena = NULL;
     gpi_host_lock(&gpi_process.lock);
     if (device >= 0 && device < GPI_DEVICES_MAX) arena = gpi_process.default_arenas[device];
@@ -15508,27 +15786,31 @@ static gpupool_arena *gpi_life_default(int device) {
     return arena;
 }
 
-static void gpi_life_left(gpupool_arena *arena) {
+/* Ends the visit of gpi_life_enter_default. */
+static void gpi_life_leave_default(gpupool_arena *arena) {
     gpi_host_lock(&gpi_process.lock);
     arena->visitors--;
     gpi_host_unlock(&gpi_process.lock);
 }
 
+/* Ends a renewal: `forks` is the process's number for an open arena, or GPI_CLOSED. */
 static void gpi_life_set_forks(gpupool_arena *arena, int forks) {
     gpi_host_lock(&gpi_process.lock);
     arena->forks = forks;
     gpi_host_unlock(&gpi_process.lock);
 }
 
-/* The device's default arena, for the caller to renew, since the device was reset. NULL: there is
-   none or it is open; or *wait: another thread renews it, or is on its way through it. CUDA is
-   asked under the lock: another thread may have renewed it just now. */
+/* Returns the device's default arena if it is closed, or its device was reset: the caller must
+   renew it. NULL with *wait: another thread renews or visits it. NULL without *wait: it is open, or
+   there is none. CUDA is asked under the process's lock, so that no other thread renews the arena
+   between the question and the change of `forks`. */
 static gpupool_arena *gpi_life_start_renewing(int device, int *wait) {
     gpupool_arena *arena;
     int closed;
     gpi_host_lock(&gpi_process.lock);
     arena = gpi_process.default_arenas[device];
     closed = arena && (arena->forks < 0 || gpi_life_was_reset(arena));
+    /* visitors use the struct, so the renewal waits until they have left */
     *wait = closed && (arena->forks == GPI_RENEWING || arena->visitors);
     if (!closed || *wait) arena = NULL;
     if (arena) arena->forks = GPI_RENEWING;
@@ -15536,26 +15818,28 @@ static gpupool_arena *gpi_life_start_renewing(int device, int *wait) {
     return arena;
 }
 
-/* All but what the process's lock guards. */
+/* Zeroes the struct from `searching` on. The fields before are those that the process's lock
+   guards, and they stay. */
 static void gpi_life_clear(gpupool_arena *arena, int device) {
     const size_t from = offsetof(gpupool_arena, searching);
     gpi_host_mutex_close(&arena->growing);
     gpi_host_mutex_close(&arena->clocks.waits);
     memset((char *)arena + from, 0, sizeof *arena - from);
+    /* gpi_life_unlist asks for the device even of a closed arena */
     arena->chunks.driver.device = device;
 }
 
-/* The arena is as it was when it was made, but that a limit that was set stays. If CUDA does not
-   take its memory back all is as before; if the arena cannot be made again it is closed, and empty.
-   */
+/* Makes a default arena again in the same struct; a limit that was set stays. The caller has set
+   `forks` to GPI_RENEWING, so no other thread comes. If CUDA does not take the old memory back, all
+   is as before; if the arena cannot be made, it is closed. */
 static gpupool_result gpi_life_renew(gpupool_arena *arena, const gpupool_arena_config *config) {
     uint64_t limit = arena->ledger.limit_bytes;
     gpupool_result result = GPUPOOL_OK;
     gpi_visit visit;
-    if (arena->chunks.from) { /* else it is empty */
+    if (arena->chunks.from) { /* NULL: closed, so there is nothing to give back */
         result = gpi_driver_enter(&arena->chunks.driver, &visit);
         if (result == GPUPOOL_OK) {
-            result = gpi_life_salvage(arena);
+            result = gpi_life_close_after_reset(arena);
             gpi_driver_leave(&visit);
         }
         if (result == GPUPOOL_OK) gpi_driver_close(&arena->chunks.driver);
@@ -15564,30 +15848,37 @@ static gpupool_result gpi_life_renew(gpupool_arena *arena, const gpupool_arena_c
         gpi_life_clear(arena, config->device);
         result = gpi_life_make(arena, config);
         if (result != GPUPOOL_OK) gpi_life_clear(arena, config->device);
+        /* gpi_life_make has set the config's limit; the program's is the newer one */
         if (limit) arena->ledger.limit_bytes = limit;
     }
     gpi_life_set_forks(arena, arena->chunks.from ? gpi_process.forks : GPI_CLOSED);
     return result;
 }
 
-/* The open default arena of a device, renewed if need be. NULL with OK: there is none yet. */
+/* The device's default arena, renewed if the device was reset. NULL with result OK: there is none.
+   NULL with a failure: it could not be renewed. Waits while another thread renews it. No lock is
+   held. */
 static gpupool_arena *gpi_life_find_default(int device) {
     gpupool_arena_config config;
     gpupool_arena *arena;
     int reset, wait;
     unsigned round = 0;
     for (;; gpi_host_idle(round++)) {
-        arena = gpi_life_default(device);
+        arena = gpi_life_enter_default(device);
         if (arena) {
             reset = gpi_life_was_reset(arena);
-            gpi_life_left(arena);
-            if (!reset) break;
+            gpi_life_leave_default(arena);
+            if (!reset) { /* the usual case: one question to CUDA */
+                gpi_host_ok();
+                return arena;
+            }
         }
         arena = gpi_life_start_renewing(device, &wait);
         if (!wait) break;
     }
-    gpi_host_ok();
-    if (!arena || arena->forks != GPI_RENEWING) return arena;
+    gpi_host_ok(); /* result OK tells "there is none" from a failure */
+    if (!arena) return NULL;
+    /* this thread has set `forks` to GPI_RENEWING, and must replace that on every way out */
     if (gpi_life_default_config(device, &config) != GPUPOOL_OK) {
         gpi_life_set_forks(arena, GPI_CLOSED);
         return NULL;
@@ -15595,7 +15886,8 @@ static gpupool_arena *gpi_life_find_default(int device) {
     return gpi_life_renew(arena, &config) == GPUPOOL_OK ? arena : NULL;
 }
 
-/* The device that a default arena is asked for. */
+/* Begins a public call, and replaces GPUPOOL_DEVICE_CURRENT by the device's number. E_FORKED in a
+   forked child; E_ARGUMENT for a number that no device can have. */
 static gpupool_result gpi_life_default_device(const char *call, int *device) {
     gpupool_result result;
     gpi_host_begin();
@@ -15606,15 +15898,19 @@ static gpupool_result gpi_life_default_device(const char *call, int *device) {
                          "one) to %d", call, *device, GPI_DEVICES_MAX - 1);
 }
 
+/* Makes and renews nothing. NULL with result OK: none is open. */
 gpupool_arena *gpupool_find_default_arena(int device) {
     gpupool_arena *arena;
     if (gpi_life_default_device("gpupool_find_default_arena", &device) != GPUPOOL_OK) return NULL;
-    arena = gpi_life_default(device);
-    if (arena) gpi_life_left(arena);
+    arena = gpi_life_enter_default(device);
+    /* the visit is only for the question whether the arena is open */
+    if (arena) gpi_life_leave_default(arena);
     gpi_host_ok();
     return arena;
 }
 
+/* Finds, renews or makes the device's default arena. Two threads may make one at once: the first to
+   take the lock wins, and the other destroys its own. */
 gpupool_arena *gpupool_get_default_arena(int device) {
     gpupool_arena *arena = NULL, *other = NULL;
     gpupool_arena_config config;
@@ -15623,6 +15919,8 @@ gpupool_arena *gpupool_get_default_arena(int device) {
     if (arena || gpi_thread.result != GPUPOOL_OK) return arena;
     if (gpi_life_default_config(device, &config) != GPUPOOL_OK) return NULL;
     if (gpupool_arena_create(&arena, &config) != GPUPOOL_OK) return NULL;
+    /* The arena was made without the process's lock: making one takes long, and may call functions
+       of the program. */
     gpi_host_lock(&gpi_process.lock);
     other = gpi_process.default_arenas[device];
     if (!other) gpi_process.default_arenas[device] = arena;
@@ -15634,30 +15932,50 @@ gpupool_arena *gpupool_get_default_arena(int device) {
 }
 
 /* == SHARE ====================================================================================
-   Memory that others hold: the chunks behind a block, and blocks in other processes.
-   uses: DRIVER, CHUNK, STITCH, ARENA, BLOCK
+   Memory that others hold: which chunks are behind a block, for whoever registers them, and blocks
+   that are exported to other processes or imported from them. uses: DRIVER, CHUNK, STITCH, ARENA,
+   BLOCK
 
-   A block that can be exported is all of one chunk (GPI_OWNERS_WHOLE), for whoever imports it sees
-   the whole chunk. Its descriptor and the number of exports are the chunk's; while it is exported
-   the block cannot be freed, so the chunk stays: H4. */
+       block at home      | chunk A ...####|##### chunk B ...|   two mappings: the units in A, and
+                                       ^ block                   the units in B
+       stitched block     parts of several chunks, in the order of the block's addresses
+       exportable block   |##### chunk #####|                    one mapping: all of the chunk
+
+   The process that imports a handle sees the whole chunk. So an exportable block has a chunk to
+   itself (GPI_OWNERS_WHOLE), and the chunk records its descriptor and the number of exports.
+
+   E1  while a chunk's `exports` is not 0, its block cannot be freed, so the chunk stays; H4 counts
+       such chunks
+   E2  the descriptor is the arena's: the first export makes it, the last gpupool_export_close
+       closes it
+   E3  an import retains the device's primary context until gpupool_import_close, and belongs to no
+       arena: its handle and addresses are in the caller's gpupool_imported
+
+   Locks: exports and descriptors change under the arena's lock. gpupool_export also holds
+   `growing`, and opens the lock while CUDA makes the descriptor. Imports take no lock.
+
+   Read first: gpi_share_add_block, gpupool_walk_chunks, gpi_share_export, gpi_share_import */
 
 /* -- the chunks behind a block -- */
 
-typedef struct gpi_walk { /* mappings that are copied before the program sees them */
-    gpupool_mapping *list;
-    uint64_t count, room; /* count may be more than there is room for */
-} gpi_walk;
+typedef struct gpi_share_list { /* a copy of a block's mappings, for a walk without a lock */
+    gpupool_mapping *mappings;
+    uint64_t count;            /* mappings that the block has, even if the list has no room */
+    uint64_t room;             /* mappings that the list can hold */
+} gpi_share_list;
 
-typedef struct gpi_seen { /* home units of a block, and from which of its units on they are seen */
-    uint64_t unit, units, at;
-} gpi_seen;
+typedef struct gpi_share_part { /* consecutive home units of a block */
+    uint64_t unit, units;      /* home address, in units, and size */
+    uint64_t at;               /* where the block shows these units: an address, in units */
+} gpi_share_part;
 
-/* Such units that lie in one chunk. */
-static void gpi_share_note(gpi_walk *walk, const gpi_chunks *chunks, const gpi_chunk *chunk,
-                           const gpi_seen *part) {
-    gpupool_mapping *mapping = &walk->list[walk->count];
+/* Adds one mapping to the list: consecutive units of the block that lie in one chunk. A full list
+   only counts. The arena's lock is held. */
+static void gpi_share_add_part(gpi_share_list *list, const gpi_chunks *chunks,
+                               const gpi_chunk *chunk, const gpi_share_part *part) {
+    gpupool_mapping *mapping = &list->mappings[list->count];
     uint64_t begin;
-    if (walk->count++ >= walk->room) return;
+    if (list->count++ >= list->room) return;
     *mapping = gpi_chunk_mapping(chunks, chunk);
     begin = (uint64_t)(uintptr_t)mapping->memory;
     mapping->memory = (void *)(uintptr_t)(part->at * GPUPOOL_UNIT_BYTES);
@@ -15665,8 +15983,9 @@ static void gpi_share_note(gpi_walk *walk, const gpi_chunks *chunks, const gpi_c
     mapping->offset = (size_t)(part->unit * GPUPOOL_UNIT_BYTES - begin);
 }
 
-/* The chunk that has a home unit. */
-static gpi_chunk *gpi_share_chunk(const gpupool_arena *arena, uint64_t unit) {
+/* The chunk that a home unit lies in; NULL: none. `unit` must be a home address, since among the
+   addresses for stitches the tree's owner is a stitch. The arena's lock is held. */
+static gpi_chunk *gpi_share_chunk_at(const gpupool_arena *arena, uint64_t unit) {
     gpi_chunk *chunk = arena->chunks.first;
     if (gpi_chunk_is_mapped(&arena->chunks))
         return (gpi_chunk *)gpi_tree_owner(&arena->tree, unit);
@@ -15674,57 +15993,67 @@ static gpi_chunk *gpi_share_chunk(const gpupool_arena *arena, uint64_t unit) {
     return chunk;
 }
 
-/* Such units that lie side by side. */
-static void gpi_share_note_home(gpi_walk *walk, const gpupool_arena *arena, gpi_seen seen) {
-    uint64_t left = seen.units;
-    for (; left; left -= seen.units, seen.unit += seen.units, seen.at += seen.units) {
-        const gpi_chunk *chunk = gpi_share_chunk(arena, seen.unit);
-        seen.units = gpi_ground_min(left, chunk->unit + chunk->units - seen.unit);
-        gpi_share_note(walk, &arena->chunks, chunk, &seen);
+/* Adds consecutive home units, cut at the borders of chunks. The arena's lock is held. */
+static void gpi_share_add_home(gpi_share_list *list, const gpupool_arena *arena,
+                               gpi_share_part part) {
+    uint64_t left = part.units; /* from here on part.units is the size of one cut */
+    for (; left; left -= part.units, part.unit += part.units, part.at += part.units) {
+        const gpi_chunk *chunk = gpi_share_chunk_at(arena, part.unit);
+        part.units = gpi_ground_min(left, chunk->unit + chunk->units - part.unit);
+        gpi_share_add_part(list, &arena->chunks, chunk, &part);
     }
 }
 
-/* The arena's lock is held. */
-static void gpi_share_note_block(gpi_walk *walk, const gpupool_arena *arena, const gpi_run *run) {
+/* Fills the list with the mappings behind a block, in the order of the block's addresses. The
+   arena's lock is held. */
+static void gpi_share_add_block(gpi_share_list *list, const gpupool_arena *arena,
+                                const gpi_run *run) {
     const gpi_stitch *stitch = NULL;
-    gpi_seen seen;
+    gpi_share_part part;
     uint32_t i;
-    seen.at = seen.unit = run->unit;
-    seen.units = run->units;
-    walk->count = 0;
+    part.at = part.unit = run->unit;
+    part.units = run->units;
+    list->count = 0;
     if (gpi_stitch_is(&arena->stitches, run)) stitch = gpi_stitch_of(&arena->stitches, run);
-    else gpi_share_note_home(walk, arena, seen);
-    for (i = 0; stitch && i < stitch->part_count; i++, seen.at += seen.units) {
-        seen.unit = stitch->parts[i].unit;
-        seen.units = stitch->parts[i].units;
-        gpi_share_note_home(walk, arena, seen);
+    else gpi_share_add_home(list, arena, part);
+    /* `at` goes on from part to part: the parts lie side by side in the stitch */
+    for (i = 0; stitch && i < stitch->part_count; i++, part.at += part.units) {
+        part.unit = stitch->parts[i].unit;
+        part.units = stitch->parts[i].units;
+        gpi_share_add_home(list, arena, part);
     }
 }
 
+/* Calls fn with no lock held, since fn may use the arena. So the mappings are copied first, under
+   the lock. Waits for nothing. */
 gpupool_result gpupool_walk_chunks(gpupool_arena *arena, const void *block, gpupool_map_fn fn,
                                    void *user) {
     const char *call = "gpupool_walk_chunks";
-    gpi_walk walk = {NULL, 0, 0};
+    gpi_share_list list = {NULL, 0, 0};
     uint64_t i;
     int ended = 0;
     gpupool_result result = gpi_arena_begin(arena, call);
     if (result != GPUPOOL_OK) return result;
     if (!fn) return gpi_host_fail(GPUPOOL_E_ARGUMENT, "%s: fn is NULL", call);
+    /* Host memory is got without the lock. If the block has more mappings than there is room for,
+       `count` says how many, and the next round has room. */
     do {
         gpi_cache *cache;
         const gpi_run *run;
-        GPUPOOL_FREE(walk.list);
-        walk.room = walk.count + 16;
-        walk.list = (gpupool_mapping *)gpi_host_zeroed((size_t)walk.room * sizeof *walk.list);
-        if (!walk.list) return gpi_host_no_memory();
+        GPUPOOL_FREE(list.mappings);
+        list.room = list.count + 16;
+        list.mappings =
+            (gpupool_mapping *)gpi_host_zeroed((size_t)list.room * sizeof *list.mappings);
+        if (!list.mappings) return gpi_host_no_memory();
+        /* in each round: without the lock, another thread may have freed the block */
         run = gpi_block_enter(arena, call, block, &cache);
-        if (run) gpi_share_note_block(&walk, arena, run);
+        if (run) gpi_share_add_block(&list, arena, run);
         if (run) gpi_block_leave(arena, cache);
         if (!run) result = gpi_thread.result;
-    } while (result == GPUPOOL_OK && walk.count > walk.room);
-    for (i = 0; i < walk.count && result == GPUPOOL_OK && !ended; i++)
-        ended = fn(&walk.list[i], user);
-    GPUPOOL_FREE(walk.list);
+    } while (result == GPUPOOL_OK && list.count > list.room);
+    for (i = 0; i < list.count && result == GPUPOOL_OK && !ended; i++)
+        ended = fn(&list.mappings[i], user);
+    GPUPOOL_FREE(list.mappings);
     if (result != GPUPOOL_OK) return result;
     return ended ? gpi_host_fail(GPUPOOL_E_CALLBACK, "%s: fn returned %d", call, ended)
                  : gpi_host_ok();
@@ -15732,15 +16061,19 @@ gpupool_result gpupool_walk_chunks(gpupool_arena *arena, const void *block, gpup
 
 /* -- to another process -- */
 
-/* The chunk of a block that is all of it, with the arena's lock held; NULL with a result, and no
-   lock. */
+/* Returns the chunk of an exportable block, with the arena's lock held, and the block's run. NULL,
+   with a failure and no lock: the pointer is no live block, or the block is not all of one
+   chunk. */
 static gpi_chunk *gpi_share_enter(gpupool_arena *arena, const char *call, const void *block,
                                   const gpi_run **run) {
     gpi_chunk *chunk;
     gpi_cache *cache;
     *run = gpi_block_enter(arena, call, block, &cache);
     if (!*run) return NULL;
-    chunk = gpi_share_chunk(arena, (*run)->unit);
+    chunk = gpi_stitch_is(&arena->stitches, *run) ? NULL
+                                                  : gpi_share_chunk_at(arena, (*run)->unit);
+    /* No flag is kept with a block: any block that fills its chunk can be exported. A cached block
+       is too small for that. */
     if (!cache && (arena->chunks.driver.share & GPUPOOL_SHARE_PROCESSES) && chunk &&
         (*run)->unit == chunk->unit && (*run)->units == chunk->units)
         return chunk;
@@ -15750,6 +16083,7 @@ static gpi_chunk *gpi_share_enter(gpupool_arena *arena, const char *call, const 
     return NULL;
 }
 
+/* Fills the struct that goes to the other process. The arena's lock is held. */
 static void gpi_share_fill(const gpi_chunks *chunks, const gpi_chunk *chunk,
                            gpupool_exported *exported) {
     memset(exported, 0, sizeof *exported);
@@ -15758,13 +16092,14 @@ static void gpi_share_fill(const gpi_chunks *chunks, const gpi_chunk *chunk,
     exported->descriptor = chunk->descriptor;
 }
 
-/* One export more; the first one gets the descriptor. `growing` and the lock are held on entry, the
-   lock open while CUDA is called: the block is exported by then, so that nobody frees it. */
+/* Counts an export of the chunk; the first one makes the descriptor. `growing` and the lock are
+   held, and the lock is open while CUDA is called. `exports` is raised before that, so that no
+   other thread frees the block meanwhile. On failure nothing is counted. */
 static gpupool_result gpi_share_export(gpi_chunks *chunks, gpi_chunk *chunk) {
     gpupool_result result = GPUPOOL_OK;
     int descriptor = -1;
     if (chunk->exports++) return GPUPOOL_OK;
-    chunk->descriptor = -1; /* nothing to be closed yet */
+    chunk->descriptor = -1; /* gpupool_export_close by another thread finds nothing to close yet */
     chunks->exports++;
     gpi_host_unlock(chunks->lock);
     result = gpi_driver_export(&chunks->driver, chunk->handle, &descriptor);
@@ -15776,6 +16111,8 @@ static gpupool_result gpi_share_export(gpi_chunks *chunks, gpi_chunk *chunk) {
     return result;
 }
 
+/* Takes both locks: `growing` keeps a second export of the block away while the first makes the
+   descriptor. E_ASLEEP while the arena sleeps. */
 gpupool_result gpupool_export(gpupool_arena *arena, const void *block,
                               gpupool_exported *exported) {
     const char *call = "gpupool_export";
@@ -15789,12 +16126,13 @@ gpupool_result gpupool_export(gpupool_arena *arena, const void *block,
     exported->descriptor = -1;
     result = gpi_arena_enter_awake(arena, call, 0, &visit);
     if (result != GPUPOOL_OK) return result;
+    /* gpi_share_enter takes the lock again, after the lock of a cache, if the block is in one */
     gpi_host_unlock(&arena->lock);
     chunk = gpi_share_enter(arena, call, block, &run);
     if (!chunk) {
         result = gpi_thread.result;
         gpi_host_lock(&arena->lock);
-    } else if (gpi_clock_keeping(run)) {
+    } else if (gpi_clock_keeping(run)) { /* the release frees the block without asking */
         result = gpi_host_fail(GPUPOOL_E_CAPTURING, "%s: the block is a graph's until its release",
                                call);
     } else {
@@ -15805,6 +16143,8 @@ gpupool_result gpupool_export(gpupool_arena *arena, const void *block,
     return result == GPUPOOL_OK ? gpi_host_ok() : result;
 }
 
+/* Ends one export. The descriptor is closed with no lock held, since that is a call of the
+   system. */
 gpupool_result gpupool_export_close(gpupool_arena *arena, const void *block) {
     const char *call = "gpupool_export_close";
     const gpi_run *run;
@@ -15814,6 +16154,7 @@ gpupool_result gpupool_export_close(gpupool_arena *arena, const void *block) {
     if (result != GPUPOOL_OK) return result;
     chunk = gpi_share_enter(arena, call, block, &run);
     if (!chunk) return gpi_thread.result;
+    /* a descriptor of -1: another thread's first export is still under way */
     was_exported = chunk->exports != 0 && chunk->descriptor >= 0;
     if (was_exported && --chunk->exports == 0) {
         descriptor = chunk->descriptor;
@@ -15828,7 +16169,8 @@ gpupool_result gpupool_export_close(gpupool_arena *arena, const void *block) {
 
 /* -- from another process -- */
 
-/* Addresses for an imported handle, mapped. On failure there are none. */
+/* Reserves addresses for an imported handle, maps it there, and gives the device access. On failure
+   everything is undone, and the failure's text is kept. The driver is entered. */
 static gpupool_result gpi_share_map(const gpi_driver *driver, gpi_handle handle, uint64_t bytes,
                                     CUdeviceptr *address) {
     struct gpi_thread why;
@@ -15840,6 +16182,7 @@ static gpupool_result gpi_share_map(const gpi_driver *driver, gpi_handle handle,
     if (result == GPUPOOL_OK) {
         result = gpi_driver_access(driver, *address, bytes);
         if (result == GPUPOOL_OK) return result;
+        /* no access: what is mapped must be unmapped before the addresses can go */
         why = gpi_thread;
         gpi_driver_unmap(driver, *address, bytes);
         gpi_thread = why;
@@ -15850,8 +16193,10 @@ static gpupool_result gpi_share_map(const gpi_driver *driver, gpi_handle handle,
     return result;
 }
 
-static gpupool_result gpi_share_take(const gpi_driver *driver, const gpupool_exported *exported,
-                                     gpupool_imported *imported) {
+/* Turns a descriptor into mapped memory, and fills imported->memory, bytes and handle. On failure
+   nothing is left. The driver is entered. */
+static gpupool_result gpi_share_import(const gpi_driver *driver, const gpupool_exported *exported,
+                                       gpupool_imported *imported) {
     gpi_handle handle = 0;
     CUdeviceptr address = 0;
     struct gpi_thread why;
@@ -15859,6 +16204,7 @@ static gpupool_result gpi_share_take(const gpi_driver *driver, const gpupool_exp
     if (result != GPUPOOL_OK) return result;
     result = gpi_share_map(driver, handle, exported->bytes, &address);
     if (result != GPUPOOL_OK) {
+        /* the handle is of use only with addresses */
         why = gpi_thread;
         gpi_driver_release(driver, handle);
         gpi_thread = why;
@@ -15870,7 +16216,8 @@ static gpupool_result gpi_share_take(const gpi_driver *driver, const gpupool_exp
     return result;
 }
 
-/* A driver that is open for this call alone. */
+/* Opens and enters a driver for one call of gpupool_import or gpupool_import_close, which have no
+   arena. Opening retains the device's primary context. On failure nothing is open. */
 static gpupool_result gpi_share_open(const char *call, int device, gpi_driver *driver,
                                      gpi_visit *visit) {
     int count = 0;
@@ -15890,6 +16237,8 @@ static gpupool_result gpi_share_open(const char *call, int device, gpi_driver *d
     return result;
 }
 
+/* Maps the memory of another process's block. On success the driver is not closed: the retained
+   context keeps the mapping's device alive until gpupool_import_close. */
 gpupool_result gpupool_import(int device, const gpupool_exported *exported,
                               gpupool_imported *imported) {
     const char *call = "gpupool_import";
@@ -15906,16 +16255,17 @@ gpupool_result gpupool_import(int device, const gpupool_exported *exported,
     result = gpi_share_open(call, device, &driver, &visit);
     if (result != GPUPOOL_OK) return result;
     imported->device = driver.device;
-    result = gpi_share_take(&driver, exported, imported);
+    result = gpi_share_import(&driver, exported, imported);
     gpi_driver_leave(&visit);
-    if (result == GPUPOOL_OK) return gpi_host_ok(); /* the context is held for the mapping */
+    if (result == GPUPOOL_OK) return gpi_host_ok();
     gpi_driver_close(&driver);
     memset(imported, 0, sizeof *imported);
     return result;
 }
 
-/* CUDA keeps the addresses while anything is mapped there: once they are gone, all is, though an
-   earlier try may have unmapped it. */
+/* Unmaps imported memory and gives its addresses back. CUDA refuses to free addresses at which
+   something is mapped. So if freeing them succeeds all is done, even if unmapping failed because an
+   earlier try had unmapped already. */
 static gpupool_result gpi_share_unmap(const gpi_driver *driver, const gpupool_imported *imported) {
     uint64_t address = (uint64_t)(uintptr_t)imported->memory;
     gpupool_result unmapped = gpi_driver_unmap(driver, address, imported->bytes), freed;
@@ -15923,10 +16273,13 @@ static gpupool_result gpi_share_unmap(const gpi_driver *driver, const gpupool_im
     freed = gpi_driver_told(driver, "cuMemAddressFree",
                             driver->unreserve(address, imported->bytes));
     if (freed == GPUPOOL_OK || unmapped == GPUPOOL_OK) return freed;
+    /* both have failed: the error of unmapping is the cause */
     gpi_thread = why;
     return unmapped;
 }
 
+/* Releases the handle, then unmaps. After a failure the caller may call again: `handle` is 0 once
+   it was released. Waits for no work that uses the memory. */
 gpupool_result gpupool_import_close(gpupool_imported *imported) {
     const char *call = "gpupool_import_close";
     gpi_driver driver;
@@ -15939,20 +16292,36 @@ gpupool_result gpupool_import_close(gpupool_imported *imported) {
     if (result != GPUPOOL_OK) return result;
     if (imported->handle) result = gpi_driver_release(&driver, imported->handle);
     if (result == GPUPOOL_OK) {
-        imported->handle = 0; /* the mapping holds the memory */
+        imported->handle = 0; /* the memory lives on until it is unmapped, too */
         result = gpi_share_unmap(&driver, imported);
     }
     gpi_driver_leave(&visit);
     gpi_driver_close(&driver);
     if (result != GPUPOOL_OK) return result;
-    driver.release_context(imported->device); /* what gpupool_import held */
+    driver.release_context(imported->device); /* the one that gpupool_import retained */
     memset(imported, 0, sizeof *imported);
     return gpi_host_ok();
 }
 
 /* == SHAPE ====================================================================================
-   cudaMalloc's own shape, on default arenas. uses: LIFE and above */
+   Functions with the signatures and promises of cudaMalloc, cudaFree and their Async forms, on
+   default arenas. A pointer of no arena goes on to CUDA. uses: LIFE and above
 
+       pointer in a default arena            gpupool frees the block
+       pointer in another arena              cudaErrorInvalidValue: gpupool_free is for it
+       pointer in no arena                   CUDA's own cudaFree or cudaFreeAsync
+
+   U1  gpupool_cudaMalloc and gpupool_cudaFree work for the stream ALL: any stream may use the block
+       at once, and others get its memory once all work queued before the free is done
+   U2  no address in an arena's memory reaches CUDA's own free: at a chunk's start CUDA would take
+       the address for the chunk, and free all of it. CUSTOM: no address of a live block does
+   U3  cudaErrorMemoryAllocation and cudaErrorInvalidValue are also CUDA's last error, as after
+       CUDA's own functions
+
+   Locks: none on entry. To find an owner, the process's lock and one arena's lock are taken, one
+   after the other. */
+
+/* The CUDA error for a result. Of E_CUDA: the error that the failed CUDA call returned. */
 static cudaError_t gpi_shape_error(gpupool_result result) {
     switch (result) {
     case GPUPOOL_OK: return cudaSuccess;
@@ -15978,14 +16347,16 @@ static cudaError_t gpi_shape_error(gpupool_result result) {
     }
 }
 
-/* Programs ask for CUDA's last error after a call of this shape, too. Only a call of the runtime
-   that fails can set it. This one is meant to: on the arena's device, or the current one if there
-   is no arena, and in the capture mode in which it ends no capture. */
+/* Makes the error CUDA's last error (U3), and returns it. Only a runtime call that fails can set
+   the last error, so this function makes one fail on purpose: cudaMalloc of SIZE_MAX bytes is out
+   of memory, and cudaMalloc with a NULL argument is invalid. Other errors are only returned. */
 static cudaError_t gpi_shape_fail(gpupool_arena *arena, cudaError_t error) {
     enum cudaStreamCaptureMode mode = cudaStreamCaptureModeRelaxed;
     gpi_visit visit;
     void *none = NULL;
     if (error != cudaErrorMemoryAllocation && error != cudaErrorInvalidValue) return error;
+    /* The failing call runs in the arena's context, so that it creates none on another device, and
+       in relaxed mode, so that it ends no capture. */
     if (arena && gpi_driver_enter(&arena->chunks.driver, &visit) != GPUPOOL_OK) return error;
     if (!arena && cudaThreadExchangeStreamCaptureMode(&mode) != cudaSuccess) return error;
     cudaMalloc(error == cudaErrorMemoryAllocation ? &none : NULL, SIZE_MAX);
@@ -15994,62 +16365,66 @@ static cudaError_t gpi_shape_fail(gpupool_arena *arena, cudaError_t error) {
     return error;
 }
 
-/* Whether the unit is of this arena's memory; `live`: whether a live block begins there. The
-   process's lock is held, and open meanwhile: the arena stays, whoever ends it. */
-static int gpi_shape_visit(gpupool_arena *arena, uint64_t unit, int live) {
+/* Whether a unit is in this arena's memory. In a CUSTOM arena only the start of a live block
+   counts: its chunk_free may call gpupool_cudaFree for the chunk itself. The process's lock is
+   held, and open while the arena's is held; `visitors` keeps the arena meanwhile. */
+static int gpi_shape_has(gpupool_arena *arena, uint64_t unit) {
     int found;
     if (arena->forks != gpi_process.forks) return 0;
     arena->visitors++;
     gpi_host_unlock(&gpi_process.lock);
     gpi_host_lock(&arena->lock);
-    found = live ? gpi_tree_live(&arena->tree, unit) != NULL
-                 : gpi_chunk_owns(&arena->chunks, unit);
+    if (arena->chunks.source == GPUPOOL_SOURCE_CUSTOM)
+        found = gpi_tree_live(&arena->tree, unit) != NULL;
+    else
+        found = gpi_chunk_owns(&arena->chunks, unit);
     gpi_host_unlock(&arena->lock);
-    /* after a reset the address may be that of memory which CUDA has given somebody since */
+    /* after a reset, CUDA may have given the address to somebody else */
     if (found) found = !gpi_life_was_reset(arena);
     gpi_host_lock(&gpi_process.lock);
     arena->visitors--;
     return found;
 }
 
-/* The default arena that this address is of; NULL: none. */
-static gpupool_arena *gpi_shape_owner(const void *block) {
+/* The default arena that an address belongs to; NULL: none. No lock is held. */
+static gpupool_arena *gpi_shape_default_owner(const void *block) {
     uint64_t unit = (uint64_t)(uintptr_t)block / GPUPOOL_UNIT_BYTES;
     gpupool_arena *owner = NULL;
     int device;
     gpi_host_lock(&gpi_process.lock);
     for (device = 0; device < GPI_DEVICES_MAX && !owner; device++) {
+        /* gpi_shape_has opens the lock, so the pointer is read again for each device */
         gpupool_arena *arena = gpi_process.default_arenas[device];
-        if (arena && gpi_shape_visit(arena, unit, 0)) owner = arena;
+        if (arena && gpi_shape_has(arena, unit)) owner = arena;
     }
     gpi_host_unlock(&gpi_process.lock);
     return owner;
 }
 
-/* The arena, default or not, whose memory an address is in; NULL: none's. */
+/* The arena, default or not, that an address belongs to; NULL: none. No lock is held. The list can
+   be walked although gpi_shape_has opens the lock: an arena with visitors stays in the list. */
 static gpupool_arena *gpi_shape_any_owner(const void *memory) {
     uint64_t unit = (uint64_t)(uintptr_t)memory / GPUPOOL_UNIT_BYTES;
     gpupool_arena *arena, *owner = NULL;
     gpi_host_lock(&gpi_process.lock);
     for (arena = gpi_process.arenas; arena && !owner; arena = arena->next)
-        if (gpi_shape_visit(arena, unit, arena->chunks.source == GPUPOOL_SOURCE_CUSTOM))
-            owner = arena;
+        if (gpi_shape_has(arena, unit)) owner = arena;
     gpi_host_unlock(&gpi_process.lock);
     return owner;
 }
 
-/* Of an arena that is no default one: at a chunk's start CUDA would take the address for the chunk,
-   and free that. A chunk_free may free its chunk, in which no block is live then. */
-static int gpi_shape_is_elsewhere(const void *block) {
+/* Whether an address that is in no default arena is in another arena; then E_NOT_OURS is the
+   thread's result. Keeps U2. */
+static int gpi_shape_is_of_another(const void *block) {
     if (!gpi_shape_any_owner(block)) return 0;
     gpi_host_fail(GPUPOOL_E_NOT_OURS, "gpupool_cudaFree: %p is of an arena that is no default "
                   "one: gpupool_free is for it", block);
     return 1;
 }
 
-/* The default arena of the stream's device, which CUDA takes too, whichever is current: that may
-   have none, nor a context, or one that is ended meanwhile. */
-static gpupool_arena *gpi_shape_of_stream(cudaStream_t stream) {
+/* The default arena of the stream's device, which may not be the current one: cudaMallocAsync, too,
+   allocates on the stream's device. NULL, with a failure: there is none and none can be made. */
+static gpupool_arena *gpi_shape_arena_of(cudaStream_t stream) {
     int device = GPUPOOL_DEVICE_CURRENT;
     gpupool_arena *arena = NULL;
     const gpi_driver *driver;
@@ -16058,14 +16433,19 @@ static gpupool_arena *gpi_shape_of_stream(cudaStream_t stream) {
     if (stream == cudaStreamLegacy || stream == cudaStreamPerThread) /* never 0 here */
         return gpupool_get_default_arena(device);
     if (gpi_host_may_open("gpupool_cudaMallocAsync") != GPUPOOL_OK) return NULL;
-    if (gpi_driver_name_device(&device) == GPUPOOL_OK) arena = gpi_life_default(device);
+    if (gpi_driver_name_device(&device) == GPUPOOL_OK) arena = gpi_life_enter_default(device);
+    /* To ask for the stream's context takes a driver table. The current device may have no default
+       arena, and no context: then a bare table is filled for the question. */
     driver = arena ? &arena->chunks.driver : gpi_driver_ask(&own);
     context = gpi_driver_foreign(driver, stream);
     if (context) device = gpi_driver_device_of(driver, context);
-    if (arena) gpi_life_left(arena);
+    /* the visit has kept the arena, and with it the table, from ending */
+    if (arena) gpi_life_leave_default(arena);
     return gpupool_get_default_arena(device);
 }
 
+/* Allocates in cudaMalloc's shape, for both forms. 0 bytes are a NULL pointer and no error, as with
+   CUDA. Waits as gpupool_alloc does. */
 static cudaError_t gpi_shape_alloc(void **pointer, size_t bytes, const gpi_caller *call) {
     gpupool_arena *arena;
     gpi_request request;
@@ -16073,7 +16453,7 @@ static cudaError_t gpi_shape_alloc(void **pointer, size_t bytes, const gpi_calle
     if (!pointer) return gpi_shape_fail(NULL, cudaErrorInvalidValue);
     *pointer = NULL;
     if (bytes == 0) return cudaSuccess;
-    arena = gpi_shape_of_stream(call->stream);
+    arena = gpi_shape_arena_of(call->stream);
     memset(&request, 0, sizeof request);
     request.bytes = bytes;
     request.by = *call;
@@ -16083,48 +16463,74 @@ static cudaError_t gpi_shape_alloc(void **pointer, size_t bytes, const gpi_calle
     if (*pointer) return cudaSuccess;
     error = gpi_shape_error(gpi_thread.result);
     if (arena && gpi_thread.result == GPUPOOL_E_ARGUMENT)
-        error = cudaErrorMemoryAllocation; /* more than any device has: for CUDA no mistake */
+        error = cudaErrorMemoryAllocation; /* more than 2^48 bytes: CUDA calls this no mistake */
     return gpi_shape_fail(arena, error);
 }
 
-static gpi_caller gpi_shape_all(void) { /* by all streams */
+/* A call on behalf of the stream ALL. */
+static gpi_caller gpi_shape_all_streams(void) {
     gpi_caller call;
     call.stream = cudaStreamLegacy;
     call.key = GPI_KEY_ANY;
     return call;
 }
 
+/* A block of finished memory, which any stream may use at once. */
 cudaError_t gpupool_cudaMalloc(void **pointer, size_t bytes) {
-    gpi_caller call = gpi_shape_all();
+    gpi_caller call = gpi_shape_all_streams();
     return gpi_shape_alloc(pointer, bytes, &call);
 }
 
+/* A block for work of this stream. */
 cudaError_t gpupool_cudaMallocAsync(void **pointer, size_t bytes, cudaStream_t stream) {
     gpi_caller call = gpi_arena_call(stream);
     return gpi_shape_alloc(pointer, bytes, &call);
 }
 
+/* Frees after all earlier work of all streams, without a wait. NULL goes on to CUDA, since programs
+   call cudaFree(NULL) to create the context. */
 cudaError_t gpupool_cudaFree(void *block) {
-    gpi_caller call = gpi_shape_all();
-    gpupool_arena *arena = block ? gpi_shape_owner(block) : NULL;
-    if (!arena && block && gpi_shape_is_elsewhere(block))
+    gpi_caller call = gpi_shape_all_streams();
+    gpupool_arena *arena = block ? gpi_shape_default_owner(block) : NULL;
+    if (!arena && block && gpi_shape_is_of_another(block))
         return gpi_shape_fail(NULL, cudaErrorInvalidValue);
     if (!arena) return cudaFree(block);
     return gpi_shape_fail(arena, gpi_shape_error(gpi_hand_free(arena, block, &call)));
 }
 
+/* Frees in stream order. A stream of 0 is the legacy stream here, however this file is compiled. */
 cudaError_t gpupool_cudaFreeAsync(void *block, cudaStream_t stream) {
-    gpupool_arena *arena = block ? gpi_shape_owner(block) : NULL;
+    gpupool_arena *arena = block ? gpi_shape_default_owner(block) : NULL;
     if (!block) return cudaSuccess;
-    if (!arena && gpi_shape_is_elsewhere(block))
+    if (!arena && gpi_shape_is_of_another(block))
         return gpi_shape_fail(NULL, cudaErrorInvalidValue);
     if (!arena) return gpi_names_cuda_free_async(block, stream ? stream : cudaStreamLegacy);
     return gpi_shape_fail(arena, gpi_shape_error(gpupool_free(arena, block, stream)));
 }
 
 /* == FIGURES ==================================================================================
-   Limits, figures, the check: what a caller asks. uses: SHAPE and above */
+   Calls about an arena as a whole: trim, waits, limits, how much could still be had, statistics,
+   the check. Also the description of one block. uses: SHAPE and above
 
+   Three kinds of functions, by the locks that they take:
+
+       give memory back, wait    trim, lower_limit, wait_stream, wait_all: `growing` and the lock
+       ask a dry run             would_fit: `growing`, for a copy of all runs
+       only look                 get_limit, get_stats, get_available, phases: the lock, after each
+                                 stream's lock in gpi_arena_fold
+
+   F1  a question changes nothing: no cache is emptied, no clock passes, to answer it
+   F2  while the host waits for the device no lock is held; what the wait needs is pinned
+       (mark.pins) or referred to (stream.refs)
+   F3  a limit that is lowered is in force before memory is given back, so that no other thread
+       grows past it meanwhile; if giving back fails, the earlier limit is in force again
+
+   Read first: gpupool_trim, gpupool_wait_stream, gpi_figures_new_limit, gpi_figures_available,
+   gpi_figures_read */
+
+/* Gives idle chunks back to the driver. First finds out what is finished: empties caches, asks
+   after events, records an event over all streams. Both locks are taken, and opened around CUDA
+   calls. */
 gpupool_result gpupool_trim(gpupool_arena *arena, size_t keep_bytes, size_t *released_bytes) {
     gpi_visit visit;
     uint64_t before;
@@ -16138,14 +16544,15 @@ gpupool_result gpupool_trim(gpupool_arena *arena, size_t keep_bytes, size_t *rel
     if (released_bytes) *released_bytes = (size_t)(before - arena->ledger.reserved.now);
     gpi_arena_trace_number(arena, 't', keep_bytes);
     gpi_arena_leave(arena, &visit);
+    /* less is reserved now: the program may have to hear that a soft limit is met again */
     if (GPI_READ(&arena->is_untold)) gpi_tag_tell(arena);
     return result == GPUPOOL_OK ? gpi_host_ok() : result;
 }
 
 /* -- waits for frees -- */
 
-/* What a stream has cached goes into its list. The arena's lock is held, and opened for a
-   moment. */
+/* Empties the stream's cache into its free list, so that the stream's position covers the cached
+   blocks. The arena's lock is held, and opened for a moment, since the cache's lock comes first. */
 static void gpi_figures_drain(gpupool_arena *arena, gpi_stream *owner) {
     gpi_host_unlock(&arena->lock);
     gpi_host_lock(&owner->cache.lock);
@@ -16154,12 +16561,13 @@ static void gpi_figures_drain(gpupool_arena *arena, gpi_stream *owner) {
     gpi_host_unlock(&owner->cache.lock);
 }
 
-/* Waits for a mark of the stream, or, where none can be had, for the device. Both locks are held,
-   and open meanwhile. */
+/* Waits on the host for the oldest mark of the stream that has not passed, or for the device if
+   there is none. Both locks are held, and open during the wait. */
 static gpupool_result gpi_figures_wait_once(gpupool_arena *arena, gpi_stream *owner) {
     gpi_mark *mark = gpi_clock_mark(&arena->clocks, owner, 0);
     uint64_t at = mark ? mark->at : 0;
     gpupool_result result;
+    /* pinned: no other thread records the event anew during the wait */
     if (mark) mark->pins++;
     gpi_arena_unlock(arena);
     gpi_host_mutex_unlock(&arena->growing);
@@ -16170,6 +16578,9 @@ static gpupool_result gpi_figures_wait_once(gpupool_arena *arena, gpi_stream *ow
     return result;
 }
 
+/* Waits until the stream's clock has passed all frees of the stream before this call. Frees of
+   other threads during the wait do not prolong it. A stream that the arena does not know has freed
+   nothing. E_CAPTURING in a scope or while the stream captures. */
 gpupool_result gpupool_wait_stream(gpupool_arena *arena, cudaStream_t stream) {
     gpi_caller call = gpi_arena_call(stream);
     gpi_stream *owner;
@@ -16177,6 +16588,7 @@ gpupool_result gpupool_wait_stream(gpupool_arena *arena, cudaStream_t stream) {
     uint64_t at;
     gpupool_result result = gpi_arena_begin(arena, "gpupool_wait_stream");
     if (result == GPUPOOL_OK) result = gpi_arena_outlived(arena, "gpupool_wait_stream");
+    /* the handle may be a new stream's by now: gpi_hand_identify asks CUDA */
     if (result == GPUPOOL_OK && gpi_clock_find(&arena->clocks, call.key))
         result = gpi_hand_identify(arena, &call);
     if (result == GPUPOOL_OK) result = gpi_arena_enter(arena, "gpupool_wait_stream", &visit);
@@ -16186,13 +16598,15 @@ gpupool_result gpupool_wait_stream(gpupool_arena *arena, cudaStream_t stream) {
     if (owner) gpi_figures_drain(arena, owner);
     at = owner ? owner->clock.issued : 0;
     if (owner && owner->capture) result = GPUPOOL_E_CAPTURING;
+    /* Two rounds if an earlier mark was in flight: one for that mark, one for a mark behind
+       `at`. */
     while (owner && result == GPUPOOL_OK && at > gpi_clock_done(&arena->clocks, owner)) {
         result = gpi_clock_record(&arena->clocks, owner, call.stream);
         if (result == GPUPOOL_OK) result = gpi_figures_wait_once(arena, owner);
     }
     if (owner) owner->refs--;
-    if (owner) gpi_arena_poll_stream(arena, owner);
-    gpi_arena_ask_waiting(arena);
+    if (owner) gpi_arena_poll_stream(arena, owner); /* what has passed goes to list ANY */
+    gpi_arena_ask_waiting(arena); /* and blocks that waited for this stream become free */
     gpi_arena_leave(arena, &visit);
     if (result == GPUPOOL_E_CAPTURING)
         return gpi_host_fail(result, "gpupool_wait_stream: the stream captures, and what it has "
@@ -16200,6 +16614,9 @@ gpupool_result gpupool_wait_stream(gpupool_arena *arena, cudaStream_t stream) {
     return result == GPUPOOL_OK ? gpi_host_ok() : result;
 }
 
+/* Waits for the device, which covers retired streams, host functions and threads that have ended.
+   The caches are emptied first, so that the wait covers their blocks. Graphs keep what they
+   have. */
 gpupool_result gpupool_wait_all(gpupool_arena *arena) {
     gpi_visit visit;
     gpupool_result result = gpi_arena_enter(arena, "gpupool_wait_all", &visit);
@@ -16217,13 +16634,16 @@ gpupool_result gpupool_wait_all(gpupool_arena *arena) {
 
 /* -- a block -- */
 
-/* As the program knows the stream with a key; NULL: all streams, or not known. */
+/* The stream handle for a key, as the program knows it. NULL: all streams, or not known. Odd keys
+   are default streams: see gpi_clock_key. */
 static cudaStream_t gpi_figures_stream(uint64_t key) {
     if (key == 0 || key == GPI_KEY_ANY) return NULL;
     if (key == GPI_KEY_LEGACY) return cudaStreamLegacy;
     return key & 1 ? cudaStreamPerThread : (cudaStream_t)(uintptr_t)key;
 }
 
+/* Fills *block from the run of a live block. The lock is held, and the cache's if a cache has the
+   block. */
 static void gpi_figures_describe(gpupool_arena *arena, const gpi_run *run, gpupool_block *block) {
     memset(block, 0, sizeof *block);
     block->arena = arena;
@@ -16235,14 +16655,16 @@ static void gpi_figures_describe(gpupool_arena *arena, const gpi_run *run, gpupo
     block->requested_bytes = block->block_bytes = (size_t)gpi_arena_asked(run);
     block->stream = gpi_figures_stream(run->by.stream);
 #if GPUPOOL_SITES
+    /* a request without a file has a site with the empty string */
     block->file = *run->site->file ? run->site->file : NULL;
     block->line = run->site->line;
 #endif
     block->tag = (int)gpi_tree_tag(run);
 }
 
-/* Where the block around an address begins, which an arena has; or the address itself. */
-static const void *gpi_figures_begin(gpupool_arena *arena, const void *memory) {
+/* The start of the block that an address lies in; the address itself if no block is there. Takes
+   the lock. */
+static const void *gpi_figures_block_start(gpupool_arena *arena, const void *memory) {
     uint64_t unit = (uint64_t)(uintptr_t)memory / GPUPOOL_UNIT_BYTES;
     const gpi_run *run = NULL;
     gpi_host_lock(&arena->lock);
@@ -16252,6 +16674,8 @@ static const void *gpi_figures_begin(gpupool_arena *arena, const void *memory) {
     return memory;
 }
 
+/* Finds the block at or around an address. Without an arena, looks in all arenas, which asks CUDA
+   whether their devices were reset. Takes the lock, and the cache's if a cache has the block. */
 gpupool_result gpupool_get_block(gpupool_arena *arena, const void *memory, gpupool_block *block) {
     const char *call = "gpupool_get_block";
     gpupool_result result;
@@ -16267,8 +16691,9 @@ gpupool_result gpupool_get_block(gpupool_arena *arena, const void *memory, gpupo
     if (result != GPUPOOL_OK) return result;
     run = gpi_block_enter(arena, call, memory, &cache);
     if (!run && gpi_thread.result == GPUPOOL_E_INSIDE) {
+        /* E_INSIDE and its text stay the answer; the second search is for the description */
         struct gpi_thread why = gpi_thread;
-        run = gpi_block_enter(arena, call, gpi_figures_begin(arena, memory), &cache);
+        run = gpi_block_enter(arena, call, gpi_figures_block_start(arena, memory), &cache);
         gpi_thread = why;
     }
     if (!run) return gpi_thread.result;
@@ -16279,6 +16704,7 @@ gpupool_result gpupool_get_block(gpupool_arena *arena, const void *memory, gpupo
 
 /* -- limits -- */
 
+/* Reads the reserved bytes under the lock. */
 static uint64_t gpi_figures_reserved(gpupool_arena *arena) {
     uint64_t bytes;
     gpi_host_lock(&arena->lock);
@@ -16287,17 +16713,21 @@ static uint64_t gpi_figures_reserved(gpupool_arena *arena) {
     return bytes;
 }
 
-/* A limit that leaves all that is reserved where it is. 0: it does not. The lock is held; of one
-   that is lower than before `growing` too, or memory would come that was asked for under the old
-   one. */
+/* Sets a limit that leaves all reserved memory in place. Returns 0, with nothing changed, if more
+   is reserved. The lock is held. For a limit below the present one `growing` is held as well:
+   otherwise a growth that was measured by the old limit could end after this call, and exceed the
+   new one. */
 static int gpi_figures_set_limit(gpupool_arena *arena, uint64_t bytes) {
     if (arena->ledger.reserved.now > bytes) return 0;
     gpi_arena_trace_number(arena, 'l', bytes == UINT64_MAX ? 0 : bytes);
     arena->ledger.limit_bytes = bytes;
-    arena->ledger.over_bytes = arena->ledger.reserved.now;
+    arena->ledger.over_bytes = arena->ledger.reserved.now; /* see L1: what may stay above it */
     return 1;
 }
 
+/* Sets a limit below what is reserved, and gives idle chunks back until it is met, or nothing more
+   is idle. Takes both locks, and opens them around CUDA calls. If a CUDA call fails the earlier
+   limit is in force again. */
 static gpupool_result gpi_figures_lower_limit(gpupool_arena *arena, uint64_t bytes) {
     uint64_t before;
     gpi_visit visit;
@@ -16307,9 +16737,11 @@ static gpupool_result gpi_figures_lower_limit(gpupool_arena *arena, uint64_t byt
     gpi_arena_trace_number(arena, 'l', bytes);
     arena->ledger.limit_bytes = bytes;
     arena->ledger.over_bytes = arena->ledger.reserved.now;
+    /* the limit is set first: F3 */
     gpi_arena_settle(arena);
     result = gpi_stitch_trim_below(&arena->stitches, bytes);
-    if (result != GPUPOOL_OK && arena->ledger.limit_bytes == bytes) { /* no other was set since */
+    /* the lock was open: another thread's limit, set meanwhile, stays */
+    if (result != GPUPOOL_OK && arena->ledger.limit_bytes == bytes) {
         gpi_arena_trace_number(arena, 'l', before == UINT64_MAX ? 0 : before);
         arena->ledger.limit_bytes = before;
         arena->ledger.over_bytes = arena->ledger.reserved.now;
@@ -16318,6 +16750,9 @@ static gpupool_result gpi_figures_lower_limit(gpupool_arena *arena, uint64_t byt
     return result;
 }
 
+/* Sets a limit in the cheapest way that serves: under the lock, if it is no lower than the present
+   one; under `growing` as well, if what is reserved fits; else by giving memory back. Only the last
+   way makes CUDA calls. No lock is held. */
 static gpupool_result gpi_figures_new_limit(gpupool_arena *arena, uint64_t bytes) {
     gpupool_result result = GPUPOOL_OK;
     int is_set;
@@ -16335,12 +16770,16 @@ static gpupool_result gpi_figures_new_limit(gpupool_arena *arena, uint64_t bytes
     return result == GPUPOOL_OK ? gpi_host_ok() : result;
 }
 
+/* Sets the limit in bytes; inside the arena, UINT64_MAX stands for no limit. E_CUDA after a
+   reset. */
 gpupool_result gpupool_set_limit(gpupool_arena *arena, size_t bytes) {
     gpupool_result result = gpi_arena_begin(arena, "gpupool_set_limit");
     if (result == GPUPOOL_OK) result = gpi_arena_outlived(arena, "gpupool_set_limit");
     return result == GPUPOOL_OK ? gpi_figures_new_limit(arena, bytes ? bytes : UINT64_MAX) : result;
 }
 
+/* Sets the limit by a text. Asks CUDA for the device's memory first, since the text may name a
+   share of that. */
 gpupool_result gpupool_set_limit_text(gpupool_arena *arena, const char *text) {
     const gpi_driver *driver = arena ? &arena->chunks.driver : NULL;
     size_t free_bytes = 0, total_bytes = 0;
@@ -16363,6 +16802,7 @@ gpupool_result gpupool_set_limit_text(gpupool_arena *arena, const char *text) {
     return result == GPUPOOL_OK ? gpi_figures_new_limit(arena, bytes) : result;
 }
 
+/* Takes no lock, and makes no CUDA call: allowed in host functions. */
 gpupool_result gpupool_get_limit(gpupool_arena *arena, size_t *out) {
     uint64_t bytes;
     gpupool_result result = gpi_arena_begin(arena, "gpupool_get_limit");
@@ -16376,23 +16816,28 @@ gpupool_result gpupool_get_limit(gpupool_arena *arena, size_t *out) {
 
 /* -- what could be had -- */
 
-/* The lock is held. */
+/* Bytes that could still be handed out: what growth could add, and what is free or pending now.
+   device_bytes: what the device and other arenas can spare. The lock is held. */
 static uint64_t gpi_figures_available(const gpupool_arena *arena, uint64_t device_bytes) {
     const gpi_chunks *chunks = &arena->chunks;
     uint64_t limit = arena->ledger.limit_bytes, reserved = arena->ledger.reserved.now;
     uint64_t idle = gpi_chunk_idle_bytes(chunks, &arena->tree), most;
-    /* BYPASS: chunks that CUDA has once not taken back, or not waited for at a graph's release.
-       What alignment left over of one that a block is in, or a graph keeps, goes to nobody. */
+    /* BYPASS: every block is a chunk, so free memory is only what CUDA has refused to take back,
+       and what still waits for work. The rest of a chunk that a block does not fill, and what
+       graphs keep, is available to nobody. */
     if (!gpi_chunk_is(chunks, GPI_FROM_POOL))
         return gpi_growth_room(chunks, gpi_ledger_room(&arena->ledger), device_bytes) + idle +
                arena->ledger.pending.now - gpi_verdict_kept_bytes(arena, 1);
-    /* an idle chunk may be given back for a larger one */
+    /* An idle chunk can be given back to make a larger one, so it counts as room for growth. In the
+       other chunks, everything is free that neither blocks nor graphs have. */
     most = gpi_growth_room(chunks, limit - gpi_ground_min(limit, reserved - idle),
                            device_bytes + idle);
     return most + gpi_chunk_busy_bytes(chunks, &arena->tree) - arena->ledger.granted.now -
            gpi_verdict_kept_bytes(arena, 0);
 }
 
+/* Adds up what this arena, the device and the process's other arenas can spare. Changes nothing,
+   and waits for no work. */
 gpupool_result gpupool_get_available(gpupool_arena *arena, size_t *bytes) {
     gpi_cached cached;
     size_t free_bytes = 0, total_bytes = 0;
@@ -16415,16 +16860,18 @@ gpupool_result gpupool_get_available(gpupool_arena *arena, size_t *bytes) {
     gpi_driver_leave(&visit);
     if (result != GPUPOOL_OK) return result;
     most = free_bytes + siblings.idle_bytes;
+    /* pinned memory is the host's; the device's figure says nothing about it */
     if (gpi_chunk_is(&arena->chunks, GPI_FROM_HOST)) most = UINT64_MAX / 2;
     gpi_arena_fold(arena, &cached);
     most = gpi_figures_available(arena, most);
     gpi_host_unlock(&arena->lock);
-    most -= gpi_ground_min(most, GPI_GUARD * GPUPOOL_UNIT_BYTES);
+    most -= gpi_ground_min(most, GPI_GUARD * GPUPOOL_UNIT_BYTES); /* one block's guard */
     *bytes = (size_t)gpi_ground_min(most, (uint64_t)1 << GPI_MOST_SHIFT);
     return gpi_host_ok();
 }
 
-/* The table run dry; both locks are held on entry, `growing` on return. */
+/* Runs the table of steps dry on a copy of all runs. Returns whether the request fits; else fills
+   the verdict. Both locks are held on entry, only `growing` on return. */
 static int gpi_figures_would_fit(gpupool_arena *arena, const gpi_request *request,
                                  const gpi_siblings *siblings, gpupool_verdict *verdict) {
     gpi_wish wish = {GPI_PENDING_MARKED, 0, NULL, 0};
@@ -16433,15 +16880,18 @@ static int gpi_figures_would_fit(gpupool_arena *arena, const gpi_request *reques
     int fits = 0;
     gpi_arena_unlock(arena);
     gpi_verdict_begin(arena, request, siblings, verdict, &scene);
+    /* what other arenas could give back counts as free on the device */
     scene.device_units = gpi_ground_min(scene.device_units, UINT64_MAX / GPUPOOL_UNIT_BYTES - lent);
     scene.device_units += lent;
     if (scene.units) fits = gpi_verdict_lacks(&scene, &wish) == 0;
-    else scene.units = (uint64_t)1 << GPI_MOST_SHIFT; /* gpupool_alloc takes no such size */
+    else scene.units = (uint64_t)1 << GPI_MOST_SHIFT; /* above gpupool_alloc's largest size */
     if (!fits) gpi_verdict_judge(verdict, &scene);
     gpi_verdict_end(&scene);
     return fits;
 }
 
+/* Holds `growing` throughout, so that no other thread changes what is reserved during the dry run.
+   Asks after events; see rule 9 for the waits. */
 gpupool_result gpupool_would_fit(gpupool_arena *arena, size_t bytes, gpupool_verdict *why) {
     gpupool_verdict verdict;
     gpi_siblings siblings;
@@ -16452,6 +16902,7 @@ gpupool_result gpupool_would_fit(gpupool_arena *arena, size_t bytes, gpupool_ver
     if (why) memset(why, 0, sizeof *why);
     if (result != GPUPOOL_OK) return result;
     if (!bytes) return gpi_host_fail(GPUPOOL_E_ARGUMENT, "gpupool_would_fit: bytes is 0");
+    /* before this arena's locks are taken: other arenas are asked one by one */
     gpi_sibling_count(arena, bytes, &siblings);
     result = gpi_arena_enter_awake(arena, "gpupool_would_fit", 0, &visit);
     if (result != GPUPOOL_OK) return result;
@@ -16469,6 +16920,7 @@ gpupool_result gpupool_would_fit(gpupool_arena *arena, size_t bytes, gpupool_ver
                          verdict.sentence);
 }
 
+/* Reads the thread's own copy. Takes no lock. */
 gpupool_result gpupool_last_verdict(gpupool_verdict *verdict) {
     if (!verdict) return gpi_host_fail(GPUPOOL_E_ARGUMENT, "gpupool_last_verdict: verdict is NULL");
     *verdict = gpi_thread.verdict;
@@ -16477,15 +16929,18 @@ gpupool_result gpupool_last_verdict(gpupool_verdict *verdict) {
 
 /* -- statistics -- */
 
-/* The arena's whole life; what caches have counted is in the ledger. The lock is held. */
+/* Fills *stats with the figures since the arena was made. gpi_arena_fold comes first: the ledger
+   then has what caches have counted, and *cached the blocks that are free in caches, which the tree
+   counts as live. The lock is held. */
 static void gpi_figures_read(gpupool_arena *arena, const gpi_cached *cached,
                              gpupool_stats *stats) {
     const gpi_ledger *ledger = &arena->ledger;
-    const gpi_scope *scope;
+    const gpi_scope *phase;
     int order;
     memset(stats, 0, sizeof *stats);
     stats->struct_bytes = sizeof *stats;
     gpi_ledger_read(ledger, stats);
+    /* without statistics the ledger counts no blocks */
     if (!GPUPOOL_STATS) stats->blocks.now = arena->tree.live_runs - cached->blocks;
     stats->allocs = arena->ledger.allocs;
     stats->frees = arena->ledger.frees;
@@ -16499,6 +16954,7 @@ static void gpi_figures_read(gpupool_arena *arena, const gpi_cached *cached,
     stats->stitches_reused = arena->stitches.reused;
     stats->fence_waits = arena->clocks.device_waits;
     stats->host_syncs = arena->clocks.host_waits;
+    /* from here on figures of this moment, which GPUPOOL_STATS 0 has, too */
     stats->limit_bytes = ledger->limit_bytes == UINT64_MAX ? 0 : ledger->limit_bytes;
     stats->largest_free_bytes = gpi_verdict_longest_run(arena);
     stats->largest_block_bytes = gpi_verdict_largest(arena);
@@ -16508,10 +16964,11 @@ static void gpi_figures_read(gpupool_arena *arena, const gpi_cached *cached,
     stats->host_bytes = sizeof *arena + arena->tree.host_bytes + arena->chunks.host_bytes +
                         arena->stitches.host_bytes + gpi_clock_host_bytes(&arena->clocks) +
                         arena->captures * sizeof(gpupool_capture);
-    for (scope = ledger->scopes; scope; scope = scope->outer) stats->host_bytes += sizeof *scope;
+    for (phase = ledger->scopes; phase; phase = phase->outer) stats->host_bytes += sizeof *phase;
 #if GPUPOOL_SITES
     stats->host_bytes += ledger->site_count * sizeof(gpi_site);
 #endif
+    /* a block that is free in a cache moves from the live orders to the free ones */
     for (order = 0; order < GPUPOOL_ORDERS; order++) {
         stats->live_by_order[order] = arena->tree.live_by_order[order];
         if (GPUPOOL_STATS) stats->live_by_order[order] -= cached->by_order[order];
@@ -16519,6 +16976,8 @@ static void gpi_figures_read(gpupool_arena *arena, const gpi_cached *cached,
     }
 }
 
+/* Takes each stream's lock and the arena's, one stream after the other. Allowed in host
+   functions. */
 gpupool_result gpupool_get_stats(gpupool_arena *arena, gpupool_stats *stats) {
     gpi_cached cached;
     gpupool_result result = gpi_arena_begin(arena, "gpupool_get_stats");
@@ -16530,11 +16989,13 @@ gpupool_result gpupool_get_stats(gpupool_arena *arena, gpupool_stats *stats) {
     return gpi_host_ok();
 }
 
-/* Growth goes by the most that was ever granted, whatever becomes of the counter's peak. */
+/* Keeps the peak of granted bytes before a call resets it: the size of a growth follows the most
+   that was ever live (gpi_ladder_target). The lock is held. */
 static void gpi_figures_keep_peak(gpupool_arena *arena) {
     arena->granted_most = gpi_ground_max(arena->granted_most, arena->ledger.granted.peak);
 }
 
+/* Sets each peak to the present value. Statistics only: growth goes on as before. */
 gpupool_result gpupool_reset_peaks(gpupool_arena *arena) {
     gpi_cached cached;
     gpupool_result result = gpi_arena_begin(arena, "gpupool_reset_peaks");
@@ -16546,51 +17007,59 @@ gpupool_result gpupool_reset_peaks(gpupool_arena *arena) {
     return gpi_host_ok();
 }
 
-static gpupool_result gpi_figures_none(const char *call) {
+/* E_UNSUPPORTED, for calls that need GPUPOOL_STATS 1. */
+static gpupool_result gpi_figures_no_statistics(const char *call) {
     return gpi_host_fail(GPUPOOL_E_UNSUPPORTED, "%s: this build keeps no statistics "
                          "(GPUPOOL_STATS is 0)", call);
 }
 
+/* Opens a phase: the ledger keeps the present figures, and subtracts them at the phase's end. */
 gpupool_result gpupool_begin_phase(gpupool_arena *arena) {
     gpupool_stats before;
     gpi_cached cached;
-    gpi_scope *scope;
+    gpi_scope *phase;
     gpupool_result result = gpi_arena_begin(arena, "gpupool_begin_phase");
     if (result != GPUPOOL_OK) return result;
-    if (!GPUPOOL_STATS) return gpi_figures_none("gpupool_begin_phase");
-    scope = (gpi_scope *)gpi_host_zeroed(sizeof *scope);
-    if (!scope) return gpi_host_no_memory();
+    if (!GPUPOOL_STATS) return gpi_figures_no_statistics("gpupool_begin_phase");
+    phase = (gpi_scope *)gpi_host_zeroed(sizeof *phase); /* before the lock: malloc may take long */
+    if (!phase) return gpi_host_no_memory();
     gpi_arena_fold(arena, &cached);
     gpi_figures_keep_peak(arena);
     gpi_figures_read(arena, &cached, &before);
-    gpi_ledger_push(&arena->ledger, scope, &before);
+    gpi_ledger_push(&arena->ledger, phase, &before);
     gpi_host_unlock(&arena->lock);
     return gpi_host_ok();
 }
 
+/* Ends the innermost phase, and fills *stats with the phase's own figures. E_ARGUMENT without a
+   phase. */
 gpupool_result gpupool_end_phase(gpupool_arena *arena, gpupool_stats *stats) {
-    gpi_scope *scope = NULL;
+    gpi_scope *phase = NULL;
     gpupool_stats inner;
     gpi_cached cached;
     gpupool_result result = gpi_arena_begin(arena, "gpupool_end_phase");
     if (result != GPUPOOL_OK) return result;
-    if (!GPUPOOL_STATS) return gpi_figures_none("gpupool_end_phase");
+    if (!GPUPOOL_STATS) return gpi_figures_no_statistics("gpupool_end_phase");
     memset(&inner, 0, sizeof inner);
     gpi_arena_fold(arena, &cached);
     gpi_figures_keep_peak(arena);
     if (arena->ledger.scopes) {
         gpi_figures_read(arena, &cached, &inner);
-        scope = gpi_ledger_pop(&arena->ledger, &inner);
+        phase = gpi_ledger_pop(&arena->ledger, &inner);
     }
     gpi_host_unlock(&arena->lock);
-    if (!scope)
+    /* another thread may have ended the phase: phases belong to the arena */
+    if (!phase)
         return gpi_host_fail(GPUPOOL_E_ARGUMENT, "gpupool_end_phase: arena \"%s\" is in no phase: "
                              "each end needs a begin before it", arena->name);
     if (stats) *stats = inner;
-    GPUPOOL_FREE(scope);
+    GPUPOOL_FREE(phase);
     return gpi_host_ok();
 }
 
+/* Checks all invariants under all locks. Works on an arena that sleeps, and after a reset, since it
+   makes no CUDA call. E_CORRUPT names the first broken invariant, by its section's letter and
+   number. */
 gpupool_result gpupool_check(gpupool_arena *arena) {
     gpupool_result result;
     char letter = 0;
@@ -16598,6 +17067,7 @@ gpupool_result gpupool_check(gpupool_arena *arena) {
     gpi_host_begin();
     result = gpi_arena_exists(arena, "gpupool_check");
     if (result != GPUPOOL_OK) return result;
+    /* `growing`: no other thread has runs half moved */
     gpi_host_mutex_lock(&arena->growing);
     broken = gpi_arena_check_all(arena, &letter);
     gpi_host_mutex_unlock(&arena->growing);
@@ -17957,7 +18427,7 @@ gpupool_result gpupool_download(gpupool_ring *ring, void *host_dst, const void *
     return gpi_send_rows(ring, &plan, 1, NULL);
 }
 
-/* A transfer from a file, from `offset` on. gpi_host_file_open may open a descriptor of its own,
+/* A transfer from a file, from `offset` on. gpi_file_open may open a descriptor of its own,
    for O_DIRECT: the record in the ring's list closes it; if no record was made, this function
    does. */
 static gpupool_result gpi_send_file(gpupool_ring *ring, gpi_transfer *plan, int file,
