@@ -3375,8 +3375,8 @@ static int gpi_driver_peer(const gpi_driver *driver, int device) {
 /* Retains the primary context of a device that is about to become a peer, at the end of the
    list. For a present peer the context is retained again, and the former retain released: the
    new retain brings the context back if a reset had ended it. Followed by
-   gpi_driver_end_holding. */
-static gpupool_result gpi_driver_hold_peer(gpi_driver *driver, int device) {
+   gpi_driver_end_retain. */
+static gpupool_result gpi_driver_retain_peer(gpi_driver *driver, int device) {
     int at = gpi_driver_peer(driver, device);
     gpupool_result result =
         gpi_driver_told(driver, "cuDevicePrimaryCtxRetain",
@@ -3386,10 +3386,10 @@ static gpupool_result gpi_driver_hold_peer(gpi_driver *driver, int device) {
     return result;
 }
 
-/* Ends what gpi_driver_hold_peer began. result: whether the memory was made accessible. If so
+/* Ends what gpi_driver_retain_peer began. result: whether the memory was made accessible. If so
    the device becomes a peer, else its context is released. A device that was a peer before stays
    a peer. */
-static void gpi_driver_end_holding(gpi_driver *driver, int device, gpupool_result result) {
+static void gpi_driver_end_retain(gpi_driver *driver, int device, gpupool_result result) {
     if (gpi_driver_peer(driver, device) < driver->peer_count) return;
     if (result == GPUPOOL_OK) driver->peer_count++;
     else driver->release_context(device);
@@ -3491,16 +3491,16 @@ static gpupool_result gpi_driver_wait(gpi_driver *driver) {
    Locks: no function takes a lock. The driver is open, and its context is current. */
 
 /* What kind of memory a pointer points to. */
-typedef enum gpi_place_kind {
-    GPI_PLACE_ORDINARY,       /* host memory that CUDA does not know */
-    GPI_PLACE_PINNED,         /* host and device can access the memory: pinned or managed */
-    GPI_PLACE_DEVICE          /* only the device can */
-} gpi_place_kind;
+typedef enum gpi_memory_kind {
+    GPI_MEMORY_ORDINARY,       /* host memory that CUDA does not know */
+    GPI_MEMORY_PINNED,         /* host and device can access the memory: pinned or managed */
+    GPI_MEMORY_DEVICE          /* only the device can */
+} gpi_memory_kind;
 
 /* Asks CUDA what kind of memory the byte at pointer is. The bytes around may be of another kind:
    a buffer can be pinned in part. */
 static gpupool_result gpi_data_kind(const gpi_driver *driver, const void *pointer,
-                                    gpi_place_kind *kind) {
+                                    gpi_memory_kind *kind) {
     CUpointer_attribute asked[] = {CU_POINTER_ATTRIBUTE_MEMORY_TYPE,
                                    CU_POINTER_ATTRIBUTE_IS_MANAGED};
     unsigned type = 0, managed = 0; /* CUDA leaves both at 0 for ordinary host memory */
@@ -3512,8 +3512,8 @@ static gpupool_result gpi_data_kind(const gpi_driver *driver, const void *pointe
                              driver->pointer_attributes(2, asked, answers,
                                                         (CUdeviceptr)(uintptr_t)pointer));
     if (result != GPUPOOL_OK) return result;
-    *kind = type == 0 ? GPI_PLACE_ORDINARY
-            : type == CU_MEMORYTYPE_HOST || managed ? GPI_PLACE_PINNED : GPI_PLACE_DEVICE;
+    *kind = type == 0 ? GPI_MEMORY_ORDINARY
+            : type == CU_MEMORYTYPE_HOST || managed ? GPI_MEMORY_PINNED : GPI_MEMORY_DEVICE;
     return GPUPOOL_OK;
 }
 
@@ -3679,7 +3679,7 @@ static void gpi_tool_block_gone(const void *block) {
 
        gpi_ledger
          requested granted reserved pending blocks      counters: now, peak, total
-         scopes -> phase (innermost) -> phase around    figures put aside at gpupool_begin_phase
+         phases -> phase (innermost) -> phase around    figures put aside at gpupool_begin_phase
          tags[]                                         figures and soft limit of each tag
          sites[hash] -> gpi_site -> gpi_site            figures of each source line and stream
 
@@ -3716,7 +3716,7 @@ typedef struct gpi_change {
 typedef struct gpi_site {
     struct gpi_site *next;  /* in the bucket */
     struct gpi_site *same;  /* the site that counts for this text, line and stream: mostly itself */
-    struct gpi_site *place; /* the first site of this text and line, for all streams */
+    struct gpi_site *line_site; /* the first site of this text and line, for all streams */
     const char *file;       /* "": not known */
     int line, embedded;     /* embedded: 1 if the struct is part of another, and is not freed */
     uint64_t key;           /* the stream's key */
@@ -3727,7 +3727,7 @@ typedef struct gpi_site {
     gpi_change cached;      /* changes of bytes that are not yet in the figures above */
     int64_t cached_blocks;  /* the changes of blocks */
     uint64_t cached_allocs; /* the changes of allocs */
-    uint64_t place_blocks, place_bytes; /* sums over all streams: gpi_ledger_add_up_places */
+    uint64_t line_blocks, line_bytes; /* sums over all streams: gpi_ledger_add_up_lines */
     uint32_t number;        /* index in the latest copy of all sites, for a report */
 } gpi_site;
 
@@ -3740,11 +3740,11 @@ typedef struct gpi_origin {
 } gpi_origin;
 
 /* A phase between gpupool_begin_phase and gpupool_end_phase. */
-typedef struct gpi_scope {
-    struct gpi_scope *outer; /* the phase around this phase; NULL: none */
+typedef struct gpi_phase {
+    struct gpi_phase *outer; /* the phase around this phase; NULL: none */
     gpupool_stats before; /* the figures at the begin; before.peak: peak of the phase around, from
                              that phase's begin to this begin */
-} gpi_scope;
+} gpi_phase;
 
 /* A tag's figures and limits. */
 typedef struct gpi_ledger_tag {
@@ -3764,7 +3764,7 @@ typedef struct gpi_ledger {
     uint64_t away_bytes;  /* reserved before the arena fell asleep; 0: awake */
     uint64_t allocs, frees, failures, same_stream_allocs;
     uint64_t cached_bytes; /* free memory in caches, as of their last fold */
-    gpi_scope *scopes;    /* open phases, the innermost first */
+    gpi_phase *phases;    /* open phases, the innermost first */
     gpi_ledger_tag *tags[GPUPOOL_TAGS + 1]; /* [0]: the arena's, on reserved; NULL: none */
     int tag_count;        /* tags made by the program: [1] to [tag_count] */
 #if GPUPOOL_SITES
@@ -3800,7 +3800,7 @@ static gpupool_counter *gpi_ledger_counter_of(const gpupool_stats *stats, int i)
 /* Checks the invariants. Returns 0, or the number of the first that is broken: 3 means L3.
    Changes nothing. */
 static int gpi_ledger_check(const gpi_ledger *ledger) {
-    const gpi_scope *phase, *inner = NULL;
+    const gpi_phase *phase, *inner = NULL;
     int i;
     if (ledger->requested.now > ledger->granted.now) return 1;
     /* Blocks of a sleeping arena stay live, while their memory is not reserved. */
@@ -3813,7 +3813,7 @@ static int gpi_ledger_check(const gpi_ledger *ledger) {
     }
     /* L3: compare each phase's begin with the begin of the phase inside, and the innermost
        phase's with the counters of now. */
-    for (phase = ledger->scopes; phase; inner = phase, phase = phase->outer)
+    for (phase = ledger->phases; phase; inner = phase, phase = phase->outer)
         for (i = 0; i < GPI_COUNTERS; i++) {
             const gpupool_counter *aside = gpi_ledger_counter_of(&phase->before, i);
             const gpupool_counter *later = inner ? gpi_ledger_counter_of(&inner->before, i)
@@ -3853,7 +3853,7 @@ static uint64_t gpi_ledger_room(const gpi_ledger *ledger) {
 /* Copies the counters to stats, with the peaks of the arena's whole life: the highest of the
    counter's peak and of the peaks that open phases have put aside. */
 static void gpi_ledger_read(const gpi_ledger *ledger, gpupool_stats *stats) {
-    const gpi_scope *phase = ledger->scopes;
+    const gpi_phase *phase = ledger->phases;
     int i;
     for (i = 0; i < GPI_COUNTERS; i++)
         *gpi_ledger_counter_of(stats, i) = *gpi_ledger_counter(ledger, i);
@@ -3944,7 +3944,7 @@ GPI_HOT void gpi_ledger_refund(gpi_ledger *ledger, uint64_t requested, uint64_t 
 /* Starts all peaks anew from the present values. Peaks that phases have put aside become 0, so
    that no earlier peak comes back at a phase's end. */
 static void gpi_ledger_reset_peaks(gpi_ledger *ledger) {
-    gpi_scope *phase = ledger->scopes;
+    gpi_phase *phase = ledger->phases;
     int i;
     for (i = 0; i < GPI_COUNTERS; i++)
         gpi_ledger_counter(ledger, i)->peak = gpi_ledger_counter(ledger, i)->now;
@@ -3957,7 +3957,7 @@ static void gpi_ledger_reset_peaks(gpi_ledger *ledger) {
 /* Begins a phase inside the open phases. phase: zeroed memory that the caller has allocated,
    from now on the ledger's. before: the arena's statistics of this moment; their counters are
    replaced by the raw ones, whose peaks belong to the phase around. */
-static void gpi_ledger_push(gpi_ledger *ledger, gpi_scope *phase, const gpupool_stats *before) {
+static void gpi_ledger_push(gpi_ledger *ledger, gpi_phase *phase, const gpupool_stats *before) {
     int i;
     phase->before = *before;
     for (i = 0; i < GPI_COUNTERS; i++) {
@@ -3965,8 +3965,8 @@ static void gpi_ledger_push(gpi_ledger *ledger, gpi_scope *phase, const gpupool_
         *gpi_ledger_counter_of(&phase->before, i) = *counter;
         counter->peak = counter->now;
     }
-    phase->outer = ledger->scopes;
-    ledger->scopes = phase;
+    phase->outer = ledger->phases;
+    ledger->phases = phase;
 }
 
 /* The plain counts in gpupool_stats, which lie side by side: allocs to host_syncs. */
@@ -3978,8 +3978,8 @@ enum {
 /* Ends the innermost phase, which must exist. stats: on entry the arena's statistics of this
    moment, on return those of the phase. Returns the phase, which the caller frees after opening
    the lock. */
-static gpi_scope *gpi_ledger_pop(gpi_ledger *ledger, gpupool_stats *stats) {
-    gpi_scope *phase = ledger->scopes;
+static gpi_phase *gpi_ledger_pop(gpi_ledger *ledger, gpupool_stats *stats) {
+    gpi_phase *phase = ledger->phases;
     uint64_t counts[GPI_COUNTS], then[GPI_COUNTS];
     int i;
     for (i = 0; i < GPI_COUNTERS; i++) {
@@ -4000,7 +4000,7 @@ static gpi_scope *gpi_ledger_pop(gpi_ledger *ledger, gpupool_stats *stats) {
     memcpy(then, (const char *)&phase->before + offsetof(gpupool_stats, allocs), sizeof then);
     for (i = 0; i < GPI_COUNTS; i++) counts[i] -= then[i];
     memcpy((char *)stats + offsetof(gpupool_stats, allocs), counts, sizeof counts);
-    ledger->scopes = phase->outer;
+    ledger->phases = phase->outer;
     return phase;
 }
 
@@ -4010,7 +4010,7 @@ static gpi_scope *gpi_ledger_pop(gpi_ledger *ledger, gpupool_stats *stats) {
 static void gpi_ledger_open(gpi_ledger *ledger) {
     ledger->limit_bytes = UINT64_MAX;
 #if GPUPOOL_SITES
-    ledger->unknown.same = ledger->unknown.place = &ledger->unknown;
+    ledger->unknown.same = ledger->unknown.line_site = &ledger->unknown;
     ledger->unknown.file = "";
 #endif
 }
@@ -4022,7 +4022,7 @@ static void gpi_ledger_open(gpi_ledger *ledger) {
    time. */
 static gpi_site *gpi_ledger_adopt(gpi_ledger *ledger, gpi_site *site, uint64_t key) {
     if (site->file) return site;
-    site->same = site->place = site;
+    site->same = site->line_site = site;
     site->file = "";
     site->key = key;
     site->embedded = 1;
@@ -4047,12 +4047,12 @@ static gpi_site *gpi_ledger_new_site(gpi_ledger *ledger, gpi_origin origin, uint
     gpi_site **bucket = gpi_ledger_bucket(ledger, origin, key);
     int i;
     if (!site) return &ledger->unknown;
-    site->same = site->place = site;
+    site->same = site->line_site = site;
     for (i = 0; i < GPI_SITES; i++)
         for (other = ledger->sites[i]; other; other = other->next) {
             if (other->line != origin.line || strcmp(other->file, origin.file) != 0) continue;
-            /* The first site of a text is its own place, and all later sites point there. */
-            site->place = other->place;
+            /* The first site of a text and line points to itself, and all later ones to it. */
+            site->line_site = other->line_site;
             if (other->key == key) site->same = other->same;
         }
     site->file = origin.file;
@@ -4094,14 +4094,14 @@ static gpi_site *gpi_ledger_next_site(gpi_ledger *ledger, const gpi_site *site, 
 
 /* Adds up the live blocks and bytes of each source line over its streams, into the line's first
    site: the verdict names lines, not streams. */
-static void gpi_ledger_add_up_places(gpi_ledger *ledger) {
+static void gpi_ledger_add_up_lines(gpi_ledger *ledger) {
     gpi_site *site = NULL;
     int bucket;
     while ((site = gpi_ledger_next_site(ledger, site, &bucket)) != NULL)
-        site->place_blocks = site->place_bytes = 0;
+        site->line_blocks = site->line_bytes = 0;
     while ((site = gpi_ledger_next_site(ledger, site, &bucket)) != NULL) {
-        site->place->place_blocks += site->blocks;
-        site->place->place_bytes += site->bytes;
+        site->line_site->line_blocks += site->blocks;
+        site->line_site->line_bytes += site->bytes;
     }
 }
 
@@ -4138,7 +4138,7 @@ static void gpi_ledger_fold_site(gpi_site *site) {
 /* Frees the ledger's records. No other thread uses the ledger any more. Embedded sites belong to
    caches, which must still exist. */
 static void gpi_ledger_close(gpi_ledger *ledger) {
-    gpi_scope *phase = ledger->scopes, *outer;
+    gpi_phase *phase = ledger->phases, *outer;
     int tag;
     for (tag = 0; tag <= ledger->tag_count; tag++) GPUPOOL_FREE(ledger->tags[tag]);
     for (; phase; phase = outer) {
@@ -5053,9 +5053,9 @@ static void gpi_tree_drop_slabs(gpi_tree *tree) {
    A small request (below 64 KiB) in a MAPPED arena looks into slabs first, then makes a new slab,
    then takes any run: see gpi_ladder_find_small. All other requests take kind inner before edge.
 
-   F1  a search changes nothing; only gpi_tree_add_slab does
+   F1  a search changes nothing; only gpi_search_add_slab does
    F2  a run that is found is in one of the lists given, below the position given, and
-       gpi_tree_start_of says where in it the request starts
+       gpi_search_start_of says where in it the request starts
    F3  no run that fits is in a smaller bin of the same kind, unless more than fit.tries runs that
        do not fit came before it
 
@@ -5078,20 +5078,20 @@ typedef struct gpi_fit {               /* what a search is for */
     uint64_t units, align_units;       /* align_units: a power of two, 1 for no alignment */
     uint64_t tries;                    /* runs that do not fit and may be passed over, in a bin of a
                                           list */
-    gpi_owners owners;                 /* if not ANY, align_units is 2 at least: gpi_tree_fit then
+    gpi_owners owners;                 /* if not ANY, align_units is 2 at least: gpi_search_fit then
                                           looks at more than the size */
 } gpi_fit;
 
 /* The unit at which a request would start in this run, by size and alignment alone: the first
    aligned unit of the run; UINT64_MAX: the request does not fit. */
-GPI_HOT uint64_t gpi_tree_start(const gpi_run *run, uint64_t units, uint64_t align_units) {
+GPI_HOT uint64_t gpi_search_start(const gpi_run *run, uint64_t units, uint64_t align_units) {
     uint64_t start = gpi_ground_up(run->unit, align_units);
     uint64_t lost = start - run->unit;
     return lost < run->units && run->units - lost >= units ? start : UINT64_MAX;
 }
 
 /* Where the addresses of the chunk that has `unit` end, or `end` if that comes first. */
-static uint64_t gpi_tree_end_of_owner(const gpi_tree *tree, uint64_t unit, uint64_t end) {
+static uint64_t gpi_search_end_of_owner(const gpi_tree *tree, uint64_t unit, uint64_t end) {
     uint64_t granule = (uint64_t)1 << tree->granule_shift;
     const void *owner = gpi_tree_owner(tree, unit);
     for (unit = gpi_ground_down(unit, granule) + granule; unit < end; unit += granule)
@@ -5100,17 +5100,17 @@ static uint64_t gpi_tree_end_of_owner(const gpi_tree *tree, uint64_t unit, uint6
 }
 
 /* The unit at which a request would start in this run; UINT64_MAX: the request does not fit. Unlike
-   gpi_tree_start, this looks at the chunks that the run lies in, if the request is limited to one
+   gpi_search_start, this looks at the chunks that the run lies in, if the request is limited to one
    chunk. Callers may pass a run that they have made up, to ask about several neighbours at once. */
-static uint64_t gpi_tree_start_of(const gpi_tree *tree, const gpi_run *run, const gpi_fit *fit) {
-    uint64_t start = gpi_tree_start(run, fit->units, fit->align_units), owned;
+static uint64_t gpi_search_start_of(const gpi_tree *tree, const gpi_run *run, const gpi_fit *fit) {
+    uint64_t start = gpi_search_start(run, fit->units, fit->align_units), owned;
     uint64_t end = run->unit + run->units;
     if (fit->owners == GPI_OWNERS_ANY || !tree->granules) return start;
     /* chunk by chunk: the part of the run in each, from its first aligned unit on */
     for (; start != UINT64_MAX && start < end && end - start >= fit->units;
          start = gpi_ground_up(owned, fit->align_units)) {
         const void *owner = gpi_tree_owner(tree, start);
-        owned = gpi_tree_end_of_owner(tree, start, end);
+        owned = gpi_search_end_of_owner(tree, start, end);
         if (owned - start < fit->units) continue;
         /* WHOLE: the chunk must neither begin before the block nor go on behind it */
         if (fit->owners == GPI_OWNERS_ONE || (gpi_tree_owner(tree, start - 1) != owner &&
@@ -5123,13 +5123,13 @@ static uint64_t gpi_tree_start_of(const gpi_tree *tree, const gpi_run *run, cons
 /* The first run of a bin, from `run` on, that holds the request and is at a position below `below`.
    Gives up after fit->tries runs that do not: a bin may have thousands of runs that are too
    short. */
-GPI_HOT gpi_run *gpi_tree_fit(const gpi_tree *tree, gpi_run *run, const gpi_fit *fit,
-                              uint64_t below) {
+GPI_HOT gpi_run *gpi_search_fit(const gpi_tree *tree, gpi_run *run, const gpi_fit *fit,
+                                uint64_t below) {
     uint64_t tries = fit->tries;
     for (; run; run = run->list_next) {
         if (run->units >= fit->units && run->of.at < below &&
             (fit->align_units == 1 ||
-             gpi_tree_start_of(tree, run, fit) != UINT64_MAX))
+             gpi_search_start_of(tree, run, fit) != UINT64_MAX))
             return run;
         if (tries-- == 0) break;
     }
@@ -5139,14 +5139,14 @@ GPI_HOT gpi_run *gpi_tree_fit(const gpi_tree *tree, gpi_run *run, const gpi_fit 
 /* A free run that holds the request, in the lists given, from `bin` up to the last bin of the same
    kind; NULL: none was found. In one bin the lists are looked at in their order, so the first list
    is preferred only among runs of about the same size: the closest fit keeps large runs whole. */
-GPI_HOT gpi_run *gpi_tree_find_on(const gpi_tree *tree, const gpi_lists *lists, uint32_t bin,
-                                  const gpi_fit *fit) {
+GPI_HOT gpi_run *gpi_search_bins(const gpi_tree *tree, const gpi_lists *lists, uint32_t bin,
+                                 const gpi_fit *fit) {
     for (;;) {
         uint32_t least = GPI_NO_BIN;
         int i;
         for (i = 0; i < lists->count; i++) {
             gpi_run *run = tree->lists[lists->number[i]]->heads[bin];
-            run = gpi_tree_fit(tree, run, fit, lists->below);
+            run = gpi_search_fit(tree, run, fit, lists->below);
             if (run) return run;
         }
         /* the next bin that holds a run in any of the lists */
@@ -5161,21 +5161,21 @@ GPI_HOT gpi_run *gpi_tree_find_on(const gpi_tree *tree, const gpi_lists *lists, 
 
 /* A free run outside slabs that holds the request: of kind inner, and if there is none, of kind
    edge. */
-GPI_HOT gpi_run *gpi_tree_find(const gpi_tree *tree, const gpi_lists *lists, const gpi_fit *fit) {
+GPI_HOT gpi_run *gpi_search_find(const gpi_tree *tree, const gpi_lists *lists, const gpi_fit *fit) {
     uint32_t first = gpi_tree_bin(fit->units);
-    gpi_run *run = gpi_tree_find_on(tree, lists, first, fit);
-    return run ? run : gpi_tree_find_on(tree, lists, first + GPI_EDGE * GPI_KIND_BINS, fit);
+    gpi_run *run = gpi_search_bins(tree, lists, first, fit);
+    return run ? run : gpi_search_bins(tree, lists, first + GPI_EDGE * GPI_KIND_BINS, fit);
 }
 
 /* A free run in slabs that holds a small request. */
-GPI_HOT gpi_run *gpi_tree_find_in_slabs(const gpi_tree *tree, const gpi_lists *lists,
-                                        const gpi_fit *fit) {
-    return gpi_tree_find_on(tree, lists, gpi_tree_bin(fit->units) + GPI_SLABS * GPI_KIND_BINS, fit);
+GPI_HOT gpi_run *gpi_search_find_in_slabs(const gpi_tree *tree, const gpi_lists *lists,
+                                          const gpi_fit *fit) {
+    return gpi_search_bins(tree, lists, gpi_tree_bin(fit->units) + GPI_SLABS * GPI_KIND_BINS, fit);
 }
 
 /* The units of the largest run in a list, for reports and verdicts. Only the last bin of each kind
    is looked through. */
-static uint64_t gpi_tree_largest(const gpi_list *list) {
+static uint64_t gpi_search_largest(const gpi_list *list) {
     uint64_t largest = 0;
     uint32_t kind;
     for (kind = 0; kind < GPI_KINDS; kind++) {
@@ -5193,7 +5193,7 @@ static uint64_t gpi_tree_largest(const gpi_list *list) {
 
 /* Makes one more slab from a free granule in these lists, and files it in the list that it came
    from. Returns the free run; NULL: no run holds a whole granule. Needs two spare structs. */
-static gpi_run *gpi_tree_add_slab(gpi_tree *tree, const gpi_lists *lists, uint64_t tries) {
+static gpi_run *gpi_search_add_slab(gpi_tree *tree, const gpi_lists *lists, uint64_t tries) {
     uint64_t granule_units = (uint64_t)1 << tree->granule_shift, start;
     gpi_fit fit;
     gpi_run *run;
@@ -5201,7 +5201,7 @@ static gpi_run *gpi_tree_add_slab(gpi_tree *tree, const gpi_lists *lists, uint64
     memset(&fit, 0, sizeof fit);
     fit.units = fit.align_units = granule_units;
     fit.tries = tries;
-    run = gpi_tree_find(tree, lists, &fit);
+    run = gpi_search_find(tree, lists, &fit);
     if (!run) return NULL;
     list = run->list;
     start = gpi_ground_up(run->unit, granule_units);
@@ -5225,7 +5225,7 @@ static gpi_run *gpi_tree_add_slab(gpi_tree *tree, const gpi_lists *lists, uint64
    is noted in the cache, and added to the ledger later: see gpi_cache_fold.
 
    Where threads often wait for the arena's lock, their streams' caches become crowded. A crowded
-   cache saves more visits to the tree: it has up to GPI_SLOTS_MOST entries, small blocks from the
+   cache saves more visits to the tree: it has up to GPI_ENTRIES_MOST entries, small blocks from the
    tree get an entry when they are handed out, and a request takes a block that is up to an eighth
    larger than it asked for.
 
@@ -5244,9 +5244,9 @@ static gpi_run *gpi_tree_add_slab(gpi_tree *tree, const gpi_lists *lists, uint64
 
 enum {
     GPI_CACHE_BINS = 128,              /* sizes whose bins in TREE differ by this share a bin */
-    GPI_SLOTS = 64,                    /* entries of a cache that is not crowded */
-    GPI_SLOTS_MOST = 4096,             /* and the most that a crowded one may have */
-    GPI_NO_SLOT = UINT16_MAX,
+    GPI_ENTRIES = 64,                  /* entries of a cache that is not crowded */
+    GPI_ENTRIES_MOST = 4096,           /* and the most that a crowded one may have */
+    GPI_NO_ENTRY = UINT16_MAX,
     GPI_CACHE_UNITS = 65536 / GPUPOOL_UNIT_BYTES, /* a larger block joins no cache */
     GPI_SMALL_UNITS = 65536 / GPUPOOL_UNIT_BYTES, /* blocks from the tree up to this size get an
                                           entry in a crowded cache */
@@ -5256,23 +5256,23 @@ enum {
 };
 
 struct gpi_cache_relies { /* what the code assumes: a negative width does not compile */
-    unsigned an_entry_has_a_number : GPI_SLOTS_MOST < GPI_NO_SLOT ? 1 : -1;
-    unsigned entries_are_a_power : (GPI_SLOTS & (GPI_SLOTS - 1)) == 0 ? 1 : -1;
+    unsigned an_entry_has_a_number : GPI_ENTRIES_MOST < GPI_NO_ENTRY ? 1 : -1;
+    unsigned entries_are_a_power : (GPI_ENTRIES & (GPI_ENTRIES - 1)) == 0 ? 1 : -1;
 };
 
-typedef enum gpi_slot_state { GPI_SLOT_EMPTY, GPI_SLOT_FREE, GPI_SLOT_OUT } gpi_slot_state;
+typedef enum gpi_entry_state { GPI_ENTRY_EMPTY, GPI_ENTRY_FREE, GPI_ENTRY_OUT } gpi_entry_state;
 
-typedef struct gpi_slot {
+typedef struct gpi_entry {
     gpi_run *run;
     uint64_t unit, units;              /* copies of the run's: a look-up reads no run */
     uint32_t slack_bytes;              /* out: granted minus requested bytes */
     uint16_t next;                     /* number of the next entry in the same list */
     uint8_t state, bin;
-} gpi_slot;
+} gpi_entry;
 
 typedef struct gpi_cache {
     gpi_lock lock;
-    gpi_slot *entries;
+    gpi_entry *entries;
     uint16_t *chains;                  /* hash table of the entries that are out */
     uint32_t room;                     /* number of entries, and of chains; a power of two */
     uint16_t bins[GPI_CACHE_BINS], empty; /* numbers of the first entries */
@@ -5293,8 +5293,8 @@ typedef struct gpi_cache {
     gpi_site *changed;                 /* sites with changes that are not folded in yet */
     gpi_site unknown;                  /* stands for a site that the host had no memory for */
 #endif
-    gpi_slot few_entries[GPI_SLOTS];   /* used while it is not crowded */
-    uint16_t few_chains[GPI_SLOTS];
+    gpi_entry few_entries[GPI_ENTRIES]; /* used while it is not crowded */
+    uint16_t few_chains[GPI_ENTRIES];
 } gpi_cache;
 
 /* The bin for blocks of this size. Bins of TREE whose numbers differ by 128 share one here; their
@@ -5307,9 +5307,9 @@ GPI_HOT uint16_t *gpi_cache_chain(const gpi_cache *cache, uint64_t unit) {
 }
 
 /* The head of the list that an entry belongs to by its state. */
-GPI_HOT uint16_t *gpi_cache_list(gpi_cache *cache, const gpi_slot *entry) {
-    if (entry->state == GPI_SLOT_FREE) return &cache->bins[entry->bin];
-    if (entry->state == GPI_SLOT_OUT) return gpi_cache_chain(cache, entry->unit);
+GPI_HOT uint16_t *gpi_cache_list(gpi_cache *cache, const gpi_entry *entry) {
+    if (entry->state == GPI_ENTRY_FREE) return &cache->bins[entry->bin];
+    if (entry->state == GPI_ENTRY_OUT) return gpi_cache_chain(cache, entry->unit);
     return &cache->empty;
 }
 
@@ -5333,17 +5333,17 @@ static int gpi_cache_check(gpi_cache *cache) {
     uint32_t used = 0, free_blocks = 0, i, at;
     if (gpi_cache_listed(cache) != cache->room) return 2;
     for (i = 0; i < cache->room; i++) {
-        const gpi_slot *entry = &cache->entries[i];
+        const gpi_entry *entry = &cache->entries[i];
         /* the entry must be in the list of its state: a walk that reaches the end has not met it */
         for (at = *gpi_cache_list(cache, entry); at != i; at = cache->entries[at].next)
             if (at >= cache->room) return 2;
-        if (entry->state == GPI_SLOT_EMPTY) continue;
+        if (entry->state == GPI_ENTRY_EMPTY) continue;
         if (entry->run->list != GPI_LIST_CACHED || entry->run->of.uses != cache ||
             entry->run->unit != entry->unit ||
             entry->run->units != entry->units || entry->bin != gpi_cache_bin(entry->units))
             return 1;
         used++;
-        if (entry->state != GPI_SLOT_FREE) continue;
+        if (entry->state != GPI_ENTRY_FREE) continue;
         free_blocks++;
         free_units += entry->units;
     }
@@ -5354,25 +5354,25 @@ static int gpi_cache_check(gpi_cache *cache) {
 }
 
 /* Starts with these arrays: all entries are empty, all lists but `empty` too. */
-static void gpi_cache_lay_out(gpi_cache *cache, gpi_slot *entries, uint16_t *chains,
+static void gpi_cache_lay_out(gpi_cache *cache, gpi_entry *entries, uint16_t *chains,
                               uint32_t room) {
     uint32_t i;
     cache->entries = entries;
     cache->chains = chains;
     cache->room = room;
     cache->empty = cache->evict_at = cache->evict_bin = 0;
-    for (i = 0; i < GPI_CACHE_BINS; i++) cache->bins[i] = GPI_NO_SLOT;
+    for (i = 0; i < GPI_CACHE_BINS; i++) cache->bins[i] = GPI_NO_ENTRY;
     for (i = 0; i < room; i++) {
-        chains[i] = GPI_NO_SLOT;
-        entries[i].state = GPI_SLOT_EMPTY;
-        entries[i].next = i + 1 < room ? (uint16_t)(i + 1) : (uint16_t)GPI_NO_SLOT;
+        chains[i] = GPI_NO_ENTRY;
+        entries[i].state = GPI_ENTRY_EMPTY;
+        entries[i].next = i + 1 < room ? (uint16_t)(i + 1) : (uint16_t)GPI_NO_ENTRY;
     }
 }
 
 /* Opens a cache that is not crowded. No other thread has a pointer to the cache yet. */
 static void gpi_cache_open(gpi_cache *cache) {
     memset(cache, 0, sizeof *cache);
-    gpi_cache_lay_out(cache, cache->few_entries, cache->few_chains, GPI_SLOTS);
+    gpi_cache_lay_out(cache, cache->few_entries, cache->few_chains, GPI_ENTRIES);
 }
 
 /* Frees what the cache has from the host, whatever its entries are. The arena is being
@@ -5382,14 +5382,14 @@ static void gpi_cache_close(gpi_cache *cache) {
 }
 
 /* Takes an entry out of its list, wherever it stands there. */
-static void gpi_cache_unlink(gpi_cache *cache, gpi_slot *entry) {
+static void gpi_cache_unlink(gpi_cache *cache, gpi_entry *entry) {
     uint16_t *link = gpi_cache_list(cache, entry), at = (uint16_t)(entry - cache->entries);
     while (*link != at) link = &cache->entries[*link].next;
     *link = entry->next;
 }
 
 /* Gives an entry, which is in no list, a state, and puts it at the front of the list for it. */
-GPI_HOT void gpi_cache_link(gpi_cache *cache, gpi_slot *entry, gpi_slot_state state) {
+GPI_HOT void gpi_cache_link(gpi_cache *cache, gpi_entry *entry, gpi_entry_state state) {
     uint16_t *list;
     entry->state = (uint8_t)state;
     list = gpi_cache_list(cache, entry);
@@ -5401,15 +5401,15 @@ GPI_HOT void gpi_cache_link(gpi_cache *cache, gpi_slot *entry, gpi_slot_state st
    memory the cache stays as it is, and the caller evicts a block instead. */
 static void gpi_cache_widen(gpi_cache *cache) {
     uint32_t few = cache->room, room = few * 4, i;
-    gpi_slot *old = cache->entries;
-    gpi_slot *entries = (gpi_slot *)gpi_host_zeroed(room * (sizeof *entries + sizeof(uint16_t)));
+    gpi_entry *old = cache->entries;
+    gpi_entry *entries = (gpi_entry *)gpi_host_zeroed(room * (sizeof *entries + sizeof(uint16_t)));
     if (!entries) return;
     gpi_cache_lay_out(cache, entries, (uint16_t *)(void *)(entries + room), room);
     for (i = 0; i < few; i++) {
-        gpi_slot *entry = &entries[cache->empty];
+        gpi_entry *entry = &entries[cache->empty];
         cache->empty = entry->next;
         *entry = old[i];
-        gpi_cache_link(cache, entry, (gpi_slot_state)old[i].state);
+        gpi_cache_link(cache, entry, (gpi_entry_state)old[i].state);
     }
     if (old != cache->few_entries) GPUPOOL_FREE(old);
 }
@@ -5422,12 +5422,12 @@ static uint64_t gpi_cache_host_bytes(const gpi_cache *cache) {
 
 /* Makes an empty cache an ordinary one: no longer crowded, with few_entries. */
 static void gpi_cache_narrow(gpi_cache *cache) {
-    gpi_slot *old = cache->entries;
+    gpi_entry *old = cache->entries;
     GPI_ASSERT(cache->used == 0);
     cache->crowded = 0;
     cache->waits = 0;
     if (old == cache->few_entries) return;
-    gpi_cache_lay_out(cache, cache->few_entries, cache->few_chains, GPI_SLOTS);
+    gpi_cache_lay_out(cache, cache->few_entries, cache->few_chains, GPI_ENTRIES);
     GPUPOOL_FREE(old);
 }
 
@@ -5441,7 +5441,7 @@ static void gpi_cache_note_site(gpi_cache *cache, gpi_site *site) {
 }
 
 /* Records which source line asked for the block that gpi_cache_take has just handed out. */
-static void gpi_cache_sign(gpi_cache *cache, gpi_slot *entry, gpi_site *site) {
+static void gpi_cache_sign(gpi_cache *cache, gpi_entry *entry, gpi_site *site) {
     entry->run->site = site;
     gpi_cache_note_site(cache, site);
     gpi_ledger_note(&site->cached, entry->units * GPUPOOL_UNIT_BYTES - entry->slack_bytes);
@@ -5450,7 +5450,7 @@ static void gpi_cache_sign(gpi_cache *cache, gpi_slot *entry, gpi_site *site) {
 }
 
 /* Takes a block that comes back off the figures of the site that asked for it. */
-static void gpi_cache_unsign(gpi_cache *cache, gpi_slot *entry) {
+static void gpi_cache_unsign(gpi_cache *cache, gpi_entry *entry) {
     gpi_site *site = entry->run->site;
     gpi_cache_note_site(cache, site);
     site->cached.now -= (int64_t)(entry->units * GPUPOOL_UNIT_BYTES - entry->slack_bytes);
@@ -5459,31 +5459,31 @@ static void gpi_cache_unsign(gpi_cache *cache, gpi_slot *entry) {
 #endif
 
 /* The link to the first entry of a bin whose block has from `units` to `most` units; to
-   GPI_NO_SLOT: there is none. The comparison is of unsigned differences, so blocks that are too
+   GPI_NO_ENTRY: there is none. The comparison is of unsigned differences, so blocks that are too
    small fail it too. */
 GPI_HOT uint16_t *gpi_cache_fit(gpi_cache *cache, unsigned bin, uint64_t units, uint64_t most) {
     uint16_t *link = &cache->bins[bin];
-    while (*link != GPI_NO_SLOT && cache->entries[*link].units - units > most - units)
+    while (*link != GPI_NO_ENTRY && cache->entries[*link].units - units > most - units)
         link = &cache->entries[*link].next;
     return link;
 }
 
 /* Hands out a free block of `units` units, or in a crowded cache up to an eighth more, for a
    request of so many bytes. NULL: there is none. The hot path of gpupool_alloc. */
-GPI_HOT gpi_slot *gpi_cache_take(gpi_cache *cache, uint64_t units, uint64_t bytes) {
+GPI_HOT gpi_entry *gpi_cache_take(gpi_cache *cache, uint64_t units, uint64_t bytes) {
     uint64_t most = cache->crowded ? units + units / 8 : units;
     unsigned bin = gpi_cache_bin(units);
     uint16_t *link = gpi_cache_fit(cache, bin, units, most);
-    gpi_slot *entry;
+    gpi_entry *entry;
     /* larger blocks that will do may be in the bins that follow */
-    while (*link == GPI_NO_SLOT && bin != gpi_cache_bin(most)) {
+    while (*link == GPI_NO_ENTRY && bin != gpi_cache_bin(most)) {
         bin = (bin + 1) % GPI_CACHE_BINS;
         link = gpi_cache_fit(cache, bin, units, most);
     }
-    if (*link == GPI_NO_SLOT) return NULL;
+    if (*link == GPI_NO_ENTRY) return NULL;
     entry = &cache->entries[*link];
     *link = entry->next;
-    gpi_cache_link(cache, entry, GPI_SLOT_OUT);
+    gpi_cache_link(cache, entry, GPI_ENTRY_OUT);
     entry->slack_bytes = (uint32_t)(entry->units * GPUPOOL_UNIT_BYTES - bytes);
     cache->free_units -= entry->units;
     cache->free_blocks--;
@@ -5499,15 +5499,15 @@ GPI_HOT gpi_slot *gpi_cache_take(gpi_cache *cache, uint64_t units, uint64_t byte
 
 /* Takes back the block that starts at this unit. NULL: it is not out, so the caller asks the tree.
    The hot path of gpupool_free. */
-GPI_HOT gpi_slot *gpi_cache_give(gpi_cache *cache, uint64_t unit) {
+GPI_HOT gpi_entry *gpi_cache_give(gpi_cache *cache, uint64_t unit) {
     uint16_t *link = gpi_cache_chain(cache, unit);
-    gpi_slot *entry;
-    while (*link != GPI_NO_SLOT && cache->entries[*link].unit != unit)
+    gpi_entry *entry;
+    while (*link != GPI_NO_ENTRY && cache->entries[*link].unit != unit)
         link = &cache->entries[*link].next;
-    if (*link == GPI_NO_SLOT) return NULL;
+    if (*link == GPI_NO_ENTRY) return NULL;
     entry = &cache->entries[*link];
     *link = entry->next;
-    gpi_cache_link(cache, entry, GPI_SLOT_FREE);
+    gpi_cache_link(cache, entry, GPI_ENTRY_FREE);
     cache->free_units += entry->units;
     cache->free_blocks++;
     cache->granted.now -= (int64_t)(entry->units * GPUPOOL_UNIT_BYTES);
@@ -5541,10 +5541,10 @@ static int gpi_cache_is_open(gpi_cache *cache) {
 /* Gives a live block an entry: one that its stream has just freed (FREE), or that the tree has just
    handed out (OUT). An entry is empty, and the block has no uses and no tag. Both locks are
    held. */
-static void gpi_cache_admit(gpi_cache *cache, gpi_run *run, gpi_slot_state state) {
-    gpi_slot *entry = &cache->entries[cache->empty];
+static void gpi_cache_admit(gpi_cache *cache, gpi_run *run, gpi_entry_state state) {
+    gpi_entry *entry = &cache->entries[cache->empty];
     GPI_ASSERT(GPI_READ(&cache->lock.held));
-    GPI_ASSERT(cache->empty != GPI_NO_SLOT && run->list == GPI_LIST_LIVE && !run->of.uses);
+    GPI_ASSERT(cache->empty != GPI_NO_ENTRY && run->list == GPI_LIST_LIVE && !run->of.uses);
     cache->empty = entry->next;
     entry->run = run;
     entry->unit = run->unit;
@@ -5555,21 +5555,21 @@ static void gpi_cache_admit(gpi_cache *cache, gpi_run *run, gpi_slot_state state
     run->of.uses = cache;
     gpi_cache_link(cache, entry, state);
     GPI_PUBLISH(&cache->used, cache->used + 1);
-    if (state == GPI_SLOT_OUT) return;
+    if (state == GPI_ENTRY_OUT) return;
     cache->free_blocks++;
     cache->free_units += entry->units;
 }
 
 /* Empties an entry. A block that is out becomes an ordinary live block; returns NULL. A free block
    is returned as a live run, for the caller to free in the tree. Both locks are held. */
-static gpi_run *gpi_cache_drop(gpi_cache *cache, gpi_slot *entry) {
-    int was_free = entry->state == GPI_SLOT_FREE;
+static gpi_run *gpi_cache_drop(gpi_cache *cache, gpi_entry *entry) {
+    int was_free = entry->state == GPI_ENTRY_FREE;
     gpi_run *run = entry->run;
     run->list = GPI_LIST_LIVE;
     run->as.slack = was_free ? 0 : entry->slack_bytes;
     run->of.uses = NULL;
     gpi_cache_unlink(cache, entry);
-    gpi_cache_link(cache, entry, GPI_SLOT_EMPTY);
+    gpi_cache_link(cache, entry, GPI_ENTRY_EMPTY);
     GPI_PUBLISH(&cache->used, cache->used - 1);
     if (!was_free) return NULL;
     cache->free_blocks--;
@@ -5582,11 +5582,11 @@ static gpi_run *gpi_cache_drop(gpi_cache *cache, gpi_slot *entry) {
    handed out are never freed here. At least one entry is used. */
 static gpi_run *gpi_cache_evict(gpi_cache *cache) {
     int out = cache->used - cache->free_blocks > cache->room / 4;
-    gpi_slot *entry;
+    gpi_entry *entry;
     do {
         entry = &cache->entries[cache->evict_at];
         cache->evict_at = (uint16_t)((cache->evict_at + 1u) % cache->room);
-    } while (entry->state == GPI_SLOT_EMPTY || (out && entry->state == GPI_SLOT_FREE));
+    } while (entry->state == GPI_ENTRY_EMPTY || (out && entry->state == GPI_ENTRY_FREE));
     return gpi_cache_drop(cache, entry);
 }
 
@@ -5599,8 +5599,8 @@ static gpi_run *gpi_cache_evict_free(gpi_cache *cache) {
     do {
         cache->evict_bin = (uint16_t)((cache->evict_bin + 1u) % GPI_CACHE_BINS);
         at = cache->bins[cache->evict_bin];
-    } while (at == GPI_NO_SLOT ||
-             (looked++ < GPI_CACHE_BINS && cache->entries[at].next == GPI_NO_SLOT));
+    } while (at == GPI_NO_ENTRY ||
+             (looked++ < GPI_CACHE_BINS && cache->entries[at].next == GPI_NO_ENTRY));
     return gpi_cache_drop(cache, &cache->entries[at]);
 }
 
@@ -5612,7 +5612,7 @@ typedef struct gpi_cached { /* sums over caches, for reports */
 static void gpi_cache_count(const gpi_cache *cache, gpi_cached *cached) {
     uint32_t left = cache->free_blocks, i;
     for (i = 0; i < cache->room && left; i++) {
-        if (cache->entries[i].state != GPI_SLOT_FREE) continue;
+        if (cache->entries[i].state != GPI_ENTRY_FREE) continue;
         cached->by_order[gpi_ground_high_bit(cache->entries[i].units)]++;
         cached->blocks++;
         left--;
@@ -5620,28 +5620,28 @@ static void gpi_cache_count(const gpi_cache *cache, gpi_cached *cached) {
 }
 
 /* The entry of a block that is out and starts at this unit; NULL: this cache has none. */
-static gpi_slot *gpi_cache_slot(const gpi_cache *cache, uint64_t unit) {
+static gpi_entry *gpi_cache_entry(const gpi_cache *cache, uint64_t unit) {
     uint32_t i = *gpi_cache_chain(cache, unit);
-    while (i != GPI_NO_SLOT && cache->entries[i].unit != unit) i = cache->entries[i].next;
-    return i == GPI_NO_SLOT ? NULL : &cache->entries[i];
+    while (i != GPI_NO_ENTRY && cache->entries[i].unit != unit) i = cache->entries[i].next;
+    return i == GPI_NO_ENTRY ? NULL : &cache->entries[i];
 }
 
 /* Whether the block at this unit is out, of this cache. */
 static int gpi_cache_is_out(const gpi_cache *cache, uint64_t unit) {
-    return gpi_cache_slot(cache, unit) != NULL;
+    return gpi_cache_entry(cache, unit) != NULL;
 }
 
 /* Makes a block that is out an ordinary live block: it will have uses, or goes to another stream.
    Does nothing for other blocks. Both locks are held. */
 static void gpi_cache_release(gpi_cache *cache, uint64_t unit) {
-    gpi_slot *entry = gpi_cache_slot(cache, unit);
+    gpi_entry *entry = gpi_cache_entry(cache, unit);
     if (entry) gpi_cache_drop(cache, entry);
 }
 
 /* The bytes that were requested with the block that starts at this unit; 0 if it is free here, as
    free blocks are in no chain. */
 static uint64_t gpi_cache_asked_at(const gpi_cache *cache, uint64_t unit) {
-    const gpi_slot *entry = gpi_cache_slot(cache, unit);
+    const gpi_entry *entry = gpi_cache_entry(cache, unit);
     return entry ? entry->units * GPUPOOL_UNIT_BYTES - entry->slack_bytes : 0;
 }
 
@@ -5651,7 +5651,7 @@ static uint64_t gpi_cache_asked_around(const gpi_cache *cache, uint64_t unit) {
     uint64_t asked = gpi_cache_asked_at(cache, unit);
     uint32_t i;
     for (i = 0; i < cache->room && !asked; i++)
-        if (cache->entries[i].state == GPI_SLOT_OUT &&
+        if (cache->entries[i].state == GPI_ENTRY_OUT &&
             unit - cache->entries[i].unit < cache->entries[i].units)
             asked = gpi_cache_asked_at(cache, cache->entries[i].unit);
     return asked;
@@ -5729,7 +5729,7 @@ static void gpi_cache_fold(gpi_cache *cache, gpi_ledger *ledger) {
    otherwise. Fields that are read without it are written by GPI_PUBLISH. No function of this
    section waits for the device; gpi_clock_identity and gpi_clock_is_same alone call CUDA.
 
-   Read first: gpi_clock, gpi_stream, gpi_clock_done, gpi_clock_settle, gpi_clock_find,
+   Read first: gpi_clock, gpi_stream, gpi_clock_done, gpi_clock_move_finished, gpi_clock_find,
    gpi_clock_use. */
 
 enum {
@@ -5771,7 +5771,7 @@ typedef struct gpi_stream {
     gpi_clock clock;
     uint32_t list;            /* the number of its free list */
     uint32_t frees;           /* since a mark was last recorded or tried: see gpi_block_is_due */
-    uint32_t misses, skips;   /* see gpi_clock_record_in_passing */
+    uint32_t misses, skips;   /* see gpi_event_record_in_passing */
     uint64_t freed_units;     /* by those frees */
     uint64_t moved;           /* free memory up to this position has been moved to list ANY */
     uint64_t refs;            /* what keeps the struct (K3), with calls under way */
@@ -5944,7 +5944,7 @@ static void gpi_clock_pass(gpi_clocks *clocks, gpi_stream *stream, uint64_t at) 
 
 /* Moves the stream's finished free memory to list ANY, where any stream can take it. `moved` saves
    the walk through the list while the clock has not come further. */
-static void gpi_clock_settle(gpi_clocks *clocks, gpi_stream *stream) {
+static void gpi_clock_move_finished(gpi_clocks *clocks, gpi_stream *stream) {
     uint64_t done = gpi_clock_done(clocks, stream);
     if (!stream->handle || stream->moved >= done) return;
     stream->moved = done;
@@ -6284,15 +6284,15 @@ static void gpi_clock_clear(gpi_clocks *clocks) {
    E4  nothing is recorded on a stream that captures, and no graph waits for an event of ours
    E5  an event is used only while its context exists: a reset ends both
 
-   Read first: gpi_clock_poll, gpi_clock_put_mark, gpi_clock_record, gpi_clock_record_in_passing,
-   gpi_clock_follow, gpi_clock_wait. */
+   Read first: gpi_event_poll, gpi_event_put_mark, gpi_event_record, gpi_event_record_in_passing,
+   gpi_event_follow, gpi_event_wait. */
 
 /* -- events and their contexts: no lock is held -- */
 
 /* Whether the context that the stream's events belong to is gone. Its work and its events went with
    it, and the events must not be touched. An error: CUDA does not tell. */
-static gpupool_result gpi_clock_has_ended(const gpi_clocks *clocks, const gpi_stream *stream,
-                                          int *ended) {
+static gpupool_result gpi_event_context_has_ended(const gpi_clocks *clocks,
+                                                  const gpi_stream *stream, int *ended) {
     const gpi_clock *clock = &stream->clock;
     if (!clock->context) return gpi_driver_was_reset(clocks->driver, ended);
     return gpi_driver_has_ended(clocks->driver, clock->context, clock->context_id, ended);
@@ -6300,20 +6300,20 @@ static gpupool_result gpi_clock_has_ended(const gpi_clocks *clocks, const gpi_st
 
 /* Whether the work before a mark has ended because the context of a peer device is gone. E_CUDA:
    the arena's own device was reset, and none of its memory can be used any more. */
-static gpupool_result gpi_clock_mark_has_ended(const gpi_clocks *clocks, const gpi_stream *stream,
+static gpupool_result gpi_event_mark_has_ended(const gpi_clocks *clocks, const gpi_stream *stream,
                                                const gpi_mark *mark, int *ended) {
     gpupool_result result;
-    *ended = mark->event == NULL; /* gpi_clock_know_context has found the context gone */
+    *ended = mark->event == NULL; /* gpi_event_find_context has found the context gone */
     if (*ended) return GPUPOOL_OK;
-    result = gpi_clock_has_ended(clocks, stream, ended);
+    result = gpi_event_context_has_ended(clocks, stream, ended);
     return result == GPUPOOL_OK && *ended && !stream->clock.context ? GPUPOOL_E_CUDA : result;
 }
 
 /* Destroys the events of a stream; if their context is gone they are only forgotten. After an error
    some may be left. */
-static gpupool_result gpi_clock_drop_events(const gpi_clocks *clocks, gpi_stream *stream) {
+static gpupool_result gpi_event_drop(const gpi_clocks *clocks, gpi_stream *stream) {
     int ended, i;
-    gpupool_result result = gpi_clock_has_ended(clocks, stream, &ended);
+    gpupool_result result = gpi_event_context_has_ended(clocks, stream, &ended);
     for (i = 0; i < GPI_MARKS && result == GPUPOOL_OK; i++) {
         gpi_mark *mark = &stream->clock.marks[i];
         if (mark->event && !ended) result = gpi_driver_event_drop(clocks->driver, mark->event);
@@ -6325,7 +6325,7 @@ static gpupool_result gpi_clock_drop_events(const gpi_clocks *clocks, gpi_stream
 /* Finds the context of a stream, which its events must belong to; NULL stands for the arena's own.
    CUDA is asked once, and again if the context is a peer device's and was reset. Events of another
    context are destroyed. `handle` is the stream's, from the call under way. */
-static gpupool_result gpi_clock_know_context(const gpi_clocks *clocks, gpi_stream *stream,
+static gpupool_result gpi_event_find_context(const gpi_clocks *clocks, gpi_stream *stream,
                                              cudaStream_t handle) {
     gpi_clock *clock = &stream->clock;
     CUcontext context = NULL;
@@ -6333,14 +6333,14 @@ static gpupool_result gpi_clock_know_context(const gpi_clocks *clocks, gpi_strea
     gpupool_result result = GPUPOOL_OK;
     int ended = 0;
     if (clock->has_context && clock->context)
-        result = gpi_clock_has_ended(clocks, stream, &ended);
+        result = gpi_event_context_has_ended(clocks, stream, &ended);
     if (result != GPUPOOL_OK || (clock->has_context && !ended)) return result;
     if (stream != clocks->all)
         result = gpi_driver_told(clocks->driver, "cuStreamGetCtx",
                                  gpi_driver_ask_foreign(clocks->driver, handle, &context));
     if (result == GPUPOOL_OK && context) result = gpi_driver_ask_id(clocks->driver, context, &id);
     if (result == GPUPOOL_OK && (context != clock->context || id != clock->context_id))
-        result = gpi_clock_drop_events(clocks, stream);
+        result = gpi_event_drop(clocks, stream);
     if (result != GPUPOOL_OK) return result;
     clock->context = context;
     clock->context_id = id;
@@ -6353,7 +6353,7 @@ static gpupool_result gpi_clock_know_context(const gpi_clocks *clocks, gpi_strea
    returns E_CAPTURING if a scope is open or the legacy stream tells of a capture on a blocking
    stream, a question that does no harm. A capture on a non-blocking stream without a scope cannot
    be seen (CUDA 13.0): see rule 3. */
-static gpupool_result gpi_clock_record_context(const gpi_clocks *clocks, CUevent event) {
+static gpupool_result gpi_event_record_context(const gpi_clocks *clocks, CUevent event) {
     const gpi_driver *driver = clocks->driver;
     gpupool_result result = GPUPOOL_OK;
     gpi_host_lock(&gpi_process.lock); /* so that no scope is opened meanwhile */
@@ -6366,21 +6366,21 @@ static gpupool_result gpi_clock_record_context(const gpi_clocks *clocks, CUevent
 
 /* The context that must be current while this event is recorded; NULL: any will do. A new event is
    made in the current context, and a default stream is that of the current context. */
-static CUcontext gpi_clock_context(const gpi_clocks *clocks, const gpi_stream *stream,
+static CUcontext gpi_event_context(const gpi_clocks *clocks, const gpi_stream *stream,
                                    cudaStream_t handle, CUevent event) {
     if (event && !gpi_driver_is_default(handle)) return NULL;
     return stream->clock.context ? stream->clock.context : clocks->driver->context;
 }
 
 /* Makes the event if there is none, and records it on the stream, or for ALL over all streams. The
-   context of gpi_clock_context is current. */
-static gpupool_result gpi_clock_record_here(const gpi_clocks *clocks, gpi_stream *stream,
+   context of gpi_event_context is current. */
+static gpupool_result gpi_event_record_here(const gpi_clocks *clocks, gpi_stream *stream,
                                             CUevent *event, cudaStream_t handle) {
     const gpi_driver *driver = clocks->driver;
     gpupool_result result = GPUPOOL_OK;
     if (!*event) result = gpi_driver_event_new(driver, event);
     if (result != GPUPOOL_OK) return result;
-    if (stream == clocks->all) return gpi_clock_record_context(clocks, *event);
+    if (stream == clocks->all) return gpi_event_record_context(clocks, *event);
     if (gpi_driver_is_capturing(driver, handle)) return GPUPOOL_E_CAPTURING;
     if (!gpi_clock_is_same(clocks, stream, handle))
         return gpi_host_fail(GPUPOOL_E_CUDA, "this stream is not known to be the one that had its "
@@ -6390,42 +6390,43 @@ static gpupool_result gpi_clock_record_here(const gpi_clocks *clocks, gpi_stream
 
 /* Records an event for the stream of the call under way, whose handle this is. E_CAPTURING: the
    stream captures, and the event would become part of the graph. No lock is held. */
-static gpupool_result gpi_clock_record_event(const gpi_clocks *clocks, gpi_stream *stream,
+static gpupool_result gpi_event_record_event(const gpi_clocks *clocks, gpi_stream *stream,
                                              CUevent *event, cudaStream_t handle) {
     const gpi_driver *driver = clocks->driver;
     CUcontext context;
     int reset;
     gpupool_result result = gpi_driver_was_reset(driver, &reset);
     if (result == GPUPOOL_OK && reset) result = GPUPOOL_E_CUDA;
-    if (result == GPUPOOL_OK) result = gpi_clock_know_context(clocks, stream, handle);
+    if (result == GPUPOOL_OK) result = gpi_event_find_context(clocks, stream, handle);
     if (result != GPUPOOL_OK) return result;
-    context = gpi_clock_context(clocks, stream, handle, *event);
+    context = gpi_event_context(clocks, stream, handle, *event);
     result = gpi_driver_push(driver, context);
     if (result != GPUPOOL_OK) return result;
-    result = gpi_clock_record_here(clocks, stream, event, handle);
+    result = gpi_event_record_here(clocks, stream, event, handle);
     if (gpi_driver_pop(driver, context) != GPUPOOL_OK) return GPUPOOL_E_CUDA;
     return result;
 }
 
 /* Whether a mark's event has passed; 0 also if CUDA does not tell. The mark is pinned, and no lock
    is held. */
-static int gpi_clock_ask(const gpi_clocks *clocks, const gpi_stream *stream, const gpi_mark *mark) {
+static int gpi_event_has_passed(const gpi_clocks *clocks, const gpi_stream *stream,
+                                const gpi_mark *mark) {
     int passed = 0;
-    if (gpi_clock_mark_has_ended(clocks, stream, mark, &passed) != GPUPOOL_OK) return 0;
+    if (gpi_event_mark_has_ended(clocks, stream, mark, &passed) != GPUPOOL_OK) return 0;
     if (passed) return 1;
     return gpi_driver_event_query(clocks->driver, mark->event, &passed) == GPUPOOL_OK && passed;
 }
 
 /* Asks CUDA whether the marks of a stream have passed, the older one first, and advances the clock.
    Returns whether one had passed. The arena's lock is held, and opened around each question. */
-static int gpi_clock_poll(gpi_clocks *clocks, gpi_stream *stream) {
+static int gpi_event_poll(gpi_clocks *clocks, gpi_stream *stream) {
     gpi_mark *mark;
     int any = 0, passed = 1;
     while (passed && (mark = gpi_clock_mark(clocks, stream, 0)) != NULL) {
         uint64_t at = mark->at;
         mark->pins++; /* nobody records it again while the lock is open */
         gpi_host_unlock(clocks->lock);
-        passed = gpi_clock_ask(clocks, stream, mark);
+        passed = gpi_event_has_passed(clocks, stream, mark);
         gpi_host_lock(clocks->lock);
         mark->pins--;
         if (passed) gpi_clock_pass(clocks, stream, at);
@@ -6437,14 +6438,14 @@ static int gpi_clock_poll(gpi_clocks *clocks, gpi_stream *stream) {
 /* Records a mark behind all that the stream has freed so far. `handle` is the stream's, from the
    call under way; for ALL it is not used. The arena's lock is held, and opened around the CUDA
    call; is_recording keeps other threads from recording on this stream meanwhile. */
-static gpupool_result gpi_clock_put_mark(gpi_clocks *clocks, gpi_stream *stream, gpi_mark *mark,
+static gpupool_result gpi_event_put_mark(gpi_clocks *clocks, gpi_stream *stream, gpi_mark *mark,
                                          cudaStream_t handle) {
     /* frees that come while the lock is open are not counted as lying behind the mark */
     uint64_t at = stream == clocks->all ? clocks->position : stream->clock.issued;
     gpupool_result result;
     stream->clock.is_recording = 1;
     gpi_host_unlock(clocks->lock);
-    result = gpi_clock_record_event(clocks, stream, &mark->event, handle);
+    result = gpi_event_record_event(clocks, stream, &mark->event, handle);
     gpi_host_lock(clocks->lock);
     stream->clock.is_recording = 0;
     if (stream != clocks->all)
@@ -6460,7 +6461,7 @@ static gpupool_result gpi_clock_put_mark(gpi_clocks *clocks, gpi_stream *stream,
 
 /* Whether CUDA can record an event over all streams: since CUDA 12.5, for one device only, and not
    while a stream captures, or did when CUDA was last asked. */
-static int gpi_clock_can_record_all(const gpi_clocks *clocks) {
+static int gpi_event_can_record_all(const gpi_clocks *clocks) {
     const gpi_driver *driver = clocks->driver;
     return driver->record_all && driver->context && !driver->peer_count && !clocks->capturing;
 }
@@ -6468,10 +6469,10 @@ static int gpi_clock_can_record_all(const gpi_clocks *clocks) {
 /* *can: whether the stream has frees that lack a mark, and no thread is recording one. A graph's
    memory gets no marks. E_UNSUPPORTED: the stream is ALL, and CUDA cannot record over all
    streams. */
-static gpupool_result gpi_clock_can_record(const gpi_clocks *clocks, const gpi_stream *stream,
+static gpupool_result gpi_event_can_record(const gpi_clocks *clocks, const gpi_stream *stream,
                                            int *can) {
     *can = 0;
-    if (stream == clocks->all && !gpi_clock_can_record_all(clocks)) return GPUPOOL_E_UNSUPPORTED;
+    if (stream == clocks->all && !gpi_event_can_record_all(clocks)) return GPUPOOL_E_UNSUPPORTED;
     *can = !stream->clock.is_recording && !stream->capture && gpi_clock_lacks_mark(clocks, stream);
     return GPUPOOL_OK;
 }
@@ -6479,24 +6480,24 @@ static gpupool_result gpi_clock_can_record(const gpi_clocks *clocks, const gpi_s
 /* Records a mark behind what the stream has freed, if one is lacking: a spare mark, or else the
    newer one again, whose position moves further. That makes threads which will wait for it wait for
    more work, so it is not done while a thread waits for it already (pins). Used where memory is
-   short; the arena's lock as in gpi_clock_put_mark. */
-static gpupool_result gpi_clock_record(gpi_clocks *clocks, gpi_stream *stream,
+   short; the arena's lock as in gpi_event_put_mark. */
+static gpupool_result gpi_event_record(gpi_clocks *clocks, gpi_stream *stream,
                                        cudaStream_t handle) {
     gpi_mark *mark, *marks = stream->clock.marks;
     int can;
-    gpupool_result result = gpi_clock_can_record(clocks, stream, &can);
+    gpupool_result result = gpi_event_can_record(clocks, stream, &can);
     if (!can) return result;
     mark = gpi_clock_spare_mark(clocks, stream);
     if (!mark) mark = &marks[marks[1].at > marks[0].at];
-    return mark->pins ? GPUPOOL_OK : gpi_clock_put_mark(clocks, stream, mark, handle);
+    return mark->pins ? GPUPOOL_OK : gpi_event_put_mark(clocks, stream, mark, handle);
 }
 
 enum { GPI_MISSES_MOST = 6 };
 
-/* gpi_clock_record for a free while memory is plentiful: records only a spare mark. While the
+/* gpi_event_record for a free while memory is plentiful: records only a spare mark. While the
    device is far behind there is none, and asking CUDA at each such free would cost more than the
    free itself. So after each question in vain twice as many frees pass without one, up to 63. */
-static void gpi_clock_record_in_passing(gpi_clocks *clocks, gpi_stream *stream,
+static void gpi_event_record_in_passing(gpi_clocks *clocks, gpi_stream *stream,
                                         cudaStream_t handle) {
     gpi_mark *spare = gpi_clock_spare_mark(clocks, stream);
     int can;
@@ -6505,9 +6506,9 @@ static void gpi_clock_record_in_passing(gpi_clocks *clocks, gpi_stream *stream,
         return;
     }
     /* a mark may have passed without anybody having asked */
-    if (!spare && gpi_clock_poll(clocks, stream)) spare = gpi_clock_spare_mark(clocks, stream);
-    gpi_clock_can_record(clocks, stream, &can);
-    if (spare && can) gpi_clock_put_mark(clocks, stream, spare, handle);
+    if (!spare && gpi_event_poll(clocks, stream)) spare = gpi_clock_spare_mark(clocks, stream);
+    gpi_event_can_record(clocks, stream, &can);
+    if (spare && can) gpi_event_put_mark(clocks, stream, spare, handle);
     if (gpi_clock_spare_mark(clocks, stream) || !gpi_clock_lacks_mark(clocks, stream))
         stream->misses = 0;
     else if (stream->misses < GPI_MISSES_MOST) stream->misses++;
@@ -6515,13 +6516,13 @@ static void gpi_clock_record_in_passing(gpi_clocks *clocks, gpi_stream *stream,
 }
 
 /* Records a mark of ALL: behind all that any stream has freed so far. */
-static gpupool_result gpi_clock_record_all(gpi_clocks *clocks) {
-    return gpi_clock_record(clocks, clocks->all, cudaStreamLegacy);
+static gpupool_result gpi_event_record_all(gpi_clocks *clocks) {
+    return gpi_event_record(clocks, clocks->all, cudaStreamLegacy);
 }
 
 /* Whether the stream of the call under way captures. No lock is held. The arena's context is made
    current for default streams only. */
-static int gpi_clock_is_capturing(const gpi_clocks *clocks, cudaStream_t handle) {
+static int gpi_event_is_capturing(const gpi_clocks *clocks, cudaStream_t handle) {
     const gpi_driver *driver = clocks->driver;
     CUcontext context = gpi_driver_is_default(handle) ? driver->context : NULL;
     int captures;
@@ -6533,7 +6534,7 @@ static int gpi_clock_is_capturing(const gpi_clocks *clocks, cudaStream_t handle)
 
 /* Makes a stream wait, on the device, for an event (cuStreamWaitEvent). E_CAPTURING: the stream
    captures, and its graph may not wait for work outside. No lock is held. */
-static gpupool_result gpi_clock_stream_wait(const gpi_clocks *clocks, cudaStream_t handle,
+static gpupool_result gpi_event_stream_wait(const gpi_clocks *clocks, cudaStream_t handle,
                                             CUevent event) {
     const gpi_driver *driver = clocks->driver;
     CUcontext context = gpi_driver_is_default(handle) ? driver->context : NULL;
@@ -6546,7 +6547,7 @@ static gpupool_result gpi_clock_stream_wait(const gpi_clocks *clocks, cudaStream
 }
 
 /* Begins a look: what earlier looks have seen counts no longer. */
-static void gpi_clock_start_look(gpi_clocks *clocks) {
+static void gpi_event_start_look(gpi_clocks *clocks) {
     clocks->looks++;
     clocks->seen = 0;
     clocks->is_all_seen = 0;
@@ -6555,7 +6556,7 @@ static void gpi_clock_start_look(gpi_clocks *clocks) {
 /* Asks CUDA how far a stream has come and notes the answer in stream->seen, for a caller that only
    looks. The arena's lock is held, and opened around each question; if another look has begun
    meanwhile, the answer is dropped. */
-static void gpi_clock_look(gpi_clocks *clocks, gpi_stream *stream) {
+static void gpi_event_look(gpi_clocks *clocks, gpi_stream *stream) {
     uint64_t look = clocks->looks;
     int i;
     stream->seen = 0;
@@ -6568,7 +6569,7 @@ static void gpi_clock_look(gpi_clocks *clocks, gpi_stream *stream) {
         if (at <= gpi_clock_done(clocks, stream)) continue;
         mark->pins++;
         gpi_host_unlock(clocks->lock);
-        passed = gpi_clock_ask(clocks, stream, mark);
+        passed = gpi_event_has_passed(clocks, stream, mark);
         gpi_host_lock(clocks->lock);
         mark->pins--;
         if (passed && clocks->looks == look) stream->seen = gpi_ground_max(stream->seen, at);
@@ -6579,14 +6580,14 @@ static void gpi_clock_look(gpi_clocks *clocks, gpi_stream *stream) {
 /* Asks CUDA whether all streams have finished all work before everything freed so far, caches
    included, by an event that is no mark. Only the holder of `growing` calls this, as there is one
    such event. The arena's lock is held, and opened meanwhile. */
-static void gpi_clock_look_at_all(gpi_clocks *clocks) {
+static void gpi_event_look_at_all(gpi_clocks *clocks) {
     const gpi_driver *driver = clocks->driver;
     uint64_t at = clocks->position;
     gpupool_result result;
     int passed = 0;
-    if (!gpi_clock_can_record_all(clocks)) return;
+    if (!gpi_event_can_record_all(clocks)) return;
     gpi_host_unlock(clocks->lock);
-    result = gpi_clock_record_event(clocks, clocks->all, &clocks->look_event, cudaStreamLegacy);
+    result = gpi_event_record_event(clocks, clocks->all, &clocks->look_event, cudaStreamLegacy);
     if (result == GPUPOOL_OK)
         gpi_driver_event_query(driver, clocks->look_event, &passed);
     gpi_host_lock(clocks->lock);
@@ -6597,7 +6598,7 @@ static void gpi_clock_look_at_all(gpi_clocks *clocks) {
 /* Makes the stream of the call under way (`handle`) wait, on the device, for another stream's work
    up to a position: for the mark that the position lies behind, of that stream or of ALL, which
    exists. The arena's lock is held, and opened around the CUDA call. */
-static gpupool_result gpi_clock_follow(gpi_clocks *clocks, gpi_stream *owner, uint64_t at,
+static gpupool_result gpi_event_follow(gpi_clocks *clocks, gpi_stream *owner, uint64_t at,
                                        cudaStream_t handle) {
     gpi_mark *mark = gpi_clock_mark(clocks, owner, at);
     gpupool_result result;
@@ -6611,8 +6612,8 @@ static gpupool_result gpi_clock_follow(gpi_clocks *clocks, gpi_stream *owner, ui
     /* a pinned mark is not recorded again, so the wait is for no more than it has to be */
     mark->pins++;
     gpi_host_unlock(clocks->lock);
-    result = gpi_clock_mark_has_ended(clocks, owner, mark, &ended);
-    if (result == GPUPOOL_OK && !ended) result = gpi_clock_stream_wait(clocks, handle, mark->event);
+    result = gpi_event_mark_has_ended(clocks, owner, mark, &ended);
+    if (result == GPUPOOL_OK && !ended) result = gpi_event_stream_wait(clocks, handle, mark->event);
     gpi_host_lock(clocks->lock);
     mark->pins--;
     clocks->device_waits += result == GPUPOOL_OK && !ended;
@@ -6622,11 +6623,11 @@ static gpupool_result gpi_clock_follow(gpi_clocks *clocks, gpi_stream *owner, ui
 /* Makes the host wait for a mark that the caller has pinned when it was at position `at`, and drops
    the pin. A recording that was under way at that time may have moved the mark further, so only
    `at` is known to have passed. No lock is held. */
-static gpupool_result gpi_clock_wait(gpi_clocks *clocks, gpi_stream *owner, gpi_mark *mark,
+static gpupool_result gpi_event_wait(gpi_clocks *clocks, gpi_stream *owner, gpi_mark *mark,
                                      uint64_t at) {
     gpupool_result result;
     int ended;
-    result = gpi_clock_mark_has_ended(clocks, owner, mark, &ended);
+    result = gpi_event_mark_has_ended(clocks, owner, mark, &ended);
     if (result == GPUPOOL_OK && !ended)
         result = gpi_driver_event_wait(clocks->driver, mark->event);
     gpi_host_lock(clocks->lock);
@@ -6639,7 +6640,7 @@ static gpupool_result gpi_clock_wait(gpi_clocks *clocks, gpi_stream *owner, gpi_
 
 /* Makes the host wait for the device: all work before what was freed so far, on any stream, passes.
    No lock is held. */
-static gpupool_result gpi_clock_wait_device(gpi_clocks *clocks, gpi_driver *driver) {
+static gpupool_result gpi_event_wait_device(gpi_clocks *clocks, gpi_driver *driver) {
     gpupool_result result;
     uint64_t at;
     gpi_host_lock(clocks->lock);
@@ -6659,8 +6660,8 @@ static gpupool_result gpi_clock_wait_device(gpi_clocks *clocks, gpi_driver *driv
 
 /* -- closing -- */
 
-/* Destroys the event of gpi_clock_look_at_all. */
-static gpupool_result gpi_clock_drop_look_event(gpi_clocks *clocks) {
+/* Destroys the event of gpi_event_look_at_all. */
+static gpupool_result gpi_event_drop_look(gpi_clocks *clocks) {
     int reset;
     gpupool_result result;
     if (!clocks->look_event) return GPUPOOL_OK;
@@ -6673,11 +6674,11 @@ static gpupool_result gpi_clock_drop_look_event(gpi_clocks *clocks) {
 
 /* Destroys all events. After an error those that the driver refused are left, for another call. No
    lock is held: the arena is being destroyed. */
-static gpupool_result gpi_clock_close(gpi_clocks *clocks) {
+static gpupool_result gpi_event_close(gpi_clocks *clocks) {
     gpi_stream *stream = clocks->streams;
-    gpupool_result result = gpi_clock_drop_look_event(clocks);
+    gpupool_result result = gpi_event_drop_look(clocks);
     for (; stream && result == GPUPOOL_OK; stream = stream->next)
-        result = gpi_clock_drop_events(clocks, stream);
+        result = gpi_event_drop(clocks, stream);
     return result;
 }
 
@@ -7540,7 +7541,7 @@ static gpupool_result gpi_chunk_drop(gpi_chunks *chunks, gpi_tree *tree, gpi_chu
     /* BYPASS: blocks go back while work may be queued. cuMemFree waits for its own device, but not
        for peers. */
     if (!gpi_chunk_is(chunks, GPI_FROM_POOL) && chunks->driver.peer_count)
-        result = gpi_clock_wait_device(chunks->clocks, &chunks->driver);
+        result = gpi_event_wait_device(chunks->clocks, &chunks->driver);
     if (result == GPUPOOL_OK) result = chunks->from->give(chunks, chunk->memory, chunk->bytes);
     gpi_host_lock(chunks->lock);
     if (result != GPUPOOL_OK) {
@@ -8689,10 +8690,10 @@ static gpupool_result gpi_stitch_set_peer(gpi_stitches *stitches, int device,
    list. */
 static gpupool_result gpi_stitch_allow_peer(gpi_stitches *stitches, int device) {
     gpi_driver *driver = &stitches->chunks->driver;
-    gpupool_result result = gpi_driver_hold_peer(driver, device);
+    gpupool_result result = gpi_driver_retain_peer(driver, device);
     if (result != GPUPOOL_OK) return result;
     result = gpi_stitch_set_peer(stitches, device, CU_MEM_ACCESS_FLAGS_PROT_READWRITE);
-    gpi_driver_end_holding(driver, device, result);
+    gpi_driver_end_retain(driver, device, result);
     return result;
 }
 
@@ -8993,7 +8994,7 @@ static gpupool_result gpi_plan_follow(gpi_stitches *stitches, const gpi_plan *pl
         if (!owner || owner == plan->owner || owner->visit == clocks->visits) continue;
         if (stitches->taken[i].at <= gpi_clock_done(clocks, owner)) continue;
         owner->visit = clocks->visits;
-        result = gpi_clock_follow(clocks, owner, gpi_clock_recorded(clocks, owner), plan->stream);
+        result = gpi_event_follow(clocks, owner, gpi_clock_recorded(clocks, owner), plan->stream);
     }
     return result;
 }
@@ -9061,7 +9062,7 @@ static int gpi_plan_take_space(gpi_stitches *stitches, const gpi_plan *plan,
     space.below = fit.tries = UINT64_MAX;
     fit.units = stitch->units;
     fit.align_units = plan->align_units;
-    run = gpi_tree_find(tree, &space, &fit);
+    run = gpi_search_find(tree, &space, &fit);
     if (!run || !gpi_tree_prepare(tree, 4)) return 0;
     start = gpi_ground_up(run->unit, plan->align_units);
     if (!gpi_tree_prepare_cells(tree, start + skip, 0)) return 0;
@@ -9929,9 +9930,9 @@ enum {
 
 static void gpi_arena_poll_stream(gpupool_arena *arena, gpi_stream *stream) {
     stream->refs++;
-    gpi_clock_poll(&arena->clocks, stream);
+    gpi_event_poll(&arena->clocks, stream);
     stream->refs--;
-    gpi_clock_settle(&arena->clocks, stream);
+    gpi_clock_move_finished(&arena->clocks, stream);
     gpi_clock_forget_gone(&arena->clocks, stream);
 }
 
@@ -9941,7 +9942,7 @@ static int gpi_arena_poll(gpupool_arena *arena, int looks) {
     uint64_t units = arena->tree.lists[GPI_LIST_ANY]->units;
     gpi_stream *list[GPI_LOOKS_MOST];
     int count, i;
-    gpi_clock_poll(&arena->clocks, arena->clocks.all);
+    gpi_event_poll(&arena->clocks, arena->clocks.all);
     count = gpi_clock_next_busy(&arena->clocks, list, looks);
     for (i = 0; i < count; i++) gpi_arena_poll_stream(arena, list[i]);
     return gpi_arena_ask_waiting(arena) || arena->tree.lists[GPI_LIST_ANY]->units > units;
@@ -9951,7 +9952,7 @@ static int gpi_arena_poll(gpupool_arena *arena, int looks) {
 static int gpi_arena_poll_all(gpupool_arena *arena) {
     uint64_t units = arena->tree.lists[GPI_LIST_ANY]->units;
     gpi_stream *stream = arena->clocks.streams;
-    gpi_clock_poll(&arena->clocks, arena->clocks.all);
+    gpi_event_poll(&arena->clocks, arena->clocks.all);
     for (; stream; stream = stream->next)
         if (stream->handle) gpi_arena_poll_stream(arena, stream);
     return gpi_arena_ask_waiting(arena) || arena->tree.lists[GPI_LIST_ANY]->units > units;
@@ -9977,10 +9978,10 @@ static void gpi_arena_settle(gpupool_arena *arena) {
     gpi_arena_empty_all(arena, gpi_arena_pour_out);
     gpi_arena_poll_all(arena);
     if (gpi_arena_lacks_marks(arena, UINT64_MAX)) {
-        if (gpi_clock_record_all(&arena->clocks) == GPUPOOL_E_UNSUPPORTED) {
+        if (gpi_event_record_all(&arena->clocks) == GPUPOOL_E_UNSUPPORTED) {
             gpi_arena_unlock(arena);
             gpi_host_mutex_unlock(&arena->growing);
-            gpi_clock_wait_device(&arena->clocks, &arena->chunks.driver);
+            gpi_event_wait_device(&arena->clocks, &arena->chunks.driver);
             gpi_host_mutex_lock(&arena->growing);
             gpi_host_lock(&arena->lock);
         }
@@ -10010,11 +10011,11 @@ static uint64_t gpi_arena_finished_bytes(const gpupool_arena *arena) {
 static void gpi_arena_ask(gpupool_arena *arena) {
     gpi_clocks *clocks = &arena->clocks;
     gpi_stream *stream = clocks->streams;
-    gpi_clock_start_look(clocks);
+    gpi_event_start_look(clocks);
     if (arena->ledger.cached_bytes || gpi_arena_lacks_marks(arena, UINT64_MAX))
-        gpi_clock_look_at_all(clocks);
+        gpi_event_look_at_all(clocks);
     for (; stream; stream = stream->next)
-        if (stream->handle && !stream->capture) gpi_clock_look(clocks, stream);
+        if (stream->handle && !stream->capture) gpi_event_look(clocks, stream);
 }
 
 /* -- the record of calls, in the replay's format: the lock is held -- */
@@ -10335,7 +10336,7 @@ GPI_HOT void gpi_ladder_own_lists(const gpupool_arena *arena, const gpi_request 
     lists->below = UINT64_MAX;
 }
 
-/* Fills in what gpi_tree_find looks for. tries: how many runs that are too small, or badly aligned,
+/* Fills in what gpi_search_find looks for. tries: how many runs that are too small, or badly aligned,
    it may pass over in one bin. */
 GPI_HOT void gpi_ladder_fit(const gpi_request *request, uint64_t tries, gpi_fit *fit) {
     fit->units = request->units;
@@ -10350,7 +10351,7 @@ static uint64_t gpi_ladder_start(const gpupool_arena *arena, const gpi_run *run,
                                  const gpi_request *request) {
     gpi_fit fit;
     gpi_ladder_fit(request, 0, &fit);
-    return gpi_tree_start_of(&arena->tree, run, &fit);
+    return gpi_search_start_of(&arena->tree, run, &fit);
 }
 
 /* Takes the request's units out of a free run that holds them; the rest stays in its free list.
@@ -10367,10 +10368,10 @@ GPI_HOT gpi_run *gpi_ladder_cut(gpupool_arena *arena, gpi_run *run, const gpi_re
 static gpi_run *gpi_ladder_find_small(gpupool_arena *arena, const gpi_lists *lists,
                                       const gpi_fit *fit) {
     gpi_tree *tree = &arena->tree;
-    gpi_run *run = gpi_tree_find_in_slabs(tree, lists, fit);
-    if (!run && gpi_tree_is_ready(tree, 5) && gpi_tree_add_slab(tree, lists, fit->tries))
-        run = gpi_tree_find_in_slabs(tree, lists, fit);
-    return run ? run : gpi_tree_find(tree, lists, fit);
+    gpi_run *run = gpi_search_find_in_slabs(tree, lists, fit);
+    if (!run && gpi_tree_is_ready(tree, 5) && gpi_search_add_slab(tree, lists, fit->tries))
+        run = gpi_search_find_in_slabs(tree, lists, fit);
+    return run ? run : gpi_search_find(tree, lists, fit);
 }
 
 /* Takes the free run that fits the request most closely, from the lists of gpi_ladder_own_lists.
@@ -10387,7 +10388,7 @@ GPI_HOT gpi_run *gpi_ladder_take_run(gpupool_arena *arena, const gpi_request *re
     if ((int64_t)request->units < GPI_SLAB_UNITS && arena->tree.granules)
         run = gpi_ladder_find_small(arena, &lists, &fit);
     else
-        run = gpi_tree_find(&arena->tree, &lists, &fit);
+        run = gpi_search_find(&arena->tree, &lists, &fit);
     return run ? gpi_ladder_cut(arena, run, request) : NULL;
 }
 
@@ -10460,18 +10461,18 @@ static gpi_outcome gpi_ladder_take_free(gpi_attempt *attempt) {
 
 /* -- finished memory of other streams -- */
 
-/* Records an event over all streams (gpi_clock_record_all), unless the arena ever saw a capture:
+/* Records an event over all streams (gpi_event_record_all), unless the arena ever saw a capture:
    CUDA would end a capture that gpupool cannot see (rule 3). E_CAPTURING: not recorded. */
 static gpupool_result gpi_ladder_record_all(gpupool_arena *arena) {
     return arena->clocks.has_captured ? GPUPOOL_E_CAPTURING
-                                      : gpi_clock_record_all(&arena->clocks);
+                                      : gpi_event_record_all(&arena->clocks);
 }
 
 /* Records an event behind what the request's own stream has freed, so that a later step can wait
    for the event. Failure is no error here: the ladder then has one choice fewer. */
 static void gpi_ladder_record_own(gpupool_arena *arena, const gpi_request *request) {
     if (request->owner == arena->clocks.all) gpi_ladder_record_all(arena);
-    else gpi_clock_record(&arena->clocks, request->owner, request->by.stream);
+    else gpi_event_record(&arena->clocks, request->owner, request->by.stream);
 }
 
 enum { GPI_PENDING_LEAST = 8 << 20 }; /* bytes that may be pending before ALL is recorded */
@@ -10722,9 +10723,9 @@ static gpi_run *gpi_ladder_find_of_stream(const gpupool_arena *arena, const gpi_
     list.number[0] = stream->list;
     /* Without an event behind a run there is nothing that the request's stream could wait for. */
     list.below = gpi_clock_recorded(&arena->clocks, stream) + 1;
-    run = gpi_tree_find(&arena->tree, &list, &fit);
+    run = gpi_search_find(&arena->tree, &list, &fit);
     if (!run && (int64_t)request->units < GPI_SLAB_UNITS)
-        run = gpi_tree_find_in_slabs(&arena->tree, &list, &fit);
+        run = gpi_search_find_in_slabs(&arena->tree, &list, &fit);
     return run;
 }
 
@@ -10782,10 +10783,10 @@ static gpi_run *gpi_ladder_take_over(gpupool_arena *arena, const gpi_request *re
     run = gpi_ladder_cut(arena, run, request);
     arena->in_hand++;
     if (!may_take && rule == GPI_IF_FINISHED) {
-        gpi_clock_poll(clocks, owner);
+        gpi_event_poll(clocks, owner);
         may_take = at <= gpi_clock_done(clocks, owner);
     } else if (!may_take) {
-        may_take = gpi_clock_follow(clocks, owner, at, request->by.stream) == GPUPOOL_OK;
+        may_take = gpi_event_follow(clocks, owner, at, request->by.stream) == GPUPOOL_OK;
     }
     arena->in_hand--;
     if (may_take) {
@@ -10818,7 +10819,7 @@ static int gpi_ladder_follow_waiting(gpupool_arena *arena, const gpi_request *re
     gpi_arena_end_waiting(arena, run, before);
     arena->in_hand++;
     for (use = (const gpi_use *)run->of.uses; use; use = use->next)
-        if (gpi_clock_follow(clocks, use->stream, use->at, request->by.stream) != GPUPOOL_OK) break;
+        if (gpi_event_follow(clocks, use->stream, use->at, request->by.stream) != GPUPOOL_OK) break;
     arena->in_hand--;
     /* A wait failed: the block goes back to the waiting ones. A wait that was queued already does
        no harm. */
@@ -11001,9 +11002,9 @@ static gpupool_result gpi_ladder_wait(gpi_attempt *attempt) {
     gpi_arena_unlock(arena);
     gpi_host_mutex_unlock(&arena->growing);
     result = attempt->wait_mark
-                 ? gpi_clock_wait(&arena->clocks, attempt->wait_for, attempt->wait_mark,
+                 ? gpi_event_wait(&arena->clocks, attempt->wait_for, attempt->wait_mark,
                                   attempt->wait_at)
-                 : gpi_clock_wait_device(&arena->clocks, &arena->chunks.driver);
+                 : gpi_event_wait_device(&arena->clocks, &arena->chunks.driver);
     gpi_host_mutex_lock(&arena->growing);
     gpi_host_lock(&arena->lock);
     if (attempt->wait_mark) attempt->wait_for->refs--;
@@ -11241,7 +11242,7 @@ static int gpi_snapshot_fits(const gpi_scene *scene, const gpi_run *run) {
     fit.units = scene->units;
     fit.align_units = scene->align_units;
     fit.owners = scene->owners;
-    return gpi_tree_start_of(&scene->arena->tree, run, &fit) != UINT64_MAX;
+    return gpi_search_start_of(&scene->arena->tree, run, &fit) != UINT64_MAX;
 }
 
 /* Whether the request may get a stitched block. */
@@ -11315,7 +11316,7 @@ static void gpi_snapshot_copy_live(const gpi_run *run, gpi_snapshot_run *copy) {
     copy->asked_bytes = gpi_arena_requested(run);
     copy->cache = run->list == GPI_LIST_CACHED ? (gpi_cache *)run->of.uses : NULL;
 #if GPUPOOL_SITES
-    copy->site = run->site->place;
+    copy->site = run->site->line_site;
 #endif
 }
 
@@ -11609,15 +11610,15 @@ static void gpi_verdict_source_lines(gpupool_arena *arena, gpi_holding *top, int
     int bucket;
     memset(top, 0, (size_t)most * sizeof *top);
     memset(&one, 0, sizeof one);
-    gpi_ledger_add_up_places(&arena->ledger);
+    gpi_ledger_add_up_lines(&arena->ledger);
     while ((site = gpi_ledger_next_site(&arena->ledger, site, &bucket)) != NULL) {
         /* Every line has one site that stands for it, with the sums over all streams. */
-        if (site->place != site || !site->place_blocks) continue;
+        if (site->line_site != site || !site->line_blocks) continue;
         one.site = site;
         one.shown.file = *site->file ? site->file : NULL;
         one.shown.line = site->line;
-        one.shown.blocks = site->place_blocks;
-        one.shown.bytes = site->place_bytes;
+        one.shown.blocks = site->line_blocks;
+        one.shown.bytes = site->line_bytes;
         gpi_verdict_insert(top, most, &one);
     }
 }
@@ -12128,10 +12129,10 @@ static void gpi_verdict_judge(gpupool_verdict *verdict, gpi_scene *scene) {
 static uint64_t gpi_verdict_longest_run(const gpupool_arena *arena) {
     gpi_list *const *lists = arena->tree.lists;
     const gpi_stream *stream = arena->clocks.busy;
-    uint64_t largest = gpi_tree_largest(lists[GPI_LIST_ANY]);
+    uint64_t largest = gpi_search_largest(lists[GPI_LIST_ANY]);
     for (; stream; stream = stream->busy_next)
         if (stream->handle && !stream->capture)
-            largest = gpi_ground_max(largest, gpi_tree_largest(lists[stream->list]));
+            largest = gpi_ground_max(largest, gpi_search_largest(lists[stream->list]));
     return largest * GPUPOOL_UNIT_BYTES;
 }
 
@@ -12233,7 +12234,7 @@ static void gpi_verdict_read_arena(gpupool_arena *arena, gpupool_verdict *verdic
     verdict->kept_bytes = gpi_verdict_kept_bytes(arena, 1);
     if (gpi_chunk_is(&arena->chunks, GPI_FROM_HOST))
         verdict->largest_block_bytes =
-            gpi_tree_largest(arena->tree.lists[GPI_LIST_ANY]) * GPUPOOL_UNIT_BYTES;
+            gpi_search_largest(arena->tree.lists[GPI_LIST_ANY]) * GPUPOOL_UNIT_BYTES;
     else if (gpi_chunk_is(&arena->chunks, GPI_FROM_POOL))
         verdict->largest_block_bytes = gpi_verdict_largest(arena);
 }
@@ -12380,7 +12381,7 @@ static void gpi_sibling_ask_one(gpupool_arena *other, const gpi_lack *lack,
     /* The host waits with no lock held. */
     if (lack->ask == GPI_SIBLING_WAIT && gpi_sibling_has_pending(other) &&
         gpi_driver_enter(&other->chunks.driver, &visit) == GPUPOOL_OK) {
-        gpi_clock_wait_device(&other->clocks, &other->chunks.driver);
+        gpi_event_wait_device(&other->clocks, &other->chunks.driver);
         gpi_driver_leave(&visit);
     }
     if (!gpi_sibling_enter(other, &visit)) return;
@@ -12592,7 +12593,7 @@ static int gpi_alloc_give_up(gpupool_arena *arena, const gpi_request *request,
     gpi_host_lock(&arena->lock);
     /* The ladder has just polled every stream, so the snapshot needs no look at them; looks of
        earlier verdicts end here. */
-    gpi_clock_start_look(&arena->clocks);
+    gpi_event_start_look(&arena->clocks);
     gpi_host_unlock(&arena->lock);
     gpi_verdict_begin(arena, request, siblings, &verdict, &scene);
     gpi_verdict_judge(&verdict, &scene);
@@ -12881,12 +12882,12 @@ static int gpi_alloc_is_cacheable(const gpupool_arena *arena, const gpi_stream *
 /* Puts a live block into the stream's cache, as free or as handed out. Makes room first: widens a
    crowded cache, or evicts. Both locks are held. */
 static void gpi_alloc_admit(gpupool_arena *arena, gpi_stream *owner, gpi_run *run,
-                            gpi_slot_state state) {
+                            gpi_entry_state state) {
     gpi_cache *cache = &owner->cache;
-    if (state == GPI_SLOT_FREE) gpi_alloc_bound_cache(arena, owner, run->units);
-    if (cache->crowded && cache->empty == GPI_NO_SLOT && cache->room < GPI_SLOTS_MOST)
+    if (state == GPI_ENTRY_FREE) gpi_alloc_bound_cache(arena, owner, run->units);
+    if (cache->crowded && cache->empty == GPI_NO_ENTRY && cache->room < GPI_ENTRIES_MOST)
         gpi_cache_widen(cache);
-    while (cache->empty == GPI_NO_SLOT)
+    while (cache->empty == GPI_NO_ENTRY)
         gpi_arena_put_evicted(arena, owner, gpi_cache_evict(cache));
     gpi_cache_admit(cache, run, state);
     run->by.stream = owner->handle;
@@ -12935,7 +12936,7 @@ GPI_HOT void *gpi_alloc_take(gpupool_arena *arena, gpi_request *request, int cac
        tree. */
     if (block && cached && owner->cache.crowded && run->units <= GPI_SMALL_UNITS &&
         request->align_units == 1 && gpi_alloc_is_cacheable(arena, owner, run))
-        gpi_alloc_admit(arena, owner, run, GPI_SLOT_OUT);
+        gpi_alloc_admit(arena, owner, run, GPI_ENTRY_OUT);
     /* Before CUDA is called: no other call of the stream waits for that. */
     if (cached) gpi_host_unlock(&owner->cache.lock);
     if (!run && ready && owner->key == request->by.key && arena->clocks.busy) {
@@ -12968,7 +12969,7 @@ static int gpi_alloc_is_legal(gpupool_arena *arena, gpi_request *request, const 
    origin, owners, capturing and no_wait of the request are set. No lock is held. */
 static void *gpi_alloc_get(gpupool_arena *arena, const char *call, gpi_request *request,
                            uint64_t alignment) {
-    gpi_slot *slot = NULL;
+    gpi_entry *slot = NULL;
     void *block;
     if (gpi_arena_begin(arena, call) != GPUPOOL_OK) return NULL;
     if (!gpi_alloc_is_legal(arena, request, call, alignment)) return NULL;
@@ -13232,7 +13233,7 @@ static gpupool_result gpi_block_free_to_cache(gpupool_arena *arena, gpi_run **li
         cache->crowded |= cache->waits >= GPI_CACHE_WAITS;
         if (gpi_alloc_is_cacheable(arena, owner, run) && gpi_cache_is_open(cache)) {
             gpi_block_count_free(arena, run, stream);
-            gpi_alloc_admit(arena, owner, run, GPI_SLOT_FREE);
+            gpi_alloc_admit(arena, owner, run, GPI_ENTRY_FREE);
         } else {
             result = gpi_block_free(arena, link, owner, stream);
         }
@@ -13249,9 +13250,9 @@ static gpupool_result gpi_block_free_to_cache(gpupool_arena *arena, gpi_run **li
 static void gpi_block_record(gpupool_arena *arena, gpi_stream *owner, cudaStream_t stream) {
     owner->refs++;
     if (owner == arena->clocks.all || arena->clocks.position <= arena->short_until)
-        gpi_clock_record(&arena->clocks, owner, stream);
+        gpi_event_record(&arena->clocks, owner, stream);
     else
-        gpi_clock_record_in_passing(&arena->clocks, owner, stream);
+        gpi_event_record_in_passing(&arena->clocks, owner, stream);
     /* Also where no event could be had, so that the next frees do not ask again at once. */
     owner->frees = 0;
     owner->freed_units = 0;
@@ -13379,7 +13380,7 @@ GPI_HOT gpupool_result gpi_block_return(gpupool_arena *arena, void *block, const
     int is_aligned = (uintptr_t)block % GPUPOOL_UNIT_BYTES == 0;
     gpupool_result result = GPUPOOL_OK;
     gpi_stream *owner;
-    gpi_slot *slot;
+    gpi_entry *slot;
     gpi_run **link, *run;
     if (!block) return GPUPOOL_OK;
     if (!gpi_chunk_is(&arena->chunks, GPI_FROM_POOL))
@@ -13591,7 +13592,7 @@ static uint64_t gpi_hand_check_guard(gpupool_arena *arena, char *block, const gp
     if (!bytes || gpi_driver_enter(driver, &visit) != GPUPOOL_OK) return bytes;
     if (gpi_arena_outlived(arena, "gpupool_free") == GPUPOOL_OK &&
         gpi_hand_may_fill(arena, call->stream) &&
-        (call->key != GPI_KEY_ANY || gpi_clock_wait_device(&arena->clocks, driver) == GPUPOOL_OK)) {
+        (call->key != GPI_KEY_ANY || gpi_event_wait_device(&arena->clocks, driver) == GPUPOOL_OK)) {
         *found = gpi_hand_compare(driver, block, bytes, call->stream);
         /* The fill overwrites the guard, too. A fill that fails is not reported: the comparison
            counts. */
@@ -13891,7 +13892,7 @@ gpupool_result gpupool_record_stream(gpupool_arena *arena, const void *block, cu
     result = gpi_arena_outlived(arena, name);
     if (result != GPUPOOL_OK) return result;
     /* An event that is recorded in a capture belongs to the graph and never tells of the work. */
-    if (gpi_clock_is_capturing(&arena->clocks, call.stream))
+    if (gpi_event_is_capturing(&arena->clocks, call.stream))
         return gpi_host_fail(GPUPOOL_E_CAPTURING, "a capturing stream puts no mark outside its "
                              "graph: keep the block until the graph is destroyed");
     if (gpi_hand_identify(arena, &call) != GPUPOOL_OK) return gpi_thread.result;
@@ -13913,7 +13914,7 @@ gpupool_result gpupool_record_stream(gpupool_arena *arena, const void *block, cu
     if (arena->trace) gpi_arena_trace_block(arena, 'u', run, stream);
     /* If no event can be recorded, the use passes with the stream's next event. */
     owner->refs++;
-    gpi_clock_record(&arena->clocks, owner, call.stream);
+    gpi_event_record(&arena->clocks, owner, call.stream);
     owner->refs--;
     gpi_arena_unlock(arena);
     return gpi_host_ok();
@@ -14085,7 +14086,7 @@ gpupool_result gpupool_release_capture(gpupool_capture *capture) {
     gpi_host_mutex_unlock(&arena->growing);
     /* A replay may still run. If CUDA fails here, the memory stays pending until an event over all
        streams or a later wait for the device has passed. */
-    gpi_clock_wait_device(&arena->clocks, &arena->chunks.driver);
+    gpi_event_wait_device(&arena->clocks, &arena->chunks.driver);
     gpi_host_mutex_lock(&arena->growing);
     gpi_host_lock(&arena->lock);
     arena->halfway--;
@@ -14123,7 +14124,7 @@ static void gpi_capture_retire(gpupool_arena *arena, const gpi_caller *call, int
         if (owner->capture) gpi_host_count_scope(-1); /* the stream's scope ends with it */
         if (outer) outer->is_kept = 0;                /* no gpi_capture_end will name it again */
         if (last) last->refs++;
-        if (last && can_mark) gpi_clock_record(&arena->clocks, last, call->stream);
+        if (last && can_mark) gpi_event_record(&arena->clocks, last, call->stream);
         if (last) last->refs--;
         owner->refs--;
         gpi_clock_forget(&arena->clocks, owner);
@@ -14215,7 +14216,7 @@ gpupool_result gpupool_disallow_peer(gpupool_arena *arena, int device) {
     gpi_arena_unlock(arena);
     gpi_host_mutex_unlock(&arena->growing);
     if (result == GPUPOOL_OK)
-        result = gpi_clock_wait_device(&arena->clocks, &arena->chunks.driver);
+        result = gpi_event_wait_device(&arena->clocks, &arena->chunks.driver);
     gpi_host_mutex_lock(&arena->growing);
     /* a thread that waits for the device reads the list of peers */
     gpi_host_mutex_lock(&arena->clocks.waits);
@@ -14517,7 +14518,7 @@ static gpupool_result gpi_sleep_copy_all(gpupool_arena *arena, gpupool_ring *rin
             result = gpi_sleep_copy_part(arena, &arena->sleep.backups[part], ring, stream, way);
     ended = gpi_driver_stream_sync(driver, stream);
     if (ended != GPUPOOL_OK) /* no copy may be under way when memory is unmapped */
-        gpi_clock_wait_device(&arena->clocks, &arena->chunks.driver);
+        gpi_event_wait_device(&arena->clocks, &arena->chunks.driver);
     if (driver->stream_destroy(stream) != CUDA_SUCCESS) driver->stream_destroy(stream);
     return result == GPUPOOL_OK ? ended : result;
 }
@@ -14793,7 +14794,7 @@ static gpupool_result gpi_sleep_quiet(gpupool_arena *arena) {
     if (!gpi_sleep_use_all(arena)) return gpi_host_no_memory();
     gpi_arena_unlock(arena);
     gpi_host_mutex_unlock(&arena->growing);
-    result = gpi_clock_wait_device(&arena->clocks, &arena->chunks.driver);
+    result = gpi_event_wait_device(&arena->clocks, &arena->chunks.driver);
     gpi_host_mutex_lock(&arena->growing);
     gpi_host_lock(&arena->lock);
     if (result != GPUPOOL_OK) return result;
@@ -15035,7 +15036,7 @@ static gpupool_result gpi_sleep_wake(gpupool_arena *arena, gpupool_ring *ring) {
     gpupool_result result;
     gpi_arena_unlock(arena);
     gpi_host_mutex_unlock(&arena->growing);
-    result = gpi_clock_wait_device(&arena->clocks, &arena->chunks.driver);
+    result = gpi_event_wait_device(&arena->clocks, &arena->chunks.driver);
     gpi_host_mutex_lock(&arena->growing);
     gpi_host_lock(&arena->lock);
     if (result != GPUPOOL_OK) {
@@ -15445,7 +15446,7 @@ static gpupool_result gpi_life_close(gpupool_arena *arena) {
     /* clocks.all is NULL if creation failed early; then nothing was freed */
     if (arena->clocks.all && (arena->tree.pending_units || arena->waiting)) {
         gpi_host_unlock(&arena->lock);
-        result = gpi_clock_wait_device(&arena->clocks, &arena->chunks.driver);
+        result = gpi_event_wait_device(&arena->clocks, &arena->chunks.driver);
         gpi_host_lock(&arena->lock);
         if (result != GPUPOOL_OK) return result;
         gpi_arena_poll_all(arena);
@@ -15454,7 +15455,7 @@ static gpupool_result gpi_life_close(gpupool_arena *arena) {
     gpi_tree_drop_slabs(&arena->tree);
     result = gpi_stitch_trim(&arena->stitches, 0);
     /* chunks first: if the driver refuses one, the arena goes on, and needs its events */
-    if (result == GPUPOOL_OK) result = gpi_clock_close(&arena->clocks);
+    if (result == GPUPOOL_OK) result = gpi_event_close(&arena->clocks);
     return result == GPUPOOL_OK ? gpi_chunk_close(&arena->chunks) : result;
 }
 
@@ -15637,7 +15638,7 @@ static gpupool_result gpi_life_close_after_reset(gpupool_arena *arena) {
     if (arena->chunks.driver.peer_count) result = gpi_driver_wait(&arena->chunks.driver);
     gpi_host_lock(&arena->lock);
     if (result == GPUPOOL_OK) result = gpi_stitch_salvage(&arena->stitches);
-    if (result == GPUPOOL_OK) result = gpi_clock_close(&arena->clocks);
+    if (result == GPUPOOL_OK) result = gpi_event_close(&arena->clocks);
     gpi_host_unlock(&arena->lock);
     if (result != GPUPOOL_OK) return result;
     /* a use counts in its stream's struct, so uses are freed before the streams */
@@ -16571,8 +16572,8 @@ static gpupool_result gpi_figures_wait_once(gpupool_arena *arena, gpi_stream *ow
     if (mark) mark->pins++;
     gpi_arena_unlock(arena);
     gpi_host_mutex_unlock(&arena->growing);
-    result = mark ? gpi_clock_wait(&arena->clocks, owner, mark, at)
-                  : gpi_clock_wait_device(&arena->clocks, &arena->chunks.driver);
+    result = mark ? gpi_event_wait(&arena->clocks, owner, mark, at)
+                  : gpi_event_wait_device(&arena->clocks, &arena->chunks.driver);
     gpi_host_mutex_lock(&arena->growing);
     gpi_host_lock(&arena->lock);
     return result;
@@ -16601,7 +16602,7 @@ gpupool_result gpupool_wait_stream(gpupool_arena *arena, cudaStream_t stream) {
     /* Two rounds if an earlier mark was in flight: one for that mark, one for a mark behind
        `at`. */
     while (owner && result == GPUPOOL_OK && at > gpi_clock_done(&arena->clocks, owner)) {
-        result = gpi_clock_record(&arena->clocks, owner, call.stream);
+        result = gpi_event_record(&arena->clocks, owner, call.stream);
         if (result == GPUPOOL_OK) result = gpi_figures_wait_once(arena, owner);
     }
     if (owner) owner->refs--;
@@ -16624,7 +16625,7 @@ gpupool_result gpupool_wait_all(gpupool_arena *arena) {
     gpi_arena_empty_all(arena, gpi_arena_pour_out);
     gpi_arena_unlock(arena);
     gpi_host_mutex_unlock(&arena->growing);
-    result = gpi_clock_wait_device(&arena->clocks, &arena->chunks.driver);
+    result = gpi_event_wait_device(&arena->clocks, &arena->chunks.driver);
     gpi_host_mutex_lock(&arena->growing);
     gpi_host_lock(&arena->lock);
     gpi_arena_poll_all(arena);
@@ -16935,7 +16936,7 @@ gpupool_result gpupool_last_verdict(gpupool_verdict *verdict) {
 static void gpi_figures_read(gpupool_arena *arena, const gpi_cached *cached,
                              gpupool_stats *stats) {
     const gpi_ledger *ledger = &arena->ledger;
-    const gpi_scope *phase;
+    const gpi_phase *phase;
     int order;
     memset(stats, 0, sizeof *stats);
     stats->struct_bytes = sizeof *stats;
@@ -16964,7 +16965,7 @@ static void gpi_figures_read(gpupool_arena *arena, const gpi_cached *cached,
     stats->host_bytes = sizeof *arena + arena->tree.host_bytes + arena->chunks.host_bytes +
                         arena->stitches.host_bytes + gpi_clock_host_bytes(&arena->clocks) +
                         arena->captures * sizeof(gpupool_capture);
-    for (phase = ledger->scopes; phase; phase = phase->outer) stats->host_bytes += sizeof *phase;
+    for (phase = ledger->phases; phase; phase = phase->outer) stats->host_bytes += sizeof *phase;
 #if GPUPOOL_SITES
     stats->host_bytes += ledger->site_count * sizeof(gpi_site);
 #endif
@@ -17017,11 +17018,11 @@ static gpupool_result gpi_figures_no_statistics(const char *call) {
 gpupool_result gpupool_begin_phase(gpupool_arena *arena) {
     gpupool_stats before;
     gpi_cached cached;
-    gpi_scope *phase;
+    gpi_phase *phase;
     gpupool_result result = gpi_arena_begin(arena, "gpupool_begin_phase");
     if (result != GPUPOOL_OK) return result;
     if (!GPUPOOL_STATS) return gpi_figures_no_statistics("gpupool_begin_phase");
-    phase = (gpi_scope *)gpi_host_zeroed(sizeof *phase); /* before the lock: malloc may take long */
+    phase = (gpi_phase *)gpi_host_zeroed(sizeof *phase); /* before the lock: malloc may take long */
     if (!phase) return gpi_host_no_memory();
     gpi_arena_fold(arena, &cached);
     gpi_figures_keep_peak(arena);
@@ -17034,7 +17035,7 @@ gpupool_result gpupool_begin_phase(gpupool_arena *arena) {
 /* Ends the innermost phase, and fills *stats with the phase's own figures. E_ARGUMENT without a
    phase. */
 gpupool_result gpupool_end_phase(gpupool_arena *arena, gpupool_stats *stats) {
-    gpi_scope *phase = NULL;
+    gpi_phase *phase = NULL;
     gpupool_stats inner;
     gpi_cached cached;
     gpupool_result result = gpi_arena_begin(arena, "gpupool_end_phase");
@@ -17043,7 +17044,7 @@ gpupool_result gpupool_end_phase(gpupool_arena *arena, gpupool_stats *stats) {
     memset(&inner, 0, sizeof inner);
     gpi_arena_fold(arena, &cached);
     gpi_figures_keep_peak(arena);
-    if (arena->ledger.scopes) {
+    if (arena->ledger.phases) {
         gpi_figures_read(arena, &cached, &inner);
         phase = gpi_ledger_pop(&arena->ledger, &inner);
     }
@@ -18250,7 +18251,7 @@ typedef enum gpi_way {
    memory the host side begins and ends in: memory that is pinned at both ends is taken for pinned,
    and gpi_send_carry_out notices where it is not. Takes no lock. */
 static gpupool_result gpi_send_way(const gpi_transfer *plan, gpi_way *way) {
-    gpi_place_kind first = GPI_PLACE_ORDINARY, last = GPI_PLACE_ORDINARY;
+    gpi_memory_kind first = GPI_MEMORY_ORDINARY, last = GPI_MEMORY_ORDINARY;
     uint64_t tiny = plan->gated ? GPI_RING_SMALL : GPI_RING_TINY, end = plan->bytes;
     gpupool_result result;
     *way = GPI_WAY_RING;
@@ -18260,12 +18261,12 @@ static gpupool_result gpi_send_way(const gpi_transfer *plan, gpi_way *way) {
     if (plan->width != end) end = (end / plan->width - 1) * plan->host_pitch + plan->width;
     /* The last byte is asked for only where it can matter: each query is a call of the driver. */
     result = gpi_data_kind(plan->driver, plan->host, &first);
-    if (result == GPUPOOL_OK && first == GPI_PLACE_PINNED)
+    if (result == GPUPOOL_OK && first == GPI_MEMORY_PINNED)
         result = gpi_data_kind(plan->driver, plan->host + end - 1, &last);
-    if (first == GPI_PLACE_DEVICE) *way = GPI_WAY_DEVICE;
-    else if (last == GPI_PLACE_PINNED) *way = GPI_WAY_PINNED;
+    if (first == GPI_MEMORY_DEVICE) *way = GPI_WAY_DEVICE;
+    else if (last == GPI_MEMORY_PINNED) *way = GPI_WAY_PINNED;
     /* One long row only: rows with pitches go through slots, however few bytes they have. */
-    else if (first == GPI_PLACE_ORDINARY && plan->width == plan->bytes && plan->bytes <= tiny)
+    else if (first == GPI_MEMORY_ORDINARY && plan->width == plan->bytes && plan->bytes <= tiny)
         *way = GPI_WAY_CUDA;
     return result;
 }

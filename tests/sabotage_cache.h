@@ -6,7 +6,7 @@
 #include "sabotage_kit.h"
 
 
-typedef struct entry_place { gpi_cache *cache; gpi_slot *entry; } entry_place;
+typedef struct entry_place { gpi_cache *cache; gpi_entry *entry; } entry_place;
 
 /* The at-th entry in use, of all caches; one that no cache has: beyond the last. */
 static inline entry_place entry_at(size_t at, int state) {
@@ -14,8 +14,8 @@ static inline entry_place entry_at(size_t at, int state) {
     gpi_stream *stream = arena->clocks.streams;
     for (; stream; stream = stream->next) {
         for (size_t i = 0; i < stream->cache.room; i++) {
-            gpi_slot *entry = &stream->cache.entries[i];
-            if (entry->state == GPI_SLOT_EMPTY || (state && entry->state != state)) continue;
+            gpi_entry *entry = &stream->cache.entries[i];
+            if (entry->state == GPI_ENTRY_EMPTY || (state && entry->state != state)) continue;
             if (at--) continue;
             place.cache = &stream->cache;
             place.entry = entry;
@@ -31,7 +31,7 @@ static inline size_t count_entries(int state) {
     return count;
 }
 
-static inline gpi_slot *used_entry(size_t at) { return entry_at(at, 0).entry; }
+static inline gpi_entry *used_entry(size_t at) { return entry_at(at, 0).entry; }
 
 /* What leads to the entry in its list. */
 static inline uint16_t *entry_link(entry_place place) {
@@ -47,19 +47,19 @@ static inline unsigned entry_number(entry_place place) {
 /* ---- C1: a entry and its run ---- */
 
 static inline int entry_of_a_held_run(size_t at) {
-    gpi_slot *entry = used_entry(at);
+    gpi_entry *entry = used_entry(at);
     if (entry) break_u32(&entry->run->list, GPI_LIST_TAKEN);
     return entry != NULL;
 }
 
 static inline int entry_of_a_plain_run(size_t at) {
-    gpi_slot *entry = used_entry(at);
+    gpi_entry *entry = used_entry(at);
     if (entry) break_u32(&entry->run->list, GPI_LIST_LIVE);
     return entry != NULL;
 }
 
 static inline int run_leads_nowhere(size_t at) {
-    gpi_slot *entry = used_entry(at);
+    gpi_entry *entry = used_entry(at);
     void *none = NULL;
     if (entry) break_bytes(&entry->run->of.uses, &none, sizeof none);
     return entry != NULL;
@@ -77,7 +77,7 @@ static inline int run_leads_to_another_cache(size_t at) {
 }
 
 static inline int entry_of_another_run(size_t at) {
-    gpi_slot *entry = used_entry(at);
+    gpi_entry *entry = used_entry(at);
     if (entry) break_run(&entry->run, run_at(0, is_live) == entry->run ? run_at(1, is_live)
                                                                     : run_at(0, is_live));
     return entry != NULL;
@@ -85,21 +85,21 @@ static inline int entry_of_another_run(size_t at) {
 
 /* A free entry of other units would be in the wrong bin too. */
 static inline int entry_of_other_units(size_t at) {
-    gpi_slot *entry = entry_at(at, GPI_SLOT_OUT).entry;
+    gpi_entry *entry = entry_at(at, GPI_ENTRY_OUT).entry;
     if (entry) break_u64(&entry->units, entry->units + 1);
     return entry != NULL;
 }
 
 /* One that is out would be in the wrong chain too. */
 static inline int entry_of_another_unit(size_t at) {
-    gpi_slot *entry = entry_at(at, GPI_SLOT_FREE).entry;
+    gpi_entry *entry = entry_at(at, GPI_ENTRY_FREE).entry;
     if (entry) break_u64(&entry->unit, entry->unit + 1);
     return entry != NULL;
 }
 
 /* One that is free would be in the wrong list too. */
 static inline int entry_of_another_bin(size_t at) {
-    gpi_slot *entry = entry_at(at, GPI_SLOT_OUT).entry;
+    gpi_entry *entry = entry_at(at, GPI_ENTRY_OUT).entry;
     if (entry) break_u8(&entry->bin, entry->bin + 1u);
     return entry != NULL;
 }
@@ -127,7 +127,7 @@ static inline int entry_in_two_lists(size_t at) {
     uint16_t *head;
     if (!place.entry) return 0;
     head = at % 2 ? place.cache->bins : place.cache->chains;
-    while (*head != GPI_NO_SLOT) head++;
+    while (*head != GPI_NO_ENTRY) head++;
     break_u16(head, entry_number(place));
     return 1;
 }
@@ -145,9 +145,9 @@ static inline int list_in_a_circle(size_t at) {
 }
 
 static inline int entry_in_the_other_state(size_t at) {
-    gpi_slot *entry = used_entry(at);
-    int is_free = entry && entry->state == GPI_SLOT_FREE;
-    if (entry) break_u8(&entry->state, is_free ? GPI_SLOT_OUT : GPI_SLOT_FREE);
+    gpi_entry *entry = used_entry(at);
+    int is_free = entry && entry->state == GPI_ENTRY_FREE;
+    if (entry) break_u8(&entry->state, is_free ? GPI_ENTRY_OUT : GPI_ENTRY_FREE);
     return entry != NULL;
 }
 
@@ -167,7 +167,7 @@ static inline int wrong_cache_sum(size_t at) {
 /* ---- C4: entries ---- */
 
 static inline int entries_elsewhere(size_t at) {
-    static gpi_slot copy[64], *elsewhere = copy;
+    static gpi_entry copy[64], *elsewhere = copy;
     gpi_stream *stream = arena->clocks.streams;
     while (stream && at--) stream = stream->next;
     if (!stream) return 0;

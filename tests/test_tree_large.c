@@ -41,11 +41,11 @@ static void the_last_place(void) {
     CHECK_EQ(gpi_tree_open(&one), 1);
     run = gpi_tree_put(&one, gpi_tree_add_chunk(&one, TREE_BASE, most), GPI_LIST_ANY, 0);
     CHECK_EQ(gpi_tree_bin(most), (GPUPOOL_ORDERS - 1) * 8 + 7);
-    CHECK(gpi_tree_find(&one, &any, &fit) == run);
+    CHECK(gpi_search_find(&one, &any, &fit) == run);
     fit.align_units = 2;
-    CHECK(gpi_tree_find(&one, &any, &fit) == NULL); /* it begins at an odd unit */
+    CHECK(gpi_search_find(&one, &any, &fit) == NULL); /* it begins at an odd unit */
     fit.units = (uint64_t)1 << (GPUPOOL_ORDERS - 1);
-    CHECK(gpi_tree_find(&one, &any, &fit) == run);
+    CHECK(gpi_search_find(&one, &any, &fit) == run);
     CHECK_EQ(gpi_check_tree(&one), 0);
     gpi_tree_close(&one);
 }
@@ -106,7 +106,7 @@ static gpi_run *take_somewhere(uint64_t *random) {
     gpi_run *run = tree_find(lane_mask, units, align, UINT64_MAX);
     CHECK_EQ(run != NULL, fits_somewhere(lane_mask, units, align));
     if (!run) return NULL;
-    start = gpi_tree_start(run, units, align);
+    start = gpi_search_start(run, units, align);
     CHECK(start % align == 0 && start >= run->unit &&
           run->unit + run->units >= start + units);
     run = gpi_tree_take(&tree, run, start, units);

@@ -78,7 +78,7 @@ static inline void call_add_slab(const model *m, unsigned lane_mask) {
     int any = 0;
     begin(m, "add_slab", (int)lane_mask, 0, 0);
     slabs = tree.slabs[0];
-    gpi_run *run = gpi_tree_add_slab(&tree, &lists, UINT64_MAX);
+    gpi_run *run = gpi_search_add_slab(&tree, &lists, UINT64_MAX);
     for (int unit = 1; unit < m->units; unit++) {
         any |= may_be_slab(m, lane_mask, unit);
         if (!run || TREE_BASE + (uint64_t)unit != run->unit) continue;

@@ -295,7 +295,7 @@ static inline gpi_run *tree_find(unsigned lane_mask, uint64_t units, uint64_t al
                                  uint64_t tries) {
     gpi_lists lists = tree_lanes(lane_mask);
     gpi_fit fit = tree_fit(units, align, tries);
-    return gpi_tree_find(&tree, &lists, &fit);
+    return gpi_search_find(&tree, &lists, &fit);
 }
 
 static inline unsigned kind_of(const gpi_run *run) {

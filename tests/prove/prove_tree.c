@@ -20,7 +20,7 @@ void prove_start(void) {
     run.unit = any_below(MOST);
     run.units = any_below(MOST);
     ASSUME(units > 0 && align <= MOST);
-    start = gpi_tree_start(&run, units, align);
+    start = gpi_search_start(&run, units, align);
     if (start != UINT64_MAX) {
         CLAIM(start % align == 0 && start >= run.unit);
         CLAIM(start + units <= run.unit + run.units);
