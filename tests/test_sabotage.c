@@ -217,6 +217,8 @@ static void sabotage_all(void) {
 /* What holds during a call is no state to break; test_faults sees to it. */
 static const char *of_calls = "D1 D2 D3 R1 R2 R3 R4 R5 R6 " /* R: test_ring_sabotage.c */
                               "S3 S7 S8 S9 P1 P2 "      /* test_stitch_graphs.c, _blocks, _undone */
+                              "E1 E2 E3 E4 E5 "         /* test_schedules.c, _capture, _reset */
+                              "F1 F2 F3 "               /* tree_ask.h, which test_tree.c includes */
                               "G1 B1 Z1 Z2";            /* test_growth.c, _tags, _sleep */
 
 /* A line of a banner begins with three spaces, a letter and a number. */
