@@ -4216,7 +4216,7 @@ static void gpi_ledger_close(gpi_ledger *ledger) {
 enum {
     GPI_INNER,                         /* the kinds of runs, each with bins of its own */
     GPI_EDGE,
-    GPI_SLABS,
+    GPI_KIND_SLABS,
     GPI_KINDS,                         /* how many kinds there are */
     GPI_STEPS = 8,                     /* steps in an order */
     GPI_KIND_BINS = 64 * GPI_STEPS,    /* bins of one kind in a free list */
@@ -4348,7 +4348,7 @@ static uint32_t gpi_tree_bin(uint64_t units) {
 static unsigned gpi_tree_order(uint32_t bin) { return bin % GPI_KIND_BINS / GPI_STEPS; }
 
 /* The bucket of the index for a run that starts at this unit. Linear hashing: for every live run
-   added, gpi_tree_bring_alive splits two buckets, so no call ever rehashes the whole index. Buckets
+   added, gpi_tree_make_live splits two buckets, so no call ever rehashes the whole index. Buckets
    number about twice the runs, because in a large index each run looked at costs a cache miss. A
    hash at or beyond bucket_count falls onto the bucket that has not been split yet, in the lower
    half. */
@@ -4379,7 +4379,7 @@ GPI_HOT int gpi_tree_is_slab(const gpi_tree *tree, uint64_t unit) {
 
 /* Which kind of bin a free run belongs to. */
 GPI_HOT uint32_t gpi_tree_kind(const gpi_tree *tree, const gpi_run *run) {
-    if (gpi_tree_is_slab(tree, run->unit)) return GPI_SLABS;
+    if (gpi_tree_is_slab(tree, run->unit)) return GPI_KIND_SLABS;
     return gpi_tree_is_edge(run) ? GPI_EDGE : GPI_INNER;
 }
 
@@ -4404,7 +4404,7 @@ GPI_HOT gpi_cell *gpi_tree_cell(const gpi_tree *tree, uint64_t unit) {
 /* -- look-up: these functions change nothing -- */
 
 /* The pointer in the index that leads to the live run starting at this unit; if there is none, the
-   pointer to NULL that ends the bucket. gpi_tree_lay_down_at unlinks a run by that pointer. */
+   pointer to NULL that ends the bucket. gpi_tree_end_life_at unlinks a run by that pointer. */
 GPI_HOT gpi_run **gpi_tree_link(const gpi_tree *tree, uint64_t unit) {
     gpi_run **link = gpi_tree_head(tree, gpi_tree_bucket(tree, unit));
     while (*link && (*link)->unit != unit) link = &(*link)->list_next;
@@ -4491,7 +4491,7 @@ static gpi_run *gpi_tree_page(const gpi_tree *tree, uint64_t page) {
 
 /* Makes no list usable (gpi_list.usable_below). The marks hold for one request: whoever sets them
    calls this before the lock is opened, or another thread would act on them. */
-static void gpi_tree_unmark(gpi_tree *tree) {
+static void gpi_tree_clear_usable(gpi_tree *tree) {
     uint32_t i;
     for (i = 0; i < tree->list_count; i++)
         if (tree->lists[i]) tree->lists[i]->usable_below = 0;
@@ -4800,7 +4800,7 @@ GPI_HOT gpi_run *gpi_tree_split(gpi_tree *tree, gpi_run *run, uint64_t unit) {
 
 /* Joins two taken neighbours into one run. The left struct stays (T5), the right one becomes
    spare. */
-GPI_HOT void gpi_tree_weld(gpi_tree *tree, gpi_run *left, gpi_run *right) {
+GPI_HOT void gpi_tree_join(gpi_tree *tree, gpi_run *left, gpi_run *right) {
     GPI_ASSERT(right && left->next == right);
     GPI_ASSERT(left->list == GPI_LIST_TAKEN && right->list == GPI_LIST_TAKEN);
     gpi_tree_table_leave(tree, right);
@@ -4853,14 +4853,14 @@ static gpi_run *gpi_tree_put(gpi_tree *tree, gpi_run *run, uint32_t list, uint64
     while ((side = run->prev) != NULL && gpi_tree_joins(tree, side, run, list, absorb_units)) {
         gpi_tree_unfile(tree, side);
         at = gpi_ground_max(at, side->of.at);
-        gpi_tree_weld(tree, side, run);
+        gpi_tree_join(tree, side, run);
         run = side;
         run->of.at = at;
     }
     while ((side = run->next) != NULL && gpi_tree_joins(tree, side, run, list, absorb_units)) {
         gpi_tree_unfile(tree, side);
         run->of.at = gpi_ground_max(run->of.at, side->of.at);
-        gpi_tree_weld(tree, run, side);
+        gpi_tree_join(tree, run, side);
     }
     gpi_tree_file(tree, run, list);
     if (list == GPI_LIST_EMPTY) gpi_tree_refile_neighbours(tree, run);
@@ -4915,7 +4915,7 @@ GPI_HOT uint32_t gpi_tree_tag(const gpi_run *run) { return run->as.slack >> GPI_
 
 /* Makes a taken run live: from now on the index finds it by its first unit. `slack`: granted minus
    requested bytes. Needs room in the index, as gpi_tree_prepare makes it. */
-GPI_HOT void gpi_tree_bring_alive(gpi_tree *tree, gpi_run *run, uint32_t slack) {
+GPI_HOT void gpi_tree_make_live(gpi_tree *tree, gpi_run *run, uint32_t slack) {
     gpi_run **head;
     GPI_ASSERT(run->list == GPI_LIST_TAKEN);
     if (tree->live_runs * 2 >= tree->bucket_count) {
@@ -4935,7 +4935,7 @@ GPI_HOT void gpi_tree_bring_alive(gpi_tree *tree, gpi_run *run, uint32_t slack) 
 }
 
 /* Makes a live run taken: the index no longer finds it. `link` is what gpi_tree_link returned. */
-GPI_HOT void gpi_tree_lay_down_at(gpi_tree *tree, gpi_run **link) {
+GPI_HOT void gpi_tree_end_life_at(gpi_tree *tree, gpi_run **link) {
     gpi_run *run = *link;
     GPI_ASSERT(run && run->list == GPI_LIST_LIVE);
     *link = run->list_next;
@@ -4945,9 +4945,9 @@ GPI_HOT void gpi_tree_lay_down_at(gpi_tree *tree, gpi_run **link) {
     tree->live_by_order[gpi_ground_high_bit(run->units)] -= GPUPOOL_STATS;
 }
 
-/* gpi_tree_lay_down_at for callers that have the run and no link. */
-static void gpi_tree_lay_down(gpi_tree *tree, gpi_run *run) {
-    gpi_tree_lay_down_at(tree, gpi_tree_link(tree, run->unit));
+/* gpi_tree_end_life_at for callers that have the run and no link. */
+static void gpi_tree_end_life(gpi_tree *tree, gpi_run *run) {
+    gpi_tree_end_life_at(tree, gpi_tree_link(tree, run->unit));
 }
 
 /* -- chunks, and whole lists -- */
@@ -5021,8 +5021,8 @@ static void gpi_tree_drop_slabs(gpi_tree *tree) {
     /* first all runs leave their bins, while the marks still tell the right kind */
     for (number = 0; number < tree->list_count; number++) {
         gpi_list *list = tree->lists[number];
-        while (list && list->orders[GPI_SLABS]) {
-            bin = gpi_tree_next(list, GPI_SLABS * GPI_KIND_BINS);
+        while (list && list->orders[GPI_KIND_SLABS]) {
+            bin = gpi_tree_next(list, GPI_KIND_SLABS * GPI_KIND_BINS);
             run = list->heads[bin];
             gpi_tree_unfile(tree, run);
             run->by.stream = number; /* the list that it goes back to */
@@ -5170,7 +5170,8 @@ GPI_HOT gpi_run *gpi_search_find(const gpi_tree *tree, const gpi_lists *lists, c
 /* A free run in slabs that holds a small request. */
 GPI_HOT gpi_run *gpi_search_find_in_slabs(const gpi_tree *tree, const gpi_lists *lists,
                                           const gpi_fit *fit) {
-    return gpi_search_bins(tree, lists, gpi_tree_bin(fit->units) + GPI_SLABS * GPI_KIND_BINS, fit);
+    return gpi_search_bins(tree, lists,
+                           gpi_tree_bin(fit->units) + GPI_KIND_SLABS * GPI_KIND_BINS, fit);
 }
 
 /* The units of the largest run in a list, for reports and verdicts. Only the last bin of each kind
@@ -5737,7 +5738,7 @@ enum {
     GPI_BUCKET_BITS = 12,
     GPI_BUCKETS = 1 << GPI_BUCKET_BITS, /* of the hash table of streams */
     GPI_KEY_LEGACY = 1,         /* the key of the legacy default stream */
-    GPI_KEY_ANY = 5             /* and of the stream ALL */
+    GPI_KEY_ALL = 5             /* and of the stream ALL */
 };
 
 typedef struct gpi_mark {
@@ -6060,9 +6061,9 @@ static gpi_stream *gpi_clock_get_struct(gpi_clocks *clocks, uintptr_t key) {
     return stream;
 }
 
-/* Makes a struct with a free list for a stream. No call finds it before gpi_clock_name. The arena's
+/* Makes a struct with a free list for a stream. No call finds it before gpi_clock_bind. The arena's
    lock is held. NULL: the host has no memory. */
-static gpi_stream *gpi_clock_know(gpi_clocks *clocks, uintptr_t key, uint64_t identity) {
+static gpi_stream *gpi_clock_add_stream(gpi_clocks *clocks, uintptr_t key, uint64_t identity) {
     gpi_stream *stream = gpi_clock_get_struct(clocks, key);
     uint32_t list = stream ? gpi_tree_list_add(clocks->tree) : (uint32_t)GPI_LIST_LIVE;
     if (list == GPI_LIST_LIVE) return NULL;
@@ -6085,7 +6086,7 @@ static gpi_stream *gpi_clock_know(gpi_clocks *clocks, uintptr_t key, uint64_t id
 
 /* Calls with the handle of this stream come to this struct from now on. Before, no struct had the
    key. */
-static void gpi_clock_name(gpi_clocks *clocks, gpi_stream *stream) {
+static void gpi_clock_bind(gpi_clocks *clocks, gpi_stream *stream) {
     gpi_stream **bucket = &clocks->buckets[gpi_clock_bucket(stream->handle)];
     gpi_stream **link = bucket;
     while (*link != stream) link = &(*link)->chain;
@@ -6112,7 +6113,7 @@ static void gpi_clock_set_capturing(gpi_clocks *clocks, gpi_stream *stream, int 
 
 /* Calls with the key no longer come to this struct: the stream was destroyed, or a capture scope
    has the key from now on. Its free memory stays in its list until ALL, or its own marks, pass. */
-static void gpi_clock_unname(gpi_clocks *clocks, gpi_stream *stream) {
+static void gpi_clock_unbind(gpi_clocks *clocks, gpi_stream *stream) {
     GPI_PUBLISH(&stream->key, 0);
     gpi_clock_set_capturing(clocks, stream, 0);
 }
@@ -6130,7 +6131,7 @@ static int gpi_clock_is_empty(const gpi_clocks *clocks, gpi_stream *stream) {
    tried: if it is taken, a call of the stream is under way, and the struct stays. */
 static void gpi_clock_forget(gpi_clocks *clocks, gpi_stream *stream) {
     if (!gpi_clock_is_empty(clocks, stream) || !gpi_host_try(&stream->cache.lock)) return;
-    gpi_clock_unname(clocks, stream);
+    gpi_clock_unbind(clocks, stream);
     gpi_tree_list_drop(clocks->tree, stream->list);
     gpi_cache_narrow(&stream->cache);
     clocks->stream_count--;
@@ -6236,10 +6237,10 @@ static gpi_use *gpi_clock_keeping(const gpi_run *run) {
 /* Opens zeroed clocks, whose driver, lock and tree are set: makes the stream ALL. 0: the host has
    no memory. */
 static int gpi_clock_open(gpi_clocks *clocks) {
-    clocks->all = gpi_clock_know(clocks, GPI_KEY_ANY, 0);
+    clocks->all = gpi_clock_add_stream(clocks, GPI_KEY_ALL, 0);
     if (!clocks->all) return 0;
     clocks->stream_count--;
-    gpi_clock_name(clocks, clocks->all);
+    gpi_clock_bind(clocks, clocks->all);
     return 1;
 }
 
@@ -7732,7 +7733,7 @@ static gpupool_result gpi_chunk_set_peer(gpi_chunks *chunks, int device, CUmemAc
    Locks: `growing` and the arena's lock are held on entry and on return. The lock is open around
    driver calls, and both are open while on_map runs.
 
-   Read first: gpi_growth_find_place, gpi_growth_units, gpi_growth_grow, gpi_growth_add */
+   Read first: gpi_growth_find_addresses, gpi_growth_units, gpi_growth_grow, gpi_growth_add */
 
 /* -- growth of a MAPPED arena at home -- */
 
@@ -7753,7 +7754,7 @@ typedef struct gpi_growth { /* a block that gets new memory, and where */
    has marked as usable (gpi_ladder_mark), and in no slab. The lock is held. */
 static int gpi_growth_is_usable(const gpi_tree *tree, const gpi_run *run) {
     return run->list < GPI_LIST_WAITING && run->of.at < tree->lists[run->list]->usable_below &&
-           run->as.bin < GPI_SLABS * GPI_KIND_BINS;
+           run->as.bin < GPI_KIND_SLABS * GPI_KIND_BINS;
 }
 
 /* Makes *best the growth at the start of this empty run, if that needs less new memory than the
@@ -7780,7 +7781,7 @@ static void gpi_growth_consider(const gpi_chunks *chunks, gpi_growth *best, gpi_
 /* Finds the growth that needs the least new memory, and stores it in *best; best->empty is NULL if
    the arena has no addresses for the block. Looks at 64 empty runs, and at more until one fits. The
    lists that the request may take from are marked as usable. The lock is held. */
-static void gpi_growth_find_place(const gpi_chunks *chunks, const gpi_tree *tree,
+static void gpi_growth_find_addresses(const gpi_chunks *chunks, const gpi_tree *tree,
                                   uint64_t align_units, gpi_growth *best) {
     const gpi_list *list = tree->lists[GPI_LIST_EMPTY];
     uint32_t bin = gpi_tree_next(list, 0);
@@ -7842,7 +7843,7 @@ static void gpi_growth_round_up(const gpi_chunks *chunks, gpi_growth *growth, ui
     growth->new_units = gpi_ground_max(growth->new_units, size);
 }
 
-/* Gets the memory of a growth that gpi_growth_find_place has found, and returns in *out a taken
+/* Gets the memory of a growth that gpi_growth_find_addresses has found, and returns in *out a taken
    run, exactly the block. At most most_units are reserved afterwards. E_OUT_OF_MEMORY: no
    addresses, over most_units, or the device is full. Removes the marks of usable lists. Both locks
    are held, and opened; see the banner. */
@@ -7869,7 +7870,7 @@ static gpupool_result gpi_growth_grow(gpi_chunks *chunks, gpi_tree *tree, gpi_gr
         left = gpi_tree_take(tree, left, growth->unit, growth->empty->unit - growth->unit);
     }
     /* on_map and the driver calls open the lock, and marks hold only while it is held */
-    gpi_tree_unmark(tree);
+    gpi_tree_clear_usable(tree);
     if (result != GPUPOOL_OK) return result;
     taken = gpi_tree_take(tree, growth->empty, growth->new_unit, growth->new_units);
     result = gpi_chunk_fill(chunks, tree, taken, size, growth->tag);
@@ -7884,7 +7885,7 @@ static gpupool_result gpi_growth_grow(gpi_chunks *chunks, gpi_tree *tree, gpi_gr
         return result;
     }
     if (owner) owner->refs--;
-    if (left) gpi_tree_weld(tree, left, taken);
+    if (left) gpi_tree_join(tree, left, taken);
     *out = gpi_growth_carve(tree, left ? left : taken, growth->unit, growth->units,
                             gpi_chunk_list(chunks, tree, growth->new_unit));
     return GPUPOOL_OK;
@@ -8381,7 +8382,7 @@ static gpi_run *gpi_stitch_take(gpi_tree *tree, gpi_run *run, uint64_t unit, uin
         next = run->next;
         piece_units = gpi_ground_min(run->unit + run->units, end) - unit;
         piece = gpi_tree_take(tree, run, unit, piece_units);
-        if (taken) gpi_tree_weld(tree, taken, piece);
+        if (taken) gpi_tree_join(tree, taken, piece);
         else taken = piece;
     }
     return taken;
@@ -8433,10 +8434,10 @@ static void gpi_stitch_give_space(gpi_stitches *stitches, gpi_stitch *stitch) {
                  stitches->chunks->granule_units, NULL);
     while (run->unit > stitch->unit) {
         run = run->prev;
-        gpi_tree_weld(stitches->tree, run, run->next);
+        gpi_tree_join(stitches->tree, run, run->next);
     }
     while (run->unit + run->units < stitch->unit + stitch->units)
-        gpi_tree_weld(stitches->tree, run, run->next);
+        gpi_tree_join(stitches->tree, run, run->next);
     gpi_tree_put(stitches->tree, run, GPI_LIST_SPACE, 0);
 }
 
@@ -9130,9 +9131,9 @@ static void gpi_plan_spoil(gpi_stitches *stitches, gpi_stitch *stitch, uint32_t 
                  stitches->chunks->granule_units, NULL);
     while (stitch->body->unit > stitch->unit) {
         stitch->body = stitch->body->prev;
-        gpi_tree_weld(tree, stitch->body, stitch->body->next);
+        gpi_tree_join(tree, stitch->body, stitch->body->next);
     }
-    while (stitch->body->units < units) gpi_tree_weld(tree, stitch->body, stitch->body->next);
+    while (stitch->body->units < units) gpi_tree_join(tree, stitch->body, stitch->body->next);
     stitch->part_count = 0;
     gpi_plan_commit(stitches, stitch, mapped);
     gpi_stitch_set_spoilt(stitches, stitch);
@@ -9145,7 +9146,7 @@ static void gpi_plan_use_parts(gpi_stitches *stitches, gpi_stitch *stitch) {
     for (i = 0; i < stitch->part_count; i++) {
         gpi_part *part = &stitch->parts[i], *last = &stitch->parts[count ? count - 1 : 0];
         if (count && last->run->next == part->run) {
-            gpi_tree_weld(stitches->tree, last->run, part->run);
+            gpi_tree_join(stitches->tree, last->run, part->run);
             last->units += part->units;
         } else {
             stitch->parts[count++] = *part;
@@ -9165,7 +9166,7 @@ static gpupool_result gpi_plan_grow(gpi_stitches *stitches, const gpi_plan *plan
     growth.is_alone = 1;
     growth.is_exact = plan->tail.units != 0;
     growth.tag = plan->tag;
-    gpi_growth_find_place(stitches->chunks, stitches->tree, 1, &growth);
+    gpi_growth_find_addresses(stitches->chunks, stitches->tree, 1, &growth);
     return gpi_growth_grow(stitches->chunks, stitches->tree, &growth, plan->most_units, grown);
 }
 
@@ -9214,7 +9215,7 @@ static gpupool_result gpi_plan_announce(gpi_stitches *stitches, const gpi_plan *
 static gpupool_result gpi_plan_grow_first(gpi_stitches *stitches, const gpi_plan *plan) {
     gpi_run *grown = NULL;
     gpupool_result result;
-    gpi_tree_unmark(stitches->tree);
+    gpi_tree_clear_usable(stitches->tree);
     result = gpi_plan_grow(stitches, plan, &grown);
     if (result == GPUPOOL_OK) gpi_chunk_put(stitches->chunks, stitches->tree, grown);
     return result;
@@ -9232,7 +9233,7 @@ static gpupool_result gpi_plan_make(gpi_stitches *stitches, const gpi_plan *plan
     if (!gpi_tree_prepare(stitches->tree, 2 * plan->whole_count + 16) ||
         !gpi_plan_take_all(stitches, plan))
         result = gpi_host_no_memory();
-    gpi_tree_unmark(stitches->tree);
+    gpi_tree_clear_usable(stitches->tree);
     if (result == GPUPOOL_OK) result = gpi_plan_follow(stitches, plan);
     if (result == GPUPOOL_OK && plan->new_units) result = gpi_plan_grow(stitches, plan, &grown);
     if (result == GPUPOOL_OK) {
@@ -9367,7 +9368,7 @@ static const char *gpi_limit_enough(char buffer[32], uint64_t bytes) {
 }
 
 /* The last part of a file's path, for either kind of slash. Points into file. */
-static const char *gpi_limit_base(const char *file) {
+static const char *gpi_limit_file_name(const char *file) {
     const char *at = file;
     for (; *at; at++)
         if (*at == '/' || *at == '\\') file = at + 1;
@@ -9425,7 +9426,7 @@ struct gpupool_arena {
     int forks;                    /* of the process when the arena was made; or GPI_CLOSED */
     int report_number;            /* see ENVIRON; 0: no reports */
     int searching;                /* threads that look for memory: none goes into caches */
-    int is_untold;                /* a soft limit was passed, and the program not told: see TAG */
+    int soft_untold;              /* a soft limit was passed, and the program not told: see TAG */
     FILE *trace;                  /* where calls are recorded, or NULL */
     gpi_clocks clocks;
     gpi_chunks chunks;
@@ -9446,7 +9447,7 @@ struct gpupool_arena {
     int (*on_out_of_memory)(const gpupool_verdict *, void *);
     void *user;
     char name[32];
-    char instead[96];             /* why AUTO has not taken MAPPED; "": it has, or was not asked */
+    char why_not_mapped[96];      /* why AUTO has not taken MAPPED; "": it has, or was not asked */
     gpi_lock lock;                /* from here on all changes often: not near what is only read */
     gpi_tree tree;
     gpi_ledger ledger;
@@ -9716,7 +9717,7 @@ static gpupool_result gpi_arena_enter(gpupool_arena *arena, const char *call, gp
 
 static void gpi_arena_leave(gpupool_arena *arena, const gpi_visit *visit) {
     if (arena->ledger.tags[0] && gpi_ledger_untold(&arena->ledger) >= 0)
-        GPI_PUBLISH(&arena->is_untold, 1);
+        GPI_PUBLISH(&arena->soft_untold, 1);
     gpi_arena_unlock(arena);
     gpi_host_mutex_unlock(&arena->growing);
     gpi_driver_leave(visit);
@@ -9756,8 +9757,8 @@ GPI_HOT gpi_caller gpi_arena_call(cudaStream_t stream) {
 static gpi_stream *gpi_arena_owner(gpupool_arena *arena, uintptr_t key, uint64_t identity) {
     gpi_stream *owner = gpi_clock_find(&arena->clocks, key);
     if (owner) return owner;
-    owner = gpi_clock_know(&arena->clocks, key, identity);
-    if (owner) gpi_clock_name(&arena->clocks, owner);
+    owner = gpi_clock_add_stream(&arena->clocks, key, identity);
+    if (owner) gpi_clock_bind(&arena->clocks, owner);
     return owner;
 }
 
@@ -9806,7 +9807,7 @@ GPI_HOT void gpi_arena_put(gpupool_arena *arena, gpi_stream *stream, gpi_run *ru
    have emptied caches, and has nothing more pending for it. */
 static void gpi_arena_put_evicted(gpupool_arena *arena, gpi_stream *stream, gpi_run *run) {
     if (!run) return;
-    gpi_tree_lay_down(&arena->tree, run);
+    gpi_tree_end_life(&arena->tree, run);
     gpi_arena_put_with(arena, stream, run, 0);
 }
 
@@ -9820,7 +9821,7 @@ static void gpi_arena_drain(gpupool_arena *arena, gpi_stream *stream) {
 
 /* What is free in a stream's cache goes into its list; a crowded one goes on to keep track of what
    is out. */
-static void gpi_arena_pour_out(gpupool_arena *arena, gpi_stream *stream) {
+static void gpi_arena_empty_free(gpupool_arena *arena, gpi_stream *stream) {
     if (!stream->cache.crowded) {
         gpi_arena_drain(arena, stream);
         return;
@@ -9830,7 +9831,7 @@ static void gpi_arena_pour_out(gpupool_arena *arena, gpi_stream *stream) {
     gpi_cache_fold(&stream->cache, &arena->ledger);
 }
 
-/* Empties all caches that way: gpi_arena_pour_out, or gpi_arena_drain. The arena's lock is held,
+/* Empties all caches that way: gpi_arena_empty_free, or gpi_arena_drain. The arena's lock is held,
    and open in between. */
 static void gpi_arena_empty_all(gpupool_arena *arena,
                                 void (*empty)(gpupool_arena *, gpi_stream *)) {
@@ -9868,12 +9869,12 @@ static void gpi_arena_fold(gpupool_arena *arena, gpi_cached *cached) {
 
 /* No call comes to this stream any more; what it has cached goes into its list. The arena's lock is
    held, and opened for a moment. */
-static void gpi_arena_unname(gpupool_arena *arena, gpi_stream *owner) {
+static void gpi_arena_unbind(gpupool_arena *arena, gpi_stream *owner) {
     gpi_host_unlock(&arena->lock);
     gpi_host_lock(&owner->cache.lock);
     gpi_host_lock(&arena->lock);
     gpi_arena_drain(arena, owner);
-    gpi_clock_unname(&arena->clocks, owner);
+    gpi_clock_unbind(&arena->clocks, owner);
     gpi_host_unlock(&owner->cache.lock);
 }
 
@@ -9973,9 +9974,9 @@ static int gpi_arena_lacks_marks(const gpupool_arena *arena, uint64_t at) {
 /* Finds out of all that was freed whether its work is done, and makes it anybody's then; the caches
    are poured out for it, and slabs are no more. Where CUDA has no event over all streams the host
    waits for the device, with no lock held. Both locks are held on entry and exit. */
-static void gpi_arena_settle(gpupool_arena *arena) {
+static void gpi_arena_finish_all(gpupool_arena *arena) {
     gpi_stream *stream;
-    gpi_arena_empty_all(arena, gpi_arena_pour_out);
+    gpi_arena_empty_all(arena, gpi_arena_empty_free);
     gpi_arena_poll_all(arena);
     if (gpi_arena_lacks_marks(arena, UINT64_MAX)) {
         if (gpi_event_record_all(&arena->clocks) == GPUPOOL_E_UNSUPPORTED) {
@@ -10064,7 +10065,7 @@ static void gpi_tag_tell(gpupool_arena *arena) {
     gpi_ledger_tag *of;
     memset(&what, 0, sizeof what);
     what.arena = arena;
-    GPI_PUBLISH(&arena->is_untold, 0);
+    GPI_PUBLISH(&arena->soft_untold, 0);
     for (;;) {
         gpi_host_lock(&arena->lock);
         what.tag = gpi_ledger_untold(&arena->ledger);
@@ -10150,7 +10151,7 @@ static gpupool_result gpi_tag_charge(gpupool_arena *arena, int tag, uint64_t byt
 }
 
 /* The block has come, and gets its tag; or none has (NULL), and the budget its bytes back. */
-static void gpi_tag_settle(gpupool_arena *arena, int tag, uint64_t bytes, const void *block) {
+static void gpi_tag_finish(gpupool_arena *arena, int tag, uint64_t bytes, const void *block) {
     gpi_run *run = NULL; /* NULL, too, if its capture scope was released meanwhile */
     gpi_ledger_tag *of;
     int tells;
@@ -10336,8 +10337,8 @@ GPI_HOT void gpi_ladder_own_lists(const gpupool_arena *arena, const gpi_request 
     lists->below = UINT64_MAX;
 }
 
-/* Fills in what gpi_search_find looks for. tries: how many runs that are too small, or badly aligned,
-   it may pass over in one bin. */
+/* Fills in what gpi_search_find looks for. tries: how many runs that are too small, or badly
+   aligned, it may pass over in one bin. */
 GPI_HOT void gpi_ladder_fit(const gpi_request *request, uint64_t tries, gpi_fit *fit) {
     fit->units = request->units;
     fit->align_units = request->align_units;
@@ -10393,8 +10394,8 @@ GPI_HOT gpi_run *gpi_ladder_take_run(gpupool_arena *arena, const gpi_request *re
 }
 
 /* Declares the free lists of gpi_ladder_own_lists usable (usable_below), for STITCH, PLAN and
-   GROWTH, which look at runs one by one. gpi_ladder_clear_usable, or gpi_tree_unmark, comes before
-   the arena's lock is released: usable lists hold good for one request only. */
+   GROWTH, which look at runs one by one. gpi_ladder_clear_usable, or gpi_tree_clear_usable, comes
+   before the arena's lock is released: usable lists hold good for one request only. */
 static void gpi_ladder_set_usable(gpupool_arena *arena, const gpi_request *request) {
     gpi_lists lists;
     int i;
@@ -10531,7 +10532,7 @@ static gpi_outcome gpi_ladder_take_side_by_side(gpi_attempt *attempt) {
     gpi_ladder_set_usable(arena, request);
     /* Runs of ANY side by side are one run already, so a stretch of several runs contains a run of
        the stream's own list: the search starts from those. Slabs are for small blocks. */
-    for (kind = 0; kind < GPI_SLABS && list->usable_below; kind++) {
+    for (kind = 0; kind < GPI_KIND_SLABS && list->usable_below; kind++) {
         bin = gpi_tree_first(list, kind);
         for (; bin != GPI_NO_BIN && !found; bin = gpi_tree_next(list, bin + 1))
             for (run = list->heads[bin]; run && !found && looked < GPI_ADJACENT_TRIES;
@@ -10593,7 +10594,7 @@ static gpupool_result gpi_ladder_grow(gpupool_arena *arena, const gpi_request *r
                               most_bytes, run);
     /* A MAPPED block may begin in usable free memory and go on in the new chunk behind it. */
     gpi_ladder_set_usable(arena, request);
-    gpi_growth_find_place(&arena->chunks, &arena->tree, request->align_units, &growth);
+    gpi_growth_find_addresses(&arena->chunks, &arena->tree, request->align_units, &growth);
     return gpi_growth_grow(&arena->chunks, &arena->tree, &growth, most_bytes / GPUPOOL_UNIT_BYTES,
                            run);
 }
@@ -10639,7 +10640,7 @@ static gpi_outcome gpi_ladder_stitch_usable(gpi_attempt *attempt, uint64_t most_
     if (gpi_plan_draw(&arena->stitches, &plan))
         return gpi_ladder_outcome(attempt,
                                   gpi_plan_make(&arena->stitches, &plan, &attempt->run));
-    gpi_tree_unmark(&arena->tree);
+    gpi_tree_clear_usable(&arena->tree);
     return GPI_NOT_MET;
 }
 
@@ -10692,7 +10693,7 @@ static gpi_outcome gpi_ladder_take_caches(gpi_attempt *attempt) {
     if (attempt->caches_emptied) return GPI_NOT_MET;
     attempt->caches_emptied = 1;
     gpi_ladder_record_own(arena, attempt->request);
-    gpi_arena_empty_all(arena, gpi_arena_pour_out);
+    gpi_arena_empty_all(arena, gpi_arena_empty_free);
     gpi_arena_poll_all(arena);
     return GPI_RESTART;
 }
@@ -11189,12 +11190,12 @@ typedef enum gpi_pending {   /* which pending memory counts as free */
 } gpi_pending;
 
 /* An assumption: which memory counts as free, beside the memory that is free and finished. */
-typedef struct gpi_wish {
+typedef struct gpi_assumption {
     gpi_pending pending;
     uint64_t key;            /* only pending memory that waits for this stream; 0: for any */
     const gpi_holding *holding; /* and live blocks of this holder; NULL: none: */
     uint64_t mask;           /* bit n: the holder's block n; UINT64_MAX: all its blocks */
-} gpi_wish;
+} gpi_assumption;
 
 /* What the process's other arenas of the same device hold (section SIBLING fills it). */
 typedef struct gpi_siblings {
@@ -11447,7 +11448,7 @@ static int gpi_verdict_is_of_holder(const gpi_holding *holding, const gpi_snapsh
 }
 
 /* Whether a copied run counts as free under an assumption. */
-static int gpi_verdict_counts_as_free(const gpi_wish *wish, const gpi_snapshot_run *copy) {
+static int gpi_verdict_counts_as_free(const gpi_assumption *wish, const gpi_snapshot_run *copy) {
     int n = 0;
     if (copy->state == GPI_SNAPSHOT_FREE) return 1;
     if (copy->state == GPI_SNAPSHOT_PENDING && wish->pending == GPI_PENDING_MARKED)
@@ -11466,7 +11467,7 @@ static int gpi_verdict_counts_as_free(const gpi_wish *wish, const gpi_snapshot_r
 /* Finds the run of memory that begins with runs[i] and counts as free; *stretch has no units if
    runs[i] does not count. A stretch ends with its chunk where chunks have their own addresses.
    Returns the index of the first run after the stretch. */
-static uint64_t gpi_verdict_free_stretch(gpi_scene *scene, const gpi_wish *wish, uint64_t i,
+static uint64_t gpi_verdict_free_stretch(gpi_scene *scene, const gpi_assumption *wish, uint64_t i,
                                          gpi_run *stretch) {
     const gpi_snapshot_run *runs = scene->runs;
     int tag = runs[i].tag;
@@ -11522,7 +11523,7 @@ static void gpi_verdict_estimate_mapped(const gpi_scene *scene, const gpi_measur
 
 /* Goes once through the copy: notes whether the request fits in one stretch, and adds up what a
    stitch could use (MAPPED) or which chunks are wholly free (other sources). */
-static void gpi_verdict_scan(gpi_scene *scene, const gpi_wish *wish, gpi_measure *measure,
+static void gpi_verdict_scan(gpi_scene *scene, const gpi_assumption *wish, gpi_measure *measure,
                              gpi_estimate *estimate) {
     const gpi_chunks *chunks = &scene->arena->chunks;
     int is_mapped = gpi_chunk_is_mapped(chunks), pooled = gpi_chunk_is(chunks, GPI_FROM_POOL);
@@ -11553,7 +11554,7 @@ static void gpi_verdict_scan(gpi_scene *scene, const gpi_wish *wish, gpi_measure
 
 /* The figures for the ladder's `could` functions, under an assumption. growable_units is not
    filled in: see gpi_verdict_missing. */
-static gpi_estimate gpi_verdict_estimate(gpi_scene *scene, const gpi_wish *wish) {
+static gpi_estimate gpi_verdict_estimate(gpi_scene *scene, const gpi_assumption *wish) {
     const gpi_chunks *chunks = &scene->arena->chunks;
     gpi_estimate estimate;
     gpi_measure measure;
@@ -11584,7 +11585,7 @@ static uint64_t gpi_verdict_missing(const gpi_scene *scene, const gpi_estimate *
 }
 
 /* How many units the request lacks under an assumption, by limit and device together; 0: none. */
-static uint64_t gpi_verdict_lacks(gpi_scene *scene, const gpi_wish *wish) {
+static uint64_t gpi_verdict_lacks(gpi_scene *scene, const gpi_assumption *wish) {
     gpi_estimate estimate = gpi_verdict_estimate(scene, wish);
     return gpi_verdict_missing(scene, &estimate,
                                gpi_ground_min(scene->limit_units, scene->device_units));
@@ -11638,9 +11639,9 @@ static void gpi_verdict_holders(const gpi_scene *scene, gpi_holding *top, int mo
    have their own in the other. */
 enum { GPI_BALLOTS = 256 };
 
-typedef struct gpi_ballot { /* per bucket: the size that leads, its votes, and its blocks */
+typedef struct gpi_votes { /* per bucket: the size that leads, its votes, and its blocks */
     uint64_t sizes[2 * GPI_BALLOTS], votes[2 * GPI_BALLOTS], blocks[2 * GPI_BALLOTS];
-} gpi_ballot;
+} gpi_votes;
 
 /* The bucket of a size, in the first table (way 0) or in the second (way 1). */
 static unsigned gpi_verdict_bucket(uint64_t bytes, int way) {
@@ -11649,7 +11650,7 @@ static unsigned gpi_verdict_bucket(uint64_t bytes, int way) {
 }
 
 /* One block's vote in one bucket: round 0 votes, round 1 counts the leading size's blocks. */
-static void gpi_verdict_vote_in(gpi_ballot *ballot, unsigned bucket, uint64_t bytes, int round) {
+static void gpi_verdict_vote_in(gpi_votes *ballot, unsigned bucket, uint64_t bytes, int round) {
     uint64_t *votes = &ballot->votes[bucket];
     if (round == 1) {
         ballot->blocks[bucket] += ballot->sizes[bucket] == bytes;
@@ -11665,13 +11666,13 @@ static void gpi_verdict_vote_in(gpi_ballot *ballot, unsigned bucket, uint64_t by
 }
 
 /* One block's vote in both tables. */
-static void gpi_verdict_vote(gpi_ballot *ballot, uint64_t bytes, int round) {
+static void gpi_verdict_vote(gpi_votes *ballot, uint64_t bytes, int round) {
     gpi_verdict_vote_in(ballot, gpi_verdict_bucket(bytes, 0), bytes, round);
     gpi_verdict_vote_in(ballot, gpi_verdict_bucket(bytes, 1), bytes, round);
 }
 
 /* Lists the winners of all buckets, the biggest first. */
-static void gpi_verdict_elect(const gpi_ballot *ballot, gpi_holding *top, int most) {
+static void gpi_verdict_elect(const gpi_votes *ballot, gpi_holding *top, int most) {
     gpi_holding one;
     int i;
     memset(top, 0, (size_t)most * sizeof *top);
@@ -11689,7 +11690,7 @@ static void gpi_verdict_elect(const gpi_ballot *ballot, gpi_holding *top, int mo
 
 /* Lists the biggest holders: sizes, as the vote finds them in the copy. No lock is needed. */
 static void gpi_verdict_holders(const gpi_scene *scene, gpi_holding *top, int most) {
-    gpi_ballot ballot;
+    gpi_votes ballot;
     uint64_t i;
     int round;
     memset(&ballot, 0, sizeof ballot);
@@ -11714,7 +11715,7 @@ static void gpi_verdict_find_blocks(const gpi_scene *scene, gpi_holding *holding
    are free. holding NULL: no blocks are. */
 static uint64_t gpi_verdict_lacks_without(gpi_scene *scene, const gpi_holding *holding,
                                           uint64_t mask) {
-    gpi_wish wish = {GPI_PENDING_ALL, 0, holding, mask};
+    gpi_assumption wish = {GPI_PENDING_ALL, 0, holding, mask};
     return gpi_verdict_lacks(scene, &wish);
 }
 
@@ -11797,7 +11798,7 @@ static void gpi_verdict_name_holders(gpupool_verdict *verdict, gpi_scene *scene)
 
 /* Whether the request would fit once all work of this stream has finished. */
 static int gpi_verdict_wait_would_do(gpi_scene *scene, uint64_t key) {
-    gpi_wish wish = {GPI_PENDING_ALL, key, NULL, 0};
+    gpi_assumption wish = {GPI_PENDING_ALL, key, NULL, 0};
     return scene->visits <= GPI_VISITS_MOST && gpi_verdict_lacks(scene, &wish) == 0;
 }
 
@@ -11825,7 +11826,7 @@ static void gpi_verdict_name_stream(gpupool_verdict *verdict, gpi_scene *scene) 
 static const char *gpi_verdict_holder(char buffer[64], const gpupool_holder *holder) {
     char size[32];
     if (holder->file)
-        snprintf(buffer, 64, "%.48s:%d", gpi_limit_base(holder->file), holder->line);
+        snprintf(buffer, 64, "%.48s:%d", gpi_limit_file_name(holder->file), holder->line);
     else if (holder->block_bytes)
         snprintf(buffer, 64, "%s", gpi_limit_human(size, holder->block_bytes));
     else
@@ -11881,7 +11882,7 @@ static void gpi_verdict_resize(gpi_scene *scene, uint64_t units) {
    bisection; where that runs out of visits, a size that certainly fits. */
 static uint64_t gpi_verdict_largest_request(gpi_scene *scene) {
     uint64_t most = scene->units, asked = most, least = 0;
-    gpi_wish wish = {GPI_PENDING_ALL, 0, NULL, 0};
+    gpi_assumption wish = {GPI_PENDING_ALL, 0, NULL, 0};
     while (most - least > 1 && scene->visits <= GPI_VISITS_MOST) {
         gpi_verdict_resize(scene, least + (most - least) / 2);
         if (gpi_verdict_lacks(scene, &wish) == 0) least = scene->units;
@@ -12048,7 +12049,7 @@ static void gpi_verdict_explain(gpupool_verdict *verdict, const gpi_scene *scene
 
 /* Finds what the request lacks: by the limit alone, and by the device alone. */
 static gpi_lacking gpi_verdict_find_lacking(const gpupool_verdict *verdict, gpi_scene *scene) {
-    gpi_wish wish = {GPI_PENDING_NONE, 0, NULL, 0};
+    gpi_assumption wish = {GPI_PENDING_NONE, 0, NULL, 0};
     gpi_estimate now = gpi_verdict_estimate(scene, &wish), later;
     gpi_lacking lacking;
     wish.pending = GPI_PENDING_ALL;
@@ -12147,7 +12148,7 @@ static uint64_t gpi_verdict_largest(gpupool_arena *arena) {
         if (stream->handle && !stream->capture)
             arena->tree.lists[stream->list]->usable_below = UINT64_MAX;
     largest = gpi_ground_max(largest, gpi_plan_largest(&arena->stitches) * GPUPOOL_UNIT_BYTES);
-    gpi_tree_unmark(&arena->tree);
+    gpi_tree_clear_usable(&arena->tree);
     return largest;
 }
 
@@ -12295,13 +12296,13 @@ typedef enum gpi_sibling_ask {
 } gpi_sibling_ask;
 
 /* What an arena lacks, and how far its siblings may go to help. */
-typedef struct gpi_lack {
+typedef struct gpi_shortage {
     const gpupool_arena *arena;
     uint64_t bytes;          /* needed from the device */
     gpi_sibling_ask ask;
     int may_wait;            /* 1: the host may wait for the device */
     int capturing;           /* 1: a stream captures, so no event over all streams is recorded */
-} gpi_lack;
+} gpi_shortage;
 
 /* Whether memory that other arenas give back can help: the request is within the arena's limit and
    the device's size. The arena's lock is held. */
@@ -12321,11 +12322,11 @@ static int gpi_sibling_is(const gpupool_arena *arena, const gpupool_arena *other
 /* Bytes that an arena could give back: finished chunks, above its config.reserve_bytes. To give
    (ask above COUNT), caches are emptied, slabs dissolved, and finished memory moved to list ANY.
    Both of the other arena's locks are held. */
-static uint64_t gpi_sibling_idle(gpupool_arena *other, const gpi_lack *lack) {
+static uint64_t gpi_sibling_idle(gpupool_arena *other, const gpi_shortage *lack) {
     uint64_t idle, keep = other->keep_bytes, reserved = other->ledger.reserved.now;
     if (!lack->capturing) gpi_arena_ask(other);
     if (lack->ask > GPI_SIBLING_COUNT) {
-        gpi_arena_empty_all(other, gpi_arena_pour_out);
+        gpi_arena_empty_all(other, gpi_arena_empty_free);
         gpi_tree_drop_slabs(&other->tree);
         if (!lack->capturing && gpi_arena_lacks_marks(other, UINT64_MAX))
             gpi_ladder_record_all(other);
@@ -12374,7 +12375,7 @@ static int gpi_sibling_has_pending(gpupool_arena *other) {
 }
 
 /* Asks one arena, and adds the answer to *siblings. No lock is held. */
-static void gpi_sibling_ask_one(gpupool_arena *other, const gpi_lack *lack,
+static void gpi_sibling_ask_one(gpupool_arena *other, const gpi_shortage *lack,
                                 gpi_siblings *siblings) {
     uint64_t idle = 0, reserved = 0;
     gpi_visit visit;
@@ -12413,7 +12414,7 @@ static int gpi_sibling_exist(const gpupool_arena *arena) {
 
 /* Asks all siblings in turn. Once enough has been given back, the others are left alone. Returns
    how many siblings there are. No lock is held. */
-static int gpi_sibling_ask_all(const gpi_lack *lack, gpi_siblings *siblings) {
+static int gpi_sibling_ask_all(const gpi_shortage *lack, gpi_siblings *siblings) {
     gpupool_arena *other;
     int count = 0;
     memset(siblings, 0, sizeof *siblings);
@@ -12437,7 +12438,7 @@ static int gpi_sibling_ask_all(const gpi_lack *lack, gpi_siblings *siblings) {
 /* Makes the other arenas give back idle chunks, if that can help: first without a wait, then after
    a wait for the device if lack allows one. In any case *siblings says what they hold. Returns
    whether any bytes were given back. No lock is held. */
-static int gpi_sibling_borrow(gpi_lack *lack, gpi_siblings *siblings) {
+static int gpi_sibling_collect(gpi_shortage *lack, gpi_siblings *siblings) {
     int count = gpi_sibling_ask_all(lack, siblings);
     if (!count || lack->ask == GPI_SIBLING_LOOK) return 0;
     if (siblings->idle_bytes) return 1;
@@ -12448,8 +12449,8 @@ static int gpi_sibling_borrow(gpi_lack *lack, gpi_siblings *siblings) {
 }
 
 /* What a request that found no memory needs of the device. The arena's lock is held. */
-static gpi_lack gpi_sibling_lack(const gpupool_arena *arena, const gpi_request *request) {
-    gpi_lack lack;
+static gpi_shortage gpi_sibling_shortage(const gpupool_arena *arena, const gpi_request *request) {
+    gpi_shortage lack;
     lack.arena = arena;
     lack.bytes = gpi_growth_need(&arena->chunks, request->units, request->align_units);
     lack.ask = gpi_sibling_can_help(arena, lack.bytes) ? GPI_SIBLING_GIVE : GPI_SIBLING_LOOK;
@@ -12461,7 +12462,7 @@ static gpi_lack gpi_sibling_lack(const gpupool_arena *arena, const gpi_request *
 /* Counts what the other arenas hold and, if that can help, would give back for so many bytes, for
    gpupool_would_fit and the like: nothing is given back. No lock is held. */
 static void gpi_sibling_count(gpupool_arena *arena, uint64_t bytes, gpi_siblings *siblings) {
-    gpi_lack lack;
+    gpi_shortage lack;
     memset(siblings, 0, sizeof *siblings);
     lack.arena = arena;
     lack.bytes = bytes;
@@ -12504,7 +12505,7 @@ static void gpi_alloc_tell_tool(const gpi_run *run, uint64_t bytes, gpi_origin o
     char name[64];
     if (!run->heap) return;
     if (*origin.file)
-        snprintf(name, sizeof name, "%.48s:%d", gpi_limit_base(origin.file), origin.line);
+        snprintf(name, sizeof name, "%.48s:%d", gpi_limit_file_name(origin.file), origin.line);
     else
         snprintf(name, sizeof name, "gpupool block");
     gpi_tool_block(run->heap, (const void *)(uintptr_t)(run->unit * GPUPOOL_UNIT_BYTES), bytes,
@@ -12539,7 +12540,7 @@ static void gpi_alloc_trace(gpupool_arena *arena, const gpi_request *request, co
 GPI_HOT void *gpi_alloc_make_live(gpupool_arena *arena, gpi_run *run, gpi_use *use,
                                   const gpi_request *request) {
     uint64_t granted = run->units * GPUPOOL_UNIT_BYTES;
-    gpi_tree_bring_alive(&arena->tree, run, (uint32_t)(granted - request->bytes));
+    gpi_tree_make_live(&arena->tree, run, (uint32_t)(granted - request->bytes));
     run->of.uses = use;
     if (use) arena->clocks.loose_uses--;
     run->by.stream = request->owner->handle;
@@ -12685,9 +12686,9 @@ static void *gpi_alloc_slow(gpupool_arena *arena, gpi_request *request) {
         /* The device may be full of other arenas' idle memory. When they have nothing, or after
            GPI_BORROWS rounds, the verdict is next. */
         if (borrows < GPI_BORROWS && gpi_sibling_exist(arena)) {
-            gpi_lack lack = gpi_sibling_lack(arena, request);
+            gpi_shortage lack = gpi_sibling_shortage(arena, request);
             gpi_arena_leave(arena, &visit);
-            borrows += gpi_sibling_borrow(&lack, &siblings) ? 1 : GPI_BORROWS;
+            borrows += gpi_sibling_collect(&lack, &siblings) ? 1 : GPI_BORROWS;
             continue;
         }
         /* If on_out_of_memory wants another try, the other arenas are asked anew. */
@@ -12760,7 +12761,7 @@ static gpupool_result gpi_alloc_renew_stream(gpupool_arena *arena, const gpi_cal
     gpi_host_lock(&arena->lock);
     if (owner && !owner->capture && owner->identity != identity) {
         gpi_arena_drain(arena, owner);
-        gpi_clock_unname(&arena->clocks, owner);
+        gpi_clock_unbind(&arena->clocks, owner);
     }
     /* Another thread may have made the stream known in the meantime: then that struct is used. */
     now = gpi_arena_owner(arena, key, identity);
@@ -12908,7 +12909,7 @@ static gpi_run *gpi_alloc_from_tree(gpupool_arena *arena, gpi_request *request, 
     }
     run = gpi_ladder_take_run(arena, request, GPI_TRIES);
     if (!run && cached && owner->cache.free_blocks) {
-        gpi_arena_pour_out(arena, owner);
+        gpi_arena_empty_free(arena, owner);
         run = gpi_ladder_take_run(arena, request, GPI_TRIES);
     }
     if (!run) run = gpi_ladder_take_idle_stitch(arena, request);
@@ -12950,7 +12951,7 @@ GPI_HOT void *gpi_alloc_take(gpupool_arena *arena, gpi_request *request, int cac
     if (run || !ready) return block;
     block = gpi_alloc_slow(arena, request);
     /* The arena's reserved bytes may have passed a soft limit. */
-    if (GPI_READ(&arena->is_untold)) gpi_tag_tell(arena);
+    if (GPI_READ(&arena->soft_untold)) gpi_tag_tell(arena);
     return block;
 }
 
@@ -13139,7 +13140,7 @@ GPI_HOT int gpi_block_is_due(const gpupool_arena *arena, const gpi_stream *owner
 static void gpi_block_untag(gpupool_arena *arena, const gpi_run *run) {
     if (gpi_ledger_untag(&arena->ledger, gpi_tree_tag(run), run->units * GPUPOOL_UNIT_BYTES))
         /* The tag has come under its soft limit: the program is told later, with no lock held. */
-        GPI_PUBLISH(&arena->is_untold, 1);
+        GPI_PUBLISH(&arena->soft_untold, 1);
 }
 
 /* Counts a block as freed, in the ledger, its tag, its site and the trace. The run is still live.
@@ -13207,7 +13208,7 @@ GPI_HOT gpupool_result gpi_block_free(gpupool_arena *arena, gpi_run **link, gpi_
         !gpi_block_add_uses(arena, run, owner))
         return gpi_host_no_memory();
     gpi_block_count_free(arena, run, stream);
-    gpi_tree_lay_down_at(&arena->tree, link);
+    gpi_tree_end_life_at(&arena->tree, link);
     if (run->of.uses) {
         run->list = GPI_LIST_WAITING;
         gpi_arena_wait_for_uses(arena, run);
@@ -13322,7 +13323,7 @@ static gpupool_result gpi_block_free_chunk(gpupool_arena *arena, void *block,
     /* cudaFree waits for all work, so other uses need no wait. */
     if (!gpi_clock_keeping(run)) gpi_clock_drop_uses(&arena->clocks, run);
     gpi_block_count_free(arena, run, call->stream);
-    gpi_tree_lay_down(&arena->tree, run);
+    gpi_tree_end_life(&arena->tree, run);
     if (run->of.uses) {
         run->list = GPI_LIST_WAITING;
         gpi_arena_wait_for_uses(arena, run);
@@ -13545,7 +13546,7 @@ static gpupool_result gpi_hand_fill(gpupool_arena *arena, char *block, uint64_t 
                                block_is.granted_bytes - bytes, call->stream);
     /* All streams, or the host, may use the block as soon as the call returns. */
     if (guards && result == GPUPOOL_OK &&
-        (call->key == GPI_KEY_ANY || source == GPUPOOL_SOURCE_PINNED ||
+        (call->key == GPI_KEY_ALL || source == GPUPOOL_SOURCE_PINNED ||
          source == GPUPOOL_SOURCE_MANAGED))
         result = gpi_driver_stream_sync(driver, call->stream);
     gpi_driver_leave(&visit);
@@ -13592,7 +13593,7 @@ static uint64_t gpi_hand_check_guard(gpupool_arena *arena, char *block, const gp
     if (!bytes || gpi_driver_enter(driver, &visit) != GPUPOOL_OK) return bytes;
     if (gpi_arena_outlived(arena, "gpupool_free") == GPUPOOL_OK &&
         gpi_hand_may_fill(arena, call->stream) &&
-        (call->key != GPI_KEY_ANY || gpi_event_wait_device(&arena->clocks, driver) == GPUPOOL_OK)) {
+        (call->key != GPI_KEY_ALL || gpi_event_wait_device(&arena->clocks, driver) == GPUPOOL_OK)) {
         *found = gpi_hand_compare(driver, block, bytes, call->stream);
         /* The fill overwrites the guard, too. A fill that fails is not reported: the comparison
            counts. */
@@ -13665,7 +13666,7 @@ static gpupool_result gpi_hand_free(gpupool_arena *arena, void *block, const gpi
 #else
     if (result == GPUPOOL_OK) result = gpi_block_return(arena, block, call);
 #endif
-    if (result == GPUPOOL_OK && GPI_READ(&arena->is_untold)) gpi_tag_tell(arena);
+    if (result == GPUPOOL_OK && GPI_READ(&arena->soft_untold)) gpi_tag_tell(arena);
     return result == GPUPOOL_OK ? gpi_host_ok() : result;
 }
 
@@ -13774,7 +13775,7 @@ static void *gpi_hand_alloc_tagged(gpupool_arena *arena, gpi_request *request, u
     if (gpi_tag_charge(arena, tag, bytes, request->bytes) != GPUPOOL_OK) return NULL;
     if (arena->chunks.apart[tag].is_apart) request->tag = tag;
     block = gpi_hand_alloc(arena, "gpupool_alloc", request, alignment);
-    gpi_tag_settle(arena, tag, bytes, block);
+    gpi_tag_finish(arena, tag, bytes, block);
     return block;
 }
 
@@ -13867,7 +13868,7 @@ static gpupool_result gpi_hand_identify(gpupool_arena *arena, const gpi_caller *
            new struct. */
         gpi_host_lock(&arena->lock);
         gpi_arena_drain(arena, owner);
-        gpi_clock_unname(&arena->clocks, owner);
+        gpi_clock_unbind(&arena->clocks, owner);
         gpi_arena_unlock(arena);
         gpi_host_unlock(&owner->cache.lock);
         owner = gpi_alloc_lock_stream(arena, NULL, call);
@@ -13953,7 +13954,7 @@ gpupool_result gpupool_record_stream(gpupool_arena *arena, const void *block, cu
    again. */
 static gpupool_result gpi_capture_open(gpupool_arena *arena, gpupool_capture *capture) {
     gpi_stream *outer = NULL, *owner;
-    /* gpi_arena_unname opens the lock. If another thread gives the key a new struct meanwhile, the
+    /* gpi_arena_unbind opens the lock. If another thread gives the key a new struct meanwhile, the
        loop sets the new one aside, and treats the earlier one as a destroyed stream's. */
     while ((owner = gpi_clock_find(&arena->clocks, capture->key)) != NULL) {
         if (owner->capture)
@@ -13962,17 +13963,17 @@ static gpupool_result gpi_capture_open(gpupool_arena *arena, gpupool_capture *ca
         if (outer) outer->is_kept = 0;
         outer = owner;
         outer->is_kept = 1;
-        gpi_arena_unname(arena, outer);
+        gpi_arena_unbind(arena, outer);
     }
-    capture->stream = gpi_clock_know(&arena->clocks, capture->key, 0);
+    capture->stream = gpi_clock_add_stream(&arena->clocks, capture->key, 0);
     if (!capture->stream) {
-        if (outer) gpi_clock_name(&arena->clocks, outer);
+        if (outer) gpi_clock_bind(&arena->clocks, outer);
         return gpi_host_no_memory();
     }
     capture->outer = outer;
     /* Calls find the struct without the lock, so `capture` is set before the key. */
     GPI_PUBLISH(&capture->stream->capture, capture);
-    gpi_clock_name(&arena->clocks, capture->stream);
+    gpi_clock_bind(&arena->clocks, capture->stream);
     return GPUPOOL_OK;
 }
 
@@ -14012,8 +14013,8 @@ gpupool_result gpupool_begin_capture(gpupool_arena *arena, cudaStream_t stream,
 static void gpi_capture_end(gpupool_arena *arena, gpupool_capture *capture) {
     if (capture->stream->key == 0) return;
     gpi_host_count_scope(-1);
-    gpi_clock_unname(&arena->clocks, capture->stream);
-    if (capture->outer) gpi_clock_name(&arena->clocks, capture->outer);
+    gpi_clock_unbind(&arena->clocks, capture->stream);
+    if (capture->outer) gpi_clock_bind(&arena->clocks, capture->outer);
 }
 
 /* Ends a scope. The graph keeps its memory until gpupool_release_capture. Waits for nothing. */
@@ -14054,7 +14055,7 @@ static void gpi_capture_free_all(gpupool_arena *arena, gpi_stream *stream) {
         if (!keeping || keeping->stream != stream) continue;
         /* to list WAITING, and not to a free list: other streams may use the block, too */
         gpi_block_count_free(arena, run, 0);
-        gpi_tree_lay_down(&arena->tree, run);
+        gpi_tree_end_life(&arena->tree, run);
         run->list = GPI_LIST_WAITING;
         gpi_arena_wait_for_uses(arena, run);
     }
@@ -14120,7 +14121,7 @@ static void gpi_capture_retire(gpupool_arena *arena, const gpi_caller *call, int
            the event. */
         last = owner->capture ? outer : owner;
         owner->refs++;
-        gpi_arena_unname(arena, owner); /* first: the event then covers the cache's blocks, too */
+        gpi_arena_unbind(arena, owner); /* first: the event then covers the cache's blocks, too */
         if (owner->capture) gpi_host_count_scope(-1); /* the stream's scope ends with it */
         if (outer) outer->is_kept = 0;                /* no gpi_capture_end will name it again */
         if (last) last->refs++;
@@ -15183,13 +15184,13 @@ static int gpi_life_soft_limit(gpupool_arena *arena, const gpupool_arena_config 
 }
 
 /* Gets reserve_bytes of an arena (tag 0) or of a tag from the driver, in whole granules, as
-   finished free memory. If the device is full, asks the process's other arenas once; then the result is
-   E_OUT_OF_MEMORY, with the verdict's sentence. Both locks are held, and opened around driver
-   calls. */
+   finished free memory. If the device is full, asks the process's other arenas once; then the
+   result is E_OUT_OF_MEMORY, with the verdict's sentence. Both locks are held, and opened around
+   driver calls. */
 static gpupool_result gpi_life_reserve(gpupool_arena *arena, int tag, uint64_t bytes) {
     gpi_siblings siblings;
     gpi_request request;
-    gpi_lack lack;
+    gpi_shortage lack;
     gpi_run *run;
     gpupool_result result;
     if (bytes == 0 || !gpi_chunk_is(&arena->chunks, GPI_FROM_POOL)) return GPUPOOL_OK;
@@ -15202,10 +15203,10 @@ static gpupool_result gpi_life_reserve(gpupool_arena *arena, int tag, uint64_t b
     request.tag = tag;
     result = gpi_ladder_grow(arena, &request, &run);
     if (result == GPUPOOL_E_OUT_OF_MEMORY) {
-        lack = gpi_sibling_lack(arena, &request);
-        /* gpi_sibling_borrow takes the locks of other arenas, one arena after the other */
+        lack = gpi_sibling_shortage(arena, &request);
+        /* gpi_sibling_collect takes the locks of other arenas, one arena after the other */
         gpi_host_unlock(&arena->lock);
-        gpi_sibling_borrow(&lack, &siblings);
+        gpi_sibling_collect(&lack, &siblings);
         gpi_host_lock(&arena->lock);
         result = gpi_ladder_grow(arena, &request, &run);
     }
@@ -15299,11 +15300,11 @@ static int gpi_life_cannot_map(gpupool_result result) {
 }
 
 /* AUTO: replaces MAPPED by DEVICE, before the arena has a chunk. CUDA's words for the reason stay
-   in arena->instead, for the report. The lock is held, and opened around driver calls. */
+   in arena->why_not_mapped, for the report. The lock is held, and opened around driver calls. */
 static gpupool_result gpi_life_fall_back(gpupool_arena *arena) {
     gpi_chunks *chunks = &arena->chunks;
     gpupool_result result;
-    snprintf(arena->instead, sizeof arena->instead, "%.95s", gpi_thread.draft);
+    snprintf(arena->why_not_mapped, sizeof arena->why_not_mapped, "%.95s", gpi_thread.draft);
     /* what the trial has left mapped must go before the addresses can */
     result = gpi_chunk_retry(chunks, &arena->tree);
     if (result == GPUPOOL_OK) result = gpi_chunk_close(chunks);
@@ -15366,7 +15367,8 @@ static gpupool_result gpi_life_choose_source(gpupool_arena *arena, gpupool_sourc
         chunks->source = chunks->driver.mapped && !GPUPOOL_NVTX ? GPUPOOL_SOURCE_MAPPED
                                                                 : GPUPOOL_SOURCE_DEVICE;
         if (!chunks->driver.mapped)
-            snprintf(arena->instead, sizeof arena->instead, "no virtual memory management");
+            snprintf(arena->why_not_mapped, sizeof arena->why_not_mapped,
+                     "no virtual memory management");
     }
     if (gpi_chunk_is_mapped(chunks) && !chunks->driver.mapped)
         return gpi_host_fail(GPUPOOL_E_UNSUPPORTED,
@@ -15603,7 +15605,7 @@ static gpupool_result gpi_life_check_unused(gpupool_arena *arena) {
     gpi_arena_fold(arena, &cached);
     gpi_host_unlock(&arena->lock);
     gpi_host_lock(&arena->lock);
-    gpi_arena_empty_all(arena, gpi_arena_pour_out);
+    gpi_arena_empty_all(arena, gpi_arena_empty_free);
     /* read before the wake, which opens the lock */
     live = arena->tree.live_runs;
     captures = arena->captures;
@@ -15702,7 +15704,7 @@ static gpupool_result gpi_life_end(gpupool_arena *arena) {
     /* While the arena was not in the list, a stream may have been destroyed without a call of
        gpi_capture_retire, and its handle may be a new stream's. */
     for (stream = arena->clocks.streams; stream; stream = stream->next)
-        if (stream->key && stream != arena->clocks.all) gpi_arena_unname(arena, stream);
+        if (stream->key && stream != arena->clocks.all) gpi_arena_unbind(arena, stream);
     gpi_arena_unlock(arena);
     gpi_host_mutex_unlock(&arena->growing);
     return result;
@@ -16472,7 +16474,7 @@ static cudaError_t gpi_shape_alloc(void **pointer, size_t bytes, const gpi_calle
 static gpi_caller gpi_shape_all_streams(void) {
     gpi_caller call;
     call.stream = cudaStreamLegacy;
-    call.key = GPI_KEY_ANY;
+    call.key = GPI_KEY_ALL;
     return call;
 }
 
@@ -16539,14 +16541,14 @@ gpupool_result gpupool_trim(gpupool_arena *arena, size_t keep_bytes, size_t *rel
     if (released_bytes) *released_bytes = 0;
     result = gpi_arena_enter_awake(arena, "gpupool_trim", 0, &visit);
     if (result != GPUPOOL_OK) return result;
-    gpi_arena_settle(arena);
+    gpi_arena_finish_all(arena);
     before = arena->ledger.reserved.now;
     result = gpi_stitch_trim(&arena->stitches, gpi_ground_max(keep_bytes, arena->keep_bytes));
     if (released_bytes) *released_bytes = (size_t)(before - arena->ledger.reserved.now);
     gpi_arena_trace_number(arena, 't', keep_bytes);
     gpi_arena_leave(arena, &visit);
     /* less is reserved now: the program may have to hear that a soft limit is met again */
-    if (GPI_READ(&arena->is_untold)) gpi_tag_tell(arena);
+    if (GPI_READ(&arena->soft_untold)) gpi_tag_tell(arena);
     return result == GPUPOOL_OK ? gpi_host_ok() : result;
 }
 
@@ -16622,7 +16624,7 @@ gpupool_result gpupool_wait_all(gpupool_arena *arena) {
     gpi_visit visit;
     gpupool_result result = gpi_arena_enter(arena, "gpupool_wait_all", &visit);
     if (result != GPUPOOL_OK) return result;
-    gpi_arena_empty_all(arena, gpi_arena_pour_out);
+    gpi_arena_empty_all(arena, gpi_arena_empty_free);
     gpi_arena_unlock(arena);
     gpi_host_mutex_unlock(&arena->growing);
     result = gpi_event_wait_device(&arena->clocks, &arena->chunks.driver);
@@ -16638,7 +16640,7 @@ gpupool_result gpupool_wait_all(gpupool_arena *arena) {
 /* The stream handle for a key, as the program knows it. NULL: all streams, or not known. Odd keys
    are default streams: see gpi_clock_key. */
 static cudaStream_t gpi_figures_stream(uint64_t key) {
-    if (key == 0 || key == GPI_KEY_ANY) return NULL;
+    if (key == 0 || key == GPI_KEY_ALL) return NULL;
     if (key == GPI_KEY_LEGACY) return cudaStreamLegacy;
     return key & 1 ? cudaStreamPerThread : (cudaStream_t)(uintptr_t)key;
 }
@@ -16739,7 +16741,7 @@ static gpupool_result gpi_figures_lower_limit(gpupool_arena *arena, uint64_t byt
     arena->ledger.limit_bytes = bytes;
     arena->ledger.over_bytes = arena->ledger.reserved.now;
     /* the limit is set first: F3 */
-    gpi_arena_settle(arena);
+    gpi_arena_finish_all(arena);
     result = gpi_stitch_trim_below(&arena->stitches, bytes);
     /* the lock was open: another thread's limit, set meanwhile, stays */
     if (result != GPUPOOL_OK && arena->ledger.limit_bytes == bytes) {
@@ -16875,7 +16877,7 @@ gpupool_result gpupool_get_available(gpupool_arena *arena, size_t *bytes) {
    the verdict. Both locks are held on entry, only `growing` on return. */
 static int gpi_figures_would_fit(gpupool_arena *arena, const gpi_request *request,
                                  const gpi_siblings *siblings, gpupool_verdict *verdict) {
-    gpi_wish wish = {GPI_PENDING_MARKED, 0, NULL, 0};
+    gpi_assumption wish = {GPI_PENDING_MARKED, 0, NULL, 0};
     gpi_scene scene;
     uint64_t lent = siblings->idle_bytes / GPUPOOL_UNIT_BYTES;
     int fits = 0;
@@ -19223,7 +19225,7 @@ static void gpi_view_copy(gpi_view *view, gpupool_arena *arena) {
         gpi_cache_count(&stream->cache, &cached);
     gpi_figures_read(arena, &cached, &view->stats);
     memcpy(view->name, arena->name, sizeof view->name);
-    memcpy(view->instead, arena->instead, sizeof view->instead);
+    memcpy(view->instead, arena->why_not_mapped, sizeof view->instead);
     view->device = arena->chunks.driver.device;
     view->source = arena->chunks.source;
     gpi_view_copy_streams(view, arena);
@@ -19277,7 +19279,7 @@ static void gpi_view_sort(gpi_view *view) {
    those that were elected: see VERDICT. Works on the copy, with no lock held. */
 static void gpi_view_find_holders(gpi_view *view) {
     const gpi_stretch *stretch, *end = view->stretches + view->count;
-    gpi_ballot ballot;
+    gpi_votes ballot;
     int round;
     memset(&ballot, 0, sizeof ballot);
     for (round = 0; round < 2; round++)
@@ -20113,7 +20115,7 @@ static void gpi_svg_text(FILE *file, const char *text) { /* as XML wants it */
    threads. Returns `room`. */
 static const char *gpi_svg_stream(char room[64], uint64_t key) {
     if (key == GPI_KEY_LEGACY) snprintf(room, 64, "the default stream");
-    else if (key == GPI_KEY_ANY) snprintf(room, 64, "all streams (cudaFree)");
+    else if (key == GPI_KEY_ALL) snprintf(room, 64, "all streams (cudaFree)");
     else if (key & 1) snprintf(room, 64, "default stream of thread %" PRIu64, key >> 2);
     else snprintf(room, 64, "stream %#" PRIx64, key);
     return room;
@@ -20167,7 +20169,7 @@ static void gpi_svg_title(const gpi_map *map, const gpi_extent *chunk, const gpi
             stretch->unit * GPUPOOL_UNIT_BYTES, chunk->number);
     if (site) {
         fputs(", ", map->file);
-        gpi_svg_text(map->file, gpi_limit_base(site->file));
+        gpi_svg_text(map->file, gpi_limit_file_name(site->file));
         fprintf(map->file, ":%d", site->line);
     }
     /* Only stitched blocks begin elsewhere than their stretches. */

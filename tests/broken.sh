@@ -54,7 +54,7 @@ broken bare_is_not_asked_again_at_free test_schedules gpi_block_return_uncached 
 broken key_is_not_asked_again_at_alloc test_schedules gpi_alloc_take \
     's/owner->key == request->by.key && //'
 broken stream_made_without_looking_again test_schedules gpi_alloc_renew_stream \
-    's/now = gpi_arena_owner(arena, key, identity);/now = gpi_clock_know(\&arena->clocks, key, identity); gpi_clock_name(\&arena->clocks, now);/'
+    's/now = gpi_arena_owner(arena, key, identity);/now = gpi_clock_add_stream(\&arena->clocks, key, identity); gpi_clock_bind(\&arena->clocks, now);/'
 broken ticket_has_two_at_its_end test_schedules gpi_ring_step \
     's/transfer->working++;//; s/transfer->working--;//; s/transfer->working == 1 \&\& //'
 

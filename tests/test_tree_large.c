@@ -110,7 +110,7 @@ static gpi_run *take_somewhere(uint64_t *random) {
     CHECK(start % align == 0 && start >= run->unit &&
           run->unit + run->units >= start + units);
     run = gpi_tree_take(&tree, run, start, units);
-    gpi_tree_bring_alive(&tree, run, 0);
+    gpi_tree_make_live(&tree, run, 0);
     return run;
 }
 
@@ -139,7 +139,7 @@ static void put_somewhere(gpi_run *run, uint64_t *random) {
     uint64_t absorb = check_below(random, 2) ? run->units : UINT64_MAX;
     uint32_t list = check_below(random, 3) ? GPI_LIST_ANY : GPI_LIST_STREAMS;
     if (list) list += (uint32_t)check_below(random, 2);
-    gpi_tree_lay_down(&tree, run);
+    gpi_tree_end_life(&tree, run);
     run->of.at = ++position;
     run = gpi_tree_put(&tree, run, list, absorb);
     CHECK_EQ(run->of.at, list ? position : 0);
@@ -173,7 +173,7 @@ static void one_block_of_all_units(void) {
     gpi_run *run = tree_find(1, HUGE_UNITS, 1, 0);
     if (CHECK(run == tree_first)) {
         run = gpi_tree_take(&tree, run, TREE_BASE, HUGE_UNITS);
-        gpi_tree_bring_alive(&tree, run, 0);
+        gpi_tree_make_live(&tree, run, 0);
         CHECK_EQ(tree.live_by_order[31], 1);
         CHECK(!tree_find(1, 1, 1, UINT64_MAX));
         CHECK_EQ(gpi_check_tree(&tree), 0);
@@ -228,14 +228,14 @@ static void index_with_stride(uint64_t stride) {
     shuffle(&random);
     for (size_t i = 0; i < MANY; i++) {
         if (!CHECK_EQ(gpi_tree_prepare(&tree, 0), 1)) break;
-        gpi_tree_bring_alive(&tree, many[i], 0);
+        gpi_tree_make_live(&tree, many[i], 0);
         if (i % 20000 == 0) expect_first(i + 1);
     }
     CHECK_EQ(gpi_check_tree(&tree), 0);
     CHECK(longest_bucket() <= 24); /* evenly spread, about ten */
     shuffle(&random);
     for (size_t i = MANY; i-- > 0;) {
-        gpi_tree_lay_down(&tree, many[i]);
+        gpi_tree_end_life(&tree, many[i]);
         if (i % 20000 == 0) expect_first(i);
     }
     CHECK_EQ(gpi_check_tree(&tree), 0);

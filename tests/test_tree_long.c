@@ -37,14 +37,14 @@ static int block_count;
 
 static gpi_run *put_block(model *m, struct block b) {
     gpi_run *run = gpi_tree_live(&tree, TREE_BASE + (uint64_t)b.unit);
-    gpi_tree_lay_down(&tree, run);
+    gpi_tree_end_life(&tree, run);
     memset(&m->owner[b.unit], (int)m->list[0], (size_t)b.units);
     return tree_put(run, m->list[0], UINT64_MAX);
 }
 
 static void take_block(model *m, struct block b, gpi_run *from) {
     gpi_run *run = gpi_tree_take(&tree, from, TREE_BASE + (uint64_t)b.unit, (uint64_t)b.units);
-    gpi_tree_bring_alive(&tree, run, 0);
+    gpi_tree_make_live(&tree, run, 0);
     model_take(m, b.unit, b.units);
 }
 

@@ -37,7 +37,7 @@ static int fill_buckets(void) {
     for (int i = 0; i < 17 * (int)GPI_PAGE; i++) {
         if (!gpi_tree_prepare(&tree, 1)) return 0;
         run = gpi_tree_add_chunk(&tree, TREE_BASE * 2 + (uint64_t)i, 1);
-        gpi_tree_bring_alive(&tree, run, 0);
+        gpi_tree_make_live(&tree, run, 0);
     }
     return 1;
 }
@@ -46,7 +46,7 @@ static void drop_buckets(void) {
     for (uint64_t unit = TREE_BASE * 2; unit < TREE_BASE * 2 + 17 * GPI_PAGE; unit++) {
         gpi_run *run = gpi_tree_live(&tree, unit);
         if (!run) break;
-        gpi_tree_lay_down(&tree, run);
+        gpi_tree_end_life(&tree, run);
         gpi_tree_remove_chunk(&tree, run);
     }
 }

@@ -35,7 +35,7 @@ static inline void call_take(const model *m, int from, int unit, int units) {
     begin(m, "take", unit, units, 0);
     run = gpi_tree_take(&tree, tree_run(from), first, (uint64_t)units);
     CHECK(run->list == GPI_LIST_TAKEN && run->unit == first && run->units == (uint64_t)units);
-    gpi_tree_bring_alive(&tree, run, 0);
+    gpi_tree_make_live(&tree, run, 0);
     model_take(&after, unit, units);
     end(&after);
 }
@@ -45,7 +45,7 @@ static inline void call_put(const model *m, int unit, unsigned kind, uint64_t ab
     gpi_run *run;
     begin(m, "put", unit, (int)kind, absorb_units);
     run = tree_run(unit);
-    gpi_tree_lay_down(&tree, run);
+    gpi_tree_end_life(&tree, run);
     run = tree_put(run, kind, absorb_units);
     CHECK(run->list == lane_of(kind) && run->of.at == at_of(kind));
     CHECK(TREE_BASE + (uint64_t)unit - run->unit < run->units);

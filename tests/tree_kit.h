@@ -236,7 +236,7 @@ static inline void tree_open(const model *m) {
 
 /* A run leaves its list or the index, whole. */
 static inline void tree_hold(gpi_run *run) {
-    if (run->list == GPI_LIST_LIVE) gpi_tree_lay_down(&tree, run);
+    if (run->list == GPI_LIST_LIVE) gpi_tree_end_life(&tree, run);
     else if (run->list != GPI_LIST_TAKEN) gpi_tree_take(&tree, run, run->unit, run->units);
 }
 
@@ -245,7 +245,7 @@ static inline gpi_run *tree_hold_all(void) {
     tree_hold(tree_first);
     while (tree_first->next) {
         tree_hold(tree_first->next);
-        gpi_tree_weld(&tree, tree_first, tree_first->next);
+        gpi_tree_join(&tree, tree_first, tree_first->next);
     }
     return tree_first;
 }
@@ -266,7 +266,7 @@ static inline void tree_build(const model *m) {
         end = model_end(m, unit);
         if (end < m->units) rest = gpi_tree_split(&tree, run, TREE_BASE + (uint64_t)end);
         if (model_is_free(m, unit)) tree_put(run, m->owner[unit], 0);
-        else gpi_tree_bring_alive(&tree, run, 0);
+        else gpi_tree_make_live(&tree, run, 0);
         run = rest;
     }
 }
