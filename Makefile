@@ -52,13 +52,13 @@ C_FLAGS := -std=c11 $(WARNINGS) -pthread -MMD -MP
 COMPILE := $(CC) $(C_FLAGS)
 TEST_COMPILE := $(COMPILE) -O1 -g1
 comma := ,
-TOOLS := replay demo fixed_range crowd waits bench-run churn ring
+TOOLS := replay demo fixed_range crowd waits bench-run churn ring sleep
 
 # ---- targets -------------------------------------------------------------------------------------
 
 .PHONY: help demo test test-programs coverage gpu-test gpu-sanitize gpu-test-programs gpu-stress \
-        gpu-stitch gpu-share gpu-names gpu-cpp examples windows bench bench-memory bench-ring \
-        soak soak-memory fuzz prove schedules sanitize sanitize-run valgrind test32 tools all clean FORCE
+        gpu-stitch gpu-share gpu-sleep gpu-names gpu-cpp examples windows bench bench-memory bench-ring \
+        bench-sleep soak soak-memory fuzz prove schedules sanitize sanitize-run valgrind test32 tools all clean FORCE
 
 help: ## lists the targets
 	@sed -n 's/^\([a-z0-9-]*\):.*## \(.*\)/  make \1|\2/p' $(firstword $(MAKEFILE_LIST)) \
@@ -113,6 +113,9 @@ gpu-stitch: $(GPU_STITCH) ## on one GPU or two: stitched blocks in CUDA and NCCL
 gpu-share: $(BUILD)/gpu-stitch/share ## on a GPU: blocks in two processes, exported and imported
 	@tests/run.sh 1 $<
 $(BUILD)/gpu-stitch/share: tests/share_socket.h
+gpu-sleep: $(BUILD)/gpu-stitch/sleep $(BUILD)/examples/take_turns ## on a GPU: sleep and waking, CYCLES=1000 SEED=1
+	@$< $(or $(CYCLES),1000) $(or $(LIMIT_MIB),2048) $(or $(SEED),1)
+	@$(BUILD)/examples/take_turns 2048 3
 $(BUILD)/gpu-stitch/%: tests/gpu/%.cu tests/gpu/kit.h gpupool.h
 	$(if $(NVCC),,$(error gpu-stitch needs nvcc))
 	@mkdir -p $(@D)
@@ -176,6 +179,9 @@ soak: $(BUILD)/test/test_soak-plain ## everything at once for ten minutes; SECON
 bench-ring: $(BUILD)/ring ## transfers through the staging ring, against CUDA's own
 	@$(BUILD)/ring
 
+bench-sleep: $(BUILD)/sleep ## sleep and waking, against the driver and the ring; GIB= KEEP_GIB=
+	@$(BUILD)/sleep $(or $(GIB),0) $(or $(KEEP_GIB),0)
+
 soak-memory: $(BUILD)/churn ## 100 million operations under limits that move; OPS= for fewer
 	@$(BUILD)/churn $(OPS)
 
@@ -236,6 +242,7 @@ $(OBJECTS)/churn: $(OBJECTS)/bench/churn.o $(OBJECTS)/machine.o $(OBJECTS)/libra
 BENCH := bench run lane works peers peer_gpupool peer_gpupool_unlocked bars print svg
 $(OBJECTS)/bench-run: $(BENCH:%=$(OBJECTS)/bench/%.o) $(OBJECTS)/library.o $(REPLAY_OBJECTS)
 $(OBJECTS)/ring: $(OBJECTS)/bench/ring.o
+$(OBJECTS)/sleep: $(OBJECTS)/bench/sleep.o
 $(TOOLS:%=$(OBJECTS)/%): $(filter %.a,$(LIBS))
 	$(Q)$(LINK) -o $@ $(filter %.o,$^) $(LIBS)
 
