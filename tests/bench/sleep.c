@@ -307,13 +307,13 @@ static gpupool_stats stats(void) {
 /* The places where sleep and waking are asked for: of the whole arena. */
 static double fall_asleep(gpupool_content content, gpupool_ring *by) {
     double start = now();
-    ours("sleep", gpupool_sleep(arena, content, by));
+    ours("sleep", gpupool_sleep(arena, GPUPOOL_ALL, content, by));
     return now() - start;
 }
 
 static double wake(gpupool_ring *by) {
     double start = now();
-    ours("wake", gpupool_wake(arena, by));
+    ours("wake", gpupool_wake(arena, GPUPOOL_ALL, by));
     return now() - start;
 }
 

@@ -108,11 +108,11 @@ static const way ways[] = {{"KEEP, ring", GPUPOOL_KEEP, true, 704 * MIB},
 enum { WAYS = sizeof ways / sizeof *ways };
 
 static gpupool_result fall_asleep(const way &how) {
-    return gpupool_sleep(pool, how.content, how.by_ring ? ring : nullptr);
+    return gpupool_sleep(pool, GPUPOOL_ALL, how.content, how.by_ring ? ring : nullptr);
 }
 
 static gpupool_result wake(const way &how) {
-    return gpupool_wake(pool, how.by_ring ? ring : nullptr);
+    return gpupool_wake(pool, GPUPOOL_ALL, how.by_ring ? ring : nullptr);
 }
 
 /* ---- blocks ---- */
@@ -294,7 +294,7 @@ static void refuses_while_asleep() {
         CHECK(gpupool_last_result() == GPUPOOL_E_ASLEEP);
     }
     CHECK(gpupool_trim(pool, 0, nullptr) == GPUPOOL_E_ASLEEP);
-    CHECK(gpupool_sleep(pool, GPUPOOL_KEEP, ring) == GPUPOOL_E_ASLEEP);
+    CHECK(gpupool_sleep(pool, GPUPOOL_ALL, GPUPOOL_KEEP, ring) == GPUPOOL_E_ASLEEP);
 }
 
 static void is_asleep(const way &how, const gpupool_stats &before) {
