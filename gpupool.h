@@ -8027,88 +8027,102 @@ static uint64_t gpi_growth_room(const gpi_chunks *chunks, uint64_t limit_bytes,
     return bytes - gpi_ground_min(bytes, lost);
 }
 
-/* == STITCH ===================================================================================
-   A large block from free memory that lies in several places: a second range of addresses over it.
-   uses: DRIVER, TREE, CLOCK, CHUNK, GROWTH
+/* == STITCH =======================================================================================
+   Makes a large block out of free memory in several chunks: a stitch is a second range of
+   addresses, mapped over these chunks side by side. This section keeps the stitches and unmaps
+   them; PLAN makes new ones. uses: DRIVER, TREE, CLOCK, CHUNK, GROWTH
 
-   The chunks stay mapped at home. A stitch maps their handles once more, side by side: free memory
-   at the end of one chunk, wholly free chunks, free memory at the start of one more. Handles map
-   whole, so the range covers whole chunks, and the block its part of the first and of the last.
+   The chunks stay mapped at their homes, and a stitch maps their handles once more: free memory at
+   the end of one chunk, wholly free chunks, free memory at the start of another. A handle is mapped
+   whole or not at all. So the range covers whole chunks, and the block has a part of the first and
+   of the last.
 
        home      |..####|  |######|     |######|  |###...|      #: the block's units
                      \________\____        |         |
        stitch             |..####|######|######|###...|
                           ^ pad  ^ body, the block  ^ pad
 
-   Nothing is taken away before something new is there: a stitch that fails half-way is unmapped,
-   and nothing else happened. Memory that a stream has freed may be stitched for it at once,
-   whatever still runs there, since mapping adds an address and removes none.
+   A part of the block is a range of units at home. A seam is one chunk in one stitch; each chunk
+   has a list of the seams over it.
 
-   When the block is freed its units go back to the free lists as home runs, and the stitch stays
-   mapped, idle. The same size asked for again, with the same units free, takes it back without a
-   call of the driver: programs repeat themselves. Idle stitches are bounded by their handles, and
-   the one unused for longest goes first, once the work of its last user is done.
+   Mapping adds an address and takes none away. So a stitch that fails half-way is unmapped, and
+   nothing else has changed. And memory that a stream has freed can be stitched for the same stream
+   at once, while work still runs on the memory.
 
-   S1  a unit is free or in one block, known by its home address: a run in list PART leads to the
+   When the block is freed, its units go to the free lists as runs at home. The stitch stays mapped
+   and is idle. A later request of the same size takes the stitch again, without a driver call, if
+   the same units are free: programs repeat themselves. The number of handles in idle stitches is
+   bounded; the stitch that was freed longest ago is unmapped first, after its last user's work has
+   finished.
+
+   S1  a unit is free or in one block, counted at its home address: a run in list PART leads to the
        stitch of a block that is not free, and is one of its parts; the parts are all of the block,
        each at the offset at which the stitch maps its chunk
-   S2  an idle stitch owns no units. It remembers its last user, and is unmapped only when that has
-       passed, or when one of its chunks is idle, so that all users of the chunk have
-   S3  what was last used in a capture scope stays mapped until the scope's release
-   S4  a stitch is of chunks of its own arena, and a chunk lists the stitches over it
-   S5  the index has live blocks alone: home addresses of a stitched block, and idle stitches, are
-       free memory to whoever frees them
-   S6  the addresses of stitches are used once; idle stitches hold at most GPI_IDLE_SEAMS handles,
-       or four for each chunk, but for those whose user has not passed
+   S2  an idle stitch owns no units. It remembers its last user, and is unmapped only when that
+       user's work has finished, or when one of its chunks is idle: then all its users' work has
+       finished
+   S3  a stitch that was last used in a capture scope stays mapped until the scope's release
+   S4  the chunks of a stitch are of the stitch's own arena, and a chunk lists the stitches over it
+   S5  the index has live blocks only: to free a home address of a stitched block, or an idle
+       stitch, is a double free
+   S6  no two stitches share addresses; idle stitches have at most GPI_IDLE_SEAMS handles, or four
+       for each chunk, without those whose user's work has not finished
    S7  an alignment counts from the block's first byte
    S8  to take or to free a stitched block costs a step for each home run of it
-   S9  units are taken under the lock before the first driver call, and go back if it fails */
+   S9  units are taken under the lock before the first driver call, and go back if the call fails
+
+   Locks: the arena's lock is held, and `growing` too in functions that unmap; these open the
+   arena's lock around driver calls, and both locks while on_unmap runs.
+
+   Read first: gpi_stitch, gpi_stitch_put_parts, gpi_stitch_reuse, gpi_stitch_unmap,
+   gpi_stitch_bound, gpi_stitch_trim */
 
 enum {
-    GPI_IDLE_SEAMS = 8192,   /* handles that idle stitches may hold, whatever the arena's size */
-    GPI_REUSE_TRIES = 32     /* idle stitches of a size whose units are looked at */
+    GPI_IDLE_SEAMS = 8192,   /* handles that idle stitches may have, even in a small arena */
+    GPI_REUSE_TRIES = 32     /* idle stitches of a size whose units a request looks at */
 };
 
-typedef struct gpi_seam { /* one chunk of one stitch */
+typedef struct gpi_seam {    /* one chunk in one stitch */
     gpi_chunk *chunk;
     struct gpi_stitch *stitch;
     struct gpi_seam *prev, *next; /* of the same chunk */
 } gpi_seam;
 
-typedef struct gpi_part { /* home units of a block, side by side */
+typedef struct gpi_part {    /* units of a block that are side by side at home */
     uint64_t unit, units;
-    gpi_run *run;            /* NULL while the stitch is idle */
-    gpi_stream *owner;       /* while it is made: where it goes back to; NULL: anybody's */
-    uint64_t at;             /* and its position there */
+    gpi_run *run;            /* in list PART; NULL while the stitch is idle */
+    gpi_stream *owner;       /* only while the stitch is made: the stream whose free memory this
+                                was; NULL: finished memory */
+    uint64_t at;             /* and its position in that stream's free list */
 } gpi_part;
 
 typedef enum gpi_stitch_state {
-    GPI_STITCH_USED,         /* its block is live, or not free yet */
+    GPI_STITCH_USED,         /* its block is taken, live or waiting for its users */
     GPI_STITCH_IDLE,
-    GPI_STITCH_SPOILT        /* of no use: the driver could not map all of it, nor unmap it; or it
-                                is being unmapped */
+    GPI_STITCH_SPOILT        /* no request gets it: the driver could neither map all of it nor unmap
+                                it; or a thread is unmapping it */
 } gpi_stitch_state;
 
 typedef struct gpi_stitch {
-    struct gpi_stitch *older, *newer;      /* of all, by the latest free */
-    struct gpi_stitch *same_prev, *same_next; /* of about this size, as they were made */
+    struct gpi_stitch *older, *newer;      /* of all stitches, by their latest free */
+    struct gpi_stitch *same_prev, *same_next; /* of the same bin of sizes, as they were made */
     gpi_stitch_state state;
-    gpi_run *body;           /* the block: held while the stitch is idle; pads are beside it */
-    uint64_t unit, units;    /* all that is mapped */
-    gpi_stream *user;        /* idle: the last; NULL: it has passed */
-    uint64_t user_at;        /* the position at which it freed the block */
-    uint64_t look;           /* the latest look of a verdict, and its number in that */
-    uint64_t nth;
-    int is_told;             /* the program knows of it */
-    int is_leaving;          /* a thread is about to unmap it */
-    int is_away;             /* asleep: it is not mapped, */
-    uint32_t left_seams;     /* but for so many, which could not be unmapped: the first ones */
+    gpi_run *body;           /* the block; taken while the stitch is idle. The pads are the runs
+                                beside it */
+    uint64_t unit, units;    /* all that is mapped: body and pads */
+    gpi_stream *user;        /* idle: the stream that freed the block; NULL: all work on it has
+                                finished */
+    uint64_t user_at;        /* the position of that free */
+    int is_told;             /* 1: on_map was called for it, and on_unmap was not */
+    int is_leaving;          /* 1: a thread has begun to unmap it */
+    int is_away;             /* 1: asleep, so it is not mapped, */
+    uint32_t left_seams;     /* except its first so many seams, which could not be unmapped */
     uint32_t seam_count, part_count;
-    gpi_seam *seams;         /* by address, behind this struct */
-    gpi_part *parts;         /* by offset, behind the seams */
+    gpi_seam *seams;         /* by address; in the same host memory, behind this struct */
+    gpi_part *parts;         /* by offset in the block; behind the seams */
 } gpi_stitch;
 
-typedef struct gpi_free_chunk { /* a chunk, and how much of it is free for the request */
+typedef struct gpi_free_chunk { /* a chunk, and how much of it is free for a request */
     gpi_chunk *chunk;
     uint64_t units;
 } gpi_free_chunk;
@@ -8120,46 +8134,50 @@ typedef struct gpi_stitches {
     int off;                 /* config.no_stitch */
     gpi_stitch *oldest, *newest;
     gpi_stitch *first_of[GPI_KIND_BINS], *last_of[GPI_KIND_BINS]; /* by size: gpi_tree_bin */
-    uint64_t count, seams, idle_seams; /* seams: of all; idle_seams: of those that are not used */
-    uint64_t used_units;     /* in stitched blocks */
-    uint64_t making_units;   /* addresses of the stitch that is being made */
-    uint64_t made, reused, unmapped;
-    gpi_free_chunk *room;    /* one for each chunk: for a plan, or the idle ones */
-    uint64_t room_chunks;
-    gpi_part *taken;         /* for a plan's parts */
+    uint64_t count, seams, idle_seams; /* seams: of all stitches; idle_seams: of those not USED */
+    uint64_t used_units;     /* sum of all stitched blocks */
+    uint64_t making_units;   /* addresses of the stitch that a thread is making */
+    uint64_t made, reused, unmapped; /* so far, for statistics */
+    gpi_free_chunk *candidates; /* scratch: the chunks that a plan can use, or the idle chunks */
+    uint64_t candidates_room;
+    gpi_part *taken;         /* scratch: the parts that a plan has taken */
     uint64_t taken_count, taken_room;
-    uint64_t tail_at;        /* the first of them that is of the plan's tail */
-    uint64_t looks;          /* of verdicts at stitched blocks: see gpi_limit_counts */
-    uint64_t host_bytes;
+    uint64_t tail_at;        /* index in `taken` where the plan's tail begins */
+    uint64_t host_bytes;     /* of all structs and scratch arrays */
 } gpi_stitches;
 
-static uint64_t gpi_stitch_bytes(const gpi_stitch *stitch) { /* of host memory */
+/* The host memory of a stitch with its seams and parts. */
+static uint64_t gpi_stitch_bytes(const gpi_stitch *stitch) {
     return sizeof *stitch + stitch->seam_count * sizeof(gpi_seam) +
            stitch->part_count * sizeof(gpi_part);
 }
 
-/* The stitch of a run among the addresses for stitches: of a block that is not free, or idle. */
+/* The stitch that has a run of stitch addresses as its body: USED or idle. */
 static gpi_stitch *gpi_stitch_of(const gpi_stitches *stitches, const gpi_run *run) {
     return (gpi_stitch *)gpi_tree_owner(stitches->tree, run->unit);
 }
 
+/* Whether a run lies in the addresses for stitches, and not at home. Sources other than MAPPED have
+   no such addresses: stitch_unit is UINT64_MAX. */
 GPI_HOT int gpi_stitch_is(const gpi_stitches *stitches, const gpi_run *run) {
     return run->unit >= stitches->chunks->stitch_unit;
 }
 
-/* Whether the arena makes stitches. */
+/* Whether the arena makes stitches: its source is MAPPED, and config.no_stitch is 0. */
 static int gpi_stitch_can(const gpi_stitches *stitches) {
     return gpi_chunk_is(stitches->chunks, GPI_FROM_STITCHES) && !stitches->off;
 }
 
 /* -- the check -- */
 
-/* The parts are the block, each where the seams put it. */
+/* Checks S1 of one stitch: the parts add up to the block, and each is at the offset where the seams
+   map its chunk. Returns the number of the broken invariant, or 0. */
 static int gpi_stitch_check_parts(const gpi_stitch *stitch) {
     uint64_t at = stitch->body->unit - stitch->unit, offset = 0, units;
     uint32_t seam = 0, i;
     for (i = 0; i < stitch->part_count; i++) {
         const gpi_part *part = &stitch->parts[i];
+        /* a part may span neighbouring chunks: each stretch of it is compared with one seam */
         uint64_t done = 0;
         for (; done < part->units; done += units, at += units) {
             const gpi_chunk *chunk;
@@ -8170,6 +8188,7 @@ static int gpi_stitch_check_parts(const gpi_stitch *stitch) {
             if (part->unit + done != chunk->unit + (at - offset)) return 1;
             units = gpi_ground_min(part->units - done, offset + chunk->units - at);
         }
+        /* S2: an idle stitch has no runs, a used one has all of them */
         if ((part->run != NULL) != (stitch->state == GPI_STITCH_USED)) return 2;
         if (!part->run) continue;
         if (part->run->list != GPI_LIST_PART || part->run->of.uses != stitch) return 1;
@@ -8178,6 +8197,8 @@ static int gpi_stitch_check_parts(const gpi_stitch *stitch) {
     return at == stitch->body->unit - stitch->unit + stitch->body->units ? 0 : 1;
 }
 
+/* Checks one stitch: S4 (chunk and seam refer to each other), S5 (the index has no idle block) and
+   S6 (the table names the stitch as owner of its addresses). */
 static int gpi_stitch_check_one(const gpi_stitches *stitches, const gpi_stitch *stitch) {
     uint64_t units = 0;
     uint32_t i;
@@ -8193,7 +8214,9 @@ static int gpi_stitch_check_one(const gpi_stitches *stitches, const gpi_stitch *
     return gpi_stitch_check_parts(stitch);
 }
 
-/* Adds up what the stitches have, and compares with what the chunks and the tree say. */
+/* Checks S1 to S6. Adds up the figures of all stitches and compares the sums with those of this
+   section, of the chunks and of the tree. Returns the number of the broken invariant, or 0. The
+   lock is held. */
 static int gpi_stitch_check(const gpi_stitches *stitches) {
     const gpi_stitch *stitch = stitches->oldest, *before = NULL;
     uint64_t seams = 0, idle_seams = 0, count = 0, used = 0, parts = 0, i;
@@ -8205,7 +8228,8 @@ static int gpi_stitch_check(const gpi_stitches *stitches) {
         if (broken) return broken;
         if (stitch->older != before) return 6;
         seams += stitch->seam_count;
-        space += gpi_ground_max(stitch->units, stitch->body->units); /* of a spoilt one all */
+        /* the body of a spoilt stitch has all its addresses, of which a part is mapped */
+        space += gpi_ground_max(stitch->units, stitch->body->units);
         if (stitch->state != GPI_STITCH_USED) {
             idle_seams += stitch->seam_count;
             continue;
@@ -8217,7 +8241,8 @@ static int gpi_stitch_check(const gpi_stitches *stitches) {
         idle_seams != stitches->idle_seams || used != stitches->used_units)
         return 6;
     for (run = stitches->chunks->home; run; run = run->next) parts -= run->list == GPI_LIST_PART;
-    if (parts) return 1; /* each is one of its stitch's, so none is left */
+    if (parts) return 1; /* S1: as many runs in list PART as parts of used stitches */
+    /* S6: stitches and free addresses together are all addresses above the homes */
     for (run = stitches->chunks->space; run; run = run->next)
         if (run->list == GPI_LIST_SPACE) space += run->units;
     for (i = 0; i < GPI_KIND_BINS; i++)
@@ -8229,7 +8254,8 @@ static int gpi_stitch_check(const gpi_stitches *stitches) {
 
 /* -- lists -- */
 
-static void gpi_stitch_link(gpi_stitches *stitches, gpi_stitch *stitch) { /* as the newest */
+/* Puts a stitch at the end of the list of all stitches: it is the one freed last. */
+static void gpi_stitch_link(gpi_stitches *stitches, gpi_stitch *stitch) {
     stitch->newer = NULL;
     stitch->older = stitches->newest;
     if (stitches->newest) stitches->newest->newer = stitch;
@@ -8237,6 +8263,7 @@ static void gpi_stitch_link(gpi_stitches *stitches, gpi_stitch *stitch) { /* as 
     stitches->newest = stitch;
 }
 
+/* Takes a stitch out of the list of all stitches. */
 static void gpi_stitch_unlink(gpi_stitches *stitches, gpi_stitch *stitch) {
     if (stitch->newer) stitch->newer->older = stitch->older;
     else stitches->newest = stitch->older;
@@ -8244,7 +8271,8 @@ static void gpi_stitch_unlink(gpi_stitches *stitches, gpi_stitch *stitch) {
     else stitches->oldest = stitch->newer;
 }
 
-static void gpi_stitch_link_size(gpi_stitches *stitches, gpi_stitch *stitch) { /* as the latest */
+/* Puts a new stitch at the end of the list for its size. */
+static void gpi_stitch_link_size(gpi_stitches *stitches, gpi_stitch *stitch) {
     uint32_t size = gpi_tree_bin(stitch->body->units);
     stitch->same_next = NULL;
     stitch->same_prev = stitches->last_of[size];
@@ -8253,6 +8281,7 @@ static void gpi_stitch_link_size(gpi_stitches *stitches, gpi_stitch *stitch) { /
     stitches->last_of[size] = stitch;
 }
 
+/* Takes a stitch out of the list for its size. */
 static void gpi_stitch_unlink_size(gpi_stitches *stitches, gpi_stitch *stitch) {
     uint32_t size = gpi_tree_bin(stitch->body->units);
     if (stitch->same_next) stitch->same_next->same_prev = stitch->same_prev;
@@ -8261,8 +8290,8 @@ static void gpi_stitch_unlink_size(gpi_stitches *stitches, gpi_stitch *stitch) {
     else stitches->first_of[size] = stitch->same_next;
 }
 
-/* It is idle from now on: user is the stream that freed it, at a position; NULL: all work is
-   done. */
+/* Makes a stitch idle. user: the stream that freed the block, at position `at`; NULL: all work on
+   the block has finished. The stitch keeps the stream's struct (refs). */
 static void gpi_stitch_set_idle(gpi_stitches *stitches, gpi_stitch *stitch, gpi_stream *user,
                                 uint64_t at) {
     stitch->state = GPI_STITCH_IDLE;
@@ -8272,29 +8301,34 @@ static void gpi_stitch_set_idle(gpi_stitches *stitches, gpi_stitch *stitch, gpi_
     stitches->idle_seams += stitch->seam_count;
 }
 
-/* The work of a stream that used idle stitches lies behind another position. */
+/* Sets the position of all idle stitches that a stream used last. CAPTURE calls this when a scope
+   is released: a graph's work has no positions before that. */
 static void gpi_stitch_restamp(gpi_stitches *stitches, const gpi_stream *stream, uint64_t at) {
     gpi_stitch *stitch = stitches->oldest;
     for (; stitch; stitch = stitch->newer)
         if (stitch->user == stream) stitch->user_at = at;
 }
 
+/* Forgets the last user of a stitch, and drops the reference to its struct. */
 static void gpi_stitch_forget_user(gpi_stitch *stitch) {
     if (stitch->user) stitch->user->refs--;
     stitch->user = NULL;
 }
 
+/* Makes an idle stitch USED. */
 static void gpi_stitch_unset_idle(gpi_stitches *stitches, gpi_stitch *stitch) {
     gpi_stitch_forget_user(stitch);
     stitches->idle_seams -= stitch->seam_count;
     stitch->state = GPI_STITCH_USED;
 }
 
+/* Makes a USED stitch spoilt, so that no request gets it. */
 static void gpi_stitch_set_spoilt(gpi_stitches *stitches, gpi_stitch *stitch) {
     stitch->state = GPI_STITCH_SPOILT;
     stitches->idle_seams += stitch->seam_count;
 }
 
+/* Adds a seam to the list of its chunk (S4). */
 static void gpi_stitch_add_seam(gpi_seam *seam, gpi_stitch *stitch, gpi_chunk *chunk) {
     seam->chunk = chunk;
     seam->stitch = stitch;
@@ -8304,6 +8338,7 @@ static void gpi_stitch_add_seam(gpi_seam *seam, gpi_stitch *stitch, gpi_chunk *c
     chunk->seams = seam;
 }
 
+/* Takes a seam out of the list of its chunk. */
 static void gpi_stitch_remove_seam(gpi_seam *seam) {
     if (seam->next) seam->next->prev = seam->prev;
     if (seam->prev) seam->prev->next = seam->next;
@@ -8312,9 +8347,12 @@ static void gpi_stitch_remove_seam(gpi_seam *seam) {
 
 /* -- a block is freed, or taken again -- */
 
-/* A taken run, or part of one, becomes free: for a stream at a position; NULL: for anybody. */
+/* Makes a taken run at home free memory of a stream at position `at`, or finished memory if stream
+   is NULL. A tag with chunks of its own has one list for all its free memory, so the stream is
+   ignored there: its blocks become free only after their users' work has finished. absorb_units:
+   see gpi_tree_put. */
 GPI_HOT void gpi_stitch_put_home(gpi_stitches *stitches, gpi_run *run, gpi_stream *stream,
-                                uint64_t at, uint64_t absorb_units) {
+                                 uint64_t at, uint64_t absorb_units) {
     uint32_t list = stream ? stream->list : (uint32_t)GPI_LIST_ANY;
     run->of.at = at;
     if (stitches->chunks->is_apart) {
@@ -8324,7 +8362,7 @@ GPI_HOT void gpi_stitch_put_home(gpi_stitches *stitches, gpi_run *run, gpi_strea
     gpi_tree_put(stitches->tree, run, list, absorb_units);
 }
 
-/* The tag whose chunks the block at a unit lies in; 0: chunks that all others share. */
+/* The tag whose own chunks a block lies in, which starts at this unit; 0: chunks that all share. */
 static int gpi_stitch_tag_at(const gpi_stitches *stitches, uint64_t unit) {
     const void *owner;
     if (!stitches->chunks->is_apart) return 0;
@@ -8334,7 +8372,8 @@ static int gpi_stitch_tag_at(const gpi_stitches *stitches, uint64_t unit) {
     return ((const gpi_stitch *)owner)->seams[0].chunk->tag;
 }
 
-/* A taken block that is stitched becomes free: its parts do, and its stitch is idle. */
+/* Makes a taken stitched block free: its parts become free runs at home, and its stitch becomes
+   idle and the newest. stream, at, absorb_units: see gpi_stitch_put_home. */
 static void gpi_stitch_put_parts(gpi_stitches *stitches, gpi_run *run, gpi_stream *stream,
                                  uint64_t at, uint64_t absorb_units) {
     gpi_stitch *stitch = gpi_stitch_of(stitches, run);
@@ -8352,7 +8391,8 @@ static void gpi_stitch_put_parts(gpi_stitches *stitches, gpi_run *run, gpi_strea
     gpi_stitch_link(stitches, stitch);
 }
 
-/* A taken block becomes free. */
+/* Makes any taken block free, stitched or at home: for a stream at a position, or for all if stream
+   is NULL. Every block becomes free through this function. */
 GPI_HOT void gpi_stitch_put(gpi_stitches *stitches, gpi_run *run, gpi_stream *stream, uint64_t at,
                             uint64_t absorb_units) {
     if (stream) gpi_clock_queue(stitches->clocks, stream);
@@ -8362,8 +8402,8 @@ GPI_HOT void gpi_stitch_put(gpi_stitches *stitches, gpi_run *run, gpi_stream *st
         gpi_stitch_put_home(stitches, run, stream, at, absorb_units);
 }
 
-/* Whether all these home units are free, in free lists that are usable; counts the runs that they
-   are in. */
+/* Whether all these home units are free, in lists and positions that the caller has marked as
+   usable. Adds the number of runs that they are in to *runs. */
 static int gpi_stitch_is_free(const gpi_tree *tree, uint64_t unit, uint64_t units, uint64_t *runs) {
     const gpi_run *run = gpi_tree_at(tree, unit);
     for (; gpi_growth_is_usable(tree, run); run = run->next) {
@@ -8373,30 +8413,33 @@ static int gpi_stitch_is_free(const gpi_tree *tree, uint64_t unit, uint64_t unit
     return 0;
 }
 
-/* Free units side by side, from a run on, become one taken run. Needs two spare structs for each
-   run. */
+/* Takes [unit, unit + units), which lie in free neighbours from `run` on, and joins them into one
+   taken run. Needs two spare structs for each run. */
 static gpi_run *gpi_stitch_take(gpi_tree *tree, gpi_run *run, uint64_t unit, uint64_t units) {
-    gpi_run *next, *piece, *taken = NULL;
-    uint64_t end = unit + units, piece_units;
-    for (; unit < end; unit += piece_units, run = next) {
+    gpi_run *next, *part, *taken = NULL;
+    uint64_t end = unit + units, part_units;
+    for (; unit < end; unit += part_units, run = next) {
+        /* read before the run is split: the loop goes on with its right neighbour */
         next = run->next;
-        piece_units = gpi_ground_min(run->unit + run->units, end) - unit;
-        piece = gpi_tree_take(tree, run, unit, piece_units);
-        if (taken) gpi_tree_join(tree, taken, piece);
-        else taken = piece;
+        part_units = gpi_ground_min(run->unit + run->units, end) - unit;
+        part = gpi_tree_take(tree, run, unit, part_units);
+        if (taken) gpi_tree_join(tree, taken, part);
+        else taken = part;
     }
     return taken;
 }
 
+/* Makes a taken run the home of a part: the run is in list PART from now on. */
 static void gpi_stitch_use_part(gpi_stitch *stitch, gpi_part *part, gpi_run *taken) {
     taken->list = GPI_LIST_PART;
     taken->of.uses = stitch;
     part->run = taken;
 }
 
-/* An idle stitch of just this size whose units are free in usable free lists: its block, held.
-   Makes no call of the driver. The first that was made comes first, so that a program that repeats
-   itself meets the same choices again. NULL: there is none. */
+/* Takes an idle stitch of exactly this size and alignment whose units are all free and usable.
+   Returns its block, taken; NULL: there is none. Makes no driver call. The search begins with the
+   stitch that was made first, so that a program that repeats itself meets the same choices again.
+   The lock is held. */
 static gpi_run *gpi_stitch_reuse(gpi_stitches *stitches, uint64_t units, uint64_t align_units) {
     gpi_stitch *stitch = stitches->first_of[gpi_tree_bin(units)];
     int tries = GPI_REUSE_TRIES;
@@ -8411,9 +8454,10 @@ static gpi_run *gpi_stitch_reuse(gpi_stitches *stitches, uint64_t units, uint64_
                                     &runs))
                 break;
         if (i == stitch->part_count) break;
-        tries--;
+        tries--; /* counts only stitches of the size, whose units cost a walk through the tree */
     }
     if (!stitch || !tries || !gpi_tree_prepare(stitches->tree, 2 * runs + 1)) return NULL;
+    /* nothing can fail from here on, so the stitch is not left half taken */
     gpi_stitch_unset_idle(stitches, stitch);
     for (i = 0; i < stitch->part_count; i++)
         gpi_stitch_use_part(stitch, &stitch->parts[i],
@@ -8427,8 +8471,9 @@ static gpi_run *gpi_stitch_reuse(gpi_stitches *stitches, uint64_t units, uint64_
 
 /* -- a stitch is unmapped -- */
 
-/* The addresses of a stitch, all held, are for others again. */
-static void gpi_stitch_give_space(gpi_stitches *stitches, gpi_stitch *stitch) {
+/* Frees the addresses of a stitch: joins its taken runs, pads and body, into one and puts this in
+   list SPACE. Nothing is mapped there any more. */
+static void gpi_stitch_free_addresses(gpi_stitches *stitches, gpi_stitch *stitch) {
     gpi_run *run = stitch->body;
     gpi_tree_own(stitches->tree, gpi_ground_down(run->unit, stitches->chunks->granule_units),
                  stitches->chunks->granule_units, NULL);
@@ -8441,6 +8486,7 @@ static void gpi_stitch_give_space(gpi_stitches *stitches, gpi_stitch *stitch) {
     gpi_tree_put(stitches->tree, run, GPI_LIST_SPACE, 0);
 }
 
+/* The range of a stitch, as on_map and on_unmap get it. */
 static gpupool_mapping gpi_stitch_mapping(const gpi_stitch *stitch) {
     gpupool_mapping mapping;
     memset(&mapping, 0, sizeof mapping);
@@ -8449,13 +8495,15 @@ static gpupool_mapping gpi_stitch_mapping(const gpi_stitch *stitch) {
     return mapping;
 }
 
-/* Whether the program is told of what is mapped; then both locks are open at times. */
+/* Whether the program has on_map or on_unmap. If so, both locks are open whenever something is
+   mapped or unmapped, and what the caller has read before may have changed. */
 static int gpi_stitch_tells(const gpi_stitches *stitches) {
     return stitches->chunks->on_map || stitches->chunks->on_unmap;
 }
 
-/* The program is told once, and then the stitch's addresses are taken away. */
-static gpupool_result gpi_stitch_take_down(gpi_stitches *stitches, gpi_stitch *stitch) {
+/* Calls on_unmap for a stitch, unless the program does not know it, and then unmaps it. The caller
+   has made the stitch spoilt, so that no other thread takes it. Both locks are held, and opened. */
+static gpupool_result gpi_stitch_tell_and_unmap(gpi_stitches *stitches, gpi_stitch *stitch) {
     gpi_chunks *chunks = stitches->chunks;
     gpupool_mapping mapping = gpi_stitch_mapping(stitch);
     gpupool_result result;
@@ -8470,7 +8518,7 @@ static gpupool_result gpi_stitch_take_down(gpi_stitches *stitches, gpi_stitch *s
     return result;
 }
 
-/* A stitch that is not mapped, nor among the idle ones, is no more. */
+/* Frees the struct and the addresses of a stitch that is not mapped and not counted as idle. */
 static void gpi_stitch_remove(gpi_stitches *stitches, gpi_stitch *stitch) {
     gpi_stitch_unlink(stitches, stitch);
     gpi_stitch_unlink_size(stitches, stitch);
@@ -8480,22 +8528,24 @@ static void gpi_stitch_remove(gpi_stitches *stitches, gpi_stitch *stitch) {
         stitches->host_bytes -= sizeof(gpi_seam);
     }
     stitches->host_bytes -= gpi_stitch_bytes(stitch);
-    gpi_stitch_give_space(stitches, stitch);
+    gpi_stitch_free_addresses(stitches, stitch);
     stitches->count--;
     stitches->unmapped++;
     GPUPOOL_FREE(stitch);
 }
 
-/* Unmaps a stitch that is not in use, and that nothing uses any more. On failure it stays; spoilt,
-   if the program was told that it goes. */
+/* Unmaps and removes a stitch that is idle or spoilt, and that no unfinished work uses. If the
+   driver refuses, an idle stitch becomes idle again. But if the program was told that it goes, it
+   stays spoilt: nobody gets memory that the program believes gone. Both locks are held, and
+   opened. */
 static gpupool_result gpi_stitch_unmap(gpi_stitches *stitches, gpi_stitch *stitch) {
     gpupool_result result;
     int was_idle = stitch->state == GPI_STITCH_IDLE;
-    if (was_idle) { /* so that nobody takes it meanwhile */
+    if (was_idle) { /* spoilt: so no other thread takes it while the lock is open */
         gpi_stitch_unset_idle(stitches, stitch);
         gpi_stitch_set_spoilt(stitches, stitch);
     }
-    result = gpi_stitch_take_down(stitches, stitch);
+    result = gpi_stitch_tell_and_unmap(stitches, stitch);
     if (result != GPUPOOL_OK && (!was_idle || gpi_stitch_tells(stitches))) return result;
     stitches->idle_seams -= stitch->seam_count;
     if (result != GPUPOOL_OK) {
@@ -8506,64 +8556,72 @@ static gpupool_result gpi_stitch_unmap(gpi_stitches *stitches, gpi_stitch *stitc
     return GPUPOOL_OK;
 }
 
+/* Whether a stitch can be unmapped: it is not USED, no other thread is unmapping it, and the work
+   of its last user has finished. */
 static int gpi_stitch_has_passed(const gpi_stitches *stitches, const gpi_stitch *stitch) {
     if (stitch->state == GPI_STITCH_USED || stitch->is_leaving) return 0;
     return !stitch->user ||
            stitch->user_at <= gpi_clock_done(stitches->clocks, stitch->user);
 }
 
-/* Unmaps idle stitches, the one unused for longest first, until they hold at most so many handles;
-   those whose user has not passed stay. */
+/* Unmaps idle stitches, the one freed longest ago first, until they have at most most_seams
+   handles. Stitches whose user's work has not finished stay. Both locks are held, and opened. */
 static void gpi_stitch_bound(gpi_stitches *stitches, uint64_t most_seams) {
     gpi_stitch *stitch = stitches->oldest, *newer;
     for (; stitch && stitches->idle_seams > most_seams; stitch = newer) {
-        newer = stitch->newer; /* which stays: whoever unmaps one holds `growing` */
+        newer = stitch->newer; /* stays valid: only a thread that holds `growing` unmaps */
         if (!gpi_stitch_has_passed(stitches, stitch)) continue;
         if (gpi_stitch_unmap(stitches, stitch) != GPUPOOL_OK) return;
-        if (gpi_stitch_tells(stitches)) newer = stitches->oldest; /* it was open */
+        if (gpi_stitch_tells(stitches)) newer = stitches->oldest; /* `growing` was open */
     }
 }
 
+/* The bound of S6: handles that idle stitches may have. A large arena repeats larger patterns, so
+   the bound grows with its chunks. */
 static uint64_t gpi_stitch_most_seams(const gpi_stitches *stitches) {
     return gpi_ground_max(GPI_IDLE_SEAMS, 4 * stitches->chunks->count);
 }
 
-/* Unmaps the stitches over a chunk that is held, and was idle. E_IN_USE: another thread is about to
-   unmap one. */
+/* Unmaps all stitches over a chunk that was idle and is taken now, so no unfinished work uses these
+   stitches (S2). E_IN_USE: another thread is unmapping one of them. Both locks are held, and
+   opened. */
 static gpupool_result gpi_stitch_clear(gpi_stitches *stitches, gpi_chunk *chunk) {
     gpupool_result result = GPUPOOL_OK;
     const gpi_seam *seam;
     while ((seam = chunk->seams) != NULL && result == GPUPOOL_OK) {
         if (seam->stitch->is_leaving) return GPUPOOL_E_IN_USE;
         result = gpi_stitch_unmap(stitches, seam->stitch);
-        GPI_ASSERT(result != GPUPOOL_OK || chunk->seams != seam); /* it took its seams with it */
+        GPI_ASSERT(result != GPUPOOL_OK || chunk->seams != seam); /* else the loop never ends */
     }
     return result;
 }
 
 /* -- idle chunks go back to the driver -- */
 
-static int gpi_stitch_by_size(const void *a, const void *b) { /* the largest first */
+/* For qsort: larger chunks first, and lower addresses first among equal ones. */
+static int gpi_stitch_by_size(const void *a, const void *b) {
     const gpi_free_chunk *x = (const gpi_free_chunk *)a, *y = (const gpi_free_chunk *)b;
     if (x->units != y->units) return x->units < y->units ? 1 : -1;
     return x->chunk->unit < y->chunk->unit ? -1 : 1;
 }
 
-/* Room for as many chunks as there are. 0: the host has no memory. */
+/* Makes the scratch array `candidates` large enough for all chunks. 0: the host has no memory. */
 static int gpi_stitch_prepare(gpi_stitches *stitches) {
     uint64_t count = stitches->chunks->count + stitches->chunks->count / 2 + 16;
     void *room;
-    if (stitches->room_chunks >= stitches->chunks->count) return 1;
-    room = GPUPOOL_MALLOC((size_t)(count * sizeof *stitches->room));
+    if (stitches->candidates_room >= stitches->chunks->count) return 1;
+    room = GPUPOOL_MALLOC((size_t)(count * sizeof *stitches->candidates));
     if (!room) return 0;
-    GPUPOOL_FREE(stitches->room);
-    stitches->host_bytes += (count - stitches->room_chunks) * sizeof *stitches->room;
-    stitches->room = (gpi_free_chunk *)room;
-    stitches->room_chunks = count;
+    GPUPOOL_FREE(stitches->candidates);
+    stitches->host_bytes += (count - stitches->candidates_room) * sizeof *stitches->candidates;
+    stitches->candidates = (gpi_free_chunk *)room;
+    stitches->candidates_room = count;
     return 1;
 }
 
-/* A chunk that is idle, whatever the source. On failure it stays. */
+/* Gives an idle chunk back to the driver, for any source. If it cannot be given back it becomes
+   free memory again; E_IN_USE: another thread is unmapping a stitch over it. Both locks are held,
+   and opened. */
 static gpupool_result gpi_stitch_drop_chunk(gpi_stitches *stitches, gpi_chunk *chunk) {
     gpi_chunks *chunks = stitches->chunks;
     gpi_tree *tree = stitches->tree;
@@ -8575,6 +8633,8 @@ static gpupool_result gpi_stitch_drop_chunk(gpi_stitches *stitches, gpi_chunk *c
         return gpi_chunk_drop(chunks, tree, chunk);
     }
     if (!gpi_tree_prepare(tree, 2)) return gpi_host_no_memory();
+    /* the chunk is part of a larger free run: it is cut out, so that no request gets it while the
+       lock is open */
     taken = gpi_stitch_take(tree, gpi_tree_at(tree, chunk->unit), chunk->unit, chunk->units);
     result = gpi_stitch_clear(stitches, chunk);
     if (result == GPUPOOL_OK) {
@@ -8585,22 +8645,26 @@ static gpupool_result gpi_stitch_drop_chunk(gpi_stitches *stitches, gpi_chunk *c
     return result;
 }
 
-/* The idle chunks, the largest first, in stitches->room. E_HOST_MEMORY: there is none for them. */
+/* Fills stitches->candidates with all idle chunks, the largest first, and stores their number.
+   E_HOST_MEMORY: the host has no memory for the list. */
 static gpupool_result gpi_stitch_list_idle(gpi_stitches *stitches, uint64_t *count) {
     gpi_chunk *chunk = stitches->chunks->first;
     *count = 0;
     if (!gpi_stitch_prepare(stitches)) return gpi_host_no_memory();
     for (; chunk; chunk = chunk->next) {
         if (!gpi_chunk_is_idle(stitches->chunks, stitches->tree, chunk)) continue;
-        stitches->room[*count].chunk = chunk;
-        stitches->room[(*count)++].units = chunk->bytes;
+        stitches->candidates[*count].chunk = chunk;
+        stitches->candidates[(*count)++].units = chunk->bytes;
     }
-    if (*count) qsort(stitches->room, (size_t)*count, sizeof *stitches->room, gpi_stitch_by_size);
+    if (*count)
+        qsort(stitches->candidates, (size_t)*count, sizeof *stitches->candidates,
+              gpi_stitch_by_size);
     return GPUPOOL_OK;
 }
 
-/* Gives idle chunks back, the largest first, while more than keep_bytes stays reserved, and none
-   that would leave less. */
+/* Gives idle chunks back to the driver, the largest first, while more than keep_bytes is reserved.
+   A chunk stays if less than keep_bytes would be left without it. What another thread is giving
+   back already is no error. Both locks are held, and opened. */
 static gpupool_result gpi_stitch_trim(gpi_stitches *stitches, uint64_t keep_bytes) {
     gpi_chunks *chunks = stitches->chunks;
     const uint64_t *reserved = &chunks->ledger->reserved.now;
@@ -8610,29 +8674,33 @@ static gpupool_result gpi_stitch_trim(gpi_stitches *stitches, uint64_t keep_byte
     if (chunks->stuck) result = gpi_chunk_retry(chunks, stitches->tree);
     if (result == GPUPOOL_OK) result = gpi_stitch_list_idle(stitches, &count);
     for (i = 0; i < count && result == GPUPOOL_OK && *reserved > keep_bytes; i++) {
-        gpi_chunk *chunk = stitches->room[i].chunk;
+        gpi_chunk *chunk = stitches->candidates[i].chunk;
         if (chunk->bytes > *reserved - keep_bytes) continue;
-        if (!gpi_chunk_is_idle(chunks, stitches->tree, chunk)) continue; /* the lock was open */
+        /* the lock was open: a request may have taken memory of the chunk since */
+        if (!gpi_chunk_is_idle(chunks, stitches->tree, chunk)) continue;
         result = gpi_stitch_drop_chunk(stitches, chunk);
         if (result != GPUPOOL_OK || !gpi_stitch_tells(stitches)) continue;
-        result = gpi_stitch_list_idle(stitches, &count); /* all locks were */
+        /* `growing` was open, too: chunks of the list may be gone, so the loop starts again */
+        result = gpi_stitch_list_idle(stitches, &count);
         i = UINT64_MAX;
     }
     return result == GPUPOOL_E_IN_USE ? GPUPOOL_OK : result;
 }
 
-/* The same until at most so many bytes are reserved, if there is as much idle: the last chunk may
-   be larger than what is left to give, and is the smallest such. */
+/* Gives idle chunks back until at most `bytes` are reserved, as far as there are idle chunks. As
+   gpi_stitch_trim, but the last chunk may be larger than what is left to give: then the smallest
+   idle chunk goes. Both locks are held, and opened. */
 static gpupool_result gpi_stitch_trim_below(gpi_stitches *stitches, uint64_t bytes) {
     gpupool_result result = gpi_stitch_trim(stitches, bytes);
     uint64_t count = 0;
     if (result != GPUPOOL_OK || stitches->chunks->ledger->reserved.now <= bytes) return result;
     result = gpi_stitch_list_idle(stitches, &count);
-    if (count) result = gpi_stitch_drop_chunk(stitches, stitches->room[count - 1].chunk);
-    return result == GPUPOOL_E_IN_USE ? GPUPOOL_OK : result; /* it is just going */
+    if (count) result = gpi_stitch_drop_chunk(stitches, stitches->candidates[count - 1].chunk);
+    return result == GPUPOOL_E_IN_USE ? GPUPOOL_OK : result; /* another thread gives it back */
 }
 
-/* The units at its beginning that are mapped: all, but while the arena sleeps. */
+/* How many units are mapped, from the start of a stitch: all, or while it is asleep those that
+   could not be unmapped. */
 static uint64_t gpi_stitch_mapped_units(const gpi_stitch *stitch) {
     uint64_t units = 0;
     uint32_t i;
@@ -8641,14 +8709,16 @@ static uint64_t gpi_stitch_mapped_units(const gpi_stitch *stitch) {
     return units;
 }
 
-/* After a reset, which takes chunks with it, but no mapped memory: all of it goes back, with the
-   blocks in it. What CUDA refuses is there for the next try. The lock is held. */
+/* Gives everything back after cudaDeviceReset, live blocks included: a reset frees other memory,
+   but leaves mapped memory mapped. If CUDA refuses, what is left stays in the lists, and the call
+   can be repeated. The lock is held. */
 static gpupool_result gpi_stitch_salvage(gpi_stitches *stitches) {
     gpi_chunks *chunks = stitches->chunks;
     gpi_driver *driver = &chunks->driver;
     gpupool_result result = GPUPOOL_OK;
     gpi_stitch *stitch, *next;
     uint64_t mapped;
+    /* stitches first, since they map the handles of the chunks */
     for (stitch = stitches->oldest; stitch && result == GPUPOOL_OK; stitch = next) {
         next = stitch->newer;
         mapped = gpi_stitch_mapped_units(stitch);
@@ -8660,6 +8730,7 @@ static gpupool_result gpi_stitch_salvage(gpi_stitches *stitches) {
         gpi_stitch_unlink(stitches, stitch);
         GPUPOOL_FREE(stitch);
     }
+    /* each unmapped chunk goes to the list of stuck ones, from where gpi_chunk_retry releases it */
     while (gpi_chunk_is_mapped(chunks) && chunks->first && result == GPUPOOL_OK) {
         gpi_chunk *chunk = chunks->first;
         if (!chunk->is_away)
@@ -8675,6 +8746,8 @@ static gpupool_result gpi_stitch_salvage(gpi_stitches *stitches) {
     return result == GPUPOOL_OK ? gpi_chunk_close(chunks) : result;
 }
 
+/* Sets a peer's access to all chunks and stitches. What sleeps gets it when it is mapped again.
+   Both locks are held. */
 static gpupool_result gpi_stitch_set_peer(gpi_stitches *stitches, int device,
                                           CUmemAccess_flags flags) {
     gpupool_result result = gpi_chunk_set_peer(stitches->chunks, device, flags);
@@ -8687,8 +8760,8 @@ static gpupool_result gpi_stitch_set_peer(gpi_stitches *stitches, int device,
     return result;
 }
 
-/* The peer reaches what is mapped, stitches too; and what will be, once it is in the driver's
-   list. */
+/* Gives a peer access to all that is mapped. The peer is in the driver's list afterwards, so later
+   mappings give it access, too. Both locks are held. */
 static gpupool_result gpi_stitch_allow_peer(gpi_stitches *stitches, int device) {
     gpi_driver *driver = &stitches->chunks->driver;
     gpupool_result result = gpi_driver_retain_peer(driver, device);
@@ -8698,10 +8771,11 @@ static gpupool_result gpi_stitch_allow_peer(gpi_stitches *stitches, int device) 
     return result;
 }
 
-/* The end of that; if it fails, all is as before. */
+/* Takes the access of a peer away. If that fails, the peer gets access to everything again, and
+   stays in the list. Both locks are held. */
 static gpupool_result gpi_stitch_disallow_peer(gpi_stitches *stitches, int device) {
     gpupool_result result = gpi_stitch_set_peer(stitches, device, CU_MEM_ACCESS_FLAGS_PROT_NONE);
-    struct gpi_thread why = gpi_thread;
+    struct gpi_thread why = gpi_thread; /* the failure to report, if there is one */
     if (result == GPUPOOL_OK) {
         gpi_driver_drop_peer(&stitches->chunks->driver, device);
         return result;
@@ -8711,50 +8785,64 @@ static gpupool_result gpi_stitch_disallow_peer(gpi_stitches *stitches, int devic
     return result;
 }
 
-static void gpi_stitch_forget(gpi_stitches *stitches) { /* the host's side only */
+/* Frees the host memory of all stitches. Makes no driver call. */
+static void gpi_stitch_forget(gpi_stitches *stitches) {
     gpi_stitch *stitch, *newer;
     for (stitch = stitches->oldest; stitch; stitch = newer) {
         newer = stitch->newer;
         GPUPOOL_FREE(stitch);
     }
-    GPUPOOL_FREE(stitches->room);
+    GPUPOOL_FREE(stitches->candidates);
     GPUPOOL_FREE(stitches->taken);
 }
 
-/* == PLAN =====================================================================================
-   How a stitch comes to be: what is free, which of it is taken, and what is grown for the rest.
-   uses: DRIVER, TREE, CLOCK, CHUNK, GROWTH, STITCH
+/* == PLAN =========================================================================================
+   Makes new stitches. A plan says which free memory a request's block gets, and how much memory is
+   grown for the rest; gpi_plan_make then takes the memory and maps it. uses: DRIVER, TREE, CLOCK,
+   CHUNK, GROWTH, STITCH
 
-   Wholly free chunks are taken, the largest first. What is then left of the request comes from free
-   memory at the end of a chunk (the head) or at the start of another (the tail), the shortest that
-   suffices; or a whole chunk is cut; or memory is grown:
+   A plan takes wholly free chunks first, the largest first, while they fit. What is then left of
+   the block (the rest) comes from the free end of one chunk (the head) or the free start of another
+   (the tail): from the shortest of these that holds the rest. If none does, a wholly free chunk is
+   cut; if there is none, both head and tail are used, and memory is grown for what is still
+   missing.
 
-       | chunk ...head | chunk | chunk | grown | tail... chunk |
+       | chunk ...head | chunk | chunk | grown | tail... chunk |      in the order of the block
 
-   P1  planning changes nothing; the free lists that it may use are marked by the caller
-   P2  making takes all units under the lock before the first call of the driver, and gives each
-       back to its owner if a call fails (S9) */
+   P1  planning changes nothing in the tree; the caller has declared usable what the plan may take
+       (gpi_ladder_set_usable)
+   P2  making takes all units under the lock before the first driver call, and gives each back to
+       its owner if a call fails (S9)
+
+   Locks: `growing` and the arena's lock are held. gpi_plan_make opens the arena's lock around
+   driver calls, and both locks while on_map or on_unmap runs.
+
+   Read first: gpi_plan, gpi_plan_draw, gpi_plan_rest, gpi_plan_make, gpi_plan_map_block */
 
 typedef struct gpi_plan {
-    uint64_t units, align_units;  /* the block, */
-    gpi_stream *owner;            /* the stream that it is for, */
+    uint64_t units, align_units;  /* given: the block's; align_units is a power of two */
+    gpi_stream *owner;            /* given: the stream that the block is for, */
     cudaStream_t stream;          /* and its handle */
-    int tag;                      /* whose chunks it may use; 0: those that all others share */
-    uint64_t most_units;          /* that may be reserved afterwards */
-    uint64_t most_seams;          /* that are worth their price */
-    gpi_free_chunk head, tail;    /* free units at the end of one chunk, at the start of another */
-    gpi_free_chunk *whole;        /* chunks between them, by address */
+    int tag;                      /* given: whose own chunks to use; 0: those that all share */
+    uint64_t most_units;          /* given: units that may be reserved afterwards */
+    uint64_t most_seams;          /* given: handles that are worth the price of mapping them */
+    gpi_free_chunk head, tail;    /* found: units at the end of one chunk, at the start of another;
+                                     0 units: not used */
+    gpi_free_chunk *whole;        /* found: chunks between them, by address */
     uint64_t whole_count;
-    uint64_t new_units;           /* to be grown for it, before the tail: granules if one follows */
-    uint64_t seam_count;
+    uint64_t new_units;           /* found: units to grow, in front of the tail: whole granules if
+                                     there is a tail */
+    uint64_t seam_count;          /* found: about how many handles the stitch gets */
 } gpi_plan;
 
-/* What is free in usable free lists, of one arena at one time. */
+/* What the usable free lists have for a stitch. */
 typedef struct gpi_measure {
-    gpi_free_chunk heads[2], tails[2]; /* the longest, from two chunks each */
-    uint64_t whole_units, whole_count;
+    gpi_free_chunk heads[2], tails[2]; /* the longest and the second longest, in two chunks: one
+                                          chunk cannot be both head and tail */
+    uint64_t whole_units, whole_count; /* of the wholly free chunks */
 } gpi_measure;
 
+/* Enters a chunk into the two best, if it has more free units than one of these. */
 static void gpi_plan_rank(gpi_free_chunk two[2], gpi_chunk *chunk, uint64_t units) {
     if (units > two[0].units) {
         two[1] = two[0];
@@ -8766,15 +8854,18 @@ static void gpi_plan_rank(gpi_free_chunk two[2], gpi_chunk *chunk, uint64_t unit
     }
 }
 
-/* How much of a chunk is free from its start on, and up to its end. */
+/* How many units of a chunk are free and usable from its start on. Memory of several lists counts
+   as one stretch. */
 static uint64_t gpi_plan_free_at_start(const gpi_tree *tree, const gpi_chunk *chunk) {
     const gpi_run *run = gpi_tree_from(tree, chunk->unit);
     uint64_t end = chunk->unit + chunk->units;
+    /* the run around the chunk's start may begin in the chunk before */
     if (run->unit > chunk->unit) run = run->prev;
     while (run->unit < end && gpi_growth_is_usable(tree, run)) run = run->next;
     return gpi_ground_min(gpi_ground_max(run->unit, chunk->unit), end) - chunk->unit;
 }
 
+/* How many units of a chunk are free and usable up to its end. */
 static uint64_t gpi_plan_free_at_end(const gpi_tree *tree, const gpi_chunk *chunk) {
     uint64_t end = chunk->unit + chunk->units, from = end;
     const gpi_run *run = gpi_tree_from(tree, end)->prev;
@@ -8783,13 +8874,15 @@ static uint64_t gpi_plan_free_at_end(const gpi_tree *tree, const gpi_chunk *chun
     return end - gpi_ground_max(from, chunk->unit);
 }
 
-/* Looks at every chunk; `whole` gets those that are wholly free, unless it is NULL. */
+/* Looks at every chunk and fills *measure. `whole` gets the wholly free chunks, and has an entry
+   for each chunk of the arena; NULL: not wanted. */
 static void gpi_plan_look(const gpi_stitches *stitches, gpi_free_chunk *whole,
-                            gpi_measure *measure) {
+                          gpi_measure *measure) {
     gpi_chunk *chunk = stitches->chunks->first;
     memset(measure, 0, sizeof *measure);
     for (; chunk; chunk = chunk->next) {
         uint64_t units = gpi_plan_free_at_start(stitches->tree, chunk);
+        /* a wholly free chunk is neither head nor tail */
         if (units == chunk->units) {
             if (whole) whole[measure->whole_count].chunk = chunk;
             if (whole) whole[measure->whole_count].units = units;
@@ -8802,12 +8895,13 @@ static void gpi_plan_look(const gpi_stitches *stitches, gpi_free_chunk *whole,
     }
 }
 
-/* The longest free memory at the end of one chunk and at the start of another, together. */
+/* Stores the head and the tail that have most units together, and lie in two chunks. */
 static void gpi_plan_ends(const gpi_measure *measure, gpi_free_chunk *head,
-                            gpi_free_chunk *tail) {
+                          gpi_free_chunk *tail) {
     *head = measure->heads[0];
     *tail = measure->tails[0];
     if (!head->units || !tail->units || head->chunk != tail->chunk) return;
+    /* both are of one chunk: the second longest stands in for one of them */
     if (measure->heads[0].units + measure->tails[1].units >=
         measure->heads[1].units + measure->tails[0].units)
         *tail = measure->tails[1];
@@ -8815,15 +8909,17 @@ static void gpi_plan_ends(const gpi_measure *measure, gpi_free_chunk *head,
         *head = measure->heads[1];
 }
 
+/* For qsort: lower addresses first. */
 static int gpi_plan_by_address(const void *a, const void *b) {
     const gpi_free_chunk *x = (const gpi_free_chunk *)a, *y = (const gpi_free_chunk *)b;
     return x->chunk->unit < y->chunk->unit ? -1 : 1;
 }
 
-/* Wholly free chunks for up to so many units, the largest first; returns how many units are left
-   over, which is less than any chunk that was not chosen. `spare`: the smallest of these. */
+/* Chooses from the first `count` entries of plan->whole, the largest first, the chunks that fit
+   into `units`. Returns the units that are left over: fewer than any chunk that was not chosen has.
+   *spare: the smallest of these, to be cut; its chunk is NULL if there is none. */
 static uint64_t gpi_plan_choose(gpi_plan *plan, uint64_t count, uint64_t units,
-                                  gpi_free_chunk *spare) {
+                                gpi_free_chunk *spare) {
     uint64_t i;
     spare->chunk = NULL;
     plan->whole_count = 0;
@@ -8835,20 +8931,24 @@ static uint64_t gpi_plan_choose(gpi_plan *plan, uint64_t count, uint64_t units,
             units -= chunk.units;
             plan->whole[plan->whole_count++] = chunk;
         } else {
+            /* too large for what is missing now; the last such chunk is the smallest */
             *spare = chunk;
         }
     }
+    /* in the order of addresses, so that neighbours at home become one part */
     qsort(plan->whole, (size_t)plan->whole_count, sizeof *plan->whole, gpi_plan_by_address);
     return units;
 }
 
-/* The shortest free end or start of a chunk that has so many units, as the plan's head or tail;
-   what is left over of it is of no use to stitches. 0: there is none. */
-static int gpi_plan_closest(const gpi_stitches *stitches, gpi_plan *plan, uint64_t units) {
+/* Makes the shortest free end or start of a chunk that has `units` the plan's head or tail. What it
+   has more stays free, so the shortest wastes least. A head only where the block needs no
+   alignment, since it begins inside a chunk. 0: there is none. */
+static int gpi_plan_find_end(const gpi_stitches *stitches, gpi_plan *plan, uint64_t units) {
     gpi_chunk *chunk = stitches->chunks->first;
     uint64_t least = UINT64_MAX;
     for (; chunk; chunk = chunk->next) {
         uint64_t tail = gpi_plan_free_at_start(stitches->tree, chunk), head = 0;
+        /* wholly free, and too large to be chosen: cut only if no end will do */
         if (tail == chunk->units) continue;
         if (plan->align_units == 1) head = gpi_plan_free_at_end(stitches->tree, chunk);
         if (tail >= units && tail < least) {
@@ -8867,20 +8967,22 @@ static int gpi_plan_closest(const gpi_stitches *stitches, gpi_plan *plan, uint64
     return least != UINT64_MAX;
 }
 
-/* The rest of the block: from the ends that are free, if they suffice; else a chunk is cut; else
-   memory is grown, behind which of the tail only what is still missing is used. */
+/* Plans the last `rest` units of the block: from one end of a chunk, else from a chunk that is cut
+   (`spare`), else from both ends together with grown memory. On entry plan->head and plan->tail are
+   the longest ones. */
 static void gpi_plan_rest(const gpi_stitches *stitches, gpi_plan *plan, uint64_t rest,
                                  const gpi_free_chunk *spare) {
     gpi_free_chunk head = plan->head, tail = plan->tail;
     uint64_t granule = stitches->chunks->granule_units;
     plan->head.units = plan->tail.units = 0;
-    if (!rest || gpi_plan_closest(stitches, plan, rest)) return;
+    if (!rest || gpi_plan_find_end(stitches, plan, rest)) return;
     if (spare->chunk && head.units + tail.units < rest) {
         plan->tail = *spare;
         plan->tail.units = rest;
     } else {
         plan->head = head;
         rest -= head.units;
+        /* of the tail only what is missing behind whole granules of grown memory */
         if (rest > tail.units)
             plan->new_units = gpi_ground_min(rest, gpi_ground_up(rest - tail.units, granule));
         rest -= plan->new_units;
@@ -8889,31 +8991,35 @@ static void gpi_plan_rest(const gpi_stitches *stitches, gpi_plan *plan, uint64_t
     }
 }
 
-/* 0: the host has no memory for the plan, or the memory is not there, or not worth its price. The
-   free lists that may be used are marked. */
+/* Draws the plan: fills what is "found" in the struct. 0: there is no plan, since memory is short,
+   growth at home is as good, the stitch would have more than most_seams handles, or the host has no
+   memory. The caller has declared lists usable. */
 static int gpi_plan_draw(gpi_stitches *stitches, gpi_plan *plan) {
     const gpi_chunks *chunks = stitches->chunks;
     gpi_free_chunk spare;
     gpi_measure measure;
     uint64_t rest;
     if (!gpi_stitch_prepare(stitches)) return 0;
-    plan->whole = stitches->room;
+    plan->whole = stitches->candidates;
     plan->new_units = 0;
     gpi_plan_look(stitches, plan->whole, &measure);
     gpi_plan_ends(&measure, &plan->head, &plan->tail);
-    if (plan->align_units > 1) plan->head.units = 0; /* the block begins where a chunk does */
+    /* S7: an aligned block begins at the start of a chunk, so it has no head */
+    if (plan->align_units > 1) plan->head.units = 0;
     rest = gpi_plan_choose(plan, measure.whole_count, plan->units, &spare);
     gpi_plan_rest(stitches, plan, rest, &spare);
-    if (plan->new_units == plan->units) return 0; /* growth at home does as well */
+    /* nothing but new memory: growth at home does that without a stitch */
+    if (plan->new_units == plan->units) return 0;
     if (plan->new_units && chunks->units + gpi_ground_up(plan->new_units, chunks->granule_units) >
                                plan->most_units)
         return 0;
+    /* growth makes at most about so many chunks as its size has shares */
     plan->seam_count = (plan->head.units != 0) + plan->whole_count + (plan->tail.units != 0) +
                        plan->new_units / gpi_growth_units(chunks, plan->new_units);
     return plan->seam_count <= plan->most_seams;
 }
 
-/* The largest block that usable memory makes without growth. */
+/* The units of the largest block that usable memory could make, stitched and without growth. */
 static uint64_t gpi_plan_largest(const gpi_stitches *stitches) {
     gpi_free_chunk head, tail;
     gpi_measure measure;
@@ -8924,8 +9030,8 @@ static uint64_t gpi_plan_largest(const gpi_stitches *stitches) {
 
 /* -- a stitch is made -- */
 
-/* Room for one more part among those taken. 0: the host has no memory. */
-static int gpi_plan_has_room(gpi_stitches *stitches) {
+/* Makes sure that `taken` has room for one more part. 0: the host has no memory. */
+static int gpi_plan_can_add(gpi_stitches *stitches) {
     uint64_t more = stitches->taken_room ? stitches->taken_room * 2 : 64;
     gpi_part *list;
     if (stitches->taken_count < stitches->taken_room) return 1;
@@ -8939,35 +9045,38 @@ static int gpi_plan_has_room(gpi_stitches *stitches) {
     return 1;
 }
 
-/* Takes home units of the plan, as one part for each stretch of equal list. 0: the host has no
-   memory; what was taken so far is in stitches->taken. */
+/* Takes [unit, unit + units), which lie in free neighbours, and adds one part for each run to
+   stitches->taken. Each part remembers its owner and position (P2). 0: the host has no memory; the
+   parts taken so far are in the array. */
 static int gpi_plan_take_units(gpi_stitches *stitches, uint64_t unit, uint64_t units) {
     gpi_tree *tree = stitches->tree;
     gpi_run *run = gpi_tree_at(tree, unit), *next;
-    uint64_t end = unit + units, piece_units;
-    for (; unit < end; unit += piece_units, run = next) {
+    uint64_t end = unit + units, part_units;
+    for (; unit < end; unit += part_units, run = next) {
         gpi_part *part;
-        if (!gpi_plan_has_room(stitches) || !gpi_tree_prepare(tree, 2)) return 0;
+        if (!gpi_plan_can_add(stitches) || !gpi_tree_prepare(tree, 2)) return 0;
+        /* read before the run is split: the loop goes on with its right neighbour */
         next = run->next;
         part = &stitches->taken[stitches->taken_count++];
-        piece_units = gpi_ground_min(run->unit + run->units, end) - unit;
+        part_units = gpi_ground_min(run->unit + run->units, end) - unit;
         part->unit = unit;
-        part->units = piece_units;
+        part->units = part_units;
         part->owner = gpi_clock_borrow(tree, run);
         part->at = run->of.at;
-        part->run = gpi_tree_take(tree, run, unit, piece_units);
+        part->run = gpi_tree_take(tree, run, unit, part_units);
     }
     return 1;
 }
 
-/* All free units of the plan. What was taken goes back if the host has no memory for it. */
+/* Takes all free units of the plan, in the order of the block. 0: the host has no memory; the
+   caller gives back what is in stitches->taken. */
 static int gpi_plan_take_all(gpi_stitches *stitches, const gpi_plan *plan) {
     const gpi_chunk *head = plan->head.chunk, *tail = plan->tail.chunk;
     uint64_t i;
     int taken = 1;
     if (plan->head.units)
         taken = gpi_plan_take_units(stitches, head->unit + head->units - plan->head.units,
-                                      plan->head.units);
+                                    plan->head.units);
     for (i = 0; i < plan->whole_count && taken; i++)
         taken = gpi_plan_take_units(stitches, plan->whole[i].chunk->unit, plan->whole[i].units);
     stitches->tail_at = stitches->taken_count;
@@ -8976,6 +9085,7 @@ static int gpi_plan_take_all(gpi_stitches *stitches, const gpi_plan *plan) {
     return taken;
 }
 
+/* Gives all parts in stitches->taken back to their owners, at their old positions (P2). */
 static void gpi_plan_give_units(gpi_stitches *stitches) {
     while (stitches->taken_count) {
         const gpi_part *part = &stitches->taken[--stitches->taken_count];
@@ -8983,8 +9093,10 @@ static void gpi_plan_give_units(gpi_stitches *stitches) {
     }
 }
 
-/* The request's stream waits, on the device, for other streams whose memory was taken: for the
-   newest mark of each, behind which all of it lies. */
+/* Makes the request's stream wait, on the device, for each other stream that memory was taken from
+   and whose work may not have finished: for the newest mark of that stream, since all parts lie
+   behind it. A wait that was queued before a failure does no harm. The lock is opened around CUDA
+   calls. */
 static gpupool_result gpi_plan_follow(gpi_stitches *stitches, const gpi_plan *plan) {
     gpi_clocks *clocks = stitches->clocks;
     gpupool_result result = GPUPOOL_OK;
@@ -8992,6 +9104,8 @@ static gpupool_result gpi_plan_follow(gpi_stitches *stitches, const gpi_plan *pl
     clocks->visits++;
     for (i = 0; i < stitches->taken_count && result == GPUPOOL_OK; i++) {
         gpi_stream *owner = stitches->taken[i].owner;
+        /* `visit` is the number of this call: one wait for each stream, however many parts it
+           gave */
         if (!owner || owner == plan->owner || owner->visit == clocks->visits) continue;
         if (stitches->taken[i].at <= gpi_clock_done(clocks, owner)) continue;
         owner->visit = clocks->visits;
@@ -9000,11 +9114,12 @@ static gpupool_result gpi_plan_follow(gpi_stitches *stitches, const gpi_plan *pl
     return result;
 }
 
-/* What was grown for a stitch that is not made goes back to the driver, but for what others have
-   taken of its chunks since. */
+/* Gives grown memory back to the driver when the stitch is not made. A chunk of which another
+   thread has taken memory meanwhile stays. Keeps the thread's present failure. */
 static void gpi_plan_give_grown(gpi_stitches *stitches, gpi_run *grown) {
     struct gpi_thread why = gpi_thread;
     uint64_t unit = grown->unit, end = unit + grown->units;
+    /* as free memory first, which cannot fail: what the driver then refuses stays in use */
     gpi_chunk_put(stitches->chunks, stitches->tree, grown);
     while (unit < end) {
         gpi_chunk *chunk = (gpi_chunk *)gpi_tree_owner(stitches->tree, unit);
@@ -9015,19 +9130,21 @@ static void gpi_plan_give_grown(gpi_stitches *stitches, gpi_run *grown) {
     gpi_thread = why;
 }
 
-/* The struct of a stitch as planned, with all its seams and parts, none of them linked yet. NULL:
-   the host has no memory. */
+/* The struct of a planned stitch with its seams and parts, which are not linked yet. `grown`: the
+   taken run of new memory, or NULL. NULL: the host has no memory. */
 static gpi_stitch *gpi_plan_new(const gpi_stitches *stitches, const gpi_plan *plan,
-                                  gpi_run *grown) {
+                                gpi_run *grown) {
     uint64_t seams = plan->whole_count + 2 + (grown ? grown->units : 0) /
                                                  stitches->chunks->granule_units + 1;
     uint64_t parts = stitches->taken_count + 1, i, unit = grown ? grown->unit : 0;
+    /* one seam for each granule of new memory at most, and one part for all of it */
     gpi_stitch *stitch = (gpi_stitch *)gpi_host_zeroed(
         (size_t)(sizeof *stitch + seams * sizeof(gpi_seam) + parts * sizeof(gpi_part)));
     gpi_seam *seam;
     if (!stitch) return NULL;
     seam = stitch->seams = (gpi_seam *)(void *)(stitch + 1);
     stitch->parts = (gpi_part *)(void *)(stitch->seams + seams);
+    /* the seams, in the order of the block: head, whole chunks, new chunks, tail */
     if (plan->head.units) seam++->chunk = plan->head.chunk;
     for (i = 0; i < plan->whole_count; i++) seam++->chunk = plan->whole[i].chunk;
     for (; grown && unit < grown->unit + grown->units; seam++) {
@@ -9038,6 +9155,7 @@ static gpi_stitch *gpi_plan_new(const gpi_stitches *stitches, const gpi_plan *pl
     stitch->seam_count = (uint32_t)(seam - stitch->seams);
     for (seam = stitch->seams; seam < stitch->seams + stitch->seam_count; seam++)
         stitch->units += seam->chunk->units;
+    /* the parts in the same order: new memory comes before the tail, or at the end */
     for (i = 0; i <= stitches->taken_count; i++) {
         if (grown && i == stitches->tail_at) stitch->parts[stitch->part_count++].run = grown;
         if (i < stitches->taken_count) stitch->parts[stitch->part_count++] = stitches->taken[i];
@@ -9049,9 +9167,10 @@ static gpi_stitch *gpi_plan_new(const gpi_stitches *stitches, const gpi_plan *pl
     return stitch;
 }
 
-/* Addresses for the stitch: its body and the pads beside it, held. 0: there are none. */
-static int gpi_plan_take_space(gpi_stitches *stitches, const gpi_plan *plan,
-                                 gpi_stitch *stitch) {
+/* Takes addresses for the stitch, as up to three taken runs: the body, and the pads before and
+   behind it. 0: no addresses are left, or the host has no memory. */
+static int gpi_plan_take_addresses(gpi_stitches *stitches, const gpi_plan *plan,
+                                   gpi_stitch *stitch) {
     gpi_tree *tree = stitches->tree;
     uint64_t skip = plan->head.units ? plan->head.chunk->units - plan->head.units : 0, start;
     gpi_lists space;
@@ -9070,17 +9189,20 @@ static int gpi_plan_take_space(gpi_stitches *stitches, const gpi_plan *plan,
     run = gpi_tree_take(tree, run, start, stitch->units);
     stitches->making_units = stitch->units;
     stitch->unit = start;
+    /* skip: the first pad, the part of the head's chunk that is not of the block */
     if (skip) run = gpi_tree_split(tree, run, start + skip);
     if (run->units > plan->units) gpi_tree_split(tree, run, run->unit + plan->units);
     stitch->body = run;
+    /* only the granule in which the body starts names the stitch: see gpi_stitch_of */
     gpi_tree_own(tree, gpi_ground_down(run->unit, stitches->chunks->granule_units),
                  stitches->chunks->granule_units, stitch);
     return 1;
 }
 
-/* Maps the chunks side by side. On failure mapped says how many still are. The lock is open. */
+/* Maps the chunks side by side at the stitch's addresses. On failure all is unmapped again; *mapped
+   tells how many chunks could not be unmapped, from the first on. The lock is open. */
 static gpupool_result gpi_plan_map(const gpi_stitches *stitches, const gpi_stitch *stitch,
-                                     uint32_t *mapped) {
+                                   uint32_t *mapped) {
     const gpi_driver *driver = &stitches->chunks->driver;
     uint64_t unit = stitch->unit;
     gpupool_result result = GPUPOOL_OK;
@@ -9093,6 +9215,7 @@ static gpupool_result gpi_plan_map(const gpi_stitches *stitches, const gpi_stitc
         unit += chunk->units;
         ++*mapped;
     }
+    /* once for the whole range: the driver's price for access is per call */
     if (result == GPUPOOL_OK)
         result = gpi_driver_access(driver, stitch->unit * GPUPOOL_UNIT_BYTES,
                                    stitch->units * GPUPOOL_UNIT_BYTES);
@@ -9105,7 +9228,7 @@ static gpupool_result gpi_plan_map(const gpi_stitches *stitches, const gpi_stitc
     return result;
 }
 
-/* From now on the stitch is one of the arena's, with so many of its seams mapped. */
+/* Makes the stitch one of the arena's, with its first `mapped` seams: links it and counts it. */
 static void gpi_plan_commit(gpi_stitches *stitches, gpi_stitch *stitch, uint32_t mapped) {
     uint32_t i;
     stitches->making_units = 0;
@@ -9122,13 +9245,15 @@ static void gpi_plan_commit(gpi_stitches *stitches, gpi_stitch *stitch, uint32_t
     gpi_stitch_link_size(stitches, stitch);
 }
 
-/* What could not be unmapped after a failure: it stays, counted, and is tried again when idle
-   stitches are unmapped. Its addresses are one run. */
+/* Keeps a stitch that cannot be used (not all of it could be mapped, or the host has no memory) and
+   could not be unmapped: its addresses become one run, and it counts as spoilt, with `mapped`
+   seams. gpi_stitch_bound and gpi_stitch_clear try to unmap it again later. */
 static void gpi_plan_spoil(gpi_stitches *stitches, gpi_stitch *stitch, uint32_t mapped) {
     gpi_tree *tree = stitches->tree;
     uint64_t units = stitch->units;
     gpi_tree_own(tree, gpi_ground_down(stitch->body->unit, stitches->chunks->granule_units),
                  stitches->chunks->granule_units, NULL);
+    /* pads and body become one run, which gpi_stitch_remove frees one day */
     while (stitch->body->unit > stitch->unit) {
         stitch->body = stitch->body->prev;
         gpi_tree_join(tree, stitch->body, stitch->body->next);
@@ -9140,7 +9265,8 @@ static void gpi_plan_spoil(gpi_stitches *stitches, gpi_stitch *stitch, uint32_t 
     gpi_tree_own(tree, stitch->unit, stitches->chunks->granule_units, stitch);
 }
 
-/* The parts become the block's; those that are side by side at home, one. */
+/* Makes the taken parts those of the block. Parts that are side by side at home become one, so that
+   a later free or reuse has fewer runs to touch (S8). */
 static void gpi_plan_use_parts(gpi_stitches *stitches, gpi_stitch *stitch) {
     uint32_t i, count = 0;
     for (i = 0; i < stitch->part_count; i++) {
@@ -9157,9 +9283,10 @@ static void gpi_plan_use_parts(gpi_stitches *stitches, gpi_stitch *stitch) {
     stitch->part_count = count;
 }
 
-/* New chunks for a stitch, all of which it uses where a tail follows. */
+/* Gets new chunks for a stitch; *grown is a taken run. Where a tail follows, the block uses the new
+   chunks wholly (is_exact), since the tail's chunk comes directly behind them. */
 static gpupool_result gpi_plan_grow(gpi_stitches *stitches, const gpi_plan *plan,
-                                      gpi_run **grown) {
+                                    gpi_run **grown) {
     gpi_growth growth;
     memset(&growth, 0, sizeof growth);
     growth.units = plan->new_units;
@@ -9170,15 +9297,17 @@ static gpupool_result gpi_plan_grow(gpi_stitches *stitches, const gpi_plan *plan
     return gpi_growth_grow(stitches->chunks, stitches->tree, &growth, plan->most_units, grown);
 }
 
-/* Maps a stitch that has its addresses. If that fails they are free again, or the stitch is spoilt;
-   in any case it is no longer the caller's. */
-static gpupool_result gpi_plan_bring(gpi_stitches *stitches, gpi_stitch *stitch) {
+/* Maps a stitch that has its addresses, and gives it its parts. On failure the addresses are free
+   and the struct is gone, or the stitch is spoilt: the caller has the stitch no longer. The lock is
+   open while the driver is called. */
+static gpupool_result gpi_plan_map_block(gpi_stitches *stitches, gpi_stitch *stitch) {
     gpupool_result result;
     uint32_t mapped;
     gpi_host_unlock(stitches->chunks->lock);
     result = gpi_plan_map(stitches, stitch, &mapped);
     gpi_host_lock(stitches->chunks->lock);
-    /* from then on the lock stays shut, so that this is still there when the block comes alive */
+    /* From here on the lock stays shut, so these structs are still there when the block becomes
+       live. */
     if (result == GPUPOOL_OK && !gpi_tree_prepare(stitches->tree, 2)) result = gpi_host_no_memory();
     if (result == GPUPOOL_OK) {
         gpi_plan_use_parts(stitches, stitch);
@@ -9187,14 +9316,15 @@ static gpupool_result gpi_plan_bring(gpi_stitches *stitches, gpi_stitch *stitch)
         gpi_plan_spoil(stitches, stitch, mapped);
     } else {
         stitches->making_units = 0;
-        gpi_stitch_give_space(stitches, stitch);
+        gpi_stitch_free_addresses(stitches, stitch);
         GPUPOOL_FREE(stitch);
     }
     return result;
 }
 
-/* Tells the program of a new stitch, whose block is held. If it refuses, the block's units are the
-   stream's free memory, and the stitch is unmapped. */
+/* Calls on_map for a new stitch, whose block is taken. If the program refuses, the block's units
+   become free memory of the stream, and the stitch is unmapped: E_CALLBACK. Both locks are held,
+   and open during on_map. */
 static gpupool_result gpi_plan_announce(gpi_stitches *stitches, const gpi_plan *plan,
                                         gpi_stitch *stitch) {
     gpupool_mapping mapping = gpi_stitch_mapping(stitch);
@@ -9205,13 +9335,14 @@ static gpupool_result gpi_plan_announce(gpi_stitches *stitches, const gpi_plan *
     why = gpi_thread;
     gpi_stitch_put(stitches, stitch->body, plan->owner,
                    gpi_clock_issue(stitches->clocks, plan->owner), 0);
-    gpi_stitch_unmap(stitches, stitch); /* nothing has ever used it */
+    gpi_stitch_unmap(stitches, stitch); /* no work has used the stitch's addresses */
     gpi_thread = why;
     return result;
 }
 
-/* Growth by what a stitch lacks, where the program is told of chunks: all locks are open then, and
-   the plan is of no use after. The new memory is anybody's, and the ladder starts again. */
+/* Grows what the stitch lacks, where the program has on_map: both locks are open during that, so
+   the plan is out of date afterwards. The new memory becomes finished free memory, and the ladder
+   starts again. */
 static gpupool_result gpi_plan_grow_first(gpi_stitches *stitches, const gpi_plan *plan) {
     gpi_run *grown = NULL;
     gpupool_result result;
@@ -9221,8 +9352,9 @@ static gpupool_result gpi_plan_grow_first(gpi_stitches *stitches, const gpi_plan
     return result;
 }
 
-/* Makes what was planned. The block is held; on failure all is as it was. NULL with success: memory
-   is other than it was. No list is marked on return. */
+/* Makes the planned stitch and stores its block, taken, in *out. Success with *out unchanged:
+   memory was added, and the ladder starts again. On failure everything is back where it was. No
+   list is usable on return. Both locks are held, and opened; see the banner. */
 static gpupool_result gpi_plan_make(gpi_stitches *stitches, const gpi_plan *plan, gpi_run **out) {
     gpupool_result result = GPUPOOL_OK;
     gpi_stitch *stitch = NULL;
@@ -9230,27 +9362,30 @@ static gpupool_result gpi_plan_make(gpi_stitches *stitches, const gpi_plan *plan
     uint64_t i;
     if (plan->new_units && gpi_stitch_tells(stitches)) return gpi_plan_grow_first(stitches, plan);
     stitches->taken_count = 0;
+    /* P2: all units first. Lists are usable only while the lock is held */
     if (!gpi_tree_prepare(stitches->tree, 2 * plan->whole_count + 16) ||
         !gpi_plan_take_all(stitches, plan))
         result = gpi_host_no_memory();
     gpi_tree_clear_usable(stitches->tree);
+    /* CUDA calls from here on: waits, new chunks, the mapping */
     if (result == GPUPOOL_OK) result = gpi_plan_follow(stitches, plan);
     if (result == GPUPOOL_OK && plan->new_units) result = gpi_plan_grow(stitches, plan, &grown);
     if (result == GPUPOOL_OK) {
         stitch = gpi_plan_new(stitches, plan, grown);
         if (!stitch) result = gpi_host_no_memory();
     }
-    if (result == GPUPOOL_OK && !gpi_plan_take_space(stitches, plan, stitch)) {
+    if (result == GPUPOOL_OK && !gpi_plan_take_addresses(stitches, plan, stitch)) {
         GPUPOOL_FREE(stitch);
-        result = GPUPOOL_E_OUT_OF_MEMORY; /* no addresses; or the host has no memory, which others
-                                             will tell */
+        /* no addresses. (Without host memory the ladder's next step reports that.) */
+        result = GPUPOOL_E_OUT_OF_MEMORY;
     }
-    if (result == GPUPOOL_OK) result = gpi_plan_bring(stitches, stitch);
+    if (result == GPUPOOL_OK) result = gpi_plan_map_block(stitches, stitch);
     if (result != GPUPOOL_OK) {
         if (grown) gpi_plan_give_grown(stitches, grown);
         gpi_plan_give_units(stitches);
         return result;
     }
+    /* success: the references that gpi_clock_borrow has taken are no longer needed */
     for (i = 0; i < stitches->taken_count; i++)
         if (stitches->taken[i].owner) stitches->taken[i].owner->refs--;
     stitches->used_units += plan->units;
