@@ -9510,91 +9510,116 @@ static const char *gpi_limit_file_name(const char *file) {
     return file;
 }
 
-/* == ARENA ====================================================================================
-   The arena's struct, how calls come into it, and what holds of it as a whole. uses: all above
+/* == ARENA ========================================================================================
+   The struct of an arena, how a call enters and leaves it, and what several sections above need of
+   an arena as a whole: the check of all invariants, emptied caches, freed memory, finished memory.
+   uses: all above
 
-   A1  ledger.granted is the tree's live units but for what caches have free, ledger.blocks its live
-       runs but for those, ledger.requested what they were asked for with; each site has the blocks
-       and bytes of its live runs
-   A2  ledger.pending is what free lists of streams and caches hold, and what waits
+       gpupool_arena
+         clocks      CLOCK   streams, each with its cache
+         chunks      CHUNK   memory from the driver          stitches    STITCH, PLAN
+         tree        TREE    which units are free            ledger      LEDGER   byte counts
+         waiting     ARENA   freed blocks that other streams still use
+         sleep       SLEEP   what is asleep, and its backup
+
+   A call enters in one of three ways: gpi_arena_begin alone, where the caller takes the locks that
+   it needs; gpi_arena_enter, for calls that get or return memory: context and both locks are taken;
+   gpi_arena_fold, for figures.
+
+   A1  ledger.granted is the live units of the tree, without those that are free in caches;
+       ledger.blocks is the number of live runs, likewise; ledger.requested is the bytes asked for
+       with these; each site has the blocks and bytes of its live runs
+   A2  ledger.pending is the sum of the free lists of streams, of the free blocks in caches, and of
+       the waiting blocks
    A3  a waiting run is in list WAITING, and has a use
-   A4  a tag's granted bytes and blocks are those of the live runs with it, and what is coming
-   Locks, in this order: `growing` sleeps, and is held by the one thread that gets memory from the
-   driver or gives it back, but never while the host waits for the device or runs a function of the
-   caller's; a stream's lock is held by whoever uses its cache; `lock` by whoever changes the tree.
-   The latter two spin, for tens of nanoseconds; a check and a report hold them for longer, some
-   50 ns a block. */
+   A4  a tag's granted bytes and blocks are those of the live runs with the tag, and what is coming
 
-enum { /* a default arena that a reset has emptied; in place of the number of forks */
+   Locks, in this order: `growing`, a stream's lock, `lock`. `growing` sleeps; the one thread that
+   gets memory from the driver or returns it holds this lock, but never while the host waits for the
+   device or runs a function of the program. A stream's lock protects the stream's cache; `lock`
+   protects everything else. These two spin, for tens of nanoseconds; only a check and a report hold
+   them for longer, about 50 ns for each block.
+
+   Read first: gpupool_arena, gpi_arena_begin, gpi_arena_enter, gpi_arena_owner, gpi_arena_put,
+   gpi_arena_poll */
+
+enum { /* arena.forks of a default arena that a device reset has emptied */
     GPI_CLOSED = -1,
-    GPI_RENEWING = -2             /* a thread is about to open it again */
+    GPI_RENEWING = -2                /* a thread is about to open it again */
 };
 
-typedef enum gpi_arena_state {
+typedef enum gpi_arena_state {       /* of a part of the arena: see SLEEP */
     GPI_AWAKE,
-    GPI_ON_ITS_WAY,               /* a thread is putting it to sleep, or waking it */
+    GPI_ON_ITS_WAY,                  /* a thread is putting it to sleep, or waking it */
     GPI_ASLEEP
 } gpi_arena_state;
 
-typedef struct gpi_arena_saved {        /* home units, and where the host has what they held */
+typedef struct gpi_arena_saved {     /* home units, and where the backup has their content */
     uint64_t unit, units;
-    uint64_t offset;
+    uint64_t offset;                 /* in gpi_arena_backup.memory, in bytes */
 } gpi_arena_saved;
 
-typedef struct gpi_arena_backup {  /* of one part of the arena that sleeps */
+typedef struct gpi_arena_backup {    /* the content of one part that is asleep */
     gpi_arena_saved *saved;
     uint64_t saved_count;
-    unsigned char *memory;
+    unsigned char *memory;           /* NULL: the content was discarded */
     uint64_t bytes;
 } gpi_arena_backup;
 
-typedef struct gpi_arena_sleep {  /* arrays: [0] the chunks that all share, [tag] a tag's own */
+typedef struct gpi_arena_sleep {     /* arrays: [0] the chunks that all share, [tag] a tag's own */
     unsigned char states[GPUPOOL_TAGS + 1]; /* gpi_arena_state */
     gpi_arena_backup backups[GPUPOOL_TAGS + 1];
-    gpi_run *aside;               /* free memory, set aside; linked by list_next */
-    uint64_t backup_bytes, backup_most; /* of all */
+    gpi_run *aside;                  /* free memory that no request finds; linked by list_next */
+    uint64_t backup_bytes, backup_most; /* sum of all backups; config.backup_bytes */
 } gpi_arena_sleep;
 
 struct gpupool_arena {
-    gpupool_arena *next;          /* of the process */
-    int visitors;                 /* threads on their way through those: it stays until they left */
-    int forks;                    /* of the process when the arena was made; or GPI_CLOSED */
-    int report_number;            /* see ENVIRON; 0: no reports */
-    int searching;                /* threads that look for memory: none goes into caches */
-    int soft_untold;              /* a soft limit was passed, and the program not told: see TAG */
-    FILE *trace;                  /* where calls are recorded, or NULL */
+    gpupool_arena *next;             /* in the process's list of arenas, */
+    int visitors;                    /* and threads that use this pointer to it without a call of
+                                        the program's: the struct stays until they have left */
+    int forks;                       /* gpi_process.forks when the arena was made; or GPI_CLOSED */
+    int report_number;               /* see ENVIRON; 0: no reports */
+    int searching;                   /* threads in the ladder: while there are any, no
+                                        block goes into a cache */
+    int soft_untold;                 /* 1: a soft limit was passed, and the program not told yet */
+    FILE *trace;                     /* where calls are recorded; or NULL */
     gpi_clocks clocks;
     gpi_chunks chunks;
     gpi_stitches stitches;
     gpi_mutex growing;
-    gpi_run *waiting, *waiting_last; /* freed while other streams used them; linked by list_next */
+    gpi_run *waiting, *waiting_last; /* blocks that were freed while other streams used them; linked
+                                        by list_next */
     uint64_t waiting_units;
-    uint64_t waiting_seen;        /* clocks.advances when they were last looked at */
-    uint64_t short_until;         /* memory was short: frees before this position get a mark each */
-    uint64_t in_hand;             /* runs that threads have taken without `growing`, and may
-                                     return */
-    uint64_t captures;            /* scopes not yet released */
-    uint64_t halfway;             /* calls that found the arena awake, and go on without its lock
-                                     for a while */
+    uint64_t waiting_seen;           /* clocks.advances + 1 when these were last looked at */
+    uint64_t short_until;            /* memory was short: frees before this position record an event
+                                        each */
+    uint64_t in_hand;                /* runs that threads have taken and may put back, with the lock
+                                        open meanwhile */
+    uint64_t captures;               /* scopes that are not released yet */
+    uint64_t halfway;                /* calls that found the arena awake, and go on with
+                                        the lock open */
     gpi_arena_sleep sleep;
-    uint64_t keep_bytes;          /* trim keeps this much: config.reserve_bytes */
-    uint64_t granted_most;        /* the peak before peaks were last reset */
+    uint64_t keep_bytes;             /* config.reserve_bytes: trimming keeps so much */
+    uint64_t granted_most;           /* peak of granted, before peaks were last reset */
     int (*on_out_of_memory)(const gpupool_verdict *, void *);
-    void *user;
+    void *user;                      /* for on_out_of_memory */
     char name[32];
-    char why_not_mapped[96];      /* why AUTO has not taken MAPPED; "": it has, or was not asked */
-    gpi_lock lock;                /* from here on all changes often: not near what is only read */
+    char why_not_mapped[96];         /* why AUTO did not take MAPPED; "": it did, or the
+                                        source was not AUTO */
+    gpi_lock lock;                   /* from here on what changes often: in other cache lines than
+                                        what is only read */
     gpi_tree tree;
     gpi_ledger ledger;
 };
 
-struct gpupool_capture {
+struct gpupool_capture {             /* a capture scope */
     gpupool_arena *arena;
-    gpi_stream *stream;       /* the graph's, with the stream's key until the end */
-    gpi_stream *outer;        /* what had the key before; NULL: nothing */
+    gpi_stream *stream;              /* the graph's; it has the stream's key until the scope ends */
+    gpi_stream *outer;               /* had the key before, and gets it back; NULL: none */
     uintptr_t key;
 };
 
+/* Sets the ledger's pending bytes from their three sources (A2). Called before the lock opens. */
 GPI_HOT void gpi_arena_count_pending(gpupool_arena *arena) {
     gpi_ledger_set(&arena->ledger.pending,
                    arena->ledger.cached_bytes +
@@ -9603,19 +9628,21 @@ GPI_HOT void gpi_arena_count_pending(gpupool_arena *arena) {
 
 /* -- the check -- */
 
+/* The bytes that the program asked for with a live run. */
 static uint64_t gpi_arena_requested(const gpi_run *run) {
     return run->units * GPUPOOL_UNIT_BYTES - gpi_tree_slack(run);
 }
 
-/* What was requested with a live run; 0 where it is free in a cache. The stream's lock is held. */
+/* The bytes that the program asked for with a live run or a run in a cache; 0 if the cache has the
+   block free. The lock of the cache's stream is held. */
 static uint64_t gpi_arena_asked(const gpi_run *run) {
     if (run->list != GPI_LIST_CACHED) return gpi_arena_requested(run);
     return gpi_cache_asked_at((gpi_cache *)run->of.uses, run->unit);
 }
 
 #if GPUPOOL_SITES
-/* Blocks and bytes, weighed by their site, add up to the same over runs and over sites: so no site
-   has another's. */
+/* Checks A1 for sites. Blocks and bytes are weighed by the address of their site before they are
+   added up: so the sums over runs and over sites differ if a site has what belongs to another. */
 static int gpi_arena_check_sites(gpupool_arena *arena) {
     uint64_t at = 0, blocks = 0, bytes = 0;
     gpi_site *site = NULL;
@@ -9635,7 +9662,7 @@ static int gpi_arena_check_sites(gpupool_arena *arena) {
     return blocks != 0 || bytes != 0;
 }
 #endif
-/* What was requested, in all and by site, from the live runs themselves. */
+/* Checks A1 for requested bytes and sites: adds them up from the live runs. */
 static int gpi_arena_check_live(gpupool_arena *arena) {
     uint64_t at = 0, bytes = 0;
     const gpi_run *run;
@@ -9648,7 +9675,7 @@ static int gpi_arena_check_live(gpupool_arena *arena) {
 #endif
 }
 
-/* What is granted with tags, from the live runs themselves. */
+/* Checks A4: adds up the tags' bytes and blocks from the live runs. Returns 1 if it is broken. */
 static int gpi_arena_check_tags(const gpupool_arena *arena) {
     uint64_t bytes[GPUPOOL_TAGS + 1], blocks[GPUPOOL_TAGS + 1], at = 0;
     const gpi_run *run;
@@ -9669,8 +9696,8 @@ static int gpi_arena_check_tags(const gpupool_arena *arena) {
     return 0;
 }
 
-/* What refers to the streams: uses of live and of waiting blocks, and idle stitches. Everything
-   else is gone when no call is under way. */
+/* Checks K3: the streams' refs are at least the uses of live and waiting blocks plus the idle
+   stitches that have a user. Returns 1 if it is broken. */
 static int gpi_arena_check_refs(const gpupool_arena *arena) {
     uint64_t refs = 0, uses = 0, users = 0, at = 0;
     const gpi_stream *stream;
@@ -9687,10 +9714,12 @@ static int gpi_arena_check_refs(const gpupool_arena *arena) {
         for (use = (const gpi_use *)run->of.uses; use; use = use->next) uses++;
     }
     if (uses + arena->clocks.loose_uses != arena->clocks.uses) return 1;
-    return refs < uses + users; /* a call that is under way may hold more */
+    return refs < uses + users; /* calls that are under way have references, too */
 }
 
-/* Number of the broken invariant, with its section's letter; 0 if all hold. */
+/* Checks the invariants of all sections. Returns the number of the first that is broken, with the
+   letter of its section in *letter; 0 if all hold. The locks of all streams and the arena's lock
+   are held. */
 static int gpi_arena_check(gpupool_arena *arena, char *letter) {
     const gpi_ledger *ledger = &arena->ledger;
     gpi_stream *stream = arena->clocks.streams;
@@ -9703,6 +9732,7 @@ static int gpi_arena_check(gpupool_arena *arena, char *letter) {
     *letter = 'C';
     for (; stream; stream = stream->next) {
         if ((broken = gpi_cache_check(&stream->cache)) != 0) return broken;
+        /* for A1 and A2: free in a cache means live in the tree */
         free_units += stream->cache.free_units;
         free_blocks += stream->cache.free_blocks;
     }
@@ -9735,6 +9765,8 @@ static int gpi_arena_check(gpupool_arena *arena, char *letter) {
 
 /* -- coming in -- */
 
+/* Checks the arena argument of a call. E_ARGUMENT: NULL; E_FORKED: the arena is the parent
+   process's; E_CUDA: a default arena that a device reset has emptied. */
 static gpupool_result gpi_arena_exists(const gpupool_arena *arena, const char *call) {
     if (!arena) return gpi_host_fail(GPUPOOL_E_ARGUMENT, "%s: the arena is NULL", call);
     if (arena->forks == gpi_process.forks) return GPUPOOL_OK;
@@ -9745,24 +9777,27 @@ static gpupool_result gpi_arena_exists(const gpupool_arena *arena, const char *c
                          "\"%s\", and has no CUDA context", call, arena->name);
 }
 
-/* Takes the locks of all streams and the arena's. */
+/* Takes the locks of all streams, then the arena's. Returns the first stream of the list, for
+   gpi_arena_unlock_all: streams that are added later are put before it. */
 static gpi_stream *gpi_arena_lock_all(gpupool_arena *arena) {
     for (;;) {
         gpi_stream *first = GPI_READ(&arena->clocks.streams), *stream;
         for (stream = first; stream; stream = stream->next) gpi_host_lock(&stream->cache.lock);
         gpi_host_lock(&arena->lock);
         if (first == arena->clocks.streams) return first;
-        gpi_host_unlock(&arena->lock); /* there is a new one: once more */
+        gpi_host_unlock(&arena->lock); /* a stream was added: its lock is missing */
         for (stream = first; stream; stream = stream->next) gpi_host_unlock(&stream->cache.lock);
     }
 }
 
+/* Releases what gpi_arena_lock_all has taken. */
 static void gpi_arena_unlock_all(gpupool_arena *arena, gpi_stream *first) {
     gpi_host_unlock(&arena->lock);
     for (; first; first = first->next) gpi_host_unlock(&first->cache.lock);
 }
 
-/* All invariants, with the caches as they are; `growing` is held, so that no run is on its way. */
+/* gpi_arena_check with the locks that it needs. Folds the caches first, so that the ledger is up to
+   date, and leaves them as they are. `growing` is held: so no thread has a taken run. */
 static int gpi_arena_check_all(gpupool_arena *arena, char *letter) {
     gpi_stream *first = gpi_arena_lock_all(arena), *stream;
     int broken;
@@ -9775,11 +9810,13 @@ static int gpi_arena_check_all(gpupool_arena *arena, char *letter) {
 }
 
 #if GPUPOOL_CHECK >= 2
-/* Around every call. No lock is held. */
+/* Checks all invariants, at the begin and the end of a call. Skips the check where another thread
+   is at work, since that thread checks when it is done; and while a thread has runs in hand. No
+   lock is held. */
 static void gpi_arena_check_now(gpupool_arena *arena) {
     char letter;
     int broken;
-    if (!gpi_host_mutex_try(&arena->growing)) return; /* a thread is at work, and checks after it */
+    if (!gpi_host_mutex_try(&arena->growing)) return;
     broken = arena->in_hand || arena->chunks.telling ? 0 : gpi_arena_check_all(arena, &letter);
     gpi_host_mutex_unlock(&arena->growing);
     GPUPOOL_ASSERT(broken == 0);
@@ -9787,15 +9824,16 @@ static void gpi_arena_check_now(gpupool_arena *arena) {
 }
 #endif
 
-/* A request of this thread has failed, perhaps out of memory: then section ENVIRON writes the
-   report that the environment asks for. No lock is held. The thread's result stays as it is. */
+/* Called after a request of this thread has failed. If it failed for lack of memory, section
+   ENVIRON writes the report that the environment asks for. The thread's result stays as it is. No
+   lock is held. */
 static void gpi_arena_request_failed(gpupool_arena *arena) {
     void (*report)(gpupool_arena *) = GPI_READ(&gpi_process.on_no_memory);
     if (report && gpi_thread.result == GPUPOOL_E_OUT_OF_MEMORY) report(arena);
 }
 
-/* For calls that get memory from the driver, or return it: of a tag's own chunks, or of those that
-   all share (0). */
+/* E_ASLEEP if a tag's own chunks sleep, or those that all share (tag 0). For calls that get memory
+   or return it. The lock is held. */
 static gpupool_result gpi_arena_is_awake(const gpupool_arena *arena, const char *call, int tag) {
     if (arena->sleep.states[tag] == GPI_AWAKE) return GPUPOOL_OK;
     if (tag)
@@ -9806,7 +9844,8 @@ static gpupool_result gpi_arena_is_awake(const gpupool_arena *arena, const char 
                          call, arena->name);
 }
 
-/* Every public call begins here; no lock is held. */
+/* The begin of every public call: checks the argument. `call` is the
+   function's name, for errors. No lock is held. */
 GPI_HOT gpupool_result gpi_arena_begin(gpupool_arena *arena, const char *call) {
     gpupool_result result;
     gpi_host_begin();
@@ -9817,13 +9856,14 @@ GPI_HOT gpupool_result gpi_arena_begin(gpupool_arena *arena, const char *call) {
     return result;
 }
 
-/* The lock is held. */
+/* Opens the arena's lock, with the pending bytes up to date. */
 GPI_HOT void gpi_arena_unlock(gpupool_arena *arena) {
     gpi_arena_count_pending(arena);
     gpi_host_unlock(&arena->lock);
 }
 
-/* cudaDeviceReset takes the streams and the events with it, and all memory but what is mapped. */
+/* E_CUDA if the device was reset since the arena was made: then its streams, events and memory are
+   gone, except mapped memory, which outlives a reset. */
 static gpupool_result gpi_arena_outlived(const gpupool_arena *arena, const char *call) {
     int reset;
     gpupool_result result = gpi_driver_was_reset(&arena->chunks.driver, &reset);
@@ -9834,7 +9874,9 @@ static gpupool_result gpi_arena_outlived(const gpupool_arena *arena, const char 
                          arena->chunks.driver.device, arena->name);
 }
 
-/* To get memory, or to give it back: the driver is ready for it, and both locks are taken. */
+/* The begin of calls that get memory from the driver, or return it: makes the arena's context
+   current and takes both locks. On success the caller ends with gpi_arena_leave; on failure no lock
+   is held and the context is as before. */
 static gpupool_result gpi_arena_enter(gpupool_arena *arena, const char *call, gpi_visit *visit) {
     gpupool_result result = gpi_arena_begin(arena, call);
     if (result != GPUPOOL_OK) return result;
@@ -9850,6 +9892,8 @@ static gpupool_result gpi_arena_enter(gpupool_arena *arena, const char *call, gp
     return GPUPOOL_OK;
 }
 
+/* The end of a call that gpi_arena_enter has begun. A soft limit that was passed meanwhile is
+   noted: the program is told (gpi_tag_tell) when no lock is held. */
 static void gpi_arena_leave(gpupool_arena *arena, const gpi_visit *visit) {
     if (arena->ledger.tags[0] && gpi_ledger_untold(&arena->ledger) >= 0)
         GPI_PUBLISH(&arena->soft_untold, 1);
@@ -9861,7 +9905,8 @@ static void gpi_arena_leave(gpupool_arena *arena, const gpi_visit *visit) {
 #endif
 }
 
-/* gpi_arena_enter where a tag's own chunks must not sleep, or those that all share (0). */
+/* gpi_arena_enter for memory that must not be asleep: a tag's own chunks, or those that all share
+   (tag 0). */
 static gpupool_result gpi_arena_enter_awake(gpupool_arena *arena, const char *call, int tag,
                                             gpi_visit *visit) {
     gpupool_result result = gpi_arena_enter(arena, call, visit);
@@ -9873,13 +9918,13 @@ static gpupool_result gpi_arena_enter_awake(gpupool_arena *arena, const char *ca
 
 /* -- streams of calls -- */
 
-typedef struct gpi_caller {     /* by which stream a call is made */
+typedef struct gpi_caller {     /* the stream that a call names, and the key of its struct */
     cudaStream_t stream;
     uintptr_t key;
 } gpi_caller;
 
-/* CUDA takes NULL for the legacy stream or for the thread's own, by how a file is compiled; to
-   gpupool it is the legacy one: callers that want the other say so (GPI_NAMES_STREAM). */
+/* Names the stream of a call. For gpupool a NULL is the legacy stream. A file that is compiled with
+   a default stream for each thread passes cudaStreamPerThread instead: see GPI_NAMES_STREAM. */
 GPI_HOT gpi_caller gpi_arena_call(cudaStream_t stream) {
     gpi_caller call;
     call.stream = stream ? stream : cudaStreamLegacy;
@@ -9887,8 +9932,8 @@ GPI_HOT gpi_caller gpi_arena_call(cudaStream_t stream) {
     return call;
 }
 
-/* The stream that calls with this key go to; it may have been forgotten, or never been known. The
-   lock is held. NULL: the host has no memory. */
+/* The struct for calls with this key; a new one if there is none, or if it was forgotten meanwhile.
+   The lock is held. NULL: the host has no memory. */
 static gpi_stream *gpi_arena_owner(gpupool_arena *arena, uintptr_t key, uint64_t identity) {
     gpi_stream *owner = gpi_clock_find(&arena->clocks, key);
     if (owner) return owner;
@@ -9897,32 +9942,34 @@ static gpi_stream *gpi_arena_owner(gpupool_arena *arena, uintptr_t key, uint64_t
     return owner;
 }
 
-/* The same of a stream that was known when the call began. If it was forgotten since, it comes back
-   as itself, or another thread's next call would take it for a stream that is gone. */
+/* gpi_arena_owner in the middle of a call that has had the struct once, with the lock open since.
+   If the struct was forgotten, the new one gets the same CUDA id; else the next call would take the
+   stream for another that has inherited the handle. */
 static gpi_stream *gpi_arena_owner_again(gpupool_arena *arena, const gpi_caller *call) {
     gpi_stream *owner = gpi_clock_find(&arena->clocks, call->key);
     uint64_t identity;
     if (owner) return owner;
-    /* not told: 0, and the next call makes it known anew */
+    /* if CUDA does not tell the id it is 0, and the next call makes a new struct */
     gpi_clock_identity(arena->clocks.driver, call->stream, &identity);
     return gpi_arena_owner(arena, call->key, identity);
 }
 
-/* A block for all streams at once, as cudaMalloc gives, or for the host, as in a pinned arena: of
-   finished memory only, for work that was queued before is not known to come first. */
+/* Whether requests of this stream get finished memory only: for a block that all streams use at
+   once (stream ALL, as after cudaMalloc), and for pinned memory, which the host uses. Neither waits
+   for work that is queued. */
 GPI_HOT int gpi_arena_takes_finished(const gpupool_arena *arena, const gpi_stream *owner) {
     return owner == arena->clocks.all || gpi_chunk_is(&arena->chunks, GPI_FROM_HOST);
 }
 
-/* Whether streams may come to want each other's memory. */
+/* Whether more than one stream frees memory here, so that they may want each other's. */
 GPI_HOT int gpi_arena_shares(const gpupool_arena *arena) {
     return arena->clocks.stream_count + (arena->clocks.all->clock.issued != 0) > 1;
 }
 
 /* -- free memory comes back -- */
 
-/* A taken run becomes free memory of a stream, and finished neighbours of up to so many units join
-   it. */
+/* Makes a taken run free memory of a stream, and counts the free. Finished neighbours of up to
+   absorb_units join the run: see gpi_tree_put. */
 GPI_HOT void gpi_arena_put_with(gpupool_arena *arena, gpi_stream *stream, gpi_run *run,
                                 uint64_t absorb_units) {
     stream->freed_units += run->units;
@@ -9931,22 +9978,27 @@ GPI_HOT void gpi_arena_put_with(gpupool_arena *arena, gpi_stream *stream, gpi_ru
                    absorb_units);
 }
 
-/* The same for a block that is freed: all neighbours join while there is no other stream to take
-   them from. A thread's stream may end with them, so it takes no more than from others. */
+/* Makes a freed block free memory of its stream. With one stream all finished neighbours join it,
+   so that its free memory stays in one run. With several, only neighbours that are no larger than
+   the block, so that others go on finding the large ones in list ANY. The same holds for a thread's
+   default stream, since the thread may end without notice; and in a capture scope none join, as
+   they would stay with the graph. */
 GPI_HOT void gpi_arena_put(gpupool_arena *arena, gpi_stream *stream, gpi_run *run) {
     int shares = gpi_arena_shares(arena) || gpi_clock_is_of_thread(stream);
     gpi_arena_put_with(arena, stream, run, stream->capture ? 0 : shares ? run->units : UINT64_MAX);
 }
 
-/* The same for what a cache has let go, if anything. No neighbours: a request that is refused may
-   have emptied caches, and has nothing more pending for it. */
+/* Makes a block that a cache has dropped free memory of the stream; NULL: nothing was dropped. No
+   neighbours join: a request may have emptied the caches only to fail, and then no finished memory
+   must have become pending. */
 static void gpi_arena_put_evicted(gpupool_arena *arena, gpi_stream *stream, gpi_run *run) {
     if (!run) return;
     gpi_tree_end_life(&arena->tree, run);
     gpi_arena_put_with(arena, stream, run, 0);
 }
 
-/* Empties a stream's cache; both locks are held. */
+/* Empties a stream's cache wholly: free blocks go to the stream's list, and blocks that are out are
+   forgotten. Both locks are held, the stream's and the arena's. */
 static void gpi_arena_drain(gpupool_arena *arena, gpi_stream *stream) {
     while (stream->cache.used)
         gpi_arena_put_evicted(arena, stream, gpi_cache_evict(&stream->cache));
@@ -9954,8 +10006,8 @@ static void gpi_arena_drain(gpupool_arena *arena, gpi_stream *stream) {
     gpi_cache_fold(&stream->cache, &arena->ledger);
 }
 
-/* What is free in a stream's cache goes into its list; a crowded one goes on to keep track of what
-   is out. */
+/* Puts the free blocks of a stream's cache into the stream's list. A crowded cache stays, with its
+   entries for blocks that are out: see CACHE. Both locks are held. */
 static void gpi_arena_empty_free(gpupool_arena *arena, gpi_stream *stream) {
     if (!stream->cache.crowded) {
         gpi_arena_drain(arena, stream);
@@ -9966,8 +10018,8 @@ static void gpi_arena_empty_free(gpupool_arena *arena, gpi_stream *stream) {
     gpi_cache_fold(&stream->cache, &arena->ledger);
 }
 
-/* Empties all caches that way: gpi_arena_empty_free, or gpi_arena_drain. The arena's lock is held,
-   and open in between. */
+/* Calls gpi_arena_empty_free, or gpi_arena_drain, for every stream. The arena's lock is held on
+   entry and return, and open in between, because a stream's lock comes first. */
 static void gpi_arena_empty_all(gpupool_arena *arena,
                                 void (*empty)(gpupool_arena *, gpi_stream *)) {
     gpi_stream *stream = arena->clocks.streams;
@@ -9981,9 +10033,10 @@ static void gpi_arena_empty_all(gpupool_arena *arena,
     }
 }
 
-/* What caches have counted goes into the ledger; they and the free lists stay as they are. Who asks
-   for figures begins here: each stream's are of one moment. *cached: the blocks that are free in
-   caches. The lock is held on return. */
+/* Begins a question about figures: adds what the caches have counted to the ledger, and fills
+   *cached with what is free in them. Caches and free lists stay as they are. Each stream's figures
+   are of one moment, but not of the same for all. No lock is held on entry; the arena's lock is
+   held on return. */
 static void gpi_arena_fold(gpupool_arena *arena, gpi_cached *cached) {
     gpi_stream *stream = GPI_READ(&arena->clocks.streams);
     memset(cached, 0, sizeof *cached);
@@ -10002,8 +10055,8 @@ static void gpi_arena_fold(gpupool_arena *arena, gpi_cached *cached) {
     gpi_arena_count_pending(arena);
 }
 
-/* No call comes to this stream any more; what it has cached goes into its list. The arena's lock is
-   held, and opened for a moment. */
+/* Ends the calls of a stream: its key finds no struct any more, and its cached blocks go to its
+   list. The arena's lock is held, and open for a moment. */
 static void gpi_arena_unbind(gpupool_arena *arena, gpi_stream *owner) {
     gpi_host_unlock(&arena->lock);
     gpi_host_lock(&owner->cache.lock);
@@ -10015,6 +10068,7 @@ static void gpi_arena_unbind(gpupool_arena *arena, gpi_stream *owner) {
 
 /* -- blocks that wait: freed, while work that other streams had queued may still use them -- */
 
+/* Puts a freed block, in list WAITING and with uses, at the end of the waiting ones. */
 static void gpi_arena_wait_for_uses(gpupool_arena *arena, gpi_run *run) {
     run->list_next = NULL;
     if (arena->waiting) arena->waiting_last->list_next = run;
@@ -10024,7 +10078,7 @@ static void gpi_arena_wait_for_uses(gpupool_arena *arena, gpi_run *run) {
     arena->waiting_seen = 0;
 }
 
-/* Takes a run out of `waiting`; `before` is the one before it there, or NULL. */
+/* Takes a run out of the waiting ones. `before`: the one before it there; NULL: it is the first. */
 static void gpi_arena_end_waiting(gpupool_arena *arena, gpi_run *run, gpi_run *before) {
     if (before) before->list_next = run->list_next;
     else arena->waiting = run->list_next;
@@ -10032,7 +10086,8 @@ static void gpi_arena_end_waiting(gpupool_arena *arena, gpi_run *run, gpi_run *b
     arena->waiting_units -= run->units;
 }
 
-/* Those whose users have all passed become anybody's. Returns whether any did. */
+/* Makes those waiting blocks finished memory whose uses have all passed. Returns whether there was
+   one. Looks only if a clock has advanced since the last look. The lock is held. */
 static int gpi_arena_ask_waiting(gpupool_arena *arena) {
     gpi_run *run = arena->waiting, *last = NULL, *next;
     int any = 0;
@@ -10060,10 +10115,13 @@ static int gpi_arena_ask_waiting(gpupool_arena *arena) {
 /* -- memory whose work is done becomes anybody's -- */
 
 enum {
-    GPI_LOOKS = 8,       /* streams that a call asks after in passing */
+    GPI_LOOKS = 8,       /* streams whose events a call queries in passing, */
     GPI_LOOKS_MOST = 64  /* and before it gets memory from the driver */
 };
 
+/* Asks how far one stream has come, moves its finished memory to list ANY, and forgets the stream
+   if nobody uses it any more. The lock is held, and open while CUDA is asked: refs keeps the
+   struct. */
 static void gpi_arena_poll_stream(gpupool_arena *arena, gpi_stream *stream) {
     stream->refs++;
     gpi_event_poll(&arena->clocks, stream);
@@ -10072,8 +10130,9 @@ static void gpi_arena_poll_stream(gpupool_arena *arena, gpi_stream *stream) {
     gpi_clock_forget_gone(&arena->clocks, stream);
 }
 
-/* Asks a few streams how far they have come, and makes what they are done with anybody's. Returns
-   whether there is more of it. The lock is held, and open while CUDA is asked. */
+/* gpi_arena_poll_stream for up to `looks` busy streams, which take turns, and for waiting blocks.
+   Returns whether there is more finished memory than before. The lock is held, and open while CUDA
+   is asked. */
 static int gpi_arena_poll(gpupool_arena *arena, int looks) {
     uint64_t units = arena->tree.lists[GPI_LIST_ANY]->units;
     gpi_stream *list[GPI_LOOKS_MOST];
@@ -10084,7 +10143,7 @@ static int gpi_arena_poll(gpupool_arena *arena, int looks) {
     return gpi_arena_ask_waiting(arena) || arena->tree.lists[GPI_LIST_ANY]->units > units;
 }
 
-/* The same of all streams. */
+/* As gpi_arena_poll, for all streams. */
 static int gpi_arena_poll_all(gpupool_arena *arena) {
     uint64_t units = arena->tree.lists[GPI_LIST_ANY]->units;
     gpi_stream *stream = arena->clocks.streams;
@@ -10094,21 +10153,25 @@ static int gpi_arena_poll_all(gpupool_arena *arena) {
     return gpi_arena_ask_waiting(arena) || arena->tree.lists[GPI_LIST_ANY]->units > units;
 }
 
-/* Whether work may be at freed memory, and no mark is behind it: of what was freed up to here. */
+/* Whether some memory, freed at positions up to `at`, may still be in use and has no event behind
+   it. Then a wait for events is not enough to finish all. */
 static int gpi_arena_lacks_marks(const gpupool_arena *arena, uint64_t at) {
     const gpi_stream *stream = arena->clocks.streams;
     for (; stream; stream = stream->next) {
         uint64_t issued = gpi_ground_min(stream->clock.issued, at);
         if (!stream->handle || stream->capture) continue;
+        /* a stream without free memory matters only if a waiting block may name it: refs counts
+           that */
         if (!arena->tree.lists[stream->list]->units && !(arena->waiting && stream->refs)) continue;
         if (issued > gpi_clock_recorded(&arena->clocks, stream)) return 1;
     }
     return 0;
 }
 
-/* Finds out of all that was freed whether its work is done, and makes it anybody's then; the caches
-   are poured out for it, and slabs are no more. Where CUDA has no event over all streams the host
-   waits for the device, with no lock held. Both locks are held on entry and exit. */
+/* Makes as much as possible finished memory of list ANY: empties the caches, asks all streams,
+   dissolves slabs, and forgets streams of which nothing is left. An event over all streams covers
+   what has no event; where CUDA cannot record one, the host waits for the device, with no lock
+   held. Both locks are held on entry and return. */
 static void gpi_arena_finish_all(gpupool_arena *arena) {
     gpi_stream *stream;
     gpi_arena_empty_all(arena, gpi_arena_empty_free);
@@ -10128,7 +10191,8 @@ static void gpi_arena_finish_all(gpupool_arena *arena) {
         gpi_clock_forget(&arena->clocks, stream);
 }
 
-/* Chunks of which all is free, and all work done, whosever they are. */
+/* The sum of the chunks that are wholly free and finished, as far as the latest look knows
+   (gpi_arena_ask), in whatever lists their memory is. */
 static uint64_t gpi_arena_finished_bytes(const gpupool_arena *arena) {
     const gpi_chunk *chunk = arena->chunks.first;
     uint64_t bytes = 0;
@@ -10142,8 +10206,10 @@ static uint64_t gpi_arena_finished_bytes(const gpupool_arena *arena) {
     return bytes;
 }
 
-/* For who only looks: how far the streams have come, which passes nothing. An event over all
-   streams tells what is done, where CUDA can record one. The lock is held, and open meanwhile. */
+/* A look at the streams for questions and reports: asks how far each has come and notes it, but no
+   clock passes and no memory moves. If the caches have free blocks, or memory has no event behind
+   it, an event over all streams is recorded, if CUDA can. The lock is held, and open while CUDA is
+   asked. */
 static void gpi_arena_ask(gpupool_arena *arena) {
     gpi_clocks *clocks = &arena->clocks;
     gpi_stream *stream = clocks->streams;
@@ -10154,50 +10220,66 @@ static void gpi_arena_ask(gpupool_arena *arena) {
         if (stream->handle && !stream->capture) gpi_event_look(clocks, stream);
 }
 
-/* -- the record of calls, in the replay's format: the lock is held -- */
+/* -- the trace of calls, in the format that the replay tool reads: the lock is held -- */
 
+/* A stream as traces name it: by its key, but 0 for the legacy stream. */
 static uint64_t gpi_arena_trace_stream(cudaStream_t stream) {
     uint64_t key = gpi_clock_key(stream);
     return key == GPI_KEY_LEGACY ? 0 : key;
 }
 
+/* The number by which traces name a block: its unit, counted from the reserved addresses of a
+   MAPPED arena; else from 0. */
 static uint64_t gpi_arena_trace_id(const gpupool_arena *arena, const gpi_run *run) {
     return run->unit - arena->chunks.base_unit; /* 0 where chunks have their own addresses */
 }
 
+/* Writes a line about a block and a stream: an allocation, a free or a use. */
 static void gpi_arena_trace_block(gpupool_arena *arena, char verb, const gpi_run *run,
                                   cudaStream_t stream) {
     fprintf(arena->trace, "%c %" PRIu64 " %" PRIu64 "\n", verb, gpi_arena_trace_id(arena, run),
             gpi_arena_trace_stream(stream));
 }
 
+/* Writes a line with one number, if calls are recorded. */
 static void gpi_arena_trace_number(gpupool_arena *arena, char verb, uint64_t number) {
     if (arena->trace) fprintf(arena->trace, "%c %" PRIu64 "\n", verb, number);
 }
 
-/* == TAG ======================================================================================
-   Budgets for parts of a program, and soft limits that call before anything fails. uses: LEDGER,
-   TREE, ARENA
+/* == TAG ==========================================================================================
+   Budgets for parts of a program (tags), and soft limits, which call a function of the program
+   before anything fails. uses: LEDGER, TREE, ARENA
 
-   A live run carries its tag above its slack, so untagged work pays nothing. No cache has a block
-   with a tag: a request with one asks for an alignment of two units, which caches do not give. What
-   a budget is charged with before the block is there is `coming`.
+   A request with a tag goes through three steps:
 
-   B1  no function of the program's is called with a lock held */
+       gpi_tag_charge       the budget is charged: granted and coming grow by the block's size
+       the allocation       as for any request
+       gpi_tag_finish       coming shrinks; the live run gets the tag, or granted shrinks again
 
-/* E_ARGUMENT: the arena has no such tag. */
+   A live run carries its tag in the bits above its slack (run.as.slack), so work without tags pays
+   nothing. No cache has a block with a tag: such a request asks for an alignment of two units, for
+   which caches have no blocks.
+
+   B1  no function of the program is called with a lock held
+
+   Locks: no lock is held on entry, unless a comment says otherwise. The arena's lock protects a
+   tag's figures and limits, and is taken here for a moment at a time. */
+
+/* E_ARGUMENT: the arena has no tag of this number. Reads tag_count without the lock: tags are only
+   ever added. */
 static gpupool_result gpi_tag_exists(const gpupool_arena *arena, const char *call, int tag) {
     if (tag > 0 && tag <= arena->ledger.tag_count) return GPUPOOL_OK;
     return gpi_host_fail(GPUPOOL_E_ARGUMENT, "%s: tag is %d, and must be one of this arena's %d",
                          call, tag, arena->ledger.tag_count);
 }
 
-/* Tells the program of soft limits, until there is nothing new. No lock is held; what is told may
-   change that, and is told again then. */
+/* Calls on_soft_limit for every soft limit that was passed, or is no longer passed, since the
+   program was last told. No lock is held. The functions may change what is granted, so the loop
+   goes on until there is nothing new. The thread's result stays as it is. */
 static void gpi_tag_tell(gpupool_arena *arena) {
     struct gpi_thread before = gpi_thread; /* of the call that is under way */
     gpupool_soft_limit what;
-    gpi_ledger_tag *of;
+    gpi_ledger_tag *entry;
     memset(&what, 0, sizeof what);
     what.arena = arena;
     GPI_PUBLISH(&arena->soft_untold, 0);
@@ -10205,12 +10287,13 @@ static void gpi_tag_tell(gpupool_arena *arena) {
         gpi_host_lock(&arena->lock);
         what.tag = gpi_ledger_untold(&arena->ledger);
         if (what.tag < 0) break;
-        of = arena->ledger.tags[what.tag];
-        what.is_over = of->told = gpi_ledger_is_over(&arena->ledger, what.tag);
-        what.now_bytes = what.tag ? of->stats.granted.now : arena->ledger.reserved.now;
-        what.soft_limit_bytes = of->stats.soft_limit_bytes;
+        entry = arena->ledger.tags[what.tag];
+        /* `told` is set before the call: a change during the call is news again */
+        what.is_over = entry->told = gpi_ledger_is_over(&arena->ledger, what.tag);
+        what.now_bytes = what.tag ? entry->stats.granted.now : arena->ledger.reserved.now;
+        what.soft_limit_bytes = entry->stats.soft_limit_bytes;
         gpi_host_unlock(&arena->lock);
-        of->on_soft_limit(&what, of->user);
+        entry->on_soft_limit(&what, entry->user);
     }
     gpi_host_unlock(&arena->lock);
     gpi_thread = before;
@@ -10218,36 +10301,39 @@ static void gpi_tag_tell(gpupool_arena *arena) {
 
 /* -- a request with a tag -- */
 
-static void gpi_tag_explain(const gpi_ledger_tag *of, gpupool_verdict *verdict) {
-    char asked[32], limit[32], held[32], more[32];
+/* Writes the verdict's sentence, from its figures. */
+static void gpi_tag_explain(const gpi_ledger_tag *entry, gpupool_verdict *verdict) {
+    char asked[32], limit[32], granted[32], more[32];
     snprintf(verdict->sentence, sizeof verdict->sentence, "%s is over the budget of tag \"%s\": "
              "%s, of which blocks hold %s: raise it by %s, or free %s of it",
-             gpi_limit_human(asked, verdict->asked_bytes), of->stats.name,
+             gpi_limit_human(asked, verdict->asked_bytes), entry->stats.name,
              gpi_limit_human(limit, verdict->limit_bytes),
-             gpi_limit_human(held, verdict->granted_bytes),
+             gpi_limit_human(granted, verdict->granted_bytes),
              gpi_limit_enough(more, verdict->raise_bytes),
              gpi_limit_enough(more, verdict->missing_bytes));
 }
 
-/* Over the budget: the verdict, and the program may free something. Returns whether to try again.
-   No lock is held. */
+/* Handles a request that is over its tag's budget. First asks the program's on_out_of_memory, which
+   may free something: returns 1 if the request is to be tried again. Else stores the verdict and
+   the error for the thread, and returns 0. bytes: what the budget would be charged; asked_bytes:
+   what the program asked for. No lock is held. */
 static int gpi_tag_give_up(gpupool_arena *arena, int tag, uint64_t bytes, uint64_t asked_bytes) {
     gpupool_verdict verdict;
-    gpi_ledger_tag *of;
+    gpi_ledger_tag *entry;
     memset(&verdict, 0, sizeof verdict);
     gpi_host_lock(&arena->lock);
-    of = arena->ledger.tags[tag];
+    entry = arena->ledger.tags[tag];
     verdict.cause = GPUPOOL_CAUSE_TAG;
     verdict.tag = tag;
     verdict.asked_bytes = asked_bytes;
-    verdict.limit_bytes = of->stats.limit_bytes;
-    verdict.granted_bytes = of->stats.granted.now;
+    verdict.limit_bytes = entry->stats.limit_bytes;
+    verdict.granted_bytes = entry->stats.granted.now;
     verdict.missing_bytes = verdict.raise_bytes =
         verdict.granted_bytes + bytes - gpi_ground_min(verdict.limit_bytes,
                                                        verdict.granted_bytes + bytes);
-    of->stats.failures += GPUPOOL_STATS;
+    entry->stats.failures += GPUPOOL_STATS;
     gpi_host_unlock(&arena->lock);
-    gpi_tag_explain(of, &verdict);
+    gpi_tag_explain(entry, &verdict);
     if (arena->on_out_of_memory && arena->on_out_of_memory(&verdict, arena->user)) return 1;
     gpi_thread.verdict = verdict;
     gpi_host_fail(GPUPOOL_E_OUT_OF_MEMORY, "arena \"%s\": %s", arena->name, verdict.sentence);
@@ -10255,29 +10341,32 @@ static int gpi_tag_give_up(gpupool_arena *arena, int tag, uint64_t bytes, uint64
     return 0;
 }
 
-/* Charges the budget with a block that is to come. E_OUT_OF_MEMORY with the verdict, if that is
-   more than it has. */
+/* Charges a tag's budget with a block that the caller is about to allocate. On success the caller
+   calls gpi_tag_finish afterwards. E_ARGUMENT: no such tag; E_ASLEEP: the tag sleeps;
+   E_OUT_OF_MEMORY: over the budget, with the verdict stored. bytes is 0 if the request is going to
+   be refused anyway: then nothing is charged. No lock is held. */
 static gpupool_result gpi_tag_charge(gpupool_arena *arena, int tag, uint64_t bytes,
                                      uint64_t asked_bytes) {
     gpupool_result result = gpi_tag_exists(arena, "gpupool_alloc_request", tag);
     int fits;
-    if (result != GPUPOOL_OK || bytes == 0) return result; /* 0: the request will be refused */
+    if (result != GPUPOOL_OK || bytes == 0) return result;
     for (;;) {
-        gpi_ledger_tag *of;
+        gpi_ledger_tag *entry;
         gpi_host_lock(&arena->lock);
         result = gpi_arena_is_awake(arena, "gpupool_alloc_request", tag);
         if (result != GPUPOOL_OK) {
             gpi_host_unlock(&arena->lock);
             return result;
         }
-        of = arena->ledger.tags[tag];
-        fits = of->stats.granted.now <= of->stats.limit_bytes &&
-               bytes <= of->stats.limit_bytes - of->stats.granted.now;
+        entry = arena->ledger.tags[tag];
+        /* in this order nothing overflows: a budget may have been lowered below what is granted */
+        fits = entry->stats.granted.now <= entry->stats.limit_bytes &&
+               bytes <= entry->stats.limit_bytes - entry->stats.granted.now;
         if (fits) {
-            gpi_ledger_add(&of->stats.granted, bytes);
-            gpi_ledger_add(&of->stats.blocks, 1);
-            of->coming += bytes;
-            of->coming_blocks++;
+            gpi_ledger_add(&entry->stats.granted, bytes);
+            gpi_ledger_add(&entry->stats.blocks, 1);
+            entry->coming += bytes;
+            entry->coming_blocks++;
         }
         gpi_host_unlock(&arena->lock);
         if (fits) return GPUPOOL_OK;
@@ -10285,18 +10374,21 @@ static gpupool_result gpi_tag_charge(gpupool_arena *arena, int tag, uint64_t byt
     }
 }
 
-/* The block has come, and gets its tag; or none has (NULL), and the budget its bytes back. */
+/* Ends what gpi_tag_charge began: gives the new block its tag; or, if block is NULL, gives the
+   bytes back to the budget. Calls on_soft_limit if there is news. No lock is held. */
 static void gpi_tag_finish(gpupool_arena *arena, int tag, uint64_t bytes, const void *block) {
-    gpi_run *run = NULL; /* NULL, too, if its capture scope was released meanwhile */
-    gpi_ledger_tag *of;
+    gpi_run *run = NULL;
+    gpi_ledger_tag *entry;
     int tells;
     if (bytes == 0) return;
     gpi_host_lock(&arena->lock);
-    of = arena->ledger.tags[tag];
-    of->coming -= bytes;
-    of->coming_blocks--;
+    entry = arena->ledger.tags[tag];
+    entry->coming -= bytes;
+    entry->coming_blocks--;
     if (block) {
         run = gpi_tree_live(&arena->tree, (uint64_t)(uintptr_t)block / GPUPOOL_UNIT_BYTES);
+        /* Another thread can have released the block's capture scope meanwhile: then the block is
+           gone, or its address is another block's. */
         if (run && run->units * GPUPOOL_UNIT_BYTES != bytes) run = NULL;
     }
     if (run) {
@@ -10311,17 +10403,19 @@ static void gpi_tag_finish(gpupool_arena *arena, int tag, uint64_t bytes, const 
 
 /* -- in public -- */
 
+/* Limits as kept and as the program gives them: 0 stands for none. */
 static uint64_t gpi_tag_limit(size_t bytes) { return bytes ? bytes : UINT64_MAX; }
 
+/* The figures of a new tag, with its name and limits; NULL: the host has no memory. */
 static gpi_ledger_tag *gpi_tag_new(const char *name, const gpupool_tag_config *config) {
-    gpi_ledger_tag *of = (gpi_ledger_tag *)gpi_host_zeroed(sizeof *of);
-    if (!of) return NULL;
-    snprintf(of->stats.name, sizeof of->stats.name, "%s", name);
-    of->stats.limit_bytes = gpi_tag_limit(config->limit_bytes);
-    of->stats.soft_limit_bytes = gpi_tag_limit(config->soft_limit_bytes);
-    of->on_soft_limit = config->on_soft_limit;
-    of->user = config->user;
-    return of;
+    gpi_ledger_tag *entry = (gpi_ledger_tag *)gpi_host_zeroed(sizeof *entry);
+    if (!entry) return NULL;
+    snprintf(entry->stats.name, sizeof entry->stats.name, "%s", name);
+    entry->stats.limit_bytes = gpi_tag_limit(config->limit_bytes);
+    entry->stats.soft_limit_bytes = gpi_tag_limit(config->soft_limit_bytes);
+    entry->on_soft_limit = config->on_soft_limit;
+    entry->user = config->user;
+    return entry;
 }
 
 gpupool_result gpupool_set_tag_limits(gpupool_arena *arena, int tag, size_t limit_bytes,
@@ -10337,7 +10431,8 @@ gpupool_result gpupool_set_tag_limits(gpupool_arena *arena, int tag, size_t limi
     return gpi_host_ok();
 }
 
-/* As the program sees it; the lock is held. */
+/* Copies a tag's figures for the program, which sees 0 where there is no limit. The lock is
+   held. */
 static void gpi_tag_read(const gpupool_arena *arena, int tag, gpupool_tag_stats *stats) {
     *stats = arena->ledger.tags[tag]->stats;
     if (stats->limit_bytes == UINT64_MAX) stats->limit_bytes = 0;
