@@ -8413,6 +8413,21 @@ static int gpi_stitch_is_free(const gpi_tree *tree, uint64_t unit, uint64_t unit
     return 0;
 }
 
+typedef struct gpi_adjacent {  /* usable runs side by side, in home addresses */
+    gpi_run *first;
+    uint64_t units, runs;      /* sum of their units; how many runs */
+} gpi_adjacent;
+
+/* Finds all usable runs side by side around a usable run, to the left and to the right: together
+   they may hold a block that none of them holds alone. */
+static void gpi_stitch_find_adjacent(const gpi_tree *tree, gpi_run *run, gpi_adjacent *stretch) {
+    while (run->prev && gpi_growth_is_usable(tree, run->prev)) run = run->prev;
+    stretch->first = run;
+    stretch->units = stretch->runs = 0;
+    for (; run && gpi_growth_is_usable(tree, run); run = run->next, stretch->runs++)
+        stretch->units += run->units;
+}
+
 /* Takes [unit, unit + units), which lie in free neighbours from `run` on, and joins them into one
    taken run. Needs two spare structs for each run. */
 static gpi_run *gpi_stitch_take(gpi_tree *tree, gpi_run *run, uint64_t unit, uint64_t units) {
@@ -10733,20 +10748,6 @@ static int gpi_ladder_may_stitch(const gpi_attempt *attempt) {
 
 enum { GPI_ADJACENT_TRIES = 256 }; /* runs whose neighbours the step looks at, at most */
 
-typedef struct gpi_adjacent {  /* usable runs side by side, in home addresses */
-    gpi_run *first;
-    uint64_t units, runs;      /* sum of their units; how many runs */
-} gpi_adjacent;
-
-/* Finds all usable runs side by side around a usable run, to the left and to the right. */
-static void gpi_ladder_find_adjacent(const gpi_tree *tree, gpi_run *run, gpi_adjacent *stretch) {
-    while (run->prev && gpi_growth_is_usable(tree, run->prev)) run = run->prev;
-    stretch->first = run;
-    stretch->units = stretch->runs = 0;
-    for (; run && gpi_growth_is_usable(tree, run); run = run->next, stretch->runs++)
-        stretch->units += run->units;
-}
-
 /* Step: a block out of several usable runs side by side. The tree does not join runs of the stream
    at different positions, nor the stream's with those of ANY; but this stream may use all of them,
    so together they hold a block that none of them holds alone. */
@@ -10767,7 +10768,7 @@ static gpi_outcome gpi_ladder_take_side_by_side(gpi_attempt *attempt) {
         for (; bin != GPI_NO_BIN && !found; bin = gpi_tree_next(list, bin + 1))
             for (run = list->heads[bin]; run && !found && looked < GPI_ADJACENT_TRIES;
                  run = run->list_next, looked++) {
-                gpi_ladder_find_adjacent(&arena->tree, run, &stretch);
+                gpi_stitch_find_adjacent(&arena->tree, run, &stretch);
                 /* The fit is asked of a run that stands for the whole stretch and is in no list. */
                 whole.unit = stretch.first->unit;
                 whole.units = stretch.units;
