@@ -460,8 +460,8 @@ typedef struct gpupool_request {     /* all zeros except bytes: gpupool_alloc on
     cudaStream_t stream;             /* the stream whose work uses the block first */
     unsigned flags;                  /* gpupool_flag, added up */
     const char *file;                /* the asking file, for reports with GPUPOOL_SITES 1. The text
-                                        must exist as long as the arena, as __FILE__ does. NULL: not
-                                        known */
+                                        must exist as long as the arena, as __FILE__ does. NULL:
+                                        unknown */
     int line;                        /* the asking line */
     int tag;                         /* the tag whose budget the block counts against; 0: none */
 } gpupool_request;
@@ -488,8 +488,8 @@ typedef struct gpupool_block {       /* a live block, or a stretch of free memor
                                         the block's first stretch has them, the others have 0 */
     cudaStream_t stream;             /* live: of the allocation; pending: of the free. A handle,
                                         cudaStreamLegacy, or cudaStreamPerThread (of any thread);
-                                        NULL: all streams, or not known */
-    const char *file;                /* live, with GPUPOOL_SITES 1: who asked; NULL: not known */
+                                        NULL: all streams, or unknown */
+    const char *file;                /* live, with GPUPOOL_SITES 1: who asked; NULL: unknown */
     int line;
     int tag;                         /* live: the request's tag; 0: none */
 } gpupool_block;
@@ -499,7 +499,7 @@ typedef int (*gpupool_block_fn)(const gpupool_block *, void *user);
 
 typedef struct gpupool_holder {      /* live blocks that the same source line asked for (with
                                         GPUPOOL_SITES 1), or that have the same requested size */
-    const char *file;                /* NULL: not known */
+    const char *file;                /* NULL: unknown */
     int line;
     uint64_t block_bytes;            /* the requested size of each block; 0 with GPUPOOL_SITES 1 */
     uint64_t blocks, bytes;          /* their number, and the sum of their requested bytes; both 0:
@@ -1059,7 +1059,7 @@ GPUPOOL_API gpupool_result gpupool_report(gpupool_arena *, FILE *);
    is 1 - the largest block that free memory makes / all free memory.
      "gpupool": 1 (the number of this form), "name", "device", "source", "unit_bytes",
      "limit_bytes" (null: none), "device_free_bytes", "device_total_bytes", "others_bytes" (null:
-     not known), "counters": {"requested", "granted", "reserved", "pending", "blocks": {"now",
+     unknown), "counters": {"requested", "granted", "reserved", "pending", "blocks": {"now",
      "peak", "total"}}, "counts": {"allocs", "frees", ... as in gpupool_stats}, "free_bytes",
      "largest_free_bytes" (in one run), "largest_block_bytes", "stitched_bytes", "fragmentation",
      "asleep_bytes", "backup_bytes", "host_bytes", "live_by_order": [], "free_by_order": [],
@@ -1069,7 +1069,7 @@ GPUPOOL_API gpupool_result gpupool_report(gpupool_arena *, FILE *);
      "blocks": [{"address", "bytes", "state": "live" | "free" | "pending", "requested_bytes" (if
      live), "stitched_at" (the address of the stitched block that this is a part of), "stream",
      "site", "tag" (if it has one)}]}].
-   "stream", "site" and "tag" are indices into the lists above; null: not known. A handle of 1 is
+   "stream", "site" and "tag" are indices into the lists above; null: unknown. A handle of 1 is
    the default stream, 5 all streams (gpupool_cudaFree), another odd number a thread's default
    stream. Mapped chunks with neighbouring addresses appear as one chunk. */
 GPUPOOL_API gpupool_result gpupool_write_json(gpupool_arena *, FILE *);
@@ -2137,8 +2137,8 @@ static int gpi_host_pages_get(gpi_pages *pages, uint64_t bytes, uint64_t more) {
     return 1;
 }
 
-/* Asks Linux for huge pages behind memory that is about to be filled: 4 KiB pages cost a fault each,
-   and the faults take longer than the filling. Only advice: where it is not taken, nothing fails. */
+/* Asks Linux for huge pages behind memory that is about to be filled: 4 KiB pages cost a fault
+   each, and the faults take longer than the filling. If Linux ignores the advice nothing fails. */
 static void gpi_host_want_huge_pages(void *memory, uint64_t bytes) {
 #if defined(MADV_HUGEPAGE)
     uint64_t start = gpi_ground_up((uintptr_t)memory, GPI_PAGE_BYTES);
@@ -3737,7 +3737,7 @@ typedef struct gpi_site {
     struct gpi_site *next;  /* in the bucket */
     struct gpi_site *same;  /* the site that counts for this text, line and stream: mostly itself */
     struct gpi_site *line_site; /* the first site of this text and line, for all streams */
-    const char *file;       /* "": not known */
+    const char *file;       /* "": unknown */
     int line, embedded;     /* embedded: 1 if the struct is part of another, and is not freed */
     uint64_t key;           /* the stream's key */
     uint64_t allocs;        /* allocations so far */
@@ -9492,7 +9492,7 @@ static gpupool_result gpi_limit_parse(const char *where, const char *text, uint6
     if (*at == ' ' && at[1]) at++;
     unit = gpi_limit_unit(at, total_bytes, free_bytes);
     if (unit < 0)
-        return gpi_limit_wrong(where, text, "ends in no unit that is known: B KiB MiB GiB TiB "
+        return gpi_limit_wrong(where, text, "ends in none of these units: B KiB MiB GiB TiB "
                                "KB MB GB TB K M G T % %free");
     /* A fraction of a byte is an error: with "0.8" the user may mean 80%, with "1.5" GiB. */
     if (!whole && unit < 2)
@@ -10147,7 +10147,7 @@ static int gpi_arena_ask_waiting(gpupool_arena *arena) {
     return any;
 }
 
-/* -- memory whose work is done becomes anybody's -- */
+/* -- freed memory whose work has finished moves to list ANY -- */
 
 enum {
     GPI_LOOKS = 8,       /* streams whose events a call queries in passing, */
@@ -10499,8 +10499,8 @@ gpupool_result gpupool_get_tag_stats(gpupool_arena *arena, int tag, gpupool_tag_
 
    Each step has three parts. `needs` names conditions of the arena and the request. `could` tells
    from figures alone whether the step could succeed. `take` does the step. Verdicts call `could`
-   with figures of memory as somebody's help would leave it; so a verdict never disagrees with the
-   allocation that it explains.
+   with the figures that would hold after some help (a higher limit, freed blocks); so a verdict
+   never disagrees with the allocation that it explains.
 
    D1  a step that does not meet the request takes nothing: every run is back with its owner
    D2  the host waits with no lock held, and then starts again with the first step
@@ -11297,7 +11297,8 @@ static int gpi_ladder_could_trim(const gpi_estimate *estimate) {
 /* The order of the steps, from the cheapest to the dearest. What follows "caches" happens only when
    memory is short. */
 static const gpi_step gpi_ladder_steps[] = {
-    {"own and anybody's free memory", GPI_NEEDS_POOL, gpi_ladder_could_fit, gpi_ladder_take_free},
+    {"free memory of the stream and of ANY", GPI_NEEDS_POOL, gpi_ladder_could_fit,
+     gpi_ladder_take_free},
     {"finished memory of others", GPI_NEEDS_POOL, gpi_ladder_could_fit, gpi_ladder_take_finished},
     {"runs side by side", GPI_NEEDS_POOL, gpi_ladder_could_fit, gpi_ladder_take_side_by_side},
     {"what cudaFree freed", GPI_NEEDS_POOL | GPI_NEEDS_EVENTS | GPI_NEEDS_HOST,
@@ -12259,7 +12260,7 @@ static const char *gpi_verdict_freeing_advice(const gpupool_verdict *verdict,
     return gpi_verdict_fits_alone(scene) ? "free all blocks, which hold %h" : NULL;
 }
 
-/* Writes the sentence: the cause, what is kept and held elsewhere, then advice: have others free
+/* Writes the sentence: the cause, what graphs and others have, then advice: have others free
    memory, raise the limit, free blocks. "Ask for less" is left if nothing else helps. */
 static void gpi_verdict_explain(gpupool_verdict *verdict, const gpi_scene *scene,
                                 const gpi_lacking *lacking) {
@@ -12307,8 +12308,8 @@ static gpi_lacking gpi_verdict_find_lacking(const gpupool_verdict *verdict, gpi_
     later = gpi_verdict_estimate(scene, &wish);
     lacking.is_refused = gpi_verdict_missing(scene, &now, scene->limit_units) == 0 &&
                          gpi_verdict_missing(scene, &now, scene->device_units) == 0;
-    /* Neither was in the way, so the driver refused: count on no more from it, whatever it says is
-       free. */
+    /* Neither limit nor device was in the way, so the driver refused: no more is expected of it,
+       whatever free memory it reports. */
     if (lacking.is_refused) scene->device_units = 0;
     lacking.wait_would_do = verdict->pending_bytes && gpi_verdict_lacks(scene, &wish) == 0;
     /* What a wait brings is not missing; the figures are about the rest. */
@@ -12894,7 +12895,7 @@ static gpupool_result gpi_alloc_try(gpupool_arena *arena, gpi_request *request, 
 
 enum { GPI_BORROWS = 8 }; /* times that a request has other arenas give memory back */
 
-/* Whether memory may come back without anybody's help: a thread has taken some and may return it,
+/* Whether memory may come back without help: a thread has taken some and may return it,
    or a thread is telling the program of some (on_map), and with that there might be enough. A
    thread inside its own on_map must not wait for itself. The arena's lock is held. */
 static int gpi_alloc_is_coming(const gpupool_arena *arena, const gpi_request *request) {
@@ -12998,9 +12999,9 @@ static gpupool_result gpi_alloc_unknown_stream(gpupool_arena *arena, CUresult er
     return result;
 }
 
-/* Makes the stream of a call known: nobody has its key yet, or the struct that has the key is
-   another stream's, destroyed since. The old stream's cache is emptied and its struct loses the
-   key; its memory stays pending until its clock passes. No lock is held. */
+/* Makes a struct for the stream of a call: no struct has its key yet, or the struct that has the
+   key is another stream's, destroyed since. The old stream's cache is emptied and its struct loses
+   the key; its memory stays pending until its clock passes. No lock is held. */
 static gpupool_result gpi_alloc_renew_stream(gpupool_arena *arena, const gpi_caller *call) {
     cudaStream_t stream = call->stream;
     uintptr_t key = call->key;
@@ -13014,7 +13015,7 @@ static gpupool_result gpi_alloc_renew_stream(gpupool_arena *arena, const gpi_cal
         gpi_arena_drain(arena, owner);
         gpi_clock_unbind(&arena->clocks, owner);
     }
-    /* Another thread may have made the stream known in the meantime: then that struct is used. */
+    /* Another thread may have made a struct for the stream in the meantime: that one is used. */
     now = gpi_arena_owner(arena, key, identity);
     gpi_arena_unlock(arena);
     if (owner) gpi_host_unlock(&owner->cache.lock);
@@ -13892,8 +13893,8 @@ static gpupool_result gpi_hand_free(gpupool_arena *arena, void *block, const gpi
     int in_scope;
     if (result == GPUPOOL_OK && block &&
         gpi_hand_keep_awake(arena, "gpupool_free", block) == GPUPOOL_OK) {
-        /* Makes the stream known before the block is filled: that may fail for lack of host memory,
-           and then the block must be unchanged. */
+        /* Makes the struct of the stream before the block is filled: the host may have no memory
+           for it, and then the block must be unchanged. */
         owner = gpi_alloc_lock_stream(arena, gpi_clock_find(&arena->clocks, call->key), call);
         if (!owner) result = gpi_thread.result;
         in_scope = owner && GPI_READ(&owner->capture) != NULL;
@@ -13923,7 +13924,7 @@ static gpupool_result gpi_hand_free(gpupool_arena *arena, void *block, const gpi
 
 /* -- the public calls: see API -- */
 
-/* The line of source that a request names; file NULL: not known. */
+/* The line of source that a request names; file NULL: unknown. */
 static gpi_origin gpi_hand_origin(const char *file, int line) {
     gpi_origin origin;
     origin.file = file ? file : "";
@@ -16889,7 +16890,7 @@ gpupool_result gpupool_wait_all(gpupool_arena *arena) {
 
 /* -- a block -- */
 
-/* The stream handle for a key, as the program knows it. NULL: all streams, or not known. Odd keys
+/* The stream handle for a key, as the program knows it. NULL: all streams, or unknown. Odd keys
    are default streams: see gpi_clock_key. */
 static cudaStream_t gpi_figures_stream(uint64_t key) {
     if (key == 0 || key == GPI_KEY_ALL) return NULL;
@@ -17034,7 +17035,7 @@ gpupool_result gpupool_set_limit(gpupool_arena *arena, size_t bytes) {
 }
 
 /* Sets the limit by a text. Asks CUDA for the device's memory first, since the text may name a
-   share of that. */
+   share of this memory. */
 gpupool_result gpupool_set_limit_text(gpupool_arena *arena, const char *text) {
     const gpi_driver *driver = arena ? &arena->chunks.driver : NULL;
     size_t free_bytes = 0, total_bytes = 0;
@@ -18935,7 +18936,7 @@ gpupool_result gpupool_ring_destroy(gpupool_ring *ring) {
     result = gpi_driver_was_reset(&ring->stage.driver, &reset);
     gpi_ring_lock(ring);
     if (result == GPUPOOL_OK && !reset && ring->spans_taken)
-        result = gpi_host_fail(GPUPOOL_E_IN_USE, "gpupool_ring_destroy: spans still held: "
+        result = gpi_host_fail(GPUPOOL_E_IN_USE, "gpupool_ring_destroy: spans still in use: "
                                "%" PRIu64, ring->spans_taken);
     /* This thread works for transfers with tickets until all are done. Functions of the caller run
        on the workers, which are dismissed afterwards; a ring without workers has only this thread
@@ -18978,7 +18979,7 @@ static gpi_stage_slot *gpi_send_span(const gpupool_ring *ring, const char *call,
             return slot;
     }
     gpi_host_fail(GPUPOOL_E_ARGUMENT, "%s: %s", call,
-                  span ? "this span is not held, or is another ring's" : "span is NULL");
+                  span ? "this span is not in use, or is another ring's" : "span is NULL");
     return NULL;
 }
 
@@ -19007,9 +19008,9 @@ static gpupool_result gpi_send_span_hope(const gpupool_ring *ring, size_t bytes)
     if (longest >= bytes) return GPUPOOL_OK;
     if (refused != GPUPOOL_OK) return refused;
     return gpi_host_fail(GPUPOOL_E_TIMEOUT, "gpupool_ring_acquire_span: %" PRIu64 " bytes cannot "
-                         "be had while spans are held that this thread would wait for; the largest "
-                         "span that can be had beside them is %" PRIu64 " bytes", (uint64_t)bytes,
-                         longest);
+                         "be had while spans are in use that this thread would wait for; the "
+                         "largest span that can be had beside them is %" PRIu64 " bytes",
+                         (uint64_t)bytes, longest);
 }
 
 /* Takes slots for `bytes`, waiting for at most most_ns. NULL, with a result: E_TIMEOUT, or a
@@ -19282,7 +19283,7 @@ static const char *gpi_wording_source(gpupool_source source) {
    Read first: gpi_view_open, gpi_view_copy, gpi_view_copy_runs, gpi_view_next_chunk. */
 
 enum {
-    GPI_NOBODY = UINT16_MAX, /* in place of a stream's index: not known, or several streams */
+    GPI_NOBODY = UINT16_MAX, /* in place of a stream's index: unknown, or several streams */
     GPI_SHOWN = 8            /* biggest holders that a report shows */
 };
 
@@ -19333,7 +19334,7 @@ static int gpi_view_lay_out(gpi_view *view, const gpupool_arena *arena) {
     sites = arena->ledger.site_count + 1;
 #endif
     /* Live blocks and sites may name streams that the arena does not know any more. A key that
-       finds no room is shown as not known. */
+       finds no room is shown as unknown. */
     view->key_room = gpi_ground_min(arena->clocks.stream_count + sites + 16, GPI_NOBODY);
     view->need_bytes = 2 * runs * sizeof *view->stretches + sites * sizeof *view->sites +
                        view->key_room * sizeof *view->keys +
@@ -19464,8 +19465,8 @@ static void gpi_view_copy_runs(gpi_view *view, const gpupool_arena *arena, const
     }
 }
 
-/* Copies all of the arena into the view. `growing` and all other locks are held, so no run is on
-   its way between a thread and the tree but those that gpi_view_skips leaves out. */
+/* Copies all of the arena into the view. `growing` and all other locks are held, so no
+   thread has a taken run, except those that gpi_view_skips leaves out. */
 static void gpi_view_copy(gpi_view *view, gpupool_arena *arena) {
     const gpi_stream *stream;
     gpi_cached cached;
@@ -19636,7 +19637,7 @@ static int gpi_view_next_chunk(const gpi_view *view, gpi_extent *chunk) {
     return 1;
 }
 
-/* The line of source that asked for a live block; NULL: not known. */
+/* The line of source that asked for a live block; NULL: unknown. */
 static const gpi_site *gpi_view_site(const gpi_view *view, const gpi_stretch *stretch) {
     const gpi_site *site;
     if (!GPUPOOL_SITES || stretch->state != GPUPOOL_STATE_LIVE) return NULL;
@@ -19763,8 +19764,8 @@ static void gpi_report_bar(FILE *file, const gpi_view *view) {
     whole = gpi_ground_max(whole, 1);
     fprintf(file, "  [");
     for (i = 0; i < GPI_BAR; i++) {
-        /* The middle of this character's share; of the first, byte 1: a little memory is shown as
-           such. */
+        /* The middle of this character's share; of the first, byte 1: a little memory is shown
+           as a little. */
         double at = i ? (i + 0.5) / (int)GPI_BAR * (double)whole : 1; /* a little is not nothing */
         char mark = at <= (double)reserved ? '.' : ' ';
         if (at <= (double)freed) mark = '~';
@@ -20175,7 +20176,7 @@ static void gpi_json_sites(gpi_writer *out, const gpi_view *view) {
 }
 
 /* One stretch of "blocks". "stitched_at", "tag" and "requested_bytes" are written only where they
-   apply; stream and site are null where they are not known. A stretch of a stitched block names the
+   apply; stream and site are null where they are unknown. A stretch of a stitched block names the
    block's own address in "stitched_at". */
 static void gpi_json_block(gpi_writer *out, const gpi_stretch *stretch) {
     static const char states[3][8] = {"live", "free", "pending"};
@@ -20374,7 +20375,7 @@ static const char *gpi_svg_stream(char room[64], uint64_t key) {
 }
 
 /* Begins a rectangle's tag; the caller ends it, since some rectangles have a title in them. Live
-   memory is solid, dark where the stream is not known. Freed memory is hatched. Free memory is
+   memory is solid, dark where the stream is unknown. Freed memory is hatched. Free memory is
    pale. */
 static void gpi_svg_rect(FILE *file, double x, double y, double width, int height, int state,
                          unsigned stream) {
