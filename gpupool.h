@@ -34,17 +34,22 @@ A complete program:
 The picture. Names in capitals are sections of this file. A layer uses the layers below it; in the
 file the lowest layer comes first.
 
-    your program        gpupool_alloc(arena, bytes, stream)      gpupool_free(arena, block, stream)
-    CACHE               small blocks that a stream freed, by size, for the same stream
-    LADDER  VERDICT     where memory for a request comes from, step by step; why there is none
-    TREE    LEDGER      which units are free, and for which stream; byte counts and the limit
-    CLOCK               how far each stream's work has come, and which stream waits for which
-    CHUNK   STITCH      memory from the driver; second addresses for parts of it
-    DRIVER              cuMemCreate, cuMemMap, cuMemAlloc, cuEventRecord, ...
+    your program      gpupool_alloc(arena, bytes, stream)      gpupool_free(arena, block, stream)
+    ALLOC   BLOCK     what a call tries first: the stream's cache, then the tree
+    LADDER  VERDICT   where memory for a request comes from, step by step; why there is none
+    STITCH  PLAN      second addresses for free memory of several chunks
+    CHUNK   GROWTH    memory from the driver
+    CLOCK   EVENT     how far each stream's work has come, and which stream waits for which
+    CACHE             blocks that a stream has freed, by size, for the same stream
+    TREE    SEARCH    which units are free, and for which stream; which of them fit a request
+    LEDGER            byte counts and the limit
+    DRIVER            cuMemCreate, cuMemMap, cuMemAlloc, cuEventRecord, ...
 
-    your program        gpupool_upload(ring, device, host, bytes, stream)    gpupool_download(...)
-    RING                transfers, cut into chunks that several threads copy
-    STAGE               pinned host memory, in slots of one size
+    your program      gpupool_upload(ring, device, host, bytes, stream)    gpupool_download(...)
+    SEND              which way a transfer goes: direct, by CUDA's own staging, or by the ring
+    RING              transfers, cut into chunks that several threads copy
+    STAGE             pinned host memory, in slots of one size
+    DRIVER  DATA      cuMemcpyAsync, cuMemHostRegister, ...
 
 What it does:
   * Fast: memory that a stream freed serves later requests of the stream at once, without an event
@@ -91,13 +96,16 @@ Words of the implementation:
     granule     the driver's page for mapped memory: 2 MiB
 
 Contents (search for "== NAME"):
-    OPTIONS LINKAGE WORDS API CPP                                what you use
-    GROUND HOST FILE DRIVER DATA TOOL LEDGER TREE SEARCH CACHE CLOCK EVENT CHECK how it works
-    CHUNK GROWTH STITCH PLAN
-    LIMIT ARENA TAG LADDER SNAPSHOT VERDICT SIBLING ALLOC BLOCK HAND CAPTURE SLEEP LIFE SHARE SHAPE
-    FIGURES
-    STAGE RING SEND WORDING VIEW REPORT PICTURE ENVIRON
-    BACK NAMES                                                   macros: undone; over CUDA's names
+    OPTIONS LINKAGE WORDS API CPP                what you use
+    GROUND HOST FILE DRIVER DATA TOOL            the system, CUDA's driver, tools
+    LEDGER TREE SEARCH CACHE CLOCK EVENT CHECK   counts, free memory, streams
+    CHUNK GROWTH STITCH PLAN LIMIT               memory from the driver
+    ARENA TAG LADDER SNAPSHOT VERDICT SIBLING    where memory for a request comes from
+    ALLOC BLOCK HAND CAPTURE SLEEP WAKE          allocate and free; graphs; sleep
+    LIFE SHARE SHAPE FIGURES                     arenas; other processes; cudaMalloc's shape
+    STAGE RING SEND                              the staging ring
+    WORDING VIEW REPORT PICTURE ENVIRON          reports
+    BACK NAMES                                   macros: undone; over CUDA's names
 
 The rules. 1, 2, 11 and 12 concern every program, the others special cases. The comments above the
 public functions refer to the rules by number.
@@ -9585,7 +9593,7 @@ enum { /* arena.forks of a default arena that a device reset has emptied */
 
 typedef enum gpi_arena_state {       /* of a part of the arena: see SLEEP */
     GPI_AWAKE,
-    GPI_ON_ITS_WAY,                  /* a thread is putting it to sleep, or waking it */
+    GPI_CHANGING,                    /* a thread is putting it to sleep, or waking it */
     GPI_ASLEEP
 } gpi_arena_state;
 
@@ -14483,76 +14491,93 @@ gpupool_result gpupool_disallow_peer(gpupool_arena *arena, int device) {
     return result == GPUPOOL_OK ? gpi_host_ok() : result;
 }
 
-/* == SLEEP ====================================================================================
-   Returns device memory to the driver while its blocks stay live, and gets memory again at the same
-   addresses. uses: CHUNK, STITCH, ARENA, BLOCK, and the ring's public calls
+/* == SLEEP ========================================================================================
+   Returns device memory to the driver while its blocks stay live at their addresses. WAKE gets
+   memory at the same addresses again. uses: CHUNK, STITCH, ARENA, BLOCK, and the ring's public
+   calls
 
    An arena has parts that sleep and wake alone: part 0 is the chunks that all share; a tag with
-   can_sleep has a part of its own, with the tag's number. Each call takes one part, or all.
+   can_sleep has a part of its own, with the tag's number. A call names one tag or GPUPOOL_ALL. The
+   parts that it puts to sleep or wakes are the changing parts (GPI_CHANGING); an arena has one such
+   call at a time.
 
-       awake  ->  set aside, wait, copy down, unmap, release  ->  asleep
-       asleep ->  create, map, copy up, put back              ->  awake
+       gpupool_sleep     choose parts -> stop their use -> copy content down -> tell the program
+                         -> unmap stitches, then chunks -> release handles
+       gpupool_wake      create handles -> map chunks, then stitches -> tell the program
+                         -> copy content up -> put free memory back
 
-   While a part sleeps nobody may get its memory, and the hot paths do not ask whether it sleeps. So
-   all its free memory is set aside, where no request finds it; and each of its live blocks gets a
-   use that never passes, so that blocks freed meanwhile wait in list WAITING. For part 0 the caches
-   are emptied too, and kept empty (arena.searching).
+   The hot paths do not ask whether a part sleeps, so a part that sleeps has nothing for them: its
+   free memory is set aside, where no request finds it. And each of its live blocks gets a use that
+   never passes (gpi_clock_never), so a block that is freed meanwhile waits in list WAITING. For
+   part 0 the caches are emptied, too, and kept empty (arena.searching).
 
    Z1  asleep: every free run of the part is set aside, except a graph's; every live run of the part
        has the use that never passes
-   Z2  a call that fails leaves the part in the state that it found
-   Read first: gpupool_sleep, gpi_sleep_quiet, gpi_sleep_unmap_all, gpupool_wake, gpi_sleep_wake */
+   Z2  a call that fails leaves the part in the state in which the call found it
 
-/* -- parts: those that the call under way moves are GPI_ON_ITS_WAY -- */
+   Locks: gpi_sleep_enter takes `growing` and the arena's lock. The arena's lock is opened around
+   driver calls; both are opened while the host waits or copies, and while on_map or on_unmap runs.
 
-static int gpi_sleep_moves(const gpupool_arena *arena, int part) {
-    return arena->sleep.states[part] == GPI_ON_ITS_WAY;
+   Read first: gpupool_sleep, gpi_sleep_stop_use, gpi_sleep_save, gpi_sleep_unmap_all,
+   gpi_sleep_map_all */
+
+/* -- parts -- */
+
+/* Whether the call under way puts this part to sleep, or wakes it. */
+static int gpi_sleep_changes(const gpupool_arena *arena, int part) {
+    return arena->sleep.states[part] == GPI_CHANGING;
 }
 
-/* Sets the state of the parts that the call moves. */
-static void gpi_sleep_set_moving(gpupool_arena *arena, gpi_arena_state state) {
+/* Gives the changing parts a state: none changes any more. */
+static void gpi_sleep_set_states(gpupool_arena *arena, gpi_arena_state state) {
     int part;
     for (part = 0; part <= GPUPOOL_TAGS; part++)
-        if (gpi_sleep_moves(arena, part)) arena->sleep.states[part] = (unsigned char)state;
+        if (gpi_sleep_changes(arena, part)) arena->sleep.states[part] = (unsigned char)state;
 }
 
-/* Marks the parts that a call names, and that are in this state, as moving. Returns how many. */
+/* Makes those parts changing that a call names and that are in this state. Returns how many. */
 static int gpi_sleep_choose(gpupool_arena *arena, int tag, gpi_arena_state state) {
     int part, count = 0;
     for (part = 0; part <= GPUPOOL_TAGS; part++) {
         if (tag != GPUPOOL_ALL && part != tag) continue;
+        /* a tag without chunks of its own has no part */
         if (part && !arena->chunks.apart[part].is_apart) continue;
         if (arena->sleep.states[part] != state) continue;
-        arena->sleep.states[part] = GPI_ON_ITS_WAY;
+        arena->sleep.states[part] = GPI_CHANGING;
         count++;
     }
     return count;
 }
 
+/* Whether a part of the arena is in this state. */
 static int gpi_sleep_any(const gpupool_arena *arena, gpi_arena_state state) {
     int part = 0;
     while (part <= GPUPOOL_TAGS && arena->sleep.states[part] != state) part++;
     return part <= GPUPOOL_TAGS;
 }
 
-/* Whether the block that starts with this run belongs to a part that moves. */
-static int gpi_sleep_moves_block(const gpupool_arena *arena, const gpi_run *run) {
-    return gpi_sleep_moves(arena, gpi_stitch_tag_at(&arena->stitches, run->unit));
+/* Whether the block, or free run, that starts with this run belongs to a changing part. */
+static int gpi_sleep_changes_block(const gpupool_arena *arena, const gpi_run *run) {
+    return gpi_sleep_changes(arena, gpi_stitch_tag_at(&arena->stitches, run->unit));
 }
 
-static int gpi_sleep_moves_stitch(const gpupool_arena *arena, const gpi_stitch *stitch) {
-    return stitch->seam_count && gpi_sleep_moves(arena, stitch->seams[0].chunk->tag);
+/* Whether a stitch belongs to a changing part. All its chunks are of one part; a spoilt stitch may
+   have none. */
+static int gpi_sleep_changes_stitch(const gpupool_arena *arena, const gpi_stitch *stitch) {
+    return stitch->seam_count && gpi_sleep_changes(arena, stitch->seams[0].chunk->tag);
 }
 
-/* Counts the parts of all arenas that sleep: transfers ask nothing while there are none. */
+/* Adds to the process's count of sleeping parts, for each changing part: 1 or -1. While the count
+   is 0, transfers do not look for sleeping memory (gpi_sleep_is_at). */
 static void gpi_sleep_count(const gpupool_arena *arena, int change) {
     int part;
     for (part = 0; part <= GPUPOOL_TAGS; part++)
-        if (gpi_sleep_moves(arena, part)) gpi_host_add(&gpi_process.asleep, change);
+        if (gpi_sleep_changes(arena, part)) gpi_host_add(&gpi_process.asleep, change);
 }
 
-/* -- free memory, and blocks freed meanwhile -- */
+/* -- free memory is set aside, live blocks get a use -- */
 
+/* Takes the use that never passes from a block; nothing if the block has none. */
 static void gpi_sleep_drop_use(gpupool_arena *arena, gpi_run *run) {
     gpi_use **link = gpi_clock_sleeper(run), *use = *link;
     if (!use) return;
@@ -14560,7 +14585,8 @@ static void gpi_sleep_drop_use(gpupool_arena *arena, gpi_run *run) {
     gpi_clock_free_use(&arena->clocks, use);
 }
 
-/* Whether a run is free memory that others could get; a graph's own is nobody else's. */
+/* Whether a run is free memory that a request could get. The free memory of a graph is left out,
+   since nobody takes it before the release, and gpupool_sleep fails while a scope is open. */
 static int gpi_sleep_is_free(const gpupool_arena *arena, const gpi_run *run) {
     const gpi_stream *owner;
     if (run->list < GPI_LIST_STREAMS || run->list >= GPI_LIST_WAITING)
@@ -14569,14 +14595,15 @@ static int gpi_sleep_is_free(const gpupool_arena *arena, const gpi_run *run) {
     return !owner->capture;
 }
 
-/* Sets aside all free memory of the parts that move. A stream's free memory remembers the stream:
-   a call that fails puts it back. */
+/* Sets aside all free memory of the changing parts: takes it out of the free lists into
+   sleep.aside. A run remembers its owner and position, so that gpi_sleep_put_back can put it back.
+   Slabs are dissolved first, so that the runs are as large as can be. */
 static void gpi_sleep_set_aside(gpupool_arena *arena) {
     gpi_run *run = arena->chunks.home;
     gpi_tree_drop_slabs(&arena->tree);
     for (; run; run = run->next) {
         gpi_stream *owner;
-        if (!gpi_sleep_is_free(arena, run) || !gpi_sleep_moves_block(arena, run)) continue;
+        if (!gpi_sleep_is_free(arena, run) || !gpi_sleep_changes_block(arena, run)) continue;
         owner = gpi_clock_borrow(&arena->tree, run);
         gpi_tree_unfile(&arena->tree, run);
         run->by.stream = (uintptr_t)owner;
@@ -14585,101 +14612,73 @@ static void gpi_sleep_set_aside(gpupool_arena *arena) {
     }
 }
 
-/* Puts the memory that was set aside back into its free lists: of the parts that move. */
+/* Puts the memory of the changing parts that was set aside back into its free lists. That of other
+   parts, which go on sleeping, stays aside. */
 static void gpi_sleep_put_back(gpupool_arena *arena) {
     gpi_run *run = arena->sleep.aside, *next;
     arena->sleep.aside = NULL;
     for (; run; run = next) {
         next = run->list_next;
-        if (gpi_sleep_moves_block(arena, run)) {
+        if (gpi_sleep_changes_block(arena, run)) {
             gpi_chunk_return(&arena->chunks, run, (gpi_stream *)run->by.stream, run->of.at);
             continue;
         }
-        run->list_next = arena->sleep.aside; /* of a part that goes on sleeping */
+        run->list_next = arena->sleep.aside;
         arena->sleep.aside = run;
     }
 }
 
-/* Gives every live block of the parts that move the use that never passes. 0: the host has no
-   memory for it. */
+/* Gives every live block of the changing parts the use that never passes, if it has none. 0: the
+   host has no memory for all; the caller drops those that were given. */
 static int gpi_sleep_use_all(gpupool_arena *arena) {
     uint64_t at = 0;
     gpi_run *run;
     while ((run = gpi_tree_next_live(&arena->tree, &at)) != NULL)
-        if (gpi_sleep_moves_block(arena, run) && !*gpi_clock_sleeper(run) &&
+        if (gpi_sleep_changes_block(arena, run) && !*gpi_clock_sleeper(run) &&
             !gpi_clock_use(&arena->clocks, run, arena->clocks.all, gpi_clock_never()))
             return 0;
     return 1;
 }
 
-static void gpi_sleep_unuse_all(gpupool_arena *arena) {
+/* Takes the use that never passes from all blocks of the changing parts, live and waiting. Waiting
+   blocks may be finished then, so the next look at them is not skipped. */
+static void gpi_sleep_drop_all_uses(gpupool_arena *arena) {
     uint64_t at = 0;
     gpi_run *run;
     while ((run = gpi_tree_next_live(&arena->tree, &at)) != NULL)
-        if (gpi_sleep_moves_block(arena, run)) gpi_sleep_drop_use(arena, run);
+        if (gpi_sleep_changes_block(arena, run)) gpi_sleep_drop_use(arena, run);
     for (run = arena->waiting; run; run = run->list_next)
-        if (gpi_sleep_moves_block(arena, run)) gpi_sleep_drop_use(arena, run);
+        if (gpi_sleep_changes_block(arena, run)) gpi_sleep_drop_use(arena, run);
     arena->waiting_seen = 0;
-}
-
-/* Whether nothing but sleep keeps a freed block waiting. */
-static int gpi_sleep_is_done(const gpupool_arena *arena, const gpi_run *run) {
-    const gpi_use *use = (const gpi_use *)run->of.uses;
-    while (use && (use->at == gpi_clock_never() ||
-                   use->at <= gpi_clock_done(&arena->clocks, use->stream)))
-        use = use->next;
-    return !use;
-}
-
-/* Sets aside the blocks that were freed while their part slept, and that no work uses; their
-   stitches, which are not mapped, end. */
-static void gpi_sleep_set_aside_freed(gpupool_arena *arena) {
-    gpi_run *run = arena->waiting, *before = NULL, *next;
-    gpi_stitch *stitch, *newer;
-    for (; run; run = next) {
-        next = run->list_next;
-        if (!gpi_sleep_moves_block(arena, run) || !gpi_sleep_is_done(arena, run)) {
-            before = run;
-            continue;
-        }
-        gpi_arena_end_waiting(arena, run, before);
-        gpi_clock_drop_uses(&arena->clocks, run);
-        run->list = GPI_LIST_TAKEN;
-        gpi_stitch_put(&arena->stitches, run, NULL, 0, 0);
-    }
-    gpi_sleep_set_aside(arena);
-    for (stitch = arena->stitches.oldest; stitch; stitch = newer) {
-        newer = stitch->newer;
-        if (!stitch->is_away || stitch->state != GPI_STITCH_IDLE || stitch->user) continue;
-        if (!gpi_sleep_moves_stitch(arena, stitch)) continue;
-        gpi_stitch_unset_idle(&arena->stitches, stitch);
-        gpi_stitch_remove(&arena->stitches, stitch);
-    }
 }
 
 /* -- the content of blocks -- */
 
+/* Whether a run has content to keep: it is live, part of a stitched block, or freed while work may
+   still use it. */
 static int gpi_sleep_is_live(const gpi_run *run) {
     return run->list == GPI_LIST_PART || run->list == GPI_LIST_WAITING ||
            run->list >= GPI_LIST_LIVE;
 }
 
-/* Whether a unit follows the last saved stretch, in the same chunk. */
-static int gpi_sleep_goes_on(const gpupool_arena *arena, const gpi_arena_saved *last,
+/* Whether `unit` follows the last stretch of the backup directly, in the same chunk. */
+static int gpi_sleep_is_next(const gpupool_arena *arena, const gpi_arena_saved *last,
                              uint64_t unit) {
     return last->unit + last->units == unit &&
            gpi_tree_owner(&arena->tree, last->unit) == gpi_tree_owner(&arena->tree, unit);
 }
 
-/* Adds a home run to what is to be copied, one stretch for each chunk that the run lies in. */
-static void gpi_sleep_note(gpupool_arena *arena, const gpi_run *run) {
+/* Adds a home run to the list of what is to be copied: one stretch for each chunk that the run lies
+   in, since chunks are unmapped one by one. Neighbouring runs share a stretch, so that a chunk full
+   of small blocks is one copy. */
+static void gpi_sleep_list_run(gpupool_arena *arena, const gpi_run *run) {
     uint64_t unit = run->unit, end = unit + run->units, units;
     for (; unit < end; unit += units) {
         const gpi_chunk *chunk = (const gpi_chunk *)gpi_tree_owner(&arena->tree, unit);
         gpi_arena_backup *backup = &arena->sleep.backups[chunk->tag];
         gpi_arena_saved *last = &backup->saved[backup->saved_count - (backup->saved_count != 0)];
         units = gpi_ground_min(end, chunk->unit + chunk->units) - unit;
-        if (backup->saved_count && gpi_sleep_goes_on(arena, last, unit)) {
+        if (backup->saved_count && gpi_sleep_is_next(arena, last, unit)) {
             last->units += units;
         } else {
             last = &backup->saved[backup->saved_count++];
@@ -14692,29 +14691,31 @@ static void gpi_sleep_note(gpupool_arena *arena, const gpi_run *run) {
     }
 }
 
-/* Lists what is to be copied. 0: the host has no memory for the lists. */
+/* Lists the content of the changing parts. 0: the host has no memory for the lists. */
 static int gpi_sleep_list(gpupool_arena *arena) {
     const gpi_run *run;
+    /* each run, and each border of a chunk, begins at most one stretch */
     uint64_t most = arena->chunks.count + 1;
     int part;
     for (run = arena->chunks.home; run; run = run->next) most += (uint64_t)gpi_sleep_is_live(run);
     for (part = 0; part <= GPUPOOL_TAGS; part++) {
         gpi_arena_backup *backup = &arena->sleep.backups[part];
-        if (!gpi_sleep_moves(arena, part)) continue;
+        if (!gpi_sleep_changes(arena, part)) continue;
         backup->saved = (gpi_arena_saved *)gpi_host_zeroed((size_t)most * sizeof *backup->saved);
         if (!backup->saved) return 0;
     }
     for (run = arena->chunks.home; run; run = run->next)
-        if (gpi_sleep_is_live(run) && gpi_sleep_moves_block(arena, run)) gpi_sleep_note(arena, run);
+        if (gpi_sleep_is_live(run) && gpi_sleep_changes_block(arena, run))
+            gpi_sleep_list_run(arena, run);
     return 1;
 }
 
-/* Frees the backup of the parts that move. */
+/* Frees the backups of the changing parts. */
 static void gpi_sleep_forget_backup(gpupool_arena *arena) {
     int part;
     for (part = 0; part <= GPUPOOL_TAGS; part++) {
         gpi_arena_backup *backup = &arena->sleep.backups[part];
-        if (!gpi_sleep_moves(arena, part)) continue;
+        if (!gpi_sleep_changes(arena, part)) continue;
         GPUPOOL_FREE(backup->saved);
         GPUPOOL_FREE(backup->memory);
         arena->sleep.backup_bytes -= backup->bytes;
@@ -14722,6 +14723,7 @@ static void gpi_sleep_forget_backup(gpupool_arena *arena) {
     }
 }
 
+/* Queues the copy of one stretch on a stream, without a ring. way: DOWN to the host, or UP. */
 static gpupool_result gpi_sleep_copy(const gpi_driver *driver, const gpi_arena_saved *saved,
                                      unsigned char *host, cudaStream_t stream,
                                      gpupool_direction way) {
@@ -14735,7 +14737,8 @@ static gpupool_result gpi_sleep_copy(const gpi_driver *driver, const gpi_arena_s
     return gpi_data_copy(driver, &copy, stream, NULL);
 }
 
-/* Copies one part's stretches, except those whose chunk is gone since all its blocks were freed. */
+/* Copies the stretches of one part, by the ring if there is one. A chunk that is still away is
+   skipped: all its blocks were freed meanwhile, so it gets no memory. */
 static gpupool_result gpi_sleep_copy_part(gpupool_arena *arena, const gpi_arena_backup *backup,
                                           gpupool_ring *ring, cudaStream_t stream,
                                           gpupool_direction way) {
@@ -14757,7 +14760,8 @@ static gpupool_result gpi_sleep_copy_part(gpupool_arena *arena, const gpi_arena_
     return result;
 }
 
-/* Copies the backups of all parts that move, one way, and waits for the copies. No lock is held. */
+/* Copies the backups of all changing parts, on a stream of its own, and waits for the copies. No
+   lock is held. */
 static gpupool_result gpi_sleep_copy_all(gpupool_arena *arena, gpupool_ring *ring,
                                          gpupool_direction way) {
     const gpi_driver *driver = &arena->chunks.driver;
@@ -14767,24 +14771,26 @@ static gpupool_result gpi_sleep_copy_all(gpupool_arena *arena, gpupool_ring *rin
     result = gpi_driver_stream_new(driver, &stream);
     if (result != GPUPOOL_OK) return result;
     for (part = 0; part <= GPUPOOL_TAGS && result == GPUPOOL_OK; part++)
-        if (gpi_sleep_moves(arena, part))
+        if (gpi_sleep_changes(arena, part))
             result = gpi_sleep_copy_part(arena, &arena->sleep.backups[part], ring, stream, way);
     ended = gpi_driver_stream_sync(driver, stream);
-    if (ended != GPUPOOL_OK) /* no copy may be under way when memory is unmapped */
+    if (ended != GPUPOOL_OK) /* no copy may run when the caller unmaps the memory */
         gpi_event_wait_device(&arena->clocks, &arena->chunks.driver);
+    /* a second try, since a failure may be that of earlier work */
     if (driver->stream_destroy(stream) != CUDA_SUCCESS) driver->stream_destroy(stream);
     return result == GPUPOOL_OK ? ended : result;
 }
 
-/* The same with both locks held on entry and exit, and open meanwhile. */
+/* gpi_sleep_copy_all with both locks held on entry and return, and open meanwhile. */
 static gpupool_result gpi_sleep_copy_open(gpupool_arena *arena, gpupool_ring *ring,
                                           gpupool_direction way) {
     gpupool_result result;
     int part = 0;
     while (part <= GPUPOOL_TAGS &&
-           (!gpi_sleep_moves(arena, part) || !arena->sleep.backups[part].saved_count))
+           (!gpi_sleep_changes(arena, part) || !arena->sleep.backups[part].saved_count))
         part++;
-    if (part > GPUPOOL_TAGS) return GPUPOOL_OK; /* nothing is kept */
+    if (part > GPUPOOL_TAGS) return GPUPOOL_OK; /* no part has content to copy */
+    /* a ring's calls wait and take locks of their own, so none of the arena may be held */
     gpi_arena_unlock(arena);
     gpi_host_mutex_unlock(&arena->growing);
     result = gpi_sleep_copy_all(arena, ring, way);
@@ -14793,19 +14799,21 @@ static gpupool_result gpi_sleep_copy_open(gpupool_arena *arena, gpupool_ring *ri
     return result;
 }
 
-/* Gets host memory for the content, and copies the content there. Both locks are held, and open
-   meanwhile. */
+/* Gets host memory for the content of the changing parts, and copies the content there.
+   E_HOST_MEMORY: more than config.backup_bytes, or more than the host has. Both locks are held, and
+   open meanwhile. */
 static gpupool_result gpi_sleep_save(gpupool_arena *arena, gpupool_ring *ring) {
     gpi_arena_sleep *sleep = &arena->sleep;
     int part;
     if (!gpi_sleep_list(arena)) return gpi_host_no_memory();
+    /* the sum over all parts, those included that sleep already */
     if (sleep->backup_bytes > sleep->backup_most)
         return gpi_host_fail(GPUPOOL_E_HOST_MEMORY, "gpupool_sleep: the backup needs %" PRIu64
                              " bytes of host memory, more than config.backup_bytes",
                              sleep->backup_bytes);
     for (part = 0; part <= GPUPOOL_TAGS; part++) {
         gpi_arena_backup *backup = &sleep->backups[part];
-        if (!gpi_sleep_moves(arena, part) || !backup->bytes) continue;
+        if (!gpi_sleep_changes(arena, part) || !backup->bytes) continue;
         backup->memory = (unsigned char *)GPUPOOL_MALLOC((size_t)backup->bytes);
         if (!backup->memory) return gpi_host_no_memory();
         gpi_host_want_huge_pages(backup->memory, backup->bytes);
@@ -14813,13 +14821,15 @@ static gpupool_result gpi_sleep_save(gpupool_arena *arena, gpupool_ring *ring) {
     return gpi_sleep_copy_open(arena, ring, GPUPOOL_DOWN);
 }
 
-/* -- the driver's side: both locks are held, the lock open while the driver is called -- */
+/* -- mapping and unmapping: both locks are held; the arena's is open around driver calls -- */
 
-/* Whether a stitch stays through sleep: its block is live, or a capture scope holds it. */
-static int gpi_sleep_keeps(const gpi_stitch *stitch) {
+/* Whether a stitch stays through sleep, to be mapped again: its block is live, or the work of its
+   last user has not finished, as in a capture scope before the release. */
+static int gpi_sleep_keeps_stitch(const gpi_stitch *stitch) {
     return stitch->state == GPI_STITCH_USED || (stitch->state == GPI_STITCH_IDLE && stitch->user);
 }
 
+/* Unmaps [unit, unit + units). */
 static gpupool_result gpi_sleep_unmap_range(gpi_chunks *chunks, uint64_t unit, uint64_t units) {
     gpupool_result result;
     gpi_host_unlock(chunks->lock);
@@ -14829,8 +14839,9 @@ static gpupool_result gpi_sleep_unmap_range(gpi_chunks *chunks, uint64_t unit, u
     return result;
 }
 
-/* Maps a chunk if it is away. A chunk that is mapped may have failed here before: its access is set
-   again. */
+/* Maps a chunk if it is away, and gives the device and its peers access. A chunk that is mapped may
+   have got no access in an earlier try, so access is set in any case. If only access fails, the
+   chunk counts as mapped, and the caller unmaps it. */
 static gpupool_result gpi_sleep_map_chunk(gpi_chunks *chunks, gpi_chunk *chunk) {
     uint64_t address = chunk->unit * GPUPOOL_UNIT_BYTES;
     int is_away = chunk->is_away;
@@ -14838,15 +14849,17 @@ static gpupool_result gpi_sleep_map_chunk(gpi_chunks *chunks, gpi_chunk *chunk) 
     gpi_host_unlock(chunks->lock);
     if (is_away) result = gpi_driver_map(&chunks->driver, address, chunk->bytes, chunk->handle);
     if (result == GPUPOOL_OK) {
-        is_away = 0; /* also if it gets no access: the caller unmaps it */
+        is_away = 0;
         result = gpi_driver_access(&chunks->driver, address, chunk->bytes);
     }
     gpi_host_lock(chunks->lock);
+    /* written under the lock, since reports and transfers read it */
     chunk->is_away = is_away;
     return result;
 }
 
-/* Maps a stitch that is away. What an earlier try has left of it is unmapped first. */
+/* Maps a stitch that is away. First unmaps what an earlier try has left mapped. gpi_plan_map reads
+   only the driver of the stitches, so a struct with just that will do. */
 static gpupool_result gpi_sleep_map_stitch(gpi_chunks *chunks, gpi_stitch *stitch) {
     uint64_t left = gpi_stitch_mapped_units(stitch);
     uint32_t mapped = stitch->left_seams;
@@ -14865,48 +14878,52 @@ static gpupool_result gpi_sleep_map_stitch(gpi_chunks *chunks, gpi_stitch *stitc
     return result;
 }
 
-/* Maps what is away and has a handle: chunks, then the stitches over them. */
+/* Maps what is away, has a handle and is of a changing part: chunks, then the stitches over them.
+   Stops at the first failure. */
 static gpupool_result gpi_sleep_map_all(gpupool_arena *arena) {
     gpi_chunks *chunks = &arena->chunks;
     gpi_chunk *chunk = chunks->first;
     gpi_stitch *stitch = arena->stitches.oldest;
     gpupool_result result = GPUPOOL_OK;
     for (; chunk && result == GPUPOOL_OK; chunk = chunk->next)
-        if (chunk->handle && gpi_sleep_moves(arena, chunk->tag))
+        if (chunk->handle && gpi_sleep_changes(arena, chunk->tag))
             result = gpi_sleep_map_chunk(chunks, chunk);
     for (; stitch && result == GPUPOOL_OK; stitch = stitch->newer)
-        if (stitch->is_away && gpi_sleep_moves_stitch(arena, stitch))
+        if (stitch->is_away && gpi_sleep_changes_stitch(arena, stitch))
             result = gpi_sleep_map_stitch(chunks, stitch);
     return result;
 }
 
-/* Unmaps stitches, then chunks. */
+/* Unmaps all of the changing parts: first the stitches, then their chunks. Stops at the first
+   failure; is_away tells what is unmapped so far. */
 static gpupool_result gpi_sleep_unmap_all(gpupool_arena *arena) {
     gpi_chunks *chunks = &arena->chunks;
     gpi_chunk *chunk = chunks->first;
     gpi_stitch *stitch = arena->stitches.oldest;
     gpupool_result result = GPUPOOL_OK;
+    /* stitches first, since they map the handles of chunks */
     for (; stitch && result == GPUPOOL_OK; stitch = stitch->newer) {
-        if (stitch->is_away || !gpi_sleep_keeps(stitch)) continue;
-        if (!gpi_sleep_moves_stitch(arena, stitch)) continue;
+        if (stitch->is_away || !gpi_sleep_keeps_stitch(stitch)) continue;
+        if (!gpi_sleep_changes_stitch(arena, stitch)) continue;
         result = gpi_sleep_unmap_range(chunks, stitch->unit, stitch->units);
         stitch->is_away = result == GPUPOOL_OK;
     }
     for (; chunk && result == GPUPOOL_OK; chunk = chunk->next) {
-        if (chunk->is_away || !gpi_sleep_moves(arena, chunk->tag)) continue;
+        if (chunk->is_away || !gpi_sleep_changes(arena, chunk->tag)) continue;
         result = gpi_sleep_unmap_range(chunks, chunk->unit, chunk->units);
         chunk->is_away = result == GPUPOOL_OK;
     }
     return result;
 }
 
-/* Releases the handles of chunks that are away; a chunk keeps a handle that the driver refuses. */
+/* Releases the handles of unmapped chunks, which gives the memory to the device. If the driver
+   refuses, the chunk keeps the handle, and waking uses it again. */
 static void gpi_sleep_release_all(gpupool_arena *arena) {
     gpi_chunks *chunks = &arena->chunks;
     gpi_chunk *chunk = chunks->first;
     for (; chunk; chunk = chunk->next) {
         gpupool_result result;
-        if (!chunk->is_away || !chunk->handle || !gpi_sleep_moves(arena, chunk->tag)) continue;
+        if (!chunk->is_away || !chunk->handle || !gpi_sleep_changes(arena, chunk->tag)) continue;
         gpi_host_unlock(chunks->lock);
         result = gpi_driver_release(&chunks->driver, chunk->handle);
         gpi_host_lock(chunks->lock);
@@ -14914,7 +14931,8 @@ static void gpi_sleep_release_all(gpupool_arena *arena) {
     }
 }
 
-/* Counts anew what is reserved, and what sleeps: in all, and by tag. */
+/* Counts anew what is reserved and what sleeps, in all and by tag. Mapped chunks and stuck ones
+   count as reserved. */
 static void gpi_sleep_account(gpupool_arena *arena) {
     gpi_chunks *chunks = &arena->chunks;
     const gpi_chunk *chunk;
@@ -14934,10 +14952,11 @@ static void gpi_sleep_account(gpupool_arena *arena) {
     gpi_chunk_account(chunks);
 }
 
-typedef enum gpi_sleep_news { GPI_GOES, GPI_APPEARS } gpi_sleep_news;
+typedef enum gpi_sleep_news { GPI_GOES, GPI_APPEARS } gpi_sleep_news; /* on_unmap, on_map */
 
-/* Tells the program of each chunk and stitch of the parts that move: that it is there again, or
-   goes. Returns the first refusal. */
+/* Calls on_map or on_unmap for each chunk and stitch of the changing parts for which it was not
+   called yet. Goes on after a refusal. Returns the first refusal of on_map. Both locks are held,
+   and open during the calls. */
 static gpupool_result gpi_sleep_tell(gpupool_arena *arena, gpi_sleep_news news) {
     gpupool_map_fn fn = news == GPI_APPEARS ? arena->chunks.on_map : arena->chunks.on_unmap;
     int appears = news == GPI_APPEARS;
@@ -14948,15 +14967,16 @@ static gpupool_result gpi_sleep_tell(gpupool_arena *arena, gpi_sleep_news news) 
     for (chunk = chunks->first; chunk; chunk = chunk->next) {
         gpupool_mapping mapping = gpi_chunk_mapping(chunks, chunk);
         if (chunk->is_away || chunk->is_untold != appears) continue;
-        if (!gpi_sleep_moves(arena, chunk->tag)) continue;
+        if (!gpi_sleep_changes(arena, chunk->tag)) continue;
         result = gpi_chunk_tell(chunks, fn, &mapping);
         chunk->is_untold = !appears || result != GPUPOOL_OK;
         if (result != GPUPOOL_OK && first == GPUPOOL_OK) first = result;
     }
     for (stitch = arena->stitches.oldest; stitch; stitch = stitch->newer) {
         gpupool_mapping mapping = gpi_stitch_mapping(stitch);
-        if (!gpi_sleep_keeps(stitch) || stitch->is_told == appears) continue;
-        if (!gpi_sleep_moves_stitch(arena, stitch)) continue;
+        /* all other stitches of the parts are unmapped by now (gpi_sleep_drop_idle) */
+        if (!gpi_sleep_keeps_stitch(stitch) || stitch->is_told == appears) continue;
+        if (!gpi_sleep_changes_stitch(arena, stitch)) continue;
         result = gpi_chunk_tell(chunks, fn, &mapping);
         stitch->is_told = appears && result == GPUPOOL_OK;
         if (result != GPUPOOL_OK && first == GPUPOOL_OK) first = result;
@@ -14966,7 +14986,7 @@ static gpupool_result gpi_sleep_tell(gpupool_arena *arena, gpi_sleep_news news) 
 
 /* -- falling asleep -- */
 
-/* Whether a block of the parts that a call names is exported. */
+/* Whether a block of the parts that a call names is exported: another process uses its memory. */
 static int gpi_sleep_is_exported(const gpupool_arena *arena, int tag) {
     const gpi_chunk *chunk = arena->chunks.exports ? arena->chunks.first : NULL;
     while (chunk && !(chunk->exports && (tag == GPUPOOL_ALL || chunk->tag == tag)))
@@ -14974,7 +14994,8 @@ static int gpi_sleep_is_exported(const gpupool_arena *arena, int tag) {
     return chunk != NULL;
 }
 
-/* Whether the arguments are good, for gpupool_sleep and gpupool_wake. */
+/* Checks the tag of gpupool_sleep and gpupool_wake. E_UNSUPPORTED: the source is not MAPPED;
+   E_ARGUMENT: neither GPUPOOL_ALL nor a tag with can_sleep. */
 static gpupool_result gpi_sleep_check_tag(const gpupool_arena *arena, const char *call, int tag) {
     if (!gpi_chunk_is_mapped(&arena->chunks))
         return gpi_host_fail(GPUPOOL_E_UNSUPPORTED, "%s: only SOURCE_MAPPED can sleep", call);
@@ -14985,6 +15006,7 @@ static gpupool_result gpi_sleep_check_tag(const gpupool_arena *arena, const char
                          "this arena that was made with can_sleep", call, tag);
 }
 
+/* Checks whether gpupool_sleep may begin: its arguments; no capture; no exported block. */
 static gpupool_result gpi_sleep_may(const gpupool_arena *arena, int tag, gpupool_content content) {
     const char *call = "gpupool_sleep";
     gpupool_result result = gpi_sleep_check_tag(arena, call, tag);
@@ -14999,16 +15021,19 @@ static gpupool_result gpi_sleep_may(const gpupool_arena *arena, int tag, gpupool
     return GPUPOOL_OK;
 }
 
-/* Whether a request for a part that moves is under way in another thread. */
-static int gpi_sleep_is_awaited(const gpupool_arena *arena) {
+/* Whether another thread is in the middle of a call that uses a changing part: it looks for memory
+   there, has taken some, runs on_map, or found the part awake (halfway). */
+static int gpi_sleep_is_requested(const gpupool_arena *arena) {
     int tag;
-    if (gpi_sleep_moves(arena, 0) && (arena->searching > 1 || arena->in_hand)) return 1;
+    /* searching: 1 is this call's own */
+    if (gpi_sleep_changes(arena, 0) && (arena->searching > 1 || arena->in_hand)) return 1;
+    /* coming_blocks: requests with the tag that have no block yet */
     for (tag = 1; tag <= arena->ledger.tag_count; tag++)
-        if (gpi_sleep_moves(arena, tag) && arena->ledger.tags[tag]->coming_blocks) return 1;
+        if (gpi_sleep_changes(arena, tag) && arena->ledger.tags[tag]->coming_blocks) return 1;
     return arena->chunks.telling || arena->halfway;
 }
 
-/* Opens both locks for a moment, so that other threads get on. */
+/* Opens both locks for a moment, so that other threads can finish their calls. */
 static void gpi_sleep_let_others(gpupool_arena *arena, unsigned round) {
     gpi_arena_unlock(arena);
     gpi_host_mutex_unlock(&arena->growing);
@@ -15017,35 +15042,38 @@ static void gpi_sleep_let_others(gpupool_arena *arena, unsigned round) {
     gpi_host_lock(&arena->lock);
 }
 
-/* Unmaps the idle stitches of the parts that move, except those that a capture scope holds. E_CUDA:
-   one could not be unmapped. */
+/* Unmaps the idle stitches of the changing parts, except those whose users' work is a graph's and
+   never passes. E_CUDA: the driver refused one. Both locks are held, and opened. */
 static gpupool_result gpi_sleep_drop_idle(gpupool_arena *arena) {
     gpi_stitches *stitches = &arena->stitches;
     gpi_stitch *stitch = stitches->oldest, *newer;
     for (; stitch; stitch = newer) {
         newer = stitch->newer;
-        if (!gpi_sleep_moves_stitch(arena, stitch)) continue;
+        if (!gpi_sleep_changes_stitch(arena, stitch)) continue;
         if (gpi_stitch_has_passed(stitches, stitch)) {
             if (gpi_stitch_unmap(stitches, stitch) != GPUPOOL_OK) return GPUPOOL_E_CUDA;
             if (gpi_stitch_tells(stitches)) newer = stitches->oldest; /* the locks were open */
-        } else if (!gpi_sleep_keeps(stitch)) {
+        } else if (!gpi_sleep_keeps_stitch(stitch)) {
             return GPUPOOL_E_CUDA;
         }
     }
     return GPUPOOL_OK;
 }
 
-/* Makes the parts quiet: nothing of them is handed out from here on, and no work uses them at the
-   end. Both locks are held, and open while the host waits. */
-static gpupool_result gpi_sleep_quiet(gpupool_arena *arena) {
+/* Stops all use of the changing parts: waits until no call is in the middle, sets the free memory
+   aside, gives live blocks the use that never passes, and waits for the device. Both locks are
+   held, and open while the host waits. */
+static gpupool_result gpi_sleep_stop_use(gpupool_arena *arena) {
     gpupool_result result;
     unsigned round = 0;
-    if (gpi_sleep_moves(arena, 0))
-        gpi_arena_empty_all(arena, gpi_arena_drain); /* nothing gets into them any more */
-    /* last: the lock stays shut from here until each block has its use */
-    while (gpi_sleep_is_awaited(arena)) gpi_sleep_let_others(arena, round++);
+    if (gpi_sleep_changes(arena, 0))
+        gpi_arena_empty_all(arena, gpi_arena_drain); /* arena.searching keeps them empty */
+    /* From the end of this loop the lock stays shut until every block has its use: a call that
+       begins meanwhile would find the part as if awake. */
+    while (gpi_sleep_is_requested(arena)) gpi_sleep_let_others(arena, round++);
     gpi_sleep_set_aside(arena);
     if (!gpi_sleep_use_all(arena)) return gpi_host_no_memory();
+    /* for all work that was queued so far on any stream: then no kernel uses the parts */
     gpi_arena_unlock(arena);
     gpi_host_mutex_unlock(&arena->growing);
     result = gpi_event_wait_device(&arena->clocks, &arena->chunks.driver);
@@ -15053,12 +15081,13 @@ static gpupool_result gpi_sleep_quiet(gpupool_arena *arena) {
     gpi_host_lock(&arena->lock);
     if (result != GPUPOOL_OK) return result;
     gpi_arena_poll_all(arena);
-    gpi_sleep_set_aside(arena); /* what had been freed before, and was still in use */
+    gpi_sleep_set_aside(arena); /* waiting blocks that were still in use before the wait */
     return gpi_sleep_drop_idle(arena);
 }
 
-/* Not all could be unmapped: maps all again. 0: the driver refuses that, too; then the part sleeps
-   with the memory that it has left, and waking maps the rest. */
+/* After a failed unmapping: maps everything again. 0: the driver refuses that, too. Then the part
+   sleeps with the memory that it still has, and gpupool_wake maps the rest. Keeps the thread's
+   present failure. */
 static int gpi_sleep_remap(gpupool_arena *arena) {
     struct gpi_thread why = gpi_thread;
     int is_there = gpi_sleep_map_all(arena) == GPUPOOL_OK;
@@ -15067,17 +15096,19 @@ static int gpi_sleep_remap(gpupool_arena *arena) {
     return is_there;
 }
 
-/* Awake again, as before. */
+/* Ends a gpupool_sleep that failed: the changing parts are awake again, as before (Z2). */
 static void gpi_sleep_undo(gpupool_arena *arena) {
     gpi_sleep_forget_backup(arena);
-    gpi_sleep_unuse_all(arena);
+    gpi_sleep_drop_all_uses(arena);
     gpi_sleep_put_back(arena);
-    if (gpi_sleep_moves(arena, 0)) GPI_PUBLISH(&arena->searching, arena->searching - 1);
-    gpi_sleep_set_moving(arena, GPI_AWAKE);
+    if (gpi_sleep_changes(arena, 0)) GPI_PUBLISH(&arena->searching, arena->searching - 1);
+    gpi_sleep_set_states(arena, GPI_AWAKE);
+    /* blocks that were freed meanwhile, and have no other use, become free now */
     gpi_arena_poll_all(arena);
 }
 
-/* Enters the arena once no other thread puts a part to sleep or wakes one. */
+/* Enters the arena, as gpi_arena_enter, once no other call puts a part to sleep or wakes one.
+   E_IN_USE: a call from inside the arena's on_map or on_unmap, for which this call would wait. */
 static gpupool_result gpi_sleep_enter(gpupool_arena *arena, const char *call, gpi_visit *visit) {
     unsigned round = 0;
     gpupool_result result;
@@ -15087,7 +15118,7 @@ static gpupool_result gpi_sleep_enter(gpupool_arena *arena, const char *call, gp
         if (gpi_thread.telling == &arena->chunks)
             result = gpi_host_fail(GPUPOOL_E_IN_USE, "%s: the arena's on_map or on_unmap calls it",
                                    call);
-        if (result == GPUPOOL_OK && !gpi_sleep_any(arena, GPI_ON_ITS_WAY)) return GPUPOOL_OK;
+        if (result == GPUPOOL_OK && !gpi_sleep_any(arena, GPI_CHANGING)) return GPUPOOL_OK;
         gpi_arena_leave(arena, visit);
         if (result != GPUPOOL_OK) return result;
         gpi_host_idle(round++);
@@ -15107,19 +15138,22 @@ gpupool_result gpupool_sleep(gpupool_arena *arena, int tag, gpupool_content cont
         gpi_arena_leave(arena, &visit);
         return result;
     }
-    if (gpi_sleep_moves(arena, 0)) GPI_PUBLISH(&arena->searching, arena->searching + 1);
-    result = gpi_sleep_quiet(arena);
+    /* from here on no block goes into a cache: see gpi_alloc_is_cacheable */
+    if (gpi_sleep_changes(arena, 0)) GPI_PUBLISH(&arena->searching, arena->searching + 1);
+    result = gpi_sleep_stop_use(arena);
     if (result == GPUPOOL_OK && content == GPUPOOL_KEEP) result = gpi_sleep_save(arena, ring);
     if (result == GPUPOOL_OK) {
         gpi_sleep_tell(arena, GPI_GOES);
         result = gpi_sleep_unmap_all(arena);
         if (result == GPUPOOL_OK) gpi_sleep_release_all(arena);
+        /* if the driver neither unmaps nor maps all, the part counts as asleep, and the call
+           fails */
         is_away = result == GPUPOOL_OK || !gpi_sleep_remap(arena);
     }
     if (is_away) {
         gpi_sleep_account(arena);
         gpi_sleep_count(arena, 1);
-        gpi_sleep_set_moving(arena, GPI_ASLEEP);
+        gpi_sleep_set_states(arena, GPI_ASLEEP);
     } else {
         gpi_sleep_undo(arena);
     }
@@ -15127,20 +15161,23 @@ gpupool_result gpupool_sleep(gpupool_arena *arena, int tag, gpupool_content cont
     return result == GPUPOOL_OK ? gpi_host_ok() : result;
 }
 
-/* The host's side, of an arena that ends. */
+/* Frees the backups of an arena that is destroyed, and uncounts its sleeping parts. Makes no driver
+   call. */
 static void gpi_sleep_forget(gpupool_arena *arena) {
     gpi_sleep_choose(arena, GPUPOOL_ALL, GPI_ASLEEP);
     gpi_sleep_forget_backup(arena);
     gpi_sleep_count(arena, -1);
-    gpi_sleep_set_moving(arena, GPI_AWAKE);
+    gpi_sleep_set_states(arena, GPI_AWAKE);
 }
 
-/* E_ASLEEP if the memory at an address sleeps. For transfers; no lock is held. */
+/* E_ASLEEP if the block at an address sleeps, of whatever arena. Transfers call this before they
+   begin. No lock is held. */
 static gpupool_result gpi_sleep_is_at(const char *call, const void *memory) {
     uint64_t unit = (uint64_t)(uintptr_t)memory / GPUPOOL_UNIT_BYTES;
     gpupool_arena *arena;
     gpupool_result result = GPUPOOL_OK;
     if (!GPI_READ(&gpi_process.asleep)) return GPUPOOL_OK;
+    /* the process's lock keeps all arenas in the list */
     gpi_host_lock(&gpi_process.lock);
     arena = gpi_process.arenas;
     while (arena && !(gpi_sleep_any(arena, GPI_ASLEEP) && gpi_chunk_owns(&arena->chunks, unit)))
@@ -15159,10 +15196,60 @@ static gpupool_result gpi_sleep_is_at(const char *call, const void *memory) {
     return result;
 }
 
-/* -- waking -- */
+/* == WAKE =========================================================================================
+   Gets device memory for sleeping parts again, at the same addresses, and fills it from the backup.
+   What was freed meanwhile gets no memory. uses: SLEEP and above
 
-/* Whether a chunk needs no memory: all in it is set aside, and the tag reserves nothing. */
-static int gpi_sleep_is_vacant(const gpupool_arena *arena, const gpi_chunk *chunk) {
+       gpi_wake_set_aside_freed    blocks that were freed asleep become free memory, set aside
+       gpi_wake_create_all         a handle for every chunk that is not vacant
+       gpi_sleep_map_all           chunks and stitches, at their old addresses
+       gpi_sleep_tell              on_map
+       gpi_sleep_copy_open         the content, from the backup
+       gpi_wake_end                free memory goes to its lists; vacant chunks end
+
+   A chunk is vacant if all its memory is free and set aside, and no tag reserves the chunk.
+
+   Locks: as in SLEEP. On failure Z2 holds: the parts sleep as before, with their backup. */
+
+/* Whether only the use that never passes keeps a freed block waiting: all real uses have passed. */
+static int gpi_wake_is_unused(const gpupool_arena *arena, const gpi_run *run) {
+    const gpi_use *use = (const gpi_use *)run->of.uses;
+    while (use && (use->at == gpi_clock_never() ||
+                   use->at <= gpi_clock_done(&arena->clocks, use->stream)))
+        use = use->next;
+    return !use;
+}
+
+/* Sets aside the blocks that were freed while their part slept and that no work uses. Their
+   stitches are not mapped; they end here. */
+static void gpi_wake_set_aside_freed(gpupool_arena *arena) {
+    gpi_run *run = arena->waiting, *before = NULL, *next;
+    gpi_stitch *stitch, *newer;
+    for (; run; run = next) {
+        next = run->list_next;
+        if (!gpi_sleep_changes_block(arena, run) || !gpi_wake_is_unused(arena, run)) {
+            before = run;
+            continue;
+        }
+        gpi_arena_end_waiting(arena, run, before);
+        gpi_clock_drop_uses(&arena->clocks, run);
+        run->list = GPI_LIST_TAKEN;
+        gpi_stitch_put(&arena->stitches, run, NULL, 0, 0);
+    }
+    /* the blocks are in free lists now, and no request may find them there */
+    gpi_sleep_set_aside(arena);
+    for (stitch = arena->stitches.oldest; stitch; stitch = newer) {
+        newer = stitch->newer;
+        if (!stitch->is_away || stitch->state != GPI_STITCH_IDLE || stitch->user) continue;
+        if (!gpi_sleep_changes_stitch(arena, stitch)) continue;
+        /* gpi_stitch_remove expects a stitch that is not counted as idle */
+        gpi_stitch_unset_idle(&arena->stitches, stitch);
+        gpi_stitch_remove(&arena->stitches, stitch);
+    }
+}
+
+/* Whether a chunk is vacant: all its runs are set aside, and its tag reserves nothing. */
+static int gpi_wake_is_vacant(const gpupool_arena *arena, const gpi_chunk *chunk) {
     const gpi_run *run = gpi_chunk_first_run(&arena->chunks, &arena->tree, chunk);
     if (arena->chunks.apart[chunk->tag].reserve_units) return 0;
     for (; run && run->unit < chunk->unit + chunk->units; run = run->next)
@@ -15170,14 +15257,16 @@ static int gpi_sleep_is_vacant(const gpupool_arena *arena, const gpi_chunk *chun
     return 1;
 }
 
-static int gpi_sleep_needs(const gpupool_arena *arena, const gpi_chunk *chunk) {
-    return gpi_sleep_moves(arena, chunk->tag) && chunk->is_away &&
-           !gpi_sleep_is_vacant(arena, chunk);
+/* Whether a chunk of a changing part is to get memory: it is away, and not vacant. */
+static int gpi_wake_needs_memory(const gpupool_arena *arena, const gpi_chunk *chunk) {
+    return gpi_sleep_changes(arena, chunk->tag) && chunk->is_away &&
+           !gpi_wake_is_vacant(arena, chunk);
 }
 
-/* Why there is no memory for waking, as the thread's verdict and as a sentence: the limit, or what
-   others hold of the device. */
-static gpupool_result gpi_sleep_give_up(gpupool_arena *arena, gpupool_cause cause, uint64_t bytes) {
+/* Reports why there is no memory to wake with, as the thread's verdict and as a sentence: the
+   limit, or what others have of the device (cause OTHERS). bytes: what waking needs. Returns
+   E_OUT_OF_MEMORY. */
+static gpupool_result gpi_wake_give_up(gpupool_arena *arena, gpupool_cause cause, uint64_t bytes) {
     size_t free_bytes = 0, total_bytes = 0;
     char free_text[32], total[32], need[32];
     gpupool_verdict verdict;
@@ -15191,6 +15280,8 @@ static gpupool_result gpi_sleep_give_up(gpupool_arena *arena, gpupool_cause caus
     verdict.reserved_bytes = arena->ledger.reserved.now;
     verdict.device_free_bytes = free_bytes;
     verdict.device_total_bytes = total_bytes;
+    /* reserved_bytes has no memory that sleeps (gpi_sleep_account), so the rest of the device is
+       with others, or free */
     verdict.others_bytes = total_bytes - gpi_ground_min(total_bytes,
                                                         free_bytes + verdict.reserved_bytes);
     if (cause == GPUPOOL_CAUSE_LIMIT) verdict.raise_bytes = bytes - room;
@@ -15210,71 +15301,81 @@ static gpupool_result gpi_sleep_give_up(gpupool_arena *arena, gpupool_cause caus
                          verdict.sentence);
 }
 
-/* Gets memory for every chunk that needs it; on failure the caller releases the new handles. */
-static gpupool_result gpi_sleep_create_all(gpupool_arena *arena) {
+/* Creates a handle for every chunk that needs memory. On failure some chunks have handles: the
+   caller releases them. Both locks are held; the arena's is open around driver calls. */
+static gpupool_result gpi_wake_create_all(gpupool_arena *arena) {
     gpi_chunks *chunks = &arena->chunks;
     gpi_chunk *chunk;
     uint64_t bytes = 0;
     gpupool_result result = GPUPOOL_OK;
+    /* the limit is asked for the whole sum, so that waking fails before the first driver call */
     for (chunk = chunks->first; chunk; chunk = chunk->next)
-        bytes += gpi_sleep_needs(arena, chunk) ? chunk->bytes : 0;
+        bytes += gpi_wake_needs_memory(arena, chunk) ? chunk->bytes : 0;
     if (bytes > gpi_ledger_room(&arena->ledger))
-        return gpi_sleep_give_up(arena, GPUPOOL_CAUSE_LIMIT, bytes);
+        return gpi_wake_give_up(arena, GPUPOOL_CAUSE_LIMIT, bytes);
     for (chunk = chunks->first; chunk && result == GPUPOOL_OK; chunk = chunk->next) {
-        if (chunk->handle || !gpi_sleep_needs(arena, chunk)) continue;
+        if (chunk->handle || !gpi_wake_needs_memory(arena, chunk)) continue;
         gpi_host_unlock(chunks->lock);
         result = gpi_driver_create(&chunks->driver, chunk->bytes, &chunk->handle);
         gpi_host_lock(chunks->lock);
         if (result != GPUPOOL_OK) chunk->handle = 0;
     }
     return result == GPUPOOL_E_OUT_OF_MEMORY
-               ? gpi_sleep_give_up(arena, GPUPOOL_CAUSE_OTHERS, bytes) : result;
+               ? gpi_wake_give_up(arena, GPUPOOL_CAUSE_OTHERS, bytes) : result;
 }
 
-/* Vacant chunks end: their addresses are empty again. */
-static void gpi_sleep_drop_vacant(gpupool_arena *arena) {
+/* Ends the vacant chunks: their addresses become empty again. They are away, so nothing is
+   unmapped. Needs two spare run structs for each. */
+static void gpi_wake_drop_vacant(gpupool_arena *arena) {
     gpi_chunks *chunks = &arena->chunks;
     gpi_chunk *chunk, *next;
     for (chunk = chunks->first; chunk; chunk = next) {
         gpi_run *run;
         next = chunk->next;
-        if (!chunk->is_away || !gpi_sleep_moves(arena, chunk->tag)) continue;
+        if (!chunk->is_away || !gpi_sleep_changes(arena, chunk->tag)) continue;
         run = gpi_stitch_take(&arena->tree, gpi_tree_at(&arena->tree, chunk->unit), chunk->unit,
                               chunk->units);
         gpi_tree_own(&arena->tree, chunk->unit, chunk->units, NULL);
         gpi_tree_put(&arena->tree, run, GPI_LIST_EMPTY, 0);
         gpi_chunk_unlink(chunks, chunk);
+        /* gpi_chunk_lost subtracts what gpi_sleep_account has not counted, since it is away */
         chunks->units += chunk->units;
         gpi_chunk_lost(chunks, chunk);
     }
 }
 
-/* All is mapped: the free memory goes back to its lists. The run structs were prepared before. */
-static void gpi_sleep_end(gpupool_arena *arena) {
+/* Ends waking when all is mapped and filled: nothing can fail any more. The caller has prepared the
+   run structs. */
+static void gpi_wake_end(gpupool_arena *arena) {
 #if GPI_GUARD
     uint64_t at = 0;
     gpi_run *run;
     while ((run = gpi_tree_next_live(&arena->tree, &at)) != NULL) {
         int part = gpi_stitch_tag_at(&arena->stitches, run->unit);
-        if (gpi_sleep_moves(arena, part) && !arena->sleep.backups[part].memory)
-            run->guarded_bytes = 0; /* the guard's bytes were discarded, too */
+        if (gpi_sleep_changes(arena, part) && !arena->sleep.backups[part].memory)
+            run->guarded_bytes = 0; /* content discarded: the guard's bytes are gone, too */
     }
 #endif
     gpi_sleep_forget_backup(arena);
-    gpi_sleep_unuse_all(arena);
+    gpi_sleep_drop_all_uses(arena);
+    /* The lock stays shut between these two: a vacant chunk has no memory, and its free units are
+       in free lists for the moment. */
     gpi_sleep_put_back(arena);
-    gpi_sleep_drop_vacant(arena);
+    gpi_wake_drop_vacant(arena);
     gpi_sleep_account(arena);
     gpi_sleep_count(arena, -1);
-    if (gpi_sleep_moves(arena, 0)) GPI_PUBLISH(&arena->searching, arena->searching - 1);
-    gpi_sleep_set_moving(arena, GPI_AWAKE);
+    if (gpi_sleep_changes(arena, 0)) GPI_PUBLISH(&arena->searching, arena->searching - 1);
+    gpi_sleep_set_states(arena, GPI_AWAKE);
     gpi_arena_poll_all(arena);
 }
 
-/* Maps all that the parts need, and fills it. Both locks are held, and open in between. */
-static gpupool_result gpi_sleep_restore(gpupool_arena *arena, gpupool_ring *ring) {
-    gpupool_result result = gpi_sleep_create_all(arena);
+/* Creates, maps, announces and fills all that the changing parts need. If the program refuses a
+   mapping or a copy fails, the program is told that all goes again. Both locks are held, and open
+   in between. */
+static gpupool_result gpi_wake_restore(gpupool_arena *arena, gpupool_ring *ring) {
+    gpupool_result result = gpi_wake_create_all(arena);
     if (result == GPUPOOL_OK) result = gpi_sleep_map_all(arena);
+    /* in any case: what was created and mapped counts as reserved */
     gpi_sleep_account(arena);
     if (result != GPUPOOL_OK) return result;
     result = gpi_sleep_tell(arena, GPI_APPEARS);
@@ -15283,32 +15384,35 @@ static gpupool_result gpi_sleep_restore(gpupool_arena *arena, gpupool_ring *ring
     return result;
 }
 
-/* Wakes the parts that are marked as moving. Both locks are held, and open in between. On failure
-   they sleep as before. */
-static gpupool_result gpi_sleep_wake(gpupool_arena *arena, gpupool_ring *ring) {
+/* Wakes the changing parts. On failure they sleep as before. Both locks are held on entry and
+   return, and open in between. */
+static gpupool_result gpi_wake_parts(gpupool_arena *arena, gpupool_ring *ring) {
     struct gpi_thread why;
     gpupool_result result;
+    /* after this wait all work that was queued so far has finished: blocks that were freed asleep
+       have only the use that never passes */
     gpi_arena_unlock(arena);
     gpi_host_mutex_unlock(&arena->growing);
     result = gpi_event_wait_device(&arena->clocks, &arena->chunks.driver);
     gpi_host_mutex_lock(&arena->growing);
     gpi_host_lock(&arena->lock);
     if (result != GPUPOOL_OK) {
-        gpi_sleep_set_moving(arena, GPI_ASLEEP);
+        gpi_sleep_set_states(arena, GPI_ASLEEP);
         return result;
     }
-    gpi_sleep_set_aside_freed(arena);
+    gpi_wake_set_aside_freed(arena);
     result = gpi_tree_prepare(&arena->tree, 4 * arena->chunks.count + 8)
-                 ? gpi_sleep_restore(arena, ring) : gpi_host_no_memory();
+                 ? gpi_wake_restore(arena, ring) : gpi_host_no_memory();
     if (result == GPUPOOL_OK) {
-        gpi_sleep_end(arena);
+        gpi_wake_end(arena);
         return result;
     }
+    /* back to sleep, with the backup as it was; chunks that cannot be unmapped stay mapped */
     why = gpi_thread;
     gpi_sleep_unmap_all(arena);
     gpi_sleep_release_all(arena);
     gpi_sleep_account(arena);
-    gpi_sleep_set_moving(arena, GPI_ASLEEP);
+    gpi_sleep_set_states(arena, GPI_ASLEEP);
     gpi_thread = why;
     return result;
 }
@@ -15321,7 +15425,7 @@ gpupool_result gpupool_wake(gpupool_arena *arena, int tag, gpupool_ring *ring) {
     if (result == GPUPOOL_OK && !gpi_sleep_choose(arena, tag, GPI_ASLEEP))
         result = gpi_host_fail(GPUPOOL_E_ARGUMENT, "gpupool_wake: nothing of that sleeps in arena "
                                "\"%s\"", arena->name);
-    if (result == GPUPOOL_OK) result = gpi_sleep_wake(arena, ring);
+    if (result == GPUPOOL_OK) result = gpi_wake_parts(arena, ring);
     gpi_arena_leave(arena, &visit);
     return result == GPUPOOL_OK ? gpi_host_ok() : result;
 }
@@ -15849,7 +15953,7 @@ static gpupool_result gpi_life_tell_leaks(gpupool_arena *arena, uint64_t blocks)
 
 /* E_IN_USE while blocks are live or captures are not released. Empties all caches, so that only
    live blocks count as live. Wakes an arena that sleeps: without live blocks that takes no device
-   memory. `growing` is held, and open while gpi_sleep_wake waits for the device. The lock is taken
+   memory. `growing` is held, and open while gpi_wake_parts waits for the device. The lock is taken
    inside. */
 static gpupool_result gpi_life_check_unused(gpupool_arena *arena) {
     gpupool_result result = GPUPOOL_OK;
@@ -15863,7 +15967,7 @@ static gpupool_result gpi_life_check_unused(gpupool_arena *arena) {
     live = arena->tree.live_runs;
     captures = arena->captures;
     if (!live && !captures && gpi_sleep_choose(arena, GPUPOOL_ALL, GPI_ASLEEP))
-        result = gpi_sleep_wake(arena, NULL);
+        result = gpi_wake_parts(arena, NULL);
     gpi_arena_unlock(arena);
     if (result != GPUPOOL_OK) return result;
     if (live) return gpi_life_tell_leaks(arena, live);
@@ -15928,7 +16032,7 @@ static gpupool_result gpi_life_start_ending(gpupool_arena *arena, int *is_defaul
     unsigned round = 0;
     for (;; gpi_host_idle(round++)) {
         gpi_host_mutex_lock(&arena->growing);
-        /* in each round: a visitor may have changed what is free, and gpi_sleep_wake opens the
+        /* in each round: a visitor may have changed what is free, and gpi_wake_parts opens the
            lock */
         result = gpi_life_check_unused(arena);
         if (result == GPUPOOL_OK && gpi_life_unlist(arena, is_default)) {
