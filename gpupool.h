@@ -15344,8 +15344,8 @@ static void gpi_wake_drop_vacant(gpupool_arena *arena) {
     }
 }
 
-/* Ends waking when all is mapped and filled: nothing can fail any more. The caller has prepared the
-   run structs. */
+/* Ends waking when all is mapped and filled: nothing can fail any more. The caller has called
+   gpi_wake_prepare, and kept the lock since. */
 static void gpi_wake_end(gpupool_arena *arena) {
 #if GPI_GUARD
     uint64_t at = 0;
@@ -15369,6 +15369,11 @@ static void gpi_wake_end(gpupool_arena *arena) {
     gpi_arena_poll_all(arena);
 }
 
+/* Makes sure of the run structs that gpi_wake_drop_vacant needs. 0: the host has no memory. */
+static int gpi_wake_prepare(gpupool_arena *arena) {
+    return gpi_tree_prepare(&arena->tree, 4 * arena->chunks.count + 8);
+}
+
 /* Creates, maps, announces and fills all that the changing parts need. If the program refuses a
    mapping or a copy fails, the program is told that all goes again. Both locks are held, and open
    in between. */
@@ -15380,6 +15385,8 @@ static gpupool_result gpi_wake_restore(gpupool_arena *arena, gpupool_ring *ring)
     if (result != GPUPOOL_OK) return result;
     result = gpi_sleep_tell(arena, GPI_APPEARS);
     if (result == GPUPOOL_OK) result = gpi_sleep_copy_open(arena, ring, GPUPOOL_UP);
+    /* again: the locks were open, and other threads may have used the run structs */
+    if (result == GPUPOOL_OK && !gpi_wake_prepare(arena)) result = gpi_host_no_memory();
     if (result != GPUPOOL_OK) gpi_sleep_tell(arena, GPI_GOES);
     return result;
 }
@@ -15401,8 +15408,7 @@ static gpupool_result gpi_wake_parts(gpupool_arena *arena, gpupool_ring *ring) {
         return result;
     }
     gpi_wake_set_aside_freed(arena);
-    result = gpi_tree_prepare(&arena->tree, 4 * arena->chunks.count + 8)
-                 ? gpi_wake_restore(arena, ring) : gpi_host_no_memory();
+    result = gpi_wake_prepare(arena) ? gpi_wake_restore(arena, ring) : gpi_host_no_memory();
     if (result == GPUPOOL_OK) {
         gpi_wake_end(arena);
         return result;
