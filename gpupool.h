@@ -14503,20 +14503,30 @@ static gpupool_result gpi_sleep_copy(const gpi_driver *driver, const gpi_arena_s
     return gpi_data_copy(driver, &copy, stream, NULL);
 }
 
-/* Copies one part's stretches, except those whose chunk is gone since all its blocks were freed. */
+/* Whether a stretch's chunk is gone, since all its blocks were freed during sleep. */
+static int gpi_sleep_is_gone(const gpupool_arena *arena, const gpi_arena_saved *saved) {
+    return ((const gpi_chunk *)gpi_tree_owner(&arena->tree, saved->unit))->is_away;
+}
+
+/* Copies one part's stretches. Neighbours go in one transfer: a ring reaches its rate only with
+   transfers that keep all its threads at work. */
 static gpupool_result gpi_sleep_copy_part(gpupool_arena *arena, const gpi_arena_backup *backup,
                                           gpupool_ring *ring, cudaStream_t stream,
                                           gpupool_direction way) {
     gpupool_result result = GPUPOOL_OK;
-    uint64_t i;
-    for (i = 0; i < backup->saved_count && result == GPUPOOL_OK; i++) {
-        const gpi_arena_saved *saved = &backup->saved[i];
-        unsigned char *host = backup->memory + saved->offset;
-        void *device = (void *)(uintptr_t)(saved->unit * GPUPOOL_UNIT_BYTES);
-        size_t bytes = (size_t)(saved->units * GPUPOOL_UNIT_BYTES);
-        if (((const gpi_chunk *)gpi_tree_owner(&arena->tree, saved->unit))->is_away) continue;
+    uint64_t i = 0;
+    while (i < backup->saved_count && result == GPUPOOL_OK) {
+        gpi_arena_saved whole = backup->saved[i++];
+        unsigned char *host = backup->memory + whole.offset;
+        void *device = (void *)(uintptr_t)(whole.unit * GPUPOOL_UNIT_BYTES);
+        size_t bytes;
+        if (gpi_sleep_is_gone(arena, &whole)) continue;
+        while (i < backup->saved_count && backup->saved[i].unit == whole.unit + whole.units &&
+               !gpi_sleep_is_gone(arena, &backup->saved[i]))
+            whole.units += backup->saved[i++].units;
+        bytes = (size_t)(whole.units * GPUPOOL_UNIT_BYTES);
         if (!ring)
-            result = gpi_sleep_copy(&arena->chunks.driver, saved, host, stream, way);
+            result = gpi_sleep_copy(&arena->chunks.driver, &whole, host, stream, way);
         else if (way == GPUPOOL_DOWN)
             result = gpupool_download(ring, host, device, bytes, stream);
         else
