@@ -10281,6 +10281,7 @@ typedef struct gpi_request {
     gpi_owners owners;          /* whether the block may span chunks. Other values than ANY occur in
                                    MAPPED arenas only, and rule out caches and stitches */
     int tag;                    /* whose own chunks the block lies in; 0: those that all share */
+    uint32_t finished;          /* the list of finished memory that it takes from: ANY, or the tag's */
 } gpi_request;
 
 /* Figures from which the steps' `could` functions answer. The ladder itself fills them coarsely; a
@@ -10335,9 +10336,10 @@ static int gpi_ladder_may_not_map(const gpupool_arena *arena, const gpi_request 
 
 /* -- free memory of the stream and of list ANY -- */
 
-/* The list of finished memory that a request may take from: ANY, or its tag's. */
-GPI_HOT uint32_t gpi_ladder_finished(const gpi_request *request) {
-    return request->tag ? GPI_LIST_TAGS + (uint32_t)request->tag - 1 : (uint32_t)GPI_LIST_ANY;
+/* The request's block lies in chunks of this tag; 0: in those that all share. */
+static void gpi_ladder_set_tag(gpi_request *request, int tag) {
+    request->tag = tag;
+    request->finished = tag ? GPI_LIST_TAGS + (uint32_t)tag - 1 : (uint32_t)GPI_LIST_ANY;
 }
 
 /* Lists the free lists from which the request's stream may take without a wait, if they have at
@@ -10347,9 +10349,9 @@ GPI_HOT void gpi_ladder_own_lists(const gpupool_arena *arena, const gpi_request 
                                   uint64_t units_least, gpi_lists *lists) {
     gpi_list *const *all = arena->tree.lists;
     const gpi_stream *owner = request->owner;
-    uint32_t finished = gpi_ladder_finished(request);
+    uint32_t finished = request->finished;
     int count = 0;
-    if (all[owner->list]->units >= units_least && !request->tag &&
+    if (all[owner->list]->units >= units_least && finished == GPI_LIST_ANY &&
         !gpi_arena_takes_finished(arena, owner))
         lists->number[count++] = owner->list;
     if (all[finished]->units >= units_least) lists->number[count++] = finished;
@@ -10427,7 +10429,7 @@ static void gpi_ladder_set_usable(gpupool_arena *arena, const gpi_request *reque
 /* Ends gpi_ladder_set_usable. */
 static void gpi_ladder_clear_usable(gpupool_arena *arena, const gpi_request *request) {
     arena->tree.lists[request->owner->list]->usable_below = 0;
-    arena->tree.lists[gpi_ladder_finished(request)]->usable_below = 0;
+    arena->tree.lists[request->finished]->usable_below = 0;
 }
 
 /* Takes an idle stitch of the request's size whose units the stream may take without a wait. Makes
@@ -13707,6 +13709,7 @@ GPI_HOT void gpi_hand_request(gpi_request *request, size_t bytes, cudaStream_t s
     request->by = gpi_arena_call(stream);
     request->origin = origin;
     request->capturing = request->no_wait = request->tag = 0;
+    request->finished = GPI_LIST_ANY;
     request->owners = GPI_OWNERS_ANY;
 }
 
@@ -13793,7 +13796,7 @@ static void *gpi_hand_alloc_tagged(gpupool_arena *arena, gpi_request *request, u
     if (gpi_ground_is_power(alignment))
         alignment = gpi_ground_max(alignment, 2 * GPUPOOL_UNIT_BYTES);
     if (gpi_tag_charge(arena, tag, bytes, request->bytes) != GPUPOOL_OK) return NULL;
-    if (arena->chunks.apart[tag].is_apart) request->tag = tag;
+    if (arena->chunks.apart[tag].is_apart) gpi_ladder_set_tag(request, tag);
     block = gpi_hand_alloc(arena, "gpupool_alloc", request, alignment);
     gpi_tag_finish(arena, tag, bytes, block);
     return block;
@@ -15231,7 +15234,7 @@ static gpupool_result gpi_life_reserve(gpupool_arena *arena, int tag, uint64_t b
     request.units = request.bytes / GPUPOOL_UNIT_BYTES;
     request.align_units = 1;
     request.owner = arena->clocks.all; /* no stream has asked for this memory */
-    request.tag = tag;
+    gpi_ladder_set_tag(&request, tag);
     result = gpi_ladder_grow(arena, &request, &run);
     if (result == GPUPOOL_E_OUT_OF_MEMORY) {
         lack = gpi_sibling_shortage(arena, &request);
