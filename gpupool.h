@@ -1064,11 +1064,11 @@ GPUPOOL_API gpupool_result gpupool_report(gpupool_arena *, FILE *);
      "largest_free_bytes" (in one run), "largest_block_bytes", "stitched_bytes", "fragmentation",
      "asleep_bytes", "backup_bytes", "host_bytes", "live_by_order": [], "free_by_order": [],
      "streams": [handle], "tags": [{"name", "limit_bytes", "soft_limit_bytes", "granted", "blocks":
-     {"now", "peak", "total"}, "failures"}], "sites": [{"file", "line", "stream", "allocs",
-     "blocks", "bytes", "bytes_peak"}] (with GPUPOOL_SITES 1), "chunks": [{"address", "bytes",
-     "blocks": [{"address", "bytes", "state": "live" | "free" | "pending", "requested_bytes" (if
-     live), "stitched_at" (the address of the stitched block that this is a part of), "stream",
-     "site", "tag" (if it has one)}]}].
+     {"now", "peak", "total"}, "failures", "asleep_bytes"}], "sites": [{"file", "line", "stream",
+     "allocs", "blocks", "bytes", "bytes_peak"}] (with GPUPOOL_SITES 1), "chunks": [{"address",
+     "bytes", "blocks": [{"address", "bytes", "state": "live" | "free" | "pending",
+     "requested_bytes" (if live), "stitched_at" (the address of the stitched block that this is a
+     part of), "stream", "site", "tag" (if it has one)}]}].
    "stream", "site" and "tag" are indices into the lists above; null: not known. A handle of 1 is
    the default stream, 5 all streams (gpupool_cudaFree), another odd number a thread's default
    stream. Mapped chunks with neighbouring addresses appear as one chunk. */
@@ -19665,6 +19665,8 @@ static void gpi_report_tags(FILE *file, const gpi_view *view) {
                 gpi_limit_human(granted, tag->granted.now),
                 gpi_limit_human(most, tag->granted.peak),
                 tag->limit_bytes ? gpi_limit_human(limit, tag->limit_bytes) : "none");
+        if (tag->asleep_bytes)
+            fprintf(file, "  %-30s %12s\n", "    asleep", gpi_limit_human(limit, tag->asleep_bytes));
     }
 }
 
@@ -19933,8 +19935,8 @@ static void gpi_json_tags(gpi_writer *out, const gpi_view *view) {
                   tag->soft_limit_bytes ? tag->soft_limit_bytes : UINT64_MAX);
         gpi_write(out, "granted{now# peak# total#}", tag->granted.now, tag->granted.peak,
                   tag->granted.total);
-        gpi_write(out, "blocks{now# peak# total#} failures#}", tag->blocks.now, tag->blocks.peak,
-                  tag->blocks.total, tag->failures);
+        gpi_write(out, "blocks{now# peak# total#} failures# asleep_bytes#}", tag->blocks.now,
+                  tag->blocks.peak, tag->blocks.total, tag->failures, tag->asleep_bytes);
     }
     gpi_write(out, "]\n");
 }
