@@ -2137,8 +2137,8 @@ static int gpi_host_pages_get(gpi_pages *pages, uint64_t bytes, uint64_t more) {
     return 1;
 }
 
-/* Asks Linux for huge pages behind memory that is about to be filled: 4 KiB pages cost a fault each,
-   and the faults take longer than the filling. Only advice: where it is not taken, nothing fails. */
+/* Asks Linux for huge pages behind memory that is about to be filled: pages of 4 KiB cost a fault
+   each, and the faults take longer than the filling. Nothing fails where Linux has no huge page. */
 static void gpi_host_want_huge_pages(void *memory, uint64_t bytes) {
 #if defined(MADV_HUGEPAGE)
     uint64_t start = gpi_ground_up((uintptr_t)memory, GPI_PAGE_BYTES);
@@ -10281,7 +10281,7 @@ typedef struct gpi_request {
     gpi_owners owners;          /* whether the block may span chunks. Other values than ANY occur in
                                    MAPPED arenas only, and rule out caches and stitches */
     int tag;                    /* whose own chunks the block lies in; 0: those that all share */
-    uint32_t finished;          /* the list of finished memory that it takes from: ANY, or the tag's */
+    uint32_t finished;          /* its list of finished memory: ANY, or the tag's */
 } gpi_request;
 
 /* Figures from which the steps' `could` functions answer. The ladder itself fills them coarsely; a
@@ -19666,7 +19666,8 @@ static void gpi_report_tags(FILE *file, const gpi_view *view) {
                 gpi_limit_human(most, tag->granted.peak),
                 tag->limit_bytes ? gpi_limit_human(limit, tag->limit_bytes) : "none");
         if (tag->asleep_bytes)
-            fprintf(file, "  %-30s %12s\n", "    asleep", gpi_limit_human(limit, tag->asleep_bytes));
+            fprintf(file, "  %-30s %12s\n", "    asleep",
+                    gpi_limit_human(limit, tag->asleep_bytes));
     }
 }
 
