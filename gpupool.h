@@ -270,7 +270,7 @@ static inline cudaError_t gpi_names_cuda_free_async(void *pointer, cudaStream_t 
     return cudaFreeAsync(pointer, stream);
 }
 
-/* == OPTIONS ==================================================================================
+/* == OPTIONS ======================================================================================
    The default of each option that the program has not defined. The table at the end of the top
    comment says what each option means. */
 
@@ -329,7 +329,7 @@ static inline cudaError_t gpi_names_cuda_free_async(void *pointer, cudaStream_t 
 #define GPUPOOL_STREAM_CHECK 0
 #endif
 
-/* == LINKAGE ==================================================================================
+/* == LINKAGE ======================================================================================
    GPUPOOL_API stands before each public declaration, and nowhere else. With GPUPOOL_STATIC the
    functions are static; `unused` avoids a warning for each function that the file never calls. */
 
@@ -343,7 +343,7 @@ static inline cudaError_t gpi_names_cuda_free_async(void *pointer, cudaStream_t 
 #endif
 #endif
 
-/* == WORDS ====================================================================================
+/* == WORDS ========================================================================================
    The public constants, enums and structs of arenas, and below them those of rings. Every struct
    that the program fills may be all zeros except where its comment says otherwise.
    Read first: gpupool_result, gpupool_arena_config, gpupool_request, gpupool_verdict. */
@@ -739,7 +739,7 @@ typedef struct gpupool_ring_stats {  /* arrays: [GPUPOOL_UP], [GPUPOOL_DOWN] */
     double link_busy[2];             /* link_busy_ns divided by under_way_ns, at most 1 */
 } gpupool_ring_stats;
 
-/* == API ======================================================================================
+/* == API ==========================================================================================
    The public functions: arenas, blocks and captures, then limits, statistics and reports, then
    rings. Rules 11 and 12 of the top comment hold for every call: who may make the call, what the
    call leaves alone, and what a stream of 0 means.
@@ -1346,7 +1346,7 @@ GPI_NAME cudaError_t GPI_ASYNC(malloc)(T **pointer, size_t bytes, Pool pool, cud
 #undef GPI_UNTYPED
 #undef GPI_NAME
 
-/* == CPP ======================================================================================
+/* == CPP ==========================================================================================
    The C++ interface, in namespace gpupool: owners of an arena and of a block, a memory resource for
    cuda::mr and RMM, and an allocator for Thrust and other containers. It needs C++11, and includes
    nothing of Thrust, RMM or CUDA's C++ library.
@@ -1652,7 +1652,7 @@ template <class T, template <class> class... Pointer> struct allocator {
 #define GPI_THREAD_LOCAL __declspec(thread)
 #endif
 
-/* == GROUND ===================================================================================
+/* == GROUND =======================================================================================
    Integer arithmetic and bit scans that all other sections share. The functions have no state,
    take no lock and call nothing outside this section. uses: nothing
 
@@ -1700,7 +1700,7 @@ static unsigned gpi_ground_bits(uint64_t n) {
     return bits;
 }
 
-/* == HOST =====================================================================================
+/* == HOST =========================================================================================
    The operating system: locks, threads, fork, the clock, host memory for pinning, and the result
    of the calling thread's latest call. HOST and FILE are the only sections with an #ifdef for
    the operating system. uses: GROUND
@@ -2519,7 +2519,7 @@ static void gpi_host_thread_join(gpi_worker *worker) {
 #endif
 }
 
-/* == FILE =====================================================================================
+/* == FILE =========================================================================================
    Reads parts of a file for a ring, at offsets, from several threads at a time. A part that is
    not in the system's page cache is read past that cache, straight into pinned memory, which
    saves one copy. uses: GROUND, HOST
@@ -2660,7 +2660,7 @@ static gpupool_result gpi_file_read(const gpi_file *file, unsigned char *memory,
     return GPUPOOL_OK;
 }
 
-/* == DRIVER ===================================================================================
+/* == DRIVER =======================================================================================
    Finds CUDA's driver functions, makes the arena's context current for them, and turns their
    results into gpupool's results and sentences. The calls for contexts, mapped memory, streams,
    events and peers are here; DATA copies and fills, TOOL tells profilers. uses: HOST
@@ -3506,7 +3506,7 @@ static gpupool_result gpi_driver_wait(gpi_driver *driver) {
     return result;
 }
 
-/* == DATA =====================================================================================
+/* == DATA =========================================================================================
    Pins host memory, copies and fills: the driver calls of rings, of the guards around blocks,
    and of sleep. Copies and fills are queued on a stream; pinning takes effect at once.
    uses: DRIVER
@@ -3611,7 +3611,7 @@ static gpupool_result gpi_data_fill(const gpi_driver *driver, void *at, int byte
     return gpi_driver_told(driver, "cuMemsetD8Async", error);
 }
 
-/* == TOOL =====================================================================================
+/* == TOOL =========================================================================================
    Tells profilers and checkers about chunks and blocks, through NVTX's memory extension. Present
    with GPUPOOL_NVTX 1 only. uses: nothing
 
@@ -3700,7 +3700,7 @@ static void gpi_tool_block_gone(const void *block) {
 }
 #endif
 
-/* == LEDGER ===================================================================================
+/* == LEDGER =======================================================================================
    Counts an arena's memory: bytes and blocks, now, at most and in total; for the whole arena,
    for each phase, each tag, and each line of source that allocates. Also keeps the limit.
    uses: HOST
@@ -6935,7 +6935,7 @@ static int gpi_check_clocks(const gpi_clocks *clocks) {
     return count == clocks->stream_count && of_threads == clocks->thread_streams ? 0 : 4;
 }
 
-/* == CHUNK ====================================================================================
+/* == CHUNK ========================================================================================
    Memory from the driver: how chunks are got, where they lie, and how they are given back. Every
    source of memory is one row of a table of functions and flags. uses: DRIVER, LEDGER, TREE, CLOCK
 
@@ -7741,7 +7741,7 @@ static gpupool_result gpi_chunk_set_peer(gpi_chunks *chunks, int device, CUmemAc
     return result;
 }
 
-/* == GROWTH ===================================================================================
+/* == GROWTH =======================================================================================
    Growth: how much memory one request gets from the driver, where new chunks go, and how the block
    is cut out of them. uses: TREE, CLOCK, CHUNK
 
@@ -9438,7 +9438,7 @@ static gpupool_result gpi_plan_make(gpi_stitches *stitches, const gpi_plan *plan
     return result;
 }
 
-/* == LIMIT ====================================================================================
+/* == LIMIT ========================================================================================
    Limits and sizes as text: parses what users write ("12GiB", "80%"), and spells byte counts for
    messages. Used for config.limit_text, GPUPOOL_LIMIT, the environment, reports and verdicts.
    uses: HOST
@@ -10494,7 +10494,7 @@ gpupool_result gpupool_get_tag_stats(gpupool_arena *arena, int tag, gpupool_tag_
     return gpi_host_ok();
 }
 
-/* == LADDER ===================================================================================
+/* == LADDER =======================================================================================
    Finds memory for a request: one table of steps, tried in order, from the cheapest (free memory of
    the stream) to the dearest (a wait of the host). The same table, asked without being run, tells
    verdicts and gpupool_would_fit what would help. uses: ARENA and above
@@ -11391,7 +11391,7 @@ static gpupool_result gpi_ladder_run(gpi_attempt *attempt) {
                          "grow while a stream captures", attempt->arena->name);
 }
 
-/* == SNAPSHOT =================================================================================
+/* == SNAPSHOT =====================================================================================
    Copies all runs of an arena into an array, so that a verdict can ask many times "would the
    request fit if ...?" without holding the arena's lock. The request, the copy and the figures that
    bound growth are one gpi_scene. uses: LADDER and above
@@ -11675,7 +11675,7 @@ static void gpi_snapshot_take(gpi_scene *scene) {
     gpi_snapshot_ask_caches(scene);
 }
 
-/* == VERDICT ==================================================================================
+/* == VERDICT ======================================================================================
    Tells why a request was not met, and what would help, in figures and in a sentence. No advice
    rests on figures alone: the ladder is asked whether it would succeed if memory were as the advice
    would leave it. uses: SNAPSHOT and above
@@ -12539,7 +12539,7 @@ static void gpi_verdict_begin(gpupool_arena *arena, const gpi_request *request,
 /* Frees the copy. */
 static void gpi_verdict_end(gpi_scene *scene) { GPUPOOL_FREE(scene->runs); }
 
-/* == SIBLING ==================================================================================
+/* == SIBLING ======================================================================================
    The other arenas of the process on the same device: asks them to give back idle chunks when the
    device is full, and tells verdicts how much they hold. Their idle chunks are as good as free
    device memory. uses: VERDICT and above
@@ -12739,7 +12739,7 @@ static void gpi_sibling_count(gpupool_arena *arena, uint64_t bytes, gpi_siblings
     gpi_sibling_ask_all(&lack, siblings);
 }
 
-/* == ALLOC ====================================================================================
+/* == ALLOC ========================================================================================
    Turns a request into a block, and decides which blocks join a stream's cache. Four ways are
    tried, each dearer than the one before: the stream's cache, the tree, a run that another stream
    has just freed, the ladder. uses: SIBLING and above
@@ -13266,7 +13266,7 @@ static void *gpi_alloc_get(gpupool_arena *arena, const char *call, gpi_request *
     return block;
 }
 
-/* == BLOCK ====================================================================================
+/* == BLOCK ========================================================================================
    From a pointer to its block, and back to free memory: finds out what a pointer is, frees blocks,
    and records the events by which other streams may get the memory. uses: ALLOC and above
 
@@ -13702,7 +13702,7 @@ static void gpi_block_take_back(gpupool_arena *arena, void *block, const gpi_cal
     gpi_thread = why;
 }
 
-/* == HAND =====================================================================================
+/* == HAND =========================================================================================
    The public calls that allocate and free blocks. With GPUPOOL_GUARD they also fill blocks, and put
    a guard behind each block, to find writes past its end. uses: BLOCK and above
 
@@ -14185,7 +14185,7 @@ gpupool_result gpupool_record_stream(gpupool_arena *arena, const void *block, cu
     return gpi_host_ok();
 }
 
-/* == CAPTURE ==================================================================================
+/* == CAPTURE ======================================================================================
    Capture scopes, the end of streams, and peer devices: the calls that change which streams and
    devices an arena works with. A scope makes sure that memory used by a graph goes to nobody else
    before gpupool_release_capture. uses: HAND and above
@@ -15451,7 +15451,7 @@ gpupool_result gpupool_wake(gpupool_arena *arena, int tag, gpupool_ring *ring) {
     return result == GPUPOOL_OK ? gpi_host_ok() : result;
 }
 
-/* == LIFE =====================================================================================
+/* == LIFE =========================================================================================
    Arenas are made, destroyed, and renewed after a device reset. Default arenas, one for each
    device, are found and made here, too. uses: CAPTURE and above
 
@@ -16312,7 +16312,7 @@ gpupool_arena *gpupool_get_default_arena(int device) {
     return other;
 }
 
-/* == SHARE ====================================================================================
+/* == SHARE ========================================================================================
    Memory that others hold: which chunks are behind a block, for whoever registers them, and blocks
    that are exported to other processes or imported from them. uses: DRIVER, CHUNK, STITCH, ARENA,
    BLOCK
@@ -16684,7 +16684,7 @@ gpupool_result gpupool_import_close(gpupool_imported *imported) {
     return gpi_host_ok();
 }
 
-/* == SHAPE ====================================================================================
+/* == SHAPE ========================================================================================
    Functions with the signatures and promises of cudaMalloc, cudaFree and their Async forms, on
    default arenas. A pointer of no arena goes on to CUDA. uses: LIFE and above
 
@@ -16889,7 +16889,7 @@ cudaError_t gpupool_cudaFreeAsync(void *block, cudaStream_t stream) {
     return gpi_shape_fail(arena, gpi_shape_error(gpupool_free(arena, block, stream)));
 }
 
-/* == FIGURES ==================================================================================
+/* == FIGURES ======================================================================================
    Calls about an arena as a whole: trim, waits, limits, how much could still be had, statistics,
    the check. Also the description of one block. uses: SHAPE and above
 
@@ -17458,7 +17458,7 @@ gpupool_result gpupool_check(gpupool_arena *arena) {
                          broken, arena->name);
 }
 
-/* == STAGE ====================================================================================
+/* == STAGE ========================================================================================
    The ring's pinned host memory: equal slots in one address range. The lowest slots are pinned
    first, one slot at a time, when a transfer needs a slot. uses: GROUND, HOST, DRIVER, LEDGER
 
@@ -17746,7 +17746,7 @@ static gpupool_result gpi_stage_close(gpi_stage *stage) {
     return result;
 }
 
-/* == RING =====================================================================================
+/* == RING =========================================================================================
    Transfers between ordinary host memory, or a file, and the device, through the slots of STAGE.
    The calling thread and the ring's workers copy the chunks of a transfer side by side. uses:
    GROUND, HOST, DRIVER, LEDGER, STAGE
@@ -18598,7 +18598,7 @@ gpupool_result gpupool_ring_wait(gpupool_ring *ring, gpupool_ticket ticket, int6
     return gpi_ring_leave(ring, &visit, result);
 }
 
-/* == SEND =====================================================================================
+/* == SEND =========================================================================================
    Decides which way a transfer goes, and has the ring's public calls. Each public call fills in a
    gpi_transfer, the plan, which gpi_send_rows checks and carries out. uses: RING and above
 
@@ -19297,7 +19297,7 @@ gpupool_result gpupool_ring_check(gpupool_ring *ring) {
     return gpi_host_fail(GPUPOOL_E_CORRUPT, "gpupool_ring_check: invariant R%d is broken", broken);
 }
 
-/* == WORDING ==================================================================================
+/* == WORDING ======================================================================================
    Results, the build, sources and numbers as text. Also checks text from outside, names and file
    names, for what JSON and SVG can hold. uses: HOST */
 
@@ -19387,7 +19387,7 @@ static const char *gpi_wording_source(gpupool_source source) {
     return names[source];
 }
 
-/* == VIEW =====================================================================================
+/* == VIEW =========================================================================================
    A copy of the arena as it is at one moment, sorted by address. Reports, files, pictures and
    gpupool_walk_blocks are made from such a copy, with no lock held. uses: ARENA, FIGURES
 
@@ -19841,7 +19841,7 @@ static double gpi_view_fragmentation(const gpi_view *view) {
     return 1 - (double)view->stats.largest_block_bytes / (double)free_bytes;
 }
 
-/* == REPORT ===================================================================================
+/* == REPORT =======================================================================================
    Writes the arena for people and for programs: a screen of text, JSON, and a snapshot for
    PyTorch's viewer. Every writer opens a view, writes from it, and closes it. uses: WORDING, VIEW
 
@@ -20429,7 +20429,7 @@ gpupool_result gpupool_write_snapshot(gpupool_arena *arena, FILE *file) {
     return gpi_view_close(&view, "gpupool_write_snapshot", file);
 }
 
-/* == PICTURE ==================================================================================
+/* == PICTURE ======================================================================================
    gpupool_write_svg draws the map of memory, and gpupool_set_trace records calls. The picture is
    one pass over a view: nothing of it is kept in memory. uses: REPORT and above
 
@@ -20783,7 +20783,7 @@ gpupool_result gpupool_set_trace(gpupool_arena *arena, FILE *file) {
     return before ? gpi_wording_done("gpupool_set_trace", before) : gpi_host_ok();
 }
 
-/* == ENVIRON ==================================================================================
+/* == ENVIRON ======================================================================================
    Reports without a line of code: the environment's GPUPOOL_REPORT names a file, and each arena
    writes there what it has used. Arenas are created and destroyed through this section, in public.
    uses: LIFE, PICTURE and above
@@ -21055,7 +21055,7 @@ gpupool_result gpupool_arena_destroy(gpupool_arena *arena) {
     return result;
 }
 
-/* == BACK ===================================================================================== */
+/* == BACK ====================================================================================== */
 
 /* The implementation ends: its macros are undone, so that the files that include this one see none
    of them. Functions and types need no undoing: they are static, and their names begin with
@@ -21076,7 +21076,7 @@ gpupool_result gpupool_arena_destroy(gpupool_arena *arena) {
 
 #endif /* GPUPOOL_IMPLEMENTATION */
 
-/* == NAMES ====================================================================================
+/* == NAMES ========================================================================================
    Macros over CUDA's names and gpupool's own. They come last in the file, so that nothing above
    sees them. What they stand for is defined at the end of section API.
 
