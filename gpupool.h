@@ -9500,7 +9500,7 @@ static gpupool_result gpi_limit_parse(const char *where, const char *text, uint6
     if (*at == ' ' && at[1]) at++;
     unit = gpi_limit_unit(at, total_bytes, free_bytes);
     if (unit < 0)
-        return gpi_limit_wrong(where, text, "ends in none of these units: B KiB MiB GiB TiB "
+        return gpi_limit_wrong(where, text, "ends in no unit of these: B KiB MiB GiB TiB "
                                "KB MB GB TB K M G T % %free");
     /* A fraction of a byte is an error: with "0.8" the user may mean 80%, with "1.5" GiB. */
     if (!whole && unit < 2)
@@ -19061,7 +19061,7 @@ gpupool_result gpupool_ring_destroy(gpupool_ring *ring) {
     result = gpi_driver_was_reset(&ring->stage.driver, &reset);
     gpi_ring_lock(ring);
     if (result == GPUPOOL_OK && !reset && ring->spans_taken)
-        result = gpi_host_fail(GPUPOOL_E_IN_USE, "gpupool_ring_destroy: spans still in use: "
+        result = gpi_host_fail(GPUPOOL_E_IN_USE, "gpupool_ring_destroy: spans still held: "
                                "%" PRIu64, ring->spans_taken);
     /* This thread works for transfers with tickets until all are done. Functions of the caller run
        on the workers, which are dismissed afterwards; a ring without workers has only this thread
@@ -19104,7 +19104,7 @@ static gpi_stage_slot *gpi_send_span(const gpupool_ring *ring, const char *call,
             return slot;
     }
     gpi_host_fail(GPUPOOL_E_ARGUMENT, "%s: %s", call,
-                  span ? "this span is not in use, or is another ring's" : "span is NULL");
+                  span ? "this span is not held, or is another ring's" : "span is NULL");
     return NULL;
 }
 
@@ -19133,9 +19133,9 @@ static gpupool_result gpi_send_span_hope(const gpupool_ring *ring, size_t bytes)
     if (longest >= bytes) return GPUPOOL_OK;
     if (refused != GPUPOOL_OK) return refused;
     return gpi_host_fail(GPUPOOL_E_TIMEOUT, "gpupool_ring_acquire_span: %" PRIu64 " bytes cannot "
-                         "be had while spans are in use that this thread would wait for; the "
-                         "largest span that can be had beside them is %" PRIu64 " bytes",
-                         (uint64_t)bytes, longest);
+                         "be had while spans are held that this thread would wait for; the largest "
+                         "span that can be had beside them is %" PRIu64 " bytes", (uint64_t)bytes,
+                         longest);
 }
 
 /* Takes slots for `bytes`, waiting for at most most_ns. NULL, with a result: E_TIMEOUT, or a
