@@ -189,8 +189,9 @@ public functions refer to the rules by number.
      peer while the arena exists.
 
 Environment. The variables GPUPOOL_LIMIT_<device> and GPUPOOL_LIMIT hold the limit of new arenas, as
-text: see gpupool_set_limit. GPUPOOL_SOURCE is the source of default arenas: auto, mapped, device,
-managed or bypass. An empty variable counts as not set.
+text: see gpupool_set_limit_text. GPUPOOL_SOURCE is the source of default arenas: auto, mapped,
+device, managed or bypass. GPUPOOL_REPORT names a file for reports of all arenas: see "reports" in
+section API. An empty variable counts as not set.
 
 Options: define them in the file with GPUPOOL_IMPLEMENTATION, before that file includes this one for
 the first time. Define those marked * in every file, with the same value. Booleans are 0 or 1.
