@@ -14,12 +14,12 @@ cuda=-Itests/fakecuda/include
 pages="README.md examples/README.md"
 
 # ---- programs and recipes ----
-# README.md's first program is the header's, but for comments: in the header's top comment // comments
-# stand for /* */, which would end it. The other code blocks are recipes, which
+# README.md's first program is the header's, but for comments: in the header's top comment it has //
+# comments, since */ would end the top comment. The other code blocks are recipes, which
 # tests/compile/recipes.h makes programs of.
-awk '/^A complete program:/ { on = 1; next } on && /^[^ ]/ { exit } on { sub("^    ", ""); print }' \
-    gpupool.h > "$out/header.c"
-awk -v out="$out" '/^```(c|cpp|py|python|text)$/ { on = substr($0, 4); n[on]++; next }
+awk '/^A complete program:/ { on = 1; next } on && /^[^ ]/ { exit }
+     on { sub("^    ", ""); print }' gpupool.h > "$out/header.c"
+awk -v out="$out" '/^```(c|cpp|python|text)$/ { on = substr($0, 4); n[on]++; next }
                    /^```/ { on = "" }
                    on { print > (out "/readme" n[on] "." on) }' README.md
 without_comments() { sed -E 's, *(//.*|/\*.*\*/),,' "$1" | grep .; }
@@ -68,7 +68,7 @@ out_of_memory() { # README.md's second text: what the recipe about it prints
 check "what README.md says about out of memory" out_of_memory
 python_recipe() { # each MODULE.FUNCTION() in it is one of examples/MODULE.py
     local call
-    for call in $(grep -oE '^[a-z_]+\.[a-z_]+\(' "$out"/readme*.python); do
+    for call in $(grep -oE '[a-z_]+\.[a-z_]+\(' "$out"/readme*.python); do
         grep -q "^def ${call#*.}" "examples/${call%%.*}.py" || { echo "no $call)"; return 1; }
     done
     [[ ${call:-} ]]
@@ -167,7 +167,9 @@ check "the files in $pages" every_file_exists
 examples_there() {
     ls examples | grep -vE '^(README.md|run_examples.sh|pictures|__pycache__)$'
 }
-examples_in_table() { grep -oE '`[a-z_]+\.(cu|cpp|c|py|hpp)`' examples/README.md | tr -d '`' | sort -u; }
+examples_in_table() {
+    grep -oE '`[a-z_]+\.(cu|cpp|c|py|hpp)`' examples/README.md | tr -d '`' | sort -u
+}
 check "the examples in examples/README.md" same examples_there examples_in_table
 fits() { # README.md: a page that is read
     awk '/^```/ { code = !code }
@@ -182,13 +184,14 @@ for file in examples/pictures/*.svg; do check "picture: $file" picture "$file"; 
 as_drawn() { awk -f tests/bench/reserved.awk README.md | diff - examples/pictures/reserved.svg; }
 check "the picture of README.md's table (make pictures)" as_drawn
 
-# ---- figures in tests/README.md, with FIGURES=1: what the programs print, or printed in `make test` ----
+# ---- figures in tests/README.md, with FIGURES=1: what programs print, or printed in `make test` ----
 said_by() { # PROGRAM
     if [[ $BUILD/log/$1.out -nt $BUILD/test/$1 ]]; then cat "$BUILD/log/$1.out"
     else "$BUILD/test/$1"; fi
 }
 figure() { # WORDS NUMBER: tests/README.md has the words, and the number rounds to theirs
-    tr -s '\n ' ' ' < tests/README.md | grep -qF "$1" || { echo "not in tests/README.md"; return 1; }
+    tr -s '\n ' ' ' < tests/README.md | grep -qF "$1" ||
+        { echo "not in tests/README.md"; return 1; }
     echo "$1" | awk -v number="$2" '{
         gsub(",", "", $1)
         scale = $2 == "million" ? 1e6 : 1
