@@ -184,7 +184,7 @@ for file in examples/pictures/*.svg; do check "picture: $file" picture "$file"; 
 as_drawn() { awk -f tests/bench/reserved.awk README.md | diff - examples/pictures/reserved.svg; }
 check "the picture of README.md's table (make pictures)" as_drawn
 
-# ---- figures in tests/README.md, with FIGURES=1: what programs print, or printed in `make test` ----
+# ---- figures in tests/README.md, with FIGURES=1: what programs print, or have printed ----
 said_by() { # PROGRAM
     if [[ $BUILD/log/$1.out -nt $BUILD/test/$1 ]]; then cat "$BUILD/log/$1.out"
     else "$BUILD/test/$1"; fi
