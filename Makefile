@@ -161,6 +161,14 @@ GPU_EXAMPLES := $(if $(TOOLKIT),\
 examples: $(EXAMPLES) $(GPU_EXAMPLES) ## builds and runs what is in examples/
 	@ON=$(ON) BUILD=$(BUILD) CUDA_HOME=$(TOOLKIT) examples/run_examples.sh
 
+.PHONY: pictures
+pictures: ## draws the pictures of README.md, in examples/pictures
+	@$(MAKE) --no-print-directory ON=sim $(BUILD)/sim/replay
+	@$(BUILD)/sim/replay --streams 3 --svg examples/pictures/memory_map.svg \
+	  tests/traces/resnet50.trace.gz > /dev/null
+	@awk -f tests/bench/reserved.awk README.md > examples/pictures/reserved.svg
+	@ls -l examples/pictures/*.svg
+
 windows: ## the header as mingw-w64 compiles it, its integer rooms under wine
 	@CC='$(CC)' BUILD='$(BUILD)' tests/windows_test.sh
 
@@ -363,7 +371,7 @@ GATE := CC='$(CC)' CXX='$(CXX)' BUILD='$(BUILD)' TOOLKIT='$(TOOLKIT)'
 FIGURES := $(patsubst %,$(BUILD)/test/%-plain,test_tree test_tree_long test_tree_misuse)
 hygiene: ## the header's text, its exported names, the macros left over
 	@$(GATE) tests/hygiene_test.sh
-docs: $(BUILD)/fakecuda/none.a $(FIGURES) ## programs, options, results and figures in README.md and the header
+docs: $(BUILD)/fakecuda/none.a $(FIGURES) ## README.md, examples/README.md and the header's top comment against the code
 	@$(GATE) FIGURES=1 tests/docs_test.sh
 analyze: ## clang --analyze, clang -Weverything, gcc -fanalyzer and cppcheck find nothing
 	@$(GATE) tests/analyze.sh

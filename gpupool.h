@@ -54,8 +54,8 @@ file the lowest layer comes first.
 What it does:
   * Fast: memory that a stream freed serves later requests of the stream at once, without an event
     or a wait.
-  * Frugal: peak reserved memory stays within a few per cent of peak live memory, because a large
-    block can be put together from free memory in several chunks (a stitch).
+  * Frugal: in six recorded PyTorch runs peak reserved memory is 0.5 to 5.5% above peak live memory,
+    because a large block can be put together from free memory in several chunks (a stitch).
   * Ordered: another stream gets freed memory only after the work queued before the free, or behind
     a wait on the device. No lock is held while the host waits for the device.
   * Stable: a block's address, and the physical memory behind it, do not change while the block is
@@ -197,8 +197,9 @@ public functions refer to the rules by number.
      peer while the arena exists.
 
 Environment. The variables GPUPOOL_LIMIT_<device> and GPUPOOL_LIMIT hold the limit of new arenas, as
-text: see gpupool_set_limit. GPUPOOL_SOURCE is the source of default arenas: auto, mapped, device,
-managed or bypass. An empty variable counts as not set.
+text: see gpupool_set_limit_text. GPUPOOL_SOURCE is the source of default arenas: auto, mapped,
+device, managed or bypass. GPUPOOL_REPORT names a file for reports of all arenas: see "reports" in
+section API. An empty variable counts as not set.
 
 Options: define them in the file with GPUPOOL_IMPLEMENTATION, before that file includes this one for
 the first time. Define those marked * in every file, with the same value. Booleans are 0 or 1.
