@@ -6007,6 +6007,7 @@ typedef struct gpi_chunks {
     gpi_chunk *stuck;              /* which the driver has not taken back */
     uint64_t units, count;         /* of all, stuck ones too */
     int is_apart;                  /* some tag has chunks of its own */
+    int is_ending;                 /* the arena ends: no reserve is kept */
     gpi_apart apart[GPUPOOL_TAGS + 1]; /* by tag */
     uint64_t gained, lost;
     uint64_t host_bytes;
@@ -6538,7 +6539,7 @@ static int gpi_chunk_is_idle(const gpi_chunks *chunks, const gpi_tree *tree,
                              const gpi_chunk *chunk) {
     const gpi_run *run = gpi_chunk_first_run(chunks, tree, chunk);
     const gpi_apart *apart = &chunks->apart[chunk->tag];
-    if (apart->units - chunk->units < apart->reserve_units) return 0;
+    if (!chunks->is_ending && apart->units - chunk->units < apart->reserve_units) return 0;
     return gpi_tree_is_finished(run) && run->unit + run->units >= chunk->unit + chunk->units;
 }
 
@@ -13675,7 +13676,9 @@ static gpupool_result gpi_life_close(gpupool_arena *arena) {
         gpi_arena_poll_all(arena);
     }
     gpi_tree_drop_slabs(&arena->tree);
+    arena->chunks.is_ending = 1;
     result = gpi_stitch_trim(&arena->stitches, 0);
+    arena->chunks.is_ending = 0;
     if (result == GPUPOOL_OK) result = gpi_clock_close(&arena->clocks);
     return result == GPUPOOL_OK ? gpi_chunk_close(&arena->chunks) : result;
 }
