@@ -5962,6 +5962,7 @@ typedef struct gpi_chunk {
     uint64_t bytes;                /* and how much of it */
     uint64_t unit, units;          /* the part that blocks are cut from */
     int tag;                       /* whose blocks alone it has; 0: those of all other requests */
+    int is_kept;                   /* it is of the tag's reserve: it is not given back */
     gpi_run *first;                /* other sources: the leftmost run */
     gpi_run *stuck;                /* addresses that the driver has not unmapped, held: from their
                                       start so many units */
@@ -5980,7 +5981,6 @@ typedef struct gpi_apart {         /* chunks of one tag */
     int is_apart;                  /* it has chunks of its own, */
     int can_sleep;                 /* and they can sleep */
     uint64_t units;
-    uint64_t reserve_units;        /* trimming keeps so many */
 } gpi_apart;
 
 typedef struct gpi_chunks {
@@ -6538,8 +6538,7 @@ static const gpi_run *gpi_chunk_first_run(const gpi_chunks *chunks, const gpi_tr
 static int gpi_chunk_is_idle(const gpi_chunks *chunks, const gpi_tree *tree,
                              const gpi_chunk *chunk) {
     const gpi_run *run = gpi_chunk_first_run(chunks, tree, chunk);
-    const gpi_apart *apart = &chunks->apart[chunk->tag];
-    if (!chunks->is_ending && apart->units - chunk->units < apart->reserve_units) return 0;
+    if (chunk->is_kept && !chunks->is_ending) return 0;
     return gpi_tree_is_finished(run) && run->unit + run->units >= chunk->unit + chunk->units;
 }
 
@@ -7664,6 +7663,7 @@ typedef struct gpi_plan {
 typedef struct gpi_measure {
     gpi_free_chunk heads[2], tails[2]; /* the longest, from two chunks each */
     uint64_t whole_units, whole_count;
+    uint64_t kept_units;               /* of whole_units: reserves, which are not given back */
 } gpi_measure;
 
 static void gpi_plan_rank(gpi_free_chunk two[2], gpi_chunk *chunk, uint64_t units) {
@@ -10185,7 +10185,10 @@ static void gpi_verdict_measure(const gpupool_arena *arena, uint64_t from, uint6
         gpi_chunk *chunk = (gpi_chunk *)gpi_tree_owner(&arena->tree, from);
         uint64_t chunk_end = chunk->unit + chunk->units;
         to = gpi_ground_min(end, chunk_end);
-        if (from == chunk->unit && to == chunk_end) measure->whole_units += chunk->units;
+        if (from == chunk->unit && to == chunk_end) {
+            measure->whole_units += chunk->units;
+            measure->kept_units += chunk->is_kept ? chunk->units : 0;
+        }
         else if (to == chunk_end) gpi_plan_rank(measure->heads, chunk, to - from);
         else if (from == chunk->unit) gpi_plan_rank(measure->tails, chunk, to - from);
     }
@@ -10203,7 +10206,7 @@ static void gpi_verdict_weigh(const gpi_scene *scene, const gpi_measure *measure
     gpi_plan_ends(measure, &head, &tail);
     if (!gpi_shot_may_stitch(scene)) {
         outlook->need_units = gpi_ground_up(scene->units, granule);
-        outlook->idle_units += units;
+        outlook->idle_units += units - measure->kept_units;
         return;
     }
     units += tail.units + (scene->align_units == 1 ? head.units : 0);
@@ -10226,7 +10229,7 @@ static void gpi_verdict_look_at(gpi_scene *scene, const gpi_wish *wish, gpi_meas
             gpi_measure other;
             memset(&other, 0, sizeof other);
             gpi_verdict_measure(scene->arena, stretch.unit, stretch.units, &other);
-            outlook->idle_units += other.whole_units;
+            outlook->idle_units += other.whole_units - other.kept_units;
             stretch.units = 0;
         }
         if (pooled && stretch.units && gpi_shot_holds(scene, &stretch)) outlook->fits = 1;
@@ -10409,6 +10412,8 @@ static uint64_t gpi_verdict_gain(const gpi_scene *scene, uint64_t number) {
     for (i = 0; shot->stitch && i < shot->stitch->part_count; i++)
         gpi_verdict_measure(scene->arena, shot->stitch->parts[i].unit,
                             shot->stitch->parts[i].units, &measure);
+    if (shot->tag != scene->tag || !gpi_shot_may_stitch(scene))
+        measure.whole_units -= measure.kept_units;
     return measure.whole_units;
 }
 
@@ -13203,10 +13208,10 @@ static gpupool_result gpi_sleep_is_at(const char *call, const void *memory) {
 
 /* -- waking -- */
 
-/* Whether a chunk needs no memory: all in it is set aside, and the tag reserves nothing. */
+/* Whether a chunk needs no memory: all in it is set aside, and it is of no reserve. */
 static int gpi_sleep_is_vacant(const gpupool_arena *arena, const gpi_chunk *chunk) {
     const gpi_run *run = gpi_chunk_first_run(&arena->chunks, &arena->tree, chunk);
-    if (arena->chunks.apart[chunk->tag].reserve_units) return 0;
+    if (chunk->is_kept && !arena->chunks.is_ending) return 0;
     for (; run && run->unit < chunk->unit + chunk->units; run = run->next)
         if (run->list != GPI_LIST_TAKEN) return 0;
     return 1;
@@ -13497,15 +13502,15 @@ static void gpi_life_drop_tag(gpupool_arena *arena, int tag) {
 static gpupool_result gpi_life_set_apart(gpupool_arena *arena, int tag,
                                          const gpupool_tag_config *config) {
     gpi_apart *apart = &arena->chunks.apart[tag];
+    gpi_chunk *chunk;
     gpupool_result result;
     if (!gpi_tree_list_open(&arena->tree, GPI_LIST_TAGS + (uint32_t)tag - 1))
         return gpi_host_no_memory();
     apart->is_apart = arena->chunks.is_apart = 1;
     apart->can_sleep = config->can_sleep;
     result = gpi_life_reserve(arena, tag, config->reserve_bytes);
-    if (result == GPUPOOL_OK)
-        apart->reserve_units = gpi_ground_up(config->reserve_bytes, GPUPOOL_UNIT_BYTES) /
-                               GPUPOOL_UNIT_BYTES;
+    for (chunk = arena->chunks.first; chunk && result == GPUPOOL_OK; chunk = chunk->next)
+        if (chunk->tag == tag) chunk->is_kept = 1; /* it has no others yet */
     return result;
 }
 
@@ -13819,8 +13824,10 @@ static gpupool_result gpi_life_unused(gpupool_arena *arena) {
     live = arena->tree.live_runs;
     captures = arena->captures;
     /* with no block it needs no memory for that */
+    arena->chunks.is_ending = 1;
     if (!live && !captures && gpi_sleep_choose(arena, GPUPOOL_ALL, GPI_ASLEEP))
         result = gpi_sleep_wake(arena, NULL);
+    arena->chunks.is_ending = 0;
     gpi_arena_unlock(arena);
     if (result != GPUPOOL_OK) return result;
     if (live) return gpi_life_tell_leaks(arena, live);
@@ -14261,13 +14268,15 @@ gpupool_result gpupool_export(gpupool_arena *arena, const void *block,
     if (!exported) return gpi_host_fail(GPUPOOL_E_ARGUMENT, "%s: exported is NULL", call);
     memset(exported, 0, sizeof *exported);
     exported->descriptor = -1;
-    result = gpi_arena_enter_awake(arena, call, 0, &visit);
+    result = gpi_arena_enter(arena, call, &visit);
     if (result != GPUPOOL_OK) return result;
     gpi_host_unlock(&arena->lock);
     chunk = gpi_share_enter(arena, call, block, &run);
     if (!chunk) {
         result = gpi_thread.result;
         gpi_host_lock(&arena->lock);
+    } else if (gpi_arena_is_awake(arena, call, chunk->tag) != GPUPOOL_OK) {
+        result = gpi_thread.result;
     } else if (gpi_clock_keeping(run)) {
         result = gpi_host_fail(GPUPOOL_E_CAPTURING, "%s: the block is a graph's until its release",
                                call);
