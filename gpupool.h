@@ -6555,7 +6555,7 @@ static uint64_t gpi_chunk_busy_bytes(const gpi_chunks *chunks, const gpi_tree *t
     const gpi_chunk *chunk = chunks->first;
     uint64_t units = 0;
     for (; chunk; chunk = chunk->next)
-        if (!gpi_chunk_is_idle(chunks, tree, chunk)) units += chunk->units;
+        if (!chunk->is_away && !gpi_chunk_is_idle(chunks, tree, chunk)) units += chunk->units;
     return units * GPUPOOL_UNIT_BYTES;
 }
 
@@ -8402,6 +8402,20 @@ static int gpi_arena_check_live(gpupool_arena *arena) {
 #endif
 }
 
+/* Granted bytes whose memory sleeps. */
+static uint64_t gpi_arena_asleep_bytes(const gpupool_arena *arena) {
+    uint64_t of_tags = 0, asleep = 0;
+    int tag;
+    for (tag = 1; tag <= arena->ledger.tag_count; tag++) {
+        uint64_t bytes = arena->ledger.tags[tag]->stats.granted.now -
+                         arena->ledger.tags[tag]->coming;
+        of_tags += arena->chunks.apart[tag].is_apart ? bytes : 0;
+        asleep += arena->sleep.states[tag] == GPI_ASLEEP ? bytes : 0;
+    }
+    if (arena->sleep.states[0] != GPI_ASLEEP) return asleep;
+    return asleep + arena->ledger.granted.now - of_tags;
+}
+
 /* What is granted with tags, from the live runs themselves. */
 static int gpi_arena_check_tags(const gpupool_arena *arena) {
     uint64_t bytes[GPUPOOL_TAGS + 1], blocks[GPUPOOL_TAGS + 1], at = 0;
@@ -9899,7 +9913,7 @@ typedef enum gpi_shot_state {
     GPI_SHOT_FREE,           /* its work is done */
     GPI_SHOT_PENDING,        /* free, but work may be at it */
     GPI_SHOT_LIVE,
-    GPI_SHOT_KEPT,           /* a graph's, live or free */
+    GPI_SHOT_KEPT,           /* a graph's, live or free; or live, and asleep */
     GPI_SHOT_NONE            /* no memory */
 } gpi_shot_state;
 
@@ -10066,6 +10080,8 @@ static void gpi_shot_run(gpi_scene *scene, const gpi_run *run, gpi_shot *shot) {
     else if (run->list < GPI_LIST_WAITING && run->list != GPI_LIST_EMPTY)
         gpi_shot_free(scene, run, shot);
     if (shot->state != GPI_SHOT_LIVE && shot->state != GPI_SHOT_KEPT) shot->is_block = 0;
+    if (scene->arena->sleep.states[shot->tag] == GPI_ASLEEP) /* freeing it wins nothing now */
+        shot->state = shot->is_block ? GPI_SHOT_KEPT : GPI_SHOT_NONE;
 }
 
 /* Copies the runs of a chunk, or of all addresses, from its first one on. */
@@ -10549,9 +10565,13 @@ static uint64_t gpi_verdict_fits(gpi_scene *scene) {
     return least - gpi_ground_min(least, GPI_GUARD);
 }
 
-/* In all, but not in a graph's memory. */
-static uint64_t gpi_verdict_free_bytes(const gpupool_verdict *verdict) {
-    return verdict->reserved_bytes - verdict->granted_bytes - verdict->kept_bytes;
+/* In all chunks that the request may use, but not in a graph's memory. */
+static uint64_t gpi_verdict_free_bytes(const gpupool_verdict *verdict, const gpi_scene *scene) {
+    uint64_t bytes = verdict->reserved_bytes - verdict->granted_bytes - verdict->kept_bytes, i;
+    for (i = 0; i < scene->shot_count; i++)
+        if (scene->shots[i].tag != scene->tag && scene->shots[i].state <= GPI_SHOT_PENDING)
+            bytes -= scene->shots[i].units * GPUPOOL_UNIT_BYTES;
+    return bytes;
 }
 
 /* A sentence, with what the verdict says for each % and letter. */
@@ -10566,7 +10586,6 @@ static void gpi_verdict_fill_in(gpupool_verdict *verdict, const char *form) {
         switch (*++form) {
         case 'a': gpi_limit_human(room, verdict->asked_bytes); break;
         case 'd': gpi_limit_human(room, verdict->device_total_bytes); break;
-        case 'f': gpi_limit_human(room, gpi_verdict_free_bytes(verdict)); break;
         case 'g': gpi_limit_human(room, verdict->fits_bytes); break;
         case 'h': gpi_limit_human(room, verdict->granted_bytes); break;
         case 'k': gpi_limit_human(room, verdict->kept_bytes); break;
@@ -10609,7 +10628,11 @@ static uint64_t gpi_verdict_own_bytes(const gpi_scene *scene) {
 static int gpi_verdict_fits_alone(const gpi_scene *scene) {
     const gpupool_arena *arena = scene->arena;
     uint64_t need = gpi_growth_need(&arena->chunks, scene->units, scene->align_units);
-    uint64_t reserved = scene->reserved_bytes / GPUPOOL_UNIT_BYTES;
+    uint64_t reserved = scene->reserved_bytes / GPUPOOL_UNIT_BYTES, kept = 0;
+    const gpi_chunk *chunk = arena->chunks.first;
+    for (; chunk; chunk = chunk->next) /* what other tags reserve stays */
+        kept += chunk->is_kept && !chunk->is_away && chunk->tag != scene->tag ? chunk->units : 0;
+    need += kept * GPUPOOL_UNIT_BYTES;
     return !scene->captures && need <= scene->limit_bytes &&
            need / GPUPOOL_UNIT_BYTES + scene->rest_units <= scene->device_units + reserved;
 }
@@ -10649,7 +10672,7 @@ static void gpi_verdict_explain(gpupool_verdict *verdict, const gpi_scene *scene
         why = "the driver refuses memory for %a, although as much seems free";
     gpi_verdict_fill_in(verdict, why);
     if (verdict->cause == GPUPOOL_CAUSE_FRAGMENTED) {
-        gpi_verdict_say(verdict, gpi_limit_human(room, gpi_verdict_free_bytes(verdict) +
+        gpi_verdict_say(verdict, gpi_limit_human(room, gpi_verdict_free_bytes(verdict, scene) +
                                                          scene->growth_bytes));
         gpi_verdict_fill_in(verdict,
                           scene->owners ? " is free in all, but no more than %g in one chunk"
@@ -10686,7 +10709,7 @@ static void gpi_verdict_explain(gpupool_verdict *verdict, const gpi_scene *scene
 
 /* From the figures and the scene to the cause, the advice and the sentence. */
 static void gpi_verdict_judge(gpupool_verdict *verdict, gpi_scene *scene) {
-    uint64_t free_bytes = gpi_verdict_free_bytes(verdict), by_limit, by_device;
+    uint64_t free_bytes = gpi_verdict_free_bytes(verdict, scene), by_limit, by_device;
     int pooled = gpi_chunk_is(&scene->arena->chunks, GPI_FROM_POOL);
     uint64_t growth_units = gpi_ground_min(scene->limit_units - scene->rest_units,
                                            scene->device_units);
@@ -10740,11 +10763,12 @@ static void gpi_verdict_judge(gpupool_verdict *verdict, gpi_scene *scene) {
 
 /* -- the figures -- */
 
-/* The longest run of memory that some stream may have; what a graph keeps is for its replays. */
-static uint64_t gpi_verdict_longest_run(const gpupool_arena *arena) {
+/* The longest run that some stream may have; what a graph keeps is for its replays. `finished`:
+   the list of finished memory, ANY or a tag's. */
+static uint64_t gpi_verdict_longest_run(const gpupool_arena *arena, uint32_t finished) {
     gpi_list *const *lists = arena->tree.lists;
-    const gpi_stream *stream = arena->clocks.busy;
-    uint64_t largest = gpi_tree_largest(lists[GPI_LIST_ANY]);
+    const gpi_stream *stream = finished == GPI_LIST_ANY ? arena->clocks.busy : NULL;
+    uint64_t largest = gpi_tree_largest(lists[finished]);
     for (; stream; stream = stream->busy_next)
         if (stream->handle && !stream->capture)
             largest = gpi_ground_max(largest, gpi_tree_largest(lists[stream->list]));
@@ -10752,11 +10776,11 @@ static uint64_t gpi_verdict_longest_run(const gpupool_arena *arena) {
 }
 
 /* The largest block that such memory makes without growth, stitched if need be. */
-static uint64_t gpi_verdict_largest(gpupool_arena *arena) {
-    gpi_stream *stream = arena->clocks.busy;
-    uint64_t largest = gpi_verdict_longest_run(arena);
+static uint64_t gpi_verdict_largest(gpupool_arena *arena, uint32_t finished) {
+    gpi_stream *stream = finished == GPI_LIST_ANY ? arena->clocks.busy : NULL;
+    uint64_t largest = gpi_verdict_longest_run(arena, finished);
     if (!gpi_stitch_can(&arena->stitches)) return largest;
-    arena->tree.lists[GPI_LIST_ANY]->usable_below = UINT64_MAX;
+    arena->tree.lists[finished]->usable_below = UINT64_MAX;
     for (; stream; stream = stream->busy_next)
         if (stream->handle && !stream->capture)
             arena->tree.lists[stream->list]->usable_below = UINT64_MAX;
@@ -10781,7 +10805,9 @@ static uint64_t gpi_verdict_kept_bytes(const gpupool_arena *arena, int all) {
         if (gpi_verdict_counts_kept(arena, stream, all))
             units += arena->tree.lists[stream->list]->units;
     for (; run; run = run->list_next)
-        if (gpi_clock_keeping(run)) units += run->units;
+        if (gpi_clock_keeping(run) &&
+            arena->sleep.states[gpi_stitch_tag_at(&arena->stitches, run->unit)] != GPI_ASLEEP)
+            units += run->units;
     return units * GPUPOOL_UNIT_BYTES;
 }
 
@@ -10844,7 +10870,7 @@ static void gpi_verdict_begin(gpupool_arena *arena, const gpi_request *request,
     limit = arena->ledger.limit_bytes;
     verdict->asked_bytes = request->bytes;
     verdict->limit_bytes = limit == UINT64_MAX ? 0 : limit;
-    verdict->granted_bytes = arena->ledger.granted.now;
+    verdict->granted_bytes = arena->ledger.granted.now - gpi_arena_asleep_bytes(arena);
     verdict->reserved_bytes = arena->ledger.reserved.now;
     verdict->pending_bytes = arena->ledger.pending.now;
     verdict->kept_bytes = gpi_verdict_kept_bytes(arena, 1);
@@ -10852,7 +10878,7 @@ static void gpi_verdict_begin(gpupool_arena *arena, const gpi_request *request,
         verdict->largest_block_bytes =
             gpi_tree_largest(arena->tree.lists[GPI_LIST_ANY]) * GPUPOOL_UNIT_BYTES;
     else if (gpi_chunk_is(&arena->chunks, GPI_FROM_POOL))
-        verdict->largest_block_bytes = gpi_verdict_largest(arena);
+        verdict->largest_block_bytes = gpi_verdict_largest(arena, gpi_ladder_finished(request));
     scene->arena = arena;
     scene->siblings = siblings;
     scene->reserved_bytes = arena->ledger.reserved.now;
@@ -13234,7 +13260,7 @@ static gpupool_result gpi_sleep_give_up(gpupool_arena *arena, gpupool_cause caus
     verdict.cause = cause;
     verdict.asked_bytes = bytes;
     verdict.limit_bytes = arena->ledger.limit_bytes == UINT64_MAX ? 0 : arena->ledger.limit_bytes;
-    verdict.granted_bytes = arena->ledger.granted.now;
+    verdict.granted_bytes = arena->ledger.granted.now - gpi_arena_asleep_bytes(arena);
     verdict.reserved_bytes = arena->ledger.reserved.now;
     verdict.device_free_bytes = free_bytes;
     verdict.device_total_bytes = total_bytes;
@@ -14872,8 +14898,8 @@ static uint64_t gpi_figures_available(const gpupool_arena *arena, uint64_t devic
     /* an idle chunk may be given back for a larger one */
     most = gpi_growth_room(chunks, limit - gpi_ground_min(limit, reserved - idle),
                            device_bytes + idle);
-    return most + gpi_chunk_busy_bytes(chunks, &arena->tree) - arena->ledger.granted.now -
-           gpi_verdict_kept_bytes(arena, 0);
+    return most + gpi_chunk_busy_bytes(chunks, &arena->tree) - arena->ledger.granted.now +
+           gpi_arena_asleep_bytes(arena) - gpi_verdict_kept_bytes(arena, 0);
 }
 
 gpupool_result gpupool_get_available(gpupool_arena *arena, size_t *bytes) {
@@ -14983,8 +15009,8 @@ static void gpi_figures_read(gpupool_arena *arena, const gpi_cached *cached,
     stats->fence_waits = arena->clocks.device_waits;
     stats->host_syncs = arena->clocks.host_waits;
     stats->limit_bytes = ledger->limit_bytes == UINT64_MAX ? 0 : ledger->limit_bytes;
-    stats->largest_free_bytes = gpi_verdict_longest_run(arena);
-    stats->largest_block_bytes = gpi_verdict_largest(arena);
+    stats->largest_free_bytes = gpi_verdict_longest_run(arena, GPI_LIST_ANY);
+    stats->largest_block_bytes = gpi_verdict_largest(arena, GPI_LIST_ANY);
     stats->stitched_bytes = arena->stitches.used_units * GPUPOOL_UNIT_BYTES;
     stats->asleep_bytes = ledger->away_bytes;
     stats->backup_bytes = arena->sleep.backup_bytes;
