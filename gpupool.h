@@ -5640,9 +5640,12 @@ static void gpi_clock_free_use(gpi_clocks *clocks, gpi_use *use) {
     GPUPOOL_FREE(use);
 }
 
-enum { GPI_NEVER = 1 }; /* added to no position: such a use never passes */
+enum { GPI_NEVER = 1, GPI_AGAIN = 2 }; /* below UINT64_MAX; of no position: such uses never pass */
 
 static uint64_t gpi_clock_never(void) { return UINT64_MAX - GPI_NEVER; }
+
+/* Of a block that a graph has freed itself: its scope may hand the block out again. */
+static uint64_t gpi_clock_again(void) { return UINT64_MAX - GPI_AGAIN; }
 
 /* The link to the use that never passes: of a block whose arena sleeps. To NULL: it has none. */
 static gpi_use **gpi_clock_sleeper(gpi_run *run) {
@@ -9289,8 +9292,8 @@ static gpi_run *gpi_ladder_own_waiting(gpupool_arena *arena, const gpi_request *
             gpi_stitch_tag_at(&arena->stitches, run->unit) != request->tag)
             continue;
         while (use && (use->at <= gpi_clock_done(&arena->clocks, use->stream) ||
-                       (use->stream == request->owner && !use->stream->capture &&
-                        use->at != gpi_clock_never())))
+                       (use->stream == request->owner && use->at != gpi_clock_never() &&
+                        (!use->stream->capture || use->at == gpi_clock_again()))))
             use = use->next;
         if (!use) break;
     }
@@ -9713,6 +9716,44 @@ static gpi_outcome gpi_ladder_take_idle(gpi_attempt *attempt) {
     return gpi_ladder_outcome(attempt, result);
 }
 
+/* Idle chunks of other tags, which no stitch may use, go back to the driver: so many that a stitch
+   with growth has room. Where it is too little they stay. */
+static gpi_outcome gpi_ladder_take_tags_idle(gpi_attempt *attempt) {
+    gpupool_arena *arena = attempt->arena;
+    gpi_chunks *chunks = &arena->chunks;
+    uint64_t need, idle = 0;
+    gpi_chunk *chunk, *next;
+    gpi_plan plan;
+    int is_limited;
+    memset(&plan, 0, sizeof plan);
+    plan.units = attempt->request->units;
+    plan.align_units = attempt->request->align_units;
+    plan.most_units = plan.most_seams = UINT64_MAX;
+    for (chunk = chunks->first; chunks->is_apart && chunk; chunk = chunk->next)
+        if (chunk->tag != attempt->request->tag && gpi_chunk_is_idle(chunks, &arena->tree, chunk))
+            idle += chunk->bytes;
+    if (!idle) return GPI_MISSED;
+    gpi_ladder_mark(arena, attempt->request);
+    need = gpi_plan_draw(&arena->stitches, &plan)
+               ? gpi_ground_up(plan.new_units, chunks->granule_units) * GPUPOOL_UNIT_BYTES : 0;
+    gpi_tree_unmark(&arena->tree);
+    is_limited = need > gpi_ledger_room(&arena->ledger);
+    if (!need || need > gpi_ladder_room_at_most(arena, is_limited)) return GPI_MISSED;
+    if (is_limited && need > gpi_ledger_room(&arena->ledger) + idle) return GPI_MISSED;
+    for (chunk = chunks->first; chunk; chunk = next) {
+        gpupool_result result;
+        next = chunk->next;
+        if (chunk->tag == attempt->request->tag ||
+            !gpi_chunk_is_idle(chunks, &arena->tree, chunk))
+            continue;
+        result = gpi_stitch_drop_chunk(&arena->stitches, chunk);
+        if (result != GPUPOOL_OK) return gpi_ladder_outcome(attempt, result);
+        if (is_limited && need <= gpi_ledger_room(&arena->ledger)) break;
+        if (gpi_stitch_tells(&arena->stitches)) next = chunks->first; /* the locks were open */
+    }
+    return GPI_MOVED;
+}
+
 /* -- waits of the host's -- */
 
 static gpi_outcome gpi_ladder_wait_for(gpi_attempt *attempt, gpi_stream *stream) {
@@ -9840,6 +9881,8 @@ static const gpi_step gpi_ladder_steps[] = {
     {"unfinished memory of others", GPI_NEEDS_POOL | GPI_NEEDS_EVENTS, gpi_ladder_could_fit,
      gpi_ladder_take_unfinished},
     {"all free memory, stitched", GPI_NEEDS_POOL, gpi_ladder_could_join, gpi_ladder_take_all_free},
+    {"idle chunks of other tags", GPI_NEEDS_STITCHES, gpi_ladder_could_trim,
+     gpi_ladder_take_tags_idle},
     {"idle chunks given back", 0, gpi_ladder_could_trim, gpi_ladder_take_idle},
     {"a mark over all streams", GPI_NEEDS_EVENTS, gpi_ladder_could_fit, gpi_ladder_take_unmarked},
     {"a wait of the host's", GPI_NEEDS_EVENTS | GPI_NEEDS_HOST, gpi_ladder_could_fit,
@@ -11441,6 +11484,10 @@ static gpi_run *gpi_block_from_tree(gpupool_arena *arena, gpi_request *request, 
         if (request->units > GPI_CACHE_UNITS && !owner->cache.crowded)
             gpi_arena_drain(arena, owner);
     }
+    if (request->tag && !gpi_arena_takes_finished(arena, owner)) {
+        run = gpi_ladder_own_waiting(arena, request);
+        if (run) return run;
+    }
     run = gpi_ladder_quick(arena, request, GPI_TRIES);
     if (!run && cached && owner->cache.free_blocks) {
         gpi_arena_pour_out(arena, owner);
@@ -11657,7 +11704,8 @@ static int gpi_block_add_uses(gpupool_arena *arena, gpi_run *run, gpi_stream *ow
     else
         gpi_clock_drop_passed(clocks, run);
     if (keeping && keeping->stream == owner && run->of.uses == keeping && !keeping->next) {
-        gpi_clock_drop_uses(clocks, run);
+        if (gpi_block_is_apart(arena, run)) keeping->at = gpi_clock_again();
+        else gpi_clock_drop_uses(clocks, run);
         return 1;
     }
     if (!run->of.uses && !owner->capture && !gpi_block_is_apart(arena, run)) return 1;
@@ -12394,7 +12442,9 @@ static void gpi_capture_let_go(gpupool_arena *arena, const gpi_stream *stream, u
     for (; run; run = run->list_next) {
         gpi_use *use = (gpi_use *)run->of.uses;
         for (; use; use = use->next)
-            if (use->stream == stream && use->at == UINT64_MAX) use->at = at;
+            if (use->stream == stream &&
+                (use->at == UINT64_MAX || use->at == gpi_clock_again()))
+                use->at = at;
     }
     arena->waiting_seen = 0;
 }
@@ -13267,6 +13317,8 @@ static gpupool_result gpi_sleep_give_up(gpupool_arena *arena, gpupool_cause caus
     verdict.others_bytes = total_bytes - gpi_ground_min(total_bytes,
                                                         free_bytes + verdict.reserved_bytes);
     if (cause == GPUPOOL_CAUSE_LIMIT) verdict.raise_bytes = bytes - room;
+    else if (verdict.others_bytes <= verdict.reserved_bytes)
+        verdict.cause = GPUPOOL_CAUSE_DEVICE_FULL;
     verdict.missing_bytes = bytes - gpi_ground_min(bytes, cause == GPUPOOL_CAUSE_LIMIT
                                                               ? room : free_bytes);
     if (cause == GPUPOOL_CAUSE_LIMIT)
@@ -13275,12 +13327,25 @@ static gpupool_result gpi_sleep_give_up(gpupool_arena *arena, gpupool_cause caus
                  gpi_limit_human(free_text, room), gpi_limit_enough(total, verdict.raise_bytes));
     else
         snprintf(verdict.sentence, sizeof verdict.sentence, "waking needs %s, and of the device's "
-                 "%s only %s is free: others (arenas, processes, libraries) hold the rest",
-                 gpi_limit_human(need, bytes), gpi_limit_human(total, total_bytes),
-                 gpi_limit_human(free_text, free_bytes));
+                 "%s only %s is free: %s", gpi_limit_human(need, bytes),
+                 gpi_limit_human(total, total_bytes), gpi_limit_human(free_text, free_bytes),
+                 verdict.cause == GPUPOOL_CAUSE_OTHERS
+                     ? "others (arenas, processes, libraries) hold the rest"
+                     : "this arena's own blocks hold most of the rest; free some");
     gpi_thread.verdict = verdict;
     return gpi_host_fail(GPUPOOL_E_OUT_OF_MEMORY, "gpupool_wake: arena \"%s\": %s", arena->name,
                          verdict.sentence);
+}
+
+/* Idle chunks of the parts that are awake go back to the driver until so many bytes are left under
+   the limit; for the device (0), all of them. */
+static void gpi_sleep_make_room(gpupool_arena *arena, uint64_t bytes) {
+    uint64_t limit = arena->ledger.limit_bytes;
+    gpi_arena_empty_all(arena, gpi_arena_pour_out);
+    gpi_arena_poll_all(arena);
+    gpi_tree_drop_slabs(&arena->tree);
+    if (!bytes || bytes <= gpi_ladder_room_at_most(arena, 1))
+        gpi_stitch_trim_below(&arena->stitches, bytes ? limit - bytes : 0);
 }
 
 /* Gets memory for every chunk that needs it; on failure the caller releases the new handles. */
@@ -13288,20 +13353,27 @@ static gpupool_result gpi_sleep_create_all(gpupool_arena *arena) {
     gpi_chunks *chunks = &arena->chunks;
     gpi_chunk *chunk;
     uint64_t bytes = 0;
-    gpupool_result result = GPUPOOL_OK;
+    int tries;
+    gpupool_result result = GPUPOOL_E_OUT_OF_MEMORY;
     for (chunk = chunks->first; chunk; chunk = chunk->next)
         bytes += gpi_sleep_needs(arena, chunk) ? chunk->bytes : 0;
+    if (bytes > gpi_ledger_room(&arena->ledger)) gpi_sleep_make_room(arena, bytes);
     if (bytes > gpi_ledger_room(&arena->ledger))
         return gpi_sleep_give_up(arena, GPUPOOL_CAUSE_LIMIT, bytes);
-    for (chunk = chunks->first; chunk && result == GPUPOOL_OK; chunk = chunk->next) {
-        if (chunk->handle || !gpi_sleep_needs(arena, chunk)) continue;
-        gpi_host_unlock(chunks->lock);
-        result = gpi_driver_create(&chunks->driver, chunk->bytes, &chunk->handle);
-        gpi_host_lock(chunks->lock);
-        if (result != GPUPOOL_OK) chunk->handle = 0;
+    for (tries = 0; tries < 2 && result == GPUPOOL_E_OUT_OF_MEMORY; tries++) {
+        if (tries) gpi_sleep_make_room(arena, 0);
+        result = GPUPOOL_OK;
+        for (chunk = chunks->first; chunk && result == GPUPOOL_OK; chunk = chunk->next) {
+            if (chunk->handle || !gpi_sleep_needs(arena, chunk)) continue;
+            gpi_host_unlock(chunks->lock);
+            result = gpi_driver_create(&chunks->driver, chunk->bytes, &chunk->handle);
+            gpi_host_lock(chunks->lock);
+            if (result != GPUPOOL_OK) chunk->handle = 0;
+        }
     }
-    return result == GPUPOOL_E_OUT_OF_MEMORY
-               ? gpi_sleep_give_up(arena, GPUPOOL_CAUSE_OTHERS, bytes) : result;
+    if (result != GPUPOOL_E_OUT_OF_MEMORY) return result;
+    gpi_sleep_release_all(arena); /* what it got is free to others again: the verdict counts it so */
+    return gpi_sleep_give_up(arena, GPUPOOL_CAUSE_OTHERS, bytes);
 }
 
 /* Vacant chunks end: their addresses are empty again. */
