@@ -94,11 +94,10 @@ static void random_orders(void) {
             if (!slot[tag][i].at) {
                 get(tag, i, bytes); /* few sizes: they meet again */
             } else {
-                kit_expect(slot_stream(i), slot[tag][i].at, slot[tag][i].bytes,
-                           slot[tag][i].byte);
+                expect_slot(slot_stream(i), tag, i);
                 if (check_below(&random, 3) == 0) {
                     kit_order(slot_stream(i), reader);
-                    kit_expect(reader, slot[tag][i].at, slot[tag][i].bytes, slot[tag][i].byte);
+                    expect_slot(reader, tag, i);
                     CHECK_RESULT(gpupool_record_stream(arena, slot[tag][i].at, reader),
                                  GPUPOOL_OK);
                 }
@@ -309,6 +308,7 @@ static void follow(uint64_t seed, int way) {
     gpupool_verdict verdict;
     void *block;
     open_tags(2, 40 * MIB);
+    tag_edges = 1;
     if (seed % 5 == 4) CHECK_EQ(make_tag("kept", 0, 6 * MIB), 3);
     for (int step = 0; step < 60; step++) {
         int tag = (int)check_below(&random, 3), i = (int)check_below(&random, TAG_SLOTS);
@@ -350,12 +350,12 @@ static void follow(uint64_t seed, int way) {
 
 static void advice_is_good(void) {
     raised = followed = 0;
-    for (uint64_t seed = 1; seed <= (GPUPOOL_CHECK > 1 ? 40 : 150); seed++)
+    for (uint64_t seed = 1; seed <= (GPUPOOL_CHECK > 1 ? 25 : 90); seed++)
         for (int way = 0; way <= 2; way++) {
             check_case("seed %d, way %d", (int)seed, way);
             follow(seed, way);
         }
-    CHECK(raised > 15 && followed > 10);
+    CHECK(raised > 5 && followed > 5);
     check_case(" ");
 }
 
