@@ -5956,7 +5956,9 @@ static int gpi_check_clocks(const gpi_clocks *clocks) {
        owner
    H2  a home unit is in list EMPTY exactly if no chunk is there
    H3  reserved is the sum of the chunks, with those that the driver has not taken back
-   H4  exports is the number of chunks that are exported */
+   H4  exports is the number of chunks that are exported
+   H5  a free run at home is in the list of its chunk's tag, and no run crosses from one tag's
+       chunks to another's */
 
 typedef struct gpi_chunk {
     struct gpi_chunk *prev, *next; /* by address in a MAPPED arena */
@@ -6126,6 +6128,15 @@ static int gpi_chunk_check_runs(const gpi_chunks *chunks, const gpi_tree *tree, 
                            tally);
 }
 
+/* H5, of a run and one of the chunks that it lies in: whether it is broken. */
+static int gpi_chunk_is_astray(const gpi_tree *tree, const gpi_run *run, const gpi_chunk *chunk) {
+    const gpi_chunk *first = (const gpi_chunk *)gpi_tree_owner(tree, run->unit);
+    uint32_t list = chunk->tag ? GPI_LIST_TAGS + (uint32_t)chunk->tag - 1 : (uint32_t)GPI_LIST_ANY;
+    if (first && first->tag != chunk->tag) return 1;
+    if (gpi_tree_is_finished(run)) return run->list != list;
+    return chunk->tag && run->list >= GPI_LIST_STREAMS && run->list < GPI_LIST_WAITING;
+}
+
 /* Every granule under a run that is not empty has a chunk; then no empty one has, if sums agree.
    A taken run may be empty: stuck, or addresses that another thread is about to map. */
 static int gpi_chunk_check_home(const gpi_chunks *chunks, const gpi_tree *tree, uint64_t units) {
@@ -6138,7 +6149,10 @@ static int gpi_chunk_check_home(const gpi_chunks *chunks, const gpi_tree *tree, 
         for (; run->list != GPI_LIST_EMPTY && unit < run->unit + run->units;
              unit += chunks->granule_units) {
             const gpi_chunk *chunk = (const gpi_chunk *)gpi_tree_owner(tree, unit);
-            if (chunk && unit - chunk->unit < chunk->units) continue;
+            if (chunk && unit - chunk->unit < chunk->units) {
+                if (chunks->is_apart && gpi_chunk_is_astray(tree, run, chunk)) return 5;
+                continue;
+            }
             if (chunk || run->list != GPI_LIST_TAKEN) return 2;
             empty += chunks->granule_units;
         }
