@@ -9737,6 +9737,7 @@ static gpi_outcome gpi_ladder_take_tags_idle(gpi_attempt *attempt) {
     gpi_chunks *chunks = &arena->chunks;
     uint64_t need, idle = 0;
     gpi_chunk *chunk, *next;
+    gpi_outcome outcome = GPI_MISSED;
     gpi_plan plan;
     int is_limited;
     memset(&plan, 0, sizeof plan);
@@ -9761,11 +9762,13 @@ static gpi_outcome gpi_ladder_take_tags_idle(gpi_attempt *attempt) {
             !gpi_chunk_is_idle(chunks, &arena->tree, chunk))
             continue;
         result = gpi_stitch_drop_chunk(&arena->stitches, chunk);
+        if (result == GPUPOOL_E_IN_USE) continue; /* it is just going */
         if (result != GPUPOOL_OK) return gpi_ladder_outcome(attempt, result);
+        outcome = GPI_MOVED;
         if (is_limited && need <= gpi_ledger_room(&arena->ledger)) break;
         if (gpi_stitch_tells(&arena->stitches)) next = chunks->first; /* the locks were open */
     }
-    return GPI_MOVED;
+    return outcome;
 }
 
 /* -- waits of the host's -- */
@@ -13372,10 +13375,10 @@ static gpupool_result gpi_sleep_create_all(gpupool_arena *arena) {
     for (chunk = chunks->first; chunk; chunk = chunk->next)
         bytes += gpi_sleep_needs(arena, chunk) ? chunk->bytes : 0;
     if (bytes > gpi_ledger_room(&arena->ledger)) gpi_sleep_make_room(arena, bytes);
-    if (bytes > gpi_ledger_room(&arena->ledger))
-        return gpi_sleep_give_up(arena, GPUPOOL_CAUSE_LIMIT, bytes);
     for (tries = 0; tries < 2 && result == GPUPOOL_E_OUT_OF_MEMORY; tries++) {
         if (tries) gpi_sleep_make_room(arena, 0);
+        if (bytes > gpi_ledger_room(&arena->ledger))
+            return gpi_sleep_give_up(arena, GPUPOOL_CAUSE_LIMIT, bytes);
         result = GPUPOOL_OK;
         for (chunk = chunks->first; chunk && result == GPUPOOL_OK; chunk = chunk->next) {
             if (chunk->handle || !gpi_sleep_needs(arena, chunk)) continue;

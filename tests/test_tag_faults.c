@@ -193,6 +193,17 @@ static void sleep_random(int tag, gpupool_content content) {
         note_sleep(tag, content);
 }
 
+/* What the arena says could be had, can be. */
+static void what_could_be_had(size_t bytes) {
+    size_t most = kit_limit(arena), reserved = kit_reserved(arena);
+    int fits = kit_fits(arena, bytes, NULL);
+    CHECK(kit_available(arena) <= (most > reserved ? most : reserved));
+    if (bytes > kit_available(arena)) CHECK(!fits || GPUPOOL_GUARD);
+    void *block = gpupool_alloc(arena, bytes, kit_stream[0]);
+    if (fits) CHECK(block != NULL);
+    if (block) give(block, 0);
+}
+
 static void random_step(uint64_t *random) {
     int tag = (int)check_below(random, TAGS), i = (int)check_below(random, TAG_SLOTS);
     int part = tag ? tag : check_below(random, 3) ? KV : GPUPOOL_ALL;
@@ -210,6 +221,7 @@ static void random_step(uint64_t *random) {
         break;
     case 6:
         if (!asleep[tag] && slot[tag][i].at) expect_slot(slot_stream(i), tag, i);
+        if (!asleep[0]) what_could_be_had(check_below(random, 40) * MIB + 1);
         break;
     default:
         if (slot[tag][i].at) put(tag, i);

@@ -146,7 +146,7 @@ static void chunks_of_their_own(void) {
         stitches += (long)kit_stats(arena).stitches;
         close_tags();
     }
-    if (GPUPOOL_STATS) CHECK(stitches > 20);
+    CHECK(stitches > (GPUPOOL_CHECK > 1 ? 3 : 20));
     check_case(" ");
 }
 
@@ -286,7 +286,7 @@ static void exported_and_captured(void) {
     open_ring();
     memset(slot, 0, sizeof slot);
     config.share = GPUPOOL_SHARE_PROCESSES;
-    config.backup_bytes = 3 * MIB;
+    config.backup_bytes = (GPUPOOL_GUARD ? 6 : 3) * MIB; /* a guarded block has 4 */
     arena = kit_create(&config);
     make_tag("weights", 1, 0);
     make_tag("kv", 1, 0);
@@ -377,7 +377,7 @@ static void a_reserve_is_kept(void) {
     CHECK_RESULT(gpupool_set_limit(arena, 4 * MIB), GPUPOOL_OK); /* nor does this give it back */
     calls = fake_calls(NULL);
     more = must_take(7 * MIB, WEIGHTS, 0);
-    CHECK_EQ(fake_calls(NULL), calls);
+    if (!GPUPOOL_GUARD) CHECK_EQ(fake_calls(NULL), calls); /* a guard is filled and compared */
     give(block, 0);
     CHECK_RESULT(gpupool_trim(arena, 0, NULL), GPUPOOL_OK);
     CHECK_EQ(kit_reserved(arena), 10 * MIB);
