@@ -13389,7 +13389,7 @@ static gpupool_result gpi_sleep_create_all(gpupool_arena *arena) {
         }
     }
     if (result != GPUPOOL_E_OUT_OF_MEMORY) return result;
-    gpi_sleep_release_all(arena); /* what it got is free to others again: the verdict counts it so */
+    gpi_sleep_release_all(arena); /* the verdict counts it as free */
     return gpi_sleep_give_up(arena, GPUPOOL_CAUSE_OTHERS, bytes);
 }
 

@@ -391,6 +391,45 @@ static void sleep_when_memory_is_short(void) {
     close_tags();
 }
 
+/* Nothing is left of a tag whose reserve does not fit: neither its number, nor memory. */
+static void a_reserve_that_does_not_fit(void) {
+    gpupool_tag_config config;
+    gpupool_stats before, after;
+    void *live;
+    int tag;
+    memset(&config, 0, sizeof config);
+    config.reserve_bytes = 40 * MIB;
+    for (int way = 0; way < 3; way++) {
+        check_case("way %d", way);
+        config.can_sleep = way != 0;
+        open_tags(1, way == 2 ? 0 : 32 * MIB);
+        live = must_take(3 * MIB, WEIGHTS, 0);
+        if (way == 2) fake_other_process(0, (size_t)140 * GIB - 20 * MIB);
+        before = kit_stats(arena);
+        CHECK_RESULT(gpupool_tag(arena, "large", &config, &tag), GPUPOOL_E_OUT_OF_MEMORY);
+        CHECK_EQ(tag, 0);
+        gpupool_verdict verdict = last_verdict();
+        CHECK_EQ(verdict.cause, way == 2 ? GPUPOOL_CAUSE_OTHERS : GPUPOOL_CAUSE_LIMIT);
+        CHECK_EQ(verdict.asked_bytes, 40 * MIB);
+        CHECK(strstr(gpupool_last_error(), "config.reserve_bytes"));
+        after = kit_stats(arena);
+        after.splits = before.splits; /* to ask the driver, addresses were split and merged */
+        after.merges = before.merges;
+        kit_same_stats(before, after);
+        CHECK_RESULT(gpupool_check(arena), GPUPOOL_OK);
+        refused(4096, 2, GPUPOOL_E_ARGUMENT);
+        if (way == 2) fake_other_process(0, 0);
+        else CHECK_RESULT(gpupool_set_limit(arena, 32 * MIB + (size_t)verdict.raise_bytes),
+                          GPUPOOL_OK);
+        CHECK_RESULT(gpupool_tag(arena, "large", &config, &tag), GPUPOOL_OK);
+        CHECK_EQ(tag, 2);
+        CHECK_EQ(kit_reserved(arena), before.reserved.now + 40 * MIB);
+        give(live, 0);
+        close_tags();
+    }
+    check_case(" ");
+}
+
 #endif
 
 int main(void) {
@@ -403,5 +442,6 @@ int main(void) {
     FAKE_TEST(idle_chunks_go_to_others);
     FAKE_TEST(advice_is_good);
     FAKE_TEST(sleep_when_memory_is_short);
+    FAKE_TEST(a_reserve_that_does_not_fit);
     return check_finish();
 }
