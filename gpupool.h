@@ -6200,11 +6200,17 @@ static void gpi_clock_free_use(gpi_clocks *clocks, gpi_use *use) {
     GPUPOOL_FREE(use);
 }
 
-enum { GPI_NEVER = 1 }; /* UINT64_MAX less this: see gpi_clock_never */
+/* UINT64_MAX less these are no positions: uses with them never pass. See gpi_clock_never and
+   gpi_clock_again. */
+enum { GPI_NEVER = 1, GPI_AGAIN = 2 };
 
 /* The position of a use that no clock passes: a sleeping arena gives it to all its live blocks.
    (UINT64_MAX is the position of a use by a graph, until the release gives it a real one.) */
 static uint64_t gpi_clock_never(void) { return UINT64_MAX - GPI_NEVER; }
+
+/* The position of a use by a graph that has freed the block itself: its scope may hand the block
+   out again. */
+static uint64_t gpi_clock_again(void) { return UINT64_MAX - GPI_AGAIN; }
 
 /* The link to the use of the sleeping arena in the list of a live block; to NULL: it has none. */
 static gpi_use **gpi_clock_sleeper(gpi_run *run) {
@@ -6959,6 +6965,8 @@ static int gpi_check_clocks(const gpi_clocks *clocks) {
    H2  a home unit is in list EMPTY exactly if no chunk is there
    H3  reserved is the sum of the chunks, stuck ones included
    H4  exports is the number of chunks that are exported
+   H5  a free run at home is in the list of its chunk's tag, and no run crosses from one tag's
+       chunks to another's
 
    Locks: functions that get or give back memory are called with `growing` and the arena's lock
    held, and open the lock around driver calls. Both are open while on_map or on_unmap runs.
@@ -6973,6 +6981,7 @@ typedef struct gpi_chunk {
     uint64_t bytes;                /* size that the source gave */
     uint64_t unit, units;          /* the whole units in it, of which blocks are made */
     int tag;                       /* whose blocks alone it has; 0: a chunk that all others share */
+    int is_kept;                   /* 1: part of the tag's reserve, and not given back */
     gpi_run *first;                /* other sources: the leftmost run */
     gpi_run *stuck;                /* a taken run of addresses that the driver refused to unmap, */
     uint64_t stuck_units;          /* and how many units from its start are mapped */
@@ -6992,7 +7001,6 @@ typedef struct gpi_apart {         /* chunks of one tag */
     int is_apart;                  /* it has chunks of its own, */
     int can_sleep;                 /* and they can sleep */
     uint64_t units;
-    uint64_t reserve_units;        /* trimming keeps so many */
 } gpi_apart;
 
 typedef struct gpi_chunks {
@@ -7019,6 +7027,7 @@ typedef struct gpi_chunks {
     gpi_chunk *stuck;              /* chunks that the driver refused to take back, latest first */
     uint64_t units, count;         /* of all chunks, stuck ones included */
     int is_apart;                  /* 1: some tag has chunks of its own */
+    int is_ending;                 /* 1: the arena ends, and keeps no reserve */
     gpi_apart apart[GPUPOOL_TAGS + 1]; /* by tag; [0]: the chunks that all others share */
     uint64_t gained, lost;         /* chunks got and given back so far */
     uint64_t host_bytes;           /* of all gpi_chunk structs */
@@ -7147,6 +7156,15 @@ static int gpi_chunk_check_runs(const gpi_chunks *chunks, const gpi_tree *tree, 
                            tally);
 }
 
+/* Checks H5 for a run and one of the chunks that it lies in. Returns 1 if it is broken. */
+static int gpi_chunk_is_astray(const gpi_tree *tree, const gpi_run *run, const gpi_chunk *chunk) {
+    const gpi_chunk *first = (const gpi_chunk *)gpi_tree_owner(tree, run->unit);
+    uint32_t list = chunk->tag ? GPI_LIST_TAGS + (uint32_t)chunk->tag - 1 : (uint32_t)GPI_LIST_ANY;
+    if (first && first->tag != chunk->tag) return 1;
+    if (gpi_tree_is_finished(run)) return run->list != list;
+    return chunk->tag && run->list >= GPI_LIST_STREAMS && run->list < GPI_LIST_WAITING;
+}
+
 /* Checks H1 and H2 at home: each granule under a run that is not in list EMPTY has a chunk, and the
    sizes of all EMPTY runs and all chunks add up to all home addresses, so no EMPTY granule has one.
    A taken run may be without a chunk: its addresses are stuck, or another thread is about to map
@@ -7161,7 +7179,10 @@ static int gpi_chunk_check_home(const gpi_chunks *chunks, const gpi_tree *tree, 
         for (; run->list != GPI_LIST_EMPTY && unit < run->unit + run->units;
              unit += chunks->granule_units) {
             const gpi_chunk *chunk = (const gpi_chunk *)gpi_tree_owner(tree, unit);
-            if (chunk && unit - chunk->unit < chunk->units) continue;
+            if (chunk && unit - chunk->unit < chunk->units) {
+                if (chunks->is_apart && gpi_chunk_is_astray(tree, run, chunk)) return 5;
+                continue;
+            }
             if (chunk || run->list != GPI_LIST_TAKEN) return 2;
             empty += chunks->granule_units;
         }
@@ -7607,8 +7628,7 @@ static const gpi_run *gpi_chunk_first_run(const gpi_chunks *chunks, const gpi_tr
 static int gpi_chunk_is_idle(const gpi_chunks *chunks, const gpi_tree *tree,
                              const gpi_chunk *chunk) {
     const gpi_run *run = gpi_chunk_first_run(chunks, tree, chunk);
-    const gpi_apart *apart = &chunks->apart[chunk->tag];
-    if (apart->units - chunk->units < apart->reserve_units) return 0;
+    if (chunk->is_kept && !chunks->is_ending) return 0;
     return gpi_tree_is_finished(run) && run->unit + run->units >= chunk->unit + chunk->units;
 }
 
@@ -7627,7 +7647,7 @@ static uint64_t gpi_chunk_busy_bytes(const gpi_chunks *chunks, const gpi_tree *t
     const gpi_chunk *chunk = chunks->first;
     uint64_t units = 0;
     for (; chunk; chunk = chunk->next)
-        if (!gpi_chunk_is_idle(chunks, tree, chunk)) units += chunk->units;
+        if (!chunk->is_away && !gpi_chunk_is_idle(chunks, tree, chunk)) units += chunk->units;
     return units * GPUPOOL_UNIT_BYTES;
 }
 
@@ -7780,7 +7800,7 @@ typedef struct gpi_growth { /* a block that gets new memory, and where */
 } gpi_growth;
 
 /* Whether the block may begin in this run: the run is free, of a list and position that the caller
-   has marked as usable (gpi_ladder_mark), and in no slab. The lock is held. */
+   has marked as usable (gpi_ladder_set_usable), and in no slab. The lock is held. */
 static int gpi_growth_is_usable(const gpi_tree *tree, const gpi_run *run) {
     return run->list < GPI_LIST_WAITING && run->of.at < tree->lists[run->list]->usable_below &&
            run->as.bin < GPI_KIND_SLABS * GPI_KIND_BINS;
@@ -8884,6 +8904,7 @@ typedef struct gpi_measure {
     gpi_free_chunk heads[2], tails[2]; /* the longest and the second longest, in two chunks: one
                                           chunk cannot be both head and tail */
     uint64_t whole_units, whole_count; /* of the wholly free chunks */
+    uint64_t kept_units;               /* of whole_units: reserves, which are not given back */
 } gpi_measure;
 
 /* Enters a chunk into the two best, if it has more free units than one of these. */
@@ -9717,6 +9738,20 @@ static int gpi_arena_check_live(gpupool_arena *arena) {
 #else
     return 0;
 #endif
+}
+
+/* Granted bytes whose memory sleeps. */
+static uint64_t gpi_arena_asleep_bytes(const gpupool_arena *arena) {
+    uint64_t of_tags = 0, asleep = 0;
+    int tag;
+    for (tag = 1; tag <= arena->ledger.tag_count; tag++) {
+        uint64_t bytes = arena->ledger.tags[tag]->stats.granted.now -
+                         arena->ledger.tags[tag]->coming;
+        of_tags += arena->chunks.apart[tag].is_apart ? bytes : 0;
+        asleep += arena->sleep.states[tag] == GPI_ASLEEP ? bytes : 0;
+    }
+    if (arena->sleep.states[0] != GPI_ASLEEP) return asleep;
+    return asleep + arena->ledger.granted.now - of_tags;
 }
 
 /* Checks A4: adds up the tags' bytes and blocks from the live runs. Returns 1 if it is broken. */
@@ -10710,8 +10745,8 @@ static gpi_run *gpi_ladder_own_waiting(gpupool_arena *arena, const gpi_request *
             gpi_stitch_tag_at(&arena->stitches, run->unit) != request->tag)
             continue;
         while (use && (use->at <= gpi_clock_done(&arena->clocks, use->stream) ||
-                       (use->stream == request->owner && !use->stream->capture &&
-                        use->at != gpi_clock_never())))
+                       (use->stream == request->owner && use->at != gpi_clock_never() &&
+                        (!use->stream->capture || use->at == gpi_clock_again()))))
             use = use->next;
         if (!use) break;
     }
@@ -11179,6 +11214,64 @@ static gpi_outcome gpi_ladder_take_idle(gpi_attempt *attempt) {
     return gpi_ladder_outcome(attempt, result);
 }
 
+/* Bytes of idle chunks that belong to other tags than the request's: no stitch of it may use them.
+   */
+static uint64_t gpi_ladder_tags_idle_bytes(const gpi_attempt *attempt) {
+    const gpupool_arena *arena = attempt->arena;
+    const gpi_chunk *chunk = arena->chunks.is_apart ? arena->chunks.first : NULL;
+    uint64_t idle = 0;
+    for (; chunk; chunk = chunk->next)
+        if (chunk->tag != attempt->request->tag &&
+            gpi_chunk_is_idle(&arena->chunks, &arena->tree, chunk))
+            idle += chunk->bytes;
+    return idle;
+}
+
+/* Bytes that a stitch of the request's free memory would have to grow by; 0: none helps. */
+static uint64_t gpi_ladder_stitch_need(const gpi_attempt *attempt) {
+    gpupool_arena *arena = attempt->arena;
+    uint64_t need = 0;
+    gpi_plan plan;
+    memset(&plan, 0, sizeof plan);
+    plan.units = attempt->request->units;
+    plan.align_units = attempt->request->align_units;
+    plan.most_units = plan.most_seams = UINT64_MAX;
+    gpi_ladder_set_usable(arena, attempt->request);
+    if (gpi_plan_draw(&arena->stitches, &plan))
+        need = gpi_ground_up(plan.new_units, arena->chunks.granule_units) * GPUPOOL_UNIT_BYTES;
+    gpi_tree_clear_usable(&arena->tree);
+    return need;
+}
+
+/* Step: returns idle chunks of other tags to the driver, so many that a stitch with growth has
+   room. Where all of them are too few, they stay. */
+static gpi_outcome gpi_ladder_take_tags_idle(gpi_attempt *attempt) {
+    gpupool_arena *arena = attempt->arena;
+    gpi_chunks *chunks = &arena->chunks;
+    uint64_t idle = gpi_ladder_tags_idle_bytes(attempt), need;
+    gpi_outcome outcome = GPI_NOT_MET;
+    gpi_chunk *chunk, *next;
+    int is_limited;
+    if (!idle) return GPI_NOT_MET;
+    need = gpi_ladder_stitch_need(attempt);
+    is_limited = need > gpi_ledger_room(&arena->ledger);
+    if (!need || need > gpi_ladder_room_at_most(arena, is_limited)) return GPI_NOT_MET;
+    if (is_limited && need > gpi_ledger_room(&arena->ledger) + idle) return GPI_NOT_MET;
+    for (chunk = chunks->first; chunk; chunk = next) {
+        gpupool_result result;
+        next = chunk->next;
+        if (chunk->tag == attempt->request->tag || !gpi_chunk_is_idle(chunks, &arena->tree, chunk))
+            continue;
+        result = gpi_stitch_drop_chunk(&arena->stitches, chunk);
+        if (result == GPUPOOL_E_IN_USE) continue; /* another thread is about to return it */
+        if (result != GPUPOOL_OK) return gpi_ladder_outcome(attempt, result);
+        outcome = GPI_RESTART;
+        if (is_limited && need <= gpi_ledger_room(&arena->ledger)) break;
+        if (gpi_stitch_tells(&arena->stitches)) next = chunks->first; /* the locks were open */
+    }
+    return outcome;
+}
+
 /* -- waits of the host -- */
 
 /* Chooses what to wait for: the older event of a stream, or the device if stream is NULL or has no
@@ -11323,6 +11416,8 @@ static const gpi_step gpi_ladder_steps[] = {
      gpi_ladder_take_unfinished},
     {"all free memory, stitched", GPI_NEEDS_POOL, gpi_ladder_could_stitch,
      gpi_ladder_take_all_free},
+    {"idle chunks of other tags", GPI_NEEDS_STITCHES, gpi_ladder_could_trim,
+     gpi_ladder_take_tags_idle},
     {"idle chunks given back", 0, gpi_ladder_could_trim, gpi_ladder_take_idle},
     {"a mark over all streams", GPI_NEEDS_EVENTS, gpi_ladder_could_fit, gpi_ladder_take_unmarked},
     {"a wait of the host", GPI_NEEDS_EVENTS | GPI_NEEDS_HOST, gpi_ladder_could_fit,
@@ -11415,7 +11510,7 @@ typedef enum gpi_snapshot_state {
     GPI_SNAPSHOT_FREE,       /* free, and its work has finished */
     GPI_SNAPSHOT_PENDING,    /* free, but work that used it may still run */
     GPI_SNAPSHOT_LIVE,       /* a block, or a part of a stitched one */
-    GPI_SNAPSHOT_KEPT,       /* a graph's until its release: live or free */
+    GPI_SNAPSHOT_KEPT,       /* a graph's until its release: live or free; or live and asleep */
     GPI_SNAPSHOT_NONE        /* addresses without memory, or a run that a thread has taken */
 } gpi_snapshot_state;
 
@@ -11602,6 +11697,8 @@ static void gpi_snapshot_copy_run(gpi_scene *scene, const gpi_run *run, gpi_snap
     else if (run->list < GPI_LIST_WAITING && run->list != GPI_LIST_EMPTY)
         gpi_snapshot_copy_free(scene, run, copy);
     if (copy->state != GPI_SNAPSHOT_LIVE && copy->state != GPI_SNAPSHOT_KEPT) copy->is_block = 0;
+    if (scene->arena->sleep.states[copy->tag] == GPI_ASLEEP) /* a free of it wins nothing now */
+        copy->state = copy->is_block ? GPI_SNAPSHOT_KEPT : GPI_SNAPSHOT_NONE;
 }
 
 /* Copies the runs from this one on, up to the end of the chunk, or of all home addresses of a
@@ -11755,7 +11852,10 @@ static void gpi_verdict_measure(const gpupool_arena *arena, uint64_t from, uint6
         gpi_chunk *chunk = (gpi_chunk *)gpi_tree_owner(&arena->tree, from);
         uint64_t chunk_end = chunk->unit + chunk->units;
         to = gpi_ground_min(end, chunk_end);
-        if (from == chunk->unit && to == chunk_end) measure->whole_units += chunk->units;
+        if (from == chunk->unit && to == chunk_end) {
+            measure->whole_units += chunk->units;
+            measure->kept_units += chunk->is_kept ? chunk->units : 0;
+        }
         else if (to == chunk_end) gpi_plan_rank(measure->heads, chunk, to - from);
         else if (from == chunk->unit) gpi_plan_rank(measure->tails, chunk, to - from);
     }
@@ -11775,7 +11875,7 @@ static void gpi_verdict_estimate_mapped(const gpi_scene *scene, const gpi_measur
     gpi_plan_ends(measure, &head, &tail);
     if (!gpi_snapshot_may_stitch(scene)) {
         estimate->grow_units = gpi_ground_up(scene->units, granule);
-        estimate->idle_units += units;
+        estimate->idle_units += units - measure->kept_units;
         return;
     }
     /* An aligned block must begin where a chunk does, so it cannot use a head. */
@@ -11802,7 +11902,7 @@ static void gpi_verdict_scan(gpi_scene *scene, const gpi_assumption *wish, gpi_m
             gpi_measure other;
             memset(&other, 0, sizeof other);
             gpi_verdict_measure(scene->arena, stretch.unit, stretch.units, &other);
-            estimate->idle_units += other.whole_units;
+            estimate->idle_units += other.whole_units - other.kept_units;
             stretch.units = 0;
         }
         if (pooled && stretch.units && gpi_snapshot_fits(scene, &stretch)) estimate->fits = 1;
@@ -12007,6 +12107,8 @@ static uint64_t gpi_verdict_gain(const gpi_scene *scene, uint64_t number) {
     for (i = 0; copy->stitch && i < copy->stitch->part_count; i++)
         gpi_verdict_measure(scene->arena, copy->stitch->parts[i].unit,
                             copy->stitch->parts[i].units, &measure);
+    if (copy->tag != scene->tag || !gpi_snapshot_may_stitch(scene))
+        measure.whole_units -= measure.kept_units;
     return measure.whole_units;
 }
 
@@ -12156,9 +12258,14 @@ static uint64_t gpi_verdict_largest_request(gpi_scene *scene) {
     return least - gpi_ground_min(least, GPI_GUARD);
 }
 
-/* Reserved bytes that no block has, without those that graphs keep. */
-static uint64_t gpi_verdict_free_bytes(const gpupool_verdict *verdict) {
-    return verdict->reserved_bytes - verdict->granted_bytes - verdict->kept_bytes;
+/* Reserved bytes that no block has in the chunks that the request may use, without those that
+   graphs keep. */
+static uint64_t gpi_verdict_free_bytes(const gpupool_verdict *verdict, const gpi_scene *scene) {
+    uint64_t bytes = verdict->reserved_bytes - verdict->granted_bytes - verdict->kept_bytes, i;
+    for (i = 0; i < scene->run_count; i++)
+        if (scene->runs[i].tag != scene->tag && scene->runs[i].state <= GPI_SNAPSHOT_PENDING)
+            bytes -= scene->runs[i].units * GPUPOOL_UNIT_BYTES;
+    return bytes;
 }
 
 /* Appends a sentence in which % and a letter stand for a figure of the verdict: the switch is the
@@ -12174,7 +12281,6 @@ static void gpi_verdict_fill_in(gpupool_verdict *verdict, const char *form) {
         switch (*++form) {
         case 'a': gpi_limit_human(buffer, verdict->asked_bytes); break;
         case 'd': gpi_limit_human(buffer, verdict->device_total_bytes); break;
-        case 'f': gpi_limit_human(buffer, gpi_verdict_free_bytes(verdict)); break;
         case 'g': gpi_limit_human(buffer, verdict->fits_bytes); break;
         case 'h': gpi_limit_human(buffer, verdict->granted_bytes); break;
         case 'k': gpi_limit_human(buffer, verdict->kept_bytes); break;
@@ -12218,7 +12324,11 @@ static uint64_t gpi_verdict_own_bytes(const gpi_scene *scene) {
 static int gpi_verdict_fits_alone(const gpi_scene *scene) {
     const gpupool_arena *arena = scene->arena;
     uint64_t need = gpi_growth_need(&arena->chunks, scene->units, scene->align_units);
-    uint64_t reserved = scene->reserved_bytes / GPUPOOL_UNIT_BYTES;
+    uint64_t reserved = scene->reserved_bytes / GPUPOOL_UNIT_BYTES, kept = 0;
+    const gpi_chunk *chunk = arena->chunks.first;
+    for (; chunk; chunk = chunk->next) /* what other tags reserve stays */
+        kept += chunk->is_kept && !chunk->is_away && chunk->tag != scene->tag ? chunk->units : 0;
+    need += kept * GPUPOOL_UNIT_BYTES;
     /* What a graph keeps cannot be freed. */
     return !scene->captures && need <= scene->limit_bytes &&
            need / GPUPOOL_UNIT_BYTES + scene->rest_units <= scene->device_units + reserved;
@@ -12245,7 +12355,7 @@ typedef struct gpi_lacking {
 /* Appends how much is free in all, and how much of it in one block. Cause FRAGMENTED. */
 static void gpi_verdict_say_fragmented(gpupool_verdict *verdict, const gpi_scene *scene) {
     char buffer[32];
-    gpi_verdict_say(verdict, gpi_limit_human(buffer, gpi_verdict_free_bytes(verdict) +
+    gpi_verdict_say(verdict, gpi_limit_human(buffer, gpi_verdict_free_bytes(verdict, scene) +
                                                          scene->growth_bytes));
     gpi_verdict_fill_in(verdict,
                         scene->owners ? " is free in all, but no more than %g in one chunk"
@@ -12336,7 +12446,7 @@ static gpi_lacking gpi_verdict_find_lacking(const gpupool_verdict *verdict, gpi_
 static gpupool_cause gpi_verdict_choose_cause(const gpupool_verdict *verdict,
                                               const gpi_scene *scene,
                                               const gpi_lacking *lacking) {
-    uint64_t free_bytes = gpi_verdict_free_bytes(verdict);
+    uint64_t free_bytes = gpi_verdict_free_bytes(verdict, scene);
     if (lacking->by_device && verdict->device_total_bytes &&
         verdict->asked_bytes > verdict->device_total_bytes)
         return GPUPOOL_CAUSE_TOO_LARGE;
@@ -12389,12 +12499,13 @@ static void gpi_verdict_judge(gpupool_verdict *verdict, gpi_scene *scene) {
 
 /* -- the figures -- */
 
-/* Bytes of the longest free run that some stream could take, now or after a wait. A graph's memory
-   is left out: only its replays may use it. The arena's lock is held. */
-static uint64_t gpi_verdict_longest_run(const gpupool_arena *arena) {
+/* Bytes of the longest free run that some stream could take, now or after a wait. `finished`: the
+   list of finished memory that counts, ANY or a tag's. A graph's memory is left out: only its
+   replays may use it. The arena's lock is held. */
+static uint64_t gpi_verdict_longest_run(const gpupool_arena *arena, uint32_t finished) {
     gpi_list *const *lists = arena->tree.lists;
-    const gpi_stream *stream = arena->clocks.busy;
-    uint64_t largest = gpi_search_largest(lists[GPI_LIST_ANY]);
+    const gpi_stream *stream = finished == GPI_LIST_ANY ? arena->clocks.busy : NULL;
+    uint64_t largest = gpi_search_largest(lists[finished]);
     for (; stream; stream = stream->busy_next)
         if (stream->handle && !stream->capture)
             largest = gpi_ground_max(largest, gpi_search_largest(lists[stream->list]));
@@ -12403,11 +12514,11 @@ static uint64_t gpi_verdict_longest_run(const gpupool_arena *arena) {
 
 /* Bytes of the largest block that free memory makes without growth, in one run or by a stitch,
    whichever stream's it is. The arena's lock is held; uses, and clears, the lists' usable_below. */
-static uint64_t gpi_verdict_largest(gpupool_arena *arena) {
-    gpi_stream *stream = arena->clocks.busy;
-    uint64_t largest = gpi_verdict_longest_run(arena);
+static uint64_t gpi_verdict_largest(gpupool_arena *arena, uint32_t finished) {
+    gpi_stream *stream = finished == GPI_LIST_ANY ? arena->clocks.busy : NULL;
+    uint64_t largest = gpi_verdict_longest_run(arena, finished);
     if (!gpi_stitch_can(&arena->stitches)) return largest;
-    arena->tree.lists[GPI_LIST_ANY]->usable_below = UINT64_MAX;
+    arena->tree.lists[finished]->usable_below = UINT64_MAX;
     for (; stream; stream = stream->busy_next)
         if (stream->handle && !stream->capture)
             arena->tree.lists[stream->list]->usable_below = UINT64_MAX;
@@ -12435,7 +12546,9 @@ static uint64_t gpi_verdict_kept_bytes(const gpupool_arena *arena, int all) {
         if (gpi_verdict_counts_kept(arena, stream, all))
             units += arena->tree.lists[stream->list]->units;
     for (; run; run = run->list_next)
-        if (gpi_clock_keeping(run)) units += run->units;
+        if (gpi_clock_keeping(run) &&
+            arena->sleep.states[gpi_stitch_tag_at(&arena->stitches, run->unit)] != GPI_ASLEEP)
+            units += run->units;
     return units * GPUPOOL_UNIT_BYTES;
 }
 
@@ -12490,10 +12603,11 @@ static void gpi_verdict_count_pending(gpupool_verdict *verdict, const gpi_scene 
 }
 
 /* Fills in the verdict's figures that the arena knows. The arena's lock is held. */
-static void gpi_verdict_read_arena(gpupool_arena *arena, gpupool_verdict *verdict) {
+static void gpi_verdict_read_arena(gpupool_arena *arena, uint32_t finished,
+                                   gpupool_verdict *verdict) {
     uint64_t limit = arena->ledger.limit_bytes;
     verdict->limit_bytes = limit == UINT64_MAX ? 0 : limit;
-    verdict->granted_bytes = arena->ledger.granted.now;
+    verdict->granted_bytes = arena->ledger.granted.now - gpi_arena_asleep_bytes(arena);
     verdict->reserved_bytes = arena->ledger.reserved.now;
     verdict->pending_bytes = arena->ledger.pending.now;
     verdict->kept_bytes = gpi_verdict_kept_bytes(arena, 1);
@@ -12501,7 +12615,7 @@ static void gpi_verdict_read_arena(gpupool_arena *arena, gpupool_verdict *verdic
         verdict->largest_block_bytes =
             gpi_search_largest(arena->tree.lists[GPI_LIST_ANY]) * GPUPOOL_UNIT_BYTES;
     else if (gpi_chunk_is(&arena->chunks, GPI_FROM_POOL))
-        verdict->largest_block_bytes = gpi_verdict_largest(arena);
+        verdict->largest_block_bytes = gpi_verdict_largest(arena, finished);
 }
 
 /* Fills in the verdict's figures and the scene: takes the arena's lock to read figures, asks the
@@ -12517,7 +12631,7 @@ static void gpi_verdict_begin(gpupool_arena *arena, const gpi_request *request,
     /* Adds what caches have counted to the ledger; the arena's lock is held on return. */
     gpi_arena_fold(arena, &cached);
     verdict->asked_bytes = request->bytes;
-    gpi_verdict_read_arena(arena, verdict);
+    gpi_verdict_read_arena(arena, request->finished, verdict);
     scene->arena = arena;
     scene->siblings = siblings;
     scene->reserved_bytes = arena->ledger.reserved.now;
@@ -13171,6 +13285,10 @@ static gpi_run *gpi_alloc_from_tree(gpupool_arena *arena, gpi_request *request, 
         if (request->units > GPI_CACHE_UNITS && !owner->cache.crowded)
             gpi_arena_drain(arena, owner);
     }
+    if (request->tag && !gpi_arena_takes_finished(arena, owner)) {
+        run = gpi_ladder_own_waiting(arena, request);
+        if (run) return run;
+    }
     run = gpi_ladder_take_run(arena, request, GPI_TRIES);
     if (!run && cached && owner->cache.free_blocks) {
         gpi_arena_empty_free(arena, owner);
@@ -13442,7 +13560,8 @@ static int gpi_block_add_uses(gpupool_arena *arena, gpi_run *run, gpi_stream *ow
     /* A graph may have again at once what it was given and frees itself: its replays repeat that
        order. */
     if (keeping && keeping->stream == owner && run->of.uses == keeping && !keeping->next) {
-        gpi_clock_drop_uses(clocks, run);
+        if (gpi_block_is_apart(arena, run)) keeping->at = gpi_clock_again();
+        else gpi_clock_drop_uses(clocks, run);
         return 1;
     }
     if (!run->of.uses && !owner->capture && !gpi_block_is_apart(arena, run)) return 1;
@@ -14304,7 +14423,9 @@ static void gpi_capture_set_positions(gpupool_arena *arena, const gpi_stream *st
     for (; run; run = run->list_next) {
         gpi_use *use = (gpi_use *)run->of.uses;
         for (; use; use = use->next)
-            if (use->stream == stream && use->at == UINT64_MAX) use->at = at;
+            if (use->stream == stream &&
+                (use->at == UINT64_MAX || use->at == gpi_clock_again()))
+                use->at = at;
     }
     arena->waiting_seen = 0; /* look at them again, even if no clock has advanced */
 }
@@ -15267,7 +15388,7 @@ static void gpi_wake_set_aside_freed(gpupool_arena *arena) {
 /* Whether a chunk is vacant: all its runs are set aside, and its tag reserves nothing. */
 static int gpi_wake_is_vacant(const gpupool_arena *arena, const gpi_chunk *chunk) {
     const gpi_run *run = gpi_chunk_first_run(&arena->chunks, &arena->tree, chunk);
-    if (arena->chunks.apart[chunk->tag].reserve_units) return 0;
+    if (chunk->is_kept && !arena->chunks.is_ending) return 0;
     for (; run && run->unit < chunk->unit + chunk->units; run = run->next)
         if (run->list != GPI_LIST_TAKEN) return 0;
     return 1;
@@ -15292,7 +15413,7 @@ static gpupool_result gpi_wake_give_up(gpupool_arena *arena, gpupool_cause cause
     verdict.cause = cause;
     verdict.asked_bytes = bytes;
     verdict.limit_bytes = arena->ledger.limit_bytes == UINT64_MAX ? 0 : arena->ledger.limit_bytes;
-    verdict.granted_bytes = arena->ledger.granted.now;
+    verdict.granted_bytes = arena->ledger.granted.now - gpi_arena_asleep_bytes(arena);
     verdict.reserved_bytes = arena->ledger.reserved.now;
     verdict.device_free_bytes = free_bytes;
     verdict.device_total_bytes = total_bytes;
@@ -15301,6 +15422,8 @@ static gpupool_result gpi_wake_give_up(gpupool_arena *arena, gpupool_cause cause
     verdict.others_bytes = total_bytes - gpi_ground_min(total_bytes,
                                                         free_bytes + verdict.reserved_bytes);
     if (cause == GPUPOOL_CAUSE_LIMIT) verdict.raise_bytes = bytes - room;
+    else if (verdict.others_bytes <= verdict.reserved_bytes)
+        verdict.cause = GPUPOOL_CAUSE_DEVICE_FULL;
     verdict.missing_bytes = bytes - gpi_ground_min(bytes, cause == GPUPOOL_CAUSE_LIMIT
                                                               ? room : free_bytes);
     if (cause == GPUPOOL_CAUSE_LIMIT)
@@ -15309,26 +15432,33 @@ static gpupool_result gpi_wake_give_up(gpupool_arena *arena, gpupool_cause cause
                  gpi_limit_human(free_text, room), gpi_limit_enough(total, verdict.raise_bytes));
     else
         snprintf(verdict.sentence, sizeof verdict.sentence, "waking needs %s, and of the device's "
-                 "%s only %s is free: others (arenas, processes, libraries) hold the rest",
-                 gpi_limit_human(need, bytes), gpi_limit_human(total, total_bytes),
-                 gpi_limit_human(free_text, free_bytes));
+                 "%s only %s is free: %s", gpi_limit_human(need, bytes),
+                 gpi_limit_human(total, total_bytes), gpi_limit_human(free_text, free_bytes),
+                 verdict.cause == GPUPOOL_CAUSE_OTHERS
+                     ? "others (arenas, processes, libraries) hold the rest"
+                     : "this arena's own blocks hold most of the rest; free some");
     gpi_thread.verdict = verdict;
     return gpi_host_fail(GPUPOOL_E_OUT_OF_MEMORY, "gpupool_wake: arena \"%s\": %s", arena->name,
                          verdict.sentence);
 }
 
-/* Creates a handle for every chunk that needs memory. On failure some chunks have handles: the
-   caller releases them. Both locks are held; the arena's is open around driver calls. */
-static gpupool_result gpi_wake_create_all(gpupool_arena *arena) {
+/* Returns idle chunks of the parts that are awake to the driver until so many bytes are left under
+   the limit; for the device (0), all of them. Both locks are held, and open at times. */
+static void gpi_wake_make_room(gpupool_arena *arena, uint64_t bytes) {
+    uint64_t limit = arena->ledger.limit_bytes;
+    gpi_arena_empty_all(arena, gpi_arena_empty_free);
+    gpi_arena_poll_all(arena);
+    gpi_tree_drop_slabs(&arena->tree);
+    if (!bytes || bytes <= gpi_ladder_room_at_most(arena, 1))
+        gpi_stitch_trim_below(&arena->stitches, bytes ? limit - bytes : 0);
+}
+
+/* Creates a handle for every chunk that needs memory and has none. On failure some have one. Both
+   locks are held; the arena's is open around driver calls. */
+static gpupool_result gpi_wake_create_handles(gpupool_arena *arena) {
     gpi_chunks *chunks = &arena->chunks;
-    gpi_chunk *chunk;
-    uint64_t bytes = 0;
     gpupool_result result = GPUPOOL_OK;
-    /* the limit is asked for the whole sum, so that waking fails before the first driver call */
-    for (chunk = chunks->first; chunk; chunk = chunk->next)
-        bytes += gpi_wake_needs_memory(arena, chunk) ? chunk->bytes : 0;
-    if (bytes > gpi_ledger_room(&arena->ledger))
-        return gpi_wake_give_up(arena, GPUPOOL_CAUSE_LIMIT, bytes);
+    gpi_chunk *chunk;
     for (chunk = chunks->first; chunk && result == GPUPOOL_OK; chunk = chunk->next) {
         if (chunk->handle || !gpi_wake_needs_memory(arena, chunk)) continue;
         gpi_host_unlock(chunks->lock);
@@ -15336,8 +15466,30 @@ static gpupool_result gpi_wake_create_all(gpupool_arena *arena) {
         gpi_host_lock(chunks->lock);
         if (result != GPUPOOL_OK) chunk->handle = 0;
     }
-    return result == GPUPOOL_E_OUT_OF_MEMORY
-               ? gpi_wake_give_up(arena, GPUPOOL_CAUSE_OTHERS, bytes) : result;
+    return result;
+}
+
+/* Creates all handles that waking needs. Where the limit or the device leave too little room, idle
+   chunks of the parts that are awake make room. On failure the caller releases the handles. */
+static gpupool_result gpi_wake_create_all(gpupool_arena *arena) {
+    const gpi_chunk *chunk;
+    uint64_t bytes = 0;
+    gpupool_result result;
+    /* the limit is asked for the whole sum, so that waking fails before the first driver call */
+    for (chunk = arena->chunks.first; chunk; chunk = chunk->next)
+        bytes += gpi_wake_needs_memory(arena, chunk) ? chunk->bytes : 0;
+    if (bytes > gpi_ledger_room(&arena->ledger)) gpi_wake_make_room(arena, bytes);
+    if (bytes > gpi_ledger_room(&arena->ledger))
+        return gpi_wake_give_up(arena, GPUPOOL_CAUSE_LIMIT, bytes);
+    result = gpi_wake_create_handles(arena);
+    if (result != GPUPOOL_E_OUT_OF_MEMORY) return result;
+    gpi_wake_make_room(arena, 0);
+    if (bytes > gpi_ledger_room(&arena->ledger)) /* others have taken it meanwhile */
+        return gpi_wake_give_up(arena, GPUPOOL_CAUSE_LIMIT, bytes);
+    result = gpi_wake_create_handles(arena);
+    if (result != GPUPOOL_E_OUT_OF_MEMORY) return result;
+    gpi_sleep_release_all(arena); /* the verdict counts their memory as free */
+    return gpi_wake_give_up(arena, GPUPOOL_CAUSE_OTHERS, bytes);
 }
 
 /* Ends the vacant chunks: their addresses become empty again. They are away, so nothing is
@@ -15620,15 +15772,15 @@ static void gpi_life_drop_tag(gpupool_arena *arena, int tag) {
 static gpupool_result gpi_life_set_apart(gpupool_arena *arena, int tag,
                                          const gpupool_tag_config *config) {
     gpi_apart *apart = &arena->chunks.apart[tag];
+    gpi_chunk *chunk;
     gpupool_result result;
     if (!gpi_tree_list_open(&arena->tree, GPI_LIST_TAGS + (uint32_t)tag - 1))
         return gpi_host_no_memory();
     apart->is_apart = arena->chunks.is_apart = 1;
     apart->can_sleep = config->can_sleep;
     result = gpi_life_reserve(arena, tag, config->reserve_bytes);
-    if (result == GPUPOOL_OK)
-        apart->reserve_units = gpi_ground_up(config->reserve_bytes, GPUPOOL_UNIT_BYTES) /
-                               GPUPOOL_UNIT_BYTES;
+    for (chunk = arena->chunks.first; chunk && result == GPUPOOL_OK; chunk = chunk->next)
+        if (chunk->tag == tag) chunk->is_kept = 1; /* it has no others yet */
     return result;
 }
 
@@ -15834,7 +15986,9 @@ static gpupool_result gpi_life_close(gpupool_arena *arena) {
     }
     /* a chunk is idle only once its free runs have joined, and slabs keep them apart */
     gpi_tree_drop_slabs(&arena->tree);
+    arena->chunks.is_ending = 1;
     result = gpi_stitch_trim(&arena->stitches, 0);
+    arena->chunks.is_ending = 0;
     /* chunks first: if the driver refuses one, the arena goes on, and needs its events */
     if (result == GPUPOOL_OK) result = gpi_event_close(&arena->clocks);
     return result == GPUPOOL_OK ? gpi_chunk_close(&arena->chunks) : result;
@@ -15988,8 +16142,10 @@ static gpupool_result gpi_life_check_unused(gpupool_arena *arena) {
     /* read before the wake, which opens the lock */
     live = arena->tree.live_runs;
     captures = arena->captures;
+    arena->chunks.is_ending = 1; /* waking needs no memory for a reserve then */
     if (!live && !captures && gpi_sleep_choose(arena, GPUPOOL_ALL, GPI_ASLEEP))
         result = gpi_wake_parts(arena, NULL);
+    arena->chunks.is_ending = 0;
     gpi_arena_unlock(arena);
     if (result != GPUPOOL_OK) return result;
     if (live) return gpi_life_tell_leaks(arena, live);
@@ -16506,7 +16662,7 @@ gpupool_result gpupool_export(gpupool_arena *arena, const void *block,
     if (!exported) return gpi_host_fail(GPUPOOL_E_ARGUMENT, "%s: exported is NULL", call);
     memset(exported, 0, sizeof *exported);
     exported->descriptor = -1;
-    result = gpi_arena_enter_awake(arena, call, 0, &visit);
+    result = gpi_arena_enter(arena, call, &visit);
     if (result != GPUPOOL_OK) return result;
     /* gpi_share_enter takes the lock again, after the lock of a cache, if the block is in one */
     gpi_host_unlock(&arena->lock);
@@ -16514,6 +16670,8 @@ gpupool_result gpupool_export(gpupool_arena *arena, const void *block,
     if (!chunk) {
         result = gpi_thread.result;
         gpi_host_lock(&arena->lock);
+    } else if (gpi_arena_is_awake(arena, call, chunk->tag) != GPUPOOL_OK) {
+        result = gpi_thread.result;
     } else if (gpi_clock_keeping(run)) { /* the release frees the block without asking */
         result = gpi_host_fail(GPUPOOL_E_CAPTURING, "%s: the block is a graph's until its release",
                                call);
@@ -17214,8 +17372,8 @@ static uint64_t gpi_figures_available(const gpupool_arena *arena, uint64_t devic
        other chunks, everything is free that neither blocks nor graphs have. */
     most = gpi_growth_room(chunks, limit - gpi_ground_min(limit, reserved - idle),
                            device_bytes + idle);
-    return most + gpi_chunk_busy_bytes(chunks, &arena->tree) - arena->ledger.granted.now -
-           gpi_verdict_kept_bytes(arena, 0);
+    return most + gpi_chunk_busy_bytes(chunks, &arena->tree) - arena->ledger.granted.now +
+           gpi_arena_asleep_bytes(arena) - gpi_verdict_kept_bytes(arena, 0);
 }
 
 /* Adds up what this arena, the device and the process's other arenas can spare. Changes nothing,
@@ -17338,8 +17496,8 @@ static void gpi_figures_read(gpupool_arena *arena, const gpi_cached *cached,
     stats->host_syncs = arena->clocks.host_waits;
     /* from here on figures of this moment, which GPUPOOL_STATS 0 has, too */
     stats->limit_bytes = ledger->limit_bytes == UINT64_MAX ? 0 : ledger->limit_bytes;
-    stats->largest_free_bytes = gpi_verdict_longest_run(arena);
-    stats->largest_block_bytes = gpi_verdict_largest(arena);
+    stats->largest_free_bytes = gpi_verdict_longest_run(arena, GPI_LIST_ANY);
+    stats->largest_block_bytes = gpi_verdict_largest(arena, GPI_LIST_ANY);
     stats->stitched_bytes = arena->stitches.used_units * GPUPOOL_UNIT_BYTES;
     stats->asleep_bytes = ledger->away_bytes;
     stats->backup_bytes = arena->sleep.backup_bytes;
