@@ -100,7 +100,8 @@ Contents (search for "== NAME"):
     GROUND HOST FILE DRIVER DATA TOOL            the system, CUDA's driver, tools
     LEDGER TREE SEARCH CACHE CLOCK EVENT CHECK   counts, free memory, streams
     CHUNK GROWTH STITCH PLAN LIMIT               memory from the driver
-    ARENA TAG LADDER SNAPSHOT VERDICT SIBLING    where memory for a request comes from
+    ARENA TAG LADDER TABLE                       where memory for a request comes from
+    SNAPSHOT VERDICT SIBLING                     why there is none
     ALLOC BLOCK HAND CAPTURE SLEEP WAKE          allocate and free; graphs; sleep
     LIFE SHARE SHAPE FIGURES                     arenas; other processes; cudaMalloc's shape
     STAGE RING SEND                              the staging ring
@@ -1657,7 +1658,7 @@ template <class T, template <class> class... Pointer> struct allocator {
    Integer arithmetic and bit scans that all other sections share. The functions have no state,
    take no lock and call nothing outside this section. uses: nothing
 
-   G1  a function returns the exact result for every argument that its comment allows */
+   GR1  a function returns the exact result for every argument that its comment allows */
 
 /* The smaller and the larger of two numbers. */
 static uint64_t gpi_ground_min(uint64_t a, uint64_t b) { return a < b ? a : b; }
@@ -1721,10 +1722,10 @@ static unsigned gpi_ground_bits(uint64_t n) {
                    calls (arena.growing)
        gpi_gate    the waiter sleeps until another thread turns the gate or a time limit passes
 
-   O1  no function of HOST calls CUDA
-   O2  a thread's number is never given to a second thread of the process
-   O3  gpi_mutex: serving <= next; the lock is open if both are equal; otherwise the holder's
-       number is serving
+   HO1  no function of HOST calls CUDA
+   HO2  a thread's number is never given to a second thread of the process
+   HO3  gpi_mutex: serving <= next; the lock is open if both are equal; otherwise the holder's
+        number is serving
 
    Locks: functions here take gpi_process.lock for a few instructions, and call no other section
    meanwhile. A function that may sleep says so.
@@ -2528,8 +2529,8 @@ static void gpi_host_thread_join(gpi_worker *worker) {
        caller's descriptor -- pread ----------------> memory   (in the page cache, or not aligned)
        our own descriptor, O_DIRECT -- pread -------> memory   (not in the page cache)
 
-   F1  the caller's descriptor, its offset and its flags never change
-   F2  gpi_file_read fills all bytes or fails; pread completes a direct read that gets less
+   FI1  the caller's descriptor, its offset and its flags never change
+   FI2  gpi_file_read fills all bytes or fails; pread completes a direct read that gets less
 
    Locks: no function takes a lock. The calls wait for the disk, so callers hold no lock. */
 
@@ -2677,12 +2678,12 @@ static gpupool_result gpi_file_read(const gpi_file *file, unsigned char *memory,
    where a call of this header stands for a call of the runtime. The runtime's last error and
    current device never change.
 
-   D1  gpi_driver_enter makes the device's primary context current and the thread's capture mode
-       relaxed; gpi_driver_leave undoes both. In relaxed mode a call loses no capture, of any
-       thread. Two calls are exceptions in every mode: cuCtxRecordEvent while a stream of the
-       context captures, and a call that waits for a stream that captures.
-   D2  An open driver keeps its primary context and those of its peers alive
-       (cuDevicePrimaryCtxRetain), once each; gpi_driver_close releases them.
+   DR1  gpi_driver_enter makes the device's primary context current and the thread's capture mode
+        relaxed; gpi_driver_leave undoes both. In relaxed mode a call loses no capture, of any
+        thread. Two calls are exceptions in every mode: cuCtxRecordEvent while a stream of the
+        context captures, and a call that waits for a stream that captures.
+   DR2  An open driver keeps its primary context and those of its peers alive
+        (cuDevicePrimaryCtxRetain), once each; gpi_driver_close releases them.
 
    Locks: no function takes a lock. Functions with a const driver may run in several threads at a
    time. The list of peers changes under the arena's lock growing, and loses a peer only under
@@ -2997,7 +2998,7 @@ static gpupool_result gpi_driver_push_own(const gpi_driver *driver, gpi_visit *v
     return result;
 }
 
-/* Prepares the calling thread for driver calls: see D1. The caller ends with gpi_driver_leave,
+/* Prepares the calling thread for driver calls: see DR1. The caller ends with gpi_driver_leave,
    and not if enter fails, which changes nothing. Costs three driver calls, and leave two, so an
    allocation that finds free memory does without. */
 static gpupool_result gpi_driver_enter(const gpi_driver *driver, gpi_visit *visit) {
@@ -5082,11 +5083,11 @@ static void gpi_tree_drop_slabs(gpi_tree *tree) {
    A small request (below 64 KiB) in a MAPPED arena looks into slabs first, then makes a new slab,
    then takes any run: see gpi_ladder_find_small. All other requests take kind inner before edge.
 
-   F1  a search changes nothing; only gpi_search_add_slab does
-   F2  a run that is found is in one of the lists given, below the position given, and
-       gpi_search_start_of says where in it the request starts
-   F3  no run that fits is in a smaller bin of the same kind, unless more than fit.tries runs that
-       do not fit came before it
+   SE1  a search changes nothing; only gpi_search_add_slab does
+   SE2  a run that is found is in one of the lists given, below the position given, and
+        gpi_search_start_of says where in it the request starts
+   SE3  no run that fits is in a smaller bin of the same kind, unless more than fit.tries runs that
+        do not fit came before it
 
    Locks: every caller holds the arena's lock, as in TREE. */
 
@@ -6311,14 +6312,15 @@ static void gpi_clock_clear(gpi_clocks *clocks) {
                           cuStreamWaitEvent(B, mark), and takes it at once
        no memory at all   cuEventSynchronize(mark) by the host, with no lock held
 
-   E1  CUDA is called with no lock but `growing` held: a function that is entered with the arena's
-       lock held opens it around the call. Other threads may change the arena meanwhile, except for
-       marks that are pinned, runs that are taken, and structs of streams that have references
-   E2  an event is recorded on a stream only by a call that was given the stream, by its own thread:
-       a handle that was kept may be destroyed, mean another thread's stream, or capture by now
-   E3  a mark is recorded by one thread at a time, and not while it is pinned
-   E4  nothing is recorded on a stream that captures, and no graph waits for an event of ours
-   E5  an event is used only while its context exists: a reset ends both
+   EV1  CUDA is called with no lock but `growing` held: a function that is entered with the arena's
+        lock held opens it around the call. Other threads may change the arena meanwhile, except for
+        marks that are pinned, runs that are taken, and structs of streams that have references
+   EV2  an event is recorded on a stream only by a call that was given the stream, by its own
+        thread: a handle that was kept may be destroyed, mean another thread's stream, or capture by
+        now
+   EV3  a mark is recorded by one thread at a time, and not while it is pinned
+   EV4  nothing is recorded on a stream that captures, and no graph waits for an event of ours
+   EV5  an event is used only while its context exists: a reset ends both
 
    Read first: gpi_event_poll, gpi_event_put_mark, gpi_event_record, gpi_event_record_in_passing,
    gpi_event_follow, gpi_event_wait. */
@@ -6957,6 +6959,10 @@ static int gpi_check_clocks(const gpi_clocks *clocks) {
    in a large arena, and none is so large that one live block in it keeps much memory from being
    stitched (see STITCH).
 
+   A new source touches: enum gpupool_source, gpi_sources here, gpi_life_check_config (its last
+   value), gpi_life_default_source, gpi_wording_sources, and the comments at "source" in section
+   WORDS. GPI_SOURCES, and the checks beside the two tables, refuse a table that is too short.
+
    A chunk that the driver refuses to unmap or to release is stuck: it is in no list of memory, but
    counts as reserved until gpi_chunk_retry succeeds.
 
@@ -7114,7 +7120,7 @@ static gpupool_result gpi_chunk_give_custom(const gpi_chunks *chunks, void *memo
     return GPUPOOL_OK;
 }
 
-static const gpi_source gpi_sources[] = { /* in the order of the enum */
+static const gpi_source gpi_sources[] = { /* in the order of enum gpupool_source */
     {NULL, NULL, 0},
     {NULL, NULL, GPI_FROM_DEVICE | GPI_FROM_HERE | GPI_FROM_POOL | GPI_FROM_STITCHES},
     {gpi_chunk_get_device, gpi_chunk_give_device,
@@ -7124,6 +7130,13 @@ static const gpi_source gpi_sources[] = { /* in the order of the enum */
     {gpi_chunk_get_custom, gpi_chunk_give_custom,
      GPI_FROM_DEVICE | GPI_FROM_POOL | GPI_FROM_UNALIGNED},
     {gpi_chunk_get_device, gpi_chunk_give_device, GPI_FROM_DEVICE | GPI_FROM_TOLD}};
+
+enum { GPI_SOURCES = GPUPOOL_SOURCE_BYPASS + 1 }; /* the enum's last value, plus 1 */
+
+struct gpi_chunk_relies { /* what the code assumes: a negative width does not compile */
+    unsigned each_source_has_a_row : sizeof gpi_sources / sizeof *gpi_sources == GPI_SOURCES
+                                         ? 1 : -1;
+};
 
 /* Whether the source has a flag, of GPI_FROM_DEVICE and so on. */
 static int gpi_chunk_is(const gpi_chunks *chunks, unsigned flag) {
@@ -7776,8 +7789,8 @@ static gpupool_result gpi_chunk_set_peer(gpi_chunks *chunks, int device, CUmemAc
                               |   chunk
                               free memory (growth.left), in which the block begins
 
-   G1  what a growth takes stays taken until all of it is there; if a call fails, each part goes
-       back to its owner, at its old position
+   GW1  what a growth takes stays taken until all of it is there; if a call fails, each part goes
+        back to its owner, at its old position
 
    Locks: `growing` and the arena's lock are held on entry and on return. The lock is open around
    driver calls, and both are open while on_map runs.
@@ -7911,8 +7924,8 @@ static gpupool_result gpi_growth_grow(gpi_chunks *chunks, gpi_tree *tree, gpi_gr
         (!gpi_tree_prepare(tree, 8) ||
          !gpi_tree_prepare_cells(tree, growth->new_unit, growth->new_units)))
         result = gpi_host_no_memory();
-    /* G1: the free memory before the new chunk is taken before the lock opens, and goes back to its
-       owner if the driver has no memory. gpi_clock_borrow keeps the owner's struct. */
+    /* GW1: the free memory before the new chunk is taken before the lock opens, and goes back to
+       its owner if the driver has no memory. gpi_clock_borrow keeps the owner's struct. */
     if (result == GPUPOOL_OK && left) {
         owner = gpi_clock_borrow(tree, left);
         at = left->of.at;
@@ -8873,10 +8886,10 @@ static void gpi_stitch_forget(gpi_stitches *stitches) {
 
        | chunk ...head | chunk | chunk | grown | tail... chunk |      in the order of the block
 
-   P1  planning changes nothing in the tree; the caller has declared usable what the plan may take
-       (gpi_ladder_set_usable)
-   P2  making takes all units under the lock before the first driver call, and gives each back to
-       its owner if a call fails (S9)
+   PL1  planning changes nothing in the tree; the caller has declared usable what the plan may take
+        (gpi_ladder_set_usable)
+   PL2  making takes all units under the lock before the first driver call, and gives each back to
+        its owner if a call fails (S9)
 
    Locks: `growing` and the arena's lock are held. gpi_plan_make opens the arena's lock around
    driver calls, and both locks while on_map or on_unmap runs.
@@ -9111,7 +9124,7 @@ static int gpi_plan_can_add(gpi_stitches *stitches) {
 }
 
 /* Takes [unit, unit + units), which lie in free neighbours, and adds one part for each run to
-   stitches->taken. Each part remembers its owner and position (P2). 0: the host has no memory; the
+   stitches->taken. Each part remembers its owner and position (PL2). 0: the host has no memory; the
    parts taken so far are in the array. */
 static int gpi_plan_take_units(gpi_stitches *stitches, uint64_t unit, uint64_t units) {
     gpi_tree *tree = stitches->tree;
@@ -9150,7 +9163,7 @@ static int gpi_plan_take_all(gpi_stitches *stitches, const gpi_plan *plan) {
     return taken;
 }
 
-/* Gives all parts in stitches->taken back to their owners, at their old positions (P2). */
+/* Gives all parts in stitches->taken back to their owners, at their old positions (PL2). */
 static void gpi_plan_give_units(gpi_stitches *stitches) {
     while (stitches->taken_count) {
         const gpi_part *part = &stitches->taken[--stitches->taken_count];
@@ -9427,7 +9440,7 @@ static gpupool_result gpi_plan_make(gpi_stitches *stitches, const gpi_plan *plan
     uint64_t i;
     if (plan->new_units && gpi_stitch_tells(stitches)) return gpi_plan_grow_first(stitches, plan);
     stitches->taken_count = 0;
-    /* P2: all units first. Lists are usable only while the lock is held */
+    /* PL2: all units first. Lists are usable only while the lock is held */
     if (!gpi_tree_prepare(stitches->tree, 2 * plan->whole_count + 16) ||
         !gpi_plan_take_all(stitches, plan))
         result = gpi_host_no_memory();
@@ -10339,7 +10352,7 @@ static void gpi_arena_trace_number(gpupool_arena *arena, char verb, uint64_t num
    nothing. No cache has a block with a tag: such a request asks for an alignment of two units, for
    which caches have no blocks.
 
-   B1  no function of the program is called with a lock held
+   TA1  no function of the program is called with a lock held
 
    Locks: no lock is held on entry, unless a comment says otherwise. The arena's lock protects a
    tag's figures and limits, and is taken here for a moment at a time. */
@@ -10531,31 +10544,26 @@ gpupool_result gpupool_get_tag_stats(gpupool_arena *arena, int tag, gpupool_tag_
 }
 
 /* == LADDER =======================================================================================
-   Finds memory for a request: one table of steps, tried in order, from the cheapest (free memory of
-   the stream) to the dearest (a wait of the host). The same table, asked without being run, tells
-   verdicts and gpupool_would_fit what would help. uses: ARENA and above
+   The steps that find memory for a request, from the cheapest (free memory of the stream) to the
+   dearest (a wait of the host). Each step is a function gpi_ladder_take_*, which gets the attempt
+   and returns an outcome. TABLE has the steps in order, and runs them. uses: ARENA and above
 
-       step 1   needs? -> could(estimate)? -> take(attempt) -> MET: done, attempt->run is taken
-       step 2      |no         |no                          -> NOT_MET: the next step
-       ...         v           v                            -> RESTART: from step 1
-       step 13     the next step                            -> WAIT_FIRST: wait, then from step 1
-                                                            -> FAILED: an error, done
+       free memory of the stream       take_free, take_finished, take_side_by_side
+       memory from the driver          take_target, take_stitch, take_growth
+       memory is short                 take_caches, take_unfinished, take_all_free
+       idle chunks go back             take_tags_idle, take_idle
+       waits of the host               take_cuda_free, take_unmarked, take_wait
 
-   Each step has three parts. `needs` names conditions of the arena and the request. `could` tells
-   from figures alone whether the step could succeed. `take` does the step. Verdicts call `could`
-   with the figures that would hold after some help (a higher limit, freed blocks); so a verdict
-   never disagrees with the allocation that it explains.
-
-   D1  a step that does not meet the request takes nothing: every run is back with its owner
-   D2  the host waits with no lock held, and then starts again with the first step
-   D3  a request waits only for work that was queued before the request began, so it ends
+   LA1  a step that does not meet the request takes nothing: every run is back with its owner
+   LA2  the host waits with no lock held, and then starts again with the first step
+   LA3  a request waits only for work that was queued before the request began, so it ends
 
    Locks: steps run with `growing` and the arena's lock held. A step may release the arena's lock
    around CUDA calls. `growing` is released for waits (gpi_ladder_wait) and for the program's on_map
    and on_unmap.
 
-   Read first: gpi_ladder_run, gpi_ladder_steps, gpi_ladder_take_free, gpi_ladder_take_stitch,
-   gpi_ladder_take_over, gpi_ladder_take_wait. */
+   Read first: gpi_ladder_take_free, gpi_ladder_take_stitch, gpi_ladder_take_over,
+   gpi_ladder_take_wait. */
 
 /* One allocation, from the public call to the block. */
 typedef struct gpi_request {
@@ -10587,7 +10595,7 @@ typedef struct gpi_estimate {
 typedef struct gpi_attempt {
     gpupool_arena *arena;
     const gpi_request *request;
-    uint64_t began_at;          /* the arena's latest position when the pass began: see D3 */
+    uint64_t began_at;          /* the arena's latest position when the pass began: see LA3 */
     int caches_emptied;         /* 1: step "caches" has done its work */
     int recorded_all;           /* 1: step "a mark over all streams" has */
     int event_waits_fail;       /* 1: a wait for an event failed; wait for the device instead */
@@ -11300,7 +11308,7 @@ static gpi_outcome gpi_ladder_take_cuda_free(gpi_attempt *attempt) {
                                             ? all : NULL);
 }
 
-/* Whether free memory waits for work of this stream that was queued before the request began (D3).
+/* Whether free memory waits for work of this stream that was queued before the request began (LA3).
    For ALL: whether any memory waits. */
 static int gpi_ladder_is_behind(const gpi_attempt *attempt, const gpi_stream *stream) {
     const gpupool_arena *arena = attempt->arena;
@@ -11369,9 +11377,30 @@ static gpupool_result gpi_ladder_wait(gpi_attempt *attempt) {
     return result;
 }
 
-/* -- the table -- */
+/* == TABLE ========================================================================================
+   The table of LADDER's steps, and the run through it. The same table, asked without being run,
+   tells verdicts and gpupool_would_fit what would help. uses: LADDER and above
 
-enum {                      /* conditions of a step: see gpi_ladder_is_allowed */
+       step 1   needs? -> could(estimate)? -> take(attempt) -> MET: done, attempt->run is taken
+       step 2      |no         |no                          -> NOT_MET: the next step
+       ...         v           v                            -> RESTART: from step 1
+       step N     the next step                             -> WAIT_FIRST: wait, then from step 1
+                                                            -> FAILED: an error, done
+
+   A step has three parts. `needs` names conditions of the arena and the request. `could` tells from
+   figures alone whether the step could succeed. `take` does the step. Verdicts call `could` with
+   the figures that would hold after some help (a higher limit, freed blocks); so a verdict never
+   disagrees with the allocation that it explains.
+
+   TB1  the run ends: a step that answers RESTART or WAIT_FIRST sets a flag in gpi_attempt, so that
+        it answers so once; or each such answer uses up something that no step adds, such as idle
+        chunks, or unfinished work from before attempt->began_at
+   TB2  `could` may answer 1 too often for the ladder's own estimate, which is coarse. For a
+        verdict's estimate the answer is exact: 1 makes the verdict promise success
+
+   Locks: as in LADDER. */
+
+enum {                      /* conditions of a step: see gpi_table_is_allowed */
     GPI_NEEDS_POOL = 1,     /* blocks share chunks */
     GPI_NEEDS_STITCHES = 2, /* the request may be stitched */
     GPI_NEEDS_EVENTS = 4,   /* the stream does not capture */
@@ -11388,45 +11417,45 @@ typedef struct gpi_step {
 
 /* The steps' `could` functions. They answer "perhaps" (1) where figures do not decide, and "no" (0)
    only where the step surely fails. */
-static int gpi_ladder_could_fit(const gpi_estimate *estimate) { return estimate->fits; }
-static int gpi_ladder_could_stitch(const gpi_estimate *estimate) {
+static int gpi_table_could_fit(const gpi_estimate *estimate) { return estimate->fits; }
+static int gpi_table_could_stitch(const gpi_estimate *estimate) {
     return estimate->fits_stitched || estimate->grow_units <= estimate->growable_units;
 }
-static int gpi_ladder_could_grow(const gpi_estimate *estimate) {
+static int gpi_table_could_grow(const gpi_estimate *estimate) {
     return estimate->grow_units <= estimate->growable_units;
 }
-static int gpi_ladder_could_trim(const gpi_estimate *estimate) {
+static int gpi_table_could_trim(const gpi_estimate *estimate) {
     return estimate->grow_units <= estimate->growable_units + estimate->idle_units;
 }
 
 /* The order of the steps, from the cheapest to the dearest. What follows "caches" happens only when
    memory is short. */
-static const gpi_step gpi_ladder_steps[] = {
-    {"free memory of the stream and of ANY", GPI_NEEDS_POOL, gpi_ladder_could_fit,
+static const gpi_step gpi_table_steps[] = {
+    {"free memory of the stream and of ANY", GPI_NEEDS_POOL, gpi_table_could_fit,
      gpi_ladder_take_free},
-    {"finished memory of others", GPI_NEEDS_POOL, gpi_ladder_could_fit, gpi_ladder_take_finished},
-    {"runs side by side", GPI_NEEDS_POOL, gpi_ladder_could_fit, gpi_ladder_take_side_by_side},
+    {"finished memory of others", GPI_NEEDS_POOL, gpi_table_could_fit, gpi_ladder_take_finished},
+    {"runs side by side", GPI_NEEDS_POOL, gpi_table_could_fit, gpi_ladder_take_side_by_side},
     {"what cudaFree freed", GPI_NEEDS_POOL | GPI_NEEDS_EVENTS | GPI_NEEDS_HOST,
-     gpi_ladder_could_fit, gpi_ladder_take_cuda_free},
-    {"growth up to the target", 0, gpi_ladder_could_grow, gpi_ladder_take_target},
-    {"a stitch", GPI_NEEDS_STITCHES, gpi_ladder_could_stitch, gpi_ladder_take_stitch},
-    {"growth up to the limit", 0, gpi_ladder_could_grow, gpi_ladder_take_growth},
-    {"caches", 0, gpi_ladder_could_fit, gpi_ladder_take_caches},
-    {"unfinished memory of others", GPI_NEEDS_POOL | GPI_NEEDS_EVENTS, gpi_ladder_could_fit,
+     gpi_table_could_fit, gpi_ladder_take_cuda_free},
+    {"growth up to the target", 0, gpi_table_could_grow, gpi_ladder_take_target},
+    {"a stitch", GPI_NEEDS_STITCHES, gpi_table_could_stitch, gpi_ladder_take_stitch},
+    {"growth up to the limit", 0, gpi_table_could_grow, gpi_ladder_take_growth},
+    {"caches", 0, gpi_table_could_fit, gpi_ladder_take_caches},
+    {"unfinished memory of others", GPI_NEEDS_POOL | GPI_NEEDS_EVENTS, gpi_table_could_fit,
      gpi_ladder_take_unfinished},
-    {"all free memory, stitched", GPI_NEEDS_POOL, gpi_ladder_could_stitch,
+    {"all free memory, stitched", GPI_NEEDS_POOL, gpi_table_could_stitch,
      gpi_ladder_take_all_free},
-    {"idle chunks of other tags", GPI_NEEDS_STITCHES, gpi_ladder_could_trim,
+    {"idle chunks of other tags", GPI_NEEDS_STITCHES, gpi_table_could_trim,
      gpi_ladder_take_tags_idle},
-    {"idle chunks given back", 0, gpi_ladder_could_trim, gpi_ladder_take_idle},
-    {"a mark over all streams", GPI_NEEDS_EVENTS, gpi_ladder_could_fit, gpi_ladder_take_unmarked},
-    {"a wait of the host", GPI_NEEDS_EVENTS | GPI_NEEDS_HOST, gpi_ladder_could_fit,
+    {"idle chunks given back", 0, gpi_table_could_trim, gpi_ladder_take_idle},
+    {"a mark over all streams", GPI_NEEDS_EVENTS, gpi_table_could_fit, gpi_ladder_take_unmarked},
+    {"a wait of the host", GPI_NEEDS_EVENTS | GPI_NEEDS_HOST, gpi_table_could_fit,
      gpi_ladder_take_wait}};
 
-enum { GPI_STEP_COUNT = sizeof gpi_ladder_steps / sizeof gpi_ladder_steps[0] };
+enum { GPI_STEP_COUNT = sizeof gpi_table_steps / sizeof gpi_table_steps[0] };
 
 /* Whether arena and request meet the step's conditions. */
-static int gpi_ladder_is_allowed(const gpi_attempt *attempt, const gpi_step *step) {
+static int gpi_table_is_allowed(const gpi_attempt *attempt, const gpi_step *step) {
     const gpi_request *request = attempt->request;
     unsigned needs = step->needs;
     if ((needs & GPI_NEEDS_POOL) && !gpi_chunk_is(&attempt->arena->chunks, GPI_FROM_POOL)) return 0;
@@ -11437,7 +11466,7 @@ static int gpi_ladder_is_allowed(const gpi_attempt *attempt, const gpi_step *ste
 
 /* The figures for a pass through the table. fits and fits_stitched are 1, since the steps find out
    by looking; so only steps that cannot grow enough are skipped. */
-static void gpi_ladder_estimate(const gpi_attempt *attempt, gpi_estimate *estimate) {
+static void gpi_table_estimate(const gpi_attempt *attempt, gpi_estimate *estimate) {
     const gpupool_arena *arena = attempt->arena;
     estimate->fits = estimate->fits_stitched = 1;
     estimate->grow_units = gpi_growth_need(&arena->chunks, attempt->request->units,
@@ -11448,28 +11477,28 @@ static void gpi_ladder_estimate(const gpi_attempt *attempt, gpi_estimate *estima
 
 /* Whether some step of the table would meet a request, by these figures. Verdicts and
    gpupool_would_fit ask this; nothing is taken. */
-static int gpi_ladder_would_succeed(const gpi_estimate *estimate) {
+static int gpi_table_would_succeed(const gpi_estimate *estimate) {
     int i;
     for (i = 0; i < GPI_STEP_COUNT; i++)
-        if (gpi_ladder_steps[i].could(estimate)) return 1;
+        if (gpi_table_steps[i].could(estimate)) return 1;
     return 0;
 }
 
 /* Goes through the table. On success attempt->run is a taken run; E_OUT_OF_MEMORY: no step helps.
    Both locks are held on entry and return; steps release them in between. The caller keeps the
    request's stream (refs). */
-static gpupool_result gpi_ladder_run(gpi_attempt *attempt) {
+static gpupool_result gpi_table_run(gpi_attempt *attempt) {
     int i = 0;
     attempt->began_at = attempt->arena->clocks.position;
     /* Chunks that the driver refused to take back count as reserved: try to release them. */
     if (attempt->arena->chunks.stuck)
         gpi_chunk_retry(&attempt->arena->chunks, &attempt->arena->tree);
     while (i < GPI_STEP_COUNT) {
-        const gpi_step *step = &gpi_ladder_steps[i++];
+        const gpi_step *step = &gpi_table_steps[i++];
         gpi_outcome outcome = GPI_NOT_MET;
         gpi_estimate estimate;
-        gpi_ladder_estimate(attempt, &estimate);
-        if (gpi_ladder_is_allowed(attempt, step) && step->could(&estimate))
+        gpi_table_estimate(attempt, &estimate);
+        if (gpi_table_is_allowed(attempt, step) && step->could(&estimate))
             outcome = step->take(attempt);
         if (outcome == GPI_MET) return GPUPOOL_OK;
         if (outcome == GPI_FAILED) return attempt->result;
@@ -11490,16 +11519,16 @@ static gpupool_result gpi_ladder_run(gpi_attempt *attempt) {
 /* == SNAPSHOT =====================================================================================
    Copies all runs of an arena into an array, so that a verdict can ask many times "would the
    request fit if ...?" without holding the arena's lock. The request, the copy and the figures that
-   bound growth are one gpi_scene. uses: LADDER and above
+   bound growth are one gpi_scene. uses: TABLE and above
 
        home runs     |  live  | free |  pending  |  live  | free   |
        scene->runs   [ LIVE  ][ FREE ][ PENDING  ][ LIVE  ][ FREE  ]     one gpi_snapshot_run each
 
-   1  a copy changes nothing in the arena
-   2  runs are copied GPI_SLICE at a time, and the lock is released in between, so that no other
-      thread waits long. What changes meanwhile makes the advice coarser; every unit is copied at
-      most once, since copying goes on at the address where it stopped
-   3  a run's state is that of the moment when it was copied
+   SN1  a copy changes nothing in the arena
+   SN2  runs are copied GPI_SLICE at a time, and the lock is released in between, so that no other
+        thread waits long. What changes meanwhile makes the advice coarser; every unit is copied at
+        most once, since copying goes on at the address where it stopped
+   SN3  a run's state is that of the moment when it was copied
 
    Locks: `growing` is held from gpi_snapshot_take until the verdict has been given, so chunks and
    stitches stay. The arena's lock is taken and released inside. */
@@ -11618,6 +11647,7 @@ static int gpi_snapshot_may_stitch(const gpi_scene *scene) {
 static uint64_t gpi_snapshot_note_stream(gpi_scene *scene, gpi_stream *stream, uint64_t at) {
     const gpi_clocks *clocks = &scene->arena->clocks;
     int i = 0;
+    /* no event is behind this work, so an advice cannot say "wait for this stream" */
     if (stream == clocks->all || !gpi_clock_mark(clocks, stream, at)) {
         scene->is_unmarked = 1;
         return 0;
@@ -11691,6 +11721,8 @@ static void gpi_snapshot_copy_run(gpi_scene *scene, const gpi_run *run, gpi_snap
         copy->is_block = copy->stitch->parts[0].run == run;
         run = copy->stitch->body;
     }
+    /* NONE remains for addresses without memory and for runs that a thread has taken: these may
+       become free or live at any moment, so no advice counts on them */
     copy->state = GPI_SNAPSHOT_NONE;
     if (run->list >= GPI_LIST_CACHED) gpi_snapshot_copy_live(run, copy);
     else if (run->list == GPI_LIST_WAITING) gpi_snapshot_copy_waiting(scene, run, copy);
@@ -11780,15 +11812,15 @@ static void gpi_snapshot_take(gpi_scene *scene) {
 
        scene (a copy of all runs)  +  wish (what else counts as free)
             -> gpi_verdict_estimate        what fits, what growth needs, what could be given back
-            -> gpi_ladder_would_succeed    yes or no
+            -> gpi_table_would_succeed    yes or no
             -> gpi_verdict_lacks           units missing; 0: yes
 
        wishes tried:  nothing more | all pending memory | pending memory of one stream
                       | all pending memory, and some blocks of one holder
 
-   1  a verdict changes nothing in the arena
-   2  advice is enough: who follows it, while nothing else changes, gets the memory
-   3  a verdict looks at GPI_VISITS_MOST runs at most, and then advises what it knows to be enough
+   VE1  a verdict changes nothing in the arena
+   VE2  advice is enough: who follows it, while nothing else changes, gets the memory
+   VE3  a verdict looks at GPI_VISITS_MOST runs at most, and then advises what it knows to be enough
 
    Locks: `growing` is held from gpi_verdict_begin to gpi_verdict_end; the arena's lock is taken and
    released inside, and on entry where a function says so.
@@ -11944,7 +11976,7 @@ static uint64_t gpi_verdict_missing(const gpi_scene *scene, const gpi_estimate *
     seen.growable_units = growable_units;
     /* So that the sum in gpi_ladder_could_trim does not overflow. */
     seen.idle_units = gpi_ground_min(seen.idle_units, UINT64_MAX - growable_units);
-    if (gpi_ladder_would_succeed(&seen)) return 0;
+    if (gpi_table_would_succeed(&seen)) return 0;
     return seen.grow_units - seen.growable_units - seen.idle_units;
 }
 
@@ -12867,8 +12899,9 @@ static void gpi_sibling_count(gpupool_arena *arena, uint64_t bytes, gpi_siblings
              gpi_alloc_slow --> ladder, siblings,     `growing`; maps, waits, and in the end gives
                                 on_out_of_memory      the verdict
 
-   1  a block is live in the tree when it is returned; a block in a cache is live there all the time
-   2  a thread that gives a verdict has seen that no other thread has memory in hand
+   AL1  a block is live in the tree when it is returned; a block in a cache is live there all the
+        time
+   AL2  a thread that gives a verdict has seen that no other thread has memory in hand
 
    Locks: a stream's lock is taken before the arena's, `growing` before both. Whatever is looked up
    without a lock (a stream by its key) is looked at again under the lock.
@@ -13004,7 +13037,7 @@ static gpupool_result gpi_alloc_try(gpupool_arena *arena, gpi_request *request, 
        freed blocks out of the caches, where the ladder would not see them. */
     request->owner->refs++;
     GPI_PUBLISH(&arena->searching, arena->searching + 1);
-    result = gpi_ladder_run(&attempt);
+    result = gpi_table_run(&attempt);
     GPI_PUBLISH(&arena->searching, arena->searching - 1);
     /* The ladder may have used up the spare structs; then the run goes back as the stream's free
        memory. */
@@ -13397,9 +13430,9 @@ static void *gpi_alloc_get(gpupool_arena *arena, const char *call, gpi_request *
            v
        gpi_block_free_slow: another stream's cache has it, or the pointer is a mistake
 
-   1  a mistaken pointer changes nothing and gets an error: NOT_OURS, INSIDE or DOUBLE_FREE
-   2  gpi_block_enter returns with the locks under which the block cannot go: the arena's, and that
-      of the cache which has the block
+   BL1  a mistaken pointer changes nothing and gets an error: NOT_OURS, INSIDE or DOUBLE_FREE
+   BL2  gpi_block_enter returns with the locks under which the block cannot go: the arena's, and
+        that of the cache which has the block
 
    Locks: a stream's lock before the arena's. Events are recorded with the arena's lock released.
 
@@ -13830,8 +13863,8 @@ static void gpi_block_take_back(gpupool_arena *arena, void *block, const gpi_cal
        |cdcdcdcdcdcdcdcdcdcdcdcdcdcdcdcd|fdfdfdfd...fd|     one more unit is granted for the guard
        ^ unit                           ^ + bytes     ^ end of the last unit
 
-   1  blocks are filled and compared with no lock held; `halfway` keeps the arena awake meanwhile
-   2  filling and comparing never changes what a call returns, but for E_OVERRUN
+   HA1  blocks are filled and compared with no lock held; `halfway` keeps the arena awake meanwhile
+   HA2  filling and comparing never changes what a call returns, but for E_OVERRUN
 
    Locks: public calls begin and end with no lock held.
 
@@ -14319,11 +14352,11 @@ gpupool_result gpupool_record_stream(gpupool_arena *arena, const void *block, cu
        ended scope   the stream's struct                   the graph's struct
        released      the stream's struct                   none: the graph's memory is in list ANY
 
-   X1  no event is recorded for a graph's struct, so its clock stands still until the release, and
-       the free list and the waiting blocks of the graph stay with the graph
-   X2  a block that the graph keeps has a use by the graph's struct at position UINT64_MAX, which
-       no clock passes; the release replaces UINT64_MAX by a real position
-   X3  arena.captures counts scopes before their release, gpi_process.scopes those before their end
+   CA1  no event is recorded for a graph's struct, so its clock stands still until the release, and
+        the free list and the waiting blocks of the graph stay with the graph
+   CA2  a block that the graph keeps has a use by the graph's struct at position UINT64_MAX, which
+        no clock passes; the release replaces UINT64_MAX by a real position
+   CA3  arena.captures counts scopes before their release, gpi_process.scopes those before their end
 
    Locks: the arena's lock guards keys and clocks. gpupool_release_capture and
    gpupool_disallow_peer open both locks while they wait for the device. arena.halfway tells
@@ -14637,9 +14670,9 @@ gpupool_result gpupool_disallow_peer(gpupool_arena *arena, int device) {
    never passes (gpi_clock_never), so a block that is freed meanwhile waits in list WAITING. For
    part 0 the caches are emptied, too, and kept empty (arena.searching).
 
-   Z1  asleep: every free run of the part is set aside, except a graph's; every live run of the part
-       has the use that never passes
-   Z2  a call that fails leaves the part in the state in which the call found it
+   SL1  asleep: every free run of the part is set aside, except a graph's; every live run of the
+        part has the use that never passes
+   SL2  a call that fails leaves the part in the state in which the call found it
 
    Locks: gpi_sleep_enter takes `growing` and the arena's lock. The arena's lock is opened around
    driver calls; both are opened while the host waits or copies, and while on_map or on_unmap runs.
@@ -15233,7 +15266,7 @@ static int gpi_sleep_remap(gpupool_arena *arena) {
     return is_there;
 }
 
-/* Ends a gpupool_sleep that failed: the changing parts are awake again, as before (Z2). */
+/* Ends a gpupool_sleep that failed: the changing parts are awake again, as before (SL2). */
 static void gpi_sleep_undo(gpupool_arena *arena) {
     gpi_sleep_forget_backup(arena);
     gpi_sleep_drop_all_uses(arena);
@@ -15346,7 +15379,7 @@ static gpupool_result gpi_sleep_is_at(const char *call, const void *memory) {
 
    A chunk is vacant if all its memory is free and set aside, and no tag reserves the chunk.
 
-   Locks: as in SLEEP. On failure Z2 holds: the parts sleep as before, with their backup. */
+   Locks: as in SLEEP. On failure SL2 holds: the parts sleep as before, with their backup. */
 
 /* Whether only the use that never passes keeps a freed block waiting: all real uses have passed. */
 static int gpi_wake_is_unused(const gpupool_arena *arena, const gpi_run *run) {
@@ -15621,14 +15654,14 @@ gpupool_result gpupool_wake(gpupool_arena *arena, int tag, gpupool_ring *ring) {
                           it cannot be made v       | the next call
                                             GPI_CLOSED (an empty struct)
 
-   V1  an arena is in gpi_process.arenas from the end of its creation to the start of its
-       destruction; gpi_process.default_arenas names arenas of that list
-   V2  a thread that uses an arena of the list without being its caller counts in arena->visitors;
-       an arena leaves the list, or is renewed, while there are no visitors
-   V3  creation is all or nothing: on failure everything is given back, and the sentence is that of
-       the first failure
-   V4  a destruction that fails leaves the arena in the list, with what the driver has not taken
-       back
+   LI1  an arena is in gpi_process.arenas from the end of its creation to the start of its
+        destruction; gpi_process.default_arenas names arenas of that list
+   LI2  a thread that uses an arena of the list without being its caller counts in arena->visitors;
+        an arena leaves the list, or is renewed, while there are no visitors
+   LI3  creation is all or nothing: on failure everything is given back, and the sentence is that of
+        the first failure
+   LI4  a destruction that fails leaves the arena in the list, with what the driver has not taken
+        back
 
    Locks: gpi_process.lock guards the list, default_arenas, visitors and forks. A thread that holds
    it asks for no arena's lock, and a thread that ends an arena holds both of the arena's locks when
@@ -15732,6 +15765,8 @@ static gpupool_result gpi_life_reserve(gpupool_arena *arena, int tag, uint64_t b
     request.align_units = 1;
     request.owner = arena->clocks.all; /* no stream has asked for this memory */
     gpi_ladder_set_tag(&request, tag);
+    /* growth alone: the ladder's other steps would find memory that the arena has reserved already,
+       and a reserve is to be new memory */
     result = gpi_ladder_grow(arena, &request, &run);
     if (result == GPUPOOL_E_OUT_OF_MEMORY) {
         lack = gpi_sibling_shortage(arena, &request);
@@ -15759,6 +15794,7 @@ static gpupool_result gpi_life_reserve(gpupool_arena *arena, int tag, uint64_t b
 /* Takes back the newest tag, which has no memory. */
 static void gpi_life_drop_tag(gpupool_arena *arena, int tag) {
     uint32_t list = GPI_LIST_TAGS + (uint32_t)tag - 1;
+    /* the list may be missing: to open it is what may have failed */
     if (list < arena->tree.list_count && arena->tree.lists[list])
         gpi_tree_list_drop(&arena->tree, list);
     memset(&arena->chunks.apart[tag], 0, sizeof arena->chunks.apart[tag]);
@@ -15779,11 +15815,14 @@ static gpupool_result gpi_life_set_apart(gpupool_arena *arena, int tag,
     apart->is_apart = arena->chunks.is_apart = 1;
     apart->can_sleep = config->can_sleep;
     result = gpi_life_reserve(arena, tag, config->reserve_bytes);
+    /* gpupool_trim and idle steps leave a kept chunk alone, so the reserve stays with the tag */
     for (chunk = arena->chunks.first; chunk && result == GPUPOOL_OK; chunk = chunk->next)
         if (chunk->tag == tag) chunk->is_kept = 1; /* it has no others yet */
     return result;
 }
 
+/* Checks the arguments for a new tag. E_ARGUMENT: a NULL; E_UNSUPPORTED: the tag needs chunks of its
+   own, and only mapped chunks can be kept apart, sleep, and be stitched for the tag. */
 static gpupool_result gpi_life_check_tag(const gpupool_arena *arena, const char *name,
                                          const int *tag, const gpupool_tag_config *config) {
     if (!tag || !name)
@@ -15794,6 +15833,10 @@ static gpupool_result gpi_life_check_tag(const gpupool_arena *arena, const char 
     return GPUPOOL_OK;
 }
 
+/* Makes a tag. The tag is listed before its reserve is allocated, because the reserve's verdict and
+   its chunks name the tag. While driver calls open the lock, another thread may add a tag, and may
+   even use this one: so a tag whose reserve fails is removed only if it is still the newest and has
+   no chunk. Otherwise the tag stays, unused, and no call returns its number. */
 gpupool_result gpupool_tag(gpupool_arena *arena, const char *name,
                            const gpupool_tag_config *given, int *tag) {
     gpupool_tag_config config;
@@ -16482,12 +16525,12 @@ gpupool_arena *gpupool_get_default_arena(int device) {
    The process that imports a handle sees the whole chunk. So an exportable block has a chunk to
    itself (GPI_OWNERS_WHOLE), and the chunk records its descriptor and the number of exports.
 
-   E1  while a chunk's `exports` is not 0, its block cannot be freed, so the chunk stays; H4 counts
-       such chunks
-   E2  the descriptor is the arena's: the first export makes it, the last gpupool_export_close
-       closes it
-   E3  an import retains the device's primary context until gpupool_import_close, and belongs to no
-       arena: its handle and addresses are in the caller's gpupool_imported
+   SH1  while a chunk's `exports` is not 0, its block cannot be freed, so the chunk stays; H4 counts
+        such chunks
+   SH2  the descriptor is the arena's: the first export makes it, the last gpupool_export_close
+        closes it
+   SH3  an import retains the device's primary context until gpupool_import_close, and belongs to no
+        arena: its handle and addresses are in the caller's gpupool_imported
 
    Locks: exports and descriptors change under the arena's lock. gpupool_export also holds
    `growing`, and opens the lock while CUDA makes the descriptor. Imports take no lock.
@@ -16851,12 +16894,12 @@ gpupool_result gpupool_import_close(gpupool_imported *imported) {
        pointer in another arena              cudaErrorInvalidValue: gpupool_free is for it
        pointer in no arena                   CUDA's own cudaFree or cudaFreeAsync
 
-   U1  gpupool_cudaMalloc and gpupool_cudaFree work for the stream ALL: any stream may use the block
-       at once, and others get its memory once all work queued before the free is done
-   U2  no address in an arena's memory reaches CUDA's own free: at a chunk's start CUDA would take
-       the address for the chunk, and free all of it. CUSTOM: no address of a live block does
-   U3  cudaErrorMemoryAllocation and cudaErrorInvalidValue are also CUDA's last error, as after
-       CUDA's own functions
+   SP1  gpupool_cudaMalloc and gpupool_cudaFree work for the stream ALL: any stream may use the
+        block at once, and others get its memory once all work queued before the free is done
+   SP2  no address in an arena's memory reaches CUDA's own free: at a chunk's start CUDA would take
+        the address for the chunk, and free all of it. CUSTOM: no address of a live block does
+   SP3  cudaErrorMemoryAllocation and cudaErrorInvalidValue are also CUDA's last error, as after
+        CUDA's own functions
 
    Locks: none on entry. To find an owner, the process's lock and one arena's lock are taken, one
    after the other. */
@@ -16887,7 +16930,7 @@ static cudaError_t gpi_shape_error(gpupool_result result) {
     }
 }
 
-/* Makes the error CUDA's last error (U3), and returns it. Only a runtime call that fails can set
+/* Makes the error CUDA's last error (SP3), and returns it. Only a runtime call that fails can set
    the last error, so this function makes one fail on purpose: cudaMalloc of SIZE_MAX bytes is out
    of memory, and cudaMalloc with a NULL argument is invalid. Other errors are only returned. */
 static cudaError_t gpi_shape_fail(gpupool_arena *arena, cudaError_t error) {
@@ -16954,7 +16997,7 @@ static gpupool_arena *gpi_shape_any_owner(const void *memory) {
 }
 
 /* Whether an address that is in no default arena is in another arena; then E_NOT_OURS is the
-   thread's result. Keeps U2. */
+   thread's result. Keeps SP2. */
 static int gpi_shape_is_of_another(const void *block) {
     if (!gpi_shape_any_owner(block)) return 0;
     gpi_host_fail(GPUPOOL_E_NOT_OURS, "gpupool_cudaFree: %p is of an arena that is no default "
@@ -17059,11 +17102,11 @@ cudaError_t gpupool_cudaFreeAsync(void *block, cudaStream_t stream) {
        only look                 get_limit, get_stats, get_available, phases: the lock, after each
                                  stream's lock in gpi_arena_fold
 
-   F1  a question changes nothing: no cache is emptied, no clock passes, to answer it
-   F2  while the host waits for the device no lock is held; what the wait needs is pinned
-       (mark.pins) or referred to (stream.refs)
-   F3  a limit that is lowered is in force before memory is given back, so that no other thread
-       grows past it meanwhile; if giving back fails, the earlier limit is in force again
+   FG1  a question changes nothing: no cache is emptied, no clock passes, to answer it
+   FG2  while the host waits for the device no lock is held; what the wait needs is pinned
+        (mark.pins) or referred to (stream.refs)
+   FG3  a limit that is lowered is in force before memory is given back, so that no other thread
+        grows past it meanwhile; if giving back fails, the earlier limit is in force again
 
    Read first: gpupool_trim, gpupool_wait_stream, gpi_figures_new_limit, gpi_figures_available,
    gpi_figures_read */
@@ -17277,7 +17320,7 @@ static gpupool_result gpi_figures_lower_limit(gpupool_arena *arena, uint64_t byt
     gpi_arena_trace_number(arena, 'l', bytes);
     arena->ledger.limit_bytes = bytes;
     arena->ledger.over_bytes = arena->ledger.reserved.now;
-    /* the limit is set first: F3 */
+    /* the limit is set first: FG3 */
     gpi_arena_finish_all(arena);
     result = gpi_stitch_trim_below(&arena->stitches, bytes);
     /* the lock was open: another thread's limit, set meanwhile, stays */
@@ -19460,7 +19503,8 @@ gpupool_result gpupool_ring_check(gpupool_ring *ring) {
    Results, the build, sources and numbers as text. Also checks text from outside, names and file
    names, for what JSON and SVG can hold. uses: HOST */
 
-/* Valid for every value; a number that is no gpupool_result gets a text of its own. */
+/* Valid for every value: programs print a result that they have got from elsewhere, perhaps broken.
+   A number that is no gpupool_result gets a text of its own. */
 const char *gpupool_result_name(gpupool_result result) {
     static const char names[][24] = { /* in the order of the enum */
         "GPUPOOL_OK", "GPUPOOL_E_ARGUMENT", "GPUPOOL_E_OUT_OF_MEMORY", "GPUPOOL_E_NOT_OURS",
@@ -19539,11 +19583,18 @@ static const char *gpi_wording_decimal(char room[32], double value, int digits) 
     return room;
 }
 
-/* In the order of gpupool_source. */
+static const char gpi_wording_sources[][8] = { /* in the order of enum gpupool_source */
+    "auto", "mapped", "device", "managed", "pinned", "custom", "bypass"};
+
+struct gpi_wording_relies { /* what the code assumes: a negative width does not compile */
+    unsigned each_source_has_a_name : sizeof gpi_wording_sources / sizeof *gpi_wording_sources ==
+                                              GPI_SOURCES
+                                          ? 1 : -1;
+};
+
+/* The source's name in reports and files. */
 static const char *gpi_wording_source(gpupool_source source) {
-    static const char names[7][8] = {"auto", "mapped", "device", "managed",
-                                     "pinned", "custom", "bypass"};
-    return names[source];
+    return gpi_wording_sources[source];
 }
 
 /* == VIEW =========================================================================================
@@ -20389,12 +20440,9 @@ static void gpi_write_list(gpi_writer *out, const uint64_t *numbers, uint64_t co
 static void gpi_json_figures(gpi_writer *out, const gpi_view *view) {
     const gpupool_stats *stats = &view->stats;
     const gpupool_counter *counter;
-    uint64_t count[GPI_COUNTS];
     uint64_t unknown = view->device_answered ? 0 : UINT64_MAX;
     char fragmentation[32];
     int i;
-    /* The counts lie side by side in gpupool_stats, in the order in which they are written. */
-    memcpy(count, (const char *)stats + offsetof(gpupool_stats, allocs), sizeof count);
     /* x | unknown is x, or UINT64_MAX, which is written as null. */
     gpi_write(out, "\n limit_bytes# device_free_bytes# device_total_bytes# others_bytes#",
               stats->limit_bytes ? stats->limit_bytes : UINT64_MAX,
@@ -20407,10 +20455,11 @@ static void gpi_json_figures(gpi_writer *out, const gpi_view *view) {
         gpi_write(out, "{now# peak# total#}\n", counter->now, counter->peak, counter->total);
     }
     gpi_write(out, "}\n counts{allocs# frees# failures# same_stream_allocs# splits# merges#",
-              count[0], count[1], count[2], count[3], count[4], count[5]);
-    gpi_write(out, "chunks_gained# chunks_lost# stitches# stitches_reused#", count[6], count[7],
-              count[8], count[9]);
-    gpi_write(out, "fence_waits# host_syncs#}", count[10], count[11]);
+              stats->allocs, stats->frees, stats->failures, stats->same_stream_allocs,
+              stats->splits, stats->merges);
+    gpi_write(out, "chunks_gained# chunks_lost# stitches# stitches_reused#", stats->chunks_gained,
+              stats->chunks_lost, stats->stitches, stats->stitches_reused);
+    gpi_write(out, "fence_waits# host_syncs#}", stats->fence_waits, stats->host_syncs);
     gpi_write(out, "\n free_bytes# largest_free_bytes# largest_block_bytes# stitched_bytes#",
               gpi_view_free_bytes(view), stats->largest_free_bytes, stats->largest_block_bytes,
               stats->stitched_bytes);
