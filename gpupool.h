@@ -1,9 +1,9 @@
 /* gpupool.h: device memory for CUDA programs in C and C++, in one file. Version 0.2
 
 What it is. An arena gets large chunks of one device's memory from the CUDA driver, keeps them, and
-hands out blocks of them. Where memory that was freed earlier fits, an allocation takes tens of
-nanoseconds and makes no CUDA call. A ring copies ordinary (pageable) host memory to the device and
-back, at nearly nine tenths of the speed of pinned memory. Arenas and rings work without each other.
+hands out blocks of them. If freed memory fits a request, the allocation takes tens of nanoseconds
+and makes no CUDA call. A ring copies pageable host memory to the device and back, at nearly nine
+tenths of the speed of pinned memory. Arenas and rings work without each other.
 
 How to use it. In exactly one C, C++ or .cu file of the program, write
     #define GPUPOOL_IMPLEMENTATION
@@ -35,8 +35,9 @@ The picture. Names in capitals are sections of this file. A layer uses the layer
 file the lowest layer comes first.
 
     your program      gpupool_alloc(arena, bytes, stream)      gpupool_free(arena, block, stream)
-    ALLOC   BLOCK     what a call tries first: the stream's cache, then the tree
-    LADDER  VERDICT   where memory for a request comes from, step by step; why there is none
+    ALLOC   BLOCK     what a call tries first: the stream's CACHE, then free memory in TREE
+    LADDER  TABLE     where memory for a request comes from, step by step
+    VERDICT           why there is none
     STITCH  PLAN      second addresses for free memory of several chunks
     CHUNK   GROWTH    memory from the driver
     CLOCK   EVENT     how far each stream's work has come, and which stream waits for which
@@ -52,14 +53,15 @@ file the lowest layer comes first.
     DRIVER  DATA      cuMemcpyAsync, cuMemHostRegister, ...
 
 What it does:
-  * Fast: memory that a stream freed serves later requests of the stream at once, without an event
-    or a wait.
+  * Fast: memory that a stream freed serves later requests of the same stream at once, without an
+    event or a wait.
   * Frugal: in six recorded PyTorch runs peak reserved memory is 0.5 to 5.5% above peak live memory,
     because a large block can be put together from free memory in several chunks (a stitch).
-  * Ordered: another stream gets freed memory only after the work queued before the free, or behind
-    a wait on the device. No lock is held while the host waits for the device.
-  * Stable: a block's address, and the physical memory behind it, do not change while the block is
-    live (except across gpupool_sleep).
+  * Ordered: another stream gets freed memory only when the work queued before the free has
+    finished, or gpupool makes that stream wait for the work on the device. No lock is held while
+    the host waits for the device.
+  * Stable: a block's address, and the physical memory mapped there, do not change while the block
+    is live (except across gpupool_sleep).
   * Honest: it enforces limits, and when memory runs out it says why and what would help.
 What it does not do: it moves no live memory, keeps no bookkeeping in device memory, starts no
 thread except a ring's workers, prints nothing unless asked, and never aborts over a mistake of the
@@ -82,14 +84,20 @@ Words:
     reserved    bytes of all chunks of an arena
     scope       from gpupool_begin_capture to gpupool_end_capture: what the stream allocates in a
                 scope belongs to a graph
-    verdict     why a request failed, in figures, and what would make it succeed
+    verdict     why a request failed, in numbers, and what would make it succeed
+    holder      live blocks that the same source line asked for, or that have the same size
     tag         a part of the program, with a budget; requests name it by a number
     ticket      the number of a transfer, for a later wait
+    slot        a part of a ring's pinned memory; a transfer goes through slots in chunks of that size
     span        pinned memory of a ring that the program fills itself
+    default arena  the one arena of a device that gpupool_cudaMalloc and all callers of
+                gpupool_get_default_arena share
+    E_X         short for GPUPOOL_E_X; likewise MAPPED for GPUPOOL_SOURCE_MAPPED, PENDING for
+                GPUPOOL_CAUSE_PENDING, and so on
 Words of the implementation:
     position    the number of a free; an arena numbers its frees in order
     clock       of a stream: the position up to which its work is known to have finished
-    mark        an event that was recorded on a stream behind all its frees up to a position
+    mark        an event that was recorded on a stream after all its frees up to a position
     run         consecutive units that are all free, or all of one block
     free list   the free memory of one stream; list ANY: free memory whose work has finished
     bin         one size class of a free list
@@ -103,58 +111,63 @@ Contents (search for "== NAME"):
     ARENA TAG LADDER TABLE                       where memory for a request comes from
     SNAPSHOT VERDICT SIBLING                     why there is none
     ALLOC BLOCK HAND CAPTURE SLEEP WAKE          allocate and free; graphs; sleep
-    LIFE SHARE SHAPE FIGURES                     arenas; other processes; cudaMalloc's shape
+    LIFE SHARE SHAPE FIGURES                     arenas; other processes; cudaMalloc's shape;
+                                                 waits, limits, statistics
     STAGE RING SEND                              the staging ring
     WORDING VIEW REPORT PICTURE ENVIRON          reports
     BACK NAMES                                   macros: undone; over CUDA's names
 
-The rules. 1, 2, 11 and 12 concern every program, the others special cases. The comments above the
-public functions refer to the rules by number.
+The comment at the top of a section numbers the section's rules. A rule with one letter, such as T3,
+is checked by gpupool_check or gpupool_ring_check, which name a broken rule, or by tests. A rule
+with two letters, such as LA1, says what holds during a call.
+
+The rules. 1, 2, 11 and 12 concern every program, the other rules special cases. The comments above
+the public functions refer to the rules by number.
   1. Order. Free a block on the stream whose work used the block last. Later work of that stream may
      get the memory at once. Another stream gets the memory when the work that was queued before the
      free has finished, or gpupool makes that stream wait for the work on the device, without a wait
-     on the host (cudaStreamWaitEvent). If several streams use a block, make the freeing stream wait
-     for the others before the free, or call gpupool_record_stream for each of the others, after its
-     last work on the block and before the free. The stream of the allocation counts as a user even
-     if its work never touches the block: earlier work of the stream may still use the memory. So if
-     stream A allocates a block, and stream B uses and frees the block, make B wait for A before B's
-     first use.
+     on the host (cudaStreamWaitEvent). If several streams use a block, do one of two things before
+     the free: make the freeing stream wait for the other streams; or call gpupool_record_stream
+     with each other stream, after that stream's last work on the block. The stream of the
+     allocation counts as a user even if its work never touches the block: earlier work of the
+     stream may still use the memory. So if stream A allocates a block, and stream B uses and frees
+     the block, make B wait for A before B's first use.
   2. Ends. Destroy an arena when none of its blocks is live. Streams, rings and arenas may be
      destroyed in any order, once no further call names them.
   3. Capture. Memory that a graph uses must not get another owner while the graph and its
      executables exist: keep the block live, or allocate or free it in a scope
-     (gpupool_begin_capture). A graph that was captured without a scope: before each launch, make
-     the launching stream wait for the work that was queued on the captured streams before the
-     capture. That work may still use the memory.
-     gpupool cannot see a capture on a non-blocking stream that has no scope, until a call names the
-     stream. During such a capture do not call gpupool_trim, gpupool_would_fit,
+     (gpupool_begin_capture). If a graph was captured without a scope, the work that was queued on
+     the captured streams before the capture may still use the graph's memory. So before each launch
+     make the launching stream wait for that work.
+     If a non-blocking stream captures without a scope, gpupool does not see the capture until a
+     call names the stream. During such a capture do not call gpupool_trim, gpupool_would_fit,
      gpupool_get_available or gpupool_cudaFree, and do not lower a limit: CUDA might end the
-     capture. The same holds for gpupool_alloc in an arena that has never seen a capture, if memory
-     is short, if threads use default streams of their own, or if the arena knows more than 64
-     streams. With a scope all these calls are safe.
+     capture. In an arena that has never seen a capture, do not call gpupool_alloc either, if memory
+     is short, or threads use default streams of their own, or the arena knows more than 64 streams.
+     With a scope all these calls are safe.
   4. Functions in the config. chunk_alloc and chunk_free must not call the same arena, and must not
      destroy a stream that the arena has seen. on_out_of_memory and on_soft_limit may call the
      arena, to free or to allocate. For on_map and on_unmap see rule 10.
   5. Destroyed streams. CUDA gives the handle of a destroyed stream to the next new stream, even
-     while work of the destroyed one still runs. An arena that is not told takes the two for one
-     stream, and hands out the destroyed stream's memory too early. There are three ways to tell it.
-     Destroy streams in files that include this one: the macro cudaStreamDestroy tells all arenas
-     (with GPUPOOL_STATIC, the arenas of the same file). Or call gpupool_retire_stream before the
-     stream is destroyed; both together are harmless. Or, where a library destroys streams, build
-     with GPUPOOL_STREAM_CHECK.
-     A thread that uses a default stream of its own calls gpupool_retire_stream with
-     cudaStreamPerThread before the thread ends. If it does not, the thread's last frees stay
-     pending until gpupool_trim, or until a request finds more than an eighth of the reserved
-     memory pending. 16 KiB of host memory stay in use until then, or until the arena knows more
-     than 64 streams.
+     while work of the destroyed stream still runs. If the arena is not told, it takes the old and
+     the new stream for one stream, and hands out the old stream's memory too early. Tell the arena
+     in one of three ways. Destroy streams in files that include gpupool.h: the macro
+     cudaStreamDestroy tells all arenas (with GPUPOOL_STATIC, the arenas of the same file). Or call
+     gpupool_retire_stream before the stream is destroyed; to do both is harmless. Or, if a library
+     destroys streams, build with GPUPOOL_STREAM_CHECK.
+     A thread that uses a default stream of its own must call gpupool_retire_stream with
+     cudaStreamPerThread before the thread ends. Otherwise the thread's last frees stay pending
+     until gpupool_trim, or until a request finds more than an eighth of the reserved memory
+     pending. Until then, or until the arena knows more than 64 streams, the stream's records also
+     take 16 KiB of host memory.
   6. Addresses. The home address of a chunk maps the same physical memory as long as the chunk
      exists (except across gpupool_sleep). A large block may lie at a second address, stitched from
-     several chunks. When memory is used through two addresses, CUDA requires that a device
-     operation ends between the two uses. gpupool_free puts such an end between two owners. If
-     running kernels hand memory to each other without a free (persistent kernels, flags in memory),
-     set config.no_stitch.
-     A kernel that may start early (programmatic dependent launch) touches a block, stitched or not,
-     only after griddepcontrol.wait: until then the memory's last user may still run.
+     several chunks. If memory is used through one address and then through another, CUDA requires
+     that the kernel or copy of the first use ends before the second use begins. This is so if a
+     free lies between the two uses. If running kernels hand memory to each other without a free
+     (persistent kernels, flags in memory), set config.no_stitch.
+     A kernel that may start early (programmatic dependent launch) must not touch a block, stitched
+     or not, before griddepcontrol.wait: until then the memory's last user may still run.
   7. Reset. cudaDeviceReset ends the memory, streams and events of the device. After a reset the
      only thing left to do with the device's arenas and rings is to destroy them. Do destroy them:
      mapped memory outlives a reset (seen on an H100). The reset drops blocks, captures and spans,
@@ -167,31 +180,33 @@ public functions refer to the rules by number.
      forbids CUDA calls. These gpupool calls are allowed there: gpupool_free_in_host_function,
      gpupool_get_block with an arena, gpupool_get_stats, gpupool_get_limit, gpupool_last_result,
      gpupool_last_error and gpupool_last_verdict.
-  9. Waits. gpupool_trim and lowering a limit ask CUDA whether the work on freed memory has
-     finished, and do not wait for that work. There are four exceptions. They wait for the device if
-     the driver is older than CUDA 12.5, if the arena has peers, or if a stream was capturing when
-     a call last named it; and CUDA itself waits for the device when it takes back a chunk of
-     another source than MAPPED. gpupool_would_fit and gpupool_get_available ask in the same way,
-     and never wait for the device. No wait of gpupool for the device ends a capture.
+  9. Waits. gpupool_trim, and a call that lowers a limit, ask CUDA whether the work on freed memory
+     has finished, and do not wait for that work. But these calls wait for the device in four cases:
+     the driver is older than CUDA 12.5; the arena has peers; a stream was capturing when a call
+     last named the stream; or a chunk goes back that is not MAPPED (then CUDA itself waits).
+     gpupool_would_fit and gpupool_get_available ask CUDA too, and never wait for the device. When
+     gpupool waits for the device, no capture ends.
  10. Registration. From the call of config.on_map to the call of config.on_unmap, the addresses of a
      chunk or a stitch map the same physical memory. So a program registers the memory once, for a
      network card, NCCL or another library. A block lies in one chunk, in several neighbouring
-     chunks at home, or in one stitch, and on_map was called for the whole of each. The functions
-     run with no lock held, on the thread whose call maps or unmaps, with the arena's context
-     current and the capture mode relaxed. They must not call the same arena. If on_map returns
-     anything but 0, gpupool unmaps the new memory and the call fails with E_CALLBACK. While a
-     stream captures, an arena with such functions gets no memory from the driver: E_CAPTURING. A
-     device reset ends all mappings without a call.
- 11. Every call. If its contract does not say otherwise: any thread may make the call at any time,
-     also on a capturing stream, but not in a host function (rule 8). A call on a capturing stream
-     never ends the capture, even if the call fails. A call that fails has changed nothing. The
-     calling thread keeps its current device, context, capture mode and last CUDA error. A thread
-     without a current context has none after the call either; before such a thread uses the driver
-     API (cuLaunchKernel), it calls cudaFree(NULL). gpupool uses the primary context of a device
-     only, and retains it as long as an arena or a ring of the device exists. Sizes are in bytes.
- 12. Stream 0. A stream of 0 means what CUDA takes 0 for in the file that makes the call: the legacy
-     default stream, or, with --default-stream per-thread, the calling thread's own default stream.
-     It is the default stream of the arena's or the ring's device.
+     chunks at home, or in one stitch; on_map was called for each whole chunk and each whole stitch.
+     gpupool calls on_map and on_unmap with no lock held, on the thread whose call maps or unmaps
+     the memory; there the arena's context is current, and the capture mode is relaxed. on_map and
+     on_unmap must not call the same arena. If on_map returns anything but 0, gpupool unmaps the new
+     memory and the call fails with E_CALLBACK. While a stream captures, an arena with on_map or
+     on_unmap gets no memory from the driver: E_CAPTURING. A device reset ends all mappings, and
+     on_unmap is not called.
+ 11. Every call. Unless the comment above a call says otherwise: any thread may make the call at any
+     time, also on a capturing stream, but not in a host function (rule 8). A call on a capturing
+     stream never ends the capture, even if the call fails. A call that fails has changed nothing.
+     The calling thread keeps its current device, context, capture mode and last CUDA error. If the
+     thread has no current context, it has none after the call either; before such a thread uses the
+     driver API (cuLaunchKernel), it must call cudaFree(NULL). gpupool uses only the primary context
+     of a device, and retains the context as long as an arena or a ring of the device exists. Sizes
+     are in bytes.
+ 12. Stream 0. A stream of 0 means what it means in CUDA's own calls in the same file: the legacy
+     default stream, or, with --default-stream per-thread, the calling thread's own default stream;
+     in either case that of the arena's or the ring's device.
  13. Peers. After gpupool_allow_peer all calls of the arena take streams of the peer device. The
      peer's default streams are excepted, since they have no handle of their own. After a reset of
      the peer, allow the peer again. Before CUDA 12 gpupool cannot see such a reset: do not reset a
@@ -217,7 +232,7 @@ and ring, in gpupool_arena_config and gpupool_ring_config. The columns: macro, d
                                      of a block: a power of two from 256 to 2 MiB
     GPUPOOL_LIMIT           ""       the limit of arenas that get no other limit, as text: "80%"
     GPUPOOL_CHUNK_BYTES     0        the least number of bytes to get from the driver in one call,
-                                     where config.chunk_bytes is 0. 0: in proportion to what the
+                                     if config.chunk_bytes is 0. 0: in proportion to what the
                                      arena has reserved
     GPUPOOL_SHARE           0        config.share of default arenas: 1 other processes, 2 GPUDirect
                                      RDMA, 3 both
@@ -227,13 +242,13 @@ and ring, in gpupool_arena_config and gpupool_ring_config. The columns: macro, d
     GPUPOOL_RING_CHUNK_BYTES 2 MiB   the slot size of a ring whose config.chunk_bytes is 0: the most
                                      that the ring copies and sends at a time
     GPUPOOL_RING_WORKERS    0        the worker threads of a ring whose config.workers is 0. 0: one
-                                     for each processor but one, at most 11; -1: none
+                                     less than the processors, at most 11; -1: none
     GPUPOOL_CHECK           1        0: no assertions. 1: assertions. 2: also checks every invariant
                                      around every call (slow). 3: also GPUPOOL_GUARD
     GPUPOOL_GUARD           0        1: finds writes to the 256 bytes past the end of a block, when
                                      the block is freed. Fills a new block with the byte 0xcd and a
                                      freed block with 0xdd. gpupool_free then waits for its stream.
-                                     Not together with GPUPOOL_NVTX, with which a tool finds more
+                                     Not together with GPUPOOL_NVTX: compute-sanitizer finds more
     GPUPOOL_STATS           1        0: counts only what limits and verdicts need
     GPUPOOL_SITES *         0        1: each block remembers the file and line that asked for it,
                                      except blocks of gpupool_cudaMalloc and its Async form
@@ -246,7 +261,7 @@ and ring, in gpupool_arena_config and gpupool_ring_config. The columns: macro, d
                                      that tells the arenas of the stream's end (rule 5)
     GPUPOOL_STREAM_CHECK    0        1: each call asks CUDA (12 or later) for the id of its stream,
                                      unless the stream captures, and so finds out when a handle
-                                     belongs to a new stream (rule 5). E_CUDA where CUDA does not
+                                     belongs to a new stream (rule 5). E_CUDA if CUDA does not
                                      tell the id
     GPUPOOL_REPLACE_CUDA_MALLOC *  0  1: the names cudaMalloc, cudaFree and their Async forms mean
                                      gpupool's functions: in calls, as function pointers, and as
@@ -347,7 +362,7 @@ static inline cudaError_t gpi_names_cuda_free_async(void *pointer, cudaStream_t 
 
 /* == WORDS ========================================================================================
    The public constants, enums and structs of arenas, and below them those of rings. Every struct
-   that the program fills may be all zeros except where its comment says otherwise.
+   that the program fills may be all zeros, unless its comment says otherwise.
    Read first: gpupool_result, gpupool_arena_config, gpupool_request, gpupool_verdict. */
 
 #define GPUPOOL_VERSION 200          /* 10000 x major + 100 x minor + patch */
@@ -355,7 +370,7 @@ static inline cudaError_t gpi_names_cuda_free_async(void *pointer, cudaStream_t 
 enum {
     GPUPOOL_DEVICE_CURRENT = -1,     /* as a device: the one that is current during the call */
     GPUPOOL_ORDERS = 41,             /* order k: sizes from 2^k to 2^(k+1) - 1 units */
-    GPUPOOL_HOLDERS = 3,             /* how many of the biggest holders a verdict names */
+    GPUPOOL_HOLDERS = 3,             /* a verdict names this many holders: see gpupool_holder */
     GPUPOOL_TAGS = 64,               /* the most tags of an arena */
     GPUPOOL_ALL = -1                 /* gpupool_sleep and gpupool_wake: all of the arena */
 };
@@ -387,19 +402,20 @@ typedef enum gpupool_result {
 } gpupool_result;
 
 typedef enum gpupool_content {   /* what gpupool_sleep does with the data in live blocks */
-    GPUPOOL_DISCARD = 0,         /* drops the data: after waking, blocks hold anything */
+    GPUPOOL_DISCARD = 0,         /* drops the data: blocks wake with undefined bytes */
     GPUPOOL_KEEP                 /* copies the data to host memory, and back on waking */
 } gpupool_content;
 
 typedef enum gpupool_source {    /* where an arena's chunks come from */
-    GPUPOOL_SOURCE_AUTO = 0,     /* MAPPED where the device supports it and has addresses left; else
+    GPUPOOL_SOURCE_AUTO = 0,     /* MAPPED if the device supports it and addresses are left; else
                                     DEVICE, and gpupool_report says why */
     GPUPOOL_SOURCE_MAPPED,       /* addresses are reserved once, and physical memory is mapped there
                                     on demand; the only source that stitches. For such memory
                                     cudaIpcGetMemHandle returns cudaErrorInvalidValue.
                                     cuMemGetAddressRange returns one chunk, which may be smaller or
                                     larger than a block: see GPUPOOL_ONE_CHUNK */
-    GPUPOOL_SOURCE_DEVICE,       /* cudaMalloc chunks. CUDA shares and registers a whole chunk */
+    GPUPOOL_SOURCE_DEVICE,       /* cudaMalloc chunks. What cudaIpcGetMemHandle shares, or a library
+                                    registers, is the whole chunk around a block */
     GPUPOOL_SOURCE_MANAGED,      /* cudaMallocManaged chunks */
     GPUPOOL_SOURCE_PINNED,       /* cudaHostAlloc chunks: page-locked host memory */
     GPUPOOL_SOURCE_CUSTOM,       /* config.chunk_alloc: ncclMemAlloc, a test double, ... */
@@ -424,11 +440,11 @@ typedef struct gpupool_capture gpupool_capture;
 
 typedef enum gpupool_flag {          /* of a request; add up several */
     GPUPOOL_ZEROED = 1,              /* a memset on the request's stream zeroes the block */
-    GPUPOOL_NO_WAIT = 2,             /* the host never waits. Where only a wait would help, the
-                                        request fails, with a verdict */
+    GPUPOOL_NO_WAIT = 2,             /* the host never waits. If only a wait would help, the request
+                                        fails, with a verdict */
     GPUPOOL_ONE_CHUNK = 4,           /* the block lies in one chunk, for libraries that call
                                         cuMemGetAddressRange: NCCL registration, UCX, ... */
-    GPUPOOL_EXPORTABLE = 8           /* for gpupool_export: the block has a chunk for itself, and
+    GPUPOOL_EXPORTABLE = 8           /* for gpupool_export: the block gets a chunk to itself, and
                                         its size is rounded up to whole granules (2 MiB) */
 } gpupool_flag;
 
@@ -437,7 +453,7 @@ typedef enum gpupool_share {         /* who else may use an arena's memory; add 
     GPUPOOL_SHARE_RDMA = 2           /* network cards and the like (GPUDirect RDMA) */
 } gpupool_share;
 
-/* Addresses at which memory is mapped: a chunk, a stitch, or the part of a chunk behind a block. */
+/* Addresses at which memory is mapped: a chunk, a stitch, or one chunk's part of a block. */
 typedef struct gpupool_mapping {
     void *memory;                    /* the first address */
     size_t bytes;                    /* the size of the mapping */
@@ -450,8 +466,8 @@ typedef struct gpupool_mapping {
 typedef struct gpupool_exported {    /* filled by gpupool_export, to be sent to another process */
     uint64_t bytes;                  /* the size of the block, in whole granules */
     int device;                      /* the exporting process's ordinal of the block's device */
-    int descriptor;                  /* its number in the process that holds this struct: the
-                                        receiver writes the number that it has received */
+    int descriptor;                  /* a file descriptor, of the process that has this struct: the
+                                        receiver writes the number that SCM_RIGHTS gives it */
 } gpupool_exported;
 
 typedef struct gpupool_imported {    /* filled by gpupool_import */
@@ -495,7 +511,7 @@ typedef struct gpupool_block {       /* a live block, or a stretch of free memor
                                         address in `memory`. Any other block is one stretch, whose
                                         `memory` is `block` */
     size_t block_bytes;              /* live: the requested bytes of the whole block; in a walk only
-                                        the block's first stretch has them, the others have 0 */
+                                        the block's first stretch has them; the rest have 0 */
     cudaStream_t stream;             /* live: of the allocation; pending: of the free. A handle,
                                         cudaStreamLegacy, or cudaStreamPerThread (of any thread);
                                         NULL: all streams, or unknown */
@@ -524,8 +540,9 @@ typedef struct gpupool_verdict {     /* why a request could not be met; all size
     uint64_t limit_bytes;            /* the arena's limit; 0: none */
     uint64_t granted_bytes;          /* of live blocks, in whole units */
     uint64_t reserved_bytes;         /* of the arena's chunks */
-    uint64_t largest_block_bytes;    /* the largest block that free memory makes, of whatever
-                                        stream, without memory that a graph keeps. BYPASS: 0 */
+    uint64_t largest_block_bytes;    /* the size of the largest block for which the free memory of
+                                        all streams is enough, without growth and without memory
+                                        that a graph keeps. BYPASS: 0 */
     uint64_t pending_bytes;          /* freed; work that used the memory may still run */
     uint64_t kept_bytes;             /* the part of pending_bytes that graphs keep */
     uint64_t device_free_bytes;      /* free on the device, as the driver says. On an integrated
@@ -545,7 +562,7 @@ typedef struct gpupool_verdict {     /* why a request could not be met; all size
     gpupool_holder holders[GPUPOOL_HOLDERS]; /* the biggest holders, the biggest first */
     int tag;                         /* cause TAG: the tag whose budget is too small. limit_bytes,
                                         granted_bytes, missing_bytes and raise_bytes are then the
-                                        tag's, and the figures of free memory are 0 */
+                                        tag's, and the numbers of free memory are 0 */
     char sentence[448];              /* all of this for people, with what would help */
 } gpupool_verdict;
 
@@ -557,10 +574,11 @@ typedef struct gpupool_soft_limit {
     uint64_t now_bytes, soft_limit_bytes; /* tag: granted bytes; arena: reserved bytes */
 } gpupool_soft_limit;
 
-/* Called once each time that memory rises above a soft limit, and once each time that it falls back
-   under it. The call that made it so calls the function before it returns, with no lock held; after
-   a free in a host function, the arena's next allocation or free does. The function may call the
-   arena: a cache drops entries here. */
+/* Your function. gpupool calls the function once each time that memory rises above a soft limit,
+   and once each time that memory falls back under it: with no lock held, before the gpupool call
+   that changed the memory returns; after a free in a host function, in the arena's next allocation
+   or free. The function may call the arena, for example to free blocks that the program can spare.
+   */
 typedef void (*gpupool_soft_fn)(const gpupool_soft_limit *, void *user);
 
 typedef struct gpupool_tag_config {  /* all zeros: counted, and not limited */
@@ -568,12 +586,13 @@ typedef struct gpupool_tag_config {  /* all zeros: counted, and not limited */
     size_t soft_limit_bytes;         /* the same for on_soft_limit; 0: none */
     gpupool_soft_fn on_soft_limit;
     void *user;
-    int can_sleep;                   /* 1: gpupool_sleep takes this tag. Its blocks then have chunks
-                                        of their own, and what they free goes to other streams, or
-                                        to blocks of another size, once the work has finished */
-    size_t reserve_bytes;            /* memory that only blocks with this tag get: chunks of their
-                                        own, reserved now, in whole granules, and kept when
-                                        trimming. Both need SOURCE_MAPPED, else E_UNSUPPORTED */
+    int can_sleep;                   /* 1: gpupool_sleep can be called with this tag. Blocks with
+                                        the tag then lie in chunks that only the tag uses. Their
+                                        freed memory goes to a block of another stream or another
+                                        size only when the work on the memory has finished */
+    size_t reserve_bytes;            /* bytes to reserve at once, in whole granules, in chunks that
+                                        only the tag uses, and to keep when trimming. Both fields
+                                        need SOURCE_MAPPED, else E_UNSUPPORTED */
 } gpupool_tag_config;
 
 typedef struct gpupool_arena_config { /* all zeros: device 0, and every default. A NULL config
@@ -581,7 +600,7 @@ typedef struct gpupool_arena_config { /* all zeros: device 0, and every default.
     int device;                      /* CUDA device ordinal, or GPUPOOL_DEVICE_CURRENT */
     gpupool_source source;           /* where chunks come from. A default arena takes the
                                         environment's GPUPOOL_SOURCE, or AUTO */
-    size_t limit_bytes;              /* the most bytes to reserve; 0: see gpupool_set_limit */
+    size_t limit_bytes;              /* the most bytes to reserve; 0: not set here, see "limits" */
     const char *limit_text;          /* the same as text: "12GiB", "80%", "-2GiB" (all of the device
                                         except 2 GiB); takes precedence over limit_bytes */
     size_t reserve_bytes;            /* bytes to reserve at once, in whole granules, and to keep
@@ -592,17 +611,17 @@ typedef struct gpupool_arena_config { /* all zeros: device 0, and every default.
     void *(*chunk_alloc)(size_t bytes, int device, void *user); /* SOURCE_CUSTOM: both are needed.
                                         Returns a chunk, or NULL. See rule 4 */
     void (*chunk_free)(void *chunk, size_t bytes, int device, void *user);
-    unsigned share;                  /* gpupool_share, added up; SOURCE_MAPPED only. A property of
-                                        each chunk from its creation, which costs next to nothing;
-                                        but the driver cannot checkpoint a process that exports
-                                        memory, so the default is 0 */
-    gpupool_map_fn on_map, on_unmap; /* called when a chunk or a stitch has appeared, before any
-                                        request gets its memory; and before it goes, when none has
-                                        its memory. See rule 10 */
+    unsigned share;                  /* gpupool_share, added up; SOURCE_MAPPED only. Each chunk is
+                                        then created so that it can be shared, which costs next to
+                                        nothing. But the driver cannot checkpoint a process that
+                                        exports memory, so the default is 0 */
+    gpupool_map_fn on_map, on_unmap; /* on_map is called after a chunk or a stitch is mapped, before
+                                        a request gets the memory; on_unmap before the unmapping,
+                                        when no block has the memory. See rule 10 */
     int (*on_out_of_memory)(const gpupool_verdict *, void *user); /* called when a request is about
                                         to fail, whatever its stream and flags. Free missing_bytes
                                         and return nonzero: gpupool tries again. Return 0: the
-                                        request fails. gpupool_would_fit does not call it */
+                                        request fails. gpupool_would_fit makes no such call */
     size_t backup_bytes;             /* the most host memory that gpupool_sleep may use; 0: any */
     size_t soft_limit_bytes;         /* reserved bytes above which on_soft_limit is called; 0: it is
                                         never called */
@@ -614,32 +633,35 @@ typedef struct gpupool_arena_config { /* all zeros: device 0, and every default.
 typedef struct gpupool_counter {
     uint64_t now, peak, total;       /* the value; its highest value; the sum of all increases. peak
                                         is exact with one stream. Each further stream may make peak
-                                        wrong by the larger of 1 MiB and a 256th of the reserved
-                                        bytes, all streams together by an eighth at most */
+                                        wrong by the larger of 1 MiB and 1/256 of the reserved
+                                        bytes; all streams together, by 1/8 of them at most */
 } gpupool_counter;
 
 typedef struct gpupool_stats {
     size_t struct_bytes;             /* set by gpupool: sizeof of the struct that it filled */
     gpupool_counter requested;       /* requested bytes of live blocks */
-    gpupool_counter granted;         /* the same, rounded up to units. While threads wait for each
-                                        other's locks, up to an eighth of a small block may be
-                                        granted and not used by its request */
+    gpupool_counter granted;         /* the same, rounded up to units. If threads often wait for
+                                        each other's locks, up to an eighth of a small block may be
+                                        more than was asked for */
     gpupool_counter reserved;        /* bytes in chunks */
     gpupool_counter pending;         /* freed bytes whose work is not known to have finished */
     gpupool_counter blocks;          /* live blocks */
+    /* From here to host_syncs plain counts, and nothing else: gpupool_end_phase subtracts all
+       fields before limit_bytes as such (GPI_COUNTS). So a new count must stand here. */
     uint64_t allocs, frees, failures; /* allocations that succeeded, frees, failed allocations */
     uint64_t same_stream_allocs;     /* served from memory freed on the same stream */
     uint64_t splits, merges;         /* runs cut in two; neighbouring free runs made one */
     uint64_t chunks_gained, chunks_lost; /* chunks got from the driver, and given back to it */
     uint64_t stitches;               /* blocks put together from free memory in several chunks */
-    uint64_t stitches_reused;        /* blocks that took an idle stitch, without a CUDA call */
+    uint64_t stitches_reused;        /* blocks that took an idle stitch, which is still mapped after
+                                        its block was freed; that needs no CUDA call */
     uint64_t fence_waits;            /* times that a stream was made to wait for another stream, on
                                         the device */
     uint64_t host_syncs;             /* times that the host waited for the device */
     uint64_t limit_bytes;            /* 0: none */
     uint64_t largest_free_bytes;     /* the longest run of free memory at home */
-    uint64_t largest_block_bytes;    /* the largest block that free memory makes, stitched if need
-                                        be */
+    uint64_t largest_block_bytes;    /* the size of the largest block for which the free memory of
+                                        all streams is enough, stitched if necessary */
     uint64_t stitched_bytes;         /* the part of granted.now in stitched blocks */
     uint64_t asleep_bytes;           /* bytes that gpupool_sleep gave back; 0: awake */
     uint64_t backup_bytes;           /* host memory with the data of blocks of a sleeping arena */
@@ -691,11 +713,11 @@ typedef struct gpupool_span {        /* pinned memory of a ring, for the program
     uint64_t number;                 /* for the ring's own use */
 } gpupool_span;
 
-/* Your functions. They write, or read, bytes [offset, offset + bytes) of the transfer, where offset
-   counts from the transfer's first byte. Each byte comes once. A nonzero return value fails the
-   transfer with E_CALLBACK. The caller and the workers call the function at the same time, for
-   different parts; without workers the caller alone calls it, in order of offset. The functions
-   must not call the ring, and must not throw. */
+/* Your functions. A call handles bytes [offset, offset + bytes) of the transfer: a read function
+   writes them to `to`, a write function gets them at `from`. Each byte comes once. A nonzero return
+   value fails the transfer with E_CALLBACK. The calling thread and the workers call the function at
+   the same time, for different parts; without workers only the calling thread calls it, in order of
+   offset. The functions must not call the ring, and must not throw. */
 typedef int (*gpupool_read_fn)(void *to, size_t bytes, uint64_t offset, void *user);
 typedef int (*gpupool_write_fn)(const void *from, size_t bytes, uint64_t offset, void *user);
 
@@ -704,8 +726,8 @@ typedef struct gpupool_transfer {    /* fields that are not needed are zero */
     void *to;                        /* UP: device memory; DOWN: host memory */
     const void *from;                /* UP: host memory; DOWN: device memory */
     size_t bytes;                    /* in all; with pitches: of each row */
-    size_t to_pitch, from_pitch;     /* bytes from one row's start to the next, as of
-                                        cudaMemcpy2DAsync; both 0: no rows */
+    size_t to_pitch, from_pitch;     /* bytes from the start of a row to the start of the next, as
+                                        in cudaMemcpy2DAsync; both 0: the bytes are not in rows */
     size_t rows;                     /* with pitches: the number of rows */
     gpupool_read_fn read;            /* UP: fills pinned memory with the data, instead of `from` */
     gpupool_write_fn write;          /* DOWN: takes the data from pinned memory, instead of `to` */
@@ -716,7 +738,7 @@ typedef struct gpupool_transfer {    /* fields that are not needed are zero */
     uint64_t offset;                 /* of the first byte in the file */
     cudaStream_t stream;
     gpupool_ticket *ticket;          /* receives the ticket. NULL: no ticket, and the call returns
-                                        when gpupool_upload or gpupool_download would */
+                                        as late as gpupool_upload or gpupool_download does */
 } gpupool_transfer;
 
 typedef struct gpupool_ring_stats {  /* arrays: [GPUPOOL_UP], [GPUPOOL_DOWN] */
@@ -726,7 +748,7 @@ typedef struct gpupool_ring_stats {  /* arrays: [GPUPOOL_UP], [GPUPOOL_DOWN] */
     uint64_t limit_bytes;            /* the most bytes that the ring pins */
     uint64_t workers;                /* worker threads that exist now */
     uint64_t transfers[2];           /* transfers that succeeded */
-    uint64_t staged_bytes[2];        /* copied through the ring, bytes of creeps included */
+    uint64_t staged_bytes[2];        /* copied through the ring, those of `creeps` included */
     uint64_t direct_bytes[2];        /* copied by CUDA itself: pinned memory, tiny transfers */
     uint64_t chunks[2];              /* chunks that the ring copied */
     uint64_t creeps;                 /* chunks that went by CUDA's own staging, because the ring
@@ -752,8 +774,8 @@ typedef struct gpupool_ring_stats {  /* arrays: [GPUPOOL_UP], [GPUPOOL_DOWN] */
 extern "C" { /* whatever GPUPOOL_API is */
 #endif
 
-/* The result of this thread's most recent gpupool call. gpupool_last_verdict does not change it,
-   nor does a call in cudaMalloc's shape (see below) that reaches no arena. */
+/* The result of this thread's most recent gpupool call. Two kinds of calls leave the result alone:
+   gpupool_last_verdict, and gpupool_cudaFree and the like (see below) if they reach no arena. */
 GPUPOOL_API gpupool_result gpupool_last_result(void);
 
 /* One line of text about this thread's most recent call that failed. The text is valid until the
@@ -771,7 +793,7 @@ GPUPOOL_API const char *gpupool_get_build(void);
 
 /* Makes an arena. A NULL config means the current device and every default; a config of zeros means
    device 0 and every default. On failure *arena is NULL. Gets config.reserve_bytes from the driver
-   at once; where that fails: E_OUT_OF_MEMORY, with a verdict. */
+   at once; if the driver has too little: E_OUT_OF_MEMORY, with a verdict. */
 GPUPOOL_API gpupool_result gpupool_arena_create(gpupool_arena **arena,
                                                 const gpupool_arena_config *config);
 
@@ -782,24 +804,24 @@ GPUPOOL_API gpupool_result gpupool_arena_create(gpupool_arena **arena,
 GPUPOOL_API gpupool_result gpupool_arena_destroy(gpupool_arena *arena);
 
 /* The default arena of a device: the arena that gpupool_cudaMalloc uses, the same for all callers.
-   `get` makes the arena at the first call, and renews it after a reset (rule 7). It returns NULL,
-   with a result, on failure. `find` makes no arena; NULL with GPUPOOL_OK means that there is none.
-   The arena lives until gpupool_arena_destroy, or as long as the process. The environment decides
-   its source and its limit: see "Environment" above. */
+   gpupool_get_default_arena makes the arena at the first call, and renews it after a reset (rule
+   7); on failure it returns NULL, with a result. gpupool_find_default_arena makes no arena: NULL
+   with GPUPOOL_OK means that there is none. The arena lives until gpupool_arena_destroy, or as long
+   as the process. The environment decides its source and its limit: see "Environment" above. */
 GPUPOOL_API gpupool_arena *gpupool_get_default_arena(int device);
 GPUPOOL_API gpupool_arena *gpupool_find_default_arena(int device);
 
 /* Allocates a block of 1 to 2^48 bytes, aligned to a unit, for work that is queued on the stream
-   from now on. Returns NULL, with a result, on failure. Makes no CUDA call where free memory fits.
-   Else it tries, in this order: to stitch free memory or grow; to make the stream wait for other
-   streams' work on their freed memory; to return idle chunks for a larger one; to wait on the host.
-   On a capturing stream it may grow, but waits for nothing: where only a wait would help, it fails
-   with E_OUT_OF_MEMORY and cause CAPTURING. */
+   from now on. Returns NULL, with a result, on failure. Makes no CUDA call if free memory fits.
+   Else the call tries, in this order: to grow, or to stitch free memory; to make the stream wait,
+   on the device, for other streams' work on freed memory; to return idle chunks and get a chunk
+   that is large enough; to wait on the host. On a capturing stream the call may grow, but nothing
+   waits: if only a wait would help, the call fails with E_OUT_OF_MEMORY and cause CAPTURING. */
 GPUPOOL_API void *gpupool_alloc(gpupool_arena *, size_t bytes, cudaStream_t);
 
-/* gpupool_alloc with every option of gpupool_request. The next two calls are short forms of it. In
-   a PINNED arena GPUPOOL_ZEROED zeroes the block on the host, before the call returns; on a
-   capturing stream the graph zeroes it too, in each replay. */
+/* gpupool_alloc with every option of gpupool_request. The next two calls are short forms of this
+   call. In a PINNED arena GPUPOOL_ZEROED zeroes the block on the host, before the call returns; if
+   the stream captures, each launch of the graph also zeroes the block, by a memset. */
 GPUPOOL_API void *gpupool_alloc_request(gpupool_arena *, const gpupool_request *);
 
 /* gpupool_alloc with an alignment in bytes: a power of two, at most 2^40; 0: a unit. */
@@ -809,36 +831,37 @@ GPUPOOL_API void *gpupool_alloc_aligned(gpupool_arena *, size_t bytes, size_t al
 /* gpupool_alloc with GPUPOOL_ZEROED: a memset on the stream zeroes the block. */
 GPUPOOL_API void *gpupool_zalloc(gpupool_arena *, size_t bytes, cudaStream_t);
 
-/* Frees a block on the stream whose work used it last (rule 1), on whatever stream it was
-   allocated. NULL is allowed. E_NOT_OURS, E_INSIDE, E_DOUBLE_FREE and, of an exported block,
-   E_IN_USE change nothing. Records an event now and then; if CUDA refuses the event, the block is
-   freed all the same. Waits in two cases only: GPUPOOL_GUARD waits for the stream (E_OVERRUN: the
-   block was freed, and bytes past its end were written), and in a BYPASS arena cudaFree waits. */
+/* Frees a block on the stream whose work used the block last (rule 1), also if that is not the
+   stream of the allocation. NULL is allowed. E_NOT_OURS, E_INSIDE, E_DOUBLE_FREE, and E_IN_USE for
+   an exported block, change nothing. Some frees record an event; if CUDA refuses the event, the
+   block is freed all the same. Waits in two cases only: GPUPOOL_GUARD waits for the stream
+   (E_OVERRUN: bytes past the block's end were written), and in a BYPASS arena cudaFree waits. */
 GPUPOOL_API gpupool_result gpupool_free(gpupool_arena *, void *block, cudaStream_t);
 
-/* gpupool_free for host functions (rule 8): makes no CUDA call. Other streams get the memory once
-   gpupool learns that the stream's work has finished: by a later call with the stream, or by a wait
-   for the device. E_ARGUMENT for cudaStreamPerThread, which on CUDA's thread is another stream. */
+/* gpupool_free for host functions (rule 8): makes no CUDA call. Other streams get the memory when
+   gpupool has learned, by a later call with this stream or by a wait for the device, that the
+   stream's work has finished. E_ARGUMENT for cudaStreamPerThread: a host function runs on a thread
+   of CUDA, where cudaStreamPerThread is another stream. */
 GPUPOOL_API gpupool_result gpupool_free_in_host_function(gpupool_arena *, void *block,
                                                          cudaStream_t);
 
-/* Tells the arena that the work queued on this stream so far uses the block too. Once the block is
-   freed, no request gets its memory before that work has finished. Records an event on the stream,
-   one of two that the arena has for each stream. Does not wait. E_CAPTURING on a capturing stream.
-   */
+/* Tells the arena that the work queued on this stream so far uses the block too. After the free of
+   the block, no request gets its memory before that work has finished. Records an event on the
+   stream; the arena makes at most two events for each stream, and uses them again. Does not wait.
+   E_CAPTURING on a capturing stream. */
 GPUPOOL_API gpupool_result gpupool_record_stream(gpupool_arena *, const void *block, cudaStream_t);
 
-/* To be called before cudaStreamDestroy (rule 5). What the stream freed no longer belongs to the
-   stream's handle; other streams get it when the stream's work has finished. Ends a scope of the
-   stream. Does not wait, and works after a CUDA error too. */
+/* Call this before cudaStreamDestroy (rule 5). The memory that the stream has freed then belongs no
+   longer to the stream's handle; other streams get the memory when the stream's work has finished.
+   Ends a scope of the stream. Does not wait, and works after a CUDA error too. */
 GPUPOOL_API gpupool_result gpupool_retire_stream(gpupool_arena *, cudaStream_t);
 
 /* Retires the stream in all arenas, then destroys it. Returns what cudaStreamDestroy returns. */
 GPUPOOL_API cudaError_t gpupool_cudaStreamDestroy(cudaStream_t);
 
 /* Waits on the host for the work that was queued before this stream's frees so far. Then what the
-   stream freed is not pending, except where other streams use it too. E_CAPTURING on a stream in a
-   scope, and on a capturing stream. */
+   stream freed is not pending, unless other streams use it too. E_CAPTURING on a stream in a scope,
+   and on a capturing stream. */
 GPUPOOL_API gpupool_result gpupool_wait_stream(gpupool_arena *, cudaStream_t);
 
 /* Waits for the device. Then nothing that was freed before, on whatever stream, is pending, except
@@ -858,47 +881,50 @@ GPUPOOL_API gpupool_result gpupool_walk_blocks(gpupool_arena *, gpupool_block_fn
 
 /* Returns idle chunks to the driver until at most max(keep_bytes, config.reserve_bytes) stays
    reserved. A chunk is idle when all its memory is free, memory in caches included, and the GPU
-   work that used it has finished. *released_bytes receives what was returned, also where a CUDA
+   work that used it has finished. *released_bytes receives how much was returned, even if a CUDA
    call fails half-way. Waits: see rule 9. Captures: see rule 3. */
 GPUPOOL_API gpupool_result gpupool_trim(gpupool_arena *, size_t keep_bytes,
                                         size_t *released_bytes /* or NULL */);
 
-/* Lets kernels of another device use the arena's memory, what the arena gets later included. See
-   rule 13. E_UNSUPPORTED where the hardware cannot do that. */
+/* Lets kernels of another device use all memory of the arena, also what the arena gets later. See
+   rule 13. E_UNSUPPORTED if the hardware cannot do that. */
 GPUPOOL_API gpupool_result gpupool_allow_peer(gpupool_arena *, int device);
 
 /* Ends gpupool_allow_peer: waits for the arena's device and its peers, then takes the access back.
-   Kernels keep their access to DEVICE and MANAGED memory, because CUDA gives it for whole devices.
+   Kernels keep their access to DEVICE and MANAGED memory: CUDA gives that access for whole devices.
    E_ARGUMENT for a device that is no peer. */
 GPUPOOL_API gpupool_result gpupool_disallow_peer(gpupool_arena *, int device);
 
-/* ---- sleep. A kernel or copy that touches sleeping memory, or a graph launch that does, faults
-   and ends the CUDA context. Sleeping returns device memory to the driver; addresses and blocks
-   stay. Waking gets memory again at the same addresses: pointers and captured graphs stay good. A
-   tag made with can_sleep sleeps and wakes alone; GPUPOOL_ALL means all of the arena. ---- */
+/* ---- sleep. Sleeping returns device memory to the driver; addresses and blocks stay. Waking gets
+   memory again at the same addresses, so pointers and captured graphs stay good. If a kernel, a
+   copy or a graph launch touches sleeping memory, it faults and ends the CUDA context. A tag made
+   with can_sleep sleeps and wakes alone; GPUPOOL_ALL means all of the arena. ---- */
 
-/* Waits for the device, copies what the tag's live blocks hold to host memory (KEEP; through the
-   ring, or by CUDA alone if that is NULL), and returns the tag's chunks to the driver. Until
-   gpupool_wake, gpupool_free works as ever, and a request with the tag fails with E_ASLEEP (after
-   GPUPOOL_ALL also each call that gets or returns chunks). Tickets of a ring from or to the blocks
-   must have ended. On failure the memory is awake as before; only if the driver neither unmaps
-   chunks nor maps them again (E_CUDA) it sleeps, and gpupool_wake tries once more.
-   E_ARGUMENT for a tag without can_sleep; E_UNSUPPORTED off SOURCE_MAPPED; E_CAPTURING while a
-   stream captures; E_IN_USE while a block is exported; E_HOST_MEMORY beyond config.backup_bytes;
-   E_ASLEEP if it sleeps already. */
+/* Waits for the device, copies what the tag's live blocks hold to host memory (KEEP: through the
+   ring, or by CUDA alone if the ring is NULL), and returns the tag's chunks to the driver. Until
+   gpupool_wake, gpupool_free works as ever, and a request with the tag fails with E_ASLEEP. After
+   GPUPOOL_ALL every request fails so, and so do gpupool_trim, would_fit, get_available, allow_peer,
+   disallow_peer, export and release_capture. Before the call wait for all tickets of transfers from
+   or to the blocks. If the call fails, the memory is awake as before, but for one case: if the
+   driver neither unmaps chunks nor maps them again (E_CUDA), the memory sleeps, and gpupool_wake
+   tries once more.
+   E_ARGUMENT for a tag without can_sleep; E_UNSUPPORTED if the source is not MAPPED; E_CAPTURING
+   while a stream captures; E_IN_USE while a block is exported; E_HOST_MEMORY beyond
+   config.backup_bytes; E_ASLEEP if the tag, or all of the arena, sleeps already. */
 GPUPOOL_API gpupool_result gpupool_sleep(gpupool_arena *, int tag /* or GPUPOOL_ALL */,
                                          gpupool_content, gpupool_ring * /* or NULL */);
 
-/* Gets memory again for what is still live, waits for the device, and copies kept content back. The
-   host memory is returned. E_OUT_OF_MEMORY with the reason where the limit or the device leave too
-   little room: the memory sleeps as before, and a later call may succeed. E_ARGUMENT if nothing
-   sleeps. After GPUPOOL_ALL slept, tags may be woken one by one; GPUPOOL_ALL wakes the rest. */
+/* Waits for the device, gets memory again for blocks that are still live, copies kept data back,
+   and frees the host memory that held the data. E_OUT_OF_MEMORY, with the reason, if the limit or
+   the device leaves too little room: the memory sleeps as before, and a later call may succeed. A
+   tag may be woken alone, also after GPUPOOL_ALL put it to sleep; GPUPOOL_ALL wakes all that
+   sleeps. E_ARGUMENT if nothing of that sleeps. */
 GPUPOOL_API gpupool_result gpupool_wake(gpupool_arena *, int tag /* or GPUPOOL_ALL */,
                                         gpupool_ring * /* or NULL */);
 
 /* ---- memory that others use: chunks for registration, and blocks for other processes ---- */
 
-/* Calls fn for each chunk behind a live block, in the order of the block's addresses;
+/* Calls fn for each chunk that a live block has a part of, in the order of the block's addresses;
    mapping.memory is the address in the block where that chunk's part begins. fn may call the arena.
    Handles are 0 while the arena sleeps. E_CALLBACK if fn ended the walk. Errors for an address that
    is no block's start: those of gpupool_get_block. */
@@ -907,20 +933,21 @@ GPUPOOL_API gpupool_result gpupool_walk_chunks(gpupool_arena *, const void *bloc
 
 /* Makes what another process needs to map a block that was allocated with GPUPOOL_EXPORTABLE. Send
    the struct and its descriptor over a Unix socket (SCM_RIGHTS). The arena keeps the descriptor,
-   which is close-on-exec. A block that is exported again has the same struct. Until
+   which is close-on-exec. A second export of the block fills the same struct. Until
    gpupool_export_close the block cannot be freed: E_IN_USE. E_CAPTURING for a block that a graph
    keeps. */
 GPUPOOL_API gpupool_result gpupool_export(gpupool_arena *, const void *block, gpupool_exported *);
 
-/* Ends one gpupool_export of the block; the last end closes the descriptor. Call it when the other
-   processes have closed their imports or are gone: else they still see the memory when it has
-   another owner. E_ARGUMENT for a block that is not exported. */
+/* Ends one gpupool_export of the block; the end of the last one closes the descriptor. Call this
+   when the other processes have closed their imports or have ended: otherwise these processes still
+   see the memory when another block has it. E_ARGUMENT for a block that is not exported. */
 GPUPOOL_API gpupool_result gpupool_export_close(gpupool_arena *, const void *block);
 
 /* Maps a block that another process exports, for kernels of this device. exported->descriptor is
    the descriptor as it arrived here; the program may close it after the call. The memory exists
-   until both sides have let go, even if the other process dies. gpupool orders no work between
-   processes: use cudaIpcGetEventHandle. E_CUDA if the descriptor is not one of gpupool_export. */
+   until both processes have released it, even if the other process dies. gpupool orders no work
+   between processes: use cudaIpcGetEventHandle. E_CUDA if gpupool_export did not make the
+   descriptor. */
 GPUPOOL_API gpupool_result gpupool_import(int device, const gpupool_exported *exported,
                                           gpupool_imported *imported);
 
@@ -928,7 +955,7 @@ GPUPOOL_API gpupool_result gpupool_import(int device, const gpupool_exported *ex
    fails, call again. */
 GPUPOOL_API gpupool_result gpupool_import_close(gpupool_imported *imported);
 
-/* ---- graph capture. Memory that must stay for replays is allocated in a scope:
+/* ---- graph capture. Memory that must stay for the launches of a graph is allocated in a scope:
 
        gpupool_begin_capture(arena, stream, &scope);   // before or after cudaStreamBeginCapture
        cudaStreamBeginCapture(stream, mode);           // any mode
@@ -940,24 +967,24 @@ GPUPOOL_API gpupool_result gpupool_import_close(gpupool_imported *imported);
        gpupool_release_capture(scope);
 
    A block that a scope hands out belongs to the graph: its memory has the same addresses in each
-   replay, and gets no other owner before the release. The program may free the block in the scope
-   or later, or leave it to the release. After the release it must not be freed. What is allocated
-   and freed in the scope may be handed out in the scope again. A block from before the scope may be
-   freed in the scope too; other owners get its memory after the release. A capture that forks needs
-   a scope for each stream that allocates. If two graphs use one block, release last the scope that
-   allocated it. ---- */
+   launch, and gets no other owner before the release. The program may free the block in the scope
+   or later, or leave it to the release; after the release it must not free the block. Memory that
+   is allocated and freed in the scope may be handed out in the scope again. A block from before the
+   scope may be freed in the scope too; other owners get its memory after the release. A capture
+   that forks needs a scope for each stream that allocates. If two graphs use one block, release
+   last the scope that allocated the block. ---- */
 
 /* Opens a scope on the stream. E_ARGUMENT if the stream has a scope already. On failure *capture is
    NULL. */
 GPUPOOL_API gpupool_result gpupool_begin_capture(gpupool_arena *, cudaStream_t, gpupool_capture **);
 
-/* Closes the scope: from now on the stream allocates as before the scope. The graph's memory stays
-   for replays. gpupool_retire_stream closes a scope too. */
+/* Closes the scope: from now on the stream allocates as before the scope. The graph keeps its
+   memory for launches. gpupool_retire_stream closes a scope too. */
 GPUPOOL_API gpupool_result gpupool_end_capture(gpupool_capture *);
 
 /* Frees all memory of the graph, blocks that were not freed included. Call it when the graph and
-   its executables are destroyed, or when the capture failed; it closes the scope if that is open.
-   Waits for the device, since a replay may still run. */
+   its executables are destroyed, or when the capture failed; the call closes the scope if the scope
+   is open. Waits for the device, since a launch may still run. */
 GPUPOOL_API gpupool_result gpupool_release_capture(gpupool_capture *);
 
 /* ---- cudaMalloc's own shape. gpupool_cudaMalloc uses the default arena of the current device,
@@ -981,23 +1008,23 @@ GPUPOOL_API cudaError_t gpupool_cudaFreeAsync(void *, cudaStream_t);
    config.limit_text, config.limit_bytes, GPUPOOL_LIMIT_<device> in the environment, GPUPOOL_LIMIT
    in the environment, the macro GPUPOOL_LIMIT. ---- */
 
-/* Sets the limit in bytes; 0: no limit. If more is reserved, returns what it can, as gpupool_trim
-   does; the arena then does not grow until the limit is met. Waits for growth that is under way,
-   and as rule 9 says. If a CUDA call fails, the limit is as before, and memory that was already
-   returned stays returned. */
+/* Sets the limit in bytes; 0: no limit. If more is reserved, the call returns idle chunks, as
+   gpupool_trim does; if that is not enough, the arena does not grow until no more than the limit is
+   reserved. Waits until a growth in another thread has ended; other waits: see rule 9. If a CUDA
+   call fails, the old limit stays, and memory that was already returned stays returned. */
 GPUPOOL_API gpupool_result gpupool_set_limit(gpupool_arena *, size_t bytes);
 
 /* gpupool_set_limit with text: "1073741824"; "12GiB" or "1.5 gb" (K, M, G, T and KiB ... are powers
-   of 1024, KB ... of 1000); "80%" of the device; "80%free" of what is free on it now; "-2GiB": the
-   device without 2 GiB. Everything else, and what comes to 0, is E_ARGUMENT. On an integrated GPU
-   all that the arena has not reserved counts as free, since CUDA's figure leaves out memory in the
-   system's caches. */
+   of 1024, KB ... of 1000); "80%": of the device's memory; "80%free": of the memory that is free on
+   the device now; "-2GiB": all of the device's memory except 2 GiB. Any other text, and a limit of
+   0, is E_ARGUMENT. On an integrated GPU all memory that the arena has not reserved counts as free,
+   since CUDA's number of free bytes leaves out memory in the system's caches. */
 GPUPOOL_API gpupool_result gpupool_set_limit_text(gpupool_arena *, const char *);
 
 /* The limit in bytes; 0: no limit. */
 GPUPOOL_API gpupool_result gpupool_get_limit(gpupool_arena *, size_t *bytes);
 
-/* The bytes that the arena can still hand out in all, by its limit and by what is free on the
+/* The bytes that the arena can still hand out in all, by its limit and by the free memory of the
    device; at most 2^48. While no block is live, one block can have them all. Else free memory may
    be scattered: gpupool_would_fit answers for one block. Does not wait for the device (rule 9). */
 GPUPOOL_API gpupool_result gpupool_get_available(gpupool_arena *, size_t *bytes);
@@ -1014,10 +1041,10 @@ GPUPOOL_API gpupool_result gpupool_last_verdict(gpupool_verdict *);
 
 /* ---- tags: how much memory each part of the program has, and may have ---- */
 
-/* Makes a tag, which lives as long as the arena. Requests name it in request.tag; the block counts
-   against its budget, in granted bytes, until it is freed, whoever frees it. Untagged work pays
-   nothing. A NULL config means all zeros. On failure *tag is 0; E_UNSUPPORTED beyond
-   GPUPOOL_TAGS. */
+/* Makes a tag, which lives as long as the arena. Requests name the tag in request.tag; the granted
+   bytes of the block count against the tag's budget until the block is freed, by whatever call.
+   Requests without a tag become no slower. A NULL config means all zeros. On failure *tag is 0;
+   E_UNSUPPORTED if the arena has GPUPOOL_TAGS tags already. */
 GPUPOOL_API gpupool_result gpupool_tag(gpupool_arena *, const char *name,
                                        const gpupool_tag_config *, int *tag);
 
@@ -1025,25 +1052,26 @@ GPUPOOL_API gpupool_result gpupool_tag(gpupool_arena *, const char *name,
 GPUPOOL_API gpupool_result gpupool_set_tag_limits(gpupool_arena *, int tag, size_t limit_bytes,
                                                   size_t soft_limit_bytes);
 
-/* Fills *stats with the tag's figures. E_ARGUMENT: the arena has no such tag. */
+/* Fills *stats with the tag's numbers. E_ARGUMENT: the arena has no such tag. */
 GPUPOOL_API gpupool_result gpupool_get_tag_stats(gpupool_arena *, int tag, gpupool_tag_stats *);
 
 /* ---- statistics. A build with GPUPOOL_STATS 0 counts only `now` of granted, reserved, pending and
-   blocks. It still reports what is found out at the moment of the call: the limit, the largest free
-   run, free_by_order and host_bytes. ---- */
+   blocks. The fields from limit_bytes on, which have the values of the moment of the call, are
+   filled in all the same, except live_by_order. ---- */
 
-/* Fills *stats with the figures of the arena's whole life. The figures of one stream are of one
-   moment. Changes nothing in the arena. */
+/* Fills *stats with what has happened since the arena was made. What one stream has done is read at
+   one moment. Changes nothing in the arena. */
 GPUPOOL_API gpupool_result gpupool_get_stats(gpupool_arena *, gpupool_stats *);
 
 /* Sets the peak of each counter to its present value, also in phases that are open. */
 GPUPOOL_API gpupool_result gpupool_reset_peaks(gpupool_arena *);
 
-/* A phase: what did this part of the program use? Counters and counts start at zero with begin, and
-   *stats receives them with end; so a peak is the peak growth in the phase. Limit, orders and
-   host_bytes are those of the moment. Phases nest, belong to the arena and count all its threads;
-   an outer phase includes its inner ones. If a phase frees older blocks, `now` may end below zero:
-   read it as int64_t. E_ARGUMENT: end without begin. E_UNSUPPORTED with GPUPOOL_STATS 0. */
+/* A phase: what did this part of the program use? The counters, and the counts from allocs to
+   host_syncs, start at zero with begin, and *stats receives them with end; so a peak is the peak
+   growth in the phase. Fields from limit_bytes on have the values of the moment. Phases nest,
+   belong to the arena and count all its threads; an outer phase includes its inner phases. If a
+   phase frees older blocks, `now` may end below zero: read `now` as int64_t. E_ARGUMENT: end
+   without begin. E_UNSUPPORTED with GPUPOOL_STATS 0. */
 GPUPOOL_API gpupool_result gpupool_begin_phase(gpupool_arena *);
 GPUPOOL_API gpupool_result gpupool_end_phase(gpupool_arena *, gpupool_stats * /* or NULL */);
 
@@ -1054,20 +1082,21 @@ GPUPOOL_API gpupool_result gpupool_check(gpupool_arena *);
 /* ---- reports. Each first copies the arena as it is at one moment, and then writes the file with
    no lock held. E_FILE if the file cannot be written. ---- */
 
-/* Without a line of code: the environment's GPUPOOL_REPORT=FILE. Each arena that is created with it
-   set writes a report when a request is E_OUT_OF_MEMORY, when the arena is destroyed, and at exit
-   (then without figures of the device). FILE.json and FILE.svg hold the latest report, the second
-   arena's in FILE-2.json and so on; any other FILE, or stderr, gets gpupool_report's, one after the
-   other. A file that cannot be written is told once on stderr, and changes no result. Forked
-   children write none. */
+/* Without a line of code: GPUPOOL_REPORT=FILE in the environment. If the variable is set when an
+   arena is created, the arena writes a report when a request fails with E_OUT_OF_MEMORY, when the
+   arena is destroyed, and at exit (then without numbers of the device). A FILE that ends in .json
+   or .svg, such as x.json, holds the latest report of the first arena; x-2.json holds that of the
+   second arena, and so on. Any other FILE, or stderr, gets the text of gpupool_report, one report
+   after the other. If a file cannot be written, one line on stderr says so, and no result changes.
+   Forked children write no reports. */
 
 /* Writes one screen for people: a bar of the limit, the counters, tags, the biggest holders (by
    source line with GPUPOOL_SITES 1, else by size), and a map in characters. */
 GPUPOOL_API gpupool_result gpupool_report(gpupool_arena *, FILE *);
 
 /* Writes one JSON object, for programs. All numbers are exact integers, except fragmentation, which
-   is 1 - the largest block that free memory makes / all free memory.
-     "gpupool": 1 (the number of this form), "name", "device", "source", "unit_bytes",
+   is 1 - "largest_block_bytes" / all free memory.
+     "gpupool": 1 (the version of this format), "name", "device", "source", "unit_bytes",
      "limit_bytes" (null: none), "device_free_bytes", "device_total_bytes", "others_bytes" (null:
      unknown), "counters": {"requested", "granted", "reserved", "pending", "blocks": {"now",
      "peak", "total"}}, "counts": {"allocs", "frees", ... as in gpupool_stats}, "free_bytes",
@@ -1077,8 +1106,8 @@ GPUPOOL_API gpupool_result gpupool_report(gpupool_arena *, FILE *);
      {"now", "peak", "total"}, "failures", "asleep_bytes"}], "sites": [{"file", "line", "stream",
      "allocs", "blocks", "bytes", "bytes_peak"}] (with GPUPOOL_SITES 1), "chunks": [{"address",
      "bytes", "blocks": [{"address", "bytes", "state": "live" | "free" | "pending",
-     "requested_bytes" (if live), "stitched_at" (the address of the stitched block that this is a
-     part of), "stream", "site", "tag" (if it has one)}]}].
+     "requested_bytes" (if live), "stitched_at" (the address of the stitched block that has this
+     memory), "stream", "site", "tag" (if the block has a tag)}]}].
    "stream", "site" and "tag" are indices into the lists above; null: unknown. A handle of 1 is
    the default stream, 5 all streams (gpupool_cudaFree), another odd number a thread's default
    stream. Mapped chunks with neighbouring addresses appear as one chunk. */
@@ -1093,10 +1122,11 @@ GPUPOOL_API gpupool_result gpupool_write_svg(gpupool_arena *, FILE *);
 GPUPOOL_API gpupool_result gpupool_write_snapshot(gpupool_arena *, FILE *);
 
 /* Records the arena's calls as text, until it is called with NULL or another file, or the arena is
-   destroyed. The file must stay open until then. Lines are written under the lock, in the order in
-   which calls took effect, so recording is slow. build/replay reads them: if the arena was fresh
-   when recording began, the same calls on one thread give the same addresses in another arena.
-   E_FILE, from the call that stops: a line could not be written. The lines:
+   destroyed. The file must stay open until then. Lines are written under the arena's lock, in the
+   order in which calls took effect, so recording is slow. The tool build/replay of gpupool's
+   repository reads the file. If the arena had no calls before the recording, and one thread makes
+   the same calls in a second arena, the second arena gives the same addresses. If a line could not
+   be written, the call that stops the recording returns E_FILE. The lines:
      a ID BYTES STREAM [ALIGNMENT]   a block; ID: its address / unit, in a MAPPED arena counted from
                                      the arena's first address
      f ID STREAM                     its free
@@ -1106,20 +1136,20 @@ GPUPOOL_API gpupool_result gpupool_write_snapshot(gpupool_arena *, FILE *);
      t BYTES                         gpupool_trim, with keep_bytes
      l BYTES                         a new limit; 0: none
      # ...                           a comment; the first line has the arena's config
-   STREAM: 0 is the default stream, and all streams for gpupool_cudaMalloc and gpupool_cudaFree;
-   another stream's handle is written as a number. */
+   STREAM: 0 is the default stream, or, for gpupool_cudaMalloc and gpupool_cudaFree, all streams;
+   any other stream is its handle, as a number. */
 GPUPOOL_API gpupool_result gpupool_set_trace(gpupool_arena *, FILE * /* NULL: stop */);
 
-/* ---- the staging ring: ordinary host memory to the device and back, at nearly the speed of pinned
-   memory. A ring cuts a transfer into chunks. The calling thread and the ring's workers copy chunks
-   into pinned memory, and send each chunk as soon as it is there. Workers start with the first
-   transfer of at least 2 MiB or with a ticket, and end after one second without work. Pinned,
-   registered, managed and device memory is recognised and copied directly. Uploads up to 16 KiB and
+/* ---- the staging ring: pageable host memory to the device and back, at nearly the speed of pinned
+   memory. A ring cuts a transfer into chunks of a slot's size. The calling thread and the ring's
+   workers copy chunks into slots, and send each chunk as soon as its slot is full. Workers start
+   with the first transfer that has at least 2 MiB or a ticket, and end after one second without
+   work. Pinned, registered, managed and device memory is copied directly. Uploads up to 16 KiB and
    downloads up to 64 KiB use CUDA's own staging. A ring needs no arena: the device's side is any
    memory of the ring's device. Any number of threads may use a ring at the same time, on any
    streams of its device, but not in a host function (rule 8). Transfers on a capturing stream are
-   refused with E_CAPTURING. A ring never pins more than config.bytes. No transfer waits for the
-   ring for ever: a transfer that gets no slot goes on by CUDA's own staging, slowly. ---- */
+   refused with E_CAPTURING. A ring never pins more than config.bytes. No transfer waits for a slot
+   for ever: a transfer that gets none goes on by CUDA's own staging, slowly. ---- */
 
 /* Makes a ring, which pins nothing yet. A NULL config means the current device and every default; a
    config of zeros means device 0 and every default. On failure *ring is NULL. */
@@ -1132,20 +1162,20 @@ GPUPOOL_API gpupool_result gpupool_ring_create(gpupool_ring **ring,
 GPUPOOL_API gpupool_result gpupool_ring_destroy(gpupool_ring *ring);
 
 /* Copies in stream order: after what was queued on the stream before, and before what is queued
-   later. Upload returns when the program may change the source; the last bytes may still be on
-   their way. Download returns when the destination is filled. If both sides are device memory, the
-   call only queues the copy. If a call fails, any part of the destination may have been written,
-   and nothing else has. */
+   later. gpupool_upload returns when the program may change the source; the last bytes may still be
+   on their way. gpupool_download returns when the destination is filled. If source and destination
+   are both device memory, the call only queues the copy. If a call fails, any part of the
+   destination may have been written, and no other memory. */
 GPUPOOL_API gpupool_result gpupool_upload(gpupool_ring *, void *device_dst, const void *host_src,
                                           size_t bytes, cudaStream_t);
 GPUPOOL_API gpupool_result gpupool_download(gpupool_ring *, void *host_dst, const void *device_src,
                                             size_t bytes, cudaStream_t);
 
 /* gpupool_upload from an open file, which several threads read straight into pinned memory: cached
-   pages from the page cache, others by O_DIRECT where the file system allows it. Neither uses nor
+   pages from the page cache, other pages by O_DIRECT if the file system allows it. Neither uses nor
    changes the file's own offset. E_FILE if the file cannot be read at an offset (a pipe), or ends
-   too early. E_UNSUPPORTED on Windows, and where a strict -std=c11 hides pread: define _GNU_SOURCE,
-   or compile the implementation as gnu11. */
+   too early. E_UNSUPPORTED on Windows, and if a strict -std=c11 hides pread: define _GNU_SOURCE, or
+   compile the implementation as gnu11. */
 GPUPOOL_API gpupool_result gpupool_upload_file(gpupool_ring *, void *device_dst, int file,
                                                uint64_t offset, size_t bytes, cudaStream_t);
 
@@ -1157,20 +1187,21 @@ GPUPOOL_API gpupool_result gpupool_upload_file_list(gpupool_ring *, int file,
 
 /* Any transfer; the calls above are short forms. With a ticket the call returns at once. The
    transfer begins after what was queued on the stream before, but later work of the stream does NOT
-   wait for it. Wait for the ticket: then any stream may use the data. Until then both memories, and
-   the file, belong to the transfer. Transfers with tickets run at the same time, also on one
-   stream. Without workers, one advances only in a gpupool_ring_wait whose timeout_ns is not 0. */
+   wait for the transfer. Wait for the ticket: then any stream may use the data. Until then do not
+   touch source, destination or file. Transfers with tickets run at the same time, also on one
+   stream. If the ring has no workers, a transfer with a ticket advances only in a gpupool_ring_wait
+   whose timeout_ns is not 0. */
 GPUPOOL_API gpupool_result gpupool_ring_transfer(gpupool_ring *, const gpupool_transfer *);
 
 /* Waits up to timeout_ns (negative: for ever; 0: not at all) and returns the transfer's result.
    E_TIMEOUT: the transfer is not done yet. Any thread may wait for any ticket, in any order, as
-   often as it likes. The ring remembers its 64 latest failures. When it forgets one, that ticket
-   and all earlier ones become E_ARGUMENT. */
+   often as it likes. The ring remembers its 64 latest failures. When the ring forgets a failure,
+   the ticket of that transfer and all earlier tickets become E_ARGUMENT. */
 GPUPOOL_API gpupool_result gpupool_ring_wait(gpupool_ring *, gpupool_ticket, int64_t timeout_ns);
 
 /* Gets a span: pinned memory of this size, to fill in place, in whole slots of the ring. Waits up
-   to timeout_ns (negative: for ever; 0: not at all). E_TIMEOUT at once where the wait might never
-   end: because of this thread's own spans, or because this thread and others both have spans.
+   to timeout_ns (negative: for ever; 0: not at all). E_TIMEOUT at once if the wait might never end:
+   this thread's own spans take the room, or this thread and other threads both have spans.
    E_ARGUMENT: more bytes than the whole ring. */
 GPUPOOL_API gpupool_result gpupool_ring_acquire_span(gpupool_ring *, size_t bytes,
                                                      int64_t timeout_ns, gpupool_span *span);
@@ -1199,12 +1230,12 @@ GPUPOOL_API gpupool_result gpupool_ring_check(gpupool_ring *);
 } /* extern "C" */
 #endif
 
-/* ---- the functions behind the macros of NAMES, the last section of this file. NAMES makes a macro
-   of CUDA's name, or of gpupool's own, where a file needs another function under that name. In C++
-   each of these functions exists once in the program, and is the same in every file and in both
-   passes of nvcc: so a template that takes cudaFree as an argument is one type. They are extern
-   "C", as CUDA's are, because nvcc takes no other host function as an argument of a kernel. With
-   GPUPOOL_STATIC each file has functions of its own. ---- */
+/* ---- functions that macros call. Section NAMES, at the end of this file, makes macros of some of
+   CUDA's names and of gpupool's own names, if the options ask for it; the macros lead to these
+   functions. In C++ each of these functions exists once in the program, the same in every file and
+   in both passes of nvcc: so a template that takes cudaFree as an argument is one type. They are
+   extern "C", as CUDA's functions are, because nvcc takes no other host function as an argument of
+   a kernel. With GPUPOOL_STATIC each file has functions of its own. ---- */
 
 #if defined(__cplusplus) && !GPUPOOL_STATIC
 #define GPI_NAME inline
@@ -1246,7 +1277,8 @@ GPI_NAME gpupool_result gpi_names_ring_transfer(gpupool_ring *ring,
 
 #if GPUPOOL_SITES
 /* With GPUPOOL_SITES the allocating calls are macros that add __FILE__ and __LINE__. The first of
-   these functions makes a request of them; the others allocate by it. */
+   these functions makes a request with file and line; the other functions allocate by the request.
+   */
 GPI_NAME gpupool_request gpi_names_request(size_t bytes, cudaStream_t stream, const char *file,
                                            int line) {
     gpupool_request request = {bytes, 0, stream, 0, file, line, 0};
@@ -1269,7 +1301,7 @@ GPI_NAME void *gpi_names_zalloc(gpupool_arena *arena, gpupool_request request) {
 }
 #endif
 
-/* In C++: the functions behind cudaStreamDestroy, cudaFree and cudaMalloc. Under nvcc they are
+/* In C++: what the macros cudaStreamDestroy, cudaFree and cudaMalloc call. Under nvcc they are
    functions of the host and of the device, as CUDA's are: host code calls gpupool's functions,
    device code CUDA's own. */
 #if defined(__cplusplus)
@@ -1309,8 +1341,8 @@ GPI_NAME_BOTH cudaError_t gpi_names_malloc(T **pointer, size_t bytes) {
 #undef GPI_NAMED
 #endif
 
-/* The Async forms. Files in which a stream of 0 is the thread's own have functions with names of
-   their own, as CUDA has: in other files of the program 0 is the legacy stream. */
+/* The Async forms. In some files a stream of 0 is the thread's own default stream, in others the
+   legacy stream. So there are two sets of functions, with different names, as in CUDA. */
 #if GPUPOOL_REPLACE_CUDA_MALLOC
 #if defined(CUDA_API_PER_THREAD_DEFAULT_STREAM)
 #define GPI_ASYNC(name) gpi_names_##name##_async_ptsz
@@ -15821,8 +15853,8 @@ static gpupool_result gpi_life_set_apart(gpupool_arena *arena, int tag,
     return result;
 }
 
-/* Checks the arguments for a new tag. E_ARGUMENT: a NULL; E_UNSUPPORTED: the tag needs chunks of its
-   own, and only mapped chunks can be kept apart, sleep, and be stitched for the tag. */
+/* Checks the arguments for a new tag. E_ARGUMENT: a NULL; E_UNSUPPORTED: the tag needs chunks of
+   its own, and only mapped chunks can be kept apart, sleep, and be stitched for the tag. */
 static gpupool_result gpi_life_check_tag(const gpupool_arena *arena, const char *name,
                                          const int *tag, const gpupool_tag_config *config) {
     if (!tag || !name)

@@ -47,8 +47,8 @@ static void print_table(const replay_result *r, uint64_t buddy) {
            r->ns_cold);
     printf("  an operation, warm      %8.0f ns   the third\n", r->ns_warm);
     if (machine_is_simulated())
-        printf("  CUDA calls made         %8ld      %ld of them in the third pass\n", r->calls,
-               r->calls_warm);
+        printf("  CUDA calls made         %8ld      %ld in the third pass, all to draw the map\n",
+               r->calls, r->calls_warm);
     printf("  failures                %8zu\n", r->failures);
 }
 
