@@ -88,12 +88,12 @@ Words:
     holder      live blocks that the same source line asked for, or that have the same size
     tag         a part of the program, with a budget; requests name it by a number
     ticket      the number of a transfer, for a later wait
-    slot        a part of a ring's pinned memory; a transfer goes through slots in chunks of that size
+    slot        a part of a ring's pinned memory; a transfer goes in chunks of a slot's size
     span        pinned memory of a ring that the program fills itself
     default arena  the one arena of a device that gpupool_cudaMalloc and all callers of
                 gpupool_get_default_arena share
-    E_X         short for GPUPOOL_E_X; likewise MAPPED for GPUPOOL_SOURCE_MAPPED, PENDING for
-                GPUPOOL_CAUSE_PENDING, and so on
+    E_FILE      short for GPUPOOL_E_FILE, and so for all results; likewise MAPPED stands for
+                GPUPOOL_SOURCE_MAPPED, PENDING for GPUPOOL_CAUSE_PENDING, and so on
 Words of the implementation:
     position    the number of a free; an arena numbers its frees in order
     clock       of a stream: the position up to which its work is known to have finished
