@@ -132,7 +132,7 @@ every_file_exists() {
 }
 check "the files in README.md" every_file_exists
 
-# ---- figures in tests/README.md, with FIGURES=1: what programs print, or printed in `make test` ----
+# ---- figures in tests/README.md, with FIGURES=1: what programs print, or have in `make test` ----
 said_by() { # PROGRAM
     if [[ $BUILD/log/$1.out -nt $BUILD/test/$1 ]]; then cat "$BUILD/log/$1.out"
     else "$BUILD/test/$1"; fi

@@ -1,6 +1,7 @@
 /* linked.c: the implementation as the tests of tests/api link it, one object for each set of
-   macros. Its host memory counts itself and fails on demand (fail_malloc.h), fakecuda's race oracle sees
-   what it copies (ring_watch.h), and a test can stand between it and the files that it reads. */
+   macros. Its host memory counts itself and fails on demand (fail_malloc.h), fakecuda's race oracle
+   sees what it copies (ring_watch.h), and a test can stand between it and the files that it reads.
+*/
 #define LINKED_LIBRARY 1
 #define _GNU_SOURCE
 #include <unistd.h>

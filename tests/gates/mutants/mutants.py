@@ -236,7 +236,8 @@ class Compiled:
 def main():
     options = arguments()
     started = time.monotonic()
-    cutter = cut.cut(ROOT / "gpupool.h", ROOT / "tests" / "support" / "library.c", options.cuda.split())
+    cutter = cut.cut(ROOT / "gpupool.h", ROOT / "tests" / "support" / "library.c",
+                     options.cuda.split())
     keys, known = keys_of(cutter.mutants), read_survivors()
     stale = sorted(set(known) - set(keys.values()))
     for key in stale:
