@@ -38,8 +38,8 @@ compiles x86_64-w64-mingw32-g++ c++ c++11 c++17 c++20
 
 # Static, so that what calls CUDA is left out: there is none to link.
 runs() { # TEST FLAGS...
-    x86_64-w64-mingw32-gcc -std=c11 -O2 $fake -I. -Itests -Itests/support -DGPUPOOL_STATIC=1 "${@:2}" \
-        -o "$out/$1.exe" "tests/unit/$1.c" && WINEDEBUG=-all wine "$out/$1.exe"
+    x86_64-w64-mingw32-gcc -std=c11 -O2 $fake -I. -Itests -Itests/support -DGPUPOOL_STATIC=1 \
+        "${@:2}" -o "$out/$1.exe" "tests/unit/$1.c" && WINEDEBUG=-all wine "$out/$1.exe"
 }
 if ! works x86_64-w64-mingw32-gcc || ! command -v wine > /dev/null; then
     left_out "tests under wine"
