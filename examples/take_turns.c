@@ -95,17 +95,17 @@ static void work(const char *name, size_t mib, int turns, int lock) {
     pool(&m, "arena", gpupool_arena_create(&m.arena, NULL));
     pool(&m, "ring", gpupool_ring_create(&m.ring, NULL));
     load(&m);
-    pool(&m, "sleep", gpupool_sleep(m.arena, GPUPOOL_KEEP, m.ring));
+    pool(&m, "sleep", gpupool_sleep(m.arena, GPUPOOL_ALL, GPUPOOL_KEEP, m.ring));
     flock(lock, LOCK_UN);
     for (int turn = 0; turn < turns; turn++) {
         usleep(1000); /* so that the other one gets its turn */
         while (flock(lock, LOCK_EX) != 0) continue;
         start = seconds();
-        pool(&m, "wake", gpupool_wake(m.arena, m.ring));
+        pool(&m, "wake", gpupool_wake(m.arena, GPUPOOL_ALL, m.ring));
         m.wake_s += seconds() - start;
         use(&m);
         start = seconds();
-        pool(&m, "sleep", gpupool_sleep(m.arena, GPUPOOL_KEEP, m.ring));
+        pool(&m, "sleep", gpupool_sleep(m.arena, GPUPOOL_ALL, GPUPOOL_KEEP, m.ring));
         m.sleep_s += seconds() - start;
         flock(lock, LOCK_UN);
     }

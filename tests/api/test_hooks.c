@@ -339,7 +339,7 @@ static int add_after_a_while(const gpupool_mapping *mapping, void *user) {
         pthread_barrier_wait(&inside);
         nanosleep(&while_, NULL);
     }
-    CHECK_RESULT(gpupool_sleep(arena, GPUPOOL_DISCARD, NULL), GPUPOOL_E_IN_USE);
+    CHECK_RESULT(gpupool_sleep(arena, GPUPOOL_ALL, GPUPOOL_DISCARD, NULL), GPUPOOL_E_IN_USE);
     return registry_add(mapping, user);
 }
 

@@ -95,11 +95,12 @@ static void what_blocks_hold_is_kept(void) {
             open_arena();
             for (int cycle = 0; cycle < 5; cycle++) {
                 fill(seed * 10 + (uint64_t)cycle);
-                CHECK_RESULT(gpupool_sleep(arena, GPUPOOL_KEEP, with ? ring : NULL), GPUPOOL_OK);
+                CHECK_RESULT(gpupool_sleep(arena, GPUPOOL_ALL, GPUPOOL_KEEP, with ? ring : NULL),
+                             GPUPOOL_OK);
                 CHECK(fake_used_bytes(0) == 0);
                 CHECK(kit_stats(arena).backup_bytes > 0);
                 is_asleep();
-                CHECK_RESULT(gpupool_wake(arena, with ? ring : NULL), GPUPOOL_OK);
+                CHECK_RESULT(gpupool_wake(arena, GPUPOOL_ALL, with ? ring : NULL), GPUPOOL_OK);
                 is_awake();
                 expect();
             }
@@ -113,10 +114,10 @@ static void discarded_blocks_are_blocks_still(void) {
     open_arena();
     for (int cycle = 0; cycle < 20; cycle++) {
         fill((uint64_t)cycle + 1);
-        CHECK_RESULT(gpupool_sleep(arena, GPUPOOL_DISCARD, NULL), GPUPOOL_OK);
+        CHECK_RESULT(gpupool_sleep(arena, GPUPOOL_ALL, GPUPOOL_DISCARD, NULL), GPUPOOL_OK);
         CHECK_EQ(kit_stats(arena).backup_bytes, 0);
         is_asleep();
-        CHECK_RESULT(gpupool_wake(arena, NULL), GPUPOOL_OK);
+        CHECK_RESULT(gpupool_wake(arena, GPUPOOL_ALL, NULL), GPUPOOL_OK);
         is_awake();
         stamp();
         expect();
@@ -131,11 +132,11 @@ static void freed_while_it_sleeps(void) {
         open_arena();
         fill(3);
         before = kit_reserved(arena);
-        CHECK_RESULT(gpupool_sleep(arena, GPUPOOL_KEEP, ring), GPUPOOL_OK);
+        CHECK_RESULT(gpupool_sleep(arena, GPUPOOL_ALL, GPUPOOL_KEEP, ring), GPUPOOL_OK);
         for (int i = 0; i < BLOCKS; i += all ? 1 : 2) put(i);
         is_asleep();
         for (int i = 0; i < BLOCKS; i += 2) CHECK(!block[i]);
-        CHECK_RESULT(gpupool_wake(arena, ring), GPUPOOL_OK);
+        CHECK_RESULT(gpupool_wake(arena, GPUPOOL_ALL, ring), GPUPOOL_OK);
         is_awake();
         if (all) CHECK_EQ(kit_reserved(arena), 0);
         else CHECK(kit_reserved(arena) < before);
@@ -158,9 +159,9 @@ static void what_is_seen_of_it(void) {
     elsewhere = kit_alloc(other, 4096, kit_stream[0]);
     block[0] = kit_alloc(arena, bytes[0] = 5 * MIB, kit_stream[0]);
     kit_mark(kit_stream[0], block[0], bytes[0], 1);
-    CHECK_RESULT(gpupool_sleep(arena, GPUPOOL_KEEP, ring), GPUPOOL_OK);
+    CHECK_RESULT(gpupool_sleep(arena, GPUPOOL_ALL, GPUPOOL_KEEP, ring), GPUPOOL_OK);
     CHECK_RESULT(gpupool_upload(ring, block[0], host, 4096, kit_stream[0]), GPUPOOL_E_ASLEEP);
-    CHECK(strstr(gpupool_last_error(), "which sleeps"));
+    CHECK(strstr(gpupool_last_error(), "sleeps"));
     CHECK_RESULT(gpupool_download(ring, host, block[0] + MIB, 4096, kit_stream[0]),
                  GPUPOOL_E_ASLEEP);
     memset(host, 5, sizeof host);
@@ -173,7 +174,7 @@ static void what_is_seen_of_it(void) {
     CHECK(strstr(text, "asleep       6.00 MiB; the host holds 5.00 MiB of it") ||
           GPUPOOL_GUARD);
     fclose(file);
-    CHECK_RESULT(gpupool_wake(arena, ring), GPUPOOL_OK);
+    CHECK_RESULT(gpupool_wake(arena, GPUPOOL_ALL, ring), GPUPOOL_OK);
     CHECK_RESULT(gpupool_upload(ring, block[0] + MIB, host, 4096, kit_stream[0]), GPUPOOL_OK);
     expect();
     CHECK_RESULT(gpupool_free(other, elsewhere, kit_stream[0]), GPUPOOL_OK);
@@ -185,7 +186,7 @@ static void what_is_seen_of_it(void) {
 static void destroyed_while_it_sleeps(void) {
     open_arena();
     fill(3);
-    CHECK_RESULT(gpupool_sleep(arena, GPUPOOL_KEEP, ring), GPUPOOL_OK);
+    CHECK_RESULT(gpupool_sleep(arena, GPUPOOL_ALL, GPUPOOL_KEEP, ring), GPUPOOL_OK);
     CHECK_RESULT(gpupool_arena_destroy(arena), GPUPOOL_E_IN_USE);
     is_asleep();
     for (int i = 0; i < BLOCKS; i++) put(i);
@@ -196,7 +197,7 @@ static void destroyed_while_it_sleeps(void) {
 static void reset_while_it_sleeps(void) {
     open_arena();
     fill(3);
-    CHECK_RESULT(gpupool_sleep(arena, GPUPOOL_KEEP, ring), GPUPOOL_OK);
+    CHECK_RESULT(gpupool_sleep(arena, GPUPOOL_ALL, GPUPOOL_KEEP, ring), GPUPOOL_OK);
     CHECK_EQ(cudaDeviceReset(), cudaSuccess);
     memset(kit_stream, 0, sizeof kit_stream);
     CHECK_RESULT(gpupool_arena_destroy(arena), GPUPOOL_OK);
@@ -209,30 +210,30 @@ static void what_may_not_sleep(void) {
     gpupool_exported exported;
     gpupool_arena_config config = kit_config(GPUPOOL_SOURCE_DEVICE);
     arena = kit_create(&config);
-    CHECK_RESULT(gpupool_sleep(arena, GPUPOOL_KEEP, NULL), GPUPOOL_E_UNSUPPORTED);
-    CHECK_RESULT(gpupool_wake(arena, NULL), GPUPOOL_E_ARGUMENT);
+    CHECK_RESULT(gpupool_sleep(arena, GPUPOOL_ALL, GPUPOOL_KEEP, NULL), GPUPOOL_E_UNSUPPORTED);
+    CHECK_RESULT(gpupool_wake(arena, GPUPOOL_ALL, NULL), GPUPOOL_E_UNSUPPORTED);
     kit_close(arena);
     config = kit_config(GPUPOOL_SOURCE_MAPPED);
     config.share = GPUPOOL_SHARE_PROCESSES;
     config.backup_bytes = MIB;
     arena = kit_create(&config);
     CHECK_RESULT(gpupool_begin_capture(arena, kit_stream[0], &scope), GPUPOOL_OK);
-    CHECK_RESULT(gpupool_sleep(arena, GPUPOOL_KEEP, NULL), GPUPOOL_E_CAPTURING);
+    CHECK_RESULT(gpupool_sleep(arena, GPUPOOL_ALL, GPUPOOL_KEEP, NULL), GPUPOOL_E_CAPTURING);
     CHECK_RESULT(gpupool_release_capture(scope), GPUPOOL_OK);
-    CHECK_RESULT(gpupool_sleep(arena, (gpupool_content)7, NULL), GPUPOOL_E_ARGUMENT);
+    CHECK_RESULT(gpupool_sleep(arena, GPUPOOL_ALL, (gpupool_content)7, NULL), GPUPOOL_E_ARGUMENT);
     void *shared = kit_alloc_as(arena, MIB, kit_stream[0], GPUPOOL_EXPORTABLE);
     CHECK_RESULT(gpupool_export(arena, shared, &exported), GPUPOOL_OK);
-    CHECK_RESULT(gpupool_sleep(arena, GPUPOOL_KEEP, NULL), GPUPOOL_E_IN_USE);
+    CHECK_RESULT(gpupool_sleep(arena, GPUPOOL_ALL, GPUPOOL_KEEP, NULL), GPUPOOL_E_IN_USE);
     CHECK_RESULT(gpupool_export_close(arena, shared), GPUPOOL_OK);
-    CHECK_RESULT(gpupool_sleep(arena, GPUPOOL_KEEP, NULL), GPUPOOL_E_HOST_MEMORY);
+    CHECK_RESULT(gpupool_sleep(arena, GPUPOOL_ALL, GPUPOOL_KEEP, NULL), GPUPOOL_E_HOST_MEMORY);
     is_awake();
-    CHECK_RESULT(gpupool_sleep(arena, GPUPOOL_DISCARD, NULL), GPUPOOL_OK);
-    CHECK_RESULT(gpupool_sleep(arena, GPUPOOL_DISCARD, NULL), GPUPOOL_E_ASLEEP);
+    CHECK_RESULT(gpupool_sleep(arena, GPUPOOL_ALL, GPUPOOL_DISCARD, NULL), GPUPOOL_OK);
+    CHECK_RESULT(gpupool_sleep(arena, GPUPOOL_ALL, GPUPOOL_DISCARD, NULL), GPUPOOL_E_ASLEEP);
     CHECK_RESULT(gpupool_trim(arena, 0, NULL), GPUPOOL_E_ASLEEP);
     CHECK_RESULT(gpupool_would_fit(arena, 1, NULL), GPUPOOL_E_ASLEEP);
     CHECK_RESULT(gpupool_allow_peer(arena, 1), GPUPOOL_E_ASLEEP);
     CHECK_RESULT(gpupool_export(arena, shared, &exported), GPUPOOL_E_ASLEEP);
-    CHECK_RESULT(gpupool_wake(arena, NULL), GPUPOOL_OK);
+    CHECK_RESULT(gpupool_wake(arena, GPUPOOL_ALL, NULL), GPUPOOL_OK);
     CHECK_RESULT(gpupool_free(arena, shared, kit_stream[0]), GPUPOOL_OK);
     kit_close(arena);
 }
@@ -258,9 +259,10 @@ static void graphs_are_good_after_waking(void) {
     CHECK_EQ(cudaGraphInstantiate(&exec, graph, 0), cudaSuccess);
     for (int cycle = 0; cycle < 5; cycle++) {
         kit_fill(kit_stream[0], in, 3 * MIB, cycle + 1);
-        CHECK_RESULT(gpupool_sleep(arena, GPUPOOL_KEEP, cycle % 2 ? ring : NULL), GPUPOOL_OK);
+        CHECK_RESULT(gpupool_sleep(arena, GPUPOOL_ALL, GPUPOOL_KEEP, cycle % 2 ? ring : NULL),
+                     GPUPOOL_OK);
         CHECK_RESULT(gpupool_release_capture(scope), GPUPOOL_E_ASLEEP);
-        CHECK_RESULT(gpupool_wake(arena, NULL), GPUPOOL_OK);
+        CHECK_RESULT(gpupool_wake(arena, GPUPOOL_ALL, NULL), GPUPOOL_OK);
         CHECK_EQ(cudaGraphLaunch(exec, kit_stream[0]), cudaSuccess);
         kit_expect(kit_stream[0], kept, 3 * MIB, cycle + 1);
     }
@@ -276,18 +278,18 @@ static void graphs_are_good_after_waking(void) {
 static void memory_is_gone_when_it_wakes(void) {
     open_arena();
     fill(5);
-    CHECK_RESULT(gpupool_sleep(arena, GPUPOOL_KEEP, ring), GPUPOOL_OK);
+    CHECK_RESULT(gpupool_sleep(arena, GPUPOOL_ALL, GPUPOOL_KEEP, ring), GPUPOOL_OK);
     fake_other_process(0, (size_t)140 * GIB - 4 * MIB);
-    CHECK_RESULT(gpupool_wake(arena, ring), GPUPOOL_E_OUT_OF_MEMORY);
+    CHECK_RESULT(gpupool_wake(arena, GPUPOOL_ALL, ring), GPUPOOL_E_OUT_OF_MEMORY);
     CHECK(strstr(gpupool_last_error(), "hold the rest"));
     is_asleep();
     fake_other_process(0, 0);
     CHECK_RESULT(gpupool_set_limit(arena, 4 * MIB), GPUPOOL_OK);
-    CHECK_RESULT(gpupool_wake(arena, ring), GPUPOOL_E_OUT_OF_MEMORY);
-    CHECK(strstr(gpupool_last_error(), "its limit leaves"));
+    CHECK_RESULT(gpupool_wake(arena, GPUPOOL_ALL, ring), GPUPOOL_E_OUT_OF_MEMORY);
+    CHECK(strstr(gpupool_last_error(), "the limit leaves"));
     is_asleep();
     CHECK_RESULT(gpupool_set_limit(arena, 48 * MIB), GPUPOOL_OK);
-    CHECK_RESULT(gpupool_wake(arena, ring), GPUPOOL_OK);
+    CHECK_RESULT(gpupool_wake(arena, GPUPOOL_ALL, ring), GPUPOOL_OK);
     is_awake();
     expect();
     close_arena();
@@ -295,7 +297,7 @@ static void memory_is_gone_when_it_wakes(void) {
 
 /* Whether it sleeps although gpupool_sleep failed: then it wakes. */
 static int wakes_after_all(void) {
-    gpupool_result woken = gpupool_wake(arena, ring);
+    gpupool_result woken = gpupool_wake(arena, GPUPOOL_ALL, ring);
     if (woken != GPUPOOL_OK) CHECK_RESULT(woken, GPUPOOL_E_ARGUMENT);
     return woken == GPUPOOL_OK;
 }
@@ -316,8 +318,9 @@ static void calls_that_fail(void) {
             cudaDeviceSynchronize();
             fake_fail_nth(nth, persist);
             if (persist) fake_fail_except("cuStreamDestroy"); /* one that stays is lost */
-            slept = gpupool_sleep(arena, keep ? GPUPOOL_KEEP : GPUPOOL_DISCARD, keep ? ring : NULL);
-            if (slept == GPUPOOL_OK) woken = gpupool_wake(arena, keep ? ring : NULL);
+            slept = gpupool_sleep(arena, GPUPOOL_ALL, keep ? GPUPOOL_KEEP : GPUPOOL_DISCARD,
+                                  keep ? ring : NULL);
+            if (slept == GPUPOOL_OK) woken = gpupool_wake(arena, GPUPOOL_ALL, keep ? ring : NULL);
             fired = fake_fail_fired();
             fake_fail_clear();
             cudaGetLastError();
@@ -327,7 +330,7 @@ static void calls_that_fail(void) {
             if (slept != GPUPOOL_OK) slept_after_all += wakes_after_all();
             if (woken != GPUPOOL_OK) {
                 if (!persist) is_asleep(); /* else it could not unmap all of it again */
-                CHECK_RESULT(gpupool_wake(arena, keep ? ring : NULL), GPUPOOL_OK);
+                CHECK_RESULT(gpupool_wake(arena, GPUPOOL_ALL, keep ? ring : NULL), GPUPOOL_OK);
             }
             is_awake();
             if (!keep && slept == GPUPOOL_OK) stamp();
@@ -348,16 +351,16 @@ static void holders_are_told(void) {
     memset(block, 0, sizeof block);
     for (int cycle = 0; cycle < 5; cycle++) {
         fill((uint64_t)cycle + 1);
-        CHECK_RESULT(gpupool_sleep(arena, GPUPOOL_KEEP, NULL), GPUPOOL_OK);
+        CHECK_RESULT(gpupool_sleep(arena, GPUPOOL_ALL, GPUPOOL_KEEP, NULL), GPUPOOL_OK);
         CHECK_EQ(known.count, 0);
         if (cycle % 2) {
             known.refuse_at = 2;
-            CHECK_RESULT(gpupool_wake(arena, NULL), GPUPOOL_E_CALLBACK);
+            CHECK_RESULT(gpupool_wake(arena, GPUPOOL_ALL, NULL), GPUPOOL_E_CALLBACK);
             known.refuse_at = 0;
             CHECK_EQ(known.count, 0);
             is_asleep();
         }
-        CHECK_RESULT(gpupool_wake(arena, NULL), GPUPOOL_OK);
+        CHECK_RESULT(gpupool_wake(arena, GPUPOOL_ALL, NULL), GPUPOOL_OK);
         registry_verify();
         for (int i = 0; i < BLOCKS; i++)
             if (block[i]) CHECK(registry_covers(block[i], bytes[i]));
@@ -397,9 +400,10 @@ static void threads_meet_it(void) {
     for (int i = 0; i < 3; i++)
         pthread_create(&thread[i], NULL, beside, (void *)(uintptr_t)i);
     for (int i = 0; i < 20; i++) {
-        CHECK_RESULT(gpupool_sleep(arena, i % 2 ? GPUPOOL_KEEP : GPUPOOL_DISCARD, NULL),
+        CHECK_RESULT(gpupool_sleep(arena, GPUPOOL_ALL, i % 2 ? GPUPOOL_KEEP : GPUPOOL_DISCARD,
+                                   NULL),
                      GPUPOOL_OK);
-        CHECK_RESULT(gpupool_wake(arena, NULL), GPUPOOL_OK);
+        CHECK_RESULT(gpupool_wake(arena, GPUPOOL_ALL, NULL), GPUPOOL_OK);
     }
     for (int i = 0; i < 3; i++) pthread_join(thread[i], NULL);
     close_arena();
@@ -412,13 +416,13 @@ static void freed_by_cudaFree(void) {
     gpupool_arena *whole = gpupool_get_default_arena(0);
     void *before = NULL, *again = NULL;
     CHECK_EQ(gpupool_cudaMalloc(&before, 4 * MIB), cudaSuccess);
-    CHECK_RESULT(gpupool_sleep(whole, GPUPOOL_DISCARD, NULL), GPUPOOL_OK);
+    CHECK_RESULT(gpupool_sleep(whole, GPUPOOL_ALL, GPUPOOL_DISCARD, NULL), GPUPOOL_OK);
     CHECK_EQ(gpupool_cudaFree(before), cudaSuccess);
     CHECK(!gpupool_alloc(whole, MIB, kit_stream[0]));
     CHECK_EQ(gpupool_last_result(), GPUPOOL_E_ASLEEP);
     CHECK(gpupool_cudaMalloc(&again, MIB) != cudaSuccess);
     cudaGetLastError();
-    CHECK_RESULT(gpupool_wake(whole, NULL), GPUPOOL_OK);
+    CHECK_RESULT(gpupool_wake(whole, GPUPOOL_ALL, NULL), GPUPOOL_OK);
     CHECK_RESULT(gpupool_check(whole), GPUPOOL_OK);
     CHECK_EQ(gpupool_cudaMalloc(&again, 4 * MIB), cudaSuccess);
     CHECK_EQ(gpupool_cudaFree(again), cudaSuccess);

@@ -290,7 +290,7 @@ static void bars(double up_line, double down_line) {
     double up, down, both, plain, away, host, cold = (double)SIZE * 1e-9 / ring_up(ring);
     double up_plain = rate(plain_up, NULL), down_plain = rate(plain_down, NULL);
     gpupool_ring_stats stats;
-    threads = 1 + (int)gpi_ground_min((uint64_t)ring->workers_wanted, GPI_RING_HANDS);
+    threads = 1 + (int)gpi_ground_min((uint64_t)ring->workers_wanted, GPI_RING_WORKERS_ALONE);
     plain = host_rate(0, 0);
     away = host_rate(1, 0);
     host = most(plain, away);

@@ -41,36 +41,36 @@ grep -v '^[0-9]* passed' "$folder/whole.out"
 
 broken lock_is_looked_at_and_then_taken test_schedules gpi_host_try \
     's/return !__atomic_exchange_n(&lock->held, 1, __ATOMIC_ACQUIRE);/if (__atomic_load_n(\&lock->held, __ATOMIC_ACQUIRE)) return 0; __atomic_store_n(\&lock->held, 1, __ATOMIC_RELEASE); return 1;/'
-broken a_mark_told_before_it_is_recorded test_schedules gpi_clock_put_mark \
+broken a_mark_told_before_it_is_recorded test_schedules gpi_event_put_mark \
     's/stream->clock.is_recording = 1;/stream->clock.is_recording = 1; mark->at = at;/'
-broken a_mark_recorded_again_while_it_is_pinned test_schedules gpi_clock_spare \
+broken a_mark_recorded_again_while_it_is_pinned test_schedules gpi_clock_spare_mark \
     's/ && !stream->clock.marks\[i\].pins//'
-broken two_threads_record_one_mark test_schedules gpi_clock_record \
+broken two_threads_record_one_mark test_schedules gpi_event_record \
     's/stream->clock.is_recording || stream->capture/stream->capture/; s/!mark || stream->clock.is_recording/!mark/'
-broken more_passed_than_the_mark_was_of test_schedules gpi_clock_poll \
+broken more_passed_than_the_mark_was_of test_schedules gpi_event_poll \
     's/gpi_clock_pass(clocks, stream, at)/gpi_clock_pass(clocks, stream, stream->clock.issued)/'
 broken the_sleeping_lock_lets_two_in test_schedules gpi_host_mutex_lock \
     's/while (GPI_READ(&mutex->serving) != mine)/if (0)/'
-broken stream_of_another_key test_schedules gpi_block_visit \
-    's/GPI_READ(&known->key) == call->key &&/1 \&\&/'
-broken bare_is_not_asked_again_at_free test_schedules gpi_block_give_uncached \
-    's/known->key == call->key && //'
-broken key_is_not_asked_again_at_alloc test_schedules gpi_block_take \
-    's/known->key == request->by.key && //'
-broken stream_made_without_looking_again test_schedules gpi_block_rename \
-    's/now = gpi_arena_owner(arena, key, identity);/now = gpi_clock_know(\&arena->clocks, key, identity); gpi_clock_name(\&arena->clocks, now);/'
+broken stream_of_another_key test_schedules gpi_alloc_lock_stream \
+    's/GPI_READ(&owner->key) == call->key &&/1 \&\&/'
+broken bare_is_not_asked_again_at_free test_schedules gpi_block_return_uncached \
+    's/owner->key == call->key && //'
+broken key_is_not_asked_again_at_alloc test_schedules gpi_alloc_take \
+    's/owner->key == request->by.key && //'
+broken stream_made_without_looking_again test_schedules gpi_alloc_renew_stream \
+    's/now = gpi_arena_owner(arena, key, identity);/now = gpi_clock_add_stream(\&arena->clocks, key, identity); gpi_clock_bind(\&arena->clocks, now);/'
 broken ticket_has_two_at_its_end test_schedules gpi_ring_step \
     's/transfer->working++;//; s/transfer->working--;//; s/transfer->working == 1 \&\& //'
 
 # what a stream waits for on the device is not done yet
-broken a_wait_taken_for_work_that_is_done test_races gpi_clock_follow \
+broken a_wait_taken_for_work_that_is_done test_races gpi_event_follow \
     's/mark->pins--;/mark->pins--; gpi_clock_pass(clocks, owner, at);/'
-broken marks_before_a_passed_one_have_passed test_races gpi_clock_ask \
+broken marks_before_a_passed_one_have_passed test_races gpi_event_has_passed \
     's/passed = 0;/passed = 0; if (stream->clock.marks[0].at \&\& stream->clock.marks[1].at) return 1;/'
 broken the_rest_of_a_pending_block_is_anybodys test_races gpi_tree_take \
     's/run, unit + units), list);/run, unit + units), list == GPI_LIST_EMPTY ? list : GPI_LIST_ANY);/'
-broken what_is_behind_a_mark_is_taken_without_a_wait test_races gpi_clock_follow \
-    's/result = gpi_clock_stream_wait(clocks, handle, mark->event);/result = GPUPOOL_OK;/'
+broken what_is_behind_a_mark_is_taken_without_a_wait test_races gpi_event_follow \
+    's/result = gpi_event_stream_wait(clocks, handle, mark->event);/result = GPUPOOL_OK;/'
 
 # a stitch: whose memory it is, where it is mapped, how long, and what is left of one that fails
 broken parts_in_the_wrong_order test_stitch gpi_stitch_map \

@@ -1,6 +1,7 @@
 # What needs a GPU and a CUDA toolkit.
 
-.PHONY: gpu-test gpu-test-programs gpu-sanitize gpu-stress gpu-stitch gpu-share gpu-names gpu-cpp
+.PHONY: gpu-test gpu-test-programs gpu-sanitize gpu-stress gpu-stitch gpu-share gpu-sleep \
+        gpu-names gpu-cpp
 
 gpu-test: gpu-test-programs ## the same tests against the real CUDA runtime and GPU
 	@tests/run.sh 1 $(GPU_TESTS)
@@ -51,6 +52,9 @@ gpu-stitch: $(GPU_STITCH) ## on one GPU or two: stitched blocks in CUDA and NCCL
 gpu-share: $(BUILD)/gpu-stitch/share ## on a GPU: blocks in two processes, exported and imported
 	@tests/run.sh 1 $<
 $(BUILD)/gpu-stitch/share: tests/support/share_socket.h
+gpu-sleep: $(BUILD)/gpu-stitch/sleep $(BUILD)/examples/take_turns ## on a GPU: sleep and waking, CYCLES=1000 SEED=1
+	@$< $(or $(CYCLES),1000) $(or $(LIMIT_MIB),2048) $(or $(SEED),1)
+	@$(BUILD)/examples/take_turns 2048 3
 $(BUILD)/gpu-stitch/%: tests/gpu/%.cu tests/gpu/kit.h gpupool.h
 	$(if $(NVCC),,$(error gpu-stitch needs nvcc))
 	$(SAY)

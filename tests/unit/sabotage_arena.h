@@ -53,10 +53,10 @@ static inline int more_than_the_total(size_t at) {
 /* ---- L3: scopes ---- */
 
 static inline int more_in_a_scope_than_in_all(size_t at) {
-    gpi_scope *scope;
+    gpi_phase *scope;
     if (at >= 5) return 0;
     if (!CHECK_RESULT(gpupool_begin_phase(arena), GPUPOOL_OK)) return 0;
-    scope = arena->ledger.scopes;
+    scope = arena->ledger.phases;
     break_u64(&(&scope->before.requested)[at].total, (&arena->ledger.requested)[at].total + 1);
     return 1;
 }
@@ -65,7 +65,7 @@ static inline int less_in_all_than_now(size_t at) {
     gpupool_counter *before;
     if (at >= 5) return 0;
     if (!CHECK_RESULT(gpupool_begin_phase(arena), GPUPOOL_OK)) return 0;
-    before = &(&arena->ledger.scopes->before.requested)[at];
+    before = &(&arena->ledger.phases->before.requested)[at];
     break_u64(&before->now, before->total + 1);
     return 1;
 }

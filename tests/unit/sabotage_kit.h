@@ -160,7 +160,7 @@ static inline void scene_open(gpupool_source source) {
     for (gpi_stream *stream = arena->clocks.streams; stream; stream = stream->next) {
         gpi_host_lock(&stream->cache.lock); /* and from there into the free lists */
         gpi_host_lock(&arena->lock);
-        gpi_arena_pour_out(arena, stream);
+        gpi_arena_empty_free(arena, stream);
         gpi_arena_unlock(arena);
         gpi_host_unlock(&stream->cache.lock);
     }

@@ -241,7 +241,7 @@ static inline int cut_in_two(size_t at) {
 static inline void make_one(void) {
     gpi_tree_unfile(&arena->tree, cut_run);
     gpi_tree_unfile(&arena->tree, cut_rest);
-    gpi_tree_weld(&arena->tree, cut_run, cut_rest);
+    gpi_tree_join(&arena->tree, cut_run, cut_rest);
     gpi_tree_file(&arena->tree, cut_run, cut_lane);
 }
 
@@ -301,14 +301,14 @@ static inline int lost_live_run(size_t at) {
     break_u64(&ledger->requested.now, ledger->requested.now - (bytes - gpi_tree_slack(cut_run)));
     break_u64(&ledger->granted.now, ledger->granted.now - bytes);
     break_u64(&ledger->blocks.now, ledger->blocks.now - 1);
-    gpi_tree_lay_down(&arena->tree, cut_run);
+    gpi_tree_end_life(&arena->tree, cut_run);
     cut_run->list = GPI_LIST_LIVE;
     return 1;
 }
 
 static inline void find_live_run(void) {
     cut_run->list = GPI_LIST_TAKEN;
-    gpi_tree_bring_alive(&arena->tree, cut_run, cut_run->as.slack);
+    gpi_tree_make_live(&arena->tree, cut_run, cut_run->as.slack);
 }
 
 /* ---- T5: the leftmost struct ---- */
@@ -333,7 +333,7 @@ static inline int cell_of_another_run(size_t at) {
 }
 
 static inline void flip_start(uint64_t unit) {
-    uint64_t bit, *word = gpi_tree_word(&arena->tree, unit, &bit);
+    uint64_t bit, *word = gpi_tree_start_bit(&arena->tree, unit, &bit);
     break_u64(word, *word ^ bit);
 }
 

@@ -6,7 +6,7 @@
 #include "gpupool.h"
 #include "check.h"
 
-#define BLOCKS 160 /* more than a cache has slots, unless it is crowded */
+#define BLOCKS 160 /* more than a cache has entries, unless it is crowded */
 #define SIZES 40 /* units; an eighth is up to five, in up to three bins */
 #define UNIT ((uint64_t)GPUPOOL_UNIT_BYTES)
 
@@ -100,13 +100,13 @@ static void count_free(size_t i) {
 /* One that was freed, or one that a crowded cache keeps track of. */
 static void admit(size_t i) {
     int out = cache.crowded && below(2);
-    CHECK_EQ(cache.empty == GPI_NO_SLOT, count(FREE) + count(OUT) == cache.room);
-    if (cache.empty == GPI_NO_SLOT && cache.crowded) gpi_cache_widen(&cache);
-    if (cache.empty == GPI_NO_SLOT) return;
+    CHECK_EQ(cache.empty == GPI_NO_ENTRY, count(FREE) + count(OUT) == cache.room);
+    if (cache.empty == GPI_NO_ENTRY && cache.crowded) gpi_cache_widen(&cache);
+    if (cache.empty == GPI_NO_ENTRY) return;
     gpi_cache_fold(&cache, &ledger);
     if (!out) count_free(i);
     gpi_host_lock(&cache.lock);
-    gpi_cache_admit(&cache, &runs[i], out ? GPI_SLOT_OUT : GPI_SLOT_FREE);
+    gpi_cache_admit(&cache, &runs[i], out ? GPI_ENTRY_OUT : GPI_ENTRY_FREE);
     gpi_host_unlock(&cache.lock);
     model[i].where = out ? OUT : FREE;
 }
@@ -114,12 +114,12 @@ static void admit(size_t i) {
 static void take(void) {
     uint64_t units = 1 + below(SIZES), bytes = bytes_for(units);
     int there = has_free(units);
-    gpi_slot *slot = gpi_cache_take(&cache, units, bytes);
+    gpi_entry *entry = gpi_cache_take(&cache, units, bytes);
     size_t i;
-    CHECK_EQ(slot != NULL, there);
-    if (!slot) return;
-    i = (size_t)(slot->run - runs);
-    CHECK(is_fit(i, units) && slot->unit == runs[i].unit && slot->units == runs[i].units);
+    CHECK_EQ(entry != NULL, there);
+    if (!entry) return;
+    i = (size_t)(entry->run - runs);
+    CHECK(is_fit(i, units) && entry->unit == runs[i].unit && entry->units == runs[i].units);
     model[i].where = OUT;
     gain(i, bytes);
     takes++;
@@ -128,10 +128,10 @@ static void take(void) {
 /* Any address at all: only one that is out comes back. */
 static void give(size_t i, uint64_t offset) {
     int is_out = model[i].where == OUT && offset == 0;
-    gpi_slot *slot = gpi_cache_give(&cache, runs[i].unit + offset);
-    CHECK_EQ(slot != NULL, is_out);
-    if (!slot) return;
-    CHECK(slot->run == &runs[i]);
+    gpi_entry *entry = gpi_cache_give(&cache, runs[i].unit + offset);
+    CHECK_EQ(entry != NULL, is_out);
+    if (!entry) return;
+    CHECK(entry->run == &runs[i]);
     model[i].where = FREE;
     lose(i);
     gives++;
@@ -249,7 +249,7 @@ static void random_calls_agree_with_the_model(void) {
             agree();
         }
         folded();
-        CHECK_EQ(cache.room, cache.crowded ? 4 * GPI_SLOTS : GPI_SLOTS);
+        CHECK_EQ(cache.room, cache.crowded ? 4 * GPI_ENTRIES : GPI_ENTRIES);
         while (cache.used) evict();
         cache.waits = 1;
         gpi_cache_narrow(&cache);
@@ -263,10 +263,10 @@ static void random_calls_agree_with_the_model(void) {
 static void a_full_cache_is_emptied(void) {
     start(7);
     for (size_t i = 0; i < BLOCKS; i++) make_plain(i);
-    for (size_t i = 0; cache.empty != GPI_NO_SLOT; i++) admit(i);
-    CHECK_EQ(cache.used, GPI_SLOTS);
+    for (size_t i = 0; cache.empty != GPI_NO_ENTRY; i++) admit(i);
+    CHECK_EQ(cache.used, GPI_ENTRIES);
     for (int n = 0; n < 20; n++) take();
-    for (int n = 0; n < GPI_SLOTS; n++) {
+    for (int n = 0; n < GPI_ENTRIES; n++) {
         evict();
         agree();
     }
@@ -275,21 +275,21 @@ static void a_full_cache_is_emptied(void) {
     folded();
 }
 
-/* Blocks that are out, where they have more than a quarter of the slots. */
+/* Blocks that are out, where they have more than a quarter of the entries. */
 static void whose_turn_it_is(void) {
     start(7);
     for (size_t i = 0; i < BLOCKS; i++) make_plain(i);
-    for (size_t i = 0; cache.empty != GPI_NO_SLOT; i++) admit(i);
-    for (size_t i = 0; count(OUT) < GPI_SLOTS / 4; i++) {
+    for (size_t i = 0; cache.empty != GPI_NO_ENTRY; i++) admit(i);
+    for (size_t i = 0; count(OUT) < GPI_ENTRIES / 4; i++) {
         take();
-        for (size_t k = 0; k < 2; k++) give((size_t)(cache.slots[k].run - runs), 0);
+        for (size_t k = 0; k < 2; k++) give((size_t)(cache.entries[k].run - runs), 0);
     }
     for (size_t k = 0; k < 2; k++) {
-        const gpi_run *next = cache.slots[k].run;
+        const gpi_run *next = cache.entries[k].run;
         CHECK(gpi_cache_evict(&cache) == next);
         forget((size_t)(next - runs));
     }
-    while (count(OUT) <= GPI_SLOTS / 4) take();
+    while (count(OUT) <= GPI_ENTRIES / 4) take();
     CHECK(gpi_cache_evict(&cache) == NULL);
     gpi_cache_close(&cache);
 }

@@ -1,5 +1,5 @@
 /* CACHE: every sequence of eight calls on three blocks that share a bin and a chain, in a cache
-   that is empty, or full but for two slots. After every call its invariants hold and its answers
+   that is empty, or full but for two entries. After every call its invariants hold and its answers
    are a model's; a call that is refused changes nothing. */
 // build: plain
 #define GPUPOOL_IMPLEMENTATION
@@ -42,7 +42,7 @@ static void agrees(void) {
     CHECK_EQ(now.cache.used, count(FREE) + count(OUT));
     CHECK_EQ(now.cache.free_blocks, count(FREE));
     CHECK_EQ(now.cache.free_units, units);
-    CHECK_EQ(now.cache.empty == GPI_NO_SLOT, now.cache.used == GPI_SLOTS);
+    CHECK_EQ(now.cache.empty == GPI_NO_ENTRY, now.cache.used == GPI_ENTRIES);
 }
 
 /* ---- calls: 1 if it has changed something ---- */
@@ -53,32 +53,32 @@ static int admit(size_t i) {
         now.runs[i].as.slack = 0;
         now.where[i] = PLAIN;
     }
-    if (now.where[i] != PLAIN || now.cache.empty == GPI_NO_SLOT) return 0;
+    if (now.where[i] != PLAIN || now.cache.empty == GPI_NO_ENTRY) return 0;
     gpi_host_lock(&now.cache.lock);
-    gpi_cache_admit(&now.cache, &now.runs[i], GPI_SLOT_FREE);
+    gpi_cache_admit(&now.cache, &now.runs[i], GPI_ENTRY_FREE);
     gpi_host_unlock(&now.cache.lock);
     now.where[i] = FREE;
     return 1;
 }
 
 static int take(uint64_t units) {
-    gpi_slot *slot;
+    gpi_entry *entry;
     int there = has_free(units);
     size_t i;
-    slot = gpi_cache_take(&now.cache, units, units * UNIT - 7);
-    CHECK_EQ(slot != NULL, there);
-    if (!slot) return 0;
-    i = (size_t)(slot->run - now.runs);
-    CHECK(now.where[i] == FREE && slot->units == units && slot->unit == now.runs[i].unit);
+    entry = gpi_cache_take(&now.cache, units, units * UNIT - 7);
+    CHECK_EQ(entry != NULL, there);
+    if (!entry) return 0;
+    i = (size_t)(entry->run - now.runs);
+    CHECK(now.where[i] == FREE && entry->units == units && entry->unit == now.runs[i].unit);
     now.where[i] = OUT;
     return 1;
 }
 
 static int give(size_t i) {
-    gpi_slot *slot = gpi_cache_give(&now.cache, now.runs[i].unit);
-    CHECK_EQ(slot != NULL, now.where[i] == OUT);
-    if (!slot) return 0;
-    CHECK(slot->run == &now.runs[i]);
+    gpi_entry *entry = gpi_cache_give(&now.cache, now.runs[i].unit);
+    CHECK_EQ(entry != NULL, now.where[i] == OUT);
+    if (!entry) return 0;
+    CHECK(entry->run == &now.runs[i]);
     now.where[i] = FREE;
     return 1;
 }
@@ -94,7 +94,7 @@ static int let_go(size_t i) {
 
 /* One that is free comes out, or one that is out is the tree's alone; the latter while many are. */
 static int evict(void) {
-    int many = count(OUT) > GPI_SLOTS / 4;
+    int many = count(OUT) > GPI_ENTRIES / 4;
     gpi_run *run;
     if (now.cache.used == 0) return 0;
     run = gpi_cache_evict(&now.cache);
@@ -164,7 +164,7 @@ static void start(size_t others, size_t out) {
 
 static void from_an_empty_cache(void) { start(0, 0); }
 static void from_a_nearly_full_one(void) { start(OTHERS, 0); }
-static void from_one_with_many_out(void) { start(OTHERS, GPI_SLOTS / 4); }
+static void from_one_with_many_out(void) { start(OTHERS, GPI_ENTRIES / 4); }
 
 int main(void) {
     TEST(from_an_empty_cache);

@@ -282,8 +282,8 @@ static void crowded_no_longer(void) {
     close_all(&next, 1, 0);
 }
 
-/* Without host memory for more slots, it does with those that it has. */
-static void no_memory_for_slots(void) {
+/* Without host memory for more entries, it does with those that it has. */
+static void no_memory_for_entries(void) {
     void *block[MANY];
     open_crowded(GPUPOOL_SOURCE_DEVICE, 0);
     fail_malloc_least = 8000;
@@ -297,7 +297,7 @@ static void no_memory_for_slots(void) {
 }
 
 /* Of thousands, the most that it keeps track of; each is freed as what it is. */
-static void more_than_there_are_slots(void) {
+static void more_than_there_are_entries(void) {
     static void *block[5000];
     open_crowded(GPUPOOL_SOURCE_DEVICE, 0);
     for (size_t i = 0; i < 5000; i++) block[i] = get(600, 0);
@@ -320,8 +320,8 @@ int main(void) {
     ARENA_TEST(large_ones_are_not_kept);
     ARENA_TEST(large_requests_leave_it_alone);
     ARENA_TEST(crowded_no_longer);
-    ARENA_TEST(no_memory_for_slots);
-    ARENA_TEST(more_than_there_are_slots);
+    ARENA_TEST(no_memory_for_entries);
+    ARENA_TEST(more_than_there_are_entries);
     FAKE_TEST(freed_while_memory_is_looked_for);
     FAKE_TEST(freed_while_a_verdict_is_made);
     return check_finish();

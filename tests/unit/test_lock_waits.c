@@ -66,7 +66,7 @@ static void a_block_taken_out_of_its_cache(void) {
 static void note_the_new_stream(void) {
     gpi_host_lock(&arena->lock);
     gpi_arena_drain(arena, contended);
-    gpi_clock_unname(&arena->clocks, contended);
+    gpi_clock_unbind(&arena->clocks, contended);
     gpi_host_unlock(&arena->lock);
     gpi_host_unlock(&contended->cache.lock);
 }

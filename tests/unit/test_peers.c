@@ -443,7 +443,7 @@ static void ask_for_it(void *unused) {
     request.owner = gpi_arena_owner(arena, request.by.key, 0);
     for (int is_short = 0; is_short < 2; is_short++) {
         arena->short_until = is_short ? UINT64_MAX : 0;
-        CHECK(gpi_block_hand_over(arena, &request) == NULL);
+        CHECK(gpi_alloc_take_over(arena, &request) == NULL);
         asked_for++;
     }
     arena->short_until = 0;

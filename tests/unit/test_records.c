@@ -51,7 +51,7 @@ static void put_back(void) {
         gpi_run *run = aside;
         aside = run->list_next;
         aside_count--;
-        gpi_tree_retire(&arena->tree, run);
+        gpi_tree_free_run(&arena->tree, run);
     }
 }
 

@@ -38,9 +38,9 @@ static void results_of_questions(void) {
 static void results_of_sleep(void) {
     gpupool_arena *arena = kit_open(GPUPOOL_SOURCE_MAPPED);
     void *block = kit_alloc(arena, MIB, kit_stream[0]);
-    CHECK_RESULT(gpupool_sleep(arena, GPUPOOL_DISCARD, NULL), GPUPOOL_OK);
+    CHECK_RESULT(gpupool_sleep(arena, GPUPOOL_ALL, GPUPOOL_DISCARD, NULL), GPUPOOL_OK);
     CHECK_RESULT(kit_why(gpupool_alloc(arena, 1, kit_stream[0])), GPUPOOL_E_ASLEEP);
-    CHECK_RESULT(gpupool_wake(arena, NULL), GPUPOOL_OK);
+    CHECK_RESULT(gpupool_wake(arena, GPUPOOL_ALL, NULL), GPUPOOL_OK);
     CHECK_RESULT(gpupool_free(arena, block, kit_stream[0]), GPUPOOL_OK);
     kit_close(arena);
 }

@@ -96,7 +96,7 @@ static void a_worker_looks_by_itself(void) {
     scene_open(0);
     at_sleep = let_go_and_end;
     gpi_ring_lock(ring);
-    gpi_ring_worker_loop(ring, &ring->hands[0]);
+    gpi_ring_worker_loop(ring, &ring->threads[0]);
     CHECK(!ring->transfers);
     gpi_ring_unlock(ring);
     CHECK(naps >= 4); /* thrice for the ticket, once or more for none */

@@ -94,7 +94,7 @@ static void no_further_ahead_than_the_link_needs(void) {
                  GPUPOOL_OK);
     CHECK_RESULT(kit_upload_async(ring, device, host, MIB, kit_stream[0], &second),
                  GPUPOOL_OK);
-    fake_hold(ring->lists[GPUPOOL_UP], 1);
+    fake_hold(ring->streams[GPUPOOL_UP], 1);
     for (int i = 0; i < 200 && kit_ring_stats(ring).used.now < 24 * MIB; i++)
         CHECK_RESULT(gpupool_ring_wait(ring, ticket, KIT_SECOND / 20), GPUPOOL_E_TIMEOUT);
     CHECK_RESULT(gpupool_ring_wait(ring, ticket, KIT_SECOND / 20), GPUPOOL_E_TIMEOUT);
@@ -104,7 +104,7 @@ static void no_further_ahead_than_the_link_needs(void) {
     fake_fail_call("cuEventQuery", 1, 1, 0); /* what is in the way is asked after in vain */
     CHECK_RESULT(gpupool_ring_wait(ring, ticket, -1), GPUPOOL_E_CUDA);
     fake_fail_clear();
-    fake_hold(ring->lists[GPUPOOL_UP], 0);
+    fake_hold(ring->streams[GPUPOOL_UP], 0);
     CHECK_RESULT(gpupool_ring_wait(ring, second, -1), GPUPOOL_OK);
     CHECK_RESULT(gpupool_ring_wait(ring, ticket, -1), GPUPOOL_E_CUDA);
     memset(host, 0xee, bytes);
@@ -213,17 +213,17 @@ static void asking_for_the_end_fails(void) {
     gpupool_ticket ticket;
     CHECK_RESULT(kit_upload_async(ring, device, host, bytes, kit_stream[0], &ticket),
                  GPUPOOL_OK);
-    fake_hold(ring->lists[GPUPOOL_UP], 1);
+    fake_hold(ring->streams[GPUPOOL_UP], 1);
     CHECK_RESULT(gpupool_ring_wait(ring, ticket, 0), GPUPOOL_E_TIMEOUT);
     CHECK_EQ(kit_ring_stats(ring).chunks[GPUPOOL_UP], 1);
-    CHECK(fake_pending(ring->lists[GPUPOOL_UP]) > 0);
+    CHECK(fake_pending(ring->streams[GPUPOOL_UP]) > 0);
     fake_fail_call("cuEventQuery", 1, 0, 0);
     CHECK_RESULT(gpupool_ring_wait(ring, ticket, -1), GPUPOOL_E_CUDA);
     CHECK_EQ(fake_fail_fired(), 1);
     fake_fail_clear();
-    CHECK_EQ(fake_pending(ring->lists[GPUPOOL_UP]), 0);
+    CHECK_EQ(fake_pending(ring->streams[GPUPOOL_UP]), 0);
     CHECK_EQ(kit_ring_stats(ring).transfers[GPUPOOL_UP], 0);
-    fake_hold(ring->lists[GPUPOOL_UP], 0);
+    fake_hold(ring->streams[GPUPOOL_UP], 0);
     memset(host, 0xee, bytes);
     kit_host_free(host, bytes);
     kit_device_free(device, bytes);

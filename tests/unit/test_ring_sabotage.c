@@ -30,7 +30,7 @@ static stage stage_open(void) {
     s.held = s.ring->stage.slots;
     s.flying = &s.ring->stage.slots[s.ring->stage.top - 1];
     s.waiting = s.ring->transfers;
-    CHECK(s.held->state == GPI_STAGE_HELD && s.held->run == 2);
+    CHECK(s.held->state == GPI_STAGE_TAKEN && s.held->run == 2);
     CHECK(s.flying->state == GPI_STAGE_FLYING && s.waiting && s.waiting->next);
     CHECK_RESULT(gpupool_ring_check(s.ring), GPUPOOL_OK);
     return s;

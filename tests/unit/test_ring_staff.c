@@ -87,8 +87,8 @@ static void no_more_than_a_transfer_needs(void) {
         if (n) CHECK_RESULT(kit_upload_async(ring, device, host, BYTES, kit_stream[0],
                                                  &tickets[n - 1]), GPUPOOL_OK);
         check_case("%d transfers", n);
-        CHECK_EQ(gpi_ring_wants(ring, &ring->hands[8]), n > 0);
-        CHECK_EQ(gpi_ring_wants(ring, &ring->hands[9]), n > 1);
+        CHECK_EQ(gpi_ring_wants(ring, &ring->threads[8]), n > 0);
+        CHECK_EQ(gpi_ring_wants(ring, &ring->threads[9]), n > 1);
     }
     fake_hold(kit_stream[0], 0);
     for (int i = 0; i < 2; i++) CHECK_RESULT(gpupool_ring_wait(ring, tickets[i], -1), GPUPOOL_OK);
@@ -132,7 +132,7 @@ static void as_many_as_the_system_has(void) {
         scene_open(3);
         upload();
         CHECK_EQ(kit_ring_stats(ring).workers, had);
-        CHECK_EQ(ring->hands[had].started, 0); /* nobody is to be joined */
+        CHECK_EQ(ring->threads[had].started, 0); /* nobody is to be joined */
         threads_left = 1000;
         upload(); /* it does not ask again */
         CHECK_EQ(kit_ring_stats(ring).workers, had);
@@ -192,6 +192,34 @@ static void workers_come_back(void) {
     upload();
     CHECK_EQ(kit_ring_stats(ring).workers, 1);
     scene_close();
+}
+
+/* A ring without workers is destroyed: the call itself runs the functions of what has a ticket. */
+static int fill_with_pattern(void *to, size_t bytes, uint64_t offset, void *unused) {
+    (void)unused;
+    kit_pattern_at((unsigned char *)to, bytes, 1, (size_t)offset);
+    return 0;
+}
+
+static void destroyed_without_workers(void) {
+    for (int none_left = 0; none_left < 2; none_left++) {
+        gpupool_ticket ticket = 0;
+        gpupool_transfer transfer;
+        memset(&transfer, 0, sizeof transfer);
+        scene_open(none_left ? 2 : 0);
+        threads_left = 0;
+        transfer.to = device;
+        transfer.bytes = BYTES;
+        transfer.stream = kit_stream[0];
+        transfer.read = fill_with_pattern;
+        transfer.ticket = &ticket;
+        CHECK_RESULT(gpupool_ring_transfer(ring, &transfer), GPUPOOL_OK);
+        kit_ring_close(ring);
+        threads_left = 1000;
+        kit_expect_device(device, BYTES, 1);
+        kit_host_free(host, BYTES);
+        kit_device_free(device, BYTES);
+    }
 }
 
 /* Where CUDA does not tell whether there was a reset, a worker goes on as if there was none. */
@@ -408,6 +436,7 @@ int main(int argc, char **argv) {
     FAKE_TEST(started_once);
     FAKE_TEST(a_worker_that_cannot_work);
     FAKE_TEST(workers_come_back);
+    FAKE_TEST(destroyed_without_workers);
     FAKE_TEST(a_worker_that_is_not_told);
     FAKE_TEST(the_caller_waits_for_those_at_work);
     FAKE_TEST(downloads_of_the_callers_own_stream);

@@ -44,7 +44,7 @@ static const saboteur saboteurs[] = {
     PLAIN("T1", free_gap, BOTH),
     PLAIN("T1", live_wrong_prev, BOTH),
     PLAIN("T1", live_wrong_next, BOTH),
-    PLAIN("T1 C1", live_gap, BOTH), /* a cached block is longer than its slot says */
+    PLAIN("T1 C1", live_gap, BOTH), /* a cached block is longer than its entry says */
     PLAIN("T1", held_wrong_prev, BOTH),
     PLAIN("T1 H2", held_wrong_next, BOTH), /* what follows is lost to H2 as well */
     PLAIN("T1 A2", held_gap, BOTH), /* and the sum of what is waiting is wrong */
@@ -71,22 +71,22 @@ static const saboteur saboteurs[] = {
     PLAIN("T4", wrong_live_sum, BOTH),
     UNDONE("T4", lost_live_run, find_live_run, BOTH),
     PLAIN("T5", owner_points_to_the_second, BOTH),
-    PLAIN("C1", slot_of_a_held_run, BOTH),
-    PLAIN("C1", slot_of_a_plain_run, BOTH),
+    PLAIN("C1", entry_of_a_held_run, BOTH),
+    PLAIN("C1", entry_of_a_plain_run, BOTH),
     PLAIN("C1", run_leads_nowhere, BOTH),
     PLAIN("C1", run_leads_to_another_cache, BOTH),
-    PLAIN("C1", slot_of_another_run, BOTH),
-    PLAIN("C1", slot_of_other_units, BOTH),
-    PLAIN("C1", slot_of_another_unit, BOTH),
-    PLAIN("C1", slot_of_another_bin, BOTH),
-    PLAIN("C2", slot_in_no_list, BOTH),
-    PLAIN("C2", slot_in_the_empty_list, BOTH),
-    PLAIN("C2", slot_in_two_lists, BOTH),
-    PLAIN("C2", slot_beyond_all, BOTH),
+    PLAIN("C1", entry_of_another_run, BOTH),
+    PLAIN("C1", entry_of_other_units, BOTH),
+    PLAIN("C1", entry_of_another_unit, BOTH),
+    PLAIN("C1", entry_of_another_bin, BOTH),
+    PLAIN("C2", entry_in_no_list, BOTH),
+    PLAIN("C2", entry_in_the_empty_list, BOTH),
+    PLAIN("C2", entry_in_two_lists, BOTH),
+    PLAIN("C2", entry_beyond_all, BOTH),
     PLAIN("C2", list_in_a_circle, BOTH),
-    PLAIN("C2", slot_in_the_other_state, BOTH),
+    PLAIN("C2", entry_in_the_other_state, BOTH),
     PLAIN("C3", wrong_cache_sum, BOTH),
-    PLAIN("C4", slots_elsewhere, BOTH),
+    PLAIN("C4", entries_elsewhere, BOTH),
     PLAIN("T6", cell_of_another_run, MAPPED),
     PLAIN("T6", granule_without_its_bit, MAPPED),
     PLAIN("T6", bit_of_no_run, MAPPED),
@@ -221,6 +221,8 @@ static void sabotage_all(void) {
 /* What holds during a call is no state to break; test_faults sees to it. */
 static const char *of_calls = "D1 D2 D3 R1 R2 R3 R4 R5 R6 " /* R: test_ring_sabotage.c */
                               "S3 S7 S8 S9 P1 P2 "      /* test_stitch_graphs.c, _blocks, _undone */
+                              "E1 E2 E3 E4 E5 "         /* test_schedules.c, _capture, _reset */
+                              "F1 F2 F3 "               /* tree_ask.h, which test_tree.c includes */
                               "G1 B1 Z1 Z2";            /* test_growth.c, _tags, _sleep */
 
 /* A line of a banner begins with three spaces, a letter and a number. */

@@ -51,14 +51,14 @@ static void search(model *m, const char *lists) {
 
 static void every_state_with_two_streams(void) {
     model m = {.units = FEW_UNITS, .list_count = 3,
-               .list = {GPI_LIST_ANY, GPI_LIST_STREAMS, GPI_LIST_STREAMS + 1}};
+               .list = {GPI_LIST_ANY, FIRST, SECOND}};
     search(&m, "anybody's memory, two streams");
 }
 
 /* One stream, with frees before and after its mark: known to be finished before, or not. */
 static void every_state_with_two_positions(void) {
     model m = {.units = FEW_UNITS - 1, .list_count = 3,
-               .list = {GPI_LIST_ANY, GPI_LIST_STREAMS, LATE}};
+               .list = {GPI_LIST_ANY, FIRST, LATE}};
     search(&m, "anybody's memory, one stream with a mark");
     m.is_passed = 1;
     search(&m, "anybody's memory, one stream with a mark that has passed");
@@ -66,13 +66,13 @@ static void every_state_with_two_positions(void) {
 
 static void every_state_with_bare_addresses(void) {
     model m = {.units = FEW_UNITS - 1, .list_count = 3,
-               .list = {GPI_LIST_ANY, GPI_LIST_EMPTY, GPI_LIST_STREAMS}};
+               .list = {GPI_LIST_ANY, GPI_LIST_EMPTY, FIRST}};
     search(&m, "anybody's memory, bare addresses, one stream");
 }
 
 /* The second granule, of which the chunk has all units, is a slab. */
 static void every_state_with_a_slab(void) {
-    model m = {.units = FEW_UNITS, .list_count = 2, .list = {GPI_LIST_ANY, GPI_LIST_STREAMS}};
+    model m = {.units = FEW_UNITS, .list_count = 2, .list = {GPI_LIST_ANY, FIRST}};
     for (int unit = 0; unit < m.units; unit++) m.slab[unit] = tree_granule(unit) == 1;
     search(&m, "anybody's memory, one stream, a slab");
 }

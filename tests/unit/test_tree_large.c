@@ -41,11 +41,11 @@ static void the_last_place(void) {
     CHECK_EQ(gpi_tree_open(&one), 1);
     run = gpi_tree_put(&one, gpi_tree_add_chunk(&one, TREE_BASE, most), GPI_LIST_ANY, 0);
     CHECK_EQ(gpi_tree_bin(most), (GPUPOOL_ORDERS - 1) * 8 + 7);
-    CHECK(gpi_tree_find(&one, &any, &fit) == run);
+    CHECK(gpi_search_find(&one, &any, &fit) == run);
     fit.align_units = 2;
-    CHECK(gpi_tree_find(&one, &any, &fit) == NULL); /* it begins at an odd unit */
+    CHECK(gpi_search_find(&one, &any, &fit) == NULL); /* it begins at an odd unit */
     fit.units = (uint64_t)1 << (GPUPOOL_ORDERS - 1);
-    CHECK(gpi_tree_find(&one, &any, &fit) == run);
+    CHECK(gpi_search_find(&one, &any, &fit) == run);
     CHECK_EQ(gpi_check_tree(&one), 0);
     gpi_tree_close(&one);
 }
@@ -54,7 +54,7 @@ static void the_last_place(void) {
 
 static void open_huge(void) {
     model lists = {.units = 1, .list_count = 3,
-                   .list = {GPI_LIST_ANY, GPI_LIST_STREAMS, GPI_LIST_STREAMS + 1}};
+                   .list = {GPI_LIST_ANY, FIRST, SECOND}};
     tree_open_lanes(&lists);
     tree_open_table(HUGE_UNITS, HUGE_GRANULE);
     tree_open_chunk(HUGE_UNITS, GPI_LIST_ANY);
@@ -89,7 +89,7 @@ static void expect_found(uint64_t *random) {
 static int fits_somewhere(unsigned lane_mask, uint64_t units, uint64_t align) {
     for (const gpi_run *run = tree_first; run; run = run->next) {
         uint64_t over = run->unit % align, lost = over ? align - over : 0;
-        if (run->list > LANE_LAST || !(lane_mask >> run->list & 1)) continue;
+        if (run->list > LIST_LAST || !(lane_mask >> kind_of(run) & 1)) continue;
         if (run->units >= lost && run->units - lost >= units) return 1;
     }
     return 0;
@@ -101,16 +101,16 @@ static uint64_t random_units(uint64_t *random) {
 }
 
 static gpi_run *take_somewhere(uint64_t *random) {
-    unsigned lane_mask = check_below(random, 2) ? 1u : 1u | 1u << GPI_LIST_STREAMS;
+    unsigned lane_mask = check_below(random, 2) ? 1u : 1u | 1u << FIRST;
     uint64_t units = random_units(random), align = (uint64_t)1 << check_below(random, 30), start;
     gpi_run *run = tree_find(lane_mask, units, align, UINT64_MAX);
     CHECK_EQ(run != NULL, fits_somewhere(lane_mask, units, align));
     if (!run) return NULL;
-    start = gpi_tree_start(run, units, align);
+    start = gpi_search_start(run, units, align);
     CHECK(start % align == 0 && start >= run->unit &&
           run->unit + run->units >= start + units);
     run = gpi_tree_take(&tree, run, start, units);
-    gpi_tree_bring_alive(&tree, run, 0);
+    gpi_tree_make_live(&tree, run, 0);
     return run;
 }
 
@@ -119,7 +119,7 @@ static gpi_run *take_somewhere(uint64_t *random) {
 static uint64_t position, marked;
 
 static void set_mark(uint64_t *random) {
-    for (uint32_t list = GPI_LIST_STREAMS; list <= LANE_LAST; list++)
+    for (uint32_t list = GPI_LIST_STREAMS; list <= LIST_LAST; list++)
         tree.lists[list]->borders[1 + check_below(random, 2)] = position;
     marked = position;
 }
@@ -127,19 +127,19 @@ static void set_mark(uint64_t *random) {
 /* What was freed before the mark is finished; of one list it is anybody's from now on. */
 static void pass_mark(void) {
     const gpi_run *run = tree_first;
-    for (uint32_t list = GPI_LIST_STREAMS; list <= LANE_LAST; list++)
+    for (uint32_t list = GPI_LIST_STREAMS; list <= LIST_LAST; list++)
         tree.lists[list]->borders[0] = marked;
-    gpi_tree_finish(&tree, LANE_LAST, marked);
+    gpi_tree_finish(&tree, LIST_LAST, marked);
     for (; run; run = run->next)
         CHECK(run->list == GPI_LIST_ANY ? run->of.at == 0
-                                    : run->list != LANE_LAST || run->of.at > marked);
+                                    : run->list != LIST_LAST || run->of.at > marked);
 }
 
 static void put_somewhere(gpi_run *run, uint64_t *random) {
     uint64_t absorb = check_below(random, 2) ? run->units : UINT64_MAX;
     uint32_t list = check_below(random, 3) ? GPI_LIST_ANY : GPI_LIST_STREAMS;
     if (list) list += (uint32_t)check_below(random, 2);
-    gpi_tree_lay_down(&tree, run);
+    gpi_tree_end_life(&tree, run);
     run->of.at = ++position;
     run = gpi_tree_put(&tree, run, list, absorb);
     CHECK_EQ(run->of.at, list ? position : 0);
@@ -173,7 +173,7 @@ static void one_block_of_all_units(void) {
     gpi_run *run = tree_find(1, HUGE_UNITS, 1, 0);
     if (CHECK(run == tree_first)) {
         run = gpi_tree_take(&tree, run, TREE_BASE, HUGE_UNITS);
-        gpi_tree_bring_alive(&tree, run, 0);
+        gpi_tree_make_live(&tree, run, 0);
         CHECK_EQ(tree.live_by_order[31], 1);
         CHECK(!tree_find(1, 1, 1, UINT64_MAX));
         CHECK_EQ(gpi_check_tree(&tree), 0);
@@ -228,14 +228,14 @@ static void index_with_stride(uint64_t stride) {
     shuffle(&random);
     for (size_t i = 0; i < MANY; i++) {
         if (!CHECK_EQ(gpi_tree_prepare(&tree, 0), 1)) break;
-        gpi_tree_bring_alive(&tree, many[i], 0);
+        gpi_tree_make_live(&tree, many[i], 0);
         if (i % 20000 == 0) expect_first(i + 1);
     }
     CHECK_EQ(gpi_check_tree(&tree), 0);
     CHECK(longest_bucket() <= 24); /* evenly spread, about ten */
     shuffle(&random);
     for (size_t i = MANY; i-- > 0;) {
-        gpi_tree_lay_down(&tree, many[i]);
+        gpi_tree_end_life(&tree, many[i]);
         if (i % 20000 == 0) expect_first(i);
     }
     CHECK_EQ(gpi_check_tree(&tree), 0);

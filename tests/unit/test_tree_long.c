@@ -15,7 +15,7 @@
 /* ---- anybody's memory and a stream's list ---- */
 
 static void every_state_of_a_few_long_runs(void) {
-    model m = {.units = 16, .list_count = 2, .list = {GPI_LIST_ANY, GPI_LIST_STREAMS}};
+    model m = {.units = 16, .list_count = 2, .list = {GPI_LIST_ANY, FIRST}};
     char bound[40];
     snprintf(bound, sizeof bound, ", at most %d runs", LONG_RUNS);
     states = calls = 0;
@@ -37,14 +37,14 @@ static int block_count;
 
 static gpi_run *put_block(model *m, struct block b) {
     gpi_run *run = gpi_tree_live(&tree, TREE_BASE + (uint64_t)b.unit);
-    gpi_tree_lay_down(&tree, run);
+    gpi_tree_end_life(&tree, run);
     memset(&m->owner[b.unit], (int)m->list[0], (size_t)b.units);
     return tree_put(run, m->list[0], UINT64_MAX);
 }
 
 static void take_block(model *m, struct block b, gpi_run *from) {
     gpi_run *run = gpi_tree_take(&tree, from, TREE_BASE + (uint64_t)b.unit, (uint64_t)b.units);
-    gpi_tree_bring_alive(&tree, run, 0);
+    gpi_tree_make_live(&tree, run, 0);
     model_take(m, b.unit, b.units);
 }
 
@@ -78,8 +78,8 @@ static void visit_blocks(model *m, int from) {
 }
 
 static void every_state_of_one_lane(void) {
-    model m = {.units = ONE_LANE_UNITS, .list_count = 1, .list = {GPI_LIST_STREAMS}};
-    memset(m.owner, GPI_LIST_STREAMS, sizeof m.owner);
+    model m = {.units = ONE_LANE_UNITS, .list_count = 1, .list = {FIRST}};
+    memset(m.owner, FIRST, sizeof m.owner);
     states = calls = 0;
     tree_open(&m);
     visit_blocks(&m, 0);

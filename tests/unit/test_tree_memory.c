@@ -8,7 +8,7 @@
 
 /* Fails the first request, the second, ... until none is left to fail. */
 static void try_until_it_succeeds(int (*call)(void), long least_requests) {
-    model m = {.units = 16, .list_count = 2, .list = {GPI_LIST_ANY, GPI_LIST_STREAMS}};
+    model m = {.units = 16, .list_count = 2, .list = {GPI_LIST_ANY, FIRST}};
     long n = 1;
     model_take(&m, 3, 5);
     model_take(&m, 9, 2);
@@ -37,7 +37,7 @@ static int fill_buckets(void) {
     for (int i = 0; i < 17 * (int)GPI_PAGE; i++) {
         if (!gpi_tree_prepare(&tree, 1)) return 0;
         run = gpi_tree_add_chunk(&tree, TREE_BASE * 2 + (uint64_t)i, 1);
-        gpi_tree_bring_alive(&tree, run, 0);
+        gpi_tree_make_live(&tree, run, 0);
     }
     return 1;
 }
@@ -46,7 +46,7 @@ static void drop_buckets(void) {
     for (uint64_t unit = TREE_BASE * 2; unit < TREE_BASE * 2 + 17 * GPI_PAGE; unit++) {
         gpi_run *run = gpi_tree_live(&tree, unit);
         if (!run) break;
-        gpi_tree_lay_down(&tree, run);
+        gpi_tree_end_life(&tree, run);
         gpi_tree_remove_chunk(&tree, run);
     }
 }
@@ -58,10 +58,10 @@ static int fill_and_drop_buckets(void) {
 }
 
 static int add_lanes(void) {
-    uint32_t lists[40], count = 0;
-    while (count < 40 && (lists[count] = gpi_tree_list_add(&tree)) != GPI_LIST_LIVE) count++;
+    uint32_t lists[80], count = 0;
+    while (count < 80 && (lists[count] = gpi_tree_list_add(&tree)) != GPI_LIST_LIVE) count++;
     for (uint32_t i = count; i-- > 0;) gpi_tree_list_drop(&tree, lists[i]);
-    return count == 40;
+    return count == 80;
 }
 
 /* Addresses in three pages of cells, and so one request for each. */

@@ -25,8 +25,8 @@ static _Noreturn void refused(const char *truth) {
 
 /* ---- the wrong calls: each of a run, with the run's own figures ---- */
 
-static void lay_down(gpi_run *run) { gpi_tree_lay_down(&tree, run); }
-static void bring_alive(gpi_run *run) { gpi_tree_bring_alive(&tree, run, 0); }
+static void lay_down(gpi_run *run) { gpi_tree_end_life(&tree, run); }
+static void bring_alive(gpi_run *run) { gpi_tree_make_live(&tree, run, 0); }
 static void split_inside(gpi_run *run) { gpi_tree_split(&tree, run, run->unit + 1); }
 static void split_before(gpi_run *run) { gpi_tree_split(&tree, run, run->unit - 1); }
 static void split_at_start(gpi_run *run) { gpi_tree_split(&tree, run, run->unit); }
@@ -35,10 +35,10 @@ static void split_without_spare(gpi_run *run) {
     tree.spare = NULL;
     gpi_tree_split(&tree, run, run->unit + 1);
 }
-static void weld_to_itself(gpi_run *run) { gpi_tree_weld(&tree, run, run); }
-static void weld_to_left(gpi_run *run) { gpi_tree_weld(&tree, run->prev, run); }
-static void weld_to_right(gpi_run *run) { gpi_tree_weld(&tree, run, run->next); }
-static void weld_backwards(gpi_run *run) { gpi_tree_weld(&tree, run->next, run); }
+static void weld_to_itself(gpi_run *run) { gpi_tree_join(&tree, run, run); }
+static void weld_to_left(gpi_run *run) { gpi_tree_join(&tree, run->prev, run); }
+static void weld_to_right(gpi_run *run) { gpi_tree_join(&tree, run, run->next); }
+static void weld_backwards(gpi_run *run) { gpi_tree_join(&tree, run->next, run); }
 static void remove_chunk(gpi_run *run) { gpi_tree_remove_chunk(&tree, run); }
 static void drop_lane(gpi_run *run) { gpi_tree_list_drop(&tree, run->list); }
 static void take_all(gpi_run *run) { gpi_tree_take(&tree, run, run->unit, run->units); }
@@ -123,7 +123,7 @@ static void visit(const model *m) {
         try_all(run, list == GPI_LIST_LIVE ? LIVE : FREE, m);
         tree_hold(run);
         try_all(run, HELD, m);
-        if (list == GPI_LIST_LIVE) gpi_tree_bring_alive(&tree, run, 0);
+        if (list == GPI_LIST_LIVE) gpi_tree_make_live(&tree, run, 0);
         else tree_put(run, kind, 0);
     }
     expect_state(m);
@@ -131,7 +131,7 @@ static void visit(const model *m) {
 
 static void wrong_calls_are_refused(void) {
     model m = {.units = MISUSE_UNITS, .list_count = 3,
-               .list = {GPI_LIST_ANY, GPI_LIST_STREAMS, GPI_LIST_STREAMS + 1}};
+               .list = {GPI_LIST_ANY, FIRST, SECOND}};
     uint64_t all = 0;
     tree_open(&m);
     model_each(&m, 0, m.units, visit);

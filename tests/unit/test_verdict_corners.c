@@ -681,7 +681,7 @@ static void many_blocks_of_one_size(void) {
 static void a_slot_goes_to_the_size_with_most_bytes(void) {
     static const struct { uint64_t bytes, size, votes; } said[] = {
         {10, 10, 10}, {10, 10, 20}, {14, 10, 6}, {9, 9, 3}, {3, 9, 0}, {4, 4, 4}, {4, 4, 8}};
-    gpi_ballot ballot;
+    gpi_votes ballot;
     memset(&ballot, 0, sizeof ballot);
     for (size_t i = 0; i < KIT_COUNT(said); i++) {
         check_case("vote %zu", i);

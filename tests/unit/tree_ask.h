@@ -83,7 +83,8 @@ static inline void ask_find_among(const gpi_lists *lists, unsigned slab, gpi_fit
         const gpi_run *run;
         const free_run *found;
         fit->tries = tries[i];
-        run = slab ? gpi_tree_find_in_slabs(&tree, lists, fit) : gpi_tree_find(&tree, lists, fit);
+        run = slab ? gpi_search_find_in_slabs(&tree, lists, fit)
+                   : gpi_search_find(&tree, lists, fit);
         found = run ? ask_run(run) : NULL;
         if (all) CHECK_EQ(found ? found->rank : UINT32_MAX, best);
         if (!run && !all) CHECK_EQ(naive_find(lists, slab, fit, 1), UINT32_MAX);
@@ -109,17 +110,17 @@ static inline void ask_find(unsigned lane_mask, int units, int align) {
 static inline void ask_lanes(const model *m, int units, int align) {
     unsigned asked = 0;
     for (int i = 0; i < m->list_count; i++) {
-        uint32_t list = lane_of(m->list[i]);
-        if (asked >> list & 1) continue; /* LATE */
-        asked |= 1u << list;
-        ask_find(1u << list, units, align);
-        if (list >= GPI_LIST_STREAMS) ask_find(1u << list | 1u << GPI_LIST_ANY, units, align);
+        unsigned kind = index_of(m->list[i]);
+        if (asked >> kind & 1) continue; /* LATE */
+        asked |= 1u << kind;
+        ask_find(1u << kind, units, align);
+        if (kind >= FIRST) ask_find(1u << kind | 1u << GPI_LIST_ANY, units, align);
     }
 }
 
 static inline void ask_start(int units, int align) {
     for (const gpi_run *run = tree_first; run; run = run->next) {
-        uint64_t start = gpi_tree_start(run, (uint64_t)units, (uint64_t)align);
+        uint64_t start = gpi_search_start(run, (uint64_t)units, (uint64_t)align);
         int naive = naive_start((int)(run->unit - TREE_BASE), (int)run->units, units, align);
         CHECK_EQ(start, naive < 0 ? UINT64_MAX : TREE_BASE + (uint64_t)naive);
     }
@@ -130,7 +131,7 @@ static inline void ask_largest(unsigned list) {
     for (int i = 0; i < ask_count; i++)
         if (lane_of(ask_runs[i].list) == list && ask_runs[i].units > largest)
             largest = ask_runs[i].units;
-    CHECK_EQ(gpi_tree_largest(tree.lists[list]), largest);
+    CHECK_EQ(gpi_search_largest(tree.lists[list]), largest);
 }
 
 /* Only the first unit of a block leads to it: not the others, no free one, none outside. */

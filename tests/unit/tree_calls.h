@@ -35,7 +35,7 @@ static inline void call_take(const model *m, int from, int unit, int units) {
     begin(m, "take", unit, units, 0);
     run = gpi_tree_take(&tree, tree_run(from), first, (uint64_t)units);
     CHECK(run->list == GPI_LIST_TAKEN && run->unit == first && run->units == (uint64_t)units);
-    gpi_tree_bring_alive(&tree, run, 0);
+    gpi_tree_make_live(&tree, run, 0);
     model_take(&after, unit, units);
     end(&after);
 }
@@ -45,7 +45,7 @@ static inline void call_put(const model *m, int unit, unsigned kind, uint64_t ab
     gpi_run *run;
     begin(m, "put", unit, (int)kind, absorb_units);
     run = tree_run(unit);
-    gpi_tree_lay_down(&tree, run);
+    gpi_tree_end_life(&tree, run);
     run = tree_put(run, kind, absorb_units);
     CHECK(run->list == lane_of(kind) && run->of.at == at_of(kind));
     CHECK(TREE_BASE + (uint64_t)unit - run->unit < run->units);
@@ -67,7 +67,7 @@ static inline int may_be_slab(const model *m, unsigned lane_mask, int unit) {
     if (tree_granule(unit) == tree_granule(unit - 1) || end > m->units || m->slab[unit]) return 0;
     for (int i = unit; i < end; i++)
         if (m->owner[i] != m->owner[unit]) return 0;
-    return model_is_free(m, unit) && lane_mask >> lane_of(m->owner[unit]) & 1;
+    return model_is_free(m, unit) && lane_mask >> index_of(m->owner[unit]) & 1;
 }
 
 /* A granule that was free becomes a slab, and its memory stays free for the same users. */
@@ -78,7 +78,7 @@ static inline void call_add_slab(const model *m, unsigned lane_mask) {
     int any = 0;
     begin(m, "add_slab", (int)lane_mask, 0, 0);
     slabs = tree.slabs[0];
-    gpi_run *run = gpi_tree_add_slab(&tree, &lists, UINT64_MAX);
+    gpi_run *run = gpi_search_add_slab(&tree, &lists, UINT64_MAX);
     for (int unit = 1; unit < m->units; unit++) {
         any |= may_be_slab(m, lane_mask, unit);
         if (!run || TREE_BASE + (uint64_t)unit != run->unit) continue;
@@ -111,7 +111,7 @@ static inline void take_all_parts(const model *m, int unit) {
 static inline void put_into_all_lanes(const model *m, int unit) {
     for (int i = 0; i < m->list_count; i++) {
         call_put(m, unit, m->list[i], UINT64_MAX);
-        if (m->list[i] < GPI_LIST_STREAMS) continue;
+        if (m->list[i] < FIRST) continue;
         call_put(m, unit, m->list[i], (uint64_t)(model_end(m, unit) - unit));
         call_put(m, unit, m->list[i], 0);
     }
@@ -123,11 +123,11 @@ static inline void make_every_call(const model *m) {
         else put_into_all_lanes(m, unit);
     }
     for (int i = 0; i < m->list_count; i++)
-        if (m->list[i] >= GPI_LIST_STREAMS)
+        if (m->list[i] >= FIRST)
             for (uint64_t at = 0; at <= at_of(m->list[i]); at++)
                 call_finish(m, lane_of(m->list[i]), at);
     for (int i = 0; i < m->list_count; i++)
-        if (m->list[i] != GPI_LIST_EMPTY) call_add_slab(m, 1u << lane_of(m->list[i]));
+        if (m->list[i] != GPI_LIST_EMPTY) call_add_slab(m, 1u << index_of(m->list[i]));
     call_drop_slabs(m);
 }
 

@@ -5,10 +5,12 @@
 
 #include "check.h"
 
-/* gpupool.h takes its private macros back. */
-#define LANE_LAST (GPI_LIST_STREAMS + 1) /* of a model's */
-#define LATE 5u                        /* of list STREAMS too, freed after its mark */
+/* Kinds of free memory: lists ANY and EMPTY by their numbers, and those of two streams. */
+#define FIRST 3u                       /* of the first stream */
+#define SECOND 4u
+#define LATE 5u                        /* of the first stream too, freed after its mark */
 #define KINDS 6u
+#define LIST_LAST (GPI_LIST_STREAMS + 1u) /* of a model's */
 
 #define TREE_MOST 16                   /* units of a model */
 #define TREE_BASE ((uint64_t)0x7ff01)  /* odd: alignment has to look at addresses, not at offsets */
@@ -18,8 +20,8 @@
 
 /* ---- the model ---- */
 
-/* An owner is a kind of free memory, or BLOCK plus the block's first unit. A kind is a list's
-   number; or LATE, the first stream's memory at a later position, with a border between. */
+/* An owner is a kind of free memory, or BLOCK plus the block's first unit. LATE is the
+   first stream's memory at a later position, with a border between. */
 #define BLOCK 16
 typedef struct model {
     int units;
@@ -37,10 +39,14 @@ static inline int model_border(const model *m, int unit) {
 
 static inline int model_is_free(const model *m, int unit) { return m->owner[unit] < BLOCK; }
 
-static inline uint32_t lane_of(unsigned kind) { return kind == LATE ? GPI_LIST_STREAMS : kind; }
+static inline unsigned index_of(unsigned kind) { return kind == LATE ? FIRST : kind; }
+
+static inline uint32_t lane_of(unsigned kind) {
+    return index_of(kind) < FIRST ? kind : GPI_LIST_STREAMS + index_of(kind) - FIRST;
+}
 
 static inline uint64_t at_of(unsigned kind) {
-    return kind == LATE ? 2 : kind >= GPI_LIST_STREAMS ? 1 : 0;
+    return kind == LATE ? 2 : kind >= FIRST ? 1 : 0;
 }
 
 /* The end of the run that begins at this unit. */
@@ -65,8 +71,8 @@ static inline int model_joins(const model *m, int unit, unsigned kind, uint64_t 
     unsigned side = m->owner[unit];
     int first = unit;
     if (side == kind) return 1;
-    if (kind < GPI_LIST_STREAMS) return 0;
-    if (side != GPI_LIST_ANY && !(side == GPI_LIST_STREAMS && kind == LATE && m->is_passed))
+    if (kind < FIRST) return 0;
+    if (side != GPI_LIST_ANY && !(side == FIRST && kind == LATE && m->is_passed))
         return 0;
     while (first > 0 && m->owner[first - 1] == side && !model_border(m, first)) first--;
     return (uint64_t)(model_end(m, first) - first) <= absorb_units;
@@ -177,12 +183,14 @@ static gpi_run *tree_first; /* the chunk's leftmost, for good */
 static inline void tree_open_lanes(const model *m) {
     unsigned used = 0;
     CHECK_EQ(gpi_tree_open(&tree), 1);
-    for (int i = 0; i < m->list_count; i++) used |= 1u << lane_of(m->list[i]);
-    for (uint32_t list = GPI_LIST_STREAMS; used >> list; list++)
-        CHECK_EQ(gpi_tree_list_add(&tree), list);
-    for (uint32_t list = 0; list < tree.list_count; list++)
-        if (!(used >> list & 1)) gpi_tree_list_drop(&tree, list);
-        else if (list == GPI_LIST_STREAMS) tree.lists[list]->borders[m->is_passed ? 0 : 2] = 1;
+    for (int i = 0; i < m->list_count; i++) used |= 1u << index_of(m->list[i]);
+    for (unsigned kind = FIRST; used >> kind; kind++)
+        CHECK_EQ(gpi_tree_list_add(&tree), lane_of(kind));
+    for (unsigned kind = 0; kind <= SECOND; kind++) {
+        if (lane_of(kind) >= tree.list_count) continue;
+        if (!(used >> kind & 1)) gpi_tree_list_drop(&tree, lane_of(kind));
+        else if (kind == FIRST) tree.lists[lane_of(kind)]->borders[m->is_passed ? 0 : 2] = 1;
+    }
     CHECK_EQ(gpi_tree_prepare(&tree, 2 * TREE_MOST), 1);
 }
 
@@ -228,7 +236,7 @@ static inline void tree_open(const model *m) {
 
 /* A run leaves its list or the index, whole. */
 static inline void tree_hold(gpi_run *run) {
-    if (run->list == GPI_LIST_LIVE) gpi_tree_lay_down(&tree, run);
+    if (run->list == GPI_LIST_LIVE) gpi_tree_end_life(&tree, run);
     else if (run->list != GPI_LIST_TAKEN) gpi_tree_take(&tree, run, run->unit, run->units);
 }
 
@@ -237,7 +245,7 @@ static inline gpi_run *tree_hold_all(void) {
     tree_hold(tree_first);
     while (tree_first->next) {
         tree_hold(tree_first->next);
-        gpi_tree_weld(&tree, tree_first, tree_first->next);
+        gpi_tree_join(&tree, tree_first, tree_first->next);
     }
     return tree_first;
 }
@@ -258,7 +266,7 @@ static inline void tree_build(const model *m) {
         end = model_end(m, unit);
         if (end < m->units) rest = gpi_tree_split(&tree, run, TREE_BASE + (uint64_t)end);
         if (model_is_free(m, unit)) tree_put(run, m->owner[unit], 0);
-        else gpi_tree_bring_alive(&tree, run, 0);
+        else gpi_tree_make_live(&tree, run, 0);
         run = rest;
     }
 }
@@ -272,8 +280,8 @@ static inline gpi_run *tree_run(int unit) {
 
 static inline gpi_lists tree_lanes(unsigned lane_mask) {
     gpi_lists lists = {{0, 0}, 0, UINT64_MAX};
-    for (uint32_t list = LANE_LAST + 1; list-- > 0;) /* anybody's last, as the arena has it */
-        if (lane_mask >> list & 1) lists.number[lists.count++] = list;
+    for (unsigned kind = SECOND + 1; kind-- > 0;) /* anybody's last, as the arena has it */
+        if (lane_mask >> kind & 1) lists.number[lists.count++] = lane_of(kind);
     return lists;
 }
 
@@ -287,11 +295,13 @@ static inline gpi_run *tree_find(unsigned lane_mask, uint64_t units, uint64_t al
                                  uint64_t tries) {
     gpi_lists lists = tree_lanes(lane_mask);
     gpi_fit fit = tree_fit(units, align, tries);
-    return gpi_tree_find(&tree, &lists, &fit);
+    return gpi_search_find(&tree, &lists, &fit);
 }
 
 static inline unsigned kind_of(const gpi_run *run) {
-    return run->list == GPI_LIST_STREAMS && run->of.at == at_of(LATE) ? LATE : run->list;
+    if (run->list < GPI_LIST_STREAMS) return run->list;
+    if (run->list > GPI_LIST_STREAMS) return SECOND;
+    return run->of.at == at_of(LATE) ? LATE : FIRST;
 }
 
 /* The chunk's runs from left to right as a code; 0, which no state has, if they do not tile it. */
@@ -301,10 +311,10 @@ static inline tree_code tree_read(int units) {
     if (tree_first->prev) return 0;
     for (const gpi_run *run = tree_first; run; run = run->next) {
         if (run->unit != TREE_BASE + unit || run->units > end - unit) return 0;
-        if (run->list > LANE_LAST && run->list != GPI_LIST_LIVE) return 0;
-        if (run->list <= LANE_LAST && run->of.at != at_of(kind_of(run))) return 0;
+        if (run->list > LIST_LAST && run->list != GPI_LIST_LIVE) return 0;
+        if (run->list <= LIST_LAST && run->of.at != at_of(kind_of(run))) return 0;
         code = code_add(code, (int)unit, (int)run->units,
-                        run->list > LANE_LAST ? CODE_BLOCK : kind_of(run));
+                        run->list > LIST_LAST ? CODE_BLOCK : kind_of(run));
         unit += run->units;
     }
     return unit == end ? code : 0;
@@ -318,15 +328,15 @@ static inline int expect_state(const model *m) {
 }
 
 static inline void expect_sums(const model *m) {
-    uint64_t units[LANE_LAST + 1] = {0}, live = 0;
+    uint64_t units[KINDS] = {0}, live = 0;
     for (int unit = 0; unit < m->units; unit++) {
-        if (model_is_free(m, unit)) units[lane_of(m->owner[unit])]++;
+        if (model_is_free(m, unit)) units[index_of(m->owner[unit])]++;
         else live++;
     }
     for (int i = 0; i < m->list_count; i++)
-        CHECK_EQ(tree.lists[lane_of(m->list[i])]->units, units[lane_of(m->list[i])]);
+        CHECK_EQ(tree.lists[lane_of(m->list[i])]->units, units[index_of(m->list[i])]);
     CHECK_EQ(tree.live_units, live);
-    CHECK_EQ(tree.pending_units, units[GPI_LIST_STREAMS] + units[LANE_LAST]);
+    CHECK_EQ(tree.pending_units, units[FIRST] + units[SECOND]);
     CHECK_EQ(tree.spare_count + (uint64_t)model_runs(m), tree.page_count * GPI_PAGE);
 }
 

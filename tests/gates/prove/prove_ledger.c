@@ -58,7 +58,7 @@ void prove_changes_folded_in_later_come_out_the_same(void) {
 // broken: s/counter->peak = gpi_ground_max(counter->peak, aside->peak);//
 void prove_a_scope_leaves_the_counters_as_if_it_had_not_been(void) {
     static gpi_ledger ledger;
-    static gpi_scope scope;
+    static gpi_phase scope;
     static gpupool_stats now, phase;
     gpupool_counter plain = any_counter();
     uint64_t more = any_below(MOST), less = any_below(MOST);
@@ -69,7 +69,7 @@ void prove_a_scope_leaves_the_counters_as_if_it_had_not_been(void) {
     gpi_ledger_sub(&ledger.granted, less);
     gpi_ledger_add(&plain, more);
     gpi_ledger_sub(&plain, less);
-    CLAIM(gpi_ledger_pop(&ledger, &phase) == &scope && ledger.scopes == NULL);
+    CLAIM(gpi_ledger_pop(&ledger, &phase) == &scope && ledger.phases == NULL);
     CLAIM(ledger.granted.now == plain.now && ledger.granted.peak == plain.peak);
     CLAIM(ledger.granted.total == plain.total);
     CLAIM(phase.granted.now == more - less && phase.granted.total == more);

@@ -1,6 +1,6 @@
 /* STAGE and RING, cut down: pages of 16 bytes, and transfers whose smallest chunk is one of them.
    With the real sizes the divisions take too long. */
-// rooms: GROUND HOST DRIVER LEDGER TREE CACHE FENCE STAGE RING
+// rooms: GROUND HOST FILE DRIVER DATA LEDGER TREE CACHE FENCE STAGE RING
 // unwind: 6
 // as: s/GPI_RING_LEAST = 128 << 10,/GPI_RING_LEAST = 16,/; s/GPI_PAGE_BYTES ((uint64_t)4096)/GPI_PAGE_BYTES ((uint64_t)16)/
 #include "prove.h"
@@ -31,19 +31,19 @@ void prove_a_chunk_is_of_what_is_left(void) {
               column + chunk <= transfer.width);
 }
 
-// broken: s/most -= (transfer->place + transfer->cursor) % GPI_PAGE_BYTES/most -= 0/
+// broken: s/most -= (transfer->file_offset + transfer->cursor) % GPI_PAGE_BYTES/most -= 0/
 void prove_a_chunk_of_a_file_ends_its_page(void) {
     static gpi_transfer transfer;
     uint64_t chunk, first, end;
     ring.stage.slot_bytes = 16 * (1 + any_below(4));
     ring.workers_running = (int)any_below(4);
     transfer.is_file = 1;
-    transfer.place = any_below(MOST);
+    transfer.file_offset = any_below(MOST);
     transfer.width = transfer.bytes = any_below(MOST);
     transfer.cursor = any_below(MOST);
     ASSUME(transfer.cursor < transfer.bytes);
     chunk = gpi_ring_chunk(&ring, &transfer, UINT64_MAX);
-    first = transfer.place + transfer.cursor;
+    first = transfer.file_offset + transfer.cursor;
     end = first + chunk;
     CLAIM(chunk > 0 && transfer.cursor + chunk <= transfer.bytes);
     CLAIM((first & 15) + chunk <= ring.stage.slot_bytes);
@@ -59,7 +59,7 @@ static void any_slots(void) {
     stage.pinned_slots = any_below(SLOTS + 1);
     for (i = 0; i < stage.pinned_slots; i++) {
         slots[i].run = 1;
-        slots[i].state = any() & 1 ? GPI_STAGE_HELD : GPI_STAGE_FREE;
+        slots[i].state = any() & 1 ? GPI_STAGE_TAKEN : GPI_STAGE_FREE;
         if (slots[i].state == GPI_STAGE_FREE) continue;
         stage.top = i + 1;
         stage.used.now++;

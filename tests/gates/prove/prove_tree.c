@@ -1,5 +1,5 @@
 /* TREE, for all runs and requests of fewer than 2^40 units; two cuts in runs of fewer than 64. */
-// rooms: GROUND HOST LEDGER TREE
+// rooms: GROUND HOST LEDGER TREE SEARCH
 // unwind: 7
 #include "prove.h"
 
@@ -20,7 +20,7 @@ void prove_start(void) {
     run.unit = any_below(MOST);
     run.units = any_below(MOST);
     ASSUME(units > 0 && align <= MOST);
-    start = gpi_tree_start(&run, units, align);
+    start = gpi_search_start(&run, units, align);
     if (start != UINT64_MAX) {
         CLAIM(start % align == 0 && start >= run.unit);
         CLAIM(start + units <= run.unit + run.units);
@@ -40,8 +40,8 @@ void prove_what_is_between_two_positions(void) {
         list.borders[i] = any();
         is_between |= (a <= list.borders[i]) != (b <= list.borders[i]);
     }
-    CLAIM(gpi_tree_is_between(&list, a, b) == is_between);
-    CLAIM(gpi_tree_is_between(&list, b, a) == is_between);
+    CLAIM(gpi_tree_has_border(&list, a, b) == is_between);
+    CLAIM(gpi_tree_has_border(&list, b, a) == is_between);
 }
 
 // broken: s/return bucket \& tree->bucket_mask >> (bucket >= tree->bucket_count);/return bucket >> (bucket >= tree->bucket_count);/
@@ -78,7 +78,7 @@ void prove_what_is_cut_is_made_one_again(void) {
     CLAIM(part->unit == at && part->unit + part->units == unit + units && part->units > 0);
     CLAIM(run->next == part && part->prev == run && tree.spare_count == 0);
     CLAIM(!part->next || (part->next == &right && right.prev == part));
-    gpi_tree_weld(&tree, run, part);
+    gpi_tree_join(&tree, run, part);
     CLAIM(run->unit == unit && run->units == units && tree.spare_count == 1);
     CLAIM(!run->next || (run->next == &right && right.prev == run));
     CLAIM(!run->prev || (run->prev == &left && left.next == run));
@@ -114,9 +114,9 @@ void prove_two_cuts_are_mended_in_any_order(void) {
     CLAIM(last->unit + last->units == unit + units && last->units > 0);
     CLAIM(first.next == middle && middle->next == last && !last->next);
     CLAIM(!first.prev && middle->prev == &first && last->prev == middle);
-    if (any() & 1) gpi_tree_weld(&tree, middle, last);
-    else gpi_tree_weld(&tree, &first, middle);
-    gpi_tree_weld(&tree, &first, first.next);
+    if (any() & 1) gpi_tree_join(&tree, middle, last);
+    else gpi_tree_join(&tree, &first, middle);
+    gpi_tree_join(&tree, &first, first.next);
     CLAIM(first.unit == unit && first.units == units && !first.next && !first.prev);
     CLAIM(tree.spare_count == 2 && tree.splits == 2 && tree.merges == 2);
 }
