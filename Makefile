@@ -124,4 +124,4 @@ $(BUILD)/examples/nccl_allreduce: examples/nccl_allreduce.c gpupool.h $(BUILD)/f
 	$(SAY)
 	$(Q)$(COMPILE) $(CFLAGS) $(GPU_CUDA) -D_POSIX_C_SOURCE=200809L -I. -o $@ $< $(GPU_LIBS) -lnccl
 
--include $(wildcard $(OBJECTS)/*.d $(OBJECTS)/*/*.d $(OBJECTS)/*/*/*.d $(BUILD)/*/*.d)
+-include $(wildcard $(OBJECTS)/*.d $(OBJECTS)/*/*.d $(BUILD)/*/*.d $(BUILD)/fuzz/objects/*/*.d)

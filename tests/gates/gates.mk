@@ -52,10 +52,9 @@ FUZZ_COMPILE = $(CLANG) $(C_FLAGS) -O1 -g $(INCLUDES) $(SIM_CUDA) \
 FUZZ_OBJECTS := $(patsubst tests/%.c,$(BUILD)/fuzz/objects/%.o,$(FAKE_SOURCES) \
   $(patsubst %,tests/support/%.c,linked trace trace_build lines idmap))
 $(BUILD)/fuzz/objects/support/%.o: EYES := -fsanitize=fuzzer-no-link
-$(BUILD)/fuzz/objects/support/linked.o: OPTIMIZE := -O0 # with clang's, it takes half a minute
 $(FUZZ_OBJECTS): $(BUILD)/fuzz/objects/%.o: tests/%.c $(BUILD)/flags
 	$(SAY)
-	$(Q)$(FUZZ_COMPILE) $(OPTIMIZE) $(EYES) -c -o $@ $<
+	$(Q)$(FUZZ_COMPILE) $(EYES) -c -o $@ $<
 $(FUZZ:%=$(BUILD)/fuzz/%): $(BUILD)/fuzz/%: tests/gates/fuzz/fuzz.c $(FUZZ_OBJECTS)
 	$(SAY)
 	$(Q)$(FUZZ_COMPILE) -fsanitize=fuzzer -DLINKED=1 -DFUZZ='"$*"' -MF $@.d -o $@ $^ -lm
