@@ -11,10 +11,10 @@ passed=0 failed=0
 run() { # NAME TEST HEADER CUTS CPU_SECONDS SECONDS: its status
     local sources=(tests/unit/$2.c)
     [[ -e ${sources[0]} ]] || sources=(tests/api/$2.c tests/support/linked.c -DLINKED=1)
-    mkdir -p "$folder/$1.d"
-    cmp -s "$3" "$folder/$1.d/gpupool.h" || cp "$3" "$folder/$1.d/gpupool.h"
-    "${compile[@]}" -I"$folder/$1.d" -Itests -Itests/support -DSCHEDULE_CUTS="$4" \
-        -MF "$folder/$1.d/d" -o "$folder/$1" "${sources[@]}" "$library" -lm || exit 1
+    mkdir -p "$folder/$1.header"
+    cmp -s "$3" "$folder/$1.header/gpupool.h" || cp "$3" "$folder/$1.header/gpupool.h"
+    "${compile[@]}" -I"$folder/$1.header" -Itests -Itests/support -DSCHEDULE_CUTS="$4" \
+        -MF "$folder/$1.header/made_of" -o "$folder/$1" "${sources[@]}" "$library" -lm || exit 1
     (ulimit -t "$5" && timeout "$6" "$folder/$1" > "$folder/$1.out" 2>&1) 2> /dev/null
 }
 
