@@ -1064,11 +1064,11 @@ GPUPOOL_API gpupool_result gpupool_report(gpupool_arena *, FILE *);
      "largest_free_bytes" (in one run), "largest_block_bytes", "stitched_bytes", "fragmentation",
      "asleep_bytes", "backup_bytes", "host_bytes", "live_by_order": [], "free_by_order": [],
      "streams": [handle], "tags": [{"name", "limit_bytes", "soft_limit_bytes", "granted", "blocks":
-     {"now", "peak", "total"}, "failures"}], "sites": [{"file", "line", "stream", "allocs",
-     "blocks", "bytes", "bytes_peak"}] (with GPUPOOL_SITES 1), "chunks": [{"address", "bytes",
-     "blocks": [{"address", "bytes", "state": "live" | "free" | "pending", "requested_bytes" (if
-     live), "stitched_at" (the address of the stitched block that this is a part of), "stream",
-     "site", "tag" (if it has one)}]}].
+     {"now", "peak", "total"}, "failures", "asleep_bytes"}], "sites": [{"file", "line", "stream",
+     "allocs", "blocks", "bytes", "bytes_peak"}] (with GPUPOOL_SITES 1), "chunks": [{"address",
+     "bytes", "blocks": [{"address", "bytes", "state": "live" | "free" | "pending",
+     "requested_bytes" (if live), "stitched_at" (the address of the stitched block that this is a
+     part of), "stream", "site", "tag" (if it has one)}]}].
    "stream", "site" and "tag" are indices into the lists above; null: not known. A handle of 1 is
    the default stream, 5 all streams (gpupool_cudaFree), another odd number a thread's default
    stream. Mapped chunks with neighbouring addresses appear as one chunk. */
@@ -2137,8 +2137,8 @@ static int gpi_host_pages_get(gpi_pages *pages, uint64_t bytes, uint64_t more) {
     return 1;
 }
 
-/* Asks Linux for huge pages behind memory that is about to be filled: 4 KiB pages cost a fault each,
-   and the faults take longer than the filling. Only advice: where it is not taken, nothing fails. */
+/* Asks Linux for huge pages behind memory that is about to be filled: pages of 4 KiB cost a fault
+   each, and the faults take longer than the filling. Nothing fails where Linux has no huge page. */
 static void gpi_host_want_huge_pages(void *memory, uint64_t bytes) {
 #if defined(MADV_HUGEPAGE)
     uint64_t start = gpi_ground_up((uintptr_t)memory, GPI_PAGE_BYTES);
@@ -10281,6 +10281,7 @@ typedef struct gpi_request {
     gpi_owners owners;          /* whether the block may span chunks. Other values than ANY occur in
                                    MAPPED arenas only, and rule out caches and stitches */
     int tag;                    /* whose own chunks the block lies in; 0: those that all share */
+    uint32_t finished;          /* its list of finished memory: ANY, or the tag's */
 } gpi_request;
 
 /* Figures from which the steps' `could` functions answer. The ladder itself fills them coarsely; a
@@ -10335,9 +10336,10 @@ static int gpi_ladder_may_not_map(const gpupool_arena *arena, const gpi_request 
 
 /* -- free memory of the stream and of list ANY -- */
 
-/* The list of finished memory that a request may take from: ANY, or its tag's. */
-GPI_HOT uint32_t gpi_ladder_finished(const gpi_request *request) {
-    return request->tag ? GPI_LIST_TAGS + (uint32_t)request->tag - 1 : (uint32_t)GPI_LIST_ANY;
+/* The request's block lies in chunks of this tag; 0: in those that all share. */
+static void gpi_ladder_set_tag(gpi_request *request, int tag) {
+    request->tag = tag;
+    request->finished = tag ? GPI_LIST_TAGS + (uint32_t)tag - 1 : (uint32_t)GPI_LIST_ANY;
 }
 
 /* Lists the free lists from which the request's stream may take without a wait, if they have at
@@ -10347,9 +10349,9 @@ GPI_HOT void gpi_ladder_own_lists(const gpupool_arena *arena, const gpi_request 
                                   uint64_t units_least, gpi_lists *lists) {
     gpi_list *const *all = arena->tree.lists;
     const gpi_stream *owner = request->owner;
-    uint32_t finished = gpi_ladder_finished(request);
+    uint32_t finished = request->finished;
     int count = 0;
-    if (all[owner->list]->units >= units_least && !request->tag &&
+    if (all[owner->list]->units >= units_least && finished == GPI_LIST_ANY &&
         !gpi_arena_takes_finished(arena, owner))
         lists->number[count++] = owner->list;
     if (all[finished]->units >= units_least) lists->number[count++] = finished;
@@ -10427,7 +10429,7 @@ static void gpi_ladder_set_usable(gpupool_arena *arena, const gpi_request *reque
 /* Ends gpi_ladder_set_usable. */
 static void gpi_ladder_clear_usable(gpupool_arena *arena, const gpi_request *request) {
     arena->tree.lists[request->owner->list]->usable_below = 0;
-    arena->tree.lists[gpi_ladder_finished(request)]->usable_below = 0;
+    arena->tree.lists[request->finished]->usable_below = 0;
 }
 
 /* Takes an idle stitch of the request's size whose units the stream may take without a wait. Makes
@@ -13707,6 +13709,7 @@ GPI_HOT void gpi_hand_request(gpi_request *request, size_t bytes, cudaStream_t s
     request->by = gpi_arena_call(stream);
     request->origin = origin;
     request->capturing = request->no_wait = request->tag = 0;
+    request->finished = GPI_LIST_ANY;
     request->owners = GPI_OWNERS_ANY;
 }
 
@@ -13793,7 +13796,7 @@ static void *gpi_hand_alloc_tagged(gpupool_arena *arena, gpi_request *request, u
     if (gpi_ground_is_power(alignment))
         alignment = gpi_ground_max(alignment, 2 * GPUPOOL_UNIT_BYTES);
     if (gpi_tag_charge(arena, tag, bytes, request->bytes) != GPUPOOL_OK) return NULL;
-    if (arena->chunks.apart[tag].is_apart) request->tag = tag;
+    if (arena->chunks.apart[tag].is_apart) gpi_ladder_set_tag(request, tag);
     block = gpi_hand_alloc(arena, "gpupool_alloc", request, alignment);
     gpi_tag_finish(arena, tag, bytes, block);
     return block;
@@ -14503,20 +14506,30 @@ static gpupool_result gpi_sleep_copy(const gpi_driver *driver, const gpi_arena_s
     return gpi_data_copy(driver, &copy, stream, NULL);
 }
 
-/* Copies one part's stretches, except those whose chunk is gone since all its blocks were freed. */
+/* Whether a stretch's chunk is gone, since all its blocks were freed during sleep. */
+static int gpi_sleep_is_gone(const gpupool_arena *arena, const gpi_arena_saved *saved) {
+    return ((const gpi_chunk *)gpi_tree_owner(&arena->tree, saved->unit))->is_away;
+}
+
+/* Copies one part's stretches. Neighbours go in one transfer: a ring reaches its rate only with
+   transfers that keep all its threads at work. */
 static gpupool_result gpi_sleep_copy_part(gpupool_arena *arena, const gpi_arena_backup *backup,
                                           gpupool_ring *ring, cudaStream_t stream,
                                           gpupool_direction way) {
     gpupool_result result = GPUPOOL_OK;
-    uint64_t i;
-    for (i = 0; i < backup->saved_count && result == GPUPOOL_OK; i++) {
-        const gpi_arena_saved *saved = &backup->saved[i];
-        unsigned char *host = backup->memory + saved->offset;
-        void *device = (void *)(uintptr_t)(saved->unit * GPUPOOL_UNIT_BYTES);
-        size_t bytes = (size_t)(saved->units * GPUPOOL_UNIT_BYTES);
-        if (((const gpi_chunk *)gpi_tree_owner(&arena->tree, saved->unit))->is_away) continue;
+    uint64_t i = 0;
+    while (i < backup->saved_count && result == GPUPOOL_OK) {
+        gpi_arena_saved whole = backup->saved[i++];
+        unsigned char *host = backup->memory + whole.offset;
+        void *device = (void *)(uintptr_t)(whole.unit * GPUPOOL_UNIT_BYTES);
+        size_t bytes;
+        if (gpi_sleep_is_gone(arena, &whole)) continue;
+        while (i < backup->saved_count && backup->saved[i].unit == whole.unit + whole.units &&
+               !gpi_sleep_is_gone(arena, &backup->saved[i]))
+            whole.units += backup->saved[i++].units;
+        bytes = (size_t)(whole.units * GPUPOOL_UNIT_BYTES);
         if (!ring)
-            result = gpi_sleep_copy(&arena->chunks.driver, saved, host, stream, way);
+            result = gpi_sleep_copy(&arena->chunks.driver, &whole, host, stream, way);
         else if (way == GPUPOOL_DOWN)
             result = gpupool_download(ring, host, device, bytes, stream);
         else
@@ -15221,7 +15234,7 @@ static gpupool_result gpi_life_reserve(gpupool_arena *arena, int tag, uint64_t b
     request.units = request.bytes / GPUPOOL_UNIT_BYTES;
     request.align_units = 1;
     request.owner = arena->clocks.all; /* no stream has asked for this memory */
-    request.tag = tag;
+    gpi_ladder_set_tag(&request, tag);
     result = gpi_ladder_grow(arena, &request, &run);
     if (result == GPUPOOL_E_OUT_OF_MEMORY) {
         lack = gpi_sibling_shortage(arena, &request);
@@ -19652,6 +19665,9 @@ static void gpi_report_tags(FILE *file, const gpi_view *view) {
                 gpi_limit_human(granted, tag->granted.now),
                 gpi_limit_human(most, tag->granted.peak),
                 tag->limit_bytes ? gpi_limit_human(limit, tag->limit_bytes) : "none");
+        if (tag->asleep_bytes)
+            fprintf(file, "  %-30s %12s\n", "    asleep",
+                    gpi_limit_human(limit, tag->asleep_bytes));
     }
 }
 
@@ -19920,8 +19936,8 @@ static void gpi_json_tags(gpi_writer *out, const gpi_view *view) {
                   tag->soft_limit_bytes ? tag->soft_limit_bytes : UINT64_MAX);
         gpi_write(out, "granted{now# peak# total#}", tag->granted.now, tag->granted.peak,
                   tag->granted.total);
-        gpi_write(out, "blocks{now# peak# total#} failures#}", tag->blocks.now, tag->blocks.peak,
-                  tag->blocks.total, tag->failures);
+        gpi_write(out, "blocks{now# peak# total#} failures# asleep_bytes#}", tag->blocks.now,
+                  tag->blocks.peak, tag->blocks.total, tag->failures, tag->asleep_bytes);
     }
     gpi_write(out, "]\n");
 }
