@@ -1,5 +1,6 @@
 /* Two threads at what the arena and the ring do without a lock, or under a fine one, in every order
-   that two interruptions can make, or one in `make test`. gates/schedules.sh breaks the header in ways that must show here. */
+   that two interruptions can make, or one in `make test`. gates/schedules.sh breaks the header in
+   ways that must show here. */
 // build: plain -O1 -DSCHEDULE_CUTS=1
 // build: asked -O1 -DGPUPOOL_STREAM_CHECK=1 -DSCHEDULE_CUTS=1
 #if !defined(GPUPOOL_TEST_GPU)
