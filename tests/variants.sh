@@ -68,7 +68,7 @@ rule() { # PROGRAM SOURCE FLAGS
 
 for source in "$@"; do
     program=$(basename "$source" .c)
-    also=$(sed -n 's,^// and: *,,p' "$source")
+    also=$(sed -n 's,^// and: *,,p' "$source" | tr '\n' ' ')
     case $source in */fakecuda/*) program=fakecuda_$program ;; esac
     if ! grep -q '^// build: ' "$source"; then
         rule "$program" "$source" ""

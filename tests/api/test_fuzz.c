@@ -1,8 +1,9 @@
-/* What fuzzers found to be worth keeping, once more: every file of gates/fuzz/corpus/NAME through the
-   harness of that name, without a fuzzer. `make fuzz` looks for more. */
+/* What fuzzers found to be worth keeping, once more: every file of gates/fuzz/corpus/NAME through
+   the harness of that name, without a fuzzer. `make fuzz` looks for more. */
 // build: plain
 // build: asan -fsanitize=address,undefined
-// and: tests/support/trace.c tests/support/trace_build.c tests/support/lines.c tests/support/idmap.c
+// and: tests/support/trace.c tests/support/trace_build.c
+// and: tests/support/lines.c tests/support/idmap.c
 #if defined(GPUPOOL_TEST_GPU) && GPUPOOL_TEST_GPU
 #include "gpupool.h"
 #include "check.h"

@@ -3,7 +3,7 @@
 // build: plain
 // build: asan -fsanitize=address,undefined
 // build: sites -DGPUPOOL_SITES=1
-// build: check2 -DGPUPOOL_CHECK=2
+// build: check2 -O1 -DGPUPOOL_CHECK=2
 #include "gpupool.h"
 #include "arena_kit.h"
 

@@ -2,7 +2,7 @@
    threads that hold what they wait for.
 
 // build: plain
-// build: check2 -DGPUPOOL_CHECK=2
+// build: check2 -O1 -DGPUPOOL_CHECK=2
 // build: single -DGPUPOOL_SINGLE_THREAD=1 -DGPUPOOL_CHECK=2
 // build: asan -fsanitize=address,undefined
 // build: tsan -fsanitize=thread

@@ -3,7 +3,7 @@
    interrupted, or fail, as told by a pread of this program's own.
 
 // build: plain
-// build: check2 -DGPUPOOL_CHECK=2
+// build: check2 -O1 -DGPUPOOL_CHECK=2
 // build: single -DGPUPOOL_SINGLE_THREAD=1
 // build: asan -fsanitize=address,undefined
 // build: tsan -fsanitize=thread

@@ -6,7 +6,7 @@
    test_ring_random [ROUNDS [SEED]]
 
 // build: plain
-// build: check2 -DGPUPOOL_CHECK=2
+// build: check2 -O1 -DGPUPOOL_CHECK=2
 // build: asan -fsanitize=address,undefined
 // build: tsan -fsanitize=thread
 // build: per_thread -DCUDA_API_PER_THREAD_DEFAULT_STREAM=1

@@ -2,7 +2,7 @@
    stitched ones: what is written through the block is read where the walk says it is. */
 // build: plain
 // build: asan -fsanitize=address,undefined
-// build: check2 -DGPUPOOL_CHECK=2
+// build: check2 -O1 -DGPUPOOL_CHECK=2
 #define _DEFAULT_SOURCE
 #include "gpupool.h"
 #include "share_kit.h"

@@ -2,7 +2,7 @@
    exported. */
 // build: plain
 // build: asan -fsanitize=address,undefined
-// build: check2 -DGPUPOOL_CHECK=2
+// build: check2 -O1 -DGPUPOOL_CHECK=2
 // build: default -DGPUPOOL_SHARE=1
 #define _DEFAULT_SOURCE
 #include "gpupool.h"

@@ -2,7 +2,7 @@
    fails, and what the verdict says of them. */
 // build: plain
 // build: asan -fsanitize=address,undefined
-// build: check2 -DGPUPOOL_CHECK=2
+// build: check2 -O1 -DGPUPOOL_CHECK=2
 // build: tsan -fsanitize=thread
 // build: single -DGPUPOOL_SINGLE_THREAD=1
 #include "gpupool.h"

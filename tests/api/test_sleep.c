@@ -2,7 +2,7 @@
    on the way leaves the arena awake as before or asleep as before. */
 // build: plain -O1
 // build: asan -fsanitize=address,undefined
-// build: check2 -DGPUPOOL_CHECK=2
+// build: check2 -O1 -DGPUPOOL_CHECK=2
 // build: guard -DGPUPOOL_GUARD=1
 // build: sites -DGPUPOOL_SITES=1
 // build: thread -fsanitize=thread

@@ -2,7 +2,7 @@
    budgets hold, verdicts tell what would help, and soft limits call before anything fails. */
 // build: plain -O1
 // build: asan -fsanitize=address,undefined
-// build: check2 -DGPUPOOL_CHECK=2 -DSTEPS=1500
+// build: check2 -O1 -DGPUPOOL_CHECK=2 -DSTEPS=1500
 // build: guard -DGPUPOOL_GUARD=1
 // build: sites -DGPUPOOL_SITES=1
 // build: nostats -DGPUPOOL_STATS=0

@@ -115,8 +115,8 @@ static void files_agree(gpupool_arena *arena) {
     write_to(arena, gpupool_write_svg, "arena.svg");
     write_to(arena, gpupool_write_snapshot, "arena.pickle");
     if (!CHECK(getcwd(cwd, sizeof cwd) != NULL)) return;
-    snprintf(script, sizeof script, "%s/tests/tools/report_check.py arena.json arena.svg arena.pickle "
-             "arena.stats", cwd);
+    snprintf(script, sizeof script, "%s/tests/tools/report_check.py arena.json arena.svg "
+             "arena.pickle arena.stats", cwd);
     CHECK_EQ(python(script), 0);
 }
 

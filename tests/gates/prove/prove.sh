@@ -1,7 +1,7 @@
 #!/bin/bash
 # Proves what stands in tests/gates/prove: prove.sh FOLDER [PROOF...]. The model checker, ESBMC, is
-# given the public part of gpupool.h and the rooms that a file names; each proof is run as it is, and
-# must hold, and with the header broken as it says, and must fail.
+# given the public part of gpupool.h and the rooms that a file names; each proof is run as it is,
+# and must hold, and with the header broken as it says, and must fail.
 set -u
 folder=$1
 shift
