@@ -91,6 +91,14 @@ GPU_EXAMPLES := $(if $(TOOLKIT),\
 examples: $(EXAMPLES) $(GPU_EXAMPLES) ## builds and runs what is in examples/
 	@$(TOLD) CUDA_HOME=$(TOOLKIT) examples/run_examples.sh
 
+.PHONY: pictures
+pictures: ## draws the pictures of README.md, in examples/pictures
+	@$(MAKE) --no-print-directory ON=sim $(BUILD)/sim/replay
+	@$(BUILD)/sim/replay --streams 3 --svg examples/pictures/memory_map.svg \
+	  tests/traces/resnet50.trace.gz > /dev/null
+	@awk -f tests/bench/reserved.awk README.md > examples/pictures/reserved.svg
+	@ls -l examples/pictures/*.svg
+
 EVERYTHING := tools test compile docs analyze coverage schedules prove valgrind test32 mutants fuzz soak
 all: ## all that needs no GPU, for two hours or so, going on after failures; SECONDS= for fuzz, soak
 	@MAKE='$(MAKE)' tests/gates/all.sh $(BUILD)/all $(EVERYTHING)

@@ -34,23 +34,28 @@ A complete program:
 The picture. Names in capitals are sections of this file. A layer uses the layers below it; in the
 file the lowest layer comes first.
 
-    your program        gpupool_alloc(arena, bytes, stream)      gpupool_free(arena, block, stream)
-    CACHE               small blocks that a stream freed, by size, for the same stream
-    LADDER  VERDICT     where memory for a request comes from, step by step; why there is none
-    TREE    LEDGER      which units are free, and for which stream; byte counts and the limit
-    CLOCK               how far each stream's work has come, and which stream waits for which
-    CHUNK   STITCH      memory from the driver; second addresses for parts of it
-    DRIVER              cuMemCreate, cuMemMap, cuMemAlloc, cuEventRecord, ...
+    your program      gpupool_alloc(arena, bytes, stream)      gpupool_free(arena, block, stream)
+    ALLOC   BLOCK     what a call tries first: the stream's cache, then the tree
+    LADDER  VERDICT   where memory for a request comes from, step by step; why there is none
+    STITCH  PLAN      second addresses for free memory of several chunks
+    CHUNK   GROWTH    memory from the driver
+    CLOCK   EVENT     how far each stream's work has come, and which stream waits for which
+    CACHE             blocks that a stream has freed, by size, for the same stream
+    TREE    SEARCH    which units are free, and for which stream; which of them fit a request
+    LEDGER            byte counts and the limit
+    DRIVER            cuMemCreate, cuMemMap, cuMemAlloc, cuEventRecord, ...
 
-    your program        gpupool_upload(ring, device, host, bytes, stream)    gpupool_download(...)
-    RING                transfers, cut into chunks that several threads copy
-    STAGE               pinned host memory, in slots of one size
+    your program      gpupool_upload(ring, device, host, bytes, stream)    gpupool_download(...)
+    SEND              which way a transfer goes: direct, by CUDA's own staging, or by the ring
+    RING              transfers, cut into chunks that several threads copy
+    STAGE             pinned host memory, in slots of one size
+    DRIVER  DATA      cuMemcpyAsync, cuMemHostRegister, ...
 
 What it does:
   * Fast: memory that a stream freed serves later requests of the stream at once, without an event
     or a wait.
-  * Frugal: peak reserved memory stays within a few per cent of peak live memory, because a large
-    block can be put together from free memory in several chunks (a stitch).
+  * Frugal: in six recorded PyTorch runs peak reserved memory is 0.5 to 5.5% above peak live memory,
+    because a large block can be put together from free memory in several chunks (a stitch).
   * Ordered: another stream gets freed memory only after the work queued before the free, or behind
     a wait on the device. No lock is held while the host waits for the device.
   * Stable: a block's address, and the physical memory behind it, do not change while the block is
@@ -91,13 +96,16 @@ Words of the implementation:
     granule     the driver's page for mapped memory: 2 MiB
 
 Contents (search for "== NAME"):
-    OPTIONS LINKAGE WORDS API CPP                                what you use
-    GROUND HOST FILE DRIVER DATA TOOL LEDGER TREE SEARCH CACHE CLOCK EVENT CHECK how it works
-    CHUNK GROWTH STITCH PLAN
-    LIMIT ARENA TAG LADDER SNAPSHOT VERDICT SIBLING ALLOC BLOCK HAND CAPTURE SLEEP LIFE SHARE SHAPE
-    FIGURES
-    STAGE RING SEND WORDING VIEW REPORT PICTURE ENVIRON
-    BACK NAMES                                                   macros: undone; over CUDA's names
+    OPTIONS LINKAGE WORDS API CPP                what you use
+    GROUND HOST FILE DRIVER DATA TOOL            the system, CUDA's driver, tools
+    LEDGER TREE SEARCH CACHE CLOCK EVENT CHECK   counts, free memory, streams
+    CHUNK GROWTH STITCH PLAN LIMIT               memory from the driver
+    ARENA TAG LADDER SNAPSHOT VERDICT SIBLING    where memory for a request comes from
+    ALLOC BLOCK HAND CAPTURE SLEEP WAKE          allocate and free; graphs; sleep
+    LIFE SHARE SHAPE FIGURES                     arenas; other processes; cudaMalloc's shape
+    STAGE RING SEND                              the staging ring
+    WORDING VIEW REPORT PICTURE ENVIRON          reports
+    BACK NAMES                                   macros: undone; over CUDA's names
 
 The rules. 1, 2, 11 and 12 concern every program, the others special cases. The comments above the
 public functions refer to the rules by number.
@@ -189,8 +197,9 @@ public functions refer to the rules by number.
      peer while the arena exists.
 
 Environment. The variables GPUPOOL_LIMIT_<device> and GPUPOOL_LIMIT hold the limit of new arenas, as
-text: see gpupool_set_limit. GPUPOOL_SOURCE is the source of default arenas: auto, mapped, device,
-managed or bypass. An empty variable counts as not set.
+text: see gpupool_set_limit_text. GPUPOOL_SOURCE is the source of default arenas: auto, mapped,
+device, managed or bypass. GPUPOOL_REPORT names a file for reports of all arenas: see "reports" in
+section API. An empty variable counts as not set.
 
 Options: define them in the file with GPUPOOL_IMPLEMENTATION, before that file includes this one for
 the first time. Define those marked * in every file, with the same value. Booleans are 0 or 1.
@@ -262,7 +271,7 @@ static inline cudaError_t gpi_names_cuda_free_async(void *pointer, cudaStream_t 
     return cudaFreeAsync(pointer, stream);
 }
 
-/* == OPTIONS ==================================================================================
+/* == OPTIONS ======================================================================================
    The default of each option that the program has not defined. The table at the end of the top
    comment says what each option means. */
 
@@ -321,7 +330,7 @@ static inline cudaError_t gpi_names_cuda_free_async(void *pointer, cudaStream_t 
 #define GPUPOOL_STREAM_CHECK 0
 #endif
 
-/* == LINKAGE ==================================================================================
+/* == LINKAGE ======================================================================================
    GPUPOOL_API stands before each public declaration, and nowhere else. With GPUPOOL_STATIC the
    functions are static; `unused` avoids a warning for each function that the file never calls. */
 
@@ -335,7 +344,7 @@ static inline cudaError_t gpi_names_cuda_free_async(void *pointer, cudaStream_t 
 #endif
 #endif
 
-/* == WORDS ====================================================================================
+/* == WORDS ========================================================================================
    The public constants, enums and structs of arenas, and below them those of rings. Every struct
    that the program fills may be all zeros except where its comment says otherwise.
    Read first: gpupool_result, gpupool_arena_config, gpupool_request, gpupool_verdict. */
@@ -460,8 +469,8 @@ typedef struct gpupool_request {     /* all zeros except bytes: gpupool_alloc on
     cudaStream_t stream;             /* the stream whose work uses the block first */
     unsigned flags;                  /* gpupool_flag, added up */
     const char *file;                /* the asking file, for reports with GPUPOOL_SITES 1. The text
-                                        must exist as long as the arena, as __FILE__ does. NULL: not
-                                        known */
+                                        must exist as long as the arena, as __FILE__ does. NULL:
+                                        unknown */
     int line;                        /* the asking line */
     int tag;                         /* the tag whose budget the block counts against; 0: none */
 } gpupool_request;
@@ -488,8 +497,8 @@ typedef struct gpupool_block {       /* a live block, or a stretch of free memor
                                         the block's first stretch has them, the others have 0 */
     cudaStream_t stream;             /* live: of the allocation; pending: of the free. A handle,
                                         cudaStreamLegacy, or cudaStreamPerThread (of any thread);
-                                        NULL: all streams, or not known */
-    const char *file;                /* live, with GPUPOOL_SITES 1: who asked; NULL: not known */
+                                        NULL: all streams, or unknown */
+    const char *file;                /* live, with GPUPOOL_SITES 1: who asked; NULL: unknown */
     int line;
     int tag;                         /* live: the request's tag; 0: none */
 } gpupool_block;
@@ -499,7 +508,7 @@ typedef int (*gpupool_block_fn)(const gpupool_block *, void *user);
 
 typedef struct gpupool_holder {      /* live blocks that the same source line asked for (with
                                         GPUPOOL_SITES 1), or that have the same requested size */
-    const char *file;                /* NULL: not known */
+    const char *file;                /* NULL: unknown */
     int line;
     uint64_t block_bytes;            /* the requested size of each block; 0 with GPUPOOL_SITES 1 */
     uint64_t blocks, bytes;          /* their number, and the sum of their requested bytes; both 0:
@@ -731,7 +740,7 @@ typedef struct gpupool_ring_stats {  /* arrays: [GPUPOOL_UP], [GPUPOOL_DOWN] */
     double link_busy[2];             /* link_busy_ns divided by under_way_ns, at most 1 */
 } gpupool_ring_stats;
 
-/* == API ======================================================================================
+/* == API ==========================================================================================
    The public functions: arenas, blocks and captures, then limits, statistics and reports, then
    rings. Rules 11 and 12 of the top comment hold for every call: who may make the call, what the
    call leaves alone, and what a stream of 0 means.
@@ -1059,7 +1068,7 @@ GPUPOOL_API gpupool_result gpupool_report(gpupool_arena *, FILE *);
    is 1 - the largest block that free memory makes / all free memory.
      "gpupool": 1 (the number of this form), "name", "device", "source", "unit_bytes",
      "limit_bytes" (null: none), "device_free_bytes", "device_total_bytes", "others_bytes" (null:
-     not known), "counters": {"requested", "granted", "reserved", "pending", "blocks": {"now",
+     unknown), "counters": {"requested", "granted", "reserved", "pending", "blocks": {"now",
      "peak", "total"}}, "counts": {"allocs", "frees", ... as in gpupool_stats}, "free_bytes",
      "largest_free_bytes" (in one run), "largest_block_bytes", "stitched_bytes", "fragmentation",
      "asleep_bytes", "backup_bytes", "host_bytes", "live_by_order": [], "free_by_order": [],
@@ -1069,7 +1078,7 @@ GPUPOOL_API gpupool_result gpupool_report(gpupool_arena *, FILE *);
      "bytes", "blocks": [{"address", "bytes", "state": "live" | "free" | "pending",
      "requested_bytes" (if live), "stitched_at" (the address of the stitched block that this is a
      part of), "stream", "site", "tag" (if it has one)}]}].
-   "stream", "site" and "tag" are indices into the lists above; null: not known. A handle of 1 is
+   "stream", "site" and "tag" are indices into the lists above; null: unknown. A handle of 1 is
    the default stream, 5 all streams (gpupool_cudaFree), another odd number a thread's default
    stream. Mapped chunks with neighbouring addresses appear as one chunk. */
 GPUPOOL_API gpupool_result gpupool_write_json(gpupool_arena *, FILE *);
@@ -1338,7 +1347,7 @@ GPI_NAME cudaError_t GPI_ASYNC(malloc)(T **pointer, size_t bytes, Pool pool, cud
 #undef GPI_UNTYPED
 #undef GPI_NAME
 
-/* == CPP ======================================================================================
+/* == CPP ==========================================================================================
    The C++ interface, in namespace gpupool: owners of an arena and of a block, a memory resource for
    cuda::mr and RMM, and an allocator for Thrust and other containers. It needs C++11, and includes
    nothing of Thrust, RMM or CUDA's C++ library.
@@ -1644,7 +1653,7 @@ template <class T, template <class> class... Pointer> struct allocator {
 #define GPI_THREAD_LOCAL __declspec(thread)
 #endif
 
-/* == GROUND ===================================================================================
+/* == GROUND =======================================================================================
    Integer arithmetic and bit scans that all other sections share. The functions have no state,
    take no lock and call nothing outside this section. uses: nothing
 
@@ -1692,7 +1701,7 @@ static unsigned gpi_ground_bits(uint64_t n) {
     return bits;
 }
 
-/* == HOST =====================================================================================
+/* == HOST =========================================================================================
    The operating system: locks, threads, fork, the clock, host memory for pinning, and the result
    of the calling thread's latest call. HOST and FILE are the only sections with an #ifdef for
    the operating system. uses: GROUND
@@ -2511,7 +2520,7 @@ static void gpi_host_thread_join(gpi_worker *worker) {
 #endif
 }
 
-/* == FILE =====================================================================================
+/* == FILE =========================================================================================
    Reads parts of a file for a ring, at offsets, from several threads at a time. A part that is
    not in the system's page cache is read past that cache, straight into pinned memory, which
    saves one copy. uses: GROUND, HOST
@@ -2652,7 +2661,7 @@ static gpupool_result gpi_file_read(const gpi_file *file, unsigned char *memory,
     return GPUPOOL_OK;
 }
 
-/* == DRIVER ===================================================================================
+/* == DRIVER =======================================================================================
    Finds CUDA's driver functions, makes the arena's context current for them, and turns their
    results into gpupool's results and sentences. The calls for contexts, mapped memory, streams,
    events and peers are here; DATA copies and fills, TOOL tells profilers. uses: HOST
@@ -3498,7 +3507,7 @@ static gpupool_result gpi_driver_wait(gpi_driver *driver) {
     return result;
 }
 
-/* == DATA =====================================================================================
+/* == DATA =========================================================================================
    Pins host memory, copies and fills: the driver calls of rings, of the guards around blocks,
    and of sleep. Copies and fills are queued on a stream; pinning takes effect at once.
    uses: DRIVER
@@ -3603,7 +3612,7 @@ static gpupool_result gpi_data_fill(const gpi_driver *driver, void *at, int byte
     return gpi_driver_told(driver, "cuMemsetD8Async", error);
 }
 
-/* == TOOL =====================================================================================
+/* == TOOL =========================================================================================
    Tells profilers and checkers about chunks and blocks, through NVTX's memory extension. Present
    with GPUPOOL_NVTX 1 only. uses: nothing
 
@@ -3692,7 +3701,7 @@ static void gpi_tool_block_gone(const void *block) {
 }
 #endif
 
-/* == LEDGER ===================================================================================
+/* == LEDGER =======================================================================================
    Counts an arena's memory: bytes and blocks, now, at most and in total; for the whole arena,
    for each phase, each tag, and each line of source that allocates. Also keeps the limit.
    uses: HOST
@@ -3737,7 +3746,7 @@ typedef struct gpi_site {
     struct gpi_site *next;  /* in the bucket */
     struct gpi_site *same;  /* the site that counts for this text, line and stream: mostly itself */
     struct gpi_site *line_site; /* the first site of this text and line, for all streams */
-    const char *file;       /* "": not known */
+    const char *file;       /* "": unknown */
     int line, embedded;     /* embedded: 1 if the struct is part of another, and is not freed */
     uint64_t key;           /* the stream's key */
     uint64_t allocs;        /* allocations so far */
@@ -6191,11 +6200,17 @@ static void gpi_clock_free_use(gpi_clocks *clocks, gpi_use *use) {
     GPUPOOL_FREE(use);
 }
 
-enum { GPI_NEVER = 1 }; /* UINT64_MAX less this: see gpi_clock_never */
+/* UINT64_MAX less these are no positions: uses with them never pass. See gpi_clock_never and
+   gpi_clock_again. */
+enum { GPI_NEVER = 1, GPI_AGAIN = 2 };
 
 /* The position of a use that no clock passes: a sleeping arena gives it to all its live blocks.
    (UINT64_MAX is the position of a use by a graph, until the release gives it a real one.) */
 static uint64_t gpi_clock_never(void) { return UINT64_MAX - GPI_NEVER; }
+
+/* The position of a use by a graph that has freed the block itself: its scope may hand the block
+   out again. */
+static uint64_t gpi_clock_again(void) { return UINT64_MAX - GPI_AGAIN; }
 
 /* The link to the use of the sleeping arena in the list of a live block; to NULL: it has none. */
 static gpi_use **gpi_clock_sleeper(gpi_run *run) {
@@ -6927,7 +6942,7 @@ static int gpi_check_clocks(const gpi_clocks *clocks) {
     return count == clocks->stream_count && of_threads == clocks->thread_streams ? 0 : 4;
 }
 
-/* == CHUNK ====================================================================================
+/* == CHUNK ========================================================================================
    Memory from the driver: how chunks are got, where they lie, and how they are given back. Every
    source of memory is one row of a table of functions and flags. uses: DRIVER, LEDGER, TREE, CLOCK
 
@@ -6950,6 +6965,8 @@ static int gpi_check_clocks(const gpi_clocks *clocks) {
    H2  a home unit is in list EMPTY exactly if no chunk is there
    H3  reserved is the sum of the chunks, stuck ones included
    H4  exports is the number of chunks that are exported
+   H5  a free run at home is in the list of its chunk's tag, and no run crosses from one tag's
+       chunks to another's
 
    Locks: functions that get or give back memory are called with `growing` and the arena's lock
    held, and open the lock around driver calls. Both are open while on_map or on_unmap runs.
@@ -6964,6 +6981,7 @@ typedef struct gpi_chunk {
     uint64_t bytes;                /* size that the source gave */
     uint64_t unit, units;          /* the whole units in it, of which blocks are made */
     int tag;                       /* whose blocks alone it has; 0: a chunk that all others share */
+    int is_kept;                   /* 1: part of the tag's reserve, and not given back */
     gpi_run *first;                /* other sources: the leftmost run */
     gpi_run *stuck;                /* a taken run of addresses that the driver refused to unmap, */
     uint64_t stuck_units;          /* and how many units from its start are mapped */
@@ -6983,7 +7001,6 @@ typedef struct gpi_apart {         /* chunks of one tag */
     int is_apart;                  /* it has chunks of its own, */
     int can_sleep;                 /* and they can sleep */
     uint64_t units;
-    uint64_t reserve_units;        /* trimming keeps so many */
 } gpi_apart;
 
 typedef struct gpi_chunks {
@@ -7010,6 +7027,7 @@ typedef struct gpi_chunks {
     gpi_chunk *stuck;              /* chunks that the driver refused to take back, latest first */
     uint64_t units, count;         /* of all chunks, stuck ones included */
     int is_apart;                  /* 1: some tag has chunks of its own */
+    int is_ending;                 /* 1: the arena ends, and keeps no reserve */
     gpi_apart apart[GPUPOOL_TAGS + 1]; /* by tag; [0]: the chunks that all others share */
     uint64_t gained, lost;         /* chunks got and given back so far */
     uint64_t host_bytes;           /* of all gpi_chunk structs */
@@ -7138,6 +7156,15 @@ static int gpi_chunk_check_runs(const gpi_chunks *chunks, const gpi_tree *tree, 
                            tally);
 }
 
+/* Checks H5 for a run and one of the chunks that it lies in. Returns 1 if it is broken. */
+static int gpi_chunk_is_astray(const gpi_tree *tree, const gpi_run *run, const gpi_chunk *chunk) {
+    const gpi_chunk *first = (const gpi_chunk *)gpi_tree_owner(tree, run->unit);
+    uint32_t list = chunk->tag ? GPI_LIST_TAGS + (uint32_t)chunk->tag - 1 : (uint32_t)GPI_LIST_ANY;
+    if (first && first->tag != chunk->tag) return 1;
+    if (gpi_tree_is_finished(run)) return run->list != list;
+    return chunk->tag && run->list >= GPI_LIST_STREAMS && run->list < GPI_LIST_WAITING;
+}
+
 /* Checks H1 and H2 at home: each granule under a run that is not in list EMPTY has a chunk, and the
    sizes of all EMPTY runs and all chunks add up to all home addresses, so no EMPTY granule has one.
    A taken run may be without a chunk: its addresses are stuck, or another thread is about to map
@@ -7152,7 +7179,10 @@ static int gpi_chunk_check_home(const gpi_chunks *chunks, const gpi_tree *tree, 
         for (; run->list != GPI_LIST_EMPTY && unit < run->unit + run->units;
              unit += chunks->granule_units) {
             const gpi_chunk *chunk = (const gpi_chunk *)gpi_tree_owner(tree, unit);
-            if (chunk && unit - chunk->unit < chunk->units) continue;
+            if (chunk && unit - chunk->unit < chunk->units) {
+                if (chunks->is_apart && gpi_chunk_is_astray(tree, run, chunk)) return 5;
+                continue;
+            }
             if (chunk || run->list != GPI_LIST_TAKEN) return 2;
             empty += chunks->granule_units;
         }
@@ -7598,8 +7628,7 @@ static const gpi_run *gpi_chunk_first_run(const gpi_chunks *chunks, const gpi_tr
 static int gpi_chunk_is_idle(const gpi_chunks *chunks, const gpi_tree *tree,
                              const gpi_chunk *chunk) {
     const gpi_run *run = gpi_chunk_first_run(chunks, tree, chunk);
-    const gpi_apart *apart = &chunks->apart[chunk->tag];
-    if (apart->units - chunk->units < apart->reserve_units) return 0;
+    if (chunk->is_kept && !chunks->is_ending) return 0;
     return gpi_tree_is_finished(run) && run->unit + run->units >= chunk->unit + chunk->units;
 }
 
@@ -7618,7 +7647,7 @@ static uint64_t gpi_chunk_busy_bytes(const gpi_chunks *chunks, const gpi_tree *t
     const gpi_chunk *chunk = chunks->first;
     uint64_t units = 0;
     for (; chunk; chunk = chunk->next)
-        if (!gpi_chunk_is_idle(chunks, tree, chunk)) units += chunk->units;
+        if (!chunk->is_away && !gpi_chunk_is_idle(chunks, tree, chunk)) units += chunk->units;
     return units * GPUPOOL_UNIT_BYTES;
 }
 
@@ -7733,7 +7762,7 @@ static gpupool_result gpi_chunk_set_peer(gpi_chunks *chunks, int device, CUmemAc
     return result;
 }
 
-/* == GROWTH ===================================================================================
+/* == GROWTH =======================================================================================
    Growth: how much memory one request gets from the driver, where new chunks go, and how the block
    is cut out of them. uses: TREE, CLOCK, CHUNK
 
@@ -7771,7 +7800,7 @@ typedef struct gpi_growth { /* a block that gets new memory, and where */
 } gpi_growth;
 
 /* Whether the block may begin in this run: the run is free, of a list and position that the caller
-   has marked as usable (gpi_ladder_mark), and in no slab. The lock is held. */
+   has marked as usable (gpi_ladder_set_usable), and in no slab. The lock is held. */
 static int gpi_growth_is_usable(const gpi_tree *tree, const gpi_run *run) {
     return run->list < GPI_LIST_WAITING && run->of.at < tree->lists[run->list]->usable_below &&
            run->as.bin < GPI_KIND_SLABS * GPI_KIND_BINS;
@@ -8047,88 +8076,102 @@ static uint64_t gpi_growth_room(const gpi_chunks *chunks, uint64_t limit_bytes,
     return bytes - gpi_ground_min(bytes, lost);
 }
 
-/* == STITCH ===================================================================================
-   A large block from free memory that lies in several places: a second range of addresses over it.
-   uses: DRIVER, TREE, CLOCK, CHUNK, GROWTH
+/* == STITCH =======================================================================================
+   Makes a large block out of free memory in several chunks: a stitch is a second range of
+   addresses, mapped over these chunks side by side. This section keeps the stitches and unmaps
+   them; PLAN makes new ones. uses: DRIVER, TREE, CLOCK, CHUNK, GROWTH
 
-   The chunks stay mapped at home. A stitch maps their handles once more, side by side: free memory
-   at the end of one chunk, wholly free chunks, free memory at the start of one more. Handles map
-   whole, so the range covers whole chunks, and the block its part of the first and of the last.
+   The chunks stay mapped at their homes, and a stitch maps their handles once more: free memory at
+   the end of one chunk, wholly free chunks, free memory at the start of another. A handle is mapped
+   whole or not at all. So the range covers whole chunks, and the block has a part of the first and
+   of the last.
 
        home      |..####|  |######|     |######|  |###...|      #: the block's units
                      \________\____        |         |
        stitch             |..####|######|######|###...|
                           ^ pad  ^ body, the block  ^ pad
 
-   Nothing is taken away before something new is there: a stitch that fails half-way is unmapped,
-   and nothing else happened. Memory that a stream has freed may be stitched for it at once,
-   whatever still runs there, since mapping adds an address and removes none.
+   A part of the block is a range of units at home. A seam is one chunk in one stitch; each chunk
+   has a list of the seams over it.
 
-   When the block is freed its units go back to the free lists as home runs, and the stitch stays
-   mapped, idle. The same size asked for again, with the same units free, takes it back without a
-   call of the driver: programs repeat themselves. Idle stitches are bounded by their handles, and
-   the one unused for longest goes first, once the work of its last user is done.
+   Mapping adds an address and takes none away. So a stitch that fails half-way is unmapped, and
+   nothing else has changed. And memory that a stream has freed can be stitched for the same stream
+   at once, while work still runs on the memory.
 
-   S1  a unit is free or in one block, known by its home address: a run in list PART leads to the
+   When the block is freed, its units go to the free lists as runs at home. The stitch stays mapped
+   and is idle. A later request of the same size takes the stitch again, without a driver call, if
+   the same units are free: programs repeat themselves. The number of handles in idle stitches is
+   bounded; the stitch that was freed longest ago is unmapped first, after its last user's work has
+   finished.
+
+   S1  a unit is free or in one block, counted at its home address: a run in list PART leads to the
        stitch of a block that is not free, and is one of its parts; the parts are all of the block,
        each at the offset at which the stitch maps its chunk
-   S2  an idle stitch owns no units. It remembers its last user, and is unmapped only when that has
-       passed, or when one of its chunks is idle, so that all users of the chunk have
-   S3  what was last used in a capture scope stays mapped until the scope's release
-   S4  a stitch is of chunks of its own arena, and a chunk lists the stitches over it
-   S5  the index has live blocks alone: home addresses of a stitched block, and idle stitches, are
-       free memory to whoever frees them
-   S6  the addresses of stitches are used once; idle stitches hold at most GPI_IDLE_SEAMS handles,
-       or four for each chunk, but for those whose user has not passed
+   S2  an idle stitch owns no units. It remembers its last user, and is unmapped only when that
+       user's work has finished, or when one of its chunks is idle: then all its users' work has
+       finished
+   S3  a stitch that was last used in a capture scope stays mapped until the scope's release
+   S4  the chunks of a stitch are of the stitch's own arena, and a chunk lists the stitches over it
+   S5  the index has live blocks only: to free a home address of a stitched block, or an idle
+       stitch, is a double free
+   S6  no two stitches share addresses; idle stitches have at most GPI_IDLE_SEAMS handles, or four
+       for each chunk, without those whose user's work has not finished
    S7  an alignment counts from the block's first byte
    S8  to take or to free a stitched block costs a step for each home run of it
-   S9  units are taken under the lock before the first driver call, and go back if it fails */
+   S9  units are taken under the lock before the first driver call, and go back if the call fails
+
+   Locks: the arena's lock is held, and `growing` too in functions that unmap; these open the
+   arena's lock around driver calls, and both locks while on_unmap runs.
+
+   Read first: gpi_stitch, gpi_stitch_put_parts, gpi_stitch_reuse, gpi_stitch_unmap,
+   gpi_stitch_bound, gpi_stitch_trim */
 
 enum {
-    GPI_IDLE_SEAMS = 8192,   /* handles that idle stitches may hold, whatever the arena's size */
-    GPI_REUSE_TRIES = 32     /* idle stitches of a size whose units are looked at */
+    GPI_IDLE_SEAMS = 8192,   /* handles that idle stitches may have, even in a small arena */
+    GPI_REUSE_TRIES = 32     /* idle stitches of a size whose units a request looks at */
 };
 
-typedef struct gpi_seam { /* one chunk of one stitch */
+typedef struct gpi_seam {    /* one chunk in one stitch */
     gpi_chunk *chunk;
     struct gpi_stitch *stitch;
     struct gpi_seam *prev, *next; /* of the same chunk */
 } gpi_seam;
 
-typedef struct gpi_part { /* home units of a block, side by side */
+typedef struct gpi_part {    /* units of a block that are side by side at home */
     uint64_t unit, units;
-    gpi_run *run;            /* NULL while the stitch is idle */
-    gpi_stream *owner;       /* while it is made: where it goes back to; NULL: anybody's */
-    uint64_t at;             /* and its position there */
+    gpi_run *run;            /* in list PART; NULL while the stitch is idle */
+    gpi_stream *owner;       /* only while the stitch is made: the stream whose free memory this
+                                was; NULL: finished memory */
+    uint64_t at;             /* and its position in that stream's free list */
 } gpi_part;
 
 typedef enum gpi_stitch_state {
-    GPI_STITCH_USED,         /* its block is live, or not free yet */
+    GPI_STITCH_USED,         /* its block is taken, live or waiting for its users */
     GPI_STITCH_IDLE,
-    GPI_STITCH_SPOILT        /* of no use: the driver could not map all of it, nor unmap it; or it
-                                is being unmapped */
+    GPI_STITCH_SPOILT        /* no request gets it: the driver could neither map all of it nor unmap
+                                it; or a thread is unmapping it */
 } gpi_stitch_state;
 
 typedef struct gpi_stitch {
-    struct gpi_stitch *older, *newer;      /* of all, by the latest free */
-    struct gpi_stitch *same_prev, *same_next; /* of about this size, as they were made */
+    struct gpi_stitch *older, *newer;      /* of all stitches, by their latest free */
+    struct gpi_stitch *same_prev, *same_next; /* of the same bin of sizes, as they were made */
     gpi_stitch_state state;
-    gpi_run *body;           /* the block: held while the stitch is idle; pads are beside it */
-    uint64_t unit, units;    /* all that is mapped */
-    gpi_stream *user;        /* idle: the last; NULL: it has passed */
-    uint64_t user_at;        /* the position at which it freed the block */
-    uint64_t look;           /* the latest look of a verdict, and its number in that */
-    uint64_t nth;
-    int is_told;             /* the program knows of it */
-    int is_leaving;          /* a thread is about to unmap it */
-    int is_away;             /* asleep: it is not mapped, */
-    uint32_t left_seams;     /* but for so many, which could not be unmapped: the first ones */
+    gpi_run *body;           /* the block; taken while the stitch is idle. The pads are the runs
+                                beside it */
+    uint64_t unit, units;    /* all that is mapped: body and pads */
+    gpi_stream *user;        /* idle: the stream that freed the block; NULL: all work on it has
+                                finished */
+    uint64_t user_at;        /* the position of that free */
+    int is_told;             /* 1: on_map was called for it, and on_unmap was not */
+    int is_leaving;          /* 1: a thread has begun to unmap it */
+    int is_away;             /* 1: asleep, so it is not mapped, */
+    uint32_t left_seams;     /* except its first so many seams, which could not be unmapped */
     uint32_t seam_count, part_count;
-    gpi_seam *seams;         /* by address, behind this struct */
-    gpi_part *parts;         /* by offset, behind the seams */
+    gpi_seam *seams;         /* by address; in the same host memory, behind this struct */
+    gpi_part *parts;         /* by offset in the block; behind the seams */
 } gpi_stitch;
 
-typedef struct gpi_free_chunk { /* a chunk, and how much of it is free for the request */
+typedef struct gpi_free_chunk { /* a chunk, and how much of it is free for a request */
     gpi_chunk *chunk;
     uint64_t units;
 } gpi_free_chunk;
@@ -8140,46 +8183,50 @@ typedef struct gpi_stitches {
     int off;                 /* config.no_stitch */
     gpi_stitch *oldest, *newest;
     gpi_stitch *first_of[GPI_KIND_BINS], *last_of[GPI_KIND_BINS]; /* by size: gpi_tree_bin */
-    uint64_t count, seams, idle_seams; /* seams: of all; idle_seams: of those that are not used */
-    uint64_t used_units;     /* in stitched blocks */
-    uint64_t making_units;   /* addresses of the stitch that is being made */
-    uint64_t made, reused, unmapped;
-    gpi_free_chunk *room;    /* one for each chunk: for a plan, or the idle ones */
-    uint64_t room_chunks;
-    gpi_part *taken;         /* for a plan's parts */
+    uint64_t count, seams, idle_seams; /* seams: of all stitches; idle_seams: of those not USED */
+    uint64_t used_units;     /* sum of all stitched blocks */
+    uint64_t making_units;   /* addresses of the stitch that a thread is making */
+    uint64_t made, reused, unmapped; /* so far, for statistics */
+    gpi_free_chunk *candidates; /* scratch: the chunks that a plan can use, or the idle chunks */
+    uint64_t candidates_room;
+    gpi_part *taken;         /* scratch: the parts that a plan has taken */
     uint64_t taken_count, taken_room;
-    uint64_t tail_at;        /* the first of them that is of the plan's tail */
-    uint64_t looks;          /* of verdicts at stitched blocks: see gpi_limit_counts */
-    uint64_t host_bytes;
+    uint64_t tail_at;        /* index in `taken` where the plan's tail begins */
+    uint64_t host_bytes;     /* of all structs and scratch arrays */
 } gpi_stitches;
 
-static uint64_t gpi_stitch_bytes(const gpi_stitch *stitch) { /* of host memory */
+/* The host memory of a stitch with its seams and parts. */
+static uint64_t gpi_stitch_bytes(const gpi_stitch *stitch) {
     return sizeof *stitch + stitch->seam_count * sizeof(gpi_seam) +
            stitch->part_count * sizeof(gpi_part);
 }
 
-/* The stitch of a run among the addresses for stitches: of a block that is not free, or idle. */
+/* The stitch that has a run of stitch addresses as its body: USED or idle. */
 static gpi_stitch *gpi_stitch_of(const gpi_stitches *stitches, const gpi_run *run) {
     return (gpi_stitch *)gpi_tree_owner(stitches->tree, run->unit);
 }
 
+/* Whether a run lies in the addresses for stitches, and not at home. Sources other than MAPPED have
+   no such addresses: stitch_unit is UINT64_MAX. */
 GPI_HOT int gpi_stitch_is(const gpi_stitches *stitches, const gpi_run *run) {
     return run->unit >= stitches->chunks->stitch_unit;
 }
 
-/* Whether the arena makes stitches. */
+/* Whether the arena makes stitches: its source is MAPPED, and config.no_stitch is 0. */
 static int gpi_stitch_can(const gpi_stitches *stitches) {
     return gpi_chunk_is(stitches->chunks, GPI_FROM_STITCHES) && !stitches->off;
 }
 
 /* -- the check -- */
 
-/* The parts are the block, each where the seams put it. */
+/* Checks S1 of one stitch: the parts add up to the block, and each is at the offset where the seams
+   map its chunk. Returns the number of the broken invariant, or 0. */
 static int gpi_stitch_check_parts(const gpi_stitch *stitch) {
     uint64_t at = stitch->body->unit - stitch->unit, offset = 0, units;
     uint32_t seam = 0, i;
     for (i = 0; i < stitch->part_count; i++) {
         const gpi_part *part = &stitch->parts[i];
+        /* a part may span neighbouring chunks: each stretch of it is compared with one seam */
         uint64_t done = 0;
         for (; done < part->units; done += units, at += units) {
             const gpi_chunk *chunk;
@@ -8190,6 +8237,7 @@ static int gpi_stitch_check_parts(const gpi_stitch *stitch) {
             if (part->unit + done != chunk->unit + (at - offset)) return 1;
             units = gpi_ground_min(part->units - done, offset + chunk->units - at);
         }
+        /* S2: an idle stitch has no runs, a used one has all of them */
         if ((part->run != NULL) != (stitch->state == GPI_STITCH_USED)) return 2;
         if (!part->run) continue;
         if (part->run->list != GPI_LIST_PART || part->run->of.uses != stitch) return 1;
@@ -8198,6 +8246,8 @@ static int gpi_stitch_check_parts(const gpi_stitch *stitch) {
     return at == stitch->body->unit - stitch->unit + stitch->body->units ? 0 : 1;
 }
 
+/* Checks one stitch: S4 (chunk and seam refer to each other), S5 (the index has no idle block) and
+   S6 (the table names the stitch as owner of its addresses). */
 static int gpi_stitch_check_one(const gpi_stitches *stitches, const gpi_stitch *stitch) {
     uint64_t units = 0;
     uint32_t i;
@@ -8213,7 +8263,9 @@ static int gpi_stitch_check_one(const gpi_stitches *stitches, const gpi_stitch *
     return gpi_stitch_check_parts(stitch);
 }
 
-/* Adds up what the stitches have, and compares with what the chunks and the tree say. */
+/* Checks S1 to S6. Adds up the figures of all stitches and compares the sums with those of this
+   section, of the chunks and of the tree. Returns the number of the broken invariant, or 0. The
+   lock is held. */
 static int gpi_stitch_check(const gpi_stitches *stitches) {
     const gpi_stitch *stitch = stitches->oldest, *before = NULL;
     uint64_t seams = 0, idle_seams = 0, count = 0, used = 0, parts = 0, i;
@@ -8225,7 +8277,8 @@ static int gpi_stitch_check(const gpi_stitches *stitches) {
         if (broken) return broken;
         if (stitch->older != before) return 6;
         seams += stitch->seam_count;
-        space += gpi_ground_max(stitch->units, stitch->body->units); /* of a spoilt one all */
+        /* the body of a spoilt stitch has all its addresses, of which a part is mapped */
+        space += gpi_ground_max(stitch->units, stitch->body->units);
         if (stitch->state != GPI_STITCH_USED) {
             idle_seams += stitch->seam_count;
             continue;
@@ -8237,7 +8290,8 @@ static int gpi_stitch_check(const gpi_stitches *stitches) {
         idle_seams != stitches->idle_seams || used != stitches->used_units)
         return 6;
     for (run = stitches->chunks->home; run; run = run->next) parts -= run->list == GPI_LIST_PART;
-    if (parts) return 1; /* each is one of its stitch's, so none is left */
+    if (parts) return 1; /* S1: as many runs in list PART as parts of used stitches */
+    /* S6: stitches and free addresses together are all addresses above the homes */
     for (run = stitches->chunks->space; run; run = run->next)
         if (run->list == GPI_LIST_SPACE) space += run->units;
     for (i = 0; i < GPI_KIND_BINS; i++)
@@ -8249,7 +8303,8 @@ static int gpi_stitch_check(const gpi_stitches *stitches) {
 
 /* -- lists -- */
 
-static void gpi_stitch_link(gpi_stitches *stitches, gpi_stitch *stitch) { /* as the newest */
+/* Puts a stitch at the end of the list of all stitches: it is the one freed last. */
+static void gpi_stitch_link(gpi_stitches *stitches, gpi_stitch *stitch) {
     stitch->newer = NULL;
     stitch->older = stitches->newest;
     if (stitches->newest) stitches->newest->newer = stitch;
@@ -8257,6 +8312,7 @@ static void gpi_stitch_link(gpi_stitches *stitches, gpi_stitch *stitch) { /* as 
     stitches->newest = stitch;
 }
 
+/* Takes a stitch out of the list of all stitches. */
 static void gpi_stitch_unlink(gpi_stitches *stitches, gpi_stitch *stitch) {
     if (stitch->newer) stitch->newer->older = stitch->older;
     else stitches->newest = stitch->older;
@@ -8264,7 +8320,8 @@ static void gpi_stitch_unlink(gpi_stitches *stitches, gpi_stitch *stitch) {
     else stitches->oldest = stitch->newer;
 }
 
-static void gpi_stitch_link_size(gpi_stitches *stitches, gpi_stitch *stitch) { /* as the latest */
+/* Puts a new stitch at the end of the list for its size. */
+static void gpi_stitch_link_size(gpi_stitches *stitches, gpi_stitch *stitch) {
     uint32_t size = gpi_tree_bin(stitch->body->units);
     stitch->same_next = NULL;
     stitch->same_prev = stitches->last_of[size];
@@ -8273,6 +8330,7 @@ static void gpi_stitch_link_size(gpi_stitches *stitches, gpi_stitch *stitch) { /
     stitches->last_of[size] = stitch;
 }
 
+/* Takes a stitch out of the list for its size. */
 static void gpi_stitch_unlink_size(gpi_stitches *stitches, gpi_stitch *stitch) {
     uint32_t size = gpi_tree_bin(stitch->body->units);
     if (stitch->same_next) stitch->same_next->same_prev = stitch->same_prev;
@@ -8281,8 +8339,8 @@ static void gpi_stitch_unlink_size(gpi_stitches *stitches, gpi_stitch *stitch) {
     else stitches->first_of[size] = stitch->same_next;
 }
 
-/* It is idle from now on: user is the stream that freed it, at a position; NULL: all work is
-   done. */
+/* Makes a stitch idle. user: the stream that freed the block, at position `at`; NULL: all work on
+   the block has finished. The stitch keeps the stream's struct (refs). */
 static void gpi_stitch_set_idle(gpi_stitches *stitches, gpi_stitch *stitch, gpi_stream *user,
                                 uint64_t at) {
     stitch->state = GPI_STITCH_IDLE;
@@ -8292,29 +8350,34 @@ static void gpi_stitch_set_idle(gpi_stitches *stitches, gpi_stitch *stitch, gpi_
     stitches->idle_seams += stitch->seam_count;
 }
 
-/* The work of a stream that used idle stitches lies behind another position. */
+/* Sets the position of all idle stitches that a stream used last. CAPTURE calls this when a scope
+   is released: a graph's work has no positions before that. */
 static void gpi_stitch_restamp(gpi_stitches *stitches, const gpi_stream *stream, uint64_t at) {
     gpi_stitch *stitch = stitches->oldest;
     for (; stitch; stitch = stitch->newer)
         if (stitch->user == stream) stitch->user_at = at;
 }
 
+/* Forgets the last user of a stitch, and drops the reference to its struct. */
 static void gpi_stitch_forget_user(gpi_stitch *stitch) {
     if (stitch->user) stitch->user->refs--;
     stitch->user = NULL;
 }
 
+/* Makes an idle stitch USED. */
 static void gpi_stitch_unset_idle(gpi_stitches *stitches, gpi_stitch *stitch) {
     gpi_stitch_forget_user(stitch);
     stitches->idle_seams -= stitch->seam_count;
     stitch->state = GPI_STITCH_USED;
 }
 
+/* Makes a USED stitch spoilt, so that no request gets it. */
 static void gpi_stitch_set_spoilt(gpi_stitches *stitches, gpi_stitch *stitch) {
     stitch->state = GPI_STITCH_SPOILT;
     stitches->idle_seams += stitch->seam_count;
 }
 
+/* Adds a seam to the list of its chunk (S4). */
 static void gpi_stitch_add_seam(gpi_seam *seam, gpi_stitch *stitch, gpi_chunk *chunk) {
     seam->chunk = chunk;
     seam->stitch = stitch;
@@ -8324,6 +8387,7 @@ static void gpi_stitch_add_seam(gpi_seam *seam, gpi_stitch *stitch, gpi_chunk *c
     chunk->seams = seam;
 }
 
+/* Takes a seam out of the list of its chunk. */
 static void gpi_stitch_remove_seam(gpi_seam *seam) {
     if (seam->next) seam->next->prev = seam->prev;
     if (seam->prev) seam->prev->next = seam->next;
@@ -8332,9 +8396,12 @@ static void gpi_stitch_remove_seam(gpi_seam *seam) {
 
 /* -- a block is freed, or taken again -- */
 
-/* A taken run, or part of one, becomes free: for a stream at a position; NULL: for anybody. */
+/* Makes a taken run at home free memory of a stream at position `at`, or finished memory if stream
+   is NULL. A tag with chunks of its own has one list for all its free memory, so the stream is
+   ignored there: its blocks become free only after their users' work has finished. absorb_units:
+   see gpi_tree_put. */
 GPI_HOT void gpi_stitch_put_home(gpi_stitches *stitches, gpi_run *run, gpi_stream *stream,
-                                uint64_t at, uint64_t absorb_units) {
+                                 uint64_t at, uint64_t absorb_units) {
     uint32_t list = stream ? stream->list : (uint32_t)GPI_LIST_ANY;
     run->of.at = at;
     if (stitches->chunks->is_apart) {
@@ -8344,7 +8411,7 @@ GPI_HOT void gpi_stitch_put_home(gpi_stitches *stitches, gpi_run *run, gpi_strea
     gpi_tree_put(stitches->tree, run, list, absorb_units);
 }
 
-/* The tag whose chunks the block at a unit lies in; 0: chunks that all others share. */
+/* The tag whose own chunks a block lies in, which starts at this unit; 0: chunks that all share. */
 static int gpi_stitch_tag_at(const gpi_stitches *stitches, uint64_t unit) {
     const void *owner;
     if (!stitches->chunks->is_apart) return 0;
@@ -8354,7 +8421,8 @@ static int gpi_stitch_tag_at(const gpi_stitches *stitches, uint64_t unit) {
     return ((const gpi_stitch *)owner)->seams[0].chunk->tag;
 }
 
-/* A taken block that is stitched becomes free: its parts do, and its stitch is idle. */
+/* Makes a taken stitched block free: its parts become free runs at home, and its stitch becomes
+   idle and the newest. stream, at, absorb_units: see gpi_stitch_put_home. */
 static void gpi_stitch_put_parts(gpi_stitches *stitches, gpi_run *run, gpi_stream *stream,
                                  uint64_t at, uint64_t absorb_units) {
     gpi_stitch *stitch = gpi_stitch_of(stitches, run);
@@ -8372,7 +8440,8 @@ static void gpi_stitch_put_parts(gpi_stitches *stitches, gpi_run *run, gpi_strea
     gpi_stitch_link(stitches, stitch);
 }
 
-/* A taken block becomes free. */
+/* Makes any taken block free, stitched or at home: for a stream at a position, or for all if stream
+   is NULL. Every block becomes free through this function. */
 GPI_HOT void gpi_stitch_put(gpi_stitches *stitches, gpi_run *run, gpi_stream *stream, uint64_t at,
                             uint64_t absorb_units) {
     if (stream) gpi_clock_queue(stitches->clocks, stream);
@@ -8382,8 +8451,8 @@ GPI_HOT void gpi_stitch_put(gpi_stitches *stitches, gpi_run *run, gpi_stream *st
         gpi_stitch_put_home(stitches, run, stream, at, absorb_units);
 }
 
-/* Whether all these home units are free, in free lists that are usable; counts the runs that they
-   are in. */
+/* Whether all these home units are free, in lists and positions that the caller has marked as
+   usable. Adds the number of runs that they are in to *runs. */
 static int gpi_stitch_is_free(const gpi_tree *tree, uint64_t unit, uint64_t units, uint64_t *runs) {
     const gpi_run *run = gpi_tree_at(tree, unit);
     for (; gpi_growth_is_usable(tree, run); run = run->next) {
@@ -8393,30 +8462,48 @@ static int gpi_stitch_is_free(const gpi_tree *tree, uint64_t unit, uint64_t unit
     return 0;
 }
 
-/* Free units side by side, from a run on, become one taken run. Needs two spare structs for each
-   run. */
+typedef struct gpi_adjacent {  /* usable runs side by side, in home addresses */
+    gpi_run *first;
+    uint64_t units, runs;      /* sum of their units; how many runs */
+} gpi_adjacent;
+
+/* Finds all usable runs side by side around a usable run, to the left and to the right: together
+   they may hold a block that none of them holds alone. */
+static void gpi_stitch_find_adjacent(const gpi_tree *tree, gpi_run *run, gpi_adjacent *stretch) {
+    while (run->prev && gpi_growth_is_usable(tree, run->prev)) run = run->prev;
+    stretch->first = run;
+    stretch->units = stretch->runs = 0;
+    for (; run && gpi_growth_is_usable(tree, run); run = run->next, stretch->runs++)
+        stretch->units += run->units;
+}
+
+/* Takes [unit, unit + units), which lie in free neighbours from `run` on, and joins them into one
+   taken run. Needs two spare structs for each run. */
 static gpi_run *gpi_stitch_take(gpi_tree *tree, gpi_run *run, uint64_t unit, uint64_t units) {
-    gpi_run *next, *piece, *taken = NULL;
-    uint64_t end = unit + units, piece_units;
-    for (; unit < end; unit += piece_units, run = next) {
+    gpi_run *next, *part, *taken = NULL;
+    uint64_t end = unit + units, part_units;
+    for (; unit < end; unit += part_units, run = next) {
+        /* read before the run is split: the loop goes on with its right neighbour */
         next = run->next;
-        piece_units = gpi_ground_min(run->unit + run->units, end) - unit;
-        piece = gpi_tree_take(tree, run, unit, piece_units);
-        if (taken) gpi_tree_join(tree, taken, piece);
-        else taken = piece;
+        part_units = gpi_ground_min(run->unit + run->units, end) - unit;
+        part = gpi_tree_take(tree, run, unit, part_units);
+        if (taken) gpi_tree_join(tree, taken, part);
+        else taken = part;
     }
     return taken;
 }
 
+/* Makes a taken run the home of a part: the run is in list PART from now on. */
 static void gpi_stitch_use_part(gpi_stitch *stitch, gpi_part *part, gpi_run *taken) {
     taken->list = GPI_LIST_PART;
     taken->of.uses = stitch;
     part->run = taken;
 }
 
-/* An idle stitch of just this size whose units are free in usable free lists: its block, held.
-   Makes no call of the driver. The first that was made comes first, so that a program that repeats
-   itself meets the same choices again. NULL: there is none. */
+/* Takes an idle stitch of exactly this size and alignment whose units are all free and usable.
+   Returns its block, taken; NULL: there is none. Makes no driver call. The search begins with the
+   stitch that was made first, so that a program that repeats itself meets the same choices again.
+   The lock is held. */
 static gpi_run *gpi_stitch_reuse(gpi_stitches *stitches, uint64_t units, uint64_t align_units) {
     gpi_stitch *stitch = stitches->first_of[gpi_tree_bin(units)];
     int tries = GPI_REUSE_TRIES;
@@ -8431,9 +8518,10 @@ static gpi_run *gpi_stitch_reuse(gpi_stitches *stitches, uint64_t units, uint64_
                                     &runs))
                 break;
         if (i == stitch->part_count) break;
-        tries--;
+        tries--; /* counts only stitches of the size, whose units cost a walk through the tree */
     }
     if (!stitch || !tries || !gpi_tree_prepare(stitches->tree, 2 * runs + 1)) return NULL;
+    /* nothing can fail from here on, so the stitch is not left half taken */
     gpi_stitch_unset_idle(stitches, stitch);
     for (i = 0; i < stitch->part_count; i++)
         gpi_stitch_use_part(stitch, &stitch->parts[i],
@@ -8447,8 +8535,9 @@ static gpi_run *gpi_stitch_reuse(gpi_stitches *stitches, uint64_t units, uint64_
 
 /* -- a stitch is unmapped -- */
 
-/* The addresses of a stitch, all held, are for others again. */
-static void gpi_stitch_give_space(gpi_stitches *stitches, gpi_stitch *stitch) {
+/* Frees the addresses of a stitch: joins its taken runs, pads and body, into one and puts this in
+   list SPACE. Nothing is mapped there any more. */
+static void gpi_stitch_free_addresses(gpi_stitches *stitches, gpi_stitch *stitch) {
     gpi_run *run = stitch->body;
     gpi_tree_own(stitches->tree, gpi_ground_down(run->unit, stitches->chunks->granule_units),
                  stitches->chunks->granule_units, NULL);
@@ -8461,6 +8550,7 @@ static void gpi_stitch_give_space(gpi_stitches *stitches, gpi_stitch *stitch) {
     gpi_tree_put(stitches->tree, run, GPI_LIST_SPACE, 0);
 }
 
+/* The range of a stitch, as on_map and on_unmap get it. */
 static gpupool_mapping gpi_stitch_mapping(const gpi_stitch *stitch) {
     gpupool_mapping mapping;
     memset(&mapping, 0, sizeof mapping);
@@ -8469,13 +8559,15 @@ static gpupool_mapping gpi_stitch_mapping(const gpi_stitch *stitch) {
     return mapping;
 }
 
-/* Whether the program is told of what is mapped; then both locks are open at times. */
+/* Whether the program has on_map or on_unmap. If so, both locks are open whenever something is
+   mapped or unmapped, and what the caller has read before may have changed. */
 static int gpi_stitch_tells(const gpi_stitches *stitches) {
     return stitches->chunks->on_map || stitches->chunks->on_unmap;
 }
 
-/* The program is told once, and then the stitch's addresses are taken away. */
-static gpupool_result gpi_stitch_take_down(gpi_stitches *stitches, gpi_stitch *stitch) {
+/* Calls on_unmap for a stitch, unless the program does not know it, and then unmaps it. The caller
+   has made the stitch spoilt, so that no other thread takes it. Both locks are held, and opened. */
+static gpupool_result gpi_stitch_tell_and_unmap(gpi_stitches *stitches, gpi_stitch *stitch) {
     gpi_chunks *chunks = stitches->chunks;
     gpupool_mapping mapping = gpi_stitch_mapping(stitch);
     gpupool_result result;
@@ -8490,7 +8582,7 @@ static gpupool_result gpi_stitch_take_down(gpi_stitches *stitches, gpi_stitch *s
     return result;
 }
 
-/* A stitch that is not mapped, nor among the idle ones, is no more. */
+/* Frees the struct and the addresses of a stitch that is not mapped and not counted as idle. */
 static void gpi_stitch_remove(gpi_stitches *stitches, gpi_stitch *stitch) {
     gpi_stitch_unlink(stitches, stitch);
     gpi_stitch_unlink_size(stitches, stitch);
@@ -8500,22 +8592,24 @@ static void gpi_stitch_remove(gpi_stitches *stitches, gpi_stitch *stitch) {
         stitches->host_bytes -= sizeof(gpi_seam);
     }
     stitches->host_bytes -= gpi_stitch_bytes(stitch);
-    gpi_stitch_give_space(stitches, stitch);
+    gpi_stitch_free_addresses(stitches, stitch);
     stitches->count--;
     stitches->unmapped++;
     GPUPOOL_FREE(stitch);
 }
 
-/* Unmaps a stitch that is not in use, and that nothing uses any more. On failure it stays; spoilt,
-   if the program was told that it goes. */
+/* Unmaps and removes a stitch that is idle or spoilt, and that no unfinished work uses. If the
+   driver refuses, an idle stitch becomes idle again. But if the program was told that it goes, it
+   stays spoilt: nobody gets memory that the program believes gone. Both locks are held, and
+   opened. */
 static gpupool_result gpi_stitch_unmap(gpi_stitches *stitches, gpi_stitch *stitch) {
     gpupool_result result;
     int was_idle = stitch->state == GPI_STITCH_IDLE;
-    if (was_idle) { /* so that nobody takes it meanwhile */
+    if (was_idle) { /* spoilt: so no other thread takes it while the lock is open */
         gpi_stitch_unset_idle(stitches, stitch);
         gpi_stitch_set_spoilt(stitches, stitch);
     }
-    result = gpi_stitch_take_down(stitches, stitch);
+    result = gpi_stitch_tell_and_unmap(stitches, stitch);
     if (result != GPUPOOL_OK && (!was_idle || gpi_stitch_tells(stitches))) return result;
     stitches->idle_seams -= stitch->seam_count;
     if (result != GPUPOOL_OK) {
@@ -8526,64 +8620,72 @@ static gpupool_result gpi_stitch_unmap(gpi_stitches *stitches, gpi_stitch *stitc
     return GPUPOOL_OK;
 }
 
+/* Whether a stitch can be unmapped: it is not USED, no other thread is unmapping it, and the work
+   of its last user has finished. */
 static int gpi_stitch_has_passed(const gpi_stitches *stitches, const gpi_stitch *stitch) {
     if (stitch->state == GPI_STITCH_USED || stitch->is_leaving) return 0;
     return !stitch->user ||
            stitch->user_at <= gpi_clock_done(stitches->clocks, stitch->user);
 }
 
-/* Unmaps idle stitches, the one unused for longest first, until they hold at most so many handles;
-   those whose user has not passed stay. */
+/* Unmaps idle stitches, the one freed longest ago first, until they have at most most_seams
+   handles. Stitches whose user's work has not finished stay. Both locks are held, and opened. */
 static void gpi_stitch_bound(gpi_stitches *stitches, uint64_t most_seams) {
     gpi_stitch *stitch = stitches->oldest, *newer;
     for (; stitch && stitches->idle_seams > most_seams; stitch = newer) {
-        newer = stitch->newer; /* which stays: whoever unmaps one holds `growing` */
+        newer = stitch->newer; /* stays valid: only a thread that holds `growing` unmaps */
         if (!gpi_stitch_has_passed(stitches, stitch)) continue;
         if (gpi_stitch_unmap(stitches, stitch) != GPUPOOL_OK) return;
-        if (gpi_stitch_tells(stitches)) newer = stitches->oldest; /* it was open */
+        if (gpi_stitch_tells(stitches)) newer = stitches->oldest; /* `growing` was open */
     }
 }
 
+/* The bound of S6: handles that idle stitches may have. A large arena repeats larger patterns, so
+   the bound grows with its chunks. */
 static uint64_t gpi_stitch_most_seams(const gpi_stitches *stitches) {
     return gpi_ground_max(GPI_IDLE_SEAMS, 4 * stitches->chunks->count);
 }
 
-/* Unmaps the stitches over a chunk that is held, and was idle. E_IN_USE: another thread is about to
-   unmap one. */
+/* Unmaps all stitches over a chunk that was idle and is taken now, so no unfinished work uses these
+   stitches (S2). E_IN_USE: another thread is unmapping one of them. Both locks are held, and
+   opened. */
 static gpupool_result gpi_stitch_clear(gpi_stitches *stitches, gpi_chunk *chunk) {
     gpupool_result result = GPUPOOL_OK;
     const gpi_seam *seam;
     while ((seam = chunk->seams) != NULL && result == GPUPOOL_OK) {
         if (seam->stitch->is_leaving) return GPUPOOL_E_IN_USE;
         result = gpi_stitch_unmap(stitches, seam->stitch);
-        GPI_ASSERT(result != GPUPOOL_OK || chunk->seams != seam); /* it took its seams with it */
+        GPI_ASSERT(result != GPUPOOL_OK || chunk->seams != seam); /* else the loop never ends */
     }
     return result;
 }
 
 /* -- idle chunks go back to the driver -- */
 
-static int gpi_stitch_by_size(const void *a, const void *b) { /* the largest first */
+/* For qsort: larger chunks first, and lower addresses first among equal ones. */
+static int gpi_stitch_by_size(const void *a, const void *b) {
     const gpi_free_chunk *x = (const gpi_free_chunk *)a, *y = (const gpi_free_chunk *)b;
     if (x->units != y->units) return x->units < y->units ? 1 : -1;
     return x->chunk->unit < y->chunk->unit ? -1 : 1;
 }
 
-/* Room for as many chunks as there are. 0: the host has no memory. */
+/* Makes the scratch array `candidates` large enough for all chunks. 0: the host has no memory. */
 static int gpi_stitch_prepare(gpi_stitches *stitches) {
     uint64_t count = stitches->chunks->count + stitches->chunks->count / 2 + 16;
     void *room;
-    if (stitches->room_chunks >= stitches->chunks->count) return 1;
-    room = GPUPOOL_MALLOC((size_t)(count * sizeof *stitches->room));
+    if (stitches->candidates_room >= stitches->chunks->count) return 1;
+    room = GPUPOOL_MALLOC((size_t)(count * sizeof *stitches->candidates));
     if (!room) return 0;
-    GPUPOOL_FREE(stitches->room);
-    stitches->host_bytes += (count - stitches->room_chunks) * sizeof *stitches->room;
-    stitches->room = (gpi_free_chunk *)room;
-    stitches->room_chunks = count;
+    GPUPOOL_FREE(stitches->candidates);
+    stitches->host_bytes += (count - stitches->candidates_room) * sizeof *stitches->candidates;
+    stitches->candidates = (gpi_free_chunk *)room;
+    stitches->candidates_room = count;
     return 1;
 }
 
-/* A chunk that is idle, whatever the source. On failure it stays. */
+/* Gives an idle chunk back to the driver, for any source. If it cannot be given back it becomes
+   free memory again; E_IN_USE: another thread is unmapping a stitch over it. Both locks are held,
+   and opened. */
 static gpupool_result gpi_stitch_drop_chunk(gpi_stitches *stitches, gpi_chunk *chunk) {
     gpi_chunks *chunks = stitches->chunks;
     gpi_tree *tree = stitches->tree;
@@ -8595,6 +8697,8 @@ static gpupool_result gpi_stitch_drop_chunk(gpi_stitches *stitches, gpi_chunk *c
         return gpi_chunk_drop(chunks, tree, chunk);
     }
     if (!gpi_tree_prepare(tree, 2)) return gpi_host_no_memory();
+    /* the chunk is part of a larger free run: it is cut out, so that no request gets it while the
+       lock is open */
     taken = gpi_stitch_take(tree, gpi_tree_at(tree, chunk->unit), chunk->unit, chunk->units);
     result = gpi_stitch_clear(stitches, chunk);
     if (result == GPUPOOL_OK) {
@@ -8605,22 +8709,26 @@ static gpupool_result gpi_stitch_drop_chunk(gpi_stitches *stitches, gpi_chunk *c
     return result;
 }
 
-/* The idle chunks, the largest first, in stitches->room. E_HOST_MEMORY: there is none for them. */
+/* Fills stitches->candidates with all idle chunks, the largest first, and stores their number.
+   E_HOST_MEMORY: the host has no memory for the list. */
 static gpupool_result gpi_stitch_list_idle(gpi_stitches *stitches, uint64_t *count) {
     gpi_chunk *chunk = stitches->chunks->first;
     *count = 0;
     if (!gpi_stitch_prepare(stitches)) return gpi_host_no_memory();
     for (; chunk; chunk = chunk->next) {
         if (!gpi_chunk_is_idle(stitches->chunks, stitches->tree, chunk)) continue;
-        stitches->room[*count].chunk = chunk;
-        stitches->room[(*count)++].units = chunk->bytes;
+        stitches->candidates[*count].chunk = chunk;
+        stitches->candidates[(*count)++].units = chunk->bytes;
     }
-    if (*count) qsort(stitches->room, (size_t)*count, sizeof *stitches->room, gpi_stitch_by_size);
+    if (*count)
+        qsort(stitches->candidates, (size_t)*count, sizeof *stitches->candidates,
+              gpi_stitch_by_size);
     return GPUPOOL_OK;
 }
 
-/* Gives idle chunks back, the largest first, while more than keep_bytes stays reserved, and none
-   that would leave less. */
+/* Gives idle chunks back to the driver, the largest first, while more than keep_bytes is reserved.
+   A chunk stays if less than keep_bytes would be left without it. What another thread is giving
+   back already is no error. Both locks are held, and opened. */
 static gpupool_result gpi_stitch_trim(gpi_stitches *stitches, uint64_t keep_bytes) {
     gpi_chunks *chunks = stitches->chunks;
     const uint64_t *reserved = &chunks->ledger->reserved.now;
@@ -8630,29 +8738,33 @@ static gpupool_result gpi_stitch_trim(gpi_stitches *stitches, uint64_t keep_byte
     if (chunks->stuck) result = gpi_chunk_retry(chunks, stitches->tree);
     if (result == GPUPOOL_OK) result = gpi_stitch_list_idle(stitches, &count);
     for (i = 0; i < count && result == GPUPOOL_OK && *reserved > keep_bytes; i++) {
-        gpi_chunk *chunk = stitches->room[i].chunk;
+        gpi_chunk *chunk = stitches->candidates[i].chunk;
         if (chunk->bytes > *reserved - keep_bytes) continue;
-        if (!gpi_chunk_is_idle(chunks, stitches->tree, chunk)) continue; /* the lock was open */
+        /* the lock was open: a request may have taken memory of the chunk since */
+        if (!gpi_chunk_is_idle(chunks, stitches->tree, chunk)) continue;
         result = gpi_stitch_drop_chunk(stitches, chunk);
         if (result != GPUPOOL_OK || !gpi_stitch_tells(stitches)) continue;
-        result = gpi_stitch_list_idle(stitches, &count); /* all locks were */
+        /* `growing` was open, too: chunks of the list may be gone, so the loop starts again */
+        result = gpi_stitch_list_idle(stitches, &count);
         i = UINT64_MAX;
     }
     return result == GPUPOOL_E_IN_USE ? GPUPOOL_OK : result;
 }
 
-/* The same until at most so many bytes are reserved, if there is as much idle: the last chunk may
-   be larger than what is left to give, and is the smallest such. */
+/* Gives idle chunks back until at most `bytes` are reserved, as far as there are idle chunks. As
+   gpi_stitch_trim, but the last chunk may be larger than what is left to give: then the smallest
+   idle chunk goes. Both locks are held, and opened. */
 static gpupool_result gpi_stitch_trim_below(gpi_stitches *stitches, uint64_t bytes) {
     gpupool_result result = gpi_stitch_trim(stitches, bytes);
     uint64_t count = 0;
     if (result != GPUPOOL_OK || stitches->chunks->ledger->reserved.now <= bytes) return result;
     result = gpi_stitch_list_idle(stitches, &count);
-    if (count) result = gpi_stitch_drop_chunk(stitches, stitches->room[count - 1].chunk);
-    return result == GPUPOOL_E_IN_USE ? GPUPOOL_OK : result; /* it is just going */
+    if (count) result = gpi_stitch_drop_chunk(stitches, stitches->candidates[count - 1].chunk);
+    return result == GPUPOOL_E_IN_USE ? GPUPOOL_OK : result; /* another thread gives it back */
 }
 
-/* The units at its beginning that are mapped: all, but while the arena sleeps. */
+/* How many units are mapped, from the start of a stitch: all, or while it is asleep those that
+   could not be unmapped. */
 static uint64_t gpi_stitch_mapped_units(const gpi_stitch *stitch) {
     uint64_t units = 0;
     uint32_t i;
@@ -8661,14 +8773,16 @@ static uint64_t gpi_stitch_mapped_units(const gpi_stitch *stitch) {
     return units;
 }
 
-/* After a reset, which takes chunks with it, but no mapped memory: all of it goes back, with the
-   blocks in it. What CUDA refuses is there for the next try. The lock is held. */
+/* Gives everything back after cudaDeviceReset, live blocks included: a reset frees other memory,
+   but leaves mapped memory mapped. If CUDA refuses, what is left stays in the lists, and the call
+   can be repeated. The lock is held. */
 static gpupool_result gpi_stitch_salvage(gpi_stitches *stitches) {
     gpi_chunks *chunks = stitches->chunks;
     gpi_driver *driver = &chunks->driver;
     gpupool_result result = GPUPOOL_OK;
     gpi_stitch *stitch, *next;
     uint64_t mapped;
+    /* stitches first, since they map the handles of the chunks */
     for (stitch = stitches->oldest; stitch && result == GPUPOOL_OK; stitch = next) {
         next = stitch->newer;
         mapped = gpi_stitch_mapped_units(stitch);
@@ -8680,6 +8794,7 @@ static gpupool_result gpi_stitch_salvage(gpi_stitches *stitches) {
         gpi_stitch_unlink(stitches, stitch);
         GPUPOOL_FREE(stitch);
     }
+    /* each unmapped chunk goes to the list of stuck ones, from where gpi_chunk_retry releases it */
     while (gpi_chunk_is_mapped(chunks) && chunks->first && result == GPUPOOL_OK) {
         gpi_chunk *chunk = chunks->first;
         if (!chunk->is_away)
@@ -8695,6 +8810,8 @@ static gpupool_result gpi_stitch_salvage(gpi_stitches *stitches) {
     return result == GPUPOOL_OK ? gpi_chunk_close(chunks) : result;
 }
 
+/* Sets a peer's access to all chunks and stitches. What sleeps gets it when it is mapped again.
+   Both locks are held. */
 static gpupool_result gpi_stitch_set_peer(gpi_stitches *stitches, int device,
                                           CUmemAccess_flags flags) {
     gpupool_result result = gpi_chunk_set_peer(stitches->chunks, device, flags);
@@ -8707,8 +8824,8 @@ static gpupool_result gpi_stitch_set_peer(gpi_stitches *stitches, int device,
     return result;
 }
 
-/* The peer reaches what is mapped, stitches too; and what will be, once it is in the driver's
-   list. */
+/* Gives a peer access to all that is mapped. The peer is in the driver's list afterwards, so later
+   mappings give it access, too. Both locks are held. */
 static gpupool_result gpi_stitch_allow_peer(gpi_stitches *stitches, int device) {
     gpi_driver *driver = &stitches->chunks->driver;
     gpupool_result result = gpi_driver_retain_peer(driver, device);
@@ -8718,10 +8835,11 @@ static gpupool_result gpi_stitch_allow_peer(gpi_stitches *stitches, int device) 
     return result;
 }
 
-/* The end of that; if it fails, all is as before. */
+/* Takes the access of a peer away. If that fails, the peer gets access to everything again, and
+   stays in the list. Both locks are held. */
 static gpupool_result gpi_stitch_disallow_peer(gpi_stitches *stitches, int device) {
     gpupool_result result = gpi_stitch_set_peer(stitches, device, CU_MEM_ACCESS_FLAGS_PROT_NONE);
-    struct gpi_thread why = gpi_thread;
+    struct gpi_thread why = gpi_thread; /* the failure to report, if there is one */
     if (result == GPUPOOL_OK) {
         gpi_driver_drop_peer(&stitches->chunks->driver, device);
         return result;
@@ -8731,50 +8849,65 @@ static gpupool_result gpi_stitch_disallow_peer(gpi_stitches *stitches, int devic
     return result;
 }
 
-static void gpi_stitch_forget(gpi_stitches *stitches) { /* the host's side only */
+/* Frees the host memory of all stitches. Makes no driver call. */
+static void gpi_stitch_forget(gpi_stitches *stitches) {
     gpi_stitch *stitch, *newer;
     for (stitch = stitches->oldest; stitch; stitch = newer) {
         newer = stitch->newer;
         GPUPOOL_FREE(stitch);
     }
-    GPUPOOL_FREE(stitches->room);
+    GPUPOOL_FREE(stitches->candidates);
     GPUPOOL_FREE(stitches->taken);
 }
 
-/* == PLAN =====================================================================================
-   How a stitch comes to be: what is free, which of it is taken, and what is grown for the rest.
-   uses: DRIVER, TREE, CLOCK, CHUNK, GROWTH, STITCH
+/* == PLAN =========================================================================================
+   Makes new stitches. A plan says which free memory a request's block gets, and how much memory is
+   grown for the rest; gpi_plan_make then takes the memory and maps it. uses: DRIVER, TREE, CLOCK,
+   CHUNK, GROWTH, STITCH
 
-   Wholly free chunks are taken, the largest first. What is then left of the request comes from free
-   memory at the end of a chunk (the head) or at the start of another (the tail), the shortest that
-   suffices; or a whole chunk is cut; or memory is grown:
+   A plan takes wholly free chunks first, the largest first, while they fit. What is then left of
+   the block (the rest) comes from the free end of one chunk (the head) or the free start of another
+   (the tail): from the shortest of these that holds the rest. If none does, a wholly free chunk is
+   cut; if there is none, both head and tail are used, and memory is grown for what is still
+   missing.
 
-       | chunk ...head | chunk | chunk | grown | tail... chunk |
+       | chunk ...head | chunk | chunk | grown | tail... chunk |      in the order of the block
 
-   P1  planning changes nothing; the free lists that it may use are marked by the caller
-   P2  making takes all units under the lock before the first call of the driver, and gives each
-       back to its owner if a call fails (S9) */
+   P1  planning changes nothing in the tree; the caller has declared usable what the plan may take
+       (gpi_ladder_set_usable)
+   P2  making takes all units under the lock before the first driver call, and gives each back to
+       its owner if a call fails (S9)
+
+   Locks: `growing` and the arena's lock are held. gpi_plan_make opens the arena's lock around
+   driver calls, and both locks while on_map or on_unmap runs.
+
+   Read first: gpi_plan, gpi_plan_draw, gpi_plan_rest, gpi_plan_make, gpi_plan_map_block */
 
 typedef struct gpi_plan {
-    uint64_t units, align_units;  /* the block, */
-    gpi_stream *owner;            /* the stream that it is for, */
+    uint64_t units, align_units;  /* given: the block's; align_units is a power of two */
+    gpi_stream *owner;            /* given: the stream that the block is for, */
     cudaStream_t stream;          /* and its handle */
-    int tag;                      /* whose chunks it may use; 0: those that all others share */
-    uint64_t most_units;          /* that may be reserved afterwards */
-    uint64_t most_seams;          /* that are worth their price */
-    gpi_free_chunk head, tail;    /* free units at the end of one chunk, at the start of another */
-    gpi_free_chunk *whole;        /* chunks between them, by address */
+    int tag;                      /* given: whose own chunks to use; 0: those that all share */
+    uint64_t most_units;          /* given: units that may be reserved afterwards */
+    uint64_t most_seams;          /* given: handles that are worth the price of mapping them */
+    gpi_free_chunk head, tail;    /* found: units at the end of one chunk, at the start of another;
+                                     0 units: not used */
+    gpi_free_chunk *whole;        /* found: chunks between them, by address */
     uint64_t whole_count;
-    uint64_t new_units;           /* to be grown for it, before the tail: granules if one follows */
-    uint64_t seam_count;
+    uint64_t new_units;           /* found: units to grow, in front of the tail: whole granules if
+                                     there is a tail */
+    uint64_t seam_count;          /* found: about how many handles the stitch gets */
 } gpi_plan;
 
-/* What is free in usable free lists, of one arena at one time. */
+/* What the usable free lists have for a stitch. */
 typedef struct gpi_measure {
-    gpi_free_chunk heads[2], tails[2]; /* the longest, from two chunks each */
-    uint64_t whole_units, whole_count;
+    gpi_free_chunk heads[2], tails[2]; /* the longest and the second longest, in two chunks: one
+                                          chunk cannot be both head and tail */
+    uint64_t whole_units, whole_count; /* of the wholly free chunks */
+    uint64_t kept_units;               /* of whole_units: reserves, which are not given back */
 } gpi_measure;
 
+/* Enters a chunk into the two best, if it has more free units than one of these. */
 static void gpi_plan_rank(gpi_free_chunk two[2], gpi_chunk *chunk, uint64_t units) {
     if (units > two[0].units) {
         two[1] = two[0];
@@ -8786,15 +8919,18 @@ static void gpi_plan_rank(gpi_free_chunk two[2], gpi_chunk *chunk, uint64_t unit
     }
 }
 
-/* How much of a chunk is free from its start on, and up to its end. */
+/* How many units of a chunk are free and usable from its start on. Memory of several lists counts
+   as one stretch. */
 static uint64_t gpi_plan_free_at_start(const gpi_tree *tree, const gpi_chunk *chunk) {
     const gpi_run *run = gpi_tree_from(tree, chunk->unit);
     uint64_t end = chunk->unit + chunk->units;
+    /* the run around the chunk's start may begin in the chunk before */
     if (run->unit > chunk->unit) run = run->prev;
     while (run->unit < end && gpi_growth_is_usable(tree, run)) run = run->next;
     return gpi_ground_min(gpi_ground_max(run->unit, chunk->unit), end) - chunk->unit;
 }
 
+/* How many units of a chunk are free and usable up to its end. */
 static uint64_t gpi_plan_free_at_end(const gpi_tree *tree, const gpi_chunk *chunk) {
     uint64_t end = chunk->unit + chunk->units, from = end;
     const gpi_run *run = gpi_tree_from(tree, end)->prev;
@@ -8803,13 +8939,15 @@ static uint64_t gpi_plan_free_at_end(const gpi_tree *tree, const gpi_chunk *chun
     return end - gpi_ground_max(from, chunk->unit);
 }
 
-/* Looks at every chunk; `whole` gets those that are wholly free, unless it is NULL. */
+/* Looks at every chunk and fills *measure. `whole` gets the wholly free chunks, and has an entry
+   for each chunk of the arena; NULL: not wanted. */
 static void gpi_plan_look(const gpi_stitches *stitches, gpi_free_chunk *whole,
-                            gpi_measure *measure) {
+                          gpi_measure *measure) {
     gpi_chunk *chunk = stitches->chunks->first;
     memset(measure, 0, sizeof *measure);
     for (; chunk; chunk = chunk->next) {
         uint64_t units = gpi_plan_free_at_start(stitches->tree, chunk);
+        /* a wholly free chunk is neither head nor tail */
         if (units == chunk->units) {
             if (whole) whole[measure->whole_count].chunk = chunk;
             if (whole) whole[measure->whole_count].units = units;
@@ -8822,12 +8960,13 @@ static void gpi_plan_look(const gpi_stitches *stitches, gpi_free_chunk *whole,
     }
 }
 
-/* The longest free memory at the end of one chunk and at the start of another, together. */
+/* Stores the head and the tail that have most units together, and lie in two chunks. */
 static void gpi_plan_ends(const gpi_measure *measure, gpi_free_chunk *head,
-                            gpi_free_chunk *tail) {
+                          gpi_free_chunk *tail) {
     *head = measure->heads[0];
     *tail = measure->tails[0];
     if (!head->units || !tail->units || head->chunk != tail->chunk) return;
+    /* both are of one chunk: the second longest stands in for one of them */
     if (measure->heads[0].units + measure->tails[1].units >=
         measure->heads[1].units + measure->tails[0].units)
         *tail = measure->tails[1];
@@ -8835,15 +8974,17 @@ static void gpi_plan_ends(const gpi_measure *measure, gpi_free_chunk *head,
         *head = measure->heads[1];
 }
 
+/* For qsort: lower addresses first. */
 static int gpi_plan_by_address(const void *a, const void *b) {
     const gpi_free_chunk *x = (const gpi_free_chunk *)a, *y = (const gpi_free_chunk *)b;
     return x->chunk->unit < y->chunk->unit ? -1 : 1;
 }
 
-/* Wholly free chunks for up to so many units, the largest first; returns how many units are left
-   over, which is less than any chunk that was not chosen. `spare`: the smallest of these. */
+/* Chooses from the first `count` entries of plan->whole, the largest first, the chunks that fit
+   into `units`. Returns the units that are left over: fewer than any chunk that was not chosen has.
+   *spare: the smallest of these, to be cut; its chunk is NULL if there is none. */
 static uint64_t gpi_plan_choose(gpi_plan *plan, uint64_t count, uint64_t units,
-                                  gpi_free_chunk *spare) {
+                                gpi_free_chunk *spare) {
     uint64_t i;
     spare->chunk = NULL;
     plan->whole_count = 0;
@@ -8855,20 +8996,24 @@ static uint64_t gpi_plan_choose(gpi_plan *plan, uint64_t count, uint64_t units,
             units -= chunk.units;
             plan->whole[plan->whole_count++] = chunk;
         } else {
+            /* too large for what is missing now; the last such chunk is the smallest */
             *spare = chunk;
         }
     }
+    /* in the order of addresses, so that neighbours at home become one part */
     qsort(plan->whole, (size_t)plan->whole_count, sizeof *plan->whole, gpi_plan_by_address);
     return units;
 }
 
-/* The shortest free end or start of a chunk that has so many units, as the plan's head or tail;
-   what is left over of it is of no use to stitches. 0: there is none. */
-static int gpi_plan_closest(const gpi_stitches *stitches, gpi_plan *plan, uint64_t units) {
+/* Makes the shortest free end or start of a chunk that has `units` the plan's head or tail. What it
+   has more stays free, so the shortest wastes least. A head only where the block needs no
+   alignment, since it begins inside a chunk. 0: there is none. */
+static int gpi_plan_find_end(const gpi_stitches *stitches, gpi_plan *plan, uint64_t units) {
     gpi_chunk *chunk = stitches->chunks->first;
     uint64_t least = UINT64_MAX;
     for (; chunk; chunk = chunk->next) {
         uint64_t tail = gpi_plan_free_at_start(stitches->tree, chunk), head = 0;
+        /* wholly free, and too large to be chosen: cut only if no end will do */
         if (tail == chunk->units) continue;
         if (plan->align_units == 1) head = gpi_plan_free_at_end(stitches->tree, chunk);
         if (tail >= units && tail < least) {
@@ -8887,20 +9032,22 @@ static int gpi_plan_closest(const gpi_stitches *stitches, gpi_plan *plan, uint64
     return least != UINT64_MAX;
 }
 
-/* The rest of the block: from the ends that are free, if they suffice; else a chunk is cut; else
-   memory is grown, behind which of the tail only what is still missing is used. */
+/* Plans the last `rest` units of the block: from one end of a chunk, else from a chunk that is cut
+   (`spare`), else from both ends together with grown memory. On entry plan->head and plan->tail are
+   the longest ones. */
 static void gpi_plan_rest(const gpi_stitches *stitches, gpi_plan *plan, uint64_t rest,
                                  const gpi_free_chunk *spare) {
     gpi_free_chunk head = plan->head, tail = plan->tail;
     uint64_t granule = stitches->chunks->granule_units;
     plan->head.units = plan->tail.units = 0;
-    if (!rest || gpi_plan_closest(stitches, plan, rest)) return;
+    if (!rest || gpi_plan_find_end(stitches, plan, rest)) return;
     if (spare->chunk && head.units + tail.units < rest) {
         plan->tail = *spare;
         plan->tail.units = rest;
     } else {
         plan->head = head;
         rest -= head.units;
+        /* of the tail only what is missing behind whole granules of grown memory */
         if (rest > tail.units)
             plan->new_units = gpi_ground_min(rest, gpi_ground_up(rest - tail.units, granule));
         rest -= plan->new_units;
@@ -8909,31 +9056,35 @@ static void gpi_plan_rest(const gpi_stitches *stitches, gpi_plan *plan, uint64_t
     }
 }
 
-/* 0: the host has no memory for the plan, or the memory is not there, or not worth its price. The
-   free lists that may be used are marked. */
+/* Draws the plan: fills what is "found" in the struct. 0: there is no plan, since memory is short,
+   growth at home is as good, the stitch would have more than most_seams handles, or the host has no
+   memory. The caller has declared lists usable. */
 static int gpi_plan_draw(gpi_stitches *stitches, gpi_plan *plan) {
     const gpi_chunks *chunks = stitches->chunks;
     gpi_free_chunk spare;
     gpi_measure measure;
     uint64_t rest;
     if (!gpi_stitch_prepare(stitches)) return 0;
-    plan->whole = stitches->room;
+    plan->whole = stitches->candidates;
     plan->new_units = 0;
     gpi_plan_look(stitches, plan->whole, &measure);
     gpi_plan_ends(&measure, &plan->head, &plan->tail);
-    if (plan->align_units > 1) plan->head.units = 0; /* the block begins where a chunk does */
+    /* S7: an aligned block begins at the start of a chunk, so it has no head */
+    if (plan->align_units > 1) plan->head.units = 0;
     rest = gpi_plan_choose(plan, measure.whole_count, plan->units, &spare);
     gpi_plan_rest(stitches, plan, rest, &spare);
-    if (plan->new_units == plan->units) return 0; /* growth at home does as well */
+    /* nothing but new memory: growth at home does that without a stitch */
+    if (plan->new_units == plan->units) return 0;
     if (plan->new_units && chunks->units + gpi_ground_up(plan->new_units, chunks->granule_units) >
                                plan->most_units)
         return 0;
+    /* growth makes at most about so many chunks as its size has shares */
     plan->seam_count = (plan->head.units != 0) + plan->whole_count + (plan->tail.units != 0) +
                        plan->new_units / gpi_growth_units(chunks, plan->new_units);
     return plan->seam_count <= plan->most_seams;
 }
 
-/* The largest block that usable memory makes without growth. */
+/* The units of the largest block that usable memory could make, stitched and without growth. */
 static uint64_t gpi_plan_largest(const gpi_stitches *stitches) {
     gpi_free_chunk head, tail;
     gpi_measure measure;
@@ -8944,8 +9095,8 @@ static uint64_t gpi_plan_largest(const gpi_stitches *stitches) {
 
 /* -- a stitch is made -- */
 
-/* Room for one more part among those taken. 0: the host has no memory. */
-static int gpi_plan_has_room(gpi_stitches *stitches) {
+/* Makes sure that `taken` has room for one more part. 0: the host has no memory. */
+static int gpi_plan_can_add(gpi_stitches *stitches) {
     uint64_t more = stitches->taken_room ? stitches->taken_room * 2 : 64;
     gpi_part *list;
     if (stitches->taken_count < stitches->taken_room) return 1;
@@ -8959,35 +9110,38 @@ static int gpi_plan_has_room(gpi_stitches *stitches) {
     return 1;
 }
 
-/* Takes home units of the plan, as one part for each stretch of equal list. 0: the host has no
-   memory; what was taken so far is in stitches->taken. */
+/* Takes [unit, unit + units), which lie in free neighbours, and adds one part for each run to
+   stitches->taken. Each part remembers its owner and position (P2). 0: the host has no memory; the
+   parts taken so far are in the array. */
 static int gpi_plan_take_units(gpi_stitches *stitches, uint64_t unit, uint64_t units) {
     gpi_tree *tree = stitches->tree;
     gpi_run *run = gpi_tree_at(tree, unit), *next;
-    uint64_t end = unit + units, piece_units;
-    for (; unit < end; unit += piece_units, run = next) {
+    uint64_t end = unit + units, part_units;
+    for (; unit < end; unit += part_units, run = next) {
         gpi_part *part;
-        if (!gpi_plan_has_room(stitches) || !gpi_tree_prepare(tree, 2)) return 0;
+        if (!gpi_plan_can_add(stitches) || !gpi_tree_prepare(tree, 2)) return 0;
+        /* read before the run is split: the loop goes on with its right neighbour */
         next = run->next;
         part = &stitches->taken[stitches->taken_count++];
-        piece_units = gpi_ground_min(run->unit + run->units, end) - unit;
+        part_units = gpi_ground_min(run->unit + run->units, end) - unit;
         part->unit = unit;
-        part->units = piece_units;
+        part->units = part_units;
         part->owner = gpi_clock_borrow(tree, run);
         part->at = run->of.at;
-        part->run = gpi_tree_take(tree, run, unit, piece_units);
+        part->run = gpi_tree_take(tree, run, unit, part_units);
     }
     return 1;
 }
 
-/* All free units of the plan. What was taken goes back if the host has no memory for it. */
+/* Takes all free units of the plan, in the order of the block. 0: the host has no memory; the
+   caller gives back what is in stitches->taken. */
 static int gpi_plan_take_all(gpi_stitches *stitches, const gpi_plan *plan) {
     const gpi_chunk *head = plan->head.chunk, *tail = plan->tail.chunk;
     uint64_t i;
     int taken = 1;
     if (plan->head.units)
         taken = gpi_plan_take_units(stitches, head->unit + head->units - plan->head.units,
-                                      plan->head.units);
+                                    plan->head.units);
     for (i = 0; i < plan->whole_count && taken; i++)
         taken = gpi_plan_take_units(stitches, plan->whole[i].chunk->unit, plan->whole[i].units);
     stitches->tail_at = stitches->taken_count;
@@ -8996,6 +9150,7 @@ static int gpi_plan_take_all(gpi_stitches *stitches, const gpi_plan *plan) {
     return taken;
 }
 
+/* Gives all parts in stitches->taken back to their owners, at their old positions (P2). */
 static void gpi_plan_give_units(gpi_stitches *stitches) {
     while (stitches->taken_count) {
         const gpi_part *part = &stitches->taken[--stitches->taken_count];
@@ -9003,8 +9158,10 @@ static void gpi_plan_give_units(gpi_stitches *stitches) {
     }
 }
 
-/* The request's stream waits, on the device, for other streams whose memory was taken: for the
-   newest mark of each, behind which all of it lies. */
+/* Makes the request's stream wait, on the device, for each other stream that memory was taken from
+   and whose work may not have finished: for the newest mark of that stream, since all parts lie
+   behind it. A wait that was queued before a failure does no harm. The lock is opened around CUDA
+   calls. */
 static gpupool_result gpi_plan_follow(gpi_stitches *stitches, const gpi_plan *plan) {
     gpi_clocks *clocks = stitches->clocks;
     gpupool_result result = GPUPOOL_OK;
@@ -9012,6 +9169,8 @@ static gpupool_result gpi_plan_follow(gpi_stitches *stitches, const gpi_plan *pl
     clocks->visits++;
     for (i = 0; i < stitches->taken_count && result == GPUPOOL_OK; i++) {
         gpi_stream *owner = stitches->taken[i].owner;
+        /* `visit` is the number of this call: one wait for each stream, however many parts it
+           gave */
         if (!owner || owner == plan->owner || owner->visit == clocks->visits) continue;
         if (stitches->taken[i].at <= gpi_clock_done(clocks, owner)) continue;
         owner->visit = clocks->visits;
@@ -9020,11 +9179,12 @@ static gpupool_result gpi_plan_follow(gpi_stitches *stitches, const gpi_plan *pl
     return result;
 }
 
-/* What was grown for a stitch that is not made goes back to the driver, but for what others have
-   taken of its chunks since. */
+/* Gives grown memory back to the driver when the stitch is not made. A chunk of which another
+   thread has taken memory meanwhile stays. Keeps the thread's present failure. */
 static void gpi_plan_give_grown(gpi_stitches *stitches, gpi_run *grown) {
     struct gpi_thread why = gpi_thread;
     uint64_t unit = grown->unit, end = unit + grown->units;
+    /* as free memory first, which cannot fail: what the driver then refuses stays in use */
     gpi_chunk_put(stitches->chunks, stitches->tree, grown);
     while (unit < end) {
         gpi_chunk *chunk = (gpi_chunk *)gpi_tree_owner(stitches->tree, unit);
@@ -9035,19 +9195,21 @@ static void gpi_plan_give_grown(gpi_stitches *stitches, gpi_run *grown) {
     gpi_thread = why;
 }
 
-/* The struct of a stitch as planned, with all its seams and parts, none of them linked yet. NULL:
-   the host has no memory. */
+/* The struct of a planned stitch with its seams and parts, which are not linked yet. `grown`: the
+   taken run of new memory, or NULL. NULL: the host has no memory. */
 static gpi_stitch *gpi_plan_new(const gpi_stitches *stitches, const gpi_plan *plan,
-                                  gpi_run *grown) {
+                                gpi_run *grown) {
     uint64_t seams = plan->whole_count + 2 + (grown ? grown->units : 0) /
                                                  stitches->chunks->granule_units + 1;
     uint64_t parts = stitches->taken_count + 1, i, unit = grown ? grown->unit : 0;
+    /* one seam for each granule of new memory at most, and one part for all of it */
     gpi_stitch *stitch = (gpi_stitch *)gpi_host_zeroed(
         (size_t)(sizeof *stitch + seams * sizeof(gpi_seam) + parts * sizeof(gpi_part)));
     gpi_seam *seam;
     if (!stitch) return NULL;
     seam = stitch->seams = (gpi_seam *)(void *)(stitch + 1);
     stitch->parts = (gpi_part *)(void *)(stitch->seams + seams);
+    /* the seams, in the order of the block: head, whole chunks, new chunks, tail */
     if (plan->head.units) seam++->chunk = plan->head.chunk;
     for (i = 0; i < plan->whole_count; i++) seam++->chunk = plan->whole[i].chunk;
     for (; grown && unit < grown->unit + grown->units; seam++) {
@@ -9058,6 +9220,7 @@ static gpi_stitch *gpi_plan_new(const gpi_stitches *stitches, const gpi_plan *pl
     stitch->seam_count = (uint32_t)(seam - stitch->seams);
     for (seam = stitch->seams; seam < stitch->seams + stitch->seam_count; seam++)
         stitch->units += seam->chunk->units;
+    /* the parts in the same order: new memory comes before the tail, or at the end */
     for (i = 0; i <= stitches->taken_count; i++) {
         if (grown && i == stitches->tail_at) stitch->parts[stitch->part_count++].run = grown;
         if (i < stitches->taken_count) stitch->parts[stitch->part_count++] = stitches->taken[i];
@@ -9069,9 +9232,10 @@ static gpi_stitch *gpi_plan_new(const gpi_stitches *stitches, const gpi_plan *pl
     return stitch;
 }
 
-/* Addresses for the stitch: its body and the pads beside it, held. 0: there are none. */
-static int gpi_plan_take_space(gpi_stitches *stitches, const gpi_plan *plan,
-                                 gpi_stitch *stitch) {
+/* Takes addresses for the stitch, as up to three taken runs: the body, and the pads before and
+   behind it. 0: no addresses are left, or the host has no memory. */
+static int gpi_plan_take_addresses(gpi_stitches *stitches, const gpi_plan *plan,
+                                   gpi_stitch *stitch) {
     gpi_tree *tree = stitches->tree;
     uint64_t skip = plan->head.units ? plan->head.chunk->units - plan->head.units : 0, start;
     gpi_lists space;
@@ -9090,17 +9254,20 @@ static int gpi_plan_take_space(gpi_stitches *stitches, const gpi_plan *plan,
     run = gpi_tree_take(tree, run, start, stitch->units);
     stitches->making_units = stitch->units;
     stitch->unit = start;
+    /* skip: the first pad, the part of the head's chunk that is not of the block */
     if (skip) run = gpi_tree_split(tree, run, start + skip);
     if (run->units > plan->units) gpi_tree_split(tree, run, run->unit + plan->units);
     stitch->body = run;
+    /* only the granule in which the body starts names the stitch: see gpi_stitch_of */
     gpi_tree_own(tree, gpi_ground_down(run->unit, stitches->chunks->granule_units),
                  stitches->chunks->granule_units, stitch);
     return 1;
 }
 
-/* Maps the chunks side by side. On failure mapped says how many still are. The lock is open. */
+/* Maps the chunks side by side at the stitch's addresses. On failure all is unmapped again; *mapped
+   tells how many chunks could not be unmapped, from the first on. The lock is open. */
 static gpupool_result gpi_plan_map(const gpi_stitches *stitches, const gpi_stitch *stitch,
-                                     uint32_t *mapped) {
+                                   uint32_t *mapped) {
     const gpi_driver *driver = &stitches->chunks->driver;
     uint64_t unit = stitch->unit;
     gpupool_result result = GPUPOOL_OK;
@@ -9113,6 +9280,7 @@ static gpupool_result gpi_plan_map(const gpi_stitches *stitches, const gpi_stitc
         unit += chunk->units;
         ++*mapped;
     }
+    /* once for the whole range: the driver's price for access is per call */
     if (result == GPUPOOL_OK)
         result = gpi_driver_access(driver, stitch->unit * GPUPOOL_UNIT_BYTES,
                                    stitch->units * GPUPOOL_UNIT_BYTES);
@@ -9125,7 +9293,7 @@ static gpupool_result gpi_plan_map(const gpi_stitches *stitches, const gpi_stitc
     return result;
 }
 
-/* From now on the stitch is one of the arena's, with so many of its seams mapped. */
+/* Makes the stitch one of the arena's, with its first `mapped` seams: links it and counts it. */
 static void gpi_plan_commit(gpi_stitches *stitches, gpi_stitch *stitch, uint32_t mapped) {
     uint32_t i;
     stitches->making_units = 0;
@@ -9142,13 +9310,15 @@ static void gpi_plan_commit(gpi_stitches *stitches, gpi_stitch *stitch, uint32_t
     gpi_stitch_link_size(stitches, stitch);
 }
 
-/* What could not be unmapped after a failure: it stays, counted, and is tried again when idle
-   stitches are unmapped. Its addresses are one run. */
+/* Keeps a stitch that cannot be used (not all of it could be mapped, or the host has no memory) and
+   could not be unmapped: its addresses become one run, and it counts as spoilt, with `mapped`
+   seams. gpi_stitch_bound and gpi_stitch_clear try to unmap it again later. */
 static void gpi_plan_spoil(gpi_stitches *stitches, gpi_stitch *stitch, uint32_t mapped) {
     gpi_tree *tree = stitches->tree;
     uint64_t units = stitch->units;
     gpi_tree_own(tree, gpi_ground_down(stitch->body->unit, stitches->chunks->granule_units),
                  stitches->chunks->granule_units, NULL);
+    /* pads and body become one run, which gpi_stitch_remove frees one day */
     while (stitch->body->unit > stitch->unit) {
         stitch->body = stitch->body->prev;
         gpi_tree_join(tree, stitch->body, stitch->body->next);
@@ -9160,7 +9330,8 @@ static void gpi_plan_spoil(gpi_stitches *stitches, gpi_stitch *stitch, uint32_t 
     gpi_tree_own(tree, stitch->unit, stitches->chunks->granule_units, stitch);
 }
 
-/* The parts become the block's; those that are side by side at home, one. */
+/* Makes the taken parts those of the block. Parts that are side by side at home become one, so that
+   a later free or reuse has fewer runs to touch (S8). */
 static void gpi_plan_use_parts(gpi_stitches *stitches, gpi_stitch *stitch) {
     uint32_t i, count = 0;
     for (i = 0; i < stitch->part_count; i++) {
@@ -9177,9 +9348,10 @@ static void gpi_plan_use_parts(gpi_stitches *stitches, gpi_stitch *stitch) {
     stitch->part_count = count;
 }
 
-/* New chunks for a stitch, all of which it uses where a tail follows. */
+/* Gets new chunks for a stitch; *grown is a taken run. Where a tail follows, the block uses the new
+   chunks wholly (is_exact), since the tail's chunk comes directly behind them. */
 static gpupool_result gpi_plan_grow(gpi_stitches *stitches, const gpi_plan *plan,
-                                      gpi_run **grown) {
+                                    gpi_run **grown) {
     gpi_growth growth;
     memset(&growth, 0, sizeof growth);
     growth.units = plan->new_units;
@@ -9190,15 +9362,17 @@ static gpupool_result gpi_plan_grow(gpi_stitches *stitches, const gpi_plan *plan
     return gpi_growth_grow(stitches->chunks, stitches->tree, &growth, plan->most_units, grown);
 }
 
-/* Maps a stitch that has its addresses. If that fails they are free again, or the stitch is spoilt;
-   in any case it is no longer the caller's. */
-static gpupool_result gpi_plan_bring(gpi_stitches *stitches, gpi_stitch *stitch) {
+/* Maps a stitch that has its addresses, and gives it its parts. On failure the addresses are free
+   and the struct is gone, or the stitch is spoilt: the caller has the stitch no longer. The lock is
+   open while the driver is called. */
+static gpupool_result gpi_plan_map_block(gpi_stitches *stitches, gpi_stitch *stitch) {
     gpupool_result result;
     uint32_t mapped;
     gpi_host_unlock(stitches->chunks->lock);
     result = gpi_plan_map(stitches, stitch, &mapped);
     gpi_host_lock(stitches->chunks->lock);
-    /* from then on the lock stays shut, so that this is still there when the block comes alive */
+    /* From here on the lock stays shut, so these structs are still there when the block becomes
+       live. */
     if (result == GPUPOOL_OK && !gpi_tree_prepare(stitches->tree, 2)) result = gpi_host_no_memory();
     if (result == GPUPOOL_OK) {
         gpi_plan_use_parts(stitches, stitch);
@@ -9207,14 +9381,15 @@ static gpupool_result gpi_plan_bring(gpi_stitches *stitches, gpi_stitch *stitch)
         gpi_plan_spoil(stitches, stitch, mapped);
     } else {
         stitches->making_units = 0;
-        gpi_stitch_give_space(stitches, stitch);
+        gpi_stitch_free_addresses(stitches, stitch);
         GPUPOOL_FREE(stitch);
     }
     return result;
 }
 
-/* Tells the program of a new stitch, whose block is held. If it refuses, the block's units are the
-   stream's free memory, and the stitch is unmapped. */
+/* Calls on_map for a new stitch, whose block is taken. If the program refuses, the block's units
+   become free memory of the stream, and the stitch is unmapped: E_CALLBACK. Both locks are held,
+   and open during on_map. */
 static gpupool_result gpi_plan_announce(gpi_stitches *stitches, const gpi_plan *plan,
                                         gpi_stitch *stitch) {
     gpupool_mapping mapping = gpi_stitch_mapping(stitch);
@@ -9225,13 +9400,14 @@ static gpupool_result gpi_plan_announce(gpi_stitches *stitches, const gpi_plan *
     why = gpi_thread;
     gpi_stitch_put(stitches, stitch->body, plan->owner,
                    gpi_clock_issue(stitches->clocks, plan->owner), 0);
-    gpi_stitch_unmap(stitches, stitch); /* nothing has ever used it */
+    gpi_stitch_unmap(stitches, stitch); /* no work has used the stitch's addresses */
     gpi_thread = why;
     return result;
 }
 
-/* Growth by what a stitch lacks, where the program is told of chunks: all locks are open then, and
-   the plan is of no use after. The new memory is anybody's, and the ladder starts again. */
+/* Grows what the stitch lacks, where the program has on_map: both locks are open during that, so
+   the plan is out of date afterwards. The new memory becomes finished free memory, and the ladder
+   starts again. */
 static gpupool_result gpi_plan_grow_first(gpi_stitches *stitches, const gpi_plan *plan) {
     gpi_run *grown = NULL;
     gpupool_result result;
@@ -9241,8 +9417,9 @@ static gpupool_result gpi_plan_grow_first(gpi_stitches *stitches, const gpi_plan
     return result;
 }
 
-/* Makes what was planned. The block is held; on failure all is as it was. NULL with success: memory
-   is other than it was. No list is marked on return. */
+/* Makes the planned stitch and stores its block, taken, in *out. Success with *out unchanged:
+   memory was added, and the ladder starts again. On failure everything is back where it was. No
+   list is usable on return. Both locks are held, and opened; see the banner. */
 static gpupool_result gpi_plan_make(gpi_stitches *stitches, const gpi_plan *plan, gpi_run **out) {
     gpupool_result result = GPUPOOL_OK;
     gpi_stitch *stitch = NULL;
@@ -9250,27 +9427,30 @@ static gpupool_result gpi_plan_make(gpi_stitches *stitches, const gpi_plan *plan
     uint64_t i;
     if (plan->new_units && gpi_stitch_tells(stitches)) return gpi_plan_grow_first(stitches, plan);
     stitches->taken_count = 0;
+    /* P2: all units first. Lists are usable only while the lock is held */
     if (!gpi_tree_prepare(stitches->tree, 2 * plan->whole_count + 16) ||
         !gpi_plan_take_all(stitches, plan))
         result = gpi_host_no_memory();
     gpi_tree_clear_usable(stitches->tree);
+    /* CUDA calls from here on: waits, new chunks, the mapping */
     if (result == GPUPOOL_OK) result = gpi_plan_follow(stitches, plan);
     if (result == GPUPOOL_OK && plan->new_units) result = gpi_plan_grow(stitches, plan, &grown);
     if (result == GPUPOOL_OK) {
         stitch = gpi_plan_new(stitches, plan, grown);
         if (!stitch) result = gpi_host_no_memory();
     }
-    if (result == GPUPOOL_OK && !gpi_plan_take_space(stitches, plan, stitch)) {
+    if (result == GPUPOOL_OK && !gpi_plan_take_addresses(stitches, plan, stitch)) {
         GPUPOOL_FREE(stitch);
-        result = GPUPOOL_E_OUT_OF_MEMORY; /* no addresses; or the host has no memory, which others
-                                             will tell */
+        /* no addresses. (Without host memory the ladder's next step reports that.) */
+        result = GPUPOOL_E_OUT_OF_MEMORY;
     }
-    if (result == GPUPOOL_OK) result = gpi_plan_bring(stitches, stitch);
+    if (result == GPUPOOL_OK) result = gpi_plan_map_block(stitches, stitch);
     if (result != GPUPOOL_OK) {
         if (grown) gpi_plan_give_grown(stitches, grown);
         gpi_plan_give_units(stitches);
         return result;
     }
+    /* success: the references that gpi_clock_borrow has taken are no longer needed */
     for (i = 0; i < stitches->taken_count; i++)
         if (stitches->taken[i].owner) stitches->taken[i].owner->refs--;
     stitches->used_units += plan->units;
@@ -9280,7 +9460,7 @@ static gpupool_result gpi_plan_make(gpi_stitches *stitches, const gpi_plan *plan
     return result;
 }
 
-/* == LIMIT ====================================================================================
+/* == LIMIT ========================================================================================
    Limits and sizes as text: parses what users write ("12GiB", "80%"), and spells byte counts for
    messages. Used for config.limit_text, GPUPOOL_LIMIT, the environment, reports and verdicts.
    uses: HOST
@@ -9342,7 +9522,7 @@ static gpupool_result gpi_limit_parse(const char *where, const char *text, uint6
     if (*at == ' ' && at[1]) at++;
     unit = gpi_limit_unit(at, total_bytes, free_bytes);
     if (unit < 0)
-        return gpi_limit_wrong(where, text, "ends in no unit that is known: B KiB MiB GiB TiB "
+        return gpi_limit_wrong(where, text, "ends in no unit of these: B KiB MiB GiB TiB "
                                "KB MB GB TB K M G T % %free");
     /* A fraction of a byte is an error: with "0.8" the user may mean 80%, with "1.5" GiB. */
     if (!whole && unit < 2)
@@ -9395,91 +9575,116 @@ static const char *gpi_limit_file_name(const char *file) {
     return file;
 }
 
-/* == ARENA ====================================================================================
-   The arena's struct, how calls come into it, and what holds of it as a whole. uses: all above
+/* == ARENA ========================================================================================
+   The struct of an arena, how a call enters and leaves it, and what several sections above need of
+   an arena as a whole: the check of all invariants, emptied caches, freed memory, finished memory.
+   uses: all above
 
-   A1  ledger.granted is the tree's live units but for what caches have free, ledger.blocks its live
-       runs but for those, ledger.requested what they were asked for with; each site has the blocks
-       and bytes of its live runs
-   A2  ledger.pending is what free lists of streams and caches hold, and what waits
+       gpupool_arena
+         clocks      CLOCK   streams, each with its cache
+         chunks      CHUNK   memory from the driver          stitches    STITCH, PLAN
+         tree        TREE    which units are free            ledger      LEDGER   byte counts
+         waiting     ARENA   freed blocks that other streams still use
+         sleep       SLEEP   what is asleep, and its backup
+
+   A call enters in one of three ways: gpi_arena_begin alone, where the caller takes the locks that
+   it needs; gpi_arena_enter, for calls that get or return memory: context and both locks are taken;
+   gpi_arena_fold, for figures.
+
+   A1  ledger.granted is the live units of the tree, without those that are free in caches;
+       ledger.blocks is the number of live runs, likewise; ledger.requested is the bytes asked for
+       with these; each site has the blocks and bytes of its live runs
+   A2  ledger.pending is the sum of the free lists of streams, of the free blocks in caches, and of
+       the waiting blocks
    A3  a waiting run is in list WAITING, and has a use
-   A4  a tag's granted bytes and blocks are those of the live runs with it, and what is coming
-   Locks, in this order: `growing` sleeps, and is held by the one thread that gets memory from the
-   driver or gives it back, but never while the host waits for the device or runs a function of the
-   caller's; a stream's lock is held by whoever uses its cache; `lock` by whoever changes the tree.
-   The latter two spin, for tens of nanoseconds; a check and a report hold them for longer, some
-   50 ns a block. */
+   A4  a tag's granted bytes and blocks are those of the live runs with the tag, and what is coming
 
-enum { /* a default arena that a reset has emptied; in place of the number of forks */
+   Locks, in this order: `growing`, a stream's lock, `lock`. `growing` sleeps; the one thread that
+   gets memory from the driver or returns it holds this lock, but never while the host waits for the
+   device or runs a function of the program. A stream's lock protects the stream's cache; `lock`
+   protects everything else. These two spin, for tens of nanoseconds; only a check and a report hold
+   them for longer, about 50 ns for each block.
+
+   Read first: gpupool_arena, gpi_arena_begin, gpi_arena_enter, gpi_arena_owner, gpi_arena_put,
+   gpi_arena_poll */
+
+enum { /* arena.forks of a default arena that a device reset has emptied */
     GPI_CLOSED = -1,
-    GPI_RENEWING = -2             /* a thread is about to open it again */
+    GPI_RENEWING = -2                /* a thread is about to open it again */
 };
 
-typedef enum gpi_arena_state {
+typedef enum gpi_arena_state {       /* of a part of the arena: see SLEEP */
     GPI_AWAKE,
-    GPI_ON_ITS_WAY,               /* a thread is putting it to sleep, or waking it */
+    GPI_CHANGING,                    /* a thread is putting it to sleep, or waking it */
     GPI_ASLEEP
 } gpi_arena_state;
 
-typedef struct gpi_arena_saved {        /* home units, and where the host has what they held */
+typedef struct gpi_arena_saved {     /* home units, and where the backup has their content */
     uint64_t unit, units;
-    uint64_t offset;
+    uint64_t offset;                 /* in gpi_arena_backup.memory, in bytes */
 } gpi_arena_saved;
 
-typedef struct gpi_arena_backup {  /* of one part of the arena that sleeps */
+typedef struct gpi_arena_backup {    /* the content of one part that is asleep */
     gpi_arena_saved *saved;
     uint64_t saved_count;
-    unsigned char *memory;
+    unsigned char *memory;           /* NULL: the content was discarded */
     uint64_t bytes;
 } gpi_arena_backup;
 
-typedef struct gpi_arena_sleep {  /* arrays: [0] the chunks that all share, [tag] a tag's own */
+typedef struct gpi_arena_sleep {     /* arrays: [0] the chunks that all share, [tag] a tag's own */
     unsigned char states[GPUPOOL_TAGS + 1]; /* gpi_arena_state */
     gpi_arena_backup backups[GPUPOOL_TAGS + 1];
-    gpi_run *aside;               /* free memory, set aside; linked by list_next */
-    uint64_t backup_bytes, backup_most; /* of all */
+    gpi_run *aside;                  /* free memory that no request finds; linked by list_next */
+    uint64_t backup_bytes, backup_most; /* sum of all backups; config.backup_bytes */
 } gpi_arena_sleep;
 
 struct gpupool_arena {
-    gpupool_arena *next;          /* of the process */
-    int visitors;                 /* threads on their way through those: it stays until they left */
-    int forks;                    /* of the process when the arena was made; or GPI_CLOSED */
-    int report_number;            /* see ENVIRON; 0: no reports */
-    int searching;                /* threads that look for memory: none goes into caches */
-    int soft_untold;              /* a soft limit was passed, and the program not told: see TAG */
-    FILE *trace;                  /* where calls are recorded, or NULL */
+    gpupool_arena *next;             /* in the process's list of arenas, */
+    int visitors;                    /* and threads that use this pointer to it without a call of
+                                        the program's: the struct stays until they have left */
+    int forks;                       /* gpi_process.forks when the arena was made; or GPI_CLOSED */
+    int report_number;               /* see ENVIRON; 0: no reports */
+    int searching;                   /* threads in the ladder: while there are any, no
+                                        block goes into a cache */
+    int soft_untold;                 /* 1: a soft limit was passed, and the program not told yet */
+    FILE *trace;                     /* where calls are recorded; or NULL */
     gpi_clocks clocks;
     gpi_chunks chunks;
     gpi_stitches stitches;
     gpi_mutex growing;
-    gpi_run *waiting, *waiting_last; /* freed while other streams used them; linked by list_next */
+    gpi_run *waiting, *waiting_last; /* blocks that were freed while other streams used them; linked
+                                        by list_next */
     uint64_t waiting_units;
-    uint64_t waiting_seen;        /* clocks.advances when they were last looked at */
-    uint64_t short_until;         /* memory was short: frees before this position get a mark each */
-    uint64_t in_hand;             /* runs that threads have taken without `growing`, and may
-                                     return */
-    uint64_t captures;            /* scopes not yet released */
-    uint64_t halfway;             /* calls that found the arena awake, and go on without its lock
-                                     for a while */
+    uint64_t waiting_seen;           /* clocks.advances + 1 when these were last looked at */
+    uint64_t short_until;            /* memory was short: frees before this position record an event
+                                        each */
+    uint64_t in_hand;                /* runs that threads have taken and may put back, with the lock
+                                        open meanwhile */
+    uint64_t captures;               /* scopes that are not released yet */
+    uint64_t halfway;                /* calls that found the arena awake, and go on with
+                                        the lock open */
     gpi_arena_sleep sleep;
-    uint64_t keep_bytes;          /* trim keeps this much: config.reserve_bytes */
-    uint64_t granted_most;        /* the peak before peaks were last reset */
+    uint64_t keep_bytes;             /* config.reserve_bytes: trimming keeps so much */
+    uint64_t granted_most;           /* peak of granted, before peaks were last reset */
     int (*on_out_of_memory)(const gpupool_verdict *, void *);
-    void *user;
+    void *user;                      /* for on_out_of_memory */
     char name[32];
-    char why_not_mapped[96];      /* why AUTO has not taken MAPPED; "": it has, or was not asked */
-    gpi_lock lock;                /* from here on all changes often: not near what is only read */
+    char why_not_mapped[96];         /* why AUTO did not take MAPPED; "": it did, or the
+                                        source was not AUTO */
+    gpi_lock lock;                   /* from here on what changes often: in other cache lines than
+                                        what is only read */
     gpi_tree tree;
     gpi_ledger ledger;
 };
 
-struct gpupool_capture {
+struct gpupool_capture {             /* a capture scope */
     gpupool_arena *arena;
-    gpi_stream *stream;       /* the graph's, with the stream's key until the end */
-    gpi_stream *outer;        /* what had the key before; NULL: nothing */
+    gpi_stream *stream;              /* the graph's; it has the stream's key until the scope ends */
+    gpi_stream *outer;               /* had the key before, and gets it back; NULL: none */
     uintptr_t key;
 };
 
+/* Sets the ledger's pending bytes from their three sources (A2). Called before the lock opens. */
 GPI_HOT void gpi_arena_count_pending(gpupool_arena *arena) {
     gpi_ledger_set(&arena->ledger.pending,
                    arena->ledger.cached_bytes +
@@ -9488,19 +9693,21 @@ GPI_HOT void gpi_arena_count_pending(gpupool_arena *arena) {
 
 /* -- the check -- */
 
+/* The bytes that the program asked for with a live run. */
 static uint64_t gpi_arena_requested(const gpi_run *run) {
     return run->units * GPUPOOL_UNIT_BYTES - gpi_tree_slack(run);
 }
 
-/* What was requested with a live run; 0 where it is free in a cache. The stream's lock is held. */
+/* The bytes that the program asked for with a live run or a run in a cache; 0 if the cache has the
+   block free. The lock of the cache's stream is held. */
 static uint64_t gpi_arena_asked(const gpi_run *run) {
     if (run->list != GPI_LIST_CACHED) return gpi_arena_requested(run);
     return gpi_cache_asked_at((gpi_cache *)run->of.uses, run->unit);
 }
 
 #if GPUPOOL_SITES
-/* Blocks and bytes, weighed by their site, add up to the same over runs and over sites: so no site
-   has another's. */
+/* Checks A1 for sites. Blocks and bytes are weighed by the address of their site before they are
+   added up: so the sums over runs and over sites differ if a site has what belongs to another. */
 static int gpi_arena_check_sites(gpupool_arena *arena) {
     uint64_t at = 0, blocks = 0, bytes = 0;
     gpi_site *site = NULL;
@@ -9520,7 +9727,7 @@ static int gpi_arena_check_sites(gpupool_arena *arena) {
     return blocks != 0 || bytes != 0;
 }
 #endif
-/* What was requested, in all and by site, from the live runs themselves. */
+/* Checks A1 for requested bytes and sites: adds them up from the live runs. */
 static int gpi_arena_check_live(gpupool_arena *arena) {
     uint64_t at = 0, bytes = 0;
     const gpi_run *run;
@@ -9533,7 +9740,21 @@ static int gpi_arena_check_live(gpupool_arena *arena) {
 #endif
 }
 
-/* What is granted with tags, from the live runs themselves. */
+/* Granted bytes whose memory sleeps. */
+static uint64_t gpi_arena_asleep_bytes(const gpupool_arena *arena) {
+    uint64_t of_tags = 0, asleep = 0;
+    int tag;
+    for (tag = 1; tag <= arena->ledger.tag_count; tag++) {
+        uint64_t bytes = arena->ledger.tags[tag]->stats.granted.now -
+                         arena->ledger.tags[tag]->coming;
+        of_tags += arena->chunks.apart[tag].is_apart ? bytes : 0;
+        asleep += arena->sleep.states[tag] == GPI_ASLEEP ? bytes : 0;
+    }
+    if (arena->sleep.states[0] != GPI_ASLEEP) return asleep;
+    return asleep + arena->ledger.granted.now - of_tags;
+}
+
+/* Checks A4: adds up the tags' bytes and blocks from the live runs. Returns 1 if it is broken. */
 static int gpi_arena_check_tags(const gpupool_arena *arena) {
     uint64_t bytes[GPUPOOL_TAGS + 1], blocks[GPUPOOL_TAGS + 1], at = 0;
     const gpi_run *run;
@@ -9554,8 +9775,8 @@ static int gpi_arena_check_tags(const gpupool_arena *arena) {
     return 0;
 }
 
-/* What refers to the streams: uses of live and of waiting blocks, and idle stitches. Everything
-   else is gone when no call is under way. */
+/* Checks K3: the streams' refs are at least the uses of live and waiting blocks plus the idle
+   stitches that have a user. Returns 1 if it is broken. */
 static int gpi_arena_check_refs(const gpupool_arena *arena) {
     uint64_t refs = 0, uses = 0, users = 0, at = 0;
     const gpi_stream *stream;
@@ -9572,10 +9793,12 @@ static int gpi_arena_check_refs(const gpupool_arena *arena) {
         for (use = (const gpi_use *)run->of.uses; use; use = use->next) uses++;
     }
     if (uses + arena->clocks.loose_uses != arena->clocks.uses) return 1;
-    return refs < uses + users; /* a call that is under way may hold more */
+    return refs < uses + users; /* calls that are under way have references, too */
 }
 
-/* Number of the broken invariant, with its section's letter; 0 if all hold. */
+/* Checks the invariants of all sections. Returns the number of the first that is broken, with the
+   letter of its section in *letter; 0 if all hold. The locks of all streams and the arena's lock
+   are held. */
 static int gpi_arena_check(gpupool_arena *arena, char *letter) {
     const gpi_ledger *ledger = &arena->ledger;
     gpi_stream *stream = arena->clocks.streams;
@@ -9588,6 +9811,7 @@ static int gpi_arena_check(gpupool_arena *arena, char *letter) {
     *letter = 'C';
     for (; stream; stream = stream->next) {
         if ((broken = gpi_cache_check(&stream->cache)) != 0) return broken;
+        /* for A1 and A2: free in a cache means live in the tree */
         free_units += stream->cache.free_units;
         free_blocks += stream->cache.free_blocks;
     }
@@ -9620,6 +9844,8 @@ static int gpi_arena_check(gpupool_arena *arena, char *letter) {
 
 /* -- coming in -- */
 
+/* Checks the arena argument of a call. E_ARGUMENT: NULL; E_FORKED: the arena is the parent
+   process's; E_CUDA: a default arena that a device reset has emptied. */
 static gpupool_result gpi_arena_exists(const gpupool_arena *arena, const char *call) {
     if (!arena) return gpi_host_fail(GPUPOOL_E_ARGUMENT, "%s: the arena is NULL", call);
     if (arena->forks == gpi_process.forks) return GPUPOOL_OK;
@@ -9630,24 +9856,27 @@ static gpupool_result gpi_arena_exists(const gpupool_arena *arena, const char *c
                          "\"%s\", and has no CUDA context", call, arena->name);
 }
 
-/* Takes the locks of all streams and the arena's. */
+/* Takes the locks of all streams, then the arena's. Returns the first stream of the list, for
+   gpi_arena_unlock_all: streams that are added later are put before it. */
 static gpi_stream *gpi_arena_lock_all(gpupool_arena *arena) {
     for (;;) {
         gpi_stream *first = GPI_READ(&arena->clocks.streams), *stream;
         for (stream = first; stream; stream = stream->next) gpi_host_lock(&stream->cache.lock);
         gpi_host_lock(&arena->lock);
         if (first == arena->clocks.streams) return first;
-        gpi_host_unlock(&arena->lock); /* there is a new one: once more */
+        gpi_host_unlock(&arena->lock); /* a stream was added: its lock is missing */
         for (stream = first; stream; stream = stream->next) gpi_host_unlock(&stream->cache.lock);
     }
 }
 
+/* Releases what gpi_arena_lock_all has taken. */
 static void gpi_arena_unlock_all(gpupool_arena *arena, gpi_stream *first) {
     gpi_host_unlock(&arena->lock);
     for (; first; first = first->next) gpi_host_unlock(&first->cache.lock);
 }
 
-/* All invariants, with the caches as they are; `growing` is held, so that no run is on its way. */
+/* gpi_arena_check with the locks that it needs. Folds the caches first, so that the ledger is up to
+   date, and leaves them as they are. `growing` is held: so no thread has a taken run. */
 static int gpi_arena_check_all(gpupool_arena *arena, char *letter) {
     gpi_stream *first = gpi_arena_lock_all(arena), *stream;
     int broken;
@@ -9660,11 +9889,13 @@ static int gpi_arena_check_all(gpupool_arena *arena, char *letter) {
 }
 
 #if GPUPOOL_CHECK >= 2
-/* Around every call. No lock is held. */
+/* Checks all invariants, at the begin and the end of a call. Skips the check where another thread
+   is at work, since that thread checks when it is done; and while a thread has runs in hand. No
+   lock is held. */
 static void gpi_arena_check_now(gpupool_arena *arena) {
     char letter;
     int broken;
-    if (!gpi_host_mutex_try(&arena->growing)) return; /* a thread is at work, and checks after it */
+    if (!gpi_host_mutex_try(&arena->growing)) return;
     broken = arena->in_hand || arena->chunks.telling ? 0 : gpi_arena_check_all(arena, &letter);
     gpi_host_mutex_unlock(&arena->growing);
     GPUPOOL_ASSERT(broken == 0);
@@ -9672,15 +9903,16 @@ static void gpi_arena_check_now(gpupool_arena *arena) {
 }
 #endif
 
-/* A request of this thread has failed, perhaps out of memory: then section ENVIRON writes the
-   report that the environment asks for. No lock is held. The thread's result stays as it is. */
+/* Called after a request of this thread has failed. If it failed for lack of memory, section
+   ENVIRON writes the report that the environment asks for. The thread's result stays as it is. No
+   lock is held. */
 static void gpi_arena_request_failed(gpupool_arena *arena) {
     void (*report)(gpupool_arena *) = GPI_READ(&gpi_process.on_no_memory);
     if (report && gpi_thread.result == GPUPOOL_E_OUT_OF_MEMORY) report(arena);
 }
 
-/* For calls that get memory from the driver, or return it: of a tag's own chunks, or of those that
-   all share (0). */
+/* E_ASLEEP if a tag's own chunks sleep, or those that all share (tag 0). For calls that get memory
+   or return it. The lock is held. */
 static gpupool_result gpi_arena_is_awake(const gpupool_arena *arena, const char *call, int tag) {
     if (arena->sleep.states[tag] == GPI_AWAKE) return GPUPOOL_OK;
     if (tag)
@@ -9691,7 +9923,8 @@ static gpupool_result gpi_arena_is_awake(const gpupool_arena *arena, const char 
                          call, arena->name);
 }
 
-/* Every public call begins here; no lock is held. */
+/* The begin of every public call: checks the argument. `call` is the
+   function's name, for errors. No lock is held. */
 GPI_HOT gpupool_result gpi_arena_begin(gpupool_arena *arena, const char *call) {
     gpupool_result result;
     gpi_host_begin();
@@ -9702,13 +9935,14 @@ GPI_HOT gpupool_result gpi_arena_begin(gpupool_arena *arena, const char *call) {
     return result;
 }
 
-/* The lock is held. */
+/* Opens the arena's lock, with the pending bytes up to date. */
 GPI_HOT void gpi_arena_unlock(gpupool_arena *arena) {
     gpi_arena_count_pending(arena);
     gpi_host_unlock(&arena->lock);
 }
 
-/* cudaDeviceReset takes the streams and the events with it, and all memory but what is mapped. */
+/* E_CUDA if the device was reset since the arena was made: then its streams, events and memory are
+   gone, except mapped memory, which outlives a reset. */
 static gpupool_result gpi_arena_outlived(const gpupool_arena *arena, const char *call) {
     int reset;
     gpupool_result result = gpi_driver_was_reset(&arena->chunks.driver, &reset);
@@ -9719,7 +9953,9 @@ static gpupool_result gpi_arena_outlived(const gpupool_arena *arena, const char 
                          arena->chunks.driver.device, arena->name);
 }
 
-/* To get memory, or to give it back: the driver is ready for it, and both locks are taken. */
+/* The begin of calls that get memory from the driver, or return it: makes the arena's context
+   current and takes both locks. On success the caller ends with gpi_arena_leave; on failure no lock
+   is held and the context is as before. */
 static gpupool_result gpi_arena_enter(gpupool_arena *arena, const char *call, gpi_visit *visit) {
     gpupool_result result = gpi_arena_begin(arena, call);
     if (result != GPUPOOL_OK) return result;
@@ -9735,6 +9971,8 @@ static gpupool_result gpi_arena_enter(gpupool_arena *arena, const char *call, gp
     return GPUPOOL_OK;
 }
 
+/* The end of a call that gpi_arena_enter has begun. A soft limit that was passed meanwhile is
+   noted: the program is told (gpi_tag_tell) when no lock is held. */
 static void gpi_arena_leave(gpupool_arena *arena, const gpi_visit *visit) {
     if (arena->ledger.tags[0] && gpi_ledger_untold(&arena->ledger) >= 0)
         GPI_PUBLISH(&arena->soft_untold, 1);
@@ -9746,7 +9984,8 @@ static void gpi_arena_leave(gpupool_arena *arena, const gpi_visit *visit) {
 #endif
 }
 
-/* gpi_arena_enter where a tag's own chunks must not sleep, or those that all share (0). */
+/* gpi_arena_enter for memory that must not be asleep: a tag's own chunks, or those that all share
+   (tag 0). */
 static gpupool_result gpi_arena_enter_awake(gpupool_arena *arena, const char *call, int tag,
                                             gpi_visit *visit) {
     gpupool_result result = gpi_arena_enter(arena, call, visit);
@@ -9758,13 +9997,13 @@ static gpupool_result gpi_arena_enter_awake(gpupool_arena *arena, const char *ca
 
 /* -- streams of calls -- */
 
-typedef struct gpi_caller {     /* by which stream a call is made */
+typedef struct gpi_caller {     /* the stream that a call names, and the key of its struct */
     cudaStream_t stream;
     uintptr_t key;
 } gpi_caller;
 
-/* CUDA takes NULL for the legacy stream or for the thread's own, by how a file is compiled; to
-   gpupool it is the legacy one: callers that want the other say so (GPI_NAMES_STREAM). */
+/* Names the stream of a call. For gpupool a NULL is the legacy stream. A file that is compiled with
+   a default stream for each thread passes cudaStreamPerThread instead: see GPI_NAMES_STREAM. */
 GPI_HOT gpi_caller gpi_arena_call(cudaStream_t stream) {
     gpi_caller call;
     call.stream = stream ? stream : cudaStreamLegacy;
@@ -9772,8 +10011,8 @@ GPI_HOT gpi_caller gpi_arena_call(cudaStream_t stream) {
     return call;
 }
 
-/* The stream that calls with this key go to; it may have been forgotten, or never been known. The
-   lock is held. NULL: the host has no memory. */
+/* The struct for calls with this key; a new one if there is none, or if it was forgotten meanwhile.
+   The lock is held. NULL: the host has no memory. */
 static gpi_stream *gpi_arena_owner(gpupool_arena *arena, uintptr_t key, uint64_t identity) {
     gpi_stream *owner = gpi_clock_find(&arena->clocks, key);
     if (owner) return owner;
@@ -9782,32 +10021,34 @@ static gpi_stream *gpi_arena_owner(gpupool_arena *arena, uintptr_t key, uint64_t
     return owner;
 }
 
-/* The same of a stream that was known when the call began. If it was forgotten since, it comes back
-   as itself, or another thread's next call would take it for a stream that is gone. */
+/* gpi_arena_owner in the middle of a call that has had the struct once, with the lock open since.
+   If the struct was forgotten, the new one gets the same CUDA id; else the next call would take the
+   stream for another that has inherited the handle. */
 static gpi_stream *gpi_arena_owner_again(gpupool_arena *arena, const gpi_caller *call) {
     gpi_stream *owner = gpi_clock_find(&arena->clocks, call->key);
     uint64_t identity;
     if (owner) return owner;
-    /* not told: 0, and the next call makes it known anew */
+    /* if CUDA does not tell the id it is 0, and the next call makes a new struct */
     gpi_clock_identity(arena->clocks.driver, call->stream, &identity);
     return gpi_arena_owner(arena, call->key, identity);
 }
 
-/* A block for all streams at once, as cudaMalloc gives, or for the host, as in a pinned arena: of
-   finished memory only, for work that was queued before is not known to come first. */
+/* Whether requests of this stream get finished memory only: for a block that all streams use at
+   once (stream ALL, as after cudaMalloc), and for pinned memory, which the host uses. Neither waits
+   for work that is queued. */
 GPI_HOT int gpi_arena_takes_finished(const gpupool_arena *arena, const gpi_stream *owner) {
     return owner == arena->clocks.all || gpi_chunk_is(&arena->chunks, GPI_FROM_HOST);
 }
 
-/* Whether streams may come to want each other's memory. */
+/* Whether more than one stream frees memory here, so that they may want each other's. */
 GPI_HOT int gpi_arena_shares(const gpupool_arena *arena) {
     return arena->clocks.stream_count + (arena->clocks.all->clock.issued != 0) > 1;
 }
 
 /* -- free memory comes back -- */
 
-/* A taken run becomes free memory of a stream, and finished neighbours of up to so many units join
-   it. */
+/* Makes a taken run free memory of a stream, and counts the free. Finished neighbours of up to
+   absorb_units join the run: see gpi_tree_put. */
 GPI_HOT void gpi_arena_put_with(gpupool_arena *arena, gpi_stream *stream, gpi_run *run,
                                 uint64_t absorb_units) {
     stream->freed_units += run->units;
@@ -9816,22 +10057,27 @@ GPI_HOT void gpi_arena_put_with(gpupool_arena *arena, gpi_stream *stream, gpi_ru
                    absorb_units);
 }
 
-/* The same for a block that is freed: all neighbours join while there is no other stream to take
-   them from. A thread's stream may end with them, so it takes no more than from others. */
+/* Makes a freed block free memory of its stream. With one stream all finished neighbours join it,
+   so that its free memory stays in one run. With several, only neighbours that are no larger than
+   the block, so that others go on finding the large ones in list ANY. The same holds for a thread's
+   default stream, since the thread may end without notice; and in a capture scope none join, as
+   they would stay with the graph. */
 GPI_HOT void gpi_arena_put(gpupool_arena *arena, gpi_stream *stream, gpi_run *run) {
     int shares = gpi_arena_shares(arena) || gpi_clock_is_of_thread(stream);
     gpi_arena_put_with(arena, stream, run, stream->capture ? 0 : shares ? run->units : UINT64_MAX);
 }
 
-/* The same for what a cache has let go, if anything. No neighbours: a request that is refused may
-   have emptied caches, and has nothing more pending for it. */
+/* Makes a block that a cache has dropped free memory of the stream; NULL: nothing was dropped. No
+   neighbours join: a request may have emptied the caches only to fail, and then no finished memory
+   must have become pending. */
 static void gpi_arena_put_evicted(gpupool_arena *arena, gpi_stream *stream, gpi_run *run) {
     if (!run) return;
     gpi_tree_end_life(&arena->tree, run);
     gpi_arena_put_with(arena, stream, run, 0);
 }
 
-/* Empties a stream's cache; both locks are held. */
+/* Empties a stream's cache wholly: free blocks go to the stream's list, and blocks that are out are
+   forgotten. Both locks are held, the stream's and the arena's. */
 static void gpi_arena_drain(gpupool_arena *arena, gpi_stream *stream) {
     while (stream->cache.used)
         gpi_arena_put_evicted(arena, stream, gpi_cache_evict(&stream->cache));
@@ -9839,8 +10085,8 @@ static void gpi_arena_drain(gpupool_arena *arena, gpi_stream *stream) {
     gpi_cache_fold(&stream->cache, &arena->ledger);
 }
 
-/* What is free in a stream's cache goes into its list; a crowded one goes on to keep track of what
-   is out. */
+/* Puts the free blocks of a stream's cache into the stream's list. A crowded cache stays, with its
+   entries for blocks that are out: see CACHE. Both locks are held. */
 static void gpi_arena_empty_free(gpupool_arena *arena, gpi_stream *stream) {
     if (!stream->cache.crowded) {
         gpi_arena_drain(arena, stream);
@@ -9851,8 +10097,8 @@ static void gpi_arena_empty_free(gpupool_arena *arena, gpi_stream *stream) {
     gpi_cache_fold(&stream->cache, &arena->ledger);
 }
 
-/* Empties all caches that way: gpi_arena_empty_free, or gpi_arena_drain. The arena's lock is held,
-   and open in between. */
+/* Calls gpi_arena_empty_free, or gpi_arena_drain, for every stream. The arena's lock is held on
+   entry and return, and open in between, because a stream's lock comes first. */
 static void gpi_arena_empty_all(gpupool_arena *arena,
                                 void (*empty)(gpupool_arena *, gpi_stream *)) {
     gpi_stream *stream = arena->clocks.streams;
@@ -9866,9 +10112,10 @@ static void gpi_arena_empty_all(gpupool_arena *arena,
     }
 }
 
-/* What caches have counted goes into the ledger; they and the free lists stay as they are. Who asks
-   for figures begins here: each stream's are of one moment. *cached: the blocks that are free in
-   caches. The lock is held on return. */
+/* Begins a question about figures: adds what the caches have counted to the ledger, and fills
+   *cached with what is free in them. Caches and free lists stay as they are. Each stream's figures
+   are of one moment, but not of the same for all. No lock is held on entry; the arena's lock is
+   held on return. */
 static void gpi_arena_fold(gpupool_arena *arena, gpi_cached *cached) {
     gpi_stream *stream = GPI_READ(&arena->clocks.streams);
     memset(cached, 0, sizeof *cached);
@@ -9887,8 +10134,8 @@ static void gpi_arena_fold(gpupool_arena *arena, gpi_cached *cached) {
     gpi_arena_count_pending(arena);
 }
 
-/* No call comes to this stream any more; what it has cached goes into its list. The arena's lock is
-   held, and opened for a moment. */
+/* Ends the calls of a stream: its key finds no struct any more, and its cached blocks go to its
+   list. The arena's lock is held, and open for a moment. */
 static void gpi_arena_unbind(gpupool_arena *arena, gpi_stream *owner) {
     gpi_host_unlock(&arena->lock);
     gpi_host_lock(&owner->cache.lock);
@@ -9900,6 +10147,7 @@ static void gpi_arena_unbind(gpupool_arena *arena, gpi_stream *owner) {
 
 /* -- blocks that wait: freed, while work that other streams had queued may still use them -- */
 
+/* Puts a freed block, in list WAITING and with uses, at the end of the waiting ones. */
 static void gpi_arena_wait_for_uses(gpupool_arena *arena, gpi_run *run) {
     run->list_next = NULL;
     if (arena->waiting) arena->waiting_last->list_next = run;
@@ -9909,7 +10157,7 @@ static void gpi_arena_wait_for_uses(gpupool_arena *arena, gpi_run *run) {
     arena->waiting_seen = 0;
 }
 
-/* Takes a run out of `waiting`; `before` is the one before it there, or NULL. */
+/* Takes a run out of the waiting ones. `before`: the one before it there; NULL: it is the first. */
 static void gpi_arena_end_waiting(gpupool_arena *arena, gpi_run *run, gpi_run *before) {
     if (before) before->list_next = run->list_next;
     else arena->waiting = run->list_next;
@@ -9917,7 +10165,8 @@ static void gpi_arena_end_waiting(gpupool_arena *arena, gpi_run *run, gpi_run *b
     arena->waiting_units -= run->units;
 }
 
-/* Those whose users have all passed become anybody's. Returns whether any did. */
+/* Makes those waiting blocks finished memory whose uses have all passed. Returns whether there was
+   one. Looks only if a clock has advanced since the last look. The lock is held. */
 static int gpi_arena_ask_waiting(gpupool_arena *arena) {
     gpi_run *run = arena->waiting, *last = NULL, *next;
     int any = 0;
@@ -9942,13 +10191,16 @@ static int gpi_arena_ask_waiting(gpupool_arena *arena) {
     return any;
 }
 
-/* -- memory whose work is done becomes anybody's -- */
+/* -- freed memory whose work has finished moves to list ANY -- */
 
 enum {
-    GPI_LOOKS = 8,       /* streams that a call asks after in passing */
+    GPI_LOOKS = 8,       /* streams whose events a call queries in passing, */
     GPI_LOOKS_MOST = 64  /* and before it gets memory from the driver */
 };
 
+/* Asks how far one stream has come, moves its finished memory to list ANY, and forgets the stream
+   if nobody uses it any more. The lock is held, and open while CUDA is asked: refs keeps the
+   struct. */
 static void gpi_arena_poll_stream(gpupool_arena *arena, gpi_stream *stream) {
     stream->refs++;
     gpi_event_poll(&arena->clocks, stream);
@@ -9957,8 +10209,9 @@ static void gpi_arena_poll_stream(gpupool_arena *arena, gpi_stream *stream) {
     gpi_clock_forget_gone(&arena->clocks, stream);
 }
 
-/* Asks a few streams how far they have come, and makes what they are done with anybody's. Returns
-   whether there is more of it. The lock is held, and open while CUDA is asked. */
+/* gpi_arena_poll_stream for up to `looks` busy streams, which take turns, and for waiting blocks.
+   Returns whether there is more finished memory than before. The lock is held, and open while CUDA
+   is asked. */
 static int gpi_arena_poll(gpupool_arena *arena, int looks) {
     uint64_t units = arena->tree.lists[GPI_LIST_ANY]->units;
     gpi_stream *list[GPI_LOOKS_MOST];
@@ -9969,7 +10222,7 @@ static int gpi_arena_poll(gpupool_arena *arena, int looks) {
     return gpi_arena_ask_waiting(arena) || arena->tree.lists[GPI_LIST_ANY]->units > units;
 }
 
-/* The same of all streams. */
+/* As gpi_arena_poll, for all streams. */
 static int gpi_arena_poll_all(gpupool_arena *arena) {
     uint64_t units = arena->tree.lists[GPI_LIST_ANY]->units;
     gpi_stream *stream = arena->clocks.streams;
@@ -9979,21 +10232,25 @@ static int gpi_arena_poll_all(gpupool_arena *arena) {
     return gpi_arena_ask_waiting(arena) || arena->tree.lists[GPI_LIST_ANY]->units > units;
 }
 
-/* Whether work may be at freed memory, and no mark is behind it: of what was freed up to here. */
+/* Whether some memory, freed at positions up to `at`, may still be in use and has no event behind
+   it. Then a wait for events is not enough to finish all. */
 static int gpi_arena_lacks_marks(const gpupool_arena *arena, uint64_t at) {
     const gpi_stream *stream = arena->clocks.streams;
     for (; stream; stream = stream->next) {
         uint64_t issued = gpi_ground_min(stream->clock.issued, at);
         if (!stream->handle || stream->capture) continue;
+        /* a stream without free memory matters only if a waiting block may name it: refs counts
+           that */
         if (!arena->tree.lists[stream->list]->units && !(arena->waiting && stream->refs)) continue;
         if (issued > gpi_clock_recorded(&arena->clocks, stream)) return 1;
     }
     return 0;
 }
 
-/* Finds out of all that was freed whether its work is done, and makes it anybody's then; the caches
-   are poured out for it, and slabs are no more. Where CUDA has no event over all streams the host
-   waits for the device, with no lock held. Both locks are held on entry and exit. */
+/* Makes as much as possible finished memory of list ANY: empties the caches, asks all streams,
+   dissolves slabs, and forgets streams of which nothing is left. An event over all streams covers
+   what has no event; where CUDA cannot record one, the host waits for the device, with no lock
+   held. Both locks are held on entry and return. */
 static void gpi_arena_finish_all(gpupool_arena *arena) {
     gpi_stream *stream;
     gpi_arena_empty_all(arena, gpi_arena_empty_free);
@@ -10013,7 +10270,8 @@ static void gpi_arena_finish_all(gpupool_arena *arena) {
         gpi_clock_forget(&arena->clocks, stream);
 }
 
-/* Chunks of which all is free, and all work done, whosever they are. */
+/* The sum of the chunks that are wholly free and finished, as far as the latest look knows
+   (gpi_arena_ask), in whatever lists their memory is. */
 static uint64_t gpi_arena_finished_bytes(const gpupool_arena *arena) {
     const gpi_chunk *chunk = arena->chunks.first;
     uint64_t bytes = 0;
@@ -10027,8 +10285,10 @@ static uint64_t gpi_arena_finished_bytes(const gpupool_arena *arena) {
     return bytes;
 }
 
-/* For who only looks: how far the streams have come, which passes nothing. An event over all
-   streams tells what is done, where CUDA can record one. The lock is held, and open meanwhile. */
+/* A look at the streams for questions and reports: asks how far each has come and notes it, but no
+   clock passes and no memory moves. If the caches have free blocks, or memory has no event behind
+   it, an event over all streams is recorded, if CUDA can. The lock is held, and open while CUDA is
+   asked. */
 static void gpi_arena_ask(gpupool_arena *arena) {
     gpi_clocks *clocks = &arena->clocks;
     gpi_stream *stream = clocks->streams;
@@ -10039,50 +10299,66 @@ static void gpi_arena_ask(gpupool_arena *arena) {
         if (stream->handle && !stream->capture) gpi_event_look(clocks, stream);
 }
 
-/* -- the record of calls, in the replay's format: the lock is held -- */
+/* -- the trace of calls, in the format that the replay tool reads: the lock is held -- */
 
+/* A stream as traces name it: by its key, but 0 for the legacy stream. */
 static uint64_t gpi_arena_trace_stream(cudaStream_t stream) {
     uint64_t key = gpi_clock_key(stream);
     return key == GPI_KEY_LEGACY ? 0 : key;
 }
 
+/* The number by which traces name a block: its unit, counted from the reserved addresses of a
+   MAPPED arena; else from 0. */
 static uint64_t gpi_arena_trace_id(const gpupool_arena *arena, const gpi_run *run) {
     return run->unit - arena->chunks.base_unit; /* 0 where chunks have their own addresses */
 }
 
+/* Writes a line about a block and a stream: an allocation, a free or a use. */
 static void gpi_arena_trace_block(gpupool_arena *arena, char verb, const gpi_run *run,
                                   cudaStream_t stream) {
     fprintf(arena->trace, "%c %" PRIu64 " %" PRIu64 "\n", verb, gpi_arena_trace_id(arena, run),
             gpi_arena_trace_stream(stream));
 }
 
+/* Writes a line with one number, if calls are recorded. */
 static void gpi_arena_trace_number(gpupool_arena *arena, char verb, uint64_t number) {
     if (arena->trace) fprintf(arena->trace, "%c %" PRIu64 "\n", verb, number);
 }
 
-/* == TAG ======================================================================================
-   Budgets for parts of a program, and soft limits that call before anything fails. uses: LEDGER,
-   TREE, ARENA
+/* == TAG ==========================================================================================
+   Budgets for parts of a program (tags), and soft limits, which call a function of the program
+   before anything fails. uses: LEDGER, TREE, ARENA
 
-   A live run carries its tag above its slack, so untagged work pays nothing. No cache has a block
-   with a tag: a request with one asks for an alignment of two units, which caches do not give. What
-   a budget is charged with before the block is there is `coming`.
+   A request with a tag goes through three steps:
 
-   B1  no function of the program's is called with a lock held */
+       gpi_tag_charge       the budget is charged: granted and coming grow by the block's size
+       the allocation       as for any request
+       gpi_tag_finish       coming shrinks; the live run gets the tag, or granted shrinks again
 
-/* E_ARGUMENT: the arena has no such tag. */
+   A live run carries its tag in the bits above its slack (run.as.slack), so work without tags pays
+   nothing. No cache has a block with a tag: such a request asks for an alignment of two units, for
+   which caches have no blocks.
+
+   B1  no function of the program is called with a lock held
+
+   Locks: no lock is held on entry, unless a comment says otherwise. The arena's lock protects a
+   tag's figures and limits, and is taken here for a moment at a time. */
+
+/* E_ARGUMENT: the arena has no tag of this number. Reads tag_count without the lock: tags are only
+   ever added. */
 static gpupool_result gpi_tag_exists(const gpupool_arena *arena, const char *call, int tag) {
     if (tag > 0 && tag <= arena->ledger.tag_count) return GPUPOOL_OK;
     return gpi_host_fail(GPUPOOL_E_ARGUMENT, "%s: tag is %d, and must be one of this arena's %d",
                          call, tag, arena->ledger.tag_count);
 }
 
-/* Tells the program of soft limits, until there is nothing new. No lock is held; what is told may
-   change that, and is told again then. */
+/* Calls on_soft_limit for every soft limit that was passed, or is no longer passed, since the
+   program was last told. No lock is held. The functions may change what is granted, so the loop
+   goes on until there is nothing new. The thread's result stays as it is. */
 static void gpi_tag_tell(gpupool_arena *arena) {
     struct gpi_thread before = gpi_thread; /* of the call that is under way */
     gpupool_soft_limit what;
-    gpi_ledger_tag *of;
+    gpi_ledger_tag *entry;
     memset(&what, 0, sizeof what);
     what.arena = arena;
     GPI_PUBLISH(&arena->soft_untold, 0);
@@ -10090,12 +10366,13 @@ static void gpi_tag_tell(gpupool_arena *arena) {
         gpi_host_lock(&arena->lock);
         what.tag = gpi_ledger_untold(&arena->ledger);
         if (what.tag < 0) break;
-        of = arena->ledger.tags[what.tag];
-        what.is_over = of->told = gpi_ledger_is_over(&arena->ledger, what.tag);
-        what.now_bytes = what.tag ? of->stats.granted.now : arena->ledger.reserved.now;
-        what.soft_limit_bytes = of->stats.soft_limit_bytes;
+        entry = arena->ledger.tags[what.tag];
+        /* `told` is set before the call: a change during the call is news again */
+        what.is_over = entry->told = gpi_ledger_is_over(&arena->ledger, what.tag);
+        what.now_bytes = what.tag ? entry->stats.granted.now : arena->ledger.reserved.now;
+        what.soft_limit_bytes = entry->stats.soft_limit_bytes;
         gpi_host_unlock(&arena->lock);
-        of->on_soft_limit(&what, of->user);
+        entry->on_soft_limit(&what, entry->user);
     }
     gpi_host_unlock(&arena->lock);
     gpi_thread = before;
@@ -10103,36 +10380,39 @@ static void gpi_tag_tell(gpupool_arena *arena) {
 
 /* -- a request with a tag -- */
 
-static void gpi_tag_explain(const gpi_ledger_tag *of, gpupool_verdict *verdict) {
-    char asked[32], limit[32], held[32], more[32];
+/* Writes the verdict's sentence, from its figures. */
+static void gpi_tag_explain(const gpi_ledger_tag *entry, gpupool_verdict *verdict) {
+    char asked[32], limit[32], granted[32], more[32];
     snprintf(verdict->sentence, sizeof verdict->sentence, "%s is over the budget of tag \"%s\": "
              "%s, of which blocks hold %s: raise it by %s, or free %s of it",
-             gpi_limit_human(asked, verdict->asked_bytes), of->stats.name,
+             gpi_limit_human(asked, verdict->asked_bytes), entry->stats.name,
              gpi_limit_human(limit, verdict->limit_bytes),
-             gpi_limit_human(held, verdict->granted_bytes),
+             gpi_limit_human(granted, verdict->granted_bytes),
              gpi_limit_enough(more, verdict->raise_bytes),
              gpi_limit_enough(more, verdict->missing_bytes));
 }
 
-/* Over the budget: the verdict, and the program may free something. Returns whether to try again.
-   No lock is held. */
+/* Handles a request that is over its tag's budget. First asks the program's on_out_of_memory, which
+   may free something: returns 1 if the request is to be tried again. Else stores the verdict and
+   the error for the thread, and returns 0. bytes: what the budget would be charged; asked_bytes:
+   what the program asked for. No lock is held. */
 static int gpi_tag_give_up(gpupool_arena *arena, int tag, uint64_t bytes, uint64_t asked_bytes) {
     gpupool_verdict verdict;
-    gpi_ledger_tag *of;
+    gpi_ledger_tag *entry;
     memset(&verdict, 0, sizeof verdict);
     gpi_host_lock(&arena->lock);
-    of = arena->ledger.tags[tag];
+    entry = arena->ledger.tags[tag];
     verdict.cause = GPUPOOL_CAUSE_TAG;
     verdict.tag = tag;
     verdict.asked_bytes = asked_bytes;
-    verdict.limit_bytes = of->stats.limit_bytes;
-    verdict.granted_bytes = of->stats.granted.now;
+    verdict.limit_bytes = entry->stats.limit_bytes;
+    verdict.granted_bytes = entry->stats.granted.now;
     verdict.missing_bytes = verdict.raise_bytes =
         verdict.granted_bytes + bytes - gpi_ground_min(verdict.limit_bytes,
                                                        verdict.granted_bytes + bytes);
-    of->stats.failures += GPUPOOL_STATS;
+    entry->stats.failures += GPUPOOL_STATS;
     gpi_host_unlock(&arena->lock);
-    gpi_tag_explain(of, &verdict);
+    gpi_tag_explain(entry, &verdict);
     if (arena->on_out_of_memory && arena->on_out_of_memory(&verdict, arena->user)) return 1;
     gpi_thread.verdict = verdict;
     gpi_host_fail(GPUPOOL_E_OUT_OF_MEMORY, "arena \"%s\": %s", arena->name, verdict.sentence);
@@ -10140,29 +10420,32 @@ static int gpi_tag_give_up(gpupool_arena *arena, int tag, uint64_t bytes, uint64
     return 0;
 }
 
-/* Charges the budget with a block that is to come. E_OUT_OF_MEMORY with the verdict, if that is
-   more than it has. */
+/* Charges a tag's budget with a block that the caller is about to allocate. On success the caller
+   calls gpi_tag_finish afterwards. E_ARGUMENT: no such tag; E_ASLEEP: the tag sleeps;
+   E_OUT_OF_MEMORY: over the budget, with the verdict stored. bytes is 0 if the request is going to
+   be refused anyway: then nothing is charged. No lock is held. */
 static gpupool_result gpi_tag_charge(gpupool_arena *arena, int tag, uint64_t bytes,
                                      uint64_t asked_bytes) {
     gpupool_result result = gpi_tag_exists(arena, "gpupool_alloc_request", tag);
     int fits;
-    if (result != GPUPOOL_OK || bytes == 0) return result; /* 0: the request will be refused */
+    if (result != GPUPOOL_OK || bytes == 0) return result;
     for (;;) {
-        gpi_ledger_tag *of;
+        gpi_ledger_tag *entry;
         gpi_host_lock(&arena->lock);
         result = gpi_arena_is_awake(arena, "gpupool_alloc_request", tag);
         if (result != GPUPOOL_OK) {
             gpi_host_unlock(&arena->lock);
             return result;
         }
-        of = arena->ledger.tags[tag];
-        fits = of->stats.granted.now <= of->stats.limit_bytes &&
-               bytes <= of->stats.limit_bytes - of->stats.granted.now;
+        entry = arena->ledger.tags[tag];
+        /* in this order nothing overflows: a budget may have been lowered below what is granted */
+        fits = entry->stats.granted.now <= entry->stats.limit_bytes &&
+               bytes <= entry->stats.limit_bytes - entry->stats.granted.now;
         if (fits) {
-            gpi_ledger_add(&of->stats.granted, bytes);
-            gpi_ledger_add(&of->stats.blocks, 1);
-            of->coming += bytes;
-            of->coming_blocks++;
+            gpi_ledger_add(&entry->stats.granted, bytes);
+            gpi_ledger_add(&entry->stats.blocks, 1);
+            entry->coming += bytes;
+            entry->coming_blocks++;
         }
         gpi_host_unlock(&arena->lock);
         if (fits) return GPUPOOL_OK;
@@ -10170,18 +10453,21 @@ static gpupool_result gpi_tag_charge(gpupool_arena *arena, int tag, uint64_t byt
     }
 }
 
-/* The block has come, and gets its tag; or none has (NULL), and the budget its bytes back. */
+/* Ends what gpi_tag_charge began: gives the new block its tag; or, if block is NULL, gives the
+   bytes back to the budget. Calls on_soft_limit if there is news. No lock is held. */
 static void gpi_tag_finish(gpupool_arena *arena, int tag, uint64_t bytes, const void *block) {
-    gpi_run *run = NULL; /* NULL, too, if its capture scope was released meanwhile */
-    gpi_ledger_tag *of;
+    gpi_run *run = NULL;
+    gpi_ledger_tag *entry;
     int tells;
     if (bytes == 0) return;
     gpi_host_lock(&arena->lock);
-    of = arena->ledger.tags[tag];
-    of->coming -= bytes;
-    of->coming_blocks--;
+    entry = arena->ledger.tags[tag];
+    entry->coming -= bytes;
+    entry->coming_blocks--;
     if (block) {
         run = gpi_tree_live(&arena->tree, (uint64_t)(uintptr_t)block / GPUPOOL_UNIT_BYTES);
+        /* Another thread can have released the block's capture scope meanwhile: then the block is
+           gone, or its address is another block's. */
         if (run && run->units * GPUPOOL_UNIT_BYTES != bytes) run = NULL;
     }
     if (run) {
@@ -10196,17 +10482,19 @@ static void gpi_tag_finish(gpupool_arena *arena, int tag, uint64_t bytes, const 
 
 /* -- in public -- */
 
+/* Limits as kept and as the program gives them: 0 stands for none. */
 static uint64_t gpi_tag_limit(size_t bytes) { return bytes ? bytes : UINT64_MAX; }
 
+/* The figures of a new tag, with its name and limits; NULL: the host has no memory. */
 static gpi_ledger_tag *gpi_tag_new(const char *name, const gpupool_tag_config *config) {
-    gpi_ledger_tag *of = (gpi_ledger_tag *)gpi_host_zeroed(sizeof *of);
-    if (!of) return NULL;
-    snprintf(of->stats.name, sizeof of->stats.name, "%s", name);
-    of->stats.limit_bytes = gpi_tag_limit(config->limit_bytes);
-    of->stats.soft_limit_bytes = gpi_tag_limit(config->soft_limit_bytes);
-    of->on_soft_limit = config->on_soft_limit;
-    of->user = config->user;
-    return of;
+    gpi_ledger_tag *entry = (gpi_ledger_tag *)gpi_host_zeroed(sizeof *entry);
+    if (!entry) return NULL;
+    snprintf(entry->stats.name, sizeof entry->stats.name, "%s", name);
+    entry->stats.limit_bytes = gpi_tag_limit(config->limit_bytes);
+    entry->stats.soft_limit_bytes = gpi_tag_limit(config->soft_limit_bytes);
+    entry->on_soft_limit = config->on_soft_limit;
+    entry->user = config->user;
+    return entry;
 }
 
 gpupool_result gpupool_set_tag_limits(gpupool_arena *arena, int tag, size_t limit_bytes,
@@ -10222,7 +10510,8 @@ gpupool_result gpupool_set_tag_limits(gpupool_arena *arena, int tag, size_t limi
     return gpi_host_ok();
 }
 
-/* As the program sees it; the lock is held. */
+/* Copies a tag's figures for the program, which sees 0 where there is no limit. The lock is
+   held. */
 static void gpi_tag_read(const gpupool_arena *arena, int tag, gpupool_tag_stats *stats) {
     *stats = arena->ledger.tags[tag]->stats;
     if (stats->limit_bytes == UINT64_MAX) stats->limit_bytes = 0;
@@ -10241,7 +10530,7 @@ gpupool_result gpupool_get_tag_stats(gpupool_arena *arena, int tag, gpupool_tag_
     return gpi_host_ok();
 }
 
-/* == LADDER ===================================================================================
+/* == LADDER =======================================================================================
    Finds memory for a request: one table of steps, tried in order, from the cheapest (free memory of
    the stream) to the dearest (a wait of the host). The same table, asked without being run, tells
    verdicts and gpupool_would_fit what would help. uses: ARENA and above
@@ -10254,8 +10543,8 @@ gpupool_result gpupool_get_tag_stats(gpupool_arena *arena, int tag, gpupool_tag_
 
    Each step has three parts. `needs` names conditions of the arena and the request. `could` tells
    from figures alone whether the step could succeed. `take` does the step. Verdicts call `could`
-   with figures of memory as somebody's help would leave it; so a verdict never disagrees with the
-   allocation that it explains.
+   with the figures that would hold after some help (a higher limit, freed blocks); so a verdict
+   never disagrees with the allocation that it explains.
 
    D1  a step that does not meet the request takes nothing: every run is back with its owner
    D2  the host waits with no lock held, and then starts again with the first step
@@ -10281,7 +10570,7 @@ typedef struct gpi_request {
     gpi_owners owners;          /* whether the block may span chunks. Other values than ANY occur in
                                    MAPPED arenas only, and rule out caches and stitches */
     int tag;                    /* whose own chunks the block lies in; 0: those that all share */
-    uint32_t finished;          /* its list of finished memory: ANY, or the tag's */
+    uint32_t finished;          /* the list of finished memory to take from: ANY, or the tag's */
 } gpi_request;
 
 /* Figures from which the steps' `could` functions answer. The ladder itself fills them coarsely; a
@@ -10336,7 +10625,8 @@ static int gpi_ladder_may_not_map(const gpupool_arena *arena, const gpi_request 
 
 /* -- free memory of the stream and of list ANY -- */
 
-/* The request's block lies in chunks of this tag; 0: in those that all share. */
+/* Sets in which chunks the request's block lies: in the tag's own, or (0) in those that all share.
+   `finished` is kept in the request, so that the hot path need not compute it. */
 static void gpi_ladder_set_tag(gpi_request *request, int tag) {
     request->tag = tag;
     request->finished = tag ? GPI_LIST_TAGS + (uint32_t)tag - 1 : (uint32_t)GPI_LIST_ANY;
@@ -10455,8 +10745,8 @@ static gpi_run *gpi_ladder_own_waiting(gpupool_arena *arena, const gpi_request *
             gpi_stitch_tag_at(&arena->stitches, run->unit) != request->tag)
             continue;
         while (use && (use->at <= gpi_clock_done(&arena->clocks, use->stream) ||
-                       (use->stream == request->owner && !use->stream->capture &&
-                        use->at != gpi_clock_never())))
+                       (use->stream == request->owner && use->at != gpi_clock_never() &&
+                        (!use->stream->capture || use->at == gpi_clock_again()))))
             use = use->next;
         if (!use) break;
     }
@@ -10525,20 +10815,6 @@ static int gpi_ladder_may_stitch(const gpi_attempt *attempt) {
 
 enum { GPI_ADJACENT_TRIES = 256 }; /* runs whose neighbours the step looks at, at most */
 
-typedef struct gpi_adjacent {  /* usable runs side by side, in home addresses */
-    gpi_run *first;
-    uint64_t units, runs;      /* sum of their units; how many runs */
-} gpi_adjacent;
-
-/* Finds all usable runs side by side around a usable run, to the left and to the right. */
-static void gpi_ladder_find_adjacent(const gpi_tree *tree, gpi_run *run, gpi_adjacent *stretch) {
-    while (run->prev && gpi_growth_is_usable(tree, run->prev)) run = run->prev;
-    stretch->first = run;
-    stretch->units = stretch->runs = 0;
-    for (; run && gpi_growth_is_usable(tree, run); run = run->next, stretch->runs++)
-        stretch->units += run->units;
-}
-
 /* Step: a block out of several usable runs side by side. The tree does not join runs of the stream
    at different positions, nor the stream's with those of ANY; but this stream may use all of them,
    so together they hold a block that none of them holds alone. */
@@ -10559,7 +10835,7 @@ static gpi_outcome gpi_ladder_take_side_by_side(gpi_attempt *attempt) {
         for (; bin != GPI_NO_BIN && !found; bin = gpi_tree_next(list, bin + 1))
             for (run = list->heads[bin]; run && !found && looked < GPI_ADJACENT_TRIES;
                  run = run->list_next, looked++) {
-                gpi_ladder_find_adjacent(&arena->tree, run, &stretch);
+                gpi_stitch_find_adjacent(&arena->tree, run, &stretch);
                 /* The fit is asked of a run that stands for the whole stretch and is in no list. */
                 whole.unit = stretch.first->unit;
                 whole.units = stretch.units;
@@ -10938,6 +11214,64 @@ static gpi_outcome gpi_ladder_take_idle(gpi_attempt *attempt) {
     return gpi_ladder_outcome(attempt, result);
 }
 
+/* Bytes of idle chunks that belong to other tags than the request's: no stitch of it may use them.
+   */
+static uint64_t gpi_ladder_tags_idle_bytes(const gpi_attempt *attempt) {
+    const gpupool_arena *arena = attempt->arena;
+    const gpi_chunk *chunk = arena->chunks.is_apart ? arena->chunks.first : NULL;
+    uint64_t idle = 0;
+    for (; chunk; chunk = chunk->next)
+        if (chunk->tag != attempt->request->tag &&
+            gpi_chunk_is_idle(&arena->chunks, &arena->tree, chunk))
+            idle += chunk->bytes;
+    return idle;
+}
+
+/* Bytes that a stitch of the request's free memory would have to grow by; 0: none helps. */
+static uint64_t gpi_ladder_stitch_need(const gpi_attempt *attempt) {
+    gpupool_arena *arena = attempt->arena;
+    uint64_t need = 0;
+    gpi_plan plan;
+    memset(&plan, 0, sizeof plan);
+    plan.units = attempt->request->units;
+    plan.align_units = attempt->request->align_units;
+    plan.most_units = plan.most_seams = UINT64_MAX;
+    gpi_ladder_set_usable(arena, attempt->request);
+    if (gpi_plan_draw(&arena->stitches, &plan))
+        need = gpi_ground_up(plan.new_units, arena->chunks.granule_units) * GPUPOOL_UNIT_BYTES;
+    gpi_tree_clear_usable(&arena->tree);
+    return need;
+}
+
+/* Step: returns idle chunks of other tags to the driver, so many that a stitch with growth has
+   room. Where all of them are too few, they stay. */
+static gpi_outcome gpi_ladder_take_tags_idle(gpi_attempt *attempt) {
+    gpupool_arena *arena = attempt->arena;
+    gpi_chunks *chunks = &arena->chunks;
+    uint64_t idle = gpi_ladder_tags_idle_bytes(attempt), need;
+    gpi_outcome outcome = GPI_NOT_MET;
+    gpi_chunk *chunk, *next;
+    int is_limited;
+    if (!idle) return GPI_NOT_MET;
+    need = gpi_ladder_stitch_need(attempt);
+    is_limited = need > gpi_ledger_room(&arena->ledger);
+    if (!need || need > gpi_ladder_room_at_most(arena, is_limited)) return GPI_NOT_MET;
+    if (is_limited && need > gpi_ledger_room(&arena->ledger) + idle) return GPI_NOT_MET;
+    for (chunk = chunks->first; chunk; chunk = next) {
+        gpupool_result result;
+        next = chunk->next;
+        if (chunk->tag == attempt->request->tag || !gpi_chunk_is_idle(chunks, &arena->tree, chunk))
+            continue;
+        result = gpi_stitch_drop_chunk(&arena->stitches, chunk);
+        if (result == GPUPOOL_E_IN_USE) continue; /* another thread is about to return it */
+        if (result != GPUPOOL_OK) return gpi_ladder_outcome(attempt, result);
+        outcome = GPI_RESTART;
+        if (is_limited && need <= gpi_ledger_room(&arena->ledger)) break;
+        if (gpi_stitch_tells(&arena->stitches)) next = chunks->first; /* the locks were open */
+    }
+    return outcome;
+}
+
 /* -- waits of the host -- */
 
 /* Chooses what to wait for: the older event of a stream, or the device if stream is NULL or has no
@@ -11068,7 +11402,8 @@ static int gpi_ladder_could_trim(const gpi_estimate *estimate) {
 /* The order of the steps, from the cheapest to the dearest. What follows "caches" happens only when
    memory is short. */
 static const gpi_step gpi_ladder_steps[] = {
-    {"own and anybody's free memory", GPI_NEEDS_POOL, gpi_ladder_could_fit, gpi_ladder_take_free},
+    {"free memory of the stream and of ANY", GPI_NEEDS_POOL, gpi_ladder_could_fit,
+     gpi_ladder_take_free},
     {"finished memory of others", GPI_NEEDS_POOL, gpi_ladder_could_fit, gpi_ladder_take_finished},
     {"runs side by side", GPI_NEEDS_POOL, gpi_ladder_could_fit, gpi_ladder_take_side_by_side},
     {"what cudaFree freed", GPI_NEEDS_POOL | GPI_NEEDS_EVENTS | GPI_NEEDS_HOST,
@@ -11081,6 +11416,8 @@ static const gpi_step gpi_ladder_steps[] = {
      gpi_ladder_take_unfinished},
     {"all free memory, stitched", GPI_NEEDS_POOL, gpi_ladder_could_stitch,
      gpi_ladder_take_all_free},
+    {"idle chunks of other tags", GPI_NEEDS_STITCHES, gpi_ladder_could_trim,
+     gpi_ladder_take_tags_idle},
     {"idle chunks given back", 0, gpi_ladder_could_trim, gpi_ladder_take_idle},
     {"a mark over all streams", GPI_NEEDS_EVENTS, gpi_ladder_could_fit, gpi_ladder_take_unmarked},
     {"a wait of the host", GPI_NEEDS_EVENTS | GPI_NEEDS_HOST, gpi_ladder_could_fit,
@@ -11150,7 +11487,7 @@ static gpupool_result gpi_ladder_run(gpi_attempt *attempt) {
                          "grow while a stream captures", attempt->arena->name);
 }
 
-/* == SNAPSHOT =================================================================================
+/* == SNAPSHOT =====================================================================================
    Copies all runs of an arena into an array, so that a verdict can ask many times "would the
    request fit if ...?" without holding the arena's lock. The request, the copy and the figures that
    bound growth are one gpi_scene. uses: LADDER and above
@@ -11173,7 +11510,7 @@ typedef enum gpi_snapshot_state {
     GPI_SNAPSHOT_FREE,       /* free, and its work has finished */
     GPI_SNAPSHOT_PENDING,    /* free, but work that used it may still run */
     GPI_SNAPSHOT_LIVE,       /* a block, or a part of a stitched one */
-    GPI_SNAPSHOT_KEPT,       /* a graph's until its release: live or free */
+    GPI_SNAPSHOT_KEPT,       /* a graph's until its release: live or free; or live and asleep */
     GPI_SNAPSHOT_NONE        /* addresses without memory, or a run that a thread has taken */
 } gpi_snapshot_state;
 
@@ -11360,6 +11697,8 @@ static void gpi_snapshot_copy_run(gpi_scene *scene, const gpi_run *run, gpi_snap
     else if (run->list < GPI_LIST_WAITING && run->list != GPI_LIST_EMPTY)
         gpi_snapshot_copy_free(scene, run, copy);
     if (copy->state != GPI_SNAPSHOT_LIVE && copy->state != GPI_SNAPSHOT_KEPT) copy->is_block = 0;
+    if (scene->arena->sleep.states[copy->tag] == GPI_ASLEEP) /* a free of it wins nothing now */
+        copy->state = copy->is_block ? GPI_SNAPSHOT_KEPT : GPI_SNAPSHOT_NONE;
 }
 
 /* Copies the runs from this one on, up to the end of the chunk, or of all home addresses of a
@@ -11434,7 +11773,7 @@ static void gpi_snapshot_take(gpi_scene *scene) {
     gpi_snapshot_ask_caches(scene);
 }
 
-/* == VERDICT ==================================================================================
+/* == VERDICT ======================================================================================
    Tells why a request was not met, and what would help, in figures and in a sentence. No advice
    rests on figures alone: the ladder is asked whether it would succeed if memory were as the advice
    would leave it. uses: SNAPSHOT and above
@@ -11513,7 +11852,10 @@ static void gpi_verdict_measure(const gpupool_arena *arena, uint64_t from, uint6
         gpi_chunk *chunk = (gpi_chunk *)gpi_tree_owner(&arena->tree, from);
         uint64_t chunk_end = chunk->unit + chunk->units;
         to = gpi_ground_min(end, chunk_end);
-        if (from == chunk->unit && to == chunk_end) measure->whole_units += chunk->units;
+        if (from == chunk->unit && to == chunk_end) {
+            measure->whole_units += chunk->units;
+            measure->kept_units += chunk->is_kept ? chunk->units : 0;
+        }
         else if (to == chunk_end) gpi_plan_rank(measure->heads, chunk, to - from);
         else if (from == chunk->unit) gpi_plan_rank(measure->tails, chunk, to - from);
     }
@@ -11533,7 +11875,7 @@ static void gpi_verdict_estimate_mapped(const gpi_scene *scene, const gpi_measur
     gpi_plan_ends(measure, &head, &tail);
     if (!gpi_snapshot_may_stitch(scene)) {
         estimate->grow_units = gpi_ground_up(scene->units, granule);
-        estimate->idle_units += units;
+        estimate->idle_units += units - measure->kept_units;
         return;
     }
     /* An aligned block must begin where a chunk does, so it cannot use a head. */
@@ -11560,7 +11902,7 @@ static void gpi_verdict_scan(gpi_scene *scene, const gpi_assumption *wish, gpi_m
             gpi_measure other;
             memset(&other, 0, sizeof other);
             gpi_verdict_measure(scene->arena, stretch.unit, stretch.units, &other);
-            estimate->idle_units += other.whole_units;
+            estimate->idle_units += other.whole_units - other.kept_units;
             stretch.units = 0;
         }
         if (pooled && stretch.units && gpi_snapshot_fits(scene, &stretch)) estimate->fits = 1;
@@ -11765,6 +12107,8 @@ static uint64_t gpi_verdict_gain(const gpi_scene *scene, uint64_t number) {
     for (i = 0; copy->stitch && i < copy->stitch->part_count; i++)
         gpi_verdict_measure(scene->arena, copy->stitch->parts[i].unit,
                             copy->stitch->parts[i].units, &measure);
+    if (copy->tag != scene->tag || !gpi_snapshot_may_stitch(scene))
+        measure.whole_units -= measure.kept_units;
     return measure.whole_units;
 }
 
@@ -11914,9 +12258,14 @@ static uint64_t gpi_verdict_largest_request(gpi_scene *scene) {
     return least - gpi_ground_min(least, GPI_GUARD);
 }
 
-/* Reserved bytes that no block has, without those that graphs keep. */
-static uint64_t gpi_verdict_free_bytes(const gpupool_verdict *verdict) {
-    return verdict->reserved_bytes - verdict->granted_bytes - verdict->kept_bytes;
+/* Reserved bytes that no block has in the chunks that the request may use, without those that
+   graphs keep. */
+static uint64_t gpi_verdict_free_bytes(const gpupool_verdict *verdict, const gpi_scene *scene) {
+    uint64_t bytes = verdict->reserved_bytes - verdict->granted_bytes - verdict->kept_bytes, i;
+    for (i = 0; i < scene->run_count; i++)
+        if (scene->runs[i].tag != scene->tag && scene->runs[i].state <= GPI_SNAPSHOT_PENDING)
+            bytes -= scene->runs[i].units * GPUPOOL_UNIT_BYTES;
+    return bytes;
 }
 
 /* Appends a sentence in which % and a letter stand for a figure of the verdict: the switch is the
@@ -11932,7 +12281,6 @@ static void gpi_verdict_fill_in(gpupool_verdict *verdict, const char *form) {
         switch (*++form) {
         case 'a': gpi_limit_human(buffer, verdict->asked_bytes); break;
         case 'd': gpi_limit_human(buffer, verdict->device_total_bytes); break;
-        case 'f': gpi_limit_human(buffer, gpi_verdict_free_bytes(verdict)); break;
         case 'g': gpi_limit_human(buffer, verdict->fits_bytes); break;
         case 'h': gpi_limit_human(buffer, verdict->granted_bytes); break;
         case 'k': gpi_limit_human(buffer, verdict->kept_bytes); break;
@@ -11976,7 +12324,11 @@ static uint64_t gpi_verdict_own_bytes(const gpi_scene *scene) {
 static int gpi_verdict_fits_alone(const gpi_scene *scene) {
     const gpupool_arena *arena = scene->arena;
     uint64_t need = gpi_growth_need(&arena->chunks, scene->units, scene->align_units);
-    uint64_t reserved = scene->reserved_bytes / GPUPOOL_UNIT_BYTES;
+    uint64_t reserved = scene->reserved_bytes / GPUPOOL_UNIT_BYTES, kept = 0;
+    const gpi_chunk *chunk = arena->chunks.first;
+    for (; chunk; chunk = chunk->next) /* what other tags reserve stays */
+        kept += chunk->is_kept && !chunk->is_away && chunk->tag != scene->tag ? chunk->units : 0;
+    need += kept * GPUPOOL_UNIT_BYTES;
     /* What a graph keeps cannot be freed. */
     return !scene->captures && need <= scene->limit_bytes &&
            need / GPUPOOL_UNIT_BYTES + scene->rest_units <= scene->device_units + reserved;
@@ -12003,7 +12355,7 @@ typedef struct gpi_lacking {
 /* Appends how much is free in all, and how much of it in one block. Cause FRAGMENTED. */
 static void gpi_verdict_say_fragmented(gpupool_verdict *verdict, const gpi_scene *scene) {
     char buffer[32];
-    gpi_verdict_say(verdict, gpi_limit_human(buffer, gpi_verdict_free_bytes(verdict) +
+    gpi_verdict_say(verdict, gpi_limit_human(buffer, gpi_verdict_free_bytes(verdict, scene) +
                                                          scene->growth_bytes));
     gpi_verdict_fill_in(verdict,
                         scene->owners ? " is free in all, but no more than %g in one chunk"
@@ -12030,7 +12382,7 @@ static const char *gpi_verdict_freeing_advice(const gpupool_verdict *verdict,
     return gpi_verdict_fits_alone(scene) ? "free all blocks, which hold %h" : NULL;
 }
 
-/* Writes the sentence: the cause, what is kept and held elsewhere, then advice: have others free
+/* Writes the sentence: the cause, what graphs and others have, then advice: have others free
    memory, raise the limit, free blocks. "Ask for less" is left if nothing else helps. */
 static void gpi_verdict_explain(gpupool_verdict *verdict, const gpi_scene *scene,
                                 const gpi_lacking *lacking) {
@@ -12078,8 +12430,8 @@ static gpi_lacking gpi_verdict_find_lacking(const gpupool_verdict *verdict, gpi_
     later = gpi_verdict_estimate(scene, &wish);
     lacking.is_refused = gpi_verdict_missing(scene, &now, scene->limit_units) == 0 &&
                          gpi_verdict_missing(scene, &now, scene->device_units) == 0;
-    /* Neither was in the way, so the driver refused: count on no more from it, whatever it says is
-       free. */
+    /* Neither limit nor device was in the way, so the driver refused: no more is expected of it,
+       whatever free memory it reports. */
     if (lacking.is_refused) scene->device_units = 0;
     lacking.wait_would_do = verdict->pending_bytes && gpi_verdict_lacks(scene, &wish) == 0;
     /* What a wait brings is not missing; the figures are about the rest. */
@@ -12094,7 +12446,7 @@ static gpi_lacking gpi_verdict_find_lacking(const gpupool_verdict *verdict, gpi_
 static gpupool_cause gpi_verdict_choose_cause(const gpupool_verdict *verdict,
                                               const gpi_scene *scene,
                                               const gpi_lacking *lacking) {
-    uint64_t free_bytes = gpi_verdict_free_bytes(verdict);
+    uint64_t free_bytes = gpi_verdict_free_bytes(verdict, scene);
     if (lacking->by_device && verdict->device_total_bytes &&
         verdict->asked_bytes > verdict->device_total_bytes)
         return GPUPOOL_CAUSE_TOO_LARGE;
@@ -12147,12 +12499,13 @@ static void gpi_verdict_judge(gpupool_verdict *verdict, gpi_scene *scene) {
 
 /* -- the figures -- */
 
-/* Bytes of the longest free run that some stream could take, now or after a wait. A graph's memory
-   is left out: only its replays may use it. The arena's lock is held. */
-static uint64_t gpi_verdict_longest_run(const gpupool_arena *arena) {
+/* Bytes of the longest free run that some stream could take, now or after a wait. `finished`: the
+   list of finished memory that counts, ANY or a tag's. A graph's memory is left out: only its
+   replays may use it. The arena's lock is held. */
+static uint64_t gpi_verdict_longest_run(const gpupool_arena *arena, uint32_t finished) {
     gpi_list *const *lists = arena->tree.lists;
-    const gpi_stream *stream = arena->clocks.busy;
-    uint64_t largest = gpi_search_largest(lists[GPI_LIST_ANY]);
+    const gpi_stream *stream = finished == GPI_LIST_ANY ? arena->clocks.busy : NULL;
+    uint64_t largest = gpi_search_largest(lists[finished]);
     for (; stream; stream = stream->busy_next)
         if (stream->handle && !stream->capture)
             largest = gpi_ground_max(largest, gpi_search_largest(lists[stream->list]));
@@ -12161,11 +12514,11 @@ static uint64_t gpi_verdict_longest_run(const gpupool_arena *arena) {
 
 /* Bytes of the largest block that free memory makes without growth, in one run or by a stitch,
    whichever stream's it is. The arena's lock is held; uses, and clears, the lists' usable_below. */
-static uint64_t gpi_verdict_largest(gpupool_arena *arena) {
-    gpi_stream *stream = arena->clocks.busy;
-    uint64_t largest = gpi_verdict_longest_run(arena);
+static uint64_t gpi_verdict_largest(gpupool_arena *arena, uint32_t finished) {
+    gpi_stream *stream = finished == GPI_LIST_ANY ? arena->clocks.busy : NULL;
+    uint64_t largest = gpi_verdict_longest_run(arena, finished);
     if (!gpi_stitch_can(&arena->stitches)) return largest;
-    arena->tree.lists[GPI_LIST_ANY]->usable_below = UINT64_MAX;
+    arena->tree.lists[finished]->usable_below = UINT64_MAX;
     for (; stream; stream = stream->busy_next)
         if (stream->handle && !stream->capture)
             arena->tree.lists[stream->list]->usable_below = UINT64_MAX;
@@ -12193,7 +12546,9 @@ static uint64_t gpi_verdict_kept_bytes(const gpupool_arena *arena, int all) {
         if (gpi_verdict_counts_kept(arena, stream, all))
             units += arena->tree.lists[stream->list]->units;
     for (; run; run = run->list_next)
-        if (gpi_clock_keeping(run)) units += run->units;
+        if (gpi_clock_keeping(run) &&
+            arena->sleep.states[gpi_stitch_tag_at(&arena->stitches, run->unit)] != GPI_ASLEEP)
+            units += run->units;
     return units * GPUPOOL_UNIT_BYTES;
 }
 
@@ -12248,10 +12603,11 @@ static void gpi_verdict_count_pending(gpupool_verdict *verdict, const gpi_scene 
 }
 
 /* Fills in the verdict's figures that the arena knows. The arena's lock is held. */
-static void gpi_verdict_read_arena(gpupool_arena *arena, gpupool_verdict *verdict) {
+static void gpi_verdict_read_arena(gpupool_arena *arena, uint32_t finished,
+                                   gpupool_verdict *verdict) {
     uint64_t limit = arena->ledger.limit_bytes;
     verdict->limit_bytes = limit == UINT64_MAX ? 0 : limit;
-    verdict->granted_bytes = arena->ledger.granted.now;
+    verdict->granted_bytes = arena->ledger.granted.now - gpi_arena_asleep_bytes(arena);
     verdict->reserved_bytes = arena->ledger.reserved.now;
     verdict->pending_bytes = arena->ledger.pending.now;
     verdict->kept_bytes = gpi_verdict_kept_bytes(arena, 1);
@@ -12259,7 +12615,7 @@ static void gpi_verdict_read_arena(gpupool_arena *arena, gpupool_verdict *verdic
         verdict->largest_block_bytes =
             gpi_search_largest(arena->tree.lists[GPI_LIST_ANY]) * GPUPOOL_UNIT_BYTES;
     else if (gpi_chunk_is(&arena->chunks, GPI_FROM_POOL))
-        verdict->largest_block_bytes = gpi_verdict_largest(arena);
+        verdict->largest_block_bytes = gpi_verdict_largest(arena, finished);
 }
 
 /* Fills in the verdict's figures and the scene: takes the arena's lock to read figures, asks the
@@ -12275,7 +12631,7 @@ static void gpi_verdict_begin(gpupool_arena *arena, const gpi_request *request,
     /* Adds what caches have counted to the ledger; the arena's lock is held on return. */
     gpi_arena_fold(arena, &cached);
     verdict->asked_bytes = request->bytes;
-    gpi_verdict_read_arena(arena, verdict);
+    gpi_verdict_read_arena(arena, request->finished, verdict);
     scene->arena = arena;
     scene->siblings = siblings;
     scene->reserved_bytes = arena->ledger.reserved.now;
@@ -12298,7 +12654,7 @@ static void gpi_verdict_begin(gpupool_arena *arena, const gpi_request *request,
 /* Frees the copy. */
 static void gpi_verdict_end(gpi_scene *scene) { GPUPOOL_FREE(scene->runs); }
 
-/* == SIBLING ==================================================================================
+/* == SIBLING ======================================================================================
    The other arenas of the process on the same device: asks them to give back idle chunks when the
    device is full, and tells verdicts how much they hold. Their idle chunks are as good as free
    device memory. uses: VERDICT and above
@@ -12498,7 +12854,7 @@ static void gpi_sibling_count(gpupool_arena *arena, uint64_t bytes, gpi_siblings
     gpi_sibling_ask_all(&lack, siblings);
 }
 
-/* == ALLOC ====================================================================================
+/* == ALLOC ========================================================================================
    Turns a request into a block, and decides which blocks join a stream's cache. Four ways are
    tried, each dearer than the one before: the stream's cache, the tree, a run that another stream
    has just freed, the ladder. uses: SIBLING and above
@@ -12665,7 +13021,7 @@ static gpupool_result gpi_alloc_try(gpupool_arena *arena, gpi_request *request, 
 
 enum { GPI_BORROWS = 8 }; /* times that a request has other arenas give memory back */
 
-/* Whether memory may come back without anybody's help: a thread has taken some and may return it,
+/* Whether memory may come back without help: a thread has taken some and may return it,
    or a thread is telling the program of some (on_map), and with that there might be enough. A
    thread inside its own on_map must not wait for itself. The arena's lock is held. */
 static int gpi_alloc_is_coming(const gpupool_arena *arena, const gpi_request *request) {
@@ -12769,9 +13125,9 @@ static gpupool_result gpi_alloc_unknown_stream(gpupool_arena *arena, CUresult er
     return result;
 }
 
-/* Makes the stream of a call known: nobody has its key yet, or the struct that has the key is
-   another stream's, destroyed since. The old stream's cache is emptied and its struct loses the
-   key; its memory stays pending until its clock passes. No lock is held. */
+/* Makes a struct for the stream of a call: no struct has its key yet, or the struct that has the
+   key is another stream's, destroyed since. The old stream's cache is emptied and its struct loses
+   the key; its memory stays pending until its clock passes. No lock is held. */
 static gpupool_result gpi_alloc_renew_stream(gpupool_arena *arena, const gpi_caller *call) {
     cudaStream_t stream = call->stream;
     uintptr_t key = call->key;
@@ -12785,7 +13141,7 @@ static gpupool_result gpi_alloc_renew_stream(gpupool_arena *arena, const gpi_cal
         gpi_arena_drain(arena, owner);
         gpi_clock_unbind(&arena->clocks, owner);
     }
-    /* Another thread may have made the stream known in the meantime: then that struct is used. */
+    /* Another thread may have made a struct for the stream in the meantime: that one is used. */
     now = gpi_arena_owner(arena, key, identity);
     gpi_arena_unlock(arena);
     if (owner) gpi_host_unlock(&owner->cache.lock);
@@ -12929,6 +13285,10 @@ static gpi_run *gpi_alloc_from_tree(gpupool_arena *arena, gpi_request *request, 
         if (request->units > GPI_CACHE_UNITS && !owner->cache.crowded)
             gpi_arena_drain(arena, owner);
     }
+    if (request->tag && !gpi_arena_takes_finished(arena, owner)) {
+        run = gpi_ladder_own_waiting(arena, request);
+        if (run) return run;
+    }
     run = gpi_ladder_take_run(arena, request, GPI_TRIES);
     if (!run && cached && owner->cache.free_blocks) {
         gpi_arena_empty_free(arena, owner);
@@ -13025,7 +13385,7 @@ static void *gpi_alloc_get(gpupool_arena *arena, const char *call, gpi_request *
     return block;
 }
 
-/* == BLOCK ====================================================================================
+/* == BLOCK ========================================================================================
    From a pointer to its block, and back to free memory: finds out what a pointer is, frees blocks,
    and records the events by which other streams may get the memory. uses: ALLOC and above
 
@@ -13200,7 +13560,8 @@ static int gpi_block_add_uses(gpupool_arena *arena, gpi_run *run, gpi_stream *ow
     /* A graph may have again at once what it was given and frees itself: its replays repeat that
        order. */
     if (keeping && keeping->stream == owner && run->of.uses == keeping && !keeping->next) {
-        gpi_clock_drop_uses(clocks, run);
+        if (gpi_block_is_apart(arena, run)) keeping->at = gpi_clock_again();
+        else gpi_clock_drop_uses(clocks, run);
         return 1;
     }
     if (!run->of.uses && !owner->capture && !gpi_block_is_apart(arena, run)) return 1;
@@ -13461,7 +13822,7 @@ static void gpi_block_take_back(gpupool_arena *arena, void *block, const gpi_cal
     gpi_thread = why;
 }
 
-/* == HAND =====================================================================================
+/* == HAND =========================================================================================
    The public calls that allocate and free blocks. With GPUPOOL_GUARD they also fill blocks, and put
    a guard behind each block, to find writes past its end. uses: BLOCK and above
 
@@ -13663,8 +14024,8 @@ static gpupool_result gpi_hand_free(gpupool_arena *arena, void *block, const gpi
     int in_scope;
     if (result == GPUPOOL_OK && block &&
         gpi_hand_keep_awake(arena, "gpupool_free", block) == GPUPOOL_OK) {
-        /* Makes the stream known before the block is filled: that may fail for lack of host memory,
-           and then the block must be unchanged. */
+        /* Makes the struct of the stream before the block is filled: the host may have no memory
+           for it, and then the block must be unchanged. */
         owner = gpi_alloc_lock_stream(arena, gpi_clock_find(&arena->clocks, call->key), call);
         if (!owner) result = gpi_thread.result;
         in_scope = owner && GPI_READ(&owner->capture) != NULL;
@@ -13694,7 +14055,7 @@ static gpupool_result gpi_hand_free(gpupool_arena *arena, void *block, const gpi
 
 /* -- the public calls: see API -- */
 
-/* The line of source that a request names; file NULL: not known. */
+/* The line of source that a request names; file NULL: unknown. */
 static gpi_origin gpi_hand_origin(const char *file, int line) {
     gpi_origin origin;
     origin.file = file ? file : "";
@@ -13944,7 +14305,7 @@ gpupool_result gpupool_record_stream(gpupool_arena *arena, const void *block, cu
     return gpi_host_ok();
 }
 
-/* == CAPTURE ==================================================================================
+/* == CAPTURE ======================================================================================
    Capture scopes, the end of streams, and peer devices: the calls that change which streams and
    devices an arena works with. A scope makes sure that memory used by a graph goes to nobody else
    before gpupool_release_capture. uses: HAND and above
@@ -14062,7 +14423,9 @@ static void gpi_capture_set_positions(gpupool_arena *arena, const gpi_stream *st
     for (; run; run = run->list_next) {
         gpi_use *use = (gpi_use *)run->of.uses;
         for (; use; use = use->next)
-            if (use->stream == stream && use->at == UINT64_MAX) use->at = at;
+            if (use->stream == stream &&
+                (use->at == UINT64_MAX || use->at == gpi_clock_again()))
+                use->at = at;
     }
     arena->waiting_seen = 0; /* look at them again, even if no clock has advanced */
 }
@@ -14254,76 +14617,93 @@ gpupool_result gpupool_disallow_peer(gpupool_arena *arena, int device) {
     return result == GPUPOOL_OK ? gpi_host_ok() : result;
 }
 
-/* == SLEEP ====================================================================================
-   Returns device memory to the driver while its blocks stay live, and gets memory again at the same
-   addresses. uses: CHUNK, STITCH, ARENA, BLOCK, and the ring's public calls
+/* == SLEEP ========================================================================================
+   Returns device memory to the driver while its blocks stay live at their addresses. WAKE gets
+   memory at the same addresses again. uses: CHUNK, STITCH, ARENA, BLOCK, and the ring's public
+   calls
 
    An arena has parts that sleep and wake alone: part 0 is the chunks that all share; a tag with
-   can_sleep has a part of its own, with the tag's number. Each call takes one part, or all.
+   can_sleep has a part of its own, with the tag's number. A call names one tag or GPUPOOL_ALL. The
+   parts that it puts to sleep or wakes are the changing parts (GPI_CHANGING); an arena has one such
+   call at a time.
 
-       awake  ->  set aside, wait, copy down, unmap, release  ->  asleep
-       asleep ->  create, map, copy up, put back              ->  awake
+       gpupool_sleep     choose parts -> stop their use -> copy content down -> tell the program
+                         -> unmap stitches, then chunks -> release handles
+       gpupool_wake      create handles -> map chunks, then stitches -> tell the program
+                         -> copy content up -> put free memory back
 
-   While a part sleeps nobody may get its memory, and the hot paths do not ask whether it sleeps. So
-   all its free memory is set aside, where no request finds it; and each of its live blocks gets a
-   use that never passes, so that blocks freed meanwhile wait in list WAITING. For part 0 the caches
-   are emptied too, and kept empty (arena.searching).
+   The hot paths do not ask whether a part sleeps, so a part that sleeps has nothing for them: its
+   free memory is set aside, where no request finds it. And each of its live blocks gets a use that
+   never passes (gpi_clock_never), so a block that is freed meanwhile waits in list WAITING. For
+   part 0 the caches are emptied, too, and kept empty (arena.searching).
 
    Z1  asleep: every free run of the part is set aside, except a graph's; every live run of the part
        has the use that never passes
-   Z2  a call that fails leaves the part in the state that it found
-   Read first: gpupool_sleep, gpi_sleep_quiet, gpi_sleep_unmap_all, gpupool_wake, gpi_sleep_wake */
+   Z2  a call that fails leaves the part in the state in which the call found it
 
-/* -- parts: those that the call under way moves are GPI_ON_ITS_WAY -- */
+   Locks: gpi_sleep_enter takes `growing` and the arena's lock. The arena's lock is opened around
+   driver calls; both are opened while the host waits or copies, and while on_map or on_unmap runs.
 
-static int gpi_sleep_moves(const gpupool_arena *arena, int part) {
-    return arena->sleep.states[part] == GPI_ON_ITS_WAY;
+   Read first: gpupool_sleep, gpi_sleep_stop_use, gpi_sleep_save, gpi_sleep_unmap_all,
+   gpi_sleep_map_all */
+
+/* -- parts -- */
+
+/* Whether the call under way puts this part to sleep, or wakes it. */
+static int gpi_sleep_changes(const gpupool_arena *arena, int part) {
+    return arena->sleep.states[part] == GPI_CHANGING;
 }
 
-/* Sets the state of the parts that the call moves. */
-static void gpi_sleep_set_moving(gpupool_arena *arena, gpi_arena_state state) {
+/* Gives the changing parts a state: none changes any more. */
+static void gpi_sleep_set_states(gpupool_arena *arena, gpi_arena_state state) {
     int part;
     for (part = 0; part <= GPUPOOL_TAGS; part++)
-        if (gpi_sleep_moves(arena, part)) arena->sleep.states[part] = (unsigned char)state;
+        if (gpi_sleep_changes(arena, part)) arena->sleep.states[part] = (unsigned char)state;
 }
 
-/* Marks the parts that a call names, and that are in this state, as moving. Returns how many. */
+/* Makes those parts changing that a call names and that are in this state. Returns how many. */
 static int gpi_sleep_choose(gpupool_arena *arena, int tag, gpi_arena_state state) {
     int part, count = 0;
     for (part = 0; part <= GPUPOOL_TAGS; part++) {
         if (tag != GPUPOOL_ALL && part != tag) continue;
+        /* a tag without chunks of its own has no part */
         if (part && !arena->chunks.apart[part].is_apart) continue;
         if (arena->sleep.states[part] != state) continue;
-        arena->sleep.states[part] = GPI_ON_ITS_WAY;
+        arena->sleep.states[part] = GPI_CHANGING;
         count++;
     }
     return count;
 }
 
+/* Whether a part of the arena is in this state. */
 static int gpi_sleep_any(const gpupool_arena *arena, gpi_arena_state state) {
     int part = 0;
     while (part <= GPUPOOL_TAGS && arena->sleep.states[part] != state) part++;
     return part <= GPUPOOL_TAGS;
 }
 
-/* Whether the block that starts with this run belongs to a part that moves. */
-static int gpi_sleep_moves_block(const gpupool_arena *arena, const gpi_run *run) {
-    return gpi_sleep_moves(arena, gpi_stitch_tag_at(&arena->stitches, run->unit));
+/* Whether the block, or free run, that starts with this run belongs to a changing part. */
+static int gpi_sleep_changes_block(const gpupool_arena *arena, const gpi_run *run) {
+    return gpi_sleep_changes(arena, gpi_stitch_tag_at(&arena->stitches, run->unit));
 }
 
-static int gpi_sleep_moves_stitch(const gpupool_arena *arena, const gpi_stitch *stitch) {
-    return stitch->seam_count && gpi_sleep_moves(arena, stitch->seams[0].chunk->tag);
+/* Whether a stitch belongs to a changing part. All its chunks are of one part; a spoilt stitch may
+   have none. */
+static int gpi_sleep_changes_stitch(const gpupool_arena *arena, const gpi_stitch *stitch) {
+    return stitch->seam_count && gpi_sleep_changes(arena, stitch->seams[0].chunk->tag);
 }
 
-/* Counts the parts of all arenas that sleep: transfers ask nothing while there are none. */
+/* Adds to the process's count of sleeping parts, for each changing part: 1 or -1. While the count
+   is 0, transfers do not look for sleeping memory (gpi_sleep_is_at). */
 static void gpi_sleep_count(const gpupool_arena *arena, int change) {
     int part;
     for (part = 0; part <= GPUPOOL_TAGS; part++)
-        if (gpi_sleep_moves(arena, part)) gpi_host_add(&gpi_process.asleep, change);
+        if (gpi_sleep_changes(arena, part)) gpi_host_add(&gpi_process.asleep, change);
 }
 
-/* -- free memory, and blocks freed meanwhile -- */
+/* -- free memory is set aside, live blocks get a use -- */
 
+/* Takes the use that never passes from a block; nothing if the block has none. */
 static void gpi_sleep_drop_use(gpupool_arena *arena, gpi_run *run) {
     gpi_use **link = gpi_clock_sleeper(run), *use = *link;
     if (!use) return;
@@ -14331,7 +14711,8 @@ static void gpi_sleep_drop_use(gpupool_arena *arena, gpi_run *run) {
     gpi_clock_free_use(&arena->clocks, use);
 }
 
-/* Whether a run is free memory that others could get; a graph's own is nobody else's. */
+/* Whether a run is free memory that a request could get. The free memory of a graph is left out,
+   since nobody takes it before the release, and gpupool_sleep fails while a scope is open. */
 static int gpi_sleep_is_free(const gpupool_arena *arena, const gpi_run *run) {
     const gpi_stream *owner;
     if (run->list < GPI_LIST_STREAMS || run->list >= GPI_LIST_WAITING)
@@ -14340,14 +14721,15 @@ static int gpi_sleep_is_free(const gpupool_arena *arena, const gpi_run *run) {
     return !owner->capture;
 }
 
-/* Sets aside all free memory of the parts that move. A stream's free memory remembers the stream:
-   a call that fails puts it back. */
+/* Sets aside all free memory of the changing parts: takes it out of the free lists into
+   sleep.aside. A run remembers its owner and position, so that gpi_sleep_put_back can put it back.
+   Slabs are dissolved first, so that the runs are as large as can be. */
 static void gpi_sleep_set_aside(gpupool_arena *arena) {
     gpi_run *run = arena->chunks.home;
     gpi_tree_drop_slabs(&arena->tree);
     for (; run; run = run->next) {
         gpi_stream *owner;
-        if (!gpi_sleep_is_free(arena, run) || !gpi_sleep_moves_block(arena, run)) continue;
+        if (!gpi_sleep_is_free(arena, run) || !gpi_sleep_changes_block(arena, run)) continue;
         owner = gpi_clock_borrow(&arena->tree, run);
         gpi_tree_unfile(&arena->tree, run);
         run->by.stream = (uintptr_t)owner;
@@ -14356,101 +14738,73 @@ static void gpi_sleep_set_aside(gpupool_arena *arena) {
     }
 }
 
-/* Puts the memory that was set aside back into its free lists: of the parts that move. */
+/* Puts the memory of the changing parts that was set aside back into its free lists. That of other
+   parts, which go on sleeping, stays aside. */
 static void gpi_sleep_put_back(gpupool_arena *arena) {
     gpi_run *run = arena->sleep.aside, *next;
     arena->sleep.aside = NULL;
     for (; run; run = next) {
         next = run->list_next;
-        if (gpi_sleep_moves_block(arena, run)) {
+        if (gpi_sleep_changes_block(arena, run)) {
             gpi_chunk_return(&arena->chunks, run, (gpi_stream *)run->by.stream, run->of.at);
             continue;
         }
-        run->list_next = arena->sleep.aside; /* of a part that goes on sleeping */
+        run->list_next = arena->sleep.aside;
         arena->sleep.aside = run;
     }
 }
 
-/* Gives every live block of the parts that move the use that never passes. 0: the host has no
-   memory for it. */
+/* Gives every live block of the changing parts the use that never passes, if it has none. 0: the
+   host has no memory for all; the caller drops those that were given. */
 static int gpi_sleep_use_all(gpupool_arena *arena) {
     uint64_t at = 0;
     gpi_run *run;
     while ((run = gpi_tree_next_live(&arena->tree, &at)) != NULL)
-        if (gpi_sleep_moves_block(arena, run) && !*gpi_clock_sleeper(run) &&
+        if (gpi_sleep_changes_block(arena, run) && !*gpi_clock_sleeper(run) &&
             !gpi_clock_use(&arena->clocks, run, arena->clocks.all, gpi_clock_never()))
             return 0;
     return 1;
 }
 
-static void gpi_sleep_unuse_all(gpupool_arena *arena) {
+/* Takes the use that never passes from all blocks of the changing parts, live and waiting. Waiting
+   blocks may be finished then, so the next look at them is not skipped. */
+static void gpi_sleep_drop_all_uses(gpupool_arena *arena) {
     uint64_t at = 0;
     gpi_run *run;
     while ((run = gpi_tree_next_live(&arena->tree, &at)) != NULL)
-        if (gpi_sleep_moves_block(arena, run)) gpi_sleep_drop_use(arena, run);
+        if (gpi_sleep_changes_block(arena, run)) gpi_sleep_drop_use(arena, run);
     for (run = arena->waiting; run; run = run->list_next)
-        if (gpi_sleep_moves_block(arena, run)) gpi_sleep_drop_use(arena, run);
+        if (gpi_sleep_changes_block(arena, run)) gpi_sleep_drop_use(arena, run);
     arena->waiting_seen = 0;
-}
-
-/* Whether nothing but sleep keeps a freed block waiting. */
-static int gpi_sleep_is_done(const gpupool_arena *arena, const gpi_run *run) {
-    const gpi_use *use = (const gpi_use *)run->of.uses;
-    while (use && (use->at == gpi_clock_never() ||
-                   use->at <= gpi_clock_done(&arena->clocks, use->stream)))
-        use = use->next;
-    return !use;
-}
-
-/* Sets aside the blocks that were freed while their part slept, and that no work uses; their
-   stitches, which are not mapped, end. */
-static void gpi_sleep_set_aside_freed(gpupool_arena *arena) {
-    gpi_run *run = arena->waiting, *before = NULL, *next;
-    gpi_stitch *stitch, *newer;
-    for (; run; run = next) {
-        next = run->list_next;
-        if (!gpi_sleep_moves_block(arena, run) || !gpi_sleep_is_done(arena, run)) {
-            before = run;
-            continue;
-        }
-        gpi_arena_end_waiting(arena, run, before);
-        gpi_clock_drop_uses(&arena->clocks, run);
-        run->list = GPI_LIST_TAKEN;
-        gpi_stitch_put(&arena->stitches, run, NULL, 0, 0);
-    }
-    gpi_sleep_set_aside(arena);
-    for (stitch = arena->stitches.oldest; stitch; stitch = newer) {
-        newer = stitch->newer;
-        if (!stitch->is_away || stitch->state != GPI_STITCH_IDLE || stitch->user) continue;
-        if (!gpi_sleep_moves_stitch(arena, stitch)) continue;
-        gpi_stitch_unset_idle(&arena->stitches, stitch);
-        gpi_stitch_remove(&arena->stitches, stitch);
-    }
 }
 
 /* -- the content of blocks -- */
 
+/* Whether a run has content to keep: it is live, part of a stitched block, or freed while work may
+   still use it. */
 static int gpi_sleep_is_live(const gpi_run *run) {
     return run->list == GPI_LIST_PART || run->list == GPI_LIST_WAITING ||
            run->list >= GPI_LIST_LIVE;
 }
 
-/* Whether a unit follows the last saved stretch, in the same chunk. */
-static int gpi_sleep_goes_on(const gpupool_arena *arena, const gpi_arena_saved *last,
+/* Whether `unit` follows the last stretch of the backup directly, in the same chunk. */
+static int gpi_sleep_is_next(const gpupool_arena *arena, const gpi_arena_saved *last,
                              uint64_t unit) {
     return last->unit + last->units == unit &&
            gpi_tree_owner(&arena->tree, last->unit) == gpi_tree_owner(&arena->tree, unit);
 }
 
-/* Adds a home run to what is to be copied, one stretch for each chunk that the run lies in. */
-static void gpi_sleep_note(gpupool_arena *arena, const gpi_run *run) {
+/* Adds a home run to the list of what is to be copied: one stretch for each chunk that the run lies
+   in, since a chunk may be gone at waking (gpi_sleep_is_gone). Neighbouring runs share a
+   stretch. */
+static void gpi_sleep_list_run(gpupool_arena *arena, const gpi_run *run) {
     uint64_t unit = run->unit, end = unit + run->units, units;
     for (; unit < end; unit += units) {
         const gpi_chunk *chunk = (const gpi_chunk *)gpi_tree_owner(&arena->tree, unit);
         gpi_arena_backup *backup = &arena->sleep.backups[chunk->tag];
         gpi_arena_saved *last = &backup->saved[backup->saved_count - (backup->saved_count != 0)];
         units = gpi_ground_min(end, chunk->unit + chunk->units) - unit;
-        if (backup->saved_count && gpi_sleep_goes_on(arena, last, unit)) {
+        if (backup->saved_count && gpi_sleep_is_next(arena, last, unit)) {
             last->units += units;
         } else {
             last = &backup->saved[backup->saved_count++];
@@ -14463,29 +14817,31 @@ static void gpi_sleep_note(gpupool_arena *arena, const gpi_run *run) {
     }
 }
 
-/* Lists what is to be copied. 0: the host has no memory for the lists. */
+/* Lists the content of the changing parts. 0: the host has no memory for the lists. */
 static int gpi_sleep_list(gpupool_arena *arena) {
     const gpi_run *run;
+    /* each run, and each border of a chunk, begins at most one stretch */
     uint64_t most = arena->chunks.count + 1;
     int part;
     for (run = arena->chunks.home; run; run = run->next) most += (uint64_t)gpi_sleep_is_live(run);
     for (part = 0; part <= GPUPOOL_TAGS; part++) {
         gpi_arena_backup *backup = &arena->sleep.backups[part];
-        if (!gpi_sleep_moves(arena, part)) continue;
+        if (!gpi_sleep_changes(arena, part)) continue;
         backup->saved = (gpi_arena_saved *)gpi_host_zeroed((size_t)most * sizeof *backup->saved);
         if (!backup->saved) return 0;
     }
     for (run = arena->chunks.home; run; run = run->next)
-        if (gpi_sleep_is_live(run) && gpi_sleep_moves_block(arena, run)) gpi_sleep_note(arena, run);
+        if (gpi_sleep_is_live(run) && gpi_sleep_changes_block(arena, run))
+            gpi_sleep_list_run(arena, run);
     return 1;
 }
 
-/* Frees the backup of the parts that move. */
+/* Frees the backups of the changing parts. */
 static void gpi_sleep_forget_backup(gpupool_arena *arena) {
     int part;
     for (part = 0; part <= GPUPOOL_TAGS; part++) {
         gpi_arena_backup *backup = &arena->sleep.backups[part];
-        if (!gpi_sleep_moves(arena, part)) continue;
+        if (!gpi_sleep_changes(arena, part)) continue;
         GPUPOOL_FREE(backup->saved);
         GPUPOOL_FREE(backup->memory);
         arena->sleep.backup_bytes -= backup->bytes;
@@ -14493,6 +14849,7 @@ static void gpi_sleep_forget_backup(gpupool_arena *arena) {
     }
 }
 
+/* Queues the copy of one stretch on a stream, without a ring. way: DOWN to the host, or UP. */
 static gpupool_result gpi_sleep_copy(const gpi_driver *driver, const gpi_arena_saved *saved,
                                      unsigned char *host, cudaStream_t stream,
                                      gpupool_direction way) {
@@ -14506,13 +14863,15 @@ static gpupool_result gpi_sleep_copy(const gpi_driver *driver, const gpi_arena_s
     return gpi_data_copy(driver, &copy, stream, NULL);
 }
 
-/* Whether a stretch's chunk is gone, since all its blocks were freed during sleep. */
+/* Whether the chunk of a stretch is away: at waking, all its blocks were freed meanwhile, so it got
+   no memory. */
 static int gpi_sleep_is_gone(const gpupool_arena *arena, const gpi_arena_saved *saved) {
     return ((const gpi_chunk *)gpi_tree_owner(&arena->tree, saved->unit))->is_away;
 }
 
-/* Copies one part's stretches. Neighbours go in one transfer: a ring reaches its rate only with
-   transfers that keep all its threads at work. */
+/* Copies the stretches of one part, by the ring if there is one, except those whose chunk is gone.
+   Neighbours go in one transfer: a ring reaches its rate only with transfers that keep all its
+   threads at work. */
 static gpupool_result gpi_sleep_copy_part(gpupool_arena *arena, const gpi_arena_backup *backup,
                                           gpupool_ring *ring, cudaStream_t stream,
                                           gpupool_direction way) {
@@ -14538,7 +14897,8 @@ static gpupool_result gpi_sleep_copy_part(gpupool_arena *arena, const gpi_arena_
     return result;
 }
 
-/* Copies the backups of all parts that move, one way, and waits for the copies. No lock is held. */
+/* Copies the backups of all changing parts, on a stream of its own, and waits for the copies. No
+   lock is held. */
 static gpupool_result gpi_sleep_copy_all(gpupool_arena *arena, gpupool_ring *ring,
                                          gpupool_direction way) {
     const gpi_driver *driver = &arena->chunks.driver;
@@ -14548,24 +14908,26 @@ static gpupool_result gpi_sleep_copy_all(gpupool_arena *arena, gpupool_ring *rin
     result = gpi_driver_stream_new(driver, &stream);
     if (result != GPUPOOL_OK) return result;
     for (part = 0; part <= GPUPOOL_TAGS && result == GPUPOOL_OK; part++)
-        if (gpi_sleep_moves(arena, part))
+        if (gpi_sleep_changes(arena, part))
             result = gpi_sleep_copy_part(arena, &arena->sleep.backups[part], ring, stream, way);
     ended = gpi_driver_stream_sync(driver, stream);
-    if (ended != GPUPOOL_OK) /* no copy may be under way when memory is unmapped */
+    if (ended != GPUPOOL_OK) /* no copy may run when the caller unmaps the memory */
         gpi_event_wait_device(&arena->clocks, &arena->chunks.driver);
+    /* a second try, since a failure may be that of earlier work */
     if (driver->stream_destroy(stream) != CUDA_SUCCESS) driver->stream_destroy(stream);
     return result == GPUPOOL_OK ? ended : result;
 }
 
-/* The same with both locks held on entry and exit, and open meanwhile. */
+/* gpi_sleep_copy_all with both locks held on entry and return, and open meanwhile. */
 static gpupool_result gpi_sleep_copy_open(gpupool_arena *arena, gpupool_ring *ring,
                                           gpupool_direction way) {
     gpupool_result result;
     int part = 0;
     while (part <= GPUPOOL_TAGS &&
-           (!gpi_sleep_moves(arena, part) || !arena->sleep.backups[part].saved_count))
+           (!gpi_sleep_changes(arena, part) || !arena->sleep.backups[part].saved_count))
         part++;
-    if (part > GPUPOOL_TAGS) return GPUPOOL_OK; /* nothing is kept */
+    if (part > GPUPOOL_TAGS) return GPUPOOL_OK; /* no part has content to copy */
+    /* a ring's calls wait and take locks of their own, so none of the arena may be held */
     gpi_arena_unlock(arena);
     gpi_host_mutex_unlock(&arena->growing);
     result = gpi_sleep_copy_all(arena, ring, way);
@@ -14574,19 +14936,21 @@ static gpupool_result gpi_sleep_copy_open(gpupool_arena *arena, gpupool_ring *ri
     return result;
 }
 
-/* Gets host memory for the content, and copies the content there. Both locks are held, and open
-   meanwhile. */
+/* Gets host memory for the content of the changing parts, and copies the content there.
+   E_HOST_MEMORY: more than config.backup_bytes, or more than the host has. Both locks are held, and
+   open meanwhile. */
 static gpupool_result gpi_sleep_save(gpupool_arena *arena, gpupool_ring *ring) {
     gpi_arena_sleep *sleep = &arena->sleep;
     int part;
     if (!gpi_sleep_list(arena)) return gpi_host_no_memory();
+    /* the sum over all parts, those included that sleep already */
     if (sleep->backup_bytes > sleep->backup_most)
         return gpi_host_fail(GPUPOOL_E_HOST_MEMORY, "gpupool_sleep: the backup needs %" PRIu64
                              " bytes of host memory, more than config.backup_bytes",
                              sleep->backup_bytes);
     for (part = 0; part <= GPUPOOL_TAGS; part++) {
         gpi_arena_backup *backup = &sleep->backups[part];
-        if (!gpi_sleep_moves(arena, part) || !backup->bytes) continue;
+        if (!gpi_sleep_changes(arena, part) || !backup->bytes) continue;
         backup->memory = (unsigned char *)GPUPOOL_MALLOC((size_t)backup->bytes);
         if (!backup->memory) return gpi_host_no_memory();
         gpi_host_want_huge_pages(backup->memory, backup->bytes);
@@ -14594,13 +14958,15 @@ static gpupool_result gpi_sleep_save(gpupool_arena *arena, gpupool_ring *ring) {
     return gpi_sleep_copy_open(arena, ring, GPUPOOL_DOWN);
 }
 
-/* -- the driver's side: both locks are held, the lock open while the driver is called -- */
+/* -- mapping and unmapping: both locks are held; the arena's is open around driver calls -- */
 
-/* Whether a stitch stays through sleep: its block is live, or a capture scope holds it. */
-static int gpi_sleep_keeps(const gpi_stitch *stitch) {
+/* Whether a stitch stays through sleep, to be mapped again: its block is live, or the work of its
+   last user has not finished, as in a capture scope before the release. */
+static int gpi_sleep_keeps_stitch(const gpi_stitch *stitch) {
     return stitch->state == GPI_STITCH_USED || (stitch->state == GPI_STITCH_IDLE && stitch->user);
 }
 
+/* Unmaps [unit, unit + units). */
 static gpupool_result gpi_sleep_unmap_range(gpi_chunks *chunks, uint64_t unit, uint64_t units) {
     gpupool_result result;
     gpi_host_unlock(chunks->lock);
@@ -14610,8 +14976,9 @@ static gpupool_result gpi_sleep_unmap_range(gpi_chunks *chunks, uint64_t unit, u
     return result;
 }
 
-/* Maps a chunk if it is away. A chunk that is mapped may have failed here before: its access is set
-   again. */
+/* Maps a chunk if it is away, and gives the device and its peers access. A chunk that is mapped may
+   have got no access in an earlier try, so access is set in any case. If only access fails, the
+   chunk counts as mapped, and the caller unmaps it. */
 static gpupool_result gpi_sleep_map_chunk(gpi_chunks *chunks, gpi_chunk *chunk) {
     uint64_t address = chunk->unit * GPUPOOL_UNIT_BYTES;
     int is_away = chunk->is_away;
@@ -14619,15 +14986,17 @@ static gpupool_result gpi_sleep_map_chunk(gpi_chunks *chunks, gpi_chunk *chunk) 
     gpi_host_unlock(chunks->lock);
     if (is_away) result = gpi_driver_map(&chunks->driver, address, chunk->bytes, chunk->handle);
     if (result == GPUPOOL_OK) {
-        is_away = 0; /* also if it gets no access: the caller unmaps it */
+        is_away = 0;
         result = gpi_driver_access(&chunks->driver, address, chunk->bytes);
     }
     gpi_host_lock(chunks->lock);
+    /* written under the lock, since reports and transfers read it */
     chunk->is_away = is_away;
     return result;
 }
 
-/* Maps a stitch that is away. What an earlier try has left of it is unmapped first. */
+/* Maps a stitch that is away. First unmaps what an earlier try has left mapped. gpi_plan_map reads
+   only the driver of the stitches, so a struct with just that will do. */
 static gpupool_result gpi_sleep_map_stitch(gpi_chunks *chunks, gpi_stitch *stitch) {
     uint64_t left = gpi_stitch_mapped_units(stitch);
     uint32_t mapped = stitch->left_seams;
@@ -14646,48 +15015,52 @@ static gpupool_result gpi_sleep_map_stitch(gpi_chunks *chunks, gpi_stitch *stitc
     return result;
 }
 
-/* Maps what is away and has a handle: chunks, then the stitches over them. */
+/* Maps what is away, has a handle and is of a changing part: chunks, then the stitches over them.
+   Stops at the first failure. */
 static gpupool_result gpi_sleep_map_all(gpupool_arena *arena) {
     gpi_chunks *chunks = &arena->chunks;
     gpi_chunk *chunk = chunks->first;
     gpi_stitch *stitch = arena->stitches.oldest;
     gpupool_result result = GPUPOOL_OK;
     for (; chunk && result == GPUPOOL_OK; chunk = chunk->next)
-        if (chunk->handle && gpi_sleep_moves(arena, chunk->tag))
+        if (chunk->handle && gpi_sleep_changes(arena, chunk->tag))
             result = gpi_sleep_map_chunk(chunks, chunk);
     for (; stitch && result == GPUPOOL_OK; stitch = stitch->newer)
-        if (stitch->is_away && gpi_sleep_moves_stitch(arena, stitch))
+        if (stitch->is_away && gpi_sleep_changes_stitch(arena, stitch))
             result = gpi_sleep_map_stitch(chunks, stitch);
     return result;
 }
 
-/* Unmaps stitches, then chunks. */
+/* Unmaps all of the changing parts: first the stitches, then their chunks. Stops at the first
+   failure; is_away tells what is unmapped so far. */
 static gpupool_result gpi_sleep_unmap_all(gpupool_arena *arena) {
     gpi_chunks *chunks = &arena->chunks;
     gpi_chunk *chunk = chunks->first;
     gpi_stitch *stitch = arena->stitches.oldest;
     gpupool_result result = GPUPOOL_OK;
+    /* stitches first, since they map the handles of chunks */
     for (; stitch && result == GPUPOOL_OK; stitch = stitch->newer) {
-        if (stitch->is_away || !gpi_sleep_keeps(stitch)) continue;
-        if (!gpi_sleep_moves_stitch(arena, stitch)) continue;
+        if (stitch->is_away || !gpi_sleep_keeps_stitch(stitch)) continue;
+        if (!gpi_sleep_changes_stitch(arena, stitch)) continue;
         result = gpi_sleep_unmap_range(chunks, stitch->unit, stitch->units);
         stitch->is_away = result == GPUPOOL_OK;
     }
     for (; chunk && result == GPUPOOL_OK; chunk = chunk->next) {
-        if (chunk->is_away || !gpi_sleep_moves(arena, chunk->tag)) continue;
+        if (chunk->is_away || !gpi_sleep_changes(arena, chunk->tag)) continue;
         result = gpi_sleep_unmap_range(chunks, chunk->unit, chunk->units);
         chunk->is_away = result == GPUPOOL_OK;
     }
     return result;
 }
 
-/* Releases the handles of chunks that are away; a chunk keeps a handle that the driver refuses. */
+/* Releases the handles of unmapped chunks, which gives the memory to the device. If the driver
+   refuses, the chunk keeps the handle, and waking uses it again. */
 static void gpi_sleep_release_all(gpupool_arena *arena) {
     gpi_chunks *chunks = &arena->chunks;
     gpi_chunk *chunk = chunks->first;
     for (; chunk; chunk = chunk->next) {
         gpupool_result result;
-        if (!chunk->is_away || !chunk->handle || !gpi_sleep_moves(arena, chunk->tag)) continue;
+        if (!chunk->is_away || !chunk->handle || !gpi_sleep_changes(arena, chunk->tag)) continue;
         gpi_host_unlock(chunks->lock);
         result = gpi_driver_release(&chunks->driver, chunk->handle);
         gpi_host_lock(chunks->lock);
@@ -14695,7 +15068,8 @@ static void gpi_sleep_release_all(gpupool_arena *arena) {
     }
 }
 
-/* Counts anew what is reserved, and what sleeps: in all, and by tag. */
+/* Counts anew what is reserved and what sleeps, in all and by tag. Mapped chunks and stuck ones
+   count as reserved. */
 static void gpi_sleep_account(gpupool_arena *arena) {
     gpi_chunks *chunks = &arena->chunks;
     const gpi_chunk *chunk;
@@ -14715,10 +15089,11 @@ static void gpi_sleep_account(gpupool_arena *arena) {
     gpi_chunk_account(chunks);
 }
 
-typedef enum gpi_sleep_news { GPI_GOES, GPI_APPEARS } gpi_sleep_news;
+typedef enum gpi_sleep_news { GPI_GOES, GPI_APPEARS } gpi_sleep_news; /* on_unmap, on_map */
 
-/* Tells the program of each chunk and stitch of the parts that move: that it is there again, or
-   goes. Returns the first refusal. */
+/* Calls on_map or on_unmap for each chunk and stitch of the changing parts for which it was not
+   called yet. Goes on after a refusal. Returns the first refusal of on_map. Both locks are held,
+   and open during the calls. */
 static gpupool_result gpi_sleep_tell(gpupool_arena *arena, gpi_sleep_news news) {
     gpupool_map_fn fn = news == GPI_APPEARS ? arena->chunks.on_map : arena->chunks.on_unmap;
     int appears = news == GPI_APPEARS;
@@ -14729,15 +15104,16 @@ static gpupool_result gpi_sleep_tell(gpupool_arena *arena, gpi_sleep_news news) 
     for (chunk = chunks->first; chunk; chunk = chunk->next) {
         gpupool_mapping mapping = gpi_chunk_mapping(chunks, chunk);
         if (chunk->is_away || chunk->is_untold != appears) continue;
-        if (!gpi_sleep_moves(arena, chunk->tag)) continue;
+        if (!gpi_sleep_changes(arena, chunk->tag)) continue;
         result = gpi_chunk_tell(chunks, fn, &mapping);
         chunk->is_untold = !appears || result != GPUPOOL_OK;
         if (result != GPUPOOL_OK && first == GPUPOOL_OK) first = result;
     }
     for (stitch = arena->stitches.oldest; stitch; stitch = stitch->newer) {
         gpupool_mapping mapping = gpi_stitch_mapping(stitch);
-        if (!gpi_sleep_keeps(stitch) || stitch->is_told == appears) continue;
-        if (!gpi_sleep_moves_stitch(arena, stitch)) continue;
+        /* all other stitches of the parts are unmapped by now (gpi_sleep_drop_idle) */
+        if (!gpi_sleep_keeps_stitch(stitch) || stitch->is_told == appears) continue;
+        if (!gpi_sleep_changes_stitch(arena, stitch)) continue;
         result = gpi_chunk_tell(chunks, fn, &mapping);
         stitch->is_told = appears && result == GPUPOOL_OK;
         if (result != GPUPOOL_OK && first == GPUPOOL_OK) first = result;
@@ -14747,7 +15123,7 @@ static gpupool_result gpi_sleep_tell(gpupool_arena *arena, gpi_sleep_news news) 
 
 /* -- falling asleep -- */
 
-/* Whether a block of the parts that a call names is exported. */
+/* Whether a block of the parts that a call names is exported: another process uses its memory. */
 static int gpi_sleep_is_exported(const gpupool_arena *arena, int tag) {
     const gpi_chunk *chunk = arena->chunks.exports ? arena->chunks.first : NULL;
     while (chunk && !(chunk->exports && (tag == GPUPOOL_ALL || chunk->tag == tag)))
@@ -14755,7 +15131,8 @@ static int gpi_sleep_is_exported(const gpupool_arena *arena, int tag) {
     return chunk != NULL;
 }
 
-/* Whether the arguments are good, for gpupool_sleep and gpupool_wake. */
+/* Checks the tag of gpupool_sleep and gpupool_wake. E_UNSUPPORTED: the source is not MAPPED;
+   E_ARGUMENT: neither GPUPOOL_ALL nor a tag with can_sleep. */
 static gpupool_result gpi_sleep_check_tag(const gpupool_arena *arena, const char *call, int tag) {
     if (!gpi_chunk_is_mapped(&arena->chunks))
         return gpi_host_fail(GPUPOOL_E_UNSUPPORTED, "%s: only SOURCE_MAPPED can sleep", call);
@@ -14766,6 +15143,7 @@ static gpupool_result gpi_sleep_check_tag(const gpupool_arena *arena, const char
                          "this arena that was made with can_sleep", call, tag);
 }
 
+/* Checks whether gpupool_sleep may begin: its arguments; no capture; no exported block. */
 static gpupool_result gpi_sleep_may(const gpupool_arena *arena, int tag, gpupool_content content) {
     const char *call = "gpupool_sleep";
     gpupool_result result = gpi_sleep_check_tag(arena, call, tag);
@@ -14780,16 +15158,19 @@ static gpupool_result gpi_sleep_may(const gpupool_arena *arena, int tag, gpupool
     return GPUPOOL_OK;
 }
 
-/* Whether a request for a part that moves is under way in another thread. */
-static int gpi_sleep_is_awaited(const gpupool_arena *arena) {
+/* Whether another thread is in the middle of a call that uses a changing part: it looks for memory
+   there, has taken some, runs on_map, or found the part awake (halfway). */
+static int gpi_sleep_is_requested(const gpupool_arena *arena) {
     int tag;
-    if (gpi_sleep_moves(arena, 0) && (arena->searching > 1 || arena->in_hand)) return 1;
+    /* searching: 1 is this call's own */
+    if (gpi_sleep_changes(arena, 0) && (arena->searching > 1 || arena->in_hand)) return 1;
+    /* coming_blocks: requests with the tag that have no block yet */
     for (tag = 1; tag <= arena->ledger.tag_count; tag++)
-        if (gpi_sleep_moves(arena, tag) && arena->ledger.tags[tag]->coming_blocks) return 1;
+        if (gpi_sleep_changes(arena, tag) && arena->ledger.tags[tag]->coming_blocks) return 1;
     return arena->chunks.telling || arena->halfway;
 }
 
-/* Opens both locks for a moment, so that other threads get on. */
+/* Opens both locks for a moment, so that other threads can finish their calls. */
 static void gpi_sleep_let_others(gpupool_arena *arena, unsigned round) {
     gpi_arena_unlock(arena);
     gpi_host_mutex_unlock(&arena->growing);
@@ -14798,35 +15179,38 @@ static void gpi_sleep_let_others(gpupool_arena *arena, unsigned round) {
     gpi_host_lock(&arena->lock);
 }
 
-/* Unmaps the idle stitches of the parts that move, except those that a capture scope holds. E_CUDA:
-   one could not be unmapped. */
+/* Unmaps the idle stitches of the changing parts, except those whose users' work is a graph's and
+   never passes. E_CUDA: the driver refused one. Both locks are held, and opened. */
 static gpupool_result gpi_sleep_drop_idle(gpupool_arena *arena) {
     gpi_stitches *stitches = &arena->stitches;
     gpi_stitch *stitch = stitches->oldest, *newer;
     for (; stitch; stitch = newer) {
         newer = stitch->newer;
-        if (!gpi_sleep_moves_stitch(arena, stitch)) continue;
+        if (!gpi_sleep_changes_stitch(arena, stitch)) continue;
         if (gpi_stitch_has_passed(stitches, stitch)) {
             if (gpi_stitch_unmap(stitches, stitch) != GPUPOOL_OK) return GPUPOOL_E_CUDA;
             if (gpi_stitch_tells(stitches)) newer = stitches->oldest; /* the locks were open */
-        } else if (!gpi_sleep_keeps(stitch)) {
+        } else if (!gpi_sleep_keeps_stitch(stitch)) {
             return GPUPOOL_E_CUDA;
         }
     }
     return GPUPOOL_OK;
 }
 
-/* Makes the parts quiet: nothing of them is handed out from here on, and no work uses them at the
-   end. Both locks are held, and open while the host waits. */
-static gpupool_result gpi_sleep_quiet(gpupool_arena *arena) {
+/* Stops all use of the changing parts: waits until no call is in the middle, sets the free memory
+   aside, gives live blocks the use that never passes, and waits for the device. Both locks are
+   held, and open while the host waits. */
+static gpupool_result gpi_sleep_stop_use(gpupool_arena *arena) {
     gpupool_result result;
     unsigned round = 0;
-    if (gpi_sleep_moves(arena, 0))
-        gpi_arena_empty_all(arena, gpi_arena_drain); /* nothing gets into them any more */
-    /* last: the lock stays shut from here until each block has its use */
-    while (gpi_sleep_is_awaited(arena)) gpi_sleep_let_others(arena, round++);
+    if (gpi_sleep_changes(arena, 0))
+        gpi_arena_empty_all(arena, gpi_arena_drain); /* arena.searching keeps them empty */
+    /* From the end of this loop the lock stays shut until every block has its use: a call that
+       begins meanwhile would find the part as if awake. */
+    while (gpi_sleep_is_requested(arena)) gpi_sleep_let_others(arena, round++);
     gpi_sleep_set_aside(arena);
     if (!gpi_sleep_use_all(arena)) return gpi_host_no_memory();
+    /* for all work that was queued so far on any stream: then no kernel uses the parts */
     gpi_arena_unlock(arena);
     gpi_host_mutex_unlock(&arena->growing);
     result = gpi_event_wait_device(&arena->clocks, &arena->chunks.driver);
@@ -14834,12 +15218,13 @@ static gpupool_result gpi_sleep_quiet(gpupool_arena *arena) {
     gpi_host_lock(&arena->lock);
     if (result != GPUPOOL_OK) return result;
     gpi_arena_poll_all(arena);
-    gpi_sleep_set_aside(arena); /* what had been freed before, and was still in use */
+    gpi_sleep_set_aside(arena); /* waiting blocks that were still in use before the wait */
     return gpi_sleep_drop_idle(arena);
 }
 
-/* Not all could be unmapped: maps all again. 0: the driver refuses that, too; then the part sleeps
-   with the memory that it has left, and waking maps the rest. */
+/* After a failed unmapping: maps everything again. 0: the driver refuses that, too. Then the part
+   sleeps with the memory that it still has, and gpupool_wake maps the rest. Keeps the thread's
+   present failure. */
 static int gpi_sleep_remap(gpupool_arena *arena) {
     struct gpi_thread why = gpi_thread;
     int is_there = gpi_sleep_map_all(arena) == GPUPOOL_OK;
@@ -14848,17 +15233,19 @@ static int gpi_sleep_remap(gpupool_arena *arena) {
     return is_there;
 }
 
-/* Awake again, as before. */
+/* Ends a gpupool_sleep that failed: the changing parts are awake again, as before (Z2). */
 static void gpi_sleep_undo(gpupool_arena *arena) {
     gpi_sleep_forget_backup(arena);
-    gpi_sleep_unuse_all(arena);
+    gpi_sleep_drop_all_uses(arena);
     gpi_sleep_put_back(arena);
-    if (gpi_sleep_moves(arena, 0)) GPI_PUBLISH(&arena->searching, arena->searching - 1);
-    gpi_sleep_set_moving(arena, GPI_AWAKE);
+    if (gpi_sleep_changes(arena, 0)) GPI_PUBLISH(&arena->searching, arena->searching - 1);
+    gpi_sleep_set_states(arena, GPI_AWAKE);
+    /* blocks that were freed meanwhile, and have no other use, become free now */
     gpi_arena_poll_all(arena);
 }
 
-/* Enters the arena once no other thread puts a part to sleep or wakes one. */
+/* Enters the arena, as gpi_arena_enter, once no other call puts a part to sleep or wakes one.
+   E_IN_USE: a call from inside the arena's on_map or on_unmap, for which this call would wait. */
 static gpupool_result gpi_sleep_enter(gpupool_arena *arena, const char *call, gpi_visit *visit) {
     unsigned round = 0;
     gpupool_result result;
@@ -14868,7 +15255,7 @@ static gpupool_result gpi_sleep_enter(gpupool_arena *arena, const char *call, gp
         if (gpi_thread.telling == &arena->chunks)
             result = gpi_host_fail(GPUPOOL_E_IN_USE, "%s: the arena's on_map or on_unmap calls it",
                                    call);
-        if (result == GPUPOOL_OK && !gpi_sleep_any(arena, GPI_ON_ITS_WAY)) return GPUPOOL_OK;
+        if (result == GPUPOOL_OK && !gpi_sleep_any(arena, GPI_CHANGING)) return GPUPOOL_OK;
         gpi_arena_leave(arena, visit);
         if (result != GPUPOOL_OK) return result;
         gpi_host_idle(round++);
@@ -14888,19 +15275,22 @@ gpupool_result gpupool_sleep(gpupool_arena *arena, int tag, gpupool_content cont
         gpi_arena_leave(arena, &visit);
         return result;
     }
-    if (gpi_sleep_moves(arena, 0)) GPI_PUBLISH(&arena->searching, arena->searching + 1);
-    result = gpi_sleep_quiet(arena);
+    /* from here on no block goes into a cache: see gpi_alloc_is_cacheable */
+    if (gpi_sleep_changes(arena, 0)) GPI_PUBLISH(&arena->searching, arena->searching + 1);
+    result = gpi_sleep_stop_use(arena);
     if (result == GPUPOOL_OK && content == GPUPOOL_KEEP) result = gpi_sleep_save(arena, ring);
     if (result == GPUPOOL_OK) {
         gpi_sleep_tell(arena, GPI_GOES);
         result = gpi_sleep_unmap_all(arena);
         if (result == GPUPOOL_OK) gpi_sleep_release_all(arena);
+        /* if the driver neither unmaps nor maps all, the part counts as asleep, and the call
+           fails */
         is_away = result == GPUPOOL_OK || !gpi_sleep_remap(arena);
     }
     if (is_away) {
         gpi_sleep_account(arena);
         gpi_sleep_count(arena, 1);
-        gpi_sleep_set_moving(arena, GPI_ASLEEP);
+        gpi_sleep_set_states(arena, GPI_ASLEEP);
     } else {
         gpi_sleep_undo(arena);
     }
@@ -14908,20 +15298,23 @@ gpupool_result gpupool_sleep(gpupool_arena *arena, int tag, gpupool_content cont
     return result == GPUPOOL_OK ? gpi_host_ok() : result;
 }
 
-/* The host's side, of an arena that ends. */
+/* Frees the backups of an arena that is destroyed, and uncounts its sleeping parts. Makes no driver
+   call. */
 static void gpi_sleep_forget(gpupool_arena *arena) {
     gpi_sleep_choose(arena, GPUPOOL_ALL, GPI_ASLEEP);
     gpi_sleep_forget_backup(arena);
     gpi_sleep_count(arena, -1);
-    gpi_sleep_set_moving(arena, GPI_AWAKE);
+    gpi_sleep_set_states(arena, GPI_AWAKE);
 }
 
-/* E_ASLEEP if the memory at an address sleeps. For transfers; no lock is held. */
+/* E_ASLEEP if the block at an address sleeps, of whatever arena. Transfers call this before they
+   begin. No lock is held. */
 static gpupool_result gpi_sleep_is_at(const char *call, const void *memory) {
     uint64_t unit = (uint64_t)(uintptr_t)memory / GPUPOOL_UNIT_BYTES;
     gpupool_arena *arena;
     gpupool_result result = GPUPOOL_OK;
     if (!GPI_READ(&gpi_process.asleep)) return GPUPOOL_OK;
+    /* the process's lock keeps all arenas in the list */
     gpi_host_lock(&gpi_process.lock);
     arena = gpi_process.arenas;
     while (arena && !(gpi_sleep_any(arena, GPI_ASLEEP) && gpi_chunk_owns(&arena->chunks, unit)))
@@ -14940,25 +15333,77 @@ static gpupool_result gpi_sleep_is_at(const char *call, const void *memory) {
     return result;
 }
 
-/* -- waking -- */
+/* == WAKE =========================================================================================
+   Gets device memory for sleeping parts again, at the same addresses, and fills it from the backup.
+   What was freed meanwhile gets no memory. uses: SLEEP and above
 
-/* Whether a chunk needs no memory: all in it is set aside, and the tag reserves nothing. */
-static int gpi_sleep_is_vacant(const gpupool_arena *arena, const gpi_chunk *chunk) {
+       gpi_wake_set_aside_freed    blocks that were freed asleep become free memory, set aside
+       gpi_wake_create_all         a handle for every chunk that is not vacant
+       gpi_sleep_map_all           chunks and stitches, at their old addresses
+       gpi_sleep_tell              on_map
+       gpi_sleep_copy_open         the content, from the backup
+       gpi_wake_end                free memory goes to its lists; vacant chunks end
+
+   A chunk is vacant if all its memory is free and set aside, and no tag reserves the chunk.
+
+   Locks: as in SLEEP. On failure Z2 holds: the parts sleep as before, with their backup. */
+
+/* Whether only the use that never passes keeps a freed block waiting: all real uses have passed. */
+static int gpi_wake_is_unused(const gpupool_arena *arena, const gpi_run *run) {
+    const gpi_use *use = (const gpi_use *)run->of.uses;
+    while (use && (use->at == gpi_clock_never() ||
+                   use->at <= gpi_clock_done(&arena->clocks, use->stream)))
+        use = use->next;
+    return !use;
+}
+
+/* Sets aside the blocks that were freed while their part slept and that no work uses. Their
+   stitches are not mapped; they end here. */
+static void gpi_wake_set_aside_freed(gpupool_arena *arena) {
+    gpi_run *run = arena->waiting, *before = NULL, *next;
+    gpi_stitch *stitch, *newer;
+    for (; run; run = next) {
+        next = run->list_next;
+        if (!gpi_sleep_changes_block(arena, run) || !gpi_wake_is_unused(arena, run)) {
+            before = run;
+            continue;
+        }
+        gpi_arena_end_waiting(arena, run, before);
+        gpi_clock_drop_uses(&arena->clocks, run);
+        run->list = GPI_LIST_TAKEN;
+        gpi_stitch_put(&arena->stitches, run, NULL, 0, 0);
+    }
+    /* the blocks are in free lists now, and no request may find them there */
+    gpi_sleep_set_aside(arena);
+    for (stitch = arena->stitches.oldest; stitch; stitch = newer) {
+        newer = stitch->newer;
+        if (!stitch->is_away || stitch->state != GPI_STITCH_IDLE || stitch->user) continue;
+        if (!gpi_sleep_changes_stitch(arena, stitch)) continue;
+        /* gpi_stitch_remove expects a stitch that is not counted as idle */
+        gpi_stitch_unset_idle(&arena->stitches, stitch);
+        gpi_stitch_remove(&arena->stitches, stitch);
+    }
+}
+
+/* Whether a chunk is vacant: all its runs are set aside, and its tag reserves nothing. */
+static int gpi_wake_is_vacant(const gpupool_arena *arena, const gpi_chunk *chunk) {
     const gpi_run *run = gpi_chunk_first_run(&arena->chunks, &arena->tree, chunk);
-    if (arena->chunks.apart[chunk->tag].reserve_units) return 0;
+    if (chunk->is_kept && !arena->chunks.is_ending) return 0;
     for (; run && run->unit < chunk->unit + chunk->units; run = run->next)
         if (run->list != GPI_LIST_TAKEN) return 0;
     return 1;
 }
 
-static int gpi_sleep_needs(const gpupool_arena *arena, const gpi_chunk *chunk) {
-    return gpi_sleep_moves(arena, chunk->tag) && chunk->is_away &&
-           !gpi_sleep_is_vacant(arena, chunk);
+/* Whether a chunk of a changing part is to get memory: it is away, and not vacant. */
+static int gpi_wake_needs_memory(const gpupool_arena *arena, const gpi_chunk *chunk) {
+    return gpi_sleep_changes(arena, chunk->tag) && chunk->is_away &&
+           !gpi_wake_is_vacant(arena, chunk);
 }
 
-/* Why there is no memory for waking, as the thread's verdict and as a sentence: the limit, or what
-   others hold of the device. */
-static gpupool_result gpi_sleep_give_up(gpupool_arena *arena, gpupool_cause cause, uint64_t bytes) {
+/* Reports why there is no memory to wake with, as the thread's verdict and as a sentence: the
+   limit, or what others have of the device (cause OTHERS). bytes: what waking needs. Returns
+   E_OUT_OF_MEMORY. */
+static gpupool_result gpi_wake_give_up(gpupool_arena *arena, gpupool_cause cause, uint64_t bytes) {
     size_t free_bytes = 0, total_bytes = 0;
     char free_text[32], total[32], need[32];
     gpupool_verdict verdict;
@@ -14968,13 +15413,17 @@ static gpupool_result gpi_sleep_give_up(gpupool_arena *arena, gpupool_cause caus
     verdict.cause = cause;
     verdict.asked_bytes = bytes;
     verdict.limit_bytes = arena->ledger.limit_bytes == UINT64_MAX ? 0 : arena->ledger.limit_bytes;
-    verdict.granted_bytes = arena->ledger.granted.now;
+    verdict.granted_bytes = arena->ledger.granted.now - gpi_arena_asleep_bytes(arena);
     verdict.reserved_bytes = arena->ledger.reserved.now;
     verdict.device_free_bytes = free_bytes;
     verdict.device_total_bytes = total_bytes;
+    /* reserved_bytes has no memory that sleeps (gpi_sleep_account), so the rest of the device is
+       with others, or free */
     verdict.others_bytes = total_bytes - gpi_ground_min(total_bytes,
                                                         free_bytes + verdict.reserved_bytes);
     if (cause == GPUPOOL_CAUSE_LIMIT) verdict.raise_bytes = bytes - room;
+    else if (verdict.others_bytes <= verdict.reserved_bytes)
+        verdict.cause = GPUPOOL_CAUSE_DEVICE_FULL;
     verdict.missing_bytes = bytes - gpi_ground_min(bytes, cause == GPUPOOL_CAUSE_LIMIT
                                                               ? room : free_bytes);
     if (cause == GPUPOOL_CAUSE_LIMIT)
@@ -14983,113 +15432,161 @@ static gpupool_result gpi_sleep_give_up(gpupool_arena *arena, gpupool_cause caus
                  gpi_limit_human(free_text, room), gpi_limit_enough(total, verdict.raise_bytes));
     else
         snprintf(verdict.sentence, sizeof verdict.sentence, "waking needs %s, and of the device's "
-                 "%s only %s is free: others (arenas, processes, libraries) hold the rest",
-                 gpi_limit_human(need, bytes), gpi_limit_human(total, total_bytes),
-                 gpi_limit_human(free_text, free_bytes));
+                 "%s only %s is free: %s", gpi_limit_human(need, bytes),
+                 gpi_limit_human(total, total_bytes), gpi_limit_human(free_text, free_bytes),
+                 verdict.cause == GPUPOOL_CAUSE_OTHERS
+                     ? "others (arenas, processes, libraries) hold the rest"
+                     : "this arena's own blocks hold most of the rest; free some");
     gpi_thread.verdict = verdict;
     return gpi_host_fail(GPUPOOL_E_OUT_OF_MEMORY, "gpupool_wake: arena \"%s\": %s", arena->name,
                          verdict.sentence);
 }
 
-/* Gets memory for every chunk that needs it; on failure the caller releases the new handles. */
-static gpupool_result gpi_sleep_create_all(gpupool_arena *arena) {
+/* Returns idle chunks of the parts that are awake to the driver until so many bytes are left under
+   the limit; for the device (0), all of them. Both locks are held, and open at times. */
+static void gpi_wake_make_room(gpupool_arena *arena, uint64_t bytes) {
+    uint64_t limit = arena->ledger.limit_bytes;
+    gpi_arena_empty_all(arena, gpi_arena_empty_free);
+    gpi_arena_poll_all(arena);
+    gpi_tree_drop_slabs(&arena->tree);
+    if (!bytes || bytes <= gpi_ladder_room_at_most(arena, 1))
+        gpi_stitch_trim_below(&arena->stitches, bytes ? limit - bytes : 0);
+}
+
+/* Creates a handle for every chunk that needs memory and has none. On failure some have one. Both
+   locks are held; the arena's is open around driver calls. */
+static gpupool_result gpi_wake_create_handles(gpupool_arena *arena) {
     gpi_chunks *chunks = &arena->chunks;
-    gpi_chunk *chunk;
-    uint64_t bytes = 0;
     gpupool_result result = GPUPOOL_OK;
-    for (chunk = chunks->first; chunk; chunk = chunk->next)
-        bytes += gpi_sleep_needs(arena, chunk) ? chunk->bytes : 0;
-    if (bytes > gpi_ledger_room(&arena->ledger))
-        return gpi_sleep_give_up(arena, GPUPOOL_CAUSE_LIMIT, bytes);
+    gpi_chunk *chunk;
     for (chunk = chunks->first; chunk && result == GPUPOOL_OK; chunk = chunk->next) {
-        if (chunk->handle || !gpi_sleep_needs(arena, chunk)) continue;
+        if (chunk->handle || !gpi_wake_needs_memory(arena, chunk)) continue;
         gpi_host_unlock(chunks->lock);
         result = gpi_driver_create(&chunks->driver, chunk->bytes, &chunk->handle);
         gpi_host_lock(chunks->lock);
         if (result != GPUPOOL_OK) chunk->handle = 0;
     }
-    return result == GPUPOOL_E_OUT_OF_MEMORY
-               ? gpi_sleep_give_up(arena, GPUPOOL_CAUSE_OTHERS, bytes) : result;
+    return result;
 }
 
-/* Vacant chunks end: their addresses are empty again. */
-static void gpi_sleep_drop_vacant(gpupool_arena *arena) {
+/* Creates all handles that waking needs. Where the limit or the device leave too little room, idle
+   chunks of the parts that are awake make room. On failure the caller releases the handles. */
+static gpupool_result gpi_wake_create_all(gpupool_arena *arena) {
+    const gpi_chunk *chunk;
+    uint64_t bytes = 0;
+    gpupool_result result;
+    /* the limit is asked for the whole sum, so that waking fails before the first driver call */
+    for (chunk = arena->chunks.first; chunk; chunk = chunk->next)
+        bytes += gpi_wake_needs_memory(arena, chunk) ? chunk->bytes : 0;
+    if (bytes > gpi_ledger_room(&arena->ledger)) gpi_wake_make_room(arena, bytes);
+    if (bytes > gpi_ledger_room(&arena->ledger))
+        return gpi_wake_give_up(arena, GPUPOOL_CAUSE_LIMIT, bytes);
+    result = gpi_wake_create_handles(arena);
+    if (result != GPUPOOL_E_OUT_OF_MEMORY) return result;
+    gpi_wake_make_room(arena, 0);
+    if (bytes > gpi_ledger_room(&arena->ledger)) /* others have taken it meanwhile */
+        return gpi_wake_give_up(arena, GPUPOOL_CAUSE_LIMIT, bytes);
+    result = gpi_wake_create_handles(arena);
+    if (result != GPUPOOL_E_OUT_OF_MEMORY) return result;
+    gpi_sleep_release_all(arena); /* the verdict counts their memory as free */
+    return gpi_wake_give_up(arena, GPUPOOL_CAUSE_OTHERS, bytes);
+}
+
+/* Ends the vacant chunks: their addresses become empty again. They are away, so nothing is
+   unmapped. Needs two spare run structs for each. */
+static void gpi_wake_drop_vacant(gpupool_arena *arena) {
     gpi_chunks *chunks = &arena->chunks;
     gpi_chunk *chunk, *next;
     for (chunk = chunks->first; chunk; chunk = next) {
         gpi_run *run;
         next = chunk->next;
-        if (!chunk->is_away || !gpi_sleep_moves(arena, chunk->tag)) continue;
+        if (!chunk->is_away || !gpi_sleep_changes(arena, chunk->tag)) continue;
         run = gpi_stitch_take(&arena->tree, gpi_tree_at(&arena->tree, chunk->unit), chunk->unit,
                               chunk->units);
         gpi_tree_own(&arena->tree, chunk->unit, chunk->units, NULL);
         gpi_tree_put(&arena->tree, run, GPI_LIST_EMPTY, 0);
         gpi_chunk_unlink(chunks, chunk);
+        /* gpi_chunk_lost subtracts what gpi_sleep_account has not counted, since it is away */
         chunks->units += chunk->units;
         gpi_chunk_lost(chunks, chunk);
     }
 }
 
-/* All is mapped: the free memory goes back to its lists. The run structs were prepared before. */
-static void gpi_sleep_end(gpupool_arena *arena) {
+/* Ends waking when all is mapped and filled: nothing can fail any more. The caller has called
+   gpi_wake_prepare, and kept the lock since. */
+static void gpi_wake_end(gpupool_arena *arena) {
 #if GPI_GUARD
     uint64_t at = 0;
     gpi_run *run;
     while ((run = gpi_tree_next_live(&arena->tree, &at)) != NULL) {
         int part = gpi_stitch_tag_at(&arena->stitches, run->unit);
-        if (gpi_sleep_moves(arena, part) && !arena->sleep.backups[part].memory)
-            run->guarded_bytes = 0; /* the guard's bytes were discarded, too */
+        if (gpi_sleep_changes(arena, part) && !arena->sleep.backups[part].memory)
+            run->guarded_bytes = 0; /* content discarded: the guard's bytes are gone, too */
     }
 #endif
     gpi_sleep_forget_backup(arena);
-    gpi_sleep_unuse_all(arena);
+    gpi_sleep_drop_all_uses(arena);
+    /* The lock stays shut between these two: a vacant chunk has no memory, and its free units are
+       in free lists for the moment. */
     gpi_sleep_put_back(arena);
-    gpi_sleep_drop_vacant(arena);
+    gpi_wake_drop_vacant(arena);
     gpi_sleep_account(arena);
     gpi_sleep_count(arena, -1);
-    if (gpi_sleep_moves(arena, 0)) GPI_PUBLISH(&arena->searching, arena->searching - 1);
-    gpi_sleep_set_moving(arena, GPI_AWAKE);
+    if (gpi_sleep_changes(arena, 0)) GPI_PUBLISH(&arena->searching, arena->searching - 1);
+    gpi_sleep_set_states(arena, GPI_AWAKE);
     gpi_arena_poll_all(arena);
 }
 
-/* Maps all that the parts need, and fills it. Both locks are held, and open in between. */
-static gpupool_result gpi_sleep_restore(gpupool_arena *arena, gpupool_ring *ring) {
-    gpupool_result result = gpi_sleep_create_all(arena);
+/* Makes sure of the run structs that gpi_wake_drop_vacant needs. 0: the host has no memory. */
+static int gpi_wake_prepare(gpupool_arena *arena) {
+    return gpi_tree_prepare(&arena->tree, 4 * arena->chunks.count + 8);
+}
+
+/* Creates, maps, announces and fills all that the changing parts need. If the program refuses a
+   mapping or a copy fails, the program is told that all goes again. Both locks are held, and open
+   in between. */
+static gpupool_result gpi_wake_restore(gpupool_arena *arena, gpupool_ring *ring) {
+    gpupool_result result = gpi_wake_create_all(arena);
     if (result == GPUPOOL_OK) result = gpi_sleep_map_all(arena);
+    /* in any case: what was created and mapped counts as reserved */
     gpi_sleep_account(arena);
     if (result != GPUPOOL_OK) return result;
     result = gpi_sleep_tell(arena, GPI_APPEARS);
     if (result == GPUPOOL_OK) result = gpi_sleep_copy_open(arena, ring, GPUPOOL_UP);
+    /* again: the locks were open, and other threads may have used the run structs */
+    if (result == GPUPOOL_OK && !gpi_wake_prepare(arena)) result = gpi_host_no_memory();
     if (result != GPUPOOL_OK) gpi_sleep_tell(arena, GPI_GOES);
     return result;
 }
 
-/* Wakes the parts that are marked as moving. Both locks are held, and open in between. On failure
-   they sleep as before. */
-static gpupool_result gpi_sleep_wake(gpupool_arena *arena, gpupool_ring *ring) {
+/* Wakes the changing parts. On failure they sleep as before. Both locks are held on entry and
+   return, and open in between. */
+static gpupool_result gpi_wake_parts(gpupool_arena *arena, gpupool_ring *ring) {
     struct gpi_thread why;
     gpupool_result result;
+    /* after this wait all work that was queued so far has finished: blocks that were freed asleep
+       have only the use that never passes */
     gpi_arena_unlock(arena);
     gpi_host_mutex_unlock(&arena->growing);
     result = gpi_event_wait_device(&arena->clocks, &arena->chunks.driver);
     gpi_host_mutex_lock(&arena->growing);
     gpi_host_lock(&arena->lock);
     if (result != GPUPOOL_OK) {
-        gpi_sleep_set_moving(arena, GPI_ASLEEP);
+        gpi_sleep_set_states(arena, GPI_ASLEEP);
         return result;
     }
-    gpi_sleep_set_aside_freed(arena);
-    result = gpi_tree_prepare(&arena->tree, 4 * arena->chunks.count + 8)
-                 ? gpi_sleep_restore(arena, ring) : gpi_host_no_memory();
+    gpi_wake_set_aside_freed(arena);
+    result = gpi_wake_prepare(arena) ? gpi_wake_restore(arena, ring) : gpi_host_no_memory();
     if (result == GPUPOOL_OK) {
-        gpi_sleep_end(arena);
+        gpi_wake_end(arena);
         return result;
     }
+    /* back to sleep, with the backup as it was; chunks that cannot be unmapped stay mapped */
     why = gpi_thread;
     gpi_sleep_unmap_all(arena);
     gpi_sleep_release_all(arena);
     gpi_sleep_account(arena);
-    gpi_sleep_set_moving(arena, GPI_ASLEEP);
+    gpi_sleep_set_states(arena, GPI_ASLEEP);
     gpi_thread = why;
     return result;
 }
@@ -15102,12 +15599,12 @@ gpupool_result gpupool_wake(gpupool_arena *arena, int tag, gpupool_ring *ring) {
     if (result == GPUPOOL_OK && !gpi_sleep_choose(arena, tag, GPI_ASLEEP))
         result = gpi_host_fail(GPUPOOL_E_ARGUMENT, "gpupool_wake: nothing of that sleeps in arena "
                                "\"%s\"", arena->name);
-    if (result == GPUPOOL_OK) result = gpi_sleep_wake(arena, ring);
+    if (result == GPUPOOL_OK) result = gpi_wake_parts(arena, ring);
     gpi_arena_leave(arena, &visit);
     return result == GPUPOOL_OK ? gpi_host_ok() : result;
 }
 
-/* == LIFE =====================================================================================
+/* == LIFE =========================================================================================
    Arenas are made, destroyed, and renewed after a device reset. Default arenas, one for each
    device, are found and made here, too. uses: CAPTURE and above
 
@@ -15275,15 +15772,15 @@ static void gpi_life_drop_tag(gpupool_arena *arena, int tag) {
 static gpupool_result gpi_life_set_apart(gpupool_arena *arena, int tag,
                                          const gpupool_tag_config *config) {
     gpi_apart *apart = &arena->chunks.apart[tag];
+    gpi_chunk *chunk;
     gpupool_result result;
     if (!gpi_tree_list_open(&arena->tree, GPI_LIST_TAGS + (uint32_t)tag - 1))
         return gpi_host_no_memory();
     apart->is_apart = arena->chunks.is_apart = 1;
     apart->can_sleep = config->can_sleep;
     result = gpi_life_reserve(arena, tag, config->reserve_bytes);
-    if (result == GPUPOOL_OK)
-        apart->reserve_units = gpi_ground_up(config->reserve_bytes, GPUPOOL_UNIT_BYTES) /
-                               GPUPOOL_UNIT_BYTES;
+    for (chunk = arena->chunks.first; chunk && result == GPUPOOL_OK; chunk = chunk->next)
+        if (chunk->tag == tag) chunk->is_kept = 1; /* it has no others yet */
     return result;
 }
 
@@ -15489,7 +15986,9 @@ static gpupool_result gpi_life_close(gpupool_arena *arena) {
     }
     /* a chunk is idle only once its free runs have joined, and slabs keep them apart */
     gpi_tree_drop_slabs(&arena->tree);
+    arena->chunks.is_ending = 1;
     result = gpi_stitch_trim(&arena->stitches, 0);
+    arena->chunks.is_ending = 0;
     /* chunks first: if the driver refuses one, the arena goes on, and needs its events */
     if (result == GPUPOOL_OK) result = gpi_event_close(&arena->clocks);
     return result == GPUPOOL_OK ? gpi_chunk_close(&arena->chunks) : result;
@@ -15630,7 +16129,7 @@ static gpupool_result gpi_life_tell_leaks(gpupool_arena *arena, uint64_t blocks)
 
 /* E_IN_USE while blocks are live or captures are not released. Empties all caches, so that only
    live blocks count as live. Wakes an arena that sleeps: without live blocks that takes no device
-   memory. `growing` is held, and open while gpi_sleep_wake waits for the device. The lock is taken
+   memory. `growing` is held, and open while gpi_wake_parts waits for the device. The lock is taken
    inside. */
 static gpupool_result gpi_life_check_unused(gpupool_arena *arena) {
     gpupool_result result = GPUPOOL_OK;
@@ -15643,8 +16142,10 @@ static gpupool_result gpi_life_check_unused(gpupool_arena *arena) {
     /* read before the wake, which opens the lock */
     live = arena->tree.live_runs;
     captures = arena->captures;
+    arena->chunks.is_ending = 1; /* waking needs no memory for a reserve then */
     if (!live && !captures && gpi_sleep_choose(arena, GPUPOOL_ALL, GPI_ASLEEP))
-        result = gpi_sleep_wake(arena, NULL);
+        result = gpi_wake_parts(arena, NULL);
+    arena->chunks.is_ending = 0;
     gpi_arena_unlock(arena);
     if (result != GPUPOOL_OK) return result;
     if (live) return gpi_life_tell_leaks(arena, live);
@@ -15709,7 +16210,7 @@ static gpupool_result gpi_life_start_ending(gpupool_arena *arena, int *is_defaul
     unsigned round = 0;
     for (;; gpi_host_idle(round++)) {
         gpi_host_mutex_lock(&arena->growing);
-        /* in each round: a visitor may have changed what is free, and gpi_sleep_wake opens the
+        /* in each round: a visitor may have changed what is free, and gpi_wake_parts opens the
            lock */
         result = gpi_life_check_unused(arena);
         if (result == GPUPOOL_OK && gpi_life_unlist(arena, is_default)) {
@@ -15968,7 +16469,7 @@ gpupool_arena *gpupool_get_default_arena(int device) {
     return other;
 }
 
-/* == SHARE ====================================================================================
+/* == SHARE ========================================================================================
    Memory that others hold: which chunks are behind a block, for whoever registers them, and blocks
    that are exported to other processes or imported from them. uses: DRIVER, CHUNK, STITCH, ARENA,
    BLOCK
@@ -16161,7 +16662,7 @@ gpupool_result gpupool_export(gpupool_arena *arena, const void *block,
     if (!exported) return gpi_host_fail(GPUPOOL_E_ARGUMENT, "%s: exported is NULL", call);
     memset(exported, 0, sizeof *exported);
     exported->descriptor = -1;
-    result = gpi_arena_enter_awake(arena, call, 0, &visit);
+    result = gpi_arena_enter(arena, call, &visit);
     if (result != GPUPOOL_OK) return result;
     /* gpi_share_enter takes the lock again, after the lock of a cache, if the block is in one */
     gpi_host_unlock(&arena->lock);
@@ -16169,6 +16670,8 @@ gpupool_result gpupool_export(gpupool_arena *arena, const void *block,
     if (!chunk) {
         result = gpi_thread.result;
         gpi_host_lock(&arena->lock);
+    } else if (gpi_arena_is_awake(arena, call, chunk->tag) != GPUPOOL_OK) {
+        result = gpi_thread.result;
     } else if (gpi_clock_keeping(run)) { /* the release frees the block without asking */
         result = gpi_host_fail(GPUPOOL_E_CAPTURING, "%s: the block is a graph's until its release",
                                call);
@@ -16340,7 +16843,7 @@ gpupool_result gpupool_import_close(gpupool_imported *imported) {
     return gpi_host_ok();
 }
 
-/* == SHAPE ====================================================================================
+/* == SHAPE ========================================================================================
    Functions with the signatures and promises of cudaMalloc, cudaFree and their Async forms, on
    default arenas. A pointer of no arena goes on to CUDA. uses: LIFE and above
 
@@ -16545,7 +17048,7 @@ cudaError_t gpupool_cudaFreeAsync(void *block, cudaStream_t stream) {
     return gpi_shape_fail(arena, gpi_shape_error(gpupool_free(arena, block, stream)));
 }
 
-/* == FIGURES ==================================================================================
+/* == FIGURES ======================================================================================
    Calls about an arena as a whole: trim, waits, limits, how much could still be had, statistics,
    the check. Also the description of one block. uses: SHAPE and above
 
@@ -16671,7 +17174,7 @@ gpupool_result gpupool_wait_all(gpupool_arena *arena) {
 
 /* -- a block -- */
 
-/* The stream handle for a key, as the program knows it. NULL: all streams, or not known. Odd keys
+/* The stream handle for a key, as the program knows it. NULL: all streams, or unknown. Odd keys
    are default streams: see gpi_clock_key. */
 static cudaStream_t gpi_figures_stream(uint64_t key) {
     if (key == 0 || key == GPI_KEY_ALL) return NULL;
@@ -16816,7 +17319,7 @@ gpupool_result gpupool_set_limit(gpupool_arena *arena, size_t bytes) {
 }
 
 /* Sets the limit by a text. Asks CUDA for the device's memory first, since the text may name a
-   share of that. */
+   share of this memory. */
 gpupool_result gpupool_set_limit_text(gpupool_arena *arena, const char *text) {
     const gpi_driver *driver = arena ? &arena->chunks.driver : NULL;
     size_t free_bytes = 0, total_bytes = 0;
@@ -16869,8 +17372,8 @@ static uint64_t gpi_figures_available(const gpupool_arena *arena, uint64_t devic
        other chunks, everything is free that neither blocks nor graphs have. */
     most = gpi_growth_room(chunks, limit - gpi_ground_min(limit, reserved - idle),
                            device_bytes + idle);
-    return most + gpi_chunk_busy_bytes(chunks, &arena->tree) - arena->ledger.granted.now -
-           gpi_verdict_kept_bytes(arena, 0);
+    return most + gpi_chunk_busy_bytes(chunks, &arena->tree) - arena->ledger.granted.now +
+           gpi_arena_asleep_bytes(arena) - gpi_verdict_kept_bytes(arena, 0);
 }
 
 /* Adds up what this arena, the device and the process's other arenas can spare. Changes nothing,
@@ -16993,8 +17496,8 @@ static void gpi_figures_read(gpupool_arena *arena, const gpi_cached *cached,
     stats->host_syncs = arena->clocks.host_waits;
     /* from here on figures of this moment, which GPUPOOL_STATS 0 has, too */
     stats->limit_bytes = ledger->limit_bytes == UINT64_MAX ? 0 : ledger->limit_bytes;
-    stats->largest_free_bytes = gpi_verdict_longest_run(arena);
-    stats->largest_block_bytes = gpi_verdict_largest(arena);
+    stats->largest_free_bytes = gpi_verdict_longest_run(arena, GPI_LIST_ANY);
+    stats->largest_block_bytes = gpi_verdict_largest(arena, GPI_LIST_ANY);
     stats->stitched_bytes = arena->stitches.used_units * GPUPOOL_UNIT_BYTES;
     stats->asleep_bytes = ledger->away_bytes;
     stats->backup_bytes = arena->sleep.backup_bytes;
@@ -17114,7 +17617,7 @@ gpupool_result gpupool_check(gpupool_arena *arena) {
                          broken, arena->name);
 }
 
-/* == STAGE ====================================================================================
+/* == STAGE ========================================================================================
    The ring's pinned host memory: equal slots in one address range. The lowest slots are pinned
    first, one slot at a time, when a transfer needs a slot. uses: GROUND, HOST, DRIVER, LEDGER
 
@@ -17402,7 +17905,7 @@ static gpupool_result gpi_stage_close(gpi_stage *stage) {
     return result;
 }
 
-/* == RING =====================================================================================
+/* == RING =========================================================================================
    Transfers between ordinary host memory, or a file, and the device, through the slots of STAGE.
    The calling thread and the ring's workers copy the chunks of a transfer side by side. uses:
    GROUND, HOST, DRIVER, LEDGER, STAGE
@@ -18254,7 +18757,7 @@ gpupool_result gpupool_ring_wait(gpupool_ring *ring, gpupool_ticket ticket, int6
     return gpi_ring_leave(ring, &visit, result);
 }
 
-/* == SEND =====================================================================================
+/* == SEND =========================================================================================
    Decides which way a transfer goes, and has the ring's public calls. Each public call fills in a
    gpi_transfer, the plan, which gpi_send_rows checks and carries out. uses: RING and above
 
@@ -18953,7 +19456,7 @@ gpupool_result gpupool_ring_check(gpupool_ring *ring) {
     return gpi_host_fail(GPUPOOL_E_CORRUPT, "gpupool_ring_check: invariant R%d is broken", broken);
 }
 
-/* == WORDING ==================================================================================
+/* == WORDING ======================================================================================
    Results, the build, sources and numbers as text. Also checks text from outside, names and file
    names, for what JSON and SVG can hold. uses: HOST */
 
@@ -19043,7 +19546,7 @@ static const char *gpi_wording_source(gpupool_source source) {
     return names[source];
 }
 
-/* == VIEW =====================================================================================
+/* == VIEW =========================================================================================
    A copy of the arena as it is at one moment, sorted by address. Reports, files, pictures and
    gpupool_walk_blocks are made from such a copy, with no lock held. uses: ARENA, FIGURES
 
@@ -19064,7 +19567,7 @@ static const char *gpi_wording_source(gpupool_source source) {
    Read first: gpi_view_open, gpi_view_copy, gpi_view_copy_runs, gpi_view_next_chunk. */
 
 enum {
-    GPI_NOBODY = UINT16_MAX, /* in place of a stream's index: not known, or several streams */
+    GPI_NOBODY = UINT16_MAX, /* in place of a stream's index: unknown, or several streams */
     GPI_SHOWN = 8            /* biggest holders that a report shows */
 };
 
@@ -19115,7 +19618,7 @@ static int gpi_view_lay_out(gpi_view *view, const gpupool_arena *arena) {
     sites = arena->ledger.site_count + 1;
 #endif
     /* Live blocks and sites may name streams that the arena does not know any more. A key that
-       finds no room is shown as not known. */
+       finds no room is shown as unknown. */
     view->key_room = gpi_ground_min(arena->clocks.stream_count + sites + 16, GPI_NOBODY);
     view->need_bytes = 2 * runs * sizeof *view->stretches + sites * sizeof *view->sites +
                        view->key_room * sizeof *view->keys +
@@ -19246,8 +19749,8 @@ static void gpi_view_copy_runs(gpi_view *view, const gpupool_arena *arena, const
     }
 }
 
-/* Copies all of the arena into the view. `growing` and all other locks are held, so no run is on
-   its way between a thread and the tree but those that gpi_view_skips leaves out. */
+/* Copies all of the arena into the view. `growing` and all other locks are held, so no
+   thread has a taken run, except those that gpi_view_skips leaves out. */
 static void gpi_view_copy(gpi_view *view, gpupool_arena *arena) {
     const gpi_stream *stream;
     gpi_cached cached;
@@ -19418,7 +19921,7 @@ static int gpi_view_next_chunk(const gpi_view *view, gpi_extent *chunk) {
     return 1;
 }
 
-/* The line of source that asked for a live block; NULL: not known. */
+/* The line of source that asked for a live block; NULL: unknown. */
 static const gpi_site *gpi_view_site(const gpi_view *view, const gpi_stretch *stretch) {
     const gpi_site *site;
     if (!GPUPOOL_SITES || stretch->state != GPUPOOL_STATE_LIVE) return NULL;
@@ -19497,7 +20000,7 @@ static double gpi_view_fragmentation(const gpi_view *view) {
     return 1 - (double)view->stats.largest_block_bytes / (double)free_bytes;
 }
 
-/* == REPORT ===================================================================================
+/* == REPORT =======================================================================================
    Writes the arena for people and for programs: a screen of text, JSON, and a snapshot for
    PyTorch's viewer. Every writer opens a view, writes from it, and closes it. uses: WORDING, VIEW
 
@@ -19545,8 +20048,8 @@ static void gpi_report_bar(FILE *file, const gpi_view *view) {
     whole = gpi_ground_max(whole, 1);
     fprintf(file, "  [");
     for (i = 0; i < GPI_BAR; i++) {
-        /* The middle of this character's share; of the first, byte 1: a little memory is shown as
-           such. */
+        /* The middle of this character's share; of the first, byte 1: a little memory is shown
+           as a little. */
         double at = i ? (i + 0.5) / (int)GPI_BAR * (double)whole : 1; /* a little is not nothing */
         char mark = at <= (double)reserved ? '.' : ' ';
         if (at <= (double)freed) mark = '~';
@@ -19960,7 +20463,7 @@ static void gpi_json_sites(gpi_writer *out, const gpi_view *view) {
 }
 
 /* One stretch of "blocks". "stitched_at", "tag" and "requested_bytes" are written only where they
-   apply; stream and site are null where they are not known. A stretch of a stitched block names the
+   apply; stream and site are null where they are unknown. A stretch of a stitched block names the
    block's own address in "stitched_at". */
 static void gpi_json_block(gpi_writer *out, const gpi_stretch *stretch) {
     static const char states[3][8] = {"live", "free", "pending"};
@@ -20085,7 +20588,7 @@ gpupool_result gpupool_write_snapshot(gpupool_arena *arena, FILE *file) {
     return gpi_view_close(&view, "gpupool_write_snapshot", file);
 }
 
-/* == PICTURE ==================================================================================
+/* == PICTURE ======================================================================================
    gpupool_write_svg draws the map of memory, and gpupool_set_trace records calls. The picture is
    one pass over a view: nothing of it is kept in memory. uses: REPORT and above
 
@@ -20159,7 +20662,7 @@ static const char *gpi_svg_stream(char room[64], uint64_t key) {
 }
 
 /* Begins a rectangle's tag; the caller ends it, since some rectangles have a title in them. Live
-   memory is solid, dark where the stream is not known. Freed memory is hatched. Free memory is
+   memory is solid, dark where the stream is unknown. Freed memory is hatched. Free memory is
    pale. */
 static void gpi_svg_rect(FILE *file, double x, double y, double width, int height, int state,
                          unsigned stream) {
@@ -20439,7 +20942,7 @@ gpupool_result gpupool_set_trace(gpupool_arena *arena, FILE *file) {
     return before ? gpi_wording_done("gpupool_set_trace", before) : gpi_host_ok();
 }
 
-/* == ENVIRON ==================================================================================
+/* == ENVIRON ======================================================================================
    Reports without a line of code: the environment's GPUPOOL_REPORT names a file, and each arena
    writes there what it has used. Arenas are created and destroyed through this section, in public.
    uses: LIFE, PICTURE and above
@@ -20711,7 +21214,7 @@ gpupool_result gpupool_arena_destroy(gpupool_arena *arena) {
     return result;
 }
 
-/* == BACK ===================================================================================== */
+/* == BACK ====================================================================================== */
 
 /* The implementation ends: its macros are undone, so that the files that include this one see none
    of them. Functions and types need no undoing: they are static, and their names begin with
@@ -20732,7 +21235,7 @@ gpupool_result gpupool_arena_destroy(gpupool_arena *arena) {
 
 #endif /* GPUPOOL_IMPLEMENTATION */
 
-/* == NAMES ====================================================================================
+/* == NAMES ========================================================================================
    Macros over CUDA's names and gpupool's own. They come last in the file, so that nothing above
    sees them. What they stand for is defined at the end of section API.
 

@@ -1,10 +1,11 @@
-/* Batches through the device: one by one, against a staging ring with transfers that overlap.
+/* How much time do a ring and two streams save in a loop over batches?
 
-   What to see: the same work twice, from and to ordinary host memory. Before: cudaMalloc, upload,
-   kernel, download, cudaFree, one batch after the other. After: blocks from an arena, transfers
-   through the ring on two streams, so that batch i + 1 goes up while batch i is computed and batch
-   i - 1 comes down. Every number that comes back is checked.
-   nvcc -I.. batch_loop.cu */
+   The program does the same work twice, from ordinary host memory and back to it. Before:
+   cudaMalloc, upload, kernel, download and cudaFree, one batch after the other. After: blocks of an
+   arena, and transfers through a ring on two streams, so batch i + 1 goes up while the device
+   computes batch i and batch i - 1 comes down.
+   What to look at: the seconds before and after. The program checks every number that comes back.
+   Build: nvcc -I.. batch_loop.cu */
 #define GPUPOOL_IMPLEMENTATION
 #include "gpupool.h"
 

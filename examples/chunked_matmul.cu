@@ -1,10 +1,10 @@
-/* A product of matrices that do not fit: 10,000 x 10,000 doubles under a limit of 512 MiB.
+/* How do I multiply matrices that do not fit on the device? 10,000 x 10,000 doubles, limit 512 MiB.
 
-   What to see: the matrices hold 2.4 GB. The panels are as large as gpupool_get_available lets
-   them be, the arena never reserves more than its limit, and the result equals, bit for bit, what
-   cuBLAS computes from whole matrices on the device (the entries are small whole numbers, so that
-   no sum is ever rounded). `chunked_matmul 2000 64MiB` is a smaller one.
-   nvcc -I.. chunked_matmul.cu -lcublas */
+   The three matrices have 2.4 GB. gpupool_get_available says how large the panels can be.
+   What to look at: the arena never reserves more than its limit, and the result equals, bit for
+   bit, what cuBLAS computes from whole matrices on the device (the entries are small whole numbers,
+   so no sum is ever rounded). `chunked_matmul 2000 64MiB` multiplies smaller matrices.
+   Build: nvcc -I.. chunked_matmul.cu -lcublas */
 #define GPUPOOL_IMPLEMENTATION
 #include "gpupool.h"
 

@@ -1,12 +1,13 @@
-"""CuPy on gpupool:
+"""How does CuPy run on gpupool?
 
     import cupy_allocator
     cupy_allocator.install()
 
-What to see: running this file shows arrays in gpupool's memory, CuPy's streams honoured, a limit as
-CuPy's own exception, and gpupool's report of it all. Running it with --pytest runs CuPy's tests,
-or any others, on gpupool: cupy_allocator.py --pytest -q tests/cupy_tests/core_tests
-(--pytest-native: the same tests on CuPy's own pool, to compare). GPUPOOL_LIMIT=12GiB is a limit.
+What to look at: running this file shows arrays in gpupool's memory, work on CuPy's streams, a limit
+that raises CuPy's own exception, and gpupool's report. GPUPOOL_LIMIT=12GiB in the environment sets
+a limit. Running it with --pytest runs CuPy's tests, or any others, on gpupool:
+cupy_allocator.py --pytest -q tests/cupy_tests/core_tests
+(--pytest-native: the same tests on CuPy's own pool, to compare).
 """
 
 import ctypes

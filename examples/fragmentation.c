@@ -1,10 +1,12 @@
-/* Varying sizes: what four ways of placing blocks reserve for the same run.
+/* How much does a run with varying sizes reserve, by how its blocks are placed?
 
-   What to see: forward and backward passes of varying length, beside blocks that stay, four times.
-   Sizes rounded to powers of two waste what they round and more; exact sizes in fixed chunks leave
-   holes that no longer request fits; re-mapped memory follows what is live, and under a limit comes
-   as close as it is told to. Each arena is drawn at its fullest step: fragmentation-1.svg to -4.svg
-   here, or in the directory named as the argument. */
+   The program runs forward and backward passes of varying length beside blocks that stay, in four
+   ways. Sizes rounded to powers of two waste what the rounding adds. Exact sizes in fixed chunks
+   leave holes that fit no later request. Mapped memory can put a block together from such holes,
+   and reserves little more than what is live. With a limit it reserves still less.
+   What to look at: the column "over live", and the maps of each arena at its fullest step,
+   fragmentation-1.svg to -4.svg, here or in the directory named as the argument.
+   Build: nvcc -I.. fragmentation.c */
 #define GPUPOOL_IMPLEMENTATION
 #include "gpupool.h"
 

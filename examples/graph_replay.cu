@@ -1,9 +1,11 @@
-/* A captured step with allocations inside, replayed a thousand times beside eager work.
+/* How does a captured graph keep its memory while other streams allocate?
 
-   What to see: between gpupool_begin_capture and _end the blocks belong to the graph: other streams
-   allocate, stamp, verify and free all the while, and neither they nor a replay ever find a byte of
-   the other's. After gpupool_release_capture the graph's memory is the arena's again.
-   nvcc -I.. graph_replay.cu */
+   A captured step with allocations is replayed a thousand times beside eager work. Between
+   gpupool_begin_capture and gpupool_end_capture the blocks belong to the graph. Meanwhile another
+   stream allocates, stamps, verifies and frees blocks of its own.
+   What to look at: no wrong numbers; and after gpupool_release_capture the arena has the graph's
+   memory again.
+   Build: nvcc -I.. graph_replay.cu */
 #define GPUPOOL_IMPLEMENTATION
 #include "gpupool.h"
 

@@ -1,8 +1,10 @@
-/* The largest batch that fits: found by asking, instead of by crashing.
+/* What is the largest batch that fits?
 
-   What to see: first the batch is doubled until a step runs out of memory half way, and its work is
-   lost. Then gpupool_would_fit finds the largest batch without a single failed allocation, the step
-   runs, and the arena says what one sample more would take. */
+   First the program doubles the batch until a step runs out of memory half-way, and the work of the
+   step is lost. Then gpupool_would_fit finds the largest batch, and the step runs.
+   What to look at: the second search has no failed allocation, and the verdict says what one sample
+   more would need.
+   Build: nvcc -I.. growing_batch.c */
 #define GPUPOOL_IMPLEMENTATION
 #include "gpupool.h"
 

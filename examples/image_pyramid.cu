@@ -1,9 +1,10 @@
-/* A CUDA program that was not written for gpupool, unchanged but for one include.
+/* What does an existing CUDA program gain when gpupool replaces cudaMalloc?
 
-   What to see: for each frame the program gets a pyramid of images with cudaMalloc, as samples do,
-   and gives it back with cudaFree. The include below makes these calls gpupool's; -DPLAIN=1 leaves
-   it out. The frames a second differ, the checksum does not.
-       nvcc -I.. image_pyramid.cu -o pooled && nvcc -DPLAIN=1 image_pyramid.cu -o plain */
+   The program was written without gpupool. For each frame it allocates a pyramid of images with
+   cudaMalloc, and frees it with cudaFree. The include below turns these calls into gpupool's; with
+   -DPLAIN=1 the include is left out.
+   What to look at: the frames a second of both builds. The checksum is the same.
+   Build: nvcc -I.. image_pyramid.cu -o pooled && nvcc -DPLAIN=1 image_pyramid.cu -o plain */
 #if !defined(PLAIN)
 #define GPUPOOL_REPLACE_CUDA_MALLOC 1
 #define GPUPOOL_IMPLEMENTATION

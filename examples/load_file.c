@@ -1,7 +1,10 @@
-/* A file of any size into device memory, by several threads that read straight into the ring's
-   pinned memory, so that host memory never holds more of it than the ring does; what is not in the
-   page cache does not go there either. The progress is that of tickets, one for each tenth. Without
-   a file's name it loads one that it writes itself.
+/* How do I load a large file into device memory, and show progress?
+
+   Several threads read the file straight into the ring's pinned memory, so host memory never holds
+   more of the file than the ring does. Parts that are not in the page cache do not enter it. The
+   progress comes from tickets, one for each tenth of the file. Without a file's name the program
+   writes a file for itself.
+   What to look at: the rate, and how little memory is pinned.
    Build: nvcc -I.. load_file.c -lpthread
    or: gcc -I.. -I$CUDA_HOME/include load_file.c -L$CUDA_HOME/lib64 -lcudart -lpthread */
 #define _GNU_SOURCE

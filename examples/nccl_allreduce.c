@@ -1,10 +1,13 @@
-/* All-reduce straight from blocks of an arena whose memory is registered with NCCL once, by on_map.
+/* How does NCCL get an arena's memory registered, once?
 
-   What to see: the sum checked on every GPU, and the bandwidth from three kinds of memory:
-   cudaMalloc'ed buffers, not registered; buffers of ncclMemAlloc, each registered; blocks of the
-   arena. A thread for each GPU; or, under a launcher, a process for each, on any machines:
+   config.on_map registers the arena's memory with NCCL when gpupool maps it. The program runs an
+   all-reduce from three kinds of memory: buffers of cudaMalloc, not registered; buffers of
+   ncclMemAlloc, each registered; blocks of the arena. The program checks the sum on every GPU. One
+   process has a thread for each GPU; or a launcher starts a process for each GPU, on any machines:
        mpirun -np 2 -x NCCL_COMM_ID=node1:31337 ./nccl_allreduce
-   cc nccl_allreduce.c -I.. -I$CUDA_HOME/include -L$CUDA_HOME/lib64 -lcudart -lnccl -lpthread */
+   What to look at: the bandwidth of the three.
+   Build: cc nccl_allreduce.c -I.. -I$CUDA_HOME/include -L$CUDA_HOME/lib64 -lcudart -lnccl \
+       -lpthread */
 #define GPUPOOL_IMPLEMENTATION
 #include "gpupool.h"
 

@@ -1,9 +1,10 @@
-/* Another process on the same GPU: who took the memory, and how to leave some to others.
+/* Which process has the device's memory, and how do I leave some to other processes?
 
-   What to see: a neighbour takes all but 1 GiB, and the verdict of a failed allocation says that
-   others hold the device, and how much. Then it is the other way round: an arena without a limit
-   takes the whole device, and the neighbour cannot have 512 MiB; under the limit "-2GiB" it can.
-   The neighbour is a forked process; on a simulated GPU, two lines that stand for one. */
+   First a neighbour takes all but 1 GiB. Then an arena without a limit takes the whole device, and
+   the neighbour cannot get 512 MiB. With the limit "-2GiB" the neighbour gets them.
+   What to look at: the verdict of the failed allocation says how much memory others have.
+   The neighbour is a forked process; on a simulated GPU it is two calls of the simulation.
+   Build: nvcc -I.. neighbours.c */
 #define GPUPOOL_IMPLEMENTATION
 #include "gpupool.h"
 

@@ -1,8 +1,9 @@
-/* PyTorch on gpupool: the shared library that pytorch_allocator.py builds and loads.
+/* How does PyTorch call gpupool? Through this library, which pytorch_allocator.py builds and loads.
 
-   What to see: what torch.cuda.memory.CUDAPluggableAllocator can call. It is C++ because C has no
-   way to refuse: PyTorch makes a tensor of NULL. Here it gets its own exception, and the verdict.
-   c++ -std=c++17 -O2 -shared -fPIC -I.. -I$CUDA_HOME/include -I$TORCH/include \
+   What to look at: the functions that torch.cuda.memory.CUDAPluggableAllocator calls. They are C++,
+   because C cannot refuse a tensor: PyTorch makes a tensor of NULL. C++ throws PyTorch's own
+   exception, with gpupool's reason.
+   Build: c++ -std=c++17 -O2 -shared -fPIC -I.. -I$CUDA_HOME/include -I$TORCH/include \
        pytorch_allocator.cpp -L$CUDA_HOME/lib64 -lcudart -L$TORCH/lib -lc10 -o allocator.so */
 #define GPUPOOL_IMPLEMENTATION
 #include "gpupool.h"

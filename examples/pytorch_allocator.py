@@ -1,13 +1,14 @@
-"""PyTorch on gpupool, before anything uses CUDA:
+"""How does PyTorch run on gpupool? Before anything uses CUDA:
 
     import pytorch_allocator
     pytorch_allocator.install()
 
-What to see: running this file shows tensors of gpupool, its limit as PyTorch's own exception, what
-empty_cache gives back, and a tensor lent to another stream. The library is built from
-pytorch_allocator.cpp when it is missing or old. GPUPOOL_LIMIT=12GiB in the environment is a limit;
-so is torch.cuda.set_per_process_memory_fraction. Memory statistics are asked of gpupool (memory()
-below): a pluggable allocator has none in torch.cuda. pytorch_graphs.py captures steps with it.
+What to look at: running this file shows tensors in gpupool's memory, a limit that raises PyTorch's
+own exception, what empty_cache gives back, and a tensor that another stream uses. install() builds
+the library from pytorch_allocator.cpp if the library is missing or old. GPUPOOL_LIMIT=12GiB in the
+environment sets a limit, and so does torch.cuda.set_per_process_memory_fraction. Ask gpupool for
+statistics (memory() below): torch.cuda has none of a pluggable allocator. pytorch_graphs.py
+captures a training step.
 """
 
 import ctypes

@@ -1,9 +1,10 @@
-/* PyTorch's captured graphs on gpupool: the part of pytorch_allocator.cpp that keeps their memory.
+/* How do PyTorch's captured graphs keep their memory on gpupool? Part of pytorch_allocator.cpp.
 
-   What to see: PyTorch opens a pool before a capture, closes it after, and releases it with the
-   graph. A stream that captures for a pool gets a scope (gpupool_begin_capture), so that nobody
-   else has the graph's memory before the release, and before the last tensor in it is gone: PyTorch
-   lets tensors of a graph outlive it. pytorch_graphs.py shows it at work. */
+   PyTorch opens a pool before a capture, closes the pool after the capture, and releases the pool
+   with the graph. A stream that captures for a pool gets a scope (gpupool_begin_capture), so nobody
+   else gets the graph's memory before the release, and before the last tensor in that memory is
+   gone: PyTorch lets tensors of a graph outlive the graph.
+   What to look at: pytorch_graphs.py runs it. */
 #include "gpupool.h"
 
 #include <atomic>

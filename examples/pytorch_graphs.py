@@ -1,11 +1,11 @@
-"""A training step of PyTorch, captured once (torch.cuda.graph) and replayed, on gpupool:
+"""Does a captured training step of PyTorch (torch.cuda.graph) work on gpupool?
 
     python3 pytorch_graphs.py [--steps 1000]
 
-What to see: after as many steps the captured model has the weights of one trained without a graph;
-tensors that are made, filled and checked between the replays hold what was put there, the graph's
-memory being nobody else's; and all of it comes back when the graph and its tensors are gone, even
-if a tensor of it lives longer than the graph.
+What to look at: after equally many steps the captured model has the weights of a model that was
+trained without a graph. Tensors that live beside the replays keep their contents, because nobody
+else gets the graph's memory. All memory comes back when the graph and its tensors are gone, even if
+a tensor lives longer than its graph.
 """
 
 import argparse

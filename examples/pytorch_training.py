@@ -1,10 +1,12 @@
-"""The same training on PyTorch's own allocator and on gpupool, each in a process of its own:
+"""Does training on gpupool give the same losses, and what does it save?
 
     python3 pytorch_training.py [--steps 200] [--loops resnet,prefetch,transformer]
 
-What to see: losses equal bit for bit, the most memory held against the most that was asked for, and
-against what was held after ten steps, and the time of a step. ResNet-50's images come from forked
-DataLoader workers, in `prefetch` through another stream; the transformer's batches vary in size.
+Each loop runs on PyTorch's own allocator and on gpupool, each in a process of its own. ResNet-50's
+images come from forked DataLoader workers, in `prefetch` through another stream; the transformer's
+batches vary in size.
+What to look at: the losses are equal bit for bit; reserved memory, over what was requested at most
+and over what was reserved after ten steps; and the time of a step.
 """
 
 import argparse

@@ -1,4 +1,7 @@
-/* Device memory from an arena: allocate on a stream, use it there, give it back, see the account.
+/* How does a program get device memory, use it on a stream, and free it?
+
+   The program makes an arena, allocates a block for work on a stream, queues the work and frees the
+   block on the same stream, without a wait. What to look at: the report at the end.
    Build: nvcc -I.. quickstart.c
    or: gcc -I.. -I$CUDA_HOME/include quickstart.c -L$CUDA_HOME/lib64 -lcudart
    (and -lpthread before glibc 2.34) */

@@ -1,10 +1,13 @@
-/* How does an arena's memory get registered with a network card, once and never stale?
+/* How does a network card get an arena's memory registered, once and never stale?
 
    The card here is made up: card_register and card_deregister stand for ibv_reg_mr and ibv_dereg_mr
-   (for a real card set config.share = GPUPOOL_SHARE_RDMA), for ucp_mem_map, ncclCommRegister, ...
-   What to see: far fewer registrations than blocks, and a key at once for every block that is sent,
-   also for one that was stitched together from several places.
-   cc registration_cache.c -I.. -I$CUDA_HOME/include -L$CUDA_HOME/lib64 -lcudart */
+   (for a real card set config.share = GPUPOOL_SHARE_RDMA), ucp_mem_map, ncclCommRegister, ...
+   config.on_map registers memory that gpupool has mapped; config.on_unmap deregisters the memory
+   before gpupool unmaps it.
+   What to look at: far fewer registrations than blocks; every block that is sent has its key at
+   once, also a block that was stitched together from several places; no registration is left at
+   the end.
+   Build: cc registration_cache.c -I.. -I$CUDA_HOME/include -L$CUDA_HOME/lib64 -lcudart */
 #define GPUPOOL_IMPLEMENTATION
 #include "gpupool.h"
 

@@ -1,11 +1,13 @@
-/* An off-by-one in a block of a pool, and compute-sanitizer.
+/* How does compute-sanitizer find a write past the end of a pool's block?
 
-   What to see: the kernel writes one number too many, behind the block, in memory that CUDA gave to
-   the pool, so plain memcheck finds nothing wrong. Built with GPUPOOL_NVTX=1 the blocks are
-   told to the tool, and it reports the write, with the kernel's line, and the block's address and
-   size; GPUPOOL_SITES=1 names the block by the file and line that asked for it, to the tool, and in
-   the pool's own report. (Where blocks end without a gap, a write into the next block is one that
-   the tool allows.)
+   The kernel writes one number too many, behind the block, but inside memory that CUDA gave to the
+   pool, so plain memcheck finds nothing wrong. With GPUPOOL_NVTX=1 gpupool tells the tool of each
+   block. With GPUPOOL_SITES=1 a block's name is the file and line that asked for the block, in the
+   tool's output and in the pool's report. (Where two blocks lie side by side without a gap, the
+   tool allows a write into the next block.)
+   What to look at: the second run reports the write, with the kernel's line, and the block's
+   address, size and name.
+   Build and run:
        nvcc -I.. -lineinfo sanitizer_demo.cu -o plain
        nvcc -I.. -lineinfo -DGPUPOOL_NVTX=1 -DGPUPOOL_SITES=1 sanitizer_demo.cu -o annotated
        compute-sanitizer --tool memcheck ./plain

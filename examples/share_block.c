@@ -1,11 +1,13 @@
-/* Two processes on one GPU: how does the one get what the other has made, without a copy? It maps
-   the other one's block.
+/* How do two processes on one GPU use one block without a copy?
 
-   What to see: the writer's block is exported as a descriptor, which goes over a Unix socket; the
-   reader maps it at an address of its own, finds there what the writer put into it in each round,
-   and answers in the same memory. No byte goes through the host but those that are looked at. The
-   order is that of CUDA events that both processes have: neither host waits for the GPU between
-   rounds. (A simulated GPU has no such events; there the host waits before it tells the other.) */
+   The writer exports its block as a descriptor, which goes over a Unix socket. The reader maps the
+   block at an address of its own, finds there what the writer has written in each round, and writes
+   its answer into the same memory. CUDA events that both processes have order the work: no host
+   waits for the GPU between rounds. (A simulated GPU has no such events; there the host waits
+   before it tells the other process.)
+   What to look at: both sides find what the other has written. Only the bytes that they check come
+   to the host.
+   Build: cc share_block.c -I.. -I$CUDA_HOME/include -L$CUDA_HOME/lib64 -lcudart -lpthread */
 #define _GNU_SOURCE
 #define GPUPOOL_IMPLEMENTATION
 #include "gpupool.h"

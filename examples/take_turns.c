@@ -1,10 +1,12 @@
 /* How do two programs share a GPU when their models do not fit on it together?
 
-   By turns: each sleeps (gpupool_sleep) while the other works. A lock file says whose turn it is.
-   What to see: waking takes far less time than loading the model from its file again, and the model
-   is as it was, at the same address.
-   cc -D_GNU_SOURCE take_turns.c -I.. -I$CUDA_HOME/include -L$CUDA_HOME/lib64 -lcudart -lpthread
-   ./a.out [MIB [TURNS]]   choose MIB so that two do not fit: more than half of the GPU's memory */
+   By turns: each program sleeps (gpupool_sleep) while the other works. A lock file says whose turn
+   it is. (For a part of a program: give that part a tag with can_sleep, and let the tag sleep.)
+   What to look at: the time to wake beside the time to load the model from its file. After waking
+   the model is as it was, at the same address.
+   Build: cc -D_GNU_SOURCE take_turns.c -I.. -I$CUDA_HOME/include -L$CUDA_HOME/lib64 -lcudart \
+       -lpthread
+   Run: ./a.out [MIB [TURNS]], with MIB more than half of the GPU's memory: two do not fit */
 #ifndef _GNU_SOURCE
 #define _GNU_SOURCE
 #endif

@@ -1,10 +1,11 @@
 /* Does Thrust have to call cudaMalloc for every vector and every sort?
 
-   What to see: a loop of vectors and sorts three times over. As Thrust comes, each vector and each
-   sort's temporary storage is a cudaMalloc and a cudaFree, which wait for the device. With an
-   allocator of an arena they cost neither; and with par_nosync, too, the host runs ahead of the
-   device. At last a vector that is too large: what() says why, and what would help.
-   nvcc -I.. thrust_vector.cu */
+   A loop of vectors and sorts runs three times. By default each vector, and each sort's temporary
+   storage, is a cudaMalloc and a cudaFree, which wait for the device. With gpupool::allocator they
+   come from an arena, without a wait. With par_nosync too, the host runs ahead of the device.
+   What to look at: the time of a round, three ways; and at the end what() of a vector that is too
+   large, which says why and what would help.
+   Build: nvcc -I.. thrust_vector.cu */
 #define GPUPOOL_IMPLEMENTATION
 #include "gpupool.h"
 

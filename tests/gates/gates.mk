@@ -6,7 +6,7 @@ hygiene: ## the header's text, its exported names, the macros left over
 	@$(TOLD) tests/gates/hygiene_test.sh
 
 FIGURES := $(patsubst %,$(BUILD)/test/%-plain,test_tree test_tree_long test_tree_misuse)
-docs: $(FAKE) $(FIGURES) ## programs, options, results and figures in README.md and the header
+docs: $(FAKE) $(FIGURES) ## the pages and the top comment of the header against the code
 	@$(TOLD) FIGURES=1 tests/gates/docs_test.sh
 
 analyze: ## clang --analyze, clang -Weverything, gcc -fanalyzer and cppcheck find nothing

@@ -145,4 +145,37 @@ static inline int wrong_export_sum(size_t at) {
     return at < 1;
 }
 
+/* ---- H5: whose chunk a run lies in ---- */
+
+static inline int is_a_tags(const gpi_run *run) {
+    return run->list >= GPI_LIST_TAGS && run->list < GPI_LIST_STREAMS;
+}
+
+static inline int is_finished(const gpi_run *run) { return gpi_tree_is_finished(run); }
+
+static inline int tags_run_turns_to(size_t at, uint32_t list) {
+    gpi_run *run = run_at(at, is_a_tags);
+    if (run) move_part(run, run->unit, run->units, list);
+    return run != NULL;
+}
+
+static inline int tags_run_for_anybody(size_t at) { return tags_run_turns_to(at, GPI_LIST_ANY); }
+static inline int tags_run_for_a_stream(size_t at) {
+    return tags_run_turns_to(at, stream_at(0)->list);
+}
+
+static inline int anybodys_run_for_a_tag(size_t at) {
+    gpi_run *run = run_at(at, is_anybodys), *of_tag = run_at(0, is_a_tags);
+    if (run) move_part(run, run->unit, run->units, of_tag->list);
+    return run != NULL;
+}
+
+/* The chunk in which a free run begins is another tag's. */
+static inline int chunk_of_another_tag(size_t at) {
+    gpi_run *run = run_at(at, is_finished);
+    gpi_chunk *chunk = run ? (gpi_chunk *)gpi_tree_owner(&arena->tree, run->unit) : NULL;
+    if (chunk) break_int(&chunk->tag, chunk->tag + 1);
+    return chunk != NULL;
+}
+
 #endif

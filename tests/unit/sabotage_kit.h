@@ -51,6 +51,7 @@ static inline void mend(void) {
 static gpupool_arena *arena;
 static struct { void *at; int stream; } scene_block[SCENE_BLOCKS];
 static size_t scene_count;
+static void *scene_apart[2];
 
 static inline void *scene_alloc(size_t bytes, int stream) {
     void *block = kit_alloc(arena, bytes, kit_stream[stream]);
@@ -65,6 +66,21 @@ static inline void scene_alloc_tagged(size_t bytes, int stream) {
     CHECK_RESULT(gpupool_tag(arena, "scene", NULL, &request.tag), GPUPOOL_OK);
     scene_block[scene_count].at = gpupool_alloc_request(arena, &request);
     scene_block[scene_count++].stream = stream;
+}
+
+/* Two blocks with a tag that has chunks of its own, and free memory between and behind them. */
+static inline void scene_alloc_apart(void) {
+    gpupool_request request = kit_request(600000, kit_stream[0], 0);
+    gpupool_tag_config config;
+    void *between;
+    if (arena->chunks.source != GPUPOOL_SOURCE_MAPPED) return;
+    memset(&config, 0, sizeof config);
+    config.can_sleep = 1;
+    CHECK_RESULT(gpupool_tag(arena, "apart", &config, &request.tag), GPUPOOL_OK);
+    scene_apart[0] = gpupool_alloc_request(arena, &request);
+    between = gpupool_alloc_request(arena, &request);
+    scene_apart[1] = gpupool_alloc_request(arena, &request);
+    CHECK_RESULT(gpupool_free(arena, between, kit_stream[0]), GPUPOOL_OK);
 }
 
 static inline void scene_free(size_t i) {
@@ -140,6 +156,7 @@ static inline void scene_open(gpupool_source source) {
     for (size_t i = 0; i < 16; i++) scene_alloc(3 * MIB + i * 70000, (int)(i % 2));
     for (size_t i = 0; i < 16; i++) scene_alloc(20000 + i * 1000, (int)(i % 2));
     for (size_t i = 0; i < 24; i++) scene_alloc(4 * MIB + i * 50000, (int)(i % 2));
+    scene_alloc_apart();
     scene_calm();
     scene_stitch();
     scene_trim();
@@ -175,6 +192,10 @@ static inline void scene_open(gpupool_source source) {
 static inline void scene_close(void) {
     for (size_t i = 0; i < scene_count; i++)
         if (scene_block[i].at) scene_free(i);
+    for (int i = 0; i < 2; i++)
+        if (scene_apart[i])
+            CHECK_RESULT(gpupool_free(arena, scene_apart[i], kit_stream[0]), GPUPOOL_OK);
+    memset(scene_apart, 0, sizeof scene_apart);
     fake_run_all();
     kit_close(arena);
 }

@@ -110,6 +110,10 @@ static const saboteur saboteurs[] = {
     PLAIN("H3 T2", lost_chunk, BOTH), /* and, but in a MAPPED arena, all its runs */
     PLAIN("H3", lost_stuck_chunk, MAPPED),
     PLAIN("H4", wrong_export_sum, BOTH),
+    UNDONE("H5", tags_run_for_anybody, move_back, MAPPED),
+    UNDONE("H5", tags_run_for_a_stream, move_back, MAPPED),
+    UNDONE("H5", anybodys_run_for_a_tag, move_back, MAPPED),
+    PLAIN("H5", chunk_of_another_tag, MAPPED),
     PLAIN("S1", part_leads_elsewhere, MAPPED),
     PLAIN("S1", part_is_held, MAPPED),
     PLAIN("S1", part_of_other_units, MAPPED),

@@ -97,7 +97,7 @@ done
 # ---- README.md's recipe: its commands as they stand, on a program that knows nothing of it ----
 recipe() { # NVCC: a command or a function
     local steps
-    steps=$(awk '/^## Beneath / { on = 1 } on && /^```$/ { exit } on && lines
+    steps=$(awk '/^\*\*An existing program/ { on = 1 } on && /^```$/ { exit } on && lines
                  on && /^```sh$/ { lines = 1 }' README.md)
     (($(wc -l <<< "$steps") == 3)) || { echo "no recipe of three commands"; return 1; }
     rm -rf "$out/beneath" && mkdir "$out/beneath" &&
