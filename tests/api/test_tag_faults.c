@@ -189,7 +189,7 @@ static void sleep_random(int tag, gpupool_content content) {
     int all = 1;
     for (int t = 0; t < TAGS; t++) all &= asleep[t] || (tag != GPUPOOL_ALL && t != tag);
     if (CHECK_RESULT(sleep_tag(tag, content), all ? GPUPOOL_E_ASLEEP : GPUPOOL_OK) && !all)
-        note_sleep(tag, content);
+        note_sleep(tag, (int)content);
 }
 
 /* What the arena says could be had, can be. */
