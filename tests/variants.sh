@@ -25,7 +25,9 @@ if echo 'int main(void) { return 0; }' | \
 fi
 
 linked() { # FLAGS: the object to link, and its rule in $linked_rule
-    name=$optimize${sanitizers:+-$(echo "$sanitizers" | tr , -)} macros=
+    level=$optimize # under ThreadSanitizer it runs for longer than optimizing takes
+    [ "$sanitizers" != thread ] || level=O1
+    name=$level${sanitizers:+-$(echo "$sanitizers" | tr , -)} macros=
     for flag in $1; do
         case $flag in
         -DGPUPOOL_* | -DCUDA_API_*)
@@ -35,7 +37,7 @@ linked() { # FLAGS: the object to link, and its rule in $linked_rule
     done
     object=$build/${on_gpu}linked/$name.o
     linked_rule="${GPU}LINKED += $object
-$object: FLAGS := -$optimize$macros${sanitizers:+ -fsanitize=$sanitizers -fno-sanitize-recover=all}"
+$object: FLAGS := -$level$macros${sanitizers:+ -fsanitize=$sanitizers -fno-sanitize-recover=all}"
 }
 
 rule() { # PROGRAM SOURCE FLAGS
