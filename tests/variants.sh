@@ -6,8 +6,9 @@
 # sanitizer reports ends it. It is not optimized unless it asks for that: most run for less time
 # than that takes. `// and: SOURCE...` names sources that it is linked with.
 #
-# A source of tests/unit includes the implementation. One of tests/api is linked with it: all that
-# have the same sanitizers, macros of gpupool's and optimization share one object of linked.c.
+# A source of tests/unit includes the implementation, as static functions: those that it does not
+# call take no time to compile. One of tests/api is linked with the implementation: all that have the
+# same sanitizers, macros of gpupool's and optimization share one object of linked.c.
 #
 # MODE=thread, or address,undefined: each program that has no sanitizers of its own gets these.
 # ON=gpu: one program a source, of its first line, without sanitizers, for the real CUDA.
@@ -59,7 +60,8 @@ rule() { # PROGRAM SOURCE FLAGS
     tests/api/*)
         linked "$flags"
         flags="-DLINKED=1 $flags"
-        echo "$linked_rule"
+        echo "$linked_rule" ;;
+    tests/unit/*) flags="-DGPUPOOL_STATIC=1 $flags" ;;
     esac
     echo "${GPU}TESTS += $target"
     [ "$on_gpu" ] || object="$object $build/fakecuda/${sanitizers:-none}.a"
