@@ -15,6 +15,7 @@
 #define SOAK_WORLD_H
 
 #include "arena_kit.h"
+#include "linked.h"
 
 #include <pthread.h>
 
@@ -366,8 +367,8 @@ static inline void soak_lose_world(actor *a, world *w) {
     fake_fail_nth(1 + (long)below(a, 6), 0);
     while (!CALL(a, 0, gpupool_arena_destroy(w->arena)) && !atomic_load(&check_bad)) {}
     fake_fail_clear();
-    if (gpupool_find_default_arena(w->device)) /* see close_worlds */
-        CHECK_RESULT(gpupool_arena_destroy(gpupool_find_default_arena(w->device)), GPUPOOL_OK);
+    if (linked_default_arena(w->device)) /* see close_worlds */
+        CHECK_RESULT(gpupool_arena_destroy(linked_default_arena(w->device)), GPUPOOL_OK);
     be_on(a, w->device);
     CHECK_EQ(fake_used_bytes(w->device), 0);
     close_places(a, w, 1);

@@ -114,7 +114,7 @@ static void close_worlds(actor *a) {
     soak_close_world(a, &soak_world[0]);
     kit_free_stuck(&kit_custom);
     /* of a stream whose device CUDA has not told */
-    if (gpupool_find_default_arena(1)) kit_close(gpupool_find_default_arena(1));
+    if (linked_default_arena(1)) kit_close(linked_default_arena(1));
     be_on(a, 0);
 }
 

@@ -24,3 +24,7 @@ void linked_crowd(gpupool_arena *arena, cudaStream_t stream) {
     gpi_stream *known = gpi_clock_find(&arena->clocks, gpi_clock_key(stream));
     if (known) known->cache.waits = 512;
 }
+
+gpupool_arena *linked_default_arena(int device) {
+    return gpi_process.default_arenas[device];
+}

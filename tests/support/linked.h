@@ -13,4 +13,7 @@ extern ssize_t (*linked_pread)(int file, void *to, size_t bytes, off_t at);
 /* As if the stream's thread had waited long for the others: its cache takes over what it can. */
 void linked_crowd(gpupool_arena *arena, cudaStream_t stream);
 
+/* The default arena of a device, if there is one, in whatever state it is. */
+gpupool_arena *linked_default_arena(int device);
+
 #endif
