@@ -2,14 +2,21 @@
 # Prints make rules for the test programs: variants.sh BUILD SOURCE...
 #
 # A source says in `// build: NAME FLAGS...` lines which programs to make of it; without any it is
-# built once, plainly. A program and the simulated CUDA under it have the same sanitizers.
-# It is not optimized unless it asks for that: most run for less time than that takes. What a
-# sanitizer reports ends it.
-# `// and: SOURCE...` names sources that it is linked with. MODE=thread, or address,undefined: each
-# program that has no sanitizers of its own gets these.
+# built once, plainly. A program and the simulated CUDA under it have the same sanitizers; what a
+# sanitizer reports ends it. It is not optimized unless it asks for that: most run for less time
+# than that takes. `// and: SOURCE...` names sources that it is linked with.
+#
+# A source of tests/unit includes the implementation, as static functions: those that it does not
+# call take no time to compile. One of tests/api is linked with the implementation: all that have the
+# same sanitizers, macros of gpupool's and optimization share one object of linked.c.
+#
+# MODE=thread, or address,undefined: each program that has no sanitizers of its own gets these.
+# ON=gpu: one program a source, of its first line, without sanitizers, for the real CUDA.
 set -eu
 build=$1
 shift
+on_gpu= GPU=
+[ "${ON:-}" != gpu ] || on_gpu=gpu- GPU=GPU_
 
 # clang takes half as long as gcc to build a sanitized program, or one that is not optimized. Its
 # runtimes are a package of their own: only an attempt tells that they are there.
@@ -18,34 +25,61 @@ if echo 'int main(void) { return 0; }' | \
     echo "QUICK_CC := clang"
 fi
 
+linked() { # FLAGS: the object to link, and its rule in $linked_rule
+    level=$optimize # under ThreadSanitizer it runs for longer than optimizing takes
+    [ "$sanitizers" != thread ] || level=O1
+    name=$level${sanitizers:+-$(echo "$sanitizers" | tr , -)} macros=
+    for flag in $1; do
+        case $flag in
+        -DGPUPOOL_* | -DCUDA_API_*)
+            macros="$macros $flag"
+            name=$name-$(echo "$flag" | sed 's/^-D//; s/^GPUPOOL_//; s/=1$//; s/=/_/')
+        esac
+    done
+    object=$build/${on_gpu}linked/$name.o
+    linked_rule="${GPU}LINKED += $object
+$object: FLAGS := -$level$macros${sanitizers:+ -fsanitize=$sanitizers -fno-sanitize-recover=all}"
+}
+
 rule() { # PROGRAM SOURCE FLAGS
     flags=$3
-    sanitizers=$(printf '%s\n' "$flags" | sed -n 's/.*-fsanitize=\([a-z,]*\).*/\1/p')
-    if [ "${MODE:-}" ]; then
+    sanitizers=$(echo "$flags" | sed -n 's/.*-fsanitize=\([a-z,]*\).*/\1/p')
+    if [ "$on_gpu" ]; then
+        sanitizers=
+        flags="-O1 $(echo "$flags" | tr ' ' '\n' | grep '^-D' | tr '\n' ' ')"
+    elif [ "${MODE:-}" ]; then
         [ -z "$sanitizers" ] || return 0
         sanitizers=$MODE
         flags="$flags -fsanitize=$MODE"
     fi
     [ -z "$sanitizers" ] || flags="$flags -fno-sanitize-recover=all"
-    case $flags in
-        *-O*) ;;
-        *) flags="-O0 $flags" ;;
+    optimize=$(echo "$flags" | sed -n 's/.*-\(O[0-9]\).*/\1/p')
+    [ "$optimize" ] || flags="-O0 $flags" optimize=O0
+    target=$build/${on_gpu}test/$1 object=
+    case $2 in
+    tests/api/*)
+        linked "$flags"
+        flags="-DLINKED=1 $flags"
+        echo "$linked_rule" ;;
+    tests/unit/*) flags="-DGPUPOOL_STATIC=1 $flags" ;;
     esac
-    echo "TESTS += $build/test/$1"
+    echo "${GPU}TESTS += $target"
+    [ "$on_gpu" ] || object="$object $build/fakecuda/${sanitizers:-none}.a"
     # the source last: what it includes is what the compiler writes down for make
-    echo "$build/test/$1: $also $2 $build/fakecuda/${sanitizers:-none}.a"
-    echo "$build/test/$1: FLAGS := $flags"
+    echo "$target: $also $2 $object"
+    echo "$target: FLAGS := $flags"
 }
 
 for source in "$@"; do
     program=$(basename "$source" .c)
-    also=$(sed -n 's,^// and: *,,p' "$source")
+    also=$(sed -n 's,^// and: *,,p' "$source" | tr '\n' ' ')
     case $source in */fakecuda/*) program=fakecuda_$program ;; esac
     if ! grep -q '^// build: ' "$source"; then
         rule "$program" "$source" ""
         continue
     fi
     sed -n 's,^// build: *,,p' "$source" | while read -r name flags; do
+        if [ "$on_gpu" ]; then rule "$program" "$source" "$flags"; break; fi
         rule "$program-$name" "$source" "$flags"
     done
 done

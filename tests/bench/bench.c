@@ -6,7 +6,7 @@
 #define _POSIX_C_SOURCE 200809L
 #include "bench.h"
 
-#include "../machine.h"
+#include "machine.h"
 #include "works.h"
 
 #include <dlfcn.h>

@@ -1,7 +1,7 @@
 /* Churn for as long as one likes: churn [OPERATIONS [SEED [SOURCE]]], 100,000,000 of them else.
    Ends with status 1 when anything was not as it must be. */
-#include "../../gpupool.h"
-#include "../churn_kit.h"
+#include "gpupool.h"
+#include "churn_kit.h"
 #include "machine.h"
 
 #define LINES 20 /* of progress */

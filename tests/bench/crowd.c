@@ -1,6 +1,6 @@
 /* Many streams that hold one small block each: crowd [STREAMS [BYTES]], 2,000 with 4 KiB else.
    Says what is reserved for them, at once and after each stream has taken its block anew. */
-#include "../../gpupool.h"
+#include "gpupool.h"
 #include "machine.h"
 
 #include <stdio.h>

@@ -3,8 +3,8 @@
    a random live block; five seeds for each law of sizes. */
 #include "machine.h"
 
-#include "../../gpupool.h"
-#include "../check.h"
+#include "gpupool.h"
+#include "check.h"
 
 #include <math.h>
 

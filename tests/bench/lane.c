@@ -116,7 +116,7 @@ static void let_go(lane *l) {
 
 #else
 
-#include "../fakecuda/fakecuda.h"
+#include "fakecuda/fakecuda.h"
 
 static void hold(lane *l) {
     for (int i = 0; i < 2; i++) fake_hold(l->stream[i], 1);

@@ -15,7 +15,7 @@
 #define CAN BENCH_THREADS
 #define GROWTHS growths
 #endif
-#include "../../gpupool.h"
+#include "gpupool.h"
 #include "bench.h"
 
 static void *open_arena(size_t limit_bytes, size_t reserve_bytes, char why[BENCH_WHY]) {

@@ -1,7 +1,7 @@
 /* The table, the tails, the bars; and all of it as JSON. */
 #include "bench.h"
 
-#include "../machine.h"
+#include "machine.h"
 
 #include <string.h>
 

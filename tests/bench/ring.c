@@ -5,7 +5,7 @@
    folder, which should not lie in memory. */
 #define _GNU_SOURCE
 #define GPUPOOL_IMPLEMENTATION
-#include "../../gpupool.h"
+#include "gpupool.h"
 
 #include <fcntl.h>
 #include <pthread.h>

@@ -6,7 +6,7 @@
    what is kept in host memory. Both are cut down to what is there. */
 #define _GNU_SOURCE
 #define GPUPOOL_IMPLEMENTATION
-#include "../../gpupool.h"
+#include "gpupool.h"
 
 #include <sched.h>
 #include <unistd.h>

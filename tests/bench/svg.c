@@ -2,7 +2,7 @@
    Bars are told apart by words as well as by colour, and by lightness as well as by hue. */
 #include "bench.h"
 
-#include "../machine.h"
+#include "machine.h"
 
 #include <math.h>
 #include <string.h>

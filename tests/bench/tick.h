@@ -2,7 +2,7 @@
 #ifndef TICK_H
 #define TICK_H
 
-#include "../machine.h"
+#include "machine.h"
 
 #if defined(__x86_64__)
 #include <x86intrin.h>

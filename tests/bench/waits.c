@@ -1,7 +1,7 @@
 /* What a call costs beside others: many idle streams, a request that fails, many threads, threads
    that end. waits [NAME]: all of it, or one of streams, looks, failure, threads, ended. */
-#include "../../gpupool.h"
-#include "../call_kit.h"
+#include "gpupool.h"
+#include "call_kit.h"
 #include "machine.h"
 
 #include <pthread.h>

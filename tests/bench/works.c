@@ -1,8 +1,8 @@
 #include "works.h"
 
-#include "../../gpupool.h"
-#include "../check.h"
-#include "../trace.h"
+#include "gpupool.h"
+#include "check.h"
+#include "trace.h"
 
 #define KIB ((size_t)1 << 10)
 #define MIB ((size_t)1 << 20)

@@ -2,7 +2,7 @@
    write and verify on both sides; an exporter that is killed; what registration for a network card
    asks of the memory; and what CUDA itself says to such blocks, printed. */
 #include "kit.h"
-#include "../share_socket.h"
+#include "../support/share_socket.h"
 
 #include <cerrno>
 #include <cuda.h>

@@ -8,7 +8,8 @@ set -u
 options=(--tool "$TOOL" --error-exitcode 99 --target-processes all)
 if [[ $TOOL == memcheck ]]; then
     options+=(--report-api-errors no)
-    grep -qs '^// left at exit:' "tests/$(basename "$1").c" || options+=(--leak-check full)
+    grep -qs '^// left at exit:' tests/{unit,api}/"$(basename "$1").c" ||
+        options+=(--leak-check full)
 fi
 
 out=$(compute-sanitizer "${options[@]}" "$1" 2>&1)

@@ -1,0 +1,59 @@
+/* Allocating on a capturing stream, growth included, in every mode of capture: the capture is not
+   lost, and the graph's work reaches its blocks. Runs on a GPU too. */
+#include "gpupool.h"
+#include "capture_kit.h"
+
+static void launch(cudaGraphExec_t exec, cudaStream_t stream, int times) {
+    for (int i = 0; i < times; i++) CHECK_EQ(cudaGraphLaunch(exec, stream), cudaSuccess);
+    CHECK_EQ(cudaStreamSynchronize(stream), cudaSuccess);
+    CHECK_EQ(cudaGraphExecDestroy(exec), cudaSuccess);
+}
+
+static void captured(gpupool_source source, enum cudaStreamCaptureMode mode) {
+    cudaStream_t stream = kit_stream[0];
+    arena = kit_open(source);
+    begin(stream, mode);
+    void *kept = get(BYTES, stream); /* nothing is held yet, so this grows */
+    fill(stream, kept, BYTES, 7);
+    void *passing = gpupool_zalloc(arena, 16 * BYTES, stream);
+    CHECK(passing != NULL);
+    put(passing, stream);
+    CHECK_EQ((size_t)get(16 * BYTES, stream), (size_t)passing);
+    launch(end(stream), stream, 3);
+    expect(kept, BYTES, 7);
+    put(passing, stream);
+    put(kept, stream);
+    kit_close(arena);
+}
+
+static void a_capturing_stream_allocates(void) {
+    for (size_t s = 0; s < KIT_COUNT(sources); s++) {
+        for (size_t m = 0; m < KIT_COUNT(modes); m++) {
+            check_case("source %d, mode %d", (int)sources[s], (int)modes[m]);
+            captured(sources[s], modes[m]);
+        }
+    }
+}
+
+/* Growth on an ordinary stream while another captures: cudaMalloc would end the capture. */
+static void another_stream_grows_meanwhile(void) {
+    for (size_t s = 0; s < KIT_COUNT(sources); s++) {
+        for (size_t m = 0; m < KIT_COUNT(modes); m++) {
+            check_case("source %d, mode %d", (int)sources[s], (int)modes[m]);
+            arena = kit_open(sources[s]);
+            begin(kit_stream[0], modes[m]);
+            void *block = get(BYTES, kit_stream[1]);
+            put(get(40 * BYTES, kit_stream[2]), kit_stream[2]);
+            CHECK_RESULT(gpupool_record_stream(arena, block, kit_stream[2]), GPUPOOL_OK);
+            put(block, kit_stream[1]);
+            CHECK_EQ(cudaGraphDestroy(ended(kit_stream[0])), cudaSuccess);
+            kit_close(arena);
+        }
+    }
+}
+
+int main(void) {
+    ARENA_TEST(a_capturing_stream_allocates);
+    ARENA_TEST(another_stream_grows_meanwhile);
+    return check_finish();
+}

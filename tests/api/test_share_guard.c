@@ -1,0 +1,47 @@
+/* Exported blocks with a guard behind them: the guard is no part of the block that is exported, and
+   a free that is refused fills nothing. */
+// build: guard -DGPUPOOL_GUARD=1
+// build: check3 -DGPUPOOL_CHECK=3
+#define _DEFAULT_SOURCE
+#include "gpupool.h"
+#include "share_kit.h"
+
+#define BYTES (4 * MIB)
+
+static void a_refused_free_fills_nothing(void) {
+    share_open(0, 0);
+    char *block = share_get(BYTES);
+    kit_fill(kit_stream[0], block, BYTES, 5);
+    gpupool_exported exported = share_exported(block);
+    CHECK_EQ(exported.bytes, BYTES + SHARE_GRANULE);
+    CHECK_EQ(kit_size(arena, block), BYTES + SHARE_GRANULE - 512);
+    for (int i = 0; i < 2; i++) {
+        CHECK_RESULT(gpupool_free(arena, block, kit_stream[i]), GPUPOOL_E_IN_USE);
+        kit_expect(kit_stream[0], block, BYTES, 5);
+    }
+    gpupool_imported imported = share_imported(0, &exported);
+    kit_expect(kit_stream[0], imported.memory, BYTES, 5);
+    CHECK_EQ(cudaStreamSynchronize(kit_stream[0]), cudaSuccess);
+    share_unimport(&imported);
+    share_unexport(block);
+    share_put(block);
+    kit_close(arena);
+}
+
+/* The guard is still there after the free that was refused. */
+static void the_guard_stays(void) {
+    share_open(0, 0);
+    char *block = share_get(BYTES);
+    share_exported(block);
+    CHECK_RESULT(gpupool_free(arena, block, kit_stream[0]), GPUPOOL_E_IN_USE);
+    kit_fill(kit_stream[0], block + kit_size(arena, block), 4, 0);
+    share_unexport(block);
+    CHECK_RESULT(gpupool_free(arena, block, kit_stream[0]), GPUPOOL_E_OVERRUN);
+    kit_close(arena);
+}
+
+int main(void) {
+    SHARE_TEST(a_refused_free_fills_nothing);
+    SHARE_TEST(the_guard_stays);
+    return check_finish();
+}

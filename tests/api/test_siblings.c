@@ -1,0 +1,252 @@
+/* Several arenas of one device: what is idle in one is given back before a request of another one
+   fails, and what the verdict says of them. */
+// build: plain
+// build: asan -fsanitize=address,undefined
+// build: check2 -O1 -DGPUPOOL_CHECK=2
+// build: tsan -fsanitize=thread
+// build: single -DGPUPOOL_SINGLE_THREAD=1
+#include "gpupool.h"
+#include "verdict_kit.h"
+
+#include <pthread.h>
+
+#if CHECK_FAKE
+
+static gpupool_arena *named(const char *name, gpupool_source source, size_t reserve) {
+    gpupool_arena_config config = kit_config(source);
+    config.name = name;
+    config.reserve_bytes = reserve;
+    return kit_create(&config);
+}
+
+/* 12 GiB of 16, in some blocks, freed again. */
+static void leave_idle(gpupool_arena *arena, int blocks) {
+    void *block[12];
+    for (int i = 0; i < blocks; i++)
+        block[i] = kit_alloc(arena, 12 * GIB / (size_t)blocks, kit_stream[1]);
+    for (int i = 0; i < blocks; i++)
+        CHECK_RESULT(gpupool_free(arena, block[i], kit_stream[1]), GPUPOOL_OK);
+}
+
+static void idle_memory_is_given_back(void) {
+    for (size_t a = 0; a < KIT_SOURCES; a++)
+        for (size_t b = 0; b < KIT_SOURCES; b++) {
+            if (kit_sources[a].source == GPUPOOL_SOURCE_PINNED ||
+                kit_sources[a].source == GPUPOOL_SOURCE_MANAGED ||
+                kit_sources[b].source == GPUPOOL_SOURCE_PINNED ||
+                kit_sources[b].source == GPUPOOL_SOURCE_MANAGED ||
+                kit_sources[a].source == GPUPOOL_SOURCE_CUSTOM) /* it is the caller's */
+                continue;
+            check_case("%s, then %s", kit_sources[a].name, kit_sources[b].name);
+            fake_device_memory(0, 16 * GIB);
+            gpupool_arena *first = named("A", kit_sources[a].source, 0);
+            gpupool_arena *second = named("B", kit_sources[b].source, 0);
+            leave_idle(first, a % 2 ? 12 : 1);
+            gpupool_verdict v;
+            if (kit_sources[b].source != GPUPOOL_SOURCE_CUSTOM)
+                CHECK(kit_fits(second, 8 * GIB, &v) || !printf("%s\n", v.sentence));
+            CHECK(kit_available(second) >= 8 * GIB);
+            fits(second, 8 * GIB);
+            void *block = kit_alloc(second, 8 * GIB, kit_stream[0]);
+            kit_mark(kit_stream[0], block, 8 * GIB, 5);
+            CHECK_RESULT(gpupool_free(second, block, kit_stream[0]), GPUPOOL_OK);
+            kit_close(second);
+            kit_close(first);
+        }
+}
+
+/* What is still in use, as far as anybody knows, is waited for. */
+static void pending_memory_is_waited_for(void) {
+    fake_device_memory(0, 16 * GIB);
+    gpupool_arena *first = named("A", GPUPOOL_SOURCE_AUTO, 0);
+    gpupool_arena *second = named("B", GPUPOOL_SOURCE_AUTO, 0);
+    void *block = kit_alloc(first, 12 * GIB, kit_stream[1]);
+    fake_mode(FAKE_STEPPED);
+    kit_fill(kit_stream[1], block, 4096, 1);
+    CHECK_RESULT(gpupool_free(first, block, kit_stream[1]), GPUPOOL_OK);
+    block = kit_alloc(second, 8 * GIB, kit_stream[0]);
+    kit_fill(kit_stream[0], block, 4096, 2);
+    CHECK_RESULT(gpupool_free(second, block, kit_stream[0]), GPUPOOL_OK);
+    fake_mode(FAKE_EAGER);
+    kit_close(second);
+    kit_close(first);
+}
+
+/* Live blocks stay, and so does what the other arena is to keep. */
+static void what_is_to_stay_stays(void) {
+    fake_device_memory(0, 16 * GIB);
+    gpupool_arena *first = named("A", GPUPOOL_SOURCE_AUTO, 10 * GIB);
+    gpupool_arena *second = named("B", GPUPOOL_SOURCE_AUTO, 0);
+    leave_idle(first, 12);
+    CHECK_RESULT(kit_why(gpupool_alloc(second, 8 * GIB, 0)), GPUPOOL_E_OUT_OF_MEMORY);
+    CHECK(kit_reserved(first) >= 10 * GIB);
+    fits(second, 5 * GIB);
+    CHECK(kit_reserved(first) >= 10 * GIB);
+    void *block = kit_alloc(first, 11 * GIB, kit_stream[1]);
+    kit_mark(kit_stream[1], block, 11 * GIB, 3);
+    CHECK_RESULT(kit_why(gpupool_alloc(second, 8 * GIB, 0)), GPUPOOL_E_OUT_OF_MEMORY);
+    kit_expect_mark(kit_stream[1], block, 11 * GIB, 3);
+    CHECK_RESULT(gpupool_free(first, block, kit_stream[1]), GPUPOOL_OK);
+    kit_close(second);
+    kit_close(first);
+}
+
+/* The one that holds most is named, and is not among the others. */
+static void the_verdict_names_the_arena(void) {
+    fake_device_memory(0, 16 * GIB);
+    fake_other_process(0, GIB);
+    gpupool_arena *first = named("A", GPUPOOL_SOURCE_AUTO, 0);
+    gpupool_arena *third = named("C", GPUPOOL_SOURCE_DEVICE, 0);
+    gpupool_arena *second = named("B", GPUPOOL_SOURCE_AUTO, 0);
+    void *block = kit_alloc(first, 10 * GIB, 0), *small = kit_alloc(third, GIB, 0);
+    gpupool_verdict v = refuses(second, 8 * GIB, GPUPOOL_CAUSE_OTHERS);
+    CHECK(v.siblings_bytes >= 11 * GIB && v.siblings_bytes < 11 * GIB + 64 * MIB);
+    CHECK(v.others_bytes >= 12 * GIB);
+    CHECK(strstr(v.sentence, "arena \"A\"") != NULL);
+    CHECK(strstr(v.sentence, "gpupool_trim") != NULL);
+    size_t others = advised_bytes(&v, "others (processes, libraries, CUDA itself) hold");
+    CHECK(others < 2 * GIB);
+    if (atomic_load(&check_bad)) printf("  %s\n", v.sentence);
+    CHECK_RESULT(gpupool_free(first, block, 0), GPUPOOL_OK); /* as advised; it trims by itself */
+    fits(second, 8 * GIB);
+    CHECK_RESULT(gpupool_free(third, small, 0), GPUPOOL_OK);
+    kit_close(third);
+    kit_close(second);
+    kit_close(first);
+}
+
+static void behind_cudas_shape(void) {
+    void *block = NULL;
+    fake_device_memory(0, 16 * GIB);
+    gpupool_arena *first = named("A", GPUPOOL_SOURCE_AUTO, 0);
+    leave_idle(first, 12);
+    CHECK_EQ(gpupool_cudaMalloc(&block, 8 * GIB), cudaSuccess);
+    CHECK_EQ(gpupool_cudaFree(block), cudaSuccess);
+    leave_idle(first, 1); /* and back again */
+    kit_close(gpupool_get_default_arena(0));
+    kit_close(first);
+}
+
+/* config.reserve_bytes of a new arena is a request, too. */
+static void for_what_is_reserved_at_first(void) {
+    fake_device_memory(0, 16 * GIB);
+    gpupool_arena *first = named("A", GPUPOOL_SOURCE_AUTO, 0);
+    leave_idle(first, 12);
+    gpupool_arena *second = named("B", GPUPOOL_SOURCE_AUTO, 8 * GIB);
+    CHECK(kit_reserved(second) >= 8 * GIB);
+    kit_close(second);
+    kit_close(first);
+}
+
+/* Another device's arena, or a limit in the way: nothing is taken from anybody. */
+static void no_more_than_helps(void) {
+    fake_device_memory(0, 16 * GIB);
+    gpupool_arena *first = named("A", GPUPOOL_SOURCE_AUTO, 0);
+    gpupool_arena *second = kit_open_limited(GPUPOOL_SOURCE_AUTO, 2 * GIB);
+    gpupool_arena_config config = kit_config(GPUPOOL_SOURCE_AUTO);
+    config.device = 1;
+    gpupool_arena *third = kit_create(&config);
+    leave_idle(first, 12);
+    size_t before = kit_reserved(first);
+    CHECK_RESULT(kit_why(gpupool_alloc(second, 8 * GIB, 0)), GPUPOOL_E_OUT_OF_MEMORY);
+    fake_device_memory(1, GIB);
+    CHECK_RESULT(kit_why(gpupool_alloc(third, 8 * GIB, 0)), GPUPOOL_E_OUT_OF_MEMORY);
+    CHECK_EQ(kit_reserved(first), before);
+    gpupool_arena *fourth = named("D", GPUPOOL_SOURCE_AUTO, 0);
+    fits(fourth, 5 * GIB); /* which lacks one */
+    CHECK(kit_reserved(first) >= 6 * GIB);
+    kit_close(fourth);
+    kit_close(third);
+    kit_close(second);
+    kit_close(first);
+}
+
+/* A chunk_alloc that is itself a request of another arena, while its own arena grows. */
+static gpupool_arena *beneath;
+static void *chunk_of_beneath(size_t bytes, int device, void *user) {
+    (void)device, (void)user;
+    return gpupool_alloc(beneath, bytes, 0);
+}
+static void chunk_to_beneath(void *chunk, size_t bytes, int device, void *user) {
+    (void)bytes, (void)device, (void)user;
+    CHECK_RESULT(gpupool_free(beneath, chunk, 0), GPUPOOL_OK);
+}
+static void from_a_chunk_alloc(void) {
+    gpupool_arena_config config = kit_config(GPUPOOL_SOURCE_CUSTOM);
+    fake_device_memory(0, 16 * GIB);
+    gpupool_arena *first = named("A", GPUPOOL_SOURCE_AUTO, 0);
+    beneath = named("beneath", GPUPOOL_SOURCE_AUTO, 0);
+    config.chunk_alloc = chunk_of_beneath;
+    config.chunk_free = chunk_to_beneath;
+    gpupool_arena *above = kit_create(&config);
+    leave_idle(first, 12);
+    fits(above, 8 * GIB);
+    CHECK_RESULT(kit_why(gpupool_alloc(above, 17 * GIB, 0)), GPUPOOL_E_OUT_OF_MEMORY);
+    kit_close(above);
+    kit_close(beneath);
+    kit_close(first);
+}
+
+/* While a stream captures nobody is waited for, and no capture is lost. */
+static void while_a_stream_captures(void) {
+    cudaGraph_t graph = NULL;
+    fake_device_memory(0, 16 * GIB);
+    gpupool_arena *first = named("A", GPUPOOL_SOURCE_AUTO, 0);
+    gpupool_arena *second = named("B", GPUPOOL_SOURCE_AUTO, 0);
+    leave_idle(first, 12);
+    CHECK_EQ(cudaStreamBeginCapture(kit_stream[0], cudaStreamCaptureModeGlobal), cudaSuccess);
+    void *block = gpupool_alloc(second, 8 * GIB, kit_stream[0]);
+    CHECK_EQ(cudaStreamEndCapture(kit_stream[0], &graph), cudaSuccess);
+    CHECK_EQ(cudaGraphDestroy(graph), cudaSuccess);
+    if (block) CHECK_RESULT(gpupool_free(second, block, kit_stream[0]), GPUPOOL_OK);
+    kit_close(second);
+    kit_close(first);
+}
+
+#if !GPUPOOL_SINGLE_THREAD
+static void *ask_in_turns(void *of) {
+    gpupool_arena *arena = (gpupool_arena *)of;
+    for (int i = 0; i < 100; i++) {
+        void *block = gpupool_alloc(arena, 9 * GIB, 0);
+        if (block) CHECK_RESULT(gpupool_free(arena, block, 0), GPUPOOL_OK);
+        else CHECK_RESULT(gpupool_last_result(), GPUPOOL_E_OUT_OF_MEMORY);
+        kit_fits(arena, 9 * GIB, NULL);
+    }
+    return NULL;
+}
+
+/* Arenas that take memory from each other, and one that ends meanwhile. */
+static void by_many_threads(void) {
+    pthread_t thread[3];
+    gpupool_arena *arena[3];
+    fake_device_memory(0, 16 * GIB);
+    for (int i = 0; i < 3; i++) arena[i] = named("of a thread", GPUPOOL_SOURCE_AUTO, 0);
+    for (int i = 0; i < 3; i++)
+        CHECK_EQ(pthread_create(&thread[i], NULL, ask_in_turns, arena[i]), 0);
+    for (int i = 0; i < 20; i++) {
+        gpupool_arena *passing = named("passing", GPUPOOL_SOURCE_DEVICE, 0);
+        void *block = gpupool_alloc(passing, GIB, 0);
+        if (block) CHECK_RESULT(gpupool_free(passing, block, 0), GPUPOOL_OK);
+        kit_close(passing);
+    }
+    for (int i = 0; i < 3; i++) CHECK_EQ(pthread_join(thread[i], NULL), 0);
+    for (int i = 0; i < 3; i++) kit_close(arena[i]);
+}
+#endif
+#endif
+
+int main(void) {
+    FAKE_TEST(idle_memory_is_given_back);
+    FAKE_TEST(pending_memory_is_waited_for);
+    FAKE_TEST(what_is_to_stay_stays);
+    FAKE_TEST(the_verdict_names_the_arena);
+    FAKE_TEST(behind_cudas_shape);
+    FAKE_TEST(for_what_is_reserved_at_first);
+    FAKE_TEST(no_more_than_helps);
+    FAKE_TEST(from_a_chunk_alloc);
+    FAKE_TEST(while_a_stream_captures);
+#if !GPUPOOL_SINGLE_THREAD
+    FAKE_TEST(by_many_threads);
+#endif
+    return check_finish();
+}

@@ -1,0 +1,32 @@
+# What measures.
+
+.PHONY: bench bench-memory bench-waits bench-ring bench-sleep soak-memory
+
+bench: $(BUILD)/bench-run ## nanoseconds an operation costs on the host, here and with others
+	@NVCC='$(if $(filter gpu,$(ON)),$(NVCC))' CXX='$(CXX)' tests/bench/bench.sh $(BUILD) $(ON)
+
+bench-memory: $(BUILD)/replay $(BUILD)/fixed_range $(BUILD)/crowd ## reserved memory and speed on real traces
+	@tests/bench/memory.sh $(BUILD) $(ON)
+
+bench-waits: $(BUILD)/waits ## what a call costs beside many streams, threads and failures
+	@$<
+
+bench-ring: $(BUILD)/ring ## transfers through the staging ring, against CUDA's own
+	@$<
+
+bench-sleep: $(BUILD)/sleep ## sleep and waking, against the driver and the ring; GIB= KEEP_GIB=
+	@$< $(or $(GIB),0) $(or $(KEEP_GIB),0)
+
+soak-memory: $(BUILD)/churn ## 100 million operations under limits that move; OPS= for fewer
+	@$< $(OPS)
+
+B := $(OBJECTS)/bench
+$(patsubst %,$(OBJECTS)/%,fixed_range crowd waits churn): $(OBJECTS)/%: \
+  $(B)/%.o $(S)/machine.o $(S)/library.o
+$(OBJECTS)/ring: $(B)/ring.o
+$(OBJECTS)/sleep: $(B)/sleep.o
+BENCH := bench run lane works peers peer_gpupool peer_gpupool_unlocked bars print svg
+$(OBJECTS)/bench-run: $(BENCH:%=$(B)/%.o) $(S)/library.o $(REPLAY_OBJECTS)
+$(B)/peer_gpupool_unlocked.o: tests/bench/peer_gpupool.c $(BUILD)/flags
+	$(SAY)
+	$(Q)$(TOOL_COMPILE) -DBENCH_UNLOCKED=1

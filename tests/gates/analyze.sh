@@ -1,0 +1,93 @@
+#!/bin/bash
+# What static analysis finds in gpupool.h: nothing, or the gate fails. Each tool must also find a
+# mistake planted in a header. Closes with `N passed, N failed`; a tool that is missing is left out.
+set -u
+cd "$(dirname "$0")/../.."
+BUILD=${BUILD:-build}
+out=$BUILD/analyze
+rm -rf "$out"
+mkdir -p "$out"
+. tests/gates/compile/checks.sh
+
+unit=tests/support/library.c
+# gpi_host_fail returns the result that it is given. An analyzer that cannot look into functions of
+# `...` does not know, and supposes that what has just failed went well: it is told, by a macro.
+# Nor does it know that prev and next agree, and finds a chunk in its list that has left it: for it
+# the list is gone through.
+sed -e 's/^static gpupool_result gpi_host_fail(/static gpupool_result gpi_host_fail_(/' \
+    -e 's/^    if (chunk->prev) chunk->prev->next = .*/    gpi_chunk **list = \&chunks->first; while (*list != chunk) list = \&(*list)->next;/' \
+    -e 's/^    else chunks->first = chunk->next;/    *list = chunk->next;/' gpupool.h > "$out/gpupool.h"
+printf '#define GPUPOOL_IMPLEMENTATION\n#include "gpupool.h"\n' > "$out/told.c"
+told='-Dgpi_host_fail(code,...)=(gpi_host_fail_(code,__VA_ARGS__),(code))'
+fake="-isystem tests/fakecuda/include"
+# What the usual build leaves out: sites, streams asked for, every invariant around every call.
+more="-DGPUPOOL_SITES=1 -DGPUPOOL_STREAM_CHECK=1 -DGPUPOOL_CHECK=3"
+
+# One mistake for every tool: a value cut short, an index too far, memory used after it is freed.
+cat > "$out/planted.h" << 'END'
+#include <stdlib.h>
+static int planted(long number) {
+    int kept[2] = {0, number};
+    int *memory = (int *)malloc(sizeof *memory);
+    if (!memory) return kept[2];
+    free(memory);
+    return *memory;
+}
+END
+printf '#include "planted.h"\nint main(void) { return planted(1); }\n' > "$out/planted.c"
+
+is_silent() { # COMMAND...
+    local said
+    said=$("$@" 2>&1) && [[ -z $said ]] || { echo "$said"; return 1; }
+}
+finds_the_planted() { ! is_silent "$@" > /dev/null; }
+analyze() { # NAME COMMAND...: the mistake is found, and none in the header
+    if ! command -v "$2" > /dev/null; then left_out "$1: $2"; return; fi
+    check "$1 finds a planted mistake" finds_the_planted "${@:2}" "$out/planted.c"
+    check "$1" is_silent "${@:2}" "$unit"
+}
+
+# ---- clang's warnings, all but those that speak against what the header is meant to be ----
+every=(
+    -Wno-unknown-warning-option      # the newer of these
+    -Wno-padded                      # the order of members is chosen for reading and for speed
+    -Wno-covered-switch-default      # an enum that comes from a caller or from CUDA may be anything
+    -Wno-switch-default              # the opposite of the one above
+    -Wno-unsafe-buffer-usage         # it is C: pointers are counted on
+    -Wno-declaration-after-statement # C99
+    -Wno-pre-c11-compat -Wno-pre-c23-compat
+)
+every_cxx=(
+    -Wno-c++98-compat-pedantic -Wno-c++98-compat
+    -Wno-old-style-cast -Wno-zero-as-null-pointer-constant # C++ is one of two languages here
+    -Wno-weak-vtables                # a header alone has no file for gpupool::bad_alloc's
+)
+analyze "clang -Weverything, C99" clang -Weverything "${every[@]}" -std=c99 $fake -fsyntax-only
+analyze "clang -Weverything, C99, more code" \
+    clang -Weverything "${every[@]}" -std=c99 $fake $more -fsyntax-only
+analyze "clang -Weverything, C++11" clang++ -x c++ -Weverything "${every[@]}" "${every_cxx[@]}" \
+    -std=c++11 $fake -fsyntax-only
+
+# ---- cppcheck ----
+suppressed=(
+    --suppress=variableScope             # declarations stand where a function begins
+    --suppress=constParameter            # of a cudaStream_t, which is CUDA's type as it is
+    --suppress=knownConditionTrueFalse   # options are constants, so that code is compiled in all
+    --suppress=duplicateCondition        # two statements of one condition read better than braces
+    --suppress=ctuuninitvar              # takes a struct filled member by member for an empty one
+    --suppress=nullPointerRedundantCheck # of `a ? a : b` it takes only a to be asked; clang and gcc
+    --suppress=ctunullpointer            # follow the same paths, and know better
+)
+analyze "cppcheck" cppcheck --quiet --std=c99 --enable=warning,performance,portability,style \
+    --error-exitcode=1 "${suppressed[@]}" -Itests/fakecuda/include -DGPUPOOL_IMPLEMENTATION \
+    -U_WIN32 -D_M_X64=1 -U__cplusplus -DUINTPTR_MAX=0xffffffffffffffff
+
+# ---- the two that follow every path; they take a minute ----
+analyze "gcc -fanalyzer" gcc -fanalyzer -std=c99 $fake -c -o "$out/unit.o"
+analyze "gcc -fanalyzer, more code" gcc -fanalyzer -std=c99 $fake $more -c -o "$out/unit.o"
+unit=$out/told.c
+analyze "clang --analyze" clang --analyze -Xclang -analyzer-opt-analyze-headers -std=c99 $fake \
+    "$told" -o "$out/report"
+
+echo "$passed passed, $failed failed"
+((failed == 0 && passed > 0))

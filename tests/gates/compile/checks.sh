@@ -1,0 +1,60 @@
+# checks.sh: the checks of matrix.sh, names.sh and hygiene_test.sh, which source it. $out, $fake and
+# $units are theirs.
+# Each check is a command; what it prints is shown when it fails.
+
+passed=0 failed=0
+
+check() { # NAME COMMAND...
+    if "${@:2}" > "$out/said" 2>&1; then
+        passed=$((passed + 1))
+    else
+        failed=$((failed + 1))
+        echo "FAILED $1"
+        echo "  ${*:2}" | tr -s ' \n' ' ' && echo
+        head -n 30 "$out/said"
+    fi
+}
+
+left_out() { # WHAT
+    echo "left out: $1 (not on this machine)"
+}
+
+works() { # COMPILER
+    case $1 in *++*) language=c++ ;; *) language=c ;; esac
+    echo 'int main(void) { return 0; }' | $1 -x $language -o "$out/works" - 2> /dev/null
+}
+
+# Links with the simulated CUDA, and runs.
+link_and_run() { # PROGRAM COMPILER OBJECT...
+    $2 -pthread -o "$1" "${@:3}" "$BUILD/fakecuda/none.a" && "$1"
+}
+
+refuses_unit() { # BYTES
+    $CC $(flags_for c99) $fake -DGPUPOOL_UNIT_BYTES=$1 -fsyntax-only $implementation \
+        > "$out/refused" 2>&1 && return 1
+    grep "GPUPOOL_UNIT_BYTES must be" "$out/refused"
+}
+
+refuses_stream_check() {
+    $CC $(flags_for c99) $fake -DFAKECUDA_CUDART_VERSION=11080 -DGPUPOOL_STREAM_CHECK=1 \
+        -fsyntax-only $implementation > "$out/refused" 2>&1 && return 1
+    grep "GPUPOOL_STREAM_CHECK needs CUDA 12" "$out/refused"
+}
+
+two_units() { # PROGRAM COMPILER FLAGS: of the sources in $units
+    local objects=()
+    for source in $units; do
+        objects+=("$1-$(basename "$source").o")
+        $2 $3 -c -o "${objects[-1]}" "$source" || return 1
+    done
+    link_and_run "$1" "$2" "${objects[@]}"
+}
+
+mixed() { # COMPILER STANDARD of the implementation, COMPILER STANDARD of its users
+    $1 $(flags_for "$2") $fake -c -o "$out/mixed-library.o" $implementation || return 1
+    for source in main user; do
+        $3 $(flags_for "$4") $fake -c -o "$out/mixed-$source.o" \
+            tests/gates/compile/$source.c || return 1
+    done
+    link_and_run "$out/mixed" "$CXX" "$out"/mixed-{library,main,user}.o
+}

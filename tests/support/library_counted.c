@@ -1,0 +1,9 @@
+/* As library.c, its CUDA calls counted where fakecuda does not. */
+#include "machine.h"
+
+#if GPUPOOL_TEST_GPU
+#include "counted_cuda.h"
+#endif
+
+#define GPUPOOL_IMPLEMENTATION
+#include "../../gpupool.h"

@@ -1,0 +1,75 @@
+# The test programs, and the runs of all of them.
+
+.PHONY: test test-programs soak sanitize sanitize-run valgrind
+
+# First the programs are built, then they run. What is built is counted beforehand, by make -n.
+test: ## every test, on the simulated GPU; needs gcc and make only
+	@mkdir -p $(BUILD) && : > $(BUILD)/steps && began=$$(date +%s) && \
+	steps=$$($(MAKE) -n --no-print-directory ON=sim STEPS=1 test-programs | grep -c tests/step.sh); \
+	[ "$$steps" = 0 ] || echo "building, $$steps steps, $(JOBS) at a time"; \
+	$(MAKE) --no-print-directory ON=sim $(PARALLEL) STEPS=$$steps BEGAN=$$began test-programs
+	@$(TOLD) ON=sim tests/run.sh $(JOBS) $(TESTS) $(TEST_SCRIPTS)
+
+TEST_SCRIPTS := tests/gates/hygiene_test.sh tests/gates/docs_test.sh tests/gates/windows_test.sh \
+  tests/tools/replay_test.sh tests/bench/bench_test.sh tests/api/pytorch/pytorch_test.sh \
+  examples/run_examples.sh
+
+# variants.mk adds to TESTS: one program for each `// build: NAME FLAGS` line of a test source; and to
+# LINKED: the implementation, once for each set of flags. It may name another compiler for those with
+# sanitizers or without optimization.
+TESTS :=
+QUICK_CC := $(CC)
+TEST_SOURCES := $(wildcard tests/unit/test_$(or $(ONLY),*).c tests/api/test_$(or $(ONLY),*).c) \
+                $(if $(ONLY),,tests/fakecuda/self_test.c)
+ifneq ($(filter test test-programs sanitize-run soak docs $(BUILD)/test/%,$(MAKECMDGOALS)),)
+include $(BUILD)/variants.mk
+endif
+$(BUILD)/variants.mk: tests/variants.sh tests/unit tests/api $(TEST_SOURCES)
+	@mkdir -p $(@D)
+	@MODE='$(if $(filter sanitize-run,$(MAKECMDGOALS)),$(MODE))' tests/variants.sh $(BUILD) $(TEST_SOURCES) > $@
+
+# Not optimized, clang is the quicker compiler.
+TEST_CC = $(if $(findstring -fsanitize,$(FLAGS))$(findstring -O0,$(FLAGS)),$(QUICK_CC),$(CC))
+TEST_COMPILE = $(TEST_CC) $(C_FLAGS) -g1 $(INCLUDES) $(FLAGS)
+
+test-programs: $(TESTS) $(BUILD)/replay $(BUILD)/demo $(BUILD)/bench-run \
+               $(if $(filter sim,$(ON)),$(EXAMPLES))
+
+$(TESTS): $(BUILD)/flags
+	$(SAY)
+	$(Q)$(TEST_COMPILE) $(SIM_CUDA) -MF $@.d -o $@ $(filter %.c %.o,$^) $(filter %.a,$^) -lm
+$(sort $(LINKED)): tests/support/linked.c $(BUILD)/flags
+	$(SAY)
+	$(Q)$(TEST_COMPILE) $(SIM_CUDA) -c -o $@ $<
+
+FAKE_SOURCES := $(wildcard tests/fakecuda/fk_*.c)
+$(BUILD)/fakecuda/%.a: $(FAKE_SOURCES) $(wildcard tests/fakecuda/*.h tests/fakecuda/include/*.h) \
+                       $(BUILD)/flags
+	$(SAY)
+	@mkdir -p $(BUILD)/fakecuda/$*
+	$(Q)for f in $(FAKE_SOURCES); do \
+	  $(if $(filter none,$*),$(CC),$(QUICK_CC)) -std=c11 $(WARNINGS) -O2 -g -pthread \
+	    $(SIM_CUDA) $(if $(filter none,$*),,-fsanitize=$* -fno-sanitize-recover=all) \
+	    -c -o $(BUILD)/fakecuda/$*/$$(basename $$f .c).o $$f || exit 1; done
+	@rm -f $@
+	@ar rcs $@ $(patsubst tests/fakecuda/%.c,$(BUILD)/fakecuda/$*/%.o,$(FAKE_SOURCES))
+
+# ---- the same programs in other ways --------------------------------------------------------------
+
+MODE ?= thread
+sanitize: ## all tests under MODE=thread, or MODE=address,undefined; ONLY=NAME for one source
+	@rm -f $(BUILD)/$(MODE)/variants.mk # ONLY may be another one now
+	@$(MAKE) --no-print-directory -j$(JOBS) BUILD=$(BUILD)/$(MODE) MODE=$(MODE) sanitize-run
+sanitize-run: $(TESTS)
+	@BUILD=$(BUILD) TEST_LIMIT_S=1800 tests/run.sh $(JOBS) $(TESTS)
+
+soak: $(BUILD)/test/test_soak-plain ## everything at once for ten minutes; SECONDS= SEED= THREADS=
+	@$< $(or $(SECONDS),600) $(or $(SEED),$(shell date +%s)) $(or $(THREADS),6)
+
+ROOMS := ground tree tree_misuse tree_memory
+valgrind: $(ROOMS:%=$(BUILD)/valgrind/%) ## the rooms that need no CUDA, with few units
+	@for room in $^; do echo "$$room"; \
+	  valgrind -q --error-exitcode=9 --leak-check=full $$room || exit 1; done
+$(BUILD)/valgrind/%: tests/unit/test_%.c $(FAKE)
+	$(SAY)
+	$(Q)$(COMPILE) -O1 -g1 $(INCLUDES) $(SIM_CUDA) -DFEW_UNITS=4 -MF $@.d -o $@ $^ -lm

@@ -1,0 +1,35 @@
+# The demo, build/replay, and what the measuring tools are linked with.
+
+.PHONY: demo
+
+demo: $(BUILD)/demo ## replays a recorded GPT-2 training run, draws build/demo.svg
+	@$(BUILD)/demo
+
+TOOLS := replay demo fixed_range crowd waits bench-run churn ring sleep
+tools: $(TOOLS:%=$(BUILD)/%) ## the demo, replay, and what measures: builds them in build/
+
+OBJECTS := $(BUILD)/$(ON)
+T := $(OBJECTS)/tools
+S := $(OBJECTS)/support
+TRACE_OBJECTS := $(S)/trace.o $(S)/trace_build.o $(S)/lines.o $(S)/idmap.o
+REPLAY_OBJECTS := $(TRACE_OBJECTS) $(S)/machine.o \
+  $(patsubst %,$(T)/replay_%.o,plan pass run limit timeline print)
+UNIT_OBJECTS := $(patsubst %,$(T)/replay_unit_%.o,256 512 2048 8192)
+
+$(OBJECTS)/replay: $(T)/replay.o $(T)/replay_units.o $(S)/library_counted.o $(UNIT_OBJECTS) \
+                   $(REPLAY_OBJECTS)
+$(OBJECTS)/demo: $(T)/demo.o $(T)/pow2.o $(S)/library.o $(REPLAY_OBJECTS)
+$(TOOLS:%=$(OBJECTS)/%): $(filter %.a,$(LIBS))
+	$(Q)$(LINK) -o $@ $(filter %.o,$^) $(LIBS)
+
+TOOL_COMPILE = $(COMPILE) $(CFLAGS) $(CUDA) $(INCLUDES) -c -o $@ $<
+$(OBJECTS)/%.o: tests/%.c $(BUILD)/flags
+	$(SAY)
+	$(Q)$(TOOL_COMPILE)
+$(UNIT_OBJECTS): $(T)/replay_unit_%.o: tests/tools/replay_unit.c $(BUILD)/flags
+	$(SAY)
+	$(Q)$(TOOL_COMPILE) -DREPLAY_UNIT=$*
+
+# The plain names stand for the build in use; FORCE, because that may change without any source.
+$(TOOLS:%=$(BUILD)/%): $(BUILD)/%: $(OBJECTS)/% FORCE
+	@cmp -s $< $@ || cp $< $@

@@ -1,0 +1,393 @@
+/* The arena at its edges: blocks that caches have, ladders whose rungs fail, parked blocks out of
+   order, and streams whose caches rest. */
+#define GPUPOOL_IMPLEMENTATION
+#include "gpupool.h"
+#include "arena_kit.h"
+
+#include <pthread.h>
+
+#if CHECK_FAKE
+
+static gpupool_arena *arena;
+
+static void *get(size_t bytes, int stream) { return kit_alloc(arena, bytes, kit_stream[stream]); }
+static void put(void *block, int stream) {
+    CHECK_RESULT(gpupool_free(arena, block, kit_stream[stream]), GPUPOOL_OK);
+}
+
+/* Another stream reads the block, and is not done. */
+static void use_on(void *block, int stream) {
+    kit_expect(kit_stream[stream], block, 64, -1);
+    CHECK_RESULT(gpupool_record_stream(arena, block, kit_stream[stream]), GPUPOOL_OK);
+}
+
+/* ---- caches ---- */
+
+static void mistakes_with_cached_blocks(void) {
+    arena = kit_open(GPUPOOL_SOURCE_MAPPED);
+    void *keep = get(4096, 0), *block = get(4096, 0);
+    put(block, 0);
+    CHECK_EQ(kit_size(arena, block), 0);
+    CHECK_RESULT(gpupool_last_result(), GPUPOOL_E_DOUBLE_FREE);
+    put(keep, 0);
+    CHECK_RESULT(gpupool_record_stream(arena, keep, kit_stream[1]), GPUPOOL_E_DOUBLE_FREE);
+    put(get(4096, 0), 0);
+    keep = get(4096, 0);
+    CHECK_EQ(kit_size(arena, keep), 4096); /* handed out by the cache */
+    put(keep, 0);
+    kit_close(arena);
+}
+
+#define SLOTS 64
+
+/* A cache whose every slot is of a block that is out: one of them has to make room. */
+static void a_cache_full_of_blocks_that_are_out(void) {
+    void *out[SLOTS], *one;
+    arena = kit_open(GPUPOOL_SOURCE_MAPPED);
+    for (size_t i = 0; i < SLOTS; i++) {
+        put(get(512 * (i + 1), 0), 0);
+        out[i] = get(512 * (i + 1), 0); /* found there */
+    }
+    gpi_stream *known = gpi_clock_find(&arena->clocks, gpi_clock_key(kit_stream[0]));
+    CHECK_EQ(known->cache.used, SLOTS);
+    CHECK_EQ(known->cache.free_blocks, 0);
+    one = get(60000, 0);
+    put(one, 0);
+    CHECK(known->cache.used <= SLOTS && known->cache.free_blocks == 1);
+    CHECK_RESULT(gpupool_check(arena), GPUPOOL_OK);
+    for (size_t i = 0; i < SLOTS; i++) put(out[i], 0);
+    CHECK_EQ(kit_stats(arena).blocks.now, 0);
+    kit_close(arena);
+}
+
+/* As when another thread forgets the stream between two locks: it is known anew. */
+static void the_stream_is_forgotten_meanwhile(void) {
+    arena = kit_open(GPUPOOL_SOURCE_MAPPED);
+    void *block = get(4096, 0);
+    gpi_caller call = gpi_arena_call(kit_stream[1]);
+    CHECK_RESULT(gpi_block_free_slow(arena, block, &call), GPUPOOL_OK);
+    CHECK(gpi_clock_find(&arena->clocks, gpi_clock_key(kit_stream[1])) != NULL);
+    CHECK_EQ(kit_stats(arena).blocks.now, 0);
+    kit_close(arena);
+}
+
+/* It takes a rest where fewer than half of the blocks that it had come again. */
+static void a_cache_that_finds_little_rests(void) {
+    for (size_t found = 16; found <= 48; found += 32) {
+        arena = kit_open(GPUPOOL_SOURCE_MAPPED);
+        for (size_t i = 0; i < SLOTS; i++) {
+            put(get(512 * (i + 1), 0), 0);
+            if (i < found) put(get(512 * (i + 1), 0), 0);
+        }
+        gpi_stream *known = gpi_clock_find(&arena->clocks, gpi_clock_key(kit_stream[0]));
+        CHECK_EQ(known->cache.rest, found < 32 ? 1024 : 0);
+        put(get(100000, 0), 0);
+        CHECK_EQ(known->cache.rest, found < 32 ? 1023 : 0);
+        kit_close(arena);
+    }
+}
+
+/* While a stream's cache rests, the arena's lock alone does: not for what another cache has, nor
+   for what is no block. */
+static void frees_on_a_stream_that_rests(void) {
+    arena = kit_open(GPUPOOL_SOURCE_MAPPED);
+    void *plain = get(4096, 0), *theirs;
+    put(get(8192, 1), 1);
+    theirs = get(8192, 1); /* from stream 1's cache, and out */
+    gpi_stream *resting = gpi_clock_find(&arena->clocks, gpi_clock_key(kit_stream[0]));
+    resting->cache.rest = 100;
+    put(plain, 0);
+    CHECK_EQ(resting->cache.rest, 99);
+    CHECK_RESULT(gpupool_free(arena, plain, kit_stream[0]), GPUPOOL_E_DOUBLE_FREE);
+    put(theirs, 0);
+    CHECK_EQ(kit_stats(arena).blocks.now, 0);
+    kit_close(arena);
+}
+
+/* What a capturing stream has freed gets no mark: its event would be the graph's. */
+static void no_mark_in_a_capture(void) {
+    cudaGraph_t graph = NULL;
+    arena = kit_open(GPUPOOL_SOURCE_MAPPED);
+    void *block = get(30 * MIB, 0), *larger;
+    put(block, 0);
+    CHECK_EQ(cudaStreamBeginCapture(kit_stream[0], cudaStreamCaptureModeRelaxed), cudaSuccess);
+    larger = get(60 * MIB, 0);
+    CHECK_EQ(fake_calls("cuEventRecord"), 0);
+    CHECK_EQ(cudaStreamEndCapture(kit_stream[0], &graph), cudaSuccess);
+    CHECK_EQ(cudaGraphDestroy(graph), cudaSuccess);
+    put(larger, 0);
+    kit_close(arena);
+}
+
+/* ---- caches ---- */
+
+/* A block that another stream's cache has handed out, freed on a stream whose own cache rests. */
+static void freed_where_the_cache_rests(void) {
+    arena = kit_open(GPUPOOL_SOURCE_DEVICE);
+    put(get(512, 0), 0);
+    void *lent = get(512, 0), *own = get(70000, 1);
+    gpi_clock_find(&arena->clocks, gpi_clock_key(kit_stream[1]))->cache.rest = 8;
+    kit_order(kit_stream[0], kit_stream[1]);
+    put(lent, 1);
+    put(own, 1);
+    CHECK_RESULT(gpupool_check(arena), GPUPOOL_OK);
+    CHECK_RESULT(gpupool_free(arena, lent, kit_stream[1]), GPUPOOL_E_DOUBLE_FREE);
+    CHECK_EQ(kit_stats(arena).blocks.now, 0);
+    kit_close(arena);
+}
+
+/* ---- the record of calls ---- */
+
+static void a_chunk_that_cuda_refuses_is_freed(void) {
+    char line[100];
+    FILE *file = tmpfile();
+    int frees = 0, others = 0;
+    arena = kit_open(GPUPOOL_SOURCE_BYPASS);
+    void *block = get(4096, 0);
+    CHECK_RESULT(gpupool_set_trace(arena, file), GPUPOOL_OK);
+    fake_fail_call("cuMemFree", 1, 0, 0);
+    put(block, 0);
+    CHECK_EQ(fake_fail_fired(), 1);
+    fake_fail_clear();
+    CHECK_RESULT(gpupool_set_trace(arena, NULL), GPUPOOL_OK);
+    rewind(file);
+    while (fgets(line, sizeof line, file)) {
+        frees += !strncmp(line, "f ", 2);
+        others += frees && !strncmp(line, "a ", 2);
+    }
+    CHECK_EQ(frees, 1);
+    CHECK_EQ(others, 0);
+    fclose(file);
+    kit_close(arena);
+}
+
+/* ---- each block by itself ---- */
+
+/* Each is found again beside the one had last, which lies just below it. */
+static void blocks_side_by_side(void) {
+    void *block[3], *below;
+    fake_packed(1);
+    arena = kit_open(GPUPOOL_SOURCE_BYPASS);
+    for (int i = 0; i < 3; i++) block[i] = get(4096, 0);
+    CHECK_EQ((char *)block[2] - (char *)block[1], 4096);
+    put(block[0], 0);
+    below = get(4096, 0);
+    CHECK(below == block[0]);
+    put(block[1], 0);
+    CHECK_RESULT(gpupool_check(arena), GPUPOOL_OK);
+    CHECK_EQ(kit_size(arena, below), 4096);
+    put(block[2], 0);
+    put(below, 0);
+    kit_close(arena);
+}
+
+/* ---- captures that the legacy stream tells of ---- */
+
+static void beside_a_capture_on_a_blocking_stream(void) {
+    cudaStream_t blocking = NULL;
+    cudaGraph_t graph = NULL;
+    arena = kit_open(GPUPOOL_SOURCE_MAPPED);
+    void *block = get(4096, 1), *large;
+    CHECK_EQ(cudaStreamCreate(&blocking), cudaSuccess);
+    CHECK_EQ(cudaStreamBeginCapture(blocking, cudaStreamCaptureModeGlobal), cudaSuccess);
+    CHECK_RESULT(gpupool_record_stream(arena, block, 0), GPUPOOL_E_CAPTURING);
+    large = kit_alloc(arena, 30 * MIB, 0);
+    CHECK_RESULT(gpupool_free(arena, large, 0), GPUPOOL_OK);
+    CHECK_EQ(cudaStreamEndCapture(blocking, &graph), cudaSuccess); /* not lost */
+    CHECK_EQ(cudaGraphDestroy(graph), cudaSuccess);
+    CHECK_EQ(cudaStreamDestroy(blocking), cudaSuccess);
+    CHECK_RESULT(gpupool_record_stream(arena, block, 0), GPUPOOL_OK);
+    put(block, 1);
+    kit_close(arena);
+}
+
+/* ---- blocks that wait ---- */
+
+/* The first is not done, the second is: a request that can neither wait nor grow gets it. */
+static void waiting_out_of_order(void) {
+    cudaGraph_t graph = NULL;
+    arena = kit_open_limited(GPUPOOL_SOURCE_DEVICE, 64 * MIB);
+    void *slow = get(20 * MIB, 0), *fast = get(20 * MIB, 0), *rest = get(20 * MIB, 0), *block;
+    use_on(slow, 1);
+    use_on(fast, 2);
+    fake_hold(kit_stream[1], 1);
+    kit_expect(kit_stream[1], slow, 64, -1);
+    CHECK_RESULT(gpupool_record_stream(arena, slow, kit_stream[1]), GPUPOOL_OK);
+    put(slow, 0);
+    put(fast, 0);
+    CHECK_EQ(kit_stats(arena).pending.now, 40 * MIB);
+    CHECK_EQ(cudaStreamBeginCapture(kit_stream[3], cudaStreamCaptureModeRelaxed), cudaSuccess);
+    block = gpupool_alloc(arena, 20 * MIB, kit_stream[3]);
+    CHECK(block == fast);
+    CHECK_RESULT(kit_why(gpupool_alloc(arena, 20 * MIB, kit_stream[3])), GPUPOOL_E_OUT_OF_MEMORY);
+    CHECK_EQ(cudaStreamEndCapture(kit_stream[3], &graph), cudaSuccess);
+    CHECK_EQ(cudaGraphDestroy(graph), cudaSuccess);
+    fake_hold(kit_stream[1], 0);
+    put(block, 3);
+    put(rest, 0);
+    kit_close(arena);
+}
+
+/* One stream is done with a waiting block, another is not: that is the one to wait for. */
+static void waiting_for_the_second_stream(void) {
+    arena = kit_open_limited(GPUPOOL_SOURCE_PINNED, 64 * MIB);
+    void *block = get(60 * MIB, 0);
+    use_on(block, 2);
+    use_on(block, 1);
+    fake_mode(FAKE_STEPPED);
+    kit_expect(kit_stream[2], block, 64, -1);
+    CHECK_RESULT(gpupool_record_stream(arena, block, kit_stream[2]), GPUPOOL_OK);
+    put(block, 0);
+    block = get(60 * MIB, 0);
+    CHECK(kit_stats(arena).host_syncs > 0);
+    put(block, 0);
+    fake_mode(FAKE_EAGER);
+    kit_close(arena);
+}
+
+/* What a graph keeps is passed over, and a wait on the device that fails ends the search. */
+static void waiting_blocks_that_cannot_be_followed(void) {
+    gpupool_capture *scope = NULL;
+    arena = kit_open_limited(GPUPOOL_SOURCE_MAPPED, 64 * MIB);
+    fake_mode(FAKE_STEPPED);
+    void *kept = get(20 * MIB, 0), *block = get(30 * MIB, 3);
+    kit_order(kit_stream[0], kit_stream[1]);
+    kit_order(kit_stream[3], kit_stream[1]);
+    use_on(kept, 1);
+    use_on(block, 1);
+    CHECK_RESULT(gpupool_begin_capture(arena, kit_stream[0], &scope), GPUPOOL_OK);
+    put(kept, 0);
+    put(block, 3);
+    fake_fail_call("cuStreamWaitEvent", 1, 0, 0);
+    void *second = get(16 * MIB, 2); /* it waits on the host instead */
+    CHECK(second != NULL && second != kept);
+    fake_fail_clear();
+    put(second, 2);
+    CHECK_RESULT(gpupool_release_capture(scope), GPUPOOL_OK);
+    fake_mode(FAKE_EAGER);
+    kit_close(arena);
+}
+
+/* ---- gpupool_cudaFree's memory ---- */
+
+/* What came back is too small after the wait for it; and where the wait fails, there is more memory
+   from the driver. */
+static void blocks_of_all_streams(void) {
+    void *block[3];
+    gpupool_arena *all = gpupool_get_default_arena(0);
+    size_t reserved;
+    fake_mode(FAKE_STEPPED);
+    fake_fail_call("cuCtxRecordEvent", 1, 1, 0); /* so that no event goes over all streams */
+    for (int i = 0; i < 3; i++) CHECK_EQ(gpupool_cudaMalloc(&block[i], 20 * MIB), cudaSuccess);
+    CHECK_EQ(gpupool_cudaFree(block[1]), cudaSuccess);
+    CHECK_EQ(gpupool_cudaMalloc(&block[1], 30 * MIB), cudaSuccess);
+    CHECK_EQ(gpupool_cudaFree(block[0]), cudaSuccess);
+    reserved = kit_reserved(all);
+    fake_fail_call("cuMemAlloc", 1, 1, 0);
+    fake_fail_call("cuMemHostAlloc", 1, 1, 0);
+    fake_fail_call("cuMemFree", 1, 1, 0);
+    CHECK_EQ(gpupool_cudaMalloc(&block[0], 20 * MIB), cudaSuccess);
+    CHECK(kit_reserved(all) > reserved);
+    fake_fail_clear();
+    CHECK_EQ(cudaGetLastError(), cudaSuccess);
+    for (int i = 0; i < 3; i++) CHECK_EQ(gpupool_cudaFree(block[i]), cudaSuccess);
+    fake_mode(FAKE_EAGER);
+    kit_close(all);
+}
+
+/* The wait for the device failed at its end: what it waited with is the arena's until it can be
+   given back, and so long there is no end of the arena. */
+static void what_a_wait_left(void) {
+    void *block;
+    arena = kit_open_limited(GPUPOOL_SOURCE_MAPPED, 64 * MIB);
+    fake_mode(FAKE_STEPPED);
+    put(get(40 * MIB, 0), 0);
+    arena->clocks.has_captured = 1; /* so that no event goes over all streams */
+    fake_fail_call("cuMemFree", 1, 1, 0);
+    CHECK(gpupool_alloc(arena, 60 * MIB, kit_stream[1]) == NULL); /* it would have to wait */
+    CHECK(fake_fail_fired() > 0);
+    block = get(40 * MIB, 0);
+    fake_mode(FAKE_EAGER);
+    put(block, 0);
+    arena->clocks.has_captured = 0;
+    CHECK_RESULT(gpupool_trim(arena, 0, NULL), GPUPOOL_OK);
+    CHECK_EQ(kit_stats(arena).pending.now, 0); /* nothing to wait for any more */
+    CHECK_RESULT(gpupool_arena_destroy(arena), GPUPOOL_E_CUDA);
+    fake_fail_clear();
+    kit_close(arena);
+}
+
+/* ---- resets ---- */
+
+/* Frees that would have put fences behind them, after the device was reset. */
+static void many_frees_after_a_reset(void) {
+    void *block[100], *other;
+    arena = kit_open(GPUPOOL_SOURCE_MAPPED);
+    other = get(4096, 1);
+    for (int i = 0; i < 100; i++) block[i] = get(2 * MIB, 0);
+    CHECK_EQ(cudaDeviceReset(), cudaSuccess);
+    for (int i = 0; i < 100; i++)
+        CHECK_RESULT(gpupool_free(arena, block[i], kit_stream[0]), GPUPOOL_OK);
+    CHECK_EQ(fake_calls("cuEventRecord"), 0);
+    (void)other;
+    for (int i = 0; i < KIT_STREAMS; i++) kit_stream[i] = NULL;
+    CHECK_RESULT(gpupool_arena_destroy(arena), GPUPOOL_OK);
+}
+
+static void config_sizes_that_cannot_be(void) {
+    for (int i = 0; i < 2; i++) {
+        gpupool_arena_config config = kit_config(GPUPOOL_SOURCE_DEVICE);
+        if (i) config.chunk_bytes = ((size_t)1 << 48) + 1;
+        else config.reserve_bytes = ((size_t)1 << 48) + 1;
+        CHECK_RESULT(gpupool_arena_create(&arena, &config), GPUPOOL_E_ARGUMENT);
+        CHECK(arena == NULL);
+    }
+}
+
+/* 2^48 is one that can be; it is only more than there is. */
+static void config_sizes_that_are_large(void) {
+    gpupool_arena_config config = kit_config(GPUPOOL_SOURCE_DEVICE);
+    config.chunk_bytes = (size_t)1 << 48;
+    arena = kit_create(&config);
+    kit_close(arena);
+    config.reserve_bytes = (size_t)1 << 48;
+    CHECK_RESULT(gpupool_arena_create(&arena, &config), GPUPOOL_E_OUT_OF_MEMORY);
+    CHECK(strstr(gpupool_last_error(), "config.reserve_bytes: ") == gpupool_last_error());
+}
+
+/* Reserved is all that was asked for, if not in whole units. */
+static void a_reserve_of_odd_bytes(void) {
+    static const gpupool_source sources[] = {GPUPOOL_SOURCE_MAPPED, GPUPOOL_SOURCE_DEVICE,
+                                             GPUPOOL_SOURCE_PINNED};
+    for (size_t i = 0; i < 3; i++) {
+        gpupool_arena_config config = kit_config(sources[i]);
+        config.reserve_bytes = 2 * MIB + 100;
+        arena = kit_create(&config);
+        CHECK(kit_stats(arena).reserved.now >= 2 * MIB + 100);
+        kit_close(arena);
+    }
+}
+#endif
+
+int main(void) {
+    FAKE_TEST(mistakes_with_cached_blocks);
+    FAKE_TEST(a_cache_full_of_blocks_that_are_out);
+    FAKE_TEST(the_stream_is_forgotten_meanwhile);
+    FAKE_TEST(a_cache_that_finds_little_rests);
+    FAKE_TEST(frees_on_a_stream_that_rests);
+    FAKE_TEST(no_mark_in_a_capture);
+    FAKE_TEST(freed_where_the_cache_rests);
+    FAKE_TEST(a_chunk_that_cuda_refuses_is_freed);
+    FAKE_TEST(blocks_side_by_side);
+    FAKE_TEST(beside_a_capture_on_a_blocking_stream);
+    FAKE_TEST(waiting_out_of_order);
+    FAKE_TEST(waiting_for_the_second_stream);
+    FAKE_TEST(waiting_blocks_that_cannot_be_followed);
+    FAKE_TEST(blocks_of_all_streams);
+    FAKE_TEST(what_a_wait_left);
+    FAKE_TEST(many_frees_after_a_reset);
+    FAKE_TEST(config_sizes_that_cannot_be);
+    FAKE_TEST(config_sizes_that_are_large);
+    FAKE_TEST(a_reserve_of_odd_bytes);
+    return check_finish();
+}

@@ -1,0 +1,40 @@
+/* What the header makes of the system's clock, which stands still here: nanoseconds, and until when
+   a wait is to last. */
+#include <pthread.h>
+#include <sys/time.h>
+#include <time.h>
+
+#define SECONDS 1700000000
+#define MICROSECONDS 654321
+
+static struct timespec told; /* to the latest wait */
+
+#define gettimeofday(now, zone) \
+    ((void)(zone), (now)->tv_sec = SECONDS, (now)->tv_usec = MICROSECONDS)
+#define clock_gettime(which, now) \
+    ((void)(which), (now)->tv_sec = SECONDS, (now)->tv_nsec = 1000 * MICROSECONDS)
+#define pthread_cond_timedwait(news, mutex, until) ((void)(news), (void)(mutex), told = *(until))
+#define GPUPOOL_IMPLEMENTATION
+#include "gpupool.h"
+#include "check.h"
+
+static void nanoseconds(void) {
+    CHECK_EQ(gpi_host_now_ns(), ((uint64_t)SECONDS * 1000000 + MICROSECONDS) * 1000);
+}
+
+static void until_when(void) {
+    static gpi_gate gate;
+    gpi_host_gate_open(&gate);
+    gpi_host_gate_wait(&gate, 0, 5000000);
+    CHECK_EQ(told.tv_sec, SECONDS);
+    CHECK_EQ(told.tv_nsec, 1000 * MICROSECONDS + 5000000);
+    gpi_host_gate_wait(&gate, 0, 2400000000); /* into another second */
+    CHECK_EQ(told.tv_sec, SECONDS + 3);
+    CHECK_EQ(told.tv_nsec, 1000 * MICROSECONDS + 400000000 - 1000000000);
+}
+
+int main(void) {
+    TEST(nanoseconds);
+    TEST(until_when);
+    return check_finish();
+}

@@ -1,0 +1,324 @@
+/* What growth gets, and where it lies; that memory stays where it is; and what is left where growth
+   fails, at either end of an arena's life too. */
+// build: plain
+// build: asan -fsanitize=address,undefined
+#include "fail_malloc.h"
+
+#define GPUPOOL_IMPLEMENTATION
+#include "gpupool.h"
+#include "arena_kit.h"
+
+#if CHECK_FAKE
+
+#define GRANULE (2 * MIB) /* the driver's */
+
+static gpupool_arena *arena;
+
+static void *get(size_t bytes) { return kit_alloc(arena, bytes, kit_stream[0]); }
+static void put(void *block) {
+    CHECK_RESULT(gpupool_free(arena, block, kit_stream[0]), GPUPOOL_OK);
+}
+
+static void open_by_granules(size_t limit) {
+    gpupool_arena_config config = kit_config(GPUPOOL_SOURCE_MAPPED);
+    config.limit_bytes = limit;
+    config.chunk_bytes = GRANULE;
+    arena = kit_create(&config);
+}
+
+/* ---- homes ---- */
+
+/* Chunks lie side by side, so that a block may lie over several; and one that begins in free memory
+   at the end takes as much less of new memory. */
+static void homes_lie_side_by_side(void) {
+    open_by_granules(0);
+    char *first = (char *)get(3 * MIB), *second = (char *)get(2 * MIB);
+    char *third = (char *)get(5 * MIB);
+    CHECK(second == first + 3 * MIB && third == second + 2 * MIB);
+    CHECK_EQ(kit_reserved(arena), 10 * MIB);
+    CHECK_EQ(kit_stats(arena).chunks_gained, 5);
+    CHECK_EQ(fake_mappings(), 5);
+    kit_fill(kit_stream[0], third, 5 * MIB, 1);
+    put(second);
+    put(third);
+    CHECK(get(7 * MIB) == (void *)second); /* and free memory is one run over all of them */
+    CHECK_EQ(kit_reserved(arena), 10 * MIB);
+    put(second);
+    put(first);
+    kit_close(arena);
+}
+
+/* Between live blocks chunks go: their addresses come again for what fits there. */
+static void what_went_leaves_a_place(void) {
+    open_by_granules(0);
+    char *block[5];
+    for (int i = 0; i < 5; i++) block[i] = (char *)get(GRANULE);
+    put(block[1]);
+    put(block[2]);
+    kit_finish(arena);
+    CHECK_RESULT(gpupool_trim(arena, 0, NULL), GPUPOOL_OK);
+    CHECK_EQ(kit_reserved(arena), 3 * GRANULE);
+    char *wide = (char *)get(3 * GRANULE); /* too wide for it */
+    CHECK(wide == block[4] + GRANULE);
+    char *again = (char *)get(2 * GRANULE);
+    CHECK(again == block[1]);
+    CHECK_EQ(kit_reserved(arena), 8 * GRANULE);
+    put(again);
+    put(wide);
+    put(block[0]);
+    put(block[3]);
+    put(block[4]);
+    kit_close(arena);
+}
+
+/* While a chunk is held, its home address leads to the same physical memory, whatever is stitched
+   over it meanwhile, freed, or given back around it. */
+static void memory_stays_where_it_is(void) {
+    enum { CHUNKS = 40 };
+    uint64_t random = 5;
+    char *home[CHUNKS];
+    unsigned char *physical[CHUNKS];
+    open_by_granules(CHUNKS * GRANULE);
+    for (int i = 0; i < CHUNKS; i++) home[i] = (char *)get(GRANULE);
+    for (int i = 0; i < CHUNKS; i++) physical[i] = fake_peek(home[i]);
+    for (int i = 0; i < CHUNKS; i += 2) put(home[i]);
+    kit_finish(arena);
+    for (int round = 0; round < 300; round++) {
+        char *block[3];
+        for (int i = 0; i < 3; i++)
+            block[i] = (char *)get(GRANULE + (size_t)check_below(&random, 5 * GRANULE));
+        for (int i = 0; i < CHUNKS; i++) CHECK(fake_peek(home[i]) == physical[i]);
+        for (int i = 0; i < 3; i++) put(block[(round + i) % 3]);
+    }
+    CHECK(kit_stats(arena).stitches > 100);
+    CHECK_EQ(kit_stats(arena).chunks_lost, 0);
+    CHECK_RESULT(gpupool_trim(arena, (CHUNKS - 8) * GRANULE, NULL), GPUPOOL_OK);
+    long there = 0;
+    for (int i = 0; i < CHUNKS; i++) {
+        if (fake_peek(home[i])) CHECK(fake_peek(home[i]) == physical[i]);
+        there += fake_peek(home[i]) != NULL;
+    }
+    CHECK_EQ(there, CHUNKS - 8);
+    for (int i = 1; i < CHUNKS; i += 2) put(home[i]);
+    kit_close(arena);
+}
+
+/* The driver's price is one of handles: large memory is got in few, and little runs ahead. */
+static void few_chunks_for_much_memory(void) {
+    void *block[256];
+    arena = kit_open(GPUPOOL_SOURCE_MAPPED);
+    fake_reset_counters();
+    void *large = get(4 * GIB);
+    CHECK(fake_calls("cuMemCreate") <= 128);
+    CHECK(kit_reserved(arena) <= 4 * GIB + 64 * MIB);
+    for (int i = 0; i < 256; i++) block[i] = get(5 * MIB);
+    CHECK(fake_calls("cuMemCreate") <= 128 + 160);
+    CHECK(kit_reserved(arena) <= (4 * GIB + 256 * 5 * MIB) / 100 * 102 + 32 * MIB);
+    for (int i = 0; i < 256; i++) put(block[i]);
+    put(large);
+    kit_close(arena);
+}
+
+/* ---- what the driver does not take back ---- */
+
+/* Counted until it does: at the next growth, trim, or end. */
+static void what_the_driver_keeps(const char *call) {
+    check_case("%s", call);
+    open_by_granules(0);
+    put(get(4 * GRANULE));
+    kit_finish(arena);
+    fake_fail_call(call, 1, 1, 0);
+    CHECK_RESULT(gpupool_trim(arena, 0, NULL), GPUPOOL_E_CUDA);
+    fake_fail_clear();
+    CHECK_EQ(kit_reserved(arena), fake_used_bytes(0));
+    CHECK(kit_reserved(arena) > 0);
+    CHECK_RESULT(gpupool_check(arena), GPUPOOL_OK);
+    put(get(6 * GRANULE));
+    CHECK_EQ(kit_reserved(arena), fake_used_bytes(0));
+    kit_finish(arena);
+    CHECK_RESULT(gpupool_trim(arena, 0, NULL), GPUPOOL_OK);
+    CHECK_EQ(kit_reserved(arena), 0);
+    CHECK_EQ(fake_used_bytes(0), 0);
+    CHECK_EQ(fake_mappings(), 0);
+    kit_close(arena);
+}
+static void memory_that_is_not_released(void) { what_the_driver_keeps("cuMemRelease"); }
+static void addresses_that_are_not_unmapped(void) { what_the_driver_keeps("cuMemUnmap"); }
+
+/* ---- chunks ---- */
+
+/* An arena that holds a lot gets more at a time: many small blocks are in few chunks. */
+static void chunks_grow_with_what_is_held(void) {
+    void *small[64];
+    arena = kit_open(GPUPOOL_SOURCE_DEVICE);
+    void *large = get(GIB);
+    fake_reset_counters();
+    for (size_t i = 0; i < KIT_COUNT(small); i++) small[i] = get(GRANULE);
+    CHECK(fake_calls("cuMemAlloc") <= 2);
+    for (size_t i = 0; i < KIT_COUNT(small); i++) put(small[i]);
+    put(large);
+    kit_close(arena);
+}
+
+/* A limit of one granule is one chunk, which the device holds whole in any case. */
+static void the_limit_is_one_chunk(void) {
+    arena = kit_open_limited(GPUPOOL_SOURCE_DEVICE, GRANULE);
+    void *small = get(512), *large = get(GRANULE - MIB / 2);
+    CHECK_EQ(kit_reserved(arena), GRANULE);
+    put(small);
+    put(large);
+    kit_close(arena);
+}
+
+/* What the host keeps of a chunk goes with it. */
+static void chunks_come_and_go(void) {
+    uint64_t host = 0, spare = 0;
+    arena = kit_open(GPUPOOL_SOURCE_DEVICE);
+    for (int i = 0; i < 4; i++) {
+        put(get(GRANULE));
+        CHECK_RESULT(gpupool_trim(arena, 0, NULL), GPUPOOL_OK);
+        CHECK_EQ(kit_reserved(arena), 0);
+        if (i) CHECK_EQ(kit_stats(arena).host_bytes, host);
+        if (i) CHECK_EQ(arena->tree.spare_count, spare);
+        host = kit_stats(arena).host_bytes;
+        spare = arena->tree.spare_count;
+    }
+    kit_close(arena);
+}
+
+/* ---- the ends of an arena's life ---- */
+
+static void grant(void *unused) {
+    (void)unused;
+    fake_fail_clear();
+}
+
+/* A TiB of addresses, or half as many each time that the system refuses, down to twice what
+   the device has: with fewer there is no arena. */
+static void addresses_for_twice_the_device(void) {
+    fake_device_memory(0, 64 * GIB);
+    for (int refused = 0; refused < 6; refused++) {
+        gpupool_arena_config config = kit_config(GPUPOOL_SOURCE_MAPPED);
+        size_t space = 1024 * GIB >> refused;
+        check_case("%d times", refused);
+        arena = NULL;
+        fake_fail_call("cuMemAddressReserve", 1, 1, 0);
+        fake_before_call("cuMemAddressReserve", refused + 1, grant, NULL);
+        gpupool_result result = gpupool_arena_create(&arena, &config);
+        fake_fail_clear();
+        CHECK_RESULT(result, space >= 128 * GIB ? GPUPOOL_OK : GPUPOOL_E_OUT_OF_MEMORY);
+        if (!arena) continue;
+        CHECK_EQ(arena->chunks.space_units * GPUPOOL_UNIT_BYTES, space);
+        put(get(3 * MIB));
+        kit_close(arena);
+    }
+}
+
+/* Whatever of an arena the host has no memory for: it says so, and nothing of it stays. */
+static void no_host_memory_for_an_arena(void) {
+    gpupool_arena_config config = kit_config(GPUPOOL_SOURCE_MAPPED);
+    long objects = fake_live_objects(), live, fired = 1;
+    kit_close(kit_create(&config)); /* what the process keeps is there */
+    live = fail_malloc_live;
+    for (long n = 1; fired; n++) {
+        check_case("allocation %ld", n);
+        arena = NULL;
+        fake_reset_counters();
+        fail_malloc_nth(n, 0);
+        gpupool_result result = gpupool_arena_create(&arena, &config);
+        fired = fail_malloc_fired;
+        fail_malloc_nth(0, 0);
+        if (!CHECK_RESULT(result, fired ? GPUPOOL_E_HOST_MEMORY : GPUPOOL_OK)) return;
+        if (arena) kit_close(arena);
+        CHECK_EQ(fake_calls("cuMemAddressFree"), fake_calls("cuMemAddressReserve"));
+        CHECK_EQ(fake_live_objects(), objects);
+        CHECK_EQ(fail_malloc_live, live);
+    }
+}
+
+static void streams_are_gone(void) {
+    for (int i = 0; i < KIT_STREAMS; i++) kit_stream[i] = NULL;
+}
+
+/* What the host keeps of chunks goes with the arena, though nobody gives those back. */
+static void chunks_that_a_reset_took(void) {
+    long live = fail_malloc_live;
+    void *block[3];
+    arena = kit_open(GPUPOOL_SOURCE_DEVICE);
+    for (int i = 0; i < 3; i++) block[i] = get(64 * MIB);
+    CHECK_EQ(arena->chunks.count, 3);
+    put(block[1]);
+    CHECK_EQ(cudaDeviceReset(), cudaSuccess);
+    streams_are_gone();
+    CHECK_RESULT(gpupool_arena_destroy(arena), GPUPOOL_OK);
+    CHECK_EQ(fail_malloc_live, live);
+}
+
+/* The same for the chunks of an arena that could not be made, which the driver keeps. */
+static void chunks_that_nobody_takes_back(void) {
+    gpupool_arena_config config = kit_config(GPUPOOL_SOURCE_MAPPED);
+    long live = fail_malloc_live;
+    arena = NULL;
+    config.reserve_bytes = 4 * GRANULE;
+    config.chunk_bytes = GRANULE;
+    fake_fail_call("cuMemSetAccess", 1, 1, 0);
+    fake_fail_call("cuMemRelease", 1, 1, 0);
+    CHECK_RESULT(gpupool_arena_create(&arena, &config), GPUPOOL_E_CUDA);
+    fake_fail_clear();
+    CHECK(arena == NULL);
+    CHECK_EQ(fail_malloc_live, live);
+    CHECK(fake_reset() > 0);
+    streams_are_gone();
+}
+/* ---- how long a fit is looked for before more memory is got ---- */
+
+/* Holes that are a little too small, in front of the one that fits. */
+static void behind(int misfits, int limited) {
+    const size_t small = 5 * MIB / 2, fits = small + 200 * KIB; /* listed together */
+    void *hole[257], *wall[258], *filler, *target, *block;
+    gpupool_arena_config config = kit_config(GPUPOOL_SOURCE_DEVICE);
+    check_case("%d misfits%s", misfits, limited ? ", at the limit" : "");
+    config.chunk_bytes = 1024 * MIB;
+    arena = kit_create(&config);
+    target = get(fits);
+    for (int i = 0; i < misfits; i++) {
+        wall[i] = get(512);
+        hole[i] = get(small);
+    }
+    wall[misfits] = get(512);
+    filler = get((size_t)kit_stats(arena).largest_free_bytes);
+    put(target);
+    for (int i = 0; i < misfits; i++) put(hole[i]);
+    if (limited) CHECK_RESULT(gpupool_set_limit(arena, kit_reserved(arena)), GPUPOOL_OK);
+    block = get(fits);
+    CHECK_EQ(block == target, misfits <= 256 || limited);
+    CHECK_EQ(kit_stats(arena).chunks_gained, block == target ? 1 : 2);
+    put(block);
+    put(filler);
+    for (int i = 0; i <= misfits; i++) put(wall[i]);
+    kit_close(arena);
+}
+static void a_fit_behind_many_misfits(void) {
+    behind(256, 0);
+    behind(257, 0);
+    behind(257, 1); /* before it gives up it looks at all */
+}
+#endif
+
+int main(void) {
+    FAKE_TEST(homes_lie_side_by_side);
+    FAKE_TEST(what_went_leaves_a_place);
+    FAKE_TEST(memory_stays_where_it_is);
+    FAKE_TEST(few_chunks_for_much_memory);
+    FAKE_TEST(memory_that_is_not_released);
+    FAKE_TEST(addresses_that_are_not_unmapped);
+    FAKE_TEST(chunks_grow_with_what_is_held);
+    FAKE_TEST(the_limit_is_one_chunk);
+    FAKE_TEST(chunks_come_and_go);
+    FAKE_TEST(addresses_for_twice_the_device);
+    FAKE_TEST(no_host_memory_for_an_arena);
+    FAKE_TEST(chunks_that_a_reset_took);
+    FAKE_TEST(chunks_that_nobody_takes_back);
+    FAKE_TEST(a_fit_behind_many_misfits);
+    return check_finish();
+}

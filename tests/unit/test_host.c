@@ -1,0 +1,90 @@
+/* What the system answers now and then: no pages, no number of processors, a gate that has turned
+   before the wait for it, another time of day. */
+#define _GNU_SOURCE
+#include <sys/mman.h>
+#include <sys/time.h>
+#include <unistd.h>
+
+static long processors = 1;
+static int pages_left = 1000;
+#define gettimeofday(now, zone) (gettimeofday(now, zone), (now)->tv_sec += 3600)
+#define sysconf(what) processors
+#define mmap(at, bytes, protection, flags, file, offset) \
+    (pages_left-- > 0 ? mmap(at, bytes, protection, flags, file, offset) : MAP_FAILED)
+#define GPUPOOL_IMPLEMENTATION
+#include "gpupool.h"
+#undef gettimeofday
+#undef mmap
+#undef sysconf
+#include "ring_kit.h"
+
+static int workers_by_default(long on) {
+    gpupool_ring *ring = NULL;
+    int workers;
+    processors = on;
+    CHECK_RESULT(gpupool_ring_create(&ring, NULL), GPUPOOL_OK);
+    workers = ring->workers_wanted;
+    kit_ring_close(ring);
+    return workers;
+}
+
+static void a_worker_for_each_processor_but_one(void) {
+    CHECK_EQ(workers_by_default(-1), 0); /* the system does not say */
+    CHECK_EQ(workers_by_default(1), 0);
+    CHECK_EQ(workers_by_default(2), 1);
+    CHECK_EQ(workers_by_default(12), 11);
+    CHECK_EQ(workers_by_default(500), 11);
+}
+
+static void no_pages(void) {
+    gpupool_ring *ring = kit_ring(MIB, 0, 0);
+    unsigned char *host = kit_host(MIB), *device = kit_device(MIB);
+    gpupool_span span;
+    pages_left = 0;
+    CHECK_RESULT(gpupool_ring_acquire_span(ring, 1000, -1, &span), GPUPOOL_E_HOST_MEMORY);
+    CHECK_EQ(kit_ring_stats(ring).pinned.now, 0);
+    kit_pattern(host, MIB, 1);
+    CHECK_RESULT(gpupool_upload(ring, device, host, MIB, kit_stream[0]), GPUPOOL_OK); /* without */
+    kit_expect_device(device, MIB, 1);
+    pages_left = 1000;
+    ring->stage.refused_ns = 0;
+    CHECK_RESULT(gpupool_ring_acquire_span(ring, 1000, -1, &span), GPUPOOL_OK);
+    CHECK_RESULT(gpupool_ring_cancel_span(ring, &span), GPUPOOL_OK);
+    memset(host, 0xee, MIB);
+    kit_host_free(host, MIB);
+    kit_device_free(device, MIB);
+    kit_ring_close(ring);
+}
+
+/* Somebody has set the clock, and a wait lasts as long as ever: not until the hour has come again,
+   nor no time at all. */
+static void the_clock_was_set(void) {
+    static gpi_gate gate;
+    uint64_t start = gpi_host_now_ns();
+    gpi_host_gate_open(&gate);
+    alarm(30);
+    for (int i = 0; i < 10; i++) /* now and then one is short without a reason */
+        gpi_host_gate_wait(&gate, gpi_host_gate_seen(&gate), 5000000);
+    alarm(0);
+    CHECK(gpi_host_now_ns() - start > 20000000);
+    CHECK_EQ(gate.sleepers, 0);
+}
+
+/* Would wait for ten minutes, had it not turned. */
+static void the_gate_has_turned(void) {
+    static gpi_gate gate;
+    gpi_host_gate_open(&gate);
+    unsigned seen = gpi_host_gate_seen(&gate);
+    gpi_host_gate_turn(&gate);
+    gpi_host_gate_wait(&gate, seen, 600000000000u);
+    CHECK(gpi_host_gate_seen(&gate) != seen);
+    CHECK_EQ(gate.sleepers, 0);
+}
+
+int main(void) {
+    ARENA_TEST(a_worker_for_each_processor_but_one);
+    ARENA_TEST(no_pages);
+    ARENA_TEST(the_gate_has_turned);
+    ARENA_TEST(the_clock_was_set);
+    return check_finish();
+}

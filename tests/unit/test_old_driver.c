@@ -1,0 +1,184 @@
+/* A driver that lacks an entry point, each in turn: the arena does without it, by another source or
+   by waiting on the host, and keeps its promises. */
+#define GPUPOOL_IMPLEMENTATION
+#include "gpupool.h"
+#include "arena_kit.h"
+
+#if CHECK_FAKE
+
+#define LOOK_UP "cudaGetDriverEntryPointByVersion"
+#define SIZE (4 * MIB)
+
+/* Memory that stream 0 has freed, with its work done or not, serves stream 1. */
+static void pass_on(gpupool_arena *arena, int finish) {
+    void *first = kit_alloc(arena, SIZE, kit_stream[0]);
+    if (first) kit_mark(kit_stream[0], first, SIZE, 1);
+    CHECK_RESULT(gpupool_free(arena, first, kit_stream[0]), GPUPOOL_OK);
+    if (finish) CHECK_EQ(cudaStreamSynchronize(kit_stream[0]), cudaSuccess);
+    void *second = kit_alloc(arena, SIZE, kit_stream[1]);
+    if (second) kit_mark(kit_stream[1], second, SIZE, 2);
+    fake_run(kit_stream[1]);
+    CHECK_EQ(fake_failures(), 0);
+    CHECK_RESULT(gpupool_free(arena, second, kit_stream[1]), GPUPOOL_OK);
+}
+
+/* And what one stream alone has freed can be given back. */
+static void give_back(gpupool_arena *arena) {
+    void *block = kit_alloc(arena, SIZE, kit_stream[0]);
+    CHECK_RESULT(gpupool_free(arena, block, kit_stream[0]), GPUPOOL_OK);
+    CHECK_EQ(cudaStreamSynchronize(kit_stream[0]), cudaSuccess);
+    CHECK_RESULT(gpupool_trim(arena, 0, NULL), GPUPOOL_OK);
+    CHECK_EQ(kit_reserved(arena), 0);
+}
+
+/* What the driver has had longer than there is gpupool: without it nothing opens. */
+static void refuse_without(const gpi_call *call) {
+    gpupool_arena *arena = NULL;
+    gpupool_ring *ring = NULL;
+    long nth = call - gpi_calls + 1;
+    fake_fail_call(LOOK_UP, nth, 0, cudaErrorSymbolNotFound);
+    CHECK_RESULT(gpupool_arena_create(&arena, NULL), GPUPOOL_E_UNSUPPORTED);
+    CHECK(strstr(gpupool_last_error(), call->name) != NULL);
+    CHECK(arena == NULL);
+    fake_fail_call(LOOK_UP, nth, 0, cudaErrorSymbolNotFound);
+    CHECK_RESULT(gpupool_ring_create(&ring, NULL), GPUPOOL_E_UNSUPPORTED);
+    CHECK(ring == NULL);
+    fake_fail_call(LOOK_UP, nth, 0, 0);
+    CHECK_RESULT(gpupool_arena_create(&arena, NULL), GPUPOOL_E_CUDA);
+    CHECK(strstr(gpupool_last_error(), "cudaErrorUnknown") != NULL);
+    CHECK_EQ(fake_fail_fired(), 3);
+    fake_fail_clear();
+    CHECK_EQ(cudaPeekAtLastError(), cudaSuccess);
+}
+
+static void live_without(const gpi_call *call) {
+    fake_fail_call(LOOK_UP, call - gpi_calls + 1, 0, 0);
+    gpupool_arena *arena = kit_open_limited(GPUPOOL_SOURCE_AUTO, SIZE);
+    CHECK_EQ(fake_fail_fired(), 1);
+    CHECK_EQ(arena->chunks.driver.mapped, call->group != GPI_CALL_MAPS);
+    fake_fail_clear();
+    fake_mode(FAKE_STEPPED);
+    give_back(arena);
+    pass_on(arena, 1);
+    pass_on(arena, 0);
+    CHECK_EQ(cudaDeviceSynchronize(), cudaSuccess);
+    CHECK_RESULT(gpupool_trim(arena, 0, NULL), GPUPOOL_OK);
+    CHECK_EQ(kit_reserved(arena), 0);
+    pass_on(arena, 0);
+    CHECK_EQ(cudaDeviceSynchronize(), cudaSuccess);
+    CHECK_RESULT(gpupool_set_limit(arena, 2 * MIB), GPUPOOL_OK);
+    CHECK(kit_reserved(arena) <= 2 * MIB);
+    kit_close(arena);
+    fake_mode(FAKE_EAGER);
+}
+
+/* Without a fence over all streams what others have freed takes a wait for the device. Where that
+   fails, nobody has the memory, nor is it lost. */
+static void a_wait_that_fails(void) {
+    gpupool_verdict v;
+    gpupool_arena *arena = kit_open_limited(GPUPOOL_SOURCE_DEVICE, MIB);
+    arena->chunks.driver.record_all = NULL;
+    void *first = kit_alloc(arena, MIB / 2, kit_stream[0]);
+    void *second = kit_alloc(arena, MIB / 2, kit_stream[1]);
+    fake_mode(FAKE_STEPPED);
+    kit_mark(kit_stream[0], first, MIB / 2, 1);
+    CHECK_RESULT(gpupool_free(arena, first, kit_stream[0]), GPUPOOL_OK);
+    fake_fail_call("cuMemAlloc", 1, 1, 0);
+    fake_fail_call("cuMemHostAlloc", 1, 1, 0);
+    for (int i = 0; i < 2; i++) { /* by the long way, and then by the short one */
+        CHECK_RESULT(kit_why(gpupool_alloc(arena, MIB / 2, kit_stream[1])),
+                     GPUPOOL_E_OUT_OF_MEMORY);
+        CHECK_RESULT(gpupool_last_verdict(&v), GPUPOOL_OK);
+        CHECK_EQ(v.cause, GPUPOOL_CAUSE_PENDING);
+        CHECK_EQ(v.pending_streams, 0);
+        CHECK(strstr(v.sentence, "wait for all work in flight on the device") != NULL);
+        CHECK(fake_pending(kit_stream[0]) > 0);
+    }
+    fake_fail_clear();
+    first = kit_alloc(arena, MIB / 2, kit_stream[1]);
+    kit_mark(kit_stream[1], first, MIB / 2, 2);
+    fake_run(kit_stream[1]);
+    CHECK_EQ(fake_failures(), 0);
+    CHECK_RESULT(gpupool_free(arena, first, kit_stream[1]), GPUPOOL_OK);
+    CHECK_RESULT(gpupool_free(arena, second, kit_stream[1]), GPUPOOL_OK);
+    fake_mode(FAKE_EAGER);
+    kit_close(arena);
+}
+
+/* A driver that cannot name its errors: that something has failed is told all the same. */
+static void errors_without_a_name(void) {
+    gpupool_arena *arena = kit_open(GPUPOOL_SOURCE_AUTO);
+    arena->chunks.driver.error_name = NULL;
+    fake_fail_call("cuMemCreate", 1, 0, 999);
+    CHECK_RESULT(kit_why(gpupool_alloc(arena, SIZE, kit_stream[0])), GPUPOOL_E_CUDA);
+    CHECK(strstr(gpupool_last_error(), "cuMemCreate failed: unknown error") != NULL);
+    fake_fail_clear();
+    kit_close(arena);
+}
+
+/* Pages that are no power of two, or smaller than a unit, are none that this could map. What a
+   chunk takes of the device is then counted in the usual ones. */
+static void odd_pages(void) {
+    static const size_t odd[] = {3 * MIB, 256};
+    for (size_t i = 0; i < KIT_COUNT(odd); i++) {
+        gpupool_arena_config config = kit_config(GPUPOOL_SOURCE_MAPPED);
+        gpupool_arena *arena = NULL;
+        fake_granularity(odd[i]);
+        CHECK_RESULT(gpupool_arena_create(&arena, &config), GPUPOOL_E_UNSUPPORTED);
+        arena = kit_open(GPUPOOL_SOURCE_AUTO);
+        CHECK_EQ(arena->chunks.source, GPUPOOL_SOURCE_DEVICE);
+        fake_granularity(0);
+        void *block = kit_alloc(arena, 2 * MIB + 1, kit_stream[0]);
+        CHECK_EQ(kit_reserved(arena), fake_used_bytes(0));
+        CHECK_RESULT(gpupool_free(arena, block, kit_stream[0]), GPUPOOL_OK);
+        kit_close(arena);
+    }
+}
+
+/* What is got and mapped is whole pages. */
+static void large_pages(void) {
+    fake_granularity(8 * MIB);
+    gpupool_arena *arena = kit_open(GPUPOOL_SOURCE_MAPPED);
+    void *block = kit_alloc(arena, MIB, kit_stream[0]);
+    CHECK_EQ(kit_reserved(arena) % (8 * MIB), 0);
+    CHECK_EQ(kit_reserved(arena), fake_used_bytes(0));
+    CHECK_RESULT(gpupool_free(arena, block, kit_stream[0]), GPUPOOL_OK);
+    kit_close(arena);
+}
+
+static void a_device_that_does_not_answer(void) {
+    static const struct { const char *call; long nth; } fails[] = {
+        {"cuInit", 1},     {"cuDevicePrimaryCtxRetain", 1}, {"cuCtxPushCurrent", 1},
+        {"cuCtxGetId", 2}, {"cuMemGetInfo", 1},             {"cuMemGetInfo", 2}};
+    gpupool_arena_config config = kit_config(GPUPOOL_SOURCE_AUTO);
+    gpupool_arena *arena = NULL;
+    config.limit_text = "50%"; /* for which it is asked again */
+    for (size_t i = 0; i < KIT_COUNT(fails); i++) {
+        check_case("%s %ld", fails[i].call, fails[i].nth);
+        fake_fail_call(fails[i].call, fails[i].nth, 0, 0);
+        CHECK_RESULT(gpupool_arena_create(&arena, &config), GPUPOOL_E_CUDA);
+        CHECK(arena == NULL);
+    }
+}
+
+static void any_entry_point_may_be_missing(void) {
+    kit_close(kit_open(GPUPOOL_SOURCE_AUTO));
+    CHECK_EQ(fake_calls(LOOK_UP), KIT_COUNT(gpi_calls));
+    for (size_t i = 0; i < KIT_COUNT(gpi_calls); i++) {
+        check_case("without %s", gpi_calls[i].name);
+        if (gpi_calls[i].group == GPI_CALL_NEEDED) refuse_without(&gpi_calls[i]);
+        else live_without(&gpi_calls[i]);
+    }
+}
+
+#endif
+
+int main(void) {
+    FAKE_TEST(any_entry_point_may_be_missing);
+    FAKE_TEST(a_wait_that_fails);
+    FAKE_TEST(errors_without_a_name);
+    FAKE_TEST(odd_pages);
+    FAKE_TEST(large_pages);
+    FAKE_TEST(a_device_that_does_not_answer);
+    return check_finish();
+}

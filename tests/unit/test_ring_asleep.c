@@ -1,0 +1,112 @@
+/* Threads of the ring with nothing to do sleep, and look again by themselves or when they are
+   woken: who waits for a ticket, with and without workers, and a worker. What happens meanwhile is
+   done where they would sleep: nothing here hangs on time. */
+#define _GNU_SOURCE
+#include <pthread.h>
+#include <sched.h>
+
+static int sleep_at(pthread_cond_t *turned, pthread_mutex_t *mutex, const struct timespec *until);
+#define pthread_cond_timedwait sleep_at
+#define GPUPOOL_IMPLEMENTATION
+#include "gpupool.h"
+#undef pthread_cond_timedwait
+#include "ring_kit.h"
+
+static pthread_t sleeper;       /* whose sleeps count */
+static void (*at_sleep)(void);  /* runs at each of them, instead */
+
+static int sleep_at(pthread_cond_t *turned, pthread_mutex_t *mutex, const struct timespec *until) {
+    if (!at_sleep || !pthread_equal(pthread_self(), sleeper))
+        return pthread_cond_timedwait(turned, mutex, until);
+    pthread_mutex_unlock(mutex);
+    at_sleep();
+    pthread_mutex_lock(mutex);
+    return 0;
+}
+
+#if CHECK_FAKE
+#define BYTES (3 * MIB)
+
+static gpupool_ring *ring;
+static unsigned char *host, *device;
+static gpupool_ticket ticket;
+static int naps;
+
+static void scene_open(int workers) {
+    ring = kit_ring(8 * MIB, 0, workers);
+    host = kit_host(BYTES);
+    device = kit_device(BYTES);
+    kit_pattern(host, BYTES, 1);
+    naps = 0;
+    sleeper = pthread_self();
+    fake_hold(kit_stream[0], 1);
+    CHECK_RESULT(kit_upload_async(ring, device, host, BYTES, kit_stream[0], &ticket),
+                 GPUPOOL_OK);
+}
+
+static void scene_close(void) {
+    at_sleep = NULL;
+    fake_hold(kit_stream[0], 0);
+    CHECK_RESULT(gpupool_ring_wait(ring, ticket, -1), GPUPOOL_OK);
+    kit_expect_device(device, BYTES, 1);
+    kit_device_free(device, BYTES);
+    kit_host_free(host, BYTES);
+    kit_ring_close(ring);
+}
+
+static void let_go_at_the_third(void) {
+    if (++naps == 3) fake_hold(kit_stream[0], 0);
+    sched_yield();
+}
+
+static void a_ticket_is_waited_for_asleep(void) {
+    for (int workers = 0; workers < 2; workers++) {
+        scene_open(workers);
+        at_sleep = let_go_at_the_third;
+        CHECK_RESULT(gpupool_ring_wait(ring, ticket, -1), GPUPOOL_OK);
+        CHECK(naps >= 3);
+        scene_close();
+    }
+}
+
+/* A full ring, none of whose slots has landed: the caller sleeps too. */
+static void an_upload_is_waited_for_asleep(void) {
+    unsigned char *more = kit_device(16 * MIB), *from = kit_host(16 * MIB);
+    kit_pattern(from, 16 * MIB, 2);
+    scene_open(0);
+    at_sleep = let_go_at_the_third;
+    CHECK_RESULT(gpupool_upload(ring, more, from, 16 * MIB, kit_stream[0]), GPUPOOL_OK);
+    CHECK_EQ(naps, 3);
+    kit_expect_device(more, 16 * MIB, 2);
+    kit_device_free(more, 16 * MIB);
+    kit_host_free(from, 16 * MIB);
+    scene_close();
+}
+
+/* A worker that is wanted looks by itself; one that nothing is wanted of ends, unless it is woken
+   for a transfer. */
+static void let_go_and_end(void) {
+    let_go_at_the_third();
+    if (naps == 10 && !ring->transfers)
+        CHECK_RESULT(kit_upload_async(ring, device, host, BYTES, kit_stream[0], &ticket),
+                     GPUPOOL_OK);
+}
+
+static void a_worker_looks_by_itself(void) {
+    scene_open(0);
+    at_sleep = let_go_and_end;
+    gpi_ring_lock(ring);
+    gpi_ring_worker_loop(ring, &ring->threads[0]);
+    CHECK(!ring->transfers);
+    gpi_ring_unlock(ring);
+    CHECK(naps >= 4); /* thrice for the ticket, once or more for none */
+    scene_close();
+}
+#endif
+
+int main(void) {
+    FAKE_TEST(a_ticket_is_waited_for_asleep);
+    FAKE_TEST(an_upload_is_waited_for_asleep);
+    FAKE_TEST(a_worker_looks_by_itself);
+    return check_finish();
+}

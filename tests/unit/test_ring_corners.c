@@ -1,0 +1,234 @@
+/* What few programs ever ask of a ring, and each may: figures, words, and what is given back. */
+#define _DEFAULT_SOURCE
+#define GPUPOOL_IMPLEMENTATION
+#include "gpupool.h"
+#include "ring_kit.h"
+
+#if CHECK_FAKE
+
+#include <errno.h>
+#include <sys/mman.h>
+
+/* ---- figures ---- */
+
+/* Each from what it is said to be; a ring that has done nothing yet has none. */
+static void figures_of_a_link(void) {
+    gpupool_ring *ring = kit_ring(MIB, 0, 0);
+    gpi_stage_clock *clocks[] = {&ring->stage.flying, &ring->arriving};
+    for (int way = 0; way < 2; way++) {
+        gpupool_ring_stats stats = kit_ring_stats(ring);
+        CHECK(stats.gb_per_s[way] == 0 && stats.link_busy[way] == 0);
+        ring->under_way[way].ns = 2000000000;
+        clocks[way]->ns = 1000000000;
+        ring->stats.staged_bytes[way] = 4000000000;
+        stats = kit_ring_stats(ring);
+        CHECK(stats.gb_per_s[way] > 1.999 && stats.gb_per_s[way] < 2.001);
+        CHECK(stats.link_busy[way] > 0.499 && stats.link_busy[way] < 0.501);
+        clocks[way]->ns = 3000000000;
+        CHECK(kit_ring_stats(ring).link_busy[way] == 1);
+        ring->under_way[way].now = 1; /* since a second */
+        ring->under_way[way].since_ns = gpi_host_now_ns() - 1000000000;
+        stats = kit_ring_stats(ring);
+        CHECK(stats.under_way_ns[way] >= 3000000000 && stats.under_way_ns[way] < 60000000000);
+        ring->under_way[way].now = 0;
+    }
+    kit_ring_close(ring);
+}
+
+/* Spans are filled when nobody looks: they are no part of what was staged in a time. */
+static void spans_are_not_staged_in_time(void) {
+    gpupool_ring *ring = kit_ring(MIB, 0, 0);
+    unsigned char *device = kit_device(100000);
+    gpupool_span span;
+    CHECK_RESULT(gpupool_ring_acquire_span(ring, 100000, 0, &span), GPUPOOL_OK);
+    memset(span.memory, 1, 100000);
+    CHECK_RESULT(gpupool_ring_upload_span(ring, &span, device, kit_stream[0]), GPUPOOL_OK);
+    ring->under_way[GPUPOOL_UP].ns = 1000000000;
+    gpupool_ring_stats stats = kit_ring_stats(ring);
+    CHECK_EQ(stats.staged_bytes[GPUPOOL_UP], 100000);
+    CHECK(stats.gb_per_s[GPUPOOL_UP] == 0);
+    kit_device_free(device, 100000);
+    kit_ring_close(ring);
+}
+
+/* A transfer of one chunk sets out, and arrives. */
+static void one_chunk_is_under_way(void) {
+    gpupool_ring *ring = kit_ring(MIB, 0, 0);
+    unsigned char *device = kit_device(40000), *host = kit_host(40000);
+    CHECK_RESULT(gpupool_upload(ring, device, host, 40000, kit_stream[0]), GPUPOOL_OK);
+    CHECK_EQ(kit_ring_stats(ring).staged_bytes[GPUPOOL_UP], 40000);
+    CHECK_EQ(ring->under_way[GPUPOOL_UP].now, 0);
+    kit_host_free(host, 40000);
+    kit_device_free(device, 40000);
+    kit_ring_close(ring);
+}
+
+/* Of rows with gaps, a chunk is whole rows, or a part of one, and no more than a chunk. */
+static void chunks_of_rows(void) {
+    static const uint64_t widths[] = {1, 100, 65535, 65536, 65537, 1000000};
+    gpupool_ring *ring = kit_ring(8 * MIB, 64 * KIB, 0);
+    for (size_t i = 0; i < KIT_COUNT(widths); i++) {
+        uint64_t width = widths[i], most = 64 * KIB;
+        gpi_transfer plan = gpi_send_plan("", ring, ring, width, 0);
+        check_case("width %llu", (unsigned long long)width);
+        plan.bytes = width * (1 + 4000000 / width);
+        while (plan.cursor < plan.bytes) {
+            uint64_t bytes = gpi_ring_chunk(ring, &plan, UINT64_MAX);
+            uint64_t fewer = gpi_ring_chunk(ring, &plan, 4096);
+            if (!CHECK(bytes > 0 && bytes <= most) || !CHECK(fewer > 0 && fewer <= 4096)) break;
+            CHECK(bytes % width == 0 || plan.cursor % width + bytes <= width);
+            CHECK(fewer % width == 0 || plan.cursor % width + fewer <= width);
+            plan.cursor += bytes;
+        }
+        CHECK_EQ(plan.cursor, plan.bytes);
+    }
+    kit_ring_close(ring);
+}
+
+/* ---- words ---- */
+
+static int no_read(void *to, size_t bytes, uint64_t offset, void *user) {
+    (void)to, (void)bytes, (void)offset, (void)user;
+    return 7;
+}
+static int no_write(const void *from, size_t bytes, uint64_t offset, void *user) {
+    (void)from, (void)bytes, (void)offset, (void)user;
+    return 8;
+}
+
+static void which_function_it_was(void) {
+    gpupool_ring *ring = kit_ring(MIB, 0, 0);
+    unsigned char *device = kit_device(MIB);
+    CHECK_RESULT(kit_upload_from(ring, device, MIB, no_read, NULL, kit_stream[0]),
+                 GPUPOOL_E_CALLBACK);
+    CHECK(strstr(gpupool_last_error(), "read function returned 7 at byte 0") != NULL);
+    CHECK_EQ(kit_ring_stats(ring).used.now, 0);
+    CHECK_RESULT(kit_download_to(ring, device, MIB, no_write, NULL, kit_stream[0]),
+                 GPUPOOL_E_CALLBACK);
+    CHECK(strstr(gpupool_last_error(), "write function returned 8 at byte 0") != NULL);
+    kit_device_free(device, MIB);
+    kit_ring_close(ring);
+}
+
+static void what_is_wrong_with_a_span(void) {
+    gpupool_ring *ring = kit_ring(MIB, 0, 0);
+    unsigned char *device = kit_device(1000);
+    gpupool_span span;
+    CHECK_RESULT(gpupool_ring_acquire_span(ring, 1000, 0, &span), GPUPOOL_OK);
+    CHECK_RESULT(gpupool_ring_upload_span(ring, &span, NULL, kit_stream[0]), GPUPOOL_E_ARGUMENT);
+    CHECK(strstr(gpupool_last_error(), "device_dst is NULL") != NULL);
+    span.bytes = 1001;
+    CHECK_RESULT(gpupool_ring_upload_span(ring, &span, device, kit_stream[0]), GPUPOOL_E_ARGUMENT);
+    CHECK(strstr(gpupool_last_error(), "span.bytes was set to 0 or raised") != NULL);
+    span.bytes = 1000;
+    CHECK_RESULT(gpupool_ring_cancel_span(ring, &span), GPUPOOL_OK);
+
+    gpupool_span all, more;
+    CHECK_RESULT(gpupool_ring_acquire_span(ring, MIB, 0, &all), GPUPOOL_OK);
+    CHECK_RESULT(gpupool_ring_upload_span(ring, &all, NULL, kit_stream[0]), GPUPOOL_E_ARGUMENT);
+    /* its own is in the way */
+    CHECK_RESULT(gpupool_ring_acquire_span(ring, 1000, -1, &more), GPUPOOL_E_TIMEOUT);
+    CHECK_RESULT(gpupool_ring_cancel_span(ring, &all), GPUPOOL_OK);
+    kit_device_free(device, 1000);
+    kit_ring_close(ring);
+}
+
+/* A product that no 64 bits hold is no small transfer. */
+static void rows_beyond_all_memory(void) {
+    size_t large = (size_t)1 << 40;
+    gpupool_ring *ring = kit_ring(MIB, 0, 0);
+    unsigned char *device = kit_device(100), *host = kit_host(100);
+    CHECK_RESULT(kit_upload_2d(ring, device, large, host, large, large, large, kit_stream[0]),
+                 GPUPOOL_E_ARGUMENT);
+    CHECK(strstr(gpupool_last_error(), "more than any memory has") != NULL);
+    kit_host_free(host, 100);
+    kit_device_free(device, 100);
+    kit_ring_close(ring);
+}
+
+/* ---- where a ring is, and what it leaves ---- */
+
+static void the_device_of_a_ring(void) {
+    gpupool_ring_config config;
+    gpupool_ring *ring = NULL;
+    memset(&config, 0, sizeof config);
+    config.device = kit_devices();
+    CHECK_RESULT(gpupool_ring_create(&ring, &config), GPUPOOL_E_ARGUMENT);
+    CHECK(strstr(gpupool_last_error(), "config.device") != NULL);
+    CHECK_EQ(cudaSetDevice(1), cudaSuccess);
+    CHECK_RESULT(gpupool_ring_create(&ring, NULL), GPUPOOL_OK);
+    CHECK_EQ(ring->stage.driver.device, 1);
+    CHECK_EQ(cudaSetDevice(0), cudaSuccess);
+    kit_ring_close(ring);
+}
+
+/* Its own two streams, or none. */
+static void a_ring_that_cannot_be_made(void) {
+    long before = fake_live_objects();
+    for (int n = 1; n < 3; n++) {
+        gpupool_ring *ring = NULL;
+        fake_fail_call("cuStreamCreate", n, 0, 0);
+        CHECK(gpupool_ring_create(&ring, NULL) != GPUPOOL_OK);
+        CHECK(ring == NULL);
+        fake_fail_clear();
+        CHECK_EQ(fake_live_objects(), before);
+    }
+}
+
+/* How many of a stretch's pages are in memory; -1: there is no such stretch. */
+static int pages_of(unsigned char *memory, size_t bytes) {
+    unsigned char in[256];
+    int pages = 0;
+    if (mincore(memory, bytes, in) != 0) return -1;
+    for (size_t i = 0; i < bytes / 4096; i++) pages += in[i] & 1;
+    return pages;
+}
+
+/* What is trimmed is the host's again, and the addresses when the ring ends. */
+static void memory_that_goes_back(void) {
+    gpupool_ring *ring = kit_ring(MIB, 0, 0);
+    unsigned char *device = kit_device(MIB), *host = kit_host(MIB), *memory;
+    CHECK_RESULT(gpupool_upload(ring, device, host, MIB, kit_stream[0]), GPUPOOL_OK);
+    CHECK_EQ(cudaDeviceSynchronize(), cudaSuccess);
+    memory = ring->stage.pages.memory;
+    CHECK(pages_of(memory, MIB) > 0);
+    CHECK_RESULT(gpupool_ring_trim(ring, 0, NULL), GPUPOOL_OK);
+    CHECK_EQ(pages_of(memory, MIB), 0);
+    kit_ring_close(ring);
+    CHECK_EQ(pages_of(memory, MIB), -1);
+    kit_host_free(host, MIB);
+    kit_device_free(device, MIB);
+}
+
+/* Host memory of which only the end is pinned is staged. */
+static void pinned_at_its_end(void) {
+    gpupool_ring *ring = kit_ring(MIB, 0, 0);
+    unsigned char *device = kit_device(64 * KIB);
+    unsigned char *host = (unsigned char *)aligned_alloc(4096, 64 * KIB);
+    if (!CHECK(host != NULL)) return;
+    kit_pattern(host, 64 * KIB, 5);
+    CHECK_EQ(cudaHostRegister(host + 32 * KIB, 32 * KIB, 0), cudaSuccess);
+    CHECK_RESULT(gpupool_upload(ring, device, host, 64 * KIB, kit_stream[0]), GPUPOOL_OK);
+    kit_expect_device(device, 64 * KIB, 5);
+    CHECK_EQ(kit_ring_stats(ring).staged_bytes[GPUPOOL_UP], 64 * KIB);
+    CHECK_EQ(cudaHostUnregister(host + 32 * KIB), cudaSuccess);
+    free(host);
+    kit_device_free(device, 64 * KIB);
+    kit_ring_close(ring);
+}
+#endif
+
+int main(void) {
+    FAKE_TEST(figures_of_a_link);
+    FAKE_TEST(spans_are_not_staged_in_time);
+    FAKE_TEST(one_chunk_is_under_way);
+    FAKE_TEST(chunks_of_rows);
+    FAKE_TEST(which_function_it_was);
+    FAKE_TEST(what_is_wrong_with_a_span);
+    FAKE_TEST(rows_beyond_all_memory);
+    FAKE_TEST(the_device_of_a_ring);
+    FAKE_TEST(a_ring_that_cannot_be_made);
+    FAKE_TEST(memory_that_goes_back);
+    FAKE_TEST(pinned_at_its_end);
+    return check_finish();
+}
