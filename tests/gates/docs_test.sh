@@ -147,7 +147,7 @@ check "every public call has its comment" every_call_is_documented
 every_target_exists() {
     local targets target
     targets=$(sed -nE 's/^    make ([a-z][a-z/-]*).*/\1/p' $pages
-        grep -ohE '`make [a-z0-9-]+' $pages | sed 's/`make //')
+        grep -ohE '`make [a-z0-9/-]+' $pages | sed 's/`make //')
     [[ $targets ]] || return 1
     for target in $targets; do
         [[ $target != build/test/* ]] || continue
