@@ -18527,9 +18527,13 @@ static int gpi_ring_gate_passed(gpupool_ring *ring, gpi_transfer *transfer) {
     int passed = 0;
     gpi_ring_unlock(ring);
     result = gpi_driver_event_query(transfer->driver, transfer->event, &passed);
-    if (result != GPUPOOL_OK && transfer->cursor) transfer->driver->event_sync(transfer->event);
     gpi_ring_lock(ring);
     gpi_ring_fail(transfer, result);
+    if (result != GPUPOOL_OK && transfer->cursor) { /* another thread may just have moved cursor */
+        gpi_ring_unlock(ring);
+        transfer->driver->event_sync(transfer->event);
+        gpi_ring_lock(ring);
+    }
     if (passed || result != GPUPOOL_OK) transfer->gated = 0;
     return !transfer->gated;
 }

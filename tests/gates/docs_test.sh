@@ -150,7 +150,7 @@ every_target_exists() {
         grep -ohE '`make [a-z0-9/.-]+' $pages | sed 's/`make //')
     [[ $targets ]] || return 1
     for target in $targets; do
-        [[ $target != build/test/* && $target != build/fakecuda/none.a ]] || continue
+        [[ $target != build/*/* ]] || continue
         grep -qE "^(${target}:|TOOLS := .*\b${target#build/}\b)" Makefile tests/*.mk tests/*/*.mk ||
             { echo "no target: $target"; return 1; }
     done
