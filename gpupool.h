@@ -21278,20 +21278,18 @@ gpupool_result gpupool_arena_create(gpupool_arena **out, const gpupool_arena_con
 /* The view is opened while the arena is there, and written once it is gone: an arena that could not
    be destroyed lives on, and writes no report. */
 gpupool_result gpupool_arena_destroy(gpupool_arena *arena) {
-    struct gpi_thread before;
-    int error = errno, number;
+    struct gpi_thread before = gpi_thread;
+    int error = errno, number = 0;
     gpupool_result result;
     gpi_view view;
-    if (!GPI_READ(&gpi_process.on_no_memory)) return gpi_life_destroy(arena);
-    before = gpi_thread;
-    if (!gpi_environ_view(&view, arena)) {
-        gpi_thread = before;
-        return gpi_life_destroy(arena);
+    memset(&view, 0, sizeof view);
+    if (GPI_READ(&gpi_process.on_no_memory) && gpi_environ_view(&view, arena)) {
+        number = arena->report_number; /* 0: no report */
+        gpi_view_ask_device(&view, &arena->chunks.driver);
     }
-    number = arena->report_number;
-    gpi_view_ask_device(&view, &arena->chunks.driver);
     gpi_thread = before;
     result = gpi_life_destroy(arena);
+    if (!number) return result;
     if (result == GPUPOOL_OK)
         gpi_environ_write(&view, number, "when the arena was destroyed", UINT64_MAX);
     GPUPOOL_FREE(view.room);
