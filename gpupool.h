@@ -17758,6 +17758,7 @@ typedef struct gpi_stage {
     gpupool_counter pinned, used; /* bytes */
     int pinning, polling;    /* a thread pins or unpins; a thread is in gpi_stage_poll. Each of the
                                 two allows one thread at a time */
+    unsigned polls;          /* passes of gpi_stage_poll that have begun */
     uint64_t refused_ns;     /* when the host last refused to pin; 0: the latest attempt worked */
     uint64_t pin_ns, pin_failures; /* for statistics: time spent pinning, attempts that failed */
     uint64_t flights;        /* number of the latest copy */
@@ -17885,6 +17886,7 @@ static int gpi_stage_poll(gpi_stage *stage, gpupool_result *result) {
     int landed = 0;
     if (stage->polling || !stage->flying.now) return 0;
     stage->polling = 1;
+    stage->polls++;
     for (i = 0; i < stage->top; i++) {
         gpi_stage_slot *slot = &stage->slots[i];
         gpupool_result said;
@@ -19249,6 +19251,16 @@ gpupool_result gpupool_ring_create(gpupool_ring **out, const gpupool_ring_config
     return result == GPUPOOL_OK ? gpi_host_ok() : result;
 }
 
+/* Frees all slots whose copies have ended by now. Another thread's pass through the slots may have
+   gone by some of them before they ended: waits for the end of that pass, or for a whole later one.
+   The lock is held, and open in between. */
+static void gpi_send_free_ended(gpupool_ring *ring, gpupool_result *result) {
+    unsigned begun = ring->stage.polls, round = 0;
+    while (ring->stage.polling && ring->stage.polls - begun < 2)
+        gpi_ring_idle(ring, &round, UINT64_MAX);
+    gpi_stage_poll(&ring->stage, result);
+}
+
 /* Unpins from the highest slot down; stops at the first slot in use. */
 gpupool_result gpupool_ring_trim(gpupool_ring *ring, size_t keep_bytes, size_t *released_bytes) {
     gpi_visit visit;
@@ -19257,7 +19269,7 @@ gpupool_result gpupool_ring_trim(gpupool_ring *ring, size_t keep_bytes, size_t *
     if (released_bytes) *released_bytes = 0;
     if (result != GPUPOOL_OK) return result;
     before = ring->stage.pinned.now;
-    gpi_stage_poll(&ring->stage, &result);
+    gpi_send_free_ended(ring, &result);
     while (result == GPUPOOL_OK && ring->stage.pinned.now > keep_bytes &&
            gpi_stage_unpin(&ring->stage, &result)) {}
     if (released_bytes && before > ring->stage.pinned.now)

@@ -1,5 +1,6 @@
 /* What other threads do to the ring while one has its lock open around a CUDA call, or is in the
    caller's function. */
+#define _DEFAULT_SOURCE /* usleep */
 #define GPUPOOL_IMPLEMENTATION
 #include "gpupool.h"
 #include "ring_kit.h"
@@ -330,6 +331,36 @@ static void nothing_is_unpinned_while_another_pins(void) {
     scene_close();
 }
 
+/* A trim misses no slot whose copy has ended, though another thread is just asking after it. */
+static pthread_t trimmer;
+
+static void *trim_all(void *unused) {
+    size_t released = 0;
+    CHECK_RESULT(gpupool_ring_trim(ring, 0, &released), GPUPOOL_OK);
+    CHECK(released > 0);
+    CHECK_EQ(kit_ring_stats(ring).pinned.now, 0);
+    return unused;
+}
+
+static void trim_beside(void *unused) {
+    CHECK_EQ(pthread_create(&trimmer, NULL, trim_all, unused), 0);
+    usleep(30000); /* it comes to the slots while this thread asks */
+}
+
+static void a_trim_beside_a_look_at_the_slots(void) {
+    gpupool_result result = GPUPOOL_OK;
+    scene_open(MIB);
+    CHECK_RESULT(upload(), GPUPOOL_OK);
+    CHECK_EQ(cudaDeviceSynchronize(), cudaSuccess);
+    fake_before_call("cuEventQuery", 1, trim_beside, NULL);
+    gpi_ring_lock(ring);
+    gpi_stage_poll(&ring->stage, &result);
+    gpi_ring_unlock(ring);
+    pthread_join(trimmer, NULL);
+    CHECK_RESULT(result, GPUPOOL_OK);
+    scene_close();
+}
+
 /* As another thread's chunk of the same transfer does. */
 static void fail_it(void *unused) {
     (void)unused;
@@ -463,6 +494,7 @@ int main(void) {
     FAKE_TEST(nobody_pins_what_is_being_unpinned);
     FAKE_TEST(a_span_is_sent_once);
     FAKE_TEST(nothing_is_unpinned_while_another_pins);
+    FAKE_TEST(a_trim_beside_a_look_at_the_slots);
     FAKE_TEST(a_span_waited_for_without_end);
     FAKE_TEST(failed_elsewhere);
     FAKE_TEST(begun_elsewhere);
