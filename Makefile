@@ -80,14 +80,16 @@ help: ## lists the targets
 	@echo "here: $(if $(TOOLKIT),CUDA toolkit in $(TOOLKIT),no CUDA toolkit),"\
 	      "$(if $(filter gpu,$(ON)),a GPU,no GPU: runs are simulated)"
 
-include tests/tools/tools.mk tests/tests.mk tests/gates/gates.mk tests/bench/bench.mk tests/gpu/gpu.mk
-
+# before the includes: `make test` builds them, too
 EXAMPLES := $(patsubst examples/%.c,$(BUILD)/examples/%,\
               $(filter-out examples/nccl_%,$(wildcard examples/*.c)))
 GPU_EXAMPLES := $(if $(TOOLKIT),\
   $(if $(NVCC),$(patsubst examples/%.cu,$(BUILD)/examples/%,$(wildcard examples/*.cu))\
     $(BUILD)/examples/image_pyramid_plain $(BUILD)/examples/sanitizer_demo_annotated)\
   $(if $(wildcard $(TOOLKIT)/include/nccl.h /usr/include/nccl.h),$(BUILD)/examples/nccl_allreduce))
+
+include tests/tools/tools.mk tests/tests.mk tests/gates/gates.mk tests/bench/bench.mk tests/gpu/gpu.mk
+
 examples: $(EXAMPLES) $(GPU_EXAMPLES) ## builds and runs what is in examples/
 	@$(TOLD) CUDA_HOME=$(TOOLKIT) examples/run_examples.sh
 

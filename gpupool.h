@@ -4445,6 +4445,11 @@ GPI_HOT uint32_t gpi_tree_kind(const gpi_tree *tree, const gpi_run *run) {
     return gpi_tree_is_edge(run) ? GPI_EDGE : GPI_INNER;
 }
 
+/* The list of finished memory in the chunks of a tag, or (0) in those that all share. */
+static uint32_t gpi_tree_tag_list(int tag) {
+    return tag ? GPI_LIST_TAGS + (uint32_t)tag - 1 : (uint32_t)GPI_LIST_ANY;
+}
+
 /* Whether a run is free and all work that used it has finished: it is in list ANY, or a tag's. */
 static int gpi_tree_is_finished(const gpi_run *run) {
     return run->list == GPI_LIST_ANY ||
@@ -7204,9 +7209,8 @@ static int gpi_chunk_check_runs(const gpi_chunks *chunks, const gpi_tree *tree, 
 /* Checks H5 for a run and one of the chunks that it lies in. Returns 1 if it is broken. */
 static int gpi_chunk_is_astray(const gpi_tree *tree, const gpi_run *run, const gpi_chunk *chunk) {
     const gpi_chunk *first = (const gpi_chunk *)gpi_tree_owner(tree, run->unit);
-    uint32_t list = chunk->tag ? GPI_LIST_TAGS + (uint32_t)chunk->tag - 1 : (uint32_t)GPI_LIST_ANY;
     if (first && first->tag != chunk->tag) return 1;
-    if (gpi_tree_is_finished(run)) return run->list != list;
+    if (gpi_tree_is_finished(run)) return run->list != gpi_tree_tag_list(chunk->tag);
     return chunk->tag && run->list >= GPI_LIST_STREAMS && run->list < GPI_LIST_WAITING;
 }
 
@@ -7285,7 +7289,7 @@ static uint32_t gpi_chunk_list(const gpi_chunks *chunks, const gpi_tree *tree, u
     const gpi_chunk *chunk;
     if (!chunks->is_apart) return GPI_LIST_ANY;
     chunk = (const gpi_chunk *)gpi_tree_owner(tree, unit);
-    return chunk && chunk->tag ? GPI_LIST_TAGS + (uint32_t)chunk->tag - 1 : (uint32_t)GPI_LIST_ANY;
+    return gpi_tree_tag_list(chunk ? chunk->tag : 0);
 }
 
 /* A taken run at home becomes finished free memory. */
@@ -10669,7 +10673,7 @@ static int gpi_ladder_may_not_map(const gpupool_arena *arena, const gpi_request 
    `finished` is kept in the request, so that the hot path need not compute it. */
 static void gpi_ladder_set_tag(gpi_request *request, int tag) {
     request->tag = tag;
-    request->finished = tag ? GPI_LIST_TAGS + (uint32_t)tag - 1 : (uint32_t)GPI_LIST_ANY;
+    request->finished = gpi_tree_tag_list(tag);
 }
 
 /* Lists the free lists from which the request's stream may take without a wait, if they have at
@@ -10779,6 +10783,7 @@ static gpi_run *gpi_ladder_take_idle_stitch(gpupool_arena *arena, const gpi_requ
    stream: what is freed there waits for its users in `waiting`.) NULL: there is none. */
 static gpi_run *gpi_ladder_own_waiting(gpupool_arena *arena, const gpi_request *request) {
     gpi_run *run = arena->waiting, *before = NULL;
+    if (!request->tag || gpi_arena_takes_finished(arena, request->owner)) return NULL;
     for (; run; before = run, run = run->list_next) {
         const gpi_use *use = (const gpi_use *)run->of.uses;
         if (run->units != request->units || run->unit % request->align_units || request->owners ||
@@ -10804,10 +10809,8 @@ static gpi_outcome gpi_ladder_take_free(gpi_attempt *attempt) {
     gpupool_arena *arena = attempt->arena;
     if (!gpi_tree_prepare(&arena->tree, 3))
         return gpi_ladder_outcome(attempt, gpi_host_no_memory());
-    if (attempt->request->tag && !gpi_arena_takes_finished(arena, attempt->request->owner))
-        attempt->run = gpi_ladder_own_waiting(arena, attempt->request);
-    if (attempt->run) return GPI_MET;
     attempt->run = gpi_ladder_take_run(arena, attempt->request, GPI_TRIES_SLOW);
+    if (!attempt->run) attempt->run = gpi_ladder_own_waiting(arena, attempt->request);
     if (!attempt->run) attempt->run = gpi_ladder_take_idle_stitch(arena, attempt->request);
     return attempt->run ? GPI_MET : GPI_NOT_MET;
 }
@@ -13350,11 +13353,8 @@ static gpi_run *gpi_alloc_from_tree(gpupool_arena *arena, gpi_request *request, 
         if (request->units > GPI_CACHE_UNITS && !owner->cache.crowded)
             gpi_arena_drain(arena, owner);
     }
-    if (request->tag && !gpi_arena_takes_finished(arena, owner)) {
-        run = gpi_ladder_own_waiting(arena, request);
-        if (run) return run;
-    }
     run = gpi_ladder_take_run(arena, request, GPI_TRIES);
+    if (!run) run = gpi_ladder_own_waiting(arena, request);
     if (!run && cached && owner->cache.free_blocks) {
         gpi_arena_empty_free(arena, owner);
         run = gpi_ladder_take_run(arena, request, GPI_TRIES);
@@ -15825,7 +15825,7 @@ static gpupool_result gpi_life_reserve(gpupool_arena *arena, int tag, uint64_t b
 
 /* Takes back the newest tag, which has no memory. */
 static void gpi_life_drop_tag(gpupool_arena *arena, int tag) {
-    uint32_t list = GPI_LIST_TAGS + (uint32_t)tag - 1;
+    uint32_t list = gpi_tree_tag_list(tag);
     /* the list may be missing: to open it is what may have failed */
     if (list < arena->tree.list_count && arena->tree.lists[list])
         gpi_tree_list_drop(&arena->tree, list);
@@ -15842,7 +15842,7 @@ static gpupool_result gpi_life_set_apart(gpupool_arena *arena, int tag,
     gpi_apart *apart = &arena->chunks.apart[tag];
     gpi_chunk *chunk;
     gpupool_result result;
-    if (!gpi_tree_list_open(&arena->tree, GPI_LIST_TAGS + (uint32_t)tag - 1))
+    if (!gpi_tree_list_open(&arena->tree, gpi_tree_tag_list(tag)))
         return gpi_host_no_memory();
     apart->is_apart = arena->chunks.is_apart = 1;
     apart->can_sleep = config->can_sleep;
@@ -17050,7 +17050,7 @@ static gpupool_arena *gpi_shape_arena_of(cudaStream_t stream) {
     if (gpi_host_may_open("gpupool_cudaMallocAsync") != GPUPOOL_OK) return NULL;
     if (gpi_driver_name_device(&device) == GPUPOOL_OK) arena = gpi_life_enter_default(device);
     /* To ask for the stream's context takes a driver table. The current device may have no default
-       arena, and no context: then a bare table is filled for the question. */
+       arena, and no context: then a table of its own is filled for the question. */
     driver = arena ? &arena->chunks.driver : gpi_driver_ask(&own);
     context = gpi_driver_foreign(driver, stream);
     if (context) device = gpi_driver_device_of(driver, context);

@@ -26,6 +26,9 @@ gpus() {
 program() { # NAME WHAT-BUILDS-IT NEEDS-A-GPU TOOL...
     local name=$1${4:+, with $4}
     if [[ $3 == 1 && $ON == sim ]]; then omit "$name" "needs a GPU"
+    elif [[ ! -x $programs/$1 && $2 == "a C compiler" ]]; then
+        echo "FAILED: $name was not built"
+        failed=$((failed + 1))
     elif [[ ! -x $programs/$1 ]]; then omit "$name" "not built: needs $2"
     else run "$name" "${@:4}" "./$1"; fi
 }

@@ -2,6 +2,7 @@
 #define _DEFAULT_SOURCE /* setenv */
 #include "gpupool.h"
 #include "arena_kit.h"
+#include "limit_kit.h"
 
 #include <math.h>
 
@@ -221,36 +222,9 @@ static void wrong_environment_text_is_quoted(void) {
 
 /* ---- that they hold ---- */
 
-static void reserved_never_exceeds_the_limit(void) {
-    for (size_t i = 0; i < KIT_SOURCES; i++) {
-        gpupool_arena *arena = kit_open_limited(kit_sources[i].source, 40 * MIB);
-        void *block[64] = {NULL};
-        uint64_t random = 5;
-        int refused = 0;
-        for (int step = 0; step < 1500; step++) {
-            check_case("%s, seed 5, step %d", kit_sources[i].name, step);
-            size_t k = (size_t)check_below(&random, 64);
-            cudaStream_t stream = kit_stream[check_below(&random, 4)];
-            if (block[k]) {
-                CHECK_RESULT(gpupool_free(arena, block[k], stream), GPUPOOL_OK);
-                block[k] = NULL;
-            } else {
-                block[k] = gpupool_alloc(arena, 1 + (size_t)check_below(&random, 5 * MIB), stream);
-                refused += block[k] == NULL;
-                if (!block[k]) CHECK_RESULT(gpupool_last_result(), GPUPOOL_E_OUT_OF_MEMORY);
-            }
-            CHECK(kit_stats(arena).reserved.peak <= 40 * MIB);
-#if CHECK_FAKE /* cudaMalloc itself rounds up, so only mapped memory comes out the same */
-            if (kit_sources[i].source == GPUPOOL_SOURCE_MAPPED)
-                CHECK(fake_used_bytes(0) <= 40 * MIB);
-#endif
-        }
-        CHECK(refused > 0);
-        for (size_t k = 0; k < 64; k++)
-            CHECK_RESULT(gpupool_free(arena, block[k], kit_stream[0]), GPUPOOL_OK);
-        kit_close(arena);
-    }
-}
+static uint64_t most_reserved(gpupool_arena *arena) { return kit_stats(arena).reserved.peak; }
+
+static void reserved_never_exceeds_the_limit(void) { limit_holds(5, most_reserved); }
 
 /* What a block takes where nothing is held yet: the driver's pages are 2 MiB, and cudaMalloc gives
    less for up to 1 MiB; what a caller's function gives may have to be aligned. */

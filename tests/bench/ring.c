@@ -12,6 +12,9 @@
 #include <stdatomic.h>
 #include <unistd.h>
 
+#define BENCH_NAME "ring"
+#include "must.h"
+
 #if defined(GPUPOOL_TEST_GPU)
 #define SIZE ((size_t)1 << 30)
 #define FILE_SIZE ((size_t)4 << 30)
@@ -26,21 +29,6 @@ static cudaStream_t streams[2];
 static unsigned char *device[2], *ordinary[2], *pinned;
 static const char *folder = "/var/tmp";
 static int missed, runs = RUNS;
-
-static void stop(const char *what, const char *why) {
-    fprintf(stderr, "bench ring: %s: %s\n", what, why);
-    exit(1);
-}
-
-static void cuda(const char *what, cudaError_t error) {
-    if (error != cudaSuccess) stop(what, cudaGetErrorString(error));
-}
-
-static void ours(const char *what, gpupool_result result) {
-    if (result != GPUPOOL_OK) stop(what, gpupool_last_error());
-}
-
-static double now(void) { return (double)gpi_host_now_ns() * 1e-9; }
 
 static int by_value(const void *a, const void *b) {
     double x = *(const double *)a, y = *(const double *)b;

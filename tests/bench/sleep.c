@@ -11,6 +11,9 @@
 #include <sched.h>
 #include <unistd.h>
 
+#define BENCH_NAME "sleep"
+#include "must.h"
+
 #define GIB ((size_t)1 << 30)
 #define MIB ((size_t)1 << 20)
 #define ROUNDS 3
@@ -41,21 +44,6 @@ static unsigned char *block[BLOCKS], *ordinary;
 static size_t bytes[BLOCKS];
 static size_t used_before; /* of the device's memory, before there was an arena */
 static int missed;
-
-static void stop(const char *what, const char *why) {
-    fprintf(stderr, "bench sleep: %s: %s\n", what, why);
-    exit(1);
-}
-
-static void cuda(const char *what, cudaError_t error) {
-    if (error != cudaSuccess) stop(what, cudaGetErrorString(error));
-}
-
-static void ours(const char *what, gpupool_result result) {
-    if (result != GPUPOOL_OK) stop(what, gpupool_last_error());
-}
-
-static double now(void) { return (double)gpi_host_now_ns() * 1e-9; }
 
 static size_t least(size_t a, size_t b) { return a < b ? a : b; }
 static size_t less(size_t a, size_t b) { return a > b ? a - b : 0; }

@@ -3,34 +3,12 @@
 #define GPUPOOL_STATS 0
 #define GPUPOOL_IMPLEMENTATION
 #include "gpupool.h"
+#include "limit_kit.h"
 #include "verdict_kit.h"
 
-static void the_limit_holds(void) {
-    for (size_t i = 0; i < KIT_SOURCES; i++) {
-        gpupool_arena *arena = kit_open_limited(kit_sources[i].source, 40 * MIB);
-        void *block[64] = {NULL};
-        uint64_t random = 9;
-        int refused = 0;
-        for (int step = 0; step < 1500; step++) {
-            check_case("%s, seed 9, step %d", kit_sources[i].name, step);
-            size_t k = (size_t)check_below(&random, 64);
-            cudaStream_t stream = kit_stream[check_below(&random, 4)];
-            if (block[k]) {
-                CHECK_RESULT(gpupool_free(arena, block[k], stream), GPUPOOL_OK);
-                block[k] = NULL;
-            } else {
-                block[k] = gpupool_alloc(arena, 1 + (size_t)check_below(&random, 5 * MIB), stream);
-                refused += block[k] == NULL;
-            }
-            CHECK(kit_reserved(arena) <= 40 * MIB);
-            if (step % 20 == 0) CHECK_RESULT(gpupool_check(arena), GPUPOOL_OK);
-        }
-        CHECK(refused > 0);
-        for (size_t k = 0; k < 64; k++)
-            CHECK_RESULT(gpupool_free(arena, block[k], kit_stream[0]), GPUPOOL_OK);
-        kit_close(arena);
-    }
-}
+static uint64_t now_reserved(gpupool_arena *arena) { return kit_reserved(arena); }
+
+static void the_limit_holds(void) { limit_holds(9, now_reserved); }
 
 static void what_is_needed_is_counted(void) {
     gpupool_arena *arena = kit_open_limited(GPUPOOL_SOURCE_AUTO, 64 * MIB);

@@ -3,24 +3,8 @@
 # two; no warning; nothing included; cuda::mr's concepts; Thrust and nvcc. Closes with `N passed, N
 # failed`.
 set -u
-cd "$(dirname "$0")/../../.."
-CC=${CC:-gcc} CXX=${CXX:-g++} BUILD=${BUILD:-build} TOOLKIT=${TOOLKIT:-} NVCC=${NVCC:-}
-mkdir -p "$BUILD"
-BUILD=$(realpath "$BUILD")
-out=$BUILD/cpp
-rm -rf "$out"
-mkdir -p "$out"
-fake="-isystem tests/fakecuda/include -I."
-main=tests/gates/compile/cpp_main.cpp
-other=tests/gates/compile/cpp_other.cpp
-per_thread=-DCUDA_API_PER_THREAD_DEFAULT_STREAM
+. "$(dirname "$0")/cxx.sh" cpp
 static="-DGPUPOOL_STATIC=1 -DCPP_OTHER_IMPLEMENTS"
-. tests/gates/compile/checks.sh
-
-compilers=()
-for compiler in "$CXX" clang++; do
-    if works "$compiler"; then compilers+=("$compiler"); else left_out "$compiler"; fi
-done
 
 # ---- two files, one program; unoptimised, functions that both files have are one: any of them ----
 two_files() { # COMPILER FLAGS, FLAGS: of the first file, of the second

@@ -3,24 +3,7 @@
 # nvcc, in modules; no warning; and gpupool beneath a program that does not know of it. Closes with
 # `N passed, N failed`.
 set -u
-cd "$(dirname "$0")/../../.."
-CC=${CC:-gcc} CXX=${CXX:-g++} BUILD=${BUILD:-build} TOOLKIT=${TOOLKIT:-} NVCC=${NVCC:-}
-here=$PWD
-mkdir -p "$BUILD"
-BUILD=$(realpath "$BUILD")
-out=$BUILD/names
-rm -rf "$out"
-mkdir -p "$out"
-fake="-isystem tests/fakecuda/include -I."
-main=tests/gates/compile/names_main.cpp
-other=tests/gates/compile/names_other.cpp
-per_thread=-DCUDA_API_PER_THREAD_DEFAULT_STREAM
-. tests/gates/compile/checks.sh
-
-compilers=()
-for compiler in "$CXX" clang++; do
-    if works "$compiler"; then compilers+=("$compiler"); else left_out "$compiler"; fi
-done
+. "$(dirname "$0")/cxx.sh" names
 
 # ---- two files, one program ----
 two_files() { # COMPILER FLAGS COMPILER FLAGS: of the first file, of the second
