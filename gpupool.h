@@ -10809,8 +10809,9 @@ static gpi_outcome gpi_ladder_take_free(gpi_attempt *attempt) {
     gpupool_arena *arena = attempt->arena;
     if (!gpi_tree_prepare(&arena->tree, 3))
         return gpi_ladder_outcome(attempt, gpi_host_no_memory());
-    attempt->run = gpi_ladder_take_run(arena, attempt->request, GPI_TRIES_SLOW);
-    if (!attempt->run) attempt->run = gpi_ladder_own_waiting(arena, attempt->request);
+    attempt->run = gpi_ladder_own_waiting(arena, attempt->request);
+    if (!attempt->run)
+        attempt->run = gpi_ladder_take_run(arena, attempt->request, GPI_TRIES_SLOW);
     if (!attempt->run) attempt->run = gpi_ladder_take_idle_stitch(arena, attempt->request);
     return attempt->run ? GPI_MET : GPI_NOT_MET;
 }
@@ -13345,7 +13346,8 @@ static void gpi_alloc_admit(gpupool_arena *arena, gpi_stream *owner, gpi_run *ru
    request. */
 static gpi_run *gpi_alloc_from_tree(gpupool_arena *arena, gpi_request *request, int cached) {
     gpi_stream *owner = request->owner;
-    gpi_run *run;
+    gpi_run *run = request->tag ? gpi_ladder_own_waiting(arena, request) : NULL;
+    if (run) return run;
     if (cached) {
         gpi_cache_fold(&owner->cache, &arena->ledger);
         /* Blocks in the cache keep their neighbours from joining, and a large request may need just
@@ -13354,7 +13356,6 @@ static gpi_run *gpi_alloc_from_tree(gpupool_arena *arena, gpi_request *request, 
             gpi_arena_drain(arena, owner);
     }
     run = gpi_ladder_take_run(arena, request, GPI_TRIES);
-    if (!run) run = gpi_ladder_own_waiting(arena, request);
     if (!run && cached && owner->cache.free_blocks) {
         gpi_arena_empty_free(arena, owner);
         run = gpi_ladder_take_run(arena, request, GPI_TRIES);
