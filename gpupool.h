@@ -1043,8 +1043,8 @@ GPUPOOL_API gpupool_result gpupool_last_verdict(gpupool_verdict *);
 
 /* Makes a tag, which lives as long as the arena. Requests name the tag in request.tag; the granted
    bytes of the block count against the tag's budget until the block is freed, by whatever call.
-   Requests without a tag become no slower. A NULL config means all zeros. On failure *tag is 0;
-   E_UNSUPPORTED if the arena has GPUPOOL_TAGS tags already. */
+   Other requests become no slower, unless the tag has chunks of its own. A NULL config means all
+   zeros. On failure *tag is 0; E_UNSUPPORTED if the arena has GPUPOOL_TAGS tags already. */
 GPUPOOL_API gpupool_result gpupool_tag(gpupool_arena *, const char *name,
                                        const gpupool_tag_config *, int *tag);
 
@@ -1087,8 +1087,8 @@ GPUPOOL_API gpupool_result gpupool_check(gpupool_arena *);
    arena is destroyed, and at exit (then without numbers of the device). A FILE that ends in .json
    or .svg, such as x.json, holds the latest report of the first arena; x-2.json holds that of the
    second arena, and so on. Any other FILE, or stderr, gets the text of gpupool_report, one report
-   after the other. If a file cannot be written, one line on stderr says so, and no result changes.
-   Forked children write no reports. */
+   after the other: the file grows. If a file cannot be written, one line on stderr says so, and no
+   result changes. Forked children write no reports. */
 
 /* Writes one screen for people: a bar of the limit, the counters, tags, the biggest holders (by
    source line with GPUPOOL_SITES 1, else by size), and a map in characters. */
@@ -7676,8 +7676,9 @@ static const gpi_run *gpi_chunk_first_run(const gpi_chunks *chunks, const gpi_tr
    to look at; at the border of a slab they do not, and the chunk counts as not idle. */
 static int gpi_chunk_is_idle(const gpi_chunks *chunks, const gpi_tree *tree,
                              const gpi_chunk *chunk) {
-    const gpi_run *run = gpi_chunk_first_run(chunks, tree, chunk);
+    const gpi_run *run;
     if (chunk->is_kept && !chunks->is_ending) return 0;
+    run = gpi_chunk_first_run(chunks, tree, chunk);
     return gpi_tree_is_finished(run) && run->unit + run->units >= chunk->unit + chunk->units;
 }
 
@@ -9695,6 +9696,7 @@ struct gpupool_arena {
     int report_number;               /* see ENVIRON; 0: no reports */
     int searching;                   /* threads in the ladder: while there are any, no
                                         block goes into a cache */
+    unsigned seekers[GPUPOOL_TAGS + 1]; /* of these, by the tag whose chunks they want */
     int soft_untold;                 /* 1: a soft limit was passed, and the program not told yet */
     FILE *trace;                     /* where calls are recorded; or NULL */
     gpi_clocks clocks;
@@ -10206,6 +10208,15 @@ static void gpi_arena_wait_for_uses(gpupool_arena *arena, gpi_run *run) {
     arena->waiting_seen = 0;
 }
 
+/* The same for a block in a tag's own chunks: in front, where the stream that freed it finds it. */
+static void gpi_arena_wait_in_front(gpupool_arena *arena, gpi_run *run) {
+    run->list_next = arena->waiting;
+    if (!arena->waiting) arena->waiting_last = run;
+    arena->waiting = run;
+    arena->waiting_units += run->units;
+    arena->waiting_seen = 0;
+}
+
 /* Takes a run out of the waiting ones. `before`: the one before it there; NULL: it is the first. */
 static void gpi_arena_end_waiting(gpupool_arena *arena, gpi_run *run, gpi_run *before) {
     if (before) before->list_next = run->list_next;
@@ -10381,8 +10392,8 @@ static void gpi_arena_trace_number(gpupool_arena *arena, char verb, uint64_t num
    A request with a tag goes through three steps:
 
        gpi_tag_charge       the budget is charged: granted and coming grow by the block's size
-       the allocation       as for any request
-       gpi_tag_finish       coming shrinks; the live run gets the tag, or granted shrinks again
+       the allocation       as for any request; the new live run gets the tag, and coming shrinks
+       gpi_tag_finish       if there is no block: granted and coming shrink again
 
    A live run carries its tag in the bits above its slack (run.as.slack), so work without tags pays
    nothing. No cache has a block with a tag: such a request asks for an alignment of two units, for
@@ -10393,12 +10404,18 @@ static void gpi_arena_trace_number(gpupool_arena *arena, char verb, uint64_t num
    Locks: no lock is held on entry, unless a comment says otherwise. The arena's lock protects a
    tag's figures and limits, and is taken here for a moment at a time. */
 
-/* E_ARGUMENT: the arena has no tag of this number. Reads tag_count without the lock: tags are only
-   ever added. */
-static gpupool_result gpi_tag_exists(const gpupool_arena *arena, const char *call, int tag) {
-    if (tag > 0 && tag <= arena->ledger.tag_count) return GPUPOOL_OK;
-    return gpi_host_fail(GPUPOOL_E_ARGUMENT, "%s: tag is %d, and must be one of this arena's %d",
-                         call, tag, arena->ledger.tag_count);
+/* Takes the lock, and returns the tag's entry. NULL: the arena has no tag of this number, which is
+   E_ARGUMENT, and the lock is not held. Only under the lock: a tag that cannot be made goes again.
+   */
+static gpi_ledger_tag *gpi_tag_lock(gpupool_arena *arena, const char *call, int tag) {
+    int count;
+    gpi_host_lock(&arena->lock);
+    count = arena->ledger.tag_count;
+    if (tag > 0 && tag <= count) return arena->ledger.tags[tag];
+    gpi_host_unlock(&arena->lock);
+    gpi_host_fail(GPUPOOL_E_ARGUMENT, "%s: tag is %d, and must be one of this arena's %d", call,
+                  tag, count);
+    return NULL;
 }
 
 /* Calls on_soft_limit for every soft limit that was passed, or is no longer passed, since the
@@ -10408,6 +10425,8 @@ static void gpi_tag_tell(gpupool_arena *arena) {
     struct gpi_thread before = gpi_thread; /* of the call that is under way */
     gpupool_soft_limit what;
     gpi_ledger_tag *entry;
+    gpupool_soft_fn fn;
+    void *user;
     memset(&what, 0, sizeof what);
     what.arena = arena;
     GPI_PUBLISH(&arena->soft_untold, 0);
@@ -10420,8 +10439,10 @@ static void gpi_tag_tell(gpupool_arena *arena) {
         what.is_over = entry->told = gpi_ledger_is_over(&arena->ledger, what.tag);
         what.now_bytes = what.tag ? entry->stats.granted.now : arena->ledger.reserved.now;
         what.soft_limit_bytes = entry->stats.soft_limit_bytes;
+        fn = entry->on_soft_limit;
+        user = entry->user;
         gpi_host_unlock(&arena->lock);
-        entry->on_soft_limit(&what, entry->user);
+        fn(&what, user);
     }
     gpi_host_unlock(&arena->lock);
     gpi_thread = before;
@@ -10430,11 +10451,11 @@ static void gpi_tag_tell(gpupool_arena *arena) {
 /* -- a request with a tag -- */
 
 /* Writes the verdict's sentence, from its figures. */
-static void gpi_tag_explain(const gpi_ledger_tag *entry, gpupool_verdict *verdict) {
+static void gpi_tag_explain(const char *name, gpupool_verdict *verdict) {
     char asked[32], limit[32], granted[32], more[32];
     snprintf(verdict->sentence, sizeof verdict->sentence, "%s is over the budget of tag \"%s\": "
              "%s, of which blocks hold %s: raise it by %s, or free %s of it",
-             gpi_limit_human(asked, verdict->asked_bytes), entry->stats.name,
+             gpi_limit_human(asked, verdict->asked_bytes), name,
              gpi_limit_human(limit, verdict->limit_bytes),
              gpi_limit_human(granted, verdict->granted_bytes),
              gpi_limit_enough(more, verdict->raise_bytes),
@@ -10447,10 +10468,11 @@ static void gpi_tag_explain(const gpi_ledger_tag *entry, gpupool_verdict *verdic
    what the program asked for. No lock is held. */
 static int gpi_tag_give_up(gpupool_arena *arena, int tag, uint64_t bytes, uint64_t asked_bytes) {
     gpupool_verdict verdict;
-    gpi_ledger_tag *entry;
+    char name[sizeof ((gpupool_tag_stats *)NULL)->name];
+    gpi_ledger_tag *entry = gpi_tag_lock(arena, "gpupool_alloc_request", tag);
+    if (!entry) return 0;
     memset(&verdict, 0, sizeof verdict);
-    gpi_host_lock(&arena->lock);
-    entry = arena->ledger.tags[tag];
+    memcpy(name, entry->stats.name, sizeof name);
     verdict.cause = GPUPOOL_CAUSE_TAG;
     verdict.tag = tag;
     verdict.asked_bytes = asked_bytes;
@@ -10461,7 +10483,7 @@ static int gpi_tag_give_up(gpupool_arena *arena, int tag, uint64_t bytes, uint64
                                                        verdict.granted_bytes + bytes);
     entry->stats.failures += GPUPOOL_STATS;
     gpi_host_unlock(&arena->lock);
-    gpi_tag_explain(entry, &verdict);
+    gpi_tag_explain(name, &verdict);
     if (arena->on_out_of_memory && arena->on_out_of_memory(&verdict, arena->user)) return 1;
     gpi_thread.verdict = verdict;
     gpi_host_fail(GPUPOOL_E_OUT_OF_MEMORY, "arena \"%s\": %s", arena->name, verdict.sentence);
@@ -10475,53 +10497,37 @@ static int gpi_tag_give_up(gpupool_arena *arena, int tag, uint64_t bytes, uint64
    be refused anyway: then nothing is charged. No lock is held. */
 static gpupool_result gpi_tag_charge(gpupool_arena *arena, int tag, uint64_t bytes,
                                      uint64_t asked_bytes) {
-    gpupool_result result = gpi_tag_exists(arena, "gpupool_alloc_request", tag);
-    int fits;
-    if (result != GPUPOOL_OK || bytes == 0) return result;
-    for (;;) {
-        gpi_ledger_tag *entry;
-        gpi_host_lock(&arena->lock);
-        result = gpi_arena_is_awake(arena, "gpupool_alloc_request", tag);
-        if (result != GPUPOOL_OK) {
-            gpi_host_unlock(&arena->lock);
-            return result;
-        }
-        entry = arena->ledger.tags[tag];
+    gpi_ledger_tag *entry;
+    while ((entry = gpi_tag_lock(arena, "gpupool_alloc_request", tag)) != NULL) {
+        gpupool_result result = gpi_arena_is_awake(arena, "gpupool_alloc_request", tag);
         /* in this order nothing overflows: a budget may have been lowered below what is granted */
-        fits = entry->stats.granted.now <= entry->stats.limit_bytes &&
-               bytes <= entry->stats.limit_bytes - entry->stats.granted.now;
-        if (fits) {
+        int fits = entry->stats.granted.now <= entry->stats.limit_bytes &&
+                   bytes <= entry->stats.limit_bytes - entry->stats.granted.now;
+        if (result == GPUPOOL_OK && fits && bytes) {
             gpi_ledger_add(&entry->stats.granted, bytes);
             gpi_ledger_add(&entry->stats.blocks, 1);
             entry->coming += bytes;
             entry->coming_blocks++;
         }
         gpi_host_unlock(&arena->lock);
-        if (fits) return GPUPOOL_OK;
-        if (!gpi_tag_give_up(arena, tag, bytes, asked_bytes)) return GPUPOOL_E_OUT_OF_MEMORY;
+        if (result != GPUPOOL_OK || fits || !bytes) return result;
+        if (!gpi_tag_give_up(arena, tag, bytes, asked_bytes)) break;
     }
+    return gpi_thread.result;
 }
 
-/* Ends what gpi_tag_charge began: gives the new block its tag; or, if block is NULL, gives the
-   bytes back to the budget. Calls on_soft_limit if there is news. No lock is held. */
-static void gpi_tag_finish(gpupool_arena *arena, int tag, uint64_t bytes, const void *block) {
-    gpi_run *run = NULL;
+/* Ends what gpi_tag_charge began. has_come: the budget's block was made live, and the budget is
+   charged until the block is freed; else the budget gets the bytes back. Calls on_soft_limit if
+   there is news. No lock is held. */
+static void gpi_tag_finish(gpupool_arena *arena, int tag, uint64_t bytes, int has_come) {
     gpi_ledger_tag *entry;
     int tells;
     if (bytes == 0) return;
     gpi_host_lock(&arena->lock);
     entry = arena->ledger.tags[tag];
-    entry->coming -= bytes;
-    entry->coming_blocks--;
-    if (block) {
-        run = gpi_tree_live(&arena->tree, (uint64_t)(uintptr_t)block / GPUPOOL_UNIT_BYTES);
-        /* Another thread can have released the block's capture scope meanwhile: then the block is
-           gone, or its address is another block's. */
-        if (run && run->units * GPUPOOL_UNIT_BYTES != bytes) run = NULL;
-    }
-    if (run) {
-        run->as.slack |= (uint32_t)tag << GPI_SLACK_BITS;
-    } else {
+    if (!has_come) {
+        entry->coming -= bytes;
+        entry->coming_blocks--;
         gpi_ledger_untag(&arena->ledger, (uint32_t)tag, bytes);
     }
     tells = gpi_ledger_untold(&arena->ledger) >= 0;
@@ -10549,11 +10555,12 @@ static gpi_ledger_tag *gpi_tag_new(const char *name, const gpupool_tag_config *c
 gpupool_result gpupool_set_tag_limits(gpupool_arena *arena, int tag, size_t limit_bytes,
                                       size_t soft_limit_bytes) {
     gpupool_result result = gpi_arena_begin(arena, "gpupool_set_tag_limits");
-    if (result == GPUPOOL_OK) result = gpi_tag_exists(arena, "gpupool_set_tag_limits", tag);
+    gpi_ledger_tag *entry;
     if (result != GPUPOOL_OK) return result;
-    gpi_host_lock(&arena->lock);
-    arena->ledger.tags[tag]->stats.limit_bytes = gpi_tag_limit(limit_bytes);
-    arena->ledger.tags[tag]->stats.soft_limit_bytes = gpi_tag_limit(soft_limit_bytes);
+    entry = gpi_tag_lock(arena, "gpupool_set_tag_limits", tag);
+    if (!entry) return gpi_thread.result;
+    entry->stats.limit_bytes = gpi_tag_limit(limit_bytes);
+    entry->stats.soft_limit_bytes = gpi_tag_limit(soft_limit_bytes);
     gpi_host_unlock(&arena->lock);
     gpi_tag_tell(arena);
     return gpi_host_ok();
@@ -10569,14 +10576,12 @@ static void gpi_tag_read(const gpupool_arena *arena, int tag, gpupool_tag_stats 
 
 gpupool_result gpupool_get_tag_stats(gpupool_arena *arena, int tag, gpupool_tag_stats *stats) {
     gpupool_result result = gpi_arena_begin(arena, "gpupool_get_tag_stats");
-    if (result == GPUPOOL_OK) result = gpi_tag_exists(arena, "gpupool_get_tag_stats", tag);
     if (result != GPUPOOL_OK) return result;
-    if (!stats)
-        return gpi_host_fail(GPUPOOL_E_ARGUMENT, "gpupool_get_tag_stats: stats is NULL");
-    gpi_host_lock(&arena->lock);
-    gpi_tag_read(arena, tag, stats);
+    if (!gpi_tag_lock(arena, "gpupool_get_tag_stats", tag)) return gpi_thread.result;
+    if (stats) gpi_tag_read(arena, tag, stats);
     gpi_host_unlock(&arena->lock);
-    return gpi_host_ok();
+    if (stats) return gpi_host_ok();
+    return gpi_host_fail(GPUPOOL_E_ARGUMENT, "gpupool_get_tag_stats: stats is NULL");
 }
 
 /* == LADDER =======================================================================================
@@ -10613,8 +10618,10 @@ typedef struct gpi_request {
     int no_wait;                /* 1: the host must not wait (GPUPOOL_NO_WAIT) */
     gpi_owners owners;          /* whether the block may span chunks. Other values than ANY occur in
                                    MAPPED arenas only, and rule out caches and stitches */
-    int tag;                    /* whose own chunks the block lies in; 0: those that all share */
-    uint32_t finished;          /* the list of finished memory to take from: ANY, or the tag's */
+    int tag;                    /* whose budget the block counts against; 0: none */
+    int has_come;               /* with a tag: 1 once the block is live, and has the tag */
+    uint32_t finished;          /* its list of finished memory: ANY; or the tag's, if the tag has
+                                   chunks of its own */
 } gpi_request;
 
 /* Figures from which the steps' `could` functions answer. The ladder itself fills them coarsely; a
@@ -10669,11 +10676,9 @@ static int gpi_ladder_may_not_map(const gpupool_arena *arena, const gpi_request 
 
 /* -- free memory of the stream and of list ANY -- */
 
-/* Sets in which chunks the request's block lies: in the tag's own, or (0) in those that all share.
-   `finished` is kept in the request, so that the hot path need not compute it. */
-static void gpi_ladder_set_tag(gpi_request *request, int tag) {
-    request->tag = tag;
-    request->finished = gpi_tree_tag_list(tag);
+/* Whose own chunks the request's block lies in; 0: those that all share. */
+static int gpi_ladder_own_tag(const gpi_request *request) {
+    return request->finished == GPI_LIST_ANY ? 0 : request->tag;
 }
 
 /* Lists the free lists from which the request's stream may take without a wait, if they have at
@@ -10781,14 +10786,17 @@ static gpi_run *gpi_ladder_take_idle_stitch(gpupool_arena *arena, const gpi_requ
 /* Takes a block of the request's tag and size that the request's own stream has freed: the stream's
    later work may use the block at once. (A tag with chunks of its own has no free list for each
    stream: what is freed there waits for its users in `waiting`.) NULL: there is none. */
-static gpi_run *gpi_ladder_own_waiting(gpupool_arena *arena, const gpi_request *request) {
+static gpi_run *gpi_ladder_own_waiting(gpupool_arena *arena, const gpi_request *request,
+                                       int tries) {
     gpi_run *run = arena->waiting, *before = NULL;
-    if (!request->tag || gpi_arena_takes_finished(arena, request->owner)) return NULL;
+    if (request->finished == GPI_LIST_ANY || gpi_arena_takes_finished(arena, request->owner))
+        return NULL;
     for (; run; before = run, run = run->list_next) {
         const gpi_use *use = (const gpi_use *)run->of.uses;
         if (run->units != request->units || run->unit % request->align_units || request->owners ||
             gpi_stitch_tag_at(&arena->stitches, run->unit) != request->tag)
             continue;
+        if (tries-- == 0) return NULL;
         while (use && (use->at <= gpi_clock_done(&arena->clocks, use->stream) ||
                        (use->stream == request->owner && use->at != gpi_clock_never() &&
                         (!use->stream->capture || use->at == gpi_clock_again()))))
@@ -10809,7 +10817,7 @@ static gpi_outcome gpi_ladder_take_free(gpi_attempt *attempt) {
     gpupool_arena *arena = attempt->arena;
     if (!gpi_tree_prepare(&arena->tree, 3))
         return gpi_ladder_outcome(attempt, gpi_host_no_memory());
-    attempt->run = gpi_ladder_own_waiting(arena, attempt->request);
+    attempt->run = gpi_ladder_own_waiting(arena, attempt->request, GPI_TRIES_SLOW);
     if (!attempt->run)
         attempt->run = gpi_ladder_take_run(arena, attempt->request, GPI_TRIES_SLOW);
     if (!attempt->run) attempt->run = gpi_ladder_take_idle_stitch(arena, attempt->request);
@@ -10845,7 +10853,7 @@ static gpi_outcome gpi_ladder_take_finished(gpi_attempt *attempt) {
     if ((arena->clocks.thread_streams || arena->clocks.stream_count > GPI_THREADS_KEPT) &&
         pending > gpi_ground_max(arena->ledger.reserved.now / 8, GPI_PENDING_LEAST))
         gpi_ladder_record_all(arena);
-    if (attempt->request->tag && arena->waiting && !attempt->request->capturing)
+    if (gpi_ladder_own_tag(attempt->request) && arena->waiting && !attempt->request->capturing)
         gpi_ladder_record_own(arena, attempt->request);
     return gpi_arena_poll(arena, GPI_LOOKS_MOST) ? gpi_ladder_take_free(attempt) : GPI_NOT_MET;
 }
@@ -10929,7 +10937,7 @@ static gpupool_result gpi_ladder_grow(gpupool_arena *arena, const gpi_request *r
     growth.units = request->units;
     growth.is_alone = growth.is_one_chunk = request->owners != GPI_OWNERS_ANY;
     growth.is_exact = request->owners == GPI_OWNERS_WHOLE;
-    growth.tag = request->tag;
+    growth.tag = gpi_ladder_own_tag(request);
     /* Other sources give a chunk at an address of their own choice, so nothing can be placed. */
     if (!gpi_chunk_is_mapped(&arena->chunks))
         return gpi_growth_add(&arena->chunks, &arena->tree, &growth, request->align_units,
@@ -10976,7 +10984,7 @@ static gpi_outcome gpi_ladder_stitch_usable(gpi_attempt *attempt, uint64_t most_
     plan.align_units = attempt->request->align_units;
     plan.owner = attempt->request->owner;
     plan.stream = attempt->request->by.stream;
-    plan.tag = attempt->request->tag;
+    plan.tag = gpi_ladder_own_tag(attempt->request);
     plan.most_units = arena->ledger.limit_bytes / GPUPOOL_UNIT_BYTES;
     plan.most_seams = most_seams;
     if (gpi_plan_draw(&arena->stitches, &plan))
@@ -11048,7 +11056,7 @@ static int gpi_ladder_may_follow(const gpupool_arena *arena, const gpi_request *
        for the host, no stream could do the waiting. In a BYPASS arena a free block is a chunk that
        has gone. */
     return !request->owner->capture && !gpi_arena_takes_finished(arena, request->owner) &&
-           !request->tag && gpi_chunk_is(&arena->chunks, GPI_FROM_POOL);
+           !gpi_ladder_own_tag(request) && gpi_chunk_is(&arena->chunks, GPI_FROM_POOL);
 }
 
 /* Finds a free run of another stream that holds the request and whose position has passed or lies
@@ -11234,6 +11242,18 @@ static uint64_t gpi_ladder_room_at_most(const gpupool_arena *arena, int is_limit
     return free_bytes + idle;
 }
 
+/* Bytes that the limit or the device lacks for growth by so many. If both seem to have them, though
+   growth has failed: all of them. */
+static uint64_t gpi_ladder_lacks(const gpupool_arena *arena, uint64_t need) {
+    uint64_t room = gpi_ledger_room(&arena->ledger);
+    size_t free_bytes = 0, total_bytes = 0;
+    if (need > room) return need - room;
+    if (gpi_driver_memory(&arena->chunks.driver, arena->ledger.reserved.now, &free_bytes,
+                          &total_bytes) != CUDA_SUCCESS || free_bytes >= need)
+        return need;
+    return need - free_bytes;
+}
+
 /* Step: returns idle chunks to the driver until there is room for growth, and grows. It returns
    none if all of them would not be enough. For chunks that are not MAPPED, CUDA waits for the
    device, so the step is left out where the host must not wait. */
@@ -11241,20 +11261,26 @@ static gpi_outcome gpi_ladder_take_idle(gpi_attempt *attempt) {
     gpupool_arena *arena = attempt->arena;
     const gpi_request *request = attempt->request;
     uint64_t need = gpi_growth_need(&arena->chunks, request->units, request->align_units);
-    uint64_t limit = arena->ledger.limit_bytes;
+    uint64_t limit = arena->ledger.limit_bytes, keep;
+    const uint64_t *reserved = &arena->ledger.reserved.now;
     int is_limited, waits = !gpi_chunk_is_mapped(&arena->chunks);
     gpupool_result result = GPUPOOL_E_OUT_OF_MEMORY;
     if (waits && (request->no_wait || request->capturing)) return GPI_NOT_MET;
-    /* First with what the limit asks for. If the limit then has room but the device is still full,
-       a second round gives back everything that is idle. */
+    /* First what the limit lacks; if the limit then has room, what the device lacks; and if others
+       take that, everything that is idle. */
     do {
         is_limited = need > gpi_ledger_room(&arena->ledger);
         if (need > gpi_ladder_room_at_most(arena, is_limited)) return GPI_NOT_MET;
-        result = gpi_stitch_trim_below(&arena->stitches,
-                                       is_limited ? limit - gpi_ground_min(limit, need) : 0);
+        keep = is_limited ? limit - gpi_ground_min(limit, need)
+                          : *reserved - gpi_ground_min(*reserved, gpi_ladder_lacks(arena, need));
+        result = gpi_stitch_trim_below(&arena->stitches, keep);
         if (result == GPUPOOL_OK) result = gpi_ladder_grow(arena, request, &attempt->run);
     } while (result == GPUPOOL_E_OUT_OF_MEMORY && is_limited &&
              need <= gpi_ledger_room(&arena->ledger));
+    if (result == GPUPOOL_E_OUT_OF_MEMORY && !is_limited) {
+        result = gpi_stitch_trim_below(&arena->stitches, 0);
+        if (result == GPUPOOL_OK) result = gpi_ladder_grow(arena, request, &attempt->run);
+    }
     return gpi_ladder_outcome(attempt, result);
 }
 
@@ -11265,7 +11291,7 @@ static uint64_t gpi_ladder_tags_idle_bytes(const gpi_attempt *attempt) {
     const gpi_chunk *chunk = arena->chunks.is_apart ? arena->chunks.first : NULL;
     uint64_t idle = 0;
     for (; chunk; chunk = chunk->next)
-        if (chunk->tag != attempt->request->tag &&
+        if (chunk->tag != gpi_ladder_own_tag(attempt->request) &&
             gpi_chunk_is_idle(&arena->chunks, &arena->tree, chunk))
             idle += chunk->bytes;
     return idle;
@@ -11288,32 +11314,30 @@ static uint64_t gpi_ladder_stitch_need(const gpi_attempt *attempt) {
 }
 
 /* Step: returns idle chunks of other tags to the driver, so many that a stitch with growth has
-   room. Where all of them are too few, they stay. */
+   room. If all of them are too few, they stay. */
 static gpi_outcome gpi_ladder_take_tags_idle(gpi_attempt *attempt) {
     gpupool_arena *arena = attempt->arena;
     gpi_chunks *chunks = &arena->chunks;
-    uint64_t idle = gpi_ladder_tags_idle_bytes(attempt), need;
-    gpi_outcome outcome = GPI_NOT_MET;
+    uint64_t idle = gpi_ladder_tags_idle_bytes(attempt), need, lacks, given = 0;
     gpi_chunk *chunk, *next;
-    int is_limited;
     if (!idle) return GPI_NOT_MET;
     need = gpi_ladder_stitch_need(attempt);
-    is_limited = need > gpi_ledger_room(&arena->ledger);
-    if (!need || need > gpi_ladder_room_at_most(arena, is_limited)) return GPI_NOT_MET;
-    if (is_limited && need > gpi_ledger_room(&arena->ledger) + idle) return GPI_NOT_MET;
-    for (chunk = chunks->first; chunk; chunk = next) {
+    lacks = need ? gpi_ladder_lacks(arena, need) : 0;
+    if (!need || idle < lacks) return GPI_NOT_MET;
+    for (chunk = chunks->first; chunk && given < lacks; chunk = next) {
+        uint64_t bytes = chunk->bytes;
         gpupool_result result;
         next = chunk->next;
-        if (chunk->tag == attempt->request->tag || !gpi_chunk_is_idle(chunks, &arena->tree, chunk))
+        if (chunk->tag == gpi_ladder_own_tag(attempt->request) ||
+            !gpi_chunk_is_idle(chunks, &arena->tree, chunk))
             continue;
         result = gpi_stitch_drop_chunk(&arena->stitches, chunk);
         if (result == GPUPOOL_E_IN_USE) continue; /* another thread is about to return it */
         if (result != GPUPOOL_OK) return gpi_ladder_outcome(attempt, result);
-        outcome = GPI_RESTART;
-        if (is_limited && need <= gpi_ledger_room(&arena->ledger)) break;
+        given += bytes;
         if (gpi_stitch_tells(&arena->stitches)) next = chunks->first; /* the locks were open */
     }
-    return outcome;
+    return given ? GPI_RESTART : GPI_NOT_MET;
 }
 
 /* -- waits of the host -- */
@@ -11750,8 +11774,7 @@ static void gpi_snapshot_copy_live(const gpi_run *run, gpi_snapshot_run *copy) {
    stitch's body, and the block is counted at its first part. The arena's lock is held. */
 static void gpi_snapshot_copy_run(gpi_scene *scene, const gpi_run *run, gpi_snapshot_run *copy) {
     copy->is_block = 1;
-    if (run->list != GPI_LIST_EMPTY)
-        copy->tag = gpi_stitch_tag_at(&scene->arena->stitches, run->unit);
+    copy->tag = gpi_stitch_tag_at(&scene->arena->stitches, run->unit);
     if (run->list == GPI_LIST_PART) {
         copy->stitch = (const gpi_stitch *)run->of.uses;
         copy->is_block = copy->stitch->parts[0].run == run;
@@ -12332,7 +12355,7 @@ static uint64_t gpi_verdict_free_bytes(const gpupool_verdict *verdict, const gpi
     uint64_t bytes = verdict->reserved_bytes - verdict->granted_bytes - verdict->kept_bytes, i;
     for (i = 0; i < scene->run_count; i++)
         if (scene->runs[i].tag != scene->tag && scene->runs[i].state <= GPI_SNAPSHOT_PENDING)
-            bytes -= scene->runs[i].units * GPUPOOL_UNIT_BYTES;
+            bytes -= gpi_ground_min(bytes, scene->runs[i].units * GPUPOOL_UNIT_BYTES);
     return bytes;
 }
 
@@ -12613,10 +12636,14 @@ static uint64_t gpi_verdict_kept_bytes(const gpupool_arena *arena, int all) {
     for (; stream; stream = stream->busy_next)
         if (gpi_verdict_counts_kept(arena, stream, all))
             units += arena->tree.lists[stream->list]->units;
-    for (; run; run = run->list_next)
-        if (gpi_clock_keeping(run) &&
+    for (; run; run = run->list_next) {
+        const gpi_use *keeping = gpi_clock_keeping(run);
+        if (keeping &&
+            (keeping->at != gpi_clock_again() ||
+             gpi_verdict_counts_kept(arena, keeping->stream, all)) &&
             arena->sleep.states[gpi_stitch_tag_at(&arena->stitches, run->unit)] != GPI_ASLEEP)
             units += run->units;
+    }
     return units * GPUPOOL_UNIT_BYTES;
 }
 
@@ -12710,7 +12737,7 @@ static void gpi_verdict_begin(gpupool_arena *arena, const gpi_request *request,
     scene->units = request->units;
     scene->align_units = request->align_units;
     scene->owners = request->owners;
-    scene->tag = request->tag;
+    scene->tag = gpi_ladder_own_tag(request);
     scene->limit_units = gpi_ledger_room(&arena->ledger) / GPUPOOL_UNIT_BYTES;
     gpi_host_unlock(&arena->lock);
     gpi_verdict_ask_device(arena, verdict, scene);
@@ -12981,13 +13008,24 @@ static void gpi_alloc_trace(gpupool_arena *arena, const gpi_request *request, co
     fputc('\n', arena->trace);
 }
 
+/* The block of a request with a tag has come: the live run gets the tag, under the lock that makes
+   it live, so that whoever frees it gives the budget its bytes back. */
+static void gpi_alloc_set_tag(gpupool_arena *arena, gpi_run *run, gpi_request *request) {
+    gpi_ledger_tag *entry = arena->ledger.tags[request->tag];
+    run->as.slack |= (uint32_t)request->tag << GPI_SLACK_BITS;
+    entry->coming -= run->units * GPUPOOL_UNIT_BYTES;
+    entry->coming_blocks--;
+    request->has_come = 1;
+}
+
 /* Makes a taken run the caller's block, counts it, and returns its address. use: what
    gpi_alloc_prepare_use gave; it becomes the block's. The tree has been prepared, so nothing fails.
    The arena's lock is held. */
 GPI_HOT void *gpi_alloc_make_live(gpupool_arena *arena, gpi_run *run, gpi_use *use,
-                                  const gpi_request *request) {
+                                  gpi_request *request) {
     uint64_t granted = run->units * GPUPOOL_UNIT_BYTES;
     gpi_tree_make_live(&arena->tree, run, (uint32_t)(granted - request->bytes));
+    if (request->tag) gpi_alloc_set_tag(arena, run, request);
     run->of.uses = use;
     if (use) arena->clocks.loose_uses--;
     run->by.stream = request->owner->handle;
@@ -13073,7 +13111,9 @@ static gpupool_result gpi_alloc_try(gpupool_arena *arena, gpi_request *request, 
        freed blocks out of the caches, where the ladder would not see them. */
     request->owner->refs++;
     GPI_PUBLISH(&arena->searching, arena->searching + 1);
+    arena->seekers[gpi_ladder_own_tag(request)]++;
     result = gpi_table_run(&attempt);
+    arena->seekers[gpi_ladder_own_tag(request)]--;
     GPI_PUBLISH(&arena->searching, arena->searching - 1);
     /* The ladder may have used up the spare structs; then the run goes back as the stream's free
        memory. */
@@ -13111,7 +13151,8 @@ static void *gpi_alloc_slow(gpupool_arena *arena, gpi_request *request) {
     unsigned round = 0;
     memset(&siblings, 0, sizeof siblings);
     for (;;) {
-        gpupool_result result = gpi_arena_enter_awake(arena, "gpupool_alloc", request->tag, &visit);
+        gpupool_result result = gpi_arena_enter_awake(arena, "gpupool_alloc",
+                                                      gpi_ladder_own_tag(request), &visit);
         if (result != GPUPOOL_OK) break;
         /* CUDA is asked with the arena's lock released; `growing` stays. */
         gpi_host_unlock(&arena->lock);
@@ -13346,7 +13387,8 @@ static void gpi_alloc_admit(gpupool_arena *arena, gpi_stream *owner, gpi_run *ru
    request. */
 static gpi_run *gpi_alloc_from_tree(gpupool_arena *arena, gpi_request *request, int cached) {
     gpi_stream *owner = request->owner;
-    gpi_run *run = request->tag ? gpi_ladder_own_waiting(arena, request) : NULL;
+    gpi_run *run = NULL;
+    if (request->finished) run = gpi_ladder_own_waiting(arena, request, GPI_TRIES);
     if (run) return run;
     if (cached) {
         gpi_cache_fold(&owner->cache, &arena->ledger);
@@ -13660,7 +13702,8 @@ GPI_HOT gpupool_result gpi_block_free(gpupool_arena *arena, gpi_run **link, gpi_
     gpi_tree_end_life_at(&arena->tree, link);
     if (run->of.uses) {
         run->list = GPI_LIST_WAITING;
-        gpi_arena_wait_for_uses(arena, run);
+        if (gpi_block_is_apart(arena, run)) gpi_arena_wait_in_front(arena, run);
+        else gpi_arena_wait_for_uses(arena, run);
         owner->frees += 64; /* so that gpi_block_is_due records an event now */
     } else {
         gpi_arena_put(arena, owner, run);
@@ -14223,9 +14266,11 @@ static void *gpi_hand_alloc_tagged(gpupool_arena *arena, gpi_request *request, u
     if (gpi_ground_is_power(alignment))
         alignment = gpi_ground_max(alignment, 2 * GPUPOOL_UNIT_BYTES);
     if (gpi_tag_charge(arena, tag, bytes, request->bytes) != GPUPOOL_OK) return NULL;
-    if (arena->chunks.apart[tag].is_apart) gpi_ladder_set_tag(request, tag);
+    request->tag = tag;
+    request->has_come = 0;
+    if (arena->chunks.apart[tag].is_apart) request->finished = gpi_tree_tag_list(tag);
     block = gpi_hand_alloc(arena, "gpupool_alloc", request, alignment);
-    gpi_tag_finish(arena, tag, bytes, block);
+    gpi_tag_finish(arena, tag, bytes, request->has_come);
     return block;
 }
 
@@ -15230,9 +15275,10 @@ static int gpi_sleep_is_requested(const gpupool_arena *arena) {
     int tag;
     /* searching: 1 is this call's own */
     if (gpi_sleep_changes(arena, 0) && (arena->searching > 1 || arena->in_hand)) return 1;
-    /* coming_blocks: requests with the tag that have no block yet */
-    for (tag = 1; tag <= arena->ledger.tag_count; tag++)
-        if (gpi_sleep_changes(arena, tag) && arena->ledger.tags[tag]->coming_blocks) return 1;
+    /* A request that is not in the ladder now finds its tag asleep when it comes there. A wait for
+       all requests would wait for a function of the program that puts its own tag to sleep. */
+    for (tag = 1; tag <= GPUPOOL_TAGS; tag++)
+        if (gpi_sleep_changes(arena, tag) && arena->seekers[tag]) return 1;
     return arena->chunks.telling || arena->halfway;
 }
 
@@ -15361,6 +15407,7 @@ gpupool_result gpupool_sleep(gpupool_arena *arena, int tag, gpupool_content cont
         gpi_sleep_undo(arena);
     }
     gpi_arena_leave(arena, &visit);
+    if (GPI_READ(&arena->soft_untold)) gpi_tag_tell(arena);
     return result == GPUPOOL_OK ? gpi_host_ok() : result;
 }
 
@@ -15667,6 +15714,7 @@ gpupool_result gpupool_wake(gpupool_arena *arena, int tag, gpupool_ring *ring) {
                                "\"%s\"", arena->name);
     if (result == GPUPOOL_OK) result = gpi_wake_parts(arena, ring);
     gpi_arena_leave(arena, &visit);
+    if (GPI_READ(&arena->soft_untold)) gpi_tag_tell(arena);
     return result == GPUPOOL_OK ? gpi_host_ok() : result;
 }
 
@@ -15797,7 +15845,8 @@ static gpupool_result gpi_life_reserve(gpupool_arena *arena, int tag, uint64_t b
     request.units = request.bytes / GPUPOOL_UNIT_BYTES;
     request.align_units = 1;
     request.owner = arena->clocks.all; /* no stream has asked for this memory */
-    gpi_ladder_set_tag(&request, tag);
+    request.tag = tag;
+    request.finished = gpi_tree_tag_list(tag);
     /* growth alone: the ladder's other steps would find memory that the arena has reserved already,
        and a reserve is to be new memory */
     result = gpi_ladder_grow(arena, &request, &run);
@@ -15831,9 +15880,11 @@ static void gpi_life_drop_tag(gpupool_arena *arena, int tag) {
     if (list < arena->tree.list_count && arena->tree.lists[list])
         gpi_tree_list_drop(&arena->tree, list);
     memset(&arena->chunks.apart[tag], 0, sizeof arena->chunks.apart[tag]);
+    for (arena->chunks.is_apart = 0; tag > 0; tag--)
+        arena->chunks.is_apart |= arena->chunks.apart[tag].is_apart;
+    tag = arena->ledger.tag_count--;
     GPUPOOL_FREE(arena->ledger.tags[tag]);
     arena->ledger.tags[tag] = NULL;
-    arena->ledger.tag_count--;
 }
 
 /* Makes the free list and the reserve of a tag that has chunks of its own. On failure the tag is of
@@ -15892,10 +15943,12 @@ gpupool_result gpupool_tag(gpupool_arena *arena, const char *name,
         if (config.can_sleep || config.reserve_bytes)
             result = gpi_life_set_apart(arena, number, &config);
         if (result == GPUPOOL_OK) *tag = number;
-        else if (number == arena->ledger.tag_count && !arena->chunks.apart[number].units)
+        else if (number == arena->ledger.tag_count && !of->coming_blocks && !of->stats.blocks.now &&
+                 !arena->chunks.apart[number].units)
             gpi_life_drop_tag(arena, number);
     }
     gpi_arena_leave(arena, &visit);
+    if (GPI_READ(&arena->soft_untold)) gpi_tag_tell(arena);
     return result == GPUPOOL_OK ? gpi_host_ok() : result;
 }
 

@@ -1,0 +1,199 @@
+/* What functions of the program do while a request with a tag is under way; and what other threads
+   do beside a tag that cannot be made. */
+// build: plain
+// build: thread -O1 -fsanitize=thread
+#define _DEFAULT_SOURCE /* alarm */
+#include "gpupool.h"
+#include "arena_kit.h"
+
+#include <pthread.h>
+#include <unistd.h>
+
+#if CHECK_FAKE
+
+static gpupool_arena *arena;
+static int tags[2], calls, sleeps; /* sleeps: what the functions below put to sleep */
+static pthread_barrier_t both;
+static _Thread_local int mine; /* which of the two tags this thread asks for */
+
+static int make_tag(const char *name, size_t reserve_bytes) {
+    gpupool_tag_config config;
+    int tag = 0;
+    memset(&config, 0, sizeof config);
+    config.can_sleep = 1;
+    config.reserve_bytes = reserve_bytes;
+    CHECK_RESULT(gpupool_tag(arena, name, &config, &tag), GPUPOOL_OK);
+    return tag;
+}
+
+static void *take(size_t bytes, int tag) {
+    gpupool_request request;
+    memset(&request, 0, sizeof request);
+    request.bytes = bytes;
+    request.stream = kit_stream[0];
+    request.tag = tag;
+    return gpupool_alloc_request(arena, &request);
+}
+
+/* ---- sleep in the functions of a request ---- */
+
+static int sleep_for_memory(const gpupool_verdict *verdict, void *unused) {
+    (void)unused;
+    CHECK_EQ(verdict->cause, GPUPOOL_CAUSE_LIMIT);
+    calls++;
+    CHECK_RESULT(gpupool_sleep(arena, sleeps, GPUPOOL_DISCARD, NULL), GPUPOOL_OK);
+    return 0;
+}
+
+static void sleep_over_the_limit(const gpupool_soft_limit *what, void *unused) {
+    (void)unused;
+    calls++;
+    if (what->is_over)
+        CHECK_RESULT(gpupool_sleep(arena, sleeps, GPUPOOL_DISCARD, NULL), GPUPOOL_OK);
+}
+
+/* The request's own tag: neither call waits for the other. */
+static void a_request_puts_its_own_tag_to_sleep(void) {
+    for (int i = 0; i < 3; i++) {
+        gpupool_arena_config config = kit_config(GPUPOOL_SOURCE_MAPPED);
+        config.limit_bytes = 64 * MIB;
+        if (i < 2) config.on_out_of_memory = sleep_for_memory;
+        else config.on_soft_limit = sleep_over_the_limit;
+        if (i == 2) config.soft_limit_bytes = 16 * MIB;
+        arena = kit_create(&config);
+        tags[0] = make_tag("t", 0);
+        sleeps = i == 1 ? GPUPOOL_ALL : tags[0];
+        calls = 0;
+        alarm(60); /* it would wait for ever */
+        void *block = take((i < 2 ? 128 : 32) * MIB, i == 1 ? 0 : tags[0]);
+        alarm(0);
+        CHECK_EQ(block != NULL, i == 2);
+        CHECK(calls > 0);
+        CHECK_RESULT(gpupool_wake(arena, GPUPOOL_ALL, NULL), GPUPOOL_OK);
+        CHECK_RESULT(gpupool_free(arena, block, kit_stream[0]), GPUPOOL_OK);
+        kit_close(arena);
+    }
+}
+
+static int sleep_the_others(const gpupool_verdict *verdict, void *unused) {
+    (void)verdict, (void)unused;
+    pthread_barrier_wait(&both);
+    CHECK_RESULT(gpupool_sleep(arena, tags[1 - mine], GPUPOOL_DISCARD, NULL), GPUPOOL_OK);
+    return 0;
+}
+
+static void *ask_too_much(void *number) {
+    mine = *(int *)number;
+    CHECK(!take(128 * MIB, tags[mine]));
+    return NULL;
+}
+
+static void two_put_each_other_to_sleep(void) {
+    static int numbers[2] = {0, 1};
+    pthread_t threads[2];
+    gpupool_arena_config config = kit_config(GPUPOOL_SOURCE_MAPPED);
+    config.limit_bytes = 64 * MIB;
+    config.on_out_of_memory = sleep_the_others;
+    arena = kit_create(&config);
+    for (int i = 0; i < 2; i++) tags[i] = make_tag("t", 0);
+    pthread_barrier_init(&both, NULL, 2);
+    alarm(60);
+    for (int i = 0; i < 2; i++)
+        CHECK_EQ(pthread_create(&threads[i], NULL, ask_too_much, &numbers[i]), 0);
+    for (int i = 0; i < 2; i++) pthread_join(threads[i], NULL);
+    alarm(0);
+    pthread_barrier_destroy(&both);
+    CHECK_RESULT(gpupool_wake(arena, GPUPOOL_ALL, NULL), GPUPOOL_OK);
+    kit_close(arena);
+}
+
+/* ---- soft limits of the arena ---- */
+
+static void count(const gpupool_soft_limit *what, void *unused) {
+    (void)unused;
+    CHECK_EQ(what->is_over, ++calls % 2); /* over, and under again, in turn */
+}
+
+/* By the call that changes what is reserved, before it returns. */
+static void reserves_and_sleep_are_told(void) {
+    gpupool_arena_config config = kit_config(GPUPOOL_SOURCE_MAPPED);
+    config.soft_limit_bytes = 16 * MIB;
+    config.on_soft_limit = count;
+    arena = kit_create(&config);
+    calls = 0;
+    tags[0] = make_tag("t", 64 * MIB);
+    CHECK_EQ(calls, 1);
+    void *block = take(MIB, tags[0]);
+    CHECK_RESULT(gpupool_sleep(arena, tags[0], GPUPOOL_DISCARD, NULL), GPUPOOL_OK);
+    CHECK_EQ(calls, 2);
+    CHECK_RESULT(gpupool_wake(arena, tags[0], NULL), GPUPOOL_OK);
+    CHECK_EQ(calls, 3);
+    CHECK_RESULT(gpupool_free(arena, block, kit_stream[0]), GPUPOOL_OK);
+    kit_close(arena);
+}
+
+/* ---- tags that cannot be made ---- */
+
+static int stops;
+
+static void *list_tags(void *unused) {
+    gpupool_tag_stats stats;
+    while (!__atomic_load_n(&stops, __ATOMIC_RELAXED))
+        for (int tag = 1; gpupool_get_tag_stats(arena, tag, &stats) == GPUPOOL_OK; tag++)
+            CHECK_EQ(stats.blocks.now, 0);
+    return unused;
+}
+
+static void tags_are_listed_beside_one_that_fails(void) {
+    gpupool_tag_config config;
+    pthread_t thread;
+    int tag;
+    memset(&config, 0, sizeof config);
+    config.can_sleep = 1;
+    config.reserve_bytes = 1024 * MIB;
+    arena = kit_open_limited(GPUPOOL_SOURCE_MAPPED, 64 * MIB);
+    __atomic_store_n(&stops, 0, __ATOMIC_RELAXED);
+    CHECK_EQ(pthread_create(&thread, NULL, list_tags, NULL), 0);
+    for (int i = 0; i < 3000; i++)
+        CHECK_RESULT(gpupool_tag(arena, "t", &config, &tag), GPUPOOL_E_OUT_OF_MEMORY);
+    __atomic_store_n(&stops, 1, __ATOMIC_RELAXED);
+    pthread_join(thread, NULL);
+    kit_close(arena);
+}
+
+/* ---- idle chunks of another tag, where the device is full ---- */
+
+static void no_more_is_given_back_than_is_missing(void) {
+    gpupool_arena_config config = kit_config(GPUPOOL_SOURCE_MAPPED);
+    void *block[16], *more;
+    size_t free_bytes, total_bytes;
+    config.chunk_bytes = 16 * MIB;
+    CHECK_EQ(cudaMemGetInfo(&free_bytes, &total_bytes), cudaSuccess);
+    fake_other_process(0, free_bytes - 512 * MIB);
+    arena = kit_create(&config);
+    for (int i = 0; i < 2; i++) tags[i] = make_tag("t", 0);
+    for (int i = 0; i < 16; i++) block[i] = take(16 * MIB, tags[0]);
+    for (int i = 0; i < 16; i++)
+        CHECK_RESULT(gpupool_free(arena, block[i], kit_stream[0]), GPUPOOL_OK);
+    CHECK_RESULT(gpupool_wait_all(arena), GPUPOOL_OK);
+    for (int i = 0; i < 15; i++) block[i] = take(16 * MIB, tags[1]);
+    uint64_t lost = kit_stats(arena).chunks_lost;
+    more = take(32 * MIB, tags[1]); /* 16 MiB are free on the device */
+    CHECK(more != NULL);
+    CHECK(kit_stats(arena).chunks_lost - lost <= 2); /* of 16 that are idle */
+    CHECK_RESULT(gpupool_free(arena, more, kit_stream[0]), GPUPOOL_OK);
+    for (int i = 0; i < 15; i++)
+        CHECK_RESULT(gpupool_free(arena, block[i], kit_stream[0]), GPUPOOL_OK);
+    fake_other_process(0, 0);
+    kit_close(arena);
+}
+#endif
+
+int main(void) {
+    FAKE_TEST(a_request_puts_its_own_tag_to_sleep);
+    FAKE_TEST(two_put_each_other_to_sleep);
+    FAKE_TEST(reserves_and_sleep_are_told);
+    FAKE_TEST(tags_are_listed_beside_one_that_fails);
+    FAKE_TEST(no_more_is_given_back_than_is_missing);
+    return check_finish();
+}
