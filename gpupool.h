@@ -110,11 +110,12 @@ Contents (search for "== NAME"):
     CHUNK GROWTH STITCH PLAN LIMIT               memory from the driver
     ARENA TAG LADDER TABLE                       where memory for a request comes from
     SNAPSHOT VERDICT SIBLING                     why there is none
-    ALLOC BLOCK HAND CAPTURE SLEEP WAKE          allocate and free; graphs; sleep
-    LIFE SHARE SHAPE FIGURES                     arenas; other processes; cudaMalloc's shape;
-                                                 waits, limits, statistics
+    ALLOC BLOCK HAND CAPTURE                     allocate and free; graphs
     STAGE RING SEND                              the staging ring
+    SLEEP WAKE LIFE SHARE FIGURES                sleep; arenas; other processes; waits, limits,
+                                                 statistics
     WORDING VIEW REPORT PICTURE ENVIRON          reports
+    DEFAULT SHAPE                                default arenas; cudaMalloc's shape
     BACK NAMES                                   macros: undone; over CUDA's names
 
 The comment at the top of a section numbers the section's rules. A rule with one letter, such as T3,
@@ -6997,7 +6998,7 @@ static int gpi_check_clocks(const gpi_clocks *clocks) {
    stitched (see STITCH).
 
    A new source touches: enum gpupool_source, gpi_sources here, gpi_life_check_config (its last
-   value), gpi_life_default_source, gpi_wording_sources, and the comments at "source" in section
+   value), gpi_default_source, gpi_wording_sources, and the comments at "source" in section
    WORDS. GPI_SOURCES, and the checks beside the two tables, refuse a table that is too short.
 
    A chunk that the driver refuses to unmap or to release is stuck: it is in no list of memory, but
@@ -9789,6 +9790,13 @@ static int gpi_arena_check_live(gpupool_arena *arena) {
 #else
     return 0;
 #endif
+}
+
+/* Whether a part of the arena is in this state. */
+static int gpi_arena_any_part(const gpupool_arena *arena, gpi_arena_state state) {
+    int part = 0;
+    while (part <= GPUPOOL_TAGS && arena->sleep.states[part] != state) part++;
+    return part <= GPUPOOL_TAGS;
 }
 
 /* Granted bytes whose memory sleeps. */
@@ -13537,6 +13545,33 @@ static const gpi_run *gpi_block_around(const gpupool_arena *arena, uint64_t unit
     return run;
 }
 
+/* E_ASLEEP if the block at an address sleeps, of whatever arena. Transfers call this before they
+   begin. No lock is held. */
+static gpupool_result gpi_block_sleeps(const char *call, const void *memory) {
+    uint64_t unit = (uint64_t)(uintptr_t)memory / GPUPOOL_UNIT_BYTES;
+    gpupool_arena *arena;
+    gpupool_result result = GPUPOOL_OK;
+    if (!GPI_READ(&gpi_process.asleep)) return GPUPOOL_OK;
+    /* the process's lock keeps all arenas in the list */
+    gpi_host_lock(&gpi_process.lock);
+    arena = gpi_process.arenas;
+    while (arena &&
+           !(gpi_arena_any_part(arena, GPI_ASLEEP) && gpi_chunk_owns(&arena->chunks, unit)))
+        arena = arena->next;
+    if (arena) {
+        const gpi_run *run;
+        gpi_host_lock(&arena->lock);
+        run = gpi_block_around(arena, unit);
+        if (run && arena->sleep.states[gpi_stitch_tag_at(&arena->stitches, run->unit)] ==
+                       GPI_ASLEEP)
+            result = gpi_host_fail(GPUPOOL_E_ASLEEP, "%s: the device memory is of arena \"%s\", "
+                                   "and sleeps", call, arena->name);
+        gpi_host_unlock(&arena->lock);
+    }
+    gpi_host_unlock(&gpi_process.lock);
+    return result;
+}
+
 /* Reports what a pointer is that starts no live block. is_free: the block is live in the tree but
    free in a cache. The arena's lock is held. */
 static gpupool_result gpi_block_mistake(const gpupool_arena *arena, const char *call,
@@ -14726,3024 +14761,6 @@ gpupool_result gpupool_disallow_peer(gpupool_arena *arena, int device) {
     gpi_host_mutex_unlock(&arena->clocks.waits);
     gpi_arena_leave(arena, &visit);
     return result == GPUPOOL_OK ? gpi_host_ok() : result;
-}
-
-/* == SLEEP ========================================================================================
-   Returns device memory to the driver while its blocks stay live at their addresses. WAKE gets
-   memory at the same addresses again. uses: CHUNK, STITCH, ARENA, BLOCK, and the ring's public
-   calls
-
-   An arena has parts that sleep and wake alone: part 0 is the chunks that all share; a tag with
-   can_sleep has a part of its own, with the tag's number. A call names one tag or GPUPOOL_ALL. The
-   parts that it puts to sleep or wakes are the changing parts (GPI_CHANGING); an arena has one such
-   call at a time.
-
-       gpupool_sleep     choose parts -> stop their use -> copy content down -> tell the program
-                         -> unmap stitches, then chunks -> release handles
-       gpupool_wake      create handles -> map chunks, then stitches -> tell the program
-                         -> copy content up -> put free memory back
-
-   The hot paths do not ask whether a part sleeps, so a part that sleeps has nothing for them: its
-   free memory is set aside, where no request finds it. And each of its live blocks gets a use that
-   never passes (gpi_clock_never), so a block that is freed meanwhile waits in list WAITING. For
-   part 0 the caches are emptied, too, and kept empty (arena.searching).
-
-   SL1  asleep: every free run of the part is set aside, except a graph's; every live run of the
-        part has the use that never passes
-   SL2  a call that fails leaves the part in the state in which the call found it
-
-   Locks: gpi_sleep_enter takes `growing` and the arena's lock. The arena's lock is opened around
-   driver calls; both are opened while the host waits or copies, and while on_map or on_unmap runs.
-
-   Read first: gpupool_sleep, gpi_sleep_stop_use, gpi_sleep_save, gpi_sleep_unmap_all,
-   gpi_sleep_map_all */
-
-/* -- parts -- */
-
-/* Whether the call under way puts this part to sleep, or wakes it. */
-static int gpi_sleep_changes(const gpupool_arena *arena, int part) {
-    return arena->sleep.states[part] == GPI_CHANGING;
-}
-
-/* Gives the changing parts a state: none changes any more. */
-static void gpi_sleep_set_states(gpupool_arena *arena, gpi_arena_state state) {
-    int part;
-    for (part = 0; part <= GPUPOOL_TAGS; part++)
-        if (gpi_sleep_changes(arena, part)) arena->sleep.states[part] = (unsigned char)state;
-}
-
-/* Makes those parts changing that a call names and that are in this state. Returns how many. */
-static int gpi_sleep_choose(gpupool_arena *arena, int tag, gpi_arena_state state) {
-    int part, count = 0;
-    for (part = 0; part <= GPUPOOL_TAGS; part++) {
-        if (tag != GPUPOOL_ALL && part != tag) continue;
-        /* a tag without chunks of its own has no part */
-        if (part && !arena->chunks.apart[part].is_apart) continue;
-        if (arena->sleep.states[part] != state) continue;
-        arena->sleep.states[part] = GPI_CHANGING;
-        count++;
-    }
-    return count;
-}
-
-/* Whether a part of the arena is in this state. */
-static int gpi_sleep_any(const gpupool_arena *arena, gpi_arena_state state) {
-    int part = 0;
-    while (part <= GPUPOOL_TAGS && arena->sleep.states[part] != state) part++;
-    return part <= GPUPOOL_TAGS;
-}
-
-/* Whether the block, or free run, that starts with this run belongs to a changing part. */
-static int gpi_sleep_changes_block(const gpupool_arena *arena, const gpi_run *run) {
-    return gpi_sleep_changes(arena, gpi_stitch_tag_at(&arena->stitches, run->unit));
-}
-
-/* Whether a stitch belongs to a changing part. All its chunks are of one part; a spoilt stitch may
-   have none. */
-static int gpi_sleep_changes_stitch(const gpupool_arena *arena, const gpi_stitch *stitch) {
-    return stitch->seam_count && gpi_sleep_changes(arena, stitch->seams[0].chunk->tag);
-}
-
-/* Adds to the process's count of sleeping parts, for each changing part: 1 or -1. While the count
-   is 0, transfers do not look for sleeping memory (gpi_sleep_is_at). */
-static void gpi_sleep_count(const gpupool_arena *arena, int change) {
-    int part;
-    for (part = 0; part <= GPUPOOL_TAGS; part++)
-        if (gpi_sleep_changes(arena, part)) gpi_host_add(&gpi_process.asleep, change);
-}
-
-/* -- free memory is set aside, live blocks get a use -- */
-
-/* Takes the use that never passes from a block; nothing if the block has none. */
-static void gpi_sleep_drop_use(gpupool_arena *arena, gpi_run *run) {
-    gpi_use **link = gpi_clock_sleeper(run), *use = *link;
-    if (!use) return;
-    *link = use->next;
-    gpi_clock_free_use(&arena->clocks, use);
-}
-
-/* Whether a run is free memory that a request could get. The free memory of a graph is left out,
-   since nobody takes it before the release, and gpupool_sleep fails while a scope is open. */
-static int gpi_sleep_is_free(const gpupool_arena *arena, const gpi_run *run) {
-    const gpi_stream *owner;
-    if (run->list < GPI_LIST_STREAMS || run->list >= GPI_LIST_WAITING)
-        return gpi_tree_is_finished(run);
-    owner = (const gpi_stream *)arena->tree.lists[run->list]->owner;
-    return !owner->capture;
-}
-
-/* Sets aside all free memory of the changing parts: takes it out of the free lists into
-   sleep.aside. A run remembers its owner and position, so that gpi_sleep_put_back can put it back.
-   Slabs are dissolved first, so that the runs are as large as can be. */
-static void gpi_sleep_set_aside(gpupool_arena *arena) {
-    gpi_run *run = arena->chunks.home;
-    gpi_tree_drop_slabs(&arena->tree);
-    for (; run; run = run->next) {
-        gpi_stream *owner;
-        if (!gpi_sleep_is_free(arena, run) || !gpi_sleep_changes_block(arena, run)) continue;
-        owner = gpi_clock_borrow(&arena->tree, run);
-        gpi_tree_unfile(&arena->tree, run);
-        run->by.stream = (uintptr_t)owner;
-        run->list_next = arena->sleep.aside;
-        arena->sleep.aside = run;
-    }
-}
-
-/* Puts the memory of the changing parts that was set aside back into its free lists. That of other
-   parts, which go on sleeping, stays aside. */
-static void gpi_sleep_put_back(gpupool_arena *arena) {
-    gpi_run *run = arena->sleep.aside, *next;
-    arena->sleep.aside = NULL;
-    for (; run; run = next) {
-        next = run->list_next;
-        if (gpi_sleep_changes_block(arena, run)) {
-            gpi_chunk_return(&arena->chunks, run, (gpi_stream *)run->by.stream, run->of.at);
-            continue;
-        }
-        run->list_next = arena->sleep.aside;
-        arena->sleep.aside = run;
-    }
-}
-
-/* Gives every live block of the changing parts the use that never passes, if it has none. 0: the
-   host has no memory for all; the caller drops those that were given. */
-static int gpi_sleep_use_all(gpupool_arena *arena) {
-    uint64_t at = 0;
-    gpi_run *run;
-    while ((run = gpi_tree_next_live(&arena->tree, &at)) != NULL)
-        if (gpi_sleep_changes_block(arena, run) && !*gpi_clock_sleeper(run) &&
-            !gpi_clock_use(&arena->clocks, run, arena->clocks.all, gpi_clock_never()))
-            return 0;
-    return 1;
-}
-
-/* Takes the use that never passes from all blocks of the changing parts, live and waiting. Waiting
-   blocks may be finished then, so the next look at them is not skipped. */
-static void gpi_sleep_drop_all_uses(gpupool_arena *arena) {
-    uint64_t at = 0;
-    gpi_run *run;
-    while ((run = gpi_tree_next_live(&arena->tree, &at)) != NULL)
-        if (gpi_sleep_changes_block(arena, run)) gpi_sleep_drop_use(arena, run);
-    for (run = arena->waiting; run; run = run->list_next)
-        if (gpi_sleep_changes_block(arena, run)) gpi_sleep_drop_use(arena, run);
-    arena->waiting_seen = 0;
-}
-
-/* -- the content of blocks -- */
-
-/* Whether a run has content to keep: it is live, part of a stitched block, or freed while work may
-   still use it. */
-static int gpi_sleep_is_live(const gpi_run *run) {
-    return run->list == GPI_LIST_PART || run->list == GPI_LIST_WAITING ||
-           run->list >= GPI_LIST_LIVE;
-}
-
-/* Whether `unit` follows the last stretch of the backup directly, in the same chunk. */
-static int gpi_sleep_is_next(const gpupool_arena *arena, const gpi_arena_saved *last,
-                             uint64_t unit) {
-    return last->unit + last->units == unit &&
-           gpi_tree_owner(&arena->tree, last->unit) == gpi_tree_owner(&arena->tree, unit);
-}
-
-/* Adds a home run to the list of what is to be copied: one stretch for each chunk that the run lies
-   in, since a chunk may be gone at waking (gpi_sleep_is_gone). Neighbouring runs share a
-   stretch. */
-static void gpi_sleep_list_run(gpupool_arena *arena, const gpi_run *run) {
-    uint64_t unit = run->unit, end = unit + run->units, units;
-    for (; unit < end; unit += units) {
-        const gpi_chunk *chunk = (const gpi_chunk *)gpi_tree_owner(&arena->tree, unit);
-        gpi_arena_backup *backup = &arena->sleep.backups[chunk->tag];
-        gpi_arena_saved *last = &backup->saved[backup->saved_count - (backup->saved_count != 0)];
-        units = gpi_ground_min(end, chunk->unit + chunk->units) - unit;
-        if (backup->saved_count && gpi_sleep_is_next(arena, last, unit)) {
-            last->units += units;
-        } else {
-            last = &backup->saved[backup->saved_count++];
-            last->unit = unit;
-            last->units = units;
-            last->offset = backup->bytes;
-        }
-        backup->bytes += units * GPUPOOL_UNIT_BYTES;
-        arena->sleep.backup_bytes += units * GPUPOOL_UNIT_BYTES;
-    }
-}
-
-/* Lists the content of the changing parts. 0: the host has no memory for the lists. */
-static int gpi_sleep_list(gpupool_arena *arena) {
-    const gpi_run *run;
-    /* each run, and each border of a chunk, begins at most one stretch */
-    uint64_t most = arena->chunks.count + 1;
-    int part;
-    for (run = arena->chunks.home; run; run = run->next) most += (uint64_t)gpi_sleep_is_live(run);
-    for (part = 0; part <= GPUPOOL_TAGS; part++) {
-        gpi_arena_backup *backup = &arena->sleep.backups[part];
-        if (!gpi_sleep_changes(arena, part)) continue;
-        backup->saved = (gpi_arena_saved *)gpi_host_zeroed((size_t)most * sizeof *backup->saved);
-        if (!backup->saved) return 0;
-    }
-    for (run = arena->chunks.home; run; run = run->next)
-        if (gpi_sleep_is_live(run) && gpi_sleep_changes_block(arena, run))
-            gpi_sleep_list_run(arena, run);
-    return 1;
-}
-
-/* Frees the backups of the changing parts. */
-static void gpi_sleep_forget_backup(gpupool_arena *arena) {
-    int part;
-    for (part = 0; part <= GPUPOOL_TAGS; part++) {
-        gpi_arena_backup *backup = &arena->sleep.backups[part];
-        if (!gpi_sleep_changes(arena, part)) continue;
-        GPUPOOL_FREE(backup->saved);
-        GPUPOOL_FREE(backup->memory);
-        arena->sleep.backup_bytes -= backup->bytes;
-        memset(backup, 0, sizeof *backup);
-    }
-}
-
-/* Queues the copy of one stretch on a stream, without a ring. way: DOWN to the host, or UP. */
-static gpupool_result gpi_sleep_copy(const gpi_driver *driver, const gpi_arena_saved *saved,
-                                     unsigned char *host, cudaStream_t stream,
-                                     gpupool_direction way) {
-    gpi_copy copy;
-    void *device = (void *)(uintptr_t)(saved->unit * GPUPOOL_UNIT_BYTES);
-    memset(&copy, 0, sizeof copy);
-    copy.rows = 1;
-    copy.width = saved->units * GPUPOOL_UNIT_BYTES;
-    copy.to = way == GPUPOOL_DOWN ? (void *)host : device;
-    copy.from = way == GPUPOOL_DOWN ? device : (void *)host;
-    return gpi_data_copy(driver, &copy, stream, NULL);
-}
-
-/* Whether the chunk of a stretch is away: at waking, all its blocks were freed meanwhile, so it got
-   no memory. */
-static int gpi_sleep_is_gone(const gpupool_arena *arena, const gpi_arena_saved *saved) {
-    return ((const gpi_chunk *)gpi_tree_owner(&arena->tree, saved->unit))->is_away;
-}
-
-/* Copies the stretches of one part, by the ring if there is one, except those whose chunk is gone.
-   Neighbours go in one transfer: a ring reaches its rate only with transfers that keep all its
-   threads at work. */
-static gpupool_result gpi_sleep_copy_part(gpupool_arena *arena, const gpi_arena_backup *backup,
-                                          gpupool_ring *ring, cudaStream_t stream,
-                                          gpupool_direction way) {
-    gpupool_result result = GPUPOOL_OK;
-    uint64_t i = 0;
-    while (i < backup->saved_count && result == GPUPOOL_OK) {
-        gpi_arena_saved whole = backup->saved[i++];
-        unsigned char *host = backup->memory + whole.offset;
-        void *device = (void *)(uintptr_t)(whole.unit * GPUPOOL_UNIT_BYTES);
-        size_t bytes;
-        if (gpi_sleep_is_gone(arena, &whole)) continue;
-        while (i < backup->saved_count && backup->saved[i].unit == whole.unit + whole.units &&
-               !gpi_sleep_is_gone(arena, &backup->saved[i]))
-            whole.units += backup->saved[i++].units;
-        bytes = (size_t)(whole.units * GPUPOOL_UNIT_BYTES);
-        if (!ring)
-            result = gpi_sleep_copy(&arena->chunks.driver, &whole, host, stream, way);
-        else if (way == GPUPOOL_DOWN)
-            result = gpupool_download(ring, host, device, bytes, stream);
-        else
-            result = gpupool_upload(ring, device, host, bytes, stream);
-    }
-    return result;
-}
-
-/* Copies the backups of all changing parts, on a stream of its own, and waits for the copies. No
-   lock is held. */
-static gpupool_result gpi_sleep_copy_all(gpupool_arena *arena, gpupool_ring *ring,
-                                         gpupool_direction way) {
-    const gpi_driver *driver = &arena->chunks.driver;
-    gpupool_result result, ended;
-    cudaStream_t stream = NULL;
-    int part;
-    result = gpi_driver_stream_new(driver, &stream);
-    if (result != GPUPOOL_OK) return result;
-    for (part = 0; part <= GPUPOOL_TAGS && result == GPUPOOL_OK; part++)
-        if (gpi_sleep_changes(arena, part))
-            result = gpi_sleep_copy_part(arena, &arena->sleep.backups[part], ring, stream, way);
-    ended = gpi_driver_stream_sync(driver, stream);
-    if (ended != GPUPOOL_OK) /* no copy may run when the caller unmaps the memory */
-        gpi_event_wait_device(&arena->clocks, &arena->chunks.driver);
-    /* a second try, since a failure may be that of earlier work */
-    if (driver->stream_destroy(stream) != CUDA_SUCCESS) driver->stream_destroy(stream);
-    return result == GPUPOOL_OK ? ended : result;
-}
-
-/* gpi_sleep_copy_all with both locks held on entry and return, and open meanwhile. */
-static gpupool_result gpi_sleep_copy_open(gpupool_arena *arena, gpupool_ring *ring,
-                                          gpupool_direction way) {
-    gpupool_result result;
-    int part = 0;
-    while (part <= GPUPOOL_TAGS &&
-           (!gpi_sleep_changes(arena, part) || !arena->sleep.backups[part].saved_count))
-        part++;
-    if (part > GPUPOOL_TAGS) return GPUPOOL_OK; /* no part has content to copy */
-    /* a ring's calls wait and take locks of their own, so none of the arena may be held */
-    gpi_arena_unlock(arena);
-    gpi_host_mutex_unlock(&arena->growing);
-    result = gpi_sleep_copy_all(arena, ring, way);
-    gpi_host_mutex_lock(&arena->growing);
-    gpi_host_lock(&arena->lock);
-    return result;
-}
-
-/* Gets host memory for the content of the changing parts, and copies the content there.
-   E_HOST_MEMORY: more than config.backup_bytes, or more than the host has. Both locks are held, and
-   open meanwhile. */
-static gpupool_result gpi_sleep_save(gpupool_arena *arena, gpupool_ring *ring) {
-    gpi_arena_sleep *sleep = &arena->sleep;
-    int part;
-    if (!gpi_sleep_list(arena)) return gpi_host_no_memory();
-    /* the sum over all parts, those included that sleep already */
-    if (sleep->backup_bytes > sleep->backup_most)
-        return gpi_host_fail(GPUPOOL_E_HOST_MEMORY, "gpupool_sleep: the backup needs %" PRIu64
-                             " bytes of host memory, more than config.backup_bytes",
-                             sleep->backup_bytes);
-    for (part = 0; part <= GPUPOOL_TAGS; part++) {
-        gpi_arena_backup *backup = &sleep->backups[part];
-        if (!gpi_sleep_changes(arena, part) || !backup->bytes) continue;
-        backup->memory = (unsigned char *)GPUPOOL_MALLOC((size_t)backup->bytes);
-        if (!backup->memory) return gpi_host_no_memory();
-        gpi_host_want_huge_pages(backup->memory, backup->bytes);
-    }
-    return gpi_sleep_copy_open(arena, ring, GPUPOOL_DOWN);
-}
-
-/* -- mapping and unmapping: both locks are held; the arena's is open around driver calls -- */
-
-/* Whether a stitch stays through sleep, to be mapped again: its block is live, or the work of its
-   last user has not finished, as in a capture scope before the release. */
-static int gpi_sleep_keeps_stitch(const gpi_stitch *stitch) {
-    return stitch->state == GPI_STITCH_USED || (stitch->state == GPI_STITCH_IDLE && stitch->user);
-}
-
-/* Unmaps [unit, unit + units). */
-static gpupool_result gpi_sleep_unmap_range(gpi_chunks *chunks, uint64_t unit, uint64_t units) {
-    gpupool_result result;
-    gpi_host_unlock(chunks->lock);
-    result = gpi_driver_unmap(&chunks->driver, unit * GPUPOOL_UNIT_BYTES,
-                              units * GPUPOOL_UNIT_BYTES);
-    gpi_host_lock(chunks->lock);
-    return result;
-}
-
-/* Maps a chunk if it is away, and gives the device and its peers access. A chunk that is mapped may
-   have got no access in an earlier try, so access is set in any case. If only access fails, the
-   chunk counts as mapped, and the caller unmaps it. */
-static gpupool_result gpi_sleep_map_chunk(gpi_chunks *chunks, gpi_chunk *chunk) {
-    uint64_t address = chunk->unit * GPUPOOL_UNIT_BYTES;
-    int is_away = chunk->is_away;
-    gpupool_result result = GPUPOOL_OK;
-    gpi_host_unlock(chunks->lock);
-    if (is_away) result = gpi_driver_map(&chunks->driver, address, chunk->bytes, chunk->handle);
-    if (result == GPUPOOL_OK) {
-        is_away = 0;
-        result = gpi_driver_access(&chunks->driver, address, chunk->bytes);
-    }
-    gpi_host_lock(chunks->lock);
-    /* written under the lock, since reports and transfers read it */
-    chunk->is_away = is_away;
-    return result;
-}
-
-/* Maps a stitch that is away. First unmaps what an earlier try has left mapped. gpi_plan_map reads
-   only the driver of the stitches, so a struct with just that will do. */
-static gpupool_result gpi_sleep_map_stitch(gpi_chunks *chunks, gpi_stitch *stitch) {
-    uint64_t left = gpi_stitch_mapped_units(stitch);
-    uint32_t mapped = stitch->left_seams;
-    gpupool_result result = GPUPOOL_OK;
-    gpi_stitches stitches;
-    memset(&stitches, 0, sizeof stitches);
-    stitches.chunks = chunks;
-    gpi_host_unlock(chunks->lock);
-    if (left)
-        result = gpi_driver_unmap(&chunks->driver, stitch->unit * GPUPOOL_UNIT_BYTES,
-                                  left * GPUPOOL_UNIT_BYTES);
-    if (result == GPUPOOL_OK) result = gpi_plan_map(&stitches, stitch, &mapped);
-    gpi_host_lock(chunks->lock);
-    stitch->is_away = result != GPUPOOL_OK;
-    stitch->left_seams = stitch->is_away ? mapped : 0;
-    return result;
-}
-
-/* Maps what is away, has a handle and is of a changing part: chunks, then the stitches over them.
-   Stops at the first failure. */
-static gpupool_result gpi_sleep_map_all(gpupool_arena *arena) {
-    gpi_chunks *chunks = &arena->chunks;
-    gpi_chunk *chunk = chunks->first;
-    gpi_stitch *stitch = arena->stitches.oldest;
-    gpupool_result result = GPUPOOL_OK;
-    for (; chunk && result == GPUPOOL_OK; chunk = chunk->next)
-        if (chunk->handle && gpi_sleep_changes(arena, chunk->tag))
-            result = gpi_sleep_map_chunk(chunks, chunk);
-    for (; stitch && result == GPUPOOL_OK; stitch = stitch->newer)
-        if (stitch->is_away && gpi_sleep_changes_stitch(arena, stitch))
-            result = gpi_sleep_map_stitch(chunks, stitch);
-    return result;
-}
-
-/* Unmaps all of the changing parts: first the stitches, then their chunks. Stops at the first
-   failure; is_away tells what is unmapped so far. */
-static gpupool_result gpi_sleep_unmap_all(gpupool_arena *arena) {
-    gpi_chunks *chunks = &arena->chunks;
-    gpi_chunk *chunk = chunks->first;
-    gpi_stitch *stitch = arena->stitches.oldest;
-    gpupool_result result = GPUPOOL_OK;
-    /* stitches first, since they map the handles of chunks */
-    for (; stitch && result == GPUPOOL_OK; stitch = stitch->newer) {
-        if (stitch->is_away || !gpi_sleep_keeps_stitch(stitch)) continue;
-        if (!gpi_sleep_changes_stitch(arena, stitch)) continue;
-        result = gpi_sleep_unmap_range(chunks, stitch->unit, stitch->units);
-        stitch->is_away = result == GPUPOOL_OK;
-    }
-    for (; chunk && result == GPUPOOL_OK; chunk = chunk->next) {
-        if (chunk->is_away || !gpi_sleep_changes(arena, chunk->tag)) continue;
-        result = gpi_sleep_unmap_range(chunks, chunk->unit, chunk->units);
-        chunk->is_away = result == GPUPOOL_OK;
-    }
-    return result;
-}
-
-/* Releases the handles of unmapped chunks, which gives the memory to the device. If the driver
-   refuses, the chunk keeps the handle, and waking uses it again. */
-static void gpi_sleep_release_all(gpupool_arena *arena) {
-    gpi_chunks *chunks = &arena->chunks;
-    gpi_chunk *chunk = chunks->first;
-    for (; chunk; chunk = chunk->next) {
-        gpupool_result result;
-        if (!chunk->is_away || !chunk->handle || !gpi_sleep_changes(arena, chunk->tag)) continue;
-        gpi_host_unlock(chunks->lock);
-        result = gpi_driver_release(&chunks->driver, chunk->handle);
-        gpi_host_lock(chunks->lock);
-        if (result == GPUPOOL_OK) chunk->handle = 0;
-    }
-}
-
-/* Counts anew what is reserved and what sleeps, in all and by tag. Mapped chunks and stuck ones
-   count as reserved. */
-static void gpi_sleep_account(gpupool_arena *arena) {
-    gpi_chunks *chunks = &arena->chunks;
-    const gpi_chunk *chunk;
-    uint64_t here = 0, away = 0;
-    int tag;
-    for (tag = 1; tag <= arena->ledger.tag_count; tag++)
-        arena->ledger.tags[tag]->stats.asleep_bytes = 0;
-    for (chunk = chunks->first; chunk; chunk = chunk->next) {
-        if (!chunk->is_away) here += chunk->bytes;
-        else away += chunk->bytes;
-        if (chunk->is_away && chunk->tag)
-            arena->ledger.tags[chunk->tag]->stats.asleep_bytes += chunk->bytes;
-    }
-    for (chunk = chunks->stuck; chunk; chunk = chunk->next) here += chunk->bytes;
-    arena->ledger.away_bytes = away;
-    chunks->units = here / GPUPOOL_UNIT_BYTES;
-    gpi_chunk_account(chunks);
-}
-
-typedef enum gpi_sleep_news { GPI_GOES, GPI_APPEARS } gpi_sleep_news; /* on_unmap, on_map */
-
-/* Calls on_map or on_unmap for each chunk and stitch of the changing parts for which it was not
-   called yet. Goes on after a refusal. Returns the first refusal of on_map. Both locks are held,
-   and open during the calls. */
-static gpupool_result gpi_sleep_tell(gpupool_arena *arena, gpi_sleep_news news) {
-    gpupool_map_fn fn = news == GPI_APPEARS ? arena->chunks.on_map : arena->chunks.on_unmap;
-    int appears = news == GPI_APPEARS;
-    gpi_chunks *chunks = &arena->chunks;
-    gpi_chunk *chunk;
-    gpi_stitch *stitch;
-    gpupool_result result = GPUPOOL_OK, first = GPUPOOL_OK;
-    for (chunk = chunks->first; chunk; chunk = chunk->next) {
-        gpupool_mapping mapping = gpi_chunk_mapping(chunks, chunk);
-        if (chunk->is_away || chunk->is_untold != appears) continue;
-        if (!gpi_sleep_changes(arena, chunk->tag)) continue;
-        result = gpi_chunk_tell(chunks, fn, &mapping);
-        chunk->is_untold = !appears || result != GPUPOOL_OK;
-        if (result != GPUPOOL_OK && first == GPUPOOL_OK) first = result;
-    }
-    for (stitch = arena->stitches.oldest; stitch; stitch = stitch->newer) {
-        gpupool_mapping mapping = gpi_stitch_mapping(stitch);
-        /* all other stitches of the parts are unmapped by now (gpi_sleep_drop_idle) */
-        if (!gpi_sleep_keeps_stitch(stitch) || stitch->is_told == appears) continue;
-        if (!gpi_sleep_changes_stitch(arena, stitch)) continue;
-        result = gpi_chunk_tell(chunks, fn, &mapping);
-        stitch->is_told = appears && result == GPUPOOL_OK;
-        if (result != GPUPOOL_OK && first == GPUPOOL_OK) first = result;
-    }
-    return appears ? first : GPUPOOL_OK;
-}
-
-/* -- falling asleep -- */
-
-/* Whether a block of the parts that a call names is exported: another process uses its memory. */
-static int gpi_sleep_is_exported(const gpupool_arena *arena, int tag) {
-    const gpi_chunk *chunk = arena->chunks.exports ? arena->chunks.first : NULL;
-    while (chunk && !(chunk->exports && (tag == GPUPOOL_ALL || chunk->tag == tag)))
-        chunk = chunk->next;
-    return chunk != NULL;
-}
-
-/* Checks the tag of gpupool_sleep and gpupool_wake. E_UNSUPPORTED: the source is not MAPPED;
-   E_ARGUMENT: neither GPUPOOL_ALL nor a tag with can_sleep. */
-static gpupool_result gpi_sleep_check_tag(const gpupool_arena *arena, const char *call, int tag) {
-    if (!gpi_chunk_is_mapped(&arena->chunks))
-        return gpi_host_fail(GPUPOOL_E_UNSUPPORTED, "%s: only SOURCE_MAPPED can sleep", call);
-    if (tag == GPUPOOL_ALL) return GPUPOOL_OK;
-    if (tag > 0 && tag <= arena->ledger.tag_count && arena->chunks.apart[tag].can_sleep)
-        return GPUPOOL_OK;
-    return gpi_host_fail(GPUPOOL_E_ARGUMENT, "%s: tag is %d, and must be GPUPOOL_ALL or a tag of "
-                         "this arena that was made with can_sleep", call, tag);
-}
-
-/* Checks whether gpupool_sleep may begin: its arguments; no capture; no exported block. */
-static gpupool_result gpi_sleep_may(const gpupool_arena *arena, int tag, gpupool_content content) {
-    const char *call = "gpupool_sleep";
-    gpupool_result result = gpi_sleep_check_tag(arena, call, tag);
-    if (result != GPUPOOL_OK) return result;
-    if (content != GPUPOOL_KEEP && content != GPUPOOL_DISCARD)
-        return gpi_host_fail(GPUPOOL_E_ARGUMENT, "%s: content is %d, and must be GPUPOOL_KEEP or "
-                             "GPUPOOL_DISCARD", call, (int)content);
-    if (arena->clocks.capturing || GPI_READ(&gpi_process.scopes))
-        return gpi_host_fail(GPUPOOL_E_CAPTURING, "%s: a stream captures", call);
-    if (gpi_sleep_is_exported(arena, tag))
-        return gpi_host_fail(GPUPOOL_E_IN_USE, "%s: a block is exported", call);
-    return GPUPOOL_OK;
-}
-
-/* Whether another thread is in the middle of a call that uses a changing part: it looks for memory
-   there, has taken some, runs on_map, or found the part awake (halfway). */
-static int gpi_sleep_is_requested(const gpupool_arena *arena) {
-    int tag;
-    /* searching: 1 is this call's own */
-    if (gpi_sleep_changes(arena, 0) && (arena->searching > 1 || arena->in_hand)) return 1;
-    /* A request that is not in the ladder now finds its tag asleep when it comes there. A wait for
-       all requests would wait for a function of the program that puts its own tag to sleep. */
-    for (tag = 1; tag <= GPUPOOL_TAGS; tag++)
-        if (gpi_sleep_changes(arena, tag) && arena->seekers[tag]) return 1;
-    return arena->chunks.telling || arena->halfway;
-}
-
-/* Opens both locks for a moment, so that other threads can finish their calls. */
-static void gpi_sleep_let_others(gpupool_arena *arena, unsigned round) {
-    gpi_arena_unlock(arena);
-    gpi_host_mutex_unlock(&arena->growing);
-    gpi_host_idle(round);
-    gpi_host_mutex_lock(&arena->growing);
-    gpi_host_lock(&arena->lock);
-}
-
-/* Unmaps the idle stitches of the changing parts, except those whose users' work is a graph's and
-   never passes. E_CUDA: the driver refused one. Both locks are held, and opened. */
-static gpupool_result gpi_sleep_drop_idle(gpupool_arena *arena) {
-    gpi_stitches *stitches = &arena->stitches;
-    gpi_stitch *stitch = stitches->oldest, *newer;
-    for (; stitch; stitch = newer) {
-        newer = stitch->newer;
-        if (!gpi_sleep_changes_stitch(arena, stitch)) continue;
-        if (gpi_stitch_has_passed(stitches, stitch)) {
-            if (gpi_stitch_unmap(stitches, stitch) != GPUPOOL_OK) return GPUPOOL_E_CUDA;
-            if (gpi_stitch_tells(stitches)) newer = stitches->oldest; /* the locks were open */
-        } else if (!gpi_sleep_keeps_stitch(stitch)) {
-            return GPUPOOL_E_CUDA;
-        }
-    }
-    return GPUPOOL_OK;
-}
-
-/* Stops all use of the changing parts: waits until no call is in the middle, sets the free memory
-   aside, gives live blocks the use that never passes, and waits for the device. Both locks are
-   held, and open while the host waits. */
-static gpupool_result gpi_sleep_stop_use(gpupool_arena *arena) {
-    gpupool_result result;
-    unsigned round = 0;
-    if (gpi_sleep_changes(arena, 0))
-        gpi_arena_empty_all(arena, gpi_arena_drain); /* arena.searching keeps them empty */
-    /* From the end of this loop the lock stays shut until every block has its use: a call that
-       begins meanwhile would find the part as if awake. */
-    while (gpi_sleep_is_requested(arena)) gpi_sleep_let_others(arena, round++);
-    gpi_sleep_set_aside(arena);
-    if (!gpi_sleep_use_all(arena)) return gpi_host_no_memory();
-    /* for all work that was queued so far on any stream: then no kernel uses the parts */
-    gpi_arena_unlock(arena);
-    gpi_host_mutex_unlock(&arena->growing);
-    result = gpi_event_wait_device(&arena->clocks, &arena->chunks.driver);
-    gpi_host_mutex_lock(&arena->growing);
-    gpi_host_lock(&arena->lock);
-    if (result != GPUPOOL_OK) return result;
-    gpi_arena_poll_all(arena);
-    gpi_sleep_set_aside(arena); /* waiting blocks that were still in use before the wait */
-    return gpi_sleep_drop_idle(arena);
-}
-
-/* After a failed unmapping: maps everything again. 0: the driver refuses that, too. Then the part
-   sleeps with the memory that it still has, and gpupool_wake maps the rest. Keeps the thread's
-   present failure. */
-static int gpi_sleep_remap(gpupool_arena *arena) {
-    struct gpi_thread why = gpi_thread;
-    int is_there = gpi_sleep_map_all(arena) == GPUPOOL_OK;
-    if (is_there) gpi_sleep_tell(arena, GPI_APPEARS);
-    gpi_thread = why;
-    return is_there;
-}
-
-/* Ends a gpupool_sleep that failed: the changing parts are awake again, as before (SL2). */
-static void gpi_sleep_undo(gpupool_arena *arena) {
-    gpi_sleep_forget_backup(arena);
-    gpi_sleep_drop_all_uses(arena);
-    gpi_sleep_put_back(arena);
-    if (gpi_sleep_changes(arena, 0)) GPI_PUBLISH(&arena->searching, arena->searching - 1);
-    gpi_sleep_set_states(arena, GPI_AWAKE);
-    /* blocks that were freed meanwhile, and have no other use, become free now */
-    gpi_arena_poll_all(arena);
-}
-
-/* Enters the arena, as gpi_arena_enter, once no other call puts a part to sleep or wakes one.
-   E_IN_USE: a call from inside the arena's on_map or on_unmap, for which this call would wait. */
-static gpupool_result gpi_sleep_enter(gpupool_arena *arena, const char *call, gpi_visit *visit) {
-    unsigned round = 0;
-    gpupool_result result;
-    for (;;) {
-        result = gpi_arena_enter(arena, call, visit);
-        if (result != GPUPOOL_OK) return result;
-        if (gpi_thread.telling == &arena->chunks)
-            result = gpi_host_fail(GPUPOOL_E_IN_USE, "%s: the arena's on_map or on_unmap calls it",
-                                   call);
-        if (result == GPUPOOL_OK && !gpi_sleep_any(arena, GPI_CHANGING)) return GPUPOOL_OK;
-        gpi_arena_leave(arena, visit);
-        if (result != GPUPOOL_OK) return result;
-        gpi_host_idle(round++);
-    }
-}
-
-gpupool_result gpupool_sleep(gpupool_arena *arena, int tag, gpupool_content content,
-                             gpupool_ring *ring) {
-    gpi_visit visit;
-    int is_away = 0;
-    gpupool_result result = gpi_sleep_enter(arena, "gpupool_sleep", &visit);
-    if (result != GPUPOOL_OK) return result;
-    result = gpi_sleep_may(arena, tag, content);
-    if (result == GPUPOOL_OK && !gpi_sleep_choose(arena, tag, GPI_AWAKE))
-        result = gpi_host_fail(GPUPOOL_E_ASLEEP, "gpupool_sleep: it sleeps already");
-    if (result != GPUPOOL_OK) {
-        gpi_arena_leave(arena, &visit);
-        return result;
-    }
-    /* from here on no block goes into a cache: see gpi_alloc_is_cacheable */
-    if (gpi_sleep_changes(arena, 0)) GPI_PUBLISH(&arena->searching, arena->searching + 1);
-    result = gpi_sleep_stop_use(arena);
-    if (result == GPUPOOL_OK && content == GPUPOOL_KEEP) result = gpi_sleep_save(arena, ring);
-    if (result == GPUPOOL_OK) {
-        gpi_sleep_tell(arena, GPI_GOES);
-        result = gpi_sleep_unmap_all(arena);
-        if (result == GPUPOOL_OK) gpi_sleep_release_all(arena);
-        /* if the driver neither unmaps nor maps all, the part counts as asleep, and the call
-           fails */
-        is_away = result == GPUPOOL_OK || !gpi_sleep_remap(arena);
-    }
-    if (is_away) {
-        gpi_sleep_account(arena);
-        gpi_sleep_count(arena, 1);
-        gpi_sleep_set_states(arena, GPI_ASLEEP);
-    } else {
-        gpi_sleep_undo(arena);
-    }
-    gpi_arena_leave(arena, &visit);
-    if (GPI_READ(&arena->soft_untold)) gpi_tag_tell(arena);
-    return result == GPUPOOL_OK ? gpi_host_ok() : result;
-}
-
-/* Frees the backups of an arena that is destroyed, and uncounts its sleeping parts. Makes no driver
-   call. */
-static void gpi_sleep_forget(gpupool_arena *arena) {
-    gpi_sleep_choose(arena, GPUPOOL_ALL, GPI_ASLEEP);
-    gpi_sleep_forget_backup(arena);
-    gpi_sleep_count(arena, -1);
-    gpi_sleep_set_states(arena, GPI_AWAKE);
-}
-
-/* E_ASLEEP if the block at an address sleeps, of whatever arena. Transfers call this before they
-   begin. No lock is held. */
-static gpupool_result gpi_sleep_is_at(const char *call, const void *memory) {
-    uint64_t unit = (uint64_t)(uintptr_t)memory / GPUPOOL_UNIT_BYTES;
-    gpupool_arena *arena;
-    gpupool_result result = GPUPOOL_OK;
-    if (!GPI_READ(&gpi_process.asleep)) return GPUPOOL_OK;
-    /* the process's lock keeps all arenas in the list */
-    gpi_host_lock(&gpi_process.lock);
-    arena = gpi_process.arenas;
-    while (arena && !(gpi_sleep_any(arena, GPI_ASLEEP) && gpi_chunk_owns(&arena->chunks, unit)))
-        arena = arena->next;
-    if (arena) {
-        const gpi_run *run;
-        gpi_host_lock(&arena->lock);
-        run = gpi_block_around(arena, unit);
-        if (run && arena->sleep.states[gpi_stitch_tag_at(&arena->stitches, run->unit)] ==
-                       GPI_ASLEEP)
-            result = gpi_host_fail(GPUPOOL_E_ASLEEP, "%s: the device memory is of arena \"%s\", "
-                                   "and sleeps", call, arena->name);
-        gpi_host_unlock(&arena->lock);
-    }
-    gpi_host_unlock(&gpi_process.lock);
-    return result;
-}
-
-/* == WAKE =========================================================================================
-   Gets device memory for sleeping parts again, at the same addresses, and fills it from the backup.
-   What was freed meanwhile gets no memory. uses: SLEEP and above
-
-       gpi_wake_set_aside_freed    blocks that were freed asleep become free memory, set aside
-       gpi_wake_create_all         a handle for every chunk that is not vacant
-       gpi_sleep_map_all           chunks and stitches, at their old addresses
-       gpi_sleep_tell              on_map
-       gpi_sleep_copy_open         the content, from the backup
-       gpi_wake_end                free memory goes to its lists; vacant chunks end
-
-   A chunk is vacant if all its memory is free and set aside, and no tag reserves the chunk.
-
-   Locks: as in SLEEP. On failure SL2 holds: the parts sleep as before, with their backup. */
-
-/* Whether only the use that never passes keeps a freed block waiting: all real uses have passed. */
-static int gpi_wake_is_unused(const gpupool_arena *arena, const gpi_run *run) {
-    const gpi_use *use = (const gpi_use *)run->of.uses;
-    while (use && (use->at == gpi_clock_never() ||
-                   use->at <= gpi_clock_done(&arena->clocks, use->stream)))
-        use = use->next;
-    return !use;
-}
-
-/* Sets aside the blocks that were freed while their part slept and that no work uses. Their
-   stitches are not mapped; they end here. */
-static void gpi_wake_set_aside_freed(gpupool_arena *arena) {
-    gpi_run *run = arena->waiting, *before = NULL, *next;
-    gpi_stitch *stitch, *newer;
-    for (; run; run = next) {
-        next = run->list_next;
-        if (!gpi_sleep_changes_block(arena, run) || !gpi_wake_is_unused(arena, run)) {
-            before = run;
-            continue;
-        }
-        gpi_arena_end_waiting(arena, run, before);
-        gpi_clock_drop_uses(&arena->clocks, run);
-        run->list = GPI_LIST_TAKEN;
-        gpi_stitch_put(&arena->stitches, run, NULL, 0, 0);
-    }
-    /* the blocks are in free lists now, and no request may find them there */
-    gpi_sleep_set_aside(arena);
-    for (stitch = arena->stitches.oldest; stitch; stitch = newer) {
-        newer = stitch->newer;
-        if (!stitch->is_away || stitch->state != GPI_STITCH_IDLE || stitch->user) continue;
-        if (!gpi_sleep_changes_stitch(arena, stitch)) continue;
-        /* gpi_stitch_remove expects a stitch that is not counted as idle */
-        gpi_stitch_unset_idle(&arena->stitches, stitch);
-        gpi_stitch_remove(&arena->stitches, stitch);
-    }
-}
-
-/* Whether a chunk is vacant: all its runs are set aside, and its tag reserves nothing. */
-static int gpi_wake_is_vacant(const gpupool_arena *arena, const gpi_chunk *chunk) {
-    const gpi_run *run = gpi_chunk_first_run(&arena->chunks, &arena->tree, chunk);
-    if (chunk->is_kept && !arena->chunks.is_ending) return 0;
-    for (; run && run->unit < chunk->unit + chunk->units; run = run->next)
-        if (run->list != GPI_LIST_TAKEN) return 0;
-    return 1;
-}
-
-/* Whether a chunk of a changing part is to get memory: it is away, and not vacant. */
-static int gpi_wake_needs_memory(const gpupool_arena *arena, const gpi_chunk *chunk) {
-    return gpi_sleep_changes(arena, chunk->tag) && chunk->is_away &&
-           !gpi_wake_is_vacant(arena, chunk);
-}
-
-/* Reports why there is no memory to wake with, as the thread's verdict and as a sentence: the
-   limit, or what others have of the device (cause OTHERS). bytes: what waking needs. Returns
-   E_OUT_OF_MEMORY. */
-static gpupool_result gpi_wake_give_up(gpupool_arena *arena, gpupool_cause cause, uint64_t bytes) {
-    size_t free_bytes = 0, total_bytes = 0;
-    char free_text[32], total[32], need[32];
-    gpupool_verdict verdict;
-    uint64_t room = gpi_ledger_room(&arena->ledger);
-    memset(&verdict, 0, sizeof verdict);
-    gpi_driver_memory(&arena->chunks.driver, 0, &free_bytes, &total_bytes);
-    verdict.cause = cause;
-    verdict.asked_bytes = bytes;
-    verdict.limit_bytes = arena->ledger.limit_bytes == UINT64_MAX ? 0 : arena->ledger.limit_bytes;
-    verdict.granted_bytes = arena->ledger.granted.now - gpi_arena_asleep_bytes(arena);
-    verdict.reserved_bytes = arena->ledger.reserved.now;
-    verdict.device_free_bytes = free_bytes;
-    verdict.device_total_bytes = total_bytes;
-    /* reserved_bytes has no memory that sleeps (gpi_sleep_account), so the rest of the device is
-       with others, or free */
-    verdict.others_bytes = total_bytes - gpi_ground_min(total_bytes,
-                                                        free_bytes + verdict.reserved_bytes);
-    if (cause == GPUPOOL_CAUSE_LIMIT) verdict.raise_bytes = bytes - room;
-    else if (verdict.others_bytes <= verdict.reserved_bytes)
-        verdict.cause = GPUPOOL_CAUSE_DEVICE_FULL;
-    verdict.missing_bytes = bytes - gpi_ground_min(bytes, cause == GPUPOOL_CAUSE_LIMIT
-                                                              ? room : free_bytes);
-    if (cause == GPUPOOL_CAUSE_LIMIT)
-        snprintf(verdict.sentence, sizeof verdict.sentence, "waking needs %s, and the limit leaves "
-                 "%s: raise the limit by %s, or free blocks", gpi_limit_human(need, bytes),
-                 gpi_limit_human(free_text, room), gpi_limit_enough(total, verdict.raise_bytes));
-    else
-        snprintf(verdict.sentence, sizeof verdict.sentence, "waking needs %s, and of the device's "
-                 "%s only %s is free: %s", gpi_limit_human(need, bytes),
-                 gpi_limit_human(total, total_bytes), gpi_limit_human(free_text, free_bytes),
-                 verdict.cause == GPUPOOL_CAUSE_OTHERS
-                     ? "others (arenas, processes, libraries) hold the rest"
-                     : "this arena's own blocks hold most of the rest; free some");
-    gpi_thread.verdict = verdict;
-    return gpi_host_fail(GPUPOOL_E_OUT_OF_MEMORY, "gpupool_wake: arena \"%s\": %s", arena->name,
-                         verdict.sentence);
-}
-
-/* Returns idle chunks of the parts that are awake to the driver until so many bytes are left under
-   the limit; for the device (0), all of them. Both locks are held, and open at times. */
-static void gpi_wake_make_room(gpupool_arena *arena, uint64_t bytes) {
-    uint64_t limit = arena->ledger.limit_bytes;
-    gpi_arena_empty_all(arena, gpi_arena_empty_free);
-    gpi_arena_poll_all(arena);
-    gpi_tree_drop_slabs(&arena->tree);
-    if (!bytes || bytes <= gpi_ladder_room_at_most(arena, 1))
-        gpi_stitch_trim_below(&arena->stitches, bytes ? limit - bytes : 0);
-}
-
-/* Creates a handle for every chunk that needs memory and has none. On failure some have one. Both
-   locks are held; the arena's is open around driver calls. */
-static gpupool_result gpi_wake_create_handles(gpupool_arena *arena) {
-    gpi_chunks *chunks = &arena->chunks;
-    gpupool_result result = GPUPOOL_OK;
-    gpi_chunk *chunk;
-    for (chunk = chunks->first; chunk && result == GPUPOOL_OK; chunk = chunk->next) {
-        if (chunk->handle || !gpi_wake_needs_memory(arena, chunk)) continue;
-        gpi_host_unlock(chunks->lock);
-        result = gpi_driver_create(&chunks->driver, chunk->bytes, &chunk->handle);
-        gpi_host_lock(chunks->lock);
-        if (result != GPUPOOL_OK) chunk->handle = 0;
-    }
-    return result;
-}
-
-/* Creates all handles that waking needs. Where the limit or the device leave too little room, idle
-   chunks of the parts that are awake make room. On failure the caller releases the handles. */
-static gpupool_result gpi_wake_create_all(gpupool_arena *arena) {
-    const gpi_chunk *chunk;
-    uint64_t bytes = 0;
-    gpupool_result result;
-    /* the limit is asked for the whole sum, so that waking fails before the first driver call */
-    for (chunk = arena->chunks.first; chunk; chunk = chunk->next)
-        bytes += gpi_wake_needs_memory(arena, chunk) ? chunk->bytes : 0;
-    if (bytes > gpi_ledger_room(&arena->ledger)) gpi_wake_make_room(arena, bytes);
-    if (bytes > gpi_ledger_room(&arena->ledger))
-        return gpi_wake_give_up(arena, GPUPOOL_CAUSE_LIMIT, bytes);
-    result = gpi_wake_create_handles(arena);
-    if (result != GPUPOOL_E_OUT_OF_MEMORY) return result;
-    gpi_wake_make_room(arena, 0);
-    if (bytes > gpi_ledger_room(&arena->ledger)) /* others have taken it meanwhile */
-        return gpi_wake_give_up(arena, GPUPOOL_CAUSE_LIMIT, bytes);
-    result = gpi_wake_create_handles(arena);
-    if (result != GPUPOOL_E_OUT_OF_MEMORY) return result;
-    gpi_sleep_release_all(arena); /* the verdict counts their memory as free */
-    return gpi_wake_give_up(arena, GPUPOOL_CAUSE_OTHERS, bytes);
-}
-
-/* Ends the vacant chunks: their addresses become empty again. They are away, so nothing is
-   unmapped. Needs two spare run structs for each. */
-static void gpi_wake_drop_vacant(gpupool_arena *arena) {
-    gpi_chunks *chunks = &arena->chunks;
-    gpi_chunk *chunk, *next;
-    for (chunk = chunks->first; chunk; chunk = next) {
-        gpi_run *run;
-        next = chunk->next;
-        if (!chunk->is_away || !gpi_sleep_changes(arena, chunk->tag)) continue;
-        run = gpi_stitch_take(&arena->tree, gpi_tree_at(&arena->tree, chunk->unit), chunk->unit,
-                              chunk->units);
-        gpi_tree_own(&arena->tree, chunk->unit, chunk->units, NULL);
-        gpi_tree_put(&arena->tree, run, GPI_LIST_EMPTY, 0);
-        gpi_chunk_unlink(chunks, chunk);
-        /* gpi_chunk_lost subtracts what gpi_sleep_account has not counted, since it is away */
-        chunks->units += chunk->units;
-        gpi_chunk_lost(chunks, chunk);
-    }
-}
-
-/* Ends waking when all is mapped and filled: nothing can fail any more. The caller has called
-   gpi_wake_prepare, and kept the lock since. */
-static void gpi_wake_end(gpupool_arena *arena) {
-#if GPI_GUARD
-    uint64_t at = 0;
-    gpi_run *run;
-    while ((run = gpi_tree_next_live(&arena->tree, &at)) != NULL) {
-        int part = gpi_stitch_tag_at(&arena->stitches, run->unit);
-        if (gpi_sleep_changes(arena, part) && !arena->sleep.backups[part].memory)
-            run->guarded_bytes = 0; /* content discarded: the guard's bytes are gone, too */
-    }
-#endif
-    gpi_sleep_forget_backup(arena);
-    gpi_sleep_drop_all_uses(arena);
-    /* The lock stays shut between these two: a vacant chunk has no memory, and its free units are
-       in free lists for the moment. */
-    gpi_sleep_put_back(arena);
-    gpi_wake_drop_vacant(arena);
-    gpi_sleep_account(arena);
-    gpi_sleep_count(arena, -1);
-    if (gpi_sleep_changes(arena, 0)) GPI_PUBLISH(&arena->searching, arena->searching - 1);
-    gpi_sleep_set_states(arena, GPI_AWAKE);
-    gpi_arena_poll_all(arena);
-}
-
-/* Makes sure of the run structs that gpi_wake_drop_vacant needs. 0: the host has no memory. */
-static int gpi_wake_prepare(gpupool_arena *arena) {
-    return gpi_tree_prepare(&arena->tree, 4 * arena->chunks.count + 8);
-}
-
-/* Creates, maps, announces and fills all that the changing parts need. If the program refuses a
-   mapping or a copy fails, the program is told that all goes again. Both locks are held, and open
-   in between. */
-static gpupool_result gpi_wake_restore(gpupool_arena *arena, gpupool_ring *ring) {
-    gpupool_result result = gpi_wake_create_all(arena);
-    if (result == GPUPOOL_OK) result = gpi_sleep_map_all(arena);
-    /* in any case: what was created and mapped counts as reserved */
-    gpi_sleep_account(arena);
-    if (result != GPUPOOL_OK) return result;
-    result = gpi_sleep_tell(arena, GPI_APPEARS);
-    if (result == GPUPOOL_OK) result = gpi_sleep_copy_open(arena, ring, GPUPOOL_UP);
-    /* again: the locks were open, and other threads may have used the run structs */
-    if (result == GPUPOOL_OK && !gpi_wake_prepare(arena)) result = gpi_host_no_memory();
-    if (result != GPUPOOL_OK) gpi_sleep_tell(arena, GPI_GOES);
-    return result;
-}
-
-/* Wakes the changing parts. On failure they sleep as before. Both locks are held on entry and
-   return, and open in between. */
-static gpupool_result gpi_wake_parts(gpupool_arena *arena, gpupool_ring *ring) {
-    struct gpi_thread why;
-    gpupool_result result;
-    /* after this wait all work that was queued so far has finished: blocks that were freed asleep
-       have only the use that never passes */
-    gpi_arena_unlock(arena);
-    gpi_host_mutex_unlock(&arena->growing);
-    result = gpi_event_wait_device(&arena->clocks, &arena->chunks.driver);
-    gpi_host_mutex_lock(&arena->growing);
-    gpi_host_lock(&arena->lock);
-    if (result != GPUPOOL_OK) {
-        gpi_sleep_set_states(arena, GPI_ASLEEP);
-        return result;
-    }
-    gpi_wake_set_aside_freed(arena);
-    result = gpi_wake_prepare(arena) ? gpi_wake_restore(arena, ring) : gpi_host_no_memory();
-    if (result == GPUPOOL_OK) {
-        gpi_wake_end(arena);
-        return result;
-    }
-    /* back to sleep, with the backup as it was; chunks that cannot be unmapped stay mapped */
-    why = gpi_thread;
-    gpi_sleep_unmap_all(arena);
-    gpi_sleep_release_all(arena);
-    gpi_sleep_account(arena);
-    gpi_sleep_set_states(arena, GPI_ASLEEP);
-    gpi_thread = why;
-    return result;
-}
-
-gpupool_result gpupool_wake(gpupool_arena *arena, int tag, gpupool_ring *ring) {
-    gpi_visit visit;
-    gpupool_result result = gpi_sleep_enter(arena, "gpupool_wake", &visit);
-    if (result != GPUPOOL_OK) return result;
-    result = gpi_sleep_check_tag(arena, "gpupool_wake", tag);
-    if (result == GPUPOOL_OK && !gpi_sleep_choose(arena, tag, GPI_ASLEEP))
-        result = gpi_host_fail(GPUPOOL_E_ARGUMENT, "gpupool_wake: nothing of that sleeps in arena "
-                               "\"%s\"", arena->name);
-    if (result == GPUPOOL_OK) result = gpi_wake_parts(arena, ring);
-    gpi_arena_leave(arena, &visit);
-    if (GPI_READ(&arena->soft_untold)) gpi_tag_tell(arena);
-    return result == GPUPOOL_OK ? gpi_host_ok() : result;
-}
-
-/* == LIFE =========================================================================================
-   Arenas are made, destroyed, and renewed after a device reset. Default arenas, one for each
-   device, are found and made here, too. uses: CAPTURE and above
-
-       gpupool_arena_create      check_config, make { driver; build { locks; open: source, limit,
-                                 addresses, clocks, reserve } }, list
-       gpupool_arena_destroy     no reset:  check_unused, unlist, close, free_records, free_struct
-                                 reset:     unlist, close_after_reset, free_struct
-       a default arena           struct stays at its address: close_after_reset, clear, make
-
-   The state of a default arena is in arena->forks:
-
-       gpi_process.forks --reset seen--> GPI_RENEWING --made again--> gpi_process.forks
-                                              |     ^
-                          it cannot be made v       | the next call
-                                            GPI_CLOSED (an empty struct)
-
-   LI1  an arena is in gpi_process.arenas from the end of its creation to the start of its
-        destruction; gpi_process.default_arenas names arenas of that list
-   LI2  a thread that uses an arena of the list without being its caller counts in arena->visitors;
-        an arena leaves the list, or is renewed, while there are no visitors
-   LI3  creation is all or nothing: on failure everything is given back, and the sentence is that of
-        the first failure
-   LI4  a destruction that fails leaves the arena in the list, with what the driver has not taken
-        back
-
-   Locks: gpi_process.lock guards the list, default_arenas, visitors and forks. A thread that holds
-   it asks for no arena's lock, and a thread that ends an arena holds both of the arena's locks when
-   it takes the process's.
-
-   Read first: gpi_life_open, gpi_life_build, gpi_life_close, gpi_life_start_ending, gpi_life_renew,
-   gpi_life_find_default */
-
-/* Checks what can be checked without the device's driver: OK or E_ARGUMENT, or E_CUDA if the
-   runtime does not answer. gpi_life_first_limit checks config.limit_text. Changes nothing. */
-static gpupool_result gpi_life_check_config(const gpupool_arena_config *config) {
-    int count = 0;
-    gpupool_result result;
-    if ((int)config->source < 0 || config->source > GPUPOOL_SOURCE_BYPASS)
-        return gpi_host_fail(GPUPOOL_E_ARGUMENT, "gpupool_arena_create: config.source is %d, which "
-                             "is no gpupool_source", (int)config->source);
-    if ((config->chunk_alloc != NULL) != (config->chunk_free != NULL))
-        return gpi_host_fail(GPUPOOL_E_ARGUMENT, "gpupool_arena_create: config.chunk_alloc and "
-                             "config.chunk_free belong together");
-    if ((config->source == GPUPOOL_SOURCE_CUSTOM) != (config->chunk_alloc != NULL))
-        return gpi_host_fail(GPUPOOL_E_ARGUMENT, "gpupool_arena_create: config.chunk_alloc and "
-                             "GPUPOOL_SOURCE_CUSTOM belong together");
-    if (config->share & ~(unsigned)(GPUPOOL_SHARE_PROCESSES | GPUPOOL_SHARE_RDMA))
-        return gpi_host_fail(GPUPOOL_E_ARGUMENT, "gpupool_arena_create: config.share is %#x, and "
-                             "must be a sum of gpupool_share", config->share);
-    if (config->chunk_bytes > (uint64_t)1 << 48 || config->reserve_bytes > (uint64_t)1 << 48)
-        return gpi_host_fail(GPUPOOL_E_ARGUMENT, "gpupool_arena_create: config.chunk_bytes and "
-                             "config.reserve_bytes must be at most 2^48");
-    result = gpi_driver_devices(&count);
-    if (result != GPUPOOL_OK) return result;
-    if (config->device < GPUPOOL_DEVICE_CURRENT || config->device >= count)
-        return gpi_host_fail(GPUPOOL_E_ARGUMENT, "gpupool_arena_create: config.device is %d; it "
-                             "must be from -1 (the current one) to %d", config->device, count - 1);
-    return GPUPOOL_OK;
-}
-
-/* Sets the limit of a new arena. The first that is set wins: config.limit_text, config.limit_bytes,
-   GPUPOOL_LIMIT_<device> and GPUPOOL_LIMIT in the environment, the macro GPUPOOL_LIMIT. An empty
-   variable counts as not set, so that a shell can disable it for one command. The driver is
-   entered, since texts like "80%free" need the device's figures. */
-static gpupool_result gpi_life_first_limit(gpupool_arena *arena,
-                                            const gpupool_arena_config *config) {
-    char variable[64];
-    const char *where = "config.limit_text", *text = config->limit_text;
-    size_t free_bytes, total_bytes;
-    gpupool_result result;
-    if (config->limit_bytes) arena->ledger.limit_bytes = config->limit_bytes;
-    if (!text && config->limit_bytes) return GPUPOOL_OK; /* limit_text would win */
-    if (!text) {
-        snprintf(variable, sizeof variable, "environment variable GPUPOOL_LIMIT_%d",
-                 arena->chunks.driver.device);
-        where = variable;
-        text = getenv(strrchr(variable, ' ') + 1); /* the name follows the last blank */
-        if (!text || !*text) {
-            where = "environment variable GPUPOOL_LIMIT";
-            text = getenv("GPUPOOL_LIMIT");
-        }
-        if (text && !*text) text = NULL;
-    }
-    /* the macro's default is the empty text, of size 1 */
-    if (!text && sizeof(GPUPOOL_LIMIT) > 1) {
-        where = "macro GPUPOOL_LIMIT";
-        text = GPUPOOL_LIMIT;
-    }
-    if (!text) return GPUPOOL_OK;
-    result = gpi_driver_told(&arena->chunks.driver, "cuMemGetInfo",
-                             gpi_driver_memory(&arena->chunks.driver, 0, &free_bytes,
-                                               &total_bytes));
-    if (result != GPUPOOL_OK) return result;
-    return gpi_limit_parse(where, text, total_bytes, free_bytes, &arena->ledger.limit_bytes);
-}
-
-/* Keeps config.soft_limit_bytes and its function as tag 0, which stands for the whole arena. 0: the
-   host has no memory. */
-static int gpi_life_soft_limit(gpupool_arena *arena, const gpupool_arena_config *config) {
-    gpupool_tag_config soft;
-    if (!config->soft_limit_bytes || !config->on_soft_limit) return 1;
-    memset(&soft, 0, sizeof soft);
-    soft.soft_limit_bytes = config->soft_limit_bytes;
-    soft.on_soft_limit = config->on_soft_limit;
-    soft.user = config->user;
-    arena->ledger.tags[0] = gpi_tag_new("", &soft);
-    return arena->ledger.tags[0] != NULL;
-}
-
-/* Gets reserve_bytes of an arena (tag 0) or of a tag from the driver, in whole granules, as
-   finished free memory. If the device is full, asks the process's other arenas once; then the
-   result is E_OUT_OF_MEMORY, with the verdict's sentence. Both locks are held, and opened around
-   driver calls. */
-static gpupool_result gpi_life_reserve(gpupool_arena *arena, int tag, uint64_t bytes) {
-    gpi_siblings siblings;
-    gpi_request request;
-    gpi_shortage lack;
-    gpi_run *run;
-    gpupool_result result;
-    if (bytes == 0 || !gpi_chunk_is(&arena->chunks, GPI_FROM_POOL)) return GPUPOOL_OK;
-    memset(&siblings, 0, sizeof siblings);
-    memset(&request, 0, sizeof request);
-    request.bytes = gpi_ground_up(bytes, arena->chunks.driver.granule_bytes);
-    request.units = request.bytes / GPUPOOL_UNIT_BYTES;
-    request.align_units = 1;
-    request.owner = arena->clocks.all; /* no stream has asked for this memory */
-    request.tag = tag;
-    request.finished = gpi_tree_tag_list(tag);
-    /* growth alone: the ladder's other steps would find memory that the arena has reserved already,
-       and a reserve is to be new memory */
-    result = gpi_ladder_grow(arena, &request, &run);
-    if (result == GPUPOOL_E_OUT_OF_MEMORY) {
-        lack = gpi_sibling_shortage(arena, &request);
-        /* gpi_sibling_collect takes the locks of other arenas, one arena after the other */
-        gpi_host_unlock(&arena->lock);
-        gpi_sibling_collect(&lack, &siblings);
-        gpi_host_lock(&arena->lock);
-        result = gpi_ladder_grow(arena, &request, &run);
-    }
-    if (result == GPUPOOL_OK) gpi_chunk_put(&arena->chunks, &arena->tree, run);
-    if (result == GPUPOOL_E_OUT_OF_MEMORY) {
-        gpupool_verdict *verdict = &gpi_thread.verdict;
-        gpi_scene scene;
-        /* the verdict takes and opens the lock by itself */
-        gpi_host_unlock(&arena->lock);
-        gpi_verdict_begin(arena, &request, &siblings, verdict, &scene);
-        gpi_verdict_judge(verdict, &scene);
-        gpi_verdict_end(&scene);
-        gpi_host_lock(&arena->lock);
-        gpi_host_fail(result, "config.reserve_bytes: %s", verdict->sentence);
-    }
-    return result;
-}
-
-/* Takes back the newest tag, which has no memory. */
-static void gpi_life_drop_tag(gpupool_arena *arena, int tag) {
-    uint32_t list = gpi_tree_tag_list(tag);
-    /* the list may be missing: to open it is what may have failed */
-    if (list < arena->tree.list_count && arena->tree.lists[list])
-        gpi_tree_list_drop(&arena->tree, list);
-    memset(&arena->chunks.apart[tag], 0, sizeof arena->chunks.apart[tag]);
-    for (arena->chunks.is_apart = 0; tag > 0; tag--)
-        arena->chunks.is_apart |= arena->chunks.apart[tag].is_apart;
-    tag = arena->ledger.tag_count--;
-    GPUPOOL_FREE(arena->ledger.tags[tag]);
-    arena->ledger.tags[tag] = NULL;
-}
-
-/* Makes the free list and the reserve of a tag that has chunks of its own. On failure the tag is of
-   no use: the caller takes it away, or leaves it unused. */
-static gpupool_result gpi_life_set_apart(gpupool_arena *arena, int tag,
-                                         const gpupool_tag_config *config) {
-    gpi_apart *apart = &arena->chunks.apart[tag];
-    gpi_chunk *chunk;
-    gpupool_result result;
-    if (!gpi_tree_list_open(&arena->tree, gpi_tree_tag_list(tag)))
-        return gpi_host_no_memory();
-    apart->is_apart = arena->chunks.is_apart = 1;
-    apart->can_sleep = config->can_sleep;
-    result = gpi_life_reserve(arena, tag, config->reserve_bytes);
-    /* gpupool_trim and idle steps leave a kept chunk alone, so the reserve stays with the tag */
-    for (chunk = arena->chunks.first; chunk && result == GPUPOOL_OK; chunk = chunk->next)
-        if (chunk->tag == tag) chunk->is_kept = 1; /* it has no others yet */
-    return result;
-}
-
-/* Checks the arguments for a new tag. E_ARGUMENT: a NULL; E_UNSUPPORTED: the tag needs chunks of
-   its own, and only mapped chunks can be kept apart, sleep, and be stitched for the tag. */
-static gpupool_result gpi_life_check_tag(const gpupool_arena *arena, const char *name,
-                                         const int *tag, const gpupool_tag_config *config) {
-    if (!tag || !name)
-        return gpi_host_fail(GPUPOOL_E_ARGUMENT, "gpupool_tag: %s is NULL", tag ? "name" : "tag");
-    if ((config->can_sleep || config->reserve_bytes) && !gpi_chunk_is_mapped(&arena->chunks))
-        return gpi_host_fail(GPUPOOL_E_UNSUPPORTED, "gpupool_tag: can_sleep and reserve_bytes need "
-                             "SOURCE_MAPPED");
-    return GPUPOOL_OK;
-}
-
-/* Makes a tag. The tag is listed before its reserve is allocated, because the reserve's verdict and
-   its chunks name the tag. While driver calls open the lock, another thread may add a tag, and may
-   even use this one: so a tag whose reserve fails is removed only if it is still the newest and has
-   no chunk. Otherwise the tag stays, unused, and no call returns its number. */
-gpupool_result gpupool_tag(gpupool_arena *arena, const char *name,
-                           const gpupool_tag_config *given, int *tag) {
-    gpupool_tag_config config;
-    gpi_ledger_tag *of = NULL;
-    gpi_visit visit;
-    int number;
-    gpupool_result result = gpi_arena_enter(arena, "gpupool_tag", &visit);
-    if (tag) *tag = 0;
-    if (result != GPUPOOL_OK) return result;
-    memset(&config, 0, sizeof config);
-    if (given) config = *given;
-    result = gpi_life_check_tag(arena, name, tag, &config);
-    if (result == GPUPOOL_OK && arena->ledger.tag_count == GPUPOOL_TAGS)
-        result = gpi_host_fail(GPUPOOL_E_UNSUPPORTED, "gpupool_tag: an arena has at most %d tags",
-                               (int)GPUPOOL_TAGS);
-    if (result == GPUPOOL_OK && !(of = gpi_tag_new(name, &config))) result = gpi_host_no_memory();
-    if (result == GPUPOOL_OK) {
-        number = ++arena->ledger.tag_count;
-        arena->ledger.tags[number] = of;
-        if (config.can_sleep || config.reserve_bytes)
-            result = gpi_life_set_apart(arena, number, &config);
-        if (result == GPUPOOL_OK) *tag = number;
-        else if (number == arena->ledger.tag_count && !of->coming_blocks && !of->stats.blocks.now &&
-                 !arena->chunks.apart[number].units)
-            gpi_life_drop_tag(arena, number);
-    }
-    gpi_arena_leave(arena, &visit);
-    if (GPI_READ(&arena->soft_untold)) gpi_tag_tell(arena);
-    return result == GPUPOOL_OK ? gpi_host_ok() : result;
-}
-
-/* Whether the latest CUDA call said that this device cannot map memory, or that the process has no
-   addresses left. */
-static int gpi_life_cannot_map(gpupool_result result) {
-    return result == GPUPOOL_E_OUT_OF_MEMORY ||
-           (result == GPUPOOL_E_CUDA && gpi_thread.cuda_error == CUDA_ERROR_NOT_SUPPORTED);
-}
-
-/* AUTO: replaces MAPPED by DEVICE, before the arena has a chunk. CUDA's words for the reason stay
-   in arena->why_not_mapped, for the report. The lock is held, and opened around driver calls. */
-static gpupool_result gpi_life_fall_back(gpupool_arena *arena) {
-    gpi_chunks *chunks = &arena->chunks;
-    gpupool_result result;
-    snprintf(arena->why_not_mapped, sizeof arena->why_not_mapped, "%.95s", gpi_thread.draft);
-    /* what the trial has left mapped must go before the addresses can */
-    result = gpi_chunk_retry(chunks, &arena->tree);
-    if (result == GPUPOOL_OK) result = gpi_chunk_close(chunks);
-    if (result != GPUPOOL_OK) return result;
-    gpi_tree_close(&arena->tree);
-    chunks->source = GPUPOOL_SOURCE_DEVICE;
-    chunks->from = &gpi_sources[chunks->source];
-    chunks->base_unit = chunks->space_units = 0;
-    chunks->stitch_unit = UINT64_MAX;
-    chunks->home = chunks->space = NULL;
-    return gpi_tree_open(&arena->tree) ? GPUPOOL_OK : gpi_host_no_memory();
-}
-
-/* Reserves the addresses of a MAPPED arena. If AUTO has chosen MAPPED, also maps a granule on
-   trial, and falls back to DEVICE if that fails. With config.share there is no fallback, since only
-   mapped memory can be shared. `growing` is held, the lock is not. */
-static gpupool_result gpi_life_open_space(gpupool_arena *arena, gpupool_source asked) {
-    struct gpi_thread before = gpi_thread;
-    gpupool_result result = gpi_chunk_open_space(&arena->chunks, &arena->tree);
-    if (asked != GPUPOOL_SOURCE_AUTO) return result;
-    gpi_host_lock(&arena->lock);
-    if (result == GPUPOOL_OK) result = gpi_chunk_try_mapping(&arena->chunks, &arena->tree);
-    if (gpi_life_cannot_map(result) && !arena->chunks.driver.share)
-        result = gpi_life_fall_back(arena);
-    gpi_host_unlock(&arena->lock);
-    /* a failure that was repaired inside is none to the caller */
-    if (result == GPUPOOL_OK) gpi_thread = before;
-    return result;
-}
-
-/* Keeps config.share for the driver. E_UNSUPPORTED names what the arena's source, the system or the
-   device lacks for it. */
-static gpupool_result gpi_life_check_share(gpi_chunks *chunks, unsigned share) {
-    const gpi_driver *driver = &chunks->driver;
-    const char *lacks = NULL;
-    if (share && !gpi_chunk_is_mapped(chunks)) lacks = "SOURCE_MAPPED";
-    /* GPI_DESCRIPTORS: 0 on systems without them */
-    else if ((share & GPUPOOL_SHARE_PROCESSES) && !GPI_DESCRIPTORS) lacks = "file descriptors";
-    else if ((share & GPUPOOL_SHARE_PROCESSES) &&
-             (!driver->export_handle || !driver->import_handle ||
-              !gpi_driver_has(driver,
-                              CU_DEVICE_ATTRIBUTE_HANDLE_TYPE_POSIX_FILE_DESCRIPTOR_SUPPORTED)))
-        lacks = "handles that are file descriptors";
-    else if ((share & GPUPOOL_SHARE_RDMA) &&
-             !gpi_driver_has(driver, CU_DEVICE_ATTRIBUTE_GPU_DIRECT_RDMA_WITH_CUDA_VMM_SUPPORTED))
-        lacks = "GPUDirect RDMA of mapped memory";
-    chunks->driver.share = share;
-    if (!lacks) return GPUPOOL_OK;
-    return gpi_host_fail(GPUPOOL_E_UNSUPPORTED, "config.share: device %d or this arena has no %s",
-                         driver->device, lacks);
-}
-
-/* Sets chunks->source. AUTO becomes MAPPED if the driver can map, else DEVICE. Tools that watch
-   accesses (GPUPOOL_NVTX) refuse mapped memory. E_UNSUPPORTED: MAPPED was asked for, and is not
-   there. */
-static gpupool_result gpi_life_choose_source(gpupool_arena *arena, gpupool_source asked) {
-    gpi_chunks *chunks = &arena->chunks;
-    chunks->source = asked;
-    if (chunks->source == GPUPOOL_SOURCE_AUTO) {
-        chunks->source = chunks->driver.mapped && !GPUPOOL_NVTX ? GPUPOOL_SOURCE_MAPPED
-                                                                : GPUPOOL_SOURCE_DEVICE;
-        if (!chunks->driver.mapped)
-            snprintf(arena->why_not_mapped, sizeof arena->why_not_mapped,
-                     "no virtual memory management");
-    }
-    if (gpi_chunk_is_mapped(chunks) && !chunks->driver.mapped)
-        return gpi_host_fail(GPUPOOL_E_UNSUPPORTED,
-                             "GPUPOOL_SOURCE_MAPPED: device %d or this build "
-                             "has no virtual memory management",
-                             chunks->driver.device);
-    return GPUPOOL_OK;
-}
-
-/* Copies what the config says to where the sections above look for it. Nothing here can fail. */
-static void gpi_life_copy_config(gpupool_arena *arena, const gpupool_arena_config *config) {
-    gpi_chunks *chunks = &arena->chunks;
-    chunks->from = &gpi_sources[chunks->source];
-    chunks->stitch_unit = UINT64_MAX;
-    chunks->on_map = config->on_map;
-    chunks->on_unmap = config->on_unmap;
-    chunks->chunk_alloc = config->chunk_alloc;
-    chunks->chunk_free = config->chunk_free;
-    chunks->chunk_bytes = config->chunk_bytes ? config->chunk_bytes : GPUPOOL_CHUNK_BYTES;
-    chunks->user = arena->user = config->user;
-    arena->stitches.off = config->no_stitch;
-    arena->on_out_of_memory = config->on_out_of_memory;
-    arena->clocks.driver = &chunks->driver;
-    arena->keep_bytes = config->reserve_bytes;
-    arena->sleep.backup_most = config->backup_bytes ? config->backup_bytes : UINT64_MAX;
-    snprintf(arena->name, sizeof arena->name, "%s", config->name ? config->name : "arena");
-}
-
-/* Opens the arena's parts in the order in which they need each other. `growing` is held. On failure
-   the caller cleans up: each part that is still zero is closed without effect. */
-static gpupool_result gpi_life_open(gpupool_arena *arena, const gpupool_arena_config *config) {
-    gpi_chunks *chunks = &arena->chunks;
-    gpupool_result result;
-    chunks->granule_units = chunks->driver.granule_bytes / GPUPOOL_UNIT_BYTES;
-    result = gpi_life_choose_source(arena, config->source);
-    if (result == GPUPOOL_OK) result = gpi_life_check_share(chunks, config->share);
-    if (result != GPUPOOL_OK) return result;
-    gpi_life_copy_config(arena, config);
-    result = gpi_life_first_limit(arena, config);
-    if (result == GPUPOOL_OK && !gpi_life_soft_limit(arena, config)) result = gpi_host_no_memory();
-    if (result == GPUPOOL_OK && !gpi_tree_open(&arena->tree)) result = gpi_host_no_memory();
-    if (result == GPUPOOL_OK && gpi_chunk_is_mapped(chunks))
-        result = gpi_life_open_space(arena, config->source);
-    /* The arena is in no list yet, so no other thread comes. But what follows opens and takes the
-       lock, as it does in an arena that is in use. */
-    gpi_host_lock(&arena->lock);
-    if (result == GPUPOOL_OK && !gpi_clock_open(&arena->clocks)) result = gpi_host_no_memory();
-    if (result == GPUPOOL_OK) result = gpi_life_reserve(arena, 0, config->reserve_bytes);
-    gpi_host_unlock(&arena->lock);
-    return result;
-}
-
-/* Frees the arena's struct and the system's part of its mutexes. Everything else is gone. */
-static void gpi_life_free_struct(gpupool_arena *arena) {
-    gpi_host_mutex_close(&arena->growing);
-    gpi_host_mutex_close(&arena->clocks.waits);
-    GPUPOOL_FREE(arena);
-}
-
-/* Frees the host memory of all records except the struct. Makes no CUDA call. The driver's memory
-   must have been given back, or is lost in a reset. */
-static void gpi_life_free_records(gpupool_arena *arena) {
-    gpi_sleep_forget(arena);
-    gpi_ledger_close(&arena->ledger); /* before the caches, which point to sites, too */
-    gpi_stitch_forget(&arena->stitches);
-    gpi_chunk_forget(&arena->chunks);
-    gpi_clock_clear(&arena->clocks);
-    gpi_tree_close(&arena->tree);
-}
-
-/* Gives chunks, events and addresses back to the driver. Waits for the device first, because
-   unmapping does not wait for queued work that still uses freed memory. Both locks are held, and
-   the lock is open during waits and driver calls. On failure, what was not given back is still
-   recorded. */
-static gpupool_result gpi_life_close(gpupool_arena *arena) {
-    gpupool_result result = GPUPOOL_OK;
-    /* clocks.all is NULL if creation failed early; then nothing was freed */
-    if (arena->clocks.all && (arena->tree.pending_units || arena->waiting)) {
-        gpi_host_unlock(&arena->lock);
-        result = gpi_event_wait_device(&arena->clocks, &arena->chunks.driver);
-        gpi_host_lock(&arena->lock);
-        if (result != GPUPOOL_OK) return result;
-        gpi_arena_poll_all(arena);
-    }
-    /* a chunk is idle only once its free runs have joined, and slabs keep them apart */
-    gpi_tree_drop_slabs(&arena->tree);
-    arena->chunks.is_ending = 1;
-    result = gpi_stitch_trim(&arena->stitches, 0);
-    arena->chunks.is_ending = 0;
-    /* chunks first: if the driver refuses one, the arena goes on, and needs its events */
-    if (result == GPUPOOL_OK) result = gpi_event_close(&arena->clocks);
-    return result == GPUPOOL_OK ? gpi_chunk_close(&arena->chunks) : result;
-}
-
-/* Makes the arena by its config. The struct is zero except chunks.driver, which is open and
-   entered. On failure everything is given back, except the struct. Takes both locks. */
-static gpupool_result gpi_life_build(gpupool_arena *arena, const gpupool_arena_config *config) {
-    struct gpi_thread why;
-    gpupool_result result;
-    gpi_host_mutex_open(&arena->growing);
-    gpi_host_mutex_open(&arena->clocks.waits);
-    /* the sections below know their neighbours by these pointers */
-    arena->chunks.lock = arena->clocks.lock = &arena->lock;
-    arena->chunks.growing = &arena->growing;
-    gpi_host_mutex_lock(&arena->growing);
-    arena->chunks.ledger = &arena->ledger;
-    arena->chunks.clocks = arena->stitches.clocks = &arena->clocks;
-    arena->stitches.chunks = &arena->chunks;
-    arena->stitches.tree = arena->clocks.tree = &arena->tree;
-    gpi_ledger_open(&arena->ledger);
-    result = gpi_life_open(arena, config);
-    if (result != GPUPOOL_OK) {
-        why = gpi_thread; /* the caller is to see the failure, and no later one of the cleaning */
-        gpi_host_lock(&arena->lock);
-        gpi_life_close(arena);
-        gpi_life_free_records(arena);
-        gpi_thread = why;
-    }
-    gpi_host_mutex_unlock(&arena->growing);
-    return result;
-}
-
-/* Opens the driver for config.device, which is a device's number, and builds the arena. On failure
-   the driver is closed again. */
-static gpupool_result gpi_life_make(gpupool_arena *arena, const gpupool_arena_config *config) {
-    gpi_driver *driver = &arena->chunks.driver;
-    gpi_visit visit;
-    gpupool_result result = gpi_driver_open(driver, config->device);
-    if (result != GPUPOOL_OK) return result;
-    result = gpi_driver_enter(driver, &visit);
-    if (result == GPUPOOL_OK) {
-        result = gpi_life_build(arena, config);
-        gpi_driver_leave(&visit);
-    }
-    if (result != GPUPOOL_OK) gpi_driver_close(driver);
-    return result;
-}
-
-/* Puts the arena at the front of the process's list. is_default: the arena also becomes its
-   device's default, unless there is one. */
-static void gpi_life_list(gpupool_arena *arena, int is_default) {
-    int device = arena->chunks.driver.device;
-    gpi_host_lock(&gpi_process.lock);
-    arena->next = gpi_process.arenas;
-    gpi_process.arenas = arena;
-    if (is_default && !gpi_process.default_arenas[device])
-        gpi_process.default_arenas[device] = arena;
-    gpi_host_unlock(&gpi_process.lock);
-}
-
-/* Takes the arena out of the process's list, and sets *is_default. Returns 0, with nothing changed,
-   while another thread visits the arena: the caller waits and tries again. */
-static int gpi_life_unlist(gpupool_arena *arena, int *is_default) {
-    gpupool_arena **link = &gpi_process.arenas;
-    int device = arena->chunks.driver.device, done;
-    gpi_host_lock(&gpi_process.lock);
-    done = !arena->visitors;
-    if (done) {
-        while (*link != arena) link = &(*link)->next;
-        *link = arena->next;
-        /* gpi_life_list restores the default if the destruction fails */
-        *is_default = gpi_process.default_arenas[device] == arena;
-        if (*is_default) gpi_process.default_arenas[device] = NULL;
-    }
-    gpi_host_unlock(&gpi_process.lock);
-    return done;
-}
-
-/* gpupool_arena_create, except for what section ENVIRON adds. Takes locks of other arenas only if
-   config.reserve_bytes needs their idle memory. */
-static gpupool_result gpi_life_create(gpupool_arena **out, const gpupool_arena_config *given) {
-    gpupool_arena_config config;
-    gpupool_arena *arena;
-    gpupool_result result;
-    gpi_host_begin();
-    if (!out) return gpi_host_fail(GPUPOOL_E_ARGUMENT, "gpupool_arena_create: arena is NULL");
-    *out = NULL;
-    result = gpi_host_may_open("gpupool_arena_create");
-    if (result != GPUPOOL_OK) return result;
-    memset(&config, 0, sizeof config);
-    if (given) config = *given;
-    else config.device = GPUPOOL_DEVICE_CURRENT;
-    result = gpi_life_check_config(&config);
-    if (result != GPUPOOL_OK) return result;
-    /* a child process must be able to tell that its arenas are the parent's */
-    gpi_host_watch_forks();
-    result = gpi_driver_name_device(&config.device);
-    if (result != GPUPOOL_OK) return result;
-    arena = (gpupool_arena *)gpi_host_zeroed(sizeof *arena);
-    if (!arena) return gpi_host_no_memory();
-    arena->forks = gpi_process.forks;
-    result = gpi_life_make(arena, &config);
-    if (result == GPUPOOL_OK) {
-        gpi_life_list(arena, 0);
-        *out = arena;
-    } else {
-        gpi_life_free_struct(arena);
-    }
-    return result == GPUPOOL_OK ? gpi_host_ok() : result;
-}
-
-/* E_IN_USE, with the three biggest holders of live blocks in the sentence. `growing` is held, the
-   lock is not. */
-static gpupool_result gpi_life_tell_leaks(gpupool_arena *arena, uint64_t blocks) {
-    gpi_holding top[GPUPOOL_HOLDERS];
-    char list[320], name[64], size[32];
-    uint64_t bytes = arena->ledger.granted.now;
-    size_t length = 0;
-    gpi_scene scene;
-    int i;
-    memset(&scene, 0, sizeof scene);
-    scene.arena = arena;
-    /* without GPUPOOL_SITES, gpi_verdict_holders counts the blocks in this copy of all runs */
-    gpi_snapshot_take(&scene);
-    gpi_verdict_holders(&scene, top, GPUPOOL_HOLDERS);
-    gpi_verdict_end(&scene);
-    list[0] = 0;
-    for (i = 0; i < GPUPOOL_HOLDERS && top[i].shown.blocks; i++)
-        length += (size_t)snprintf(list + length, sizeof list - length, "%s%" PRIu64 " of %s (%s)",
-                                   i ? ", " : "", top[i].shown.blocks,
-                                   gpi_verdict_holder(name, &top[i].shown),
-                                   gpi_limit_human(size, top[i].shown.bytes));
-    return gpi_host_fail(GPUPOOL_E_IN_USE, "gpupool_arena_destroy: live blocks of arena \"%s\": "
-                         "%" PRIu64 ", holding %s; the biggest: %s", arena->name, blocks,
-                         gpi_limit_human(size, bytes), list);
-}
-
-/* E_IN_USE while blocks are live or captures are not released. Empties all caches, so that only
-   live blocks count as live. Wakes an arena that sleeps: without live blocks that takes no device
-   memory. `growing` is held, and open while gpi_wake_parts waits for the device. The lock is taken
-   inside. */
-static gpupool_result gpi_life_check_unused(gpupool_arena *arena) {
-    gpupool_result result = GPUPOOL_OK;
-    uint64_t live, captures;
-    gpi_cached cached;
-    gpi_arena_fold(arena, &cached);
-    gpi_host_unlock(&arena->lock);
-    gpi_host_lock(&arena->lock);
-    gpi_arena_empty_all(arena, gpi_arena_empty_free);
-    /* read before the wake, which opens the lock */
-    live = arena->tree.live_runs;
-    captures = arena->captures;
-    arena->chunks.is_ending = 1; /* waking needs no memory for a reserve then */
-    if (!live && !captures && gpi_sleep_choose(arena, GPUPOOL_ALL, GPI_ASLEEP))
-        result = gpi_wake_parts(arena, NULL);
-    arena->chunks.is_ending = 0;
-    gpi_arena_unlock(arena);
-    if (result != GPUPOOL_OK) return result;
-    if (live) return gpi_life_tell_leaks(arena, live);
-    if (captures)
-        return gpi_host_fail(GPUPOOL_E_IN_USE, "gpupool_arena_destroy: captures of arena \"%s\" "
-                             "that are not released: %" PRIu64, arena->name, captures);
-    return GPUPOOL_OK;
-}
-
-/* Frees the records of streams that use waiting and live blocks. The blocks have none afterwards,
-   so a second call does no harm. A cached run is skipped: its field `uses` is the cache. */
-static void gpi_life_drop_uses(gpupool_arena *arena) {
-    gpi_run *run = arena->waiting;
-    uint64_t at = 0;
-    for (; run; run = run->list_next) gpi_clock_drop_uses(&arena->clocks, run);
-    while ((run = gpi_tree_next_live(&arena->tree, &at)) != NULL)
-        if (run->list != GPI_LIST_CACHED) gpi_clock_drop_uses(&arena->clocks, run);
-}
-
-/* Gives back what outlives a reset of the device: mapped memory, and events of peers. Then frees
-   all host records except the struct, with blocks and captures. The lock is taken inside; no other
-   thread uses the arena. On failure the records stay, and the call can be repeated. */
-static gpupool_result gpi_life_close_after_reset(gpupool_arena *arena) {
-    gpupool_result result = GPUPOOL_OK;
-    gpi_stream *stream;
-    /* the peers were not reset, and their work may still use mapped memory */
-    if (arena->chunks.driver.peer_count) result = gpi_driver_wait(&arena->chunks.driver);
-    gpi_host_lock(&arena->lock);
-    if (result == GPUPOOL_OK) result = gpi_stitch_salvage(&arena->stitches);
-    if (result == GPUPOOL_OK) result = gpi_event_close(&arena->clocks);
-    gpi_host_unlock(&arena->lock);
-    if (result != GPUPOOL_OK) return result;
-    /* a use counts in its stream's struct, so uses are freed before the streams */
-    gpi_life_drop_uses(arena);
-    for (stream = arena->clocks.streams; stream; stream = stream->next) {
-        /* an open scope still counts among the process's */
-        if (stream->capture && stream->key) gpi_host_count_scope(-1);
-        GPUPOOL_FREE(stream->capture);
-    }
-    gpi_life_free_records(arena);
-    return GPUPOOL_OK;
-}
-
-/* Destroys an arena whose device was reset. Waits for visitors. No lock is held. If CUDA does not
-   take the mapped memory back, the arena is listed again, for another try. */
-static gpupool_result gpi_life_end_after_reset(gpupool_arena *arena) {
-    gpupool_result result;
-    int is_default = 0;
-    unsigned round = 0;
-    while (!gpi_life_unlist(arena, &is_default)) gpi_host_idle(round++);
-    result = gpi_life_close_after_reset(arena);
-    if (result == GPUPOOL_OK) gpi_life_free_struct(arena);
-    else gpi_life_list(arena, is_default);
-    return result;
-}
-
-/* Takes an unused arena out of the process's list, and returns with both locks held. On failure no
-   lock is held, and the arena is listed. A visitor may itself wait for the arena's locks, so
-   `growing` is released before each new try. */
-static gpupool_result gpi_life_start_ending(gpupool_arena *arena, int *is_default) {
-    gpupool_result result;
-    unsigned round = 0;
-    for (;; gpi_host_idle(round++)) {
-        gpi_host_mutex_lock(&arena->growing);
-        /* in each round: a visitor may have changed what is free, and gpi_wake_parts opens the
-           lock */
-        result = gpi_life_check_unused(arena);
-        if (result == GPUPOOL_OK && gpi_life_unlist(arena, is_default)) {
-            gpi_host_lock(&arena->lock);
-            return GPUPOOL_OK;
-        }
-        gpi_host_mutex_unlock(&arena->growing);
-        if (result != GPUPOOL_OK) return result;
-    }
-}
-
-/* Destroys an arena that no thread uses. If the driver refuses to take something back, the arena is
-   listed again, with what is left, and it knows no streams. */
-static gpupool_result gpi_life_end(gpupool_arena *arena) {
-    int is_default = 0;
-    gpi_stream *stream;
-    gpupool_result result = gpi_life_start_ending(arena, &is_default);
-    if (result != GPUPOOL_OK) return result;
-    result = gpi_life_close(arena);
-    if (result == GPUPOOL_OK) {
-        gpi_life_free_records(arena);
-        gpi_life_free_struct(arena);
-        return GPUPOOL_OK;
-    }
-    gpi_life_list(arena, is_default);
-    /* While the arena was not in the list, a stream may have been destroyed without a call of
-       gpi_capture_retire, and its handle may be a new stream's. */
-    for (stream = arena->clocks.streams; stream; stream = stream->next)
-        if (stream->key && stream != arena->clocks.all) gpi_arena_unbind(arena, stream);
-    gpi_arena_unlock(arena);
-    gpi_host_mutex_unlock(&arena->growing);
-    return result;
-}
-
-/* gpupool_arena_destroy, except for what section ENVIRON adds. Takes both locks for the rest of the
-   arena's life. Waits for the device, and for threads that visit the arena. A closed default arena
-   is only a struct. */
-static gpupool_result gpi_life_destroy(gpupool_arena *arena) {
-    gpi_driver driver;
-    gpi_visit visit;
-    int reset;
-    gpupool_result result;
-    gpi_host_begin();
-    if (arena && arena->forks == GPI_CLOSED) {
-        while (!gpi_life_unlist(arena, &reset)) gpi_host_idle(0);
-        gpi_life_free_struct(arena);
-        return gpi_host_ok();
-    }
-    result = gpi_arena_begin(arena, "gpupool_arena_destroy");
-    if (result != GPUPOOL_OK) return result;
-    result = gpi_driver_enter(&arena->chunks.driver, &visit);
-    if (result != GPUPOOL_OK) return result;
-    result = gpi_driver_was_reset(&arena->chunks.driver, &reset);
-    driver = arena->chunks.driver; /* a copy: the struct is freed before the driver is closed */
-    if (result == GPUPOOL_OK)
-        result = reset ? gpi_life_end_after_reset(arena) : gpi_life_end(arena);
-    gpi_driver_leave(&visit);
-    if (result != GPUPOOL_OK) return result;
-    gpi_driver_close(&driver);
-    return gpi_host_ok();
-}
-
-/* Whether the device was reset since the arena was made; 0 if CUDA cannot say. No lock of the arena
-   is held. Leaves the thread's result and texts alone: to the caller, no call has failed. */
-static int gpi_life_was_reset(const gpupool_arena *arena) {
-    struct gpi_thread why = gpi_thread;
-    int reset = 0;
-    gpupool_result result = gpi_driver_was_reset(&arena->chunks.driver, &reset);
-    gpi_thread = why;
-    return result == GPUPOOL_OK && reset;
-}
-
-/* Reads GPUPOOL_SOURCE from the environment: the source of default arenas. Without it, and if it is
-   empty, AUTO. E_ARGUMENT for any other word. */
-static gpupool_result gpi_life_default_source(gpupool_source *source) {
-    static const struct { const char *name; gpupool_source source; } sources[] = {
-        {"", GPUPOOL_SOURCE_AUTO}, {"auto", GPUPOOL_SOURCE_AUTO}, {"mapped", GPUPOOL_SOURCE_MAPPED},
-        {"device", GPUPOOL_SOURCE_DEVICE}, {"managed", GPUPOOL_SOURCE_MANAGED},
-        {"bypass", GPUPOOL_SOURCE_BYPASS}};
-    const char *name = getenv("GPUPOOL_SOURCE");
-    size_t i;
-    *source = GPUPOOL_SOURCE_AUTO;
-    for (i = 0; name && i < sizeof sources / sizeof *sources; i++)
-        if (strcmp(name, sources[i].name) == 0) {
-            *source = sources[i].source;
-            return GPUPOOL_OK;
-        }
-    if (!name) return GPUPOOL_OK;
-    return gpi_host_fail(GPUPOOL_E_ARGUMENT, "environment variable GPUPOOL_SOURCE is \"%.32s\", "
-                         "and must be auto, mapped, device, managed or bypass", name);
-}
-
-/* The config of a device's default arena, from macros and the environment. */
-static gpupool_result gpi_life_default_config(int device, gpupool_arena_config *config) {
-    memset(config, 0, sizeof *config);
-    config->device = device;
-    config->name = "default";
-    config->share = GPUPOOL_SHARE;
-    return gpi_life_default_source(&config->source);
-}
-
-/* The device's default arena, with one visitor more, so that it stays until gpi_life_leave_default.
-   NULL: none was made, or the arena is closed or being renewed. Takes the process's lock. */
-static gpupool_arena *gpi_life_enter_default(int device) {
-    gpupool_arena *arena = NULL;
-    gpi_host_lock(&gpi_process.lock);
-    if (device >= 0 && device < GPI_DEVICES_MAX) arena = gpi_process.default_arenas[device];
-    if (arena && arena->forks < 0) arena = NULL;
-    if (arena) arena->visitors++;
-    gpi_host_unlock(&gpi_process.lock);
-    return arena;
-}
-
-/* Ends the visit of gpi_life_enter_default. */
-static void gpi_life_leave_default(gpupool_arena *arena) {
-    gpi_host_lock(&gpi_process.lock);
-    arena->visitors--;
-    gpi_host_unlock(&gpi_process.lock);
-}
-
-/* Ends a renewal: `forks` is the process's number for an open arena, or GPI_CLOSED. */
-static void gpi_life_set_forks(gpupool_arena *arena, int forks) {
-    gpi_host_lock(&gpi_process.lock);
-    arena->forks = forks;
-    gpi_host_unlock(&gpi_process.lock);
-}
-
-/* Returns the device's default arena if it is closed, or its device was reset: the caller must
-   renew it. NULL with *wait: another thread renews or visits it. NULL without *wait: it is open, or
-   there is none. CUDA is asked under the process's lock, so that no other thread renews the arena
-   between the question and the change of `forks`. */
-static gpupool_arena *gpi_life_start_renewing(int device, int *wait) {
-    gpupool_arena *arena;
-    int closed;
-    gpi_host_lock(&gpi_process.lock);
-    arena = gpi_process.default_arenas[device];
-    closed = arena && (arena->forks < 0 || gpi_life_was_reset(arena));
-    /* visitors use the struct, so the renewal waits until they have left */
-    *wait = closed && (arena->forks == GPI_RENEWING || arena->visitors);
-    if (!closed || *wait) arena = NULL;
-    if (arena) arena->forks = GPI_RENEWING;
-    gpi_host_unlock(&gpi_process.lock);
-    return arena;
-}
-
-/* Zeroes the struct from `searching` on. The fields before are those that the process's lock
-   guards, and they stay. */
-static void gpi_life_clear(gpupool_arena *arena, int device) {
-    const size_t from = offsetof(gpupool_arena, searching);
-    gpi_host_mutex_close(&arena->growing);
-    gpi_host_mutex_close(&arena->clocks.waits);
-    memset((char *)arena + from, 0, sizeof *arena - from);
-    /* gpi_life_unlist asks for the device even of a closed arena */
-    arena->chunks.driver.device = device;
-}
-
-/* Makes a default arena again in the same struct; a limit that was set stays. The caller has set
-   `forks` to GPI_RENEWING, so no other thread comes. If CUDA does not take the old memory back, all
-   is as before; if the arena cannot be made, it is closed. */
-static gpupool_result gpi_life_renew(gpupool_arena *arena, const gpupool_arena_config *config) {
-    uint64_t limit = arena->ledger.limit_bytes;
-    gpupool_result result = GPUPOOL_OK;
-    gpi_visit visit;
-    if (arena->chunks.from) { /* NULL: closed, so there is nothing to give back */
-        result = gpi_driver_enter(&arena->chunks.driver, &visit);
-        if (result == GPUPOOL_OK) {
-            result = gpi_life_close_after_reset(arena);
-            gpi_driver_leave(&visit);
-        }
-        if (result == GPUPOOL_OK) gpi_driver_close(&arena->chunks.driver);
-    }
-    if (result == GPUPOOL_OK) {
-        gpi_life_clear(arena, config->device);
-        result = gpi_life_make(arena, config);
-        if (result != GPUPOOL_OK) gpi_life_clear(arena, config->device);
-        /* gpi_life_make has set the config's limit; the program's is the newer one */
-        if (limit) arena->ledger.limit_bytes = limit;
-    }
-    gpi_life_set_forks(arena, arena->chunks.from ? gpi_process.forks : GPI_CLOSED);
-    return result;
-}
-
-/* The device's default arena, renewed if the device was reset. NULL with result OK: there is none.
-   NULL with a failure: it could not be renewed. Waits while another thread renews it. No lock is
-   held. */
-static gpupool_arena *gpi_life_find_default(int device) {
-    gpupool_arena_config config;
-    gpupool_arena *arena;
-    int reset, wait;
-    unsigned round = 0;
-    for (;; gpi_host_idle(round++)) {
-        arena = gpi_life_enter_default(device);
-        if (arena) {
-            reset = gpi_life_was_reset(arena);
-            gpi_life_leave_default(arena);
-            if (!reset) { /* the usual case: one question to CUDA */
-                gpi_host_ok();
-                return arena;
-            }
-        }
-        arena = gpi_life_start_renewing(device, &wait);
-        if (!wait) break;
-    }
-    gpi_host_ok(); /* result OK tells "there is none" from a failure */
-    if (!arena) return NULL;
-    /* this thread has set `forks` to GPI_RENEWING, and must replace that on every way out */
-    if (gpi_life_default_config(device, &config) != GPUPOOL_OK) {
-        gpi_life_set_forks(arena, GPI_CLOSED);
-        return NULL;
-    }
-    return gpi_life_renew(arena, &config) == GPUPOOL_OK ? arena : NULL;
-}
-
-/* Begins a public call, and replaces GPUPOOL_DEVICE_CURRENT by the device's number. E_FORKED in a
-   forked child; E_ARGUMENT for a number that no device can have. */
-static gpupool_result gpi_life_default_device(const char *call, int *device) {
-    gpupool_result result;
-    gpi_host_begin();
-    result = gpi_host_may_open(call);
-    if (result == GPUPOOL_OK) result = gpi_driver_name_device(device);
-    if (result != GPUPOOL_OK || (*device >= 0 && *device < GPI_DEVICES_MAX)) return result;
-    return gpi_host_fail(GPUPOOL_E_ARGUMENT, "%s: device is %d; it must be from -1 (the current "
-                         "one) to %d", call, *device, GPI_DEVICES_MAX - 1);
-}
-
-/* Makes and renews nothing. NULL with result OK: none is open. */
-gpupool_arena *gpupool_find_default_arena(int device) {
-    gpupool_arena *arena;
-    if (gpi_life_default_device("gpupool_find_default_arena", &device) != GPUPOOL_OK) return NULL;
-    arena = gpi_life_enter_default(device);
-    /* the visit is only for the question whether the arena is open */
-    if (arena) gpi_life_leave_default(arena);
-    gpi_host_ok();
-    return arena;
-}
-
-/* Finds, renews or makes the device's default arena. Two threads may make one at once: the first to
-   take the lock wins, and the other destroys its own. */
-gpupool_arena *gpupool_get_default_arena(int device) {
-    gpupool_arena *arena = NULL, *other = NULL;
-    gpupool_arena_config config;
-    if (gpi_life_default_device("gpupool_get_default_arena", &device) != GPUPOOL_OK) return NULL;
-    arena = gpi_life_find_default(device);
-    if (arena || gpi_thread.result != GPUPOOL_OK) return arena;
-    if (gpi_life_default_config(device, &config) != GPUPOOL_OK) return NULL;
-    if (gpupool_arena_create(&arena, &config) != GPUPOOL_OK) return NULL;
-    /* The arena was made without the process's lock: making one takes long, and may call functions
-       of the program. */
-    gpi_host_lock(&gpi_process.lock);
-    other = gpi_process.default_arenas[device];
-    if (!other) gpi_process.default_arenas[device] = arena;
-    gpi_host_unlock(&gpi_process.lock);
-    if (!other) return arena;
-    gpi_life_destroy(arena); /* another thread was first */
-    gpi_host_ok();
-    return other;
-}
-
-/* == SHARE ========================================================================================
-   Memory that others hold: which chunks are behind a block, for whoever registers them, and blocks
-   that are exported to other processes or imported from them. uses: DRIVER, CHUNK, STITCH, ARENA,
-   BLOCK
-
-       block at home      | chunk A ...####|##### chunk B ...|   two mappings: the units in A, and
-                                       ^ block                   the units in B
-       stitched block     parts of several chunks, in the order of the block's addresses
-       exportable block   |##### chunk #####|                    one mapping: all of the chunk
-
-   The process that imports a handle sees the whole chunk. So an exportable block has a chunk to
-   itself (GPI_OWNERS_WHOLE), and the chunk records its descriptor and the number of exports.
-
-   SH1  while a chunk's `exports` is not 0, its block cannot be freed, so the chunk stays; H4 counts
-        such chunks
-   SH2  the descriptor is the arena's: the first export makes it, the last gpupool_export_close
-        closes it
-   SH3  an import retains the device's primary context until gpupool_import_close, and belongs to no
-        arena: its handle and addresses are in the caller's gpupool_imported
-
-   Locks: exports and descriptors change under the arena's lock. gpupool_export also holds
-   `growing`, and opens the lock while CUDA makes the descriptor. Imports take no lock.
-
-   Read first: gpi_share_add_block, gpupool_walk_chunks, gpi_share_export, gpi_share_import */
-
-/* -- the chunks behind a block -- */
-
-typedef struct gpi_share_list { /* a copy of a block's mappings, for a walk without a lock */
-    gpupool_mapping *mappings;
-    uint64_t count;            /* mappings that the block has, even if the list has no room */
-    uint64_t room;             /* mappings that the list can hold */
-} gpi_share_list;
-
-typedef struct gpi_share_part { /* consecutive home units of a block */
-    uint64_t unit, units;      /* home address, in units, and size */
-    uint64_t at;               /* where the block shows these units: an address, in units */
-} gpi_share_part;
-
-/* Adds one mapping to the list: consecutive units of the block that lie in one chunk. A full list
-   only counts. The arena's lock is held. */
-static void gpi_share_add_part(gpi_share_list *list, const gpi_chunks *chunks,
-                               const gpi_chunk *chunk, const gpi_share_part *part) {
-    gpupool_mapping *mapping = &list->mappings[list->count];
-    uint64_t begin;
-    if (list->count++ >= list->room) return;
-    *mapping = gpi_chunk_mapping(chunks, chunk);
-    begin = (uint64_t)(uintptr_t)mapping->memory;
-    mapping->memory = (void *)(uintptr_t)(part->at * GPUPOOL_UNIT_BYTES);
-    mapping->bytes = (size_t)(part->units * GPUPOOL_UNIT_BYTES);
-    mapping->offset = (size_t)(part->unit * GPUPOOL_UNIT_BYTES - begin);
-}
-
-/* The chunk that a home unit lies in; NULL: none. `unit` must be a home address, since among the
-   addresses for stitches the tree's owner is a stitch. The arena's lock is held. */
-static gpi_chunk *gpi_share_chunk_at(const gpupool_arena *arena, uint64_t unit) {
-    gpi_chunk *chunk = arena->chunks.first;
-    if (gpi_chunk_is_mapped(&arena->chunks))
-        return (gpi_chunk *)gpi_tree_owner(&arena->tree, unit);
-    while (chunk && unit - chunk->unit >= chunk->units) chunk = chunk->next;
-    return chunk;
-}
-
-/* Adds consecutive home units, cut at the borders of chunks. The arena's lock is held. */
-static void gpi_share_add_home(gpi_share_list *list, const gpupool_arena *arena,
-                               gpi_share_part part) {
-    uint64_t left = part.units; /* from here on part.units is the size of one cut */
-    for (; left; left -= part.units, part.unit += part.units, part.at += part.units) {
-        const gpi_chunk *chunk = gpi_share_chunk_at(arena, part.unit);
-        part.units = gpi_ground_min(left, chunk->unit + chunk->units - part.unit);
-        gpi_share_add_part(list, &arena->chunks, chunk, &part);
-    }
-}
-
-/* Fills the list with the mappings behind a block, in the order of the block's addresses. The
-   arena's lock is held. */
-static void gpi_share_add_block(gpi_share_list *list, const gpupool_arena *arena,
-                                const gpi_run *run) {
-    const gpi_stitch *stitch = NULL;
-    gpi_share_part part;
-    uint32_t i;
-    part.at = part.unit = run->unit;
-    part.units = run->units;
-    list->count = 0;
-    if (gpi_stitch_is(&arena->stitches, run)) stitch = gpi_stitch_of(&arena->stitches, run);
-    else gpi_share_add_home(list, arena, part);
-    /* `at` goes on from part to part: the parts lie side by side in the stitch */
-    for (i = 0; stitch && i < stitch->part_count; i++, part.at += part.units) {
-        part.unit = stitch->parts[i].unit;
-        part.units = stitch->parts[i].units;
-        gpi_share_add_home(list, arena, part);
-    }
-}
-
-/* Calls fn with no lock held, since fn may use the arena. So the mappings are copied first, under
-   the lock. Waits for nothing. */
-gpupool_result gpupool_walk_chunks(gpupool_arena *arena, const void *block, gpupool_map_fn fn,
-                                   void *user) {
-    const char *call = "gpupool_walk_chunks";
-    gpi_share_list list = {NULL, 0, 0};
-    uint64_t i;
-    int ended = 0;
-    gpupool_result result = gpi_arena_begin(arena, call);
-    if (result != GPUPOOL_OK) return result;
-    if (!fn) return gpi_host_fail(GPUPOOL_E_ARGUMENT, "%s: fn is NULL", call);
-    /* Host memory is got without the lock. If the block has more mappings than there is room for,
-       `count` says how many, and the next round has room. */
-    do {
-        gpi_cache *cache;
-        const gpi_run *run;
-        GPUPOOL_FREE(list.mappings);
-        list.room = list.count + 16;
-        list.mappings =
-            (gpupool_mapping *)gpi_host_zeroed((size_t)list.room * sizeof *list.mappings);
-        if (!list.mappings) return gpi_host_no_memory();
-        /* in each round: without the lock, another thread may have freed the block */
-        run = gpi_block_enter(arena, call, block, &cache);
-        if (run) gpi_share_add_block(&list, arena, run);
-        if (run) gpi_block_leave(arena, cache);
-        if (!run) result = gpi_thread.result;
-    } while (result == GPUPOOL_OK && list.count > list.room);
-    for (i = 0; i < list.count && result == GPUPOOL_OK && !ended; i++)
-        ended = fn(&list.mappings[i], user);
-    GPUPOOL_FREE(list.mappings);
-    if (result != GPUPOOL_OK) return result;
-    return ended ? gpi_host_fail(GPUPOOL_E_CALLBACK, "%s: fn returned %d", call, ended)
-                 : gpi_host_ok();
-}
-
-/* -- to another process -- */
-
-/* Returns the chunk of an exportable block, with the arena's lock held, and the block's run. NULL,
-   with a failure and no lock: the pointer is no live block, or the block is not all of one
-   chunk. */
-static gpi_chunk *gpi_share_enter(gpupool_arena *arena, const char *call, const void *block,
-                                  const gpi_run **run) {
-    gpi_chunk *chunk;
-    gpi_cache *cache;
-    *run = gpi_block_enter(arena, call, block, &cache);
-    if (!*run) return NULL;
-    chunk = gpi_stitch_is(&arena->stitches, *run) ? NULL
-                                                  : gpi_share_chunk_at(arena, (*run)->unit);
-    /* No flag is kept with a block: any block that fills its chunk can be exported. A cached block
-       is too small for that. */
-    if (!cache && (arena->chunks.driver.share & GPUPOOL_SHARE_PROCESSES) && chunk &&
-        (*run)->unit == chunk->unit && (*run)->units == chunk->units)
-        return chunk;
-    gpi_block_leave(arena, cache);
-    gpi_host_fail(GPUPOOL_E_ARGUMENT, "%s: the block was not asked for with GPUPOOL_EXPORTABLE",
-                  call);
-    return NULL;
-}
-
-/* Fills the struct that goes to the other process. The arena's lock is held. */
-static void gpi_share_fill(const gpi_chunks *chunks, const gpi_chunk *chunk,
-                           gpupool_exported *exported) {
-    memset(exported, 0, sizeof *exported);
-    exported->bytes = chunk->bytes;
-    exported->device = chunks->driver.device;
-    exported->descriptor = chunk->descriptor;
-}
-
-/* Counts an export of the chunk; the first one makes the descriptor. `growing` and the lock are
-   held, and the lock is open while CUDA is called. `exports` is raised before that, so that no
-   other thread frees the block meanwhile. On failure nothing is counted. */
-static gpupool_result gpi_share_export(gpi_chunks *chunks, gpi_chunk *chunk) {
-    gpupool_result result = GPUPOOL_OK;
-    int descriptor = -1;
-    if (chunk->exports++) return GPUPOOL_OK;
-    chunk->descriptor = -1; /* gpupool_export_close by another thread finds nothing to close yet */
-    chunks->exports++;
-    gpi_host_unlock(chunks->lock);
-    result = gpi_driver_export(&chunks->driver, chunk->handle, &descriptor);
-    gpi_host_lock(chunks->lock);
-    chunk->descriptor = descriptor;
-    if (result == GPUPOOL_OK) return result;
-    chunk->exports--;
-    chunks->exports--;
-    return result;
-}
-
-/* Takes both locks: `growing` keeps a second export of the block away while the first makes the
-   descriptor. E_ASLEEP while the arena sleeps. */
-gpupool_result gpupool_export(gpupool_arena *arena, const void *block,
-                              gpupool_exported *exported) {
-    const char *call = "gpupool_export";
-    const gpi_run *run;
-    gpi_chunk *chunk;
-    gpi_visit visit;
-    gpupool_result result = gpi_arena_begin(arena, call);
-    if (result != GPUPOOL_OK) return result;
-    if (!exported) return gpi_host_fail(GPUPOOL_E_ARGUMENT, "%s: exported is NULL", call);
-    memset(exported, 0, sizeof *exported);
-    exported->descriptor = -1;
-    result = gpi_arena_enter(arena, call, &visit);
-    if (result != GPUPOOL_OK) return result;
-    /* gpi_share_enter takes the lock again, after the lock of a cache, if the block is in one */
-    gpi_host_unlock(&arena->lock);
-    chunk = gpi_share_enter(arena, call, block, &run);
-    if (!chunk) {
-        result = gpi_thread.result;
-        gpi_host_lock(&arena->lock);
-    } else if (gpi_arena_is_awake(arena, call, chunk->tag) != GPUPOOL_OK) {
-        result = gpi_thread.result;
-    } else if (gpi_clock_keeping(run)) { /* the release frees the block without asking */
-        result = gpi_host_fail(GPUPOOL_E_CAPTURING, "%s: the block is a graph's until its release",
-                               call);
-    } else {
-        result = gpi_share_export(&arena->chunks, chunk);
-        if (result == GPUPOOL_OK) gpi_share_fill(&arena->chunks, chunk, exported);
-    }
-    gpi_arena_leave(arena, &visit);
-    return result == GPUPOOL_OK ? gpi_host_ok() : result;
-}
-
-/* Ends one export. The descriptor is closed with no lock held, since that is a call of the
-   system. */
-gpupool_result gpupool_export_close(gpupool_arena *arena, const void *block) {
-    const char *call = "gpupool_export_close";
-    const gpi_run *run;
-    gpi_chunk *chunk;
-    int was_exported, descriptor = -1;
-    gpupool_result result = gpi_arena_begin(arena, call);
-    if (result != GPUPOOL_OK) return result;
-    chunk = gpi_share_enter(arena, call, block, &run);
-    if (!chunk) return gpi_thread.result;
-    /* a descriptor of -1: another thread's first export is still under way */
-    was_exported = chunk->exports != 0 && chunk->descriptor >= 0;
-    if (was_exported && --chunk->exports == 0) {
-        descriptor = chunk->descriptor;
-        chunk->descriptor = -1;
-        arena->chunks.exports--;
-    }
-    gpi_host_unlock(&arena->lock);
-    gpi_host_close(descriptor);
-    if (was_exported) return gpi_host_ok();
-    return gpi_host_fail(GPUPOOL_E_ARGUMENT, "%s: the block is not exported", call);
-}
-
-/* -- from another process -- */
-
-/* Reserves addresses for an imported handle, maps it there, and gives the device access. On failure
-   everything is undone, and the failure's text is kept. The driver is entered. */
-static gpupool_result gpi_share_map(const gpi_driver *driver, gpi_handle handle, uint64_t bytes,
-                                    CUdeviceptr *address) {
-    struct gpi_thread why;
-    gpupool_result result =
-        gpi_driver_told(driver, "cuMemAddressReserve",
-                        driver->reserve(address, (size_t)bytes, 0, 0, 0));
-    if (result != GPUPOOL_OK) return result;
-    result = gpi_driver_map(driver, *address, bytes, handle);
-    if (result == GPUPOOL_OK) {
-        result = gpi_driver_access(driver, *address, bytes);
-        if (result == GPUPOOL_OK) return result;
-        /* no access: what is mapped must be unmapped before the addresses can go */
-        why = gpi_thread;
-        gpi_driver_unmap(driver, *address, bytes);
-        gpi_thread = why;
-    }
-    why = gpi_thread;
-    gpi_driver_told(driver, "cuMemAddressFree", driver->unreserve(*address, (size_t)bytes));
-    gpi_thread = why;
-    return result;
-}
-
-/* Turns a descriptor into mapped memory, and fills imported->memory, bytes and handle. On failure
-   nothing is left. The driver is entered. */
-static gpupool_result gpi_share_import(const gpi_driver *driver, const gpupool_exported *exported,
-                                       gpupool_imported *imported) {
-    gpi_handle handle = 0;
-    CUdeviceptr address = 0;
-    struct gpi_thread why;
-    gpupool_result result = gpi_driver_import(driver, exported->descriptor, &handle);
-    if (result != GPUPOOL_OK) return result;
-    result = gpi_share_map(driver, handle, exported->bytes, &address);
-    if (result != GPUPOOL_OK) {
-        /* the handle is of use only with addresses */
-        why = gpi_thread;
-        gpi_driver_release(driver, handle);
-        gpi_thread = why;
-        return result;
-    }
-    imported->memory = (void *)(uintptr_t)address;
-    imported->bytes = (size_t)exported->bytes;
-    imported->handle = handle;
-    return result;
-}
-
-/* Opens and enters a driver for one call of gpupool_import or gpupool_import_close, which have no
-   arena. Opening retains the device's primary context. On failure nothing is open. */
-static gpupool_result gpi_share_open(const char *call, int device, gpi_driver *driver,
-                                     gpi_visit *visit) {
-    int count = 0;
-    gpupool_result result = gpi_host_may_open(call);
-    if (result == GPUPOOL_OK) result = gpi_driver_devices(&count);
-    if (result == GPUPOOL_OK && (device < GPUPOOL_DEVICE_CURRENT || device >= count))
-        return gpi_host_fail(GPUPOOL_E_ARGUMENT, "%s: device is %d; it must be from -1 (the "
-                             "current one) to %d", call, device, count - 1);
-    if (result == GPUPOOL_OK) result = gpi_driver_name_device(&device);
-    if (result == GPUPOOL_OK) result = gpi_driver_open(driver, device);
-    if (result != GPUPOOL_OK) return result;
-    if (!driver->mapped || !driver->import_handle)
-        result = gpi_host_fail(GPUPOOL_E_UNSUPPORTED, "%s: device %d or this build has no virtual "
-                               "memory management", call, device);
-    if (result == GPUPOOL_OK) result = gpi_driver_enter(driver, visit);
-    if (result != GPUPOOL_OK) gpi_driver_close(driver);
-    return result;
-}
-
-/* Maps the memory of another process's block. On success the driver is not closed: the retained
-   context keeps the mapping's device alive until gpupool_import_close. */
-gpupool_result gpupool_import(int device, const gpupool_exported *exported,
-                              gpupool_imported *imported) {
-    const char *call = "gpupool_import";
-    gpi_driver driver;
-    gpi_visit visit;
-    gpupool_result result;
-    gpi_host_begin();
-    if (!exported || !imported)
-        return gpi_host_fail(GPUPOOL_E_ARGUMENT, "%s: %s is NULL", call,
-                             exported ? "imported" : "exported");
-    memset(imported, 0, sizeof *imported);
-    if (exported->bytes == 0 || exported->bytes > (uint64_t)1 << 48 || exported->descriptor < 0)
-        return gpi_host_fail(GPUPOOL_E_ARGUMENT, "%s: exported is not of gpupool_export", call);
-    result = gpi_share_open(call, device, &driver, &visit);
-    if (result != GPUPOOL_OK) return result;
-    imported->device = driver.device;
-    result = gpi_share_import(&driver, exported, imported);
-    gpi_driver_leave(&visit);
-    if (result == GPUPOOL_OK) return gpi_host_ok();
-    gpi_driver_close(&driver);
-    memset(imported, 0, sizeof *imported);
-    return result;
-}
-
-/* Unmaps imported memory and gives its addresses back. CUDA refuses to free addresses at which
-   something is mapped. So if freeing them succeeds all is done, even if unmapping failed because an
-   earlier try had unmapped already. */
-static gpupool_result gpi_share_unmap(const gpi_driver *driver, const gpupool_imported *imported) {
-    uint64_t address = (uint64_t)(uintptr_t)imported->memory;
-    gpupool_result unmapped = gpi_driver_unmap(driver, address, imported->bytes), freed;
-    struct gpi_thread why = gpi_thread;
-    freed = gpi_driver_told(driver, "cuMemAddressFree",
-                            driver->unreserve(address, imported->bytes));
-    if (freed == GPUPOOL_OK || unmapped == GPUPOOL_OK) return freed;
-    /* both have failed: the error of unmapping is the cause */
-    gpi_thread = why;
-    return unmapped;
-}
-
-/* Releases the handle, then unmaps. After a failure the caller may call again: `handle` is 0 once
-   it was released. Waits for no work that uses the memory. */
-gpupool_result gpupool_import_close(gpupool_imported *imported) {
-    const char *call = "gpupool_import_close";
-    gpi_driver driver;
-    gpi_visit visit;
-    gpupool_result result;
-    gpi_host_begin();
-    if (!imported || !imported->memory)
-        return gpi_host_fail(GPUPOOL_E_ARGUMENT, "%s: imported is NULL, or closed", call);
-    result = gpi_share_open(call, imported->device, &driver, &visit);
-    if (result != GPUPOOL_OK) return result;
-    if (imported->handle) result = gpi_driver_release(&driver, imported->handle);
-    if (result == GPUPOOL_OK) {
-        imported->handle = 0; /* the memory lives on until it is unmapped, too */
-        result = gpi_share_unmap(&driver, imported);
-    }
-    gpi_driver_leave(&visit);
-    gpi_driver_close(&driver);
-    if (result != GPUPOOL_OK) return result;
-    driver.release_context(imported->device); /* the one that gpupool_import retained */
-    memset(imported, 0, sizeof *imported);
-    return gpi_host_ok();
-}
-
-/* == SHAPE ========================================================================================
-   Functions with the signatures and promises of cudaMalloc, cudaFree and their Async forms, on
-   default arenas. A pointer of no arena goes on to CUDA. uses: LIFE and above
-
-       pointer in a default arena            gpupool frees the block
-       pointer in another arena              cudaErrorInvalidValue: gpupool_free is for it
-       pointer in no arena                   CUDA's own cudaFree or cudaFreeAsync
-
-   SP1  gpupool_cudaMalloc and gpupool_cudaFree work for the stream ALL: any stream may use the
-        block at once, and others get its memory once all work queued before the free is done
-   SP2  no address in an arena's memory reaches CUDA's own free: at a chunk's start CUDA would take
-        the address for the chunk, and free all of it. CUSTOM: no address of a live block does
-   SP3  cudaErrorMemoryAllocation and cudaErrorInvalidValue are also CUDA's last error, as after
-        CUDA's own functions
-
-   Locks: none on entry. To find an owner, the process's lock and one arena's lock are taken, one
-   after the other. */
-
-/* The CUDA error for a result. Of E_CUDA: the error that the failed CUDA call returned. */
-static cudaError_t gpi_shape_error(gpupool_result result) {
-    switch (result) {
-    case GPUPOOL_OK: return cudaSuccess;
-    case GPUPOOL_E_OUT_OF_MEMORY:
-    case GPUPOOL_E_HOST_MEMORY: return cudaErrorMemoryAllocation;
-    case GPUPOOL_E_CAPTURING: return cudaErrorStreamCaptureUnsupported;
-    case GPUPOOL_E_FORKED: return cudaErrorInitializationError;
-    case GPUPOOL_E_OVERRUN: return cudaErrorIllegalAddress;
-    case GPUPOOL_E_CUDA:
-        return gpi_thread.cuda_error ? (cudaError_t)gpi_thread.cuda_error : cudaErrorUnknown;
-    case GPUPOOL_E_ARGUMENT:
-    case GPUPOOL_E_NOT_OURS:
-    case GPUPOOL_E_INSIDE:
-    case GPUPOOL_E_DOUBLE_FREE:
-    case GPUPOOL_E_CORRUPT:
-    case GPUPOOL_E_IN_USE:
-    case GPUPOOL_E_TIMEOUT:
-    case GPUPOOL_E_UNSUPPORTED:
-    case GPUPOOL_E_CALLBACK:
-    case GPUPOOL_E_FILE:
-    case GPUPOOL_E_ASLEEP:
-    default: return cudaErrorInvalidValue;
-    }
-}
-
-/* Makes the error CUDA's last error (SP3), and returns it. Only a runtime call that fails can set
-   the last error, so this function makes one fail on purpose: cudaMalloc of SIZE_MAX bytes is out
-   of memory, and cudaMalloc with a NULL argument is invalid. Other errors are only returned. */
-static cudaError_t gpi_shape_fail(gpupool_arena *arena, cudaError_t error) {
-    enum cudaStreamCaptureMode mode = cudaStreamCaptureModeRelaxed;
-    gpi_visit visit;
-    void *none = NULL;
-    if (error != cudaErrorMemoryAllocation && error != cudaErrorInvalidValue) return error;
-    /* The failing call runs in the arena's context, so that it creates none on another device, and
-       in relaxed mode, so that it ends no capture. */
-    if (arena && gpi_driver_enter(&arena->chunks.driver, &visit) != GPUPOOL_OK) return error;
-    if (!arena && cudaThreadExchangeStreamCaptureMode(&mode) != cudaSuccess) return error;
-    cudaMalloc(error == cudaErrorMemoryAllocation ? &none : NULL, SIZE_MAX);
-    if (arena) gpi_driver_leave(&visit);
-    else cudaThreadExchangeStreamCaptureMode(&mode);
-    return error;
-}
-
-/* Whether a unit is in this arena's memory. In a CUSTOM arena only the start of a live block
-   counts: its chunk_free may call gpupool_cudaFree for the chunk itself. The process's lock is
-   held, and open while the arena's is held; `visitors` keeps the arena meanwhile. */
-static int gpi_shape_has(gpupool_arena *arena, uint64_t unit) {
-    int found;
-    if (arena->forks != gpi_process.forks) return 0;
-    arena->visitors++;
-    gpi_host_unlock(&gpi_process.lock);
-    gpi_host_lock(&arena->lock);
-    if (arena->chunks.source == GPUPOOL_SOURCE_CUSTOM)
-        found = gpi_tree_live(&arena->tree, unit) != NULL;
-    else
-        found = gpi_chunk_owns(&arena->chunks, unit);
-    gpi_host_unlock(&arena->lock);
-    /* after a reset, CUDA may have given the address to somebody else */
-    if (found) found = !gpi_life_was_reset(arena);
-    gpi_host_lock(&gpi_process.lock);
-    arena->visitors--;
-    return found;
-}
-
-/* The default arena that an address belongs to; NULL: none. No lock is held. */
-static gpupool_arena *gpi_shape_default_owner(const void *block) {
-    uint64_t unit = (uint64_t)(uintptr_t)block / GPUPOOL_UNIT_BYTES;
-    gpupool_arena *owner = NULL;
-    int device;
-    gpi_host_lock(&gpi_process.lock);
-    for (device = 0; device < GPI_DEVICES_MAX && !owner; device++) {
-        /* gpi_shape_has opens the lock, so the pointer is read again for each device */
-        gpupool_arena *arena = gpi_process.default_arenas[device];
-        if (arena && gpi_shape_has(arena, unit)) owner = arena;
-    }
-    gpi_host_unlock(&gpi_process.lock);
-    return owner;
-}
-
-/* The arena, default or not, that an address belongs to; NULL: none. No lock is held. The list can
-   be walked although gpi_shape_has opens the lock: an arena with visitors stays in the list. */
-static gpupool_arena *gpi_shape_any_owner(const void *memory) {
-    uint64_t unit = (uint64_t)(uintptr_t)memory / GPUPOOL_UNIT_BYTES;
-    gpupool_arena *arena, *owner = NULL;
-    gpi_host_lock(&gpi_process.lock);
-    for (arena = gpi_process.arenas; arena && !owner; arena = arena->next)
-        if (gpi_shape_has(arena, unit)) owner = arena;
-    gpi_host_unlock(&gpi_process.lock);
-    return owner;
-}
-
-/* Whether an address that is in no default arena is in another arena; then E_NOT_OURS is the
-   thread's result. Keeps SP2. */
-static int gpi_shape_is_of_another(const void *block) {
-    if (!gpi_shape_any_owner(block)) return 0;
-    gpi_host_fail(GPUPOOL_E_NOT_OURS, "gpupool_cudaFree: %p is of an arena that is no default "
-                  "one: gpupool_free is for it", block);
-    return 1;
-}
-
-/* The default arena of the stream's device, which may not be the current one: cudaMallocAsync, too,
-   allocates on the stream's device. NULL, with a failure: there is none and none can be made. */
-static gpupool_arena *gpi_shape_arena_of(cudaStream_t stream) {
-    int device = GPUPOOL_DEVICE_CURRENT;
-    gpupool_arena *arena = NULL;
-    const gpi_driver *driver;
-    gpi_driver own;
-    CUcontext context;
-    if (stream == cudaStreamLegacy || stream == cudaStreamPerThread) /* never 0 here */
-        return gpupool_get_default_arena(device);
-    if (gpi_host_may_open("gpupool_cudaMallocAsync") != GPUPOOL_OK) return NULL;
-    if (gpi_driver_name_device(&device) == GPUPOOL_OK) arena = gpi_life_enter_default(device);
-    /* To ask for the stream's context takes a driver table. The current device may have no default
-       arena, and no context: then a table of its own is filled for the question. */
-    driver = arena ? &arena->chunks.driver : gpi_driver_ask(&own);
-    context = gpi_driver_foreign(driver, stream);
-    if (context) device = gpi_driver_device_of(driver, context);
-    /* the visit has kept the arena, and with it the table, from ending */
-    if (arena) gpi_life_leave_default(arena);
-    return gpupool_get_default_arena(device);
-}
-
-/* Allocates in cudaMalloc's shape, for both forms. 0 bytes are a NULL pointer and no error, as with
-   CUDA. Waits as gpupool_alloc does. */
-static cudaError_t gpi_shape_alloc(void **pointer, size_t bytes, const gpi_caller *call) {
-    gpupool_arena *arena;
-    gpi_request request;
-    cudaError_t error;
-    if (!pointer) return gpi_shape_fail(NULL, cudaErrorInvalidValue);
-    *pointer = NULL;
-    if (bytes == 0) return cudaSuccess;
-    arena = gpi_shape_arena_of(call->stream);
-    memset(&request, 0, sizeof request);
-    request.bytes = bytes;
-    request.by = *call;
-    request.origin = gpi_hand_origin(NULL, 0);
-    if (arena)
-        *pointer = gpi_hand_alloc(arena, "gpupool_cudaMalloc", &request, GPUPOOL_UNIT_BYTES);
-    if (*pointer) return cudaSuccess;
-    error = gpi_shape_error(gpi_thread.result);
-    if (arena && gpi_thread.result == GPUPOOL_E_ARGUMENT)
-        error = cudaErrorMemoryAllocation; /* more than 2^48 bytes: CUDA calls this no mistake */
-    return gpi_shape_fail(arena, error);
-}
-
-/* A call on behalf of the stream ALL. */
-static gpi_caller gpi_shape_all_streams(void) {
-    gpi_caller call;
-    call.stream = cudaStreamLegacy;
-    call.key = GPI_KEY_ALL;
-    return call;
-}
-
-/* A block of finished memory, which any stream may use at once. */
-cudaError_t gpupool_cudaMalloc(void **pointer, size_t bytes) {
-    gpi_caller call = gpi_shape_all_streams();
-    return gpi_shape_alloc(pointer, bytes, &call);
-}
-
-/* A block for work of this stream. */
-cudaError_t gpupool_cudaMallocAsync(void **pointer, size_t bytes, cudaStream_t stream) {
-    gpi_caller call = gpi_arena_call(stream);
-    return gpi_shape_alloc(pointer, bytes, &call);
-}
-
-/* Frees after all earlier work of all streams, without a wait. NULL goes on to CUDA, since programs
-   call cudaFree(NULL) to create the context. */
-cudaError_t gpupool_cudaFree(void *block) {
-    gpi_caller call = gpi_shape_all_streams();
-    gpupool_arena *arena = block ? gpi_shape_default_owner(block) : NULL;
-    if (!arena && block && gpi_shape_is_of_another(block))
-        return gpi_shape_fail(NULL, cudaErrorInvalidValue);
-    if (!arena) return cudaFree(block);
-    return gpi_shape_fail(arena, gpi_shape_error(gpi_hand_free(arena, block, &call)));
-}
-
-/* Frees in stream order. A stream of 0 is the legacy stream here, however this file is compiled. */
-cudaError_t gpupool_cudaFreeAsync(void *block, cudaStream_t stream) {
-    gpupool_arena *arena = block ? gpi_shape_default_owner(block) : NULL;
-    if (!block) return cudaSuccess;
-    if (!arena && gpi_shape_is_of_another(block))
-        return gpi_shape_fail(NULL, cudaErrorInvalidValue);
-    if (!arena) return gpi_names_cuda_free_async(block, stream ? stream : cudaStreamLegacy);
-    return gpi_shape_fail(arena, gpi_shape_error(gpupool_free(arena, block, stream)));
-}
-
-/* == FIGURES ======================================================================================
-   Calls about an arena as a whole: trim, waits, limits, how much could still be had, statistics,
-   the check. Also the description of one block. uses: SHAPE and above
-
-   Three kinds of functions, by the locks that they take:
-
-       give memory back, wait    trim, lower_limit, wait_stream, wait_all: `growing` and the lock
-       ask a dry run             would_fit: `growing`, for a copy of all runs
-       only look                 get_limit, get_stats, get_available, phases: the lock, after each
-                                 stream's lock in gpi_arena_fold
-
-   FG1  a question changes nothing: no cache is emptied, no clock passes, to answer it
-   FG2  while the host waits for the device no lock is held; what the wait needs is pinned
-        (mark.pins) or referred to (stream.refs)
-   FG3  a limit that is lowered is in force before memory is given back, so that no other thread
-        grows past it meanwhile; if giving back fails, the earlier limit is in force again
-
-   Read first: gpupool_trim, gpupool_wait_stream, gpi_figures_new_limit, gpi_figures_available,
-   gpi_figures_read */
-
-/* Gives idle chunks back to the driver. First finds out what is finished: empties caches, asks
-   after events, records an event over all streams. Both locks are taken, and opened around CUDA
-   calls. */
-gpupool_result gpupool_trim(gpupool_arena *arena, size_t keep_bytes, size_t *released_bytes) {
-    gpi_visit visit;
-    uint64_t before;
-    gpupool_result result;
-    if (released_bytes) *released_bytes = 0;
-    result = gpi_arena_enter_awake(arena, "gpupool_trim", 0, &visit);
-    if (result != GPUPOOL_OK) return result;
-    gpi_arena_finish_all(arena);
-    before = arena->ledger.reserved.now;
-    result = gpi_stitch_trim(&arena->stitches, gpi_ground_max(keep_bytes, arena->keep_bytes));
-    if (released_bytes) *released_bytes = (size_t)(before - arena->ledger.reserved.now);
-    gpi_arena_trace_number(arena, 't', keep_bytes);
-    gpi_arena_leave(arena, &visit);
-    /* less is reserved now: the program may have to hear that a soft limit is met again */
-    if (GPI_READ(&arena->soft_untold)) gpi_tag_tell(arena);
-    return result == GPUPOOL_OK ? gpi_host_ok() : result;
-}
-
-/* -- waits for frees -- */
-
-/* Empties the stream's cache into its free list, so that the stream's position covers the cached
-   blocks. The arena's lock is held, and opened for a moment, since the cache's lock comes first. */
-static void gpi_figures_drain(gpupool_arena *arena, gpi_stream *owner) {
-    gpi_host_unlock(&arena->lock);
-    gpi_host_lock(&owner->cache.lock);
-    gpi_host_lock(&arena->lock);
-    gpi_arena_drain(arena, owner);
-    gpi_host_unlock(&owner->cache.lock);
-}
-
-/* Waits on the host for the oldest mark of the stream that has not passed, or for the device if
-   there is none. Both locks are held, and open during the wait. */
-static gpupool_result gpi_figures_wait_once(gpupool_arena *arena, gpi_stream *owner) {
-    gpi_mark *mark = gpi_clock_mark(&arena->clocks, owner, 0);
-    uint64_t at = mark ? mark->at : 0;
-    gpupool_result result;
-    /* pinned: no other thread records the event anew during the wait */
-    if (mark) mark->pins++;
-    gpi_arena_unlock(arena);
-    gpi_host_mutex_unlock(&arena->growing);
-    result = mark ? gpi_event_wait(&arena->clocks, owner, mark, at)
-                  : gpi_event_wait_device(&arena->clocks, &arena->chunks.driver);
-    gpi_host_mutex_lock(&arena->growing);
-    gpi_host_lock(&arena->lock);
-    return result;
-}
-
-/* Waits until the stream's clock has passed all frees of the stream before this call. Frees of
-   other threads during the wait do not prolong it. A stream that the arena does not know has freed
-   nothing. E_CAPTURING in a scope or while the stream captures. */
-gpupool_result gpupool_wait_stream(gpupool_arena *arena, cudaStream_t stream) {
-    gpi_caller call = gpi_arena_call(stream);
-    gpi_stream *owner;
-    gpi_visit visit;
-    uint64_t at;
-    gpupool_result result = gpi_arena_begin(arena, "gpupool_wait_stream");
-    if (result == GPUPOOL_OK) result = gpi_arena_outlived(arena, "gpupool_wait_stream");
-    /* the handle may be a new stream's by now: gpi_hand_identify asks CUDA */
-    if (result == GPUPOOL_OK && gpi_clock_find(&arena->clocks, call.key))
-        result = gpi_hand_identify(arena, &call);
-    if (result == GPUPOOL_OK) result = gpi_arena_enter(arena, "gpupool_wait_stream", &visit);
-    if (result != GPUPOOL_OK) return result;
-    owner = gpi_clock_find(&arena->clocks, call.key);
-    if (owner) owner->refs++;
-    if (owner) gpi_figures_drain(arena, owner);
-    at = owner ? owner->clock.issued : 0;
-    if (owner && owner->capture) result = GPUPOOL_E_CAPTURING;
-    /* Two rounds if an earlier mark was in flight: one for that mark, one for a mark behind
-       `at`. */
-    while (owner && result == GPUPOOL_OK && at > gpi_clock_done(&arena->clocks, owner)) {
-        result = gpi_event_record(&arena->clocks, owner, call.stream);
-        if (result == GPUPOOL_OK) result = gpi_figures_wait_once(arena, owner);
-    }
-    if (owner) owner->refs--;
-    if (owner) gpi_arena_poll_stream(arena, owner); /* what has passed goes to list ANY */
-    gpi_arena_ask_waiting(arena); /* and blocks that waited for this stream become free */
-    gpi_arena_leave(arena, &visit);
-    if (result == GPUPOOL_E_CAPTURING)
-        return gpi_host_fail(result, "gpupool_wait_stream: the stream captures, and what it has "
-                             "freed is a graph's");
-    return result == GPUPOOL_OK ? gpi_host_ok() : result;
-}
-
-/* Waits for the device, which covers retired streams, host functions and threads that have ended.
-   The caches are emptied first, so that the wait covers their blocks. Graphs keep what they
-   have. */
-gpupool_result gpupool_wait_all(gpupool_arena *arena) {
-    gpi_visit visit;
-    gpupool_result result = gpi_arena_enter(arena, "gpupool_wait_all", &visit);
-    if (result != GPUPOOL_OK) return result;
-    gpi_arena_empty_all(arena, gpi_arena_empty_free);
-    gpi_arena_unlock(arena);
-    gpi_host_mutex_unlock(&arena->growing);
-    result = gpi_event_wait_device(&arena->clocks, &arena->chunks.driver);
-    gpi_host_mutex_lock(&arena->growing);
-    gpi_host_lock(&arena->lock);
-    gpi_arena_poll_all(arena);
-    gpi_arena_leave(arena, &visit);
-    return result == GPUPOOL_OK ? gpi_host_ok() : result;
-}
-
-/* -- a block -- */
-
-/* The stream handle for a key, as the program knows it. NULL: all streams, or unknown. Odd keys
-   are default streams: see gpi_clock_key. */
-static cudaStream_t gpi_figures_stream(uint64_t key) {
-    if (key == 0 || key == GPI_KEY_ALL) return NULL;
-    if (key == GPI_KEY_LEGACY) return cudaStreamLegacy;
-    return key & 1 ? cudaStreamPerThread : (cudaStream_t)(uintptr_t)key;
-}
-
-/* Fills *block from the run of a live block. The lock is held, and the cache's if a cache has the
-   block. */
-static void gpi_figures_describe(gpupool_arena *arena, const gpi_run *run, gpupool_block *block) {
-    memset(block, 0, sizeof *block);
-    block->arena = arena;
-    block->device = arena->chunks.driver.device;
-    block->source = arena->chunks.source;
-    block->state = GPUPOOL_STATE_LIVE;
-    block->memory = block->block = (void *)(uintptr_t)(run->unit * GPUPOOL_UNIT_BYTES);
-    block->bytes = (size_t)(run->units * GPUPOOL_UNIT_BYTES);
-    block->requested_bytes = block->block_bytes = (size_t)gpi_arena_asked(run);
-    block->stream = gpi_figures_stream(run->by.stream);
-#if GPUPOOL_SITES
-    /* a request without a file has a site with the empty string */
-    block->file = *run->site->file ? run->site->file : NULL;
-    block->line = run->site->line;
-#endif
-    block->tag = (int)gpi_tree_tag(run);
-}
-
-/* The start of the block that an address lies in; the address itself if no block is there. Takes
-   the lock. */
-static const void *gpi_figures_block_start(gpupool_arena *arena, const void *memory) {
-    uint64_t unit = (uint64_t)(uintptr_t)memory / GPUPOOL_UNIT_BYTES;
-    const gpi_run *run = NULL;
-    gpi_host_lock(&arena->lock);
-    if (gpi_chunk_owns(&arena->chunks, unit)) run = gpi_block_around(arena, unit);
-    if (run) memory = (const void *)(uintptr_t)(run->unit * GPUPOOL_UNIT_BYTES);
-    gpi_host_unlock(&arena->lock);
-    return memory;
-}
-
-/* Finds the block at or around an address. Without an arena, looks in all arenas, which asks CUDA
-   whether their devices were reset. Takes the lock, and the cache's if a cache has the block. */
-gpupool_result gpupool_get_block(gpupool_arena *arena, const void *memory, gpupool_block *block) {
-    const char *call = "gpupool_get_block";
-    gpupool_result result;
-    gpi_cache *cache;
-    gpi_run *run;
-    gpi_host_begin();
-    if (block) memset(block, 0, sizeof *block);
-    if (!block) return gpi_host_fail(GPUPOOL_E_ARGUMENT, "%s: block is NULL", call);
-    if (!arena) arena = gpi_shape_any_owner(memory);
-    if (!arena)
-        return gpi_host_fail(GPUPOOL_E_NOT_OURS, "%s: %p is in no arena's memory", call, memory);
-    result = gpi_arena_begin(arena, call);
-    if (result != GPUPOOL_OK) return result;
-    run = gpi_block_enter(arena, call, memory, &cache);
-    if (!run && gpi_thread.result == GPUPOOL_E_INSIDE) {
-        /* E_INSIDE and its text stay the answer; the second search is for the description */
-        struct gpi_thread why = gpi_thread;
-        run = gpi_block_enter(arena, call, gpi_figures_block_start(arena, memory), &cache);
-        gpi_thread = why;
-    }
-    if (!run) return gpi_thread.result;
-    gpi_figures_describe(arena, run, block);
-    gpi_block_leave(arena, cache);
-    return block->memory == memory ? gpi_host_ok() : GPUPOOL_E_INSIDE;
-}
-
-/* -- limits -- */
-
-/* Reads the reserved bytes under the lock. */
-static uint64_t gpi_figures_reserved(gpupool_arena *arena) {
-    uint64_t bytes;
-    gpi_host_lock(&arena->lock);
-    bytes = arena->ledger.reserved.now;
-    gpi_host_unlock(&arena->lock);
-    return bytes;
-}
-
-/* Sets a limit that leaves all reserved memory in place. Returns 0, with nothing changed, if more
-   is reserved. The lock is held. For a limit below the present one `growing` is held as well:
-   otherwise a growth that was measured by the old limit could end after this call, and exceed the
-   new one. */
-static int gpi_figures_set_limit(gpupool_arena *arena, uint64_t bytes) {
-    if (arena->ledger.reserved.now > bytes) return 0;
-    gpi_arena_trace_number(arena, 'l', bytes == UINT64_MAX ? 0 : bytes);
-    arena->ledger.limit_bytes = bytes;
-    arena->ledger.over_bytes = arena->ledger.reserved.now; /* see L1: what may stay above it */
-    return 1;
-}
-
-/* Sets a limit below what is reserved, and gives idle chunks back until it is met, or nothing more
-   is idle. Takes both locks, and opens them around CUDA calls. If a CUDA call fails the earlier
-   limit is in force again. */
-static gpupool_result gpi_figures_lower_limit(gpupool_arena *arena, uint64_t bytes) {
-    uint64_t before;
-    gpi_visit visit;
-    gpupool_result result = gpi_arena_enter(arena, "gpupool_set_limit", &visit);
-    if (result != GPUPOOL_OK) return result;
-    before = arena->ledger.limit_bytes;
-    gpi_arena_trace_number(arena, 'l', bytes);
-    arena->ledger.limit_bytes = bytes;
-    arena->ledger.over_bytes = arena->ledger.reserved.now;
-    /* the limit is set first: FG3 */
-    gpi_arena_finish_all(arena);
-    result = gpi_stitch_trim_below(&arena->stitches, bytes);
-    /* the lock was open: another thread's limit, set meanwhile, stays */
-    if (result != GPUPOOL_OK && arena->ledger.limit_bytes == bytes) {
-        gpi_arena_trace_number(arena, 'l', before == UINT64_MAX ? 0 : before);
-        arena->ledger.limit_bytes = before;
-        arena->ledger.over_bytes = arena->ledger.reserved.now;
-    }
-    gpi_arena_leave(arena, &visit);
-    return result;
-}
-
-/* Sets a limit in the cheapest way that serves: under the lock, if it is no lower than the present
-   one; under `growing` as well, if what is reserved fits; else by giving memory back. Only the last
-   way makes CUDA calls. No lock is held. */
-static gpupool_result gpi_figures_new_limit(gpupool_arena *arena, uint64_t bytes) {
-    gpupool_result result = GPUPOOL_OK;
-    int is_set;
-    gpi_host_lock(&arena->lock);
-    is_set = bytes >= arena->ledger.limit_bytes && gpi_figures_set_limit(arena, bytes);
-    gpi_host_unlock(&arena->lock);
-    if (!is_set) {
-        gpi_host_mutex_lock(&arena->growing);
-        gpi_host_lock(&arena->lock);
-        is_set = gpi_figures_set_limit(arena, bytes);
-        gpi_host_unlock(&arena->lock);
-        gpi_host_mutex_unlock(&arena->growing);
-    }
-    if (!is_set) result = gpi_figures_lower_limit(arena, bytes);
-    return result == GPUPOOL_OK ? gpi_host_ok() : result;
-}
-
-/* Sets the limit in bytes; inside the arena, UINT64_MAX stands for no limit. E_CUDA after a
-   reset. */
-gpupool_result gpupool_set_limit(gpupool_arena *arena, size_t bytes) {
-    gpupool_result result = gpi_arena_begin(arena, "gpupool_set_limit");
-    if (result == GPUPOOL_OK) result = gpi_arena_outlived(arena, "gpupool_set_limit");
-    return result == GPUPOOL_OK ? gpi_figures_new_limit(arena, bytes ? bytes : UINT64_MAX) : result;
-}
-
-/* Sets the limit by a text. Asks CUDA for the device's memory first, since the text may name a
-   share of this memory. */
-gpupool_result gpupool_set_limit_text(gpupool_arena *arena, const char *text) {
-    const gpi_driver *driver = arena ? &arena->chunks.driver : NULL;
-    size_t free_bytes = 0, total_bytes = 0;
-    uint64_t bytes = 0;
-    gpi_visit visit;
-    gpupool_result result = gpi_arena_begin(arena, "gpupool_set_limit_text");
-    if (result != GPUPOOL_OK) return result;
-    if (!text)
-        return gpi_host_fail(GPUPOOL_E_ARGUMENT, "gpupool_set_limit_text: text is NULL");
-    result = gpi_driver_enter(driver, &visit);
-    if (result != GPUPOOL_OK) return result;
-    result = gpi_arena_outlived(arena, "gpupool_set_limit_text");
-    if (result == GPUPOOL_OK)
-        result = gpi_driver_told(driver, "cuMemGetInfo",
-                                 gpi_driver_memory(driver, gpi_figures_reserved(arena), &free_bytes,
-                                                   &total_bytes));
-    gpi_driver_leave(&visit);
-    if (result == GPUPOOL_OK)
-        result = gpi_limit_parse("gpupool_set_limit_text", text, total_bytes, free_bytes, &bytes);
-    return result == GPUPOOL_OK ? gpi_figures_new_limit(arena, bytes) : result;
-}
-
-/* Takes no lock, and makes no CUDA call: allowed in host functions. */
-gpupool_result gpupool_get_limit(gpupool_arena *arena, size_t *out) {
-    uint64_t bytes;
-    gpupool_result result = gpi_arena_begin(arena, "gpupool_get_limit");
-    if (out) *out = 0;
-    if (result != GPUPOOL_OK) return result;
-    if (!out) return gpi_host_fail(GPUPOOL_E_ARGUMENT, "gpupool_get_limit: bytes is NULL");
-    bytes = GPI_READ(&arena->ledger.limit_bytes);
-    if (bytes != UINT64_MAX) *out = (size_t)bytes;
-    return gpi_host_ok();
-}
-
-/* -- what could be had -- */
-
-/* Bytes that could still be handed out: what growth could add, and what is free or pending now.
-   device_bytes: what the device and other arenas can spare. The lock is held. */
-static uint64_t gpi_figures_available(const gpupool_arena *arena, uint64_t device_bytes) {
-    const gpi_chunks *chunks = &arena->chunks;
-    uint64_t limit = arena->ledger.limit_bytes, reserved = arena->ledger.reserved.now;
-    uint64_t idle = gpi_chunk_idle_bytes(chunks, &arena->tree), most;
-    /* BYPASS: every block is a chunk, so free memory is only what CUDA has refused to take back,
-       and what still waits for work. The rest of a chunk that a block does not fill, and what
-       graphs keep, is available to nobody. */
-    if (!gpi_chunk_is(chunks, GPI_FROM_POOL))
-        return gpi_growth_room(chunks, gpi_ledger_room(&arena->ledger), device_bytes) + idle +
-               arena->ledger.pending.now - gpi_verdict_kept_bytes(arena, 1);
-    /* An idle chunk can be given back to make a larger one, so it counts as room for growth. In the
-       other chunks, everything is free that neither blocks nor graphs have. */
-    most = gpi_growth_room(chunks, limit - gpi_ground_min(limit, reserved - idle),
-                           device_bytes + idle);
-    return most + gpi_chunk_busy_bytes(chunks, &arena->tree) - arena->ledger.granted.now +
-           gpi_arena_asleep_bytes(arena) - gpi_verdict_kept_bytes(arena, 0);
-}
-
-/* Adds up what this arena, the device and the process's other arenas can spare. Changes nothing,
-   and waits for no work. */
-gpupool_result gpupool_get_available(gpupool_arena *arena, size_t *bytes) {
-    gpi_cached cached;
-    size_t free_bytes = 0, total_bytes = 0;
-    gpi_siblings siblings;
-    gpi_visit visit;
-    uint64_t most;
-    gpupool_result result = gpi_arena_begin(arena, "gpupool_get_available");
-    if (bytes) *bytes = 0;
-    if (result != GPUPOOL_OK) return result;
-    if (!bytes) return gpi_host_fail(GPUPOOL_E_ARGUMENT, "gpupool_get_available: bytes is NULL");
-    result = gpi_arena_is_awake(arena, "gpupool_get_available", 0);
-    if (result != GPUPOOL_OK) return result;
-    gpi_sibling_count(arena, 1, &siblings);
-    result = gpi_driver_enter(&arena->chunks.driver, &visit);
-    if (result != GPUPOOL_OK) return result;
-    result = gpi_arena_outlived(arena, "gpupool_get_available");
-    if (result == GPUPOOL_OK)
-        gpi_driver_memory(&arena->chunks.driver, gpi_figures_reserved(arena), &free_bytes,
-                          &total_bytes); /* or 0 */
-    gpi_driver_leave(&visit);
-    if (result != GPUPOOL_OK) return result;
-    most = free_bytes + siblings.idle_bytes;
-    /* pinned memory is the host's; the device's figure says nothing about it */
-    if (gpi_chunk_is(&arena->chunks, GPI_FROM_HOST)) most = UINT64_MAX / 2;
-    gpi_arena_fold(arena, &cached);
-    most = gpi_figures_available(arena, most);
-    gpi_host_unlock(&arena->lock);
-    most -= gpi_ground_min(most, GPI_GUARD * GPUPOOL_UNIT_BYTES); /* one block's guard */
-    *bytes = (size_t)gpi_ground_min(most, (uint64_t)1 << GPI_MOST_SHIFT);
-    return gpi_host_ok();
-}
-
-/* Runs the table of steps dry on a copy of all runs. Returns whether the request fits; else fills
-   the verdict. Both locks are held on entry, only `growing` on return. */
-static int gpi_figures_would_fit(gpupool_arena *arena, const gpi_request *request,
-                                 const gpi_siblings *siblings, gpupool_verdict *verdict) {
-    gpi_assumption wish = {GPI_PENDING_MARKED, 0, NULL, 0};
-    gpi_scene scene;
-    uint64_t lent = siblings->idle_bytes / GPUPOOL_UNIT_BYTES;
-    int fits = 0;
-    gpi_arena_unlock(arena);
-    gpi_verdict_begin(arena, request, siblings, verdict, &scene);
-    /* what other arenas could give back counts as free on the device */
-    scene.device_units = gpi_ground_min(scene.device_units, UINT64_MAX / GPUPOOL_UNIT_BYTES - lent);
-    scene.device_units += lent;
-    if (scene.units) fits = gpi_verdict_lacks(&scene, &wish) == 0;
-    else scene.units = (uint64_t)1 << GPI_MOST_SHIFT; /* above gpupool_alloc's largest size */
-    if (!fits) gpi_verdict_judge(verdict, &scene);
-    gpi_verdict_end(&scene);
-    return fits;
-}
-
-/* Holds `growing` throughout, so that no other thread changes what is reserved during the dry run.
-   Asks after events; see rule 9 for the waits. */
-gpupool_result gpupool_would_fit(gpupool_arena *arena, size_t bytes, gpupool_verdict *why) {
-    gpupool_verdict verdict;
-    gpi_siblings siblings;
-    gpi_request request;
-    gpi_visit visit;
-    int fits;
-    gpupool_result result = gpi_arena_begin(arena, "gpupool_would_fit");
-    if (why) memset(why, 0, sizeof *why);
-    if (result != GPUPOOL_OK) return result;
-    if (!bytes) return gpi_host_fail(GPUPOOL_E_ARGUMENT, "gpupool_would_fit: bytes is 0");
-    /* before this arena's locks are taken: other arenas are asked one by one */
-    gpi_sibling_count(arena, bytes, &siblings);
-    result = gpi_arena_enter_awake(arena, "gpupool_would_fit", 0, &visit);
-    if (result != GPUPOOL_OK) return result;
-    memset(&request, 0, sizeof request);
-    request.bytes = bytes;
-    request.units = gpi_verdict_units(bytes);
-    request.align_units = 1;
-    gpi_arena_ask(arena);
-    fits = gpi_figures_would_fit(arena, &request, &siblings, &verdict);
-    gpi_host_lock(&arena->lock);
-    gpi_arena_leave(arena, &visit);
-    if (why) *why = verdict;
-    if (fits) return gpi_host_ok();
-    return gpi_host_fail(GPUPOOL_E_OUT_OF_MEMORY, "arena \"%s\": %s", arena->name,
-                         verdict.sentence);
-}
-
-/* Reads the thread's own copy. Takes no lock. */
-gpupool_result gpupool_last_verdict(gpupool_verdict *verdict) {
-    if (!verdict) return gpi_host_fail(GPUPOOL_E_ARGUMENT, "gpupool_last_verdict: verdict is NULL");
-    *verdict = gpi_thread.verdict;
-    return GPUPOOL_OK;
-}
-
-/* -- statistics -- */
-
-/* Fills *stats with the figures since the arena was made. gpi_arena_fold comes first: the ledger
-   then has what caches have counted, and *cached the blocks that are free in caches, which the tree
-   counts as live. The lock is held. */
-static void gpi_figures_read(gpupool_arena *arena, const gpi_cached *cached,
-                             gpupool_stats *stats) {
-    const gpi_ledger *ledger = &arena->ledger;
-    const gpi_phase *phase;
-    int order;
-    memset(stats, 0, sizeof *stats);
-    stats->struct_bytes = sizeof *stats;
-    gpi_ledger_read(ledger, stats);
-    /* without statistics the ledger counts no blocks */
-    if (!GPUPOOL_STATS) stats->blocks.now = arena->tree.live_runs - cached->blocks;
-    stats->allocs = arena->ledger.allocs;
-    stats->frees = arena->ledger.frees;
-    stats->failures = arena->ledger.failures;
-    stats->same_stream_allocs = arena->ledger.same_stream_allocs;
-    stats->splits = arena->tree.splits;
-    stats->merges = arena->tree.merges;
-    stats->chunks_gained = arena->chunks.gained;
-    stats->chunks_lost = arena->chunks.lost;
-    stats->stitches = arena->stitches.made;
-    stats->stitches_reused = arena->stitches.reused;
-    stats->fence_waits = arena->clocks.device_waits;
-    stats->host_syncs = arena->clocks.host_waits;
-    /* from here on figures of this moment, which GPUPOOL_STATS 0 has, too */
-    stats->limit_bytes = ledger->limit_bytes == UINT64_MAX ? 0 : ledger->limit_bytes;
-    stats->largest_free_bytes = gpi_verdict_longest_run(arena, GPI_LIST_ANY);
-    stats->largest_block_bytes = gpi_verdict_largest(arena, GPI_LIST_ANY);
-    stats->stitched_bytes = arena->stitches.used_units * GPUPOOL_UNIT_BYTES;
-    stats->asleep_bytes = ledger->away_bytes;
-    stats->backup_bytes = arena->sleep.backup_bytes;
-    stats->host_bytes = sizeof *arena + arena->tree.host_bytes + arena->chunks.host_bytes +
-                        arena->stitches.host_bytes + gpi_clock_host_bytes(&arena->clocks) +
-                        arena->captures * sizeof(gpupool_capture);
-    for (phase = ledger->phases; phase; phase = phase->outer) stats->host_bytes += sizeof *phase;
-#if GPUPOOL_SITES
-    stats->host_bytes += ledger->site_count * sizeof(gpi_site);
-#endif
-    /* a block that is free in a cache moves from the live orders to the free ones */
-    for (order = 0; order < GPUPOOL_ORDERS; order++) {
-        stats->live_by_order[order] = arena->tree.live_by_order[order];
-        if (GPUPOOL_STATS) stats->live_by_order[order] -= cached->by_order[order];
-        stats->free_by_order[order] = arena->tree.free_by_order[order] + cached->by_order[order];
-    }
-}
-
-/* Takes each stream's lock and the arena's, one stream after the other. Allowed in host
-   functions. */
-gpupool_result gpupool_get_stats(gpupool_arena *arena, gpupool_stats *stats) {
-    gpi_cached cached;
-    gpupool_result result = gpi_arena_begin(arena, "gpupool_get_stats");
-    if (result != GPUPOOL_OK) return result;
-    if (!stats) return gpi_host_fail(GPUPOOL_E_ARGUMENT, "gpupool_get_stats: stats is NULL");
-    gpi_arena_fold(arena, &cached);
-    gpi_figures_read(arena, &cached, stats);
-    gpi_host_unlock(&arena->lock);
-    return gpi_host_ok();
-}
-
-/* Keeps the peak of granted bytes before a call resets it: the size of a growth follows the most
-   that was ever live (gpi_ladder_target). The lock is held. */
-static void gpi_figures_keep_peak(gpupool_arena *arena) {
-    arena->granted_most = gpi_ground_max(arena->granted_most, arena->ledger.granted.peak);
-}
-
-/* Sets each peak to the present value. Statistics only: growth goes on as before. */
-gpupool_result gpupool_reset_peaks(gpupool_arena *arena) {
-    gpi_cached cached;
-    gpupool_result result = gpi_arena_begin(arena, "gpupool_reset_peaks");
-    if (result != GPUPOOL_OK) return result;
-    gpi_arena_fold(arena, &cached);
-    gpi_figures_keep_peak(arena);
-    gpi_ledger_reset_peaks(&arena->ledger);
-    gpi_host_unlock(&arena->lock);
-    return gpi_host_ok();
-}
-
-/* E_UNSUPPORTED, for calls that need GPUPOOL_STATS 1. */
-static gpupool_result gpi_figures_no_statistics(const char *call) {
-    return gpi_host_fail(GPUPOOL_E_UNSUPPORTED, "%s: this build keeps no statistics "
-                         "(GPUPOOL_STATS is 0)", call);
-}
-
-/* Opens a phase: the ledger keeps the present figures, and subtracts them at the phase's end. */
-gpupool_result gpupool_begin_phase(gpupool_arena *arena) {
-    gpupool_stats before;
-    gpi_cached cached;
-    gpi_phase *phase;
-    gpupool_result result = gpi_arena_begin(arena, "gpupool_begin_phase");
-    if (result != GPUPOOL_OK) return result;
-    if (!GPUPOOL_STATS) return gpi_figures_no_statistics("gpupool_begin_phase");
-    phase = (gpi_phase *)gpi_host_zeroed(sizeof *phase); /* before the lock: malloc may take long */
-    if (!phase) return gpi_host_no_memory();
-    gpi_arena_fold(arena, &cached);
-    gpi_figures_keep_peak(arena);
-    gpi_figures_read(arena, &cached, &before);
-    gpi_ledger_push(&arena->ledger, phase, &before);
-    gpi_host_unlock(&arena->lock);
-    return gpi_host_ok();
-}
-
-/* Ends the innermost phase, and fills *stats with the phase's own figures. E_ARGUMENT without a
-   phase. */
-gpupool_result gpupool_end_phase(gpupool_arena *arena, gpupool_stats *stats) {
-    gpi_phase *phase = NULL;
-    gpupool_stats inner;
-    gpi_cached cached;
-    gpupool_result result = gpi_arena_begin(arena, "gpupool_end_phase");
-    if (result != GPUPOOL_OK) return result;
-    if (!GPUPOOL_STATS) return gpi_figures_no_statistics("gpupool_end_phase");
-    memset(&inner, 0, sizeof inner);
-    gpi_arena_fold(arena, &cached);
-    gpi_figures_keep_peak(arena);
-    if (arena->ledger.phases) {
-        gpi_figures_read(arena, &cached, &inner);
-        phase = gpi_ledger_pop(&arena->ledger, &inner);
-    }
-    gpi_host_unlock(&arena->lock);
-    /* another thread may have ended the phase: phases belong to the arena */
-    if (!phase)
-        return gpi_host_fail(GPUPOOL_E_ARGUMENT, "gpupool_end_phase: arena \"%s\" is in no phase: "
-                             "each end needs a begin before it", arena->name);
-    if (stats) *stats = inner;
-    GPUPOOL_FREE(phase);
-    return gpi_host_ok();
-}
-
-/* Checks all invariants under all locks. Works on an arena that sleeps, and after a reset, since it
-   makes no CUDA call. E_CORRUPT names the first broken invariant, by its section's letter and
-   number. */
-gpupool_result gpupool_check(gpupool_arena *arena) {
-    gpupool_result result;
-    char letter = 0;
-    int broken;
-    gpi_host_begin();
-    result = gpi_arena_exists(arena, "gpupool_check");
-    if (result != GPUPOOL_OK) return result;
-    /* `growing`: no other thread has runs half moved */
-    gpi_host_mutex_lock(&arena->growing);
-    broken = gpi_arena_check_all(arena, &letter);
-    gpi_host_mutex_unlock(&arena->growing);
-    if (!broken) return gpi_host_ok();
-    return gpi_host_fail(GPUPOOL_E_CORRUPT,
-                         "gpupool_check: invariant %c%d of arena \"%s\" is broken", letter,
-                         broken, arena->name);
 }
 
 /* == STAGE ========================================================================================
@@ -19049,7 +16066,7 @@ static gpupool_result gpi_send_rows(gpupool_ring *ring, gpi_transfer *plan, uint
     if (wrong) return gpi_host_fail(GPUPOOL_E_ARGUMENT, "%s: %s", plan->call, wrong);
     /* The memory of an arena that sleeps is not mapped: a copy would be a fault that ends the
        context. */
-    result = gpi_sleep_is_at(plan->call, plan->device);
+    result = gpi_block_sleeps(plan->call, plan->device);
     if (result != GPUPOOL_OK) return result;
     plan->driver = &ring->stage.driver;
     plan->bytes = plan->width * rows;
@@ -19599,6 +16616,2623 @@ gpupool_result gpupool_ring_check(gpupool_ring *ring) {
     gpi_host_unlock(&ring->stage.lock);
     if (!broken) return result;
     return gpi_host_fail(GPUPOOL_E_CORRUPT, "gpupool_ring_check: invariant R%d is broken", broken);
+}
+
+/* == SLEEP ========================================================================================
+   Returns device memory to the driver while its blocks stay live at their addresses. WAKE gets
+   memory at the same addresses again. uses: SEND and above
+
+   An arena has parts that sleep and wake alone: part 0 is the chunks that all share; a tag with
+   can_sleep has a part of its own, with the tag's number. A call names one tag or GPUPOOL_ALL. The
+   parts that it puts to sleep or wakes are the changing parts (GPI_CHANGING); an arena has one such
+   call at a time.
+
+       gpupool_sleep     choose parts -> stop their use -> copy content down -> tell the program
+                         -> unmap stitches, then chunks -> release handles
+       gpupool_wake      create handles -> map chunks, then stitches -> tell the program
+                         -> copy content up -> put free memory back
+
+   The hot paths do not ask whether a part sleeps, so a part that sleeps has nothing for them: its
+   free memory is set aside, where no request finds it. And each of its live blocks gets a use that
+   never passes (gpi_clock_never), so a block that is freed meanwhile waits in list WAITING. For
+   part 0 the caches are emptied, too, and kept empty (arena.searching).
+
+   SL1  asleep: every free run of the part is set aside, except a graph's; every live run of the
+        part has the use that never passes
+   SL2  a call that fails leaves the part in the state in which the call found it
+
+   Locks: gpi_sleep_enter takes `growing` and the arena's lock. The arena's lock is opened around
+   driver calls; both are opened while the host waits or copies, and while on_map or on_unmap runs.
+
+   Read first: gpupool_sleep, gpi_sleep_stop_use, gpi_sleep_save, gpi_sleep_unmap_all,
+   gpi_sleep_map_all */
+
+/* -- parts -- */
+
+/* Whether the call under way puts this part to sleep, or wakes it. */
+static int gpi_sleep_changes(const gpupool_arena *arena, int part) {
+    return arena->sleep.states[part] == GPI_CHANGING;
+}
+
+/* Gives the changing parts a state: none changes any more. */
+static void gpi_sleep_set_states(gpupool_arena *arena, gpi_arena_state state) {
+    int part;
+    for (part = 0; part <= GPUPOOL_TAGS; part++)
+        if (gpi_sleep_changes(arena, part)) arena->sleep.states[part] = (unsigned char)state;
+}
+
+/* Makes those parts changing that a call names and that are in this state. Returns how many. */
+static int gpi_sleep_choose(gpupool_arena *arena, int tag, gpi_arena_state state) {
+    int part, count = 0;
+    for (part = 0; part <= GPUPOOL_TAGS; part++) {
+        if (tag != GPUPOOL_ALL && part != tag) continue;
+        /* a tag without chunks of its own has no part */
+        if (part && !arena->chunks.apart[part].is_apart) continue;
+        if (arena->sleep.states[part] != state) continue;
+        arena->sleep.states[part] = GPI_CHANGING;
+        count++;
+    }
+    return count;
+}
+
+/* Whether the block, or free run, that starts with this run belongs to a changing part. */
+static int gpi_sleep_changes_block(const gpupool_arena *arena, const gpi_run *run) {
+    return gpi_sleep_changes(arena, gpi_stitch_tag_at(&arena->stitches, run->unit));
+}
+
+/* Whether a stitch belongs to a changing part. All its chunks are of one part; a spoilt stitch may
+   have none. */
+static int gpi_sleep_changes_stitch(const gpupool_arena *arena, const gpi_stitch *stitch) {
+    return stitch->seam_count && gpi_sleep_changes(arena, stitch->seams[0].chunk->tag);
+}
+
+/* Adds to the process's count of sleeping parts, for each changing part: 1 or -1. While the count
+   is 0, transfers do not look for sleeping memory (gpi_block_sleeps). */
+static void gpi_sleep_count(const gpupool_arena *arena, int change) {
+    int part;
+    for (part = 0; part <= GPUPOOL_TAGS; part++)
+        if (gpi_sleep_changes(arena, part)) gpi_host_add(&gpi_process.asleep, change);
+}
+
+/* -- free memory is set aside, live blocks get a use -- */
+
+/* Takes the use that never passes from a block; nothing if the block has none. */
+static void gpi_sleep_drop_use(gpupool_arena *arena, gpi_run *run) {
+    gpi_use **link = gpi_clock_sleeper(run), *use = *link;
+    if (!use) return;
+    *link = use->next;
+    gpi_clock_free_use(&arena->clocks, use);
+}
+
+/* Whether a run is free memory that a request could get. The free memory of a graph is left out,
+   since nobody takes it before the release, and gpupool_sleep fails while a scope is open. */
+static int gpi_sleep_is_free(const gpupool_arena *arena, const gpi_run *run) {
+    const gpi_stream *owner;
+    if (run->list < GPI_LIST_STREAMS || run->list >= GPI_LIST_WAITING)
+        return gpi_tree_is_finished(run);
+    owner = (const gpi_stream *)arena->tree.lists[run->list]->owner;
+    return !owner->capture;
+}
+
+/* Sets aside all free memory of the changing parts: takes it out of the free lists into
+   sleep.aside. A run remembers its owner and position, so that gpi_sleep_put_back can put it back.
+   Slabs are dissolved first, so that the runs are as large as can be. */
+static void gpi_sleep_set_aside(gpupool_arena *arena) {
+    gpi_run *run = arena->chunks.home;
+    gpi_tree_drop_slabs(&arena->tree);
+    for (; run; run = run->next) {
+        gpi_stream *owner;
+        if (!gpi_sleep_is_free(arena, run) || !gpi_sleep_changes_block(arena, run)) continue;
+        owner = gpi_clock_borrow(&arena->tree, run);
+        gpi_tree_unfile(&arena->tree, run);
+        run->by.stream = (uintptr_t)owner;
+        run->list_next = arena->sleep.aside;
+        arena->sleep.aside = run;
+    }
+}
+
+/* Puts the memory of the changing parts that was set aside back into its free lists. That of other
+   parts, which go on sleeping, stays aside. */
+static void gpi_sleep_put_back(gpupool_arena *arena) {
+    gpi_run *run = arena->sleep.aside, *next;
+    arena->sleep.aside = NULL;
+    for (; run; run = next) {
+        next = run->list_next;
+        if (gpi_sleep_changes_block(arena, run)) {
+            gpi_chunk_return(&arena->chunks, run, (gpi_stream *)run->by.stream, run->of.at);
+            continue;
+        }
+        run->list_next = arena->sleep.aside;
+        arena->sleep.aside = run;
+    }
+}
+
+/* Gives every live block of the changing parts the use that never passes, if it has none. 0: the
+   host has no memory for all; the caller drops those that were given. */
+static int gpi_sleep_use_all(gpupool_arena *arena) {
+    uint64_t at = 0;
+    gpi_run *run;
+    while ((run = gpi_tree_next_live(&arena->tree, &at)) != NULL)
+        if (gpi_sleep_changes_block(arena, run) && !*gpi_clock_sleeper(run) &&
+            !gpi_clock_use(&arena->clocks, run, arena->clocks.all, gpi_clock_never()))
+            return 0;
+    return 1;
+}
+
+/* Takes the use that never passes from all blocks of the changing parts, live and waiting. Waiting
+   blocks may be finished then, so the next look at them is not skipped. */
+static void gpi_sleep_drop_all_uses(gpupool_arena *arena) {
+    uint64_t at = 0;
+    gpi_run *run;
+    while ((run = gpi_tree_next_live(&arena->tree, &at)) != NULL)
+        if (gpi_sleep_changes_block(arena, run)) gpi_sleep_drop_use(arena, run);
+    for (run = arena->waiting; run; run = run->list_next)
+        if (gpi_sleep_changes_block(arena, run)) gpi_sleep_drop_use(arena, run);
+    arena->waiting_seen = 0;
+}
+
+/* -- the content of blocks -- */
+
+/* Whether a run has content to keep: it is live, part of a stitched block, or freed while work may
+   still use it. */
+static int gpi_sleep_is_live(const gpi_run *run) {
+    return run->list == GPI_LIST_PART || run->list == GPI_LIST_WAITING ||
+           run->list >= GPI_LIST_LIVE;
+}
+
+/* Whether `unit` follows the last stretch of the backup directly, in the same chunk. */
+static int gpi_sleep_is_next(const gpupool_arena *arena, const gpi_arena_saved *last,
+                             uint64_t unit) {
+    return last->unit + last->units == unit &&
+           gpi_tree_owner(&arena->tree, last->unit) == gpi_tree_owner(&arena->tree, unit);
+}
+
+/* Adds a home run to the list of what is to be copied: one stretch for each chunk that the run lies
+   in, since a chunk may be gone at waking (gpi_sleep_is_gone). Neighbouring runs share a
+   stretch. */
+static void gpi_sleep_list_run(gpupool_arena *arena, const gpi_run *run) {
+    uint64_t unit = run->unit, end = unit + run->units, units;
+    for (; unit < end; unit += units) {
+        const gpi_chunk *chunk = (const gpi_chunk *)gpi_tree_owner(&arena->tree, unit);
+        gpi_arena_backup *backup = &arena->sleep.backups[chunk->tag];
+        gpi_arena_saved *last = &backup->saved[backup->saved_count - (backup->saved_count != 0)];
+        units = gpi_ground_min(end, chunk->unit + chunk->units) - unit;
+        if (backup->saved_count && gpi_sleep_is_next(arena, last, unit)) {
+            last->units += units;
+        } else {
+            last = &backup->saved[backup->saved_count++];
+            last->unit = unit;
+            last->units = units;
+            last->offset = backup->bytes;
+        }
+        backup->bytes += units * GPUPOOL_UNIT_BYTES;
+        arena->sleep.backup_bytes += units * GPUPOOL_UNIT_BYTES;
+    }
+}
+
+/* Lists the content of the changing parts. 0: the host has no memory for the lists. */
+static int gpi_sleep_list(gpupool_arena *arena) {
+    const gpi_run *run;
+    /* each run, and each border of a chunk, begins at most one stretch */
+    uint64_t most = arena->chunks.count + 1;
+    int part;
+    for (run = arena->chunks.home; run; run = run->next) most += (uint64_t)gpi_sleep_is_live(run);
+    for (part = 0; part <= GPUPOOL_TAGS; part++) {
+        gpi_arena_backup *backup = &arena->sleep.backups[part];
+        if (!gpi_sleep_changes(arena, part)) continue;
+        backup->saved = (gpi_arena_saved *)gpi_host_zeroed((size_t)most * sizeof *backup->saved);
+        if (!backup->saved) return 0;
+    }
+    for (run = arena->chunks.home; run; run = run->next)
+        if (gpi_sleep_is_live(run) && gpi_sleep_changes_block(arena, run))
+            gpi_sleep_list_run(arena, run);
+    return 1;
+}
+
+/* Frees the backups of the changing parts. */
+static void gpi_sleep_forget_backup(gpupool_arena *arena) {
+    int part;
+    for (part = 0; part <= GPUPOOL_TAGS; part++) {
+        gpi_arena_backup *backup = &arena->sleep.backups[part];
+        if (!gpi_sleep_changes(arena, part)) continue;
+        GPUPOOL_FREE(backup->saved);
+        GPUPOOL_FREE(backup->memory);
+        arena->sleep.backup_bytes -= backup->bytes;
+        memset(backup, 0, sizeof *backup);
+    }
+}
+
+/* Queues the copy of one stretch on a stream, without a ring. way: DOWN to the host, or UP. */
+static gpupool_result gpi_sleep_copy(const gpi_driver *driver, const gpi_arena_saved *saved,
+                                     unsigned char *host, cudaStream_t stream,
+                                     gpupool_direction way) {
+    gpi_copy copy;
+    void *device = (void *)(uintptr_t)(saved->unit * GPUPOOL_UNIT_BYTES);
+    memset(&copy, 0, sizeof copy);
+    copy.rows = 1;
+    copy.width = saved->units * GPUPOOL_UNIT_BYTES;
+    copy.to = way == GPUPOOL_DOWN ? (void *)host : device;
+    copy.from = way == GPUPOOL_DOWN ? device : (void *)host;
+    return gpi_data_copy(driver, &copy, stream, NULL);
+}
+
+/* Whether the chunk of a stretch is away: at waking, all its blocks were freed meanwhile, so it got
+   no memory. */
+static int gpi_sleep_is_gone(const gpupool_arena *arena, const gpi_arena_saved *saved) {
+    return ((const gpi_chunk *)gpi_tree_owner(&arena->tree, saved->unit))->is_away;
+}
+
+/* Copies the stretches of one part, by the ring if there is one, except those whose chunk is gone.
+   Neighbours go in one transfer: a ring reaches its rate only with transfers that keep all its
+   threads at work. */
+static gpupool_result gpi_sleep_copy_part(gpupool_arena *arena, const gpi_arena_backup *backup,
+                                          gpupool_ring *ring, cudaStream_t stream,
+                                          gpupool_direction way) {
+    gpupool_result result = GPUPOOL_OK;
+    uint64_t i = 0;
+    while (i < backup->saved_count && result == GPUPOOL_OK) {
+        gpi_arena_saved whole = backup->saved[i++];
+        unsigned char *host = backup->memory + whole.offset;
+        void *device = (void *)(uintptr_t)(whole.unit * GPUPOOL_UNIT_BYTES);
+        size_t bytes;
+        if (gpi_sleep_is_gone(arena, &whole)) continue;
+        while (i < backup->saved_count && backup->saved[i].unit == whole.unit + whole.units &&
+               !gpi_sleep_is_gone(arena, &backup->saved[i]))
+            whole.units += backup->saved[i++].units;
+        bytes = (size_t)(whole.units * GPUPOOL_UNIT_BYTES);
+        if (!ring)
+            result = gpi_sleep_copy(&arena->chunks.driver, &whole, host, stream, way);
+        else if (way == GPUPOOL_DOWN)
+            result = gpupool_download(ring, host, device, bytes, stream);
+        else
+            result = gpupool_upload(ring, device, host, bytes, stream);
+    }
+    return result;
+}
+
+/* Copies the backups of all changing parts, on a stream of its own, and waits for the copies. No
+   lock is held. */
+static gpupool_result gpi_sleep_copy_all(gpupool_arena *arena, gpupool_ring *ring,
+                                         gpupool_direction way) {
+    const gpi_driver *driver = &arena->chunks.driver;
+    gpupool_result result, ended;
+    cudaStream_t stream = NULL;
+    int part;
+    result = gpi_driver_stream_new(driver, &stream);
+    if (result != GPUPOOL_OK) return result;
+    for (part = 0; part <= GPUPOOL_TAGS && result == GPUPOOL_OK; part++)
+        if (gpi_sleep_changes(arena, part))
+            result = gpi_sleep_copy_part(arena, &arena->sleep.backups[part], ring, stream, way);
+    ended = gpi_driver_stream_sync(driver, stream);
+    if (ended != GPUPOOL_OK) /* no copy may run when the caller unmaps the memory */
+        gpi_event_wait_device(&arena->clocks, &arena->chunks.driver);
+    /* a second try, since a failure may be that of earlier work */
+    if (driver->stream_destroy(stream) != CUDA_SUCCESS) driver->stream_destroy(stream);
+    return result == GPUPOOL_OK ? ended : result;
+}
+
+/* gpi_sleep_copy_all with both locks held on entry and return, and open meanwhile. */
+static gpupool_result gpi_sleep_copy_open(gpupool_arena *arena, gpupool_ring *ring,
+                                          gpupool_direction way) {
+    gpupool_result result;
+    int part = 0;
+    while (part <= GPUPOOL_TAGS &&
+           (!gpi_sleep_changes(arena, part) || !arena->sleep.backups[part].saved_count))
+        part++;
+    if (part > GPUPOOL_TAGS) return GPUPOOL_OK; /* no part has content to copy */
+    /* a ring's calls wait and take locks of their own, so none of the arena may be held */
+    gpi_arena_unlock(arena);
+    gpi_host_mutex_unlock(&arena->growing);
+    result = gpi_sleep_copy_all(arena, ring, way);
+    gpi_host_mutex_lock(&arena->growing);
+    gpi_host_lock(&arena->lock);
+    return result;
+}
+
+/* Gets host memory for the content of the changing parts, and copies the content there.
+   E_HOST_MEMORY: more than config.backup_bytes, or more than the host has. Both locks are held, and
+   open meanwhile. */
+static gpupool_result gpi_sleep_save(gpupool_arena *arena, gpupool_ring *ring) {
+    gpi_arena_sleep *sleep = &arena->sleep;
+    int part;
+    if (!gpi_sleep_list(arena)) return gpi_host_no_memory();
+    /* the sum over all parts, those included that sleep already */
+    if (sleep->backup_bytes > sleep->backup_most)
+        return gpi_host_fail(GPUPOOL_E_HOST_MEMORY, "gpupool_sleep: the backup needs %" PRIu64
+                             " bytes of host memory, more than config.backup_bytes",
+                             sleep->backup_bytes);
+    for (part = 0; part <= GPUPOOL_TAGS; part++) {
+        gpi_arena_backup *backup = &sleep->backups[part];
+        if (!gpi_sleep_changes(arena, part) || !backup->bytes) continue;
+        backup->memory = (unsigned char *)GPUPOOL_MALLOC((size_t)backup->bytes);
+        if (!backup->memory) return gpi_host_no_memory();
+        gpi_host_want_huge_pages(backup->memory, backup->bytes);
+    }
+    return gpi_sleep_copy_open(arena, ring, GPUPOOL_DOWN);
+}
+
+/* -- mapping and unmapping: both locks are held; the arena's is open around driver calls -- */
+
+/* Whether a stitch stays through sleep, to be mapped again: its block is live, or the work of its
+   last user has not finished, as in a capture scope before the release. */
+static int gpi_sleep_keeps_stitch(const gpi_stitch *stitch) {
+    return stitch->state == GPI_STITCH_USED || (stitch->state == GPI_STITCH_IDLE && stitch->user);
+}
+
+/* Unmaps [unit, unit + units). */
+static gpupool_result gpi_sleep_unmap_range(gpi_chunks *chunks, uint64_t unit, uint64_t units) {
+    gpupool_result result;
+    gpi_host_unlock(chunks->lock);
+    result = gpi_driver_unmap(&chunks->driver, unit * GPUPOOL_UNIT_BYTES,
+                              units * GPUPOOL_UNIT_BYTES);
+    gpi_host_lock(chunks->lock);
+    return result;
+}
+
+/* Maps a chunk if it is away, and gives the device and its peers access. A chunk that is mapped may
+   have got no access in an earlier try, so access is set in any case. If only access fails, the
+   chunk counts as mapped, and the caller unmaps it. */
+static gpupool_result gpi_sleep_map_chunk(gpi_chunks *chunks, gpi_chunk *chunk) {
+    uint64_t address = chunk->unit * GPUPOOL_UNIT_BYTES;
+    int is_away = chunk->is_away;
+    gpupool_result result = GPUPOOL_OK;
+    gpi_host_unlock(chunks->lock);
+    if (is_away) result = gpi_driver_map(&chunks->driver, address, chunk->bytes, chunk->handle);
+    if (result == GPUPOOL_OK) {
+        is_away = 0;
+        result = gpi_driver_access(&chunks->driver, address, chunk->bytes);
+    }
+    gpi_host_lock(chunks->lock);
+    /* written under the lock, since reports and transfers read it */
+    chunk->is_away = is_away;
+    return result;
+}
+
+/* Maps a stitch that is away. First unmaps what an earlier try has left mapped. gpi_plan_map reads
+   only the driver of the stitches, so a struct with just that will do. */
+static gpupool_result gpi_sleep_map_stitch(gpi_chunks *chunks, gpi_stitch *stitch) {
+    uint64_t left = gpi_stitch_mapped_units(stitch);
+    uint32_t mapped = stitch->left_seams;
+    gpupool_result result = GPUPOOL_OK;
+    gpi_stitches stitches;
+    memset(&stitches, 0, sizeof stitches);
+    stitches.chunks = chunks;
+    gpi_host_unlock(chunks->lock);
+    if (left)
+        result = gpi_driver_unmap(&chunks->driver, stitch->unit * GPUPOOL_UNIT_BYTES,
+                                  left * GPUPOOL_UNIT_BYTES);
+    if (result == GPUPOOL_OK) result = gpi_plan_map(&stitches, stitch, &mapped);
+    gpi_host_lock(chunks->lock);
+    stitch->is_away = result != GPUPOOL_OK;
+    stitch->left_seams = stitch->is_away ? mapped : 0;
+    return result;
+}
+
+/* Maps what is away, has a handle and is of a changing part: chunks, then the stitches over them.
+   Stops at the first failure. */
+static gpupool_result gpi_sleep_map_all(gpupool_arena *arena) {
+    gpi_chunks *chunks = &arena->chunks;
+    gpi_chunk *chunk = chunks->first;
+    gpi_stitch *stitch = arena->stitches.oldest;
+    gpupool_result result = GPUPOOL_OK;
+    for (; chunk && result == GPUPOOL_OK; chunk = chunk->next)
+        if (chunk->handle && gpi_sleep_changes(arena, chunk->tag))
+            result = gpi_sleep_map_chunk(chunks, chunk);
+    for (; stitch && result == GPUPOOL_OK; stitch = stitch->newer)
+        if (stitch->is_away && gpi_sleep_changes_stitch(arena, stitch))
+            result = gpi_sleep_map_stitch(chunks, stitch);
+    return result;
+}
+
+/* Unmaps all of the changing parts: first the stitches, then their chunks. Stops at the first
+   failure; is_away tells what is unmapped so far. */
+static gpupool_result gpi_sleep_unmap_all(gpupool_arena *arena) {
+    gpi_chunks *chunks = &arena->chunks;
+    gpi_chunk *chunk = chunks->first;
+    gpi_stitch *stitch = arena->stitches.oldest;
+    gpupool_result result = GPUPOOL_OK;
+    /* stitches first, since they map the handles of chunks */
+    for (; stitch && result == GPUPOOL_OK; stitch = stitch->newer) {
+        if (stitch->is_away || !gpi_sleep_keeps_stitch(stitch)) continue;
+        if (!gpi_sleep_changes_stitch(arena, stitch)) continue;
+        result = gpi_sleep_unmap_range(chunks, stitch->unit, stitch->units);
+        stitch->is_away = result == GPUPOOL_OK;
+    }
+    for (; chunk && result == GPUPOOL_OK; chunk = chunk->next) {
+        if (chunk->is_away || !gpi_sleep_changes(arena, chunk->tag)) continue;
+        result = gpi_sleep_unmap_range(chunks, chunk->unit, chunk->units);
+        chunk->is_away = result == GPUPOOL_OK;
+    }
+    return result;
+}
+
+/* Releases the handles of unmapped chunks, which gives the memory to the device. If the driver
+   refuses, the chunk keeps the handle, and waking uses it again. */
+static void gpi_sleep_release_all(gpupool_arena *arena) {
+    gpi_chunks *chunks = &arena->chunks;
+    gpi_chunk *chunk = chunks->first;
+    for (; chunk; chunk = chunk->next) {
+        gpupool_result result;
+        if (!chunk->is_away || !chunk->handle || !gpi_sleep_changes(arena, chunk->tag)) continue;
+        gpi_host_unlock(chunks->lock);
+        result = gpi_driver_release(&chunks->driver, chunk->handle);
+        gpi_host_lock(chunks->lock);
+        if (result == GPUPOOL_OK) chunk->handle = 0;
+    }
+}
+
+/* Counts anew what is reserved and what sleeps, in all and by tag. Mapped chunks and stuck ones
+   count as reserved. */
+static void gpi_sleep_account(gpupool_arena *arena) {
+    gpi_chunks *chunks = &arena->chunks;
+    const gpi_chunk *chunk;
+    uint64_t here = 0, away = 0;
+    int tag;
+    for (tag = 1; tag <= arena->ledger.tag_count; tag++)
+        arena->ledger.tags[tag]->stats.asleep_bytes = 0;
+    for (chunk = chunks->first; chunk; chunk = chunk->next) {
+        if (!chunk->is_away) here += chunk->bytes;
+        else away += chunk->bytes;
+        if (chunk->is_away && chunk->tag)
+            arena->ledger.tags[chunk->tag]->stats.asleep_bytes += chunk->bytes;
+    }
+    for (chunk = chunks->stuck; chunk; chunk = chunk->next) here += chunk->bytes;
+    arena->ledger.away_bytes = away;
+    chunks->units = here / GPUPOOL_UNIT_BYTES;
+    gpi_chunk_account(chunks);
+}
+
+typedef enum gpi_sleep_news { GPI_GOES, GPI_APPEARS } gpi_sleep_news; /* on_unmap, on_map */
+
+/* Calls on_map or on_unmap for each chunk and stitch of the changing parts for which it was not
+   called yet. Goes on after a refusal. Returns the first refusal of on_map. Both locks are held,
+   and open during the calls. */
+static gpupool_result gpi_sleep_tell(gpupool_arena *arena, gpi_sleep_news news) {
+    gpupool_map_fn fn = news == GPI_APPEARS ? arena->chunks.on_map : arena->chunks.on_unmap;
+    int appears = news == GPI_APPEARS;
+    gpi_chunks *chunks = &arena->chunks;
+    gpi_chunk *chunk;
+    gpi_stitch *stitch;
+    gpupool_result result = GPUPOOL_OK, first = GPUPOOL_OK;
+    for (chunk = chunks->first; chunk; chunk = chunk->next) {
+        gpupool_mapping mapping = gpi_chunk_mapping(chunks, chunk);
+        if (chunk->is_away || chunk->is_untold != appears) continue;
+        if (!gpi_sleep_changes(arena, chunk->tag)) continue;
+        result = gpi_chunk_tell(chunks, fn, &mapping);
+        chunk->is_untold = !appears || result != GPUPOOL_OK;
+        if (result != GPUPOOL_OK && first == GPUPOOL_OK) first = result;
+    }
+    for (stitch = arena->stitches.oldest; stitch; stitch = stitch->newer) {
+        gpupool_mapping mapping = gpi_stitch_mapping(stitch);
+        /* all other stitches of the parts are unmapped by now (gpi_sleep_drop_idle) */
+        if (!gpi_sleep_keeps_stitch(stitch) || stitch->is_told == appears) continue;
+        if (!gpi_sleep_changes_stitch(arena, stitch)) continue;
+        result = gpi_chunk_tell(chunks, fn, &mapping);
+        stitch->is_told = appears && result == GPUPOOL_OK;
+        if (result != GPUPOOL_OK && first == GPUPOOL_OK) first = result;
+    }
+    return appears ? first : GPUPOOL_OK;
+}
+
+/* -- falling asleep -- */
+
+/* Whether a block of the parts that a call names is exported: another process uses its memory. */
+static int gpi_sleep_is_exported(const gpupool_arena *arena, int tag) {
+    const gpi_chunk *chunk = arena->chunks.exports ? arena->chunks.first : NULL;
+    while (chunk && !(chunk->exports && (tag == GPUPOOL_ALL || chunk->tag == tag)))
+        chunk = chunk->next;
+    return chunk != NULL;
+}
+
+/* Checks the tag of gpupool_sleep and gpupool_wake. E_UNSUPPORTED: the source is not MAPPED;
+   E_ARGUMENT: neither GPUPOOL_ALL nor a tag with can_sleep. */
+static gpupool_result gpi_sleep_check_tag(const gpupool_arena *arena, const char *call, int tag) {
+    if (!gpi_chunk_is_mapped(&arena->chunks))
+        return gpi_host_fail(GPUPOOL_E_UNSUPPORTED, "%s: only SOURCE_MAPPED can sleep", call);
+    if (tag == GPUPOOL_ALL) return GPUPOOL_OK;
+    if (tag > 0 && tag <= arena->ledger.tag_count && arena->chunks.apart[tag].can_sleep)
+        return GPUPOOL_OK;
+    return gpi_host_fail(GPUPOOL_E_ARGUMENT, "%s: tag is %d, and must be GPUPOOL_ALL or a tag of "
+                         "this arena that was made with can_sleep", call, tag);
+}
+
+/* Checks whether gpupool_sleep may begin: its arguments; no capture; no exported block. */
+static gpupool_result gpi_sleep_may(const gpupool_arena *arena, int tag, gpupool_content content) {
+    const char *call = "gpupool_sleep";
+    gpupool_result result = gpi_sleep_check_tag(arena, call, tag);
+    if (result != GPUPOOL_OK) return result;
+    if (content != GPUPOOL_KEEP && content != GPUPOOL_DISCARD)
+        return gpi_host_fail(GPUPOOL_E_ARGUMENT, "%s: content is %d, and must be GPUPOOL_KEEP or "
+                             "GPUPOOL_DISCARD", call, (int)content);
+    if (arena->clocks.capturing || GPI_READ(&gpi_process.scopes))
+        return gpi_host_fail(GPUPOOL_E_CAPTURING, "%s: a stream captures", call);
+    if (gpi_sleep_is_exported(arena, tag))
+        return gpi_host_fail(GPUPOOL_E_IN_USE, "%s: a block is exported", call);
+    return GPUPOOL_OK;
+}
+
+/* Whether another thread is in the middle of a call that uses a changing part: it looks for memory
+   there, has taken some, runs on_map, or found the part awake (halfway). */
+static int gpi_sleep_is_requested(const gpupool_arena *arena) {
+    int tag;
+    /* searching: 1 is this call's own */
+    if (gpi_sleep_changes(arena, 0) && (arena->searching > 1 || arena->in_hand)) return 1;
+    /* A request that is not in the ladder now finds its tag asleep when it comes there. A wait for
+       all requests would wait for a function of the program that puts its own tag to sleep. */
+    for (tag = 1; tag <= GPUPOOL_TAGS; tag++)
+        if (gpi_sleep_changes(arena, tag) && arena->seekers[tag]) return 1;
+    return arena->chunks.telling || arena->halfway;
+}
+
+/* Opens both locks for a moment, so that other threads can finish their calls. */
+static void gpi_sleep_let_others(gpupool_arena *arena, unsigned round) {
+    gpi_arena_unlock(arena);
+    gpi_host_mutex_unlock(&arena->growing);
+    gpi_host_idle(round);
+    gpi_host_mutex_lock(&arena->growing);
+    gpi_host_lock(&arena->lock);
+}
+
+/* Unmaps the idle stitches of the changing parts, except those whose users' work is a graph's and
+   never passes. E_CUDA: the driver refused one. Both locks are held, and opened. */
+static gpupool_result gpi_sleep_drop_idle(gpupool_arena *arena) {
+    gpi_stitches *stitches = &arena->stitches;
+    gpi_stitch *stitch = stitches->oldest, *newer;
+    for (; stitch; stitch = newer) {
+        newer = stitch->newer;
+        if (!gpi_sleep_changes_stitch(arena, stitch)) continue;
+        if (gpi_stitch_has_passed(stitches, stitch)) {
+            if (gpi_stitch_unmap(stitches, stitch) != GPUPOOL_OK) return GPUPOOL_E_CUDA;
+            if (gpi_stitch_tells(stitches)) newer = stitches->oldest; /* the locks were open */
+        } else if (!gpi_sleep_keeps_stitch(stitch)) {
+            return GPUPOOL_E_CUDA;
+        }
+    }
+    return GPUPOOL_OK;
+}
+
+/* Stops all use of the changing parts: waits until no call is in the middle, sets the free memory
+   aside, gives live blocks the use that never passes, and waits for the device. Both locks are
+   held, and open while the host waits. */
+static gpupool_result gpi_sleep_stop_use(gpupool_arena *arena) {
+    gpupool_result result;
+    unsigned round = 0;
+    if (gpi_sleep_changes(arena, 0))
+        gpi_arena_empty_all(arena, gpi_arena_drain); /* arena.searching keeps them empty */
+    /* From the end of this loop the lock stays shut until every block has its use: a call that
+       begins meanwhile would find the part as if awake. */
+    while (gpi_sleep_is_requested(arena)) gpi_sleep_let_others(arena, round++);
+    gpi_sleep_set_aside(arena);
+    if (!gpi_sleep_use_all(arena)) return gpi_host_no_memory();
+    /* for all work that was queued so far on any stream: then no kernel uses the parts */
+    gpi_arena_unlock(arena);
+    gpi_host_mutex_unlock(&arena->growing);
+    result = gpi_event_wait_device(&arena->clocks, &arena->chunks.driver);
+    gpi_host_mutex_lock(&arena->growing);
+    gpi_host_lock(&arena->lock);
+    if (result != GPUPOOL_OK) return result;
+    gpi_arena_poll_all(arena);
+    gpi_sleep_set_aside(arena); /* waiting blocks that were still in use before the wait */
+    return gpi_sleep_drop_idle(arena);
+}
+
+/* After a failed unmapping: maps everything again. 0: the driver refuses that, too. Then the part
+   sleeps with the memory that it still has, and gpupool_wake maps the rest. Keeps the thread's
+   present failure. */
+static int gpi_sleep_remap(gpupool_arena *arena) {
+    struct gpi_thread why = gpi_thread;
+    int is_there = gpi_sleep_map_all(arena) == GPUPOOL_OK;
+    if (is_there) gpi_sleep_tell(arena, GPI_APPEARS);
+    gpi_thread = why;
+    return is_there;
+}
+
+/* Ends a gpupool_sleep that failed: the changing parts are awake again, as before (SL2). */
+static void gpi_sleep_undo(gpupool_arena *arena) {
+    gpi_sleep_forget_backup(arena);
+    gpi_sleep_drop_all_uses(arena);
+    gpi_sleep_put_back(arena);
+    if (gpi_sleep_changes(arena, 0)) GPI_PUBLISH(&arena->searching, arena->searching - 1);
+    gpi_sleep_set_states(arena, GPI_AWAKE);
+    /* blocks that were freed meanwhile, and have no other use, become free now */
+    gpi_arena_poll_all(arena);
+}
+
+/* Enters the arena, as gpi_arena_enter, once no other call puts a part to sleep or wakes one.
+   E_IN_USE: a call from inside the arena's on_map or on_unmap, for which this call would wait. */
+static gpupool_result gpi_sleep_enter(gpupool_arena *arena, const char *call, gpi_visit *visit) {
+    unsigned round = 0;
+    gpupool_result result;
+    for (;;) {
+        result = gpi_arena_enter(arena, call, visit);
+        if (result != GPUPOOL_OK) return result;
+        if (gpi_thread.telling == &arena->chunks)
+            result = gpi_host_fail(GPUPOOL_E_IN_USE, "%s: the arena's on_map or on_unmap calls it",
+                                   call);
+        if (result == GPUPOOL_OK && !gpi_arena_any_part(arena, GPI_CHANGING)) return GPUPOOL_OK;
+        gpi_arena_leave(arena, visit);
+        if (result != GPUPOOL_OK) return result;
+        gpi_host_idle(round++);
+    }
+}
+
+gpupool_result gpupool_sleep(gpupool_arena *arena, int tag, gpupool_content content,
+                             gpupool_ring *ring) {
+    gpi_visit visit;
+    int is_away = 0;
+    gpupool_result result = gpi_sleep_enter(arena, "gpupool_sleep", &visit);
+    if (result != GPUPOOL_OK) return result;
+    result = gpi_sleep_may(arena, tag, content);
+    if (result == GPUPOOL_OK && !gpi_sleep_choose(arena, tag, GPI_AWAKE))
+        result = gpi_host_fail(GPUPOOL_E_ASLEEP, "gpupool_sleep: it sleeps already");
+    if (result != GPUPOOL_OK) {
+        gpi_arena_leave(arena, &visit);
+        return result;
+    }
+    /* from here on no block goes into a cache: see gpi_alloc_is_cacheable */
+    if (gpi_sleep_changes(arena, 0)) GPI_PUBLISH(&arena->searching, arena->searching + 1);
+    result = gpi_sleep_stop_use(arena);
+    if (result == GPUPOOL_OK && content == GPUPOOL_KEEP) result = gpi_sleep_save(arena, ring);
+    if (result == GPUPOOL_OK) {
+        gpi_sleep_tell(arena, GPI_GOES);
+        result = gpi_sleep_unmap_all(arena);
+        if (result == GPUPOOL_OK) gpi_sleep_release_all(arena);
+        /* if the driver neither unmaps nor maps all, the part counts as asleep, and the call
+           fails */
+        is_away = result == GPUPOOL_OK || !gpi_sleep_remap(arena);
+    }
+    if (is_away) {
+        gpi_sleep_account(arena);
+        gpi_sleep_count(arena, 1);
+        gpi_sleep_set_states(arena, GPI_ASLEEP);
+    } else {
+        gpi_sleep_undo(arena);
+    }
+    gpi_arena_leave(arena, &visit);
+    if (GPI_READ(&arena->soft_untold)) gpi_tag_tell(arena);
+    return result == GPUPOOL_OK ? gpi_host_ok() : result;
+}
+
+/* Frees the backups of an arena that is destroyed, and uncounts its sleeping parts. Makes no driver
+   call. */
+static void gpi_sleep_forget(gpupool_arena *arena) {
+    gpi_sleep_choose(arena, GPUPOOL_ALL, GPI_ASLEEP);
+    gpi_sleep_forget_backup(arena);
+    gpi_sleep_count(arena, -1);
+    gpi_sleep_set_states(arena, GPI_AWAKE);
+}
+
+/* == WAKE =========================================================================================
+   Gets device memory for sleeping parts again, at the same addresses, and fills it from the backup.
+   What was freed meanwhile gets no memory. uses: SLEEP and above
+
+       gpi_wake_set_aside_freed    blocks that were freed asleep become free memory, set aside
+       gpi_wake_create_all         a handle for every chunk that is not vacant
+       gpi_sleep_map_all           chunks and stitches, at their old addresses
+       gpi_sleep_tell              on_map
+       gpi_sleep_copy_open         the content, from the backup
+       gpi_wake_end                free memory goes to its lists; vacant chunks end
+
+   A chunk is vacant if all its memory is free and set aside, and no tag reserves the chunk.
+
+   Locks: as in SLEEP. On failure SL2 holds: the parts sleep as before, with their backup. */
+
+/* Whether only the use that never passes keeps a freed block waiting: all real uses have passed. */
+static int gpi_wake_is_unused(const gpupool_arena *arena, const gpi_run *run) {
+    const gpi_use *use = (const gpi_use *)run->of.uses;
+    while (use && (use->at == gpi_clock_never() ||
+                   use->at <= gpi_clock_done(&arena->clocks, use->stream)))
+        use = use->next;
+    return !use;
+}
+
+/* Sets aside the blocks that were freed while their part slept and that no work uses. Their
+   stitches are not mapped; they end here. */
+static void gpi_wake_set_aside_freed(gpupool_arena *arena) {
+    gpi_run *run = arena->waiting, *before = NULL, *next;
+    gpi_stitch *stitch, *newer;
+    for (; run; run = next) {
+        next = run->list_next;
+        if (!gpi_sleep_changes_block(arena, run) || !gpi_wake_is_unused(arena, run)) {
+            before = run;
+            continue;
+        }
+        gpi_arena_end_waiting(arena, run, before);
+        gpi_clock_drop_uses(&arena->clocks, run);
+        run->list = GPI_LIST_TAKEN;
+        gpi_stitch_put(&arena->stitches, run, NULL, 0, 0);
+    }
+    /* the blocks are in free lists now, and no request may find them there */
+    gpi_sleep_set_aside(arena);
+    for (stitch = arena->stitches.oldest; stitch; stitch = newer) {
+        newer = stitch->newer;
+        if (!stitch->is_away || stitch->state != GPI_STITCH_IDLE || stitch->user) continue;
+        if (!gpi_sleep_changes_stitch(arena, stitch)) continue;
+        /* gpi_stitch_remove expects a stitch that is not counted as idle */
+        gpi_stitch_unset_idle(&arena->stitches, stitch);
+        gpi_stitch_remove(&arena->stitches, stitch);
+    }
+}
+
+/* Whether a chunk is vacant: all its runs are set aside, and its tag reserves nothing. */
+static int gpi_wake_is_vacant(const gpupool_arena *arena, const gpi_chunk *chunk) {
+    const gpi_run *run = gpi_chunk_first_run(&arena->chunks, &arena->tree, chunk);
+    if (chunk->is_kept && !arena->chunks.is_ending) return 0;
+    for (; run && run->unit < chunk->unit + chunk->units; run = run->next)
+        if (run->list != GPI_LIST_TAKEN) return 0;
+    return 1;
+}
+
+/* Whether a chunk of a changing part is to get memory: it is away, and not vacant. */
+static int gpi_wake_needs_memory(const gpupool_arena *arena, const gpi_chunk *chunk) {
+    return gpi_sleep_changes(arena, chunk->tag) && chunk->is_away &&
+           !gpi_wake_is_vacant(arena, chunk);
+}
+
+/* Reports why there is no memory to wake with, as the thread's verdict and as a sentence: the
+   limit, or what others have of the device (cause OTHERS). bytes: what waking needs. Returns
+   E_OUT_OF_MEMORY. */
+static gpupool_result gpi_wake_give_up(gpupool_arena *arena, gpupool_cause cause, uint64_t bytes) {
+    size_t free_bytes = 0, total_bytes = 0;
+    char free_text[32], total[32], need[32];
+    gpupool_verdict verdict;
+    uint64_t room = gpi_ledger_room(&arena->ledger);
+    memset(&verdict, 0, sizeof verdict);
+    gpi_driver_memory(&arena->chunks.driver, 0, &free_bytes, &total_bytes);
+    verdict.cause = cause;
+    verdict.asked_bytes = bytes;
+    verdict.limit_bytes = arena->ledger.limit_bytes == UINT64_MAX ? 0 : arena->ledger.limit_bytes;
+    verdict.granted_bytes = arena->ledger.granted.now - gpi_arena_asleep_bytes(arena);
+    verdict.reserved_bytes = arena->ledger.reserved.now;
+    verdict.device_free_bytes = free_bytes;
+    verdict.device_total_bytes = total_bytes;
+    /* reserved_bytes has no memory that sleeps (gpi_sleep_account), so the rest of the device is
+       with others, or free */
+    verdict.others_bytes = total_bytes - gpi_ground_min(total_bytes,
+                                                        free_bytes + verdict.reserved_bytes);
+    if (cause == GPUPOOL_CAUSE_LIMIT) verdict.raise_bytes = bytes - room;
+    else if (verdict.others_bytes <= verdict.reserved_bytes)
+        verdict.cause = GPUPOOL_CAUSE_DEVICE_FULL;
+    verdict.missing_bytes = bytes - gpi_ground_min(bytes, cause == GPUPOOL_CAUSE_LIMIT
+                                                              ? room : free_bytes);
+    if (cause == GPUPOOL_CAUSE_LIMIT)
+        snprintf(verdict.sentence, sizeof verdict.sentence, "waking needs %s, and the limit leaves "
+                 "%s: raise the limit by %s, or free blocks", gpi_limit_human(need, bytes),
+                 gpi_limit_human(free_text, room), gpi_limit_enough(total, verdict.raise_bytes));
+    else
+        snprintf(verdict.sentence, sizeof verdict.sentence, "waking needs %s, and of the device's "
+                 "%s only %s is free: %s", gpi_limit_human(need, bytes),
+                 gpi_limit_human(total, total_bytes), gpi_limit_human(free_text, free_bytes),
+                 verdict.cause == GPUPOOL_CAUSE_OTHERS
+                     ? "others (arenas, processes, libraries) hold the rest"
+                     : "this arena's own blocks hold most of the rest; free some");
+    gpi_thread.verdict = verdict;
+    return gpi_host_fail(GPUPOOL_E_OUT_OF_MEMORY, "gpupool_wake: arena \"%s\": %s", arena->name,
+                         verdict.sentence);
+}
+
+/* Returns idle chunks of the parts that are awake to the driver until so many bytes are left under
+   the limit; for the device (0), all of them. Both locks are held, and open at times. */
+static void gpi_wake_make_room(gpupool_arena *arena, uint64_t bytes) {
+    uint64_t limit = arena->ledger.limit_bytes;
+    gpi_arena_empty_all(arena, gpi_arena_empty_free);
+    gpi_arena_poll_all(arena);
+    gpi_tree_drop_slabs(&arena->tree);
+    if (!bytes || bytes <= gpi_ladder_room_at_most(arena, 1))
+        gpi_stitch_trim_below(&arena->stitches, bytes ? limit - bytes : 0);
+}
+
+/* Creates a handle for every chunk that needs memory and has none. On failure some have one. Both
+   locks are held; the arena's is open around driver calls. */
+static gpupool_result gpi_wake_create_handles(gpupool_arena *arena) {
+    gpi_chunks *chunks = &arena->chunks;
+    gpupool_result result = GPUPOOL_OK;
+    gpi_chunk *chunk;
+    for (chunk = chunks->first; chunk && result == GPUPOOL_OK; chunk = chunk->next) {
+        if (chunk->handle || !gpi_wake_needs_memory(arena, chunk)) continue;
+        gpi_host_unlock(chunks->lock);
+        result = gpi_driver_create(&chunks->driver, chunk->bytes, &chunk->handle);
+        gpi_host_lock(chunks->lock);
+        if (result != GPUPOOL_OK) chunk->handle = 0;
+    }
+    return result;
+}
+
+/* Creates all handles that waking needs. Where the limit or the device leave too little room, idle
+   chunks of the parts that are awake make room. On failure the caller releases the handles. */
+static gpupool_result gpi_wake_create_all(gpupool_arena *arena) {
+    const gpi_chunk *chunk;
+    uint64_t bytes = 0;
+    gpupool_result result;
+    /* the limit is asked for the whole sum, so that waking fails before the first driver call */
+    for (chunk = arena->chunks.first; chunk; chunk = chunk->next)
+        bytes += gpi_wake_needs_memory(arena, chunk) ? chunk->bytes : 0;
+    if (bytes > gpi_ledger_room(&arena->ledger)) gpi_wake_make_room(arena, bytes);
+    if (bytes > gpi_ledger_room(&arena->ledger))
+        return gpi_wake_give_up(arena, GPUPOOL_CAUSE_LIMIT, bytes);
+    result = gpi_wake_create_handles(arena);
+    if (result != GPUPOOL_E_OUT_OF_MEMORY) return result;
+    gpi_wake_make_room(arena, 0);
+    if (bytes > gpi_ledger_room(&arena->ledger)) /* others have taken it meanwhile */
+        return gpi_wake_give_up(arena, GPUPOOL_CAUSE_LIMIT, bytes);
+    result = gpi_wake_create_handles(arena);
+    if (result != GPUPOOL_E_OUT_OF_MEMORY) return result;
+    gpi_sleep_release_all(arena); /* the verdict counts their memory as free */
+    return gpi_wake_give_up(arena, GPUPOOL_CAUSE_OTHERS, bytes);
+}
+
+/* Ends the vacant chunks: their addresses become empty again. They are away, so nothing is
+   unmapped. Needs two spare run structs for each. */
+static void gpi_wake_drop_vacant(gpupool_arena *arena) {
+    gpi_chunks *chunks = &arena->chunks;
+    gpi_chunk *chunk, *next;
+    for (chunk = chunks->first; chunk; chunk = next) {
+        gpi_run *run;
+        next = chunk->next;
+        if (!chunk->is_away || !gpi_sleep_changes(arena, chunk->tag)) continue;
+        run = gpi_stitch_take(&arena->tree, gpi_tree_at(&arena->tree, chunk->unit), chunk->unit,
+                              chunk->units);
+        gpi_tree_own(&arena->tree, chunk->unit, chunk->units, NULL);
+        gpi_tree_put(&arena->tree, run, GPI_LIST_EMPTY, 0);
+        gpi_chunk_unlink(chunks, chunk);
+        /* gpi_chunk_lost subtracts what gpi_sleep_account has not counted, since it is away */
+        chunks->units += chunk->units;
+        gpi_chunk_lost(chunks, chunk);
+    }
+}
+
+/* Ends waking when all is mapped and filled: nothing can fail any more. The caller has called
+   gpi_wake_prepare, and kept the lock since. */
+static void gpi_wake_end(gpupool_arena *arena) {
+#if GPI_GUARD
+    uint64_t at = 0;
+    gpi_run *run;
+    while ((run = gpi_tree_next_live(&arena->tree, &at)) != NULL) {
+        int part = gpi_stitch_tag_at(&arena->stitches, run->unit);
+        if (gpi_sleep_changes(arena, part) && !arena->sleep.backups[part].memory)
+            run->guarded_bytes = 0; /* content discarded: the guard's bytes are gone, too */
+    }
+#endif
+    gpi_sleep_forget_backup(arena);
+    gpi_sleep_drop_all_uses(arena);
+    /* The lock stays shut between these two: a vacant chunk has no memory, and its free units are
+       in free lists for the moment. */
+    gpi_sleep_put_back(arena);
+    gpi_wake_drop_vacant(arena);
+    gpi_sleep_account(arena);
+    gpi_sleep_count(arena, -1);
+    if (gpi_sleep_changes(arena, 0)) GPI_PUBLISH(&arena->searching, arena->searching - 1);
+    gpi_sleep_set_states(arena, GPI_AWAKE);
+    gpi_arena_poll_all(arena);
+}
+
+/* Makes sure of the run structs that gpi_wake_drop_vacant needs. 0: the host has no memory. */
+static int gpi_wake_prepare(gpupool_arena *arena) {
+    return gpi_tree_prepare(&arena->tree, 4 * arena->chunks.count + 8);
+}
+
+/* Creates, maps, announces and fills all that the changing parts need. If the program refuses a
+   mapping or a copy fails, the program is told that all goes again. Both locks are held, and open
+   in between. */
+static gpupool_result gpi_wake_restore(gpupool_arena *arena, gpupool_ring *ring) {
+    gpupool_result result = gpi_wake_create_all(arena);
+    if (result == GPUPOOL_OK) result = gpi_sleep_map_all(arena);
+    /* in any case: what was created and mapped counts as reserved */
+    gpi_sleep_account(arena);
+    if (result != GPUPOOL_OK) return result;
+    result = gpi_sleep_tell(arena, GPI_APPEARS);
+    if (result == GPUPOOL_OK) result = gpi_sleep_copy_open(arena, ring, GPUPOOL_UP);
+    /* again: the locks were open, and other threads may have used the run structs */
+    if (result == GPUPOOL_OK && !gpi_wake_prepare(arena)) result = gpi_host_no_memory();
+    if (result != GPUPOOL_OK) gpi_sleep_tell(arena, GPI_GOES);
+    return result;
+}
+
+/* Wakes the changing parts. On failure they sleep as before. Both locks are held on entry and
+   return, and open in between. */
+static gpupool_result gpi_wake_parts(gpupool_arena *arena, gpupool_ring *ring) {
+    struct gpi_thread why;
+    gpupool_result result;
+    /* after this wait all work that was queued so far has finished: blocks that were freed asleep
+       have only the use that never passes */
+    gpi_arena_unlock(arena);
+    gpi_host_mutex_unlock(&arena->growing);
+    result = gpi_event_wait_device(&arena->clocks, &arena->chunks.driver);
+    gpi_host_mutex_lock(&arena->growing);
+    gpi_host_lock(&arena->lock);
+    if (result != GPUPOOL_OK) {
+        gpi_sleep_set_states(arena, GPI_ASLEEP);
+        return result;
+    }
+    gpi_wake_set_aside_freed(arena);
+    result = gpi_wake_prepare(arena) ? gpi_wake_restore(arena, ring) : gpi_host_no_memory();
+    if (result == GPUPOOL_OK) {
+        gpi_wake_end(arena);
+        return result;
+    }
+    /* back to sleep, with the backup as it was; chunks that cannot be unmapped stay mapped */
+    why = gpi_thread;
+    gpi_sleep_unmap_all(arena);
+    gpi_sleep_release_all(arena);
+    gpi_sleep_account(arena);
+    gpi_sleep_set_states(arena, GPI_ASLEEP);
+    gpi_thread = why;
+    return result;
+}
+
+gpupool_result gpupool_wake(gpupool_arena *arena, int tag, gpupool_ring *ring) {
+    gpi_visit visit;
+    gpupool_result result = gpi_sleep_enter(arena, "gpupool_wake", &visit);
+    if (result != GPUPOOL_OK) return result;
+    result = gpi_sleep_check_tag(arena, "gpupool_wake", tag);
+    if (result == GPUPOOL_OK && !gpi_sleep_choose(arena, tag, GPI_ASLEEP))
+        result = gpi_host_fail(GPUPOOL_E_ARGUMENT, "gpupool_wake: nothing of that sleeps in arena "
+                               "\"%s\"", arena->name);
+    if (result == GPUPOOL_OK) result = gpi_wake_parts(arena, ring);
+    gpi_arena_leave(arena, &visit);
+    if (GPI_READ(&arena->soft_untold)) gpi_tag_tell(arena);
+    return result == GPUPOOL_OK ? gpi_host_ok() : result;
+}
+
+/* == LIFE =========================================================================================
+   Arenas are made and destroyed, also after a device reset; and the arena that an address belongs
+   to is found. uses: WAKE and above
+
+       gpupool_arena_create      check_config, make { driver; build { locks; open: source, limit,
+                                 addresses, clocks, reserve } }, list
+       gpupool_arena_destroy     no reset:  check_unused, unlist, close, free_records, free_struct
+                                 reset:     unlist, close_after_reset, free_struct
+
+   LI1  an arena is in gpi_process.arenas from the end of its creation to the start of its
+        destruction; gpi_process.default_arenas names arenas of that list
+   LI2  a thread that uses an arena of the list without being its caller counts in arena->visitors;
+        an arena leaves the list, or is renewed, while there are no visitors
+   LI3  creation is all or nothing: on failure everything is given back, and the sentence is that of
+        the first failure
+   LI4  a destruction that fails leaves the arena in the list, with what the driver has not taken
+        back
+
+   Locks: gpi_process.lock guards the list, default_arenas, visitors and forks. A thread that holds
+   it asks for no arena's lock, and a thread that ends an arena holds both of the arena's locks when
+   it takes the process's.
+
+   Read first: gpi_life_open, gpi_life_build, gpi_life_close, gpi_life_start_ending */
+
+/* Checks what can be checked without the device's driver: OK or E_ARGUMENT, or E_CUDA if the
+   runtime does not answer. gpi_life_first_limit checks config.limit_text. Changes nothing. */
+static gpupool_result gpi_life_check_config(const gpupool_arena_config *config) {
+    int count = 0;
+    gpupool_result result;
+    if ((int)config->source < 0 || config->source > GPUPOOL_SOURCE_BYPASS)
+        return gpi_host_fail(GPUPOOL_E_ARGUMENT, "gpupool_arena_create: config.source is %d, which "
+                             "is no gpupool_source", (int)config->source);
+    if ((config->chunk_alloc != NULL) != (config->chunk_free != NULL))
+        return gpi_host_fail(GPUPOOL_E_ARGUMENT, "gpupool_arena_create: config.chunk_alloc and "
+                             "config.chunk_free belong together");
+    if ((config->source == GPUPOOL_SOURCE_CUSTOM) != (config->chunk_alloc != NULL))
+        return gpi_host_fail(GPUPOOL_E_ARGUMENT, "gpupool_arena_create: config.chunk_alloc and "
+                             "GPUPOOL_SOURCE_CUSTOM belong together");
+    if (config->share & ~(unsigned)(GPUPOOL_SHARE_PROCESSES | GPUPOOL_SHARE_RDMA))
+        return gpi_host_fail(GPUPOOL_E_ARGUMENT, "gpupool_arena_create: config.share is %#x, and "
+                             "must be a sum of gpupool_share", config->share);
+    if (config->chunk_bytes > (uint64_t)1 << 48 || config->reserve_bytes > (uint64_t)1 << 48)
+        return gpi_host_fail(GPUPOOL_E_ARGUMENT, "gpupool_arena_create: config.chunk_bytes and "
+                             "config.reserve_bytes must be at most 2^48");
+    result = gpi_driver_devices(&count);
+    if (result != GPUPOOL_OK) return result;
+    if (config->device < GPUPOOL_DEVICE_CURRENT || config->device >= count)
+        return gpi_host_fail(GPUPOOL_E_ARGUMENT, "gpupool_arena_create: config.device is %d; it "
+                             "must be from -1 (the current one) to %d", config->device, count - 1);
+    return GPUPOOL_OK;
+}
+
+/* Sets the limit of a new arena. The first that is set wins: config.limit_text, config.limit_bytes,
+   GPUPOOL_LIMIT_<device> and GPUPOOL_LIMIT in the environment, the macro GPUPOOL_LIMIT. An empty
+   variable counts as not set, so that a shell can disable it for one command. The driver is
+   entered, since texts like "80%free" need the device's figures. */
+static gpupool_result gpi_life_first_limit(gpupool_arena *arena,
+                                            const gpupool_arena_config *config) {
+    char variable[64];
+    const char *where = "config.limit_text", *text = config->limit_text;
+    size_t free_bytes, total_bytes;
+    gpupool_result result;
+    if (config->limit_bytes) arena->ledger.limit_bytes = config->limit_bytes;
+    if (!text && config->limit_bytes) return GPUPOOL_OK; /* limit_text would win */
+    if (!text) {
+        snprintf(variable, sizeof variable, "environment variable GPUPOOL_LIMIT_%d",
+                 arena->chunks.driver.device);
+        where = variable;
+        text = getenv(strrchr(variable, ' ') + 1); /* the name follows the last blank */
+        if (!text || !*text) {
+            where = "environment variable GPUPOOL_LIMIT";
+            text = getenv("GPUPOOL_LIMIT");
+        }
+        if (text && !*text) text = NULL;
+    }
+    /* the macro's default is the empty text, of size 1 */
+    if (!text && sizeof(GPUPOOL_LIMIT) > 1) {
+        where = "macro GPUPOOL_LIMIT";
+        text = GPUPOOL_LIMIT;
+    }
+    if (!text) return GPUPOOL_OK;
+    result = gpi_driver_told(&arena->chunks.driver, "cuMemGetInfo",
+                             gpi_driver_memory(&arena->chunks.driver, 0, &free_bytes,
+                                               &total_bytes));
+    if (result != GPUPOOL_OK) return result;
+    return gpi_limit_parse(where, text, total_bytes, free_bytes, &arena->ledger.limit_bytes);
+}
+
+/* Keeps config.soft_limit_bytes and its function as tag 0, which stands for the whole arena. 0: the
+   host has no memory. */
+static int gpi_life_soft_limit(gpupool_arena *arena, const gpupool_arena_config *config) {
+    gpupool_tag_config soft;
+    if (!config->soft_limit_bytes || !config->on_soft_limit) return 1;
+    memset(&soft, 0, sizeof soft);
+    soft.soft_limit_bytes = config->soft_limit_bytes;
+    soft.on_soft_limit = config->on_soft_limit;
+    soft.user = config->user;
+    arena->ledger.tags[0] = gpi_tag_new("", &soft);
+    return arena->ledger.tags[0] != NULL;
+}
+
+/* Gets reserve_bytes of an arena (tag 0) or of a tag from the driver, in whole granules, as
+   finished free memory. If the device is full, asks the process's other arenas once; then the
+   result is E_OUT_OF_MEMORY, with the verdict's sentence. Both locks are held, and opened around
+   driver calls. */
+static gpupool_result gpi_life_reserve(gpupool_arena *arena, int tag, uint64_t bytes) {
+    gpi_siblings siblings;
+    gpi_request request;
+    gpi_shortage lack;
+    gpi_run *run;
+    gpupool_result result;
+    if (bytes == 0 || !gpi_chunk_is(&arena->chunks, GPI_FROM_POOL)) return GPUPOOL_OK;
+    memset(&siblings, 0, sizeof siblings);
+    memset(&request, 0, sizeof request);
+    request.bytes = gpi_ground_up(bytes, arena->chunks.driver.granule_bytes);
+    request.units = request.bytes / GPUPOOL_UNIT_BYTES;
+    request.align_units = 1;
+    request.owner = arena->clocks.all; /* no stream has asked for this memory */
+    request.tag = tag;
+    request.finished = gpi_tree_tag_list(tag);
+    /* growth alone: the ladder's other steps would find memory that the arena has reserved already,
+       and a reserve is to be new memory */
+    result = gpi_ladder_grow(arena, &request, &run);
+    if (result == GPUPOOL_E_OUT_OF_MEMORY) {
+        lack = gpi_sibling_shortage(arena, &request);
+        /* gpi_sibling_collect takes the locks of other arenas, one arena after the other */
+        gpi_host_unlock(&arena->lock);
+        gpi_sibling_collect(&lack, &siblings);
+        gpi_host_lock(&arena->lock);
+        result = gpi_ladder_grow(arena, &request, &run);
+    }
+    if (result == GPUPOOL_OK) gpi_chunk_put(&arena->chunks, &arena->tree, run);
+    if (result == GPUPOOL_E_OUT_OF_MEMORY) {
+        gpupool_verdict *verdict = &gpi_thread.verdict;
+        gpi_scene scene;
+        /* the verdict takes and opens the lock by itself */
+        gpi_host_unlock(&arena->lock);
+        gpi_verdict_begin(arena, &request, &siblings, verdict, &scene);
+        gpi_verdict_judge(verdict, &scene);
+        gpi_verdict_end(&scene);
+        gpi_host_lock(&arena->lock);
+        gpi_host_fail(result, "config.reserve_bytes: %s", verdict->sentence);
+    }
+    return result;
+}
+
+/* Takes back the newest tag, which has no memory. */
+static void gpi_life_drop_tag(gpupool_arena *arena, int tag) {
+    uint32_t list = gpi_tree_tag_list(tag);
+    /* the list may be missing: to open it is what may have failed */
+    if (list < arena->tree.list_count && arena->tree.lists[list])
+        gpi_tree_list_drop(&arena->tree, list);
+    memset(&arena->chunks.apart[tag], 0, sizeof arena->chunks.apart[tag]);
+    for (arena->chunks.is_apart = 0; tag > 0; tag--)
+        arena->chunks.is_apart |= arena->chunks.apart[tag].is_apart;
+    tag = arena->ledger.tag_count--;
+    GPUPOOL_FREE(arena->ledger.tags[tag]);
+    arena->ledger.tags[tag] = NULL;
+}
+
+/* Makes the free list and the reserve of a tag that has chunks of its own. On failure the tag is of
+   no use: the caller takes it away, or leaves it unused. */
+static gpupool_result gpi_life_set_apart(gpupool_arena *arena, int tag,
+                                         const gpupool_tag_config *config) {
+    gpi_apart *apart = &arena->chunks.apart[tag];
+    gpi_chunk *chunk;
+    gpupool_result result;
+    if (!gpi_tree_list_open(&arena->tree, gpi_tree_tag_list(tag)))
+        return gpi_host_no_memory();
+    apart->is_apart = arena->chunks.is_apart = 1;
+    apart->can_sleep = config->can_sleep;
+    result = gpi_life_reserve(arena, tag, config->reserve_bytes);
+    /* gpupool_trim and idle steps leave a kept chunk alone, so the reserve stays with the tag */
+    for (chunk = arena->chunks.first; chunk && result == GPUPOOL_OK; chunk = chunk->next)
+        if (chunk->tag == tag) chunk->is_kept = 1; /* it has no others yet */
+    return result;
+}
+
+/* Checks the arguments for a new tag. E_ARGUMENT: a NULL; E_UNSUPPORTED: the tag needs chunks of
+   its own, and only mapped chunks can be kept apart, sleep, and be stitched for the tag. */
+static gpupool_result gpi_life_check_tag(const gpupool_arena *arena, const char *name,
+                                         const int *tag, const gpupool_tag_config *config) {
+    if (!tag || !name)
+        return gpi_host_fail(GPUPOOL_E_ARGUMENT, "gpupool_tag: %s is NULL", tag ? "name" : "tag");
+    if ((config->can_sleep || config->reserve_bytes) && !gpi_chunk_is_mapped(&arena->chunks))
+        return gpi_host_fail(GPUPOOL_E_UNSUPPORTED, "gpupool_tag: can_sleep and reserve_bytes need "
+                             "SOURCE_MAPPED");
+    return GPUPOOL_OK;
+}
+
+/* Makes a tag. The tag is listed before its reserve is allocated, because the reserve's verdict and
+   its chunks name the tag. While driver calls open the lock, another thread may add a tag, and may
+   even use this one: so a tag whose reserve fails is removed only if it is still the newest and has
+   no chunk. Otherwise the tag stays, unused, and no call returns its number. */
+gpupool_result gpupool_tag(gpupool_arena *arena, const char *name,
+                           const gpupool_tag_config *given, int *tag) {
+    gpupool_tag_config config;
+    gpi_ledger_tag *of = NULL;
+    gpi_visit visit;
+    int number;
+    gpupool_result result = gpi_arena_enter(arena, "gpupool_tag", &visit);
+    if (tag) *tag = 0;
+    if (result != GPUPOOL_OK) return result;
+    memset(&config, 0, sizeof config);
+    if (given) config = *given;
+    result = gpi_life_check_tag(arena, name, tag, &config);
+    if (result == GPUPOOL_OK && arena->ledger.tag_count == GPUPOOL_TAGS)
+        result = gpi_host_fail(GPUPOOL_E_UNSUPPORTED, "gpupool_tag: an arena has at most %d tags",
+                               (int)GPUPOOL_TAGS);
+    if (result == GPUPOOL_OK && !(of = gpi_tag_new(name, &config))) result = gpi_host_no_memory();
+    if (result == GPUPOOL_OK) {
+        number = ++arena->ledger.tag_count;
+        arena->ledger.tags[number] = of;
+        if (config.can_sleep || config.reserve_bytes)
+            result = gpi_life_set_apart(arena, number, &config);
+        if (result == GPUPOOL_OK) *tag = number;
+        else if (number == arena->ledger.tag_count && !of->coming_blocks && !of->stats.blocks.now &&
+                 !arena->chunks.apart[number].units)
+            gpi_life_drop_tag(arena, number);
+    }
+    gpi_arena_leave(arena, &visit);
+    if (GPI_READ(&arena->soft_untold)) gpi_tag_tell(arena);
+    return result == GPUPOOL_OK ? gpi_host_ok() : result;
+}
+
+/* Whether the latest CUDA call said that this device cannot map memory, or that the process has no
+   addresses left. */
+static int gpi_life_cannot_map(gpupool_result result) {
+    return result == GPUPOOL_E_OUT_OF_MEMORY ||
+           (result == GPUPOOL_E_CUDA && gpi_thread.cuda_error == CUDA_ERROR_NOT_SUPPORTED);
+}
+
+/* AUTO: replaces MAPPED by DEVICE, before the arena has a chunk. CUDA's words for the reason stay
+   in arena->why_not_mapped, for the report. The lock is held, and opened around driver calls. */
+static gpupool_result gpi_life_fall_back(gpupool_arena *arena) {
+    gpi_chunks *chunks = &arena->chunks;
+    gpupool_result result;
+    snprintf(arena->why_not_mapped, sizeof arena->why_not_mapped, "%.95s", gpi_thread.draft);
+    /* what the trial has left mapped must go before the addresses can */
+    result = gpi_chunk_retry(chunks, &arena->tree);
+    if (result == GPUPOOL_OK) result = gpi_chunk_close(chunks);
+    if (result != GPUPOOL_OK) return result;
+    gpi_tree_close(&arena->tree);
+    chunks->source = GPUPOOL_SOURCE_DEVICE;
+    chunks->from = &gpi_sources[chunks->source];
+    chunks->base_unit = chunks->space_units = 0;
+    chunks->stitch_unit = UINT64_MAX;
+    chunks->home = chunks->space = NULL;
+    return gpi_tree_open(&arena->tree) ? GPUPOOL_OK : gpi_host_no_memory();
+}
+
+/* Reserves the addresses of a MAPPED arena. If AUTO has chosen MAPPED, also maps a granule on
+   trial, and falls back to DEVICE if that fails. With config.share there is no fallback, since only
+   mapped memory can be shared. `growing` is held, the lock is not. */
+static gpupool_result gpi_life_open_space(gpupool_arena *arena, gpupool_source asked) {
+    struct gpi_thread before = gpi_thread;
+    gpupool_result result = gpi_chunk_open_space(&arena->chunks, &arena->tree);
+    if (asked != GPUPOOL_SOURCE_AUTO) return result;
+    gpi_host_lock(&arena->lock);
+    if (result == GPUPOOL_OK) result = gpi_chunk_try_mapping(&arena->chunks, &arena->tree);
+    if (gpi_life_cannot_map(result) && !arena->chunks.driver.share)
+        result = gpi_life_fall_back(arena);
+    gpi_host_unlock(&arena->lock);
+    /* a failure that was repaired inside is none to the caller */
+    if (result == GPUPOOL_OK) gpi_thread = before;
+    return result;
+}
+
+/* Keeps config.share for the driver. E_UNSUPPORTED names what the arena's source, the system or the
+   device lacks for it. */
+static gpupool_result gpi_life_check_share(gpi_chunks *chunks, unsigned share) {
+    const gpi_driver *driver = &chunks->driver;
+    const char *lacks = NULL;
+    if (share && !gpi_chunk_is_mapped(chunks)) lacks = "SOURCE_MAPPED";
+    /* GPI_DESCRIPTORS: 0 on systems without them */
+    else if ((share & GPUPOOL_SHARE_PROCESSES) && !GPI_DESCRIPTORS) lacks = "file descriptors";
+    else if ((share & GPUPOOL_SHARE_PROCESSES) &&
+             (!driver->export_handle || !driver->import_handle ||
+              !gpi_driver_has(driver,
+                              CU_DEVICE_ATTRIBUTE_HANDLE_TYPE_POSIX_FILE_DESCRIPTOR_SUPPORTED)))
+        lacks = "handles that are file descriptors";
+    else if ((share & GPUPOOL_SHARE_RDMA) &&
+             !gpi_driver_has(driver, CU_DEVICE_ATTRIBUTE_GPU_DIRECT_RDMA_WITH_CUDA_VMM_SUPPORTED))
+        lacks = "GPUDirect RDMA of mapped memory";
+    chunks->driver.share = share;
+    if (!lacks) return GPUPOOL_OK;
+    return gpi_host_fail(GPUPOOL_E_UNSUPPORTED, "config.share: device %d or this arena has no %s",
+                         driver->device, lacks);
+}
+
+/* Sets chunks->source. AUTO becomes MAPPED if the driver can map, else DEVICE. Tools that watch
+   accesses (GPUPOOL_NVTX) refuse mapped memory. E_UNSUPPORTED: MAPPED was asked for, and is not
+   there. */
+static gpupool_result gpi_life_choose_source(gpupool_arena *arena, gpupool_source asked) {
+    gpi_chunks *chunks = &arena->chunks;
+    chunks->source = asked;
+    if (chunks->source == GPUPOOL_SOURCE_AUTO) {
+        chunks->source = chunks->driver.mapped && !GPUPOOL_NVTX ? GPUPOOL_SOURCE_MAPPED
+                                                                : GPUPOOL_SOURCE_DEVICE;
+        if (!chunks->driver.mapped)
+            snprintf(arena->why_not_mapped, sizeof arena->why_not_mapped,
+                     "no virtual memory management");
+    }
+    if (gpi_chunk_is_mapped(chunks) && !chunks->driver.mapped)
+        return gpi_host_fail(GPUPOOL_E_UNSUPPORTED,
+                             "GPUPOOL_SOURCE_MAPPED: device %d or this build "
+                             "has no virtual memory management",
+                             chunks->driver.device);
+    return GPUPOOL_OK;
+}
+
+/* Copies what the config says to where the sections above look for it. Nothing here can fail. */
+static void gpi_life_copy_config(gpupool_arena *arena, const gpupool_arena_config *config) {
+    gpi_chunks *chunks = &arena->chunks;
+    chunks->from = &gpi_sources[chunks->source];
+    chunks->stitch_unit = UINT64_MAX;
+    chunks->on_map = config->on_map;
+    chunks->on_unmap = config->on_unmap;
+    chunks->chunk_alloc = config->chunk_alloc;
+    chunks->chunk_free = config->chunk_free;
+    chunks->chunk_bytes = config->chunk_bytes ? config->chunk_bytes : GPUPOOL_CHUNK_BYTES;
+    chunks->user = arena->user = config->user;
+    arena->stitches.off = config->no_stitch;
+    arena->on_out_of_memory = config->on_out_of_memory;
+    arena->clocks.driver = &chunks->driver;
+    arena->keep_bytes = config->reserve_bytes;
+    arena->sleep.backup_most = config->backup_bytes ? config->backup_bytes : UINT64_MAX;
+    snprintf(arena->name, sizeof arena->name, "%s", config->name ? config->name : "arena");
+}
+
+/* Opens the arena's parts in the order in which they need each other. `growing` is held. On failure
+   the caller cleans up: each part that is still zero is closed without effect. */
+static gpupool_result gpi_life_open(gpupool_arena *arena, const gpupool_arena_config *config) {
+    gpi_chunks *chunks = &arena->chunks;
+    gpupool_result result;
+    chunks->granule_units = chunks->driver.granule_bytes / GPUPOOL_UNIT_BYTES;
+    result = gpi_life_choose_source(arena, config->source);
+    if (result == GPUPOOL_OK) result = gpi_life_check_share(chunks, config->share);
+    if (result != GPUPOOL_OK) return result;
+    gpi_life_copy_config(arena, config);
+    result = gpi_life_first_limit(arena, config);
+    if (result == GPUPOOL_OK && !gpi_life_soft_limit(arena, config)) result = gpi_host_no_memory();
+    if (result == GPUPOOL_OK && !gpi_tree_open(&arena->tree)) result = gpi_host_no_memory();
+    if (result == GPUPOOL_OK && gpi_chunk_is_mapped(chunks))
+        result = gpi_life_open_space(arena, config->source);
+    /* The arena is in no list yet, so no other thread comes. But what follows opens and takes the
+       lock, as it does in an arena that is in use. */
+    gpi_host_lock(&arena->lock);
+    if (result == GPUPOOL_OK && !gpi_clock_open(&arena->clocks)) result = gpi_host_no_memory();
+    if (result == GPUPOOL_OK) result = gpi_life_reserve(arena, 0, config->reserve_bytes);
+    gpi_host_unlock(&arena->lock);
+    return result;
+}
+
+/* Frees the arena's struct and the system's part of its mutexes. Everything else is gone. */
+static void gpi_life_free_struct(gpupool_arena *arena) {
+    gpi_host_mutex_close(&arena->growing);
+    gpi_host_mutex_close(&arena->clocks.waits);
+    GPUPOOL_FREE(arena);
+}
+
+/* Frees the host memory of all records except the struct. Makes no CUDA call. The driver's memory
+   must have been given back, or is lost in a reset. */
+static void gpi_life_free_records(gpupool_arena *arena) {
+    gpi_sleep_forget(arena);
+    gpi_ledger_close(&arena->ledger); /* before the caches, which point to sites, too */
+    gpi_stitch_forget(&arena->stitches);
+    gpi_chunk_forget(&arena->chunks);
+    gpi_clock_clear(&arena->clocks);
+    gpi_tree_close(&arena->tree);
+}
+
+/* Gives chunks, events and addresses back to the driver. Waits for the device first, because
+   unmapping does not wait for queued work that still uses freed memory. Both locks are held, and
+   the lock is open during waits and driver calls. On failure, what was not given back is still
+   recorded. */
+static gpupool_result gpi_life_close(gpupool_arena *arena) {
+    gpupool_result result = GPUPOOL_OK;
+    /* clocks.all is NULL if creation failed early; then nothing was freed */
+    if (arena->clocks.all && (arena->tree.pending_units || arena->waiting)) {
+        gpi_host_unlock(&arena->lock);
+        result = gpi_event_wait_device(&arena->clocks, &arena->chunks.driver);
+        gpi_host_lock(&arena->lock);
+        if (result != GPUPOOL_OK) return result;
+        gpi_arena_poll_all(arena);
+    }
+    /* a chunk is idle only once its free runs have joined, and slabs keep them apart */
+    gpi_tree_drop_slabs(&arena->tree);
+    arena->chunks.is_ending = 1;
+    result = gpi_stitch_trim(&arena->stitches, 0);
+    arena->chunks.is_ending = 0;
+    /* chunks first: if the driver refuses one, the arena goes on, and needs its events */
+    if (result == GPUPOOL_OK) result = gpi_event_close(&arena->clocks);
+    return result == GPUPOOL_OK ? gpi_chunk_close(&arena->chunks) : result;
+}
+
+/* Makes the arena by its config. The struct is zero except chunks.driver, which is open and
+   entered. On failure everything is given back, except the struct. Takes both locks. */
+static gpupool_result gpi_life_build(gpupool_arena *arena, const gpupool_arena_config *config) {
+    struct gpi_thread why;
+    gpupool_result result;
+    gpi_host_mutex_open(&arena->growing);
+    gpi_host_mutex_open(&arena->clocks.waits);
+    /* the sections below know their neighbours by these pointers */
+    arena->chunks.lock = arena->clocks.lock = &arena->lock;
+    arena->chunks.growing = &arena->growing;
+    gpi_host_mutex_lock(&arena->growing);
+    arena->chunks.ledger = &arena->ledger;
+    arena->chunks.clocks = arena->stitches.clocks = &arena->clocks;
+    arena->stitches.chunks = &arena->chunks;
+    arena->stitches.tree = arena->clocks.tree = &arena->tree;
+    gpi_ledger_open(&arena->ledger);
+    result = gpi_life_open(arena, config);
+    if (result != GPUPOOL_OK) {
+        why = gpi_thread; /* the caller is to see the failure, and no later one of the cleaning */
+        gpi_host_lock(&arena->lock);
+        gpi_life_close(arena);
+        gpi_life_free_records(arena);
+        gpi_thread = why;
+    }
+    gpi_host_mutex_unlock(&arena->growing);
+    return result;
+}
+
+/* Opens the driver for config.device, which is a device's number, and builds the arena. On failure
+   the driver is closed again. */
+static gpupool_result gpi_life_make(gpupool_arena *arena, const gpupool_arena_config *config) {
+    gpi_driver *driver = &arena->chunks.driver;
+    gpi_visit visit;
+    gpupool_result result = gpi_driver_open(driver, config->device);
+    if (result != GPUPOOL_OK) return result;
+    result = gpi_driver_enter(driver, &visit);
+    if (result == GPUPOOL_OK) {
+        result = gpi_life_build(arena, config);
+        gpi_driver_leave(&visit);
+    }
+    if (result != GPUPOOL_OK) gpi_driver_close(driver);
+    return result;
+}
+
+/* Puts the arena at the front of the process's list. is_default: the arena also becomes its
+   device's default, unless there is one. */
+static void gpi_life_list(gpupool_arena *arena, int is_default) {
+    int device = arena->chunks.driver.device;
+    gpi_host_lock(&gpi_process.lock);
+    arena->next = gpi_process.arenas;
+    gpi_process.arenas = arena;
+    if (is_default && !gpi_process.default_arenas[device])
+        gpi_process.default_arenas[device] = arena;
+    gpi_host_unlock(&gpi_process.lock);
+}
+
+/* Takes the arena out of the process's list, and sets *is_default. Returns 0, with nothing changed,
+   while another thread visits the arena: the caller waits and tries again. */
+static int gpi_life_unlist(gpupool_arena *arena, int *is_default) {
+    gpupool_arena **link = &gpi_process.arenas;
+    int device = arena->chunks.driver.device, done;
+    gpi_host_lock(&gpi_process.lock);
+    done = !arena->visitors;
+    if (done) {
+        while (*link != arena) link = &(*link)->next;
+        *link = arena->next;
+        /* gpi_life_list restores the default if the destruction fails */
+        *is_default = gpi_process.default_arenas[device] == arena;
+        if (*is_default) gpi_process.default_arenas[device] = NULL;
+    }
+    gpi_host_unlock(&gpi_process.lock);
+    return done;
+}
+
+/* gpupool_arena_create, except for what section ENVIRON adds. Takes locks of other arenas only if
+   config.reserve_bytes needs their idle memory. */
+static gpupool_result gpi_life_create(gpupool_arena **out, const gpupool_arena_config *given) {
+    gpupool_arena_config config;
+    gpupool_arena *arena;
+    gpupool_result result;
+    gpi_host_begin();
+    if (!out) return gpi_host_fail(GPUPOOL_E_ARGUMENT, "gpupool_arena_create: arena is NULL");
+    *out = NULL;
+    result = gpi_host_may_open("gpupool_arena_create");
+    if (result != GPUPOOL_OK) return result;
+    memset(&config, 0, sizeof config);
+    if (given) config = *given;
+    else config.device = GPUPOOL_DEVICE_CURRENT;
+    result = gpi_life_check_config(&config);
+    if (result != GPUPOOL_OK) return result;
+    /* a child process must be able to tell that its arenas are the parent's */
+    gpi_host_watch_forks();
+    result = gpi_driver_name_device(&config.device);
+    if (result != GPUPOOL_OK) return result;
+    arena = (gpupool_arena *)gpi_host_zeroed(sizeof *arena);
+    if (!arena) return gpi_host_no_memory();
+    arena->forks = gpi_process.forks;
+    result = gpi_life_make(arena, &config);
+    if (result == GPUPOOL_OK) {
+        gpi_life_list(arena, 0);
+        *out = arena;
+    } else {
+        gpi_life_free_struct(arena);
+    }
+    return result == GPUPOOL_OK ? gpi_host_ok() : result;
+}
+
+/* E_IN_USE, with the three biggest holders of live blocks in the sentence. `growing` is held, the
+   lock is not. */
+static gpupool_result gpi_life_tell_leaks(gpupool_arena *arena, uint64_t blocks) {
+    gpi_holding top[GPUPOOL_HOLDERS];
+    char list[320], name[64], size[32];
+    uint64_t bytes = arena->ledger.granted.now;
+    size_t length = 0;
+    gpi_scene scene;
+    int i;
+    memset(&scene, 0, sizeof scene);
+    scene.arena = arena;
+    /* without GPUPOOL_SITES, gpi_verdict_holders counts the blocks in this copy of all runs */
+    gpi_snapshot_take(&scene);
+    gpi_verdict_holders(&scene, top, GPUPOOL_HOLDERS);
+    gpi_verdict_end(&scene);
+    list[0] = 0;
+    for (i = 0; i < GPUPOOL_HOLDERS && top[i].shown.blocks; i++)
+        length += (size_t)snprintf(list + length, sizeof list - length, "%s%" PRIu64 " of %s (%s)",
+                                   i ? ", " : "", top[i].shown.blocks,
+                                   gpi_verdict_holder(name, &top[i].shown),
+                                   gpi_limit_human(size, top[i].shown.bytes));
+    return gpi_host_fail(GPUPOOL_E_IN_USE, "gpupool_arena_destroy: live blocks of arena \"%s\": "
+                         "%" PRIu64 ", holding %s; the biggest: %s", arena->name, blocks,
+                         gpi_limit_human(size, bytes), list);
+}
+
+/* E_IN_USE while blocks are live or captures are not released. Empties all caches, so that only
+   live blocks count as live. Wakes an arena that sleeps: without live blocks that takes no device
+   memory. `growing` is held, and open while gpi_wake_parts waits for the device. The lock is taken
+   inside. */
+static gpupool_result gpi_life_check_unused(gpupool_arena *arena) {
+    gpupool_result result = GPUPOOL_OK;
+    uint64_t live, captures;
+    gpi_cached cached;
+    gpi_arena_fold(arena, &cached);
+    gpi_host_unlock(&arena->lock);
+    gpi_host_lock(&arena->lock);
+    gpi_arena_empty_all(arena, gpi_arena_empty_free);
+    /* read before the wake, which opens the lock */
+    live = arena->tree.live_runs;
+    captures = arena->captures;
+    arena->chunks.is_ending = 1; /* waking needs no memory for a reserve then */
+    if (!live && !captures && gpi_sleep_choose(arena, GPUPOOL_ALL, GPI_ASLEEP))
+        result = gpi_wake_parts(arena, NULL);
+    arena->chunks.is_ending = 0;
+    gpi_arena_unlock(arena);
+    if (result != GPUPOOL_OK) return result;
+    if (live) return gpi_life_tell_leaks(arena, live);
+    if (captures)
+        return gpi_host_fail(GPUPOOL_E_IN_USE, "gpupool_arena_destroy: captures of arena \"%s\" "
+                             "that are not released: %" PRIu64, arena->name, captures);
+    return GPUPOOL_OK;
+}
+
+/* Frees the records of streams that use waiting and live blocks. The blocks have none afterwards,
+   so a second call does no harm. A cached run is skipped: its field `uses` is the cache. */
+static void gpi_life_drop_uses(gpupool_arena *arena) {
+    gpi_run *run = arena->waiting;
+    uint64_t at = 0;
+    for (; run; run = run->list_next) gpi_clock_drop_uses(&arena->clocks, run);
+    while ((run = gpi_tree_next_live(&arena->tree, &at)) != NULL)
+        if (run->list != GPI_LIST_CACHED) gpi_clock_drop_uses(&arena->clocks, run);
+}
+
+/* Gives back what outlives a reset of the device: mapped memory, and events of peers. Then frees
+   all host records except the struct, with blocks and captures. The lock is taken inside; no other
+   thread uses the arena. On failure the records stay, and the call can be repeated. */
+static gpupool_result gpi_life_close_after_reset(gpupool_arena *arena) {
+    gpupool_result result = GPUPOOL_OK;
+    gpi_stream *stream;
+    /* the peers were not reset, and their work may still use mapped memory */
+    if (arena->chunks.driver.peer_count) result = gpi_driver_wait(&arena->chunks.driver);
+    gpi_host_lock(&arena->lock);
+    if (result == GPUPOOL_OK) result = gpi_stitch_salvage(&arena->stitches);
+    if (result == GPUPOOL_OK) result = gpi_event_close(&arena->clocks);
+    gpi_host_unlock(&arena->lock);
+    if (result != GPUPOOL_OK) return result;
+    /* a use counts in its stream's struct, so uses are freed before the streams */
+    gpi_life_drop_uses(arena);
+    for (stream = arena->clocks.streams; stream; stream = stream->next) {
+        /* an open scope still counts among the process's */
+        if (stream->capture && stream->key) gpi_host_count_scope(-1);
+        GPUPOOL_FREE(stream->capture);
+    }
+    gpi_life_free_records(arena);
+    return GPUPOOL_OK;
+}
+
+/* Destroys an arena whose device was reset. Waits for visitors. No lock is held. If CUDA does not
+   take the mapped memory back, the arena is listed again, for another try. */
+static gpupool_result gpi_life_end_after_reset(gpupool_arena *arena) {
+    gpupool_result result;
+    int is_default = 0;
+    unsigned round = 0;
+    while (!gpi_life_unlist(arena, &is_default)) gpi_host_idle(round++);
+    result = gpi_life_close_after_reset(arena);
+    if (result == GPUPOOL_OK) gpi_life_free_struct(arena);
+    else gpi_life_list(arena, is_default);
+    return result;
+}
+
+/* Takes an unused arena out of the process's list, and returns with both locks held. On failure no
+   lock is held, and the arena is listed. A visitor may itself wait for the arena's locks, so
+   `growing` is released before each new try. */
+static gpupool_result gpi_life_start_ending(gpupool_arena *arena, int *is_default) {
+    gpupool_result result;
+    unsigned round = 0;
+    for (;; gpi_host_idle(round++)) {
+        gpi_host_mutex_lock(&arena->growing);
+        /* in each round: a visitor may have changed what is free, and gpi_wake_parts opens the
+           lock */
+        result = gpi_life_check_unused(arena);
+        if (result == GPUPOOL_OK && gpi_life_unlist(arena, is_default)) {
+            gpi_host_lock(&arena->lock);
+            return GPUPOOL_OK;
+        }
+        gpi_host_mutex_unlock(&arena->growing);
+        if (result != GPUPOOL_OK) return result;
+    }
+}
+
+/* Destroys an arena that no thread uses. If the driver refuses to take something back, the arena is
+   listed again, with what is left, and it knows no streams. */
+static gpupool_result gpi_life_end(gpupool_arena *arena) {
+    int is_default = 0;
+    gpi_stream *stream;
+    gpupool_result result = gpi_life_start_ending(arena, &is_default);
+    if (result != GPUPOOL_OK) return result;
+    result = gpi_life_close(arena);
+    if (result == GPUPOOL_OK) {
+        gpi_life_free_records(arena);
+        gpi_life_free_struct(arena);
+        return GPUPOOL_OK;
+    }
+    gpi_life_list(arena, is_default);
+    /* While the arena was not in the list, a stream may have been destroyed without a call of
+       gpi_capture_retire, and its handle may be a new stream's. */
+    for (stream = arena->clocks.streams; stream; stream = stream->next)
+        if (stream->key && stream != arena->clocks.all) gpi_arena_unbind(arena, stream);
+    gpi_arena_unlock(arena);
+    gpi_host_mutex_unlock(&arena->growing);
+    return result;
+}
+
+/* gpupool_arena_destroy, except for what section ENVIRON adds. Takes both locks for the rest of the
+   arena's life. Waits for the device, and for threads that visit the arena. A closed default arena
+   is only a struct. */
+static gpupool_result gpi_life_destroy(gpupool_arena *arena) {
+    gpi_driver driver;
+    gpi_visit visit;
+    int reset;
+    gpupool_result result;
+    gpi_host_begin();
+    if (arena && arena->forks == GPI_CLOSED) {
+        while (!gpi_life_unlist(arena, &reset)) gpi_host_idle(0);
+        gpi_life_free_struct(arena);
+        return gpi_host_ok();
+    }
+    result = gpi_arena_begin(arena, "gpupool_arena_destroy");
+    if (result != GPUPOOL_OK) return result;
+    result = gpi_driver_enter(&arena->chunks.driver, &visit);
+    if (result != GPUPOOL_OK) return result;
+    result = gpi_driver_was_reset(&arena->chunks.driver, &reset);
+    driver = arena->chunks.driver; /* a copy: the struct is freed before the driver is closed */
+    if (result == GPUPOOL_OK)
+        result = reset ? gpi_life_end_after_reset(arena) : gpi_life_end(arena);
+    gpi_driver_leave(&visit);
+    if (result != GPUPOOL_OK) return result;
+    gpi_driver_close(&driver);
+    return gpi_host_ok();
+}
+
+/* Whether the device was reset since the arena was made; 0 if CUDA cannot say. No lock of the arena
+   is held. Leaves the thread's result and texts alone: to the caller, no call has failed. */
+static int gpi_life_was_reset(const gpupool_arena *arena) {
+    struct gpi_thread why = gpi_thread;
+    int reset = 0;
+    gpupool_result result = gpi_driver_was_reset(&arena->chunks.driver, &reset);
+    gpi_thread = why;
+    return result == GPUPOOL_OK && reset;
+}
+
+/* Whether a unit is in this arena's memory. In a CUSTOM arena only the start of a live block
+   counts: its chunk_free may call gpupool_cudaFree for the chunk itself. The process's lock is
+   held, and open while the arena's is held; `visitors` keeps the arena meanwhile. */
+static int gpi_life_has(gpupool_arena *arena, uint64_t unit) {
+    int found;
+    if (arena->forks != gpi_process.forks) return 0;
+    arena->visitors++;
+    gpi_host_unlock(&gpi_process.lock);
+    gpi_host_lock(&arena->lock);
+    if (arena->chunks.source == GPUPOOL_SOURCE_CUSTOM)
+        found = gpi_tree_live(&arena->tree, unit) != NULL;
+    else
+        found = gpi_chunk_owns(&arena->chunks, unit);
+    gpi_host_unlock(&arena->lock);
+    /* after a reset, CUDA may have given the address to somebody else */
+    if (found) found = !gpi_life_was_reset(arena);
+    gpi_host_lock(&gpi_process.lock);
+    arena->visitors--;
+    return found;
+}
+
+/* The arena, default or not, that an address belongs to; NULL: none. No lock is held. The list can
+   be walked although gpi_life_has opens the lock: an arena with visitors stays in the list. */
+static gpupool_arena *gpi_life_owner(const void *memory) {
+    uint64_t unit = (uint64_t)(uintptr_t)memory / GPUPOOL_UNIT_BYTES;
+    gpupool_arena *arena, *owner = NULL;
+    gpi_host_lock(&gpi_process.lock);
+    for (arena = gpi_process.arenas; arena && !owner; arena = arena->next)
+        if (gpi_life_has(arena, unit)) owner = arena;
+    gpi_host_unlock(&gpi_process.lock);
+    return owner;
+}
+
+/* == SHARE ========================================================================================
+   Memory that others hold: which chunks are behind a block, for whoever registers them, and blocks
+   that are exported to other processes or imported from them. uses: DRIVER, CHUNK, STITCH, ARENA,
+   BLOCK
+
+       block at home      | chunk A ...####|##### chunk B ...|   two mappings: the units in A, and
+                                       ^ block                   the units in B
+       stitched block     parts of several chunks, in the order of the block's addresses
+       exportable block   |##### chunk #####|                    one mapping: all of the chunk
+
+   The process that imports a handle sees the whole chunk. So an exportable block has a chunk to
+   itself (GPI_OWNERS_WHOLE), and the chunk records its descriptor and the number of exports.
+
+   SH1  while a chunk's `exports` is not 0, its block cannot be freed, so the chunk stays; H4 counts
+        such chunks
+   SH2  the descriptor is the arena's: the first export makes it, the last gpupool_export_close
+        closes it
+   SH3  an import retains the device's primary context until gpupool_import_close, and belongs to no
+        arena: its handle and addresses are in the caller's gpupool_imported
+
+   Locks: exports and descriptors change under the arena's lock. gpupool_export also holds
+   `growing`, and opens the lock while CUDA makes the descriptor. Imports take no lock.
+
+   Read first: gpi_share_add_block, gpupool_walk_chunks, gpi_share_export, gpi_share_import */
+
+/* -- the chunks behind a block -- */
+
+typedef struct gpi_share_list { /* a copy of a block's mappings, for a walk without a lock */
+    gpupool_mapping *mappings;
+    uint64_t count;            /* mappings that the block has, even if the list has no room */
+    uint64_t room;             /* mappings that the list can hold */
+} gpi_share_list;
+
+typedef struct gpi_share_part { /* consecutive home units of a block */
+    uint64_t unit, units;      /* home address, in units, and size */
+    uint64_t at;               /* where the block shows these units: an address, in units */
+} gpi_share_part;
+
+/* Adds one mapping to the list: consecutive units of the block that lie in one chunk. A full list
+   only counts. The arena's lock is held. */
+static void gpi_share_add_part(gpi_share_list *list, const gpi_chunks *chunks,
+                               const gpi_chunk *chunk, const gpi_share_part *part) {
+    gpupool_mapping *mapping = &list->mappings[list->count];
+    uint64_t begin;
+    if (list->count++ >= list->room) return;
+    *mapping = gpi_chunk_mapping(chunks, chunk);
+    begin = (uint64_t)(uintptr_t)mapping->memory;
+    mapping->memory = (void *)(uintptr_t)(part->at * GPUPOOL_UNIT_BYTES);
+    mapping->bytes = (size_t)(part->units * GPUPOOL_UNIT_BYTES);
+    mapping->offset = (size_t)(part->unit * GPUPOOL_UNIT_BYTES - begin);
+}
+
+/* The chunk that a home unit lies in; NULL: none. `unit` must be a home address, since among the
+   addresses for stitches the tree's owner is a stitch. The arena's lock is held. */
+static gpi_chunk *gpi_share_chunk_at(const gpupool_arena *arena, uint64_t unit) {
+    gpi_chunk *chunk = arena->chunks.first;
+    if (gpi_chunk_is_mapped(&arena->chunks))
+        return (gpi_chunk *)gpi_tree_owner(&arena->tree, unit);
+    while (chunk && unit - chunk->unit >= chunk->units) chunk = chunk->next;
+    return chunk;
+}
+
+/* Adds consecutive home units, cut at the borders of chunks. The arena's lock is held. */
+static void gpi_share_add_home(gpi_share_list *list, const gpupool_arena *arena,
+                               gpi_share_part part) {
+    uint64_t left = part.units; /* from here on part.units is the size of one cut */
+    for (; left; left -= part.units, part.unit += part.units, part.at += part.units) {
+        const gpi_chunk *chunk = gpi_share_chunk_at(arena, part.unit);
+        part.units = gpi_ground_min(left, chunk->unit + chunk->units - part.unit);
+        gpi_share_add_part(list, &arena->chunks, chunk, &part);
+    }
+}
+
+/* Fills the list with the mappings behind a block, in the order of the block's addresses. The
+   arena's lock is held. */
+static void gpi_share_add_block(gpi_share_list *list, const gpupool_arena *arena,
+                                const gpi_run *run) {
+    const gpi_stitch *stitch = NULL;
+    gpi_share_part part;
+    uint32_t i;
+    part.at = part.unit = run->unit;
+    part.units = run->units;
+    list->count = 0;
+    if (gpi_stitch_is(&arena->stitches, run)) stitch = gpi_stitch_of(&arena->stitches, run);
+    else gpi_share_add_home(list, arena, part);
+    /* `at` goes on from part to part: the parts lie side by side in the stitch */
+    for (i = 0; stitch && i < stitch->part_count; i++, part.at += part.units) {
+        part.unit = stitch->parts[i].unit;
+        part.units = stitch->parts[i].units;
+        gpi_share_add_home(list, arena, part);
+    }
+}
+
+/* Calls fn with no lock held, since fn may use the arena. So the mappings are copied first, under
+   the lock. Waits for nothing. */
+gpupool_result gpupool_walk_chunks(gpupool_arena *arena, const void *block, gpupool_map_fn fn,
+                                   void *user) {
+    const char *call = "gpupool_walk_chunks";
+    gpi_share_list list = {NULL, 0, 0};
+    uint64_t i;
+    int ended = 0;
+    gpupool_result result = gpi_arena_begin(arena, call);
+    if (result != GPUPOOL_OK) return result;
+    if (!fn) return gpi_host_fail(GPUPOOL_E_ARGUMENT, "%s: fn is NULL", call);
+    /* Host memory is got without the lock. If the block has more mappings than there is room for,
+       `count` says how many, and the next round has room. */
+    do {
+        gpi_cache *cache;
+        const gpi_run *run;
+        GPUPOOL_FREE(list.mappings);
+        list.room = list.count + 16;
+        list.mappings =
+            (gpupool_mapping *)gpi_host_zeroed((size_t)list.room * sizeof *list.mappings);
+        if (!list.mappings) return gpi_host_no_memory();
+        /* in each round: without the lock, another thread may have freed the block */
+        run = gpi_block_enter(arena, call, block, &cache);
+        if (run) gpi_share_add_block(&list, arena, run);
+        if (run) gpi_block_leave(arena, cache);
+        if (!run) result = gpi_thread.result;
+    } while (result == GPUPOOL_OK && list.count > list.room);
+    for (i = 0; i < list.count && result == GPUPOOL_OK && !ended; i++)
+        ended = fn(&list.mappings[i], user);
+    GPUPOOL_FREE(list.mappings);
+    if (result != GPUPOOL_OK) return result;
+    return ended ? gpi_host_fail(GPUPOOL_E_CALLBACK, "%s: fn returned %d", call, ended)
+                 : gpi_host_ok();
+}
+
+/* -- to another process -- */
+
+/* Returns the chunk of an exportable block, with the arena's lock held, and the block's run. NULL,
+   with a failure and no lock: the pointer is no live block, or the block is not all of one
+   chunk. */
+static gpi_chunk *gpi_share_enter(gpupool_arena *arena, const char *call, const void *block,
+                                  const gpi_run **run) {
+    gpi_chunk *chunk;
+    gpi_cache *cache;
+    *run = gpi_block_enter(arena, call, block, &cache);
+    if (!*run) return NULL;
+    chunk = gpi_stitch_is(&arena->stitches, *run) ? NULL
+                                                  : gpi_share_chunk_at(arena, (*run)->unit);
+    /* No flag is kept with a block: any block that fills its chunk can be exported. A cached block
+       is too small for that. */
+    if (!cache && (arena->chunks.driver.share & GPUPOOL_SHARE_PROCESSES) && chunk &&
+        (*run)->unit == chunk->unit && (*run)->units == chunk->units)
+        return chunk;
+    gpi_block_leave(arena, cache);
+    gpi_host_fail(GPUPOOL_E_ARGUMENT, "%s: the block was not asked for with GPUPOOL_EXPORTABLE",
+                  call);
+    return NULL;
+}
+
+/* Fills the struct that goes to the other process. The arena's lock is held. */
+static void gpi_share_fill(const gpi_chunks *chunks, const gpi_chunk *chunk,
+                           gpupool_exported *exported) {
+    memset(exported, 0, sizeof *exported);
+    exported->bytes = chunk->bytes;
+    exported->device = chunks->driver.device;
+    exported->descriptor = chunk->descriptor;
+}
+
+/* Counts an export of the chunk; the first one makes the descriptor. `growing` and the lock are
+   held, and the lock is open while CUDA is called. `exports` is raised before that, so that no
+   other thread frees the block meanwhile. On failure nothing is counted. */
+static gpupool_result gpi_share_export(gpi_chunks *chunks, gpi_chunk *chunk) {
+    gpupool_result result = GPUPOOL_OK;
+    int descriptor = -1;
+    if (chunk->exports++) return GPUPOOL_OK;
+    chunk->descriptor = -1; /* gpupool_export_close by another thread finds nothing to close yet */
+    chunks->exports++;
+    gpi_host_unlock(chunks->lock);
+    result = gpi_driver_export(&chunks->driver, chunk->handle, &descriptor);
+    gpi_host_lock(chunks->lock);
+    chunk->descriptor = descriptor;
+    if (result == GPUPOOL_OK) return result;
+    chunk->exports--;
+    chunks->exports--;
+    return result;
+}
+
+/* Takes both locks: `growing` keeps a second export of the block away while the first makes the
+   descriptor. E_ASLEEP while the arena sleeps. */
+gpupool_result gpupool_export(gpupool_arena *arena, const void *block,
+                              gpupool_exported *exported) {
+    const char *call = "gpupool_export";
+    const gpi_run *run;
+    gpi_chunk *chunk;
+    gpi_visit visit;
+    gpupool_result result = gpi_arena_begin(arena, call);
+    if (result != GPUPOOL_OK) return result;
+    if (!exported) return gpi_host_fail(GPUPOOL_E_ARGUMENT, "%s: exported is NULL", call);
+    memset(exported, 0, sizeof *exported);
+    exported->descriptor = -1;
+    result = gpi_arena_enter(arena, call, &visit);
+    if (result != GPUPOOL_OK) return result;
+    /* gpi_share_enter takes the lock again, after the lock of a cache, if the block is in one */
+    gpi_host_unlock(&arena->lock);
+    chunk = gpi_share_enter(arena, call, block, &run);
+    if (!chunk) {
+        result = gpi_thread.result;
+        gpi_host_lock(&arena->lock);
+    } else if (gpi_arena_is_awake(arena, call, chunk->tag) != GPUPOOL_OK) {
+        result = gpi_thread.result;
+    } else if (gpi_clock_keeping(run)) { /* the release frees the block without asking */
+        result = gpi_host_fail(GPUPOOL_E_CAPTURING, "%s: the block is a graph's until its release",
+                               call);
+    } else {
+        result = gpi_share_export(&arena->chunks, chunk);
+        if (result == GPUPOOL_OK) gpi_share_fill(&arena->chunks, chunk, exported);
+    }
+    gpi_arena_leave(arena, &visit);
+    return result == GPUPOOL_OK ? gpi_host_ok() : result;
+}
+
+/* Ends one export. The descriptor is closed with no lock held, since that is a call of the
+   system. */
+gpupool_result gpupool_export_close(gpupool_arena *arena, const void *block) {
+    const char *call = "gpupool_export_close";
+    const gpi_run *run;
+    gpi_chunk *chunk;
+    int was_exported, descriptor = -1;
+    gpupool_result result = gpi_arena_begin(arena, call);
+    if (result != GPUPOOL_OK) return result;
+    chunk = gpi_share_enter(arena, call, block, &run);
+    if (!chunk) return gpi_thread.result;
+    /* a descriptor of -1: another thread's first export is still under way */
+    was_exported = chunk->exports != 0 && chunk->descriptor >= 0;
+    if (was_exported && --chunk->exports == 0) {
+        descriptor = chunk->descriptor;
+        chunk->descriptor = -1;
+        arena->chunks.exports--;
+    }
+    gpi_host_unlock(&arena->lock);
+    gpi_host_close(descriptor);
+    if (was_exported) return gpi_host_ok();
+    return gpi_host_fail(GPUPOOL_E_ARGUMENT, "%s: the block is not exported", call);
+}
+
+/* -- from another process -- */
+
+/* Reserves addresses for an imported handle, maps it there, and gives the device access. On failure
+   everything is undone, and the failure's text is kept. The driver is entered. */
+static gpupool_result gpi_share_map(const gpi_driver *driver, gpi_handle handle, uint64_t bytes,
+                                    CUdeviceptr *address) {
+    struct gpi_thread why;
+    gpupool_result result =
+        gpi_driver_told(driver, "cuMemAddressReserve",
+                        driver->reserve(address, (size_t)bytes, 0, 0, 0));
+    if (result != GPUPOOL_OK) return result;
+    result = gpi_driver_map(driver, *address, bytes, handle);
+    if (result == GPUPOOL_OK) {
+        result = gpi_driver_access(driver, *address, bytes);
+        if (result == GPUPOOL_OK) return result;
+        /* no access: what is mapped must be unmapped before the addresses can go */
+        why = gpi_thread;
+        gpi_driver_unmap(driver, *address, bytes);
+        gpi_thread = why;
+    }
+    why = gpi_thread;
+    gpi_driver_told(driver, "cuMemAddressFree", driver->unreserve(*address, (size_t)bytes));
+    gpi_thread = why;
+    return result;
+}
+
+/* Turns a descriptor into mapped memory, and fills imported->memory, bytes and handle. On failure
+   nothing is left. The driver is entered. */
+static gpupool_result gpi_share_import(const gpi_driver *driver, const gpupool_exported *exported,
+                                       gpupool_imported *imported) {
+    gpi_handle handle = 0;
+    CUdeviceptr address = 0;
+    struct gpi_thread why;
+    gpupool_result result = gpi_driver_import(driver, exported->descriptor, &handle);
+    if (result != GPUPOOL_OK) return result;
+    result = gpi_share_map(driver, handle, exported->bytes, &address);
+    if (result != GPUPOOL_OK) {
+        /* the handle is of use only with addresses */
+        why = gpi_thread;
+        gpi_driver_release(driver, handle);
+        gpi_thread = why;
+        return result;
+    }
+    imported->memory = (void *)(uintptr_t)address;
+    imported->bytes = (size_t)exported->bytes;
+    imported->handle = handle;
+    return result;
+}
+
+/* Opens and enters a driver for one call of gpupool_import or gpupool_import_close, which have no
+   arena. Opening retains the device's primary context. On failure nothing is open. */
+static gpupool_result gpi_share_open(const char *call, int device, gpi_driver *driver,
+                                     gpi_visit *visit) {
+    int count = 0;
+    gpupool_result result = gpi_host_may_open(call);
+    if (result == GPUPOOL_OK) result = gpi_driver_devices(&count);
+    if (result == GPUPOOL_OK && (device < GPUPOOL_DEVICE_CURRENT || device >= count))
+        return gpi_host_fail(GPUPOOL_E_ARGUMENT, "%s: device is %d; it must be from -1 (the "
+                             "current one) to %d", call, device, count - 1);
+    if (result == GPUPOOL_OK) result = gpi_driver_name_device(&device);
+    if (result == GPUPOOL_OK) result = gpi_driver_open(driver, device);
+    if (result != GPUPOOL_OK) return result;
+    if (!driver->mapped || !driver->import_handle)
+        result = gpi_host_fail(GPUPOOL_E_UNSUPPORTED, "%s: device %d or this build has no virtual "
+                               "memory management", call, device);
+    if (result == GPUPOOL_OK) result = gpi_driver_enter(driver, visit);
+    if (result != GPUPOOL_OK) gpi_driver_close(driver);
+    return result;
+}
+
+/* Maps the memory of another process's block. On success the driver is not closed: the retained
+   context keeps the mapping's device alive until gpupool_import_close. */
+gpupool_result gpupool_import(int device, const gpupool_exported *exported,
+                              gpupool_imported *imported) {
+    const char *call = "gpupool_import";
+    gpi_driver driver;
+    gpi_visit visit;
+    gpupool_result result;
+    gpi_host_begin();
+    if (!exported || !imported)
+        return gpi_host_fail(GPUPOOL_E_ARGUMENT, "%s: %s is NULL", call,
+                             exported ? "imported" : "exported");
+    memset(imported, 0, sizeof *imported);
+    if (exported->bytes == 0 || exported->bytes > (uint64_t)1 << 48 || exported->descriptor < 0)
+        return gpi_host_fail(GPUPOOL_E_ARGUMENT, "%s: exported is not of gpupool_export", call);
+    result = gpi_share_open(call, device, &driver, &visit);
+    if (result != GPUPOOL_OK) return result;
+    imported->device = driver.device;
+    result = gpi_share_import(&driver, exported, imported);
+    gpi_driver_leave(&visit);
+    if (result == GPUPOOL_OK) return gpi_host_ok();
+    gpi_driver_close(&driver);
+    memset(imported, 0, sizeof *imported);
+    return result;
+}
+
+/* Unmaps imported memory and gives its addresses back. CUDA refuses to free addresses at which
+   something is mapped. So if freeing them succeeds all is done, even if unmapping failed because an
+   earlier try had unmapped already. */
+static gpupool_result gpi_share_unmap(const gpi_driver *driver, const gpupool_imported *imported) {
+    uint64_t address = (uint64_t)(uintptr_t)imported->memory;
+    gpupool_result unmapped = gpi_driver_unmap(driver, address, imported->bytes), freed;
+    struct gpi_thread why = gpi_thread;
+    freed = gpi_driver_told(driver, "cuMemAddressFree",
+                            driver->unreserve(address, imported->bytes));
+    if (freed == GPUPOOL_OK || unmapped == GPUPOOL_OK) return freed;
+    /* both have failed: the error of unmapping is the cause */
+    gpi_thread = why;
+    return unmapped;
+}
+
+/* Releases the handle, then unmaps. After a failure the caller may call again: `handle` is 0 once
+   it was released. Waits for no work that uses the memory. */
+gpupool_result gpupool_import_close(gpupool_imported *imported) {
+    const char *call = "gpupool_import_close";
+    gpi_driver driver;
+    gpi_visit visit;
+    gpupool_result result;
+    gpi_host_begin();
+    if (!imported || !imported->memory)
+        return gpi_host_fail(GPUPOOL_E_ARGUMENT, "%s: imported is NULL, or closed", call);
+    result = gpi_share_open(call, imported->device, &driver, &visit);
+    if (result != GPUPOOL_OK) return result;
+    if (imported->handle) result = gpi_driver_release(&driver, imported->handle);
+    if (result == GPUPOOL_OK) {
+        imported->handle = 0; /* the memory lives on until it is unmapped, too */
+        result = gpi_share_unmap(&driver, imported);
+    }
+    gpi_driver_leave(&visit);
+    gpi_driver_close(&driver);
+    if (result != GPUPOOL_OK) return result;
+    driver.release_context(imported->device); /* the one that gpupool_import retained */
+    memset(imported, 0, sizeof *imported);
+    return gpi_host_ok();
+}
+
+/* == FIGURES ======================================================================================
+   Calls about an arena as a whole: trim, waits, limits, how much could still be had, statistics,
+   the check. Also the description of one block. uses: SHARE and above
+
+   Three kinds of functions, by the locks that they take:
+
+       give memory back, wait    trim, lower_limit, wait_stream, wait_all: `growing` and the lock
+       ask a dry run             would_fit: `growing`, for a copy of all runs
+       only look                 get_limit, get_stats, get_available, phases: the lock, after each
+                                 stream's lock in gpi_arena_fold
+
+   FG1  a question changes nothing: no cache is emptied, no clock passes, to answer it
+   FG2  while the host waits for the device no lock is held; what the wait needs is pinned
+        (mark.pins) or referred to (stream.refs)
+   FG3  a limit that is lowered is in force before memory is given back, so that no other thread
+        grows past it meanwhile; if giving back fails, the earlier limit is in force again
+
+   Read first: gpupool_trim, gpupool_wait_stream, gpi_figures_new_limit, gpi_figures_available,
+   gpi_figures_read */
+
+/* Gives idle chunks back to the driver. First finds out what is finished: empties caches, asks
+   after events, records an event over all streams. Both locks are taken, and opened around CUDA
+   calls. */
+gpupool_result gpupool_trim(gpupool_arena *arena, size_t keep_bytes, size_t *released_bytes) {
+    gpi_visit visit;
+    uint64_t before;
+    gpupool_result result;
+    if (released_bytes) *released_bytes = 0;
+    result = gpi_arena_enter_awake(arena, "gpupool_trim", 0, &visit);
+    if (result != GPUPOOL_OK) return result;
+    gpi_arena_finish_all(arena);
+    before = arena->ledger.reserved.now;
+    result = gpi_stitch_trim(&arena->stitches, gpi_ground_max(keep_bytes, arena->keep_bytes));
+    if (released_bytes) *released_bytes = (size_t)(before - arena->ledger.reserved.now);
+    gpi_arena_trace_number(arena, 't', keep_bytes);
+    gpi_arena_leave(arena, &visit);
+    /* less is reserved now: the program may have to hear that a soft limit is met again */
+    if (GPI_READ(&arena->soft_untold)) gpi_tag_tell(arena);
+    return result == GPUPOOL_OK ? gpi_host_ok() : result;
+}
+
+/* -- waits for frees -- */
+
+/* Empties the stream's cache into its free list, so that the stream's position covers the cached
+   blocks. The arena's lock is held, and opened for a moment, since the cache's lock comes first. */
+static void gpi_figures_drain(gpupool_arena *arena, gpi_stream *owner) {
+    gpi_host_unlock(&arena->lock);
+    gpi_host_lock(&owner->cache.lock);
+    gpi_host_lock(&arena->lock);
+    gpi_arena_drain(arena, owner);
+    gpi_host_unlock(&owner->cache.lock);
+}
+
+/* Waits on the host for the oldest mark of the stream that has not passed, or for the device if
+   there is none. Both locks are held, and open during the wait. */
+static gpupool_result gpi_figures_wait_once(gpupool_arena *arena, gpi_stream *owner) {
+    gpi_mark *mark = gpi_clock_mark(&arena->clocks, owner, 0);
+    uint64_t at = mark ? mark->at : 0;
+    gpupool_result result;
+    /* pinned: no other thread records the event anew during the wait */
+    if (mark) mark->pins++;
+    gpi_arena_unlock(arena);
+    gpi_host_mutex_unlock(&arena->growing);
+    result = mark ? gpi_event_wait(&arena->clocks, owner, mark, at)
+                  : gpi_event_wait_device(&arena->clocks, &arena->chunks.driver);
+    gpi_host_mutex_lock(&arena->growing);
+    gpi_host_lock(&arena->lock);
+    return result;
+}
+
+/* Waits until the stream's clock has passed all frees of the stream before this call. Frees of
+   other threads during the wait do not prolong it. A stream that the arena does not know has freed
+   nothing. E_CAPTURING in a scope or while the stream captures. */
+gpupool_result gpupool_wait_stream(gpupool_arena *arena, cudaStream_t stream) {
+    gpi_caller call = gpi_arena_call(stream);
+    gpi_stream *owner;
+    gpi_visit visit;
+    uint64_t at;
+    gpupool_result result = gpi_arena_begin(arena, "gpupool_wait_stream");
+    if (result == GPUPOOL_OK) result = gpi_arena_outlived(arena, "gpupool_wait_stream");
+    /* the handle may be a new stream's by now: gpi_hand_identify asks CUDA */
+    if (result == GPUPOOL_OK && gpi_clock_find(&arena->clocks, call.key))
+        result = gpi_hand_identify(arena, &call);
+    if (result == GPUPOOL_OK) result = gpi_arena_enter(arena, "gpupool_wait_stream", &visit);
+    if (result != GPUPOOL_OK) return result;
+    owner = gpi_clock_find(&arena->clocks, call.key);
+    if (owner) owner->refs++;
+    if (owner) gpi_figures_drain(arena, owner);
+    at = owner ? owner->clock.issued : 0;
+    if (owner && owner->capture) result = GPUPOOL_E_CAPTURING;
+    /* Two rounds if an earlier mark was in flight: one for that mark, one for a mark behind
+       `at`. */
+    while (owner && result == GPUPOOL_OK && at > gpi_clock_done(&arena->clocks, owner)) {
+        result = gpi_event_record(&arena->clocks, owner, call.stream);
+        if (result == GPUPOOL_OK) result = gpi_figures_wait_once(arena, owner);
+    }
+    if (owner) owner->refs--;
+    if (owner) gpi_arena_poll_stream(arena, owner); /* what has passed goes to list ANY */
+    gpi_arena_ask_waiting(arena); /* and blocks that waited for this stream become free */
+    gpi_arena_leave(arena, &visit);
+    if (result == GPUPOOL_E_CAPTURING)
+        return gpi_host_fail(result, "gpupool_wait_stream: the stream captures, and what it has "
+                             "freed is a graph's");
+    return result == GPUPOOL_OK ? gpi_host_ok() : result;
+}
+
+/* Waits for the device, which covers retired streams, host functions and threads that have ended.
+   The caches are emptied first, so that the wait covers their blocks. Graphs keep what they
+   have. */
+gpupool_result gpupool_wait_all(gpupool_arena *arena) {
+    gpi_visit visit;
+    gpupool_result result = gpi_arena_enter(arena, "gpupool_wait_all", &visit);
+    if (result != GPUPOOL_OK) return result;
+    gpi_arena_empty_all(arena, gpi_arena_empty_free);
+    gpi_arena_unlock(arena);
+    gpi_host_mutex_unlock(&arena->growing);
+    result = gpi_event_wait_device(&arena->clocks, &arena->chunks.driver);
+    gpi_host_mutex_lock(&arena->growing);
+    gpi_host_lock(&arena->lock);
+    gpi_arena_poll_all(arena);
+    gpi_arena_leave(arena, &visit);
+    return result == GPUPOOL_OK ? gpi_host_ok() : result;
+}
+
+/* -- a block -- */
+
+/* The stream handle for a key, as the program knows it. NULL: all streams, or unknown. Odd keys
+   are default streams: see gpi_clock_key. */
+static cudaStream_t gpi_figures_stream(uint64_t key) {
+    if (key == 0 || key == GPI_KEY_ALL) return NULL;
+    if (key == GPI_KEY_LEGACY) return cudaStreamLegacy;
+    return key & 1 ? cudaStreamPerThread : (cudaStream_t)(uintptr_t)key;
+}
+
+/* Fills *block from the run of a live block. The lock is held, and the cache's if a cache has the
+   block. */
+static void gpi_figures_describe(gpupool_arena *arena, const gpi_run *run, gpupool_block *block) {
+    memset(block, 0, sizeof *block);
+    block->arena = arena;
+    block->device = arena->chunks.driver.device;
+    block->source = arena->chunks.source;
+    block->state = GPUPOOL_STATE_LIVE;
+    block->memory = block->block = (void *)(uintptr_t)(run->unit * GPUPOOL_UNIT_BYTES);
+    block->bytes = (size_t)(run->units * GPUPOOL_UNIT_BYTES);
+    block->requested_bytes = block->block_bytes = (size_t)gpi_arena_asked(run);
+    block->stream = gpi_figures_stream(run->by.stream);
+#if GPUPOOL_SITES
+    /* a request without a file has a site with the empty string */
+    block->file = *run->site->file ? run->site->file : NULL;
+    block->line = run->site->line;
+#endif
+    block->tag = (int)gpi_tree_tag(run);
+}
+
+/* The start of the block that an address lies in; the address itself if no block is there. Takes
+   the lock. */
+static const void *gpi_figures_block_start(gpupool_arena *arena, const void *memory) {
+    uint64_t unit = (uint64_t)(uintptr_t)memory / GPUPOOL_UNIT_BYTES;
+    const gpi_run *run = NULL;
+    gpi_host_lock(&arena->lock);
+    if (gpi_chunk_owns(&arena->chunks, unit)) run = gpi_block_around(arena, unit);
+    if (run) memory = (const void *)(uintptr_t)(run->unit * GPUPOOL_UNIT_BYTES);
+    gpi_host_unlock(&arena->lock);
+    return memory;
+}
+
+/* Finds the block at or around an address. Without an arena, looks in all arenas, which asks CUDA
+   whether their devices were reset. Takes the lock, and the cache's if a cache has the block. */
+gpupool_result gpupool_get_block(gpupool_arena *arena, const void *memory, gpupool_block *block) {
+    const char *call = "gpupool_get_block";
+    gpupool_result result;
+    gpi_cache *cache;
+    gpi_run *run;
+    gpi_host_begin();
+    if (block) memset(block, 0, sizeof *block);
+    if (!block) return gpi_host_fail(GPUPOOL_E_ARGUMENT, "%s: block is NULL", call);
+    if (!arena) arena = gpi_life_owner(memory);
+    if (!arena)
+        return gpi_host_fail(GPUPOOL_E_NOT_OURS, "%s: %p is in no arena's memory", call, memory);
+    result = gpi_arena_begin(arena, call);
+    if (result != GPUPOOL_OK) return result;
+    run = gpi_block_enter(arena, call, memory, &cache);
+    if (!run && gpi_thread.result == GPUPOOL_E_INSIDE) {
+        /* E_INSIDE and its text stay the answer; the second search is for the description */
+        struct gpi_thread why = gpi_thread;
+        run = gpi_block_enter(arena, call, gpi_figures_block_start(arena, memory), &cache);
+        gpi_thread = why;
+    }
+    if (!run) return gpi_thread.result;
+    gpi_figures_describe(arena, run, block);
+    gpi_block_leave(arena, cache);
+    return block->memory == memory ? gpi_host_ok() : GPUPOOL_E_INSIDE;
+}
+
+/* -- limits -- */
+
+/* Reads the reserved bytes under the lock. */
+static uint64_t gpi_figures_reserved(gpupool_arena *arena) {
+    uint64_t bytes;
+    gpi_host_lock(&arena->lock);
+    bytes = arena->ledger.reserved.now;
+    gpi_host_unlock(&arena->lock);
+    return bytes;
+}
+
+/* Sets a limit that leaves all reserved memory in place. Returns 0, with nothing changed, if more
+   is reserved. The lock is held. For a limit below the present one `growing` is held as well:
+   otherwise a growth that was measured by the old limit could end after this call, and exceed the
+   new one. */
+static int gpi_figures_set_limit(gpupool_arena *arena, uint64_t bytes) {
+    if (arena->ledger.reserved.now > bytes) return 0;
+    gpi_arena_trace_number(arena, 'l', bytes == UINT64_MAX ? 0 : bytes);
+    arena->ledger.limit_bytes = bytes;
+    arena->ledger.over_bytes = arena->ledger.reserved.now; /* see L1: what may stay above it */
+    return 1;
+}
+
+/* Sets a limit below what is reserved, and gives idle chunks back until it is met, or nothing more
+   is idle. Takes both locks, and opens them around CUDA calls. If a CUDA call fails the earlier
+   limit is in force again. */
+static gpupool_result gpi_figures_lower_limit(gpupool_arena *arena, uint64_t bytes) {
+    uint64_t before;
+    gpi_visit visit;
+    gpupool_result result = gpi_arena_enter(arena, "gpupool_set_limit", &visit);
+    if (result != GPUPOOL_OK) return result;
+    before = arena->ledger.limit_bytes;
+    gpi_arena_trace_number(arena, 'l', bytes);
+    arena->ledger.limit_bytes = bytes;
+    arena->ledger.over_bytes = arena->ledger.reserved.now;
+    /* the limit is set first: FG3 */
+    gpi_arena_finish_all(arena);
+    result = gpi_stitch_trim_below(&arena->stitches, bytes);
+    /* the lock was open: another thread's limit, set meanwhile, stays */
+    if (result != GPUPOOL_OK && arena->ledger.limit_bytes == bytes) {
+        gpi_arena_trace_number(arena, 'l', before == UINT64_MAX ? 0 : before);
+        arena->ledger.limit_bytes = before;
+        arena->ledger.over_bytes = arena->ledger.reserved.now;
+    }
+    gpi_arena_leave(arena, &visit);
+    return result;
+}
+
+/* Sets a limit in the cheapest way that serves: under the lock, if it is no lower than the present
+   one; under `growing` as well, if what is reserved fits; else by giving memory back. Only the last
+   way makes CUDA calls. No lock is held. */
+static gpupool_result gpi_figures_new_limit(gpupool_arena *arena, uint64_t bytes) {
+    gpupool_result result = GPUPOOL_OK;
+    int is_set;
+    gpi_host_lock(&arena->lock);
+    is_set = bytes >= arena->ledger.limit_bytes && gpi_figures_set_limit(arena, bytes);
+    gpi_host_unlock(&arena->lock);
+    if (!is_set) {
+        gpi_host_mutex_lock(&arena->growing);
+        gpi_host_lock(&arena->lock);
+        is_set = gpi_figures_set_limit(arena, bytes);
+        gpi_host_unlock(&arena->lock);
+        gpi_host_mutex_unlock(&arena->growing);
+    }
+    if (!is_set) result = gpi_figures_lower_limit(arena, bytes);
+    return result == GPUPOOL_OK ? gpi_host_ok() : result;
+}
+
+/* Sets the limit in bytes; inside the arena, UINT64_MAX stands for no limit. E_CUDA after a
+   reset. */
+gpupool_result gpupool_set_limit(gpupool_arena *arena, size_t bytes) {
+    gpupool_result result = gpi_arena_begin(arena, "gpupool_set_limit");
+    if (result == GPUPOOL_OK) result = gpi_arena_outlived(arena, "gpupool_set_limit");
+    return result == GPUPOOL_OK ? gpi_figures_new_limit(arena, bytes ? bytes : UINT64_MAX) : result;
+}
+
+/* Sets the limit by a text. Asks CUDA for the device's memory first, since the text may name a
+   share of this memory. */
+gpupool_result gpupool_set_limit_text(gpupool_arena *arena, const char *text) {
+    const gpi_driver *driver = arena ? &arena->chunks.driver : NULL;
+    size_t free_bytes = 0, total_bytes = 0;
+    uint64_t bytes = 0;
+    gpi_visit visit;
+    gpupool_result result = gpi_arena_begin(arena, "gpupool_set_limit_text");
+    if (result != GPUPOOL_OK) return result;
+    if (!text)
+        return gpi_host_fail(GPUPOOL_E_ARGUMENT, "gpupool_set_limit_text: text is NULL");
+    result = gpi_driver_enter(driver, &visit);
+    if (result != GPUPOOL_OK) return result;
+    result = gpi_arena_outlived(arena, "gpupool_set_limit_text");
+    if (result == GPUPOOL_OK)
+        result = gpi_driver_told(driver, "cuMemGetInfo",
+                                 gpi_driver_memory(driver, gpi_figures_reserved(arena), &free_bytes,
+                                                   &total_bytes));
+    gpi_driver_leave(&visit);
+    if (result == GPUPOOL_OK)
+        result = gpi_limit_parse("gpupool_set_limit_text", text, total_bytes, free_bytes, &bytes);
+    return result == GPUPOOL_OK ? gpi_figures_new_limit(arena, bytes) : result;
+}
+
+/* Takes no lock, and makes no CUDA call: allowed in host functions. */
+gpupool_result gpupool_get_limit(gpupool_arena *arena, size_t *out) {
+    uint64_t bytes;
+    gpupool_result result = gpi_arena_begin(arena, "gpupool_get_limit");
+    if (out) *out = 0;
+    if (result != GPUPOOL_OK) return result;
+    if (!out) return gpi_host_fail(GPUPOOL_E_ARGUMENT, "gpupool_get_limit: bytes is NULL");
+    bytes = GPI_READ(&arena->ledger.limit_bytes);
+    if (bytes != UINT64_MAX) *out = (size_t)bytes;
+    return gpi_host_ok();
+}
+
+/* -- what could be had -- */
+
+/* Bytes that could still be handed out: what growth could add, and what is free or pending now.
+   device_bytes: what the device and other arenas can spare. The lock is held. */
+static uint64_t gpi_figures_available(const gpupool_arena *arena, uint64_t device_bytes) {
+    const gpi_chunks *chunks = &arena->chunks;
+    uint64_t limit = arena->ledger.limit_bytes, reserved = arena->ledger.reserved.now;
+    uint64_t idle = gpi_chunk_idle_bytes(chunks, &arena->tree), most;
+    /* BYPASS: every block is a chunk, so free memory is only what CUDA has refused to take back,
+       and what still waits for work. The rest of a chunk that a block does not fill, and what
+       graphs keep, is available to nobody. */
+    if (!gpi_chunk_is(chunks, GPI_FROM_POOL))
+        return gpi_growth_room(chunks, gpi_ledger_room(&arena->ledger), device_bytes) + idle +
+               arena->ledger.pending.now - gpi_verdict_kept_bytes(arena, 1);
+    /* An idle chunk can be given back to make a larger one, so it counts as room for growth. In the
+       other chunks, everything is free that neither blocks nor graphs have. */
+    most = gpi_growth_room(chunks, limit - gpi_ground_min(limit, reserved - idle),
+                           device_bytes + idle);
+    return most + gpi_chunk_busy_bytes(chunks, &arena->tree) - arena->ledger.granted.now +
+           gpi_arena_asleep_bytes(arena) - gpi_verdict_kept_bytes(arena, 0);
+}
+
+/* Adds up what this arena, the device and the process's other arenas can spare. Changes nothing,
+   and waits for no work. */
+gpupool_result gpupool_get_available(gpupool_arena *arena, size_t *bytes) {
+    gpi_cached cached;
+    size_t free_bytes = 0, total_bytes = 0;
+    gpi_siblings siblings;
+    gpi_visit visit;
+    uint64_t most;
+    gpupool_result result = gpi_arena_begin(arena, "gpupool_get_available");
+    if (bytes) *bytes = 0;
+    if (result != GPUPOOL_OK) return result;
+    if (!bytes) return gpi_host_fail(GPUPOOL_E_ARGUMENT, "gpupool_get_available: bytes is NULL");
+    result = gpi_arena_is_awake(arena, "gpupool_get_available", 0);
+    if (result != GPUPOOL_OK) return result;
+    gpi_sibling_count(arena, 1, &siblings);
+    result = gpi_driver_enter(&arena->chunks.driver, &visit);
+    if (result != GPUPOOL_OK) return result;
+    result = gpi_arena_outlived(arena, "gpupool_get_available");
+    if (result == GPUPOOL_OK)
+        gpi_driver_memory(&arena->chunks.driver, gpi_figures_reserved(arena), &free_bytes,
+                          &total_bytes); /* or 0 */
+    gpi_driver_leave(&visit);
+    if (result != GPUPOOL_OK) return result;
+    most = free_bytes + siblings.idle_bytes;
+    /* pinned memory is the host's; the device's figure says nothing about it */
+    if (gpi_chunk_is(&arena->chunks, GPI_FROM_HOST)) most = UINT64_MAX / 2;
+    gpi_arena_fold(arena, &cached);
+    most = gpi_figures_available(arena, most);
+    gpi_host_unlock(&arena->lock);
+    most -= gpi_ground_min(most, GPI_GUARD * GPUPOOL_UNIT_BYTES); /* one block's guard */
+    *bytes = (size_t)gpi_ground_min(most, (uint64_t)1 << GPI_MOST_SHIFT);
+    return gpi_host_ok();
+}
+
+/* Runs the table of steps dry on a copy of all runs. Returns whether the request fits; else fills
+   the verdict. Both locks are held on entry, only `growing` on return. */
+static int gpi_figures_would_fit(gpupool_arena *arena, const gpi_request *request,
+                                 const gpi_siblings *siblings, gpupool_verdict *verdict) {
+    gpi_assumption wish = {GPI_PENDING_MARKED, 0, NULL, 0};
+    gpi_scene scene;
+    uint64_t lent = siblings->idle_bytes / GPUPOOL_UNIT_BYTES;
+    int fits = 0;
+    gpi_arena_unlock(arena);
+    gpi_verdict_begin(arena, request, siblings, verdict, &scene);
+    /* what other arenas could give back counts as free on the device */
+    scene.device_units = gpi_ground_min(scene.device_units, UINT64_MAX / GPUPOOL_UNIT_BYTES - lent);
+    scene.device_units += lent;
+    if (scene.units) fits = gpi_verdict_lacks(&scene, &wish) == 0;
+    else scene.units = (uint64_t)1 << GPI_MOST_SHIFT; /* above gpupool_alloc's largest size */
+    if (!fits) gpi_verdict_judge(verdict, &scene);
+    gpi_verdict_end(&scene);
+    return fits;
+}
+
+/* Holds `growing` throughout, so that no other thread changes what is reserved during the dry run.
+   Asks after events; see rule 9 for the waits. */
+gpupool_result gpupool_would_fit(gpupool_arena *arena, size_t bytes, gpupool_verdict *why) {
+    gpupool_verdict verdict;
+    gpi_siblings siblings;
+    gpi_request request;
+    gpi_visit visit;
+    int fits;
+    gpupool_result result = gpi_arena_begin(arena, "gpupool_would_fit");
+    if (why) memset(why, 0, sizeof *why);
+    if (result != GPUPOOL_OK) return result;
+    if (!bytes) return gpi_host_fail(GPUPOOL_E_ARGUMENT, "gpupool_would_fit: bytes is 0");
+    /* before this arena's locks are taken: other arenas are asked one by one */
+    gpi_sibling_count(arena, bytes, &siblings);
+    result = gpi_arena_enter_awake(arena, "gpupool_would_fit", 0, &visit);
+    if (result != GPUPOOL_OK) return result;
+    memset(&request, 0, sizeof request);
+    request.bytes = bytes;
+    request.units = gpi_verdict_units(bytes);
+    request.align_units = 1;
+    gpi_arena_ask(arena);
+    fits = gpi_figures_would_fit(arena, &request, &siblings, &verdict);
+    gpi_host_lock(&arena->lock);
+    gpi_arena_leave(arena, &visit);
+    if (why) *why = verdict;
+    if (fits) return gpi_host_ok();
+    return gpi_host_fail(GPUPOOL_E_OUT_OF_MEMORY, "arena \"%s\": %s", arena->name,
+                         verdict.sentence);
+}
+
+/* Reads the thread's own copy. Takes no lock. */
+gpupool_result gpupool_last_verdict(gpupool_verdict *verdict) {
+    if (!verdict) return gpi_host_fail(GPUPOOL_E_ARGUMENT, "gpupool_last_verdict: verdict is NULL");
+    *verdict = gpi_thread.verdict;
+    return GPUPOOL_OK;
+}
+
+/* -- statistics -- */
+
+/* Fills *stats with the figures since the arena was made. gpi_arena_fold comes first: the ledger
+   then has what caches have counted, and *cached the blocks that are free in caches, which the tree
+   counts as live. The lock is held. */
+static void gpi_figures_read(gpupool_arena *arena, const gpi_cached *cached,
+                             gpupool_stats *stats) {
+    const gpi_ledger *ledger = &arena->ledger;
+    const gpi_phase *phase;
+    int order;
+    memset(stats, 0, sizeof *stats);
+    stats->struct_bytes = sizeof *stats;
+    gpi_ledger_read(ledger, stats);
+    /* without statistics the ledger counts no blocks */
+    if (!GPUPOOL_STATS) stats->blocks.now = arena->tree.live_runs - cached->blocks;
+    stats->allocs = arena->ledger.allocs;
+    stats->frees = arena->ledger.frees;
+    stats->failures = arena->ledger.failures;
+    stats->same_stream_allocs = arena->ledger.same_stream_allocs;
+    stats->splits = arena->tree.splits;
+    stats->merges = arena->tree.merges;
+    stats->chunks_gained = arena->chunks.gained;
+    stats->chunks_lost = arena->chunks.lost;
+    stats->stitches = arena->stitches.made;
+    stats->stitches_reused = arena->stitches.reused;
+    stats->fence_waits = arena->clocks.device_waits;
+    stats->host_syncs = arena->clocks.host_waits;
+    /* from here on figures of this moment, which GPUPOOL_STATS 0 has, too */
+    stats->limit_bytes = ledger->limit_bytes == UINT64_MAX ? 0 : ledger->limit_bytes;
+    stats->largest_free_bytes = gpi_verdict_longest_run(arena, GPI_LIST_ANY);
+    stats->largest_block_bytes = gpi_verdict_largest(arena, GPI_LIST_ANY);
+    stats->stitched_bytes = arena->stitches.used_units * GPUPOOL_UNIT_BYTES;
+    stats->asleep_bytes = ledger->away_bytes;
+    stats->backup_bytes = arena->sleep.backup_bytes;
+    stats->host_bytes = sizeof *arena + arena->tree.host_bytes + arena->chunks.host_bytes +
+                        arena->stitches.host_bytes + gpi_clock_host_bytes(&arena->clocks) +
+                        arena->captures * sizeof(gpupool_capture);
+    for (phase = ledger->phases; phase; phase = phase->outer) stats->host_bytes += sizeof *phase;
+#if GPUPOOL_SITES
+    stats->host_bytes += ledger->site_count * sizeof(gpi_site);
+#endif
+    /* a block that is free in a cache moves from the live orders to the free ones */
+    for (order = 0; order < GPUPOOL_ORDERS; order++) {
+        stats->live_by_order[order] = arena->tree.live_by_order[order];
+        if (GPUPOOL_STATS) stats->live_by_order[order] -= cached->by_order[order];
+        stats->free_by_order[order] = arena->tree.free_by_order[order] + cached->by_order[order];
+    }
+}
+
+/* Takes each stream's lock and the arena's, one stream after the other. Allowed in host
+   functions. */
+gpupool_result gpupool_get_stats(gpupool_arena *arena, gpupool_stats *stats) {
+    gpi_cached cached;
+    gpupool_result result = gpi_arena_begin(arena, "gpupool_get_stats");
+    if (result != GPUPOOL_OK) return result;
+    if (!stats) return gpi_host_fail(GPUPOOL_E_ARGUMENT, "gpupool_get_stats: stats is NULL");
+    gpi_arena_fold(arena, &cached);
+    gpi_figures_read(arena, &cached, stats);
+    gpi_host_unlock(&arena->lock);
+    return gpi_host_ok();
+}
+
+/* Keeps the peak of granted bytes before a call resets it: the size of a growth follows the most
+   that was ever live (gpi_ladder_target). The lock is held. */
+static void gpi_figures_keep_peak(gpupool_arena *arena) {
+    arena->granted_most = gpi_ground_max(arena->granted_most, arena->ledger.granted.peak);
+}
+
+/* Sets each peak to the present value. Statistics only: growth goes on as before. */
+gpupool_result gpupool_reset_peaks(gpupool_arena *arena) {
+    gpi_cached cached;
+    gpupool_result result = gpi_arena_begin(arena, "gpupool_reset_peaks");
+    if (result != GPUPOOL_OK) return result;
+    gpi_arena_fold(arena, &cached);
+    gpi_figures_keep_peak(arena);
+    gpi_ledger_reset_peaks(&arena->ledger);
+    gpi_host_unlock(&arena->lock);
+    return gpi_host_ok();
+}
+
+/* E_UNSUPPORTED, for calls that need GPUPOOL_STATS 1. */
+static gpupool_result gpi_figures_no_statistics(const char *call) {
+    return gpi_host_fail(GPUPOOL_E_UNSUPPORTED, "%s: this build keeps no statistics "
+                         "(GPUPOOL_STATS is 0)", call);
+}
+
+/* Opens a phase: the ledger keeps the present figures, and subtracts them at the phase's end. */
+gpupool_result gpupool_begin_phase(gpupool_arena *arena) {
+    gpupool_stats before;
+    gpi_cached cached;
+    gpi_phase *phase;
+    gpupool_result result = gpi_arena_begin(arena, "gpupool_begin_phase");
+    if (result != GPUPOOL_OK) return result;
+    if (!GPUPOOL_STATS) return gpi_figures_no_statistics("gpupool_begin_phase");
+    phase = (gpi_phase *)gpi_host_zeroed(sizeof *phase); /* before the lock: malloc may take long */
+    if (!phase) return gpi_host_no_memory();
+    gpi_arena_fold(arena, &cached);
+    gpi_figures_keep_peak(arena);
+    gpi_figures_read(arena, &cached, &before);
+    gpi_ledger_push(&arena->ledger, phase, &before);
+    gpi_host_unlock(&arena->lock);
+    return gpi_host_ok();
+}
+
+/* Ends the innermost phase, and fills *stats with the phase's own figures. E_ARGUMENT without a
+   phase. */
+gpupool_result gpupool_end_phase(gpupool_arena *arena, gpupool_stats *stats) {
+    gpi_phase *phase = NULL;
+    gpupool_stats inner;
+    gpi_cached cached;
+    gpupool_result result = gpi_arena_begin(arena, "gpupool_end_phase");
+    if (result != GPUPOOL_OK) return result;
+    if (!GPUPOOL_STATS) return gpi_figures_no_statistics("gpupool_end_phase");
+    memset(&inner, 0, sizeof inner);
+    gpi_arena_fold(arena, &cached);
+    gpi_figures_keep_peak(arena);
+    if (arena->ledger.phases) {
+        gpi_figures_read(arena, &cached, &inner);
+        phase = gpi_ledger_pop(&arena->ledger, &inner);
+    }
+    gpi_host_unlock(&arena->lock);
+    /* another thread may have ended the phase: phases belong to the arena */
+    if (!phase)
+        return gpi_host_fail(GPUPOOL_E_ARGUMENT, "gpupool_end_phase: arena \"%s\" is in no phase: "
+                             "each end needs a begin before it", arena->name);
+    if (stats) *stats = inner;
+    GPUPOOL_FREE(phase);
+    return gpi_host_ok();
+}
+
+/* Checks all invariants under all locks. Works on an arena that sleeps, and after a reset, since it
+   makes no CUDA call. E_CORRUPT names the first broken invariant, by its section's letter and
+   number. */
+gpupool_result gpupool_check(gpupool_arena *arena) {
+    gpupool_result result;
+    char letter = 0;
+    int broken;
+    gpi_host_begin();
+    result = gpi_arena_exists(arena, "gpupool_check");
+    if (result != GPUPOOL_OK) return result;
+    /* `growing`: no other thread has runs half moved */
+    gpi_host_mutex_lock(&arena->growing);
+    broken = gpi_arena_check_all(arena, &letter);
+    gpi_host_mutex_unlock(&arena->growing);
+    if (!broken) return gpi_host_ok();
+    return gpi_host_fail(GPUPOOL_E_CORRUPT,
+                         "gpupool_check: invariant %c%d of arena \"%s\" is broken", letter,
+                         broken, arena->name);
 }
 
 /* == WORDING ======================================================================================
@@ -21361,6 +20995,385 @@ gpupool_result gpupool_arena_destroy(gpupool_arena *arena) {
     GPUPOOL_FREE(view.room);
     errno = error;
     return result;
+}
+
+/* == DEFAULT ======================================================================================
+   Each device's default arena: made by the first call that needs one, and made again in the same
+   struct after the device was reset, so that the program's pointer to the arena stays valid.
+   uses: ENVIRON and above
+
+   The state of a default arena is in arena->forks:
+
+       gpi_process.forks --reset seen--> GPI_RENEWING --made again--> gpi_process.forks
+                                              |     ^
+                          it cannot be made v       | the next call
+                                            GPI_CLOSED (an empty struct)
+
+   DE1  one thread at most renews an arena, and the arena has no visitors meanwhile
+   DE2  gpi_process.default_arenas has one arena a device at most, which stays there until the
+        program destroys it
+
+   Locks: gpi_process.lock guards default_arenas, visitors and forks, as in LIFE. No lock is held
+   while an arena is made or renewed.
+
+   Read first: gpupool_get_default_arena, gpi_default_find, gpi_default_renew. */
+
+/* Reads GPUPOOL_SOURCE from the environment: the source of default arenas. Without it, and if it is
+   empty, AUTO. E_ARGUMENT for any other word. */
+static gpupool_result gpi_default_source(gpupool_source *source) {
+    static const struct { const char *name; gpupool_source source; } sources[] = {
+        {"", GPUPOOL_SOURCE_AUTO}, {"auto", GPUPOOL_SOURCE_AUTO}, {"mapped", GPUPOOL_SOURCE_MAPPED},
+        {"device", GPUPOOL_SOURCE_DEVICE}, {"managed", GPUPOOL_SOURCE_MANAGED},
+        {"bypass", GPUPOOL_SOURCE_BYPASS}};
+    const char *name = getenv("GPUPOOL_SOURCE");
+    size_t i;
+    *source = GPUPOOL_SOURCE_AUTO;
+    for (i = 0; name && i < sizeof sources / sizeof *sources; i++)
+        if (strcmp(name, sources[i].name) == 0) {
+            *source = sources[i].source;
+            return GPUPOOL_OK;
+        }
+    if (!name) return GPUPOOL_OK;
+    return gpi_host_fail(GPUPOOL_E_ARGUMENT, "environment variable GPUPOOL_SOURCE is \"%.32s\", "
+                         "and must be auto, mapped, device, managed or bypass", name);
+}
+
+/* The config of a device's default arena, from macros and the environment. */
+static gpupool_result gpi_default_config(int device, gpupool_arena_config *config) {
+    memset(config, 0, sizeof *config);
+    config->device = device;
+    config->name = "default";
+    config->share = GPUPOOL_SHARE;
+    return gpi_default_source(&config->source);
+}
+
+/* The device's default arena, with one visitor more, so that it stays until gpi_default_leave.
+   NULL: none was made, or the arena is closed or being renewed. Takes the process's lock. */
+static gpupool_arena *gpi_default_enter(int device) {
+    gpupool_arena *arena = NULL;
+    gpi_host_lock(&gpi_process.lock);
+    if (device >= 0 && device < GPI_DEVICES_MAX) arena = gpi_process.default_arenas[device];
+    if (arena && arena->forks < 0) arena = NULL;
+    if (arena) arena->visitors++;
+    gpi_host_unlock(&gpi_process.lock);
+    return arena;
+}
+
+/* Ends the visit of gpi_default_enter. */
+static void gpi_default_leave(gpupool_arena *arena) {
+    gpi_host_lock(&gpi_process.lock);
+    arena->visitors--;
+    gpi_host_unlock(&gpi_process.lock);
+}
+
+/* Ends a renewal: `forks` is the process's number for an open arena, or GPI_CLOSED. */
+static void gpi_default_set_forks(gpupool_arena *arena, int forks) {
+    gpi_host_lock(&gpi_process.lock);
+    arena->forks = forks;
+    gpi_host_unlock(&gpi_process.lock);
+}
+
+/* Returns the device's default arena if it is closed, or its device was reset: the caller must
+   renew it. NULL with *wait: another thread renews or visits it. NULL without *wait: it is open, or
+   there is none. CUDA is asked under the process's lock, so that no other thread renews the arena
+   between the question and the change of `forks`. */
+static gpupool_arena *gpi_default_start_renewing(int device, int *wait) {
+    gpupool_arena *arena;
+    int closed;
+    gpi_host_lock(&gpi_process.lock);
+    arena = gpi_process.default_arenas[device];
+    closed = arena && (arena->forks < 0 || gpi_life_was_reset(arena));
+    /* visitors use the struct, so the renewal waits until they have left */
+    *wait = closed && (arena->forks == GPI_RENEWING || arena->visitors);
+    if (!closed || *wait) arena = NULL;
+    if (arena) arena->forks = GPI_RENEWING;
+    gpi_host_unlock(&gpi_process.lock);
+    return arena;
+}
+
+/* Zeroes the struct from `searching` on. The fields before are those that the process's lock
+   guards, and they stay. */
+static void gpi_default_clear(gpupool_arena *arena, int device) {
+    const size_t from = offsetof(gpupool_arena, searching);
+    gpi_host_mutex_close(&arena->growing);
+    gpi_host_mutex_close(&arena->clocks.waits);
+    memset((char *)arena + from, 0, sizeof *arena - from);
+    /* gpi_life_unlist asks for the device even of a closed arena */
+    arena->chunks.driver.device = device;
+}
+
+/* Makes a default arena again in the same struct; a limit that was set stays. The caller has set
+   `forks` to GPI_RENEWING, so no other thread comes. If CUDA does not take the old memory back, all
+   is as before; if the arena cannot be made, it is closed. */
+static gpupool_result gpi_default_renew(gpupool_arena *arena, const gpupool_arena_config *config) {
+    uint64_t limit = arena->ledger.limit_bytes;
+    gpupool_result result = GPUPOOL_OK;
+    gpi_visit visit;
+    if (arena->chunks.from) { /* NULL: closed, so there is nothing to give back */
+        result = gpi_driver_enter(&arena->chunks.driver, &visit);
+        if (result == GPUPOOL_OK) {
+            result = gpi_life_close_after_reset(arena);
+            gpi_driver_leave(&visit);
+        }
+        if (result == GPUPOOL_OK) gpi_driver_close(&arena->chunks.driver);
+    }
+    if (result == GPUPOOL_OK) {
+        gpi_default_clear(arena, config->device);
+        result = gpi_life_make(arena, config);
+        if (result != GPUPOOL_OK) gpi_default_clear(arena, config->device);
+        /* gpi_life_make has set the config's limit; the program's is the newer one */
+        if (limit) arena->ledger.limit_bytes = limit;
+    }
+    gpi_default_set_forks(arena, arena->chunks.from ? gpi_process.forks : GPI_CLOSED);
+    return result;
+}
+
+/* The device's default arena, renewed if the device was reset. NULL with result OK: there is none.
+   NULL with a failure: it could not be renewed. Waits while another thread renews it. No lock is
+   held. */
+static gpupool_arena *gpi_default_find(int device) {
+    gpupool_arena_config config;
+    gpupool_arena *arena;
+    int reset, wait;
+    unsigned round = 0;
+    for (;; gpi_host_idle(round++)) {
+        arena = gpi_default_enter(device);
+        if (arena) {
+            reset = gpi_life_was_reset(arena);
+            gpi_default_leave(arena);
+            if (!reset) { /* the usual case: one question to CUDA */
+                gpi_host_ok();
+                return arena;
+            }
+        }
+        arena = gpi_default_start_renewing(device, &wait);
+        if (!wait) break;
+    }
+    gpi_host_ok(); /* result OK tells "there is none" from a failure */
+    if (!arena) return NULL;
+    /* this thread has set `forks` to GPI_RENEWING, and must replace that on every way out */
+    if (gpi_default_config(device, &config) != GPUPOOL_OK) {
+        gpi_default_set_forks(arena, GPI_CLOSED);
+        return NULL;
+    }
+    return gpi_default_renew(arena, &config) == GPUPOOL_OK ? arena : NULL;
+}
+
+/* Begins a public call, and replaces GPUPOOL_DEVICE_CURRENT by the device's number. E_FORKED in a
+   forked child; E_ARGUMENT for a number that no device can have. */
+static gpupool_result gpi_default_device(const char *call, int *device) {
+    gpupool_result result;
+    gpi_host_begin();
+    result = gpi_host_may_open(call);
+    if (result == GPUPOOL_OK) result = gpi_driver_name_device(device);
+    if (result != GPUPOOL_OK || (*device >= 0 && *device < GPI_DEVICES_MAX)) return result;
+    return gpi_host_fail(GPUPOOL_E_ARGUMENT, "%s: device is %d; it must be from -1 (the current "
+                         "one) to %d", call, *device, GPI_DEVICES_MAX - 1);
+}
+
+/* Makes and renews nothing. NULL with result OK: none is open. */
+gpupool_arena *gpupool_find_default_arena(int device) {
+    gpupool_arena *arena;
+    if (gpi_default_device("gpupool_find_default_arena", &device) != GPUPOOL_OK) return NULL;
+    arena = gpi_default_enter(device);
+    /* the visit is only for the question whether the arena is open */
+    if (arena) gpi_default_leave(arena);
+    gpi_host_ok();
+    return arena;
+}
+
+/* Finds, renews or makes the device's default arena. Two threads may make one at once: the first to
+   take the lock wins, and the other destroys its own. */
+gpupool_arena *gpupool_get_default_arena(int device) {
+    gpupool_arena *arena = NULL, *other = NULL;
+    gpupool_arena_config config;
+    if (gpi_default_device("gpupool_get_default_arena", &device) != GPUPOOL_OK) return NULL;
+    arena = gpi_default_find(device);
+    if (arena || gpi_thread.result != GPUPOOL_OK) return arena;
+    if (gpi_default_config(device, &config) != GPUPOOL_OK) return NULL;
+    if (gpupool_arena_create(&arena, &config) != GPUPOOL_OK) return NULL;
+    /* The arena was made without the process's lock: making one takes long, and may call functions
+       of the program. */
+    gpi_host_lock(&gpi_process.lock);
+    other = gpi_process.default_arenas[device];
+    if (!other) gpi_process.default_arenas[device] = arena;
+    gpi_host_unlock(&gpi_process.lock);
+    if (!other) return arena;
+    gpi_life_destroy(arena); /* another thread was first */
+    gpi_host_ok();
+    return other;
+}
+
+/* == SHAPE ========================================================================================
+   Functions with the signatures and promises of cudaMalloc, cudaFree and their Async forms, on
+   default arenas. A pointer of no arena goes on to CUDA. uses: DEFAULT and above
+
+       pointer in a default arena            gpupool frees the block
+       pointer in another arena              cudaErrorInvalidValue: gpupool_free is for it
+       pointer in no arena                   CUDA's own cudaFree or cudaFreeAsync
+
+   SP1  gpupool_cudaMalloc and gpupool_cudaFree work for the stream ALL: any stream may use the
+        block at once, and others get its memory once all work queued before the free is done
+   SP2  no address in an arena's memory reaches CUDA's own free: at a chunk's start CUDA would take
+        the address for the chunk, and free all of it. CUSTOM: no address of a live block does
+   SP3  cudaErrorMemoryAllocation and cudaErrorInvalidValue are also CUDA's last error, as after
+        CUDA's own functions
+
+   Locks: none on entry. To find an owner, the process's lock and one arena's lock are taken, one
+   after the other. */
+
+/* The CUDA error for a result. Of E_CUDA: the error that the failed CUDA call returned. */
+static cudaError_t gpi_shape_error(gpupool_result result) {
+    switch (result) {
+    case GPUPOOL_OK: return cudaSuccess;
+    case GPUPOOL_E_OUT_OF_MEMORY:
+    case GPUPOOL_E_HOST_MEMORY: return cudaErrorMemoryAllocation;
+    case GPUPOOL_E_CAPTURING: return cudaErrorStreamCaptureUnsupported;
+    case GPUPOOL_E_FORKED: return cudaErrorInitializationError;
+    case GPUPOOL_E_OVERRUN: return cudaErrorIllegalAddress;
+    case GPUPOOL_E_CUDA:
+        return gpi_thread.cuda_error ? (cudaError_t)gpi_thread.cuda_error : cudaErrorUnknown;
+    case GPUPOOL_E_ARGUMENT:
+    case GPUPOOL_E_NOT_OURS:
+    case GPUPOOL_E_INSIDE:
+    case GPUPOOL_E_DOUBLE_FREE:
+    case GPUPOOL_E_CORRUPT:
+    case GPUPOOL_E_IN_USE:
+    case GPUPOOL_E_TIMEOUT:
+    case GPUPOOL_E_UNSUPPORTED:
+    case GPUPOOL_E_CALLBACK:
+    case GPUPOOL_E_FILE:
+    case GPUPOOL_E_ASLEEP:
+    default: return cudaErrorInvalidValue;
+    }
+}
+
+/* Makes the error CUDA's last error (SP3), and returns it. Only a runtime call that fails can set
+   the last error, so this function makes one fail on purpose: cudaMalloc of SIZE_MAX bytes is out
+   of memory, and cudaMalloc with a NULL argument is invalid. Other errors are only returned. */
+static cudaError_t gpi_shape_fail(gpupool_arena *arena, cudaError_t error) {
+    enum cudaStreamCaptureMode mode = cudaStreamCaptureModeRelaxed;
+    gpi_visit visit;
+    void *none = NULL;
+    if (error != cudaErrorMemoryAllocation && error != cudaErrorInvalidValue) return error;
+    /* The failing call runs in the arena's context, so that it creates none on another device, and
+       in relaxed mode, so that it ends no capture. */
+    if (arena && gpi_driver_enter(&arena->chunks.driver, &visit) != GPUPOOL_OK) return error;
+    if (!arena && cudaThreadExchangeStreamCaptureMode(&mode) != cudaSuccess) return error;
+    cudaMalloc(error == cudaErrorMemoryAllocation ? &none : NULL, SIZE_MAX);
+    if (arena) gpi_driver_leave(&visit);
+    else cudaThreadExchangeStreamCaptureMode(&mode);
+    return error;
+}
+
+/* The default arena that an address belongs to; NULL: none. No lock is held. */
+static gpupool_arena *gpi_shape_default_owner(const void *block) {
+    uint64_t unit = (uint64_t)(uintptr_t)block / GPUPOOL_UNIT_BYTES;
+    gpupool_arena *owner = NULL;
+    int device;
+    gpi_host_lock(&gpi_process.lock);
+    for (device = 0; device < GPI_DEVICES_MAX && !owner; device++) {
+        /* gpi_life_has opens the lock, so the pointer is read again for each device */
+        gpupool_arena *arena = gpi_process.default_arenas[device];
+        if (arena && gpi_life_has(arena, unit)) owner = arena;
+    }
+    gpi_host_unlock(&gpi_process.lock);
+    return owner;
+}
+
+/* Whether an address that is in no default arena is in another arena; then E_NOT_OURS is the
+   thread's result. Keeps SP2. */
+static int gpi_shape_is_of_another(const void *block) {
+    if (!gpi_life_owner(block)) return 0;
+    gpi_host_fail(GPUPOOL_E_NOT_OURS, "gpupool_cudaFree: %p is of an arena that is no default "
+                  "one: gpupool_free is for it", block);
+    return 1;
+}
+
+/* The default arena of the stream's device, which may not be the current one: cudaMallocAsync, too,
+   allocates on the stream's device. NULL, with a failure: there is none and none can be made. */
+static gpupool_arena *gpi_shape_arena_of(cudaStream_t stream) {
+    int device = GPUPOOL_DEVICE_CURRENT;
+    gpupool_arena *arena = NULL;
+    const gpi_driver *driver;
+    gpi_driver own;
+    CUcontext context;
+    if (stream == cudaStreamLegacy || stream == cudaStreamPerThread) /* never 0 here */
+        return gpupool_get_default_arena(device);
+    if (gpi_host_may_open("gpupool_cudaMallocAsync") != GPUPOOL_OK) return NULL;
+    if (gpi_driver_name_device(&device) == GPUPOOL_OK) arena = gpi_default_enter(device);
+    /* To ask for the stream's context takes a driver table. The current device may have no default
+       arena, and no context: then a table of its own is filled for the question. */
+    driver = arena ? &arena->chunks.driver : gpi_driver_ask(&own);
+    context = gpi_driver_foreign(driver, stream);
+    if (context) device = gpi_driver_device_of(driver, context);
+    /* the visit has kept the arena, and with it the table, from ending */
+    if (arena) gpi_default_leave(arena);
+    return gpupool_get_default_arena(device);
+}
+
+/* Allocates in cudaMalloc's shape, for both forms. 0 bytes are a NULL pointer and no error, as with
+   CUDA. Waits as gpupool_alloc does. */
+static cudaError_t gpi_shape_alloc(void **pointer, size_t bytes, const gpi_caller *call) {
+    gpupool_arena *arena;
+    gpi_request request;
+    cudaError_t error;
+    if (!pointer) return gpi_shape_fail(NULL, cudaErrorInvalidValue);
+    *pointer = NULL;
+    if (bytes == 0) return cudaSuccess;
+    arena = gpi_shape_arena_of(call->stream);
+    memset(&request, 0, sizeof request);
+    request.bytes = bytes;
+    request.by = *call;
+    request.origin = gpi_hand_origin(NULL, 0);
+    if (arena)
+        *pointer = gpi_hand_alloc(arena, "gpupool_cudaMalloc", &request, GPUPOOL_UNIT_BYTES);
+    if (*pointer) return cudaSuccess;
+    error = gpi_shape_error(gpi_thread.result);
+    if (arena && gpi_thread.result == GPUPOOL_E_ARGUMENT)
+        error = cudaErrorMemoryAllocation; /* more than 2^48 bytes: CUDA calls this no mistake */
+    return gpi_shape_fail(arena, error);
+}
+
+/* A call on behalf of the stream ALL. */
+static gpi_caller gpi_shape_all_streams(void) {
+    gpi_caller call;
+    call.stream = cudaStreamLegacy;
+    call.key = GPI_KEY_ALL;
+    return call;
+}
+
+/* A block of finished memory, which any stream may use at once. */
+cudaError_t gpupool_cudaMalloc(void **pointer, size_t bytes) {
+    gpi_caller call = gpi_shape_all_streams();
+    return gpi_shape_alloc(pointer, bytes, &call);
+}
+
+/* A block for work of this stream. */
+cudaError_t gpupool_cudaMallocAsync(void **pointer, size_t bytes, cudaStream_t stream) {
+    gpi_caller call = gpi_arena_call(stream);
+    return gpi_shape_alloc(pointer, bytes, &call);
+}
+
+/* Frees after all earlier work of all streams, without a wait. NULL goes on to CUDA, since programs
+   call cudaFree(NULL) to create the context. */
+cudaError_t gpupool_cudaFree(void *block) {
+    gpi_caller call = gpi_shape_all_streams();
+    gpupool_arena *arena = block ? gpi_shape_default_owner(block) : NULL;
+    if (!arena && block && gpi_shape_is_of_another(block))
+        return gpi_shape_fail(NULL, cudaErrorInvalidValue);
+    if (!arena) return cudaFree(block);
+    return gpi_shape_fail(arena, gpi_shape_error(gpi_hand_free(arena, block, &call)));
+}
+
+/* Frees in stream order. A stream of 0 is the legacy stream here, however this file is compiled. */
+cudaError_t gpupool_cudaFreeAsync(void *block, cudaStream_t stream) {
+    gpupool_arena *arena = block ? gpi_shape_default_owner(block) : NULL;
+    if (!block) return cudaSuccess;
+    if (!arena && gpi_shape_is_of_another(block))
+        return gpi_shape_fail(NULL, cudaErrorInvalidValue);
+    if (!arena) return gpi_names_cuda_free_async(block, stream ? stream : cudaStreamLegacy);
+    return gpi_shape_fail(arena, gpi_shape_error(gpupool_free(arena, block, stream)));
 }
 
 /* == BACK ====================================================================================== */
