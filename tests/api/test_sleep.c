@@ -171,8 +171,8 @@ static void what_is_seen_of_it(void) {
     CHECK_RESULT(gpupool_report(arena, file), GPUPOOL_OK);
     rewind(file);
     CHECK(fread(text, 1, sizeof text - 1, file) > 0);
-    CHECK(strstr(text, "asleep       6.00 MiB; the host holds 5.00 MiB of it") ||
-          GPUPOOL_GUARD);
+    if (!GPUPOOL_GUARD) /* else blocks are larger */
+        CHECK(strstr(text, "asleep       6.00 MiB; the host holds 5.00 MiB of it") != NULL);
     fclose(file);
     CHECK_RESULT(gpupool_wake(arena, GPUPOOL_ALL, ring), GPUPOOL_OK);
     CHECK_RESULT(gpupool_upload(ring, block[0] + MIB, host, 4096, kit_stream[0]), GPUPOOL_OK);
