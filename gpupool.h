@@ -1,8 +1,9 @@
 /* gpupool.h: device memory for CUDA programs in C and C++, in one file. Version 0.2
 
 What it is. An arena gets large chunks of one device's memory from the CUDA driver, keeps them, and
-hands out blocks of them. If freed memory fits a request, the allocation takes tens of nanoseconds
-and makes no CUDA call. A ring copies pageable host memory to the device and back, at nearly nine
+hands out blocks of them. If memory that the same stream freed, or memory whose work is known to
+have finished, fits a request, the allocation takes tens of nanoseconds and makes no CUDA call. A
+ring copies pageable host memory to the device and back, at nearly nine
 tenths of the speed of pinned memory. Arenas and rings work without each other.
 
 How to use it. In exactly one C, C++ or .cu file of the program, write
@@ -31,13 +32,14 @@ A complete program:
         return gpupool_arena_destroy(arena) != GPUPOOL_OK;
     }
 
-The picture. Names in capitals are sections of this file. A layer uses the layers below it; in the
-file the lowest layer comes first.
+The picture. Names in capitals are sections of this file. A layer uses the layers that are drawn
+below it. In the file their order is the opposite: a section uses the sections that come earlier,
+which the comment at its top calls "above".
 
     your program      gpupool_alloc(arena, bytes, stream)      gpupool_free(arena, block, stream)
     ALLOC   BLOCK     what a call tries first: the stream's CACHE, then free memory in TREE
+    VERDICT           if there is none, why
     LADDER  TABLE     where memory for a request comes from, step by step
-    VERDICT           why there is none
     STITCH  PLAN      second addresses for free memory of several chunks
     CHUNK   GROWTH    memory from the driver
     CLOCK   EVENT     how far each stream's work has come, and which stream waits for which
@@ -58,24 +60,28 @@ What it does:
   * Frugal: in six recorded PyTorch runs peak reserved memory is 0.5 to 5.5% above peak live memory,
     because a large block can be put together from free memory in several chunks (a stitch).
   * Ordered: another stream gets freed memory only when the work queued before the free has
-    finished, or gpupool makes that stream wait for the work on the device. No lock is held while
-    the host waits for the device.
-  * Stable: a block's address, and the physical memory mapped there, do not change while the block
-    is live (except across gpupool_sleep).
+    finished, or gpupool makes that stream wait for the work on the device. While the host waits,
+    other threads can allocate from free memory, and free.
+  * Stable: the address of a live block never changes. The physical memory mapped there changes only
+    across gpupool_sleep.
   * Honest: it enforces limits, and when memory runs out it says why and what would help.
 What it does not do: it moves no live memory, keeps no bookkeeping in device memory, starts no
 thread except a ring's workers, prints nothing unless asked, and never aborts over a mistake of the
 program: a wrong call gets an error and changes nothing.
 
 Words:
-    unit        the smallest size of memory, GPUPOOL_UNIT_BYTES: 512 bytes
+    unit        512 bytes (GPUPOOL_UNIT_BYTES); all sizes of blocks are rounded up to units
+    granule     2 MiB, the driver's page; all sizes of mapped chunks are multiples of it
     block       what gpupool_alloc returns: whole units with consecutive addresses
     chunk       memory that the arena got from the driver in one call
     home        the address at which a chunk is mapped from its creation to its release
     stitch      a second address range, mapped over free memory of several chunks, for one block
     grow        to get another chunk from the driver
-    cache       small blocks that a stream has freed, ready for the same stream
+    run         consecutive units that are all free, or all of one block
+    cache       blocks of up to 64 KiB that a stream has freed, ready for the same stream
     live        of a block: handed out, and not freed yet
+    free        of memory: in no live block; pending memory is free, too, unless the text says
+                otherwise
     pending     of freed memory: work that was queued before the free may still use it
     idle        of a chunk: all its memory is free, and the work that used it has finished
     kept        of memory: it belongs to a graph until gpupool_release_capture
@@ -83,25 +89,24 @@ Words:
     granted     the requested bytes, rounded up to whole units
     reserved    bytes of all chunks of an arena
     scope       from gpupool_begin_capture to gpupool_end_capture: what the stream allocates in a
-                scope belongs to a graph
+                scope belongs to a graph, until gpupool_release_capture releases the scope
     verdict     why a request failed, in numbers, and what would make it succeed
     holder      live blocks that the same source line asked for, or that have the same size
     tag         a part of the program, with a budget; requests name it by a number
     ticket      the number of a transfer, for a later wait
-    slot        a part of a ring's pinned memory; a transfer goes in chunks of a slot's size
+    slot        a part of a ring's pinned memory. A transfer goes in chunks of a slot's size, which
+                have nothing to do with the chunks of an arena
     span        pinned memory of a ring that the program fills itself
     default arena  the one arena of a device that gpupool_cudaMalloc and all callers of
                 gpupool_get_default_arena share
     E_FILE      short for GPUPOOL_E_FILE, and so for all results; likewise MAPPED stands for
-                GPUPOOL_SOURCE_MAPPED, PENDING for GPUPOOL_CAUSE_PENDING, and so on
+                GPUPOOL_SOURCE_MAPPED, FRAGMENTED for GPUPOOL_CAUSE_FRAGMENTED, and so on
 Words of the implementation:
     position    the number of a free; an arena numbers its frees in order
     clock       of a stream: the position up to which its work is known to have finished
     mark        an event that was recorded on a stream after all its frees up to a position
-    run         consecutive units that are all free, or all of one block
     free list   the free memory of one stream; list ANY: free memory whose work has finished
     bin         one size class of a free list
-    granule     the driver's page for mapped memory: 2 MiB
 
 Contents (search for "== NAME"):
     OPTIONS LINKAGE WORDS API CPP                what you use
@@ -129,62 +134,61 @@ the public functions refer to the rules by number.
      free has finished, or gpupool makes that stream wait for the work on the device, without a wait
      on the host (cudaStreamWaitEvent). If several streams use a block, do one of two things before
      the free: make the freeing stream wait for the other streams; or call gpupool_record_stream
-     with each other stream, after that stream's last work on the block. The stream of the
-     allocation counts as a user even if its work never touches the block: earlier work of the
-     stream may still use the memory. So if stream A allocates a block, and stream B uses and frees
-     the block, make B wait for A before B's first use.
-  2. Ends. Destroy an arena when none of its blocks is live. Streams, rings and arenas may be
-     destroyed in any order, once no further call names them.
+     with each other stream, after that stream's last work on the block.
+     First use. If stream A allocates a block, and stream B uses it, make B wait for A before B's
+     first use: work that A had queued before the allocation may still use the memory. For the same
+     reason A counts as a user of the block at the free, even if no work of A touches the block.
+  2. Ends. Destroy an arena when none of its blocks is live. Rings and arenas may be destroyed in
+     any order, once no further call names them; for streams see rule 5.
   3. Capture. Memory that a graph uses must not get another owner while the graph and its
-     executables exist: keep the block live, or allocate or free it in a scope
-     (gpupool_begin_capture). If a graph was captured without a scope, the work that was queued on
-     the captured streams before the capture may still use the graph's memory. So before each launch
-     make the launching stream wait for that work.
+     executables exist. Allocate it in a scope (gpupool_begin_capture). A block from before the
+     scope must stay live as long as the graph, or be freed in the scope.
+     Without a scope two things are up to the program. Keep all blocks that the graph uses live. And
+     before each launch make the launching stream wait for the work that was queued on the captured
+     streams before the capture, unless that work has finished: it may use the same memory.
      If a non-blocking stream captures without a scope, gpupool does not see the capture until a
-     call names the stream. During such a capture do not call gpupool_trim, gpupool_would_fit,
-     gpupool_get_available or gpupool_cudaFree, and do not lower a limit: CUDA might end the
-     capture. In an arena that has never seen a capture, do not call gpupool_alloc either, if memory
-     is short, or threads use default streams of their own, or the arena knows more than 64 streams.
-     With a scope all these calls are safe.
+     call names the stream. Until then make no call that allocates, trims or lowers a limit, and
+     none of gpupool_would_fit, gpupool_get_available and gpupool_cudaFree, in any thread: CUDA
+     might end the capture. With a scope all calls are safe.
   4. Functions in the config. chunk_alloc and chunk_free must not call the same arena, and must not
      destroy a stream that the arena has seen. on_out_of_memory and on_soft_limit may call the
      arena, to free or to allocate. For on_map and on_unmap see rule 10.
   5. Destroyed streams. CUDA gives the handle of a destroyed stream to the next new stream, even
      while work of the destroyed stream still runs. If the arena is not told, it takes the old and
      the new stream for one stream, and hands out the old stream's memory too early. Tell the arena
-     in one of three ways. Destroy streams in files that include gpupool.h: the macro
-     cudaStreamDestroy tells all arenas (with GPUPOOL_STATIC, the arenas of the same file). Or call
-     gpupool_retire_stream before the stream is destroyed; to do both is harmless. Or, if a library
-     destroys streams, build with GPUPOOL_STREAM_CHECK.
-     A thread that uses a default stream of its own must call gpupool_retire_stream with
-     cudaStreamPerThread before the thread ends. Otherwise the thread's last frees stay pending
-     until gpupool_trim, or until a request finds more than an eighth of the reserved memory
-     pending. Until then, or until the arena knows more than 64 streams, the stream's records also
-     take 16 KiB of host memory.
+     in one of three ways:
+       (a) Destroy streams in files that include gpupool.h: there the macro cudaStreamDestroy tells
+           all arenas (with GPUPOOL_STATIC, the arenas of the same file).
+       (b) Call gpupool_retire_stream before the stream is destroyed; (a) and (b) together are
+           harmless.
+       (c) If a library destroys streams, build with GPUPOOL_STREAM_CHECK.
+     A thread that uses a default stream of its own should call gpupool_retire_stream with
+     cudaStreamPerThread before the thread ends. Otherwise the thread's last frees may stay pending
+     until gpupool_trim or gpupool_wait_all, and the stream's records take 16 KiB of host memory.
   6. Addresses. The home address of a chunk maps the same physical memory as long as the chunk
      exists (except across gpupool_sleep). A large block may lie at a second address, stitched from
      several chunks. If memory is used through one address and then through another, CUDA requires
-     that the kernel or copy of the first use ends before the second use begins. This is so if a
-     free lies between the two uses. If running kernels hand memory to each other without a free
-     (persistent kernels, flags in memory), set config.no_stitch.
+     that the kernel or copy of the first use ends before the second use begins. In work that is
+     ordered by streams and events this is so. Set config.no_stitch if kernels that run at the same
+     time pass freed memory to each other, ordered by flags in memory.
      A kernel that may start early (programmatic dependent launch) must not touch a block, stitched
      or not, before griddepcontrol.wait: until then the memory's last user may still run.
   7. Reset. cudaDeviceReset ends the memory, streams and events of the device. After a reset the
      only thing left to do with the device's arenas and rings is to destroy them. Do destroy them:
      mapped memory outlives a reset (seen on an H100). The reset drops blocks, captures and spans,
-     and chunk_free is not called. Wait for all tickets before a reset. A default arena is renewed
-     at the same address by gpupool_get_default_arena, gpupool_cudaMalloc and
-     gpupool_cudaMallocAsync: the renewed arena has no blocks and no tags, keeps a limit that was
-     set, records no trace, and needs its peers allowed again. Before CUDA 12 gpupool cannot see a
-     reset: destroy arenas and rings before the reset.
+     and chunk_free is not called. Wait for all tickets before a reset. Default arenas are the
+     exception: gpupool_get_default_arena, gpupool_cudaMalloc and gpupool_cudaMallocAsync renew
+     them, and pointers to a default arena stay valid. A renewed arena has no blocks and no tags,
+     keeps a limit that was set, records no trace, and needs its peers allowed again. Before CUDA 12
+     gpupool cannot see a reset: destroy arenas and rings before the reset.
   8. Host functions. In a function that CUDA calls (cudaLaunchHostFunc, cudaStreamAddCallback) CUDA
      forbids CUDA calls. These gpupool calls are allowed there: gpupool_free_in_host_function,
      gpupool_get_block with an arena, gpupool_get_stats, gpupool_get_limit, gpupool_last_result,
      gpupool_last_error and gpupool_last_verdict.
   9. Waits. gpupool_trim, and a call that lowers a limit, ask CUDA whether the work on freed memory
      has finished, and do not wait for that work. But these calls wait for the device in four cases:
-     the driver is older than CUDA 12.5; the arena has peers; a stream was capturing when a call
-     last named the stream; or a chunk goes back that is not MAPPED (then CUDA itself waits).
+     the driver is older than CUDA 12.5; the arena has peers; a capture without a scope is under
+     way, as far as gpupool knows; or a chunk goes back that is not MAPPED (then CUDA itself waits).
      gpupool_would_fit and gpupool_get_available ask CUDA too, and never wait for the device. When
      gpupool waits for the device, no capture ends.
  10. Registration. From the call of config.on_map to the call of config.on_unmap, the addresses of a
@@ -194,20 +198,23 @@ the public functions refer to the rules by number.
      gpupool calls on_map and on_unmap with no lock held, on the thread whose call maps or unmaps
      the memory; there the arena's context is current, and the capture mode is relaxed. on_map and
      on_unmap must not call the same arena. If on_map returns anything but 0, gpupool unmaps the new
-     memory and the call fails with E_CALLBACK. While a stream captures, an arena with on_map or
-     on_unmap gets no memory from the driver: E_CAPTURING. A device reset ends all mappings, and
-     on_unmap is not called.
+     memory and the call fails with E_CALLBACK. An arena with on_map or on_unmap gets no memory from
+     the driver for a request on a capturing stream, nor while a scope of any arena is open, nor
+     while another stream of the arena captures, as far as gpupool knows: E_CAPTURING. A device
+     reset ends all mappings, and on_unmap is not called.
  11. Every call. Unless the comment above a call says otherwise: any thread may make the call at any
-     time, also on a capturing stream, but not in a host function (rule 8). A call on a capturing
-     stream never ends the capture, even if the call fails. A call that fails has changed nothing.
+     time, also on a capturing stream, but not in a host function (rule 8). A call never ends the
+     capture of the stream that it names, even if the call fails; for other captures see rule 3. A
+     call that fails leaves all blocks, limits and settings as they were. A request that fails may
+     have returned idle chunks to the driver, or made its stream wait for other streams.
      The calling thread keeps its current device, context, capture mode and last CUDA error. If the
      thread has no current context, it has none after the call either; before such a thread uses the
      driver API (cuLaunchKernel), it must call cudaFree(NULL). gpupool uses only the primary context
      of a device, and retains the context as long as an arena or a ring of the device exists. Sizes
      are in bytes.
  12. Stream 0. A stream of 0 means what it means in CUDA's own calls in the same file: the legacy
-     default stream, or, with --default-stream per-thread, the calling thread's own default stream;
-     in either case that of the arena's or the ring's device.
+     default stream, or, with --default-stream per-thread, the calling thread's own default stream.
+     Either way it is a stream of the arena's or the ring's device.
  13. Peers. After gpupool_allow_peer all calls of the arena take streams of the peer device. The
      peer's default streams are excepted, since they have no handle of their own. After a reset of
      the peer, allow the peer again. Before CUDA 12 gpupool cannot see such a reset: do not reset a
@@ -231,10 +238,11 @@ and ring, in gpupool_arena_config and gpupool_ring_config. The columns: macro, d
                                      a DLL, for example. In C++ they are extern "C" in any case
     GPUPOOL_UNIT_BYTES      512      the smallest size of memory, in bytes, and the least alignment
                                      of a block: a power of two from 256 to 2 MiB
-    GPUPOOL_LIMIT           ""       the limit of arenas that get no other limit, as text: "80%"
-    GPUPOOL_CHUNK_BYTES     0        the least number of bytes to get from the driver in one call,
-                                     if config.chunk_bytes is 0. 0: in proportion to what the
-                                     arena has reserved
+    GPUPOOL_LIMIT           ""       the limit of arenas that get no other limit, as text, for
+                                     example "80%"
+    GPUPOOL_CHUNK_BYTES     0        used where config.chunk_bytes is 0: the least number of bytes
+                                     to get from the driver in one call. The default lets the
+                                     arena choose: the more is reserved, the more
     GPUPOOL_SHARE           0        config.share of default arenas: 1 other processes, 2 GPUDirect
                                      RDMA, 3 both
     GPUPOOL_MAPPED          1        0: leaves GPUPOOL_SOURCE_MAPPED out of the build; AUTO then
@@ -242,8 +250,8 @@ and ring, in gpupool_arena_config and gpupool_ring_config. The columns: macro, d
     GPUPOOL_RING_BYTES      64 MiB   the most pinned memory of a ring whose config.bytes is 0
     GPUPOOL_RING_CHUNK_BYTES 2 MiB   the slot size of a ring whose config.chunk_bytes is 0: the most
                                      that the ring copies and sends at a time
-    GPUPOOL_RING_WORKERS    0        the worker threads of a ring whose config.workers is 0. 0: one
-                                     less than the processors, at most 11; -1: none
+    GPUPOOL_RING_WORKERS    0        the worker threads of a ring whose config.workers is 0. The
+                                     default: one less than the processors, at most 11; -1: none
     GPUPOOL_CHECK           1        0: no assertions. 1: assertions. 2: also checks every invariant
                                      around every call (slow). 3: also GPUPOOL_GUARD
     GPUPOOL_GUARD           0        1: finds writes to the 256 bytes past the end of a block, when
@@ -264,9 +272,10 @@ and ring, in gpupool_arena_config and gpupool_ring_config. The columns: macro, d
                                      unless the stream captures, and so finds out when a handle
                                      belongs to a new stream (rule 5). E_CUDA if CUDA does not
                                      tell the id
-    GPUPOOL_REPLACE_CUDA_MALLOC *  0  1: the names cudaMalloc, cudaFree and their Async forms mean
-                                     gpupool's functions: in calls, as function pointers, and as
-                                     template arguments. In device code they mean CUDA's
+    GPUPOOL_REPLACE_CUDA_MALLOC  0   for the files whose calls it is to change. 1: the names
+                                     cudaMalloc, cudaFree and their Async forms mean gpupool's
+                                     functions: in calls, as function pointers, and as template
+                                     arguments. In device code they mean CUDA's
     GPUPOOL_ASSERT(x)       assert   checks for gpupool's own mistakes, not for the program's
     GPUPOOL_MALLOC(n)       malloc   allocates host memory for gpupool's records. Define it together
                                      with GPUPOOL_FREE(p), where p may be NULL, or define neither.
@@ -379,15 +388,16 @@ enum {
 typedef enum gpupool_result {
     GPUPOOL_OK = 0,
     GPUPOOL_E_ARGUMENT,      /* fix the call; gpupool_last_error() names argument and rule */
-    GPUPOOL_E_OUT_OF_MEMORY, /* an allocation failed: gpupool_last_verdict() says why, and what
-                                would help. Other calls: the driver had no memory for itself */
+    GPUPOOL_E_OUT_OF_MEMORY, /* too little memory. After an allocation, gpupool_arena_create,
+                                gpupool_tag and gpupool_wake, gpupool_last_verdict() says why and
+                                what would help; after other calls see gpupool_last_error() */
     GPUPOOL_E_NOT_OURS,      /* the pointer is in no memory of this arena, or of any arena */
     GPUPOOL_E_INSIDE,        /* the pointer is inside a live block, not at its start */
     GPUPOOL_E_DOUBLE_FREE,   /* the pointer is in memory that is already free */
     GPUPOOL_E_OVERRUN,       /* something wrote past the end of the block, which is now freed;
                                 gpupool_last_error() names the first byte. See GPUPOOL_GUARD */
     GPUPOOL_E_CORRUPT,       /* gpupool's own records are damaged: something wrote over them */
-    GPUPOOL_E_IN_USE,        /* destroy refused: blocks are live, captures are not released, or the
+    GPUPOOL_E_IN_USE,        /* destroy refused: blocks are live, scopes are not released, or the
                                 program has spans. free refused: the block is exported */
     GPUPOOL_E_CAPTURING,     /* not possible while a stream captures; the capture goes on */
     GPUPOOL_E_TIMEOUT,       /* the allowed time has passed; try again later */
@@ -399,7 +409,7 @@ typedef enum gpupool_result {
                                 gpupool_last_error() says what, where and why */
     GPUPOOL_E_HOST_MEMORY,   /* host allocation failed; nothing changed */
     GPUPOOL_E_ASLEEP,        /* the arena or the tag sleeps: gpupool_wake comes first */
-    GPUPOOL_E_CUDA           /* a CUDA call failed; gpupool_last_error() has its name and CUDA's */
+    GPUPOOL_E_CUDA           /* a CUDA call failed; gpupool_last_error() has its name and error */
 } gpupool_result;
 
 typedef enum gpupool_content {   /* what gpupool_sleep does with the data in live blocks */
@@ -410,8 +420,8 @@ typedef enum gpupool_content {   /* what gpupool_sleep does with the data in liv
 typedef enum gpupool_source {    /* where an arena's chunks come from */
     GPUPOOL_SOURCE_AUTO = 0,     /* MAPPED if the device supports it and addresses are left; else
                                     DEVICE, and gpupool_report says why */
-    GPUPOOL_SOURCE_MAPPED,       /* addresses are reserved once, and physical memory is mapped there
-                                    on demand; the only source that stitches. For such memory
+    GPUPOOL_SOURCE_MAPPED,       /* addresses are set aside once, and physical memory is mapped
+                                    there on demand; the only source that stitches. For such memory
                                     cudaIpcGetMemHandle returns cudaErrorInvalidValue.
                                     cuMemGetAddressRange returns one chunk, which may be smaller or
                                     larger than a block: see GPUPOOL_ONE_CHUNK */
@@ -429,7 +439,7 @@ typedef enum gpupool_cause {     /* why memory ran out */
     GPUPOOL_CAUSE_LIMIT,         /* the arena's limit: raise it, or free blocks */
     GPUPOOL_CAUSE_TOO_LARGE,     /* the request is larger than the whole device */
     GPUPOOL_CAUSE_DEVICE_FULL,   /* the device is full, mostly of this arena's memory */
-    GPUPOOL_CAUSE_OTHERS,        /* the device is full, and the missing memory is not the arena's */
+    GPUPOOL_CAUSE_OTHERS,        /* the device is full, mostly of memory that is not this arena's */
     GPUPOOL_CAUSE_FRAGMENTED,    /* enough bytes are free or can be got, but not as one block */
     GPUPOOL_CAUSE_PENDING,       /* the request fits when work in flight has finished */
     GPUPOOL_CAUSE_CAPTURING,     /* as PENDING, but a capturing stream cannot wait for that work */
@@ -443,10 +453,12 @@ typedef enum gpupool_flag {          /* of a request; add up several */
     GPUPOOL_ZEROED = 1,              /* a memset on the request's stream zeroes the block */
     GPUPOOL_NO_WAIT = 2,             /* the host never waits. If only a wait would help, the request
                                         fails, with a verdict */
-    GPUPOOL_ONE_CHUNK = 4,           /* the block lies in one chunk, for libraries that call
-                                        cuMemGetAddressRange: NCCL registration, UCX, ... */
+    GPUPOOL_ONE_CHUNK = 4,           /* the block lies in one chunk: for a library that registers
+                                        the block itself, by cuMemGetAddressRange (UCX, ...). Memory
+                                        that on_map has registered does not need it */
     GPUPOOL_EXPORTABLE = 8           /* for gpupool_export: the block gets a chunk to itself, and
-                                        its size is rounded up to whole granules (2 MiB) */
+                                        its size is rounded up to whole granules. E_ARGUMENT unless
+                                        config.share has GPUPOOL_SHARE_PROCESSES */
 } gpupool_flag;
 
 typedef enum gpupool_share {         /* who else may use an arena's memory; add up several */
@@ -467,8 +479,9 @@ typedef struct gpupool_mapping {
 typedef struct gpupool_exported {    /* filled by gpupool_export, to be sent to another process */
     uint64_t bytes;                  /* the size of the block, in whole granules */
     int device;                      /* the exporting process's ordinal of the block's device */
-    int descriptor;                  /* a file descriptor, of the process that has this struct: the
-                                        receiver writes the number that SCM_RIGHTS gives it */
+    int descriptor;                  /* a file descriptor, whose number differs from process to
+                                        process: the sender passes it on by SCM_RIGHTS, and the
+                                        receiver writes the number that it has received here */
 } gpupool_exported;
 
 typedef struct gpupool_imported {    /* filled by gpupool_import */
@@ -542,8 +555,9 @@ typedef struct gpupool_verdict {     /* why a request could not be met; all size
     uint64_t granted_bytes;          /* of live blocks, in whole units */
     uint64_t reserved_bytes;         /* of the arena's chunks */
     uint64_t largest_block_bytes;    /* the size of the largest block for which the free memory of
-                                        all streams is enough, without growth and without memory
-                                        that a graph keeps. BYPASS: 0 */
+                                        all streams is enough, pending memory included, stitched if
+                                        necessary, without growth and without memory that a graph
+                                        keeps. BYPASS: 0 */
     uint64_t pending_bytes;          /* freed; work that used the memory may still run */
     uint64_t kept_bytes;             /* the part of pending_bytes that graphs keep */
     uint64_t device_free_bytes;      /* free on the device, as the driver says. On an integrated
@@ -553,7 +567,8 @@ typedef struct gpupool_verdict {     /* why a request could not be met; all size
     uint64_t siblings_bytes;         /* the part of others_bytes in this process's other arenas */
     uint64_t missing_bytes;          /* at least this much must become free, under the limit or on
                                         the device; if it is scattered, more may be needed */
-    uint64_t fits_bytes;             /* FRAGMENTED: the largest block that can be had */
+    uint64_t fits_bytes;             /* FRAGMENTED: the largest block that can be had, with waits
+                                        and growth */
     uint64_t raise_bytes;            /* with a limit of limit_bytes + raise_bytes the request
                                         succeeds; 0: no limit would help */
     int pending_streams;             /* PENDING, CAPTURING: how many streams to wait for; 0: for
@@ -576,10 +591,10 @@ typedef struct gpupool_soft_limit {
 } gpupool_soft_limit;
 
 /* Your function. gpupool calls the function once each time that memory rises above a soft limit,
-   and once each time that memory falls back under it: with no lock held, before the gpupool call
-   that changed the memory returns; after a free in a host function, in the arena's next allocation
-   or free. The function may call the arena, for example to free blocks that the program can spare.
-   */
+   and once each time that memory falls back under it. The call comes with no lock held, before the
+   gpupool call that changed the memory returns; but after a free in a host function it comes in the
+   arena's next allocation or free. The function may call the arena, for example to free blocks that
+   the program can spare. */
 typedef void (*gpupool_soft_fn)(const gpupool_soft_limit *, void *user);
 
 typedef struct gpupool_tag_config {  /* all zeros: counted, and not limited */
@@ -588,12 +603,13 @@ typedef struct gpupool_tag_config {  /* all zeros: counted, and not limited */
     gpupool_soft_fn on_soft_limit;
     void *user;
     int can_sleep;                   /* 1: gpupool_sleep can be called with this tag. Blocks with
-                                        the tag then lie in chunks that only the tag uses. Their
-                                        freed memory goes to a block of another stream or another
-                                        size only when the work on the memory has finished */
-    size_t reserve_bytes;            /* bytes to reserve at once, in whole granules, in chunks that
-                                        only the tag uses, and to keep when trimming. Both fields
-                                        need SOURCE_MAPPED, else E_UNSUPPORTED */
+                                        the tag then lie in chunks that only the tag uses. A block
+                                        of the same stream and size can have their freed memory at
+                                        once; others when the work on the memory has finished */
+    size_t reserve_bytes;            /* bytes that gpupool_tag reserves, in whole granules, in
+                                        chunks that only the tag uses; gpupool_trim keeps them.
+                                        can_sleep and reserve_bytes need SOURCE_MAPPED, else
+                                        E_UNSUPPORTED */
 } gpupool_tag_config;
 
 typedef struct gpupool_arena_config { /* all zeros: device 0, and every default. A NULL config
@@ -604,25 +620,28 @@ typedef struct gpupool_arena_config { /* all zeros: device 0, and every default.
     size_t limit_bytes;              /* the most bytes to reserve; 0: not set here, see "limits" */
     const char *limit_text;          /* the same as text: "12GiB", "80%", "-2GiB" (all of the device
                                         except 2 GiB); takes precedence over limit_bytes */
-    size_t reserve_bytes;            /* bytes to reserve at once, in whole granules, and to keep
-                                        when trimming; BYPASS: nothing */
+    size_t reserve_bytes;            /* bytes that gpupool_arena_create reserves, in whole granules;
+                                        gpupool_trim keeps as much. BYPASS: nothing */
     size_t chunk_bytes;              /* the least bytes to get from the driver in one call; 0:
                                         GPUPOOL_CHUNK_BYTES */
     int no_stitch;                   /* 1: no block has a second address; see rule 6 */
     void *(*chunk_alloc)(size_t bytes, int device, void *user); /* SOURCE_CUSTOM: both are needed.
                                         Returns a chunk, or NULL. See rule 4 */
     void (*chunk_free)(void *chunk, size_t bytes, int device, void *user);
-    unsigned share;                  /* gpupool_share, added up; SOURCE_MAPPED only. Each chunk is
-                                        then created so that it can be shared, which costs next to
-                                        nothing. But the driver cannot checkpoint a process that
-                                        exports memory, so the default is 0 */
+    unsigned share;                  /* gpupool_share, added up. Each chunk is then created so that
+                                        it can be shared, which costs next to nothing. E_UNSUPPORTED
+                                        unless the source is MAPPED or AUTO, and the device can do
+                                        it. The default is 0, since the driver cannot checkpoint
+                                        (cuCheckpointProcessCheckpoint) a process that exports */
     gpupool_map_fn on_map, on_unmap; /* on_map is called after a chunk or a stitch is mapped, before
                                         a request gets the memory; on_unmap before the unmapping,
                                         when no block has the memory. See rule 10 */
     int (*on_out_of_memory)(const gpupool_verdict *, void *user); /* called when a request is about
-                                        to fail, whatever its stream and flags. Free missing_bytes
-                                        and return nonzero: gpupool tries again. Return 0: the
-                                        request fails. gpupool_would_fit makes no such call */
+                                        to fail, whatever its stream, tag and flags. Free
+                                        missing_bytes and return nonzero: gpupool tries again, and
+                                        calls again if that fails too. Return 0 when nothing more
+                                        can be freed: the request fails. gpupool_would_fit makes no
+                                        such call */
     size_t backup_bytes;             /* the most host memory that gpupool_sleep may use; 0: any */
     size_t soft_limit_bytes;         /* reserved bytes above which on_soft_limit is called; 0: it is
                                         never called */
@@ -632,23 +651,23 @@ typedef struct gpupool_arena_config { /* all zeros: device 0, and every default.
 } gpupool_arena_config;
 
 typedef struct gpupool_counter {
-    uint64_t now, peak, total;       /* the value; its highest value; the sum of all increases. peak
-                                        is exact with one stream. Each further stream may make peak
-                                        wrong by the larger of 1 MiB and 1/256 of the reserved
-                                        bytes; all streams together, by 1/8 of them at most */
+    uint64_t now, peak, total;       /* the value; its highest value; the sum of all increases. With
+                                        several streams, the peaks of requested, granted and blocks
+                                        may be too low or too high by what the caches of the other
+                                        streams hold: at most 1 MiB, or 1/256 of the reserved
+                                        memory if that is more, for each of these streams */
 } gpupool_counter;
 
 typedef struct gpupool_stats {
     size_t struct_bytes;             /* set by gpupool: sizeof of the struct that it filled */
     gpupool_counter requested;       /* requested bytes of live blocks */
     gpupool_counter granted;         /* the same, rounded up to units. If threads often wait for
-                                        each other's locks, up to an eighth of a small block may be
-                                        more than was asked for */
+                                        each other's locks, a small block may be up to an eighth
+                                        larger than its request */
     gpupool_counter reserved;        /* bytes in chunks */
     gpupool_counter pending;         /* freed bytes whose work is not known to have finished */
     gpupool_counter blocks;          /* live blocks */
-    /* From here to host_syncs plain counts, and nothing else: gpupool_end_phase subtracts all
-       fields before limit_bytes as such (GPI_COUNTS). So a new count must stand here. */
+    /* from here to host_syncs: counts since the arena was made */
     uint64_t allocs, frees, failures; /* allocations that succeeded, frees, failed allocations */
     uint64_t same_stream_allocs;     /* served from memory freed on the same stream */
     uint64_t splits, merges;         /* runs cut in two; neighbouring free runs made one */
@@ -658,11 +677,10 @@ typedef struct gpupool_stats {
                                         its block was freed; that needs no CUDA call */
     uint64_t fence_waits;            /* times that a stream was made to wait for another stream, on
                                         the device */
-    uint64_t host_syncs;             /* times that the host waited for the device */
+    uint64_t host_syncs;             /* times that the host waited for an event or the device */
     uint64_t limit_bytes;            /* 0: none */
-    uint64_t largest_free_bytes;     /* the longest run of free memory at home */
-    uint64_t largest_block_bytes;    /* the size of the largest block for which the free memory of
-                                        all streams is enough, stitched if necessary */
+    uint64_t largest_free_bytes;     /* the longest run of free memory, not stitched */
+    uint64_t largest_block_bytes;    /* as in gpupool_verdict */
     uint64_t stitched_bytes;         /* the part of granted.now in stitched blocks */
     uint64_t asleep_bytes;           /* bytes that gpupool_sleep gave back; 0: awake */
     uint64_t backup_bytes;           /* host memory with the data of blocks of a sleeping arena */
@@ -677,7 +695,7 @@ typedef struct gpupool_tag_stats {
     gpupool_counter blocks;          /* live blocks with the tag */
     uint64_t failures;               /* requests that were over the budget */
     uint64_t limit_bytes, soft_limit_bytes; /* 0: none */
-    uint64_t asleep_bytes;           /* of its own chunks, returned to the driver while it sleeps */
+    uint64_t asleep_bytes;           /* what gpupool_sleep returned of the tag's own chunks */
 } gpupool_tag_stats;
 
 /* ---- the staging ring ---- */
@@ -749,11 +767,11 @@ typedef struct gpupool_ring_stats {  /* arrays: [GPUPOOL_UP], [GPUPOOL_DOWN] */
     uint64_t limit_bytes;            /* the most bytes that the ring pins */
     uint64_t workers;                /* worker threads that exist now */
     uint64_t transfers[2];           /* transfers that succeeded */
-    uint64_t staged_bytes[2];        /* copied through the ring, those of `creeps` included */
+    uint64_t staged_bytes[2];        /* of transfers that the ring copied, `creeps` included */
     uint64_t direct_bytes[2];        /* copied by CUDA itself: pinned memory, tiny transfers */
     uint64_t chunks[2];              /* chunks that the ring copied */
-    uint64_t creeps;                 /* chunks that went by CUDA's own staging, because the ring
-                                        stayed full */
+    uint64_t creeps;                 /* chunks of such transfers that went by CUDA's own, slower
+                                        staging, because the ring stayed full */
     uint64_t waits, wait_ns;         /* transfers that found the ring full; their waiting time */
     uint64_t pin_ns, pin_failures;   /* time spent pinning; refusals by the system */
     uint64_t under_way_ns[2];        /* time with a transfer through the ring under way */
@@ -775,12 +793,13 @@ typedef struct gpupool_ring_stats {  /* arrays: [GPUPOOL_UP], [GPUPOOL_DOWN] */
 extern "C" { /* whatever GPUPOOL_API is */
 #endif
 
-/* The result of this thread's most recent gpupool call. Two kinds of calls leave the result alone:
-   gpupool_last_verdict, and gpupool_cudaFree and the like (see below) if they reach no arena. */
+/* The result of this thread's most recent gpupool call. These calls leave the result alone: the
+   gpupool_last_ functions, gpupool_result_name, gpupool_get_version and gpupool_get_build; and
+   gpupool_cudaFree and the like (see below) if they reach no arena. */
 GPUPOOL_API gpupool_result gpupool_last_result(void);
 
 /* One line of text about this thread's most recent call that failed. The text is valid until the
-   thread's next failure. */
+   thread's next gpupool call. */
 GPUPOOL_API const char *gpupool_last_error(void);
 
 /* The name of a result: "GPUPOOL_E_ARGUMENT". */
@@ -794,14 +813,14 @@ GPUPOOL_API const char *gpupool_get_build(void);
 
 /* Makes an arena. A NULL config means the current device and every default; a config of zeros means
    device 0 and every default. On failure *arena is NULL. Gets config.reserve_bytes from the driver
-   at once; if the driver has too little: E_OUT_OF_MEMORY, with a verdict. */
+   in this call; if the driver has too little: E_OUT_OF_MEMORY, with a verdict. */
 GPUPOOL_API gpupool_result gpupool_arena_create(gpupool_arena **arena,
                                                 const gpupool_arena_config *config);
 
 /* Waits for the device, returns all memory to the driver, and ends the arena. E_IN_USE while blocks
-   are live or captures are not released, unless the device was reset (rule 7);
-   gpupool_last_error() names the biggest holders. If a CUDA call fails, the arena still exists,
-   perhaps with less reserved: call again. No other thread may use the arena from this call on. */
+   are live or scopes are not released, unless the device was reset (rule 7); gpupool_last_error()
+   names the biggest holders. If a CUDA call fails, the arena still exists, perhaps with less
+   reserved: call again. No other thread may use the arena during the call. */
 GPUPOOL_API gpupool_result gpupool_arena_destroy(gpupool_arena *arena);
 
 /* The default arena of a device: the arena that gpupool_cudaMalloc uses, the same for all callers.
@@ -813,11 +832,14 @@ GPUPOOL_API gpupool_arena *gpupool_get_default_arena(int device);
 GPUPOOL_API gpupool_arena *gpupool_find_default_arena(int device);
 
 /* Allocates a block of 1 to 2^48 bytes, aligned to a unit, for work that is queued on the stream
-   from now on. Returns NULL, with a result, on failure. Makes no CUDA call if free memory fits.
-   Else the call tries, in this order: to grow, or to stitch free memory; to make the stream wait,
+   from now on. Returns NULL, with a result, on failure. Makes no CUDA call if memory fits that the
+   stream freed, or whose work is known to have finished. Else the call tries, in about this order:
+   to ask CUDA which work has finished; to stitch free memory, or to grow; to make the stream wait,
    on the device, for other streams' work on freed memory; to return idle chunks and get a chunk
-   that is large enough; to wait on the host. On a capturing stream the call may grow, but nothing
-   waits: if only a wait would help, the call fails with E_OUT_OF_MEMORY and cause CAPTURING. */
+   that is large enough; to wait on the host; to have other arenas of the process return their idle
+   chunks; config.on_out_of_memory. For some time after a shortage the wait on the device comes
+   before growth. On a capturing stream the call may grow, but nothing waits: if only a wait would
+   help, the call fails with E_OUT_OF_MEMORY and cause CAPTURING. */
 GPUPOOL_API void *gpupool_alloc(gpupool_arena *, size_t bytes, cudaStream_t);
 
 /* gpupool_alloc with every option of gpupool_request. The next two calls are short forms of this
@@ -836,10 +858,12 @@ GPUPOOL_API void *gpupool_zalloc(gpupool_arena *, size_t bytes, cudaStream_t);
    stream of the allocation. NULL is allowed. E_NOT_OURS, E_INSIDE, E_DOUBLE_FREE, and E_IN_USE for
    an exported block, change nothing. Some frees record an event; if CUDA refuses the event, the
    block is freed all the same. Waits in two cases only: GPUPOOL_GUARD waits for the stream
-   (E_OVERRUN: bytes past the block's end were written), and in a BYPASS arena cudaFree waits. */
+   (E_OVERRUN: bytes past the block's end were written; the block is freed all the same), and in a
+   BYPASS arena cudaFree waits. */
 GPUPOOL_API gpupool_result gpupool_free(gpupool_arena *, void *block, cudaStream_t);
 
-/* gpupool_free for host functions (rule 8): makes no CUDA call. Other streams get the memory when
+/* gpupool_free for host functions (rule 8), on the stream whose work used the block last: makes no
+   CUDA call. Other streams get the memory when
    gpupool has learned, by a later call with this stream or by a wait for the device, that the
    stream's work has finished. E_ARGUMENT for cudaStreamPerThread: a host function runs on a thread
    of CUDA, where cudaStreamPerThread is another stream. */
@@ -847,7 +871,8 @@ GPUPOOL_API gpupool_result gpupool_free_in_host_function(gpupool_arena *, void *
                                                          cudaStream_t);
 
 /* Tells the arena that the work queued on this stream so far uses the block too. After the free of
-   the block, no request gets its memory before that work has finished. Records an event on the
+   the block, a request gets its memory only when that work has finished, or its stream waits for
+   that work on the device. Records an event on the
    stream; the arena makes at most two events for each stream, and uses them again. Does not wait.
    E_CAPTURING on a capturing stream. */
 GPUPOOL_API gpupool_result gpupool_record_stream(gpupool_arena *, const void *block, cudaStream_t);
@@ -860,7 +885,7 @@ GPUPOOL_API gpupool_result gpupool_retire_stream(gpupool_arena *, cudaStream_t);
 /* Retires the stream in all arenas, then destroys it. Returns what cudaStreamDestroy returns. */
 GPUPOOL_API cudaError_t gpupool_cudaStreamDestroy(cudaStream_t);
 
-/* Waits on the host for the work that was queued before this stream's frees so far. Then what the
+/* Waits on the host for the work that was queued before this stream's latest free. Then what the
    stream freed is not pending, unless other streams use it too. E_CAPTURING on a stream in a scope,
    and on a capturing stream. */
 GPUPOOL_API gpupool_result gpupool_wait_stream(gpupool_arena *, cudaStream_t);
@@ -880,10 +905,11 @@ GPUPOOL_API gpupool_result gpupool_get_block(gpupool_arena *, const void *memory
    stretches are a copy of one moment, so fn may call the arena. E_CALLBACK if fn ended the walk. */
 GPUPOOL_API gpupool_result gpupool_walk_blocks(gpupool_arena *, gpupool_block_fn fn, void *user);
 
-/* Returns idle chunks to the driver until at most max(keep_bytes, config.reserve_bytes) stays
-   reserved. A chunk is idle when all its memory is free, memory in caches included, and the GPU
-   work that used it has finished. *released_bytes receives how much was returned, even if a CUDA
-   call fails half-way. Waits: see rule 9. Captures: see rule 3. */
+/* Returns idle chunks to the driver, as long as at least max(keep_bytes, config.reserve_bytes)
+   stays reserved. What a tag reserves stays too. A chunk is idle when all its memory is free,
+   memory in caches included, and the GPU work that used it has finished. *released_bytes receives
+   how much was returned, even if a CUDA call fails half-way. Waits: see rule 9. Captures: see rule
+   3. */
 GPUPOOL_API gpupool_result gpupool_trim(gpupool_arena *, size_t keep_bytes,
                                         size_t *released_bytes /* or NULL */);
 
@@ -904,11 +930,12 @@ GPUPOOL_API gpupool_result gpupool_disallow_peer(gpupool_arena *, int device);
 /* Waits for the device, copies what the tag's live blocks hold to host memory (KEEP: through the
    ring, or by CUDA alone if the ring is NULL), and returns the tag's chunks to the driver. Until
    gpupool_wake, gpupool_free works as ever, and a request with the tag fails with E_ASLEEP. After
-   GPUPOOL_ALL every request fails so, and so do gpupool_trim, would_fit, get_available, allow_peer,
-   disallow_peer, export and release_capture. Before the call wait for all tickets of transfers from
-   or to the blocks. If the call fails, the memory is awake as before, but for one case: if the
-   driver neither unmaps chunks nor maps them again (E_CUDA), the memory sleeps, and gpupool_wake
-   tries once more.
+   GPUPOOL_ALL these fail with E_ASLEEP: every request, gpupool_trim, gpupool_would_fit,
+   gpupool_get_available, gpupool_allow_peer, gpupool_disallow_peer, gpupool_export and
+   gpupool_release_capture. Before the call wait for all tickets of transfers from or to the blocks.
+   If the call fails, the memory is awake as before. One case differs: if the driver refuses to
+   unmap some chunks, and then to map the others again (E_CUDA), the memory sleeps, and
+   gpupool_wake tries once more.
    E_ARGUMENT for a tag without can_sleep; E_UNSUPPORTED if the source is not MAPPED; E_CAPTURING
    while a stream captures; E_IN_USE while a block is exported; E_HOST_MEMORY beyond
    config.backup_bytes; E_ASLEEP if the tag, or all of the arena, sleeps already. */
@@ -932,11 +959,11 @@ GPUPOOL_API gpupool_result gpupool_wake(gpupool_arena *, int tag /* or GPUPOOL_A
 GPUPOOL_API gpupool_result gpupool_walk_chunks(gpupool_arena *, const void *block,
                                                gpupool_map_fn fn, void *user);
 
-/* Makes what another process needs to map a block that was allocated with GPUPOOL_EXPORTABLE. Send
-   the struct and its descriptor over a Unix socket (SCM_RIGHTS). The arena keeps the descriptor,
-   which is close-on-exec. A second export of the block fills the same struct. Until
-   gpupool_export_close the block cannot be freed: E_IN_USE. E_CAPTURING for a block that a graph
-   keeps. */
+/* Makes what another process needs to map a block that was allocated with GPUPOOL_EXPORTABLE, in an
+   arena whose config.share has GPUPOOL_SHARE_PROCESSES; E_ARGUMENT for any other block. Send the
+   struct and its descriptor over a Unix socket (SCM_RIGHTS). The arena keeps the descriptor, which
+   is close-on-exec. A second export of the block fills the same struct. Until gpupool_export_close
+   the block cannot be freed: E_IN_USE. E_CAPTURING for a block that a graph keeps. */
 GPUPOOL_API gpupool_result gpupool_export(gpupool_arena *, const void *block, gpupool_exported *);
 
 /* Ends one gpupool_export of the block; the end of the last one closes the descriptor. Call this
@@ -988,16 +1015,17 @@ GPUPOOL_API gpupool_result gpupool_end_capture(gpupool_capture *);
    is open. Waits for the device, since a launch may still run. */
 GPUPOOL_API gpupool_result gpupool_release_capture(gpupool_capture *);
 
-/* ---- cudaMalloc's own shape. gpupool_cudaMalloc uses the default arena of the current device,
-   gpupool_cudaMallocAsync that of the stream's device. cudaMalloc's promises hold: any stream may
-   use the block at once; other owners get its memory when all work that was queued before its free
-   has finished; but the free itself does not wait. The Async forms work in stream order. A pointer
-   that is in no arena goes to CUDA. For a pointer into an arena that is not a default one, the
-   result is cudaErrorInvalidValue; for an overrun that GPUPOOL_GUARD finds,
-   cudaErrorIllegalAddress; for a CUDA call that fails inside, the error of that call.
-   cudaErrorMemoryAllocation and cudaErrorInvalidValue also become CUDA's last error, as after
-   CUDA's own calls. cudaMallocPitch, cudaMalloc3D, cudaMallocManaged and the like stay CUDA's.
-   ---- */
+/* ---- functions with the signatures of cudaMalloc and cudaFree. gpupool_cudaMalloc uses the
+   default arena of the current device, gpupool_cudaMallocAsync that of the stream's device.
+   cudaMalloc's promises hold: any stream may use the block at once; other owners get its memory
+   when all work that was queued before its free has finished. But gpupool_cudaFree itself does not
+   wait; instead a later gpupool_cudaMalloc may wait on the host for that work, before the arena
+   grows. The Async forms work in stream order. A pointer that is in no arena goes to CUDA. For a
+   pointer into an arena that is not a default one, the result is cudaErrorInvalidValue; for an
+   overrun that GPUPOOL_GUARD finds, cudaErrorIllegalAddress; for a CUDA call that fails inside, the
+   error of that call. cudaErrorMemoryAllocation and cudaErrorInvalidValue also become CUDA's last
+   error, as after CUDA's own calls. cudaMallocPitch, cudaMalloc3D, cudaMallocManaged and the like
+   stay CUDA's. ---- */
 
 GPUPOOL_API cudaError_t gpupool_cudaMalloc(void **, size_t);
 GPUPOOL_API cudaError_t gpupool_cudaFree(void *);
@@ -1009,10 +1037,10 @@ GPUPOOL_API cudaError_t gpupool_cudaFreeAsync(void *, cudaStream_t);
    config.limit_text, config.limit_bytes, GPUPOOL_LIMIT_<device> in the environment, GPUPOOL_LIMIT
    in the environment, the macro GPUPOOL_LIMIT. ---- */
 
-/* Sets the limit in bytes; 0: no limit. If more is reserved, the call returns idle chunks, as
-   gpupool_trim does; if that is not enough, the arena does not grow until no more than the limit is
-   reserved. Waits until a growth in another thread has ended; other waits: see rule 9. If a CUDA
-   call fails, the old limit stays, and memory that was already returned stays returned. */
+/* Sets the limit in bytes; 0: no limit. If more is reserved, the call returns idle chunks; if that
+   is not enough, the arena does not grow until no more than the limit is reserved. Waits until a
+   growth in another thread has ended; other waits: see rule 9. If a CUDA call fails, the old limit
+   stays, and memory that was already returned stays returned. */
 GPUPOOL_API gpupool_result gpupool_set_limit(gpupool_arena *, size_t bytes);
 
 /* gpupool_set_limit with text: "1073741824"; "12GiB" or "1.5 gb" (K, M, G, T and KiB ... are powers
@@ -1056,12 +1084,11 @@ GPUPOOL_API gpupool_result gpupool_set_tag_limits(gpupool_arena *, int tag, size
 /* Fills *stats with the tag's numbers. E_ARGUMENT: the arena has no such tag. */
 GPUPOOL_API gpupool_result gpupool_get_tag_stats(gpupool_arena *, int tag, gpupool_tag_stats *);
 
-/* ---- statistics. A build with GPUPOOL_STATS 0 counts only `now` of granted, reserved, pending and
-   blocks. The fields from limit_bytes on, which have the values of the moment of the call, are
-   filled in all the same, except live_by_order. ---- */
+/* ---- statistics. A build with GPUPOOL_STATS 0 counts no requested bytes, no totals, and not
+   these: allocs, frees, failures, same_stream_allocs, splits, merges and live_by_order. ---- */
 
-/* Fills *stats with what has happened since the arena was made. What one stream has done is read at
-   one moment. Changes nothing in the arena. */
+/* Fills *stats with what has happened since the arena was made. The numbers of different streams
+   may be of slightly different moments. Changes nothing in the arena. */
 GPUPOOL_API gpupool_result gpupool_get_stats(gpupool_arena *, gpupool_stats *);
 
 /* Sets the peak of each counter to its present value, also in phases that are open. */
@@ -1126,7 +1153,8 @@ GPUPOOL_API gpupool_result gpupool_write_snapshot(gpupool_arena *, FILE *);
    destroyed. The file must stay open until then. Lines are written under the arena's lock, in the
    order in which calls took effect, so recording is slow. The tool build/replay of gpupool's
    repository reads the file. If the arena had no calls before the recording, and one thread makes
-   the same calls in a second arena, the second arena gives the same addresses. If a line could not
+   the same calls in a second arena, while work finishes in the same order, the second arena gives
+   the same IDs. If a line could not
    be written, the call that stops the recording returns E_FILE. The lines:
      a ID BYTES STREAM [ALIGNMENT]   a block; ID: its address / unit, in a MAPPED arena counted from
                                      the arena's first address
@@ -1141,16 +1169,16 @@ GPUPOOL_API gpupool_result gpupool_write_snapshot(gpupool_arena *, FILE *);
    any other stream is its handle, as a number. */
 GPUPOOL_API gpupool_result gpupool_set_trace(gpupool_arena *, FILE * /* NULL: stop */);
 
-/* ---- the staging ring: pageable host memory to the device and back, at nearly the speed of pinned
-   memory. A ring cuts a transfer into chunks of a slot's size. The calling thread and the ring's
-   workers copy chunks into slots, and send each chunk as soon as its slot is full. Workers start
-   with the first transfer that has at least 2 MiB or a ticket, and end after one second without
-   work. Pinned, registered, managed and device memory is copied directly. Uploads up to 16 KiB and
-   downloads up to 64 KiB use CUDA's own staging. A ring needs no arena: the device's side is any
-   memory of the ring's device. Any number of threads may use a ring at the same time, on any
-   streams of its device, but not in a host function (rule 8). Transfers on a capturing stream are
-   refused with E_CAPTURING. A ring never pins more than config.bytes. No transfer waits for a slot
-   for ever: a transfer that gets none goes on by CUDA's own staging, slowly. ---- */
+/* ---- the staging ring: pageable host memory to the device and back, at nearly nine tenths of the
+   speed of pinned memory. A ring cuts a transfer into chunks of a slot's size. The calling thread
+   and the ring's workers copy chunks into slots, and send each chunk as soon as its slot is full.
+   Workers start with the first transfer that has at least 2 MiB or a ticket, and end after one
+   second without work. Pinned, registered, managed and device memory is copied directly. Uploads up
+   to 16 KiB and downloads up to 64 KiB use CUDA's own staging. A ring needs no arena: the device's
+   side is any memory of the ring's device. Any number of threads may use a ring at the same time,
+   on any streams of its device, but not in a host function (rule 8). Transfers on a capturing
+   stream are refused with E_CAPTURING. A ring never pins more than config.bytes. No transfer waits
+   for a slot for ever: a transfer that gets none goes on by CUDA's own staging, slowly. ---- */
 
 /* Makes a ring, which pins nothing yet. A NULL config means the current device and every default; a
    config of zeros means device 0 and every default. On failure *ring is NULL. */
@@ -1197,13 +1225,14 @@ GPUPOOL_API gpupool_result gpupool_ring_transfer(gpupool_ring *, const gpupool_t
 /* Waits up to timeout_ns (negative: for ever; 0: not at all) and returns the transfer's result.
    E_TIMEOUT: the transfer is not done yet. Any thread may wait for any ticket, in any order, as
    often as it likes. The ring remembers its 64 latest failures. When the ring forgets a failure,
-   the ticket of that transfer and all earlier tickets become E_ARGUMENT. */
+   the ticket of that transfer and all earlier tickets, those of transfers that succeeded included,
+   become E_ARGUMENT. */
 GPUPOOL_API gpupool_result gpupool_ring_wait(gpupool_ring *, gpupool_ticket, int64_t timeout_ns);
 
 /* Gets a span: pinned memory of this size, to fill in place, in whole slots of the ring. Waits up
-   to timeout_ns (negative: for ever; 0: not at all). E_TIMEOUT at once if the wait might never end:
-   this thread's own spans take the room, or this thread and other threads both have spans.
-   E_ARGUMENT: more bytes than the whole ring. */
+   to timeout_ns (negative: for ever; 0: not at all), then E_TIMEOUT. E_ARGUMENT: more bytes than
+   the whole ring. If the ring is full and a wait might never end, E_TIMEOUT comes at once: when
+   this thread's own spans take the room, or when this thread and other threads both have spans. */
 GPUPOOL_API gpupool_result gpupool_ring_acquire_span(gpupool_ring *, size_t bytes,
                                                      int64_t timeout_ns, gpupool_span *span);
 
@@ -4032,7 +4061,8 @@ static void gpi_ledger_push(gpi_ledger *ledger, gpi_phase *phase, const gpupool_
     ledger->phases = phase;
 }
 
-/* The plain counts in gpupool_stats, which lie side by side: allocs to host_syncs. */
+/* The plain counts in gpupool_stats, which lie side by side: allocs to host_syncs. gpi_ledger_pop
+   subtracts all of them as numbers, so a new count must stand between these two. */
 enum {
     GPI_COUNTS = (offsetof(gpupool_stats, limit_bytes) - offsetof(gpupool_stats, allocs)) /
                  sizeof(uint64_t)
@@ -6997,9 +7027,12 @@ static int gpi_check_clocks(const gpi_clocks *clocks) {
    in a large arena, and none is so large that one live block in it keeps much memory from being
    stitched (see STITCH).
 
-   A new source touches: enum gpupool_source, gpi_sources here, gpi_life_check_config (its last
-   value), gpi_default_source, gpi_wording_sources, and the comments at "source" in section
-   WORDS. GPI_SOURCES, and the checks beside the two tables, refuse a table that is too short.
+   A new source touches: enum gpupool_source and the comments at "source" in section WORDS;
+   gpi_sources and GPI_SOURCES here; GPI_DRIVER_CALLS for a driver function of its own, with
+   tests/fakecuda; gpi_life_check_config (its last value); gpi_default_source and "Environment" in
+   the top comment; gpi_wording_sources; kit_sources of the tests. GPI_SOURCES, and the checks
+   beside the two tables, refuse a table that is too short. Where code names one source (search for
+   GPUPOOL_SOURCE_), decide whether the new one belongs there.
 
    A chunk that the driver refuses to unmap or to release is stuck: it is in no list of memory, but
    counts as reserved until gpi_chunk_retry succeeds.
@@ -9651,10 +9684,10 @@ static const char *gpi_limit_file_name(const char *file) {
    A4  a tag's granted bytes and blocks are those of the live runs with the tag, and what is coming
 
    Locks, in this order: `growing`, a stream's lock, `lock`. `growing` sleeps; the one thread that
-   gets memory from the driver or returns it holds this lock, but never while the host waits for the
-   device or runs a function of the program. A stream's lock protects the stream's cache; `lock`
-   protects everything else. These two spin, for tens of nanoseconds; only a check and a report hold
-   them for longer, about 50 ns for each block.
+   gets memory from the driver or returns it holds this lock, but not while the host waits for the
+   device or runs a function of the program (CUDA itself may wait in cuMemFree and cuMemFreeHost). A
+   stream's lock protects the stream's cache; `lock` protects everything else. These two spin, for
+   tens of nanoseconds; only a check and a report hold them for longer, about 50 ns for each block.
 
    Read first: gpupool_arena, gpi_arena_begin, gpi_arena_enter, gpi_arena_owner, gpi_arena_put,
    gpi_arena_poll */
@@ -10062,7 +10095,7 @@ typedef struct gpi_caller {     /* the stream that a call names, and the key of 
 } gpi_caller;
 
 /* Names the stream of a call. For gpupool a NULL is the legacy stream. A file that is compiled with
-   a default stream for each thread passes cudaStreamPerThread instead: see GPI_NAMES_STREAM. */
+   a default stream for each thread passes cudaStreamPerThread instead: see gpi_names_stream. */
 GPI_HOT gpi_caller gpi_arena_call(cudaStream_t stream) {
     gpi_caller call;
     call.stream = stream ? stream : cudaStreamLegacy;
@@ -10593,9 +10626,11 @@ gpupool_result gpupool_get_tag_stats(gpupool_arena *arena, int tag, gpupool_tag_
 }
 
 /* == LADDER =======================================================================================
-   The steps that find memory for a request, from the cheapest (free memory of the stream) to the
-   dearest (a wait of the host). Each step is a function gpi_ladder_take_*, which gets the attempt
-   and returns an outcome. TABLE has the steps in order, and runs them. uses: ARENA and above
+   The steps that find memory for a request, from free memory of the stream to a wait of the host.
+   Each step is a function gpi_ladder_take_*, which gets the attempt and returns an outcome. TABLE
+   has the steps in their order, and runs them. uses: ARENA and above
+
+   By kind, not in their order:
 
        free memory of the stream       take_free, take_finished, take_side_by_side
        memory from the driver          take_target, take_stitch, take_growth
@@ -11447,7 +11482,8 @@ static gpupool_result gpi_ladder_wait(gpi_attempt *attempt) {
 
 /* == TABLE ========================================================================================
    The table of LADDER's steps, and the run through it. The same table, asked without being run,
-   tells verdicts and gpupool_would_fit what would help. uses: LADDER and above
+   tells verdicts and gpupool_would_fit what would help: these ask `could` of every step, and not
+   `needs`. uses: LADDER and above
 
        step 1   needs? -> could(estimate)? -> take(attempt) -> MET: done, attempt->run is taken
        step 2      |no         |no                          -> NOT_MET: the next step
@@ -11465,6 +11501,12 @@ static gpupool_result gpi_ladder_wait(gpi_attempt *attempt) {
         chunks, or unfinished work from before attempt->began_at
    TB2  `could` may answer 1 too often for the ladder's own estimate, which is coarse. For a
         verdict's estimate the answer is exact: 1 makes the verdict promise success
+
+   A new step is a function in LADDER and a row of gpi_table_steps here. It keeps TB1 and TB2. If it
+   gets memory from a place that gpi_estimate has no number for, it adds one, which
+   gpi_table_estimate and gpi_verdict_estimate fill in. A step runs under the arena's locks; what
+   must run without them (another arena, a function of the program) belongs in gpi_alloc_slow
+   instead. The comment above gpupool_alloc tells users the order.
 
    Locks: as in LADDER. */
 
@@ -12041,7 +12083,7 @@ static uint64_t gpi_verdict_missing(const gpi_scene *scene, const gpi_estimate *
     if (reserved > limit)
         seen.grow_units += (reserved - limit + GPUPOOL_UNIT_BYTES - 1) / GPUPOOL_UNIT_BYTES;
     seen.growable_units = growable_units;
-    /* So that the sum in gpi_ladder_could_trim does not overflow. */
+    /* So that the sum in gpi_table_could_trim does not overflow. */
     seen.idle_units = gpi_ground_min(seen.idle_units, UINT64_MAX - growable_units);
     if (gpi_table_would_succeed(&seen)) return 0;
     return seen.grow_units - seen.growable_units - seen.idle_units;
@@ -18678,10 +18720,16 @@ gpupool_result gpupool_import_close(gpupool_imported *imported) {
                                  stream's lock in gpi_arena_fold
 
    FG1  a question changes nothing: no cache is emptied, no clock passes, to answer it
-   FG2  while the host waits for the device no lock is held; what the wait needs is pinned
-        (mark.pins) or referred to (stream.refs)
+   FG2  while the host waits for the device neither `growing` nor the arena's lock is held; what the
+        wait needs is pinned (mark.pins) or referred to (stream.refs)
    FG3  a limit that is lowered is in force before memory is given back, so that no other thread
         grows past it meanwhile; if giving back fails, the earlier limit is in force again
+
+   A new statistic is a field of gpupool_stats (a count: between allocs and host_syncs); a number in
+   the struct of the section where it happens, as tree.splits is (a counter with peak and total: in
+   LEDGER, GPI_COUNTERS and its tables); a line of gpi_figures_read here; and in REPORT
+   gpi_report_counts and the JSON, whose fields the comment above gpupool_write_json lists and
+   tests/tools/report_check.py compares. If a cache counts it, gpi_cache_fold adds it up.
 
    Read first: gpupool_trim, gpupool_wait_stream, gpi_figures_new_limit, gpi_figures_available,
    gpi_figures_read */
