@@ -5,17 +5,17 @@
 #include "ring_kit.h"
 
 #if CHECK_FAKE
-typedef struct stage { /* a ring with a span, chunks in flight, and a transfer that waits */
+typedef struct scene { /* a ring with a span, chunks in flight, and a transfer that waits */
     gpupool_ring *ring;
     gpupool_span span;
     gpi_stage_slot *held, *flying;
     gpi_transfer *waiting;
-} stage;
+} scene;
 
 static unsigned char *host, *device;
 
-static stage stage_open(void) {
-    stage s;
+static scene scene_open(void) {
+    scene s;
     gpupool_ticket ticket;
     memset(&s, 0, sizeof s);
     host = kit_host(MIB);
@@ -36,7 +36,7 @@ static stage stage_open(void) {
     return s;
 }
 
-static void stage_close(stage *s) {
+static void scene_close(scene *s) {
     fake_hold(kit_stream[0], 0);
     CHECK_RESULT(gpupool_ring_cancel_span(s->ring, &s->span), GPUPOOL_OK);
     kit_ring_close(s->ring);
@@ -44,7 +44,7 @@ static void stage_close(stage *s) {
     kit_device_free(device, MIB);
 }
 
-static void is_named(stage *s, int number) {
+static void is_named(scene *s, int number) {
     char name[8];
     snprintf(name, sizeof name, "R%d", number);
     CHECK_EQ(gpi_ring_check(s->ring), number);
@@ -64,7 +64,7 @@ static void is_named(stage *s, int number) {
     } while (0)
 
 static void every_invariant_is_watched(void) {
-    stage s = stage_open();
+    scene s = scene_open();
     gpupool_ring *ring = s.ring;
     gpi_stage *stage = &ring->stage;
     BREAK(1, stage->top, stage->top - 1);
@@ -86,7 +86,7 @@ static void every_invariant_is_watched(void) {
     BREAK(5, s.waiting->working, -1);
     BREAK(6, s.waiting->ticket, s.waiting->next->ticket);
     BREAK(6, s.waiting->next->ticket, ring->tickets + 1);
-    stage_close(&s);
+    scene_close(&s);
 }
 #endif
 
