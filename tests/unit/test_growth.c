@@ -236,10 +236,6 @@ static void no_host_memory_for_an_arena(void) {
     }
 }
 
-static void streams_are_gone(void) {
-    for (int i = 0; i < KIT_STREAMS; i++) kit_stream[i] = NULL;
-}
-
 /* What the host keeps of chunks goes with the arena, though nobody gives those back. */
 static void chunks_that_a_reset_took(void) {
     long live = fail_malloc_live;
@@ -249,7 +245,7 @@ static void chunks_that_a_reset_took(void) {
     CHECK_EQ(arena->chunks.count, 3);
     put(block[1]);
     CHECK_EQ(cudaDeviceReset(), cudaSuccess);
-    streams_are_gone();
+    for (int i = 0; i < KIT_STREAMS; i++) kit_stream[i] = NULL;
     CHECK_RESULT(gpupool_arena_destroy(arena), GPUPOOL_OK);
     CHECK_EQ(fail_malloc_live, live);
 }
@@ -267,9 +263,9 @@ static void chunks_that_nobody_takes_back(void) {
     fake_fail_clear();
     CHECK(arena == NULL);
     CHECK_EQ(fail_malloc_live, live);
-    CHECK(fake_reset() > 0);
-    streams_are_gone();
+    CHECK(kit_drop_the_rest() > 0);
 }
+
 /* ---- how long a fit is looked for before more memory is got ---- */
 
 /* Holes that are a little too small, in front of the one that fits. */

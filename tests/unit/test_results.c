@@ -71,8 +71,7 @@ static void a_creation_that_cannot_be_undone(void) {
     CHECK(none == NULL && strstr(gpupool_last_error(), "cuMemAddressFree") == NULL);
     CHECK_EQ(fail_malloc_live, 0);
     fake_fail_clear();
-    fake_reset(); /* of the addresses */
-    for (int i = 0; i < KIT_STREAMS; i++) kit_stream[i] = NULL;
+    CHECK(kit_drop_the_rest() > 0); /* the addresses */
 }
 
 /* Memory that was unmapped, and which CUDA did not take back before it was reset. */
