@@ -78,6 +78,8 @@ void        fake_oracle(int on);         /* the race oracle; on by default */
 void fake_fail_nth(long n, int persist);
 void fake_fail_call(const char *name, long n, int persist, int error); /* error 0: the usual one */
 void fake_fail_except(const char *names);/* "cudaFree,cuMemUnmap": fake_fail_nth spares these */
+void fake_fail_pause(int on);            /* 1: the calls from here on are the test's own: none
+                                            fails, and none counts; 0: as before */
 void fake_fail_clear(void);              /* drops all of the above */
 long fake_fail_fired(void);              /* calls failed on purpose since the last clear */
 /* Before the n-th call of that name from now, run this, as if another thread came in between. */

@@ -34,6 +34,7 @@ typedef struct fk_fault {
 static struct {
     fk_fault any, one[FK_CALL_COUNT];
     int      spared[FK_CALL_COUNT];
+    int      paused;
     long     fired, calls[FK_CALL_COUNT];
     uint64_t driver_ns, inside_ns;
     long     failures, misuses;
@@ -110,6 +111,7 @@ static int fk_fault_fires(fk_fault *fault) {
 
 static int fk_fault_of(fk_call call) {
     int traits = fk_call_traits[call], error = 0;
+    if (fk.paused) return 0;
     if (fk_fault_fires(&fk.one[call]))
         error = fk.one[call].error ? fk.one[call].error : -1;
     if (!(traits & (FK_EXEMPT | FK_OWN | FK_UNDOES)) && !fk.spared[call] &&
@@ -175,11 +177,17 @@ void fake_fail_except(const char *names) {
     fk_unlock();
 }
 
+void fake_fail_pause(int on) {
+    fk_lock();
+    fk.paused = on;
+    fk_unlock();
+}
+
 static void fk_clear_faults(void) {
     memset(&fk.any, 0, sizeof fk.any);
     memset(fk.one, 0, sizeof fk.one);
     memset(fk.spared, 0, sizeof fk.spared);
-    fk.fired = 0;
+    fk.fired = fk.paused = 0;
 }
 
 void fake_fail_clear(void) {

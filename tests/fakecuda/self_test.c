@@ -724,6 +724,10 @@ static void test_faults(void) {
     fake_fail_clear();
     fake_fail_call("cudaMalloc", 2, 0, cudaErrorNotPermitted);
     OK(cudaMalloc(&p, 512));
+    fake_fail_pause(1);
+    OK(cudaFree(p));
+    OK(cudaMalloc(&p, 512));
+    fake_fail_pause(0);
     IS(cudaMalloc(&p, 512), cudaErrorNotPermitted);
     CHECK(fake_live_objects() == 1);
     OK(cudaFree(p));
