@@ -57,4 +57,5 @@ $(FUZZ_OBJECTS): $(BUILD)/fuzz/objects/%.o: tests/%.c $(BUILD)/flags
 	$(Q)$(FUZZ_COMPILE) $(EYES) -c -o $@ $<
 $(FUZZ:%=$(BUILD)/fuzz/%): $(BUILD)/fuzz/%: tests/gates/fuzz/fuzz.c $(FUZZ_OBJECTS)
 	$(SAY)
-	$(Q)$(FUZZ_COMPILE) -fsanitize=fuzzer -DLINKED=1 -DFUZZ='"$*"' -MF $@.d -o $@ $^ -lm
+	$(Q)$(FUZZ_COMPILE) -fsanitize=fuzzer -DLINKED=1 -DFUZZ='"$*"' -MF $@.d -o $@ \
+	  $(filter %.c %.o,$^) -lm
