@@ -40,7 +40,7 @@ schedules: $(FAKE) ## two threads in every order, CUTS=2 interruptions; then bro
 prove: ## a model checker (ESBMC=...) on tests/gates/prove, PROOF=NAME for one; skipped without
 	@ESBMC='$(ESBMC)' tests/gates/prove/prove.sh $(BUILD)/prove $(PROOF)
 
-FUZZ := arena limit ring trace
+FUZZ := arena limit ring trace import sleep
 fuzz: $(FUZZ:%=$(BUILD)/fuzz/%) ## libFuzzer on each of tests/gates/fuzz, SECONDS=60; KEEP=1 adds to the corpus
 	@KEEP=$(KEEP) tests/gates/fuzz/fuzz.sh $(BUILD)/fuzz $(or $(SECONDS),60) $(FUZZ)
 

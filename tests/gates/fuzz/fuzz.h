@@ -48,6 +48,7 @@ static inline void fuzz_fault_arm(void) {
     const fuzz_step *due = &fuzz_fault.due;
     long n = 1 + due->c % 24;
     if (due->verb == 0) return;
+    fake_fail_except("cuStreamDestroy"); /* one that is not destroyed is lost */
     if (due->a % 4 == 0) fail_malloc_nth(1 + n % 6, due->b & 1);
     else if (due->a % 4 == 1) fake_fail_nth(n, due->b & 1);
     else fake_fail_call(calls[due->a / 4 % KIT_COUNT(calls)], 1 + n % 4, due->b & 1, 0);
@@ -77,6 +78,7 @@ static inline int fuzz_went_well(gpupool_result got, unsigned allowed, const cha
                    gpupool_result_name(got), fuzz_fault.fired, gpupool_last_error());
     return 0;
 }
+#define FUZZ_NO_MEMORY (1u << GPUPOOL_E_OUT_OF_MEMORY)
 #define FUZZ_TRY(call, allowed) fuzz_went_well(FUZZ_ASK(call), (allowed), #call)
 
 /* ---- the frame around one input ---- */

@@ -7,7 +7,7 @@
 set -u
 folder=$1 seconds=$2
 shift 2
-declare -A longest=([arena]=1024 [limit]=80 [ring]=400 [trace]=400)
+declare -A longest=([arena]=1024 [limit]=80 [ring]=400 [trace]=400 [import]=400 [sleep]=1024)
 passed=0 failed=0
 
 for name in "$@"; do

@@ -11,6 +11,8 @@
 #include "fuzz_limit.h"
 #include "fuzz_ring.h"
 #include "fuzz_trace.h"
+#include "fuzz_import.h"
+#include "fuzz_sleep.h"
 
 typedef struct fuzz_harness {
     const char *name;
@@ -18,6 +20,7 @@ typedef struct fuzz_harness {
 } fuzz_harness;
 
 static const fuzz_harness fuzz_harnesses[] = {
-    {"arena", fuzz_arena}, {"limit", fuzz_limit}, {"ring", fuzz_ring}, {"trace", fuzz_trace}};
+    {"arena", fuzz_arena}, {"limit", fuzz_limit}, {"ring", fuzz_ring}, {"trace", fuzz_trace},
+    {"import", fuzz_import}, {"sleep", fuzz_sleep}};
 
 #endif

@@ -3,10 +3,9 @@
 #ifndef FUZZ_ARENA_H
 #define FUZZ_ARENA_H
 
-#include "fuzz.h"
+#include "fuzz_graph.h"
 
 #define FUZZ_BLOCKS 128
-#define FUZZ_CAPTURER 3 /* the stream that captures; work beside it never does */
 
 typedef struct fuzz_block {
     char *at; /* NULL: there is none */
@@ -22,12 +21,8 @@ static struct {
     int check_all, scopes;
     FILE *trace;           /* NULL: calls are not recorded */
     fuzz_block block[FUZZ_BLOCKS];
-    gpupool_capture *capture;
-    int capturing;         /* the stream is; else the graph can be launched */
-    cudaGraphExec_t graph;
+    fuzz_graph graph;
 } fz;
-
-#define FUZZ_NO_MEMORY (1u << GPUPOOL_E_OUT_OF_MEMORY)
 
 /* ---- work ---- */
 
@@ -40,7 +35,7 @@ static void fuzz_touch(const fuzz_block *b, int stream, int write) {
 
 /* A stream for a step's work: the capturing one takes part only by steps of its own. */
 static int fuzz_stream(uint8_t byte) {
-    return byte % (fz.capturing ? FUZZ_CAPTURER : KIT_STREAMS);
+    return byte % (fz.graph.capturing ? FUZZ_CAPTURER : KIT_STREAMS);
 }
 
 static void fuzz_order(int earlier, int later) {
@@ -50,7 +45,7 @@ static void fuzz_order(int earlier, int later) {
 /* Ordinary blocks only; those of a graph, and those whose stream captures, are left alone. */
 static fuzz_block *fuzz_pick(uint8_t byte) {
     fuzz_block *b = &fz.block[byte % FUZZ_BLOCKS];
-    return b->at && !b->scoped && !(fz.capturing && b->home == FUZZ_CAPTURER) ? b : NULL;
+    return b->at && !b->scoped && !(fz.graph.capturing && b->home == FUZZ_CAPTURER) ? b : NULL;
 }
 
 /* ---- the list ---- */
@@ -86,7 +81,7 @@ static void fuzz_agrees(void) {
 
 static void fuzz_get(fuzz_step s) {
     fuzz_block *b = &fz.block[s.a % FUZZ_BLOCKS];
-    int captured = fz.capturing && s.b % 4 == FUZZ_CAPTURER;
+    int captured = fz.graph.capturing && s.b % 4 == FUZZ_CAPTURER;
     int home = captured ? FUZZ_CAPTURER : fuzz_stream(s.b);
     int kind = s.b / 4 % 8;
     size_t alignment = (size_t)1 << s.b / 32 * 3;
@@ -117,12 +112,12 @@ static void fuzz_put(fuzz_step s) {
         if (!fuzz_pick(s.a)) return;
         if (s.b & 1) fuzz_order(b->home, to = fuzz_stream(s.c));
         fuzz_touch(b, to, 0);
-    } else if (fz.capturing) {
+    } else if (fz.graph.capturing) {
         fuzz_touch(b, FUZZ_CAPTURER, 0);
     }
     /* of a block with uses by others an event is wanted, and a fault may be in the way */
     if (FUZZ_TRY(gpupool_free(fz.arena, b->at, kit_stream[to]),
-                 b->scoped && fz.capturing ? 1u << GPUPOOL_E_CAPTURING : 0u))
+                 b->scoped && fz.graph.capturing ? 1u << GPUPOOL_E_CAPTURING : 0u))
         b->at = NULL;
     else b->home = to;
 }
@@ -148,7 +143,7 @@ static void fuzz_hand_over(fuzz_step s) {
     fuzz_block *b = fuzz_pick(s.a);
     int to = fuzz_stream(s.b);
     if (!b) return;
-    for (int i = 0; i < (fz.capturing ? FUZZ_CAPTURER : KIT_STREAMS); i++) fuzz_order(i, to);
+    for (int i = 0; i < (fz.graph.capturing ? FUZZ_CAPTURER : KIT_STREAMS); i++) fuzz_order(i, to);
     b->home = to;
     b->byte = s.c;
     fuzz_touch(b, to, 1);
@@ -245,7 +240,7 @@ static void fuzz_report(fuzz_step s) {
 static void fuzz_let_run(fuzz_step s) {
     cudaStream_t stream = kit_stream[fuzz_stream(s.a)];
     int steps = s.b % 32;
-    if (fz.capturing || s.c % 4) while (steps-- > 0) fake_step(stream);
+    if (fz.graph.capturing || s.c % 4) while (steps-- > 0) fake_step(stream);
     else if (s.c % 8 == 0) CHECK_EQ(cudaStreamSynchronize(stream), cudaSuccess);
     else CHECK_EQ(cudaDeviceSynchronize(), cudaSuccess);
 }
@@ -257,51 +252,19 @@ static void fuzz_renew(fuzz_step s) {
     for (fuzz_block *b = fz.block; b < fz.block + FUZZ_BLOCKS; b++)
         if (b->home == gone) b->home = heir;
     if (!FUZZ_TRY(gpupool_retire_stream(fz.arena, kit_stream[gone]), 0) || s.b & 1) return;
-    if (fz.capturing) return;
+    if (fz.graph.capturing) return;
     CHECK_EQ(cudaStreamDestroy(kit_stream[gone]), cudaSuccess);
     CHECK_EQ(cudaStreamCreateWithFlags(&kit_stream[gone], cudaStreamNonBlocking), cudaSuccess);
 }
 
-/* ---- one graph at a time: captured in a scope, launched now and then, released ---- */
-
-static void fuzz_capture(fuzz_step s) {
-    cudaStream_t stream = kit_stream[FUZZ_CAPTURER];
-    static const enum cudaStreamCaptureMode modes[] = {
-        cudaStreamCaptureModeRelaxed, cudaStreamCaptureModeThreadLocal,
-        cudaStreamCaptureModeGlobal};
-    unsigned bypass = fz.source == GPUPOOL_SOURCE_BYPASS ? 1u << GPUPOOL_E_UNSUPPORTED : 0u;
-    if (fz.capture) return;
-    if (!FUZZ_TRY(gpupool_begin_capture(fz.arena, stream, &fz.capture), bypass)) return;
-    CHECK_EQ(cudaStreamBeginCapture(stream, modes[s.a % 3]), cudaSuccess);
-    fz.capturing = 1;
-}
-
-static void fuzz_capture_done(fuzz_step s) {
-    cudaGraph_t graph = NULL;
-    if (!fz.capturing) return;
-    if (s.a & 1) FUZZ_TRY(gpupool_end_capture(fz.capture), 0);
-    CHECK_EQ(cudaStreamEndCapture(kit_stream[FUZZ_CAPTURER], &graph), cudaSuccess);
-    fz.capturing = 0;
-    if (!(s.a & 1)) FUZZ_TRY(gpupool_end_capture(fz.capture), 0);
-    CHECK_EQ(cudaGraphInstantiate(&fz.graph, graph, 0), cudaSuccess);
-    CHECK_EQ(cudaGraphDestroy(graph), cudaSuccess);
-}
+/* ---- a graph, and its blocks ---- */
 
 static void fuzz_release(void) {
-    if (fz.capturing || !fz.capture) return;
-    if (fz.graph) CHECK_EQ(cudaGraphExecDestroy(fz.graph), cudaSuccess);
-    fz.graph = NULL;
-    if (!FUZZ_TRY(gpupool_release_capture(fz.capture), 0)) return;
-    fz.capture = NULL;
+    if (!fuzz_graph_release(&fz.graph, 0)) return;
     for (fuzz_block *b = fz.block; b < fz.block + FUZZ_BLOCKS; b++) {
         if (b->scoped) b->at = NULL;
         b->scoped = 0;
     }
-}
-
-static void fuzz_launch(void) {
-    if (fz.graph && !fz.capturing)
-        CHECK_EQ(cudaGraphLaunch(fz.graph, kit_stream[FUZZ_CAPTURER]), cudaSuccess);
 }
 
 /* ---- from first byte to last ---- */
@@ -322,14 +285,17 @@ static void fuzz_arena_step(fuzz_step s) {
     case 21: fuzz_free_again(s); break;
     case 22: fuzz_renew(s); break;
     case 23: fuzz_report(s); break;
-    case 24: fuzz_capture(s); break;
-    case 25: fuzz_capture_done(s); break;
+    case 24:
+        fuzz_graph_begin(&fz.graph, fz.arena, s,
+                         fz.source == GPUPOOL_SOURCE_BYPASS ? 1u << GPUPOOL_E_UNSUPPORTED : 0u);
+        break;
+    case 25: fuzz_graph_end(&fz.graph, s); break;
     case 26: fuzz_release(); break;
-    case 27: fuzz_launch(); break;
+    case 27: fuzz_graph_launch(&fz.graph); break;
     case 28: fake_other_process(0, s.a & 1 ? fuzz_size(s.b, 0) : 0); break;
     case 29:
         kit_custom.refuse = s.a & 1;
-        if (s.a & 2 && !fz.capturing)
+        if (s.a & 2 && !fz.graph.capturing)
             FUZZ_TRY(gpupool_allow_peer(fz.arena, 1), 1u << GPUPOOL_E_UNSUPPORTED);
         if (s.a & 4) linked_crowd(fz.arena, kit_stream[fuzz_stream(s.b)]);
         break;
@@ -358,7 +324,7 @@ static void fuzz_arena_close(void) {
     fuzz_fault.due.verb = 0;
     fuzz_record(0);
     fuzz_agrees();
-    fuzz_capture_done(none);
+    fuzz_graph_end(&fz.graph, none);
     fuzz_release();
     for (int i = 0; i < FUZZ_BLOCKS; i++) {
         none.a = (uint8_t)i;
