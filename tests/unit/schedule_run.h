@@ -11,6 +11,7 @@
 #endif
 #define SCHEDULE_POINTS 4096   /* of one order */
 #define SCHEDULE_STEPS 1000000 /* so many in one order, and nobody will ever go on */
+#define SCHEDULE_PATIENCE 1000 /* so many waits beside one that sleeps, and nobody wakes it */
 #define SCHEDULE_STACK ((size_t)256 << 10)
 
 typedef struct schedule_case {
@@ -27,8 +28,10 @@ static struct {
     enum cudaStreamCaptureMode mode[2]; /* and CUDA */
     const schedule_case *now;
     int running;              /* 0 or 1; -1: neither */
-    int done[2], cuts;
+    const void *asleep[2];    /* the lock's gate that the thread sleeps at */
+    int done[2], cuts, most_cuts;
     long steps;               /* points and waits of this order */
+    long waits;               /* of one thread, since the other fell asleep */
     unsigned char choice[SCHEDULE_POINTS]; /* at each point with a choice: 1 interrupts */
     size_t at, choices;
 } sch = {.running = -1};
@@ -62,8 +65,8 @@ static void schedule_step(void) {
 static void schedule_point(void) {
     if (sch.running < 0) return;
     schedule_step();
-    if (sch.done[1 - sch.running] || sch.cuts == SCHEDULE_CUTS) return;
-    if (!schedule_choose()) return;
+    if (sch.done[1 - sch.running] || sch.asleep[1 - sch.running]) return;
+    if (sch.cuts == sch.most_cuts || !schedule_choose()) return;
     sch.cuts++;
     schedule_switch();
 }
@@ -71,7 +74,29 @@ static void schedule_point(void) {
 static void schedule_waiting(void) {
     if (sch.running < 0) return;
     schedule_step();
-    if (!sch.done[1 - sch.running]) schedule_switch();
+    if (sch.done[1 - sch.running]) return;
+    if (sch.asleep[1 - sch.running] && ++sch.waits < SCHEDULE_PATIENCE) return;
+    schedule_switch();
+}
+
+static void schedule_wake(const void *gate) {
+    for (int i = 0; i < 2; i++)
+        if (sch.asleep[i] == gate) sch.asleep[i] = NULL;
+}
+
+/* The time limit of an idle thread of a ring, which sleeps at the process's gate, may pass at any
+   moment. Who sleeps for a lock has to be woken. */
+static void schedule_sleep(const void *gate) {
+    int me = sch.running;
+    if (me < 0 || gate == &gpi_process.gate.turned) {
+        schedule_waiting();
+        return;
+    }
+    sch.asleep[me] = gate;
+    sch.waits = 0;
+    schedule_waiting();
+    if (sch.asleep[me]) check_fail(__FILE__, __LINE__, "nobody wakes who waits for a lock");
+    sch.asleep[me] = NULL;
 }
 
 /* A thread ends in the other, or where the two were started. */
@@ -86,22 +111,45 @@ static void schedule_main(void) {
     setcontext(sch.done[other] ? &sch.home : &sch.thread[other]);
 }
 
-static CUresult CUDAAPI schedule_record(CUevent event, CUstream stream) {
-    schedule_point();
-    return cuEventRecord(event, stream);
-}
-static CUresult CUDAAPI schedule_wait(CUstream stream, CUevent event, unsigned flags) {
-    schedule_point();
-    return cuStreamWaitEvent(stream, event, flags);
-}
-static CUresult CUDAAPI schedule_query(CUevent event) {
-    schedule_point();
-    return cuEventQuery(event);
-}
+/* Calls that the header makes with the arena's lock, or the ring's, open. */
+#define SCHEDULE_CALL(field, call, parameters, arguments) \
+    static CUresult CUDAAPI schedule_##field parameters { \
+        schedule_point(); \
+        return call arguments; \
+    }
+SCHEDULE_CALL(event_record, cuEventRecord, (CUevent event, CUstream stream), (event, stream))
+SCHEDULE_CALL(record_all, cuCtxRecordEvent, (CUcontext context, CUevent event), (context, event))
+SCHEDULE_CALL(stream_wait, cuStreamWaitEvent, (CUstream stream, CUevent event, unsigned flags),
+              (stream, event, flags))
+SCHEDULE_CALL(event_query, cuEventQuery, (CUevent event), (event))
+SCHEDULE_CALL(event_sync, cuEventSynchronize, (CUevent event), (event))
+SCHEDULE_CALL(memory_alloc, cuMemAlloc, (CUdeviceptr *at, size_t bytes), (at, bytes))
+SCHEDULE_CALL(fill, cuMemsetD8Async,
+              (CUdeviceptr at, unsigned char byte, size_t bytes, CUstream stream),
+              (at, byte, bytes, stream))
+SCHEDULE_CALL(map, cuMemMap,
+              (CUdeviceptr at, size_t bytes, size_t offset, gpi_handle handle,
+               unsigned long long flags),
+              (at, bytes, offset, handle, flags))
+SCHEDULE_CALL(unmap, cuMemUnmap, (CUdeviceptr at, size_t bytes), (at, bytes))
+SCHEDULE_CALL(export_handle, cuMemExportToShareableHandle,
+              (void *descriptor, gpi_handle handle, CUmemAllocationHandleType type,
+               unsigned long long flags),
+              (descriptor, handle, type, flags))
+SCHEDULE_CALL(host_unregister, cuMemHostUnregister, (void *at), (at))
+
 static void schedule_driver(gpi_driver *driver) {
-    driver->event_record = schedule_record;
-    driver->stream_wait = schedule_wait;
-    driver->event_query = schedule_query;
+    driver->event_record = schedule_event_record;
+    driver->record_all = schedule_record_all;
+    driver->stream_wait = schedule_stream_wait;
+    driver->event_query = schedule_event_query;
+    driver->event_sync = schedule_event_sync;
+    driver->memory_alloc = schedule_memory_alloc;
+    driver->fill = schedule_fill;
+    driver->map = schedule_map;
+    driver->unmap = schedule_unmap;
+    driver->export_handle = schedule_export_handle;
+    driver->host_unregister = schedule_host_unregister;
 }
 
 static void schedule_one(void) {
@@ -135,21 +183,34 @@ static int schedule_next(void) {
     return sch.choices > 0;
 }
 
-/* Stops at the first order that goes wrong. */
-static void schedule_all(const schedule_case *now) {
+/* Runs every order with up to so many interruptions. Stops at the first that goes wrong. */
+static long schedule_case_with(const schedule_case *now, int cuts) {
     long orders = 0;
     atomic_store(&check_bad, 0);
     sch.now = now;
+    sch.most_cuts = cuts;
     sch.choices = 0;
     do {
         check_case("%s, order %ld", now->name, ++orders);
         schedule_one();
     } while (!atomic_load(&check_bad) && schedule_next());
-    printf("%s: %ld orders%s\n", now->name, orders, atomic_load(&check_bad) ? ", GOES WRONG" : "");
-    CHECK(orders > 5 || atomic_load(&check_bad));
-    if (atomic_load(&check_bad)) check_failed++;
-    else check_passed++;
     check_context[0] = 0;
+    return orders;
+}
+
+/* Few interruptions first, for all cases, since most mistakes need one only. */
+static void schedule_cases(const schedule_case *cases, size_t count) {
+    for (int cuts = 1; cuts <= SCHEDULE_CUTS && !check_failed; cuts++)
+        for (size_t i = 0; i < count && !check_failed; i++) {
+            long orders = schedule_case_with(&cases[i], cuts);
+            int is_wrong = atomic_load(&check_bad) != 0;
+            check_failed += is_wrong;
+            if (is_wrong) printf("%s GOES WRONG in order %ld\n", cases[i].name, orders);
+            if (is_wrong || cuts < SCHEDULE_CUTS) continue;
+            printf("%s: %ld orders\n", cases[i].name, orders);
+            CHECK(orders > 5);
+            check_passed++;
+        }
 }
 
 #endif

@@ -1,6 +1,6 @@
-/* Two threads at what the arena and the ring do without a lock, or under a fine one, in every order
-   that two interruptions can make, or one in `make test`. gates/schedules.sh breaks the header in
-   ways that must show here. */
+/* Two threads at what the arena does without a lock, or under a fine one, in every order that two
+   interruptions can make, or one in `make test`. gates/schedules.sh breaks the header in ways that
+   must show here. */
 // build: plain -O1 -DSCHEDULE_CUTS=1
 // build: asked -O1 -DGPUPOOL_STREAM_CHECK=1 -DSCHEDULE_CUTS=1
 #if !defined(GPUPOOL_TEST_GPU)
@@ -13,31 +13,14 @@
 #include "check.h"
 
 #if CHECK_FAKE
-#include "schedule_run.h"
+#include "schedule_scene.h"
 
 #define ALL (2 * MIB) /* what an arena may hold here */
 
-static gpupool_arena *arena;
-static void *kept[4]; /* blocks of a thread that outlive it */
-
 static void open_with(size_t limit) {
-    memset(kept, 0, sizeof kept);
-    arena = kit_open_limited(GPUPOOL_SOURCE_DEVICE, limit);
-    schedule_driver(&arena->chunks.driver);
-    fake_mode(FAKE_STEPPED);
-}
-
-static void *get(size_t bytes, int stream, int byte) {
-    void *block = gpupool_alloc(arena, bytes, kit_stream[stream]);
-    if (block) kit_mark(kit_stream[stream], block, bytes, byte);
-    else CHECK_RESULT(gpupool_last_result(), GPUPOOL_E_OUT_OF_MEMORY);
-    return block;
-}
-
-static void put(void *block, size_t bytes, int stream, int byte) {
-    if (!block) return;
-    kit_expect_mark(kit_stream[stream], block, bytes, byte);
-    CHECK_RESULT(gpupool_free(arena, block, kit_stream[stream]), GPUPOOL_OK);
+    gpupool_arena_config config = kit_config(GPUPOOL_SOURCE_DEVICE);
+    config.limit_bytes = limit;
+    scene_open(&config);
 }
 
 /* Streams whose caches take so many frees off, as when sizes did not come again: with nothing in it
@@ -45,16 +28,6 @@ static void put(void *block, size_t bytes, int stream, int byte) {
 static void rest(uint32_t frees) {
     for (gpi_stream *stream = arena->clocks.streams; stream; stream = stream->next)
         stream->cache.rest = frees;
-}
-
-static void close_all(void) {
-    for (int i = 0; i < 4; i++) put(kept[i], 512, i / 2, i);
-    CHECK_RESULT(gpupool_check(arena), GPUPOOL_OK);
-    CHECK_EQ(kit_stats(arena).requested.now, 0);
-    CHECK_EQ(kit_stats(arena).allocs, kit_stats(arena).frees);
-    fake_run_all();
-    CHECK_EQ(fake_failures(), 0);
-    kit_close(arena);
 }
 
 /* ---- what one stream frees, another takes: all there is ---- */
@@ -93,13 +66,47 @@ static void polls(void) {
     }
 }
 static void takes_over(void) { put(get(2 * ALL, 1, 7), 2 * ALL, 1, 7); }
-static void trims(void) { CHECK_RESULT(gpupool_trim(arena, 0, NULL), GPUPOOL_OK); }
 static void retires_it(void) {
     CHECK_RESULT(gpupool_retire_stream(arena, kit_stream[0]), GPUPOOL_OK);
 }
 static void waits_beside(void) { /* who has `growing` is not waited for by who needs no memory */
     put(get(512, 0, 3), 512, 0, 3);
     frees_on();
+}
+
+/* Two threads free on one stream, whose first mark is due at each of these frees. */
+static void open_unmarked(void) {
+    open_with(2 * ALL);
+    kept_bytes = ALL;
+    for (int i = 0; i < 2; i++) kept[i] = get(ALL, 0, i);
+}
+static void frees(int i) {
+    void *block = kept[i];
+    kept[i] = NULL;
+    put(block, ALL, 0, i);
+}
+static void frees_one(void) { frees(0); }
+static void frees_other(void) { frees(1); }
+
+/* A mark over all streams is recorded beside a capture, which would be lost. */
+static gpupool_capture *scope;
+static void open_captured(void) {
+    open_marks();
+    CHECK_RESULT(gpupool_free(arena, kit_alloc(arena, 512, kit_stream[2]), kit_stream[2]),
+                 GPUPOOL_OK);
+}
+static void captures(void) {
+    cudaGraph_t graph = NULL;
+    CHECK_RESULT(gpupool_begin_capture(arena, kit_stream[2], &scope), GPUPOOL_OK);
+    CHECK_EQ(cudaStreamBeginCapture(kit_stream[2], cudaStreamCaptureModeRelaxed), cudaSuccess);
+    schedule_point();
+    CHECK_EQ(cudaStreamEndCapture(kit_stream[2], &graph), cudaSuccess);
+    CHECK_RESULT(gpupool_end_capture(scope), GPUPOOL_OK);
+    if (graph) CHECK_EQ(cudaGraphDestroy(graph), cudaSuccess);
+}
+static void close_captured(void) {
+    CHECK_RESULT(gpupool_release_capture(scope), GPUPOOL_OK);
+    close_all();
 }
 
 /* ---- one stream, two threads: with blocks in its cache, or with none yet ---- */
@@ -202,8 +209,6 @@ static void close_twice(void) {
 
 /* ---- a scope on a renewed handle, while another thread's call makes the new stream known ---- */
 
-static gpupool_capture *scope;
-
 static void open_renewed(void) {
     cudaStream_t old;
     open_with(64 * MIB);
@@ -229,56 +234,6 @@ static void close_renewed(void) {
     CHECK_EQ(cudaStreamDestroy(twin), cudaSuccess);
 }
 
-/* ---- the ring: tickets, and spans for which there is no room twice ---- */
-
-#define LOAD (300 * KIB)
-static gpupool_ring *ring;
-static unsigned char *host[2], *device[2];
-
-static void open_ring(void) {
-    ring = kit_ring(256 * KIB, 64 * KIB, -1);
-    for (int i = 0; i < 2; i++) {
-        host[i] = kit_host(LOAD);
-        device[i] = kit_device(LOAD);
-        kit_pattern(host[i], LOAD, (uint64_t)i);
-    }
-}
-static void ticket(int i) {
-    gpupool_ticket number = 0;
-    CHECK_RESULT(kit_upload_async(ring, device[i], host[i], LOAD, kit_stream[i], &number),
-                 GPUPOOL_OK);
-    CHECK_RESULT(gpupool_ring_wait(ring, number, -1), GPUPOOL_OK);
-    CHECK_RESULT(gpupool_ring_wait(ring, number, 0), GPUPOOL_OK);
-}
-static void ticket_first(void) { ticket(0); }
-static void ticket_second(void) { ticket(1); }
-static void span(int i) {
-    gpupool_span held;
-    gpupool_result result = gpupool_ring_acquire_span(ring, 200 * KIB, 0, &held);
-    if (result != GPUPOOL_OK) {
-        CHECK_RESULT(result, GPUPOOL_E_TIMEOUT);
-        CHECK_RESULT(gpupool_upload(ring, device[i], host[i], LOAD, kit_stream[i]), GPUPOOL_OK);
-        return;
-    }
-    memcpy(held.memory, host[i], 200 * KIB);
-    CHECK_RESULT(gpupool_ring_upload_span(ring, &held, device[i], kit_stream[i]), GPUPOOL_OK);
-    CHECK_RESULT(gpupool_upload(ring, device[i] + 200 * KIB, host[i] + 200 * KIB, 100 * KIB,
-                                kit_stream[i]), GPUPOOL_OK);
-}
-static void span_first(void) { span(0); }
-static void span_second(void) { span(1); }
-static void close_ring(void) {
-    CHECK_EQ(cudaDeviceSynchronize(), cudaSuccess);
-    for (int i = 0; i < 2; i++) {
-        kit_expect_device(device[i], LOAD, (uint64_t)i);
-        kit_host_free(host[i], LOAD);
-        kit_device_free(device[i], LOAD);
-    }
-    CHECK_RESULT(gpupool_ring_trim(ring, 0, NULL), GPUPOOL_OK);
-    CHECK_EQ(kit_ring_stats(ring).used.now, 0);
-    kit_ring_close(ring);
-}
-
 static const schedule_case cases[] = {
     {"a scope on a renewed handle", open_renewed, {opens_scope, uses_renewed}, close_renewed},
     {"hand over", open_handover, {all_on_first, all_on_second}, close_all},
@@ -290,6 +245,8 @@ static const schedule_case cases[] = {
     {"taken while its stream ends", open_marks, {takes_over, retires_it}, close_all},
     {"waits with no lock held", open_marks, {waits_beside, takes_over}, close_all},
     {"given back twice", open_marks, {trims, trims}, close_all},
+    {"two threads record a mark", open_unmarked, {frees_one, frees_other}, close_all},
+    {"a capture meanwhile", open_captured, {captures, trims}, close_captured},
     {"two threads on a stream", open_cached, {turn_first, turn_second}, close_all},
     {"two threads on a bare stream", open_bare, {turn_first, turn_second}, close_all},
     {"two streams begin", open_new, {newcomer_first, newcomer_second}, close_all},
@@ -299,15 +256,13 @@ static const schedule_case cases[] = {
     {"looked at meanwhile", open_cached, {looks, turn_second}, close_all},
     {"freed elsewhere", open_elsewhere, {frees_elsewhere, turn_second}, close_all},
     {"freed twice", open_twice, {once, once}, close_twice},
-    {"tickets", open_ring, {ticket_first, ticket_second}, close_ring},
-    {"spans", open_ring, {span_first, span_second}, close_ring},
 };
 #endif
 
 int main(void) {
 #if CHECK_FAKE
     size_t count = GPUPOOL_STREAM_CHECK ? 1 : KIT_COUNT(cases); /* the first is about that */
-    for (size_t i = 0; i < count && !check_failed; i++) schedule_all(&cases[i]);
+    schedule_cases(cases, count);
 #else
     check_skip("schedules", "needs fakecuda's controls");
 #endif
