@@ -6962,7 +6962,7 @@ static int gpi_check_is_filed(const gpi_clocks *clocks, const gpi_stream *stream
 static int gpi_check_stream_list(const gpi_clocks *clocks, const gpi_stream *stream) {
     const gpi_list *list = clocks->tree->lists[stream->list];
     uint32_t bin;
-    if (!list || list->owner != stream) return 2;
+    if (list->owner != stream) return 2;
     for (bin = 0; list->units && bin < GPI_NO_BIN; bin++) {
         const gpi_run *run = list->heads[bin];
         for (; run; run = run->list_next)
@@ -7240,12 +7240,13 @@ static int gpi_chunk_check_runs(const gpi_chunks *chunks, const gpi_tree *tree, 
                            tally);
 }
 
-/* Checks H5 for a run and one of the chunks that it lies in. Returns 1 if it is broken. */
-static int gpi_chunk_is_astray(const gpi_tree *tree, const gpi_run *run, const gpi_chunk *chunk) {
-    const gpi_chunk *first = (const gpi_chunk *)gpi_tree_owner(tree, run->unit);
-    if (first && first->tag != chunk->tag) return 1;
+/* Checks H5 for a run and one of the chunks that it lies in; `before` is the chunk to the left that
+   the run lies in too, or NULL. Returns 1 if it is broken. */
+static int gpi_chunk_is_astray(const gpi_run *run, const gpi_chunk *chunk,
+                               const gpi_chunk *before) {
+    if (before && before->tag != chunk->tag) return 1;
     if (gpi_tree_is_finished(run)) return run->list != gpi_tree_tag_list(chunk->tag);
-    return chunk->tag && run->list >= GPI_LIST_STREAMS && run->list < GPI_LIST_WAITING;
+    return chunk->tag && run->list < GPI_LIST_WAITING;
 }
 
 /* Checks H1 and H2 at home: each granule under a run that is not in list EMPTY has a chunk, and the
@@ -7257,13 +7258,15 @@ static int gpi_chunk_check_home(const gpi_chunks *chunks, const gpi_tree *tree, 
     const gpi_run *run;
     int i;
     for (run = chunks->home; run; run = run->next) {
+        const gpi_chunk *before = NULL;
         if (run->list == GPI_LIST_EMPTY) empty += run->units;
         unit = gpi_ground_down(run->unit, chunks->granule_units);
         for (; run->list != GPI_LIST_EMPTY && unit < run->unit + run->units;
              unit += chunks->granule_units) {
             const gpi_chunk *chunk = (const gpi_chunk *)gpi_tree_owner(tree, unit);
             if (chunk && unit - chunk->unit < chunk->units) {
-                if (chunks->is_apart && gpi_chunk_is_astray(tree, run, chunk)) return 5;
+                if (chunks->is_apart && gpi_chunk_is_astray(run, chunk, before)) return 5;
+                before = chunk;
                 continue;
             }
             if (chunk || run->list != GPI_LIST_TAKEN) return 2;

@@ -13,7 +13,7 @@ export build includes CC="${CC:-gcc}" fake=$1/fakecuda/none.a
 left_out='test_churn test_counted test_fuzz test_races test_schedules test_soak test_threads16
           test_tree_long test_tree_misuse'
 # Of these the builds with smaller bounds run, and do the same.
-long='test_tree: test_sabotage:-DGPUPOOL_SITES=1'
+long='test_tree: test_sabotage:'
 
 sources() { # NAME SOURCE FLAGS, a program a line
     for source in tests/unit/test_*.c tests/api/test_*.c; do

@@ -185,6 +185,16 @@ static inline int last_busy_is_not_the_last(size_t at) {
     return 1;
 }
 
+/* Behind the last one. */
+static inline int idle_in_the_queue(size_t at) {
+    gpi_stream *stream = stream_at(at);
+    while (stream && stream->is_busy) stream = stream_at(++at);
+    if (!stream) return 0;
+    break_bytes(&arena->clocks.busy_last->busy_next, &stream, sizeof stream);
+    break_bytes(&arena->clocks.busy_last, &stream, sizeof stream);
+    return 1;
+}
+
 /* ---- K4: streams by their handles ---- */
 
 static inline void break_key(uintptr_t *at, uintptr_t now) { break_bytes(at, &now, sizeof now); }
@@ -227,9 +237,10 @@ static inline int wrong_granted(size_t at) {
 }
 
 static inline int stream_not_counted(size_t at) {
-    if (at < 2)
-        break_u64(&arena->clocks.stream_count, arena->clocks.stream_count + (at ? 1 : UINT64_MAX));
-    return at < 2;
+    gpi_clocks *clocks = &arena->clocks;
+    if (at < 2) break_u64(&clocks->stream_count, clocks->stream_count + (at ? 1 : UINT64_MAX));
+    if (at == 2) break_u64(&clocks->thread_streams, clocks->thread_streams + 1);
+    return at < 3;
 }
 
 static inline int wrong_blocks(size_t at) {
@@ -257,6 +268,17 @@ static inline int wrong_cached_sum(size_t at) {
 }
 
 /* ---- A4 ---- */
+
+static inline int is_live_but_not_cached(const gpi_run *run) {
+    return is_live(run) && !is_cached(run);
+}
+
+static inline int block_of_no_tag(size_t at) {
+    gpi_run *run = run_at(at, is_live_but_not_cached);
+    uint32_t tag = (uint32_t)arena->ledger.tag_count + 1;
+    if (run) break_u32(&run->as.slack, run->as.slack | tag << GPI_SLACK_BITS);
+    return run != NULL;
+}
 
 static inline int wrong_tag_sum(size_t at) {
     gpi_ledger_tag *tag = arena->ledger.tags[1];
@@ -300,6 +322,19 @@ static inline int live_but_waiting(size_t at) {
     return 1;
 }
 
+/* A live block that nobody else uses, the last of its bucket, after all that are waiting. */
+static inline int is_plain_and_last(const gpi_run *run) {
+    return run->list == GPI_LIST_LIVE && !run->of.uses && !run->list_next;
+}
+
+static inline int plain_but_waiting(size_t at) {
+    gpi_run *run = run_at(at, is_plain_and_last);
+    if (!run) return 0;
+    break_run(&arena->waiting_last->list_next, run);
+    break_u64(&arena->waiting_units, arena->waiting_units + run->units);
+    return 1;
+}
+
 static inline int waiting_without_use(size_t at) {
     gpi_run *run = waiting_at(at);
     void *none = NULL;
@@ -307,50 +342,15 @@ static inline int waiting_without_use(size_t at) {
     return run != NULL;
 }
 
-#if GPUPOOL_SITES
-/* ---- A1: what each line of source holds ---- */
-
-static inline gpi_site *site_at(size_t at) {
-    gpi_site *site = NULL;
-    int bucket;
-    do site = gpi_ledger_next_site(&arena->ledger, site, &bucket);
-    while (site && (site->blocks == 0 || at--));
-    return site;
+/* All that referred to its streams has forgotten it. */
+static inline int waiting_for_nobody(size_t at) {
+    gpi_run *run = waiting_at(at);
+    gpi_use *use = run ? (gpi_use *)run->of.uses : NULL;
+    for (; use; use = use->next) {
+        break_u64(&use->stream->refs, use->stream->refs - 1);
+        break_u64(&arena->clocks.uses, arena->clocks.uses - 1);
+    }
+    return waiting_without_use(at);
 }
-
-static inline int site_above_its_peak(size_t at) {
-    gpi_site *site = site_at(at);
-    if (site) break_u64(&site->bytes_peak, site->bytes - 1);
-    return site != NULL;
-}
-
-static inline int site_with_more_than_it_asked_for(size_t at) {
-    gpi_site *site = site_at(at);
-    if (site) break_u64(&site->allocs, site->blocks - 1);
-    return site != NULL;
-}
-
-static inline int site_counted_elsewhere(size_t at) {
-    gpi_site *site = site_at(at), *same = &arena->ledger.unknown;
-    if (site) break_bytes(&site->same, &same, sizeof same);
-    return site != NULL;
-}
-
-static inline int site_with_another_block(size_t at) {
-    gpi_site *site = site_at(at);
-    if (!site) return 0;
-    break_u64(&site->allocs, site->allocs + 1);
-    break_u64(&site->blocks, site->blocks + 1);
-    return 1;
-}
-
-static inline int site_with_more_bytes(size_t at) {
-    gpi_site *site = site_at(at);
-    if (!site) return 0;
-    break_u64(&site->bytes_peak, site->bytes_peak + 512);
-    break_u64(&site->bytes, site->bytes + 512);
-    return 1;
-}
-#endif
 
 #endif

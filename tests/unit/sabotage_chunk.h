@@ -50,6 +50,20 @@ static inline int chunk_with_wrong_prev(size_t at) {
     return chunk && chunk->next;
 }
 
+/* Two neighbours change places in the list. */
+static inline int chunks_in_another_order(size_t at) {
+    gpi_chunk *left = is_mapped() ? chunk_at(arena->chunks.first, at) : NULL, *right;
+    if (!left || !left->next) return 0;
+    right = left->next;
+    break_chunk(left->prev ? &left->prev->next : &arena->chunks.first, right);
+    break_chunk(right->next ? &right->next->prev : &arena->chunks.last, left);
+    break_chunk(&left->next, right->next);
+    break_chunk(&right->prev, left->prev);
+    break_chunk(&left->prev, right);
+    break_chunk(&right->next, left);
+    return 1;
+}
+
 static inline int last_is_not_the_last(size_t at) {
     if (at == 0) break_chunk(&arena->chunks.last, arena->chunks.first);
     return at == 0;

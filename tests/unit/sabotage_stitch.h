@@ -83,6 +83,26 @@ static inline int idle_part_of_other_units(size_t at) {
     return part != NULL;
 }
 
+/* The last part goes on behind the stitch's last chunk. */
+static inline int part_beyond_the_seams(size_t at) {
+    gpi_stitch *stitch = stitch_at(at, is_any);
+    gpi_part *last = stitch ? &stitch->parts[stitch->part_count - 1] : NULL;
+    if (last) break_u64(&last->units, last->units + stitch->units);
+    return last != NULL;
+}
+
+/* Two parts have each other's runs. */
+static inline int parts_with_each_others_runs(size_t at) {
+    gpi_stitch *stitch = stitch_at(at, is_used);
+    gpi_run *first;
+    if (!stitch) return 0;
+    if (!CHECK(stitch->part_count > 1)) return 0;
+    first = stitch->parts[0].run;
+    break_run(&stitch->parts[0].run, stitch->parts[1].run);
+    break_run(&stitch->parts[1].run, first);
+    return 1;
+}
+
 /* The last part is missing, and in none of the block. */
 static inline int one_part_less(size_t at) {
     gpi_stitch *stitch = stitch_at(at, is_any);

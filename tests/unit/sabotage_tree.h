@@ -356,21 +356,35 @@ static inline int bit_of_no_run(size_t at) {
 
 /* ---- T7: slabs ---- */
 
+static inline void flip_slab_at(uint64_t unit) {
+    gpi_tree *tree = &arena->tree;
+    uint64_t granule = (unit - tree->base_unit) >> tree->granule_shift;
+    break_u64(&tree->slabs[granule / 64], tree->slabs[granule / 64] ^ 1ull << granule % 64);
+}
+
 /* The granule that the at-th free run begins in becomes a slab, or is one no more. */
 static inline int flip_slab(size_t at, int is_slab) {
     gpi_tree *tree = &arena->tree;
     gpi_run *run;
-    uint64_t granule;
     if (!is_mapped()) return 0;
     do run = run_at(at++, is_free);
     while (run && (!is_home(run) || gpi_tree_is_slab(tree, run->unit) != is_slab));
-    if (!run) return 0;
-    granule = (run->unit - tree->base_unit) >> tree->granule_shift;
-    break_u64(&tree->slabs[granule / 64], tree->slabs[granule / 64] ^ 1ull << granule % 64);
-    return 1;
+    if (run) flip_slab_at(run->unit);
+    return run != NULL;
 }
 
 static inline int slab_that_is_none(size_t at) { return flip_slab(at, 0); }
 static inline int slab_no_more(size_t at) { return flip_slab(at, 1); }
+
+/* A granule in the midst of a free run becomes a slab, which the run's others are not. The sum knows
+   it. */
+static inline int is_long_and_free(const gpi_run *run) { return is_free(run) && is_long(run); }
+static inline int slab_within_a_run(size_t at) {
+    gpi_run *run = is_mapped() ? run_at(at, is_long_and_free) : NULL;
+    if (!run) return 0;
+    flip_slab_at(run->unit + arena->chunks.granule_units);
+    break_u64(&arena->tree.slab_count, arena->tree.slab_count + 1);
+    return 1;
+}
 
 #endif

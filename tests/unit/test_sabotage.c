@@ -1,7 +1,7 @@
 /* Each invariant in the header's banners is broken by hand in a working arena, at every place that
    there is: gpupool_check names it, and is content again when the damage is undone. */
 // build: asan -fsanitize=address,undefined -DEVERY=8
-// build: sites -O1 -DGPUPOOL_SITES=1
+// build: plain -O1
 #define GPUPOOL_IMPLEMENTATION
 #include "gpupool.h"
 #include "arena_kit.h"
@@ -10,25 +10,9 @@
 #include "sabotage_arena.h"
 #include "sabotage_cache.h"
 #include "sabotage_chunk.h"
+#include "sabotage_run.h"
 #include "sabotage_stitch.h"
 #include "sabotage_tree.h"
-
-enum { MAPPED = 1, CHUNKED = 2, BOTH = 3 };
-
-/* breaks: what may be named; more than one where the same damage breaks them all. missed: why the
-   check may say nothing. Once it says something at every place, the note has to go. */
-typedef struct saboteur {
-    const char *breaks;
-    const char *name;
-    int (*apply)(size_t at);
-    void (*undo)(void); /* what the log cannot mend */
-    int where;
-    const char *missed;
-} saboteur;
-
-#define PLAIN(breaks, apply, where) {breaks, #apply, apply, NULL, where, NULL}
-#define UNDONE(breaks, apply, undo, where) {breaks, #apply, apply, undo, where, NULL}
-#define MISSED(breaks, apply, undo, where, why) {breaks, #apply, apply, undo, where, why}
 
 static const saboteur saboteurs[] = {
     PLAIN("L1", more_requested_than_granted, BOTH),
@@ -93,12 +77,14 @@ static const saboteur saboteurs[] = {
     /* all that is free in that granule is in the wrong tree, or should be one run */
     PLAIN("T7 T2 T3", slab_that_is_none, MAPPED),
     PLAIN("T7 T2 T3", slab_no_more, MAPPED),
+    PLAIN("T7", slab_within_a_run, MAPPED),
     PLAIN("H1", home_without_owner, MAPPED),
     PLAIN("H1", home_of_another_chunk, MAPPED),
     PLAIN("H1", bare_with_an_owner, MAPPED),
     PLAIN("H1", mapped_overlap, MAPPED),
     PLAIN("H1 T5", others_overlap, CHUNKED),
     PLAIN("H1", chunk_with_wrong_prev, BOTH),
+    PLAIN("H1", chunks_in_another_order, MAPPED),
     PLAIN("H1", last_is_not_the_last, BOTH),
     UNDONE("H2", free_without_memory, move_back, MAPPED),
     UNDONE("H2", freed_without_memory, move_back, MAPPED),
@@ -117,6 +103,8 @@ static const saboteur saboteurs[] = {
     PLAIN("S1", part_leads_elsewhere, MAPPED),
     PLAIN("S1", part_is_held, MAPPED),
     PLAIN("S1", part_of_other_units, MAPPED),
+    PLAIN("S1", part_beyond_the_seams, MAPPED),
+    PLAIN("S1", parts_with_each_others_runs, MAPPED),
     PLAIN("S1", idle_part_of_other_units, MAPPED),
     PLAIN("S1", one_part_less, MAPPED),
     PLAIN("S1", part_of_no_stitch, MAPPED),
@@ -149,6 +137,7 @@ static const saboteur saboteurs[] = {
     PLAIN("K3", lost_use, BOTH),
     PLAIN("K4", stream_not_counted, BOTH),
     PLAIN("K5", busy_in_no_queue, BOTH),
+    PLAIN("K5", idle_in_the_queue, BOTH),
     PLAIN("K5", last_busy_is_not_the_last, BOTH),
     PLAIN("K4", key_of_another_handle, BOTH),
     PLAIN("K4", stream_in_no_bucket, BOTH),
@@ -160,65 +149,16 @@ static const saboteur saboteurs[] = {
     PLAIN("A2", wrong_cached_sum, BOTH),
     PLAIN("A2", wrong_waiting_sum, BOTH),
     PLAIN("A4", wrong_tag_sum, BOTH),
+    PLAIN("A4", block_of_no_tag, BOTH),
     PLAIN("A2 K3", lost_waiting_run, BOTH), /* and its uses */
     PLAIN("A3 T4", waiting_but_live, BOTH),     /* and is not in the index */
     PLAIN("A3 T2 T3", waiting_but_free, BOTH), /* and is in no list, and a neighbour may be quiet */
     PLAIN("A3 T4 K3", live_but_waiting, BOTH), /* others of its bucket, if there are, are lost */
     PLAIN("A3 K3", waiting_without_use, BOTH),
-#if GPUPOOL_SITES
-    PLAIN("A1", site_above_its_peak, BOTH),
-    PLAIN("A1", site_with_more_than_it_asked_for, BOTH),
-    PLAIN("A1", site_counted_elsewhere, BOTH),
-    PLAIN("A1", site_with_another_block, BOTH),
-    PLAIN("A1", site_with_more_bytes, BOTH),
-#endif
+    PLAIN("A3", waiting_for_nobody, BOTH),
+    PLAIN("A3", plain_but_waiting, BOTH),
 };
 #define SABOTEURS KIT_COUNT(saboteurs)
-
-#ifndef EVERY
-#define EVERY 1 /* so many places are gone on by */
-#endif
-
-static const saboteur *now;
-static long places, misses;
-
-/* The invariant that gpupool_check names; "" if it finds none broken. */
-static const char *named(void) {
-    static char name[8];
-    const char *at;
-    name[0] = 0;
-    if (gpupool_check(arena) == GPUPOOL_OK) return name;
-    at = strstr(gpupool_last_error(), "invariant ");
-    if (CHECK(at != NULL)) sscanf(at, "invariant %7s", name);
-    return name;
-}
-
-static void sabotage(gpupool_source source, const char *where) {
-    scene_open(source);
-    for (size_t at = 0; now->apply(at); at += EVERY, places++) {
-        const char *name = named();
-        check_case("%s, place %zu", where, at);
-        misses += !name[0];
-        if (name[0] ? !strstr(now->breaks, name) : !now->missed)
-            check_fail(__FILE__, __LINE__, "%s is broken, \"%s\" named", now->breaks, name);
-        mend();
-        if (now->undo) now->undo();
-        named(); /* counts anew what is pending, and leaves the caches as they are */
-        CHECK_RESULT(gpupool_check(arena), GPUPOOL_OK);
-    }
-    scene_close();
-}
-
-static void sabotage_all(void) {
-    places = misses = 0;
-    if (now->where & MAPPED) sabotage(GPUPOOL_SOURCE_MAPPED, "MAPPED");
-    if (now->where & CHUNKED) sabotage(GPUPOOL_SOURCE_DEVICE, "DEVICE");
-    CHECK(places > 0);
-    if (!now->missed) return;
-    if (misses == 0) check_fail(__FILE__, __LINE__, "all are noticed: \"%s\" can go", now->missed);
-    printf("left out: %s, %s, %ld of %ld: %s\n", now->breaks, now->name, misses, places,
-           now->missed);
-}
 
 /* ---- no invariant without a saboteur ---- */
 
@@ -272,8 +212,7 @@ int main(void) {
 #if CHECK_FAKE
     TEST(every_invariant_has_a_saboteur);
     ARENA_TEST(the_scene_has_everything);
-    for (now = saboteurs; now < saboteurs + SABOTEURS; now++)
-        check_run(now->name, sabotage_all, kit_prepare, kit_settle);
+    run_saboteurs(saboteurs, SABOTEURS);
 #else
     check_skip("sabotage", "needs fakecuda's controls");
 #endif
