@@ -91,6 +91,18 @@ static void zero_of_another_file_is_the_legacy_stream(void) {
     kit_close(arena);
 }
 
+/* The two calls that read their stream in a struct: no struct is no stream. */
+static void no_struct_is_refused(void) {
+    gpupool_ring *ring = NULL;
+    arena = kit_open(GPUPOOL_SOURCE_AUTO);
+    CHECK_RESULT(gpupool_ring_create(&ring, NULL), GPUPOOL_OK);
+    CHECK(gpupool_alloc_request(arena, NULL) == NULL);
+    CHECK_RESULT(gpupool_last_result(), GPUPOOL_E_ARGUMENT);
+    CHECK_RESULT(gpupool_ring_transfer(ring, NULL), GPUPOOL_E_ARGUMENT);
+    CHECK_RESULT(gpupool_ring_destroy(ring), GPUPOOL_OK);
+    kit_close(arena);
+}
+
 static void *free_here(void *block) {
     kit_fill(mine(), block, SIZE, 1);
     CHECK_RESULT(gpupool_free(arena, block, 0), GPUPOOL_OK);
@@ -156,6 +168,7 @@ int main(void) {
     ARENA_TEST(threads_take_turns);
     ARENA_TEST(zero_is_the_threads_own);
     FAKE_TEST(zero_of_another_file_is_the_legacy_stream);
+    FAKE_TEST(no_struct_is_refused);
     FAKE_TEST(a_thread_that_ends_leaves_its_memory);
     FAKE_TEST(threads_come_and_go);
     return check_finish();

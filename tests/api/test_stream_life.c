@@ -1,4 +1,6 @@
 /* Streams that come and go, told or untold, and the one that is always there. */
+// build: plain
+// build: single -DGPUPOOL_SINGLE_THREAD=1 -DGPUPOOL_CHECK=2
 #include "gpupool.h"
 #include "stream_kit.h"
 
