@@ -12556,7 +12556,7 @@ static void gpi_verdict_explain(gpupool_verdict *verdict, const gpi_scene *scene
         gpi_verdict_say_siblings(verdict, scene->siblings);
     if (cause == GPUPOOL_CAUSE_OTHERS && verdict->siblings_bytes >= verdict->missing_bytes)
         advice = "free %m of what those hold, and gpupool_trim them";
-    else if (cause == GPUPOOL_CAUSE_OTHERS && lacking->by_limit && lacking->by_device)
+    else if (cause == GPUPOOL_CAUSE_OTHERS && lacking->by_limit) /* by the device still more */
         advice = "have others free %m and raise the limit by as much";
     if (*advice) gpi_verdict_advise(verdict, &parts, advice);
     if (verdict->raise_bytes) gpi_verdict_advise(verdict, &parts, "raise the limit by %+");
@@ -12674,7 +12674,7 @@ static uint64_t gpi_verdict_largest(gpupool_arena *arena, uint32_t finished) {
 /* Whether a graph's stream counts: every graph's if `all`; else only those of
    gpi_verdict_kept_bytes. */
 static int gpi_verdict_counts_kept(const gpupool_arena *arena, const gpi_stream *graph, int all) {
-    return graph && graph->capture &&
+    return graph->capture &&
            (all || !graph->key || gpi_arena_takes_finished(arena, graph));
 }
 
@@ -12993,7 +12993,6 @@ static void gpi_sibling_count(gpupool_arena *arena, uint64_t bytes, gpi_siblings
     lack.arena = arena;
     lack.bytes = bytes;
     lack.may_wait = 0;
-    if (gpi_arena_exists(arena, "gpupool_would_fit") != GPUPOOL_OK) return;
     if (!gpi_sibling_exist(arena)) return;
     gpi_host_lock(&arena->lock);
     lack.ask = gpi_sibling_can_help(arena, bytes) ? GPI_SIBLING_COUNT : GPI_SIBLING_LOOK;
@@ -13799,7 +13798,7 @@ static gpupool_result gpi_block_free_to_cache(gpupool_arena *arena, gpi_run **li
     gpupool_result result = GPUPOOL_OK;
     /* Before the free is counted, so that the ledger's peaks contain what the cache has counted. */
     gpi_cache_fold(cache, &arena->ledger);
-    if (run->of.uses || owner->capture) {
+    if (run->of.uses) {
         result = gpi_block_free(arena, link, owner, stream);
     } else {
         /* The thread has waited for the arena's lock too often: let the cache take more blocks. */
@@ -13853,7 +13852,7 @@ static gpupool_result gpi_block_free_slow(gpupool_arena *arena, void *block,
         return gpi_host_no_memory();
     }
     /* The block leaves the other cache, and is then freed as any live block, on this stream. */
-    if (cache && run->list == GPI_LIST_CACHED) {
+    if (cache) {
         gpi_cache_release(cache, run->unit);
         gpi_cache_fold(cache, &arena->ledger);
     }
@@ -15089,7 +15088,7 @@ static gpupool_result gpi_stage_close(gpi_stage *stage) {
     gpupool_result result = stage->top ? gpi_driver_wait(&stage->driver) : GPUPOOL_OK;
     uint64_t i, ever = stage->pinned.peak / stage->slot_bytes;
     for (i = 0; i < stage->top && result == GPUPOOL_OK; i++)
-        if (stage->slots[i].state == GPI_STAGE_TAKEN && stage->slots[i].run)
+        if (stage->slots[i].state == GPI_STAGE_TAKEN)
             gpi_stage_free(stage, &stage->slots[i]);
     while (result == GPUPOOL_OK && gpi_stage_unpin(stage, &result)) {}
     /* Slots that were unpinned earlier have events, too: their records stay. */
@@ -16725,10 +16724,9 @@ static int gpi_sleep_changes_block(const gpupool_arena *arena, const gpi_run *ru
     return gpi_sleep_changes(arena, gpi_stitch_tag_at(&arena->stitches, run->unit));
 }
 
-/* Whether a stitch belongs to a changing part. All its chunks are of one part; a spoilt stitch may
-   have none. */
+/* Whether a stitch belongs to a changing part. All its chunks are of one part. */
 static int gpi_sleep_changes_stitch(const gpupool_arena *arena, const gpi_stitch *stitch) {
-    return stitch->seam_count && gpi_sleep_changes(arena, stitch->seams[0].chunk->tag);
+    return gpi_sleep_changes(arena, stitch->seams[0].chunk->tag);
 }
 
 /* Adds to the process's count of sleeping parts, for each changing part: 1 or -1. While the count
@@ -16792,13 +16790,13 @@ static void gpi_sleep_put_back(gpupool_arena *arena) {
     }
 }
 
-/* Gives every live block of the changing parts the use that never passes, if it has none. 0: the
-   host has no memory for all; the caller drops those that were given. */
+/* Gives every live block of the changing parts the use that never passes. 0: the host has no memory
+   for all; the caller drops those that were given. */
 static int gpi_sleep_use_all(gpupool_arena *arena) {
     uint64_t at = 0;
     gpi_run *run;
     while ((run = gpi_tree_next_live(&arena->tree, &at)) != NULL)
-        if (gpi_sleep_changes_block(arena, run) && !*gpi_clock_sleeper(run) &&
+        if (gpi_sleep_changes_block(arena, run) &&
             !gpi_clock_use(&arena->clocks, run, arena->clocks.all, gpi_clock_never()))
             return 0;
     return 1;
@@ -17403,7 +17401,8 @@ static void gpi_wake_set_aside_freed(gpupool_arena *arena) {
 static int gpi_wake_is_vacant(const gpupool_arena *arena, const gpi_chunk *chunk) {
     const gpi_run *run = gpi_chunk_first_run(&arena->chunks, &arena->tree, chunk);
     if (chunk->is_kept && !arena->chunks.is_ending) return 0;
-    for (; run && run->unit < chunk->unit + chunk->units; run = run->next)
+    /* ends at the latest with the home's last granule, which no chunk has */
+    for (; run->unit < chunk->unit + chunk->units; run = run->next)
         if (run->list != GPI_LIST_TAKEN) return 0;
     return 1;
 }
@@ -18276,7 +18275,7 @@ static gpupool_result gpi_life_destroy(gpupool_arena *arena) {
     gpupool_result result;
     gpi_host_begin();
     if (arena && arena->forks == GPI_CLOSED) {
-        while (!gpi_life_unlist(arena, &reset)) gpi_host_idle(0);
+        gpi_life_unlist(arena, &reset); /* it has no visitors */
         gpi_life_free_struct(arena);
         return gpi_host_ok();
     }
@@ -18389,13 +18388,13 @@ static void gpi_share_add_part(gpi_share_list *list, const gpi_chunks *chunks,
     mapping->offset = (size_t)(part->unit * GPUPOOL_UNIT_BYTES - begin);
 }
 
-/* The chunk that a home unit lies in; NULL: none. `unit` must be a home address, since among the
-   addresses for stitches the tree's owner is a stitch. The arena's lock is held. */
+/* The chunk that a live block's home unit lies in. (Among the addresses for stitches the tree's
+   owner is a stitch.) The arena's lock is held. */
 static gpi_chunk *gpi_share_chunk_at(const gpupool_arena *arena, uint64_t unit) {
     gpi_chunk *chunk = arena->chunks.first;
     if (gpi_chunk_is_mapped(&arena->chunks))
         return (gpi_chunk *)gpi_tree_owner(&arena->tree, unit);
-    while (chunk && unit - chunk->unit >= chunk->units) chunk = chunk->next;
+    while (unit - chunk->unit >= chunk->units) chunk = chunk->next;
     return chunk;
 }
 
@@ -18843,10 +18842,10 @@ gpupool_result gpupool_wait_all(gpupool_arena *arena) {
 
 /* -- a block -- */
 
-/* The stream handle for a key, as the program knows it. NULL: all streams, or unknown. Odd keys
-   are default streams: see gpi_clock_key. */
+/* The stream handle for a key, as the program knows it. NULL: all streams. Odd keys are default
+   streams: see gpi_clock_key. */
 static cudaStream_t gpi_figures_stream(uint64_t key) {
-    if (key == 0 || key == GPI_KEY_ALL) return NULL;
+    if (key == GPI_KEY_ALL) return NULL;
     if (key == GPI_KEY_LEGACY) return cudaStreamLegacy;
     return key & 1 ? cudaStreamPerThread : (cudaStream_t)(uintptr_t)key;
 }
@@ -19470,12 +19469,11 @@ static int gpi_view_lay_out(gpi_view *view, const gpupool_arena *arena) {
     return 1;
 }
 
-/* The index of a stream's key, which is added if it is new; GPI_NOBODY: key 0, or no room. Called
-   for every live block: `last` remembers where keys were found, so that the search is rare. */
+/* The index of a stream's key, which is added if it is new; GPI_NOBODY: no room. Called for every
+   live block: `last` remembers where keys were found, so that the search is rare. */
 static uint16_t gpi_view_stream(gpi_view *view, uint64_t key) {
     uint16_t *last = &view->last[(key * 0x9e3779b97f4a7c15ull) >> 58];
     uint64_t i = 0;
-    if (key == 0) return GPI_NOBODY;
     if (*last < view->key_count && view->keys[*last] == key) return *last;
     while (i < view->key_count && view->keys[i] != key) i++;
     if (i == view->key_room) return GPI_NOBODY;
@@ -21101,9 +21099,9 @@ static gpupool_result gpi_default_config(int device, gpupool_arena_config *confi
 /* The device's default arena, with one visitor more, so that it stays until gpi_default_leave.
    NULL: none was made, or the arena is closed or being renewed. Takes the process's lock. */
 static gpupool_arena *gpi_default_enter(int device) {
-    gpupool_arena *arena = NULL;
+    gpupool_arena *arena;
     gpi_host_lock(&gpi_process.lock);
-    if (device >= 0 && device < GPI_DEVICES_MAX) arena = gpi_process.default_arenas[device];
+    arena = gpi_process.default_arenas[device];
     if (arena && arena->forks < 0) arena = NULL;
     if (arena) arena->visitors++;
     gpi_host_unlock(&gpi_process.lock);
@@ -21173,7 +21171,7 @@ static gpupool_result gpi_default_renew(gpupool_arena *arena, const gpupool_aren
         result = gpi_life_make(arena, config);
         if (result != GPUPOOL_OK) gpi_default_clear(arena, config->device);
         /* gpi_life_make has set the config's limit; the program's is the newer one */
-        if (limit) arena->ledger.limit_bytes = limit;
+        arena->ledger.limit_bytes = limit;
     }
     gpi_default_set_forks(arena, arena->chunks.from ? gpi_process.forks : GPI_CLOSED);
     return result;
@@ -21279,7 +21277,6 @@ static cudaError_t gpi_shape_error(gpupool_result result) {
     case GPUPOOL_OK: return cudaSuccess;
     case GPUPOOL_E_OUT_OF_MEMORY:
     case GPUPOOL_E_HOST_MEMORY: return cudaErrorMemoryAllocation;
-    case GPUPOOL_E_CAPTURING: return cudaErrorStreamCaptureUnsupported;
     case GPUPOOL_E_FORKED: return cudaErrorInitializationError;
     case GPUPOOL_E_OVERRUN: return cudaErrorIllegalAddress;
     case GPUPOOL_E_CUDA:
@@ -21290,6 +21287,7 @@ static cudaError_t gpi_shape_error(gpupool_result result) {
     case GPUPOOL_E_DOUBLE_FREE:
     case GPUPOOL_E_CORRUPT:
     case GPUPOOL_E_IN_USE:
+    case GPUPOOL_E_CAPTURING: /* of an arena with on_map, which no default arena has */
     case GPUPOOL_E_TIMEOUT:
     case GPUPOOL_E_UNSUPPORTED:
     case GPUPOOL_E_CALLBACK:
@@ -21345,14 +21343,14 @@ static int gpi_shape_is_of_another(const void *block) {
    allocates on the stream's device. NULL, with a failure: there is none and none can be made. */
 static gpupool_arena *gpi_shape_arena_of(cudaStream_t stream) {
     int device = GPUPOOL_DEVICE_CURRENT;
-    gpupool_arena *arena = NULL;
+    gpupool_arena *arena;
     const gpi_driver *driver;
     gpi_driver own;
     CUcontext context;
     if (stream == cudaStreamLegacy || stream == cudaStreamPerThread) /* never 0 here */
         return gpupool_get_default_arena(device);
-    if (gpi_host_may_open("gpupool_cudaMallocAsync") != GPUPOOL_OK) return NULL;
-    if (gpi_driver_name_device(&device) == GPUPOOL_OK) arena = gpi_default_enter(device);
+    if (gpi_default_device("gpupool_cudaMallocAsync", &device) != GPUPOOL_OK) return NULL;
+    arena = gpi_default_enter(device);
     /* To ask for the stream's context takes a driver table. The current device may have no default
        arena, and no context: then a table of its own is filled for the question. */
     driver = arena ? &arena->chunks.driver : gpi_driver_ask(&own);
