@@ -14222,11 +14222,12 @@ static gpupool_result gpi_hand_free(gpupool_arena *arena, void *block, const gpi
         gpi_hand_allow_sleep(arena);
     }
     why = gpi_thread;
-    if (result == GPUPOOL_OK) result = gpi_block_return(arena, block, call);
-    /* CUDA has just refused to tell the stream's id, which it told above. The block is filled with
-       0xdd, so it has to go. */
-    if (result == GPUPOOL_E_CUDA && !bytes)
-        result = gpi_block_free_slow(arena, block, call);
+    if (result == GPUPOOL_OK) {
+        result = gpi_block_return(arena, block, call);
+        /* CUDA has just refused to tell the stream's id, which it told above. The block is filled
+           with 0xdd, so it has to go. */
+        if (result == GPUPOOL_E_CUDA && !bytes) result = gpi_block_free_slow(arena, block, call);
+    }
     /* The block stays live, and gets its guard back. */
     if (result != GPUPOOL_OK && bytes) gpi_hand_swap_guard(arena, block, bytes);
     /* The free has succeeded: what the call reports is the overrun. */
@@ -21152,13 +21153,15 @@ static void gpi_default_clear(gpupool_arena *arena, int device) {
 }
 
 /* Makes a default arena again in the same struct; a limit that was set stays. The caller has set
-   `forks` to GPI_RENEWING, so no other thread comes. If CUDA does not take the old memory back, all
-   is as before; if the arena cannot be made, it is closed. */
-static gpupool_result gpi_default_renew(gpupool_arena *arena, const gpupool_arena_config *config) {
+   `forks` to GPI_RENEWING, so no other thread comes. If the environment has no sense, or CUDA does
+   not take the old memory back, all is as before; if the arena cannot be made, it is closed. */
+static gpupool_result gpi_default_renew(gpupool_arena *arena, int device) {
     uint64_t limit = arena->ledger.limit_bytes;
-    gpupool_result result = GPUPOOL_OK;
+    gpupool_arena_config config;
+    gpupool_result result = gpi_default_config(device, &config);
     gpi_visit visit;
-    if (arena->chunks.from) { /* NULL: closed, so there is nothing to give back */
+    /* chunks.from NULL: closed, so there is nothing to give back */
+    if (result == GPUPOOL_OK && arena->chunks.from) {
         result = gpi_driver_enter(&arena->chunks.driver, &visit);
         if (result == GPUPOOL_OK) {
             result = gpi_life_close_after_reset(arena);
@@ -21167,9 +21170,9 @@ static gpupool_result gpi_default_renew(gpupool_arena *arena, const gpupool_aren
         if (result == GPUPOOL_OK) gpi_driver_close(&arena->chunks.driver);
     }
     if (result == GPUPOOL_OK) {
-        gpi_default_clear(arena, config->device);
-        result = gpi_life_make(arena, config);
-        if (result != GPUPOOL_OK) gpi_default_clear(arena, config->device);
+        gpi_default_clear(arena, device);
+        result = gpi_life_make(arena, &config);
+        if (result != GPUPOOL_OK) gpi_default_clear(arena, device);
         /* gpi_life_make has set the config's limit; the program's is the newer one */
         arena->ledger.limit_bytes = limit;
     }
@@ -21181,7 +21184,6 @@ static gpupool_result gpi_default_renew(gpupool_arena *arena, const gpupool_aren
    NULL with a failure: it could not be renewed. Waits while another thread renews it. No lock is
    held. */
 static gpupool_arena *gpi_default_find(int device) {
-    gpupool_arena_config config;
     gpupool_arena *arena;
     int reset, wait;
     unsigned round = 0;
@@ -21200,12 +21202,7 @@ static gpupool_arena *gpi_default_find(int device) {
     }
     gpi_host_ok(); /* result OK tells "there is none" from a failure */
     if (!arena) return NULL;
-    /* this thread has set `forks` to GPI_RENEWING, and must replace that on every way out */
-    if (gpi_default_config(device, &config) != GPUPOOL_OK) {
-        gpi_default_set_forks(arena, GPI_CLOSED);
-        return NULL;
-    }
-    return gpi_default_renew(arena, &config) == GPUPOOL_OK ? arena : NULL;
+    return gpi_default_renew(arena, device) == GPUPOOL_OK ? arena : NULL;
 }
 
 /* Begins a public call, and replaces GPUPOOL_DEVICE_CURRENT by the device's number. E_FORKED in a
