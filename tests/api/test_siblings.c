@@ -203,6 +203,89 @@ static void while_a_stream_captures(void) {
     kit_close(first);
 }
 
+/* Nor while another stream captures: what is idle helps all the same. */
+static void while_another_stream_captures(void) {
+    cudaGraph_t graph = NULL;
+    fake_device_memory(0, 16 * GIB);
+    gpupool_arena *first = named("A", GPUPOOL_SOURCE_AUTO, 0);
+    gpupool_arena *second = named("B", GPUPOOL_SOURCE_AUTO, 0);
+    leave_idle(first, 12);
+    CHECK_EQ(cudaStreamBeginCapture(kit_stream[1], cudaStreamCaptureModeRelaxed), cudaSuccess);
+    void *captured = kit_alloc(second, MIB, kit_stream[1]);
+    void *block = kit_alloc(second, 8 * GIB, kit_stream[0]);
+    CHECK_EQ(cudaStreamEndCapture(kit_stream[1], &graph), cudaSuccess);
+    CHECK(graph != NULL);
+    CHECK_EQ(cudaGraphDestroy(graph), cudaSuccess);
+    CHECK_RESULT(gpupool_free(second, block, kit_stream[0]), GPUPOOL_OK);
+    CHECK_RESULT(gpupool_free(second, captured, kit_stream[1]), GPUPOOL_OK);
+    kit_close(second);
+    kit_close(first);
+}
+
+/* What a request that may not wait does without, one that may wait gets. */
+static void nothing_is_waited_for(void) {
+    fake_device_memory(0, 16 * GIB);
+    gpupool_arena *first = named("A", GPUPOOL_SOURCE_AUTO, 0);
+    gpupool_arena *second = named("B", GPUPOOL_SOURCE_AUTO, 0);
+    void *block = kit_alloc(first, 12 * GIB, kit_stream[1]);
+    fake_mode(FAKE_STEPPED);
+    kit_fill(kit_stream[1], block, 4096, 1);
+    CHECK_RESULT(gpupool_free(first, block, kit_stream[1]), GPUPOOL_OK);
+    int pending = fake_pending(kit_stream[1]);
+    block = kit_alloc_as(second, 8 * GIB, kit_stream[0], GPUPOOL_NO_WAIT);
+    CHECK_RESULT(kit_why(block), GPUPOOL_E_OUT_OF_MEMORY);
+    CHECK(pending > 0 && fake_pending(kit_stream[1]) >= pending);
+    block = kit_alloc(second, 8 * GIB, kit_stream[0]);
+    CHECK_RESULT(gpupool_free(second, block, kit_stream[0]), GPUPOOL_OK);
+    fake_mode(FAKE_EAGER);
+    kit_close(second);
+    kit_close(first);
+}
+
+/* The host's memory is in no device's way. */
+static void pinned_memory_is_none_of_the_device(void) {
+    gpupool_verdict v;
+    fake_device_memory(0, 16 * GIB);
+    gpupool_arena *first = named("A", GPUPOOL_SOURCE_PINNED, 0);
+    gpupool_arena *second = named("B", GPUPOOL_SOURCE_AUTO, 0);
+    void *block = kit_alloc(first, MIB, kit_stream[0]);
+    v = refuses(second, 17 * GIB, GPUPOOL_CAUSE_TOO_LARGE);
+    CHECK_EQ(v.siblings_bytes, 0);
+    CHECK_RESULT(gpupool_free(first, block, kit_stream[0]), GPUPOOL_OK);
+    kit_close(second);
+    kit_close(first);
+}
+
+/* Whichever call fails, once or from then on, both arenas are sound, and the request is met once
+   CUDA works again. */
+static void each_call_fails_in_turn(void) {
+    for (int persist = 0; persist < 2; persist++)
+        for (long n = 1, fired = 1; fired; n++) {
+            check_case("call %ld, persist %d", n, persist);
+            fake_device_memory(0, 64 * MIB);
+            gpupool_arena *first = named("A", GPUPOOL_SOURCE_AUTO, 0);
+            gpupool_arena *second = named("B", GPUPOOL_SOURCE_AUTO, 0);
+            void *block = kit_alloc(first, 48 * MIB, kit_stream[1]);
+            fake_mode(FAKE_STEPPED);
+            kit_fill(kit_stream[1], block, 4096, 1);
+            CHECK_RESULT(gpupool_free(first, block, kit_stream[1]), GPUPOOL_OK);
+            fake_fail_nth(n, persist);
+            block = gpupool_alloc(second, 32 * MIB, kit_stream[0]);
+            fired = fake_fail_fired();
+            fake_fail_clear();
+            fake_mode(FAKE_EAGER);
+            CHECK_RESULT(gpupool_check(first), GPUPOOL_OK);
+            CHECK_RESULT(gpupool_check(second), GPUPOOL_OK);
+            CHECK_EQ(kit_stats(second).blocks.now, block != NULL);
+            kit_capture_globally();
+            cudaGetLastError();
+            if (!block) block = kit_alloc(second, 32 * MIB, kit_stream[0]);
+            CHECK_RESULT(gpupool_free(second, block, kit_stream[0]), GPUPOOL_OK);
+            kit_close(second);
+            kit_close(first);
+        }
+}
+
 #if !GPUPOOL_SINGLE_THREAD
 static void *ask_in_turns(void *of) {
     gpupool_arena *arena = (gpupool_arena *)of;
@@ -245,6 +328,10 @@ int main(void) {
     FAKE_TEST(no_more_than_helps);
     FAKE_TEST(from_a_chunk_alloc);
     FAKE_TEST(while_a_stream_captures);
+    FAKE_TEST(while_another_stream_captures);
+    FAKE_TEST(nothing_is_waited_for);
+    FAKE_TEST(pinned_memory_is_none_of_the_device);
+    FAKE_TEST(each_call_fails_in_turn);
 #if !GPUPOOL_SINGLE_THREAD
     FAKE_TEST(by_many_threads);
 #endif

@@ -1,0 +1,80 @@
+/* What verdicts and figures say of memory that tags set apart: reserves that are awake, asleep, or
+   the request's own, and blocks that a tag's graph keeps. */
+// build: plain
+// build: check2 -O1 -DGPUPOOL_CHECK=2
+#include "gpupool.h"
+#include "tag_kit.h"
+#include "verdict_kit.h"
+
+#if CHECK_FAKE
+
+enum { WEIGHTS = 1, LIMIT = 20 };
+
+/* Two holders, of one chunk: what they hold is less than what a large request lacks. */
+static void *small[2];
+static void open_with_reserve(void) {
+    arena = kit_open_limited(GPUPOOL_SOURCE_MAPPED, LIMIT * MIB);
+    CHECK_EQ(make_tag("weights", 1, 4 * MIB), WEIGHTS);
+    for (int i = 0; i < 2; i++) small[i] = must_take((i ? 300 : 512) * KIB, 0, 0);
+}
+
+/* It says that all blocks have to go, and then the request is met. */
+static void all_blocks_have_to_go(size_t bytes, int tag) {
+    refused(bytes, tag, GPUPOOL_E_OUT_OF_MEMORY);
+    if (!strstr(last_verdict().sentence, "free all blocks, which hold 812 KiB"))
+        check_fail(__FILE__, __LINE__, "%s", last_verdict().sentence);
+    for (int i = 0; i < 2; i++) give(small[i], 0);
+    give(must_take(bytes, tag, 0), 0);
+    close_tags();
+}
+
+static void a_reserve_of_others_is_in_the_way(void) {
+    open_with_reserve();
+    refused((LIMIT - 3) * MIB, 0, GPUPOOL_E_OUT_OF_MEMORY);
+    CHECK(strstr(last_verdict().sentence, "free") == NULL);
+    all_blocks_have_to_go((LIMIT - 4) * MIB, 0);
+}
+
+static void but_not_while_it_sleeps(void) {
+    open_with_reserve();
+    CHECK_RESULT(sleep_tag(WEIGHTS, GPUPOOL_DISCARD), GPUPOOL_OK);
+    all_blocks_have_to_go(LIMIT * MIB, 0);
+}
+
+static void its_own_reserve_is_the_requests(void) {
+    open_with_reserve();
+    all_blocks_have_to_go(LIMIT * MIB, WEIGHTS);
+}
+
+/* An open scope has again what it freed itself; an ended one keeps it, as far as it is awake. */
+static void what_a_tags_graph_keeps(void) {
+    gpupool_capture *scope = NULL;
+    gpupool_verdict verdict;
+    open_tags(1, LIMIT * MIB);
+    give(must_take(4 * MIB, WEIGHTS, 0), 0);
+    size_t available = kit_available(arena);
+    CHECK_RESULT(gpupool_begin_capture(arena, kit_stream[0], &scope), GPUPOOL_OK);
+    give(must_take(4 * MIB, WEIGHTS, 0), 0);
+    CHECK_EQ(kit_available(arena), available);
+    verdict = would_not_fit(arena, LIMIT * MIB, GPUPOOL_CAUSE_LIMIT);
+    CHECK_EQ(verdict.kept_bytes, 4 * MIB);
+    CHECK_RESULT(gpupool_end_capture(scope), GPUPOOL_OK);
+    CHECK_EQ(kit_available(arena), available - 4 * MIB);
+    CHECK_RESULT(sleep_tag(WEIGHTS, GPUPOOL_DISCARD), GPUPOOL_OK);
+    verdict = would_not_fit(arena, (LIMIT + 1) * MIB, GPUPOOL_CAUSE_LIMIT);
+    CHECK_EQ(verdict.kept_bytes, 0);
+    CHECK_RESULT(wake_tag(WEIGHTS), GPUPOOL_OK);
+    CHECK_EQ(kit_available(arena), available - 4 * MIB);
+    CHECK_RESULT(gpupool_release_capture(scope), GPUPOOL_OK);
+    CHECK_EQ(kit_available(arena), available);
+    close_tags();
+}
+#endif
+
+int main(void) {
+    FAKE_TEST(a_reserve_of_others_is_in_the_way);
+    FAKE_TEST(but_not_while_it_sleeps);
+    FAKE_TEST(its_own_reserve_is_the_requests);
+    FAKE_TEST(what_a_tags_graph_keeps);
+    return check_finish();
+}
