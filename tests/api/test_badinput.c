@@ -169,6 +169,7 @@ static void null_instead_of_an_arena(void) {
     REFUSED_NULL(gpupool_zalloc(NULL, 1, 0), GPUPOOL_E_ARGUMENT);
     REFUSED(gpupool_free(NULL, block, 0), GPUPOOL_E_ARGUMENT);
     REFUSED(gpupool_free(NULL, NULL, 0), GPUPOOL_E_ARGUMENT);
+    REFUSED(gpupool_free_in_host_function(NULL, block, 0), GPUPOOL_E_ARGUMENT);
     REFUSED(gpupool_record_stream(NULL, block, 0), GPUPOOL_E_ARGUMENT);
     REFUSED(gpupool_get_block(NULL, &why, &found), GPUPOOL_E_NOT_OURS);
     REFUSED(gpupool_walk_blocks(NULL, NULL, NULL), GPUPOOL_E_ARGUMENT);
@@ -204,6 +205,10 @@ static void null_instead_of_the_rest(void) {
     REFUSED(gpupool_last_result(), GPUPOOL_E_NOT_OURS);
     REFUSED(gpupool_set_limit_text(arena, NULL), GPUPOOL_E_ARGUMENT);
     REFUSED(gpupool_last_verdict(NULL), GPUPOOL_E_ARGUMENT);
+    REFUSED(gpupool_get_limit(arena, NULL), GPUPOOL_E_ARGUMENT);
+    REFUSED(gpupool_get_limit(NULL, NULL), GPUPOOL_E_ARGUMENT);
+    REFUSED(gpupool_get_available(arena, NULL), GPUPOOL_E_ARGUMENT);
+    REFUSED(gpupool_get_available(NULL, NULL), GPUPOOL_E_ARGUMENT);
     REFUSED(gpupool_get_stats(arena, NULL), GPUPOOL_E_ARGUMENT);
     REFUSED(gpupool_report(arena, NULL), GPUPOOL_E_ARGUMENT);
     REFUSED(gpupool_write_svg(arena, NULL), GPUPOOL_E_ARGUMENT);

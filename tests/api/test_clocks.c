@@ -190,6 +190,22 @@ static void freed_in_a_host_function(void) {
     }
 }
 
+/* A small one comes from the stream's cache, and goes past it: there nothing waits for a mark. */
+static void freed_out_of_a_cache(void) {
+    arena = kit_open(GPUPOOL_SOURCE_MAPPED);
+    for (int i = 0; i < 2; i++) { /* the cache has it from the first free on */
+        in_function = kit_alloc(arena, 4096, kit_stream[0]);
+        if (!i) CHECK_RESULT(gpupool_free(arena, in_function, kit_stream[0]), GPUPOOL_OK);
+    }
+    uint64_t frees = kit_stats(arena).frees;
+    CHECK_RESULT(gpupool_free_in_host_function(arena, in_function, kit_stream[0]), GPUPOOL_OK);
+    CHECK_RESULT(gpupool_free_in_host_function(arena, in_function, kit_stream[0]),
+                 GPUPOOL_E_DOUBLE_FREE);
+    CHECK_EQ(kit_stats(arena).frees, frees + 1);
+    CHECK_EQ(kit_stats(arena).requested.now, 0);
+    kit_close(arena);
+}
+
 /* -- what a call tells is about the call -- */
 
 static void what_was_repaired_is_not_told(void) {
@@ -255,6 +271,7 @@ int main(void) {
     FAKE_TEST(uses_without_end);
     FAKE_TEST(cuda_free_after_a_scope);
     FAKE_TEST(freed_in_a_host_function);
+    FAKE_TEST(freed_out_of_a_cache);
     FAKE_TEST(what_was_repaired_is_not_told);
     FAKE_TEST(looking_leaves_caches_alone);
     return check_finish();

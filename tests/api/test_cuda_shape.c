@@ -118,6 +118,8 @@ static void foreign_pointers_go_to_cuda(void) {
     CHECK_EQ(pool_free(block), cudaSuccess);
     CHECK_EQ((cudaMallocAsync)(&block, 1000, kit_stream[0]), cudaSuccess);
     CHECK_EQ(pool_free_async(block, kit_stream[0]), cudaSuccess);
+    CHECK_EQ((cudaMallocAsync)(&block, 1000, 0), cudaSuccess);
+    CHECK_EQ(pool_free_async(block, 0), cudaSuccess);
     quietly(1);
     CHECK(pool_free(&here) != cudaSuccess);
     cudaGetLastError();

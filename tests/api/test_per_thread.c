@@ -64,6 +64,9 @@ static void threads_take_turns(void) {
 static void zero_is_the_threads_own(void) {
     arena = kit_open(GPUPOOL_SOURCE_AUTO);
     void *block = kit_alloc(arena, 4096, 0);
+    gpupool_block found;
+    CHECK_RESULT(gpupool_get_block(arena, block, &found), GPUPOOL_OK);
+    CHECK(found.stream == cudaStreamPerThread);
     CHECK_RESULT(gpupool_free(arena, block, cudaStreamPerThread), GPUPOOL_OK);
     CHECK(kit_alloc(arena, 4096, cudaStreamPerThread) == block);
     CHECK_RESULT(gpupool_free(arena, block, 0), GPUPOOL_OK);

@@ -40,8 +40,22 @@ static void the_guard_stays(void) {
     kit_close(arena);
 }
 
+/* What is not exported is guarded and filled as ever, while another block is. */
+static void beside_an_exported_block(void) {
+    share_open(0, 0);
+    char *exported = share_get(BYTES), *block = (char *)share_any(3000);
+    share_exported(exported);
+    kit_fill(kit_stream[0], block + 3000, 1, 7);
+    CHECK_RESULT(gpupool_free(arena, block, kit_stream[0]), GPUPOOL_E_OVERRUN);
+    kit_expect(kit_stream[0], block, 3000, 0xdd);
+    share_unexport(exported);
+    share_put(exported);
+    kit_close(arena);
+}
+
 int main(void) {
     SHARE_TEST(a_refused_free_fills_nothing);
     SHARE_TEST(the_guard_stays);
+    SHARE_TEST(beside_an_exported_block);
     return check_finish();
 }

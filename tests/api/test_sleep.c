@@ -166,6 +166,11 @@ static void what_is_seen_of_it(void) {
                  GPUPOOL_E_ASLEEP);
     memset(host, 5, sizeof host);
     CHECK_RESULT(gpupool_upload(ring, elsewhere, host, 4096, kit_stream[0]), GPUPOOL_OK);
+    fake_quiet(1); /* where no memory was ever mapped, nothing sleeps: CUDA is to say what is wrong */
+    CHECK(gpupool_upload(ring, block[0] + GIB, host, 4096, kit_stream[0]) != GPUPOOL_E_ASLEEP);
+    CHECK_EQ(fake_failures(), 1);
+    fake_clear_failures();
+    fake_quiet(0);
     CHECK_RESULT(gpupool_get_block(arena, block[0], &found), GPUPOOL_OK);
     CHECK_EQ(found.requested_bytes, 5 * MIB);
     CHECK_RESULT(gpupool_report(arena, file), GPUPOOL_OK);
@@ -231,6 +236,9 @@ static void what_may_not_sleep(void) {
     CHECK_RESULT(gpupool_sleep(arena, GPUPOOL_ALL, GPUPOOL_DISCARD, NULL), GPUPOOL_E_ASLEEP);
     CHECK_RESULT(gpupool_trim(arena, 0, NULL), GPUPOOL_E_ASLEEP);
     CHECK_RESULT(gpupool_would_fit(arena, 1, NULL), GPUPOOL_E_ASLEEP);
+    size_t available = 1;
+    CHECK_RESULT(gpupool_get_available(arena, &available), GPUPOOL_E_ASLEEP);
+    CHECK_EQ(available, 0);
     CHECK_RESULT(gpupool_allow_peer(arena, 1), GPUPOOL_E_ASLEEP);
     CHECK_RESULT(gpupool_export(arena, shared, &exported), GPUPOOL_E_ASLEEP);
     CHECK_RESULT(gpupool_wake(arena, GPUPOOL_ALL, NULL), GPUPOOL_OK);

@@ -303,6 +303,25 @@ static void two_thousand_streams(gpupool_source source) {
 static void two_thousand_streams_mapped(void) { two_thousand_streams(GPUPOOL_SOURCE_MAPPED); }
 static void two_thousand_streams_of_chunks(void) { two_thousand_streams(GPUPOOL_SOURCE_DEVICE); }
 
+/* A request for one chunk cannot have pieces: what a stitched block has helps it once it is back on
+   the device. */
+static void a_request_for_one_chunk(void) {
+    gpupool_request request = kit_request(2 * STRIPE, kit_stream[0], GPUPOOL_ONE_CHUNK);
+    gpupool_verdict verdict;
+    stripe_open();
+    char *block = stripe_stitched(LAID * STRIPE_BYTES, 0);
+    CHECK_RESULT(kit_why(gpupool_alloc_request(arena, &request)), GPUPOOL_E_OUT_OF_MEMORY);
+    CHECK_RESULT(gpupool_last_verdict(&verdict), GPUPOOL_OK);
+    CHECK_EQ(verdict.cause, GPUPOOL_CAUSE_LIMIT);
+    CHECK_EQ(verdict.holders[1].enough, 1);
+    CHECK_EQ(verdict.holders[1].block_bytes, LAID * STRIPE_BYTES);
+    put(block, 0);
+    block = (char *)gpupool_alloc_request(arena, &request);
+    CHECK(block != NULL);
+    put(block, 0);
+    stripe_close();
+}
+
 #endif
 
 int main(void) {
@@ -315,6 +334,7 @@ int main(void) {
     FAKE_TEST(a_lowered_limit_takes_them_along);
     FAKE_TEST(so_does_a_request_for_new_memory);
     FAKE_TEST(what_is_left_at_the_end);
+    FAKE_TEST(a_request_for_one_chunk);
     FAKE_TEST(repeated_without_a_limit);
     FAKE_TEST(repeated_under_a_limit);
     FAKE_TEST(two_thousand_streams_mapped);

@@ -107,6 +107,22 @@ static void two_put_each_other_to_sleep(void) {
     kit_close(arena);
 }
 
+/* A block that is to be zeroed, when its arena falls asleep first: the block goes back. */
+static void asleep_before_it_is_zeroed(void) {
+    gpupool_arena_config config = kit_config(GPUPOOL_SOURCE_MAPPED);
+    config.soft_limit_bytes = 16 * MIB;
+    config.on_soft_limit = sleep_over_the_limit;
+    arena = kit_create(&config);
+    sleeps = GPUPOOL_ALL;
+    calls = 0;
+    CHECK_RESULT(kit_why(gpupool_zalloc(arena, 32 * MIB, kit_stream[0])), GPUPOOL_E_ASLEEP);
+    CHECK_EQ(calls, 2); /* over the limit, and under it once all is asleep */
+    CHECK_EQ(kit_stats(arena).blocks.now, 0);
+    CHECK_EQ(kit_stats(arena).failures, 1);
+    CHECK_RESULT(gpupool_wake(arena, GPUPOOL_ALL, NULL), GPUPOOL_OK);
+    kit_close(arena);
+}
+
 /* ---- soft limits of the arena ---- */
 
 static void count(const gpupool_soft_limit *what, void *unused) {
@@ -192,6 +208,7 @@ static void no_more_is_given_back_than_is_missing(void) {
 int main(void) {
     FAKE_TEST(a_request_puts_its_own_tag_to_sleep);
     FAKE_TEST(two_put_each_other_to_sleep);
+    FAKE_TEST(asleep_before_it_is_zeroed);
     FAKE_TEST(reserves_and_sleep_are_told);
     FAKE_TEST(tags_are_listed_beside_one_that_fails);
     FAKE_TEST(no_more_is_given_back_than_is_missing);

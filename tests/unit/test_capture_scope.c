@@ -390,11 +390,38 @@ static void a_refusal_in_a_scope_takes_nothing(void) {
     kit_close(arena);
 }
 
+#if CHECK_FAKE
+/* The scope's stream may use a block of before as long as it captures nothing. A free in the scope
+   waits for the use of a third stream all the same. */
+static void a_use_by_the_scopes_stream(void) {
+    fake_mode(FAKE_STEPPED);
+    arena = kit_open_limited(GPUPOOL_SOURCE_MAPPED, 4 * MIB);
+    void *block = get(BYTES, kit_stream[0]), *other;
+    fill(kit_stream[2], block, BYTES, 7);
+    CHECK_RESULT(gpupool_record_stream(arena, block, kit_stream[2]), GPUPOOL_OK);
+    gpupool_capture *scope = scope_on(kit_stream[1]);
+    CHECK_RESULT(gpupool_wait_stream(arena, kit_stream[1]), GPUPOOL_E_CAPTURING);
+    CHECK_RESULT(gpupool_record_stream(arena, block, kit_stream[1]), GPUPOOL_OK);
+    put(block, kit_stream[1]);
+    CHECK_RESULT(kit_why(gpupool_alloc(arena, BYTES, kit_stream[1])), GPUPOOL_E_OUT_OF_MEMORY);
+    CHECK_RESULT(gpupool_end_capture(scope), GPUPOOL_OK);
+    release(scope, NULL);
+    other = get(BYTES, kit_stream[3]);
+    CHECK(other == block);
+    fill(kit_stream[3], other, BYTES, 8);
+    put(other, kit_stream[3]);
+    fake_run_all();
+    CHECK_EQ(fake_failures(), 0);
+    kit_close(arena);
+}
+#endif
+
 int main(void) {
     ARENA_TEST(graphs_keep_their_memory);
     ARENA_TEST(zeroed_for_each_replay);
     ARENA_TEST(what_is_kept_is_not_available);
     ARENA_TEST(what_is_kept_of_pinned_memory);
+    FAKE_TEST(a_use_by_the_scopes_stream);
     ARENA_TEST(destroying_another_arena_loses_no_capture);
     ARENA_TEST(graphs_keep_their_memory_without_a_pool);
     ARENA_TEST(an_older_block_is_kept_without_a_pool);
