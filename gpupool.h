@@ -18592,12 +18592,12 @@ static gpupool_result gpi_share_map(const gpi_driver *driver, gpi_handle handle,
         if (result == GPUPOOL_OK) return result;
         /* no access: what is mapped must be unmapped before the addresses can go */
         why = gpi_thread;
-        gpi_driver_unmap(driver, *address, bytes);
+        if (gpi_driver_unmap(driver, *address, bytes) != GPUPOOL_OK)
+            gpi_driver_unmap(driver, *address, bytes); /* see gpi_share_import */
         gpi_thread = why;
     }
-    why = gpi_thread;
-    gpi_driver_told(driver, "cuMemAddressFree", driver->unreserve(*address, (size_t)bytes));
-    gpi_thread = why;
+    if (driver->unreserve(*address, (size_t)bytes) != CUDA_SUCCESS)
+        driver->unreserve(*address, (size_t)bytes); /* see gpi_share_import */
     return result;
 }
 
@@ -18614,7 +18614,9 @@ static gpupool_result gpi_share_import(const gpi_driver *driver, const gpupool_e
     if (result != GPUPOOL_OK) {
         /* the handle is of use only with addresses */
         why = gpi_thread;
-        gpi_driver_release(driver, handle);
+        /* a second try, since a failure may be that of earlier work, and no later call can undo
+           what is left */
+        if (gpi_driver_release(driver, handle) != GPUPOOL_OK) gpi_driver_release(driver, handle);
         gpi_thread = why;
         return result;
     }

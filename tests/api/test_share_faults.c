@@ -187,9 +187,30 @@ static void closing_stopped_anywhere(void) {
         }
 }
 
+/* An import that fails leaves nothing, even if its undoing fails once, too. */
+static void undone_at_the_second_try(void) {
+    static const char *const names[][2] = {{"cuMemSetAccess", "cuMemUnmap"},
+                                           {"cuMemMap", "cuMemAddressFree"},
+                                           {"cuMemMap", "cuMemRelease"}};
+    for (size_t k = 0; k < KIT_COUNT(names); k++) {
+        check_case("%s, then %s", names[k][0], names[k][1]);
+        prepare(5);
+        CHECK(calls[5].run == do_import);
+        census before = taken();
+        for (int i = 0; i < 2; i++) fake_fail_call(names[k][i], 1, 0, 0);
+        CHECK_RESULT(do_import(), GPUPOOL_E_CUDA);
+        CHECK(strstr(gpupool_last_error(), names[k][0]) != NULL);
+        CHECK_EQ(fake_fail_fired(), 2);
+        fake_fail_clear();
+        is_as_before(&before);
+        clean_up();
+    }
+}
+
 int main(void) {
     TEST(each_fails_in_turn);
     TEST(closing_stopped_anywhere);
+    TEST(undone_at_the_second_try);
     return check_finish();
 }
 
