@@ -1,17 +1,11 @@
-/* soak_actions.h: all that a thread of test_soak.c may do next, but for blocks (soak_blocks.h) and
-   graphs (soak_graphs.h). A new feature joins as a function and a line in the table at the end. */
+/* soak_actions.h: all that a thread of test_soak.c may do next, but for blocks (soak_blocks.h),
+   graphs (soak_graphs.h), sleep (soak_sleep.h) and what is shared with files and processes
+   (soak_share.h). A new feature joins as a function and a line in the table at the end. */
 #ifndef SOAK_ACTIONS_H
 #define SOAK_ACTIONS_H
 
-#include "soak_graphs.h"
-
-/* Calls that may fail for longer. */
-static const char *const lasting[] = {"cuMemCreate", "cuMemMap", "cuMemSetAccess", "cuMemAlloc"};
-
-static inline void calm(void) {
-    for (size_t i = 0; i < KIT_COUNT(lasting); i++) fake_fail_call(lasting[i], 0, 0, 0);
-    if (soak_alone) fail_malloc_nth(0, 0);
-}
+#include "soak_share.h"
+#include "soak_sleep.h"
 
 /* ---- streams ---- */
 
@@ -116,7 +110,7 @@ static inline int is_idle(const world *w, unsigned at) {
 /* Whether nothing can still be at what is free: no work, and no graph. Only a thread alone can
    tell. While a scope is open the arena cannot. */
 static inline int all_is_done(actor *a, const world *w) {
-    if (!soak_alone || soak_world[0].taken || soak_world[1].taken) return 0;
+    if (!soak_alone || soak_world[0].taken || soak_world[1].taken || any_asleep(w)) return 0;
     for (int i = 0; i < GRAPHS; i++)
         if (w->graph[i].stage != NO_GRAPH) return 0;
     be_on(a, w->device);
@@ -136,18 +130,13 @@ static inline void trim(actor *a, world *w, size_t keep) {
 
 static inline void act_trim(actor *a, world *w) { trim(a, w, (size_t)below(a, 200) * MIB); }
 
-static inline int has_graphs(const world *w) {
-    int count = 0;
-    for (const graph *g = w->graph; g < w->graph + GRAPHS; g++) count += g->stage != NO_GRAPH;
-    return count > 0;
-}
-
 /* For what was freed so far, of a stream or of all: then none of it is pending, but a graph's. */
 static inline void act_frees(actor *a, world *w) {
     unsigned at = some_place(a, w);
     cudaStream_t stream = enter(a, w, at);
     if (below(a, 2)) CALL(a, 0, gpupool_wait_stream(w->arena, stream));
-    else if (CALL(a, 0, gpupool_wait_all(w->arena)) && soak_alone && !has_graphs(w))
+    else if (CALL(a, 0, gpupool_wait_all(w->arena)) && soak_alone && !has_graphs(w) &&
+             !any_asleep(w))
         CHECK_EQ(kit_stats(w->arena).pending.now, 0);
     leave(w, at);
 }
@@ -167,7 +156,7 @@ static inline void act_walk(actor *a, world *w) {
         CHECK_EQ(live, kit_stats(w->arena).granted.now);
     if (b && b->at && CALL(a, 0, gpupool_get_block(NULL, b->at, &found)))
         CHECK(found.arena == w->arena && found.requested_bytes == b->bytes);
-    if (b) put_down(b);
+    if (b) put_down(w, b);
 }
 
 /* No graphs, no work: then all that is free is known to be. */
@@ -182,7 +171,8 @@ static inline void act_rest(actor *a, world *w) {
 static inline void act_ask(actor *a, world *w) {
     gpupool_stats s;
     CALL(a, 0, gpupool_get_stats(w->arena, &s));
-    CHECK(s.requested.now <= s.granted.now && s.granted.now <= s.reserved.now);
+    CHECK(s.requested.now <= s.granted.now);
+    CHECK(s.granted.now <= s.reserved.now + s.asleep_bytes);
     CHECK_EQ(s.allocs - s.frees, s.blocks.now);
     note(a, s.reserved.now);
     soak_before(a);
@@ -326,7 +316,10 @@ static const action actions[] = {
     {"brief arena", act_brief_arena, 2}, {"fault", act_fault, 40},
     {"others", act_others, 6},           {"rest", act_rest, 2},
     {"reset", act_reset, 30},            {"frees", act_frees, 8},
-    {"walk", act_walk, 2},
+    {"walk", act_walk, 2},               {"sleep", act_sleep, 5},
+    {"wake", act_wake, 7},               {"sleep all", act_sleep_all, 1},
+    {"budget", act_budget, 4},           {"file", act_file, 12},
+    {"share", act_share, 4},
 };
 
 #endif

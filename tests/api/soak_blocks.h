@@ -51,17 +51,30 @@ static inline void *get_in_a_way(actor *a, world *w, block *b, unsigned kind, cu
     if (kind == 2 && stream) be_on(a, (int)below(a, WORLDS));
     soak_before(a);
     if (kind == 0) return gpupool_zalloc(w->arena, b->bytes, stream);
-    if (kind == 3) /* NO_WAIT, ONE_CHUNK, both or none */
-        return kit_alloc_as(w->arena, b->bytes, stream, 2u * (unsigned)below(a, 4));
+    if (kind > 2 && kind < 7) { /* NO_WAIT, ONE_CHUNK, both or none, often with a tag */
+        gpupool_request request = kit_request(b->bytes, stream, 2u * (unsigned)below(a, 4));
+        request.tag = b->tag;
+        return gpupool_alloc_request(w->arena, &request);
+    }
     if (kind != 1) return gpupool_alloc(w->arena, b->bytes, stream);
     at = gpupool_alloc_aligned(w->arena, b->bytes, alignment, stream);
     CHECK_EQ((uintptr_t)at & (alignment - 1), 0);
     return at;
 }
 
+/* A request with a tag that sleeps is refused. */
+static inline int has_come(actor *a, const world *w, const block *b, const void *at) {
+    if (!w->tag[b->tag].asleep) return soak_after(a, kit_why(at), 1, "an allocation");
+    soak_refused(a, kit_why(at), GPUPOOL_E_ASLEEP, "a request of a sleeping tag");
+    return 0;
+}
+
 static inline void get_block(actor *a, world *w, block *b, unsigned to) {
     unsigned kind = (unsigned)below(a, 10);
-    cudaStream_t stream = enter(a, w, to);
+    cudaStream_t stream;
+    b->tag = kind > 2 && kind < 7 ? (int)below(a, SOAK_TAGS + 1) : 0;
+    pthread_rwlock_rdlock(&w->tag[b->tag].lock);
+    stream = enter(a, w, to);
     uint64_t pending = soak_alone ? kit_stats(w->arena).pending.now : 0;
     void *at;
     b->bytes = 1 + (size_t)below(a, (uint64_t)1 << below(a, LARGEST_BITS + 1));
@@ -69,13 +82,14 @@ static inline void get_block(actor *a, world *w, block *b, unsigned to) {
     b->graph = w->place[to].graph;
     at = get_in_a_way(a, w, b, kind, stream);
     if (!at) check_refusal(b->bytes);
-    if (soak_after(a, kit_why(at), 1, "an allocation")) {
+    if (has_come(a, w, b, at)) {
         be_on(a, w->place[to].device);
         b->at = (char *)at;
         belongs(w, b, to);
         check_device(w, at);
         if (kind == 0) verify(b, stream, 0);
         stamp(b, stream);
+        is_written_now(w, b);
     } else {
         b->graph = NULL;
         b->anyones = 0;
@@ -84,6 +98,7 @@ static inline void get_block(actor *a, world *w, block *b, unsigned to) {
             CHECK(kit_stats(w->arena).pending.now <= pending);
     }
     leave(w, to);
+    pthread_rwlock_unlock(&w->tag[b->tag].lock);
 }
 
 static inline void act_get_or_put(actor *a, world *w) {
@@ -97,7 +112,7 @@ static inline void act_get_or_put(actor *a, world *w) {
     } else {
         get_block(a, w, b, some_place(a, w));
     }
-    put_down(b);
+    put_down(w, b);
 }
 
 static inline void act_write(actor *a, world *w) {
@@ -105,20 +120,21 @@ static inline void act_write(actor *a, world *w) {
     if (b && b->at && !b->lent && !b->graph) {
         unsigned to = some_place(a, w);
         cudaStream_t stream = enter_after(a, w, b, to);
-        verify(b, stream, b->byte);
+        if (is_written(w, b)) verify(b, stream, b->byte);
         b->byte = (int)below(a, 256);
         stamp(b, stream);
+        is_written_now(w, b);
         belongs(w, b, to);
         leave(w, to);
     }
-    if (b) put_down(b);
+    if (b) put_down(w, b);
 }
 
 /* Read on another stream, which says so; if it cannot, or the block is a graph's, the block moves
    there instead. */
 static inline void act_lend(actor *a, world *w) {
     block *b = pick_up(a, w);
-    if (b && b->at && is_written(b)) {
+    if (b && b->at && is_written(w, b)) {
         unsigned to = some_place(a, w);
         cudaStream_t stream = enter_after(a, w, b, to);
         verify(b, stream, b->byte);
@@ -127,7 +143,7 @@ static inline void act_lend(actor *a, world *w) {
         else belongs(w, b, to);
         leave(w, to);
     }
-    if (b) put_down(b);
+    if (b) put_down(w, b);
 }
 
 static inline void act_misuse(actor *a, world *w) {
@@ -147,7 +163,7 @@ static inline void act_misuse(actor *a, world *w) {
             REFUSED(a, GPUPOOL_E_INSIDE, gpupool_free(w->arena, b->at + b->bytes - 1, stream));
         leave(w, to);
     }
-    if (b) put_down(b);
+    if (b) put_down(w, b);
 }
 
 #endif

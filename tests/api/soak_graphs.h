@@ -27,6 +27,12 @@ static inline void take_place(world *w, graph *g, unsigned at) {
     w->taken++;
 }
 
+static inline int has_graphs(const world *w) {
+    int count = 0;
+    for (const graph *g = w->graph; g < w->graph + GRAPHS; g++) count += g->stage != NO_GRAPH;
+    return count > 0;
+}
+
 /* ---- from the first call to the last ---- */
 
 static inline void act_capture(actor *a, world *w) {
@@ -120,10 +126,14 @@ static inline void act_release(actor *a, world *w) {
     if (g->stage == WHOLE) drop_graph(a, w, g);
 }
 
-static inline void release_graphs(actor *a, world *w) {
+static inline void finish_graphs(actor *a, world *w) {
     for (int i = 0; i < GRAPHS; i++)
         while (w->graph[i].stage == CAPTURING || w->graph[i].stage == CAPTURED)
             finish(a, w, &w->graph[i]);
+}
+
+static inline void release_graphs(actor *a, world *w) {
+    finish_graphs(a, w);
     for (int left = 1; left;) {
         act_release(a, w);
         left = 0;
@@ -142,7 +152,7 @@ static inline void use_older(actor *a, world *w, graph *g, block *b, unsigned to
     if (!b->kept) {
         if (b->lent || b->anyones) return;
         if (of && of->shares) return; /* or they might wait for each other's release */
-        if (!waits && (b->place != to || b->age != w->place[to].age || !is_written(b))) return;
+        if (!waits && (b->place != to || b->age != w->place[to].age || !is_written(w, b))) return;
         if (g->stage == CAPTURING || !waits) verify(b, w->place[to].stream, b->byte);
         if (of) g->shares |= graph_bit(w, of);
         b->kept = g;
@@ -159,7 +169,7 @@ static inline void act_inside(actor *a, world *w) {
         block *b = &w->block[below(a, BLOCKS)];
         int other = g->branch != g->place && below(a, 2);
         unsigned to = other ? g->branch : g->place;
-        if (b->at && b->kept && b->kept != g) continue;
+        if (b->at && ((b->kept && b->kept != g) || w->tag[b->tag].asleep)) continue;
         if (b->at && b->graph != g) {
             if (g->scope[other]) use_older(a, w, g, b, to);
         } else if (g->stage != CAPTURING) {
@@ -203,6 +213,7 @@ static inline void launch(actor *a, world *w, graph *g) {
 
 static inline void act_launch(actor *a, world *w) {
     graph *g = &w->graph[below(a, GRAPHS)];
+    if (any_asleep(w)) return; /* of what it has freed, too, it may be at work */
     if (g->stage != WHOLE || !g->graph || w->place[g->place].graph ||
         w->place[g->place].age != g->age)
         return;

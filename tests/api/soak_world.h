@@ -9,8 +9,13 @@
    A graph has its places to itself until it and its scopes are whole. Blocks that are handed out
    inside are the graph's: each launch writes the same there. Only a thread alone captures.
 
-   Locks, in this order: a block's, then places' by number, for reading. A stream is replaced under
-   its place's lock for writing, with no other lock held. */
+   A tag that sleeps counts how often content was discarded; a block knows the count of when it was
+   written, and nobody touches it meanwhile.
+
+   Locks, in this order: the world's, a block's, its tag's, then places' by number, all but a
+   block's for reading. A stream is replaced under its place's lock for writing, a tag sleeps and
+   wakes under the tag's, and all of an arena under the world's: with no other lock but the world's
+   held, and that for reading. */
 #ifndef SOAK_WORLD_H
 #define SOAK_WORLD_H
 
@@ -25,6 +30,7 @@
 #define BLOCKS 192
 #define TOMBS 16 /* streams of a place that are remembered after they are gone */
 #define GRAPHS 3
+#define SOAK_TAGS 3
 #define PHASES 8 /* statistics scopes, one in the other */
 #define DEVICE_BYTES (512 * MIB)
 #define LEAST_BYTES (64 * MIB)
@@ -59,15 +65,26 @@ typedef struct block {
     int byte;       /* its stamp */
     int lent;       /* 1: other streams read it, so that nobody may write */
     int anyones;    /* 1: from gpupool_cudaMalloc, which takes it back */
+    int tag, is_held; /* 1: the tag's lock is held */
+    unsigned discards; /* of its tag, when it was written */
     unsigned place, age;
     graph *graph;   /* that it was handed out in */
     graph *kept;    /* a graph that has it in its work: nobody else's before the release */
 } block;
 
+typedef struct soak_tag { /* [0]: what has no tag */
+    pthread_rwlock_t lock;
+    int can_sleep, asleep;
+    unsigned discards; /* how often content was discarded */
+} soak_tag;
+
 typedef struct world {
+    pthread_rwlock_t lock;
     gpupool_arena *arena;
     gpupool_source source;
     int device;
+    soak_tag tag[SOAK_TAGS + 1];
+    gpupool_ring *ring;
     place place[PLACES]; /* place 0 of world 0 is the legacy stream, for ever */
     unsigned taken;      /* places that graphs have */
     block block[BLOCKS];
@@ -176,6 +193,18 @@ static inline void soak_refused(actor *a, gpupool_result got, gpupool_result why
 }
 #define REFUSED(a, why, call) (soak_before(a), soak_refused((a), (call), (why), #call))
 
+/* Calls that may fail for longer. */
+static const char *const lasting[] = {"cuMemCreate", "cuMemMap", "cuMemSetAccess", "cuMemAlloc"};
+
+static inline void calm(void) {
+    for (size_t i = 0; i < KIT_COUNT(lasting); i++) fake_fail_call(lasting[i], 0, 0, 0);
+    if (soak_alone) fail_malloc_nth(0, 0);
+}
+
+/* A ring waits until its copies are done: alone, somebody must do them. */
+static inline void device_goes_on(void) { if (soak_alone) fake_mode(FAKE_EAGER); }
+static inline void device_waits(void) { if (soak_alone) fake_mode(FAKE_STEPPED); }
+
 /* ---- streams ---- */
 
 static inline unsigned some_place(actor *a, const world *w) {
@@ -236,18 +265,41 @@ static inline void belongs(const world *w, block *b, unsigned to) {
 
 /* ---- blocks ---- */
 
-/* NULL when another thread has it, or a graph. The caller leaves it with put_down. */
+static inline int any_asleep(const world *w) {
+    int count = 0;
+    for (int tag = 1; tag <= SOAK_TAGS; tag++) count += w->tag[tag].asleep;
+    return count > 0;
+}
+
+/* Whether the block, which nobody else has, is awake; then its tag is held, too. */
+static inline int hold_tag(world *w, block *b) {
+    soak_tag *tag = &w->tag[b->tag];
+    if (!b->at) return 1;
+    pthread_rwlock_rdlock(&tag->lock);
+    b->is_held = !tag->asleep;
+    if (tag->asleep) pthread_rwlock_unlock(&tag->lock);
+    return b->is_held;
+}
+
+/* Whether a graph may be at work on it before the release. */
+static inline int is_of_a_graph(const world *w, const block *b) {
+    return b->kept || w->place[b->place].graph || (b->graph && b->graph->stage != WHOLE);
+}
+
+/* NULL when another thread has it, or a graph, or it sleeps. The caller leaves it with put_down. */
 static inline block *pick_up(actor *a, world *w) {
     block *b = &w->block[below(a, BLOCKS)];
     if (pthread_mutex_trylock(&b->lock) != 0) return NULL;
-    if (!b->at || (!b->kept && !w->place[b->place].graph &&
-                   (!b->graph || b->graph->stage == WHOLE)))
-        return b;
+    if ((!b->at || !is_of_a_graph(w, b)) && hold_tag(w, b)) return b;
     pthread_mutex_unlock(&b->lock);
     return NULL;
 }
 
-static inline void put_down(block *b) { pthread_mutex_unlock(&b->lock); }
+static inline void put_down(world *w, block *b) {
+    if (b->is_held) pthread_rwlock_unlock(&w->tag[b->tag].lock);
+    b->is_held = 0;
+    pthread_mutex_unlock(&b->lock);
+}
 
 /* Small blocks are stamped whole, large ones at both ends. */
 static inline void stamp(const block *b, cudaStream_t stream) {
@@ -261,8 +313,13 @@ static inline void verify(const block *b, cudaStream_t stream, int byte) {
 }
 
 /* Whether its bytes are there, for work queued now: a graph's are once it is launched. */
-static inline int is_written(const block *b) {
-    return !b->graph || b->graph->launches || b->graph->stage == CAPTURING;
+static inline int is_written(const world *w, const block *b) {
+    return b->discards == w->tag[b->tag].discards &&
+           (!b->graph || b->graph->launches || b->graph->stage == CAPTURING);
+}
+
+static inline void is_written_now(const world *w, block *b) {
+    b->discards = w->tag[b->tag].discards;
 }
 
 /* On the stream at `to`, which the caller has entered after the block. Returns whether it is free;
@@ -273,7 +330,7 @@ static inline int give_back(actor *a, world *w, block *b, unsigned to) {
     int whole = b->anyones || (w->device == 0 && soak_alone && below(a, 4) == 0 &&
                                b->graph == w->place[to].graph);
     gpupool_result got;
-    if (is_written(b) && !b->kept) verify(b, stream, b->byte);
+    if (is_written(w, b) && !b->kept) verify(b, stream, b->byte);
     CHECK_EQ(kit_size(w->arena, b->at), b->bytes);
     if (b->graph) b->graph->after |= 1u << to;
     soak_before(a);
@@ -301,6 +358,30 @@ static inline void let_the_peer(actor *a, world *w) {
     while (!CALL(a, 0, gpupool_allow_peer(w->arena, PEER)) && !atomic_load(&check_bad)) {}
 }
 
+/* Of an arena that is not MAPPED no part can sleep. */
+static inline void open_tags(world *w) {
+    gpupool_tag_config config;
+    int tag = 0;
+    memset(&config, 0, sizeof config);
+    for (int i = 0; i <= SOAK_TAGS; i++) pthread_rwlock_init(&w->tag[i].lock, NULL);
+    for (int i = 1; i <= SOAK_TAGS; i++) {
+        w->tag[i].can_sleep = config.can_sleep = w->source == GPUPOOL_SOURCE_MAPPED && i < 3;
+        config.reserve_bytes = config.can_sleep && i == 2 ? 3 * MIB : 0;
+        CHECK_RESULT(gpupool_tag(w->arena, "part", &config, &tag), GPUPOOL_OK);
+        CHECK_EQ(tag, i);
+    }
+}
+
+/* Alone it has no threads of its own, or runs could not be repeated. */
+static inline void open_ring(world *w) {
+    gpupool_ring_config config;
+    memset(&config, 0, sizeof config);
+    config.device = w->device;
+    config.bytes = 2 * MIB;
+    config.workers = soak_alone ? -1 : 2;
+    CHECK_RESULT(gpupool_ring_create(&w->ring, &config), GPUPOOL_OK);
+}
+
 static inline void soak_open_world(actor *a, world *w, int device, gpupool_source source,
                                    int with_peer) {
     gpupool_arena_config config = kit_config(source);
@@ -314,6 +395,9 @@ static inline void soak_open_world(actor *a, world *w, int device, gpupool_sourc
     be_on(a, device);
     w->arena = device ? kit_create(&config) : gpupool_get_default_arena(device);
     CHECK(w->arena != NULL);
+    pthread_rwlock_init(&w->lock, NULL);
+    open_tags(w);
+    open_ring(w);
     for (unsigned i = 0; i < BLOCKS; i++) pthread_mutex_init(&w->block[i].lock, NULL);
     for (unsigned i = 0; i < PLACES; i++) {
         pthread_rwlock_init(&w->place[i].lock, NULL);
@@ -342,6 +426,9 @@ static inline void check_account(world *w) {
 
 /* What a world leaves besides its arena; `lost`: its device took the streams and events there. */
 static inline void close_places(actor *a, world *w, int lost) {
+    CHECK_RESULT(gpupool_ring_destroy(w->ring), GPUPOOL_OK);
+    pthread_rwlock_destroy(&w->lock);
+    for (int i = 0; i <= SOAK_TAGS; i++) pthread_rwlock_destroy(&w->tag[i].lock);
     for (unsigned i = 0; i < BLOCKS; i++) pthread_mutex_destroy(&w->block[i].lock);
     for (unsigned i = 0; i < PLACES; i++) {
         place *p = &w->place[i];
@@ -374,16 +461,28 @@ static inline void soak_lose_world(actor *a, world *w) {
     close_places(a, w, 1);
 }
 
+static inline void put_back(actor *a, world *w, block *b) {
+    cudaStream_t stream = enter_after(a, w, b, 1);
+    if (!w->tag[b->tag].asleep) give_back(a, w, b, 1);
+    else if (CHECK_RESULT(gpupool_free(w->arena, b->at, stream), GPUPOOL_OK)) b->at = NULL;
+    leave(w, 1);
+}
+
+/* What sleeps may be too much to be awake at once, even beside nothing but reserves. */
+static inline void wake_or_leave(world *w, int tag) {
+    gpupool_result result = gpupool_wake(w->arena, tag, NULL);
+    if (result != GPUPOOL_OK) CHECK_RESULT(result, GPUPOOL_E_OUT_OF_MEMORY);
+    w->tag[tag].asleep = result != GPUPOOL_OK;
+}
+
 /* Everything is put back, and nothing may be left. */
 static inline void soak_close_world(actor *a, world *w) {
     be_on(a, w->device);
-    for (unsigned i = 0; i < BLOCKS; i++) {
-        block *b = &w->block[i];
-        if (b->at) {
-            enter_after(a, w, b, 1);
-            give_back(a, w, b, 1);
-            leave(w, 1);
-        }
+    CHECK_RESULT(gpupool_set_limit(w->arena, 0), GPUPOOL_OK);
+    for (int tag = 0; tag <= SOAK_TAGS; tag++) {
+        if (w->tag[tag].asleep) wake_or_leave(w, tag);
+        for (block *b = w->block; b < w->block + BLOCKS; b++)
+            if (b->at && b->tag == tag) put_back(a, w, b);
     }
     CHECK_EQ(cudaDeviceSynchronize(), cudaSuccess);
     CHECK_EQ(kit_stats(w->arena).requested.now, 0);

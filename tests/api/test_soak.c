@@ -1,5 +1,6 @@
 /* Everything at once, for a while: threads, streams that come and go, limits that move, calls of
-   CUDA and requests for host memory that fail, memory that others take, graphs, and on every block
+   CUDA and requests for host memory that fail, memory that others take, graphs, tags that sleep and
+   wake, files through a ring, blocks that are exported, a device that is reset, and on every block
    kernels that stamp and verify it, under the race oracle. First one thread that also says what the
    device does next: such a run can be repeated to the last step. One seed comes after the other,
    each for so many actions and with another source. Then several threads, with a device that does
@@ -61,7 +62,10 @@ static void one_action(actor *a) {
                a->number, a->n, actions[i].name, w->device);
     note(a, i);
     if (soak_alone && actions[i].weight < 50 && below(a, 8) == 0) fault_at_once(a);
+    if (actions[i].act == act_sleep_all) pthread_rwlock_wrlock(&w->lock);
+    else pthread_rwlock_rdlock(&w->lock);
     actions[i].act(a, w);
+    pthread_rwlock_unlock(&w->lock);
     for (int k = 0; k < WORLDS && soak_alone; k++) check_account(&soak_world[k]);
     a->n++;
     atomic_fetch_add(&done[i], 1);
@@ -152,6 +156,11 @@ static void must_have_happened(void) {
     CHECK(fence_waits > 0);
     CHECK(stitches > 0);
     CHECK(soak_resets > 0);
+    CHECK(atomic_load(&soak_sleeps) > 0);
+    CHECK(atomic_load(&soak_wakes) > 0);
+    CHECK(atomic_load(&soak_files) > 0);
+    CHECK(atomic_load(&soak_imports) > 0);
+    CHECK(atomic_load(&soak_results[GPUPOOL_E_ASLEEP]) > 0);
     CHECK(atomic_load(&soak_results[GPUPOOL_E_CUDA]) > 0);
     CHECK(atomic_load(&soak_results[GPUPOOL_E_HOST_MEMORY]) > 0);
 }
@@ -224,6 +233,9 @@ static void read_arguments(int argc, char **argv) {
 }
 
 int main(int argc, char **argv) {
+    FILE *file = tmpfile();
+    if (!file) return EXIT_FAILURE;
+    soak_open_file(file);
     read_arguments(argc, argv);
     printf("soak: %g seconds, seed %llu, %u threads\n", seconds, (unsigned long long)seed, threads);
     ARENA_TEST(a_run_can_be_repeated);

@@ -131,6 +131,11 @@ static void fuzz_import_use(fuzz_step s) {
 
 /* ---- exports ---- */
 
+static void fuzz_close_file(void) {
+    if (fi.file >= 0) close(fi.file);
+    fi.file = -1;
+}
+
 static void fuzz_import_export(fuzz_step s) {
     fuzz_export *e = &fi.export[s.a % FUZZ_EXPORTS];
     gpupool_exported before = e->record;
@@ -158,6 +163,7 @@ static void fuzz_import_unexport(fuzz_step s) {
         CHECK_RESULT(gpupool_sleep(arena, GPUPOOL_ALL, GPUPOOL_KEEP, NULL), GPUPOOL_E_IN_USE);
         share_unexport(e->at);
         if (--e->times) return;
+        fuzz_close_file(); /* a copy of the descriptor is good as long as the block */
         for (int i = 0; i < FUZZ_IMPORTS; i++)
             if (fi.import[i].of == which) fi.import[i].of = -1;
     }
@@ -166,11 +172,6 @@ static void fuzz_import_unexport(fuzz_step s) {
 }
 
 /* ---- the record ---- */
-
-static void fuzz_close_file(void) {
-    if (fi.file >= 0) close(fi.file);
-    fi.file = -1;
-}
 
 /* A file that holds so many bytes of an exported descriptor's, and then others. */
 static int fuzz_forge(const fuzz_export *e, fuzz_step s) {

@@ -1,4 +1,4 @@
-/* fuzz_sleep_blocks.h: what fuzz_sleep.h does with the blocks of tags, and with those of a graph. */
+/* fuzz_sleep_blocks.h: what fuzz_sleep.h does with the blocks of tags, and with a graph's. */
 #ifndef FUZZ_SLEEP_BLOCKS_H
 #define FUZZ_SLEEP_BLOCKS_H
 

@@ -1,5 +1,5 @@
-/* fuzz_sleep_calls.h: gpupool_sleep and gpupool_wake, from the program and from its functions, which
-   the arena calls when memory is short or a soft limit is passed. */
+/* fuzz_sleep_calls.h: gpupool_sleep and gpupool_wake, from the program and from its functions,
+   which the arena calls when memory is short or a soft limit is passed. */
 #ifndef FUZZ_SLEEP_CALLS_H
 #define FUZZ_SLEEP_CALLS_H
 
