@@ -329,10 +329,6 @@ static long run_script(long n) {
     return all;
 }
 
-#ifndef EVERY
-#define EVERY 1 /* so many calls are gone on by */
-#endif
-
 static void fail_each_in_turn(void) {
     long most = 0;
     for (size_t i = 1; i < KIT_SOURCES; i++) { /* the first is AUTO, which is MAPPED */

@@ -2,11 +2,11 @@
    fails in turn; random calls and threads; the program is told of what goes and comes; arenas end,
    devices are reset and processes forked while a tag sleeps. */
 // build: plain -O1
-// build: asan -fsanitize=address,undefined
-// build: check2 -O1 -DGPUPOOL_CHECK=2
-// build: guard -DGPUPOOL_GUARD=1
-// build: sites -DGPUPOOL_SITES=1
-// build: thread -fsanitize=thread
+// build: asan -fsanitize=address,undefined -DEVERY=5
+// build: check2 -O1 -DGPUPOOL_CHECK=2 -DEVERY=5
+// build: guard -DGPUPOOL_GUARD=1 -DEVERY=5
+// build: sites -DGPUPOOL_SITES=1 -DEVERY=5
+// build: thread -fsanitize=thread -DEVERY=25
 #include "fail_malloc.h"
 #include "gpupool.h"
 #include "tag_kit.h"
@@ -58,7 +58,7 @@ static int others_are_untouched(void) {
 static void calls_that_fail(void) {
     long failed[2] = {0, 0}, slept_after_all = 0;
     for (int way = 0; way < 8; way++)
-        for (long nth = 1;; nth++) {
+        for (long nth = 1;; nth += EVERY) {
             const int keep = way % 2, persist = way / 2 % 2, host = way / 4;
             gpupool_ring *by;
             gpupool_result slept, woken = GPUPOOL_OK;
@@ -100,8 +100,8 @@ static void calls_that_fail(void) {
             close_tags();
             if (!fired) break;
         }
-    CHECK(failed[0] > 20 && failed[1] > 20);
-    CHECK(slept_after_all > 0);
+    CHECK(failed[0] > 20 / EVERY && failed[1] > 20 / EVERY);
+    if (EVERY == 1) CHECK(slept_after_all > 0);
     tag_doublings = 13;
     check_case(" ");
 }
@@ -113,7 +113,7 @@ static void tags_that_fail(void) {
     config.can_sleep = 1;
     config.reserve_bytes = 5 * MIB;
     for (int way = 0; way < 4; way++)
-        for (long nth = 1;; nth++) {
+        for (long nth = 1;; nth += EVERY) {
             const int persist = way % 2, host = way / 2;
             gpupool_result result;
             int tag = 7, again;

@@ -10,8 +10,8 @@ build=$1/coverage jobs=$2 includes=$3
 export build includes CC="${CC:-gcc}" fake=$1/fakecuda/none.a
 
 # Long runs that add nothing here, and one that waits for asserts to fail.
-left_out='test_churn test_counted test_fuzz test_races test_schedules test_soak test_threads16
-          test_tree_long test_tree_misuse'
+left_out='test_churn test_counted test_fuzz test_races test_schedules test_schedules_mapped
+          test_schedules_ring test_soak test_threads16 test_tree_long test_tree_misuse'
 # Of these the builds with smaller bounds run, and do the same.
 long='test_tree: test_sabotage:'
 

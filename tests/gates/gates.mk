@@ -35,7 +35,7 @@ mutants: $(FAKE) ## the tests against small mistakes: N=200 SEED=1 ROOM=TREE WHO
 	  $(if $(WHOLE),--whole)
 
 schedules: $(FAKE) ## two threads in every order, CUTS=2 interruptions; then broken headers
-	@CUTS=$(CUTS) tests/gates/schedules.sh $(BUILD)/schedules $(COMPILE) -O1 -g1 $(SIM_CUDA) $<
+	@CUTS=$(CUTS) ONLY=$(ONLY) JOBS=$(JOBS) tests/gates/schedules.sh $(BUILD)/schedules $(COMPILE) -O1 -g1 $(SIM_CUDA) $<
 
 prove: ## a model checker (ESBMC=...) on tests/gates/prove, PROOF=NAME for one; skipped without
 	@ESBMC='$(ESBMC)' tests/gates/prove/prove.sh $(BUILD)/prove $(PROOF)

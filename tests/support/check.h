@@ -9,6 +9,7 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <time.h>
 
 #ifndef GPUPOOL_TEST_GPU
 #define GPUPOOL_TEST_GPU 0
@@ -23,6 +24,11 @@
 #endif
 #define CHECK_SHOWN 20 /* failures printed for one test: a broken loop must not bury the first */
 #define CHECK_CODES ((int)GPUPOOL_E_CUDA + 1)
+/* A sweep lets each call fail in turn. Builds that are slow (sanitizers, every invariant checked)
+   set EVERY in their build line: they try every fifth call, say; a quick build tries each. */
+#ifndef EVERY
+#define EVERY 1
+#endif
 
 static atomic_long check_bad;               /* failed checks of the test that is running */
 static atomic_long check_seen[CHECK_CODES]; /* how often CHECK_RESULT met each result */
@@ -73,9 +79,17 @@ static inline int check_result(gpupool_result got, gpupool_result expected, cons
     check_equal((long long)(a), (long long)(b), #a, #b, __FILE__, __LINE__)
 #define CHECK_RESULT(call, expected) check_result((call), (expected), #call, __FILE__, __LINE__)
 
-/* Runs one test; prepare and settle (or NULL) stand around it, and settle may check too. */
+static inline double check_now(void) {
+    struct timespec now;
+    timespec_get(&now, TIME_UTC);
+    return (double)now.tv_sec + (double)now.tv_nsec / 1e9;
+}
+
+/* Runs one test; prepare and settle (or NULL) stand around it, and settle may check too. Says which
+   tests take longer than a second. */
 static inline void check_run(const char *name, void (*body)(void), void (*prepare)(void),
                              void (*settle)(void)) {
+    double start = check_now();
     atomic_store(&check_bad, 0);
     check_context[0] = 0;
     if (prepare) prepare();
@@ -86,6 +100,7 @@ static inline void check_run(const char *name, void (*body)(void), void (*prepar
     if (bad) printf("FAILED %s: %ld failed checks\n", name, bad);
     if (bad) check_failed++;
     else check_passed++;
+    if (check_now() - start > 1) printf("%s took %.1f s\n", name, check_now() - start);
     fflush(stdout);
 }
 

@@ -53,6 +53,8 @@ static inline void schedule_gate(const void *turned, pthread_mutex_t *mutex) {
     pthread_mutex_lock(mutex);
 }
 
+#define pthread_mutex_lock(mutex) (schedule_point(), pthread_mutex_lock(mutex))
+
 #define GPUPOOL_MALLOC(bytes) schedule_malloc(bytes)
 #define GPUPOOL_FREE(memory) schedule_free(memory)
 enum { SCHEDULE_HEAD = 64 }; /* in front of each piece: how many bytes it has */

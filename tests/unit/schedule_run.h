@@ -118,6 +118,7 @@ static void schedule_main(void) {
         return call arguments; \
     }
 SCHEDULE_CALL(event_record, cuEventRecord, (CUevent event, CUstream stream), (event, stream))
+SCHEDULE_CALL(event_create, cuEventCreate, (CUevent * event, unsigned flags), (event, flags))
 SCHEDULE_CALL(record_all, cuCtxRecordEvent, (CUcontext context, CUevent event), (context, event))
 SCHEDULE_CALL(stream_wait, cuStreamWaitEvent, (CUstream stream, CUevent event, unsigned flags),
               (stream, event, flags))
@@ -140,6 +141,7 @@ SCHEDULE_CALL(host_unregister, cuMemHostUnregister, (void *at), (at))
 
 static void schedule_driver(gpi_driver *driver) {
     driver->event_record = schedule_event_record;
+    driver->event_create = schedule_event_create;
     driver->record_all = schedule_record_all;
     driver->stream_wait = schedule_stream_wait;
     driver->event_query = schedule_event_query;

@@ -76,8 +76,9 @@ static void waits_beside(void) { /* who has `growing` is not waited for by who n
 
 /* Two threads free on one stream, whose first mark is due at each of these frees. */
 static void open_unmarked(void) {
-    open_with(2 * ALL);
+    open_with(4 * ALL);
     kept_bytes = ALL;
+    put(get(512, 1, 2), 512, 1, 2); /* with a second stream about, large frees record marks */
     for (int i = 0; i < 2; i++) kept[i] = get(ALL, 0, i);
 }
 static void frees(int i) {
@@ -87,6 +88,60 @@ static void frees(int i) {
 }
 static void frees_one(void) { frees(0); }
 static void frees_other(void) { frees(1); }
+
+/* Nobody waits for more than it has to: the mark that is waited for is not recorded behind later
+   work, though it has passed meanwhile. */
+static void open_waited_for(void) {
+    void *block;
+    open_with(4 * ALL);
+    kept_bytes = ALL;
+    put(get(512, 1, 2), 512, 1, 2); /* a second stream, as above */
+    block = get(2 * ALL, 0, 1);
+    kept[0] = get(ALL, 0, 0);
+    put(block, 2 * ALL, 0, 1);
+}
+static void goes_on(void) {
+    gpi_stream *stream = gpi_clock_find(&arena->clocks, gpi_clock_key(kit_stream[0]));
+    fake_run_all();
+    gpi_host_lock(&arena->lock);
+    arena->short_until = 0; /* as if many frees had come since memory was short */
+    gpi_arena_poll_stream(arena, stream);
+    gpi_arena_unlock(arena);
+    frees(0);
+}
+static void takes_and_holds(void) { kept[2] = get(2 * ALL, 1, 2); }
+static void close_waited_for(void) {
+    fake_run(kit_stream[1]);
+    CHECK(fake_pending(kit_stream[0]) > 0);
+    put(kept[2], 2 * ALL, 1, 2);
+    kept[2] = NULL;
+    close_all();
+}
+
+/* Where only the host can wait, it waits for a mark that may be recorded once more meanwhile. */
+static void open_host(void) {
+    gpupool_arena_config config = kit_config(GPUPOOL_SOURCE_PINNED);
+    void *block[2];
+    config.limit_bytes = 3 * ALL;
+    scene_open(&config);
+    kept_bytes = ALL;
+    put(get(512, 1, 2), 512, 1, 2);
+    kept[0] = get(ALL, 0, 0);
+    for (int i = 0; i < 2; i++) block[i] = get(ALL, 0, i);
+    for (int i = 0; i < 2; i++) put(block[i], ALL, 0, i); /* both of its marks are in use */
+}
+static void takes_one(void) { kept[2] = get(ALL, 1, 2); }
+static void takes_all(void) {
+    takes_one();
+    kept[3] = get(ALL, 1, 3);
+    put(get(ALL, 1, 4), ALL, 1, 4);
+}
+
+static void ends_second(void) { /* and its struct would be another's, with its free list */
+    CHECK_RESULT(gpupool_retire_stream(arena, kit_stream[1]), GPUPOOL_OK);
+    trims();
+    put(get(512, 2, 4), 512, 2, 4);
+}
 
 /* A mark over all streams is recorded beside a capture, which would be lost. */
 static gpupool_capture *scope;
@@ -245,6 +300,9 @@ static const schedule_case cases[] = {
     {"taken while its stream ends", open_marks, {takes_over, retires_it}, close_all},
     {"waits with no lock held", open_marks, {waits_beside, takes_over}, close_all},
     {"given back twice", open_marks, {trims, trims}, close_all},
+    {"a mark that is waited for", open_waited_for, {goes_on, takes_and_holds}, close_waited_for},
+    {"a wait of the host", open_host, {frees_one, takes_all}, close_all},
+    {"its own stream ends", open_host, {takes_one, ends_second}, close_all},
     {"two threads record a mark", open_unmarked, {frees_one, frees_other}, close_all},
     {"a capture meanwhile", open_captured, {captures, trims}, close_captured},
     {"two threads on a stream", open_cached, {turn_first, turn_second}, close_all},

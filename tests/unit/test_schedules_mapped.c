@@ -1,6 +1,6 @@
-/* Two threads at what a MAPPED arena does with its locks open, in every order that two interruptions
-   can make, or one in `make test`: stitched blocks, on_map and on_unmap, sleep, exports.
-   gates/schedules.sh breaks the header in ways that must show here. */
+/* Two threads at what a MAPPED arena does with its locks open, in every order that two
+   interruptions can make, or one in `make test`: stitched blocks, on_map and on_unmap, sleep,
+   exports. gates/schedules.sh breaks the header in ways that must show here. */
 // build: plain -O1 -DSCHEDULE_CUTS=1
 #if !defined(GPUPOOL_TEST_GPU)
 #include "schedule_kit.h"
@@ -255,9 +255,25 @@ static void frees_or_not(void) {
     if (is_freed) trims();
     else CHECK_RESULT(result, GPUPOOL_E_IN_USE);
 }
+static int descriptor;
+static void exports_only(void) {
+    gpupool_exported exported;
+    CHECK_RESULT(gpupool_export(arena, late, &exported), GPUPOOL_OK);
+    descriptor = exported.descriptor;
+}
+static void closes(void) { /* before it is exported, or afterwards */
+    gpupool_result result = gpupool_export_close(arena, late);
+    CHECK(result == GPUPOOL_OK || result == GPUPOOL_E_ARGUMENT);
+}
 static void close_exported(void) {
     if (!is_freed) CHECK_RESULT(gpupool_free(arena, late, kit_stream[0]), GPUPOOL_OK);
     close_all();
+}
+
+static void close_closed(void) {
+    gpupool_export_close(arena, late); /* if the other thread came too early */
+    CHECK_EQ(fcntl(descriptor, F_GETFD), -1);
+    close_exported();
 }
 
 static const schedule_case cases[] = {
@@ -284,6 +300,7 @@ static const schedule_case cases[] = {
     {"put to sleep by each other", open_called, {asks_too_much, asks_too_much}, close_called},
     {"put to sleep by itself", open_called_own, {asks_too_much, asks_tagged}, close_called},
     {"exported and asleep", open_exported, {exports, sleeps_or_not}, close_exported},
+    {"exported and closed", open_exported, {exports_only, closes}, close_closed},
     {"exported and freed", open_exported, {exports, frees_or_not}, close_exported},
 };
 #endif
