@@ -3420,10 +3420,8 @@ static gpupool_result gpi_driver_stream_wait(const gpi_driver *driver, cudaStrea
 
 /* Records the event behind the work of all streams of the driver's context, destroyed streams
    too. While any of them captures, CUDA refuses and ends the capture, so the caller rules
-   captures out. E_UNSUPPORTED: the driver is older than CUDA 12.5. */
+   captures out. The driver is that of CUDA 12.5 or later. */
 static gpupool_result gpi_driver_record_all(const gpi_driver *driver, CUevent event) {
-    if (!driver->record_all)
-        return gpi_host_fail(GPUPOOL_E_UNSUPPORTED, "cuCtxRecordEvent needs CUDA 12.5");
     return gpi_driver_told(driver, "cuCtxRecordEvent", driver->record_all(driver->context, event));
 }
 
@@ -3648,17 +3646,15 @@ static CUresult gpi_data_copy_rows(const gpi_driver *driver, const gpi_copy *cop
 }
 
 /* Queues a copy on the stream, in any direction. For ordinary host memory CUDA stages the bytes,
-   and may wait for the stream. Sets *refused, if refused is not NULL, to 1 if CUDA does not take
-   the pointers: host memory that is registered in part, or in two parts, is refused so. */
+   and may wait for the stream. */
 static gpupool_result gpi_data_copy(const gpi_driver *driver, const gpi_copy *copy,
-                                    cudaStream_t stream, int *refused) {
+                                    cudaStream_t stream) {
     CUresult error;
     if (copy->rows > 1)
         error = gpi_data_copy_rows(driver, copy, stream);
     else
         error = driver->copy((CUdeviceptr)(uintptr_t)copy->to, (CUdeviceptr)(uintptr_t)copy->from,
                              (size_t)copy->width, stream);
-    if (refused) *refused = error == CUDA_ERROR_INVALID_VALUE;
     return gpi_driver_told(driver, copy->rows > 1 ? "cuMemcpy2DAsync" : "cuMemcpyAsync", error);
 }
 
@@ -5918,12 +5914,9 @@ static uint64_t gpi_clock_done(const gpi_clocks *clocks, const gpi_stream *strea
     return stream->capture ? passed : gpi_ground_max(passed, clocks->all->clock.passed);
 }
 
-/* Whether a run is free and all GPU work that used it is known to have finished. */
+/* Whether all GPU work that used a run of a stream's free list is known to have finished. */
 static int gpi_clock_is_finished(const gpi_clocks *clocks, const gpi_run *run) {
-    const gpi_stream *owner;
-    if (run->list < GPI_LIST_STREAMS || run->list >= GPI_LIST_WAITING)
-        return gpi_tree_is_finished(run);
-    owner = (const gpi_stream *)clocks->tree->lists[run->list]->owner;
+    const gpi_stream *owner = (const gpi_stream *)clocks->tree->lists[run->list]->owner;
     return run->of.at <= gpi_clock_done(clocks, owner);
 }
 
@@ -5935,7 +5928,7 @@ static uint64_t gpi_clock_seen(const gpi_clocks *clocks, const gpi_stream *strea
     return stream->capture ? at : gpi_ground_max(at, clocks->seen);
 }
 
-/* gpi_clock_is_finished by gpi_clock_seen. */
+/* Whether a run is free, and all GPU work that used it has finished by gpi_clock_seen. */
 static int gpi_clock_is_seen_finished(const gpi_clocks *clocks, const gpi_run *run) {
     if (run->list < GPI_LIST_STREAMS || run->list >= GPI_LIST_WAITING)
         return gpi_tree_is_finished(run);
@@ -5944,13 +5937,14 @@ static int gpi_clock_is_seen_finished(const gpi_clocks *clocks, const gpi_run *r
 }
 
 /* The position up to which the stream's frees have finished or lie behind a mark: other streams can
-   have that memory behind a wait on the device. */
+   have that memory behind a wait on the device. The stream is no graph's. */
 static uint64_t gpi_clock_recorded(const gpi_clocks *clocks, const gpi_stream *stream) {
     uint64_t at = gpi_clock_done(clocks, stream);
     int i;
+    GPI_ASSERT(!stream->capture);
     for (i = 0; i < GPI_MARKS; i++) {
         at = gpi_ground_max(at, stream->clock.marks[i].at);
-        if (!stream->capture) at = gpi_ground_max(at, clocks->all->clock.marks[i].at);
+        at = gpi_ground_max(at, clocks->all->clock.marks[i].at);
     }
     return at;
 }
@@ -5986,10 +5980,9 @@ static gpi_mark *gpi_clock_spare_mark(const gpi_clocks *clocks, gpi_stream *stre
 }
 
 /* Whether polling the stream may lead to something: it has free memory, or a mark that has not
-   passed. */
+   passed. Its struct is not empty. */
 static int gpi_clock_is_busy(const gpi_clocks *clocks, gpi_stream *stream) {
-    return stream->handle && (clocks->tree->lists[stream->list]->units ||
-                              gpi_clock_mark(clocks, stream, 0) != NULL);
+    return clocks->tree->lists[stream->list]->units || gpi_clock_mark(clocks, stream, 0) != NULL;
 }
 
 /* Puts a stream, which is not in the queue of busy streams, at its end. */
@@ -6067,12 +6060,12 @@ static gpi_stream *gpi_clock_borrow(const gpi_tree *tree, const gpi_run *run) {
     return owner;
 }
 
-/* Puts a taken run back where it came from, and drops the reference: to list ANY if its owner is
-   NULL or has come as far as `at` meanwhile, else to the owner's list at its old position. */
+/* Puts a run that was taken from a stream back, and drops the reference: to list ANY if the stream
+   has come as far as `at` meanwhile, else to the stream's list at its old position. */
 static void gpi_clock_return(gpi_clocks *clocks, gpi_run *run, gpi_stream *owner, uint64_t at) {
-    if (owner) owner->refs--;
+    owner->refs--;
     run->of.at = at;
-    if (!owner || at <= gpi_clock_done(clocks, owner)) {
+    if (at <= gpi_clock_done(clocks, owner)) {
         gpi_tree_put(clocks->tree, run, GPI_LIST_ANY, 0);
         return;
     }
@@ -6217,11 +6210,12 @@ static void gpi_clock_unbind(gpi_clocks *clocks, gpi_stream *stream) {
 }
 
 /* Whether nothing is left of a stream: no memory, no cached block, no mark under way, no
-   reference. */
+   reference. (The thread that records a mark has a reference.) */
 static int gpi_clock_is_empty(const gpi_clocks *clocks, gpi_stream *stream) {
     if (stream->handle == 0 || stream == clocks->all || stream->cache.used) return 0;
     if (stream->capture || stream->is_kept || stream->refs || stream->is_capturing) return 0;
-    return !stream->clock.is_recording && !gpi_clock_is_busy(clocks, stream);
+    GPI_ASSERT(!stream->clock.is_recording);
+    return !gpi_clock_is_busy(clocks, stream);
 }
 
 /* Empties the struct of a stream of which nothing is left; the next call with the handle makes one
@@ -6569,7 +6563,7 @@ static gpupool_result gpi_event_put_mark(gpi_clocks *clocks, gpi_stream *stream,
    while a stream captures, or did when CUDA was last asked. */
 static int gpi_event_can_record_all(const gpi_clocks *clocks) {
     const gpi_driver *driver = clocks->driver;
-    return driver->record_all && driver->context && !driver->peer_count && !clocks->capturing;
+    return driver->record_all && !driver->peer_count && !clocks->capturing;
 }
 
 /* *can: whether the stream has frees that lack a mark, and no thread is recording one. A graph's
@@ -6652,7 +6646,7 @@ static gpupool_result gpi_event_stream_wait(const gpi_clocks *clocks, cudaStream
     return result;
 }
 
-/* Begins a look: what earlier looks have seen counts no longer. */
+/* Begins a look: what earlier looks have seen counts no longer. Both locks are held. */
 static void gpi_event_start_look(gpi_clocks *clocks) {
     clocks->looks++;
     clocks->seen = 0;
@@ -6660,13 +6654,12 @@ static void gpi_event_start_look(gpi_clocks *clocks) {
 }
 
 /* Asks CUDA how far a stream has come and notes the answer in stream->seen, for a caller that only
-   looks. The arena's lock is held, and opened around each question; if another look has begun
-   meanwhile, the answer is dropped. */
+   looks. Both locks are held, and the arena's is opened around each question: no other look begins
+   meanwhile. */
 static void gpi_event_look(gpi_clocks *clocks, gpi_stream *stream) {
-    uint64_t look = clocks->looks;
     int i;
     stream->seen = 0;
-    stream->seen_in = look;
+    stream->seen_in = clocks->looks;
     stream->refs++;
     for (i = 0; i < GPI_MARKS; i++) {
         gpi_mark *mark = &stream->clock.marks[i];
@@ -6678,7 +6671,7 @@ static void gpi_event_look(gpi_clocks *clocks, gpi_stream *stream) {
         passed = gpi_event_has_passed(clocks, stream, mark);
         gpi_host_lock(clocks->lock);
         mark->pins--;
-        if (passed && clocks->looks == look) stream->seen = gpi_ground_max(stream->seen, at);
+        if (passed) stream->seen = gpi_ground_max(stream->seen, at);
     }
     stream->refs--;
 }
@@ -7323,10 +7316,8 @@ static int gpi_chunk_owns(const gpi_chunks *chunks, uint64_t unit) {
 
 /* The list of finished memory at a home address: ANY, or that of the tag whose chunk is there. */
 static uint32_t gpi_chunk_list(const gpi_chunks *chunks, const gpi_tree *tree, uint64_t unit) {
-    const gpi_chunk *chunk;
     if (!chunks->is_apart) return GPI_LIST_ANY;
-    chunk = (const gpi_chunk *)gpi_tree_owner(tree, unit);
-    return gpi_tree_tag_list(chunk ? chunk->tag : 0);
+    return gpi_tree_tag_list(((const gpi_chunk *)gpi_tree_owner(tree, unit))->tag);
 }
 
 /* A taken run at home becomes finished free memory. */
@@ -7452,7 +7443,7 @@ static void gpi_chunk_tell_again(gpi_chunks *chunks, gpi_chunk *chunk) {
 static gpupool_result gpi_chunk_retry(gpi_chunks *chunks, gpi_tree *tree) {
     gpupool_result result = GPUPOOL_OK;
     gpi_chunk *chunk;
-    while (result == GPUPOOL_OK && (chunk = chunks->stuck) != NULL) {
+    while ((chunk = chunks->stuck) != NULL) {
         gpi_run *run = chunk->stuck;
         gpi_host_unlock(chunks->lock);
         if (run)
@@ -8870,30 +8861,29 @@ static gpupool_result gpi_stitch_salvage(gpi_stitches *stitches) {
     gpi_stitch *stitch, *next;
     uint64_t mapped;
     /* stitches first, since they map the handles of the chunks */
-    for (stitch = stitches->oldest; stitch && result == GPUPOOL_OK; stitch = next) {
+    for (stitch = stitches->oldest; stitch; stitch = next) {
         next = stitch->newer;
         mapped = gpi_stitch_mapped_units(stitch);
         if (mapped)
             result = gpi_driver_unmap(driver, stitch->unit * GPUPOOL_UNIT_BYTES,
                                       mapped * GPUPOOL_UNIT_BYTES);
-        if (result != GPUPOOL_OK) break;
+        if (result != GPUPOOL_OK) return result;
         gpi_stitch_forget_user(stitch);
         gpi_stitch_unlink(stitches, stitch);
         GPUPOOL_FREE(stitch);
     }
     /* each unmapped chunk goes to the list of stuck ones, from where gpi_chunk_retry releases it */
-    while (gpi_chunk_is_mapped(chunks) && chunks->first && result == GPUPOOL_OK) {
+    while (gpi_chunk_is_mapped(chunks) && chunks->first) {
         gpi_chunk *chunk = chunks->first;
         if (!chunk->is_away)
             result = gpi_driver_unmap(driver, chunk->unit * GPUPOOL_UNIT_BYTES, chunk->bytes);
-        if (result != GPUPOOL_OK) break;
+        if (result != GPUPOOL_OK) return result;
         gpi_chunk_unlink(chunks, chunk);
         chunks->units += chunk->is_away ? chunk->units : 0;
         if (chunk->handle) gpi_chunk_stick(chunks, chunk);
         else gpi_chunk_lost(chunks, chunk);
     }
-    if (result == GPUPOOL_OK && gpi_chunk_is_mapped(chunks))
-        result = gpi_chunk_retry(chunks, stitches->tree);
+    if (gpi_chunk_is_mapped(chunks)) result = gpi_chunk_retry(chunks, stitches->tree);
     return result == GPUPOOL_OK ? gpi_chunk_close(chunks) : result;
 }
 
@@ -9017,13 +9007,13 @@ static uint64_t gpi_plan_free_at_start(const gpi_tree *tree, const gpi_chunk *ch
     return gpi_ground_min(gpi_ground_max(run->unit, chunk->unit), end) - chunk->unit;
 }
 
-/* How many units of a chunk are free and usable up to its end. */
+/* How many units are free and usable up to the end of a chunk that is not so as a whole: what cannot
+   be used ends the walk inside the chunk. */
 static uint64_t gpi_plan_free_at_end(const gpi_tree *tree, const gpi_chunk *chunk) {
     uint64_t end = chunk->unit + chunk->units, from = end;
     const gpi_run *run = gpi_tree_from(tree, end)->prev;
-    for (; run && from > chunk->unit && gpi_growth_is_usable(tree, run); run = run->prev)
-        from = run->unit;
-    return end - gpi_ground_max(from, chunk->unit);
+    for (; gpi_growth_is_usable(tree, run); run = run->prev) from = run->unit;
+    return end - from;
 }
 
 /* Looks at every chunk and fills *measure. `whole` gets the wholly free chunks, and has an entry
@@ -9360,7 +9350,7 @@ static gpupool_result gpi_plan_map(const gpi_stitches *stitches, const gpi_stitc
     gpupool_result result = GPUPOOL_OK;
     struct gpi_thread why;
     *mapped = 0;
-    while (*mapped < stitch->seam_count && result == GPUPOOL_OK) {
+    while (*mapped < stitch->seam_count) {
         const gpi_chunk *chunk = stitch->seams[*mapped].chunk;
         result = gpi_driver_map(driver, unit * GPUPOOL_UNIT_BYTES, chunk->bytes, chunk->handle);
         if (result != GPUPOOL_OK) break;
@@ -10513,9 +10503,10 @@ static void gpi_tag_explain(const char *name, gpupool_verdict *verdict) {
 static int gpi_tag_give_up(gpupool_arena *arena, int tag, uint64_t bytes, uint64_t asked_bytes) {
     gpupool_verdict verdict;
     char name[sizeof ((gpupool_tag_stats *)NULL)->name];
-    gpi_ledger_tag *entry = gpi_tag_lock(arena, "gpupool_alloc_request", tag);
-    if (!entry) return 0;
+    gpi_ledger_tag *entry;
     memset(&verdict, 0, sizeof verdict);
+    gpi_host_lock(&arena->lock);
+    entry = arena->ledger.tags[tag];
     memcpy(name, entry->stats.name, sizeof name);
     verdict.cause = GPUPOOL_CAUSE_TAG;
     verdict.tag = tag;
@@ -14137,7 +14128,7 @@ static gpupool_result gpi_hand_compare(const gpi_driver *driver, char *block, ui
     copy.from = block + bytes;
     copy.width = sizeof behind;
     copy.rows = 1;
-    if (gpi_data_copy(driver, &copy, stream, NULL) != GPUPOOL_OK ||
+    if (gpi_data_copy(driver, &copy, stream) != GPUPOOL_OK ||
         gpi_driver_stream_sync(driver, stream) != GPUPOOL_OK)
         return GPUPOOL_OK;
     while (i < GPI_GUARD_BYTES && behind[i] == GPI_GUARD_FILL) i++;
@@ -15333,7 +15324,7 @@ static gpupool_result gpi_ring_queue(const gpi_transfer *transfer, unsigned char
     copy.from = transfer->down ? device : memory;
     copy.to_pitch = transfer->down ? pitch : transfer->device_pitch;
     copy.from_pitch = transfer->down ? transfer->device_pitch : pitch;
-    return gpi_data_copy(transfer->driver, &copy, transfer->stream, NULL);
+    return gpi_data_copy(transfer->driver, &copy, transfer->stream);
 }
 
 /* The number by which a stream is told from others. cudaStreamPerThread is one handle for a
@@ -16897,7 +16888,7 @@ static gpupool_result gpi_sleep_copy(const gpi_driver *driver, const gpi_arena_s
     copy.width = saved->units * GPUPOOL_UNIT_BYTES;
     copy.to = way == GPUPOOL_DOWN ? (void *)host : device;
     copy.from = way == GPUPOOL_DOWN ? device : (void *)host;
-    return gpi_data_copy(driver, &copy, stream, NULL);
+    return gpi_data_copy(driver, &copy, stream);
 }
 
 /* Whether the chunk of a stretch is away: at waking, all its blocks were freed meanwhile, so it got

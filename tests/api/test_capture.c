@@ -52,8 +52,31 @@ static void another_stream_grows_meanwhile(void) {
     }
 }
 
+#if CHECK_FAKE
+/* A stream that captures without a scope is remembered even if nothing of it is left: an event over
+   all streams would end its capture. */
+static void a_capture_without_a_scope_is_remembered(void) {
+    for (size_t m = 0; m < KIT_COUNT(modes); m++) {
+        check_case("mode %d", (int)modes[m]);
+        arena = kit_open(GPUPOOL_SOURCE_MAPPED);
+        void *other = get(BYTES, kit_stream[1]);
+        begin(kit_stream[0], modes[m]);
+        void *kept = get(40 * BYTES, kit_stream[0]); /* it has nothing else, and no event */
+        CHECK_RESULT(gpupool_trim(arena, SIZE_MAX, NULL), GPUPOOL_OK);
+        put(other, kit_stream[1]);
+        fake_reset_counters();
+        CHECK_RESULT(gpupool_trim(arena, SIZE_MAX, NULL), GPUPOOL_OK);
+        CHECK_EQ(fake_calls("cuCtxRecordEvent"), 0);
+        CHECK_EQ(cudaGraphDestroy(ended(kit_stream[0])), cudaSuccess);
+        put(kept, kit_stream[0]);
+        kit_close(arena);
+    }
+}
+#endif
+
 int main(void) {
     ARENA_TEST(a_capturing_stream_allocates);
     ARENA_TEST(another_stream_grows_meanwhile);
+    FAKE_TEST(a_capture_without_a_scope_is_remembered);
     return check_finish();
 }

@@ -116,7 +116,7 @@ static void *by_its_stream(void *user) {
 
 /* Where CUDA cannot say which it is, the current device's; an error of before stays. */
 static void a_device_that_is_not_told(void) {
-    static const char *const calls[] = {"cuStreamGetCtx", "cuCtxPushCurrent"};
+    static const char *const calls[] = {"cuStreamGetCtx", "cuCtxPushCurrent", "cuCtxGetDevice"};
     gpupool_stats stats;
     void *block = NULL;
     move_to_device_1();
@@ -180,6 +180,18 @@ static void the_mode_is_the_callers_again(void) {
     kit_close(arena);
 }
 
+/* A call of the runtime that fails leaves an error there only if the program had one before. */
+static void an_error_of_the_program_stays(void) {
+    for (int had = 0; had < 2; had++) {
+        if (had) CHECK_EQ(cudaSetDevice(99), cudaErrorInvalidDevice);
+        fake_fail_call("cudaGetDevice", 1, 0, 0);
+        CHECK_RESULT(gpupool_arena_create(&arena, NULL), GPUPOOL_E_CUDA);
+        CHECK_EQ(fake_fail_fired(), 1);
+        fake_fail_clear();
+        CHECK_EQ(cudaGetLastError() != cudaSuccess, had);
+    }
+}
+
 /* Where the runtime has not come yet, an arena makes the context, and the last one ends it. */
 static void *before_the_runtime(void *user) {
     gpupool_arena_config config = kit_config(GPUPOOL_SOURCE_AUTO);
@@ -209,6 +221,34 @@ static void an_arena_holds_its_context(void) {
     pthread_join(thread, NULL);
 }
 
+/* What a destroy of a reset arena enters by anew, it also leaves, where CUDA refuses on the way. */
+static void *destroy_after_a_reset(void *refuses) {
+    gpupool_arena_config config = kit_config(GPUPOOL_SOURCE_MAPPED);
+    config.device = 2;
+    CHECK_RESULT(gpupool_arena_create(&arena, &config), GPUPOOL_OK);
+    CHECK_RESULT(kit_why(gpupool_alloc(arena, MIB, 0)), GPUPOOL_OK);
+    CHECK_EQ(cudaSetDevice(2), cudaSuccess);
+    CHECK_EQ(cudaDeviceReset(), cudaSuccess);
+    fake_fail_call((const char *)refuses, 1, 0, 0);
+    CHECK_RESULT(gpupool_arena_destroy(arena), GPUPOOL_E_CUDA);
+    CHECK_EQ(fake_fail_fired(), 1);
+    fake_fail_clear();
+    CHECK_RESULT(gpupool_arena_destroy(arena), GPUPOOL_OK);
+    CHECK_EQ(fake_has_context(2), 0); /* released as often as retained */
+    return NULL;
+}
+
+static void a_context_that_is_entered_anew(void) {
+    char *calls[] = {"cuCtxPushCurrent", "cuThreadExchangeStreamCaptureMode"};
+    fake_devices(3);
+    for (size_t i = 0; i < KIT_COUNT(calls); i++) {
+        pthread_t thread;
+        check_case("%s", calls[i]);
+        CHECK_EQ(pthread_create(&thread, NULL, destroy_after_a_reset, calls[i]), 0);
+        pthread_join(thread, NULL);
+    }
+}
+
 static void mapped(void) { run_with(GPUPOOL_SOURCE_MAPPED, -1); }
 static void in_chunks(void) { run_with(GPUPOOL_SOURCE_DEVICE, 2); }
 static void each_by_itself(void) { run_with(GPUPOOL_SOURCE_BYPASS, 2); }
@@ -223,6 +263,8 @@ int main(void) {
     FAKE_TEST(the_default_arena_is_the_streams);
     FAKE_TEST(a_device_that_is_not_told);
     FAKE_TEST(the_mode_is_the_callers_again);
+    FAKE_TEST(an_error_of_the_program_stays);
     FAKE_TEST(an_arena_holds_its_context);
+    FAKE_TEST(a_context_that_is_entered_anew);
     return check_finish();
 }

@@ -270,6 +270,79 @@ static void what_cuda_does_not_unmap_is_nobodys(void) {
     check_case(" ");
 }
 
+/* Told that a chunk goes, and asked to take it back when CUDA has not freed it, the program may
+   refuse: the arena uses the chunk, and tells of it no more. */
+static void a_chunk_that_is_not_wanted_back(void) {
+    void *block;
+    open_registered(GPUPOOL_SOURCE_DEVICE, 0);
+    block = kit_alloc(arena, 8 * MIB, kit_stream[0]);
+    CHECK_RESULT(gpupool_free(arena, block, kit_stream[0]), GPUPOOL_OK);
+    known.refuse_at = 1;
+    for (int i = 0; i < 2; i++) {
+        fake_fail_call("cuMemFree", 1, 0, 0);
+        CHECK_RESULT(gpupool_trim(arena, 0, NULL), GPUPOOL_E_CUDA);
+        CHECK_EQ(known.gone, 1);
+        CHECK_EQ(known.refused, 1);
+        CHECK_EQ(known.told, 1);
+        block = kit_alloc(arena, 8 * MIB, kit_stream[0]);
+        CHECK(!registry_covers(block, 8 * MIB));
+        CHECK_RESULT(gpupool_free(arena, block, kit_stream[0]), GPUPOOL_OK);
+    }
+    CHECK_RESULT(gpupool_trim(arena, 0, NULL), GPUPOOL_OK);
+    CHECK_EQ(kit_reserved(arena), 0);
+    close_registered();
+}
+
+static uint64_t went;
+
+static int count_gone(const gpupool_mapping *mapping, void *user) {
+    (void)mapping, (void)user;
+    went++;
+    return 0;
+}
+
+/* on_unmap without on_map: each range is told once, when it goes; nothing goes, nor comes, behind
+   the program's back. */
+static void only_what_goes_is_told(void) {
+    gpupool_arena_config config = kit_config(GPUPOOL_SOURCE_MAPPED);
+    void *block[10], *large;
+    uint64_t gained;
+    cudaGraph_t graph;
+    config.on_unmap = count_gone;
+    config.limit_bytes = 60 * MIB;
+    went = 0;
+    arena = kit_create(&config);
+    for (int i = 0; i < 10; i++) block[i] = kit_alloc(arena, 6 * MIB, kit_stream[0]);
+    for (int i = 0; i < 10; i += 2)
+        CHECK_RESULT(gpupool_free(arena, block[i], kit_stream[0]), GPUPOOL_OK);
+    large = kit_alloc(arena, 20 * MIB, kit_stream[0]);
+    CHECK_EQ(kit_stats(arena).stitches, 1);
+    CHECK_RESULT(gpupool_free(arena, large, kit_stream[0]), GPUPOOL_OK);
+    fake_fail_call("cuMemUnmap", 1, 1, 0);
+    CHECK_RESULT(gpupool_trim(arena, 0, NULL), GPUPOOL_E_CUDA); /* the stitch is told, and stays */
+    CHECK_EQ(went, 1);
+    fake_fail_clear();
+    CHECK_RESULT(gpupool_trim(arena, 0, NULL), GPUPOOL_OK);
+    CHECK_EQ(went, 1 + kit_stats(arena).chunks_lost);
+    fake_fail_call("cuMemUnmap", 1, 1, 0);
+    CHECK_RESULT(gpupool_free(arena, block[1], kit_stream[0]), GPUPOOL_OK);
+    CHECK_RESULT(gpupool_trim(arena, 0, NULL), GPUPOOL_E_CUDA); /* nobody's, as it is told */
+    CHECK_EQ(went, 1 + kit_stats(arena).chunks_lost + 1);
+    fake_fail_clear();
+    CHECK_RESULT(gpupool_trim(arena, 0, NULL), GPUPOOL_OK);
+    CHECK_EQ(went, 1 + kit_stats(arena).chunks_lost);
+    CHECK_EQ(cudaStreamBeginCapture(kit_stream[0], cudaStreamCaptureModeGlobal), cudaSuccess);
+    CHECK(!gpupool_alloc(arena, 30 * MIB, kit_stream[0]));
+    CHECK_EQ(gpupool_last_result(), GPUPOOL_E_CAPTURING);
+    CHECK_EQ(cudaStreamEndCapture(kit_stream[0], &graph), cudaSuccess);
+    CHECK_EQ(cudaGraphDestroy(graph), cudaSuccess);
+    for (int i = 3; i < 10; i += 2)
+        CHECK_RESULT(gpupool_free(arena, block[i], kit_stream[0]), GPUPOOL_OK);
+    gained = kit_stats(arena).chunks_gained;
+    kit_close(arena);
+    CHECK_EQ(went, 1 + gained);
+}
+
 /* ---- no lock is held ---- */
 
 static pthread_barrier_t inside;
@@ -397,6 +470,7 @@ static void nothing_grows_while_a_stream_captures(void) {
     gpupool_capture *scope;
     cudaGraph_t graph;
     void *block, *more;
+    long told;
     open_registered(GPUPOOL_SOURCE_MAPPED, 0);
     block = kit_alloc(arena, 8 * MIB, kit_stream[0]);
     CHECK_RESULT(gpupool_free(arena, block, kit_stream[0]), GPUPOOL_OK);
@@ -409,6 +483,9 @@ static void nothing_grows_while_a_stream_captures(void) {
         block = kit_alloc(arena, 4 * MIB, kit_stream[0]); /* what is there already */
         CHECK(!gpupool_alloc(arena, 100 * MIB, kit_stream[0]));
         CHECK_EQ(gpupool_last_result(), GPUPOOL_E_CAPTURING);
+        told = known.told;
+        CHECK(!gpupool_alloc(arena, 100 * MIB, kit_stream[1])); /* nor elsewhere */
+        CHECK_EQ(known.told, told);
         CHECK_RESULT(gpupool_free(arena, block, kit_stream[0]), GPUPOOL_OK);
         CHECK_EQ(cudaStreamEndCapture(kit_stream[0], &graph), cudaSuccess);
         CHECK_EQ(cudaGraphDestroy(graph), cudaSuccess);
@@ -471,6 +548,8 @@ int main(void) {
     FAKE_TEST(registrations_are_never_stale);
     FAKE_TEST(registrations_beside_calls_that_fail);
     FAKE_TEST(what_cuda_does_not_unmap_is_nobodys);
+    FAKE_TEST(a_chunk_that_is_not_wanted_back);
+    FAKE_TEST(only_what_goes_is_told);
     FAKE_TEST(others_go_on_meanwhile);
     FAKE_TEST(a_request_waits_for_what_appears);
     FAKE_TEST(threads_grow_at_once);

@@ -265,6 +265,21 @@ static void frees_on_a_stream_made_since(void) {
     CHECK_EQ(cudaStreamDestroy(stream), cudaSuccess);
 }
 
+#if CHECK_FAKE
+/* Another word of the driver's for a context that is gone. */
+static void a_context_that_is_called_invalid(void) {
+    gpupool_arena *arena = kit_open(GPUPOOL_SOURCE_AUTO);
+    kit_alloc(arena, 8 * MIB, 0);
+    reset_the_device();
+    fake_fail_call("cuCtxGetId", 1, 1, CUDA_ERROR_INVALID_CONTEXT);
+    CHECK_RESULT(kit_why(gpupool_alloc(arena, 32 * MIB, 0)), GPUPOOL_E_CUDA);
+    CHECK(strstr(gpupool_last_error(), "was reset") != NULL);
+    CHECK(fake_fail_fired() > 0);
+    fake_fail_clear();
+    CHECK_RESULT(gpupool_arena_destroy(arena), GPUPOOL_OK);
+}
+#endif
+
 /* The same with each size, before and after, on each kind of stream. */
 static void whatever_comes_first(void) {
     static const size_t sizes[] = {512, 4096, 200 * KIB, 8 * MIB, 64 * MIB};
@@ -307,6 +322,7 @@ int main(void) {
     RESET_TEST(renewed_by_many_threads);
     RESET_TEST(memory_of_a_stream_of_before);
     RESET_TEST(frees_on_a_stream_made_since);
+    RESET_FAKE_TEST(a_context_that_is_called_invalid);
     RESET_TEST(whatever_comes_first);
     return check_finish();
 }

@@ -376,7 +376,7 @@ static inline int flip_slab(size_t at, int is_slab) {
 static inline int slab_that_is_none(size_t at) { return flip_slab(at, 0); }
 static inline int slab_no_more(size_t at) { return flip_slab(at, 1); }
 
-/* A granule in the midst of a free run becomes a slab, which the run's others are not. The sum knows
+/* A granule in the midst of a free run becomes a slab, which the run's others are not. The sum has
    it. */
 static inline int is_long_and_free(const gpi_run *run) { return is_free(run) && is_long(run); }
 static inline int slab_within_a_run(size_t at) {

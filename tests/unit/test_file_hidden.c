@@ -1,4 +1,4 @@
-/* Compiled with nothing that shows pread (-std=c11 and no macro): a ring cannot read files, says why,
+/* Compiled with nothing that shows pread (-std=c11, no macro): a ring cannot read files, says why,
    and does the rest. */
 #define GPUPOOL_IMPLEMENTATION
 #include "gpupool.h"

@@ -285,6 +285,30 @@ static void several_peers(void) {
     kit_close(arena);
 }
 
+/* Of two peers the first is taken off: the other one's access stays, and is given anew. */
+static void the_other_peer_stays(void) {
+    fake_devices(3);
+    arena = kit_open_limited(GPUPOOL_SOURCE_MAPPED, 64 * MIB);
+    CHECK_RESULT(gpupool_allow_peer(arena, 1), GPUPOOL_OK);
+    CHECK_RESULT(gpupool_allow_peer(arena, 2), GPUPOOL_OK);
+    cudaStream_t of_2 = stream_of(2);
+    void *before = kit_alloc(arena, MIB, kit_stream[0]);
+    CHECK_RESULT(gpupool_disallow_peer(arena, 1), GPUPOOL_OK);
+    CHECK_EQ(arena->chunks.driver.peer_count, 1);
+    CHECK_EQ(arena->chunks.driver.peers[0], 2);
+    void *after = kit_alloc(arena, 30 * MIB, kit_stream[0]);
+    kit_mark(of_2, before, MIB, 1);
+    kit_mark(of_2, after, 30 * MIB, 2);
+    CHECK_EQ(cudaStreamSynchronize(of_2), cudaSuccess);
+    CHECK_EQ(fake_failures(), 0);
+    CHECK_RESULT(gpupool_free(arena, before, of_2), GPUPOOL_OK);
+    CHECK_RESULT(gpupool_free(arena, after, of_2), GPUPOOL_OK);
+    CHECK_RESULT(gpupool_disallow_peer(arena, 1), GPUPOOL_E_ARGUMENT);
+    CHECK_RESULT(gpupool_disallow_peer(arena, 2), GPUPOOL_OK);
+    CHECK_EQ(cudaStreamDestroy(of_2), cudaSuccess);
+    kit_close(arena);
+}
+
 /* cudaFree waits for the device that the memory is of. */
 static void without_a_pool_peers_are_waited_for(void) {
     arena = kit_open(GPUPOOL_SOURCE_BYPASS);
@@ -329,6 +353,10 @@ static void contexts_that_cannot_be_entered(void) {
         CHECK_RESULT(gpupool_check(arena), GPUPOOL_OK);
     }
     CHECK_RESULT(gpupool_record_stream(arena, block, other), GPUPOOL_OK);
+    fake_fail_call("cuCtxGetId", 2, 0, 0); /* the first asks about the arena's own */
+    CHECK_RESULT(gpupool_record_stream(arena, block, other), GPUPOOL_OK);
+    CHECK_EQ(fake_fail_fired(), 1);
+    fake_fail_clear();
     CHECK_RESULT(gpupool_free(arena, block, other), GPUPOOL_OK);
     CHECK_EQ(cudaStreamDestroy(other), cudaSuccess);
     kit_close(arena);
@@ -648,6 +676,58 @@ static void allowed_again_after_a_reset(void) {
     kit_close(arena);
 }
 
+/* The host waits for what was freed on a stream of before the reset, by the handle of a stream that
+   the program got since: nothing is under way any more. */
+static void a_wait_for_a_reset_peer(void) {
+    open_for_the_peer(8 * MIB);
+    void *other = kit_alloc(arena, MIB, kit_stream[0]);
+    void *block = kit_alloc(arena, 6 * MIB, far[0]);
+    fake_mode(FAKE_STEPPED);
+    kit_mark(far[0], block, 6 * MIB, 1);
+    arena->short_until = arena->clocks.position + 1024; /* so there is an event behind it */
+    CHECK_RESULT(gpupool_free(arena, block, far[0]), GPUPOOL_OK);
+    CHECK(kit_stats(arena).pending.now >= 6 * MIB);
+    cudaStream_t before = far[0];
+    reset_the_peer(1);
+    CHECK(far[0] == before);
+    CHECK_RESULT(gpupool_wait_stream(arena, far[0]), GPUPOOL_OK);
+    CHECK_EQ(kit_stats(arena).pending.now, 0);
+    CHECK_EQ(cudaStreamDestroy(far[0]), cudaSuccess);
+    CHECK_RESULT(gpupool_free(arena, other, kit_stream[0]), GPUPOOL_OK);
+    fake_mode(FAKE_EAGER);
+    kit_close(arena);
+}
+
+/* The program gets a stream with a handle of before the reset, and frees on it: of the two events
+   that there were, one is made anew, and what lay behind the other one has ended. */
+static void a_handle_of_before_the_reset(void) {
+    void *block[3];
+    open_for_the_peer(64 * MIB);
+    void *other = kit_alloc(arena, MIB, kit_stream[0]);
+    fake_mode(FAKE_STEPPED);
+    arena->short_until = arena->clocks.position + 1024;
+    for (int i = 0; i < 3; i++) block[i] = kit_alloc(arena, 6 * MIB, far[0]);
+    for (int i = 0; i < 2; i++) {
+        kit_mark(far[0], block[i], 6 * MIB, 1);
+        CHECK_RESULT(gpupool_free(arena, block[i], far[0]), GPUPOOL_OK);
+    }
+    cudaStream_t before = far[0];
+    reset_the_peer(1);
+    CHECK(far[0] == before);
+    kit_mark(far[0], block[2], 6 * MIB, 2);
+    CHECK_RESULT(gpupool_free(arena, block[2], far[0]), GPUPOOL_OK);
+    uint64_t pending = kit_stats(arena).pending.now;
+    CHECK_RESULT(gpupool_trim(arena, SIZE_MAX, NULL), GPUPOOL_OK);
+    CHECK_EQ(kit_stats(arena).pending.now, pending - 6 * MIB); /* two are behind the new event */
+    fake_run_all();
+    CHECK_RESULT(gpupool_trim(arena, SIZE_MAX, NULL), GPUPOOL_OK);
+    CHECK_EQ(kit_stats(arena).pending.now, 0);
+    fake_mode(FAKE_EAGER);
+    CHECK_EQ(cudaStreamDestroy(far[0]), cudaSuccess);
+    CHECK_RESULT(gpupool_free(arena, other, kit_stream[0]), GPUPOOL_OK);
+    kit_close(arena);
+}
+
 /* Another stream wants what a stream of the peer has freed behind an event: at once, at the limit,
    or past a waiting block whose work is not done. */
 static void memory_of_a_reset_peer(void) {
@@ -693,6 +773,7 @@ int main(void) {
     FAKE_TEST(devices_that_are_none);
     FAKE_TEST(out_of_reach);
     FAKE_TEST(several_peers);
+    FAKE_TEST(the_other_peer_stays);
     FAKE_TEST(without_a_pool_peers_are_waited_for);
     FAKE_TEST(contexts_that_cannot_be_entered);
     FAKE_TEST(two_devices_on_mapped);
@@ -706,6 +787,8 @@ int main(void) {
     FAKE_TEST(work_of_the_peer_after_a_reset);
     FAKE_TEST(what_the_peer_has_of_a_reset_arena);
     FAKE_TEST(allowed_again_after_a_reset);
+    FAKE_TEST(a_wait_for_a_reset_peer);
+    FAKE_TEST(a_handle_of_before_the_reset);
     FAKE_TEST(memory_of_a_reset_peer);
     return check_finish();
 }
