@@ -294,6 +294,32 @@ static void a_free_that_cuda_fails_is_a_free(void) {
     }
 }
 
+/* Whichever call of a free fails, a block that stays live has its guard, and one that went has not
+   gone half. */
+static void each_call_of_a_free_fails_in_turn(void) {
+    static const gpupool_source sources[] = {GPUPOOL_SOURCE_AUTO, GPUPOOL_SOURCE_BYPASS};
+    for (size_t i = 0; i < KIT_COUNT(sources); i++)
+        for (long n = 1, fired = 1; fired; n++) {
+            check_case("source %d, call %ld", (int)sources[i], n);
+            arena = kit_open(sources[i]);
+            char *block = get(4096, 0);
+            kit_fill(kit_stream[0], block, 4096, 5);
+            fake_fail_nth(n, 1);
+            gpupool_result result = put(block, 0);
+            fired = fake_fail_fired();
+            fake_fail_clear();
+            kit_capture_globally();
+            CHECK_EQ(kit_stats(arena).blocks.now, result != GPUPOOL_OK);
+            if (result != GPUPOOL_OK) {
+                CHECK_RESULT(result, GPUPOOL_E_CUDA);
+                kit_expect(kit_stream[0], block, 4096, 5);
+                kit_fill(kit_stream[0], block + 4096, 1, 5);
+                CHECK_RESULT(put(block, 0), GPUPOOL_E_OVERRUN);
+            }
+            kit_close(arena);
+        }
+}
+
 /* What cudaFree would have waited for is still in use: it is neither looked at nor filled. */
 static void nothing_is_filled_without_the_wait(void) {
     void *block = NULL;
@@ -376,6 +402,7 @@ int main(void) {
     FAKE_TEST(freed_before_it_is_handed_out);
     FAKE_TEST(a_free_that_fails);
     FAKE_TEST(a_free_that_cuda_fails_is_a_free);
+    FAKE_TEST(each_call_of_a_free_fails_in_turn);
     FAKE_TEST(nothing_is_filled_without_the_wait);
 #if GPUPOOL_STREAM_CHECK
     FAKE_TEST(what_is_filled_is_freed);

@@ -303,22 +303,27 @@ static void two_thousand_streams(gpupool_source source) {
 static void two_thousand_streams_mapped(void) { two_thousand_streams(GPUPOOL_SOURCE_MAPPED); }
 static void two_thousand_streams_of_chunks(void) { two_thousand_streams(GPUPOOL_SOURCE_DEVICE); }
 
-/* A request for one chunk cannot have pieces: what a stitched block has helps it once it is back on
-   the device. */
+/* A request for one chunk cannot have pieces: what stitched blocks have helps it once it is back on
+   the device, and so many of them as the verdict says are enough. */
 static void a_request_for_one_chunk(void) {
-    gpupool_request request = kit_request(2 * STRIPE, kit_stream[0], GPUPOOL_ONE_CHUNK);
+    enum { ONE_AND_A_HALF = LAID * 2 / 3 - 1 }; /* blocks of three halves of a stripe */
+    gpupool_request request = kit_request(4 * STRIPE_BYTES, kit_stream[0], GPUPOOL_ONE_CHUNK);
+    const gpupool_holder *holder;
     gpupool_verdict verdict;
+    char *block[ONE_AND_A_HALF];
     stripe_open();
-    char *block = stripe_stitched(LAID * STRIPE_BYTES, 0);
+    for (int i = 0; i < ONE_AND_A_HALF; i++) block[i] = stripe_stitched(3 * STRIPE / 2, 0);
     CHECK_RESULT(kit_why(gpupool_alloc_request(arena, &request)), GPUPOOL_E_OUT_OF_MEMORY);
     CHECK_RESULT(gpupool_last_verdict(&verdict), GPUPOOL_OK);
     CHECK_EQ(verdict.cause, GPUPOOL_CAUSE_LIMIT);
-    CHECK_EQ(verdict.holders[1].enough, 1);
-    CHECK_EQ(verdict.holders[1].block_bytes, LAID * STRIPE_BYTES);
-    put(block, 0);
-    block = (char *)gpupool_alloc_request(arena, &request);
-    CHECK(block != NULL);
-    put(block, 0);
+    holder = &verdict.holders[verdict.holders[0].block_bytes != 3 * STRIPE / 2];
+    CHECK_EQ(holder->block_bytes, 3 * STRIPE / 2);
+    CHECK(holder->enough > 0 && holder->enough <= ONE_AND_A_HALF);
+    for (uint64_t i = 0; i < holder->enough; i++) put(block[i], 0);
+    void *whole = gpupool_alloc_request(arena, &request);
+    CHECK(whole != NULL);
+    put(whole, 0);
+    for (uint64_t i = holder->enough; i < ONE_AND_A_HALF; i++) put(block[i], 0);
     stripe_close();
 }
 
