@@ -123,6 +123,50 @@ static void asleep_before_it_is_zeroed(void) {
     kit_close(arena);
 }
 
+/* ---- requests in on_map: what the program is being told of is not theirs ---- */
+
+static unsigned flags_within;
+
+static void *ask_within(void *unused) {
+    void *block = kit_alloc_as(arena, 40 * MIB, kit_stream[1], flags_within);
+    CHECK_RESULT(kit_why(block), GPUPOOL_E_OUT_OF_MEMORY);
+    calls++;
+    return unused;
+}
+
+static int ask_here(const gpupool_mapping *mapping, void *unused) {
+    (void)mapping;
+    if (!calls) ask_within(unused);
+    return 0;
+}
+
+static int ask_in_a_thread(const gpupool_mapping *mapping, void *unused) {
+    pthread_t thread;
+    (void)mapping;
+    if (calls) return 0;
+    CHECK_EQ(pthread_create(&thread, NULL, ask_within, unused), 0);
+    pthread_join(thread, NULL);
+    return 0;
+}
+
+/* Neither the thread that is in on_map waits for its own memory, nor one that may not wait. */
+static void a_request_in_on_map_does_not_wait(void) {
+    for (int here = 0; here < 2; here++) {
+        gpupool_arena_config config = kit_config(GPUPOOL_SOURCE_MAPPED);
+        config.limit_bytes = 64 * MIB;
+        config.on_map = here ? ask_here : ask_in_a_thread;
+        flags_within = here ? 0 : GPUPOOL_NO_WAIT;
+        calls = 0;
+        arena = kit_create(&config);
+        alarm(60); /* it would wait for ever */
+        void *block = kit_alloc(arena, 40 * MIB, kit_stream[0]);
+        alarm(0);
+        CHECK_EQ(calls, 1);
+        CHECK_RESULT(gpupool_free(arena, block, kit_stream[0]), GPUPOOL_OK);
+        kit_close(arena);
+    }
+}
+
 /* ---- soft limits of the arena ---- */
 
 static void count(const gpupool_soft_limit *what, void *unused) {
@@ -209,6 +253,7 @@ int main(void) {
     FAKE_TEST(a_request_puts_its_own_tag_to_sleep);
     FAKE_TEST(two_put_each_other_to_sleep);
     FAKE_TEST(asleep_before_it_is_zeroed);
+    FAKE_TEST(a_request_in_on_map_does_not_wait);
     FAKE_TEST(reserves_and_sleep_are_told);
     FAKE_TEST(tags_are_listed_beside_one_that_fails);
     FAKE_TEST(no_more_is_given_back_than_is_missing);

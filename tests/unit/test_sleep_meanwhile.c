@@ -1,0 +1,137 @@
+/* What other threads are in the midst of when gpupool_sleep comes: it waits for them, whatever they
+   hold, and they find the memory asleep afterwards. */
+// build: plain
+// build: tsan -fsanitize=thread
+#define _DEFAULT_SOURCE /* nanosleep */
+#define GPUPOOL_IMPLEMENTATION
+#include "gpupool.h"
+#include "arena_kit.h"
+
+#include <pthread.h>
+#include <time.h>
+
+#if CHECK_FAKE
+
+static gpupool_arena *arena;
+static int tag, sleeps; /* sleeps: what the other thread puts to sleep */
+static pthread_t sleeper;
+static atomic_int is_asleep, came;
+
+static void *fall_asleep(void *unused) {
+    CHECK_RESULT(gpupool_sleep(arena, sleeps, GPUPOOL_DISCARD, NULL), GPUPOOL_OK);
+    atomic_store(&is_asleep, 1);
+    return unused;
+}
+
+/* Within a call of this thread: the other thread goes to sleep, and is about to wait for the call
+   when this returns. Sleep changes states under the lock, and opens that only to wait. */
+static void let_it_sleep(void *unused) {
+    int changing = 0;
+    (void)unused;
+    if (atomic_exchange(&came, 1)) return;
+    CHECK_EQ(pthread_create(&sleeper, NULL, fall_asleep, NULL), 0);
+    while (!changing) {
+        gpi_host_lock(&arena->lock);
+        changing = gpi_arena_any_part(arena, GPI_CHANGING);
+        gpi_host_unlock(&arena->lock);
+    }
+    CHECK_EQ(atomic_load(&is_asleep), 0);
+}
+
+static int in_on_map(const gpupool_mapping *mapping, void *user) {
+    (void)mapping;
+    let_it_sleep(user);
+    return 0;
+}
+
+static void open_arena(gpupool_map_fn on_map) {
+    gpupool_arena_config config = kit_config(GPUPOOL_SOURCE_MAPPED);
+    gpupool_tag_config can_sleep;
+    memset(&can_sleep, 0, sizeof can_sleep);
+    can_sleep.can_sleep = 1;
+    config.limit_bytes = 64 * MIB;
+    config.on_map = on_map;
+    arena = kit_create(&config);
+    CHECK_RESULT(gpupool_tag(arena, "t", &can_sleep, &tag), GPUPOOL_OK);
+    atomic_store(&came, 0);
+    atomic_store(&is_asleep, 0);
+}
+
+static void *take(size_t bytes, int of_tag, int stream) {
+    gpupool_request request = kit_request(bytes, kit_stream[stream], 0);
+    request.tag = of_tag;
+    return gpupool_alloc_request(arena, &request);
+}
+
+/* The other thread came to its end, and so does the arena. */
+static void wake_and_close(void *block) {
+    CHECK_EQ(pthread_join(sleeper, NULL), 0);
+    CHECK_EQ(atomic_load(&is_asleep), 1);
+    CHECK_RESULT(gpupool_check(arena), GPUPOOL_OK);
+    CHECK_RESULT(gpupool_wake(arena, sleeps, NULL), GPUPOOL_OK);
+    CHECK_RESULT(gpupool_free(arena, block, kit_stream[0]), GPUPOOL_OK);
+    kit_close(arena);
+}
+
+/* A request searches, for memory of the part, or the program is told of memory of another part. */
+static void told_of_new_memory(void) {
+    for (int asks = 0; asks < 2; asks++)
+        for (int all = 0; all < 2; all++) {
+            check_case("tag asked %d, all sleep %d", asks, all);
+            open_arena(in_on_map);
+            sleeps = all ? GPUPOOL_ALL : tag;
+            void *block = take(8 * MIB, asks ? tag : 0, 0);
+            if (!block) CHECK_RESULT(gpupool_last_result(), GPUPOOL_E_ASLEEP);
+            CHECK_EQ(atomic_load(&came), 1);
+            wake_and_close(block);
+        }
+}
+
+/* A run is in the hand of a thread that makes its stream wait for the work of another one. */
+static void while_a_stream_is_made_to_wait(void) {
+    open_arena(NULL);
+    sleeps = GPUPOOL_ALL;
+    void *block = take(40 * MIB, 0, 1);
+    CHECK_RESULT(kit_why(take(40 * MIB, 0, 0)), GPUPOOL_E_OUT_OF_MEMORY); /* it is short now */
+    fake_mode(FAKE_STEPPED);
+    kit_fill(kit_stream[1], block, MIB, 1);
+    CHECK_RESULT(gpupool_free(arena, block, kit_stream[1]), GPUPOOL_OK);
+    fake_before_call("cuStreamWaitEvent", 1, let_it_sleep, NULL);
+    block = take(40 * MIB, 0, 0);
+    CHECK(block != NULL);
+    CHECK_EQ(atomic_load(&came), 1);
+    fake_mode(FAKE_EAGER);
+    wake_and_close(block);
+}
+/* ---- two threads at sleep and waking ---- */
+
+static void *sleep_too(void *unused) {
+    CHECK_RESULT(gpupool_sleep(arena, GPUPOOL_ALL, GPUPOOL_DISCARD, NULL), GPUPOOL_E_ASLEEP);
+    return unused;
+}
+
+static void start_another_sleep(void *unused) {
+    struct timespec moment = {0, 20000000}; /* for the other thread to come, and find it changing */
+    (void)unused;
+    CHECK_EQ(pthread_create(&sleeper, NULL, sleep_too, NULL), 0);
+    nanosleep(&moment, NULL);
+}
+
+/* The second one waits for the first, and finds all asleep. */
+static void two_sleeps_at_once(void) {
+    open_arena(NULL);
+    void *block = take(MIB, 0, 0);
+    fake_before_call("cuMemFree", 1, start_another_sleep, NULL); /* the wait for the device */
+    CHECK_RESULT(gpupool_sleep(arena, GPUPOOL_ALL, GPUPOOL_DISCARD, NULL), GPUPOOL_OK);
+    atomic_store(&is_asleep, 1);
+    sleeps = GPUPOOL_ALL;
+    wake_and_close(block);
+}
+#endif
+
+int main(void) {
+    FAKE_TEST(told_of_new_memory);
+    FAKE_TEST(while_a_stream_is_made_to_wait);
+    FAKE_TEST(two_sleeps_at_once);
+    return check_finish();
+}
