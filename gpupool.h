@@ -17209,18 +17209,21 @@ static void gpi_sleep_let_others(gpupool_arena *arena, unsigned round) {
 }
 
 /* Unmaps the idle stitches of the changing parts, except those whose users' work is a graph's and
-   never passes. E_CUDA: the driver refused one. Both locks are held, and opened. */
+   never passes. Waits for a thread that unmaps one. E_CUDA: the driver refused one. Both locks are
+   held, and opened. */
 static gpupool_result gpi_sleep_drop_idle(gpupool_arena *arena) {
     gpi_stitches *stitches = &arena->stitches;
     gpi_stitch *stitch = stitches->oldest, *newer;
+    unsigned round = 0;
     for (; stitch; stitch = newer) {
         newer = stitch->newer;
         if (!gpi_sleep_changes_stitch(arena, stitch)) continue;
         if (gpi_stitch_has_passed(stitches, stitch)) {
             if (gpi_stitch_unmap(stitches, stitch) != GPUPOOL_OK) return GPUPOOL_E_CUDA;
             if (gpi_stitch_tells(stitches)) newer = stitches->oldest; /* the locks were open */
-        } else if (!gpi_sleep_keeps_stitch(stitch)) {
-            return GPUPOOL_E_CUDA;
+        } else if (stitch->is_leaving) {
+            gpi_sleep_let_others(arena, round++);
+            newer = stitches->oldest;
         }
     }
     return GPUPOOL_OK;
@@ -17382,7 +17385,7 @@ static void gpi_wake_set_aside_freed(gpupool_arena *arena) {
     for (stitch = arena->stitches.oldest; stitch; stitch = newer) {
         newer = stitch->newer;
         if (!stitch->is_away || stitch->state != GPI_STITCH_IDLE || stitch->user) continue;
-        if (!gpi_sleep_changes_stitch(arena, stitch)) continue;
+        GPI_ASSERT(gpi_sleep_changes_stitch(arena, stitch)); /* from the blocks above */
         /* gpi_stitch_remove expects a stitch that is not counted as idle */
         gpi_stitch_unset_idle(&arena->stitches, stitch);
         gpi_stitch_remove(&arena->stitches, stitch);

@@ -1,5 +1,5 @@
-/* Stitched blocks of parts that sleep and wake: live ones, those that a graph keeps, and spoilt ones;
-   and calls that fail while they go and come. */
+/* Stitched blocks of parts that sleep and wake: live ones, those that a graph keeps, and spoilt
+   ones; and calls that fail while they go and come. */
 // build: plain
 // build: check2 -O1 -DGPUPOOL_CHECK=2
 // build: asan -fsanitize=address,undefined

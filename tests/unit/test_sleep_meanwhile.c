@@ -103,6 +103,60 @@ static void while_a_stream_is_made_to_wait(void) {
     fake_mode(FAKE_EAGER);
     wake_and_close(block);
 }
+/* ---- a stitch that another thread takes apart ---- */
+
+static atomic_int is_going; /* the program is being told so */
+static pthread_t taker;
+
+static int a_moment_later(const gpupool_mapping *mapping, void *unused) {
+    struct timespec moment = {0, 20000000}; /* for gpupool_sleep to find it going */
+    (void)mapping, (void)unused;
+    if (!atomic_exchange(&is_going, 1)) nanosleep(&moment, NULL);
+    return 0;
+}
+
+/* As a request for another part does that makes a stitch too many. */
+static void *take_idle_stitches_apart(void *unused) {
+    gpi_visit visit;
+    CHECK_RESULT(gpi_driver_enter(&arena->chunks.driver, &visit), GPUPOOL_OK);
+    gpi_host_mutex_lock(&arena->growing);
+    gpi_host_lock(&arena->lock);
+    gpi_stitch_bound(&arena->stitches, 0);
+    gpi_host_unlock(&arena->lock);
+    gpi_host_mutex_unlock(&arena->growing);
+    gpi_driver_leave(&visit);
+    return unused;
+}
+
+static void begin_to_take_apart(void *unused) {
+    (void)unused;
+    CHECK_EQ(pthread_create(&taker, NULL, take_idle_stitches_apart, NULL), 0);
+    while (!atomic_load(&is_going)) continue;
+}
+
+/* Sleep waits until the stitch is gone: its chunks cannot go before. */
+static void a_stitch_is_taken_apart(void) {
+    gpupool_arena_config config = kit_config(GPUPOOL_SOURCE_MAPPED);
+    void *stripe[8];
+    config.chunk_bytes = 2 * MIB;
+    config.limit_bytes = 16 * MIB;
+    config.on_unmap = a_moment_later;
+    arena = kit_create(&config);
+    for (int i = 0; i < 8; i++) stripe[i] = take(2 * MIB, 0, 0);
+    for (int i = 0; i < 8; i += 2) CHECK_RESULT(gpupool_free(arena, stripe[i], kit_stream[0]), 0);
+    CHECK_RESULT(gpupool_free(arena, take(8 * MIB, 0, 0), kit_stream[0]), GPUPOOL_OK);
+    CHECK_EQ(kit_stats(arena).stitches, 1);
+    CHECK_RESULT(gpupool_wait_all(arena), GPUPOOL_OK);
+    atomic_store(&is_going, 0);
+    fake_before_call("cuMemFree", 1, begin_to_take_apart, NULL); /* the wait for the device */
+    CHECK_RESULT(gpupool_sleep(arena, GPUPOOL_ALL, GPUPOOL_DISCARD, NULL), GPUPOOL_OK);
+    CHECK_EQ(pthread_join(taker, NULL), 0);
+    CHECK_EQ(fake_mappings(), 0);
+    CHECK_RESULT(gpupool_wake(arena, GPUPOOL_ALL, NULL), GPUPOOL_OK);
+    for (int i = 1; i < 8; i += 2) CHECK_RESULT(gpupool_free(arena, stripe[i], kit_stream[0]), 0);
+    kit_close(arena);
+}
+
 /* ---- two threads at sleep and waking ---- */
 
 static void *sleep_too(void *unused) {
@@ -132,6 +186,7 @@ static void two_sleeps_at_once(void) {
 int main(void) {
     FAKE_TEST(told_of_new_memory);
     FAKE_TEST(while_a_stream_is_made_to_wait);
+    FAKE_TEST(a_stitch_is_taken_apart);
     FAKE_TEST(two_sleeps_at_once);
     return check_finish();
 }
