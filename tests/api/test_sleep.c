@@ -166,7 +166,7 @@ static void what_is_seen_of_it(void) {
                  GPUPOOL_E_ASLEEP);
     memset(host, 5, sizeof host);
     CHECK_RESULT(gpupool_upload(ring, elsewhere, host, 4096, kit_stream[0]), GPUPOOL_OK);
-    fake_quiet(1); /* where no memory was ever mapped, nothing sleeps: CUDA is to say what is wrong */
+    fake_quiet(1); /* where nothing was ever mapped nothing sleeps: CUDA is to say what is wrong */
     CHECK(gpupool_upload(ring, block[0] + GIB, host, 4096, kit_stream[0]) != GPUPOOL_E_ASLEEP);
     CHECK_EQ(fake_failures(), 1);
     fake_clear_failures();

@@ -157,6 +157,40 @@ static void a_stitch_is_taken_apart(void) {
     kit_close(arena);
 }
 
+/* ---- waking ---- */
+
+static int lower_the_limit(const gpupool_mapping *mapping, void *unused) {
+    (void)mapping, (void)unused;
+    if (atomic_exchange(&came, 1)) return 0;
+    CHECK_RESULT(gpupool_set_limit(arena, 4 * MIB), GPUPOOL_OK);
+    return 0;
+}
+
+/* The program lowers the limit while idle chunks make room on the device: that limit holds. */
+static void a_limit_comes_down_while_waking(void) {
+    size_t free_bytes, total_bytes;
+    gpupool_verdict verdict;
+    open_arena(NULL);
+    void *block = take(8 * MIB, tag, 0);
+    CHECK_RESULT(gpupool_sleep(arena, tag, GPUPOOL_DISCARD, NULL), GPUPOOL_OK);
+    CHECK_RESULT(gpupool_free(arena, take(16 * MIB, 0, 0), kit_stream[0]), GPUPOOL_OK);
+    CHECK_RESULT(gpupool_wait_all(arena), GPUPOOL_OK);
+    CHECK_EQ(cudaMemGetInfo(&free_bytes, &total_bytes), cudaSuccess);
+    fake_other_process(0, free_bytes - 2 * MIB);
+    arena->chunks.on_unmap = lower_the_limit;
+    CHECK_RESULT(gpupool_wake(arena, tag, NULL), GPUPOOL_E_OUT_OF_MEMORY);
+    CHECK_EQ(atomic_load(&came), 1);
+    CHECK_RESULT(gpupool_last_verdict(&verdict), GPUPOOL_OK);
+    CHECK_EQ(verdict.cause, GPUPOOL_CAUSE_LIMIT);
+    CHECK_EQ(verdict.limit_bytes, 4 * MIB);
+    CHECK_EQ(verdict.raise_bytes, 4 * MIB);
+    CHECK_RESULT(gpupool_set_limit(arena, 8 * MIB), GPUPOOL_OK);
+    CHECK_RESULT(gpupool_wake(arena, tag, NULL), GPUPOOL_OK);
+    fake_other_process(0, 0);
+    CHECK_RESULT(gpupool_free(arena, block, kit_stream[0]), GPUPOOL_OK);
+    kit_close(arena);
+}
+
 /* ---- two threads at sleep and waking ---- */
 
 static void *sleep_too(void *unused) {
@@ -187,6 +221,7 @@ int main(void) {
     FAKE_TEST(told_of_new_memory);
     FAKE_TEST(while_a_stream_is_made_to_wait);
     FAKE_TEST(a_stitch_is_taken_apart);
+    FAKE_TEST(a_limit_comes_down_while_waking);
     FAKE_TEST(two_sleeps_at_once);
     return check_finish();
 }

@@ -1,8 +1,10 @@
-/* A tag wakes while other work uses up the run structs that waking has prepared. */
+/* A tag wakes while other work uses up the run structs that waking has prepared, or where the host
+   has no memory for them. */
 // build: plain
 // build: asan -fsanitize=address,undefined
 // build: check2 -DGPUPOOL_CHECK=2
 #define GPUPOOL_IMPLEMENTATION
+#include "fail_malloc.h"
 #include "gpupool.h"
 #include "arena_kit.h"
 
@@ -20,6 +22,7 @@ static void *use_up_run_structs(void *unused) {
 }
 
 static int work_goes_on; /* in the next call of on_map */
+static int no_memory;    /* 1: and the host has none from then on */
 static int let_work_go_on(const gpupool_mapping *mapping, void *user) {
     pthread_t thread;
     (void)mapping;
@@ -28,35 +31,39 @@ static int let_work_go_on(const gpupool_mapping *mapping, void *user) {
     work_goes_on = 0;
     pthread_create(&thread, NULL, use_up_run_structs, NULL);
     pthread_join(thread, NULL);
+    if (no_memory) fail_malloc_nth(1, 1);
     return 0;
 }
 
-static void work_goes_on_while_a_tag_wakes(void) {
-    gpupool_arena_config config;
+static char *of_tag[60];
+static int tag;
+
+static void *take(void) {
+    gpupool_request request = kit_request(MIB, kit_stream[0], 0);
+    request.tag = tag;
+    return gpupool_alloc_request(arena, &request);
+}
+
+/* A tag with blocks of half a chunk, asleep. Of every three chunks two are vacant, and free memory
+   in the third is beside them. */
+static void open_asleep(void) {
+    gpupool_arena_config config = kit_config(GPUPOOL_SOURCE_MAPPED);
     gpupool_tag_config can_sleep;
-    gpupool_request request;
-    char *of_tag[60];
-    memset(&config, 0, sizeof config);
     memset(&can_sleep, 0, sizeof can_sleep);
-    memset(&request, 0, sizeof request);
-    config.source = GPUPOOL_SOURCE_MAPPED;
     config.chunk_bytes = 2 * MIB;
     config.reserve_bytes = 512 * MIB;
     config.no_stitch = 1;
     config.on_map = let_work_go_on;
     arena = kit_create(&config);
     can_sleep.can_sleep = 1;
-    CHECK_RESULT(gpupool_tag(arena, "sleeper", &can_sleep, &request.tag), GPUPOOL_OK);
-    request.bytes = MIB;
-    request.stream = kit_stream[0];
-    for (int i = 0; i < 60; i++) of_tag[i] = gpupool_alloc_request(arena, &request);
-    CHECK_RESULT(gpupool_sleep(arena, request.tag, GPUPOOL_DISCARD, NULL), GPUPOOL_OK);
-    /* Of every three chunks two are vacant, and free memory in the third is beside them. */
+    CHECK_RESULT(gpupool_tag(arena, "sleeper", &can_sleep, &tag), GPUPOOL_OK);
+    for (int i = 0; i < 60; i++) of_tag[i] = take();
+    CHECK_RESULT(gpupool_sleep(arena, tag, GPUPOOL_DISCARD, NULL), GPUPOOL_OK);
     for (int i = 0; i < 60; i++)
         if (i % 6) CHECK_RESULT(gpupool_free(arena, of_tag[i], kit_stream[0]), GPUPOOL_OK);
-    work_goes_on = 1;
-    CHECK_RESULT(gpupool_wake(arena, request.tag, NULL), GPUPOOL_OK);
-    CHECK_EQ(work_goes_on, 0);
+}
+
+static void close_awake(void) {
     CHECK_RESULT(gpupool_check(arena), GPUPOOL_OK);
     CHECK_EQ(kit_stats(arena).asleep_bytes, 0);
     CHECK_RESULT(gpupool_arena_destroy(arena), GPUPOOL_E_IN_USE);
@@ -68,9 +75,36 @@ static void work_goes_on_while_a_tag_wakes(void) {
     kit_close(arena);
 }
 
+static void work_goes_on_while_a_tag_wakes(void) {
+    open_asleep();
+    work_goes_on = 1;
+    CHECK_RESULT(gpupool_wake(arena, tag, NULL), GPUPOOL_OK);
+    CHECK_EQ(work_goes_on, 0);
+    close_awake();
+}
+
+/* There were too few from the start, or work has used them up; and the host has no memory. */
+static void no_memory_for_run_structs(void) {
+    for (int meanwhile = 0; meanwhile < 2; meanwhile++) {
+        open_asleep();
+        if (!meanwhile) use_up_run_structs(NULL);
+        work_goes_on = no_memory = meanwhile;
+        if (!meanwhile) fail_malloc_nth(1, 1);
+        CHECK_RESULT(gpupool_wake(arena, tag, NULL), GPUPOOL_E_HOST_MEMORY);
+        fail_malloc_nth(0, 0);
+        CHECK_EQ(work_goes_on, 0);
+        CHECK_RESULT(gpupool_check(arena), GPUPOOL_OK);
+        CHECK_RESULT(kit_why(take()), GPUPOOL_E_ASLEEP);
+        no_memory = 0;
+        CHECK_RESULT(gpupool_wake(arena, tag, NULL), GPUPOOL_OK);
+        close_awake();
+    }
+}
+
 #endif
 
 int main(void) {
     FAKE_TEST(work_goes_on_while_a_tag_wakes);
+    FAKE_TEST(no_memory_for_run_structs);
     return check_finish();
 }
