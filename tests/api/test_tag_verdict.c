@@ -3,8 +3,8 @@
 // build: plain
 // build: check2 -O1 -DGPUPOOL_CHECK=2
 #include "gpupool.h"
-#include "tag_kit.h"
 #include "verdict_kit.h"
+#include "tag_kit.h"
 
 #if CHECK_FAKE
 

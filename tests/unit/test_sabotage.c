@@ -10,8 +10,8 @@
 #include "sabotage_arena.h"
 #include "sabotage_cache.h"
 #include "sabotage_chunk.h"
-#include "sabotage_run.h"
 #include "sabotage_stitch.h"
+#include "sabotage_run.h"
 #include "sabotage_tree.h"
 
 static const saboteur saboteurs[] = {
