@@ -16228,7 +16228,8 @@ gpupool_result gpupool_ring_transfer(gpupool_ring *ring, const gpupool_transfer 
 
 /* Each part has a ticket of its own. At most MOST are in the list at a time, so that the ring still
    remembers a failure when its ticket is waited for. After the first failure no part is added, the
-   parts that are under way are waited for, and the first failure is the result. */
+   parts that are under way are waited for, and the first failure is the result. The context is
+   entered once for all waits: a wait that could not enter would leave its part under way. */
 gpupool_result gpupool_upload_file_list(gpupool_ring *ring, int file,
                                         const gpupool_file_part *parts, size_t count,
                                         cudaStream_t stream) {
@@ -16238,7 +16239,9 @@ gpupool_result gpupool_upload_file_list(gpupool_ring *ring, int file,
     gpupool_result result = gpi_ring_exists(ring, call), now;
     char text[sizeof gpi_thread.draft];
     size_t posted = 0, done = 0;
+    gpi_visit visit;
     if (result == GPUPOOL_OK && count && !parts) return gpi_send_lacks(call, "parts");
+    if (result == GPUPOOL_OK) result = gpi_driver_enter(&ring->stage.driver, &visit);
     if (result != GPUPOOL_OK) return result;
     while (done < posted || (posted < count && result == GPUPOOL_OK)) {
         /* Post the next part, or wait for the oldest that is under way. Each round does one of the
@@ -16249,13 +16252,16 @@ gpupool_result gpupool_upload_file_list(gpupool_ring *ring, int file,
             now = gpi_send_file(ring, &plan, file, part->offset, &tickets[posted % MOST]);
             posted += now == GPUPOOL_OK;
         } else {
-            now = gpupool_ring_wait(ring, tickets[done++ % MOST], -1);
+            gpi_ring_lock(ring);
+            now = gpi_ring_wait(ring, tickets[done++ % MOST], UINT64_MAX);
+            gpi_ring_unlock(ring);
         }
         if (now == GPUPOOL_OK || result != GPUPOOL_OK) continue;
         result = now;
         /* The waits that follow overwrite the thread's message. */
         memcpy(text, gpi_thread.draft, sizeof text);
     }
+    gpi_driver_leave(&visit);
     return result == GPUPOOL_OK ? gpi_host_ok() : gpi_host_fail(result, "%s", text);
 }
 
