@@ -19055,24 +19055,28 @@ gpupool_result gpupool_get_available(gpupool_arena *arena, size_t *bytes) {
     gpi_siblings siblings;
     gpi_visit visit;
     uint64_t most;
+    const gpi_driver *driver;
+    int is_from_host;
     gpupool_result result = gpi_arena_begin(arena, "gpupool_get_available");
     if (bytes) *bytes = 0;
     if (result != GPUPOOL_OK) return result;
+    driver = &arena->chunks.driver;
+    is_from_host = gpi_chunk_is(&arena->chunks, GPI_FROM_HOST);
     if (!bytes) return gpi_host_fail(GPUPOOL_E_ARGUMENT, "gpupool_get_available: bytes is NULL");
     result = gpi_arena_is_awake(arena, "gpupool_get_available", 0);
     if (result != GPUPOOL_OK) return result;
     gpi_sibling_count(arena, 1, &siblings);
-    result = gpi_driver_enter(&arena->chunks.driver, &visit);
+    result = gpi_driver_enter(driver, &visit);
     if (result != GPUPOOL_OK) return result;
     result = gpi_arena_outlived(arena, "gpupool_get_available");
-    if (result == GPUPOOL_OK)
-        gpi_driver_memory(&arena->chunks.driver, gpi_figures_reserved(arena), &free_bytes,
-                          &total_bytes); /* or 0 */
+    /* pinned memory is the host's; the device's figure says nothing about it */
+    if (result == GPUPOOL_OK && !is_from_host)
+        result = gpi_driver_told(driver, "cuMemGetInfo",
+                                 gpi_driver_memory(driver, gpi_figures_reserved(arena), &free_bytes,
+                                                   &total_bytes));
     gpi_driver_leave(&visit);
     if (result != GPUPOOL_OK) return result;
-    most = free_bytes + siblings.idle_bytes;
-    /* pinned memory is the host's; the device's figure says nothing about it */
-    if (gpi_chunk_is(&arena->chunks, GPI_FROM_HOST)) most = UINT64_MAX / 2;
+    most = is_from_host ? UINT64_MAX / 2 : free_bytes + siblings.idle_bytes;
     gpi_arena_fold(arena, &cached);
     most = gpi_figures_available(arena, most);
     gpi_host_unlock(&arena->lock);
