@@ -57,6 +57,24 @@ symbols() { # COMPILER FLAGS: "type name" of all that the implementation defines
         nm -C --defined-only "$out/symbols.o" | sed -n 's/^[0-9a-f]* //p'
 }
 
+# ---- the sweep of failing calls ----
+# tests/api/test_sweep.c calls every public function. Its text counts without comments.
+swept() { # SED: public functions that the sweep does not name, when SED has changed its text
+    symbols "$CC" "-x c -std=c11" | sed -n 's/^T \(gpupool_[A-Za-z0-9_]*\)$/\1/p' | sort -u \
+        > "$out/public"
+    cat tests/api/test_sweep.c tests/api/sweep_*.h | sed "$1" | $CC -x c -fpreprocessed -E -P - |
+        grep -oE 'gpupool_[A-Za-z0-9_]+' | sort -u > "$out/swept"
+    comm -23 "$out/public" "$out/swept"
+}
+sweeps_all() {
+    local left
+    left=$(swept '')
+    [[ -s $out/public && -z $left ]] || { printf 'not in the sweep:\n%s\n' "$left"; return 1; }
+}
+misses() { [[ $(swept "s/$1\\b/gpupool_none/") == "$1" ]]; }
+check "the sweep of failing calls has every public function" sweeps_all
+check "notices: a public function that is not in the sweep" misses gpupool_ring_trim
+
 only_ours() { # COMPILER FLAGS
     local list others
     list=$(symbols "$1" "$2") || return 1
