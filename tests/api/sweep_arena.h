@@ -49,6 +49,7 @@ static gpupool_result create(void) {
     config.on_out_of_memory = out_of_memory;
     config.user = &soft_calls;
     config.name = "sweep";
+    soft_calls = 0;
     gpupool_arena *made = (gpupool_arena *)1;
     gpupool_result result = gpupool_arena_create(&made, &config);
     CHECK_EQ(result == GPUPOOL_OK, made != NULL);
@@ -107,7 +108,7 @@ static gpupool_result end_phase(void) {
     gpupool_stats stats;
     NEEDS(is_in_phase);
     gpupool_result result = gpupool_end_phase(arena, &stats);
-    if (!for_good) CHECK(stats.allocs > 10);
+    if (!for_good) CHECK(stats.allocs > 10 && stats.stitches > 0 && soft_calls > 0);
     is_in_phase = result != GPUPOOL_OK;
     return result;
 }

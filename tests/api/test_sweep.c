@@ -3,7 +3,7 @@
    fails has changed nothing, and succeeds when it is made again; whatever fails, nothing stays
    behind. tests/gates/hygiene_test.sh compares the functions with those of the header. */
 // build: plain -O1
-// build: asan -fsanitize=address,undefined -DEVERY=11
+// build: asan -fsanitize=address,undefined -DEVERY=7
 #define _DEFAULT_SOURCE
 #include <malloc.h>
 
@@ -49,29 +49,28 @@ typedef struct step {
 
 static const step steps[] = {
     STEP(words), MAKING(create), MAKING(create_ring), MAKING(make_tag), STEP(set_tag_limits),
-    STEP(begin_trace), STEP(begin_phase),
-    STEP(alloc_small), STEP(alloc_large), STEP(alloc_aligned), STEP(zalloc), STEP(alloc_tagged),
-    STEP(alloc_rough), STEP(tag_stats), STEP(get_block), STEP(walk_blocks), STEP(walk_chunks),
+    STEP(begin_trace), STEP(begin_phase), STEP(alloc_small), STEP(alloc_large),
+    STEP(alloc_aligned), STEP(zalloc), STEP(alloc_tagged), STEP(alloc_rough), STEP(tag_stats),
+    STEP(get_block), STEP(walk_blocks), STEP(walk_chunks),
     STEP(work_runs), STEP(upload), STEP(download), STEP(upload_file), STEP(upload_list),
     STEP(transfer), STEP(wait_for_ticket), STEP(acquire_span), STEP(upload_span),
     STEP(acquire_span), STEP(cancel_span), STEP(ring_stats), STEP(check_ring), STEP(trim_ring),
-    STEP(work_queues), STEP(free_small), STEP(free_rough), STEP(free_large), STEP(alloc_across), STEP(record_stream),
-    STEP(free_across), STEP(free_aligned), STEP(wait_stream), STEP(wait_all),
+    STEP(work_queues), STEP(free_small), STEP(free_rough), STEP(free_large), STEP(alloc_across),
+    STEP(record_stream), STEP(free_across), STEP(free_aligned), STEP(wait_stream), STEP(wait_all),
     STEP(begin_capture), STEP(alloc_kept), STEP(alloc_rough_in_scope), STEP(free_rough_in_scope),
-    STEP(end_capture), STEP(release_capture),
-    STEP(alloc_exportable), STEP(export_block), MAKING(import_block), MAKING(import_close),
-    STEP(export_close), STEP(free_exported),
+    STEP(end_capture), STEP(release_capture), STEP(alloc_exportable), STEP(export_block),
+    MAKING(import_block), MAKING(import_close), STEP(export_close), STEP(free_exported),
     STEP(allow_peer), STEP(alloc_large), STEP(free_large), STEP(disallow_peer),
     STEP(work_runs), COPYING(sleep_tag), COPYING(wake_tag), COPYING(sleep_all), COPYING(wake_all),
-    STEP(work_queues), STEP(free_tagged),
-    STEP(alloc_piece_0), STEP(alloc_piece_1), STEP(alloc_piece_2), STEP(alloc_piece_3),
-    STEP(alloc_piece_4), STEP(alloc_piece_5), STEP(free_piece_0), STEP(free_piece_2),
-    STEP(free_piece_4), STEP(set_limit), STEP(get_limit), STEP(alloc_stitched),
-    LACKING(alloc_in_vain), STEP(last_verdict), STEP(would_fit), LACKING(would_not_fit),
-    STEP(get_available), STEP(report), STEP(write_json), STEP(write_svg), STEP(write_snapshot),
-    STEP(free_stitched), STEP(free_piece_1), STEP(free_piece_3), STEP(free_piece_5), STEP(trim),
-    STEP(set_limit_text), STEP(get_stats), STEP(reset_peaks), STEP(end_phase), STEP(check),
-    STEP(end_trace), STEP(retire_stream), STEP(destroy_stream), STEP(free_zeroed),
+    STEP(work_queues), STEP(free_tagged), STEP(alloc_piece_0), STEP(alloc_piece_1),
+    STEP(alloc_piece_2), STEP(alloc_piece_3), STEP(alloc_piece_4), STEP(alloc_piece_5),
+    STEP(free_piece_0), STEP(free_piece_2), STEP(free_piece_4), STEP(set_limit), STEP(get_limit),
+    STEP(alloc_stitched), LACKING(alloc_in_vain), STEP(last_verdict), STEP(would_fit),
+    LACKING(would_not_fit), STEP(get_available), STEP(report), STEP(write_json), STEP(write_svg),
+    STEP(write_snapshot), STEP(free_stitched), STEP(free_piece_1), STEP(free_piece_3),
+    STEP(free_piece_5), STEP(trim), STEP(set_limit_text), STEP(get_stats), STEP(reset_peaks),
+    STEP(end_phase), STEP(check), STEP(end_trace), STEP(retire_stream), STEP(destroy_stream),
+    STEP(free_zeroed),
     STEP(work_runs), STEP(destroy_ring), STEP(work_queues), STEP(destroy),
     MAKING(get_default), STEP(find_default), STEP(cuda_malloc), STEP(cuda_malloc_async),
     STEP(cuda_free_async), STEP(cuda_free), MAKING(renew_default), STEP(cuda_malloc),
