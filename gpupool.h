@@ -937,8 +937,9 @@ GPUPOOL_API gpupool_result gpupool_disallow_peer(gpupool_arena *, int device);
    unmap some chunks, and then to map the others again (E_CUDA), the memory sleeps, and
    gpupool_wake tries once more.
    E_ARGUMENT for a tag without can_sleep; E_UNSUPPORTED if the source is not MAPPED; E_CAPTURING
-   while a stream captures; E_IN_USE while a block is exported; E_HOST_MEMORY beyond
-   config.backup_bytes; E_ASLEEP if the tag, or all of the arena, sleeps already. */
+   while a stream captures, or if it did when a call last named the stream; E_IN_USE while a block
+   is exported; E_HOST_MEMORY beyond config.backup_bytes; E_ASLEEP if the tag, or all of the arena,
+   sleeps already. */
 GPUPOOL_API gpupool_result gpupool_sleep(gpupool_arena *, int tag /* or GPUPOOL_ALL */,
                                          gpupool_content, gpupool_ring * /* or NULL */);
 
