@@ -14,8 +14,8 @@ static inline gpupool_content some_content(actor *a, const world *w) {
 }
 
 /* By a ring or without. */
-static inline gpupool_result sleep_by(actor *a, const world *w, int tag,
-                                      gpupool_content content) {
+static inline gpupool_result sleep_in_a_way(actor *a, const world *w, int tag,
+                                            gpupool_content content) {
     gpupool_ring *ring = below(a, 2) ? w->ring : NULL;
     gpupool_result result;
     device_goes_on();
@@ -59,6 +59,20 @@ static inline int says_it_sleeps(actor *a, world *w, int tag) {
     return got == GPUPOOL_E_ASLEEP;
 }
 
+/* Whether it sleeps now. If the driver neither unmaps all nor maps it again, the call fails, and it
+   does. While a stream captured when a call last named it, the call is refused. */
+static inline int falls_asleep(actor *a, world *w, int tag, gpupool_content content) {
+    gpupool_result got;
+    soak_before(a);
+    got = sleep_in_a_way(a, w, tag, content);
+    if (got == GPUPOOL_E_CAPTURING && soak_alone) {
+        soak_seen(a, got, "gpupool_sleep");
+        return 0;
+    }
+    return soak_after(a, got, 0, "gpupool_sleep") ||
+           says_it_sleeps(a, w, tag == GPUPOOL_ALL ? 0 : tag);
+}
+
 /* ---- a tag ---- */
 
 /* Some are freed while they sleep. */
@@ -78,12 +92,10 @@ static inline void free_asleep(actor *a, world *w, int tag) {
     }
 }
 
-/* If the driver neither unmaps all nor maps it again, the call fails, and the tag sleeps. */
 static inline void fall_asleep(actor *a, world *w, int tag) {
     soak_tag *t = &w->tag[tag];
     gpupool_content content = some_content(a, w);
-    t->asleep = CALL(a, 0, sleep_by(a, w, tag, content)) ||
-                says_it_sleeps(a, w, tag);
+    t->asleep = falls_asleep(a, w, tag, content);
     t->discards += t->asleep && content == GPUPOOL_DISCARD;
     atomic_fetch_add(&soak_sleeps, t->asleep);
     if (t->asleep) free_asleep(a, w, tag);
@@ -142,7 +154,7 @@ static inline void wake_all(actor *a, world *w) {
 
 static inline void sleep_all(actor *a, world *w) {
     gpupool_content content = some_content(a, w);
-    if (!CALL(a, 0, sleep_by(a, w, GPUPOOL_ALL, content)) && !says_it_sleeps(a, w, 0)) return;
+    if (!falls_asleep(a, w, GPUPOOL_ALL, content)) return;
     for (int tag = 0; tag <= SOAK_TAGS; tag++) w->tag[tag].discards += content == GPUPOOL_DISCARD;
     REFUSED(a, GPUPOOL_E_ASLEEP, gpupool_trim(w->arena, 0, NULL));
     REFUSED(a, GPUPOOL_E_ASLEEP, kit_why(gpupool_alloc(w->arena, 1, w->place[1].stream)));
