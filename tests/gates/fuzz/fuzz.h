@@ -36,7 +36,9 @@ static inline size_t fuzz_size(uint8_t byte, int one_less) {
 
 static struct {
     fuzz_step due; /* verb 0: none */
+    long further;  /* so many calls later than it says */
     long fired;    /* during the last call */
+    unsigned results; /* that the call under way may have, as bits */
 } fuzz_fault;
 
 static inline void fuzz_fault_arm(void) {
@@ -50,7 +52,7 @@ static inline void fuzz_fault_arm(void) {
     if (due->verb == 0) return;
     fake_fail_except("cuStreamDestroy"); /* one that is not destroyed is lost */
     if (due->a % 4 == 0) fail_malloc_nth(1 + n % 6, due->b & 1);
-    else if (due->a % 4 == 1) fake_fail_nth(n, due->b & 1);
+    else if (due->a % 4 == 1) fake_fail_nth(n + fuzz_fault.further, due->b & 1);
     else fake_fail_call(calls[due->a / 4 % KIT_COUNT(calls)], 1 + n % 4, due->b & 1, 0);
 }
 
@@ -79,7 +81,10 @@ static inline int fuzz_went_well(gpupool_result got, unsigned allowed, const cha
     return 0;
 }
 #define FUZZ_NO_MEMORY (1u << GPUPOOL_E_OUT_OF_MEMORY)
-#define FUZZ_TRY(call, allowed) fuzz_went_well(FUZZ_ASK(call), (allowed), #call)
+/* What is allowed is decided before the call, which may change what that depends on. */
+#define FUZZ_TRY(call, allowed) \
+    (fuzz_fault.results = (allowed), \
+     fuzz_went_well(FUZZ_ASK(call), fuzz_fault.results, #call))
 
 /* ---- the frame around one input ---- */
 

@@ -64,6 +64,11 @@ static unsigned fuzz_import_results(int device, int named) {
 
 /* ---- imports ---- */
 
+/* What a question that fails counts as. */
+static unsigned fuzz_import_faulty(void) {
+    return fuzz_fault.due.verb ? 1u << GPUPOOL_E_UNSUPPORTED : 0u;
+}
+
 typedef struct fuzz_census { long objects, mappings, host, descriptors; size_t used; } fuzz_census;
 
 static fuzz_census fuzz_count(void) {
@@ -92,7 +97,7 @@ static void fuzz_import_try(fuzz_step s) {
     memset(&none, 0, sizeof none);
     memset(&there, s.c, sizeof there);
     before = fuzz_count();
-    well = FUZZ_TRY(gpupool_import(device, &fi.record, &there), results);
+    well = FUZZ_TRY(gpupool_import(device, &fi.record, &there), results | fuzz_import_faulty());
     CHECK(memcmp(&given, &fi.record, sizeof given) == 0);
     if (!well) {
         CHECK(memcmp(&there, &none, sizeof none) == 0);
@@ -112,7 +117,8 @@ static void fuzz_unimport(fuzz_step s) {
         CHECK_RESULT(gpupool_import_close(&from->there), GPUPOOL_E_ARGUMENT);
         return;
     }
-    if (!FUZZ_TRY(gpupool_import_close(&from->there), 0)) share_unimport(&from->there);
+    if (!FUZZ_TRY(gpupool_import_close(&from->there), fuzz_import_faulty()))
+        share_unimport(&from->there);
     CHECK(from->there.memory == NULL && from->there.handle == 0);
 }
 
@@ -251,6 +257,7 @@ static void fuzz_import_step(fuzz_step s, fuzz_bytes *in) {
     case 13: /* one fault: what it stops is undone, which must not fail, too */
         fuzz_fault.due = s;
         fuzz_fault.due.b = 0;
+        fuzz_fault.further = s.b % 4 * 24; /* most of the calls of an import look for others */
         break;
     case 14: fuzz_other_device(s); break;
     default: CHECK_RESULT(gpupool_check(arena), GPUPOOL_OK);
