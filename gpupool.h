@@ -5173,8 +5173,8 @@ typedef struct gpi_fit {               /* what a search is for */
     uint64_t units, align_units;       /* align_units: a power of two, 1 for no alignment */
     uint64_t tries;                    /* runs that do not fit and may be passed over, in a bin of a
                                           list */
-    gpi_owners owners;                 /* if not ANY, align_units is 2 at least: gpi_search_fit then
-                                          looks at more than the size */
+    gpi_owners owners;                 /* if not ANY, the arena is MAPPED, and align_units is 2 at
+                                          least: gpi_search_fit then looks at more than the size */
 } gpi_fit;
 
 /* The unit at which a request would start in this run, by size and alignment alone: the first
@@ -5200,7 +5200,7 @@ static uint64_t gpi_search_end_of_owner(const gpi_tree *tree, uint64_t unit, uin
 static uint64_t gpi_search_start_of(const gpi_tree *tree, const gpi_run *run, const gpi_fit *fit) {
     uint64_t start = gpi_search_start(run, fit->units, fit->align_units), owned;
     uint64_t end = run->unit + run->units;
-    if (fit->owners == GPI_OWNERS_ANY || !tree->granules) return start;
+    if (fit->owners == GPI_OWNERS_ANY) return start;
     /* chunk by chunk: the part of the run in each, from its first aligned unit on */
     for (; start != UINT64_MAX && start < end && end - start >= fit->units;
          start = gpi_ground_up(owned, fit->align_units)) {
@@ -7760,8 +7760,8 @@ static gpupool_result gpi_chunk_open_space(gpi_chunks *chunks, gpi_tree *tree) {
     /* one granule more than twice the memory: the last is never used, see gpi_tree_from */
     home = gpi_ground_up(driver->total_bytes * 2 / GPUPOOL_UNIT_BYTES, granule) + granule;
     home = gpi_ground_min(home, chunks->space_units / 2);
-    if (!gpi_tree_prepare(tree, 2) ||
-        !gpi_tree_open_table(tree, chunks->base_unit, home / granule, chunks->space_units / granule,
+    GPI_ASSERT(gpi_tree_is_ready(tree, 2)); /* as it was just opened */
+    if (!gpi_tree_open_table(tree, chunks->base_unit, home / granule, chunks->space_units / granule,
                              granule) ||
         !gpi_tree_prepare_cells(tree, chunks->base_unit, 0))
         return gpi_host_no_memory();
@@ -7781,8 +7781,7 @@ static gpupool_result gpi_chunk_try_mapping(gpi_chunks *chunks, gpi_tree *tree) 
     uint64_t units = chunks->granule_units;
     gpupool_result result;
     gpi_run *taken;
-    if (!gpi_tree_prepare(tree, 8) || !gpi_tree_prepare_cells(tree, chunks->base_unit, units))
-        return gpi_host_no_memory();
+    GPI_ASSERT(gpi_tree_is_ready(tree, 8)); /* and so are the cells: see gpi_chunk_open_space */
     taken = gpi_tree_take(tree, chunks->home, chunks->base_unit, units);
     result = gpi_chunk_fill(chunks, tree, taken, units, 0);
     if (result == GPUPOOL_E_OUT_OF_MEMORY) return GPUPOOL_OK;
@@ -7796,14 +7795,13 @@ static gpupool_result gpi_chunk_try_mapping(gpi_chunks *chunks, gpi_tree *tree) 
     return GPUPOOL_OK;
 }
 
-/* Frees the structs of all chunks, and closes descriptors. Makes no driver call. */
+/* Frees the structs of all chunks. None is exported any more. Makes no driver call. */
 static void gpi_chunk_forget(gpi_chunks *chunks) {
     gpi_chunk *chunk, *next;
     int i;
     for (i = 0; i < 2; i++)
         for (chunk = i ? chunks->stuck : chunks->first; chunk; chunk = next) {
             next = chunk->next;
-            if (chunk->exports) gpi_host_close(chunk->descriptor); /* only after a reset */
             GPUPOOL_FREE(chunk);
         }
 }
@@ -8927,13 +8925,8 @@ static gpupool_result gpi_stitch_disallow_peer(gpi_stitches *stitches, int devic
     return result;
 }
 
-/* Frees the host memory of all stitches. Makes no driver call. */
-static void gpi_stitch_forget(gpi_stitches *stitches) {
-    gpi_stitch *stitch, *newer;
-    for (stitch = stitches->oldest; stitch; stitch = newer) {
-        newer = stitch->newer;
-        GPUPOOL_FREE(stitch);
-    }
+/* Frees the scratch arrays. No stitch is left: each has gone with its chunks. */
+static void gpi_stitch_forget(const gpi_stitches *stitches) {
     GPUPOOL_FREE(stitches->candidates);
     GPUPOOL_FREE(stitches->taken);
 }
@@ -10827,8 +10820,7 @@ static gpi_run *gpi_ladder_take_idle_stitch(gpupool_arena *arena, const gpi_requ
 static gpi_run *gpi_ladder_own_waiting(gpupool_arena *arena, const gpi_request *request,
                                        int tries) {
     gpi_run *run = arena->waiting, *before = NULL;
-    if (request->finished == GPI_LIST_ANY || gpi_arena_takes_finished(arena, request->owner))
-        return NULL;
+    if (request->finished == GPI_LIST_ANY) return NULL;
     for (; run; before = run, run = run->list_next) {
         const gpi_use *use = (const gpi_use *)run->of.uses;
         if (run->units != request->units || run->unit % request->align_units || request->owners ||
@@ -10836,7 +10828,7 @@ static gpi_run *gpi_ladder_own_waiting(gpupool_arena *arena, const gpi_request *
             continue;
         if (tries-- == 0) return NULL;
         while (use && (use->at <= gpi_clock_done(&arena->clocks, use->stream) ||
-                       (use->stream == request->owner && use->at != gpi_clock_never() &&
+                       (use->stream == request->owner &&
                         (!use->stream->capture || use->at == gpi_clock_again()))))
             use = use->next;
         if (!use) break;
@@ -11956,8 +11948,9 @@ static int gpi_verdict_counts_as_free(const gpi_assumption *wish, const gpi_snap
     if (copy->state != GPI_SNAPSHOT_LIVE || !wish->holding) return 0;
     if (!gpi_verdict_is_of_holder(wish->holding, copy)) return 0;
     if (wish->mask == UINT64_MAX) return 1;
-    /* The bit of the mask is the block's number among the holder's first blocks. */
-    while (n < GPI_SUBSETS && wish->holding->blocks[n] != copy->block) n++;
+    /* The bit of the mask is the block's number among the holder's, which are GPI_SUBSETS at most
+       and all in the list. */
+    while (wish->holding->blocks[n] != copy->block) n++;
     return (int)(wish->mask >> n & 1);
 }
 

@@ -203,6 +203,21 @@ static void a_failure_costs_no_budget(void) {
     nothing_is_left();
 }
 
+/* What cannot be allocated at all is refused as that, whatever the budget; and no arena has tags. */
+static void refused_whatever_the_budget(void) {
+    gpupool_tag_stats stats;
+    open_tagged(0);
+    void *block = take(8 * MIB, cache, 0);
+    CHECK_RESULT(gpupool_set_tag_limits(arena, cache, MIB, 0), GPUPOOL_OK); /* below what it has */
+    CHECK_RESULT(kit_why(take(0, cache, 0)), GPUPOOL_E_ARGUMENT);
+    CHECK_RESULT(kit_why(take(SIZE_MAX, cache, 0)), GPUPOOL_E_ARGUMENT);
+    CHECK_RESULT(kit_why(take(4096, cache, 0)), GPUPOOL_E_OUT_OF_MEMORY);
+    CHECK_RESULT(gpupool_set_tag_limits(NULL, cache, 0, 0), GPUPOOL_E_ARGUMENT);
+    CHECK_RESULT(gpupool_get_tag_stats(NULL, cache, &stats), GPUPOOL_E_ARGUMENT);
+    give(block, 0);
+    nothing_is_left();
+}
+
 static void what_is_no_tag(void) {
     gpupool_tag_stats stats;
     int tag = 7;
@@ -432,6 +447,7 @@ int main(void) {
     ARENA_TEST(a_budget_holds);
     ARENA_TEST(out_of_budget_may_free_something);
     ARENA_TEST(a_failure_costs_no_budget);
+    ARENA_TEST(refused_whatever_the_budget);
     ARENA_TEST(what_is_no_tag);
     ARENA_TEST(a_soft_limit_calls_once_each_way);
     ARENA_TEST(a_host_function_tells_later);

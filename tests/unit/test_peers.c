@@ -353,7 +353,7 @@ static void contexts_that_cannot_be_entered(void) {
         CHECK_RESULT(gpupool_check(arena), GPUPOOL_OK);
     }
     CHECK_RESULT(gpupool_record_stream(arena, block, other), GPUPOOL_OK);
-    fake_fail_call("cuCtxGetId", 2, 0, 0); /* the first asks about the arena's own */
+    fake_fail_call("cuCtxGetId", 3, 0, 0); /* two ask about the arena's own */
     CHECK_RESULT(gpupool_record_stream(arena, block, other), GPUPOOL_OK);
     CHECK_EQ(fake_fail_fired(), 1);
     fake_fail_clear();

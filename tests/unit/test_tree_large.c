@@ -50,6 +50,30 @@ static void the_last_place(void) {
     gpi_tree_close(&one);
 }
 
+/* ---- a walk that stands at a run ---- */
+
+/* The run joins its left neighbour, or its right one joins it: the walk goes on with what it is in
+   then. */
+static void a_walk_goes_on_with_the_left_one(void) {
+    gpi_tree one;
+    gpi_run *first, *second, *third;
+    memset(&one, 0, sizeof one);
+    CHECK_EQ(gpi_tree_open(&one), 1);
+    CHECK_EQ(gpi_tree_prepare(&one, 4), 1);
+    first = gpi_tree_add_chunk(&one, TREE_BASE, 12);
+    second = gpi_tree_split(&one, first, TREE_BASE + 4);
+    third = gpi_tree_split(&one, second, TREE_BASE + 8);
+    gpi_tree_put(&one, second, GPI_LIST_ANY, 0);
+    one.cursor = second;
+    gpi_tree_put(&one, third, GPI_LIST_ANY, 0);
+    CHECK(one.cursor->unit == TREE_BASE + 4 && one.cursor->units == 8);
+    gpi_tree_put(&one, first, GPI_LIST_ANY, 0);
+    CHECK(one.cursor->unit == TREE_BASE && one.cursor->units == 12);
+    one.cursor = NULL;
+    CHECK_EQ(gpi_check_tree(&one), 0);
+    gpi_tree_close(&one);
+}
+
 /* ---- random calls in 2^31 units ---- */
 
 static void open_huge(void) {
@@ -253,6 +277,7 @@ static void index_of_many_live_runs(void) {
 int main(void) {
     TEST(places_of_all_sizes);
     TEST(the_last_place);
+    TEST(a_walk_goes_on_with_the_left_one);
     TEST(random_calls_of_all_orders);
     TEST(one_block_of_all_units);
     TEST(index_of_many_live_runs);

@@ -1,0 +1,104 @@
+/* Blocks of a tag with chunks of its own that wait for their users: which of them a request of one
+   of these users gets at once, and which it does not. */
+#define GPUPOOL_IMPLEMENTATION
+#include "gpupool.h"
+#include "tag_kit.h"
+
+#if CHECK_FAKE
+
+#define BYTES (2 * MIB)
+enum { KV = 1, OTHERS = GPI_TRIES + 2 };
+
+static void work(cudaStream_t stream, void *block) { kit_fill(stream, block, BYTES, 1); }
+
+/* What other streams freed since, more than the quick way passes over, stands before the stream's
+   own. */
+static void behind_many_of_others(void) {
+    void *other[OTHERS], *own;
+    open_tags(1, 0);
+    fake_mode(FAKE_STEPPED);
+    for (int i = 0; i < OTHERS; i++) work(kit_stream[1], other[i] = must_take(BYTES, KV, 1));
+    work(kit_stream[0], own = must_take(BYTES, KV, 0));
+    give(own, 0);
+    for (int i = 0; i < OTHERS; i++) give(other[i], 1);
+    size_t reserved = kit_reserved(arena);
+    CHECK(must_take(BYTES, KV, 0) == own);
+    CHECK_EQ(kit_reserved(arena), reserved);
+    CHECK_EQ(kit_stats(arena).host_syncs, 0);
+    void *another = must_take(BYTES, KV, 0); /* it has no other of its own */
+    CHECK(another != own && kit_reserved(arena) > reserved);
+    give(another, 0);
+    give(own, 0);
+    fake_run_all();
+    CHECK_EQ(fake_failures(), 0);
+    close_tags();
+}
+
+/* A block over two chunks is none for a request that wants one chunk. */
+static void not_in_one_chunk(void) {
+    open_tags(1, 0);
+    fake_mode(FAKE_STEPPED);
+    char *first = must_take(3 * MIB, KV, 0), *block = must_take(3 * MIB, KV, 0), *whole;
+    work(kit_stream[0], block);
+    give(block, 0);
+    whole = (char *)take_as(3 * MIB, KV, 0, GPUPOOL_ONE_CHUNK);
+    CHECK_RESULT(kit_why(whole), GPUPOOL_OK);
+    CHECK(whole != block);
+    CHECK(must_take(3 * MIB, KV, 0) == block);
+    give(block, 0);
+    give(first, 0);
+    give(whole, 0);
+    close_tags();
+}
+
+/* A block of before the capture that the graph frees: each replay uses it up to there, so not even
+   the graph's own stream gets it. */
+static void a_graph_frees_it(void) {
+    gpupool_capture *scope;
+    cudaGraph_t graph;
+    open_tags(1, 0);
+    void *block = must_take(BYTES, KV, 1), *in_graph;
+    CHECK_RESULT(gpupool_begin_capture(arena, kit_stream[0], &scope), GPUPOOL_OK);
+    CHECK_EQ(cudaStreamBeginCapture(kit_stream[0], cudaStreamCaptureModeGlobal), cudaSuccess);
+    give(block, 0);
+    in_graph = must_take(BYTES, KV, 0);
+    CHECK(in_graph != block);
+    CHECK_EQ(cudaStreamEndCapture(kit_stream[0], &graph), cudaSuccess);
+    CHECK_RESULT(gpupool_end_capture(scope), GPUPOOL_OK);
+    CHECK_EQ(cudaGraphDestroy(graph), cudaSuccess);
+    give(in_graph, 0);
+    CHECK_RESULT(gpupool_release_capture(scope), GPUPOOL_OK);
+    CHECK_EQ(stats_of(KV).blocks.now, 0);
+    close_tags();
+}
+
+/* The tag goes to sleep while a request, which has seen it awake, waits for the lock. */
+static void it_sleeps_meanwhile(void) {
+    gpi_request request;
+    open_tags(1, 0);
+    void *block = must_take(BYTES, KV, 0);
+    CHECK_RESULT(sleep_tag(KV, GPUPOOL_KEEP), GPUPOOL_OK);
+    give(block, 0);
+    memset(&request, 0, sizeof request);
+    request.units = BYTES / 512;
+    request.align_units = 2;
+    request.tag = KV;
+    request.finished = gpi_tree_tag_list(KV);
+    request.owner = gpi_clock_find(&arena->clocks, gpi_clock_key(kit_stream[0]));
+    gpi_host_lock(&arena->lock);
+    CHECK(gpi_ladder_own_waiting(arena, &request, GPI_TRIES) == NULL);
+    gpi_host_unlock(&arena->lock);
+    CHECK_RESULT(wake_tag(KV), GPUPOOL_OK);
+    CHECK(must_take(BYTES, KV, 0) == block);
+    give(block, 0);
+    close_tags();
+}
+#endif
+
+int main(void) {
+    FAKE_TEST(behind_many_of_others);
+    FAKE_TEST(not_in_one_chunk);
+    FAKE_TEST(a_graph_frees_it);
+    FAKE_TEST(it_sleeps_meanwhile);
+    return check_finish();
+}
