@@ -322,6 +322,10 @@ static void only_what_goes_is_told(void) {
     CHECK_RESULT(gpupool_trim(arena, 0, NULL), GPUPOOL_E_CUDA); /* the stitch is told, and stays */
     CHECK_EQ(went, 1);
     fake_fail_clear();
+    fake_reset_counters();
+    CHECK_RESULT(gpupool_allow_peer(arena, 1), GPUPOOL_OK); /* to what can be used only */
+    CHECK_EQ((uint64_t)fake_calls("cuMemSetAccess"), kit_stats(arena).chunks_gained);
+    CHECK_RESULT(gpupool_disallow_peer(arena, 1), GPUPOOL_OK);
     CHECK_RESULT(gpupool_trim(arena, 0, NULL), GPUPOOL_OK);
     CHECK_EQ(went, 1 + kit_stats(arena).chunks_lost);
     fake_fail_call("cuMemUnmap", 1, 1, 0);

@@ -210,6 +210,33 @@ static void reset_while_it_sleeps(void) {
     memset(block, 0, sizeof block);
 }
 
+/* A wake that CUDA refuses half-way, and whose undoing it refuses as well, leaves some mapped: after
+   a reset that goes back too, at the second try at the latest. */
+static void reset_while_it_is_half_awake(void) {
+    int failed = 1;
+    for (long nth = 1; failed; nth++) {
+        check_case("call %ld", nth);
+        open_arena();
+        fill(3);
+        CHECK_RESULT(gpupool_sleep(arena, GPUPOOL_ALL, GPUPOOL_KEEP, ring), GPUPOOL_OK);
+        fake_fail_call("cuMemSetAccess", nth, 0, 0);
+        fake_fail_call("cuMemUnmap", 1, 1, 0);
+        failed = gpupool_wake(arena, GPUPOOL_ALL, ring) != GPUPOOL_OK;
+        fake_fail_clear();
+        CHECK_EQ(cudaDeviceReset(), cudaSuccess);
+        memset(kit_stream, 0, sizeof kit_stream);
+        fake_fail_call("cuMemUnmap", 1, 0, 0);
+        CHECK_RESULT(gpupool_arena_destroy(arena), fake_mappings() ? GPUPOOL_E_CUDA : GPUPOOL_OK);
+        fake_fail_clear();
+        if (fake_mappings()) CHECK_RESULT(gpupool_arena_destroy(arena), GPUPOOL_OK);
+        CHECK_EQ(fake_mappings(), 0);
+        CHECK_RESULT(gpupool_ring_destroy(ring), GPUPOOL_OK);
+        memset(block, 0, sizeof block);
+        kit_prepare();
+    }
+    check_case(" ");
+}
+
 static void what_may_not_sleep(void) {
     gpupool_capture *scope;
     gpupool_exported exported;
@@ -445,6 +472,7 @@ int main(void) {
     FAKE_TEST(what_is_seen_of_it);
     FAKE_TEST(destroyed_while_it_sleeps);
     FAKE_TEST(reset_while_it_sleeps);
+    FAKE_TEST(reset_while_it_is_half_awake);
     FAKE_TEST(what_may_not_sleep);
     FAKE_TEST(graphs_are_good_after_waking);
     FAKE_TEST(memory_is_gone_when_it_wakes);

@@ -181,6 +181,24 @@ static void graphs_of_a_tag(void) {
     close_tags();
 }
 
+/* Of an arena that sleeps one tag is awake: a verdict counts what that tag has alone. */
+static void what_sleeps_holds_no_memory(void) {
+    open_tags(2, 64 * MIB);
+    void *kv = must_take(10 * MIB, KV, 0), *weights = must_take(20 * MIB, WEIGHTS, 0);
+    void *shared = kit_alloc(arena, 8 * MIB, kit_stream[0]);
+    CHECK_RESULT(sleep_tag(GPUPOOL_ALL, GPUPOOL_DISCARD), GPUPOOL_OK);
+    CHECK_RESULT(wake_tag(KV), GPUPOOL_OK);
+    refused(60 * MIB, KV, GPUPOOL_E_OUT_OF_MEMORY);
+    CHECK_EQ(last_verdict().granted_bytes, stats_of(KV).granted.now);
+    CHECK_RESULT(wake_tag(GPUPOOL_ALL), GPUPOOL_OK);
+    refused(60 * MIB, KV, GPUPOOL_E_OUT_OF_MEMORY);
+    CHECK_EQ(last_verdict().granted_bytes, kit_stats(arena).granted.now);
+    give(kv, 0);
+    give(weights, 0);
+    give(shared, 0);
+    close_tags();
+}
+
 /* ---- frees while asleep ---- */
 
 static void freed_while_asleep(void) {
@@ -436,6 +454,7 @@ int main(void) {
     FAKE_TEST(recorded_streams_are_waited_for);
     FAKE_TEST(random_orders);
     FAKE_TEST(graphs_of_a_tag);
+    FAKE_TEST(what_sleeps_holds_no_memory);
     FAKE_TEST(freed_while_asleep);
     FAKE_TEST(no_room_to_wake);
     FAKE_TEST(idle_chunks_go_to_others);

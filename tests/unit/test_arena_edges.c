@@ -190,12 +190,19 @@ static void beside_a_capture_on_a_blocking_stream(void) {
     void *block = get(4096, 1), *large;
     CHECK_EQ(cudaStreamCreate(&blocking), cudaSuccess);
     CHECK_EQ(cudaStreamBeginCapture(blocking, cudaStreamCaptureModeGlobal), cudaSuccess);
+    put(get(30 * MIB, 1), 1); /* no event behind it, and none over all streams either */
+    CHECK_RESULT(gpupool_trim(arena, SIZE_MAX, NULL), GPUPOOL_OK);
+    CHECK_EQ(fake_calls("cuCtxRecordEvent"), 0);
     CHECK_RESULT(gpupool_record_stream(arena, block, 0), GPUPOOL_E_CAPTURING);
     large = kit_alloc(arena, 30 * MIB, 0);
     CHECK_RESULT(gpupool_free(arena, large, 0), GPUPOOL_OK);
     CHECK_EQ(cudaStreamEndCapture(blocking, &graph), cudaSuccess); /* not lost */
     CHECK_EQ(cudaGraphDestroy(graph), cudaSuccess);
     CHECK_EQ(cudaStreamDestroy(blocking), cudaSuccess);
+    fake_fail_call("cuCtxPushCurrent", 1, 0, 0); /* where CUDA cannot be asked, it records no event */
+    CHECK_RESULT(gpupool_record_stream(arena, block, 0), GPUPOOL_OK);
+    CHECK_EQ(fake_fail_fired(), 1);
+    fake_fail_clear();
     CHECK_RESULT(gpupool_record_stream(arena, block, 0), GPUPOOL_OK);
     put(block, 1);
     kit_close(arena);
@@ -266,6 +273,112 @@ static void waiting_blocks_that_cannot_be_followed(void) {
     CHECK_RESULT(gpupool_release_capture(scope), GPUPOOL_OK);
     fake_mode(FAKE_EAGER);
     kit_close(arena);
+}
+
+static void finish_all_streams(void *unused) {
+    (void)unused;
+    fake_run_all();
+    for (int i = 0; i < KIT_STREAMS; i++) {
+        gpi_stream *stream = gpi_clock_find(&arena->clocks, gpi_clock_key(kit_stream[i]));
+        gpi_host_lock(&arena->lock);
+        if (stream) gpi_event_poll(&arena->clocks, stream);
+        gpi_host_unlock(&arena->lock);
+    }
+}
+
+/* While the wait for the first user is queued, another thread sees that the others are done. */
+static void users_that_finish_meanwhile(void) {
+    arena = kit_open_limited(GPUPOOL_SOURCE_MAPPED, 64 * MIB);
+    fake_mode(FAKE_STEPPED);
+    void *block = get(60 * MIB, 0);
+    for (int i = 1; i < 4; i += 2) {
+        kit_order(kit_stream[0], kit_stream[i]);
+        kit_expect(kit_stream[i], block, 64, -1);
+        CHECK_RESULT(gpupool_record_stream(arena, block, kit_stream[i]), GPUPOOL_OK);
+    }
+    put(block, 0);
+    fake_reset_counters();
+    fake_before_call("cuStreamWaitEvent", 1, finish_all_streams, NULL);
+    CHECK(get(60 * MIB, 2) == block);
+    CHECK_EQ(fake_calls("cuStreamWaitEvent"), 1);
+    CHECK_EQ(kit_stats(arena).host_syncs, 0);
+    kit_fill(kit_stream[2], block, 64, 1);
+    put(block, 2);
+    fake_run_all();
+    CHECK_EQ(fake_failures(), 0);
+    fake_mode(FAKE_EAGER);
+    kit_close(arena);
+}
+
+/* The legacy stream waits in the arena's context. Where that cannot be entered, or left, there is
+   another way to the memory or an error, and nobody overtakes. */
+static void waits_that_cannot_be_queued(void) {
+    static const char *const calls[] = {"cuCtxPushCurrent", "cuCtxPopCurrent"};
+    for (size_t c = 0; c < KIT_COUNT(calls); c++)
+        for (long nth = 1, fired = 1; fired; nth++) {
+            check_case("%s %ld", calls[c], nth);
+            arena = kit_open_limited(GPUPOOL_SOURCE_MAPPED, 64 * MIB);
+            fake_mode(FAKE_STEPPED);
+            void *other = get(4096, 2), *block = get(50 * MIB, 1), *again;
+            kit_fill(kit_stream[1], block, 64, 1);
+            put(block, 1);
+            fake_fail_call(calls[c], nth, 0, 0);
+            again = gpupool_alloc(arena, 50 * MIB, 0);
+            fired = fake_fail_fired();
+            fake_fail_clear();
+            CHECK_EQ(cudaSetDevice(0), cudaSuccess); /* a context that was not popped is there */
+            kit_capture_globally();
+            if (!again) CHECK_RESULT(gpupool_last_result(), GPUPOOL_E_CUDA);
+            if (again) kit_fill(0, again, 64, 2);
+            if (again) CHECK_RESULT(gpupool_free(arena, again, 0), GPUPOOL_OK);
+            fake_run_all();
+            CHECK_EQ(fake_failures(), 0);
+            put(other, 2);
+            fake_mode(FAKE_EAGER);
+            kit_close(arena);
+        }
+    check_case(" ");
+}
+
+/* ---- looks ---- */
+
+/* With peers no event goes over all streams: what has none of its own is not known to be finished,
+   until a wait for the device tells. */
+static void a_look_beside_a_peer(void) {
+    arena = kit_open_limited(GPUPOOL_SOURCE_MAPPED, 64 * MIB);
+    CHECK_RESULT(gpupool_allow_peer(arena, 1), GPUPOOL_OK);
+    put(get(60 * MIB, 0), 0);
+    CHECK(!kit_fits(arena, 30 * MIB, NULL));
+    CHECK_EQ(fake_calls("cuCtxRecordEvent"), 0);
+    CHECK_RESULT(gpupool_trim(arena, SIZE_MAX, NULL), GPUPOOL_OK);
+    CHECK(kit_fits(arena, 30 * MIB, NULL));
+    kit_close(arena);
+}
+
+/* The event of a look is destroyed with the arena, unless a reset has taken it. */
+static void the_event_of_a_look(void) {
+    static const char *const refuses[] = {"cuEventDestroy", "cuCtxGetId", NULL};
+    for (size_t i = 0; i < KIT_COUNT(refuses); i++) {
+        int ended = 0;
+        check_case("%s", refuses[i] ? refuses[i] : "a reset");
+        arena = kit_open(GPUPOOL_SOURCE_MAPPED);
+        put(get(30 * MIB, 0), 0);
+        CHECK(kit_fits(arena, MIB, NULL));
+        CHECK(arena->clocks.look_event != NULL);
+        CHECK_RESULT(gpupool_trim(arena, 0, NULL), GPUPOOL_OK);
+        if (!refuses[i]) CHECK_EQ(cudaDeviceReset(), cudaSuccess);
+        if (!refuses[i]) memset(kit_stream, 0, sizeof kit_stream);
+        for (long nth = 1; !ended && refuses[i]; nth++) { /* at each place where CUDA is asked */
+            fake_fail_call(refuses[i], nth, 0, 0);
+            gpupool_result result = gpupool_arena_destroy(arena);
+            ended = result == GPUPOOL_OK;
+            if (!ended) CHECK_RESULT(result, GPUPOOL_E_CUDA);
+            fake_fail_clear();
+        }
+        if (!ended) CHECK_RESULT(gpupool_arena_destroy(arena), GPUPOOL_OK);
+        CHECK_EQ(fake_misuses(), 0);
+    }
+    check_case(" ");
 }
 
 /* ---- gpupool_cudaFree's memory ---- */
@@ -383,6 +496,10 @@ int main(void) {
     FAKE_TEST(waiting_out_of_order);
     FAKE_TEST(waiting_for_the_second_stream);
     FAKE_TEST(waiting_blocks_that_cannot_be_followed);
+    FAKE_TEST(users_that_finish_meanwhile);
+    FAKE_TEST(waits_that_cannot_be_queued);
+    FAKE_TEST(a_look_beside_a_peer);
+    FAKE_TEST(the_event_of_a_look);
     FAKE_TEST(blocks_of_all_streams);
     FAKE_TEST(what_a_wait_left);
     FAKE_TEST(many_frees_after_a_reset);

@@ -309,6 +309,37 @@ static void the_other_peer_stays(void) {
     kit_close(arena);
 }
 
+/* What sleeps is given to a new peer when it wakes, a stitched block too. */
+static void a_peer_while_a_tag_sleeps(void) {
+    gpupool_tag_config config;
+    gpupool_request request = kit_request(6 * MIB, kit_stream[0], 0);
+    void *block[10], *large;
+    memset(&config, 0, sizeof config);
+    config.can_sleep = 1;
+    arena = kit_open_limited(GPUPOOL_SOURCE_MAPPED, 60 * MIB);
+    CHECK_RESULT(gpupool_tag(arena, "kv", &config, &request.tag), GPUPOOL_OK);
+    for (int i = 0; i < 10; i++) block[i] = gpupool_alloc_request(arena, &request);
+    for (int i = 0; i < 10; i += 2)
+        CHECK_RESULT(gpupool_free(arena, block[i], kit_stream[0]), GPUPOOL_OK);
+    request.bytes = 20 * MIB;
+    large = gpupool_alloc_request(arena, &request);
+    CHECK_EQ(kit_stats(arena).stitches, 1);
+    CHECK_RESULT(gpupool_sleep(arena, request.tag, GPUPOOL_DISCARD, NULL), GPUPOOL_OK);
+    fake_reset_counters();
+    CHECK_RESULT(gpupool_allow_peer(arena, 1), GPUPOOL_OK);
+    CHECK_EQ(fake_calls("cuMemSetAccess"), 0); /* nothing is mapped */
+    CHECK_RESULT(gpupool_wake(arena, request.tag, NULL), GPUPOOL_OK);
+    cudaStream_t other = stream_of(1);
+    kit_fill(other, large, 20 * MIB, 1);
+    for (int i = 1; i < 10; i += 2) kit_fill(other, block[i], 6 * MIB, 2);
+    CHECK_EQ(fake_failures(), 0);
+    CHECK_RESULT(gpupool_free(arena, large, other), GPUPOOL_OK);
+    for (int i = 1; i < 10; i += 2)
+        CHECK_RESULT(gpupool_free(arena, block[i], other), GPUPOOL_OK);
+    CHECK_EQ(cudaStreamDestroy(other), cudaSuccess);
+    kit_close(arena);
+}
+
 /* cudaFree waits for the device that the memory is of. */
 static void without_a_pool_peers_are_waited_for(void) {
     arena = kit_open(GPUPOOL_SOURCE_BYPASS);
@@ -774,6 +805,7 @@ int main(void) {
     FAKE_TEST(out_of_reach);
     FAKE_TEST(several_peers);
     FAKE_TEST(the_other_peer_stays);
+    FAKE_TEST(a_peer_while_a_tag_sleeps);
     FAKE_TEST(without_a_pool_peers_are_waited_for);
     FAKE_TEST(contexts_that_cannot_be_entered);
     FAKE_TEST(two_devices_on_mapped);
