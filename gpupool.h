@@ -9182,15 +9182,15 @@ static int gpi_plan_can_add(gpi_stitches *stitches) {
 }
 
 /* Takes [unit, unit + units), which lie in free neighbours, and adds one part for each run to
-   stitches->taken. Each part remembers its owner and position (PL2). 0: the host has no memory; the
-   parts taken so far are in the array. */
+   stitches->taken. Each part remembers its owner and position (PL2). Needs two spare run structs.
+   0: the host has no memory; the parts taken so far are in the array. */
 static int gpi_plan_take_units(gpi_stitches *stitches, uint64_t unit, uint64_t units) {
     gpi_tree *tree = stitches->tree;
     gpi_run *run = gpi_tree_at(tree, unit), *next;
     uint64_t end = unit + units, part_units;
     for (; unit < end; unit += part_units, run = next) {
         gpi_part *part;
-        if (!gpi_plan_can_add(stitches) || !gpi_tree_prepare(tree, 2)) return 0;
+        if (!gpi_plan_can_add(stitches)) return 0;
         /* read before the run is split: the loop goes on with its right neighbour */
         next = run->next;
         part = &stitches->taken[stitches->taken_count++];
@@ -11515,9 +11515,8 @@ typedef struct gpi_step {
 /* The steps' `could` functions. They answer "perhaps" (1) where figures do not decide, and "no" (0)
    only where the step surely fails. */
 static int gpi_table_could_fit(const gpi_estimate *estimate) { return estimate->fits; }
-static int gpi_table_could_stitch(const gpi_estimate *estimate) {
-    return estimate->fits_stitched || estimate->grow_units <= estimate->growable_units;
-}
+/* Where a stitch could grow by all of the request, a step before it could have grown at home. */
+static int gpi_table_could_stitch(const gpi_estimate *estimate) { return estimate->fits_stitched; }
 static int gpi_table_could_grow(const gpi_estimate *estimate) {
     return estimate->grow_units <= estimate->growable_units;
 }

@@ -34,6 +34,8 @@ static void touched_from_device_1(gpupool_source source) {
     CHECK_EQ(fake_failures(), 0);
     CHECK_RESULT(gpupool_free(arena, before, far), GPUPOOL_OK);
     CHECK_RESULT(gpupool_free(arena, after, far), GPUPOOL_OK);
+    CHECK_RESULT(gpupool_disallow_peer(arena, 1), GPUPOOL_OK);
+    CHECK_RESULT(gpupool_disallow_peer(arena, 1), GPUPOOL_E_ARGUMENT);
     CHECK_EQ(cudaStreamDestroy(far), cudaSuccess);
     kit_close(arena);
 }

@@ -1,0 +1,271 @@
+/* The host gives no memory, and few run structs are spare: whatever a request is up to, with so many
+   it fails as a whole, or it does without; and what the program is told stays true. */
+#include "fail_malloc.h"
+
+#define GPUPOOL_IMPLEMENTATION
+#include "gpupool.h"
+#include "registry_kit.h"
+
+#if CHECK_FAKE
+
+#define FEW 40
+
+static gpupool_arena *arena;
+
+static void *get(size_t bytes, int stream) { return kit_alloc(arena, bytes, kit_stream[stream]); }
+static void put(void *block, int stream) {
+    CHECK_RESULT(gpupool_free(arena, block, kit_stream[stream]), GPUPOOL_OK);
+}
+
+/* ---- structs that are set aside ---- */
+
+static gpi_run *rest;
+static uint64_t rest_count;
+
+static void leave_structs(uint64_t count) {
+    gpi_tree *tree = &arena->tree;
+    gpi_run **link = &tree->spare;
+    for (uint64_t i = 0; i < count && *link; i++) link = &(*link)->list_next;
+    rest = *link;
+    *link = NULL;
+    rest_count = tree->spare_count > count ? tree->spare_count - count : 0;
+    tree->spare_count -= rest_count;
+    fail_malloc_least = GPI_PAGE * sizeof(gpi_run); /* all else is small */
+    fail_malloc_nth(1, 1);
+}
+
+static void bring_structs_back(void) {
+    gpi_run **link = &arena->tree.spare;
+    while (*link) link = &(*link)->list_next;
+    *link = rest;
+    arena->tree.spare_count += rest_count;
+    rest = NULL;
+    rest_count = 0;
+    fail_malloc_nth(0, 0);
+}
+
+/* ---- requests ---- */
+
+/* Each makes a place where a request of that many bytes by stream 0 has one way to go. */
+static void *block[10];
+
+static size_t new_memory(void) {
+    arena = kit_open(GPUPOOL_SOURCE_MAPPED);
+    return 30 * MIB;
+}
+
+static void open_in_pieces(void) {
+    arena = kit_open_limited(GPUPOOL_SOURCE_MAPPED, 62 * MIB);
+    block[9] = get(512, 1);
+    for (int i = 0; i < 9; i++) block[i] = get(6 * MIB, 0);
+    CHECK_RESULT(gpupool_set_limit(arena, kit_reserved(arena)), GPUPOOL_OK);
+}
+
+static void put_pieces(int stream) {
+    for (int i = 0; i < 9; i += 2) put(block[i], stream);
+    for (int i = 0; i < 9; i += 2) block[i] = NULL;
+}
+
+static size_t a_new_stitch(void) {
+    open_in_pieces();
+    put_pieces(0);
+    return 20 * MIB;
+}
+
+static size_t an_idle_stitch(void) {
+    a_new_stitch();
+    put(get(20 * MIB, 0), 0);
+    return 20 * MIB;
+}
+
+/* A stitch of what another stream has freed, behind a wait on the device. */
+static size_t a_stitch_of_anothers(void) {
+    open_in_pieces();
+    put_pieces(1);
+    return 20 * MIB;
+}
+
+/* Side by side: the stream's own, whose work is not done, on both sides of what anybody may have. */
+static size_t neighbours(void) {
+    gpupool_arena_config config = kit_config(GPUPOOL_SOURCE_DEVICE);
+    config.chunk_bytes = 64 * MIB;
+    arena = kit_create(&config);
+    for (int i = 0; i < 3; i++) block[i] = get(10 * MIB, 0);
+    block[3] = get((size_t)kit_stats(arena).largest_free_bytes, 0);
+    CHECK_RESULT(gpupool_set_limit(arena, kit_reserved(arena)), GPUPOOL_OK);
+    put(block[1], 0);
+    CHECK_RESULT(gpupool_trim(arena, SIZE_MAX, NULL), GPUPOOL_OK);
+    fake_mode(FAKE_STEPPED);
+    for (int i = 0; i < 3; i += 2) {
+        kit_mark(kit_stream[0], block[i], 512, 1);
+        put(block[i], 0);
+    }
+    memset(block, 0, 3 * sizeof *block);
+    return 25 * MIB;
+}
+
+static void close_it(void) {
+    for (int i = 0; i < 10; i++)
+        if (block[i]) put(block[i], 0);
+    memset(block, 0, sizeof block);
+    fake_mode(FAKE_EAGER);
+    kit_close(arena);
+}
+
+static void each_way_with_each_number(void) {
+    static size_t (*const ways[])(void) = {new_memory, a_new_stitch, an_idle_stitch,
+                                           a_stitch_of_anothers, neighbours};
+    for (size_t way = 0; way < KIT_COUNT(ways); way++) {
+        int met = 0, failed = 0;
+        for (uint64_t count = 0; count < FEW; count++) {
+            size_t bytes = ways[way]();
+            gpupool_stats before = kit_stats(arena);
+            check_case("way %zu, %d structs", way, (int)count);
+            leave_structs(count);
+            void *got = gpupool_alloc(arena, bytes, kit_stream[0]);
+            gpupool_result result = gpupool_last_result();
+            bring_structs_back();
+            met += got != NULL;
+            failed += !got;
+            if (!got) {
+                CHECK(result == GPUPOOL_E_HOST_MEMORY || result == GPUPOOL_E_OUT_OF_MEMORY);
+                CHECK_EQ(kit_stats(arena).granted.now, before.granted.now);
+                got = get(bytes, 0);
+            }
+            CHECK_RESULT(gpupool_check(arena), GPUPOOL_OK);
+            kit_mark(kit_stream[0], got, bytes, 3);
+            put(got, 0);
+            close_it();
+        }
+        CHECK(met > 0 && failed > 0);
+    }
+    check_case(" ");
+}
+
+/* The cells of 2 GiB of addresses are got at once. */
+static void addresses_without_cells(void) {
+    arena = kit_open(GPUPOOL_SOURCE_MAPPED);
+    block[0] = get(MIB, 0);
+    size_t reserved = kit_reserved(arena);
+    fail_malloc_least = GPI_PAGE * sizeof(gpi_cell);
+    fail_malloc_nth(1, 1);
+    CHECK_RESULT(kit_why(gpupool_alloc(arena, 3 * GIB, kit_stream[0])), GPUPOOL_E_HOST_MEMORY);
+    fail_malloc_nth(0, 0);
+    CHECK_EQ(kit_reserved(arena), reserved);
+    block[1] = get(3 * GIB, 0);
+    close_it();
+}
+
+/* ---- other threads use the last structs up, while CUDA is called ---- */
+
+static void use_up(void *unused) {
+    (void)unused;
+    if (!rest) leave_structs(0);
+}
+
+static void used_up_meanwhile(void) {
+    static const char *const calls[] = {"cuEventQuery", "cuStreamWaitEvent"};
+    for (size_t c = 0; c < KIT_COUNT(calls); c++)
+        for (long nth = 1, used = 1; used; nth++) {
+            check_case("%s %ld", calls[c], nth);
+            open_in_pieces();
+            fake_mode(FAKE_STEPPED);
+            for (int i = 0; i < 9; i += 2) kit_mark(kit_stream[1], block[i], 6 * MIB, 1);
+            put_pieces(1);
+            fake_before_call(calls[c], nth, use_up, NULL);
+            void *got = gpupool_alloc(arena, 20 * MIB, kit_stream[0]);
+            gpupool_result result = gpupool_last_result();
+            used = rest != NULL;
+            bring_structs_back();
+            fake_before_call(calls[c], 0, NULL, NULL);
+            if (!got)
+                CHECK(result == GPUPOOL_E_HOST_MEMORY || result == GPUPOOL_E_OUT_OF_MEMORY);
+            CHECK_RESULT(gpupool_check(arena), GPUPOOL_OK);
+            if (!got) got = get(20 * MIB, 0);
+            kit_mark(kit_stream[0], got, 20 * MIB, 2);
+            put(got, 0);
+            fake_run_all();
+            CHECK_EQ(fake_failures(), 0);
+            close_it();
+        }
+    check_case(" ");
+}
+
+/* ---- while the program is told ---- */
+
+static int uses_them_up;
+
+/* The last structs go while the locks are open. */
+static int add_and_use_up(const gpupool_mapping *mapping, void *user) {
+    int refused = registry_add(mapping, user);
+    if (uses_them_up && (refused || !known.refuse_at)) leave_structs(0);
+    return refused;
+}
+
+static void open_told(gpupool_source source) {
+    gpupool_arena_config config = registry_config(source, 0);
+    config.chunk_bytes = 2 * MIB;
+    config.on_map = add_and_use_up;
+    arena = kit_create(&config);
+}
+
+static void close_told(void) {
+    kit_close(arena);
+    CHECK_EQ(known.count, 0);
+    CHECK_EQ(known.told, known.gone);
+    registry_clear();
+}
+
+/* The chunk is told of, so it stays. */
+static void a_chunk_that_is_told_stays(void) {
+    for (size_t s = 0; s < 2; s++) {
+        check_case("source %zu", s);
+        open_told(s ? GPUPOOL_SOURCE_DEVICE : GPUPOOL_SOURCE_MAPPED);
+        uses_them_up = 1;
+        CHECK_RESULT(kit_why(gpupool_alloc(arena, 2 * MIB, kit_stream[0])),
+                     GPUPOOL_E_HOST_MEMORY);
+        uses_them_up = 0;
+        bring_structs_back();
+        size_t reserved = kit_reserved(arena);
+        CHECK(reserved > 0 && known.count == 1);
+        void *again = get(2 * MIB, 0);
+        CHECK_EQ(kit_reserved(arena), reserved);
+        CHECK(registry_covers(again, 2 * MIB));
+        put(again, 0);
+        close_told();
+    }
+    check_case(" ");
+}
+
+/* Refused in the midst of a growth, whose chunks then cannot be parted: the program knows those that
+   it has taken, and hears of no other. */
+static void refused_chunks_that_stay(void) {
+    open_told(GPUPOOL_SOURCE_MAPPED);
+    void *small = get(MIB, 0);
+    known.refuse_at = 3;
+    uses_them_up = 1;
+    CHECK_RESULT(kit_why(gpupool_alloc(arena, 20 * MIB, kit_stream[0])), GPUPOOL_E_CALLBACK);
+    uses_them_up = 0;
+    bring_structs_back();
+    CHECK_RESULT(gpupool_check(arena), GPUPOOL_OK);
+    CHECK_EQ(known.count, 1 + 2);
+    size_t reserved = kit_reserved(arena);
+    CHECK(reserved >= 20 * MIB);
+    void *again = get(18 * MIB, 0);
+    CHECK_EQ(kit_reserved(arena), reserved);
+    put(again, 0);
+    put(small, 0);
+    CHECK_RESULT(gpupool_trim(arena, 0, NULL), GPUPOOL_OK);
+    CHECK_EQ(kit_reserved(arena), 0);
+    close_told();
+}
+#endif
+
+int main(void) {
+    FAKE_TEST(each_way_with_each_number);
+    FAKE_TEST(addresses_without_cells);
+    FAKE_TEST(used_up_meanwhile);
+    FAKE_TEST(a_chunk_that_is_told_stays);
+    FAKE_TEST(refused_chunks_that_stay);
+    return check_finish();
+}
