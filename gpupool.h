@@ -17762,8 +17762,7 @@ static gpupool_result gpi_life_reserve(gpupool_arena *arena, int tag, uint64_t b
 static void gpi_life_drop_tag(gpupool_arena *arena, int tag) {
     uint32_t list = gpi_tree_tag_list(tag);
     /* the list may be missing: to open it is what may have failed */
-    if (list < arena->tree.list_count && arena->tree.lists[list])
-        gpi_tree_list_drop(&arena->tree, list);
+    if (arena->tree.lists[list]) gpi_tree_list_drop(&arena->tree, list);
     memset(&arena->chunks.apart[tag], 0, sizeof arena->chunks.apart[tag]);
     for (arena->chunks.is_apart = 0; tag > 0; tag--)
         arena->chunks.is_apart |= arena->chunks.apart[tag].is_apart;
@@ -21339,14 +21338,15 @@ static int gpi_shape_is_of_another(const void *block) {
    allocates on the stream's device. NULL, with a failure: there is none and none can be made. */
 static gpupool_arena *gpi_shape_arena_of(cudaStream_t stream) {
     int device = GPUPOOL_DEVICE_CURRENT;
-    gpupool_arena *arena;
+    gpupool_arena *arena = NULL;
     const gpi_driver *driver;
     gpi_driver own;
     CUcontext context;
     if (stream == cudaStreamLegacy || stream == cudaStreamPerThread) /* never 0 here */
         return gpupool_get_default_arena(device);
-    if (gpi_default_device("gpupool_cudaMallocAsync", &device) != GPUPOOL_OK) return NULL;
-    arena = gpi_default_enter(device);
+    if (gpi_host_may_open("gpupool_cudaMallocAsync") != GPUPOOL_OK) return NULL;
+    if (gpi_default_device("gpupool_cudaMallocAsync", &device) == GPUPOOL_OK)
+        arena = gpi_default_enter(device);
     /* To ask for the stream's context takes a driver table. The current device may have no default
        arena, and no context: then a table of its own is filled for the question. */
     driver = arena ? &arena->chunks.driver : gpi_driver_ask(&own);

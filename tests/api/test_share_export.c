@@ -217,6 +217,8 @@ static void blocks_and_pointers_that_are_not_for_it(void) {
     char *block = share_get(BYTES), *freed = share_get(BYTES);
     CHECK_EQ(cudaMalloc(&foreign, 100), cudaSuccess);
     share_put(freed);
+    share_put(small);
+    small = (char *)share_any(100); /* now a cache has it, too */
     cannot(small, GPUPOOL_E_ARGUMENT);
     CHECK(strstr(gpupool_last_error(), "GPUPOOL_EXPORTABLE") != NULL);
     cannot(large, GPUPOOL_E_ARGUMENT);

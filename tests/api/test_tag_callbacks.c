@@ -192,6 +192,16 @@ static void reserves_and_sleep_are_told(void) {
     kit_close(arena);
 }
 
+/* Nobody is told. */
+static void a_soft_limit_without_a_function(void) {
+    gpupool_arena_config config = kit_config(GPUPOOL_SOURCE_MAPPED);
+    config.soft_limit_bytes = MIB;
+    arena = kit_create(&config);
+    void *block = kit_alloc(arena, 4 * MIB, kit_stream[0]);
+    CHECK_RESULT(gpupool_free(arena, block, kit_stream[0]), GPUPOOL_OK);
+    kit_close(arena);
+}
+
 /* ---- tags that cannot be made ---- */
 
 static int stops;
@@ -219,6 +229,84 @@ static void tags_are_listed_beside_one_that_fails(void) {
     __atomic_store_n(&stops, 1, __ATOMIC_RELAXED);
     pthread_join(thread, NULL);
     kit_close(arena);
+}
+
+/* What another call does while the program is told of a tag's reserve, which it then refuses. */
+static void (*meanwhile)(void);
+
+static int refuse_after(const gpupool_mapping *mapping, void *unused) {
+    void (*act)(void) = meanwhile;
+    (void)mapping, (void)unused;
+    meanwhile = NULL; /* the act itself is told of memory, too */
+    if (act) act();
+    return act != NULL;
+}
+
+static void *kept; /* what the act has got of the tag */
+static int added;
+
+static void add_a_tag(void) {
+    CHECK_RESULT(gpupool_tag(arena, "added", NULL, &added), GPUPOOL_OK);
+}
+static void use_the_tag(void) {
+    kept = take(MIB, 1);
+    CHECK(kept != NULL);
+}
+static void use_and_free(void) {
+    CHECK_RESULT(gpupool_free(arena, take(MIB, 1), kit_stream[0]), GPUPOOL_OK);
+}
+
+static pthread_t user;
+static pthread_barrier_t comes;
+static void *ask_for_the_tag(void *unused) {
+    use_the_tag();
+    return unused;
+}
+static void wait_for_both(void) {
+    pthread_barrier_wait(&comes); /* the request is on its way, and told of its own memory */
+    pthread_barrier_wait(&comes); /* the tag has failed */
+}
+static void begin_to_use(void) {
+    meanwhile = wait_for_both;
+    CHECK_EQ(pthread_create(&user, NULL, ask_for_the_tag, NULL), 0);
+    pthread_barrier_wait(&comes);
+}
+static int stay_after_a_wait(const gpupool_mapping *mapping, void *unused) {
+    int is_the_tags = meanwhile == begin_to_use;
+    (void)refuse_after(mapping, unused);
+    return is_the_tags;
+}
+
+/* Its number stays taken where somebody has used it, or a number after it; else it is free again. */
+static void a_tag_that_fails_after_a_use(void) {
+    static void (*const acts[])(void) = {add_a_tag, use_the_tag, use_and_free, begin_to_use};
+    gpupool_tag_config reserve;
+    memset(&reserve, 0, sizeof reserve);
+    reserve.reserve_bytes = 8 * MIB;
+    pthread_barrier_init(&comes, NULL, 2);
+    for (size_t i = 0; i < KIT_COUNT(acts); i++) {
+        gpupool_arena_config config = kit_config(GPUPOOL_SOURCE_MAPPED);
+        int tag = 5, next = 0;
+        check_case("act %zu", i);
+        config.on_map = acts[i] == begin_to_use ? stay_after_a_wait : refuse_after;
+        arena = kit_create(&config);
+        meanwhile = acts[i];
+        kept = NULL;
+        added = 0;
+        CHECK_RESULT(gpupool_tag(arena, "t", &reserve, &tag), GPUPOOL_E_CALLBACK);
+        CHECK_EQ(tag, 0);
+        if (acts[i] == begin_to_use) {
+            pthread_barrier_wait(&comes);
+            CHECK_EQ(pthread_join(user, NULL), 0);
+        }
+        CHECK_RESULT(gpupool_check(arena), GPUPOOL_OK);
+        CHECK_EQ(added, acts[i] == add_a_tag ? 2 : 0);
+        CHECK_RESULT(gpupool_tag(arena, "next", NULL, &next), GPUPOOL_OK);
+        CHECK_EQ(next, acts[i] == add_a_tag ? 3 : 2);
+        CHECK_RESULT(gpupool_free(arena, kept, kit_stream[0]), GPUPOOL_OK);
+        kit_close(arena);
+    }
+    pthread_barrier_destroy(&comes);
 }
 
 /* ---- idle chunks of another tag, where the device is full ---- */
@@ -256,6 +344,8 @@ int main(void) {
     FAKE_TEST(a_request_in_on_map_does_not_wait);
     FAKE_TEST(reserves_and_sleep_are_told);
     FAKE_TEST(tags_are_listed_beside_one_that_fails);
+    FAKE_TEST(a_tag_that_fails_after_a_use);
+    FAKE_TEST(a_soft_limit_without_a_function);
     FAKE_TEST(no_more_is_given_back_than_is_missing);
     return check_finish();
 }

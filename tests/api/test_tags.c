@@ -433,6 +433,10 @@ static void reports_show_tags(void) {
     file = tmpfile();
     CHECK_RESULT(gpupool_write_json(arena, file), GPUPOOL_OK);
     CHECK(file_has(file, "{\"name\":\"kv_cache\",\"limit_bytes\":16777216"));
+    CHECK_RESULT(gpupool_set_tag_limits(arena, cache, 16 * MIB, 8 * MIB), GPUPOOL_OK);
+    file = tmpfile();
+    CHECK_RESULT(gpupool_write_json(arena, file), GPUPOOL_OK);
+    CHECK(file_has(file, "\"limit_bytes\":16777216,\"soft_limit_bytes\":8388608"));
     file = tmpfile();
     CHECK_RESULT(gpupool_write_svg(arena, file), GPUPOOL_OK);
     CHECK(file_has(file, ", tag kv_cache"));

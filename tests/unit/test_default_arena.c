@@ -260,6 +260,11 @@ static void in_a_child(void) {
         wrong += gpupool_get_default_arena(0) != NULL;
         wrong += gpupool_arena_create(&made, NULL) != GPUPOOL_E_FORKED;
         wrong += gpupool_get_stats(arena, NULL) != GPUPOOL_E_FORKED;
+        gpupool_exported exported;
+        gpupool_imported imported;
+        memset(&exported, 0, sizeof exported);
+        exported.bytes = MIB;
+        wrong += gpupool_import(0, &exported, &imported) != GPUPOOL_E_FORKED;
         _exit(wrong);
     }
     CHECK_EQ(waitpid(child, &status, 0), child);

@@ -146,6 +146,24 @@ static void large_pages(void) {
     kit_close(arena);
 }
 
+/* Nor is memory shared where the driver gives handles only one way, or none. */
+static void not_shared_one_way(void) {
+    static const char *const names[] = {"cuMemExportToShareableHandle",
+                                        "cuMemImportFromShareableHandle"};
+    gpupool_arena_config config = kit_config(GPUPOOL_SOURCE_MAPPED);
+    config.share = GPUPOOL_SHARE_PROCESSES;
+    for (size_t i = 0; i < KIT_COUNT(names); i++) {
+        const gpi_call *call = gpi_calls;
+        gpupool_arena *arena = NULL;
+        while (strcmp(call->name, names[i]) != 0) call++;
+        fake_fail_call(LOOK_UP, call - gpi_calls + 1, 0, 0);
+        CHECK_RESULT(gpupool_arena_create(&arena, &config), GPUPOOL_E_UNSUPPORTED);
+        CHECK_EQ(fake_fail_fired(), 1);
+        fake_fail_clear();
+        CHECK(strstr(gpupool_last_error(), "handles that are file descriptors") != NULL);
+    }
+}
+
 static void a_device_that_does_not_answer(void) {
     static const struct { const char *call; long nth; } fails[] = {
         {"cuInit", 1},     {"cuDevicePrimaryCtxRetain", 1}, {"cuCtxPushCurrent", 1},
@@ -179,6 +197,7 @@ int main(void) {
     FAKE_TEST(errors_without_a_name);
     FAKE_TEST(odd_pages);
     FAKE_TEST(large_pages);
+    FAKE_TEST(not_shared_one_way);
     FAKE_TEST(a_device_that_does_not_answer);
     return check_finish();
 }
