@@ -2,6 +2,7 @@
    the report says why. Seen on a vGPU and on an old data-centre card. */
 // build: plain
 // build: asan -fsanitize=address,undefined
+#include "fail_malloc.h"
 #include "gpupool.h"
 #include "arena_kit.h"
 
@@ -99,6 +100,50 @@ static void not_taken_back(void) {
     }
 }
 
+/* Falling back fails, too: no arena is made, and nothing is left of it. */
+static void not_even_that(void) {
+    static const struct { const char *first, *second; } fails[] = {
+        {"cuMemUnmap", "cuMemRelease"}, {"cuMemAddressFree", NULL}};
+    gpupool_arena_config config = kit_config(GPUPOOL_SOURCE_AUTO);
+    for (size_t i = 0; i < KIT_COUNT(fails); i++) {
+        gpupool_arena *arena = NULL;
+        check_case("%s", fails[i].first);
+        fake_fail_call("cuMemSetAccess", 1, 0, CUDA_ERROR_NOT_SUPPORTED);
+        fake_fail_call(fails[i].first, 1, 0, 0);
+        if (fails[i].second) fake_fail_call(fails[i].second, 1, 0, 0);
+        CHECK_RESULT(gpupool_arena_create(&arena, &config), GPUPOOL_E_CUDA);
+        CHECK_EQ(fake_fail_fired(), fails[i].second ? 3 : 2);
+        fake_fail_clear();
+        CHECK(arena == NULL);
+        CHECK_EQ(fake_live_objects(), KIT_STREAMS);
+    }
+}
+
+static void ignore(const gpupool_soft_limit *what, void *unused) { (void)what, (void)unused; }
+
+/* Nor without host memory, whichever request for it fails. */
+static void without_host_memory(void) {
+    gpupool_arena_config config = kit_config(GPUPOOL_SOURCE_AUTO);
+    gpupool_result result = GPUPOOL_E_HOST_MEMORY;
+    long live = fail_malloc_live;
+    config.soft_limit_bytes = MIB;
+    config.on_soft_limit = ignore;
+    for (long n = 1; result != GPUPOOL_OK; n++) {
+        gpupool_arena *arena = NULL;
+        check_case("request %ld", n);
+        fake_fail_call("cuMemSetAccess", 1, 0, CUDA_ERROR_NOT_SUPPORTED);
+        fail_malloc_nth(n, 0);
+        result = gpupool_arena_create(&arena, &config);
+        CHECK_EQ(result == GPUPOOL_OK, fail_malloc_fired == 0);
+        fail_malloc_nth(0, 0);
+        fake_fail_clear();
+        if (result != GPUPOOL_OK) CHECK_RESULT(result, GPUPOOL_E_HOST_MEMORY);
+        else kit_close(arena);
+        CHECK_EQ(fail_malloc_live, live);
+        CHECK_EQ(fake_live_objects(), KIT_STREAMS);
+    }
+}
+
 /* Any other failure is a failure. */
 static void another_error(void) {
     gpupool_arena_config config = kit_config(GPUPOOL_SOURCE_AUTO);
@@ -132,6 +177,8 @@ int main(void) {
     FAKE_TEST(addresses_run_out);
     FAKE_TEST(full_at_first);
     FAKE_TEST(not_taken_back);
+    FAKE_TEST(not_even_that);
+    FAKE_TEST(without_host_memory);
     FAKE_TEST(another_error);
     FAKE_TEST(without_the_attribute);
     return check_finish();
