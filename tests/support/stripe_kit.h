@@ -12,7 +12,9 @@
 #endif
 #define STRIPE (2 * MIB)                                /* the driver's granule, and a chunk */
 #define STRIPE_BYTES (STRIPE - GPUPOOL_GUARD * (size_t)512) /* of a block that fills a chunk */
+#ifndef STRIPES
 #define STRIPES 32
+#endif
 #define LAID (STRIPES / 2) /* chunks that are free */
 
 static gpupool_arena *arena;
