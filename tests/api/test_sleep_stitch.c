@@ -206,6 +206,21 @@ static void beside_a_spoilt_stitch(void) {
     close_arena();
 }
 
+/* An arena ends asleep if the device can be waited for; else it sleeps on. */
+static void an_end_that_fails(void) {
+    lay_plainly();
+    for (int part = 0; part < PARTS; part++)
+        for (int i = 1; i < LAID; i += 2) put(stripe[part][i], 0);
+    CHECK_RESULT(sleep_part(0, GPUPOOL_DISCARD), GPUPOOL_OK);
+    fake_fail_call("cuMemAlloc", 1, 1, 0); /* the wait */
+    fake_fail_call("cuMemHostAlloc", 1, 1, CUDA_ERROR_LAUNCH_FAILED);
+    CHECK_RESULT(gpupool_arena_destroy(arena), GPUPOOL_E_CUDA);
+    fake_fail_clear();
+    CHECK_RESULT(gpupool_check(arena), GPUPOOL_OK);
+    CHECK_RESULT(kit_why(take(STRIPE, 0, 0)), GPUPOOL_E_ASLEEP);
+    kit_close(arena);
+}
+
 /* ---- freed meanwhile ---- */
 
 /* The stitch of a block that was freed asleep goes when its own part wakes. */
@@ -287,6 +302,7 @@ int main(void) {
     FAKE_TEST(a_chunk_that_was_stuck);
     FAKE_TEST(not_while_a_stream_captures);
     FAKE_TEST(beside_a_spoilt_stitch);
+    FAKE_TEST(an_end_that_fails);
     FAKE_TEST(freed_in_two_parts);
     FAKE_TEST(a_graphs_stitch);
     FAKE_TEST(stitches_that_the_program_refuses);
