@@ -244,6 +244,28 @@ static void reads_that_fail(void) {
     }
 }
 
+/* Several parts of a list: the first failure is told, and later lists are as ever. */
+static void parts_that_fail(void) {
+    gpupool_file_part parts[3];
+    for (int workers = 0; workers <= 2; workers += 2) {
+        scene_open(workers);
+        for (size_t i = 0; i < KIT_COUNT(parts); i++) {
+            parts[i].device_dst = device + i * MIB;
+            parts[i].offset = (2 + i) * MIB;
+            parts[i].bytes = MIB;
+        }
+        refuse_from = (long long)(3 * MIB);
+        refuse = EIO;
+        CHECK_RESULT(gpupool_upload_file_list(ring, file, parts, 3, kit_stream[0]),
+                     GPUPOOL_E_FILE);
+        CHECK(strstr(gpupool_last_error(), strerror(EIO)) != NULL);
+        refuse = 0;
+        CHECK_RESULT(gpupool_upload_file_list(ring, file, parts, 3, kit_stream[0]), GPUPOOL_OK);
+        expect_part(device, 2 * MIB, 3 * MIB);
+        scene_close();
+    }
+}
+
 /* Known before, it touches nothing; found out while it is read, the destination alone. */
 static void files_that_are_too_short(void) {
     char said[80];
@@ -367,6 +389,7 @@ int main(void) {
     ARENA_TEST(many_parts_in_one_call);
     ARENA_TEST(short_and_interrupted_reads);
     ARENA_TEST(reads_that_fail);
+    ARENA_TEST(parts_that_fail);
     ARENA_TEST(files_that_are_too_short);
     ARENA_TEST(what_is_no_file);
     ARENA_TEST(what_is_refused);

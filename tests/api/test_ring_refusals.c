@@ -134,11 +134,17 @@ static void descriptions(void) {
     odd.is_file = 0;
     odd.to_pitch = 10;
     refused(odd, "no pitches");
+    odd.to_pitch = 0;
+    odd.from_pitch = 10;
+    refused(odd, "no pitches");
     odd = up;
     odd.to_pitch = 10; /* the other is 0 */
     odd.rows = 2;
     refused(odd, "pitch");
-    odd.to_pitch = 0; /* else one row would go, and nothing would be said of the other */
+    odd.to_pitch = 0;
+    odd.from_pitch = 10;
+    refused(odd, "pitch");
+    odd.from_pitch = 0; /* else one row would go, and nothing would be said of the other */
     refused(odd, "rows need pitches");
 }
 

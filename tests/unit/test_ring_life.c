@@ -223,6 +223,32 @@ static void a_reset_takes_it_all(void) {
     kit_host_free(host, 3 * MIB);
 }
 
+#if CHECK_FAKE
+/* A ticket for part of a file: what the ring has opened for it is closed. */
+static void a_reset_closes_files(void) {
+    gpupool_ring *ring = kit_ring(MIB, 0, 0);
+    unsigned char *device = kit_device(3 * MIB);
+    FILE *file = tmpfile();
+    gpupool_transfer transfer = kit_transfer(GPUPOOL_UP, device, NULL, 3 * MIB, kit_stream[0]);
+    gpupool_ticket ticket;
+    int least, after;
+    CHECK_EQ(ftruncate(fileno(file), 3 * MIB), 0);
+    least = dup(0); /* the lowest descriptor that is free */
+    close(least);
+    transfer.is_file = 1;
+    transfer.file = fileno(file);
+    transfer.ticket = &ticket;
+    CHECK_RESULT(gpupool_ring_transfer(ring, &transfer), GPUPOOL_OK);
+    CHECK_EQ(cudaDeviceReset(), cudaSuccess);
+    for (int i = 0; i < KIT_STREAMS; i++) kit_stream[i] = NULL;
+    kit_ring_close(ring);
+    after = dup(0);
+    CHECK_EQ(after, least);
+    close(after);
+    fclose(file);
+}
+#endif
+
 int main(int argc, char **argv) {
     own_name = argv[0];
     if (argc > 2) {
@@ -234,5 +260,6 @@ int main(int argc, char **argv) {
     ARENA_TEST(a_child_is_told);
     FAKE_TEST(a_reset_that_is_not_told);
     ARENA_TEST(a_reset_takes_it_all);
+    FAKE_TEST(a_reset_closes_files);
     return check_finish();
 }

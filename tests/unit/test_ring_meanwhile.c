@@ -361,6 +361,46 @@ static void a_trim_beside_a_look_at_the_slots(void) {
     scene_close();
 }
 
+/* Passes that others begin before the last has ended hold a trim up no longer than two of them. */
+static void a_trim_beside_looks_without_end(void) {
+    gpi_stage *stage;
+    gpupool_result result = GPUPOOL_OK;
+    scene_open(MIB);
+    stage = &ring->stage;
+    CHECK_RESULT(upload(), GPUPOOL_OK);
+    CHECK_EQ(cudaDeviceSynchronize(), cudaSuccess);
+    gpi_ring_lock(ring);
+    gpi_stage_poll(stage, &result);
+    stage->polling = 1; /* as another thread, that looks again and again */
+    gpi_ring_unlock(ring);
+    trim_beside(NULL);
+    gpi_ring_lock(ring);
+    stage->polls += 2;
+    gpi_ring_unlock(ring);
+    pthread_join(trimmer, NULL);
+    gpi_ring_lock(ring);
+    stage->polling = 0;
+    gpi_ring_unlock(ring);
+    scene_close();
+}
+
+/* A slot whose copy nobody knows the end of stays taken, and is no span of the caller's. */
+static void a_lost_slot_is_no_span(void) {
+    gpupool_span forged;
+    scene_open(MIB);
+    fake_fail_call("cuEventRecord", 1, 1, 0);
+    fake_fail_call("cuStreamSynchronize", 1, 1, 0);
+    CHECK_RESULT(upload(), GPUPOOL_E_CUDA);
+    fake_fail_clear();
+    CHECK_EQ(ring->stage.slots[0].state, GPI_STAGE_TAKEN);
+    memset(&forged, 0, sizeof forged);
+    forged.memory = gpi_stage_memory(&ring->stage, &ring->stage.slots[0]);
+    forged.bytes = 1000;
+    CHECK_RESULT(gpupool_ring_cancel_span(ring, &forged), GPUPOOL_E_ARGUMENT);
+    CHECK_EQ(ring->stage.slots[0].state, GPI_STAGE_TAKEN);
+    scene_close();
+}
+
 /* As another thread's chunk of the same transfer does. */
 static void fail_it(void *unused) {
     (void)unused;
@@ -495,6 +535,8 @@ int main(void) {
     FAKE_TEST(a_span_is_sent_once);
     FAKE_TEST(nothing_is_unpinned_while_another_pins);
     FAKE_TEST(a_trim_beside_a_look_at_the_slots);
+    FAKE_TEST(a_trim_beside_looks_without_end);
+    FAKE_TEST(a_lost_slot_is_no_span);
     FAKE_TEST(a_span_waited_for_without_end);
     FAKE_TEST(failed_elsewhere);
     FAKE_TEST(begun_elsewhere);

@@ -9,10 +9,13 @@ static int start_thread(pthread_t *thread, const pthread_attr_t *attributes, voi
 static long processors;                 /* that the system says it has; 0: as it is */
 #define pthread_create start_thread /* of the ring's */
 #define sysconf(name) (processors ? processors : (sysconf)(name))
+static int stays;                       /* 1: no thread can be detached */
+#define pthread_detach(thread) (stays ? EINVAL : (pthread_detach)(thread))
 #define GPUPOOL_IMPLEMENTATION
 #include "gpupool.h"
 #undef pthread_create
 #undef sysconf
+#undef pthread_detach
 #include "ring_kit.h"
 
 #include <sys/wait.h>
@@ -421,6 +424,39 @@ static void workers_leave_and_come_back(void) {
     }
     scene_close();
 }
+
+/* What cannot be detached is joined, before another takes its place or the ring ends. */
+static void workers_that_cannot_be_detached(void) {
+    scene_open(1);
+    stays = 1;
+    for (int i = 0; i < 2; i++) {
+        upload();
+        CHECK_EQ(kit_ring_stats(ring).workers, 1);
+        while (kit_ring_stats(ring).workers) gpi_host_idle(10000);
+        CHECK_EQ(under_lock(&ring->threads[0].started), 1);
+    }
+    scene_close();
+    stays = 0;
+}
+
+/* A transfer comes while a worker is about to end, which finds it without being woken. */
+static void sleep_longer_than_a_worker(void) {
+    uint64_t begun = gpi_host_now_ns();
+    while (gpi_host_now_ns() - begun < GPI_RING_LEAVE_NS + GPI_RING_LEAVE_NS / 4)
+        gpi_host_idle(10000);
+    CHECK_EQ(under_lock(&ring->workers_running), 2); /* with the one that is just starting */
+}
+
+static void a_transfer_just_before_the_end(void) {
+    scene_open(1);
+    upload();
+    wait_for_sleepers(1);
+    ring->workers_wanted = 2;
+    at_start = sleep_longer_than_a_worker;
+    upload();
+    scene_close();
+}
+
 static void transfers_at_exit_need_no_workers(void) { CHECK_EQ(status_of("late"), 4); }
 #endif
 
@@ -445,6 +481,8 @@ int main(int argc, char **argv) {
     FAKE_TEST(transfers_at_exit_need_no_workers);
     FAKE_TEST(the_main_thread_ends_alone);
     FAKE_TEST(workers_leave_and_come_back);
+    FAKE_TEST(workers_that_cannot_be_detached);
+    FAKE_TEST(a_transfer_just_before_the_end);
     (void)argc, (void)argv;
     return check_finish();
 }
