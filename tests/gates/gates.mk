@@ -38,7 +38,7 @@ schedules: $(FAKE) ## two threads in every order, CUTS=2 interruptions; then bro
 	@CUTS=$(CUTS) ONLY=$(ONLY) JOBS=$(JOBS) tests/gates/schedules.sh $(BUILD)/schedules $(COMPILE) -O1 -g1 $(SIM_CUDA) $<
 
 prove: ## a model checker (ESBMC=...) on tests/gates/prove, PROOF=NAME for one; skipped without
-	@ESBMC='$(ESBMC)' tests/gates/prove/prove.sh $(BUILD)/prove $(PROOF)
+	@ESBMC='$(ESBMC)' tests/gates/prove/prove.sh $(BUILD)/prove $(JOBS) $(PROOF)
 
 FUZZ := arena limit ring trace import sleep
 fuzz: $(FUZZ:%=$(BUILD)/fuzz/%) ## libFuzzer on each of tests/gates/fuzz, SECONDS=60; KEEP=1 adds to the corpus

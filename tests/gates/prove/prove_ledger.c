@@ -1,6 +1,6 @@
 /* LEDGER: limits and counters, for all values below 2^32: MOST. */
 // rooms: GROUND HOST LEDGER
-// unwind: 20
+// unwind: 150
 #include "prove.h"
 
 #define MOST ((uint64_t)1 << 32)

@@ -3,7 +3,8 @@
    test_tree has them on small trees in every order. */
 // rooms: GROUND HOST LEDGER TREE
 // unwind: 3
-// as: s/\b64\b/4/g; s/GPUPOOL_ORDERS 48/GPUPOOL_ORDERS 4/
+// as: s/\b64\b/4/g
+// as: s/GPUPOOL_ORDERS = 41/GPUPOOL_ORDERS = 4/
 #include "prove.h"
 
 static int has_runs(const gpi_list *list, uint32_t place) {

@@ -1,16 +1,14 @@
-/* STAGE and RING, cut down: pages of 16 bytes, and transfers whose smallest chunk is one of them.
+/* RING's chunks, cut down: pages of 16 bytes, and transfers whose smallest chunk is one of them.
    With the real sizes the divisions take too long. */
-// rooms: GROUND HOST FILE DRIVER DATA LEDGER TREE CACHE FENCE STAGE RING
-// unwind: 6
-// as: s/GPI_RING_LEAST = 128 << 10,/GPI_RING_LEAST = 16,/; s/GPI_PAGE_BYTES ((uint64_t)4096)/GPI_PAGE_BYTES ((uint64_t)16)/
+// rooms: GROUND HOST FILE DRIVER DATA LEDGER TREE STAGE RING
+// unwind: 2
+// as: s/GPI_RING_LEAST = 128 << 10,/GPI_RING_LEAST = 16,/
+// as: s/GPI_PAGE_BYTES = 4096/GPI_PAGE_BYTES = 16/
 #include "prove.h"
 
 #define MOST ((uint64_t)256)
-#define SLOTS 5
 
 static gpupool_ring ring;
-static gpi_stage stage;
-static gpi_stage_slot slots[SLOTS];
 
 // broken: s/gpi_ground_min(most, width - column)/most/
 void prove_a_chunk_is_of_what_is_left(void) {
@@ -48,56 +46,4 @@ void prove_a_chunk_of_a_file_ends_its_page(void) {
     CLAIM(chunk > 0 && transfer.cursor + chunk <= transfer.bytes);
     CLAIM((first & 15) + chunk <= ring.stage.slot_bytes);
     CLAIM((end & 15) == 0 || transfer.cursor + chunk == transfer.bytes);
-}
-
-/* Slots of one each, free or not. */
-static void any_slots(void) {
-    uint64_t i;
-    stage.slots = slots;
-    stage.count = SLOTS;
-    stage.slot_bytes = 1;
-    stage.pinned_slots = any_below(SLOTS + 1);
-    for (i = 0; i < stage.pinned_slots; i++) {
-        slots[i].run = 1;
-        slots[i].state = any() & 1 ? GPI_STAGE_TAKEN : GPI_STAGE_FREE;
-        if (slots[i].state == GPI_STAGE_FREE) continue;
-        stage.top = i + 1;
-        stage.used.now++;
-    }
-    ASSUME(gpi_stage_check(&stage) == 0);
-}
-
-// broken: s/first = at + 1;/first = at;/
-void prove_what_is_taken_was_free_and_is_the_lowest(void) {
-    uint64_t run = 1 + any_below(3), at, i, used;
-    gpi_stage_slot before[SLOTS], *slot;
-    any_slots();
-    used = stage.used.now;
-    for (i = 0; i < SLOTS; i++) before[i] = slots[i];
-    slot = gpi_stage_take(&stage, run);
-    CLAIM(gpi_stage_check(&stage) == 0);
-    CLAIM(stage.used.now == used + (slot ? run : 0));
-    for (at = 0; at + run <= stage.pinned_slots; at++) {
-        int is_free = 1;
-        for (i = 0; i < run; i++) is_free &= before[at + i].state == GPI_STAGE_FREE;
-        if (!is_free) continue;
-        CLAIM(slot == &slots[at]);
-        return;
-    }
-    CLAIM(slot == NULL);
-}
-
-// broken: s/gpi_ledger_sub(&stage->used, slot->run/gpi_ledger_sub(\&stage->used, 1/
-void prove_what_is_freed_leaves_all_as_it_was(void) {
-    uint64_t run = 1 + any_below(3), used, top, i;
-    gpi_stage_slot before[SLOTS], *slot;
-    any_slots();
-    used = stage.used.now;
-    top = stage.top;
-    for (i = 0; i < SLOTS; i++) before[i] = slots[i];
-    slot = gpi_stage_take(&stage, run);
-    ASSUME(slot != NULL);
-    gpi_stage_free(&stage, slot);
-    CLAIM(gpi_stage_check(&stage) == 0 && stage.used.now == used && stage.top == top);
-    for (i = 0; i < stage.pinned_slots; i++) CLAIM(slots[i].state == before[i].state);
 }

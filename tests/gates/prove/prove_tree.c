@@ -22,7 +22,7 @@ void prove_start(void) {
     ASSUME(units > 0 && align <= MOST);
     start = gpi_search_start(&run, units, align);
     if (start != UINT64_MAX) {
-        CLAIM(start % align == 0 && start >= run.unit);
+        CLAIM((start & (align - 1)) == 0 && start >= run.unit);
         CLAIM(start + units <= run.unit + run.units);
     } else if (other >= run.unit && (other & (align - 1)) == 0) {
         CLAIM(other + units > run.unit + run.units); /* nor would it fit anywhere else */
@@ -31,7 +31,7 @@ void prove_start(void) {
 
 /* Of two positions, whichever comes first, and any border: it is told if and only if it lies at or
    after the one, and before the other. */
-// broken: s/if (low <= list->borders\[i\] \&\& list->borders\[i\] < high) return 1;/if (low < list->borders[i] \&\& list->borders[i] < high) return 1;/
+// broken: s/low <= borders\[1\]/low < borders[1]/
 void prove_what_is_between_two_positions(void) {
     static gpi_list list;
     uint64_t a = any(), b = any();
