@@ -6,7 +6,6 @@
 // build: check2 -O1 -DGPUPOOL_CHECK=2
 // build: guard -DGPUPOOL_GUARD=1
 // build: sites -DGPUPOOL_SITES=1
-// build: thread -fsanitize=thread
 #include "gpupool.h"
 #include "tag_kit.h"
 

@@ -6,7 +6,6 @@
 // build: guard -DGPUPOOL_GUARD=1
 // build: sites -DGPUPOOL_SITES=1
 // build: single -DGPUPOOL_SINGLE_THREAD=1
-// build: thread -fsanitize=thread
 #include "gpupool.h"
 #include "tag_kit.h"
 

@@ -1,6 +1,6 @@
 #!/bin/bash
-# The order of the header's sections: each one compiles, and finds all that it calls, with only those
-# above it. Closes with `N passed, N failed`.
+# The order of the header's sections: each one compiles, and finds all that it calls, with only
+# those above it. Closes with `N passed, N failed`.
 set -u
 cd "$(dirname "$0")/../../.."
 CC=${CC:-gcc} BUILD=${BUILD:-build} JOBS=${JOBS:-2}
@@ -8,7 +8,7 @@ export CC out=$BUILD/order
 rm -rf "$out"
 mkdir -p "$out"
 
-# Writes $out/SECTION.h for each section of the implementation: the header down to that section's end.
+# Writes $out/SECTION.h for each section of the implementation: the header down to its end.
 parts() {
     awk -v out="$out" '
         /^#if defined\(GPUPOOL_IMPLEMENTATION\)/ { begun = 1 }
@@ -25,7 +25,8 @@ parts() {
 # undefined symbol of the object.
 stands_alone() { # SECTION
     echo '#define GPUPOOL_IMPLEMENTATION' | cat - "$out/$1.h" > "$out/$1.c"
-    $CC -std=c11 -O0 -Itests/fakecuda/include -Wall -Wno-unused -Werror -c -o "$out/$1.o" "$out/$1.c" &&
+    $CC -std=c11 -O0 -Itests/fakecuda/include -Wall -Wno-unused -Werror \
+        -c -o "$out/$1.o" "$out/$1.c" &&
         ! nm -u "$out/$1.o" | grep ' gp[iu]'
 }
 
@@ -37,8 +38,8 @@ export -f stands_alone section
 
 # A call of a section below, static or public, must be seen.
 planted() { # NAME CALL: in the first section
-    parts <(sed "/^static uint64_t gpi_ground_min/i static int gpi_ground_planted(void) { return $2; }" \
-        gpupool.h)
+    local call="static int gpi_ground_planted(void) { return $2; }"
+    parts <(sed "/^static uint64_t gpi_ground_min/i $call" gpupool.h)
     if stands_alone GROUND > /dev/null 2>&1; then echo "FAILED a planted call is not seen: $1"
     else echo "ok planted $1"; fi
 }
@@ -46,7 +47,8 @@ planted() { # NAME CALL: in the first section
 planted static 'gpi_tree_largest(0, 0) != 0' > "$out/results"
 planted public 'gpupool_trim(0, 0) != 0' >> "$out/results"
 parts
-ls "$out"/*.h | xargs -n 1 basename -s .h | xargs -P "$JOBS" -I{} bash -c 'section {}' >> "$out/results"
+ls "$out"/*.h | xargs -n 1 basename -s .h |
+    xargs -P "$JOBS" -I{} bash -c 'section {}' >> "$out/results"
 grep -v '^ok' "$out/results"
 passed=$(grep -c '^ok' "$out/results") failed=$(grep -c '^FAILED' "$out/results")
 echo "$passed passed, $failed failed"
