@@ -21,7 +21,7 @@
 #define EVERY 1 /* so many calls are gone on by */
 #endif
 
-#define LOOKS 14 /* of so many runs one looks at everything after each call, the others after the
+#define LOOKS 15 /* of so many runs one looks at everything after each call, the others after the
                     first call in which something failed, and at the end: that takes its time */
 
 /* ---- the program ---- */
