@@ -25,22 +25,30 @@ run() { # NAME CPU_SECONDS SECONDS: its status
     (ulimit -t "$2" && timeout "$3" "$folder/$1" > "$folder/$1.out" 2>&1) 2> /dev/null
 }
 
+# After how many seconds a test hangs, by what it took with the header as it is: the machine may be
+# slow, and then all that is run is slow.
+seconds_of() { # TEST
+    local took=60
+    [[ -e $folder/$1.took ]] && took=$(< "$folder/$1.took")
+    echo $((20 + 20 * took))
+}
+
 whole() { # TEST FLAGS: it must pass with the header as it is
-    local said="FAILS with the header as it is"
+    local said="FAILS with the header as it is" begun=$SECONDS
     build "$1" "$1" gpupool.h "${@:2}" && run "$1" unlimited 0 && said="passes"
+    echo $((SECONDS - begun)) > "$folder/$1.took"
     grep -v '^[0-9]* passed' "$folder/$1.out"
     printf '%-48s %s\n' "$1" "$said"
     [[ $said == passes ]]
 }
 
-# What is behind a wait: a mistake may hang, or run into its test's own limit.
 verdict() { # NAME TEST FUNCTION EDIT
     local header=$folder/$1.h status
     sed "/^[A-Za-z].*\<$3(/,/^}/{$4}" gpupool.h > "$header"
     if cmp -s gpupool.h "$header"; then echo "THE EDIT FITS NO LINE"; return; fi
     if ! build "$1" "$2" "$header" -O0 -g0 -w -DSCHEDULE_CUTS=2 2> "$folder/$1.errors"
     then echo "DOES NOT COMPILE"; return; fi
-    run "$1" 200 600
+    run "$1" 200 "$(seconds_of "$2")"
     status=$?
     if ((status == 0)); then echo "IS NOT SEEN"
     elif ((status == 124 || status == 137 || status == 152)); then echo "is seen: it hangs"
@@ -53,7 +61,7 @@ verdict() { # NAME TEST FUNCTION EDIT
 started=()
 begin() { # NAME FUNCTION ARGUMENTS: in the background; NAME.good tells its end
     while (($(jobs -rp | wc -l) >= jobs)); do wait -n; done
-    rm -f "$folder/$1.good"
+    rm -f "$folder/$1.good" "$folder/$1.took"
     started+=("$1")
     ("${@:2}" && touch "$folder/$1.good") &
 }

@@ -59,6 +59,14 @@ static void stitches_on_first(void) {
 }
 static void stitches_on_second(void) { stitched(1, 6); }
 static void takes_a_part(void) { put(get(CHUNK, 1, 7), CHUNK, 1, 7); }
+static void bounds(void) { /* as a request does where idle stitches have too many handles */
+    gpi_host_mutex_lock(&arena->growing);
+    gpi_host_lock(&arena->lock);
+    gpi_arena_poll_all(arena);
+    gpi_stitch_bound(&arena->stitches, 0);
+    gpi_arena_unlock(arena);
+    gpi_host_mutex_unlock(&arena->growing);
+}
 static void retires_first(void) {
     CHECK_RESULT(gpupool_retire_stream(arena, kit_stream[0]), GPUPOOL_OK);
 }
@@ -85,11 +93,32 @@ static void open_told_split(void) {
     open_told_with(4 * CHUNK);
     split();
 }
+static void open_told_chunks(void) {
+    open_told_split();
+    fake_run_all();
+}
 static void open_told_idle(void) {
     open_told_split();
     stitched(0, 3);
     fake_run_all();
 }
+/* Each stream has two free chunks that lie apart, and the limit leaves one more for each. */
+static void open_told_both(void) {
+    void *block[8];
+    open_told_with(10 * CHUNK);
+    kept_bytes = CHUNK;
+    for (int i = 0; i < 8; i++) block[i] = get(CHUNK, i / 4, i / 2);
+    for (int i = 0; i < 8; i += 2) {
+        kept[i / 2] = block[i + 1];
+        put(block[i], CHUNK, i / 4, i / 2);
+    }
+}
+static void grows(int stream) {
+    size_t bytes = STITCHED + CHUNK;
+    put(get(bytes, stream, 8), bytes, stream, 8);
+}
+static void grows_on_first(void) { grows(0); }
+static void grows_on_second(void) { grows(1); }
 static void small(int stream) { /* of the limit's only chunk: there is room for both threads */
     void *block = kit_alloc(arena, 1024, kit_stream[stream]);
     CHECK(registry_covers(block, 1024));
@@ -129,6 +158,7 @@ static void *take(size_t bytes, int tag, unsigned flags) {
 static void open_parts(void) {
     void *block[3];
     open_tags(0);
+    for (int i = 1; i >= 0; i--) put(get(512, i, 2), 512, i, 2); /* both streams have caches */
     for (int i = 0; i < 3; i++) {
         block[i] = take(512, i ? tags[i - 1] : 0, 0);
         if (i < 2) kit_mark(kit_stream[0], block[i], 512, i);
@@ -137,19 +167,39 @@ static void open_parts(void) {
     kept[1] = block[1];
     CHECK_RESULT(gpupool_free(arena, block[2], kit_stream[0]), GPUPOOL_OK);
 }
-static void sleep_and_wake(int part) {
-    gpupool_result result = gpupool_sleep(arena, part, GPUPOOL_KEEP, NULL);
-    CHECK_RESULT(gpupool_check(arena), GPUPOOL_OK);
-    if (result == GPUPOOL_OK) result = gpupool_wake(arena, part, NULL);
-    else CHECK_RESULT(result, GPUPOOL_E_ASLEEP);
+/* SL1: free memory of a part that sleeps is nobody's, and its blocks are never free. */
+static void is_asleep(int tag) {
+    gpi_run *run;
+    gpi_host_lock(&arena->lock);
+    CHECK_EQ(arena->sleep.states[tag], GPI_ASLEEP);
+    for (run = arena->chunks.home; run; run = run->next) {
+        if (run->list == GPI_LIST_EMPTY) continue;
+        if (gpi_stitch_tag_at(&arena->stitches, run->unit) != tag) continue;
+        CHECK(!gpi_sleep_is_free(arena, run) && run->list != GPI_LIST_CACHED);
+        CHECK(run->list < GPI_LIST_LIVE || *gpi_clock_sleeper(run));
+    }
+    gpi_host_unlock(&arena->lock);
 }
-static void sleeps(void) { sleep_and_wake(tags[0]); }
-static void sleeps_second(void) { sleep_and_wake(tags[1]); }
-static void sleeps_whole(void) { sleep_and_wake(GPUPOOL_ALL); }
+static void falls_asleep(int part) {
+    gpupool_result result = gpupool_sleep(arena, part, GPUPOOL_KEEP, NULL);
+    if (result != GPUPOOL_OK) CHECK_RESULT(result, GPUPOOL_E_ASLEEP);
+}
+static void sleeps_as(int tag) {
+    falls_asleep(tag ? tag : GPUPOOL_ALL);
+    is_asleep(tag);
+}
+static void sleeps(void) { sleeps_as(tags[0]); }
+static void sleeps_second(void) { sleeps_as(tags[1]); }
+static void sleeps_whole(void) { sleeps_as(0); }
+static void sleeps_and_wakes(void) {
+    gpupool_result result;
+    falls_asleep(tags[0]);
+    result = gpupool_wake(arena, tags[0], NULL);
+    if (result != GPUPOOL_OK) CHECK_RESULT(result, GPUPOOL_E_ARGUMENT); /* it is awake */
+}
 static void sleeps_and_works(void) { /* with memory of the part that is awake */
-    CHECK_RESULT(gpupool_sleep(arena, tags[0], GPUPOOL_KEEP, NULL), GPUPOOL_OK);
+    sleeps();
     put(get(CHUNK, 2, 8), CHUNK, 2, 8);
-    CHECK_RESULT(gpupool_wake(arena, tags[0], NULL), GPUPOOL_OK);
 }
 static void works_beside(void) { put(get(CHUNK, 1, 9), CHUNK, 1, 9); }
 static void *asks(size_t bytes, int tag, unsigned flags) {
@@ -167,6 +217,7 @@ static void asks_untagged(void) { asks_twice(0); }
 static void asks_for_zeros(void) { late = asks(512, tags[0], GPUPOOL_ZEROED); }
 static void asks_for_more(void) { late = asks(CHUNK, tags[0], 0); }
 static void close_parts(void) {
+    gpupool_wake(arena, GPUPOOL_ALL, NULL);
     kit_mark(kit_stream[0], late ? late : kept[0], 512, 0);
     CHECK_RESULT(gpupool_free(arena, late, kit_stream[0]), GPUPOOL_OK);
     close_all();
@@ -185,6 +236,7 @@ static void open_tag_in_use(void) {
     CHECK_RESULT(gpupool_free(arena, block, kit_stream[0]), GPUPOOL_OK);
 }
 static void close_tag_in_use(void) {
+    gpupool_wake(arena, GPUPOOL_ALL, NULL);
     if (late) kit_mark(kit_stream[0], late, CHUNK, 3);
     CHECK_RESULT(gpupool_free(arena, late, kit_stream[0]), GPUPOOL_OK);
     close_all();
@@ -283,10 +335,13 @@ static const schedule_case cases[] = {
     {"stitched again on another", open_idle_in_use, {stitches_on_second, takes_a_part}, close_all},
     {"a stitch goes", open_idle, {trims, stitches_on_second}, close_all},
     {"a stitch in use goes", open_idle_in_use, {trims, stitches_on_second}, close_all},
+    {"a stitch goes alone", open_idle, {bounds, stitches_on_second}, close_all},
     {"a chunk goes", open_idle, {trims, takes_a_part}, close_all},
     {"its stream ends", open_idle_in_use, {retires_first, stitches_on_second}, close_all},
     {"told of the only chunk", open_told, {small_on_first, small_on_second}, close_told},
     {"told of stitches", open_told_split, {stitches_on_first, stitches_on_second}, close_told},
+    {"told of stitches that grow", open_told_both, {grows_on_first, grows_on_second}, close_told},
+    {"told of chunks twice", open_told_chunks, {trims, trims}, close_told},
     {"told of their end", open_told_idle, {trims, stitches_on_second}, close_told},
     {"told of their end twice", open_told_idle, {trims, trims}, close_told},
     {"asked while it sleeps", open_parts, {sleeps, asks_tagged}, close_parts},
@@ -296,6 +351,8 @@ static const schedule_case cases[] = {
     {"asked while all sleeps", open_parts, {sleeps_whole, asks_untagged}, close_parts},
     {"two sleep", open_parts, {sleeps, sleeps_second}, close_parts},
     {"slept twice", open_parts, {sleeps, sleeps}, close_parts},
+    {"woken", open_parts, {sleeps_and_wakes, asks_tagged}, close_parts},
+    {"woken twice", open_parts, {sleeps_and_wakes, sleeps_and_wakes}, close_parts},
     {"a wait while it sleeps", open_tag_in_use, {sleeps, asks_for_more}, close_tag_in_use},
     {"put to sleep by each other", open_called, {asks_too_much, asks_too_much}, close_called},
     {"put to sleep by itself", open_called_own, {asks_too_much, asks_tagged}, close_called},
