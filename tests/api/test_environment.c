@@ -69,6 +69,7 @@ static void one_life(void) {
     CHECK_RESULT(gpupool_free(arena, block, 0), GPUPOOL_OK);
     fail(arena);
     CHECK_RESULT(gpupool_arena_destroy(arena), GPUPOOL_OK);
+    CHECK(gpupool_alloc(stays, 0, 0) == NULL); /* a mistake is no lack of memory */
     CHECK(gpupool_alloc(stays, 7 * MIB, 0) != NULL);
     CHECK(gpupool_get_default_arena(0) != NULL);
 }

@@ -340,6 +340,46 @@ static void waits_that_cannot_be_queued(void) {
     check_case(" ");
 }
 
+/* Of two streams' runs that fit, the later one is known to be finished, in a queue too long for the
+   steps that move finished memory: it is taken, and no wait is queued. */
+static void finished_behind_many_streams(void) {
+    enum { CROWD = 3 * GPI_LOOKS_MOST };
+    cudaStream_t stream[CROWD];
+    void *large[2];
+    arena = kit_open(GPUPOOL_SOURCE_DEVICE);
+    fake_mode(FAKE_STEPPED);
+    for (int i = 0; i < CROWD; i++)
+        CHECK_EQ(cudaStreamCreateWithFlags(&stream[i], cudaStreamNonBlocking), cudaSuccess);
+    for (int i = 0; i < 2; i++) large[i] = kit_alloc(arena, 20 * MIB, stream[CROWD - 2 + i]);
+    for (int i = 0; i < CROWD - 2; i++) {
+        void *small = kit_alloc(arena, 2 * MIB, stream[i]);
+        kit_fill(stream[i], small, 64, 1);
+        CHECK_RESULT(gpupool_free(arena, small, stream[i]), GPUPOOL_OK);
+    }
+    for (int i = 0; i < 2; i++) {
+        kit_fill(stream[CROWD - 2 + i], large[i], 64, 1);
+        CHECK_RESULT(gpupool_free(arena, large[i], stream[CROWD - 2 + i]), GPUPOOL_OK);
+    }
+    CHECK_RESULT(gpupool_set_limit(arena, kit_reserved(arena)), GPUPOOL_OK);
+    fake_run(stream[CROWD - 1]);
+    gpi_stream *last = gpi_clock_find(&arena->clocks, gpi_clock_key(stream[CROWD - 1]));
+    gpi_host_lock(&arena->lock);
+    gpi_clock_pass(&arena->clocks, last, last->clock.issued); /* as another thread saw */
+    gpi_host_unlock(&arena->lock);
+    fake_reset_counters();
+    void *block = get(20 * MIB, 0);
+    CHECK(block == large[1]);
+    CHECK_EQ(fake_calls("cuStreamWaitEvent"), 0);
+    kit_fill(kit_stream[0], block, 64, 2);
+    fake_run(kit_stream[0]);
+    CHECK_EQ(fake_failures(), 0);
+    put(block, 0);
+    fake_run_all();
+    for (int i = 0; i < CROWD; i++) CHECK_EQ(cudaStreamDestroy(stream[i]), cudaSuccess);
+    fake_mode(FAKE_EAGER);
+    kit_close(arena);
+}
+
 /* ---- looks ---- */
 
 /* With peers no event goes over all streams: what has none of its own is not known to be finished,
@@ -356,28 +396,32 @@ static void a_look_beside_a_peer(void) {
 }
 
 /* The event of a look is destroyed with the arena, unless a reset has taken it. */
+static void ask_and_destroy(const char *refuses, long nth) {
+    arena = kit_open(GPUPOOL_SOURCE_MAPPED);
+    put(get(30 * MIB, 0), 0);
+    CHECK(kit_fits(arena, MIB, NULL));
+    CHECK(arena->clocks.look_event != NULL);
+    if (!refuses) CHECK_EQ(cudaDeviceReset(), cudaSuccess);
+    if (!refuses) memset(kit_stream, 0, sizeof kit_stream);
+    if (refuses) fake_fail_call(refuses, nth, 0, 0);
+    gpupool_result result = gpupool_arena_destroy(arena);
+    if (result == GPUPOOL_OK) return;
+    CHECK_RESULT(result, GPUPOOL_E_CUDA);
+    CHECK_RESULT(gpupool_arena_destroy(arena), GPUPOOL_OK);
+}
+
 static void the_event_of_a_look(void) {
-    static const char *const refuses[] = {"cuEventDestroy", "cuCtxGetId", NULL};
-    for (size_t i = 0; i < KIT_COUNT(refuses); i++) {
-        int ended = 0;
-        check_case("%s", refuses[i] ? refuses[i] : "a reset");
-        arena = kit_open(GPUPOOL_SOURCE_MAPPED);
-        put(get(30 * MIB, 0), 0);
-        CHECK(kit_fits(arena, MIB, NULL));
-        CHECK(arena->clocks.look_event != NULL);
-        CHECK_RESULT(gpupool_trim(arena, 0, NULL), GPUPOOL_OK);
-        if (!refuses[i]) CHECK_EQ(cudaDeviceReset(), cudaSuccess);
-        if (!refuses[i]) memset(kit_stream, 0, sizeof kit_stream);
-        for (long nth = 1; !ended && refuses[i]; nth++) { /* at each place where CUDA is asked */
-            fake_fail_call(refuses[i], nth, 0, 0);
-            gpupool_result result = gpupool_arena_destroy(arena);
-            ended = result == GPUPOOL_OK;
-            if (!ended) CHECK_RESULT(result, GPUPOOL_E_CUDA);
+    static const char *const calls[] = {"cuEventDestroy", "cuCtxGetId"};
+    for (size_t c = 0; c < KIT_COUNT(calls); c++)
+        for (long nth = 1, fired = 1; fired; nth++) {
+            check_case("%s %ld", calls[c], nth);
+            ask_and_destroy(calls[c], nth);
+            fired = fake_fail_fired();
             fake_fail_clear();
         }
-        if (!ended) CHECK_RESULT(gpupool_arena_destroy(arena), GPUPOOL_OK);
-        CHECK_EQ(fake_misuses(), 0);
-    }
+    check_case("a reset");
+    ask_and_destroy(NULL, 0);
+    CHECK_EQ(fake_misuses(), 0);
     check_case(" ");
 }
 
@@ -404,6 +448,25 @@ static void blocks_of_all_streams(void) {
     fake_fail_clear();
     CHECK_EQ(cudaGetLastError(), cudaSuccess);
     for (int i = 0; i < 3; i++) CHECK_EQ(gpupool_cudaFree(block[i]), cudaSuccess);
+    fake_mode(FAKE_EAGER);
+    kit_close(all);
+}
+
+/* The wait for the event over all streams fails: the host waits for the device. */
+static void an_event_that_cannot_be_waited_for(void) {
+    void *block;
+    gpupool_arena *all = gpupool_get_default_arena(0);
+    CHECK_EQ(gpupool_cudaMalloc(&block, 20 * MIB), cudaSuccess);
+    CHECK_RESULT(gpupool_set_limit(all, kit_reserved(all)), GPUPOOL_OK);
+    fake_mode(FAKE_STEPPED);
+    kit_fill(kit_stream[1], block, 20 * MIB, 1);
+    CHECK_EQ(gpupool_cudaFree(block), cudaSuccess);
+    fake_fail_call("cuEventSynchronize", 1, 1, 0);
+    CHECK_EQ(gpupool_cudaMalloc(&block, 20 * MIB), cudaSuccess);
+    CHECK(fake_fail_fired() > 0);
+    fake_fail_clear();
+    CHECK_EQ(fake_pending(kit_stream[1]), 0);
+    CHECK_EQ(gpupool_cudaFree(block), cudaSuccess);
     fake_mode(FAKE_EAGER);
     kit_close(all);
 }
@@ -498,9 +561,11 @@ int main(void) {
     FAKE_TEST(waiting_blocks_that_cannot_be_followed);
     FAKE_TEST(users_that_finish_meanwhile);
     FAKE_TEST(waits_that_cannot_be_queued);
+    FAKE_TEST(finished_behind_many_streams);
     FAKE_TEST(a_look_beside_a_peer);
     FAKE_TEST(the_event_of_a_look);
     FAKE_TEST(blocks_of_all_streams);
+    FAKE_TEST(an_event_that_cannot_be_waited_for);
     FAKE_TEST(what_a_wait_left);
     FAKE_TEST(many_frees_after_a_reset);
     FAKE_TEST(config_sizes_that_cannot_be);

@@ -90,7 +90,8 @@ static size_t neighbours(void) {
     gpupool_arena_config config = kit_config(GPUPOOL_SOURCE_DEVICE);
     config.chunk_bytes = 64 * MIB;
     arena = kit_create(&config);
-    for (int i = 0; i < 3; i++) block[i] = get(10 * MIB, 0);
+    for (int i = 0; i < 3; i++) block[i] = get((i == 1 ? 16 : 6) * MIB, 0);
+    block[4] = get(512, 1);
     block[3] = get((size_t)kit_stats(arena).largest_free_bytes, 0);
     CHECK_RESULT(gpupool_set_limit(arena, kit_reserved(arena)), GPUPOOL_OK);
     put(block[1], 0);
@@ -101,7 +102,7 @@ static size_t neighbours(void) {
         put(block[i], 0);
     }
     memset(block, 0, 3 * sizeof *block);
-    return 25 * MIB;
+    return 27 * MIB;
 }
 
 static void close_it(void) {

@@ -1,0 +1,90 @@
+/* A question copies all runs of an arena, and opens the lock now and then: what another thread
+   allocates and frees in such a pause neither stops the copy nor is counted twice. The pause of the
+   processor is where that thread runs. */
+static void pause_here(void);
+#define __builtin_ia32_pause pause_here
+#define GPUPOOL_IMPLEMENTATION
+#include "gpupool.h"
+#undef __builtin_ia32_pause
+#include "arena_kit.h"
+
+#if CHECK_FAKE && (defined(__x86_64__) || defined(__i386__))
+
+#define BYTES ((size_t)128 << 10)
+enum { FIRST = GPI_SLICE + 20, MORE = 5 * GPI_PAGE };
+
+static gpupool_arena *arena;
+static void *block[FIRST + MORE];
+static void (*meanwhile)(void); /* once */
+
+static void pause_here(void) {
+    void (*now)(void) = meanwhile;
+    meanwhile = NULL;
+    if (now) now();
+}
+
+static void get(int i) { block[i] = kit_alloc(arena, BYTES, kit_stream[0]); }
+static void put(int i) {
+    if (block[i]) CHECK_RESULT(gpupool_free(arena, block[i], kit_stream[0]), GPUPOOL_OK);
+    block[i] = NULL;
+}
+
+static void open_filled(size_t chunk_bytes) {
+    gpupool_arena_config config = kit_config(GPUPOOL_SOURCE_DEVICE);
+    config.chunk_bytes = chunk_bytes;
+    arena = kit_create(&config);
+    for (int i = 0; i < FIRST; i++) get(i);
+    CHECK_RESULT(gpupool_set_limit(arena, kit_reserved(arena)), GPUPOOL_OK);
+}
+
+static void close_filled(void) {
+    for (int i = 0; i < FIRST + MORE; i++) put(i);
+    kit_close(arena);
+}
+
+/* The copy stands at a free run, which joins its left neighbour, and this is handed out again: what
+   was copied is passed over. */
+static void give_and_take_the_left_one(void) {
+    put(GPI_SLICE - 1);
+    get(GPI_SLICE - 1);
+}
+
+static void the_left_neighbour_comes_and_goes(void) {
+    open_filled(64 * MIB);
+    put(GPI_SLICE);
+    size_t largest = (size_t)kit_stats(arena).largest_free_bytes;
+    meanwhile = give_and_take_the_left_one;
+    CHECK(!kit_fits(arena, largest + BYTES, NULL));
+    CHECK(meanwhile == NULL);
+    CHECK(kit_fits(arena, largest, NULL));
+    CHECK_RESULT(gpupool_check(arena), GPUPOOL_OK);
+    close_filled();
+}
+
+/* More runs appear than there is room for: the answer is by those that were copied. */
+static void take_much(void) {
+    for (int i = FIRST; i < FIRST + MORE; i++) get(i);
+}
+
+static void more_than_there_is_room_for(void) {
+    open_filled(GIB);
+    meanwhile = take_much;
+    CHECK(!kit_fits(arena, GIB - FIRST * BYTES, NULL));
+    CHECK(meanwhile == NULL);
+    size_t largest = (size_t)kit_stats(arena).largest_free_bytes;
+    CHECK(largest < GIB - (FIRST + MORE - 1) * BYTES);
+    CHECK(kit_fits(arena, largest, NULL));
+    CHECK_RESULT(gpupool_check(arena), GPUPOOL_OK);
+    close_filled();
+}
+#endif
+
+int main(void) {
+#if CHECK_FAKE && (defined(__x86_64__) || defined(__i386__))
+    ARENA_TEST(the_left_neighbour_comes_and_goes);
+    ARENA_TEST(more_than_there_is_room_for);
+#else
+    check_skip("what happens while runs are copied", "needs fakecuda's controls and an x86");
+#endif
+    return check_finish();
+}
