@@ -69,7 +69,12 @@ static void one_life(void) {
     CHECK_RESULT(gpupool_free(arena, block, 0), GPUPOOL_OK);
     fail(arena);
     CHECK_RESULT(gpupool_arena_destroy(arena), GPUPOOL_OK);
-    CHECK(gpupool_alloc(stays, 0, 0) == NULL); /* a mistake is no lack of memory */
+#if CHECK_FAKE
+    fake_fail_call("cuMemCreate", 1, 0, 999); /* which is no lack of memory */
+    CHECK(gpupool_alloc(stays, 7 * MIB, 0) == NULL);
+    CHECK_RESULT(gpupool_last_result(), GPUPOOL_E_CUDA);
+    fake_fail_clear();
+#endif
     CHECK(gpupool_alloc(stays, 7 * MIB, 0) != NULL);
     CHECK(gpupool_get_default_arena(0) != NULL);
 }

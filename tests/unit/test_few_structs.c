@@ -85,24 +85,22 @@ static size_t a_stitch_of_anothers(void) {
     return 20 * MIB;
 }
 
-/* Side by side: the stream's own, whose work is not done, on both sides of what anybody may have. */
+/* Side by side, with an event between that keeps them apart. */
 static size_t neighbours(void) {
     gpupool_arena_config config = kit_config(GPUPOOL_SOURCE_DEVICE);
     config.chunk_bytes = 64 * MIB;
     arena = kit_create(&config);
-    for (int i = 0; i < 3; i++) block[i] = get((i == 1 ? 16 : 6) * MIB, 0);
-    block[4] = get(512, 1);
-    block[3] = get((size_t)kit_stats(arena).largest_free_bytes, 0);
+    block[0] = get(512, 1);
+    for (int i = 1; i < 4; i++) block[i] = get(10 * MIB, 0);
+    block[4] = get((size_t)kit_stats(arena).largest_free_bytes, 0);
     CHECK_RESULT(gpupool_set_limit(arena, kit_reserved(arena)), GPUPOOL_OK);
-    put(block[1], 0);
-    CHECK_RESULT(gpupool_trim(arena, SIZE_MAX, NULL), GPUPOOL_OK);
     fake_mode(FAKE_STEPPED);
-    for (int i = 0; i < 3; i += 2) {
+    for (int i = 1; i < 4; i++) {
         kit_mark(kit_stream[0], block[i], 512, 1);
         put(block[i], 0);
+        block[i] = NULL;
     }
-    memset(block, 0, 3 * sizeof *block);
-    return 27 * MIB;
+    return 25 * MIB;
 }
 
 static void close_it(void) {
