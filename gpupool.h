@@ -13573,28 +13573,37 @@ static const gpi_run *gpi_block_around(const gpupool_arena *arena, uint64_t unit
     return run;
 }
 
+/* Whether the block at a unit sleeps in this arena. No lock is held. */
+static int gpi_block_sleeps_in(gpupool_arena *arena, uint64_t unit) {
+    const gpi_run *run = NULL;
+    int sleeps;
+    gpi_host_lock(&arena->lock);
+    if (gpi_arena_any_part(arena, GPI_ASLEEP) && gpi_chunk_owns(&arena->chunks, unit))
+        run = gpi_block_around(arena, unit);
+    sleeps = run && arena->sleep.states[gpi_stitch_tag_at(&arena->stitches, run->unit)] ==
+                        GPI_ASLEEP;
+    gpi_host_unlock(&arena->lock);
+    return sleeps;
+}
+
 /* E_ASLEEP if the block at an address sleeps, of whatever arena. Transfers call this before they
-   begin. No lock is held. */
+   begin. No lock is held: the process's lock is opened while an arena's is held, and a visitor
+   keeps the arena in the list meanwhile. */
 static gpupool_result gpi_block_sleeps(const char *call, const void *memory) {
     uint64_t unit = (uint64_t)(uintptr_t)memory / GPUPOOL_UNIT_BYTES;
     gpupool_arena *arena;
     gpupool_result result = GPUPOOL_OK;
     if (!GPI_READ(&gpi_process.asleep)) return GPUPOOL_OK;
-    /* the process's lock keeps all arenas in the list */
     gpi_host_lock(&gpi_process.lock);
-    arena = gpi_process.arenas;
-    while (arena &&
-           !(gpi_arena_any_part(arena, GPI_ASLEEP) && gpi_chunk_owns(&arena->chunks, unit)))
-        arena = arena->next;
-    if (arena) {
-        const gpi_run *run;
-        gpi_host_lock(&arena->lock);
-        run = gpi_block_around(arena, unit);
-        if (run && arena->sleep.states[gpi_stitch_tag_at(&arena->stitches, run->unit)] ==
-                       GPI_ASLEEP)
+    for (arena = gpi_process.arenas; arena && result == GPUPOOL_OK; arena = arena->next) {
+        if (arena->forks != gpi_process.forks) continue; /* closed, or the parent's */
+        arena->visitors++;
+        gpi_host_unlock(&gpi_process.lock);
+        if (gpi_block_sleeps_in(arena, unit))
             result = gpi_host_fail(GPUPOOL_E_ASLEEP, "%s: the device memory is of arena \"%s\", "
                                    "and sleeps", call, arena->name);
-        gpi_host_unlock(&arena->lock);
+        gpi_host_lock(&gpi_process.lock);
+        arena->visitors--;
     }
     gpi_host_unlock(&gpi_process.lock);
     return result;

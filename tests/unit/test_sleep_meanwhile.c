@@ -9,6 +9,7 @@
 
 #include <pthread.h>
 #include <time.h>
+#include <unistd.h>
 
 #if CHECK_FAKE
 
@@ -217,7 +218,45 @@ static void two_sleeps_at_once(void) {
 }
 #endif
 
+static atomic_int is_asking;
+static void *sleeping_block;
+
+static void *upload_to_it(void *ring) {
+    unsigned char host[64] = {0};
+    atomic_store(&is_asking, 1);
+    CHECK_RESULT(gpupool_upload((gpupool_ring *)ring, sleeping_block, host, sizeof host, 0),
+                 GPUPOOL_E_ASLEEP);
+    return NULL;
+}
+
+/* A transfer that asks whether its memory sleeps waits for the arena's lock, and holds no lock that
+   a request of this arena asks for meanwhile. */
+static void a_transfer_asks_while_the_arena_is_locked(void) {
+    const struct timespec moment = {.tv_nsec = 20000000};
+    gpupool_ring *ring;
+    pthread_t asking;
+    open_arena(NULL);
+    sleeping_block = take(MIB, tag, 0);
+    CHECK_RESULT(gpupool_ring_create(&ring, NULL), GPUPOOL_OK);
+    CHECK_RESULT(gpupool_sleep(arena, tag, GPUPOOL_DISCARD, NULL), GPUPOOL_OK);
+    atomic_store(&is_asking, 0);
+    gpi_host_lock(&arena->lock);
+    CHECK_EQ(pthread_create(&asking, NULL, upload_to_it, ring), 0);
+    while (!atomic_load(&is_asking)) nanosleep(&moment, NULL);
+    nanosleep(&moment, NULL); /* the thread waits for the lock now, most likely */
+    alarm(20); /* a deadlock ends the program */
+    CHECK_EQ(gpi_sibling_exist(arena), 0);
+    alarm(0);
+    gpi_host_unlock(&arena->lock);
+    CHECK_EQ(pthread_join(asking, NULL), 0);
+    CHECK_RESULT(gpupool_wake(arena, tag, NULL), GPUPOOL_OK);
+    CHECK_RESULT(gpupool_free(arena, sleeping_block, kit_stream[0]), GPUPOOL_OK);
+    CHECK_RESULT(gpupool_ring_destroy(ring), GPUPOOL_OK);
+    kit_close(arena);
+}
+
 int main(void) {
+    FAKE_TEST(a_transfer_asks_while_the_arena_is_locked);
     FAKE_TEST(told_of_new_memory);
     FAKE_TEST(while_a_stream_is_made_to_wait);
     FAKE_TEST(a_stitch_is_taken_apart);
