@@ -26,6 +26,8 @@
 
 static void schedule_point(void);   /* the other thread may go on here */
 static void schedule_waiting(void); /* and here it must */
+static void schedule_pause(void);   /* and here, at the first of many pauses in a row */
+static void schedule_look(void);    /* the row ends */
 static void schedule_sleep(const void *gate); /* until the other turns the gate */
 static void schedule_wake(const void *gate);
 
@@ -33,14 +35,15 @@ static void schedule_wake(const void *gate);
     (schedule_point(), __atomic_exchange_n(place, value, order))
 /* a relaxed load orders nothing: the header only saves a look at a lock by it */
 #define __atomic_load_n(place, order) \
-    (((order) == __ATOMIC_RELAXED ? (void)0 : schedule_point()), __atomic_load_n(place, order))
+    (((order) == __ATOMIC_RELAXED ? schedule_look() : schedule_point()), \
+     __atomic_load_n(place, order))
 #define __atomic_store_n(place, value, order) \
     (schedule_point(), __atomic_store_n(place, value, order))
 #define __atomic_fetch_add(place, more, order) \
     (schedule_point(), __atomic_fetch_add(place, more, order))
 #define __atomic_compare_exchange_n(place, was, now, weak, well, ill) \
     (schedule_point(), __atomic_compare_exchange_n(place, was, now, weak, well, ill))
-#define __builtin_ia32_pause() schedule_waiting()
+#define __builtin_ia32_pause() schedule_pause()
 #define sched_yield() schedule_waiting()
 #define select(count, in, out, bad, until) ((void)(until), schedule_waiting())
 #define pthread_cond_broadcast(turned) schedule_wake(turned)

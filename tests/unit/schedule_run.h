@@ -31,6 +31,7 @@ static struct {
     const void *asleep[2];    /* the lock's gate that the thread sleeps at */
     int done[2], cuts, most_cuts;
     long steps;               /* points and waits of this order */
+    int pauses;               /* the thread has paused, and looked at nothing since */
     long waits;               /* of one thread, since the other fell asleep */
     unsigned char choice[SCHEDULE_POINTS]; /* at each point with a choice: 1 interrupts */
     size_t at, choices;
@@ -43,6 +44,7 @@ static void schedule_switch(void) {
     sch.mode[from] = sch.mode[to];
     cudaThreadExchangeStreamCaptureMode(&sch.mode[from]);
     sch.running = to;
+    sch.pauses = 0;
     swapcontext(&sch.thread[from], &sch.thread[to]);
 }
 
@@ -62,8 +64,11 @@ static void schedule_step(void) {
     exit(check_finish());
 }
 
+static void schedule_look(void) { sch.pauses = 0; }
+
 static void schedule_point(void) {
     if (sch.running < 0) return;
+    schedule_look();
     schedule_step();
     if (sch.done[1 - sch.running] || sch.asleep[1 - sch.running]) return;
     if (sch.cuts == sch.most_cuts || !schedule_choose()) return;
@@ -77,6 +82,11 @@ static void schedule_waiting(void) {
     if (sch.done[1 - sch.running]) return;
     if (sch.asleep[1 - sch.running] && ++sch.waits < SCHEDULE_PATIENCE) return;
     schedule_switch();
+}
+
+static void schedule_pause(void) {
+    if (sch.running >= 0 && !sch.pauses) schedule_waiting();
+    sch.pauses = 1;
 }
 
 static void schedule_wake(const void *gate) {
@@ -137,6 +147,8 @@ SCHEDULE_CALL(export_handle, cuMemExportToShareableHandle,
               (void *descriptor, gpi_handle handle, CUmemAllocationHandleType type,
                unsigned long long flags),
               (descriptor, handle, type, flags))
+SCHEDULE_CALL(host_register, cuMemHostRegister, (void *at, size_t bytes, unsigned flags),
+              (at, bytes, flags))
 SCHEDULE_CALL(host_unregister, cuMemHostUnregister, (void *at), (at))
 
 static void schedule_driver(gpi_driver *driver) {
@@ -151,6 +163,7 @@ static void schedule_driver(gpi_driver *driver) {
     driver->map = schedule_map;
     driver->unmap = schedule_unmap;
     driver->export_handle = schedule_export_handle;
+    driver->host_register = schedule_host_register;
     driver->host_unregister = schedule_host_unregister;
 }
 

@@ -62,6 +62,8 @@ static void takes_a_part(void) { put(get(CHUNK, 1, 7), CHUNK, 1, 7); }
 static void bounds(void) { /* as a request does where idle stitches have too many handles */
     gpi_host_mutex_lock(&arena->growing);
     gpi_host_lock(&arena->lock);
+    CHECK_RESULT(gpi_event_record_all(&arena->clocks), GPUPOOL_OK);
+    fake_run_all();
     gpi_arena_poll_all(arena);
     gpi_stitch_bound(&arena->stitches, 0);
     gpi_arena_unlock(arena);

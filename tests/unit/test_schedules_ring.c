@@ -4,6 +4,7 @@
 #if !defined(GPUPOOL_TEST_GPU)
 #include "schedule_kit.h"
 #endif
+#define GPUPOOL_CHECK 2 /* the ring's invariants are checked whenever its lock changes hands */
 #define GPUPOOL_IMPLEMENTATION
 #include "gpupool.h"
 #include "check.h"
