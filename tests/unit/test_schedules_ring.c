@@ -85,6 +85,21 @@ static void send(int i) {
 }
 static void sends_first(void) { send(0); }
 static void sends_second(void) { send(1); }
+/* Nothing is done by itself: so a transfer pins one slot after the other. */
+static void open_stepped(void) {
+    open_ring();
+    fake_mode(FAKE_STEPPED);
+    CHECK_RESULT(gpupool_upload(ring, device[1], host[1], 64 * KIB + 1, kit_stream[1]),
+                 GPUPOOL_OK);
+    fake_run_all();
+}
+static void sends_a_part(void) {
+    CHECK_RESULT(gpupool_upload(ring, device[0], host[0], 180 * KIB, kit_stream[0]), GPUPOOL_OK);
+}
+static void trims_what_ended(void) {
+    fake_run_all();
+    ring_trims();
+}
 static void close_ring(void) {
     CHECK_EQ(cudaDeviceSynchronize(), cudaSuccess);
     for (int i = 0; i < 2; i++) {
@@ -111,6 +126,7 @@ static const schedule_case cases[] = {
     {"spans", open_ring, {span_first, span_second}, close_ring},
     {"trimmed and looked at", open_copied, {looks_at_slots, trims_all}, close_looked_at},
     {"trimmed and used", open_ring, {sends_first, ring_trims}, close_trimmed},
+    {"trimmed and pinned", open_stepped, {sends_a_part, trims_what_ended}, close_looked_at},
     {"two pin", open_ring, {sends_first, sends_second}, close_ring},
 };
 #endif
