@@ -277,7 +277,7 @@ static int stay_after_a_wait(const gpupool_mapping *mapping, void *unused) {
     return is_the_tags;
 }
 
-/* Its number stays taken where somebody has used it, or a number after it; else it is free again. */
+/* Its number stays taken where somebody has used it, or a number after it. */
 static void a_tag_that_fails_after_a_use(void) {
     static void (*const acts[])(void) = {add_a_tag, use_the_tag, use_and_free, begin_to_use};
     gpupool_tag_config reserve;

@@ -1,6 +1,6 @@
-/* environ_kit.h: what the tests of the environment's GPUPOOL_REPORT share: scenes that are processes
-   of their own, in a folder of their own, and what their files say. Include it after gpupool.h; the
-   source defines _DEFAULT_SOURCE. */
+/* environ_kit.h: what the tests of the environment's GPUPOOL_REPORT share: scenes that are
+   processes of their own, in a folder of their own, and what their files say. Include it after
+   gpupool.h; the source defines _DEFAULT_SOURCE. */
 #ifndef ENVIRON_KIT_H
 #define ENVIRON_KIT_H
 

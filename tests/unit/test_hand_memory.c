@@ -64,7 +64,8 @@ static void none_for_a_stream_renamed_meanwhile(void) {
     CHECK_RESULT(put(get(4096, 1), 1), GPUPOOL_OK);
     gpi_stream *owner = stream_of(1);
     long asked = fake_calls("cuStreamGetId");
-    gpi_host_lock(&arena->lock); /* the other thread waits for it once it has identified the stream */
+    /* The other thread waits for the lock once it has identified the stream. */
+    gpi_host_lock(&arena->lock);
     CHECK_EQ(pthread_create(&thread, NULL, record_in_vain, block), 0);
     while (fake_calls("cuStreamGetId") == asked) continue;
     gpi_host_lock(&owner->cache.lock);
