@@ -9001,8 +9001,8 @@ static uint64_t gpi_plan_free_at_start(const gpi_tree *tree, const gpi_chunk *ch
     return gpi_ground_min(gpi_ground_max(run->unit, chunk->unit), end) - chunk->unit;
 }
 
-/* How many units are free and usable up to the end of a chunk that is not so as a whole: what
-   cannot be used ends the walk inside the chunk. */
+/* How many units are free and usable up to the end of a chunk that is not so as a whole: the walk
+   ends inside the chunk. */
 static uint64_t gpi_plan_free_at_end(const gpi_tree *tree, const gpi_chunk *chunk) {
     uint64_t end = chunk->unit + chunk->units, from = end;
     const gpi_run *run = gpi_tree_from(tree, end)->prev;

@@ -210,8 +210,8 @@ static void reset_while_it_sleeps(void) {
     memset(block, 0, sizeof block);
 }
 
-/* A wake that CUDA refuses half-way, and whose undoing it refuses as well, leaves some mapped: after
-   a reset that goes back too, at the second try at the latest. */
+/* A wake that CUDA refuses half-way, and whose undoing it refuses as well, leaves some mapped.
+   After a reset that goes back too, at the second try at the latest. */
 static void reset_while_it_is_half_awake(void) {
     int failed = 1;
     for (long nth = 1; failed; nth++) {

@@ -198,6 +198,27 @@ static void what_sleeps_holds_no_memory(void) {
     close_tags();
 }
 
+/* What a verdict says of another stream's memory that no tag's chunks hold: its work is in the way,
+   and once that is done the tag has the memory. */
+static void untagged_work_in_the_way(void) {
+    open_tags(2, 64 * MIB);
+    void *kv = must_take(3 * MIB, KV, 0), *shared = kit_alloc(arena, 40 * MIB, kit_stream[1]);
+    fake_mode(FAKE_STEPPED);
+    kit_mark(kit_stream[1], shared, 40 * MIB, 1);
+    give(shared, 1);
+    CHECK_RESULT(gpupool_record_stream(arena, kv, kit_stream[1]), GPUPOOL_OK); /* an event there */
+    CHECK_RESULT(kit_why(take_as(50 * MIB, KV, 0, GPUPOOL_NO_WAIT)), GPUPOOL_E_OUT_OF_MEMORY);
+    CHECK_EQ(last_verdict().cause, GPUPOOL_CAUSE_PENDING);
+    CHECK_EQ(fake_pending(kit_stream[1]) > 0, 1);
+    CHECK_EQ(cudaStreamSynchronize(kit_stream[1]), cudaSuccess);
+    void *large = take_as(50 * MIB, KV, 0, GPUPOOL_NO_WAIT);
+    CHECK_RESULT(kit_why(large), GPUPOOL_OK);
+    give(large, 0);
+    give(kv, 0);
+    fake_mode(FAKE_EAGER);
+    close_tags();
+}
+
 /* ---- frees while asleep ---- */
 
 static void freed_while_asleep(void) {
@@ -454,6 +475,7 @@ int main(void) {
     FAKE_TEST(random_orders);
     FAKE_TEST(graphs_of_a_tag);
     FAKE_TEST(what_sleeps_holds_no_memory);
+    FAKE_TEST(untagged_work_in_the_way);
     FAKE_TEST(freed_while_asleep);
     FAKE_TEST(no_room_to_wake);
     FAKE_TEST(idle_chunks_go_to_others);

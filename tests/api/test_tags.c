@@ -203,7 +203,7 @@ static void a_failure_costs_no_budget(void) {
     nothing_is_left();
 }
 
-/* What cannot be allocated at all is refused as that, whatever the budget; and no arena has tags. */
+/* What cannot be allocated at all is refused as that, whatever the budget. No arena has no tags. */
 static void refused_whatever_the_budget(void) {
     gpupool_tag_stats stats;
     open_tagged(0);

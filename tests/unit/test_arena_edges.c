@@ -199,7 +199,7 @@ static void beside_a_capture_on_a_blocking_stream(void) {
     CHECK_EQ(cudaStreamEndCapture(blocking, &graph), cudaSuccess); /* not lost */
     CHECK_EQ(cudaGraphDestroy(graph), cudaSuccess);
     CHECK_EQ(cudaStreamDestroy(blocking), cudaSuccess);
-    fake_fail_call("cuCtxPushCurrent", 1, 0, 0); /* where CUDA cannot be asked, it records no event */
+    fake_fail_call("cuCtxPushCurrent", 1, 0, 0); /* where CUDA cannot be asked */
     CHECK_RESULT(gpupool_record_stream(arena, block, 0), GPUPOOL_OK);
     CHECK_EQ(fake_fail_fired(), 1);
     fake_fail_clear();

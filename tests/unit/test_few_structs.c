@@ -1,5 +1,5 @@
-/* The host gives no memory, and few run structs are spare: whatever a request is up to, with so many
-   it fails as a whole, or it does without; and what the program is told stays true. */
+/* The host gives no memory, and few run structs are spare: a request fails as a whole, or does
+   without; and what the program is told stays true. */
 #include "fail_malloc.h"
 
 #define GPUPOOL_IMPLEMENTATION
@@ -236,8 +236,8 @@ static void a_chunk_that_is_told_stays(void) {
     check_case(" ");
 }
 
-/* Refused in the midst of a growth, whose chunks then cannot be parted: the program knows those that
-   it has taken, and hears of no other. */
+/* Refused in the midst of a growth, whose chunks then cannot be parted: the program knows those it
+   has taken, and hears of no other. */
 static void refused_chunks_that_stay(void) {
     open_told(GPUPOOL_SOURCE_MAPPED);
     void *small = get(MIB, 0);

@@ -270,6 +270,104 @@ static void chunks_that_nobody_takes_back(void) {
 
 /* Holes that are a little too small, in front of the one that fits. */
 static void behind(int misfits, int limited) {
+/* More places of bare addresses than are looked at: of those behind, the first that fits is taken.
+   It is not at the end, where addresses are many. */
+static void many_places_that_are_too_small(void) {
+    enum { SMALL = 80, LARGE = 3 };
+    char *hole[SMALL + LARGE], *wall[SMALL + LARGE];
+    open_by_granules(0);
+    for (int i = 0; i < SMALL + LARGE; i++) {
+        hole[i] = (char *)get((i < SMALL ? 1 : 2) * GRANULE);
+        wall[i] = (char *)get(GRANULE);
+    }
+    for (int i = 0; i < SMALL + LARGE; i++) put(hole[i]);
+    kit_finish(arena);
+    CHECK_RESULT(gpupool_trim(arena, 0, NULL), GPUPOOL_OK);
+    CHECK_EQ(kit_reserved(arena), (SMALL + LARGE) * GRANULE);
+    char *block = (char *)get(2 * GRANULE);
+    CHECK(block >= hole[SMALL] && block < wall[SMALL + LARGE - 1]);
+    CHECK_EQ(kit_reserved(arena), (SMALL + LARGE + 2) * GRANULE);
+    put(block);
+    for (int i = 0; i < SMALL + LARGE; i++) put(wall[i]);
+    kit_close(arena);
+}
+
+/* Free memory before bare addresses that holds the block alone is no growth. */
+static void no_growth_where_none_is_needed(void) {
+    gpi_growth growth;
+    open_by_granules(0);
+    char *first = (char *)get(GRANULE), *free_one = (char *)get(3 * GRANULE);
+    put(free_one);
+    kit_finish(arena);
+    memset(&growth, 0, sizeof growth);
+    gpi_host_lock(&arena->lock);
+    gpi_clock_move_finished(&arena->clocks, arena->clocks.streams);
+    for (uint32_t i = 0; i < arena->tree.list_count; i++)
+        if (arena->tree.lists[i] && i != GPI_LIST_EMPTY && i != GPI_LIST_SPACE)
+            arena->tree.lists[i]->usable_below = UINT64_MAX;
+    growth.units = 2 * GRANULE / GPUPOOL_UNIT_BYTES;
+    gpi_growth_find_addresses(&arena->chunks, &arena->tree, 1, &growth);
+    CHECK(growth.empty == NULL);
+    growth.units = 5 * GRANULE / GPUPOOL_UNIT_BYTES;
+    gpi_growth_find_addresses(&arena->chunks, &arena->tree, 1, &growth);
+    CHECK_EQ(growth.new_units, 2 * GRANULE / GPUPOOL_UNIT_BYTES);
+    gpi_tree_clear_usable(&arena->tree);
+    gpi_host_unlock(&arena->lock);
+    put(first);
+    kit_close(arena);
+}
+
+/* ---- other threads come in between ---- */
+
+static void *taken;
+
+static void take_so_much(void *bytes) {
+    taken = kit_alloc(arena, *(size_t *)bytes, kit_stream[1]);
+}
+
+/* While one of two idle chunks goes to make room, the other one is taken: then there is no room. */
+static void an_idle_chunk_that_is_taken(void) {
+    size_t bytes = 20 * MIB;
+    arena = kit_open_limited(GPUPOOL_SOURCE_DEVICE, 40 * MIB);
+    void *first = get(bytes), *second = get(bytes);
+    CHECK_EQ(kit_reserved(arena), 40 * MIB);
+    put(first);
+    put(second);
+    kit_finish(arena);
+    CHECK_RESULT(gpupool_trim(arena, SIZE_MAX, NULL), GPUPOOL_OK);
+    fake_before_call("cuMemFree", 1, take_so_much, &bytes);
+    CHECK_RESULT(kit_why(gpupool_alloc(arena, 30 * MIB, kit_stream[0])), GPUPOOL_E_OUT_OF_MEMORY);
+    CHECK(taken == first || taken == second);
+    CHECK_EQ(kit_reserved(arena), 20 * MIB);
+    put(taken);
+    kit_finish(arena);
+    put(get(30 * MIB));
+    kit_close(arena);
+}
+
+/* A stitch with new memory cannot be mapped: the new chunks go back, but for the one that another
+   thread has taken memory of meanwhile. */
+static void a_new_chunk_that_is_taken(void) {
+    size_t bytes = GRANULE, reserved;
+    void *block[6];
+    open_by_granules(0);
+    for (int i = 0; i < 6; i++) block[i] = get(GRANULE);
+    CHECK_RESULT(gpupool_set_limit(arena, 11 * GRANULE), GPUPOOL_OK);
+    for (int i = 0; i < 6; i += 2) put(block[i]);
+    reserved = kit_reserved(arena);
+    taken = NULL;
+    fake_fail_call("cuMemMap", 6, 0, 0); /* five new chunks are */
+    fake_before_call("cuMemUnmap", 1, take_so_much, &bytes);
+    CHECK_RESULT(kit_why(gpupool_alloc(arena, 8 * GRANULE, kit_stream[0])), GPUPOOL_E_CUDA);
+    fake_fail_clear();
+    CHECK(taken != NULL);
+    CHECK_EQ(kit_reserved(arena), reserved + GRANULE);
+    CHECK_RESULT(gpupool_check(arena), GPUPOOL_OK);
+    put(taken);
+    for (int i = 1; i < 6; i += 2) put(block[i]);
+    kit_close(arena);
+}
+
     const size_t small = 5 * MIB / 2, fits = small + 200 * KIB; /* listed together */
     void *hole[257], *wall[258], *filler, *target, *block;
     gpupool_arena_config config = kit_config(GPUPOOL_SOURCE_DEVICE);
@@ -304,6 +402,10 @@ static void a_fit_behind_many_misfits(void) {
 int main(void) {
     FAKE_TEST(homes_lie_side_by_side);
     FAKE_TEST(what_went_leaves_a_place);
+    FAKE_TEST(many_places_that_are_too_small);
+    FAKE_TEST(no_growth_where_none_is_needed);
+    FAKE_TEST(an_idle_chunk_that_is_taken);
+    FAKE_TEST(a_new_chunk_that_is_taken);
     FAKE_TEST(memory_stays_where_it_is);
     FAKE_TEST(few_chunks_for_much_memory);
     FAKE_TEST(memory_that_is_not_released);

@@ -105,6 +105,28 @@ static void a_wait_that_fails(void) {
     kit_close(arena);
 }
 
+/* What another stream has freed with no event behind it takes a wait for the device: a request that
+   must not wait cannot have it, and the verdict knows. */
+static void memory_without_an_event(void) {
+    gpupool_arena *arena = kit_open_limited(GPUPOOL_SOURCE_DEVICE, 64 * MIB);
+    gpupool_request request = kit_request(40 * MIB, kit_stream[1], GPUPOOL_NO_WAIT);
+    gpupool_verdict v;
+    arena->chunks.driver.record_all = NULL;
+    void *block = kit_alloc(arena, 60 * MIB, kit_stream[0]);
+    fake_mode(FAKE_STEPPED);
+    kit_mark(kit_stream[0], block, 64, 1);
+    CHECK_RESULT(gpupool_free(arena, block, kit_stream[0]), GPUPOOL_OK); /* alone: no event */
+    CHECK_RESULT(kit_why(gpupool_alloc_request(arena, &request)), GPUPOOL_E_OUT_OF_MEMORY);
+    CHECK_RESULT(gpupool_last_verdict(&v), GPUPOOL_OK);
+    CHECK_EQ(v.cause, GPUPOOL_CAUSE_PENDING);
+    CHECK(fake_pending(kit_stream[0]) > 0);
+    block = kit_alloc(arena, 40 * MIB, kit_stream[1]); /* which may wait */
+    CHECK_EQ(fake_pending(kit_stream[0]), 0);
+    CHECK_RESULT(gpupool_free(arena, block, kit_stream[1]), GPUPOOL_OK);
+    fake_mode(FAKE_EAGER);
+    kit_close(arena);
+}
+
 /* A driver that cannot name its errors: that something has failed is told all the same. */
 static void errors_without_a_name(void) {
     gpupool_arena *arena = kit_open(GPUPOOL_SOURCE_AUTO);
@@ -194,6 +216,7 @@ static void any_entry_point_may_be_missing(void) {
 int main(void) {
     FAKE_TEST(any_entry_point_may_be_missing);
     FAKE_TEST(a_wait_that_fails);
+    FAKE_TEST(memory_without_an_event);
     FAKE_TEST(errors_without_a_name);
     FAKE_TEST(odd_pages);
     FAKE_TEST(large_pages);

@@ -1,0 +1,148 @@
+/* A stitch that another thread is unmapping, with the locks open while that thread calls CUDA or
+   the program: all others leave it and its chunks alone. And one that CUDA does not unmap. */
+#define GPUPOOL_IMPLEMENTATION
+#include "gpupool.h"
+#include "registry_kit.h"
+
+#if CHECK_FAKE
+
+static gpupool_arena *arena;
+static void *block[10];
+static int tag;
+
+static void *take(size_t bytes, int of) {
+    gpupool_request request = kit_request(bytes, kit_stream[0], 0);
+    request.tag = of;
+    return gpupool_alloc_request(arena, &request);
+}
+
+static void put(void *at) { CHECK_RESULT(gpupool_free(arena, at, kit_stream[0]), GPUPOOL_OK); }
+
+/* Five chunks with nothing but an idle stitch over them, five with blocks, a free one of a tag. */
+static void open_with_idle_stitch(const gpupool_arena_config *config) {
+    gpupool_tag_config sleeper;
+    memset(&sleeper, 0, sizeof sleeper);
+    sleeper.can_sleep = 1;
+    arena = kit_create(config);
+    CHECK_RESULT(gpupool_tag(arena, "kv", &sleeper, &tag), GPUPOOL_OK);
+    for (int i = 0; i < 10; i++) block[i] = take(6 * MIB, 0);
+    put(take(6 * MIB, tag));
+    CHECK_RESULT(gpupool_set_limit(arena, kit_reserved(arena)), GPUPOOL_OK);
+    for (int i = 0; i < 10; i += 2) put(block[i]);
+    put(take(30 * MIB, 0));
+    CHECK_RESULT(gpupool_trim(arena, SIZE_MAX, NULL), GPUPOOL_OK); /* all of it is finished */
+    CHECK_EQ(arena->stitches.count, 1);
+    CHECK_EQ(arena->stitches.oldest->state, GPI_STITCH_IDLE);
+}
+
+static gpupool_arena_config of_large_chunks(void) {
+    gpupool_arena_config config = kit_config(GPUPOOL_SOURCE_MAPPED);
+    config.chunk_bytes = 6 * MIB;
+    return config;
+}
+
+static void close_it(void) {
+    for (int i = 1; i < 10; i += 2) put(block[i]);
+    kit_close(arena);
+}
+
+static void lock_both(void) {
+    gpi_host_mutex_lock(&arena->growing);
+    gpi_host_lock(&arena->lock);
+}
+
+static void unlock_both(void) {
+    gpi_host_unlock(&arena->lock);
+    gpi_host_mutex_unlock(&arena->growing);
+}
+
+static void it_is_left_alone(void) {
+    gpupool_arena_config config = of_large_chunks();
+    open_with_idle_stitch(&config);
+    gpi_stitch *stitch = arena->stitches.oldest;
+    size_t reserved = kit_reserved(arena);
+    stitch->is_leaving = 1;
+    lock_both();
+    gpi_stitch_bound(&arena->stitches, 0);
+    CHECK_EQ(arena->stitches.count, 1);
+    unlock_both();
+    CHECK_RESULT(kit_why(take(10 * MIB, tag)), GPUPOOL_E_OUT_OF_MEMORY); /* nor for a tag */
+    CHECK_RESULT(gpupool_trim(arena, 0, NULL), GPUPOOL_OK);
+    CHECK_EQ(kit_reserved(arena), reserved - 6 * MIB); /* the tag's own */
+    lock_both();
+    CHECK_RESULT(gpi_stitch_trim_below(&arena->stitches, reserved - 7 * MIB), GPUPOOL_OK);
+    unlock_both();
+    CHECK_EQ(kit_reserved(arena), reserved - 6 * MIB);
+    CHECK_EQ(arena->stitches.count, 1);
+    stitch->is_leaving = 0;
+    put(take(10 * MIB, tag));
+    close_it();
+}
+
+/* The bound on idle stitches ends at the first that CUDA does not unmap, which stays idle. */
+static void it_is_not_unmapped(void) {
+    gpupool_arena_config config = of_large_chunks();
+    open_with_idle_stitch(&config);
+    uint64_t seams = arena->stitches.idle_seams;
+    fake_fail_call("cuMemUnmap", 1, 0, 0);
+    lock_both();
+    gpi_stitch_bound(&arena->stitches, 0);
+    CHECK_EQ(arena->stitches.idle_seams, seams);
+    CHECK_EQ(arena->stitches.oldest->state, GPI_STITCH_IDLE);
+    gpi_stitch_bound(&arena->stitches, 0);
+    CHECK_EQ(arena->stitches.idle_seams, 0);
+    unlock_both();
+    fake_fail_clear();
+    close_it();
+}
+
+/* A tag lacks memory, and others' idle chunks are in the way: they go, and are told first; or CUDA
+   does not take them back, which is the error. */
+static void a_tag_needs_the_chunks(void) {
+    for (int refused = 0; refused < 2; refused++) {
+        gpupool_arena_config config = registry_config(GPUPOOL_SOURCE_MAPPED, 0);
+        config.chunk_bytes = 6 * MIB;
+        open_with_idle_stitch(&config);
+        if (refused) fake_fail_call("cuMemUnmap", 1, 1, 0);
+        void *large = take(16 * MIB, tag);
+        CHECK_RESULT(kit_why(large), refused ? GPUPOOL_E_CUDA : GPUPOOL_OK);
+        fake_fail_clear();
+        if (!large) large = take(16 * MIB, tag);
+        CHECK(registry_covers(large, 16 * MIB));
+        CHECK(kit_reserved(arena) <= kit_limit(arena));
+        put(large);
+        close_it();
+        CHECK_EQ(known.count, 0);
+        registry_clear();
+    }
+}
+
+/* No addresses are left for a stitch: the request goes another way. */
+static void no_addresses(void) {
+    gpupool_arena_config config = of_large_chunks();
+    open_with_idle_stitch(&config);
+    uint64_t made = kit_stats(arena).stitches;
+    lock_both();
+    gpi_run *space = arena->chunks.space;
+    while (space->list != GPI_LIST_SPACE) space = space->next;
+    CHECK_EQ(gpi_tree_prepare(&arena->tree, 2), 1);
+    space = gpi_tree_take(&arena->tree, space, space->unit, space->units);
+    unlock_both();
+    void *large = take(20 * MIB, 0);
+    CHECK_RESULT(kit_why(large), GPUPOOL_OK);
+    CHECK_EQ(kit_stats(arena).stitches, made);
+    lock_both();
+    gpi_tree_put(&arena->tree, space, GPI_LIST_SPACE, 0);
+    unlock_both();
+    put(large);
+    close_it();
+}
+#endif
+
+int main(void) {
+    FAKE_TEST(it_is_left_alone);
+    FAKE_TEST(it_is_not_unmapped);
+    FAKE_TEST(a_tag_needs_the_chunks);
+    FAKE_TEST(no_addresses);
+    return check_finish();
+}
