@@ -297,6 +297,35 @@ static void threads_work_beside_sleep(void) {
     close_tags();
 }
 
+static atomic_int uploads_end;
+
+static void *upload_often(void *block) {
+    static char host[64 * KIB];
+    while (!atomic_load(&uploads_end))
+        CHECK_RESULT(gpupool_upload(ring, block, host, sizeof host, kit_stream[1]),
+                     GPUPOOL_E_ASLEEP);
+    return NULL;
+}
+
+/* A transfer to what sleeps is refused, while another tag falls asleep and wakes. */
+static void transfers_beside_sleep(void) {
+    pthread_t thread[2];
+    open_tags(3, 0);
+    void *block = must_take(64 * KIB, DRAFT, 1);
+    CHECK_RESULT(sleep_tag(DRAFT, GPUPOOL_KEEP), GPUPOOL_OK);
+    atomic_store(&uploads_end, 0);
+    for (int i = 0; i < 2; i++) pthread_create(&thread[i], NULL, upload_often, block);
+    for (int i = 0; i < 4000; i++) {
+        CHECK_RESULT(sleep_tag(KV, GPUPOOL_KEEP), GPUPOOL_OK);
+        CHECK_RESULT(wake_tag(KV), GPUPOOL_OK);
+    }
+    atomic_store(&uploads_end, 1);
+    for (int i = 0; i < 2; i++) pthread_join(thread[i], NULL);
+    CHECK_RESULT(wake_tag(DRAFT), GPUPOOL_OK);
+    give(block, 1);
+    close_tags();
+}
+
 /* ---- the program is told ---- */
 
 static int all_covered(int tag) {
@@ -419,6 +448,7 @@ int main(void) {
     FAKE_TEST(tags_that_fail);
     FAKE_TEST(random_calls);
     FAKE_TEST(threads_work_beside_sleep);
+    FAKE_TEST(transfers_beside_sleep);
     FAKE_TEST(only_its_own_go_and_come);
     FAKE_TEST(destroyed_while_a_tag_sleeps);
     FAKE_TEST(reset_while_a_tag_sleeps);
