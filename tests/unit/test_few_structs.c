@@ -155,6 +155,33 @@ static void addresses_without_cells(void) {
     close_it();
 }
 
+/* Where each block is a chunk, a chunk that came and could not become a block is free memory of the
+   stream until it can go: nobody else is told to wait for an event to have it. */
+static void a_chunk_that_became_no_block(void) {
+    gpupool_request request;
+    gpupool_verdict verdict;
+    size_t alignment = 4 * MIB; /* so the block is cut out of its chunk */
+    arena = kit_open_limited(GPUPOOL_SOURCE_BYPASS, 40 * MIB);
+    block[0] = get(MIB, 0);
+    fake_mode(FAKE_STEPPED);
+    kit_mark(kit_stream[0], block[0], 512, 1); /* so the stream has work */
+    leave_structs(4);
+    CHECK_RESULT(kit_why(gpupool_alloc_aligned(arena, 20 * MIB, alignment, kit_stream[0])),
+                 GPUPOOL_E_HOST_MEMORY);
+    bring_structs_back();
+    CHECK(kit_reserved(arena) > 21 * MIB);
+    CHECK_EQ(kit_stats(arena).pending.now, 20 * MIB);
+    request = kit_request(35 * MIB, kit_stream[1], GPUPOOL_NO_WAIT);
+    CHECK_RESULT(kit_why(gpupool_alloc_request(arena, &request)), GPUPOOL_E_OUT_OF_MEMORY);
+    CHECK_RESULT(gpupool_last_verdict(&verdict), GPUPOOL_OK);
+    CHECK_EQ(verdict.cause, GPUPOOL_CAUSE_PENDING);
+    fake_run_all();
+    CHECK_RESULT(gpupool_trim(arena, 0, NULL), GPUPOOL_OK);
+    CHECK_EQ(kit_reserved(arena), MIB);
+    put(get(35 * MIB, 1), 1);
+    close_it();
+}
+
 /* ---- other threads use the last structs up, while CUDA is called ---- */
 
 static void use_up(void *unused) {
@@ -263,6 +290,7 @@ static void refused_chunks_that_stay(void) {
 int main(void) {
     FAKE_TEST(each_way_with_each_number);
     FAKE_TEST(addresses_without_cells);
+    FAKE_TEST(a_chunk_that_became_no_block);
     FAKE_TEST(used_up_meanwhile);
     FAKE_TEST(a_chunk_that_is_told_stays);
     FAKE_TEST(refused_chunks_that_stay);
