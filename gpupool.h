@@ -8258,6 +8258,7 @@ typedef struct gpi_stitches {
     gpi_tree *tree;
     gpi_clocks *clocks;
     int off;                 /* config.no_stitch */
+    int is_half_gone;        /* 1: after a reset, CUDA has taken a part of the arena back, or all */
     gpi_stitch *oldest, *newest;
     gpi_stitch *first_of[GPI_KIND_BINS], *last_of[GPI_KIND_BINS]; /* by size: gpi_tree_bin */
     uint64_t count, seams, idle_seams; /* seams: of all stitches; idle_seams: of those not USED */
@@ -8852,13 +8853,14 @@ static uint64_t gpi_stitch_mapped_units(const gpi_stitch *stitch) {
 
 /* Gives everything back after cudaDeviceReset, live blocks included: a reset frees other memory,
    but leaves mapped memory mapped. If CUDA refuses, what is left stays in the lists, and the call
-   can be repeated. The lock is held. */
+   can be repeated; until then no sum is right (is_half_gone). The lock is held. */
 static gpupool_result gpi_stitch_salvage(gpi_stitches *stitches) {
     gpi_chunks *chunks = stitches->chunks;
     gpi_driver *driver = &chunks->driver;
     gpupool_result result = GPUPOOL_OK;
     gpi_stitch *stitch, *next;
     uint64_t mapped;
+    stitches->is_half_gone = 1;
     /* stitches first, since they map the handles of the chunks */
     for (stitch = stitches->oldest; stitch; stitch = next) {
         next = stitch->newer;
@@ -9954,15 +9956,16 @@ static void gpi_arena_unlock_all(gpupool_arena *arena, gpi_stream *first) {
     for (; first; first = first->next) gpi_host_unlock(&first->cache.lock);
 }
 
-/* gpi_arena_check with the locks that it needs. Folds the caches first, so that the ledger is up to
-   date, and leaves them as they are. `growing` is held: so no thread has a taken run. */
+/* gpi_arena_check with the locks that it needs; 0 if the arena is half gone, after a reset. Folds
+   the caches first, so that the ledger is up to date, and leaves them as they are. `growing` is
+   held: so no thread has a taken run. */
 static int gpi_arena_check_all(gpupool_arena *arena, char *letter) {
     gpi_stream *first = gpi_arena_lock_all(arena), *stream;
     int broken;
     for (stream = first; stream; stream = stream->next)
         gpi_cache_fold(&stream->cache, &arena->ledger);
     gpi_arena_count_pending(arena);
-    broken = gpi_arena_check(arena, letter);
+    broken = arena->stitches.is_half_gone ? 0 : gpi_arena_check(arena, letter);
     gpi_arena_unlock_all(arena, first);
     return broken;
 }

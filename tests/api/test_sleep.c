@@ -228,7 +228,10 @@ static void reset_while_it_is_half_awake(void) {
         fake_fail_call("cuMemUnmap", 1, 0, 0);
         CHECK_RESULT(gpupool_arena_destroy(arena), fake_mappings() ? GPUPOOL_E_CUDA : GPUPOOL_OK);
         fake_fail_clear();
-        if (fake_mappings()) CHECK_RESULT(gpupool_arena_destroy(arena), GPUPOOL_OK);
+        if (fake_mappings()) {
+            CHECK_RESULT(gpupool_check(arena), GPUPOOL_OK); /* half gone, and not corrupt */
+            CHECK_RESULT(gpupool_arena_destroy(arena), GPUPOOL_OK);
+        }
         CHECK_EQ(fake_mappings(), 0);
         CHECK_RESULT(gpupool_ring_destroy(ring), GPUPOOL_OK);
         memset(block, 0, sizeof block);
