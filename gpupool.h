@@ -7867,6 +7867,8 @@ typedef struct gpi_growth { /* a block that gets new memory, and where */
     uint64_t unit, units;           /* the block: its first unit is found, its size is given */
     int is_alone;                   /* given: the block lies in new memory only */
     int is_exact;                   /* given: the new memory is no larger than the block needs */
+    int can_be_smaller;             /* found: the driver has no chunk of the usual size; try again
+                                       with is_exact */
     int is_one_chunk;               /* given: the block lies in one chunk; is_alone is set, too */
     int tag;                        /* given: whose chunks the new ones are; 0: all others' */
     uint64_t new_unit, new_units;   /* found: empty granules that get chunks */
@@ -7957,7 +7959,7 @@ static gpi_run *gpi_growth_carve(gpi_tree *tree, gpi_run *run, uint64_t unit, ui
     return run;
 }
 
-/* Enlarges the growth to one chunk of the usual size, if that is more than the growth needs: as far
+/* Enlarges the growth to one chunk of the usual size, which is more than the growth needs: as far
    as `room` (what the limit leaves) and the empty addresses allow. */
 static void gpi_growth_round_up(const gpi_chunks *chunks, gpi_growth *growth, uint64_t size,
                                 uint64_t room) {
@@ -7971,8 +7973,8 @@ static void gpi_growth_round_up(const gpi_chunks *chunks, gpi_growth *growth, ui
 
 /* Gets the memory of a growth that gpi_growth_find_addresses has found, and returns in *out a taken
    run, exactly the block. At most most_units are reserved afterwards. E_OUT_OF_MEMORY: no
-   addresses, over most_units, or the device is full. Removes the marks of usable lists. Both locks
-   are held, and opened; see the banner. */
+   addresses, over most_units, or the device is full; see growth->can_be_smaller. Removes the marks
+   of usable lists. Both locks are held, and opened; see the banner. */
 static gpupool_result gpi_growth_grow(gpi_chunks *chunks, gpi_tree *tree, gpi_growth *growth,
                                       uint64_t most_units, gpi_run **out) {
     uint64_t room = most_units - gpi_ground_min(most_units, chunks->units);
@@ -7983,7 +7985,9 @@ static gpupool_result gpi_growth_grow(gpi_chunks *chunks, gpi_tree *tree, gpi_gr
     uint64_t at = 0;
     gpupool_result result;
     result = !growth->empty || growth->new_units > room ? GPUPOOL_E_OUT_OF_MEMORY : GPUPOOL_OK;
-    if (result == GPUPOOL_OK && !growth->is_exact) gpi_growth_round_up(chunks, growth, size, room);
+    growth->can_be_smaller = growth->new_units < size && !growth->is_exact;
+    if (result == GPUPOOL_OK && growth->can_be_smaller)
+        gpi_growth_round_up(chunks, growth, size, room);
     if (result == GPUPOOL_OK &&
         (!gpi_tree_prepare(tree, 8) ||
          !gpi_tree_prepare_cells(tree, growth->new_unit, growth->new_units)))
@@ -9426,13 +9430,19 @@ static void gpi_plan_use_parts(gpi_stitches *stitches, gpi_stitch *stitch) {
 static gpupool_result gpi_plan_grow(gpi_stitches *stitches, const gpi_plan *plan,
                                     gpi_run **grown) {
     gpi_growth growth;
+    gpupool_result result;
     memset(&growth, 0, sizeof growth);
     growth.units = plan->new_units;
     growth.is_alone = 1;
     growth.is_exact = plan->tail.units != 0;
     growth.tag = plan->tag;
-    gpi_growth_find_addresses(stitches->chunks, stitches->tree, 1, &growth);
-    return gpi_growth_grow(stitches->chunks, stitches->tree, &growth, plan->most_units, grown);
+    do { /* again, if the device has no chunk of the usual size left */
+        growth.is_exact |= growth.can_be_smaller;
+        gpi_growth_find_addresses(stitches->chunks, stitches->tree, 1, &growth);
+        result = gpi_growth_grow(stitches->chunks, stitches->tree, &growth, plan->most_units,
+                                 grown);
+    } while (result == GPUPOOL_E_OUT_OF_MEMORY && growth.can_be_smaller);
+    return result;
 }
 
 /* Maps a stitch that has its addresses, and gives it its parts. On failure the addresses are free
@@ -10965,6 +10975,7 @@ static gpupool_result gpi_ladder_grow(gpupool_arena *arena, const gpi_request *r
                                       gpi_run **run) {
     uint64_t most_bytes = arena->ledger.limit_bytes;
     gpi_growth growth;
+    gpupool_result result;
     if (gpi_ladder_may_not_map(arena, request)) return GPUPOOL_E_OUT_OF_MEMORY;
     memset(&growth, 0, sizeof growth);
     growth.units = request->units;
@@ -10975,11 +10986,17 @@ static gpupool_result gpi_ladder_grow(gpupool_arena *arena, const gpi_request *r
     if (!gpi_chunk_is_mapped(&arena->chunks))
         return gpi_growth_add(&arena->chunks, &arena->tree, &growth, request->align_units,
                               most_bytes, run);
-    /* A MAPPED block may begin in usable free memory and go on in the new chunk behind it. */
-    gpi_ladder_set_usable(arena, request);
-    gpi_growth_find_addresses(&arena->chunks, &arena->tree, request->align_units, &growth);
-    return gpi_growth_grow(&arena->chunks, &arena->tree, &growth, most_bytes / GPUPOOL_UNIT_BYTES,
-                           run);
+    /* A MAPPED block may begin in usable free memory and go on in the new chunk behind it. Where
+    the
+       device has no chunk of the usual size left, one for the block alone is next. */
+    do {
+        growth.is_exact |= growth.can_be_smaller;
+        gpi_ladder_set_usable(arena, request);
+        gpi_growth_find_addresses(&arena->chunks, &arena->tree, request->align_units, &growth);
+        result = gpi_growth_grow(&arena->chunks, &arena->tree, &growth,
+                                 most_bytes / GPUPOOL_UNIT_BYTES, run);
+    } while (result == GPUPOOL_E_OUT_OF_MEMORY && growth.can_be_smaller);
+    return result;
 }
 
 /* Step: growth while reserved memory stays within the target, and only where more is live than ever

@@ -625,7 +625,39 @@ static void the_callback_runs_as_the_caller_does(void) {
     }
 }
 
+/* Takes 60 of the device's 64 MiB, then a block that fits only in a smaller chunk than usual. With
+   `free_bytes` the block begins in free memory, or is stitched with it. */
+static void take_the_last(gpupool_source source, size_t free_bytes, size_t bytes) {
+    gpupool_arena_config config = kit_config(source);
+    void *block[3], *last;
+    check_case("source %d, %zu bytes free", (int)source, free_bytes);
+    fake_device_memory(0, 64 * MIB);
+    config.chunk_bytes = 8 * MIB;
+    gpupool_arena *arena = kit_create(&config);
+    for (int b = 0; b < 3; b++) block[b] = kit_alloc(arena, 20 * MIB, kit_stream[0]);
+    if (free_bytes) {
+        CHECK_RESULT(gpupool_free(arena, block[0], kit_stream[0]), GPUPOOL_OK);
+        block[0] = kit_alloc(arena, 20 * MIB - free_bytes, kit_stream[0]);
+    }
+    CHECK_EQ(kit_reserved(arena), 60 * MIB);
+    CHECK(kit_fits(arena, bytes, NULL));
+    last = kit_alloc(arena, bytes, kit_stream[0]);
+    CHECK(kit_reserved(arena) > 60 * MIB);
+    CHECK_RESULT(gpupool_check(arena), GPUPOOL_OK);
+    CHECK_RESULT(gpupool_free(arena, last, kit_stream[0]), GPUPOOL_OK);
+    for (int b = 0; b < 3; b++)
+        CHECK_RESULT(gpupool_free(arena, block[b], kit_stream[0]), GPUPOOL_OK);
+    kit_close(arena);
+}
+
+static void the_last_of_the_device(void) {
+    take_the_last(GPUPOOL_SOURCE_MAPPED, 0, MIB);
+    take_the_last(GPUPOOL_SOURCE_MAPPED, 17 * MIB, 18 * MIB);
+    take_the_last(GPUPOOL_SOURCE_DEVICE, 0, MIB);
+}
+
 int main(void) {
+    FAKE_TEST(the_last_of_the_device);
     ARENA_TEST(the_limit_is_the_cause);
     ARENA_TEST(raising_the_limit_by_what_is_missing_helps);
     FAKE_TEST(the_device_is_the_cause);
