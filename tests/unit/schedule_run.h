@@ -59,6 +59,7 @@ static int schedule_choose(void) {
 
 static void schedule_step(void) {
     if (++sch.steps <= SCHEDULE_STEPS) return;
+    sch.running = -1; /* to fail is atomic, too, and would come here again */
     check_fail(__FILE__, __LINE__, "%s: nobody goes on", sch.now->name);
     check_failed++;
     exit(check_finish());
