@@ -17279,6 +17279,8 @@ static gpupool_result gpi_sleep_stop_use(gpupool_arena *arena) {
     if (result != GPUPOOL_OK) return result;
     gpi_arena_poll_all(arena);
     gpi_sleep_set_aside(arena); /* waiting blocks that were still in use before the wait */
+    /* a request that had begun before may have got such a block during the wait */
+    if (!gpi_sleep_use_all(arena)) return gpi_host_no_memory();
     return gpi_sleep_drop_idle(arena);
 }
 

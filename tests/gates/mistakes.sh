@@ -101,6 +101,8 @@ broken caches_fill_while_it_falls_asleep test_schedules_mapped gpupool_sleep \
     's/^    if (gpi_sleep_changes(arena, 0)) GPI_PUBLISH.*//; s/result = gpi_sleep_stop_use(arena);/& if (gpi_sleep_changes(arena, 0)) GPI_PUBLISH(\&arena->searching, arena->searching + 1);/'
 broken what_was_still_in_use_stays_free test_schedules_mapped gpi_sleep_stop_use \
     's/gpi_sleep_set_aside(arena); \/\*.*//'
+broken a_block_got_during_the_wait_does_not_sleep test_schedules_mapped gpi_sleep_stop_use \
+    '/got such a block during the wait/{n; d}'
 broken two_sleep_at_once test_schedules_mapped gpi_sleep_enter \
     's/ && !gpi_sleep_any(arena, GPI_CHANGING)//'
 broken waking_relies_on_structs_of_before test_sleep_spares gpi_wake_restore \
