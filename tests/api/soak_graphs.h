@@ -211,9 +211,8 @@ static inline void launch(actor *a, world *w, graph *g) {
     leave(w, g->place);
 }
 
-static inline void act_launch(actor *a, world *w) {
+static inline void launch_if_whole(actor *a, world *w) {
     graph *g = &w->graph[below(a, GRAPHS)];
-    if (any_asleep(w)) return; /* of what it has freed, too, it may be at work */
     if (g->stage != WHOLE || !g->graph || w->place[g->place].graph ||
         w->place[g->place].age != g->age)
         return;
@@ -224,6 +223,13 @@ static inline void act_launch(actor *a, world *w) {
     for (unsigned i = 0; i < PLACES; i++)
         if (g->after >> i & 1 && w->place[i].graph) return; /* its work cannot be waited for */
     launch(a, w, g);
+}
+
+/* All tags stay awake meanwhile: a graph may be at work on what it has freed, too. */
+static inline void act_launch(actor *a, world *w) {
+    if (!hold_tags(w)) return;
+    launch_if_whole(a, w);
+    leave_tags(w, SOAK_TAGS);
 }
 
 #endif

@@ -271,6 +271,21 @@ static inline int any_asleep(const world *w) {
     return count > 0;
 }
 
+static inline void leave_tags(world *w, int up_to) {
+    for (int tag = up_to; tag > 0; tag--) pthread_rwlock_unlock(&w->tag[tag].lock);
+}
+
+/* Whether all tags are awake; then none falls asleep before leave_tags(w, SOAK_TAGS). */
+static inline int hold_tags(world *w) {
+    for (int tag = 1; tag <= SOAK_TAGS; tag++) {
+        int held = pthread_rwlock_tryrdlock(&w->tag[tag].lock) == 0;
+        if (held && !w->tag[tag].asleep) continue;
+        leave_tags(w, held ? tag : tag - 1);
+        return 0;
+    }
+    return 1;
+}
+
 /* Whether the block, which nobody else has, is awake; then its tag is held, too. */
 static inline int hold_tag(world *w, block *b) {
     soak_tag *tag = &w->tag[b->tag];
