@@ -18233,14 +18233,16 @@ static gpupool_result gpi_life_close_after_reset(gpupool_arena *arena) {
     return GPUPOOL_OK;
 }
 
-/* Destroys an arena whose device was reset. Waits for visitors. No lock is held. If CUDA does not
-   take the mapped memory back, the arena is listed again, for another try. */
-static gpupool_result gpi_life_end_after_reset(gpupool_arena *arena) {
+/* Destroys an arena whose device was reset; *driver receives a copy of its driver, which the caller
+   closes. Waits for visitors. No lock is held. If CUDA does not take the mapped memory back, the
+   arena is listed again, for another try. */
+static gpupool_result gpi_life_end_after_reset(gpupool_arena *arena, gpi_driver *driver) {
     gpupool_result result;
     int is_default = 0;
     unsigned round = 0;
     while (!gpi_life_unlist(arena, &is_default)) gpi_host_idle(round++);
     result = gpi_life_close_after_reset(arena);
+    *driver = arena->chunks.driver;
     if (result == GPUPOOL_OK) gpi_life_free_struct(arena);
     else gpi_life_list(arena, is_default);
     return result;
@@ -18266,14 +18268,16 @@ static gpupool_result gpi_life_start_ending(gpupool_arena *arena, int *is_defaul
     }
 }
 
-/* Destroys an arena that no thread uses. If the driver refuses to take something back, the arena is
-   listed again, with what is left, and it knows no streams. */
-static gpupool_result gpi_life_end(gpupool_arena *arena) {
+/* Destroys an arena that no thread uses; *driver receives a copy of its driver, which the caller
+   closes. If the driver refuses to take something back, the arena is listed again, with what is
+   left, and it knows no streams. */
+static gpupool_result gpi_life_end(gpupool_arena *arena, gpi_driver *driver) {
     int is_default = 0;
     gpi_stream *stream;
     gpupool_result result = gpi_life_start_ending(arena, &is_default);
     if (result != GPUPOOL_OK) return result;
     result = gpi_life_close(arena);
+    *driver = arena->chunks.driver;
     if (result == GPUPOOL_OK) {
         gpi_life_free_records(arena);
         gpi_life_free_struct(arena);
@@ -18308,9 +18312,8 @@ static gpupool_result gpi_life_destroy(gpupool_arena *arena) {
     result = gpi_driver_enter(&arena->chunks.driver, &visit);
     if (result != GPUPOOL_OK) return result;
     result = gpi_driver_was_reset(&arena->chunks.driver, &reset);
-    driver = arena->chunks.driver; /* a copy: the struct is freed before the driver is closed */
     if (result == GPUPOOL_OK)
-        result = reset ? gpi_life_end_after_reset(arena) : gpi_life_end(arena);
+        result = reset ? gpi_life_end_after_reset(arena, &driver) : gpi_life_end(arena, &driver);
     gpi_driver_leave(&visit);
     if (result != GPUPOOL_OK) return result;
     gpi_driver_close(&driver);

@@ -266,10 +266,6 @@ static void chunks_that_nobody_takes_back(void) {
     CHECK(kit_drop_the_rest() > 0);
 }
 
-/* ---- how long a fit is looked for before more memory is got ---- */
-
-/* Holes that are a little too small, in front of the one that fits. */
-static void behind(int misfits, int limited) {
 /* More places of bare addresses than are looked at: of those behind, the first that fits is taken.
    It is not at the end, where addresses are many. */
 static void many_places_that_are_too_small(void) {
@@ -368,6 +364,10 @@ static void a_new_chunk_that_is_taken(void) {
     kit_close(arena);
 }
 
+/* ---- how long a fit is looked for before more memory is got ---- */
+
+/* Holes that are a little too small, in front of the one that fits. */
+static void behind(int misfits, int limited) {
     const size_t small = 5 * MIB / 2, fits = small + 200 * KIB; /* listed together */
     void *hole[257], *wall[258], *filler, *target, *block;
     gpupool_arena_config config = kit_config(GPUPOOL_SOURCE_DEVICE);
