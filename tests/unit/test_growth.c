@@ -364,8 +364,10 @@ static void a_new_chunk_that_is_taken(void) {
     kit_close(arena);
 }
 
-/* ---- where addresses are looked for ---- */
+/* ---- how long a fit is looked for before more memory is got ---- */
 
+/* Holes that are a little too small, in front of the one that fits. */
+static void behind(int misfits, int limited) {
     const size_t small = 5 * MIB / 2, fits = small + 200 * KIB; /* listed together */
     void *hole[257], *wall[258], *filler, *target, *block;
     gpupool_arena_config config = kit_config(GPUPOOL_SOURCE_DEVICE);
@@ -418,7 +420,3 @@ int main(void) {
     FAKE_TEST(a_fit_behind_many_misfits);
     return check_finish();
 }
-/* ---- how long a fit is looked for before more memory is got ---- */
-
-/* Holes that are a little too small, in front of the one that fits. */
-static void behind(int misfits, int limited) {
