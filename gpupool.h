@@ -767,10 +767,10 @@ typedef struct gpupool_ring_stats {  /* arrays: [GPUPOOL_UP], [GPUPOOL_DOWN] */
     uint64_t limit_bytes;            /* the most bytes that the ring pins */
     uint64_t workers;                /* worker threads that exist now */
     uint64_t transfers[2];           /* transfers that succeeded */
-    uint64_t staged_bytes[2];        /* of transfers that the ring copied, `creeps` included */
+    uint64_t staged_bytes[2];        /* of transfers that the ring copied, `slow_chunks` included */
     uint64_t direct_bytes[2];        /* copied by CUDA itself: pinned memory, tiny transfers */
     uint64_t chunks[2];              /* chunks that the ring copied */
-    uint64_t creeps;                 /* chunks of such transfers that went by CUDA's own, slower
+    uint64_t slow_chunks;                 /* chunks of such transfers that went by CUDA's own, slower
                                         staging, because the ring stayed full */
     uint64_t waits, wait_ns;         /* transfers that found the ring full; their waiting time */
     uint64_t pin_ns, pin_failures;   /* time spent pinning; refusals by the system */
@@ -15573,7 +15573,7 @@ static int gpi_ring_advance_unstaged(gpupool_ring *ring, gpi_transfer *transfer)
     unsigned char *memory;
     transfer->cursor += bytes;
     transfer->working++;
-    ring->stats.creeps++;
+    ring->stats.slow_chunks++;
     gpi_ring_unlock(ring);
     memory = (unsigned char *)GPUPOOL_MALLOC((size_t)bytes);
     if (!memory) result = gpi_host_no_memory();

@@ -7,8 +7,10 @@
 # than that takes. `// and: SOURCE...` names sources that it is linked with.
 #
 # A source of tests/unit includes the implementation, as static functions: those that it does not
-# call take no time to compile. One of tests/api is linked with the implementation: all that have
-# the same sanitizers, macros of gpupool's and optimization share one object of linked.c.
+# call take no time to compile. Of the sanitizers it has AddressSanitizer alone: the other takes as
+# long to compile again, and is in the object that tests/api shares. One of tests/api is linked with
+# the implementation: all that have the same sanitizers, macros of gpupool's and optimization share
+# one object of linked.c.
 #
 # MODE=thread, or address,undefined: each program that has no sanitizers of its own gets these.
 # ON=gpu: one program a source, of its first line, without sanitizers, for the real CUDA.

@@ -235,7 +235,7 @@ static void still_streams_hold_nothing(void) {
         CHECK_RESULT(gpupool_ring_wait(ring, now.ticket, -1), GPUPOOL_OK);
         CHECK_RESULT(gpupool_upload(ring, now.device, now.host, now.bytes, kit_stream[1]),
                      GPUPOOL_OK);
-        CHECK_EQ(kit_ring_stats(ring).creeps, 0);
+        CHECK_EQ(kit_ring_stats(ring).slow_chunks, 0);
         fake_hold(kit_stream[0], 0);
         for (uint64_t i = MOST; i-- > 0;) {
             CHECK_RESULT(gpupool_ring_wait(ring, late[i].ticket, -1), GPUPOOL_OK);
@@ -259,7 +259,7 @@ static void full_ring_lets_others_pass(void) {
                          GPUPOOL_OK);
         CHECK_EQ(kit_ring_stats(ring).used.now, MIB);
         CHECK_RESULT(gpupool_upload(ring, p.device, p.host, p.bytes, kit_stream[1]), GPUPOOL_OK);
-        CHECK(kit_ring_stats(ring).creeps > 0);
+        CHECK(kit_ring_stats(ring).slow_chunks > 0);
         kit_expect(kit_stream[1], p.device, 1, kit_byte(6, 0));
         memset(p.host, 0, p.bytes);
         CHECK_RESULT(gpupool_download(ring, p.host, p.device, p.bytes, kit_stream[1]), GPUPOOL_OK);
@@ -291,7 +291,7 @@ static void done_means_done_without_the_ring(void) {
     fake_mode(FAKE_THREADED);
     CHECK_RESULT(gpupool_ring_wait(ring, p.ticket, -1), GPUPOOL_OK);
     gpupool_ring_stats stats = kit_ring_stats(ring);
-    CHECK(stats.creeps > 1); /* of 256 KiB at most */
+    CHECK(stats.slow_chunks > 1); /* of 256 KiB at most */
     CHECK_EQ(stats.waits, 1);
     CHECK(stats.wait_ns >= (uint64_t)KIT_SECOND / 100); /* before the first step */
     CHECK(stats.wait_ns < linked_now_ns() - started);

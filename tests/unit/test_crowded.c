@@ -1,6 +1,6 @@
 /* Caches of streams whose threads meet at the arena's lock: they do without it as far as they can,
    and nobody is told anything else about memory than without them. */
-// build: asan -fsanitize=address,undefined
+// build: asan -fsanitize=address
 // build: sites -DGPUPOOL_SITES=1
 #define _POSIX_C_SOURCE 200809L /* barriers */
 #include "fail_malloc.h"

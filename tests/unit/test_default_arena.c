@@ -2,7 +2,7 @@
    another thread makes or ends one, in a child process, and when a config or a device will
    not do. */
 // build: plain
-// build: asan -fsanitize=address,undefined
+// build: asan -fsanitize=address
 #define _DEFAULT_SOURCE /* setenv */
 #define GPUPOOL_IMPLEMENTATION
 #include "gpupool.h"

@@ -3,7 +3,7 @@
    in another order, a closed default arena, arenas that end later. */
 // left at exit: arenas of which a report is written then
 // build: plain
-// build: asan -fsanitize=address,undefined
+// build: asan -fsanitize=address
 #define _DEFAULT_SOURCE /* mkdtemp, setenv */
 #include "fail_malloc.h"
 

@@ -1,7 +1,7 @@
 /* Questions about an arena whose answer changes between two steps: a block is freed while its
    mappings are listed, a chunk goes, an event is being recorded, a limit is set again. */
 // build: plain
-// build: asan -fsanitize=address,undefined
+// build: asan -fsanitize=address
 #include <stdlib.h>
 
 static void (*before_malloc)(void); /* run before the next but one */

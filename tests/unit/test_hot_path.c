@@ -1,6 +1,6 @@
 /* A block that is freed and asked for again on the same stream: no CUDA call, no lock but the
    stream's own, the size just so; and a cache that hides nothing from anyone. */
-// build: asan -fsanitize=address,undefined
+// build: asan -fsanitize=address
 // build: check2 -O1 -DGPUPOOL_CHECK=2
 #define _DEFAULT_SOURCE /* alarm */
 #define GPUPOOL_IMPLEMENTATION

@@ -1,7 +1,7 @@
 /* The reports of an arena in every state: they are well-formed and agree with each other and with
    gpupool_get_stats. Files that cannot be written are errors. */
-// build: sizes -fsanitize=address,undefined
-// build: sites -fsanitize=address,undefined -DGPUPOOL_SITES=1
+// build: sizes -fsanitize=address
+// build: sites -fsanitize=address -DGPUPOOL_SITES=1
 #define _DEFAULT_SOURCE /* mkdtemp */
 #define GPUPOOL_IMPLEMENTATION
 #include "gpupool.h"

@@ -1,6 +1,6 @@
 /* Reports of small arenas, word by word and, in the picture, box by box. */
-// build: sizes -fsanitize=address,undefined
-// build: sites -fsanitize=address,undefined -DGPUPOOL_SITES=1
+// build: sizes -fsanitize=address
+// build: sites -fsanitize=address -DGPUPOOL_SITES=1
 #define GPUPOOL_IMPLEMENTATION
 #include "gpupool.h"
 #include "report_kit.h"

@@ -51,7 +51,7 @@ static void pinning_is_tried_again_after_a_while(void) {
         CHECK_EQ(kit_ring_stats(ring).pinned.now, 0);
         clock_us += 50000;
     }
-    CHECK(kit_ring_stats(ring).creeps >= 3);
+    CHECK(kit_ring_stats(ring).slow_chunks >= 3);
     CHECK_RESULT(gpupool_upload(ring, device, host, bytes, kit_stream[0]), GPUPOOL_OK);
     CHECK_EQ(fake_calls("cuMemHostRegister"), 2);
     CHECK(kit_ring_stats(ring).pinned.now > 0);

@@ -1,7 +1,7 @@
 /* The ring's own copy, past the caches, against memmove: every alignment, every kind of length.
 
 // build: plain
-// build: asan -fsanitize=address,undefined
+// build: asan -fsanitize=address
 */
 #define GPUPOOL_IMPLEMENTATION
 #include "gpupool.h"

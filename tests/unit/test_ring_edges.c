@@ -100,7 +100,7 @@ static void no_further_ahead_than_the_link_needs(void) {
     CHECK_RESULT(gpupool_ring_wait(ring, ticket, KIT_SECOND / 20), GPUPOOL_E_TIMEOUT);
     CHECK(kit_ring_stats(ring).used.now >= 24 * MIB);
     CHECK(kit_ring_stats(ring).used.now <= 48 * MIB); /* the first chunks fill no slot */
-    CHECK_EQ(kit_ring_stats(ring).creeps, 0);
+    CHECK_EQ(kit_ring_stats(ring).slow_chunks, 0);
     fake_fail_call("cuEventQuery", 1, 1, 0); /* what is in the way is asked after in vain */
     CHECK_RESULT(gpupool_ring_wait(ring, ticket, -1), GPUPOOL_E_CUDA);
     fake_fail_clear();
@@ -499,7 +499,7 @@ static void no_step_past_a_still_stream(void) {
     CHECK_EQ(pthread_create(&thread, NULL, let_go, kit_stream[0]), 0);
     CHECK_RESULT(gpupool_upload(ring, device, host, bytes, kit_stream[0]), GPUPOOL_OK);
     pthread_join(thread, NULL);
-    CHECK_EQ(kit_ring_stats(ring).creeps, 0);
+    CHECK_EQ(kit_ring_stats(ring).slow_chunks, 0);
     kit_expect_device(device, bytes, 4);
     memset(host, 0xee, bytes);
     kit_host_free(host, bytes);

@@ -3,7 +3,7 @@
 
 // build: plain
 // build: check2 -DGPUPOOL_CHECK=2
-// build: asan -fsanitize=address,undefined
+// build: asan -fsanitize=address
 */
 #include "ring_watch.h"
 #define GPUPOOL_IMPLEMENTATION

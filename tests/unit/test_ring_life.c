@@ -1,7 +1,7 @@
 /* Children of fork, and processes that end while a ring is at work.
 
 // build: plain
-// build: asan -fsanitize=address,undefined
+// build: asan -fsanitize=address
 // build: tsan -fsanitize=thread
 // left at exit: what children use that end in the middle
 */

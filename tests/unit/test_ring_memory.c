@@ -147,7 +147,7 @@ static void no_memory_for_a_ticket_of_pinned_memory(void) {
 }
 
 /* Without pinned memory a transfer takes small steps through ordinary memory: not without that. */
-static void no_memory_to_creep_with(void) {
+static void no_memory_to_go_on_with(void) {
     for (int way = 0; way < 2; way++) {
         scene_open();
         fake_pinned_limit(1000);
@@ -155,7 +155,7 @@ static void no_memory_to_creep_with(void) {
         CHECK_RESULT(way ? down() : up(), GPUPOOL_E_HOST_MEMORY);
         fail_malloc_nth(0, 0);
         CHECK_RESULT(way ? down() : up(), GPUPOOL_OK);
-        CHECK(kit_ring_stats(ring).creeps > 1);
+        CHECK(kit_ring_stats(ring).slow_chunks > 1);
         fake_pinned_limit(0);
         scene_close();
     }
@@ -168,6 +168,6 @@ int main(void) {
     FAKE_TEST(nothing_stays_after_a_reset);
     FAKE_TEST(records_are_used_again);
     FAKE_TEST(no_memory_for_a_ticket_of_pinned_memory);
-    FAKE_TEST(no_memory_to_creep_with);
+    FAKE_TEST(no_memory_to_go_on_with);
     return check_finish();
 }

@@ -1,6 +1,6 @@
 /* GPUPOOL_SITES: blocks are counted by the line that asked for them, whichever way they come and
    go, and those that are left at the end are told by line. */
-// build: plain -fsanitize=address,undefined
+// build: plain -fsanitize=address
 // build: no_stats -DGPUPOOL_STATS=0
 // build: tsan -fsanitize=thread
 #define GPUPOOL_SITES 1

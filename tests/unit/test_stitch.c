@@ -2,7 +2,7 @@
    graphs that are captured in scopes and replayed; the race oracle watches, and every place where
    chunks may meet is written, and verified before the free. */
 // build: plain
-// build: asan -fsanitize=address,undefined
+// build: asan -fsanitize=address
 #define GPUPOOL_IMPLEMENTATION
 #include "gpupool.h"
 #include "stitch_kit.h"

@@ -2,7 +2,7 @@
    whose blocks are stitched. A request that fails because of it changes nothing, and the same
    request is met once the fault is over. */
 // build: plain -O1
-// build: asan -fsanitize=address,undefined -DAFTER=6
+// build: asan -fsanitize=address -DAFTER=6
 #define GPUPOOL_IMPLEMENTATION
 #include "gpupool.h"
 #include "stitch_kit.h"

@@ -1,6 +1,6 @@
 /* The record of calls: what it says, and that the same calls in a fresh arena give the same
    addresses, counted from the arena's first. */
-// build: plain -fsanitize=address,undefined
+// build: plain -fsanitize=address
 #define GPUPOOL_IMPLEMENTATION
 #include "gpupool.h"
 #include "arena_kit.h"

@@ -1,5 +1,5 @@
 /* TREE where it is large: all orders up to 2^40 bytes, and an index of 100,000 live runs. */
-// build: asan -fsanitize=address,undefined
+// build: asan -fsanitize=address
 #define GPUPOOL_IMPLEMENTATION
 #include "gpupool.h"
 #include "tree_kit.h"
