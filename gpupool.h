@@ -770,7 +770,7 @@ typedef struct gpupool_ring_stats {  /* arrays: [GPUPOOL_UP], [GPUPOOL_DOWN] */
     uint64_t staged_bytes[2];        /* of transfers that the ring copied, `slow_chunks` included */
     uint64_t direct_bytes[2];        /* copied by CUDA itself: pinned memory, tiny transfers */
     uint64_t chunks[2];              /* chunks that the ring copied */
-    uint64_t slow_chunks;                 /* chunks of such transfers that went by CUDA's own, slower
+    uint64_t slow_chunks;            /* chunks of such transfers that went by CUDA's own, slower
                                         staging, because the ring stayed full */
     uint64_t waits, wait_ns;         /* transfers that found the ring full; their waiting time */
     uint64_t pin_ns, pin_failures;   /* time spent pinning; refusals by the system */
