@@ -94,6 +94,33 @@ static void zero_of_another_file_is_the_legacy_stream(void) {
     kit_close(arena);
 }
 
+/* The stream of a request is as that of an argument, and the program's struct stays as it was. */
+static void zero_of_a_request_is_the_threads_own(void) {
+    gpupool_request request;
+    gpupool_block found;
+    arena = kit_open(GPUPOOL_SOURCE_AUTO);
+    fake_mode(FAKE_STEPPED);
+    memset(&request, 0, sizeof request);
+    request.bytes = 4096;
+    request.flags = GPUPOOL_ZEROED;
+    void *block = gpupool_alloc_request(arena, &request);
+    CHECK_RESULT(kit_why(block), GPUPOOL_OK);
+    CHECK_EQ(fake_pending(cudaStreamPerThread), 1); /* the memset */
+    CHECK_EQ(fake_pending(cudaStreamLegacy), 0);
+    CHECK(request.stream == 0);
+    CHECK_RESULT(gpupool_get_block(arena, block, &found), GPUPOOL_OK);
+    CHECK(found.stream == cudaStreamPerThread);
+    CHECK_RESULT(gpupool_free(arena, block, 0), GPUPOOL_OK);
+    request.stream = cudaStreamLegacy;
+    request.flags = 0;
+    block = gpupool_alloc_request(arena, &request);
+    CHECK_RESULT(gpupool_get_block(arena, block, &found), GPUPOOL_OK);
+    CHECK(found.stream == cudaStreamLegacy);
+    CHECK_RESULT(gpupool_free(arena, block, cudaStreamLegacy), GPUPOOL_OK);
+    fake_mode(FAKE_EAGER);
+    kit_close(arena);
+}
+
 /* The two calls that read their stream in a struct: no struct is no stream. */
 static void no_struct_is_refused(void) {
     gpupool_ring *ring = NULL;
@@ -171,6 +198,7 @@ int main(void) {
     ARENA_TEST(threads_take_turns);
     ARENA_TEST(zero_is_the_threads_own);
     FAKE_TEST(zero_of_another_file_is_the_legacy_stream);
+    FAKE_TEST(zero_of_a_request_is_the_threads_own);
     FAKE_TEST(no_struct_is_refused);
     FAKE_TEST(a_thread_that_ends_leaves_its_memory);
     FAKE_TEST(threads_come_and_go);

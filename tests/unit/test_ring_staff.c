@@ -1,6 +1,7 @@
 /* The ring's workers: when there are none to be had, when one fails while others are at work, and
    when the process ends around them. */
 #define _GNU_SOURCE
+#include <errno.h>
 #include <pthread.h>
 #include <unistd.h>
 
@@ -10,7 +11,9 @@ static long processors;                 /* that the system says it has; 0: as it
 #define pthread_create start_thread /* of the ring's */
 #define sysconf(name) (processors ? processors : (sysconf)(name))
 static int stays;                       /* 1: no thread can be detached */
-#define pthread_detach(thread) (stays ? EINVAL : (pthread_detach)(thread))
+/* A function, so that the call in the header has the branches of its own line only. */
+static int leave(pthread_t thread) { return stays ? EINVAL : pthread_detach(thread); }
+#define pthread_detach leave
 #define GPUPOOL_IMPLEMENTATION
 #include "gpupool.h"
 #undef pthread_create

@@ -184,6 +184,28 @@ static void a_use_that_is_refused_is_no_line(void) {
     kit_close(arena);
 }
 
+/* A block that a stream's cache has free is not live: a record begun then does not list it, and
+   lists it when it is had again. */
+static void a_late_record_lists_no_free_block(void) {
+    char said[1024] = "";
+    FILE *file = scratch();
+    gpupool_arena *arena = kit_open(GPUPOOL_SOURCE_MAPPED);
+    void *kept = kit_alloc(arena, 1000, 0), *freed = kit_alloc(arena, 1000, 0);
+    CHECK(kept != freed);
+    CHECK_RESULT(gpupool_free(arena, freed, 0), GPUPOOL_OK);
+    CHECK_RESULT(gpupool_set_trace(arena, file), GPUPOOL_OK);
+    CHECK(kit_alloc(arena, 1000, 0) == freed);
+    CHECK_RESULT(gpupool_set_trace(arena, NULL), GPUPOOL_OK);
+    rewind(file);
+    said[fread(said, 1, sizeof said - 1, file)] = 0;
+    const char *rest = strchr(said, '\n');
+    if (!CHECK(rest && strcmp(rest, "\na 0 1000 0\na 2 1000 0\n") == 0)) printf("%s", said);
+    fclose(file);
+    CHECK_RESULT(gpupool_free(arena, kept, 0), GPUPOOL_OK);
+    CHECK_RESULT(gpupool_free(arena, freed, 0), GPUPOOL_OK);
+    kit_close(arena);
+}
+
 /* A record begun late begins with the blocks that are live, of whatever size. */
 static void a_late_record_lists_what_is_live(void) {
     gpupool_arena *arena = kit_open(GPUPOOL_SOURCE_AUTO);
@@ -350,6 +372,7 @@ int main(void) {
     ARENA_TEST(what_it_says);
     ARENA_TEST(a_use_that_is_refused_is_no_line);
     ARENA_TEST(a_late_record_lists_what_is_live);
+    ARENA_TEST(a_late_record_lists_no_free_block);
     ARENA_TEST(calls_that_only_look_are_not_recorded);
     FAKE_TEST(a_limit_that_fails_is_taken_back);
     ARENA_TEST(a_bypass_records_streams);
