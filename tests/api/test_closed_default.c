@@ -89,6 +89,31 @@ static void nor_another_arena_of_before(void) {
     kit_close(other);
 }
 
+/* A transfer that looks for sleeping memory goes past it, and goes no further than to the arena that
+   sleeps. */
+static void transfers_look_past_it(void) {
+    unsigned char host[64] = {0};
+    gpupool_ring *ring;
+    close_by_a_reset();
+    gpupool_arena *sleeper = kit_open(GPUPOOL_SOURCE_MAPPED);
+    gpupool_arena *awake = kit_open(GPUPOOL_SOURCE_MAPPED);
+    void *asleep = kit_alloc(sleeper, MIB, 0), *there = kit_alloc(awake, MIB, 0);
+    CHECK_RESULT(gpupool_ring_create(&ring, NULL), GPUPOOL_OK);
+    CHECK_RESULT(gpupool_sleep(sleeper, GPUPOOL_ALL, GPUPOOL_DISCARD, NULL), GPUPOOL_OK);
+    CHECK_RESULT(gpupool_upload(ring, asleep, host, sizeof host, 0), GPUPOOL_E_ASLEEP);
+    CHECK_RESULT(gpupool_upload(ring, there, host, sizeof host, 0), GPUPOOL_OK);
+    kit_expect(0, there, sizeof host, 0);
+    CHECK_RESULT(gpupool_wake(sleeper, GPUPOOL_ALL, NULL), GPUPOOL_OK);
+    CHECK_RESULT(gpupool_upload(ring, asleep, host, sizeof host, 0), GPUPOOL_OK);
+    kit_expect(0, asleep, sizeof host, 0);
+    CHECK_RESULT(gpupool_free(sleeper, asleep, 0), GPUPOOL_OK);
+    CHECK_RESULT(gpupool_free(awake, there, 0), GPUPOOL_OK);
+    CHECK_RESULT(gpupool_ring_destroy(ring), GPUPOOL_OK);
+    kit_close(sleeper);
+    kit_close(awake);
+    is_renewed();
+}
+
 /* A word that names no source stops the renewal before anything is given back: not even what the
    arena has of host memory and addresses is lost then. */
 static void the_environment_has_no_sense(void) {
@@ -111,6 +136,7 @@ int main(void) {
     FAKE_TEST(streams_come_and_go);
     FAKE_TEST(others_do_not_count_it);
     FAKE_TEST(nor_another_arena_of_before);
+    FAKE_TEST(transfers_look_past_it);
     FAKE_TEST(the_environment_has_no_sense);
     return check_finish();
 }

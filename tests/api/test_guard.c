@@ -76,6 +76,27 @@ static void zeroed(void) {
 }
 static void zalloc_is_zero(void) { for_each_source(zeroed); }
 
+static void put_to_sleep(const gpupool_soft_limit *news, void *unused) {
+    (void)unused;
+    if (news->is_over)
+        CHECK_RESULT(gpupool_sleep(arena, GPUPOOL_ALL, GPUPOOL_DISCARD, NULL), GPUPOOL_OK);
+}
+
+/* A new block is not filled when its arena falls asleep first: the block goes back. */
+static void asleep_before_it_is_filled(void) {
+    gpupool_arena_config config = kit_config(GPUPOOL_SOURCE_MAPPED);
+    config.soft_limit_bytes = 16 * MIB;
+    config.on_soft_limit = put_to_sleep;
+    arena = kit_create(&config);
+    CHECK_RESULT(kit_why(gpupool_alloc(arena, 32 * MIB, kit_stream[0])), GPUPOOL_E_ASLEEP);
+    CHECK_EQ(kit_stats(arena).blocks.now, 0);
+    CHECK_RESULT(gpupool_wake(arena, GPUPOOL_ALL, NULL), GPUPOOL_OK);
+    char *block = get(MIB, 0);
+    kit_expect(kit_stream[0], block, MIB, 0xcd);
+    CHECK_RESULT(put(block, 0), GPUPOOL_OK);
+    kit_close(arena);
+}
+
 /* What a graph is handed has no guard, and nothing is added to the graph. */
 static void nothing_in_a_capture(void) {
     cudaGraph_t graph = NULL;
@@ -391,6 +412,7 @@ int main(void) {
     ARENA_TEST(a_byte_behind_is_told);
     ARENA_TEST(a_stale_pointer_reads_a_pattern);
     ARENA_TEST(zalloc_is_zero);
+    ARENA_TEST(asleep_before_it_is_filled);
     ARENA_TEST(nothing_in_a_capture);
     FAKE_TEST(nothing_in_a_scope);
     ARENA_TEST(a_used_block_is_left_alone);

@@ -4,6 +4,7 @@
 // build: tsan -fsanitize=thread
 #define _DEFAULT_SOURCE /* nanosleep */
 #define GPUPOOL_IMPLEMENTATION
+#include "fail_malloc.h"
 #include "gpupool.h"
 #include "arena_kit.h"
 
@@ -104,6 +105,57 @@ static void while_a_stream_is_made_to_wait(void) {
     fake_mode(FAKE_EAGER);
     wake_and_close(block);
 }
+/* ---- a request that found its tag awake goes on while sleep waits for the device ---- */
+
+static gpi_request late;
+static void *late_block;
+static int no_memory; /* 1: and then the host has none */
+
+static void charge_it(void) {
+    CHECK_RESULT(gpi_tag_charge(arena, tag, 8 * MIB, 8 * MIB), GPUPOOL_OK);
+    gpi_hand_request(&late, 8 * MIB, kit_stream[0], gpi_hand_origin(NULL, 0));
+    late.tag = tag;
+    late.finished = gpi_tree_tag_list(tag);
+    late.has_come = 0;
+}
+
+static void go_on_with_it(void *unused) {
+    (void)unused;
+    late_block = gpi_hand_alloc(arena, "gpupool_alloc", &late, 2 * GPUPOOL_UNIT_BYTES);
+    gpi_tag_finish(arena, tag, 8 * MIB, late.has_come);
+    if (no_memory) fail_malloc_nth(1, 1);
+}
+
+/* It gets what its stream has freed with work in flight. The block sleeps as all others do; or, if
+   the host has no memory for that, none does, and the block can be used. */
+static void a_request_goes_on_while_sleep_waits(void) {
+    gpi_run *run;
+    for (no_memory = 0; no_memory < 2; no_memory++) {
+        check_case("no memory %d", no_memory);
+        open_arena(NULL);
+        fake_mode(FAKE_STEPPED);
+        void *block = take(8 * MIB, tag, 0);
+        kit_fill(kit_stream[0], block, MIB, 1);
+        CHECK_RESULT(gpupool_free(arena, block, kit_stream[0]), GPUPOOL_OK);
+        charge_it();
+        fake_before_call("cuMemFree", 1, go_on_with_it, NULL); /* the wait for the device */
+        CHECK_RESULT(gpupool_sleep(arena, tag, GPUPOOL_DISCARD, NULL),
+                     no_memory ? GPUPOOL_E_HOST_MEMORY : GPUPOOL_OK);
+        CHECK_EQ(fail_malloc_fired, no_memory);
+        fail_malloc_nth(0, 0);
+        CHECK(late_block == block);
+        CHECK_RESULT(gpupool_check(arena), GPUPOOL_OK);
+        run = gpi_tree_live(&arena->tree, (uint64_t)(uintptr_t)block / GPUPOOL_UNIT_BYTES);
+        CHECK_EQ(*gpi_clock_sleeper(run) != NULL, !no_memory);
+        CHECK_EQ(kit_stats(arena).asleep_bytes != 0, !no_memory);
+        if (!no_memory) CHECK_RESULT(gpupool_wake(arena, tag, NULL), GPUPOOL_OK);
+        kit_fill(kit_stream[0], block, MIB, 2);
+        CHECK_RESULT(gpupool_free(arena, block, kit_stream[0]), GPUPOOL_OK);
+        fake_mode(FAKE_EAGER);
+        kit_close(arena);
+    }
+}
+
 /* ---- a stitch that another thread takes apart ---- */
 
 static atomic_int is_going; /* the program is being told so */
@@ -259,6 +311,7 @@ int main(void) {
     FAKE_TEST(a_transfer_asks_while_the_arena_is_locked);
     FAKE_TEST(told_of_new_memory);
     FAKE_TEST(while_a_stream_is_made_to_wait);
+    FAKE_TEST(a_request_goes_on_while_sleep_waits);
     FAKE_TEST(a_stitch_is_taken_apart);
     FAKE_TEST(a_limit_comes_down_while_waking);
     FAKE_TEST(two_sleeps_at_once);
