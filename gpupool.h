@@ -7604,13 +7604,13 @@ static gpupool_result gpi_chunk_give_back(gpi_chunks *chunks, gpi_tree *tree, gp
 }
 
 /* Makes the chunks of a taken run free memory, when they cannot be given back for lack of host
-   memory. The program knows the first `announced` of them. */
+   memory. The arena has on_map, and the program knows the first `announced` of them. */
 static void gpi_chunk_stay_untold(const gpi_chunks *chunks, gpi_tree *tree, gpi_run *taken,
                                   uint64_t announced) {
     uint64_t unit = taken->unit, end = unit + taken->units;
     while (unit < end) {
         gpi_chunk *chunk = (gpi_chunk *)gpi_tree_owner(tree, unit);
-        chunk->is_untold = chunks->on_map && !announced;
+        chunk->is_untold = !announced;
         announced -= announced != 0;
         unit = chunk->unit + chunk->units;
     }
@@ -10987,8 +10987,7 @@ static gpupool_result gpi_ladder_grow(gpupool_arena *arena, const gpi_request *r
         return gpi_growth_add(&arena->chunks, &arena->tree, &growth, request->align_units,
                               most_bytes, run);
     /* A MAPPED block may begin in usable free memory and go on in the new chunk behind it. Where
-    the
-       device has no chunk of the usual size left, one for the block alone is next. */
+       the device has no chunk of the usual size left, one for the block alone is next. */
     do {
         growth.is_exact |= growth.can_be_smaller;
         gpi_ladder_set_usable(arena, request);
