@@ -212,6 +212,7 @@ static void blocks_and_pointers_that_are_not_for_it(void) {
     void *foreign = NULL;
     gpupool_exported exported;
     share_open(8 * MIB, 0);
+    char *front = (char *)share_any(3 * MIB); /* where its chunk begins, */
     char *small = (char *)share_any(100), *large = (char *)share_any(3 * MIB);
     char *huge = (char *)share_any(20 * MIB);
     char *block = share_get(BYTES), *freed = share_get(BYTES);
@@ -221,6 +222,7 @@ static void blocks_and_pointers_that_are_not_for_it(void) {
     small = (char *)share_any(100); /* now a cache has it, too */
     cannot(small, GPUPOOL_E_ARGUMENT);
     CHECK(strstr(gpupool_last_error(), "GPUPOOL_EXPORTABLE") != NULL);
+    cannot(front, GPUPOOL_E_ARGUMENT); /* but not all of the chunk */
     cannot(large, GPUPOOL_E_ARGUMENT);
     cannot(huge + 512, GPUPOOL_E_INSIDE);
     cannot(block + 1, GPUPOOL_E_INSIDE);
@@ -236,6 +238,7 @@ static void blocks_and_pointers_that_are_not_for_it(void) {
     CHECK_RESULT(gpupool_export_close(NULL, block), GPUPOOL_E_ARGUMENT);
     CHECK_RESULT(gpupool_export_close(arena, block), GPUPOOL_E_ARGUMENT); /* not exported yet */
     share_put(small);
+    share_put(front);
     share_put(large);
     share_put(huge);
     share_put(block);

@@ -341,6 +341,41 @@ static void an_idle_chunk_that_is_taken(void) {
     kit_close(arena);
 }
 
+static void the_device_is_full_and_keeps(void *bytes) {
+    fake_other_process(0, *(size_t *)bytes);
+    fake_fail_call("cuMemFree", 1, 1, 0);
+}
+
+static void as_soon_as_it_has_room(void *bytes) {
+    fake_before_call("cuMemAlloc", 1, the_device_is_full_and_keeps, bytes);
+}
+
+/* Two of three idle chunks go to make room on the device, another process takes that, and the
+   driver does not take the third one back: that is the error, and the chunk stays for use. */
+static void an_idle_chunk_that_does_not_go(void) {
+    size_t bytes = 20 * MIB, free_bytes, total_bytes, all;
+    void *block[3];
+    arena = kit_open(GPUPOOL_SOURCE_DEVICE);
+    for (int i = 0; i < 3; i++) block[i] = get(bytes);
+    CHECK_EQ(kit_reserved(arena), 3 * bytes);
+    for (int i = 0; i < 3; i++) put(block[i]);
+    kit_finish(arena);
+    CHECK_RESULT(gpupool_trim(arena, SIZE_MAX, NULL), GPUPOOL_OK);
+    CHECK_EQ(cudaMemGetInfo(&free_bytes, &total_bytes), cudaSuccess);
+    fake_other_process(0, free_bytes);
+    all = free_bytes + 2 * bytes;
+    fake_before_call("cuMemFree", 2, as_soon_as_it_has_room, &all);
+    CHECK_RESULT(kit_why(gpupool_alloc(arena, 30 * MIB, kit_stream[0])), GPUPOOL_E_CUDA);
+    fake_fail_clear();
+    CHECK_EQ(kit_reserved(arena), bytes);
+    CHECK_EQ(fake_used_bytes(0), bytes);
+    CHECK_RESULT(gpupool_check(arena), GPUPOOL_OK);
+    put(get(bytes)); /* the device has no other */
+    fake_other_process(0, 0);
+    put(get(30 * MIB));
+    kit_close(arena);
+}
+
 /* A stitch with new memory cannot be mapped: the new chunks go back, but for the one that another
    thread has taken memory of meanwhile. */
 static void a_new_chunk_that_is_taken(void) {
@@ -405,6 +440,7 @@ int main(void) {
     FAKE_TEST(many_places_that_are_too_small);
     FAKE_TEST(no_growth_where_none_is_needed);
     FAKE_TEST(an_idle_chunk_that_is_taken);
+    FAKE_TEST(an_idle_chunk_that_does_not_go);
     FAKE_TEST(a_new_chunk_that_is_taken);
     FAKE_TEST(memory_stays_where_it_is);
     FAKE_TEST(few_chunks_for_much_memory);
