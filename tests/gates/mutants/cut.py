@@ -1,10 +1,13 @@
 """Cuts mutants into gpupool.h: one header that holds them all, each asleep behind MUTANT(n).
 
 clang says where the expressions are (its syntax tree as JSON); the text is changed in place, so the
-lines of the header keep their numbers. What stands in a macro's argument is left alone: asserts."""
+lines of the header keep their numbers. What stands in a macro's argument is left alone: asserts.
+What was cut is kept in a file: a machine without clang takes it from there."""
 import collections
+import hashlib
 import json
 import re
+import shutil
 import subprocess
 import sys
 
@@ -45,6 +48,7 @@ class Cutter:
         self.bytes = open(path, "rb").read()
         self.text = self.bytes.decode("ascii")
         self.mutants, self.edits = [], []
+        self.statements, self.leaps, self.truths = set(), set(), set()  # spans
         self.file = ""
         self.rooms = [(m.start(), m.group(1)) for m in
                       re.finditer(r"^/\* == ([A-Z]+) =", self.text, re.M)]
@@ -212,7 +216,7 @@ class Cutter:
         if kind in ("CaseStmt", "DefaultStmt", "LabelStmt"):
             inner = inner[-1:]
             self.statement(inner[0])
-        elif kind == "VarDecl" and node.get("storageClass") == "static":
+        elif kind == "EnumDecl" or (kind == "VarDecl" and node.get("storageClass") == "static"):
             return
         elif kind == "UnaryExprOrTypeTraitExpr" or (kind and "span" in node and not node["span"]):
             return
@@ -249,7 +253,6 @@ class Cutter:
             self.visit(child, node)
 
     def cut(self, tree):
-        self.statements, self.leaps, self.truths = set(), set(), set()
         self.measure(tree)
         for node in tree["inner"]:
             if (node["kind"] == "FunctionDecl" and node["file"].endswith("gpupool.h")
@@ -297,11 +300,39 @@ class Cutter:
         return text
 
 
-def cut(path, unit, flags):
-    """unit: a file that includes the header with its implementation."""
+    # ---- what was cut, as a file ----
+
+    def digest(self):
+        return hashlib.sha1(self.bytes).hexdigest()
+
+    def save(self, kept):
+        spans = [sorted(spans) for spans in (self.statements, self.leaps, self.truths)]
+        kept.parent.mkdir(parents=True, exist_ok=True)
+        kept.write_text(json.dumps([self.digest(), self.mutants, self.edits, spans]))
+
+    def load(self, kept):
+        """Whether the file is there and of this header."""
+        if not kept.exists():
+            return False
+        digest, mutants, edits, spans = json.loads(kept.read_text())
+        self.mutants = [Mutant(*m) for m in mutants]
+        self.edits = [Edit(*e) for e in edits]
+        self.statements, self.leaps, self.truths = ({tuple(s) for s in each} for each in spans)
+        return digest == self.digest()
+
+
+def cut(path, unit, flags, kept):
+    """unit: a file that includes the header with its implementation; kept: what was cut before."""
+    cutter = Cutter(path)
+    if cutter.load(kept):
+        return cutter
+    if not shutil.which("clang"):
+        sys.exit(f"There is no clang here, and {kept} is not of this {path.name}: `make mutants N=0` "
+                 f"where clang is writes it.")
     sys.setrecursionlimit(10000)
     told = subprocess.run(["clang", "-std=c11", "-fsyntax-only", "-w", "-Xclang", "-ast-dump=json",
                            *flags, unit], cwd=path.parent, stdout=subprocess.PIPE, check=True)
     cutter = Cutter(path)
     cutter.cut(json.loads(told.stdout))
+    cutter.save(kept)
     return cutter

@@ -3,7 +3,8 @@
 cut.py cuts thousands of mutants into one copy of gpupool.h, all asleep; each test program is built
 once with it, and MUTANT=number wakes one. A mutant is run by the tests that come to it, the likely
 and quick ones first, until one of them fails, crashes or takes far too long: it is killed. One that
-survives them all stands in survivors.txt, with the reason, or this gate fails."""
+survives them all, or as many as there is time for, stands in survivors.txt, with the reason, or this
+gate fails. It fails, too, on a line of survivors.txt that is of no mutant."""
 import argparse
 import collections
 import concurrent.futures
@@ -16,6 +17,7 @@ import shutil
 import signal
 import subprocess
 import sys
+import tempfile
 import time
 
 import cut
@@ -23,16 +25,17 @@ import cut
 HERE = pathlib.Path(__file__).resolve().parent
 ROOT = HERE.parent.parent.parent
 SURVIVORS = HERE / "survivors.txt"
-COMPILER = shutil.which("clang") or "gcc"  # clang takes half as long
+QUICK_COMPILER = shutil.which("clang") or "gcc"  # clang takes half as long
 # Left out: those that repeat others at length, or need a build of their own. Made small: those that
 # take whatever time they get.
 LEFT_OUT = ("test_soak", "test_churn", "test_counted", "test_tree_long", "test_fuzz",
-            "test_schedules")
+            "test_schedules", "test_schedules_mapped", "test_schedules_ring")
 SMALL = {"test_tree": ["-DFEW_UNITS=5"], "test_model": ["-DMODEL_CALLS=100000"],
          "test_stitch_faults": ["-DAFTER=6"], "test_tree_misuse": ["-DMISUSE_UNITS=6"],
          "test_races": ["-DSCHEDULES=400", "-DTURNS=400"]}
 BESIDE = ("single", "asked", "replaced", "digit", "wrong")  # builds run beside the first of theirs
-Test = collections.namedtuple("Test", "name program")
+STATIC = "-DGPUPOOL_STATIC=1"
+Test = collections.namedtuple("Test", "name program text")
 
 
 def arguments():
@@ -43,7 +46,9 @@ def arguments():
     parser.add_argument("--room", default="", help="of this room only, as in its banner")
     parser.add_argument("--only", default="", help="of functions that match, as a pattern")
     parser.add_argument("--jobs", type=int, default=os.cpu_count())
-    parser.add_argument("--again", action="store_true", help="run those in survivors.txt too")
+    parser.add_argument("--again", action="store_true",
+                        help="run those in survivors.txt too: a listed one that is killed fails")
+    parser.add_argument("--limit", type=float, default=60, help="seconds of CPU for one mutant")
     parser.add_argument("--build", type=pathlib.Path, default=ROOT / "build")
     parser.add_argument("--fake", required=True, type=pathlib.Path, help="fakecuda, as a library")
     parser.add_argument("--cuda", default="-Itests/fakecuda/include")
@@ -58,6 +63,15 @@ def keys_of(mutants):
         seen[key] += 1
         keys[m.number] = key + (f" #{seen[key]}" if seen[key] > 1 else "")
     return keys
+
+
+def choose(cutter, keys, options):
+    chosen = [m for m in cutter.mutants if options.room.upper() in ("", m.room)
+              and re.search(options.only, m.function)]
+    if options.whole or len(chosen) <= options.count:
+        return chosen
+    # By name, so that a change of the header leaves the rest of the sample as it was.
+    return sorted(chosen, key=lambda m: lot(options.seed, keys[m.number]))[:options.count]
 
 
 def lot(seed, key):
@@ -84,45 +98,55 @@ def read_survivors():
 # ---- building ----
 
 def variants():
-    """(name, source, flags): the first build of each test, and those with other checks. Where a
-    test has no threads there are no locks either, but asserts that each is taken and given back."""
+    """(name, source, level, macros): the plain or first build of each test, and those with other
+    checks. Where a test has no threads there are no locks either, but asserts that each is taken
+    and given back."""
     for source in sorted((ROOT / "tests").glob("*/test_*.c"), key=lambda path: path.name):
         if source.stem in LEFT_OUT:
             continue
         text = source.read_text()
-        builds = re.findall(r"^// build: (\S+) *(.*)$", text, re.M) or [("plain", "")]
+        builds = dict(re.findall(r"^// build: (\S+) *(.*)$", text, re.M)) or {"plain": ""}
+        first = "plain" if "plain" in builds else next(iter(builds))
         alone = ["-DGPUPOOL_SINGLE_THREAD=1"] * (
-            not re.search("pthread|sched_yield|^test_(ring|host)", source.stem + text))
-        for i, (name, flags) in enumerate(builds):
+            not re.search("pthread|sched_yield|_pause|^test_(ring|host)", source.stem + text))
+        for name, flags in builds.items():
             macros = [f for f in flags.split() if f.startswith("-D") and "EVERY" not in f]
             macros += SMALL.get(source.stem, []) + alone
-            if i == 0 or name in BESIDE:
-                yield f"{source.stem}-{name}", source, macros
+            # Most run for less time than optimizing would take; those that do not say so.
+            level = "-O1" if re.search(r"-O\d", flags) else "-O0"
+            if name == first or name in BESIDE:
+                yield f"{source.stem}-{name}", source, level, macros
 
 
-def compile_to(options, out, result, *what):
-    # Without optimisation: most run for less time than that would take.
+def beside(source):
+    """What else a test is linked with."""
+    return re.findall(r"\S+", " ".join(re.findall(r"^// and: *(.*)$", source.read_text(), re.M)))
+
+
+def compile_to(options, out, level, result, *what):
+    compiler = QUICK_COMPILER if level == "-O0" else "gcc"
     told = subprocess.run(
-        [COMPILER, "-std=c11", "-w", "-O0", "-pthread", "-DCHECK_STOP=1", *options.cuda.split(),
+        [compiler, "-std=c11", "-w", level, "-pthread", "-DCHECK_STOP=1", *options.cuda.split(),
          f"-I{out}", f"-I{out}/tests", f"-I{out}/tests/support", f"-I{HERE}", "-o", result, *what],
         cwd=ROOT, stderr=subprocess.PIPE, text=True)
     if told.returncode:
         sys.exit(f"{result} does not build:\n{told.stderr[:2000]}")
 
 
-def linked(out, macros):
-    """The implementation that the tests of tests/api with these macros share, and the macros."""
+def linked(out, level, macros):
+    """The implementation that tests of tests/api share, by what it is built with, and its macros."""
     macros = [m for m in macros if re.match("-D(GPUPOOL|CUDA_API)_", m)]
-    name = re.sub("[^A-Za-z0-9_]", "", "-".join(macros)) or "plain"
+    name = re.sub("[^A-Za-z0-9_]", "", "-".join([level, *macros]))
     return out / f"linked-{name}.o", macros
 
 
-def compile_program(options, out, name, source, macros):
-    what = [out / source.relative_to(ROOT), *macros]
-    if source.parent.name == "api":
-        what += [linked(out, macros)[0], "-DLINKED=1"]
-    compile_to(options, out, out / name, *what, HERE / "mutant.c", options.fake, "-lm")
-    return Test(name, out / name)
+def compile_program(options, out, name, source, level, macros):
+    what = [out / path for path in (source.relative_to(ROOT), *beside(source))]
+    # Private functions that a test of tests/unit does not come to are static, and take no time.
+    how = [linked(out, level, macros)[0], "-DLINKED=1"] if source.parent.name == "api" else [STATIC]
+    compile_to(options, out, level, out / name, *what, *how, *macros, HERE / "mutant.c",
+               options.fake, "-lm")
+    return Test(name, out / name, source.read_text())
 
 
 def build(options, header):
@@ -131,12 +155,15 @@ def build(options, header):
     shutil.copytree(ROOT / "tests", out / "tests",
                     ignore=shutil.ignore_patterns("traces", "mutants", "gpu", "bench"))
     (out / "gpupool.h").write_text(header)
-    implementations = dict(linked(out, macros) for _, source, macros in variants()
-                           if source.parent.name == "api")
+    implementations = {}
+    for _, source, level, macros in variants():
+        if source.parent.name == "api":
+            result, macros = linked(out, level, macros)
+            implementations[result] = level, macros
     with concurrent.futures.ThreadPoolExecutor(options.jobs) as pool:
-        list(pool.map(lambda i: compile_to(options, out, i[0], *i[1], "-c",
+        list(pool.map(lambda i: compile_to(options, out, i[1][0], i[0], *i[1][1], "-c",
                                            out / "tests" / "support" / "linked.c"),
-                      implementations.items()))
+                      sorted(implementations.items())))
         return out, list(pool.map(lambda v: compile_program(options, out, *v), variants()))
 
 
@@ -171,8 +198,8 @@ def run(test, environment, cpu_s, wall_s, log=subprocess.DEVNULL):
 
 
 class Runner:
-    def __init__(self, options, out, tests):
-        self.options, self.out, self.tests = options, out, tests
+    def __init__(self, options, out):
+        self.options, self.out, self.tests = options, out, []
         self.runs, self.kills = collections.Counter(), collections.Counter()  # by function, test
         self.reached, self.seconds = {}, {}
 
@@ -184,27 +211,40 @@ class Runner:
         with log.open("w") as file:
             passed, seconds = run(test, {"MUTANT_REACHED": str(path)}, 120, 300, file)
         if not passed:
-            sys.exit(f"{test.name} fails without any mutant:\n{log.read_text()[-2000:]}")
+            print(f"{test.name} fails without any mutant:\n{log.read_text()[-2000:]}", flush=True)
+            return False
         self.reached[test], self.seconds[test] = path.read_bytes(), seconds
+        self.tests.append(test)
+        return True
 
     def kills_a_second(self, mutant, test):
-        """What to hope for, by what this test did to others of the function."""
+        """What to hope for: by what this test did to others of the function, and, as long as it
+        has done little, by whether it is about the function or its room."""
         at = mutant.function, test.name
-        return (self.kills[at] + 0.5) / (self.runs[at] + 2) / self.seconds[test]
+        hope = 0.1
+        if mutant.function in test.text:
+            hope = 0.6
+        elif mutant.room.lower() in test.name:
+            hope = 0.3
+        return (self.kills[at] + 2 * hope) / (self.runs[at] + 2) / (0.01 + self.seconds[test])
 
     def killer(self, mutant):
-        """The test that kills it; None if all let it live, "" if none comes to it."""
+        """The test that kills it, or why it lives: nobody comes to it, or how many let it live."""
         tests = [t for t in self.tests if self.reached[t][mutant.number]]
         tests.sort(key=lambda t: -self.kills_a_second(mutant, t))
-        for test in tests:
-            self.runs[mutant.function, test.name] += 1
+        spent = 0
+        for tried, test in enumerate(tests):
             seconds = self.seconds[test]
-            passed, _ = run(test, {"MUTANT": str(mutant.number)}, int(4 * seconds) + 2,
-                            5 * seconds + 5)
+            if spent + seconds > self.options.limit and tried:
+                return None, f"survives {tried} of {len(tests)} tests"
+            passed, took = run(test, {"MUTANT": str(mutant.number)}, int(4 * seconds) + 2,
+                               5 * seconds + 5)
+            spent += took
+            self.runs[mutant.function, test.name] += 1
             if not passed:
                 self.kills[mutant.function, test.name] += 1
-                return test.name
-        return None if tests else ""
+                return test.name, ""
+        return None, f"survives {len(tests)} tests" if tests else "is not reached"
 
 
 # ---- those that are the same program after all ----
@@ -214,77 +254,123 @@ class Compiled:
 
     def __init__(self, cutter, options):
         self.cutter, self.options = cutter, options
-        self.original = self.code(cutter.text)
 
-    def code(self, text):
-        folder = self.options.build / "mutants" / f"code-{hash(text)}"
-        folder.mkdir()
-        (folder / "gpupool.h").write_text(text)
-        flags = [f"-I{ROOT / f[2:]}" if f.startswith("-I") else f
-                 for f in self.options.cuda.split()]
-        subprocess.run(["gcc", "-std=c11", "-w", "-O1", "-DGPUPOOL_IMPLEMENTATION", "-c", "-x", "c",
-                        *flags, "-o", "code.o", "-"], cwd=folder, check=True, text=True,
-                       input='#include "gpupool.h"\n')
-        code = (folder / "code.o").read_bytes()
-        shutil.rmtree(folder)
-        return code
+    def code(self, text, function):
+        """Of a function and what it calls."""
+        with tempfile.TemporaryDirectory(dir=self.options.build / "mutants") as folder:
+            (pathlib.Path(folder) / "gpupool.h").write_text(text)
+            flags = [f"-I{ROOT / f[2:]}" if f.startswith("-I") else f
+                     for f in self.options.cuda.split()]
+            subprocess.run(["gcc", "-std=c11", "-w", "-O1", "-DGPUPOOL_IMPLEMENTATION", STATIC, "-c",
+                            "-x", "c", *flags, "-o", "code.o", "-"], cwd=folder, check=True,
+                           text=True, input='#include "gpupool.h"\n'
+                           f"void *kept(void) {{ return (void *){function}; }}\n")
+            return (pathlib.Path(folder) / "code.o").read_bytes()
 
     def is_same(self, mutant):
-        return self.code(self.cutter.alone(mutant.number)) == self.original
+        return (self.code(self.cutter.alone(mutant.number), mutant.function) ==
+                self.code(self.cutter.text, mutant.function))
+
+
+# ---- what is said ----
+
+class Clock:
+    """Seconds of CPU that this and all it has run have taken, from one lap to the next."""
+
+    def __init__(self):
+        self.laps, self.before, self.started = {}, 0, time.monotonic()
+
+    def lap(self, name):
+        who = resource.RUSAGE_SELF, resource.RUSAGE_CHILDREN
+        now = sum(u.ru_utime + u.ru_stime for u in map(resource.getrusage, who))
+        self.laps[name], self.before = now - self.before, now
+
+    def told(self):
+        laps = ", ".join(f"{name} {seconds:.0f}" for name, seconds in self.laps.items())
+        return f"seconds of CPU: {laps}; {time.monotonic() - self.started:.0f} s in all"
+
+
+def stale_lines(known, keys):
+    """Lines of survivors.txt that are of no mutant: each is told."""
+    stale = [key for key in known if key not in set(keys.values())]
+    for key in stale:
+        print(f"in {SURVIVORS.name}, but of no mutant: {key}")
+    return len(stale)
+
+
+def sleep_and_wake(options, out, tests, todo, tell):
+    """tell(mutant, killer, why) for each. How many tests fail with all asleep."""
+    runner = Runner(options, out)
+    with concurrent.futures.ThreadPoolExecutor(options.jobs) as pool:
+        failing = list(pool.map(runner.rehearse, tests)).count(False)
+        (out / "tests.txt").write_text("".join(
+            f"{runner.seconds[t]:.2f} {t.name}\n" for t in runner.tests))
+        CLOCK.lap("rehearsal")
+        print(f"{len(tests)} test programs; {CLOCK.told()} so far", flush=True)
+        running = {pool.submit(runner.killer, m): m for m in todo}
+        for future in concurrent.futures.as_completed(running):
+            tell(running[future], *future.result())
+    CLOCK.lap("runs")
+    return failing
 
 
 def main():
     options = arguments()
-    started = time.monotonic()
     cutter = cut.cut(ROOT / "gpupool.h", ROOT / "tests" / "support" / "library.c",
-                     options.cuda.split())
+                     options.cuda.split(), options.build / "mutants.json")
+    CLOCK.lap("cutting")
     keys, known = keys_of(cutter.mutants), read_survivors()
-    stale = sorted(set(known) - set(keys.values()))
-    for key in stale:
-        print(f"in {SURVIVORS.name}, but no mutant any more: {key}")
-    chosen = [m for m in cutter.mutants if options.room.upper() in ("", m.room)
-              and re.search(options.only, m.function)]
-    if not options.whole and len(chosen) > options.count:
-        # By name, so that a change of the header leaves the rest of the sample as it was.
-        chosen.sort(key=lambda m: lot(options.seed, keys[m.number]))
-        chosen = chosen[:options.count]
-    listed = [m for m in chosen if keys[m.number] in known and not options.again]
-    todo = [m for m in chosen if m not in set(listed)]
+    stale = stale_lines(known, keys)
+    chosen = choose(cutter, keys, options)
+    listed = {m for m in chosen if keys[m.number] in known}
+    todo = [m for m in chosen if m not in listed or options.again]
     print(f"{len(cutter.mutants)} mutants, {len(chosen)} chosen, {len(listed)} of them listed as "
-          f"survivors", flush=True)
-    if not chosen:
-        sys.exit("no mutants to run")
+          f"survivors, {len(todo)} to try", flush=True)
+    if not todo:
+        print(f"0 passed, {stale} failed")
+        return 1 if stale else 0
 
     out, tests = build(options, cutter.header({m.number for m in todo}))
-    runner = Runner(options, out, tests)
+    CLOCK.lap("building")
+    killers, alive, wrong = {}, [], []
+    lines = cutter.text.split("\n")
+
+    def tell(m, killer, why):
+        killers[m.number] = killer or "none"
+        text = f"gpupool.h:{m.line}: {{}}: {keys[m.number]}    | {lines[m.line - 1].strip()}"
+        if not killer:
+            alive.append((m, text.format(why)))
+        if not killer and m not in listed:
+            print(text.format(why), flush=True)
+        if killer and m in listed:
+            wrong.append(m)
+            print(text.format(f"is listed, and {killer} kills it"), flush=True)
+
+    failing = sleep_and_wake(options, out, tests, todo, tell)
+    unlisted = [(m, text) for m, text in alive if m not in listed]
     with concurrent.futures.ThreadPoolExecutor(options.jobs) as pool:
-        list(pool.map(runner.rehearse, tests))
-        print(f"{len(tests)} test programs, {time.monotonic() - started:.0f} s so far", flush=True)
-        killers = {}
-        running = {pool.submit(runner.killer, m): m for m in todo}
-        for future in concurrent.futures.as_completed(running):
-            m = running[future]
-            killers[m.number] = future.result()
-            if not killers[m.number]:
-                how = "is not reached" if killers[m.number] == "" else "survives"
-                print(f"gpupool.h:{m.line}: {how}: {keys[m.number]}", flush=True)
-        alive = [m for m in todo if not killers[m.number]]
-        compiled = Compiled(cutter, options) if alive else None
-        same = list(pool.map(compiled.is_same, alive)) if alive else []
-
-    unknown = [m for m, is_same in zip(alive, same) if not is_same and keys[m.number] not in known]
+        same = list(pool.map(Compiled(cutter, options).is_same, [m for m, _ in unlisted]))
+    CLOCK.lap("comparing")
+    unknown = [both for both, is_same in zip(unlisted, same) if not is_same]
+    unknown.sort(key=lambda both: both[0].number)
     (out / "killers.txt").write_text("".join(
-        f"{keys[m.number]}\t{killers[m.number] or 'none'}\n" for m in todo))
-    (out / "survivors.txt").write_text("".join(
-        f"{keys[m.number]}\n" for m in sorted(unknown, key=lambda m: m.number)))
+        f"{keys[m.number]}\t{killers[m.number]}\n" for m in todo))
+    (out / "survivors.txt").write_text("".join(f"{keys[m.number]}\n" for m, _ in unknown))
+    print(f"{len(unknown)} survive, and are neither listed nor the same code:")
+    for _, text in unknown:
+        print(text)
     killed = len(todo) - len(alive)
-    real = len(chosen) - sum(same)
-    print(f"{killed} of {real} killed ({100 * killed / max(real, 1):.1f}%), {sum(same)} compile to "
-          f"the same code, {real - killed - len(unknown)} listed, {len(unknown)} not: "
-          f"{out / 'survivors.txt'}; {time.monotonic() - started:.0f} s")
-    print(f"{killed} passed, {len(unknown) + (len(stale) if options.whole else 0)} failed")
-    return 1 if unknown or (stale and options.whole) else 0
+    print(f"of {len(todo)} tried, {killed} were killed, {sum(same)} compile to the same code, "
+          f"{len(unlisted) - sum(same)} survive unlisted ({out / 'survivors.txt'}); "
+          f"{len(listed)} more are listed" if not options.again else
+          f"of {len(todo)} tried, {killed} were killed, {sum(same)} compile to the same code, "
+          f"{len(alive) - len(unlisted)} survive as listed, {len(unknown)} survive unlisted")
+    print(CLOCK.told())
+    failed = len(unknown) + len(wrong) + failing + stale
+    print(f"{killed} passed, {failed} failed")
+    return 1 if failed else 0
 
 
+CLOCK = Clock()
 if __name__ == "__main__":
     sys.exit(main())
