@@ -625,6 +625,7 @@ static void the_callback_runs_as_the_caller_does(void) {
     }
 }
 
+#if CHECK_FAKE
 /* Takes 60 of the device's 64 MiB, then a block that fits only in a smaller chunk than usual. With
    `free_bytes` the block begins in free memory, or is stitched with it. */
 static void take_the_last(gpupool_source source, size_t free_bytes, size_t bytes) {
@@ -655,6 +656,7 @@ static void the_last_of_the_device(void) {
     take_the_last(GPUPOOL_SOURCE_MAPPED, 17 * MIB, 18 * MIB);
     take_the_last(GPUPOOL_SOURCE_DEVICE, 0, MIB);
 }
+#endif
 
 int main(void) {
     FAKE_TEST(the_last_of_the_device);
