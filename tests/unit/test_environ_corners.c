@@ -24,8 +24,6 @@ static void *malloc_oddly(size_t bytes);
 #undef fclose
 #include "environ_kit.h"
 
-#if CHECK_FAKE
-
 /* ---- what the system does ---- */
 
 static int close_fails, close_errno, flush_lies;
@@ -51,6 +49,8 @@ static void *malloc_oddly(size_t bytes) {
     if (act) act();
     return fail_malloc(bytes);
 }
+
+#if CHECK_FAKE
 
 /* ---- files ---- */
 

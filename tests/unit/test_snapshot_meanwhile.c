@@ -8,13 +8,6 @@ static void pause_here(void);
 #undef __builtin_ia32_pause
 #include "arena_kit.h"
 
-#if CHECK_FAKE && (defined(__x86_64__) || defined(__i386__))
-
-#define BYTES ((size_t)128 << 10)
-enum { FIRST = GPI_SLICE + 20, MORE = 5 * GPI_PAGE };
-
-static gpupool_arena *arena;
-static void *block[FIRST + MORE];
 static void (*meanwhile)(void); /* once */
 
 static void pause_here(void) {
@@ -22,6 +15,14 @@ static void pause_here(void) {
     meanwhile = NULL;
     if (now) now();
 }
+
+#if CHECK_FAKE && (defined(__x86_64__) || defined(__i386__))
+
+#define BYTES ((size_t)128 << 10)
+enum { FIRST = GPI_SLICE + 20, MORE = 5 * GPI_PAGE };
+
+static gpupool_arena *arena;
+static void *block[FIRST + MORE];
 
 static void get(int i) { block[i] = kit_alloc(arena, BYTES, kit_stream[0]); }
 static void put(int i) {
