@@ -9084,7 +9084,7 @@ static uint64_t gpi_plan_choose(gpi_plan *plan, uint64_t count, uint64_t units,
 
 /* Makes the shortest free end or start of a chunk that has `units` the plan's head or tail. What it
    has more stays free, so the shortest wastes least. A head only where the block needs no
-   alignment, since it begins inside a chunk. 0: there is none. */
+   alignment, since it begins inside a chunk. 0: there is none, and the plan is as it was. */
 static int gpi_plan_find_end(const gpi_stitches *stitches, gpi_plan *plan, uint64_t units) {
     gpi_chunk *chunk = stitches->chunks->first;
     uint64_t least = UINT64_MAX;
@@ -9114,23 +9114,21 @@ static int gpi_plan_find_end(const gpi_stitches *stitches, gpi_plan *plan, uint6
    the longest ones. */
 static void gpi_plan_rest(const gpi_stitches *stitches, gpi_plan *plan, uint64_t rest,
                                  const gpi_free_chunk *spare) {
-    gpi_free_chunk head = plan->head, tail = plan->tail;
+    uint64_t head_units = plan->head.units, tail_units = plan->tail.units;
     uint64_t granule = stitches->chunks->granule_units;
     plan->head.units = plan->tail.units = 0;
     if (!rest || gpi_plan_find_end(stitches, plan, rest)) return;
-    if (spare->chunk && head.units + tail.units < rest) {
-        plan->tail = *spare;
-        plan->tail.units = rest;
+    if (spare->chunk && head_units + tail_units < rest) {
+        plan->tail.chunk = spare->chunk;
     } else {
-        plan->head = head;
-        rest -= head.units;
+        plan->head.units = head_units;
+        rest -= head_units;
         /* of the tail only what is missing behind whole granules of grown memory */
-        if (rest > tail.units)
-            plan->new_units = gpi_ground_min(rest, gpi_ground_up(rest - tail.units, granule));
+        if (rest > tail_units)
+            plan->new_units = gpi_ground_min(rest, gpi_ground_up(rest - tail_units, granule));
         rest -= plan->new_units;
-        plan->tail = tail;
-        plan->tail.units = rest;
     }
+    plan->tail.units = rest;
 }
 
 /* Draws the plan: fills what is "found" in the struct. 0: there is no plan, since memory is short,
