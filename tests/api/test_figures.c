@@ -133,6 +133,16 @@ static void available_of_each_source(void) {
         }
 }
 
+/* Less than a granule of device memory is left: cudaMalloc still gives it. */
+static void available_below_a_granule(void) {
+    for (size_t device = MIB / 2; device <= MIB; device += MIB / 2) {
+        available_is_had(GPUPOOL_SOURCE_DEVICE, device, 0);
+        gpupool_arena *arena = kit_open(GPUPOOL_SOURCE_DEVICE);
+        CHECK_EQ(kit_available(arena), device);
+        kit_close(arena);
+    }
+}
+
 /* Neither a device nor a limit bounds these: no more than gpupool_alloc takes for a size. */
 static void available_without_bounds(void) {
     gpupool_verdict v;
@@ -148,6 +158,7 @@ int main(void) {
     FAKE_TEST(gaps_in_a_full_device);
     FAKE_TEST(gaps_of_other_sizes);
     FAKE_TEST(available_of_each_source);
+    FAKE_TEST(available_below_a_granule);
     FAKE_TEST(available_without_bounds);
     return check_finish();
 }

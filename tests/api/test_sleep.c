@@ -6,6 +6,7 @@
 // build: guard -DGPUPOOL_GUARD=1 -DEVERY=5
 // build: sites -DGPUPOOL_SITES=1 -DEVERY=5
 // build: thread -fsanitize=thread -DEVERY=25
+#include "fail_malloc.h"
 #include "gpupool.h"
 #include "registry_kit.h"
 
@@ -199,7 +200,9 @@ static void destroyed_while_it_sleeps(void) {
     CHECK_RESULT(gpupool_ring_destroy(ring), GPUPOOL_OK);
 }
 
+/* What the host keeps of the content goes with the arena. */
 static void reset_while_it_sleeps(void) {
+    long live = fail_malloc_live;
     open_arena();
     fill(3);
     CHECK_RESULT(gpupool_sleep(arena, GPUPOOL_ALL, GPUPOOL_KEEP, ring), GPUPOOL_OK);
@@ -207,6 +210,7 @@ static void reset_while_it_sleeps(void) {
     memset(kit_stream, 0, sizeof kit_stream);
     CHECK_RESULT(gpupool_arena_destroy(arena), GPUPOOL_OK);
     CHECK_RESULT(gpupool_ring_destroy(ring), GPUPOOL_OK);
+    CHECK_EQ(fail_malloc_live, live);
     memset(block, 0, sizeof block);
 }
 
