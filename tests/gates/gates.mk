@@ -29,10 +29,13 @@ test32: ## a 32-bit compiler must be told why it cannot have the header (needs g
 coverage: $(FAKE) ## what no test executes of gpupool.h, line by line and branch by branch
 	@CC='$(CC)' tests/gates/coverage.sh $(BUILD) $(JOBS) '$(INCLUDES) $(SIM_CUDA)'
 
-mutants: $(FAKE) ## the tests against small mistakes: N=200 SEED=1 ROOM=TREE WHOLE=1 ONLY=PATTERN AGAIN=1
+# More: FROM= leaves so many of the sample out, WITHIN= seconds and no mutant is begun any more, LIMIT=
+# seconds for one mutant, AGAIN=1 tries the listed ones too.
+mutants: $(FAKE) ## the tests against small mistakes: N=200 SEED=1 ROOM=TREE ONLY=FUNCTION WHOLE=1
 	@python3 tests/gates/mutants/mutants.py --build='$(BUILD)' --fake=$< --cuda='$(SIM_CUDA)' \
 	  --jobs=$(JOBS) --count=$(or $(N),200) --seed=$(or $(SEED),1) --room='$(ROOM)' \
-	  --only='$(ONLY)' --limit=$(or $(LIMIT),60) $(if $(WHOLE),--whole) $(if $(AGAIN),--again)
+	  --only='$(ONLY)' --first=$(or $(FROM),0) --limit=$(or $(LIMIT),60) \
+	  --within=$(or $(WITHIN),inf) $(if $(WHOLE),--whole) $(if $(AGAIN),--again)
 
 schedules: $(FAKE) ## two threads in every order, CUTS=2 interruptions; then broken headers
 	@CUTS=$(CUTS) ONLY=$(ONLY) JOBS=$(JOBS) tests/gates/schedules.sh $(BUILD)/schedules $(COMPILE) -O1 -g1 $(SIM_CUDA) $<

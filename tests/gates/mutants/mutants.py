@@ -43,12 +43,15 @@ def arguments():
     parser.add_argument("--whole", action="store_true", help="every mutant")
     parser.add_argument("--count", type=int, default=200, help="a sample of so many")
     parser.add_argument("--seed", type=int, default=1, help="which sample")
+    parser.add_argument("--first", type=int, default=0, help="leave so many of the sample out")
     parser.add_argument("--room", default="", help="of this room only, as in its banner")
     parser.add_argument("--only", default="", help="of functions that match, as a pattern")
     parser.add_argument("--jobs", type=int, default=os.cpu_count())
     parser.add_argument("--again", action="store_true",
                         help="run those in survivors.txt too: a listed one that is killed fails")
-    parser.add_argument("--limit", type=float, default=60, help="seconds of CPU for one mutant")
+    parser.add_argument("--limit", type=float, default=60, help="seconds for one mutant")
+    parser.add_argument("--within", type=float, default=float("inf"),
+                        help="seconds after which no further mutant is begun")
     parser.add_argument("--build", type=pathlib.Path, default=ROOT / "build")
     parser.add_argument("--fake", required=True, type=pathlib.Path, help="fakecuda, as a library")
     parser.add_argument("--cuda", default="-Itests/fakecuda/include")
@@ -66,12 +69,11 @@ def keys_of(mutants):
 
 
 def choose(cutter, keys, options):
+    """In an order drawn by name, so that a change of the header leaves the rest as it was."""
     chosen = [m for m in cutter.mutants if options.room.upper() in ("", m.room)
               and re.search(options.only, m.function)]
-    if options.whole or len(chosen) <= options.count:
-        return chosen
-    # By name, so that a change of the header leaves the rest of the sample as it was.
-    return sorted(chosen, key=lambda m: lot(options.seed, keys[m.number]))[:options.count]
+    chosen.sort(key=lambda m: lot(options.seed, keys[m.number]))
+    return chosen if options.whole else chosen[options.first:options.first + options.count]
 
 
 def lot(seed, key):
@@ -229,22 +231,25 @@ class Runner:
         return (self.kills[at] + 2 * hope) / (self.runs[at] + 2) / (0.01 + self.seconds[test])
 
     def killer(self, mutant):
-        """The test that kills it, or why it lives: nobody comes to it, or how many let it live."""
+        """(the test that kills it or "", seconds, why it lives: nobody comes to it, or how many let
+        it live). None where time is up."""
+        if CLOCK.seconds() > self.options.within:
+            return None
         tests = [t for t in self.tests if self.reached[t][mutant.number]]
         tests.sort(key=lambda t: -self.kills_a_second(mutant, t))
-        spent = 0
-        for tried, test in enumerate(tests):
+        spent, tried = 0, 0
+        for test in tests:
             seconds = self.seconds[test]
-            if spent + seconds > self.options.limit and tried:
-                return None, f"survives {tried} of {len(tests)} tests"
+            if tried and spent + seconds > self.options.limit:
+                continue
             passed, took = run(test, {"MUTANT": str(mutant.number)}, int(4 * seconds) + 2,
                                5 * seconds + 5)
-            spent += took
+            spent, tried = spent + took, tried + 1
             self.runs[mutant.function, test.name] += 1
             if not passed:
                 self.kills[mutant.function, test.name] += 1
-                return test.name, ""
-        return None, f"survives {len(tests)} tests" if tests else "is not reached"
+                return test.name, spent, ""
+        return "", spent, f"survives {tried} of {len(tests)} tests" if tests else "is not reached"
 
 
 # ---- those that are the same program after all ----
@@ -285,9 +290,12 @@ class Clock:
         now = sum(u.ru_utime + u.ru_stime for u in map(resource.getrusage, who))
         self.laps[name], self.before = now - self.before, now
 
+    def seconds(self):
+        return time.monotonic() - self.started
+
     def told(self):
         laps = ", ".join(f"{name} {seconds:.0f}" for name, seconds in self.laps.items())
-        return f"seconds of CPU: {laps}; {time.monotonic() - self.started:.0f} s in all"
+        return f"seconds of CPU: {laps}; {self.seconds():.0f} s in all"
 
 
 def stale_lines(known, keys):
@@ -299,7 +307,7 @@ def stale_lines(known, keys):
 
 
 def sleep_and_wake(options, out, tests, todo, tell):
-    """tell(mutant, killer, why) for each. How many tests fail with all asleep."""
+    """tell(mutant, killer, seconds, why) for each. How many tests fail with all asleep."""
     runner = Runner(options, out)
     with concurrent.futures.ThreadPoolExecutor(options.jobs) as pool:
         failing = list(pool.map(runner.rehearse, tests)).count(False)
@@ -309,7 +317,8 @@ def sleep_and_wake(options, out, tests, todo, tell):
         print(f"{len(tests)} test programs; {CLOCK.told()} so far", flush=True)
         running = {pool.submit(runner.killer, m): m for m in todo}
         for future in concurrent.futures.as_completed(running):
-            tell(running[future], *future.result())
+            if future.result():
+                tell(running[future], *future.result())
     CLOCK.lap("runs")
     return failing
 
@@ -335,8 +344,8 @@ def main():
     killers, alive, wrong = {}, [], []
     lines = cutter.text.split("\n")
 
-    def tell(m, killer, why):
-        killers[m.number] = killer or "none"
+    def tell(m, killer, seconds, why):
+        killers[m.number] = f"{seconds:.1f} s\t{killer or 'none'}"
         text = f"gpupool.h:{m.line}: {{}}: {keys[m.number]}    | {lines[m.line - 1].strip()}"
         if not killer:
             alive.append((m, text.format(why)))
@@ -354,17 +363,16 @@ def main():
     unknown = [both for both, is_same in zip(unlisted, same) if not is_same]
     unknown.sort(key=lambda both: both[0].number)
     (out / "killers.txt").write_text("".join(
-        f"{keys[m.number]}\t{killers[m.number]}\n" for m in todo))
+        f"{keys[number]}\t{killer}\n" for number, killer in sorted(killers.items())))
     (out / "survivors.txt").write_text("".join(f"{keys[m.number]}\n" for m, _ in unknown))
     print(f"{len(unknown)} survive, and are neither listed nor the same code:")
     for _, text in unknown:
         print(text)
-    killed = len(todo) - len(alive)
-    print(f"of {len(todo)} tried, {killed} were killed, {sum(same)} compile to the same code, "
-          f"{len(unlisted) - sum(same)} survive unlisted ({out / 'survivors.txt'}); "
-          f"{len(listed)} more are listed" if not options.again else
-          f"of {len(todo)} tried, {killed} were killed, {sum(same)} compile to the same code, "
-          f"{len(alive) - len(unlisted)} survive as listed, {len(unknown)} survive unlisted")
+    killed = len(killers) - len(alive)
+    print(f"of {len(killers)} tried, {killed} were killed, {sum(same)} compile to the same code, "
+          f"{len(alive) - len(unlisted)} survive as listed, {len(unknown)} survive unlisted "
+          f"({out / 'survivors.txt'}); not tried: {len(chosen) - len(todo)} that are listed, "
+          f"{len(todo) - len(killers)} for want of time")
     print(CLOCK.told())
     failed = len(unknown) + len(wrong) + failing + stale
     print(f"{killed} passed, {failed} failed")
