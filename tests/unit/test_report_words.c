@@ -246,6 +246,29 @@ static void holders_by_what_they_asked_for(void) {
 }
 #endif
 
+/* A block names its tag by its place in the list of tags. */
+static void blocks_with_tags(void) {
+    gpupool_request request = kit_request(MIB, kit_stream[0], 0);
+    gpupool_tag_config config;
+    void *block[3] = {NULL};
+    int tag[2];
+    memset(&config, 0, sizeof config);
+    open_named("tags", GPUPOOL_SOURCE_DEVICE);
+    CHECK_RESULT(gpupool_tag(arena, "first", &config, &tag[0]), GPUPOOL_OK);
+    CHECK_RESULT(gpupool_tag(arena, "second", &config, &tag[1]), GPUPOOL_OK);
+    for (int i = 0; i < 3; i++) {
+        request.tag = i < 2 ? tag[i] : 0;
+        block[i] = gpupool_alloc_request(arena, &request);
+    }
+    written(gpupool_write_json);
+    for (int i = 0; i < 3; i++)
+        says("\"address\":%llu,\"bytes\":1048576,\"state\":\"live\",\"requested_bytes\":1048576,"
+             "%s\"stream\":0,", number(block[i]), i < 2 ? i ? "\"tag\":1," : "\"tag\":0," : "");
+    for (int i = 0; i < 3; i++)
+        CHECK_RESULT(gpupool_free(arena, block[i], kit_stream[0]), GPUPOOL_OK);
+    kit_close(arena);
+}
+
 /* Freed memory is its stream's, also once a fence lies behind it. */
 static void memory_behind_a_fence(void) {
     fake_mode(FAKE_STEPPED);
@@ -314,6 +337,7 @@ int main(void) {
 #if !GPUPOOL_SITES
     FAKE_TEST(holders_by_what_they_asked_for);
 #endif
+    FAKE_TEST(blocks_with_tags);
     FAKE_TEST(memory_behind_a_fence);
     FAKE_TEST(lanes_that_were_of_others);
     FAKE_TEST(the_default_stream_of_a_thread);
