@@ -29,8 +29,9 @@ test32: ## a 32-bit compiler must be told why it cannot have the header (needs g
 coverage: $(FAKE) ## what no test executes of gpupool.h, line by line and branch by branch
 	@CC='$(CC)' tests/gates/coverage.sh $(BUILD) $(JOBS) '$(INCLUDES) $(SIM_CUDA)'
 
-# More: FROM= leaves so many of the sample out, WITHIN= seconds and no mutant is begun any more, LIMIT=
-# seconds for one mutant, AGAIN=1 tries the listed ones too.
+# clang cuts the mutants into build/mutants.json; with that file of the same header gcc does the rest.
+# More: FROM= leaves so many of the sample out, WITHIN= seconds and no mutant is begun any more,
+# LIMIT= seconds for one mutant, AGAIN=1 tries the listed ones too.
 mutants: $(FAKE) ## the tests against small mistakes: N=200 SEED=1 ROOM=TREE ONLY=FUNCTION WHOLE=1
 	@python3 tests/gates/mutants/mutants.py --build='$(BUILD)' --fake=$< --cuda='$(SIM_CUDA)' \
 	  --jobs=$(JOBS) --count=$(or $(N),200) --seed=$(or $(SEED),1) --room='$(ROOM)' \

@@ -327,8 +327,8 @@ def cut(path, unit, flags, kept):
     if cutter.load(kept):
         return cutter
     if not shutil.which("clang"):
-        sys.exit(f"There is no clang here, and {kept} is not of this {path.name}: `make mutants N=0` "
-                 f"where clang is writes it.")
+        sys.exit(f"There is no clang here, and {kept} is not of this {path.name}: "
+                 f"`make mutants N=0` where clang is writes it.")
     sys.setrecursionlimit(10000)
     told = subprocess.run(["clang", "-std=c11", "-fsyntax-only", "-w", "-Xclang", "-ast-dump=json",
                            *flags, unit], cwd=path.parent, stdout=subprocess.PIPE, check=True)

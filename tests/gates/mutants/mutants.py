@@ -3,8 +3,8 @@
 cut.py cuts thousands of mutants into one copy of gpupool.h, all asleep; each test program is built
 once with it, and MUTANT=number wakes one. A mutant is run by the tests that come to it, the likely
 and quick ones first, until one of them fails, crashes or takes far too long: it is killed. One that
-survives them all, or as many as there is time for, stands in survivors.txt, with the reason, or this
-gate fails. It fails, too, on a line of survivors.txt that is of no mutant."""
+survives them all, or as many as there is time for, stands in survivors.txt, with the reason, or
+this gate fails. It fails, too, on a line of survivors.txt that is of no mutant."""
 import argparse
 import collections
 import concurrent.futures
@@ -136,7 +136,7 @@ def compile_to(options, out, level, result, *what):
 
 
 def linked(out, level, macros):
-    """The implementation that tests of tests/api share, by what it is built with, and its macros."""
+    """The implementation that tests of tests/api share, and the macros that it is built with."""
     macros = [m for m in macros if re.match("-D(GPUPOOL|CUDA_API)_", m)]
     name = re.sub("[^A-Za-z0-9_]", "", "-".join([level, *macros]))
     return out / f"linked-{name}.o", macros
@@ -266,8 +266,8 @@ class Compiled:
             (pathlib.Path(folder) / "gpupool.h").write_text(text)
             flags = [f"-I{ROOT / f[2:]}" if f.startswith("-I") else f
                      for f in self.options.cuda.split()]
-            subprocess.run(["gcc", "-std=c11", "-w", "-O1", "-DGPUPOOL_IMPLEMENTATION", STATIC, "-c",
-                            "-x", "c", *flags, "-o", "code.o", "-"], cwd=folder, check=True,
+            subprocess.run(["gcc", "-std=c11", "-w", "-O1", "-DGPUPOOL_IMPLEMENTATION", STATIC,
+                            "-c", "-x", "c", *flags, "-o", "code.o", "-"], cwd=folder, check=True,
                            text=True, input='#include "gpupool.h"\n'
                            f"void *kept(void) {{ return (void *){function}; }}\n")
             return (pathlib.Path(folder) / "code.o").read_bytes()
@@ -323,6 +323,41 @@ def sleep_and_wake(options, out, tests, todo, tell):
     return failing
 
 
+class Outcome:
+    """What became of the mutants that were tried."""
+
+    def __init__(self, cutter, keys, listed):
+        self.lines, self.keys, self.listed = cutter.text.split("\n"), keys, listed
+        self.killers, self.survivors = {}, []
+        self.wrong = 0  # listed, and killed
+
+    def line(self, m, why):
+        return (f"gpupool.h:{m.line}: {why}: {self.keys[m.number]}    "
+                f"| {self.lines[m.line - 1].strip()}")
+
+    def add(self, m, killer, seconds, why):
+        self.killers[m.number] = f"{seconds:.1f} s\t{killer or 'none'}"
+        if not killer:
+            self.survivors.append((m, why))
+        if killer and m in self.listed:
+            self.wrong += 1
+            why = f"is listed, and {killer} kills it"
+        if bool(killer) == (m in self.listed):
+            print(self.line(m, why), flush=True)
+
+    def unlisted(self):
+        return [(m, why) for m, why in self.survivors if m not in self.listed]
+
+    def write(self, out, unknown):
+        (out / "killers.txt").write_text("".join(
+            f"{self.keys[number]}\t{killer}\n" for number, killer in sorted(self.killers.items())))
+        (out / "survivors.txt").write_text("".join(f"{self.keys[m.number]}\n" for m, _ in unknown))
+        print(f"{len(unknown)} survive, and are neither listed nor the same code "
+              f"({out / 'survivors.txt'}):")
+        for m, why in unknown:
+            print(self.line(m, why))
+
+
 def main():
     options = arguments()
     cutter = cut.cut(ROOT / "gpupool.h", ROOT / "tests" / "support" / "library.c",
@@ -341,41 +376,21 @@ def main():
 
     out, tests = build(options, cutter.header({m.number for m in todo}))
     CLOCK.lap("building")
-    killers, alive, wrong = {}, [], []
-    lines = cutter.text.split("\n")
-
-    def tell(m, killer, seconds, why):
-        killers[m.number] = f"{seconds:.1f} s\t{killer or 'none'}"
-        text = f"gpupool.h:{m.line}: {{}}: {keys[m.number]}    | {lines[m.line - 1].strip()}"
-        if not killer:
-            alive.append((m, text.format(why)))
-        if not killer and m not in listed:
-            print(text.format(why), flush=True)
-        if killer and m in listed:
-            wrong.append(m)
-            print(text.format(f"is listed, and {killer} kills it"), flush=True)
-
-    failing = sleep_and_wake(options, out, tests, todo, tell)
-    unlisted = [(m, text) for m, text in alive if m not in listed]
+    outcome = Outcome(cutter, keys, listed)
+    failing = sleep_and_wake(options, out, tests, todo, outcome.add)
+    unlisted = outcome.unlisted()
     with concurrent.futures.ThreadPoolExecutor(options.jobs) as pool:
         same = list(pool.map(Compiled(cutter, options).is_same, [m for m, _ in unlisted]))
     CLOCK.lap("comparing")
-    unknown = [both for both, is_same in zip(unlisted, same) if not is_same]
-    unknown.sort(key=lambda both: both[0].number)
-    (out / "killers.txt").write_text("".join(
-        f"{keys[number]}\t{killer}\n" for number, killer in sorted(killers.items())))
-    (out / "survivors.txt").write_text("".join(f"{keys[m.number]}\n" for m, _ in unknown))
-    print(f"{len(unknown)} survive, and are neither listed nor the same code:")
-    for _, text in unknown:
-        print(text)
-    killed = len(killers) - len(alive)
-    print(f"of {len(killers)} tried, {killed} were killed, {sum(same)} compile to the same code, "
-          f"{len(alive) - len(unlisted)} survive as listed, {len(unknown)} survive unlisted "
-          f"({out / 'survivors.txt'}); not tried: {len(chosen) - len(todo)} that are listed, "
-          f"{len(todo) - len(killers)} for want of time")
+    unknown = sorted((m.number, m, why) for (m, why), is_same in zip(unlisted, same) if not is_same)
+    outcome.write(out, [(m, why) for _, m, why in unknown])
+    tried, alive = len(outcome.killers), len(outcome.survivors)
+    print(f"of {tried} tried, {tried - alive} were killed, {sum(same)} compile to the same code, "
+          f"{alive - len(unlisted)} survive as listed, {len(unknown)} survive unlisted; not tried: "
+          f"{len(chosen) - len(todo)} that are listed, {len(todo) - tried} for want of time")
     print(CLOCK.told())
-    failed = len(unknown) + len(wrong) + failing + stale
-    print(f"{killed} passed, {failed} failed")
+    failed = len(unknown) + outcome.wrong + failing + stale
+    print(f"{tried - alive} passed, {failed} failed")
     return 1 if failed else 0
 
 
