@@ -83,6 +83,33 @@ static void cached_blocks_change_lines(void) {
     kit_close(arena);
 }
 
+/* Reports show the line that has the block now, not the one that had it before. */
+static void reports_show_the_line_of_a_cached_block(void) {
+    FILE *paper = tmpfile();
+    gpi_view view;
+    int found = 0;
+    if (!CHECK(paper != NULL)) return;
+    gpupool_arena *arena = kit_open(GPUPOOL_SOURCE_AUTO);
+    put(arena, gpupool_alloc(arena, 4000, kit_stream[0]), kit_stream[0]);
+    void *block = gpupool_alloc(arena, 3900, kit_stream[0]);
+    int line = __LINE__ - 1;
+    uint64_t unit = (uint64_t)(uintptr_t)block / GPUPOOL_UNIT_BYTES;
+    CHECK_EQ(gpi_tree_live(&arena->tree, unit)->list, GPI_LIST_CACHED);
+    CHECK_RESULT(gpi_view_open_for(&view, arena, "test", paper), GPUPOOL_OK);
+    for (uint64_t i = 0; i < view.count; i++) {
+        const gpi_stretch *stretch = &view.stretches[i];
+        if (stretch->state != GPUPOOL_STATE_LIVE || stretch->block_unit != unit) continue;
+        found++;
+        CHECK_EQ(view.sites[stretch->site].line, line);
+        CHECK(strcmp(view.sites[stretch->site].file, __FILE__) == 0);
+    }
+    CHECK_EQ(found, 1);
+    CHECK_RESULT(gpi_view_close(&view, "test", paper), GPUPOOL_OK);
+    fclose(paper);
+    put(arena, block, kit_stream[0]);
+    kit_close(arena);
+}
+
 /* One line in a loop over streams: a block that another stream has freed counts for the stream that
    has it next. */
 static void cached_blocks_change_streams(void) {
@@ -280,6 +307,7 @@ static void threads_share_lines(void) {
 int main(void) {
     ARENA_TEST(lines_are_counted);
     ARENA_TEST(cached_blocks_change_lines);
+    ARENA_TEST(reports_show_the_line_of_a_cached_block);
     ARENA_TEST(cached_blocks_change_streams);
     ARENA_TEST(text_counts_not_its_address);
     ARENA_TEST(paths_are_shortened);
