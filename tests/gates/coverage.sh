@@ -12,8 +12,9 @@ export build includes CC="${CC:-gcc}" fake=$1/fakecuda/none.a
 # Long runs that add nothing here, and one that waits for asserts to fail.
 left_out='test_churn test_counted test_fuzz test_races test_schedules test_schedules_mapped
           test_schedules_ring test_soak test_threads16 test_tree_long test_tree_misuse'
-# Of these the builds with smaller bounds run, and do the same.
-long='test_tree: test_sabotage:'
+# NAME:FLAGS of builds that take long. Other builds of the program, with smaller bounds or without
+# the flags, run and do the same.
+long='test_tree: test_sabotage: test_tag_sleep:-DGPUPOOL_GUARD=1 test_tag_sleep:-DGPUPOOL_SITES=1'
 
 sources() { # NAME SOURCE FLAGS, a program a line
     for source in tests/unit/test_*.c tests/api/test_*.c; do
