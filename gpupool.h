@@ -33,8 +33,8 @@ A complete program:
     }
 
 The picture. Names in capitals are sections of this file. A layer uses the layers that are drawn
-below it. In the file their order is the opposite: a section uses the sections that come earlier,
-which the comment at its top calls "above".
+below it. In the file the lowest layer comes first: "above", in a section's comment, means earlier
+in the file.
 
     your program      gpupool_alloc(arena, bytes, stream)      gpupool_free(arena, block, stream)
     ALLOC   BLOCK     what a call tries first: the stream's CACHE, then free memory in TREE
@@ -59,9 +59,10 @@ What it does:
     event or a wait.
   * Frugal: in six recorded PyTorch runs peak reserved memory is 0.5 to 5.5% above peak live memory,
     because a large block can be put together from free memory in several chunks (a stitch).
-  * Ordered: another stream gets freed memory only when the work queued before the free has
-    finished, or gpupool makes that stream wait for the work on the device. While the host waits,
-    other threads can allocate from free memory, and free.
+  * Ordered: another stream gets freed memory in one of two cases. The work that was queued before
+    the free has finished; or gpupool has made that stream wait for the work on the device.
+  * Concurrent: while the host waits for the device, other threads can allocate from free memory,
+    and free.
   * Stable: the address of a live block never changes. The physical memory mapped there changes only
     across gpupool_sleep.
   * Honest: it enforces limits, and when memory runs out it says why and what would help.
@@ -86,7 +87,7 @@ Words:
     idle        of a chunk: all its memory is free, and the work that used it has finished
     kept        of memory: it belongs to a graph until gpupool_release_capture
     requested   bytes that the program asked for
-    granted     the requested bytes, rounded up to whole units
+    granted     the size of blocks in whole units: the requested bytes, rounded up
     reserved    bytes of all chunks of an arena
     scope       from gpupool_begin_capture to gpupool_end_capture: what the stream allocates in a
                 scope belongs to a graph, until gpupool_release_capture releases the scope
@@ -136,8 +137,9 @@ the public functions refer to the rules by number.
      the free: make the freeing stream wait for the other streams; or call gpupool_record_stream
      with each other stream, after that stream's last work on the block.
      First use. If stream A allocates a block, and stream B uses it, make B wait for A before B's
-     first use: work that A had queued before the allocation may still use the memory. For the same
-     reason A counts as a user of the block at the free, even if no work of A touches the block.
+     first use: work that A had queued before the allocation may still use the memory. So if B also
+     frees the block, B must have waited for A, or A must be named to gpupool_record_stream, even if
+     no work of A touches the block.
   2. Ends. Destroy an arena when none of its blocks is live. Rings and arenas may be destroyed in
      any order, once no further call names them; for streams see rule 5.
   3. Capture. Memory that a graph uses must not get another owner while the graph and its
@@ -145,7 +147,7 @@ the public functions refer to the rules by number.
      scope must stay live as long as the graph, or be freed in the scope.
      Without a scope two things are up to the program. Keep all blocks that the graph uses live. And
      before each launch make the launching stream wait for the work that was queued on the captured
-     streams before the capture, unless that work has finished: it may use the same memory.
+     streams before the capture, unless that work has finished: that work may use the same memory.
      If a non-blocking stream captures without a scope, gpupool does not see the capture until a
      call names the stream. Until then make no call that allocates, trims or lowers a limit, and
      none of gpupool_would_fit, gpupool_get_available and gpupool_cudaFree, in any thread: CUDA
@@ -169,15 +171,15 @@ the public functions refer to the rules by number.
      exists (except across gpupool_sleep). A large block may lie at a second address, stitched from
      several chunks. If memory is used through one address and then through another, CUDA requires
      that the kernel or copy of the first use ends before the second use begins. In work that is
-     ordered by streams and events this is so. Set config.no_stitch if kernels that run at the same
-     time pass freed memory to each other, ordered by flags in memory.
+     ordered by streams and events this is so. Set config.no_stitch if a kernel gets memory whose
+     last user still runs, and only a flag in memory orders the two.
      A kernel that may start early (programmatic dependent launch) must not touch a block, stitched
      or not, before griddepcontrol.wait: until then the memory's last user may still run.
-  7. Reset. cudaDeviceReset ends the memory, streams and events of the device. After a reset the
+  7. Reset. cudaDeviceReset ends all blocks, streams and events of the device. After a reset the
      only thing left to do with the device's arenas and rings is to destroy them. Do destroy them:
-     mapped memory outlives a reset (seen on an H100). The reset drops blocks, captures and spans,
-     and chunk_free is not called. Wait for all tickets before a reset. Default arenas are the
-     exception: gpupool_get_default_arena, gpupool_cudaMalloc and gpupool_cudaMallocAsync renew
+     mapped memory stays reserved until then (seen on an H100). The reset drops blocks, captures and
+     spans, and chunk_free is not called. Wait for all tickets before a reset. Default arenas are
+     the exception: gpupool_get_default_arena, gpupool_cudaMalloc and gpupool_cudaMallocAsync renew
      them, and pointers to a default arena stay valid. A renewed arena has no blocks and no tags,
      keeps a limit that was set, records no trace, and needs its peers allowed again. Before CUDA 12
      gpupool cannot see a reset: destroy arenas and rings before the reset.
@@ -186,11 +188,11 @@ the public functions refer to the rules by number.
      gpupool_get_block with an arena, gpupool_get_stats, gpupool_get_limit, gpupool_last_result,
      gpupool_last_error and gpupool_last_verdict.
   9. Waits. gpupool_trim, and a call that lowers a limit, ask CUDA whether the work on freed memory
-     has finished, and do not wait for that work. But these calls wait for the device in four cases:
+     has finished, and do not wait for that work. But these calls may wait for the device if
      the driver is older than CUDA 12.5; the arena has peers; a capture without a scope is under
      way, as far as gpupool knows; or a chunk goes back that is not MAPPED (then CUDA itself waits).
-     gpupool_would_fit and gpupool_get_available ask CUDA too, and never wait for the device. When
-     gpupool waits for the device, no capture ends.
+     gpupool_would_fit and gpupool_get_available ask CUDA too, and never wait for the device. The
+     wait itself ends no capture; only the question can, in the case of rule 3.
  10. Registration. From the call of config.on_map to the call of config.on_unmap, the addresses of a
      chunk or a stitch map the same physical memory. So a program registers the memory once, for a
      network card, NCCL or another library. A block lies in one chunk, in several neighbouring
@@ -200,18 +202,18 @@ the public functions refer to the rules by number.
      on_unmap must not call the same arena. If on_map returns anything but 0, gpupool unmaps the new
      memory and the call fails with E_CALLBACK. An arena with on_map or on_unmap gets no memory from
      the driver for a request on a capturing stream, nor while a scope of any arena is open, nor
-     while another stream of the arena captures, as far as gpupool knows: E_CAPTURING. A device
-     reset ends all mappings, and on_unmap is not called.
+     while another stream of the arena captures, as far as gpupool knows: E_CAPTURING. After a
+     device reset on_unmap is not called for what was mapped.
  11. Every call. Unless the comment above a call says otherwise: any thread may make the call at any
      time, also on a capturing stream, but not in a host function (rule 8). A call never ends the
      capture of the stream that it names, even if the call fails; for other captures see rule 3. A
-     call that fails leaves all blocks, limits and settings as they were. A request that fails may
-     have returned idle chunks to the driver, or made its stream wait for other streams.
-     The calling thread keeps its current device, context, capture mode and last CUDA error. If the
-     thread has no current context, it has none after the call either; before such a thread uses the
-     driver API (cuLaunchKernel), it must call cudaFree(NULL). gpupool uses only the primary context
-     of a device, and retains the context as long as an arena or a ring of the device exists. Sizes
-     are in bytes.
+     call that fails leaves all blocks, limits and settings as they were (but E_OVERRUN frees the
+     block). A request that fails may have returned idle chunks to the driver, or made its stream
+     wait for other streams. The calling thread keeps its current device, context, capture mode and
+     last CUDA error. If the thread has no current context, it has none after the call either;
+     before such a thread uses the driver API (cuLaunchKernel), it must call cudaFree(NULL). gpupool
+     uses only the primary context of a device, and retains the context as long as an arena or a
+     ring of the device exists. Sizes are in bytes.
  12. Stream 0. A stream of 0 means what it means in CUDA's own calls in the same file: the legacy
      default stream, or, with --default-stream per-thread, the calling thread's own default stream.
      Either way it is a stream of the arena's or the ring's device.
@@ -242,7 +244,7 @@ and ring, in gpupool_arena_config and gpupool_ring_config. The columns: macro, d
                                      example "80%"
     GPUPOOL_CHUNK_BYTES     0        used where config.chunk_bytes is 0: the least number of bytes
                                      to get from the driver in one call. The default lets the
-                                     arena choose: the more is reserved, the more
+                                     arena choose: larger chunks, as more is reserved
     GPUPOOL_SHARE           0        config.share of default arenas: 1 other processes, 2 GPUDirect
                                      RDMA, 3 both
     GPUPOOL_MAPPED          1        0: leaves GPUPOOL_SOURCE_MAPPED out of the build; AUTO then
@@ -257,7 +259,7 @@ and ring, in gpupool_arena_config and gpupool_ring_config. The columns: macro, d
     GPUPOOL_GUARD           0        1: finds writes to the 256 bytes past the end of a block, when
                                      the block is freed. Fills a new block with the byte 0xcd and a
                                      freed block with 0xdd. gpupool_free then waits for its stream.
-                                     Not together with GPUPOOL_NVTX: compute-sanitizer finds more
+                                     Not with GPUPOOL_NVTX: compute-sanitizer then finds the same
     GPUPOOL_STATS           1        0: counts only what limits and verdicts need
     GPUPOOL_SITES *         0        1: each block remembers the file and line that asked for it,
                                      except blocks of gpupool_cudaMalloc and its Async form
@@ -391,14 +393,15 @@ typedef enum gpupool_result {
     GPUPOOL_E_OUT_OF_MEMORY, /* too little memory. After an allocation, gpupool_arena_create,
                                 gpupool_tag and gpupool_wake, gpupool_last_verdict() says why and
                                 what would help; after other calls see gpupool_last_error() */
-    GPUPOOL_E_NOT_OURS,      /* the pointer is in no memory of this arena, or of any arena */
+    GPUPOOL_E_NOT_OURS,      /* the pointer is in no memory of this arena (of any arena, if the call
+                                names none) */
     GPUPOOL_E_INSIDE,        /* the pointer is inside a live block, not at its start */
     GPUPOOL_E_DOUBLE_FREE,   /* the pointer is in memory that is already free */
     GPUPOOL_E_OVERRUN,       /* something wrote past the end of the block, which is now freed;
                                 gpupool_last_error() names the first byte. See GPUPOOL_GUARD */
     GPUPOOL_E_CORRUPT,       /* gpupool's own records are damaged: something wrote over them */
     GPUPOOL_E_IN_USE,        /* destroy refused: blocks are live, scopes are not released, or the
-                                program has spans. free refused: the block is exported */
+                                program has spans. free or sleep refused: a block is exported */
     GPUPOOL_E_CAPTURING,     /* not possible while a stream captures; the capture goes on */
     GPUPOOL_E_TIMEOUT,       /* the allowed time has passed; try again later */
     GPUPOOL_E_UNSUPPORTED,   /* this device or this build cannot do it */
@@ -451,8 +454,9 @@ typedef struct gpupool_capture gpupool_capture;
 
 typedef enum gpupool_flag {          /* of a request; add up several */
     GPUPOOL_ZEROED = 1,              /* a memset on the request's stream zeroes the block */
-    GPUPOOL_NO_WAIT = 2,             /* the host never waits. If only a wait would help, the request
-                                        fails, with a verdict */
+    GPUPOOL_NO_WAIT = 2,             /* the host does not wait for GPU work, though perhaps for
+                                        another thread's call to the driver. If only a wait for GPU
+                                        work would help, the request fails, with a verdict */
     GPUPOOL_ONE_CHUNK = 4,           /* the block lies in one chunk: for a library that registers
                                         the block itself, by cuMemGetAddressRange (UCX, ...). Memory
                                         that on_map has registered does not need it */
@@ -519,7 +523,7 @@ typedef struct gpupool_block {       /* a live block, or a stretch of free memor
     gpupool_state state;
     void *memory;                    /* the address of the stretch; in a walk, its home address */
     size_t bytes;                    /* the size of the stretch, in whole units */
-    size_t requested_bytes;          /* live: `bytes` without what rounding up has added */
+    size_t requested_bytes;          /* live: of this stretch, without what rounding up has added */
     void *block;                     /* live: the pointer that was handed out. A walk shows a
                                         stitched block as several stretches, each with its home
                                         address in `memory`. Any other block is one stretch, whose
@@ -554,10 +558,9 @@ typedef struct gpupool_verdict {     /* why a request could not be met; all size
     uint64_t limit_bytes;            /* the arena's limit; 0: none */
     uint64_t granted_bytes;          /* of live blocks, in whole units */
     uint64_t reserved_bytes;         /* of the arena's chunks */
-    uint64_t largest_block_bytes;    /* the size of the largest block for which the free memory of
-                                        all streams is enough, pending memory included, stitched if
-                                        necessary, without growth and without memory that a graph
-                                        keeps. BYPASS: 0 */
+    uint64_t largest_block_bytes;    /* the largest block that free memory can make: of all streams,
+                                        pending or not, stitched or not; without growth, and without
+                                        memory that a graph keeps. BYPASS: 0 */
     uint64_t pending_bytes;          /* freed; work that used the memory may still run */
     uint64_t kept_bytes;             /* the part of pending_bytes that graphs keep */
     uint64_t device_free_bytes;      /* free on the device, as the driver says. On an integrated
@@ -603,9 +606,10 @@ typedef struct gpupool_tag_config {  /* all zeros: counted, and not limited */
     gpupool_soft_fn on_soft_limit;
     void *user;
     int can_sleep;                   /* 1: gpupool_sleep can be called with this tag. Blocks with
-                                        the tag then lie in chunks that only the tag uses. A block
-                                        of the same stream and size can have their freed memory at
-                                        once; others when the work on the memory has finished */
+                                        the tag then lie in chunks that only the tag uses. A request
+                                        with the tag, of the same size and on the stream that freed
+                                        a block, can have the block's memory at once; any other when
+                                        the work on the memory has finished */
     size_t reserve_bytes;            /* bytes that gpupool_tag reserves, in whole granules, in
                                         chunks that only the tag uses; gpupool_trim keeps them.
                                         can_sleep and reserve_bytes need SOURCE_MAPPED, else
@@ -654,12 +658,14 @@ typedef struct gpupool_counter {
     uint64_t now, peak, total;       /* the value; its highest value; the sum of all increases. With
                                         several streams, the peaks of requested, granted and blocks
                                         may be too low or too high by what the caches of the other
-                                        streams hold: at most 1 MiB, or 1/256 of the reserved
-                                        memory if that is more, for each of these streams */
+                                        streams hold: for each stream at most 1 MiB, or 1/256 of the
+                                        reserved memory if that is more; where threads wait for each
+                                        other's locks, up to an eighth for all streams */
 } gpupool_counter;
 
 typedef struct gpupool_stats {
-    size_t struct_bytes;             /* set by gpupool: sizeof of the struct that it filled */
+    size_t struct_bytes;             /* set by gpupool: the size of the struct that it filled, for
+                                        programs that load gpupool at run time */
     gpupool_counter requested;       /* requested bytes of live blocks */
     gpupool_counter granted;         /* the same, rounded up to units. If threads often wait for
                                         each other's locks, a small block may be up to an eighth
@@ -682,8 +688,8 @@ typedef struct gpupool_stats {
     uint64_t largest_free_bytes;     /* the longest run of free memory, not stitched */
     uint64_t largest_block_bytes;    /* as in gpupool_verdict */
     uint64_t stitched_bytes;         /* the part of granted.now in stitched blocks */
-    uint64_t asleep_bytes;           /* bytes that gpupool_sleep gave back; 0: awake */
-    uint64_t backup_bytes;           /* host memory with the data of blocks of a sleeping arena */
+    uint64_t asleep_bytes;           /* bytes that gpupool_sleep gave back; 0: nothing sleeps */
+    uint64_t backup_bytes;           /* host memory that holds the data of sleeping blocks */
     uint64_t host_bytes;             /* host memory of the arena's own records */
     uint64_t live_by_order[GPUPOOL_ORDERS], free_by_order[GPUPOOL_ORDERS]; /* numbers of live and of
                                         free runs, by size: see GPUPOOL_ORDERS */
@@ -761,7 +767,8 @@ typedef struct gpupool_transfer {    /* fields that are not needed are zero */
 } gpupool_transfer;
 
 typedef struct gpupool_ring_stats {  /* arrays: [GPUPOOL_UP], [GPUPOOL_DOWN] */
-    size_t struct_bytes;             /* set by gpupool: sizeof of the struct that it filled */
+    size_t struct_bytes;             /* set by gpupool: the size of the struct that it filled, for
+                                        programs that load gpupool at run time */
     gpupool_counter pinned;          /* bytes of pinned memory */
     gpupool_counter used;            /* the part of pinned in spans and in chunks on their way */
     uint64_t limit_bytes;            /* the most bytes that the ring pins */
@@ -832,14 +839,15 @@ GPUPOOL_API gpupool_arena *gpupool_get_default_arena(int device);
 GPUPOOL_API gpupool_arena *gpupool_find_default_arena(int device);
 
 /* Allocates a block of 1 to 2^48 bytes, aligned to a unit, for work that is queued on the stream
-   from now on. Returns NULL, with a result, on failure. Makes no CUDA call if memory fits that the
-   stream freed, or whose work is known to have finished. Else the call tries, in about this order:
-   to ask CUDA which work has finished; to stitch free memory, or to grow; to make the stream wait,
-   on the device, for other streams' work on freed memory; to return idle chunks and get a chunk
-   that is large enough; to wait on the host; to have other arenas of the process return their idle
-   chunks; config.on_out_of_memory. For some time after a shortage the wait on the device comes
-   before growth. On a capturing stream the call may grow, but nothing waits: if only a wait would
-   help, the call fails with E_OUT_OF_MEMORY and cause CAPTURING. */
+   from now on. Returns NULL, with a result, on failure. Makes no CUDA call if a piece of free
+   memory is large enough that this stream freed, or on which all work is known to have finished.
+   Else the call tries, in about this order: to ask CUDA which work has finished; to stitch free
+   memory, or to grow; to make the stream wait, on the device, for other streams' work on freed
+   memory; to return idle chunks and get a chunk that is large enough; to wait on the host; to have
+   other arenas of the process return their idle chunks; config.on_out_of_memory. For some time
+   after a shortage the wait on the device comes before growth. On a capturing stream the call may
+   grow (see rule 10 for on_map), but nothing waits: if only a wait would help, the call fails with
+   E_OUT_OF_MEMORY and cause CAPTURING. */
 GPUPOOL_API void *gpupool_alloc(gpupool_arena *, size_t bytes, cudaStream_t);
 
 /* gpupool_alloc with every option of gpupool_request. The next two calls are short forms of this
@@ -863,10 +871,10 @@ GPUPOOL_API void *gpupool_zalloc(gpupool_arena *, size_t bytes, cudaStream_t);
 GPUPOOL_API gpupool_result gpupool_free(gpupool_arena *, void *block, cudaStream_t);
 
 /* gpupool_free for host functions (rule 8), on the stream whose work used the block last: makes no
-   CUDA call. Other streams get the memory when
-   gpupool has learned, by a later call with this stream or by a wait for the device, that the
-   stream's work has finished. E_ARGUMENT for cudaStreamPerThread: a host function runs on a thread
-   of CUDA, where cudaStreamPerThread is another stream. */
+   CUDA call. Other streams get the memory later than after gpupool_free: gpupool learns that the
+   stream's work has finished only by a later call with this stream, or by a wait for the device.
+   E_ARGUMENT for cudaStreamPerThread: a host function runs on a thread of CUDA, where
+   cudaStreamPerThread is another stream. */
 GPUPOOL_API gpupool_result gpupool_free_in_host_function(gpupool_arena *, void *block,
                                                          cudaStream_t);
 
@@ -879,7 +887,7 @@ GPUPOOL_API gpupool_result gpupool_record_stream(gpupool_arena *, const void *bl
 
 /* Call this before cudaStreamDestroy (rule 5). The memory that the stream has freed then belongs no
    longer to the stream's handle; other streams get the memory when the stream's work has finished.
-   Ends a scope of the stream. Does not wait, and works after a CUDA error too. */
+   Closes a scope of the stream. Does not wait, and works after a CUDA error too. */
 GPUPOOL_API gpupool_result gpupool_retire_stream(gpupool_arena *, cudaStream_t);
 
 /* Retires the stream in all arenas, then destroys it. Returns what cudaStreamDestroy returns. */
@@ -1059,10 +1067,11 @@ GPUPOOL_API gpupool_result gpupool_get_limit(gpupool_arena *, size_t *bytes);
    be scattered: gpupool_would_fit answers for one block. Does not wait for the device (rule 9). */
 GPUPOOL_API gpupool_result gpupool_get_available(gpupool_arena *, size_t *bytes);
 
-/* Asks whether some stream could get one block of this size now, without a wait on the host.
-   GPUPOOL_OK: yes. E_OUT_OF_MEMORY: no, and *why receives the verdict; with cause PENDING,
-   gpupool_alloc would succeed all the same, because it waits. Any other result: the call itself
-   failed, and *why is all zeros. Does not wait for the device (rule 9). */
+/* Asks whether a stream that has freed nothing could get one block of this size now, without a wait
+   on the host. GPUPOOL_OK: yes. E_OUT_OF_MEMORY: no, and *why receives the verdict; with cause
+   PENDING, gpupool_alloc would succeed all the same: after a wait, or at once on the stream that
+   freed the memory. Any other result: the call itself failed, and *why is all zeros. Does not wait
+   for the device (rule 9). */
 GPUPOOL_API gpupool_result gpupool_would_fit(gpupool_arena *, size_t bytes,
                                              gpupool_verdict *why /* or NULL */);
 
@@ -1153,9 +1162,9 @@ GPUPOOL_API gpupool_result gpupool_write_snapshot(gpupool_arena *, FILE *);
 /* Records the arena's calls as text, until it is called with NULL or another file, or the arena is
    destroyed. The file must stay open until then. Lines are written under the arena's lock, in the
    order in which calls took effect, so recording is slow. The tool build/replay of gpupool's
-   repository reads the file. If the arena had no calls before the recording, and one thread makes
-   the same calls in a second arena, while work finishes in the same order, the second arena gives
-   the same IDs. If a line could not
+   repository reads the file. A replay gets the same IDs under three conditions: the record begins
+   with the arena's first call; one thread makes the calls; work finishes in the same order. If a
+   line could not
    be written, the call that stops the recording returns E_FILE. The lines:
      a ID BYTES STREAM [ALIGNMENT]   a block; ID: its address / unit, in a MAPPED arena counted from
                                      the arena's first address
@@ -1225,9 +1234,9 @@ GPUPOOL_API gpupool_result gpupool_ring_transfer(gpupool_ring *, const gpupool_t
 
 /* Waits up to timeout_ns (negative: for ever; 0: not at all) and returns the transfer's result.
    E_TIMEOUT: the transfer is not done yet. Any thread may wait for any ticket, in any order, as
-   often as it likes. The ring remembers its 64 latest failures. When the ring forgets a failure,
-   the ticket of that transfer and all earlier tickets, those of transfers that succeeded included,
-   become E_ARGUMENT. */
+   often as it likes. The ring remembers its 64 latest failures: after one more, E_ARGUMENT comes
+   for the ticket of the oldest and for all tickets before it, those of transfers that succeeded
+   included. */
 GPUPOOL_API gpupool_result gpupool_ring_wait(gpupool_ring *, gpupool_ticket, int64_t timeout_ns);
 
 /* Gets a span: pinned memory of this size, to fill in place, in whole slots of the ring. Waits up
@@ -1245,8 +1254,9 @@ GPUPOOL_API gpupool_result gpupool_ring_upload_span(gpupool_ring *, gpupool_span
 /* Gives the span back without sending it. */
 GPUPOOL_API gpupool_result gpupool_ring_cancel_span(gpupool_ring *, gpupool_span *span);
 
-/* Unpins slots that are not in use, from the end, until at most keep_bytes are pinned or a slot is
-   in use. *released_bytes receives what was unpinned. CUDA waits for the device when it unpins. */
+/* Unpins slots that are not in use, from the end, until at most keep_bytes are pinned or the next
+   slot is in use. *released_bytes receives what was unpinned. CUDA waits for the device when it
+   unpins. */
 GPUPOOL_API gpupool_result gpupool_ring_trim(gpupool_ring *, size_t keep_bytes,
                                              size_t *released_bytes /* or NULL */);
 
@@ -5382,7 +5392,7 @@ typedef struct gpi_cache {
     uint32_t used;                     /* entries not empty; 0: calls need not lock the cache */
     uint32_t free_blocks;
     uint64_t free_units, folded_units; /* folded_units: free_units at the latest fold */
-    uint64_t most_units;               /* that may be free here: see gpi_block_bound_cache */
+    uint64_t most_units;               /* that may be free here: see gpi_alloc_bound_cache */
     gpi_change requested, granted, blocks; /* since the latest fold */
     uint64_t allocs, frees;            /* since the latest fold */
 #if GPUPOOL_SITES
@@ -7026,7 +7036,8 @@ static int gpi_check_clocks(const gpi_clocks *clocks) {
    tests/fakecuda; gpi_life_check_config (its last value); gpi_default_source and "Environment" in
    the top comment; gpi_wording_sources; kit_sources of the tests. GPI_SOURCES, and the checks
    beside the two tables, refuse a table that is too short. Where code names one source (search for
-   GPUPOOL_SOURCE_), decide whether the new one belongs there.
+   GPUPOOL_SOURCE_, and in tests/tools for the words), decide whether the new one belongs there. All
+   this is for sources with get and give: one that maps would need gpi_chunk_is_mapped to ask more.
 
    A chunk that the driver refuses to unmap or to release is stuck: it is in no list of memory, but
    counts as reserved until gpi_chunk_retry succeeds.
@@ -11508,7 +11519,8 @@ static gpupool_result gpi_ladder_wait(gpi_attempt *attempt) {
 
    A new step is a function in LADDER and a row of gpi_table_steps here. It keeps TB1 and TB2. If it
    gets memory from a place that gpi_estimate has no number for, it adds one, which
-   gpi_table_estimate and gpi_verdict_estimate fill in. A step runs under the arena's locks; what
+   gpi_table_estimate and gpi_verdict_estimate fill in, and which gpi_verdict_missing and
+   gpi_figures_available take into account. A step runs under the arena's locks; what
    must run without them (another arena, a function of the program) belongs in gpi_alloc_slow
    instead. The comment above gpupool_alloc tells users the order.
 
@@ -18758,6 +18770,7 @@ gpupool_result gpupool_import_close(gpupool_imported *imported) {
    LEDGER, GPI_COUNTERS and its tables); a line of gpi_figures_read here; and in REPORT
    gpi_report_counts and the JSON, whose fields the comment above gpupool_write_json lists and
    tests/tools/report_check.py compares. If a cache counts it, gpi_cache_fold adds it up.
+   Counts that GPUPOOL_STATS 0 leaves out are listed above gpupool_get_stats.
 
    Read first: gpupool_trim, gpupool_wait_stream, gpi_figures_new_limit, gpi_figures_available,
    gpi_figures_read */
