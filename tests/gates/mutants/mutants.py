@@ -202,7 +202,7 @@ def run(test, environment, cpu_s, wall_s, log=subprocess.DEVNULL):
 class Runner:
     def __init__(self, options, out):
         self.options, self.out, self.tests = options, out, []
-        self.runs, self.kills = collections.Counter(), collections.Counter()  # by function, test
+        self.runs, self.kills = collections.Counter(), collections.Counter()  # by place
         self.reached, self.seconds = {}, {}
 
     def rehearse(self, test):
@@ -219,16 +219,26 @@ class Runner:
         self.tests.append(test)
         return True
 
+    def places(self, mutant, test):
+        """Whose record says something about the two, the least telling first."""
+        return (test.name,), (mutant.room, test.name), (mutant.function, test.name)
+
     def kills_a_second(self, mutant, test):
-        """What to hope for: by what this test did to others of the function, and, as long as it
-        has done little, by whether it is about the function or its room."""
-        at = mutant.function, test.name
-        hope = 0.1
+        """What to hope for: at first by whether the test names the function, or is of its room;
+        then by what it did to others, to others of the room, and of the function."""
+        hope = 0.15
         if mutant.function in test.text:
             hope = 0.6
         elif mutant.room.lower() in test.name:
             hope = 0.3
-        return (self.kills[at] + 2 * hope) / (self.runs[at] + 2) / (0.01 + self.seconds[test])
+        for place in self.places(mutant, test):
+            hope = (self.kills[place] + 2 * hope) / (self.runs[place] + 2)
+        return hope / (0.01 + self.seconds[test])
+
+    def note(self, mutant, test, passed):
+        for place in self.places(mutant, test):
+            self.runs[place] += 1
+            self.kills[place] += not passed
 
     def killer(self, mutant):
         """(the test that kills it or "", seconds, why it lives: nobody comes to it, or how many let
@@ -245,9 +255,8 @@ class Runner:
             passed, took = run(test, {"MUTANT": str(mutant.number)}, int(4 * seconds) + 2,
                                5 * seconds + 5)
             spent, tried = spent + took, tried + 1
-            self.runs[mutant.function, test.name] += 1
+            self.note(mutant, test, passed)
             if not passed:
-                self.kills[mutant.function, test.name] += 1
                 return test.name, spent, ""
         return "", spent, f"survives {tried} of {len(tests)} tests" if tests else "is not reached"
 
