@@ -200,7 +200,20 @@ static void destroyed_while_it_sleeps(void) {
     CHECK_RESULT(gpupool_ring_destroy(ring), GPUPOOL_OK);
 }
 
-/* What the host keeps of the content goes with the arena. */
+/* Transfers look for sleeping memory only while some is counted as asleep. */
+static void transfers_are_refused(void) {
+    static char host[4096];
+    kit_prepare();
+    open_arena();
+    fill(3);
+    CHECK_RESULT(gpupool_sleep(arena, GPUPOOL_ALL, GPUPOOL_KEEP, ring), GPUPOOL_OK);
+    CHECK_RESULT(gpupool_upload(ring, block[0], host, sizeof host, kit_stream[0]),
+                 GPUPOOL_E_ASLEEP);
+    CHECK_RESULT(gpupool_wake(arena, GPUPOOL_ALL, ring), GPUPOOL_OK);
+    close_arena();
+}
+
+/* What the host keeps of the content goes with the arena, which then counts as asleep no more. */
 static void reset_while_it_sleeps(void) {
     long live = fail_malloc_live;
     open_arena();
@@ -211,7 +224,7 @@ static void reset_while_it_sleeps(void) {
     CHECK_RESULT(gpupool_arena_destroy(arena), GPUPOOL_OK);
     CHECK_RESULT(gpupool_ring_destroy(ring), GPUPOOL_OK);
     CHECK_EQ(fail_malloc_live, live);
-    memset(block, 0, sizeof block);
+    transfers_are_refused();
 }
 
 /* A wake that CUDA refuses half-way, and whose undoing it refuses as well, leaves some mapped.
