@@ -266,6 +266,18 @@ static void chunks_that_nobody_takes_back(void) {
     CHECK(kit_drop_the_rest() > 0);
 }
 
+/* The mapping that an arena without a source tries when it is made shows in no figure. */
+static void nothing_gained_at_the_start(void) {
+    arena = kit_open(GPUPOOL_SOURCE_AUTO);
+    gpupool_stats stats = kit_stats(arena);
+    CHECK_EQ(stats.chunks_gained, 0);
+    CHECK_EQ(stats.chunks_lost, 0);
+    CHECK_EQ(stats.reserved.peak, 0);
+    kit_close(arena);
+}
+
+/* ---- where addresses are looked for ---- */
+
 /* More places of bare addresses than are looked at: of those behind, the first that fits is taken.
    It is not at the end, where addresses are many. */
 static void many_places_that_are_too_small(void) {
@@ -437,6 +449,7 @@ static void a_fit_behind_many_misfits(void) {
 int main(void) {
     FAKE_TEST(homes_lie_side_by_side);
     FAKE_TEST(what_went_leaves_a_place);
+    FAKE_TEST(nothing_gained_at_the_start);
     FAKE_TEST(many_places_that_are_too_small);
     FAKE_TEST(no_growth_where_none_is_needed);
     FAKE_TEST(an_idle_chunk_that_is_taken);
