@@ -89,8 +89,8 @@ static void nor_another_arena_of_before(void) {
     kit_close(other);
 }
 
-/* A transfer that looks for sleeping memory goes past it, and goes no further than to the arena that
-   sleeps. */
+/* A transfer that looks for sleeping memory goes past it, and goes no further than to the arena
+   that sleeps. */
 static void transfers_look_past_it(void) {
     unsigned char host[64] = {0};
     gpupool_ring *ring;
