@@ -11393,7 +11393,7 @@ static gpi_outcome gpi_ladder_take_tags_idle(gpi_attempt *attempt) {
         if (result == GPUPOOL_E_IN_USE) continue; /* another thread is about to return it */
         if (result != GPUPOOL_OK) return gpi_ladder_outcome(attempt, result);
         given += bytes;
-        if (gpi_stitch_tells(&arena->stitches)) next = chunks->first; /* the locks were open */
+        if (gpi_stitch_tells(&arena->stitches)) return GPI_RESTART; /* `growing` was open */
     }
     return given ? GPI_RESTART : GPI_NOT_MET;
 }

@@ -3,7 +3,7 @@
 # mistake planted in a header. Closes with `N passed, N failed`; a tool that is missing is left out.
 set -u
 cd "$(dirname "$0")/../.."
-BUILD=${BUILD:-build}
+BUILD=${BUILD:-build} JOBS=${JOBS:-2}
 out=$BUILD/analyze
 rm -rf "$out"
 mkdir -p "$out"
@@ -41,10 +41,22 @@ is_silent() { # COMMAND...
     said=$("$@" 2>&1) && [[ -z $said ]] || { echo "$said"; return 1; }
 }
 finds_the_planted() { ! is_silent "$@" > /dev/null; }
+one() { # NAME COMMAND...: leaves "passed failed" in $out/sum
+    local planted=$out/../planted.c
+    passed=0 failed=0
+    check "$1 finds a planted mistake" finds_the_planted "${@:2}" "$planted"
+    check "$1" is_silent "${@:2}" "$unit"
+    echo "$passed $failed" > "$out/sum"
+}
+
+# JOBS tools at a time, each in a folder of its own.
+started=0 running=0
 analyze() { # NAME COMMAND...: the mistake is found, and none in the header
     if ! command -v "$2" > /dev/null; then left_out "$1: $2"; return; fi
-    check "$1 finds a planted mistake" finds_the_planted "${@:2}" "$out/planted.c"
-    check "$1" is_silent "${@:2}" "$unit"
+    if ((running >= JOBS)); then wait -n; else running=$((running + 1)); fi
+    started=$((started + 1))
+    mkdir "$out/$started"
+    (out=$out/$started; one "$@") > "$out/$started.told" 2>&1 &
 }
 
 # ---- clang's warnings, all but those that speak against what the header is meant to be ----
@@ -82,14 +94,21 @@ analyze "cppcheck" cppcheck --quiet --std=c99 --enable=warning,performance,porta
     --error-exitcode=1 "${suppressed[@]}" -Itests/fakecuda/include -DGPUPOOL_IMPLEMENTATION \
     -U_WIN32 -D_M_X64=1 -U__cplusplus -DUINTPTR_MAX=0xffffffffffffffff
 
-# ---- the two that follow every path; they take a minute ----
+# ---- the two that follow every path; they take minutes ----
 # With gcc's own bound on the states of a basic block (5) the header takes over ten minutes.
 bound=--param=analyzer-bb-explosion-factor=2
 analyze "gcc -fanalyzer" gcc -fanalyzer $bound -std=c99 $fake -c -o "$out/unit.o"
-analyze "gcc -fanalyzer, more code" gcc -fanalyzer $bound -std=c99 $fake $more -c -o "$out/unit.o"
+analyze "gcc -fanalyzer, more code" gcc -fanalyzer $bound -std=c99 $fake $more -c -o "$out/more.o"
 unit=$out/told.c
 analyze "clang --analyze" clang --analyze -Xclang -analyzer-opt-analyze-headers -std=c99 $fake \
     "$told" -o "$out/report"
 
+wait
+passed=0 failed=0
+for ((i = 1; i <= started; i++)); do
+    cat "$out/$i.told"
+    read -r p f < "$out/$i/sum" || p=0 f=1
+    passed=$((passed + p)) failed=$((failed + f))
+done
 echo "$passed passed, $failed failed"
 ((failed == 0 && passed > 0))
