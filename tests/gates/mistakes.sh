@@ -104,7 +104,7 @@ broken what_was_still_in_use_stays_free test_schedules_mapped gpi_sleep_stop_use
 broken a_block_got_during_the_wait_does_not_sleep test_schedules_mapped gpi_sleep_stop_use \
     '/got such a block during the wait/{n; d}'
 broken two_sleep_at_once test_schedules_mapped gpi_sleep_enter \
-    's/ && !gpi_sleep_any(arena, GPI_CHANGING)//'
+    's/ && !gpi_arena_any_part(arena, GPI_CHANGING)//'
 broken waking_relies_on_structs_of_before test_sleep_spares gpi_wake_restore \
     's/ && !gpi_wake_prepare(arena)/ \&\& 0/'
 
