@@ -3,7 +3,7 @@
 # The header needs no building. What is built here proves it, shows it and measures it, on a GPU
 # where there is one with a CUDA toolkit, else on tests/fakecuda, a GPU simulated on the CPU.
 # CUDA_HOME= (empty) leaves a toolkit out; ON=sim leaves a GPU out; STRICT=1: a warning is an error;
-# V=1 shows the commands; JOBS= how many at a time.
+# V=1 shows the commands; JOBS= how many at a time; COVERAGE=1: `make test` says what no test takes.
 
 MAKEFLAGS += --no-builtin-rules
 .SUFFIXES:
@@ -17,7 +17,7 @@ ifeq ($(origin CXX),default)
 CXX := g++
 endif
 JOBS ?= $(shell nproc 2>/dev/null || echo 2)
-BUILD := build
+BUILD := build$(if $(COVERAGE),/coverage)
 Q := $(if $(V),,@)
 WARNINGS := -Wall -Wextra -Wpedantic -Wshadow -Wconversion -Wsign-conversion $(if $(STRICT),-Werror)
 INCLUDES := -I. -Itests -Itests/support

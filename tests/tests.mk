@@ -8,7 +8,9 @@ test: ## every test, on the simulated GPU; needs gcc and make only
 	steps=$$($(MAKE) -n --no-print-directory ON=sim STEPS=1 test-programs | grep -c tests/step.sh); \
 	[ "$$steps" = 0 ] || echo "building, $$steps steps, $(JOBS) at a time"; \
 	$(MAKE) --no-print-directory ON=sim $(PARALLEL) STEPS=$$steps BEGAN=$$began test-programs
+	@rm -f $(BUILD)/test/*.gcda $(BUILD)/linked/*.gcda
 	@$(TOLD) ON=sim tests/run.sh $(JOBS) $(TESTS) $(TEST_SCRIPTS)
+	@$(if $(COVERAGE),python3 tests/gates/coverage.py $(BUILD)/header/gpupool.h $(BUILD))
 
 TEST_SCRIPTS := tests/gates/hygiene_test.sh tests/gates/docs_test.sh tests/gates/windows_test.sh \
   tests/tools/replay_test.sh tests/bench/bench_test.sh tests/api/pytorch/pytorch_test.sh \
@@ -19,6 +21,7 @@ TEST_SCRIPTS := tests/gates/hygiene_test.sh tests/gates/docs_test.sh tests/gates
 # sanitizers or without optimization.
 TESTS :=
 QUICK_CC := $(CC)
+COUNTERS := --coverage -fprofile-update=atomic -w -D_exit=coverage_exit -Dalways_inline= -I$(BUILD)/header
 TEST_SOURCES := $(wildcard tests/unit/test_$(or $(ONLY),*).c tests/api/test_$(or $(ONLY),*).c) \
                 $(if $(ONLY),,tests/fakecuda/self_test.c)
 ifneq ($(filter test test-programs sanitize-run soak docs $(BUILD)/test/%,$(MAKECMDGOALS)),)
@@ -26,19 +29,23 @@ include $(BUILD)/variants.mk
 endif
 $(BUILD)/variants.mk: tests/variants.sh tests/unit tests/api $(TEST_SOURCES)
 	@mkdir -p $(@D)
-	@MODE='$(if $(filter sanitize-run,$(MAKECMDGOALS)),$(MODE))' tests/variants.sh $(BUILD) $(TEST_SOURCES) > $@
+	@COVERAGE=$(COVERAGE) MODE='$(if $(filter sanitize-run,$(MAKECMDGOALS)),$(MODE))' tests/variants.sh $(BUILD) $(TEST_SOURCES) > $@
 
-# Not optimized, clang is the quicker compiler.
-TEST_CC = $(if $(findstring -fsanitize,$(FLAGS))$(findstring -O0,$(FLAGS)),$(QUICK_CC),$(CC))
-TEST_COMPILE = $(TEST_CC) $(C_FLAGS) -g1 $(INCLUDES) $(FLAGS)
+# Not optimized, clang is the quicker compiler; the counters are gcc's.
+TEST_CC = $(if $(findstring --coverage,$(FLAGS)),$(CC),$(if $(findstring -fsanitize,$(FLAGS))$(findstring -O0,$(FLAGS)),$(QUICK_CC),$(CC)))
+$(BUILD)/header/gpupool.h: gpupool.h
+	@mkdir -p $(@D)
+	@sed -e '/^static .*[^;]$$/s/^static \([^=]*(\)/static inline \1/' \
+	  -e 's/GPUPOOL_API static __/GPUPOOL_API static inline __/' $< > $@
+TEST_COMPILE = $(TEST_CC) $(C_FLAGS) -g1 $(FLAGS) $(INCLUDES)
 
 test-programs: $(TESTS) $(BUILD)/replay $(BUILD)/demo $(BUILD)/bench-run \
                $(if $(filter sim,$(ON)),$(EXAMPLES))
 
-$(TESTS): $(BUILD)/flags
+$(TESTS): $(BUILD)/flags $(if $(COVERAGE),$(BUILD)/header/gpupool.h)
 	$(SAY)
 	$(Q)$(TEST_COMPILE) $(SIM_CUDA) -MF $@.d -o $@ $(filter %.c %.o,$^) $(filter %.a,$^) -lm
-$(sort $(LINKED)): tests/support/linked.c $(BUILD)/flags
+$(sort $(LINKED)): tests/support/linked.c $(BUILD)/flags $(if $(COVERAGE),$(BUILD)/header/gpupool.h)
 	$(SAY)
 	$(Q)$(TEST_COMPILE) $(SIM_CUDA) -c -o $@ $<
 

@@ -14,9 +14,18 @@
 #
 # MODE=thread, or address,undefined: each program that has no sanitizers of its own gets these.
 # ON=gpu: one program a source, of its first line, without sanitizers, for the real CUDA.
+#
+# COVERAGE=1: those without sanitizers have gcov's counters (COUNTERS), and no assertions, which are
+# to have one outcome; but for those that are long, add nothing to what others take, or check every
+# invariant around every call. Of static functions, those declared inline are left out where they
+# are not called (tests.mk makes a header that does); nothing is inlined, or its branches would be
+# counted at every call apart.
 set -eu
 build=$1
 shift
+uncounted=$(printf '%s\n' test_churn test_counted test_fuzz test_model test_races test_schedules \
+    test_schedules_mapped test_schedules_ring test_soak test_threads16 test_tree-plain \
+    test_tree_long test_tree_misuse test_sabotage-plain test_stitch_bounds)
 on_gpu= GPU=
 [ "${ON:-}" != gpu ] || on_gpu=gpu- GPU=GPU_
 
@@ -28,9 +37,11 @@ if echo 'int main(void) { return 0; }' | \
 fi
 
 linked() { # FLAGS: the object to link, and its rule in $linked_rule
+    counters=
+    case $1 in *COUNTERS*) counters=' $(COUNTERS)' ;; esac
     level=$optimize # under ThreadSanitizer it runs for longer than optimizing takes
     [ "$sanitizers" != thread ] || level=O1
-    name=$level${sanitizers:+-$(echo "$sanitizers" | tr , -)} macros=
+    name=$level${counters:+-counted}${sanitizers:+-$(echo "$sanitizers" | tr , -)} macros=
     for flag in $1; do
         case $flag in
         -DGPUPOOL_* | -DCUDA_API_*)
@@ -39,20 +50,33 @@ linked() { # FLAGS: the object to link, and its rule in $linked_rule
         esac
     done
     object=$build/${on_gpu}linked/$name.o
+    checks="-fsanitize=$sanitizers -fno-sanitize-recover=all"
     linked_rule="${GPU}LINKED += $object
-$object: FLAGS := -$level$macros${sanitizers:+ -fsanitize=$sanitizers -fno-sanitize-recover=all}"
+$object: FLAGS := -$level$macros$counters${sanitizers:+ $checks}"
+}
+
+is_counted() { # PROGRAM FLAGS
+    ! echo "$uncounted" | grep -qx -e "$1" -e "${1%-*}" || return 1
+    case $2 in *-fsanitize* | *-DGPUPOOL_CHECK=[23]*) return 1 ;; esac
+}
+
+without_sanitizers() { # FLAGS
+    echo "$1" | tr ' ' '\n' | grep '^-D' | tr '\n' ' '
 }
 
 rule() { # PROGRAM SOURCE FLAGS
-    flags=$3
+    flags=$3 counted=
     sanitizers=$(echo "$flags" | sed -n 's/.*-fsanitize=\([a-z,]*\).*/\1/p')
     if [ "$on_gpu" ]; then
         sanitizers=
-        flags="-O1 $(echo "$flags" | tr ' ' '\n' | grep '^-D' | tr '\n' ' ')"
+        flags="-O1 $(without_sanitizers "$flags")"
     elif [ "${MODE:-}" ]; then
         [ -z "$sanitizers" ] || return 0
         sanitizers=$MODE
         flags="$flags -fsanitize=$MODE"
+    elif [ "${COVERAGE:-}" ] && is_counted "$1" "$flags"; then
+        counted=tests/gates/coverage_exit.c
+        flags="-O0 $(echo "$flags" | sed 's/-O[0-9]//') -DGPUPOOL_CHECK=0 \$(COUNTERS)"
     fi
     [ -z "$sanitizers" ] || flags="$flags -fno-sanitize-recover=all"
     optimize=$(echo "$flags" | sed -n 's/.*-\(O[0-9]\).*/\1/p')
@@ -68,7 +92,7 @@ rule() { # PROGRAM SOURCE FLAGS
     echo "${GPU}TESTS += $target"
     [ "$on_gpu" ] || object="$object $build/fakecuda/${sanitizers:-none}.a"
     # the source last: what it includes is what the compiler writes down for make
-    echo "$target: $also $2 $object"
+    echo "$target: $also $counted $2 $object"
     echo "$target: FLAGS := $flags"
 }
 
@@ -80,8 +104,14 @@ for source in "$@"; do
         rule "$program" "$source" ""
         continue
     fi
-    sed -n 's,^// build: *,,p' "$source" | while read -r name flags; do
-        if [ "$on_gpu" ]; then rule "$program" "$source" "$flags"; break; fi
-        rule "$program-$name" "$source" "$flags"
-    done
+    sed -n 's,^// build: *,,p' "$source" | {
+        some= # is counted
+        while read -r name flags; do
+            if [ "$on_gpu" ]; then rule "$program" "$source" "$flags"; break; fi
+            rule "$program-$name" "$source" "$flags"
+            some=$some$counted
+        done
+        [ -z "${COVERAGE:-}" ] || [ "$some" ] || ! is_counted "$program-$name" "" ||
+            rule "$program-counted" "$source" "$(without_sanitizers "$flags")"
+    }
 done

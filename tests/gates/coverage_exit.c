@@ -1,6 +1,7 @@
 /* What _exit is called in the programs that coverage.sh builds: a child process that ends so leaves
    its counts behind too. */
 #include <unistd.h>
+#undef _exit
 
 void __gcov_dump(void);
 void coverage_exit(int status);

@@ -26,8 +26,8 @@ test32: ## a 32-bit compiler must be told why it cannot have the header (needs g
 	then echo "1 passed, 0 failed"; \
 	else echo "0 passed, 1 failed"; false; fi
 
-coverage: $(FAKE) ## what no test executes of gpupool.h, line by line and branch by branch
-	@CC='$(CC)' tests/gates/coverage.sh $(BUILD) $(JOBS) '$(INCLUDES) $(SIM_CUDA)'
+coverage: ## `make test`, and what no test takes of gpupool.h, line by line and branch by branch
+	@$(MAKE) --no-print-directory test COVERAGE=1
 
 # clang cuts the mutants into build/mutants.json; with that file of the same header gcc does the rest.
 # More: FROM= leaves so many of the sample out, WITHIN= seconds and no mutant is begun any more,
