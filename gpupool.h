@@ -3112,34 +3112,52 @@ static CUmemAllocationProp gpi_driver_properties(const gpi_driver *driver) {
     return properties;
 }
 
-/* Returns 1 if the device has the attribute, 0 also if the driver does not know the attribute. */
-static int gpi_driver_has(const gpi_driver *driver, CUdevice_attribute attribute) {
-    int has = 0;
-    return driver->attribute(&has, attribute, driver->device) == CUDA_SUCCESS && has;
+/* gpi_driver_told for a question about what the device can do. "Not supported" is an answer, and so
+   is the "invalid value" of a driver that is older than the question: the device cannot. */
+static gpupool_result gpi_driver_answered(const gpi_driver *driver, const char *call,
+                                          CUresult error) {
+    if (error == CUDA_ERROR_NOT_SUPPORTED || error == CUDA_ERROR_INVALID_VALUE) return GPUPOOL_OK;
+    return gpi_driver_told(driver, call, error);
 }
 
-/* The driver's page size for mapping. Returns 0 if the device cannot map memory, or if the page
-   is no multiple of a unit. On current devices the recommended page is 2 MiB. */
-static uint64_t gpi_driver_page(const gpi_driver *driver) {
+/* Sets *has to 1 if the device has the attribute, else to 0. */
+static gpupool_result gpi_driver_ask_has(const gpi_driver *driver, CUdevice_attribute attribute,
+                                         int *has) {
+    int value = 0;
+    CUresult error = driver->attribute(&value, attribute, driver->device);
+    *has = error == CUDA_SUCCESS && value;
+    return gpi_driver_answered(driver, "cuDeviceGetAttribute", error);
+}
+
+/* Reads the driver's page size for mapping. *page is 0 if the device cannot map memory, or if the
+   page is no multiple of a unit. On current devices the recommended page is 2 MiB. */
+static gpupool_result gpi_driver_ask_page(const gpi_driver *driver, uint64_t *page) {
     CUmemAllocationProp properties = gpi_driver_properties(driver);
-    size_t page = 0;
-    if (!driver->mapped ||
-        !gpi_driver_has(driver, CU_DEVICE_ATTRIBUTE_VIRTUAL_MEMORY_MANAGEMENT_SUPPORTED) ||
-        driver->granularity(&page, &properties, CU_MEM_ALLOC_GRANULARITY_RECOMMENDED) !=
-            CUDA_SUCCESS)
-        return 0;
-    return gpi_ground_is_power(page) && page >= GPUPOOL_UNIT_BYTES ? page : 0;
+    size_t bytes = 0;
+    CUresult error;
+    int maps;
+    gpupool_result result = gpi_driver_ask_has(
+        driver, CU_DEVICE_ATTRIBUTE_VIRTUAL_MEMORY_MANAGEMENT_SUPPORTED, &maps);
+    *page = 0;
+    if (result != GPUPOOL_OK || !maps || !driver->mapped) return result;
+    error = driver->granularity(&bytes, &properties, CU_MEM_ALLOC_GRANULARITY_RECOMMENDED);
+    if (error == CUDA_SUCCESS && gpi_ground_is_power(bytes) && bytes >= GPUPOOL_UNIT_BYTES)
+        *page = bytes;
+    return gpi_driver_answered(driver, "cuMemGetAllocationGranularity", error);
 }
 
 /* Reads the device's properties into the driver. Called between enter and leave, once. Without
    mapping the granule is 2 MiB, too: chunk sizes are rounded to granules. */
 static gpupool_result gpi_driver_read_device(gpi_driver *driver) {
     size_t free_bytes = 0, total_bytes = 0;
-    uint64_t page = gpi_driver_page(driver);
-    gpupool_result result = gpi_driver_ask_id(driver, driver->context, &driver->id);
-    driver->is_integrated = gpi_driver_has(driver, CU_DEVICE_ATTRIBUTE_INTEGRATED);
+    uint64_t page;
+    gpupool_result result = gpi_driver_ask_page(driver, &page);
     driver->mapped = page != 0;
     driver->granule_bytes = page ? page : 2u << 20;
+    if (result == GPUPOOL_OK) result = gpi_driver_ask_id(driver, driver->context, &driver->id);
+    if (result == GPUPOOL_OK)
+        result = gpi_driver_ask_has(driver, CU_DEVICE_ATTRIBUTE_INTEGRATED,
+                                    &driver->is_integrated);
     if (result == GPUPOOL_OK)
         result = gpi_driver_told(driver, "cuMemGetInfo",
                                  driver->memory_info(&free_bytes, &total_bytes));
@@ -17923,19 +17941,26 @@ static gpupool_result gpi_life_open_space(gpupool_arena *arena, gpupool_source a
    device lacks for it. */
 static gpupool_result gpi_life_check_share(gpi_chunks *chunks, unsigned share) {
     const gpi_driver *driver = &chunks->driver;
+    gpupool_result result = GPUPOOL_OK;
+    int has_descriptors = 0, has_rdma = 0;
     const char *lacks = NULL;
+    chunks->driver.share = share;
+    if (share & GPUPOOL_SHARE_PROCESSES)
+        result = gpi_driver_ask_has(driver,
+                                    CU_DEVICE_ATTRIBUTE_HANDLE_TYPE_POSIX_FILE_DESCRIPTOR_SUPPORTED,
+                                    &has_descriptors);
+    if (result == GPUPOOL_OK && (share & GPUPOOL_SHARE_RDMA))
+        result = gpi_driver_ask_has(driver,
+                                    CU_DEVICE_ATTRIBUTE_GPU_DIRECT_RDMA_WITH_CUDA_VMM_SUPPORTED,
+                                    &has_rdma);
+    if (result != GPUPOOL_OK) return result;
     if (share && !gpi_chunk_is_mapped(chunks)) lacks = "SOURCE_MAPPED";
     /* GPI_DESCRIPTORS: 0 on systems without them */
     else if ((share & GPUPOOL_SHARE_PROCESSES) && !GPI_DESCRIPTORS) lacks = "file descriptors";
     else if ((share & GPUPOOL_SHARE_PROCESSES) &&
-             (!driver->export_handle || !driver->import_handle ||
-              !gpi_driver_has(driver,
-                              CU_DEVICE_ATTRIBUTE_HANDLE_TYPE_POSIX_FILE_DESCRIPTOR_SUPPORTED)))
+             (!driver->export_handle || !driver->import_handle || !has_descriptors))
         lacks = "handles that are file descriptors";
-    else if ((share & GPUPOOL_SHARE_RDMA) &&
-             !gpi_driver_has(driver, CU_DEVICE_ATTRIBUTE_GPU_DIRECT_RDMA_WITH_CUDA_VMM_SUPPORTED))
-        lacks = "GPUDirect RDMA of mapped memory";
-    chunks->driver.share = share;
+    else if ((share & GPUPOOL_SHARE_RDMA) && !has_rdma) lacks = "GPUDirect RDMA of mapped memory";
     if (!lacks) return GPUPOOL_OK;
     return gpi_host_fail(GPUPOOL_E_UNSUPPORTED, "config.share: device %d or this arena has no %s",
                          driver->device, lacks);

@@ -186,18 +186,49 @@ static void not_shared_one_way(void) {
     }
 }
 
+/* What it is asked when an arena is made, whose limit is a share of the device's memory. */
+static const struct { const char *call; long nth; } questions[] = {
+    {"cuInit", 1},       {"cuDevicePrimaryCtxRetain", 1}, {"cuCtxPushCurrent", 1},
+    {"cuCtxGetId", 2},   {"cuDeviceGetAttribute", 1},     {"cuMemGetAllocationGranularity", 1},
+    {"cuMemGetInfo", 1}, {"cuDeviceGetAttribute", 2},     {"cuMemGetInfo", 2},
+    {"cuDeviceGetAttribute", 3}, {"cuDeviceGetAttribute", 4}}; /* of config.share */
+
+/* That it has not answered is no answer: nothing is made, by no source. */
 static void a_device_that_does_not_answer(void) {
-    static const struct { const char *call; long nth; } fails[] = {
-        {"cuInit", 1},     {"cuDevicePrimaryCtxRetain", 1}, {"cuCtxPushCurrent", 1},
-        {"cuCtxGetId", 2}, {"cuMemGetInfo", 1},             {"cuMemGetInfo", 2}};
-    gpupool_arena_config config = kit_config(GPUPOOL_SOURCE_AUTO);
-    gpupool_arena *arena = NULL;
-    config.limit_text = "50%"; /* for which it is asked again */
-    for (size_t i = 0; i < KIT_COUNT(fails); i++) {
-        check_case("%s %ld", fails[i].call, fails[i].nth);
-        fake_fail_call(fails[i].call, fails[i].nth, 0, 0);
+    static const gpupool_source sources[] = {GPUPOOL_SOURCE_AUTO, GPUPOOL_SOURCE_MAPPED};
+    long objects = fake_live_objects();
+    for (size_t i = 0; i < KIT_COUNT(questions) * KIT_COUNT(sources); i++) {
+        const char *call = questions[i / 2].call;
+        gpupool_arena_config config = kit_config(sources[i % 2]);
+        gpupool_arena *arena = NULL;
+        config.limit_text = "50%";
+        config.share = GPUPOOL_SHARE_PROCESSES | GPUPOOL_SHARE_RDMA;
+        check_case("%s %ld, source %d", call, questions[i / 2].nth, (int)config.source);
+        fake_fail_call(call, questions[i / 2].nth, 0, 0);
         CHECK_RESULT(gpupool_arena_create(&arena, &config), GPUPOOL_E_CUDA);
+        CHECK_EQ(fake_fail_fired(), 1);
+        fake_fail_clear();
+        CHECK(strstr(gpupool_last_error(), call) != NULL);
         CHECK(arena == NULL);
+        CHECK_EQ(fake_live_objects(), objects);
+    }
+}
+
+/* A driver that is older than the question, or says that the device cannot: that is a no. */
+static void a_question_refused_is_a_no(void) {
+    static const struct { const char *call; long nth; gpupool_source source; } asked[] = {
+        {"cuDeviceGetAttribute", 1, GPUPOOL_SOURCE_DEVICE},           /* maps memory? */
+        {"cuMemGetAllocationGranularity", 1, GPUPOOL_SOURCE_DEVICE},
+        {"cuDeviceGetAttribute", 2, GPUPOOL_SOURCE_MAPPED}};          /* is integrated? */
+    static const int refusals[] = {CUDA_ERROR_INVALID_VALUE, CUDA_ERROR_NOT_SUPPORTED};
+    for (size_t i = 0; i < KIT_COUNT(asked) * KIT_COUNT(refusals); i++) {
+        fake_fail_call(asked[i / 2].call, asked[i / 2].nth, 0, refusals[i % 2]);
+        gpupool_arena *arena = kit_open(GPUPOOL_SOURCE_AUTO);
+        CHECK_EQ(fake_fail_fired(), 1);
+        fake_fail_clear();
+        CHECK_EQ(arena->chunks.source, asked[i / 2].source);
+        CHECK(!arena->chunks.driver.is_integrated);
+        kit_close(arena);
     }
 }
 
@@ -222,5 +253,6 @@ int main(void) {
     FAKE_TEST(large_pages);
     FAKE_TEST(not_shared_one_way);
     FAKE_TEST(a_device_that_does_not_answer);
+    FAKE_TEST(a_question_refused_is_a_no);
     return check_finish();
 }
