@@ -2966,18 +2966,18 @@ static gpi_symbol gpi_driver_symbol(const char *name, unsigned version, gpupool_
     (void)version;
     error = cudaGetDriverEntryPoint(name, &found, cudaEnableDefault);
 #endif
-    /* CUDA 11 reports a missing function as an error, CUDA 12 as a status. Both mean NULL
-       without a failure. memcpy converts an object pointer to a function pointer without a
-       warning. */
+    /* CUDA 11 reports a missing function as an error, CUDA 12 as a status, and a driver that is
+       older than the version as an invalid value. All mean NULL without a failure. memcpy converts
+       an object pointer to a function pointer without a warning. */
     *result = gpi_driver_told_runtime("cudaGetDriverEntryPoint", error, had_error);
     if (*result == GPUPOOL_OK) memcpy(&symbol, &found, sizeof symbol);
-    if (error == cudaErrorSymbolNotFound) *result = GPUPOOL_OK;
+    if (error == cudaErrorSymbolNotFound || error == cudaErrorInvalidValue) *result = GPUPOOL_OK;
     return symbol;
 }
 
-/* Fills all function pointers and sets driver->mapped. Fails if a needed function is missing.
-   Missing mapping functions are no failure: the driver can still serve sources other than
-   MAPPED. */
+/* Fills all function pointers and sets driver->mapped. Fails if a search fails, or if a needed
+   function is missing. Missing mapping functions are no failure: the driver can still serve sources
+   other than MAPPED. */
 static gpupool_result gpi_driver_fill_table(gpi_driver *driver) {
     const gpi_call *call = gpi_calls, *end = call + sizeof gpi_calls / sizeof *gpi_calls;
     driver->mapped = GPUPOOL_MAPPED;
@@ -2985,11 +2985,11 @@ static gpupool_result gpi_driver_fill_table(gpi_driver *driver) {
         gpupool_result result;
         gpi_symbol symbol = gpi_driver_symbol(call->name, call->version, &result);
         memcpy((char *)driver + call->field, &symbol, sizeof symbol);
+        if (result != GPUPOOL_OK) return result;
         if (symbol || call->group == GPI_CALL_OPTIONAL) continue;
         driver->mapped = 0;
-        if (call->group == GPI_CALL_MAPS) continue;
-        if (result != GPUPOOL_OK) return result;
-        return gpi_host_fail(GPUPOOL_E_UNSUPPORTED, "the driver has no %s", call->name);
+        if (call->group == GPI_CALL_NEEDED)
+            return gpi_host_fail(GPUPOOL_E_UNSUPPORTED, "the driver has no %s", call->name);
     }
     return GPUPOOL_OK;
 }

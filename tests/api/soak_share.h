@@ -78,26 +78,17 @@ static inline void act_file(actor *a, world *w) {
 
 /* ---- exports ---- */
 
-/* A question of what the device can do that fails counts as no. */
-static inline int can_share(actor *a, gpupool_result got, const char *call) {
-    if (got != GPUPOOL_E_UNSUPPORTED || fake_fail_fired() == a->fired)
-        return soak_after(a, got, 1, call);
-    soak_seen(a, got, call);
-    return 0;
-}
-#define SHARE(a, call) (soak_before(a), can_share((a), (call), #call))
-
 /* What is written at home is read at the other address. */
 static inline void import_block(actor *a, char *at, const gpupool_exported *exported,
                                 cudaStream_t stream) {
     gpupool_imported there;
     int byte = (int)below(a, 256);
-    if (!SHARE(a, gpupool_import(a->device, exported, &there))) return;
+    if (!CALL(a, 1, gpupool_import(a->device, exported, &there))) return;
     CHECK_EQ(there.bytes, exported->bytes);
     kit_mark(stream, at, there.bytes, byte);
     kit_expect_mark(stream, there.memory, there.bytes, byte);
     MUST_APART(cudaStreamSynchronize(stream));
-    while (!SHARE(a, gpupool_import_close(&there)) && !atomic_load(&check_bad)) {}
+    while (!CALL(a, 1, gpupool_import_close(&there)) && !atomic_load(&check_bad)) {}
     atomic_fetch_add(&soak_imports, 1);
 }
 
@@ -123,7 +114,7 @@ static inline void act_share(actor *a, world *w) {
     cudaStream_t stream = enter(a, w, at);
     config.device = w->device;
     config.share = GPUPOOL_SHARE_PROCESSES;
-    if (SHARE(a, gpupool_arena_create(&arena, &config))) {
+    if (CALL(a, 1, gpupool_arena_create(&arena, &config))) {
         share_block(a, arena, stream);
         while (!CALL(a, 0, gpupool_arena_destroy(arena)) && !atomic_load(&check_bad)) {}
     }

@@ -7,8 +7,6 @@
 
 static void *plain, *ordered; /* from cudaMalloc, and from cudaMallocAsync */
 static int is_reset, is_stale; /* stale: the default arena, until it is renewed */
-static int is_half_blind; /* it was made although the driver did not answer a question. The question
-                             may be the one for cuCtxGetId, without which no reset is seen */
 
 /* What CUDA's own call would have left as its last error is what this call returned; it makes a
    call of CUDA's for that, which must not fail in another way. */
@@ -21,9 +19,7 @@ static gpupool_result shaped(cudaError_t error) {
 }
 
 static gpupool_result get_default(void) {
-    long failed = fired();
     gpupool_arena *found = gpupool_get_default_arena(0);
-    is_half_blind |= found && fired() > failed;
     if (found && shared) CHECK(found == shared);
     if (found) shared = found;
     return kit_why(found);
@@ -74,7 +70,7 @@ static gpupool_result cuda_free_async(void) {
 /* The test's own reset, when nothing but the default arena is left; then the arena is renewed. */
 static gpupool_result renew_default(void) {
     NEEDS(shared && !arena && !ring && !plain && !ordered);
-    if (!is_reset && !is_half_blind) {
+    if (!is_reset) {
         own_begin();
         CHECK_EQ(cudaDeviceReset(), cudaSuccess);
         own_end();

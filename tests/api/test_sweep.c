@@ -138,15 +138,12 @@ static gpupool_stats stats_of(gpupool_arena *of) {
     return of ? kit_stats(of) : none;
 }
 
-/* A question about the device that the driver does not answer counts as no, in a call that makes
-   something. When calls fail for good, the arena may sleep, or have blocks that earlier steps did
-   not free. */
+/* When calls fail for good, the arena may sleep, or have blocks that earlier steps did not free. */
 static void is_proper(gpupool_result result, const step *s) {
     CHECK(gpupool_last_error()[0] != 0);
     if (result == GPUPOOL_E_ASLEEP) CHECK(is_asleep && for_good);
     else if (result == GPUPOOL_E_IN_USE) CHECK(s->run == destroy && was_left_out);
     else if (now->is_host) CHECK_RESULT(result, GPUPOOL_E_HOST_MEMORY);
-    else if (result == GPUPOOL_E_UNSUPPORTED) CHECK(s->spared[0] != 0);
     else if (result != GPUPOOL_E_OUT_OF_MEMORY) CHECK_RESULT(result, GPUPOOL_E_CUDA);
 }
 
@@ -215,7 +212,6 @@ static void prepare(void) {
     arena = shared = NULL;
     ring = NULL;
     tag = was_left_out = is_asleep = is_exported = has_peer = is_in_phase = is_reset = is_stale = 0;
-    is_half_blind = 0;
 }
 
 /* Returns how many calls failed: 0 where the program makes fewer than n. */
