@@ -18637,52 +18637,58 @@ gpupool_result gpupool_export_close(gpupool_arena *arena, const void *block) {
 
 /* -- from another process -- */
 
-/* Reserves addresses for an imported handle, maps it there, and gives the device access. On failure
-   everything is undone, and the failure's text is kept. The driver is entered. */
-static gpupool_result gpi_share_map(const gpi_driver *driver, gpi_handle handle, uint64_t bytes,
-                                    CUdeviceptr *address) {
-    struct gpi_thread why;
-    gpupool_result result =
-        gpi_driver_told(driver, "cuMemAddressReserve",
-                        driver->reserve(address, (size_t)bytes, 0, 0, 0));
+/* Unmaps imported memory and gives its addresses back. CUDA refuses to free addresses at which
+   something is mapped. So if freeing them succeeds all is done, even if unmapping failed because
+   nothing is mapped: an earlier try had unmapped already, or mapping had failed. */
+static gpupool_result gpi_share_unmap(const gpi_driver *driver, const gpupool_imported *imported) {
+    uint64_t address = (uint64_t)(uintptr_t)imported->memory;
+    gpupool_result unmapped = gpi_driver_unmap(driver, address, imported->bytes), freed;
+    struct gpi_thread why = gpi_thread;
+    freed = gpi_driver_told(driver, "cuMemAddressFree",
+                            driver->unreserve(address, imported->bytes));
+    if (freed == GPUPOOL_OK || unmapped == GPUPOOL_OK) return freed;
+    /* both have failed: the error of unmapping is the cause */
+    gpi_thread = why;
+    return unmapped;
+}
+
+/* Releases the handle, then unmaps. Either may be missing. After a failure the caller may call
+   again: `handle` is 0 once it was released, and `memory` NULL once it was unmapped. The driver is
+   entered. */
+static gpupool_result gpi_share_undo(const gpi_driver *driver, gpupool_imported *imported) {
+    gpupool_result result = GPUPOOL_OK;
+    if (imported->handle) result = gpi_driver_release(driver, imported->handle);
     if (result != GPUPOOL_OK) return result;
-    result = gpi_driver_map(driver, *address, bytes, handle);
-    if (result == GPUPOOL_OK) {
-        result = gpi_driver_access(driver, *address, bytes);
-        if (result == GPUPOOL_OK) return result;
-        /* no access: what is mapped must be unmapped before the addresses can go */
-        why = gpi_thread;
-        if (gpi_driver_unmap(driver, *address, bytes) != GPUPOOL_OK)
-            gpi_driver_unmap(driver, *address, bytes); /* see gpi_share_import */
-        gpi_thread = why;
-    }
-    if (driver->unreserve(*address, (size_t)bytes) != CUDA_SUCCESS)
-        driver->unreserve(*address, (size_t)bytes); /* see gpi_share_import */
+    imported->handle = 0; /* the memory lives on until it is unmapped, too */
+    if (imported->memory) result = gpi_share_unmap(driver, imported);
+    if (result == GPUPOOL_OK) imported->memory = NULL;
     return result;
 }
 
-/* Turns a descriptor into mapped memory, and fills imported->memory, bytes and handle. On failure
-   nothing is left. The driver is entered. */
+/* Turns a descriptor into mapped memory that the device can access, and fills imported->memory,
+   bytes and handle. On failure nothing is left, and the failure's text is kept. The driver is
+   entered. */
 static gpupool_result gpi_share_import(const gpi_driver *driver, const gpupool_exported *exported,
                                        gpupool_imported *imported) {
+    uint64_t bytes = exported->bytes;
     gpi_handle handle = 0;
     CUdeviceptr address = 0;
     struct gpi_thread why;
     gpupool_result result = gpi_driver_import(driver, exported->descriptor, &handle);
     if (result != GPUPOOL_OK) return result;
-    result = gpi_share_map(driver, handle, exported->bytes, &address);
-    if (result != GPUPOOL_OK) {
-        /* the handle is of use only with addresses */
-        why = gpi_thread;
-        /* a second try, since a failure may be that of earlier work, and no later call can undo
-           what is left */
-        if (gpi_driver_release(driver, handle) != GPUPOOL_OK) gpi_driver_release(driver, handle);
-        gpi_thread = why;
-        return result;
-    }
+    result = gpi_driver_told(driver, "cuMemAddressReserve",
+                             driver->reserve(&address, (size_t)bytes, 0, 0, 0));
     imported->memory = (void *)(uintptr_t)address;
-    imported->bytes = (size_t)exported->bytes;
+    imported->bytes = (size_t)bytes;
     imported->handle = handle;
+    if (result == GPUPOOL_OK) result = gpi_driver_map(driver, address, bytes, handle);
+    if (result == GPUPOOL_OK) result = gpi_driver_access(driver, address, bytes);
+    if (result == GPUPOOL_OK) return result;
+    why = gpi_thread;
+    /* a second try, since a failure may be that of earlier work, and no later call can undo what is
+       left */
+    if (gpi_share_undo(driver, imported) != GPUPOOL_OK) gpi_share_undo(driver, imported);
+    gpi_thread = why;
     return result;
 }
 
@@ -18733,23 +18739,8 @@ gpupool_result gpupool_import(int device, const gpupool_exported *exported,
     return result;
 }
 
-/* Unmaps imported memory and gives its addresses back. CUDA refuses to free addresses at which
-   something is mapped. So if freeing them succeeds all is done, even if unmapping failed because an
-   earlier try had unmapped already. */
-static gpupool_result gpi_share_unmap(const gpi_driver *driver, const gpupool_imported *imported) {
-    uint64_t address = (uint64_t)(uintptr_t)imported->memory;
-    gpupool_result unmapped = gpi_driver_unmap(driver, address, imported->bytes), freed;
-    struct gpi_thread why = gpi_thread;
-    freed = gpi_driver_told(driver, "cuMemAddressFree",
-                            driver->unreserve(address, imported->bytes));
-    if (freed == GPUPOOL_OK || unmapped == GPUPOOL_OK) return freed;
-    /* both have failed: the error of unmapping is the cause */
-    gpi_thread = why;
-    return unmapped;
-}
-
-/* Releases the handle, then unmaps. After a failure the caller may call again: `handle` is 0 once
-   it was released. Waits for no work that uses the memory. */
+/* After a failure the caller may call again: see gpi_share_undo. Waits for no work that uses the
+   memory. */
 gpupool_result gpupool_import_close(gpupool_imported *imported) {
     const char *call = "gpupool_import_close";
     gpi_driver driver;
@@ -18760,11 +18751,7 @@ gpupool_result gpupool_import_close(gpupool_imported *imported) {
         return gpi_host_fail(GPUPOOL_E_ARGUMENT, "%s: imported is NULL, or closed", call);
     result = gpi_share_open(call, imported->device, &driver, &visit);
     if (result != GPUPOOL_OK) return result;
-    if (imported->handle) result = gpi_driver_release(&driver, imported->handle);
-    if (result == GPUPOOL_OK) {
-        imported->handle = 0; /* the memory lives on until it is unmapped, too */
-        result = gpi_share_unmap(&driver, imported);
-    }
+    result = gpi_share_undo(&driver, imported);
     gpi_driver_leave(&visit);
     gpi_driver_close(&driver);
     if (result != GPUPOOL_OK) return result;
