@@ -1234,9 +1234,13 @@ GPUPOOL_API gpupool_result gpupool_ring_transfer(gpupool_ring *, const gpupool_t
 
 /* Waits up to timeout_ns (negative: for ever; 0: not at all) and returns the transfer's result.
    E_TIMEOUT: the transfer is not done yet. Any thread may wait for any ticket, in any order, as
-   often as it likes. The ring remembers its 64 latest failures: after one more, E_ARGUMENT comes
-   for the ticket of the oldest and for all tickets before it, those of transfers that succeeded
-   included. */
+   often as it likes. E_CUDA: a CUDA call of the transfer failed, or one of this call, which then
+   did not wait, and gpupool_last_error() says so. In both cases the program may wait again. A
+   transfer that failed returns the same result each time; it no longer uses source, destination and
+   file, and other transfers get its slots. A transfer that was not waited for goes on. After a
+   device reset E_CUDA comes for every ticket (rule 7). The ring remembers its 64 latest failures:
+   after one more, E_ARGUMENT comes for the ticket of the oldest and for all tickets before it,
+   those of transfers that succeeded included. */
 GPUPOOL_API gpupool_result gpupool_ring_wait(gpupool_ring *, gpupool_ticket, int64_t timeout_ns);
 
 /* Gets a span: pinned memory of this size, to fill in place, in whole slots of the ring. Waits up
@@ -15985,10 +15989,21 @@ static gpupool_result gpi_ring_wait(gpupool_ring *ring, gpupool_ticket ticket, u
     return gpi_ring_result_of(ring, ticket);
 }
 
+/* Adds to the sentence of a CUDA call that failed before the wait that the failure is not the
+   transfer's. */
+static gpupool_result gpi_ring_did_not_wait(gpupool_ticket ticket) {
+    struct gpi_thread why = gpi_thread;
+    gpi_host_fail(why.result, "%s; gpupool_ring_wait did not wait for ticket %" PRIu64, why.draft,
+                  ticket);
+    gpi_thread.cuda_error = why.cuda_error;
+    return why.result;
+}
+
 /* A negative timeout becomes more than 2^63 ns: for ever. */
 gpupool_result gpupool_ring_wait(gpupool_ring *ring, gpupool_ticket ticket, int64_t timeout_ns) {
     gpi_visit visit;
     gpupool_result result = gpi_ring_enter(ring, "gpupool_ring_wait", &visit);
+    if (result == GPUPOOL_E_CUDA) return gpi_ring_did_not_wait(ticket);
     if (result != GPUPOOL_OK) return result;
     result = gpi_ring_wait(ring, ticket, (uint64_t)timeout_ns);
     return gpi_ring_leave(ring, &visit, result);

@@ -243,6 +243,59 @@ static void a_flight_that_fails_is_its_tickets_failure(void) {
     kit_ring_close(ring);
 }
 
+/* The CUDA calls that a wait makes before it waits: its failure is not the transfer's. */
+static void a_wait_that_fails_has_not_waited(void) {
+    static const struct { const char *call; long nth; } before[] = {
+        {"cuCtxPushCurrent", 1}, {"cuThreadExchangeStreamCaptureMode", 1}, {"cuCtxGetId", 2}};
+    gpupool_ring *ring = kit_ring(MIB, 0, 0);
+    unsigned char *host = kit_host(BYTES), *device = kit_device(BYTES);
+    gpupool_ticket ticket = 0;
+    kit_pattern(host, BYTES, 3);
+    fake_hold(kit_stream[0], 1);
+    CHECK_RESULT(kit_upload_async(ring, device, host, BYTES, kit_stream[0], &ticket), GPUPOOL_OK);
+    for (size_t i = 0; i < KIT_COUNT(before); i++) {
+        check_case("%s", before[i].call);
+        fake_fail_call(before[i].call, before[i].nth, 0, 0);
+        CHECK_RESULT(gpupool_ring_wait(ring, ticket, -1), GPUPOOL_E_CUDA);
+        CHECK(strstr(gpupool_last_error(), before[i].call) != NULL);
+        CHECK(strstr(gpupool_last_error(), "did not wait for ticket 1") != NULL);
+        CHECK_EQ(gpi_thread.cuda_error, CUDA_ERROR_UNKNOWN);
+        clear_up();
+        CHECK_RESULT(gpupool_ring_wait(ring, ticket, 0), GPUPOOL_E_TIMEOUT);
+    }
+    fake_hold(kit_stream[0], 0);
+    CHECK_RESULT(gpupool_ring_wait(ring, ticket, -1), GPUPOOL_OK);
+    kit_expect_device(device, BYTES, 3);
+    kit_host_free(host, BYTES);
+    kit_device_free(device, BYTES);
+    kit_ring_close(ring);
+}
+
+/* The other E_CUDA: it says nothing of the wait, stays, and leaves the program its memory and the
+   ring its slots. */
+static void a_transfer_that_fails_is_over(void) {
+    gpupool_ring *ring = kit_ring(MIB, 0, 0);
+    unsigned char *host = kit_host(BYTES), *device = kit_device(BYTES);
+    gpupool_ticket ticket = 0;
+    CHECK_RESULT(kit_upload_async(ring, device, host, BYTES, kit_stream[0], &ticket), GPUPOOL_OK);
+    fake_fail_call("cuMemcpyAsync", 2, 0, 0); /* when a part of it is queued */
+    for (int i = 0; i < 2; i++) {
+        CHECK_RESULT(gpupool_ring_wait(ring, ticket, i - 1), GPUPOOL_E_CUDA);
+        CHECK(strstr(gpupool_last_error(), "cuMemcpyAsync failed") != NULL);
+        CHECK(strstr(gpupool_last_error(), "did not wait") == NULL);
+    }
+    clear_up();
+    CHECK_EQ(fake_pending(ring->streams[GPUPOOL_UP]), 0);
+    memset(host, 0xee, BYTES);
+    fake_host_access(host, BYTES, 1, "the program's next use");
+    CHECK_RESULT(gpupool_ring_trim(ring, 0, NULL), GPUPOOL_OK);
+    CHECK_EQ(kit_ring_stats(ring).used.now, 0);
+    CHECK_EQ(kit_ring_stats(ring).pinned.now, 0);
+    kit_host_free(host, BYTES);
+    kit_device_free(device, BYTES);
+    kit_ring_close(ring);
+}
+
 /* ---- the ring itself ---- */
 
 static void create_fails_and_leaves_nothing(void) {
@@ -459,6 +512,8 @@ int main(void) {
     FAKE_TEST(each_call_fails_for_good_beside_workers);
     FAKE_TEST(done_with_pinned_memory_when_a_ticket_fails);
     FAKE_TEST(a_flight_that_fails_is_its_tickets_failure);
+    FAKE_TEST(a_wait_that_fails_has_not_waited);
+    FAKE_TEST(a_transfer_that_fails_is_over);
     FAKE_TEST(create_fails_and_leaves_nothing);
     FAKE_TEST(questions_that_fail);
     FAKE_TEST(a_transfer_fails_in_two_ways);
