@@ -820,7 +820,8 @@ GPUPOOL_API const char *gpupool_get_build(void);
 
 /* Makes an arena. A NULL config means the current device and every default; a config of zeros means
    device 0 and every default. On failure *arena is NULL. Gets config.reserve_bytes from the driver
-   in this call; if the driver has too little: E_OUT_OF_MEMORY, with a verdict. */
+   in this call; if the driver has too little: E_OUT_OF_MEMORY, with a verdict. E_CUDA if CUDA does
+   not say what the device can do, AUTO included. */
 GPUPOOL_API gpupool_result gpupool_arena_create(gpupool_arena **arena,
                                                 const gpupool_arena_config *config);
 

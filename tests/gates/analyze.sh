@@ -37,8 +37,12 @@ END
 printf '#include "planted.h"\nint main(void) { return planted(1); }\n' > "$out/planted.c"
 
 is_silent() { # COMMAND...
-    local said
-    said=$("$@" 2>&1) && [[ -z $said ]] || { echo "$said"; return 1; }
+    local said status=0
+    said=$("$@" 2>&1) || status=$?
+    ((status == 0)) && [[ -z $said ]] && return
+    echo "$said" # nothing, if the tool was killed: the status tells
+    echo "status $status"
+    return 1
 }
 finds_the_planted() { ! is_silent "$@" > /dev/null; }
 one() { # NAME COMMAND...: leaves "passed failed" in $out/sum
