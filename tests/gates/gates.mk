@@ -1,6 +1,6 @@
 # The gates: what holds beside what the tests of `make test` say.
 
-.PHONY: hygiene docs analyze compile windows test32 coverage mutants fuzz prove schedules
+.PHONY: hygiene docs analyze compile windows test32 coverage mutants fuzz prove schedules mistakes
 
 hygiene: ## the header's text, its exported names, the macros left over
 	@$(TOLD) tests/gates/hygiene_test.sh
@@ -38,8 +38,12 @@ mutants: $(FAKE) ## the tests against small mistakes: N=200 SEED=1 ROOM=TREE ONL
 	  --only='$(ONLY)' --first=$(or $(FROM),0) --limit=$(or $(LIMIT),60) \
 	  --within=$(or $(WITHIN),inf) $(if $(WHOLE),--whole) $(if $(AGAIN),--again)
 
-schedules: $(FAKE) ## two threads in every order, CUTS=2 interruptions; then broken headers
-	@CUTS=$(CUTS) ONLY=$(ONLY) JOBS=$(JOBS) tests/gates/schedules.sh $(BUILD)/schedules $(COMPILE) -O1 -g1 $(SIM_CUDA) $<
+schedules: $(FAKE) ## two threads in every order of CUTS=2 interruptions, and make mistakes
+	@CUTS=$(or $(CUTS),2) ONLY=$(ONLY) JOBS=$(JOBS) tests/gates/schedules.sh $(BUILD)/schedules \
+	  $(COMPILE) -O1 -g1 $(SIM_CUDA) $<
+
+mistakes: ## headers with known mistakes about threads and streams: a scene must see each; ONLY=NAME
+	@$(MAKE) --no-print-directory schedules CUTS=0
 
 prove: ## a model checker (ESBMC=...) on tests/gates/prove, PROOF=NAME for one; skipped without
 	@ESBMC='$(ESBMC)' tests/gates/prove/prove.sh $(BUILD)/prove $(JOBS) $(PROOF)

@@ -85,11 +85,18 @@ static inline double check_now(void) {
     return (double)now.tv_sec + (double)now.tv_nsec / 1e9;
 }
 
+/* CHECK_ONLY=NAME in the environment: that test alone is run. */
+static inline int check_is_wanted(const char *name) {
+    const char *only = getenv("CHECK_ONLY");
+    return !only || strcmp(name, only) == 0;
+}
+
 /* Runs one test; prepare and settle (or NULL) stand around it, and settle may check too. Says which
    tests take longer than a second. */
 static inline void check_run(const char *name, void (*body)(void), void (*prepare)(void),
                              void (*settle)(void)) {
     double start = check_now();
+    if (!check_is_wanted(name)) return;
     atomic_store(&check_bad, 0);
     check_context[0] = 0;
     if (prepare) prepare();
