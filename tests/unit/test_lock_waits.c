@@ -95,6 +95,29 @@ static void a_stream_renamed_by_another(void) {
     CHECK_EQ(cudaStreamDestroy(next), cudaSuccess);
 }
 
+/* A stream's first calls while a check waits for another's lock: the check takes the new one's, too,
+   and counts the block that only its cache knows to be out. */
+static void *newest;
+static void use_a_new_stream(void) {
+    put(kit_alloc(arena, 700, kit_stream[1]), kit_stream[1]);
+    newest = kit_alloc(arena, 700, kit_stream[1]);
+    CHECK_EQ(arena->ledger.requested.now, 700); /* the other block's */
+    gpi_host_unlock(&contended->cache.lock);
+}
+
+static void a_stream_added_during_a_check(void) {
+    arena = kit_open(GPUPOOL_SOURCE_DEVICE);
+    void *block = kit_alloc(arena, 700, kit_stream[0]);
+    enter_first(kit_stream[0]);
+    meanwhile = use_a_new_stream;
+    CHECK_RESULT(gpupool_check(arena), GPUPOOL_OK);
+    CHECK(meanwhile == NULL);
+    CHECK_EQ(arena->ledger.requested.now, 1400);
+    put(newest, kit_stream[1]);
+    put(block, kit_stream[0]);
+    kit_close(arena);
+}
+
 /* A block of another stream goes into that one's cache while the release of a scope waits for the
    device, with the arena open. */
 static void *elsewhere;
@@ -122,6 +145,7 @@ static void a_block_freed_while_a_scope_is_released(void) {
 int main(void) {
     FAKE_TEST(a_block_taken_out_of_its_cache);
     FAKE_TEST(a_stream_renamed_by_another);
+    FAKE_TEST(a_stream_added_during_a_check);
     FAKE_TEST(a_block_freed_while_a_scope_is_released);
     return check_finish();
 }
