@@ -95,8 +95,8 @@ static void a_stream_renamed_by_another(void) {
     CHECK_EQ(cudaStreamDestroy(next), cudaSuccess);
 }
 
-/* A stream's first calls while a check waits for another's lock: the check takes the new one's, too,
-   and counts the block that only its cache knows to be out. */
+/* A stream's first calls while a check waits for another's lock: the check takes the new one's,
+   too, and counts the block that only its cache knows to be out. */
 static void *newest;
 static void use_a_new_stream(void) {
     put(kit_alloc(arena, 700, kit_stream[1]), kit_stream[1]);
