@@ -118,6 +118,24 @@ static void a_stream_added_during_a_check(void) {
     kit_close(arena);
 }
 
+/* A call of the stream has begun when a trim comes to forget it, since nothing is left of it: its
+   struct stays, and is forgotten by the next trim. */
+static void a_stream_called_during_a_trim(void) {
+    arena = kit_open(GPUPOOL_SOURCE_DEVICE);
+    put(kit_alloc(arena, 700, kit_stream[0]), kit_stream[0]);
+    contended = NULL;
+    fake_before_call("cuEventQuery", 1, enter_first, kit_stream[0]);
+    CHECK_RESULT(gpupool_trim(arena, 0, NULL), GPUPOOL_OK);
+    if (!CHECK(contended != NULL)) return;
+    CHECK_EQ(kit_reserved(arena), 0);
+    CHECK(gpi_clock_find(&arena->clocks, gpi_clock_key(kit_stream[0])) == contended);
+    gpi_host_unlock(&contended->cache.lock);
+    put(kit_alloc(arena, 700, kit_stream[0]), kit_stream[0]);
+    CHECK_RESULT(gpupool_trim(arena, 0, NULL), GPUPOOL_OK);
+    CHECK_EQ(contended->handle, 0);
+    kit_close(arena);
+}
+
 /* A block of another stream goes into that one's cache while the release of a scope waits for the
    device, with the arena open. */
 static void *elsewhere;
@@ -146,6 +164,7 @@ int main(void) {
     FAKE_TEST(a_block_taken_out_of_its_cache);
     FAKE_TEST(a_stream_renamed_by_another);
     FAKE_TEST(a_stream_added_during_a_check);
+    FAKE_TEST(a_stream_called_during_a_trim);
     FAKE_TEST(a_block_freed_while_a_scope_is_released);
     return check_finish();
 }
