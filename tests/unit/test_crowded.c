@@ -282,6 +282,30 @@ static void crowded_no_longer(void) {
     close_all(&next, 1, 0);
 }
 
+/* Emptied as for a stream that ends, it keeps its entries as long as its threads have waited of
+   late: they would need them again at once. */
+static void who_still_waits_keeps_its_entries(void) {
+    void *block[MANY];
+    open_crowded(GPUPOOL_SOURCE_DEVICE, 0);
+    for (size_t i = 0; i < MANY; i++) block[i] = get(700, 0);
+    for (size_t i = 0; i < MANY; i++) put(block[i], 0);
+    gpi_stream *stream = gpi_clock_find(&arena->clocks, gpi_clock_key(kit_stream[0]));
+    uint32_t room = cache_of(0)->room;
+    CHECK(room > SLOTS && cache_of(0)->free_blocks > 0);
+    for (unsigned waits = 2; waits-- > 0;) {
+        gpi_host_lock(&stream->cache.lock);
+        gpi_host_lock(&arena->lock);
+        stream->cache.waits = waits;
+        gpi_arena_drain(arena, stream);
+        gpi_arena_unlock(arena);
+        gpi_host_unlock(&stream->cache.lock);
+        CHECK_EQ(cache_of(0)->used, 0);
+        CHECK_EQ(cache_of(0)->room, waits ? room : SLOTS);
+        CHECK_EQ(cache_of(0)->crowded != 0, waits);
+    }
+    close_all(NULL, 0, 0);
+}
+
 /* Without host memory for more entries, it does with those that it has. */
 static void no_memory_for_entries(void) {
     void *block[MANY];
@@ -320,6 +344,7 @@ int main(void) {
     ARENA_TEST(large_ones_are_not_kept);
     ARENA_TEST(large_requests_leave_it_alone);
     ARENA_TEST(crowded_no_longer);
+    ARENA_TEST(who_still_waits_keeps_its_entries);
     ARENA_TEST(no_memory_for_entries);
     ARENA_TEST(more_than_there_are_entries);
     FAKE_TEST(freed_while_memory_is_looked_for);
