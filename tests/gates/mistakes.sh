@@ -5,7 +5,7 @@
 # locks
 broken lock_is_looked_at_and_then_taken test_schedules gpi_host_try \
     's/return !__atomic_exchange_n(&lock->held, 1, __ATOMIC_ACQUIRE);/if (__atomic_load_n(\&lock->held, __ATOMIC_ACQUIRE)) return 0; __atomic_store_n(\&lock->held, 1, __ATOMIC_RELEASE); return 1;/' \
-    'hand over'
+    'a scope on a renewed handle'
 broken the_sleeping_lock_lets_two_in test_schedules gpi_host_mutex_lock \
     's/while (GPI_READ(&mutex->serving) != mine)/if (0)/' \
     'what is behind a mark is taken'
