@@ -16,16 +16,17 @@
 # ON=gpu: one program a source, of its first line, without sanitizers, for the real CUDA.
 #
 # COVERAGE=1: those without sanitizers have gcov's counters (COUNTERS), and no assertions, which are
-# to have one outcome; but for those that are long, add nothing to what others take, or check every
-# invariant around every call. Of static functions, those declared inline are left out where they
+# to have one outcome; but for those that are long and add nothing to what others take, or check
+# every invariant around every call. Where a set of macros is built with sanitizers only, it is built
+# with counters, too. Of static functions, those declared inline are left out where they
 # are not called (tests.mk makes a header that does); nothing is inlined, or its branches would be
 # counted at every call apart.
 set -eu
 build=$1
 shift
-uncounted=$(printf '%s\n' test_churn test_counted test_fuzz test_model test_races test_schedules \
+uncounted=$(printf '%s\n' test_churn test_counted test_fuzz test_races test_schedules \
     test_schedules_mapped test_schedules_ring test_soak test_threads16 test_tree-plain \
-    test_tree_long test_tree_misuse test_sabotage-plain test_stitch_bounds)
+    test_tree_long test_tree_misuse test_sabotage-plain)
 on_gpu= GPU=
 [ "${ON:-}" != gpu ] || on_gpu=gpu- GPU=GPU_
 
@@ -60,8 +61,12 @@ is_counted() { # PROGRAM FLAGS
     case $2 in *-fsanitize* | *-DGPUPOOL_CHECK=[23]*) return 1 ;; esac
 }
 
-without_sanitizers() { # FLAGS
+defines() { # FLAGS: the macros alone
     echo "$1" | tr ' ' '\n' | grep '^-D' | tr '\n' ' '
+}
+
+macros_of() { # FLAGS: those of gpupool's that change its code
+    echo "$1" | tr ' ' '\n' | grep '^-D\(GPUPOOL\|CUDA_API\)_' | grep -v GPUPOOL_CHECK= | sort | tr '\n' ' '
 }
 
 rule() { # PROGRAM SOURCE FLAGS
@@ -69,7 +74,7 @@ rule() { # PROGRAM SOURCE FLAGS
     sanitizers=$(echo "$flags" | sed -n 's/.*-fsanitize=\([a-z,]*\).*/\1/p')
     if [ "$on_gpu" ]; then
         sanitizers=
-        flags="-O1 $(without_sanitizers "$flags")"
+        flags="-O1 $(defines "$flags")"
     elif [ "${MODE:-}" ]; then
         [ -z "$sanitizers" ] || return 0
         sanitizers=$MODE
@@ -104,14 +109,24 @@ for source in "$@"; do
         rule "$program" "$source" ""
         continue
     fi
-    sed -n 's,^// build: *,,p' "$source" | {
-        some= # is counted
-        while read -r name flags; do
-            if [ "$on_gpu" ]; then rule "$program" "$source" "$flags"; break; fi
-            rule "$program-$name" "$source" "$flags"
-            some=$some$counted
-        done
-        [ -z "${COVERAGE:-}" ] || [ "$some" ] || ! is_counted "$program-$name" "" ||
-            rule "$program-counted" "$source" "$(without_sanitizers "$flags")"
-    }
+    builds=$(sed -n 's,^// build: *,,p' "$source")
+    counted_macros=
+    while read -r name flags; do
+        macros_of_it=$(macros_of "$flags")
+        if [ "$on_gpu" ]; then rule "$program" "$source" "$flags"; break; fi
+        rule "$program-$name" "$source" "$flags"
+        [ -z "$counted" ] || counted_macros="$counted_macros;$macros_of_it;"
+    done << END
+$builds
+END
+    [ "${COVERAGE:-}" ] || continue
+    while read -r name flags; do
+        macros_of_it=$(macros_of "$flags")
+        case $counted_macros in *";$macros_of_it;"*) continue ;; esac
+        is_counted "$program-$name" "$(defines "$flags")" || continue
+        counted_macros="$counted_macros;$macros_of_it;"
+        rule "$program-$name-counted" "$source" "$(defines "$flags")"
+    done << END
+$builds
+END
 done

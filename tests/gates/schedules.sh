@@ -1,8 +1,8 @@
 #!/bin/bash
-# Every order of two threads, with CUTS interruptions (2; many minutes with 3; 0: not at all, that is
-# `make mistakes`); and then the header with mistakes that others have made, or that its locks invite,
-# each of which a scene of a test must see: schedules.sh FOLDER COMPILE... LIBRARY. JOBS programs at
-# a time; ONLY=NAME: one mistake alone.
+# Every order of two threads, with CUTS interruptions (2; many minutes with 3; 0: no orders, that is
+# `make mistakes`); and then the header with mistakes that others have made, or that its locks
+# invite, each of which a scene of a test must see: schedules.sh FOLDER COMPILE... LIBRARY. JOBS
+# programs at a time; ONLY=NAME: one mistake alone.
 set -u
 folder=$(realpath -m "$1")
 shift
@@ -25,8 +25,8 @@ build() { # NAME TEST HEADER COMPILE...: leaves $folder/NAME
 
 whole() { # TEST: it must pass with the header as it is
     local said="FAILS with the header as it is"
-    build "$1" "$1" gpupool.h "${compile[@]}" "-DSCHEDULE_CUTS=$cuts" && "$folder/$1" > "$folder/$1.out" 2>&1 &&
-        said="passes"
+    build "$1" "$1" gpupool.h "${compile[@]}" "-DSCHEDULE_CUTS=$cuts" &&
+        "$folder/$1" > "$folder/$1.out" 2>&1 && said="passes"
     grep -v '^[0-9]* passed' "$folder/$1.out"
     printf '%-48s %s\n' "$1" "$said"
     [[ $said == passes ]]
