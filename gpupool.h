@@ -6830,19 +6830,34 @@ static gpupool_result gpi_event_close(gpi_clocks *clocks) {
 
 /* -- the tree -- */
 
+/* How many granules of the home addresses in [first, end) are slabs. */
+static uint64_t gpi_check_slabs(const gpi_tree *tree, uint64_t first, uint64_t end) {
+    uint64_t slabs = 0, next;
+    end = gpi_ground_min(end, tree->granules);
+    for (; first < end; first = next) { /* word by word: a run may be as long as the addresses */
+        next = gpi_ground_min(gpi_ground_down(first, 64) + 64, end);
+        slabs += gpi_ground_bits(tree->slabs[first / 64] >> first % 64 << (64 - (next - first)));
+    }
+    return slabs;
+}
+
+/* T7: all granules that the run touches are slabs, or none is. */
+static int gpi_check_is_one_kind(const gpi_tree *tree, const gpi_run *run) {
+    uint64_t first = (run->unit - tree->base_unit) >> tree->granule_shift;
+    uint64_t end = ((run->unit + run->units - 1 - tree->base_unit) >> tree->granule_shift) + 1;
+    uint64_t expected = gpi_tree_is_slab(tree, run->unit) ? end - first : 0;
+    return tree->slab_count == 0 || gpi_check_slabs(tree, first, end) == expected;
+}
+
 /* One free run of list `number`, which `before` precedes in its bin: T1, T2, T3 and T7. */
 static int gpi_check_run(const gpi_tree *tree, const gpi_run *run, const gpi_run *before,
                          uint32_t number) {
-    int is_slab = gpi_tree_is_slab(tree, run->unit);
-    uint64_t granule = (uint64_t)1 << tree->granule_shift, unit = run->unit;
     if (run->list != number || run->by.list_prev != before) return 2;
     if (!gpi_tree_is_met(run)) return 1;
-    /* T7: all granules that the run touches are slabs, or none is */
-    for (; tree->slab_count && unit < run->unit + run->units;
-         unit = gpi_ground_down(unit, granule) + granule)
-        if (gpi_tree_is_slab(tree, unit) != is_slab) return 7;
+    if (!gpi_check_is_one_kind(tree, run)) return 7;
     if (run->next && run->next->list == number && run->next->of.at == run->of.at &&
-        gpi_tree_is_slab(tree, run->next->unit) == is_slab) /* T3, of each pair once */
+        gpi_tree_is_slab(tree, run->next->unit) ==
+            gpi_tree_is_slab(tree, run->unit)) /* T3, of each pair once */
         return 3;
     return 0;
 }
@@ -6925,16 +6940,25 @@ static int gpi_check_table(const gpi_tree *tree, const gpi_run *run) {
     return bits ? 6 : slabs ? 7 : 0;
 }
 
-/* Whether the lists and the index hold as many runs as the chunks do: if not, a run is in
-   neither. */
-static int gpi_check_tally(const gpi_tree *tree, const gpi_tally *tally) {
+/* How many runs are in a list, whose bitmaps gpi_check_list has compared with its bins. */
+static uint64_t gpi_check_count(const gpi_list *list) {
     uint64_t runs = 0;
-    uint32_t number, bin;
-    for (number = 0; number < tree->list_count; number++)
-        for (bin = 0; tree->lists[number] && bin < GPI_NO_BIN; bin++) {
-            const gpi_run *run = tree->lists[number]->heads[bin];
+    uint32_t row, step;
+    for (row = 0; row < GPI_KINDS * 64; row++)
+        for (step = 0; list->steps[row] && step < GPI_STEPS; step++) {
+            const gpi_run *run = list->heads[row * GPI_STEPS + step];
             for (; run; run = run->list_next) runs++;
         }
+    return runs;
+}
+
+/* Whether the lists and the index hold as many runs as the chunks do: if not, a run is in neither.
+   gpi_check_tree comes before. */
+static int gpi_check_tally(const gpi_tree *tree, const gpi_tally *tally) {
+    uint64_t runs = 0;
+    uint32_t number;
+    for (number = 0; number < tree->list_count; number++)
+        if (tree->lists[number]) runs += gpi_check_count(tree->lists[number]);
     if (runs != tally->free_runs) return 2;
     return tree->live_runs == tally->live_runs ? 0 : 4;
 }
