@@ -188,6 +188,43 @@ size_t fk_device_free_bytes(int device) {
 
 static int fk_on_device(fk_kind kind) { return kind <= FK_MANAGED; }
 
+/* Device memory that was given back stays mapped, with what it held, for the next piece of its size:
+   most of the time of a test that fills memory would go into bringing in pages. */
+static struct { unsigned char *view; uint64_t file_at; size_t bytes; } fk_spare[64];
+static size_t fk_spares, fk_spare_bytes;
+#define FK_SPARE_MOST ((size_t)128 << 20)
+
+static int fk_keep_spare(const fk_piece *piece, size_t bytes) {
+    if (fk_spares == sizeof fk_spare / sizeof *fk_spare) return 0;
+    if (piece->is_shared || bytes > FK_SPARE_MOST - fk_spare_bytes) return 0;
+    fk_spare[fk_spares].view = piece->view;
+    fk_spare[fk_spares].file_at = piece->file_at;
+    fk_spare[fk_spares++].bytes = bytes;
+    fk_spare_bytes += bytes;
+    return 1;
+}
+
+static int fk_take_spare(fk_piece *piece) {
+    size_t i = fk_spares, bytes = (size_t)fk_round(piece->bytes, 4096);
+    while (i > 0 && fk_spare[i - 1].bytes != bytes) i--;
+    if (i == 0) return 0;
+    piece->view = fk_spare[i - 1].view;
+    piece->file_at = fk_spare[i - 1].file_at;
+    fk_spare[i - 1] = fk_spare[--fk_spares];
+    fk_spare_bytes -= bytes;
+    return 1;
+}
+
+/* Where in the file the last of them ends. */
+static uint64_t fk_end_of_spares(void) {
+    uint64_t end = 0, one;
+    for (size_t i = 0; i < fk_spares; i++) {
+        one = fk_spare[i].file_at + fk_round(fk_spare[i].bytes, FK_GRANULE);
+        if (one > end) end = one;
+    }
+    return end;
+}
+
 fk_piece *fk_new_piece(size_t bytes, int device, fk_kind kind) {
     fk_piece *piece;
     if (fk_on_device(kind)) {
@@ -205,7 +242,7 @@ fk_piece *fk_new_piece(size_t bytes, int device, fk_kind kind) {
     piece->kind = kind;
     piece->refs = 1;
     fk.pieces++;
-    if (kind <= FK_RESERVED) {
+    if (kind <= FK_RESERVED && !fk_take_spare(piece)) {
         piece->file_at = fk.file_end;
         fk.file_end += fk_round(bytes, FK_GRANULE);
     }
@@ -230,6 +267,7 @@ fk_piece *fk_import_piece(int file, uint64_t at, size_t bytes, int device) {
 
 static void fk_forget_bytes(fk_piece *piece) {
     size_t bytes = (size_t)fk_round(piece->bytes, 4096);
+    if (!piece->file && fk_keep_spare(piece, bytes)) return;
     munmap(piece->view, bytes);
     if (piece->file) return;
     if (fallocate(fk.file, FALLOC_FL_PUNCH_HOLE | FALLOC_FL_KEEP_SIZE, (off_t)piece->file_at,
@@ -355,7 +393,7 @@ void fk_memory_drop_device(int device) {
         fk.ranges = NULL;
         fk.room = 0;
     }
-    if (fk.pieces == 0) fk.file_end = 0;
+    if (fk.pieces == 0) fk.file_end = fk_end_of_spares();
 }
 
 long fk_memory_objects(void) { return (long)fk.n + fk_handle_objects(); }

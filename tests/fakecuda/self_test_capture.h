@@ -99,6 +99,8 @@ static void test_graph(void) {
     cudaGraphExec_t exec = NULL;
     void *p = NULL;
     OK(cudaMalloc(&p, 4096));
+    OK(cudaMemset(p, 0, 4096));
+    OK(cudaDeviceSynchronize());
     OK(cudaStreamBeginCapture(s, cudaStreamCaptureModeGlobal));
     fork_to(t, s, fork_event, p);
     OK(cudaStreamIsCapturing(t, &status));
