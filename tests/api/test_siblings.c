@@ -1,10 +1,10 @@
 /* Several arenas of one device: what is idle in one is given back before a request of another one
    fails, and what the verdict says of them. */
 // build: plain
-// build: asan -fsanitize=address,undefined
-// build: check2 -O1 -DGPUPOOL_CHECK=2
-// build: tsan -fsanitize=thread
-// build: single -DGPUPOOL_SINGLE_THREAD=1
+// build: asan -fsanitize=address,undefined -DEVERY=5
+// build: check2 -O1 -DGPUPOOL_CHECK=2 -DEVERY=5
+// build: tsan -fsanitize=thread -DEVERY=25
+// build: single -DGPUPOOL_SINGLE_THREAD=1 -DEVERY=5
 #include "gpupool.h"
 #include "verdict_kit.h"
 
@@ -263,7 +263,7 @@ static void pinned_memory_is_none_of_the_device(void) {
    CUDA works again. */
 static void each_call_fails_in_turn(void) {
     for (int persist = 0; persist < 2; persist++)
-        for (long n = 1, fired = 1; fired; n++) {
+        for (long n = 1, fired = 1; fired; n += EVERY) {
             check_case("call %ld, persist %d", n, persist);
             fake_device_memory(0, 64 * MIB);
             gpupool_arena *first = named("A", GPUPOOL_SOURCE_AUTO, 0);

@@ -91,7 +91,7 @@ static void is_awake(void) {
 
 static void what_blocks_hold_is_kept(void) {
     for (int with = 0; with < 2; with++)
-        for (uint64_t seed = 1; seed <= 3; seed++) {
+        for (uint64_t seed = 1; seed <= 3; seed += EVERY) {
             check_case("ring %d, seed %d", with, (int)seed);
             open_arena();
             for (int cycle = 0; cycle < 5; cycle++) {
@@ -231,7 +231,7 @@ static void reset_while_it_sleeps(void) {
    After a reset that goes back too, at the second try at the latest. */
 static void reset_while_it_is_half_awake(void) {
     int failed = 1;
-    for (long nth = 1; failed; nth++) {
+    for (long nth = 1; failed; nth += EVERY) {
         check_case("call %ld", nth);
         open_arena();
         fill(3);

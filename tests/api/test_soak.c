@@ -10,7 +10,7 @@
    ACTIONS the first is this seed alone, for so many, whatever the time. */
 // build: plain -O1
 // build: asked -O1 -DSOAK_SECONDS=4 -DGPUPOOL_STREAM_HOOK=0 -DGPUPOOL_STREAM_CHECK=1
-// build: tsan -fsanitize=thread -DSOAK_SECONDS=6 -DGPUPOOL_STREAM_HOOK=0 -DGPUPOOL_STREAM_CHECK=1
+// build: tsan -fsanitize=thread -DSOAK_SECONDS=4 -DGPUPOOL_STREAM_HOOK=0 -DGPUPOOL_STREAM_CHECK=1
 #define _DEFAULT_SOURCE
 #include "fail_malloc.h"
 #include "gpupool.h"
@@ -23,7 +23,7 @@
 #include <time.h>
 
 #ifndef SOAK_SECONDS
-#define SOAK_SECONDS 14
+#define SOAK_SECONDS 6
 #endif
 #define MOST_THREADS 64
 #define REPEATED 3000 /* actions of the run that is made twice */

@@ -2,7 +2,7 @@
    than those that asked for them, and the whole-arena calls in between. Stamps show any overlap. */
 // left at exit: the default arena
 // build: plain -O1
-// build: tsan -fsanitize=thread
+// build: tsan -fsanitize=thread -DCALLS=1000
 // build: check2 -O1 -DGPUPOOL_CHECK=2 -DCALLS=1000
 // build: guard -DGPUPOOL_GUARD=1
 #define _DEFAULT_SOURCE /* pthread_barrier_t */

@@ -1,6 +1,6 @@
 /* counted_cuda.h sees each CUDA call that gpupool.h makes: its count is fakecuda's. */
 // build: plain
-// build: tsan -fsanitize=thread
+// build: tsan -fsanitize=thread -DSTEPS=600
 // and: tests/support/machine.c
 #include "machine.h"
 
@@ -21,6 +21,9 @@ int main(void) {
 
 #include <pthread.h>
 
+#ifndef STEPS
+#define STEPS 2000
+#endif
 #define BLOCKS 200
 #define STREAMS 3
 
@@ -36,7 +39,7 @@ static void open_arena(gpupool_source source) {
 /* Sizes and streams by chance, more than the limit now and then. */
 static void churn(uint64_t seed) {
     void *block[BLOCKS] = {0};
-    for (int i = 0; i < 2000; i++) {
+    for (int i = 0; i < STEPS; i++) {
         uint64_t at = check_random(&seed) % BLOCKS;
         cudaStream_t on = stream[check_random(&seed) % STREAMS];
         if (block[at]) gpupool_free(arena, block[at], on);

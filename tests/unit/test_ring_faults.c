@@ -2,8 +2,8 @@
    error or does without, nothing outside the destination is touched, and the ring stays usable.
 
 // build: plain
-// build: check2 -DGPUPOOL_CHECK=2
-// build: asan -fsanitize=address
+// build: check2 -DGPUPOOL_CHECK=2 -DEVERY=5
+// build: asan -fsanitize=address -DEVERY=5
 */
 #include "ring_watch.h"
 #define GPUPOOL_IMPLEMENTATION
@@ -181,7 +181,7 @@ static void play_all(int workers, int persist) {
         s.ring = kit_ring(512 * KIB, 64 * KIB, workers);
         s.host = kit_host(BYTES);
         s.device = kit_device(BYTES);
-        for (long n = 1; more && n < 400; n++) {
+        for (long n = 1; more && n < 400; n += EVERY) {
             check_case("%s, call %ld fails%s, %d workers", a->name, n, persist ? " for good" : "",
                        workers);
             more = play(&s, a, n, persist);

@@ -2,7 +2,7 @@
    whose blocks are stitched. A request that fails because of it changes nothing, and the same
    request is met once the fault is over. */
 // build: plain -O1
-// build: asan -fsanitize=address -DAFTER=6
+// build: asan -fsanitize=address -DAFTER=6 -DEVERY=5
 #define GPUPOOL_IMPLEMENTATION
 #include "gpupool.h"
 #include "stitch_kit.h"
@@ -154,7 +154,7 @@ static void each_in_turn(fake_run_mode mode) {
         for (uint64_t run = 0; run < 2 * SEEDS; run++) {
             long n = 1;
             while (!atomic_load(&check_bad) && one_life(mode, 1 + run / 2, i, n, (int)(run % 2)))
-                n++;
+                n += EVERY;
             lives[i] += (uint64_t)n - 1;
         }
         CHECK(lives[i] > 0); /* else the work does not make this call */
