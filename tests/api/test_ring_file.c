@@ -3,10 +3,10 @@
    interrupted, or fail, as told by a pread of this program's own.
 
 // build: plain
-// build: check2 -O1 -DGPUPOOL_CHECK=2
-// build: single -DGPUPOOL_SINGLE_THREAD=1
-// build: asan -fsanitize=address,undefined
-// build: tsan -fsanitize=thread
+// build: check2 -O1 -DGPUPOOL_CHECK=2 -DEVERY=5
+// build: single -DGPUPOOL_SINGLE_THREAD=1 -DEVERY=5
+// build: asan -fsanitize=address,undefined -DEVERY=5
+// build: tsan -fsanitize=thread -DEVERY=5
 */
 #define _GNU_SOURCE
 #include <errno.h>
@@ -121,6 +121,7 @@ static void parts_of_every_size(void) {
             for (size_t i = 0; i < KIT_COUNT(offsets); i++)
                 for (size_t k = 0; k < KIT_COUNT(sizes); k++) {
                     if (offsets[i] + sizes[k] > BYTES) continue;
+                    if ((i * KIT_COUNT(sizes) + k) % EVERY) continue;
                     check_case("%zu bytes at %zu, cached %d", sizes[k], offsets[i], cached);
                     if (!cached) uncache();
                     CHECK_RESULT(load(offsets[i], sizes[k]), GPUPOOL_OK);

@@ -188,8 +188,8 @@ size_t fk_device_free_bytes(int device) {
 
 static int fk_on_device(fk_kind kind) { return kind <= FK_MANAGED; }
 
-/* Device memory that was given back stays mapped, with what it held, for the next piece of its size:
-   most of the time of a test that fills memory would go into bringing in pages. */
+/* Device memory that was given back stays mapped, with what it held, for the next piece of its
+   size: most of the time of a test that fills memory would go into bringing in pages. */
 static struct { unsigned char *view; uint64_t file_at; size_t bytes; } fk_spare[64];
 static size_t fk_spares, fk_spare_bytes;
 #define FK_SPARE_MOST ((size_t)128 << 20)

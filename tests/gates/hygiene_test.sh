@@ -52,9 +52,10 @@ check "no tabs" absent $'\t' $'\tx'
 check "100 columns" absent "^(?!.*[ ']s/).{101}" "$(printf '%101s' x)"
 
 # ---- what is left behind ----
-symbols() { # COMPILER FLAGS: "type name" of all that the implementation defines
-    $1 $2 $fake -O0 -fno-pie -c -o "$out/symbols.o" $implementation &&
-        nm -C --defined-only "$out/symbols.o" | sed -n 's/^[0-9a-f]* //p'
+symbols() { # COMPILER FLAGS: "type name" of all that the implementation defines; compiled once
+    local object="$out/symbols-${1//\//_}-${2// /}.o"
+    [[ -e $object ]] || $1 $2 $fake -O0 -fno-pie -c -o "$object" $implementation || return 1
+    nm -C --defined-only "$object" | sed -n 's/^[0-9a-f]* //p'
 }
 
 # ---- the sweep of failing calls ----
