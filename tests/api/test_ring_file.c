@@ -4,7 +4,7 @@
 
 // build: plain
 // build: check2 -O1 -DGPUPOOL_CHECK=2 -DEVERY=5
-// build: single -DGPUPOOL_SINGLE_THREAD=1 -DEVERY=5
+// build: single -DGPUPOOL_SINGLE_THREAD=1
 // build: asan -fsanitize=address,undefined -DEVERY=5
 // build: tsan -fsanitize=thread -DEVERY=5
 */
