@@ -101,8 +101,8 @@ pictures: ## draws the pictures of README.md, in examples/pictures
 	@awk -f tests/bench/reserved.awk README.md > examples/pictures/reserved.svg
 	@ls -l examples/pictures/*.svg
 
-EVERYTHING := tools test compile docs analyze coverage schedules prove valgrind test32 mutants fuzz soak
-all: ## all that needs no GPU, for two hours or so, going on after failures; SECONDS= for fuzz, soak
+EVERYTHING := tools coverage compile docs analyze schedules prove valgrind test32 mutants fuzz soak
+all: ## all that needs no GPU, for an hour or so, going on after failures; SECONDS= for fuzz, soak
 	@MAKE='$(MAKE)' tests/gates/all.sh $(BUILD)/all $(EVERYTHING)
 
 clean: ## removes build/

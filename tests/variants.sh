@@ -17,10 +17,10 @@
 #
 # COVERAGE=1: those without sanitizers have gcov's counters (COUNTERS), and no assertions, which are
 # to have one outcome; but for those that are long and add nothing to what others take, or check
-# every invariant around every call. Where a set of macros is built with sanitizers only, it is built
-# with counters, too. Of static functions, those declared inline are left out where they
-# are not called (tests.mk makes a header that does); nothing is inlined, or its branches would be
-# counted at every call apart.
+# every invariant around every call. A set of macros that is built with sanitizers only is built with
+# counters, too. Of static functions gcc leaves out those that are declared inline and not called:
+# tests.mk makes a header that declares all so. Nothing is inlined, or its branches would be counted
+# at every call apart.
 set -eu
 build=$1
 shift
@@ -66,7 +66,8 @@ defines() { # FLAGS: the macros alone
 }
 
 macros_of() { # FLAGS: those of gpupool's that change its code
-    echo "$1" | tr ' ' '\n' | grep '^-D\(GPUPOOL\|CUDA_API\)_' | grep -v GPUPOOL_CHECK= | sort | tr '\n' ' '
+    echo "$1" | tr ' ' '\n' | grep '^-D\(GPUPOOL\|CUDA_API\)_' | grep -v GPUPOOL_CHECK= | sort |
+        tr '\n' ' '
 }
 
 rule() { # PROGRAM SOURCE FLAGS

@@ -9,8 +9,8 @@ FIGURES := $(patsubst %,$(BUILD)/test/%-plain,test_tree test_tree_long test_tree
 docs: $(FAKE) $(FIGURES) ## the pages and the top comment of the header against the code
 	@$(TOLD) FIGURES=1 tests/gates/docs_test.sh
 
-analyze: ## clang --analyze, clang -Weverything, gcc -fanalyzer and cppcheck find nothing
-	@$(TOLD) tests/gates/analyze.sh
+analyze: ## clang --analyze, clang -Weverything, gcc -fanalyzer and cppcheck find nothing; QUICK=1
+	@$(TOLD) QUICK=$(QUICK) tests/gates/analyze.sh
 
 compile: $(FAKE) ## the header under every compiler and language version; CUDA's names over it; C++
 	@$(TOLD) TEST_LIMIT_S=1800 tests/run.sh $(JOBS) $(patsubst %,tests/gates/compile/%.sh,order names matrix cpp)

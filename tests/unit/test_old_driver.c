@@ -19,6 +19,7 @@ static void pass_on(gpupool_arena *arena, int finish) {
     if (second) kit_mark(kit_stream[1], second, SIZE, 2);
     fake_run(kit_stream[1]);
     CHECK_EQ(fake_failures(), 0);
+    CHECK_RESULT(gpupool_record_stream(arena, second, kit_stream[0]), GPUPOOL_OK);
     CHECK_RESULT(gpupool_free(arena, second, kit_stream[1]), GPUPOOL_OK);
 }
 
@@ -190,6 +191,19 @@ static void not_shared_one_way(void) {
     }
 }
 
+/* A descriptor is of no use to a driver that maps none. */
+static void nothing_imported(void) {
+    const gpi_call *call = gpi_calls;
+    gpupool_exported exported = {.bytes = 2 * MIB, .descriptor = 0};
+    gpupool_imported imported;
+    while (strcmp(call->name, "cuMemImportFromShareableHandle") != 0) call++;
+    fake_fail_call(LOOK_UP, call - gpi_calls + 1, 0, cudaErrorSymbolNotFound);
+    CHECK_RESULT(gpupool_import(0, &exported, &imported), GPUPOOL_E_UNSUPPORTED);
+    CHECK_EQ(fake_fail_fired(), 1);
+    fake_fail_clear();
+    CHECK(imported.memory == NULL);
+}
+
 /* What it is asked when an arena is made, whose limit is a share of the device's memory. */
 static const struct { const char *call; long nth; } questions[] = {
     {"cuInit", 1},       {"cuDevicePrimaryCtxRetain", 1}, {"cuCtxPushCurrent", 1},
@@ -270,6 +284,7 @@ int main(void) {
     FAKE_TEST(odd_pages);
     FAKE_TEST(large_pages);
     FAKE_TEST(not_shared_one_way);
+    FAKE_TEST(nothing_imported);
     FAKE_TEST(a_device_that_does_not_answer);
     FAKE_TEST(a_question_refused_is_a_no);
     return check_finish();
