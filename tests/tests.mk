@@ -9,7 +9,7 @@ test: ## every test, on the simulated GPU; needs gcc and make only
 	[ "$$steps" = 0 ] || echo "building, $$steps steps, $(JOBS) at a time"; \
 	$(MAKE) --no-print-directory ON=sim $(PARALLEL) STEPS=$$steps BEGAN=$$began test-programs
 	@rm -f $(BUILD)/test/*.gcda $(BUILD)/linked/*.gcda
-	@$(TOLD) ON=sim tests/run.sh $(JOBS) $(TESTS) $(TEST_SCRIPTS)
+	@$(TOLD) ON=sim FIGURES=1 tests/run.sh $(JOBS) $(TESTS) $(TEST_SCRIPTS)
 	@$(if $(COVERAGE),python3 tests/gates/coverage.py $(BUILD)/header/gpupool.h $(BUILD))
 
 TEST_SCRIPTS := tests/gates/hygiene_test.sh tests/gates/docs_test.sh tests/gates/windows_test.sh \

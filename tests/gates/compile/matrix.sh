@@ -74,14 +74,14 @@ fi
 
 # ---- programs of two translation units, built and run ----
 program() { # NAME COMPILER STANDARD FLAGS...
-    check "$1" two_units "$out/$1" "$2" "$(flags_for "$3") ${*:4} -O1 $fake"
+    check "$1" two_units "$out/$1" "$2" "$(flags_for "$3") ${*:4} $fake"
 }
 static="-DGPUPOOL_STATIC=1 -DGPUPOOL_IMPLEMENTATION"
 program plain "$CC" c99
 units=$header_only program static "$CC" c99 $static
-program single_thread "$CC" c11 -DGPUPOOL_SINGLE_THREAD=1
-program unmapped "$CC" c11 -DGPUPOOL_MAPPED=0
-for level in 0 1 2; do program "check_$level" "$CC" c11 -DGPUPOOL_CHECK=$level; done
+program single_thread "$CC" c11 -O1 -DGPUPOOL_SINGLE_THREAD=1
+program unmapped "$CC" c11 -O1 -DGPUPOOL_MAPPED=0
+for level in 0 2; do program "check_$level" "$CC" c11 -O1 -DGPUPOOL_CHECK=$level; done
 units=$here/replace.c program replace "$CC" c99
 units=$here/per_thread.c program per_thread "$CC" c99 -DCUDA_API_PER_THREAD_DEFAULT_STREAM
 units=$here/replace.c program replace_per_thread "$CC" c11 \
