@@ -17,10 +17,10 @@
 #
 # COVERAGE=1: those without sanitizers have gcov's counters (COUNTERS), and no assertions, which are
 # to have one outcome; but for those that are long and add nothing to what others take, or check
-# every invariant around every call. A set of macros that is built with sanitizers only is built with
-# counters, too. Of static functions gcc leaves out those that are declared inline and not called:
-# tests.mk makes a header that declares all so. Nothing is inlined, or its branches would be counted
-# at every call apart.
+# every invariant around every call. A set of macros that is built with sanitizers only is built
+# with counters, too. Of static functions gcc leaves out those that are declared inline and not
+# called: tests.mk makes a header that declares all so. Nothing is inlined, or its branches would be
+# counted at every call apart.
 set -eu
 build=$1
 shift

@@ -104,7 +104,8 @@ analyze "cppcheck" cppcheck --quiet --std=c99 --enable=warning,performance,porta
 bound=--param=analyzer-bb-explosion-factor=2
 if [[ -z ${QUICK:-} ]]; then
     analyze "gcc -fanalyzer" gcc -fanalyzer $bound -std=c99 $fake -c -o "$out/unit.o"
-    analyze "gcc -fanalyzer, more code" gcc -fanalyzer $bound -std=c99 $fake $more -c -o "$out/more.o"
+    analyze "gcc -fanalyzer, more code" \
+        gcc -fanalyzer $bound -std=c99 $fake $more -c -o "$out/more.o"
     unit=$out/told.c
     analyze "clang --analyze" clang --analyze -Xclang -analyzer-opt-analyze-headers -std=c99 $fake \
         "$told" -o "$out/report"
