@@ -1,9 +1,9 @@
 """Do the tests notice a header with one small mistake in it?  mutants.py [--whole] [--help]
 
-cut.py cuts thousands of mutants into one copy of gpupool.h, all asleep; each test program is built
-once with it, and MUTANT=number wakes one. A mutant is run by the tests that come to it, the likely
-and quick ones first, until one of them fails, crashes or takes far too long: it is killed. One that
-survives them all, or as many as there is time for, stands in survivors.txt, with the reason, or
+cut.py cuts thousands of mutants into one copy of gpupool.h, all asleep; a test program is built once
+with it, when a mutant first wants it, and MUTANT=number wakes one. A mutant is run by the tests that
+come to it, the likely and quick ones first, until one of them fails, crashes or takes far too long:
+it is killed. One that survives them all, or as many as there is time for, stands in survivors.txt, with the reason, or
 this gate fails. It fails, too, on a line of survivors.txt that is of no mutant."""
 import argparse
 import collections
@@ -18,6 +18,7 @@ import signal
 import subprocess
 import sys
 import tempfile
+import threading
 import time
 
 import cut
@@ -35,7 +36,17 @@ SMALL = {"test_tree": ["-DFEW_UNITS=5"], "test_model": ["-DMODEL_CALLS=100000"],
          "test_races": ["-DSCHEDULES=400", "-DTURNS=400"]}
 BESIDE = ("single", "asked", "replaced", "digit", "wrong")  # builds run beside the first of theirs
 STATIC = "-DGPUPOOL_STATIC=1"
-Test = collections.namedtuple("Test", "name program text")
+
+
+class Test:
+    """A test program: what it is made of, and what is known once it was built and run."""
+
+    def __init__(self, name, source, level, macros):
+        self.name, self.source, self.level, self.macros = name, source, level, macros
+        self.text = source.read_text()
+        self.lock = threading.Lock()
+        self.seconds = 1.0  # with all mutants asleep; this is a guess
+        self.reached = None  # a byte for each mutant; empty: the program fails without any
 
 
 def arguments():
@@ -100,8 +111,7 @@ def read_survivors():
 # ---- building ----
 
 def variants():
-    """(name, source, level, macros): the plain or first build of each test, and those with other
-    checks. Where a test has no threads there are no locks either, but asserts that each is taken
+    """The plain or first build of each test, and those with other checks. Where a test has no threads there are no locks either, but asserts that each is taken
     and given back."""
     for source in sorted((ROOT / "tests").glob("*/test_*.c"), key=lambda path: path.name):
         if source.stem in LEFT_OUT:
@@ -117,7 +127,7 @@ def variants():
             # Most run for less time than optimizing would take; those that do not say so.
             level = "-O1" if re.search(r"-O\d", flags) else "-O0"
             if name == first or name in BESIDE:
-                yield f"{source.stem}-{name}", source, level, macros
+                yield Test(f"{source.stem}-{name}", source, level, macros)
 
 
 def beside(source):
@@ -135,38 +145,36 @@ def compile_to(options, out, level, result, *what):
         sys.exit(f"{result} does not build:\n{told.stderr[:2000]}")
 
 
-def linked(out, level, macros):
-    """The implementation that tests of tests/api share, and the macros that it is built with."""
-    macros = [m for m in macros if re.match("-D(GPUPOOL|CUDA_API)_", m)]
-    name = re.sub("[^A-Za-z0-9_]", "", "-".join([level, *macros]))
-    return out / f"linked-{name}.o", macros
+class Builder:
+    """Builds programs and the implementations that they share, each when it is first wanted."""
 
+    def __init__(self, options, header):
+        self.options, self.out = options, options.build / "mutants"
+        self.locks = {}
+        shutil.rmtree(self.out, ignore_errors=True)
+        shutil.copytree(ROOT / "tests", self.out / "tests",
+                        ignore=shutil.ignore_patterns("traces", "mutants", "gpu", "bench"))
+        (self.out / "gpupool.h").write_text(header)
 
-def compile_program(options, out, name, source, level, macros):
-    what = [out / path for path in (source.relative_to(ROOT), *beside(source))]
-    # Private functions that a test of tests/unit does not come to are static, and take no time.
-    how = [linked(out, level, macros)[0], "-DLINKED=1"] if source.parent.name == "api" else [STATIC]
-    compile_to(options, out, level, out / name, *what, *how, *macros, HERE / "mutant.c",
-               options.fake, "-lm")
-    return Test(name, out / name, source.read_text())
+    def linked(self, level, macros):
+        """The implementation that tests of tests/api share."""
+        macros = [m for m in macros if re.match("-D(GPUPOOL|CUDA_API)_", m)]
+        name = re.sub("[^A-Za-z0-9_]", "", "-".join([level, *macros]))
+        result = self.out / f"linked-{name}.o"
+        with self.locks.setdefault(result, threading.Lock()):
+            if not result.exists():
+                compile_to(self.options, self.out, level, result, *macros, "-c",
+                           self.out / "tests" / "support" / "linked.c")
+        return result
 
-
-def build(options, header):
-    out = options.build / "mutants"
-    shutil.rmtree(out, ignore_errors=True)
-    shutil.copytree(ROOT / "tests", out / "tests",
-                    ignore=shutil.ignore_patterns("traces", "mutants", "gpu", "bench"))
-    (out / "gpupool.h").write_text(header)
-    implementations = {}
-    for _, source, level, macros in variants():
-        if source.parent.name == "api":
-            result, macros = linked(out, level, macros)
-            implementations[result] = level, macros
-    with concurrent.futures.ThreadPoolExecutor(options.jobs) as pool:
-        list(pool.map(lambda i: compile_to(options, out, i[1][0], i[0], *i[1][1], "-c",
-                                           out / "tests" / "support" / "linked.c"),
-                      sorted(implementations.items())))
-        return out, list(pool.map(lambda v: compile_program(options, out, *v), variants()))
+    def program(self, test):
+        what = [self.out / path for path in (test.source.relative_to(ROOT), *beside(test.source))]
+        # Private functions that a test of tests/unit does not come to are static, and take no time.
+        how = [STATIC]
+        if test.source.parent.name == "api":
+            how = [self.linked(test.level, test.macros), "-DLINKED=1"]
+        compile_to(self.options, self.out, test.level, self.out / test.name, *what, *how,
+                   *test.macros, HERE / "mutant.c", self.options.fake, "-lm")
 
 
 # ---- running ----
@@ -180,10 +188,10 @@ def limited(cpu_s):
     return prepare
 
 
-def run(test, environment, cpu_s, wall_s, log=subprocess.DEVNULL):
+def run(program, environment, cpu_s, wall_s, log=subprocess.DEVNULL):
     """(whether it passed, seconds)"""
     before = time.monotonic()
-    child = subprocess.Popen([test.program], cwd=ROOT, stdin=subprocess.DEVNULL,
+    child = subprocess.Popen([program], cwd=ROOT, stdin=subprocess.DEVNULL,
                              stdout=log, stderr=log,
                              env={**os.environ, **environment}, preexec_fn=limited(cpu_s))
     try:
@@ -200,24 +208,30 @@ def run(test, environment, cpu_s, wall_s, log=subprocess.DEVNULL):
 
 
 class Runner:
-    def __init__(self, options, out):
-        self.options, self.out, self.tests = options, out, []
+    def __init__(self, options, builder):
+        self.options, self.builder, self.tests = options, builder, list(variants())
         self.runs, self.kills = collections.Counter(), collections.Counter()  # by place
-        self.reached, self.seconds = {}, {}
+
+    def reaches(self, test, mutant):
+        """Whether the test comes to the mutant: all that it reaches is known when it is built."""
+        with test.lock:
+            if test.reached is None:
+                self.builder.program(test)
+                test.reached = self.rehearse(test)
+        return bool(test.reached) and test.reached[mutant.number]
 
     def rehearse(self, test):
         """With all mutants asleep: which of them are reached, and how long does it take?"""
-        path = self.out / f"{test.name}.reached"
+        path = self.builder.out / f"{test.name}.reached"
         path.write_bytes(bytes(65536))
-        log = self.out / f"{test.name}.out"
+        log = self.builder.out / f"{test.name}.out"
         with log.open("w") as file:
-            passed, seconds = run(test, {"MUTANT_REACHED": str(path)}, 120, 300, file)
-        if not passed:
-            print(f"{test.name} fails without any mutant:\n{log.read_text()[-2000:]}", flush=True)
-            return False
-        self.reached[test], self.seconds[test] = path.read_bytes(), seconds
-        self.tests.append(test)
-        return True
+            passed, test.seconds = run(self.builder.out / test.name,
+                                       {"MUTANT_REACHED": str(path)}, 120, 300, file)
+        if passed:
+            return path.read_bytes()
+        print(f"{test.name} fails without any mutant:\n{log.read_text()[-2000:]}", flush=True)
+        return b""
 
     def places(self, mutant, test):
         """Whose record says something about the two, the least telling first."""
@@ -233,7 +247,7 @@ class Runner:
             hope = 0.3
         for place in self.places(mutant, test):
             hope = (self.kills[place] + 2 * hope) / (self.runs[place] + 2)
-        return hope / (0.01 + self.seconds[test])
+        return hope / (0.01 + test.seconds)
 
     def note(self, mutant, test, passed):
         for place in self.places(mutant, test):
@@ -245,20 +259,21 @@ class Runner:
         it live). None where time is up."""
         if CLOCK.seconds() > self.options.within:
             return None
-        tests = [t for t in self.tests if self.reached[t][mutant.number]]
-        tests.sort(key=lambda t: -self.kills_a_second(mutant, t))
-        spent, tried = 0, 0
-        for test in tests:
-            seconds = self.seconds[test]
+        spent, reached, tried = 0, 0, 0
+        for test in sorted(self.tests, key=lambda t: -self.kills_a_second(mutant, t)):
+            if not self.reaches(test, mutant):
+                continue
+            seconds, reached = test.seconds, reached + 1
             if tried and spent + seconds > self.options.limit:
                 continue
-            passed, took = run(test, {"MUTANT": str(mutant.number)}, int(4 * seconds) + 2,
-                               5 * seconds + 5)
+            passed, took = run(self.builder.out / test.name, {"MUTANT": str(mutant.number)},
+                               int(4 * seconds) + 2, 5 * seconds + 5)
             spent, tried = spent + took, tried + 1
             self.note(mutant, test, passed)
             if not passed:
                 return test.name, spent, ""
-        return "", spent, f"survives {tried} of {len(tests)} tests" if tests else "is not reached"
+        why = f"survives {tried} of {reached} tests" if reached else "is not reached"
+        return "", spent, why
 
 
 # ---- those that are the same program after all ----
@@ -315,21 +330,19 @@ def stale_lines(known, keys):
     return len(stale)
 
 
-def sleep_and_wake(options, out, tests, todo, tell):
+def wake_each(options, builder, todo, tell):
     """tell(mutant, killer, seconds, why) for each. How many tests fail with all asleep."""
-    runner = Runner(options, out)
+    runner = Runner(options, builder)
     with concurrent.futures.ThreadPoolExecutor(options.jobs) as pool:
-        failing = list(pool.map(runner.rehearse, tests)).count(False)
-        (out / "tests.txt").write_text("".join(
-            f"{runner.seconds[t]:.2f} {t.name}\n" for t in runner.tests))
-        CLOCK.lap("rehearsal")
-        print(f"{len(tests)} test programs; {CLOCK.told()} so far", flush=True)
         running = {pool.submit(runner.killer, m): m for m in todo}
         for future in concurrent.futures.as_completed(running):
             if future.result():
                 tell(running[future], *future.result())
-    CLOCK.lap("runs")
-    return failing
+    CLOCK.lap("building and runs")
+    built = [t for t in runner.tests if t.reached]
+    (builder.out / "tests.txt").write_text("".join(f"{t.seconds:.2f} {t.name}\n" for t in built))
+    print(f"{len(built)} of {len(runner.tests)} test programs were wanted")
+    return sum(t.reached == b"" for t in runner.tests)
 
 
 class Outcome:
@@ -383,16 +396,15 @@ def main():
         print(f"0 passed, {stale} failed")
         return 1 if stale else 0
 
-    out, tests = build(options, cutter.header({m.number for m in todo}))
-    CLOCK.lap("building")
+    builder = Builder(options, cutter.header({m.number for m in todo}))
     outcome = Outcome(cutter, keys, listed)
-    failing = sleep_and_wake(options, out, tests, todo, outcome.add)
+    failing = wake_each(options, builder, todo, outcome.add)
     unlisted = outcome.unlisted()
     with concurrent.futures.ThreadPoolExecutor(options.jobs) as pool:
         same = list(pool.map(Compiled(cutter, options).is_same, [m for m, _ in unlisted]))
     CLOCK.lap("comparing")
     unknown = sorted((m.number, m, why) for (m, why), is_same in zip(unlisted, same) if not is_same)
-    outcome.write(out, [(m, why) for _, m, why in unknown])
+    outcome.write(builder.out, [(m, why) for _, m, why in unknown])
     tried, alive = len(outcome.killers), len(outcome.survivors)
     print(f"of {tried} tried, {tried - alive} were killed, {sum(same)} compile to the same code, "
           f"{alive - len(unlisted)} survive as listed, {len(unknown)} survive unlisted; not tried: "
