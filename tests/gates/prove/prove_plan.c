@@ -95,7 +95,7 @@ void prove_head_and_tail_are_the_most_that_two_chunks_have(void) {
         CLAIM(head.units + tail.units >= free_at_end(&chunk[0]) + free_at_start(&chunk[2]));
 }
 
-// broken: s/if (rest > tail.units)/if (rest > tail.units + 1)/
+// broken: s/if (rest > tail_units)/if (rest > tail_units + 1)/
 void prove_the_rest_is_of_two_ends_and_of_new_memory(void) {
     uint64_t rest = any_below(32);
     gpi_free_chunk spare;
