@@ -84,4 +84,4 @@ for name in "${started[@]}"; do
     if [[ -e $folder/$name.good ]]; then passed=$((passed + 1)); else failed=$((failed + 1)); fi
 done
 echo "$passed passed, $failed failed"
-((failed == 0))
+((failed == 0 && passed > 0))
