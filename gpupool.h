@@ -11783,7 +11783,9 @@ typedef struct gpi_scene {
     uint64_t rest_units;     /* other sources than MAPPED: units beyond the request that the device
                                 gives, because it gives whole granules */
     uint64_t limit_units;    /* that the limit leaves for growth, plus rest_units, */
-    uint64_t device_units;   /* and that the device leaves */
+    uint64_t device_units;   /* and that the device leaves: whole granules if the request is above
+                                1 MiB, */
+    uint64_t loose_units;    /* and then what is left beyond them, for smaller requests only */
     uint64_t growth_bytes;   /* the least of both, for the sentence of cause FRAGMENTED */
     uint64_t visits;         /* runs looked at so far: see GPI_VISITS_MOST */
     int capturing;           /* 1: the request's stream captures */
@@ -12155,8 +12157,10 @@ static uint64_t gpi_verdict_missing(const gpi_scene *scene, const gpi_estimate *
 /* How many units the request lacks under an assumption, by limit and device together; 0: none. */
 static uint64_t gpi_verdict_lacks(gpi_scene *scene, const gpi_assumption *wish) {
     gpi_estimate estimate = gpi_verdict_estimate(scene, wish);
-    return gpi_verdict_missing(scene, &estimate,
-                               gpi_ground_min(scene->limit_units, scene->device_units));
+    uint64_t device_units = scene->device_units;
+    /* the request may be smaller than the one that the device was asked about */
+    if (estimate.grow_units * GPUPOOL_UNIT_BYTES <= 1u << 20) device_units += scene->loose_units;
+    return gpi_verdict_missing(scene, &estimate, gpi_ground_min(scene->limit_units, device_units));
 }
 
 /* -- who holds memory, and how many blocks would be enough -- */
@@ -12636,7 +12640,7 @@ static gpi_lacking gpi_verdict_find_lacking(const gpupool_verdict *verdict, gpi_
                          gpi_verdict_missing(scene, &now, scene->device_units) == 0;
     /* Neither limit nor device was in the way, so the driver refused: no more is expected of it,
        whatever free memory it reports. */
-    if (lacking.is_refused) scene->device_units = 0;
+    if (lacking.is_refused) scene->device_units = scene->loose_units = 0;
     lacking.wait_would_do = verdict->pending_bytes && gpi_verdict_lacks(scene, &wish) == 0;
     /* What a wait brings is not missing; the figures are about the rest. */
     if (!lacking.wait_would_do) now = later;
@@ -12788,7 +12792,9 @@ static void gpi_verdict_ask_device(const gpupool_arena *arena, gpupool_verdict *
            anyway; others get rest_units more than they asked for, and the limit counts only what
            was asked for. */
         if (need > 1u << 20) {
-            free_bytes = (size_t)gpi_ground_down(free_bytes, granule);
+            uint64_t whole = gpi_ground_down(free_bytes, granule);
+            scene->loose_units = (free_bytes - whole) / GPUPOOL_UNIT_BYTES;
+            free_bytes = (size_t)whole;
             if (!gpi_chunk_is_mapped(&arena->chunks))
                 scene->rest_units = (gpi_ground_up(need, granule) - need) / GPUPOOL_UNIT_BYTES;
             scene->limit_units += scene->rest_units;
@@ -16765,11 +16771,12 @@ gpupool_result gpupool_ring_check(gpupool_ring *ring) {
 
    The hot paths do not ask whether a part sleeps, so a part that sleeps has nothing for them: its
    free memory is set aside, where no request finds it. And each of its live blocks gets a use that
-   never passes (gpi_clock_never), so a block that is freed meanwhile waits in list WAITING. For
+   never passes (gpi_clock_never), so a block that is freed meanwhile waits in list WAITING, as do
+   blocks that a graph had freed before. For
    part 0 the caches are emptied, too, and kept empty (arena.searching).
 
    SL1  asleep: every free run of the part is set aside, except a graph's; every live run of the
-        part has the use that never passes
+        part, and every waiting one, has the use that never passes
    SL2  a call that fails leaves the part in the state in which the call found it
 
    Locks: gpi_sleep_enter takes `growing` and the arena's lock. The arena's lock is opened around
@@ -16883,6 +16890,18 @@ static int gpi_sleep_use_all(gpupool_arena *arena) {
     uint64_t at = 0;
     gpi_run *run;
     while ((run = gpi_tree_next_live(&arena->tree, &at)) != NULL)
+        if (gpi_sleep_changes_block(arena, run) &&
+            !gpi_clock_use(&arena->clocks, run, arena->clocks.all, gpi_clock_never()))
+            return 0;
+    return 1;
+}
+
+/* The same for the waiting blocks of the changing parts, once the device has finished all work.
+   What still waits then is a graph's, for the release of its scope, which may come while the part
+   sleeps. */
+static int gpi_sleep_use_waiting(gpupool_arena *arena) {
+    gpi_run *run = arena->waiting;
+    for (; run; run = run->list_next)
         if (gpi_sleep_changes_block(arena, run) &&
             !gpi_clock_use(&arena->clocks, run, arena->clocks.all, gpi_clock_never()))
             return 0;
@@ -17347,7 +17366,7 @@ static gpupool_result gpi_sleep_stop_use(gpupool_arena *arena) {
     gpi_arena_poll_all(arena);
     gpi_sleep_set_aside(arena); /* waiting blocks that were still in use before the wait */
     /* a request that had begun before may have got such a block during the wait */
-    if (!gpi_sleep_use_all(arena)) return gpi_host_no_memory();
+    if (!gpi_sleep_use_all(arena) || !gpi_sleep_use_waiting(arena)) return gpi_host_no_memory();
     return gpi_sleep_drop_idle(arena);
 }
 

@@ -6,6 +6,7 @@
 // build: guard -DGPUPOOL_GUARD=1
 // build: sites -DGPUPOOL_SITES=1
 // build: single -DGPUPOOL_SINGLE_THREAD=1
+#include "fail_malloc.h"
 #include "gpupool.h"
 #include "tag_kit.h"
 
@@ -311,6 +312,32 @@ static void exported_and_captured(void) {
     close_tags();
 }
 
+/* What a graph has freed waits for the release of its scope. If the tag sleeps then, it waits for
+   waking, too: nobody gives it back or gets it. */
+static void released_while_it_sleeps(void) {
+    gpupool_capture *scope;
+    open_tags(2, 0);
+    CHECK_RESULT(gpupool_begin_capture(arena, kit_stream[0], &scope), GPUPOOL_OK);
+    give(must_take(4 * MIB, KV, 0), 0);
+    CHECK_RESULT(gpupool_end_capture(scope), GPUPOOL_OK);
+    fail_malloc_nth(1, 1); /* not even for its record: the tag stays awake */
+    CHECK_RESULT(sleep_tag(KV, GPUPOOL_DISCARD), GPUPOOL_E_HOST_MEMORY);
+    fail_malloc_nth(0, 0);
+    give(must_take(2 * MIB, KV, 1), 1);
+    CHECK_RESULT(sleep_tag(KV, GPUPOOL_KEEP), GPUPOOL_OK);
+    CHECK_RESULT(gpupool_release_capture(scope), GPUPOOL_OK);
+    give(must_take(4 * MIB, 0, 1), 1); /* to trim */
+    CHECK_RESULT(gpupool_trim(arena, 0, NULL), GPUPOOL_OK);
+    CHECK_EQ(kit_reserved(arena), 0);
+    CHECK_RESULT(gpupool_check(arena), GPUPOOL_OK);
+    refused(4 * MIB, KV, GPUPOOL_E_ASLEEP);
+    CHECK_RESULT(wake_tag(KV), GPUPOOL_OK);
+    CHECK_EQ(kit_reserved(arena), 0); /* it was freed: no memory for it */
+    give(must_take(4 * MIB, KV, 1), 1);
+    CHECK_RESULT(gpupool_trim(arena, 0, NULL), GPUPOOL_OK);
+    close_tags();
+}
+
 /* ---- GPUPOOL_ALL, and its parts ---- */
 
 static void all_sleep_and_wake_one_by_one(void) {
@@ -415,6 +442,7 @@ int main(void) {
     FAKE_TEST(as_many_as_there_are);
     FAKE_TEST(transfers_of_what_sleeps);
     FAKE_TEST(exported_and_captured);
+    FAKE_TEST(released_while_it_sleeps);
     FAKE_TEST(all_sleep_and_wake_one_by_one);
     FAKE_TEST(a_reserve_is_kept);
     return check_finish();

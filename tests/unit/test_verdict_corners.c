@@ -179,6 +179,41 @@ static void the_first_of_many_blocks_is_of_no_help(void) {
     kit_close(arena);
 }
 
+/* Up to 1 MiB a chunk of cudaMalloc costs what it is; larger ones cost whole granules. The advice
+   is enough, and no more than that. */
+static void the_least_raise_for_a_chunk(void) {
+    static const size_t sizes[] = {600 * KIB, 1000 * KIB, MIB, MIB + 512, 3 * MIB / 2};
+    for (size_t i = 0; i < KIT_COUNT(sizes); i++) {
+        check_case("%zu bytes", sizes[i]);
+        arena = kit_open_limited(GPUPOOL_SOURCE_DEVICE, 512 * KIB);
+        gpupool_verdict v = would_not_fit(arena, sizes[i], GPUPOOL_CAUSE_LIMIT);
+        CHECK_RESULT(gpupool_set_limit(arena, 512 * KIB + v.raise_bytes - 512), GPUPOOL_OK);
+        CHECK_RESULT(kit_why(gpupool_alloc(arena, sizes[i], kit_stream[0])),
+                     GPUPOOL_E_OUT_OF_MEMORY);
+        CHECK_RESULT(gpupool_set_limit(arena, 512 * KIB + v.raise_bytes), GPUPOOL_OK);
+        put(get(sizes[i], kit_stream[0]), kit_stream[0]);
+        kit_close(arena);
+    }
+}
+
+/* The device has 800 KiB left, in no whole granule: so large a block can be had, though a larger
+   one cannot be made of what is free. */
+static void a_small_chunk_is_what_fits(void) {
+    gpupool_arena_config config = kit_config(GPUPOOL_SOURCE_DEVICE);
+    void *block[8];
+    fake_device_memory(0, 4 * MIB + 800 * KIB);
+    config.chunk_bytes = 4 * MIB;
+    arena = kit_create(&config);
+    for (int i = 0; i < 8; i++) block[i] = get(512 * KIB, kit_stream[0]);
+    for (int i = 0; i < 8; i += 2) put(block[i], kit_stream[0]);
+    gpupool_verdict v = would_not_fit(arena, 3 * MIB / 2, GPUPOOL_CAUSE_FRAGMENTED);
+    CHECK_EQ(v.fits_bytes, 800 * KIB);
+    CHECK(strstr(v.sentence, "no more than 800 KiB in one piece") != NULL);
+    put(get(800 * KIB, kit_stream[0]), kit_stream[0]);
+    for (int i = 1; i < 8; i += 2) put(block[i], kit_stream[0]);
+    kit_close(arena);
+}
+
 /* The only block there is, whatever its size. */
 static void a_holder_of_any_size(void) {
     arena = kit_open_limited(GPUPOOL_SOURCE_MAPPED, 8 * MIB);
@@ -754,6 +789,8 @@ int main(void) {
     FAKE_TEST(what_will_be_free_needs_no_freeing);
     FAKE_TEST(the_first_of_many_blocks_is_of_no_help);
     FAKE_TEST(a_holder_of_any_size);
+    FAKE_TEST(the_least_raise_for_a_chunk);
+    FAKE_TEST(a_small_chunk_is_what_fits);
     FAKE_TEST(an_open_scope_keeps_what_it_freed);
     FAKE_TEST(alone_on_a_full_device);
     FAKE_TEST(what_was_freed_for_all_waits_for_the_device);

@@ -1,10 +1,11 @@
 """Do the tests notice a header with one small mistake in it?  mutants.py [--whole] [--help]
 
-cut.py cuts thousands of mutants into one copy of gpupool.h, all asleep; a test program is built once
-with it, when a mutant first wants it, and MUTANT=number wakes one. A mutant is run by the tests that
-come to it, the likely and quick ones first, until one of them fails, crashes or takes far too long:
-it is killed. One that survives them all, or as many as there is time for, stands in survivors.txt, with the reason, or
-this gate fails. It fails, too, on a line of survivors.txt that is of no mutant."""
+cut.py cuts thousands of mutants into one copy of gpupool.h, all asleep; a test program is built
+once with it, when a mutant first wants it, and MUTANT=number wakes one. A mutant is run by the
+tests that come to it, the likely and quick ones first, until one of them fails, crashes or takes
+far too long: it is killed. One that survives them all, or as many as there is time for, stands in
+survivors.txt, with the reason, or this gate fails. It fails, too, on a line of survivors.txt that
+is of no mutant."""
 import argparse
 import collections
 import concurrent.futures
@@ -111,8 +112,8 @@ def read_survivors():
 # ---- building ----
 
 def variants():
-    """The plain or first build of each test, and those with other checks. Where a test has no threads there are no locks either, but asserts that each is taken
-    and given back."""
+    """The plain or first build of each test, and those with other checks. Where a test has no
+    threads there are no locks either, but asserts that each is taken and given back."""
     for source in sorted((ROOT / "tests").glob("*/test_*.c"), key=lambda path: path.name):
         if source.stem in LEFT_OUT:
             continue
