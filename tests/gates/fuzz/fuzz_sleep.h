@@ -28,6 +28,7 @@ static void fuzz_sleep_make_tag(fuzz_step s) {
     fs.tags = tag;
     fs.apart[tag] = config.can_sleep || config.reserve_bytes;
     fs.can_sleep[tag] = config.can_sleep;
+    fs.unsure[tag] = 1; /* a function that the call has called may have put the tag to sleep */
 }
 
 static void fuzz_sleep_limits(fuzz_step s) {
