@@ -105,6 +105,21 @@ static void while_a_stream_is_made_to_wait(void) {
     fake_mode(FAKE_EAGER);
     wake_and_close(block);
 }
+/* A call found the arena awake, and waits for the device before it goes on. */
+static void while_a_scope_is_released(void) {
+    gpupool_capture *scope;
+    open_arena(NULL);
+    sleeps = GPUPOOL_ALL;
+    void *block = take(MIB, 0, 0);
+    CHECK_RESULT(gpupool_begin_capture(arena, kit_stream[1], &scope), GPUPOOL_OK);
+    CHECK_RESULT(gpupool_free(arena, take(MIB, 0, 1), kit_stream[1]), GPUPOOL_OK);
+    CHECK_RESULT(gpupool_end_capture(scope), GPUPOOL_OK);
+    fake_before_call("cuMemFree", 1, let_it_sleep, NULL); /* the wait */
+    CHECK_RESULT(gpupool_release_capture(scope), GPUPOOL_OK);
+    CHECK_EQ(atomic_load(&came), 1);
+    wake_and_close(block);
+}
+
 /* ---- a request that found its tag awake goes on while sleep waits for the device ---- */
 
 static gpi_request late;
@@ -311,6 +326,7 @@ int main(void) {
     FAKE_TEST(a_transfer_asks_while_the_arena_is_locked);
     FAKE_TEST(told_of_new_memory);
     FAKE_TEST(while_a_stream_is_made_to_wait);
+    FAKE_TEST(while_a_scope_is_released);
     FAKE_TEST(a_request_goes_on_while_sleep_waits);
     FAKE_TEST(a_stitch_is_taken_apart);
     FAKE_TEST(a_limit_comes_down_while_waking);
