@@ -102,7 +102,7 @@ pictures: ## draws the pictures of README.md, in examples/pictures
 	@ls -l examples/pictures/*.svg
 
 EVERYTHING := tools coverage compile docs analyze schedules prove valgrind test32 mutants fuzz soak
-all: ## all that needs no GPU, for an hour or so, going on after failures; SECONDS= for fuzz, soak
+all: ## all that needs no GPU, for 45 minutes or so, going on after failures; SECONDS= for fuzz, soak
 	@MAKE='$(MAKE)' tests/gates/all.sh $(BUILD)/all $(EVERYTHING)
 
 clean: ## removes build/
