@@ -96,6 +96,7 @@ rule() { # PROGRAM SOURCE FLAGS
     tests/unit/*) flags="-DGPUPOOL_STATIC=1 $flags" ;;
     esac
     echo "${GPU}TESTS += $target"
+    [ -z "$counted" ] || echo "COUNTED += $target"
     [ "$on_gpu" ] || object="$object $build/fakecuda/${sanitizers:-none}.a"
     # the source last: what it includes is what the compiler writes down for make
     echo "$target: $also $counted $2 $object"
