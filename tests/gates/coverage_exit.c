@@ -1,4 +1,4 @@
-/* What _exit is called in the programs that coverage.sh builds: a child process that ends so leaves
+/* What _exit is called in the programs with gcov's counters: a child process that ends so leaves
    its counts behind too. */
 #include <unistd.h>
 #undef _exit
