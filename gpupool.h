@@ -2852,6 +2852,10 @@ typedef enum gpi_call_group {
 } gpi_call_group;
 
 /* A device, as one arena, ring or import uses it. */
+/* How often something is undone if no later call of the program could: one of the calls that undo it
+   may fail for earlier work, and the next as well. */
+enum { GPI_UNDO_TRIES = 8 };
+
 typedef struct gpi_driver {
     int device;
     int mapped;              /* 1: device and driver can map memory */
@@ -18135,6 +18139,7 @@ static gpupool_result gpi_life_close(gpupool_arena *arena) {
    entered. On failure everything is given back, except the struct. Takes both locks. */
 static gpupool_result gpi_life_build(gpupool_arena *arena, const gpupool_arena_config *config) {
     struct gpi_thread why;
+    int tries = 0;
     gpupool_result result;
     gpi_host_mutex_open(&arena->growing);
     gpi_host_mutex_open(&arena->clocks.waits);
@@ -18151,7 +18156,7 @@ static gpupool_result gpi_life_build(gpupool_arena *arena, const gpupool_arena_c
     if (result != GPUPOOL_OK) {
         why = gpi_thread; /* the caller is to see the failure, and no later one of the cleaning */
         gpi_host_lock(&arena->lock);
-        gpi_life_close(arena);
+        while (gpi_life_close(arena) != GPUPOOL_OK && ++tries < GPI_UNDO_TRIES) continue;
         gpi_life_free_records(arena);
         gpi_thread = why;
     }
@@ -18733,6 +18738,7 @@ static gpupool_result gpi_share_import(const gpi_driver *driver, const gpupool_e
     gpi_handle handle = 0;
     CUdeviceptr address = 0;
     struct gpi_thread why;
+    int tries = 0;
     gpupool_result result = gpi_driver_import(driver, exported->descriptor, &handle);
     if (result != GPUPOOL_OK) return result;
     result = gpi_driver_told(driver, "cuMemAddressReserve",
@@ -18744,9 +18750,7 @@ static gpupool_result gpi_share_import(const gpi_driver *driver, const gpupool_e
     if (result == GPUPOOL_OK) result = gpi_driver_access(driver, address, bytes);
     if (result == GPUPOOL_OK) return result;
     why = gpi_thread;
-    /* a second try, since a failure may be that of earlier work, and no later call can undo what is
-       left */
-    if (gpi_share_undo(driver, imported) != GPUPOOL_OK) gpi_share_undo(driver, imported);
+    while (gpi_share_undo(driver, imported) != GPUPOOL_OK && ++tries < GPI_UNDO_TRIES) continue;
     gpi_thread = why;
     return result;
 }

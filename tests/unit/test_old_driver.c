@@ -232,6 +232,21 @@ static void a_device_that_does_not_answer(void) {
     }
 }
 
+/* Giving back what it had fails, too, each call once: no later call could, so it is tried again. */
+static void a_creation_that_is_hard_to_undo(void) {
+    static const char *const calls[] = {"cuMemSetAccess", "cuMemUnmap", "cuMemRelease",
+                                        "cuMemAddressFree"};
+    gpupool_arena_config config = kit_config(GPUPOOL_SOURCE_AUTO);
+    gpupool_arena *arena = NULL;
+    long objects = fake_live_objects();
+    for (size_t i = 0; i < KIT_COUNT(calls); i++) fake_fail_call(calls[i], 1, 0, 0);
+    CHECK_RESULT(gpupool_arena_create(&arena, &config), GPUPOOL_E_CUDA);
+    CHECK_EQ(fake_fail_fired(), KIT_COUNT(calls));
+    fake_fail_clear();
+    CHECK(strstr(gpupool_last_error(), calls[0]) != NULL);
+    CHECK_EQ(fake_live_objects(), objects);
+}
+
 /* A driver that is older than the question, or says that the device cannot: that is a no. */
 static void a_question_refused_is_a_no(void) {
     static const struct { const char *call; long nth; gpupool_source source; } asked[] = {
@@ -287,5 +302,6 @@ int main(void) {
     FAKE_TEST(nothing_imported);
     FAKE_TEST(a_device_that_does_not_answer);
     FAKE_TEST(a_question_refused_is_a_no);
+    FAKE_TEST(a_creation_that_is_hard_to_undo);
     return check_finish();
 }
