@@ -2852,8 +2852,8 @@ typedef enum gpi_call_group {
 } gpi_call_group;
 
 /* A device, as one arena, ring or import uses it. */
-/* How often something is undone if no later call of the program could: one of the calls that undo it
-   may fail for earlier work, and the next as well. */
+/* How often something is undone if no later call of the program could: one of the calls that undo
+   it may fail for earlier work, and the next as well. */
 enum { GPI_UNDO_TRIES = 8 };
 
 typedef struct gpi_driver {

@@ -247,6 +247,34 @@ static void a_creation_that_is_hard_to_undo(void) {
     CHECK_EQ(fake_live_objects(), objects);
 }
 
+/* Where the driver takes nothing back the call ends all the same, after some tries. */
+static void what_cannot_be_undone(void) {
+    gpupool_arena_config config = kit_config(GPUPOOL_SOURCE_AUTO); /* which tries to map */
+    gpupool_exported exported;
+    gpupool_imported imported;
+    gpupool_arena *arena = NULL;
+    fake_fail_call("cuMemSetAccess", 1, 0, 0);
+    fake_fail_call("cuMemRelease", 1, 1, 0);
+    CHECK_RESULT(gpupool_arena_create(&arena, &config), GPUPOOL_E_CUDA);
+    CHECK(fake_fail_fired() > GPI_UNDO_TRIES);
+    fake_fail_clear();
+    config.source = GPUPOOL_SOURCE_MAPPED;
+    config.share = GPUPOOL_SHARE_PROCESSES;
+    CHECK_RESULT(gpupool_arena_create(&arena, &config), GPUPOOL_OK);
+    gpupool_request request = {.bytes = MIB, .flags = GPUPOOL_EXPORTABLE};
+    void *block = gpupool_alloc_request(arena, &request);
+    CHECK_RESULT(gpupool_export(arena, block, &exported), GPUPOOL_OK);
+    fake_fail_call("cuMemSetAccess", 1, 0, 0);
+    fake_fail_call("cuMemRelease", 1, 1, 0);
+    CHECK_RESULT(gpupool_import(0, &exported, &imported), GPUPOOL_E_CUDA);
+    CHECK_EQ(fake_fail_fired(), 1 + GPI_UNDO_TRIES);
+    fake_fail_clear();
+    CHECK_RESULT(gpupool_export_close(arena, block), GPUPOOL_OK);
+    CHECK_RESULT(gpupool_free(arena, block, 0), GPUPOOL_OK);
+    CHECK_RESULT(gpupool_arena_destroy(arena), GPUPOOL_OK);
+    fake_reset();
+}
+
 /* A driver that is older than the question, or says that the device cannot: that is a no. */
 static void a_question_refused_is_a_no(void) {
     static const struct { const char *call; long nth; gpupool_source source; } asked[] = {
@@ -291,6 +319,9 @@ static void no_search_may_fail(void) {
 #endif
 
 int main(void) {
+#if CHECK_FAKE
+    TEST(what_cannot_be_undone);
+#endif
     FAKE_TEST(any_entry_point_may_be_missing);
     FAKE_TEST(no_search_may_fail);
     FAKE_TEST(a_wait_that_fails);
