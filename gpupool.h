@@ -18156,7 +18156,7 @@ static gpupool_result gpi_life_build(gpupool_arena *arena, const gpupool_arena_c
     if (result != GPUPOOL_OK) {
         why = gpi_thread; /* the caller is to see the failure, and no later one of the cleaning */
         gpi_host_lock(&arena->lock);
-        while (gpi_life_close(arena) != GPUPOOL_OK && ++tries < GPI_UNDO_TRIES) continue;
+        while (tries < GPI_UNDO_TRIES && gpi_life_close(arena) != GPUPOOL_OK) tries++;
         gpi_life_free_records(arena);
         gpi_thread = why;
     }
@@ -18750,7 +18750,7 @@ static gpupool_result gpi_share_import(const gpi_driver *driver, const gpupool_e
     if (result == GPUPOOL_OK) result = gpi_driver_access(driver, address, bytes);
     if (result == GPUPOOL_OK) return result;
     why = gpi_thread;
-    while (gpi_share_undo(driver, imported) != GPUPOOL_OK && ++tries < GPI_UNDO_TRIES) continue;
+    while (tries < GPI_UNDO_TRIES && gpi_share_undo(driver, imported) != GPUPOOL_OK) tries++;
     gpi_thread = why;
     return result;
 }
