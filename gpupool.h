@@ -1,10 +1,10 @@
 /* gpupool.h: device memory for CUDA programs in C and C++, in one file. Version 0.2
 
 What it is. An arena gets large chunks of one device's memory from the CUDA driver, keeps them, and
-hands out blocks of them. If memory that the same stream freed, or memory whose work is known to
-have finished, fits a request, the allocation takes tens of nanoseconds and makes no CUDA call. A
-ring copies pageable host memory to the device and back, at nearly nine
-tenths of the speed of pinned memory. Arenas and rings work without each other.
+hands out blocks of them. An allocation makes no CUDA call, and takes 30 to 170 ns, if one of two
+kinds of memory fits the request: memory that the same stream freed, or memory that all work is
+known to have finished with. A ring copies pageable host memory to the device and back, at nearly
+nine tenths of the speed of pinned memory. Arenas and rings work without each other.
 
 How to use it. In exactly one C, C++ or .cu file of the program, write
     #define GPUPOOL_IMPLEMENTATION
@@ -32,25 +32,25 @@ A complete program:
         return gpupool_arena_destroy(arena) != GPUPOOL_OK;
     }
 
-The picture. Names in capitals are sections of this file. A layer uses the layers that are drawn
-below it. In the file the lowest layer comes first: "above", in a section's comment, means earlier
-in the file.
+The picture. Each row is a layer, and names in capitals are sections of this file. A layer uses the
+layers in the rows under it. The file has them in reverse order, the bottom row first: "above", in a
+section's comment, means earlier in the file.
 
     your program      gpupool_alloc(arena, bytes, stream)      gpupool_free(arena, block, stream)
     ALLOC   BLOCK     what a call tries first: the stream's CACHE, then free memory in TREE
-    VERDICT           if there is none, why
-    LADDER  TABLE     where memory for a request comes from, step by step
+    VERDICT           why a request failed, when no step of LADDER has helped
+    LADDER  TABLE     the steps that look for memory for a request, and the order of the steps
     STITCH  PLAN      second addresses for free memory of several chunks
     CHUNK   GROWTH    memory from the driver
     CLOCK   EVENT     how far each stream's work has come, and which stream waits for which
     CACHE             blocks that a stream has freed, by size, for the same stream
-    TREE    SEARCH    which units are free, and for which stream; which of them fit a request
+    TREE    SEARCH    which memory is free, and for which stream; which of it fits a request
     LEDGER            byte counts and the limit
     DRIVER            cuMemCreate, cuMemMap, cuMemAlloc, cuEventRecord, ...
 
     your program      gpupool_upload(ring, device, host, bytes, stream)    gpupool_download(...)
     SEND              which way a transfer goes: direct, by CUDA's own staging, or by the ring
-    RING              transfers, cut into chunks that several threads copy
+    RING              transfers, cut into pieces that several threads copy
     STAGE             pinned host memory, in slots of one size
     DRIVER  DATA      cuMemcpyAsync, cuMemHostRegister, ...
 
@@ -60,9 +60,9 @@ What it does:
   * Frugal: in six recorded PyTorch runs peak reserved memory is 0.5 to 5.5% above peak live memory,
     because a large block can be put together from free memory in several chunks (a stitch).
   * Ordered: another stream gets freed memory in one of two cases. The work that was queued before
-    the free has finished; or gpupool has made that stream wait for the work on the device.
-  * Concurrent: while the host waits for the device, other threads can allocate from free memory,
-    and free.
+    the free has finished; or gpupool has queued on that stream a wait for the work.
+  * Concurrent: while one thread waits for the device, other threads can free blocks, and allocate
+    from memory that is free already.
   * Stable: the address of a live block never changes. The physical memory mapped there changes only
     across gpupool_sleep.
   * Honest: it enforces limits, and when memory runs out it says why and what would help.
@@ -89,11 +89,14 @@ Words:
     requested   bytes that the program asked for
     granted     the size of blocks in whole units: the requested bytes, rounded up
     reserved    bytes of all chunks of an arena
-    scope       from gpupool_begin_capture to gpupool_end_capture: what the stream allocates in a
-                scope belongs to a graph, until gpupool_release_capture releases the scope
+    scope       what gpupool_begin_capture opens and gpupool_end_capture closes. What the stream
+                allocates in the open scope belongs to a graph, until gpupool_release_capture
+                releases the scope
     verdict     why a request failed, in numbers, and what would make it succeed
-    holder      live blocks that the same source line asked for, or that have the same size
-    tag         a part of the program, with a budget; requests name it by a number
+    holder      a group of live blocks: those that one source line asked for (GPUPOOL_SITES), or
+                those of one size
+    tag         a number in requests, for one part of the program. A tag can have a budget: the most
+                bytes that its live blocks may hold
     ticket      the number of a transfer, for a later wait
     slot        a part of a ring's pinned memory. A transfer goes in chunks of a slot's size, which
                 have nothing to do with the chunks of an arena
@@ -115,43 +118,46 @@ Contents (search for "== NAME"):
     LEDGER TREE SEARCH CACHE CLOCK EVENT CHECK   counts, free memory, streams
     CHUNK GROWTH STITCH PLAN LIMIT               memory from the driver
     ARENA TAG LADDER TABLE                       where memory for a request comes from
-    SNAPSHOT VERDICT SIBLING                     why there is none
+    SNAPSHOT VERDICT SIBLING                     why a request failed; the process's other arenas
     ALLOC BLOCK HAND CAPTURE                     allocate and free; graphs
     STAGE RING SEND                              the staging ring
-    SLEEP WAKE LIFE SHARE FIGURES                sleep; arenas; other processes; waits, limits,
-                                                 statistics
+    SLEEP WAKE                                   device memory given up for a time
+    LIFE SHARE                                   arenas made and destroyed; other processes
+    FIGURES                                      public calls for waits, limits and statistics
     WORDING VIEW REPORT PICTURE ENVIRON          reports
-    DEFAULT SHAPE                                default arenas; cudaMalloc's shape
-    BACK NAMES                                   macros: undone; over CUDA's names
+    DEFAULT SHAPE                                default arenas; functions with cudaMalloc's
+                                                 parameters and results
+    BACK NAMES                                   #undef of internal macros; macros over CUDA's names
 
 The comment at the top of a section numbers the section's rules. A rule with one letter, such as T3,
-is checked by gpupool_check or gpupool_ring_check, which name a broken rule, or by tests. A rule
-with two letters, such as LA1, says what holds during a call.
+holds between calls: gpupool_check, gpupool_ring_check or a test checks it, and these functions name
+the rule that is broken. A rule with two letters, such as LA1, holds during a call.
 
 The rules. 1, 2, 11 and 12 concern every program, the other rules special cases. The comments above
 the public functions refer to the rules by number.
   1. Order. Free a block on the stream whose work used the block last. Later work of that stream may
      get the memory at once. Another stream gets the memory when the work that was queued before the
-     free has finished, or gpupool makes that stream wait for the work on the device, without a wait
-     on the host (cudaStreamWaitEvent). If several streams use a block, do one of two things before
-     the free: make the freeing stream wait for the other streams; or call gpupool_record_stream
-     with each other stream, after that stream's last work on the block.
+     free has finished, or when gpupool has queued on that stream a wait for the work
+     (cudaStreamWaitEvent): then the host does not wait. If several streams use a block, do one of
+     two things before the free: make the freeing stream wait for the other streams; or call
+     gpupool_record_stream with each other stream, after that stream's last work on the block.
      First use. If stream A allocates a block, and stream B uses it, make B wait for A before B's
-     first use: work that A had queued before the allocation may still use the memory. So if B also
-     frees the block, B must have waited for A, or A must be named to gpupool_record_stream, even if
-     no work of A touches the block.
+     first use: work that A had queued before the allocation may still use the memory. If B frees
+     the block without having used it, do one of two things before the free, even if no work of A
+     touches the block: make B wait for A, or call gpupool_record_stream with A.
   2. Ends. Destroy an arena when none of its blocks is live. Rings and arenas may be destroyed in
      any order, once no further call names them; for streams see rule 5.
   3. Capture. Memory that a graph uses must not get another owner while the graph and its
      executables exist. Allocate it in a scope (gpupool_begin_capture). A block from before the
-     scope must stay live as long as the graph, or be freed in the scope.
+     scope must stay live as long as the graph; or free it in the scope: then its memory, too,
+     belongs to the graph.
      Without a scope two things are up to the program. Keep all blocks that the graph uses live. And
-     before each launch make the launching stream wait for the work that was queued on the captured
-     streams before the capture, unless that work has finished: that work may use the same memory.
-     If a non-blocking stream captures without a scope, gpupool does not see the capture until a
-     call names the stream. Until then make no call that allocates, trims or lowers a limit, and
-     none of gpupool_would_fit, gpupool_get_available and gpupool_cudaFree, in any thread: CUDA
-     might end the capture. With a scope all calls are safe.
+     work that was queued on the captured streams before the capture may use the same memory: before
+     each launch make the launching stream wait for that work, unless it has finished. If a
+     non-blocking stream captures without a scope, gpupool does not see the capture until a call
+     names the stream. Until then make no call that allocates, trims or lowers a limit, and none of
+     gpupool_would_fit, gpupool_get_available and gpupool_cudaFree, in any thread: CUDA might end
+     the capture. With a scope all calls are safe.
   4. Functions in the config. chunk_alloc and chunk_free must not call the same arena, and must not
      destroy a stream that the arena has seen. on_out_of_memory and on_soft_limit may call the
      arena, to free or to allocate. For on_map and on_unmap see rule 10.
@@ -171,39 +177,41 @@ the public functions refer to the rules by number.
      exists (except across gpupool_sleep). A large block may lie at a second address, stitched from
      several chunks. If memory is used through one address and then through another, CUDA requires
      that the kernel or copy of the first use ends before the second use begins. In work that is
-     ordered by streams and events this is so. Set config.no_stitch if a kernel gets memory whose
-     last user still runs, and only a flag in memory orders the two.
+     ordered by streams and events this is so. Set config.no_stitch if two kernels that run at the
+     same time use the same memory one after the other, and only a flag in memory orders them.
      A kernel that may start early (programmatic dependent launch) must not touch a block, stitched
      or not, before griddepcontrol.wait: until then the memory's last user may still run.
   7. Reset. cudaDeviceReset ends all blocks, streams and events of the device. After a reset the
      only thing left to do with the device's arenas and rings is to destroy them. Do destroy them:
-     mapped memory stays reserved until then (seen on an H100). The reset drops blocks, captures and
-     spans, and chunk_free is not called. Wait for all tickets before a reset. Default arenas are
-     the exception: gpupool_get_default_arena, gpupool_cudaMalloc and gpupool_cudaMallocAsync renew
-     them, and pointers to a default arena stay valid. A renewed arena has no blocks and no tags,
-     keeps a limit that was set, records no trace, and needs its peers allowed again. Before CUDA 12
-     gpupool cannot see a reset: destroy arenas and rings before the reset.
+     until then the device does not get mapped memory back (seen on an H100). The reset drops
+     blocks, captures and spans, and chunk_free is not called. Wait for all tickets before a reset.
+     Default arenas are the exception: gpupool_get_default_arena, gpupool_cudaMalloc and
+     gpupool_cudaMallocAsync renew them, and pointers to a default arena stay valid. A renewed arena
+     has no blocks and no tags, keeps a limit that was set, records no trace (gpupool_set_trace),
+     and needs its peers allowed again. Before CUDA 12 gpupool cannot see a reset: destroy arenas
+     and rings before the reset.
   8. Host functions. In a function that CUDA calls (cudaLaunchHostFunc, cudaStreamAddCallback) CUDA
      forbids CUDA calls. These gpupool calls are allowed there: gpupool_free_in_host_function,
-     gpupool_get_block with an arena, gpupool_get_stats, gpupool_get_limit, gpupool_last_result,
-     gpupool_last_error and gpupool_last_verdict.
+     gpupool_get_block with an arena that is not NULL, gpupool_get_stats, gpupool_get_limit,
+     gpupool_last_result, gpupool_last_error and gpupool_last_verdict.
   9. Waits. gpupool_trim, and a call that lowers a limit, ask CUDA whether the work on freed memory
-     has finished, and do not wait for that work. But these calls may wait for the device if
-     the driver is older than CUDA 12.5; the arena has peers; a capture without a scope is under
-     way, as far as gpupool knows; or a chunk goes back that is not MAPPED (then CUDA itself waits).
-     gpupool_would_fit and gpupool_get_available ask CUDA too, and never wait for the device. The
-     wait itself ends no capture; only the question can, in the case of rule 3.
+     has finished, and do not wait for that work. But these calls may wait for the device in each of
+     four cases: the driver is older than CUDA 12.5; or the arena has peers; or gpupool knows of a
+     capture without a scope; or a chunk goes back that is not MAPPED (then CUDA itself waits).
+     gpupool_would_fit and gpupool_get_available ask CUDA too, and never wait for the device. A wait
+     for the device ends no capture. To ask CUDA whether work has finished can end one, in the case
+     of rule 3.
  10. Registration. From the call of config.on_map to the call of config.on_unmap, the addresses of a
      chunk or a stitch map the same physical memory. So a program registers the memory once, for a
-     network card, NCCL or another library. A block lies in one chunk, in several neighbouring
-     chunks at home, or in one stitch; on_map was called for each whole chunk and each whole stitch.
-     gpupool calls on_map and on_unmap with no lock held, on the thread whose call maps or unmaps
-     the memory; there the arena's context is current, and the capture mode is relaxed. on_map and
-     on_unmap must not call the same arena. If on_map returns anything but 0, gpupool unmaps the new
-     memory and the call fails with E_CALLBACK. An arena with on_map or on_unmap gets no memory from
-     the driver for a request on a capturing stream, nor while a scope of any arena is open, nor
-     while another stream of the arena captures, as far as gpupool knows: E_CAPTURING. After a
-     device reset on_unmap is not called for what was mapped.
+     network card, NCCL or another library. A block lies in one chunk, in several chunks whose home
+     addresses follow each other, or in one stitch; on_map was called for each whole chunk and each
+     whole stitch. gpupool calls on_map and on_unmap with no lock held, on the thread whose call
+     maps or unmaps the memory; there the arena's context is current, and the capture mode is
+     relaxed. on_map and on_unmap must not call the same arena. If on_map returns anything but 0,
+     gpupool unmaps the new memory and the call fails with E_CALLBACK. In an arena with on_map or
+     on_unmap, a request that needs memory from the driver fails with E_CAPTURING in three cases:
+     its stream captures; a scope of any arena is open; or gpupool knows that another stream of the
+     arena captures. After a device reset on_unmap is not called for what was mapped.
  11. Every call. Unless the comment above a call says otherwise: any thread may make the call at any
      time, also on a capturing stream, but not in a host function (rule 8). A call never ends the
      capture of the stream that it names, even if the call fails; for other captures see rule 3. A
@@ -222,10 +230,12 @@ the public functions refer to the rules by number.
      the peer, allow the peer again. Before CUDA 12 gpupool cannot see such a reset: do not reset a
      peer while the arena exists.
 
-Environment. The variables GPUPOOL_LIMIT_<device> and GPUPOOL_LIMIT hold the limit of new arenas, as
-text: see gpupool_set_limit_text. GPUPOOL_SOURCE is the source of default arenas: auto, mapped,
-device, managed or bypass. GPUPOOL_REPORT names a file for reports of all arenas: see "reports" in
-section API. An empty variable counts as not set.
+Environment. GPUPOOL_LIMIT_<device> is the limit of new arenas of one device, GPUPOOL_LIMIT that of
+all other new arenas, as text: see gpupool_set_limit_text. A limit in gpupool_arena_config comes
+before these variables, and they come before the option GPUPOOL_LIMIT. GPUPOOL_SOURCE says where
+default arenas get memory: auto, mapped, device, managed or bypass, see gpupool_source.
+GPUPOOL_REPORT names a file for reports of all arenas: see "reports" in section API. An empty
+variable counts as not set.
 
 Options: define them in the file with GPUPOOL_IMPLEMENTATION, before that file includes this one for
 the first time. Define those marked * in every file, with the same value. Booleans are 0 or 1.
@@ -234,24 +244,25 @@ and ring, in gpupool_arena_config and gpupool_ring_config. The columns: macro, d
 
     GPUPOOL_STATIC *        0        1: all of gpupool is static, so that several files can each
                                      have a gpupool of their own, with GPUPOOL_IMPLEMENTATION in
-                                     each. The calls of one file, and its cudaStreamDestroy and
-                                     replaced cudaFree, do not know the arenas of another file
+                                     each. The functions and macros of one file do not know the
+                                     arenas of another file
     GPUPOOL_API *           extern   what stands before each public declaration: to export them from
                                      a DLL, for example. In C++ they are extern "C" in any case
-    GPUPOOL_UNIT_BYTES      512      the smallest size of memory, in bytes, and the least alignment
-                                     of a block: a power of two from 256 to 2 MiB
+    GPUPOOL_UNIT_BYTES      512      the unit, in bytes: all sizes of blocks are multiples of it,
+                                     and all blocks are aligned to it. A power of two, from 256 to
+                                     2 MiB
     GPUPOOL_LIMIT           ""       the limit of arenas that get no other limit, as text, for
                                      example "80%"
     GPUPOOL_CHUNK_BYTES     0        used where config.chunk_bytes is 0: the least number of bytes
-                                     to get from the driver in one call. The default lets the
-                                     arena choose: larger chunks, as more is reserved
+                                     to get from the driver in one call. With 0 the arena chooses:
+                                     the more is reserved, the larger is the next chunk
     GPUPOOL_SHARE           0        config.share of default arenas: 1 other processes, 2 GPUDirect
                                      RDMA, 3 both
     GPUPOOL_MAPPED          1        0: leaves GPUPOOL_SOURCE_MAPPED out of the build; AUTO then
                                      takes GPUPOOL_SOURCE_DEVICE
     GPUPOOL_RING_BYTES      64 MiB   the most pinned memory of a ring whose config.bytes is 0
-    GPUPOOL_RING_CHUNK_BYTES 2 MiB   the slot size of a ring whose config.chunk_bytes is 0: the most
-                                     that the ring copies and sends at a time
+    GPUPOOL_RING_CHUNK_BYTES 2 MiB   the slot size of a ring whose config.chunk_bytes is 0: the ring
+                                     copies and sends in pieces of this size
     GPUPOOL_RING_WORKERS    0        the worker threads of a ring whose config.workers is 0. The
                                      default: one less than the processors, at most 11; -1: none
     GPUPOOL_CHECK           1        0: no assertions. 1: assertions. 2: also checks every invariant
@@ -259,7 +270,8 @@ and ring, in gpupool_arena_config and gpupool_ring_config. The columns: macro, d
     GPUPOOL_GUARD           0        1: finds writes to the 256 bytes past the end of a block, when
                                      the block is freed. Fills a new block with the byte 0xcd and a
                                      freed block with 0xdd. gpupool_free then waits for its stream.
-                                     Not with GPUPOOL_NVTX: compute-sanitizer then finds the same
+                                     Together with GPUPOOL_NVTX it is an error: there
+                                     compute-sanitizer finds such writes
     GPUPOOL_STATS           1        0: counts only what limits and verdicts need
     GPUPOOL_SITES *         0        1: each block remembers the file and line that asked for it,
                                      except blocks of gpupool_cudaMalloc and its Async form
@@ -274,10 +286,10 @@ and ring, in gpupool_arena_config and gpupool_ring_config. The columns: macro, d
                                      unless the stream captures, and so finds out when a handle
                                      belongs to a new stream (rule 5). E_CUDA if CUDA does not
                                      tell the id
-    GPUPOOL_REPLACE_CUDA_MALLOC  0   for the files whose calls it is to change. 1: the names
-                                     cudaMalloc, cudaFree and their Async forms mean gpupool's
-                                     functions: in calls, as function pointers, and as template
-                                     arguments. In device code they mean CUDA's
+    GPUPOOL_REPLACE_CUDA_MALLOC  0   define it in each file whose calls it shall change, and in no
+                                     other. 1: the names cudaMalloc, cudaFree and their Async forms
+                                     mean gpupool's functions: in calls, as function pointers, and
+                                     as template arguments. In device code they mean CUDA's
     GPUPOOL_ASSERT(x)       assert   checks for gpupool's own mistakes, not for the program's
     GPUPOOL_MALLOC(n)       malloc   allocates host memory for gpupool's records. Define it together
                                      with GPUPOOL_FREE(p), where p may be NULL, or define neither.
@@ -406,7 +418,7 @@ typedef enum gpupool_result {
     GPUPOOL_E_TIMEOUT,       /* the allowed time has passed; try again later */
     GPUPOOL_E_UNSUPPORTED,   /* this device or this build cannot do it */
     GPUPOOL_E_FORKED,        /* this process was forked after the first arena or ring was made, and
-                                has no CUDA context: make the first one after the fork */
+                                has no CUDA context: make the first arena or ring after the fork */
     GPUPOOL_E_CALLBACK,      /* your walk, read, write or on_map function returned nonzero */
     GPUPOOL_E_FILE,          /* a file could not be read or written, or is too short;
                                 gpupool_last_error() says what, where and why */
@@ -485,7 +497,7 @@ typedef struct gpupool_exported {    /* filled by gpupool_export, to be sent to 
     int device;                      /* the exporting process's ordinal of the block's device */
     int descriptor;                  /* a file descriptor, whose number differs from process to
                                         process: the sender passes it on by SCM_RIGHTS, and the
-                                        receiver writes the number that it has received here */
+                                        receiver sets this field to the number that has arrived */
 } gpupool_exported;
 
 typedef struct gpupool_imported {    /* filled by gpupool_import */
@@ -660,7 +672,7 @@ typedef struct gpupool_counter {
                                         may be too low or too high by what the caches of the other
                                         streams hold: for each stream at most 1 MiB, or 1/256 of the
                                         reserved memory if that is more; where threads wait for each
-                                        other's locks, up to an eighth for all streams */
+                                        other's locks, 1/8 of it for all streams together */
 } gpupool_counter;
 
 typedef struct gpupool_stats {
@@ -719,8 +731,8 @@ typedef struct gpupool_ring_config { /* all zeros: device 0, and every default. 
     int device;                      /* CUDA device ordinal, or GPUPOOL_DEVICE_CURRENT */
     size_t bytes;                    /* the most pinned memory of the ring: from 256 KiB to 16 TiB;
                                         0: GPUPOOL_RING_BYTES */
-    size_t chunk_bytes;              /* the size of a slot, which is the most that the ring copies
-                                        and sends at a time: from 64 KiB to a quarter of `bytes`; 0:
+    size_t chunk_bytes;              /* the size of a slot: the ring copies and sends in pieces of
+                                        this size. From 64 KiB to a quarter of `bytes`; 0:
                                         GPUPOOL_RING_CHUNK_BYTES */
     int workers;                     /* the most threads that help callers: up to 64; -1: none; 0:
                                         GPUPOOL_RING_WORKERS */
@@ -797,16 +809,16 @@ typedef struct gpupool_ring_stats {  /* arrays: [GPUPOOL_UP], [GPUPOOL_DOWN] */
    gpupool_begin_capture, gpupool_upload. */
 
 #if defined(__cplusplus)
-extern "C" { /* whatever GPUPOOL_API is */
+extern "C" { /* for every value of GPUPOOL_API */
 #endif
 
 /* The result of this thread's most recent gpupool call. These calls leave the result alone: the
    gpupool_last_ functions, gpupool_result_name, gpupool_get_version and gpupool_get_build; and
-   gpupool_cudaFree and the like (see below) if they reach no arena. */
+   gpupool_cudaFree and its neighbours (see below), if they only call CUDA and use no arena. */
 GPUPOOL_API gpupool_result gpupool_last_result(void);
 
-/* One line of text about this thread's most recent call that failed. The text is valid until the
-   thread's next gpupool call. */
+/* One line of text about this thread's most recent call that failed. The thread's next gpupool call
+   may write over the text: do not keep the pointer. */
 GPUPOOL_API const char *gpupool_last_error(void);
 
 /* The name of a result: "GPUPOOL_E_ARGUMENT". */
@@ -820,8 +832,8 @@ GPUPOOL_API const char *gpupool_get_build(void);
 
 /* Makes an arena. A NULL config means the current device and every default; a config of zeros means
    device 0 and every default. On failure *arena is NULL. Gets config.reserve_bytes from the driver
-   in this call; if the driver has too little: E_OUT_OF_MEMORY, with a verdict. E_CUDA if CUDA does
-   not say what the device can do, AUTO included. */
+   in this call; if the driver has too little: E_OUT_OF_MEMORY, with a verdict. If CUDA does not say
+   what the device can do, the call fails with E_CUDA, also with source AUTO. */
 GPUPOOL_API gpupool_result gpupool_arena_create(gpupool_arena **arena,
                                                 const gpupool_arena_config *config);
 
@@ -833,22 +845,23 @@ GPUPOOL_API gpupool_result gpupool_arena_destroy(gpupool_arena *arena);
 
 /* The default arena of a device: the arena that gpupool_cudaMalloc uses, the same for all callers.
    gpupool_get_default_arena makes the arena at the first call, and renews it after a reset (rule
-   7); on failure it returns NULL, with a result. gpupool_find_default_arena makes no arena: NULL
-   with GPUPOOL_OK means that there is none. The arena lives until gpupool_arena_destroy, or as long
-   as the process. The environment decides its source and its limit: see "Environment" above. */
+   7); on failure it returns NULL, and gpupool_last_result() says why. gpupool_find_default_arena
+   makes no arena: NULL with GPUPOOL_OK means that there is none. The arena lives until
+   gpupool_arena_destroy, or as long as the process. The environment decides its source and its
+   limit: see "Environment" above. */
 GPUPOOL_API gpupool_arena *gpupool_get_default_arena(int device);
 GPUPOOL_API gpupool_arena *gpupool_find_default_arena(int device);
 
 /* Allocates a block of 1 to 2^48 bytes, aligned to a unit, for work that is queued on the stream
-   from now on. Returns NULL, with a result, on failure. Makes no CUDA call if a piece of free
-   memory is large enough that this stream freed, or on which all work is known to have finished.
-   Else the call tries, in about this order: to ask CUDA which work has finished; to stitch free
-   memory, or to grow; to make the stream wait, on the device, for other streams' work on freed
-   memory; to return idle chunks and get a chunk that is large enough; to wait on the host; to have
-   other arenas of the process return their idle chunks; config.on_out_of_memory. For some time
-   after a shortage the wait on the device comes before growth. On a capturing stream the call may
-   grow (see rule 10 for on_map), but nothing waits: if only a wait would help, the call fails with
-   E_OUT_OF_MEMORY and cause CAPTURING. */
+   from now on. On failure it returns NULL, and gpupool_last_result() says why. Makes no CUDA call
+   if there is a large enough piece of memory that this stream freed, or that all work is known to
+   have finished with. Else the call tries, in about this order: to ask CUDA which work has
+   finished; to stitch free memory, or to grow; to make the stream wait, on the device, for other
+   streams' work on freed memory; to return idle chunks and get a chunk that is large enough; to
+   wait on the host; to have other arenas of the process return their idle chunks;
+   config.on_out_of_memory. For some time after growth was refused, the wait on the device comes
+   before growth. On a capturing stream the call may grow (see rule 10 for on_map), but nothing
+   waits: if only a wait would help, the call fails with E_OUT_OF_MEMORY and cause CAPTURING. */
 GPUPOOL_API void *gpupool_alloc(gpupool_arena *, size_t bytes, cudaStream_t);
 
 /* gpupool_alloc with every option of gpupool_request. The next two calls are short forms of this
@@ -860,15 +873,16 @@ GPUPOOL_API void *gpupool_alloc_request(gpupool_arena *, const gpupool_request *
 GPUPOOL_API void *gpupool_alloc_aligned(gpupool_arena *, size_t bytes, size_t alignment,
                                         cudaStream_t);
 
-/* gpupool_alloc with GPUPOOL_ZEROED: a memset on the stream zeroes the block. */
+/* gpupool_alloc with GPUPOOL_ZEROED: a memset on the stream zeroes the block, or, in a PINNED
+   arena, the host does. */
 GPUPOOL_API void *gpupool_zalloc(gpupool_arena *, size_t bytes, cudaStream_t);
 
 /* Frees a block on the stream whose work used the block last (rule 1), also if that is not the
-   stream of the allocation. NULL is allowed. E_NOT_OURS, E_INSIDE, E_DOUBLE_FREE, and E_IN_USE for
-   an exported block, change nothing. Some frees record an event; if CUDA refuses the event, the
-   block is freed all the same. Waits in two cases only: GPUPOOL_GUARD waits for the stream
-   (E_OVERRUN: bytes past the block's end were written; the block is freed all the same), and in a
-   BYPASS arena cudaFree waits. */
+   stream of the allocation. NULL is allowed. A call that fails with E_NOT_OURS, E_INSIDE,
+   E_DOUBLE_FREE, or E_IN_USE (an exported block) changes nothing. Some frees record an event; if
+   CUDA refuses the event, the block is freed all the same. Waits in two cases only: GPUPOOL_GUARD
+   waits for the stream (E_OVERRUN: bytes past the block's end were written; the block is freed all
+   the same), and in a BYPASS arena cudaFree waits. */
 GPUPOOL_API gpupool_result gpupool_free(gpupool_arena *, void *block, cudaStream_t);
 
 /* gpupool_free for host functions (rule 8), on the stream whose work used the block last: makes no
@@ -879,9 +893,9 @@ GPUPOOL_API gpupool_result gpupool_free(gpupool_arena *, void *block, cudaStream
 GPUPOOL_API gpupool_result gpupool_free_in_host_function(gpupool_arena *, void *block,
                                                          cudaStream_t);
 
-/* Tells the arena that the work queued on this stream so far uses the block too. After the free of
-   the block, a request gets its memory only when that work has finished, or its stream waits for
-   that work on the device. Records an event on the
+/* Tells the arena that the block is also used by the work that was queued on this stream so far.
+   After the free of the block, a request gets the block's memory in one of two cases: that work has
+   finished; or the stream of the request waits for that work on the device. Records an event on the
    stream; the arena makes at most two events for each stream, and uses them again. Does not wait.
    E_CAPTURING on a capturing stream. */
 GPUPOOL_API gpupool_result gpupool_record_stream(gpupool_arena *, const void *block, cudaStream_t);
@@ -904,19 +918,20 @@ GPUPOOL_API gpupool_result gpupool_wait_stream(gpupool_arena *, cudaStream_t);
 GPUPOOL_API gpupool_result gpupool_wait_all(gpupool_arena *);
 
 /* Describes the live block that begins at this address. E_INSIDE: the address is inside a live
-   block, which *block describes. E_DOUBLE_FREE: the address is in free memory; E_NOT_OURS: it is in
-   no memory of the arena; *block is all zeros then. A NULL arena means whichever arena has the
-   address; this form is not allowed in a host function (rule 8). */
+   block, which *block describes. E_DOUBLE_FREE: the address is in free memory. E_NOT_OURS: the
+   address is in no memory of the arena. In these two cases *block is all zeros. A NULL arena means
+   whichever arena has the address; this form is not allowed in a host function (rule 8). */
 GPUPOOL_API gpupool_result gpupool_get_block(gpupool_arena *, const void *memory,
                                              gpupool_block *block);
 
-/* Calls fn for each stretch of the arena's reserved memory, live and free, in order of address. The
-   stretches are a copy of one moment, so fn may call the arena. E_CALLBACK if fn ended the walk. */
+/* Calls fn for each stretch of the arena's reserved memory, in order of address: a live block, a
+   part of a stitched block, or a run of free memory. The stretches are a copy of one moment, so fn
+   may call the arena. E_CALLBACK if fn ended the walk. */
 GPUPOOL_API gpupool_result gpupool_walk_blocks(gpupool_arena *, gpupool_block_fn fn, void *user);
 
 /* Returns idle chunks to the driver, as long as at least max(keep_bytes, config.reserve_bytes)
-   stays reserved. What a tag reserves stays too. A chunk is idle when all its memory is free,
-   memory in caches included, and the GPU work that used it has finished. *released_bytes receives
+   stays reserved. What a tag reserves stays too. A chunk is idle when all its memory is free, and
+   the GPU work that used it has finished; memory in caches counts as free. *released_bytes receives
    how much was returned, even if a CUDA call fails half-way. Waits: see rule 9. Captures: see rule
    3. */
 GPUPOOL_API gpupool_result gpupool_trim(gpupool_arena *, size_t keep_bytes,
@@ -927,28 +942,29 @@ GPUPOOL_API gpupool_result gpupool_trim(gpupool_arena *, size_t keep_bytes,
 GPUPOOL_API gpupool_result gpupool_allow_peer(gpupool_arena *, int device);
 
 /* Ends gpupool_allow_peer: waits for the arena's device and its peers, then takes the access back.
-   Kernels keep their access to DEVICE and MANAGED memory: CUDA gives that access for whole devices.
+   In a DEVICE or MANAGED arena kernels keep the access, since CUDA gives it for whole devices.
    E_ARGUMENT for a device that is no peer. */
 GPUPOOL_API gpupool_result gpupool_disallow_peer(gpupool_arena *, int device);
 
 /* ---- sleep. Sleeping returns device memory to the driver; addresses and blocks stay. Waking gets
    memory again at the same addresses, so pointers and captured graphs stay good. If a kernel, a
-   copy or a graph launch touches sleeping memory, it faults and ends the CUDA context. A tag made
-   with can_sleep sleeps and wakes alone; GPUPOOL_ALL means all of the arena. ---- */
+   copy or a graph launch touches sleeping memory, it faults and ends the CUDA context. A call that
+   names a tag (made with can_sleep) is about the memory of that tag; with GPUPOOL_ALL it is about
+   all memory of the arena. ---- */
 
-/* Waits for the device, copies what the tag's live blocks hold to host memory (KEEP: through the
-   ring, or by CUDA alone if the ring is NULL), and returns the tag's chunks to the driver. Until
-   gpupool_wake, gpupool_free works as ever, and a request with the tag fails with E_ASLEEP. After
-   GPUPOOL_ALL these fail with E_ASLEEP: every request, gpupool_trim, gpupool_would_fit,
-   gpupool_get_available, gpupool_allow_peer, gpupool_disallow_peer, gpupool_export and
-   gpupool_release_capture. Before the call wait for all tickets of transfers from or to the blocks.
-   If the call fails, the memory is awake as before. One case differs: if the driver refuses to
-   unmap some chunks, and then to map the others again (E_CUDA), the memory sleeps, and
-   gpupool_wake tries once more.
-   E_ARGUMENT for a tag without can_sleep; E_UNSUPPORTED if the source is not MAPPED; E_CAPTURING
-   while a stream captures, or if it did when a call last named the stream; E_IN_USE while a block
-   is exported; E_HOST_MEMORY beyond config.backup_bytes; E_ASLEEP if the tag, or all of the arena,
-   sleeps already. */
+/* Waits for the device, and returns the tag's chunks to the driver. With KEEP the call first copies
+   the data of the tag's live blocks to host memory: through the ring, or by CUDA alone if the ring
+   is NULL. Until gpupool_wake, gpupool_free works as ever, and a request with the tag fails with
+   E_ASLEEP. After GPUPOOL_ALL these fail with E_ASLEEP: every request, gpupool_trim,
+   gpupool_would_fit, gpupool_get_available, gpupool_allow_peer, gpupool_disallow_peer,
+   gpupool_export and gpupool_release_capture. Before the call wait for all tickets of transfers
+   from or to the blocks. If the call fails, the memory is awake as before. One case differs: the
+   driver refuses to unmap some chunks, and then refuses to map the others again. The result is
+   E_CUDA, the memory sleeps, and gpupool_wake tries again to map it.
+   E_ARGUMENT for a tag without can_sleep; E_UNSUPPORTED if the source is not MAPPED; E_CAPTURING if
+   a stream of the arena captures now, or did so when a call last named the stream; E_IN_USE while a
+   block is exported; E_HOST_MEMORY beyond config.backup_bytes; E_ASLEEP if the tag, or all of the
+   arena, sleeps already. */
 GPUPOOL_API gpupool_result gpupool_sleep(gpupool_arena *, int tag /* or GPUPOOL_ALL */,
                                          gpupool_content, gpupool_ring * /* or NULL */);
 
@@ -956,24 +972,26 @@ GPUPOOL_API gpupool_result gpupool_sleep(gpupool_arena *, int tag /* or GPUPOOL_
    and frees the host memory that held the data. E_OUT_OF_MEMORY, with the reason, if the limit or
    the device leaves too little room: the memory sleeps as before, and a later call may succeed. A
    tag may be woken alone, also after GPUPOOL_ALL put it to sleep; GPUPOOL_ALL wakes all that
-   sleeps. E_ARGUMENT if nothing of that sleeps. */
+   sleeps. E_ARGUMENT if neither the tag's memory nor, with GPUPOOL_ALL, any memory of the arena
+   sleeps. */
 GPUPOOL_API gpupool_result gpupool_wake(gpupool_arena *, int tag /* or GPUPOOL_ALL */,
                                         gpupool_ring * /* or NULL */);
 
 /* ---- memory that others use: chunks for registration, and blocks for other processes ---- */
 
-/* Calls fn for each chunk that a live block has a part of, in the order of the block's addresses;
-   mapping.memory is the address in the block where that chunk's part begins. fn may call the arena.
-   Handles are 0 while the arena sleeps. E_CALLBACK if fn ended the walk. Errors for an address that
-   is no block's start: those of gpupool_get_block. */
+/* Calls fn once for each chunk in which a part of the live block lies, in the order of the block's
+   addresses. mapping.memory is the address in the block at which that part begins. fn may call the
+   arena. Handles are 0 while the arena sleeps. E_CALLBACK if fn ended the walk. Errors for an
+   address that is no block's start: those of gpupool_get_block. */
 GPUPOOL_API gpupool_result gpupool_walk_chunks(gpupool_arena *, const void *block,
                                                gpupool_map_fn fn, void *user);
 
 /* Makes what another process needs to map a block that was allocated with GPUPOOL_EXPORTABLE, in an
    arena whose config.share has GPUPOOL_SHARE_PROCESSES; E_ARGUMENT for any other block. Send the
    struct and its descriptor over a Unix socket (SCM_RIGHTS). The arena keeps the descriptor, which
-   is close-on-exec. A second export of the block fills the same struct. Until gpupool_export_close
-   the block cannot be freed: E_IN_USE. E_CAPTURING for a block that a graph keeps. */
+   is close-on-exec. A second export of the block returns the same values. Until
+   gpupool_export_close the block cannot be freed: E_IN_USE. E_CAPTURING for a block that a graph
+   keeps. */
 GPUPOOL_API gpupool_result gpupool_export(gpupool_arena *, const void *block, gpupool_exported *);
 
 /* Ends one gpupool_export of the block; the end of the last one closes the descriptor. Call this
@@ -1005,12 +1023,12 @@ GPUPOOL_API gpupool_result gpupool_import_close(gpupool_imported *imported);
        gpupool_release_capture(scope);
 
    A block that a scope hands out belongs to the graph: its memory has the same addresses in each
-   launch, and gets no other owner before the release. The program may free the block in the scope
-   or later, or leave it to the release; after the release it must not free the block. Memory that
-   is allocated and freed in the scope may be handed out in the scope again. A block from before the
-   scope may be freed in the scope too; other owners get its memory after the release. A capture
-   that forks needs a scope for each stream that allocates. If two graphs use one block, release
-   last the scope that allocated the block. ---- */
+   launch, and no request outside the scope gets it before the release. The program may free the
+   block in the scope or later, or leave it to the release; after the release it must not free the
+   block. Memory that is allocated and freed in the scope may be handed out in the scope again. A
+   block from before the scope may be freed in the scope too; other owners get its memory after the
+   release. A capture that forks needs a scope for each stream that allocates. If two graphs use one
+   block, release last the scope that allocated the block. ---- */
 
 /* Opens a scope on the stream. E_ARGUMENT if the stream has a scope already. On failure *capture is
    NULL. */
@@ -1048,7 +1066,7 @@ GPUPOOL_API cudaError_t gpupool_cudaFreeAsync(void *, cudaStream_t);
    in the environment, the macro GPUPOOL_LIMIT. ---- */
 
 /* Sets the limit in bytes; 0: no limit. If more is reserved, the call returns idle chunks; if that
-   is not enough, the arena does not grow until no more than the limit is reserved. Waits until a
+   is not enough, the arena does not grow while more than the limit is reserved. Waits until a
    growth in another thread has ended; other waits: see rule 9. If a CUDA call fails, the old limit
    stays, and memory that was already returned stays returned. */
 GPUPOOL_API gpupool_result gpupool_set_limit(gpupool_arena *, size_t bytes);
@@ -1102,15 +1120,17 @@ GPUPOOL_API gpupool_result gpupool_get_tag_stats(gpupool_arena *, int tag, gpupo
    may be of slightly different moments. Changes nothing in the arena. */
 GPUPOOL_API gpupool_result gpupool_get_stats(gpupool_arena *, gpupool_stats *);
 
-/* Sets the peak of each counter to its present value, also in phases that are open. */
+/* Sets the peak of each counter to the counter's present value, also in each open phase (see
+   gpupool_begin_phase). */
 GPUPOOL_API gpupool_result gpupool_reset_peaks(gpupool_arena *);
 
-/* A phase: what did this part of the program use? The counters, and the counts from allocs to
-   host_syncs, start at zero with begin, and *stats receives them with end; so a peak is the peak
-   growth in the phase. Fields from limit_bytes on have the values of the moment. Phases nest,
-   belong to the arena and count all its threads; an outer phase includes its inner phases. If a
-   phase frees older blocks, `now` may end below zero: read `now` as int64_t. E_ARGUMENT: end
-   without begin. E_UNSUPPORTED with GPUPOOL_STATS 0. */
+/* A phase: what did this part of the program use? gpupool_end_phase fills *stats with the counters,
+   and the counts from allocs to host_syncs, counted from zero at gpupool_begin_phase; so a peak
+   says by how much the counter rose at most. The arena's own counters go on. Fields from
+   limit_bytes on have the values of the moment. Phases nest, belong to the arena and count all its
+   threads; an outer phase includes its inner phases. If a phase frees older blocks, `now` may end
+   below zero: read `now` as int64_t. E_ARGUMENT: end without begin. E_UNSUPPORTED with
+   GPUPOOL_STATS 0. */
 GPUPOOL_API gpupool_result gpupool_begin_phase(gpupool_arena *);
 GPUPOOL_API gpupool_result gpupool_end_phase(gpupool_arena *, gpupool_stats * /* or NULL */);
 
@@ -1121,30 +1141,30 @@ GPUPOOL_API gpupool_result gpupool_check(gpupool_arena *);
 /* ---- reports. Each first copies the arena as it is at one moment, and then writes the file with
    no lock held. E_FILE if the file cannot be written. ---- */
 
-/* Without a line of code: GPUPOOL_REPORT=FILE in the environment. If the variable is set when an
-   arena is created, the arena writes a report when a request fails with E_OUT_OF_MEMORY, when the
-   arena is destroyed, and at exit (then without numbers of the device). A FILE that ends in .json
-   or .svg, such as x.json, holds the latest report of the first arena; x-2.json holds that of the
-   second arena, and so on. Any other FILE, or stderr, gets the text of gpupool_report, one report
-   after the other: the file grows. If a file cannot be written, one line on stderr says so, and no
-   result changes. Forked children write no reports. */
+/* The environment variable GPUPOOL_REPORT=FILE asks for reports without a line of code. If it is
+   set when an arena is created, the arena writes a report when a request fails with
+   E_OUT_OF_MEMORY, when the arena is destroyed, and at exit (then without numbers of the device). A
+   FILE that ends in .json or .svg, such as x.json, holds the latest report of the first arena;
+   x-2.json holds that of the second arena, and so on. Any other FILE, or stderr, gets the text of
+   gpupool_report, one report after the other: the file grows. If a file cannot be written, one line
+   on stderr says so, and no result changes. Forked children write no reports. */
 
-/* Writes one screen for people: a bar of the limit, the counters, tags, the biggest holders (by
-   source line with GPUPOOL_SITES 1, else by size), and a map in characters. */
+/* Writes one screen for people: a bar of what the limit's bytes hold, the counters, tags, the
+   biggest holders (by source line with GPUPOOL_SITES 1, else by size), and a map in characters. */
 GPUPOOL_API gpupool_result gpupool_report(gpupool_arena *, FILE *);
 
 /* Writes one JSON object, for programs. All numbers are exact integers, except fragmentation, which
    is 1 - "largest_block_bytes" / all free memory.
      "gpupool": 1 (the version of this format), "name", "device", "source", "unit_bytes",
-     "limit_bytes" (null: none), "device_free_bytes", "device_total_bytes", "others_bytes" (null:
-     unknown), "counters": {"requested", "granted", "reserved", "pending", "blocks": {"now",
-     "peak", "total"}}, "counts": {"allocs", "frees", ... as in gpupool_stats}, "free_bytes",
-     "largest_free_bytes" (in one run), "largest_block_bytes", "stitched_bytes", "fragmentation",
-     "asleep_bytes", "backup_bytes", "host_bytes", "live_by_order": [], "free_by_order": [],
-     "streams": [handle], "tags": [{"name", "limit_bytes", "soft_limit_bytes", "granted", "blocks":
-     {"now", "peak", "total"}, "failures", "asleep_bytes"}], "sites": [{"file", "line", "stream",
-     "allocs", "blocks", "bytes", "bytes_peak"}] (with GPUPOOL_SITES 1), "chunks": [{"address",
-     "bytes", "blocks": [{"address", "bytes", "state": "live" | "free" | "pending",
+     "limit_bytes" (null: none), "device_free_bytes", "device_total_bytes", "others_bytes" (each of
+     these three null: unknown), "counters": {"requested", "granted", "reserved", "pending",
+     "blocks": {"now", "peak", "total"}}, "counts": {"allocs", "frees", ... as in gpupool_stats},
+     "free_bytes", "largest_free_bytes" (in one run), "largest_block_bytes", "stitched_bytes",
+     "fragmentation", "asleep_bytes", "backup_bytes", "host_bytes", "live_by_order": [],
+     "free_by_order": [], "streams": [handle], "tags": [{"name", "limit_bytes", "soft_limit_bytes",
+     "granted", "blocks": {"now", "peak", "total"}, "failures", "asleep_bytes"}], "sites": [{"file",
+     "line", "stream", "allocs", "blocks", "bytes", "bytes_peak"}] (with GPUPOOL_SITES 1), "chunks":
+     [{"address", "bytes", "blocks": [{"address", "bytes", "state": "live" | "free" | "pending",
      "requested_bytes" (if live), "stitched_at" (the address of the stitched block that has this
      memory), "stream", "site", "tag" (if the block has a tag)}]}].
    "stream", "site" and "tag" are indices into the lists above; null: unknown. A handle of 1 is
@@ -1160,15 +1180,15 @@ GPUPOOL_API gpupool_result gpupool_write_svg(gpupool_arena *, FILE *);
    torch.cuda.memory._snapshot(). */
 GPUPOOL_API gpupool_result gpupool_write_snapshot(gpupool_arena *, FILE *);
 
-/* Records the arena's calls as text, until it is called with NULL or another file, or the arena is
-   destroyed. The file must stay open until then. Lines are written under the arena's lock, in the
-   order in which calls took effect, so recording is slow. The tool build/replay of gpupool's
-   repository reads the file. A replay gets the same IDs under three conditions: the record begins
-   with the arena's first call; one thread makes the calls; work finishes in the same order. If a
-   line could not
-   be written, the call that stops the recording returns E_FILE. The lines:
-     a ID BYTES STREAM [ALIGNMENT]   a block; ID: its address / unit, in a MAPPED arena counted from
-                                     the arena's first address
+/* Writes the arena's calls to the file as text, until gpupool_set_trace gets NULL or another file,
+   or the arena is destroyed. The file must stay open until then. Lines are written under the
+   arena's lock, in the order in which calls took effect, so recording is slow. The tool
+   build/replay of gpupool's repository reads the file. A replay gets the same IDs under three
+   conditions: the record begins with the arena's first call; one thread makes the calls; work
+   finishes in the same order. If a line could not be
+   written, the call that stops the recording returns E_FILE. The lines:
+     a ID BYTES STREAM [ALIGNMENT]   a block; ID: its address divided by the unit; in a MAPPED
+                                     arena addresses count from the arena's first address
      f ID STREAM                     its free
      o BYTES STREAM [ALIGNMENT]      a request that failed
      u ID STREAM                     gpupool_record_stream
@@ -1212,10 +1232,10 @@ GPUPOOL_API gpupool_result gpupool_download(gpupool_ring *, void *host_dst, cons
                                             size_t bytes, cudaStream_t);
 
 /* gpupool_upload from an open file, which several threads read straight into pinned memory: cached
-   pages from the page cache, other pages by O_DIRECT if the file system allows it. Neither uses nor
-   changes the file's own offset. E_FILE if the file cannot be read at an offset (a pipe), or ends
-   too early. E_UNSUPPORTED on Windows, and if a strict -std=c11 hides pread: define _GNU_SOURCE, or
-   compile the implementation as gnu11. */
+   pages from the page cache, other pages by O_DIRECT if the file system allows it. The call neither
+   uses nor changes the file's own offset. E_FILE if the file cannot be read at an offset (a pipe),
+   or ends too early. E_UNSUPPORTED on Windows, and if a strict -std=c11 hides pread: define
+   _GNU_SOURCE, or compile the implementation as gnu11. */
 GPUPOOL_API gpupool_result gpupool_upload_file(gpupool_ring *, void *device_dst, int file,
                                                uint64_t offset, size_t bytes, cudaStream_t);
 
@@ -1225,29 +1245,31 @@ GPUPOOL_API gpupool_result gpupool_upload_file_list(gpupool_ring *, int file,
                                                     const gpupool_file_part *parts, size_t count,
                                                     cudaStream_t);
 
-/* Any transfer; the calls above are short forms. With a ticket the call returns at once. The
-   transfer begins after what was queued on the stream before, but later work of the stream does NOT
-   wait for the transfer. Wait for the ticket: then any stream may use the data. Until then do not
-   touch source, destination or file. Transfers with tickets run at the same time, also on one
-   stream. If the ring has no workers, a transfer with a ticket advances only in a gpupool_ring_wait
-   whose timeout_ns is not 0. */
+/* Any transfer; the calls above are short forms. With a ticket the call returns at once, and the
+   transfer begins after what was queued on the stream before; but later work of the stream does NOT
+   wait for a transfer with a ticket. Wait for the ticket: then any stream may use the data. Until
+   then do not touch source, destination or file. Transfers with tickets run at the same time, also
+   on one stream. If the ring has no workers, a transfer with a ticket advances only in a
+   gpupool_ring_wait whose timeout_ns is not 0. */
 GPUPOOL_API gpupool_result gpupool_ring_transfer(gpupool_ring *, const gpupool_transfer *);
 
 /* Waits up to timeout_ns (negative: for ever; 0: not at all) and returns the transfer's result.
    E_TIMEOUT: the transfer is not done yet. Any thread may wait for any ticket, in any order, as
-   often as it likes. E_CUDA: a CUDA call of the transfer failed, or one of this call, which then
-   did not wait, and gpupool_last_error() says so. In both cases the program may wait again. A
-   transfer that failed returns the same result each time; it no longer uses source, destination and
-   file, and other transfers get its slots. A transfer that was not waited for goes on. After a
-   device reset E_CUDA comes for every ticket (rule 7). The ring remembers its 64 latest failures:
-   after one more, E_ARGUMENT comes for the ticket of the oldest and for all tickets before it,
-   those of transfers that succeeded included. */
+   often as it likes. E_CUDA has two meanings: a CUDA call of the transfer failed; or a CUDA call of
+   gpupool_ring_wait itself failed, and so it did not wait. gpupool_last_error() says which. In both
+   cases the program may wait again. A transfer that failed returns the same result each time; it no
+   longer uses source, destination and file, and other transfers get its slots. A transfer that was
+   not waited for goes on. After a device reset E_CUDA comes for every ticket (rule 7). The ring
+   remembers its 64 latest failures. When one more comes, it forgets the oldest: then E_ARGUMENT
+   comes for that transfer's ticket and for all earlier tickets, also those of transfers that
+   succeeded. */
 GPUPOOL_API gpupool_result gpupool_ring_wait(gpupool_ring *, gpupool_ticket, int64_t timeout_ns);
 
-/* Gets a span: pinned memory of this size, to fill in place, in whole slots of the ring. Waits up
-   to timeout_ns (negative: for ever; 0: not at all), then E_TIMEOUT. E_ARGUMENT: more bytes than
-   the whole ring. If the ring is full and a wait might never end, E_TIMEOUT comes at once: when
-   this thread's own spans take the room, or when this thread and other threads both have spans. */
+/* Gets a span: pinned memory of this size, which the program fills itself. A span takes whole slots
+   of the ring. Waits up to timeout_ns (negative: for ever; 0: not at all), then E_TIMEOUT.
+   E_ARGUMENT: more bytes than the whole ring. If the ring is full and a wait might never end,
+   E_TIMEOUT comes at once: that is when this thread's own spans have the slots that are needed, or
+   when this thread and another thread both have spans. */
 GPUPOOL_API gpupool_result gpupool_ring_acquire_span(gpupool_ring *, size_t bytes,
                                                      int64_t timeout_ns, gpupool_span *span);
 
@@ -1436,9 +1458,9 @@ GPI_NAME cudaError_t GPI_ASYNC(malloc)(T **pointer, size_t bytes, Pool pool, cud
        gpupool::resource memory(arena);                   // for cuda::mr and RMM
        gpupool::allocator<char> scratch(arena, stream);   // for thrust::cuda::par(scratch)
 
-   A call that fails throws gpupool::bad_alloc. In a file without exceptions it returns a null
-   pointer, or makes an owner that owns nothing. A request for 0 bytes returns a null pointer and
-   does not fail. */
+   An allocation or a constructor that fails throws gpupool::bad_alloc. In a file without exceptions
+   the allocation returns a null pointer, and the constructor makes an owner that owns nothing. A
+   request for 0 bytes returns a null pointer and does not fail. */
 
 #if defined(__cplusplus)
 #include <new> /* for std::bad_alloc; small, and exists without a C++ library too */

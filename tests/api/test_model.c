@@ -8,7 +8,7 @@
 #if CHECK_FAKE
 
 #ifndef MODEL_CALLS
-#define MODEL_CALLS 1000000 /* in each of the two runs of MAPPED; the other sources get a tenth */
+#define MODEL_CALLS 500000 /* in each of the two runs of MAPPED; the other sources get a tenth */
 #endif
 #define MOST 400
 

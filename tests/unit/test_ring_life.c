@@ -38,6 +38,11 @@ static int give_way(void);
 #define LEAVE_CHILD _exit
 #endif
 
+/* ThreadSanitizer lets a process that has threads sleep for a second before it ends. The time that
+   a process takes to end is measured here. */
+const char *__tsan_default_options(void);
+const char *__tsan_default_options(void) { return "atexit_sleep_ms=0"; }
+
 static const char *own_name;
 
 /* From a child to its parent: when it began to leave. */
