@@ -1,7 +1,7 @@
 /* gpupool.h: device memory for CUDA programs in C and C++, in one file. Version 0.2
 
 What it is. An arena gets large chunks of one device's memory from the CUDA driver, keeps them, and
-hands out blocks of them. An allocation makes no CUDA call, and takes 30 to 130 ns, if one of two
+hands out blocks of them. An allocation makes no CUDA call, and takes 20 to 130 ns, if one of two
 kinds of memory fits the request: memory that the same stream freed, or memory that all work is
 known to have finished with. A ring copies pageable host memory to the device and back, at nearly
 nine tenths of the speed of pinned memory. Arenas and rings work without each other.
@@ -81,8 +81,8 @@ Words:
     run         consecutive units that are all free, or all of one block
     cache       blocks of up to 64 KiB that a stream has freed, ready for the same stream
     live        of a block: handed out, and not freed yet
-    free        of memory: in no live block; pending memory is free, too, unless the text says
-                otherwise
+    free        of memory: in no live block. Pending memory is free memory; where it is left out,
+                the text says so
     pending     of freed memory: work that was queued before the free may still use it
     idle        of a chunk: all its memory is free, and the work that used it has finished
     kept        of memory: it belongs to a graph until gpupool_release_capture
@@ -155,9 +155,10 @@ the public functions refer to the rules by number.
      work that was queued on the captured streams before the capture may use the same memory: before
      each launch make the launching stream wait for that work, unless it has finished. If a
      non-blocking stream captures without a scope, gpupool does not see the capture until a call
-     names the stream. Until then make no call that allocates, trims or lowers a limit, and none of
-     gpupool_would_fit, gpupool_get_available and gpupool_cudaFree, in any thread: CUDA might end
-     the capture. With a scope all calls are safe.
+     names the stream: that may be an allocation on the stream. Before it, make no call, in any
+     thread, that allocates on another stream, trims or lowers a limit, and none of
+     gpupool_would_fit, gpupool_get_available and gpupool_cudaFree: CUDA might invalidate the
+     capture. With a scope all calls are safe.
   4. Functions in the config. chunk_alloc and chunk_free must not call the same arena, and must not
      destroy a stream that the arena has seen. on_out_of_memory and on_soft_limit may call the
      arena, to free or to allocate. For on_map and on_unmap see rule 10.
@@ -177,10 +178,12 @@ the public functions refer to the rules by number.
      exists (except across gpupool_sleep). A large block may lie at a second address, stitched from
      several chunks. If memory is used through one address and then through another, CUDA requires
      that the kernel or copy of the first use ends before the second use begins. In work that is
-     ordered by streams and events this is so. Set config.no_stitch if two kernels that run at the
-     same time use the same memory one after the other, and only a flag in memory orders them.
-     A kernel that may start early (programmatic dependent launch) must not touch a block, stitched
-     or not, before griddepcontrol.wait: until then the memory's last user may still run.
+     ordered by streams and events this is so. Set config.no_stitch if a kernel may use a new block
+     while a kernel still runs that used the same memory in a block freed before, and only a flag in
+     memory orders the two.
+     A kernel that may start early (programmatic dependent launch) must not use a block before
+     griddepcontrol.wait, unless all work that used the block's memory before has finished: else
+     that work may still run.
   7. Reset. cudaDeviceReset ends all blocks, streams and events of the device. After a reset the
      only thing left to do with the device's arenas and rings is to destroy them. Do destroy them:
      until then the device does not get mapped memory back (seen on an H100). The reset drops
@@ -198,9 +201,9 @@ the public functions refer to the rules by number.
      has finished, and do not wait for that work. But these calls may wait for the device in each of
      four cases: the driver is older than CUDA 12.5; or the arena has peers; or gpupool knows of a
      capture without a scope; or a chunk goes back that is not MAPPED (then CUDA itself waits).
-     gpupool_would_fit and gpupool_get_available ask CUDA too, and never wait for the device. A wait
-     for the device ends no capture. To ask CUDA whether work has finished can end one, in the case
-     of rule 3.
+     gpupool_would_fit and gpupool_get_available ask CUDA too, and never wait for the device.
+     gpupool waits for the device in a way that invalidates no capture. But to ask CUDA whether work
+     has finished can invalidate a capture that gpupool does not know of (rule 3).
  10. Registration. From the call of config.on_map to the call of config.on_unmap, the addresses of a
      chunk or a stitch map the same physical memory. So a program registers the memory once, for a
      network card, NCCL or another library. A block lies in one chunk, in several chunks whose home
@@ -213,15 +216,16 @@ the public functions refer to the rules by number.
      its stream captures; a scope of any arena is open; or gpupool knows that another stream of the
      arena captures. After a device reset on_unmap is not called for what was mapped.
  11. Every call. Unless the comment above a call says otherwise: any thread may make the call at any
-     time, also on a capturing stream, but not in a host function (rule 8). A call never ends the
-     capture of the stream that it names, even if the call fails; for other captures see rule 3. A
-     call that fails leaves all blocks, limits and settings as they were (but E_OVERRUN frees the
-     block). A request that fails may have returned idle chunks to the driver, or made its stream
-     wait for other streams. The calling thread keeps its current device, context, capture mode and
-     last CUDA error. If the thread has no current context, it has none after the call either;
-     before such a thread uses the driver API (cuLaunchKernel), it must call cudaFree(NULL). gpupool
-     uses only the primary context of a device, and retains the context as long as an arena or a
-     ring of the device exists. Sizes are in bytes.
+     time, also on a capturing stream, but not in a host function (rule 8). A call never invalidates
+     the capture of the stream that it names, even if the call fails; for other captures see rule 3.
+     A call that fails leaves all blocks, limits and settings as they were (but E_OVERRUN, with
+     which GPUPOOL_GUARD reports a write past the end, frees the block). A request that fails may
+     have returned idle chunks to the driver, or made its stream wait for other streams. The calling
+     thread keeps its current device, context, capture mode and last CUDA error. If the thread has
+     no current context, it has none after the call either; before such a thread uses the driver API
+     (cuLaunchKernel), it must call cudaFree(NULL). gpupool uses only the primary context of a
+     device, and retains the context as long as an arena or a ring of the device exists. Sizes are
+     in bytes.
  12. Stream 0. A stream of 0 means what it means in CUDA's own calls in the same file: the legacy
      default stream, or, with --default-stream per-thread, the calling thread's own default stream.
      Either way it is a stream of the arena's or the ring's device.
@@ -231,9 +235,9 @@ the public functions refer to the rules by number.
      peer while the arena exists.
 
 Environment. GPUPOOL_LIMIT_<device> is the limit of new arenas of one device, GPUPOOL_LIMIT that of
-all other new arenas, as text: see gpupool_set_limit_text. A limit in gpupool_arena_config comes
-before these variables, and they come before the option GPUPOOL_LIMIT. GPUPOOL_SOURCE says where
-default arenas get memory: auto, mapped, device, managed or bypass, see gpupool_source.
+all other new arenas, as text: see gpupool_set_limit_text. A limit in gpupool_arena_config overrides
+these variables; the variables override the macro GPUPOOL_LIMIT (see Options). GPUPOOL_SOURCE says
+where default arenas get memory: auto, mapped, device, managed or bypass, see gpupool_source.
 GPUPOOL_REPORT names a file for reports of all arenas: see "reports" in section API. An empty
 variable counts as not set.
 
@@ -270,8 +274,8 @@ and ring, in gpupool_arena_config and gpupool_ring_config. The columns: macro, d
     GPUPOOL_GUARD           0        1: finds writes to the 256 bytes past the end of a block, when
                                      the block is freed. Fills a new block with the byte 0xcd and a
                                      freed block with 0xdd. gpupool_free then waits for its stream.
-                                     Together with GPUPOOL_NVTX it is an error: there
-                                     compute-sanitizer finds such writes
+                                     With GPUPOOL_NVTX the file does not compile: use
+                                     compute-sanitizer, which finds such writes
     GPUPOOL_STATS           1        0: counts only what limits and verdicts need
     GPUPOOL_SITES *         0        1: each block remembers the file and line that asked for it,
                                      except blocks of gpupool_cudaMalloc and its Async form
