@@ -864,8 +864,9 @@ GPUPOOL_API gpupool_arena *gpupool_find_default_arena(int device);
    streams' work on freed memory; to return idle chunks and get a chunk that is large enough; to
    wait on the host; to have other arenas of the process return their idle chunks;
    config.on_out_of_memory. For some time after the arena could not grow, the wait on the device
-   comes before growth. On a capturing stream the call may grow (see rule 10 for on_map), but nothing
-   waits: if only a wait would help, the call fails with E_OUT_OF_MEMORY and cause CAPTURING. */
+   comes before growth. On a capturing stream the call may grow (see rule 10 for on_map), but
+   nothing waits: if only a wait would help, the call fails with E_OUT_OF_MEMORY and cause
+   CAPTURING. */
 GPUPOOL_API void *gpupool_alloc(gpupool_arena *, size_t bytes, cudaStream_t);
 
 /* gpupool_alloc with every option of gpupool_request. The next two calls are short forms of this
