@@ -101,7 +101,8 @@ long   fake_reset(void);                 /* drops everything, restores every def
 long   fake_live_objects(void);
 void   fake_devices(int n);              /* 1 to 8; default 2 */
 void   fake_device_memory(int device, size_t bytes);   /* default 140 GiB each */
-void   fake_other_process(int device, size_t bytes);   /* device memory that someone else holds */
+void   fake_other_process(int device, size_t bytes);   /* device memory that someone else holds: of
+                                                         what is free, no more than there is */
 void   fake_device_vmm(int device, int supported);     /* default 1 */
 void   fake_device_sharing(int device, int supported); /* of mapped memory, with other processes and
                                             by RDMA; default 1 */

@@ -400,14 +400,22 @@ long fk_memory_objects(void) { return (long)fk.n + fk_handle_objects(); }
 
 /* ---- controls ---- */
 
-static void fk_set_size(size_t *sizes, int device, size_t bytes) {
+void fake_device_memory(int device, size_t bytes) {
     fk_lock();
-    if (device >= 0 && device < FK_DEVICES) sizes[device] = bytes;
+    if (device >= 0 && device < FK_DEVICES) fk.total[device] = bytes;
     fk_unlock();
 }
 
-void fake_device_memory(int device, size_t bytes) { fk_set_size(fk.total, device, bytes); }
-void fake_other_process(int device, size_t bytes) { fk_set_size(fk.other, device, bytes); }
+/* Never more than this process leaves: nobody can hold what another has. */
+void fake_other_process(int device, size_t bytes) {
+    fk_lock();
+    if (device >= 0 && device < FK_DEVICES) {
+        fk.other[device] = 0;
+        fk.other[device] = bytes < fk_device_free_bytes(device) ? bytes
+                                                                : fk_device_free_bytes(device);
+    }
+    fk_unlock();
+}
 
 static size_t fk_get_size(const size_t *size) {
     size_t copy;

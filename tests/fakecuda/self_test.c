@@ -172,6 +172,20 @@ static void test_integrated(void) {
     OK(cudaFree(p));
 }
 
+/* Nobody else can have what this process has. */
+static void test_others(void) {
+    size_t free_bytes, total;
+    void *p = NULL;
+    fake_device_memory(0, 16 * MIB);
+    OK(cudaMalloc(&p, 10 * MIB));
+    fake_other_process(0, 16 * MIB);
+    OK(cudaMemGetInfo(&free_bytes, &total));
+    CHECK(free_bytes == 0);
+    OK(cudaFree(p));
+    OK(cudaMemGetInfo(&free_bytes, &total));
+    CHECK(free_bytes == 10 * MIB);
+}
+
 static void test_vmm_limits(void) {
     CUmemAllocationProp prop = on_device(0);
     CUmemGenericAllocationHandle a = 0;
@@ -769,7 +783,7 @@ int main(void) {
     static void (*const tests[])(void) = {
         test_malloc, test_big_device_is_free, test_packed, test_host_memory,
         test_device_address_faults,
-        test_vmm_rules, test_vmm_limits, test_integrated, test_remap_keeps_the_past,
+        test_vmm_rules, test_vmm_limits, test_others, test_integrated, test_remap_keeps_the_past,
         test_two_addresses,
         test_stitch_bytes, test_stitch_races, test_stitch_in_one_operation,
         test_stitch_goes_by_itself, test_stitch_outlives_handle_and_home, test_stitch_asked,

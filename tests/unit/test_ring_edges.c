@@ -184,6 +184,27 @@ static void asking_fails(void) {
     kit_ring_close(ring);
 }
 
+/* But not where a pinned slot is free all the same. */
+static void asking_fails_and_nothing_lacks(void) {
+    size_t bytes = 400 * KIB; /* not all four slots, which the first span pins */
+    gpupool_ring *ring = kit_ring(MIB, 0, 0);
+    unsigned char *host = kit_host(bytes), *device = kit_device(bytes);
+    gpupool_span span;
+    CHECK_RESULT(gpupool_ring_acquire_span(ring, MIB, 0, &span), GPUPOOL_OK);
+    CHECK_RESULT(gpupool_ring_cancel_span(ring, &span), GPUPOOL_OK);
+    fake_hold(kit_stream[0], 1);
+    CHECK_RESULT(gpupool_upload(ring, device, host, bytes, kit_stream[0]), GPUPOOL_OK);
+    fake_fail_call("cuEventQuery", 1, 0, 0);
+    CHECK_RESULT(gpupool_ring_acquire_span(ring, 100, 0, &span), GPUPOOL_OK);
+    CHECK_EQ(fake_fail_fired(), 1);
+    fake_fail_clear();
+    CHECK_RESULT(gpupool_ring_cancel_span(ring, &span), GPUPOOL_OK);
+    fake_hold(kit_stream[0], 0);
+    kit_host_free(host, bytes);
+    kit_device_free(device, bytes);
+    kit_ring_close(ring);
+}
+
 /* The same of what a ticket comes after: it fails, rather than begin too early. */
 static void asking_what_comes_before_fails(void) {
     size_t bytes = 300 * KIB;
@@ -556,6 +577,7 @@ int main(void) {
     FAKE_TEST(span_over_several_slots_fails);
     FAKE_TEST(what_is_lost_stays_lost_until_the_end);
     FAKE_TEST(asking_fails);
+    FAKE_TEST(asking_fails_and_nothing_lacks);
     FAKE_TEST(asking_what_comes_before_fails);
     FAKE_TEST(asking_for_the_end_fails);
     FAKE_TEST(what_flies_goes_on_after_a_failure);

@@ -23,13 +23,19 @@ static void fuzz_graph_begin(fuzz_graph *g, gpupool_arena *of, fuzz_step s, unsi
     g->capturing = 1;
 }
 
+/* After a fault the scope is still open. */
+static void fuzz_graph_end_scope(const fuzz_graph *g) {
+    if (!FUZZ_TRY(gpupool_end_capture(g->scope), 0))
+        CHECK_RESULT(gpupool_end_capture(g->scope), GPUPOOL_OK);
+}
+
 static void fuzz_graph_end(fuzz_graph *g, fuzz_step s) {
     cudaGraph_t graph = NULL;
     if (!g->capturing) return;
-    if (s.a & 1) FUZZ_TRY(gpupool_end_capture(g->scope), 0);
+    if (s.a & 1) fuzz_graph_end_scope(g);
     CHECK_EQ(cudaStreamEndCapture(kit_stream[FUZZ_CAPTURER], &graph), cudaSuccess);
     g->capturing = 0;
-    if (!(s.a & 1)) FUZZ_TRY(gpupool_end_capture(g->scope), 0);
+    if (!(s.a & 1)) fuzz_graph_end_scope(g);
     CHECK_EQ(cudaGraphInstantiate(&g->exec, graph, 0), cudaSuccess);
     CHECK_EQ(cudaGraphDestroy(graph), cudaSuccess);
 }
