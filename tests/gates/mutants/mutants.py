@@ -121,7 +121,8 @@ def variants():
         builds = dict(re.findall(r"^// build: (\S+) *(.*)$", text, re.M)) or {"plain": ""}
         first = "plain" if "plain" in builds else next(iter(builds))
         alone = ["-DGPUPOOL_SINGLE_THREAD=1"] * (
-            not re.search("pthread|sched_yield|_pause|__atomic_|^test_(ring|host|spin)", source.stem + text))
+            not re.search("pthread|sched_yield|_pause|__atomic_|^test_(ring|host|spin)",
+                          source.stem + text))
         for name, flags in builds.items():
             macros = [f for f in flags.split() if f.startswith("-D") and "EVERY" not in f]
             macros += SMALL.get(source.stem, []) + alone
