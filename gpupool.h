@@ -1,10 +1,10 @@
 /* gpupool.h: device memory for CUDA programs in C and C++, in one file. Version 0.2
 
 What it is. An arena gets large chunks of one device's memory from the CUDA driver, keeps them, and
-hands out blocks of them. An allocation makes no CUDA call, and takes 20 to 130 ns, if one of two
-kinds of memory fits the request: memory that the same stream freed, or memory that all work is
-known to have finished with. A ring copies pageable host memory to the device and back, at nearly
-nine tenths of the speed of pinned memory. Arenas and rings work without each other.
+hands out blocks of them. An allocation makes no CUDA call, and takes 20 to 130 ns, if the request
+fits memory that the same stream freed, or memory that no unfinished work uses, as far as gpupool
+knows. A ring copies pageable host memory to the device and back, at nearly nine tenths of the
+speed of pinned memory. Arenas and rings work without each other.
 
 How to use it. In exactly one C, C++ or .cu file of the program, write
     #define GPUPOOL_IMPLEMENTATION
@@ -68,7 +68,7 @@ What it does:
   * Honest: it enforces limits, and when memory runs out it says why and what would help.
 What it does not do: it moves no live memory, keeps no bookkeeping in device memory, starts no
 thread except a ring's workers, prints nothing unless asked, and never aborts over a mistake of the
-program: a wrong call gets an error and changes nothing.
+program: a call that gpupool can see is wrong gets an error and changes nothing.
 
 Words:
     unit        512 bytes (GPUPOOL_UNIT_BYTES); all sizes of blocks are rounded up to units
@@ -81,8 +81,8 @@ Words:
     run         consecutive units that are all free, or all of one block
     cache       blocks of up to 64 KiB that a stream has freed, ready for the same stream
     live        of a block: handed out, and not freed yet
-    free        of memory: in no live block. Pending memory is free memory; where it is left out,
-                the text says so
+    free        of memory: in no live block. "Free memory" includes pending memory, unless the text
+                says otherwise
     pending     of freed memory: work that was queued before the free may still use it
     idle        of a chunk: all its memory is free, and the work that used it has finished
     kept        of memory: it belongs to a graph until gpupool_release_capture
@@ -151,14 +151,15 @@ the public functions refer to the rules by number.
      executables exist. Allocate it in a scope (gpupool_begin_capture). A block from before the
      scope must stay live as long as the graph; or free it in the scope: then its memory, too,
      belongs to the graph.
-     Without a scope two things are up to the program. Keep all blocks that the graph uses live. And
-     work that was queued on the captured streams before the capture may use the same memory: before
-     each launch make the launching stream wait for that work, unless it has finished. If a
-     non-blocking stream captures without a scope, gpupool does not see the capture until a call
-     names the stream: that may be an allocation on the stream. Before it, make no call, in any
-     thread, that allocates on another stream, trims or lowers a limit, and none of
-     gpupool_would_fit, gpupool_get_available and gpupool_cudaFree: CUDA might invalidate the
-     capture. With a scope all calls are safe.
+     Without a scope two things are up to the program. Keep all blocks that the graph uses live.
+     And a block that is allocated during the capture may lie in memory that earlier work of the
+     captured streams still uses: before each launch make the launching stream wait for that work,
+     unless it has finished. If a non-blocking stream captures without a scope, gpupool learns of
+     the capture from the first call that names the stream; an allocation on the stream is safe as
+     that call. From the start of the capture to that call make no call, in any thread, that
+     allocates on another stream, trims or lowers a limit, and none of gpupool_would_fit,
+     gpupool_get_available and gpupool_cudaFree: CUDA might invalidate the capture. With a scope
+     all calls are safe.
   4. Functions in the config. chunk_alloc and chunk_free must not call the same arena, and must not
      destroy a stream that the arena has seen. on_out_of_memory and on_soft_limit may call the
      arena, to free or to allocate. For on_map and on_unmap see rule 10.
@@ -178,9 +179,9 @@ the public functions refer to the rules by number.
      exists (except across gpupool_sleep). A large block may lie at a second address, stitched from
      several chunks. If memory is used through one address and then through another, CUDA requires
      that the kernel or copy of the first use ends before the second use begins. In work that is
-     ordered by streams and events this is so. Set config.no_stitch if a kernel may use a new block
-     while a kernel still runs that used the same memory in a block freed before, and only a flag in
-     memory orders the two.
+     ordered by streams and events this is so. Set config.no_stitch if kernels order themselves by
+     a flag in memory only: one uses a block that is then freed, and another uses a new block in
+     the same memory while the first still runs.
      A kernel that may start early (programmatic dependent launch) must not use a block before
      griddepcontrol.wait, unless all work that used the block's memory before has finished: else
      that work may still run.
@@ -198,12 +199,12 @@ the public functions refer to the rules by number.
      gpupool_get_block with an arena that is not NULL, gpupool_get_stats, gpupool_get_limit,
      gpupool_last_result, gpupool_last_error and gpupool_last_verdict.
   9. Waits. gpupool_trim, and a call that lowers a limit, ask CUDA whether the work on freed memory
-     has finished, and do not wait for that work. But these calls may wait for the device in each of
-     four cases: the driver is older than CUDA 12.5; or the arena has peers; or gpupool knows of a
+     has finished, and return only memory whose work has. They may wait for the device in four
+     cases only: the driver is older than CUDA 12.5; or the arena has peers; or gpupool knows of a
      capture without a scope; or a chunk goes back that is not MAPPED (then CUDA itself waits).
      gpupool_would_fit and gpupool_get_available ask CUDA too, and never wait for the device.
-     gpupool waits for the device in a way that invalidates no capture. But to ask CUDA whether work
-     has finished can invalidate a capture that gpupool does not know of (rule 3).
+     gpupool waits for the device in a way that invalidates no capture. But to ask CUDA whether
+     work has finished can invalidate a capture that gpupool does not know of (rule 3).
  10. Registration. From the call of config.on_map to the call of config.on_unmap, the addresses of a
      chunk or a stitch map the same physical memory. So a program registers the memory once, for a
      network card, NCCL or another library. A block lies in one chunk, in several chunks whose home
@@ -818,7 +819,8 @@ extern "C" { /* for every value of GPUPOOL_API */
 
 /* The result of this thread's most recent gpupool call. These calls leave the result alone: the
    gpupool_last_ functions, gpupool_result_name, gpupool_get_version and gpupool_get_build; and
-   gpupool_cudaFree and its neighbours (see below), if they only call CUDA and use no arena. */
+   gpupool_cudaFree, gpupool_cudaFreeAsync and gpupool_cudaStreamDestroy, if no arena has the
+   pointer or knows the stream. */
 GPUPOOL_API gpupool_result gpupool_last_result(void);
 
 /* One line of text about this thread's most recent call that failed. The thread's next gpupool call
@@ -863,10 +865,10 @@ GPUPOOL_API gpupool_arena *gpupool_find_default_arena(int device);
    finished; to stitch free memory, or to grow; to make the stream wait, on the device, for other
    streams' work on freed memory; to return idle chunks and get a chunk that is large enough; to
    wait on the host; to have other arenas of the process return their idle chunks;
-   config.on_out_of_memory. For some time after the arena could not grow, the wait on the device
-   comes before growth. On a capturing stream the call may grow (see rule 10 for on_map), but
-   nothing waits: if only a wait would help, the call fails with E_OUT_OF_MEMORY and cause
-   CAPTURING. */
+   config.on_out_of_memory. For some time after the arena could not grow, the stream's wait for
+   other streams comes before growth. On a capturing stream the call may grow (see rule 10 for
+   on_map), but nothing waits: if only a wait would help, the call fails with E_OUT_OF_MEMORY and
+   cause CAPTURING. */
 GPUPOOL_API void *gpupool_alloc(gpupool_arena *, size_t bytes, cudaStream_t);
 
 /* gpupool_alloc with every option of gpupool_request. The next two calls are short forms of this
@@ -966,19 +968,19 @@ GPUPOOL_API gpupool_result gpupool_disallow_peer(gpupool_arena *, int device);
    from or to the blocks. If the call fails, the memory is awake as before. One case differs: the
    driver refuses to unmap some chunks, and then refuses to map the others again. The result is
    E_CUDA, the memory sleeps, and gpupool_wake tries again to map it.
-   E_ARGUMENT for a tag without can_sleep; E_UNSUPPORTED if the source is not MAPPED; E_CAPTURING if
-   a stream of the arena captures now, or did so when a call last named the stream; E_IN_USE while a
-   block is exported; E_HOST_MEMORY beyond config.backup_bytes; E_ASLEEP if the tag, or all of the
-   arena, sleeps already. */
+   E_ARGUMENT for a tag without can_sleep; E_UNSUPPORTED if the source is not MAPPED; E_CAPTURING
+   if a stream of the arena captures, as far as gpupool knows from the latest call that named the
+   stream; E_IN_USE while a block is exported; E_HOST_MEMORY beyond config.backup_bytes; E_ASLEEP
+   if the tag, or all of the arena, sleeps already. */
 GPUPOOL_API gpupool_result gpupool_sleep(gpupool_arena *, int tag /* or GPUPOOL_ALL */,
                                          gpupool_content, gpupool_ring * /* or NULL */);
 
-/* Waits for the device, gets memory again for blocks that are still live, copies kept data back,
-   and frees the host memory that held the data. E_OUT_OF_MEMORY, with the reason, if the limit or
-   the device leaves too little room: the memory sleeps as before, and a later call may succeed. A
-   tag may be woken alone, also after GPUPOOL_ALL put it to sleep; GPUPOOL_ALL wakes all that
-   sleeps. E_ARGUMENT if neither the tag's memory nor, with GPUPOOL_ALL, any memory of the arena
-   sleeps. */
+/* Waits for the device, and gets memory again for live blocks and for what graphs keep. Copies
+   back the data that KEEP saved, and frees the host memory that held the data. E_OUT_OF_MEMORY,
+   with the reason, if the limit or the device leaves too little room: the memory sleeps as before,
+   and a later call may succeed. A tag may be woken alone, also after GPUPOOL_ALL put it to sleep;
+   GPUPOOL_ALL wakes all that sleeps. E_ARGUMENT if the tag's memory does not sleep; with
+   GPUPOOL_ALL, if no memory of the arena sleeps. */
 GPUPOOL_API gpupool_result gpupool_wake(gpupool_arena *, int tag /* or GPUPOOL_ALL */,
                                         gpupool_ring * /* or NULL */);
 
@@ -1005,10 +1007,10 @@ GPUPOOL_API gpupool_result gpupool_export(gpupool_arena *, const void *block, gp
 GPUPOOL_API gpupool_result gpupool_export_close(gpupool_arena *, const void *block);
 
 /* Maps a block that another process exports, for kernels of this device. exported->descriptor is
-   the descriptor as it arrived here; the program may close it after the call. The memory exists
-   until both processes have released it, even if the other process dies. gpupool orders no work
-   between processes: use cudaIpcGetEventHandle. E_CUDA if gpupool_export did not make the
-   descriptor. */
+   the descriptor as it arrived here; the program may close it after the call. The memory exists as
+   long as a process maps it: here until gpupool_import_close, even if the exporting process has
+   ended. gpupool orders no work between processes: use cudaIpcGetEventHandle. E_CUDA if
+   gpupool_export did not make the descriptor. */
 GPUPOOL_API gpupool_result gpupool_import(int device, const gpupool_exported *exported,
                                           gpupool_imported *imported);
 
@@ -1099,15 +1101,17 @@ GPUPOOL_API gpupool_result gpupool_get_available(gpupool_arena *, size_t *bytes)
 GPUPOOL_API gpupool_result gpupool_would_fit(gpupool_arena *, size_t bytes,
                                              gpupool_verdict *why /* or NULL */);
 
-/* The verdict on this thread's most recent allocation that failed with E_OUT_OF_MEMORY. */
+/* The verdict on this thread's most recent allocation, gpupool_arena_create, gpupool_tag or
+   gpupool_wake that failed with E_OUT_OF_MEMORY. */
 GPUPOOL_API gpupool_result gpupool_last_verdict(gpupool_verdict *);
 
 /* ---- tags: how much memory each part of the program has, and may have ---- */
 
 /* Makes a tag, which lives as long as the arena. Requests name the tag in request.tag; the granted
    bytes of the block count against the tag's budget until the block is freed, by whatever call.
-   Other requests become no slower, unless the tag has chunks of its own. A NULL config means all
-   zeros. On failure *tag is 0; E_UNSUPPORTED if the arena has GPUPOOL_TAGS tags already. */
+   Requests without the tag become no slower, unless the tag has chunks of its own (can_sleep,
+   reserve_bytes). A NULL config means all zeros. On failure *tag is 0; E_UNSUPPORTED if the arena
+   has GPUPOOL_TAGS tags already. */
 GPUPOOL_API gpupool_result gpupool_tag(gpupool_arena *, const char *name,
                                        const gpupool_tag_config *, int *tag);
 
@@ -1129,12 +1133,12 @@ GPUPOOL_API gpupool_result gpupool_get_stats(gpupool_arena *, gpupool_stats *);
    gpupool_begin_phase). */
 GPUPOOL_API gpupool_result gpupool_reset_peaks(gpupool_arena *);
 
-/* A phase: what did this part of the program use? gpupool_end_phase fills *stats with the counters,
-   and the counts from allocs to host_syncs, counted from zero at gpupool_begin_phase; so a peak
-   says by how much the counter rose at most. The arena's own counters go on. Fields from
-   limit_bytes on have the values of the moment. Phases nest, belong to the arena and count all its
-   threads; an outer phase includes its inner phases. If a phase frees older blocks, `now` may end
-   below zero: read `now` as int64_t. E_ARGUMENT: end without begin. E_UNSUPPORTED with
+/* A phase is the time from gpupool_begin_phase to gpupool_end_phase. The counters, and the counts
+   from allocs to host_syncs, start at zero with the phase, and gpupool_end_phase fills *stats with
+   them; so a peak is the most by which the counter rose. The arena's own counters go on. Fields
+   from limit_bytes on have the values of the moment. Phases nest, belong to the arena and count
+   all its threads; an outer phase includes its inner phases. If a phase frees older blocks, `now`
+   may end below zero: read `now` as int64_t. E_ARGUMENT: end without begin. E_UNSUPPORTED with
    GPUPOOL_STATS 0. */
 GPUPOOL_API gpupool_result gpupool_begin_phase(gpupool_arena *);
 GPUPOOL_API gpupool_result gpupool_end_phase(gpupool_arena *, gpupool_stats * /* or NULL */);
@@ -1143,23 +1147,24 @@ GPUPOOL_API gpupool_result gpupool_end_phase(gpupool_arena *, gpupool_stats * /*
    broken. */
 GPUPOOL_API gpupool_result gpupool_check(gpupool_arena *);
 
-/* ---- reports. Each first copies the arena as it is at one moment, and then writes the file with
-   no lock held. E_FILE if the file cannot be written. ---- */
+/* ---- reports. A report first copies the arena as it is at one moment, and then writes the file
+   with no lock held. E_FILE if the file cannot be written. ---- */
 
 /* The environment variable GPUPOOL_REPORT=FILE asks for reports without a line of code. If it is
    set when an arena is created, the arena writes a report when a request fails with
    E_OUT_OF_MEMORY, when the arena is destroyed, and at exit (then without numbers of the device). A
    FILE that ends in .json or .svg, such as x.json, holds the latest report of the first arena;
-   x-2.json holds that of the second arena, and so on. Any other FILE, or stderr, gets the text of
-   gpupool_report, one report after the other: the file grows. If a file cannot be written, one line
-   on stderr says so, and no result changes. Forked children write no reports. */
+   x-2.json holds that of the second arena, and so on. Any other FILE, and the word stderr, mean
+   the text of gpupool_report, one report after the other: the file grows. If a file cannot be
+   written, one line on stderr says so, and no result changes. Forked children write no reports. */
 
-/* Writes one screen for people: a bar of what the limit's bytes hold, the counters, tags, the
+/* Writes one screen for people: a bar of live, freed and free memory as parts of the limit
+   (without a limit: of what is reserved and what the device has free), the counters, tags, the
    biggest holders (by source line with GPUPOOL_SITES 1, else by size), and a map in characters. */
 GPUPOOL_API gpupool_result gpupool_report(gpupool_arena *, FILE *);
 
-/* Writes one JSON object, for programs. All numbers are exact integers, except fragmentation, which
-   is 1 - "largest_block_bytes" / all free memory.
+/* Writes one JSON object, for programs. All numbers are exact integers, except fragmentation,
+   which is 1 - "largest_block_bytes" / "free_bytes". In "free_bytes" is pending memory, too.
      "gpupool": 1 (the version of this format), "name", "device", "source", "unit_bytes",
      "limit_bytes" (null: none), "device_free_bytes", "device_total_bytes", "others_bytes" (each of
      these three null: unknown), "counters": {"requested", "granted", "reserved", "pending",
@@ -1188,9 +1193,9 @@ GPUPOOL_API gpupool_result gpupool_write_snapshot(gpupool_arena *, FILE *);
 /* Writes the arena's calls to the file as text, until gpupool_set_trace gets NULL or another file,
    or the arena is destroyed. The file must stay open until then. Lines are written under the
    arena's lock, in the order in which calls took effect, so recording is slow. The tool
-   build/replay of gpupool's repository reads the file. A replay gets the same IDs under three
-   conditions: the record begins with the arena's first call; one thread makes the calls; work
-   finishes in the same order. If a line could not be
+   build/replay of gpupool's repository reads the file. IDs are made of blocks' addresses. A replay
+   gets the same IDs under three conditions: the record begins with the arena's first call; one
+   thread makes the calls; work finishes in the same order. If a line could not be
    written, the call that stops the recording returns E_FILE. The lines:
      a ID BYTES STREAM [ALIGNMENT]   a block; ID: its address divided by the unit; in a MAPPED
                                      arena addresses count from the arena's first address
@@ -1286,9 +1291,8 @@ GPUPOOL_API gpupool_result gpupool_ring_upload_span(gpupool_ring *, gpupool_span
 /* Gives the span back without sending it. */
 GPUPOOL_API gpupool_result gpupool_ring_cancel_span(gpupool_ring *, gpupool_span *span);
 
-/* Unpins slots that are not in use, from the end, until at most keep_bytes are pinned or the next
-   slot is in use. *released_bytes receives what was unpinned. CUDA waits for the device when it
-   unpins. */
+/* Unpins slots, the last one first, until at most keep_bytes are pinned, or the next slot is in
+   use. *released_bytes receives what was unpinned. CUDA waits for the device when it unpins. */
 GPUPOOL_API gpupool_result gpupool_ring_trim(gpupool_ring *, size_t keep_bytes,
                                              size_t *released_bytes /* or NULL */);
 
@@ -1306,9 +1310,10 @@ GPUPOOL_API gpupool_result gpupool_ring_check(gpupool_ring *);
 /* ---- functions that macros call. Section NAMES, at the end of this file, makes macros of some of
    CUDA's names and of gpupool's own names, if the options ask for it; the macros lead to these
    functions. In C++ each of these functions exists once in the program, the same in every file and
-   in both passes of nvcc: so a template that takes cudaFree as an argument is one type. They are
-   extern "C", as CUDA's functions are, because nvcc takes no other host function as an argument of
-   a kernel. With GPUPOOL_STATIC each file has functions of its own. ---- */
+   in both passes of nvcc: so a template that takes cudaFree as an argument is one type. Those
+   behind CUDA's names are extern "C", as CUDA's functions are, because nvcc takes no other host
+   function as an argument of a kernel's template. With GPUPOOL_STATIC each file has functions of
+   its own. ---- */
 
 #if defined(__cplusplus) && !GPUPOOL_STATIC
 #define GPI_NAME inline
