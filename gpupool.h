@@ -2,9 +2,9 @@
 
 What it is. An arena gets large chunks of one device's memory from the CUDA driver, keeps them, and
 hands out blocks of them. An allocation makes no CUDA call, and takes 20 to 130 ns, if the request
-fits memory that the same stream freed, or memory that no unfinished work uses, as far as gpupool
-knows. A ring copies pageable host memory to the device and back, at nearly nine tenths of the
-speed of pinned memory. Arenas and rings work without each other.
+fits memory that the same stream freed, or memory whose work gpupool knows to have finished. A ring
+copies pageable host memory to the device and back, at nearly nine tenths of the speed of pinned
+memory. Arenas and rings work without each other.
 
 How to use it. In exactly one C, C++ or .cu file of the program, write
     #define GPUPOOL_IMPLEMENTATION
@@ -109,7 +109,8 @@ Words of the implementation:
     position    the number of a free; an arena numbers its frees in order
     clock       of a stream: the position up to which its work is known to have finished
     mark        an event that was recorded on a stream after all its frees up to a position
-    free list   the free memory of one stream; list ANY: free memory whose work has finished
+    free list   memory that one stream freed, for that stream; list ANY: memory for any stream,
+                since its work has finished
     bin         one size class of a free list
 
 Contents (search for "== NAME"):
@@ -133,8 +134,8 @@ The comment at the top of a section numbers the section's rules. A rule with one
 holds between calls: gpupool_check, gpupool_ring_check or a test checks it, and these functions name
 the rule that is broken. A rule with two letters, such as LA1, holds during a call.
 
-The rules. 1, 2, 11 and 12 concern every program, the other rules special cases. The comments above
-the public functions refer to the rules by number.
+The rules for programs. 1, 2, 11 and 12 concern every program, the other rules special cases. The
+comments above the public functions refer to the rules by number.
   1. Order. Free a block on the stream whose work used the block last. Later work of that stream may
      get the memory at once. Another stream gets the memory when the work that was queued before the
      free has finished, or when gpupool has queued on that stream a wait for the work
@@ -149,17 +150,16 @@ the public functions refer to the rules by number.
      any order, once no further call names them; for streams see rule 5.
   3. Capture. Memory that a graph uses must not get another owner while the graph and its
      executables exist. Allocate it in a scope (gpupool_begin_capture). A block from before the
-     scope must stay live as long as the graph; or free it in the scope: then its memory, too,
-     belongs to the graph.
-     Without a scope two things are up to the program. Keep all blocks that the graph uses live.
-     And a block that is allocated during the capture may lie in memory that earlier work of the
+     scope must stay live as long as the graph; or free it on the scope's stream while the scope is
+     open: then its memory, too, belongs to the graph.
+     Without a scope three things are up to the program. Keep all blocks that the graph uses live.
+     A block that is allocated during the capture may lie in memory that earlier work of the
      captured streams still uses: before each launch make the launching stream wait for that work,
-     unless it has finished. If a non-blocking stream captures without a scope, gpupool learns of
-     the capture from the first call that names the stream; an allocation on the stream is safe as
-     that call. From the start of the capture to that call make no call, in any thread, that
-     allocates on another stream, trims or lowers a limit, and none of gpupool_would_fit,
-     gpupool_get_available and gpupool_cudaFree: CUDA might invalidate the capture. With a scope
-     all calls are safe.
+     unless it has finished. And if the stream is a non-blocking one, gpupool learns of the capture
+     from the first call that names the stream; that may be an allocation on the stream. From the
+     start of the capture to that call make no call, in any thread, that allocates on another
+     stream, trims or lowers a limit, and none of gpupool_would_fit, gpupool_get_available and
+     gpupool_cudaFree: CUDA might invalidate the capture. With a scope all calls are safe.
   4. Functions in the config. chunk_alloc and chunk_free must not call the same arena, and must not
      destroy a stream that the arena has seen. on_out_of_memory and on_soft_limit may call the
      arena, to free or to allocate. For on_map and on_unmap see rule 10.
@@ -179,12 +179,12 @@ the public functions refer to the rules by number.
      exists (except across gpupool_sleep). A large block may lie at a second address, stitched from
      several chunks. If memory is used through one address and then through another, CUDA requires
      that the kernel or copy of the first use ends before the second use begins. In work that is
-     ordered by streams and events this is so. Set config.no_stitch if kernels order themselves by
-     a flag in memory only: one uses a block that is then freed, and another uses a new block in
-     the same memory while the first still runs.
+     ordered by streams and events this is so. Set config.no_stitch if a kernel relies on a flag in
+     memory alone, and not on streams or events, to know that another kernel is done with the same
+     memory.
      A kernel that may start early (programmatic dependent launch) must not use a block before
-     griddepcontrol.wait, unless all work that used the block's memory before has finished: else
-     that work may still run.
+     griddepcontrol.wait, since work that used the block's memory before may still run. If that
+     work has finished for certain, the wait is not needed.
   7. Reset. cudaDeviceReset ends all blocks, streams and events of the device. After a reset the
      only thing left to do with the device's arenas and rings is to destroy them. Do destroy them:
      until then the device does not get mapped memory back (seen on an H100). The reset drops
@@ -192,8 +192,8 @@ the public functions refer to the rules by number.
      Default arenas are the exception: gpupool_get_default_arena, gpupool_cudaMalloc and
      gpupool_cudaMallocAsync renew them, and pointers to a default arena stay valid. A renewed arena
      has no blocks and no tags, keeps a limit that was set, records no trace (gpupool_set_trace),
-     and needs its peers allowed again. Before CUDA 12 gpupool cannot see a reset: destroy arenas
-     and rings before the reset.
+     and needs its peers allowed again. Before CUDA 12 gpupool cannot see a reset: destroy all
+     arenas and rings, default arenas too, before the reset.
   8. Host functions. In a function that CUDA calls (cudaLaunchHostFunc, cudaStreamAddCallback) CUDA
      forbids CUDA calls. These gpupool calls are allowed there: gpupool_free_in_host_function,
      gpupool_get_block with an arena that is not NULL, gpupool_get_stats, gpupool_get_limit,
@@ -223,10 +223,10 @@ the public functions refer to the rules by number.
      which GPUPOOL_GUARD reports a write past the end, frees the block). A request that fails may
      have returned idle chunks to the driver, or made its stream wait for other streams. The calling
      thread keeps its current device, context, capture mode and last CUDA error. If the thread has
-     no current context, it has none after the call either; before such a thread uses the driver API
-     (cuLaunchKernel), it must call cudaFree(NULL). gpupool uses only the primary context of a
-     device, and retains the context as long as an arena or a ring of the device exists. Sizes are
-     in bytes.
+     no current context, it has none after the call either; before such a thread uses the driver
+     API (cuLaunchKernel), it must call cudaFree(NULL), which always goes to CUDA. gpupool uses
+     only the primary context of a device, and retains the context as long as an arena or a ring of
+     the device exists. Sizes are in bytes.
  12. Stream 0. A stream of 0 means what it means in CUDA's own calls in the same file: the legacy
      default stream, or, with --default-stream per-thread, the calling thread's own default stream.
      Either way it is a stream of the arena's or the ring's device.
@@ -268,8 +268,8 @@ and ring, in gpupool_arena_config and gpupool_ring_config. The columns: macro, d
     GPUPOOL_RING_BYTES      64 MiB   the most pinned memory of a ring whose config.bytes is 0
     GPUPOOL_RING_CHUNK_BYTES 2 MiB   the slot size of a ring whose config.chunk_bytes is 0: the ring
                                      copies and sends in pieces of this size
-    GPUPOOL_RING_WORKERS    0        the worker threads of a ring whose config.workers is 0. The
-                                     default: one less than the processors, at most 11; -1: none
+    GPUPOOL_RING_WORKERS    0        the worker threads of a ring whose config.workers is 0. 0: one
+                                     less than the processors, at most 11; -1: none
     GPUPOOL_CHECK           1        0: no assertions. 1: assertions. 2: also checks every invariant
                                      around every call (slow). 3: also GPUPOOL_GUARD
     GPUPOOL_GUARD           0        1: finds writes to the 256 bytes past the end of a block, when
