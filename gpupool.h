@@ -10060,7 +10060,8 @@ static void gpi_arena_unlock_all(gpupool_arena *arena, gpi_stream *first) {
 
 /* gpi_arena_check with the locks that it needs; 0 if the arena is half gone, after a reset. Folds
    the caches first, so that the ledger is up to date, and leaves them as they are. `growing` is
-   held: so no thread has a taken run. */
+   held: so no other thread has memory half moved. Runs that threads have in hand, and memory that
+   the program is being told of, keep all invariants. */
 static int gpi_arena_check_all(gpupool_arena *arena, char *letter) {
     gpi_stream *first = gpi_arena_lock_all(arena), *stream;
     int broken;
@@ -10074,13 +10075,12 @@ static int gpi_arena_check_all(gpupool_arena *arena, char *letter) {
 
 #if GPUPOOL_CHECK >= 2
 /* Checks all invariants, at the begin and the end of a call. Skips the check where another thread
-   is at work, since that thread checks when it is done; and while a thread has runs in hand. No
-   lock is held. */
+   has `growing`, since that thread checks when it is done. No lock is held. */
 static void gpi_arena_check_now(gpupool_arena *arena) {
     char letter;
     int broken;
     if (!gpi_host_mutex_try(&arena->growing)) return;
-    broken = arena->in_hand || arena->chunks.telling ? 0 : gpi_arena_check_all(arena, &letter);
+    broken = gpi_arena_check_all(arena, &letter);
     gpi_host_mutex_unlock(&arena->growing);
     GPUPOOL_ASSERT(broken == 0);
     (void)broken; /* with NDEBUG */

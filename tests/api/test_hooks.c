@@ -468,6 +468,47 @@ static void threads_grow_at_once(void) {
     close_registered();
 }
 
+/* While the program is told of memory, another thread finds every invariant kept. */
+static void *check_it(void *unused) {
+    CHECK_RESULT(gpupool_check(arena), GPUPOOL_OK);
+    return unused;
+}
+
+static int told_and_checked(const gpupool_mapping *mapping, void *refuses) {
+    pthread_t other;
+    static int calls;
+    (void)mapping;
+    if (!arena) return 0; /* it is just being made */
+    CHECK_EQ(pthread_create(&other, NULL, check_it, NULL), 0);
+    CHECK_EQ(pthread_join(other, NULL), 0);
+    return *(const int *)refuses && ++calls % 3 == 0;
+}
+
+static void another_thread_checks_meanwhile(void) {
+    int refuses = 0;
+    gpupool_arena_config config = kit_config(GPUPOOL_SOURCE_MAPPED);
+    config.on_map = config.on_unmap = told_and_checked;
+    config.user = &refuses;
+    arena = NULL;
+    CHECK_RESULT(gpupool_arena_create(&arena, &config), GPUPOOL_OK);
+    for (refuses = 0; refuses < 2; refuses++) {
+        void *block[12];
+        for (size_t i = 0; i < 12; i++)
+            block[i] = i % 3 == 2 ? NULL : gpupool_alloc(arena, (i + 1) * 3 * MIB, kit_stream[0]);
+        for (size_t i = 0; i < 12; i += 3)
+            if (block[i]) CHECK_RESULT(gpupool_free(arena, block[i], kit_stream[0]), GPUPOOL_OK);
+        block[0] = gpupool_alloc(arena, 60 * MIB, kit_stream[0]);
+        gpupool_sleep(arena, GPUPOOL_ALL, GPUPOOL_DISCARD, NULL);
+        while (gpupool_wake(arena, GPUPOOL_ALL, NULL) == GPUPOOL_E_CALLBACK) {}
+        for (size_t i = 0; i < 12; i++)
+            if (block[i] && (i == 0 || i % 3))
+                CHECK_RESULT(gpupool_free(arena, block[i], kit_stream[0]), GPUPOOL_OK);
+        gpupool_trim(arena, 0, NULL);
+    }
+    refuses = 0;
+    kit_close(arena);
+}
+
 /* ---- captures, other arenas, resets ---- */
 
 static void nothing_grows_while_a_stream_captures(void) {
@@ -557,6 +598,7 @@ int main(void) {
     FAKE_TEST(others_go_on_meanwhile);
     FAKE_TEST(a_request_waits_for_what_appears);
     FAKE_TEST(threads_grow_at_once);
+    FAKE_TEST(another_thread_checks_meanwhile);
     FAKE_TEST(nothing_grows_while_a_stream_captures);
     FAKE_TEST(a_function_may_use_another_arena);
     FAKE_TEST(a_reset_is_not_told);

@@ -209,7 +209,7 @@ static void leaves_while_another_writes(void) {
     CHECK_EQ(pthread_create(&writer, NULL, fail_in, late), 0);
     while (atomic_load(&in_flush) != 2) usleep(1000);
     CHECK_EQ(pthread_create(&waiter, NULL, fail_in, late), 0);
-    while (__atomic_load_n(&late->ledger.failures, __ATOMIC_RELAXED) < 2) usleep(1000);
+    while (kit_stats(late).failures < 2) usleep(1000);
     usleep(20000); /* it is about to write now, but another thread does */
 }
 

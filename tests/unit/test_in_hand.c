@@ -75,6 +75,7 @@ static void *take_second(void) {
     CHECK_EQ(pthread_create(&first, NULL, take_first, NULL), 0);
     CHECK_EQ(sem_wait(&has_come), 0);
     CHECK_EQ(arena->in_hand, 1);
+    CHECK_RESULT(gpupool_check(arena), GPUPOOL_OK);
     stands = 1;
     void *block = gpupool_alloc(arena, BYTES, kit_stream[2]);
     gpupool_result why = kit_why(block);
