@@ -807,6 +807,6 @@ int main(void) {
         EXPECT(0, "a failure that the test did not expect");
         CHECK(fake_reset() == 0);
     }
-    printf("%ld passed, %ld failed\n", passed, failed);
+    printf("%ld passed, %ld failed\n", atomic_load(&passed), atomic_load(&failed));
     return failed != 0;
 }

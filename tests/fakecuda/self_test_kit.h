@@ -5,13 +5,14 @@
 #include "fakecuda.h"
 
 #include <pthread.h>
+#include <stdatomic.h>
 #include <stdlib.h>
 #include <string.h>
 
 #define MIB ((size_t)1 << 20)
 #define GIB ((size_t)1 << 30)
 
-static long passed, failed;
+static atomic_long passed, failed; /* by threads, too */
 
 static void check(int good, const char *text, const char *file, int line) {
     if (good) passed++;
