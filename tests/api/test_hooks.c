@@ -468,44 +468,50 @@ static void threads_grow_at_once(void) {
     close_registered();
 }
 
-/* While the program is told of memory, another thread finds every invariant kept. */
+/* While the program is told of memory, another thread finds every invariant kept; also where the
+   program refuses. */
+static int refuses, checks;
+
 static void *check_it(void *unused) {
     CHECK_RESULT(gpupool_check(arena), GPUPOOL_OK);
+    checks++;
     return unused;
 }
 
-static int told_and_checked(const gpupool_mapping *mapping, void *refuses) {
+static int told_and_checked(const gpupool_mapping *mapping, void *unused) {
     pthread_t other;
-    static int calls;
-    (void)mapping;
+    (void)mapping, (void)unused;
     if (!arena) return 0; /* it is just being made */
     CHECK_EQ(pthread_create(&other, NULL, check_it, NULL), 0);
     CHECK_EQ(pthread_join(other, NULL), 0);
-    return *(const int *)refuses && ++calls % 3 == 0;
+    return refuses;
 }
 
 static void another_thread_checks_meanwhile(void) {
-    int refuses = 0;
+    void *block[12], *large;
     gpupool_arena_config config = kit_config(GPUPOOL_SOURCE_MAPPED);
     config.on_map = config.on_unmap = told_and_checked;
-    config.user = &refuses;
     arena = NULL;
+    checks = 0;
     CHECK_RESULT(gpupool_arena_create(&arena, &config), GPUPOOL_OK);
-    for (refuses = 0; refuses < 2; refuses++) {
-        void *block[12];
-        for (size_t i = 0; i < 12; i++)
-            block[i] = i % 3 == 2 ? NULL : gpupool_alloc(arena, (i + 1) * 3 * MIB, kit_stream[0]);
-        for (size_t i = 0; i < 12; i += 3)
-            if (block[i]) CHECK_RESULT(gpupool_free(arena, block[i], kit_stream[0]), GPUPOOL_OK);
-        block[0] = gpupool_alloc(arena, 60 * MIB, kit_stream[0]);
-        gpupool_sleep(arena, GPUPOOL_ALL, GPUPOOL_DISCARD, NULL);
-        while (gpupool_wake(arena, GPUPOOL_ALL, NULL) == GPUPOOL_E_CALLBACK) {}
-        for (size_t i = 0; i < 12; i++)
-            if (block[i] && (i == 0 || i % 3))
-                CHECK_RESULT(gpupool_free(arena, block[i], kit_stream[0]), GPUPOOL_OK);
-        gpupool_trim(arena, 0, NULL);
-    }
+    for (size_t i = 0; i < 12; i++) block[i] = kit_alloc(arena, (i + 1) * 3 * MIB, kit_stream[0]);
+    for (size_t i = 0; i < 12; i += 3)
+        CHECK_RESULT(gpupool_free(arena, block[i], kit_stream[0]), GPUPOOL_OK);
+    large = kit_alloc(arena, 60 * MIB, kit_stream[0]);
+    CHECK(kit_stats(arena).stitches > 0);
+    CHECK_RESULT(gpupool_sleep(arena, GPUPOOL_ALL, GPUPOOL_DISCARD, NULL), GPUPOOL_OK);
+    refuses = 1;
+    CHECK_RESULT(gpupool_wake(arena, GPUPOOL_ALL, NULL), GPUPOOL_E_CALLBACK);
     refuses = 0;
+    CHECK_RESULT(gpupool_wake(arena, GPUPOOL_ALL, NULL), GPUPOOL_OK);
+    refuses = 1;
+    CHECK_RESULT(kit_why(gpupool_alloc(arena, 500 * MIB, kit_stream[0])), GPUPOOL_E_CALLBACK);
+    refuses = 0;
+    for (size_t i = 0; i < 12; i++)
+        if (i % 3) CHECK_RESULT(gpupool_free(arena, block[i], kit_stream[0]), GPUPOOL_OK);
+    CHECK_RESULT(gpupool_free(arena, large, kit_stream[0]), GPUPOOL_OK);
+    CHECK_RESULT(gpupool_trim(arena, 0, NULL), GPUPOOL_OK);
+    CHECK(checks > 12);
     kit_close(arena);
 }
 

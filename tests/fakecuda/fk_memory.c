@@ -408,11 +408,12 @@ void fake_device_memory(int device, size_t bytes) {
 
 /* Never more than this process leaves: nobody can hold what another has. */
 void fake_other_process(int device, size_t bytes) {
+    size_t most;
     fk_lock();
     if (device >= 0 && device < FK_DEVICES) {
         fk.other[device] = 0;
-        fk.other[device] = bytes < fk_device_free_bytes(device) ? bytes
-                                                                : fk_device_free_bytes(device);
+        most = fk_device_free_bytes(device);
+        fk.other[device] = bytes < most ? bytes : most;
     }
     fk_unlock();
 }
