@@ -32,10 +32,11 @@ coverage: ## `make test`, and what no test takes of gpupool.h, line by line and 
 # clang cuts the mutants into build/mutants.json; with that file of the same header gcc does the rest.
 # More: FROM= leaves so many of the sample out, WITHIN= seconds and no mutant is begun any more,
 # LIMIT= seconds for one mutant, AGAIN=1 tries the listed ones too.
-mutants: $(FAKE) ## the tests against small mistakes: N=200 SEED=1 ROOM=TREE ONLY=FUNCTION WHOLE=1
+mutants: $(FAKE) ## the tests against small mistakes: N=200 SEED=1 ROOM=TREE ONLY=FUNCTION WHOLE=1 NAMED=FILE
 	@python3 tests/gates/mutants/mutants.py --build='$(BUILD)' --fake=$< --cuda='$(SIM_CUDA)' \
 	  --jobs=$(JOBS) --count=$(or $(N),200) --seed=$(or $(SEED),1) --room='$(ROOM)' \
-	  --only='$(ONLY)' --first=$(or $(FROM),0) --limit=$(or $(LIMIT),60) \
+	  --only='$(ONLY)' --first=$(or $(FROM),0) --limit=$(or $(LIMIT),60) --tests='$(TESTS)' \
+	  $(if $(NAMED),--named='$(NAMED)') \
 	  --within=$(or $(WITHIN),inf) $(if $(WHOLE),--whole) $(if $(AGAIN),--again)
 
 schedules: $(FAKE) ## two threads in every order of CUTS=2 interruptions, and make mistakes

@@ -58,6 +58,9 @@ def arguments():
     parser.add_argument("--first", type=int, default=0, help="leave so many of the sample out")
     parser.add_argument("--room", default="", help="of this room only, as in its banner")
     parser.add_argument("--only", default="", help="of functions that match, as a pattern")
+    parser.add_argument("--named", type=pathlib.Path,
+                        help="those whose names are in this file, as the last run's survivors.txt")
+    parser.add_argument("--tests", default="", help="by tests that match only, as a pattern")
     parser.add_argument("--jobs", type=int, default=os.cpu_count())
     parser.add_argument("--again", action="store_true",
                         help="run those in survivors.txt too: a listed one that is killed fails")
@@ -85,6 +88,9 @@ def choose(cutter, keys, options):
     chosen = [m for m in cutter.mutants if options.room.upper() in ("", m.room)
               and re.search(options.only, m.function)]
     chosen.sort(key=lambda m: lot(options.seed, keys[m.number]))
+    if options.named:
+        names = set(options.named.read_text().splitlines())
+        return [m for m in chosen if keys[m.number] in names]
     return chosen if options.whole else chosen[options.first:options.first + options.count]
 
 
@@ -211,7 +217,8 @@ def run(program, environment, cpu_s, wall_s, log=subprocess.DEVNULL):
 
 class Runner:
     def __init__(self, options, builder):
-        self.options, self.builder, self.tests = options, builder, list(variants())
+        self.options, self.builder = options, builder
+        self.tests = [t for t in variants() if re.search(options.tests, t.name)]
         self.runs, self.kills = collections.Counter(), collections.Counter()  # by place
 
     def reaches(self, test, mutant):
