@@ -6,6 +6,7 @@ What was cut is kept in a file: a machine without clang takes it from there."""
 import collections
 import hashlib
 import json
+import pathlib
 import re
 import shutil
 import subprocess
@@ -147,8 +148,9 @@ class Cutter:
             return
         value = int(parts[1], 0)
         others = ([value - 1] if value else []) + [value + 1]
-        if value == 1 and of.get("kind") == "ReturnStmt":
-            others.pop()  # as true as 1
+        if value == 1 and (of.get("kind") in ("ReturnStmt", "VarDecl", "ConditionalOperator")
+                           or of.get("opcode") == "="):
+            others.pop()  # as true as 1, or as positive
         for other in others:
             self.replace("constant", node, f"{other}{parts[2]}")
 
@@ -303,7 +305,8 @@ class Cutter:
     # ---- what was cut, as a file ----
 
     def digest(self):
-        return hashlib.sha1(self.bytes).hexdigest()
+        """Of the header and of what cuts it."""
+        return hashlib.sha1(self.bytes + pathlib.Path(__file__).read_bytes()).hexdigest()
 
     def save(self, kept):
         spans = [sorted(spans) for spans in (self.statements, self.leaps, self.truths)]
