@@ -8342,6 +8342,7 @@ typedef struct gpi_stitch {
     int is_away;             /* 1: asleep, so it is not mapped, */
     uint32_t left_seams;     /* except its first so many seams, which could not be unmapped */
     uint32_t seam_count, part_count;
+    uint64_t host_bytes;     /* of this struct with room for its seams and parts */
     gpi_seam *seams;         /* by address; in the same host memory, behind this struct */
     gpi_part *parts;         /* by offset in the block; behind the seams */
 } gpi_stitch;
@@ -8370,12 +8371,6 @@ typedef struct gpi_stitches {
     uint64_t tail_at;        /* index in `taken` where the plan's tail begins */
     uint64_t host_bytes;     /* of all structs and scratch arrays */
 } gpi_stitches;
-
-/* The host memory of a stitch with its seams and parts. */
-static uint64_t gpi_stitch_bytes(const gpi_stitch *stitch) {
-    return sizeof *stitch + stitch->seam_count * sizeof(gpi_seam) +
-           stitch->part_count * sizeof(gpi_part);
-}
 
 /* The stitch that has a run of stitch addresses as its body: USED or idle. */
 static gpi_stitch *gpi_stitch_of(const gpi_stitches *stitches, const gpi_run *run) {
@@ -8765,9 +8760,8 @@ static void gpi_stitch_remove(gpi_stitches *stitches, gpi_stitch *stitch) {
     while (stitch->seam_count) {
         gpi_stitch_remove_seam(&stitch->seams[--stitch->seam_count]);
         stitches->seams--;
-        stitches->host_bytes -= sizeof(gpi_seam);
     }
-    stitches->host_bytes -= gpi_stitch_bytes(stitch);
+    stitches->host_bytes -= stitch->host_bytes;
     gpi_stitch_free_addresses(stitches, stitch);
     stitches->count--;
     stitches->unmapped++;
@@ -9372,10 +9366,11 @@ static gpi_stitch *gpi_plan_new(const gpi_stitches *stitches, const gpi_plan *pl
                                                  stitches->chunks->granule_units + 1;
     uint64_t parts = stitches->taken_count + 1, i, unit = grown ? grown->unit : 0;
     /* one seam for each granule of new memory at most, and one part for all of it */
-    gpi_stitch *stitch = (gpi_stitch *)gpi_host_zeroed(
-        (size_t)(sizeof *stitch + seams * sizeof(gpi_seam) + parts * sizeof(gpi_part)));
+    uint64_t bytes = sizeof(gpi_stitch) + seams * sizeof(gpi_seam) + parts * sizeof(gpi_part);
+    gpi_stitch *stitch = (gpi_stitch *)gpi_host_zeroed((size_t)bytes);
     gpi_seam *seam;
     if (!stitch) return NULL;
+    stitch->host_bytes = bytes;
     seam = stitch->seams = (gpi_seam *)(void *)(stitch + 1);
     stitch->parts = (gpi_part *)(void *)(stitch->seams + seams);
     /* the seams, in the order of the block: head, whole chunks, new chunks, tail */
@@ -9474,7 +9469,7 @@ static void gpi_plan_commit(gpi_stitches *stitches, gpi_stitch *stitch, uint32_t
     }
     stitches->count++;
     stitches->seams += mapped;
-    stitches->host_bytes += gpi_stitch_bytes(stitch);
+    stitches->host_bytes += stitch->host_bytes;
     gpi_stitch_link(stitches, stitch);
     gpi_stitch_link_size(stitches, stitch);
 }
@@ -10857,7 +10852,6 @@ static uint64_t gpi_ladder_start(const gpupool_arena *arena, const gpi_run *run,
 GPI_HOT gpi_run *gpi_ladder_cut(gpupool_arena *arena, gpi_run *run, const gpi_request *request) {
     uint64_t start = run->unit;
     if (request->align_units != 1) start = gpi_ladder_start(arena, run, request);
-    if (run->list >= GPI_LIST_STREAMS) arena->ledger.same_stream_allocs += GPUPOOL_STATS;
     return gpi_tree_take(&arena->tree, run, start, request->units);
 }
 
@@ -10887,7 +10881,9 @@ GPI_HOT gpi_run *gpi_ladder_take_run(gpupool_arena *arena, const gpi_request *re
         run = gpi_ladder_find_small(arena, &lists, &fit);
     else
         run = gpi_search_find(&arena->tree, &lists, &fit);
-    return run ? gpi_ladder_cut(arena, run, request) : NULL;
+    if (!run) return NULL;
+    if (run->list >= GPI_LIST_STREAMS) arena->ledger.same_stream_allocs += GPUPOOL_STATS;
+    return gpi_ladder_cut(arena, run, request);
 }
 
 /* Declares the free lists of gpi_ladder_own_lists usable (usable_below), for STITCH, PLAN and
@@ -11285,7 +11281,6 @@ static gpi_run *gpi_ladder_take_over(gpupool_arena *arena, const gpi_request *re
         owner->refs--;
         return run;
     }
-    arena->ledger.same_stream_allocs -= GPUPOOL_STATS;
     gpi_clock_return(clocks, run, owner, at);
     return NULL;
 }
@@ -17724,8 +17719,10 @@ static gpupool_result gpi_wake_restore(gpupool_arena *arena, gpupool_ring *ring)
 static gpupool_result gpi_wake_parts(gpupool_arena *arena, gpupool_ring *ring) {
     struct gpi_thread why;
     gpupool_result result;
-    /* after this wait all work that was queued so far has finished: blocks that were freed asleep
-       have only the use that never passes */
+    /* After this wait all work that was queued so far has finished: blocks that were freed asleep
+       have only the use that never passes. The caches are emptied first, so that the wait covers
+       their blocks, whose memory may be needed. */
+    gpi_arena_empty_all(arena, gpi_arena_empty_free);
     gpi_arena_unlock(arena);
     gpi_host_mutex_unlock(&arena->growing);
     result = gpi_event_wait_device(&arena->clocks, &arena->chunks.driver);

@@ -305,6 +305,25 @@ static void no_room_to_wake(void) {
     check_case(" ");
 }
 
+/* What is free makes room, though it lies in its stream's cache, and no event was recorded. */
+static void caches_make_room_to_wake(void) {
+    for (int blocks = 1; blocks <= 64; blocks += 21) {
+        check_case("%d freed", blocks);
+        open_tags(1, 0);
+        void *block = must_take(8 * MIB, WEIGHTS, 0), *small[64];
+        CHECK_RESULT(sleep_tag(WEIGHTS, GPUPOOL_DISCARD), GPUPOOL_OK);
+        for (int i = 0; i < blocks; i++) small[i] = must_take(4096, 0, 0);
+        for (int i = 0; i < blocks; i++) give(small[i], 0);
+        CHECK_RESULT(gpupool_set_limit(arena, (size_t)stats_of(WEIGHTS).asleep_bytes),
+                     GPUPOOL_OK);
+        CHECK_RESULT(wake_tag(WEIGHTS), GPUPOOL_OK);
+        CHECK_EQ(kit_reserved(arena), kit_limit(arena));
+        give(block, 0);
+        close_tags();
+    }
+    check_case(" ");
+}
+
 /* ---- memory in the chunks of another tag ---- */
 
 /* What is idle in one tag's chunks is given back for another's request. */
@@ -478,6 +497,7 @@ int main(void) {
     FAKE_TEST(untagged_work_in_the_way);
     FAKE_TEST(freed_while_asleep);
     FAKE_TEST(no_room_to_wake);
+    FAKE_TEST(caches_make_room_to_wake);
     FAKE_TEST(idle_chunks_go_to_others);
     FAKE_TEST(advice_is_good);
     FAKE_TEST(sleep_when_memory_is_short);

@@ -57,6 +57,7 @@ static void under_a_limit(gpupool_source source) {
     CHECK(other == first);
     CHECK_EQ(kit_stats(arena).fence_waits, 1);
     CHECK_EQ(kit_stats(arena).host_syncs, 0);
+    CHECK_EQ(kit_stats(arena).same_stream_allocs, 0);
     CHECK_EQ(fake_step(kit_stream[1]), 0);  /* it waits for stream 0, */
     CHECK(fake_pending(kit_stream[0]) > 0); /* for which nobody else had to */
     put(other, 1);
