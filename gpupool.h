@@ -8363,7 +8363,7 @@ typedef struct gpi_stitches {
     uint64_t count, seams, idle_seams; /* seams: of all stitches; idle_seams: of those not USED */
     uint64_t used_units;     /* sum of all stitched blocks */
     uint64_t making_units;   /* addresses of the stitch that a thread is making */
-    uint64_t made, reused, unmapped; /* so far, for statistics */
+    uint64_t made, reused;   /* so far, for statistics */
     gpi_free_chunk *candidates; /* scratch: the chunks that a plan can use, or the idle chunks */
     uint64_t candidates_room;
     gpi_part *taken;         /* scratch: the parts that a plan has taken */
@@ -8548,14 +8548,14 @@ static void gpi_stitch_set_spoilt(gpi_stitches *stitches, gpi_stitch *stitch) {
     stitches->idle_seams += stitch->seam_count;
 }
 
-/* Adds a seam to the list of its chunk (S4). */
-static void gpi_stitch_add_seam(gpi_seam *seam, gpi_stitch *stitch, gpi_chunk *chunk) {
-    seam->chunk = chunk;
+/* Adds a seam of the stitch to the list of the seam's chunk (S4). */
+static void gpi_stitch_add_seam(gpi_seam *seam, gpi_stitch *stitch) {
+    gpi_seam *next = seam->chunk->seams;
     seam->stitch = stitch;
     seam->prev = NULL;
-    seam->next = chunk->seams;
-    if (chunk->seams) chunk->seams->prev = seam;
-    chunk->seams = seam;
+    seam->next = next;
+    if (next) next->prev = seam;
+    seam->chunk->seams = seam;
 }
 
 /* Takes a seam out of the list of its chunk. */
@@ -8764,7 +8764,6 @@ static void gpi_stitch_remove(gpi_stitches *stitches, gpi_stitch *stitch) {
     stitches->host_bytes -= stitch->host_bytes;
     gpi_stitch_free_addresses(stitches, stitch);
     stitches->count--;
-    stitches->unmapped++;
     GPUPOOL_FREE(stitch);
 }
 
@@ -9287,8 +9286,6 @@ static int gpi_plan_take_units(gpi_stitches *stitches, uint64_t unit, uint64_t u
         next = run->next;
         part = &stitches->taken[stitches->taken_count++];
         part_units = gpi_ground_min(run->unit + run->units, end) - unit;
-        part->unit = unit;
-        part->units = part_units;
         part->owner = gpi_clock_borrow(tree, run);
         part->at = run->of.at;
         part->run = gpi_tree_take(tree, run, unit, part_units);
@@ -9464,7 +9461,7 @@ static void gpi_plan_commit(gpi_stitches *stitches, gpi_stitch *stitch, uint32_t
     stitch->seam_count = mapped;
     stitch->units = 0;
     for (i = 0; i < mapped; i++) {
-        gpi_stitch_add_seam(&stitch->seams[i], stitch, stitch->seams[i].chunk);
+        gpi_stitch_add_seam(&stitch->seams[i], stitch);
         stitch->units += stitch->seams[i].chunk->units;
     }
     stitches->count++;
@@ -13724,21 +13721,22 @@ static gpupool_result gpi_block_sleeps(const char *call, const void *memory) {
 
 /* Reports what a pointer is that starts no live block. is_free: the block is live in the tree but
    free in a cache. The arena's lock is held. */
-static gpupool_result gpi_block_mistake(const gpupool_arena *arena, const char *call,
-                                        const void *block, int is_free) {
+static void gpi_block_mistake(const gpupool_arena *arena, const char *call, const void *block,
+                              int is_free) {
     uint64_t unit = (uint64_t)(uintptr_t)block / GPUPOOL_UNIT_BYTES;
-    const gpi_run *run;
-    if (!gpi_chunk_owns(&arena->chunks, unit))
-        return gpi_host_fail(GPUPOOL_E_NOT_OURS, "%s: %p is in no memory of arena \"%s\"", call,
-                             block, arena->name);
-    run = gpi_block_around(arena, unit);
-    if (run && run->list >= GPI_LIST_CACHED && !is_free)
-        return gpi_host_fail(GPUPOOL_E_INSIDE, "%s: %p is inside the live block at %p, at offset "
-                             "%" PRIu64, call, block,
-                             (void *)(uintptr_t)(run->unit * GPUPOOL_UNIT_BYTES),
-                             (uint64_t)(uintptr_t)block - run->unit * GPUPOOL_UNIT_BYTES);
-    return gpi_host_fail(GPUPOOL_E_DOUBLE_FREE, "%s: %p is in free memory: freed before, or never "
-                         "handed out", call, block);
+    const gpi_run *run = NULL;
+    int is_ours = gpi_chunk_owns(&arena->chunks, unit);
+    if (is_ours && !is_free) run = gpi_block_around(arena, unit);
+    if (!is_ours)
+        gpi_host_fail(GPUPOOL_E_NOT_OURS, "%s: %p is in no memory of arena \"%s\"", call, block,
+                      arena->name);
+    else if (run && run->list >= GPI_LIST_CACHED)
+        gpi_host_fail(GPUPOOL_E_INSIDE, "%s: %p is inside the live block at %p, at offset %" PRIu64,
+                      call, block, (void *)(uintptr_t)(run->unit * GPUPOOL_UNIT_BYTES),
+                      (uint64_t)(uintptr_t)block - run->unit * GPUPOOL_UNIT_BYTES);
+    else
+        gpi_host_fail(GPUPOOL_E_DOUBLE_FREE, "%s: %p is in free memory: freed before, or never "
+                      "handed out", call, block);
 }
 
 /* The cache that has the block at, or around, a unit; NULL: none. The arena's lock is held. */
@@ -16960,31 +16958,18 @@ static int gpi_sleep_is_live(const gpi_run *run) {
            run->list >= GPI_LIST_LIVE;
 }
 
-/* Whether `unit` follows the last stretch of the backup directly, in the same chunk. */
-static int gpi_sleep_is_next(const gpupool_arena *arena, const gpi_arena_saved *last,
-                             uint64_t unit) {
-    return last->unit + last->units == unit &&
-           gpi_tree_owner(&arena->tree, last->unit) == gpi_tree_owner(&arena->tree, unit);
-}
-
 /* Adds a home run to the list of what is to be copied: one stretch for each chunk that the run lies
-   in, since a chunk may be gone at waking (gpi_sleep_is_gone). Neighbouring runs share a
-   stretch. */
+   in, since a chunk may be gone at waking (gpi_sleep_is_gone). */
 static void gpi_sleep_list_run(gpupool_arena *arena, const gpi_run *run) {
     uint64_t unit = run->unit, end = unit + run->units, units;
     for (; unit < end; unit += units) {
         const gpi_chunk *chunk = (const gpi_chunk *)gpi_tree_owner(&arena->tree, unit);
         gpi_arena_backup *backup = &arena->sleep.backups[chunk->tag];
-        gpi_arena_saved *last = &backup->saved[backup->saved_count - (backup->saved_count != 0)];
+        gpi_arena_saved *saved = &backup->saved[backup->saved_count++];
         units = gpi_ground_min(end, chunk->unit + chunk->units) - unit;
-        if (backup->saved_count && gpi_sleep_is_next(arena, last, unit)) {
-            last->units += units;
-        } else {
-            last = &backup->saved[backup->saved_count++];
-            last->unit = unit;
-            last->units = units;
-            last->offset = backup->bytes;
-        }
+        saved->unit = unit;
+        saved->units = units;
+        saved->offset = backup->bytes;
         backup->bytes += units * GPUPOOL_UNIT_BYTES;
         arena->sleep.backup_bytes += units * GPUPOOL_UNIT_BYTES;
     }
