@@ -143,6 +143,31 @@ static void a_refused_stitch_is_unmapped(void) {
     close_registered();
 }
 
+/* Some chunks are free, and two more are wanted: the second one is refused. */
+static void a_refused_chunk_of_a_stitch(void) {
+    gpupool_arena_config config = registry_config(GPUPOOL_SOURCE_MAPPED, 12 * 2 * MIB);
+    void *block[10], *large;
+    config.chunk_bytes = 2 * MIB;
+    arena = kit_create(&config);
+    for (int i = 0; i < 10; i++) block[i] = kit_alloc(arena, 2 * MIB, kit_stream[0]);
+    for (int i = 0; i < 10; i += 2)
+        CHECK_RESULT(gpupool_free(arena, block[i], kit_stream[0]), GPUPOOL_OK);
+    size_t reserved = kit_reserved(arena), count = known.count;
+    known.refuse_at = 2;
+    CHECK_RESULT(kit_why(gpupool_alloc(arena, 14 * MIB, kit_stream[0])), GPUPOOL_E_CALLBACK);
+    CHECK_EQ(known.refused, 1);
+    CHECK_EQ(kit_reserved(arena), reserved);
+    CHECK_EQ(known.count, count);
+    CHECK_EQ(kit_stats(arena).stitches, 0);
+    large = kit_alloc(arena, 14 * MIB, kit_stream[0]);
+    CHECK_EQ(kit_stats(arena).stitches, 1);
+    CHECK(registry_covers(large, 14 * MIB));
+    CHECK_RESULT(gpupool_free(arena, large, kit_stream[0]), GPUPOOL_OK);
+    for (int i = 1; i < 10; i += 2)
+        CHECK_RESULT(gpupool_free(arena, block[i], kit_stream[0]), GPUPOOL_OK);
+    close_registered();
+}
+
 /* ---- nothing is stale, whatever happens ---- */
 
 typedef struct held {
@@ -596,6 +621,7 @@ int main(void) {
     FAKE_TEST(memory_that_is_reserved_at_once_is_told);
     FAKE_TEST(a_refused_chunk_takes_the_growth_with_it);
     FAKE_TEST(a_refused_stitch_is_unmapped);
+    FAKE_TEST(a_refused_chunk_of_a_stitch);
     FAKE_TEST(registrations_are_never_stale);
     FAKE_TEST(registrations_beside_calls_that_fail);
     FAKE_TEST(what_cuda_does_not_unmap_is_nobodys);

@@ -66,6 +66,17 @@ static void a_free_end(void) {
     kit_fill(kit_stream[0], stripe[0], MIB, 0);
 }
 
+/* The same, and the stream that has freed it is still to work on it. */
+static void an_end_just_freed(void) {
+    a_free_end();
+    char *end = (char *)get(MIB, 0);
+    CHECK(end == stripe[0] + MIB);
+    kit_order(kit_stream[0], kit_stream[3]);
+    fake_mode(FAKE_STEPPED);
+    kit_fill(kit_stream[0], end, MIB, 1);
+    put(end, 0);
+}
+
 /* What is idle has to make room for growth. */
 static void without_stitches(void) {
     gpupool_arena_config config = stripe_config();
@@ -81,6 +92,7 @@ static const scene scenes[] = {
     {"a stitch and growth", with_room_to_grow, 18 * STRIPE, 1},
     {"growth", an_empty_arena, 10 * STRIPE, 0},
     {"growth from a free end", a_free_end, 3 * STRIPE, 0},
+    {"growth from an end just freed", an_end_just_freed, 3 * STRIPE, 0},
     {"growth after idle chunks have gone", without_stitches, LARGE, 0},
 };
 

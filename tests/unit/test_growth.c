@@ -160,6 +160,50 @@ static void chunks_grow_with_what_is_held(void) {
     kit_close(arena);
 }
 
+/* In MiB, of a device with pages of one, how large a chunk is: for so much growth, with so much
+   reserved. */
+static uint64_t chunk_for(uint64_t reserved, uint64_t growth, int limited) {
+    static gpi_ledger ledger;
+    static gpi_chunks chunks;
+    ledger.limit_bytes = limited ? 1 : UINT64_MAX;
+    chunks.ledger = &ledger;
+    chunks.granule_units = MIB / GPUPOOL_UNIT_BYTES;
+    chunks.units = reserved * chunks.granule_units;
+    return gpi_growth_units(&chunks, growth * chunks.granule_units) / chunks.granule_units;
+}
+
+/* The shares that were measured: of what is reserved, or of the growth, in whole pages; and where
+   they end. */
+static void a_chunk_is_a_share(void) {
+    CHECK_EQ(chunk_for(4 * 512 - 1, 0, 1), 3); /* with a limit */
+    CHECK_EQ(chunk_for(4 * 512, 0, 1), 4);
+    CHECK_EQ(chunk_for(0, 4 * 64 - 1, 1), 3);
+    CHECK_EQ(chunk_for(0, 4 * 64, 1), 4);
+    CHECK_EQ(chunk_for(12 * 96 - 1, 0, 0), 11); /* without one */
+    CHECK_EQ(chunk_for(12 * 96, 0, 0), 12);
+    CHECK_EQ(chunk_for(0, 4 * 32 - 1, 0), 3);
+    CHECK_EQ(chunk_for(0, 4 * 32, 0), 4);
+    CHECK_EQ(chunk_for(31, 0, 0), 7); /* a quarter of a small arena, */
+    CHECK_EQ(chunk_for(100, 0, 0), 8); /* up to 8 MiB */
+    CHECK_EQ(chunk_for(1 << 20, 0, 0), 32);
+    CHECK_EQ(chunk_for(1 << 20, 1 << 20, 1), 32);
+}
+
+/* Above 1 MiB a device gives whole granules, and so is asked for no more where it has less than
+   one. */
+static void the_device_has_less_than_a_granule(void) {
+    size_t free_bytes, total_bytes;
+    arena = kit_open(GPUPOOL_SOURCE_BYPASS);
+    CHECK_EQ(cudaMemGetInfo(&free_bytes, &total_bytes), cudaSuccess);
+    fake_other_process(0, free_bytes - 3 * MIB / 2);
+    CHECK_EQ(kit_available(arena), MIB);
+    CHECK_RESULT(kit_why(gpupool_alloc(arena, MIB + 512, kit_stream[0])),
+                 GPUPOOL_E_OUT_OF_MEMORY);
+    put(get(MIB));
+    fake_other_process(0, 0);
+    kit_close(arena);
+}
+
 /* A limit of one granule is one chunk, which the device holds whole in any case. */
 static void the_limit_is_one_chunk(void) {
     arena = kit_open_limited(GPUPOOL_SOURCE_DEVICE, GRANULE);
@@ -300,6 +344,19 @@ static void many_places_that_are_too_small(void) {
     kit_close(arena);
 }
 
+/* All that is free may be used, as by a request. */
+static void look_for(size_t bytes, gpi_growth *growth) {
+    gpi_host_lock(&arena->lock);
+    gpi_clock_move_finished(&arena->clocks, arena->clocks.streams);
+    for (uint32_t i = 0; i < arena->tree.list_count; i++)
+        if (arena->tree.lists[i] && i != GPI_LIST_EMPTY && i != GPI_LIST_SPACE)
+            arena->tree.lists[i]->usable_below = UINT64_MAX;
+    growth->units = bytes / GPUPOOL_UNIT_BYTES;
+    gpi_growth_find_addresses(&arena->chunks, &arena->tree, 1, growth);
+    gpi_tree_clear_usable(&arena->tree);
+    gpi_host_unlock(&arena->lock);
+}
+
 /* Free memory before bare addresses that holds the block alone is no growth. */
 static void no_growth_where_none_is_needed(void) {
     gpi_growth growth;
@@ -308,19 +365,96 @@ static void no_growth_where_none_is_needed(void) {
     put(free_one);
     kit_finish(arena);
     memset(&growth, 0, sizeof growth);
-    gpi_host_lock(&arena->lock);
-    gpi_clock_move_finished(&arena->clocks, arena->clocks.streams);
-    for (uint32_t i = 0; i < arena->tree.list_count; i++)
-        if (arena->tree.lists[i] && i != GPI_LIST_EMPTY && i != GPI_LIST_SPACE)
-            arena->tree.lists[i]->usable_below = UINT64_MAX;
-    growth.units = 2 * GRANULE / GPUPOOL_UNIT_BYTES;
-    gpi_growth_find_addresses(&arena->chunks, &arena->tree, 1, &growth);
+    look_for(2 * GRANULE, &growth);
     CHECK(growth.empty == NULL);
-    growth.units = 5 * GRANULE / GPUPOOL_UNIT_BYTES;
-    gpi_growth_find_addresses(&arena->chunks, &arena->tree, 1, &growth);
+    look_for(5 * GRANULE, &growth);
     CHECK_EQ(growth.new_units, 2 * GRANULE / GPUPOOL_UNIT_BYTES);
-    gpi_tree_clear_usable(&arena->tree);
-    gpi_host_unlock(&arena->lock);
+    put(first);
+    kit_close(arena);
+}
+
+/* 64 places are looked at. The one with free memory before it needs the least new memory, so that
+   it is chosen if it is looked at: those at high addresses are first. */
+static void so_many_places_are_looked_at(void) {
+    enum { PLACES = 66 };
+    for (int nth = 63; nth <= 65; nth++) {
+        char *hole[PLACES], *wall[PLACES];
+        gpi_growth growth;
+        check_case("place %d", nth);
+        open_by_granules(0);
+        for (int i = 0; i < PLACES; i++) {
+            wall[i] = (char *)get(GRANULE);
+            hole[i] = (char *)get(2 * GRANULE);
+        }
+        char *last = (char *)get(GRANULE);
+        for (int i = 0; i < PLACES; i++) put(hole[i]);
+        kit_finish(arena);
+        CHECK_RESULT(gpupool_trim(arena, 0, NULL), GPUPOOL_OK);
+        put(wall[PLACES - nth]);
+        kit_finish(arena);
+        memset(&growth, 0, sizeof growth);
+        look_for(2 * GRANULE, &growth);
+        CHECK_EQ(growth.new_units * GPUPOOL_UNIT_BYTES, (nth <= 64 ? 1 : 2) * GRANULE);
+        for (int i = 0; i < PLACES; i++)
+            if (i != PLACES - nth) put(wall[i]);
+        put(last);
+        kit_close(arena);
+    }
+}
+
+/* A place of just the size is found behind smaller ones: the wide addresses at the end stay. */
+static void a_place_of_the_next_size(void) {
+    void *hole[2], *wall[2];
+    open_by_granules(0);
+    for (int i = 0; i < 2; i++) {
+        hole[i] = get((size_t)(8 + i) * GRANULE);
+        wall[i] = get(GRANULE);
+    }
+    for (int i = 0; i < 2; i++) put(hole[i]);
+    kit_finish(arena);
+    CHECK_RESULT(gpupool_trim(arena, 0, NULL), GPUPOOL_OK);
+    CHECK_EQ(kit_reserved(arena), 2 * GRANULE);
+    CHECK(get(9 * GRANULE) == hole[1]);
+    put(hole[1]);
+    for (int i = 0; i < 2; i++) put(wall[i]);
+    kit_close(arena);
+}
+
+/* Nothing comes to lie in the last granule of the homes: no block, nor what a chunk is larger. */
+static void the_last_home_stays_empty(void) {
+    gpi_growth growth;
+    open_by_granules(0);
+    gpi_run *home = arena->chunks.home;
+    uint64_t granule = arena->chunks.granule_units;
+    CHECK_EQ(home->unit + home->units, arena->chunks.stitch_unit);
+    memset(&growth, 0, sizeof growth);
+    look_for((home->units - granule) * GPUPOOL_UNIT_BYTES, &growth);
+    CHECK(growth.empty == home);
+    CHECK_EQ(growth.new_units, home->units - granule);
+    look_for((home->units - granule + 1) * GPUPOOL_UNIT_BYTES, &growth);
+    CHECK(growth.empty == NULL);
+    growth.empty = home;
+    growth.new_unit = home->unit + home->units - 3 * granule;
+    growth.new_units = granule;
+    gpi_growth_round_up(&arena->chunks, &growth, 8 * granule, UINT64_MAX);
+    CHECK_EQ(growth.new_units, 2 * granule);
+    kit_close(arena);
+}
+
+/* A block that begins in what its stream has freed keeps nothing of the stream. */
+static void the_stream_is_let_go(void) {
+    open_by_granules(0);
+    gpi_stream *stream;
+    void *first = get(GRANULE / 2), *half = get(GRANULE / 2);
+    fake_mode(FAKE_STEPPED);
+    kit_fill(kit_stream[0], half, 512, 1);
+    put(half);
+    stream = gpi_clock_find(&arena->clocks, gpi_clock_key(kit_stream[0]));
+    uint64_t refs = stream->refs;
+    CHECK(get(2 * GRANULE) == half);
+    CHECK(fake_pending(kit_stream[0]) > 0);
+    CHECK_EQ(stream->refs, refs);
+    put(half);
     put(first);
     kit_close(arena);
 }
@@ -452,6 +586,10 @@ int main(void) {
     FAKE_TEST(nothing_gained_at_the_start);
     FAKE_TEST(many_places_that_are_too_small);
     FAKE_TEST(no_growth_where_none_is_needed);
+    FAKE_TEST(so_many_places_are_looked_at);
+    FAKE_TEST(a_place_of_the_next_size);
+    FAKE_TEST(the_last_home_stays_empty);
+    FAKE_TEST(the_stream_is_let_go);
     FAKE_TEST(an_idle_chunk_that_is_taken);
     FAKE_TEST(an_idle_chunk_that_does_not_go);
     FAKE_TEST(a_new_chunk_that_is_taken);
@@ -460,6 +598,8 @@ int main(void) {
     FAKE_TEST(memory_that_is_not_released);
     FAKE_TEST(addresses_that_are_not_unmapped);
     FAKE_TEST(chunks_grow_with_what_is_held);
+    FAKE_TEST(a_chunk_is_a_share);
+    FAKE_TEST(the_device_has_less_than_a_granule);
     FAKE_TEST(the_limit_is_one_chunk);
     FAKE_TEST(chunks_come_and_go);
     FAKE_TEST(addresses_for_twice_the_device);

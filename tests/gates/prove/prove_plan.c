@@ -1,6 +1,6 @@
 /* PLAN: what a plan takes, for arenas of three chunks of up to three granules of 4 units, with any
    units free at the start and at the end of each, and blocks of fewer than 32 units. How much of a
-   chunk is free is given here; test_stitch has arenas where the tree tells it. */
+   chunk is free is given here; test_plan has arenas where the tree tells it. */
 // rooms: GROUND HOST DRIVER LEDGER TREE SEARCH CACHE CLOCK EVENT CHECK CHUNK GROWTH STITCH PLAN
 // unwind: 5
 // as: s/gpi_plan_free_at_start(stitches->tree, chunk)/free_at_start(chunk)/
