@@ -14,11 +14,15 @@ static int stays;                       /* 1: no thread can be detached */
 /* A function, so that the call in the header has the branches of its own line only. */
 static int leave(pthread_t thread) { return stays ? EINVAL : pthread_detach(thread); }
 #define pthread_detach leave
+static int joined;                      /* threads that the ring has waited for */
+static int join(pthread_t thread, void **said) { return joined++, pthread_join(thread, said); }
+#define pthread_join join
 #define GPUPOOL_IMPLEMENTATION
 #include "gpupool.h"
 #undef pthread_create
 #undef sysconf
 #undef pthread_detach
+#undef pthread_join
 #include "ring_kit.h"
 
 #include <sys/wait.h>
@@ -428,6 +432,8 @@ static void workers_leave_and_come_back(void) {
         CHECK_EQ(kit_ring_stats(ring).workers, 2);
         while (kit_ring_stats(ring).workers) gpi_host_idle(10000);
         CHECK_EQ(gpi_process.workers, 0);
+        for (int k = 0; k < 2; k++) /* and nobody is to join them */
+            CHECK_EQ(under_lock(&ring->threads[k].started), 0);
     }
     scene_close();
 }
@@ -436,13 +442,16 @@ static void workers_leave_and_come_back(void) {
 static void workers_that_cannot_be_detached(void) {
     scene_open(1);
     stays = 1;
+    joined = 0;
     for (int i = 0; i < 2; i++) {
         upload();
         CHECK_EQ(kit_ring_stats(ring).workers, 1);
+        CHECK_EQ(joined, i);
         while (kit_ring_stats(ring).workers) gpi_host_idle(10000);
         CHECK_EQ(under_lock(&ring->threads[0].started), 1);
     }
     scene_close();
+    CHECK_EQ(joined, 2);
     stays = 0;
 }
 
