@@ -28,10 +28,12 @@ static void chunks_by_ring_and_workers(void) {
 
 /* In the memory that the ring asks for at its first slot. */
 static void every_slot_has_a_record(void) {
-    gpupool_ring *ring = kit_ring(4096 * MIB, 64 * KIB, 0); /* records of 5 MiB */
-    const gpi_stage *stage = &ring->stage;
+    gpupool_ring *ring = kit_ring(256 * MIB, 0, 0);
+    gpi_stage *stage = &ring->stage;
     const gpi_pages *pages = &stage->pages;
     gpupool_span span;
+    stage->slot_bytes = GPI_PAGE_BYTES; /* for records of 5 MiB, as of a ring of 4 GiB */
+    stage->count = 256 * MIB / GPI_PAGE_BYTES;
     CHECK_RESULT(gpupool_ring_acquire_span(ring, 1, 0, &span), GPUPOOL_OK);
     uintptr_t end = (uintptr_t)(stage->slots + stage->count);
     CHECK(end <= (uintptr_t)pages->whole + pages->whole_bytes);
