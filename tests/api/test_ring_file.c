@@ -260,6 +260,8 @@ static void parts_that_fail(void) {
         CHECK_RESULT(gpupool_upload_file_list(ring, file, parts, 3, kit_stream[0]),
                      GPUPOOL_E_FILE);
         CHECK(strstr(gpupool_last_error(), strerror(EIO)) != NULL);
+        const char *where = strstr(gpupool_last_error(), "at byte ");
+        CHECK(where && strtoull(where + 8, NULL, 10) < 4 * MIB); /* in the second, not the third */
         refuse = 0;
         CHECK_RESULT(gpupool_upload_file_list(ring, file, parts, 3, kit_stream[0]), GPUPOOL_OK);
         expect_part(device, 2 * MIB, 3 * MIB);

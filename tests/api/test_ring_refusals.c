@@ -49,6 +49,9 @@ static void configs(void) {
     CHECK_RESULT(made_of(MIB, 256 * KIB, -1, 0), GPUPOOL_OK);
     CHECK_RESULT(made_of((size_t)1 << 44, 0, -1, 0), GPUPOOL_OK);
     CHECK_RESULT(made_of(0, 0, 0, 0), GPUPOOL_OK);
+    CHECK_RESULT(gpupool_ring_destroy(NULL), GPUPOOL_E_ARGUMENT);
+    CHECK_RESULT(made_of(MIB, 0, -1, 0), GPUPOOL_OK); /* the latest failure is still told */
+    CHECK(strstr(gpupool_last_error(), "gpupool_ring_destroy: the ring is NULL") != NULL);
 }
 
 static void calls_without_a_ring(void) {
@@ -233,6 +236,9 @@ static void refused_calls_change_nothing(void) {
     CHECK_EQ(kit_ring_stats(ring).used.now, 0);
     CHECK_RESULT(gpupool_upload(ring, device, from, 0, 0), GPUPOOL_OK); /* nothing is fine */
     CHECK_RESULT(gpupool_upload(ring, NULL, NULL, 0, 0), GPUPOOL_OK);
+    gpupool_transfer one = kit_transfer(GPUPOOL_UP, device, from, 10, 0);
+    one.rows = 1; /* needs no pitches */
+    CHECK_RESULT(gpupool_ring_transfer(ring, &one), GPUPOOL_OK);
     kit_host_free(from, 1000);
     kit_device_free(device, 1000);
     kit_ring_close(ring);

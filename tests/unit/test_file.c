@@ -1,5 +1,5 @@
-/* Whether a part of a file is in the page cache, where the system answers in each of its ways; and
-   that the part is read past the cache if it is not. */
+/* Whether a part of a file is in the page cache, where the system answers in each of its ways; that
+   the part is read past the cache if it is not; and what a ring opens for that. */
 #define _GNU_SOURCE
 #include <errno.h>
 #include <fcntl.h>
@@ -14,9 +14,15 @@ static int look(void *page, size_t bytes, unsigned char *in);
 #define syscall ask
 #define mmap map
 #define mincore look
+static int open_again(const char *name, int how);
+static int close_again(int file);
+#define open open_again
+#define close close_again
 #define GPUPOOL_IMPLEMENTATION
 #include "gpupool.h"
 #undef mmap
+#undef open
+#undef close
 #include "ring_kit.h"
 
 #if defined(__linux__)
@@ -25,9 +31,12 @@ static int look(void *page, size_t bytes, unsigned char *in);
 static int read_error;  /* the errno of the read that must not wait; 0: it reads */
 static int map_fails, look_fails, is_in;
 static int mapped;      /* pages that were mapped */
+static int asked;       /* reads that must not wait */
+static int opened, closed, closed_in_vain;
 
 static long ask(long call, ...) {
     CHECK_EQ(call, SYS_preadv2);
+    asked++;
     errno = read_error;
     return read_error ? -1 : 1;
 }
@@ -69,6 +78,20 @@ static void is_it_cached(void) {
     CHECK_EQ(mapped, 3);
 }
 
+/* As on a file system that takes every read past the cache. */
+static int open_again(const char *name, int how) {
+    CHECK(how & O_DIRECT);
+    opened++;
+    return open(name, how & ~O_DIRECT);
+}
+
+static int close_again(int file) {
+    int result = close(file);
+    closed++;
+    closed_in_vain += result != 0;
+    return result;
+}
+
 static void put_pattern(int file, size_t bytes) {
     unsigned char *block = (unsigned char *)malloc(bytes);
     if (!CHECK(block != NULL)) return;
@@ -101,12 +124,50 @@ static void it_is_read_either_way(void) {
     close(made);
     free(memory);
 }
+
+/* For each transfer the file is opened once more, and closed once; and each chunk may be read past
+   the cache, wherever in its page it begins. */
+static void a_ring_reads_past_the_cache(void) {
+    char name[] = "gpupool-test-XXXXXX";
+    const size_t bytes = 300000, offset = 5;
+    int made = mkstemp(name);
+    gpupool_ring *ring = kit_ring(MIB, 0, 0);
+    unsigned char *device = kit_device(bytes);
+    if (!CHECK(made >= 0)) return;
+    unlink(name);
+    put_pattern(made, offset + bytes);
+    read_error = EAGAIN;
+    for (int ticketed = 0; ticketed < 2; ticketed++) {
+        uint64_t before = kit_ring_stats(ring).chunks[GPUPOOL_UP];
+        gpupool_transfer transfer = kit_transfer(GPUPOOL_UP, device, NULL, bytes, kit_stream[0]);
+        gpupool_ticket ticket = 0;
+        check_case("with a ticket: %d", ticketed);
+        transfer.is_file = 1;
+        transfer.file = made;
+        transfer.offset = offset;
+        transfer.ticket = ticketed ? &ticket : NULL;
+        asked = opened = closed = closed_in_vain = 0;
+        CHECK_RESULT(gpupool_ring_transfer(ring, &transfer), GPUPOOL_OK);
+        if (ticketed) CHECK_RESULT(gpupool_ring_wait(ring, ticket, -1), GPUPOOL_OK);
+        CHECK_EQ(asked, kit_ring_stats(ring).chunks[GPUPOOL_UP] - before);
+        CHECK_EQ(opened, 1);
+        CHECK_EQ(closed, 1);
+        CHECK_EQ(closed_in_vain, 0);
+        unsigned char *copy = kit_fetch(device, bytes);
+        kit_is_pattern(copy, bytes, 1, offset);
+        free(copy);
+    }
+    close(made);
+    kit_device_free(device, bytes);
+    kit_ring_close(ring);
+}
 #endif
 
 int main(void) {
 #if defined(__linux__)
     ARENA_TEST(is_it_cached);
     ARENA_TEST(it_is_read_either_way);
+    ARENA_TEST(a_ring_reads_past_the_cache);
 #else
     check_skip("what is in the page cache", "needs Linux");
 #endif

@@ -69,6 +69,29 @@ static void a_ticket_is_waited_for_asleep(void) {
     }
 }
 
+/* Those who sleep are woken for a ticket, and for a transfer that is worth it; and when one is
+   done. */
+static unsigned turns;
+
+static unsigned turned_since(void) {
+    unsigned before = turns;
+    turns = gpi_host_gate_seen(&gpi_process.gate);
+    return turns - before;
+}
+
+static void those_who_sleep_are_woken(void) {
+    unsigned char *other = kit_device(BYTES);
+    turned_since();
+    scene_open(0);
+    CHECK_EQ(turned_since(), 1);
+    CHECK_RESULT(gpupool_upload(ring, other, host, 300 * KIB, kit_stream[1]), GPUPOOL_OK);
+    CHECK_EQ(turned_since(), 1);
+    CHECK_RESULT(gpupool_upload(ring, other, host, BYTES, kit_stream[1]), GPUPOOL_OK);
+    CHECK_EQ(turned_since(), 2);
+    kit_device_free(other, BYTES);
+    scene_close();
+}
+
 /* A full ring, none of whose slots has landed: the caller sleeps too. */
 static void an_upload_is_waited_for_asleep(void) {
     unsigned char *more = kit_device(16 * MIB), *from = kit_host(16 * MIB);
@@ -102,11 +125,57 @@ static void a_worker_looks_by_itself(void) {
     CHECK(naps >= 4); /* thrice for the ticket, once or more for none */
     scene_close();
 }
+
+/* Every second worker looks for downloads first, the others for uploads, whichever came first. */
+static int first_way;
+
+static void note_the_way(void *unused) {
+    (void)unused;
+    gpi_ring_lock(ring);
+    for (const gpi_transfer *t = ring->transfers; t; t = t->next)
+        if (t->working) first_way = t->down;
+    gpi_ring_unlock(ring);
+}
+
+static void end_at_once(void) { naps++; }
+
+static void each_worker_has_a_way_of_its_own(void) {
+    unsigned char *other = kit_device(BYTES), *back = kit_host(BYTES);
+    gpupool_ticket down, up;
+    for (int i = 0; i < 4; i++) {
+        check_case("worker %d", i);
+        scene_open(0);
+        fake_hold(kit_stream[0], 0);
+        CHECK_RESULT(gpupool_ring_wait(ring, ticket, -1), GPUPOOL_OK);
+        if (i % 2) CHECK_RESULT(kit_upload_async(ring, device, host, BYTES, kit_stream[0], &up),
+                                GPUPOOL_OK);
+        CHECK_RESULT(kit_download_async(ring, back, other, BYTES, kit_stream[0], &down),
+                     GPUPOOL_OK);
+        if (i % 2 == 0) CHECK_RESULT(kit_upload_async(ring, device, host, BYTES, kit_stream[0],
+                                                      &up), GPUPOOL_OK);
+        first_way = -1;
+        at_sleep = end_at_once;
+        fake_before_call("cuMemcpyAsync", 1, note_the_way, NULL);
+        gpi_ring_lock(ring);
+        gpi_ring_worker_loop(ring, &ring->threads[i]);
+        gpi_ring_unlock(ring);
+        CHECK_EQ(first_way, i % 2 ? (int)GPUPOOL_DOWN : (int)GPUPOOL_UP);
+        CHECK_RESULT(gpupool_ring_wait(ring, up, 0), GPUPOOL_OK);
+        CHECK_RESULT(gpupool_ring_wait(ring, down, 0), GPUPOOL_OK);
+        scene_close();
+    }
+    kit_is_byte(back, BYTES, 0xdd);
+    memset(back, 0xee, BYTES);
+    kit_host_free(back, BYTES);
+    kit_device_free(other, BYTES);
+}
 #endif
 
 int main(void) {
     FAKE_TEST(a_ticket_is_waited_for_asleep);
+    FAKE_TEST(those_who_sleep_are_woken);
     FAKE_TEST(an_upload_is_waited_for_asleep);
     FAKE_TEST(a_worker_looks_by_itself);
+    FAKE_TEST(each_worker_has_a_way_of_its_own);
     return check_finish();
 }

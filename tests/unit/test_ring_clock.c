@@ -24,14 +24,14 @@ static int read_clock(clockid_t which, struct timespec *now) {
     return 0;
 }
 
-static long sleeps, longest_us;
+static long sleeps, first_us, longest_us;
 
 static int sleep_until(pthread_cond_t *gate, pthread_mutex_t *mutex, const struct timespec *until) {
     long end_us = until->tv_sec * 1000000 + until->tv_nsec / 1000;
     (void)gate, (void)mutex;
+    if (!sleeps++) first_us = end_us - clock_us;
     if (end_us - clock_us > longest_us) longest_us = end_us - clock_us;
-    clock_us = end_us;
-    sleeps++;
+    clock_us = end_us > clock_us ? end_us : clock_us + 1; /* a sleep takes some time */
     return ETIMEDOUT;
 }
 
@@ -61,6 +61,110 @@ static void pinning_is_tried_again_after_a_while(void) {
     kit_ring_close(ring);
 }
 
+/* The host refuses a slot: none is there, and none is said to be. */
+static void a_refusal_adds_no_slot(void) {
+    gpupool_ring *ring = kit_ring(MIB, 0, 0);
+    fake_fail_call("cuMemHostRegister", 1, 1, 0);
+    gpi_ring_lock(ring);
+    CHECK_EQ(gpi_stage_pin(&ring->stage), 0);
+    CHECK_EQ(gpi_stage_pin(&ring->stage), 0);
+    gpi_ring_unlock(ring);
+    CHECK_EQ(fake_calls("cuMemHostRegister"), 1);
+    CHECK_EQ(kit_ring_stats(ring).pin_failures, 1);
+    CHECK_EQ(kit_ring_stats(ring).pinned.now, 0);
+    fake_fail_clear();
+    kit_ring_close(ring);
+}
+
+/* Nothing can be pinned: a transfer that gets on all the same does not sleep in between. */
+static void no_sleep_where_there_is_work(void) {
+    size_t bytes = 12 * MIB;
+    gpupool_ring *ring = kit_ring(MIB, 0, 0);
+    unsigned char *host = kit_host(bytes), *device = kit_device(bytes);
+    kit_pattern(host, bytes, 2);
+    fake_pinned_limit(1000);
+    sleeps = 0;
+    CHECK_RESULT(gpupool_upload(ring, device, host, bytes, kit_stream[0]), GPUPOOL_OK);
+    CHECK_EQ(sleeps, 0);
+    CHECK(kit_ring_stats(ring).slow_chunks >= 48); /* of 256 KiB */
+    fake_pinned_limit(0);
+    kit_expect_device(device, bytes, 2);
+    memset(host, 0xee, bytes);
+    kit_host_free(host, bytes);
+    kit_device_free(device, bytes);
+    kit_ring_close(ring);
+}
+
+/* All slots are a span's: after ten milliseconds a transfer goes on without one. */
+static void ten_milliseconds_without_a_slot(void) {
+    gpupool_ring *ring = kit_ring(MIB, 0, 0);
+    unsigned char *host = kit_host(MIB), *device = kit_device(MIB);
+    gpi_transfer plan = gpi_send_plan("", device, host, MIB, kit_stream[0]);
+    gpupool_span span;
+    plan.bytes = MIB;
+    plan.driver = &ring->stage.driver;
+    CHECK_RESULT(gpupool_ring_acquire_span(ring, MIB, 0, &span), GPUPOOL_OK);
+    gpi_ring_lock(ring);
+    CHECK_EQ(gpi_ring_stall(ring, &plan), 0);
+    clock_us += 9999;
+    CHECK_EQ(gpi_ring_stall(ring, &plan), 0);
+    CHECK_EQ(plan.cursor, 0);
+    clock_us += 1;
+    CHECK_EQ(gpi_ring_stall(ring, &plan), 1);
+    CHECK(plan.cursor > 0 && ring->stats.slow_chunks == 1);
+    CHECK_EQ(ring->stats.waits, 1);
+    gpi_ring_unlock(ring);
+    CHECK_RESULT(gpupool_ring_cancel_span(ring, &span), GPUPOOL_OK);
+    kit_host_free(host, MIB);
+    kit_device_free(device, MIB);
+    kit_ring_close(ring);
+}
+
+/* Who waits for a span does not sleep beyond the time allowed, either, and not at all if that is
+   none. */
+static void no_longer_for_a_span(void) {
+    gpupool_ring *ring = kit_ring(MIB, 0, 0);
+    unsigned char *device = kit_device(MIB);
+    gpupool_span span;
+    CHECK_RESULT(gpupool_ring_acquire_span(ring, MIB, 0, &span), GPUPOOL_OK);
+    memset(span.memory, 1, MIB);
+    fake_hold(kit_stream[0], 1);
+    CHECK_RESULT(gpupool_ring_upload_span(ring, &span, device, kit_stream[0]), GPUPOOL_OK);
+    for (long most_us = 0; most_us <= 7500; most_us += 7500) {
+        long start = clock_us;
+        check_case("%ld us", most_us);
+        CHECK_RESULT(gpupool_ring_acquire_span(ring, MIB, 1000 * most_us, &span),
+                     GPUPOOL_E_TIMEOUT);
+        CHECK_EQ(clock_us - start, most_us);
+    }
+    fake_hold(kit_stream[0], 0);
+    kit_device_free(device, MIB);
+    kit_ring_close(ring);
+}
+
+/* Who waits for a span, since the host has refused to pin, works for a ticket meanwhile. That the
+   ticket fails is not the span's failure. */
+static void a_failure_of_others_is_not_the_spans(void) {
+    size_t bytes = 300 * KIB;
+    gpupool_ring *ring = kit_ring(MIB, 0, 0);
+    unsigned char *host = kit_host(bytes), *device = kit_device(bytes);
+    gpupool_ticket ticket;
+    gpupool_span span;
+    fake_fail_call("cuMemHostRegister", 1, 0, 0);
+    CHECK_RESULT(gpupool_ring_acquire_span(ring, bytes, -1, &span), GPUPOOL_E_HOST_MEMORY);
+    CHECK_RESULT(kit_upload_async(ring, device, host, bytes, kit_stream[0], &ticket), GPUPOOL_OK);
+    fake_fail_clear();
+    fake_fail_call("cuMemcpyAsync", 1, 0, 0);
+    CHECK_RESULT(gpupool_ring_acquire_span(ring, bytes, -1, &span), GPUPOOL_OK);
+    CHECK_EQ(fake_fail_fired(), 1);
+    fake_fail_clear();
+    CHECK_RESULT(gpupool_ring_wait(ring, ticket, -1), GPUPOOL_E_CUDA);
+    CHECK_RESULT(gpupool_ring_cancel_span(ring, &span), GPUPOOL_OK);
+    kit_host_free(host, bytes);
+    kit_device_free(device, bytes);
+    kit_ring_close(ring);
+}
+
 /* Who waits for a ticket sleeps, for longer each time, and not beyond the time allowed. */
 static void no_sleep_beyond_the_time_allowed(void) {
     gpupool_ring *ring = kit_ring(MIB, 0, 0);
@@ -70,8 +174,10 @@ static void no_sleep_beyond_the_time_allowed(void) {
     fake_hold(kit_stream[0], 1);
     CHECK_RESULT(kit_upload_async(ring, device, &byte, 1, kit_stream[0], &ticket), GPUPOOL_OK);
     start = clock_us;
+    sleeps = longest_us = 0;
     CHECK_RESULT(gpupool_ring_wait(ring, ticket, 7500000), GPUPOOL_E_TIMEOUT);
     CHECK_EQ(clock_us - start, 7500);
+    CHECK_EQ(first_us, 20);
     CHECK(sleeps > 10 && sleeps < 50); /* 20 us, 40 us, ... */
     CHECK_RESULT(gpupool_ring_wait(ring, ticket, 10 * KIT_SECOND), GPUPOOL_E_TIMEOUT);
     CHECK(longest_us == 5000);
@@ -84,6 +190,11 @@ static void no_sleep_beyond_the_time_allowed(void) {
 
 int main(void) {
     FAKE_TEST(pinning_is_tried_again_after_a_while);
+    FAKE_TEST(a_refusal_adds_no_slot);
+    FAKE_TEST(no_sleep_where_there_is_work);
+    FAKE_TEST(ten_milliseconds_without_a_slot);
     FAKE_TEST(no_sleep_beyond_the_time_allowed);
+    FAKE_TEST(no_longer_for_a_span);
+    FAKE_TEST(a_failure_of_others_is_not_the_spans);
     return check_finish();
 }

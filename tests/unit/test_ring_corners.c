@@ -85,6 +85,55 @@ static void chunks_of_rows(void) {
     kit_ring_close(ring);
 }
 
+/* The first chunk and the last are small; a chunk is no more than what each thread has had so far,
+   and than half of what it has yet to do. */
+static void chunks_grow_and_shrink(void) {
+    static const struct { int threads; size_t at, bytes; } cases[] = {
+        {1, 0, 256 * KIB},           {1, MIB, MIB},                 {1, 8 * MIB, 2 * MIB},
+        {4, 0, 256 * KIB},           {4, 4 * MIB, MIB},             {4, 16 * MIB, 2 * MIB},
+        {4, 64 * MIB - 12 * MIB, 3 * MIB / 2}, {4, 63 * MIB, 128 * KIB}, {1, 63 * MIB, 512 * KIB}};
+    gpupool_ring *ring = kit_ring(64 * MIB, 0, 0);
+    gpi_transfer plan = gpi_send_plan("", ring, ring, 64 * MIB, 0);
+    plan.bytes = plan.width;
+    for (size_t i = 0; i < KIT_COUNT(cases); i++) {
+        check_case("%d threads, at %zu", cases[i].threads, cases[i].at);
+        ring->workers_running = cases[i].threads - 1;
+        plan.cursor = cases[i].at;
+        CHECK_EQ(gpi_ring_chunk(ring, &plan, UINT64_MAX), cases[i].bytes);
+    }
+    ring->workers_running = 0;
+    kit_ring_close(ring);
+}
+
+/* Four slots of a stream are enough, and 24 MiB at least: of its own, and of those that fly. */
+static void enough_of_a_stream(void) {
+    static const struct { uint64_t slot, flying, last; int enough; } cases[] = {
+        {8 * MIB, 4, 8 * MIB, 1}, {8 * MIB, 4, 8 * MIB - 1, 0}, {8 * MIB, 3, 8 * MIB, 0},
+        {2 * MIB, 12, 2 * MIB, 1}, {2 * MIB, 12, 2 * MIB - 1, 0}};
+    static gpi_stage_slot slots[12];
+    static gpupool_ring ring;
+    gpi_transfer plan = gpi_send_plan("", slots, slots, MIB, kit_stream[0]);
+    ring.stage.slots = slots;
+    for (size_t i = 0; i < KIT_COUNT(cases); i++) {
+        check_case("case %zu", i);
+        ring.stage.slot_bytes = cases[i].slot;
+        ring.stage.top = cases[i].flying;
+        for (uint64_t k = 0; k < cases[i].flying; k++) {
+            slots[k].state = GPI_STAGE_FLYING;
+            slots[k].run = 1;
+            slots[k].key = gpi_ring_key(kit_stream[0]);
+            slots[k].length = cases[i].slot;
+        }
+        slots[cases[i].flying - 1].length = cases[i].last;
+        CHECK_EQ(gpi_ring_is_ahead(&ring, &plan), cases[i].enough);
+        slots[0].key = gpi_ring_key(kit_stream[1]);
+        CHECK_EQ(gpi_ring_is_ahead(&ring, &plan), 0);
+        slots[0].key = gpi_ring_key(kit_stream[0]);
+        slots[0].state = GPI_STAGE_FILLING;
+        CHECK_EQ(gpi_ring_is_ahead(&ring, &plan), 0);
+    }
+}
+
 /* ---- words ---- */
 
 static int no_read(void *to, size_t bytes, uint64_t offset, void *user) {
@@ -223,6 +272,8 @@ int main(void) {
     FAKE_TEST(spans_are_not_staged_in_time);
     FAKE_TEST(one_chunk_is_under_way);
     FAKE_TEST(chunks_of_rows);
+    FAKE_TEST(chunks_grow_and_shrink);
+    FAKE_TEST(enough_of_a_stream);
     FAKE_TEST(which_function_it_was);
     FAKE_TEST(what_is_wrong_with_a_span);
     FAKE_TEST(rows_beyond_all_memory);

@@ -26,6 +26,21 @@ static void chunks_by_ring_and_workers(void) {
     kit_ring_close(odd);
 }
 
+/* In the memory that the ring asks for at its first slot. */
+static void every_slot_has_a_record(void) {
+    gpupool_ring *ring = kit_ring(256 * MIB, 0, 0);
+    gpi_stage *stage = &ring->stage;
+    const gpi_pages *pages = &stage->pages;
+    gpupool_span span;
+    stage->slot_bytes = GPI_PAGE_BYTES; /* for records of 5 MiB, as of a ring of 4 GiB */
+    stage->count = 256 * MIB / GPI_PAGE_BYTES;
+    CHECK_RESULT(gpupool_ring_acquire_span(ring, 1, 0, &span), GPUPOOL_OK);
+    uintptr_t end = (uintptr_t)(stage->slots + stage->count);
+    CHECK(end <= (uintptr_t)pages->whole + pages->whole_bytes);
+    CHECK_RESULT(gpupool_ring_cancel_span(ring, &span), GPUPOOL_OK);
+    kit_ring_close(ring);
+}
+
 /* ---- trim ---- */
 
 static void trim_stops_at_what_is_in_use(void) {
@@ -80,6 +95,41 @@ static void many_still_streams(void) {
     for (int i = 0; i < MANY; i++) CHECK_EQ(cudaStreamDestroy(streams[i]), cudaSuccess);
     kit_host_free(host, bytes);
     kit_device_free(device, 2 * bytes);
+    kit_ring_close(ring);
+}
+
+/* Copies of one stream end in their order: behind the first that has not ended none is asked
+   after. */
+static void one_question_for_a_still_stream(void) {
+    size_t bytes = 512 * KIB;
+    gpupool_ring *ring = kit_ring(MIB, 64 * KIB, 0);
+    unsigned char *host = kit_host(bytes), *device = kit_device(bytes);
+    fake_hold(kit_stream[0], 1);
+    CHECK_RESULT(gpupool_upload(ring, device, host, bytes, kit_stream[0]), GPUPOOL_OK);
+    CHECK(ring->stage.flying.now > 1);
+    fake_reset_counters();
+    CHECK_RESULT(gpupool_ring_trim(ring, 0, NULL), GPUPOOL_OK);
+    CHECK_EQ(fake_calls("cuEventQuery"), 1);
+    fake_hold(kit_stream[0], 0);
+    kit_host_free(host, bytes);
+    kit_device_free(device, bytes);
+    kit_ring_close(ring);
+}
+
+/* Where copies end at once, no more than two slots are ever used, however many are pinned. */
+static void what_lands_at_once_takes_two_slots(void) {
+    gpupool_ring *ring = kit_ring(MIB, 0, 0);
+    unsigned char *host = kit_host(MIB), *device = kit_device(MIB);
+    gpupool_span all;
+    int used = 0;
+    CHECK_RESULT(gpupool_ring_acquire_span(ring, MIB, 0, &all), GPUPOOL_OK);
+    CHECK_RESULT(gpupool_ring_cancel_span(ring, &all), GPUPOOL_OK);
+    CHECK_RESULT(gpupool_upload(ring, device, host, MIB, kit_stream[0]), GPUPOOL_OK);
+    CHECK(kit_ring_stats(ring).chunks[GPUPOOL_UP] > 3);
+    for (int i = 0; i < 4; i++) used += ring->stage.slots[i].event != NULL;
+    CHECK_EQ(used, 2);
+    kit_host_free(host, MIB);
+    kit_device_free(device, MIB);
     kit_ring_close(ring);
 }
 
@@ -244,6 +294,29 @@ static void asking_for_the_end_fails(void) {
     fake_fail_clear();
     CHECK_EQ(fake_pending(ring->streams[GPUPOOL_UP]), 0);
     CHECK_EQ(kit_ring_stats(ring).transfers[GPUPOOL_UP], 0);
+    fake_hold(ring->streams[GPUPOOL_UP], 0);
+    memset(host, 0xee, bytes);
+    kit_host_free(host, bytes);
+    kit_device_free(device, bytes);
+    kit_ring_close(ring);
+}
+
+/* All of a ticket is queued, and there is no event for its end: it has failed, and nothing of it is
+   on its way any more. */
+static void no_event_for_the_end(void) {
+    size_t bytes = 100 * KIB;
+    gpupool_ring *ring = kit_ring(MIB, 0, 0);
+    unsigned char *host = kit_host(bytes), *device = kit_device(bytes);
+    gpupool_ticket ticket;
+    CHECK_RESULT(kit_upload_async(ring, device, host, bytes, kit_stream[0], &ticket),
+                 GPUPOOL_OK);
+    fake_hold(ring->streams[GPUPOOL_UP], 1);
+    fake_fail_call("cuEventRecord", 2, 0, 0); /* the first is behind its only chunk */
+    CHECK_RESULT(gpupool_ring_wait(ring, ticket, -1), GPUPOOL_E_CUDA);
+    CHECK_EQ(fake_fail_fired(), 1);
+    fake_fail_clear();
+    CHECK_EQ(kit_ring_stats(ring).chunks[GPUPOOL_UP], 1);
+    CHECK_EQ(fake_pending(ring->streams[GPUPOOL_UP]), 0);
     fake_hold(ring->streams[GPUPOOL_UP], 0);
     memset(host, 0xee, bytes);
     kit_host_free(host, bytes);
@@ -429,6 +502,30 @@ static void spans_of_another_thread(void) {
     kit_ring_close(h.ring);
 }
 
+/* A span that was given back, or sent, is not its thread's own any more: what others hold is waited
+   for again. */
+static void a_span_that_is_gone_is_not_ones_own(void) {
+    unsigned char *device = kit_device(1000);
+    for (int sent = 0; sent < 2; sent++) {
+        holder h = {kit_ring(MIB, 0, 0), {0}};
+        gpupool_span own, more;
+        pthread_t thread;
+        check_case("sent %d", sent);
+        CHECK_RESULT(gpupool_ring_acquire_span(h.ring, 1000, 0, &own), GPUPOOL_OK);
+        CHECK_EQ(pthread_create(&thread, NULL, hold_some, &h), 0);
+        pthread_join(thread, NULL);
+        fake_hold(kit_stream[0], 1);
+        CHECK_RESULT(sent ? gpupool_ring_upload_span(h.ring, &own, device, kit_stream[0])
+                          : gpupool_ring_cancel_span(h.ring, &own), GPUPOOL_OK);
+        CHECK_RESULT(gpupool_ring_acquire_span(h.ring, MIB, 0, &more), GPUPOOL_E_TIMEOUT);
+        CHECK(strstr(gpupool_last_error(), "stayed full") != NULL);
+        fake_hold(kit_stream[0], 0);
+        CHECK_RESULT(gpupool_ring_cancel_span(h.ring, &h.span), GPUPOOL_OK);
+        kit_ring_close(h.ring);
+    }
+    kit_device_free(device, 1000);
+}
+
 /* An error of the caller's is still CUDA's last one after a small transfer, and none of ours is. */
 static void the_callers_error_stays(void) {
     gpupool_ring *ring = kit_ring(MIB, 0, 0);
@@ -442,6 +539,9 @@ static void the_callers_error_stays(void) {
     CHECK_RESULT(gpupool_upload(ring, device, host, 100, kit_stream[0]), GPUPOOL_OK);
     fake_fail_clear();
     CHECK_EQ(cudaGetLastError(), cudaSuccess);
+    fake_fail_call("cuPointerGetAttributes", 1, 1, 0); /* nor is memory of no known kind copied */
+    CHECK_RESULT(gpupool_upload(ring, device, host, 100, kit_stream[0]), GPUPOOL_E_CUDA);
+    fake_fail_clear();
     kit_host_free(host, 100);
     kit_device_free(device, 100);
     kit_ring_close(ring);
@@ -472,8 +572,104 @@ static void small_transfers_of_pinned_memory(void) {
     fake_host_access(pinned, 1000, 0, "the caller, after a download");
     kit_is_pattern(pinned, 1000, 8, 0);
     fake_mode(FAKE_EAGER);
+    uint64_t before = kit_ring_stats(ring).direct_bytes[GPUPOOL_UP];
+    CHECK_RESULT(gpupool_upload(ring, device, pinned, 1, kit_stream[0]), GPUPOOL_OK);
+    CHECK_EQ(kit_ring_stats(ring).direct_bytes[GPUPOOL_UP], before + 1);
     CHECK_EQ(cudaFreeHost(pinned), cudaSuccess);
     kit_device_free(device, 1000);
+    kit_ring_close(ring);
+}
+
+/* What CUDA copies directly is waited for where the call's promise needs it: not of device memory,
+   nor with a ticket. */
+static void no_wait_for_copies_that_nobody_needs_yet(void) {
+    gpupool_ring *ring = kit_ring(MIB, 0, 0);
+    unsigned char *device = kit_device(MIB), *other = kit_device(MIB), *pinned;
+    gpupool_ticket ticket;
+    CHECK_EQ(cudaHostAlloc((void **)&pinned, MIB, cudaHostAllocDefault), cudaSuccess);
+    fake_hold(kit_stream[0], 1);
+    CHECK_RESULT(gpupool_upload(ring, device, other, MIB, kit_stream[0]), GPUPOOL_OK);
+    CHECK(fake_pending(kit_stream[0]) > 0);
+    CHECK_RESULT(kit_download_async(ring, pinned, device, MIB, kit_stream[0], &ticket),
+                 GPUPOOL_OK);
+    CHECK(fake_pending(kit_stream[0]) > 0);
+    fake_hold(kit_stream[0], 0);
+    CHECK_RESULT(gpupool_ring_wait(ring, ticket, -1), GPUPOOL_OK);
+    CHECK_EQ(kit_ring_stats(ring).staged_bytes[GPUPOOL_UP], 0);
+    CHECK_EQ(cudaFreeHost(pinned), cudaSuccess);
+    kit_device_free(device, MIB);
+    kit_device_free(other, MIB);
+    kit_ring_close(ring);
+}
+
+/* ---- who does what ---- */
+
+/* A thread leaves a download after sixteen chunks: other transfers may have come. */
+static void sixteen_chunks_in_a_row(void) {
+    size_t bytes = 2 * MIB;
+    gpupool_ring *ring = kit_ring(MIB, 64 * KIB, 0);
+    unsigned char *host = kit_host(bytes), *device = kit_device(bytes);
+    gpupool_ticket ticket;
+    CHECK_RESULT(kit_download_async(ring, host, device, bytes, kit_stream[0], &ticket),
+                 GPUPOOL_OK);
+    gpi_ring_lock(ring);
+    CHECK_EQ(gpi_ring_step(ring, ring->transfers), 1);
+    gpi_ring_unlock(ring);
+    CHECK_EQ(kit_ring_stats(ring).chunks[GPUPOOL_DOWN], 16);
+    CHECK_RESULT(gpupool_ring_wait(ring, ticket, -1), GPUPOOL_OK);
+    kit_is_byte(host, bytes, 0xdd);
+    memset(host, 0xee, bytes);
+    kit_host_free(host, bytes);
+    kit_device_free(device, bytes);
+    kit_ring_close(ring);
+}
+
+/* Who waits for something else works for a ticket only if no worker is free for it. */
+static void help_where_no_worker_is_free(void) {
+    size_t bytes = 300 * KIB;
+    gpupool_ring *ring = kit_ring(MIB, 0, 0);
+    unsigned char *host = kit_host(bytes), *device = kit_device(bytes);
+    gpupool_ticket ticket;
+    CHECK_RESULT(kit_upload_async(ring, device, host, bytes, kit_stream[0], &ticket),
+                 GPUPOOL_OK);
+    gpi_ring_lock(ring);
+    ring->workers_running = 1; /* as if there was one, that has nothing to do */
+    CHECK_EQ(gpi_ring_help(ring), 0);
+    ring->workers_running = 0;
+    CHECK_EQ(gpi_ring_help(ring), 1);
+    gpi_ring_unlock(ring);
+    CHECK_RESULT(gpupool_ring_wait(ring, ticket, -1), GPUPOOL_OK);
+    kit_host_free(host, bytes);
+    kit_device_free(device, bytes);
+    kit_ring_close(ring);
+}
+
+/* The ring is full: a worker moves along by CUDA's own staging what has waited long, if it is on
+   the ring's own stream; on a caller's it would have to wait. */
+static void workers_stage_on_the_rings_streams_only(void) {
+    size_t bytes = 300 * KIB;
+    gpupool_ring *ring = kit_ring(MIB, 0, 0);
+    unsigned char *host = kit_host(bytes), *device = kit_device(bytes);
+    gpupool_ticket ticket;
+    gpupool_span span;
+    CHECK_RESULT(gpupool_ring_acquire_span(ring, MIB, 0, &span), GPUPOOL_OK);
+    CHECK_RESULT(kit_upload_async(ring, device, host, bytes, kit_stream[0], &ticket),
+                 GPUPOOL_OK);
+    gpi_ring_lock(ring);
+    gpi_transfer *transfer = ring->transfers;
+    CHECK(transfer->stream == ring->streams[GPUPOOL_UP]);
+    for (int own = 0; own < 2; own++) {
+        check_case("the ring's own stream: %d", own);
+        transfer->stream = own ? ring->streams[GPUPOOL_UP] : kit_stream[0];
+        transfer->stalled_ns = 1; /* long ago */
+        CHECK_EQ(gpi_ring_work(ring, GPI_RING_UPLOADS), own);
+        CHECK_EQ(ring->stats.slow_chunks, own);
+    }
+    gpi_ring_unlock(ring);
+    CHECK_RESULT(gpupool_ring_cancel_span(ring, &span), GPUPOOL_OK);
+    CHECK_RESULT(gpupool_ring_wait(ring, ticket, -1), GPUPOOL_OK);
+    kit_host_free(host, bytes);
+    kit_device_free(device, bytes);
     kit_ring_close(ring);
 }
 
@@ -528,6 +724,28 @@ static void no_step_past_a_still_stream(void) {
     kit_ring_close(ring);
 }
 
+static void let_it_go(void *stream) { fake_hold((cudaStream_t)stream, 0); }
+
+/* But what CUDA stages without a wait goes past it: 64 KiB are no more than that. */
+static void a_small_upload_past_a_still_stream(void) {
+    size_t bytes = 64 * KIB;
+    gpupool_ring *ring = kit_ring(MIB, 0, 0);
+    unsigned char *host = kit_host(bytes), *device = kit_device(MIB);
+    gpupool_span span;
+    CHECK_RESULT(gpupool_ring_acquire_span(ring, MIB, 0, &span), GPUPOOL_OK);
+    memset(span.memory, 1, MIB);
+    fake_hold(kit_stream[0], 1);
+    CHECK_RESULT(gpupool_ring_upload_span(ring, &span, device, kit_stream[0]), GPUPOOL_OK);
+    fake_before_call("cuEventQuery", 5, let_it_go, kit_stream[0]); /* for who waits all the same */
+    CHECK_RESULT(gpupool_upload(ring, device, host, bytes, kit_stream[0]), GPUPOOL_OK);
+    CHECK_EQ(kit_ring_stats(ring).slow_chunks, 1);
+    CHECK(fake_pending(kit_stream[0]) > 0);
+    fake_hold(kit_stream[0], 0);
+    kit_host_free(host, bytes);
+    kit_device_free(device, MIB);
+    kit_ring_close(ring);
+}
+
 /* More cannot be pinned, but what is pinned already comes free: that is worth the wait. */
 static void a_span_waits_for_what_is_pinned(void) {
     gpupool_ring *ring = kit_ring(8 * MIB, 0, 0);
@@ -571,8 +789,11 @@ static void destroy_waits_for_a_still_stream(void) {
 
 int main(void) {
     ARENA_TEST(chunks_by_ring_and_workers);
+    ARENA_TEST(every_slot_has_a_record);
     ARENA_TEST(trim_stops_at_what_is_in_use);
     FAKE_TEST(many_still_streams);
+    FAKE_TEST(one_question_for_a_still_stream);
+    FAKE_TEST(what_lands_at_once_takes_two_slots);
     FAKE_TEST(no_further_ahead_than_the_link_needs);
     FAKE_TEST(span_over_several_slots_fails);
     FAKE_TEST(what_is_lost_stays_lost_until_the_end);
@@ -580,6 +801,7 @@ int main(void) {
     FAKE_TEST(asking_fails_and_nothing_lacks);
     FAKE_TEST(asking_what_comes_before_fails);
     FAKE_TEST(asking_for_the_end_fails);
+    FAKE_TEST(no_event_for_the_end);
     FAKE_TEST(what_flies_goes_on_after_a_failure);
     FAKE_TEST(direct_copies_that_fail);
     FAKE_TEST(device_memory_that_cuda_refuses);
@@ -589,11 +811,17 @@ int main(void) {
     FAKE_TEST(each_thread_has_its_own_stream);
     FAKE_TEST(little_on_a_threads_own_stream);
     FAKE_TEST(spans_of_another_thread);
+    FAKE_TEST(a_span_that_is_gone_is_not_ones_own);
     FAKE_TEST(the_callers_error_stays);
     FAKE_TEST(no_span_without_pinned_memory);
     FAKE_TEST(small_transfers_of_pinned_memory);
+    FAKE_TEST(no_wait_for_copies_that_nobody_needs_yet);
+    FAKE_TEST(sixteen_chunks_in_a_row);
+    FAKE_TEST(help_where_no_worker_is_free);
+    FAKE_TEST(workers_stage_on_the_rings_streams_only);
     FAKE_TEST(a_failed_download_leaves_nothing);
     FAKE_TEST(no_step_past_a_still_stream);
+    FAKE_TEST(a_small_upload_past_a_still_stream);
     FAKE_TEST(a_span_waits_for_what_is_pinned);
     FAKE_TEST(destroy_waits_for_a_still_stream);
     return check_finish();

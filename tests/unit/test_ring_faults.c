@@ -348,6 +348,15 @@ static void a_transfer_fails_in_two_ways(void) {
     CHECK(strcmp(transfer.text, "the first") == 0);
 }
 
+/* Of a long text the transfer keeps what it has room for, and ends it. */
+static void a_transfer_fails_at_length(void) {
+    gpi_transfer transfer;
+    memset(&transfer, 0, sizeof transfer);
+    gpi_ring_fail(&transfer, gpi_host_fail(GPUPOOL_E_CUDA, "%0400d", 7));
+    CHECK_EQ(transfer.text[sizeof transfer.text - 1], 0);
+    CHECK_EQ(strlen(transfer.text), sizeof transfer.text - 1);
+}
+
 static void destroy_and_trim_can_be_tried_again(void) {
     unsigned char *host = kit_host(BYTES), *device = kit_device(BYTES);
     for (int trim = 0; trim < 2; trim++)
@@ -517,6 +526,7 @@ int main(void) {
     FAKE_TEST(create_fails_and_leaves_nothing);
     FAKE_TEST(questions_that_fail);
     FAKE_TEST(a_transfer_fails_in_two_ways);
+    FAKE_TEST(a_transfer_fails_at_length);
     FAKE_TEST(destroy_and_trim_can_be_tried_again);
     FAKE_TEST(tickets_where_a_stream_has_stayed);
     FAKE_TEST(unpinnable_memory_is_no_failure);

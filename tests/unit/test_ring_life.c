@@ -174,6 +174,21 @@ static void a_child_is_told(void) {
     kit_ring_close(ring);
 }
 
+/* Another thread may be waking those that sleep when the process forks: the child, which has no
+   workers, does not wait at exit for a mutex that nobody gives back. */
+static void a_child_ends_without_the_gate(void) {
+    gpupool_ring *ring = kit_ring(MIB, 0, 0);
+    gpi_host_gate_lock(&gpi_process.gate);
+    pid_t child = fork();
+    if (child == 0) {
+        alarm(20);
+        LEAVE_CHILD(0);
+    }
+    gpi_host_gate_unlock(&gpi_process.gate);
+    CHECK_EQ(status_of(child), 0);
+    kit_ring_close(ring);
+}
+
 #if CHECK_FAKE
 /* Where CUDA does not tell whether the device was reset, the ring is there for the next try. */
 static void a_reset_that_is_not_told(void) {
@@ -263,6 +278,7 @@ int main(int argc, char **argv) {
     TEST(ending_in_the_middle_is_no_crash);
     TEST(the_end_and_destroy_meet);
     ARENA_TEST(a_child_is_told);
+    ARENA_TEST(a_child_ends_without_the_gate);
     FAKE_TEST(a_reset_that_is_not_told);
     ARENA_TEST(a_reset_takes_it_all);
     FAKE_TEST(a_reset_closes_files);

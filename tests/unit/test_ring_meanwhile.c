@@ -370,7 +370,9 @@ static void a_trim_beside_looks_without_end(void) {
     CHECK_RESULT(upload(), GPUPOOL_OK);
     CHECK_EQ(cudaDeviceSynchronize(), cudaSuccess);
     gpi_ring_lock(ring);
+    unsigned before = stage->polls;
     gpi_stage_poll(stage, &result);
+    CHECK_EQ(stage->polls, before + 1);
     stage->polling = 1; /* as another thread, that looks again and again */
     gpi_ring_unlock(ring);
     trim_beside(NULL);

@@ -150,6 +150,8 @@ static void no_memory_for_a_ticket_of_pinned_memory(void) {
 static void no_memory_to_go_on_with(void) {
     for (int way = 0; way < 2; way++) {
         scene_open();
+        CHECK_RESULT(up(), GPUPOOL_OK); /* so that there is a record */
+        CHECK_RESULT(gpupool_ring_trim(ring, 0, NULL), GPUPOOL_OK);
         fake_pinned_limit(1000);
         fail_malloc_nth(1, 1);
         CHECK_RESULT(way ? down() : up(), GPUPOOL_E_HOST_MEMORY);

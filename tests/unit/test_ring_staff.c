@@ -14,11 +14,15 @@ static int stays;                       /* 1: no thread can be detached */
 /* A function, so that the call in the header has the branches of its own line only. */
 static int leave(pthread_t thread) { return stays ? EINVAL : pthread_detach(thread); }
 #define pthread_detach leave
+static int joined;                      /* threads that the ring has waited for */
+static int join(pthread_t thread, void **said) { return joined++, pthread_join(thread, said); }
+#define pthread_join join
 #define GPUPOOL_IMPLEMENTATION
 #include "gpupool.h"
 #undef pthread_create
 #undef sysconf
 #undef pthread_detach
+#undef pthread_join
 #include "ring_kit.h"
 
 #include <sys/wait.h>
@@ -428,6 +432,8 @@ static void workers_leave_and_come_back(void) {
         CHECK_EQ(kit_ring_stats(ring).workers, 2);
         while (kit_ring_stats(ring).workers) gpi_host_idle(10000);
         CHECK_EQ(gpi_process.workers, 0);
+        for (int k = 0; k < 2; k++) /* and nobody is to join them */
+            CHECK_EQ(under_lock(&ring->threads[k].started), 0);
     }
     scene_close();
 }
@@ -436,18 +442,22 @@ static void workers_leave_and_come_back(void) {
 static void workers_that_cannot_be_detached(void) {
     scene_open(1);
     stays = 1;
+    joined = 0;
     for (int i = 0; i < 2; i++) {
         upload();
         CHECK_EQ(kit_ring_stats(ring).workers, 1);
+        CHECK_EQ(joined, i);
         while (kit_ring_stats(ring).workers) gpi_host_idle(10000);
         CHECK_EQ(under_lock(&ring->threads[0].started), 1);
     }
     scene_close();
+    CHECK_EQ(joined, 2);
     stays = 0;
 }
 
 /* A transfer comes while a worker is about to end, which finds it without being woken. On a busy
-   machine the worker may have ended before the transfer comes: then the test begins again. */
+   machine the worker may have ended before the transfer comes, or may still be awake and do it at
+   once: then the test begins again. */
 static uint64_t since; /* about when the worker went to sleep, for GPI_RING_LEAVE_NS */
 static int came_late;
 
@@ -455,8 +465,13 @@ static void sleep_longer_than_a_worker(void) {
     uint64_t begun = gpi_host_now_ns();
     came_late = begun - since > GPI_RING_LEAVE_NS / 2;
     if (came_late) return;
-    while (gpi_host_now_ns() - begun < GPI_RING_LEAVE_NS + GPI_RING_LEAVE_NS / 4)
+    while (gpi_host_now_ns() - begun < GPI_RING_LEAVE_NS + GPI_RING_LEAVE_NS / 4) {
         gpi_host_idle(10000);
+        gpi_ring_lock(ring);
+        came_late = !ring->transfers && gpi_host_now_ns() - begun < GPI_RING_LEAVE_NS / 4;
+        gpi_ring_unlock(ring);
+        if (came_late) return;
+    }
     CHECK_EQ(under_lock(&ring->workers_running), 2); /* with the one that is just starting */
 }
 

@@ -47,7 +47,9 @@ static void take_and_free(uint64_t run) {
     CHECK(slot == (first < SLOTS ? &slots[first] : NULL));
     CHECK_EQ(stage.used.now, used + (slot ? run : 0));
     if (!slot) return;
+    unsigned news = stage.news;
     gpi_stage_free(&stage, slot);
+    CHECK(stage.news != news); /* for those that look for a slot */
     CHECK_EQ(gpi_stage_check(&stage), 0);
     CHECK(stage.used.now == used && stage.top == top);
     for (i = 0; i < SLOTS; i++) CHECK_EQ(slots[i].state, before[i].state);
