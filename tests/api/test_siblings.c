@@ -169,6 +169,28 @@ static void what_is_given_is_recorded(void) {
     kit_close(first);
 }
 
+static void fill_the_device(void *unused) {
+    fake_other_process(0, 16 * GIB - fake_used_bytes(0));
+    fake_before_call("cuMemCreate", 1, fill_the_device, unused);
+}
+
+/* Another process takes what is given back, each time: after eight times the request fails. */
+static void others_take_what_is_given(void) {
+    fake_device_memory(0, 16 * GIB);
+    gpupool_arena *first = named("A", GPUPOOL_SOURCE_DEVICE, 0);
+    gpupool_arena *second = named("B", GPUPOOL_SOURCE_MAPPED, 0);
+    leave_idle(first, 12);
+    CHECK_EQ(kit_stats(first).chunks_gained, 12);
+    fake_before_call("cuMemCreate", 1, fill_the_device, NULL);
+    CHECK_RESULT(kit_why(gpupool_alloc(second, GIB, kit_stream[0])), GPUPOOL_E_OUT_OF_MEMORY);
+    CHECK_EQ(kit_stats(first).chunks_lost, 8);
+    fake_before_call("cuMemCreate", 0, NULL, NULL);
+    fake_other_process(0, 0);
+    fits(second, GIB);
+    kit_close(second);
+    kit_close(first);
+}
+
 /* The one that holds most is named, and is not among the others. */
 static void the_verdict_names_the_arena(void) {
     fake_device_memory(0, 16 * GIB);
@@ -413,6 +435,7 @@ int main(void) {
     FAKE_TEST(a_question_counts_all);
     FAKE_TEST(nothing_to_give);
     FAKE_TEST(what_is_given_is_recorded);
+    FAKE_TEST(others_take_what_is_given);
     FAKE_TEST(the_verdict_names_the_arena);
     FAKE_TEST(behind_cudas_shape);
     FAKE_TEST(for_what_is_reserved_at_first);

@@ -570,6 +570,32 @@ static void a_finished_run_is_the_first_choice(void) {
     kit_close(arena);
 }
 
+/* With threads' streams about, a request records an event over all streams once more than an eighth
+   of what is reserved is pending. */
+static void much_is_pending(void) {
+    for (int more = 0; more < 2; more++) {
+        gpupool_arena_config config = kit_config(GPUPOOL_SOURCE_DEVICE);
+        config.chunk_bytes = 72 * MIB;
+        arena = kit_create(&config);
+        void *of_thread = kit_alloc(arena, 512, cudaStreamPerThread);
+        void *eighth = get(9 * MIB, 0), *little = get(100 * KIB, 0), *larger;
+        void *rest = get((size_t)kit_stats(arena).largest_free_bytes, 0);
+        CHECK_EQ(kit_reserved(arena), 72 * MIB);
+        fake_mode(FAKE_STEPPED);
+        fake_reset_counters();
+        put(eighth, 0);
+        if (more) put(little, 0);
+        larger = get(20 * MIB, 1);
+        CHECK_EQ(fake_calls("cuCtxRecordEvent"), more);
+        put(larger, 1);
+        put(rest, 0);
+        if (!more) put(little, 0);
+        CHECK_RESULT(gpupool_free(arena, of_thread, cudaStreamPerThread), GPUPOOL_OK);
+        fake_mode(FAKE_EAGER);
+        kit_close(arena);
+    }
+}
+
 /* ---- looks ---- */
 
 /* With peers no event goes over all streams: what has none of its own is not known to be finished,
@@ -777,6 +803,7 @@ int main(void) {
     FAKE_TEST(followed_into_a_slab);
     FAKE_TEST(the_older_work_is_waited_for);
     FAKE_TEST(one_event_for_many_streams);
+    FAKE_TEST(much_is_pending);
     FAKE_TEST(users_that_finish_meanwhile);
     FAKE_TEST(waits_that_cannot_be_queued);
     FAKE_TEST(a_finished_run_is_the_first_choice);
