@@ -173,7 +173,9 @@ static void fails_as_ever(void) {
     CHECK_EQ(why.cause, GPUPOOL_CAUSE_TAG);
     CHECK_RESULT(gpupool_check(arena), GPUPOOL_OK);
     CHECK(gpupool_free(arena, NULL, 0) == GPUPOOL_OK);
+    errno = EDOM;
     CHECK_RESULT(gpupool_arena_destroy(arena), GPUPOOL_OK);
+    CHECK_EQ(errno, EDOM);
     CHECK_RESULT(gpupool_last_result(), GPUPOOL_OK);
 }
 

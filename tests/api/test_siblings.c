@@ -85,6 +85,7 @@ static void what_is_to_stay_stays(void) {
     gpupool_arena *first = named("A", GPUPOOL_SOURCE_AUTO, 10 * GIB);
     gpupool_arena *second = named("B", GPUPOOL_SOURCE_AUTO, 0);
     leave_idle(first, 12);
+    CHECK(!kit_fits(second, 8 * GIB, NULL));
     CHECK_RESULT(kit_why(gpupool_alloc(second, 8 * GIB, 0)), GPUPOOL_E_OUT_OF_MEMORY);
     CHECK(kit_reserved(first) >= 10 * GIB);
     fits(second, 5 * GIB);
@@ -94,6 +95,98 @@ static void what_is_to_stay_stays(void) {
     CHECK_RESULT(kit_why(gpupool_alloc(second, 8 * GIB, 0)), GPUPOOL_E_OUT_OF_MEMORY);
     kit_expect_mark(kit_stream[1], block, 11 * GIB, 3);
     CHECK_RESULT(gpupool_free(first, block, kit_stream[1]), GPUPOOL_OK);
+    kit_close(second);
+    kit_close(first);
+}
+
+/* All that is idle is there for the other, to the last chunk; a question leaves it where it is. */
+static void a_question_counts_all(void) {
+    fake_device_memory(0, 16 * GIB);
+    gpupool_arena *first = named("A", GPUPOOL_SOURCE_AUTO, 0);
+    gpupool_arena *second = named("B", GPUPOOL_SOURCE_AUTO, 0);
+    size_t available = kit_available(second);
+    leave_idle(first, 1);
+    gpupool_stats before = kit_stats(first);
+    CHECK(before.pending.now > 0);
+    CHECK_EQ(kit_available(second), available);
+    CHECK(kit_fits(second, available, NULL));
+    kit_same_stats(before, kit_stats(first));
+    fits(second, available);
+    kit_close(second);
+    kit_close(first);
+}
+
+/* How often one request that is refused asks the driver for memory. */
+static long tries_of_a_refusal(gpupool_arena *arena, unsigned flags) {
+    long before = fake_calls("cuMemCreate");
+    CHECK_RESULT(kit_why(kit_alloc_as(arena, 8 * GIB, kit_stream[0], flags)),
+                 GPUPOOL_E_OUT_OF_MEMORY);
+    return fake_calls("cuMemCreate") - before;
+}
+
+/* Another arena has nothing to give: it is not waited for, and a request that is refused tries
+   twice, before it asks the other and after. */
+static void nothing_to_give(void) {
+    fake_device_memory(0, 16 * GIB);
+    gpupool_arena *second = named("B", GPUPOOL_SOURCE_AUTO, 0);
+    fake_other_process(0, 12 * GIB);
+    long once = tries_of_a_refusal(second, 0);
+    CHECK(once > 0);
+    fake_other_process(0, 0);
+    gpupool_arena *first = named("A", GPUPOOL_SOURCE_AUTO, 0);
+    void *block = kit_alloc(first, 12 * GIB, kit_stream[1]);
+    CHECK_EQ(tries_of_a_refusal(second, 0), 2 * once);
+    CHECK_EQ(tries_of_a_refusal(second, GPUPOOL_NO_WAIT), 2 * once);
+    CHECK_EQ(kit_stats(first).host_syncs, 0);
+    CHECK_RESULT(gpupool_free(first, block, kit_stream[1]), GPUPOOL_OK);
+    kit_close(second);
+    kit_close(first);
+}
+
+/* In the record of its calls an arena that gives memory back says so, and none that gives none. */
+static void what_is_given_is_recorded(void) {
+    char line[100];
+    int lines = 0;
+    FILE *file = tmpfile();
+    fake_device_memory(0, 16 * GIB);
+    gpupool_arena *first = named("A", GPUPOOL_SOURCE_AUTO, 0);
+    gpupool_arena *second = named("B", GPUPOOL_SOURCE_AUTO, 0);
+    void *block = kit_alloc(first, 12 * GIB, kit_stream[1]);
+    CHECK_RESULT(gpupool_set_trace(first, file), GPUPOOL_OK);
+    CHECK_RESULT(kit_why(gpupool_alloc(second, 8 * GIB, kit_stream[0])), GPUPOOL_E_OUT_OF_MEMORY);
+    CHECK_RESULT(gpupool_free(first, block, kit_stream[1]), GPUPOOL_OK);
+    fits(second, 8 * GIB);
+    CHECK_RESULT(gpupool_set_trace(first, NULL), GPUPOOL_OK);
+    rewind(file);
+    while (fgets(line, sizeof line, file))
+        if (!strncmp(line, "t ", 2)) {
+            lines++;
+            CHECK_EQ(strtoull(line + 2, NULL, 10), kit_reserved(first));
+        }
+    CHECK_EQ(lines, 1);
+    fclose(file);
+    kit_close(second);
+    kit_close(first);
+}
+
+static void fill_the_device(void *unused) {
+    fake_other_process(0, 16 * GIB - fake_used_bytes(0));
+    fake_before_call("cuMemCreate", 1, fill_the_device, unused);
+}
+
+/* Another process takes what is given back, each time: after eight times the request fails. */
+static void others_take_what_is_given(void) {
+    fake_device_memory(0, 16 * GIB);
+    gpupool_arena *first = named("A", GPUPOOL_SOURCE_DEVICE, 0);
+    gpupool_arena *second = named("B", GPUPOOL_SOURCE_MAPPED, 0);
+    leave_idle(first, 12);
+    CHECK_EQ(kit_stats(first).chunks_gained, 12);
+    fake_before_call("cuMemCreate", 1, fill_the_device, NULL);
+    CHECK_RESULT(kit_why(gpupool_alloc(second, GIB, kit_stream[0])), GPUPOOL_E_OUT_OF_MEMORY);
+    CHECK_EQ(kit_stats(first).chunks_lost, 8);
+    fake_before_call("cuMemCreate", 0, NULL, NULL);
+    fake_other_process(0, 0);
+    fits(second, GIB);
     kit_close(second);
     kit_close(first);
 }
@@ -238,9 +331,23 @@ static void nothing_is_waited_for(void) {
     block = kit_alloc_as(second, 8 * GIB, kit_stream[0], GPUPOOL_NO_WAIT);
     CHECK_RESULT(kit_why(block), GPUPOOL_E_OUT_OF_MEMORY);
     CHECK(pending > 0 && fake_pending(kit_stream[1]) >= pending);
-    block = kit_alloc(second, 8 * GIB, kit_stream[0]);
+    block = kit_alloc_as(second, 8 * GIB, kit_stream[0], 0);
+    CHECK_RESULT(kit_why(block), GPUPOOL_OK);
     CHECK_RESULT(gpupool_free(second, block, kit_stream[0]), GPUPOOL_OK);
     fake_mode(FAKE_EAGER);
+    kit_close(second);
+    kit_close(first);
+}
+
+/* Nor need it be, where the work is done and only lacks an event. */
+static void what_is_done_needs_no_wait(void) {
+    fake_device_memory(0, 16 * GIB);
+    gpupool_arena *first = named("A", GPUPOOL_SOURCE_AUTO, 0);
+    gpupool_arena *second = named("B", GPUPOOL_SOURCE_AUTO, 0);
+    leave_idle(first, 12);
+    void *block = kit_alloc_as(second, 8 * GIB, kit_stream[0], GPUPOOL_NO_WAIT);
+    CHECK_RESULT(kit_why(block), GPUPOOL_OK);
+    CHECK_RESULT(gpupool_free(second, block, kit_stream[0]), GPUPOOL_OK);
     kit_close(second);
     kit_close(first);
 }
@@ -325,6 +432,10 @@ int main(void) {
     FAKE_TEST(idle_memory_is_given_back);
     FAKE_TEST(pending_memory_is_waited_for);
     FAKE_TEST(what_is_to_stay_stays);
+    FAKE_TEST(a_question_counts_all);
+    FAKE_TEST(nothing_to_give);
+    FAKE_TEST(what_is_given_is_recorded);
+    FAKE_TEST(others_take_what_is_given);
     FAKE_TEST(the_verdict_names_the_arena);
     FAKE_TEST(behind_cudas_shape);
     FAKE_TEST(for_what_is_reserved_at_first);
@@ -333,6 +444,7 @@ int main(void) {
     FAKE_TEST(while_a_stream_captures);
     FAKE_TEST(while_another_stream_captures);
     FAKE_TEST(nothing_is_waited_for);
+    FAKE_TEST(what_is_done_needs_no_wait);
     FAKE_TEST(pinned_memory_is_none_of_the_device);
     FAKE_TEST(each_call_fails_in_turn);
 #if !GPUPOOL_SINGLE_THREAD

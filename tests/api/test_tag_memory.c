@@ -343,6 +343,22 @@ static void idle_chunks_go_to_others(void) {
     check_case(" ");
 }
 
+/* More than idle chunks of another tag would hold: with these gone, what the tag has free in its
+   own is stitched to new memory. */
+static void idle_chunks_go_for_a_stitch(void) {
+    void *block[8];
+    open_tags(2, 40 * MIB);
+    for (int i = 0; i < 8; i++) block[i] = must_take(MIB - GUARDS, KV, 0);
+    give(must_take(32 * MIB - GUARDS, WEIGHTS, 1), 1);
+    CHECK_EQ(kit_reserved(arena), 40 * MIB);
+    give(block[0], 0);
+    void *large = must_take(33 * MIB - GUARDS, KV, 0); /* alone it would need 34 */
+    CHECK_EQ(kit_reserved(arena), 40 * MIB);
+    give(large, 0);
+    for (int i = 1; i < 8; i++) give(block[i], 0);
+    close_tags();
+}
+
 /* What a person would do who frees blocks as advised: any of those that are meant. */
 static int free_some(const gpupool_holder *holder, uint64_t *random) {
     uint64_t freed = 0;
@@ -499,6 +515,7 @@ int main(void) {
     FAKE_TEST(no_room_to_wake);
     FAKE_TEST(caches_make_room_to_wake);
     FAKE_TEST(idle_chunks_go_to_others);
+    FAKE_TEST(idle_chunks_go_for_a_stitch);
     FAKE_TEST(advice_is_good);
     FAKE_TEST(sleep_when_memory_is_short);
     FAKE_TEST(a_reserve_that_does_not_fit);

@@ -331,6 +331,7 @@ static void released_while_it_sleeps(void) {
     CHECK_EQ(kit_reserved(arena), 0);
     CHECK_RESULT(gpupool_check(arena), GPUPOOL_OK);
     refused(4 * MIB, KV, GPUPOOL_E_ASLEEP);
+    CHECK(strstr(gpupool_last_error(), "tag \"kv\" of arena") != NULL);
     CHECK_RESULT(wake_tag(KV), GPUPOOL_OK);
     CHECK_EQ(kit_reserved(arena), 0); /* it was freed: no memory for it */
     give(must_take(4 * MIB, KV, 1), 1);

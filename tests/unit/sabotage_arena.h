@@ -156,6 +156,14 @@ static inline int stream_without_refs(size_t at) {
     return user != NULL;
 }
 
+/* As many as there are uses, and none for idle stitches. */
+static inline int only_refs_of_uses(size_t at) {
+    gpi_stream *stream;
+    for (size_t i = 0; at == 0 && (stream = stream_at(i)) != NULL; i++)
+        break_u64(&stream->refs, i ? 0 : arena->clocks.uses);
+    return at == 0;
+}
+
 static inline int lost_use(size_t at) {
     gpi_run *run = at ? waiting_at(at - 1) : run_at(0, is_live_in_use);
     gpi_use *use = run ? (gpi_use *)run->of.uses : NULL;

@@ -136,6 +136,22 @@ static void freed_where_the_cache_rests(void) {
     kit_close(arena);
 }
 
+/* What a cache keeps free makes room, all together, for what its stream asks: not new memory. */
+static void a_cache_makes_room(void) {
+    void *small[16], *rest;
+    arena = kit_open(GPUPOOL_SOURCE_DEVICE);
+    for (int i = 0; i < 16; i++) small[i] = get(4096, 0);
+    rest = get((size_t)kit_stats(arena).largest_free_bytes, 0);
+    size_t reserved = kit_reserved(arena);
+    for (int i = 0; i < 16; i++) put(small[i], 0);
+    gpi_stream *known = gpi_clock_find(&arena->clocks, gpi_clock_key(kit_stream[0]));
+    CHECK_EQ(known->cache.free_blocks, 16);
+    put(get(32 * KIB, 0), 0);
+    CHECK_EQ(kit_reserved(arena), reserved);
+    put(rest, 0);
+    kit_close(arena);
+}
+
 /* ---- the record of calls ---- */
 
 static void a_chunk_that_cuda_refuses_is_freed(void) {
@@ -275,6 +291,189 @@ static void waiting_blocks_that_cannot_be_followed(void) {
     kit_close(arena);
 }
 
+/* 64 MiB, all of them live, on streams that run when they are told to. Each free has an event. */
+static void *piece[6];
+static void open_full(const size_t mib[6], const int stream[6]) {
+    gpupool_arena_config config = kit_config(GPUPOOL_SOURCE_MAPPED);
+    config.limit_bytes = 64 * MIB;
+    config.chunk_bytes = 2 * MIB;
+    arena = kit_create(&config);
+    for (int i = 0; i < 6; i++) piece[i] = get(mib[i] * MIB, stream[i]);
+    CHECK_EQ(kit_reserved(arena), 64 * MIB);
+    arena->short_until = arena->clocks.position + 1024;
+}
+
+static void free_behind_work(int i, int stream) {
+    kit_fill(kit_stream[stream], piece[i], 64, 1);
+    put(piece[i], stream);
+    piece[i] = NULL;
+}
+
+static void close_full(void *block, int stream) {
+    if (block) kit_mark(kit_stream[stream], block, 4096, 2);
+    if (block) put(block, stream);
+    for (int i = 0; i < 6; i++)
+        if (piece[i]) put(piece[i], i);
+    fake_run_all();
+    CHECK_EQ(fake_failures(), 0);
+    fake_mode(FAKE_EAGER);
+    kit_close(arena);
+}
+
+static void *take_without_a_wait(size_t bytes, int stream) {
+    void *block = kit_alloc_as(arena, bytes, kit_stream[stream], GPUPOOL_NO_WAIT);
+    CHECK_RESULT(kit_why(block), GPUPOOL_OK);
+    CHECK_EQ(kit_stats(arena).host_syncs, 0);
+    return block;
+}
+
+/* A waiting block cannot be followed: what a third stream has freed is stitched instead. */
+static void stitched_where_none_can_be_followed(void) {
+    open_full((const size_t[]){20, 2, 10, 2, 10, 20}, (const int[]){0, 0, 3, 0, 3, 0});
+    void *waits = piece[0];
+    fake_mode(FAKE_STEPPED);
+    kit_order(kit_stream[0], kit_stream[1]);
+    use_on(waits, 1);
+    put(waits, 0);
+    piece[0] = NULL;
+    free_behind_work(2, 3);
+    free_behind_work(4, 3);
+    fake_fail_call("cuStreamWaitEvent", 1, 0, 0);
+    void *block = take_without_a_wait(20 * MIB, 2);
+    CHECK_EQ(fake_fail_fired(), 1);
+    fake_fail_clear();
+    CHECK(block != waits);
+    CHECK_EQ(kit_stats(arena).stitches, 1);
+    close_full(block, 2);
+}
+
+/* What another stream has freed is stitched to what anybody may have. */
+static void stitched_of_finished_and_unfinished(void) {
+    open_full((const size_t[]){20, 2, 10, 2, 10, 20}, (const int[]){0, 0, 3, 0, 3, 0});
+    put(piece[2], 3);
+    piece[2] = NULL;
+    CHECK_RESULT(gpupool_trim(arena, SIZE_MAX, NULL), GPUPOOL_OK);
+    CHECK_EQ(kit_stats(arena).pending.now, 0);
+    fake_mode(FAKE_STEPPED);
+    free_behind_work(4, 3);
+    void *block = take_without_a_wait(20 * MIB, 2);
+    CHECK_EQ(kit_stats(arena).stitches, 1);
+    close_full(block, 2);
+}
+
+/* A stitch is taken again as soon as its stream is seen to have done with it, and none is made. */
+static void an_idle_stitch_whose_user_is_done(void) {
+    open_full((const size_t[]){20, 2, 10, 2, 10, 20}, (const int[]){0, 0, 3, 0, 3, 0});
+    free_behind_work(2, 3);
+    free_behind_work(4, 3);
+    void *stitched = get(20 * MIB, 3);
+    CHECK_EQ(kit_stats(arena).stitches, 1);
+    fake_mode(FAKE_STEPPED);
+    kit_fill(kit_stream[3], stitched, 64, 1);
+    put(stitched, 3);
+    fake_run_all();
+    CHECK(take_without_a_wait(20 * MIB, 2) == stitched);
+    CHECK_EQ(kit_stats(arena).stitches, 1);
+    CHECK_EQ(kit_stats(arena).stitches_reused, 1);
+    CHECK_EQ(kit_stats(arena).fence_waits, 0);
+    close_full(stitched, 2);
+}
+
+/* The waiting block alone becomes the stream's, and not the finished unit beside it. */
+static void followed_without_its_neighbour(void) {
+    gpupool_arena_config config = kit_config(GPUPOOL_SOURCE_DEVICE);
+    config.chunk_bytes = 64 * MIB;
+    arena = kit_create(&config);
+    char *waits = (char *)get(20 * MIB, 0), *tiny = (char *)get(512, 0);
+    CHECK(tiny == waits + 20 * MIB);
+    void *rest = get((size_t)kit_stats(arena).largest_free_bytes, 0);
+    CHECK_RESULT(gpupool_set_limit(arena, kit_reserved(arena)), GPUPOOL_OK);
+    put(tiny, 0);
+    CHECK_RESULT(gpupool_trim(arena, SIZE_MAX, NULL), GPUPOOL_OK);
+    fake_mode(FAKE_STEPPED);
+    kit_order(kit_stream[0], kit_stream[1]);
+    use_on(waits, 1);
+    put(waits, 0);
+    CHECK(take_without_a_wait(20 * MIB, 2) == waits);
+    CHECK(kit_stats(arena).fence_waits > 0);
+    CHECK_EQ(kit_stats(arena).pending.now, 0);
+    put(waits, 2);
+    put(rest, 0);
+    fake_mode(FAKE_EAGER);
+    kit_close(arena);
+}
+
+/* All that another stream has freed lies in a slab. */
+static void followed_into_a_slab(void) {
+    enum { SMALL = 32 * KIB, COUNT = 2 * MIB / SMALL };
+    void *small[COUNT], *first;
+    gpupool_arena_config config = kit_config(GPUPOOL_SOURCE_MAPPED);
+    config.limit_bytes = config.chunk_bytes = 4 * MIB;
+    config.no_stitch = 1;
+    arena = kit_create(&config);
+    first = get(2 * MIB, 0);
+    for (int i = 0; i < COUNT; i++) small[i] = get(SMALL, 1);
+    CHECK(gpi_tree_is_slab(&arena->tree, (uintptr_t)small[10] / GPUPOOL_UNIT_BYTES));
+    CHECK_EQ(kit_stats(arena).largest_free_bytes, 0);
+    arena->short_until = arena->clocks.position + 1024;
+    fake_mode(FAKE_STEPPED);
+    kit_fill(kit_stream[1], small[10], SMALL, 1);
+    put(small[10], 1);
+    CHECK(take_without_a_wait(SMALL, 0) == small[10]);
+    CHECK_EQ(kit_stats(arena).fence_waits, 1);
+    kit_fill(kit_stream[0], small[10], SMALL, 2);
+    for (int i = 0; i < COUNT; i++) put(small[i], i == 10 ? 0 : 1);
+    put(first, 0);
+    fake_run_all();
+    CHECK_EQ(fake_failures(), 0);
+    fake_mode(FAKE_EAGER);
+    kit_close(arena);
+}
+
+/* Of two streams' work the older is waited for, whichever stream the arena met first. */
+static void the_older_work_is_waited_for(void) {
+    for (int older = 1; older < 3; older++) {
+        void *block[3];
+        arena = kit_open_limited(GPUPOOL_SOURCE_PINNED, 64 * MIB);
+        for (int i = 1; i < 3; i++) block[i] = get(30 * MIB, i);
+        fake_mode(FAKE_STEPPED);
+        for (int i = 1; i < 3; i++) kit_fill(kit_stream[i], block[i], 64, 1);
+        put(block[older], older);
+        put(block[3 - older], 3 - older);
+        CHECK(get(30 * MIB, 3) == block[older]);
+        CHECK_EQ(fake_pending(kit_stream[older]), 0);
+        CHECK(fake_pending(kit_stream[3 - older]) > 0);
+        put(block[older], 3);
+        fake_mode(FAKE_EAGER);
+        kit_close(arena);
+    }
+}
+
+/* Of more streams than are asked at once, none has put an event behind the little that it has
+   freed: one event over all streams finds that all have done, without a wait. */
+static void one_event_for_many_streams(void) {
+    enum { STREAMS = 70, EACH = 100 * KIB };
+    cudaStream_t stream[STREAMS];
+    void *block[STREAMS], *rest;
+    gpupool_arena_config config = kit_config(GPUPOOL_SOURCE_DEVICE);
+    config.chunk_bytes = 16 * MIB;
+    arena = kit_create(&config);
+    for (int i = 0; i < STREAMS; i++) {
+        CHECK_EQ(cudaStreamCreateWithFlags(&stream[i], cudaStreamNonBlocking), cudaSuccess);
+        block[i] = kit_alloc(arena, EACH, stream[i]);
+    }
+    rest = get((size_t)kit_stats(arena).largest_free_bytes, 0);
+    CHECK_RESULT(gpupool_set_limit(arena, kit_reserved(arena)), GPUPOOL_OK);
+    for (int i = 0; i < STREAMS; i++)
+        CHECK_RESULT(gpupool_free(arena, block[i], stream[i]), GPUPOOL_OK);
+    CHECK_EQ(fake_calls("cuEventRecord") + fake_calls("cuCtxRecordEvent"), 0);
+    CHECK(take_without_a_wait(STREAMS * EACH, 0) == block[0]);
+    put(block[0], 0);
+    put(rest, 0);
+    for (int i = 0; i < STREAMS; i++) CHECK_EQ(cudaStreamDestroy(stream[i]), cudaSuccess);
+    kit_close(arena);
+}
+
 static void finish_all_streams(void *unused) {
     (void)unused;
     fake_run_all();
@@ -371,6 +570,32 @@ static void a_finished_run_is_the_first_choice(void) {
     kit_close(arena);
 }
 
+/* With threads' streams about, a request records an event over all streams once more than an eighth
+   of what is reserved is pending. */
+static void much_is_pending(void) {
+    for (int more = 0; more < 2; more++) {
+        gpupool_arena_config config = kit_config(GPUPOOL_SOURCE_DEVICE);
+        config.chunk_bytes = 72 * MIB;
+        arena = kit_create(&config);
+        void *of_thread = kit_alloc(arena, 512, cudaStreamPerThread);
+        void *eighth = get(9 * MIB, 0), *little = get(100 * KIB, 0), *larger;
+        void *rest = get((size_t)kit_stats(arena).largest_free_bytes, 0);
+        CHECK_EQ(kit_reserved(arena), 72 * MIB);
+        fake_mode(FAKE_STEPPED);
+        fake_reset_counters();
+        put(eighth, 0);
+        if (more) put(little, 0);
+        larger = get(20 * MIB, 1);
+        CHECK_EQ(fake_calls("cuCtxRecordEvent"), more);
+        put(larger, 1);
+        put(rest, 0);
+        if (!more) put(little, 0);
+        CHECK_RESULT(gpupool_free(arena, of_thread, cudaStreamPerThread), GPUPOOL_OK);
+        fake_mode(FAKE_EAGER);
+        kit_close(arena);
+    }
+}
+
 /* ---- looks ---- */
 
 /* With peers no event goes over all streams: what has none of its own is not known to be finished,
@@ -439,6 +664,26 @@ static void blocks_of_all_streams(void) {
     fake_fail_clear();
     CHECK_EQ(cudaGetLastError(), cudaSuccess);
     for (int i = 0; i < 3; i++) CHECK_EQ(gpupool_cudaFree(block[i]), cudaSuccess);
+    fake_mode(FAKE_EAGER);
+    kit_close(all);
+}
+
+/* The free could record no event over all streams: the request records one, and waits for it
+   alone. */
+static void an_event_for_the_wait(void) {
+    void *block;
+    gpupool_arena *all = gpupool_get_default_arena(0);
+    CHECK_EQ(gpupool_cudaMalloc(&block, 20 * MIB), cudaSuccess);
+    CHECK_RESULT(gpupool_set_limit(all, kit_reserved(all)), GPUPOOL_OK);
+    fake_mode(FAKE_STEPPED);
+    kit_fill(kit_stream[1], block, 20 * MIB, 1);
+    fake_fail_call("cuCtxRecordEvent", 1, 0, 0);
+    CHECK_EQ(gpupool_cudaFree(block), cudaSuccess);
+    CHECK_EQ(fake_fail_fired(), 1);
+    fake_fail_clear();
+    CHECK_EQ(gpupool_cudaMalloc(&block, 20 * MIB), cudaSuccess);
+    CHECK_EQ(fake_calls("cuEventSynchronize"), 1);
+    CHECK_EQ(gpupool_cudaFree(block), cudaSuccess);
     fake_mode(FAKE_EAGER);
     kit_close(all);
 }
@@ -544,18 +789,28 @@ int main(void) {
     FAKE_TEST(frees_on_a_stream_that_rests);
     FAKE_TEST(no_mark_in_a_capture);
     FAKE_TEST(freed_where_the_cache_rests);
+    FAKE_TEST(a_cache_makes_room);
     FAKE_TEST(a_chunk_that_cuda_refuses_is_freed);
     FAKE_TEST(blocks_side_by_side);
     FAKE_TEST(beside_a_capture_on_a_blocking_stream);
     FAKE_TEST(waiting_out_of_order);
     FAKE_TEST(waiting_for_the_second_stream);
     FAKE_TEST(waiting_blocks_that_cannot_be_followed);
+    FAKE_TEST(stitched_where_none_can_be_followed);
+    FAKE_TEST(stitched_of_finished_and_unfinished);
+    FAKE_TEST(an_idle_stitch_whose_user_is_done);
+    FAKE_TEST(followed_without_its_neighbour);
+    FAKE_TEST(followed_into_a_slab);
+    FAKE_TEST(the_older_work_is_waited_for);
+    FAKE_TEST(one_event_for_many_streams);
+    FAKE_TEST(much_is_pending);
     FAKE_TEST(users_that_finish_meanwhile);
     FAKE_TEST(waits_that_cannot_be_queued);
     FAKE_TEST(a_finished_run_is_the_first_choice);
     FAKE_TEST(a_look_beside_a_peer);
     FAKE_TEST(the_event_of_a_look);
     FAKE_TEST(blocks_of_all_streams);
+    FAKE_TEST(an_event_for_the_wait);
     FAKE_TEST(an_event_that_cannot_be_waited_for);
     FAKE_TEST(what_a_wait_left);
     FAKE_TEST(many_frees_after_a_reset);

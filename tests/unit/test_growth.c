@@ -522,6 +522,23 @@ static void an_idle_chunk_that_does_not_go(void) {
     kit_close(arena);
 }
 
+/* Of three idle chunks one goes, where the device has room for the rest of the request. */
+static void no_more_idle_chunks_than_needed(void) {
+    size_t bytes = 20 * MIB, free_bytes, total_bytes;
+    void *block[3];
+    arena = kit_open(GPUPOOL_SOURCE_DEVICE);
+    for (int i = 0; i < 3; i++) block[i] = get(bytes);
+    for (int i = 0; i < 3; i++) put(block[i]);
+    CHECK_EQ(kit_reserved(arena), 3 * bytes);
+    CHECK_EQ(cudaMemGetInfo(&free_bytes, &total_bytes), cudaSuccess);
+    fake_other_process(0, free_bytes - bytes);
+    block[0] = get(30 * MIB);
+    CHECK_EQ(kit_stats(arena).chunks_lost, 1);
+    put(block[0]);
+    fake_other_process(0, 0);
+    kit_close(arena);
+}
+
 /* A stitch with new memory cannot be mapped: the new chunks go back, but for the one that another
    thread has taken memory of meanwhile. */
 static void a_new_chunk_that_is_taken(void) {
@@ -543,6 +560,35 @@ static void a_new_chunk_that_is_taken(void) {
     put(taken);
     for (int i = 1; i < 6; i += 2) put(block[i]);
     kit_close(arena);
+}
+
+/* ---- how much memory is got before free memory is stitched ---- */
+
+/* So many granules are free, in as many places, when as many are live as `live`, more than ever
+   before. */
+static void before_stitches(int live, int free_granules, int stitched) {
+    void *hole[10], *wall[10], *large;
+    check_case("%d live, %d free", live, free_granules);
+    open_by_granules(0);
+    for (int i = 0; i < free_granules; i++) {
+        hole[i] = get(GRANULE);
+        wall[i] = get(GRANULE);
+    }
+    for (int i = 0; i < free_granules; i++) put(hole[i]);
+    large = get((size_t)(live - free_granules) * GRANULE);
+    CHECK_EQ(kit_stats(arena).stitches, stitched);
+    CHECK_EQ(kit_reserved(arena), (size_t)(stitched ? live : live + free_granules) * GRANULE);
+    put(large);
+    for (int i = 0; i < free_granules; i++) put(wall[i]);
+    kit_close(arena);
+}
+
+/* Up to 1% and 16 MiB beyond what is live more memory is got, rather than a stitch made. */
+static void memory_ahead_of_stitches(void) {
+    before_stitches(50, 8, 0); /* of 17 MiB */
+    before_stitches(50, 9, 1);
+    before_stitches(100, 9, 0); /* of 18 MiB */
+    before_stitches(100, 10, 1);
 }
 
 /* ---- how long a fit is looked for before more memory is got ---- */
@@ -592,9 +638,11 @@ int main(void) {
     FAKE_TEST(the_stream_is_let_go);
     FAKE_TEST(an_idle_chunk_that_is_taken);
     FAKE_TEST(an_idle_chunk_that_does_not_go);
+    FAKE_TEST(no_more_idle_chunks_than_needed);
     FAKE_TEST(a_new_chunk_that_is_taken);
     FAKE_TEST(memory_stays_where_it_is);
     FAKE_TEST(few_chunks_for_much_memory);
+    FAKE_TEST(memory_ahead_of_stitches);
     FAKE_TEST(memory_that_is_not_released);
     FAKE_TEST(addresses_that_are_not_unmapped);
     FAKE_TEST(chunks_grow_with_what_is_held);

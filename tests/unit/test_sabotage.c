@@ -134,6 +134,7 @@ static const saboteur saboteurs[] = {
     PLAIN("K2", run_later_than_issued, BOTH),
     PLAIN("K2 T3", run_at_no_position, BOTH), /* two neighbours may be at none */
     PLAIN("K3", stream_without_refs, BOTH),
+    PLAIN("K3", only_refs_of_uses, MAPPED),
     PLAIN("K3", lost_use, BOTH),
     PLAIN("K4", stream_not_counted, BOTH),
     PLAIN("K5", busy_in_no_queue, BOTH),

@@ -101,6 +101,8 @@ static void short_of_late(gpupool_source source) {
         CHECK_EQ(kit_stats(arena).fence_waits, 0);
         void *other = get(SIZE, 0, 4); /* behind a wait */
         CHECK_EQ(kit_stats(arena).fence_waits, 1);
+        for (int i = 0; i < 4; i++) /* the calls keep no stream */
+            CHECK_EQ(gpi_clock_find(&arena->clocks, gpi_clock_key(kit_stream[i]))->refs, 0);
         put(other, 0);
         put(block[0], 0);
         close_arena();

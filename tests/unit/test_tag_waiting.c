@@ -22,7 +22,9 @@ static void behind_many_of_others(void) {
     give(own, 0);
     for (int i = 0; i < OTHERS; i++) give(other[i], 1);
     size_t reserved = kit_reserved(arena);
+    uint64_t same = kit_stats(arena).same_stream_allocs;
     CHECK(must_take(BYTES, KV, 0) == own);
+    CHECK_EQ(kit_stats(arena).same_stream_allocs, same + 1);
     CHECK_EQ(kit_reserved(arena), reserved);
     CHECK_EQ(kit_stats(arena).host_syncs, 0);
     void *another = must_take(BYTES, KV, 0); /* it has no other of its own */
@@ -31,6 +33,31 @@ static void behind_many_of_others(void) {
     give(own, 0);
     fake_run_all();
     CHECK_EQ(fake_failures(), 0);
+    close_tags();
+}
+
+/* So many blocks of the size are looked at, and no more. */
+static void as_many_as_it_may_look_at(void) {
+    gpi_request request;
+    void *own, *other;
+    open_tags(1, 0);
+    fake_mode(FAKE_STEPPED);
+    work(kit_stream[1], other = must_take(BYTES, KV, 1));
+    work(kit_stream[0], own = must_take(BYTES, KV, 0));
+    give(own, 0);
+    give(other, 1); /* in front */
+    memset(&request, 0, sizeof request);
+    request.units = BYTES / 512;
+    request.align_units = 2;
+    request.tag = KV;
+    request.finished = gpi_tree_tag_list(KV);
+    request.owner = gpi_clock_find(&arena->clocks, gpi_clock_key(kit_stream[0]));
+    gpi_host_lock(&arena->lock);
+    CHECK(gpi_ladder_own_waiting(arena, &request, 1) == NULL);
+    gpi_run *run = gpi_ladder_own_waiting(arena, &request, 2);
+    CHECK(run && (void *)(uintptr_t)(run->unit * GPUPOOL_UNIT_BYTES) == own);
+    if (run) gpi_tree_put(&arena->tree, run, request.finished, 0);
+    gpi_arena_unlock(arena);
     close_tags();
 }
 
@@ -97,6 +124,7 @@ static void it_sleeps_meanwhile(void) {
 
 int main(void) {
     FAKE_TEST(behind_many_of_others);
+    FAKE_TEST(as_many_as_it_may_look_at);
     FAKE_TEST(not_in_one_chunk);
     FAKE_TEST(a_graph_frees_it);
     FAKE_TEST(it_sleeps_meanwhile);

@@ -53,6 +53,25 @@ static void default_streams_are_named(void) {
     }
 }
 
+/* A question saw all work done. What a cache got since is not known to be, and counts as pending in
+   a verdict, as it does elsewhere. */
+static void seen_before_the_latest_work(void) {
+    arena = kit_open_limited(GPUPOOL_SOURCE_MAPPED, 64 * MIB);
+    void *block = get(4096, kit_stream[1]);
+    put(block, kit_stream[1]);
+    CHECK_EQ(kit_stats(arena).pending.now, 4096);
+    CHECK(kit_fits(arena, MIB, NULL));
+    CHECK(get(4096, kit_stream[1]) == block);
+    fake_mode(FAKE_STEPPED);
+    kit_fill(kit_stream[1], block, 4096, 1);
+    put(block, kit_stream[1]);
+    gpupool_verdict v = refused(100 * MIB, kit_stream[2], GPUPOOL_CAUSE_LIMIT);
+    CHECK_EQ(kit_stats(arena).pending.now, 4096);
+    CHECK_EQ(v.pending_bytes, 4096);
+    fake_mode(FAKE_EAGER);
+    kit_close(arena);
+}
+
 /* Neither alone is enough, until one of them is done. */
 static void two_streams_at_one_block(void) {
     for (int done = 2; done <= 3; done++) {
@@ -782,6 +801,7 @@ static void a_stream_is_tried_once(void) {
 
 int main(void) {
     FAKE_TEST(default_streams_are_named);
+    FAKE_TEST(seen_before_the_latest_work);
     FAKE_TEST(two_streams_at_one_block);
     FAKE_TEST(blocks_that_the_same_streams_use);
     FAKE_TEST(what_a_graph_keeps_does_not_fit);
