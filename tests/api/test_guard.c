@@ -97,20 +97,6 @@ static void asleep_before_it_is_filled(void) {
     kit_close(arena);
 }
 
-/* A pointer to no memory of the arena is that, whichever tag's memory sleeps. */
-static void a_stray_pointer_while_a_tag_sleeps(void) {
-    gpupool_tag_config can_sleep;
-    int tag;
-    memset(&can_sleep, 0, sizeof can_sleep);
-    can_sleep.can_sleep = 1;
-    arena = kit_open(GPUPOOL_SOURCE_MAPPED);
-    CHECK_RESULT(gpupool_tag(arena, "kv", &can_sleep, &tag), GPUPOOL_OK);
-    CHECK_RESULT(gpupool_sleep(arena, tag, GPUPOOL_DISCARD, NULL), GPUPOOL_OK);
-    CHECK_RESULT(put(&tag, 0), GPUPOOL_E_NOT_OURS);
-    CHECK_RESULT(gpupool_wake(arena, tag, NULL), GPUPOOL_OK);
-    kit_close(arena);
-}
-
 /* What a graph is handed has no guard, and nothing is added to the graph. */
 static void nothing_in_a_capture(void) {
     cudaGraph_t graph = NULL;
@@ -427,7 +413,6 @@ int main(void) {
     ARENA_TEST(a_stale_pointer_reads_a_pattern);
     ARENA_TEST(zalloc_is_zero);
     ARENA_TEST(asleep_before_it_is_filled);
-    ARENA_TEST(a_stray_pointer_while_a_tag_sleeps);
     ARENA_TEST(nothing_in_a_capture);
     FAKE_TEST(nothing_in_a_scope);
     ARENA_TEST(a_used_block_is_left_alone);

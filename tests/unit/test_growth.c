@@ -119,14 +119,14 @@ static void few_chunks_for_much_memory(void) {
     kit_close(arena);
 }
 
-/* Less than half a chunk at the end is part of the last one; half a chunk is one by itself. */
+/* Less than half a chunk at the end is part of the last one; more than that is one by itself. */
 static void no_small_chunk_at_the_end(void) {
     static const struct { size_t bytes; uint64_t chunks; } cases[] = {
-        {10 * MIB, 1}, {12 * MIB, 2}, {18 * MIB, 2}, {20 * MIB, 3}};
+        {8 * MIB, 1}, {10 * MIB, 2}, {14 * MIB, 2}, {16 * MIB, 3}};
     for (size_t i = 0; i < KIT_COUNT(cases); i++) {
         gpupool_arena_config config = kit_config(GPUPOOL_SOURCE_MAPPED);
         check_case("%zu bytes", cases[i].bytes);
-        config.chunk_bytes = 8 * MIB;
+        config.chunk_bytes = 6 * MIB;
         arena = kit_create(&config);
         put(get(cases[i].bytes));
         CHECK_EQ(kit_reserved(arena), cases[i].bytes);

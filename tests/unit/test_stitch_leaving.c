@@ -156,6 +156,29 @@ static void only_its_own_get_the_position(void) {
     close_it();
 }
 
+/* One chunk is stitched by itself where its own addresses do not begin as the request wants. */
+static void a_stitch_of_one_chunk(void) {
+    gpupool_arena_config config = kit_config(GPUPOOL_SOURCE_MAPPED);
+    gpupool_tag_config sleeper;
+    void *chunk[4], *aligned;
+    memset(&sleeper, 0, sizeof sleeper);
+    sleeper.can_sleep = 1;
+    config.chunk_bytes = 2 * MIB;
+    arena = kit_create(&config);
+    CHECK_RESULT(gpupool_tag(arena, "kv", &sleeper, &tag), GPUPOOL_OK);
+    for (int i = 0; i < 4; i++) chunk[i] = take(2 * MIB, 0);
+    CHECK_RESULT(gpupool_set_limit(arena, kit_reserved(arena)), GPUPOOL_OK);
+    int odd = (uintptr_t)chunk[0] % (4 * MIB) == 0;
+    put(chunk[odd]);
+    aligned = gpupool_alloc_aligned(arena, 2 * MIB, 4 * MIB, kit_stream[0]);
+    CHECK(aligned != NULL && (uintptr_t)aligned % (4 * MIB) == 0);
+    CHECK(arena->stitches.oldest != NULL && arena->stitches.oldest->seam_count == 1);
+    put(aligned);
+    for (int i = 0; i < 4; i++)
+        if (i != odd) put(chunk[i]);
+    kit_close(arena);
+}
+
 /* A tag lacks memory, and others' idle chunks are in the way: they go, and are told first; or CUDA
    does not take them back, which is the error. */
 static void a_tag_needs_the_chunks(void) {
@@ -205,6 +228,7 @@ int main(void) {
     FAKE_TEST(the_next_one_is_used_meanwhile);
     FAKE_TEST(more_handles_in_a_larger_arena);
     FAKE_TEST(only_its_own_get_the_position);
+    FAKE_TEST(a_stitch_of_one_chunk);
     FAKE_TEST(a_tag_needs_the_chunks);
     FAKE_TEST(no_addresses);
     return check_finish();
