@@ -88,6 +88,24 @@ static void memory_that_is_reserved_at_once_is_told(void) {
 
 /* ---- a refusal undoes the growth ---- */
 
+/* A tag whose reserve is refused is none: its chunks go, and the next one has its number. */
+static void a_refused_reserve_takes_the_tag_with_it(void) {
+    gpupool_arena_config config = registry_config(GPUPOOL_SOURCE_MAPPED, 0);
+    gpupool_tag_config reserves;
+    int tag = 0;
+    memset(&reserves, 0, sizeof reserves);
+    reserves.reserve_bytes = 20 * MIB;
+    config.chunk_bytes = 4 * MIB;
+    arena = kit_create(&config);
+    known.refuse_at = 3;
+    CHECK_RESULT(gpupool_tag(arena, "refused", &reserves, &tag), GPUPOOL_E_CALLBACK);
+    CHECK_EQ(kit_reserved(arena), 0);
+    CHECK_RESULT(gpupool_tag(arena, "next", &reserves, &tag), GPUPOOL_OK);
+    CHECK_EQ(tag, 1);
+    CHECK_EQ(kit_reserved(arena), 20 * MIB);
+    close_registered();
+}
+
 static void a_refused_chunk_takes_the_growth_with_it(void) {
     gpupool_source sources[] = {GPUPOOL_SOURCE_MAPPED, GPUPOOL_SOURCE_DEVICE, GPUPOOL_SOURCE_PINNED,
                                 GPUPOOL_SOURCE_CUSTOM, GPUPOOL_SOURCE_BYPASS};
@@ -306,6 +324,7 @@ static void a_chunk_that_is_not_wanted_back(void) {
     for (int i = 0; i < 2; i++) {
         fake_fail_call("cuMemFree", 1, 0, 0);
         CHECK_RESULT(gpupool_trim(arena, 0, NULL), GPUPOOL_E_CUDA);
+        CHECK(strstr(gpupool_last_error(), "cuMemFree") != NULL); /* not the refusal after it */
         CHECK_EQ(known.gone, 1);
         CHECK_EQ(known.refused, 1);
         CHECK_EQ(known.told, 1);
@@ -619,6 +638,7 @@ int main(void) {
     FAKE_TEST(chunks_and_stitches_are_told);
     FAKE_TEST(chunks_of_every_source_are_told);
     FAKE_TEST(memory_that_is_reserved_at_once_is_told);
+    FAKE_TEST(a_refused_reserve_takes_the_tag_with_it);
     FAKE_TEST(a_refused_chunk_takes_the_growth_with_it);
     FAKE_TEST(a_refused_stitch_is_unmapped);
     FAKE_TEST(a_refused_chunk_of_a_stitch);

@@ -197,6 +197,19 @@ static void during_a_capture(void) {
 
 /* ---- what cannot be exported ---- */
 
+/* Sizes that no block has are refused as they were asked for. */
+static void sizes_that_cannot_be(void) {
+    char words[64];
+    share_open(0, 0);
+    for (size_t bytes = ((size_t)1 << 48) + 1; bytes; bytes = bytes < SIZE_MAX ? SIZE_MAX : 0) {
+        CHECK_RESULT(kit_why(share_try(bytes, 0)), GPUPOOL_E_ARGUMENT);
+        snprintf(words, sizeof words, "bytes is %zu,", bytes);
+        CHECK(strstr(gpupool_last_error(), words) != NULL);
+    }
+    CHECK_RESULT(kit_why(share_try(0, 0)), GPUPOOL_E_ARGUMENT);
+    kit_close(arena);
+}
+
 static void cannot(const void *pointer, gpupool_result expected) {
     gpupool_exported exported = {1, 1, 1};
     gpupool_stats before = kit_stats(arena);
@@ -308,6 +321,7 @@ int main(void) {
 #endif
     SHARE_TEST(blocks_of_a_graph);
     SHARE_TEST(during_a_capture);
+    SHARE_TEST(sizes_that_cannot_be);
     SHARE_TEST(blocks_and_pointers_that_are_not_for_it);
     SHARE_TEST(other_arenas);
     SHARE_FAKE_TEST(closed_before_it_is_exported);

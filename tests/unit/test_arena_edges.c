@@ -81,6 +81,7 @@ static void a_cache_that_finds_little_rests(void) {
         }
         gpi_stream *known = gpi_clock_find(&arena->clocks, gpi_clock_key(kit_stream[0]));
         CHECK_EQ(known->cache.rest, found < 32 ? 1024 : 0);
+        CHECK_EQ(known->cache.used != 0, found >= 32); /* while it rests it has no blocks */
         put(get(100000, 0), 0);
         CHECK_EQ(known->cache.rest, found < 32 ? 1023 : 0);
         kit_close(arena);
@@ -688,6 +689,55 @@ static void an_event_for_the_wait(void) {
     kit_close(all);
 }
 
+/* The event over all streams covers a recorded use, too: the block is free memory at once. */
+static void used_by_a_stream_and_freed_for_all(void) {
+    void *block;
+    gpupool_arena *all = gpupool_get_default_arena(0);
+    CHECK_EQ(gpupool_cudaMalloc(&block, 20 * MIB), cudaSuccess);
+    fake_mode(FAKE_STEPPED);
+    kit_fill(kit_stream[1], block, 20 * MIB, 1);
+    CHECK_RESULT(gpupool_record_stream(all, block, kit_stream[1]), GPUPOOL_OK);
+    CHECK_EQ(gpupool_cudaFree(block), cudaSuccess);
+    CHECK(all->waiting == NULL);
+    CHECK_EQ(kit_stats(all).pending.now, 20 * MIB);
+    fake_mode(FAKE_EAGER);
+    kit_close(all);
+}
+
+/* But a graph's block is the graph's until its release, whoever frees it. */
+static void a_graphs_block_freed_for_all(void) {
+    gpupool_arena *all = gpupool_get_default_arena(0);
+    gpupool_capture *scope = NULL;
+    CHECK_RESULT(gpupool_begin_capture(all, kit_stream[0], &scope), GPUPOOL_OK);
+    void *block = kit_alloc(all, 20 * MIB, kit_stream[0]);
+    CHECK_RESULT(gpupool_end_capture(scope), GPUPOOL_OK);
+    CHECK_RESULT(gpupool_set_limit(all, kit_reserved(all)), GPUPOOL_OK);
+    CHECK_EQ(gpupool_cudaFree(block), cudaSuccess);
+    CHECK_RESULT(kit_why(gpupool_alloc(all, 20 * MIB, kit_stream[1])), GPUPOOL_E_OUT_OF_MEMORY);
+    CHECK_RESULT(gpupool_release_capture(scope), GPUPOOL_OK);
+    CHECK_EQ(gpupool_cudaMalloc(&block, 20 * MIB), cudaSuccess);
+    CHECK_EQ(gpupool_cudaFree(block), cudaSuccess);
+    kit_close(all);
+}
+
+/* Where no event can be had, CUDA is not asked for one at each free from then on. */
+static void frees_without_an_event(void) {
+    arena = kit_open(GPUPOOL_SOURCE_MAPPED);
+    void *block = get(4096, 0);
+    put(get(4096, 1), 1);
+    gpi_stream *owner = gpi_clock_find(&arena->clocks, gpi_clock_key(kit_stream[1]));
+    owner->frees = 64;
+    fake_fail_call("cuEventRecord", 1, 1, 0);
+    gpi_host_lock(&arena->lock);
+    CHECK(gpi_block_is_due(arena, owner));
+    gpi_block_record(arena, owner, kit_stream[1]);
+    CHECK(!gpi_block_is_due(arena, owner));
+    gpi_host_unlock(&arena->lock);
+    fake_fail_clear();
+    put(block, 0);
+    kit_close(arena);
+}
+
 /* The wait for the event over all streams fails: the host waits for the device. */
 static void an_event_that_cannot_be_waited_for(void) {
     void *block;
@@ -811,6 +861,9 @@ int main(void) {
     FAKE_TEST(the_event_of_a_look);
     FAKE_TEST(blocks_of_all_streams);
     FAKE_TEST(an_event_for_the_wait);
+    FAKE_TEST(used_by_a_stream_and_freed_for_all);
+    FAKE_TEST(a_graphs_block_freed_for_all);
+    FAKE_TEST(frees_without_an_event);
     FAKE_TEST(an_event_that_cannot_be_waited_for);
     FAKE_TEST(what_a_wait_left);
     FAKE_TEST(many_frees_after_a_reset);

@@ -263,6 +263,18 @@ static void a_chunk_that_is_told_stays(void) {
     check_case(" ");
 }
 
+/* A refused chunk that is all of the growth need not be parted from anything: it goes. */
+static void a_refused_chunk_goes(void) {
+    open_told(GPUPOOL_SOURCE_MAPPED);
+    known.refuse_at = 1;
+    uses_them_up = 1;
+    CHECK_RESULT(kit_why(gpupool_alloc(arena, 2 * MIB, kit_stream[0])), GPUPOOL_E_CALLBACK);
+    uses_them_up = 0;
+    bring_structs_back();
+    CHECK_EQ(kit_reserved(arena), 0);
+    close_told();
+}
+
 /* Refused in the midst of a growth, whose chunks then cannot be parted: the program knows those it
    has taken, and hears of no other. */
 static void refused_chunks_that_stay(void) {
@@ -293,6 +305,7 @@ int main(void) {
     FAKE_TEST(a_chunk_that_became_no_block);
     FAKE_TEST(used_up_meanwhile);
     FAKE_TEST(a_chunk_that_is_told_stays);
+    FAKE_TEST(a_refused_chunk_goes);
     FAKE_TEST(refused_chunks_that_stay);
     return check_finish();
 }

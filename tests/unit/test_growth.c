@@ -119,6 +119,37 @@ static void few_chunks_for_much_memory(void) {
     kit_close(arena);
 }
 
+/* Less than half a chunk at the end is part of the last one; more than that is one by itself. */
+static void no_small_chunk_at_the_end(void) {
+    static const struct { size_t bytes; uint64_t chunks; } cases[] = {
+        {8 * MIB, 1}, {10 * MIB, 2}, {14 * MIB, 2}, {16 * MIB, 3}};
+    for (size_t i = 0; i < KIT_COUNT(cases); i++) {
+        gpupool_arena_config config = kit_config(GPUPOOL_SOURCE_MAPPED);
+        check_case("%zu bytes", cases[i].bytes);
+        config.chunk_bytes = 6 * MIB;
+        arena = kit_create(&config);
+        put(get(cases[i].bytes));
+        CHECK_EQ(kit_reserved(arena), cases[i].bytes);
+        CHECK_EQ(kit_stats(arena).chunks_gained, cases[i].chunks);
+        kit_close(arena);
+    }
+}
+
+/* Of idle chunks that are equally large the lower one goes. */
+static void the_lower_of_equal_chunks_goes(void) {
+    open_by_granules(0);
+    void *block[4];
+    for (int i = 0; i < 4; i++) block[i] = get(GRANULE);
+    put(block[0]);
+    put(block[2]);
+    kit_finish(arena);
+    CHECK_RESULT(gpupool_trim(arena, 3 * GRANULE, NULL), GPUPOOL_OK);
+    CHECK(fake_peek(block[0]) == NULL && fake_peek(block[2]) != NULL);
+    put(block[1]);
+    put(block[3]);
+    kit_close(arena);
+}
+
 /* ---- what the driver does not take back ---- */
 
 /* Counted until it does: at the next growth, trim, or end. */
@@ -253,6 +284,9 @@ static void addresses_for_twice_the_device(void) {
         CHECK_RESULT(result, space >= 128 * GIB ? GPUPOOL_OK : GPUPOOL_E_OUT_OF_MEMORY);
         if (!arena) continue;
         CHECK_EQ(arena->chunks.space_units * GPUPOOL_UNIT_BYTES, space);
+        /* for homes: twice the device and a granule, but no more than half */
+        CHECK_EQ((arena->chunks.stitch_unit - arena->chunks.base_unit) * GPUPOOL_UNIT_BYTES,
+                 space / 2 > 128 * GIB ? 128 * GIB + GRANULE : space / 2);
         put(get(3 * MIB));
         kit_close(arena);
     }
@@ -317,6 +351,8 @@ static void nothing_gained_at_the_start(void) {
     CHECK_EQ(stats.chunks_gained, 0);
     CHECK_EQ(stats.chunks_lost, 0);
     CHECK_EQ(stats.reserved.peak, 0);
+    CHECK_EQ(stats.splits, 0);
+    CHECK_EQ(stats.merges, 0);
     kit_close(arena);
 }
 
@@ -643,6 +679,8 @@ int main(void) {
     FAKE_TEST(memory_stays_where_it_is);
     FAKE_TEST(few_chunks_for_much_memory);
     FAKE_TEST(memory_ahead_of_stitches);
+    FAKE_TEST(no_small_chunk_at_the_end);
+    FAKE_TEST(the_lower_of_equal_chunks_goes);
     FAKE_TEST(memory_that_is_not_released);
     FAKE_TEST(addresses_that_are_not_unmapped);
     FAKE_TEST(chunks_grow_with_what_is_held);

@@ -51,6 +51,40 @@ static void none_for_a_handle_had_again(void) {
     kit_close(arena);
 }
 
+/* What the earlier one had in its cache is free memory behind its own clock then. */
+static void a_handle_had_again_starts_anew(void) {
+    arena = kit_open(GPUPOOL_SOURCE_AUTO);
+    void *block = get(4096, 0);
+    CHECK_RESULT(gpupool_record_stream(arena, block, kit_stream[1]), GPUPOOL_OK);
+    CHECK_RESULT(put(get(4096, 1), 1), GPUPOOL_OK);
+    gpi_stream *earlier = stream_of(1);
+    CHECK_EQ(earlier->cache.free_blocks, 1);
+    earlier->identity++; /* that was another one */
+    CHECK_RESULT(gpupool_record_stream(arena, block, kit_stream[1]), GPUPOOL_OK);
+    CHECK(stream_of(1) != earlier);
+    CHECK_EQ(earlier->cache.used, 0);
+    CHECK_RESULT(put(block, 0), GPUPOOL_OK);
+    kit_close(arena);
+}
+
+/* Where CUDA does not say which stream it is, it is the one that had the handle. */
+static void a_handle_that_cuda_does_not_tell(void) {
+    arena = kit_open(GPUPOOL_SOURCE_AUTO);
+    void *block = get(4096, 0);
+    CHECK_RESULT(gpupool_record_stream(arena, block, kit_stream[1]), GPUPOOL_OK);
+    gpi_stream *known = stream_of(1);
+    uint64_t identity = known->identity;
+    CHECK(identity > 1);
+    fake_fail_call("cuStreamGetId", 1, 1, 0);
+    CHECK_RESULT(gpupool_record_stream(arena, block, kit_stream[1]), GPUPOOL_OK);
+    CHECK(fake_fail_fired() > 0);
+    fake_fail_clear();
+    CHECK(stream_of(1) == known);
+    CHECK_EQ(known->identity, identity);
+    CHECK_RESULT(put(block, 0), GPUPOOL_OK);
+    kit_close(arena);
+}
+
 static void *record_in_vain(void *block) {
     CHECK_RESULT(gpupool_record_stream(arena, block, kit_stream[1]), GPUPOOL_E_HOST_MEMORY);
     return NULL;
@@ -151,6 +185,8 @@ static void none_while_memory_is_taken_over(void) {
 int main(void) {
     FAKE_TEST(none_for_a_host_functions_stream);
     FAKE_TEST(none_for_a_handle_had_again);
+    FAKE_TEST(a_handle_had_again_starts_anew);
+    FAKE_TEST(a_handle_that_cuda_does_not_tell);
     FAKE_TEST(none_for_a_stream_renamed_meanwhile);
     FAKE_TEST(none_while_memory_is_taken_over);
     return check_finish();

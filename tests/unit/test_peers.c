@@ -170,6 +170,41 @@ static void a_refusal_leaves_the_access(void) {
     }
 }
 
+static void refuse_otherwise(void *unused) {
+    (void)unused;
+    fake_fail_call("cuMemSetAccess", 1, 1, CUDA_ERROR_INVALID_HANDLE);
+}
+
+/* And if it refuses to give the access back as well, the first refusal is what is told. */
+static void the_first_refusal_is_told(void) {
+    arena = kit_open(GPUPOOL_SOURCE_MAPPED);
+    void *block = kit_alloc(arena, MIB, kit_stream[0]);
+    CHECK_RESULT(gpupool_allow_peer(arena, 1), GPUPOOL_OK);
+    fake_fail_call("cuMemSetAccess", 1, 1, CUDA_ERROR_NOT_PERMITTED);
+    fake_before_call("cuMemSetAccess", 2, refuse_otherwise, NULL);
+    CHECK_RESULT(gpupool_disallow_peer(arena, 1), GPUPOOL_E_CUDA);
+    CHECK(strstr(gpupool_last_error(), "CUDA_ERROR_NOT_PERMITTED") != NULL);
+    CHECK_EQ(fake_fail_fired(), 2);
+    fake_fail_clear();
+    CHECK_RESULT(gpupool_disallow_peer(arena, 1), GPUPOOL_OK);
+    CHECK_RESULT(gpupool_free(arena, block, kit_stream[0]), GPUPOOL_OK);
+    kit_close(arena);
+}
+
+/* Where access is by whole devices it is got once, and not again to take it back; pinned memory
+   needs none. */
+static void access_by_whole_devices(void) {
+    for (int pinned = 0; pinned < 2; pinned++) {
+        arena = kit_open(pinned ? GPUPOOL_SOURCE_PINNED : GPUPOOL_SOURCE_DEVICE);
+        fake_reset_counters();
+        CHECK_RESULT(gpupool_allow_peer(arena, 1), GPUPOOL_OK);
+        CHECK_EQ(fake_calls("cuCtxEnablePeerAccess"), !pinned);
+        CHECK_RESULT(gpupool_disallow_peer(arena, 1), GPUPOOL_OK);
+        CHECK_EQ(fake_calls("cuCtxEnablePeerAccess"), !pinned);
+        kit_close(arena);
+    }
+}
+
 /* Memory that moves behind other addresses is accessible there too. */
 static void moved_memory_for_a_peer(void) {
     void *small[16], *large;
@@ -801,6 +836,8 @@ int main(void) {
     FAKE_TEST(a_context_that_was_not_told);
     FAKE_TEST(all_streams_are_the_peers_too);
     FAKE_TEST(a_refusal_leaves_the_access);
+    FAKE_TEST(the_first_refusal_is_told);
+    FAKE_TEST(access_by_whole_devices);
     FAKE_TEST(moved_memory_for_a_peer);
     FAKE_TEST(a_driver_that_refuses_changes_nothing);
     FAKE_TEST(devices_that_are_none);

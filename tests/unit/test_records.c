@@ -105,6 +105,16 @@ static void idle_chunks_under_a_limit(void) {
     CHECK_RESULT(gpupool_set_limit(arena, kit_reserved(arena)), GPUPOOL_OK);
 }
 
+/* An idle chunk amid free memory, of which it has to be cut out on both sides. */
+static void an_idle_chunk_amid_free_memory(void) {
+    allocate(0, 2 * MIB, 0);
+    allocate(1, 8 * MIB, 0);
+    allocate(2, 2 * MIB, 0);
+    release(1, 0);
+    fake_run_all();
+    CHECK_RESULT(gpupool_trim(arena, SIZE_MAX, NULL), GPUPOOL_OK);
+}
+
 /* The same in runs of many chunks each. */
 static void long_idle_runs_under_a_limit(void) {
     for (int i = 0; i < 4; i++) allocate(i, 32 * MIB, 0);
@@ -185,6 +195,7 @@ static const act acts[] = {
     ACT(MAPPED, own_runs_under_a_limit, alloc_half_a_chunk_less, 1),
     ACT(MAPPED, idle_chunks_under_a_limit, trim_some, 1),
     ACT(MAPPED, idle_chunks_under_a_limit, trim_all, 1),
+    ACT(MAPPED, an_idle_chunk_amid_free_memory, trim_some, 1),
     ACT(MAPPED, unfinished_memory_of_another_stream, alloc_elsewhere, 1),
     ACT(MAPPED, waiting_memory, alloc_elsewhere, 1),
     ACT(DEVICE, nothing_yet, alloc_small, 0),
@@ -486,6 +497,36 @@ static void all_are_counted(void) {
     CHECK_EQ(counted_bytes, before);
 }
 
+/* The same of stitches, of few chunks and of many. */
+static void stitches_are_counted(void) {
+    enum { FEW = 4, MANY = 60 };
+    void *blocks[MANY], *wide;
+    size_t before = counted_bytes;
+    gpupool_arena_config config = kit_config(GPUPOOL_SOURCE_MAPPED);
+    config.chunk_bytes = 2 * MIB;
+    arena = kit_create(&config);
+    for (int chunks = FEW; chunks <= MANY; chunks += MANY - FEW) {
+        CHECK_RESULT(gpupool_set_limit(arena, (size_t)chunks * 2 * MIB), GPUPOOL_OK);
+        for (int i = 0; i < chunks; i++) blocks[i] = kit_alloc(arena, 2 * MIB, kit_stream[0]);
+        for (int i = 0; i < chunks; i += 2)
+            CHECK_RESULT(gpupool_free(arena, blocks[i], kit_stream[0]), GPUPOOL_OK);
+        wide = kit_alloc(arena, (size_t)chunks * MIB, kit_stream[0]);
+        CHECK_EQ(arena->stitches.count, 1);
+        /* but for the ends and the new memory that it might have had */
+        CHECK_EQ(kit_stats(arena).host_bytes + 3 * sizeof(gpi_seam) + sizeof(gpi_part),
+                 counted_bytes - before);
+        CHECK_RESULT(gpupool_free(arena, wide, kit_stream[0]), GPUPOOL_OK);
+        for (int i = 1; i < chunks; i += 2)
+            CHECK_RESULT(gpupool_free(arena, blocks[i], kit_stream[0]), GPUPOOL_OK);
+        CHECK_RESULT(gpupool_trim(arena, 0, NULL), GPUPOOL_OK);
+        CHECK_EQ(arena->stitches.count, 0);
+        CHECK(gpi_tree_owner(&arena->tree, (uintptr_t)wide / GPUPOOL_UNIT_BYTES) == NULL);
+        CHECK_EQ(kit_stats(arena).host_bytes, counted_bytes - before);
+    }
+    kit_close(arena);
+    CHECK_EQ(counted_bytes, before);
+}
+
 #endif
 
 int main(void) {
@@ -498,5 +539,6 @@ int main(void) {
     FAKE_TEST(neither_cleared_nor_freed);
     FAKE_TEST(not_cleared_and_of_no_stream);
     FAKE_TEST(all_are_counted);
+    FAKE_TEST(stitches_are_counted);
     return check_finish();
 }

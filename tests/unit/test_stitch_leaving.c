@@ -1,5 +1,6 @@
 /* A stitch that another thread is unmapping, with the locks open while that thread calls CUDA or
-   the program: all others leave it and its chunks alone. And one that CUDA does not unmap. */
+   the program: all others leave it and its chunks alone. And one that CUDA does not unmap; which of
+   them go, and when they may. */
 #define GPUPOOL_IMPLEMENTATION
 #include "gpupool.h"
 #include "registry_kit.h"
@@ -96,6 +97,88 @@ static void it_is_not_unmapped(void) {
     close_it();
 }
 
+static size_t wanted_meanwhile;
+
+static int use_another(const gpupool_mapping *mapping, void *user) {
+    size_t bytes = wanted_meanwhile;
+    (void)mapping, (void)user;
+    wanted_meanwhile = 0;
+    if (bytes) put(take(bytes, 0));
+    return 0;
+}
+
+/* While the program is told of one that goes, the next one is used and so becomes the last: the
+   bound is kept by the one after it. */
+static void the_next_one_is_used_meanwhile(void) {
+    gpupool_arena_config config = of_large_chunks();
+    config.on_unmap = use_another;
+    open_with_idle_stitch(&config);
+    put(take(24 * MIB, 0));
+    put(take(18 * MIB, 0));
+    CHECK_RESULT(gpupool_trim(arena, SIZE_MAX, NULL), GPUPOOL_OK);
+    CHECK_EQ(arena->stitches.count, 3);
+    wanted_meanwhile = 24 * MIB;
+    lock_both();
+    gpi_stitch_bound(&arena->stitches, 0);
+    CHECK_EQ(arena->stitches.count, 1);
+    unlock_both();
+    CHECK_EQ(wanted_meanwhile, 0);
+    close_it();
+}
+
+/* Four handles for each chunk, and never fewer than a small arena may have. */
+static void more_handles_in_a_larger_arena(void) {
+    gpi_chunks chunks;
+    gpi_stitches stitches;
+    memset(&chunks, 0, sizeof chunks);
+    memset(&stitches, 0, sizeof stitches);
+    stitches.chunks = &chunks;
+    chunks.count = GPI_IDLE_SEAMS / 4;
+    CHECK_EQ(gpi_stitch_most_seams(&stitches), GPI_IDLE_SEAMS);
+    chunks.count = GPI_IDLE_SEAMS;
+    CHECK_EQ(gpi_stitch_most_seams(&stitches), 4 * GPI_IDLE_SEAMS);
+}
+
+/* A graph's stitches get the position of its release, and no other stream's do. */
+static void only_its_own_get_the_position(void) {
+    gpupool_arena_config config = of_large_chunks();
+    open_with_idle_stitch(&config);
+    gpi_stitch *stitch = arena->stitches.oldest;
+    uint64_t at = stitch->user_at;
+    CHECK(stitch->user != NULL && stitch->user != arena->clocks.all);
+    lock_both();
+    gpi_stitch_restamp(&arena->stitches, arena->clocks.all, at + 1);
+    CHECK_EQ(stitch->user_at, at);
+    gpi_stitch_restamp(&arena->stitches, stitch->user, at + 1);
+    CHECK_EQ(stitch->user_at, at + 1);
+    stitch->user_at = at;
+    unlock_both();
+    close_it();
+}
+
+/* One chunk is stitched by itself where its own addresses do not begin as the request wants. */
+static void a_stitch_of_one_chunk(void) {
+    gpupool_arena_config config = kit_config(GPUPOOL_SOURCE_MAPPED);
+    gpupool_tag_config sleeper;
+    void *chunk[4], *aligned;
+    memset(&sleeper, 0, sizeof sleeper);
+    sleeper.can_sleep = 1;
+    config.chunk_bytes = 2 * MIB;
+    arena = kit_create(&config);
+    CHECK_RESULT(gpupool_tag(arena, "kv", &sleeper, &tag), GPUPOOL_OK);
+    for (int i = 0; i < 4; i++) chunk[i] = take(2 * MIB, 0);
+    CHECK_RESULT(gpupool_set_limit(arena, kit_reserved(arena)), GPUPOOL_OK);
+    int odd = (uintptr_t)chunk[0] % (4 * MIB) == 0;
+    put(chunk[odd]);
+    aligned = gpupool_alloc_aligned(arena, 2 * MIB, 4 * MIB, kit_stream[0]);
+    CHECK(aligned != NULL && (uintptr_t)aligned % (4 * MIB) == 0);
+    CHECK(arena->stitches.oldest != NULL && arena->stitches.oldest->seam_count == 1);
+    put(aligned);
+    for (int i = 0; i < 4; i++)
+        if (i != odd) put(chunk[i]);
+    kit_close(arena);
+}
+
 /* A tag lacks memory, and others' idle chunks are in the way: they go, and are told first; or CUDA
    does not take them back, which is the error. */
 static void a_tag_needs_the_chunks(void) {
@@ -142,6 +225,10 @@ static void no_addresses(void) {
 int main(void) {
     FAKE_TEST(it_is_left_alone);
     FAKE_TEST(it_is_not_unmapped);
+    FAKE_TEST(the_next_one_is_used_meanwhile);
+    FAKE_TEST(more_handles_in_a_larger_arena);
+    FAKE_TEST(only_its_own_get_the_position);
+    FAKE_TEST(a_stitch_of_one_chunk);
     FAKE_TEST(a_tag_needs_the_chunks);
     FAKE_TEST(no_addresses);
     return check_finish();

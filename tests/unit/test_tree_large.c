@@ -1,4 +1,5 @@
-/* TREE where it is large: all orders up to 2^40 bytes, and an index of 100,000 live runs. */
+/* TREE where it is large: all orders up to 2^40 bytes, and an index of 100,000 live runs; and where
+   it is small: single calls on a few runs. */
 // build: asan -fsanitize=address
 #define GPUPOOL_IMPLEMENTATION
 #include "gpupool.h"
@@ -72,6 +73,120 @@ static void a_walk_goes_on_with_the_left_one(void) {
     one.cursor = NULL;
     CHECK_EQ(gpi_check_tree(&one), 0);
     gpi_tree_close(&one);
+}
+
+/* ---- trees of a few runs ---- */
+
+#define FEW_GRANULE 16
+
+static gpi_tree few;
+
+/* A table of so many granules, all with cells. */
+static void open_few(uint64_t granules) {
+    memset(&few, 0, sizeof few);
+    CHECK_EQ(gpi_tree_open(&few), 1);
+    CHECK_EQ(gpi_tree_open_table(&few, 0, granules, granules, FEW_GRANULE), 1);
+    CHECK_EQ(gpi_tree_prepare_cells(&few, 0, (granules - 1) * FEW_GRANULE), 1);
+    CHECK_EQ(gpi_tree_prepare(&few, 8), 1);
+    CHECK_EQ(gpi_tree_list_add(&few), GPI_LIST_STREAMS);
+}
+
+static void close_few(void) {
+    CHECK_EQ(gpi_check_tree(&few), 0);
+    gpi_tree_close(&few);
+}
+
+static gpi_run *add_free(uint64_t unit, uint64_t units, uint32_t list, uint64_t at) {
+    gpi_run *run = gpi_tree_add_chunk(&few, unit, units);
+    run->of.at = at;
+    return gpi_tree_put(&few, run, list, 0);
+}
+
+/* Memory of a stream is not, that of a tag is. */
+static void what_is_finished(void) {
+    gpi_run run;
+    memset(&run, 0, sizeof run);
+    for (run.list = GPI_LIST_ANY; run.list < GPI_LIST_STREAMS + 2; run.list++)
+        CHECK_EQ(gpi_tree_is_finished(&run),
+                 run.list == GPI_LIST_ANY ||
+                     (run.list >= GPI_LIST_TAGS && run.list < GPI_LIST_STREAMS));
+    run.list = GPI_LIST_LIVE;
+    CHECK(!gpi_tree_is_finished(&run));
+}
+
+/* Runs that join are at the latest position of any of them, on whichever side that lies. */
+static void what_joins_is_at_the_latest_position(void) {
+    static const uint64_t at[][3] = {{5, 3, 7}, {7, 3, 5}, {5, 7, 3}};
+    for (size_t i = 0; i < sizeof at / sizeof *at; i++) {
+        gpi_run *run[3], *all = NULL;
+        open_few(4);
+        run[0] = gpi_tree_add_chunk(&few, 0, 12);
+        for (uint64_t k = 1; k < 3; k++) run[k] = gpi_tree_split(&few, run[k - 1], 4 * k);
+        for (int k = 0; k < 3; k++) run[k]->of.at = at[i][k];
+        for (int k = 0; k < 3; k++) /* the middle one last */
+            all = gpi_tree_put(&few, run[k == 0 ? 0 : 3 - k], GPI_LIST_STREAMS, 0);
+        CHECK_EQ(all->units, 12);
+        CHECK_EQ(all->of.at, 7);
+        close_few();
+    }
+}
+
+/* All of a list, a single unit as well as the largest run, and nothing of another list. */
+static void a_list_gets_one_position(void) {
+    static const uint64_t units[] = {1, 2, 9, 30};
+    gpi_run *run[4], *other;
+    open_few(16);
+    for (uint64_t i = 0; i < 4; i++)
+        run[i] = add_free(i * 2 * FEW_GRANULE, units[i], GPI_LIST_STREAMS, i + 1);
+    CHECK_EQ(gpi_tree_list_add(&few), GPI_LIST_STREAMS + 1);
+    other = add_free(10 * FEW_GRANULE, 1, GPI_LIST_STREAMS + 1, 1);
+    gpi_tree_restamp(&few, GPI_LIST_STREAMS, 9);
+    for (int i = 0; i < 4; i++) CHECK_EQ(run[i]->of.at, 9);
+    CHECK_EQ(other->of.at, 1);
+    close_few();
+}
+
+/* Of the last granule, too; and of what lies behind the table there is none. */
+static void owners_up_to_the_end_of_the_table(void) {
+    uint64_t last = (GPI_PAGE + 3) * FEW_GRANULE;
+    open_few(4);
+    gpi_tree_own(&few, 0, 4 * FEW_GRANULE, &few);
+    for (uint64_t i = 0; i < 4; i++) CHECK(gpi_tree_owner(&few, i * FEW_GRANULE + 5) == &few);
+    close_few();
+    open_few(GPI_PAGE + 4);
+    gpi_tree_own(&few, last, FEW_GRANULE, &few);
+    CHECK(gpi_tree_owner(&few, last) == &few);
+    few.cell_pages--; /* as if it ended before */
+    CHECK(gpi_tree_owner(&few, last) == NULL);
+    few.cell_pages++;
+    close_few();
+}
+
+/* The last granule but one of a table, the last of which is in use: no slab afterwards. */
+static void slabs_are_dropped_up_to_the_last(void) {
+    uint64_t slab = 192 * FEW_GRANULE;
+    open_few(194);
+    gpi_tree_mark_slab(&few, slab);
+    CHECK(gpi_tree_is_slab(&few, slab));
+    gpi_tree_drop_slabs(&few);
+    gpi_tree_mark_slab(&few, 0); /* a later one does not bring it back */
+    CHECK(gpi_tree_is_slab(&few, 0) && !gpi_tree_is_slab(&few, slab));
+    gpi_tree_drop_slabs(&few);
+    close_few();
+}
+
+/* A run that holds no whole granule is passed over for the next of its size, as often as said. */
+static void a_slab_behind_a_run_that_does_not_fit(void) {
+    gpi_lists any = {{GPI_LIST_ANY, 0}, 1, UINT64_MAX};
+    gpi_run *fits, *slab;
+    open_few(16);
+    fits = add_free(4 * FEW_GRANULE, FEW_GRANULE, GPI_LIST_ANY, 0);
+    add_free(8 * FEW_GRANULE + 8, FEW_GRANULE + 1, GPI_LIST_ANY, 0); /* looked at first */
+    CHECK(gpi_search_add_slab(&few, &any, 0) == NULL);
+    slab = gpi_search_add_slab(&few, &any, 1);
+    CHECK(slab == fits && gpi_tree_is_slab(&few, 4 * FEW_GRANULE));
+    gpi_tree_drop_slabs(&few);
+    close_few();
 }
 
 /* ---- random calls in 2^31 units ---- */
@@ -278,6 +393,12 @@ int main(void) {
     TEST(places_of_all_sizes);
     TEST(the_last_place);
     TEST(a_walk_goes_on_with_the_left_one);
+    TEST(what_is_finished);
+    TEST(what_joins_is_at_the_latest_position);
+    TEST(a_list_gets_one_position);
+    TEST(owners_up_to_the_end_of_the_table);
+    TEST(slabs_are_dropped_up_to_the_last);
+    TEST(a_slab_behind_a_run_that_does_not_fit);
     TEST(random_calls_of_all_orders);
     TEST(one_block_of_all_units);
     TEST(index_of_many_live_runs);
