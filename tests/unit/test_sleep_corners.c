@@ -264,26 +264,33 @@ static void the_limit_is_just_enough(void) {
     close_tags();
 }
 
-static void small_blocks_come_and_go(void *unused) {
-    void *small[64];
+static void a_small_block_comes_and_goes(void *unused) {
     (void)unused;
-    for (int i = 0; i < 64; i++) small[i] = must_take(4 * KIB, 0, 0);
-    for (int i = 0; i < 64; i++) give(small[i], 0);
+    give(must_take(4 * KIB, 0, 0), 0);
+    gpi_host_lock(&arena->lock); /* as gpupool_wait_all does: what it used is done */
+    gpi_arena_empty_all(arena, gpi_arena_empty_free);
+    gpi_host_unlock(&arena->lock);
+    CHECK_RESULT(gpi_event_wait_device(&arena->clocks, &arena->chunks.driver), GPUPOOL_OK);
 }
 
-/* An idle chunk makes room on the device, although another thread's small blocks were in it
+/* An idle chunk makes room on the device, although another thread had a small block in it
    meanwhile. */
 static void an_idle_chunk_makes_room(void) {
+    gpupool_arena_config config = kit_config(GPUPOOL_SOURCE_MAPPED);
     size_t free_bytes, total_bytes;
-    open_tags(1, 0);
+    memset(slot, 0, sizeof slot);
+    config.chunk_bytes = 8 * MIB;
+    arena = kit_create(&config);
+    CHECK_EQ(make_tag("kv", 1, 0), KV);
     void *block = must_take(8 * MIB, KV, 0);
     CHECK_RESULT(sleep_tag(KV, GPUPOOL_DISCARD), GPUPOOL_OK);
     give(must_take(8 * MIB, 0, 0), 0);
     CHECK_RESULT(gpupool_wait_all(arena), GPUPOOL_OK);
     CHECK_EQ(cudaMemGetInfo(&free_bytes, &total_bytes), cudaSuccess);
     fake_other_process(0, free_bytes - 2 * MIB);
-    fake_before_call("cuMemCreate", 1, small_blocks_come_and_go, NULL);
+    fake_before_call("cuMemCreate", 1, a_small_block_comes_and_goes, NULL);
     CHECK_RESULT(wake_tag(KV), GPUPOOL_OK);
+    CHECK_EQ(kit_reserved(arena), 8 * MIB);
     fake_other_process(0, 0);
     give(block, 0);
     close_tags();
