@@ -235,11 +235,14 @@ static void configurations_full_of_rubbish(void) {
         no_arena_from(&config);
     }
     const int devices[] = {-2, -7, 99, kit_devices(), (int)0x80000000u, 0x7fffffff};
+    char words[64];
+    snprintf(words, sizeof words, "it must be from -1 (the current one) to %d", kit_devices() - 1);
     for (size_t i = 0; i < KIT_COUNT(devices); i++) {
         check_case("device %d", devices[i]);
         config = kit_config(GPUPOOL_SOURCE_AUTO);
         config.device = devices[i];
         no_arena_from(&config);
+        CHECK(strstr(gpupool_last_error(), words) != NULL);
         REFUSED_NULL(gpupool_get_default_arena(devices[i]), GPUPOOL_E_ARGUMENT);
     }
     check_case("half a pair of functions");

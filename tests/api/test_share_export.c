@@ -280,6 +280,34 @@ static void meanwhile(void *block) {
     CHECK_RESULT(gpupool_free(arena, block, kit_stream[0]), GPUPOOL_E_IN_USE);
 }
 
+/* 0 is a descriptor like any other. */
+static void a_descriptor_of_0(void) {
+    int standard = dup(0);
+    share_open(0, 0);
+    char *block = share_get(BYTES);
+    close(0);
+    CHECK_EQ(share_exported(block).descriptor, 0);
+    share_unexport(block);
+    CHECK(!share_is_open(0));
+    if (standard >= 0) CHECK_EQ(dup2(standard, 0), 0);
+    if (standard >= 0) CHECK_EQ(close(standard), 0);
+    share_put(block);
+    kit_close(arena);
+}
+
+static void of_another_device(void) {
+    gpupool_arena_config config = share_config(GPUPOOL_SHARE_PROCESSES);
+    config.device = 1;
+    CHECK_EQ(cudaSetDevice(1), cudaSuccess);
+    arena = kit_create(&config);
+    void *block = kit_alloc_as(arena, BYTES, 0, GPUPOOL_EXPORTABLE);
+    CHECK_EQ(share_exported(block).device, 1);
+    share_unexport(block);
+    CHECK_RESULT(gpupool_free(arena, block, 0), GPUPOOL_OK);
+    kit_close(arena);
+    CHECK_EQ(cudaSetDevice(0), cudaSuccess);
+}
+
 /* Another thread's mistake, while CUDA makes the descriptor. */
 static void closed_before_it_is_exported(void) {
     share_open(0, 0);
@@ -324,6 +352,8 @@ int main(void) {
     SHARE_TEST(sizes_that_cannot_be);
     SHARE_TEST(blocks_and_pointers_that_are_not_for_it);
     SHARE_TEST(other_arenas);
+    SHARE_FAKE_TEST(a_descriptor_of_0);
+    SHARE_FAKE_TEST(of_another_device);
     SHARE_FAKE_TEST(closed_before_it_is_exported);
     SHARE_FAKE_TEST(a_reset);
     return check_finish();

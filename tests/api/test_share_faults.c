@@ -215,10 +215,25 @@ static void undone_in_the_end(void) {
     }
 }
 
+/* Where no addresses were to be had nothing was mapped, and nothing is unmapped. */
+static void no_addresses_to_be_had(void) {
+    prepare(5);
+    census before = taken();
+    long unmaps = fake_calls("cuMemUnmap"), frees = fake_calls("cuMemAddressFree");
+    fake_fail_call("cuMemAddressReserve", 1, 0, CUDA_ERROR_UNKNOWN);
+    CHECK_RESULT(do_import(), GPUPOOL_E_CUDA);
+    fake_fail_clear();
+    CHECK_EQ(fake_calls("cuMemUnmap"), unmaps);
+    CHECK_EQ(fake_calls("cuMemAddressFree"), frees);
+    is_as_before(&before);
+    clean_up();
+}
+
 int main(void) {
     TEST(each_fails_in_turn);
     TEST(closing_stopped_anywhere);
     TEST(undone_in_the_end);
+    TEST(no_addresses_to_be_had);
     return check_finish();
 }
 

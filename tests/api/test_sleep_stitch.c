@@ -267,30 +267,44 @@ static void a_graphs_stitch(void) {
 /* ---- the program refuses ---- */
 
 static int refusals; /* how many stitches are refused yet */
+static int told;     /* of so many that are there */
 
 static int refuse_stitches(const gpupool_mapping *mapping, void *unused) {
     (void)unused;
-    if (mapping->chunk_bytes || !refusals) return 0;
+    if (mapping->chunk_bytes) return 0;
+    told += !refusals;
+    if (!refusals) return 0;
     refusals--;
     return 1;
 }
 
-/* One refusal or several: the part sleeps on, and the next waking tells of all again. */
+static int a_stitch_goes(const gpupool_mapping *mapping, void *unused) {
+    (void)unused;
+    told -= !mapping->chunk_bytes;
+    return 0;
+}
+
+/* One refusal or several: the part sleeps on, and the next waking tells of all again. What was
+   refused does not go, since it never came. */
 static void stitches_that_the_program_refuses(void) {
     for (int count = 1; count <= 2; count++) {
         gpupool_arena_config config = kit_config(GPUPOOL_SOURCE_MAPPED);
         config.on_map = refuse_stitches;
-        refusals = 0;
+        config.on_unmap = a_stitch_goes;
+        refusals = told = 0;
         lay(&config);
         for (int part = 0; part < PARTS; part++) stitch(part, 0);
         CHECK_RESULT(sleep_part(0, GPUPOOL_KEEP), GPUPOOL_OK);
         refusals = count;
         CHECK_RESULT(wake_part(0), GPUPOOL_E_CALLBACK);
         CHECK_EQ(refusals, 0);
+        CHECK_EQ(told, 0);
         CHECK_RESULT(gpupool_check(arena), GPUPOOL_OK);
         CHECK_RESULT(wake_part(0), GPUPOOL_OK);
+        CHECK_EQ(told, PARTS);
         for (int part = 0; part < PARTS; part++) expect(part);
         close_arena();
+        CHECK_EQ(told, 0);
     }
 }
 #endif

@@ -398,12 +398,26 @@ static void destroyed_while_a_tag_sleeps(void) {
         CHECK_RESULT(gpupool_arena_destroy(arena), GPUPOOL_E_IN_USE);
         CHECK(stats_of(KV).asleep_bytes > 0);
         put_all(KV);
+        CHECK_RESULT(gpupool_trim(arena, 0, NULL), GPUPOOL_OK); /* nothing idle makes room */
         fake_other_process(0, (size_t)140 * GIB - fake_used_bytes(0));
         CHECK_RESULT(gpupool_arena_destroy(arena), GPUPOOL_OK);
         fake_other_process(0, 0);
         CHECK_RESULT(gpupool_ring_destroy(ring), GPUPOOL_OK);
     }
     check_case(" ");
+}
+
+/* An arena that could not end goes on, and keeps its reserves. */
+static void an_end_in_vain(void) {
+    open_tags(0, 0);
+    make_tag("kept", 0, 8 * MIB);
+    fake_fail_call("cuMemUnmap", 1, 0, 0);
+    CHECK_RESULT(gpupool_arena_destroy(arena), GPUPOOL_E_CUDA);
+    fake_fail_clear();
+    CHECK_EQ(kit_reserved(arena), 8 * MIB);
+    CHECK_RESULT(gpupool_trim(arena, 0, NULL), GPUPOOL_OK);
+    CHECK_EQ(kit_reserved(arena), 8 * MIB);
+    close_tags();
 }
 
 static void reset_while_a_tag_sleeps(void) {
@@ -451,6 +465,7 @@ int main(void) {
     FAKE_TEST(transfers_beside_sleep);
     FAKE_TEST(only_its_own_go_and_come);
     FAKE_TEST(destroyed_while_a_tag_sleeps);
+    FAKE_TEST(an_end_in_vain);
     FAKE_TEST(reset_while_a_tag_sleeps);
     FAKE_TEST(forked_while_a_tag_sleeps);
     return check_finish();

@@ -275,6 +275,10 @@ static void no_room_to_wake(void) {
         verdict = last_verdict();
         CHECK_EQ(verdict.cause, by_device ? GPUPOOL_CAUSE_OTHERS : GPUPOOL_CAUSE_LIMIT);
         CHECK_EQ(verdict.asked_bytes, asleep);
+        CHECK_EQ(verdict.limit_bytes, kit_limit(arena));
+        CHECK_EQ(verdict.device_total_bytes, 140 * GIB);
+        CHECK_EQ(verdict.device_free_bytes,
+                 by_device ? asleep - 3 * MIB : 140 * GIB - fake_used_bytes(0));
         CHECK(strlen(verdict.sentence) > 20 && strstr(gpupool_last_error(), verdict.sentence));
         CHECK_EQ(verdict.missing_bytes, 3 * MIB);
         CHECK_EQ(verdict.raise_bytes, by_device ? 0 : 3 * MIB);
@@ -502,6 +506,28 @@ static void a_reserve_that_does_not_fit(void) {
     check_case(" ");
 }
 
+/* Nor does the next tag get what it was to be, nor do others lose what they are. */
+static void a_tag_after_one_that_failed(void) {
+    gpupool_tag_config config;
+    int tag;
+    memset(&config, 0, sizeof config);
+    config.can_sleep = 1;
+    config.reserve_bytes = 40 * MIB;
+    open_tags(1, 32 * MIB);
+    void *own = must_take(2 * MIB, WEIGHTS, 0), *other;
+    CHECK_RESULT(gpupool_tag(arena, "large", &config, &tag), GPUPOOL_E_OUT_OF_MEMORY);
+    give(own, 0);
+    CHECK_RESULT(gpupool_wait_all(arena), GPUPOOL_OK);
+    other = must_take(2 * MIB, 0, 0);
+    CHECK(other != own);
+    CHECK(must_take(2 * MIB, WEIGHTS, 0) == own);
+    CHECK_EQ(make_tag("plain", 0, 0), KV);
+    CHECK_RESULT(sleep_tag(KV, GPUPOOL_DISCARD), GPUPOOL_E_ARGUMENT);
+    give(own, 0);
+    give(other, 0);
+    close_tags();
+}
+
 #endif
 
 int main(void) {
@@ -519,5 +545,6 @@ int main(void) {
     FAKE_TEST(advice_is_good);
     FAKE_TEST(sleep_when_memory_is_short);
     FAKE_TEST(a_reserve_that_does_not_fit);
+    FAKE_TEST(a_tag_after_one_that_failed);
     return check_finish();
 }

@@ -78,6 +78,8 @@ static void counted_until_the_free(void) {
     CHECK_EQ(stats_of(cache).granted.now, 0);
     CHECK(!strcmp(stats_of(weights).name, "weights"));
     CHECK_EQ(stats_of(cache).limit_bytes, 16 * MIB);
+    CHECK_EQ(stats_of(weights).limit_bytes, 0); /* none */
+    CHECK_EQ(stats_of(weights).soft_limit_bytes, 0);
     for (size_t i = 0; i < KIT_COUNT(sizes); i++) give(block[i], (int)i % 2);
     CHECK_EQ(stats_of(weights).granted.peak, granted);
     nothing_is_left();

@@ -334,6 +334,19 @@ static void freed_where_the_context_is_not_to_be_had(void) {
     kit_close(gpupool_get_default_arena(0));
 }
 
+/* Then the device counts as it was, and to the caller no call has failed. */
+static void whether_it_was_reset_is_not_known(void) {
+    gpupool_arena *arena = gpupool_get_default_arena(0);
+    CHECK_RESULT(gpupool_free(NULL, NULL, 0), GPUPOOL_E_ARGUMENT);
+    fake_fail_call("cuCtxGetId", 1, 0, CUDA_ERROR_UNKNOWN);
+    CHECK_EQ(gpi_life_was_reset(arena), 0);
+    CHECK_EQ(fake_fail_fired(), 1);
+    fake_fail_clear();
+    CHECK_RESULT(gpupool_last_result(), GPUPOOL_E_ARGUMENT);
+    CHECK(strstr(gpupool_last_error(), "cuCtxGetId") == NULL);
+    kit_close(arena);
+}
+
 /* What the driver does not take back when a creation fails is the driver's; the host's part is
    freed, and the first failure is told. */
 static void neither_made_nor_undone(void) {
@@ -365,6 +378,7 @@ int main(void) {
     FAKE_TEST(in_a_child_of_another_arena);
     FAKE_TEST(the_current_device_is_not_known);
     FAKE_TEST(freed_where_the_context_is_not_to_be_had);
+    FAKE_TEST(whether_it_was_reset_is_not_known);
     FAKE_TEST(neither_made_nor_undone);
     return check_finish();
 }

@@ -1,8 +1,11 @@
 /* What the system answers now and then: no pages, no number of processors, a gate that has turned
-   before the wait for it, another time of day. */
+   before the wait for it, another time of day. What the process has of the system, and what a
+   child has of it. */
 #define _GNU_SOURCE
+#include <pthread.h>
 #include <sys/mman.h>
 #include <sys/time.h>
+#include <sys/wait.h>
 #include <unistd.h>
 
 static long processors = 1;
@@ -12,6 +15,17 @@ static void *map(void *at, size_t bytes, int may, int how, int file, off_t offse
     return pages_left-- > 0 ? mmap(at, bytes, may, how, file, offset) : MAP_FAILED;
 }
 #define gettimeofday(now, zone) (gettimeofday(now, zone), (now)->tv_sec += 3600)
+static int conditions; /* condition variables that are open; each has a mutex beside it */
+static int open_condition(pthread_cond_t *condition, const pthread_condattr_t *how) {
+    conditions++;
+    return pthread_cond_init(condition, how);
+}
+static int close_condition(pthread_cond_t *condition) {
+    conditions--;
+    return pthread_cond_destroy(condition);
+}
+#define pthread_cond_init open_condition
+#define pthread_cond_destroy close_condition
 #define sysconf(what) processors
 #define mmap map
 #define GPUPOOL_IMPLEMENTATION
@@ -84,10 +98,50 @@ static void the_gate_has_turned(void) {
     CHECK_EQ(gate.sleepers, 0);
 }
 
+/* ---- what is opened is closed ---- */
+
+static void the_gates_of_a_mutex(void) {
+    gpi_mutex mutex;
+    int before = conditions;
+    memset(&mutex, 0, sizeof mutex);
+    gpi_host_mutex_close(&mutex); /* it was never opened */
+    CHECK_EQ(conditions, before);
+    gpi_host_mutex_open(&mutex);
+    CHECK_EQ(conditions, before + GPI_MUTEX_GATES);
+    for (int i = 0; i < 2; i++) {
+        gpi_host_mutex_close(&mutex);
+        CHECK_EQ(conditions, before);
+    }
+}
+
+/* An arena has two: one for growth, one for waits. */
+static void the_mutexes_of_an_arena(void) {
+    int before = conditions;
+    gpupool_arena *arena = kit_open(GPUPOOL_SOURCE_AUTO);
+    CHECK_EQ(conditions, before + 2 * GPI_MUTEX_GATES);
+    kit_close(arena);
+    CHECK_EQ(conditions, before);
+}
+
+/* Workers are the parent's: a child waits for none at its exit. */
+static void a_child_has_no_workers(void) {
+    int status = -1;
+    gpi_host_watch_forks();
+    gpi_host_count_worker(2);
+    pid_t child = fork();
+    if (child == 0) _exit(gpi_host_count_worker(0));
+    CHECK_EQ(waitpid(child, &status, 0), child);
+    CHECK(WIFEXITED(status) && WEXITSTATUS(status) == 0);
+    CHECK_EQ(gpi_host_count_worker(-2), 0);
+}
+
 int main(void) {
     ARENA_TEST(a_worker_for_each_processor_but_one);
     ARENA_TEST(no_pages);
     ARENA_TEST(the_gate_has_turned);
     ARENA_TEST(the_clock_was_set);
+    ARENA_TEST(the_gates_of_a_mutex);
+    ARENA_TEST(the_mutexes_of_an_arena);
+    ARENA_TEST(a_child_has_no_workers);
     return check_finish();
 }

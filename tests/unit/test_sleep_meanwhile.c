@@ -218,10 +218,44 @@ static void a_stitch_is_taken_apart(void) {
     atomic_store(&is_going, 0);
     fake_before_call("cuMemFree", 1, begin_to_take_apart, NULL); /* the wait for the device */
     CHECK_RESULT(gpupool_sleep(arena, GPUPOOL_ALL, GPUPOOL_DISCARD, NULL), GPUPOOL_OK);
-    CHECK_EQ(pthread_join(taker, NULL), 0);
     CHECK_EQ(fake_mappings(), 0);
+    CHECK_EQ(pthread_join(taker, NULL), 0);
     CHECK_RESULT(gpupool_wake(arena, GPUPOOL_ALL, NULL), GPUPOOL_OK);
     for (int i = 1; i < 8; i += 2) CHECK_RESULT(gpupool_free(arena, stripe[i], kit_stream[0]), 0);
+    kit_close(arena);
+}
+
+/* Sleep tells the program of one that goes, and the others are taken apart meanwhile. */
+static int take_the_others_apart(const gpupool_mapping *mapping, void *unused) {
+    (void)mapping, (void)unused;
+    if (!atomic_exchange(&came, 1)) take_idle_stitches_apart(NULL);
+    return 0;
+}
+
+static void stitches_are_taken_apart_meanwhile(void) {
+    enum { STITCHES = 3, STRIPES = 4 * STITCHES };
+    gpupool_arena_config config = kit_config(GPUPOOL_SOURCE_MAPPED);
+    void *stripe[STRIPES], *stitched[STITCHES];
+    config.chunk_bytes = 2 * MIB;
+    config.limit_bytes = STRIPES * 2 * MIB;
+    arena = kit_create(&config);
+    for (int i = 0; i < STRIPES; i++) stripe[i] = take(2 * MIB, 0, 0);
+    for (int i = 0; i < STRIPES; i += 2)
+        CHECK_RESULT(gpupool_free(arena, stripe[i], kit_stream[0]), GPUPOOL_OK);
+    for (int i = 0; i < STITCHES; i++) stitched[i] = take(4 * MIB, 0, 0);
+    for (int i = 0; i < STITCHES; i++)
+        CHECK_RESULT(gpupool_free(arena, stitched[i], kit_stream[0]), GPUPOOL_OK);
+    CHECK_RESULT(gpupool_wait_all(arena), GPUPOOL_OK);
+    CHECK_EQ(arena->stitches.count, STITCHES);
+    atomic_store(&came, 0);
+    arena->chunks.on_unmap = take_the_others_apart;
+    CHECK_RESULT(gpupool_sleep(arena, GPUPOOL_ALL, GPUPOOL_DISCARD, NULL), GPUPOOL_OK);
+    CHECK_EQ(atomic_load(&came), 1);
+    CHECK_EQ(arena->stitches.count, 0);
+    CHECK_EQ(fake_mappings(), 0);
+    CHECK_RESULT(gpupool_wake(arena, GPUPOOL_ALL, NULL), GPUPOOL_OK);
+    for (int i = 1; i < STRIPES; i += 2)
+        CHECK_RESULT(gpupool_free(arena, stripe[i], kit_stream[0]), GPUPOOL_OK);
     kit_close(arena);
 }
 
@@ -329,6 +363,7 @@ int main(void) {
     FAKE_TEST(while_a_scope_is_released);
     FAKE_TEST(a_request_goes_on_while_sleep_waits);
     FAKE_TEST(a_stitch_is_taken_apart);
+    FAKE_TEST(stitches_are_taken_apart_meanwhile);
     FAKE_TEST(a_limit_comes_down_while_waking);
     FAKE_TEST(two_sleeps_at_once);
     return check_finish();

@@ -206,6 +206,28 @@ static void a_late_record_lists_no_free_block(void) {
     kit_close(arena);
 }
 
+#if CHECK_FAKE
+/* Where nothing could be mapped, chunks have addresses of their own: they are counted from 0. */
+static void numbers_where_nothing_is_mapped(void) {
+    char line[LINE] = "", expected[LINE];
+    FILE *file = scratch();
+    fake_fail_call("cuMemMap", 1, 1, CUDA_ERROR_NOT_SUPPORTED);
+    gpupool_arena *arena = kit_open(GPUPOOL_SOURCE_AUTO);
+    fake_fail_clear();
+    CHECK_RESULT(gpupool_set_trace(arena, file), GPUPOOL_OK);
+    void *block = kit_alloc(arena, 1000, 0);
+    CHECK_RESULT(gpupool_set_trace(arena, NULL), GPUPOOL_OK);
+    snprintf(expected, sizeof expected, "a %llu 1000 0\n",
+             (unsigned long long)((uintptr_t)block / GPUPOOL_UNIT_BYTES));
+    rewind(file);
+    while (fgets(line, sizeof line, file) && line[0] == '#') continue;
+    if (!CHECK(strcmp(line, expected) == 0)) printf("%s", line);
+    fclose(file);
+    CHECK_RESULT(gpupool_free(arena, block, 0), GPUPOOL_OK);
+    kit_close(arena);
+}
+#endif
+
 /* A record begun late begins with the blocks that are live, of whatever size. */
 static void a_late_record_lists_what_is_live(void) {
     gpupool_arena *arena = kit_open(GPUPOOL_SOURCE_AUTO);
@@ -371,6 +393,7 @@ int main(void) {
     FAKE_TEST(replaying_gives_the_same_addresses);
     ARENA_TEST(what_it_says);
     ARENA_TEST(a_use_that_is_refused_is_no_line);
+    FAKE_TEST(numbers_where_nothing_is_mapped);
     ARENA_TEST(a_late_record_lists_what_is_live);
     ARENA_TEST(a_late_record_lists_no_free_block);
     ARENA_TEST(calls_that_only_look_are_not_recorded);
