@@ -776,7 +776,7 @@ static void no_further_than_the_last(void) {
     CHECK_EQ(gpi_verdict_own_bytes(&scene), 2 * 512);
 }
 
-/* A chunk of one's own need not be of whole granules, which the device gives nevertheless: the limit
+/* A chunk of one's own need not be of whole granules, though the device gives these: the limit
    counts what was asked for. What is said to fit is had, and not a unit more. */
 static void chunks_of_ones_own_up_to_the_limit(void) {
     gpupool_arena_config config = kit_config(GPUPOOL_SOURCE_CUSTOM);
