@@ -4,11 +4,25 @@
 // build: plain
 // build: asan -fsanitize=address
 #define _DEFAULT_SOURCE /* setenv */
+#include <pthread.h>
+
+static long mutexes; /* that are open */
+static int open_mutex(pthread_mutex_t *mutex, const pthread_mutexattr_t *as) {
+    __atomic_fetch_add(&mutexes, 1, __ATOMIC_RELAXED);
+    return pthread_mutex_init(mutex, as);
+}
+static int close_mutex(pthread_mutex_t *mutex) {
+    __atomic_fetch_sub(&mutexes, 1, __ATOMIC_RELAXED);
+    return pthread_mutex_destroy(mutex);
+}
+#define pthread_mutex_init open_mutex
+#define pthread_mutex_destroy close_mutex
 #define GPUPOOL_IMPLEMENTATION
 #include "gpupool.h"
+#undef pthread_mutex_init
+#undef pthread_mutex_destroy
 #include "arena_kit.h"
 
-#include <pthread.h>
 #include <sched.h>
 #include <sys/wait.h>
 
@@ -112,6 +126,20 @@ static void one_that_is_open_is_not_renewed(void) {
     CHECK(gpupool_find_default_arena(0) == arena);
     CHECK_RESULT(gpupool_free(arena, block, kit_stream[0]), GPUPOOL_OK);
     kit_close(arena);
+}
+
+/* Made again in its place, it has as many of the system's mutexes as before, and at the end none. */
+static void made_again_without_a_mutex_more(void) {
+    long before = mutexes, open;
+    gpupool_arena *arena = gpupool_get_default_arena(0);
+    open = mutexes;
+    CHECK(open > before);
+    CHECK_EQ(cudaDeviceReset(), cudaSuccess);
+    for (int i = 0; i < KIT_STREAMS; i++) kit_stream[i] = NULL;
+    CHECK(gpupool_get_default_arena(0) == arena);
+    CHECK_EQ(mutexes, open);
+    kit_close(arena);
+    CHECK_EQ(mutexes, before);
 }
 
 /* ---- two threads at it ---- */
@@ -400,6 +428,7 @@ int main(void) {
     FAKE_TEST(devices_that_none_can_be);
     FAKE_TEST(the_last_sentence_stays);
     FAKE_TEST(one_that_is_open_is_not_renewed);
+    FAKE_TEST(made_again_without_a_mutex_more);
     FAKE_TEST(ended_while_another_is_made);
     FAKE_TEST(made_by_two);
     FAKE_TEST(made_by_a_chunk_alloc);
