@@ -128,7 +128,7 @@ static void one_that_is_open_is_not_renewed(void) {
     kit_close(arena);
 }
 
-/* Made again in its place, it has as many of the system's mutexes as before, and at the end none. */
+/* Made again in its place, it has as many of the system's mutexes as before; at the end none. */
 static void made_again_without_a_mutex_more(void) {
     long before = mutexes, open;
     gpupool_arena *arena = gpupool_get_default_arena(0);

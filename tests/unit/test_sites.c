@@ -122,7 +122,8 @@ static void lines_in_a_file(void) {
     rewind(paper);
     text[fread(text, 1, sizeof text - 1, paper)] = 0;
     fclose(paper);
-    const char *from = strstr(text, "\n\"sites\":[{"), *at = from, *end = strstr(text, "\"chunks\"");
+    const char *from = strstr(text, "\n\"sites\":[{"), *at = from;
+    const char *end = strstr(text, "\"chunks\"");
     CHECK(from && strstr(from, "}],\n\"chunks\":["));
     CHECK(strstr(text, "{\"file\":\"src/model.c\",\"line\":7,\"stream\":0,\"allocs\":1,"
                        "\"blocks\":1,\"bytes\":3000,\"bytes_peak\":3000}"));
