@@ -119,6 +119,49 @@ static void the_walk_adds_up_to_the_figures(void) {
     }
 }
 
+/* Blocks of a unit each, side by side, in another order than their records. */
+static void neighbours_come_by_address(void) {
+    void *blocks[101];
+    tally sum;
+    arena = kit_open(GPUPOOL_SOURCE_DEVICE);
+    for (size_t k = 0; k < 101; k++) blocks[k] = kit_alloc(arena, 512, kit_stream[0]);
+    for (size_t k = 0; k < 101; k++) put(blocks[k * 37 % 101], 1);
+    CHECK_RESULT(gpupool_trim(arena, SIZE_MAX, NULL), GPUPOOL_OK); /* one run again */
+    for (size_t k = 0; k < 101; k++) blocks[k] = kit_alloc(arena, 512, kit_stream[0]);
+    memset(&sum, 0, sizeof sum);
+    CHECK_RESULT(gpupool_walk_blocks(arena, add_up, &sum), GPUPOOL_OK);
+    CHECK_EQ(sum.blocks, 101);
+    for (size_t k = 0; k < 101; k++) put(blocks[k], 0);
+    kit_close(arena);
+}
+
+static int find_block(const gpupool_block *block, void *user) {
+    gpupool_block *found = (gpupool_block *)user;
+    if (block->memory != found->memory) return 0;
+    *found = *block;
+    return 5;
+}
+
+/* Of memory that was handed out before: of what it is now, and whose. */
+static void a_block_that_has_come_again(void) {
+    gpupool_block found;
+    arena = kit_open(GPUPOOL_SOURCE_DEVICE);
+    put(kit_alloc(arena, 5000, kit_stream[1]), 1);
+    void *block = kit_alloc(arena, 4800, kit_stream[1]), *other = kit_alloc(arena, 700, 0);
+    for (int i = 0; i < 2; i++) {
+        memset(&found, 0, sizeof found);
+        found.memory = i ? other : block;
+        CHECK_RESULT(gpupool_walk_blocks(arena, find_block, &found), GPUPOOL_E_CALLBACK);
+        CHECK_EQ(found.state, GPUPOOL_STATE_LIVE);
+        CHECK_EQ(found.requested_bytes, i ? 700 : 4800);
+        CHECK_EQ(found.block_bytes, i ? 700 : 4800);
+        CHECK(found.stream == (i ? cudaStreamLegacy : kit_stream[1]));
+    }
+    put(block, 1);
+    CHECK_RESULT(gpupool_free(arena, other, 0), GPUPOOL_OK);
+    kit_close(arena);
+}
+
 static const char *parts_of;
 static size_t parts_found, parts_bytes;
 
@@ -310,6 +353,8 @@ int main(void) {
     ARENA_TEST(what_it_is_not);
     ARENA_TEST(whose_it_is);
     ARENA_TEST(the_walk_adds_up_to_the_figures);
+    ARENA_TEST(neighbours_come_by_address);
+    ARENA_TEST(a_block_that_has_come_again);
     ARENA_TEST(a_stitched_block_has_parts);
     ARENA_TEST(a_walk_that_is_ended);
     ARENA_TEST(the_function_may_free);

@@ -4,6 +4,7 @@
 // build: plain
 // build: asan -fsanitize=address,undefined
 // build: tsan -fsanitize=thread
+// build: single -DGPUPOOL_SINGLE_THREAD=1
 #define _DEFAULT_SOURCE /* mkdtemp, setenv, symlink */
 #include "gpupool.h"
 #include "environ_kit.h"
@@ -47,6 +48,8 @@ static void check_one_life(const char *name) {
     }
     CHECK_EQ(times(text, "gpupool arena "), 4);
     CHECK_EQ(times(text, "---- "), 4);
+    CHECK_EQ(strncmp(text, "---- ", 5), 0);
+    CHECK_EQ(times(text, "\n\n---- "), 3); /* an empty line between each two of them */
 }
 
 static void text_is_appended(void) {
@@ -215,9 +218,11 @@ static void files_that_cannot_be_written(void) {
 
 /* ---- threads, children, and ends in the middle ---- */
 
+static gpupool_arena *shared;
+
+#if !GPUPOOL_SINGLE_THREAD
 #define THREADS 4
 #define FAILURES 10
-static gpupool_arena *shared;
 
 static void *fails_often(void *unused) {
     (void)unused;
@@ -248,6 +253,7 @@ static void one_after_the_other(void) {
     read_into(text, "many.json");
     CHECK(!strncmp(text, "{\"gpupool\":1,", 13) && !strcmp(text + strlen(text) - 4, "[]}\n"));
 }
+#endif
 
 static void has_a_child(void) {
     int status = -1;
@@ -314,7 +320,9 @@ int main(void) {
     TEST(endings_alone);
     TEST(the_verdict_stays);
     TEST(files_that_cannot_be_written);
+#if !GPUPOOL_SINGLE_THREAD
     TEST(one_after_the_other);
+#endif
 #if CHECK_FAKE /* a real CUDA's own part at the end of a child is not for a test to find out */
     TEST(a_child_writes_none);
 #endif

@@ -68,6 +68,29 @@ static void freed_is_filled(void) {
 }
 static void a_stale_pointer_reads_a_pattern(void) { for_each_source(freed_is_filled); }
 
+/* A stitched block whose last part is its guard and nothing else: it is shown as asked for, too. */
+static int add_part(const gpupool_block *part, void *user) {
+    size_t *least = (size_t *)user;
+    if (part->state != GPUPOOL_STATE_LIVE) return 0;
+    CHECK(part->requested_bytes > 0);
+    if (part->bytes < *least) *least = part->bytes;
+    return 0;
+}
+
+static void a_part_that_is_all_guard(void) {
+    size_t least = SIZE_MAX;
+    char *block[8];
+    arena = kit_open_limited(GPUPOOL_SOURCE_MAPPED, 16 * MIB);
+    for (int i = 0; i < 8; i++) block[i] = get(2 * MIB - GPUPOOL_UNIT_BYTES, 0);
+    for (int i = 0; i < 8; i += 2) CHECK_RESULT(put(block[i], 0), GPUPOOL_OK);
+    block[0] = get(4 * MIB, 0);
+    CHECK_RESULT(gpupool_walk_blocks(arena, add_part, &least), GPUPOOL_OK);
+    CHECK_EQ(least, GPUPOOL_UNIT_BYTES);
+    CHECK_RESULT(put(block[0], 0), GPUPOOL_OK);
+    for (int i = 1; i < 8; i += 2) CHECK_RESULT(put(block[i], 0), GPUPOOL_OK);
+    kit_close(arena);
+}
+
 static void zeroed(void) {
     char *block = (char *)gpupool_zalloc(arena, 1000, kit_stream[0]);
     kit_expect(kit_stream[0], block, 1000, 0);
@@ -411,6 +434,7 @@ int main(void) {
     ARENA_TEST(what_is_inside_is_the_callers);
     ARENA_TEST(a_byte_behind_is_told);
     ARENA_TEST(a_stale_pointer_reads_a_pattern);
+    ARENA_TEST(a_part_that_is_all_guard);
     ARENA_TEST(zalloc_is_zero);
     ARENA_TEST(asleep_before_it_is_filled);
     ARENA_TEST(nothing_in_a_capture);

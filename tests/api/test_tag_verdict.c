@@ -46,6 +46,39 @@ static void its_own_reserve_is_the_requests(void) {
     all_blocks_have_to_go(LIMIT * MIB, WEIGHTS);
 }
 
+/* Where nothing is stitched, a reserve that is free makes no room for a larger block: it stays. */
+static void a_reserve_is_not_given_back(void) {
+    ring = NULL;
+    memset(slot, 0, sizeof slot);
+    arena = kit_open_unstitched(18 * MIB);
+    CHECK_EQ(make_tag("weights", 1, 8 * MIB), WEIGHTS);
+    void *behind = must_take(2 * MIB, 0, 0);
+    refused(12 * MIB, WEIGHTS, GPUPOOL_E_OUT_OF_MEMORY);
+    CHECK_EQ(last_verdict().cause, GPUPOOL_CAUSE_FRAGMENTED);
+    CHECK_EQ(last_verdict().raise_bytes, 4 * MIB);
+    CHECK_RESULT(gpupool_set_limit(arena, 22 * MIB), GPUPOOL_OK);
+    give(must_take(12 * MIB, WEIGHTS, 0), 0);
+    give(behind, 0);
+    close_tags();
+}
+
+/* Of many blocks, each a chunk of the tag's reserve: a few of them make a larger one of the tag. */
+static void many_blocks_of_a_reserve(void) {
+    void *block[12];
+    open_tags(0, 24 * MIB);
+    CHECK_EQ(make_tag("weights", 1, 24 * MIB), WEIGHTS);
+    for (int i = 0; i < 12; i++) block[i] = must_take(2 * MIB, WEIGHTS, 0);
+    CHECK_EQ(kit_reserved(arena), 24 * MIB);
+    refused(4 * MIB, WEIGHTS, GPUPOOL_E_OUT_OF_MEMORY);
+    CHECK_EQ(last_verdict().holders[0].blocks, 12);
+    CHECK_EQ(last_verdict().holders[0].enough, 3); /* as if one lay across two chunks */
+    for (int i = 0; i < 9; i += 4) give(block[i], 0);
+    give(must_take(4 * MIB, WEIGHTS, 0), 0);
+    for (int i = 0; i < 12; i++)
+        if (i % 4) give(block[i], 0);
+    close_tags();
+}
+
 /* An open scope has again what it freed itself; an ended one keeps it, as far as it is awake. */
 static void what_a_tags_graph_keeps(void) {
     gpupool_capture *scope = NULL;
@@ -75,6 +108,8 @@ int main(void) {
     FAKE_TEST(a_reserve_of_others_is_in_the_way);
     FAKE_TEST(but_not_while_it_sleeps);
     FAKE_TEST(its_own_reserve_is_the_requests);
+    FAKE_TEST(a_reserve_is_not_given_back);
+    FAKE_TEST(many_blocks_of_a_reserve);
     FAKE_TEST(what_a_tags_graph_keeps);
     return check_finish();
 }

@@ -234,6 +234,21 @@ static void less_than_a_granule_is_left(void) {
     kit_close(arena);
 }
 
+/* Nor does that help those above 1 MiB once blocks are freed: these have to make whole granules. */
+static void what_is_left_does_not_add_to_a_granule(void) {
+    size_t free_bytes, total_bytes;
+    fake_device_memory(0, GIB);
+    gpupool_arena *arena = kit_open(GPUPOOL_SOURCE_BYPASS);
+    fill_arena(arena, 5, 512 * KIB);
+    CHECK_EQ(cudaMemGetInfo(&free_bytes, &total_bytes), cudaSuccess);
+    fake_other_process(0, free_bytes - 7 * MIB / 4);
+    gpupool_verdict v = refuses(arena, 3 * MIB / 2, GPUPOOL_CAUSE_OTHERS);
+    CHECK_EQ(v.holders[0].enough, 4);
+    for (size_t i = 0; i < 4; i++) put(arena, &block[i]);
+    fits(arena, 3 * MIB / 2);
+    empty_arena(arena);
+}
+
 /* So it does for a small block whose alignment takes more. */
 static void others_give_back_what_alignment_takes(void) {
     size_t free_bytes, total_bytes;
@@ -468,6 +483,7 @@ int main(void) {
     FAKE_TEST(the_device_full_of_others);
     FAKE_TEST(others_give_back_whole_granules);
     FAKE_TEST(less_than_a_granule_is_left);
+    FAKE_TEST(what_is_left_does_not_add_to_a_granule);
     FAKE_TEST(others_give_back_what_alignment_takes);
     FAKE_TEST(the_driver_refuses_for_no_visible_reason);
     FAKE_TEST(the_stream_of_freed_blocks_waited_for);

@@ -4,11 +4,25 @@
 // build: plain
 // build: asan -fsanitize=address
 #define _DEFAULT_SOURCE /* setenv */
+#include <pthread.h>
+
+static long mutexes; /* that are open */
+static int open_mutex(pthread_mutex_t *mutex, const pthread_mutexattr_t *as) {
+    __atomic_fetch_add(&mutexes, 1, __ATOMIC_RELAXED);
+    return pthread_mutex_init(mutex, as);
+}
+static int close_mutex(pthread_mutex_t *mutex) {
+    __atomic_fetch_sub(&mutexes, 1, __ATOMIC_RELAXED);
+    return pthread_mutex_destroy(mutex);
+}
+#define pthread_mutex_init open_mutex
+#define pthread_mutex_destroy close_mutex
 #define GPUPOOL_IMPLEMENTATION
 #include "gpupool.h"
+#undef pthread_mutex_init
+#undef pthread_mutex_destroy
 #include "arena_kit.h"
 
-#include <pthread.h>
 #include <sched.h>
 #include <sys/wait.h>
 
@@ -69,6 +83,63 @@ static void an_end_in_vain_leaves_it_the_default(void) {
     fake_fail_clear();
     CHECK(gpupool_get_default_arena(0) == arena);
     kit_close(arena);
+}
+
+/* There may be so many devices as the table has room for, and the last is named. */
+static void devices_that_none_can_be(void) {
+    static const int devices[] = {-2, GPI_DEVICES_MAX, 1 << 20};
+    char words[40];
+    snprintf(words, sizeof words, " to %d", (int)(KIT_COUNT(gpi_process.default_arenas)) - 1);
+    for (size_t i = 0; i < KIT_COUNT(devices); i++) {
+        check_case("device %d", devices[i]);
+        CHECK(gpupool_find_default_arena(devices[i]) == NULL);
+        CHECK_RESULT(gpupool_last_result(), GPUPOOL_E_ARGUMENT);
+        CHECK(strstr(gpupool_last_error(), words) != NULL);
+        CHECK(gpupool_get_default_arena(devices[i]) == NULL);
+        CHECK_RESULT(gpupool_last_result(), GPUPOOL_E_ARGUMENT);
+    }
+    CHECK(gpupool_find_default_arena(GPI_DEVICES_MAX - 1) == NULL);
+    CHECK_RESULT(gpupool_last_result(), GPUPOOL_OK);
+}
+
+/* A call that succeeds leaves the sentence of the last that failed. */
+static void the_last_sentence_stays(void) {
+    for (int get = 0; get < 2; get++) {
+        gpupool_arena *arena = gpupool_get_default_arena(0);
+        CHECK(!gpupool_alloc(arena, 0, kit_stream[0]));
+        CHECK_RESULT(gpupool_check(NULL), GPUPOOL_E_ARGUMENT);
+        if (get) CHECK(gpupool_get_default_arena(0) == arena);
+        else CHECK(gpupool_find_default_arena(0) == arena);
+        CHECK_RESULT(gpupool_last_result(), GPUPOOL_OK);
+        CHECK(strstr(gpupool_last_error(), "gpupool_check") != NULL);
+        kit_close(arena);
+    }
+}
+
+/* Another thread has renewed it meanwhile: nothing is left to do, and what it has stays. */
+static void one_that_is_open_is_not_renewed(void) {
+    int wait = 1;
+    gpupool_arena *arena = gpupool_get_default_arena(0);
+    void *block = kit_alloc(arena, MIB, kit_stream[0]);
+    CHECK(gpi_default_start_renewing(0, &wait) == NULL);
+    CHECK_EQ(wait, 0);
+    CHECK(gpupool_find_default_arena(0) == arena);
+    CHECK_RESULT(gpupool_free(arena, block, kit_stream[0]), GPUPOOL_OK);
+    kit_close(arena);
+}
+
+/* Made again in its place, it has as many of the system's mutexes as before; at the end none. */
+static void made_again_without_a_mutex_more(void) {
+    long before = mutexes, open;
+    gpupool_arena *arena = gpupool_get_default_arena(0);
+    open = mutexes;
+    CHECK(open > before);
+    CHECK_EQ(cudaDeviceReset(), cudaSuccess);
+    for (int i = 0; i < KIT_STREAMS; i++) kit_stream[i] = NULL;
+    CHECK(gpupool_get_default_arena(0) == arena);
+    CHECK_EQ(mutexes, open);
+    kit_close(arena);
+    CHECK_EQ(mutexes, before);
 }
 
 /* ---- two threads at it ---- */
@@ -367,6 +438,10 @@ int main(void) {
     FAKE_TEST(on_a_device_without_mapping);
     FAKE_TEST(the_environment_chooses_the_source);
     FAKE_TEST(an_end_in_vain_leaves_it_the_default);
+    FAKE_TEST(devices_that_none_can_be);
+    FAKE_TEST(the_last_sentence_stays);
+    FAKE_TEST(one_that_is_open_is_not_renewed);
+    FAKE_TEST(made_again_without_a_mutex_more);
     FAKE_TEST(ended_while_another_is_made);
     FAKE_TEST(made_by_two);
     FAKE_TEST(made_by_a_chunk_alloc);

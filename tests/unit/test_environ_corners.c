@@ -9,26 +9,45 @@
 
 #include <errno.h>
 #include <pthread.h>
+#include <sched.h>
 #include <stdio.h>
 
+static FILE *open_oddly(const char *name, const char *mode);
+static int yield_oddly(void);
 static int flush_oddly(FILE *file);
 static int close_oddly(FILE *file);
 static void *malloc_oddly(size_t bytes);
 #undef GPUPOOL_MALLOC
 #define GPUPOOL_MALLOC(bytes) malloc_oddly(bytes)
+#define fopen open_oddly
+#define sched_yield yield_oddly
 #define fflush flush_oddly
 #define fclose close_oddly
 #define GPUPOOL_IMPLEMENTATION
 #include "gpupool.h"
+#undef fopen
+#undef sched_yield
 #undef fflush
 #undef fclose
 #include "environ_kit.h"
 
 /* ---- what the system does ---- */
 
-static int close_fails, close_errno, flush_lies;
+static int open_fails, close_fails, close_errno, flush_lies; /* close_errno 0: it is left alone */
 static atomic_int in_flush, may_flush;        /* 1: a report waits there; it may go on */
 static void (*at_malloc)(void);
+static gpi_mutex *until_a_yield; /* held until the next one */
+
+static FILE *open_oddly(const char *name, const char *mode) {
+    return open_fails ? NULL : fopen(name, mode);
+}
+
+static int yield_oddly(void) {
+    gpi_mutex *held = until_a_yield;
+    until_a_yield = NULL;
+    if (held) gpi_host_mutex_unlock(held);
+    return sched_yield();
+}
 
 static int flush_oddly(FILE *file) {
     int result = fflush(file);
@@ -39,7 +58,7 @@ static int flush_oddly(FILE *file) {
 
 static int close_oddly(FILE *file) {
     int result = fclose(file);
-    if (close_fails) errno = close_errno;
+    if (close_fails && close_errno) errno = close_errno;
     return close_fails ? EOF : result;
 }
 
@@ -55,6 +74,16 @@ static void *malloc_oddly(size_t bytes) {
 /* ---- files ---- */
 
 static void one_failure(void) { fail(opened("first")); }
+
+/* The reason is none that an earlier call has left. */
+static void a_file_that_opens_badly(void) {
+    open_fails = 1;
+    run("report.txt", one_failure);
+    open_fails = 0;
+    CHECK_EQ(times(read_into(text, "said"), "report.txt cannot be written: the system does not "
+                                            "say why\n"), 1);
+    CHECK_EQ(strlen(strchr(text, '\n')), 1);
+}
 
 static void said(const char *reason, int count) {
     run("report.txt", one_failure);
@@ -130,6 +159,18 @@ static void two_at_the_first_arena(void) {
     CHECK_EQ(times(read_into(text, "report.txt"), "---- at exit"), 2);
 }
 
+/* What comes at exit comes once, though both have read the variable. */
+static void opens_beside_another_and_stays_at_work(void) {
+    at_malloc = open_elsewhere;
+    gpi_host_mutex_lock(&opened("this")->growing);
+}
+
+static void one_end_of_two_beginnings(void) {
+    run("report.txt", opens_beside_another_and_stays_at_work);
+    CHECK_EQ(times(read_into(text, "report.txt"), "---- at exit"), 1);
+    CHECK_EQ(times(read_into(text, "said"), "arena \"this\" is at work at exit"), 1);
+}
+
 /* ---- at exit ---- */
 
 static gpupool_arena *late;
@@ -187,6 +228,34 @@ static void no_memory_at_exit(void) {
     CHECK_EQ(strlen(read_into(text, "said")), 0);
 }
 
+/* Who has it lets go of it soon. */
+static void leaves_while_another_grows(void) {
+    until_a_yield = &opened("grows")->growing;
+    gpi_host_mutex_lock(until_a_yield);
+}
+
+static void a_growth_is_waited_for(void) {
+    run("report.txt", leaves_while_another_grows);
+    CHECK_EQ(times(read_into(text, "report.txt"), "---- at exit"), 1);
+    CHECK_EQ(strlen(read_into(text, "said")), 0);
+}
+
+/* There is nothing to tell of an arena that a reset has closed. */
+static void ends_what_is_closed(void) {
+    gpupool_arena *arena = gpupool_get_default_arena(0);
+    CHECK_EQ(cudaDeviceReset(), cudaSuccess);
+    fake_fail_call("cuInit", 1, 0, 0);
+    CHECK(gpupool_get_default_arena(0) == NULL);
+    fake_fail_clear();
+    CHECK_RESULT(gpupool_arena_destroy(arena), GPUPOOL_OK);
+}
+
+static void no_report_of_what_is_closed(void) {
+    unlink("report.txt");
+    run("report.txt", ends_what_is_closed);
+    CHECK(access("report.txt", F_OK) != 0);
+}
+
 static pthread_t writer, waiter;
 
 static void *fail_in(void *arena) {
@@ -224,13 +293,17 @@ static void a_writer_that_takes_too_long(void) {
 int main(void) {
     environ_begin();
 #if CHECK_FAKE
+    TEST(a_file_that_opens_badly);
     TEST(files_that_close_badly);
     TEST(writes_that_fail_before_the_flush);
     TEST(no_memory_at_first);
     TEST(two_at_the_first_arena);
+    TEST(one_end_of_two_beginnings);
     TEST(one_report_at_the_end);
     TEST(in_the_order_of_their_numbers);
     TEST(no_memory_at_exit);
+    TEST(a_growth_is_waited_for);
+    TEST(no_report_of_what_is_closed);
     TEST(a_writer_that_takes_too_long);
 #endif
     return environ_finish();

@@ -119,6 +119,50 @@ static void a_limit_set_meanwhile(void) {
         kit_close(arena);
     }
 }
+
+/* Nothing is given back where CUDA cannot be called, and that is told. */
+static void a_limit_that_cannot_be_met(void) {
+    arena = kit_open_limited(GPUPOOL_SOURCE_MAPPED, 64 * MIB);
+    void *block = get(32 * MIB, 0);
+    fake_fail_call("cuThreadExchangeStreamCaptureMode", 1, 0, 0);
+    CHECK_RESULT(gpupool_set_limit(arena, 16 * MIB), GPUPOOL_E_CUDA);
+    CHECK_EQ(fake_fail_fired(), 1);
+    fake_fail_clear();
+    CHECK_EQ(kit_limit(arena), 64 * MIB);
+    put(block, 0);
+    kit_close(arena);
+}
+
+/* Another thread grows, which may take long: only a limit that is lower has to wait for it. */
+static void no_wait_for_a_limit_that_is_no_lower(void) {
+    arena = kit_open_limited(GPUPOOL_SOURCE_MAPPED, 64 * MIB);
+    gpi_host_mutex_lock(&arena->growing);
+    CHECK_RESULT(gpupool_set_limit(arena, 64 * MIB), GPUPOOL_OK);
+    CHECK_RESULT(gpupool_set_limit(arena, 65 * MIB), GPUPOOL_OK);
+    gpi_host_mutex_unlock(&arena->growing);
+    CHECK_EQ(kit_limit(arena), 65 * MIB);
+    kit_close(arena);
+}
+
+/* What may be above a limit is what was reserved when it was set, and no more than that. */
+static void what_may_stay_above_a_limit(void) {
+    arena = kit_open_limited(GPUPOOL_SOURCE_MAPPED, 64 * MIB);
+    void *block[2] = {get(24 * MIB, 0), get(24 * MIB, 0)};
+    CHECK_RESULT(gpupool_set_limit(arena, 16 * MIB), GPUPOOL_OK);
+    CHECK_EQ(arena->ledger.over_bytes, 48 * MIB);
+    put(block[0], 0);
+    fake_fail_call("cuMemUnmap", 2, 0, 0);
+    CHECK_RESULT(gpupool_set_limit(arena, 8 * MIB), GPUPOOL_E_CUDA); /* after some was given back */
+    fake_fail_clear();
+    CHECK_EQ(kit_limit(arena), 16 * MIB);
+    CHECK(kit_reserved(arena) < 48 * MIB);
+    CHECK_EQ(arena->ledger.over_bytes, kit_reserved(arena));
+    put(block[1], 0);
+    CHECK_RESULT(gpupool_trim(arena, 0, NULL), GPUPOOL_OK);
+    CHECK_RESULT(gpupool_set_limit(arena, 20 * MIB), GPUPOOL_OK);
+    CHECK_EQ(arena->ledger.over_bytes, 0);
+    kit_close(arena);
+}
 #endif
 
 int main(void) {
@@ -126,5 +170,8 @@ int main(void) {
     FAKE_TEST(no_block_is_there);
     FAKE_TEST(an_event_is_being_recorded);
     FAKE_TEST(a_limit_set_meanwhile);
+    FAKE_TEST(a_limit_that_cannot_be_met);
+    FAKE_TEST(no_wait_for_a_limit_that_is_no_lower);
+    FAKE_TEST(what_may_stay_above_a_limit);
     return check_finish();
 }

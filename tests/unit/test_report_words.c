@@ -269,6 +269,45 @@ static void blocks_with_tags(void) {
     kit_close(arena);
 }
 
+/* All tags in one table, and below one that sleeps how much of it does. */
+static void a_table_of_tags(void) {
+    static const char row[] = "  %-30s %12s %12s %12s %12s\n";
+    gpupool_request request = kit_request(MIB, kit_stream[0], 0);
+    gpupool_tag_config config;
+    char table[500];
+    void *block[2];
+    int tag[2], at = 0;
+    memset(&config, 0, sizeof config);
+    open_named("tags", GPUPOOL_SOURCE_MAPPED);
+    config.limit_bytes = 2 * MIB;
+    CHECK_RESULT(gpupool_tag(arena, "first", &config, &tag[0]), GPUPOOL_OK);
+    config.limit_bytes = 0;
+    config.can_sleep = 1;
+    CHECK_RESULT(gpupool_tag(arena, "second", &config, &tag[1]), GPUPOOL_OK);
+    for (size_t i = 0; i < 2; i++) {
+        request.tag = tag[i];
+        request.bytes = i ? 4 * MIB : MIB;
+        block[i] = gpupool_alloc_request(arena, &request);
+    }
+    CHECK_RESULT(gpupool_sleep(arena, tag[1], GPUPOOL_DISCARD, NULL), GPUPOOL_OK);
+    written(gpupool_report);
+    at += sprintf(table + at, row, "tags", "blocks", "granted", "peak", "budget");
+    at += sprintf(table + at, row, "first", "1", "1.00 MiB", "1.00 MiB", "2.00 MiB");
+    at += sprintf(table + at, row, "second", "1", "4.00 MiB", "4.00 MiB", "none");
+    sprintf(table + at, "  %-30s %12s\n", "    asleep", "4.00 MiB");
+    says("\n\n%s\n", table);
+    written(gpupool_write_json);
+    says("\"tags\":[{\"name\":\"first\",\"limit_bytes\":2097152,\"soft_limit_bytes\":null,"
+         "\"granted\":{\"now\":1048576,\"peak\":1048576,\"total\":1048576},"
+         "\"blocks\":{\"now\":1,\"peak\":1,\"total\":1},\"failures\":0,\"asleep_bytes\":0},\n"
+         "{\"name\":\"second\",");
+    says("\"failures\":0,\"asleep_bytes\":4194304}],\n");
+    CHECK_RESULT(gpupool_wake(arena, tag[1], NULL), GPUPOOL_OK);
+    for (int i = 0; i < 2; i++)
+        CHECK_RESULT(gpupool_free(arena, block[i], kit_stream[0]), GPUPOOL_OK);
+    kit_close(arena);
+}
+
 /* Freed memory is its stream's, also once a fence lies behind it. */
 static void memory_behind_a_fence(void) {
     fake_mode(FAKE_STEPPED);
@@ -338,6 +377,7 @@ int main(void) {
     FAKE_TEST(holders_by_what_they_asked_for);
 #endif
     FAKE_TEST(blocks_with_tags);
+    FAKE_TEST(a_table_of_tags);
     FAKE_TEST(memory_behind_a_fence);
     FAKE_TEST(lanes_that_were_of_others);
     FAKE_TEST(the_default_stream_of_a_thread);

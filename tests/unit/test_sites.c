@@ -110,6 +110,32 @@ static void reports_show_the_line_of_a_cached_block(void) {
     kit_close(arena);
 }
 
+/* All lines are in the file, and nothing else is. */
+static void lines_in_a_file(void) {
+    static char text[20000];
+    gpupool_arena *arena = kit_open(GPUPOOL_SOURCE_DEVICE);
+    FILE *paper = tmpfile();
+    if (!CHECK(paper != NULL)) return;
+    void *block[] = {kit_alloc_at(arena, 3000, kit_stream[0], "src/model.c", 7),
+                     kit_alloc_at(arena, 5000, kit_stream[0], NULL, 9)};
+    CHECK_RESULT(gpupool_write_json(arena, paper), GPUPOOL_OK);
+    rewind(paper);
+    text[fread(text, 1, sizeof text - 1, paper)] = 0;
+    fclose(paper);
+    const char *from = strstr(text, "\n\"sites\":[{"), *at = from;
+    const char *end = strstr(text, "\"chunks\"");
+    CHECK(from && strstr(from, "}],\n\"chunks\":["));
+    CHECK(strstr(text, "{\"file\":\"src/model.c\",\"line\":7,\"stream\":0,\"allocs\":1,"
+                       "\"blocks\":1,\"bytes\":3000,\"bytes_peak\":3000}"));
+    CHECK(strstr(text, "{\"file\":null,\"line\":0,\"stream\":0,\"allocs\":1,"
+                       "\"blocks\":1,\"bytes\":5000,\"bytes_peak\":5000}"));
+    int lines = 0;
+    for (; at && (at = strstr(at, "\"file\":")) != NULL && at < end; at++) lines++;
+    CHECK_EQ(lines, 2);
+    for (size_t i = 0; i < 2; i++) put(arena, block[i], kit_stream[0]);
+    kit_close(arena);
+}
+
 /* One line in a loop over streams: a block that another stream has freed counts for the stream that
    has it next. */
 static void cached_blocks_change_streams(void) {
@@ -308,6 +334,7 @@ int main(void) {
     ARENA_TEST(lines_are_counted);
     ARENA_TEST(cached_blocks_change_lines);
     ARENA_TEST(reports_show_the_line_of_a_cached_block);
+    ARENA_TEST(lines_in_a_file);
     ARENA_TEST(cached_blocks_change_streams);
     ARENA_TEST(text_counts_not_its_address);
     ARENA_TEST(paths_are_shortened);

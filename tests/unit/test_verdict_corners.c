@@ -514,6 +514,8 @@ static void two_blocks_are_what_is_missing(void) {
     void *large = get(3 * 512 * KIB, kit_stream[0]), *small = get(512 * KIB, kit_stream[0]);
     gpupool_verdict v = refuses(arena, 4 * MIB, GPUPOOL_CAUSE_LIMIT);
     CHECK(strstr(v.sentence, "free 2.00 MiB of what blocks hold, most of it in the block of 1.50"));
+    v = refuses(arena, 4 * MIB + 512, GPUPOOL_CAUSE_LIMIT); /* a unit more than they hold */
+    CHECK(strstr(v.sentence, "free") == NULL);
     put(large, kit_stream[0]);
     put(small, kit_stream[0]);
     fits(arena, 4 * MIB);
@@ -745,11 +747,138 @@ static void a_slot_goes_to_the_size_with_most_bytes(void) {
     }
 }
 
+/* Three sizes of which none has most of the slot where they meet: each has its own blocks. */
+static void sizes_that_meet_in_a_slot(void) {
+    static const uint64_t asked[] = {6922, 8142, 2364, 2364};
+    gpi_snapshot_run runs[KIT_COUNT(asked)];
+    gpi_holding top[GPUPOOL_HOLDERS];
+    gpi_scene scene = {.runs = runs, .run_count = KIT_COUNT(asked)};
+    memset(runs, 0, sizeof runs);
+    for (size_t i = 0; i < KIT_COUNT(asked); i++) {
+        runs[i].is_block = 1;
+        runs[i].asked_bytes = asked[i];
+        CHECK_EQ(gpi_verdict_bucket(asked[i], 0), gpi_verdict_bucket(asked[0], 0));
+    }
+    gpi_verdict_holders(&scene, top, GPUPOOL_HOLDERS);
+    for (size_t i = 0; i < 3; i++) {
+        uint64_t size = asked[i == 0 ? 1 : i == 1 ? 0 : 2];
+        CHECK_EQ(top[i].shown.block_bytes, size);
+        CHECK_EQ(top[i].shown.blocks, i < 2 ? 1 : 2);
+        CHECK_EQ(top[i].shown.bytes, i < 2 ? size : 2 * size);
+    }
+}
+
+/* What lies behind the last run that was copied, and behind the last block that there is room for,
+   is left alone. */
+static void no_further_than_the_last(void) {
+    struct { gpi_holding holding; uint64_t behind; } noted;
+    gpi_snapshot_run runs[GPI_SUBSETS + 1];
+    gpi_scene scene = {.runs = runs, .run_count = GPI_SUBSETS + 1};
+    memset(&noted, 0, sizeof noted);
+    memset(runs, 0, sizeof runs);
+    noted.holding.shown.block_bytes = 700;
+    for (uint64_t i = 0; i <= GPI_SUBSETS; i++) {
+        runs[i].state = GPI_SNAPSHOT_LIVE;
+        runs[i].is_block = 1;
+        runs[i].asked_bytes = 700;
+        runs[i].units = 2;
+        runs[i].block = 10 + i;
+    }
+    gpi_verdict_find_blocks(&scene, &noted.holding);
+    CHECK_EQ(noted.holding.blocks[GPI_SUBSETS - 1], 10 + GPI_SUBSETS - 1);
+    CHECK_EQ(noted.behind, 0);
+    memset(noted.holding.blocks, 0, sizeof noted.holding.blocks);
+    scene.run_count = 1;
+    gpi_verdict_find_blocks(&scene, &noted.holding);
+    CHECK_EQ(noted.holding.blocks[0], 10);
+    CHECK_EQ(noted.holding.blocks[1], 0);
+    CHECK_EQ(gpi_verdict_own_bytes(&scene), 2 * 512);
+}
+
+/* A chunk of one's own need not be of whole granules, though the device gives these: the limit
+   counts what was asked for. What is said to fit is had, and not a unit more. */
+static void chunks_of_ones_own_up_to_the_limit(void) {
+    gpupool_arena_config config = kit_config(GPUPOOL_SOURCE_CUSTOM);
+    void *block[6];
+    config.chunk_bytes = 60 * MIB;
+    arena = kit_create(&config);
+    for (int i = 0; i < 6; i++) block[i] = get(10 * MIB - 512, kit_stream[0]);
+    CHECK_EQ(kit_reserved(arena), 60 * MIB);
+    for (int i = 0; i < 6; i += 2) put(block[i], kit_stream[0]);
+    for (int full = 0; full < 2; full++) {
+        size_t limit = full ? GIB : 60 * MIB + 25 * MIB / 2, more = full ? 12 * MIB : 25 * MIB / 2;
+        size_t free_bytes, total_bytes;
+        check_case("device full: %d", full);
+        CHECK_RESULT(gpupool_set_limit(arena, limit), GPUPOOL_OK);
+        CHECK_EQ(cudaMemGetInfo(&free_bytes, &total_bytes), cudaSuccess);
+        if (full) fake_other_process(0, free_bytes - more);
+        gpupool_verdict v = refuses(arena, 15 * MIB + 4096, GPUPOOL_CAUSE_FRAGMENTED);
+        CHECK(strstr(v.sentence, full ? "42.00 MiB is free in all" : "42.50 MiB is free in all"));
+        CHECK_EQ(v.fits_bytes, more - 512);
+        CHECK(!kit_fits(arena, (size_t)v.fits_bytes + 512, NULL));
+        fits(arena, (size_t)v.fits_bytes);
+        CHECK_RESULT(gpupool_trim(arena, SIZE_MAX, NULL), GPUPOOL_OK);
+        CHECK_RESULT(gpupool_trim(arena, 60 * MIB, NULL), GPUPOOL_OK);
+    }
+    fake_other_process(0, 0);
+    for (int i = 1; i < 6; i += 2) put(block[i], kit_stream[0]);
+    kit_close(arena);
+}
+
+/* Three chunks of 1 MiB that go make one granule and a half: no larger chunk is had of the half. */
+static void half_a_granule_is_none(void) {
+    size_t free_bytes, total_bytes;
+    void *block[4];
+    fake_packed(1);
+    arena = kit_open(GPUPOOL_SOURCE_CUSTOM);
+    for (size_t i = 0; i < 4; i++) {
+        CHECK_RESULT(gpupool_set_limit(arena, (i + 1) * MIB), GPUPOOL_OK);
+        block[i] = get(MIB - 512, kit_stream[0]);
+    }
+    CHECK_RESULT(gpupool_set_limit(arena, 0), GPUPOOL_OK);
+    CHECK_EQ(kit_stats(arena).chunks_gained, 4);
+    CHECK_EQ(cudaMemGetInfo(&free_bytes, &total_bytes), cudaSuccess);
+    fake_other_process(0, free_bytes);
+    for (int i = 0; i < 3; i++) put(block[i], kit_stream[0]);
+    gpupool_verdict v = would_not_fit(arena, 3 * MIB - 512, GPUPOOL_CAUSE_FRAGMENTED);
+    CHECK_EQ(v.fits_bytes, 2 * MIB - 512);
+    fits(arena, 2 * MIB - 512);
+    put(block[3], kit_stream[0]);
+    fake_other_process(0, 0);
+    kit_close(arena);
+}
+
+/* The largest that free memory makes: where it can be stitched of several pieces, whoever has freed
+   them; of the host's only once nobody is at it. */
+static void the_largest_block_there_is(void) {
+    void *block[4];
+    arena = kit_open_limited(GPUPOOL_SOURCE_MAPPED, 8 * MIB);
+    for (int i = 0; i < 4; i++) block[i] = get(2 * MIB, kit_stream[i]);
+    fake_mode(FAKE_STEPPED);
+    for (int i = 0; i < 3; i += 2) {
+        kit_mark(kit_stream[i], block[i], 2 * MIB, 1);
+        put(block[i], kit_stream[i]);
+    }
+    CHECK_EQ(would_not_fit(arena, 8 * MIB, GPUPOOL_CAUSE_LIMIT).largest_block_bytes, 4 * MIB);
+    for (int i = 1; i < 4; i += 2) put(block[i], kit_stream[i]);
+    fake_mode(FAKE_EAGER);
+    kit_close(arena);
+    arena = kit_open_limited(GPUPOOL_SOURCE_PINNED, MIB);
+    block[0] = get(MIB, kit_stream[0]);
+    fake_mode(FAKE_STEPPED);
+    kit_fill(kit_stream[0], block[0], 64, 1);
+    put(block[0], kit_stream[0]);
+    CHECK_EQ(would_not_fit(arena, MIB, GPUPOOL_CAUSE_PENDING).largest_block_bytes, 0);
+    fake_mode(FAKE_EAGER);
+    kit_close(arena);
+}
+
 /* Free in all, but in no run, and some of it not even free yet. */
 static void fragments_not_yet_free(void) {
     void *block[6];
     gpupool_arena_config config = kit_config(GPUPOOL_SOURCE_DEVICE);
-    config.limit_bytes = config.chunk_bytes = 60 * MIB;
+    config.limit_bytes = 64 * MIB; /* and what it leaves for more counts as free */
+    config.chunk_bytes = 60 * MIB;
     arena = kit_create(&config);
     for (int i = 0; i < 6; i++) block[i] = get(10 * MIB, kit_stream[0]);
     fake_mode(FAKE_STEPPED);
@@ -757,7 +886,7 @@ static void fragments_not_yet_free(void) {
     kit_mark(kit_stream[0], block[2], 64, 1);
     put(block[2], kit_stream[0]);
     gpupool_verdict v = would_not_fit(arena, 15 * MIB, GPUPOOL_CAUSE_FRAGMENTED);
-    CHECK(strstr(v.sentence, "20.00 MiB is free in all, but no more than 10.00 MiB in one "
+    CHECK(strstr(v.sentence, "24.00 MiB is free in all, but no more than 10.00 MiB in one "
                              "piece, with 20.00 MiB pending: ") != NULL);
     fake_mode(FAKE_EAGER);
     for (int i = 1; i < 6; i++)
@@ -786,7 +915,11 @@ static void a_stream_is_tried_once(void) {
         gpi_siblings siblings = {.reserved_bytes = 0};
         gpi_host_mutex_lock(&arena->growing);
         gpi_verdict_begin(arena, &request, &siblings, &verdict, &scene);
-        if (late) scene.visits = (uint64_t)1 << 40; /* it has taken long enough: none is tried */
+        scene.visits = GPI_VISITS_MOST;
+        CHECK(gpi_verdict_wait_would_do(&scene, 0));
+        scene.visits = GPI_VISITS_MOST + 1; /* it has taken long enough: none is tried */
+        CHECK(!gpi_verdict_wait_would_do(&scene, 0));
+        if (!late) scene.visits = 0;
         gpi_verdict_judge(&verdict, &scene);
         gpi_verdict_end(&scene);
         gpi_host_mutex_unlock(&arena->growing);
@@ -819,6 +952,11 @@ int main(void) {
     FAKE_TEST(where_the_device_does_not_say);
     FAKE_TEST(raised_by_as_much_as_is_missing);
     FAKE_TEST(sizes_are_spelled);
+    FAKE_TEST(sizes_that_meet_in_a_slot);
+    FAKE_TEST(no_further_than_the_last);
+    FAKE_TEST(chunks_of_ones_own_up_to_the_limit);
+    FAKE_TEST(half_a_granule_is_none);
+    FAKE_TEST(the_largest_block_there_is);
     FAKE_TEST(fragments_not_yet_free);
     FAKE_TEST(a_stream_is_tried_once);
     FAKE_TEST(both_are_in_the_way);
