@@ -53,8 +53,20 @@ static void default_streams_are_named(void) {
     }
 }
 
-/* Neither alone is enough, until one of them is done. */
+/* Neither alone is enough, until one of them is done; nor is the default stream. */
 static void two_streams_at_one_block(void) {
+    arena = kit_open_limited(GPUPOOL_SOURCE_MAPPED, 64 * MIB);
+    void *first = get(40 * MIB, kit_stream[1]);
+    fake_mode(FAKE_STEPPED);
+    use_on(first, kit_stream[2]);
+    use_on(first, cudaStreamLegacy);
+    put(first, kit_stream[1]);
+    fake_run(kit_stream[1]);
+    gpupool_verdict both = would_not_fit(arena, 64 * MIB, GPUPOOL_CAUSE_PENDING);
+    CHECK_EQ(both.pending_streams, 2);
+    CHECK(both.pending_stream == NULL);
+    fake_mode(FAKE_EAGER);
+    kit_close(arena);
     for (int done = 2; done <= 3; done++) {
         arena = kit_open_limited(GPUPOOL_SOURCE_MAPPED, 64 * MIB);
         void *block = get(40 * MIB, kit_stream[1]), *rest = get(20 * MIB, kit_stream[1]);
