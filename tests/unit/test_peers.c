@@ -583,14 +583,14 @@ static void the_default_stream_is_the_arenas(void) {
 static void a_table_for_one_question(void) {
     gpi_driver table;
     CUcontext context = NULL;
-    cudaStream_t far1 = stream_of(1);
-    CHECK_EQ(cuStreamGetCtx(far1, &context), CUDA_SUCCESS);
+    cudaStream_t there = stream_of(1);
+    CHECK_EQ(cuStreamGetCtx(there, &context), CUDA_SUCCESS);
     memset(&table, 0, sizeof table);
     table.context = context; /* as memory may have been left */
     CHECK(gpi_driver_ask(&table)->context == NULL);
-    CHECK(gpi_driver_foreign(&table, far1) == context);
+    CHECK(gpi_driver_foreign(&table, there) == context);
     CHECK_EQ(gpi_driver_device_of(&table, context), 1);
-    CHECK_EQ(cudaStreamDestroy(far1), cudaSuccess);
+    CHECK_EQ(cudaStreamDestroy(there), cudaSuccess);
 }
 
 /* What is closed already is not released again, the peers neither. */
