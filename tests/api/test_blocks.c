@@ -81,11 +81,13 @@ static void whose_it_is(void) {
 typedef struct tally {
     uint64_t bytes[3], requested, blocks, parts, last;
     int stop_after;
+    gpupool_source source;
 } tally;
 
 static int add_up(const gpupool_block *block, void *user) {
     tally *sum = (tally *)user;
-    CHECK(block->arena == arena);
+    CHECK(block->arena == arena && block->device == 0);
+    if (sum->source) CHECK_EQ(block->source, sum->source);
     CHECK((uint64_t)(uintptr_t)block->memory >= sum->last); /* by address, none twice */
     sum->last = (uint64_t)(uintptr_t)block->memory + block->bytes;
     sum->bytes[block->state] += block->bytes;
@@ -106,6 +108,7 @@ static void the_walk_adds_up_to_the_figures(void) {
             blocks[k] = kit_alloc(arena, (size_t)1000 << k % 11, kit_stream[k % 2]);
         for (size_t k = 0; k < 40; k += 3) put(blocks[k], k % 2);
         memset(&sum, 0, sizeof sum);
+        sum.source = kit_sources[i].source ? kit_sources[i].source : GPUPOOL_SOURCE_MAPPED;
         CHECK_RESULT(gpupool_walk_blocks(arena, add_up, &sum), GPUPOOL_OK);
         gpupool_stats stats = kit_stats(arena);
         CHECK_EQ(sum.bytes[GPUPOOL_STATE_LIVE], stats.granted.now);
@@ -298,6 +301,7 @@ static void a_capturing_stream_is_not_waited_for(void) {
     put(kit_alloc(arena, 4000, kit_stream[0]), 0);
     CHECK_EQ(cudaStreamBeginCapture(kit_stream[0], cudaStreamCaptureModeGlobal), cudaSuccess);
     CHECK_RESULT(gpupool_wait_stream(arena, kit_stream[0]), GPUPOOL_E_CAPTURING);
+    CHECK(strstr(gpupool_last_error(), "gpupool_wait_stream: the stream captures") != NULL);
     CHECK_RESULT(gpupool_wait_all(arena), GPUPOOL_OK);
     CHECK_EQ(kit_stats(arena).pending.now, 0);
     CHECK_EQ(cudaStreamEndCapture(kit_stream[0], &graph), cudaSuccess);

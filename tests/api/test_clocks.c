@@ -130,6 +130,78 @@ static void uses_without_end(void) {
     kit_close(arena);
 }
 
+/* With several streams about, frees that add up to 1 MiB have an event. */
+static void an_event_for_each_mib(void) {
+    void *blocks[16], *other;
+    arena = kit_open(GPUPOOL_SOURCE_MAPPED);
+    other = kit_alloc(arena, 4096, kit_stream[0]);
+    for (size_t i = 0; i < KIT_COUNT(blocks); i++)
+        blocks[i] = kit_alloc(arena, 640 * KIB, kit_stream[1]);
+    long events = fake_calls("cuEventRecord");
+    for (size_t i = 0; i < KIT_COUNT(blocks); i++)
+        CHECK_RESULT(gpupool_free(arena, blocks[i], kit_stream[1]), GPUPOOL_OK);
+    CHECK_EQ(fake_calls("cuEventRecord") - events, KIT_COUNT(blocks) / 2);
+    CHECK_RESULT(gpupool_free(arena, other, kit_stream[0]), GPUPOOL_OK);
+    kit_close(arena);
+}
+
+/* It counts from zero behind an event that a wait has recorded, and for a stream that gets another
+   one's record. */
+static void bytes_are_counted_from_zero(void) {
+    for (int is_new = 0; is_new < 2; is_new++) {
+        check_case("is new %d", is_new);
+        arena = kit_open(GPUPOOL_SOURCE_MAPPED);
+        void *other = kit_alloc(arena, 4096, kit_stream[0]);
+        CHECK_RESULT(gpupool_free(arena, other, kit_stream[0]), GPUPOOL_OK);
+        void *block = kit_alloc(arena, 640 * KIB, kit_stream[1]);
+        void *rest = kit_alloc(arena, MIB - 512, kit_stream[1]);
+        CHECK_RESULT(gpupool_free(arena, block, kit_stream[1]), GPUPOOL_OK);
+        CHECK_RESULT(is_new ? gpupool_wait_all(arena) : gpupool_wait_stream(arena, kit_stream[1]),
+                     GPUPOOL_OK);
+        if (is_new) CHECK_RESULT(gpupool_retire_stream(arena, kit_stream[1]), GPUPOOL_OK);
+        long events = fake_calls("cuEventRecord");
+        CHECK_RESULT(gpupool_free(arena, rest, kit_stream[1]), GPUPOOL_OK);
+        CHECK_EQ(fake_calls("cuEventRecord"), events);
+        kit_close(arena);
+    }
+}
+
+/* Or 64 of them do, where 1 MiB is little. */
+static void an_event_for_64_frees(void) {
+    void *blocks[64];
+    arena = kit_open(GPUPOOL_SOURCE_MAPPED);
+    void *most = kit_alloc(arena, 32 * GIB, kit_stream[0]);
+    for (size_t i = 0; i < KIT_COUNT(blocks); i++)
+        blocks[i] = kit_alloc(arena, 256 * KIB, kit_stream[1]);
+    long events = fake_calls("cuEventRecord");
+    for (size_t i = 0; i < KIT_COUNT(blocks); i++) {
+        CHECK_EQ(fake_calls("cuEventRecord"), events);
+        CHECK_RESULT(gpupool_free(arena, blocks[i], kit_stream[1]), GPUPOOL_OK);
+    }
+    CHECK_EQ(fake_calls("cuEventRecord"), events + 1);
+    CHECK_RESULT(gpupool_free(arena, most, kit_stream[0]), GPUPOOL_OK);
+    kit_close(arena);
+}
+
+/* A wait for a stream keeps nothing of it: its record is the next stream's. */
+static void streams_that_were_waited_for(void) {
+    uint64_t bytes = 0;
+    arena = kit_open(GPUPOOL_SOURCE_MAPPED);
+    for (int i = 0; i < 200; i++) {
+        cudaStream_t brief = NULL;
+        CHECK_EQ(cudaStreamCreateWithFlags(&brief, cudaStreamNonBlocking), cudaSuccess);
+        void *block = kit_alloc(arena, MIB, brief);
+        CHECK_RESULT(gpupool_free(arena, block, brief), GPUPOOL_OK);
+        CHECK_RESULT(gpupool_wait_stream(arena, brief), GPUPOOL_OK);
+        CHECK_RESULT(gpupool_retire_stream(arena, brief), GPUPOOL_OK);
+        CHECK_EQ(cudaStreamDestroy(brief), cudaSuccess);
+        CHECK_RESULT(gpupool_wait_all(arena), GPUPOOL_OK);
+        if (i == 0) bytes = kit_stats(arena).host_bytes;
+    }
+    CHECK_EQ(kit_stats(arena).host_bytes, bytes);
+    kit_close(arena);
+}
+
 /* A scope of a graph that is gone keeps nobody waiting for the device. */
 static void cuda_free_after_a_scope(void) {
     gpupool_capture *scope;
@@ -206,7 +278,41 @@ static void freed_out_of_a_cache(void) {
     kit_close(arena);
 }
 
+/* There the arena may meet a stream first. It is the same stream afterwards, and has its memory
+   again without a wait. */
+static void first_met_in_a_host_function(void) {
+    void *blocks[2];
+    arena = kit_open_limited(GPUPOOL_SOURCE_MAPPED, 8 * MIB);
+    for (int i = 0; i < 2; i++) blocks[i] = kit_alloc(arena, 4 * MIB, kit_stream[0]);
+    fake_mode(FAKE_STEPPED);
+    kit_mark(kit_stream[1], blocks[0], 4 * MIB, 1);
+    CHECK_RESULT(gpupool_free_in_host_function(arena, blocks[0], kit_stream[1]), GPUPOOL_OK);
+    CHECK_RESULT(gpupool_record_stream(arena, blocks[1], kit_stream[1]), GPUPOOL_OK);
+    CHECK(kit_alloc(arena, 4 * MIB, kit_stream[1]) == blocks[0]);
+    CHECK_EQ(kit_stats(arena).fence_waits + kit_stats(arena).host_syncs, 0);
+    CHECK(fake_pending(kit_stream[1]) > 0);
+    CHECK_RESULT(gpupool_free(arena, blocks[0], kit_stream[1]), GPUPOOL_OK);
+    CHECK_RESULT(gpupool_free(arena, blocks[1], kit_stream[0]), GPUPOOL_OK);
+    fake_mode(FAKE_EAGER);
+    kit_close(arena);
+}
+
 /* -- what a call tells is about the call -- */
+
+/* The check of an arena that finds nothing leaves the sentence of the failure before. */
+static void a_check_tells_of_no_other_call(void) {
+    char text[600];
+    arena = kit_open(GPUPOOL_SOURCE_MAPPED);
+    for (int round = 0; round < 2; round++) {
+        CHECK_RESULT(round ? gpupool_free(arena, &arena, kit_stream[0])
+                           : gpupool_set_limit_text(arena, "much"),
+                     round ? GPUPOOL_E_NOT_OURS : GPUPOOL_E_ARGUMENT);
+        snprintf(text, sizeof text, "%s", gpupool_last_error());
+        CHECK_RESULT(gpupool_check(arena), GPUPOOL_OK);
+        CHECK(strcmp(gpupool_last_error(), text) == 0);
+    }
+    kit_close(arena);
+}
 
 static void what_was_repaired_is_not_told(void) {
     arena = kit_open_limited(GPUPOOL_SOURCE_MAPPED, 64 * MIB);
@@ -243,6 +349,18 @@ static void looking(FILE *file) {
     CHECK_RESULT(gpupool_free(arena, block, kit_stream[0]), GPUPOOL_OK);
 }
 
+/* Nor does it ask after work that is known to be done. */
+static void looking_asks_nothing_twice(void) {
+    arena = kit_open(GPUPOOL_SOURCE_MAPPED);
+    void *block = kit_alloc(arena, MIB, kit_stream[0]);
+    CHECK_RESULT(gpupool_free(arena, block, kit_stream[0]), GPUPOOL_OK);
+    CHECK_RESULT(gpupool_wait_stream(arena, kit_stream[0]), GPUPOOL_OK);
+    long asked = fake_calls("cuEventQuery");
+    CHECK(kit_fits(arena, MIB, NULL));
+    CHECK_EQ(fake_calls("cuEventQuery"), asked);
+    kit_close(arena);
+}
+
 static void looking_leaves_caches_alone(void) {
     FILE *file = tmpfile();
     arena = kit_open(GPUPOOL_SOURCE_MAPPED);
@@ -269,10 +387,17 @@ int main(void) {
     FAKE_TEST(frees_far_ahead_of_the_device);
     FAKE_TEST(runs_that_go_meanwhile);
     FAKE_TEST(uses_without_end);
+    FAKE_TEST(an_event_for_each_mib);
+    FAKE_TEST(bytes_are_counted_from_zero);
+    FAKE_TEST(an_event_for_64_frees);
+    FAKE_TEST(streams_that_were_waited_for);
     FAKE_TEST(cuda_free_after_a_scope);
     FAKE_TEST(freed_in_a_host_function);
     FAKE_TEST(freed_out_of_a_cache);
+    FAKE_TEST(first_met_in_a_host_function);
+    FAKE_TEST(a_check_tells_of_no_other_call);
     FAKE_TEST(what_was_repaired_is_not_told);
+    FAKE_TEST(looking_asks_nothing_twice);
     FAKE_TEST(looking_leaves_caches_alone);
     return check_finish();
 }

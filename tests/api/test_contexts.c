@@ -29,7 +29,9 @@ static void use_the_arena(void) {
         CALL(kit_why(block[i] = kit_alloc(arena, 30 * MIB, kit_stream[0])));
     }
     for (size_t i = 0; i < 8; i++) {
+        long events = fake_calls("cuEventRecord");
         CALL(gpupool_record_stream(arena, block[i], other));
+        CHECK_EQ(fake_calls("cuEventRecord"), events + 1);
         CALL(gpupool_free(arena, block[i], kit_stream[0]));
     }
     CALL(kit_why(block[0] = gpupool_zalloc(arena, MIB, other)));

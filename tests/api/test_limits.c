@@ -30,6 +30,9 @@ static void limits_in_bytes(void) {
         CHECK_EQ(kit_limit(arena), limits[i]);
         CHECK_EQ(kit_stats(arena).limit_bytes, limits[i]);
     }
+    size_t none = 77;
+    CHECK_RESULT(gpupool_get_limit(arena, &none), GPUPOOL_OK);
+    CHECK_EQ(none, 0);
     kit_close(arena);
 }
 

@@ -34,6 +34,7 @@ static gpupool_result do_export_close(void) { return gpupool_export_close(arena,
 static gpupool_result do_import(void) {
     gpupool_result result = gpupool_import(0, &exported, &imported);
     CHECK_EQ(imported.memory != NULL, result == GPUPOOL_OK);
+    CHECK_EQ(imported.bytes, result == GPUPOOL_OK ? BYTES : 0);
     return result;
 }
 static gpupool_result do_import_elsewhere(void) {

@@ -45,7 +45,7 @@ static void idle_memory_is_given_back(void) {
             gpupool_verdict v;
             if (kit_sources[b].source != GPUPOOL_SOURCE_CUSTOM)
                 CHECK(kit_fits(second, 8 * GIB, &v) || !printf("%s\n", v.sentence));
-            CHECK(kit_available(second) >= 8 * GIB);
+            CHECK(kit_available(second) >= 8 * GIB && kit_available(second) <= 16 * GIB);
             fits(second, 8 * GIB);
             void *block = kit_alloc(second, 8 * GIB, kit_stream[0]);
             kit_mark(kit_stream[0], block, 8 * GIB, 5);
@@ -53,6 +53,24 @@ static void idle_memory_is_given_back(void) {
             kit_close(second);
             kit_close(first);
         }
+}
+
+/* What several streams use, and not all are done with, is not idle. */
+static void what_others_still_use_is_not_idle(void) {
+    fake_device_memory(0, 16 * GIB);
+    gpupool_arena *first = named("A", GPUPOOL_SOURCE_AUTO, 0);
+    gpupool_arena *second = named("B", GPUPOOL_SOURCE_AUTO, 0);
+    void *block = kit_alloc(first, 12 * GIB, kit_stream[1]);
+    fake_mode(FAKE_STEPPED);
+    kit_expect(kit_stream[2], block, 64, -1);
+    CHECK_RESULT(gpupool_record_stream(first, block, kit_stream[2]), GPUPOOL_OK);
+    CHECK_RESULT(gpupool_free(first, block, kit_stream[1]), GPUPOOL_OK);
+    CHECK(kit_available(second) <= 4 * GIB);
+    fake_mode(FAKE_EAGER);
+    CHECK_RESULT(gpupool_wait_all(first), GPUPOOL_OK);
+    CHECK(kit_available(second) > 12 * GIB);
+    kit_close(second);
+    kit_close(first);
 }
 
 /* An arena that has most of the device, freed while a kernel still uses it. */
@@ -430,6 +448,7 @@ static void by_many_threads(void) {
 
 int main(void) {
     FAKE_TEST(idle_memory_is_given_back);
+    FAKE_TEST(what_others_still_use_is_not_idle);
     FAKE_TEST(pending_memory_is_waited_for);
     FAKE_TEST(what_is_to_stay_stays);
     FAKE_TEST(a_question_counts_all);

@@ -41,6 +41,23 @@ static void but_not_while_it_sleeps(void) {
     all_blocks_have_to_go(LIMIT * MIB, 0);
 }
 
+/* To free blocks that sleep wins nothing: which of a size are enough is not known, so it is all. */
+static void blocks_that_sleep_win_nothing(void) {
+    void *block[12];
+    open_tags(1, LIMIT * MIB);
+    for (int i = 0; i < 12; i++) {
+        block[i] = must_take(2 * MIB, i < 2 ? WEIGHTS : 0, 0);
+        if (i == 1) CHECK_RESULT(sleep_tag(WEIGHTS, GPUPOOL_DISCARD), GPUPOOL_OK);
+    }
+    refused(4 * MIB, 0, GPUPOOL_E_OUT_OF_MEMORY);
+    CHECK_EQ(last_verdict().holders[0].blocks, 12);
+    CHECK_EQ(last_verdict().holders[0].enough, 12);
+    for (int i = 2; i < 12; i++) give(block[i], 0);
+    CHECK_RESULT(wake_tag(WEIGHTS), GPUPOOL_OK);
+    for (int i = 0; i < 2; i++) give(block[i], 0);
+    close_tags();
+}
+
 static void its_own_reserve_is_the_requests(void) {
     open_with_reserve();
     all_blocks_have_to_go(LIMIT * MIB, WEIGHTS);
@@ -107,6 +124,7 @@ static void what_a_tags_graph_keeps(void) {
 int main(void) {
     FAKE_TEST(a_reserve_of_others_is_in_the_way);
     FAKE_TEST(but_not_while_it_sleeps);
+    FAKE_TEST(blocks_that_sleep_win_nothing);
     FAKE_TEST(its_own_reserve_is_the_requests);
     FAKE_TEST(a_reserve_is_not_given_back);
     FAKE_TEST(many_blocks_of_a_reserve);

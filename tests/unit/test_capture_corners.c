@@ -60,6 +60,19 @@ static void not_forgotten_while_set_aside(void) {
     kit_close(arena);
 }
 
+/* The release of a graph that kept a block leaves nothing of the graph's. */
+static void forgotten_with_its_release(void) {
+    arena = kit_open(GPUPOOL_SOURCE_MAPPED);
+    void *block = get(MIB, 0);
+    begin(0);
+    put(block, 0);
+    CHECK_EQ(arena->clocks.stream_count, 2);
+    CHECK_RESULT(gpupool_end_capture(scope[0]), GPUPOOL_OK);
+    release(0);
+    CHECK_EQ(arena->clocks.stream_count, 1);
+    kit_close(arena);
+}
+
 /* ---- host memory ---- */
 
 /* Of a stream that the arena knows, and of one that it does not; each record in turn is refused. */
@@ -440,6 +453,7 @@ static void reset_under_scopes(void) {
 int main(void) {
     FAKE_TEST(set_aside_and_back);
     FAKE_TEST(not_forgotten_while_set_aside);
+    FAKE_TEST(forgotten_with_its_release);
     FAKE_TEST(no_memory_for_a_scope);
     FAKE_TEST(no_memory_to_keep_a_block);
     FAKE_TEST(no_memory_to_keep_an_older_chunk);

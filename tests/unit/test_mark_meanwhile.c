@@ -82,10 +82,26 @@ static void a_mark_that_has_passed_by_then(void) {
     CHECK_RESULT(gpupool_free(arena, first, kit_stream[0]), GPUPOOL_OK);
     kit_close(arena);
 }
+
+/* While a mark is recorded, another free of the stream records none. */
+static void a_mark_that_is_being_recorded(void) {
+    int was_done = 0;
+    void *first, *second = open_short(&first);
+    long events = fake_calls("cuEventRecord");
+    fake_before_call("cuEventRecord", 1, free_the_last, &was_done);
+    work_and_put(second, 2 * BYTES);
+    CHECK_EQ(was_done, 1);
+    CHECK_EQ(fake_calls("cuEventRecord"), events + 1);
+    CHECK_RESULT(gpupool_free(arena, first, kit_stream[0]), GPUPOOL_OK);
+    CHECK_EQ(fake_calls("cuEventRecord"), events + 2);
+    fake_mode(FAKE_EAGER);
+    kit_close(arena);
+}
 #endif
 
 int main(void) {
     FAKE_TEST(a_mark_that_is_waited_for);
     FAKE_TEST(a_mark_that_has_passed_by_then);
+    FAKE_TEST(a_mark_that_is_being_recorded);
     return check_finish();
 }

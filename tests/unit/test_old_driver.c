@@ -204,6 +204,28 @@ static void nothing_imported(void) {
     CHECK(imported.memory == NULL);
 }
 
+/* Contexts have no ids there: a peer's counts as alive, and its streams are waited for. */
+static void a_peer_without_an_id(void) {
+    const gpi_call *call = gpi_calls;
+    cudaStream_t far = NULL;
+    while (strcmp(call->name, "cuCtxGetId") != 0) call++;
+    fake_fail_call(LOOK_UP, call - gpi_calls + 1, 0, cudaErrorSymbolNotFound);
+    gpupool_arena *arena = kit_open(GPUPOOL_SOURCE_MAPPED);
+    CHECK_EQ(fake_fail_fired(), 1);
+    fake_fail_clear();
+    CHECK_RESULT(gpupool_allow_peer(arena, 1), GPUPOOL_OK);
+    CHECK_EQ(cudaSetDevice(1), cudaSuccess);
+    CHECK_EQ(cudaStreamCreateWithFlags(&far, cudaStreamNonBlocking), cudaSuccess);
+    CHECK_EQ(cudaSetDevice(0), cudaSuccess);
+    void *block = kit_alloc(arena, SIZE, far);
+    kit_mark(far, block, SIZE, 1);
+    CHECK_RESULT(gpupool_free(arena, block, far), GPUPOOL_OK);
+    CHECK_RESULT(gpupool_wait_stream(arena, far), GPUPOOL_OK);
+    CHECK_EQ(kit_stats(arena).pending.now, 0);
+    CHECK_EQ(cudaStreamDestroy(far), cudaSuccess);
+    kit_close(arena);
+}
+
 /* What it is asked when an arena is made, whose limit is a share of the device's memory. */
 static const struct { const char *call; long nth; } questions[] = {
     {"cuInit", 1},       {"cuDevicePrimaryCtxRetain", 1}, {"cuCtxPushCurrent", 1},
@@ -325,6 +347,7 @@ int main(void) {
     FAKE_TEST(any_entry_point_may_be_missing);
     FAKE_TEST(no_search_may_fail);
     FAKE_TEST(a_wait_that_fails);
+    FAKE_TEST(a_peer_without_an_id);
     FAKE_TEST(memory_without_an_event);
     FAKE_TEST(errors_without_a_name);
     FAKE_TEST(odd_pages);

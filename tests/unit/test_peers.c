@@ -205,6 +205,23 @@ static void access_by_whole_devices(void) {
     }
 }
 
+/* Not before the peer's work on the memory is done. */
+static void access_outlasts_the_peers_work(void) {
+    arena = kit_open_limited(GPUPOOL_SOURCE_MAPPED, 64 * MIB);
+    CHECK_RESULT(gpupool_allow_peer(arena, 1), GPUPOOL_OK);
+    cudaStream_t far = stream_of(1);
+    void *block = kit_alloc(arena, MIB, kit_stream[0]);
+    fake_mode(FAKE_STEPPED);
+    kit_mark(far, block, MIB, 1);
+    CHECK_RESULT(gpupool_disallow_peer(arena, 1), GPUPOOL_OK);
+    CHECK_EQ(fake_pending(far), 0);
+    CHECK_EQ(fake_failures(), 0);
+    fake_mode(FAKE_EAGER);
+    CHECK_RESULT(gpupool_free(arena, block, kit_stream[0]), GPUPOOL_OK);
+    CHECK_EQ(cudaStreamDestroy(far), cudaSuccess);
+    kit_close(arena);
+}
+
 /* Memory that moves behind other addresses is accessible there too. */
 static void moved_memory_for_a_peer(void) {
     void *small[16], *large;
@@ -595,6 +612,35 @@ static void the_default_stream_is_the_arenas(void) {
     kit_close(arena);
 }
 
+/* ---- the driver's table ---- */
+
+/* A table for one question has no context, so a stream's is never taken for its own. */
+static void a_table_for_one_question(void) {
+    gpi_driver table;
+    CUcontext context = NULL;
+    cudaStream_t there = stream_of(1);
+    CHECK_EQ(cuStreamGetCtx(there, &context), CUDA_SUCCESS);
+    memset(&table, 0, sizeof table);
+    table.context = context; /* as memory may have been left */
+    CHECK(gpi_driver_ask(&table)->context == NULL);
+    CHECK(gpi_driver_foreign(&table, there) == context);
+    CHECK_EQ(gpi_driver_device_of(&table, context), 1);
+    CHECK_EQ(cudaStreamDestroy(there), cudaSuccess);
+}
+
+/* What is closed already is not released again, the peers neither. */
+static void closed_twice(void) {
+    gpi_driver driver;
+    CHECK_RESULT(gpi_driver_open(&driver, 0), GPUPOOL_OK);
+    CHECK_RESULT(gpi_driver_retain_peer(&driver, 1), GPUPOOL_OK);
+    gpi_driver_end_retain(&driver, 1, GPUPOOL_OK);
+    fake_reset_counters();
+    for (int i = 0; i < 2; i++) {
+        gpi_driver_close(&driver);
+        CHECK_EQ(fake_calls("cuDevicePrimaryCtxRelease"), 2);
+    }
+}
+
 /* ---- a peer that is reset: its work, streams and events are gone ---- */
 
 /* used: by the program, before the arena's next call; it has another context then. */
@@ -838,6 +884,7 @@ int main(void) {
     FAKE_TEST(a_refusal_leaves_the_access);
     FAKE_TEST(the_first_refusal_is_told);
     FAKE_TEST(access_by_whole_devices);
+    FAKE_TEST(access_outlasts_the_peers_work);
     FAKE_TEST(moved_memory_for_a_peer);
     FAKE_TEST(a_driver_that_refuses_changes_nothing);
     FAKE_TEST(devices_that_are_none);
@@ -853,6 +900,8 @@ int main(void) {
     FAKE_TEST(nothing_waits_for_the_wrong_device);
     FAKE_TEST(not_before_the_wait_is_over);
     FAKE_TEST(the_default_stream_is_the_arenas);
+    FAKE_TEST(a_table_for_one_question);
+    FAKE_TEST(closed_twice);
     FAKE_TEST(events_of_a_reset_peer);
     FAKE_TEST(what_a_wait_left_there);
     FAKE_TEST(work_of_the_peer_after_a_reset);

@@ -103,6 +103,10 @@ static void every_arena_is_told(void) {
     }
     CHECK_EQ(fake_calls("cudaDeviceSynchronize") + fake_calls("cuEventSynchronize"), syncs);
     CHECK_EQ(cudaStreamDestroy(next), cudaSuccess);
+    cudaStream_t unknown = new_stream();
+    long calls = fake_calls(NULL);
+    CHECK_EQ(cudaStreamDestroy(unknown), cudaSuccess);
+    CHECK_EQ(fake_calls(NULL), calls + 1); /* its own */
     fake_run_all();
     CHECK_EQ(fake_failures(), 0);
     for (int i = 0; i < 3; i++) kit_close(arenas[i]);

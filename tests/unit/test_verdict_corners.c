@@ -72,8 +72,20 @@ static void seen_before_the_latest_work(void) {
     kit_close(arena);
 }
 
-/* Neither alone is enough, until one of them is done. */
+/* Neither alone is enough, until one of them is done; nor is the default stream. */
 static void two_streams_at_one_block(void) {
+    arena = kit_open_limited(GPUPOOL_SOURCE_MAPPED, 64 * MIB);
+    void *first = get(40 * MIB, kit_stream[1]);
+    fake_mode(FAKE_STEPPED);
+    use_on(first, kit_stream[2]);
+    use_on(first, cudaStreamLegacy);
+    put(first, kit_stream[1]);
+    fake_run(kit_stream[1]);
+    gpupool_verdict both = would_not_fit(arena, 64 * MIB, GPUPOOL_CAUSE_PENDING);
+    CHECK_EQ(both.pending_streams, 2);
+    CHECK(both.pending_stream == NULL);
+    fake_mode(FAKE_EAGER);
+    kit_close(arena);
     for (int done = 2; done <= 3; done++) {
         arena = kit_open_limited(GPUPOOL_SOURCE_MAPPED, 64 * MIB);
         void *block = get(40 * MIB, kit_stream[1]), *rest = get(20 * MIB, kit_stream[1]);
@@ -93,6 +105,26 @@ static void two_streams_at_one_block(void) {
         put(rest, kit_stream[1]);
         kit_close(arena);
     }
+}
+
+/* Where CUDA does not tell a request what is done, its verdict does not go by what a question
+   before has seen. Pinned memory, so that no wait on the device would do. */
+static void what_was_seen_before_counts_no_more(void) {
+    gpupool_verdict v;
+    arena = kit_open_limited(GPUPOOL_SOURCE_PINNED, 8 * MIB);
+    put(get(4096, kit_stream[0]), kit_stream[0]);
+    put(get(6 * MIB, kit_stream[1]), kit_stream[1]);
+    CHECK(kit_fits(arena, 6 * MIB, NULL));
+    fake_fail_call("cuEventQuery", 1, 1, 0);
+    CHECK_RESULT(kit_why(kit_alloc_as(arena, 6 * MIB, kit_stream[0], GPUPOOL_NO_WAIT)),
+                 GPUPOOL_E_OUT_OF_MEMORY);
+    fake_fail_clear();
+    CHECK_RESULT(gpupool_last_verdict(&v), GPUPOOL_OK);
+    CHECK_EQ(v.cause, GPUPOOL_CAUSE_PENDING);
+    CHECK_EQ(v.pending_streams, 1);
+    CHECK(v.pending_stream == kit_stream[1]);
+    put(get(6 * MIB, kit_stream[0]), kit_stream[0]);
+    kit_close(arena);
 }
 
 /* Streams are counted, not blocks, up to a number that is as good as all. */
@@ -936,6 +968,7 @@ int main(void) {
     FAKE_TEST(default_streams_are_named);
     FAKE_TEST(seen_before_the_latest_work);
     FAKE_TEST(two_streams_at_one_block);
+    FAKE_TEST(what_was_seen_before_counts_no_more);
     FAKE_TEST(blocks_that_the_same_streams_use);
     FAKE_TEST(what_a_graph_keeps_does_not_fit);
     FAKE_TEST(the_biggest_holder_is_of_no_help);
