@@ -86,6 +86,7 @@ typedef struct tally {
 static int add_up(const gpupool_block *block, void *user) {
     tally *sum = (tally *)user;
     CHECK(block->arena == arena);
+    CHECK_EQ(block->device, 0);
     CHECK((uint64_t)(uintptr_t)block->memory >= sum->last); /* by address, none twice */
     sum->last = (uint64_t)(uintptr_t)block->memory + block->bytes;
     sum->bytes[block->state] += block->bytes;
