@@ -258,6 +258,27 @@ static void growth_is_for_more_than_ever_was(void) {
     }
 }
 
+/* So it is where a little more would do no harm. */
+static void peaks_counted_anew_change_no_growth(void) {
+    for (int way = 0; way < 2; way++) {
+        gpupool_arena_config config = kit_config(GPUPOOL_SOURCE_MAPPED);
+        void *block[10];
+        check_case("way %d", way);
+        config.chunk_bytes = 2 * MIB;
+        arena = kit_create(&config);
+        for (int i = 0; i < 10; i++) block[i] = get(2 * MIB, 0);
+        for (int i = 0; i < 10; i += 2) put(block[i], 0);
+        if (way) CHECK_RESULT(gpupool_begin_phase(arena), GPUPOOL_OK);
+        else CHECK_RESULT(gpupool_reset_peaks(arena), GPUPOOL_OK);
+        void *large = get(4 * MIB, 0);
+        CHECK_EQ(kit_reserved(arena), 20 * MIB);
+        CHECK_EQ(kit_stats(arena).stitches, 1);
+        put(large, 0);
+        for (int i = 1; i < 10; i += 2) put(block[i], 0);
+        kit_close(arena);
+    }
+}
+
 /* ---- streams ---- */
 
 /* A request on a stream that captures outside of any scope: memory that another stream freed is not
@@ -321,6 +342,7 @@ int main(void) {
     FAKE_TEST(others_beside_an_arena);
     FAKE_TEST(cached_blocks_come_before_growth);
     FAKE_TEST(growth_is_for_more_than_ever_was);
+    FAKE_TEST(peaks_counted_anew_change_no_growth);
     FAKE_TEST(a_capture_that_only_a_request_has_shown);
     FAKE_TEST(a_use_by_each_stream_of_a_handle);
     return check_finish();

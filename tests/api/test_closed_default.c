@@ -47,6 +47,9 @@ static void its_blocks_cannot_be_freed(void) {
     close_by_a_reset();
     CHECK_RESULT(gpupool_free(arena, block, 0), GPUPOOL_E_CUDA);
     CHECK(strstr(gpupool_last_error(), "was reset") != NULL);
+    gpupool_block found;
+    CHECK_RESULT(gpupool_get_block(arena, block, &found), GPUPOOL_E_CUDA);
+    CHECK(strstr(gpupool_last_error(), "was reset") != NULL);
     is_renewed();
 }
 

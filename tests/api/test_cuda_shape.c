@@ -279,6 +279,20 @@ static int device_of(const void *block) {
     return what.device;
 }
 
+#if CHECK_FAKE
+/* What CUDA has allocated goes back behind the stream's work, as with CUDA's own call. */
+static void cudas_blocks_go_in_stream_order(void) {
+    void *of_cuda = NULL;
+    CHECK_EQ((cudaMallocAsync)(&of_cuda, MIB, kit_stream[0]), cudaSuccess);
+    fake_mode(FAKE_STEPPED);
+    kit_fill(kit_stream[0], of_cuda, MIB, 1);
+    CHECK_EQ(pool_free_async(of_cuda, kit_stream[0]), cudaSuccess);
+    fake_run_all();
+    CHECK_EQ(fake_failures(), 0);
+    fake_mode(FAKE_EAGER);
+}
+#endif
+
 /* Device 0 is current; its arena knows the stream by a block that was freed there. */
 static void a_stream_has_its_device(void) {
     void *block[2] = {NULL, NULL}, *of_cuda = NULL;
@@ -482,6 +496,7 @@ int main(void) {
     ARENA_TEST(an_error_before_is_over);
     ARENA_TEST(errors_are_cudas);
     ARENA_TEST(a_failure_ends_no_capture);
+    FAKE_TEST(cudas_blocks_go_in_stream_order);
     FAKE_TEST(an_error_of_cudas);
     FAKE_TEST(an_error_that_cuda_cannot_keep);
     if (kit_devices() > 1) {

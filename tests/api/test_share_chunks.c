@@ -104,6 +104,24 @@ static void at_home_over_several_chunks(void) {
     kit_close(arena);
 }
 
+#if CHECK_FAKE
+/* Chunks of the driver's own, side by side, and got in this order or another. */
+static void chunks_side_by_side(void) {
+    char *block[3];
+    fake_packed(1);
+    arena = kit_open(GPUPOOL_SOURCE_BYPASS);
+    for (int i = 0; i < 3; i++) block[i] = (char *)share_any(4096);
+    for (int again = 0; again < 2; again++) {
+        CHECK(block[1] == block[0] + 4096 && block[2] == block[1] + 4096);
+        for (int i = 0; i < 3; i++) CHECK_EQ(are_parts(block[i], 4096, 0).list[0].offset, 0);
+        share_put(block[0]);
+        block[0] = (char *)share_any(4096);
+    }
+    for (int i = 0; i < 3; i++) share_put(block[i]);
+    kit_close(arena);
+}
+#endif
+
 /* A block that is to be exported is all of one. */
 static void exportable_blocks(void) {
     share_open(0, 0);
@@ -280,6 +298,7 @@ int main(void) {
     SHARE_TEST(blocks_of_every_source);
     SHARE_TEST(small_blocks_of_one_chunk);
     SHARE_TEST(at_home_over_several_chunks);
+    SHARE_FAKE_TEST(chunks_side_by_side);
     SHARE_TEST(exportable_blocks);
     SHARE_TEST(very_many_chunks);
     SHARE_FAKE_TEST(stitched_blocks);

@@ -36,6 +36,21 @@ static void exported_as_often_as_closed(void) {
     kit_close(arena);
 }
 
+/* A program without standard input gets the first of all descriptors. */
+static void the_first_descriptor(void) {
+    int input = dup(0), is_closed = close(0) == 0;
+    share_open(0, 0);
+    char *block = share_get(BYTES);
+    gpupool_exported first = share_exported(block);
+    if (CHECK_FAKE) CHECK_EQ(first.descriptor, 0);
+    share_unexport(block);
+    CHECK(!share_is_open(first.descriptor));
+    share_put(block);
+    kit_close(arena);
+    if (is_closed) CHECK_EQ(dup2(input, 0), 0);
+    if (is_closed) CHECK_EQ(close(input), 0);
+}
+
 /* The struct is the exporter's; a block is exported anew, by whoever has its memory then. */
 static void one_after_the_other(void) {
     share_open(0, 0);
@@ -341,6 +356,7 @@ static void a_reset(void) {
 
 int main(void) {
     SHARE_TEST(exported_as_often_as_closed);
+    SHARE_TEST(the_first_descriptor);
     SHARE_TEST(one_after_the_other);
     SHARE_TEST(it_cannot_be_freed);
     SHARE_TEST(a_trim_leaves_it);

@@ -139,7 +139,10 @@ static void is_refused(int device, const gpupool_exported *wrong, gpupool_result
 
 static void devices_that_are_not_there(void) {
     open_exported();
+    char words[40];
+    snprintf(words, sizeof words, "(the current one) to %d", kit_devices() - 1);
     is_refused(kit_devices(), &exported, GPUPOOL_E_ARGUMENT);
+    CHECK(strstr(gpupool_last_error(), words) != NULL);
     is_refused(1000, &exported, GPUPOOL_E_ARGUMENT);
     is_refused(INT32_MAX, &exported, GPUPOOL_E_ARGUMENT);
     is_refused(-2, &exported, GPUPOOL_E_ARGUMENT);
@@ -191,6 +194,8 @@ static void wrong_sizes(void) {
     is_refused(0, &wrong, GPUPOOL_E_ARGUMENT);
     wrong.bytes = UINT64_MAX;
     is_refused(0, &wrong, GPUPOOL_E_ARGUMENT);
+    wrong.bytes = (uint64_t)1 << 48; /* as large as a block can be */
+    CHECK(gpupool_import(0, &wrong, &(gpupool_imported){0}) != GPUPOOL_E_ARGUMENT);
     for (size_t i = 0; i < KIT_COUNT(sizes); i++) {
         gpupool_imported none;
         check_case("%llu bytes", (unsigned long long)sizes[i]);
@@ -207,7 +212,9 @@ static void nulls_and_closing_twice(void) {
     open_exported();
     memset(&imported, 0, sizeof imported);
     CHECK_RESULT(gpupool_import(0, NULL, &imported), GPUPOOL_E_ARGUMENT);
+    CHECK(strstr(gpupool_last_error(), "exported is NULL") != NULL);
     CHECK_RESULT(gpupool_import(0, &exported, NULL), GPUPOOL_E_ARGUMENT);
+    CHECK(strstr(gpupool_last_error(), "imported is NULL") != NULL);
     CHECK_RESULT(gpupool_import_close(NULL), GPUPOOL_E_ARGUMENT);
     CHECK_RESULT(gpupool_import_close(&imported), GPUPOOL_E_ARGUMENT);
     imported = share_imported(0, &exported);
@@ -216,6 +223,20 @@ static void nulls_and_closing_twice(void) {
     CHECK_RESULT(gpupool_import_close(&imported), GPUPOOL_E_ARGUMENT);
     CHECK(strstr(gpupool_last_error(), "closed") != NULL);
     (void)copy;
+    close_exported();
+}
+
+/* What failed last is told until something else fails. */
+static void failures_are_kept(void) {
+    open_exported();
+    CHECK_RESULT(gpupool_trim(NULL, 0, NULL), GPUPOOL_E_ARGUMENT);
+    gpupool_imported imported = share_imported(0, &exported);
+    CHECK_RESULT(gpupool_last_result(), GPUPOOL_OK);
+    CHECK(strstr(gpupool_last_error(), "gpupool_trim") != NULL);
+    CHECK_RESULT(gpupool_check(NULL), GPUPOOL_E_ARGUMENT);
+    share_unimport(&imported);
+    CHECK_RESULT(gpupool_last_result(), GPUPOOL_OK);
+    CHECK(strstr(gpupool_last_error(), "gpupool_check") != NULL);
     close_exported();
 }
 
@@ -255,6 +276,7 @@ int main(void) {
     SHARE_TEST(wrong_descriptors);
     SHARE_TEST(wrong_sizes);
     SHARE_TEST(nulls_and_closing_twice);
+    SHARE_TEST(failures_are_kept);
     SHARE_TEST(during_a_capture);
     SHARE_TEST(after_a_reset);
     return check_finish();

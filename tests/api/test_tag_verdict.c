@@ -1,5 +1,5 @@
 /* What verdicts and figures say of memory that tags set apart: reserves that are awake, asleep, or
-   the request's own, and blocks that a tag's graph keeps. */
+   the request's own, blocks that a tag's graph keeps, and budgets. */
 // build: plain
 // build: check2 -O1 -DGPUPOOL_CHECK=2
 #include "gpupool.h"
@@ -96,6 +96,23 @@ static void many_blocks_of_a_reserve(void) {
     close_tags();
 }
 
+/* What a verdict advises of a budget is enough, and a byte less is not. */
+static void a_budget_is_raised_as_far_as_told(void) {
+    open_tags(1, 0);
+    CHECK_RESULT(gpupool_set_tag_limits(arena, WEIGHTS, 3 * MIB, 0), GPUPOOL_OK);
+    void *block = must_take(2 * MIB, WEIGHTS, 0);
+    refused(4 * MIB, WEIGHTS, GPUPOOL_E_OUT_OF_MEMORY);
+    CHECK_EQ(last_verdict().cause, GPUPOOL_CAUSE_TAG);
+    size_t raised = 3 * MIB + (size_t)last_verdict().raise_bytes;
+    CHECK_RESULT(gpupool_set_tag_limits(arena, WEIGHTS, raised - 1, 0), GPUPOOL_OK);
+    refused(4 * MIB, WEIGHTS, GPUPOOL_E_OUT_OF_MEMORY);
+    CHECK_EQ(last_verdict().raise_bytes, 1);
+    CHECK_RESULT(gpupool_set_tag_limits(arena, WEIGHTS, raised, 0), GPUPOOL_OK);
+    give(must_take(4 * MIB, WEIGHTS, 0), 0);
+    give(block, 0);
+    close_tags();
+}
+
 /* An open scope has again what it freed itself; an ended one keeps it, as far as it is awake. */
 static void what_a_tags_graph_keeps(void) {
     gpupool_capture *scope = NULL;
@@ -128,6 +145,7 @@ int main(void) {
     FAKE_TEST(its_own_reserve_is_the_requests);
     FAKE_TEST(a_reserve_is_not_given_back);
     FAKE_TEST(many_blocks_of_a_reserve);
+    FAKE_TEST(a_budget_is_raised_as_far_as_told);
     FAKE_TEST(what_a_tags_graph_keeps);
     return check_finish();
 }

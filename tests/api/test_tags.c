@@ -231,6 +231,8 @@ static void what_is_no_tag(void) {
         CHECK_RESULT(gpupool_get_tag_stats(arena, wrong[i], &stats), GPUPOOL_E_ARGUMENT);
         CHECK_RESULT(gpupool_set_tag_limits(arena, wrong[i], 1, 1), GPUPOOL_E_ARGUMENT);
     }
+    CHECK_RESULT(gpupool_get_tag_stats(arena, 0, &stats), GPUPOOL_E_ARGUMENT); /* that is no tag */
+    CHECK_RESULT(gpupool_set_tag_limits(arena, 0, 1, 1), GPUPOOL_E_ARGUMENT);
     CHECK_RESULT(gpupool_get_tag_stats(arena, weights, NULL), GPUPOOL_E_ARGUMENT);
     CHECK_RESULT(gpupool_tag(arena, NULL, NULL, &tag), GPUPOOL_E_ARGUMENT);
     CHECK_EQ(tag, 0);
@@ -283,6 +285,8 @@ static void a_soft_limit_calls_once_each_way(void) {
     CHECK_RESULT(gpupool_tag(arena, "soft", &config, &cache), GPUPOOL_OK);
     block[0] = take(8 * MIB, cache, 0);
     CHECK_EQ(c.count, 0);
+    give(take(2 * MIB - 2 * GUARDS, cache, 0), 0); /* all that the limit allows */
+    CHECK_EQ(c.count, 0);
     block[1] = take(4 * MIB, cache, 0);
     CHECK_EQ(c.over, 1);
     CHECK_EQ(c.last.tag, cache);
@@ -306,6 +310,33 @@ static void a_soft_limit_calls_once_each_way(void) {
     CHECK_EQ(c.under, 3);
     give(block[1], 0);
     CHECK_EQ(c.count, 6);
+    nothing_is_left();
+}
+
+static void fail_within(const gpupool_soft_limit *what, void *user) {
+    (void)what;
+    ++*(int *)user;
+    CHECK_RESULT(gpupool_trim(NULL, 0, NULL), GPUPOOL_E_ARGUMENT);
+}
+
+/* What fails in the function is not what the call reports that it is called by. */
+static void failures_of_the_function_are_its_own(void) {
+    gpupool_tag_config config;
+    int count = 0;
+    memset(&config, 0, sizeof config);
+    open_tagged(0);
+    config.soft_limit_bytes = MIB;
+    config.on_soft_limit = fail_within;
+    config.user = &count;
+    CHECK_RESULT(gpupool_tag(arena, "soft", &config, &cache), GPUPOOL_OK);
+    CHECK_RESULT(gpupool_free(arena, arena, 0), GPUPOOL_E_NOT_OURS);
+    void *block = take(2 * MIB, cache, 0);
+    CHECK_EQ(count, 1);
+    CHECK_RESULT(gpupool_last_result(), GPUPOOL_OK);
+    CHECK(strstr(gpupool_last_error(), "is in no memory of arena") != NULL); /* of the call before */
+    give(block, 0);
+    CHECK_EQ(count, 2);
+    CHECK(strstr(gpupool_last_error(), "is in no memory of arena") != NULL);
     nothing_is_left();
 }
 
@@ -456,6 +487,7 @@ int main(void) {
     ARENA_TEST(refused_whatever_the_budget);
     ARENA_TEST(what_is_no_tag);
     ARENA_TEST(a_soft_limit_calls_once_each_way);
+    ARENA_TEST(failures_of_the_function_are_its_own);
     ARENA_TEST(a_host_function_tells_later);
     ARENA_TEST(the_arena_has_one_too);
     ARENA_TEST(threads_share_a_budget);

@@ -151,6 +151,23 @@ static void a_request_that_may_not_wait(void) {
     }
 }
 
+/* Where others may: the same request without the flag waits, and has the memory. */
+static void a_request_that_may_wait(void) {
+    gpupool_arena *arena = kit_open_limited(GPUPOOL_SOURCE_PINNED, 32 * MIB);
+    void *block = kit_alloc(arena, 32 * MIB, kit_stream[1]);
+    fake_mode(FAKE_STEPPED);
+    kit_mark(kit_stream[1], block, 32 * MIB, 1);
+    CHECK_RESULT(gpupool_free(arena, block, kit_stream[1]), GPUPOOL_OK);
+    CHECK(kit_alloc_as(arena, 32 * MIB, kit_stream[0], GPUPOOL_NO_WAIT) == NULL);
+    CHECK_EQ(kit_stats(arena).host_syncs, 0);
+    CHECK(kit_alloc_as(arena, 32 * MIB, kit_stream[0], 0) == block);
+    CHECK(kit_stats(arena).host_syncs > 0);
+    CHECK_EQ(fake_pending(kit_stream[1]), 0);
+    fake_mode(FAKE_EAGER);
+    CHECK_RESULT(gpupool_free(arena, block, kit_stream[0]), GPUPOOL_OK);
+    kit_close(arena);
+}
+
 /* One that finds memory, or may get it from the driver, is like any other. */
 static void what_needs_no_wait_is_had(void) {
     gpupool_arena *arena = kit_open_limited(GPUPOOL_SOURCE_MAPPED, 32 * MIB);
@@ -170,6 +187,7 @@ int main(void) {
     FAKE_TEST(each_call_beside_a_wait);
     FAKE_TEST(another_request_beside_a_wait);
     FAKE_TEST(a_request_that_may_not_wait);
+    FAKE_TEST(a_request_that_may_wait);
     FAKE_TEST(what_needs_no_wait_is_had);
     return check_finish();
 }

@@ -1,6 +1,6 @@
 /* CACHE against a naive model: random blocks come, are handed out, come back, and leave, in a cache
    that is crowded or not. After every call its invariants hold, its answers are the model's, and
-   what it tells the ledger adds up. */
+   what it tells the ledger, and shows of itself, adds up. */
 // build: asan -fsanitize=address
 #define GPUPOOL_IMPLEMENTATION
 #include "gpupool.h"
@@ -186,8 +186,29 @@ static void agree(void) {
     }
 }
 
+/* What reports and mistakes show of it. */
+static void shown(void) {
+    gpi_cached seen, there;
+    memset(&seen, 0, sizeof seen);
+    memset(&there, 0, sizeof there);
+    for (size_t i = 0; i < BLOCKS; i++) {
+        uint64_t last = runs[i].unit + runs[i].units - 1;
+        CHECK_EQ(gpi_cache_asked_around(&cache, last), model[i].where == OUT ? model[i].bytes : 0);
+        if (model[i].where != FREE) continue;
+        there.blocks++;
+        there.by_order[gpi_ground_high_bit(runs[i].units)]++;
+    }
+    gpi_cache_count(&cache, &seen);
+    CHECK(memcmp(&seen, &there, sizeof seen) == 0);
+}
+
 static void folded(void) {
+    int has_news = gpi_cache_has_news(&cache);
+    gpi_ledger before;
+    memcpy(&before, &ledger, sizeof before);
     gpi_cache_fold(&cache, &ledger);
+    CHECK_EQ(has_news, memcmp(&before, &ledger, sizeof before) != 0);
+    CHECK_EQ(gpi_cache_has_news(&cache), 0);
     CHECK_EQ(ledger.blocks.now, live.now);
     CHECK_EQ(ledger.blocks.peak, live.peak);
     CHECK_EQ(ledger.blocks.total, live.total);
@@ -221,6 +242,7 @@ static void one_call(void) {
         evict_free();
     } else {
         folded();
+        shown();
     }
 }
 

@@ -212,6 +212,65 @@ static void no_wait_at_the_release(void) {
     kit_close(arena);
 }
 
+/* Also behind a mark of before the replay that the release could not wait for: what the graph has
+   freed, as one piece or stitched, is as new as that. */
+static void replayed_at_a_release_without_the_wait(void) {
+    void *small[8], *older;
+    cudaGraph_t graph = NULL;
+    cudaGraphExec_t exec = NULL;
+    for (int stitched = 0; stitched < 2; stitched++) {
+        check_case("stitched %d", stitched);
+        arena = kit_open_limited(GPUPOOL_SOURCE_MAPPED, 64 * MIB);
+        for (int i = 0; i < 8; i++) small[i] = get(8 * MIB, 0);
+        for (int i = 0; i < 8; i += 2) put(small[i], 0);
+        CHECK_RESULT(gpupool_wait_all(arena), GPUPOOL_OK);
+        begin(0);
+        older = get((stitched ? 16 : 8) * MIB, 0);
+        CHECK_EQ(kit_stats(arena).stitches, stitched);
+        CHECK_EQ(cudaStreamBeginCapture(kit_stream[0], cudaStreamCaptureModeRelaxed), cudaSuccess);
+        kit_fill(kit_stream[0], older, 64, 1);
+        CHECK_EQ(cudaStreamEndCapture(kit_stream[0], &graph), cudaSuccess);
+        CHECK_EQ(cudaGraphInstantiate(&exec, graph, 0), cudaSuccess);
+        CHECK_EQ(cudaGraphDestroy(graph), cudaSuccess);
+        put(older, 0);
+        CHECK_RESULT(gpupool_wait_all(arena), GPUPOOL_OK);
+        fake_hold(kit_stream[0], 1);
+        CHECK_EQ(cudaGraphLaunch(exec, kit_stream[0]), cudaSuccess);
+        release_without_the_wait();
+        CHECK_RESULT(gpupool_last_result(), GPUPOOL_OK);
+        CHECK_EQ(kit_stats(arena).pending.now, (stitched ? 16 : 8) * MIB);
+        fake_hold(kit_stream[0], 0);
+        fake_run_all();
+        CHECK_RESULT(gpupool_wait_all(arena), GPUPOOL_OK);
+        CHECK_EQ(kit_stats(arena).pending.now, 0);
+        CHECK_EQ(cudaGraphExecDestroy(exec), cudaSuccess);
+        for (int i = 1; i < 8; i += 2) put(small[i], 0);
+        kit_close(arena);
+    }
+}
+
+/* Another thread whose wait ends during the release's looks at the waiting blocks while they are
+   the graph's yet. */
+static void look_meanwhile(void *unused) {
+    (void)unused;
+    gpi_host_lock(&arena->lock);
+    gpi_clock_pass(&arena->clocks, arena->clocks.all, arena->clocks.position);
+    gpi_arena_ask_waiting(arena);
+    CHECK(arena->waiting != NULL);
+    gpi_host_unlock(&arena->lock);
+}
+
+static void looked_at_during_the_release(void) {
+    arena = kit_open(GPUPOOL_SOURCE_MAPPED);
+    begin(0);
+    get(4 * MIB, 0);
+    fake_before_call("cuMemFree", 1, look_meanwhile, NULL);
+    release(0);
+    CHECK_EQ(kit_stats(arena).pending.now, 0);
+    CHECK_EQ(kit_stats(arena).blocks.now, 0);
+    kit_close(arena);
+}
+
 /* Without a pool, where no step waits for free lists, a request that lacks this memory does: also
    behind the mark of a trim that has not passed. */
 static void no_wait_at_the_release_without_a_pool(void) {
@@ -460,6 +519,8 @@ int main(void) {
     FAKE_TEST(no_memory_at_the_release_without_a_pool);
     FAKE_TEST(no_memory_to_wait_for_others);
     FAKE_TEST(no_wait_at_the_release);
+    FAKE_TEST(replayed_at_a_release_without_the_wait);
+    FAKE_TEST(looked_at_during_the_release);
     FAKE_TEST(no_wait_at_the_release_without_a_pool);
     FAKE_TEST(frees_during_a_wait_that_fails);
     FAKE_TEST(waiting_blocks_of_two_graphs);

@@ -401,6 +401,8 @@ static void a_use_by_the_scopes_stream(void) {
     CHECK_RESULT(gpupool_record_stream(arena, block, kit_stream[2]), GPUPOOL_OK);
     gpupool_capture *scope = scope_on(kit_stream[1]);
     CHECK_RESULT(gpupool_wait_stream(arena, kit_stream[1]), GPUPOOL_E_CAPTURING);
+    CHECK_RESULT(gpupool_last_result(), GPUPOOL_E_CAPTURING);
+    CHECK(strstr(gpupool_last_error(), "the stream captures") != NULL);
     CHECK_RESULT(gpupool_record_stream(arena, block, kit_stream[1]), GPUPOOL_OK);
     put(block, kit_stream[1]);
     CHECK_RESULT(kit_why(gpupool_alloc(arena, BYTES, kit_stream[1])), GPUPOOL_E_OUT_OF_MEMORY);

@@ -23,6 +23,7 @@ static int close_mutex(pthread_mutex_t *mutex) {
 #undef pthread_mutex_destroy
 #include "arena_kit.h"
 
+#include <limits.h>
 #include <sched.h>
 #include <sys/wait.h>
 
@@ -171,6 +172,16 @@ static void made_by_two(void) {
     gpupool_arena *arena = gpupool_get_default_arena(0);
     CHECK(arena == elsewhere && gpupool_get_default_arena(0) == arena);
     CHECK_EQ(gpupool_last_result(), GPUPOOL_OK);
+    kit_close(arena);
+}
+
+/* As where another thread has made it between two looks: an open one is not renewed. */
+static void an_open_one_is_not_renewed(void) {
+    gpupool_arena *arena = gpupool_get_default_arena(0);
+    int wait = 1;
+    CHECK(gpi_default_start_renewing(0, &wait) == NULL);
+    CHECK_EQ(wait, 0);
+    CHECK(gpupool_find_default_arena(0) == arena);
     kit_close(arena);
 }
 
@@ -366,6 +377,20 @@ static void in_a_child_of_another_arena(void) {
 
 /* ---- arenas that cannot be made ---- */
 
+/* The numbers that a device can have are told. */
+static void of_no_device(void) {
+    static const int wrong[] = {-2, GPI_DEVICES_MAX, INT_MAX};
+    char words[60];
+    snprintf(words, sizeof words, "from -1 (the current one) to %d", GPI_DEVICES_MAX - 1);
+    for (size_t i = 0; i < KIT_COUNT(wrong); i++) {
+        CHECK(gpupool_find_default_arena(wrong[i]) == NULL);
+        CHECK_RESULT(gpupool_last_result(), GPUPOOL_E_ARGUMENT);
+        CHECK(strstr(gpupool_last_error(), words) != NULL);
+    }
+    CHECK(gpupool_find_default_arena(GPI_DEVICES_MAX - 1) == NULL); /* though there is none yet */
+    CHECK_RESULT(gpupool_last_result(), GPUPOOL_OK);
+}
+
 static void the_current_device_is_not_known(void) {
     gpupool_arena *arena = NULL;
     void *block = NULL;
@@ -444,6 +469,7 @@ int main(void) {
     FAKE_TEST(made_again_without_a_mutex_more);
     FAKE_TEST(ended_while_another_is_made);
     FAKE_TEST(made_by_two);
+    FAKE_TEST(an_open_one_is_not_renewed);
     FAKE_TEST(made_by_a_chunk_alloc);
     FAKE_TEST(ended_while_a_stream_is);
     FAKE_TEST(ended_while_another_is_looked_for);
@@ -451,6 +477,7 @@ int main(void) {
     FAKE_TEST(free_in_a_capture);
     FAKE_TEST(in_a_child);
     FAKE_TEST(in_a_child_of_another_arena);
+    FAKE_TEST(of_no_device);
     FAKE_TEST(the_current_device_is_not_known);
     FAKE_TEST(freed_where_the_context_is_not_to_be_had);
     FAKE_TEST(whether_it_was_reset_is_not_known);

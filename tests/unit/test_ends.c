@@ -88,17 +88,19 @@ static void reset_the_device(void) {
     for (int i = 0; i < KIT_STREAMS; i++) kit_stream[i] = NULL;
 }
 
-/* Mapped memory outlives the reset, but not the arena. */
+/* Mapped memory outlives the reset, but not the arena. No handle of before is used any more. */
 static void reset_under(gpupool_source source) {
     void *live[8];
     gpupool_capture *scope = NULL;
     struct cudaPointerAttributes place;
     arena = kit_open(source);
     leave_traces(live, KIT_COUNT(live), &scope);
+    cudaStream_t known = kit_stream[0];
     reset_the_device();
     CHECK_EQ(cudaFree(NULL), cudaSuccess); /* a new context */
     asking_calls(live[1], scope, GPUPOOL_E_CUDA);
     CHECK(strstr(gpupool_last_error(), "was reset") != NULL);
+    CHECK_RESULT(gpupool_wait_stream(arena, known), GPUPOOL_E_CUDA);
     CHECK_RESULT(gpupool_retire_stream(arena, 0), GPUPOOL_E_CUDA);
     for (size_t i = 0; i < KIT_COUNT(live); i++) { /* no sense in it, and no harm */
         gpupool_result result = gpupool_free(arena, live[i], 0);

@@ -256,6 +256,27 @@ static void no_report_of_what_is_closed(void) {
     CHECK(access("report.txt", F_OK) != 0);
 }
 
+/* At the end of an arena neither the report, nor that there is none, is a failure of the call. */
+static void end_with_memory_or_without(void) {
+    for (int without = 0; without < 2; without++) {
+        gpupool_arena *arena = opened(without ? "without" : "with");
+        fail(arena);
+        fail_malloc_nth(without, 1);
+        gpupool_result result = gpupool_arena_destroy(arena);
+        fail_malloc_nth(0, 0);
+        CHECK_RESULT(result, GPUPOOL_OK);
+        CHECK_RESULT(gpupool_last_result(), GPUPOOL_OK);
+        CHECK(strstr(gpupool_last_error(), without ? "\"without\"" : "\"with\"") != NULL);
+    }
+}
+
+static void what_an_end_tells(void) {
+    run("report.txt", end_with_memory_or_without);
+    const char *end = strstr(read_into(text, "report.txt"), "---- when the arena was destroyed");
+    CHECK_EQ(times(text, "---- when the arena was destroyed"), 1);
+    CHECK(end != NULL && strstr(end, " of the device's ") != NULL); /* CUDA was asked before */
+}
+
 static pthread_t writer, waiter;
 
 static void *fail_in(void *arena) {
@@ -304,6 +325,7 @@ int main(void) {
     TEST(no_memory_at_exit);
     TEST(a_growth_is_waited_for);
     TEST(no_report_of_what_is_closed);
+    TEST(what_an_end_tells);
     TEST(a_writer_that_takes_too_long);
 #endif
     return environ_finish();

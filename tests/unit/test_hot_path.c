@@ -261,6 +261,29 @@ static void peaks(void) {
 }
 static void peaks_are_those_of_every_call(void) { for_pools(peaks); }
 
+/* So it is of a block that leaves the cache before it is freed: in a host function, or as one that
+   another stream uses. */
+static void peaks_of_a_block_that_leaves(void) {
+    for (int used = 0; used < 2; used++) {
+        check_case("used %d", used);
+        put(get(1000, 0), 0);
+        CHECK_RESULT(gpupool_reset_peaks(arena), GPUPOOL_OK);
+        void *block = get(1000, 0); /* the cache has it */
+        if (used) {
+            CHECK_RESULT(gpupool_record_stream(arena, block, kit_stream[1]), GPUPOOL_OK);
+            put(block, 1);
+        } else {
+            CHECK_RESULT(gpupool_free_in_host_function(arena, block, kit_stream[0]), GPUPOOL_OK);
+        }
+        gpupool_stats stats = kit_stats(arena);
+        CHECK_EQ(stats.granted.peak, 1024);
+        CHECK_EQ(stats.requested.peak, 1000);
+        CHECK_EQ(stats.blocks.peak, 1);
+        CHECK_EQ(stats.blocks.now, 0);
+    }
+}
+static void peaks_are_those_of_blocks_that_leave(void) { for_pools(peaks_of_a_block_that_leaves); }
+
 /* What was done in the cache alone comes to light when the next call takes a block from it. */
 static void untold(void) {
     void *one = get(4096, 0), *two = get(5000, 0);
@@ -366,6 +389,7 @@ int main(void) {
     ARENA_TEST(the_cache_of_another_stream_is_emptied_first);
     ARENA_TEST(cached_blocks_are_free_in_every_account);
     ARENA_TEST(peaks_are_those_of_every_call);
+    ARENA_TEST(peaks_are_those_of_blocks_that_leave);
     ARENA_TEST(the_check_finds_sums_as_they_are);
     ARENA_TEST(mistakes_are_told_beside_the_cache);
     ARENA_TEST(other_streams_may_use_and_free_it);

@@ -5,6 +5,9 @@
 #include "gpupool.h"
 #include "race_kit.h"
 
+#include <pthread.h>
+#include <sched.h>
+
 #if CHECK_FAKE
 
 #define SCHEDULES 1000
@@ -71,6 +74,7 @@ static void access_is_taken_back(void) {
     void *small[16], *large;
     arena = kit_open_limited(GPUPOOL_SOURCE_MAPPED, 64 * MIB);
     CHECK_RESULT(gpupool_disallow_peer(arena, 1), GPUPOOL_E_ARGUMENT);
+    CHECK_EQ(kit_stats(arena).host_syncs, 0); /* nothing to wait for */
     CHECK_RESULT(gpupool_allow_peer(arena, 1), GPUPOOL_OK);
     cudaStream_t far = stream_of(1);
     for (int i = 0; i < 16; i++) small[i] = kit_alloc(arena, 4 * MIB, kit_stream[0]);
@@ -143,6 +147,54 @@ static void a_context_that_was_not_told(void) {
     CHECK_RESULT(gpupool_wait_stream(arena, kit_stream[0]), GPUPOOL_OK);
     CHECK_EQ(kit_stats(arena).pending.now, 0);
     CHECK_EQ(cudaStreamDestroy(far), cudaSuccess);
+    kit_close(arena);
+}
+
+/* Two threads at it: one of them takes the access away, and to the other it is no peer any more. */
+static gpupool_result of_the_other;
+
+static void *disallow_too(void *unused) {
+    of_the_other = gpupool_disallow_peer(arena, 1);
+    return unused;
+}
+
+static void begin_to_disallow(void *thread) {
+    uint64_t halfway = 0;
+    CHECK_EQ(pthread_create((pthread_t *)thread, NULL, disallow_too, NULL), 0);
+    while (halfway < 2) { /* until it has seen that there is such a peer */
+        gpi_host_lock(&arena->lock);
+        halfway = arena->halfway;
+        gpi_host_unlock(&arena->lock);
+        sched_yield();
+    }
+}
+
+static void taken_back_by_two(void) {
+    pthread_t thread;
+    fake_devices(3);
+    arena = kit_open(GPUPOOL_SOURCE_MAPPED);
+    CHECK_RESULT(gpupool_allow_peer(arena, 1), GPUPOOL_OK);
+    CHECK_RESULT(gpupool_allow_peer(arena, 2), GPUPOOL_OK);
+    fake_before_call("cuMemFree", 1, begin_to_disallow, &thread);
+    gpupool_result result = gpupool_disallow_peer(arena, 1);
+    CHECK_EQ(pthread_join(thread, NULL), 0);
+    CHECK_EQ((result == GPUPOOL_OK) + (of_the_other == GPUPOOL_OK), 1);
+    CHECK_EQ((result == GPUPOOL_E_ARGUMENT) + (of_the_other == GPUPOOL_E_ARGUMENT), 1);
+    CHECK_EQ(arena->chunks.driver.peer_count, 1);
+    CHECK_EQ(arena->chunks.driver.peers[0], 2);
+    kit_close(arena);
+}
+
+/* Nor is it taken while the peer's work may still run: without the wait, the peer stays one. */
+static void no_wait_for_the_peer(void) {
+    arena = kit_open(GPUPOOL_SOURCE_MAPPED);
+    CHECK_RESULT(gpupool_allow_peer(arena, 1), GPUPOOL_OK);
+    fake_fail_call("cuMemFree", 1, 0, 0);
+    CHECK_RESULT(gpupool_disallow_peer(arena, 1), GPUPOOL_E_CUDA);
+    CHECK_EQ(fake_fail_fired(), 1);
+    fake_fail_clear();
+    CHECK_EQ(arena->chunks.driver.peer_count, 1);
+    CHECK_RESULT(gpupool_disallow_peer(arena, 1), GPUPOOL_OK);
     kit_close(arena);
 }
 
@@ -380,6 +432,8 @@ static void a_peer_while_a_tag_sleeps(void) {
     CHECK_EQ(kit_stats(arena).stitches, 1);
     CHECK_RESULT(gpupool_sleep(arena, request.tag, GPUPOOL_DISCARD, NULL), GPUPOOL_OK);
     fake_reset_counters();
+    CHECK_RESULT(gpupool_allow_peer(arena, 1), GPUPOOL_OK);
+    CHECK_RESULT(gpupool_disallow_peer(arena, 1), GPUPOOL_OK);
     CHECK_RESULT(gpupool_allow_peer(arena, 1), GPUPOOL_OK);
     CHECK_EQ(fake_calls("cuMemSetAccess"), 0); /* nothing is mapped */
     CHECK_RESULT(gpupool_wake(arena, request.tag, NULL), GPUPOOL_OK);
@@ -881,6 +935,8 @@ int main(void) {
     FAKE_TEST(access_is_taken_back);
     FAKE_TEST(a_context_that_was_not_told);
     FAKE_TEST(all_streams_are_the_peers_too);
+    FAKE_TEST(taken_back_by_two);
+    FAKE_TEST(no_wait_for_the_peer);
     FAKE_TEST(a_refusal_leaves_the_access);
     FAKE_TEST(the_first_refusal_is_told);
     FAKE_TEST(access_by_whole_devices);

@@ -139,6 +139,7 @@ static void stripes_of_narrow_blocks(void) {
     for (int i = 0; i < 12; i++) blocks[i] = (char *)kit_alloc(arena, 512, kit_stream[0]);
     written(gpupool_write_svg);
     CHECK_EQ(times("><title>stretches: 4; 2.00 KiB live, 0 B freed, 0 B free</title>"), 3);
+    CHECK_EQ(times("height=\"13\""), times("</title></rect>")); /* all as high as a row */
     fake_mode(FAKE_STEPPED);
     for (int i = 1; i < 12; i += 4)
         CHECK_RESULT(gpupool_free(arena, blocks[i], kit_stream[0]), GPUPOOL_OK);
@@ -148,6 +149,26 @@ static void stripes_of_narrow_blocks(void) {
     for (int i = 0; i < 12; i++)
         if (i % 4 != 1)
             CHECK_RESULT(gpupool_free(arena, blocks[i], kit_stream[0]), GPUPOOL_OK);
+    kit_close(arena);
+}
+
+/* Each part of a stitched block names the block, whose address lies elsewhere. */
+static void parts_of_a_stitched_block(void) {
+    void *small[16];
+    char title[60];
+    arena = kit_open_limited(GPUPOOL_SOURCE_MAPPED, 32 * MIB);
+    for (int i = 0; i < 16; i++) small[i] = kit_alloc(arena, 2 * MIB, kit_stream[0]);
+    for (int i = 0; i < 16; i += 2)
+        CHECK_RESULT(gpupool_free(arena, small[i], kit_stream[0]), GPUPOOL_OK);
+    void *block = kit_alloc(arena, 6 * MIB, kit_stream[0]);
+    written(gpupool_write_svg);
+    snprintf(title, sizeof title, ", part of the block at 0x%llx",
+             (unsigned long long)(uintptr_t)block);
+    CHECK_EQ(times(title), 3);
+    CHECK_EQ(times(", part of the block at "), 3);
+    CHECK_RESULT(gpupool_free(arena, block, kit_stream[0]), GPUPOOL_OK);
+    for (int i = 1; i < 16; i += 2)
+        CHECK_RESULT(gpupool_free(arena, small[i], kit_stream[0]), GPUPOOL_OK);
     kit_close(arena);
 }
 
@@ -368,6 +389,7 @@ int main(void) {
     FAKE_TEST(an_arena_elsewhere);
     FAKE_TEST(the_boxes_of_a_legend);
     FAKE_TEST(stripes_of_narrow_blocks);
+    FAKE_TEST(parts_of_a_stitched_block);
     FAKE_TEST(a_bar_without_a_limit);
     FAKE_TEST(a_map_of_a_unit_more);
     FAKE_TEST(an_empty_arena);

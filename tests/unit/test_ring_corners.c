@@ -159,6 +159,24 @@ static void which_function_it_was(void) {
     kit_ring_close(ring);
 }
 
+/* Rows with gaps are copied by another call than one row. */
+static void which_copy_it_was(void) {
+    gpupool_ring *ring = kit_ring(MIB, 0, 0);
+    unsigned char *device = kit_device(MIB), *host = kit_host(MIB);
+    for (size_t rows = 1; rows < 4; rows++) {
+        const char *call = rows > 1 ? "cuMemcpy2DAsync" : "cuMemcpyAsync";
+        check_case("%zu rows", rows);
+        fake_fail_call(call, 1, 1, 0);
+        CHECK_RESULT(kit_upload_2d(ring, device, 8192, host, 8192, 4000, rows, kit_stream[0]),
+                     GPUPOOL_E_CUDA);
+        fake_fail_clear();
+        CHECK(strstr(gpupool_last_error(), call) != NULL);
+    }
+    kit_host_free(host, MIB);
+    kit_device_free(device, MIB);
+    kit_ring_close(ring);
+}
+
 static void what_is_wrong_with_a_span(void) {
     gpupool_ring *ring = kit_ring(MIB, 0, 0);
     unsigned char *device = kit_device(1000);
@@ -249,6 +267,28 @@ static void memory_that_goes_back(void) {
     kit_device_free(device, MIB);
 }
 
+/* What the host can see, though the device has it, is the host's. */
+static void kinds_of_memory(void) {
+    gpupool_ring *ring = kit_ring(MIB, 0, 0);
+    unsigned char *device = kit_device(MIB), *host = kit_host(MIB);
+    void *pinned = NULL, *managed = NULL;
+    CHECK_EQ(cudaHostAlloc(&pinned, MIB, 0), cudaSuccess);
+    CHECK_EQ(cudaMallocManaged(&managed, MIB, cudaMemAttachGlobal), cudaSuccess);
+    const struct { const void *at; gpi_memory_kind kind; } known[] = {
+        {host, GPI_MEMORY_ORDINARY}, {pinned, GPI_MEMORY_PINNED},
+        {managed, GPI_MEMORY_PINNED}, {device, GPI_MEMORY_DEVICE}};
+    for (size_t i = 0; i < KIT_COUNT(known); i++) {
+        gpi_memory_kind kind = GPI_MEMORY_ORDINARY;
+        CHECK_RESULT(gpi_data_kind(&ring->stage.driver, known[i].at, &kind), GPUPOOL_OK);
+        CHECK_EQ(kind, known[i].kind);
+    }
+    CHECK_EQ(cudaFree(managed), cudaSuccess);
+    CHECK_EQ(cudaFreeHost(pinned), cudaSuccess);
+    kit_host_free(host, MIB);
+    kit_device_free(device, MIB);
+    kit_ring_close(ring);
+}
+
 /* Host memory of which only the end is pinned is staged. */
 static void pinned_at_its_end(void) {
     gpupool_ring *ring = kit_ring(MIB, 0, 0);
@@ -275,11 +315,13 @@ int main(void) {
     FAKE_TEST(chunks_grow_and_shrink);
     FAKE_TEST(enough_of_a_stream);
     FAKE_TEST(which_function_it_was);
+    FAKE_TEST(which_copy_it_was);
     FAKE_TEST(what_is_wrong_with_a_span);
     FAKE_TEST(rows_beyond_all_memory);
     FAKE_TEST(the_device_of_a_ring);
     FAKE_TEST(a_ring_that_cannot_be_made);
     FAKE_TEST(memory_that_goes_back);
+    FAKE_TEST(kinds_of_memory);
     FAKE_TEST(pinned_at_its_end);
     return check_finish();
 }

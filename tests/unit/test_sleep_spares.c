@@ -66,6 +66,7 @@ static void open_asleep(void) {
 static void close_awake(void) {
     CHECK_RESULT(gpupool_check(arena), GPUPOOL_OK);
     CHECK_EQ(kit_stats(arena).asleep_bytes, 0);
+    CHECK_EQ(gpi_process.asleep, 0); /* no transfer looks for sleeping memory any more */
     CHECK_RESULT(gpupool_arena_destroy(arena), GPUPOOL_E_IN_USE);
     gpi_run *run;
     for (uint64_t at = 0; (run = gpi_tree_next_live(&arena->tree, &at)) != NULL;)

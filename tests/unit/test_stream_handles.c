@@ -109,6 +109,10 @@ static void every_arena_is_told(void) {
     CHECK_EQ(fake_calls(NULL), calls + 1); /* its own */
     fake_run_all();
     CHECK_EQ(fake_failures(), 0);
+    next = new_stream(); /* which none of them knows: nobody is told, and no result is changed */
+    CHECK_RESULT(gpupool_trim(NULL, 0, NULL), GPUPOOL_E_ARGUMENT);
+    CHECK_EQ(cudaStreamDestroy(next), cudaSuccess);
+    CHECK_RESULT(gpupool_last_result(), GPUPOOL_E_ARGUMENT);
     for (int i = 0; i < 3; i++) kit_close(arenas[i]);
 }
 
@@ -220,6 +224,29 @@ static void asking_loses_no_capture(void) {
 }
 #endif
 
+/* To wait for the stream that has the handle now is not to wait for what the old one freed. */
+static void a_wait_is_for_the_new_one(void) {
+    arena = kit_open(GPUPOOL_SOURCE_MAPPED);
+    cudaStream_t brief = new_stream(), next;
+    void *block = kit_alloc(arena, MIB, brief);
+    CHECK_RESULT(gpupool_wait_stream(arena, brief), GPUPOOL_OK);
+    fake_hold(brief, 1);
+    kit_fill(brief, block, MIB, 1);
+    CHECK_RESULT(gpupool_free(arena, block, brief), GPUPOOL_OK);
+    uint64_t pending = kit_stats(arena).pending.now;
+    CHECK(pending >= MIB);
+    CHECK_EQ(own_stream_destroy(brief), cudaSuccess);
+    next = new_stream();
+    CHECK(next == brief);
+    CHECK_RESULT(gpupool_wait_stream(arena, next), GPUPOOL_OK);
+    CHECK_EQ(kit_stats(arena).pending.now, pending);
+    CHECK_EQ(own_stream_destroy(next), cudaSuccess);
+    fake_run_all();
+    CHECK_RESULT(gpupool_wait_all(arena), GPUPOOL_OK);
+    CHECK_EQ(kit_stats(arena).pending.now, 0);
+    kit_close(arena);
+}
+
 /* Streams that come and go leave no records behind that grow with their number; where nobody tells
    of their end, not beyond the next gpupool_trim. */
 static void records_do_not_pile_up(void) {
@@ -229,6 +256,7 @@ static void records_do_not_pile_up(void) {
         cudaStream_t a = new_stream(), b = new_stream();
         CHECK_RESULT(gpupool_free(arena, kit_alloc(arena, 4096, a), a), GPUPOOL_OK);
         CHECK_RESULT(gpupool_free(arena, kit_alloc(arena, 4096, b), b), GPUPOOL_OK);
+        if (i % 4 == 0) CHECK_RESULT(gpupool_wait_stream(arena, a), GPUPOOL_OK);
         CHECK_EQ(cudaStreamDestroy(a), cudaSuccess);
         CHECK_EQ(cudaStreamDestroy(b), cudaSuccess);
         if (!GPUPOOL_STREAM_HOOK && i % 100 == 0)
@@ -254,6 +282,7 @@ int main(void) {
     FAKE_TEST(the_stream_itself_is_asked);
     FAKE_TEST(asking_loses_no_capture);
 #endif
+    FAKE_TEST(a_wait_is_for_the_new_one);
     FAKE_TEST(records_do_not_pile_up);
     return check_finish();
 }
