@@ -9031,9 +9031,9 @@ static void gpi_stitch_forget(const gpi_stitches *stitches) {
 
    A plan takes wholly free chunks first, the largest first, while they fit. What is then left of
    the block (the rest) comes from the free end of one chunk (the head) or the free start of another
-   (the tail): from the shortest of these that holds the rest. If none does, a wholly free chunk is
-   cut; if there is none, both head and tail are used, and memory is grown for what is still
-   missing.
+   (the tail): from the shortest of these that holds the rest. If none does, the longest head and
+   tail give the rest together; if they cannot, a wholly free chunk is cut; if there is none, memory
+   is grown for what head and tail lack.
 
        | chunk ...head | chunk | chunk | grown | tail... chunk |      in the order of the block
 
@@ -9196,11 +9196,11 @@ static int gpi_plan_find_end(const gpi_stitches *stitches, gpi_plan *plan, uint6
     return least != UINT64_MAX;
 }
 
-/* Plans the last `rest` units of the block: from one end of a chunk, else from a chunk that is cut
-   (`spare`), else from both ends together with grown memory. On entry plan->head and plan->tail are
-   the longest ones. */
+/* Plans the last `rest` units of the block: from one end of a chunk, else from both ends, else from
+   a chunk that is cut (`spare`), else from both ends together with grown memory. On entry
+   plan->head and plan->tail are the longest ones. */
 static void gpi_plan_rest(const gpi_stitches *stitches, gpi_plan *plan, uint64_t rest,
-                                 const gpi_free_chunk *spare) {
+                          const gpi_free_chunk *spare) {
     uint64_t head_units = plan->head.units, tail_units = plan->tail.units;
     uint64_t granule = stitches->chunks->granule_units;
     plan->head.units = plan->tail.units = 0;

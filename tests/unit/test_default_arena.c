@@ -175,16 +175,6 @@ static void made_by_two(void) {
     kit_close(arena);
 }
 
-/* As where another thread has made it between two looks: an open one is not renewed. */
-static void an_open_one_is_not_renewed(void) {
-    gpupool_arena *arena = gpupool_get_default_arena(0);
-    int wait = 1;
-    CHECK(gpi_default_start_renewing(0, &wait) == NULL);
-    CHECK_EQ(wait, 0);
-    CHECK(gpupool_find_default_arena(0) == arena);
-    kit_close(arena);
-}
-
 /* A chunk_alloc has the default arena made, ends another arena and destroys a stream, while who
    looks through all arenas waits for the one that it is called by. */
 static pthread_t destroyer;
@@ -469,7 +459,6 @@ int main(void) {
     FAKE_TEST(made_again_without_a_mutex_more);
     FAKE_TEST(ended_while_another_is_made);
     FAKE_TEST(made_by_two);
-    FAKE_TEST(an_open_one_is_not_renewed);
     FAKE_TEST(made_by_a_chunk_alloc);
     FAKE_TEST(ended_while_a_stream_is);
     FAKE_TEST(ended_while_another_is_looked_for);

@@ -167,7 +167,7 @@ class Cutter:
         kind, text = value["type"]["qualType"], self.source(value)
         if self.returns == "int":
             self.replace("return", value, f"!({text})")
-        elif "gpupool_result" in self.returns and text != "GPUPOOL_OK":
+        elif "gpupool_result" in self.returns and text not in ("GPUPOOL_OK", "gpi_host_ok()"):
             self.replace("return", value, f"(({text}), GPUPOOL_OK)")
         elif "*" in self.returns and "*" in kind and text != "NULL":
             self.replace("return", value, f"(({text}), ({self.returns})0)")
