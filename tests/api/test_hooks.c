@@ -161,6 +161,50 @@ static void a_refused_stitch_is_unmapped(void) {
     close_registered();
 }
 
+/* Nor does CUDA take it back: the failure is still the refusal, and the program hears of it no
+   more. */
+static void a_refused_chunk_that_stays(void) {
+    void *block;
+    open_registered(GPUPOOL_SOURCE_DEVICE, 0);
+    known.refuse_at = 1;
+    fake_fail_call("cuMemFree", 1, 1, 0);
+    CHECK_RESULT(kit_why(gpupool_alloc(arena, 8 * MIB, kit_stream[0])), GPUPOOL_E_CALLBACK);
+    CHECK(strstr(gpupool_last_error(), "on_map"));
+    fake_fail_clear();
+    size_t reserved = kit_reserved(arena);
+    CHECK(reserved > 0);
+    block = kit_alloc(arena, 8 * MIB, kit_stream[0]);
+    CHECK_EQ(kit_reserved(arena), reserved);
+    CHECK_RESULT(gpupool_free(arena, block, kit_stream[0]), GPUPOOL_OK);
+    CHECK_RESULT(gpupool_trim(arena, 0, NULL), GPUPOOL_OK);
+    CHECK_EQ(known.told, 0);
+    CHECK_EQ(known.gone, 0);
+    close_registered();
+}
+
+/* The same with a stitch, which is unmapped when CUDA does it. */
+static void a_refused_stitch_that_stays(void) {
+    void *block[10];
+    open_registered(GPUPOOL_SOURCE_MAPPED, 60 * MIB);
+    for (int i = 0; i < 10; i++) block[i] = kit_alloc(arena, 6 * MIB, kit_stream[0]);
+    for (int i = 0; i < 10; i += 2)
+        CHECK_RESULT(gpupool_free(arena, block[i], kit_stream[0]), GPUPOOL_OK);
+    long mappings = fake_mappings(), told = known.told;
+    known.refuse_at = 1;
+    fake_fail_call("cuMemUnmap", 1, 1, 0);
+    CHECK_RESULT(kit_why(gpupool_alloc(arena, 20 * MIB, kit_stream[0])), GPUPOOL_E_CALLBACK);
+    CHECK(strstr(gpupool_last_error(), "on_map"));
+    fake_fail_clear();
+    CHECK(fake_mappings() > mappings);
+    CHECK_RESULT(gpupool_check(arena), GPUPOOL_OK);
+    CHECK_EQ(known.told, told);
+    CHECK_RESULT(gpupool_trim(arena, 0, NULL), GPUPOOL_OK);
+    CHECK_EQ(fake_mappings(), known.count);
+    for (int i = 1; i < 10; i += 2)
+        CHECK_RESULT(gpupool_free(arena, block[i], kit_stream[0]), GPUPOOL_OK);
+    close_registered();
+}
+
 /* Some chunks are free, and two more are wanted: the second one is refused. */
 static void a_refused_chunk_of_a_stitch(void) {
     gpupool_arena_config config = registry_config(GPUPOOL_SOURCE_MAPPED, 12 * 2 * MIB);
@@ -641,6 +685,8 @@ int main(void) {
     FAKE_TEST(a_refused_reserve_takes_the_tag_with_it);
     FAKE_TEST(a_refused_chunk_takes_the_growth_with_it);
     FAKE_TEST(a_refused_stitch_is_unmapped);
+    FAKE_TEST(a_refused_chunk_that_stays);
+    FAKE_TEST(a_refused_stitch_that_stays);
     FAKE_TEST(a_refused_chunk_of_a_stitch);
     FAKE_TEST(registrations_are_never_stale);
     FAKE_TEST(registrations_beside_calls_that_fail);

@@ -220,6 +220,36 @@ static void a_chunk_is_a_share(void) {
     CHECK_EQ(chunk_for(1 << 20, 1 << 20, 1), 32);
 }
 
+/* With other sources an eighth of what is reserved, up to 1 GiB. */
+static void a_chunk_is_an_eighth(void) {
+    arena = kit_open(GPUPOOL_SOURCE_DEVICE);
+    for (size_t reserved = 8; reserved <= 16; reserved += 8) {
+        gpi_chunks chunks = arena->chunks;
+        chunks.units = reserved * 18 * MIB / GPUPOOL_UNIT_BYTES;
+        CHECK_EQ(gpi_growth_size(&chunks, MIB, UINT64_MAX), reserved / 8 * 18 * MIB);
+        chunks.units = reserved * GIB / GPUPOOL_UNIT_BYTES;
+        CHECK_EQ(gpi_growth_size(&chunks, MIB, UINT64_MAX), GIB);
+    }
+    kit_close(arena);
+}
+
+/* Where the device has not so much, half of it is asked for, and half of that. */
+static void a_half_and_a_quarter(void) {
+    size_t free_bytes, total_bytes;
+    gpupool_arena_config config = kit_config(GPUPOOL_SOURCE_DEVICE);
+    config.chunk_bytes = 64 * MIB;
+    arena = kit_create(&config);
+    CHECK_EQ(cudaMemGetInfo(&free_bytes, &total_bytes), cudaSuccess);
+    fake_other_process(0, free_bytes - 20 * MIB);
+    fake_reset_counters();
+    void *block = get(MIB);
+    CHECK_EQ(fake_calls("cuMemAlloc"), 3);
+    CHECK_EQ(kit_reserved(arena), 16 * MIB);
+    fake_other_process(0, 0);
+    put(block);
+    kit_close(arena);
+}
+
 /* Above 1 MiB a device gives whole granules, and so is asked for no more where it has less than
    one. */
 static void the_device_has_less_than_a_granule(void) {
@@ -401,11 +431,31 @@ static void no_growth_where_none_is_needed(void) {
     put(free_one);
     kit_finish(arena);
     memset(&growth, 0, sizeof growth);
-    look_for(2 * GRANULE, &growth);
-    CHECK(growth.empty == NULL);
+    for (int granules = 2; granules <= 3; granules++) {
+        look_for((size_t)granules * GRANULE, &growth);
+        CHECK(growth.empty == NULL);
+    }
     look_for(5 * GRANULE, &growth);
     CHECK_EQ(growth.new_units, 2 * GRANULE / GPUPOOL_UNIT_BYTES);
     put(first);
+    kit_close(arena);
+}
+
+/* No large block begins in a slab, be its last unit the neighbour of bare addresses. */
+static void not_from_a_slab(void) {
+    enum { BLOCKS = 65 };
+    void *small[BLOCKS];
+    open_by_granules(0);
+    put(get(GRANULE)); /* free granules become slabs */
+    kit_finish(arena);
+    CHECK_RESULT(gpupool_trim(arena, SIZE_MAX, NULL), GPUPOOL_OK);
+    for (int i = 0; i < BLOCKS; i++) small[i] = get(63 * 512);
+    CHECK_EQ(arena->tree.slab_count, 1);
+    CHECK_EQ(arena->tree.lists[GPI_LIST_ANY]->units, 1);
+    char *large = (char *)get(2 * GRANULE);
+    CHECK(large == (char *)small[0] + GRANULE);
+    put(large);
+    for (int i = 0; i < BLOCKS; i++) put(small[i]);
     kit_close(arena);
 }
 
@@ -668,6 +718,7 @@ int main(void) {
     FAKE_TEST(nothing_gained_at_the_start);
     FAKE_TEST(many_places_that_are_too_small);
     FAKE_TEST(no_growth_where_none_is_needed);
+    FAKE_TEST(not_from_a_slab);
     FAKE_TEST(so_many_places_are_looked_at);
     FAKE_TEST(a_place_of_the_next_size);
     FAKE_TEST(the_last_home_stays_empty);
@@ -685,6 +736,8 @@ int main(void) {
     FAKE_TEST(addresses_that_are_not_unmapped);
     FAKE_TEST(chunks_grow_with_what_is_held);
     FAKE_TEST(a_chunk_is_a_share);
+    FAKE_TEST(a_chunk_is_an_eighth);
+    FAKE_TEST(a_half_and_a_quarter);
     FAKE_TEST(the_device_has_less_than_a_granule);
     FAKE_TEST(the_limit_is_one_chunk);
     FAKE_TEST(chunks_come_and_go);

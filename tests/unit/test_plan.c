@@ -117,6 +117,23 @@ static void the_shortest_end_that_will_do(void) {
     it_takes(6, ".... xxxx .xxx xxxx xxx.", "#### xxxx #xxx xxxx xxx#");
 }
 
+/* Two ends that hold the rest spare a whole chunk; where they do not, the chunk is cut. */
+static void two_ends_spare_a_chunk(void) {
+    it_takes(6, "xxx. xxxx .... xxxx .... xxxx .xxx", "xxx# xxxx #### xxxx .... xxxx #xxx");
+    it_takes(7, "xxx. xxxx .... xxxx .... xxxx .xxx", "xxx. xxxx #### xxxx ###. xxxx .xxx");
+}
+
+/* Be it by a single unit that it is longer than a chunk. */
+static void an_aligned_block_begins_with_a_chunk(void) {
+    size_t alignment = 4096;
+    lay_out(".... xxxx ..xx", 0, 0);
+    char *block = (char *)gpupool_alloc_aligned(arena, GRANULE + 512, alignment, kit_stream[0]);
+    CHECK_RESULT(kit_why(block), GPUPOOL_OK);
+    CHECK_EQ((uintptr_t)block % alignment, 0);
+    is_laid_out_as("#### xxxx #.xx");
+    take_down(block);
+}
+
 static gpi_chunk three[3];
 
 static void rank(gpi_free_chunk two[2], int code) {
@@ -182,14 +199,52 @@ static void neighbours_are_one_part(void) {
     close_it();
 }
 
+/* A chunk of one granule, and behind it two of two each: these hold the block. */
+static void the_largest_are_first(void) {
+    char *block[3];
+    open_with_chunks_of(2 * GRANULE);
+    for (int i = 0; i < 3; i++) block[i] = (char *)get((i ? 2 : 3) * GRANULE);
+    CHECK_EQ(kit_stats(arena).chunks_gained, 4);
+    put(block[0], 0);
+    put(block[2], 0);
+    trim_none();
+    no_more_memory();
+    void *wide = stitched(4 * GRANULE);
+    CHECK_EQ(arena->stitches.newest->seam_count, 2);
+    put(wide, 0);
+    put(block[1], 0);
+    close_it();
+}
+
+/* New memory at the end of a block is a chunk of the usual size; in front of a tail, be that one
+   unit, only what the block needs. */
+static void as_much_is_grown(void) {
+    for (int tail = 0; tail < 2; tail++) {
+        check_case("%s a tail", tail ? "in front of" : "without");
+        open_with_chunks_of(2 * GRANULE);
+        void *whole = get(2 * GRANULE), *start = get(QUARTER), *wall = get(2 * GRANULE - QUARTER);
+        put(whole, 0);
+        if (tail) put(start, 0);
+        trim_none();
+        CHECK_RESULT(gpupool_set_limit(arena, 6 * GRANULE), GPUPOOL_OK);
+        char *block = (char *)stitched(3 * GRANULE + (tail ? 512 : 0));
+        CHECK_EQ(kit_reserved(arena), (tail ? 5 : 6) * GRANULE);
+        if (tail) CHECK(fake_peek(block + 3 * GRANULE) == fake_peek(start));
+        put(block, 0);
+        if (!tail) put(start, 0);
+        put(wall, 0);
+        close_it();
+    }
+}
+
 /* ---- how many mappings that takes ---- */
 
-static int draw(size_t quarters, uint64_t most_seams, gpi_plan *plan) {
+static int draw(size_t quarters, uint64_t most_seams, uint64_t growth, gpi_plan *plan) {
     int drawn;
     memset(plan, 0, sizeof *plan);
     plan->units = quarters * QUARTER / GPUPOOL_UNIT_BYTES;
     plan->align_units = 1;
-    plan->most_units = arena->chunks.units;
+    plan->most_units = arena->chunks.units + growth;
     plan->most_seams = most_seams;
     gpi_host_lock(&arena->lock);
     arena->tree.lists[GPI_LIST_ANY]->usable_below = UINT64_MAX;
@@ -209,8 +264,8 @@ static void a_mapping_for_each_chunk(void) {
         gpi_plan plan;
         check_case("%zu quarters", wanted[i].quarters);
         lay_out("xxx. xxxx .... xxxx .... xxxx .xxx", 0, 0);
-        CHECK(!draw(wanted[i].quarters, wanted[i].seams - 1, &plan));
-        CHECK(draw(wanted[i].quarters, wanted[i].seams, &plan));
+        CHECK(!draw(wanted[i].quarters, wanted[i].seams - 1, 0, &plan));
+        CHECK(draw(wanted[i].quarters, wanted[i].seams, 0, &plan));
         CHECK_EQ(plan.seam_count, wanted[i].seams);
         void *block = stitched(wanted[i].quarters * QUARTER);
         CHECK_EQ(arena->stitches.seams, wanted[i].seams);
@@ -218,7 +273,35 @@ static void a_mapping_for_each_chunk(void) {
     }
 }
 
+/* New memory is counted in chunks of the usual size. */
+static void a_mapping_for_each_new_chunk(void) {
+    gpi_plan plan;
+    lay_out(".... xxxx", 0, 0);
+    uint64_t growth = 2 * arena->chunks.granule_units;
+    CHECK(!draw(12, 2, growth, &plan));
+    CHECK(draw(12, 3, growth, &plan));
+    CHECK_EQ(plan.seam_count, 3);
+    CHECK_EQ(plan.new_units, growth);
+    CHECK_RESULT(gpupool_set_limit(arena, 4 * GRANULE), GPUPOOL_OK);
+    void *block = stitched(12 * QUARTER);
+    CHECK_EQ(arena->stitches.seams, 3);
+    take_down(block);
+}
+
 /* ---- while it is made, and afterwards ---- */
+
+/* Room for more parts, when there were as many as fitted, is counted as what the host has. */
+static void room_for_more_parts(void) {
+    lay_out(".... xxxx ....", 0, 0);
+    void *block = stitched(8 * QUARTER);
+    gpi_stitches *stitches = &arena->stitches;
+    uint64_t room = stitches->taken_room;
+    stitches->taken_count = room;
+    CHECK(gpi_plan_can_add(stitches));
+    CHECK(stitches->taken_room > room);
+    stitches->taken_count = 0;
+    take_down(block);
+}
 
 static gpi_stream *known(int stream) {
     return gpi_clock_find(&arena->clocks, gpi_clock_key(kit_stream[stream]));
@@ -283,6 +366,7 @@ static void what_could_not_be_mapped_is_forgotten(void) {
     fake_fail_call("cuMemMap", 2, 0, 0);
     fake_fail_call("cuMemUnmap", 1, 1, 0);
     CHECK_RESULT(kit_why(gpupool_alloc(arena, 2 * GRANULE + MIB, kit_stream[0])), GPUPOOL_E_CUDA);
+    CHECK(strstr(gpupool_last_error(), "cuMemMap")); /* which was the first to fail */
     fake_fail_clear();
     const gpi_stitch *spoilt = arena->stitches.newest;
     if (CHECK(spoilt && spoilt->state == GPI_STITCH_SPOILT)) {
@@ -300,10 +384,16 @@ static void what_could_not_be_mapped_is_forgotten(void) {
 
 int main(void) {
     FAKE_TEST(the_shortest_end_that_will_do);
+    FAKE_TEST(two_ends_spare_a_chunk);
+    FAKE_TEST(an_aligned_block_begins_with_a_chunk);
     FAKE_TEST(two_ends_have_the_most);
     FAKE_TEST(lower_addresses_are_first);
     FAKE_TEST(neighbours_are_one_part);
+    FAKE_TEST(the_largest_are_first);
+    FAKE_TEST(as_much_is_grown);
     FAKE_TEST(a_mapping_for_each_chunk);
+    FAKE_TEST(a_mapping_for_each_new_chunk);
+    FAKE_TEST(room_for_more_parts);
     FAKE_TEST(one_wait_for_a_stream);
     FAKE_TEST(every_address_is_accounted_for);
     FAKE_TEST(what_could_not_be_mapped_is_forgotten);
