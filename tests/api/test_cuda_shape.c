@@ -280,16 +280,22 @@ static int device_of(const void *block) {
 }
 
 #if CHECK_FAKE
-/* What CUDA has allocated goes back behind the stream's work, as with CUDA's own call. */
+/* What CUDA has allocated goes back behind the stream's work, as with CUDA's own call: fakecuda
+   does that work first, on whichever device it is. */
 static void cudas_blocks_go_in_stream_order(void) {
-    void *of_cuda = NULL;
-    CHECK_EQ((cudaMallocAsync)(&of_cuda, MIB, kit_stream[0]), cudaSuccess);
+    void *of_cuda = cuda_block(MIB), *there;
+    cudaStream_t far;
+    CHECK_EQ(cudaSetDevice(1), cudaSuccess);
+    CHECK_EQ(cudaStreamCreateWithFlags(&far, cudaStreamNonBlocking), cudaSuccess);
+    there = cuda_block(MIB);
+    CHECK_EQ(cudaSetDevice(0), cudaSuccess);
     fake_mode(FAKE_STEPPED);
-    kit_fill(kit_stream[0], of_cuda, MIB, 1);
-    CHECK_EQ(pool_free_async(of_cuda, kit_stream[0]), cudaSuccess);
-    fake_run_all();
-    CHECK_EQ(fake_failures(), 0);
+    kit_fill(far, there, MIB, 1);
+    CHECK_EQ(pool_free_async(of_cuda, far), cudaSuccess);
+    CHECK_EQ(fake_pending(far), 0);
     fake_mode(FAKE_EAGER);
+    CHECK_EQ(pool_free(there), cudaSuccess);
+    CHECK_EQ(cudaStreamDestroy(far), cudaSuccess);
 }
 #endif
 

@@ -212,8 +212,8 @@ static void no_wait_at_the_release(void) {
     kit_close(arena);
 }
 
-/* Also behind a mark of before the replay that the release could not wait for: what the graph has
-   freed, as one piece or stitched, is as new as that. */
+/* Nor has it passed with a mark of before a replay that the release could not wait for: the memory,
+   and addresses that were stitched for it, may be in use. */
 static void replayed_at_a_release_without_the_wait(void) {
     void *small[8], *older;
     cudaGraph_t graph = NULL;
@@ -239,10 +239,14 @@ static void replayed_at_a_release_without_the_wait(void) {
         release_without_the_wait();
         CHECK_RESULT(gpupool_last_result(), GPUPOOL_OK);
         CHECK_EQ(kit_stats(arena).pending.now, (stitched ? 16 : 8) * MIB);
+        const gpi_stitch *stitch = arena->stitches.oldest;
+        CHECK_EQ(stitch != NULL, stitched);
+        if (stitch) CHECK(!gpi_stitch_has_passed(&arena->stitches, stitch));
         fake_hold(kit_stream[0], 0);
         fake_run_all();
         CHECK_RESULT(gpupool_wait_all(arena), GPUPOOL_OK);
         CHECK_EQ(kit_stats(arena).pending.now, 0);
+        if (stitch) CHECK(gpi_stitch_has_passed(&arena->stitches, stitch));
         CHECK_EQ(cudaGraphExecDestroy(exec), cudaSuccess);
         for (int i = 1; i < 8; i += 2) put(small[i], 0);
         kit_close(arena);

@@ -258,7 +258,7 @@ static void no_report_of_what_is_closed(void) {
 
 /* At the end of an arena neither the report, nor that there is none, is a failure of the call. */
 static void end_with_memory_or_without(void) {
-    for (int without = 0; without < 2; without++) {
+    for (int without = 1; without >= 0; without--) {
         gpupool_arena *arena = opened(without ? "without" : "with");
         fail(arena);
         fail_malloc_nth(without, 1);

@@ -224,6 +224,22 @@ static void a_large_map(void) {
     kit_close(arena);
 }
 
+/* As much as there are rows for at the usual scale, and a chunk more: then three share a row. */
+static void a_map_that_is_full(void) {
+    void *blocks[GPI_MAP_ROWS + 1];
+    open_named("full", GPUPOOL_SOURCE_BYPASS);
+    for (int i = 0; i <= GPI_MAP_ROWS; i++) {
+        blocks[i] = kit_alloc(arena, 2 * MIB, kit_stream[0]);
+        if (i < GPI_MAP_ROWS - 1) continue;
+        written(gpupool_write_svg);
+        CHECK_EQ(strstr(text, "a row is 2.00 MiB") != NULL, i < GPI_MAP_ROWS);
+        CHECK_EQ(strstr(text, "a row is 8.00 MiB") != NULL, i == GPI_MAP_ROWS);
+    }
+    for (int i = 0; i <= GPI_MAP_ROWS; i++)
+        CHECK_RESULT(gpupool_free(arena, blocks[i], kit_stream[0]), GPUPOOL_OK);
+    kit_close(arena);
+}
+
 #if CHECK_FAKE
 /* More chunks than gaps have room between them: none is left out of the picture. */
 static void a_map_of_many_chunks(void) {
@@ -334,6 +350,7 @@ int main(void) {
     ARENA_TEST(blocks_of_streams_that_are_no_more);
     ARENA_TEST(nothing_at_all);
     ARENA_TEST(a_large_map);
+    ARENA_TEST(a_map_that_is_full);
     FAKE_TEST(a_map_of_many_chunks);
     ARENA_TEST(a_holder_has_its_own_blocks);
     ARENA_TEST(no_memory_for_a_report);
