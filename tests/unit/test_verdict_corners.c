@@ -806,14 +806,18 @@ static void no_further_than_the_last(void) {
     CHECK_EQ(gpi_verdict_free_bytes(&verdict, &scene), 8 * 512);
 }
 
-/* Where nothing is in the way, and still there is no memory, all of it is missing. */
+/* Where nothing is in the way, and still there is no memory, all of it is missing: not by the limit
+   that is set. */
 static void nothing_is_in_the_way(void) {
-    gpi_scene scene = {.units = 1000};
-    gpi_lacking lacking = {.by_limit = 0};
-    gpupool_verdict verdict = {.reserved_bytes = 0};
+    arena = kit_open(GPUPOOL_SOURCE_MAPPED);
+    gpi_scene scene = {.arena = arena, .units = 1000};
+    gpi_lacking lacking = {.is_refused = 1};
+    gpupool_verdict verdict = {.limit_bytes = GIB};
+    CHECK_EQ(gpi_verdict_choose_cause(&verdict, &scene, &lacking), GPUPOOL_CAUSE_DEVICE_FULL);
     gpi_verdict_set_missing(&verdict, &scene, &lacking);
     CHECK_EQ(verdict.missing_bytes, 1000 * 512);
     CHECK_EQ(verdict.raise_bytes, 0);
+    kit_close(arena);
 }
 
 /* A chunk of one's own need not be of whole granules, though the device gives these: the limit
