@@ -30,11 +30,26 @@ static void what_a_pointer_is(void) {
         CHECK_EQ(found.block_bytes, 5000);
         CHECK(found.bytes >= 5000 && found.bytes % GPUPOOL_UNIT_BYTES == 0);
         CHECK(found.stream == kit_stream[1]);
+        if (!GPUPOOL_SITES) CHECK(found.file == NULL && found.line == 0);
         CHECK_RESULT(gpupool_get_block(NULL, block, &found), GPUPOOL_OK);
         CHECK(found.arena == arena);
         put(block, 1);
         kit_close(arena);
     }
+}
+
+static void where_it_is(void) {
+    gpupool_arena_config config = kit_config(GPUPOOL_SOURCE_AUTO);
+    gpupool_block found;
+    config.device = kit_devices() - 1;
+    CHECK_EQ(cudaSetDevice(config.device), cudaSuccess);
+    arena = kit_create(&config);
+    void *block = kit_alloc(arena, 5000, 0);
+    CHECK_RESULT(gpupool_get_block(arena, block, &found), GPUPOOL_OK);
+    CHECK_EQ(found.device, config.device);
+    CHECK_RESULT(gpupool_free(arena, block, 0), GPUPOOL_OK);
+    kit_close(arena);
+    CHECK_EQ(cudaSetDevice(0), cudaSuccess);
 }
 
 static void what_it_is_not(void) {
@@ -354,6 +369,7 @@ static void the_version_is_a_number(void) {
 
 int main(void) {
     ARENA_TEST(what_a_pointer_is);
+    ARENA_TEST(where_it_is);
     ARENA_TEST(what_it_is_not);
     ARENA_TEST(whose_it_is);
     ARENA_TEST(the_walk_adds_up_to_the_figures);

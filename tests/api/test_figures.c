@@ -137,6 +137,20 @@ static void available_below_a_granule(void) {
     }
 }
 
+/* What a scope has freed is a graph's, also while the scope is open. */
+static void available_without_what_a_scope_has_freed(void) {
+    gpupool_capture *scope = NULL;
+    gpupool_arena *arena = kit_open_limited(GPUPOOL_SOURCE_BYPASS, 20 * MIB);
+    CHECK_RESULT(gpupool_begin_capture(arena, kit_stream[0], &scope), GPUPOOL_OK);
+    void *freed = kit_alloc(arena, 4 * MIB, kit_stream[0]);
+    CHECK_RESULT(gpupool_free(arena, freed, kit_stream[0]), GPUPOOL_OK);
+    CHECK_EQ(kit_reserved(arena), 4 * MIB);
+    CHECK_EQ(kit_available(arena), 16 * MIB);
+    CHECK_RESULT(gpupool_release_capture(scope), GPUPOOL_OK);
+    CHECK_EQ(kit_available(arena), 20 * MIB);
+    kit_close(arena);
+}
+
 /* Neither a device nor a limit bounds these: no more than gpupool_alloc takes for a size. */
 static void available_without_bounds(void) {
     gpupool_verdict v;
@@ -153,6 +167,7 @@ int main(void) {
     FAKE_TEST(gaps_of_other_sizes);
     FAKE_TEST(available_of_each_source);
     FAKE_TEST(available_below_a_granule);
+    FAKE_TEST(available_without_what_a_scope_has_freed);
     FAKE_TEST(available_without_bounds);
     return check_finish();
 }

@@ -222,6 +222,12 @@ static void the_verdict_names_the_arena(void) {
     CHECK(v.others_bytes >= 12 * GIB);
     CHECK(strstr(v.sentence, "arena \"A\" the most of it, 10.00 GiB") != NULL);
     CHECK(strstr(v.sentence, "gpupool_trim") != NULL);
+    CHECK(strstr(v.sentence, "; other arenas of this process hold 11.00 GiB, and") != NULL);
+    CHECK_RESULT(gpupool_set_limit(second, GIB), GPUPOOL_OK);
+    v = refuses(second, 2 * GIB, GPUPOOL_CAUSE_LIMIT); /* in which they have no part */
+    CHECK(strstr(v.sentence, "arenas") == NULL);
+    CHECK_RESULT(gpupool_set_limit(second, 0), GPUPOOL_OK);
+    v = refuses(second, 8 * GIB, GPUPOOL_CAUSE_OTHERS);
     size_t others = advised_bytes(&v, "others (processes, libraries, CUDA itself) hold");
     CHECK(others < 2 * GIB);
     if (atomic_load(&check_bad)) printf("  %s\n", v.sentence);
@@ -231,6 +237,29 @@ static void the_verdict_names_the_arena(void) {
     kit_close(third);
     kit_close(second);
     kit_close(first);
+}
+
+/* All that the other arena holds, and not a byte more, is what is missing: and nobody else holds
+   anything worth a word. */
+static void just_what_another_holds(void) {
+    fake_device_memory(0, 16 * GIB);
+    gpupool_arena *first = named("A", GPUPOOL_SOURCE_BYPASS, 0);
+    gpupool_arena *second = named("B", GPUPOOL_SOURCE_BYPASS, 0);
+    void *block = kit_alloc(first, 12 * GIB, 0);
+    gpupool_verdict v = would_not_fit(second, 8 * GIB, GPUPOOL_CAUSE_OTHERS);
+    size_t bytes = (size_t)(v.device_free_bytes + v.siblings_bytes);
+    CHECK_EQ(v.siblings_bytes, 12 * GIB);
+    v = refuses(second, bytes, GPUPOOL_CAUSE_OTHERS);
+    CHECK_EQ(v.missing_bytes, v.siblings_bytes);
+    CHECK(strstr(v.sentence, ": free 12.00 GiB of what those hold, and gpupool_trim them") != NULL);
+    CHECK_RESULT(gpupool_free(first, block, 0), GPUPOOL_OK);
+    fits(second, bytes);
+    kit_close(first);
+    fake_other_process(0, 12 * GIB);
+    v = refuses(second, 8 * GIB, GPUPOOL_CAUSE_OTHERS);
+    CHECK(strstr(v.sentence, "arenas") == NULL);
+    fake_other_process(0, 0);
+    kit_close(second);
 }
 
 static void behind_cudas_shape(void) {
@@ -456,6 +485,7 @@ int main(void) {
     FAKE_TEST(what_is_given_is_recorded);
     FAKE_TEST(others_take_what_is_given);
     FAKE_TEST(the_verdict_names_the_arena);
+    FAKE_TEST(just_what_another_holds);
     FAKE_TEST(behind_cudas_shape);
     FAKE_TEST(for_what_is_reserved_at_first);
     FAKE_TEST(no_more_than_helps);

@@ -113,6 +113,58 @@ static void a_budget_is_raised_as_far_as_told(void) {
     close_tags();
 }
 
+/* A reserve is not given back for others: of many blocks it may be those in it that are freed. */
+static void many_blocks_of_which_some_are_in_a_reserve(void) {
+    void *block[12];
+    open_tags(0, 24 * MIB);
+    CHECK_EQ(make_tag("weights", 1, 4 * MIB), WEIGHTS);
+    for (int i = 0; i < 12; i++) block[i] = must_take(2 * MIB, WEIGHTS, 0);
+    CHECK_EQ(kit_reserved(arena), 24 * MIB);
+    refused(4 * MIB, 0, GPUPOOL_E_OUT_OF_MEMORY);
+    CHECK_EQ(last_verdict().holders[0].blocks, 12);
+    CHECK_EQ(last_verdict().holders[0].enough, 12);
+    for (int i = 0; i < 3; i++) give(block[i], 0);
+    refused(4 * MIB, 0, GPUPOOL_E_OUT_OF_MEMORY);
+    for (int i = 3; i < 12; i++) give(block[i], 0);
+    give(must_take(4 * MIB, 0, 0), 0);
+    close_tags();
+}
+
+/* What is free in a tag's reserve, or will be, is so for nobody else, and no piece of what is. */
+static void a_free_reserve_of_others(void) {
+    void *block[4];
+    open_tags(0, LIMIT * MIB);
+    CHECK_EQ(make_tag("weights", 1, 8 * MIB), WEIGHTS);
+    for (int i = 0; i < 4; i++) block[i] = must_take(2 * MIB, WEIGHTS, 0);
+    void *rest = must_take((LIMIT - 8) * MIB, 0, 0);
+    give(block[0], 0);
+    CHECK_RESULT(gpupool_wait_all(arena), GPUPOOL_OK);
+    fake_mode(FAKE_STEPPED);
+    kit_mark(kit_stream[0], block[2], 2 * MIB, 1);
+    give(block[2], 0);
+    gpupool_verdict verdict = would_not_fit(arena, UNIT, GPUPOOL_CAUSE_LIMIT);
+    CHECK_EQ(verdict.pending_bytes, 2 * MIB);
+    CHECK_EQ(verdict.granted_bytes, (LIMIT - 4) * MIB);
+    fake_mode(FAKE_EAGER);
+    for (int i = 1; i < 4; i += 2) give(block[i], 0);
+    give(rest, 0);
+    close_tags();
+}
+
+/* Blocks that sleep hold nothing. */
+static void what_sleeps_is_not_granted(void) {
+    open_tags(1, LIMIT * MIB);
+    void *asleep = must_take(4 * MIB, WEIGHTS, 0), *awake = must_take(2 * MIB, 0, 0);
+    CHECK_EQ(kit_available(arena), (LIMIT - 6) * MIB);
+    CHECK_RESULT(sleep_tag(WEIGHTS, GPUPOOL_DISCARD), GPUPOOL_OK);
+    CHECK_EQ(kit_available(arena), (LIMIT - 2) * MIB);
+    CHECK_EQ(would_not_fit(arena, LIMIT * MIB, GPUPOOL_CAUSE_LIMIT).granted_bytes, 2 * MIB);
+    CHECK_RESULT(wake_tag(WEIGHTS), GPUPOOL_OK);
+    give(asleep, 0);
+    give(awake, 0);
+    close_tags();
+}
+
 /* An open scope has again what it freed itself; an ended one keeps it, as far as it is awake. */
 static void what_a_tags_graph_keeps(void) {
     gpupool_capture *scope = NULL;
@@ -146,6 +198,9 @@ int main(void) {
     FAKE_TEST(a_reserve_is_not_given_back);
     FAKE_TEST(many_blocks_of_a_reserve);
     FAKE_TEST(a_budget_is_raised_as_far_as_told);
+    FAKE_TEST(many_blocks_of_which_some_are_in_a_reserve);
+    FAKE_TEST(a_free_reserve_of_others);
+    FAKE_TEST(what_sleeps_is_not_granted);
     FAKE_TEST(what_a_tags_graph_keeps);
     return check_finish();
 }

@@ -465,6 +465,9 @@ static void many_blocks_of_which_a_graph_has_one(void) {
     gpupool_verdict v = refuses(arena, 44 * MIB, GPUPOOL_CAUSE_LIMIT);
     CHECK_EQ(v.holders[0].blocks, 12);
     CHECK_EQ(v.holders[0].enough, 12);
+    CHECK_RESULT(gpupool_set_limit(arena, (24 + 44) * MIB - 512), GPUPOOL_OK);
+    v = refuses(arena, 44 * MIB, GPUPOOL_CAUSE_LIMIT); /* for want of a unit */
+    CHECK_EQ(v.holders[0].enough, 12);
     for (int i = 0; i < 11; i++)
         CHECK_RESULT(gpupool_free(arena, own[i], kit_stream[0]), GPUPOOL_OK);
     CHECK_RESULT(gpupool_release_capture(scope), GPUPOOL_OK);

@@ -37,6 +37,7 @@ static int open_fails, close_fails, close_errno, flush_lies; /* close_errno 0: i
 static atomic_int in_flush, may_flush;        /* 1: a report waits there; it may go on */
 static void (*at_malloc)(void);
 static gpi_mutex *until_a_yield; /* held until the next one */
+static int flush_ends_in_a_yield;
 
 static FILE *open_oddly(const char *name, const char *mode) {
     return open_fails ? NULL : fopen(name, mode);
@@ -46,11 +47,13 @@ static int yield_oddly(void) {
     gpi_mutex *held = until_a_yield;
     until_a_yield = NULL;
     if (held) gpi_host_mutex_unlock(held);
+    if (flush_ends_in_a_yield) atomic_store(&may_flush, 1);
     return sched_yield();
 }
 
 static int flush_oddly(FILE *file) {
     int result = fflush(file);
+    if (result == 0) errno = ENOENT; /* as any call may leave it */
     if (atomic_exchange(&in_flush, 0) == 1)
         for (atomic_store(&in_flush, 2); !atomic_load(&may_flush);) usleep(1000);
     return flush_lies ? 0 : result;
@@ -90,6 +93,7 @@ static void said(const char *reason, int count) {
     CHECK_EQ(times(read_into(text, "said"), "report.txt cannot be written: "), count);
     CHECK_EQ(times(text, reason), count);
     CHECK_EQ(times(read_into(text, "report.txt"), "---- "), 2); /* all the same */
+    CHECK_EQ(times(text, "not counted"), 1); /* what the device has, which exit does not ask */
 }
 
 /* A network's file system tells when the file is closed, or that it failed and not why. */
@@ -303,6 +307,26 @@ static void leaves_while_another_writes(void) {
     usleep(20000); /* it is about to write now, but another thread does */
 }
 
+static void join_the_writer(void) {
+    pthread_join(writer, NULL);
+    if (atomic_load(&check_bad)) _exit(1);
+}
+
+static void leaves_while_another_is_about_to_end(void) {
+    atexit(join_the_writer); /* runs after the reports at exit */
+    late = opened("late");
+    atomic_store(&in_flush, 1);
+    CHECK_EQ(pthread_create(&writer, NULL, fail_in, late), 0);
+    while (atomic_load(&in_flush) != 2) usleep(1000);
+    flush_ends_in_a_yield = 1; /* of the thread that exits, and waits */
+}
+
+static void a_writer_that_is_waited_for(void) {
+    run("report.txt", leaves_while_another_is_about_to_end);
+    CHECK_EQ(times(read_into(text, "report.txt"), "---- out of memory"), 1);
+    CHECK_EQ(times(text, "---- at exit"), 1);
+}
+
 /* Exit waits for a second, and has no report then; nor has who waited beside it. */
 static void a_writer_that_takes_too_long(void) {
     run("report.txt", leaves_while_another_writes);
@@ -326,6 +350,7 @@ int main(void) {
     TEST(a_growth_is_waited_for);
     TEST(no_report_of_what_is_closed);
     TEST(what_an_end_tells);
+    TEST(a_writer_that_is_waited_for);
     TEST(a_writer_that_takes_too_long);
 #endif
     return environ_finish();

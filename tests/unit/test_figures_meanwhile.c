@@ -5,11 +5,11 @@
 #include <stdlib.h>
 
 static void (*before_malloc)(void); /* run before the next but one */
-static int mallocs_before;
+static int mallocs_before, mallocs_fail;
 static void *told_malloc(size_t bytes) {
     void (*run)(void) = mallocs_before-- == 0 ? before_malloc : NULL;
     if (run) run();
-    return malloc(bytes);
+    return mallocs_fail ? NULL : malloc(bytes);
 }
 #define GPUPOOL_MALLOC(bytes) told_malloc(bytes)
 #define GPUPOOL_REALLOC(at, bytes) realloc(at, bytes)
@@ -144,6 +144,39 @@ static void no_wait_for_a_limit_that_is_no_lower(void) {
     kit_close(arena);
 }
 
+/* Nor does CUDA have to be called, if all that is reserved fits. */
+static void no_call_for_a_limit_that_is_met(void) {
+    arena = kit_open_limited(GPUPOOL_SOURCE_MAPPED, 64 * MIB);
+    void *block = get(24 * MIB, 0), *other = get(8 * MIB, 1);
+    put(other, 1);
+    CHECK_EQ(kit_reserved(arena), 32 * MIB);
+    long calls = fake_calls("cuEventRecord") + fake_calls("cuEventQuery");
+    CHECK_RESULT(gpupool_set_limit(arena, 48 * MIB), GPUPOOL_OK);
+    CHECK_RESULT(gpupool_set_limit(arena, 32 * MIB), GPUPOOL_OK);
+    CHECK_EQ(fake_calls("cuEventRecord") + fake_calls("cuEventQuery"), calls);
+    CHECK_EQ(kit_reserved(arena), 32 * MIB);
+    put(block, 0);
+    kit_close(arena);
+}
+
+/* Where the host has no memory for a copy of the arena, a verdict has its figures all the same. */
+static void a_verdict_without_a_copy(void) {
+    gpupool_verdict v;
+    arena = kit_open_limited(GPUPOOL_SOURCE_MAPPED, 64 * MIB);
+    void *block = get(40 * MIB, 0), *rest = get(24 * MIB, 1);
+    fake_mode(FAKE_STEPPED);
+    kit_fill(kit_stream[0], block, 4096, 1);
+    put(block, 0);
+    mallocs_fail = 1;
+    CHECK_RESULT(gpupool_would_fit(arena, 64 * MIB, &v), GPUPOOL_E_OUT_OF_MEMORY);
+    mallocs_fail = 0;
+    CHECK_EQ(v.pending_bytes, 40 * MIB);
+    CHECK_EQ(v.granted_bytes, 24 * MIB);
+    fake_mode(FAKE_EAGER);
+    put(rest, 1);
+    kit_close(arena);
+}
+
 /* What may be above a limit is what was reserved when it was set, and no more than that. */
 static void what_may_stay_above_a_limit(void) {
     arena = kit_open_limited(GPUPOOL_SOURCE_MAPPED, 64 * MIB);
@@ -172,6 +205,8 @@ int main(void) {
     FAKE_TEST(a_limit_set_meanwhile);
     FAKE_TEST(a_limit_that_cannot_be_met);
     FAKE_TEST(no_wait_for_a_limit_that_is_no_lower);
+    FAKE_TEST(no_call_for_a_limit_that_is_met);
+    FAKE_TEST(a_verdict_without_a_copy);
     FAKE_TEST(what_may_stay_above_a_limit);
     return check_finish();
 }

@@ -35,6 +35,8 @@ static void a_small_arena(void) {
     if (!GPUPOOL_SITES) /* else by their lines */
         says("  3.00 MiB                                  1     3.00 MiB\n"
              "  1.00 MiB                                  1     1.00 MiB\n");
+    CHECK_EQ(times("unknown origin"), 0); /* no more holders, */
+    CHECK_EQ(times(" none\n"), 0);        /* and no tags */
     says("  +#########################################+.....................\n"
          "  .....................+##########################################\n"
          "  ################################################################\n"

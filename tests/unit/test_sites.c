@@ -110,6 +110,35 @@ static void reports_show_the_line_of_a_cached_block(void) {
     kit_close(arena);
 }
 
+typedef struct walked { const void *live; int lives, others; } walked;
+
+static int look_at(const gpupool_block *block, void *user) {
+    walked *seen = (walked *)user;
+    if (block->memory == seen->live) {
+        seen->lives++;
+        CHECK(block->file && strcmp(block->file, "src/model.c") == 0);
+        CHECK_EQ(block->line, 7);
+    } else {
+        seen->others++;
+        CHECK(block->file == NULL);
+        CHECK_EQ(block->line, 0);
+    }
+    return 0;
+}
+
+/* What is free is of no line, also behind a block that is. */
+static void walks_tell_lines(void) {
+    gpupool_arena *arena = kit_open(GPUPOOL_SOURCE_DEVICE);
+    walked seen = {kit_alloc_at(arena, 3000, kit_stream[0], "src/model.c", 7), 0, 0};
+    void *nameless = kit_alloc_at(arena, 5000, kit_stream[0], NULL, 9);
+    CHECK_RESULT(gpupool_walk_blocks(arena, look_at, &seen), GPUPOOL_OK);
+    CHECK_EQ(seen.lives, 1);
+    CHECK_EQ(seen.others, 2);
+    put(arena, (void *)(uintptr_t)seen.live, kit_stream[0]);
+    put(arena, nameless, kit_stream[0]);
+    kit_close(arena);
+}
+
 /* All lines are in the file, and nothing else is. */
 static void lines_in_a_file(void) {
     static char text[20000];
@@ -334,6 +363,7 @@ int main(void) {
     ARENA_TEST(lines_are_counted);
     ARENA_TEST(cached_blocks_change_lines);
     ARENA_TEST(reports_show_the_line_of_a_cached_block);
+    ARENA_TEST(walks_tell_lines);
     ARENA_TEST(lines_in_a_file);
     ARENA_TEST(cached_blocks_change_streams);
     ARENA_TEST(text_counts_not_its_address);

@@ -225,6 +225,9 @@ static void the_first_of_many_blocks_is_of_no_help(void) {
     gpupool_verdict v = would_not_fit(arena, 6 * MIB, GPUPOOL_CAUSE_LIMIT);
     CHECK_EQ(v.holders[0].blocks, 9);
     CHECK_EQ(v.holders[0].enough, 9);
+    CHECK_RESULT(gpupool_set_limit(arena, kit_reserved(arena) + 6 * MIB - 512), GPUPOOL_OK);
+    v = would_not_fit(arena, 6 * MIB, GPUPOOL_CAUSE_FRAGMENTED); /* for want of a unit */
+    CHECK_EQ(v.holders[0].enough, 9);
     for (int i = 0; i < 9; i++) put(block[i], kit_stream[0]);
     put(beside, kit_stream[0]);
     kit_close(arena);
@@ -247,22 +250,31 @@ static void the_least_raise_for_a_chunk(void) {
     }
 }
 
-/* The device has 800 KiB left, in no whole granule: so large a block can be had, though a larger
-   one cannot be made of what is free. */
+/* The device has 800 KiB left, or more, in no whole granule: so large a block can be had, up to
+   1 MiB, though a larger one cannot be made of what is free. */
 static void a_small_chunk_is_what_fits(void) {
-    gpupool_arena_config config = kit_config(GPUPOOL_SOURCE_DEVICE);
+    static const gpupool_source sources[] = {GPUPOOL_SOURCE_DEVICE, GPUPOOL_SOURCE_CUSTOM};
+    static const size_t left[] = {800 * KIB, 1200 * KIB};
     void *block[8];
-    fake_device_memory(0, 4 * MIB + 800 * KIB);
-    config.chunk_bytes = 4 * MIB;
-    arena = kit_create(&config);
-    for (int i = 0; i < 8; i++) block[i] = get(512 * KIB, kit_stream[0]);
-    for (int i = 0; i < 8; i += 2) put(block[i], kit_stream[0]);
-    gpupool_verdict v = would_not_fit(arena, 3 * MIB / 2, GPUPOOL_CAUSE_FRAGMENTED);
-    CHECK_EQ(v.fits_bytes, 800 * KIB);
-    CHECK(strstr(v.sentence, "no more than 800 KiB in one piece") != NULL);
-    put(get(800 * KIB, kit_stream[0]), kit_stream[0]);
-    for (int i = 1; i < 8; i += 2) put(block[i], kit_stream[0]);
-    kit_close(arena);
+    for (size_t k = 0; k < 4; k++) {
+        /* a chunk of one's own may begin anywhere, which costs a unit */
+        size_t fit = k < 2 ? 800 * KIB - k % 2 * 512 : MIB - k % 2 * 512;
+        gpupool_arena_config config = kit_config(sources[k % 2]);
+        check_case("source %d, %zu left", (int)sources[k % 2], left[k / 2]);
+        fake_device_memory(0, 4 * MIB + left[k / 2]);
+        config.chunk_bytes = 4 * MIB;
+        arena = kit_create(&config);
+        for (int i = 0; i < 8; i++) block[i] = get(512 * KIB - 512, kit_stream[0]);
+        for (int i = 0; i < 8; i += 2) put(block[i], kit_stream[0]);
+        CHECK_EQ(kit_reserved(arena), 4 * MIB);
+        gpupool_verdict v = would_not_fit(arena, 3 * MIB / 2, GPUPOOL_CAUSE_FRAGMENTED);
+        CHECK_EQ(v.fits_bytes, fit);
+        CHECK(strstr(v.sentence, k < 2 ? "no more than 800 KiB in one piece"
+                                       : "no more than 1.00 MiB in one piece") != NULL);
+        put(get(fit, kit_stream[0]), kit_stream[0]);
+        for (int i = 1; i < 8; i += 2) put(block[i], kit_stream[0]);
+        kit_close(arena);
+    }
 }
 
 /* The only block there is, whatever its size. */
@@ -508,6 +520,10 @@ static void room_that_is_not_aligned(void) {
     CHECK_EQ(v.cause, GPUPOOL_CAUSE_FRAGMENTED);
     CHECK(strstr(v.sentence, "no more than 1.00 MiB in one piece, and none that would do is "
                              "aligned as asked: ") != NULL);
+    CHECK_EQ(v.fits_bytes, 512);
+    CHECK(!gpupool_alloc_aligned(arena, 4096, 2 * MIB, kit_stream[0]));
+    CHECK_RESULT(gpupool_last_verdict(&v), GPUPOOL_OK);
+    CHECK_EQ(v.fits_bytes, 0);
     CHECK(!gpupool_alloc_aligned(arena, MIB, MIB, kit_stream[0]));
     CHECK(strstr(gpupool_last_error(), " is aligned as asked") != NULL);
     CHECK(!gpupool_alloc_aligned(arena, 4 * MIB, MIB, kit_stream[0])); /* too large for any */
@@ -750,6 +766,14 @@ static void many_blocks_of_one_size(void) {
     CHECK_EQ(v.holders[0].enough, 3); /* each has a piece of its own; one more may be in the way */
     for (size_t i = 0; i < 12; i++) put(blocks[i], kit_stream[0]);
     kit_close(arena);
+    for (size_t count = 8; count < 10; count++) {
+        arena = kit_open_limited(GPUPOOL_SOURCE_MAPPED, count * 2 * MIB);
+        for (size_t i = 0; i < count; i++) blocks[i] = get(2 * MIB, kit_stream[0]);
+        v = would_not_fit(arena, 4 * MIB, GPUPOOL_CAUSE_LIMIT);
+        CHECK_EQ(v.holders[0].enough, count == 8 ? 2 : 3); /* of eight, all choices are tried */
+        for (size_t i = 0; i < count; i++) put(blocks[i], kit_stream[0]);
+        kit_close(arena);
+    }
     gpupool_arena_config config = kit_config(GPUPOOL_SOURCE_DEVICE);
     config.chunk_bytes = 64 * MIB; /* a chunk each */
     config.limit_bytes = 12 * 64 * MIB;
@@ -825,6 +849,26 @@ static void no_further_than_the_last(void) {
     CHECK_EQ(noted.holding.blocks[0], 10);
     CHECK_EQ(noted.holding.blocks[1], 0);
     CHECK_EQ(gpi_verdict_own_bytes(&scene), 2 * 512);
+    gpupool_verdict verdict = {.reserved_bytes = 10 * 512};
+    for (int i = 0; i < 2; i++) {
+        runs[i].tag = 1;
+        runs[i].state = GPI_SNAPSHOT_FREE;
+    }
+    CHECK_EQ(gpi_verdict_free_bytes(&verdict, &scene), 8 * 512);
+}
+
+/* Where nothing is in the way, and still there is no memory, all of it is missing: not by the limit
+   that is set. */
+static void nothing_is_in_the_way(void) {
+    arena = kit_open(GPUPOOL_SOURCE_MAPPED);
+    gpi_scene scene = {.arena = arena, .units = 1000};
+    gpi_lacking lacking = {.is_refused = 1};
+    gpupool_verdict verdict = {.limit_bytes = GIB};
+    CHECK_EQ(gpi_verdict_choose_cause(&verdict, &scene, &lacking), GPUPOOL_CAUSE_DEVICE_FULL);
+    gpi_verdict_set_missing(&verdict, &scene, &lacking);
+    CHECK_EQ(verdict.missing_bytes, 1000 * 512);
+    CHECK_EQ(verdict.raise_bytes, 0);
+    kit_close(arena);
 }
 
 /* A chunk of one's own need not be of whole granules, though the device gives these: the limit
@@ -880,6 +924,79 @@ static void half_a_granule_is_none(void) {
     kit_close(arena);
 }
 
+/* Nor is it had of a chunk of 1 MiB and one of half as much. */
+static void three_quarters_of_a_granule_are_none(void) {
+    size_t free_bytes, total_bytes;
+    void *block[3];
+    fake_packed(1);
+    arena = kit_open(GPUPOOL_SOURCE_CUSTOM);
+    for (size_t i = 0; i < 3; i++) {
+        size_t bytes = i == 1 ? MIB / 2 : MIB;
+        CHECK_RESULT(gpupool_set_limit(arena, kit_reserved(arena) + bytes), GPUPOOL_OK);
+        block[i] = get(bytes - 512, kit_stream[0]);
+    }
+    CHECK_RESULT(gpupool_set_limit(arena, 0), GPUPOOL_OK);
+    CHECK_EQ(kit_stats(arena).chunks_gained, 3);
+    CHECK_EQ(cudaMemGetInfo(&free_bytes, &total_bytes), cudaSuccess);
+    fake_other_process(0, free_bytes);
+    for (int i = 0; i < 2; i++) put(block[i], kit_stream[0]);
+    gpupool_verdict v = would_not_fit(arena, 3 * MIB / 2 - 512, GPUPOOL_CAUSE_FRAGMENTED);
+    CHECK_EQ(v.fits_bytes, MIB);
+    fits(arena, MIB);
+    put(block[2], kit_stream[0]);
+    fake_other_process(0, 0);
+    kit_close(arena);
+}
+
+/* A limit may be below what is reserved while work is in flight. Raised, it is to be no longer:
+   else memory would be given back that the request may need. */
+static void a_limit_below_what_is_reserved(void) {
+    void *block[3];
+    arena = kit_open(GPUPOOL_SOURCE_DEVICE);
+    for (int i = 0; i < 3; i++) {
+        CHECK_RESULT(gpupool_set_limit(arena, (i == 2 ? 48 : (size_t)(i + 1) * 12) * MIB),
+                     GPUPOOL_OK);
+        block[i] = get((i == 2 ? 24 : 12) * MIB, kit_stream[0]);
+    }
+    CHECK_EQ(kit_reserved(arena), 48 * MIB);
+    fake_mode(FAKE_STEPPED);
+    for (int i = 0; i < 2; i++) {
+        kit_mark(kit_stream[0], block[i], 12 * MIB, 1);
+        put(block[i], kit_stream[0]);
+    }
+    CHECK_RESULT(gpupool_set_limit(arena, 40 * MIB), GPUPOOL_OK);
+    fake_mode(FAKE_EAGER);
+    CHECK_RESULT(gpupool_wait_all(arena), GPUPOOL_OK);
+    CHECK_EQ(kit_reserved(arena), 48 * MIB);
+    gpupool_verdict v = would_not_fit(arena, 20 * MIB, GPUPOOL_CAUSE_FRAGMENTED);
+    CHECK_EQ(v.raise_bytes, 8 * MIB);
+    CHECK_EQ(v.missing_bytes, 4 * MIB);
+    raise_as_advised(arena, &v);
+    CHECK_EQ(kit_reserved(arena), 48 * MIB);
+    fits(arena, 20 * MIB);
+    put(block[2], kit_stream[0]);
+    kit_close(arena);
+}
+
+/* Of many that are stitched, each gives all of its chunks. */
+static void many_stitched_blocks(void) {
+    enum { CHUNKS = 36, STITCHED = CHUNKS / 4 };
+    void *chunk[CHUNKS], *stitched[STITCHED];
+    arena = kit_open_limited(GPUPOOL_SOURCE_MAPPED, CHUNKS * 2 * MIB);
+    for (int i = 0; i < CHUNKS; i++) chunk[i] = get(2 * MIB, kit_stream[0]);
+    for (int i = 0; i < CHUNKS; i += 2) put(chunk[i], kit_stream[0]);
+    for (int i = 0; i < STITCHED; i++) stitched[i] = get(4 * MIB, kit_stream[0]);
+    CHECK_EQ(kit_stats(arena).stitches, STITCHED);
+    gpupool_verdict v = would_not_fit(arena, 8 * MIB, GPUPOOL_CAUSE_LIMIT);
+    const gpupool_holder *large = &v.holders[v.holders[0].block_bytes == 2 * MIB];
+    CHECK_EQ(large->blocks, STITCHED);
+    CHECK_EQ(large->block_bytes, 4 * MIB);
+    CHECK_EQ(large->enough, 3); /* as if one lay across chunks */
+    for (int i = 0; i < STITCHED; i++) put(stitched[i], kit_stream[0]);
+    for (int i = 1; i < CHUNKS; i += 2) put(chunk[i], kit_stream[0]);
+    kit_close(arena);
+}
+
 /* The largest that free memory makes: where it can be stitched of several pieces, whoever has freed
    them; of the host's only once nobody is at it. */
 static void the_largest_block_there_is(void) {
@@ -892,6 +1009,7 @@ static void the_largest_block_there_is(void) {
         put(block[i], kit_stream[i]);
     }
     CHECK_EQ(would_not_fit(arena, 8 * MIB, GPUPOOL_CAUSE_LIMIT).largest_block_bytes, 4 * MIB);
+    CHECK_EQ(kit_stats(arena).largest_free_bytes, 2 * MIB);
     for (int i = 1; i < 4; i += 2) put(block[i], kit_stream[i]);
     fake_mode(FAKE_EAGER);
     kit_close(arena);
@@ -902,6 +1020,8 @@ static void the_largest_block_there_is(void) {
     put(block[0], kit_stream[0]);
     CHECK_EQ(would_not_fit(arena, MIB, GPUPOOL_CAUSE_PENDING).largest_block_bytes, 0);
     fake_mode(FAKE_EAGER);
+    CHECK_RESULT(gpupool_wait_all(arena), GPUPOOL_OK);
+    CHECK_EQ(would_not_fit(arena, 2 * MIB, GPUPOOL_CAUSE_LIMIT).largest_block_bytes, MIB);
     kit_close(arena);
 }
 
@@ -987,8 +1107,12 @@ int main(void) {
     FAKE_TEST(sizes_are_spelled);
     FAKE_TEST(sizes_that_meet_in_a_slot);
     FAKE_TEST(no_further_than_the_last);
+    FAKE_TEST(nothing_is_in_the_way);
     FAKE_TEST(chunks_of_ones_own_up_to_the_limit);
     FAKE_TEST(half_a_granule_is_none);
+    FAKE_TEST(three_quarters_of_a_granule_are_none);
+    FAKE_TEST(a_limit_below_what_is_reserved);
+    FAKE_TEST(many_stitched_blocks);
     FAKE_TEST(the_largest_block_there_is);
     FAKE_TEST(fragments_not_yet_free);
     FAKE_TEST(a_stream_is_tried_once);
