@@ -34,6 +34,7 @@ static void no_more_streams_than_asked_for(void) {
         CHECK(list[0] == known(round * 2 % 3) && list[1] == known((round * 2 + 1) % 3));
         CHECK(list[2] == NULL);
     }
+    CHECK_EQ(gpi_clock_next_busy(&arena->clocks, list, KIT_STREAMS), 3); /* each once */
     close_arena();
 }
 
@@ -193,6 +194,9 @@ static void far_behind(void) {
         if (before->skips > most) most = before->skips;
     }
     CHECK_EQ(most, 63);
+    gpi_host_lock(&arena->lock);
+    CHECK(!gpi_event_poll(&arena->clocks, before)); /* nothing has passed */
+    gpi_host_unlock(&arena->lock);
     put(get(SIZE / 8, 0, 0), 0);
     CHECK(before->frees > 0 && before->misses > 0 && before->skips > 0);
     CHECK(before->clock.has_context);

@@ -68,11 +68,15 @@ static void the_left_neighbour_comes_and_goes(void) {
 static void give_the_left_one(void) { put(GPI_SLICE - 1); }
 
 static void the_left_neighbour_goes(void) {
-    open_filled(FIRST * BYTES); /* nothing else is free */
+    gpupool_verdict why;
+    open_filled(64 * MIB);
+    size_t rest = (size_t)kit_stats(arena).largest_free_bytes;
+    block[FIRST] = kit_alloc(arena, rest, kit_stream[0]); /* nothing else is free */
     put(GPI_SLICE);
     meanwhile = give_the_left_one;
-    CHECK(kit_fits(arena, BYTES, NULL));
+    CHECK(!kit_fits(arena, BYTES, &why)); /* of the left one nobody has seen that it is done */
     CHECK(meanwhile == NULL);
+    CHECK_EQ(why.cause, GPUPOOL_CAUSE_PENDING);
     CHECK_RESULT(gpupool_check(arena), GPUPOOL_OK);
     close_filled();
 }
