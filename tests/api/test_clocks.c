@@ -353,11 +353,15 @@ static void looking(FILE *file) {
 static void looking_asks_nothing_twice(void) {
     arena = kit_open(GPUPOOL_SOURCE_MAPPED);
     void *block = kit_alloc(arena, MIB, kit_stream[0]);
+    void *other = kit_alloc(arena, MIB, kit_stream[1]); /* so that a free has an event */
+    long asked = fake_calls("cuEventRecord");
     CHECK_RESULT(gpupool_free(arena, block, kit_stream[0]), GPUPOOL_OK);
+    CHECK_EQ(fake_calls("cuEventRecord"), asked + 1);
     CHECK_RESULT(gpupool_wait_stream(arena, kit_stream[0]), GPUPOOL_OK);
-    long asked = fake_calls("cuEventQuery");
+    asked = fake_calls("cuEventQuery");
     CHECK(kit_fits(arena, MIB, NULL));
     CHECK_EQ(fake_calls("cuEventQuery"), asked);
+    CHECK_RESULT(gpupool_free(arena, other, kit_stream[1]), GPUPOOL_OK);
     kit_close(arena);
 }
 

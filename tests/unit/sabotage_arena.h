@@ -181,10 +181,14 @@ static inline gpi_stream *busy_at(size_t at) {
     return NULL;
 }
 
+/* Nor does any other invariant of the queue tell of it. */
 static inline int busy_in_no_queue(size_t at) {
-    gpi_stream *stream = busy_at(at);
-    if (stream) break_int(&stream->is_busy, 0);
-    return stream != NULL;
+    gpi_stream *stream = busy_at(at), **link = &arena->clocks.busy;
+    if (!stream) return 0;
+    while (*link != stream) link = &(*link)->busy_next;
+    break_bytes(link, &stream->busy_next, sizeof *link);
+    break_int(&stream->is_busy, 0);
+    return 1;
 }
 
 static inline int last_busy_is_not_the_last(size_t at) {

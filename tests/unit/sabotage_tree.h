@@ -354,6 +354,14 @@ static inline int bit_of_no_run(size_t at) {
     return run != NULL;
 }
 
+/* As many bits as there are to be. */
+static inline int bit_of_another_granule(size_t at) {
+    gpi_run *run = is_mapped() ? run_at(at, is_long) : NULL;
+    if (run) flip_start(run->unit);
+    if (run) flip_start(run->unit + arena->chunks.granule_units);
+    return run != NULL;
+}
+
 /* ---- T7: slabs ---- */
 
 static inline void flip_slab_at(uint64_t unit) {

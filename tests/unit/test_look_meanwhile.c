@@ -45,9 +45,42 @@ static void freed_after_the_question(void) {
     fake_mode(FAKE_EAGER);
     kit_close(arena);
 }
+
+/* Where no event can tell how far all streams are, it is not what an earlier question was told. */
+static void a_question_without_an_event(void) {
+    arena = kit_open_limited(GPUPOOL_SOURCE_DEVICE, 64 * MIB);
+    work_and_put(kit_alloc(arena, SMALL, kit_stream[0]), SMALL);
+    CHECK_EQ(pending(), 0);
+    fake_mode(FAKE_STEPPED);
+    work_and_put(kit_alloc(arena, SMALL, kit_stream[0]), SMALL);
+    arena->chunks.driver.record_all = NULL;
+    CHECK_EQ(pending(), SMALL);
+    fake_mode(FAKE_EAGER);
+    kit_close(arena);
+}
+
+/* What caches have is of no one stream's event: to wait for a stream is not enough. */
+static void a_cache_beside_a_stream(void) {
+    gpupool_verdict why;
+    arena = kit_open_limited(GPUPOOL_SOURCE_DEVICE, 4 * MIB);
+    fake_mode(FAKE_STEPPED);
+    void *small = kit_alloc(arena, SMALL, kit_stream[0]);
+    void *other = kit_alloc(arena, LARGE, kit_stream[1]);
+    kit_mark(kit_stream[1], other, LARGE, 2);
+    CHECK_RESULT(gpupool_free(arena, other, kit_stream[1]), GPUPOOL_OK);
+    work_and_put(small, SMALL);
+    CHECK(!kit_fits(arena, 4 * MIB, &why));
+    CHECK_EQ(why.cause, GPUPOOL_CAUSE_PENDING);
+    CHECK_EQ(why.pending_streams, 0);
+    CHECK(strstr(why.sentence, "all work in flight on the device") != NULL);
+    fake_mode(FAKE_EAGER);
+    kit_close(arena);
+}
 #endif
 
 int main(void) {
     FAKE_TEST(freed_after_the_question);
+    FAKE_TEST(a_question_without_an_event);
+    FAKE_TEST(a_cache_beside_a_stream);
     return check_finish();
 }

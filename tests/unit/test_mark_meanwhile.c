@@ -54,6 +54,8 @@ static int left_after_a_wait(void (*run)(void *), const void *second) {
     kit_mark(kit_stream[1], block, 2 * BYTES, 2);
     fake_run(kit_stream[1]);
     CHECK_EQ(fake_pending(kit_stream[1]), 0);
+    const gpi_stream *stream = gpi_clock_find(&arena->clocks, gpi_clock_key(kit_stream[0]));
+    for (int i = 0; i < GPI_MARKS; i++) CHECK_EQ(stream->clock.marks[i].pins, 0);
     left = fake_pending(kit_stream[0]);
     CHECK_EQ(fake_failures(), 0);
     CHECK_RESULT(gpupool_free(arena, block, kit_stream[1]), GPUPOOL_OK);

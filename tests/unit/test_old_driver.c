@@ -222,6 +222,7 @@ static void a_peer_without_an_id(void) {
     CHECK_RESULT(gpupool_free(arena, block, far), GPUPOOL_OK);
     CHECK_RESULT(gpupool_wait_stream(arena, far), GPUPOOL_OK);
     CHECK_EQ(kit_stats(arena).pending.now, 0);
+    CHECK_RESULT(gpupool_wait_all(arena), GPUPOOL_OK);
     CHECK_EQ(cudaStreamDestroy(far), cudaSuccess);
     kit_close(arena);
 }

@@ -407,7 +407,12 @@ static void the_other_peer_stays(void) {
     kit_mark(of_2, after, 30 * MIB, 2);
     CHECK_EQ(cudaStreamSynchronize(of_2), cudaSuccess);
     CHECK_EQ(fake_failures(), 0);
+    fake_mode(FAKE_STEPPED);
+    kit_mark(of_2, before, MIB, 3);
     CHECK_RESULT(gpupool_free(arena, before, of_2), GPUPOOL_OK);
+    CHECK_RESULT(gpupool_wait_all(arena), GPUPOOL_OK); /* for its work, too */
+    CHECK_EQ(fake_pending(of_2), 0);
+    fake_mode(FAKE_EAGER);
     CHECK_RESULT(gpupool_free(arena, after, of_2), GPUPOOL_OK);
     CHECK_RESULT(gpupool_disallow_peer(arena, 1), GPUPOOL_E_ARGUMENT);
     CHECK_RESULT(gpupool_disallow_peer(arena, 2), GPUPOOL_OK);
@@ -764,6 +769,12 @@ static void what_a_wait_left_there(void) {
         CHECK_EQ(kit_stats(arena).pending.now, 0);
         use_the_peer();
         kit_close(arena);
+        /* without a reset the next wait gives it back */
+        leave_a_little(of_host);
+        CHECK_RESULT(gpupool_trim(arena, 0, NULL), GPUPOOL_OK);
+        CHECK_EQ(kit_stats(arena).pending.now, 0);
+        use_the_peer();
+        kit_close(arena);
         /* a reset of the arena's own device does not take it */
         leave_a_little(of_host);
         CHECK_EQ(cudaDeviceReset(), cudaSuccess);
@@ -896,6 +907,32 @@ static void a_handle_of_before_the_reset(void) {
     kit_close(arena);
 }
 
+/* What the peer's stream has freed lies behind both of its marks, of which a question asks. */
+static void a_question_about_the_peers_work(void) {
+    gpupool_verdict why;
+    void *block[2];
+    open_for_the_peer(64 * MIB);
+    void *other = kit_alloc(arena, 2 * MIB, kit_stream[0]);
+    fake_mode(FAKE_STEPPED);
+    for (int i = 0; i < 2; i++) block[i] = kit_alloc(arena, 6 * MIB, far[0]);
+    for (int i = 0; i < 2; i++) {
+        kit_mark(far[0], block[i], 6 * MIB, 1);
+        CHECK_RESULT(gpupool_free(arena, block[i], far[0]), GPUPOOL_OK);
+    }
+    const gpi_clock *clock = &gpi_clock_find(&arena->clocks, gpi_clock_key(far[0]))->clock;
+    CHECK_EQ(clock->marks[1].at, clock->issued);
+    for (int done = 0; done < 2; done++) {
+        if (done) fake_run(far[0]);
+        CHECK(!kit_fits(arena, GIB, &why));
+        CHECK_EQ(why.pending_bytes, done ? 0 : 12 * MIB);
+    }
+    CHECK_RESULT(gpupool_check(arena), GPUPOOL_OK);
+    fake_mode(FAKE_EAGER);
+    CHECK_EQ(cudaStreamDestroy(far[0]), cudaSuccess);
+    CHECK_RESULT(gpupool_free(arena, other, kit_stream[0]), GPUPOOL_OK);
+    kit_close(arena);
+}
+
 /* Another stream wants what a stream of the peer has freed behind an event: at once, at the limit,
    or past a waiting block whose work is not done. */
 static void memory_of_a_reset_peer(void) {
@@ -965,6 +1002,7 @@ int main(void) {
     FAKE_TEST(allowed_again_after_a_reset);
     FAKE_TEST(a_wait_for_a_reset_peer);
     FAKE_TEST(a_handle_of_before_the_reset);
+    FAKE_TEST(a_question_about_the_peers_work);
     FAKE_TEST(memory_of_a_reset_peer);
     return check_finish();
 }

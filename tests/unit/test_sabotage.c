@@ -74,6 +74,7 @@ static const saboteur saboteurs[] = {
     PLAIN("T6", cell_of_another_run, MAPPED),
     PLAIN("T6", granule_without_its_bit, MAPPED),
     PLAIN("T6", bit_of_no_run, MAPPED),
+    PLAIN("T6", bit_of_another_granule, MAPPED),
     /* all that is free in that granule is in the wrong tree, or should be one run */
     PLAIN("T7 T2 T3", slab_that_is_none, MAPPED),
     PLAIN("T7 T2 T3", slab_no_more, MAPPED),

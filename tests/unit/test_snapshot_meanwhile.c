@@ -53,12 +53,46 @@ static void give_and_take_the_left_one(void) {
 static void the_left_neighbour_comes_and_goes(void) {
     open_filled(64 * MIB);
     put(GPI_SLICE);
+    gpupool_verdict why;
     size_t largest = (size_t)kit_stats(arena).largest_free_bytes;
     meanwhile = give_and_take_the_left_one;
-    CHECK(!kit_fits(arena, largest + BYTES, NULL));
+    CHECK(!kit_fits(arena, largest + BYTES, &why));
     CHECK(meanwhile == NULL);
+    CHECK_EQ(why.holders[0].blocks, FIRST - 1);
     CHECK(kit_fits(arena, largest, NULL));
     CHECK_RESULT(gpupool_check(arena), GPUPOOL_OK);
+    close_filled();
+}
+
+/* The left neighbour stays free: what it was joined with is copied. */
+static void give_the_left_one(void) { put(GPI_SLICE - 1); }
+
+static void the_left_neighbour_goes(void) {
+    gpupool_verdict why;
+    open_filled(64 * MIB);
+    size_t rest = (size_t)kit_stats(arena).largest_free_bytes;
+    block[FIRST] = kit_alloc(arena, rest, kit_stream[0]); /* nothing else is free */
+    put(GPI_SLICE);
+    meanwhile = give_the_left_one;
+    CHECK(!kit_fits(arena, BYTES, &why)); /* of the left one nobody has seen that it is done */
+    CHECK(meanwhile == NULL);
+    CHECK_EQ(why.cause, GPUPOOL_CAUSE_PENDING);
+    CHECK_RESULT(gpupool_check(arena), GPUPOOL_OK);
+    close_filled();
+}
+
+/* There is room for some more runs than there were. */
+static void take_some(void) {
+    for (int i = FIRST; i < FIRST + 8; i++) get(i);
+}
+
+static void some_more(void) {
+    gpupool_verdict why;
+    open_filled(64 * MIB);
+    meanwhile = take_some;
+    CHECK(!kit_fits(arena, 64 * MIB, &why));
+    CHECK(meanwhile == NULL);
+    CHECK_EQ(why.holders[0].blocks, FIRST + 8);
     close_filled();
 }
 
@@ -83,6 +117,8 @@ static void more_than_there_is_room_for(void) {
 int main(void) {
 #if CHECK_FAKE && (defined(__x86_64__) || defined(__i386__))
     ARENA_TEST(the_left_neighbour_comes_and_goes);
+    ARENA_TEST(the_left_neighbour_goes);
+    ARENA_TEST(some_more);
     ARENA_TEST(more_than_there_is_room_for);
 #else
     check_skip("what happens while runs are copied", "needs fakecuda's controls and an x86");

@@ -116,6 +116,8 @@ static void what_was_seen_before_counts_no_more(void) {
     put(get(6 * MIB, kit_stream[1]), kit_stream[1]);
     CHECK(kit_fits(arena, 6 * MIB, NULL));
     fake_fail_call("cuEventQuery", 1, 1, 0);
+    CHECK(!kit_fits(arena, 64 * MIB, &v)); /* nor does the next question */
+    CHECK_EQ(v.pending_bytes, 6 * MIB);
     CHECK_RESULT(kit_why(kit_alloc_as(arena, 6 * MIB, kit_stream[0], GPUPOOL_NO_WAIT)),
                  GPUPOOL_E_OUT_OF_MEMORY);
     fake_fail_clear();
@@ -123,6 +125,31 @@ static void what_was_seen_before_counts_no_more(void) {
     CHECK_EQ(v.cause, GPUPOOL_CAUSE_PENDING);
     CHECK_EQ(v.pending_streams, 1);
     CHECK(v.pending_stream == kit_stream[1]);
+    put(get(6 * MIB, kit_stream[0]), kit_stream[0]);
+    kit_close(arena);
+}
+
+/* Nor what it has seen by an event over all streams: the last block is behind no other. */
+static void what_was_seen_of_all_counts_no_more(void) {
+    gpupool_verdict v;
+    void *block[3];
+    arena = kit_open_limited(GPUPOOL_SOURCE_PINNED, 8 * MIB);
+    put(get(4096, kit_stream[0]), kit_stream[0]);
+    put(get(6 * MIB, kit_stream[1]), kit_stream[1]);
+    CHECK_RESULT(gpupool_wait_all(arena), GPUPOOL_OK);
+    for (int i = 0; i < 3; i++) block[i] = get(2 * MIB, kit_stream[1]);
+    fake_mode(FAKE_STEPPED);
+    for (int i = 0; i < 3; i++) put(block[i], kit_stream[1]);
+    fake_mode(FAKE_EAGER);
+    CHECK(kit_fits(arena, 6 * MIB, NULL));
+    CHECK(arena->clocks.seen > 0);
+    fake_fail_call("cuEventQuery", 1, 1, 0);
+    CHECK_RESULT(kit_why(kit_alloc_as(arena, 6 * MIB, kit_stream[0], GPUPOOL_NO_WAIT)),
+                 GPUPOOL_E_OUT_OF_MEMORY);
+    fake_fail_clear();
+    CHECK_RESULT(gpupool_last_verdict(&v), GPUPOOL_OK);
+    CHECK_EQ(v.cause, GPUPOOL_CAUSE_PENDING);
+    CHECK(v.pending_bytes >= 6 * MIB);
     put(get(6 * MIB, kit_stream[0]), kit_stream[0]);
     kit_close(arena);
 }
@@ -1089,6 +1116,7 @@ int main(void) {
     FAKE_TEST(seen_before_the_latest_work);
     FAKE_TEST(two_streams_at_one_block);
     FAKE_TEST(what_was_seen_before_counts_no_more);
+    FAKE_TEST(what_was_seen_of_all_counts_no_more);
     FAKE_TEST(blocks_that_the_same_streams_use);
     FAKE_TEST(what_a_graph_keeps_does_not_fit);
     FAKE_TEST(the_biggest_holder_is_of_no_help);
