@@ -270,6 +270,7 @@ static void a_graphs_stitch(void) {
     CHECK_RESULT(gpupool_end_capture(scope), GPUPOOL_OK);
     for (int cycle = 0; cycle < 2; cycle++) {
         CHECK_RESULT(sleep_part(0, GPUPOOL_KEEP), GPUPOOL_OK);
+        CHECK_EQ(fake_mappings(), 0); /* but its memory goes, too */
         CHECK_RESULT(wake_part(0), GPUPOOL_OK);
         kit_mark(kit_stream[0], at, STITCHED * STRIPE, cycle); /* as a replay */
         kit_expect_mark(kit_stream[0], at, STITCHED * STRIPE, cycle);
