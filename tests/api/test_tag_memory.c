@@ -432,12 +432,6 @@ static void sleep_when_memory_is_short(void) {
     close_tags();
 }
 
-/* For whoever forgets to set what is on the stack. */
-static void leave_nonsense_on_the_stack(void) {
-    volatile unsigned char nonsense[16 * KIB];
-    for (size_t i = 0; i < sizeof nonsense; i++) nonsense[i] = 0x5a;
-}
-
 /* Nothing is left of a tag whose reserve does not fit: neither its number, nor memory. */
 static void a_reserve_that_does_not_fit(void) {
     gpupool_tag_config config;
@@ -453,7 +447,6 @@ static void a_reserve_that_does_not_fit(void) {
         live = must_take(3 * MIB, WEIGHTS, 0);
         if (way == 2) fake_other_process(0, (size_t)140 * GIB - 20 * MIB);
         before = kit_stats(arena);
-        leave_nonsense_on_the_stack();
         CHECK_RESULT(gpupool_tag(arena, "large", &config, &tag), GPUPOOL_E_OUT_OF_MEMORY);
         CHECK_EQ(tag, 0);
         gpupool_verdict verdict = last_verdict();
