@@ -53,6 +53,15 @@ static void its_blocks_cannot_be_freed(void) {
     is_renewed();
 }
 
+/* What failed before stays what failed last. */
+static void its_end_is_no_failure(void) {
+    close_by_a_reset();
+    CHECK_RESULT(gpupool_free(NULL, NULL, 0), GPUPOOL_E_ARGUMENT);
+    CHECK_RESULT(gpupool_arena_destroy(arena), GPUPOOL_OK);
+    CHECK_RESULT(gpupool_last_result(), GPUPOOL_OK);
+    CHECK(strstr(gpupool_last_error(), "the arena is NULL") != NULL);
+}
+
 static void streams_come_and_go(void) {
     cudaStream_t stream;
     close_by_a_reset();
@@ -136,6 +145,7 @@ static void the_environment_has_no_sense(void) {
 
 int main(void) {
     FAKE_TEST(its_blocks_cannot_be_freed);
+    FAKE_TEST(its_end_is_no_failure);
     FAKE_TEST(streams_come_and_go);
     FAKE_TEST(others_do_not_count_it);
     FAKE_TEST(nor_another_arena_of_before);

@@ -57,6 +57,10 @@ static void percent_of_what_is_free(void) {
     CHECK_EQ(kit_limit(arena), 8 * GIB);
     CHECK_RESULT(gpupool_free(arena, block, kit_stream[0]), GPUPOOL_OK);
     kit_close(arena);
+    config.limit_text = "100%free"; /* to the byte */
+    arena = kit_create(&config);
+    CHECK_EQ(kit_limit(arena), 16 * GIB);
+    kit_close(arena);
 }
 
 /* Where others do hold it, the driver tells, and the sentence does not name what it cannot know. */

@@ -352,6 +352,22 @@ static void a_reset(void) {
     CHECK_RESULT(gpupool_arena_destroy(arena), GPUPOOL_OK);
     CHECK(!share_is_open(one.descriptor) && !share_is_open(two.descriptor));
 }
+
+/* How many questions about the device it takes to make an arena. */
+static long asked_for(unsigned share) {
+    long before = fake_calls("cuDeviceGetAttribute");
+    gpupool_arena_config config = share_config(share);
+    kit_close(kit_create(&config));
+    return fake_calls("cuDeviceGetAttribute") - before;
+}
+
+/* A driver that has no answer about one way to share is not in the way of the other, or of none. */
+static void only_what_matters_is_asked(void) {
+    long none = asked_for(0);
+    CHECK_EQ(asked_for(GPUPOOL_SHARE_PROCESSES), none + 1);
+    CHECK_EQ(asked_for(GPUPOOL_SHARE_RDMA), none + 1);
+    CHECK_EQ(asked_for(GPUPOOL_SHARE_PROCESSES | GPUPOOL_SHARE_RDMA), none + 2);
+}
 #endif
 
 int main(void) {
@@ -372,5 +388,6 @@ int main(void) {
     SHARE_FAKE_TEST(of_another_device);
     SHARE_FAKE_TEST(closed_before_it_is_exported);
     SHARE_FAKE_TEST(a_reset);
+    SHARE_FAKE_TEST(only_what_matters_is_asked);
     return check_finish();
 }

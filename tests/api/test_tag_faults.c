@@ -411,12 +411,17 @@ static void destroyed_while_a_tag_sleeps(void) {
 static void an_end_in_vain(void) {
     open_tags(0, 0);
     make_tag("kept", 0, 8 * MIB);
-    fake_fail_call("cuMemUnmap", 1, 0, 0);
-    CHECK_RESULT(gpupool_arena_destroy(arena), GPUPOOL_E_CUDA);
-    fake_fail_clear();
-    CHECK_EQ(kit_reserved(arena), 8 * MIB);
-    CHECK_RESULT(gpupool_trim(arena, 0, NULL), GPUPOOL_OK);
-    CHECK_EQ(kit_reserved(arena), 8 * MIB);
+    for (int in_use = 0; in_use < 2; in_use++) {
+        void *block = in_use ? must_take(4096, 0, 0) : NULL;
+        if (!in_use) fake_fail_call("cuMemUnmap", 1, 0, 0);
+        CHECK_RESULT(gpupool_arena_destroy(arena), in_use ? GPUPOOL_E_IN_USE : GPUPOOL_E_CUDA);
+        fake_fail_clear();
+        if (in_use) give(block, 0);
+        CHECK_RESULT(gpupool_wait_all(arena), GPUPOOL_OK);
+        CHECK(kit_reserved(arena) >= 8 * MIB);
+        CHECK_RESULT(gpupool_trim(arena, 0, NULL), GPUPOOL_OK);
+        CHECK_EQ(kit_reserved(arena), 8 * MIB);
+    }
     close_tags();
 }
 

@@ -487,6 +487,7 @@ static void a_reserve_that_does_not_fit(void) {
         gpupool_verdict verdict = last_verdict();
         CHECK_EQ(verdict.cause, way == 2 ? GPUPOOL_CAUSE_OTHERS : GPUPOOL_CAUSE_LIMIT);
         CHECK_EQ(verdict.asked_bytes, 40 * MIB);
+        CHECK_EQ(verdict.siblings_bytes, 0);
         CHECK(strstr(gpupool_last_error(), "config.reserve_bytes"));
         after = kit_stats(arena);
         after.splits = before.splits; /* to ask the driver, addresses were split and merged */

@@ -235,8 +235,10 @@ static void what_is_no_tag(void) {
     CHECK_RESULT(gpupool_set_tag_limits(arena, 0, 1, 1), GPUPOOL_E_ARGUMENT);
     CHECK_RESULT(gpupool_get_tag_stats(arena, weights, NULL), GPUPOOL_E_ARGUMENT);
     CHECK_RESULT(gpupool_tag(arena, NULL, NULL, &tag), GPUPOOL_E_ARGUMENT);
+    CHECK(strstr(gpupool_last_error(), ": name is NULL") != NULL);
     CHECK_EQ(tag, 0);
     CHECK_RESULT(gpupool_tag(arena, "x", NULL, NULL), GPUPOOL_E_ARGUMENT);
+    CHECK(strstr(gpupool_last_error(), ": tag is NULL") != NULL);
     for (int i = 3; i <= GPUPOOL_TAGS; i++) {
         CHECK_RESULT(gpupool_tag(arena, "one more", NULL, &tag), GPUPOOL_OK);
         CHECK_EQ(tag, i);

@@ -83,6 +83,10 @@ static void an_end_in_vain_leaves_it_the_default(void) {
     CHECK_RESULT(gpupool_arena_destroy(arena), GPUPOOL_E_CUDA);
     fake_fail_clear();
     CHECK(gpupool_get_default_arena(0) == arena);
+    uint64_t streams = arena->clocks.stream_count; /* but for that of all streams, which stays */
+    CHECK_EQ(gpupool_cudaMalloc(&block, 1000), cudaSuccess);
+    CHECK_EQ(gpupool_cudaFree(block), cudaSuccess);
+    CHECK_EQ(arena->clocks.stream_count, streams);
     kit_close(arena);
 }
 

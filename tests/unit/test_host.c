@@ -24,8 +24,19 @@ static int close_condition(pthread_cond_t *condition) {
     conditions--;
     return pthread_cond_destroy(condition);
 }
+static int mutexes; /* and these by themselves */
+static int open_mutex(pthread_mutex_t *mutex, const pthread_mutexattr_t *how) {
+    mutexes++;
+    return pthread_mutex_init(mutex, how);
+}
+static int close_mutex(pthread_mutex_t *mutex) {
+    mutexes--;
+    return pthread_mutex_destroy(mutex);
+}
 #define pthread_cond_init open_condition
 #define pthread_cond_destroy close_condition
+#define pthread_mutex_init open_mutex
+#define pthread_mutex_destroy close_mutex
 #define sysconf(what) processors
 #define mmap map
 #define GPUPOOL_IMPLEMENTATION
@@ -98,19 +109,77 @@ static void the_gate_has_turned(void) {
     CHECK_EQ(gate.sleepers, 0);
 }
 
+static void *wait_for_a_turn(void *gate) {
+    gpi_host_gate_wait((gpi_gate *)gate, gpi_host_gate_seen((gpi_gate *)gate), 600000000000u);
+    return NULL;
+}
+
+/* Who sleeps is woken by a turn, ten minutes before it would wake by itself. */
+static void a_turn_wakes_who_sleeps(void) {
+    static gpi_gate gate;
+    pthread_t sleeper;
+    unsigned sleepers = 0;
+    gpi_host_gate_open(&gate);
+    CHECK_EQ(pthread_create(&sleeper, NULL, wait_for_a_turn, &gate), 0);
+    while (!sleepers) {
+        gpi_host_gate_lock(&gate);
+        sleepers = gate.sleepers;
+        gpi_host_gate_unlock(&gate);
+    }
+    alarm(20);
+    gpi_host_gate_turn(&gate);
+    CHECK_EQ(pthread_join(sleeper, NULL), 0);
+    alarm(0);
+    gpi_host_gate_close(&gate);
+}
+
+/* ---- memory ---- */
+
+/* Wherever the system puts them: there is room for the alignment, and for what is behind. */
+static void pages_and_more_behind_them(void) {
+    const size_t more = 64 * KIB;
+    gpi_pages pages;
+    CHECK_EQ(gpi_host_pages_get(&pages, 2 * MIB, more), 1);
+    CHECK_EQ((uintptr_t)pages.memory % (2 * MIB), 0);
+    CHECK(pages.whole_bytes >= 2 * MIB + more + 2 * MIB - GPI_PAGE_BYTES);
+    memset(pages.memory, 1, 2 * MIB);
+    for (size_t i = 0; i < more; i += KIB) CHECK_EQ(pages.memory[2 * MIB + i], 0);
+    gpi_host_pages_give(&pages);
+}
+
+/* Past the caches, page by page or not: all of it, and nothing beside it. */
+static void copied_away(void) {
+    enum { ROOM = 9 * GPI_PAGE_BYTES };
+    static unsigned char from[ROOM], to[ROOM];
+    const size_t most = ROOM - 256, four = 4 * GPI_PAGE_BYTES;
+    const size_t bytes[] = {0, 1, 63, 64, 65, four - 1, four, four + 64, 2 * four, most};
+    for (size_t i = 0; i < ROOM; i++) from[i] = (unsigned char)(i / 64 % 50 + i % 64 + 1);
+    for (size_t at = 0; at < 128; at += 32)
+        for (size_t i = 0; i < KIT_COUNT(bytes); i++) {
+            check_case("%zu bytes at %zu", bytes[i], at);
+            memset(to, 0, sizeof to);
+            gpi_host_copy_away(to + at, from + 1, bytes[i]);
+            CHECK_EQ(memcmp(to + at, from + 1, bytes[i]), 0);
+            for (size_t k = 0; k < ROOM; k++)
+                if (k < at || k >= at + bytes[i]) CHECK_EQ(to[k], 0);
+        }
+}
+
 /* ---- what is opened is closed ---- */
 
 static void the_gates_of_a_mutex(void) {
     gpi_mutex mutex;
-    int before = conditions;
+    int before = conditions, mutexes_before = mutexes;
     memset(&mutex, 0, sizeof mutex);
     gpi_host_mutex_close(&mutex); /* it was never opened */
     CHECK_EQ(conditions, before);
     gpi_host_mutex_open(&mutex);
     CHECK_EQ(conditions, before + GPI_MUTEX_GATES);
+    CHECK_EQ(mutexes, mutexes_before + GPI_MUTEX_GATES);
     for (int i = 0; i < 2; i++) {
         gpi_host_mutex_close(&mutex);
         CHECK_EQ(conditions, before);
+        CHECK_EQ(mutexes, mutexes_before);
     }
 }
 
@@ -120,6 +189,14 @@ static void the_mutexes_of_an_arena(void) {
     gpupool_arena *arena = kit_open(GPUPOOL_SOURCE_AUTO);
     CHECK_EQ(conditions, before + 2 * GPI_MUTEX_GATES);
     kit_close(arena);
+    CHECK_EQ(conditions, before);
+}
+
+/* The gate of the workers is opened once, however many rings there are. */
+static void the_gate_of_the_workers(void) {
+    gpi_host_prepare_workers(gpi_ring_at_exit);
+    int before = conditions;
+    gpi_host_prepare_workers(gpi_ring_at_exit);
     CHECK_EQ(conditions, before);
 }
 
@@ -140,8 +217,12 @@ int main(void) {
     ARENA_TEST(no_pages);
     ARENA_TEST(the_gate_has_turned);
     ARENA_TEST(the_clock_was_set);
+    ARENA_TEST(a_turn_wakes_who_sleeps);
+    ARENA_TEST(pages_and_more_behind_them);
+    ARENA_TEST(copied_away);
     ARENA_TEST(the_gates_of_a_mutex);
     ARENA_TEST(the_mutexes_of_an_arena);
+    ARENA_TEST(the_gate_of_the_workers);
     ARENA_TEST(a_child_has_no_workers);
     return check_finish();
 }

@@ -395,6 +395,23 @@ static void leaks_are_listed_largest_first(void) {
     kit_close(arena);
 }
 
+/* Of more holders than a sentence names, the biggest. */
+static void no_more_leaks_than_three_are_named(void) {
+    static const char *const names[] = {"a.c", "b.c", "c.c", "d.c", "e.c"}; /* with GPUPOOL_SITES */
+    gpupool_arena *arena = kit_open(GPUPOOL_SOURCE_AUTO);
+    void *held[5];
+    int named = 0;
+    for (int i = 0; i < 5; i++)
+        held[i] = kit_alloc_at(arena, (size_t)(i + 1) * MIB, kit_stream[0], names[i], 1);
+    CHECK_RESULT(gpupool_arena_destroy(arena), GPUPOOL_E_IN_USE);
+    const char *at = strstr(gpupool_last_error(), ": 5, holding 15.00 MiB; the biggest: 1 of ");
+    CHECK(at != NULL && strstr(at, "5.00 MiB") && strstr(at, "3.00 MiB"));
+    for (; at; at = strstr(at + 1, "1 of ")) named++;
+    CHECK_EQ(named, 1 + GPUPOOL_HOLDERS);
+    for (int i = 0; i < 5; i++) CHECK_RESULT(gpupool_free(arena, held[i], kit_stream[0]), 0);
+    kit_close(arena);
+}
+
 /* ---- files that are none ---- */
 
 static void wrong_files_are_errors(void) {
@@ -447,6 +464,7 @@ int main(void) {
     ARENA_TEST(calls_are_counted);
     TEST(numbers_are_read_by_their_groups);
     ARENA_TEST(leaks_are_listed_largest_first);
+    ARENA_TEST(no_more_leaks_than_three_are_named);
     ARENA_TEST(wrong_files_are_errors);
     ARENA_TEST(many_blocks_take_no_time);
     char command[100];

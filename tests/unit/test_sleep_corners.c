@@ -4,7 +4,11 @@
 // build: asan -fsanitize=address
 // build: check2 -DGPUPOOL_CHECK=2
 #define GPUPOOL_IMPLEMENTATION
+#include <stdlib.h>
+static void *malloc_some(size_t bytes) { return bytes ? malloc(bytes) : NULL; }
+#define malloc malloc_some /* as on hosts that have nothing of 0 bytes */
 #include "fail_malloc.h"
+#undef malloc
 #include "gpupool.h"
 #include "tag_kit.h"
 
@@ -77,6 +81,9 @@ static void calls_under_way(void) {
     arena->seekers[KV] = 1;
     for (int part = 0; part <= DRAFT; part++) CHECK_EQ(is_requested(part), part == KV);
     arena->seekers[KV] = 0;
+    arena->seekers[GPUPOOL_TAGS] = 1;
+    CHECK_EQ(is_requested(GPUPOOL_TAGS), 1);
+    arena->seekers[GPUPOOL_TAGS] = 0;
     arena->chunks.telling = 1;
     for (int part = 0; part <= DRAFT; part++) CHECK_EQ(is_requested(part), 1);
     arena->chunks.telling = 0;
@@ -85,6 +92,71 @@ static void calls_under_way(void) {
     arena->halfway = 0;
     arena->searching = 0;
     gpi_host_unlock(&arena->lock);
+    close_tags();
+}
+
+static void both_locks_are_taken_again(void) {
+    open_tags(0, 0);
+    gpi_host_mutex_lock(&arena->growing);
+    gpi_host_lock(&arena->lock);
+    gpi_sleep_let_others(arena, 0);
+    CHECK_EQ(arena->lock.held, 1);
+    CHECK_EQ(arena->growing.next, arena->growing.serving + 1);
+    gpi_host_unlock(&arena->lock);
+    gpi_host_mutex_unlock(&arena->growing);
+    close_tags();
+}
+
+static void *got; /* by another thread, while sleep waits for the device */
+
+static void take_one(void *unused) {
+    (void)unused;
+    CHECK_RESULT(kit_why(got = take(MIB, 0, 0)), GPUPOOL_E_ASLEEP);
+}
+
+/* Free memory is nobody's from the start, and not only after the wait for the device. */
+static void free_memory_is_set_aside_at_once(void) {
+    open_tags(0, 0);
+    give(must_take(MIB, 0, 0), 0);
+    CHECK_RESULT(gpupool_wait_all(arena), GPUPOOL_OK);
+    fake_before_call("cuMemFree", 1, take_one, NULL); /* the wait for the device */
+    CHECK_RESULT(sleep_tag(GPUPOOL_ALL, GPUPOOL_DISCARD), GPUPOOL_OK);
+    CHECK(got == NULL);
+    CHECK_RESULT(wake_tag(GPUPOOL_ALL), GPUPOOL_OK);
+    close_tags();
+}
+
+/* ---- bounds ---- */
+
+/* The last tag of as many as there can be; and the backup is just as large as it may be. */
+static void the_last_of_all_tags(void) {
+    gpupool_arena_config config = kit_config(GPUPOOL_SOURCE_MAPPED);
+    memset(slot, 0, sizeof slot);
+    config.backup_bytes = 8 * MIB;
+    arena = kit_create(&config);
+    for (int tag = 1; tag <= GPUPOOL_TAGS; tag++) CHECK_EQ(make_tag("t", 1, 0), tag);
+    void *block = must_take(8 * MIB, GPUPOOL_TAGS, 0);
+    kit_fill(kit_stream[0], block, 8 * MIB, 3);
+    for (int cycle = 0; cycle < 2; cycle++) {
+        CHECK_RESULT(sleep_tag(GPUPOOL_TAGS, GPUPOOL_KEEP), GPUPOOL_OK);
+        CHECK_EQ(gpi_process.asleep, 1);
+        CHECK_EQ(arena->sleep.backup_bytes, 8 * MIB);
+        CHECK_RESULT(wake_tag(GPUPOOL_TAGS), GPUPOOL_OK);
+        CHECK_EQ(gpi_process.asleep, 0);
+        CHECK_EQ(arena->sleep.backup_bytes, 0);
+        kit_expect(kit_stream[0], block, 8 * MIB, 3);
+    }
+    give(block, 0);
+    close_tags();
+}
+
+/* On a host, too, that has nothing of 0 bytes. */
+static void nothing_to_keep(void) {
+    open_tags(1, 0);
+    for (int all = 0; all < 2; all++) {
+        CHECK_RESULT(sleep_tag(all ? GPUPOOL_ALL : KV, GPUPOOL_KEEP), GPUPOOL_OK);
+        CHECK_RESULT(wake_tag(GPUPOOL_ALL), GPUPOOL_OK);
+    }
     close_tags();
 }
 
@@ -117,12 +189,17 @@ static void the_first_failure_is_told(void) {
     fake_fail_clear();
     CHECK_RESULT(wake_tag(KV), GPUPOOL_OK);
     CHECK_RESULT(sleep_tag(KV, GPUPOOL_DISCARD), GPUPOOL_OK);
-    fake_fail_call("cuMemMap", 2, 0, 0);
-    fake_fail_call("cuMemUnmap", 1, 0, 0);
-    CHECK_RESULT(wake_tag(KV), GPUPOOL_E_CUDA);
-    CHECK_EQ(fake_fail_fired(), 2);
-    CHECK(strstr(gpupool_last_error(), "cuMemMap") != NULL);
-    fake_fail_clear();
+    size_t used = fake_used_bytes(0);
+    for (int twice = 1; twice >= 0; twice--) {
+        fake_fail_call("cuMemMap", 2, 0, 0);
+        if (twice) fake_fail_call("cuMemUnmap", 1, 0, 0);
+        CHECK_RESULT(wake_tag(KV), GPUPOOL_E_CUDA);
+        CHECK_EQ(fake_fail_fired(), 1 + twice);
+        CHECK(strstr(gpupool_last_error(), "cuMemMap") != NULL);
+        fake_fail_clear();
+        CHECK_EQ(fake_used_bytes(0), used + kit_reserved(arena));
+    }
+    CHECK_EQ(fake_used_bytes(0), used);
     CHECK_RESULT(wake_tag(KV), GPUPOOL_OK);
     for (int i = 0; i < 2; i++) give(block[i], 0);
     close_tags();
@@ -140,6 +217,37 @@ static void memory_is_refused_for_another_reason(void) {
     CHECK(stats_of(KV).asleep_bytes >= 8 * MIB);
     CHECK_RESULT(wake_tag(KV), GPUPOOL_OK);
     kit_expect(kit_stream[0], block, 8 * MIB, 3);
+    give(block, 0);
+    close_tags();
+}
+
+/* The driver refuses memory by these, one after the other, and leaves nonsense behind. */
+static CUresult refusals[3];
+static int refused_so_far;
+
+static CUresult CUDAAPI refuse(CUmemGenericAllocationHandle *handle, size_t bytes,
+                               const CUmemAllocationProp *properties, unsigned long long flags) {
+    (void)bytes, (void)properties, (void)flags;
+    *handle = 0xbad;
+    return refusals[refused_so_far++];
+}
+
+/* The second try is only for a device that was full; what it meets is told. */
+static void refused_once_more_for_another_reason(void) {
+    open_tags(1, 0);
+    void *block = must_take(8 * MIB, KV, 0);
+    CHECK_RESULT(sleep_tag(KV, GPUPOOL_DISCARD), GPUPOOL_OK);
+    gpi_driver driver = arena->chunks.driver;
+    refusals[0] = CUDA_ERROR_OUT_OF_MEMORY;
+    refusals[1] = CUDA_ERROR_UNKNOWN;
+    refused_so_far = 0;
+    arena->chunks.driver.create = refuse;
+    CHECK_RESULT(wake_tag(KV), GPUPOOL_E_CUDA);
+    CHECK_EQ(refused_so_far, 2);
+    arena->chunks.driver.create = driver.create;
+    CHECK(stats_of(KV).asleep_bytes >= 8 * MIB);
+    CHECK_RESULT(wake_tag(KV), GPUPOOL_OK);
+    kit_fill(kit_stream[0], block, 8 * MIB, 1);
     give(block, 0);
     close_tags();
 }
@@ -196,6 +304,22 @@ static void freed_by_on_map(void) {
     CHECK_RESULT(sleep_tag(KV, GPUPOOL_DISCARD), GPUPOOL_OK);
     to_free = block;
     CHECK_RESULT(wake_tag(KV), GPUPOOL_OK);
+    CHECK(to_free == NULL);
+    CHECK_EQ(kit_stats(arena).pending.now, 0);
+    close_tags();
+}
+
+/* Nor does one wait that is freed while its part falls asleep, and that fails. */
+static void freed_by_on_unmap(void) {
+    gpupool_arena_config config = kit_config(GPUPOOL_SOURCE_MAPPED);
+    memset(slot, 0, sizeof slot);
+    config.on_unmap = free_it;
+    arena = kit_create(&config);
+    CHECK_EQ(make_tag("kv", 1, 0), KV);
+    to_free = must_take(8 * MIB, KV, 0);
+    fake_fail_call("cuMemUnmap", 1, 0, 0);
+    CHECK_RESULT(sleep_tag(KV, GPUPOOL_DISCARD), GPUPOOL_E_CUDA);
+    fake_fail_clear();
     CHECK(to_free == NULL);
     CHECK_EQ(kit_stats(arena).pending.now, 0);
     close_tags();
@@ -264,6 +388,77 @@ static void the_limit_is_just_enough(void) {
     close_tags();
 }
 
+/* What is idle stays where all of it would not be enough, and goes where it is just enough. */
+static void idle_chunks_under_a_limit(void) {
+    gpupool_arena_config config = kit_config(GPUPOOL_SOURCE_MAPPED);
+    memset(slot, 0, sizeof slot);
+    config.chunk_bytes = 8 * MIB;
+    arena = kit_create(&config);
+    CHECK_EQ(make_tag("kv", 1, 0), KV);
+    void *block = must_take(16 * MIB, KV, 0), *live = must_take(8 * MIB, 0, 0);
+    CHECK_RESULT(sleep_tag(KV, GPUPOOL_DISCARD), GPUPOOL_OK);
+    give(must_take(8 * MIB, 0, 0), 0);
+    CHECK_RESULT(gpupool_wait_all(arena), GPUPOOL_OK);
+    CHECK_EQ(kit_reserved(arena), 16 * MIB);
+    CHECK_RESULT(gpupool_set_limit(arena, 24 * MIB - 1), GPUPOOL_OK);
+    CHECK_RESULT(wake_tag(KV), GPUPOOL_E_OUT_OF_MEMORY);
+    CHECK_EQ(last_verdict().cause, GPUPOOL_CAUSE_LIMIT);
+    CHECK(last_verdict().granted_bytes >= 8 * MIB);
+    CHECK_EQ(kit_reserved(arena), 16 * MIB);
+    CHECK_RESULT(gpupool_set_limit(arena, 24 * MIB), GPUPOOL_OK);
+    CHECK_RESULT(wake_tag(KV), GPUPOOL_OK);
+    CHECK_EQ(kit_reserved(arena), 24 * MIB);
+    give(block, 0);
+    give(live, 0);
+    close_tags();
+}
+
+/* A chunk in which there is only a small block that a stream keeps at hand makes room, too: at the
+   second try at the latest. */
+static void a_small_block_makes_room(void) {
+    open_tags(1, 0);
+    void *block = must_take(8 * MIB, KV, 0);
+    CHECK_RESULT(sleep_tag(KV, GPUPOOL_DISCARD), GPUPOOL_OK);
+    give(must_take(4 * KIB, 0, 0), 0);
+    CHECK(kit_reserved(arena) > 0);
+    CHECK_RESULT(gpupool_set_limit(arena, stats_of(KV).asleep_bytes), GPUPOOL_OK);
+    if (wake_tag(KV) != GPUPOOL_OK) CHECK_RESULT(wake_tag(KV), GPUPOOL_OK);
+    give(block, 0);
+    close_tags();
+}
+
+static gpupool_verdict wake_in_vain(void) {
+    CHECK_RESULT(wake_tag(KV), GPUPOOL_E_OUT_OF_MEMORY);
+    return last_verdict();
+}
+
+/* Who has most of the device: others, or this arena, if it has no less than they have. */
+static void who_has_the_device(void) {
+    size_t free_bytes, total_bytes;
+    fake_device_memory(0, 64 * MIB);
+    open_tags(1, 0);
+    void *block = must_take(32 * MIB, KV, 0), *live;
+    CHECK_RESULT(sleep_tag(KV, GPUPOOL_DISCARD), GPUPOOL_OK);
+    live = must_take(24 * MIB, 0, 0);
+    CHECK_EQ(cudaMemGetInfo(&free_bytes, &total_bytes), cudaSuccess);
+    size_t others = total_bytes - free_bytes - kit_reserved(arena);
+    for (size_t more = 0; more < 2; more++) {
+        fake_other_process(0, kit_reserved(arena) - others + more);
+        gpupool_verdict verdict = wake_in_vain();
+        CHECK_EQ(verdict.others_bytes, kit_reserved(arena) + more);
+        CHECK_EQ(verdict.cause, more ? GPUPOOL_CAUSE_OTHERS : GPUPOOL_CAUSE_DEVICE_FULL);
+        CHECK_EQ(strstr(verdict.sentence, "own blocks") == NULL, more);
+    }
+    fake_fail_call("cuMemGetInfo", 1, 1, 0);
+    CHECK_EQ(wake_in_vain().device_total_bytes, 0); /* it is not known */
+    fake_fail_clear();
+    fake_other_process(0, 0);
+    CHECK_RESULT(wake_tag(KV), GPUPOOL_OK);
+    give(block, 0);
+    give(live, 0);
+    close_tags();
+}
+
 static void a_small_block_comes_and_goes(void *unused) {
     (void)unused;
     give(must_take(4 * KIB, 0, 0), 0);
@@ -303,14 +498,23 @@ int main(void) {
     FAKE_TEST(an_arena_that_a_reset_ends_counts_no_more);
     FAKE_TEST(the_peak_is_of_what_was_reserved);
     FAKE_TEST(calls_under_way);
+    FAKE_TEST(both_locks_are_taken_again);
+    FAKE_TEST(free_memory_is_set_aside_at_once);
+    FAKE_TEST(the_last_of_all_tags);
+    FAKE_TEST(nothing_to_keep);
     FAKE_TEST(no_memory_for_the_use_of_a_block);
     FAKE_TEST(the_first_failure_is_told);
     FAKE_TEST(memory_is_refused_for_another_reason);
+    FAKE_TEST(refused_once_more_for_another_reason);
     FAKE_TEST(told_of_what_could_not_go);
     FAKE_TEST(freed_by_on_map);
+    FAKE_TEST(freed_by_on_unmap);
     FAKE_TEST(neighbours_are_one_copy);
     FAKE_TEST(a_stitch_of_one_chunk);
     FAKE_TEST(the_limit_is_just_enough);
+    FAKE_TEST(idle_chunks_under_a_limit);
+    FAKE_TEST(a_small_block_makes_room);
+    FAKE_TEST(who_has_the_device);
     FAKE_TEST(an_idle_chunk_makes_room);
     return check_finish();
 }
