@@ -422,6 +422,24 @@ static void too_few_idle_chunks_stay(void) {
     }
 }
 
+/* Nor where the limit is a byte too low. */
+static void a_byte_is_missing(void) {
+    for (int missing = 0; missing < 2; missing++) {
+        void *block[8], *large;
+        open_tags(2, 42 * MIB - (size_t)missing);
+        for (int i = 0; i < 8; i++) block[i] = must_take(MIB - GUARDS, KV, 0);
+        give(must_take(32 * MIB - GUARDS, WEIGHTS, 1), 1);
+        give(block[0], 0);
+        CHECK_EQ(kit_reserved(arena), 40 * MIB);
+        large = take(35 * MIB - GUARDS, KV, 0);
+        CHECK_RESULT(kit_why(large), missing ? GPUPOOL_E_OUT_OF_MEMORY : GPUPOOL_OK);
+        CHECK_EQ(kit_reserved(arena), (missing ? 40 : 42) * MIB);
+        if (large) give(large, 0);
+        for (int i = 1; i < 8; i++) give(block[i], 0);
+        close_tags();
+    }
+}
+
 /* What a person would do who frees blocks as advised: any of those that are meant. */
 static int free_some(const gpupool_holder *holder, uint64_t *random) {
     uint64_t freed = 0;
@@ -581,6 +599,7 @@ int main(void) {
     FAKE_TEST(half_of_the_idle_chunks_go);
     FAKE_TEST(idle_chunks_that_others_give_back);
     FAKE_TEST(too_few_idle_chunks_stay);
+    FAKE_TEST(a_byte_is_missing);
     FAKE_TEST(advice_is_good);
     FAKE_TEST(sleep_when_memory_is_short);
     FAKE_TEST(a_reserve_that_does_not_fit);
