@@ -9,6 +9,8 @@
 #include "gpupool.h"
 #include "tag_kit.h"
 
+#include <pthread.h>
+
 #if CHECK_FAKE
 
 enum { WEIGHTS = 1, KV = 2 };
@@ -363,6 +365,104 @@ static void idle_chunks_go_for_a_stitch(void) {
     close_tags();
 }
 
+/* No more of them go than the stitch needs: half. */
+static void half_of_the_idle_chunks_go(void) {
+    for (int aligned = 0; aligned < 2; aligned++) {
+        gpupool_request request = kit_request(17 * MIB - GUARDS, kit_stream[0], 0);
+        void *block[8], *large;
+        open_tags(2, 40 * MIB);
+        for (int i = 0; i < 8; i++) block[i] = must_take(MIB - GUARDS, KV, 0);
+        give(must_take(32 * MIB - GUARDS, WEIGHTS, 1), 1);
+        give(block[7 * aligned], 0); /* at the end of a chunk, where no aligned block begins */
+        request.tag = KV;
+        if (aligned) request.alignment = 2 * MIB;
+        large = gpupool_alloc_request(arena, &request);
+        CHECK_RESULT(kit_why(large), GPUPOOL_OK);
+        CHECK_EQ(kit_stats(arena).stitches, !aligned);
+        CHECK_EQ(kit_reserved(arena), 40 * MIB);
+        if (large) give(large, 0);
+        for (int i = 0; i < 8; i++)
+            if (i != 7 * aligned) give(block[i], 0);
+        close_tags();
+    }
+}
+
+static int trims;
+
+static void *trim_to_22_mib(void *unused) {
+    CHECK_RESULT(gpupool_trim(arena, 22 * MIB, NULL), GPUPOOL_OK);
+    return unused;
+}
+
+static int trim_elsewhere(const gpupool_mapping *mapping, void *user) {
+    pthread_t thread;
+    (void)mapping;
+    if (trims++) return 0;
+    CHECK_EQ(pthread_create(&thread, NULL, trim_to_22_mib, user), 0);
+    CHECK_EQ(pthread_join(thread, NULL), 0);
+    return 0;
+}
+
+/* While the program is told that the first one goes, another thread makes all the room that is
+   needed: no further one goes. */
+static void idle_chunks_that_others_give_back(void) {
+    gpupool_arena_config config = kit_config(GPUPOOL_SOURCE_MAPPED);
+    void *block[8];
+    config.limit_bytes = 40 * MIB;
+    config.on_unmap = trim_elsewhere;
+    arena = kit_create(&config);
+    CHECK_EQ(make_tag("weights", 1, 0), WEIGHTS);
+    CHECK_EQ(make_tag("kv", 1, 0), KV);
+    for (int i = 0; i < 8; i++) block[i] = must_take(MIB - GUARDS, KV, 0);
+    give(must_take(32 * MIB - GUARDS, WEIGHTS, 1), 1);
+    give(block[0], 0);
+    trims = 0;
+    block[0] = must_take(17 * MIB - GUARDS, KV, 0);
+    CHECK_EQ(kit_stats(arena).stitches, 1);
+    CHECK_EQ(trims, 10);
+    CHECK_EQ(kit_reserved(arena), 36 * MIB);
+    for (int i = 0; i < 8; i++) give(block[i], 0);
+    kit_close(arena);
+}
+
+/* All that is idle would be too little, whether or not the tag has something free to stitch: so
+   none goes. */
+static void too_few_idle_chunks_stay(void) {
+    for (int some_free = 0; some_free < 2; some_free++) {
+        void *small[2], *live, *idle;
+        open_tags(2, 42 * MIB);
+        for (int i = 0; i < 2; i++) small[i] = must_take(MIB - GUARDS, KV, 0);
+        live = must_take(20 * MIB - GUARDS, WEIGHTS, 1);
+        idle = must_take(20 * MIB - GUARDS, WEIGHTS, 1);
+        give(idle, 1);
+        if (some_free) give(small[0], 0);
+        CHECK_EQ(kit_reserved(arena), 42 * MIB);
+        refused(31 * MIB - GUARDS, KV, GPUPOOL_E_OUT_OF_MEMORY);
+        CHECK_EQ(kit_reserved(arena), 42 * MIB);
+        give(live, 1);
+        for (int i = some_free; i < 2; i++) give(small[i], 0);
+        close_tags();
+    }
+}
+
+/* Nor where the limit is a byte too low. */
+static void a_byte_is_missing(void) {
+    for (int missing = 0; missing < 2; missing++) {
+        void *block[8], *large;
+        open_tags(2, 42 * MIB - (size_t)missing);
+        for (int i = 0; i < 8; i++) block[i] = must_take(MIB - GUARDS, KV, 0);
+        give(must_take(32 * MIB - GUARDS, WEIGHTS, 1), 1);
+        give(block[0], 0);
+        CHECK_EQ(kit_reserved(arena), 40 * MIB);
+        large = take(35 * MIB - GUARDS, KV, 0);
+        CHECK_RESULT(kit_why(large), missing ? GPUPOOL_E_OUT_OF_MEMORY : GPUPOOL_OK);
+        CHECK_EQ(kit_reserved(arena), (missing ? 40 : 42) * MIB);
+        if (large) give(large, 0);
+        for (int i = 1; i < 8; i++) give(block[i], 0);
+        close_tags();
+    }
+}
+
 /* What a person would do who frees blocks as advised: any of those that are meant. */
 static int free_some(const gpupool_holder *holder, uint64_t *random) {
     uint64_t freed = 0;
@@ -543,6 +643,10 @@ int main(void) {
     FAKE_TEST(caches_make_room_to_wake);
     FAKE_TEST(idle_chunks_go_to_others);
     FAKE_TEST(idle_chunks_go_for_a_stitch);
+    FAKE_TEST(half_of_the_idle_chunks_go);
+    FAKE_TEST(idle_chunks_that_others_give_back);
+    FAKE_TEST(too_few_idle_chunks_stay);
+    FAKE_TEST(a_byte_is_missing);
     FAKE_TEST(advice_is_good);
     FAKE_TEST(sleep_when_memory_is_short);
     FAKE_TEST(a_reserve_that_does_not_fit);
