@@ -9915,18 +9915,18 @@ static int gpi_arena_any_part(const gpupool_arena *arena, gpi_arena_state state)
     return part <= GPUPOOL_TAGS;
 }
 
-/* Granted bytes whose memory sleeps. */
-static uint64_t gpi_arena_asleep_bytes(const gpupool_arena *arena) {
-    uint64_t of_tags = 0, asleep = 0;
+/* Granted bytes of the parts that are in a state. */
+static uint64_t gpi_arena_granted_in(const gpupool_arena *arena, gpi_arena_state state) {
+    uint64_t of_tags = 0, found = 0;
     int tag;
     for (tag = 1; tag <= arena->ledger.tag_count; tag++) {
         uint64_t bytes = arena->ledger.tags[tag]->stats.granted.now -
                          arena->ledger.tags[tag]->coming;
         of_tags += arena->chunks.apart[tag].is_apart ? bytes : 0;
-        asleep += arena->sleep.states[tag] == GPI_ASLEEP ? bytes : 0;
+        found += arena->sleep.states[tag] == state ? bytes : 0;
     }
-    if (arena->sleep.states[0] != GPI_ASLEEP) return asleep;
-    return asleep + arena->ledger.granted.now - of_tags;
+    if (arena->sleep.states[0] != state) return found;
+    return found + arena->ledger.granted.now - of_tags;
 }
 
 /* Checks A4: adds up the tags' bytes and blocks from the live runs. Returns 1 if it is broken. */
@@ -12849,7 +12849,7 @@ static void gpi_verdict_read_arena(gpupool_arena *arena, uint32_t finished,
                                    gpupool_verdict *verdict) {
     uint64_t limit = arena->ledger.limit_bytes;
     verdict->limit_bytes = limit == UINT64_MAX ? 0 : limit;
-    verdict->granted_bytes = arena->ledger.granted.now - gpi_arena_asleep_bytes(arena);
+    verdict->granted_bytes = arena->ledger.granted.now - gpi_arena_granted_in(arena, GPI_ASLEEP);
     verdict->reserved_bytes = arena->ledger.reserved.now;
     verdict->pending_bytes = arena->ledger.pending.now;
     verdict->kept_bytes = gpi_verdict_kept_bytes(arena, 1);
@@ -17553,7 +17553,9 @@ static gpupool_result gpi_wake_give_up(gpupool_arena *arena, gpupool_cause cause
     verdict.cause = cause;
     verdict.asked_bytes = bytes;
     verdict.limit_bytes = arena->ledger.limit_bytes == UINT64_MAX ? 0 : arena->ledger.limit_bytes;
-    verdict.granted_bytes = arena->ledger.granted.now - gpi_arena_asleep_bytes(arena);
+    /* the parts that were to wake are GPI_CHANGING, and have no memory either */
+    verdict.granted_bytes = arena->ledger.granted.now - gpi_arena_granted_in(arena, GPI_ASLEEP) -
+                            gpi_arena_granted_in(arena, GPI_CHANGING);
     verdict.reserved_bytes = arena->ledger.reserved.now;
     verdict.device_free_bytes = free_bytes;
     verdict.device_total_bytes = total_bytes;
@@ -17586,7 +17588,6 @@ static gpupool_result gpi_wake_give_up(gpupool_arena *arena, gpupool_cause cause
    the limit; for the device (0), all of them. Both locks are held, and open at times. */
 static void gpi_wake_make_room(gpupool_arena *arena, uint64_t bytes) {
     uint64_t limit = arena->ledger.limit_bytes;
-    gpi_arena_empty_all(arena, gpi_arena_empty_free);
     gpi_arena_poll_all(arena);
     gpi_tree_drop_slabs(&arena->tree);
     if (!bytes || bytes <= gpi_ladder_room_at_most(arena, 1))
@@ -19169,7 +19170,7 @@ static uint64_t gpi_figures_available(const gpupool_arena *arena, uint64_t devic
     most = gpi_growth_room(chunks, limit - gpi_ground_min(limit, reserved - idle),
                            device_bytes + idle);
     return most + gpi_chunk_busy_bytes(chunks, &arena->tree) - arena->ledger.granted.now +
-           gpi_arena_asleep_bytes(arena) - gpi_verdict_kept_bytes(arena, 0);
+           gpi_arena_granted_in(arena, GPI_ASLEEP) - gpi_verdict_kept_bytes(arena, 0);
 }
 
 /* Adds up what this arena, the device and the process's other arenas can spare. Changes nothing,
