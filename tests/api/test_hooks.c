@@ -146,7 +146,7 @@ static void a_refused_growth_that_is_not_unmapped(void) {
     config.chunk_bytes = 2 * MIB;
     arena = kit_create(&config);
     known.refuse_at = 3;
-    fake_fail_call("cuMemUnmap", 1, 0, 0);
+    fake_fail_call("cuMemUnmap", 2, 0, 0);
     CHECK(!gpupool_alloc(arena, 20 * MIB, kit_stream[0]));
     CHECK_EQ(fake_fail_fired(), 1);
     fake_fail_clear();

@@ -498,8 +498,8 @@ static void structs_are_kept_during_calls_only(void) {
 /* The most that was in use is counted of all together, what a cache has handed out included. */
 static void a_peak_of_a_cache_and_the_tree(void) {
     arena = kit_open(GPUPOOL_SOURCE_MAPPED);
-    put(get(1024, 0), 0);
     void *large = get(20 * MIB, 0);
+    put(get(1024, 0), 0);
     CHECK_RESULT(gpupool_reset_peaks(arena), GPUPOOL_OK);
     void *small = get(1024, 0);
     put(large, 0);

@@ -199,10 +199,13 @@ static void a_part_over_two_chunks(void) {
     stitch.seam_count = 2;
     stitch.part_count = 1;
     for (int i = 0; i < 2; i++) seams[i].chunk = &chunk[i];
-    chunk[0].unit = part.unit = 100;
+    chunk[0].unit = 100;
     chunk[0].units = chunk[1].units = 10;
-    stitch.unit = body.unit = 1000;
-    stitch.units = body.units = part.units = 20;
+    stitch.unit = 1000;
+    stitch.units = 20;
+    part.unit = 105; /* the block begins in the middle of the first */
+    body.unit = 1005;
+    part.units = body.units = 15;
     chunk[1].unit = 110;
     CHECK_EQ(gpi_stitch_check_parts(&stitch), 0);
     chunk[1].unit = 200;
