@@ -140,6 +140,24 @@ static void a_refused_chunk_takes_the_growth_with_it(void) {
     check_case(" ");
 }
 
+/* What then cannot be unmapped is given back later; the refusal is the error all the same. */
+static void a_refused_growth_that_is_not_unmapped(void) {
+    gpupool_arena_config config = registry_config(GPUPOOL_SOURCE_MAPPED, 0);
+    config.chunk_bytes = 2 * MIB;
+    arena = kit_create(&config);
+    known.refuse_at = 3;
+    fake_fail_call("cuMemUnmap", 2, 0, 0);
+    CHECK(!gpupool_alloc(arena, 20 * MIB, kit_stream[0]));
+    CHECK_EQ(fake_fail_fired(), 1);
+    fake_fail_clear();
+    CHECK_EQ(gpupool_last_result(), GPUPOOL_E_CALLBACK);
+    CHECK(strstr(gpupool_last_error(), "on_map") != NULL);
+    CHECK_EQ(known.count, 0);
+    CHECK_RESULT(gpupool_trim(arena, 0, NULL), GPUPOOL_OK);
+    CHECK_EQ(kit_reserved(arena), 0);
+    close_registered();
+}
+
 static void a_refused_stitch_is_unmapped(void) {
     void *block[16], *large;
     long mappings;
@@ -684,6 +702,7 @@ int main(void) {
     FAKE_TEST(memory_that_is_reserved_at_once_is_told);
     FAKE_TEST(a_refused_reserve_takes_the_tag_with_it);
     FAKE_TEST(a_refused_chunk_takes_the_growth_with_it);
+    FAKE_TEST(a_refused_growth_that_is_not_unmapped);
     FAKE_TEST(a_refused_stitch_is_unmapped);
     FAKE_TEST(a_refused_chunk_that_stays);
     FAKE_TEST(a_refused_stitch_that_stays);

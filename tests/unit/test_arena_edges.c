@@ -721,6 +721,106 @@ static void a_graphs_block_freed_for_all(void) {
     kit_close(all);
 }
 
+/* A call that has to open the locks keeps its stream's struct, and only as long as it runs. */
+static void structs_are_kept_during_calls_only(void) {
+    arena = kit_open(GPUPOOL_SOURCE_MAPPED);
+    put(get(4096, 1), 1);
+    put(get(4096, 0), 0);
+    gpi_stream *first = gpi_clock_find(&arena->clocks, gpi_clock_key(kit_stream[0]));
+    gpi_stream *second = gpi_clock_find(&arena->clocks, gpi_clock_key(kit_stream[1]));
+    put(get(4096, 0), 1); /* from the other's cache */
+    CHECK_EQ(first->cache.used, 0);
+    CHECK_EQ(second->refs, 0);
+    void *block = get(4096, 0);
+    put(block, 0);
+    CHECK(get(4096, 0) == block);
+    first->cache.most_units = 0; /* as if the bound had sunk meanwhile */
+    put(block, 0);
+    CHECK(first->cache.most_units > 0);
+    CHECK_EQ(first->refs, 0);
+    kit_close(arena);
+}
+
+/* The most that was in use is counted of all together, what a cache has handed out included. */
+static void a_peak_of_a_cache_and_the_tree(void) {
+    arena = kit_open(GPUPOOL_SOURCE_MAPPED);
+    void *large = get(20 * MIB, 0);
+    put(get(1024, 0), 0);
+    CHECK_RESULT(gpupool_reset_peaks(arena), GPUPOOL_OK);
+    void *small = get(1024, 0);
+    put(large, 0);
+    CHECK_EQ(kit_stats(arena).granted.peak, 20 * MIB + 1024);
+    put(small, 0);
+    kit_close(arena);
+}
+
+/* A block that can be exported has whole chunks; a size that no block has is left as it is. */
+static void the_size_of_what_can_be_exported(void) {
+    const uint64_t most = (uint64_t)1 << 48;
+    const uint64_t asked[] = {1, 2 * MIB, 2 * MIB + 1, most / 2 + 1, most, most + 1, 0, UINT64_MAX};
+    const uint64_t given[] = {2 * MIB, 2 * MIB, 4 * MIB, most / 2 + 2 * MIB, most, most + 1, 0,
+                              UINT64_MAX};
+    arena = kit_open(GPUPOOL_SOURCE_MAPPED);
+    for (size_t i = 0; i < KIT_COUNT(asked); i++) {
+        gpi_request request;
+        uint64_t alignment = 512;
+        check_case("%llu bytes", (unsigned long long)asked[i]);
+        memset(&request, 0, sizeof request);
+        request.bytes = asked[i];
+        gpi_hand_choose_owners(arena, &request, GPUPOOL_EXPORTABLE, &alignment);
+        CHECK_EQ(request.owners, GPI_OWNERS_WHOLE);
+        CHECK_EQ(request.bytes, given[i]);
+        CHECK_EQ(alignment, 2 * MIB);
+    }
+    kit_close(arena);
+}
+
+/* Only the content of a block of this process sleeps: a closed arena's, or a parent's, is nobody's
+   here. */
+static void what_sleeps_elsewhere(void) {
+    arena = kit_open(GPUPOOL_SOURCE_MAPPED);
+    void *block = get(4096, 0);
+    CHECK_RESULT(gpupool_sleep(arena, GPUPOOL_ALL, GPUPOOL_DISCARD, NULL), GPUPOOL_OK);
+    CHECK_RESULT(gpi_block_sleeps("upload", block), GPUPOOL_E_ASLEEP);
+    arena->forks++;
+    CHECK_RESULT(gpi_block_sleeps("upload", block), GPUPOOL_OK);
+    arena->forks--;
+    CHECK_RESULT(gpupool_wake(arena, GPUPOOL_ALL, NULL), GPUPOOL_OK);
+    put(block, 0);
+    kit_close(arena);
+}
+
+/* With both marks under way an event is recorded again only where memory is short, up to the very
+   position; either way the next frees are counted from nothing. */
+static void marks_move_where_memory_is_short(void) {
+    void *block[4];
+    arena = kit_open(GPUPOOL_SOURCE_MAPPED);
+    for (int i = 0; i < 4; i++) block[i] = get(20 * MIB, 1);
+    void *other = get(4096, 0);
+    fake_mode(FAKE_STEPPED);
+    for (int i = 0; i < 4; i++) {
+        kit_fill(kit_stream[1], block[i], 4096, i);
+        put(block[i], 1);
+    }
+    gpi_stream *owner = gpi_clock_find(&arena->clocks, gpi_clock_key(kit_stream[1]));
+    gpi_host_lock(&arena->lock);
+    CHECK(gpi_clock_spare_mark(&arena->clocks, owner) == NULL);
+    CHECK(gpi_clock_lacks_mark(&arena->clocks, owner));
+    for (int is_short = 0; is_short < 2; is_short++) {
+        check_case("short %d", is_short);
+        owner->frees = owner->freed_units = 9;
+        arena->short_until = arena->clocks.position - !is_short;
+        gpi_block_record(arena, owner, kit_stream[1]);
+        CHECK_EQ(gpi_clock_lacks_mark(&arena->clocks, owner), !is_short);
+        CHECK_EQ(owner->frees, 0);
+        CHECK_EQ(owner->freed_units, 0);
+    }
+    gpi_host_unlock(&arena->lock);
+    fake_mode(FAKE_EAGER);
+    put(other, 0);
+    kit_close(arena);
+}
+
 /* Where no event can be had, CUDA is not asked for one at each free from then on. */
 static void frees_without_an_event(void) {
     arena = kit_open(GPUPOOL_SOURCE_MAPPED);
@@ -864,6 +964,11 @@ int main(void) {
     FAKE_TEST(an_event_for_the_wait);
     FAKE_TEST(used_by_a_stream_and_freed_for_all);
     FAKE_TEST(a_graphs_block_freed_for_all);
+    FAKE_TEST(structs_are_kept_during_calls_only);
+    FAKE_TEST(a_peak_of_a_cache_and_the_tree);
+    FAKE_TEST(the_size_of_what_can_be_exported);
+    FAKE_TEST(what_sleeps_elsewhere);
+    FAKE_TEST(marks_move_where_memory_is_short);
     FAKE_TEST(frees_without_an_event);
     FAKE_TEST(an_event_that_cannot_be_waited_for);
     FAKE_TEST(what_a_wait_left);

@@ -150,6 +150,118 @@ static void the_lower_of_equal_chunks_goes(void) {
     kit_close(arena);
 }
 
+/* The larger of two idle chunks goes first, and stays where too little would be left without it;
+   where that is not enough the smaller one goes. */
+static void which_of_two_sizes_goes(void) {
+    static const struct { int below; size_t keep, left; } cases[] = {
+        {0, 2 * MIB, 2 * MIB}, {0, 4 * MIB, 8 * MIB}, {0, 0, 0},
+        {1, 2 * MIB, 2 * MIB}, {1, 8 * MIB, 8 * MIB}, {1, 4 * MIB, 0}};
+    for (size_t i = 0; i < KIT_COUNT(cases); i++) {
+        check_case("case %zu", i);
+        arena = kit_open(GPUPOOL_SOURCE_DEVICE);
+        void *large = get(8 * MIB), *small = get(2 * MIB);
+        CHECK_EQ(kit_reserved(arena), 10 * MIB);
+        put(large);
+        put(small);
+        CHECK_RESULT(gpupool_trim(arena, SIZE_MAX, NULL), GPUPOOL_OK); /* all of it is finished */
+        gpi_host_mutex_lock(&arena->growing);
+        gpi_host_lock(&arena->lock);
+        CHECK_RESULT((cases[i].below ? gpi_stitch_trim_below : gpi_stitch_trim)(&arena->stitches,
+                                                                                cases[i].keep),
+                     GPUPOOL_OK);
+        gpi_host_unlock(&arena->lock);
+        gpi_host_mutex_unlock(&arena->growing);
+        CHECK_EQ(kit_reserved(arena), cases[i].left);
+        kit_close(arena);
+    }
+}
+
+/* For the list of idle chunks: the larger ones first, then the lower ones. */
+static void the_order_of_idle_chunks(void) {
+    gpi_chunk low, high;
+    gpi_free_chunk large = {&high, 2}, first = {&low, 1}, second = {&high, 1};
+    low.unit = 4096;
+    high.unit = 8192;
+    CHECK(gpi_stitch_by_size(&large, &first) < 0 && gpi_stitch_by_size(&first, &large) > 0);
+    CHECK(gpi_stitch_by_size(&first, &second) < 0 && gpi_stitch_by_size(&second, &first) > 0);
+}
+
+/* A live block lies over chunks of one tag. */
+static void a_block_over_chunks_of_two_tags(void) {
+    open_by_granules(0);
+    void *block = get(2 * GRANULE);
+    const gpi_chunks *chunks = &arena->chunks;
+    gpi_host_lock(&arena->lock);
+    arena->chunks.is_apart = 1;
+    CHECK_EQ(gpi_chunk_check(chunks, &arena->tree, arena->ledger.reserved.now), 0);
+    chunks->first->next->tag = 1;
+    CHECK_EQ(gpi_chunk_check(chunks, &arena->tree, arena->ledger.reserved.now), 5);
+    chunks->first->next->tag = 0;
+    arena->chunks.is_apart = 0;
+    gpi_host_unlock(&arena->lock);
+    put(block);
+    kit_close(arena);
+}
+
+/* Right before and right behind its addresses nothing is the arena's. */
+static void next_to_the_arenas_addresses(void) {
+    open_by_granules(0);
+    put(get(GRANULE));
+    char *from = (char *)(uintptr_t)(arena->chunks.base_unit * GPUPOOL_UNIT_BYTES);
+    char *end = from + arena->chunks.space_units * GPUPOOL_UNIT_BYTES;
+    CHECK_RESULT(gpupool_free(arena, from - GPUPOOL_UNIT_BYTES, 0), GPUPOOL_E_NOT_OURS);
+    CHECK_RESULT(gpupool_free(arena, end, 0), GPUPOOL_E_NOT_OURS);
+    CHECK_RESULT(gpupool_free(arena, end - GPUPOOL_UNIT_BYTES, 0), GPUPOOL_E_DOUBLE_FREE);
+    kit_close(arena);
+}
+
+/* ---- the program's functions ---- */
+
+static void *alloc_and_leave(size_t bytes, int device, void *user) {
+    void *at = kit_chunk_alloc(bytes, device, user);
+    CHECK_EQ(cudaSetDevice(1), cudaSuccess);
+    return at;
+}
+
+static void free_and_leave(void *at, size_t bytes, int device, void *user) {
+    kit_chunk_free(at, bytes, device, user);
+    CHECK_EQ(cudaSetDevice(1), cudaSuccess);
+}
+
+static int leave(const gpupool_mapping *mapping, void *user) {
+    (void)mapping, (void)user;
+    CHECK_EQ(cudaSetDevice(1), cudaSuccess);
+    return 0;
+}
+
+static void expect_device(int expected) {
+    int device = -1;
+    CHECK_EQ(cudaGetDevice(&device), cudaSuccess);
+    CHECK_EQ(device, expected);
+}
+
+/* Whichever device one of them leaves current, the calls that follow it are on the arena's. */
+static void back_on_the_arenas_device(void) {
+    gpupool_arena_config config = kit_config(GPUPOOL_SOURCE_CUSTOM);
+    gpupool_mapping mapping;
+    void *memory = NULL;
+    config.chunk_alloc = alloc_and_leave;
+    config.chunk_free = free_and_leave;
+    arena = kit_create(&config);
+    memset(&mapping, 0, sizeof mapping);
+    CHECK_RESULT(gpi_chunk_get_custom(&arena->chunks, MIB, &memory), GPUPOOL_OK);
+    expect_device(0);
+    CHECK_RESULT(gpi_chunk_give_custom(&arena->chunks, memory, MIB), GPUPOOL_OK);
+    expect_device(0);
+    gpi_host_mutex_lock(&arena->growing);
+    gpi_host_lock(&arena->lock);
+    CHECK_RESULT(gpi_chunk_tell(&arena->chunks, leave, &mapping), GPUPOOL_OK);
+    gpi_host_unlock(&arena->lock);
+    gpi_host_mutex_unlock(&arena->growing);
+    expect_device(0);
+    kit_close(arena);
+}
+
 /* ---- what the driver does not take back ---- */
 
 /* Counted until it does: at the next growth, trim, or end. */
@@ -163,6 +275,10 @@ static void what_the_driver_keeps(const char *call) {
     fake_fail_clear();
     CHECK_EQ(kit_reserved(arena), fake_used_bytes(0));
     CHECK(kit_reserved(arena) > 0);
+    CHECK_EQ(arena->chunks.stuck != NULL, !strcmp(call, "cuMemRelease")); /* else of use again */
+    CHECK_RESULT(gpupool_trim(arena, kit_reserved(arena), NULL), GPUPOOL_OK); /* nothing to do */
+    CHECK_EQ(kit_reserved(arena), fake_used_bytes(0));
+    CHECK_EQ(arena->chunks.stuck != NULL, !strcmp(call, "cuMemRelease"));
     CHECK_RESULT(gpupool_check(arena), GPUPOOL_OK);
     put(get(6 * GRANULE));
     CHECK_EQ(kit_reserved(arena), fake_used_bytes(0));
@@ -175,6 +291,35 @@ static void what_the_driver_keeps(const char *call) {
 }
 static void memory_that_is_not_released(void) { what_the_driver_keeps("cuMemRelease"); }
 static void addresses_that_are_not_unmapped(void) { what_the_driver_keeps("cuMemUnmap"); }
+
+/* A chunk of the host's memory is free memory again. */
+static void host_memory_that_is_not_taken_back(void) {
+    arena = kit_open(GPUPOOL_SOURCE_PINNED);
+    put(get(GRANULE));
+    size_t reserved = kit_reserved(arena);
+    fake_fail_call("cuMemFreeHost", 1, 0, 0);
+    CHECK_RESULT(gpupool_trim(arena, 0, NULL), GPUPOOL_E_CUDA);
+    CHECK_EQ(fake_fail_fired(), 1);
+    CHECK_EQ(kit_reserved(arena), reserved);
+    CHECK_RESULT(gpupool_trim(arena, 0, NULL), GPUPOOL_OK);
+    CHECK_EQ(kit_reserved(arena), 0);
+    fake_fail_clear();
+    kit_close(arena);
+}
+
+/* What an arena without a source maps for a trial is memory like any other, if it stays. */
+static void a_trial_that_is_not_taken_back(void) {
+    fake_fail_call("cuMemUnmap", 1, 0, 0);
+    arena = kit_open(GPUPOOL_SOURCE_AUTO);
+    CHECK_EQ(fake_fail_fired(), 1);
+    fake_fail_clear();
+    CHECK_EQ(kit_reserved(arena), GRANULE);
+    CHECK_EQ(arena->chunks.first->tag, 0);
+    CHECK_EQ(arena->chunks.apart[0].units, GRANULE / GPUPOOL_UNIT_BYTES);
+    put(get(GRANULE));
+    CHECK_EQ(kit_reserved(arena), GRANULE);
+    kit_close(arena);
+}
 
 /* ---- chunks ---- */
 
@@ -732,8 +877,15 @@ int main(void) {
     FAKE_TEST(memory_ahead_of_stitches);
     FAKE_TEST(no_small_chunk_at_the_end);
     FAKE_TEST(the_lower_of_equal_chunks_goes);
+    FAKE_TEST(which_of_two_sizes_goes);
+    FAKE_TEST(the_order_of_idle_chunks);
+    FAKE_TEST(a_block_over_chunks_of_two_tags);
+    FAKE_TEST(next_to_the_arenas_addresses);
+    FAKE_TEST(back_on_the_arenas_device);
     FAKE_TEST(memory_that_is_not_released);
     FAKE_TEST(addresses_that_are_not_unmapped);
+    FAKE_TEST(host_memory_that_is_not_taken_back);
+    FAKE_TEST(a_trial_that_is_not_taken_back);
     FAKE_TEST(chunks_grow_with_what_is_held);
     FAKE_TEST(a_chunk_is_a_share);
     FAKE_TEST(a_chunk_is_an_eighth);

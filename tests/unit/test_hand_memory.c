@@ -41,13 +41,38 @@ static void none_for_a_handle_had_again(void) {
     arena = kit_open(GPUPOOL_SOURCE_AUTO);
     void *block = get(4096, 0);
     CHECK_RESULT(gpupool_record_stream(arena, block, kit_stream[1]), GPUPOOL_OK);
-    stream_of(1)->identity++; /* that was another one */
-    fail_malloc_nth(1, 1);
-    CHECK_RESULT(gpupool_record_stream(arena, block, kit_stream[1]), GPUPOOL_E_HOST_MEMORY);
+    for (int lasting = 0; lasting < 2; lasting++) {
+        check_case("lasting %d", lasting);
+        stream_of(1)->identity++; /* that was another one */
+        fail_malloc_nth(1, lasting);
+        CHECK_RESULT(gpupool_record_stream(arena, block, kit_stream[1]), GPUPOOL_E_HOST_MEMORY);
+        fail_malloc_nth(0, 0);
+        CHECK_RESULT(gpupool_check(arena), GPUPOOL_OK);
+        CHECK_RESULT(gpupool_record_stream(arena, block, kit_stream[1]), GPUPOOL_OK);
+    }
+    fail_malloc_nth(1, 0);
+    CHECK_RESULT(gpupool_record_stream(arena, block, kit_stream[2]), GPUPOOL_E_HOST_MEMORY);
     fail_malloc_nth(0, 0);
-    CHECK_RESULT(gpupool_check(arena), GPUPOOL_OK);
-    CHECK_RESULT(gpupool_record_stream(arena, block, kit_stream[1]), GPUPOOL_OK);
     CHECK_RESULT(put(block, 0), GPUPOOL_OK);
+    kit_close(arena);
+}
+
+/* A graph's stream frees what another stream's cache has: the graph keeps it, for which a record is
+   needed. */
+static void none_for_what_a_graph_keeps(void) {
+    gpupool_capture *scope = NULL;
+    arena = kit_open(GPUPOOL_SOURCE_AUTO);
+    CHECK_RESULT(put(get(4096, 0), 0), GPUPOOL_OK);
+    void *block = get(4096, 0);
+    CHECK_EQ(stream_of(0)->cache.used, 1);
+    CHECK_RESULT(gpupool_begin_capture(arena, kit_stream[1], &scope), GPUPOOL_OK);
+    fail_malloc_nth(1, 1);
+    CHECK_RESULT(put(block, 1), GPUPOOL_E_HOST_MEMORY);
+    fail_malloc_nth(0, 0);
+    CHECK_EQ(kit_stats(arena).blocks.now, 1);
+    CHECK_RESULT(put(block, 1), GPUPOOL_OK);
+    CHECK_RESULT(gpupool_end_capture(scope), GPUPOOL_OK);
+    CHECK_RESULT(gpupool_release_capture(scope), GPUPOOL_OK);
     kit_close(arena);
 }
 
@@ -62,6 +87,7 @@ static void a_handle_had_again_starts_anew(void) {
     earlier->identity++; /* that was another one */
     CHECK_RESULT(gpupool_record_stream(arena, block, kit_stream[1]), GPUPOOL_OK);
     CHECK(stream_of(1) != earlier);
+    CHECK_EQ(earlier->key, 0);
     CHECK_EQ(earlier->cache.used, 0);
     CHECK_RESULT(put(block, 0), GPUPOOL_OK);
     kit_close(arena);
@@ -185,6 +211,7 @@ static void none_while_memory_is_taken_over(void) {
 int main(void) {
     FAKE_TEST(none_for_a_host_functions_stream);
     FAKE_TEST(none_for_a_handle_had_again);
+    FAKE_TEST(none_for_what_a_graph_keeps);
     FAKE_TEST(a_handle_had_again_starts_anew);
     FAKE_TEST(a_handle_that_cuda_does_not_tell);
     FAKE_TEST(none_for_a_stream_renamed_meanwhile);

@@ -87,7 +87,10 @@ static void it_is_not_unmapped(void) {
     uint64_t seams = arena->stitches.idle_seams;
     fake_fail_call("cuMemUnmap", 1, 0, 0);
     lock_both();
+    gpi_stitch_bound(&arena->stitches, seams); /* within the bound nothing is unmapped */
+    CHECK_EQ(fake_fail_fired(), 0);
     gpi_stitch_bound(&arena->stitches, 0);
+    CHECK_EQ(fake_fail_fired(), 1);
     CHECK_EQ(arena->stitches.idle_seams, seams);
     CHECK_EQ(arena->stitches.oldest->state, GPI_STITCH_IDLE);
     gpi_stitch_bound(&arena->stitches, 0);
@@ -156,11 +159,64 @@ static void only_its_own_get_the_position(void) {
     close_it();
 }
 
+/* An idle stitch keeps its user's struct, and only as long as it is idle. */
+static void its_users_struct_is_kept(void) {
+    gpupool_arena_config config = of_large_chunks();
+    open_with_idle_stitch(&config);
+    gpi_stitch *stitch = arena->stitches.oldest;
+    gpi_stream *user = stitch->user;
+    uint64_t refs = user->refs;
+    void *again = take(30 * MIB, 0);
+    CHECK_EQ(stitch->state, GPI_STITCH_USED);
+    CHECK_EQ(user->refs, refs - 1);
+    put(again);
+    CHECK(stitch->user == user);
+    CHECK_EQ(user->refs, refs);
+    CHECK_RESULT(gpupool_trim(arena, SIZE_MAX, NULL), GPUPOOL_OK);
+    lock_both();
+    gpi_stitch_bound(&arena->stitches, 0);
+    unlock_both();
+    CHECK_EQ(arena->stitches.count, 0);
+    CHECK_EQ(user->refs, refs - 1);
+    close_it();
+}
+
+/* A part may lie over chunks side by side: those that the stitch maps there, and no others. */
+static void a_part_over_two_chunks(void) {
+    gpi_chunk chunk[2];
+    gpi_seam seams[2];
+    gpi_part part;
+    gpi_run body;
+    gpi_stitch stitch;
+    memset(chunk, 0, sizeof chunk);
+    memset(&part, 0, sizeof part);
+    memset(&body, 0, sizeof body);
+    memset(&stitch, 0, sizeof stitch);
+    stitch.state = GPI_STITCH_IDLE;
+    stitch.body = &body;
+    stitch.seams = seams;
+    stitch.parts = &part;
+    stitch.seam_count = 2;
+    stitch.part_count = 1;
+    for (int i = 0; i < 2; i++) seams[i].chunk = &chunk[i];
+    chunk[0].unit = 100;
+    chunk[0].units = chunk[1].units = 10;
+    stitch.unit = 1000;
+    stitch.units = 20;
+    part.unit = 105; /* the block begins in the middle of the first */
+    body.unit = 1005;
+    part.units = body.units = 15;
+    chunk[1].unit = 110;
+    CHECK_EQ(gpi_stitch_check_parts(&stitch), 0);
+    chunk[1].unit = 200;
+    CHECK_EQ(gpi_stitch_check_parts(&stitch), 1);
+}
+
 /* One chunk is stitched by itself where its own addresses do not begin as the request wants. */
 static void a_stitch_of_one_chunk(void) {
     gpupool_arena_config config = kit_config(GPUPOOL_SOURCE_MAPPED);
     gpupool_tag_config sleeper;
-    void *chunk[4], *aligned;
+    void *chunk[4], *aligned, *start, *rest;
     memset(&sleeper, 0, sizeof sleeper);
     sleeper.can_sleep = 1;
     config.chunk_bytes = 2 * MIB;
@@ -174,6 +230,15 @@ static void a_stitch_of_one_chunk(void) {
     CHECK(aligned != NULL && (uintptr_t)aligned % (4 * MIB) == 0);
     CHECK(arena->stitches.oldest != NULL && arena->stitches.oldest->seam_count == 1);
     put(aligned);
+    start = take(MIB / 2, 0);
+    rest = take(3 * MIB / 2, 0);
+    CHECK(start == chunk[odd]);
+    put(start); /* a single unit of it, too */
+    aligned = gpupool_alloc_aligned(arena, 1, 4 * MIB, kit_stream[0]);
+    CHECK_EQ(arena->stitches.newest->body->units, 1);
+    CHECK_RESULT(gpupool_check(arena), GPUPOOL_OK);
+    put(aligned);
+    put(rest);
     for (int i = 0; i < 4; i++)
         if (i != odd) put(chunk[i]);
     kit_close(arena);
@@ -228,6 +293,8 @@ int main(void) {
     FAKE_TEST(the_next_one_is_used_meanwhile);
     FAKE_TEST(more_handles_in_a_larger_arena);
     FAKE_TEST(only_its_own_get_the_position);
+    FAKE_TEST(its_users_struct_is_kept);
+    FAKE_TEST(a_part_over_two_chunks);
     FAKE_TEST(a_stitch_of_one_chunk);
     FAKE_TEST(a_tag_needs_the_chunks);
     FAKE_TEST(no_addresses);

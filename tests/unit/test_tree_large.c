@@ -175,6 +175,67 @@ static void slabs_are_dropped_up_to_the_last(void) {
     close_few();
 }
 
+/* What lies behind the last list is none, though the array has room there. */
+static void lists_up_to_the_last(void) {
+    gpi_run *run;
+    open_few(4);
+    run = add_free(FEW_GRANULE, FEW_GRANULE, GPI_LIST_STREAMS, 0);
+    gpi_tree_unfile(&few, run);
+    gpi_tree_mark_slab(&few, run->unit);
+    gpi_tree_file(&few, run, GPI_LIST_STREAMS);
+    few.lists[GPI_LIST_STREAMS]->usable_below = 7;
+    few.list_count--; /* as if it were no list */
+    gpi_tree_clear_usable(&few);
+    gpi_tree_drop_slabs(&few);
+    few.list_count++;
+    CHECK_EQ(few.lists[GPI_LIST_STREAMS]->usable_below, 7);
+    CHECK_EQ(run->as.bin / GPI_KIND_BINS, GPI_KIND_SLABS);
+    gpi_tree_clear_usable(&few);
+    CHECK_EQ(few.lists[GPI_LIST_STREAMS]->usable_below, 0);
+    gpi_tree_mark_slab(&few, run->unit);
+    gpi_tree_drop_slabs(&few);
+    CHECK_EQ(run->as.bin / GPI_KIND_BINS, GPI_INNER);
+    close_few();
+}
+
+/* The struct of a dropped list becomes another list, and nothing of the old one is in it. */
+static void a_list_that_was_another_streams(void) {
+    gpi_list *list;
+    open_few(4);
+    list = few.lists[GPI_LIST_STREAMS];
+    list->owner = &few;
+    list->borders[1] = 3;
+    gpi_tree_list_drop(&few, GPI_LIST_STREAMS);
+    CHECK_EQ(gpi_tree_list_open(&few, GPI_LIST_TAGS), 1);
+    CHECK(few.lists[GPI_LIST_TAGS] == list);
+    CHECK(list->owner == NULL);
+    CHECK_EQ(list->borders[1], 0);
+    close_few();
+}
+
+/* A slab made of a stream's memory takes in nothing of a slab of finished memory beside it. */
+static void a_slab_beside_a_unit_of_another(void) {
+    gpi_lists any = {{GPI_LIST_ANY, 0}, 1, UINT64_MAX};
+    gpi_lists own = {{GPI_LIST_STREAMS, 0}, 1, UINT64_MAX};
+    gpi_run *slab, *taken, *second;
+    open_few(8);
+    taken = gpi_tree_add_chunk(&few, 0, 2 * FEW_GRANULE);
+    second = gpi_tree_split(&few, taken, FEW_GRANULE);
+    gpi_tree_put(&few, taken, GPI_LIST_ANY, 0);
+    second->of.at = 1;
+    gpi_tree_put(&few, second, GPI_LIST_STREAMS, 0);
+    slab = gpi_search_add_slab(&few, &any, 0);
+    CHECK_EQ(slab->unit, 0);
+    taken = gpi_tree_take(&few, slab, 0, FEW_GRANULE - 1); /* a unit is free in it */
+    slab = gpi_search_add_slab(&few, &own, 0);
+    CHECK_EQ(slab->unit, FEW_GRANULE);
+    CHECK_EQ(slab->units, FEW_GRANULE);
+    CHECK_EQ(slab->prev->list, GPI_LIST_ANY);
+    gpi_tree_put(&few, taken, GPI_LIST_ANY, 0);
+    gpi_tree_drop_slabs(&few);
+    close_few();
+}
+
 /* A run that holds no whole granule is passed over for the next of its size, as often as said. */
 static void a_slab_behind_a_run_that_does_not_fit(void) {
     gpi_lists any = {{GPI_LIST_ANY, 0}, 1, UINT64_MAX};
@@ -398,6 +459,9 @@ int main(void) {
     TEST(a_list_gets_one_position);
     TEST(owners_up_to_the_end_of_the_table);
     TEST(slabs_are_dropped_up_to_the_last);
+    TEST(lists_up_to_the_last);
+    TEST(a_list_that_was_another_streams);
+    TEST(a_slab_beside_a_unit_of_another);
     TEST(a_slab_behind_a_run_that_does_not_fit);
     TEST(random_calls_of_all_orders);
     TEST(one_block_of_all_units);
