@@ -1,5 +1,5 @@
 /* Macros in place of what a config leaves open: the limit, the last in the order of precedence, and
-   the ring's chunk and workers. */
+   the ring's chunk. */
 // build: numbers
 // build: expression -DEXPRESSION=1
 // build: digit -DDIGIT=1
@@ -17,7 +17,6 @@
 #else
 #define GPUPOOL_RING_CHUNK_BYTES 0
 #endif
-#define GPUPOOL_RING_WORKERS 5
 #define GPUPOOL_IMPLEMENTATION
 #include "gpupool.h"
 #include "arena_kit.h"
@@ -70,12 +69,10 @@ static void the_ring_has_chunks_of_64_kib_at_least(void) {
     gpupool_ring *ring = NULL;
     CHECK_RESULT(gpupool_ring_create(&ring, &(gpupool_ring_config){.workers = -1}), GPUPOOL_OK);
     CHECK_EQ(ring->stage.slot_bytes, (GPUPOOL_RING_CHUNK_BYTES) > 0 ? 128 * KIB : 64 * KIB);
-    CHECK_EQ(ring->workers_wanted, 0);
     CHECK_RESULT(gpupool_ring_destroy(ring), GPUPOOL_OK);
     CHECK_RESULT(gpupool_ring_create(&ring, &(gpupool_ring_config){.chunk_bytes = 128 * KIB}),
                  GPUPOOL_OK);
     CHECK_EQ(ring->stage.slot_bytes, 128 * KIB);
-    CHECK_EQ(ring->workers_wanted, 5);
     CHECK_RESULT(gpupool_ring_destroy(ring), GPUPOOL_OK);
 }
 

@@ -1,5 +1,6 @@
 /* What few programs ever ask of a ring, and each may: figures, words, and what is given back. */
 #define _DEFAULT_SOURCE
+#define GPUPOOL_RING_WORKERS 5
 #define GPUPOOL_IMPLEMENTATION
 #include "gpupool.h"
 #include "ring_kit.h"
@@ -256,6 +257,21 @@ static void the_device_of_a_ring(void) {
     kit_ring_close(ring);
 }
 
+/* The macro has what the config leaves open. */
+static void the_workers_of_a_ring(void) {
+    static const struct { int given, wanted; } cases[] = {{0, 5}, {2, 2}, {-1, 0}};
+    for (size_t i = 0; i < KIT_COUNT(cases); i++) {
+        gpupool_ring_config config;
+        gpupool_ring *ring = NULL;
+        check_case("%d in the config", cases[i].given);
+        memset(&config, 0, sizeof config);
+        config.workers = cases[i].given;
+        CHECK_RESULT(gpupool_ring_create(&ring, &config), GPUPOOL_OK);
+        CHECK_EQ(ring->workers_wanted, cases[i].wanted);
+        kit_ring_close(ring);
+    }
+}
+
 /* Its own two streams, or none. */
 static void a_ring_that_cannot_be_made(void) {
     long before = fake_live_objects();
@@ -373,6 +389,7 @@ int main(void) {
     FAKE_TEST(what_is_wrong_with_a_span);
     FAKE_TEST(rows_beyond_all_memory);
     FAKE_TEST(the_device_of_a_ring);
+    FAKE_TEST(the_workers_of_a_ring);
     FAKE_TEST(a_ring_that_cannot_be_made);
     FAKE_TEST(memory_that_goes_back);
     FAKE_TEST(pinned_at_its_end);

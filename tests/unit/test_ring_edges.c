@@ -641,10 +641,11 @@ static void no_wait_for_copies_that_nobody_needs_yet(void) {
     CHECK_EQ(cudaHostAlloc((void **)&pinned, MIB, cudaHostAllocDefault), cudaSuccess);
     fake_hold(kit_stream[0], 1);
     CHECK_RESULT(gpupool_upload(ring, device, other, MIB, kit_stream[0]), GPUPOOL_OK);
-    CHECK(fake_pending(kit_stream[0]) > 0);
+    int pending = fake_pending(kit_stream[0]);
+    CHECK(pending > 0);
     CHECK_RESULT(kit_download_async(ring, pinned, device, MIB, kit_stream[0], &ticket),
                  GPUPOOL_OK);
-    CHECK(fake_pending(kit_stream[0]) > 0);
+    CHECK(fake_pending(kit_stream[0]) > pending);
     fake_hold(kit_stream[0], 0);
     CHECK_RESULT(gpupool_ring_wait(ring, ticket, -1), GPUPOOL_OK);
     CHECK_EQ(kit_ring_stats(ring).staged_bytes[GPUPOOL_UP], 0);

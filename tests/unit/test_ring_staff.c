@@ -210,6 +210,38 @@ static void a_worker_that_cannot_work(void) {
     scene_close();
 }
 
+/* Nor does it change the ring, when it goes, while another thread has the lock. */
+static void *be_a_worker(void *thread) {
+    gpi_ring_worker(thread);
+    return NULL;
+}
+
+static void a_worker_goes_with_the_lock(void) {
+    gpi_ring_thread *own;
+    pthread_t thread;
+    scene_open(1);
+    own = &ring->threads[0];
+    own->ring = ring;
+    own->running = ring->workers_running = 1;
+    gpi_host_count_worker(1);
+    stays = 1; /* it is joined here */
+    fake_fail_call("cuThreadExchangeStreamCaptureMode", 1, 0, 0);
+    gpi_ring_lock(ring);
+    CHECK_EQ(pthread_create(&thread, NULL, be_a_worker, own), 0);
+    while (gpi_host_count_worker(0)) gpi_host_idle(64);
+    for (int i = 0; i < 100; i++) gpi_host_idle(10000); /* it has come to the lock long since */
+    CHECK_EQ(own->running, 1);
+    CHECK_EQ(ring->workers_running, 1);
+    gpi_ring_unlock(ring);
+    CHECK_EQ(pthread_join(thread, NULL), 0);
+    CHECK_EQ(own->running, 0);
+    CHECK_EQ(ring->workers_running, 0);
+    fake_fail_clear();
+    stays = 0;
+    upload();
+    scene_close();
+}
+
 /* A ring that could not be destroyed goes on, with workers again. Each is told to end, and waited
    for once. */
 static int is_stopping(void) { return under_lock(&ring->stopping); }
@@ -534,6 +566,7 @@ int main(int argc, char **argv) {
     FAKE_TEST(as_many_as_the_system_has);
     FAKE_TEST(started_once);
     FAKE_TEST(a_worker_that_cannot_work);
+    FAKE_TEST(a_worker_goes_with_the_lock);
     FAKE_TEST(workers_come_back);
     FAKE_TEST(destroyed_without_workers);
     FAKE_TEST(a_worker_that_is_not_told);
