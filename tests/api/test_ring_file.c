@@ -314,6 +314,8 @@ static void what_is_refused(void) {
     CHECK_RESULT(gpupool_upload_file(ring, device, file, UINT64_MAX, 100, 0), GPUPOOL_E_ARGUMENT);
     CHECK_RESULT(gpupool_upload_file(ring, device, file, 1, (size_t)INT64_MAX, 0),
                  GPUPOOL_E_ARGUMENT);
+    CHECK_RESULT(gpupool_upload_file(ring, device, file, 1, (size_t)INT64_MAX - 1, 0),
+                 GPUPOOL_E_FILE); /* some file might have those */
     CHECK_RESULT(gpupool_upload_file_list(NULL, file, NULL, 0, 0), GPUPOOL_E_ARGUMENT);
     CHECK_EQ(cudaStreamBeginCapture(kit_stream[0], cudaStreamCaptureModeGlobal), cudaSuccess);
     CHECK_RESULT(gpupool_upload_file(ring, device, file, 0, 100, kit_stream[0]),

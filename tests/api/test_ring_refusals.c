@@ -62,6 +62,7 @@ static void calls_without_a_ring(void) {
     size_t released = 77;
     CHECK_RESULT(gpupool_upload(NULL, &byte, &byte, 1, 0), GPUPOOL_E_ARGUMENT);
     CHECK_RESULT(gpupool_upload(NULL, &byte, &byte, 0, 0), GPUPOOL_E_ARGUMENT);
+    CHECK(strstr(gpupool_last_error(), "gpupool_upload: the ring is NULL") != NULL);
     CHECK_RESULT(gpupool_download(NULL, &byte, &byte, 1, 0), GPUPOOL_E_ARGUMENT);
     CHECK_RESULT(kit_upload_async(NULL, &byte, &byte, 1, 0, &ticket), GPUPOOL_E_ARGUMENT);
     CHECK_RESULT(kit_download_async(NULL, &byte, &byte, 1, 0, &ticket), GPUPOOL_E_ARGUMENT);
@@ -139,6 +140,13 @@ static void descriptions(void) {
     refused(odd, "no pitches");
     odd.to_pitch = 0;
     odd.from_pitch = 10;
+    refused(odd, "no pitches");
+    odd.read = NULL;
+    odd.is_file = 1;
+    refused(odd, "no pitches");
+    odd = down;
+    odd.write = nowhere;
+    odd.to_pitch = 10;
     refused(odd, "no pitches");
     odd = up;
     odd.to_pitch = 10; /* the other is 0 */

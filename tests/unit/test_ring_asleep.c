@@ -92,6 +92,23 @@ static void those_who_sleep_are_woken(void) {
     scene_close();
 }
 
+/* There is work again: who has slept wakes the others, and looks as often as at first. */
+static void who_has_slept_wakes_the_others(void) {
+    scene_open(0);
+    for (int slept = 0; slept < 2; slept++) {
+        unsigned round = slept ? GPI_RING_SPIN + 1 : GPI_RING_SPIN - 1, news = ring->stage.news;
+        check_case("slept %d", slept);
+        turned_since();
+        gpi_ring_lock(ring);
+        gpi_ring_busy(ring, &round);
+        gpi_ring_unlock(ring);
+        CHECK_EQ(round, 0);
+        CHECK_EQ(turned_since(), slept);
+        CHECK_EQ(ring->stage.news != news, slept); /* for those who are still awake */
+    }
+    scene_close();
+}
+
 /* A full ring, none of whose slots has landed: the caller sleeps too. */
 static void an_upload_is_waited_for_asleep(void) {
     unsigned char *more = kit_device(16 * MIB), *from = kit_host(16 * MIB);
@@ -103,6 +120,25 @@ static void an_upload_is_waited_for_asleep(void) {
     kit_expect_device(more, 16 * MIB, 2);
     kit_device_free(more, 16 * MIB);
     kit_host_free(from, 16 * MIB);
+    scene_close();
+}
+
+/* Another thread looks at the slots without end: a trim waits for the look that is under way, and
+   for a whole one after it, which has seen all that had ended before. */
+static void begin_another_look(void) {
+    naps++;
+    gpi_ring_lock(ring);
+    ring->stage.polls++;
+    gpi_ring_unlock(ring);
+}
+
+static void a_trim_waits_for_two_looks(void) {
+    scene_open(0);
+    ring->stage.polling = 1;
+    at_sleep = begin_another_look;
+    CHECK_RESULT(gpupool_ring_trim(ring, 0, NULL), GPUPOOL_OK);
+    CHECK_EQ(naps, 2);
+    ring->stage.polling = 0;
     scene_close();
 }
 
@@ -174,7 +210,9 @@ static void each_worker_has_a_way_of_its_own(void) {
 int main(void) {
     FAKE_TEST(a_ticket_is_waited_for_asleep);
     FAKE_TEST(those_who_sleep_are_woken);
+    FAKE_TEST(who_has_slept_wakes_the_others);
     FAKE_TEST(an_upload_is_waited_for_asleep);
+    FAKE_TEST(a_trim_waits_for_two_looks);
     FAKE_TEST(a_worker_looks_by_itself);
     FAKE_TEST(each_worker_has_a_way_of_its_own);
     return check_finish();

@@ -24,18 +24,34 @@ static int read_clock(clockid_t which, struct timespec *now) {
     return 0;
 }
 
-static long sleeps, first_us, longest_us;
+static long sleeps, slept_us[8], longest_us; /* slept_us: the first of them */
+static void (*at_sleep)(void);               /* runs at the end of each */
 
 static int sleep_until(pthread_cond_t *gate, pthread_mutex_t *mutex, const struct timespec *until) {
     long end_us = until->tv_sec * 1000000 + until->tv_nsec / 1000;
-    (void)gate, (void)mutex;
-    if (!sleeps++) first_us = end_us - clock_us;
+    (void)gate;
+    if (sleeps < (long)KIT_COUNT(slept_us)) slept_us[sleeps] = end_us - clock_us;
+    sleeps++;
     if (end_us - clock_us > longest_us) longest_us = end_us - clock_us;
     clock_us = end_us > clock_us ? end_us : clock_us + 1; /* a sleep takes some time */
+    pthread_mutex_unlock(mutex);
+    if (at_sleep) at_sleep();
+    pthread_mutex_lock(mutex);
     return ETIMEDOUT;
 }
 
 #if CHECK_FAKE
+/* One slot after the other is pinned, though the clock has only just begun. */
+static void no_pause_between_two_slots(void) {
+    gpupool_ring *ring = kit_ring(MIB, 0, 0);
+    gpupool_span span;
+    clock_us = 1000;
+    CHECK_RESULT(gpupool_ring_acquire_span(ring, MIB, 0, &span), GPUPOOL_OK);
+    CHECK_EQ(kit_ring_stats(ring).pinned.now, MIB);
+    CHECK_RESULT(gpupool_ring_cancel_span(ring, &span), GPUPOOL_OK);
+    kit_ring_close(ring);
+}
+
 /* The host cannot pin more for now, or CUDA fails at it: transfers do without, and after a tenth of
    a second the next one asks again. */
 static void pinning_is_tried_again_after_a_while(void) {
@@ -101,7 +117,8 @@ static void no_sleep_where_there_is_work(void) {
     kit_ring_close(ring);
 }
 
-/* All slots are a span's: after ten milliseconds a transfer goes on without one. */
+/* All slots are a span's: after ten milliseconds a transfer goes on without one. The figures have
+   the time until it has one again. */
 static void ten_milliseconds_without_a_slot(void) {
     gpupool_ring *ring = kit_ring(MIB, 0, 0);
     unsigned char *host = kit_host(MIB), *device = kit_device(MIB);
@@ -121,6 +138,12 @@ static void ten_milliseconds_without_a_slot(void) {
     CHECK_EQ(ring->stats.waits, 1);
     gpi_ring_unlock(ring);
     CHECK_RESULT(gpupool_ring_cancel_span(ring, &span), GPUPOOL_OK);
+    gpi_ring_lock(ring);
+    gpi_stage_slot *slot = gpi_ring_begin(ring, &plan);
+    if (CHECK(slot != NULL)) gpi_stage_free(&ring->stage, slot);
+    CHECK_EQ(plan.stalled_ns, 0);
+    CHECK_EQ(ring->stats.wait_ns, 10000000);
+    gpi_ring_unlock(ring);
     kit_host_free(host, MIB);
     kit_device_free(device, MIB);
     kit_ring_close(ring);
@@ -183,7 +206,7 @@ static void no_sleep_beyond_the_time_allowed(void) {
     sleeps = longest_us = 0;
     CHECK_RESULT(gpupool_ring_wait(ring, ticket, 7500000), GPUPOOL_E_TIMEOUT);
     CHECK_EQ(clock_us - start, 7500);
-    CHECK_EQ(first_us, 20);
+    CHECK_EQ(slept_us[0], 20);
     CHECK(sleeps > 10 && sleeps < 50); /* 20 us, 40 us, ... */
     CHECK_RESULT(gpupool_ring_wait(ring, ticket, 10 * KIT_SECOND), GPUPOOL_E_TIMEOUT);
     CHECK(longest_us == 5000);
@@ -192,9 +215,97 @@ static void no_sleep_beyond_the_time_allowed(void) {
     kit_device_free(device, 1);
     kit_ring_close(ring);
 }
+
+/* ---- between two works ---- */
+
+#define BYTES (300 * KIB)
+
+static gpupool_ring *ring;
+static unsigned char *host, *device;
+static gpupool_ticket ticket;
+
+static void scene_open(void) {
+    ring = kit_ring(MIB, 0, 0);
+    host = kit_host(BYTES);
+    device = kit_device(BYTES);
+    kit_pattern(host, BYTES, 3);
+    sleeps = 0;
+    fake_hold(kit_stream[0], 1);
+}
+
+static void scene_close(void) {
+    at_sleep = NULL;
+    CHECK_RESULT(gpupool_ring_wait(ring, ticket, -1), GPUPOOL_OK);
+    kit_expect_device(device, BYTES, 3);
+    kit_host_free(host, BYTES);
+    kit_device_free(device, BYTES);
+    kit_ring_close(ring);
+}
+
+static void expect_sleeps(const long *us, long count) {
+    CHECK_EQ(sleeps, count);
+    for (long i = 0; i < count && i < sleeps; i++) {
+        check_case("sleep %ld", i);
+        CHECK_EQ(slept_us[i], us[i]);
+    }
+}
+
+/* As worker 0. */
+static void be_a_worker(void) {
+    gpi_ring_lock(ring);
+    gpi_ring_worker_loop(ring, ring->threads);
+    gpi_ring_unlock(ring);
+}
+
+/* What comes before the transfer ends while the ring's own stream stands still, and then that. */
+static void let_one_go_and_the_other(void) {
+    if (sleeps == 3) {
+        fake_hold(ring->streams[GPUPOOL_UP], 1);
+        fake_hold(kit_stream[0], 0);
+    }
+    if (sleeps == 5) fake_hold(ring->streams[GPUPOOL_UP], 0);
+}
+
+/* After work a thread's sleeps are short again; without any, a worker sleeps a second, and ends. */
+static void short_sleeps_after_work(void) {
+    static const long us[] = {20, 40, 60, 20, 40, 1000000};
+    for (int worker = 0; worker < 2; worker++) {
+        scene_open();
+        at_sleep = let_one_go_and_the_other;
+        CHECK_RESULT(kit_upload_async(ring, device, host, BYTES, kit_stream[0], &ticket),
+                     GPUPOOL_OK);
+        if (worker) be_a_worker();
+        else CHECK_RESULT(gpupool_ring_wait(ring, ticket, -1), GPUPOOL_OK);
+        expect_sleeps(us, 5 + worker);
+        scene_close();
+    }
+}
+
+static void wake_and_let_go(void) {
+    static long asked;
+    if (sleeps == 1) {
+        CHECK_RESULT(kit_upload_async(ring, device, host, BYTES, kit_stream[0], &ticket),
+                     GPUPOOL_OK);
+        asked = fake_calls("cuEventQuery");
+    }
+    if (sleeps != 2) return;
+    CHECK(fake_calls("cuEventQuery") - asked >= GPI_RING_SPIN / 16);
+    fake_hold(kit_stream[0], 0);
+}
+
+/* A worker that was woken looks many times before it sleeps again, and then for a little. */
+static void a_woken_worker_looks_about(void) {
+    static const long us[] = {1000000, 20, 1000000};
+    scene_open();
+    at_sleep = wake_and_let_go;
+    be_a_worker();
+    expect_sleeps(us, 3);
+    scene_close();
+}
 #endif
 
 int main(void) {
+    FAKE_TEST(no_pause_between_two_slots);
     FAKE_TEST(pinning_is_tried_again_after_a_while);
     FAKE_TEST(a_refusal_adds_no_slot);
     FAKE_TEST(no_sleep_where_there_is_work);
@@ -202,5 +313,7 @@ int main(void) {
     FAKE_TEST(no_sleep_beyond_the_time_allowed);
     FAKE_TEST(no_longer_for_a_span);
     FAKE_TEST(a_failure_of_others_is_not_the_spans);
+    FAKE_TEST(short_sleeps_after_work);
+    FAKE_TEST(a_woken_worker_looks_about);
     return check_finish();
 }

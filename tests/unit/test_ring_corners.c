@@ -1,5 +1,6 @@
 /* What few programs ever ask of a ring, and each may: figures, words, and what is given back. */
 #define _DEFAULT_SOURCE
+#define GPUPOOL_RING_WORKERS 5
 #define GPUPOOL_IMPLEMENTATION
 #include "gpupool.h"
 #include "ring_kit.h"
@@ -63,6 +64,27 @@ static void one_chunk_is_under_way(void) {
     kit_ring_close(ring);
 }
 
+/* Nothing arrives any more when a download is over, however it ended; it waited for no slot. */
+static void nothing_arrives_after_the_end(void) {
+    size_t bytes = 300 * KIB;
+    gpupool_ring *ring = kit_ring(MIB, 0, 0);
+    unsigned char *device = kit_device(bytes), *host = kit_host(bytes);
+    for (int fails = 0; fails < 2; fails++) {
+        check_case("fails %d", fails);
+        if (fails) fake_fail_call("cuMemcpyAsync", 2, 0, 0);
+        CHECK_RESULT(gpupool_download(ring, host, device, bytes, kit_stream[0]),
+                     fails ? GPUPOOL_E_CUDA : GPUPOOL_OK);
+        CHECK_EQ(fake_fail_fired(), fails);
+        CHECK_EQ(ring->arriving.now, 0);
+        CHECK_EQ(ring->under_way[GPUPOOL_DOWN].now, 0);
+        CHECK_EQ(kit_ring_stats(ring).wait_ns, 0);
+    }
+    fake_fail_clear();
+    kit_host_free(host, bytes);
+    kit_device_free(device, bytes);
+    kit_ring_close(ring);
+}
+
 /* Of rows with gaps, a chunk is whole rows, or a part of one, and no more than a chunk. */
 static void chunks_of_rows(void) {
     static const uint64_t widths[] = {1, 100, 65535, 65536, 65537, 1000000};
@@ -83,6 +105,28 @@ static void chunks_of_rows(void) {
         CHECK_EQ(plan.cursor, plan.bytes);
     }
     kit_ring_close(ring);
+}
+
+/* From any byte on, over the ends of rows, and nothing of what lies between them. */
+static void bytes_of_rows(void) {
+    enum { WIDTH = 10, PITCH = 16, FROM = 3, BYTES = 20 };
+    unsigned char rows[3 * PITCH], line[BYTES];
+    gpi_transfer plan = gpi_send_plan("", rows, rows, WIDTH, 0);
+    plan.host_pitch = PITCH;
+    plan.bytes = 3 * WIDTH;
+    plan.down = 1;
+    memset(rows, 0xee, sizeof rows);
+    for (int i = 0; i < BYTES; i++) line[i] = (unsigned char)i;
+    gpi_ring_move_rows(&plan, line, FROM, BYTES);
+    for (int at = 0; at < 3 * PITCH; at++) {
+        int byte = at / PITCH * WIDTH + at % PITCH - FROM;
+        int moved = at % PITCH < WIDTH && byte >= 0 && byte < BYTES;
+        CHECK_EQ(rows[at], moved ? byte : 0xee);
+    }
+    memset(line, 0, sizeof line);
+    plan.down = 0;
+    gpi_ring_move_rows(&plan, line, FROM, BYTES);
+    for (int i = 0; i < BYTES; i++) CHECK_EQ(line[i], i);
 }
 
 /* The first chunk and the last are small; a chunk is no more than what each thread has had so far,
@@ -152,6 +196,8 @@ static void which_function_it_was(void) {
                  GPUPOOL_E_CALLBACK);
     CHECK(strstr(gpupool_last_error(), "read function returned 7 at byte 0") != NULL);
     CHECK_EQ(kit_ring_stats(ring).used.now, 0);
+    CHECK_RESULT(kit_upload_from(ring, device, 1, no_read, NULL, kit_stream[0]),
+                 GPUPOOL_E_CALLBACK); /* nor is a little copied without it */
     CHECK_RESULT(kit_download_to(ring, device, MIB, no_write, NULL, kit_stream[0]),
                  GPUPOOL_E_CALLBACK);
     CHECK(strstr(gpupool_last_error(), "write function returned 8 at byte 0") != NULL);
@@ -227,6 +273,21 @@ static void the_device_of_a_ring(void) {
     CHECK_EQ(ring->stage.driver.device, 1);
     CHECK_EQ(cudaSetDevice(0), cudaSuccess);
     kit_ring_close(ring);
+}
+
+/* The macro has what the config leaves open. */
+static void the_workers_of_a_ring(void) {
+    static const struct { int given, wanted; } cases[] = {{0, 5}, {2, 2}, {-1, 0}};
+    for (size_t i = 0; i < KIT_COUNT(cases); i++) {
+        gpupool_ring_config config;
+        gpupool_ring *ring = NULL;
+        check_case("%d in the config", cases[i].given);
+        memset(&config, 0, sizeof config);
+        config.workers = cases[i].given;
+        CHECK_RESULT(gpupool_ring_create(&ring, &config), GPUPOOL_OK);
+        CHECK_EQ(ring->workers_wanted, cases[i].wanted);
+        kit_ring_close(ring);
+    }
 }
 
 /* Its own two streams, or none. */
@@ -305,13 +366,63 @@ static void pinned_at_its_end(void) {
     kit_device_free(device, 64 * KIB);
     kit_ring_close(ring);
 }
+
+/* Rows go directly if they end where pinned memory ends, and are staged if the last is beyond. */
+static void rows_to_the_end_of_what_is_pinned(void) {
+    enum { WIDTH = 1000, PITCH = 1024, ROWS = 32 };
+    gpupool_ring *ring = kit_ring(MIB, 0, 0);
+    unsigned char *device = kit_device(64 * KIB);
+    unsigned char *host = (unsigned char *)aligned_alloc(4096, 64 * KIB);
+    if (!CHECK(host != NULL)) return;
+    kit_pattern(host, 64 * KIB, 6);
+    CHECK_EQ(cudaHostRegister(host, ROWS * PITCH, 0), cudaSuccess);
+    for (int beyond = 0; beyond < 2; beyond++) {
+        size_t rows = ROWS + (size_t)beyond;
+        CHECK_RESULT(kit_upload_2d(ring, device, PITCH, host, PITCH, WIDTH, rows, kit_stream[0]),
+                     GPUPOOL_OK);
+        unsigned char *copy = kit_fetch(device, rows * PITCH);
+        kit_is_pattern(copy + (rows - 1) * PITCH, WIDTH, 6, (rows - 1) * PITCH);
+        free(copy);
+        CHECK_EQ(kit_ring_stats(ring).direct_bytes[GPUPOOL_UP], WIDTH * ROWS);
+    }
+    CHECK_EQ(kit_ring_stats(ring).staged_bytes[GPUPOOL_UP], WIDTH * (ROWS + 1));
+    CHECK_EQ(cudaHostUnregister(host), cudaSuccess);
+    free(host);
+    kit_device_free(device, 64 * KIB);
+    kit_ring_close(ring);
+}
+
+/* Rows without gaps are one, and a little of that is left to CUDA. With a ticket it is not, since
+   CUDA might have to wait. */
+static void a_little_by_each_way(void) {
+    gpupool_ring *ring = kit_ring(MIB, 0, 0);
+    unsigned char *device = kit_device(1000), *host = kit_host(1000);
+    gpupool_ticket ticket;
+    kit_pattern(host, 1000, 7);
+    CHECK_RESULT(kit_upload_2d(ring, device, 100, host, 100, 100, 10, kit_stream[0]), GPUPOOL_OK);
+    CHECK_EQ(kit_ring_stats(ring).direct_bytes[GPUPOOL_UP], 1000);
+    kit_expect_device(device, 1000, 7);
+    fake_hold(kit_stream[0], 1);
+    CHECK_EQ(cudaMemsetAsync(device, 1, 1000, kit_stream[0]), cudaSuccess);
+    CHECK_RESULT(kit_download_async(ring, host, device, 1000, kit_stream[0], &ticket), GPUPOOL_OK);
+    CHECK(fake_pending(kit_stream[0]) > 0);
+    fake_hold(kit_stream[0], 0);
+    CHECK_RESULT(gpupool_ring_wait(ring, ticket, -1), GPUPOOL_OK);
+    kit_is_byte(host, 1000, 1);
+    CHECK_EQ(kit_ring_stats(ring).staged_bytes[GPUPOOL_DOWN], 1000);
+    kit_host_free(host, 1000);
+    kit_device_free(device, 1000);
+    kit_ring_close(ring);
+}
 #endif
 
 int main(void) {
     FAKE_TEST(figures_of_a_link);
     FAKE_TEST(spans_are_not_staged_in_time);
     FAKE_TEST(one_chunk_is_under_way);
+    FAKE_TEST(nothing_arrives_after_the_end);
     FAKE_TEST(chunks_of_rows);
+    FAKE_TEST(bytes_of_rows);
     FAKE_TEST(chunks_grow_and_shrink);
     FAKE_TEST(enough_of_a_stream);
     FAKE_TEST(which_function_it_was);
@@ -319,9 +430,12 @@ int main(void) {
     FAKE_TEST(what_is_wrong_with_a_span);
     FAKE_TEST(rows_beyond_all_memory);
     FAKE_TEST(the_device_of_a_ring);
+    FAKE_TEST(the_workers_of_a_ring);
     FAKE_TEST(a_ring_that_cannot_be_made);
     FAKE_TEST(memory_that_goes_back);
     FAKE_TEST(kinds_of_memory);
     FAKE_TEST(pinned_at_its_end);
+    FAKE_TEST(rows_to_the_end_of_what_is_pinned);
+    FAKE_TEST(a_little_by_each_way);
     return check_finish();
 }

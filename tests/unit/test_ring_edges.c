@@ -108,11 +108,39 @@ static void one_question_for_a_still_stream(void) {
     CHECK_RESULT(gpupool_upload(ring, device, host, bytes, kit_stream[0]), GPUPOOL_OK);
     CHECK(ring->stage.flying.now > 1);
     fake_reset_counters();
+    unsigned looks = ring->stage.polls;
     CHECK_RESULT(gpupool_ring_trim(ring, 0, NULL), GPUPOOL_OK);
     CHECK_EQ(fake_calls("cuEventQuery"), 1);
+    CHECK_EQ(ring->stage.polls, looks + 1);
     fake_hold(kit_stream[0], 0);
     kit_host_free(host, bytes);
     kit_device_free(device, bytes);
+    kit_ring_close(ring);
+}
+
+/* What lies behind the record of the last slot is none, even where the whole ring is in flight. */
+static void no_record_behind_the_last(void) {
+    gpupool_ring *ring = kit_ring(MIB, 0, 0);
+    gpi_stage *stage = &ring->stage;
+    unsigned char *device = kit_device(MIB);
+    gpupool_span span;
+    CHECK_RESULT(gpupool_ring_acquire_span(ring, MIB, 0, &span), GPUPOOL_OK);
+    memset(span.memory, 1, MIB);
+    fake_hold(kit_stream[0], 1);
+    CHECK_RESULT(gpupool_ring_upload_span(ring, &span, device, kit_stream[0]), GPUPOOL_OK);
+    CHECK_EQ(stage->top, stage->count);
+    gpi_stage_slot *behind = &stage->slots[stage->count]; /* in their last page */
+    behind->state = GPI_STAGE_FLYING;
+    behind->run = behind->length = behind->flight = 1;
+    behind->key = gpi_ring_key(kit_stream[1]);
+    CHECK_EQ(gpi_stage_flying_bytes(stage, behind->key), 0);
+    CHECK_EQ(gpi_stage_flying_bytes(stage, gpi_ring_key(kit_stream[0])), MIB);
+    fake_reset_counters();
+    CHECK_RESULT(gpupool_ring_trim(ring, 0, NULL), GPUPOOL_OK);
+    CHECK_EQ(fake_calls("cuEventQuery"), 1);
+    memset(behind, 0, sizeof *behind);
+    fake_hold(kit_stream[0], 0);
+    kit_device_free(device, MIB);
     kit_ring_close(ring);
 }
 
@@ -287,6 +315,7 @@ static void asking_for_the_end_fails(void) {
     fake_hold(ring->streams[GPUPOOL_UP], 1);
     CHECK_RESULT(gpupool_ring_wait(ring, ticket, 0), GPUPOOL_E_TIMEOUT);
     CHECK_EQ(kit_ring_stats(ring).chunks[GPUPOOL_UP], 1);
+    CHECK_RESULT(gpupool_ring_wait(ring, ticket, 0), GPUPOOL_E_TIMEOUT);
     CHECK(fake_pending(ring->streams[GPUPOOL_UP]) > 0);
     fake_fail_call("cuEventQuery", 1, 0, 0);
     CHECK_RESULT(gpupool_ring_wait(ring, ticket, -1), GPUPOOL_E_CUDA);
@@ -502,6 +531,29 @@ static void spans_of_another_thread(void) {
     kit_ring_close(h.ring);
 }
 
+/* Slots that another thread's span has may come free, and a slot that is lost does not. */
+static void no_hope_of_what_is_lost(void) {
+    size_t bytes = 100 * KIB;
+    holder h = {kit_ring(MIB, 0, 0), {0}};
+    unsigned char *host = kit_host(bytes), *device = kit_device(bytes);
+    gpupool_span more;
+    pthread_t thread;
+    CHECK_EQ(pthread_create(&thread, NULL, hold_some, &h), 0); /* two of four slots */
+    pthread_join(thread, NULL);
+    fake_fail_call("cuEventRecord", 1, 1, 0);
+    fake_fail_call("cuStreamSynchronize", 1, 1, 0);
+    CHECK_RESULT(gpupool_upload(h.ring, device, host, bytes, kit_stream[0]), GPUPOOL_E_CUDA);
+    fake_fail_clear();
+    CHECK_EQ(h.ring->stage.slots[2].state, GPI_STAGE_TAKEN);
+    CHECK_RESULT(gpupool_ring_acquire_span(h.ring, MIB, 0, &more), GPUPOOL_E_TIMEOUT);
+    CHECK(strstr(gpupool_last_error(), "would wait for") != NULL);
+    CHECK(strstr(gpupool_last_error(), " 524288 bytes") != NULL);
+    CHECK_RESULT(gpupool_ring_cancel_span(h.ring, &h.span), GPUPOOL_OK);
+    kit_host_free(host, bytes);
+    kit_device_free(device, bytes);
+    kit_ring_close(h.ring);
+}
+
 /* A span that was given back, or sent, is not its thread's own any more: what others hold is waited
    for again. */
 static void a_span_that_is_gone_is_not_ones_own(void) {
@@ -589,10 +641,11 @@ static void no_wait_for_copies_that_nobody_needs_yet(void) {
     CHECK_EQ(cudaHostAlloc((void **)&pinned, MIB, cudaHostAllocDefault), cudaSuccess);
     fake_hold(kit_stream[0], 1);
     CHECK_RESULT(gpupool_upload(ring, device, other, MIB, kit_stream[0]), GPUPOOL_OK);
-    CHECK(fake_pending(kit_stream[0]) > 0);
+    int pending = fake_pending(kit_stream[0]);
+    CHECK(pending > 0);
     CHECK_RESULT(kit_download_async(ring, pinned, device, MIB, kit_stream[0], &ticket),
                  GPUPOOL_OK);
-    CHECK(fake_pending(kit_stream[0]) > 0);
+    CHECK(fake_pending(kit_stream[0]) > pending);
     fake_hold(kit_stream[0], 0);
     CHECK_RESULT(gpupool_ring_wait(ring, ticket, -1), GPUPOOL_OK);
     CHECK_EQ(kit_ring_stats(ring).staged_bytes[GPUPOOL_UP], 0);
@@ -624,16 +677,21 @@ static void sixteen_chunks_in_a_row(void) {
     kit_ring_close(ring);
 }
 
-/* Who waits for something else works for a ticket only if no worker is free for it. */
+/* Who waits for something else works for a ticket only if no worker is free for it. That slots come
+   free is for all. */
 static void help_where_no_worker_is_free(void) {
     size_t bytes = 300 * KIB;
     gpupool_ring *ring = kit_ring(MIB, 0, 0);
     unsigned char *host = kit_host(bytes), *device = kit_device(bytes);
     gpupool_ticket ticket;
+    CHECK_RESULT(gpupool_upload(ring, device, host, bytes, kit_stream[0]), GPUPOOL_OK);
     CHECK_RESULT(kit_upload_async(ring, device, host, bytes, kit_stream[0], &ticket),
                  GPUPOOL_OK);
-    gpi_ring_lock(ring);
+    CHECK(kit_ring_stats(ring).used.now > 0);
     ring->workers_running = 1; /* as if there was one, that has nothing to do */
+    CHECK_RESULT(gpupool_ring_wait(ring, ticket, 0), GPUPOOL_E_TIMEOUT);
+    CHECK_EQ(kit_ring_stats(ring).used.now, 0);
+    gpi_ring_lock(ring);
     CHECK_EQ(gpi_ring_help(ring), 0);
     ring->workers_running = 0;
     CHECK_EQ(gpi_ring_help(ring), 1);
@@ -793,6 +851,7 @@ int main(void) {
     ARENA_TEST(trim_stops_at_what_is_in_use);
     FAKE_TEST(many_still_streams);
     FAKE_TEST(one_question_for_a_still_stream);
+    FAKE_TEST(no_record_behind_the_last);
     FAKE_TEST(what_lands_at_once_takes_two_slots);
     FAKE_TEST(no_further_ahead_than_the_link_needs);
     FAKE_TEST(span_over_several_slots_fails);
@@ -811,6 +870,7 @@ int main(void) {
     FAKE_TEST(each_thread_has_its_own_stream);
     FAKE_TEST(little_on_a_threads_own_stream);
     FAKE_TEST(spans_of_another_thread);
+    FAKE_TEST(no_hope_of_what_is_lost);
     FAKE_TEST(a_span_that_is_gone_is_not_ones_own);
     FAKE_TEST(the_callers_error_stays);
     FAKE_TEST(no_span_without_pinned_memory);

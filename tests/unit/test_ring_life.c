@@ -82,7 +82,10 @@ static void *destroy(void *unused) {
     return unused;
 }
 
+static int last_worker; /* 1: one is counted, which ends while the process waits for it */
+
 static int give_way(void) {
+    if (last_worker) return last_worker = 0, gpi_host_count_worker(-1);
     if (!pthread_equal(pthread_self(), caller) || !ending || destroyer) return sched_yield();
     if (pthread_create(&destroyer, NULL, destroy, NULL)) _exit(6);
     for (int i = 0; i < 200 && atomic_load(&answer) < 0; i++) usleep(1000);
@@ -171,6 +174,20 @@ static void a_child_is_told(void) {
     memset(host, 0xee, 3 * MIB);
     kit_host_free(host, 3 * MIB);
     kit_device_free(device, 3 * MIB);
+    kit_ring_close(ring);
+}
+
+/* The end wakes those that sleep, and waits for the last. */
+static void the_end_waits_for_the_last_worker(void) {
+    gpupool_ring *ring = kit_ring(MIB, 0, 0);
+    unsigned seen = gpi_host_gate_seen(&gpi_process.gate);
+    CHECK_EQ(gpi_host_count_worker(1), 1);
+    last_worker = 1;
+    gpi_ring_at_exit();
+    CHECK_EQ(gpi_host_count_worker(0), 0);
+    CHECK(gpi_host_gate_seen(&gpi_process.gate) != seen);
+    CHECK_EQ(gpi_ring_stops(ring), 1);
+    gpi_process.ending = 0;
     kit_ring_close(ring);
 }
 
@@ -279,6 +296,7 @@ int main(int argc, char **argv) {
     TEST(the_end_and_destroy_meet);
     ARENA_TEST(a_child_is_told);
     ARENA_TEST(a_child_ends_without_the_gate);
+    ARENA_TEST(the_end_waits_for_the_last_worker);
     FAKE_TEST(a_reset_that_is_not_told);
     ARENA_TEST(a_reset_takes_it_all);
     FAKE_TEST(a_reset_closes_files);

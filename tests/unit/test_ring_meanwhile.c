@@ -361,31 +361,6 @@ static void a_trim_beside_a_look_at_the_slots(void) {
     scene_close();
 }
 
-/* Passes that others begin before the last has ended hold a trim up no longer than two of them. */
-static void a_trim_beside_looks_without_end(void) {
-    gpi_stage *stage;
-    gpupool_result result = GPUPOOL_OK;
-    scene_open(MIB);
-    stage = &ring->stage;
-    CHECK_RESULT(upload(), GPUPOOL_OK);
-    CHECK_EQ(cudaDeviceSynchronize(), cudaSuccess);
-    gpi_ring_lock(ring);
-    unsigned before = stage->polls;
-    gpi_stage_poll(stage, &result);
-    CHECK_EQ(stage->polls, before + 1);
-    stage->polling = 1; /* as another thread, that looks again and again */
-    gpi_ring_unlock(ring);
-    trim_beside(NULL);
-    gpi_ring_lock(ring);
-    stage->polls += 2;
-    gpi_ring_unlock(ring);
-    pthread_join(trimmer, NULL);
-    gpi_ring_lock(ring);
-    stage->polling = 0;
-    gpi_ring_unlock(ring);
-    scene_close();
-}
-
 /* A slot whose copy nobody knows the end of stays taken, and is no span of the caller's. */
 static void a_lost_slot_is_no_span(void) {
     gpupool_span forged;
@@ -537,7 +512,6 @@ int main(void) {
     FAKE_TEST(a_span_is_sent_once);
     FAKE_TEST(nothing_is_unpinned_while_another_pins);
     FAKE_TEST(a_trim_beside_a_look_at_the_slots);
-    FAKE_TEST(a_trim_beside_looks_without_end);
     FAKE_TEST(a_lost_slot_is_no_span);
     FAKE_TEST(a_span_waited_for_without_end);
     FAKE_TEST(failed_elsewhere);

@@ -14,8 +14,7 @@ static int stays;                       /* 1: no thread can be detached */
 /* A function, so that the call in the header has the branches of its own line only. */
 static int leave(pthread_t thread) { return stays ? EINVAL : pthread_detach(thread); }
 #define pthread_detach leave
-static int joined;                      /* threads that the ring has waited for */
-static int join(pthread_t thread, void **said) { return joined++, pthread_join(thread, said); }
+static int join(pthread_t thread, void **said);
 #define pthread_join join
 #define GPUPOOL_IMPLEMENTATION
 #include "gpupool.h"
@@ -26,6 +25,14 @@ static int join(pthread_t thread, void **said) { return joined++, pthread_join(t
 #include "ring_kit.h"
 
 #include <sys/wait.h>
+
+static int joined;                  /* threads that the ring has waited for */
+static int (*may_join)(void);       /* whether such a thread is told to end */
+static int join(pthread_t thread, void **said) {
+    joined++;
+    if (may_join) CHECK(may_join());
+    return pthread_join(thread, said);
+}
 
 static int threads_left = 1000;     /* that the system has */
 static void (*at_start)(void);      /* runs when the first is asked for */
@@ -134,6 +141,18 @@ static void both_ways_at_once(void) {
     scene_close();
 }
 
+/* Two MiB are worth a worker, a byte less is not. */
+static void from_two_mib_on(void) {
+    scene_open(1);
+    for (int worth = 0; worth < 2; worth++) {
+        size_t bytes = 2 * MIB - 1 + (size_t)worth;
+        CHECK_RESULT(gpupool_upload(ring, device, host, bytes, kit_stream[0]), GPUPOOL_OK);
+        CHECK_EQ(kit_ring_stats(ring).workers, worth);
+    }
+    upload();
+    scene_close();
+}
+
 /* ---- starting ---- */
 
 static void as_many_as_the_system_has(void) {
@@ -191,17 +210,60 @@ static void a_worker_that_cannot_work(void) {
     scene_close();
 }
 
-/* A ring that could not be destroyed goes on, with workers again. */
+/* Nor does it change the ring, when it goes, while another thread has the lock. */
+static void *be_a_worker(void *thread) {
+    gpi_ring_worker(thread);
+    return NULL;
+}
+
+static void a_worker_goes_with_the_lock(void) {
+    gpi_ring_thread *own;
+    pthread_t thread;
+    scene_open(1);
+    own = &ring->threads[0];
+    own->ring = ring;
+    own->running = ring->workers_running = 1;
+    gpi_host_count_worker(1);
+    stays = 1; /* it is joined here */
+    fake_fail_call("cuThreadExchangeStreamCaptureMode", 1, 0, 0);
+    gpi_ring_lock(ring);
+    CHECK_EQ(pthread_create(&thread, NULL, be_a_worker, own), 0);
+    while (gpi_host_count_worker(0)) gpi_host_idle(64);
+    for (int i = 0; i < 100; i++) gpi_host_idle(10000); /* it has come to the lock long since */
+    CHECK_EQ(own->running, 1);
+    CHECK_EQ(ring->workers_running, 1);
+    gpi_ring_unlock(ring);
+    CHECK_EQ(pthread_join(thread, NULL), 0);
+    CHECK_EQ(own->running, 0);
+    CHECK_EQ(ring->workers_running, 0);
+    fake_fail_clear();
+    stays = 0;
+    upload();
+    scene_close();
+}
+
+/* A ring that could not be destroyed goes on, with workers again. Each is told to end, and waited
+   for once. */
+static int is_stopping(void) { return ring->stopping; } /* which only this thread sets */
+
 static void workers_come_back(void) {
     scene_open(1);
+    stays = 1; /* or one might have gone by itself */
+    joined = 0;
+    may_join = is_stopping;
     upload();
     fake_fail_call("cuMemHostUnregister", 1, 0, 0);
     CHECK_RESULT(gpupool_ring_destroy(ring), GPUPOOL_E_CUDA);
     fake_fail_clear();
     CHECK_EQ(kit_ring_stats(ring).workers, 0);
+    CHECK_EQ(joined, 1);
     upload();
     CHECK_EQ(kit_ring_stats(ring).workers, 1);
+    CHECK_EQ(joined, 1);
     scene_close();
+    CHECK_EQ(joined, 2);
+    may_join = NULL;
+    stays = 0;
 }
 
 /* A ring without workers is destroyed: the call itself runs the functions of what has a ticket. */
@@ -500,9 +562,11 @@ int main(int argc, char **argv) {
     FAKE_TEST(as_many_as_there_are_processors);
     FAKE_TEST(no_more_than_a_transfer_needs);
     FAKE_TEST(both_ways_at_once);
+    FAKE_TEST(from_two_mib_on);
     FAKE_TEST(as_many_as_the_system_has);
     FAKE_TEST(started_once);
     FAKE_TEST(a_worker_that_cannot_work);
+    FAKE_TEST(a_worker_goes_with_the_lock);
     FAKE_TEST(workers_come_back);
     FAKE_TEST(destroyed_without_workers);
     FAKE_TEST(a_worker_that_is_not_told);
