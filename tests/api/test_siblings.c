@@ -251,6 +251,7 @@ static void what_the_caller_lent_stays(void) {
     gpupool_arena *first = named("A", GPUPOOL_SOURCE_CUSTOM, 0);
     gpupool_arena *second = named("B", GPUPOOL_SOURCE_AUTO, 0);
     leave_idle(first, 12);
+    CHECK_RESULT(gpupool_trim(first, SIZE_MAX, NULL), GPUPOOL_OK); /* and it is known to be idle */
     size_t before = kit_reserved(first);
     CHECK_RESULT(kit_why(gpupool_alloc(second, 8 * GIB, 0)), GPUPOOL_E_OUT_OF_MEMORY);
     CHECK_EQ(kit_reserved(first), before);
