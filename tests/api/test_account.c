@@ -85,6 +85,22 @@ static void laws_hold_at_every_moment(void) {
         laws_from(kit_sources[i].source, 1000 + (uint64_t)i);
 }
 
+/* A cache has not told of a free yet when a block of another size comes: the two were never live at
+   the same time. */
+static void peaks_know_what_caches_took_back(void) {
+    gpupool_arena *arena = kit_open(GPUPOOL_SOURCE_AUTO);
+    void *block = kit_alloc(arena, 4096, kit_stream[0]);
+    CHECK_RESULT(gpupool_free(arena, block, kit_stream[0]), GPUPOOL_OK);
+    block = kit_alloc(arena, 4096, kit_stream[0]);
+    CHECK_EQ(kit_stats(arena).requested.now, 4096);
+    CHECK_RESULT(gpupool_free(arena, block, kit_stream[0]), GPUPOOL_OK);
+    block = kit_alloc(arena, 16384, kit_stream[0]);
+    CHECK_EQ(kit_stats(arena).requested.peak, 16384);
+    CHECK_EQ(kit_stats(arena).blocks.peak, 1);
+    CHECK_RESULT(gpupool_free(arena, block, kit_stream[0]), GPUPOOL_OK);
+    kit_close(arena);
+}
+
 static void reset_peaks_sets_them_to_now(void) {
     gpupool_arena *arena = kit_open(GPUPOOL_SOURCE_AUTO);
     void *large = kit_alloc(arena, 9 * MIB, kit_stream[0]);
@@ -262,6 +278,7 @@ static void records_are_counted(void) {
 
 int main(void) {
     ARENA_TEST(laws_hold_at_every_moment);
+    ARENA_TEST(peaks_know_what_caches_took_back);
     ARENA_TEST(reset_peaks_sets_them_to_now);
     ARENA_TEST(output_is_well_formed);
     ARENA_TEST(empty_arena_can_be_drawn);

@@ -134,6 +134,149 @@ static void a_question_counts_all(void) {
     kit_close(first);
 }
 
+/* It counts what each of several others has idle, and nothing of what is live there. */
+static void a_question_counts_each(void) {
+    void *live[2], *idle[2];
+    gpupool_arena *other[2];
+    fake_device_memory(0, 16 * GIB);
+    gpupool_arena *second = named("B", GPUPOOL_SOURCE_AUTO, 0);
+    size_t available = kit_available(second);
+    for (int i = 0; i < 2; i++) {
+        other[i] = named("other", GPUPOOL_SOURCE_DEVICE, 0);
+        live[i] = kit_alloc(other[i], 2 * GIB, kit_stream[1]);
+        idle[i] = kit_alloc(other[i], 3 * GIB, kit_stream[1]);
+        CHECK_RESULT(gpupool_free(other[i], idle[i], kit_stream[1]), GPUPOOL_OK);
+    }
+    CHECK_EQ(kit_available(second), available - 4 * GIB);
+    CHECK(kit_fits(second, 12 * GIB, NULL));
+    CHECK(!kit_fits(second, 12 * GIB + MIB, NULL));
+    fits(second, 12 * GIB);
+    for (int i = 0; i < 2; i++)
+        CHECK_RESULT(gpupool_free(other[i], live[i], kit_stream[1]), GPUPOOL_OK);
+    for (int i = 0; i < 2; i++) kit_close(other[i]);
+    kit_close(second);
+}
+
+/* Others give for a request of all that the device has, and for none that is larger. */
+static void the_whole_device(void) {
+    fake_device_memory(0, 16 * GIB);
+    gpupool_arena *first = named("A", GPUPOOL_SOURCE_AUTO, 0);
+    gpupool_arena *second = named("B", GPUPOOL_SOURCE_AUTO, 0);
+    leave_idle(first, 1);
+    size_t before = kit_reserved(first);
+    CHECK(before >= 12 * GIB);
+    CHECK_RESULT(kit_why(gpupool_alloc(second, 17 * GIB, kit_stream[0])),
+                 GPUPOOL_E_OUT_OF_MEMORY);
+    CHECK_EQ(kit_reserved(first), before);
+    fits(second, 16 * GIB);
+    CHECK_EQ(kit_reserved(first), 0);
+    kit_close(second);
+    kit_close(first);
+}
+
+/* Small blocks that another arena keeps in a cache, in a chunk that was divided for them, do not
+   hold the chunk back. */
+static void what_small_blocks_leave(void) {
+    void *small[4], *block;
+    fake_device_memory(0, 64 * MIB);
+    gpupool_arena_config config = kit_config(GPUPOOL_SOURCE_MAPPED);
+    config.chunk_bytes = 48 * MIB;
+    gpupool_arena *first = kit_create(&config);
+    gpupool_arena *second = named("B", GPUPOOL_SOURCE_MAPPED, 0);
+    for (int i = 0; i < 4; i++) small[i] = kit_alloc(first, 512, kit_stream[1]);
+    for (int i = 0; i < 4; i++)
+        CHECK_RESULT(gpupool_free(first, small[i], kit_stream[1]), GPUPOOL_OK);
+    CHECK_EQ(kit_reserved(first), 48 * MIB);
+    block = kit_alloc(second, 32 * MIB, kit_stream[0]);
+    CHECK_EQ(kit_reserved(first), 0);
+    CHECK_RESULT(gpupool_free(second, block, kit_stream[0]), GPUPOOL_OK);
+    kit_close(second);
+    kit_close(first);
+}
+
+/* Of many others each gives a little: all of them in one round. */
+static void many_give_a_little(void) {
+    enum { OTHERS = 10 };
+    gpupool_arena *other[OTHERS];
+    fake_device_memory(0, 6 * OTHERS * GIB);
+    for (int i = 0; i < OTHERS; i++) {
+        other[i] = named("other", GPUPOOL_SOURCE_DEVICE, 5 * GIB);
+        void *kept = kit_alloc(other[i], 5 * GIB, kit_stream[1]);
+        void *more = kit_alloc(other[i], GIB, kit_stream[1]);
+        CHECK_RESULT(gpupool_free(other[i], kept, kit_stream[1]), GPUPOOL_OK);
+        CHECK_RESULT(gpupool_free(other[i], more, kit_stream[1]), GPUPOOL_OK);
+    }
+    gpupool_arena *second = named("B", GPUPOOL_SOURCE_DEVICE, 0);
+    void *block = kit_alloc(second, OTHERS * GIB, kit_stream[0]);
+    CHECK_RESULT(gpupool_free(second, block, kit_stream[0]), GPUPOOL_OK);
+    for (int i = 0; i < OTHERS; i++) {
+        CHECK_EQ(kit_reserved(other[i]), 5 * GIB);
+        kit_close(other[i]);
+    }
+    kit_close(second);
+}
+
+/* The second that is asked gives what is still lacking, and no more. */
+static void the_rest_comes_from_the_next(void) {
+    fake_device_memory(0, 16 * GIB);
+    gpupool_arena *last = named("A", GPUPOOL_SOURCE_DEVICE, 0);
+    leave_idle(last, 12);
+    gpupool_arena *next = named("C", GPUPOOL_SOURCE_DEVICE, 0);
+    void *block = kit_alloc(next, 4 * GIB, kit_stream[1]);
+    CHECK_RESULT(gpupool_free(next, block, kit_stream[1]), GPUPOOL_OK);
+    gpupool_arena *second = named("B", GPUPOOL_SOURCE_DEVICE, 0);
+    block = kit_alloc(second, 8 * GIB, kit_stream[0]);
+    CHECK_EQ(kit_reserved(next), 0);
+    CHECK_EQ(kit_reserved(last), 8 * GIB);
+    CHECK_RESULT(gpupool_free(second, block, kit_stream[0]), GPUPOOL_OK);
+    kit_close(second);
+    kit_close(next);
+    kit_close(last);
+}
+
+/* Once one has given enough, or more, the next is not asked: nothing happens there that its record
+   of calls would show. */
+static void who_is_not_needed_is_left_alone(void) {
+    for (int chunks = 1; chunks <= 2; chunks++) {
+        FILE *file = tmpfile();
+        fake_device_memory(0, 16 * GIB);
+        gpupool_arena *last = named("A", GPUPOOL_SOURCE_DEVICE, 0);
+        gpupool_arena *next = named("C", GPUPOOL_SOURCE_DEVICE, 0);
+        void *block[2], *idle = kit_alloc(last, 4 * GIB, kit_stream[1]);
+        CHECK_RESULT(gpupool_free(last, idle, kit_stream[1]), GPUPOOL_OK);
+        size_t each = 12 * GIB / (size_t)chunks;
+        for (int i = 0; i < chunks; i++) block[i] = kit_alloc(next, each, kit_stream[1]);
+        for (int i = 0; i < chunks; i++)
+            CHECK_RESULT(gpupool_free(next, block[i], kit_stream[1]), GPUPOOL_OK);
+        gpupool_arena *second = named("B", GPUPOOL_SOURCE_DEVICE, 0);
+        CHECK_RESULT(gpupool_set_trace(last, file), GPUPOOL_OK);
+        long begun = ftell(file);
+        fits(second, 6 * GIB);
+        CHECK_EQ(kit_reserved(next), (size_t)(chunks - 1) * each);
+        CHECK_RESULT(gpupool_set_trace(last, NULL), GPUPOOL_OK);
+        CHECK_EQ(ftell(file), begun);
+        CHECK_EQ(kit_reserved(last), 4 * GIB);
+        fclose(file);
+        kit_close(second);
+        kit_close(next);
+        kit_close(last);
+    }
+}
+
+/* Chunks that the caller has lent an arena stay there: they are not the device's to hand on. */
+static void what_the_caller_lent_stays(void) {
+    fake_device_memory(0, 16 * GIB);
+    gpupool_arena *first = named("A", GPUPOOL_SOURCE_CUSTOM, 0);
+    gpupool_arena *second = named("B", GPUPOOL_SOURCE_AUTO, 0);
+    leave_idle(first, 12);
+    CHECK_RESULT(gpupool_trim(first, SIZE_MAX, NULL), GPUPOOL_OK); /* and it is known to be idle */
+    size_t before = kit_reserved(first);
+    CHECK_RESULT(kit_why(gpupool_alloc(second, 8 * GIB, 0)), GPUPOOL_E_OUT_OF_MEMORY);
+    CHECK_EQ(kit_reserved(first), before);
+    kit_close(second);
+    kit_close(first);
+}
+
 /* How often one request that is refused asks the driver for memory. */
 static long tries_of_a_refusal(gpupool_arena *arena, unsigned flags) {
     long before = fake_calls("cuMemCreate");
@@ -158,6 +301,25 @@ static void nothing_to_give(void) {
     CHECK_EQ(kit_stats(first).host_syncs, 0);
     CHECK_RESULT(gpupool_free(first, block, kit_stream[1]), GPUPOOL_OK);
     kit_close(second);
+    kit_close(first);
+}
+
+/* Where others cannot help, since the limit is in the way, a request tries no oftener either. */
+static void no_help_behind_a_limit(void) {
+    gpupool_arena *first = NULL;
+    long asked[2];
+    for (int others = 0; others < 2; others++) {
+        fake_device_memory(0, 16 * GIB);
+        if (others) first = named("A", GPUPOOL_SOURCE_AUTO, 0);
+        gpupool_arena *second = kit_open_limited(GPUPOOL_SOURCE_AUTO, GIB);
+        fake_reset_counters();
+        CHECK_RESULT(kit_why(gpupool_alloc(second, 2 * GIB, kit_stream[0])),
+                     GPUPOOL_E_OUT_OF_MEMORY);
+        asked[others] = fake_calls("cuStreamIsCapturing");
+        kit_close(second);
+    }
+    CHECK(asked[0] > 0);
+    CHECK_EQ(asked[1], 2 * asked[0]); /* before it asks for the other's figures, and after */
     kit_close(first);
 }
 
@@ -209,14 +371,46 @@ static void others_take_what_is_given(void) {
     kit_close(first);
 }
 
+static gpupool_arena *lender;
+static int lends; /* how often yet */
+
+static int lend_again(const gpupool_verdict *verdict, void *unused) {
+    (void)verdict, (void)unused;
+    if (lends-- == 0) return 0;
+    fake_other_process(0, 0);
+    leave_idle(lender, 12);
+    return 1;
+}
+
+/* Where on_out_of_memory has the request tried again, the others are asked anew, as often. */
+static void asked_anew_after_a_verdict(void) {
+    fake_device_memory(0, 16 * GIB);
+    gpupool_arena_config config = kit_config(GPUPOOL_SOURCE_MAPPED);
+    config.on_out_of_memory = lend_again;
+    lender = named("A", GPUPOOL_SOURCE_DEVICE, 0);
+    gpupool_arena *second = kit_create(&config);
+    leave_idle(lender, 12);
+    lends = 1;
+    fake_before_call("cuMemCreate", 1, fill_the_device, NULL);
+    CHECK_RESULT(kit_why(gpupool_alloc(second, GIB, kit_stream[0])), GPUPOOL_E_OUT_OF_MEMORY);
+    CHECK_EQ(lends, -1);
+    CHECK_EQ(kit_stats(lender).chunks_lost, 2 * 8);
+    fake_before_call("cuMemCreate", 0, NULL, NULL);
+    fake_other_process(0, 0);
+    kit_close(second);
+    kit_close(lender);
+}
+
 /* The one that holds most is named, and is not among the others. */
 static void the_verdict_names_the_arena(void) {
     fake_device_memory(0, 16 * GIB);
     fake_other_process(0, GIB);
+    gpupool_arena *before = named("D", GPUPOOL_SOURCE_DEVICE, 0); /* around it in the list */
     gpupool_arena *first = named("A", GPUPOOL_SOURCE_AUTO, 0);
     gpupool_arena *third = named("C", GPUPOOL_SOURCE_DEVICE, 0);
     gpupool_arena *second = named("B", GPUPOOL_SOURCE_AUTO, 0);
-    void *block = kit_alloc(first, 10 * GIB, 0), *small = kit_alloc(third, GIB, 0);
+    void *block = kit_alloc(first, 10 * GIB, 0), *small = kit_alloc(third, GIB / 2, 0);
+    void *little = kit_alloc(before, GIB / 2, 0);
     gpupool_verdict v = refuses(second, 8 * GIB, GPUPOOL_CAUSE_OTHERS);
     CHECK(v.siblings_bytes >= 11 * GIB && v.siblings_bytes < 11 * GIB + 64 * MIB);
     CHECK(v.others_bytes >= 12 * GIB);
@@ -234,9 +428,11 @@ static void the_verdict_names_the_arena(void) {
     CHECK_RESULT(gpupool_free(first, block, 0), GPUPOOL_OK); /* as advised; it trims by itself */
     fits(second, 8 * GIB);
     CHECK_RESULT(gpupool_free(third, small, 0), GPUPOOL_OK);
+    CHECK_RESULT(gpupool_free(before, little, 0), GPUPOOL_OK);
     kit_close(third);
     kit_close(second);
     kit_close(first);
+    kit_close(before);
 }
 
 /* All that the other arena holds, and not a byte more, is what is missing: and nobody else holds
@@ -408,6 +604,10 @@ static void pinned_memory_is_none_of_the_device(void) {
     void *block = kit_alloc(first, MIB, kit_stream[0]);
     v = refuses(second, 17 * GIB, GPUPOOL_CAUSE_TOO_LARGE);
     CHECK_EQ(v.siblings_bytes, 0);
+    fake_other_process(0, 12 * GIB);
+    v = refuses(second, 8 * GIB, GPUPOOL_CAUSE_OTHERS);
+    CHECK(v.others_bytes >= 12 * GIB);
+    CHECK_EQ(v.siblings_bytes, 0);
     CHECK_RESULT(gpupool_free(first, block, kit_stream[0]), GPUPOOL_OK);
     kit_close(second);
     kit_close(first);
@@ -481,9 +681,18 @@ int main(void) {
     FAKE_TEST(pending_memory_is_waited_for);
     FAKE_TEST(what_is_to_stay_stays);
     FAKE_TEST(a_question_counts_all);
+    FAKE_TEST(a_question_counts_each);
+    FAKE_TEST(the_whole_device);
+    FAKE_TEST(what_small_blocks_leave);
+    FAKE_TEST(many_give_a_little);
+    FAKE_TEST(the_rest_comes_from_the_next);
+    FAKE_TEST(who_is_not_needed_is_left_alone);
+    FAKE_TEST(what_the_caller_lent_stays);
     FAKE_TEST(nothing_to_give);
+    FAKE_TEST(no_help_behind_a_limit);
     FAKE_TEST(what_is_given_is_recorded);
     FAKE_TEST(others_take_what_is_given);
+    FAKE_TEST(asked_anew_after_a_verdict);
     FAKE_TEST(the_verdict_names_the_arena);
     FAKE_TEST(just_what_another_holds);
     FAKE_TEST(behind_cudas_shape);

@@ -182,9 +182,11 @@ static void graphs_of_a_tag(void) {
     close_tags();
 }
 
-/* Of an arena that sleeps one tag is awake: a verdict counts what that tag has alone. */
+/* Of an arena that sleeps one tag is awake: a verdict counts what that tag has alone. The blocks of
+   a tag that has no chunks of its own sleep with the others. */
 static void what_sleeps_holds_no_memory(void) {
     open_tags(2, 64 * MIB);
+    void *plain = must_take(MIB, make_tag("plain", 0, 0), 0);
     void *kv = must_take(10 * MIB, KV, 0), *weights = must_take(20 * MIB, WEIGHTS, 0);
     void *shared = kit_alloc(arena, 8 * MIB, kit_stream[0]);
     CHECK_RESULT(sleep_tag(GPUPOOL_ALL, GPUPOOL_DISCARD), GPUPOOL_OK);
@@ -194,6 +196,7 @@ static void what_sleeps_holds_no_memory(void) {
     CHECK_RESULT(wake_tag(GPUPOOL_ALL), GPUPOOL_OK);
     refused(60 * MIB, KV, GPUPOOL_E_OUT_OF_MEMORY);
     CHECK_EQ(last_verdict().granted_bytes, kit_stats(arena).granted.now);
+    give(plain, 0);
     give(kv, 0);
     give(weights, 0);
     give(shared, 0);

@@ -208,8 +208,9 @@ static void what_other_sources_refuse(void) {
     check_case(" ");
 }
 
-/* All 64 may have chunks of their own, and all sleep. */
+/* All 64 may have chunks of their own, and all sleep; the last one alone, too. */
 static void as_many_as_there_are(void) {
+    static char host[64];
     gpupool_tag_config config;
     void *block[GPUPOOL_TAGS + 1];
     int tag;
@@ -231,11 +232,15 @@ static void as_many_as_there_are(void) {
     CHECK_RESULT(sleep_tag(GPUPOOL_ALL, GPUPOOL_KEEP), GPUPOOL_OK);
     CHECK_EQ(kit_reserved(arena), 0);
     for (int i = GPUPOOL_TAGS; i >= 1; i--) CHECK_RESULT(wake_tag(i), GPUPOOL_OK);
+    CHECK_RESULT(wake_tag(GPUPOOL_ALL), GPUPOOL_OK);
+    CHECK_RESULT(sleep_tag(GPUPOOL_TAGS, GPUPOOL_KEEP), GPUPOOL_OK);
+    CHECK_RESULT(gpupool_upload(ring, block[GPUPOOL_TAGS], host, sizeof host, kit_stream[0]),
+                 GPUPOOL_E_ASLEEP);
+    CHECK_RESULT(wake_tag(GPUPOOL_TAGS), GPUPOOL_OK);
     for (int i = 1; i <= GPUPOOL_TAGS; i++) {
         kit_expect(kit_stream[0], block[i], 3000, i);
         give(block[i], 0);
     }
-    CHECK_RESULT(wake_tag(GPUPOOL_ALL), GPUPOOL_OK);
     close_tags();
 }
 

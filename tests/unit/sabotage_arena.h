@@ -149,10 +149,13 @@ static inline gpi_stream *user_at(size_t at) {
     return run ? ((gpi_use *)run->of.uses)->stream : NULL;
 }
 
-/* All references that there are, less one. */
+/* All references that there must be, less one. */
 static inline int stream_without_refs(size_t at) {
     gpi_stream *user = user_at(at), *stream;
-    for (size_t i = 0; user && (stream = stream_at(i)) != NULL; i++) break_u64(&stream->refs, 0);
+    uint64_t least = arena->clocks.uses;
+    for (const gpi_stitch *s = arena->stitches.oldest; s; s = s->newer) least += s->user != NULL;
+    for (size_t i = 0; user && (stream = stream_at(i)) != NULL; i++)
+        break_u64(&stream->refs, i ? 0 : least - 1);
     return user != NULL;
 }
 

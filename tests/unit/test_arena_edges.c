@@ -153,6 +153,62 @@ static void a_cache_makes_room(void) {
     kit_close(arena);
 }
 
+/* A block that the freeing stream's cache hands out is that stream's, whoever had it before. */
+static void whose_a_cached_block_is(void) {
+    gpupool_block found;
+    arena = kit_open(GPUPOOL_SOURCE_MAPPED);
+    put(get(4096, 0), 0);
+    void *block = get(8192, 1);
+    kit_order(kit_stream[1], kit_stream[0]);
+    put(block, 0);
+    CHECK(get(8192, 0) == block);
+    CHECK_RESULT(gpupool_get_block(arena, block, &found), GPUPOOL_OK);
+    CHECK(found.stream == kit_stream[0]);
+    put(block, 0);
+    kit_close(arena);
+}
+
+/* A request that fails has emptied a cache: the block alone becomes the stream's, and not the
+   finished unit beside it. */
+static void emptied_without_the_neighbour(void) {
+    gpupool_arena_config config = kit_config(GPUPOOL_SOURCE_DEVICE);
+    config.chunk_bytes = 64 * MIB;
+    arena = kit_create(&config);
+    char *cached = (char *)get(512, 0), *beside = (char *)get(512, 0);
+    CHECK(beside == cached + 512);
+    void *rest = get((size_t)kit_stats(arena).largest_free_bytes, 0);
+    CHECK_RESULT(gpupool_set_limit(arena, kit_reserved(arena)), GPUPOOL_OK);
+    put(beside, 0);
+    CHECK_RESULT(gpupool_trim(arena, SIZE_MAX, NULL), GPUPOOL_OK);
+    fake_mode(FAKE_STEPPED);
+    kit_fill(kit_stream[0], cached, 64, 1);
+    put(cached, 0);
+    gpi_stream *known = gpi_clock_find(&arena->clocks, gpi_clock_key(kit_stream[0]));
+    CHECK_EQ(known->cache.free_blocks, 1);
+    CHECK_EQ(kit_stats(arena).pending.now, 512);
+    CHECK_RESULT(kit_why(kit_alloc_as(arena, MIB, kit_stream[1], GPUPOOL_NO_WAIT)),
+                 GPUPOOL_E_OUT_OF_MEMORY);
+    CHECK_EQ(known->cache.free_blocks, 0);
+    CHECK_EQ(kit_stats(arena).pending.now, 512);
+    put(rest, 0);
+    fake_mode(FAKE_EAGER);
+    kit_close(arena);
+}
+
+/* A chunk that was divided for small blocks goes back once they are free. */
+static void divided_for_small_blocks(void) {
+    gpupool_arena_config config = kit_config(GPUPOOL_SOURCE_MAPPED);
+    config.chunk_bytes = 8 * MIB;
+    arena = kit_create(&config);
+    void *first = get(512, 0), *divided = get(512, 0);
+    CHECK(arena->tree.slab_count > 0);
+    put(first, 0);
+    put(divided, 0);
+    CHECK_RESULT(gpupool_trim(arena, 0, NULL), GPUPOOL_OK);
+    CHECK_EQ(kit_reserved(arena), 0);
+    kit_close(arena);
+}
+
 /* ---- the record of calls ---- */
 
 static void a_chunk_that_cuda_refuses_is_freed(void) {
@@ -510,6 +566,36 @@ static void users_that_finish_meanwhile(void) {
     kit_close(arena);
 }
 
+static void look_at_all_streams(void *unused) {
+    finish_all_streams(unused);
+    gpi_host_lock(&arena->lock);
+    gpi_arena_ask_waiting(arena);
+    gpi_host_unlock(&arena->lock);
+}
+
+/* While the wait for its user is queued, and fails, another thread sees that the user is done, and
+   looks at all that waits: the block, which is back only after that, is looked at all the same. */
+static void back_after_the_latest_look(void) {
+    arena = kit_open_limited(GPUPOOL_SOURCE_MAPPED, 64 * MIB);
+    fake_mode(FAKE_STEPPED);
+    void *block = get(60 * MIB, 0), *again;
+    kit_order(kit_stream[0], kit_stream[1]);
+    use_on(block, 1);
+    put(block, 0);
+    fake_before_call("cuStreamWaitEvent", 1, look_at_all_streams, NULL);
+    fake_fail_call("cuStreamWaitEvent", 1, 0, 0);
+    again = kit_alloc_as(arena, 60 * MIB, kit_stream[2], GPUPOOL_NO_WAIT);
+    CHECK_EQ(fake_fail_fired(), 1);
+    fake_fail_clear();
+    if (again) put(again, 2);
+    CHECK_RESULT(gpupool_trim(arena, SIZE_MAX, NULL), GPUPOOL_OK);
+    CHECK_EQ(kit_stats(arena).pending.now, 0);
+    CHECK(take_without_a_wait(60 * MIB, 2) == block);
+    put(block, 2);
+    fake_mode(FAKE_EAGER);
+    kit_close(arena);
+}
+
 /* The legacy stream waits in the arena's context. Where that cannot be entered, or left, there is
    another way to the memory or an error, and nobody overtakes. */
 static void waits_that_cannot_be_queued(void) {
@@ -571,6 +657,50 @@ static void a_finished_run_is_the_first_choice(void) {
     kit_close(arena);
 }
 
+/* What another stream has freed is waited for while memory is short, and to the very position; from
+   then on there is new memory. Where there is no choice no event is asked after. */
+static void as_long_as_memory_is_short(void) {
+    for (int more = 0; more < 2; more++) {
+        gpupool_arena_config config = kit_config(GPUPOOL_SOURCE_DEVICE);
+        config.chunk_bytes = 64 * MIB;
+        arena = kit_create(&config);
+        void *block = get(20 * MIB, 1), *again;
+        void *rest = get((size_t)kit_stats(arena).largest_free_bytes, 0);
+        fake_mode(FAKE_STEPPED);
+        kit_fill(kit_stream[1], block, 64, 1);
+        put(block, 1);
+        arena->short_until = arena->clocks.position + (uint64_t)more;
+        fake_reset_counters();
+        again = get(20 * MIB, 0);
+        CHECK_EQ(again == block, more);
+        CHECK_EQ(kit_stats(arena).fence_waits, more);
+        if (more) CHECK_EQ(fake_calls("cuEventQuery"), 0);
+        put(again, 0);
+        put(rest, 0);
+        fake_mode(FAKE_EAGER);
+        kit_close(arena);
+    }
+}
+
+/* While the program is told of memory, a request waits for it that might just fit there. */
+static void what_may_be_coming(void) {
+    gpi_request request;
+    arena = kit_open(GPUPOOL_SOURCE_DEVICE);
+    void *block = get(512, 0);
+    memset(&request, 0, sizeof request);
+    request.bytes = kit_reserved(arena) - 512;
+    gpi_host_lock(&arena->lock);
+    CHECK(!gpi_alloc_is_coming(arena, &request));
+    arena->chunks.telling = 1;
+    CHECK(gpi_alloc_is_coming(arena, &request));
+    request.bytes++;
+    CHECK(!gpi_alloc_is_coming(arena, &request));
+    arena->chunks.telling = 0;
+    gpi_host_unlock(&arena->lock);
+    put(block, 0);
+    kit_close(arena);
+}
+
 /* With threads' streams about, a request records an event over all streams once more than an eighth
    of what is reserved is pending. */
 static void much_is_pending(void) {
@@ -610,6 +740,48 @@ static void a_look_beside_a_peer(void) {
     CHECK_RESULT(gpupool_trim(arena, SIZE_MAX, NULL), GPUPOOL_OK);
     CHECK(kit_fits(arena, 30 * MIB, NULL));
     kit_close(arena);
+}
+
+/* What one look has seen counts no longer at the next: a block in a cache was taken and freed again
+   in between, behind work that is not done. */
+static void a_look_after_a_look(void) {
+    gpupool_arena_config config = kit_config(GPUPOOL_SOURCE_MAPPED);
+    config.limit_bytes = config.chunk_bytes = 2 * MIB;
+    arena = kit_create(&config);
+    put(get(4096, 0), 0);
+    CHECK(kit_fits(arena, 2 * MIB, NULL));
+    CHECK_RESULT(gpupool_allow_peer(arena, 1), GPUPOOL_OK); /* no event over all streams any more */
+    fake_mode(FAKE_STEPPED);
+    void *block = get(4096, 0);
+    kit_fill(kit_stream[0], block, 64, 1);
+    put(block, 0);
+    CHECK(!kit_fits(arena, 2 * MIB, NULL));
+    fake_mode(FAKE_EAGER);
+    kit_close(arena);
+}
+
+/* No event goes over all streams for a stream that has nothing free, and that no waiting block
+   names: it has taken again what it had freed. */
+static void nothing_that_lacks_an_event(void) {
+    for (int used = 0; used < 2; used++) {
+        arena = kit_open(GPUPOOL_SOURCE_DEVICE);
+        void *block = get(100 * KIB, 0), *theirs = get(20 * MIB, 1);
+        void *rest = get((size_t)kit_stats(arena).largest_free_bytes, 0);
+        kit_order(kit_stream[1], kit_stream[0]);
+        if (used) use_on(theirs, 0);
+        put(block, 0);
+        CHECK(get(100 * KIB, 0) == block);
+        gpi_stream *known = gpi_clock_find(&arena->clocks, gpi_clock_key(kit_stream[0]));
+        CHECK_EQ(known->refs, used);
+        CHECK(gpi_clock_lacks_mark(&arena->clocks, known));
+        CHECK_RESULT(gpupool_trim(arena, SIZE_MAX, NULL), GPUPOOL_OK);
+        CHECK_EQ(fake_calls("cuCtxRecordEvent"), 0);
+        put(block, 0);
+        put(rest, 0);
+        kit_order(kit_stream[0], kit_stream[1]);
+        put(theirs, 1);
+        kit_close(arena);
+    }
 }
 
 /* The event of a look is destroyed with the arena, unless a reset has taken it. */
@@ -941,6 +1113,9 @@ int main(void) {
     FAKE_TEST(no_mark_in_a_capture);
     FAKE_TEST(freed_where_the_cache_rests);
     FAKE_TEST(a_cache_makes_room);
+    FAKE_TEST(whose_a_cached_block_is);
+    FAKE_TEST(emptied_without_the_neighbour);
+    FAKE_TEST(divided_for_small_blocks);
     FAKE_TEST(a_chunk_that_cuda_refuses_is_freed);
     FAKE_TEST(blocks_side_by_side);
     FAKE_TEST(beside_a_capture_on_a_blocking_stream);
@@ -955,10 +1130,15 @@ int main(void) {
     FAKE_TEST(the_older_work_is_waited_for);
     FAKE_TEST(one_event_for_many_streams);
     FAKE_TEST(much_is_pending);
+    FAKE_TEST(as_long_as_memory_is_short);
+    FAKE_TEST(what_may_be_coming);
     FAKE_TEST(users_that_finish_meanwhile);
+    FAKE_TEST(back_after_the_latest_look);
     FAKE_TEST(waits_that_cannot_be_queued);
     FAKE_TEST(a_finished_run_is_the_first_choice);
     FAKE_TEST(a_look_beside_a_peer);
+    FAKE_TEST(a_look_after_a_look);
+    FAKE_TEST(nothing_that_lacks_an_event);
     FAKE_TEST(the_event_of_a_look);
     FAKE_TEST(blocks_of_all_streams);
     FAKE_TEST(an_event_for_the_wait);

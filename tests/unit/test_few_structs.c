@@ -182,6 +182,49 @@ static void a_chunk_that_became_no_block(void) {
     close_it();
 }
 
+/* A run that could not become a block is the stream's free memory alone: the finished unit beside
+   it stays finished. Of what the ladder has found, in memory that the host may have only once work
+   is done; then of another stream's run that was taken over. */
+static void a_run_goes_back_alone(void) {
+    gpupool_arena_config config = kit_config(GPUPOOL_SOURCE_PINNED);
+    config.chunk_bytes = 64 * MIB;
+    arena = kit_create(&config);
+    block[0] = gpupool_alloc_aligned(arena, MIB - 512, MIB, kit_stream[0]);
+    void *found = get(20 * MIB, 1);
+    CHECK(found == (char *)block[0] + MIB - 512); /* so a block at whole MiB leaves a unit */
+    block[1] = get((size_t)kit_stats(arena).largest_free_bytes, 0);
+    put(found, 1);
+    leave_structs(3);
+    CHECK_RESULT(kit_why(gpupool_alloc_aligned(arena, 10 * MIB, MIB, kit_stream[0])),
+                 GPUPOOL_E_HOST_MEMORY);
+    bring_structs_back();
+    CHECK_EQ(kit_stats(arena).pending.now, 10 * MIB);
+    close_it();
+}
+
+static void a_run_taken_over_goes_back_alone(void) {
+    gpupool_arena_config config = kit_config(GPUPOOL_SOURCE_DEVICE);
+    config.chunk_bytes = 64 * MIB;
+    arena = kit_create(&config);
+    char *tiny = (char *)get(512, 2), *theirs = (char *)get(20 * MIB, 1);
+    CHECK(theirs == tiny + 512);
+    block[0] = get((size_t)kit_stats(arena).largest_free_bytes, 0);
+    gpi_stream *of_2 = gpi_clock_find(&arena->clocks, gpi_clock_key(kit_stream[2]));
+    of_2->cache.rest = 9;
+    put(theirs, 1);
+    put(tiny, 2);
+    gpi_host_lock(&arena->lock);
+    gpi_clock_pass(&arena->clocks, of_2, of_2->clock.issued); /* as another thread sees */
+    gpi_clock_move_finished(&arena->clocks, of_2);
+    gpi_host_unlock(&arena->lock);
+    CHECK_EQ(kit_stats(arena).pending.now, 20 * MIB);
+    leave_structs(3);
+    CHECK_RESULT(kit_why(gpupool_alloc(arena, 10 * MIB, kit_stream[0])), GPUPOOL_E_HOST_MEMORY);
+    bring_structs_back();
+    CHECK_EQ(kit_stats(arena).pending.now, 20 * MIB);
+    close_it();
+}
+
 /* ---- other threads use the last structs up, while CUDA is called ---- */
 
 static void use_up(void *unused) {
@@ -303,6 +346,8 @@ int main(void) {
     FAKE_TEST(each_way_with_each_number);
     FAKE_TEST(addresses_without_cells);
     FAKE_TEST(a_chunk_that_became_no_block);
+    FAKE_TEST(a_run_goes_back_alone);
+    FAKE_TEST(a_run_taken_over_goes_back_alone);
     FAKE_TEST(used_up_meanwhile);
     FAKE_TEST(a_chunk_that_is_told_stays);
     FAKE_TEST(a_refused_chunk_goes);

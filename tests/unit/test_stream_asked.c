@@ -126,6 +126,17 @@ static void no_answer_after_a_reset(void) {
     for (int i = 0; i < KIT_STREAMS; i++) kit_stream[i] = NULL;
 }
 
+/* A stream that was forgotten in the middle of a free is known by its id again. */
+static void known_anew_by_its_id(void) {
+    arena = kit_open(GPUPOOL_SOURCE_AUTO);
+    void *block = kit_alloc(arena, BYTES, kit_stream[0]);
+    gpi_caller call = gpi_arena_call(kit_stream[1]);
+    CHECK_RESULT(gpi_block_free_slow(arena, block, &call), GPUPOOL_OK);
+    gpi_stream *known = gpi_clock_find(&arena->clocks, gpi_clock_key(kit_stream[1]));
+    CHECK(known && gpi_clock_is_same(&arena->clocks, known, kit_stream[1]));
+    kit_close(arena);
+}
+
 static void ask_in_vain(void *unused) {
     (void)unused;
     fake_fail_call("cuStreamGetId", 1, 1, 0);
@@ -421,6 +432,7 @@ int main(void) {
     FAKE_TEST(questions_that_fail);
     FAKE_TEST(questions_that_go_on_failing);
     FAKE_TEST(no_answer_after_a_failure);
+    FAKE_TEST(known_anew_by_its_id);
     FAKE_TEST(no_answer_after_a_reset);
     FAKE_TEST(retired_during_a_free);
     FAKE_TEST(retired_during_an_alloc);
