@@ -4364,7 +4364,8 @@ static void gpi_ledger_close(gpi_ledger *ledger) {
    T5  the leftmost run of a chunk keeps its struct while the chunk lives, for chunks point to it
    T6  a cell has the leftmost run that starts in its granule, or NULL; `starts` has the bits of the
        granules that have one
-   T7  a free run is wholly in slabs and its kind is slabs, or no unit of it is in a slab
+   T7  a free run is wholly in slabs and its kind is slabs, or no unit of it is in a slab; empty
+       addresses are in none
 
    Locks: every caller holds the arena's lock. No function here opens a lock, waits, or calls CUDA.
    Memory of the host is got in advance: where a comment says "needs two spare structs", the caller
@@ -6891,6 +6892,7 @@ static int gpi_check_run(const gpi_tree *tree, const gpi_run *run, const gpi_run
     if (run->list != number || run->by.list_prev != before) return 2;
     if (!gpi_tree_is_met(run)) return 1;
     if (!gpi_check_is_one_kind(tree, run)) return 7;
+    if (number == GPI_LIST_EMPTY && gpi_tree_is_slab(tree, run->unit)) return 7;
     if (run->next && run->next->list == number && run->next->of.at == run->of.at &&
         gpi_tree_is_slab(tree, run->next->unit) ==
             gpi_tree_is_slab(tree, run->unit)) /* T3, of each pair once */
@@ -8866,6 +8868,8 @@ static gpupool_result gpi_stitch_drop_chunk(gpi_stitches *stitches, gpi_chunk *c
         return gpi_chunk_drop(chunks, tree, chunk);
     }
     if (!gpi_tree_prepare(tree, 2)) return gpi_host_no_memory();
+    /* again: the lock was open since the caller did so, and another thread may have made one */
+    gpi_tree_drop_slabs(tree);
     /* the chunk is part of a larger free run: it is cut out, so that no request gets it while the
        lock is open */
     taken = gpi_stitch_take(tree, gpi_tree_at(tree, chunk->unit), chunk->unit, chunk->units);

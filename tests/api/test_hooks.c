@@ -542,6 +542,42 @@ static void a_request_waits_for_what_appears(void) {
     close_registered();
 }
 
+static void *use_a_small_block(void *unused) {
+    (void)unused;
+    CHECK_RESULT(gpupool_free(arena, kit_alloc(arena, 4096, kit_stream[1]), kit_stream[1]),
+                 GPUPOOL_OK);
+    CHECK_RESULT(gpupool_wait_all(arena), GPUPOOL_OK);
+    return NULL;
+}
+
+static int remove_beside_a_small_block(const gpupool_mapping *mapping, void *user) {
+    if (waits_inside) {
+        pthread_t thread;
+        waits_inside = 0;
+        pthread_create(&thread, NULL, use_a_small_block, NULL);
+        pthread_join(thread, NULL);
+    }
+    return registry_remove(mapping, user);
+}
+
+/* While one chunk goes, another is used for small blocks, and is free again when its turn comes. */
+static void chunks_that_are_used_before_they_go(void) {
+    gpupool_arena_config config = registry_config(GPUPOOL_SOURCE_MAPPED, 0);
+    config.chunk_bytes = 2 * MIB;
+    config.on_unmap = remove_beside_a_small_block;
+    arena = kit_create(&config);
+    for (int i = 0; i < 2; i++)
+        CHECK_RESULT(gpupool_free(arena, kit_alloc(arena, 8 * MIB, kit_stream[0]), kit_stream[0]),
+                     GPUPOOL_OK);
+    CHECK_RESULT(gpupool_wait_all(arena), GPUPOOL_OK);
+    waits_inside = 1;
+    CHECK_RESULT(gpupool_trim(arena, 0, NULL), GPUPOOL_OK);
+    CHECK_EQ(waits_inside, 0);
+    CHECK_EQ(kit_reserved(arena), 0);
+    CHECK_RESULT(gpupool_check(arena), GPUPOOL_OK);
+    close_registered();
+}
+
 static void *churn(void *number) {
     uint64_t random = 100 + (uint64_t)(uintptr_t)number;
     int stream = (int)(uintptr_t)number;
@@ -714,6 +750,7 @@ int main(void) {
     FAKE_TEST(only_what_goes_is_told);
     FAKE_TEST(others_go_on_meanwhile);
     FAKE_TEST(a_request_waits_for_what_appears);
+    FAKE_TEST(chunks_that_are_used_before_they_go);
     FAKE_TEST(threads_grow_at_once);
     FAKE_TEST(another_thread_checks_meanwhile);
     FAKE_TEST(nothing_grows_while_a_stream_captures);

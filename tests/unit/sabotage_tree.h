@@ -395,4 +395,16 @@ static inline int slab_within_a_run(size_t at) {
     return 1;
 }
 
+/* Empty addresses are a slab. */
+static inline int is_bare_granule(const gpi_run *run) {
+    return is_bare(run) && run->units == arena->chunks.granule_units;
+}
+static inline int slab_of_empty_addresses(size_t at) {
+    gpi_run *run = is_mapped() ? run_at(at, is_bare_granule) : NULL;
+    if (!run) return 0;
+    flip_slab_at(run->unit);
+    break_u64(&arena->tree.slab_count, arena->tree.slab_count + 1);
+    return 1;
+}
+
 #endif
