@@ -9,8 +9,8 @@
    test_soak [SECONDS [SEED [THREADS [ACTIONS]]]]: 0 threads leaves the second part out, and with
    ACTIONS the first is this seed alone, for so many, whatever the time. */
 // build: plain -O1
-// build: asked -O1 -DSOAK_SECONDS=4 -DGPUPOOL_STREAM_HOOK=0 -DGPUPOOL_STREAM_CHECK=1
-// build: tsan -fsanitize=thread -DSOAK_SECONDS=4 -DGPUPOOL_STREAM_HOOK=0 -DGPUPOOL_STREAM_CHECK=1
+// build: asked -O1 -DSOAK_SECONDS=3 -DGPUPOOL_STREAM_HOOK=0 -DGPUPOOL_STREAM_CHECK=1
+// build: tsan -fsanitize=thread -DSOAK_SECONDS=3 -DGPUPOOL_STREAM_HOOK=0 -DGPUPOOL_STREAM_CHECK=1
 #define _DEFAULT_SOURCE
 #include "fail_malloc.h"
 #include "gpupool.h"
@@ -23,7 +23,7 @@
 #include <time.h>
 
 #ifndef SOAK_SECONDS
-#define SOAK_SECONDS 6
+#define SOAK_SECONDS 4
 #endif
 #define MOST_THREADS 64
 #define REPEATED 3000 /* actions of the run that is made twice */

@@ -1,8 +1,6 @@
 /* Streams and their marks at the corners: which streams are asked in turn, a run that goes back to
    a stream which is asked no longer, what joins beside two marks, structs that had another stream
    before, how many threads' streams are kept, and contexts that CUDA does not take off again. */
-// build: plain
-// build: asan -fsanitize=address
 #define GPUPOOL_IMPLEMENTATION
 #include "gpupool.h"
 #include "stream_kit.h"

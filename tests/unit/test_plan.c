@@ -1,7 +1,5 @@
 /* Which free memory a stitch is made of, in how many parts and mappings, and what making it leaves
    behind. */
-// build: plain
-// build: asan -fsanitize=address,undefined
 #define GPUPOOL_IMPLEMENTATION
 #include "gpupool.h"
 #include "arena_kit.h"

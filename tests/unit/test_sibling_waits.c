@@ -1,8 +1,6 @@
 /* An arena whose lock another thread has is asked again until that gives the lock back, before a
    request goes without its idle memory. The lock comes back where the request gives way, so that
    they always meet. */
-// build: plain
-// build: asan -fsanitize=address
 #define _GNU_SOURCE
 #include <sched.h>
 

@@ -1,7 +1,6 @@
 /* Sleep and waking: what they count, what they wait for, the words of a call of which two things
    fail, what the program is told then, and a wake that just has room enough. */
 // build: plain
-// build: asan -fsanitize=address
 // build: check2 -DGPUPOOL_CHECK=2
 #define GPUPOOL_IMPLEMENTATION
 #include <stdlib.h>
