@@ -195,6 +195,7 @@ static void pointers_that_start_no_block(void) {
 static void pointers_beside_it(void) {
     stripe_open();
     char *block = stripe_stitched(LARGE, 0);
+    is_refused(block + LARGE + 512 * GPUPOOL_GUARD, GPUPOOL_E_DOUBLE_FREE); /* its end */
     is_refused(block + (5 * STRIPE - 512), GPUPOOL_E_DOUBLE_FREE);
     is_refused(block + 64 * STRIPE, GPUPOOL_E_DOUBLE_FREE);
     put(block, 0);

@@ -36,6 +36,7 @@ static void *malloc_oddly(size_t bytes);
 static int open_fails, close_fails, close_errno, flush_lies; /* close_errno 0: it is left alone */
 static atomic_int in_flush, may_flush;        /* 1: a report waits there; it may go on */
 static void (*at_malloc)(void);
+static char *name_room; /* what the first arena got for the file's name, and a byte behind it */
 static gpi_mutex *until_a_yield; /* held until the next one */
 static int flush_ends_in_a_yield;
 
@@ -69,7 +70,10 @@ static void *malloc_oddly(size_t bytes) {
     void (*act)(void) = bytes == sizeof "report.txt" ? at_malloc : NULL; /* for the file's name */
     if (act) at_malloc = NULL;
     if (act) act();
-    return fail_malloc(bytes);
+    if (bytes != sizeof "report.txt" || name_room) return fail_malloc(bytes);
+    name_room = (char *)fail_malloc(bytes + 1);
+    if (name_room) name_room[bytes] = '#';
+    return name_room;
 }
 
 #if CHECK_FAKE
@@ -119,6 +123,15 @@ static void writes_that_fail_before_the_flush(void) {
 }
 
 /* ---- the first arena ---- */
+
+static void opens_and_looks_behind_the_name(void) {
+    opened("first");
+    if (CHECK(name_room != NULL)) CHECK_EQ(name_room[sizeof "report.txt"], '#');
+}
+
+static void nothing_is_written_behind_the_name(void) {
+    run("report.txt", opens_and_looks_behind_the_name);
+}
 
 static void whichever_request_fails(void) {
     for (long n = 1, fired = 1; fired; n++) {
@@ -341,6 +354,7 @@ int main(void) {
     TEST(a_file_that_opens_badly);
     TEST(files_that_close_badly);
     TEST(writes_that_fail_before_the_flush);
+    TEST(nothing_is_written_behind_the_name);
     TEST(no_memory_at_first);
     TEST(two_at_the_first_arena);
     TEST(one_end_of_two_beginnings);

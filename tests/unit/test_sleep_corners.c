@@ -175,6 +175,23 @@ static void no_memory_for_the_use_of_a_block(void) {
     close_tags();
 }
 
+/* Kernels may still use the memory then, so it stays. */
+static void the_wait_for_kernels_fails(void) {
+    open_tags(1, 0);
+    void *block = must_take(8 * MIB, KV, 0);
+    fake_fail_call("cuMemFree", 1, 0, 0);
+    CHECK_RESULT(sleep_tag(KV, GPUPOOL_DISCARD), GPUPOOL_E_CUDA);
+    CHECK_EQ(fake_fail_fired(), 1);
+    fake_fail_clear();
+    CHECK_EQ(stats_of(KV).asleep_bytes, 0);
+    CHECK_EQ(kit_reserved(arena), 8 * MIB);
+    CHECK_RESULT(gpupool_check(arena), GPUPOOL_OK);
+    CHECK_RESULT(sleep_tag(KV, GPUPOOL_DISCARD), GPUPOOL_OK);
+    CHECK_RESULT(wake_tag(KV), GPUPOOL_OK);
+    give(block, 0);
+    close_tags();
+}
+
 /* The first failure is the cause, and is told; a second one, of undoing, is not. */
 static void the_first_failure_is_told(void) {
     void *block[2];
@@ -435,7 +452,9 @@ static void who_has_the_device(void) {
         CHECK_EQ(strstr(verdict.sentence, "own blocks") == NULL, more);
     }
     fake_fail_call("cuMemGetInfo", 1, 1, 0);
-    CHECK_EQ(wake_in_vain().device_total_bytes, 0); /* it is not known */
+    gpupool_verdict unknown = wake_in_vain();
+    CHECK_EQ(unknown.device_total_bytes, 0); /* neither is known */
+    CHECK_EQ(unknown.device_free_bytes, 0);
     fake_fail_clear();
     fake_other_process(0, 0);
     CHECK_RESULT(wake_tag(KV), GPUPOOL_OK);
@@ -488,6 +507,7 @@ int main(void) {
     FAKE_TEST(the_last_of_all_tags);
     FAKE_TEST(nothing_to_keep);
     FAKE_TEST(no_memory_for_the_use_of_a_block);
+    FAKE_TEST(the_wait_for_kernels_fails);
     FAKE_TEST(the_first_failure_is_told);
     FAKE_TEST(memory_is_refused_for_another_reason);
     FAKE_TEST(refused_once_more_for_another_reason);
