@@ -165,12 +165,15 @@ static void no_memory_for_a_reserve(void) {
     kit_close(arena);
 }
 
-/* Not even after a reset, which has taken the chunks. */
+/* Not even after a reset, which has taken the chunks, with a block that waits for a stream. */
 static void no_host_memory_is_lost(void) {
     long before = fail_malloc_live;
     arena = kit_open(GPUPOOL_SOURCE_DEVICE);
     put(get(MIB, 0), 0);
     put(get(64 * MIB, 0), 0);
+    void *waiting = get(2 * MIB, 0);
+    CHECK_RESULT(gpupool_record_stream(arena, waiting, kit_stream[1]), GPUPOOL_OK);
+    put(waiting, 0);
     CHECK_EQ(cudaDeviceReset(), cudaSuccess);
     for (int i = 0; i < KIT_STREAMS; i++) kit_stream[i] = NULL;
     CHECK_RESULT(gpupool_arena_destroy(arena), GPUPOOL_OK);

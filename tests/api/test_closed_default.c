@@ -62,6 +62,23 @@ static void its_end_is_no_failure(void) {
     CHECK(strstr(gpupool_last_error(), "the arena is NULL") != NULL);
 }
 
+/* Destroyed, it is no device's default arena any more, whichever device it was of. */
+static void of_another_device(void) {
+    CHECK_EQ(cudaSetDevice(1), cudaSuccess);
+    arena = gpupool_get_default_arena(1);
+    CHECK_EQ(cudaDeviceReset(), cudaSuccess);
+    fake_fail_call("cuInit", 1, 0, 0);
+    CHECK_RESULT(kit_why(gpupool_get_default_arena(1)), GPUPOOL_E_CUDA);
+    CHECK_EQ(fake_fail_fired(), 1);
+    fake_fail_clear();
+    CHECK_RESULT(gpupool_arena_destroy(arena), GPUPOOL_OK);
+    CHECK(gpupool_find_default_arena(1) == NULL);
+    arena = gpupool_get_default_arena(1);
+    CHECK_RESULT(gpupool_free(arena, kit_alloc(arena, MIB, 0), 0), GPUPOOL_OK);
+    kit_close(arena);
+    CHECK_EQ(cudaSetDevice(0), cudaSuccess);
+}
+
 static void streams_come_and_go(void) {
     cudaStream_t stream;
     close_by_a_reset();
@@ -146,6 +163,7 @@ static void the_environment_has_no_sense(void) {
 int main(void) {
     FAKE_TEST(its_blocks_cannot_be_freed);
     FAKE_TEST(its_end_is_no_failure);
+    FAKE_TEST(of_another_device);
     FAKE_TEST(streams_come_and_go);
     FAKE_TEST(others_do_not_count_it);
     FAKE_TEST(nor_another_arena_of_before);

@@ -96,6 +96,34 @@ static void many_blocks_of_a_reserve(void) {
     close_tags();
 }
 
+/* Fills what the next calls have on their stack. */
+static void fill_the_stack(void) {
+    volatile char room[64 << 10];
+    for (size_t i = 0; i < sizeof room; i++) room[i] = 0x55;
+}
+
+/* A budget says nothing of the arena's memory, whatever was on the stack. */
+static void a_budget_has_no_other_numbers(void) {
+    open_tags(1, 0);
+    CHECK_RESULT(gpupool_set_tag_limits(arena, WEIGHTS, 3 * MIB, 0), GPUPOOL_OK);
+    fill_the_stack();
+    CHECK(take(4 * MIB, WEIGHTS, 0) == NULL);
+    gpupool_verdict v = last_verdict();
+    CHECK_EQ(v.cause, GPUPOOL_CAUSE_TAG);
+    CHECK_EQ(v.reserved_bytes, 0);
+    CHECK_EQ(v.largest_block_bytes, 0);
+    CHECK_EQ(v.pending_bytes, 0);
+    CHECK_EQ(v.kept_bytes, 0);
+    CHECK_EQ(v.device_free_bytes, 0);
+    CHECK_EQ(v.device_total_bytes, 0);
+    CHECK_EQ(v.others_bytes, 0);
+    CHECK_EQ(v.siblings_bytes, 0);
+    CHECK_EQ(v.fits_bytes, 0);
+    CHECK_EQ(v.pending_streams, 0);
+    for (int i = 0; i < GPUPOOL_HOLDERS; i++) CHECK_EQ(v.holders[i].blocks, 0);
+    close_tags();
+}
+
 /* What a verdict advises of a budget is enough, and a byte less is not. */
 static void a_budget_is_raised_as_far_as_told(void) {
     open_tags(1, 0);
@@ -165,6 +193,24 @@ static void what_sleeps_is_not_granted(void) {
     close_tags();
 }
 
+/* Nor do they when one tag is to wake, and another sleeps on. */
+static void what_sleeps_on_is_not_granted(void) {
+    void *asleep[2], *awake;
+    open_tags(2, LIMIT * MIB);
+    for (int i = 0; i < 2; i++) asleep[i] = must_take((size_t)(i + 2) * 2 * MIB, WEIGHTS + i, 0);
+    awake = must_take(2 * MIB, 0, 0);
+    for (int i = 0; i < 2; i++)
+        CHECK_RESULT(sleep_tag(WEIGHTS + i, GPUPOOL_DISCARD), GPUPOOL_OK);
+    CHECK_RESULT(gpupool_set_limit(arena, 3 * MIB), GPUPOOL_OK);
+    CHECK_RESULT(wake_tag(WEIGHTS), GPUPOOL_E_OUT_OF_MEMORY);
+    CHECK_EQ(last_verdict().granted_bytes, 2 * MIB);
+    CHECK_RESULT(gpupool_set_limit(arena, LIMIT * MIB), GPUPOOL_OK);
+    for (int i = 0; i < 2; i++) CHECK_RESULT(wake_tag(WEIGHTS + i), GPUPOOL_OK);
+    for (int i = 0; i < 2; i++) give(asleep[i], 0);
+    give(awake, 0);
+    close_tags();
+}
+
 /* An open scope has again what it freed itself; an ended one keeps it, as far as it is awake. */
 static void what_a_tags_graph_keeps(void) {
     gpupool_capture *scope = NULL;
@@ -197,10 +243,12 @@ int main(void) {
     FAKE_TEST(its_own_reserve_is_the_requests);
     FAKE_TEST(a_reserve_is_not_given_back);
     FAKE_TEST(many_blocks_of_a_reserve);
+    FAKE_TEST(a_budget_has_no_other_numbers);
     FAKE_TEST(a_budget_is_raised_as_far_as_told);
     FAKE_TEST(many_blocks_of_which_some_are_in_a_reserve);
     FAKE_TEST(a_free_reserve_of_others);
     FAKE_TEST(what_sleeps_is_not_granted);
+    FAKE_TEST(what_sleeps_on_is_not_granted);
     FAKE_TEST(what_a_tags_graph_keeps);
     return check_finish();
 }

@@ -145,6 +145,17 @@ static void no_memory_to_keep_an_older_chunk(void) {
     kit_close(arena);
 }
 
+/* Where no graph keeps the chunk, a free needs none. */
+static void a_free_without_a_pool_needs_no_memory(void) {
+    arena = kit_open(GPUPOOL_SOURCE_BYPASS);
+    void *block = get(4096, 0);
+    fail_malloc_nth(1, 1);
+    put(block, 0);
+    fail_malloc_nth(0, 0);
+    CHECK_EQ(kit_stats(arena).blocks.now, 0);
+    kit_close(arena);
+}
+
 /* A release needs none, without a pool either. */
 static void no_memory_at_the_release_without_a_pool(void) {
     arena = kit_open(GPUPOOL_SOURCE_BYPASS);
@@ -520,6 +531,7 @@ int main(void) {
     FAKE_TEST(no_memory_for_a_scope);
     FAKE_TEST(no_memory_to_keep_a_block);
     FAKE_TEST(no_memory_to_keep_an_older_chunk);
+    FAKE_TEST(a_free_without_a_pool_needs_no_memory);
     FAKE_TEST(no_memory_at_the_release_without_a_pool);
     FAKE_TEST(no_memory_to_wait_for_others);
     FAKE_TEST(no_wait_at_the_release);

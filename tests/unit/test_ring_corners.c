@@ -107,6 +107,29 @@ static void chunks_of_rows(void) {
     kit_ring_close(ring);
 }
 
+/* Of a file, each chunk but the last ends where a page of the file does, however many share. */
+static void chunks_of_a_file(void) {
+    gpupool_ring *ring = kit_ring(64 * MIB, 0, 0);
+    for (int workers = 0; workers < 4; workers++)
+        for (uint64_t from = 0; from < 2000; from += 1000) {
+            gpi_transfer plan = gpi_send_plan("", ring, ring, 64 * MIB, 0);
+            check_case("%d workers, from byte %d", workers, (int)from);
+            ring->workers_running = workers;
+            plan.bytes = plan.width;
+            plan.is_file = 1;
+            plan.file_offset = from;
+            while (plan.cursor < plan.bytes) {
+                uint64_t bytes = gpi_ring_chunk(ring, &plan, UINT64_MAX);
+                if (!CHECK(bytes > 0)) break;
+                plan.cursor += bytes;
+                CHECK((from + plan.cursor) % GPI_PAGE_BYTES == 0 || plan.cursor == plan.bytes);
+            }
+            CHECK_EQ(plan.cursor, plan.bytes);
+        }
+    ring->workers_running = 0;
+    kit_ring_close(ring);
+}
+
 /* From any byte on, over the ends of rows, and nothing of what lies between them. */
 static void bytes_of_rows(void) {
     enum { WIDTH = 10, PITCH = 16, FROM = 3, BYTES = 20 };
@@ -422,6 +445,7 @@ int main(void) {
     FAKE_TEST(one_chunk_is_under_way);
     FAKE_TEST(nothing_arrives_after_the_end);
     FAKE_TEST(chunks_of_rows);
+    FAKE_TEST(chunks_of_a_file);
     FAKE_TEST(bytes_of_rows);
     FAKE_TEST(chunks_grow_and_shrink);
     FAKE_TEST(enough_of_a_stream);

@@ -347,26 +347,30 @@ static void alone_on_a_full_device(void) {
 }
 
 /* Freed for all streams, as by cudaFree, beside what one stream has freed: for a block of both, it
-   is the device that has to be waited for. */
+   is the device that has to be waited for, be that the default stream, too. */
 static void what_was_freed_for_all_waits_for_the_device(void) {
-    void *block[2] = {NULL, NULL};
+    cudaStream_t streams[] = {kit_stream[1], cudaStreamLegacy};
     fake_device_vmm(0, 0); /* chunks that have to go for a larger one */
-    fake_mode(FAKE_STEPPED);
-    arena = gpupool_get_default_arena(0);
-    CHECK_RESULT(gpupool_set_limit(arena, 64 * MIB), GPUPOOL_OK);
-    for (int i = 0; i < 2; i++) {
-        CHECK_EQ(gpupool_cudaMalloc(&block[i], 32 * MIB), cudaSuccess);
-        kit_mark(kit_stream[i], block[i], 32 * MIB, i);
+    for (int k = 0; k < 2; k++) {
+        void *block[2] = {NULL, NULL};
+        check_case("stream %d", k);
+        fake_mode(FAKE_STEPPED);
+        arena = gpupool_get_default_arena(0);
+        CHECK_RESULT(gpupool_set_limit(arena, 64 * MIB), GPUPOOL_OK);
+        for (int i = 0; i < 2; i++) {
+            CHECK_EQ(gpupool_cudaMalloc(&block[i], 32 * MIB), cudaSuccess);
+            kit_mark(i ? streams[k] : kit_stream[0], block[i], 32 * MIB, i);
+        }
+        CHECK_EQ(gpupool_cudaFree(block[0]), cudaSuccess);
+        put(block[1], streams[k]);
+        gpupool_verdict v = would_not_fit(arena, 64 * MIB, GPUPOOL_CAUSE_PENDING);
+        CHECK_EQ(v.pending_streams, 0);
+        CHECK(strstr(v.sentence, "all work in flight on the device") != NULL);
+        fake_run_all();
+        fits(arena, 64 * MIB);
+        fake_mode(FAKE_EAGER);
+        kit_close(arena);
     }
-    CHECK_EQ(gpupool_cudaFree(block[0]), cudaSuccess);
-    put(block[1], kit_stream[1]);
-    gpupool_verdict v = would_not_fit(arena, 64 * MIB, GPUPOOL_CAUSE_PENDING);
-    CHECK_EQ(v.pending_streams, 0);
-    CHECK(strstr(v.sentence, "all work in flight on the device") != NULL);
-    fake_run_all();
-    fits(arena, 64 * MIB);
-    fake_mode(FAKE_EAGER);
-    kit_close(arena);
 }
 
 /* The work of two streams is to be waited for, but not the graph. */
@@ -1067,6 +1071,12 @@ static void fragments_not_yet_free(void) {
     gpupool_verdict v = would_not_fit(arena, 15 * MIB, GPUPOOL_CAUSE_FRAGMENTED);
     CHECK(strstr(v.sentence, "24.00 MiB is free in all, but no more than 10.00 MiB in one "
                              "piece, with 20.00 MiB pending: ") != NULL);
+    /* the largest that fits is found by trying others: the sentence is of what was asked for */
+    for (size_t more = 512; more < 64 * 512; more += 512) {
+        v = would_not_fit(arena, 15 * MIB + more, GPUPOOL_CAUSE_FRAGMENTED);
+        CHECK_EQ(v.fits_bytes, 10 * MIB);
+        CHECK(strstr(v.sentence, "no more than 10.00 MiB in one piece, with") != NULL);
+    }
     fake_mode(FAKE_EAGER);
     for (int i = 1; i < 6; i++)
         if (i != 2) put(block[i], kit_stream[0]);
