@@ -13992,10 +13992,10 @@ static gpupool_result gpi_block_free_chunk(gpupool_arena *arena, void *block,
         gpi_arena_leave(arena, &visit);
         return result;
     }
-    /* In a scope the graph keeps the block until the release. */
+    /* In a scope the graph keeps the block until the release, whichever graph else does. */
     owner = gpi_arena_owner_again(arena, call);
-    if (!owner || (owner->capture && !gpi_clock_keeping(run) &&
-                   !gpi_clock_use(&arena->clocks, run, owner, UINT64_MAX))) {
+    if (!owner ||
+        (owner->capture && !gpi_clock_use(&arena->clocks, run, owner, UINT64_MAX))) {
         gpi_arena_leave(arena, &visit);
         return gpi_host_no_memory();
     }

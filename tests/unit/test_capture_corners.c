@@ -472,6 +472,21 @@ static void freed_in_another_scope(void) {
     kit_close(arena);
 }
 
+/* Nor does its chunk go before both graphs are released, in whatever order. */
+static void freed_in_another_scope_without_a_pool(void) {
+    for (int first = 0; first < 2; first++) {
+        arena = kit_open(GPUPOOL_SOURCE_BYPASS);
+        begin(0);
+        begin(1);
+        put(get(4 * MIB, 0), 1);
+        release(first);
+        CHECK_EQ(kit_reserved(arena), 4 * MIB);
+        release(!first);
+        CHECK_EQ(kit_reserved(arena), 0);
+        kit_close(arena);
+    }
+}
+
 /* ---- the end ---- */
 
 /* A scope that has ended, one that has not, and one that was, when the device is reset. */
@@ -545,6 +560,7 @@ int main(void) {
     FAKE_TEST(caches_at_the_release);
     FAKE_TEST(freed_on_another_capturing_stream);
     FAKE_TEST(freed_in_another_scope);
+    FAKE_TEST(freed_in_another_scope_without_a_pool);
     FAKE_TEST(finished_behind_a_stuck_stream);
     FAKE_TEST(reset_under_scopes);
     return check_finish();
