@@ -96,6 +96,30 @@ static void many_blocks_of_a_reserve(void) {
     close_tags();
 }
 
+/* Of the arena's memory the verdict of a budget tells nothing: all of that is 0. */
+static void a_budgets_verdict_is_of_the_tag_alone(void) {
+    gpupool_verdict verdict;
+    open_tags(1, LIMIT * MIB);
+    CHECK_RESULT(gpupool_set_tag_limits(arena, WEIGHTS, 3 * MIB, 0), GPUPOOL_OK);
+    void *block = must_take(2 * MIB, WEIGHTS, 0);
+    give(must_take(4 * MIB, 0, 0), 0);
+    refused(4 * MIB, WEIGHTS, GPUPOOL_E_OUT_OF_MEMORY);
+    verdict = last_verdict();
+    CHECK_EQ(verdict.cause, GPUPOOL_CAUSE_TAG);
+    CHECK_EQ(verdict.tag, WEIGHTS);
+    CHECK_EQ(verdict.limit_bytes, 3 * MIB);
+    CHECK_EQ(verdict.granted_bytes, 2 * MIB);
+    CHECK_EQ(verdict.largest_block_bytes, 0);
+    CHECK_EQ(verdict.pending_bytes, 0);
+    CHECK_EQ(verdict.kept_bytes, 0);
+    CHECK_EQ(verdict.device_free_bytes, 0);
+    CHECK_EQ(verdict.fits_bytes, 0);
+    CHECK_EQ(verdict.pending_streams, 0);
+    CHECK_EQ(verdict.holders[0].blocks, 0);
+    give(block, 0);
+    close_tags();
+}
+
 /* What a verdict advises of a budget is enough, and a byte less is not. */
 static void a_budget_is_raised_as_far_as_told(void) {
     open_tags(1, 0);
@@ -197,6 +221,7 @@ int main(void) {
     FAKE_TEST(its_own_reserve_is_the_requests);
     FAKE_TEST(a_reserve_is_not_given_back);
     FAKE_TEST(many_blocks_of_a_reserve);
+    FAKE_TEST(a_budgets_verdict_is_of_the_tag_alone);
     FAKE_TEST(a_budget_is_raised_as_far_as_told);
     FAKE_TEST(many_blocks_of_which_some_are_in_a_reserve);
     FAKE_TEST(a_free_reserve_of_others);
