@@ -174,6 +174,22 @@ static void the_whole_device(void) {
     kit_close(first);
 }
 
+/* Others give for a request of all that the limit leaves, and for none that is larger. */
+static void all_that_the_limit_leaves(void) {
+    fake_device_memory(0, 16 * GIB);
+    gpupool_arena *first = named("A", GPUPOOL_SOURCE_AUTO, 0);
+    gpupool_arena *second = kit_open_limited(GPUPOOL_SOURCE_AUTO, 8 * GIB);
+    leave_idle(first, 1);
+    size_t before = kit_reserved(first);
+    CHECK_RESULT(kit_why(gpupool_alloc(second, 8 * GIB + 1, kit_stream[0])),
+                 GPUPOOL_E_OUT_OF_MEMORY);
+    CHECK_EQ(kit_reserved(first), before);
+    fits(second, 8 * GIB);
+    CHECK(kit_reserved(first) < before);
+    kit_close(second);
+    kit_close(first);
+}
+
 /* Small blocks that another arena keeps in a cache, in a chunk that was divided for them, do not
    hold the chunk back. */
 static void what_small_blocks_leave(void) {
@@ -683,6 +699,7 @@ int main(void) {
     FAKE_TEST(a_question_counts_all);
     FAKE_TEST(a_question_counts_each);
     FAKE_TEST(the_whole_device);
+    FAKE_TEST(all_that_the_limit_leaves);
     FAKE_TEST(what_small_blocks_leave);
     FAKE_TEST(many_give_a_little);
     FAKE_TEST(the_rest_comes_from_the_next);

@@ -110,6 +110,10 @@ static void a_budget_has_no_other_numbers(void) {
     CHECK(take(4 * MIB, WEIGHTS, 0) == NULL);
     gpupool_verdict v = last_verdict();
     CHECK_EQ(v.cause, GPUPOOL_CAUSE_TAG);
+    CHECK_EQ(v.tag, WEIGHTS);
+    CHECK_EQ(v.limit_bytes, 3 * MIB);
+    CHECK_EQ(v.asked_bytes, 4 * MIB);
+    CHECK_EQ(v.granted_bytes, 0);
     CHECK_EQ(v.reserved_bytes, 0);
     CHECK_EQ(v.largest_block_bytes, 0);
     CHECK_EQ(v.pending_bytes, 0);

@@ -96,6 +96,7 @@ static void questions_that_go_on_failing(void) {
         CHECK(strstr(gpupool_last_error(), "CUDA_ERROR_UNKNOWN") != NULL);
         fake_fail_call(questions[i], 1, 1, cudaErrorMemoryAllocation); /* not the device's */
         CHECK_RESULT(gpupool_free(arena, block, kit_stream[0]), GPUPOOL_E_CUDA);
+        CHECK_EQ(gpi_thread.cuda_error, cudaErrorMemoryAllocation);
         /* nor is it known whether the device was reset */
         fake_fail_call("cuCtxGetId", 1, 0, 0);
         CHECK_RESULT(gpupool_free(arena, block, kit_stream[0]), GPUPOOL_E_CUDA);

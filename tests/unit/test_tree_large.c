@@ -175,6 +175,22 @@ static void slabs_are_dropped_up_to_the_last(void) {
     close_few();
 }
 
+/* Of any stretch of granules, wherever in a word of bits it begins and ends. */
+static void slabs_of_a_stretch_are_counted(void) {
+    static const uint64_t slabs[] = {0, 3, 63, 64, 65, 127, 128, 131};
+    open_few(132);
+    for (int i = 0; i < 8; i++) gpi_tree_mark_slab(&few, slabs[i] * FEW_GRANULE);
+    for (uint64_t first = 0; first < 132; first++)
+        for (uint64_t end = first; end <= 132; end++) {
+            uint64_t count = 0;
+            for (int i = 0; i < 8; i++) count += slabs[i] >= first && slabs[i] < end;
+            check_case("from %d to %d", (int)first, (int)end);
+            CHECK_EQ(gpi_check_slabs(&few, first, end), count);
+        }
+    gpi_tree_drop_slabs(&few);
+    close_few();
+}
+
 /* What lies behind the last list is none, though the array has room there. */
 static void lists_up_to_the_last(void) {
     gpi_run *run;
@@ -459,6 +475,7 @@ int main(void) {
     TEST(a_list_gets_one_position);
     TEST(owners_up_to_the_end_of_the_table);
     TEST(slabs_are_dropped_up_to_the_last);
+    TEST(slabs_of_a_stretch_are_counted);
     TEST(lists_up_to_the_last);
     TEST(a_list_that_was_another_streams);
     TEST(a_slab_beside_a_unit_of_another);
