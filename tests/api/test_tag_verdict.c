@@ -135,6 +135,7 @@ static void a_budget_is_raised_as_far_as_told(void) {
     void *block = must_take(2 * MIB, WEIGHTS, 0);
     refused(4 * MIB, WEIGHTS, GPUPOOL_E_OUT_OF_MEMORY);
     CHECK_EQ(last_verdict().cause, GPUPOOL_CAUSE_TAG);
+    CHECK_EQ(last_verdict().asked_bytes, 4 * MIB);
     size_t raised = 3 * MIB + (size_t)last_verdict().raise_bytes;
     CHECK_RESULT(gpupool_set_tag_limits(arena, WEIGHTS, raised - 1, 0), GPUPOOL_OK);
     refused(4 * MIB, WEIGHTS, GPUPOOL_E_OUT_OF_MEMORY);

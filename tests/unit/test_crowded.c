@@ -27,13 +27,16 @@ static void put(void *block, int stream) {
     CHECK_RESULT(gpupool_free(arena, block, kit_stream[stream]), GPUPOOL_OK);
 }
 
+static void put_after_waits(void *block, int stream, uint32_t waits) {
+    gpi_host_lock(&arena->lock);
+    cache_of(stream)->waits = waits;
+    gpi_host_unlock(&arena->lock);
+    put(block, stream);
+}
+
 /* As after many waits. The next free on the stream makes its cache a crowded one. */
 static void crowd(int stream) {
-    void *first = get(100, stream);
-    gpi_host_lock(&arena->lock);
-    cache_of(stream)->waits = WAITS;
-    gpi_host_unlock(&arena->lock);
-    put(first, stream);
+    put_after_waits(get(100, stream), stream, WAITS);
     CHECK(cache_of(stream)->crowded);
 }
 
@@ -87,6 +90,17 @@ static void who_waits_long_is_crowded(void) {
     CHECK_EQ(cache_of(0)->waits, WAITS - 1); /* it took the lock once more */
     CHECK(get(5000, 0) == block);
     put(block, 0);
+    close_all(NULL, 0, 0);
+}
+
+/* The free takes one off: then as many waits as the bound are enough, and one less is not. */
+static void as_many_waits_as_the_bound(void) {
+    arena = kit_open(GPUPOOL_SOURCE_DEVICE);
+    void *first = get(5000, 0), *second = get(9000, 0);
+    put_after_waits(first, 0, GPI_CACHE_WAITS);
+    CHECK(!cache_of(0)->crowded);
+    put_after_waits(second, 0, GPI_CACHE_WAITS + 1);
+    CHECK(cache_of(0)->crowded);
     close_all(NULL, 0, 0);
 }
 
@@ -336,6 +350,7 @@ static void more_than_there_are_entries(void) {
 int main(void) {
     ARENA_TEST(calls_that_need_no_lock);
     ARENA_TEST(who_waits_long_is_crowded);
+    ARENA_TEST(as_many_waits_as_the_bound);
     ARENA_TEST(an_eighth_more_will_do);
     ARENA_TEST(who_looks_for_memory_finds_it);
     FAKE_TEST(no_mark_for_what_leaves);

@@ -80,10 +80,18 @@ static void it_is_left_alone(void) {
     close_it();
 }
 
-/* The bound on idle stitches ends at the first that CUDA does not unmap, which stays idle. */
+static void add_two_idle_stitches(void) {
+    put(take(24 * MIB, 0));
+    put(take(18 * MIB, 0));
+    CHECK_RESULT(gpupool_trim(arena, SIZE_MAX, NULL), GPUPOOL_OK);
+    CHECK_EQ(arena->stitches.count, 3);
+}
+
+/* The bound on idle stitches ends at the first that CUDA does not unmap: all stay idle. */
 static void it_is_not_unmapped(void) {
     gpupool_arena_config config = of_large_chunks();
     open_with_idle_stitch(&config);
+    add_two_idle_stitches();
     uint64_t seams = arena->stitches.idle_seams;
     fake_fail_call("cuMemUnmap", 1, 0, 0);
     lock_both();
@@ -92,6 +100,7 @@ static void it_is_not_unmapped(void) {
     gpi_stitch_bound(&arena->stitches, 0);
     CHECK_EQ(fake_fail_fired(), 1);
     CHECK_EQ(arena->stitches.idle_seams, seams);
+    CHECK_EQ(arena->stitches.count, 3);
     CHECK_EQ(arena->stitches.oldest->state, GPI_STITCH_IDLE);
     gpi_stitch_bound(&arena->stitches, 0);
     CHECK_EQ(arena->stitches.idle_seams, 0);
@@ -116,10 +125,7 @@ static void the_next_one_is_used_meanwhile(void) {
     gpupool_arena_config config = of_large_chunks();
     config.on_unmap = use_another;
     open_with_idle_stitch(&config);
-    put(take(24 * MIB, 0));
-    put(take(18 * MIB, 0));
-    CHECK_RESULT(gpupool_trim(arena, SIZE_MAX, NULL), GPUPOOL_OK);
-    CHECK_EQ(arena->stitches.count, 3);
+    add_two_idle_stitches();
     wanted_meanwhile = 24 * MIB;
     lock_both();
     gpi_stitch_bound(&arena->stitches, 0);

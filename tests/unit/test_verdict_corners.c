@@ -888,6 +888,25 @@ static void no_further_than_the_last(void) {
     CHECK_EQ(gpi_verdict_free_bytes(&verdict, &scene), 8 * 512);
 }
 
+/* One holder more than a verdict has room for: the biggest are named, and the tag behind them is
+   left alone. */
+static void no_more_holders_than_there_is_room_for(void) {
+    gpi_snapshot_run runs[GPUPOOL_HOLDERS + 1];
+    gpi_scene scene = {.runs = runs, .run_count = GPUPOOL_HOLDERS + 1};
+    gpupool_verdict verdict = {.cause = GPUPOOL_CAUSE_TOO_LARGE, .tag = 77,
+                               .sentence = "as before"};
+    memset(runs, 0, sizeof runs);
+    for (uint64_t i = 0; i <= GPUPOOL_HOLDERS; i++) {
+        runs[i].is_block = 1;
+        runs[i].asked_bytes = 700 + i;
+    }
+    gpi_verdict_name_holders(&verdict, &scene);
+    for (uint64_t i = 0; i < GPUPOOL_HOLDERS; i++)
+        CHECK_EQ(verdict.holders[i].block_bytes, 700 + GPUPOOL_HOLDERS - i);
+    CHECK_EQ(verdict.tag, 77);
+    CHECK(strcmp(verdict.sentence, "as before") == 0);
+}
+
 /* Where nothing is in the way, and still there is no memory, all of it is missing: not by the limit
    that is set. */
 static void nothing_is_in_the_way(void) {
@@ -1145,6 +1164,7 @@ int main(void) {
     FAKE_TEST(sizes_are_spelled);
     FAKE_TEST(sizes_that_meet_in_a_slot);
     FAKE_TEST(no_further_than_the_last);
+    FAKE_TEST(no_more_holders_than_there_is_room_for);
     FAKE_TEST(nothing_is_in_the_way);
     FAKE_TEST(chunks_of_ones_own_up_to_the_limit);
     FAKE_TEST(half_a_granule_is_none);
