@@ -17553,7 +17553,8 @@ static gpupool_result gpi_wake_give_up(gpupool_arena *arena, gpupool_cause cause
     gpupool_verdict verdict;
     uint64_t room = gpi_ledger_room(&arena->ledger);
     memset(&verdict, 0, sizeof verdict);
-    gpi_driver_memory(&arena->chunks.driver, 0, &free_bytes, &total_bytes);
+    gpi_driver_memory(&arena->chunks.driver, arena->ledger.reserved.now, &free_bytes,
+                      &total_bytes);
     verdict.cause = cause;
     verdict.asked_bytes = bytes;
     verdict.limit_bytes = arena->ledger.limit_bytes == UINT64_MAX ? 0 : arena->ledger.limit_bytes;

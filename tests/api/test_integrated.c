@@ -77,6 +77,32 @@ static void what_others_hold_is_not_known(void) {
     kit_close(arena);
 }
 
+/* What waking lacks there is told as of any request: free is all that the arena has not reserved. */
+static void waking_tells_what_is_free(void) {
+    int asleep;
+    gpupool_tag_config config = {.can_sleep = 1};
+    make_device();
+    gpupool_arena *arena = kit_open(GPUPOOL_SOURCE_MAPPED);
+    CHECK_RESULT(gpupool_tag(arena, "weights", &config, &asleep), GPUPOOL_OK);
+    gpupool_request request = kit_request(10 * GIB, kit_stream[0], 0);
+    request.tag = asleep;
+    void *block = gpupool_alloc_request(arena, &request), *other;
+    CHECK_RESULT(kit_why(block), GPUPOOL_OK);
+    CHECK_RESULT(gpupool_sleep(arena, asleep, GPUPOOL_DISCARD, NULL), GPUPOOL_OK);
+    other = kit_alloc(arena, 12 * GIB, kit_stream[0]);
+    CHECK_RESULT(gpupool_wake(arena, asleep, NULL), GPUPOOL_E_OUT_OF_MEMORY);
+    gpupool_verdict v;
+    CHECK_RESULT(gpupool_last_verdict(&v), GPUPOOL_OK);
+    CHECK_EQ(v.cause, GPUPOOL_CAUSE_DEVICE_FULL);
+    CHECK_EQ(v.others_bytes, 0);
+    CHECK_EQ(v.device_free_bytes, v.device_total_bytes - v.reserved_bytes);
+    CHECK_EQ(v.missing_bytes, 6 * GIB);
+    CHECK_RESULT(gpupool_free(arena, other, kit_stream[0]), GPUPOOL_OK);
+    CHECK_RESULT(gpupool_wake(arena, asleep, NULL), GPUPOOL_OK);
+    CHECK_RESULT(gpupool_free(arena, block, kit_stream[0]), GPUPOOL_OK);
+    kit_close(arena);
+}
+
 /* A device with memory of its own is believed, as ever. */
 static void other_devices_are_believed(void) {
     fake_device_memory(0, 16 * GIB);
@@ -93,6 +119,7 @@ int main(void) {
     FAKE_TEST(idle_chunks_make_room);
     FAKE_TEST(percent_of_what_is_free);
     FAKE_TEST(what_others_hold_is_not_known);
+    FAKE_TEST(waking_tells_what_is_free);
     FAKE_TEST(other_devices_are_believed);
     return check_finish();
 }
