@@ -77,7 +77,8 @@ static void what_others_hold_is_not_known(void) {
     kit_close(arena);
 }
 
-/* What waking lacks there is told as of any request: free is all that the arena has not reserved. */
+/* What waking lacks there is told as for any request: free is all that the arena has not
+   reserved. */
 static void waking_tells_what_is_free(void) {
     int asleep;
     gpupool_tag_config config = {.can_sleep = 1};
