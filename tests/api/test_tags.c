@@ -274,17 +274,22 @@ static void note(const gpupool_soft_limit *what, void *user) {
     }
 }
 
-static void a_soft_limit_calls_once_each_way(void) {
+/* A tag with a soft limit, in place of the cache's. */
+static void add_soft_tag(size_t soft_limit_bytes, gpupool_soft_fn called, void *user) {
     gpupool_tag_config config;
+    memset(&config, 0, sizeof config);
+    config.soft_limit_bytes = soft_limit_bytes;
+    config.on_soft_limit = called;
+    config.user = user;
+    CHECK_RESULT(gpupool_tag(arena, "soft", &config, &cache), GPUPOOL_OK);
+}
+
+static void a_soft_limit_calls_once_each_way(void) {
     calls c;
     void *block[3];
-    memset(&config, 0, sizeof config);
     memset(&c, 0, sizeof c);
     open_tagged(0);
-    config.soft_limit_bytes = 10 * MIB;
-    config.on_soft_limit = note;
-    config.user = &c;
-    CHECK_RESULT(gpupool_tag(arena, "soft", &config, &cache), GPUPOOL_OK);
+    add_soft_tag(10 * MIB, note, &c);
     block[0] = take(8 * MIB, cache, 0);
     CHECK_EQ(c.count, 0);
     give(take(2 * MIB - 2 * GUARDS, cache, 0), 0); /* all that the limit allows */
@@ -323,14 +328,9 @@ static void fail_within(const gpupool_soft_limit *what, void *user) {
 
 /* What fails in the function is not what the call reports that it is called by. */
 static void failures_of_the_function_are_its_own(void) {
-    gpupool_tag_config config;
     int count = 0;
-    memset(&config, 0, sizeof config);
     open_tagged(0);
-    config.soft_limit_bytes = MIB;
-    config.on_soft_limit = fail_within;
-    config.user = &count;
-    CHECK_RESULT(gpupool_tag(arena, "soft", &config, &cache), GPUPOOL_OK);
+    add_soft_tag(MIB, fail_within, &count);
     CHECK_RESULT(gpupool_free(arena, arena, 0), GPUPOOL_E_NOT_OURS);
     void *block = take(2 * MIB, cache, 0);
     CHECK_EQ(count, 1);
@@ -344,15 +344,10 @@ static void failures_of_the_function_are_its_own(void) {
 
 /* No calls are made in a host function: the next free does. */
 static void a_host_function_tells_later(void) {
-    gpupool_tag_config config;
     calls c;
-    memset(&config, 0, sizeof config);
     memset(&c, 0, sizeof c);
     open_tagged(0);
-    config.soft_limit_bytes = MIB;
-    config.on_soft_limit = note;
-    config.user = &c;
-    CHECK_RESULT(gpupool_tag(arena, "soft", &config, &cache), GPUPOOL_OK);
+    add_soft_tag(MIB, note, &c);
     void *block = take(2 * MIB, cache, 0), *other = take(4096, weights, 0);
     CHECK_EQ(c.over, 1);
     CHECK_RESULT(gpupool_free_in_host_function(arena, block, kit_stream[0]), GPUPOOL_OK);

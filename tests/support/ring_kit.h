@@ -30,6 +30,19 @@ static inline gpupool_ring_stats kit_ring_stats(gpupool_ring *ring) {
     return stats;
 }
 
+#if CHECK_FAKE
+/* Uploads a span of so many bytes on a stream that stands still: it is in flight until the stream
+   is let go. */
+static inline void kit_ring_fly(gpupool_ring *ring, size_t bytes, void *device,
+                                cudaStream_t stream) {
+    gpupool_span span;
+    CHECK_RESULT(gpupool_ring_acquire_span(ring, bytes, 0, &span), GPUPOOL_OK);
+    memset(span.memory, 1, bytes);
+    fake_hold(stream, 1);
+    CHECK_RESULT(gpupool_ring_upload_span(ring, &span, device, stream), GPUPOOL_OK);
+}
+#endif
+
 /* Byte `at` of the pattern that belongs to a seed. */
 static inline uint64_t kit_word(uint64_t seed, size_t index) {
     uint64_t z = (seed + index + 1) * 0x9e3779b97f4a7c15u;

@@ -842,15 +842,21 @@ static void blocks_of_all_streams(void) {
     kit_close(all);
 }
 
+/* The default arena, at its limit, with one block of 20 MiB, which a stream is at work on. */
+static gpupool_arena *full_default_at_work(void **block) {
+    gpupool_arena *all = gpupool_get_default_arena(0);
+    CHECK_EQ(gpupool_cudaMalloc(block, 20 * MIB), cudaSuccess);
+    CHECK_RESULT(gpupool_set_limit(all, kit_reserved(all)), GPUPOOL_OK);
+    fake_mode(FAKE_STEPPED);
+    kit_fill(kit_stream[1], *block, 20 * MIB, 1);
+    return all;
+}
+
 /* The free could record no event over all streams: the request records one, and waits for it
    alone. */
 static void an_event_for_the_wait(void) {
     void *block;
-    gpupool_arena *all = gpupool_get_default_arena(0);
-    CHECK_EQ(gpupool_cudaMalloc(&block, 20 * MIB), cudaSuccess);
-    CHECK_RESULT(gpupool_set_limit(all, kit_reserved(all)), GPUPOOL_OK);
-    fake_mode(FAKE_STEPPED);
-    kit_fill(kit_stream[1], block, 20 * MIB, 1);
+    gpupool_arena *all = full_default_at_work(&block);
     fake_fail_call("cuCtxRecordEvent", 1, 0, 0);
     CHECK_EQ(gpupool_cudaFree(block), cudaSuccess);
     CHECK_EQ(fake_fail_fired(), 1);
@@ -1014,11 +1020,7 @@ static void frees_without_an_event(void) {
 /* The wait for the event over all streams fails: the host waits for the device. */
 static void an_event_that_cannot_be_waited_for(void) {
     void *block;
-    gpupool_arena *all = gpupool_get_default_arena(0);
-    CHECK_EQ(gpupool_cudaMalloc(&block, 20 * MIB), cudaSuccess);
-    CHECK_RESULT(gpupool_set_limit(all, kit_reserved(all)), GPUPOOL_OK);
-    fake_mode(FAKE_STEPPED);
-    kit_fill(kit_stream[1], block, 20 * MIB, 1);
+    gpupool_arena *all = full_default_at_work(&block);
     CHECK_EQ(gpupool_cudaFree(block), cudaSuccess);
     fake_fail_call("cuEventSynchronize", 1, 1, 0);
     CHECK_EQ(gpupool_cudaMalloc(&block, 20 * MIB), cudaSuccess);

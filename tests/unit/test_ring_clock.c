@@ -155,10 +155,7 @@ static void no_longer_for_a_span(void) {
     gpupool_ring *ring = kit_ring(MIB, 0, 0);
     unsigned char *device = kit_device(MIB);
     gpupool_span span;
-    CHECK_RESULT(gpupool_ring_acquire_span(ring, MIB, 0, &span), GPUPOOL_OK);
-    memset(span.memory, 1, MIB);
-    fake_hold(kit_stream[0], 1);
-    CHECK_RESULT(gpupool_ring_upload_span(ring, &span, device, kit_stream[0]), GPUPOOL_OK);
+    kit_ring_fly(ring, MIB, device, kit_stream[0]);
     for (long most_us = 0; most_us <= 7500; most_us += 7500) {
         long start = clock_us;
         check_case("%ld us", most_us);

@@ -123,11 +123,7 @@ static void no_record_behind_the_last(void) {
     gpupool_ring *ring = kit_ring(MIB, 0, 0);
     gpi_stage *stage = &ring->stage;
     unsigned char *device = kit_device(MIB);
-    gpupool_span span;
-    CHECK_RESULT(gpupool_ring_acquire_span(ring, MIB, 0, &span), GPUPOOL_OK);
-    memset(span.memory, 1, MIB);
-    fake_hold(kit_stream[0], 1);
-    CHECK_RESULT(gpupool_ring_upload_span(ring, &span, device, kit_stream[0]), GPUPOOL_OK);
+    kit_ring_fly(ring, MIB, device, kit_stream[0]);
     CHECK_EQ(stage->top, stage->count);
     gpi_stage_slot *behind = &stage->slots[stage->count]; /* in their last page */
     behind->state = GPI_STAGE_FLYING;
@@ -789,11 +785,7 @@ static void a_small_upload_past_a_still_stream(void) {
     size_t bytes = 64 * KIB;
     gpupool_ring *ring = kit_ring(MIB, 0, 0);
     unsigned char *host = kit_host(bytes), *device = kit_device(MIB);
-    gpupool_span span;
-    CHECK_RESULT(gpupool_ring_acquire_span(ring, MIB, 0, &span), GPUPOOL_OK);
-    memset(span.memory, 1, MIB);
-    fake_hold(kit_stream[0], 1);
-    CHECK_RESULT(gpupool_ring_upload_span(ring, &span, device, kit_stream[0]), GPUPOOL_OK);
+    kit_ring_fly(ring, MIB, device, kit_stream[0]);
     fake_before_call("cuEventQuery", 5, let_it_go, kit_stream[0]); /* for who waits all the same */
     CHECK_RESULT(gpupool_upload(ring, device, host, bytes, kit_stream[0]), GPUPOOL_OK);
     CHECK_EQ(kit_ring_stats(ring).slow_chunks, 1);
