@@ -8868,7 +8868,7 @@ static gpupool_result gpi_stitch_drop_chunk(gpi_stitches *stitches, gpi_chunk *c
         return gpi_chunk_drop(chunks, tree, chunk);
     }
     if (!gpi_tree_prepare(tree, 2)) return gpi_host_no_memory();
-    /* again: the lock was open since the caller did so, and another thread may have made one */
+    /* the lock may have been open since this was last done, and the chunk be a slab by now */
     gpi_tree_drop_slabs(tree);
     /* the chunk is part of a larger free run: it is cut out, so that no request gets it while the
        lock is open */
