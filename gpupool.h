@@ -16265,7 +16265,6 @@ static gpi_transfer gpi_send_plan(const char *call, const void *device, const vo
 
 /* Fails with E_ARGUMENT: an argument is NULL. */
 static gpupool_result gpi_send_lacks(const char *call, const char *what) {
-    gpi_host_begin();
     return gpi_host_fail(GPUPOOL_E_ARGUMENT, "%s: %s is NULL", call, what);
 }
 

@@ -251,6 +251,29 @@ static void a_context_that_is_entered_anew(void) {
     }
 }
 
+/* A thread waits for the default stream's frees while another device is current, whose default
+   stream has another id: it is the arena's device's all the same. */
+static void a_wait_while_another_device_is_current(void) {
+    void *block;
+    fake_devices(2);
+    arena = kit_open(GPUPOOL_SOURCE_MAPPED);
+    fake_mode(FAKE_STEPPED);
+    for (int device = 0; device < 2; device++) {
+        check_case("device %d", device);
+        block = kit_alloc(arena, MIB, 0);
+        kit_mark(0, block, MIB, 1);
+        CHECK_RESULT(gpupool_free(arena, block, 0), GPUPOOL_OK);
+        CHECK(kit_stats(arena).pending.now >= MIB);
+        CHECK_EQ(cudaSetDevice(device), cudaSuccess);
+        CHECK_RESULT(gpupool_wait_stream(arena, 0), GPUPOOL_OK);
+        CHECK_EQ(cudaSetDevice(0), cudaSuccess);
+        CHECK_EQ(kit_stats(arena).pending.now, 0);
+    }
+    fake_run_all();
+    fake_mode(FAKE_EAGER);
+    kit_close(arena);
+}
+
 static void mapped(void) { run_with(GPUPOOL_SOURCE_MAPPED, -1); }
 static void in_chunks(void) { run_with(GPUPOOL_SOURCE_DEVICE, 2); }
 static void each_by_itself(void) { run_with(GPUPOOL_SOURCE_BYPASS, 2); }
@@ -258,6 +281,7 @@ static void pinned(void) { run_with(GPUPOOL_SOURCE_PINNED, -1); }
 #endif
 
 int main(void) {
+    FAKE_TEST(a_wait_while_another_device_is_current);
     FAKE_TEST(mapped);
     FAKE_TEST(in_chunks);
     FAKE_TEST(each_by_itself);

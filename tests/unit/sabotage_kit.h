@@ -173,6 +173,8 @@ static inline void scene_open(gpupool_source source) {
     scene_free(SCENE_STITCHED + 2);
     /* the very first run, which no check may pass over */
     CHECK_RESULT(gpupool_record_stream(arena, scene_block[0].at, kit_stream[3]), GPUPOOL_OK);
+    scene_alloc(100, 0); /* one unit, the smallest run there is */
+    scene_free(scene_count - 1);
     scene_free_each(42, 48, 1); /* small: into the caches, */
     for (gpi_stream *stream = arena->clocks.streams; stream; stream = stream->next) {
         gpi_host_lock(&stream->cache.lock); /* and from there into the free lists */

@@ -225,8 +225,9 @@ static inline void find_free_run(void) {
 
 /* ---- T3: what should be one run ---- */
 
+static inline int can_be_cut(const gpi_run *run) { return is_free(run) && run->units > 1; }
 static inline int cut_in_two(size_t at) {
-    cut_run = run_at(at, is_free);
+    cut_run = run_at(at, can_be_cut);
     if (!cut_run || !CHECK_EQ(gpi_tree_prepare(&arena->tree, 1), 1)) return 0;
     if (is_mapped())
         CHECK_EQ(gpi_tree_prepare_cells(&arena->tree, cut_run->unit + cut_run->units / 2, 0), 1);
@@ -391,6 +392,20 @@ static inline int slab_within_a_run(size_t at) {
     gpi_run *run = is_mapped() ? run_at(at, is_long_and_free) : NULL;
     if (!run) return 0;
     flip_slab_at(run->unit + arena->chunks.granule_units);
+    break_u64(&arena->tree.slab_count, arena->tree.slab_count + 1);
+    return 1;
+}
+
+/* The last granule of a long free run, which is the run's alone. */
+static inline int slab_at_the_end(size_t at) {
+    gpi_run *run;
+    uint64_t end;
+    if (!is_mapped()) return 0;
+    do run = run_at(at++, is_long_and_free);
+    while (run && (run->unit + run->units) % arena->chunks.granule_units);
+    if (!run) return 0;
+    end = run->unit + run->units;
+    flip_slab_at(end - 1);
     break_u64(&arena->tree.slab_count, arena->tree.slab_count + 1);
     return 1;
 }

@@ -79,6 +79,7 @@ static const saboteur saboteurs[] = {
     PLAIN("T7 T2 T3", slab_that_is_none, MAPPED),
     PLAIN("T7 T2 T3", slab_no_more, MAPPED),
     PLAIN("T7", slab_within_a_run, MAPPED),
+    PLAIN("T7", slab_at_the_end, MAPPED),
     PLAIN("T7", slab_of_empty_addresses, MAPPED),
     PLAIN("H1", home_without_owner, MAPPED),
     PLAIN("H1", home_of_another_chunk, MAPPED),
