@@ -1010,7 +1010,8 @@ GPUPOOL_API gpupool_result gpupool_export_close(gpupool_arena *, const void *blo
    the descriptor as it arrived here; the program may close it after the call. The memory exists as
    long as a process maps it: here until gpupool_import_close, even if the exporting process has
    ended. gpupool orders no work between processes: use cudaIpcGetEventHandle. E_CUDA if
-   gpupool_export did not make the descriptor. */
+   gpupool_export did not make the descriptor; E_OUT_OF_MEMORY if this process has no range of
+   addresses left that is as long as the block. */
 GPUPOOL_API gpupool_result gpupool_import(int device, const gpupool_exported *exported,
                                           gpupool_imported *imported);
 
@@ -3261,6 +3262,17 @@ static gpupool_result gpi_driver_create(const gpi_driver *driver, uint64_t bytes
                                         gpi_handle *handle) {
     CUmemAllocationProp properties = gpi_driver_properties(driver);
     return gpi_driver_told(driver, "cuMemCreate", driver->create(handle, bytes, &properties, 0));
+}
+
+/* Reserves a range of addresses, which has no memory yet. E_OUT_OF_MEMORY: the process has no such
+   range left, or a limit of the system (ulimit -v) forbids the range. */
+static gpupool_result gpi_driver_reserve(const gpi_driver *driver, uint64_t bytes,
+                                         CUdeviceptr *address) {
+    CUresult error = driver->reserve(address, (size_t)bytes, (size_t)driver->granule_bytes, 0, 0);
+    if (error == CUDA_ERROR_OUT_OF_MEMORY)
+        return gpi_host_fail(GPUPOOL_E_OUT_OF_MEMORY, "cuMemAddressReserve: the process has no "
+                             "%llu addresses side by side left", (unsigned long long)bytes);
+    return gpi_driver_told(driver, "cuMemAddressReserve", error);
 }
 
 /* Maps all memory of the handle at a reserved address. The memory may be mapped at other
@@ -7840,14 +7852,9 @@ static gpupool_result gpi_chunk_open_space(gpi_chunks *chunks, gpi_tree *tree) {
     /* a limit of the system on addresses, or of another CUDA library, may make the first tries
        fail */
     for (;; bytes /= 2) {
-        CUresult error = driver->reserve(&address, (size_t)bytes, (size_t)driver->granule_bytes, 0,
-                                         0);
-        result = gpi_driver_told(driver, "cuMemAddressReserve", error);
+        result = gpi_driver_reserve(driver, bytes, &address);
         if (result != GPUPOOL_E_OUT_OF_MEMORY || bytes / 2 < driver->total_bytes * 2) break;
     }
-    if (result == GPUPOOL_E_OUT_OF_MEMORY)
-        return gpi_host_fail(result, "cuMemAddressReserve: the process has no addresses left for "
-                             "another arena, which takes twice what the device has at least");
     if (result != GPUPOOL_OK) return result;
     chunks->reservation = address;
     chunks->reservation_bytes = bytes;
@@ -14469,7 +14476,7 @@ static void *gpi_hand_alloc_tagged(gpupool_arena *arena, gpi_request *request, u
 static void gpi_hand_choose_owners(const gpupool_arena *arena, gpi_request *request, unsigned flags,
                                    uint64_t *alignment) {
     uint64_t granule = arena->chunks.driver.granule_bytes, least = 2 * GPUPOOL_UNIT_BYTES;
-    uint64_t guard = GPI_GUARD * GPUPOOL_UNIT_BYTES;
+    uint64_t guard = GPI_GUARD * GPUPOOL_UNIT_BYTES, most = (uint64_t)1 << 48;
     if (!gpi_chunk_is_mapped(&arena->chunks) ||
         !(flags & (GPUPOOL_ONE_CHUNK | GPUPOOL_EXPORTABLE)))
         return;
@@ -14477,8 +14484,9 @@ static void gpi_hand_choose_owners(const gpupool_arena *arena, gpi_request *requ
     if (flags & GPUPOOL_EXPORTABLE) {
         request->owners = GPI_OWNERS_WHOLE;
         /* So that block and guard together are whole granules. A wrong size is refused later. */
-        if (request->bytes && request->bytes <= (uint64_t)1 << 48)
-            request->bytes = gpi_ground_up(request->bytes + guard, granule) - guard;
+        if (request->bytes && request->bytes < most)
+            request->bytes = gpi_ground_min(most, gpi_ground_up(request->bytes + guard, granule) -
+                                                      guard);
         least = granule;
     }
     if (gpi_ground_is_power(*alignment)) *alignment = gpi_ground_max(*alignment, least);
@@ -15306,7 +15314,6 @@ typedef struct gpi_ring_thread {     /* a worker */
 
 struct gpupool_ring {
     gpi_stage stage;
-    int forks;                       /* of the process when the ring was created: see HOST */
     gpi_transfer *transfers;         /* in order of arrival */
     gpi_transfer *spare;             /* records to use again, with their events */
     gpupool_ticket tickets, forgotten; /* the latest given out; the highest whose result was dropped
@@ -15357,7 +15364,7 @@ static void gpi_ring_unlock(gpupool_ring *ring) {
 static gpupool_result gpi_ring_exists(const gpupool_ring *ring, const char *call) {
     gpi_host_begin();
     if (!ring) return gpi_host_fail(GPUPOOL_E_ARGUMENT, "%s: the ring is NULL", call);
-    if (ring->forks == gpi_process.forks) return gpi_host_ok();
+    if (gpi_process.forks == 0) return gpi_host_ok(); /* a child makes no ring of its own */
     return gpi_host_fail(GPUPOOL_E_FORKED, "%s: this process is a fork of the one that made the "
                          "ring, and has no CUDA context", call);
 }
@@ -16191,7 +16198,7 @@ static int gpi_send_tiny(gpupool_ring *ring, gpi_transfer *plan) {
     int reset, did;
     /* gpi_ring_enter's checks, without its lock and its message. */
     if (plan->bytes > (plan->gated ? GPI_RING_SMALL : GPI_RING_TINY)) return 0;
-    if (ring->forks != gpi_process.forks) return 0;
+    if (gpi_process.forks) return 0;
     if (gpi_driver_was_reset(driver, &reset) != GPUPOOL_OK || reset) return 0;
     if (gpi_driver_push(driver, driver->context) != GPUPOOL_OK) return 0;
     did = !gpi_driver_is_capturing(driver, plan->stream) &&
@@ -16436,7 +16443,6 @@ static gpupool_result gpi_send_open(gpupool_ring *ring, const gpupool_ring_confi
     int way;
     ring->stage.slot_bytes = config->chunk_bytes;
     ring->stage.count = config->bytes / config->chunk_bytes;
-    ring->forks = gpi_process.forks;
     ring->workers_wanted = config->workers;
     for (way = 0; way < 2 && result == GPUPOOL_OK; way++)
         result = gpi_driver_stream_new(driver, &ring->streams[way]);
@@ -16474,8 +16480,8 @@ gpupool_result gpupool_ring_create(gpupool_ring **out, const gpupool_ring_config
     result = gpi_send_validate(&config);
     if (result == GPUPOOL_OK) result = gpi_driver_name_device(&config.device);
     if (result != GPUPOOL_OK) return result;
-    /* Before the ring exists, so that every later fork is counted: ring->forks tells a child from
-       this process. */
+    /* Before the ring exists, so that every later fork is counted: gpi_ring_exists refuses a
+       child's calls. */
     gpi_host_watch_forks();
     gpi_host_prepare_workers(gpi_ring_at_exit);
     ring = (gpupool_ring *)gpi_host_zeroed(sizeof *ring);
@@ -18760,8 +18766,7 @@ static gpupool_result gpi_share_import(const gpi_driver *driver, const gpupool_e
     int tries = 0;
     gpupool_result result = gpi_driver_import(driver, exported->descriptor, &handle);
     if (result != GPUPOOL_OK) return result;
-    result = gpi_driver_told(driver, "cuMemAddressReserve",
-                             driver->reserve(&address, (size_t)bytes, 0, 0, 0));
+    result = gpi_driver_reserve(driver, bytes, &address);
     imported->memory = (void *)(uintptr_t)address;
     imported->bytes = (size_t)bytes;
     imported->handle = handle;

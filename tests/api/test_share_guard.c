@@ -53,9 +53,23 @@ static void beside_an_exported_block(void) {
     kit_close(arena);
 }
 
+/* With its guard, the longest block would be longer than a block may be. No device has so much. */
+static void as_long_as_a_block_can_be(void) {
+    size_t most = (size_t)1 << 48;
+    share_open(0, 0);
+    for (size_t less = 0; less < 3 * SHARE_GRANULE; less += SHARE_GRANULE / 2 + 1) {
+        gpupool_request request = kit_request(most - less, kit_stream[0], GPUPOOL_EXPORTABLE);
+        check_case("%zu less", less);
+        CHECK(gpupool_alloc_request(arena, &request) == NULL);
+        CHECK_RESULT(gpupool_last_result(), GPUPOOL_E_OUT_OF_MEMORY);
+    }
+    kit_close(arena);
+}
+
 int main(void) {
     SHARE_TEST(a_refused_free_fills_nothing);
     SHARE_TEST(the_guard_stays);
     SHARE_TEST(beside_an_exported_block);
+    SHARE_TEST(as_long_as_a_block_can_be);
     return check_finish();
 }

@@ -207,6 +207,21 @@ static void wrong_sizes(void) {
     close_exported();
 }
 
+#if CHECK_FAKE
+/* The device has room, the process has no addresses: the sentence says which. */
+static void no_addresses_left(void) {
+    gpupool_imported none;
+    open_exported();
+    fake_fail_call("cuMemAddressReserve", 1, 0, CUDA_ERROR_OUT_OF_MEMORY);
+    CHECK_RESULT(gpupool_import(0, &exported, &none), GPUPOOL_E_OUT_OF_MEMORY);
+    CHECK(strstr(gpupool_last_error(), "no 4194304 addresses side by side left") != NULL);
+    fake_fail_clear();
+    gpupool_imported imported = share_imported(0, &exported);
+    share_unimport(&imported);
+    close_exported();
+}
+#endif
+
 static void nulls_and_closing_twice(void) {
     gpupool_imported imported, copy;
     open_exported();
@@ -275,6 +290,7 @@ int main(void) {
     SHARE_FAKE_TEST(devices_that_cannot_map);
     SHARE_TEST(wrong_descriptors);
     SHARE_TEST(wrong_sizes);
+    SHARE_FAKE_TEST(no_addresses_left);
     SHARE_TEST(nulls_and_closing_twice);
     SHARE_TEST(failures_are_kept);
     SHARE_TEST(during_a_capture);

@@ -42,9 +42,12 @@ CUresult cuMemGetAllocationGranularity(size_t *granularity, const CUmemAllocatio
     return fk_end_driver(error);
 }
 
+/* The address that a program wishes for is no granule's: refused, not passed over (H100, driver
+   580). */
 static int fk_reserve(CUdeviceptr *ptr, size_t size, size_t alignment, CUdeviceptr addr) {
     uint64_t at = 0;
-    if (!ptr || !size || fk_off_granule(size) || (alignment & (alignment - 1)))
+    if (!ptr || !size || fk_off_granule(size) || (alignment & (alignment - 1)) ||
+        fk_off_granule(addr))
         return CUDA_ERROR_INVALID_VALUE;
     if (alignment < FK_GRANULE) alignment = FK_GRANULE;
     if (addr % alignment == 0) at = fk_address_if_free(addr, size);

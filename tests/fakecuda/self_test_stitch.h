@@ -25,6 +25,7 @@ static void make_stitch(stitch *x) {
     CUmemAllocationProp prop = on_device(0);
     CUdeviceptr next = 0;
     int i;
+    IS(cuMemAddressReserve(&next, ROOM, 0, 4096, 0), CUDA_ERROR_INVALID_VALUE); /* no granule's */
     OK(cuMemAddressReserve(&next, ROOM, 0, 0, 0));
     for (i = 0; i < 3; i++) {
         OK(cuMemCreate(&x->handle[i], stitch_sizes[i], &prop, 0));
