@@ -388,6 +388,7 @@ static uint64_t wait_for_sleepers(unsigned count) {
     gpi_gate *gate = &gpi_process.gate;
     uint64_t looked = 0;
     for (unsigned asleep = 0; asleep < count;) {
+        if (under_lock(&ring->workers_running) < (int)count) return 0;
         looked = gpi_host_now_ns();
         gpi_host_gate_lock(gate);
         asleep = gate->sleepers;
@@ -400,7 +401,6 @@ static uint64_t wait_for_sleepers(unsigned count) {
 /* The ring gives its workers a second to end, which may be too little on a slow machine; who sleeps
    and is not woken never ends. */
 static void upload_at_exit(void) {
-    alarm(20);
     while (under_lock(&ring->workers_running)) gpi_host_idle(64);
     if (gpupool_upload(ring, device, host, BYTES, kit_stream[0]) != GPUPOOL_OK) _exit(5);
 }
@@ -424,7 +424,6 @@ static void *upload_for_ever(void *unused) {
 
 static int die_with_a_stuck_worker(void) {
     pthread_t uploader;
-    alarm(20);
     scene_open(1);
     if (pthread_create(&uploader, NULL, upload_for_ever, NULL)) _exit(5);
     while (!stuck) gpi_host_idle(64);
@@ -434,7 +433,6 @@ static int die_with_a_stuck_worker(void) {
 /* The main thread is over, and nobody destroys the ring: its workers must not keep the process. The
    last of them runs what is to run at the end. */
 static int end_the_main_thread(void) {
-    alarm(20);
     scene_open(2);
     upload();
     pthread_exit(NULL);
@@ -443,6 +441,7 @@ static int end_the_main_thread(void) {
 /* Processes of their own. */
 static int die(const char *how) {
     int from_worker = how[0] == 'w';
+    alarm(20);
     kit_prepare();
     if (how[0] == 's') return die_with_a_stuck_worker();
     if (how[0] == 'm') return end_the_main_thread();
@@ -452,7 +451,7 @@ static int die(const char *how) {
     caller = pthread_self();
     if (from_worker)
         kit_upload_from(ring, device, BYTES, exit_from_a_worker, NULL, kit_stream[0]);
-    wait_for_sleepers(2);
+    while (!wait_for_sleepers(2)) upload(); /* one may have gone before the other slept */
     exit(4);
 }
 
@@ -544,7 +543,7 @@ static void a_transfer_just_before_the_end(void) {
         upload();
         since = wait_for_sleepers(1);
         ring->workers_wanted = 2;
-        at_start = sleep_longer_than_a_worker;
+        at_start = since ? sleep_longer_than_a_worker : NULL;
         upload();
         scene_close();
     }
