@@ -38,6 +38,11 @@ static void what_a_pointer_is(void) {
     }
 }
 
+static int is_on_device(const gpupool_block *walked, void *device) {
+    CHECK_EQ(walked->device, *(const int *)device);
+    return 0;
+}
+
 static void where_it_is(void) {
     gpupool_arena_config config = kit_config(GPUPOOL_SOURCE_AUTO);
     gpupool_block found;
@@ -47,6 +52,7 @@ static void where_it_is(void) {
     void *block = kit_alloc(arena, 5000, 0);
     CHECK_RESULT(gpupool_get_block(arena, block, &found), GPUPOOL_OK);
     CHECK_EQ(found.device, config.device);
+    CHECK_RESULT(gpupool_walk_blocks(arena, is_on_device, &config.device), GPUPOOL_OK);
     CHECK_RESULT(gpupool_free(arena, block, 0), GPUPOOL_OK);
     kit_close(arena);
     CHECK_EQ(cudaSetDevice(0), cudaSuccess);

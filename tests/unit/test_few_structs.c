@@ -103,6 +103,25 @@ static size_t neighbours(void) {
     return 25 * MIB;
 }
 
+/* Two other streams have freed; one of them is done, which nobody has asked yet. */
+static size_t what_one_is_done_with(void) {
+    gpupool_arena_config config = kit_config(GPUPOOL_SOURCE_DEVICE);
+    config.chunk_bytes = 64 * MIB;
+    arena = kit_create(&config);
+    for (int i = 0; i < 4; i++) block[i] = get(i % 2 ? 20 * MIB : 512, (i + 1) / 2);
+    block[4] = get((size_t)kit_stats(arena).largest_free_bytes, 0);
+    CHECK_RESULT(gpupool_set_limit(arena, kit_reserved(arena)), GPUPOOL_OK);
+    arena->short_until = arena->clocks.position + 2048;
+    fake_mode(FAKE_STEPPED);
+    for (int i = 1; i < 4; i += 2) {
+        kit_mark(kit_stream[(i + 1) / 2], block[i], 512, 1);
+        put(block[i], (i + 1) / 2);
+        block[i] = NULL;
+    }
+    fake_run(kit_stream[1]);
+    return 10 * MIB;
+}
+
 static void close_it(void) {
     for (int i = 0; i < 10; i++)
         if (block[i]) put(block[i], 0);
@@ -113,7 +132,8 @@ static void close_it(void) {
 
 static void each_way_with_each_number(void) {
     static size_t (*const ways[])(void) = {new_memory, a_new_stitch, an_idle_stitch,
-                                           a_stitch_of_anothers, neighbours};
+                                           a_stitch_of_anothers, neighbours,
+                                           what_one_is_done_with};
     for (size_t way = 0; way < KIT_COUNT(ways); way++) {
         int met = 0, failed = 0;
         for (uint64_t count = 0; count < FEW; count++) {

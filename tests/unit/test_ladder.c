@@ -162,6 +162,15 @@ static void as_many_runs_as_are_looked_at(void) {
     check_case(" ");
 }
 
+/* The very first small block lies in a slab already, not beside one. */
+static void the_first_small_block(void) {
+    arena = kit_open(GPUPOOL_SOURCE_MAPPED);
+    void *block = get(20 * KIB, 0);
+    CHECK(gpi_tree_is_slab(&arena->tree, (uintptr_t)block / GPUPOOL_UNIT_BYTES));
+    put(block, 0);
+    kit_close(arena);
+}
+
 /* ---- memory of other streams ---- */
 
 /* A small block that another stream has freed, and that lies in no slab: there is no choice, so
@@ -417,6 +426,7 @@ int main(void) {
     FAKE_TEST(beside_empty_addresses);
     FAKE_TEST(aligned_beyond_the_first_run);
     FAKE_TEST(as_many_runs_as_are_looked_at);
+    FAKE_TEST(the_first_small_block);
     FAKE_TEST(a_small_block_of_another_stream);
     FAKE_TEST(another_streams_run_once_it_is_done);
     FAKE_TEST(all_streams_are_asked);

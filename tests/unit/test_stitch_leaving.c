@@ -271,25 +271,72 @@ static void a_tag_needs_the_chunks(void) {
     }
 }
 
+/* All addresses for stitches, which nobody has. */
+static gpi_run *take_space(void) {
+    gpi_run *space = arena->chunks.space;
+    while (space->list != GPI_LIST_SPACE) space = space->next;
+    CHECK_EQ(gpi_tree_prepare(&arena->tree, 2), 1);
+    return gpi_tree_take(&arena->tree, space, space->unit, space->units);
+}
+
+static void give_space(gpi_run *space) { gpi_tree_put(&arena->tree, space, GPI_LIST_SPACE, 0); }
+
 /* No addresses are left for a stitch: the request goes another way. */
 static void no_addresses(void) {
     gpupool_arena_config config = of_large_chunks();
     open_with_idle_stitch(&config);
     uint64_t made = kit_stats(arena).stitches;
     lock_both();
-    gpi_run *space = arena->chunks.space;
-    while (space->list != GPI_LIST_SPACE) space = space->next;
-    CHECK_EQ(gpi_tree_prepare(&arena->tree, 2), 1);
-    space = gpi_tree_take(&arena->tree, space, space->unit, space->units);
+    gpi_run *space = take_space();
     unlock_both();
     void *large = take(20 * MIB, 0);
     CHECK_RESULT(kit_why(large), GPUPOOL_OK);
     CHECK_EQ(kit_stats(arena).stitches, made);
     lock_both();
-    gpi_tree_put(&arena->tree, space, GPI_LIST_SPACE, 0);
+    give_space(space);
     unlock_both();
     put(large);
     close_it();
+}
+
+/* The rest of a taken run, behind so many bytes. */
+static gpi_run *cut_behind(gpi_run *run, size_t bytes) {
+    uint64_t unit = run->unit + bytes / GPUPOOL_UNIT_BYTES;
+    CHECK_EQ(gpi_tree_prepare(&arena->tree, 1), 1);
+    CHECK_EQ(gpi_tree_prepare_cells(&arena->tree, unit, 0), 1);
+    return gpi_tree_split(&arena->tree, run, unit);
+}
+
+/* Only two ranges are left, of sizes that are in one bin; the first is too short. */
+static void addresses_of_the_second_range(void) {
+    gpupool_arena_config config = kit_config(GPUPOOL_SOURCE_MAPPED);
+    gpi_run *held[2], *range[2];
+    void *small[34];
+    config.chunk_bytes = 2 * MIB;
+    arena = kit_create(&config);
+    for (int i = 0; i < 34; i++) small[i] = take(2 * MIB, 0);
+    CHECK_RESULT(gpupool_set_limit(arena, kit_reserved(arena)), GPUPOOL_OK);
+    for (int i = 0; i < 34; i += 2) put(small[i]);
+    CHECK_RESULT(gpupool_trim(arena, SIZE_MAX, NULL), GPUPOOL_OK); /* all of it is finished */
+    lock_both();
+    range[0] = take_space();
+    held[0] = cut_behind(range[0], 32 * MIB);
+    range[1] = cut_behind(held[0], 2 * MIB);
+    held[1] = cut_behind(range[1], 34 * MIB);
+    CHECK_EQ(gpi_tree_bin(range[0]->units), gpi_tree_bin(range[1]->units));
+    give_space(range[1]); /* the latest is the first of its bin */
+    give_space(range[0]);
+    CHECK(range[0]->list_next == range[1]);
+    unlock_both();
+    void *large = take(34 * MIB, 0);
+    CHECK_RESULT(kit_why(large), GPUPOOL_OK);
+    CHECK_EQ(kit_stats(arena).stitches, 1);
+    lock_both();
+    for (int i = 0; i < 2; i++) give_space(held[i]);
+    unlock_both();
+    put(large);
+    for (int i = 1; i < 34; i += 2) put(small[i]);
+    kit_close(arena);
 }
 #endif
 
@@ -304,5 +351,6 @@ int main(void) {
     FAKE_TEST(a_stitch_of_one_chunk);
     FAKE_TEST(a_tag_needs_the_chunks);
     FAKE_TEST(no_addresses);
+    FAKE_TEST(addresses_of_the_second_range);
     return check_finish();
 }
