@@ -132,8 +132,7 @@ static void close_it(void) {
 
 static void each_way_with_each_number(void) {
     static size_t (*const ways[])(void) = {new_memory, a_new_stitch, an_idle_stitch,
-                                           a_stitch_of_anothers, neighbours,
-                                           what_one_is_done_with};
+                                           a_stitch_of_anothers, neighbours};
     for (size_t way = 0; way < KIT_COUNT(ways); way++) {
         int met = 0, failed = 0;
         for (uint64_t count = 0; count < FEW; count++) {
@@ -252,30 +251,41 @@ static void use_up(void *unused) {
     if (!rest) leave_structs(0);
 }
 
+static size_t pieces_of_another(void) {
+    open_in_pieces();
+    fake_mode(FAKE_STEPPED);
+    for (int i = 0; i < 9; i += 2) kit_mark(kit_stream[1], block[i], 6 * MIB, 1);
+    put_pieces(1);
+    return 20 * MIB;
+}
+
+/* Whether the n-th such call of the request came; the structs go just before it. */
+static int used_up_at(size_t (*way)(void), const char *call, long nth) {
+    size_t bytes = way();
+    fake_before_call(call, nth, use_up, NULL);
+    void *got = gpupool_alloc(arena, bytes, kit_stream[0]);
+    gpupool_result result = gpupool_last_result();
+    int used = rest != NULL;
+    bring_structs_back();
+    fake_before_call(call, 0, NULL, NULL);
+    if (!got) CHECK(result == GPUPOOL_E_HOST_MEMORY || result == GPUPOOL_E_OUT_OF_MEMORY);
+    CHECK_RESULT(gpupool_check(arena), GPUPOOL_OK);
+    if (!got) got = get(bytes, 0);
+    kit_mark(kit_stream[0], got, bytes, 2);
+    put(got, 0);
+    fake_run_all();
+    CHECK_EQ(fake_failures(), 0);
+    close_it();
+    return used;
+}
+
 static void used_up_meanwhile(void) {
+    static size_t (*const ways[])(void) = {pieces_of_another, what_one_is_done_with};
     static const char *const calls[] = {"cuEventQuery", "cuStreamWaitEvent"};
-    for (size_t c = 0; c < KIT_COUNT(calls); c++)
+    for (size_t i = 0; i < KIT_COUNT(ways) * KIT_COUNT(calls); i++)
         for (long nth = 1, used = 1; used; nth++) {
-            check_case("%s %ld", calls[c], nth);
-            open_in_pieces();
-            fake_mode(FAKE_STEPPED);
-            for (int i = 0; i < 9; i += 2) kit_mark(kit_stream[1], block[i], 6 * MIB, 1);
-            put_pieces(1);
-            fake_before_call(calls[c], nth, use_up, NULL);
-            void *got = gpupool_alloc(arena, 20 * MIB, kit_stream[0]);
-            gpupool_result result = gpupool_last_result();
-            used = rest != NULL;
-            bring_structs_back();
-            fake_before_call(calls[c], 0, NULL, NULL);
-            if (!got)
-                CHECK(result == GPUPOOL_E_HOST_MEMORY || result == GPUPOOL_E_OUT_OF_MEMORY);
-            CHECK_RESULT(gpupool_check(arena), GPUPOOL_OK);
-            if (!got) got = get(20 * MIB, 0);
-            kit_mark(kit_stream[0], got, 20 * MIB, 2);
-            put(got, 0);
-            fake_run_all();
-            CHECK_EQ(fake_failures(), 0);
-            close_it();
+            check_case("way %zu, %s %ld", i / 2, calls[i % 2], nth);
+            used = used_up_at(ways[i / 2], calls[i % 2], nth);
         }
     check_case(" ");
 }

@@ -164,7 +164,9 @@ static void as_many_runs_as_are_looked_at(void) {
 
 /* The very first small block lies in a slab already, not beside one. */
 static void the_first_small_block(void) {
-    arena = kit_open(GPUPOOL_SOURCE_MAPPED);
+    open_chunk(GPUPOOL_SOURCE_MAPPED, 32 * MIB);
+    put(get(30 * MIB, 0), 0);
+    CHECK_RESULT(gpupool_trim(arena, SIZE_MAX, NULL), GPUPOOL_OK); /* anybody's, and no slab yet */
     void *block = get(20 * KIB, 0);
     CHECK(gpi_tree_is_slab(&arena->tree, (uintptr_t)block / GPUPOOL_UNIT_BYTES));
     put(block, 0);
