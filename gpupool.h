@@ -59,8 +59,8 @@ What it does:
     event or a wait.
   * Frugal: in six recorded PyTorch runs peak reserved memory is 0.5 to 5.5% above peak live memory,
     because a large block can be put together from free memory in several chunks (a stitch).
-  * Ordered: another stream gets freed memory in one of two cases. The work that was queued before
-    the free has finished; or gpupool has queued on that stream a wait for the work.
+  * Ordered: another stream gets freed memory only if the work that was queued before the free has
+    finished, or if gpupool has queued on that stream a wait for the work.
   * Concurrent: while one thread waits for the device, other threads can free blocks, and allocate
     from memory that is free already.
   * Stable: the address of a live block never changes. The physical memory mapped there changes only
@@ -87,7 +87,7 @@ Words:
     idle        of a chunk: all its memory is free, and the work that used it has finished
     kept        of memory: it belongs to a graph until gpupool_release_capture
     requested   bytes that the program asked for
-    granted     the size of blocks in whole units: the requested bytes, rounded up
+    granted     the size of blocks in whole units: requested bytes, rounded up (see gpupool_stats)
     reserved    bytes of all chunks of an arena
     scope       what gpupool_begin_capture opens and gpupool_end_capture closes. What the stream
                 allocates in the open scope belongs to a graph, until gpupool_release_capture
@@ -156,10 +156,11 @@ comments above the public functions refer to the rules by number.
      A block that is allocated during the capture may lie in memory that earlier work of the
      captured streams still uses: before each launch make the launching stream wait for that work,
      unless it has finished. And if the stream is a non-blocking one, gpupool learns of the capture
-     from the first call that names the stream; that may be an allocation on the stream. From the
+     from the first call that names the stream; an allocation on the stream will do. From the
      start of the capture to that call make no call, in any thread, that allocates on another
      stream, trims or lowers a limit, and none of gpupool_would_fit, gpupool_get_available and
-     gpupool_cudaFree: CUDA might invalidate the capture. With a scope all calls are safe.
+     gpupool_cudaFree: CUDA might invalidate the capture. While a scope is open all calls are
+     safe.
   4. Functions in the config. chunk_alloc and chunk_free must not call the same arena, and must not
      destroy a stream that the arena has seen. on_out_of_memory and on_soft_limit may call the
      arena, to free or to allocate. For on_map and on_unmap see rule 10.
@@ -179,8 +180,8 @@ comments above the public functions refer to the rules by number.
      exists (except across gpupool_sleep). A large block may lie at a second address, stitched from
      several chunks. If memory is used through one address and then through another, CUDA requires
      that the kernel or copy of the first use ends before the second use begins. In work that is
-     ordered by streams and events this is so. Set config.no_stitch if a kernel relies on a flag in
-     memory alone, and not on streams or events, to know that another kernel is done with the same
+     ordered by streams and events this is so. Set config.no_stitch if a kernel relies on nothing
+     but a flag in memory, no stream or event, to know that another kernel is done with the same
      memory.
      A kernel that may start early (programmatic dependent launch) must not use a block before
      griddepcontrol.wait, since work that used the block's memory before may still run. If that
@@ -199,7 +200,7 @@ comments above the public functions refer to the rules by number.
      gpupool_get_block with an arena that is not NULL, gpupool_get_stats, gpupool_get_limit,
      gpupool_last_result, gpupool_last_error and gpupool_last_verdict.
   9. Waits. gpupool_trim, and a call that lowers a limit, ask CUDA whether the work on freed memory
-     has finished, and return only memory whose work has. They may wait for the device in four
+     has finished, and return only memory on which it has. They may wait for the device in four
      cases only: the driver is older than CUDA 12.5; or the arena has peers; or gpupool knows of a
      capture without a scope; or a chunk goes back that is not MAPPED (then CUDA itself waits).
      gpupool_would_fit and gpupool_get_available ask CUDA too, and never wait for the device.
@@ -287,10 +288,10 @@ and ring, in gpupool_arena_config and gpupool_ring_config. The columns: macro, d
                                      thread may call gpupool
     GPUPOOL_STREAM_HOOK *   1        0: leaves the name cudaStreamDestroy alone. 1: it is a macro
                                      that tells the arenas of the stream's end (rule 5)
-    GPUPOOL_STREAM_CHECK    0        1: each call asks CUDA (12 or later) for the id of its stream,
-                                     unless the stream captures, and so finds out when a handle
-                                     belongs to a new stream (rule 5). E_CUDA if CUDA does not
-                                     tell the id
+    GPUPOOL_STREAM_CHECK    0        1: each call asks CUDA for the id of its stream, unless the
+                                     stream captures, and so finds out when a handle belongs to a
+                                     new stream (rule 5). E_CUDA if CUDA does not tell the id.
+                                     Before CUDA 12 the file does not compile
     GPUPOOL_REPLACE_CUDA_MALLOC  0   define it in each file whose calls it shall change, and in no
                                      other. 1: the names cudaMalloc, cudaFree and their Async forms
                                      mean gpupool's functions: in calls, as function pointers, and
@@ -398,7 +399,8 @@ static inline cudaError_t gpi_names_cuda_free_async(void *pointer, cudaStream_t 
 
 enum {
     GPUPOOL_DEVICE_CURRENT = -1,     /* as a device: the one that is current during the call */
-    GPUPOOL_ORDERS = 41,             /* order k: sizes from 2^k to 2^(k+1) - 1 units */
+    GPUPOOL_ORDERS = 41,             /* size classes in gpupool_stats; class k: sizes from 2^k to
+                                        2^(k+1) - 1 units */
     GPUPOOL_HOLDERS = 3,             /* a verdict names this many holders: see gpupool_holder */
     GPUPOOL_TAGS = 64,               /* the most tags of an arena */
     GPUPOOL_ALL = -1                 /* gpupool_sleep and gpupool_wake: all of the arena */
@@ -512,7 +514,8 @@ typedef struct gpupool_imported {    /* filled by gpupool_import */
     unsigned long long handle;       /* used by gpupool_import_close alone */
 } gpupool_imported;
 
-/* Receives one mapping. A nonzero return value ends a walk; from on_map it refuses the mapping. */
+/* Receives one mapping. A nonzero return value ends a walk. From on_map it refuses the mapping;
+   from on_unmap it changes nothing. */
 typedef int (*gpupool_map_fn)(const gpupool_mapping *, void *user);
 
 typedef struct gpupool_request {     /* all zeros except bytes: gpupool_alloc on stream 0 */
@@ -625,8 +628,9 @@ typedef struct gpupool_tag_config {  /* all zeros: counted, and not limited */
     int can_sleep;                   /* 1: gpupool_sleep can be called with this tag. Blocks with
                                         the tag then lie in chunks that only the tag uses. A request
                                         with the tag, of the same size and on the stream that freed
-                                        a block, can have the block's memory at once; any other when
-                                        the work on the memory has finished */
+                                        a block, can have the block's memory at once; any other
+                                        request with the tag, when the work on the memory has
+                                        finished */
     size_t reserve_bytes;            /* bytes that gpupool_tag reserves, in whole granules, in
                                         chunks that only the tag uses; gpupool_trim keeps them.
                                         can_sleep and reserve_bytes need SOURCE_MAPPED, else
@@ -655,8 +659,9 @@ typedef struct gpupool_arena_config { /* all zeros: device 0, and every default.
                                         it. The default is 0, since the driver cannot checkpoint
                                         (cuCheckpointProcessCheckpoint) a process that exports */
     gpupool_map_fn on_map, on_unmap; /* on_map is called after a chunk or a stitch is mapped, before
-                                        a request gets the memory; on_unmap before the unmapping,
-                                        when no block has the memory. See rule 10 */
+                                        a request gets the memory; on_unmap before the unmapping:
+                                        when no block has the memory, or in gpupool_sleep
+                                        (gpupool_wake calls on_map again). See rule 10 */
     int (*on_out_of_memory)(const gpupool_verdict *, void *user); /* called when a request is about
                                         to fail, whatever its stream, tag and flags. Free
                                         missing_bytes and return nonzero: gpupool tries again, and
@@ -674,10 +679,10 @@ typedef struct gpupool_arena_config { /* all zeros: device 0, and every default.
 typedef struct gpupool_counter {
     uint64_t now, peak, total;       /* the value; its highest value; the sum of all increases. With
                                         several streams, the peaks of requested, granted and blocks
-                                        may be too low or too high by what the caches of the other
-                                        streams hold: for each stream at most 1 MiB, or 1/256 of the
-                                        reserved memory if that is more; where threads wait for each
-                                        other's locks, 1/8 of it for all streams together */
+                                        may be too low or too high by what the streams' caches hold:
+                                        each at most 1 MiB, or 1/256 of the reserved memory if that
+                                        is more; where threads wait for each other's locks, all
+                                        together at most 1/8 of the reserved memory */
 } gpupool_counter;
 
 typedef struct gpupool_stats {
@@ -794,7 +799,7 @@ typedef struct gpupool_ring_stats {  /* arrays: [GPUPOOL_UP], [GPUPOOL_DOWN] */
     uint64_t staged_bytes[2];        /* of transfers that the ring copied, `slow_chunks` included */
     uint64_t direct_bytes[2];        /* copied by CUDA itself: pinned memory, tiny transfers */
     uint64_t chunks[2];              /* chunks that the ring copied */
-    uint64_t slow_chunks;            /* chunks of such transfers that went by CUDA's own, slower
+    uint64_t slow_chunks;            /* chunks of staged transfers that went by CUDA's own, slower
                                         staging, because the ring stayed full */
     uint64_t waits, wait_ns;         /* transfers that found the ring full; their waiting time */
     uint64_t pin_ns, pin_failures;   /* time spent pinning; refusals by the system */
@@ -887,7 +892,7 @@ GPUPOOL_API void *gpupool_zalloc(gpupool_arena *, size_t bytes, cudaStream_t);
 /* Frees a block on the stream whose work used the block last (rule 1), also if that is not the
    stream of the allocation. NULL is allowed. A call that fails with E_NOT_OURS, E_INSIDE,
    E_DOUBLE_FREE, or E_IN_USE (an exported block) changes nothing. Some frees record an event; if
-   CUDA refuses the event, the block is freed all the same. Waits in two cases only: GPUPOOL_GUARD
+   CUDA refuses the event, the free succeeds all the same. Waits in two cases only: GPUPOOL_GUARD
    waits for the stream (E_OVERRUN: bytes past the block's end were written; the block is freed all
    the same), and in a BYPASS arena cudaFree waits. */
 GPUPOOL_API gpupool_result gpupool_free(gpupool_arena *, void *block, cudaStream_t);
@@ -901,8 +906,8 @@ GPUPOOL_API gpupool_result gpupool_free_in_host_function(gpupool_arena *, void *
                                                          cudaStream_t);
 
 /* Tells the arena that the block is also used by the work that was queued on this stream so far.
-   After the free of the block, a request gets the block's memory in one of two cases: that work has
-   finished; or the stream of the request waits for that work on the device. Records an event on the
+   After the free of the block, a request gets the block's memory only if that work has finished, or
+   if the stream of the request waits for that work on the device. Records an event on the
    stream; the arena makes at most two events for each stream, and uses them again. Does not wait.
    E_CAPTURING on a capturing stream. */
 GPUPOOL_API gpupool_result gpupool_record_stream(gpupool_arena *, const void *block, cudaStream_t);
@@ -1250,8 +1255,9 @@ GPUPOOL_API gpupool_result gpupool_download(gpupool_ring *, void *host_dst, cons
 GPUPOOL_API gpupool_result gpupool_upload_file(gpupool_ring *, void *device_dst, int file,
                                                uint64_t offset, size_t bytes, cudaStream_t);
 
-/* Uploads many parts of one file, each to a destination of its own. Returns when all of them are on
-   the device, for any stream to use. If a part fails, later parts may be missing. */
+/* Uploads many parts of one file, each to a destination of its own. Begins after what was queued on
+   the stream before, and returns when all parts are on the device, for any stream to use. If a part
+   fails, later parts may be missing. */
 GPUPOOL_API gpupool_result gpupool_upload_file_list(gpupool_ring *, int file,
                                                     const gpupool_file_part *parts, size_t count,
                                                     cudaStream_t);
@@ -1267,10 +1273,10 @@ GPUPOOL_API gpupool_result gpupool_ring_transfer(gpupool_ring *, const gpupool_t
 /* Waits up to timeout_ns (negative: for ever; 0: not at all) and returns the transfer's result.
    E_TIMEOUT: the transfer is not done yet. Any thread may wait for any ticket, in any order, as
    often as it likes. E_CUDA has two meanings: a CUDA call of the transfer failed; or a CUDA call of
-   gpupool_ring_wait itself failed, and so it did not wait. gpupool_last_error() says which. In both
-   cases the program may wait again. A transfer that failed returns the same result each time; it no
-   longer uses source, destination and file, and other transfers get its slots. A transfer that was
-   not waited for goes on. After a device reset E_CUDA comes for every ticket (rule 7). The ring
+   gpupool_ring_wait itself failed, so that it did not wait, and the transfer goes on.
+   gpupool_last_error() says which. In both cases the program may wait again. A transfer that failed
+   returns the same result each time; it no longer uses source, destination and file, and other
+   transfers get its slots. After a device reset E_CUDA comes for every ticket (rule 7). The ring
    remembers its 64 latest failures. When one more comes, it forgets the oldest: then E_ARGUMENT
    comes for that transfer's ticket and for all earlier tickets, also those of transfers that
    succeeded. */
