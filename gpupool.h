@@ -1,7 +1,7 @@
 /* gpupool.h: device memory for CUDA programs in C and C++, in one file. Version 0.2
 
 What it is. An arena gets large chunks of one device's memory from the CUDA driver, keeps them, and
-hands out blocks of them. An allocation makes no CUDA call, and takes 20 to 130 ns, if the request
+hands out blocks of them. An allocation makes no CUDA call, and takes 20 to 150 ns, if the request
 fits memory that the same stream freed, or memory whose work gpupool knows to have finished. A ring
 copies pageable host memory to the device and back, at nearly nine tenths of the speed of pinned
 memory. Arenas and rings work without each other.
@@ -656,8 +656,7 @@ typedef struct gpupool_arena_config { /* all zeros: device 0, and every default.
     unsigned share;                  /* gpupool_share, added up. Each chunk is then created so that
                                         it can be shared, which costs next to nothing. E_UNSUPPORTED
                                         unless the source is MAPPED or AUTO, and the device can do
-                                        it. The default is 0, since the driver cannot checkpoint
-                                        (cuCheckpointProcessCheckpoint) a process that exports */
+                                        it */
     gpupool_map_fn on_map, on_unmap; /* on_map is called after a chunk or a stitch is mapped, before
                                         a request gets the memory; on_unmap before the unmapping:
                                         when no block has the memory, or in gpupool_sleep
