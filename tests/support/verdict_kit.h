@@ -18,31 +18,58 @@ static inline size_t advised_bytes(const gpupool_verdict *v, const char *words) 
     return (size_t)value;
 }
 
+static inline void says(const gpupool_verdict *v, const char *words) {
+    if (!strstr(v->sentence, words))
+        check_fail(__FILE__, __LINE__, "not \"%s\": %s", words, v->sentence);
+}
+
+static inline void has_cause(const gpupool_verdict *v, gpupool_cause cause) {
+    if (v->cause != cause)
+        check_fail(__FILE__, __LINE__, "cause %d, not %d: %s", (int)v->cause, (int)cause,
+                   v->sentence);
+}
+
 /* gpupool_would_fit says no with this cause. */
 static inline gpupool_verdict would_not_fit(gpupool_arena *arena, size_t bytes,
                                             gpupool_cause cause) {
     gpupool_verdict v;
     memset(&v, 0, sizeof v);
     CHECK_EQ(kit_fits(arena, bytes, &v), 0);
-    if (v.cause != cause)
-        check_fail(__FILE__, __LINE__, "cause %d, not %d: %s", (int)v.cause, (int)cause,
-                   v.sentence);
+    has_cause(&v, cause);
     return v;
 }
 
-/* So does gpupool_alloc, in the same words. */
-static inline gpupool_verdict refuses(gpupool_arena *arena, size_t bytes, gpupool_cause cause) {
-    gpupool_verdict v, before = would_not_fit(arena, bytes, cause);
+/* gpupool_alloc says no, where gpupool_would_fit could not know. */
+static inline gpupool_verdict refuses_on(gpupool_arena *arena, size_t bytes, cudaStream_t stream,
+                                         gpupool_cause cause) {
+    gpupool_verdict v;
     memset(&v, 0, sizeof v);
-    CHECK_RESULT(kit_why(gpupool_alloc(arena, bytes, kit_stream[0])), GPUPOOL_E_OUT_OF_MEMORY);
+    CHECK_RESULT(kit_why(gpupool_alloc(arena, bytes, stream)), GPUPOOL_E_OUT_OF_MEMORY);
     CHECK_RESULT(gpupool_last_verdict(&v), GPUPOOL_OK);
-    CHECK_EQ(v.cause, cause);
+    has_cause(&v, cause);
+    return v;
+}
+
+/* Both say no, in the same words. */
+static inline gpupool_verdict refuses(gpupool_arena *arena, size_t bytes, gpupool_cause cause) {
+    gpupool_verdict before = would_not_fit(arena, bytes, cause);
+    gpupool_verdict v = refuses_on(arena, bytes, kit_stream[0], cause);
     if (strcmp(v.sentence, before.sentence) != 0)
         check_fail(__FILE__, __LINE__, "\"%s\" before, and then \"%s\"", before.sentence,
                    v.sentence);
     CHECK(strstr(gpupool_last_error(), v.sentence) != NULL);
     return v;
 }
+
+#if CHECK_FAKE
+/* Other processes take what the device has free, but for this. Returns how much they have. */
+static inline size_t others_take_all_but(size_t left) {
+    size_t free_bytes = 0, total_bytes;
+    CHECK_EQ(cudaMemGetInfo(&free_bytes, &total_bytes), cudaSuccess);
+    fake_other_process(0, free_bytes - left);
+    return free_bytes - left;
+}
+#endif
 
 /* It fits now, by both. Frees what it got. */
 static inline void fits(gpupool_arena *arena, size_t bytes) {
