@@ -16255,7 +16255,6 @@ static gpupool_result gpi_send_rows(gpupool_ring *ring, gpi_transfer *plan, uint
     result = gpi_ring_enter(ring, plan->call, &visit);
     if (result != GPUPOOL_OK) return result;
     if (any) result = gpi_send_carry_out(ring, plan, ticket);
-    /* Nothing to do, and nothing to wait for. */
     else if (ticket) *ticket = ++ring->tickets; /* nothing to do, and nothing to wait for */
     return gpi_ring_leave(ring, &visit, result);
 }

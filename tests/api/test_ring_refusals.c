@@ -113,6 +113,15 @@ static void refused(gpupool_transfer transfer, const char *words) {
     CHECK(strstr(gpupool_last_error(), words) != NULL);
 }
 
+/* A tiny transfer, which takes a way of its own, goes well: the failure before it is still told. */
+static void the_latest_failure(void) {
+    gpupool_transfer up = kit_transfer(GPUPOOL_UP, device, from, 10, 0);
+    CHECK_RESULT(gpupool_ring_check(NULL), GPUPOOL_E_ARGUMENT);
+    CHECK_RESULT(gpupool_ring_destroy(NULL), GPUPOOL_E_ARGUMENT);
+    CHECK_RESULT(gpupool_ring_transfer(ring, &up), GPUPOOL_OK);
+    CHECK(strstr(gpupool_last_error(), "gpupool_ring_destroy: the ring is NULL") != NULL);
+}
+
 /* What does not go together. */
 static void descriptions(void) {
     gpupool_transfer up = kit_transfer(GPUPOOL_UP, device, from, 10, 0), odd;
@@ -247,6 +256,7 @@ static void refused_calls_change_nothing(void) {
     gpupool_transfer one = kit_transfer(GPUPOOL_UP, device, from, 10, 0);
     one.rows = 1; /* needs no pitches */
     CHECK_RESULT(gpupool_ring_transfer(ring, &one), GPUPOOL_OK);
+    the_latest_failure();
     kit_host_free(from, 1000);
     kit_device_free(device, 1000);
     kit_ring_close(ring);

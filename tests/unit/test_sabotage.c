@@ -210,12 +210,27 @@ static void the_scene_has_everything(void) {
     }
     scene_close();
 }
+
+/* The scene has several slabs; this arena has none. */
+static void the_only_mark_of_a_slab(void) {
+    gpupool_arena_config config = kit_config(GPUPOOL_SOURCE_MAPPED);
+    config.chunk_bytes = 16 * MIB;
+    arena = kit_create(&config);
+    CHECK_RESULT(gpupool_free(arena, kit_alloc(arena, 12 * MIB, 0), 0), GPUPOOL_OK);
+    CHECK_RESULT(gpupool_trim(arena, SIZE_MAX, NULL), GPUPOOL_OK);
+    CHECK_EQ(arena->tree.slab_count, 0);
+    CHECK(slab_within_a_run(0));
+    CHECK(!strcmp(named(), "T7"));
+    mend();
+    kit_close(arena);
+}
 #endif
 
 int main(void) {
 #if CHECK_FAKE
     TEST(every_invariant_has_a_saboteur);
     ARENA_TEST(the_scene_has_everything);
+    ARENA_TEST(the_only_mark_of_a_slab);
     run_saboteurs(saboteurs, SABOTEURS);
 #else
     check_skip("sabotage", "needs fakecuda's controls");
