@@ -19,6 +19,19 @@ static gpupool_arena *named(const char *name, gpupool_source source, size_t rese
     return kit_create(&config);
 }
 
+static gpupool_arena *first, *second; /* the one has something, and the other one asks */
+
+static void open_both(gpupool_source has, gpupool_source asks) {
+    fake_device_memory(0, 16 * GIB);
+    first = named("A", has, 0);
+    second = named("B", asks, 0);
+}
+
+static void close_both(void) {
+    kit_close(second);
+    kit_close(first);
+}
+
 /* 12 GiB of 16, in some blocks, freed again. */
 static void leave_idle(gpupool_arena *arena, int blocks) {
     void *block[12];
@@ -26,6 +39,11 @@ static void leave_idle(gpupool_arena *arena, int blocks) {
         block[i] = kit_alloc(arena, 12 * GIB / (size_t)blocks, kit_stream[1]);
     for (int i = 0; i < blocks; i++)
         CHECK_RESULT(gpupool_free(arena, block[i], kit_stream[1]), GPUPOOL_OK);
+}
+
+static void open_beside_idle(int blocks) {
+    open_both(GPUPOOL_SOURCE_AUTO, GPUPOOL_SOURCE_AUTO);
+    leave_idle(first, blocks);
 }
 
 static void idle_memory_is_given_back(void) {
@@ -38,9 +56,7 @@ static void idle_memory_is_given_back(void) {
                 kit_sources[a].source == GPUPOOL_SOURCE_CUSTOM) /* it is the caller's */
                 continue;
             check_case("%s, then %s", kit_sources[a].name, kit_sources[b].name);
-            fake_device_memory(0, 16 * GIB);
-            gpupool_arena *first = named("A", kit_sources[a].source, 0);
-            gpupool_arena *second = named("B", kit_sources[b].source, 0);
+            open_both(kit_sources[a].source, kit_sources[b].source);
             leave_idle(first, a % 2 ? 12 : 1);
             gpupool_verdict v;
             if (kit_sources[b].source != GPUPOOL_SOURCE_CUSTOM)
@@ -50,16 +66,13 @@ static void idle_memory_is_given_back(void) {
             void *block = kit_alloc(second, 8 * GIB, kit_stream[0]);
             kit_mark(kit_stream[0], block, 8 * GIB, 5);
             CHECK_RESULT(gpupool_free(second, block, kit_stream[0]), GPUPOOL_OK);
-            kit_close(second);
-            kit_close(first);
+            close_both();
         }
 }
 
 /* What several streams use, and not all are done with, is not idle. */
 static void what_others_still_use_is_not_idle(void) {
-    fake_device_memory(0, 16 * GIB);
-    gpupool_arena *first = named("A", GPUPOOL_SOURCE_AUTO, 0);
-    gpupool_arena *second = named("B", GPUPOOL_SOURCE_AUTO, 0);
+    open_both(GPUPOOL_SOURCE_AUTO, GPUPOOL_SOURCE_AUTO);
     void *block = kit_alloc(first, 12 * GIB, kit_stream[1]);
     fake_mode(FAKE_STEPPED);
     kit_expect(kit_stream[2], block, 64, -1);
@@ -69,39 +82,33 @@ static void what_others_still_use_is_not_idle(void) {
     fake_mode(FAKE_EAGER);
     CHECK_RESULT(gpupool_wait_all(first), GPUPOOL_OK);
     CHECK(kit_available(second) > 12 * GIB);
-    kit_close(second);
-    kit_close(first);
+    close_both();
 }
 
-/* An arena that has most of the device, freed while a kernel still uses it. */
-static gpupool_arena *open_with_work_in_flight(void) {
-    fake_device_memory(0, 16 * GIB);
-    gpupool_arena *first = named("A", GPUPOOL_SOURCE_AUTO, 0);
+/* The first has most of the device, freed while a kernel still uses it. */
+static void open_with_work_in_flight(void) {
+    open_both(GPUPOOL_SOURCE_AUTO, GPUPOOL_SOURCE_AUTO);
     void *block = kit_alloc(first, 12 * GIB, kit_stream[1]);
     fake_mode(FAKE_STEPPED);
     kit_fill(kit_stream[1], block, 4096, 1);
     CHECK_RESULT(gpupool_free(first, block, kit_stream[1]), GPUPOOL_OK);
-    return first;
 }
 
 /* What is still in use, as far as anybody knows, is waited for. */
 static void pending_memory_is_waited_for(void) {
-    gpupool_arena *first = open_with_work_in_flight();
-    gpupool_arena *second = named("B", GPUPOOL_SOURCE_AUTO, 0);
-    void *block;
-    block = kit_alloc(second, 8 * GIB, kit_stream[0]);
+    open_with_work_in_flight();
+    void *block = kit_alloc(second, 8 * GIB, kit_stream[0]);
     kit_fill(kit_stream[0], block, 4096, 2);
     CHECK_RESULT(gpupool_free(second, block, kit_stream[0]), GPUPOOL_OK);
     fake_mode(FAKE_EAGER);
-    kit_close(second);
-    kit_close(first);
+    close_both();
 }
 
 /* Live blocks stay, and so does what the other arena is to keep. */
 static void what_is_to_stay_stays(void) {
     fake_device_memory(0, 16 * GIB);
-    gpupool_arena *first = named("A", GPUPOOL_SOURCE_AUTO, 10 * GIB);
-    gpupool_arena *second = named("B", GPUPOOL_SOURCE_AUTO, 0);
+    first = named("A", GPUPOOL_SOURCE_AUTO, 10 * GIB);
+    second = named("B", GPUPOOL_SOURCE_AUTO, 0);
     leave_idle(first, 12);
     CHECK(!kit_fits(second, 8 * GIB, NULL));
     CHECK_RESULT(kit_why(gpupool_alloc(second, 8 * GIB, 0)), GPUPOOL_E_OUT_OF_MEMORY);
@@ -113,15 +120,12 @@ static void what_is_to_stay_stays(void) {
     CHECK_RESULT(kit_why(gpupool_alloc(second, 8 * GIB, 0)), GPUPOOL_E_OUT_OF_MEMORY);
     kit_expect_mark(kit_stream[1], block, 11 * GIB, 3);
     CHECK_RESULT(gpupool_free(first, block, kit_stream[1]), GPUPOOL_OK);
-    kit_close(second);
-    kit_close(first);
+    close_both();
 }
 
 /* All that is idle is there for the other, to the last chunk; a question leaves it where it is. */
 static void a_question_counts_all(void) {
-    fake_device_memory(0, 16 * GIB);
-    gpupool_arena *first = named("A", GPUPOOL_SOURCE_AUTO, 0);
-    gpupool_arena *second = named("B", GPUPOOL_SOURCE_AUTO, 0);
+    open_both(GPUPOOL_SOURCE_AUTO, GPUPOOL_SOURCE_AUTO);
     size_t available = kit_available(second);
     leave_idle(first, 1);
     gpupool_stats before = kit_stats(first);
@@ -130,8 +134,7 @@ static void a_question_counts_all(void) {
     CHECK(kit_fits(second, available, NULL));
     kit_same_stats(before, kit_stats(first));
     fits(second, available);
-    kit_close(second);
-    kit_close(first);
+    close_both();
 }
 
 /* It counts what each of several others has idle, and nothing of what is live there. */
@@ -139,7 +142,7 @@ static void a_question_counts_each(void) {
     void *live[2], *idle[2];
     gpupool_arena *other[2];
     fake_device_memory(0, 16 * GIB);
-    gpupool_arena *second = named("B", GPUPOOL_SOURCE_AUTO, 0);
+    second = named("B", GPUPOOL_SOURCE_AUTO, 0);
     size_t available = kit_available(second);
     for (int i = 0; i < 2; i++) {
         other[i] = named("other", GPUPOOL_SOURCE_DEVICE, 0);
@@ -159,10 +162,7 @@ static void a_question_counts_each(void) {
 
 /* Others give for a request of all that the device has, and for none that is larger. */
 static void the_whole_device(void) {
-    fake_device_memory(0, 16 * GIB);
-    gpupool_arena *first = named("A", GPUPOOL_SOURCE_AUTO, 0);
-    gpupool_arena *second = named("B", GPUPOOL_SOURCE_AUTO, 0);
-    leave_idle(first, 1);
+    open_beside_idle(1);
     size_t before = kit_reserved(first);
     CHECK(before >= 12 * GIB);
     CHECK_RESULT(kit_why(gpupool_alloc(second, 17 * GIB, kit_stream[0])),
@@ -170,15 +170,14 @@ static void the_whole_device(void) {
     CHECK_EQ(kit_reserved(first), before);
     fits(second, 16 * GIB);
     CHECK_EQ(kit_reserved(first), 0);
-    kit_close(second);
-    kit_close(first);
+    close_both();
 }
 
 /* Others give for a request of all that the limit leaves, and for none that is larger. */
 static void all_that_the_limit_leaves(void) {
     fake_device_memory(0, 16 * GIB);
-    gpupool_arena *first = named("A", GPUPOOL_SOURCE_AUTO, 0);
-    gpupool_arena *second = kit_open_limited(GPUPOOL_SOURCE_AUTO, 8 * GIB);
+    first = named("A", GPUPOOL_SOURCE_AUTO, 0);
+    second = kit_open_limited(GPUPOOL_SOURCE_AUTO, 8 * GIB);
     leave_idle(first, 1);
     size_t before = kit_reserved(first);
     CHECK_RESULT(kit_why(gpupool_alloc(second, 8 * GIB + 1, kit_stream[0])),
@@ -186,8 +185,7 @@ static void all_that_the_limit_leaves(void) {
     CHECK_EQ(kit_reserved(first), before);
     fits(second, 8 * GIB);
     CHECK(kit_reserved(first) < before);
-    kit_close(second);
-    kit_close(first);
+    close_both();
 }
 
 /* Small blocks that another arena keeps in a cache, in a chunk that was divided for them, do not
@@ -197,8 +195,8 @@ static void what_small_blocks_leave(void) {
     fake_device_memory(0, 64 * MIB);
     gpupool_arena_config config = kit_config(GPUPOOL_SOURCE_MAPPED);
     config.chunk_bytes = 48 * MIB;
-    gpupool_arena *first = kit_create(&config);
-    gpupool_arena *second = named("B", GPUPOOL_SOURCE_MAPPED, 0);
+    first = kit_create(&config);
+    second = named("B", GPUPOOL_SOURCE_MAPPED, 0);
     for (int i = 0; i < 4; i++) small[i] = kit_alloc(first, 512, kit_stream[1]);
     for (int i = 0; i < 4; i++)
         CHECK_RESULT(gpupool_free(first, small[i], kit_stream[1]), GPUPOOL_OK);
@@ -206,8 +204,7 @@ static void what_small_blocks_leave(void) {
     block = kit_alloc(second, 32 * MIB, kit_stream[0]);
     CHECK_EQ(kit_reserved(first), 0);
     CHECK_RESULT(gpupool_free(second, block, kit_stream[0]), GPUPOOL_OK);
-    kit_close(second);
-    kit_close(first);
+    close_both();
 }
 
 /* Of many others each gives a little: all of them in one round. */
@@ -222,7 +219,7 @@ static void many_give_a_little(void) {
         CHECK_RESULT(gpupool_free(other[i], kept, kit_stream[1]), GPUPOOL_OK);
         CHECK_RESULT(gpupool_free(other[i], more, kit_stream[1]), GPUPOOL_OK);
     }
-    gpupool_arena *second = named("B", GPUPOOL_SOURCE_DEVICE, 0);
+    second = named("B", GPUPOOL_SOURCE_DEVICE, 0);
     void *block = kit_alloc(second, OTHERS * GIB, kit_stream[0]);
     CHECK_RESULT(gpupool_free(second, block, kit_stream[0]), GPUPOOL_OK);
     for (int i = 0; i < OTHERS; i++) {
@@ -240,7 +237,7 @@ static void the_rest_comes_from_the_next(void) {
     gpupool_arena *next = named("C", GPUPOOL_SOURCE_DEVICE, 0);
     void *block = kit_alloc(next, 4 * GIB, kit_stream[1]);
     CHECK_RESULT(gpupool_free(next, block, kit_stream[1]), GPUPOOL_OK);
-    gpupool_arena *second = named("B", GPUPOOL_SOURCE_DEVICE, 0);
+    second = named("B", GPUPOOL_SOURCE_DEVICE, 0);
     block = kit_alloc(second, 8 * GIB, kit_stream[0]);
     CHECK_EQ(kit_reserved(next), 0);
     CHECK_EQ(kit_reserved(last), 8 * GIB);
@@ -264,7 +261,7 @@ static void who_is_not_needed_is_left_alone(void) {
         for (int i = 0; i < chunks; i++) block[i] = kit_alloc(next, each, kit_stream[1]);
         for (int i = 0; i < chunks; i++)
             CHECK_RESULT(gpupool_free(next, block[i], kit_stream[1]), GPUPOOL_OK);
-        gpupool_arena *second = named("B", GPUPOOL_SOURCE_DEVICE, 0);
+        second = named("B", GPUPOOL_SOURCE_DEVICE, 0);
         CHECK_RESULT(gpupool_set_trace(last, file), GPUPOOL_OK);
         long begun = ftell(file);
         fits(second, 6 * GIB);
@@ -281,16 +278,13 @@ static void who_is_not_needed_is_left_alone(void) {
 
 /* Chunks that the caller has lent an arena stay there: they are not the device's to hand on. */
 static void what_the_caller_lent_stays(void) {
-    fake_device_memory(0, 16 * GIB);
-    gpupool_arena *first = named("A", GPUPOOL_SOURCE_CUSTOM, 0);
-    gpupool_arena *second = named("B", GPUPOOL_SOURCE_AUTO, 0);
+    open_both(GPUPOOL_SOURCE_CUSTOM, GPUPOOL_SOURCE_AUTO);
     leave_idle(first, 12);
     CHECK_RESULT(gpupool_trim(first, SIZE_MAX, NULL), GPUPOOL_OK); /* and it is known to be idle */
     size_t before = kit_reserved(first);
     CHECK_RESULT(kit_why(gpupool_alloc(second, 8 * GIB, 0)), GPUPOOL_E_OUT_OF_MEMORY);
     CHECK_EQ(kit_reserved(first), before);
-    kit_close(second);
-    kit_close(first);
+    close_both();
 }
 
 /* How often one request that is refused asks the driver for memory. */
@@ -305,29 +299,28 @@ static long tries_of_a_refusal(gpupool_arena *arena, unsigned flags) {
    twice, before it asks the other and after. */
 static void nothing_to_give(void) {
     fake_device_memory(0, 16 * GIB);
-    gpupool_arena *second = named("B", GPUPOOL_SOURCE_AUTO, 0);
+    second = named("B", GPUPOOL_SOURCE_AUTO, 0);
     fake_other_process(0, 12 * GIB);
     long once = tries_of_a_refusal(second, 0);
     CHECK(once > 0);
     fake_other_process(0, 0);
-    gpupool_arena *first = named("A", GPUPOOL_SOURCE_AUTO, 0);
+    first = named("A", GPUPOOL_SOURCE_AUTO, 0);
     void *block = kit_alloc(first, 12 * GIB, kit_stream[1]);
     CHECK_EQ(tries_of_a_refusal(second, 0), 2 * once);
     CHECK_EQ(tries_of_a_refusal(second, GPUPOOL_NO_WAIT), 2 * once);
     CHECK_EQ(kit_stats(first).host_syncs, 0);
     CHECK_RESULT(gpupool_free(first, block, kit_stream[1]), GPUPOOL_OK);
-    kit_close(second);
-    kit_close(first);
+    close_both();
 }
 
 /* Where others cannot help, since the limit is in the way, a request tries no oftener either. */
 static void no_help_behind_a_limit(void) {
-    gpupool_arena *first = NULL;
     long asked[2];
+    first = NULL;
     for (int others = 0; others < 2; others++) {
         fake_device_memory(0, 16 * GIB);
         if (others) first = named("A", GPUPOOL_SOURCE_AUTO, 0);
-        gpupool_arena *second = kit_open_limited(GPUPOOL_SOURCE_AUTO, GIB);
+        second = kit_open_limited(GPUPOOL_SOURCE_AUTO, GIB);
         fake_reset_counters();
         CHECK_RESULT(kit_why(gpupool_alloc(second, 2 * GIB, kit_stream[0])),
                      GPUPOOL_E_OUT_OF_MEMORY);
@@ -344,9 +337,7 @@ static void what_is_given_is_recorded(void) {
     char line[100];
     int lines = 0;
     FILE *file = tmpfile();
-    fake_device_memory(0, 16 * GIB);
-    gpupool_arena *first = named("A", GPUPOOL_SOURCE_AUTO, 0);
-    gpupool_arena *second = named("B", GPUPOOL_SOURCE_AUTO, 0);
+    open_both(GPUPOOL_SOURCE_AUTO, GPUPOOL_SOURCE_AUTO);
     void *block = kit_alloc(first, 12 * GIB, kit_stream[1]);
     CHECK_RESULT(gpupool_set_trace(first, file), GPUPOOL_OK);
     CHECK_RESULT(kit_why(gpupool_alloc(second, 8 * GIB, kit_stream[0])), GPUPOOL_E_OUT_OF_MEMORY);
@@ -361,8 +352,7 @@ static void what_is_given_is_recorded(void) {
         }
     CHECK_EQ(lines, 1);
     fclose(file);
-    kit_close(second);
-    kit_close(first);
+    close_both();
 }
 
 static void fill_the_device(void *unused) {
@@ -372,9 +362,7 @@ static void fill_the_device(void *unused) {
 
 /* Another process takes what is given back, each time: after eight times the request fails. */
 static void others_take_what_is_given(void) {
-    fake_device_memory(0, 16 * GIB);
-    gpupool_arena *first = named("A", GPUPOOL_SOURCE_DEVICE, 0);
-    gpupool_arena *second = named("B", GPUPOOL_SOURCE_MAPPED, 0);
+    open_both(GPUPOOL_SOURCE_DEVICE, GPUPOOL_SOURCE_MAPPED);
     leave_idle(first, 12);
     CHECK_EQ(kit_stats(first).chunks_gained, 12);
     fake_before_call("cuMemCreate", 1, fill_the_device, NULL);
@@ -383,8 +371,7 @@ static void others_take_what_is_given(void) {
     fake_before_call("cuMemCreate", 0, NULL, NULL);
     fake_other_process(0, 0);
     fits(second, GIB);
-    kit_close(second);
-    kit_close(first);
+    close_both();
 }
 
 static gpupool_arena *lender;
@@ -404,7 +391,7 @@ static void asked_anew_after_a_verdict(void) {
     gpupool_arena_config config = kit_config(GPUPOOL_SOURCE_MAPPED);
     config.on_out_of_memory = lend_again;
     lender = named("A", GPUPOOL_SOURCE_DEVICE, 0);
-    gpupool_arena *second = kit_create(&config);
+    second = kit_create(&config);
     leave_idle(lender, 12);
     lends = 1;
     fake_before_call("cuMemCreate", 1, fill_the_device, NULL);
@@ -422,9 +409,9 @@ static void the_verdict_names_the_arena(void) {
     fake_device_memory(0, 16 * GIB);
     fake_other_process(0, GIB);
     gpupool_arena *before = named("D", GPUPOOL_SOURCE_DEVICE, 0); /* around it in the list */
-    gpupool_arena *first = named("A", GPUPOOL_SOURCE_AUTO, 0);
+    first = named("A", GPUPOOL_SOURCE_AUTO, 0);
     gpupool_arena *third = named("C", GPUPOOL_SOURCE_DEVICE, 0);
-    gpupool_arena *second = named("B", GPUPOOL_SOURCE_AUTO, 0);
+    second = named("B", GPUPOOL_SOURCE_AUTO, 0);
     void *block = kit_alloc(first, 10 * GIB, 0), *small = kit_alloc(third, GIB / 2, 0);
     void *little = kit_alloc(before, GIB / 2, 0);
     gpupool_verdict v = refuses(second, 8 * GIB, GPUPOOL_CAUSE_OTHERS);
@@ -446,17 +433,14 @@ static void the_verdict_names_the_arena(void) {
     CHECK_RESULT(gpupool_free(third, small, 0), GPUPOOL_OK);
     CHECK_RESULT(gpupool_free(before, little, 0), GPUPOOL_OK);
     kit_close(third);
-    kit_close(second);
-    kit_close(first);
+    close_both();
     kit_close(before);
 }
 
 /* All that the other arena holds, and not a byte more, is what is missing: and nobody else holds
    anything worth a word. */
 static void just_what_another_holds(void) {
-    fake_device_memory(0, 16 * GIB);
-    gpupool_arena *first = named("A", GPUPOOL_SOURCE_BYPASS, 0);
-    gpupool_arena *second = named("B", GPUPOOL_SOURCE_BYPASS, 0);
+    open_both(GPUPOOL_SOURCE_BYPASS, GPUPOOL_SOURCE_BYPASS);
     void *block = kit_alloc(first, 12 * GIB, 0);
     gpupool_verdict v = would_not_fit(second, 8 * GIB, GPUPOOL_CAUSE_OTHERS);
     size_t bytes = (size_t)(v.device_free_bytes + v.siblings_bytes);
@@ -477,7 +461,7 @@ static void just_what_another_holds(void) {
 static void behind_cudas_shape(void) {
     void *block = NULL;
     fake_device_memory(0, 16 * GIB);
-    gpupool_arena *first = named("A", GPUPOOL_SOURCE_AUTO, 0);
+    first = named("A", GPUPOOL_SOURCE_AUTO, 0);
     leave_idle(first, 12);
     CHECK_EQ(gpupool_cudaMalloc(&block, 8 * GIB), cudaSuccess);
     CHECK_EQ(gpupool_cudaFree(block), cudaSuccess);
@@ -489,19 +473,18 @@ static void behind_cudas_shape(void) {
 /* config.reserve_bytes of a new arena is a request, too. */
 static void for_what_is_reserved_at_first(void) {
     fake_device_memory(0, 16 * GIB);
-    gpupool_arena *first = named("A", GPUPOOL_SOURCE_AUTO, 0);
+    first = named("A", GPUPOOL_SOURCE_AUTO, 0);
     leave_idle(first, 12);
-    gpupool_arena *second = named("B", GPUPOOL_SOURCE_AUTO, 8 * GIB);
+    second = named("B", GPUPOOL_SOURCE_AUTO, 8 * GIB);
     CHECK(kit_reserved(second) >= 8 * GIB);
-    kit_close(second);
-    kit_close(first);
+    close_both();
 }
 
 /* Another device's arena, or a limit in the way: nothing is taken from anybody. */
 static void no_more_than_helps(void) {
     fake_device_memory(0, 16 * GIB);
-    gpupool_arena *first = named("A", GPUPOOL_SOURCE_AUTO, 0);
-    gpupool_arena *second = kit_open_limited(GPUPOOL_SOURCE_AUTO, 2 * GIB);
+    first = named("A", GPUPOOL_SOURCE_AUTO, 0);
+    second = kit_open_limited(GPUPOOL_SOURCE_AUTO, 2 * GIB);
     gpupool_arena_config config = kit_config(GPUPOOL_SOURCE_AUTO);
     config.device = 1;
     gpupool_arena *third = kit_create(&config);
@@ -516,8 +499,7 @@ static void no_more_than_helps(void) {
     CHECK(kit_reserved(first) >= 6 * GIB);
     kit_close(fourth);
     kit_close(third);
-    kit_close(second);
-    kit_close(first);
+    close_both();
 }
 
 /* A chunk_alloc that is itself a request of another arena, while its own arena grows. */
@@ -533,7 +515,7 @@ static void chunk_to_beneath(void *chunk, size_t bytes, int device, void *user) 
 static void from_a_chunk_alloc(void) {
     gpupool_arena_config config = kit_config(GPUPOOL_SOURCE_CUSTOM);
     fake_device_memory(0, 16 * GIB);
-    gpupool_arena *first = named("A", GPUPOOL_SOURCE_AUTO, 0);
+    first = named("A", GPUPOOL_SOURCE_AUTO, 0);
     beneath = named("beneath", GPUPOOL_SOURCE_AUTO, 0);
     config.chunk_alloc = chunk_of_beneath;
     config.chunk_free = chunk_to_beneath;
@@ -549,26 +531,19 @@ static void from_a_chunk_alloc(void) {
 /* While a stream captures nobody is waited for, and no capture is lost. */
 static void while_a_stream_captures(void) {
     cudaGraph_t graph = NULL;
-    fake_device_memory(0, 16 * GIB);
-    gpupool_arena *first = named("A", GPUPOOL_SOURCE_AUTO, 0);
-    gpupool_arena *second = named("B", GPUPOOL_SOURCE_AUTO, 0);
-    leave_idle(first, 12);
+    open_beside_idle(12);
     CHECK_EQ(cudaStreamBeginCapture(kit_stream[0], cudaStreamCaptureModeGlobal), cudaSuccess);
     void *block = gpupool_alloc(second, 8 * GIB, kit_stream[0]);
     CHECK_EQ(cudaStreamEndCapture(kit_stream[0], &graph), cudaSuccess);
     CHECK_EQ(cudaGraphDestroy(graph), cudaSuccess);
     if (block) CHECK_RESULT(gpupool_free(second, block, kit_stream[0]), GPUPOOL_OK);
-    kit_close(second);
-    kit_close(first);
+    close_both();
 }
 
 /* Nor while another stream captures: what is idle helps all the same. */
 static void while_another_stream_captures(void) {
     cudaGraph_t graph = NULL;
-    fake_device_memory(0, 16 * GIB);
-    gpupool_arena *first = named("A", GPUPOOL_SOURCE_AUTO, 0);
-    gpupool_arena *second = named("B", GPUPOOL_SOURCE_AUTO, 0);
-    leave_idle(first, 12);
+    open_beside_idle(12);
     CHECK_EQ(cudaStreamBeginCapture(kit_stream[1], cudaStreamCaptureModeRelaxed), cudaSuccess);
     void *captured = kit_alloc(second, MIB, kit_stream[1]);
     void *block = kit_alloc(second, 8 * GIB, kit_stream[0]);
@@ -577,46 +552,36 @@ static void while_another_stream_captures(void) {
     CHECK_EQ(cudaGraphDestroy(graph), cudaSuccess);
     CHECK_RESULT(gpupool_free(second, block, kit_stream[0]), GPUPOOL_OK);
     CHECK_RESULT(gpupool_free(second, captured, kit_stream[1]), GPUPOOL_OK);
-    kit_close(second);
-    kit_close(first);
+    close_both();
 }
 
 /* What a request that may not wait does without, one that may wait gets. */
 static void nothing_is_waited_for(void) {
-    gpupool_arena *first = open_with_work_in_flight();
-    gpupool_arena *second = named("B", GPUPOOL_SOURCE_AUTO, 0);
-    void *block;
+    open_with_work_in_flight();
     int pending = fake_pending(kit_stream[1]);
-    block = kit_alloc_as(second, 8 * GIB, kit_stream[0], GPUPOOL_NO_WAIT);
+    void *block = kit_alloc_as(second, 8 * GIB, kit_stream[0], GPUPOOL_NO_WAIT);
     CHECK_RESULT(kit_why(block), GPUPOOL_E_OUT_OF_MEMORY);
     CHECK(pending > 0 && fake_pending(kit_stream[1]) >= pending);
     block = kit_alloc_as(second, 8 * GIB, kit_stream[0], 0);
     CHECK_RESULT(kit_why(block), GPUPOOL_OK);
     CHECK_RESULT(gpupool_free(second, block, kit_stream[0]), GPUPOOL_OK);
     fake_mode(FAKE_EAGER);
-    kit_close(second);
-    kit_close(first);
+    close_both();
 }
 
 /* Nor need it be, where the work is done and only lacks an event. */
 static void what_is_done_needs_no_wait(void) {
-    fake_device_memory(0, 16 * GIB);
-    gpupool_arena *first = named("A", GPUPOOL_SOURCE_AUTO, 0);
-    gpupool_arena *second = named("B", GPUPOOL_SOURCE_AUTO, 0);
-    leave_idle(first, 12);
+    open_beside_idle(12);
     void *block = kit_alloc_as(second, 8 * GIB, kit_stream[0], GPUPOOL_NO_WAIT);
     CHECK_RESULT(kit_why(block), GPUPOOL_OK);
     CHECK_RESULT(gpupool_free(second, block, kit_stream[0]), GPUPOOL_OK);
-    kit_close(second);
-    kit_close(first);
+    close_both();
 }
 
 /* The host's memory is in no device's way. */
 static void pinned_memory_is_none_of_the_device(void) {
     gpupool_verdict v;
-    fake_device_memory(0, 16 * GIB);
-    gpupool_arena *first = named("A", GPUPOOL_SOURCE_PINNED, 0);
-    gpupool_arena *second = named("B", GPUPOOL_SOURCE_AUTO, 0);
+    open_both(GPUPOOL_SOURCE_PINNED, GPUPOOL_SOURCE_AUTO);
     void *block = kit_alloc(first, MIB, kit_stream[0]);
     v = refuses(second, 17 * GIB, GPUPOOL_CAUSE_TOO_LARGE);
     CHECK_EQ(v.siblings_bytes, 0);
@@ -625,8 +590,7 @@ static void pinned_memory_is_none_of_the_device(void) {
     CHECK(v.others_bytes >= 12 * GIB);
     CHECK_EQ(v.siblings_bytes, 0);
     CHECK_RESULT(gpupool_free(first, block, kit_stream[0]), GPUPOOL_OK);
-    kit_close(second);
-    kit_close(first);
+    close_both();
 }
 
 /* Whichever call fails, once or from then on, both arenas are sound, and the request is met once
@@ -636,8 +600,8 @@ static void each_call_fails_in_turn(void) {
         for (long n = 1, fired = 1; fired; n += EVERY) {
             check_case("call %ld, persist %d", n, persist);
             fake_device_memory(0, 64 * MIB);
-            gpupool_arena *first = named("A", GPUPOOL_SOURCE_AUTO, 0);
-            gpupool_arena *second = named("B", GPUPOOL_SOURCE_AUTO, 0);
+            first = named("A", GPUPOOL_SOURCE_AUTO, 0);
+            second = named("B", GPUPOOL_SOURCE_AUTO, 0);
             void *block = kit_alloc(first, 48 * MIB, kit_stream[1]);
             fake_mode(FAKE_STEPPED);
             kit_fill(kit_stream[1], block, 4096, 1);
@@ -654,8 +618,7 @@ static void each_call_fails_in_turn(void) {
             cudaGetLastError();
             if (!block) block = kit_alloc(second, 32 * MIB, kit_stream[0]);
             CHECK_RESULT(gpupool_free(second, block, kit_stream[0]), GPUPOOL_OK);
-            kit_close(second);
-            kit_close(first);
+            close_both();
         }
 }
 

@@ -41,23 +41,6 @@ static void but_not_while_it_sleeps(void) {
     all_blocks_have_to_go(LIMIT * MIB, 0);
 }
 
-/* To free blocks that sleep wins nothing: which of a size are enough is not known, so it is all. */
-static void blocks_that_sleep_win_nothing(void) {
-    void *block[12];
-    open_tags(1, LIMIT * MIB);
-    for (int i = 0; i < 12; i++) {
-        block[i] = must_take(2 * MIB, i < 2 ? WEIGHTS : 0, 0);
-        if (i == 1) CHECK_RESULT(sleep_tag(WEIGHTS, GPUPOOL_DISCARD), GPUPOOL_OK);
-    }
-    refused(4 * MIB, 0, GPUPOOL_E_OUT_OF_MEMORY);
-    CHECK_EQ(last_verdict().holders[0].blocks, 12);
-    CHECK_EQ(last_verdict().holders[0].enough, 12);
-    for (int i = 2; i < 12; i++) give(block[i], 0);
-    CHECK_RESULT(wake_tag(WEIGHTS), GPUPOOL_OK);
-    for (int i = 0; i < 2; i++) give(block[i], 0);
-    close_tags();
-}
-
 static void its_own_reserve_is_the_requests(void) {
     open_with_reserve();
     all_blocks_have_to_go(LIMIT * MIB, WEIGHTS);
@@ -79,22 +62,68 @@ static void a_reserve_is_not_given_back(void) {
     close_tags();
 }
 
-/* Of many blocks, each a chunk of the tag's reserve: a few of them make a larger one of the tag. */
-static void many_blocks_of_a_reserve(void) {
-    void *block[12];
+/* ---- twelve blocks, each a chunk, that fill an arena ---- */
+
+static void *many[12];
+
+static void take_many(int from, int to, int tag) {
+    for (int i = from; i < to; i++) many[i] = must_take(2 * MIB, tag, 0);
+}
+
+static void give_many(int from, int to) {
+    for (int i = from; i < to; i++) give(many[i], 0);
+}
+
+/* All with the tag, whose reserve is so much of the arena. */
+static void open_with_many(size_t reserve) {
     open_tags(0, 24 * MIB);
-    CHECK_EQ(make_tag("weights", 1, 24 * MIB), WEIGHTS);
-    for (int i = 0; i < 12; i++) block[i] = must_take(2 * MIB, WEIGHTS, 0);
+    CHECK_EQ(make_tag("weights", 1, reserve), WEIGHTS);
+    take_many(0, 12, WEIGHTS);
     CHECK_EQ(kit_reserved(arena), 24 * MIB);
-    refused(4 * MIB, WEIGHTS, GPUPOOL_E_OUT_OF_MEMORY);
+}
+
+/* So many of them would have to go for a block of twice their size. */
+static void a_larger_one_needs(int enough, int tag) {
+    refused(4 * MIB, tag, GPUPOOL_E_OUT_OF_MEMORY);
     CHECK_EQ(last_verdict().holders[0].blocks, 12);
-    CHECK_EQ(last_verdict().holders[0].enough, 3); /* as if one lay across two chunks */
-    for (int i = 0; i < 9; i += 4) give(block[i], 0);
-    give(must_take(4 * MIB, WEIGHTS, 0), 0);
-    for (int i = 0; i < 12; i++)
-        if (i % 4) give(block[i], 0);
+    CHECK_EQ(last_verdict().holders[0].enough, enough);
+}
+
+/* To free blocks that sleep wins nothing: which of a size are enough is not known, so it is all. */
+static void blocks_that_sleep_win_nothing(void) {
+    open_tags(1, LIMIT * MIB);
+    take_many(0, 2, WEIGHTS);
+    CHECK_RESULT(sleep_tag(WEIGHTS, GPUPOOL_DISCARD), GPUPOOL_OK);
+    take_many(2, 12, 0);
+    a_larger_one_needs(12, 0);
+    give_many(2, 12);
+    CHECK_RESULT(wake_tag(WEIGHTS), GPUPOOL_OK);
+    give_many(0, 2);
     close_tags();
 }
+
+/* Of many blocks, each a chunk of the tag's reserve: a few of them make a larger one of the tag. */
+static void many_blocks_of_a_reserve(void) {
+    open_with_many(24 * MIB);
+    a_larger_one_needs(3, WEIGHTS); /* as if one lay across two chunks */
+    for (int i = 0; i < 9; i += 4) give(many[i], 0);
+    give(must_take(4 * MIB, WEIGHTS, 0), 0);
+    for (int i = 1; i < 12; i += 4) give_many(i, i + 3);
+    close_tags();
+}
+
+/* A reserve is not given back for others: of many blocks it may be those in it that are freed. */
+static void many_blocks_of_which_some_are_in_a_reserve(void) {
+    open_with_many(4 * MIB);
+    a_larger_one_needs(12, 0);
+    give_many(0, 3);
+    refused(4 * MIB, 0, GPUPOOL_E_OUT_OF_MEMORY);
+    give_many(3, 12);
+    give(must_take(4 * MIB, 0, 0), 0);
+    close_tags();
+}
+
+/* ---- budgets ---- */
 
 /* Fills what the next calls have on their stack. */
 static void fill_the_stack(void) {
@@ -146,22 +175,7 @@ static void a_budget_is_raised_as_far_as_told(void) {
     close_tags();
 }
 
-/* A reserve is not given back for others: of many blocks it may be those in it that are freed. */
-static void many_blocks_of_which_some_are_in_a_reserve(void) {
-    void *block[12];
-    open_tags(0, 24 * MIB);
-    CHECK_EQ(make_tag("weights", 1, 4 * MIB), WEIGHTS);
-    for (int i = 0; i < 12; i++) block[i] = must_take(2 * MIB, WEIGHTS, 0);
-    CHECK_EQ(kit_reserved(arena), 24 * MIB);
-    refused(4 * MIB, 0, GPUPOOL_E_OUT_OF_MEMORY);
-    CHECK_EQ(last_verdict().holders[0].blocks, 12);
-    CHECK_EQ(last_verdict().holders[0].enough, 12);
-    for (int i = 0; i < 3; i++) give(block[i], 0);
-    refused(4 * MIB, 0, GPUPOOL_E_OUT_OF_MEMORY);
-    for (int i = 3; i < 12; i++) give(block[i], 0);
-    give(must_take(4 * MIB, 0, 0), 0);
-    close_tags();
-}
+/* ---- figures ---- */
 
 /* What is free in a tag's reserve, or will be, is so for nobody else, and no piece of what is. */
 static void a_free_reserve_of_others(void) {
@@ -244,13 +258,13 @@ static void what_a_tags_graph_keeps(void) {
 int main(void) {
     FAKE_TEST(a_reserve_of_others_is_in_the_way);
     FAKE_TEST(but_not_while_it_sleeps);
-    FAKE_TEST(blocks_that_sleep_win_nothing);
     FAKE_TEST(its_own_reserve_is_the_requests);
     FAKE_TEST(a_reserve_is_not_given_back);
+    FAKE_TEST(blocks_that_sleep_win_nothing);
     FAKE_TEST(many_blocks_of_a_reserve);
+    FAKE_TEST(many_blocks_of_which_some_are_in_a_reserve);
     FAKE_TEST(a_budget_has_no_other_numbers);
     FAKE_TEST(a_budget_is_raised_as_far_as_told);
-    FAKE_TEST(many_blocks_of_which_some_are_in_a_reserve);
     FAKE_TEST(a_free_reserve_of_others);
     FAKE_TEST(what_sleeps_is_not_granted);
     FAKE_TEST(what_sleeps_on_is_not_granted);

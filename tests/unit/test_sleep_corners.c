@@ -15,6 +15,32 @@ static void *malloc_some(size_t bytes) { return bytes ? malloc(bytes) : NULL; }
 
 enum { KV = 1, DRAFT = 2 };
 
+/* An arena with the tag alone, of a certain configuration. */
+static void open_as(const gpupool_arena_config *config) {
+    memset(slot, 0, sizeof slot);
+    arena = kit_create(config);
+    CHECK_EQ(make_tag("kv", 1, 0), KV);
+}
+
+static void open_in_chunks(size_t bytes) {
+    gpupool_arena_config config = kit_config(GPUPOOL_SOURCE_MAPPED);
+    config.chunk_bytes = bytes;
+    open_as(&config);
+}
+
+/* A block of the tag, which sleeps without its content. */
+static void *fall_asleep(size_t bytes) {
+    void *block = must_take(bytes, KV, 0);
+    CHECK_RESULT(sleep_tag(KV, GPUPOOL_DISCARD), GPUPOOL_OK);
+    return block;
+}
+
+/* An idle chunk beside what sleeps. */
+static void leave_an_idle_chunk(void) {
+    give(must_take(8 * MIB, 0, 0), 0);
+    CHECK_RESULT(gpupool_wait_all(arena), GPUPOOL_OK);
+}
+
 /* ---- what is counted ---- */
 
 /* Each part by itself; while it is 0, transfers look for no sleeping memory. */
@@ -251,8 +277,7 @@ static CUresult CUDAAPI refuse(CUmemGenericAllocationHandle *handle, size_t byte
 /* The second try is only for a device that was full; what it meets is told. */
 static void refused_once_more_for_another_reason(void) {
     open_tags(1, 0);
-    void *block = must_take(8 * MIB, KV, 0);
-    CHECK_RESULT(sleep_tag(KV, GPUPOOL_DISCARD), GPUPOOL_OK);
+    void *block = fall_asleep(8 * MIB);
     gpi_driver driver = arena->chunks.driver;
     refusals[0] = CUDA_ERROR_OUT_OF_MEMORY;
     refusals[1] = CUDA_ERROR_UNKNOWN;
@@ -273,9 +298,7 @@ static void refused_once_more_for_another_reason(void) {
 static void open_registered(void) {
     gpupool_arena_config config = registry_config(GPUPOOL_SOURCE_MAPPED, 0);
     registry_clear();
-    memset(slot, 0, sizeof slot);
-    arena = kit_create(&config);
-    CHECK_EQ(make_tag("kv", 1, 0), KV);
+    open_as(&config);
 }
 
 /* A part that stays awake is told of again. */
@@ -312,13 +335,9 @@ static int free_it(const gpupool_mapping *mapping, void *unused) {
 /* A block that is freed while its part wakes is free memory in the end, without another call. */
 static void freed_by_on_map(void) {
     gpupool_arena_config config = kit_config(GPUPOOL_SOURCE_MAPPED);
-    memset(slot, 0, sizeof slot);
     config.on_map = free_it;
-    arena = kit_create(&config);
-    CHECK_EQ(make_tag("kv", 1, 0), KV);
-    void *block = must_take(8 * MIB, KV, 0);
-    CHECK_RESULT(sleep_tag(KV, GPUPOOL_DISCARD), GPUPOOL_OK);
-    to_free = block;
+    open_as(&config);
+    to_free = fall_asleep(8 * MIB);
     CHECK_RESULT(wake_tag(KV), GPUPOOL_OK);
     CHECK(to_free == NULL);
     CHECK_EQ(kit_stats(arena).pending.now, 0);
@@ -328,10 +347,8 @@ static void freed_by_on_map(void) {
 /* Nor does one wait that is freed while its part falls asleep, and that fails. */
 static void freed_by_on_unmap(void) {
     gpupool_arena_config config = kit_config(GPUPOOL_SOURCE_MAPPED);
-    memset(slot, 0, sizeof slot);
     config.on_unmap = free_it;
-    arena = kit_create(&config);
-    CHECK_EQ(make_tag("kv", 1, 0), KV);
+    open_as(&config);
     to_free = must_take(8 * MIB, KV, 0);
     fake_fail_call("cuMemUnmap", 1, 0, 0);
     CHECK_RESULT(sleep_tag(KV, GPUPOOL_DISCARD), GPUPOOL_E_CUDA);
@@ -345,12 +362,8 @@ static void freed_by_on_unmap(void) {
 
 /* What lies side by side is copied at once, whatever chunks it is in. */
 static void neighbours_are_one_copy(void) {
-    gpupool_arena_config config = kit_config(GPUPOOL_SOURCE_MAPPED);
     void *block[4];
-    memset(slot, 0, sizeof slot);
-    config.chunk_bytes = 2 * MIB;
-    arena = kit_create(&config);
-    CHECK_EQ(make_tag("kv", 1, 0), KV);
+    open_in_chunks(2 * MIB);
     for (int i = 0; i < 4; i++) block[i] = must_take(2 * MIB, KV, 0);
     for (int i = 1; i < 4; i++) CHECK((char *)block[i] == (char *)block[i - 1] + 2 * MIB);
     long copies = fake_calls("cuMemcpyAsync");
@@ -366,10 +379,8 @@ static void neighbours_are_one_copy(void) {
 static void a_stitch_of_one_chunk(void) {
     gpupool_arena_config config = kit_config(GPUPOOL_SOURCE_MAPPED);
     void *block[2];
-    memset(slot, 0, sizeof slot);
     config.limit_bytes = config.chunk_bytes = 2 * MIB;
-    arena = kit_create(&config);
-    CHECK_EQ(make_tag("kv", 1, 0), KV);
+    open_as(&config);
     for (int i = 0; i < 2; i++) {
         block[i] = must_take(MIB, 0, i + 1);
         fake_hold(kit_stream[i + 1], 1);
@@ -392,8 +403,7 @@ static void a_stitch_of_one_chunk(void) {
 /* The limit has room for all of it and no more, and the device for none at the first try. */
 static void the_limit_is_just_enough(void) {
     open_tags(1, 0);
-    void *block = must_take(8 * MIB, KV, 0);
-    CHECK_RESULT(sleep_tag(KV, GPUPOOL_DISCARD), GPUPOOL_OK);
+    void *block = fall_asleep(8 * MIB);
     CHECK_RESULT(gpupool_set_limit(arena, kit_reserved(arena) + stats_of(KV).asleep_bytes),
                  GPUPOOL_OK);
     fake_fail_call("cuMemCreate", 1, 0, CUDA_ERROR_OUT_OF_MEMORY);
@@ -406,15 +416,10 @@ static void the_limit_is_just_enough(void) {
 
 /* What is idle stays where all of it would not be enough, and goes where it is just enough. */
 static void idle_chunks_under_a_limit(void) {
-    gpupool_arena_config config = kit_config(GPUPOOL_SOURCE_MAPPED);
-    memset(slot, 0, sizeof slot);
-    config.chunk_bytes = 8 * MIB;
-    arena = kit_create(&config);
-    CHECK_EQ(make_tag("kv", 1, 0), KV);
+    open_in_chunks(8 * MIB);
     void *block = must_take(16 * MIB, KV, 0), *live = must_take(8 * MIB, 0, 0);
     CHECK_RESULT(sleep_tag(KV, GPUPOOL_DISCARD), GPUPOOL_OK);
-    give(must_take(8 * MIB, 0, 0), 0);
-    CHECK_RESULT(gpupool_wait_all(arena), GPUPOOL_OK);
+    leave_an_idle_chunk();
     CHECK_EQ(kit_reserved(arena), 16 * MIB);
     CHECK_RESULT(gpupool_set_limit(arena, 24 * MIB - 1), GPUPOOL_OK);
     CHECK_RESULT(wake_tag(KV), GPUPOOL_E_OUT_OF_MEMORY);
@@ -439,9 +444,8 @@ static void who_has_the_device(void) {
     size_t free_bytes, total_bytes;
     fake_device_memory(0, 64 * MIB);
     open_tags(1, 0);
-    void *block = must_take(32 * MIB, KV, 0), *live;
-    CHECK_RESULT(sleep_tag(KV, GPUPOOL_DISCARD), GPUPOOL_OK);
-    live = must_take(24 * MIB, 0, 0);
+    void *block = fall_asleep(32 * MIB);
+    void *live = must_take(24 * MIB, 0, 0);
     CHECK_EQ(cudaMemGetInfo(&free_bytes, &total_bytes), cudaSuccess);
     size_t others = total_bytes - free_bytes - kit_reserved(arena);
     for (size_t more = 0; more < 2; more++) {
@@ -475,16 +479,10 @@ static void a_small_block_comes_and_goes(void *unused) {
 /* An idle chunk makes room on the device, although another thread had a small block in it
    meanwhile. */
 static void an_idle_chunk_makes_room(void) {
-    gpupool_arena_config config = kit_config(GPUPOOL_SOURCE_MAPPED);
     size_t free_bytes, total_bytes;
-    memset(slot, 0, sizeof slot);
-    config.chunk_bytes = 8 * MIB;
-    arena = kit_create(&config);
-    CHECK_EQ(make_tag("kv", 1, 0), KV);
-    void *block = must_take(8 * MIB, KV, 0);
-    CHECK_RESULT(sleep_tag(KV, GPUPOOL_DISCARD), GPUPOOL_OK);
-    give(must_take(8 * MIB, 0, 0), 0);
-    CHECK_RESULT(gpupool_wait_all(arena), GPUPOOL_OK);
+    open_in_chunks(8 * MIB);
+    void *block = fall_asleep(8 * MIB);
+    leave_an_idle_chunk();
     CHECK_EQ(cudaMemGetInfo(&free_bytes, &total_bytes), cudaSuccess);
     fake_other_process(0, free_bytes - 2 * MIB);
     fake_before_call("cuMemCreate", 1, a_small_block_comes_and_goes, NULL);
