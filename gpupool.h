@@ -2,9 +2,9 @@
 
 What it is. An arena gets large chunks of one device's memory from the CUDA driver, keeps them, and
 hands out blocks of them. An allocation makes no CUDA call, and takes 20 to 150 ns, if the request
-fits memory that the same stream freed, or memory whose work gpupool knows to have finished. A ring
-copies pageable host memory to the device and back, at nearly nine tenths of the speed of pinned
-memory. Arenas and rings work without each other.
+fits memory that the same stream freed, or memory on which all work is known to have finished. A
+ring copies pageable host memory to the device and back, at nearly nine tenths of the speed of
+pinned memory. Arenas and rings work without each other.
 
 How to use it. In exactly one C, C++ or .cu file of the program, write
     #define GPUPOOL_IMPLEMENTATION
@@ -138,16 +138,17 @@ The rules for programs. 1, 2, 11 and 12 concern every program, the other rules s
 comments above the public functions refer to the rules by number.
   1. Order. Free a block on the stream whose work used the block last. Later work of that stream may
      get the memory at once. Another stream gets the memory when the work that was queued before the
-     free has finished, or when gpupool has queued on that stream a wait for the work
-     (cudaStreamWaitEvent): then the host does not wait. If several streams use a block, do one of
+     free has finished, or when gpupool has made this other stream wait for the work, on the device
+     (cudaStreamWaitEvent). If several streams use a block, do one of
      two things before the free: make the freeing stream wait for the other streams; or call
      gpupool_record_stream with each other stream, after that stream's last work on the block.
      First use. If stream A allocates a block, and stream B uses it, make B wait for A before B's
      first use: work that A had queued before the allocation may still use the memory. If B frees
      the block without having used it, do one of two things before the free, even if no work of A
      touches the block: make B wait for A, or call gpupool_record_stream with A.
-  2. Ends. Destroy an arena when none of its blocks is live. Rings and arenas may be destroyed in
-     any order, once no further call names them; for streams see rule 5.
+  2. Ends. Destroy an arena when none of its blocks is live and all its scopes are released. Rings
+     and arenas may be destroyed in any order, once no further call names them; for streams see
+     rule 5.
   3. Capture. Memory that a graph uses must not get another owner while the graph and its
      executables exist. Allocate it in a scope (gpupool_begin_capture). A block from before the
      scope must stay live as long as the graph; or free it on the scope's stream while the scope is
@@ -155,8 +156,8 @@ comments above the public functions refer to the rules by number.
      Without a scope three things are up to the program. Keep all blocks that the graph uses live.
      A block that is allocated during the capture may lie in memory that earlier work of the
      captured streams still uses: before each launch make the launching stream wait for that work,
-     unless it has finished. And if the stream is a non-blocking one, gpupool learns of the capture
-     from the first call that names the stream; an allocation on the stream will do. From the
+     unless it has finished. And if a captured stream is a non-blocking one, gpupool learns of the
+     capture from the first call that names this stream; an allocation on it will do. From the
      start of the capture to that call make no call, in any thread, that allocates on another
      stream, trims or lowers a limit, and none of gpupool_would_fit, gpupool_get_available and
      gpupool_cudaFree: CUDA might invalidate the capture. While a scope is open all calls are
@@ -180,8 +181,8 @@ comments above the public functions refer to the rules by number.
      exists (except across gpupool_sleep). A large block may lie at a second address, stitched from
      several chunks. If memory is used through one address and then through another, CUDA requires
      that the kernel or copy of the first use ends before the second use begins. In work that is
-     ordered by streams and events this is so. Set config.no_stitch if a kernel relies on nothing
-     but a flag in memory, no stream or event, to know that another kernel is done with the same
+     ordered by streams and events this is so. Set config.no_stitch if a kernel learns only from
+     a flag in memory, not by a stream or an event, that another kernel is done with the same
      memory.
      A kernel that may start early (programmatic dependent launch) must not use a block before
      griddepcontrol.wait, since work that used the block's memory before may still run. If that
@@ -189,7 +190,7 @@ comments above the public functions refer to the rules by number.
   7. Reset. cudaDeviceReset ends all blocks, streams and events of the device. After a reset the
      only thing left to do with the device's arenas and rings is to destroy them. Do destroy them:
      until then the device does not get mapped memory back (seen on an H100). The reset drops
-     blocks, captures and spans, and chunk_free is not called. Wait for all tickets before a reset.
+     blocks, scopes and spans, and chunk_free is not called. Wait for all tickets before a reset.
      Default arenas are the exception: gpupool_get_default_arena, gpupool_cudaMalloc and
      gpupool_cudaMallocAsync renew them, and pointers to a default arena stay valid. A renewed arena
      has no blocks and no tags, keeps a limit that was set, records no trace (gpupool_set_trace),
@@ -199,8 +200,8 @@ comments above the public functions refer to the rules by number.
      forbids CUDA calls. These gpupool calls are allowed there: gpupool_free_in_host_function,
      gpupool_get_block with an arena that is not NULL, gpupool_get_stats, gpupool_get_limit,
      gpupool_last_result, gpupool_last_error and gpupool_last_verdict.
-  9. Waits. gpupool_trim, and a call that lowers a limit, ask CUDA whether the work on freed memory
-     has finished, and return only memory on which it has. They may wait for the device in four
+  9. Waits. gpupool_trim, and a call that lowers a limit, ask CUDA which freed memory is out of use
+     by now, and return only such memory. They may wait for the device in four
      cases only: the driver is older than CUDA 12.5; or the arena has peers; or gpupool knows of a
      capture without a scope; or a chunk goes back that is not MAPPED (then CUDA itself waits).
      gpupool_would_fit and gpupool_get_available ask CUDA too, and never wait for the device.
@@ -225,7 +226,7 @@ comments above the public functions refer to the rules by number.
      have returned idle chunks to the driver, or made its stream wait for other streams. The calling
      thread keeps its current device, context, capture mode and last CUDA error. If the thread has
      no current context, it has none after the call either; before such a thread uses the driver
-     API (cuLaunchKernel), it must call cudaFree(NULL), which always goes to CUDA. gpupool uses
+     API (cuLaunchKernel), it must call cudaFree(NULL) (CUDA's own in every build). gpupool uses
      only the primary context of a device, and retains the context as long as an arena or a ring of
      the device exists. Sizes are in bytes.
  12. Stream 0. A stream of 0 means what it means in CUDA's own calls in the same file: the legacy
@@ -493,7 +494,7 @@ typedef enum gpupool_share {         /* who else may use an arena's memory; add 
 typedef struct gpupool_mapping {
     void *memory;                    /* the first address */
     size_t bytes;                    /* the size of the mapping */
-    size_t offset;                   /* from the start of the chunk to `memory`, in bytes */
+    size_t offset;                   /* where in the chunk the mapping begins, in bytes */
     size_t chunk_bytes;              /* the size of the whole chunk; 0: a stitch, of several */
     unsigned long long handle;       /* the chunk's CUmemGenericAllocationHandle, which the arena
                                         keeps; 0: a stitch, or a source other than MAPPED */
@@ -552,7 +553,7 @@ typedef struct gpupool_block {       /* a live block, or a stretch of free memor
                                         the block's first stretch has them; the rest have 0 */
     cudaStream_t stream;             /* live: of the allocation; pending: of the free. A handle,
                                         cudaStreamLegacy, or cudaStreamPerThread (of any thread);
-                                        NULL: all streams, or unknown */
+                                        NULL: all streams (gpupool_cudaMalloc), or unknown */
     const char *file;                /* live, with GPUPOOL_SITES 1: who asked; NULL: unknown */
     int line;
     int tag;                         /* live: the request's tag; 0: none */
@@ -626,11 +627,10 @@ typedef struct gpupool_tag_config {  /* all zeros: counted, and not limited */
     gpupool_soft_fn on_soft_limit;
     void *user;
     int can_sleep;                   /* 1: gpupool_sleep can be called with this tag. Blocks with
-                                        the tag then lie in chunks that only the tag uses. A request
-                                        with the tag, of the same size and on the stream that freed
-                                        a block, can have the block's memory at once; any other
-                                        request with the tag, when the work on the memory has
-                                        finished */
+                                        the tag then lie in chunks that only the tag uses. On the
+                                        stream that freed a block, a request with the tag and of the
+                                        block's size can have the memory at once; any other request
+                                        with the tag, when the work on the memory has finished */
     size_t reserve_bytes;            /* bytes that gpupool_tag reserves, in whole granules, in
                                         chunks that only the tag uses; gpupool_trim keeps them.
                                         can_sleep and reserve_bytes need SOURCE_MAPPED, else
@@ -678,10 +678,10 @@ typedef struct gpupool_arena_config { /* all zeros: device 0, and every default.
 typedef struct gpupool_counter {
     uint64_t now, peak, total;       /* the value; its highest value; the sum of all increases. With
                                         several streams, the peaks of requested, granted and blocks
-                                        may be too low or too high by what the streams' caches hold:
-                                        each at most 1 MiB, or 1/256 of the reserved memory if that
-                                        is more; where threads wait for each other's locks, all
-                                        together at most 1/8 of the reserved memory */
+                                        may be off, up or down, by what the streams' caches hold. A
+                                        cache holds at most 1/256 of the reserved memory, or 1 MiB
+                                        if that is more; if threads wait for each other's locks, all
+                                        together hold at most 1/8 of the reserved memory */
 } gpupool_counter;
 
 typedef struct gpupool_stats {
@@ -864,8 +864,8 @@ GPUPOOL_API gpupool_arena *gpupool_find_default_arena(int device);
 
 /* Allocates a block of 1 to 2^48 bytes, aligned to a unit, for work that is queued on the stream
    from now on. On failure it returns NULL, and gpupool_last_result() says why. Makes no CUDA call
-   if there is a large enough piece of memory that this stream freed, or that all work is known to
-   have finished with. Else the call tries, in about this order: to ask CUDA which work has
+   if there is a large enough piece of memory that this stream freed, or on which all work is known
+   to have finished. Else the call tries, in about this order: to ask CUDA which work has
    finished; to stitch free memory, or to grow; to make the stream wait, on the device, for other
    streams' work on freed memory; to return idle chunks and get a chunk that is large enough; to
    wait on the host; to have other arenas of the process return their idle chunks;
@@ -930,8 +930,8 @@ GPUPOOL_API gpupool_result gpupool_wait_all(gpupool_arena *);
 
 /* Describes the live block that begins at this address. E_INSIDE: the address is inside a live
    block, which *block describes. E_DOUBLE_FREE: the address is in free memory. E_NOT_OURS: the
-   address is in no memory of the arena. In these two cases *block is all zeros. A NULL arena means
-   whichever arena has the address; this form is not allowed in a host function (rule 8). */
+   address is in no memory of the arena. In the last two cases *block is all zeros. A NULL arena
+   means whichever arena has the address; this form is not allowed in a host function (rule 8). */
 GPUPOOL_API gpupool_result gpupool_get_block(gpupool_arena *, const void *memory,
                                              gpupool_block *block);
 
@@ -982,9 +982,9 @@ GPUPOOL_API gpupool_result gpupool_sleep(gpupool_arena *, int tag /* or GPUPOOL_
 /* Waits for the device, and gets memory again for live blocks and for what graphs keep. Copies
    back the data that KEEP saved, and frees the host memory that held the data. E_OUT_OF_MEMORY,
    with the reason, if the limit or the device leaves too little room: the memory sleeps as before,
-   and a later call may succeed. A tag may be woken alone, also after GPUPOOL_ALL put it to sleep;
-   GPUPOOL_ALL wakes all that sleeps. E_ARGUMENT if the tag's memory does not sleep; with
-   GPUPOOL_ALL, if no memory of the arena sleeps. */
+   and a later call may succeed. A tag may be woken alone, also after GPUPOOL_ALL: then requests
+   with the tag work again. GPUPOOL_ALL wakes all that sleeps. E_ARGUMENT if the tag's memory does
+   not sleep; with GPUPOOL_ALL, if no memory of the arena sleeps. */
 GPUPOOL_API gpupool_result gpupool_wake(gpupool_arena *, int tag /* or GPUPOOL_ALL */,
                                         gpupool_ring * /* or NULL */);
 
@@ -1040,7 +1040,7 @@ GPUPOOL_API gpupool_result gpupool_import_close(gpupool_imported *imported);
    block. Memory that is allocated and freed in the scope may be handed out in the scope again. A
    block from before the scope may be freed in the scope too; other owners get its memory after the
    release. A capture that forks needs a scope for each stream that allocates. If two graphs use one
-   block, release last the scope that allocated the block. ---- */
+   block, the scope that allocated the block must be released last. ---- */
 
 /* Opens a scope on the stream. E_ARGUMENT if the stream has a scope already. On failure *capture is
    NULL. */
@@ -1163,7 +1163,7 @@ GPUPOOL_API gpupool_result gpupool_check(gpupool_arena *);
    the text of gpupool_report, one report after the other: the file grows. If a file cannot be
    written, one line on stderr says so, and no result changes. Forked children write no reports. */
 
-/* Writes one screen for people: a bar of live, freed and free memory as parts of the limit
+/* Writes one screen for people: a bar of live, pending and other free memory as parts of the limit
    (without a limit: of what is reserved and what the device has free), the counters, tags, the
    biggest holders (by source line with GPUPOOL_SITES 1, else by size), and a map in characters. */
 GPUPOOL_API gpupool_result gpupool_report(gpupool_arena *, FILE *);
