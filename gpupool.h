@@ -15243,12 +15243,12 @@ static gpupool_result gpi_stage_close(gpi_stage *stage) {
    do. For that reason no transfer waits for a slot for ever: after GPI_RING_PATIENCE_NS without a
    slot it goes on by CUDA's own staging, from pageable memory.
 
-   R5  a transfer's cursor is at most its bytes, and no fewer than 0 threads work for it
+   R5  a transfer's cursor is at most its bytes, and no fewer than 0 threads work for it, or ask
    R6  tickets rise along the list of transfers, and are at most the latest that was given out
 
    Locks: the ring's lock, stage.lock, guards the list, the records and the counters. It is open
    while bytes are copied and while CUDA, the host's file system or a function of the caller runs. A
-   record stays in the list while `working` counts a thread in it.
+   record stays in the list while `working` or `asking` counts a thread in it.
 
    Read first: gpi_ring_post, gpi_ring_step, gpi_ring_advance_up, gpi_ring_stall, gpi_ring_wait,
    gpi_ring_worker_loop. */
@@ -15296,6 +15296,8 @@ typedef struct gpi_transfer {
     int by_cuda;                     /* all bytes are queued already: only the end is waited for */
     uint64_t cursor;                 /* where the next chunk begins */
     int working;                     /* threads that use this record with the lock open */
+    int asking;                      /* threads that only keep it in the list, while they ask CUDA
+                                        whether copies have ended */
     gpupool_ticket ticket;
     uint64_t stalled_ns;             /* since when the transfer has found no slot; 0: it is not
                                         short of slots */
@@ -15345,7 +15347,8 @@ static int gpi_ring_check(const gpupool_ring *ring) {
     gpupool_ticket last = 0;
     int broken = gpi_stage_check(&ring->stage);
     for (; transfer && !broken; transfer = transfer->next) {
-        if (transfer->cursor > transfer->bytes || transfer->working < 0) broken = 5;
+        if (transfer->cursor > transfer->bytes || transfer->working < 0 || transfer->asking < 0)
+            broken = 5;
         if (transfer->ticket <= last || transfer->ticket > ring->tickets) broken = 6;
         last = transfer->ticket;
     }
@@ -15499,13 +15502,13 @@ static void gpi_ring_fail(gpi_transfer *transfer, gpupool_result result) {
 }
 
 /* Whether another chunk may begin; and whether the transfer may leave the list: no chunk is to
-   come, no thread works for it, and a gated one's event has passed. */
+   come, no thread works for it or asks, and a gated one's event has passed. */
 static int gpi_ring_has_more(const gpi_transfer *transfer) {
     return transfer->cursor < transfer->bytes && transfer->result == GPUPOOL_OK;
 }
 
 static int gpi_ring_is_over(const gpi_transfer *transfer) {
-    return !transfer->gated && !transfer->lands && !transfer->working &&
+    return !transfer->gated && !transfer->lands && !transfer->working && !transfer->asking &&
            !gpi_ring_has_more(transfer);
 }
 
@@ -15790,6 +15793,14 @@ static void gpi_ring_land(gpupool_ring *ring, gpi_transfer *transfer) {
     transfer->lands = 0;
 }
 
+/* The last thread to leave a transfer that is over takes it off the list. Returns whether there was
+   something to do: `did`, or this. */
+static int gpi_ring_leave_transfer(gpupool_ring *ring, gpi_transfer *transfer, int did) {
+    if (!gpi_ring_is_over(transfer)) return did;
+    gpi_ring_finish(ring, transfer);
+    return 1;
+}
+
 /* Does one thing for a transfer: begins and advances a chunk, lands it, or takes it off the list.
    Returns 0 if this thread can do nothing for it now. After a 1 the record may belong to another
    transfer already. The lock is open in between. */
@@ -15807,9 +15818,19 @@ static int gpi_ring_step(gpupool_ring *ring, gpi_transfer *transfer) {
             gpi_ring_land(ring, transfer);
     }
     transfer->working--;
-    if (!gpi_ring_is_over(transfer)) return did;
-    gpi_ring_finish(ring, transfer);
-    return 1;
+    return gpi_ring_leave_transfer(ring, transfer, did);
+}
+
+/* Frees slots whose copies have ended. This transfer cannot end meanwhile: so no worker is in a
+   CUDA call when the last transfer has ended, and the program may reset the device then. Returns
+   whether there was something to do. */
+static int gpi_ring_free_ended(gpupool_ring *ring, gpi_transfer *transfer) {
+    gpupool_result ignored = GPUPOOL_OK; /* the copies' own transfers are told */
+    int did;
+    transfer->asking++;
+    did = gpi_stage_poll(&ring->stage, &ignored);
+    transfer->asking--;
+    return gpi_ring_leave_transfer(ring, transfer, did);
 }
 
 /* What a thread does first. Workers prefer one direction each, so that both directions go on at
@@ -15825,7 +15846,6 @@ typedef enum gpi_ring_role {
 /* Does one thing for any of the transfers; else frees slots whose copies have ended. Returns
    whether there was something. Two passes: the role's own direction first. */
 static int gpi_ring_work(gpupool_ring *ring, gpi_ring_role role) {
-    gpupool_result result = GPUPOOL_OK;
     int pass = role == GPI_RING_CALLER;
     for (; pass < 2; pass++) {
         gpi_transfer *transfer = ring->transfers;
@@ -15839,7 +15859,7 @@ static int gpi_ring_work(gpupool_ring *ring, gpi_ring_role role) {
                 return 1; /* on the caller's stream, that would wait */
         }
     }
-    return gpi_stage_poll(&ring->stage, &result);
+    return ring->transfers ? gpi_ring_free_ended(ring, ring->transfers) : 0;
 }
 
 /* ---- threads without work, and workers ---- */

@@ -89,7 +89,7 @@ static int give_way(void) {
     if (!pthread_equal(pthread_self(), caller) || !ending || destroyer) return sched_yield();
     if (pthread_create(&destroyer, NULL, destroy, NULL)) _exit(6);
     for (int i = 0; i < 200 && atomic_load(&answer) < 0; i++) usleep(1000);
-    return 0;
+    return gpi_host_count_worker(-1);
 }
 
 /* CUDA itself may have come to its end before, and says so. */
@@ -109,6 +109,7 @@ static int destroy_at_exit(void) {
     ring = kit_ring(MIB, 0, 3);
     if (gpupool_upload(ring, device, host, BYTES, 0) != GPUPOOL_OK) return 4;
     ending = ring;
+    gpi_host_count_worker(1); /* so that the end waits, even if the ring's own have gone */
     leave();
     return 0;
 }

@@ -450,6 +450,40 @@ static void failed_beside_another_chunk(void) {
     scene_close();
 }
 
+/* A worker asks whether earlier copies have ended. The only transfer, which others do meanwhile,
+   does not end before the answer: afterwards the program may reset the device. */
+static void do_all_of_it(void *unused) {
+    (void)unused;
+    fake_hold(kit_stream[0], 0); /* the work that the transfer waits for */
+    gpi_ring_lock(ring);
+    gpi_transfer *transfer = ring->transfers;
+    CHECK_EQ(transfer->asking, 1);
+    for (int i = 0; i < 20 && ring->transfers; i++) gpi_ring_step(ring, transfer);
+    CHECK(ring->transfers == transfer && transfer->cursor == transfer->bytes);
+    CHECK(!transfer->gated && !transfer->lands && !transfer->working);
+    gpi_ring_unlock(ring);
+}
+
+static void who_asks_keeps_a_transfer(void) {
+    gpupool_ticket ticket = 0;
+    scene_open(4 * MIB);
+    unsigned char *other = kit_device(BYTES);
+    CHECK_RESULT(gpupool_upload(ring, other, host, BYTES, kit_stream[1]), GPUPOOL_OK);
+    CHECK(kit_ring_stats(ring).used.now > 0); /* nobody has asked */
+    fake_hold(kit_stream[0], 1);
+    CHECK_RESULT(kit_upload_async(ring, device, host, BYTES, kit_stream[0], &ticket),
+                 GPUPOOL_OK);
+    fake_before_call("cuEventQuery", 2, do_all_of_it, NULL); /* the first is about its own wait */
+    gpi_ring_lock(ring);
+    CHECK_EQ(gpi_ring_work(ring, GPI_RING_UPLOADS), 1);
+    CHECK(ring->transfers == NULL);
+    gpi_ring_unlock(ring);
+    CHECK_RESULT(gpupool_ring_wait(ring, ticket, -1), GPUPOOL_OK);
+    kit_expect_device(device, BYTES, 1);
+    kit_device_free(other, BYTES);
+    scene_close();
+}
+
 /* A span is waited for without end: until what flies has landed. */
 static void let_it_land(void *stream) { fake_hold((cudaStream_t)stream, 0); }
 
@@ -513,6 +547,7 @@ int main(void) {
     FAKE_TEST(nothing_is_unpinned_while_another_pins);
     FAKE_TEST(a_trim_beside_a_look_at_the_slots);
     FAKE_TEST(a_lost_slot_is_no_span);
+    FAKE_TEST(who_asks_keeps_a_transfer);
     FAKE_TEST(a_span_waited_for_without_end);
     FAKE_TEST(failed_elsewhere);
     FAKE_TEST(begun_elsewhere);

@@ -84,6 +84,7 @@ static void every_invariant_is_watched(void) {
     BREAK(4, stage->flying.now, stage->flying.now - 1);
     BREAK(5, s.waiting->cursor, s.waiting->bytes + 1);
     BREAK(5, s.waiting->working, -1);
+    BREAK(5, s.waiting->asking, -1);
     BREAK(6, s.waiting->ticket, s.waiting->next->ticket);
     BREAK(6, s.waiting->next->ticket, ring->tickets + 1);
     scene_close(&s);
