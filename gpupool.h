@@ -1,10 +1,10 @@
 /* gpupool.h: device memory for CUDA programs in C and C++, in one file. Version 0.2
 
 What it is. An arena gets large chunks of one device's memory from the CUDA driver, keeps them, and
-hands out blocks of them. An allocation makes no CUDA call, and takes 20 to 150 ns, if the request
-fits memory that the same stream freed, or memory on which all work is known to have finished. A
-ring copies pageable host memory to the device and back, at nearly nine tenths of the speed of
-pinned memory. Arenas and rings work without each other.
+hands out blocks of them. An allocation makes no CUDA call, and takes 20 to 150 ns (more if many
+threads share a stream), if the request fits memory that the same stream freed, or memory on which
+all work is known to have finished. A ring copies pageable host memory to the device and back, at
+nearly nine tenths of the speed of pinned memory. Arenas and rings work without each other.
 
 How to use it. In exactly one C, C++ or .cu file of the program, write
     #define GPUPOOL_IMPLEMENTATION
@@ -156,12 +156,11 @@ comments above the public functions refer to the rules by number.
      Without a scope three things are up to the program. Keep all blocks that the graph uses live.
      A block that is allocated during the capture may lie in memory that earlier work of the
      captured streams still uses: before each launch make the launching stream wait for that work,
-     unless it has finished. And if a captured stream is a non-blocking one, gpupool learns of the
-     capture from the first call that names this stream; an allocation on it will do. From the
-     start of the capture to that call make no call, in any thread, that allocates on another
-     stream, trims or lowers a limit, and none of gpupool_would_fit, gpupool_get_available and
-     gpupool_cudaFree: CUDA might invalidate the capture. While a scope is open all calls are
-     safe.
+     unless it has finished. And gpupool cannot see a capture on a non-blocking stream until a call
+     names the stream; an allocation will do. From the start of such a capture to that call make no
+     call, in any thread, that allocates on another stream, trims or lowers a limit, and none of
+     gpupool_would_fit, gpupool_get_available and gpupool_cudaFree: CUDA might invalidate the
+     capture. While any scope of any arena is open, all calls are safe.
   4. Functions in the config. chunk_alloc and chunk_free must not call the same arena, and must not
      destroy a stream that the arena has seen. on_out_of_memory and on_soft_limit may call the
      arena, to free or to allocate. For on_map and on_unmap see rule 10.
@@ -226,9 +225,9 @@ comments above the public functions refer to the rules by number.
      have returned idle chunks to the driver, or made its stream wait for other streams. The calling
      thread keeps its current device, context, capture mode and last CUDA error. If the thread has
      no current context, it has none after the call either; before such a thread uses the driver
-     API (cuLaunchKernel), it must call cudaFree(NULL) (CUDA's own in every build). gpupool uses
-     only the primary context of a device, and retains the context as long as an arena or a ring of
-     the device exists. Sizes are in bytes.
+     API (cuLaunchKernel), it must call cudaFree(NULL) (which reaches CUDA in every build). gpupool
+     uses only the primary context of a device, and retains the context as long as an arena or a
+     ring of the device exists. Sizes are in bytes.
  12. Stream 0. A stream of 0 means what it means in CUDA's own calls in the same file: the legacy
      default stream, or, with --default-stream per-thread, the calling thread's own default stream.
      Either way it is a stream of the arena's or the ring's device.
@@ -495,7 +494,7 @@ typedef struct gpupool_mapping {
     void *memory;                    /* the first address */
     size_t bytes;                    /* the size of the mapping */
     size_t offset;                   /* where in the chunk the mapping begins, in bytes */
-    size_t chunk_bytes;              /* the size of the whole chunk; 0: a stitch, of several */
+    size_t chunk_bytes;              /* the size of the whole chunk; 0: a stitch (several chunks) */
     unsigned long long handle;       /* the chunk's CUmemGenericAllocationHandle, which the arena
                                         keeps; 0: a stitch, or a source other than MAPPED */
 } gpupool_mapping;
@@ -627,10 +626,10 @@ typedef struct gpupool_tag_config {  /* all zeros: counted, and not limited */
     gpupool_soft_fn on_soft_limit;
     void *user;
     int can_sleep;                   /* 1: gpupool_sleep can be called with this tag. Blocks with
-                                        the tag then lie in chunks that only the tag uses. On the
-                                        stream that freed a block, a request with the tag and of the
-                                        block's size can have the memory at once; any other request
-                                        with the tag, when the work on the memory has finished */
+                                        the tag then lie in chunks that only the tag uses. A request
+                                        with the tag gets freed memory when the work on it has
+                                        finished; at once only on the stream that freed it, and for
+                                        a block of the same size */
     size_t reserve_bytes;            /* bytes that gpupool_tag reserves, in whole granules, in
                                         chunks that only the tag uses; gpupool_trim keeps them.
                                         can_sleep and reserve_bytes need SOURCE_MAPPED, else
@@ -678,10 +677,10 @@ typedef struct gpupool_arena_config { /* all zeros: device 0, and every default.
 typedef struct gpupool_counter {
     uint64_t now, peak, total;       /* the value; its highest value; the sum of all increases. With
                                         several streams, the peaks of requested, granted and blocks
-                                        may be off, up or down, by what the streams' caches hold. A
-                                        cache holds at most 1/256 of the reserved memory, or 1 MiB
-                                        if that is more; if threads wait for each other's locks, all
-                                        together hold at most 1/8 of the reserved memory */
+                                        may be off, up or down, by what the streams' caches hold:
+                                        each at most 1/256 of the reserved memory; or, if threads
+                                        wait for each other's locks, 1/8 of it divided by the number
+                                        of streams, if that is more; or 1 MiB, if that is more */
 } gpupool_counter;
 
 typedef struct gpupool_stats {
@@ -1025,7 +1024,7 @@ GPUPOOL_API gpupool_result gpupool_import_close(gpupool_imported *imported);
 
 /* ---- graph capture. Memory that must stay for the launches of a graph is allocated in a scope:
 
-       gpupool_begin_capture(arena, stream, &scope);   // before or after cudaStreamBeginCapture
+       gpupool_begin_capture(arena, stream, &scope);   // best before cudaStreamBeginCapture: rule 3
        cudaStreamBeginCapture(stream, mode);           // any mode
        ...                                             // gpupool_alloc, gpupool_free on the stream
        cudaStreamEndCapture(stream, &graph);
@@ -1265,8 +1264,9 @@ GPUPOOL_API gpupool_result gpupool_upload_file_list(gpupool_ring *, int file,
    transfer begins after what was queued on the stream before; but later work of the stream does NOT
    wait for a transfer with a ticket. Wait for the ticket: then any stream may use the data. Until
    then do not touch source, destination or file. Transfers with tickets run at the same time, also
-   on one stream. If the ring has no workers, a transfer with a ticket advances only in a
-   gpupool_ring_wait whose timeout_ns is not 0. */
+   on one stream. If the ring can have no workers (config.workers is -1, or the system starts no
+   thread), a transfer with a ticket advances only in a gpupool_ring_wait whose timeout_ns is not
+   0. */
 GPUPOOL_API gpupool_result gpupool_ring_transfer(gpupool_ring *, const gpupool_transfer *);
 
 /* Waits up to timeout_ns (negative: for ever; 0: not at all) and returns the transfer's result.
@@ -13500,7 +13500,7 @@ GPI_HOT void gpi_alloc_lock(gpupool_arena *arena, gpi_cache *cache) {
 }
 
 /* How many units of free memory a stream's cache may keep from joining: 1/256 of what is reserved.
-   For a crowded cache more, but all streams' caches together at most an eighth; at least 1 MiB. */
+   For a crowded cache its share of an eighth, if that is more; at least 1 MiB. */
 static uint64_t gpi_alloc_cache_units(const gpupool_arena *arena, int crowded) {
     uint64_t share = crowded ? gpi_ground_min(arena->clocks.stream_count * 8, 256) : 256;
     return gpi_ground_max(arena->ledger.reserved.now / share, 1u << 20) / GPUPOOL_UNIT_BYTES;
