@@ -2088,8 +2088,9 @@ static void gpi_host_reopen(gpi_lock *lock) {
 /* -- fork, thread numbers and counts of the process -- */
 
 /* Runs in the child of every fork() after gpi_host_watch_forks. Only the thread that called fork()
-   exists there. CUDA does not work in the child, so the calls of arenas and rings are refused: each
-   keeps the value that gpi_process.forks had at its creation. */
+   exists there. CUDA does not work in the child, so the calls of arenas and rings are refused. An
+   arena keeps the value that gpi_process.forks had at its creation; a ring needs none, since only a
+   process without forks makes one. */
 static void gpi_host_after_fork(void) {
     gpi_process.forks++;
     gpi_process.lock.held = 0;  /* the holder, if any, does not exist in the child */
@@ -15296,8 +15297,8 @@ typedef struct gpi_transfer {
     int by_cuda;                     /* all bytes are queued already: only the end is waited for */
     uint64_t cursor;                 /* where the next chunk begins */
     int working;                     /* threads that use this record with the lock open */
-    int asking;                      /* threads that only keep it in the list, while they ask CUDA
-                                        whether copies have ended */
+    int asking;                      /* threads that only keep it in the list while they call CUDA:
+                                        to ask whether copies have ended, or to begin as a worker */
     gpupool_ticket ticket;
     uint64_t stalled_ns;             /* since when the transfer has found no slot; 0: it is not
                                         short of slots */
@@ -15821,9 +15822,9 @@ static int gpi_ring_step(gpupool_ring *ring, gpi_transfer *transfer) {
     return gpi_ring_leave_transfer(ring, transfer, did);
 }
 
-/* Frees slots whose copies have ended. This transfer cannot end meanwhile: so no worker is in a
-   CUDA call when the last transfer has ended, and the program may reset the device then. Returns
-   whether there was something to do. */
+/* Frees slots whose copies have ended. This transfer cannot end meanwhile. A worker calls CUDA only
+   while it keeps a transfer in the list, in this or another way: so the program may reset the
+   device once its last transfer has ended. Returns whether there was something to do. */
 static int gpi_ring_free_ended(gpupool_ring *ring, gpi_transfer *transfer) {
     gpupool_result ignored = GPUPOOL_OK; /* the copies' own transfers are told */
     int did;
@@ -15924,18 +15925,36 @@ static void gpi_ring_worker_loop(gpupool_ring *ring, const gpi_ring_thread *thre
     }
 }
 
-/* The worker's thread function. `thread` is its record in the ring, which stays until it is
-   joined. */
+/* Makes the new thread ready for CUDA calls as soon as there is work for it. A transfer is kept in
+   the list meanwhile, as in gpi_ring_free_ended. Returns 0 if the worker is to end: there was no
+   work, or CUDA has refused. */
+static int gpi_ring_worker_enter(gpupool_ring *ring, const gpi_ring_thread *thread) {
+    gpi_transfer *transfer;
+    gpupool_result result;
+    gpi_visit visit;
+    while (!gpi_ring_wants(ring, thread)) {
+        if (gpi_ring_stops(ring)) return 0;
+        if (!gpi_ring_sleep(ring, GPI_RING_LEAVE_NS) && !gpi_ring_wants(ring, thread)) return 0;
+    }
+    transfer = ring->transfers;
+    transfer->asking++;
+    gpi_ring_unlock(ring);
+    result = gpi_driver_enter(&ring->stage.driver, &visit);
+    gpi_ring_lock(ring);
+    transfer->asking--;
+    gpi_ring_leave_transfer(ring, transfer, 0);
+    return result == GPUPOOL_OK;
+}
+
+/* The worker's thread function. `thread` is its record in the ring, which stays until it is joined.
+   Nothing undoes gpi_driver_enter, whose changes end with the thread: the device may be reset just
+   now. */
 static void gpi_ring_worker(void *user) {
     gpi_ring_thread *thread = (gpi_ring_thread *)user;
     gpupool_ring *ring = thread->ring;
-    gpi_visit visit;
-    if (gpi_driver_enter(&ring->stage.driver, &visit) == GPUPOOL_OK) {
-        gpi_ring_lock(ring);
-        gpi_ring_worker_loop(ring, thread);
-        gpi_ring_unlock(ring);
-        gpi_driver_leave(&visit);
-    }
+    gpi_ring_lock(ring);
+    if (gpi_ring_worker_enter(ring, thread)) gpi_ring_worker_loop(ring, thread);
+    gpi_ring_unlock(ring);
     gpi_host_count_worker(-1);
     gpi_ring_lock(ring);
     thread->running = 0;
@@ -16249,6 +16268,7 @@ static gpupool_result gpi_send_rows(gpupool_ring *ring, gpi_transfer *plan, uint
     const char *wrong = NULL;
     gpupool_result result;
     gpi_visit visit;
+    gpi_host_begin();
     /* Products are compared by division, so that huge arguments do not wrap. A NULL ring is told
        before these mistakes. */
     if (any && (plan->device_pitch < plan->width || plan->host_pitch < plan->width))
@@ -16272,6 +16292,7 @@ static gpupool_result gpi_send_rows(gpupool_ring *ring, gpi_transfer *plan, uint
        tickets must not disturb the stream. Workers cannot use this thread's cudaStreamPerThread. */
     plan->gated = ticket || plan->down || plan->stream == cudaStreamPerThread;
     if (any && !ticket && gpi_send_tiny(ring, plan)) return gpi_host_ok();
+    gpi_host_ok(); /* what the short way met is told only if the long way meets it */
     result = gpi_ring_enter(ring, plan->call, &visit);
     if (result != GPUPOOL_OK) return result;
     if (any) result = gpi_send_carry_out(ring, plan, ticket);
@@ -16361,7 +16382,6 @@ gpupool_result gpupool_ring_transfer(gpupool_ring *ring, const gpupool_transfer 
     size_t rows = 1;
     if (!transfer) return gpi_send_lacks(call, "transfer");
     wrong = gpi_send_mistake(transfer);
-    gpi_host_begin();
     if (wrong) return gpi_host_fail(GPUPOOL_E_ARGUMENT, "%s: %s", call, wrong);
     /* In the public struct the two sides are `from` and `to`; inside they are device and host. */
     device = transfer->direction == GPUPOOL_UP ? transfer->to : transfer->from;

@@ -113,13 +113,27 @@ static void refused(gpupool_transfer transfer, const char *words) {
     CHECK(strstr(gpupool_last_error(), words) != NULL);
 }
 
-/* A tiny transfer, which takes a way of its own, goes well: the failure before it is still told. */
+/* A tiny transfer, which takes a way of its own, goes well: the failure before it is still told. So
+   it is if that way fails, and another one goes well. */
 static void the_latest_failure(void) {
     gpupool_transfer up = kit_transfer(GPUPOOL_UP, device, from, 10, 0);
-    CHECK_RESULT(gpupool_ring_check(NULL), GPUPOOL_E_ARGUMENT);
-    CHECK_RESULT(gpupool_ring_destroy(NULL), GPUPOOL_E_ARGUMENT);
-    CHECK_RESULT(gpupool_ring_transfer(ring, &up), GPUPOOL_OK);
-    CHECK(strstr(gpupool_last_error(), "gpupool_ring_destroy: the ring is NULL") != NULL);
+    for (int i = 0; i < 4; i++) {
+        check_case("%d", i);
+        CHECK_RESULT(gpupool_ring_check(NULL), GPUPOOL_E_ARGUMENT);
+        CHECK_RESULT(gpupool_ring_destroy(NULL), GPUPOOL_E_ARGUMENT);
+#if CHECK_FAKE
+        if (i == 3) fake_fail_call("cuMemcpyAsync", 1, 0, 0);
+#endif
+        if (i == 0) CHECK_RESULT(gpupool_ring_transfer(ring, &up), GPUPOOL_OK);
+        else if (i == 1) CHECK_RESULT(gpupool_download(ring, from, device, 10, 0), GPUPOOL_OK);
+        else CHECK_RESULT(gpupool_upload(ring, device, from, 10, 0), GPUPOOL_OK);
+        CHECK(strstr(gpupool_last_error(), "gpupool_ring_destroy: the ring is NULL") != NULL);
+#if CHECK_FAKE
+        CHECK_EQ(fake_fail_fired(), i == 3);
+        fake_fail_clear();
+#endif
+    }
+    check_case(" ");
 }
 
 /* What does not go together. */

@@ -224,11 +224,9 @@ static void a_worker_goes_with_the_lock(void) {
     own->ring = ring;
     own->running = ring->workers_running = 1;
     gpi_host_count_worker(1);
-    stays = 1; /* it is joined here */
-    fake_fail_call("cuThreadExchangeStreamCaptureMode", 1, 0, 0);
     gpi_ring_lock(ring);
+    ring->stopping = 1; /* so that it goes at once, and is joined */
     CHECK_EQ(pthread_create(&thread, NULL, be_a_worker, own), 0);
-    while (gpi_host_count_worker(0)) gpi_host_idle(64);
     for (int i = 0; i < 100; i++) gpi_host_idle(10000); /* it has come to the lock long since */
     CHECK_EQ(own->running, 1);
     CHECK_EQ(ring->workers_running, 1);
@@ -236,10 +234,41 @@ static void a_worker_goes_with_the_lock(void) {
     CHECK_EQ(pthread_join(thread, NULL), 0);
     CHECK_EQ(own->running, 0);
     CHECK_EQ(ring->workers_running, 0);
-    fake_fail_clear();
-    stays = 0;
+    CHECK_EQ(gpi_host_count_worker(0), 0);
+    ring->stopping = 0;
     upload();
     scene_close();
+}
+
+/* The caller has done all alone before its worker comes, and has reset the device: the worker makes
+   no CUDA call, and so the device has no context again. */
+static gpi_ring_thread *late;
+static void *come_late(void *unused) {
+    (void)unused;
+    CHECK_EQ(cudaDeviceReset(), cudaSuccess);
+    CHECK_EQ(fake_has_context(0), 0);
+    memset(kit_stream, 0, sizeof kit_stream);
+    gpi_ring_worker(late);
+    CHECK_EQ(fake_has_context(0), 0);
+    return NULL;
+}
+
+static void a_worker_that_comes_after_a_reset(void) {
+    pthread_t thread;
+    scene_open(1);
+    late = &ring->threads[0];
+    late->ring = ring;
+    late->running = ring->workers_running = 1;
+    gpi_host_count_worker(1);
+    stays = 1; /* it is joined here */
+    upload();
+    CHECK_EQ(pthread_create(&thread, NULL, come_late, NULL), 0);
+    CHECK_EQ(pthread_join(thread, NULL), 0);
+    stays = 0;
+    CHECK_EQ(ring->workers_running, 0);
+    CHECK_RESULT(gpupool_ring_destroy(ring), GPUPOOL_OK);
+    kit_host_free(host, BYTES);
+    kit_prepare();
 }
 
 /* A ring that could not be destroyed goes on, with workers again. Each is told to end, and waited
@@ -566,6 +595,7 @@ int main(int argc, char **argv) {
     FAKE_TEST(started_once);
     FAKE_TEST(a_worker_that_cannot_work);
     FAKE_TEST(a_worker_goes_with_the_lock);
+    FAKE_TEST(a_worker_that_comes_after_a_reset);
     FAKE_TEST(workers_come_back);
     FAKE_TEST(destroyed_without_workers);
     FAKE_TEST(a_worker_that_is_not_told);
