@@ -15911,32 +15911,14 @@ static int gpi_ring_stops(const gpupool_ring *ring) {
     return ring->stopping || GPI_READ(&gpi_process.ending);
 }
 
-/* A worker's life, with the lock held on entry and exit. A worker ends after GPI_RING_LEAVE_NS
-   without work: then a program ends when its own threads have ended. */
-static void gpi_ring_worker_loop(gpupool_ring *ring, const gpi_ring_thread *thread) {
-    gpi_ring_role role = (thread - ring->threads) % 2 ? GPI_RING_DOWNLOADS : GPI_RING_UPLOADS;
-    unsigned round = 0;
-    while (!gpi_ring_stops(ring)) {
-        int wanted = gpi_ring_wants(ring, thread);
-        if (wanted && gpi_ring_work(ring, role)) gpi_ring_busy(ring, &round);
-        else if (wanted || round < GPI_RING_SPIN) gpi_ring_idle(ring, &round, UINT64_MAX);
-        else if (gpi_ring_sleep(ring, GPI_RING_LEAVE_NS)) round = 0;
-        else if (!gpi_ring_wants(ring, thread)) break;
-    }
-}
-
-/* Makes the new thread ready for CUDA calls as soon as there is work for it. A transfer is kept in
-   the list meanwhile, as in gpi_ring_free_ended. Returns 0 if the worker is to end: there was no
-   work, or CUDA has refused. */
-static int gpi_ring_worker_enter(gpupool_ring *ring, const gpi_ring_thread *thread) {
-    gpi_transfer *transfer;
+/* Makes the worker's thread ready for CUDA calls, once there is work. A transfer is kept in the
+   list meanwhile, as in gpi_ring_free_ended. Returns 0 if CUDA refuses. Nothing undoes
+   gpi_driver_enter, whose changes end with the thread: when the worker ends, the device may be
+   reset just then. */
+static int gpi_ring_worker_enter(gpupool_ring *ring) {
+    gpi_transfer *transfer = ring->transfers;
     gpupool_result result;
     gpi_visit visit;
-    while (!gpi_ring_wants(ring, thread)) {
-        if (gpi_ring_stops(ring)) return 0;
-        if (!gpi_ring_sleep(ring, GPI_RING_LEAVE_NS) && !gpi_ring_wants(ring, thread)) return 0;
-    }
-    transfer = ring->transfers;
     transfer->asking++;
     gpi_ring_unlock(ring);
     result = gpi_driver_enter(&ring->stage.driver, &visit);
@@ -15946,17 +15928,31 @@ static int gpi_ring_worker_enter(gpupool_ring *ring, const gpi_ring_thread *thre
     return result == GPUPOOL_OK;
 }
 
-/* The worker's thread function. `thread` is its record in the ring, which stays until it is joined.
-   Nothing undoes gpi_driver_enter, whose changes end with the thread: the device may be reset just
-   now. */
+/* A worker's life, with the lock held on entry and exit. A worker ends after GPI_RING_LEAVE_NS
+   without work: then a program ends when its own threads have ended. */
+static void gpi_ring_worker_loop(gpupool_ring *ring, const gpi_ring_thread *thread) {
+    gpi_ring_role role = (thread - ring->threads) % 2 ? GPI_RING_DOWNLOADS : GPI_RING_UPLOADS;
+    int has_entered = 0;
+    unsigned round = 0;
+    while (!gpi_ring_stops(ring)) {
+        int wanted = gpi_ring_wants(ring, thread);
+        if (wanted && !has_entered) has_entered = gpi_ring_worker_enter(ring);
+        if (wanted && !has_entered) break;
+        if (wanted && gpi_ring_work(ring, role)) gpi_ring_busy(ring, &round);
+        else if (wanted || round < GPI_RING_SPIN) gpi_ring_idle(ring, &round, UINT64_MAX);
+        else if (gpi_ring_sleep(ring, GPI_RING_LEAVE_NS)) round = 0;
+        else if (!gpi_ring_wants(ring, thread)) break;
+    }
+}
+
+/* The worker's thread function. `thread` is its record in the ring, which stays until it is
+   joined. */
 static void gpi_ring_worker(void *user) {
     gpi_ring_thread *thread = (gpi_ring_thread *)user;
     gpupool_ring *ring = thread->ring;
     gpi_ring_lock(ring);
-    if (gpi_ring_worker_enter(ring, thread)) gpi_ring_worker_loop(ring, thread);
-    gpi_ring_unlock(ring);
+    gpi_ring_worker_loop(ring, thread);
     gpi_host_count_worker(-1);
-    gpi_ring_lock(ring);
     thread->running = 0;
     ring->workers_running--;
     /* A worker that ends by itself detaches, so that nobody has to join it; gpi_ring_dismiss joins

@@ -11,6 +11,7 @@ static int sleep_at(pthread_cond_t *turned, pthread_mutex_t *mutex, const struct
 #include "gpupool.h"
 #undef pthread_cond_timedwait
 #include "ring_kit.h"
+#include "worker_kit.h"
 
 static pthread_t sleeper;       /* whose sleeps count */
 static void (*at_sleep)(void);  /* runs at each of them, instead */
@@ -154,10 +155,8 @@ static void let_go_and_end(void) {
 static void a_worker_looks_by_itself(void) {
     scene_open(0);
     at_sleep = let_go_and_end;
-    gpi_ring_lock(ring);
-    gpi_ring_worker_loop(ring, &ring->threads[0]);
+    worker_be(ring, 0);
     CHECK(!ring->transfers);
-    gpi_ring_unlock(ring);
     CHECK(naps >= 4); /* thrice for the ticket, once or more for none */
     scene_close();
 }
@@ -192,9 +191,7 @@ static void each_worker_has_a_way_of_its_own(void) {
         first_way = -1;
         at_sleep = end_at_once;
         fake_before_call("cuMemcpyAsync", 1, note_the_way, NULL);
-        gpi_ring_lock(ring);
-        gpi_ring_worker_loop(ring, &ring->threads[i]);
-        gpi_ring_unlock(ring);
+        worker_be(ring, i);
         CHECK_EQ(first_way, i % 2 ? (int)GPUPOOL_DOWN : (int)GPUPOOL_UP);
         CHECK_RESULT(gpupool_ring_wait(ring, up, 0), GPUPOOL_OK);
         CHECK_RESULT(gpupool_ring_wait(ring, down, 0), GPUPOOL_OK);

@@ -14,6 +14,7 @@ static int sleep_until(pthread_cond_t *gate, pthread_mutex_t *mutex, const struc
 #undef clock_gettime
 #undef pthread_cond_timedwait
 #include "ring_kit.h"
+#include "worker_kit.h"
 
 static long clock_us = 1000;
 
@@ -247,13 +248,6 @@ static void expect_sleeps(const long *us, long count) {
     }
 }
 
-/* As worker 0. */
-static void be_a_worker(void) {
-    gpi_ring_lock(ring);
-    gpi_ring_worker_loop(ring, ring->threads);
-    gpi_ring_unlock(ring);
-}
-
 /* What comes before the transfer ends while the ring's own stream stands still, and then that. */
 static void let_one_go_and_the_other(void) {
     if (sleeps == 3) {
@@ -271,7 +265,7 @@ static void short_sleeps_after_work(void) {
         at_sleep = let_one_go_and_the_other;
         CHECK_RESULT(kit_upload_async(ring, device, host, BYTES, kit_stream[0], &ticket),
                      GPUPOOL_OK);
-        if (worker) be_a_worker();
+        if (worker) worker_be(ring, 0);
         else CHECK_RESULT(gpupool_ring_wait(ring, ticket, -1), GPUPOOL_OK);
         expect_sleeps(us, 5 + worker);
         scene_close();
@@ -295,7 +289,7 @@ static void a_woken_worker_looks_about(void) {
     static const long us[] = {1000000, 20, 1000000};
     scene_open();
     at_sleep = wake_and_let_go;
-    be_a_worker();
+    worker_be(ring, 0);
     expect_sleeps(us, 3);
     scene_close();
 }
