@@ -210,20 +210,26 @@ static void a_worker_that_cannot_work(void) {
     scene_close();
 }
 
-/* Nor does it change the ring, when it goes, while another thread has the lock. */
+/* Worker 0, as if it had been started, and had not come yet. */
+static gpi_ring_thread *announce_a_worker(void) {
+    gpi_ring_thread *own = &ring->threads[0];
+    own->ring = ring;
+    own->running = ring->workers_running = 1;
+    gpi_host_count_worker(1);
+    return own;
+}
+
 static void *be_a_worker(void *thread) {
     gpi_ring_worker(thread);
     return NULL;
 }
 
+/* Nor does it change the ring, when it goes, while another thread has the lock. */
 static void a_worker_goes_with_the_lock(void) {
     gpi_ring_thread *own;
     pthread_t thread;
     scene_open(1);
-    own = &ring->threads[0];
-    own->ring = ring;
-    own->running = ring->workers_running = 1;
-    gpi_host_count_worker(1);
+    own = announce_a_worker();
     gpi_ring_lock(ring);
     ring->stopping = 1; /* so that it goes at once, and is joined */
     CHECK_EQ(pthread_create(&thread, NULL, be_a_worker, own), 0);
@@ -242,29 +248,20 @@ static void a_worker_goes_with_the_lock(void) {
 
 /* The caller has done all alone before its worker comes, and has reset the device: the worker makes
    no CUDA call, and so the device has no context again. */
-static gpi_ring_thread *late;
-static void *come_late(void *unused) {
-    (void)unused;
+static void a_worker_that_comes_after_a_reset(void) {
+    gpi_ring_thread *own;
+    pthread_t thread;
+    scene_open(1);
+    own = announce_a_worker();
+    upload();
     CHECK_EQ(cudaDeviceReset(), cudaSuccess);
     CHECK_EQ(fake_has_context(0), 0);
     memset(kit_stream, 0, sizeof kit_stream);
-    gpi_ring_worker(late);
-    CHECK_EQ(fake_has_context(0), 0);
-    return NULL;
-}
-
-static void a_worker_that_comes_after_a_reset(void) {
-    pthread_t thread;
-    scene_open(1);
-    late = &ring->threads[0];
-    late->ring = ring;
-    late->running = ring->workers_running = 1;
-    gpi_host_count_worker(1);
     stays = 1; /* it is joined here */
-    upload();
-    CHECK_EQ(pthread_create(&thread, NULL, come_late, NULL), 0);
+    CHECK_EQ(pthread_create(&thread, NULL, be_a_worker, own), 0);
     CHECK_EQ(pthread_join(thread, NULL), 0);
     stays = 0;
+    CHECK_EQ(fake_has_context(0), 0);
     CHECK_EQ(ring->workers_running, 0);
     CHECK_RESULT(gpupool_ring_destroy(ring), GPUPOOL_OK);
     kit_host_free(host, BYTES);
