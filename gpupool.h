@@ -2433,25 +2433,26 @@ static void gpi_host_gate_turn(gpi_gate *gate) {
     gpi_host_gate_unlock(gate);
 }
 
-/* Sleeps until the gate has turned since the caller read seen, or for ns nanoseconds at most.
-   May return early without a reason, as condition variables do, so callers check in a loop. The
-   caller holds no spinning lock. */
+/* Sleeps until the gate has turned since the caller read seen, or for ns nanoseconds. A condition
+   variable may wake a thread without a reason, which then sleeps again until the same deadline (on
+   Windows for ns once more). The caller holds no spinning lock. */
 static void gpi_host_gate_wait(gpi_gate *gate, unsigned seen, uint64_t ns) {
-    gpi_host_gate_lock(gate);
-    if (gate->turns == seen) {
-#if defined(_WIN32)
-        gate->sleepers++;
-        SleepConditionVariableSRW(&gate->turned, &gate->mutex, (DWORD)(ns / 1000000 + 1), 0);
-#else
-        uint64_t until_ns = gpi_host_now_ns() + ns;
-        struct timespec until;
-        until.tv_sec = (time_t)(until_ns / 1000000000);
-        until.tv_nsec = (long)(until_ns % 1000000000);
-        gate->sleepers++;
-        pthread_cond_timedwait(&gate->turned, &gate->mutex, &until);
+#if !defined(_WIN32)
+    uint64_t until_ns = gpi_host_now_ns() + ns;
+    struct timespec until;
+    until.tv_sec = (time_t)(until_ns / 1000000000);
+    until.tv_nsec = (long)(until_ns % 1000000000);
 #endif
-        gate->sleepers--;
-    }
+    gpi_host_gate_lock(gate);
+    gate->sleepers++;
+#if defined(_WIN32)
+    while (gate->turns == seen &&
+           SleepConditionVariableSRW(&gate->turned, &gate->mutex, (DWORD)(ns / 1000000 + 1), 0)) {}
+#else
+    while (gate->turns == seen &&
+           pthread_cond_timedwait(&gate->turned, &gate->mutex, &until) == 0) {}
+#endif
+    gate->sleepers--;
     gpi_host_gate_unlock(gate);
 }
 

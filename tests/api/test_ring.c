@@ -294,6 +294,19 @@ static void functions_fill_and_empty(void) {
 
 /* ---- what is pinned ---- */
 
+/* Uploads, and returns how many workers there are then. They end after a second without work: on a
+   machine that stands still for so long, the upload is done again. */
+static uint64_t workers_after(gpupool_ring *ring, void *device, const void *from, size_t bytes) {
+    uint64_t workers = 0;
+    for (int tries = 0; tries < 5; tries++) {
+        uint64_t start = linked_now_ns();
+        CHECK_RESULT(gpupool_upload(ring, device, from, bytes, kit_stream[0]), GPUPOOL_OK);
+        workers = kit_ring_stats(ring).workers;
+        if (linked_now_ns() - start < KIT_SECOND / 2) break;
+    }
+    return workers;
+}
+
 static void pinned_memory_is_bounded_and_lazy(void) {
     size_t bytes = 20 * MIB, most = 10 * MIB + 4096;
     gpupool_ring *ring = kit_ring(most, MIB, 1);
@@ -305,11 +318,8 @@ static void pinned_memory_is_bounded_and_lazy(void) {
     CHECK_RESULT(gpupool_upload(ring, device, from, 100000, kit_stream[0]), GPUPOOL_OK);
     CHECK(kit_ring_stats(ring).pinned.now > 0 && kit_ring_stats(ring).pinned.now < most / 2);
     CHECK_EQ(kit_ring_stats(ring).workers, 0);
-    CHECK_RESULT(gpupool_upload(ring, device, from, bytes, kit_stream[0]), GPUPOOL_OK);
+    CHECK_EQ(workers_after(ring, device, from, bytes), GPUPOOL_SINGLE_THREAD ? 0 : 1);
     CHECK(kit_ring_stats(ring).pinned.peak <= most);
-#if !GPUPOOL_SINGLE_THREAD
-    CHECK_EQ(kit_ring_stats(ring).workers, 1);
-#endif
 #if CHECK_FAKE
     CHECK(fake_pinned_peak() <= most);
     CHECK_EQ(fake_pinned_bytes(), kit_ring_stats(ring).pinned.now);
@@ -364,11 +374,9 @@ static void without_threads_workers_are_few(void) {
     gpupool_ring *ring = kit_ring(64 * MIB, 0, 8);
     unsigned char *from = kit_host(bytes), *device = kit_device(bytes);
     kit_pattern(from, bytes, 9);
-    CHECK_RESULT(gpupool_upload(ring, device, from, bytes, kit_stream[0]), GPUPOOL_OK);
+    CHECK_EQ(workers_after(ring, device, from, bytes), GPUPOOL_SINGLE_THREAD ? 0 : 8);
     kit_expect_device(device, bytes, 9);
-    gpupool_ring_stats stats = kit_ring_stats(ring);
-    CHECK_EQ(stats.workers, GPUPOOL_SINGLE_THREAD ? 0 : 8);
-    CHECK(stats.chunks[GPUPOOL_UP] >= 20); /* of 2 MiB at most */
+    CHECK(kit_ring_stats(ring).chunks[GPUPOOL_UP] >= 20); /* of 2 MiB at most */
     kit_host_free(from, bytes);
     kit_device_free(device, bytes);
     kit_ring_close(ring);

@@ -17,6 +17,7 @@
 #if defined(__SSE2__)
 #include <emmintrin.h>
 #endif
+#include <errno.h>
 #include <pthread.h>
 #include <sched.h>
 #include <stdatomic.h>
@@ -48,7 +49,7 @@ static void schedule_wake(const void *gate);
 #define select(count, in, out, bad, until) ((void)(until), schedule_waiting())
 #define pthread_cond_broadcast(turned) schedule_wake(turned)
 #define pthread_cond_timedwait(turned, mutex, until) \
-    ((void)(until), schedule_gate(turned, mutex))
+    ((void)(until), schedule_gate(turned, mutex), ETIMEDOUT)
 
 static inline void schedule_gate(const void *turned, pthread_mutex_t *mutex) {
     pthread_mutex_unlock(mutex);

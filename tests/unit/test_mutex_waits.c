@@ -2,6 +2,7 @@
    waiter has the lock then, and sleeps only where it has to. The holder's part is done where the
    waiter takes the gate's mutex, gives it back, or sleeps, so that they always meet. */
 #define _GNU_SOURCE
+#include <errno.h>
 #include <pthread.h>
 
 typedef enum moment { NEVER, BEFORE_IT_COUNTS, AFTER_IT_COUNTED, BEFORE_IT_SLEEPS, ASLEEP } moment;
@@ -23,7 +24,8 @@ static int leave(pthread_mutex_t *mutex);
 static gpi_mutex mutex;
 static moment gives_back;       /* when the holder does; NEVER: it has, or does not yet */
 static int enters, sleeps;      /* of the waiter */
-static int early;               /* wakes of it for no reason that are still to come */
+static int early;               /* wakes of it before its turn that are still to come, */
+static int why_early;           /* which pthread_cond_timedwait returns then */
 
 static void open_mutex(void) {
     memset(&mutex, 0, sizeof mutex);
@@ -51,10 +53,12 @@ static int leave(pthread_mutex_t *gate) {
 static int wait_at(pthread_cond_t *turned, pthread_mutex_t *gate, const struct timespec *until) {
     (void)turned, (void)until;
     sleeps++;
+    int result = early > 0 ? why_early : 0;
     CHECK_EQ(pthread_mutex_unlock(gate), 0);
     if (early > 0) early--;
     else reached(ASLEEP);
-    return pthread_mutex_lock(gate);
+    CHECK_EQ(pthread_mutex_lock(gate), 0);
+    return result;
 }
 
 static void wait_for_it(moment when, int wakes_early, int sleeps_expected) {
@@ -87,8 +91,13 @@ static void given_back_before_it_sleeps(void) {
 
 static void given_back_while_it_sleeps(void) { wait_for_it(ASLEEP, 0, 1); }
 
-/* Who wakes while another has the lock sleeps again. */
-static void it_wakes_too_early(void) { wait_for_it(ASLEEP, 3, 4); }
+/* Who wakes while another has the lock sleeps again: without a reason, or after a nap. */
+static void it_wakes_too_early(void) {
+    why_early = 0;
+    wait_for_it(ASLEEP, 3, 4);
+    why_early = ETIMEDOUT;
+    wait_for_it(ASLEEP, 3, 4);
+}
 
 /* Nobody waits, and the next one that comes does not either. */
 static void nobody_waits(void) {

@@ -2,6 +2,7 @@
    woken: who waits for a ticket, with and without workers, and a worker. What happens meanwhile is
    done where they would sleep: nothing here hangs on time. */
 #define _GNU_SOURCE
+#include <errno.h>
 #include <pthread.h>
 #include <sched.h>
 
@@ -22,7 +23,7 @@ static int sleep_at(pthread_cond_t *turned, pthread_mutex_t *mutex, const struct
     pthread_mutex_unlock(mutex);
     at_sleep();
     pthread_mutex_lock(mutex);
-    return 0;
+    return ETIMEDOUT;
 }
 
 #if CHECK_FAKE
