@@ -114,7 +114,7 @@ static void close_full(void *block, int stream) {
     if (block) kit_mark(kit_stream[stream], block, 4096, 2);
     if (block) put(block, stream);
     for (int i = 0; i < 6; i++)
-        if (piece[i]) put(piece[i], i);
+        if (piece[i]) put(piece[i], 0);
     run_and_finish();
 }
 
