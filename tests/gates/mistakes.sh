@@ -2,6 +2,15 @@
 # Mistakes for schedules.sh to make: NAME TEST FUNCTION EDIT SCENE. Each is one that is easily made
 # where threads, streams or processes meet; that scene of the test must see it.
 
+# These two hang until their time is over, on no processor: others run beside them.
+broken a_function_waits_for_itself test_hooks gpi_sleep_enter \
+    's/gpi_thread.telling == &arena->chunks/0/' \
+    'a_request_waits_for_what_appears'
+broken a_full_ring_waits_for_its_own_user test_ring_async gpi_ring_stall \
+    's/return gpi_ring_advance_unstaged(ring, transfer);/return 0;/' \
+    'full_ring_lets_others_pass'
+jobs=$((jobs + 2))
+
 # locks
 broken lock_is_looked_at_and_then_taken test_schedules gpi_host_try \
     's/return !__atomic_exchange_n(&lock->held, 1, __ATOMIC_ACQUIRE);/if (__atomic_load_n(\&lock->held, __ATOMIC_ACQUIRE)) return 0; __atomic_store_n(\&lock->held, 1, __ATOMIC_RELEASE); return 1;/' \
@@ -122,9 +131,6 @@ broken a_plan_is_older_than_the_lock test_schedules_mapped gpi_plan_make \
 broken what_is_being_told_of_is_forgotten test_schedules_mapped gpi_chunk_tell \
     's/chunks->telling[-+]*;//' \
     'told of the only chunk'
-broken a_function_waits_for_itself test_hooks gpi_sleep_enter \
-    's/gpi_thread.telling == &arena->chunks/0/' \
-    'a_request_waits_for_what_appears'
 broken a_request_counts_during_its_function test_schedules_mapped gpi_alloc_give_up \
     's/if (\(arena->on_out_of_memory && .*arena->user)\)) return 1;/int again; arena->seekers[request->tag]++; again = \1; arena->seekers[request->tag]--; if (again) return 1;/' \
     'put to sleep by each other'
@@ -171,9 +177,6 @@ broken an_export_is_closed_before_it_is_made test_schedules_mapped gpupool_expor
 broken ticket_has_two_at_its_end test_schedules_ring gpi_ring_step \
     's/transfer->working++;//; s/transfer->working--;//; s/transfer->working == 1 \&\& //' \
     'spans'
-broken a_full_ring_waits_for_its_own_user test_ring_async gpi_ring_stall \
-    's/return gpi_ring_advance_unstaged(ring, transfer);/return 0;/' \
-    'full_ring_lets_others_pass'
 broken two_look_at_the_slots test_schedules_ring gpi_stage_poll \
     's/stage->polling || //' \
     'tickets'

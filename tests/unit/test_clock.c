@@ -1,5 +1,5 @@
 /* What the header makes of the system's clock, which stands still here: nanoseconds, and until when
-   a wait is to last. */
+   a wait is to last, though it be woken before without a reason. */
 #include <errno.h>
 #include <pthread.h>
 #include <sys/time.h>
@@ -9,13 +9,14 @@
 #define MICROSECONDS 654321
 
 static struct timespec told; /* to the latest wait */
+static int wakes;            /* of a wait, without a reason, that are still to come */
 
 #define gettimeofday(now, zone) \
     ((void)(zone), (now)->tv_sec = SECONDS, (now)->tv_usec = MICROSECONDS)
 #define clock_gettime(which, now) \
     ((void)(which), (now)->tv_sec = SECONDS, (now)->tv_nsec = 1000 * MICROSECONDS)
 #define pthread_cond_timedwait(news, mutex, until) \
-    ((void)(news), (void)(mutex), told = *(until), ETIMEDOUT)
+    ((void)(news), (void)(mutex), told = *(until), wakes-- > 0 ? 0 : ETIMEDOUT)
 #define GPUPOOL_IMPLEMENTATION
 #include "gpupool.h"
 #include "check.h"
@@ -27,7 +28,9 @@ static void nanoseconds(void) {
 static void until_when(void) {
     static gpi_gate gate;
     gpi_host_gate_open(&gate);
+    wakes = 3;
     gpi_host_gate_wait(&gate, 0, 5000000);
+    CHECK_EQ(wakes, -1); /* it has slept four times */
     CHECK_EQ(told.tv_sec, SECONDS);
     CHECK_EQ(told.tv_nsec, 1000 * MICROSECONDS + 5000000);
     gpi_host_gate_wait(&gate, 0, 2400000000); /* into another second */
