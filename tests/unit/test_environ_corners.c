@@ -37,18 +37,17 @@ static int open_fails, close_fails, close_errno, flush_lies; /* close_errno 0: i
 static atomic_int in_flush, may_flush;        /* 1: a report waits there; it may go on */
 static void (*at_malloc)(void);
 static char *name_room; /* what the first arena got for the file's name, and a byte behind it */
-static gpi_mutex *until_a_yield; /* held until the next one */
-static int flush_ends_in_a_yield;
+static gpi_mutex *_Atomic until_a_yield; /* held until the next one */
+static atomic_int flush_ends_in_a_yield;
 
 static FILE *open_oddly(const char *name, const char *mode) {
     return open_fails ? NULL : fopen(name, mode);
 }
 
 static int yield_oddly(void) {
-    gpi_mutex *held = until_a_yield;
-    until_a_yield = NULL;
+    gpi_mutex *held = atomic_exchange(&until_a_yield, NULL);
     if (held) gpi_host_mutex_unlock(held);
-    if (flush_ends_in_a_yield) atomic_store(&may_flush, 1);
+    if (atomic_load(&flush_ends_in_a_yield)) atomic_store(&may_flush, 1);
     return sched_yield();
 }
 
@@ -251,7 +250,7 @@ static void no_memory_at_exit(void) {
 
 /* Who has it lets go of it soon. */
 static void leaves_while_another_grows(void) {
-    until_a_yield = &opened("grows")->growing;
+    atomic_store(&until_a_yield, &opened("grows")->growing);
     gpi_host_mutex_lock(until_a_yield);
 }
 
@@ -335,7 +334,7 @@ static void leaves_while_another_is_about_to_end(void) {
     atomic_store(&in_flush, 1);
     CHECK_EQ(pthread_create(&writer, NULL, fail_in, late), 0);
     while (atomic_load(&in_flush) != 2) usleep(1000);
-    flush_ends_in_a_yield = 1; /* of the thread that exits, and waits */
+    atomic_store(&flush_ends_in_a_yield, 1); /* of the thread that exits, and waits */
 }
 
 static void a_writer_that_is_waited_for(void) {
