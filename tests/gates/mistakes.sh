@@ -3,6 +3,7 @@
 # where threads, streams or processes meet; that scene of the test must see it.
 
 # These two hang until their time is over, on no processor: others run beside them.
+hang="a_function_waits_for_itself a_full_ring_waits_for_its_own_user"
 broken a_function_waits_for_itself test_hooks gpi_sleep_enter \
     's/gpi_thread.telling == &arena->chunks/0/' \
     'a_request_waits_for_what_appears'

@@ -3,43 +3,35 @@
 #include "fail_malloc.h"
 #define GPUPOOL_IMPLEMENTATION
 #include "gpupool.h"
-#include "arena_kit.h"
+#include "arena_scene.h"
 
 #if CHECK_FAKE
 
-static gpupool_arena *arena;
 static gpupool_capture *scope[3];
 
-static void *get(size_t bytes, int stream) { return kit_alloc(arena, bytes, kit_stream[stream]); }
-static void put(void *block, int stream) {
-    CHECK_RESULT(gpupool_free(arena, block, kit_stream[stream]), GPUPOOL_OK);
-}
 static void begin(int i) {
     CHECK_RESULT(gpupool_begin_capture(arena, kit_stream[i], &scope[i]), GPUPOOL_OK);
 }
 static void release(int i) { CHECK_RESULT(gpupool_release_capture(scope[i]), GPUPOOL_OK); }
-static gpi_stream *known_as(int i) {
-    return gpi_clock_find(&arena->clocks, gpi_clock_key(kit_stream[i]));
-}
 
 /* ---- whose a stream's key is ---- */
 
 static void set_aside_and_back(void) {
     arena = kit_open(GPUPOOL_SOURCE_MAPPED);
     put(get(4096, 0), 0);
-    gpi_stream *own = known_as(0);
+    gpi_stream *own = known_stream(0);
     for (int turn = 0; turn < 3; turn++) {
         begin(0);
-        CHECK(known_as(0) != own);
+        CHECK(known_stream(0) != own);
         CHECK_RESULT(gpupool_end_capture(scope[0]), GPUPOOL_OK);
-        CHECK(known_as(0) == own);
+        CHECK(known_stream(0) == own);
         release(0);
     }
     begin(0);
     CHECK_RESULT(gpupool_retire_stream(arena, kit_stream[0]), GPUPOOL_OK);
     CHECK_EQ(own->is_kept, 0);
     CHECK_RESULT(gpupool_end_capture(scope[0]), GPUPOOL_OK);
-    CHECK(known_as(0) == NULL); /* the key may be another stream's by now */
+    CHECK(known_stream(0) == NULL); /* the key may be another stream's by now */
     release(0);
     kit_close(arena);
 }
@@ -48,7 +40,7 @@ static void set_aside_and_back(void) {
 static void not_forgotten_while_set_aside(void) {
     arena = kit_open(GPUPOOL_SOURCE_MAPPED);
     put(get(4096, 0), 0);
-    gpi_stream *own = known_as(0);
+    gpi_stream *own = known_stream(0);
     begin(0);
     CHECK_RESULT(gpupool_trim(arena, 0, NULL), GPUPOOL_OK);
     CHECK(own->handle == gpi_clock_key(kit_stream[0]));
@@ -84,7 +76,7 @@ static void no_memory_for_a_scope(void) {
             arena = kit_open(GPUPOOL_SOURCE_MAPPED);
             void *block = known ? get(4096, 0) : NULL;
             gpupool_stats before = kit_stats(arena);
-            gpi_stream *own = known_as(0);
+            gpi_stream *own = known_stream(0);
             fail_malloc_nth(n, 1);
             gpupool_result result = gpupool_begin_capture(arena, kit_stream[0], &scope[0]);
             fired = fail_malloc_fired;
@@ -93,7 +85,7 @@ static void no_memory_for_a_scope(void) {
             CHECK_EQ(scope[0] != NULL, !fired);
             CHECK_RESULT(gpupool_check(arena), GPUPOOL_OK);
             if (fired) CHECK(kit_same_stats(before, kit_stats(arena)));
-            if (fired) CHECK(known_as(0) == own || !own);
+            if (fired) CHECK(known_stream(0) == own || !own);
             if (fired) begin(0); /* it is in no scope yet */
             release(0);
             if (block) put(block, 0);

@@ -5,17 +5,11 @@
 #define GPUPOOL_IMPLEMENTATION
 #include "gpupool.h"
 #include "registry_kit.h"
+#include "arena_scene.h"
 
 #if CHECK_FAKE
 
 #define FEW 40
-
-static gpupool_arena *arena;
-
-static void *get(size_t bytes, int stream) { return kit_alloc(arena, bytes, kit_stream[stream]); }
-static void put(void *block, int stream) {
-    CHECK_RESULT(gpupool_free(arena, block, kit_stream[stream]), GPUPOOL_OK);
-}
 
 /* ---- structs that are set aside ---- */
 
@@ -228,7 +222,7 @@ static void a_run_taken_over_goes_back_alone(void) {
     char *tiny = (char *)get(512, 2), *theirs = (char *)get(20 * MIB, 1);
     CHECK(theirs == tiny + 512);
     block[0] = get((size_t)kit_stats(arena).largest_free_bytes, 0);
-    gpi_stream *of_2 = gpi_clock_find(&arena->clocks, gpi_clock_key(kit_stream[2]));
+    gpi_stream *of_2 = known_stream(2);
     of_2->cache.rest = 9;
     put(theirs, 1);
     put(tiny, 2);

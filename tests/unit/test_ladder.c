@@ -2,25 +2,12 @@
    the figures by which it decides. */
 #define GPUPOOL_IMPLEMENTATION
 #include "gpupool.h"
-#include "arena_kit.h"
+#include "arena_scene.h"
 
 #if CHECK_FAKE
 
-static gpupool_arena *arena;
 static char *piece[8]; /* side by side, in a chunk that has nothing else free */
 static void *rest;
-
-static void *get(size_t bytes, int stream) { return kit_alloc(arena, bytes, kit_stream[stream]); }
-static void put(void *block, int stream) {
-    CHECK_RESULT(gpupool_free(arena, block, kit_stream[stream]), GPUPOOL_OK);
-}
-
-static void *take_without_a_wait(size_t bytes, int stream) {
-    void *block = kit_alloc_as(arena, bytes, kit_stream[stream], GPUPOOL_NO_WAIT);
-    CHECK_RESULT(kit_why(block), GPUPOOL_OK);
-    CHECK_EQ(kit_stats(arena).host_syncs, 0);
-    return block;
-}
 
 static void open_chunk(gpupool_source source, size_t chunk_bytes) {
     gpupool_arena_config config = kit_config(source);
@@ -111,7 +98,7 @@ static void beside_empty_addresses(void) {
     char *block = piece[1];
     free_behind_work(2, 0);
     free_finished(1);
-    gpi_stream *owner = gpi_clock_find(&arena->clocks, gpi_clock_key(kit_stream[0]));
+    gpi_stream *owner = known_stream(0);
     CHECK(gpi_tree_first(arena->tree.lists[owner->list], GPI_INNER) == GPI_NO_BIN);
     CHECK(take_without_a_wait(33 * MIB, 0) == block);
     close_row(block, 33 * MIB, 0);
@@ -199,7 +186,7 @@ static void another_streams_run_once_it_is_done(void) {
     request.units = 20 * MIB / GPUPOOL_UNIT_BYTES;
     request.align_units = 1;
     gpi_host_lock(&arena->lock);
-    request.owner = gpi_clock_find(&arena->clocks, gpi_clock_key(kit_stream[0]));
+    request.owner = known_stream(0);
     CHECK(gpi_tree_prepare(&arena->tree, 3));
     gpi_run *run = gpi_ladder_find_of_all(arena, &request);
     CHECK(run && gpi_ladder_take_over(arena, &request, run, GPI_IF_FINISHED) == NULL);
@@ -328,7 +315,7 @@ static void a_wait_for_one_stream(void) {
     CHECK(get(20 * MIB, 2) == block);
     CHECK_EQ(kit_stats(arena).host_syncs, 1);
     CHECK_EQ(fake_calls("cuEventQuery"), 0);
-    CHECK_EQ(gpi_clock_find(&arena->clocks, gpi_clock_key(kit_stream[1]))->refs, 0);
+    CHECK_EQ(known_stream(1)->refs, 0);
     close_row(block, 20 * MIB, 2);
 }
 
