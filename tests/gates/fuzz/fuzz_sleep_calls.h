@@ -8,13 +8,15 @@
 /* ---- sleep and wake ---- */
 
 /* A sleep that fails counts all the same if the driver has mapped nothing again. The program's
-   functions may be called before the end, and change what was done. */
+   functions may be called before the end, and change what was done: what such a function has put
+   to sleep, to keep it, was about to be discarded. */
 static gpupool_result fuzz_sleep_now(int tag, int content, gpupool_ring *by) {
-    int before = fs.called, discards = content == GPUPOOL_DISCARD;
+    int before = fs.called, discards = content == GPUPOOL_DISCARD, slept[TAGS];
+    memcpy(slept, fs.asleep, sizeof slept);
     gpupool_result result = gpupool_sleep(arena, tag, (gpupool_content)content, by);
     if (result != GPUPOOL_OK && result != GPUPOOL_E_CUDA && fs.called == before) return result;
     for (int part = 0; part <= fs.tags && discards; part++)
-        if (fuzz_is_in(part, tag) && (!fs.asleep[part] || fs.inside)) fuzz_lose(part);
+        if (fuzz_is_in(part, tag) && (!slept[part] || fs.inside)) fuzz_lose(part);
     if (fs.called != before) fuzz_are_unsure(GPUPOOL_ALL);
     else if (result == GPUPOOL_OK) fuzz_are(tag, 1);
     else fuzz_are_unsure(tag);
