@@ -19,9 +19,7 @@ endif
 JOBS ?= $(shell nproc 2>/dev/null || echo 2)
 BUILD := build$(if $(COVERAGE),/coverage)
 Q := $(if $(V),,@)
-# gcc takes a third of its time for misleading indentation: `make compile` looks for it.
-WARNINGS := -Wall -Wextra -Wpedantic -Wshadow -Wconversion -Wsign-conversion \
-            -Wno-misleading-indentation $(if $(STRICT),-Werror)
+WARNINGS := -Wall -Wextra -Wpedantic -Wshadow -Wconversion -Wsign-conversion $(if $(STRICT),-Werror)
 INCLUDES := -I. -Itests -Itests/support
 
 # ---- where CUDA comes from -----------------------------------------------------------------------

@@ -14,11 +14,10 @@ two_files() { # COMPILER FLAGS, FLAGS: of the first file, of the second
         link_and_run "$out/two_files" "$1" "$out/other.o" "$out/main.o"
 }
 for compiler in "${compilers[@]}"; do
-    for flags in "-std=c++20 -fno-exceptions" "-std=c++17 $per_thread" \
+    for flags in "-std=c++11 -O1" "-std=c++20 -fno-exceptions" "-std=c++17 $per_thread" \
         "-std=c++14 -DGPUPOOL_SITES=1" "-std=c++11 $static"; do
         check "$compiler $flags: two files" two_files "$compiler" "$flags" "$flags"
     done
-    check "$compiler: a file that is optimised" two_files "$compiler" -std=c++11 "-std=c++11 -O1"
     check "$compiler: a file without exceptions" \
         two_files "$compiler" -std=c++11 "-std=c++11 -fno-exceptions"
     check "$compiler: a file with streams per thread" \

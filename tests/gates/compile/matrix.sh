@@ -9,7 +9,7 @@ rm -rf "$out"
 mkdir -p "$out"
 strict="-Wall -Wextra -Wpedantic -Wshadow -Wconversion -Wsign-conversion -Wundef -Wcast-qual
         -Wswitch-enum -Werror"
-fake="-Itests/fakecuda/include -Wno-misleading-indentation" # takes long: the first version has it
+fake=-Itests/fakecuda/include
 implementation=tests/support/library.c
 units="$implementation $here/main.c $here/user.c"
 header_only="$here/main.c $here/user.c" # with the implementation in each
@@ -24,17 +24,17 @@ flags_for() { # STANDARD: how to compile a .c file as that language
     esac
 }
 
-# ---- every language version; gcc's flow warnings need an optimiser, which the first gets ----
+# ---- every language version; gcc's flow warnings need an optimiser, which the oldest gets ----
 versions() { # COMPILER STANDARD...
     local compiler=$1 depth=-fsyntax-only
-    [[ $compiler == clang* ]] || depth="-O1 -Wmisleading-indentation -c -o $out/x.o"
+    [[ $compiler == clang* ]] || depth="-O1 -c -o $out/x.o"
     shift
     for standard in "$@"; do
         for source in $implementation $here/user.c $here/later.c; do
             check "$compiler $standard $source" \
                 $compiler $(flags_for "$standard") $fake $depth $source
-            depth=-fsyntax-only
         done
+        depth=-fsyntax-only
     done
 }
 for pair in "$CC:$c_versions" "$CXX:$cxx_versions" "clang:$c_versions" "clang++:$cxx_versions"; do
@@ -81,7 +81,7 @@ program plain "$CC" c99
 units=$header_only program static "$CC" c99 $static
 program single_thread "$CC" c11 -O1 -DGPUPOOL_SINGLE_THREAD=1
 program unmapped "$CC" c11 -O1 -DGPUPOOL_MAPPED=0
-for level in 0 2; do program "check_$level" "$CC" c11 -DGPUPOOL_CHECK=$level; done
+for level in 0 2; do program "check_$level" "$CC" c11 -O1 -DGPUPOOL_CHECK=$level; done
 units=$here/replace.c program replace "$CC" c99
 units=$here/per_thread.c program per_thread "$CC" c99 -DCUDA_API_PER_THREAD_DEFAULT_STREAM
 units=$here/replace.c program replace_per_thread "$CC" c11 \
