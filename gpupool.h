@@ -8818,7 +8818,9 @@ static int gpi_stitch_has_passed(const gpi_stitches *stitches, const gpi_stitch 
 static void gpi_stitch_bound(gpi_stitches *stitches, uint64_t most_seams) {
     gpi_stitch *stitch = stitches->oldest, *newer;
     for (; stitch && stitches->idle_seams > most_seams; stitch = newer) {
-        newer = stitch->newer; /* stays valid: only a thread that holds `growing` unmaps */
+        /* stays valid, since only a thread that holds `growing` unmaps. It may be freed meanwhile
+           and move to the end: then the next call looks at those in between */
+        newer = stitch->newer;
         if (!gpi_stitch_has_passed(stitches, stitch)) continue;
         if (gpi_stitch_unmap(stitches, stitch) != GPUPOOL_OK) return;
         if (gpi_stitch_tells(stitches)) newer = stitches->oldest; /* `growing` was open */
@@ -17388,23 +17390,26 @@ static void gpi_sleep_let_others(gpupool_arena *arena, unsigned round) {
     gpi_host_lock(&arena->lock);
 }
 
+/* The stitch that gpi_sleep_drop_idle unmaps next, or waits for: of a changing part, and idle with
+   all work finished, or spoilt. NULL: none is left. */
+static gpi_stitch *gpi_sleep_next_idle(const gpupool_arena *arena) {
+    gpi_stitch *stitch = arena->stitches.oldest;
+    while (stitch && !(gpi_sleep_changes_stitch(arena, stitch) &&
+                       (stitch->is_leaving || gpi_stitch_has_passed(&arena->stitches, stitch))))
+        stitch = stitch->newer;
+    return stitch;
+}
+
 /* Unmaps the idle stitches of the changing parts, except those whose users' work is a graph's and
    never passes. Waits for a thread that unmaps one. E_CUDA: the driver refused one. Both locks are
-   held, and opened. */
+   held, and opened. Begins at the oldest after each unmapping: while the lock was open, stitches of
+   other parts were taken and freed, and have moved to the end of the list. */
 static gpupool_result gpi_sleep_drop_idle(gpupool_arena *arena) {
-    gpi_stitches *stitches = &arena->stitches;
-    gpi_stitch *stitch = stitches->oldest, *newer;
     unsigned round = 0;
-    for (; stitch; stitch = newer) {
-        newer = stitch->newer;
-        if (!gpi_sleep_changes_stitch(arena, stitch)) continue;
-        if (gpi_stitch_has_passed(stitches, stitch)) {
-            if (gpi_stitch_unmap(stitches, stitch) != GPUPOOL_OK) return GPUPOOL_E_CUDA;
-            if (gpi_stitch_tells(stitches)) newer = stitches->oldest; /* the locks were open */
-        } else if (stitch->is_leaving) {
-            gpi_sleep_let_others(arena, round++);
-            newer = stitches->oldest;
-        }
+    gpi_stitch *stitch;
+    while ((stitch = gpi_sleep_next_idle(arena)) != NULL) {
+        if (stitch->is_leaving) gpi_sleep_let_others(arena, round++);
+        else if (gpi_stitch_unmap(&arena->stitches, stitch) != GPUPOOL_OK) return GPUPOOL_E_CUDA;
     }
     return GPUPOOL_OK;
 }

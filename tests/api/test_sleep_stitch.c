@@ -145,6 +145,37 @@ static void unmaps_that_fail_at_falling_asleep(void) {
         }
 }
 
+/* Another part's block is taken and freed while the device lets go of an idle one. */
+static void take_and_put(void *unused) {
+    (void)unused;
+    stitched[0] = take(STITCHED * STRIPE, 0, 0);
+    put(stitched[0], 0);
+    stitched[0] = NULL;
+}
+
+/* No idle one is left mapped, whatever others use meanwhile: it would keep the memory of chunks
+   that sleep. */
+static void idle_ones_of_others_come_and_go(void) {
+    char *half[2];
+    uint64_t reused;
+    lay_plainly();
+    for (int i = 0; i < 2; i++) half[i] = take(STITCHED / 2 * STRIPE, 1, 0);
+    stitch(0, 0);
+    put(half[0], 0);
+    CHECK_RESULT(gpupool_wait_all(arena), GPUPOOL_OK); /* idle, in the order of freeing */
+    put(stitched[0], 0);
+    stitched[0] = NULL;
+    put(half[1], 0);
+    CHECK_RESULT(gpupool_wait_all(arena), GPUPOOL_OK);
+    reused = kit_stats(arena).stitches_reused;
+    fake_before_call("cuMemUnmap", 1, take_and_put, NULL);
+    CHECK_RESULT(sleep_part(1, GPUPOOL_DISCARD), GPUPOOL_OK);
+    CHECK_EQ(kit_stats(arena).stitches_reused, reused + 1);
+    CHECK_EQ(fake_used_bytes(0), kit_stats(arena).reserved.now);
+    CHECK_RESULT(wake_part(1), GPUPOOL_OK);
+    close_arena();
+}
+
 /* A handle that the driver keeps is the chunk's at waking, whatever sleeps meanwhile. */
 static void handles_that_are_not_taken_back(void) {
     lay_plainly();
@@ -333,6 +364,7 @@ static void stitches_that_the_program_refuses(void) {
 int main(void) {
     FAKE_TEST(maps_and_unmaps_that_fail_at_waking);
     FAKE_TEST(unmaps_that_fail_at_falling_asleep);
+    FAKE_TEST(idle_ones_of_others_come_and_go);
     FAKE_TEST(handles_that_are_not_taken_back);
     FAKE_TEST(a_chunk_that_was_stuck);
     FAKE_TEST(not_while_a_stream_captures);

@@ -55,6 +55,12 @@ static size_t resident_bytes() { /* of this process, without what malloc keeps f
     return (size_t)resident * (size_t)sysconf(_SC_PAGESIZE);
 }
 
+static size_t pinned_bytes() { /* by the ring */
+    gpupool_ring_stats stats = {};
+    POOL(gpupool_ring_get_stats(ring, &stats));
+    return (size_t)stats.pinned.now;
+}
+
 static size_t median(std::vector<size_t> all) {
     if (all.empty()) return 0;
     std::sort(all.begin(), all.end());
@@ -277,7 +283,10 @@ static void end_graphs() {
 
 /* ---- the soak ---- */
 
-static std::vector<size_t> host_then, host_now, device_then, device_now; /* early, and late */
+struct usage {                                       /* by medians, of early cycles or late ones */
+    std::vector<size_t> host, pinned, own, device_free; /* pinned by the ring; the arena's own */
+};
+static usage early_usage, late_usage;
 static size_t at_first, at_least;       /* free before the arena was there, and while asleep */
 static long stitched_asleep, freed_asleep, same_cycles;
 static double asleep_ms[WAYS], awake_ms[WAYS]; /* of all cycles */
@@ -331,6 +340,13 @@ static void leave_no_chunk_idle() {
     same_cycles++;
 }
 
+static void note_usage(usage &at, size_t device_free) {
+    at.host.push_back(resident_bytes());
+    at.pinned.push_back(pinned_bytes());
+    at.own.push_back((size_t)kit_stats(pool).host_bytes);
+    at.device_free.push_back(device_free);
+}
+
 static void cycle(long i) {
     const way &how = ways[i % WAYS];
     const bool is_kept = how.content == GPUPOOL_KEEP, is_same = i / WAYS % 3 == 0;
@@ -366,13 +382,8 @@ static void cycle(long i) {
     CHECK(kit_wrong_words() == 0);
     if (i % 16 == 0) POOL(gpupool_check(pool));
     const long window = std::min(cycles / 4, 32l), early = cycles / 10;
-    if (i >= early && i < early + window) {
-        host_then.push_back(resident_bytes());
-        device_then.push_back(free_now);
-    } else if (i >= cycles - window) {
-        host_now.push_back(resident_bytes());
-        device_now.push_back(free_now);
-    }
+    if (i >= early && i < early + window) note_usage(early_usage, free_now);
+    else if (i >= cycles - window) note_usage(late_usage, free_now);
 }
 
 static gpupool_arena *open_arena(bool with_functions) {
@@ -422,14 +433,19 @@ static void print_times() {
                cycles / WAYS);
 }
 
+static double growth(const std::vector<size_t> &early, const std::vector<size_t> &late) {
+    return in_mib(median(late), median(early));
+}
+
 static void print_growth() {
-    double host = in_mib(median(host_now), median(host_then));
-    double device = in_mib(median(device_then), median(device_now));
+    double host = growth(early_usage.host, late_usage.host);
+    double device = growth(late_usage.device_free, early_usage.device_free);
     printf("from cycle %ld to the last: host memory grows by %.2f MiB, the device's by %.2f MiB; "
            "bar 0 (noise: %d MiB)\n", cycles / 10, host, device, NOISE_MIB);
-    gpupool_ring_stats stats = {};
-    POOL(gpupool_ring_get_stats(ring, &stats));
-    printf("of the host's memory the ring has pinned %.2f MiB\n", in_mib(stats.pinned.now, 0));
+    printf("what the ring has pinned grows by %.2f to %.2f MiB, the arena's own host memory by "
+           "%.2f to %.2f MiB\n", growth(early_usage.pinned, late_usage.pinned),
+           in_mib(median(late_usage.pinned), 0), growth(early_usage.own, late_usage.own),
+           in_mib(median(late_usage.own), 0));
     CHECK(host <= NOISE_MIB && device <= NOISE_MIB);
 }
 
