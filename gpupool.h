@@ -8752,18 +8752,31 @@ static int gpi_stitch_tells(const gpi_stitches *stitches) {
     return stitches->chunks->on_map || stitches->chunks->on_unmap;
 }
 
-/* Calls on_unmap for a stitch, unless the program does not know it, and then unmaps it. The caller
-   has made the stitch spoilt, so that no other thread takes it. Both locks are held, and opened. */
+/* How many units are mapped, from the start of a stitch: all, or while it is asleep those that
+   could not be unmapped. */
+static uint64_t gpi_stitch_mapped_units(const gpi_stitch *stitch) {
+    uint64_t units = 0;
+    uint32_t i;
+    if (!stitch->is_away) return stitch->units;
+    for (i = 0; i < stitch->left_seams; i++) units += stitch->seams[i].chunk->units;
+    return units;
+}
+
+/* Calls on_unmap for a stitch, unless the program does not know it, and then unmaps what is mapped
+   of it. The caller has made the stitch spoilt, so that no other thread takes it. Both locks are
+   held, and opened. */
 static gpupool_result gpi_stitch_tell_and_unmap(gpi_stitches *stitches, gpi_stitch *stitch) {
     gpi_chunks *chunks = stitches->chunks;
     gpupool_mapping mapping = gpi_stitch_mapping(stitch);
-    gpupool_result result;
+    uint64_t units = gpi_stitch_mapped_units(stitch);
+    gpupool_result result = GPUPOOL_OK;
     stitch->is_leaving = 1;
     if (stitch->is_told) gpi_chunk_tell(chunks, chunks->on_unmap, &mapping);
     stitch->is_told = 0;
     gpi_host_unlock(chunks->lock);
-    result = gpi_driver_unmap(&chunks->driver, stitch->unit * GPUPOOL_UNIT_BYTES,
-                              stitch->units * GPUPOOL_UNIT_BYTES);
+    if (units)
+        result = gpi_driver_unmap(&chunks->driver, stitch->unit * GPUPOOL_UNIT_BYTES,
+                                  units * GPUPOOL_UNIT_BYTES);
     gpi_host_lock(chunks->lock);
     stitch->is_leaving = 0;
     return result;
@@ -8950,16 +8963,6 @@ static gpupool_result gpi_stitch_trim_below(gpi_stitches *stitches, uint64_t byt
     result = gpi_stitch_list_idle(stitches, &count);
     if (count) result = gpi_stitch_drop_chunk(stitches, stitches->candidates[count - 1].chunk);
     return result == GPUPOOL_E_IN_USE ? GPUPOOL_OK : result; /* another thread gives it back */
-}
-
-/* How many units are mapped, from the start of a stitch: all, or while it is asleep those that
-   could not be unmapped. */
-static uint64_t gpi_stitch_mapped_units(const gpi_stitch *stitch) {
-    uint64_t units = 0;
-    uint32_t i;
-    if (!stitch->is_away) return stitch->units;
-    for (i = 0; i < stitch->left_seams; i++) units += stitch->seams[i].chunk->units;
-    return units;
 }
 
 /* Gives everything back after cudaDeviceReset, live blocks included: a reset frees other memory,
@@ -17532,6 +17535,7 @@ static void gpi_sleep_forget(gpupool_arena *arena) {
    What was freed meanwhile gets no memory. uses: SLEEP and above
 
        gpi_wake_set_aside_freed    blocks that were freed asleep become free memory, set aside
+       gpi_sleep_drop_idle         and their stitches end
        gpi_wake_create_all         a handle for every chunk that is not vacant
        gpi_sleep_map_all           chunks and stitches, at their old addresses
        gpi_sleep_tell              on_map
@@ -17552,10 +17556,9 @@ static int gpi_wake_is_unused(const gpupool_arena *arena, const gpi_run *run) {
 }
 
 /* Sets aside the blocks that were freed while their part slept and that no work uses. Their
-   stitches are not mapped; they end here. */
+   stitches become idle. */
 static void gpi_wake_set_aside_freed(gpupool_arena *arena) {
     gpi_run *run = arena->waiting, *before = NULL, *next;
-    gpi_stitch *stitch, *newer;
     for (; run; run = next) {
         next = run->list_next;
         if (!gpi_sleep_changes_block(arena, run) || !gpi_wake_is_unused(arena, run)) {
@@ -17569,14 +17572,6 @@ static void gpi_wake_set_aside_freed(gpupool_arena *arena) {
     }
     /* the blocks are in free lists now, and no request may find them there */
     gpi_sleep_set_aside(arena);
-    for (stitch = arena->stitches.oldest; stitch; stitch = newer) {
-        newer = stitch->newer;
-        if (!stitch->is_away || stitch->state != GPI_STITCH_IDLE || stitch->user) continue;
-        GPI_ASSERT(gpi_sleep_changes_stitch(arena, stitch)); /* from the blocks above */
-        /* gpi_stitch_remove expects a stitch that is not counted as idle */
-        gpi_stitch_unset_idle(&arena->stitches, stitch);
-        gpi_stitch_remove(&arena->stitches, stitch);
-    }
 }
 
 /* Whether a chunk is vacant: all its runs are set aside, and its tag reserves nothing. */
@@ -17775,7 +17770,11 @@ static gpupool_result gpi_wake_parts(gpupool_arena *arena, gpupool_ring *ring) {
         return result;
     }
     gpi_wake_set_aside_freed(arena);
-    result = gpi_wake_prepare(arena) ? gpi_wake_restore(arena, ring) : gpi_host_no_memory();
+    /* stitches of freed blocks, of which an earlier failure may have left a part mapped: they must
+       go before the chunks under them can be vacant */
+    result = gpi_sleep_drop_idle(arena);
+    if (result == GPUPOOL_OK && !gpi_wake_prepare(arena)) result = gpi_host_no_memory();
+    if (result == GPUPOOL_OK) result = gpi_wake_restore(arena, ring);
     if (result == GPUPOOL_OK) {
         gpi_wake_end(arena);
         return result;

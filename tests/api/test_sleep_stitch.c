@@ -118,6 +118,54 @@ static void maps_and_unmaps_that_fail_at_waking(void) {
     }
 }
 
+/* A block that is freed asleep leaves nothing mapped, whatever failed before. */
+static void freed_after(const char *failed, int n) {
+    check_case("after %s %d", failed, n);
+    CHECK_RESULT(gpupool_check(arena), GPUPOOL_OK);
+    put(stitched[1], 0);
+    stitched[1] = NULL;
+    for (int unmaps_fail = 1; unmaps_fail >= 0; unmaps_fail--) {
+        if (unmaps_fail) fake_fail_call("cuMemUnmap", 1, 0, 0);
+        fake_fail_call("cuMemSetAccess", 1, 0, 0);
+        CHECK_RESULT(wake_part(1), GPUPOOL_E_CUDA);
+        CHECK_RESULT(gpupool_check(arena), GPUPOOL_OK);
+        fake_fail_clear();
+    }
+    CHECK_RESULT(wake_part(1), GPUPOOL_OK);
+    CHECK_EQ(fake_used_bytes(0), kit_stats(arena).reserved.now);
+    stitched[1] = take(STITCHED * STRIPE, 1, 0);
+    kit_mark(kit_stream[0], stitched[1], STITCHED * STRIPE, 101);
+    expect(1);
+    close_arena();
+}
+
+/* At waking, the block was mapped in part. */
+static void freed_after_a_waking_that_failed(void) {
+    for (int n = 1; n <= STITCHED; n++) {
+        lay_plainly();
+        stitch(1, 0);
+        CHECK_RESULT(sleep_part(1, GPUPOOL_KEEP), GPUPOOL_OK);
+        fake_fail_call("cuMemMap", LAID + n, 0, 0);
+        fake_fail_call("cuMemUnmap", 1, 1, 0);
+        CHECK_RESULT(wake_part(1), GPUPOOL_E_CUDA);
+        fake_fail_clear();
+        freed_after("mapping", n);
+    }
+}
+
+/* At falling asleep, the block or a chunk stayed mapped. */
+static void freed_after_a_sleep_that_failed(void) {
+    for (int n = 1; n <= 1 + LAID; n++) {
+        lay_plainly();
+        stitch(1, 0);
+        fake_fail_call("cuMemUnmap", n, 0, 0);
+        fake_fail_call("cuMemSetAccess", 1, 1, 0);
+        CHECK_RESULT(sleep_part(1, GPUPOOL_KEEP), GPUPOOL_E_CUDA);
+        fake_fail_clear();
+        freed_after("unmapping", n);
+    }
+}
+
 /* ---- falling asleep ---- */
 
 /* The device does not let go of something: all is awake as before. */
@@ -363,6 +411,8 @@ static void stitches_that_the_program_refuses(void) {
 
 int main(void) {
     FAKE_TEST(maps_and_unmaps_that_fail_at_waking);
+    FAKE_TEST(freed_after_a_waking_that_failed);
+    FAKE_TEST(freed_after_a_sleep_that_failed);
     FAKE_TEST(unmaps_that_fail_at_falling_asleep);
     FAKE_TEST(idle_ones_of_others_come_and_go);
     FAKE_TEST(handles_that_are_not_taken_back);
