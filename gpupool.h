@@ -972,9 +972,9 @@ GPUPOOL_API gpupool_result gpupool_disallow_peer(gpupool_arena *, int device);
    driver refuses to unmap some chunks, and then refuses to map the others again. The result is
    E_CUDA, the memory sleeps, and gpupool_wake tries again to map it.
    E_ARGUMENT for a tag without can_sleep; E_UNSUPPORTED if the source is not MAPPED; E_CAPTURING
-   if a stream of the arena captures, as far as gpupool knows from the latest call that named the
-   stream; E_IN_USE while a block is exported; E_HOST_MEMORY beyond config.backup_bytes; E_ASLEEP
-   if the tag, or all of the arena, sleeps already. */
+   if a stream of the arena captures, or begins to during the call, as far as gpupool knows from the
+   latest call that named the stream; E_IN_USE while a block is exported; E_HOST_MEMORY beyond
+   config.backup_bytes; E_ASLEEP if the tag, or all of the arena, sleeps already. */
 GPUPOOL_API gpupool_result gpupool_sleep(gpupool_arena *, int tag /* or GPUPOOL_ALL */,
                                          gpupool_content, gpupool_ring * /* or NULL */);
 
@@ -7835,16 +7835,6 @@ static uint64_t gpi_chunk_idle_bytes(const gpi_chunks *chunks, const gpi_tree *t
     return bytes;
 }
 
-/* The sum of the chunks that are not idle: all memory in them that is or could be blocks. The lock
-   is held. */
-static uint64_t gpi_chunk_busy_bytes(const gpi_chunks *chunks, const gpi_tree *tree) {
-    const gpi_chunk *chunk = chunks->first;
-    uint64_t units = 0;
-    for (; chunk; chunk = chunk->next)
-        if (!chunk->is_away && !gpi_chunk_is_idle(chunks, tree, chunk)) units += chunk->units;
-    return units * GPUPOOL_UNIT_BYTES;
-}
-
 /* -- opening and closing -- */
 
 /* Reserves addresses: for homes, twice the device's memory; for stitches, the rest of 1 TiB. Wide
@@ -11417,8 +11407,8 @@ static gpi_outcome gpi_ladder_take_idle(gpi_attempt *attempt) {
     gpupool_arena *arena = attempt->arena;
     const gpi_request *request = attempt->request;
     uint64_t need = gpi_growth_need(&arena->chunks, request->units, request->align_units);
-    uint64_t limit = arena->ledger.limit_bytes, keep;
-    const uint64_t *reserved = &arena->ledger.reserved.now;
+    const uint64_t *limit = &arena->ledger.limit_bytes, *reserved = &arena->ledger.reserved.now;
+    uint64_t keep;
     int is_limited, waits = !gpi_chunk_is_mapped(&arena->chunks);
     gpupool_result result = GPUPOOL_E_OUT_OF_MEMORY;
     if (waits && (request->no_wait || request->capturing)) return GPI_NOT_MET;
@@ -11427,7 +11417,7 @@ static gpi_outcome gpi_ladder_take_idle(gpi_attempt *attempt) {
     do {
         is_limited = need > gpi_ledger_room(&arena->ledger);
         if (need > gpi_ladder_room_at_most(arena, is_limited)) return GPI_NOT_MET;
-        keep = is_limited ? limit - gpi_ground_min(limit, need)
+        keep = is_limited ? *limit - gpi_ground_min(*limit, need)
                           : *reserved - gpi_ground_min(*reserved, gpi_ladder_lacks(arena, need));
         result = gpi_stitch_trim_below(&arena->stitches, keep);
         if (result == GPUPOOL_OK) result = gpi_ladder_grow(arena, request, &attempt->run);
@@ -12809,7 +12799,7 @@ static uint64_t gpi_verdict_kept_bytes(const gpupool_arena *arena, int all) {
         if (keeping &&
             (keeping->at != gpi_clock_again() ||
              gpi_verdict_counts_kept(arena, keeping->stream, all)) &&
-            arena->sleep.states[gpi_stitch_tag_at(&arena->stitches, run->unit)] != GPI_ASLEEP)
+            arena->sleep.states[gpi_stitch_tag_at(&arena->stitches, run->unit)] == GPI_AWAKE)
             units += run->units;
     }
     return units * GPUPOOL_UNIT_BYTES;
@@ -12988,7 +12978,7 @@ static uint64_t gpi_sibling_give(gpupool_arena *other, uint64_t lack_bytes) {
     if (other->ledger.reserved.now > gpi_ground_max(keep, other->keep_bytes))
         gpi_stitch_trim(&other->stitches, other->keep_bytes);
     gpi_arena_trace_number(other, 't', other->ledger.reserved.now);
-    return before - other->ledger.reserved.now;
+    return before - gpi_ground_min(before, other->ledger.reserved.now); /* others may have grown */
 }
 
 /* Enters an arena: its context is current and both its locks are held, unless 0 is returned. This
@@ -17356,6 +17346,13 @@ static gpupool_result gpi_sleep_check_tag(const gpupool_arena *arena, const char
                          "this arena that was made with can_sleep", call, tag);
 }
 
+/* E_CAPTURING if a stream captures or a capture scope is open: a graph's free memory is left out of
+   what is set aside. */
+static gpupool_result gpi_sleep_check_scopes(const gpupool_arena *arena) {
+    if (!arena->clocks.capturing && !GPI_READ(&gpi_process.scopes)) return GPUPOOL_OK;
+    return gpi_host_fail(GPUPOOL_E_CAPTURING, "gpupool_sleep: a stream captures");
+}
+
 /* Checks whether gpupool_sleep may begin: its arguments; no capture; no exported block. */
 static gpupool_result gpi_sleep_may(const gpupool_arena *arena, int tag, gpupool_content content) {
     const char *call = "gpupool_sleep";
@@ -17364,11 +17361,9 @@ static gpupool_result gpi_sleep_may(const gpupool_arena *arena, int tag, gpupool
     if (content != GPUPOOL_KEEP && content != GPUPOOL_DISCARD)
         return gpi_host_fail(GPUPOOL_E_ARGUMENT, "%s: content is %d, and must be GPUPOOL_KEEP or "
                              "GPUPOOL_DISCARD", call, (int)content);
-    if (arena->clocks.capturing || GPI_READ(&gpi_process.scopes))
-        return gpi_host_fail(GPUPOOL_E_CAPTURING, "%s: a stream captures", call);
     if (gpi_sleep_is_exported(arena, tag))
         return gpi_host_fail(GPUPOOL_E_IN_USE, "%s: a block is exported", call);
-    return GPUPOOL_OK;
+    return gpi_sleep_check_scopes(arena);
 }
 
 /* Whether another thread is in the middle of a call that uses a changing part: it looks for memory
@@ -17417,19 +17412,34 @@ static gpupool_result gpi_sleep_drop_idle(gpupool_arena *arena) {
     return GPUPOOL_OK;
 }
 
-/* Stops all use of the changing parts: waits until no call is in the middle, sets the free memory
-   aside, gives live blocks the use that never passes, and waits for the device. Both locks are
-   held, and open while the host waits. */
+/* Waits until no call is in the middle of using a changing part. The lock has been open, so a
+   capture may have begun meanwhile: E_CAPTURING. Both locks are held, and opened. */
+static gpupool_result gpi_sleep_wait_for_calls(gpupool_arena *arena) {
+    unsigned round = 0;
+    while (gpi_sleep_is_requested(arena)) gpi_sleep_let_others(arena, round++);
+    return gpi_sleep_check_scopes(arena);
+}
+
+/* Takes the changing parts out of the hands of all callers: sets their free memory aside, and gives
+   their blocks the use that never passes. The lock stays shut, and has been shut since
+   gpi_sleep_wait_for_calls: a call that begins in between would find the part as if awake.
+   E_HOST_MEMORY: the host has no memory for that. */
+static gpupool_result gpi_sleep_take_away(gpupool_arena *arena) {
+    gpi_sleep_set_aside(arena);
+    return gpi_sleep_use_all(arena) ? GPUPOOL_OK : gpi_host_no_memory();
+}
+
+/* Stops all use of the changing parts: takes them out of the hands of all callers, and waits for
+   the device. Then takes them away once more, because of what others did during the wait: blocks
+   that had waited for work became free, and calls that had begun before got them, or began to give
+   their chunks back to the driver. Both locks are held, and open while the host waits. */
 static gpupool_result gpi_sleep_stop_use(gpupool_arena *arena) {
     gpupool_result result;
-    unsigned round = 0;
     if (gpi_sleep_changes(arena, 0))
         gpi_arena_empty_all(arena, gpi_arena_drain); /* arena.searching keeps them empty */
-    /* From the end of this loop the lock stays shut until every block has its use: a call that
-       begins meanwhile would find the part as if awake. */
-    while (gpi_sleep_is_requested(arena)) gpi_sleep_let_others(arena, round++);
-    gpi_sleep_set_aside(arena);
-    if (!gpi_sleep_use_all(arena)) return gpi_host_no_memory();
+    result = gpi_sleep_wait_for_calls(arena);
+    if (result == GPUPOOL_OK) result = gpi_sleep_take_away(arena);
+    if (result != GPUPOOL_OK) return result;
     /* for all work that was queued so far on any stream: then no kernel uses the parts */
     gpi_arena_unlock(arena);
     gpi_host_mutex_unlock(&arena->growing);
@@ -17438,10 +17448,10 @@ static gpupool_result gpi_sleep_stop_use(gpupool_arena *arena) {
     gpi_host_lock(&arena->lock);
     if (result != GPUPOOL_OK) return result;
     gpi_arena_poll_all(arena);
-    gpi_sleep_set_aside(arena); /* waiting blocks that were still in use before the wait */
-    /* a request that had begun before may have got such a block during the wait */
-    if (!gpi_sleep_use_all(arena) || !gpi_sleep_use_waiting(arena)) return gpi_host_no_memory();
-    return gpi_sleep_drop_idle(arena);
+    result = gpi_sleep_wait_for_calls(arena);
+    if (result == GPUPOOL_OK) result = gpi_sleep_take_away(arena);
+    if (result == GPUPOOL_OK && !gpi_sleep_use_waiting(arena)) result = gpi_host_no_memory();
+    return result == GPUPOOL_OK ? gpi_sleep_drop_idle(arena) : result;
 }
 
 /* After a failed unmapping: maps everything again. 0: the driver refuses that, too. Then the part
@@ -17638,9 +17648,10 @@ static gpupool_result gpi_wake_give_up(gpupool_arena *arena, gpupool_cause cause
 /* Returns idle chunks of the parts that are awake to the driver until so many bytes are left under
    the limit; for the device (0), all of them. Both locks are held, and open at times. */
 static void gpi_wake_make_room(gpupool_arena *arena, uint64_t bytes) {
-    uint64_t limit = arena->ledger.limit_bytes;
+    uint64_t limit;
     gpi_arena_poll_all(arena);
     gpi_tree_drop_slabs(&arena->tree);
+    limit = arena->ledger.limit_bytes; /* which may have been raised while the lock was open */
     if (!bytes || bytes <= gpi_ladder_room_at_most(arena, 1))
         gpi_stitch_trim_below(&arena->stitches, bytes ? limit - bytes : 0);
 }
@@ -18932,7 +18943,9 @@ gpupool_result gpupool_trim(gpupool_arena *arena, size_t keep_bytes, size_t *rel
     gpi_arena_finish_all(arena);
     before = arena->ledger.reserved.now;
     result = gpi_stitch_trim(&arena->stitches, gpi_ground_max(keep_bytes, arena->keep_bytes));
-    if (released_bytes) *released_bytes = (size_t)(before - arena->ledger.reserved.now);
+    /* others may have grown meanwhile */
+    if (released_bytes)
+        *released_bytes = (size_t)(before - gpi_ground_min(before, arena->ledger.reserved.now));
     gpi_arena_trace_number(arena, 't', keep_bytes);
     gpi_arena_leave(arena, &visit);
     /* less is reserved now: the program may have to hear that a soft limit is met again */
@@ -19207,6 +19220,19 @@ gpupool_result gpupool_get_limit(gpupool_arena *arena, size_t *out) {
 
 /* -- what could be had -- */
 
+/* Bytes of the parts that are awake which no block has, in chunks that are not idle. The lock is
+   held. */
+static uint64_t gpi_figures_unused_bytes(const gpupool_arena *arena) {
+    const gpi_chunk *chunk = arena->chunks.first;
+    uint64_t bytes = 0;
+    for (; chunk; chunk = chunk->next)
+        if (arena->sleep.states[chunk->tag] == GPI_AWAKE &&
+            !gpi_chunk_is_idle(&arena->chunks, &arena->tree, chunk))
+            bytes += chunk->units * GPUPOOL_UNIT_BYTES;
+    return bytes - (arena->ledger.granted.now - gpi_arena_granted_in(arena, GPI_ASLEEP) -
+                    gpi_arena_granted_in(arena, GPI_CHANGING));
+}
+
 /* Bytes that could still be handed out: what growth could add, and what is free or pending now.
    device_bytes: what the device and other arenas can spare. The lock is held. */
 static uint64_t gpi_figures_available(const gpupool_arena *arena, uint64_t device_bytes) {
@@ -19223,8 +19249,7 @@ static uint64_t gpi_figures_available(const gpupool_arena *arena, uint64_t devic
        other chunks, everything is free that neither blocks nor graphs have. */
     most = gpi_growth_room(chunks, limit - gpi_ground_min(limit, reserved - idle),
                            device_bytes + idle);
-    return most + gpi_chunk_busy_bytes(chunks, &arena->tree) - arena->ledger.granted.now +
-           gpi_arena_granted_in(arena, GPI_ASLEEP) - gpi_verdict_kept_bytes(arena, 0);
+    return most + gpi_figures_unused_bytes(arena) - gpi_verdict_kept_bytes(arena, 0);
 }
 
 /* Adds up what this arena, the device and the process's other arenas can spare. Changes nothing,

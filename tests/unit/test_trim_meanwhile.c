@@ -44,9 +44,37 @@ static void an_idle_chunk_is_taken(void) {
     CHECK_RESULT(gpupool_free(arena, taken, kit_stream[1]), GPUPOOL_OK);
     kit_close(arena);
 }
+
+static void *grown;
+
+/* Once: it gets more than the trim gives back. */
+static int grow_meanwhile(const gpupool_mapping *mapping, void *unused) {
+    (void)mapping, (void)unused;
+    if (!grown) grown = kit_alloc(arena, 8 * CHUNK, kit_stream[1]);
+    return 0;
+}
+
+/* What the arena has in the end is more than at first: nothing was released. */
+static void the_arena_grows(void) {
+    gpupool_arena_config config = kit_config(GPUPOOL_SOURCE_MAPPED);
+    size_t released = 1;
+    config.chunk_bytes = CHUNK;
+    config.on_unmap = grow_meanwhile;
+    arena = kit_create(&config);
+    void *block = kit_alloc(arena, CHUNK, kit_stream[0]);
+    CHECK_RESULT(gpupool_free(arena, block, kit_stream[0]), GPUPOOL_OK);
+    CHECK_RESULT(gpupool_wait_all(arena), GPUPOOL_OK);
+    grown = NULL;
+    CHECK_RESULT(gpupool_trim(arena, 0, &released), GPUPOOL_OK);
+    CHECK(grown != NULL);
+    CHECK_EQ(released, 0);
+    CHECK_RESULT(gpupool_free(arena, grown, kit_stream[1]), GPUPOOL_OK);
+    kit_close(arena);
+}
 #endif
 
 int main(void) {
     FAKE_TEST(an_idle_chunk_is_taken);
+    FAKE_TEST(the_arena_grows);
     return check_finish();
 }
