@@ -46,19 +46,20 @@ static double in_mib(size_t more, size_t than) { /* the difference, which may be
     return ((double)more - (double)than) / (double)MIB;
 }
 
-static size_t resident_bytes() { /* of this process, without what malloc keeps for later */
+static size_t pinned_bytes() { /* by the ring: how much depends on how busy the machine is */
+    gpupool_ring_stats stats = {};
+    POOL(gpupool_ring_get_stats(ring, &stats));
+    return (size_t)stats.pinned.now;
+}
+
+/* Of this process, without what malloc keeps for later and what the ring has pinned. */
+static size_t resident_bytes() {
     unsigned long all = 0, resident = 0;
     malloc_trim(0);
     FILE *file = fopen("/proc/self/statm", "r");
     CHECK(file && fscanf(file, "%lu %lu", &all, &resident) == 2);
     if (file) fclose(file);
-    return (size_t)resident * (size_t)sysconf(_SC_PAGESIZE);
-}
-
-static size_t pinned_bytes() { /* by the ring */
-    gpupool_ring_stats stats = {};
-    POOL(gpupool_ring_get_stats(ring, &stats));
-    return (size_t)stats.pinned.now;
+    return (size_t)resident * (size_t)sysconf(_SC_PAGESIZE) - pinned_bytes();
 }
 
 static size_t median(std::vector<size_t> all) {
@@ -283,8 +284,8 @@ static void end_graphs() {
 
 /* ---- the soak ---- */
 
-struct usage {                                       /* by medians, of early cycles or late ones */
-    std::vector<size_t> host, pinned, own, device_free; /* pinned by the ring; the arena's own */
+struct usage { /* by medians, of early cycles or late ones */
+    std::vector<size_t> host, device_free;
 };
 static usage early_usage, late_usage;
 static size_t at_first, at_least;       /* free before the arena was there, and while asleep */
@@ -342,8 +343,6 @@ static void leave_no_chunk_idle() {
 
 static void note_usage(usage &at, size_t device_free) {
     at.host.push_back(resident_bytes());
-    at.pinned.push_back(pinned_bytes());
-    at.own.push_back((size_t)kit_stats(pool).host_bytes);
     at.device_free.push_back(device_free);
 }
 
@@ -440,12 +439,9 @@ static double growth(const std::vector<size_t> &early, const std::vector<size_t>
 static void print_growth() {
     double host = growth(early_usage.host, late_usage.host);
     double device = growth(late_usage.device_free, early_usage.device_free);
-    printf("from cycle %ld to the last: host memory grows by %.2f MiB, the device's by %.2f MiB; "
-           "bar 0 (noise: %d MiB)\n", cycles / 10, host, device, NOISE_MIB);
-    printf("what the ring has pinned grows by %.2f to %.2f MiB, the arena's own host memory by "
-           "%.2f to %.2f MiB\n", growth(early_usage.pinned, late_usage.pinned),
-           in_mib(median(late_usage.pinned), 0), growth(early_usage.own, late_usage.own),
-           in_mib(median(late_usage.own), 0));
+    printf("from cycle %ld to the last: host memory grows by %.2f MiB, without the %.2f MiB that the "
+           "ring has pinned in the end; the device's by %.2f MiB; bar 0 (noise: %d MiB)\n",
+           cycles / 10, host, in_mib(pinned_bytes(), 0), device, NOISE_MIB);
     CHECK(host <= NOISE_MIB && device <= NOISE_MIB);
 }
 
