@@ -9231,15 +9231,15 @@ static void gpi_plan_rest(const gpi_stitches *stitches, gpi_plan *plan, uint64_t
     plan->tail.units = rest;
 }
 
-/* Draws the plan: fills what is "found" in the struct. 0: there is no plan, since memory is short,
-   growth at home is as good, the stitch would have more than most_seams handles, or the host has no
-   memory. The caller has declared lists usable. */
-static int gpi_plan_draw(gpi_stitches *stitches, gpi_plan *plan) {
+/* Draws the plan: fills what is "found" in the struct. E_OUT_OF_MEMORY: there is no plan, since
+   memory is short, growth at home is as good, or the stitch would have more than most_seams
+   handles. E_HOST_MEMORY: the host has no memory. The caller has declared lists usable. */
+static gpupool_result gpi_plan_draw(gpi_stitches *stitches, gpi_plan *plan) {
     const gpi_chunks *chunks = stitches->chunks;
     gpi_free_chunk spare;
     gpi_measure measure;
     uint64_t rest;
-    if (!gpi_stitch_prepare(stitches)) return 0;
+    if (!gpi_stitch_prepare(stitches)) return gpi_host_no_memory();
     plan->whole = stitches->candidates;
     plan->new_units = 0;
     gpi_plan_look(stitches, plan->whole, &measure);
@@ -9249,14 +9249,14 @@ static int gpi_plan_draw(gpi_stitches *stitches, gpi_plan *plan) {
     rest = gpi_plan_choose(plan, measure.whole_count, plan->units, &spare);
     gpi_plan_rest(stitches, plan, rest, &spare);
     /* nothing but new memory: growth at home does that without a stitch */
-    if (plan->new_units == plan->units) return 0;
+    if (plan->new_units == plan->units) return GPUPOOL_E_OUT_OF_MEMORY;
     if (plan->new_units && chunks->units + gpi_ground_up(plan->new_units, chunks->granule_units) >
                                plan->most_units)
-        return 0;
+        return GPUPOOL_E_OUT_OF_MEMORY;
     /* growth makes at most about so many chunks as its size has shares */
     plan->seam_count = (plan->head.units != 0) + plan->whole_count + (plan->tail.units != 0) +
                        plan->new_units / gpi_growth_units(chunks, plan->new_units);
-    return plan->seam_count <= plan->most_seams;
+    return plan->seam_count <= plan->most_seams ? GPUPOOL_OK : GPUPOOL_E_OUT_OF_MEMORY;
 }
 
 /* The units of the largest block that usable memory could make, stitched and without growth. */
@@ -9407,8 +9407,8 @@ static gpi_stitch *gpi_plan_new(const gpi_stitches *stitches, const gpi_plan *pl
 }
 
 /* Takes addresses for the stitch, as up to three taken runs: the body, and the pads before and
-   behind it. 0: no addresses are left, or the host has no memory. */
-static int gpi_plan_take_addresses(gpi_stitches *stitches, const gpi_plan *plan,
+   behind it. E_OUT_OF_MEMORY: no addresses are left; E_HOST_MEMORY: the host has no memory. */
+static gpupool_result gpi_plan_take_addresses(gpi_stitches *stitches, const gpi_plan *plan,
                                    gpi_stitch *stitch) {
     gpi_tree *tree = stitches->tree;
     uint64_t skip = plan->head.units ? plan->head.chunk->units - plan->head.units : 0, start;
@@ -9422,9 +9422,10 @@ static int gpi_plan_take_addresses(gpi_stitches *stitches, const gpi_plan *plan,
     fit.units = stitch->units;
     fit.align_units = plan->align_units;
     run = gpi_search_find(tree, &space, &fit);
-    if (!run || !gpi_tree_prepare(tree, 4)) return 0;
+    if (!run) return GPUPOOL_E_OUT_OF_MEMORY;
     start = gpi_ground_up(run->unit, plan->align_units);
-    if (!gpi_tree_prepare_cells(tree, start + skip, 0)) return 0;
+    if (!gpi_tree_prepare(tree, 4) || !gpi_tree_prepare_cells(tree, start + skip, 0))
+        return gpi_host_no_memory();
     run = gpi_tree_take(tree, run, start, stitch->units);
     stitches->making_units = stitch->units;
     stitch->unit = start;
@@ -9435,7 +9436,7 @@ static int gpi_plan_take_addresses(gpi_stitches *stitches, const gpi_plan *plan,
     /* only the granule in which the body starts names the stitch: see gpi_stitch_of */
     gpi_tree_own(tree, gpi_ground_down(run->unit, stitches->chunks->granule_units),
                  stitches->chunks->granule_units, stitch);
-    return 1;
+    return GPUPOOL_OK;
 }
 
 /* Maps the chunks side by side at the stitch's addresses. On failure all is unmapped again; *mapped
@@ -9619,12 +9620,11 @@ static gpupool_result gpi_plan_make(gpi_stitches *stitches, const gpi_plan *plan
         stitch = gpi_plan_new(stitches, plan, grown);
         if (!stitch) result = gpi_host_no_memory();
     }
-    if (result == GPUPOOL_OK && !gpi_plan_take_addresses(stitches, plan, stitch)) {
-        GPUPOOL_FREE(stitch);
-        /* no addresses. (Without host memory the ladder's next step reports that.) */
-        result = GPUPOOL_E_OUT_OF_MEMORY;
+    if (result == GPUPOOL_OK) {
+        result = gpi_plan_take_addresses(stitches, plan, stitch);
+        if (result == GPUPOOL_OK) result = gpi_plan_map_block(stitches, stitch);
+        else GPUPOOL_FREE(stitch);
     }
-    if (result == GPUPOOL_OK) result = gpi_plan_map_block(stitches, stitch);
     if (result != GPUPOOL_OK) {
         if (grown) gpi_plan_give_grown(stitches, grown);
         gpi_plan_give_units(stitches);
@@ -11125,6 +11125,7 @@ static void gpi_ladder_bound_stitches(gpi_attempt *attempt) {
    return. */
 static gpi_outcome gpi_ladder_stitch_usable(gpi_attempt *attempt, uint64_t most_seams) {
     gpupool_arena *arena = attempt->arena;
+    gpupool_result result;
     gpi_plan plan;
     memset(&plan, 0, sizeof plan);
     plan.units = attempt->request->units;
@@ -11134,11 +11135,12 @@ static gpi_outcome gpi_ladder_stitch_usable(gpi_attempt *attempt, uint64_t most_
     plan.tag = gpi_ladder_own_tag(attempt->request);
     plan.most_units = arena->ledger.limit_bytes / GPUPOOL_UNIT_BYTES;
     plan.most_seams = most_seams;
-    if (gpi_plan_draw(&arena->stitches, &plan))
-        return gpi_ladder_outcome(attempt,
-                                  gpi_plan_make(&arena->stitches, &plan, &attempt->run));
-    gpi_tree_clear_usable(&arena->tree);
-    return GPI_NOT_MET;
+    result = gpi_plan_draw(&arena->stitches, &plan);
+    if (result == GPUPOOL_OK)
+        result = gpi_plan_make(&arena->stitches, &plan, &attempt->run);
+    else
+        gpi_tree_clear_usable(&arena->tree);
+    return gpi_ladder_outcome(attempt, result);
 }
 
 /* Stitches a block of the stream's own free memory and that of ANY. */
@@ -11453,7 +11455,7 @@ static uint64_t gpi_ladder_stitch_need(const gpi_attempt *attempt) {
     plan.align_units = attempt->request->align_units;
     plan.most_units = plan.most_seams = UINT64_MAX;
     gpi_ladder_set_usable(arena, attempt->request);
-    if (gpi_plan_draw(&arena->stitches, &plan))
+    if (gpi_plan_draw(&arena->stitches, &plan) == GPUPOOL_OK)
         need = gpi_ground_up(plan.new_units, arena->chunks.granule_units) * GPUPOOL_UNIT_BYTES;
     gpi_tree_clear_usable(&arena->tree);
     return need;

@@ -180,6 +180,7 @@ static int one_fault(const scene *s, int host, long n, int persist, int next_str
     if (!block) {
         figures after = look();
         CHECK(fired && result != GPUPOOL_OK && gpupool_last_error()[0]);
+        if (host) CHECK_RESULT(result, GPUPOOL_E_HOST_MEMORY);
         expect_as_before(&before, &after, !persist && s->is_stitched);
         block = (char *)get(s->bytes, next_stream);
     } else {

@@ -246,7 +246,7 @@ static int draw(size_t quarters, uint64_t most_seams, uint64_t growth, gpi_plan 
     plan->most_seams = most_seams;
     gpi_host_lock(&arena->lock);
     arena->tree.lists[GPI_LIST_ANY]->usable_below = UINT64_MAX;
-    drawn = gpi_plan_draw(&arena->stitches, plan);
+    drawn = gpi_plan_draw(&arena->stitches, plan) == GPUPOOL_OK;
     gpi_tree_clear_usable(&arena->tree);
     gpi_host_unlock(&arena->lock);
     return drawn;
