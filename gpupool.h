@@ -11432,16 +11432,24 @@ static gpi_outcome gpi_ladder_take_idle(gpi_attempt *attempt) {
     return gpi_ladder_outcome(attempt, result);
 }
 
-/* Bytes of idle chunks that belong to other tags than the request's: no stitch of it may use them.
-   */
+/* Whether a chunk is idle and belongs to another tag than the request's, so that no stitch of the
+   request may use it. A chunk with a stitch that another thread is unmapping is left to that
+   thread. */
+static int gpi_ladder_is_others_idle(const gpi_attempt *attempt, const gpi_chunk *chunk) {
+    const gpupool_arena *arena = attempt->arena;
+    const gpi_seam *seam = chunk->seams;
+    while (seam && !seam->stitch->is_leaving) seam = seam->next;
+    return !seam && chunk->tag != gpi_ladder_own_tag(attempt->request) &&
+           gpi_chunk_is_idle(&arena->chunks, &arena->tree, chunk);
+}
+
+/* Bytes of such chunks. */
 static uint64_t gpi_ladder_tags_idle_bytes(const gpi_attempt *attempt) {
     const gpupool_arena *arena = attempt->arena;
     const gpi_chunk *chunk = arena->chunks.is_apart ? arena->chunks.first : NULL;
     uint64_t idle = 0;
     for (; chunk; chunk = chunk->next)
-        if (chunk->tag != gpi_ladder_own_tag(attempt->request) &&
-            gpi_chunk_is_idle(&arena->chunks, &arena->tree, chunk))
-            idle += chunk->bytes;
+        if (gpi_ladder_is_others_idle(attempt, chunk)) idle += chunk->bytes;
     return idle;
 }
 
@@ -11465,22 +11473,21 @@ static uint64_t gpi_ladder_stitch_need(const gpi_attempt *attempt) {
    room. If all of them are too few, they stay. */
 static gpi_outcome gpi_ladder_take_tags_idle(gpi_attempt *attempt) {
     gpupool_arena *arena = attempt->arena;
-    gpi_chunks *chunks = &arena->chunks;
     uint64_t idle = gpi_ladder_tags_idle_bytes(attempt), need, lacks, given = 0;
     gpi_chunk *chunk, *next;
     if (!idle) return GPI_NOT_MET;
     need = gpi_ladder_stitch_need(attempt);
     lacks = need ? gpi_ladder_lacks(arena, need) : 0;
     if (!need || idle < lacks) return GPI_NOT_MET;
-    for (chunk = chunks->first; chunk && given < lacks; chunk = next) {
+    for (chunk = arena->chunks.first; chunk && given < lacks; chunk = next) {
         uint64_t bytes = chunk->bytes;
         gpupool_result result;
-        next = chunk->next;
-        if (chunk->tag == gpi_ladder_own_tag(attempt->request) ||
-            !gpi_chunk_is_idle(chunks, &arena->tree, chunk))
-            continue;
+        next = chunk->next; /* stays valid while `growing` is held */
+        if (!gpi_ladder_is_others_idle(attempt, chunk)) continue;
         result = gpi_stitch_drop_chunk(&arena->stitches, chunk);
-        if (result == GPUPOOL_E_IN_USE) continue; /* another thread is about to return it */
+        /* `growing` was open while one stitch over the chunk went, and another thread began to
+           unmap the next one: `next` may be gone, too. A stitch is used up, so this ends (TB1) */
+        if (result == GPUPOOL_E_IN_USE) return GPI_RESTART;
         if (result != GPUPOOL_OK) return gpi_ladder_outcome(attempt, result);
         given += bytes;
         if (gpi_stitch_tells(&arena->stitches)) return GPI_RESTART; /* `growing` was open */

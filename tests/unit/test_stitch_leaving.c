@@ -1,9 +1,14 @@
 /* A stitch that another thread is unmapping, with the locks open while that thread calls CUDA or
    the program: all others leave it and its chunks alone. And one that CUDA does not unmap; which of
    them go, and when they may. */
+// build: plain
+// build: asan -fsanitize=address,undefined
+#define _DEFAULT_SOURCE /* barriers */
 #define GPUPOOL_IMPLEMENTATION
 #include "gpupool.h"
 #include "registry_kit.h"
+
+#include <pthread.h>
 
 #if CHECK_FAKE
 
@@ -77,6 +82,23 @@ static void it_is_left_alone(void) {
     CHECK_EQ(arena->stitches.count, 1);
     stitch->is_leaving = 0;
     put(take(10 * MIB, tag));
+    close_it();
+}
+
+/* A tag's request gets the memory of another chunk. */
+static void other_chunks_are_not(void) {
+    gpupool_arena_config config = of_large_chunks();
+    open_with_idle_stitch(&config);
+    gpi_stitch *stitch = arena->stitches.oldest;
+    put(block[9]);
+    CHECK_RESULT(gpupool_trim(arena, SIZE_MAX, NULL), GPUPOOL_OK);
+    stitch->is_leaving = 1;
+    void *large = take(10 * MIB, tag);
+    CHECK_RESULT(kit_why(large), GPUPOOL_OK);
+    CHECK(stitch->state == GPI_STITCH_IDLE && stitch->seam_count == 5);
+    stitch->is_leaving = 0;
+    put(large);
+    block[9] = take(6 * MIB, 0);
     close_it();
 }
 
@@ -271,6 +293,88 @@ static void a_tag_needs_the_chunks(void) {
     }
 }
 
+/* ---- a request and a trim, which unmap two stitches over one chunk ---- */
+
+static pthread_t requester, trimmer;
+static pthread_barrier_t both;
+static int meetings; /* of the two threads, still to come */
+
+static void *trim_all(void *unused) {
+    CHECK_RESULT(gpupool_trim(arena, 0, NULL), GPUPOOL_OK);
+    return unused;
+}
+
+/* The request is back from on_unmap, and holds `growing`. */
+static void it_goes_on(void *unused) {
+    (void)unused;
+    pthread_barrier_wait(&both);
+}
+
+static int meet(const gpupool_mapping *mapping, void *unused) {
+    (void)unused;
+    if (!meetings || mapping->handle) return 0; /* a chunk's */
+    if (meetings-- == 2) {
+        requester = pthread_self();
+        CHECK_EQ(pthread_create(&trimmer, NULL, trim_all, NULL), 0);
+        pthread_barrier_wait(&both);
+        return 0;
+    }
+    CHECK(!pthread_equal(pthread_self(), requester));
+    fake_before_call("cuMemUnmap", 1, it_goes_on, NULL);
+    pthread_barrier_wait(&both);
+    pthread_barrier_wait(&both);
+    gpi_host_mutex_lock(&arena->growing); /* not before the request has let go of it */
+    gpi_host_mutex_unlock(&arena->growing);
+    return 0;
+}
+
+/* Idle chunks of a tag, side by side; over the first lie two stitches, with the third and with the
+   fourth. The last chunk is idle, too, and free for all. */
+static void open_with_two_over_one(void) {
+    gpupool_arena_config config = of_large_chunks();
+    gpupool_tag_config sleeper;
+    void *chunk[4], *shared;
+    memset(&sleeper, 0, sizeof sleeper);
+    sleeper.can_sleep = 1;
+    config.on_unmap = meet;
+    meetings = 0;
+    arena = kit_create(&config);
+    CHECK_RESULT(gpupool_tag(arena, "kv", &sleeper, &tag), GPUPOOL_OK);
+    for (int i = 0; i < 4; i++) chunk[i] = take(6 * MIB, tag);
+    shared = take(6 * MIB, 0);
+    CHECK_RESULT(gpupool_set_limit(arena, kit_reserved(arena)), GPUPOOL_OK);
+    for (int i = 2; i < 4; i++) {
+        put(chunk[0]);
+        put(chunk[i]);
+        put(take(12 * MIB, tag));
+        for (int k = 0; k < 2; k++) CHECK(take(6 * MIB, tag) != NULL); /* both again */
+    }
+    CHECK_EQ(arena->stitches.count, 2);
+    for (int i = 0; i < 4; i++) put(chunk[i]);
+    put(shared);
+    CHECK_RESULT(gpupool_trim(arena, SIZE_MAX, NULL), GPUPOOL_OK); /* all of it is finished */
+}
+
+/* While the program is told of the first stitch that goes for the request, the trim gives back the
+   chunk that the request would look at next, and begins with the other stitch. */
+static void the_next_chunk_goes_meanwhile(void) {
+    open_with_two_over_one();
+    pthread_barrier_init(&both, NULL, 2);
+    meetings = 2;
+    void *large = take(12 * MIB, 0);
+    CHECK(large != NULL);
+    CHECK_EQ(meetings, 0);
+    CHECK_EQ(pthread_join(trimmer, NULL), 0);
+    pthread_barrier_destroy(&both);
+    CHECK_EQ(kit_reserved(arena), 12 * MIB);
+    CHECK_EQ(fake_failures(), 0);
+    CHECK_RESULT(gpupool_check(arena), GPUPOOL_OK);
+    put(large);
+    kit_close(arena);
+}
+
+/* ---- addresses ---- */
+
 /* All addresses for stitches, which nobody has. */
 static gpi_run *take_space(void) {
     gpi_run *space = arena->chunks.space;
@@ -342,6 +446,7 @@ static void addresses_of_the_second_range(void) {
 
 int main(void) {
     FAKE_TEST(it_is_left_alone);
+    FAKE_TEST(other_chunks_are_not);
     FAKE_TEST(it_is_not_unmapped);
     FAKE_TEST(the_next_one_is_used_meanwhile);
     FAKE_TEST(more_handles_in_a_larger_arena);
@@ -350,6 +455,7 @@ int main(void) {
     FAKE_TEST(a_part_over_two_chunks);
     FAKE_TEST(a_stitch_of_one_chunk);
     FAKE_TEST(a_tag_needs_the_chunks);
+    FAKE_TEST(the_next_chunk_goes_meanwhile);
     FAKE_TEST(no_addresses);
     FAKE_TEST(addresses_of_the_second_range);
     return check_finish();
