@@ -12075,9 +12075,9 @@ static int gpi_verdict_counts_as_free(const gpi_assumption *wish, const gpi_snap
     if (copy->state != GPI_SNAPSHOT_LIVE || !wish->holding) return 0;
     if (!gpi_verdict_is_of_holder(wish->holding, copy)) return 0;
     if (wish->mask == UINT64_MAX) return 1;
-    /* The bit of the mask is the block's number among the holder's, which are GPI_SUBSETS at most
-       and all in the list. */
-    while (wish->holding->blocks[n] != copy->block) n++;
+    /* The bit of the mask is the block's number among the holder's, which are GPI_SUBSETS at most.
+       A part of a block that was freed while runs were copied has none, so does not count. */
+    while (n < GPI_SUBSETS && wish->holding->blocks[n] != copy->block) n++;
     return (int)(wish->mask >> n & 1);
 }
 

@@ -1,6 +1,8 @@
 /* A question copies all runs of an arena, and opens the lock now and then: what another thread
    allocates and frees in such a pause neither stops the copy nor is counted twice. The pause of the
    processor is where that thread runs. */
+// build: plain
+// build: ubsan -fsanitize=address,undefined
 static void pause_here(void);
 #define __builtin_ia32_pause pause_here
 #define GPUPOOL_IMPLEMENTATION
@@ -112,6 +114,52 @@ static void more_than_there_is_room_for(void) {
     CHECK_RESULT(gpupool_check(arena), GPUPOOL_OK);
     close_filled();
 }
+
+/* A stitched block, whose second half lies before its first, goes when only that half was copied:
+   the half counts as none of the blocks of its size. */
+static void *stitched, *rest[2], *edge[2], *alike[2];
+
+static void put_the_stitched(void) {
+    CHECK_RESULT(gpupool_free(arena, stitched, kit_stream[0]), GPUPOOL_OK);
+}
+
+/* Two chunks: the first begins with the one half, the second ends with the other one. */
+static void open_stitched(void) {
+    gpupool_arena_config config = kit_config(GPUPOOL_SOURCE_MAPPED);
+    config.chunk_bytes = 64 * MIB;
+    arena = kit_create(&config);
+    edge[0] = kit_alloc(arena, 8 * MIB, kit_stream[0]);
+    for (int i = 0; i < FIRST; i++) get(i);
+    rest[0] = kit_alloc(arena, (size_t)kit_stats(arena).largest_free_bytes, kit_stream[0]);
+    for (int i = 0; i < 2; i++) alike[i] = kit_alloc(arena, 16 * MIB, kit_stream[0]);
+    rest[1] = kit_alloc(arena, 24 * MIB, kit_stream[0]);
+    edge[1] = kit_alloc(arena, 8 * MIB, kit_stream[0]);
+    CHECK((char *)edge[1] - (char *)edge[0] == 120 * (ptrdiff_t)MIB);
+    CHECK_RESULT(gpupool_set_limit(arena, kit_reserved(arena)), GPUPOOL_OK);
+    for (int i = 0; i < 2; i++)
+        CHECK_RESULT(gpupool_free(arena, edge[i], kit_stream[0]), GPUPOOL_OK);
+    stitched = kit_alloc(arena, 16 * MIB, kit_stream[0]);
+    CHECK_EQ(kit_stats(arena).stitches, 1);
+}
+
+static void a_half_of_a_stitched_block(void) {
+    gpupool_verdict why;
+    int i = 0;
+    open_stitched();
+    meanwhile = put_the_stitched;
+    CHECK(!kit_fits(arena, 32 * MIB, &why));
+    CHECK(meanwhile == NULL);
+    while (i < GPUPOOL_HOLDERS && why.holders[i].block_bytes != 16 * MIB) i++;
+    if (CHECK(i < GPUPOOL_HOLDERS)) {
+        CHECK_EQ(why.holders[i].blocks, 2);
+        CHECK_EQ(why.holders[i].enough, 2);
+    }
+    for (i = 0; i < 2; i++) {
+        CHECK_RESULT(gpupool_free(arena, alike[i], kit_stream[0]), GPUPOOL_OK);
+        CHECK_RESULT(gpupool_free(arena, rest[i], kit_stream[0]), GPUPOOL_OK);
+    }
+    close_filled();
+}
 #endif
 
 int main(void) {
@@ -120,6 +168,7 @@ int main(void) {
     ARENA_TEST(the_left_neighbour_goes);
     ARENA_TEST(some_more);
     ARENA_TEST(more_than_there_is_room_for);
+    ARENA_TEST(a_half_of_a_stitched_block);
 #else
     check_skip("what happens while runs are copied", "needs fakecuda's controls and an x86");
 #endif
