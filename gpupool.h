@@ -12324,13 +12324,17 @@ static void gpi_verdict_holders(const gpi_scene *scene, gpi_holding *top, int mo
 }
 #endif
 
-/* Notes where the holder's first GPI_SUBSETS blocks begin: the mask of an assumption counts
-   them. */
-static void gpi_verdict_find_blocks(const gpi_scene *scene, gpi_holding *holding) {
+/* Notes where the holder's first GPI_SUBSETS blocks begin: the mask of an assumption counts them.
+   Returns how many the holder has in the copy. */
+static uint64_t gpi_verdict_find_blocks(const gpi_scene *scene, gpi_holding *holding) {
     uint64_t i, n = 0;
-    for (i = 0; i < scene->run_count && n < GPI_SUBSETS; i++)
-        if (scene->runs[i].is_block && gpi_verdict_is_of_holder(holding, &scene->runs[i]))
-            holding->blocks[n++] = scene->runs[i].block;
+    for (i = 0; i < scene->run_count; i++) {
+        if (!scene->runs[i].is_block || !gpi_verdict_is_of_holder(holding, &scene->runs[i]))
+            continue;
+        if (n < GPI_SUBSETS) holding->blocks[n] = scene->runs[i].block;
+        n++;
+    }
+    return n;
 }
 
 /* How many units the request lacks once all pending work has finished and the blocks in the mask
@@ -12387,14 +12391,14 @@ static uint64_t gpi_verdict_count_by_gain(const gpi_scene *scene, const gpi_hold
 
 /* How many blocks of the holder are enough, whichever of them are freed; 0: not even all are. Up to
    GPI_SUBSETS blocks, every subset is tried, larger ones first: the answer is one more than the
-   largest subset that is not enough. */
+   largest subset that is not enough. The blocks are those of the copy: lines of source are counted
+   later, and other threads allocate and free meanwhile. */
 static uint64_t gpi_verdict_count_frees(gpi_scene *scene, gpi_holding *holding) {
-    uint64_t count, mask, blocks = holding->shown.blocks;
+    uint64_t count, mask, blocks = gpi_verdict_find_blocks(scene, holding);
     if (blocks == 0 || gpi_verdict_lacks_without(scene, holding, UINT64_MAX)) return 0;
     if (blocks > GPI_SUBSETS)
         return gpi_verdict_count_by_gain(scene, holding,
                                          gpi_verdict_lacks_without(scene, NULL, 0));
-    gpi_verdict_find_blocks(scene, holding);
     for (count = blocks - 1; count > 0; count--)
         for (mask = 1; mask < (uint64_t)1 << blocks; mask++) {
             if (gpi_ground_bits(mask) != count) continue;
@@ -12413,8 +12417,10 @@ static void gpi_verdict_name_holders(gpupool_verdict *verdict, gpi_scene *scene)
     gpi_verdict_holders(scene, top, GPUPOOL_HOLDERS);
     for (i = 0; i < GPUPOOL_HOLDERS; i++) {
         verdict->holders[i] = top[i].shown;
-        if (verdict->cause != GPUPOOL_CAUSE_TOO_LARGE)
-            verdict->holders[i].enough = gpi_verdict_count_frees(scene, &top[i]);
+        if (verdict->cause == GPUPOOL_CAUSE_TOO_LARGE) continue;
+        /* blocks of the copy that were freed before the line was counted need no more advice */
+        verdict->holders[i].enough = gpi_ground_min(gpi_verdict_count_frees(scene, &top[i]),
+                                                    top[i].shown.blocks);
     }
 }
 
