@@ -13774,32 +13774,47 @@ static gpi_cache *gpi_block_cache_of(const gpupool_arena *arena, uint64_t unit) 
     return run && run->list == GPI_LIST_CACHED ? (gpi_cache *)run->of.uses : NULL;
 }
 
+/* Takes the arena's lock, and that of the cache which has the block at, or around, a unit. Returns
+   that cache; NULL: no cache has it. No lock is held on entry. */
+static gpi_cache *gpi_block_lock(gpupool_arena *arena, uint64_t unit) {
+    gpi_cache *cache;
+    for (;;) {
+        gpi_host_lock(&arena->lock);
+        cache = gpi_block_cache_of(arena, unit);
+        if (!cache) return NULL;
+        /* The cache's lock comes before the arena's. So: learn which cache, take both locks in
+           their order, and see whether that cache still has the block. */
+        gpi_host_unlock(&arena->lock);
+        gpi_host_lock(&cache->lock);
+        gpi_host_lock(&arena->lock);
+        if (cache == gpi_block_cache_of(arena, unit)) return cache;
+        gpi_host_unlock(&arena->lock);
+        gpi_host_unlock(&cache->lock);
+    }
+}
+
+/* The run of the live block that a pointer starts; NULL: a mistake, whose error is set. call: the
+   public call's name, for errors. The locks of gpi_block_lock are held; `cache` is what it gave. */
+static gpi_run *gpi_block_find(const gpupool_arena *arena, const char *call, const void *block,
+                               const gpi_cache *cache) {
+    uint64_t unit = (uint64_t)(uintptr_t)block / GPUPOOL_UNIT_BYTES;
+    gpi_run *run = gpi_tree_live(&arena->tree, unit);
+    /* The tree says only that the block is in a cache; the cache says whether it is handed out. */
+    int is_free = cache && !gpi_cache_asked_around(cache, run ? run->unit : unit);
+    if (run && !is_free && (uintptr_t)block % GPUPOOL_UNIT_BYTES == 0) return run;
+    gpi_block_mistake(arena, call, block, is_free);
+    return NULL;
+}
+
 /* Finds a live block by its pointer. Returns its run with the arena's lock held, and that of the
    cache which has the block, if one has (*cache, else NULL). NULL: a mistake, whose error is set;
    no lock is held. call: the public call's name, for errors. No lock is held on entry. */
 static gpi_run *gpi_block_enter(gpupool_arena *arena, const char *call, const void *block,
                                 gpi_cache **cache) {
-    uint64_t unit = (uint64_t)(uintptr_t)block / GPUPOOL_UNIT_BYTES;
     gpi_run *run;
-    int is_free;
-    for (;;) {
-        gpi_host_lock(&arena->lock);
-        *cache = gpi_block_cache_of(arena, unit);
-        if (!*cache) break;
-        /* The cache's lock comes before the arena's. So: learn which cache, take both locks in
-           their order, and see whether that cache still has the block. */
-        gpi_host_unlock(&arena->lock);
-        gpi_host_lock(&(*cache)->lock);
-        gpi_host_lock(&arena->lock);
-        if (*cache == gpi_block_cache_of(arena, unit)) break;
-        gpi_host_unlock(&arena->lock);
-        gpi_host_unlock(&(*cache)->lock);
-    }
-    run = gpi_tree_live(&arena->tree, unit);
-    /* The tree says only that the block is in a cache; the cache says whether it is handed out. */
-    is_free = *cache && !gpi_cache_asked_around(*cache, run ? run->unit : unit);
-    if (run && !is_free && (uintptr_t)block % GPUPOOL_UNIT_BYTES == 0) return run;
-    gpi_block_mistake(arena, call, block, is_free);
+    *cache = gpi_block_lock(arena, (uint64_t)(uintptr_t)block / GPUPOOL_UNIT_BYTES);
+    run = gpi_block_find(arena, call, block, *cache);
+    if (run) return run;
     gpi_host_unlock(&arena->lock);
     if (*cache) gpi_host_unlock(&(*cache)->lock);
     return NULL;
@@ -14333,7 +14348,8 @@ GPI_HOT void *gpi_hand_alloc(gpupool_arena *arena, const char *name, gpi_request
     return block;
 }
 
-/* Frees a block, after comparing its guard if guards are on. No lock is held. */
+/* Frees a block, after comparing its guard if guards are on. No lock is held. On success the caller
+   calls gpi_tag_tell if there is something to tell. */
 static gpupool_result gpi_hand_free(gpupool_arena *arena, void *block, const gpi_caller *call) {
     gpupool_result result = gpi_arena_begin(arena, "gpupool_free");
 #if GPI_GUARD
@@ -14370,7 +14386,6 @@ static gpupool_result gpi_hand_free(gpupool_arena *arena, void *block, const gpi
 #else
     if (result == GPUPOOL_OK) result = gpi_block_return(arena, block, call);
 #endif
-    if (result == GPUPOOL_OK && GPI_READ(&arena->soft_untold)) gpi_tag_tell(arena);
     return result == GPUPOOL_OK ? gpi_host_ok() : result;
 }
 
@@ -14528,7 +14543,9 @@ void *gpupool_alloc_request(gpupool_arena *arena, const gpupool_request *asked) 
 
 gpupool_result gpupool_free(gpupool_arena *arena, void *block, cudaStream_t stream) {
     gpi_caller call = gpi_arena_call(stream);
-    return gpi_hand_free(arena, block, &call);
+    gpupool_result result = gpi_hand_free(arena, block, &call);
+    if (result == GPUPOOL_OK && GPI_READ(&arena->soft_untold)) gpi_tag_tell(arena);
+    return result;
 }
 
 /* Makes no CUDA call, which CUDA forbids here: no event is recorded, so the memory passes with the
@@ -18524,10 +18541,11 @@ static int gpi_life_was_reset(const gpupool_arena *arena) {
     return result == GPUPOOL_OK && reset;
 }
 
-/* Whether a unit is in this arena's memory. In a CUSTOM arena only the start of a live block
-   counts: its chunk_free may call gpupool_cudaFree for the chunk itself. The process's lock is
-   held, and open while the arena's is held; `visitors` keeps the arena meanwhile. */
-static int gpi_life_has(gpupool_arena *arena, uint64_t unit) {
+/* Whether a unit is in this arena's memory; then the arena has one visitor more, until
+   gpi_life_leave. In a CUSTOM arena only the start of a live block counts: its chunk_free may call
+   gpupool_cudaFree for the chunk itself. The process's lock is held, and open while the arena's is
+   held; `visitors` keeps the arena meanwhile. */
+static int gpi_life_enter(gpupool_arena *arena, uint64_t unit) {
     int found;
     if (arena->forks != gpi_process.forks) return 0;
     arena->visitors++;
@@ -18541,18 +18559,27 @@ static int gpi_life_has(gpupool_arena *arena, uint64_t unit) {
     /* after a reset, CUDA may have given the address to somebody else */
     if (found) found = !gpi_life_was_reset(arena);
     gpi_host_lock(&gpi_process.lock);
-    arena->visitors--;
+    arena->visitors -= !found;
     return found;
 }
 
-/* The arena, default or not, that an address belongs to; NULL: none. No lock is held. The list can
-   be walked although gpi_life_has opens the lock: an arena with visitors stays in the list. */
+/* Ends a visit: from now on other threads may destroy the arena. No lock is held. */
+static void gpi_life_leave(gpupool_arena *arena) {
+    gpi_host_lock(&gpi_process.lock);
+    arena->visitors--;
+    gpi_host_unlock(&gpi_process.lock);
+}
+
+/* The arena, default or not, that an address belongs to; NULL: none. It has one visitor more, until
+   gpi_life_leave: unless the address is a live block's, another thread may destroy the arena at any
+   time, and the caller cannot know. No lock is held. The list can be walked although gpi_life_enter
+   opens the lock: an arena with visitors stays in the list. */
 static gpupool_arena *gpi_life_owner(const void *memory) {
     uint64_t unit = (uint64_t)(uintptr_t)memory / GPUPOOL_UNIT_BYTES;
     gpupool_arena *arena, *owner = NULL;
     gpi_host_lock(&gpi_process.lock);
     for (arena = gpi_process.arenas; arena && !owner; arena = arena->next)
-        if (gpi_life_has(arena, unit)) owner = arena;
+        if (gpi_life_enter(arena, unit)) owner = arena;
     gpi_host_unlock(&gpi_process.lock);
     return owner;
 }
@@ -19081,44 +19108,41 @@ static void gpi_figures_describe(gpupool_arena *arena, const gpi_run *run, gpupo
     block->tag = (int)gpi_tree_tag(run);
 }
 
-/* The start of the block that an address lies in; the address itself if no block is there. Takes
-   the lock. */
-static const void *gpi_figures_block_start(gpupool_arena *arena, const void *memory) {
+/* gpupool_get_block for one arena. The locks are held from the search to the end of the
+   description, so that both are of one moment. */
+static gpupool_result gpi_figures_find(gpupool_arena *arena, const void *memory,
+                                       gpupool_block *block) {
+    const char *call = "gpupool_get_block";
     uint64_t unit = (uint64_t)(uintptr_t)memory / GPUPOOL_UNIT_BYTES;
-    const gpi_run *run = NULL;
-    gpi_host_lock(&arena->lock);
-    if (gpi_chunk_owns(&arena->chunks, unit)) run = gpi_block_around(arena, unit);
-    if (run) memory = (const void *)(uintptr_t)(run->unit * GPUPOOL_UNIT_BYTES);
-    gpi_host_unlock(&arena->lock);
-    return memory;
+    gpupool_result result = gpi_arena_begin(arena, call);
+    gpi_cache *cache;
+    const gpi_run *run;
+    if (result != GPUPOOL_OK) return result;
+    cache = gpi_block_lock(arena, unit);
+    run = gpi_block_find(arena, call, memory, cache);
+    if (!run) result = gpi_thread.result;
+    if (result == GPUPOOL_E_INSIDE) run = gpi_block_around(arena, unit);
+    if (run) gpi_figures_describe(arena, run, block);
+    gpi_block_leave(arena, cache);
+    return result == GPUPOOL_OK ? gpi_host_ok() : result;
 }
 
 /* Finds the block at or around an address. Without an arena, looks in all arenas, which asks CUDA
    whether their devices were reset. Takes the lock, and the cache's if a cache has the block. */
 gpupool_result gpupool_get_block(gpupool_arena *arena, const void *memory, gpupool_block *block) {
     const char *call = "gpupool_get_block";
+    gpupool_arena *owner;
     gpupool_result result;
-    gpi_cache *cache;
-    gpi_run *run;
     gpi_host_begin();
     if (block) memset(block, 0, sizeof *block);
     if (!block) return gpi_host_fail(GPUPOOL_E_ARGUMENT, "%s: block is NULL", call);
-    if (!arena) arena = gpi_life_owner(memory);
-    if (!arena)
+    if (arena) return gpi_figures_find(arena, memory, block);
+    owner = gpi_life_owner(memory);
+    if (!owner)
         return gpi_host_fail(GPUPOOL_E_NOT_OURS, "%s: %p is in no arena's memory", call, memory);
-    result = gpi_arena_begin(arena, call);
-    if (result != GPUPOOL_OK) return result;
-    run = gpi_block_enter(arena, call, memory, &cache);
-    if (!run && gpi_thread.result == GPUPOOL_E_INSIDE) {
-        /* E_INSIDE and its text stay the answer; the second search is for the description */
-        struct gpi_thread why = gpi_thread;
-        run = gpi_block_enter(arena, call, gpi_figures_block_start(arena, memory), &cache);
-        gpi_thread = why;
-    }
-    if (!run) return gpi_thread.result;
-    gpi_figures_describe(arena, run, block);
-    gpi_block_leave(arena, cache);
-    return block->memory == memory ? gpi_host_ok() : GPUPOOL_E_INSIDE;
+    result = gpi_figures_find(owner, memory, block);
+    gpi_life_leave(owner);
+    return result;
 }
 
 /* -- limits -- */
@@ -21323,7 +21347,7 @@ static gpupool_result gpi_default_config(int device, gpupool_arena_config *confi
     return gpi_default_source(&config->source);
 }
 
-/* The device's default arena, with one visitor more, so that it stays until gpi_default_leave.
+/* The device's default arena, with one visitor more, so that it stays until gpi_life_leave.
    NULL: none was made, or the arena is closed or being renewed. Takes the process's lock. */
 static gpupool_arena *gpi_default_enter(int device) {
     gpupool_arena *arena;
@@ -21333,13 +21357,6 @@ static gpupool_arena *gpi_default_enter(int device) {
     if (arena) arena->visitors++;
     gpi_host_unlock(&gpi_process.lock);
     return arena;
-}
-
-/* Ends the visit of gpi_default_enter. */
-static void gpi_default_leave(gpupool_arena *arena) {
-    gpi_host_lock(&gpi_process.lock);
-    arena->visitors--;
-    gpi_host_unlock(&gpi_process.lock);
 }
 
 /* Ends a renewal: `forks` is the process's number for an open arena, or GPI_CLOSED. */
@@ -21417,7 +21434,7 @@ static gpupool_arena *gpi_default_find(int device) {
         arena = gpi_default_enter(device);
         if (arena) {
             reset = gpi_life_was_reset(arena);
-            gpi_default_leave(arena);
+            gpi_life_leave(arena);
             if (!reset) { /* the usual case: one question to CUDA */
                 gpi_host_ok();
                 return arena;
@@ -21449,7 +21466,7 @@ gpupool_arena *gpupool_find_default_arena(int device) {
     if (gpi_default_device("gpupool_find_default_arena", &device) != GPUPOOL_OK) return NULL;
     arena = gpi_default_enter(device);
     /* the visit is only for the question whether the arena is open */
-    if (arena) gpi_default_leave(arena);
+    if (arena) gpi_life_leave(arena);
     gpi_host_ok();
     return arena;
 }
@@ -21538,16 +21555,17 @@ static cudaError_t gpi_shape_fail(gpupool_arena *arena, cudaError_t error) {
     return error;
 }
 
-/* The default arena that an address belongs to; NULL: none. No lock is held. */
+/* The default arena that an address belongs to; NULL: none. As gpi_life_owner: it has one visitor
+   more, until gpi_life_leave. No lock is held. */
 static gpupool_arena *gpi_shape_default_owner(const void *block) {
     uint64_t unit = (uint64_t)(uintptr_t)block / GPUPOOL_UNIT_BYTES;
     gpupool_arena *owner = NULL;
     int device;
     gpi_host_lock(&gpi_process.lock);
     for (device = 0; device < GPI_DEVICES_MAX && !owner; device++) {
-        /* gpi_life_has opens the lock, so the pointer is read again for each device */
+        /* gpi_life_enter opens the lock, so the pointer is read again for each device */
         gpupool_arena *arena = gpi_process.default_arenas[device];
-        if (arena && gpi_life_has(arena, unit)) owner = arena;
+        if (arena && gpi_life_enter(arena, unit)) owner = arena;
     }
     gpi_host_unlock(&gpi_process.lock);
     return owner;
@@ -21556,7 +21574,9 @@ static gpupool_arena *gpi_shape_default_owner(const void *block) {
 /* Whether an address that is in no default arena is in another arena; then E_NOT_OURS is the
    thread's result. Keeps SP2. */
 static int gpi_shape_is_of_another(const void *block) {
-    if (!gpi_life_owner(block)) return 0;
+    gpupool_arena *owner = gpi_life_owner(block);
+    if (!owner) return 0;
+    gpi_life_leave(owner);
     gpi_host_fail(GPUPOOL_E_NOT_OURS, "gpupool_cudaFree: %p is of an arena that is no default "
                   "one: gpupool_free is for it", block);
     return 1;
@@ -21581,7 +21601,7 @@ static gpupool_arena *gpi_shape_arena_of(cudaStream_t stream) {
     context = gpi_driver_foreign(driver, stream);
     if (context) device = gpi_driver_device_of(driver, context);
     /* the visit has kept the arena, and with it the table, from ending */
-    if (arena) gpi_default_leave(arena);
+    if (arena) gpi_life_leave(arena);
     return gpupool_get_default_arena(device);
 }
 
@@ -21628,6 +21648,18 @@ cudaError_t gpupool_cudaMallocAsync(void **pointer, size_t bytes, cudaStream_t s
     return gpi_shape_alloc(pointer, bytes, &call);
 }
 
+/* Frees a block of the arena that gpi_shape_default_owner has returned, and ends that visit. The
+   program's on_soft_limit comes after the visit: it may get a default arena, whose renewal waits
+   for visitors. */
+static cudaError_t gpi_shape_free(gpupool_arena *arena, void *block, const gpi_caller *call) {
+    gpupool_result result = gpi_hand_free(arena, block, call);
+    int tells = result == GPUPOOL_OK && GPI_READ(&arena->soft_untold);
+    cudaError_t error = gpi_shape_fail(arena, gpi_shape_error(result));
+    gpi_life_leave(arena);
+    if (tells) gpi_tag_tell(arena);
+    return error;
+}
+
 /* Frees after all earlier work of all streams, without a wait. NULL goes on to CUDA, since programs
    call cudaFree(NULL) to create the context. */
 cudaError_t gpupool_cudaFree(void *block) {
@@ -21636,17 +21668,18 @@ cudaError_t gpupool_cudaFree(void *block) {
     if (!arena && block && gpi_shape_is_of_another(block))
         return gpi_shape_fail(NULL, cudaErrorInvalidValue);
     if (!arena) return cudaFree(block);
-    return gpi_shape_fail(arena, gpi_shape_error(gpi_hand_free(arena, block, &call)));
+    return gpi_shape_free(arena, block, &call);
 }
 
 /* Frees in stream order. A stream of 0 is the legacy stream here, however this file is compiled. */
 cudaError_t gpupool_cudaFreeAsync(void *block, cudaStream_t stream) {
+    gpi_caller call = gpi_arena_call(stream);
     gpupool_arena *arena = block ? gpi_shape_default_owner(block) : NULL;
     if (!block) return cudaSuccess;
     if (!arena && gpi_shape_is_of_another(block))
         return gpi_shape_fail(NULL, cudaErrorInvalidValue);
     if (!arena) return gpi_names_cuda_free_async(block, stream ? stream : cudaStreamLegacy);
-    return gpi_shape_fail(arena, gpi_shape_error(gpupool_free(arena, block, stream)));
+    return gpi_shape_free(arena, block, &call);
 }
 
 /* == BACK ====================================================================================== */

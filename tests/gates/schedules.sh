@@ -8,7 +8,7 @@ folder=$(realpath -m "$1")
 shift
 compile=("${@:1:$#-1}") library=${*: -1}
 cuts=${CUTS:-2} jobs=${JOBS:-2} only=${ONLY:-}
-orders=(test_schedules test_schedules_ring test_schedules_mapped)
+orders=(test_schedules test_schedules_ring test_schedules_mapped test_schedules_ends)
 
 # What is broken is run for a moment only.
 quick=("${compile[@]}" -O0 -g0 -w -DSCHEDULE_CUTS=2)

@@ -451,6 +451,33 @@ static void neither_made_nor_undone(void) {
     fake_fail_clear();
     CHECK(kit_drop_the_rest() > 0);
 }
+/* ---- a soft limit ---- */
+
+static int told;
+
+/* It may be what another thread waits for that waits for visitors. */
+static void no_visit_is_left(const gpupool_soft_limit *what, void *unused) {
+    (void)unused;
+    CHECK_EQ(what->arena->visitors, 0);
+    CHECK_EQ(what->is_over, told++ % 2 == 0); /* over, and under again, in turn */
+}
+
+static void told_of_a_tag_by_a_free(void) {
+    gpupool_arena *arena = gpupool_get_default_arena(0);
+    gpupool_request request = kit_request(2 * MIB, kit_stream[0], 0);
+    gpupool_tag_config config;
+    memset(&config, 0, sizeof config);
+    config.soft_limit_bytes = MIB;
+    config.on_soft_limit = no_visit_is_left;
+    CHECK_RESULT(gpupool_tag(arena, "t", &config, &request.tag), GPUPOOL_OK);
+    told = 0;
+    CHECK_EQ(gpupool_cudaFree(gpupool_alloc_request(arena, &request)), cudaSuccess);
+    CHECK_EQ(told, 2);
+    void *block = gpupool_alloc_request(arena, &request);
+    CHECK_EQ(gpupool_cudaFreeAsync(block, kit_stream[0]), cudaSuccess);
+    CHECK_EQ(told, 4);
+    kit_close(arena);
+}
 #endif
 
 int main(void) {
@@ -475,5 +502,6 @@ int main(void) {
     FAKE_TEST(freed_where_the_context_is_not_to_be_had);
     FAKE_TEST(whether_it_was_reset_is_not_known);
     FAKE_TEST(neither_made_nor_undone);
+    FAKE_TEST(told_of_a_tag_by_a_free);
     return check_finish();
 }

@@ -55,11 +55,25 @@ static void freed_while_it_is_listed(void) {
 /* ---- the block around an address ---- */
 
 static void no_block_is_there(void) {
+    gpupool_block found;
     stripe_open();
-    CHECK(gpi_figures_block_start(arena, stripe[1] + 5000) == stripe[1]);
-    CHECK(gpi_figures_block_start(arena, &arena) == &arena);
+    CHECK_RESULT(gpupool_get_block(arena, stripe[1] + 5000, &found), GPUPOOL_E_INSIDE);
+    CHECK(found.memory == stripe[1]);
     char *end = stripe[STRIPES - 1] + GIB; /* of the arena, and never mapped */
-    CHECK(gpi_figures_block_start(arena, end) == end);
+    CHECK_RESULT(gpupool_get_block(arena, end, &found), GPUPOOL_E_DOUBLE_FREE);
+    CHECK(found.memory == NULL);
+    stripe_close();
+}
+
+/* Memory of several chunks, at its second address. */
+static void inside_a_stitched_block(void) {
+    gpupool_block found;
+    stripe_open();
+    char *block = stripe_stitched(LAID * STRIPE_BYTES, 0);
+    CHECK_RESULT(gpupool_get_block(arena, block + STRIPE_BYTES + 1, &found), GPUPOOL_E_INSIDE);
+    CHECK(found.memory == block);
+    CHECK_EQ(found.bytes, LAID * STRIPE_BYTES);
+    put(block, 0);
     stripe_close();
 }
 
@@ -201,6 +215,7 @@ static void what_may_stay_above_a_limit(void) {
 int main(void) {
     FAKE_TEST(freed_while_it_is_listed);
     FAKE_TEST(no_block_is_there);
+    FAKE_TEST(inside_a_stitched_block);
     FAKE_TEST(an_event_is_being_recorded);
     FAKE_TEST(a_limit_set_meanwhile);
     FAKE_TEST(a_limit_that_cannot_be_met);

@@ -1,0 +1,105 @@
+/* Two threads, of which one ends what the other is at: a block or an arena. In
+   every order that two interruptions can make, or one in `make test`. */
+// build: plain -O1 -DSCHEDULE_CUTS=1
+#if !defined(GPUPOOL_TEST_GPU)
+#include "schedule_kit.h"
+#endif
+#include "cudas_own.h"
+
+#define GPUPOOL_IMPLEMENTATION
+#include "gpupool.h"
+#include "check.h"
+
+#if CHECK_FAKE
+#include "schedule_scene.h"
+
+#define ALL (2 * MIB)
+
+static void open_with(size_t limit) {
+    gpupool_arena_config config = kit_config(GPUPOOL_SOURCE_DEVICE);
+    config.limit_bytes = limit;
+    scene_open(&config);
+}
+
+/* ---- a block is freed while another thread asks what is around an address in it ---- */
+
+static void open_asked(size_t bytes) {
+    open_with(64 * MIB);
+    kept_bytes = bytes;
+    put(get(bytes, 0, 0), bytes, 0, 0); /* a small one comes from the cache then, and goes there */
+    kept[0] = get(bytes, 0, 0);
+}
+static void open_large(void) { open_asked(ALL); }
+static void open_small(void) { open_asked(512); }
+static void asks_inside(void) {
+    gpupool_block found;
+    char *at = (char *)kept[0];
+    gpupool_result result = gpupool_get_block(arena, at + 1, &found);
+    CHECK(result == GPUPOOL_E_INSIDE || result == GPUPOOL_E_DOUBLE_FREE);
+    CHECK(found.memory == (result == GPUPOOL_E_INSIDE ? at : NULL));
+    CHECK_EQ(found.requested_bytes, result == GPUPOOL_E_INSIDE ? kept_bytes : 0);
+}
+static void frees(void) { put(kept[0], kept_bytes, 0, 0); }
+static void close_freed(void) {
+    kept[0] = NULL;
+    close_all();
+}
+
+/* ---- an arena goes while another thread asks about an address that was its memory ---- */
+
+static void *stale;
+static void free_stale(void) {
+    kept_bytes = 512;
+    stale = get(512, 0, 0);
+    put(stale, 512, 0, 0);
+    fake_run_all();
+}
+static void open_unused(void) {
+    open_with(64 * MIB);
+    free_stale();
+}
+static void asks_whose(void) {
+    gpupool_block found;
+    gpupool_result result = gpupool_get_block(NULL, stale, &found);
+    CHECK(result == GPUPOOL_E_DOUBLE_FREE || result == GPUPOOL_E_NOT_OURS);
+}
+static void frees_it_again(void) {
+    CHECK_EQ(gpupool_cudaFree(stale), cudaErrorInvalidValue);
+}
+static void frees_it_again_in_order(void) {
+    CHECK_EQ(gpupool_cudaFreeAsync(stale, kit_stream[0]), cudaErrorInvalidValue);
+}
+static void destroys(void) { CHECK_RESULT(gpupool_arena_destroy(arena), GPUPOOL_OK); }
+static void close_gone(void) { CHECK(gpi_process.arenas == NULL); }
+
+static void open_default(void) {
+    fake_quiet(1); /* where the arena has gone first, the address is none of CUDA's either */
+    memset(kept, 0, sizeof kept);
+    arena = gpupool_get_default_arena(0);
+    schedule_driver(&arena->chunks.driver);
+    free_stale();
+}
+static void close_default(void) {
+    close_gone();
+    cudaGetLastError();
+    fake_clear_failures();
+    fake_quiet(0);
+}
+
+static const schedule_case cases[] = {
+    {"asked about while it is freed", open_large, {asks_inside, frees}, close_freed},
+    {"the same in a cache", open_small, {asks_inside, frees}, close_freed},
+    {"whose it was", open_unused, {asks_whose, destroys}, close_gone},
+    {"freed again", open_default, {frees_it_again, destroys}, close_default},
+    {"freed again, in order", open_default, {frees_it_again_in_order, destroys}, close_default},
+};
+#endif
+
+int main(void) {
+#if CHECK_FAKE
+    schedule_cases(cases, KIT_COUNT(cases));
+#else
+    check_skip("schedules", "needs fakecuda's controls");
+#endif
+    return check_finish();
+}
