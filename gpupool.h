@@ -14673,27 +14673,36 @@ gpupool_result gpupool_record_stream(gpupool_arena *arena, const void *block, cu
    Read first: gpi_capture_open, gpi_capture_free_all, gpupool_release_capture,
    gpi_capture_retire */
 
-/* Puts the graph's struct under the stream's key, and sets the stream's own struct aside in
-   capture->outer. The arena's lock is held, and opened for a moment. E_ARGUMENT: the stream has a
-   scope. E_HOST_MEMORY: there is no struct for the graph, and the stream's own has its key
-   again. */
-static gpupool_result gpi_capture_open(gpupool_arena *arena, gpupool_capture *capture) {
-    gpi_stream *outer = NULL, *owner;
-    /* gpi_arena_unbind opens the lock. If another thread gives the key a new struct meanwhile, the
-       loop sets the new one aside, and treats the earlier one as a destroyed stream's. */
-    while ((owner = gpi_clock_find(&arena->clocks, capture->key)) != NULL) {
-        if (owner->capture)
-            return gpi_host_fail(GPUPOOL_E_ARGUMENT, "gpupool_begin_capture: the stream is in a "
-                                 "scope already");
-        if (outer) outer->is_kept = 0;
-        outer = owner;
-        outer->is_kept = 1;
-        gpi_arena_unbind(arena, outer);
+/* Returns the struct that has a key, with the stream's lock and the arena's held: so the key stays
+   where it is until the arena's is opened. NULL: no struct has the key, and the arena's lock alone
+   is held. No lock is held on entry. */
+static gpi_stream *gpi_capture_enter(gpupool_arena *arena, uintptr_t key) {
+    gpi_stream *owner;
+    for (;;) {
+        owner = gpi_clock_enter(&arena->clocks, key);
+        gpi_host_lock(&arena->lock);
+        /* looked up anew: the end of a scope moves the key under the arena's lock alone */
+        if (gpi_clock_find(&arena->clocks, key) == owner) return owner;
+        gpi_host_unlock(&arena->lock);
+        if (owner) gpi_host_unlock(&owner->cache.lock);
     }
+}
+
+/* Puts the graph's struct under the stream's key, and sets the stream's own struct aside in
+   capture->outer. outer: the struct that has the key; or NULL. Its lock and the arena's are held.
+   E_ARGUMENT: the stream has a scope. E_HOST_MEMORY: there is no struct for the graph, and nothing
+   has changed. */
+static gpupool_result gpi_capture_open(gpupool_arena *arena, gpupool_capture *capture,
+                                       gpi_stream *outer) {
+    if (outer && outer->capture)
+        return gpi_host_fail(GPUPOOL_E_ARGUMENT, "gpupool_begin_capture: the stream is in a scope "
+                             "already");
     capture->stream = gpi_clock_add_stream(&arena->clocks, capture->key, 0);
-    if (!capture->stream) {
-        if (outer) gpi_clock_bind(&arena->clocks, outer);
-        return gpi_host_no_memory();
+    if (!capture->stream) return gpi_host_no_memory();
+    if (outer) {
+        outer->is_kept = 1;
+        gpi_arena_drain(arena, outer);
+        gpi_clock_unbind(&arena->clocks, outer);
     }
     capture->outer = outer;
     /* Calls find the struct without the lock, so `capture` is set before the key. */
@@ -14702,11 +14711,12 @@ static gpupool_result gpi_capture_open(gpupool_arena *arena, gpupool_capture *ca
     return GPUPOOL_OK;
 }
 
-/* Opens a scope. Takes the arena's lock only, and makes no CUDA call but the question whether the
-   device was reset. The stream need not capture yet. */
+/* Opens a scope. Takes the stream's lock and the arena's, and makes no CUDA call but the question
+   whether the device was reset. The stream need not capture yet. */
 gpupool_result gpupool_begin_capture(gpupool_arena *arena, cudaStream_t stream,
                                      gpupool_capture **out) {
     gpupool_capture *capture;
+    gpi_stream *outer;
     gpupool_result result;
     gpi_host_begin();
     if (!out)
@@ -14719,8 +14729,9 @@ gpupool_result gpupool_begin_capture(gpupool_arena *arena, cudaStream_t stream,
     if (!capture) return gpi_host_no_memory();
     capture->arena = arena;
     capture->key = gpi_clock_key(stream);
-    gpi_host_lock(&arena->lock);
-    result = gpi_capture_open(arena, capture);
+    outer = gpi_capture_enter(arena, capture->key);
+    result = gpi_capture_open(arena, capture, outer);
+    if (outer) gpi_host_unlock(&outer->cache.lock);
     arena->captures += result == GPUPOOL_OK;
     arena->clocks.has_captured |= result == GPUPOOL_OK; /* see rule 3 */
     gpi_arena_unlock(arena);
@@ -14838,20 +14849,22 @@ gpupool_result gpupool_release_capture(gpupool_capture *capture) {
 
 /* Takes the key from a stream that is about to be destroyed, so that a new stream with the same
    handle gets a struct of its own. can_mark: CUDA can be called, and a last event covers the
-   stream's frees. Otherwise they pass with an event over all streams or a wait for the device. The
-   arena's lock is held, and opened for a moment. */
+   stream's frees. Otherwise they pass with an event over all streams or a wait for the device. No
+   lock is held on entry, and the arena's on return. It is opened for the event only: until then no
+   other thread ends the scope that the stream may have. */
 static void gpi_capture_retire(gpupool_arena *arena, const gpi_caller *call, int can_mark) {
-    gpi_stream *owner = gpi_clock_find(&arena->clocks, call->key), *last;
+    gpi_stream *owner = gpi_capture_enter(arena, call->key), *last;
     if (owner) {
-        gpi_stream *outer = owner->capture ? owner->capture->outer : NULL;
         /* A graph's memory waits for its release, so in a scope only the stream's own struct gets
            the event. */
-        last = owner->capture ? outer : owner;
+        last = owner->capture ? owner->capture->outer : owner;
         owner->refs++;
-        gpi_arena_unbind(arena, owner); /* first: the event then covers the cache's blocks, too */
-        if (owner->capture) gpi_host_count_scope(-1); /* the stream's scope ends with it */
-        if (outer) outer->is_kept = 0;                /* no gpi_capture_end will name it again */
         if (last) last->refs++;
+        if (last) last->is_kept = 0; /* no gpi_capture_end will name it again */
+        if (owner->capture) gpi_host_count_scope(-1); /* the stream's scope ends with it */
+        gpi_arena_drain(arena, owner); /* the event then covers the cache's blocks, too */
+        gpi_clock_unbind(&arena->clocks, owner);
+        gpi_host_unlock(&owner->cache.lock);
         if (last && can_mark) gpi_event_record(&arena->clocks, last, call->stream);
         if (last) last->refs--;
         owner->refs--;
@@ -14876,7 +14889,6 @@ gpupool_result gpupool_retire_stream(gpupool_arena *arena, cudaStream_t stream) 
         if (gpi_driver_was_reset(&arena->chunks.driver, &reset) == GPUPOOL_OK && reset)
             return result;
     }
-    gpi_host_lock(&arena->lock);
     gpi_capture_retire(arena, &call, result == GPUPOOL_OK);
     gpi_arena_unlock(arena);
     return gpi_host_ok();

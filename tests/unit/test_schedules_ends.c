@@ -1,4 +1,4 @@
-/* Two threads, of which one ends what the other is at: a block or an arena. In
+/* Two threads, of which one ends what the other is at: a block, an arena, a scope or a stream. In
    every order that two interruptions can make, or one in `make test`. */
 // build: plain -O1 -DSCHEDULE_CUTS=1
 #if !defined(GPUPOOL_TEST_GPU)
@@ -86,12 +86,74 @@ static void close_default(void) {
     fake_quiet(0);
 }
 
+/* ---- a stream with a scope ends while another thread ends, or releases, that scope ---- */
+
+static gpupool_capture *scope[2];
+
+static void open_known(void) {
+    memset(scope, 0, sizeof scope);
+    open_with(64 * MIB);
+    put(get(512, 0, 0), 512, 0, 0);
+}
+static void begins(void) {
+    CHECK_RESULT(gpupool_begin_capture(arena, kit_stream[0], &scope[0]), GPUPOOL_OK);
+}
+static void ends(void) { CHECK_RESULT(gpupool_end_capture(scope[0]), GPUPOOL_OK); }
+static void releases(void) { CHECK_RESULT(gpupool_release_capture(scope[0]), GPUPOOL_OK); }
+static void retires(void) {
+    CHECK_RESULT(gpupool_retire_stream(arena, kit_stream[0]), GPUPOOL_OK);
+}
+static void open_scoped(void) {
+    open_known();
+    begins();
+}
+static gpi_stream *known(void) {
+    return gpi_clock_find(&arena->clocks, gpi_clock_key(kit_stream[0]));
+}
+static void close_released(void) {
+    CHECK_EQ(gpi_process.scopes, 0);
+    CHECK(known() == NULL); /* the key may be another stream's by now */
+    trims();
+    CHECK_EQ(arena->clocks.stream_count, 0);
+    close_all();
+}
+static void close_ended(void) {
+    CHECK_EQ(gpi_process.scopes, 0);
+    releases();
+    close_released();
+}
+
+/* ---- two threads begin a scope on one stream: one is refused, or comes after the end ---- */
+
+static void begins_once_more(void) {
+    gpupool_result result = gpupool_begin_capture(arena, kit_stream[0], &scope[1]);
+    if (result == GPUPOOL_OK) CHECK_RESULT(gpupool_end_capture(scope[1]), GPUPOOL_OK);
+    else CHECK_RESULT(result, GPUPOOL_E_ARGUMENT);
+}
+static void begins_if_it_may(void) {
+    if (gpupool_begin_capture(arena, kit_stream[0], &scope[0]) != GPUPOOL_OK)
+        CHECK_RESULT(gpupool_last_result(), GPUPOOL_E_ARGUMENT);
+}
+static void close_begun(void) {
+    gpi_stream *outer = scope[0] ? scope[0]->outer : NULL;
+    CHECK_RESULT(gpupool_wait_all(arena), GPUPOOL_OK);
+    trims(); /* it would go, if it were not kept for the end of the scope */
+    CHECK(!scope[0] || (outer && outer->handle == gpi_clock_key(kit_stream[0])));
+    for (int i = 0; i < 2; i++)
+        if (scope[i]) CHECK_RESULT(gpupool_release_capture(scope[i]), GPUPOOL_OK);
+    CHECK(!outer || known() == outer);
+    close_all();
+}
+
 static const schedule_case cases[] = {
     {"asked about while it is freed", open_large, {asks_inside, frees}, close_freed},
     {"the same in a cache", open_small, {asks_inside, frees}, close_freed},
     {"whose it was", open_unused, {asks_whose, destroys}, close_gone},
     {"freed again", open_default, {frees_it_again, destroys}, close_default},
     {"freed again, in order", open_default, {frees_it_again_in_order, destroys}, close_default},
+    {"a scope and its stream end", open_scoped, {retires, ends}, close_ended},
+    {"a scope is released, its stream ends", open_scoped, {retires, releases}, close_released},
+    {"two scopes begin", open_known, {begins_if_it_may, begins_once_more}, close_begun},
 };
 #endif
 

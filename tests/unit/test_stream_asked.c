@@ -317,17 +317,11 @@ static void know_it_beside(void) {
         sched_yield();
 }
 
-/* As gpupool_begin_capture does, where another thread comes to wait for the arena's lock. */
 static void open_scope_beside(void) {
-    scope = (gpupool_capture *)gpi_host_zeroed(sizeof *scope);
-    scope->arena = arena;
-    scope->key = gpi_clock_key(again);
     gpi_host_lock(&arena->lock);
     know_it_beside();
-    CHECK_RESULT(gpi_capture_open(arena, scope), GPUPOOL_OK);
-    arena->captures++;
-    gpi_arena_unlock(arena);
-    gpi_host_count_scope(1);
+    gpi_host_unlock(&arena->lock);
+    CHECK_RESULT(gpupool_begin_capture(arena, again, &scope), GPUPOOL_OK);
 }
 
 /* While a scope sets aside the stream of a renewed handle, that is made known anew: it too. */
