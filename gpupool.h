@@ -14734,12 +14734,13 @@ gpupool_result gpupool_begin_capture(gpupool_arena *arena, cudaStream_t stream,
     if (outer) gpi_host_unlock(&outer->cache.lock);
     arena->captures += result == GPUPOOL_OK;
     arena->clocks.has_captured |= result == GPUPOOL_OK; /* see rule 3 */
+    /* under the lock: else gpupool_sleep could find the arena without a scope now */
+    if (result == GPUPOOL_OK) gpi_host_count_scope(1);
     gpi_arena_unlock(arena);
     if (result != GPUPOOL_OK) {
         GPUPOOL_FREE(capture);
         return result;
     }
-    gpi_host_count_scope(1);
     *out = capture;
     return gpi_host_ok();
 }

@@ -145,6 +145,18 @@ static void close_begun(void) {
     close_all();
 }
 
+/* ---- whoever has the arena's lock sees a scope that has its stream's key counted ---- */
+
+static void counts(void) {
+    gpi_host_lock(&arena->lock);
+    CHECK_EQ(known()->capture != NULL, gpi_process.scopes);
+    gpi_host_unlock(&arena->lock);
+}
+static void close_counted(void) {
+    releases();
+    close_all();
+}
+
 static const schedule_case cases[] = {
     {"asked about while it is freed", open_large, {asks_inside, frees}, close_freed},
     {"the same in a cache", open_small, {asks_inside, frees}, close_freed},
@@ -154,6 +166,7 @@ static const schedule_case cases[] = {
     {"a scope and its stream end", open_scoped, {retires, ends}, close_ended},
     {"a scope is released, its stream ends", open_scoped, {retires, releases}, close_released},
     {"two scopes begin", open_known, {begins_if_it_may, begins_once_more}, close_begun},
+    {"a scope is counted", open_known, {begins, counts}, close_counted},
 };
 #endif
 
