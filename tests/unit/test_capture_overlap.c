@@ -311,6 +311,25 @@ static void a_stream_ends_inside_its_scope(void) {
     }
 }
 
+/* Its capture ends with it: the arena does not take it for one that still goes on. */
+static void a_stream_ends_while_it_captures(void) {
+    for (int scoped = 0; scoped < 2; scoped++) {
+        check_case("scoped %d", scoped);
+        arena = kit_open(GPUPOOL_SOURCE_MAPPED);
+        gpupool_capture *scope = NULL;
+        put(get(BYTES, kit_stream[0]), kit_stream[0]);
+        if (scoped) scope = scope_on(kit_stream[0]);
+        begin(kit_stream[0], cudaStreamCaptureModeGlobal);
+        CHECK_RESULT(gpupool_retire_stream(arena, kit_stream[0]), GPUPOOL_OK);
+        CHECK_EQ(arena->clocks.capturing, 0);
+        cudaGraphExec_t exec = end(kit_stream[0]);
+        if (scoped) release(scope, exec);
+        else CHECK_EQ(cudaGraphExecDestroy(exec), cudaSuccess);
+        CHECK_RESULT(gpupool_sleep(arena, GPUPOOL_ALL, GPUPOOL_DISCARD, NULL), GPUPOOL_OK);
+        CHECK_RESULT(gpupool_wake(arena, GPUPOOL_ALL, NULL), GPUPOOL_OK);
+        kit_close(arena);
+    }
+}
 #endif
 
 int main(void) {
@@ -325,5 +344,6 @@ int main(void) {
     FAKE_TEST(a_release_that_fails_to_wait_for_replays);
     FAKE_TEST(lanes_stay_for_the_last_parked_block);
     FAKE_TEST(a_stream_ends_inside_its_scope);
+    FAKE_TEST(a_stream_ends_while_it_captures);
     return check_finish();
 }
