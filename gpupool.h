@@ -13296,8 +13296,13 @@ static gpupool_result gpi_alloc_try(gpupool_arena *arena, gpi_request *request, 
                        gpi_clock_issue(&arena->clocks, request->owner), 0);
         result = gpi_host_no_memory();
     }
+    /* A scope that was released while the locks were open keeps nothing: the block is an ordinary
+       one, or its use would never pass. */
+    if (result != GPUPOOL_OK || !request->owner->capture) {
+        gpi_alloc_drop_use(arena, use);
+        use = NULL;
+    }
     if (result == GPUPOOL_OK) *block = gpi_alloc_make_live(arena, attempt.run, use, request);
-    else gpi_alloc_drop_use(arena, use);
     request->owner->refs--;
     return result;
 }
@@ -14783,10 +14788,10 @@ static void gpi_capture_set_positions(gpupool_arena *arena, const gpi_stream *st
     arena->waiting_seen = 0; /* look at them again, even if no clock has advanced */
 }
 
-/* Frees the graph's live blocks, and puts all memory that the graph keeps behind one new position:
-   waiting blocks, idle stitches and the graph's free list. Both locks are held. */
-static void gpi_capture_free_all(gpupool_arena *arena, gpi_stream *stream) {
-    uint64_t at = 0, position = gpi_clock_issue(&arena->clocks, stream);
+/* Frees the graph's live blocks, and puts these and its other waiting blocks behind a position. The
+   arena's lock is held. */
+static void gpi_capture_free_blocks(gpupool_arena *arena, gpi_stream *stream, uint64_t position) {
+    uint64_t at = 0;
     gpi_run *run;
     while ((run = gpi_tree_next_live(&arena->tree, &at)) != NULL) {
         const gpi_use *keeping = gpi_clock_keeping(run);
@@ -14799,6 +14804,13 @@ static void gpi_capture_free_all(gpupool_arena *arena, gpi_stream *stream) {
         gpi_arena_wait_for_uses(arena, run);
     }
     gpi_capture_set_positions(arena, stream, position);
+}
+
+/* Puts all memory that the graph keeps behind one new position: its blocks, idle stitches and the
+   graph's free list. The arena's lock is held. */
+static void gpi_capture_free_all(gpupool_arena *arena, gpi_stream *stream) {
+    uint64_t position = gpi_clock_issue(&arena->clocks, stream);
+    gpi_capture_free_blocks(arena, stream, position);
     gpi_stitch_restamp(&arena->stitches, stream, position);
     gpi_tree_restamp(&arena->tree, stream->list, position);
 }
@@ -14831,8 +14843,9 @@ gpupool_result gpupool_release_capture(gpupool_capture *capture) {
     gpi_host_lock(&arena->lock);
     arena->halfway--;
     stream->refs--;
-    /* other threads may have freed the graph's blocks during the wait */
-    gpi_capture_set_positions(arena, stream, gpi_clock_issue(&arena->clocks, stream));
+    /* During the wait other threads may have freed the graph's blocks, and a request that began in
+       the scope may have got one. */
+    gpi_capture_free_blocks(arena, stream, gpi_clock_issue(&arena->clocks, stream));
     /* From here on the struct is an ordinary stream's: gpi_clock_done includes waits for the
        device. */
     GPI_PUBLISH(&stream->capture, NULL);

@@ -157,6 +157,26 @@ static void close_counted(void) {
     close_all();
 }
 
+/* ---- a scope is released while a request in it waits for another stream's work ---- */
+
+static void *got;
+static void open_waited_for(void) {
+    open_with(ALL);
+    put(get(ALL, 1, 0), ALL, 1, 0);
+    begins();
+}
+static void takes(void) { got = kit_alloc(arena, ALL, kit_stream[0]); }
+static void close_taken(void) { /* the block was the graph's, and is free, or is an ordinary one */
+    gpupool_block found;
+    if (gpupool_get_block(arena, got, &found) == GPUPOOL_OK)
+        CHECK_RESULT(gpupool_free(arena, got, kit_stream[0]), GPUPOOL_OK);
+    CHECK_RESULT(gpupool_wait_all(arena), GPUPOOL_OK);
+    CHECK_EQ(kit_stats(arena).pending.now, 0);
+    trims();
+    CHECK_EQ(arena->clocks.stream_count, 0);
+    close_all();
+}
+
 static const schedule_case cases[] = {
     {"asked about while it is freed", open_large, {asks_inside, frees}, close_freed},
     {"the same in a cache", open_small, {asks_inside, frees}, close_freed},
@@ -167,6 +187,7 @@ static const schedule_case cases[] = {
     {"a scope is released, its stream ends", open_scoped, {retires, releases}, close_released},
     {"two scopes begin", open_known, {begins_if_it_may, begins_once_more}, close_begun},
     {"a scope is counted", open_known, {begins, counts}, close_counted},
+    {"a scope of a request is released", open_waited_for, {takes, releases}, close_taken},
 };
 #endif
 
