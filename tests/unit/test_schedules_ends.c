@@ -145,16 +145,25 @@ static void close_begun(void) {
     close_all();
 }
 
+/* ---- a stream becomes known while it gets its first scope ---- */
+
+static void open_new(void) {
+    memset(scope, 0, sizeof scope);
+    open_with(64 * MIB);
+}
+static void uses_first(void) { put(get(512, 0, 1), 512, 0, 1); }
+static void close_new(void) {
+    CHECK(known() == scope[0]->stream);
+    releases();
+    close_all();
+}
+
 /* ---- whoever has the arena's lock sees a scope that has its stream's key counted ---- */
 
 static void counts(void) {
     gpi_host_lock(&arena->lock);
     CHECK_EQ(known()->capture != NULL, gpi_process.scopes);
     gpi_host_unlock(&arena->lock);
-}
-static void close_counted(void) {
-    releases();
-    close_all();
 }
 
 /* ---- a scope is released while a request in it waits for another stream's work ---- */
@@ -186,7 +195,8 @@ static const schedule_case cases[] = {
     {"a scope and its stream end", open_scoped, {retires, ends}, close_ended},
     {"a scope is released, its stream ends", open_scoped, {retires, releases}, close_released},
     {"two scopes begin", open_known, {begins_if_it_may, begins_once_more}, close_begun},
-    {"a scope is counted", open_known, {begins, counts}, close_counted},
+    {"a first scope begins", open_new, {begins, uses_first}, close_new},
+    {"a scope is counted", open_known, {begins, counts}, close_new},
     {"a scope of a request is released", open_waited_for, {takes, releases}, close_taken},
 };
 #endif
