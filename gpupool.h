@@ -14610,6 +14610,23 @@ static gpupool_result gpi_hand_identify(gpupool_arena *arena, const gpi_caller *
     return GPUPOOL_OK;
 }
 
+/* The struct whose use stands for what the stream of a call has queued so far. In a scope, too,
+   that is the stream's own, since the stream does not capture: a use by the graph's struct would
+   make the block the graph's (CA2). If the stream had no struct before the scope, it gets one, set
+   aside as CAPTURE does. The arena's lock is held. NULL: the host has no memory. */
+static gpi_stream *gpi_hand_user(gpupool_arena *arena, const gpi_caller *call) {
+    gpi_stream *owner = gpi_arena_owner_again(arena, call), *own;
+    uint64_t identity;
+    if (!owner || !owner->capture) return owner;
+    own = owner->capture->outer;
+    if (own) return own;
+    gpi_clock_identity(arena->clocks.driver, call->stream, &identity);
+    own = gpi_clock_add_stream(&arena->clocks, call->key, identity);
+    if (own) own->is_kept = 1;
+    owner->capture->outer = own;
+    return own;
+}
+
 /* The block gets a use by the stream, at a new position, and an event is recorded behind the work
    that the stream has queued so far. When the block is freed it waits until the use has passed. */
 gpupool_result gpupool_record_stream(gpupool_arena *arena, const void *block, cudaStream_t stream) {
@@ -14636,7 +14653,7 @@ gpupool_result gpupool_record_stream(gpupool_arena *arena, const void *block, cu
         gpi_host_unlock(&cache->lock);
     }
     /* Found anew: another thread may have renamed the stream since it was identified. */
-    owner = gpi_arena_owner_again(arena, &call);
+    owner = gpi_hand_user(arena, &call);
     if (!owner || !gpi_clock_use(&arena->clocks, run, owner,
                                  gpi_clock_issue(&arena->clocks, owner))) {
         gpi_arena_unlock(arena);

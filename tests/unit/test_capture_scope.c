@@ -416,6 +416,47 @@ static void a_use_by_the_scopes_stream(void) {
     CHECK_EQ(fake_failures(), 0);
     kit_close(arena);
 }
+
+/* What the scope's stream has queued before the capture is no graph's: a block that it was recorded
+   for stays the program's over the release, be it of no graph or of another. */
+static void a_use_in_a_scope_gives_no_block_away(void) {
+    arena = kit_open(GPUPOOL_SOURCE_MAPPED);
+    gpupool_capture *first = scope_on(kit_stream[0]);
+    void *kept = get(BYTES, kit_stream[0]), *block = get(BYTES, kit_stream[2]);
+    gpupool_capture *scope = scope_on(kit_stream[1]);
+    fill(kit_stream[1], block, BYTES, 7);
+    CHECK_RESULT(gpupool_record_stream(arena, block, kit_stream[1]), GPUPOOL_OK);
+    CHECK_RESULT(gpupool_record_stream(arena, kept, kit_stream[1]), GPUPOOL_OK);
+    release(scope, NULL);
+    CHECK_EQ(kit_size(arena, block), BYTES);
+    CHECK_EQ(kit_size(arena, kept), BYTES);
+    put(block, kit_stream[2]);
+    release(first, NULL);
+    all_is_back();
+    kit_close(arena);
+}
+
+/* Such work has not finished when the graph is launched: the graph does not get the block's memory,
+   though the scope's stream alone has used the block. */
+static void work_before_the_capture_holds_a_block_back(void) {
+    fake_mode(FAKE_STEPPED);
+    arena = kit_open(GPUPOOL_SOURCE_MAPPED);
+    void *block = get(BYTES, kit_stream[0]), *other;
+    gpupool_capture *scope = scope_on(kit_stream[0]);
+    fill(kit_stream[0], block, BYTES, 7);
+    CHECK_RESULT(gpupool_record_stream(arena, block, kit_stream[0]), GPUPOOL_OK);
+    put(block, kit_stream[0]);
+    begin(kit_stream[0], cudaStreamCaptureModeGlobal);
+    other = get(BYTES, kit_stream[0]);
+    fill(kit_stream[0], other, BYTES, 8);
+    cudaGraphExec_t exec = end(kit_stream[0]);
+    CHECK_EQ(cudaGraphLaunch(exec, kit_stream[1]), cudaSuccess);
+    fake_run(kit_stream[1]);
+    fake_run_all();
+    CHECK_EQ(fake_failures(), 0);
+    release(scope, exec);
+    kit_close(arena);
+}
 #endif
 
 int main(void) {
@@ -424,6 +465,8 @@ int main(void) {
     ARENA_TEST(what_is_kept_is_not_available);
     ARENA_TEST(what_is_kept_of_pinned_memory);
     FAKE_TEST(a_use_by_the_scopes_stream);
+    FAKE_TEST(a_use_in_a_scope_gives_no_block_away);
+    FAKE_TEST(work_before_the_capture_holds_a_block_back);
     ARENA_TEST(destroying_another_arena_loses_no_capture);
     ARENA_TEST(graphs_keep_their_memory_without_a_pool);
     ARENA_TEST(an_older_block_is_kept_without_a_pool);
