@@ -1898,9 +1898,9 @@ typedef struct gpi_gate {
 /* Devices 0 to 63 can have arenas and be peers. */
 enum { GPI_DEVICES_MAX = 64 };
 
-/* The only state outside arenas and rings. Fields are written under lock, with three exceptions:
-   asleep is an atomic counter, and forks and ending have one writer. scopes, asleep, forks and
-   ending are also read without the lock. */
+/* The only state outside arenas and rings. Fields are written under lock, with these exceptions:
+   capturing and asleep are atomic counters, and forks and ending have one writer. scopes, the
+   counters, forks and ending are also read without the lock. */
 static struct gpi_process {
     gpi_lock lock;
     int watching_forks;     /* 1: gpi_host_after_fork is registered */
@@ -1908,6 +1908,7 @@ static struct gpi_process {
     uint64_t threads;       /* numbers given to threads so far */
     gpupool_arena *default_arenas[GPI_DEVICES_MAX];
     int scopes;             /* open capture scopes of all arenas */
+    int capturing;          /* sum of clocks.capturing of all arenas */
     int asleep;             /* arenas whose memory gpupool_sleep gave away */
     int workers;            /* running worker threads of all rings */
     int ending;             /* 1: the process ends, and the workers must stop */
@@ -6284,9 +6285,11 @@ static void gpi_clock_bind(gpi_clocks *clocks, gpi_stream *stream) {
 }
 
 /* Notes whether the stream captures, as CUDA has just answered, and counts such streams. While one
-   captures, no event is recorded over all streams. */
+   captures, no arena records an event over all streams. */
 static void gpi_clock_set_capturing(gpi_clocks *clocks, gpi_stream *stream, int is_capturing) {
     if (stream->capture) is_capturing = 0; /* gpi_process.scopes counts its scope */
+    if (is_capturing != stream->is_capturing)
+        gpi_host_add(&gpi_process.capturing, is_capturing - stream->is_capturing);
     clocks->capturing += (uint64_t)is_capturing - (uint64_t)stream->is_capturing;
     clocks->has_captured |= is_capturing;
     stream->is_capturing = is_capturing;
@@ -6447,6 +6450,7 @@ static void gpi_clock_clear(gpi_clocks *clocks) {
     gpi_stream *stream, *next;
     for (stream = clocks->streams; stream; stream = next) {
         next = stream->next;
+        gpi_clock_set_capturing(clocks, stream, 0); /* other arenas count it no longer */
         gpi_cache_close(&stream->cache);
         GPUPOOL_FREE(stream);
     }
@@ -6650,10 +6654,10 @@ static gpupool_result gpi_event_put_mark(gpi_clocks *clocks, gpi_stream *stream,
 }
 
 /* Whether CUDA can record an event over all streams: since CUDA 12.5, for one device only, and not
-   while a stream captures, or did when CUDA was last asked. */
+   while a stream of any arena captures, or did when CUDA was last asked. */
 static int gpi_event_can_record_all(const gpi_clocks *clocks) {
     const gpi_driver *driver = clocks->driver;
-    return driver->record_all && !driver->peer_count && !clocks->capturing;
+    return driver->record_all && !driver->peer_count && !GPI_READ(&gpi_process.capturing);
 }
 
 /* *can: whether the stream has frees that lack a mark, and no thread is recording one. A graph's

@@ -72,11 +72,32 @@ static void a_capture_without_a_scope_is_remembered(void) {
         kit_close(arena);
     }
 }
+
+/* What one arena knows of a capture without a scope holds for all arenas: an event over all streams
+   that another arena records would end the capture. */
+static void every_arena_minds_a_capture_without_a_scope(void) {
+    for (size_t m = 0; m < KIT_COUNT(modes); m++) {
+        check_case("mode %d", (int)modes[m]);
+        gpupool_arena *other = kit_open(GPUPOOL_SOURCE_MAPPED);
+        void *block = kit_alloc(other, 512, kit_stream[1]);
+        arena = kit_open(GPUPOOL_SOURCE_MAPPED);
+        begin(kit_stream[0], modes[m]);
+        void *kept = get(BYTES, kit_stream[0]);
+        CHECK_RESULT(gpupool_free(other, block, kit_stream[1]), GPUPOOL_OK);
+        CHECK_RESULT(gpupool_trim(other, SIZE_MAX, NULL), GPUPOOL_OK);
+        CHECK_EQ(cudaGraphDestroy(ended(kit_stream[0])), cudaSuccess);
+        put(kept, kit_stream[0]);
+        kit_close(arena);
+        CHECK_RESULT(gpupool_trim(other, 0, NULL), GPUPOOL_OK);
+        kit_close(other);
+    }
+}
 #endif
 
 int main(void) {
     ARENA_TEST(a_capturing_stream_allocates);
     ARENA_TEST(another_stream_grows_meanwhile);
     FAKE_TEST(a_capture_without_a_scope_is_remembered);
+    FAKE_TEST(every_arena_minds_a_capture_without_a_scope);
     return check_finish();
 }
