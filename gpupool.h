@@ -6285,9 +6285,11 @@ static void gpi_clock_bind(gpi_clocks *clocks, gpi_stream *stream) {
 }
 
 /* Notes whether the stream captures, as CUDA has just answered, and counts such streams. While one
-   captures, no arena records an event over all streams. */
+   captures, no arena records an event over all streams. Of a stream without a key nothing is noted:
+   no later call would ask CUDA about it again. */
 static void gpi_clock_set_capturing(gpi_clocks *clocks, gpi_stream *stream, int is_capturing) {
-    if (stream->capture) is_capturing = 0; /* gpi_process.scopes counts its scope */
+    /* gpi_process.scopes counts the stream of a scope */
+    if (stream->capture || !stream->key) is_capturing = 0;
     if (is_capturing != stream->is_capturing)
         gpi_host_add(&gpi_process.capturing, is_capturing - stream->is_capturing);
     clocks->capturing += (uint64_t)is_capturing - (uint64_t)stream->is_capturing;

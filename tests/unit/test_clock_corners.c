@@ -239,6 +239,22 @@ static void captures_that_were_seen(void) {
     close_arena();
 }
 
+/* A stream that is retired while it captures is asked no more, so it does not count for ever. */
+static void a_capture_that_is_retired(void) {
+    cudaGraph_t graph = NULL;
+    open_for(GPUPOOL_SOURCE_MAPPED, 16 * SIZE);
+    put(get(SIZE, 1, 0), 1); /* a second stream: frees record events */
+    put(get(SIZE, 0, 1), 0);
+    CHECK_EQ(cudaStreamBeginCapture(kit_stream[0], cudaStreamCaptureModeRelaxed), cudaSuccess);
+    put(kit_alloc(arena, 2 * SIZE, kit_stream[0]), 0);
+    CHECK_RESULT(gpupool_retire_stream(arena, kit_stream[0]), GPUPOOL_OK);
+    CHECK_EQ(arena->clocks.capturing, 0);
+    CHECK_EQ(gpi_process.capturing, 0);
+    CHECK_EQ(cudaStreamEndCapture(kit_stream[0], &graph), cudaSuccess);
+    CHECK_EQ(cudaGraphDestroy(graph), cudaSuccess);
+    close_arena();
+}
+
 /* ---- a struct that had another stream before ---- */
 
 /* The marks of the one before are behind all that the next has, a graph too, for which what has
@@ -419,6 +435,7 @@ int main(void) {
     FAKE_TEST(apart_behind_the_second_mark);
     FAKE_TEST(far_behind);
     FAKE_TEST(captures_that_were_seen);
+    FAKE_TEST(a_capture_that_is_retired);
     FAKE_TEST(marks_of_the_stream_before);
     FAKE_TEST(events_of_another_context);
     FAKE_TEST(a_context_is_asked_for_once);
