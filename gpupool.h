@@ -157,10 +157,11 @@ comments above the public functions refer to the rules by number.
      A block that is allocated during the capture may lie in memory that earlier work of the
      captured streams still uses: before each launch make the launching stream wait for that work,
      unless it has finished. And gpupool cannot see a capture on a non-blocking stream until a call
-     names the stream; an allocation will do. From the start of such a capture to that call make no
-     call, in any thread, that allocates on another stream, trims or lowers a limit, and none of
-     gpupool_would_fit, gpupool_get_available and gpupool_cudaFree: CUDA might invalidate the
-     capture. While any scope of any arena is open, all calls are safe.
+     that names the stream asks CUDA. gpupool_record_stream always does, and returns E_CAPTURING; an
+     allocation does only if it finds no free memory. From the start of such a capture to that call
+     make no call, in any thread, that allocates on another stream, trims or lowers a limit, and
+     none of gpupool_would_fit, gpupool_get_available and gpupool_cudaFree: CUDA might invalidate
+     the capture. While any scope of any arena is open, all calls are safe.
   4. Functions in the config. chunk_alloc and chunk_free must not call the same arena, and must not
      destroy a stream that the arena has seen. on_out_of_memory and on_soft_limit may call the
      arena, to free or to allocate. For on_map and on_unmap see rule 10.
@@ -907,7 +908,8 @@ GPUPOOL_API gpupool_result gpupool_free_in_host_function(gpupool_arena *, void *
    After the free of the block, a request gets the block's memory only if that work has finished, or
    if the stream of the request waits for that work on the device. Records an event on the
    stream; the arena makes at most two events for each stream, and uses them again. Does not wait.
-   E_CAPTURING on a capturing stream. */
+   E_CAPTURING on a capturing stream: then gpupool knows of the capture (rule 3), and nothing else
+   has changed. */
 GPUPOOL_API gpupool_result gpupool_record_stream(gpupool_arena *, const void *block, cudaStream_t);
 
 /* Call this before cudaStreamDestroy (rule 5). The memory that the stream has freed then belongs no
@@ -14616,6 +14618,18 @@ static gpupool_result gpi_hand_identify(gpupool_arena *arena, const gpi_caller *
     return GPUPOOL_OK;
 }
 
+/* Notes that the stream of a call captures, which CUDA has just told. No lock is held. */
+static gpupool_result gpi_hand_captures(gpupool_arena *arena, const gpi_caller *call) {
+    gpi_stream *owner;
+    gpi_host_lock(&arena->lock);
+    owner = gpi_arena_owner_again(arena, call);
+    if (owner) gpi_clock_set_capturing(&arena->clocks, owner, 1);
+    gpi_arena_unlock(arena);
+    if (!owner) return gpi_host_no_memory();
+    return gpi_host_fail(GPUPOOL_E_CAPTURING, "a capturing stream puts no mark outside its graph: "
+                         "keep the block until the graph is destroyed");
+}
+
 /* The struct whose use stands for what the stream of a call has queued so far. In a scope, too,
    that is the stream's own, since the stream does not capture: a use by the graph's struct would
    make the block the graph's (CA2). If the stream had no struct before the scope, it gets one, set
@@ -14647,8 +14661,7 @@ gpupool_result gpupool_record_stream(gpupool_arena *arena, const void *block, cu
     if (result != GPUPOOL_OK) return result;
     /* An event that is recorded in a capture belongs to the graph and never tells of the work. */
     if (gpi_event_is_capturing(&arena->clocks, call.stream))
-        return gpi_host_fail(GPUPOOL_E_CAPTURING, "a capturing stream puts no mark outside its "
-                             "graph: keep the block until the graph is destroyed");
+        return gpi_hand_captures(arena, &call);
     if (gpi_hand_identify(arena, &call) != GPUPOOL_OK) return gpi_thread.result;
     run = gpi_block_enter(arena, name, block, &cache);
     if (!run) return gpi_thread.result;

@@ -92,6 +92,25 @@ static void every_arena_minds_a_capture_without_a_scope(void) {
         kit_close(other);
     }
 }
+
+/* An allocation that finds free memory asks CUDA nothing, and so does not learn of the capture.
+   gpupool_record_stream does. */
+static void a_refused_use_tells_of_the_capture(void) {
+    for (size_t m = 0; m < KIT_COUNT(modes); m++) {
+        check_case("mode %d", (int)modes[m]);
+        arena = kit_open(GPUPOOL_SOURCE_MAPPED);
+        put(get(BYTES, kit_stream[0]), kit_stream[0]);
+        void *other = get(512, kit_stream[1]);
+        begin(kit_stream[0], modes[m]);
+        void *kept = get(BYTES, kit_stream[0]);
+        CHECK_RESULT(gpupool_record_stream(arena, kept, kit_stream[0]), GPUPOOL_E_CAPTURING);
+        put(other, kit_stream[1]);
+        CHECK_RESULT(gpupool_trim(arena, SIZE_MAX, NULL), GPUPOOL_OK);
+        CHECK_EQ(cudaGraphDestroy(ended(kit_stream[0])), cudaSuccess);
+        put(kept, kit_stream[0]);
+        kit_close(arena);
+    }
+}
 #endif
 
 int main(void) {
@@ -99,5 +118,6 @@ int main(void) {
     ARENA_TEST(another_stream_grows_meanwhile);
     FAKE_TEST(a_capture_without_a_scope_is_remembered);
     FAKE_TEST(every_arena_minds_a_capture_without_a_scope);
+    FAKE_TEST(a_refused_use_tells_of_the_capture);
     return check_finish();
 }
