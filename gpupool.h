@@ -19096,8 +19096,11 @@ gpupool_result gpupool_wait_stream(gpupool_arena *arena, cudaStream_t stream) {
     gpi_stream *owner;
     gpi_visit visit;
     uint64_t at;
+    int captures;
     gpupool_result result = gpi_arena_begin(arena, "gpupool_wait_stream");
     if (result == GPUPOOL_OK) result = gpi_arena_outlived(arena, "gpupool_wait_stream");
+    /* also of a stream that has nothing to wait for: its last free may be part of the graph */
+    captures = result == GPUPOOL_OK && gpi_event_is_capturing(&arena->clocks, call.stream);
     /* the handle may be a new stream's by now: gpi_hand_identify asks CUDA */
     if (result == GPUPOOL_OK && gpi_clock_find(&arena->clocks, call.key))
         result = gpi_hand_identify(arena, &call);
@@ -19107,7 +19110,7 @@ gpupool_result gpupool_wait_stream(gpupool_arena *arena, cudaStream_t stream) {
     if (owner) owner->refs++;
     if (owner) gpi_figures_drain(arena, owner);
     at = owner ? owner->clock.issued : 0;
-    if (owner && owner->capture) result = GPUPOOL_E_CAPTURING;
+    if (captures || (owner && owner->capture)) result = GPUPOOL_E_CAPTURING;
     /* Two rounds if an earlier mark was in flight: one for that mark, one for a mark behind
        `at`. */
     while (owner && result == GPUPOOL_OK && at > gpi_clock_done(&arena->clocks, owner)) {

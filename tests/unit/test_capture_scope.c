@@ -368,6 +368,19 @@ static void no_events_inside(void) {
     kit_close(arena);
 }
 
+/* A wait for a stream that captures is refused, whether or not the stream has freed anything. */
+static void no_wait_for_a_capture(void) {
+    arena = kit_open(GPUPOOL_SOURCE_AUTO);
+    for (int known = 0; known < 2; known++) {
+        begin(kit_stream[0], cudaStreamCaptureModeGlobal);
+        CHECK_RESULT(gpupool_wait_stream(arena, kit_stream[0]), GPUPOOL_E_CAPTURING);
+        CHECK_EQ(cudaGraphDestroy(ended(kit_stream[0])), cudaSuccess);
+        put(get(4096, kit_stream[0]), kit_stream[0]);
+        CHECK_RESULT(gpupool_wait_stream(arena, kit_stream[0]), GPUPOOL_OK);
+    }
+    kit_close(arena);
+}
+
 /* What growth took on its way is anyone's again, and not the graph's. */
 static void a_refusal_in_a_scope_takes_nothing(void) {
     arena = kit_open_limited(GPUPOOL_SOURCE_AUTO, 64 * MIB);
@@ -476,6 +489,7 @@ int main(void) {
     ARENA_TEST(many_graphs_of_one_stream);
     ARENA_TEST(wrong_calls);
     ARENA_TEST(no_events_inside);
+    ARENA_TEST(no_wait_for_a_capture);
     ARENA_TEST(a_refusal_in_a_scope_takes_nothing);
     return check_finish();
 }
