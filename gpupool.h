@@ -8167,12 +8167,14 @@ static uint64_t gpi_growth_need(const gpi_chunks *chunks, uint64_t units, uint64
 }
 
 /* Asks the source for chunk->bytes; while the source has not so much, for half, down to `need`.
-   Fills chunk->memory and bytes. `growing` is held, the lock is open. */
+   Half of a page, where pages are large, is a page again: `need` is next then. Fills chunk->memory
+   and bytes. `growing` is held, the lock is open. */
 static gpupool_result gpi_growth_ask(const gpi_chunks *chunks, uint64_t need, gpi_chunk *chunk) {
-    gpupool_result result;
-    for (;; chunk->bytes = gpi_ground_max(need, gpi_growth_whole(chunks, chunk->bytes / 2))) {
-        result = chunks->from->get(chunks, chunk->bytes, &chunk->memory);
+    for (;;) {
+        uint64_t half = gpi_growth_whole(chunks, chunk->bytes / 2);
+        gpupool_result result = chunks->from->get(chunks, chunk->bytes, &chunk->memory);
         if (result != GPUPOOL_E_OUT_OF_MEMORY || chunk->bytes == need) return result;
+        chunk->bytes = half < chunk->bytes ? gpi_ground_max(need, half) : need;
     }
 }
 

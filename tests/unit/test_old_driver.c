@@ -173,6 +173,21 @@ static void large_pages(void) {
     kit_close(arena);
 }
 
+/* Where the device has less than a page left, half a chunk is not rounded up to the same page again
+   and again: what the request needs is asked for next. */
+static void less_than_a_large_page(void) {
+    size_t free_bytes, total_bytes;
+    fake_granularity(8 * MIB);
+    gpupool_arena *arena = kit_open(GPUPOOL_SOURCE_DEVICE);
+    CHECK_EQ(cudaMemGetInfo(&free_bytes, &total_bytes), cudaSuccess);
+    fake_other_process(0, free_bytes - 3 * MIB);
+    void *block = kit_alloc(arena, MIB, kit_stream[0]);
+    CHECK_EQ(kit_reserved(arena), MIB);
+    fake_other_process(0, 0);
+    CHECK_RESULT(gpupool_free(arena, block, kit_stream[0]), GPUPOOL_OK);
+    kit_close(arena);
+}
+
 /* Nor is memory shared where the driver gives handles only one way, or none. */
 static void not_shared_one_way(void) {
     static const char *const names[] = {"cuMemExportToShareableHandle",
@@ -353,6 +368,7 @@ int main(void) {
     FAKE_TEST(errors_without_a_name);
     FAKE_TEST(odd_pages);
     FAKE_TEST(large_pages);
+    FAKE_TEST(less_than_a_large_page);
     FAKE_TEST(not_shared_one_way);
     FAKE_TEST(nothing_imported);
     FAKE_TEST(a_device_that_does_not_answer);
