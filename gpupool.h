@@ -899,8 +899,8 @@ GPUPOOL_API gpupool_result gpupool_free(gpupool_arena *, void *block, cudaStream
 /* gpupool_free for host functions (rule 8), on the stream whose work used the block last: makes no
    CUDA call. Other streams get the memory later than after gpupool_free: gpupool learns that the
    stream's work has finished only by a later call with this stream, or by a wait for the device.
-   E_ARGUMENT for cudaStreamPerThread: a host function runs on a thread of CUDA, where
-   cudaStreamPerThread is another stream. */
+   E_ARGUMENT for cudaStreamPerThread, and for a 0 that means it (rule 12): a host function runs on
+   a thread of CUDA, where cudaStreamPerThread is another stream. */
 GPUPOOL_API gpupool_result gpupool_free_in_host_function(gpupool_arena *, void *block,
                                                          cudaStream_t);
 
@@ -1681,6 +1681,7 @@ template <class T, template <class> class... Pointer> struct allocator {
 #undef gpupool_zalloc
 #undef gpupool_alloc_request
 #undef gpupool_free
+#undef gpupool_free_in_host_function
 #undef gpupool_record_stream
 #undef gpupool_retire_stream
 #undef gpupool_wait_stream
@@ -21794,6 +21795,8 @@ cudaError_t gpupool_cudaFreeAsync(void *block, cudaStream_t stream) {
 #endif
 #define gpupool_alloc_request(arena, request) gpi_names_alloc_request(arena, request)
 #define gpupool_free(arena, block, stream) gpupool_free(arena, block, gpi_names_stream(stream))
+#define gpupool_free_in_host_function(arena, block, stream) \
+    gpupool_free_in_host_function(arena, block, gpi_names_stream(stream))
 #define gpupool_record_stream(arena, block, stream) \
     gpupool_record_stream(arena, block, gpi_names_stream(stream))
 #define gpupool_retire_stream(arena, stream) gpupool_retire_stream(arena, gpi_names_stream(stream))

@@ -78,6 +78,15 @@ static void zero_is_the_threads_own(void) {
     kit_close(arena);
 }
 
+/* On the thread of a host function 0 would be another stream: refused, and not the legacy one. */
+static void zero_is_no_stream_for_host_functions(void) {
+    arena = kit_open(GPUPOOL_SOURCE_AUTO);
+    void *block = kit_alloc(arena, 4096, 0);
+    CHECK_RESULT(gpupool_free_in_host_function(arena, block, 0), GPUPOOL_E_ARGUMENT);
+    CHECK_RESULT(gpupool_free(arena, block, 0), GPUPOOL_OK);
+    kit_close(arena);
+}
+
 #if CHECK_FAKE
 
 /* A file compiled without the flag means the legacy stream: no macro there says otherwise. */
@@ -197,6 +206,7 @@ static void threads_come_and_go(void) {
 int main(void) {
     ARENA_TEST(threads_take_turns);
     ARENA_TEST(zero_is_the_threads_own);
+    ARENA_TEST(zero_is_no_stream_for_host_functions);
     FAKE_TEST(zero_of_another_file_is_the_legacy_stream);
     FAKE_TEST(zero_of_a_request_is_the_threads_own);
     FAKE_TEST(no_struct_is_refused);
