@@ -13437,7 +13437,8 @@ static gpupool_result gpi_alloc_renew_stream(gpupool_arena *arena, const gpi_cal
     if (error != CUDA_SUCCESS) return gpi_alloc_unknown_stream(arena, error);
     owner = gpi_clock_enter(&arena->clocks, key);
     gpi_host_lock(&arena->lock);
-    if (owner && !owner->capture && owner->identity != identity) {
+    /* without an id, as with gpi_clock_is_same, whoever has the key is the stream */
+    if (owner && !owner->capture && identity && owner->identity != identity) {
         gpi_arena_drain(arena, owner);
         gpi_clock_unbind(&arena->clocks, owner);
     }

@@ -255,6 +255,21 @@ static void a_capture_that_is_retired(void) {
     close_arena();
 }
 
+/* Two threads' first calls on a stream: the one that found no struct meets the other's, whose
+   gpupool_record_stream has asked for the stream's id. It is the same stream all the same. */
+static void a_struct_that_came_meanwhile(void) {
+    gpi_caller call = gpi_arena_call(kit_stream[0]);
+    open_for(GPUPOOL_SOURCE_MAPPED, 16 * SIZE);
+    void *block = get(SIZE, 1, 0);
+    CHECK_RESULT(gpupool_record_stream(arena, block, kit_stream[0]), GPUPOOL_OK);
+    gpi_stream *before = known(0);
+    CHECK(before->identity != 0);
+    CHECK_RESULT(gpi_alloc_renew_stream(arena, &call), GPUPOOL_OK);
+    CHECK(known(0) == before);
+    put(block, 1);
+    close_arena();
+}
+
 /* ---- a struct that had another stream before ---- */
 
 /* The marks of the one before are behind all that the next has, a graph too, for which what has
@@ -436,6 +451,7 @@ int main(void) {
     FAKE_TEST(far_behind);
     FAKE_TEST(captures_that_were_seen);
     FAKE_TEST(a_capture_that_is_retired);
+    FAKE_TEST(a_struct_that_came_meanwhile);
     FAKE_TEST(marks_of_the_stream_before);
     FAKE_TEST(events_of_another_context);
     FAKE_TEST(a_context_is_asked_for_once);
