@@ -15773,23 +15773,25 @@ static void gpi_ring_advance_down(gpupool_ring *ring, gpi_transfer *transfer,
 
 /* The next chunk without a slot, through pageable memory. CUDA copies such memory before the call
    returns, or fills it, so it is freed at once. The call may wait for the stream. Returns 1:
-   something was done. */
+   something was done. Around the chunk the memory has a page on each side: gpi_file_read may fill
+   whole pages, and the memory around a block of malloc is not the ring's. */
 static int gpi_ring_advance_unstaged(gpupool_ring *ring, gpi_transfer *transfer) {
     uint64_t at = transfer->cursor, bytes = gpi_ring_chunk(ring, transfer, GPI_RING_UNSTAGED);
     gpupool_result result = GPUPOOL_OK;
-    unsigned char *memory;
+    unsigned char *whole, *memory;
     transfer->cursor += bytes;
     transfer->working++;
     ring->stats.slow_chunks++;
     gpi_ring_unlock(ring);
-    memory = (unsigned char *)GPUPOOL_MALLOC((size_t)bytes);
+    whole = (unsigned char *)GPUPOOL_MALLOC((size_t)bytes + 2 * GPI_PAGE_BYTES);
+    memory = whole ? whole + GPI_PAGE_BYTES : NULL;
     if (!memory) result = gpi_host_no_memory();
     if (memory && !transfer->down) result = gpi_ring_move(ring, transfer, memory, at, bytes);
     if (result == GPUPOOL_OK)
         result = gpi_ring_queue(transfer, memory, transfer->width, at, bytes);
     if (result == GPUPOOL_OK && transfer->down)
         result = gpi_ring_move(ring, transfer, memory, at, bytes);
-    GPUPOOL_FREE(memory);
+    GPUPOOL_FREE(whole);
     gpi_ring_lock(ring);
     transfer->working--;
     gpi_ring_fail(transfer, result);

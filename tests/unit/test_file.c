@@ -18,12 +18,41 @@ static int open_again(const char *name, int how);
 static int close_again(int file);
 #define open open_again
 #define close close_again
+static void *place(size_t bytes);
+static void displace(void *memory);
+#define GPUPOOL_MALLOC(bytes) place(bytes)
+#define GPUPOOL_FREE(memory) displace(memory)
 #define GPUPOOL_IMPLEMENTATION
 #include "gpupool.h"
 #undef mmap
 #undef open
 #undef close
 #include "ring_kit.h"
+
+/* Host memory that begins so far into a page, among bytes that are nobody's. */
+enum { PLACE_PAGE = 4096 };
+static size_t placed_at;
+
+static void *place(size_t bytes) {
+    size_t pages = 4 + bytes / PLACE_PAGE;
+    unsigned char *whole = (unsigned char *)aligned_alloc(PLACE_PAGE, pages * PLACE_PAGE);
+    unsigned char *memory = whole ? whole + PLACE_PAGE + placed_at : NULL;
+    if (!memory) return NULL;
+    memset(whole, 0xee, pages * PLACE_PAGE);
+    memcpy(whole, &bytes, sizeof bytes);
+    return memory;
+}
+
+static void displace(void *memory) {
+    unsigned char *at = (unsigned char *)memory;
+    unsigned char *whole = at ? at - (uintptr_t)at % PLACE_PAGE - PLACE_PAGE : NULL;
+    size_t bytes = 0, head = (size_t)(at - whole);
+    if (!memory) return;
+    memcpy(&bytes, whole, sizeof bytes);
+    kit_is_byte(whole + sizeof bytes, head - sizeof bytes, 0xee);
+    kit_is_byte(at + bytes, (4 + bytes / PLACE_PAGE) * PLACE_PAGE - head - bytes, 0xee);
+    free(whole);
+}
 
 #if defined(__linux__)
 
@@ -161,6 +190,36 @@ static void a_ring_reads_past_the_cache(void) {
     kit_device_free(device, bytes);
     kit_ring_close(ring);
 }
+
+/* A chunk for which the ring has no slot is read into a block of malloc, which may begin as far
+   into a page as the part of the file does: whole pages are read there, too, and nothing around
+   the block is written. */
+static void past_the_cache_without_a_slot(void) {
+    char name[] = "gpupool-test-XXXXXX";
+    const size_t bytes = 300000, offset = 16;
+    int made = mkstemp(name);
+    gpupool_ring *ring;
+    unsigned char *device = kit_device(bytes), *copy;
+    gpupool_span span;
+    if (!CHECK(made >= 0)) return;
+    unlink(name);
+    put_pattern(made, offset + bytes + 10000);
+    read_error = EAGAIN;
+    placed_at = offset;
+    ring = kit_ring(MIB, 0, 0);
+    CHECK_RESULT(gpupool_ring_acquire_span(ring, MIB, 0, &span), GPUPOOL_OK);
+    CHECK_RESULT(gpupool_upload_file(ring, device, made, offset, bytes, kit_stream[0]),
+                 GPUPOOL_OK);
+    CHECK(kit_ring_stats(ring).slow_chunks > 0);
+    copy = kit_fetch(device, bytes);
+    kit_is_pattern(copy, bytes, 1, offset);
+    free(copy);
+    CHECK_RESULT(gpupool_ring_cancel_span(ring, &span), GPUPOOL_OK);
+    close(made);
+    kit_device_free(device, bytes);
+    kit_ring_close(ring);
+    placed_at = 0;
+}
 #endif
 
 int main(void) {
@@ -168,6 +227,7 @@ int main(void) {
     ARENA_TEST(is_it_cached);
     ARENA_TEST(it_is_read_either_way);
     ARENA_TEST(a_ring_reads_past_the_cache);
+    ARENA_TEST(past_the_cache_without_a_slot);
 #else
     check_skip("what is in the page cache", "needs Linux");
 #endif
