@@ -16375,8 +16375,9 @@ static gpupool_result gpi_send_rows(gpupool_ring *ring, gpi_transfer *plan, uint
     if (!ring) return gpi_ring_exists(ring, plan->call);
     if (wrong) return gpi_host_fail(GPUPOOL_E_ARGUMENT, "%s: %s", plan->call, wrong);
     /* The memory of an arena that sleeps is not mapped: a copy would be a fault that ends the
-       context. */
+       context. The host's side may be device memory, too. */
     result = gpi_block_sleeps(plan->call, plan->device);
+    if (result == GPUPOOL_OK) result = gpi_block_sleeps(plan->call, plan->host);
     if (result != GPUPOOL_OK) return result;
     plan->driver = &ring->stage.driver;
     plan->bytes = plan->width * rows;
@@ -16833,7 +16834,9 @@ gpupool_result gpupool_ring_upload_span(gpupool_ring *ring, gpupool_span *span, 
     gpi_stage_slot *slot;
     uint64_t span_bytes;
     int lost = 0;
-    gpupool_result result = gpi_ring_enter(ring, plan.call, &visit);
+    gpupool_result result = gpi_ring_exists(ring, plan.call);
+    if (result == GPUPOOL_OK) result = gpi_block_sleeps(plan.call, device_dst);
+    if (result == GPUPOOL_OK) result = gpi_ring_enter(ring, plan.call, &visit);
     if (result != GPUPOOL_OK) return result;
     slot = gpi_send_span(ring, plan.call, span);
     if (!slot) return gpi_ring_leave(ring, &visit, GPUPOOL_E_ARGUMENT);

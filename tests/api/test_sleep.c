@@ -188,6 +188,34 @@ static void what_is_seen_of_it(void) {
     close_arena();
 }
 
+/* Nor does a span go there, or a copy between device memory: the one would end the context, and
+   the host would read from the other. */
+static void spans_and_device_copies_are_refused(void) {
+    gpupool_arena *other;
+    gpupool_span span;
+    void *elsewhere;
+    open_arena();
+    other = kit_open(GPUPOOL_SOURCE_MAPPED);
+    elsewhere = kit_alloc(other, 4096, kit_stream[0]);
+    block[0] = kit_alloc(arena, bytes[0] = 5 * MIB, kit_stream[0]);
+    kit_mark(kit_stream[0], block[0], bytes[0], 1);
+    CHECK_RESULT(gpupool_ring_acquire_span(ring, 4096, 0, &span), GPUPOOL_OK);
+    memset(span.memory, 5, 4096);
+    CHECK_RESULT(gpupool_sleep(arena, GPUPOOL_ALL, GPUPOOL_KEEP, ring), GPUPOOL_OK);
+    CHECK_RESULT(gpupool_ring_upload_span(ring, &span, block[0], kit_stream[0]),
+                 GPUPOOL_E_ASLEEP);
+    CHECK_RESULT(gpupool_upload(ring, elsewhere, block[0], 4096, kit_stream[0]),
+                 GPUPOOL_E_ASLEEP);
+    CHECK_RESULT(gpupool_wake(arena, GPUPOOL_ALL, ring), GPUPOOL_OK);
+    CHECK_RESULT(gpupool_ring_upload_span(ring, &span, block[0] + MIB, kit_stream[0]),
+                 GPUPOOL_OK);
+    CHECK_RESULT(gpupool_upload(ring, elsewhere, block[0], 4096, kit_stream[0]), GPUPOOL_OK);
+    expect();
+    CHECK_RESULT(gpupool_free(other, elsewhere, kit_stream[0]), GPUPOOL_OK);
+    kit_close(other);
+    close_arena();
+}
+
 /* With nothing live it needs no memory to end. */
 static void destroyed_while_it_sleeps(void) {
     open_arena();
@@ -490,6 +518,7 @@ int main(void) {
     FAKE_TEST(freed_while_it_sleeps);
     FAKE_TEST(freed_by_cudaFree);
     FAKE_TEST(what_is_seen_of_it);
+    FAKE_TEST(spans_and_device_copies_are_refused);
     FAKE_TEST(destroyed_while_it_sleeps);
     FAKE_TEST(reset_while_it_sleeps);
     FAKE_TEST(reset_while_it_is_half_awake);
