@@ -16646,19 +16646,19 @@ static void gpi_send_free_ended(gpupool_ring *ring, gpupool_result *result) {
     gpi_stage_poll(&ring->stage, result);
 }
 
-/* Unpins from the highest slot down; stops at the first slot in use. */
+/* Unpins from the highest slot down; stops at the first slot in use. Counts its own slots: other
+   threads may pin and unpin while the lock is open. */
 gpupool_result gpupool_ring_trim(gpupool_ring *ring, size_t keep_bytes, size_t *released_bytes) {
     gpi_visit visit;
-    uint64_t before;
+    uint64_t released = 0;
     gpupool_result result = gpi_ring_enter(ring, "gpupool_ring_trim", &visit);
     if (released_bytes) *released_bytes = 0;
     if (result != GPUPOOL_OK) return result;
-    before = ring->stage.pinned.now;
     gpi_send_free_ended(ring, &result);
     while (result == GPUPOOL_OK && ring->stage.pinned.now > keep_bytes &&
-           gpi_stage_unpin(&ring->stage, &result)) {}
-    if (released_bytes && before > ring->stage.pinned.now)
-        *released_bytes = (size_t)(before - ring->stage.pinned.now);
+           gpi_stage_unpin(&ring->stage, &result))
+        released += ring->stage.slot_bytes;
+    if (released_bytes) *released_bytes = (size_t)released;
     return gpi_ring_leave(ring, &visit, result);
 }
 

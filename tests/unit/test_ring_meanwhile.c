@@ -315,6 +315,26 @@ static void a_span_is_sent_once(void) {
     scene_close();
 }
 
+/* A trim tells what it has unpinned, whatever others pin while it asks after copies. */
+static void pin_all(void *unused) {
+    gpupool_span span;
+    (void)unused;
+    CHECK_RESULT(gpupool_ring_acquire_span(ring, 6 * MIB, 0, &span), GPUPOOL_OK);
+    CHECK_RESULT(gpupool_ring_cancel_span(ring, &span), GPUPOOL_OK);
+}
+
+static void a_trim_counts_its_own(void) {
+    size_t released = 77;
+    scene_open(8 * MIB);
+    CHECK_RESULT(upload(), GPUPOOL_OK);
+    CHECK_EQ(cudaDeviceSynchronize(), cudaSuccess);
+    fake_before_call("cuEventQuery", 1, pin_all, NULL);
+    CHECK_RESULT(gpupool_ring_trim(ring, 0, &released), GPUPOOL_OK);
+    CHECK_EQ(fake_calls("cuMemHostUnregister"), 4);
+    CHECK_EQ(released, 8 * MIB);
+    scene_close();
+}
+
 /* What is pinned already stays, free as it is, while more is being pinned beside it. */
 static void nothing_is_unpinned_while_another_pins(void) {
     gpupool_span span;
@@ -545,6 +565,7 @@ int main(void) {
     FAKE_TEST(nobody_pins_what_is_being_unpinned);
     FAKE_TEST(a_span_is_sent_once);
     FAKE_TEST(nothing_is_unpinned_while_another_pins);
+    FAKE_TEST(a_trim_counts_its_own);
     FAKE_TEST(a_trim_beside_a_look_at_the_slots);
     FAKE_TEST(a_lost_slot_is_no_span);
     FAKE_TEST(who_asks_keeps_a_transfer);
