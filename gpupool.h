@@ -1278,9 +1278,9 @@ GPUPOOL_API gpupool_result gpupool_ring_transfer(gpupool_ring *, const gpupool_t
    gpupool_last_error() says which. In both cases the program may wait again. A transfer that failed
    returns the same result each time; it no longer uses source, destination and file, and other
    transfers get its slots. After a device reset E_CUDA comes for every ticket (rule 7). The ring
-   remembers its 64 latest failures. When one more comes, it forgets the oldest: then E_ARGUMENT
-   comes for that transfer's ticket and for all earlier tickets, also those of transfers that
-   succeeded. */
+   remembers the 64 latest failures of transfers with tickets. When one more comes, it forgets the
+   oldest: then E_ARGUMENT comes for that transfer's ticket and for all earlier tickets, also those
+   of transfers that succeeded. */
 GPUPOOL_API gpupool_result gpupool_ring_wait(gpupool_ring *, gpupool_ticket, int64_t timeout_ns);
 
 /* Gets a span: pinned memory of this size, which the program fills itself. A span takes whole slots
@@ -15371,6 +15371,14 @@ enum {
     GPI_RING_LEAVE_NS = 1000000000   /* without work, until a worker ends */
 };
 
+/* The result of a transfer that is over: for later calls of gpupool_ring_wait, or for the call that
+   waits for the transfer itself. */
+typedef struct gpi_failure {
+    gpupool_ticket ticket;
+    gpupool_result result;
+    char text[200];
+} gpi_failure;
+
 typedef struct gpi_transfer {
     struct gpi_transfer *next;       /* in the list of transfers, or of spare records */
     const char *call;                /* the public call's name, for messages */
@@ -15396,18 +15404,14 @@ typedef struct gpi_transfer {
     int asking;                      /* threads that only keep it in the list while they call CUDA:
                                         to ask whether copies have ended, or to begin as a worker */
     gpupool_ticket ticket;
+    gpi_failure *own;                /* receives the result, of whatever kind, for a call that waits
+                                        itself; NULL: the program has the ticket, and `failures`
+                                        receive it */
     uint64_t stalled_ns;             /* since when the transfer has found no slot; 0: it is not
                                         short of slots */
     gpupool_result result;           /* the first failure; no chunk begins after it */
     char text[200];
 } gpi_transfer;
-
-/* The result of a ticket that is over, for later calls of gpupool_ring_wait. */
-typedef struct gpi_failure {
-    gpupool_ticket ticket;
-    gpupool_result result;
-    char text[200];
-} gpi_failure;
 
 typedef struct gpi_ring_thread {     /* a worker */
     gpi_worker worker;
@@ -15838,20 +15842,28 @@ static void gpi_ring_keep_record(gpupool_ring *ring, gpi_transfer *record) {
     ring->spare = record;
 }
 
-/* Takes a transfer that is over off the list, and wakes those that wait for it. Remembers its
-   result if it failed. A success is remembered, too, if a failure with a higher ticket was dropped
-   from `failures`: tickets up to `forgotten` are refused unless they are found there. */
+/* Notes the result of a transfer that is over. A call that waits itself gets it directly, since the
+   failures of others could push it out of `failures` before the call looks there. Else a failure is
+   remembered. A success is remembered, too, if a failure with a higher ticket was dropped from
+   `failures`: tickets up to `forgotten` are refused unless they are found there. */
+static void gpi_ring_note(gpupool_ring *ring, const gpi_transfer *transfer) {
+    gpi_failure *failure = transfer->own;
+    if (!failure && transfer->result == GPUPOOL_OK && transfer->ticket > ring->forgotten) return;
+    if (!failure) {
+        failure = &ring->failures[ring->failure_count++ % GPI_RING_FAILURES];
+        ring->forgotten = gpi_ground_max(ring->forgotten, failure->ticket);
+    }
+    failure->ticket = transfer->ticket;
+    failure->result = transfer->result;
+    memcpy(failure->text, transfer->text, sizeof failure->text);
+}
+
+/* Takes a transfer that is over off the list, and wakes those that wait for it. */
 static void gpi_ring_finish(gpupool_ring *ring, gpi_transfer *transfer) {
     gpi_transfer **link = &ring->transfers;
     while (*link != transfer) link = &(*link)->next;
     *link = transfer->next;
-    if (transfer->result != GPUPOOL_OK || transfer->ticket <= ring->forgotten) {
-        gpi_failure *failure = &ring->failures[ring->failure_count++ % GPI_RING_FAILURES];
-        ring->forgotten = gpi_ground_max(ring->forgotten, failure->ticket);
-        failure->ticket = transfer->ticket;
-        failure->result = transfer->result;
-        memcpy(failure->text, transfer->text, sizeof failure->text);
-    }
+    gpi_ring_note(ring, transfer);
     gpi_ring_unstall(ring, transfer);
     if (transfer->result == GPUPOOL_OK) gpi_ring_count(ring, transfer);
     if (!transfer->by_cuda) gpi_stage_end(&ring->under_way[transfer->down]);
@@ -16140,15 +16152,19 @@ static gpupool_result gpi_ring_post(gpupool_ring *ring, gpi_transfer *plan,
     return GPUPOOL_OK;
 }
 
+/* The result that was noted, with its message. */
+static gpupool_result gpi_ring_noted(const gpi_failure *noted) {
+    return noted->result == GPUPOOL_OK ? GPUPOOL_OK
+                                       : gpi_host_fail(noted->result, "%s", noted->text);
+}
+
 /* The result of a ticket that is not in the list. A ticket above `forgotten` that is not among the
    failures has succeeded. E_ARGUMENT: never given out, or too old to tell. */
 static gpupool_result gpi_ring_result_of(const gpupool_ring *ring, gpupool_ticket ticket) {
     uint64_t i, count = gpi_ground_min(ring->failure_count, GPI_RING_FAILURES);
     for (i = 0; i < count; i++) {
         const gpi_failure *failure = &ring->failures[i];
-        if (failure->ticket != ticket) continue;
-        return failure->result == GPUPOOL_OK ? GPUPOOL_OK
-                                             : gpi_host_fail(failure->result, "%s", failure->text);
+        if (failure->ticket == ticket) return gpi_ring_noted(failure);
     }
     if (ticket == 0 || ticket > ring->tickets)
         return gpi_host_fail(GPUPOOL_E_ARGUMENT, "gpupool_ring_wait: no ticket %" PRIu64
@@ -16175,7 +16191,7 @@ static int gpi_ring_help(gpupool_ring *ring) {
     return in_functions >= ring->workers_running && gpi_ring_work(ring, GPI_RING_CALLER);
 }
 
-/* Returns the ticket's result once it is done; E_TIMEOUT after most_ns (UINT64_MAX: never).
+/* Returns OK once the ticket is done, well or not; E_TIMEOUT after most_ns (UINT64_MAX: never).
    Meanwhile this thread works for the transfer, unless most_ns is 0. The lock is held on entry and
    exit. */
 static gpupool_result gpi_ring_wait(gpupool_ring *ring, gpupool_ticket ticket, uint64_t most_ns) {
@@ -16195,7 +16211,7 @@ static gpupool_result gpi_ring_wait(gpupool_ring *ring, gpupool_ticket ticket, u
         if (did) gpi_ring_busy(ring, &round);
         else gpi_ring_idle(ring, &round, most_ns - waited);
     }
-    return gpi_ring_result_of(ring, ticket);
+    return GPUPOOL_OK;
 }
 
 /* Adds to the sentence of a CUDA call that failed before the wait that the failure is not the
@@ -16215,6 +16231,7 @@ gpupool_result gpupool_ring_wait(gpupool_ring *ring, gpupool_ticket ticket, int6
     if (result == GPUPOOL_E_CUDA) return gpi_ring_did_not_wait(ticket);
     if (result != GPUPOOL_OK) return result;
     result = gpi_ring_wait(ring, ticket, (uint64_t)timeout_ns);
+    if (result == GPUPOOL_OK) result = gpi_ring_result_of(ring, ticket);
     return gpi_ring_leave(ring, &visit, result);
 }
 
@@ -16284,7 +16301,8 @@ static gpupool_result gpi_send_may_queue(const gpi_transfer *plan) {
 static gpupool_result gpi_send_carry_out(gpupool_ring *ring, gpi_transfer *plan,
                                          gpupool_ticket *ticket) {
     gpi_way way = GPI_WAY_RING;
-    gpupool_ticket own = 0;
+    gpupool_ticket number = 0;
+    gpi_failure own;
     gpupool_result result;
     gpi_ring_unlock(ring);
     result = gpi_send_may_queue(plan);
@@ -16314,9 +16332,10 @@ static gpupool_result gpi_send_carry_out(gpupool_ring *ring, gpi_transfer *plan,
     /* With a ticket: the record only tells when the copy has ended. */
     if (plan->by_cuda) plan->cursor = plan->bytes;
     plan->lands = plan->gated && !plan->down && !plan->by_cuda;
+    if (!ticket) plan->own = &own;
     /* Another thread may wait for the ticket before this call returns: gpi_ring_post writes the
        ticket with the lock held. */
-    result = gpi_ring_post(ring, plan, ticket ? ticket : &own);
+    result = gpi_ring_post(ring, plan, ticket ? ticket : &number);
     /* The copy is queued, and the caller is told that the call failed: the memory must not be in
        use afterwards. */
     if (result != GPUPOOL_OK && plan->by_cuda) plan->driver->stream_sync(plan->stream);
@@ -16324,7 +16343,9 @@ static gpupool_result gpi_send_carry_out(gpupool_ring *ring, gpi_transfer *plan,
     /* Smaller transfers are over before a worker is awake: the caller copies them alone. */
     if (!plan->by_cuda && (ticket || plan->bytes >= GPI_RING_HELP)) gpi_ring_staff(ring);
     if (ticket || plan->bytes >= GPI_RING_HELP) gpi_ring_wake(ring);
-    return ticket ? GPUPOOL_OK : gpi_ring_wait(ring, own, UINT64_MAX);
+    if (ticket) return GPUPOOL_OK;
+    gpi_ring_wait(ring, number, UINT64_MAX);
+    return gpi_ring_noted(&own);
 }
 
 /* The short way of a tiny transfer by CUDA's own staging: no lock, and no check of the ring but for
@@ -16499,16 +16520,17 @@ gpupool_result gpupool_ring_transfer(gpupool_ring *ring, const gpupool_transfer 
     return gpi_send_rows(ring, &plan, rows, transfer->ticket);
 }
 
-/* Each part has a ticket of its own. At most MOST are in the list at a time, so that the ring still
-   remembers a failure when its ticket is waited for. After the first failure no part is added, the
-   parts that are under way are waited for, and the first failure is the result. The context is
-   entered once for all waits: a wait that could not enter would leave its part under way. */
+/* Each part has a ticket of its own, and its result comes to `noted`. At most MOST are in the list
+   at a time. After the first failure no part is added, the parts that are under way are waited for,
+   and the first failure is the result. The context is entered once for all waits: a wait that could
+   not enter would leave its part under way. */
 gpupool_result gpupool_upload_file_list(gpupool_ring *ring, int file,
                                         const gpupool_file_part *parts, size_t count,
                                         cudaStream_t stream) {
     static const char call[] = "gpupool_upload_file_list";
-    enum { MOST = GPI_RING_FAILURES / 2 };
+    enum { MOST = 32 };
     gpupool_ticket tickets[MOST];
+    gpi_failure noted[MOST];
     gpupool_result result = gpi_ring_exists(ring, call), now;
     char text[sizeof gpi_thread.draft];
     size_t posted = 0, done = 0;
@@ -16522,12 +16544,15 @@ gpupool_result gpupool_upload_file_list(gpupool_ring *ring, int file,
         if (posted < count && posted - done < MOST && result == GPUPOOL_OK) {
             const gpupool_file_part *part = &parts[posted];
             gpi_transfer plan = gpi_send_plan(call, part->device_dst, NULL, part->bytes, stream);
+            plan.own = &noted[posted % MOST];
+            plan.own->result = GPUPOOL_OK; /* a part of 0 bytes is done without */
             now = gpi_send_file(ring, &plan, file, part->offset, &tickets[posted % MOST]);
             posted += now == GPUPOOL_OK;
         } else {
             gpi_ring_lock(ring);
-            now = gpi_ring_wait(ring, tickets[done++ % MOST], UINT64_MAX);
+            gpi_ring_wait(ring, tickets[done % MOST], UINT64_MAX);
             gpi_ring_unlock(ring);
+            now = gpi_ring_noted(&noted[done++ % MOST]);
         }
         if (now == GPUPOOL_OK || result != GPUPOOL_OK) continue;
         result = now;

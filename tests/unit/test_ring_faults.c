@@ -5,6 +5,7 @@
 // build: check2 -DGPUPOOL_CHECK=2 -DEVERY=5
 // build: asan -fsanitize=address -DEVERY=5
 */
+#define _DEFAULT_SOURCE /* files */
 #include "ring_watch.h"
 #define GPUPOOL_IMPLEMENTATION
 #include "gpupool.h"
@@ -485,6 +486,70 @@ static void failures_out_of_order_are_forgotten(void) {
     kit_ring_close(ring);
 }
 
+/* More transfers fail than the ring remembers, when another thread has just ended the only one in
+   the list but for the first `keep`. */
+static gpupool_ring *crowded;
+static int fail_at_once(void *to, size_t bytes, uint64_t offset, void *unused) {
+    (void)to, (void)bytes, (void)offset, (void)unused;
+    return 1;
+}
+static void end_it_and_fail_often(void *keep) {
+    gpi_ring_lock(crowded);
+    gpi_transfer **last = *(int *)keep ? &crowded->transfers->next : &crowded->transfers;
+    fake_hold(kit_stream[0], 0);
+    for (int i = 0; i < 100 && *last; i++) gpi_ring_step(crowded, *last);
+    CHECK(!*last);
+    gpi_ring_unlock(crowded);
+    for (int i = 0; i < 70; i++) {
+        gpupool_ticket ticket;
+        gpupool_transfer one = kit_transfer(GPUPOOL_UP, crowded, NULL, BYTES, kit_stream[2]);
+        one.read = fail_at_once;
+        one.ticket = &ticket;
+        CHECK_RESULT(gpupool_ring_transfer(crowded, &one), GPUPOOL_OK);
+        CHECK_RESULT(gpupool_ring_wait(crowded, ticket, -1), GPUPOOL_E_CALLBACK);
+    }
+}
+
+/* The call that waits itself has its result all the same. */
+static void a_call_does_not_forget_its_own(void) {
+    int keep = 0;
+    crowded = kit_ring(2 * MIB, 0, 0);
+    scene s = {crowded, kit_host(BYTES), kit_device(BYTES), 0};
+    unsigned char *elsewhere = kit_device(1000);
+    kit_ring_fly(crowded, 1000, elsewhere, kit_stream[1]);
+    fake_hold(kit_stream[0], 1);
+    /* The fourth is the first in which the call itself neither works for it nor keeps it. */
+    fake_before_call("cuEventQuery", 4, end_it_and_fail_often, &keep);
+    CHECK_RESULT(gpupool_download(crowded, s.host, s.device, BYTES, kit_stream[0]), GPUPOOL_OK);
+    CHECK_EQ(crowded->failure_count, 70);
+    fake_hold(kit_stream[1], 0);
+    memset(s.host, 0, BYTES);
+    kit_host_free(s.host, BYTES);
+    kit_device_free(elsewhere, 1000);
+    kit_device_free(s.device, BYTES);
+    kit_ring_close(crowded);
+}
+
+static void a_list_does_not_forget_its_parts(void) {
+    FILE *file = tmpfile();
+    int keep = 1;
+    crowded = kit_ring(2 * MIB, 0, 0);
+    scene s = {crowded, kit_host(BYTES), kit_device(BYTES), 0};
+    gpupool_file_part parts[2] = {{s.device, 0, BYTES / 2}, {s.device + BYTES / 2, 0, BYTES / 2}};
+    kit_pattern(s.host, BYTES, 7);
+    CHECK_EQ(fwrite(s.host, 1, BYTES, file), BYTES);
+    fflush(file);
+    fake_before_call("cuMemcpyAsync", 1, end_it_and_fail_often, &keep);
+    CHECK_RESULT(gpupool_upload_file_list(crowded, fileno(file), parts, 2, kit_stream[0]),
+                 GPUPOOL_OK);
+    CHECK_EQ(crowded->failure_count, 70);
+    fclose(file);
+    memset(s.host, 0, BYTES);
+    kit_host_free(s.host, BYTES);
+    kit_device_free(s.device, BYTES);
+    kit_ring_close(crowded);
+}
+
 /* One succeeds after 65 that came later have failed. */
 static void a_late_success_is_no_failure(void) {
     gpupool_ring *ring = kit_ring(MIB, 0, 0);
@@ -532,6 +597,8 @@ int main(void) {
     FAKE_TEST(unpinnable_memory_is_no_failure);
     FAKE_TEST(failures_are_forgotten_in_the_end);
     FAKE_TEST(failures_out_of_order_are_forgotten);
+    FAKE_TEST(a_call_does_not_forget_its_own);
+    FAKE_TEST(a_list_does_not_forget_its_parts);
     FAKE_TEST(a_late_success_is_no_failure);
     return check_finish();
 }
