@@ -16039,18 +16039,23 @@ static int gpi_ring_worker_enter(gpupool_ring *ring) {
 }
 
 /* A worker's life, with the lock held on entry and exit. A worker ends after GPI_RING_LEAVE_NS
-   without work: then a program ends when its own threads have ended. */
+   without work, also if the transfers of other rings wake it meanwhile: then a program ends when its
+   own threads have ended. */
 static void gpi_ring_worker_loop(gpupool_ring *ring, const gpi_ring_thread *thread) {
     gpi_ring_role role = (thread - ring->threads) % 2 ? GPI_RING_DOWNLOADS : GPI_RING_UPLOADS;
     int has_entered = 0;
     unsigned round = 0;
+    uint64_t worked_ns = gpi_host_now_ns(); /* when there was work last */
     while (!gpi_ring_stops(ring)) {
         int wanted = gpi_ring_wants(ring, thread);
+        uint64_t now = gpi_host_now_ns();
+        if (wanted) worked_ns = now;
         if (wanted && !has_entered) has_entered = gpi_ring_worker_enter(ring);
         if (wanted && !has_entered) break;
         if (wanted && gpi_ring_work(ring, role)) gpi_ring_busy(ring, &round);
         else if (wanted || round < GPI_RING_SPIN) gpi_ring_idle(ring, &round, UINT64_MAX);
-        else if (gpi_ring_sleep(ring, GPI_RING_LEAVE_NS)) round = 0;
+        else if (now - worked_ns >= GPI_RING_LEAVE_NS) break;
+        else if (gpi_ring_sleep(ring, GPI_RING_LEAVE_NS - (now - worked_ns))) round = 0;
         else if (!gpi_ring_wants(ring, thread)) break;
     }
 }

@@ -293,6 +293,27 @@ static void a_woken_worker_looks_about(void) {
     expect_sleeps(us, 3);
     scene_close();
 }
+
+/* The transfers of another ring wake it every 300 ms: it ends after a second without work of its
+   own all the same. */
+static long began_us;
+
+static void wake_for_others(void) {
+    clock_us = began_us + 300000 * sleeps;
+    if (sleeps < 20) gpi_host_gate_turn(&gpi_process.gate);
+}
+
+static void a_worker_woken_for_others_ends(void) {
+    static const long us[] = {1000000, 700000, 400000, 100000};
+    ring = kit_ring(MIB, 0, 0);
+    sleeps = 0;
+    began_us = clock_us;
+    at_sleep = wake_for_others;
+    worker_be(ring, 0);
+    at_sleep = NULL;
+    expect_sleeps(us, 4);
+    kit_ring_close(ring);
+}
 #endif
 
 int main(void) {
@@ -306,5 +327,6 @@ int main(void) {
     FAKE_TEST(a_failure_of_others_is_not_the_spans);
     FAKE_TEST(short_sleeps_after_work);
     FAKE_TEST(a_woken_worker_looks_about);
+    FAKE_TEST(a_worker_woken_for_others_ends);
     return check_finish();
 }
