@@ -2651,7 +2651,7 @@ static void gpi_host_thread_join(gpi_worker *worker) {
        caller's descriptor -- pread ----------------> memory   (in the page cache, or not aligned)
        our own descriptor, O_DIRECT -- pread -------> memory   (not in the page cache)
 
-   FI1  the caller's descriptor, its offset and its flags never change
+   FI1  the caller's descriptor, its offset, its flags and the locks of fcntl never change
    FI2  gpi_file_read fills all bytes or fails; pread completes a direct read that gets less
 
    Locks: no function takes a lock. The calls wait for the disk, so callers hold no lock. */
@@ -2682,10 +2682,24 @@ static gpupool_result gpi_file_failed(uint64_t at, const char *why) {
 }
 #endif
 
+#if GPI_DIRECT
+/* Returns 1 if a process, this one included, has locked a part of the file with fcntl. */
+static int gpi_file_is_locked(int descriptor) {
+    enum { GET_LOCK = 36 }; /* F_OFD_GETLK, which only _GNU_SOURCE defines; F_GETLK does not tell
+                               the locks of this process */
+    struct flock lock;
+    memset(&lock, 0, sizeof lock); /* the whole file */
+    lock.l_type = F_WRLCK;
+    return fcntl(descriptor, GET_LOCK, &lock) == 0 && lock.l_type != F_UNLCK;
+}
+#endif
+
 /* Prepares reads of bytes from offset at on. Fails if a regular file ends before these bytes do;
    the length of a device or of another file is not asked. Opens the second descriptor if the
    part is 64 KiB or more, by name under /proc: dup would share the caller's flags. A file system
-   that refuses O_DIRECT leaves -1. The caller ends with gpi_file_close. */
+   that refuses O_DIRECT leaves -1, and so does a file that is locked: when a process closes any
+   descriptor of a file, the system drops all locks of fcntl that the process has on the file. The
+   caller ends with gpi_file_close. */
 static gpupool_result gpi_file_open(gpi_file *file, int descriptor, uint64_t at, uint64_t bytes) {
     file->descriptor = descriptor;
     file->direct = -1;
@@ -2695,7 +2709,7 @@ static gpupool_result gpi_file_open(gpi_file *file, int descriptor, uint64_t at,
     if (S_ISREG(about.st_mode) && (uint64_t)about.st_size < at + bytes)
         return gpi_file_failed((uint64_t)about.st_size, "it ends here, before what is asked");
 #if GPI_DIRECT
-    if (S_ISREG(about.st_mode) && bytes >= 16 * GPI_PAGE_BYTES) {
+    if (S_ISREG(about.st_mode) && bytes >= 16 * GPI_PAGE_BYTES && !gpi_file_is_locked(descriptor)) {
         char name[32];
         snprintf(name, sizeof name, "/proc/self/fd/%d", descriptor);
         file->direct = open(name, O_RDONLY | O_CLOEXEC | __O_DIRECT);

@@ -6,6 +6,7 @@
 #include <stdlib.h>
 #include <sys/mman.h>
 #include <sys/syscall.h>
+#include <sys/wait.h>
 #include <unistd.h>
 
 static long ask(long call, ...);
@@ -191,6 +192,44 @@ static void a_ring_reads_past_the_cache(void) {
     kit_ring_close(ring);
 }
 
+/* Whether another process would find the file locked. */
+static int is_locked(int file) {
+    int status = -1;
+    pid_t child = fork();
+    if (child == 0) {
+        struct flock lock;
+        memset(&lock, 0, sizeof lock);
+        lock.l_type = F_WRLCK;
+        _exit(fcntl(file, F_GETLK, &lock) == 0 && lock.l_type != F_UNLCK);
+    }
+    CHECK_EQ(waitpid(child, &status, 0), child);
+    return WEXITSTATUS(status);
+}
+
+/* The program's lock of a file stays: closing a second descriptor of the file would drop it. */
+static void a_lock_of_the_program_stays(void) {
+    char name[] = "gpupool-test-XXXXXX";
+    const size_t bytes = 100000;
+    int made = mkstemp(name);
+    unsigned char *memory = (unsigned char *)malloc(bytes);
+    struct flock lock;
+    gpi_file file;
+    if (!CHECK(made >= 0 && memory)) return;
+    unlink(name);
+    put_pattern(made, bytes);
+    memset(&lock, 0, sizeof lock);
+    lock.l_type = F_WRLCK;
+    lock.l_start = 99999;
+    CHECK_EQ(fcntl(made, F_SETLK, &lock), 0);
+    CHECK_RESULT(gpi_file_open(&file, made, 0, bytes), GPUPOOL_OK);
+    CHECK_RESULT(gpi_file_read(&file, memory, 0, bytes), GPUPOOL_OK);
+    gpi_file_close(&file);
+    kit_is_pattern(memory, bytes, 1, 0);
+    CHECK(is_locked(made));
+    close(made);
+    free(memory);
+}
+
 /* A chunk for which the ring has no slot is read into a block of malloc, which may begin as far
    into a page as the part of the file does: whole pages are read there, too, and nothing around
    the block is written. */
@@ -228,6 +267,7 @@ int main(void) {
     ARENA_TEST(it_is_read_either_way);
     ARENA_TEST(a_ring_reads_past_the_cache);
     ARENA_TEST(past_the_cache_without_a_slot);
+    ARENA_TEST(a_lock_of_the_program_stays);
 #else
     check_skip("what is in the page cache", "needs Linux");
 #endif
