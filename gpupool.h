@@ -16053,8 +16053,8 @@ static int gpi_ring_worker_enter(gpupool_ring *ring) {
 }
 
 /* A worker's life, with the lock held on entry and exit. A worker ends after GPI_RING_LEAVE_NS
-   without work, also if the transfers of other rings wake it meanwhile: then a program ends when its
-   own threads have ended. */
+   without work, also if the transfers of other rings wake it: then a program ends when its own
+   threads have ended. */
 static void gpi_ring_worker_loop(gpupool_ring *ring, const gpi_ring_thread *thread) {
     gpi_ring_role role = (thread - ring->threads) % 2 ? GPI_RING_DOWNLOADS : GPI_RING_UPLOADS;
     int has_entered = 0;
