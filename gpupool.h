@@ -16092,13 +16092,16 @@ static void gpi_ring_worker(void *user) {
 
 /* Runs at exit. A worker in the middle of a CUDA call while CUDA is taken down could crash the
    process: waits until all workers have ended, for at most a second, since a worker may itself have
-   called exit. In a forked child the count of workers is 0. */
+   called exit. Turns the gate again and again: a worker that has just seen that the process goes on
+   may fall asleep after a first turn. In a forked child the count of workers is 0. */
 static void gpi_ring_at_exit(void) {
     uint64_t start = gpi_host_now_ns();
     if (gpi_host_count_worker(0) == 0) return; /* or a child, that has none */
     GPI_PUBLISH(&gpi_process.ending, 1);
-    gpi_host_gate_turn(&gpi_process.gate);
-    while (gpi_host_count_worker(0) && gpi_host_now_ns() - start < 1000000000u) gpi_host_idle(64);
+    while (gpi_host_count_worker(0) && gpi_host_now_ns() - start < 1000000000u) {
+        gpi_host_gate_turn(&gpi_process.gate);
+        gpi_host_idle(64);
+    }
 }
 
 /* Joins a worker that has ended or is about to end. */

@@ -511,6 +511,32 @@ static void the_main_thread_ends_alone(void) {
 #endif
 }
 
+/* A worker looks whether the process ends, then the process begins to end, then the worker falls
+   asleep: it is woken once more. */
+static void *fall_asleep_late(void *unused) {
+    gpi_gate *gate = &gpi_process.gate;
+    unsigned before = *(unsigned *)unused;
+    while (gpi_host_gate_seen(gate) == before) sched_yield();
+    gpi_host_gate_wait(gate, gpi_host_gate_seen(gate), 30 * (uint64_t)KIT_SECOND);
+    gpi_host_count_worker(-1);
+    return NULL;
+}
+
+static void nobody_sleeps_through_the_end(void) {
+    pthread_t sleeper;
+    scene_open(1);
+    unsigned seen = gpi_host_gate_seen(&gpi_process.gate);
+    gpi_host_count_worker(1);
+    CHECK_EQ(pthread_create(&sleeper, NULL, fall_asleep_late, &seen), 0);
+    gpi_ring_at_exit();
+    CHECK_EQ(gpi_host_count_worker(0), 0);
+    gpi_host_gate_turn(&gpi_process.gate);
+    pthread_join(sleeper, NULL);
+    gpi_process.ending = 0;
+    upload();
+    scene_close();
+}
+
 /* What has gone for want of work comes back for the next transfer. */
 static void workers_leave_and_come_back(void) {
     scene_open(2);
@@ -602,6 +628,7 @@ int main(int argc, char **argv) {
     FAKE_TEST(exit_from_a_workers_callback);
     FAKE_TEST(transfers_at_exit_need_no_workers);
     FAKE_TEST(the_main_thread_ends_alone);
+    FAKE_TEST(nobody_sleeps_through_the_end);
     FAKE_TEST(workers_leave_and_come_back);
     FAKE_TEST(workers_that_cannot_be_detached);
     FAKE_TEST(a_transfer_just_before_the_end);
