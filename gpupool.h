@@ -1249,9 +1249,10 @@ GPUPOOL_API gpupool_result gpupool_download(gpupool_ring *, void *host_dst, cons
 
 /* gpupool_upload from an open file, which several threads read straight into pinned memory: cached
    pages from the page cache, other pages by O_DIRECT if the file system allows it. The call neither
-   uses nor changes the file's own offset. E_FILE if the file cannot be read at an offset (a pipe),
-   or ends too early. E_UNSUPPORTED on Windows, and if a strict -std=c11 hides pread: define
-   _GNU_SOURCE, or compile the implementation as gnu11. */
+   uses nor changes the file's own offset. Do not open the file with O_DIRECT yourself: then parts
+   that are not aligned fail. E_FILE if the file cannot be read at an offset (a pipe), or ends too
+   early. E_UNSUPPORTED on Windows, and if a strict -std=c11 hides pread: define _GNU_SOURCE, or
+   compile the implementation as gnu11. */
 GPUPOOL_API gpupool_result gpupool_upload_file(gpupool_ring *, void *device_dst, int file,
                                                uint64_t offset, size_t bytes, cudaStream_t);
 
