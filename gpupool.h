@@ -14935,8 +14935,6 @@ static void gpi_capture_retire(gpupool_arena *arena, const gpi_caller *call, int
         gpi_clock_unbind(&arena->clocks, owner);
         gpi_host_unlock(&owner->cache.lock);
         if (last && can_mark) gpi_event_record(&arena->clocks, last, call->stream);
-        /* if the stream captures, that ends with it, and no later call will find that out */
-        if (last) gpi_clock_set_capturing(&arena->clocks, last, 0);
         if (last) last->refs--;
         owner->refs--;
         gpi_clock_forget(&arena->clocks, owner);

@@ -439,8 +439,8 @@ static double growth(const std::vector<size_t> &early, const std::vector<size_t>
 static void print_growth() {
     double host = growth(early_usage.host, late_usage.host);
     double device = growth(late_usage.device_free, early_usage.device_free);
-    printf("from cycle %ld to the last: host memory grows by %.2f MiB, without the %.2f MiB that the "
-           "ring has pinned in the end; the device's by %.2f MiB; bar 0 (noise: %d MiB)\n",
+    printf("from cycle %ld to the last: host memory grows by %.2f MiB, without the %.2f MiB that "
+           "the ring has pinned in the end; the device's by %.2f MiB; bar 0 (noise: %d MiB)\n",
            cycles / 10, host, in_mib(pinned_bytes(), 0), device, NOISE_MIB);
     CHECK(host <= NOISE_MIB && device <= NOISE_MIB);
 }
