@@ -7509,10 +7509,6 @@ static void gpi_chunk_gained(gpi_chunks *chunks, const gpi_chunk *chunk) {
 
 /* Counts a chunk as given back, and frees its struct. The lock is held. */
 static void gpi_chunk_lost(gpi_chunks *chunks, gpi_chunk *chunk) {
-    if (chunk->exports) { /* only after a reset, which has dropped the exported block */
-        gpi_host_close(chunk->descriptor);
-        chunks->exports--;
-    }
     chunks->count--;
     chunks->lost++;
     chunks->units -= chunk->bytes / GPUPOOL_UNIT_BYTES;
@@ -7919,23 +7915,24 @@ static gpupool_result gpi_chunk_try_mapping(gpi_chunks *chunks, gpi_tree *tree) 
     return GPUPOOL_OK;
 }
 
-/* Frees the structs of all chunks. None is exported any more. Makes no driver call. */
+/* Frees the structs of all chunks, and closes the descriptors of those that are exported, which are
+   left after a reset only. Makes no driver call. */
 static void gpi_chunk_forget(gpi_chunks *chunks) {
     gpi_chunk *chunk, *next;
     int i;
     for (i = 0; i < 2; i++)
         for (chunk = i ? chunks->stuck : chunks->first; chunk; chunk = next) {
             next = chunk->next;
+            if (chunk->exports) gpi_host_close(chunk->descriptor);
             GPUPOOL_FREE(chunk);
         }
 }
 
-/* Gives the addresses back, and the driver's memory for waits. No chunk is left. On failure the
-   call can be repeated. */
+/* Gives the addresses back, and the driver's memory for waits. No chunk has memory any more. On
+   failure the call can be repeated. */
 static gpupool_result gpi_chunk_close(gpi_chunks *chunks) {
     gpi_driver *driver = &chunks->driver;
     gpupool_result freed = gpi_driver_free_wait_memory(driver);
-    GPI_ASSERT(chunks->count == 0 || !chunks->reservation);
     if (freed == GPUPOOL_OK && chunks->reservation) {
         CUresult error = driver->unreserve(chunks->reservation, (size_t)chunks->reservation_bytes);
         freed = gpi_driver_told(driver, "cuMemAddressFree", error);
@@ -8982,37 +8979,34 @@ static gpupool_result gpi_stitch_trim_below(gpi_stitches *stitches, uint64_t byt
 }
 
 /* Gives everything back after cudaDeviceReset, live blocks included: a reset frees other memory,
-   but leaves mapped memory mapped. If CUDA refuses, what is left stays in the lists, and the call
-   can be repeated; until then no sum is right (is_half_gone). The lock is held. */
+   but leaves mapped memory mapped. If CUDA refuses, the call can be repeated; until then no sum is
+   right (is_half_gone). All structs stay, since reports and walks read them until the arena ends:
+   what is given back is away, without a handle. The lock is held. */
 static gpupool_result gpi_stitch_salvage(gpi_stitches *stitches) {
     gpi_chunks *chunks = stitches->chunks;
     gpi_driver *driver = &chunks->driver;
     gpupool_result result = GPUPOOL_OK;
-    gpi_stitch *stitch, *next;
-    uint64_t mapped;
+    gpi_stitch *stitch = stitches->oldest;
+    gpi_chunk *chunk = gpi_chunk_is_mapped(chunks) ? chunks->first : NULL;
     stitches->is_half_gone = 1;
     /* stitches first, since they map the handles of the chunks */
-    for (stitch = stitches->oldest; stitch; stitch = next) {
-        next = stitch->newer;
-        mapped = gpi_stitch_mapped_units(stitch);
+    for (; stitch; stitch = stitch->newer) {
+        uint64_t mapped = gpi_stitch_mapped_units(stitch);
         if (mapped)
             result = gpi_driver_unmap(driver, stitch->unit * GPUPOOL_UNIT_BYTES,
                                       mapped * GPUPOOL_UNIT_BYTES);
         if (result != GPUPOOL_OK) return result;
-        gpi_stitch_forget_user(stitch);
-        gpi_stitch_unlink(stitches, stitch);
-        GPUPOOL_FREE(stitch);
+        stitch->is_away = 1;
+        stitch->left_seams = 0;
     }
-    /* each unmapped chunk goes to the list of stuck ones, from where gpi_chunk_retry releases it */
-    while (gpi_chunk_is_mapped(chunks) && chunks->first) {
-        gpi_chunk *chunk = chunks->first;
+    for (; chunk; chunk = chunk->next) {
         if (!chunk->is_away)
             result = gpi_driver_unmap(driver, chunk->unit * GPUPOOL_UNIT_BYTES, chunk->bytes);
         if (result != GPUPOOL_OK) return result;
-        gpi_chunk_unlink(chunks, chunk);
-        chunks->units += chunk->is_away ? chunk->units : 0;
-        if (chunk->handle) gpi_chunk_stick(chunks, chunk);
-        else gpi_chunk_lost(chunks, chunk);
+        chunk->is_away = 1;
+        if (chunk->handle) result = gpi_driver_release(driver, chunk->handle);
+        if (result != GPUPOOL_OK) return result;
+        chunk->handle = 0;
     }
     if (gpi_chunk_is_mapped(chunks)) result = gpi_chunk_retry(chunks, stitches->tree);
     return result == GPUPOOL_OK ? gpi_chunk_close(chunks) : result;
@@ -9057,8 +9051,15 @@ static gpupool_result gpi_stitch_disallow_peer(gpi_stitches *stitches, int devic
     return result;
 }
 
-/* Frees the scratch arrays. No stitch is left: each has gone with its chunks. */
+/* Frees the scratch arrays, and the structs of stitches. None is left but after a reset: each has
+   gone with its chunks. Makes no driver call. */
 static void gpi_stitch_forget(const gpi_stitches *stitches) {
+    gpi_stitch *stitch = stitches->oldest, *next;
+    for (; stitch; stitch = next) {
+        next = stitch->newer;
+        gpi_stitch_forget_user(stitch);
+        GPUPOOL_FREE(stitch);
+    }
     GPUPOOL_FREE(stitches->candidates);
     GPUPOOL_FREE(stitches->taken);
 }
@@ -18364,6 +18365,7 @@ static gpupool_result gpi_life_close(gpupool_arena *arena) {
     arena->chunks.is_ending = 0;
     /* chunks first: if the driver refuses one, the arena goes on, and needs its events */
     if (result == GPUPOOL_OK) result = gpi_event_close(&arena->clocks);
+    GPI_ASSERT(result != GPUPOOL_OK || !arena->chunks.count || !arena->chunks.reservation);
     return result == GPUPOOL_OK ? gpi_chunk_close(&arena->chunks) : result;
 }
 

@@ -206,6 +206,57 @@ static void destroyed_after_the_first_try(void) {
         kit_close(gpupool_get_default_arena(0));
     }
 }
+
+static int see_block(const gpupool_block *block, void *unused) { return !block || unused; }
+static int see_chunk(const gpupool_mapping *mapping, void *unused) { return !mapping || unused; }
+
+/* Calls that make no CUDA call do not ask whether there was a reset. */
+static void look_at(gpupool_arena *arena, char *const *block, int blocks) {
+    FILE *file = tmpfile();
+    gpupool_block about;
+    CHECK_RESULT(gpupool_check(arena), GPUPOOL_OK);
+    CHECK_RESULT(gpupool_report(arena, file), GPUPOOL_OK);
+    CHECK_RESULT(gpupool_walk_blocks(arena, see_block, NULL), GPUPOOL_OK);
+    for (int i = 0; i < blocks; i++) {
+        CHECK_RESULT(gpupool_get_block(arena, block[i], &about), GPUPOOL_OK);
+        CHECK_RESULT(gpupool_walk_chunks(arena, block[i], see_chunk, NULL), GPUPOOL_OK);
+    }
+    fclose(file);
+}
+
+/* An arena that CUDA has taken back in part is there to be looked at, with all its blocks. */
+static void half_gone(void) {
+    enum { LAID = 6 };
+    const char *calls[] = {"cuMemUnmap", "cuMemRelease", "cuMemAddressFree"};
+    for (size_t i = 0; i < KIT_COUNT(calls); i++)
+        for (long n = 1, fired = 1; fired; n++) {
+            check_case("%s %ld", calls[i], n);
+            gpupool_arena_config config = kit_config(GPUPOOL_SOURCE_MAPPED);
+            char *block[LAID];
+            config.chunk_bytes = 2 * MIB;
+            config.limit_bytes = LAID * 2 * MIB;
+            gpupool_arena *arena = kit_create(&config);
+            for (int k = 0; k < LAID; k++)
+                block[k] = (char *)kit_alloc(arena, 2 * MIB, kit_stream[0]);
+            for (int k = 0; k < LAID; k += 2)
+                CHECK_RESULT(gpupool_free(arena, block[k], kit_stream[0]), GPUPOOL_OK);
+            block[0] = (char *)kit_alloc(arena, 6 * MIB, kit_stream[0]);
+            CHECK_EQ(kit_stats(arena).stitches, 1);
+            for (int k = 1; k <= LAID / 2; k++) block[k] = block[2 * k - 1];
+            reset_the_device();
+            fake_fail_call(calls[i], n, 0, 0);
+            gpupool_result result = gpupool_arena_destroy(arena);
+            fired = fake_fail_fired();
+            fake_fail_clear();
+            CHECK_RESULT(result, fired ? GPUPOOL_E_CUDA : GPUPOOL_OK);
+            if (fired) look_at(arena, block, 1 + LAID / 2);
+            if (fired) CHECK_RESULT(gpupool_arena_destroy(arena), GPUPOOL_OK);
+            CHECK_EQ(fake_mappings(), 0);
+            CHECK_EQ(fake_used_bytes(0), 0);
+            kit_prepare();
+        }
+    check_case(" ");
+}
 #endif
 
 static void *allocate(void *unused) {
@@ -319,6 +370,7 @@ int main(void) {
     RESET_TEST(an_address_that_is_the_programs_now);
     RESET_FAKE_TEST(renewed_at_the_second_try);
     RESET_FAKE_TEST(destroyed_after_the_first_try);
+    if (!NO_MAPPING) RESET_FAKE_TEST(half_gone);
     RESET_TEST(renewed_by_many_threads);
     RESET_TEST(memory_of_a_stream_of_before);
     RESET_TEST(frees_on_a_stream_made_since);
