@@ -17259,15 +17259,21 @@ static gpupool_result gpi_sleep_copy_all(gpupool_arena *arena, gpupool_ring *rin
     const gpi_driver *driver = &arena->chunks.driver;
     gpupool_result result, ended;
     cudaStream_t stream = NULL;
-    int part;
+    struct gpi_thread why;
+    int part, tries = 0;
     result = gpi_driver_stream_new(driver, &stream);
     if (result != GPUPOOL_OK) return result;
     for (part = 0; part <= GPUPOOL_TAGS && result == GPUPOOL_OK; part++)
         if (gpi_sleep_changes(arena, part))
             result = gpi_sleep_copy_part(arena, &arena->sleep.backups[part], ring, stream, way);
     ended = gpi_driver_stream_sync(driver, stream);
-    if (ended != GPUPOOL_OK) /* no copy may run when the caller unmaps the memory */
-        gpi_event_wait_device(&arena->clocks, &arena->chunks.driver);
+    why = gpi_thread;
+    /* no copy may run when the caller unmaps the memory, or frees the backup. Again: the wait for
+       the device needs memory, and there may be none. */
+    while (ended != GPUPOOL_OK && tries++ < GPI_UNDO_TRIES &&
+           gpi_event_wait_device(&arena->clocks, &arena->chunks.driver) != GPUPOOL_OK &&
+           gpi_driver_stream_sync(driver, stream) != GPUPOOL_OK) {}
+    gpi_thread = why;
     /* a second try, since a failure may be that of earlier work */
     if (driver->stream_destroy(stream) != CUDA_SUCCESS) driver->stream_destroy(stream);
     return result == GPUPOOL_OK ? ended : result;

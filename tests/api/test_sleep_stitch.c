@@ -318,6 +318,28 @@ static void an_end_that_fails(void) {
     kit_close(arena);
 }
 
+/* The copies are waited for once more: they run, and nobody has memory for a wait for the device. */
+static void copies_that_are_not_waited_for(void) {
+    for (int waking = 0; waking < 2; waking++) {
+        check_case("waking %d", waking);
+        lay_plainly();
+        stitch(1, 0);
+        if (waking) CHECK_RESULT(sleep_part(1, GPUPOOL_KEEP), GPUPOOL_OK);
+        fake_mode(FAKE_STEPPED);
+        fake_fail_call("cuStreamSynchronize", 1, 0, 0);
+        fake_fail_call("cuMemAlloc", 2, 1, 0); /* the first is the wait before the copies */
+        fake_fail_call("cuMemHostAlloc", 1, 1, 0);
+        CHECK_RESULT(waking ? wake_part(1) : sleep_part(1, GPUPOOL_KEEP), GPUPOOL_E_CUDA);
+        CHECK(strstr(gpupool_last_error(), "cuStreamSynchronize") != NULL);
+        CHECK_EQ(fake_pending_all(), 0);
+        fake_fail_clear();
+        fake_mode(FAKE_EAGER);
+        if (waking) CHECK_RESULT(wake_part(1), GPUPOOL_OK);
+        expect(1);
+        close_arena();
+    }
+}
+
 /* ---- freed meanwhile ---- */
 
 /* The stitch of a block that was freed asleep goes when its own part wakes. */
@@ -421,6 +443,7 @@ int main(void) {
     FAKE_TEST(beside_a_spoilt_stitch);
     FAKE_TEST(beside_idle_stitches);
     FAKE_TEST(an_end_that_fails);
+    FAKE_TEST(copies_that_are_not_waited_for);
     FAKE_TEST(freed_in_two_parts);
     FAKE_TEST(a_graphs_stitch);
     FAKE_TEST(stitches_that_the_program_refuses);
