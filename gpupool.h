@@ -9042,11 +9042,14 @@ static gpupool_result gpi_stitch_allow_peer(gpi_stitches *stitches, int device) 
 static gpupool_result gpi_stitch_disallow_peer(gpi_stitches *stitches, int device) {
     gpupool_result result = gpi_stitch_set_peer(stitches, device, CU_MEM_ACCESS_FLAGS_PROT_NONE);
     struct gpi_thread why = gpi_thread; /* the failure to report, if there is one */
+    int tries = 0;
     if (result == GPUPOOL_OK) {
         gpi_driver_drop_peer(&stitches->chunks->driver, device);
         return result;
     }
-    gpi_stitch_set_peer(stitches, device, CU_MEM_ACCESS_FLAGS_PROT_READWRITE);
+    while (tries < GPI_UNDO_TRIES &&
+           gpi_stitch_set_peer(stitches, device, CU_MEM_ACCESS_FLAGS_PROT_READWRITE) != GPUPOOL_OK)
+        tries++;
     gpi_thread = why;
     return result;
 }
