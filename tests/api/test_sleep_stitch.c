@@ -318,7 +318,8 @@ static void an_end_that_fails(void) {
     kit_close(arena);
 }
 
-/* The copies are waited for once more: they run, and nobody has memory for a wait for the device. */
+/* The copies are waited for once more: they run, and there is no memory to wait with for the
+   device. */
 static void copies_that_are_not_waited_for(void) {
     for (int waking = 0; waking < 2; waking++) {
         check_case("waking %d", waking);
