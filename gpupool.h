@@ -9003,11 +9003,13 @@ static gpupool_result gpi_stitch_salvage(gpi_stitches *stitches) {
         if (!chunk->is_away)
             result = gpi_driver_unmap(driver, chunk->unit * GPUPOOL_UNIT_BYTES, chunk->bytes);
         if (result != GPUPOOL_OK) return result;
+        chunks->units -= chunk->is_away ? 0 : chunk->units;
         chunk->is_away = 1;
         if (chunk->handle) result = gpi_driver_release(driver, chunk->handle);
         if (result != GPUPOOL_OK) return result;
         chunk->handle = 0;
     }
+    gpi_chunk_account(chunks);
     if (gpi_chunk_is_mapped(chunks)) result = gpi_chunk_retry(chunks, stitches->tree);
     return result == GPUPOOL_OK ? gpi_chunk_close(chunks) : result;
 }
