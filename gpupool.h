@@ -17919,7 +17919,7 @@ static gpupool_result gpi_wake_restore(gpupool_arena *arena, gpupool_ring *ring)
     if (result != GPUPOOL_OK) return result;
     result = gpi_sleep_tell(arena, GPI_APPEARS);
     if (result == GPUPOOL_OK) result = gpi_sleep_copy_open(arena, ring, GPUPOOL_UP);
-    /* again: the locks were open, and other threads may have used the run structs */
+    /* here, since the locks were open, and other threads may have used the run structs */
     if (result == GPUPOOL_OK && !gpi_wake_prepare(arena)) result = gpi_host_no_memory();
     if (result != GPUPOOL_OK) gpi_sleep_tell(arena, GPI_GOES);
     return result;
@@ -17947,7 +17947,6 @@ static gpupool_result gpi_wake_parts(gpupool_arena *arena, gpupool_ring *ring) {
     /* stitches of freed blocks, of which an earlier failure may have left a part mapped: they must
        go before the chunks under them can be vacant */
     result = gpi_sleep_drop_idle(arena);
-    if (result == GPUPOOL_OK && !gpi_wake_prepare(arena)) result = gpi_host_no_memory();
     if (result == GPUPOOL_OK) result = gpi_wake_restore(arena, ring);
     if (result == GPUPOOL_OK) {
         gpi_wake_end(arena);

@@ -153,6 +153,26 @@ static void freed_after_a_waking_that_failed(void) {
     }
 }
 
+/* And then the device is reset: what was mapped in part goes once, though the arena's end fails. */
+static void a_reset_after_a_waking_that_failed(void) {
+    lay_plainly();
+    stitch(1, 0);
+    CHECK_RESULT(sleep_part(1, GPUPOOL_DISCARD), GPUPOOL_OK);
+    fake_fail_call("cuMemMap", LAID + 2, 0, 0);
+    fake_fail_call("cuMemUnmap", 1, 1, 0);
+    CHECK_RESULT(wake_part(1), GPUPOOL_E_CUDA);
+    fake_fail_clear();
+    CHECK_EQ(cudaDeviceReset(), cudaSuccess);
+    for (int i = 0; i < KIT_STREAMS; i++) kit_stream[i] = NULL;
+    fake_fail_call("cuMemRelease", 1, 0, 0);
+    CHECK_RESULT(gpupool_arena_destroy(arena), GPUPOOL_E_CUDA);
+    fake_fail_clear();
+    CHECK_RESULT(gpupool_arena_destroy(arena), GPUPOOL_OK);
+    CHECK_EQ(fake_mappings(), 0);
+    CHECK_EQ(fake_used_bytes(0), 0);
+    stitched[1] = NULL;
+}
+
 /* At falling asleep, the block or a chunk stayed mapped. */
 static void freed_after_a_sleep_that_failed(void) {
     for (int n = 1; n <= 1 + LAID; n++) {
@@ -263,8 +283,13 @@ static void not_while_a_stream_captures(void) {
     CHECK_EQ(cudaStreamEndCapture(kit_stream[1], &graph), cudaSuccess);
     CHECK_EQ(cudaGraphDestroy(graph), cudaSuccess);
     put(take(STRIPE, 0, 1), 1); /* CUDA is asked again */
-    CHECK_RESULT(sleep_part(0, GPUPOOL_DISCARD), GPUPOOL_OK);
-    CHECK_RESULT(wake_part(0), GPUPOOL_OK);
+    CHECK_RESULT(sleep_part(1, GPUPOOL_DISCARD), GPUPOOL_OK);
+    CHECK_EQ(cudaStreamBeginCapture(kit_stream[1], cudaStreamCaptureModeRelaxed), cudaSuccess);
+    CHECK_RESULT(gpupool_record_stream(arena, stripe[0][1], kit_stream[1]), GPUPOOL_E_CAPTURING);
+    CHECK_RESULT(sleep_part(1, GPUPOOL_DISCARD), GPUPOOL_E_CAPTURING); /* and not E_ASLEEP */
+    CHECK_EQ(cudaStreamEndCapture(kit_stream[1], &graph), cudaSuccess);
+    CHECK_EQ(cudaGraphDestroy(graph), cudaSuccess);
+    CHECK_RESULT(wake_part(1), GPUPOOL_OK);
     close_arena();
 }
 
@@ -327,12 +352,14 @@ static void copies_that_are_not_waited_for(void) {
         stitch(1, 0);
         if (waking) CHECK_RESULT(sleep_part(1, GPUPOOL_KEEP), GPUPOOL_OK);
         fake_mode(FAKE_STEPPED);
+        fake_reset_counters();
         fake_fail_call("cuStreamSynchronize", 1, 0, 0);
         fake_fail_call("cuMemAlloc", 2, 1, 0); /* the first is the wait before the copies */
         fake_fail_call("cuMemHostAlloc", 1, 1, 0);
         CHECK_RESULT(waking ? wake_part(1) : sleep_part(1, GPUPOOL_KEEP), GPUPOOL_E_CUDA);
         CHECK(strstr(gpupool_last_error(), "cuStreamSynchronize") != NULL);
         CHECK_EQ(fake_pending_all(), 0);
+        CHECK_EQ(fake_calls("cuStreamSynchronize"), 2); /* the second wait was for all */
         fake_fail_clear();
         fake_mode(FAKE_EAGER);
         if (waking) CHECK_RESULT(wake_part(1), GPUPOOL_OK);
@@ -435,6 +462,7 @@ static void stitches_that_the_program_refuses(void) {
 int main(void) {
     FAKE_TEST(maps_and_unmaps_that_fail_at_waking);
     FAKE_TEST(freed_after_a_waking_that_failed);
+    FAKE_TEST(a_reset_after_a_waking_that_failed);
     FAKE_TEST(freed_after_a_sleep_that_failed);
     FAKE_TEST(unmaps_that_fail_at_falling_asleep);
     FAKE_TEST(idle_ones_of_others_come_and_go);

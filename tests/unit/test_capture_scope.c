@@ -449,6 +449,25 @@ static void a_use_in_a_scope_gives_no_block_away(void) {
     kit_close(arena);
 }
 
+/* A stream that was unknown before the scope gets a struct of its own for that, which has the
+   stream's key after the scope. */
+static void a_use_in_a_scope_makes_the_stream_known(void) {
+    arena = kit_open(GPUPOOL_SOURCE_MAPPED);
+    void *block = get(BYTES, kit_stream[0]);
+    gpupool_capture *scope = scope_on(kit_stream[1]);
+    CHECK(scope->outer == NULL);
+    CHECK_RESULT(gpupool_record_stream(arena, block, kit_stream[1]), GPUPOOL_OK);
+    gpi_stream *own = scope->outer;
+    CHECK(own != NULL);
+    CHECK_RESULT(gpupool_record_stream(arena, block, kit_stream[1]), GPUPOOL_OK);
+    CHECK(scope->outer == own);
+    CHECK_RESULT(gpupool_end_capture(scope), GPUPOOL_OK);
+    CHECK(gpi_clock_find(&arena->clocks, (uintptr_t)kit_stream[1]) == own);
+    CHECK_RESULT(gpupool_release_capture(scope), GPUPOOL_OK);
+    put(block, kit_stream[0]);
+    kit_close(arena);
+}
+
 /* Such work has not finished when the graph is launched: the graph does not get the block's memory,
    though the scope's stream alone has used the block. */
 static void work_before_the_capture_holds_a_block_back(void) {
@@ -479,6 +498,7 @@ int main(void) {
     ARENA_TEST(what_is_kept_of_pinned_memory);
     FAKE_TEST(a_use_by_the_scopes_stream);
     FAKE_TEST(a_use_in_a_scope_gives_no_block_away);
+    FAKE_TEST(a_use_in_a_scope_makes_the_stream_known);
     FAKE_TEST(work_before_the_capture_holds_a_block_back);
     ARENA_TEST(destroying_another_arena_loses_no_capture);
     ARENA_TEST(graphs_keep_their_memory_without_a_pool);

@@ -88,6 +88,11 @@ static void reset_the_device(void) {
     for (int i = 0; i < KIT_STREAMS; i++) kit_stream[i] = NULL;
 }
 
+static void it_was_reset(gpupool_result result) {
+    CHECK_RESULT(result, GPUPOOL_E_CUDA);
+    CHECK(strstr(gpupool_last_error(), "was reset") != NULL);
+}
+
 /* Mapped memory outlives the reset, but not the arena. No handle of before is used any more. */
 static void reset_under(gpupool_source source) {
     void *live[8];
@@ -99,7 +104,10 @@ static void reset_under(gpupool_source source) {
     reset_the_device();
     CHECK_EQ(cudaFree(NULL), cudaSuccess); /* a new context */
     asking_calls(live[1], scope, GPUPOOL_E_CUDA);
-    CHECK(strstr(gpupool_last_error(), "was reset") != NULL);
+    it_was_reset(gpupool_last_result());
+    it_was_reset(gpupool_record_stream(arena, live[1], 0));
+    it_was_reset(gpupool_wait_stream(arena, 0));
+    it_was_reset(gpupool_begin_capture(arena, 0, &(gpupool_capture *){NULL}));
     CHECK_RESULT(gpupool_wait_stream(arena, known), GPUPOOL_E_CUDA);
     CHECK_RESULT(gpupool_retire_stream(arena, 0), GPUPOOL_E_CUDA);
     for (size_t i = 0; i < KIT_COUNT(live); i++) { /* no sense in it, and no harm */

@@ -57,6 +57,22 @@ static void none_for_a_handle_had_again(void) {
     kit_close(arena);
 }
 
+/* That a stream captures is noted with the stream, which was unknown. */
+static void none_for_a_stream_that_captures(void) {
+    cudaGraph_t graph = NULL;
+    arena = kit_open(GPUPOOL_SOURCE_AUTO);
+    void *block = get(4096, 0);
+    CHECK_EQ(cudaStreamBeginCapture(kit_stream[1], cudaStreamCaptureModeRelaxed), cudaSuccess);
+    fail_malloc_nth(1, 1);
+    CHECK_RESULT(gpupool_record_stream(arena, block, kit_stream[1]), GPUPOOL_E_HOST_MEMORY);
+    fail_malloc_nth(0, 0);
+    CHECK_RESULT(gpupool_record_stream(arena, block, kit_stream[1]), GPUPOOL_E_CAPTURING);
+    CHECK_EQ(cudaStreamEndCapture(kit_stream[1], &graph), cudaSuccess);
+    CHECK_EQ(cudaGraphDestroy(graph), cudaSuccess);
+    CHECK_RESULT(put(block, 0), GPUPOOL_OK);
+    kit_close(arena);
+}
+
 /* A graph's stream frees what another stream's cache has: the graph keeps it, for which a record is
    needed. */
 static void none_for_what_a_graph_keeps(void) {
@@ -211,6 +227,7 @@ static void none_while_memory_is_taken_over(void) {
 int main(void) {
     FAKE_TEST(none_for_a_host_functions_stream);
     FAKE_TEST(none_for_a_handle_had_again);
+    FAKE_TEST(none_for_a_stream_that_captures);
     FAKE_TEST(none_for_what_a_graph_keeps);
     FAKE_TEST(a_handle_had_again_starts_anew);
     FAKE_TEST(a_handle_that_cuda_does_not_tell);

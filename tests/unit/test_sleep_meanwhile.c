@@ -225,14 +225,23 @@ static void a_stitch_is_taken_apart(void) {
     kit_close(arena);
 }
 
-/* Sleep tells the program of one that goes, and the others are taken apart meanwhile. */
+/* Sleep tells the program of one that goes, and the others are taken apart meanwhile: at once, or
+   by a thread that has begun with one of them when the program returns. */
 static int take_the_others_apart(const gpupool_mapping *mapping, void *unused) {
     (void)mapping, (void)unused;
     if (!atomic_exchange(&came, 1)) take_idle_stitches_apart(NULL);
     return 0;
 }
 
-static void stitches_are_taken_apart_meanwhile(void) {
+static pthread_t sleeping;
+
+static int begin_with_the_others(const gpupool_mapping *mapping, void *unused) {
+    if (!pthread_equal(pthread_self(), sleeping)) return a_moment_later(mapping, unused);
+    if (!atomic_exchange(&came, 1)) begin_to_take_apart(NULL);
+    return 0;
+}
+
+static void taken_apart(gpupool_map_fn on_unmap) {
     enum { STITCHES = 3, STRIPES = 4 * STITCHES };
     gpupool_arena_config config = kit_config(GPUPOOL_SOURCE_MAPPED);
     void *stripe[STRIPES], *stitched[STITCHES];
@@ -248,15 +257,23 @@ static void stitches_are_taken_apart_meanwhile(void) {
     CHECK_RESULT(gpupool_wait_all(arena), GPUPOOL_OK);
     CHECK_EQ(arena->stitches.count, STITCHES);
     atomic_store(&came, 0);
-    arena->chunks.on_unmap = take_the_others_apart;
+    atomic_store(&is_going, 0);
+    arena->chunks.on_unmap = on_unmap;
     CHECK_RESULT(gpupool_sleep(arena, GPUPOOL_ALL, GPUPOOL_DISCARD, NULL), GPUPOOL_OK);
     CHECK_EQ(atomic_load(&came), 1);
+    if (on_unmap == begin_with_the_others) CHECK_EQ(pthread_join(taker, NULL), 0);
     CHECK_EQ(arena->stitches.count, 0);
     CHECK_EQ(fake_mappings(), 0);
     CHECK_RESULT(gpupool_wake(arena, GPUPOOL_ALL, NULL), GPUPOOL_OK);
     for (int i = 1; i < STRIPES; i += 2)
         CHECK_RESULT(gpupool_free(arena, stripe[i], kit_stream[0]), GPUPOOL_OK);
     kit_close(arena);
+}
+
+static void stitches_are_taken_apart_meanwhile(void) {
+    sleeping = pthread_self();
+    taken_apart(take_the_others_apart);
+    taken_apart(begin_with_the_others);
 }
 
 /* ---- waking ---- */

@@ -31,7 +31,7 @@ QUICK_COMPILER = shutil.which("clang") or "gcc"  # clang takes half as long
 # Left out: those that repeat others at length, or need a build of their own. Made small: those that
 # take whatever time they get.
 LEFT_OUT = ("test_soak", "test_churn", "test_counted", "test_tree_long", "test_fuzz",
-            "test_schedules", "test_schedules_mapped", "test_schedules_ring")
+            "test_schedules", "test_schedules_ends", "test_schedules_mapped", "test_schedules_ring")
 SMALL = {"test_tree": ["-DFEW_UNITS=5"], "test_model": ["-DMODEL_CALLS=100000"],
          "test_stitch_faults": ["-DAFTER=6"], "test_tree_misuse": ["-DMISUSE_UNITS=6"],
          "test_races": ["-DSCHEDULES=400", "-DTURNS=400"]}
