@@ -17271,8 +17271,12 @@ static gpupool_result gpi_sleep_copy_all(gpupool_arena *arena, gpupool_ring *rin
     for (part = 0; part <= GPUPOOL_TAGS && result == GPUPOOL_OK; part++)
         if (gpi_sleep_changes(arena, part))
             result = gpi_sleep_copy_part(arena, &arena->sleep.backups[part], ring, stream, way);
-    ended = gpi_driver_stream_sync(driver, stream);
     why = gpi_thread;
+    ended = gpi_driver_stream_sync(driver, stream);
+    if (result == GPUPOOL_OK) { /* else a copy's failure is the one to report */
+        result = ended;
+        why = gpi_thread;
+    }
     /* no copy may run when the caller unmaps the memory, or frees the backup. Again: the wait for
        the device needs memory, and there may be none. */
     while (ended != GPUPOOL_OK && tries++ < GPI_UNDO_TRIES &&
@@ -17281,7 +17285,7 @@ static gpupool_result gpi_sleep_copy_all(gpupool_arena *arena, gpupool_ring *rin
     gpi_thread = why;
     /* a second try, since a failure may be that of earlier work */
     if (driver->stream_destroy(stream) != CUDA_SUCCESS) driver->stream_destroy(stream);
-    return result == GPUPOOL_OK ? ended : result;
+    return result;
 }
 
 /* gpi_sleep_copy_all with both locks held on entry and return, and open meanwhile. */

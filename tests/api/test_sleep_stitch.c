@@ -368,6 +368,25 @@ static void copies_that_are_not_waited_for(void) {
     }
 }
 
+/* A copy fails, and then the wait for the earlier copies, too: the first failure is told. */
+static void a_copy_that_fails_first(void) {
+    for (int waking = 0; waking < 2; waking++) {
+        check_case("waking %d", waking);
+        lay_plainly();
+        stitch(1, 0);
+        if (waking) CHECK_RESULT(sleep_part(1, GPUPOOL_KEEP), GPUPOOL_OK);
+        fake_fail_call("cuMemcpyAsync", 1, 0, CUDA_ERROR_OUT_OF_MEMORY);
+        fake_fail_call("cuStreamSynchronize", 1, 0, 0);
+        CHECK_RESULT(waking ? wake_part(1) : sleep_part(1, GPUPOOL_KEEP), GPUPOOL_E_OUT_OF_MEMORY);
+        CHECK_RESULT(gpupool_last_result(), GPUPOOL_E_OUT_OF_MEMORY);
+        CHECK(strstr(gpupool_last_error(), "cuMemcpyAsync") != NULL);
+        fake_fail_clear();
+        if (waking) CHECK_RESULT(wake_part(1), GPUPOOL_OK);
+        expect(1);
+        close_arena();
+    }
+}
+
 /* ---- freed meanwhile ---- */
 
 /* The stitch of a block that was freed asleep goes when its own part wakes. */
@@ -473,6 +492,7 @@ int main(void) {
     FAKE_TEST(beside_idle_stitches);
     FAKE_TEST(an_end_that_fails);
     FAKE_TEST(copies_that_are_not_waited_for);
+    FAKE_TEST(a_copy_that_fails_first);
     FAKE_TEST(freed_in_two_parts);
     FAKE_TEST(a_graphs_stitch);
     FAKE_TEST(stitches_that_the_program_refuses);
