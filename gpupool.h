@@ -14643,16 +14643,16 @@ static gpupool_result gpi_hand_identify(gpupool_arena *arena, const gpi_caller *
     return GPUPOOL_OK;
 }
 
-/* Notes that the stream of a call captures, which CUDA has just told. No lock is held. */
-static gpupool_result gpi_hand_captures(gpupool_arena *arena, const gpi_caller *call) {
+/* Notes that the stream of a call captures, which CUDA has just told. Returns E_CAPTURING with the
+   sentence `why`; E_HOST_MEMORY if it could not be noted. No lock is held. */
+static gpupool_result gpi_hand_captures(gpupool_arena *arena, const gpi_caller *call,
+                                        const char *why) {
     gpi_stream *owner;
     gpi_host_lock(&arena->lock);
     owner = gpi_arena_owner_again(arena, call);
     if (owner) gpi_clock_set_capturing(&arena->clocks, owner, 1);
     gpi_arena_unlock(arena);
-    if (!owner) return gpi_host_no_memory();
-    return gpi_host_fail(GPUPOOL_E_CAPTURING, "a capturing stream puts no mark outside its graph: "
-                         "keep the block until the graph is destroyed");
+    return owner ? gpi_host_fail(GPUPOOL_E_CAPTURING, "%s", why) : gpi_host_no_memory();
 }
 
 /* The struct whose use stands for what the stream of a call has queued so far. In a scope, too,
@@ -14686,7 +14686,8 @@ gpupool_result gpupool_record_stream(gpupool_arena *arena, const void *block, cu
     if (result != GPUPOOL_OK) return result;
     /* An event that is recorded in a capture belongs to the graph and never tells of the work. */
     if (gpi_event_is_capturing(&arena->clocks, call.stream))
-        return gpi_hand_captures(arena, &call);
+        return gpi_hand_captures(arena, &call, "a capturing stream puts no mark outside its graph: "
+                                 "keep the block until the graph is destroyed");
     if (gpi_hand_identify(arena, &call) != GPUPOOL_OK) return gpi_thread.result;
     run = gpi_block_enter(arena, name, block, &cache);
     if (!run) return gpi_thread.result;
@@ -19163,25 +19164,28 @@ static gpupool_result gpi_figures_wait_once(gpupool_arena *arena, gpi_stream *ow
    other threads during the wait do not prolong it. A stream that the arena does not know has freed
    nothing. E_CAPTURING in a scope or while the stream captures. */
 gpupool_result gpupool_wait_stream(gpupool_arena *arena, cudaStream_t stream) {
+    const char *captures = "gpupool_wait_stream: the stream captures, and what it has freed is a "
+                           "graph's";
     gpi_caller call = gpi_arena_call(stream);
     gpi_stream *owner;
     gpi_visit visit;
     uint64_t at;
-    int captures;
     gpupool_result result = gpi_arena_begin(arena, "gpupool_wait_stream");
     if (result == GPUPOOL_OK) result = gpi_arena_outlived(arena, "gpupool_wait_stream");
     /* also of a stream that has nothing to wait for: its last free may be part of the graph */
-    captures = result == GPUPOOL_OK && gpi_event_is_capturing(&arena->clocks, call.stream);
+    if (result == GPUPOOL_OK && gpi_event_is_capturing(&arena->clocks, call.stream))
+        return gpi_hand_captures(arena, &call, captures);
     /* the handle may be a new stream's by now: gpi_hand_identify asks CUDA */
     if (result == GPUPOOL_OK && gpi_clock_find(&arena->clocks, call.key))
         result = gpi_hand_identify(arena, &call);
     if (result == GPUPOOL_OK) result = gpi_arena_enter(arena, "gpupool_wait_stream", &visit);
     if (result != GPUPOOL_OK) return result;
     owner = gpi_clock_find(&arena->clocks, call.key);
+    if (owner) gpi_clock_set_capturing(&arena->clocks, owner, 0);
     if (owner) owner->refs++;
     if (owner) gpi_figures_drain(arena, owner);
     at = owner ? owner->clock.issued : 0;
-    if (captures || (owner && owner->capture)) result = GPUPOOL_E_CAPTURING;
+    if (owner && owner->capture) result = GPUPOOL_E_CAPTURING;
     /* Two rounds if an earlier mark was in flight: one for that mark, one for a mark behind
        `at`. */
     while (owner && result == GPUPOOL_OK && at > gpi_clock_done(&arena->clocks, owner)) {
@@ -19193,8 +19197,7 @@ gpupool_result gpupool_wait_stream(gpupool_arena *arena, cudaStream_t stream) {
     gpi_arena_ask_waiting(arena); /* and blocks that waited for this stream become free */
     gpi_arena_leave(arena, &visit);
     if (result == GPUPOOL_E_CAPTURING)
-        return gpi_host_fail(result, "gpupool_wait_stream: the stream captures, and what it has "
-                             "freed is a graph's");
+        return gpi_host_fail(result, "%s", captures);
     return result == GPUPOOL_OK ? gpi_host_ok() : result;
 }
 

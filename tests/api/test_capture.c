@@ -111,6 +111,30 @@ static void a_refused_use_tells_of_the_capture(void) {
         kit_close(arena);
     }
 }
+
+/* gpupool_wait_stream does, too, also where the arena has not met the stream. Once the capture has
+   ended, the next wait tells of that. */
+static void a_refused_wait_tells_of_the_capture(void) {
+    for (int is_met = 0; is_met < 2; is_met++)
+        for (size_t m = 0; m < KIT_COUNT(modes); m++) {
+            check_case("mode %d, is_met %d", (int)modes[m], is_met);
+            arena = kit_open(GPUPOOL_SOURCE_MAPPED);
+            if (is_met) put(get(BYTES, kit_stream[0]), kit_stream[0]);
+            void *other = get(512, kit_stream[1]);
+            begin(kit_stream[0], modes[m]);
+            CHECK_RESULT(gpupool_wait_stream(arena, kit_stream[0]), GPUPOOL_E_CAPTURING);
+            CHECK(strstr(gpupool_last_error(), "gpupool_wait_stream") != NULL);
+            put(other, kit_stream[1]);
+            CHECK_RESULT(gpupool_trim(arena, SIZE_MAX, NULL), GPUPOOL_OK);
+            CHECK_RESULT(gpupool_sleep(arena, GPUPOOL_ALL, GPUPOOL_DISCARD, NULL),
+                         GPUPOOL_E_CAPTURING);
+            CHECK_EQ(cudaGraphDestroy(ended(kit_stream[0])), cudaSuccess);
+            CHECK_RESULT(gpupool_wait_stream(arena, kit_stream[0]), GPUPOOL_OK);
+            CHECK_RESULT(gpupool_sleep(arena, GPUPOOL_ALL, GPUPOOL_DISCARD, NULL), GPUPOOL_OK);
+            kit_close(arena);
+        }
+    check_case(" ");
+}
 #endif
 
 int main(void) {
@@ -119,5 +143,6 @@ int main(void) {
     FAKE_TEST(a_capture_without_a_scope_is_remembered);
     FAKE_TEST(every_arena_minds_a_capture_without_a_scope);
     FAKE_TEST(a_refused_use_tells_of_the_capture);
+    FAKE_TEST(a_refused_wait_tells_of_the_capture);
     return check_finish();
 }
