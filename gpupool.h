@@ -12408,10 +12408,10 @@ static uint64_t gpi_verdict_gain(const gpi_scene *scene, uint64_t number) {
 
 /* An upper bound on how many of a holder's blocks have to be freed, for holders with many blocks:
    what is lacking, divided by the least that one block gives, plus one block, since in a mapped
-   arena the first may lie across chunks. At most all blocks. */
+   arena the first may lie across chunks. blocks: how many the copy has; no more are named. */
 static uint64_t gpi_verdict_count_by_gain(const gpi_scene *scene, const gpi_holding *holding,
-                                          uint64_t lacks) {
-    uint64_t least = UINT64_MAX, blocks = holding->shown.blocks, i;
+                                          uint64_t blocks, uint64_t lacks) {
+    uint64_t least = UINT64_MAX, i;
     for (i = 0; i < scene->run_count; i++)
         if (scene->runs[i].is_block && gpi_verdict_is_of_holder(holding, &scene->runs[i]))
             least = gpi_ground_min(least, gpi_verdict_gain(scene, i));
@@ -12429,7 +12429,7 @@ static uint64_t gpi_verdict_count_frees(gpi_scene *scene, gpi_holding *holding) 
     uint64_t count, mask, blocks = gpi_verdict_find_blocks(scene, holding);
     if (blocks == 0 || gpi_verdict_lacks_without(scene, holding, UINT64_MAX)) return 0;
     if (blocks > GPI_SUBSETS)
-        return gpi_verdict_count_by_gain(scene, holding,
+        return gpi_verdict_count_by_gain(scene, holding, blocks,
                                          gpi_verdict_lacks_without(scene, NULL, 0));
     for (count = blocks - 1; count > 0; count--)
         for (mask = 1; mask < (uint64_t)1 << blocks; mask++) {

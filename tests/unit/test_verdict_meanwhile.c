@@ -9,7 +9,7 @@
 
 #if CHECK_FAKE
 
-static void *block[10];
+static void *block[13];
 
 /* All of one line; the limit leaves room for four of them more. */
 static void get_some(int first, int behind) {
@@ -90,6 +90,19 @@ static void more_than_were_copied(void) {
     put_some(0, 10);
     kit_close(arena);
 }
+
+static void get_the_last_three(void) { get_some(10, 13); }
+
+/* Ten were copied, too many to try every choice, and all of them would have to go. */
+static void many_more_than_were_copied(void) {
+    open_with(13);
+    put_some(10, 13);
+    gpupool_verdict v = judge(68 * MIB, get_the_last_three);
+    CHECK_EQ(v.holders[0].blocks, 13);
+    CHECK_EQ(v.holders[0].enough, 10);
+    put_some(0, 13);
+    kit_close(arena);
+}
 #endif
 
 int main(void) {
@@ -97,5 +110,6 @@ int main(void) {
     FAKE_TEST(no_more_than_are_left);
     FAKE_TEST(none_is_left);
     FAKE_TEST(more_than_were_copied);
+    FAKE_TEST(many_more_than_were_copied);
     return check_finish();
 }
