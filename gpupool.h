@@ -1250,9 +1250,10 @@ GPUPOOL_API gpupool_result gpupool_download(gpupool_ring *, void *host_dst, cons
 /* gpupool_upload from an open file, which several threads read straight into pinned memory: cached
    pages from the page cache, other pages by O_DIRECT if the file system allows it. The call neither
    uses nor changes the file's own offset. Do not open the file with O_DIRECT yourself: then parts
-   that are not aligned fail. E_FILE if the file cannot be read at an offset (a pipe), or ends too
-   early. E_UNSUPPORTED on Windows, and if a strict -std=c11 hides pread: define _GNU_SOURCE, or
-   compile the implementation as gnu11. */
+   that are not aligned fail. Lock the file by fcntl before the call, if at all: a lock that this
+   process sets during the transfer may be gone after it. E_FILE if the file cannot be read at an
+   offset (a pipe), or ends too early. E_UNSUPPORTED on Windows, and if a strict -std=c11 hides
+   pread: define _GNU_SOURCE, or compile the implementation as gnu11. */
 GPUPOOL_API gpupool_result gpupool_upload_file(gpupool_ring *, void *device_dst, int file,
                                                uint64_t offset, size_t bytes, cudaStream_t);
 
@@ -2652,7 +2653,8 @@ static void gpi_host_thread_join(gpi_worker *worker) {
        caller's descriptor -- pread ----------------> memory   (in the page cache, or not aligned)
        our own descriptor, O_DIRECT -- pread -------> memory   (not in the page cache)
 
-   FI1  the caller's descriptor, its offset, its flags and the locks of fcntl never change
+   FI1  the caller's descriptor, its offset and its flags never change, nor do locks of fcntl that
+        were set before gpi_file_open
    FI2  gpi_file_read fills all bytes or fails; pread completes a direct read that gets less
 
    Locks: no function takes a lock. The calls wait for the disk, so callers hold no lock. */
