@@ -157,11 +157,12 @@ comments above the public functions refer to the rules by number.
      A block that is allocated during the capture may lie in memory that earlier work of the
      captured streams still uses: before each launch make the launching stream wait for that work,
      unless it has finished. And gpupool cannot see a capture on a non-blocking stream until a call
-     that names the stream asks CUDA. gpupool_record_stream always does, and returns E_CAPTURING; an
-     allocation does only if it finds no free memory. From the start of such a capture to that call
-     make no call, in any thread, that allocates on another stream, trims or lowers a limit, and
-     none of gpupool_would_fit, gpupool_get_available and gpupool_cudaFree: CUDA might invalidate
-     the capture. While any scope of any arena is open, all calls are safe.
+     of an arena that names the stream asks CUDA. gpupool_record_stream and gpupool_wait_stream
+     always do, and return E_CAPTURING; an allocation does only if it finds no free memory. From the
+     start of such a capture to that call make no call, in any thread, that allocates on another
+     stream, trims or lowers a limit, and none of gpupool_would_fit, gpupool_get_available and
+     gpupool_cudaFree: CUDA might invalidate the capture. While any scope of any arena is open, all
+     calls are safe.
   4. Functions in the config. chunk_alloc and chunk_free must not call the same arena, and must not
      destroy a stream that the arena has seen. on_out_of_memory and on_soft_limit may call the
      arena, to free or to allocate. For on_map and on_unmap see rule 10.
