@@ -9977,6 +9977,12 @@ static uint64_t gpi_arena_granted_in(const gpupool_arena *arena, gpi_arena_state
     return found + arena->ledger.granted.now - of_tags;
 }
 
+/* Granted bytes of the parts that are awake: what blocks have of the reserved bytes. */
+static uint64_t gpi_arena_granted_awake(const gpupool_arena *arena) {
+    return arena->ledger.granted.now - gpi_arena_granted_in(arena, GPI_ASLEEP) -
+           gpi_arena_granted_in(arena, GPI_CHANGING);
+}
+
 /* Checks A4: adds up the tags' bytes and blocks from the live runs. Returns 1 if it is broken. */
 static int gpi_arena_check_tags(const gpupool_arena *arena) {
     uint64_t bytes[GPUPOOL_TAGS + 1], blocks[GPUPOOL_TAGS + 1], at = 0;
@@ -13348,10 +13354,9 @@ enum { GPI_BORROWS = 8 }; /* times that a request has other arenas give memory b
    or a thread is telling the program of some (on_map), and with that there might be enough. A
    thread inside its own on_map must not wait for itself. The arena's lock is held. */
 static int gpi_alloc_is_coming(const gpupool_arena *arena, const gpi_request *request) {
-    const gpi_ledger *ledger = &arena->ledger;
     if (arena->in_hand) return 1;
     return arena->chunks.telling && gpi_thread.telling != &arena->chunks && !request->no_wait &&
-           request->bytes <= ledger->reserved.now - ledger->granted.now;
+           request->bytes <= arena->ledger.reserved.now - gpi_arena_granted_awake(arena);
 }
 
 /* The long way: ladder, other arenas, the caller's on_out_of_memory, the verdict; and again after
@@ -17786,8 +17791,7 @@ static gpupool_result gpi_wake_give_up(gpupool_arena *arena, gpupool_cause cause
     verdict.asked_bytes = bytes;
     verdict.limit_bytes = arena->ledger.limit_bytes == UINT64_MAX ? 0 : arena->ledger.limit_bytes;
     /* the parts that were to wake are GPI_CHANGING, and have no memory either */
-    verdict.granted_bytes = arena->ledger.granted.now - gpi_arena_granted_in(arena, GPI_ASLEEP) -
-                            gpi_arena_granted_in(arena, GPI_CHANGING);
+    verdict.granted_bytes = gpi_arena_granted_awake(arena);
     verdict.reserved_bytes = arena->ledger.reserved.now;
     verdict.device_free_bytes = free_bytes;
     verdict.device_total_bytes = total_bytes;
@@ -19412,8 +19416,7 @@ static uint64_t gpi_figures_unused_bytes(const gpupool_arena *arena) {
         if (arena->sleep.states[chunk->tag] == GPI_AWAKE &&
             !gpi_chunk_is_idle(&arena->chunks, &arena->tree, chunk))
             bytes += chunk->units * GPUPOOL_UNIT_BYTES;
-    return bytes - (arena->ledger.granted.now - gpi_arena_granted_in(arena, GPI_ASLEEP) -
-                    gpi_arena_granted_in(arena, GPI_CHANGING));
+    return bytes - gpi_arena_granted_awake(arena);
 }
 
 /* Bytes that could still be handed out: what growth could add, and what is free or pending now.

@@ -262,6 +262,44 @@ static void a_limit_goes_up_while_waking(void) {
     kit_close(arena);
 }
 
+/* ---- what sleeps is not what blocks have of the memory that is there ---- */
+
+static void *from_the_rest;
+
+static void *take_from_the_rest(void *unused) {
+    atomic_store(&came, 1);
+    from_the_rest = take(4 * MIB, 0, 1);
+    return unused;
+}
+
+static int ask_for_the_rest(const gpupool_mapping *mapping, void *unused) {
+    (void)unused;
+    if (!is_watched || !mapping->chunk_bytes) return 0;
+    is_watched = 0;
+    CHECK_EQ(pthread_create(&other, NULL, take_from_the_rest, NULL), 0);
+    until_it_came();
+    a_moment();
+    return 0;
+}
+
+/* A request waits for memory of which the program is being told, if there will be enough. */
+static void a_chunk_comes_while_a_part_sleeps(void) {
+    open_arena(ask_for_the_rest, NULL);
+    void *asleep = take(6 * MIB, tag, 0), *block;
+    CHECK_RESULT(gpupool_sleep(arena, tag, GPUPOOL_DISCARD, NULL), GPUPOOL_OK);
+    CHECK_RESULT(gpupool_set_limit(arena, 8 * MIB), GPUPOOL_OK);
+    arena->chunks.chunk_bytes = 8 * MIB;
+    is_watched = 1;
+    block = take(2 * MIB, 0, 0);
+    CHECK_EQ(pthread_join(other, NULL), 0);
+    CHECK(from_the_rest != NULL);
+    put(block, 0);
+    if (from_the_rest) put(from_the_rest, 1);
+    put(asleep, 0);
+    CHECK_RESULT(gpupool_wake(arena, tag, NULL), GPUPOOL_OK);
+    kit_close(arena);
+}
+
 static size_t available;
 
 static void ask_what_is_available(void *unused) {
@@ -300,6 +338,7 @@ int main(void) {
     FAKE_TEST(a_scope_is_opened);
     FAKE_TEST(a_scope_is_opened_in_the_wait);
     FAKE_TEST(a_limit_goes_up_while_waking);
+    FAKE_TEST(a_chunk_comes_while_a_part_sleeps);
     FAKE_TEST(what_is_available_meanwhile);
     return check_finish();
 }
