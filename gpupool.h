@@ -12564,9 +12564,10 @@ static uint64_t gpi_verdict_largest_request(gpi_scene *scene) {
 }
 
 /* Reserved bytes that no block has in the chunks that the request may use, without those that
-   graphs keep. */
+   graphs keep. While a part wakes, its blocks are granted, and its chunks are not reserved yet. */
 static uint64_t gpi_verdict_free_bytes(const gpupool_verdict *verdict, const gpi_scene *scene) {
-    uint64_t bytes = verdict->reserved_bytes - verdict->granted_bytes - verdict->kept_bytes, i;
+    uint64_t bytes = verdict->reserved_bytes, i;
+    bytes -= gpi_ground_min(bytes, verdict->granted_bytes + verdict->kept_bytes);
     for (i = 0; i < scene->run_count; i++)
         if (scene->runs[i].tag != scene->tag && scene->runs[i].state <= GPI_SNAPSHOT_PENDING)
             bytes -= gpi_ground_min(bytes, scene->runs[i].units * GPUPOOL_UNIT_BYTES);

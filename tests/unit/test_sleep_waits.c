@@ -330,6 +330,25 @@ static void what_is_available_meanwhile(void) {
     put(others, 0);
     kit_close(arena);
 }
+
+static void refuse_a_large_one(void *unused) {
+    (void)unused;
+    CHECK_RESULT(kit_why(take(31 * MIB, 0, 0)), GPUPOOL_E_OUT_OF_MEMORY);
+    CHECK(strstr(gpupool_last_error(), "does not fit under the limit") != NULL);
+}
+
+/* The verdict on a request beside a part that wakes sees no free memory where there is none. */
+static void a_verdict_meanwhile(void) {
+    open_arena(NULL, NULL);
+    void *block = take(16 * MIB, tag, 0), *others = take(3 * MIB, 0, 0);
+    CHECK_RESULT(gpupool_set_limit(arena, 32 * MIB), GPUPOOL_OK);
+    CHECK_RESULT(gpupool_sleep(arena, tag, GPUPOOL_DISCARD, NULL), GPUPOOL_OK);
+    fake_before_call("cuMemFree", 1, refuse_a_large_one, NULL);
+    CHECK_RESULT(gpupool_wake(arena, tag, NULL), GPUPOOL_OK);
+    put(block, 0);
+    put(others, 0);
+    kit_close(arena);
+}
 #endif
 
 int main(void) {
@@ -340,5 +359,6 @@ int main(void) {
     FAKE_TEST(a_limit_goes_up_while_waking);
     FAKE_TEST(a_chunk_comes_while_a_part_sleeps);
     FAKE_TEST(what_is_available_meanwhile);
+    FAKE_TEST(a_verdict_meanwhile);
     return check_finish();
 }
