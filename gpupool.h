@@ -1101,10 +1101,11 @@ GPUPOOL_API gpupool_result gpupool_get_limit(gpupool_arena *, size_t *bytes);
 GPUPOOL_API gpupool_result gpupool_get_available(gpupool_arena *, size_t *bytes);
 
 /* Asks whether a stream that has freed nothing could get one block of this size now, without a wait
-   on the host. GPUPOOL_OK: yes. E_OUT_OF_MEMORY: no, and *why receives the verdict; with cause
-   PENDING, gpupool_alloc would succeed all the same: after a wait, or at once on the stream that
-   freed the memory. Any other result: the call itself failed, and *why is all zeros. Does not wait
-   for the device (rule 9). */
+   on the host, except that CUDA may wait where a chunk that is not MAPPED goes back for the block
+   (rule 9), which GPUPOOL_NO_WAIT rules out. GPUPOOL_OK: yes. E_OUT_OF_MEMORY: no, and *why receives
+   the verdict; with cause PENDING, gpupool_alloc would succeed all the same: after a wait, or at
+   once on the stream that freed the memory. Any other result: the call itself failed, and *why is
+   all zeros. Does not wait for the device (rule 9). */
 GPUPOOL_API gpupool_result gpupool_would_fit(gpupool_arena *, size_t bytes,
                                              gpupool_verdict *why /* or NULL */);
 
@@ -11443,18 +11444,23 @@ static uint64_t gpi_ladder_lacks(const gpupool_arena *arena, uint64_t need) {
     return need - free_bytes;
 }
 
+/* Whether no idle chunk may be given back for the request: for chunks that are not MAPPED, CUDA
+   waits for the device, and the request forbids waits. */
+static int gpi_ladder_keeps_idle(const gpupool_arena *arena, const gpi_request *request) {
+    return !gpi_chunk_is_mapped(&arena->chunks) && (request->no_wait || request->capturing);
+}
+
 /* Step: returns idle chunks to the driver until there is room for growth, and grows. It returns
-   none if all of them would not be enough. For chunks that are not MAPPED, CUDA waits for the
-   device, so the step is left out where the host must not wait. */
+   none if all of them would not be enough. */
 static gpi_outcome gpi_ladder_take_idle(gpi_attempt *attempt) {
     gpupool_arena *arena = attempt->arena;
     const gpi_request *request = attempt->request;
     uint64_t need = gpi_growth_need(&arena->chunks, request->units, request->align_units);
     const uint64_t *limit = &arena->ledger.limit_bytes, *reserved = &arena->ledger.reserved.now;
     uint64_t keep;
-    int is_limited, waits = !gpi_chunk_is_mapped(&arena->chunks);
+    int is_limited;
     gpupool_result result = GPUPOOL_E_OUT_OF_MEMORY;
-    if (waits && (request->no_wait || request->capturing)) return GPI_NOT_MET;
+    if (gpi_ladder_keeps_idle(arena, request)) return GPI_NOT_MET;
     /* First what the limit lacks; if the limit then has room, what the device lacks; and if others
        take that, everything that is idle. */
     do {
@@ -11880,6 +11886,7 @@ typedef struct gpi_scene {
     uint64_t growth_bytes;   /* the least of both, for the sentence of cause FRAGMENTED */
     uint64_t visits;         /* runs looked at so far: see GPI_VISITS_MOST */
     int capturing;           /* 1: the request's stream captures */
+    int keeps_idle;          /* 1: no idle chunk is given back for it: see gpi_ladder_keeps_idle */
     uint64_t keys[GPI_STREAMS_MOST]; /* the streams whose events pending memory lies behind, */
     int key_count;           /* as many as there is room for */
     int is_unmarked;         /* 1: some pending memory lies behind no stream's event */
@@ -12206,7 +12213,7 @@ static void gpi_verdict_scan(gpi_scene *scene, const gpi_assumption *wish, gpi_m
         if (is_mapped && stretch.units)
             gpi_verdict_measure(scene->arena, stretch.unit, stretch.units, measure);
         /* A chunk of another source is one stretch, from its first run to the next chunk's. */
-        if (!is_mapped && from_start && next > i &&
+        if (!is_mapped && !scene->keeps_idle && from_start && next > i &&
             (next == scene->run_count || scene->runs[next].begins_chunk))
             estimate->idle_units += stretch.units;
         i = next > i ? next : i + 1;
@@ -12403,7 +12410,8 @@ static uint64_t gpi_verdict_gain(const gpi_scene *scene, uint64_t number) {
         return UINT64_MAX;
     /* A chunk of another source goes back only as a whole: the block must be all that it has. */
     if (!gpi_chunk_is_mapped(chunks))
-        return copy->begins_chunk && (number + 1 == scene->run_count || copy[1].begins_chunk)
+        return !scene->keeps_idle && copy->begins_chunk &&
+                       (number + 1 == scene->run_count || copy[1].begins_chunk)
                    ? copy->units : 0;
     memset(&measure, 0, sizeof measure);
     if (!copy->stitch) gpi_verdict_measure(scene->arena, run.unit, run.units, &measure);
@@ -12636,7 +12644,7 @@ static int gpi_verdict_fits_alone(const gpi_scene *scene) {
         kept += chunk->is_kept && !chunk->is_away && chunk->tag != scene->tag ? chunk->units : 0;
     need += kept * GPUPOOL_UNIT_BYTES;
     /* What a graph keeps cannot be freed. */
-    return !scene->captures && need <= scene->limit_bytes &&
+    return !scene->captures && !scene->keeps_idle && need <= scene->limit_bytes &&
            need / GPUPOOL_UNIT_BYTES + scene->rest_units <= scene->device_units + reserved;
 }
 
@@ -12951,6 +12959,9 @@ static void gpi_verdict_begin(gpupool_arena *arena, const gpi_request *request,
     scene->captures = arena->captures;
     scene->is_all_done = arena->clocks.is_all_seen;
     scene->capturing = request->capturing;
+    /* in a BYPASS arena what is freed goes back at once, so nothing is idle */
+    scene->keeps_idle = gpi_ladder_keeps_idle(arena, request) &&
+                        gpi_chunk_is(&arena->chunks, GPI_FROM_POOL);
     scene->units = request->units;
     scene->align_units = request->align_units;
     scene->owners = request->owners;

@@ -279,6 +279,30 @@ static void the_driver_refuses_for_no_visible_reason(void) {
     kit_close(arena);
 }
 
+/* To give an idle chunk back, CUDA waits: a request that forbids waits does without, and is told
+   so. In a mapped arena nothing waits, and in a BYPASS arena nothing is idle. */
+static void idle_chunks_that_only_a_wait_gives_back(void) {
+    gpupool_request request = kit_request(7 * MIB, kit_stream[1], GPUPOOL_NO_WAIT);
+    for (size_t i = 0; i < KIT_COUNT(sources); i++) {
+        gpupool_verdict v;
+        int keeps = sources[i] != GPUPOOL_SOURCE_MAPPED && sources[i] != GPUPOOL_SOURCE_BYPASS;
+        check_case("source %d", (int)sources[i]);
+        gpupool_arena *arena = kit_open_limited(sources[i], 12 * MIB);
+        fill_arena(arena, 2, 5 * MIB);
+        put(arena, &block[1]);
+        CHECK_RESULT(gpupool_wait_all(arena), GPUPOOL_OK);
+        void *got = gpupool_alloc_request(arena, &request);
+        CHECK_EQ(got == NULL, keeps);
+        if (keeps && CHECK_RESULT(gpupool_last_verdict(&v), GPUPOOL_OK)) {
+            raise_as_advised(arena, &v);
+            got = gpupool_alloc_request(arena, &request);
+            CHECK(got != NULL);
+        }
+        CHECK_RESULT(gpupool_free(arena, got, kit_stream[1]), GPUPOOL_OK);
+        empty_arena(arena);
+    }
+}
+
 /* ---- work in flight ---- */
 
 static int names_stream(const gpupool_verdict *v, cudaStream_t stream) {
@@ -489,6 +513,7 @@ int main(void) {
     FAKE_TEST(what_is_left_does_not_add_to_a_granule);
     FAKE_TEST(others_give_back_what_alignment_takes);
     FAKE_TEST(the_driver_refuses_for_no_visible_reason);
+    FAKE_TEST(idle_chunks_that_only_a_wait_gives_back);
     FAKE_TEST(the_stream_of_freed_blocks_waited_for);
     FAKE_TEST(the_stream_of_a_recorded_use_waited_for);
     FAKE_TEST(several_streams_waited_for);
