@@ -12189,6 +12189,30 @@ static void gpi_verdict_estimate_mapped(const gpi_scene *scene, const gpi_measur
     estimate->grow_units = gpi_ground_up(units, granule);
 }
 
+/* Whether the request fits in runs[i] to runs[next - 1], which count as free. Memory that the stream
+   is to wait for on the device must be one run that holds the request alone: the ladder takes no
+   others side by side. */
+static int gpi_verdict_holds(const gpi_scene *scene, const gpi_assumption *wish, uint64_t i,
+                             uint64_t next) {
+    const gpi_snapshot_run *copy = &scene->runs[i];
+    gpi_run part;
+    part.unit = copy->unit;
+    part.units = 0;
+    for (; i < next; i++, copy++) {
+        int is_alone = wish->pending == GPI_PENDING_MARKED && copy->state == GPI_SNAPSHOT_PENDING;
+        if (is_alone && part.units && gpi_snapshot_fits(scene, &part)) return 1;
+        if (is_alone || !part.units) {
+            part.unit = copy->unit;
+            part.units = 0;
+        }
+        part.units += copy->units;
+        if (!is_alone) continue;
+        if (gpi_snapshot_fits(scene, &part)) return 1;
+        part.units = 0;
+    }
+    return part.units && gpi_snapshot_fits(scene, &part);
+}
+
 /* Goes once through the copy: notes whether the request fits in one stretch, and adds up what a
    stitch could use (MAPPED) or which chunks are wholly free (other sources). */
 static void gpi_verdict_scan(gpi_scene *scene, const gpi_assumption *wish, gpi_measure *measure,
@@ -12209,7 +12233,7 @@ static void gpi_verdict_scan(gpi_scene *scene, const gpi_assumption *wish, gpi_m
             estimate->idle_units += other.whole_units - other.kept_units;
             stretch.units = 0;
         }
-        if (pooled && stretch.units && gpi_snapshot_fits(scene, &stretch)) estimate->fits = 1;
+        if (pooled && stretch.units && gpi_verdict_holds(scene, wish, i, next)) estimate->fits = 1;
         if (is_mapped && stretch.units)
             gpi_verdict_measure(scene->arena, stretch.unit, stretch.units, measure);
         /* A chunk of another source is one stretch, from its first run to the next chunk's. */

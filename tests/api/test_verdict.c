@@ -396,6 +396,29 @@ static void several_streams_that_the_device_waits_for(void) {
     fake_mode(FAKE_EAGER);
 }
 
+/* One stream's memory beside another's is one piece only once both are done: the device waits for
+   either, but not for both at once. */
+static void two_streams_side_by_side(void) {
+    gpupool_request request = kit_request(20 * MIB, kit_stream[3], GPUPOOL_NO_WAIT);
+    gpupool_arena_config config = kit_config(GPUPOOL_SOURCE_MAPPED);
+    config.limit_bytes = config.chunk_bytes = config.reserve_bytes = 48 * MIB;
+    gpupool_arena *arena = kit_create(&config);
+    for (size_t i = 0; i < 4; i++) block[i] = kit_alloc(arena, 12 * MIB, kit_stream[i]);
+    fake_mode(FAKE_STEPPED);
+    for (size_t i = 1; i < 3; i++) {
+        kit_mark(kit_stream[i], block[i], 12 * MIB, 1);
+        CHECK_RESULT(gpupool_free(arena, block[i], kit_stream[i]), GPUPOOL_OK);
+        block[i] = NULL;
+    }
+    would_not_fit(arena, 20 * MIB, GPUPOOL_CAUSE_PENDING);
+    CHECK(gpupool_alloc_request(arena, &request) == NULL);
+    fits(arena, 12 * MIB);
+    fake_run_all();
+    fits(arena, 20 * MIB);
+    empty_arena(arena);
+    fake_mode(FAKE_EAGER);
+}
+
 /* A capturing stream cannot wait; it can have the memory once the work is done. */
 static void a_capture_in_the_way(void) {
     cudaGraph_t graph = NULL;
@@ -518,6 +541,7 @@ int main(void) {
     FAKE_TEST(the_stream_of_a_recorded_use_waited_for);
     FAKE_TEST(several_streams_waited_for);
     FAKE_TEST(several_streams_that_the_device_waits_for);
+    FAKE_TEST(two_streams_side_by_side);
     FAKE_TEST(a_capture_in_the_way);
     FAKE_TEST(memory_that_a_graph_keeps);
     FAKE_TEST(blocks_that_a_graph_has);
