@@ -11408,13 +11408,17 @@ static gpi_outcome gpi_ladder_take_unfinished(gpi_attempt *attempt) {
 /* -- whatever it costs, short of a wait -- */
 
 /* Step: tries free memory again without slabs, whose granules then join their neighbours, and then
-   stitches with any number of handles: at this point any price is better than a wait. */
+   stitches with any number of handles: at this point any price is better than a wait. Last comes
+   other streams' unfinished memory, if there were slabs in it or beside it. */
 static gpi_outcome gpi_ladder_take_all_free(gpi_attempt *attempt) {
+    int had_slabs = attempt->arena->tree.slab_count != 0;
     gpi_outcome outcome;
     gpi_tree_drop_slabs(&attempt->arena->tree);
     outcome = gpi_ladder_take_free(attempt);
-    if (outcome != GPI_NOT_MET || !gpi_ladder_may_stitch(attempt)) return outcome;
-    return gpi_ladder_stitch(attempt, UINT64_MAX);
+    if (outcome == GPI_NOT_MET && gpi_ladder_may_stitch(attempt))
+        outcome = gpi_ladder_stitch(attempt, UINT64_MAX);
+    if (outcome != GPI_NOT_MET || !had_slabs || attempt->request->capturing) return outcome;
+    return gpi_ladder_take_unfinished(attempt);
 }
 
 /* The largest number of bytes that growth could get if all idle chunks were given back first: by

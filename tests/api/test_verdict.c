@@ -419,6 +419,34 @@ static void two_streams_side_by_side(void) {
     fake_mode(FAKE_EAGER);
 }
 
+/* The start of a chunk, of which small blocks had a part, and the end of another are enough for a
+   stitch, behind a wait of the device. A tag keeps the small block out of caches. */
+static void a_piece_that_begins_with_small_blocks(void) {
+    gpupool_request small = kit_request(4 * KIB, kit_stream[1], 0);
+    gpupool_request large = kit_request(3 * MIB, kit_stream[3], GPUPOOL_NO_WAIT);
+    gpupool_arena_config config = kit_config(GPUPOOL_SOURCE_MAPPED);
+    config.chunk_bytes = 4 * MIB;
+    config.limit_bytes = config.reserve_bytes = 8 * MIB;
+    gpupool_arena *arena = kit_create(&config);
+    CHECK_RESULT(gpupool_tag(arena, "small", NULL, &small.tag), GPUPOOL_OK);
+    block[0] = kit_alloc(arena, 2 * MIB, kit_stream[0]);
+    block[1] = kit_alloc(arena, 2 * MIB, kit_stream[1]);
+    block[2] = gpupool_alloc_request(arena, &small);
+    block[3] = kit_alloc(arena, 2 * MIB, kit_stream[0]);
+    fake_mode(FAKE_STEPPED);
+    for (size_t i = 3; i-- > 1;) {
+        kit_mark(kit_stream[1], block[i], 4 * KIB, 1);
+        CHECK_RESULT(gpupool_free(arena, block[i], kit_stream[1]), GPUPOOL_OK);
+        block[i] = NULL;
+    }
+    CHECK(kit_fits(arena, large.bytes, NULL));
+    block[1] = gpupool_alloc_request(arena, &large);
+    CHECK(block[1] != NULL);
+    fake_run_all();
+    empty_arena(arena);
+    fake_mode(FAKE_EAGER);
+}
+
 /* A capturing stream cannot wait; it can have the memory once the work is done. */
 static void a_capture_in_the_way(void) {
     cudaGraph_t graph = NULL;
@@ -542,6 +570,7 @@ int main(void) {
     FAKE_TEST(several_streams_waited_for);
     FAKE_TEST(several_streams_that_the_device_waits_for);
     FAKE_TEST(two_streams_side_by_side);
+    FAKE_TEST(a_piece_that_begins_with_small_blocks);
     FAKE_TEST(a_capture_in_the_way);
     FAKE_TEST(memory_that_a_graph_keeps);
     FAKE_TEST(blocks_that_a_graph_has);
