@@ -11934,6 +11934,14 @@ static uint64_t gpi_snapshot_note_stream(gpi_scene *scene, gpi_stream *stream, u
     return stream->handle;
 }
 
+/* Whether a stream can be made to wait on the device for the memory that the request may use. The
+   host and a BYPASS arena cannot use such a wait. */
+static int gpi_snapshot_may_follow(const gpi_scene *scene) {
+    const gpi_chunks *chunks = &scene->arena->chunks;
+    return !scene->tag && gpi_chunk_is(chunks, GPI_FROM_POOL) &&
+           !gpi_chunk_is(chunks, GPI_FROM_HOST);
+}
+
 /* Fills in the state of a run in a free list, and whose work it waits for. The arena's lock is
    held. */
 static void gpi_snapshot_copy_free(gpi_scene *scene, const gpi_run *run, gpi_snapshot_run *copy) {
@@ -11945,11 +11953,9 @@ static void gpi_snapshot_copy_free(gpi_scene *scene, const gpi_run *run, gpi_sna
     copy->state = stream->capture ? GPI_SNAPSHOT_KEPT : GPI_SNAPSHOT_PENDING;
     if (stream->capture) return;
     copy->key = gpi_snapshot_note_stream(scene, stream, run->of.at);
-    /* The host and a BYPASS arena cannot use a wait on the device. Without stitches a run counts
-       alone, so it must hold the request. */
-    copy->is_marked = run->of.at <= gpi_clock_recorded(clocks, stream) && !scene->tag &&
-                      gpi_chunk_is(&arena->chunks, GPI_FROM_POOL) &&
-                      !gpi_chunk_is(&arena->chunks, GPI_FROM_HOST) &&
+    /* Without stitches a run counts alone, so it must hold the request. */
+    copy->is_marked = run->of.at <= gpi_clock_recorded(clocks, stream) &&
+                      gpi_snapshot_may_follow(scene) &&
                       (gpi_snapshot_may_stitch(scene) || gpi_snapshot_fits(scene, run));
 }
 
@@ -11959,19 +11965,23 @@ static void gpi_snapshot_copy_waiting(gpi_scene *scene, const gpi_run *run,
                                       gpi_snapshot_run *copy) {
     const gpi_clocks *clocks = &scene->arena->clocks;
     const gpi_use *use = (const gpi_use *)run->of.uses;
-    int count = 0;
+    int count = 0, is_marked = 1;
     copy->state = GPI_SNAPSHOT_FREE;
     for (; use; use = use->next)
         if (use->stream->capture) copy->state = GPI_SNAPSHOT_KEPT;
     if (copy->state == GPI_SNAPSHOT_KEPT) return;
     for (use = (const gpi_use *)run->of.uses; use; use = use->next) {
         if (use->at <= gpi_clock_seen(clocks, use->stream)) continue;
+        is_marked &= use->at <= gpi_clock_recorded(clocks, use->stream);
         copy->state = GPI_SNAPSHOT_PENDING;
         copy->key = gpi_snapshot_note_stream(scene, use->stream, use->at);
         count++;
     }
     /* Waiting for one of several streams would not be enough. */
     if (count > 1) copy->key = 0;
+    /* No stitch is made of such a block: it must hold the request alone, at its home address. */
+    copy->is_marked = is_marked && !copy->stitch && !copy->tag &&
+                      gpi_snapshot_may_follow(scene) && gpi_snapshot_fits(scene, run);
 }
 
 /* Fills in a live block. Whether a block in a cache is handed out is asked later, under the cache's

@@ -342,8 +342,12 @@ static void the_stream_of_freed_blocks_waited_for(void) {
     fake_mode(FAKE_EAGER);
 }
 
+/* A block is free that another stream may still use. The host waits for that stream; any other
+   stream gets the block at once, behind a wait on the device. */
 static void the_stream_of_a_recorded_use_waited_for(void) {
+    gpupool_request request = kit_request(32 * MIB, kit_stream[2], GPUPOOL_NO_WAIT);
     for (size_t i = 0; i + 1 < KIT_COUNT(sources); i++) {
+        int of_host = sources[i] == GPUPOOL_SOURCE_PINNED;
         check_case("source %d", (int)sources[i]);
         gpupool_arena *arena = kit_open_limited(sources[i], 33 * MIB);
         fill_arena(arena, 1, 32 * MIB);
@@ -352,10 +356,16 @@ static void the_stream_of_a_recorded_use_waited_for(void) {
         CHECK_RESULT(gpupool_record_stream(arena, block[0], kit_stream[3]), GPUPOOL_OK);
         put(arena, &block[0]);
         fake_run(kit_stream[0]);
-        gpupool_verdict v = would_not_fit(arena, 32 * MIB, GPUPOOL_CAUSE_PENDING);
-        CHECK(names_stream(&v, kit_stream[3]));
-        fake_run(kit_stream[3]);
-        fits(arena, 32 * MIB);
+        if (of_host) {
+            gpupool_verdict v = would_not_fit(arena, 32 * MIB, GPUPOOL_CAUSE_PENDING);
+            CHECK(names_stream(&v, kit_stream[3]));
+            fake_run(kit_stream[3]);
+        }
+        CHECK(kit_fits(arena, 32 * MIB, NULL));
+        CHECK((block[0] = gpupool_alloc_request(arena, &request)) != NULL);
+        CHECK_EQ(fake_pending(kit_stream[3]) > 0, !of_host);
+        put(arena, &block[0]);
+        fake_run_all();
         empty_arena(arena);
         fake_mode(FAKE_EAGER);
     }
