@@ -13043,12 +13043,17 @@ typedef struct gpi_shortage {
     int capturing;           /* 1: a stream captures, so no event over all streams is recorded */
 } gpi_shortage;
 
-/* Whether memory that other arenas give back can help: the request is within the arena's limit and
-   the device's size. The arena's lock is held. */
+/* Whether memory that other arenas give back can help: the request is within the device's size, and
+   the arena's limit leaves room for the least growth. In a MAPPED arena all free memory may be a
+   part of the block, which begins there or is stitched. The arena's lock is held. */
 static int gpi_sibling_can_help(const gpupool_arena *arena, uint64_t need_bytes) {
+    const gpi_ledger *ledger = &arena->ledger;
+    uint64_t least = need_bytes;
+    if (gpi_chunk_is_mapped(&arena->chunks))
+        least -= gpi_ground_min(least, ledger->reserved.now - gpi_ground_min(ledger->reserved.now,
+                                                                            ledger->granted.now));
     return gpi_chunk_is(&arena->chunks, GPI_FROM_DEVICE) &&
-           need_bytes <= arena->chunks.driver.total_bytes &&
-           need_bytes <= gpi_ledger_room(&arena->ledger);
+           need_bytes <= arena->chunks.driver.total_bytes && least <= gpi_ledger_room(ledger);
 }
 
 /* Whether another arena is a sibling: on the same device, and made in this process, not before a

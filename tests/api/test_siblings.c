@@ -332,6 +332,18 @@ static void no_help_behind_a_limit(void) {
     kit_close(first);
 }
 
+/* A block that begins in free memory needs less than its size, by the limit and of the others. */
+static void what_the_limit_leaves_for_a_part(void) {
+    open_beside_idle(2);
+    void *live = kit_alloc(second, 2 * GIB, kit_stream[0]);
+    void *idle = kit_alloc(second, 2 * GIB, kit_stream[0]);
+    CHECK_RESULT(gpupool_free(second, idle, kit_stream[0]), GPUPOOL_OK);
+    CHECK_RESULT(gpupool_set_limit(second, 5 * GIB), GPUPOOL_OK);
+    fits(second, 3 * GIB);
+    CHECK_RESULT(gpupool_free(second, live, kit_stream[0]), GPUPOOL_OK);
+    close_both();
+}
+
 /* In the record of its calls an arena that gives memory back says so, and none that gives none. */
 static void what_is_given_is_recorded(void) {
     char line[100];
@@ -670,6 +682,7 @@ int main(void) {
     FAKE_TEST(what_the_caller_lent_stays);
     FAKE_TEST(nothing_to_give);
     FAKE_TEST(no_help_behind_a_limit);
+    FAKE_TEST(what_the_limit_leaves_for_a_part);
     FAKE_TEST(what_is_given_is_recorded);
     FAKE_TEST(others_take_what_is_given);
     FAKE_TEST(asked_anew_after_a_verdict);
