@@ -13050,8 +13050,9 @@ static int gpi_sibling_can_help(const gpupool_arena *arena, uint64_t need_bytes)
     const gpi_ledger *ledger = &arena->ledger;
     uint64_t least = need_bytes;
     if (gpi_chunk_is_mapped(&arena->chunks))
-        least -= gpi_ground_min(least, ledger->reserved.now - gpi_ground_min(ledger->reserved.now,
-                                                                            ledger->granted.now));
+        least -= gpi_ground_min(least, ledger->reserved.now -
+                                           gpi_ground_min(ledger->reserved.now,
+                                                          gpi_arena_granted_awake(arena)));
     return gpi_chunk_is(&arena->chunks, GPI_FROM_DEVICE) &&
            need_bytes <= arena->chunks.driver.total_bytes && least <= gpi_ledger_room(ledger);
 }
