@@ -1102,7 +1102,7 @@ GPUPOOL_API gpupool_result gpupool_get_available(gpupool_arena *, size_t *bytes)
 
 /* Asks whether a stream that has freed nothing could get one block of this size now, without a wait
    on the host, except that CUDA may wait where a chunk that is not MAPPED goes back for the block
-   (rule 9), which GPUPOOL_NO_WAIT rules out. GPUPOOL_OK: yes. E_OUT_OF_MEMORY: no, and *why receives
+   (rule 9), which GPUPOOL_NO_WAIT rules out. GPUPOOL_OK: yes. E_OUT_OF_MEMORY: no, and *why gets
    the verdict; with cause PENDING, gpupool_alloc would succeed all the same: after a wait, or at
    once on the stream that freed the memory. Any other result: the call itself failed, and *why is
    all zeros. Does not wait for the device (rule 9). */
@@ -12203,8 +12203,8 @@ static void gpi_verdict_estimate_mapped(const gpi_scene *scene, const gpi_measur
     estimate->grow_units = gpi_ground_up(units, granule);
 }
 
-/* Whether the request fits in runs[i] to runs[next - 1], which count as free. Memory that the stream
-   is to wait for on the device must be one run that holds the request alone: the ladder takes no
+/* Whether the request fits in runs[i] to runs[next - 1], which count as free. Memory for which the
+   stream is to wait on the device must be one run that holds the request alone: the ladder takes no
    others side by side. */
 static int gpi_verdict_holds(const gpi_scene *scene, const gpi_assumption *wish, uint64_t i,
                              uint64_t next) {
