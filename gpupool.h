@@ -10908,12 +10908,15 @@ GPI_HOT gpi_run *gpi_ladder_cut(gpupool_arena *arena, gpi_run *run, const gpi_re
 }
 
 /* Finds a run for a block below 64 KiB: in a slab, then in a new slab, then anywhere. A new slab
-   costs two spare structs, so a slab is added only where five are spare: three stay for the cut. */
+   costs two spare structs, so a slab is added only where five are spare: three stay for the cut. A
+   slab is aligned to a granule; for a block that needs more, a new one would only be in the way of
+   stitches. */
 static gpi_run *gpi_ladder_find_small(gpupool_arena *arena, const gpi_lists *lists,
                                       const gpi_fit *fit) {
     gpi_tree *tree = &arena->tree;
     gpi_run *run = gpi_search_find_in_slabs(tree, lists, fit);
-    if (!run && gpi_tree_is_ready(tree, 5) && gpi_search_add_slab(tree, lists, fit->tries))
+    if (!run && fit->align_units <= (uint64_t)1 << tree->granule_shift &&
+        gpi_tree_is_ready(tree, 5) && gpi_search_add_slab(tree, lists, fit->tries))
         run = gpi_search_find_in_slabs(tree, lists, fit);
     return run ? run : gpi_search_find(tree, lists, fit);
 }

@@ -133,6 +133,24 @@ static void aligned_where_few_blocks_are(void) {
     close_all();
 }
 
+/* A small block with a large alignment is stitched where no free piece is aligned: the granule that
+   it is made of is not set apart for small blocks first. */
+static void small_and_aligned_widely(void) {
+    gpupool_arena_config config = kit_config(GPUPOOL_SOURCE_MAPPED);
+    config.limit_bytes = 8 * MIB;
+    config.chunk_bytes = 4 * MIB;
+    arena = kit_create(&config);
+    count = 0;
+    get(4 * MIB);
+    size_t freed = get(2 * MIB);
+    get(2 * MIB);
+    put(freed);
+    void *aligned = gpupool_alloc_aligned(arena, 40 * KIB, 16 * MIB, kit_stream[0]);
+    CHECK(aligned != NULL && (uintptr_t)aligned % (16 * MIB) == 0);
+    CHECK_RESULT(gpupool_free(arena, aligned, kit_stream[0]), GPUPOOL_OK);
+    close_all();
+}
+
 /* A limit that is raised to less than what is held trims, and perhaps just what the request would
    lie on. Whatever is advised, the request fits then. */
 static int raised_for(size_t chunk, size_t wanted) {
@@ -198,6 +216,7 @@ int main(void) {
     FAKE_TEST(a_chunk_is_counted_as_the_driver_does);
     FAKE_TEST(below_the_limit_first);
     FAKE_TEST(aligned_where_few_blocks_are);
+    FAKE_TEST(small_and_aligned_widely);
     FAKE_TEST(raised_so_far_that_nothing_goes);
     FAKE_TEST(others_hold_whole_granules);
     return check_finish();
