@@ -8,7 +8,10 @@
 
 #if CHECK_FAKE
 
-/* Full, and all of it stream 1's: a block of 40 MiB, which is to be waited for, and one of 20. */
+/* As if full, and all of it stream 1's: a block of 40 MiB, which is to be waited for, and one of
+   20. The first alone is had by a wait on the device; for more than that the host must wait. */
+#define BEYOND (44 * MIB)
+
 static void *open_full(void **rest) {
     arena = kit_open_limited(GPUPOOL_SOURCE_MAPPED, 64 * MIB);
     void *block = get(40 * MIB, 1);
@@ -28,7 +31,7 @@ static void default_streams_are_named(void) {
         use_on(block, streams[i]);
         put(block, 1);
         fake_run(kit_stream[1]);
-        gpupool_verdict v = would_not_fit(arena, 40 * MIB, GPUPOOL_CAUSE_PENDING);
+        gpupool_verdict v = would_not_fit(arena, BEYOND, GPUPOOL_CAUSE_PENDING);
         CHECK_EQ(v.pending_streams, 1);
         CHECK(v.pending_stream == streams[i]);
         says(&v, words[i]);
@@ -55,11 +58,11 @@ static void two_streams_at_one_block(void) {
         use(block, 3);
         put(block, 1);
         fake_run(kit_stream[1]);
-        gpupool_verdict v = would_not_fit(arena, 40 * MIB, GPUPOOL_CAUSE_PENDING);
+        gpupool_verdict v = would_not_fit(arena, BEYOND, GPUPOOL_CAUSE_PENDING);
         CHECK_EQ(v.pending_streams, 2);
         CHECK(v.pending_stream == NULL);
         fake_run(kit_stream[done]);
-        v = would_not_fit(arena, 40 * MIB, GPUPOOL_CAUSE_PENDING);
+        v = would_not_fit(arena, BEYOND, GPUPOOL_CAUSE_PENDING);
         CHECK_EQ(v.pending_streams, 1);
         CHECK(v.pending_stream == kit_stream[5 - done]);
         finish_with(rest, 1);
@@ -277,7 +280,7 @@ static void a_graphs_block_beside_one_to_wait_for(void) {
     put(kept, 1);
     put(block, 0);
     fake_run(kit_stream[0]);
-    two_are_waited_for(40 * MIB, scope);
+    two_are_waited_for(BEYOND, scope);
 }
 
 static void two_streams_beside_a_graph(void) {
