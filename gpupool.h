@@ -2694,8 +2694,9 @@ static int gpi_file_is_locked(int descriptor) {
                                the locks of this process */
     struct flock lock;
     memset(&lock, 0, sizeof lock); /* the whole file */
-    lock.l_type = F_WRLCK;
-    return fcntl(descriptor, GET_LOCK, &lock) == 0 && lock.l_type != F_UNLCK;
+    lock.l_type = F_WRLCK; /* it stays so if the system cannot tell */
+    (void)fcntl(descriptor, GET_LOCK, &lock);
+    return lock.l_type != F_UNLCK;
 }
 #endif
 
@@ -11546,7 +11547,7 @@ static gpi_outcome gpi_ladder_take_tags_idle(gpi_attempt *attempt) {
         given += bytes;
         if (gpi_stitch_tells(&arena->stitches)) return GPI_RESTART; /* `growing` was open */
     }
-    return given ? GPI_RESTART : GPI_NOT_MET;
+    return GPI_RESTART;
 }
 
 /* -- waits of the host -- */
@@ -13996,9 +13997,9 @@ static int gpi_block_add_uses(gpupool_arena *arena, gpi_run *run, gpi_stream *ow
         gpi_clock_drop_uses(clocks, run);
     else
         gpi_clock_drop_passed(clocks, run);
-    /* A graph may have again at once what it was given and frees itself: its replays repeat that
-       order. */
-    if (keeping && keeping->stream == owner && run->of.uses == keeping && !keeping->next) {
+    /* A graph may have again at once what it was given and frees itself, if nobody else uses it:
+       its replays repeat that order. Its use is the oldest, and so the last in the list. */
+    if (keeping && keeping->stream == owner && run->of.uses == keeping) {
         if (gpi_block_is_apart(arena, run)) keeping->at = gpi_clock_again();
         else gpi_clock_drop_uses(clocks, run);
         return 1;
@@ -15494,6 +15495,7 @@ typedef struct gpi_transfer {
     gpi_failure *own;                /* receives the result, of whatever kind, for a call that waits
                                         itself; NULL: the program has the ticket, and `failures`
                                         receive it */
+    gpi_failure noted;               /* in the caller's plan: what `own` points to */
     uint64_t stalled_ns;             /* since when the transfer has found no slot; 0: it is not
                                         short of slots */
     gpupool_result result;           /* the first failure; no chunk begins after it */
@@ -16397,7 +16399,6 @@ static gpupool_result gpi_send_carry_out(gpupool_ring *ring, gpi_transfer *plan,
                                          gpupool_ticket *ticket) {
     gpi_way way = GPI_WAY_RING;
     gpupool_ticket number = 0;
-    gpi_failure own;
     gpupool_result result;
     gpi_ring_unlock(ring);
     result = gpi_send_may_queue(plan);
@@ -16427,7 +16428,7 @@ static gpupool_result gpi_send_carry_out(gpupool_ring *ring, gpi_transfer *plan,
     /* With a ticket: the record only tells when the copy has ended. */
     if (plan->by_cuda) plan->cursor = plan->bytes;
     plan->lands = plan->gated && !plan->down && !plan->by_cuda;
-    if (!ticket) plan->own = &own;
+    if (!ticket) plan->own = &plan->noted;
     /* Another thread may wait for the ticket before this call returns: gpi_ring_post writes the
        ticket with the lock held. */
     result = gpi_ring_post(ring, plan, ticket ? ticket : &number);
@@ -16440,7 +16441,7 @@ static gpupool_result gpi_send_carry_out(gpupool_ring *ring, gpi_transfer *plan,
     if (ticket || plan->bytes >= GPI_RING_HELP) gpi_ring_wake(ring);
     if (ticket) return GPUPOOL_OK;
     gpi_ring_wait(ring, number, UINT64_MAX);
-    return gpi_ring_noted(&own);
+    return gpi_ring_noted(&plan->noted);
 }
 
 /* The short way of a tiny transfer by CUDA's own staging: no lock, and no check of the ring but for

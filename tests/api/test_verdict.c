@@ -431,7 +431,8 @@ static void two_streams_side_by_side(void) {
 
 /* The start of a chunk, of which small blocks had a part, and the end of another are enough for a
    stitch, behind a wait of the device. A tag keeps the small block out of caches. */
-static void a_piece_that_begins_with_small_blocks(void) {
+static void a_piece_beginning_small(int is_capturing) {
+    cudaGraph_t graph = NULL;
     gpupool_request small = kit_request(4 * KIB, kit_stream[1], 0);
     gpupool_request large = kit_request(3 * MIB, kit_stream[3], GPUPOOL_NO_WAIT);
     gpupool_arena_config config = kit_config(GPUPOOL_SOURCE_MAPPED);
@@ -449,12 +450,24 @@ static void a_piece_that_begins_with_small_blocks(void) {
         CHECK_RESULT(gpupool_free(arena, block[i], kit_stream[1]), GPUPOOL_OK);
         block[i] = NULL;
     }
-    CHECK(kit_fits(arena, large.bytes, NULL));
-    block[1] = gpupool_alloc_request(arena, &large);
-    CHECK(block[1] != NULL);
+    if (is_capturing) {
+        CHECK_EQ(cudaStreamBeginCapture(kit_stream[3], cudaStreamCaptureModeRelaxed), cudaSuccess);
+        CHECK_RESULT(kit_why(gpupool_alloc_request(arena, &large)), GPUPOOL_E_OUT_OF_MEMORY);
+        CHECK_EQ(cudaStreamEndCapture(kit_stream[3], &graph), cudaSuccess);
+        CHECK_EQ(cudaGraphDestroy(graph), cudaSuccess);
+    } else {
+        CHECK(kit_fits(arena, large.bytes, NULL));
+        block[1] = gpupool_alloc_request(arena, &large);
+        CHECK(block[1] != NULL);
+    }
     fake_run_all();
     empty_arena(arena);
     fake_mode(FAKE_EAGER);
+}
+
+static void a_piece_that_begins_with_small_blocks(void) {
+    a_piece_beginning_small(0);
+    a_piece_beginning_small(1);
 }
 
 /* A capturing stream cannot wait; it can have the memory once the work is done. */

@@ -151,10 +151,10 @@ broken caches_fill_while_it_falls_asleep test_schedules_mapped gpupool_sleep \
     's/^    if (gpi_sleep_changes(arena, 0)) GPI_PUBLISH.*//; s/result = gpi_sleep_stop_use(arena);/& if (gpi_sleep_changes(arena, 0)) GPI_PUBLISH(\&arena->searching, arena->searching + 1);/' \
     'asked while all sleeps'
 broken what_was_still_in_use_stays_free test_schedules_mapped gpi_sleep_stop_use \
-    's/gpi_sleep_set_aside(arena); \/\*.*//' \
+    '/poll_all/,$s/gpi_sleep_take_away(arena)/!gpi_sleep_use_all(arena)/' \
     'asked while it sleeps'
 broken a_block_got_during_the_wait_does_not_sleep test_schedules_mapped gpi_sleep_stop_use \
-    '/got such a block during the wait/{n; d}' \
+    '/poll_all/,$s/result = gpi_sleep_take_away(arena)/gpi_sleep_set_aside(arena)/' \
     'asked while it sleeps'
 broken two_sleep_at_once test_schedules_mapped gpi_sleep_enter \
     's/ && !gpi_arena_any_part(arena, GPI_CHANGING)//' \

@@ -49,12 +49,13 @@ static void schedule_wake(const void *gate);
 #define select(count, in, out, bad, until) ((void)(until), schedule_waiting())
 #define pthread_cond_broadcast(turned) schedule_wake(turned)
 #define pthread_cond_timedwait(turned, mutex, until) \
-    ((void)(until), schedule_gate(turned, mutex), ETIMEDOUT)
+    ((void)(until), schedule_gate(turned, mutex))
 
-static inline void schedule_gate(const void *turned, pthread_mutex_t *mutex) {
+static inline int schedule_gate(const void *turned, pthread_mutex_t *mutex) {
     pthread_mutex_unlock(mutex);
     schedule_sleep(turned);
     pthread_mutex_lock(mutex);
+    return ETIMEDOUT;
 }
 
 #define pthread_mutex_lock(mutex) (schedule_point(), pthread_mutex_lock(mutex))

@@ -172,6 +172,21 @@ static void reset_and_refused(void) {
         }
 }
 
+/* A chunk that CUDA had not taken back before goes last. */
+static void reset_with_a_stuck_chunk(void) {
+    arena = kit_open(GPUPOOL_SOURCE_MAPPED);
+    void *block = kit_alloc(arena, 8 * MIB, kit_stream[0]);
+    CHECK_RESULT(gpupool_free(arena, block, kit_stream[0]), GPUPOOL_OK);
+    fake_fail_call("cuMemRelease", 1, 1, 0);
+    CHECK_RESULT(gpupool_trim(arena, 0, NULL), GPUPOOL_E_CUDA);
+    CHECK(arena->chunks.stuck != NULL);
+    reset_the_device();
+    CHECK_RESULT(gpupool_arena_destroy(arena), GPUPOOL_E_CUDA);
+    fake_fail_clear();
+    CHECK_RESULT(gpupool_arena_destroy(arena), GPUPOOL_OK);
+    CHECK_EQ(fake_live_objects(), 0);
+}
+
 /* No memory is counted any more where only the addresses stay; what sleeps had none to go. */
 static void reset_and_all_gone_but_addresses(void) {
     for (int asleep = 0; asleep < 2; asleep++) {
@@ -379,6 +394,7 @@ int main(void) {
     ARENA_TEST(reset_under_pinned);
     ARENA_TEST(reset_under_the_default_arena);
     FAKE_TEST(reset_and_refused);
+    FAKE_TEST(reset_with_a_stuck_chunk);
     FAKE_TEST(reset_and_all_gone_but_addresses);
     FAKE_TEST(reset_and_not_told);
     FAKE_TEST(while_cuda_unloads);

@@ -73,6 +73,22 @@ static void none_for_a_stream_that_captures(void) {
     kit_close(arena);
 }
 
+/* Nor for a use in a scope, by a stream that was unknown before. */
+static void none_for_a_use_in_a_scope(void) {
+    gpupool_capture *scope = NULL;
+    arena = kit_open(GPUPOOL_SOURCE_AUTO);
+    void *block = get(4096, 0);
+    CHECK_RESULT(gpupool_begin_capture(arena, kit_stream[1], &scope), GPUPOOL_OK);
+    fail_malloc_nth(1, 1);
+    CHECK_RESULT(gpupool_record_stream(arena, block, kit_stream[1]), GPUPOOL_E_HOST_MEMORY);
+    fail_malloc_nth(0, 0);
+    CHECK_RESULT(gpupool_record_stream(arena, block, kit_stream[1]), GPUPOOL_OK);
+    CHECK_RESULT(gpupool_end_capture(scope), GPUPOOL_OK);
+    CHECK_RESULT(gpupool_release_capture(scope), GPUPOOL_OK);
+    CHECK_RESULT(put(block, 0), GPUPOOL_OK);
+    kit_close(arena);
+}
+
 /* A graph's stream frees what another stream's cache has: the graph keeps it, for which a record is
    needed. */
 static void none_for_what_a_graph_keeps(void) {
@@ -228,6 +244,7 @@ int main(void) {
     FAKE_TEST(none_for_a_host_functions_stream);
     FAKE_TEST(none_for_a_handle_had_again);
     FAKE_TEST(none_for_a_stream_that_captures);
+    FAKE_TEST(none_for_a_use_in_a_scope);
     FAKE_TEST(none_for_what_a_graph_keeps);
     FAKE_TEST(a_handle_had_again_starts_anew);
     FAKE_TEST(a_handle_that_cuda_does_not_tell);
