@@ -172,16 +172,21 @@ static void reset_and_refused(void) {
         }
 }
 
-/* A chunk that CUDA had not taken back before goes last. */
+/* A chunk that CUDA had not taken back before goes last, and is what it refuses. */
 static void reset_with_a_stuck_chunk(void) {
+    long others = 0;
     arena = kit_open(GPUPOOL_SOURCE_MAPPED);
     void *block = kit_alloc(arena, 8 * MIB, kit_stream[0]);
     CHECK_RESULT(gpupool_free(arena, block, kit_stream[0]), GPUPOOL_OK);
     fake_fail_call("cuMemRelease", 1, 1, 0);
     CHECK_RESULT(gpupool_trim(arena, 0, NULL), GPUPOOL_E_CUDA);
+    fake_fail_clear();
     CHECK(arena->chunks.stuck != NULL);
+    for (const gpi_chunk *chunk = arena->chunks.first; chunk; chunk = chunk->next) others++;
     reset_the_device();
+    fake_fail_call("cuMemRelease", others + 1, 0, 0);
     CHECK_RESULT(gpupool_arena_destroy(arena), GPUPOOL_E_CUDA);
+    CHECK_EQ(arena->chunks.first == NULL || !arena->chunks.first->handle, 1);
     fake_fail_clear();
     CHECK_RESULT(gpupool_arena_destroy(arena), GPUPOOL_OK);
     CHECK_EQ(fake_live_objects(), 0);
