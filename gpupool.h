@@ -10272,6 +10272,35 @@ GPI_HOT int gpi_arena_takes_finished(const gpupool_arena *arena, const gpi_strea
     return owner == arena->clocks.all || gpi_chunk_is(&arena->chunks, GPI_FROM_HOST);
 }
 
+/* Whether a graph's stream counts: every graph's if `all`; else only those of
+   gpi_arena_kept_bytes. */
+static int gpi_arena_counts_kept(const gpupool_arena *arena, const gpi_stream *graph, int all) {
+    return graph->capture &&
+           (all || !graph->key || gpi_arena_takes_finished(arena, graph));
+}
+
+/* Bytes that are free but a graph's until the release. With all = 0, only what no request can have
+   before the release: memory of ended scopes, blocks that other streams freed in a scope, and in a
+   pinned arena every scope's. An open scope may take what it has freed itself. The arena's lock is
+   held. */
+static uint64_t gpi_arena_kept_bytes(const gpupool_arena *arena, int all) {
+    const gpi_stream *stream = arena->clocks.busy;
+    const gpi_run *run = arena->captures ? arena->waiting : NULL;
+    uint64_t units = 0;
+    for (; stream; stream = stream->busy_next)
+        if (gpi_arena_counts_kept(arena, stream, all))
+            units += arena->tree.lists[stream->list]->units;
+    for (; run; run = run->list_next) {
+        const gpi_use *keeping = gpi_clock_keeping(run);
+        if (keeping &&
+            (keeping->at != gpi_clock_again() ||
+             gpi_arena_counts_kept(arena, keeping->stream, all)) &&
+            arena->sleep.states[gpi_stitch_tag_at(&arena->stitches, run->unit)] == GPI_AWAKE)
+            units += run->units;
+    }
+    return units * GPUPOOL_UNIT_BYTES;
+}
+
 /* Whether more than one stream frees memory here, so that they may want each other's. */
 GPI_HOT int gpi_arena_shares(const gpupool_arena *arena) {
     return arena->clocks.stream_count + (arena->clocks.all->clock.issued != 0) > 1;
@@ -12094,6 +12123,30 @@ static void gpi_snapshot_take(gpi_scene *scene) {
     gpi_snapshot_ask_caches(scene);
 }
 
+/* Whether the request fits in runs[i] to runs[next - 1], which count as free. Memory for which the
+   stream is to wait on the device must be one run that holds the request alone: the ladder takes no
+   others side by side. */
+static int gpi_snapshot_holds(const gpi_scene *scene, const gpi_assumption *wish, uint64_t i,
+                              uint64_t next) {
+    const gpi_snapshot_run *copy = &scene->runs[i];
+    gpi_run part;
+    part.unit = copy->unit;
+    part.units = 0;
+    for (; i < next; i++, copy++) {
+        int is_alone = wish->pending == GPI_PENDING_MARKED && copy->state == GPI_SNAPSHOT_PENDING;
+        if (is_alone && part.units && gpi_snapshot_fits(scene, &part)) return 1;
+        if (is_alone || !part.units) {
+            part.unit = copy->unit;
+            part.units = 0;
+        }
+        part.units += copy->units;
+        if (!is_alone) continue;
+        if (gpi_snapshot_fits(scene, &part)) return 1;
+        part.units = 0;
+    }
+    return part.units && gpi_snapshot_fits(scene, &part);
+}
+
 /* == VERDICT ======================================================================================
    Tells why a request was not met, and what would help, in figures and in a sentence. No advice
    rests on figures alone: the ladder is asked whether it would succeed if memory were as the advice
@@ -12207,30 +12260,6 @@ static void gpi_verdict_estimate_mapped(const gpi_scene *scene, const gpi_measur
     estimate->grow_units = gpi_ground_up(units, granule);
 }
 
-/* Whether the request fits in runs[i] to runs[next - 1], which count as free. Memory for which the
-   stream is to wait on the device must be one run that holds the request alone: the ladder takes no
-   others side by side. */
-static int gpi_verdict_holds(const gpi_scene *scene, const gpi_assumption *wish, uint64_t i,
-                             uint64_t next) {
-    const gpi_snapshot_run *copy = &scene->runs[i];
-    gpi_run part;
-    part.unit = copy->unit;
-    part.units = 0;
-    for (; i < next; i++, copy++) {
-        int is_alone = wish->pending == GPI_PENDING_MARKED && copy->state == GPI_SNAPSHOT_PENDING;
-        if (is_alone && part.units && gpi_snapshot_fits(scene, &part)) return 1;
-        if (is_alone || !part.units) {
-            part.unit = copy->unit;
-            part.units = 0;
-        }
-        part.units += copy->units;
-        if (!is_alone) continue;
-        if (gpi_snapshot_fits(scene, &part)) return 1;
-        part.units = 0;
-    }
-    return part.units && gpi_snapshot_fits(scene, &part);
-}
-
 /* Goes once through the copy: notes whether the request fits in one stretch, and adds up what a
    stitch could use (MAPPED) or which chunks are wholly free (other sources). */
 static void gpi_verdict_scan(gpi_scene *scene, const gpi_assumption *wish, gpi_measure *measure,
@@ -12251,7 +12280,7 @@ static void gpi_verdict_scan(gpi_scene *scene, const gpi_assumption *wish, gpi_m
             estimate->idle_units += other.whole_units - other.kept_units;
             stretch.units = 0;
         }
-        if (pooled && stretch.units && gpi_verdict_holds(scene, wish, i, next)) estimate->fits = 1;
+        if (pooled && stretch.units && gpi_snapshot_holds(scene, wish, i, next)) estimate->fits = 1;
         if (is_mapped && stretch.units)
             gpi_verdict_measure(scene->arena, stretch.unit, stretch.units, measure);
         /* A chunk of another source is one stretch, from its first run to the next chunk's. */
@@ -12883,35 +12912,6 @@ static uint64_t gpi_verdict_largest(gpupool_arena *arena, uint32_t finished) {
     return largest;
 }
 
-/* Whether a graph's stream counts: every graph's if `all`; else only those of
-   gpi_verdict_kept_bytes. */
-static int gpi_verdict_counts_kept(const gpupool_arena *arena, const gpi_stream *graph, int all) {
-    return graph->capture &&
-           (all || !graph->key || gpi_arena_takes_finished(arena, graph));
-}
-
-/* Bytes that are free but a graph's until the release. With all = 0, only what no request can have
-   before the release: memory of ended scopes, blocks that other streams freed in a scope, and in a
-   pinned arena every scope's. An open scope may take what it has freed itself. The arena's lock is
-   held. */
-static uint64_t gpi_verdict_kept_bytes(const gpupool_arena *arena, int all) {
-    const gpi_stream *stream = arena->clocks.busy;
-    const gpi_run *run = arena->captures ? arena->waiting : NULL;
-    uint64_t units = 0;
-    for (; stream; stream = stream->busy_next)
-        if (gpi_verdict_counts_kept(arena, stream, all))
-            units += arena->tree.lists[stream->list]->units;
-    for (; run; run = run->list_next) {
-        const gpi_use *keeping = gpi_clock_keeping(run);
-        if (keeping &&
-            (keeping->at != gpi_clock_again() ||
-             gpi_verdict_counts_kept(arena, keeping->stream, all)) &&
-            arena->sleep.states[gpi_stitch_tag_at(&arena->stitches, run->unit)] == GPI_AWAKE)
-            units += run->units;
-    }
-    return units * GPUPOOL_UNIT_BYTES;
-}
-
 enum { GPI_MOST_SHIFT = 48 }; /* a request has at most 2^48 bytes */
 
 /* Turns bytes into units, with one more for a guard. 0: no request has such a size. */
@@ -12972,7 +12972,7 @@ static void gpi_verdict_read_arena(gpupool_arena *arena, uint32_t finished,
     verdict->granted_bytes = arena->ledger.granted.now - gpi_arena_granted_in(arena, GPI_ASLEEP);
     verdict->reserved_bytes = arena->ledger.reserved.now;
     verdict->pending_bytes = arena->ledger.pending.now;
-    verdict->kept_bytes = gpi_verdict_kept_bytes(arena, 1);
+    verdict->kept_bytes = gpi_arena_kept_bytes(arena, 1);
     if (gpi_chunk_is(&arena->chunks, GPI_FROM_HOST))
         verdict->largest_block_bytes =
             gpi_search_largest(arena->tree.lists[GPI_LIST_ANY]) * GPUPOOL_UNIT_BYTES;
@@ -16249,28 +16249,6 @@ static gpupool_result gpi_ring_post(gpupool_ring *ring, gpi_transfer *plan,
     return GPUPOOL_OK;
 }
 
-/* The result that was noted, with its message. */
-static gpupool_result gpi_ring_noted(const gpi_failure *noted) {
-    return noted->result == GPUPOOL_OK ? GPUPOOL_OK
-                                       : gpi_host_fail(noted->result, "%s", noted->text);
-}
-
-/* The result of a ticket that is not in the list. A ticket above `forgotten` that is not among the
-   failures has succeeded. E_ARGUMENT: never given out, or too old to tell. */
-static gpupool_result gpi_ring_result_of(const gpupool_ring *ring, gpupool_ticket ticket) {
-    uint64_t i, count = gpi_ground_min(ring->failure_count, GPI_RING_FAILURES);
-    for (i = 0; i < count; i++) {
-        const gpi_failure *failure = &ring->failures[i];
-        if (failure->ticket == ticket) return gpi_ring_noted(failure);
-    }
-    if (ticket == 0 || ticket > ring->tickets)
-        return gpi_host_fail(GPUPOOL_E_ARGUMENT, "gpupool_ring_wait: no ticket %" PRIu64
-                             " was ever given out", ticket);
-    if (ticket > ring->forgotten) return GPUPOOL_OK;
-    return gpi_host_fail(GPUPOOL_E_ARGUMENT, "gpupool_ring_wait: ticket %" PRIu64 " is from "
-                         "before the last %d failures, and forgotten", ticket, GPI_RING_FAILURES);
-}
-
 /* The transfer with this ticket; NULL: it is over, or never was. */
 static gpi_transfer *gpi_ring_find(const gpupool_ring *ring, gpupool_ticket ticket) {
     gpi_transfer *transfer = ring->transfers;
@@ -16311,27 +16289,6 @@ static gpupool_result gpi_ring_wait(gpupool_ring *ring, gpupool_ticket ticket, u
     return GPUPOOL_OK;
 }
 
-/* Adds to the sentence of a CUDA call that failed before the wait that the failure is not the
-   transfer's. */
-static gpupool_result gpi_ring_did_not_wait(gpupool_ticket ticket) {
-    struct gpi_thread why = gpi_thread;
-    gpi_host_fail(why.result, "%s; gpupool_ring_wait did not wait for ticket %" PRIu64, why.draft,
-                  ticket);
-    gpi_thread.cuda_error = why.cuda_error;
-    return why.result;
-}
-
-/* A negative timeout becomes more than 2^63 ns: for ever. */
-gpupool_result gpupool_ring_wait(gpupool_ring *ring, gpupool_ticket ticket, int64_t timeout_ns) {
-    gpi_visit visit;
-    gpupool_result result = gpi_ring_enter(ring, "gpupool_ring_wait", &visit);
-    if (result == GPUPOOL_E_CUDA) return gpi_ring_did_not_wait(ticket);
-    if (result != GPUPOOL_OK) return result;
-    result = gpi_ring_wait(ring, ticket, (uint64_t)timeout_ns);
-    if (result == GPUPOOL_OK) result = gpi_ring_result_of(ring, ticket);
-    return gpi_ring_leave(ring, &visit, result);
-}
-
 /* == SEND =========================================================================================
    Decides which way a transfer goes, and has the ring's public calls. Each public call fills in a
    gpi_transfer, the plan, which gpi_send_rows checks and carries out. uses: RING and above
@@ -16351,6 +16308,51 @@ gpupool_result gpupool_ring_wait(gpupool_ring *ring, gpupool_ticket ticket, int6
    gpi_send_tiny goes without the lock: it changes nothing but statistics.
 
    Read first: gpi_send_way, gpi_send_carry_out, gpi_send_rows, gpi_send_span_slots. */
+
+/* -- the results of transfers -- */
+
+/* The result that was noted, with its message. */
+static gpupool_result gpi_send_noted(const gpi_failure *noted) {
+    return noted->result == GPUPOOL_OK ? GPUPOOL_OK
+                                       : gpi_host_fail(noted->result, "%s", noted->text);
+}
+
+/* The result of a ticket that is not in the list. A ticket above `forgotten` that is not among the
+   failures has succeeded. E_ARGUMENT: never given out, or too old to tell. */
+static gpupool_result gpi_send_result_of(const gpupool_ring *ring, gpupool_ticket ticket) {
+    uint64_t i, count = gpi_ground_min(ring->failure_count, GPI_RING_FAILURES);
+    for (i = 0; i < count; i++) {
+        const gpi_failure *failure = &ring->failures[i];
+        if (failure->ticket == ticket) return gpi_send_noted(failure);
+    }
+    if (ticket == 0 || ticket > ring->tickets)
+        return gpi_host_fail(GPUPOOL_E_ARGUMENT, "gpupool_ring_wait: no ticket %" PRIu64
+                             " was ever given out", ticket);
+    if (ticket > ring->forgotten) return GPUPOOL_OK;
+    return gpi_host_fail(GPUPOOL_E_ARGUMENT, "gpupool_ring_wait: ticket %" PRIu64 " is from "
+                         "before the last %d failures, and forgotten", ticket, GPI_RING_FAILURES);
+}
+
+/* Adds to the sentence of a CUDA call that failed before the wait that the failure is not the
+   transfer's. */
+static gpupool_result gpi_send_did_not_wait(gpupool_ticket ticket) {
+    struct gpi_thread why = gpi_thread;
+    gpi_host_fail(why.result, "%s; gpupool_ring_wait did not wait for ticket %" PRIu64, why.draft,
+                  ticket);
+    gpi_thread.cuda_error = why.cuda_error;
+    return why.result;
+}
+
+/* A negative timeout becomes more than 2^63 ns: for ever. */
+gpupool_result gpupool_ring_wait(gpupool_ring *ring, gpupool_ticket ticket, int64_t timeout_ns) {
+    gpi_visit visit;
+    gpupool_result result = gpi_ring_enter(ring, "gpupool_ring_wait", &visit);
+    if (result == GPUPOOL_E_CUDA) return gpi_send_did_not_wait(ticket);
+    if (result != GPUPOOL_OK) return result;
+    result = gpi_ring_wait(ring, ticket, (uint64_t)timeout_ns);
+    if (result == GPUPOOL_OK) result = gpi_send_result_of(ring, ticket);
+    return gpi_ring_leave(ring, &visit, result);
+}
 
 /* -- the ways of a transfer -- */
 
@@ -16441,7 +16443,7 @@ static gpupool_result gpi_send_carry_out(gpupool_ring *ring, gpi_transfer *plan,
     if (ticket || plan->bytes >= GPI_RING_HELP) gpi_ring_wake(ring);
     if (ticket) return GPUPOOL_OK;
     gpi_ring_wait(ring, number, UINT64_MAX);
-    return gpi_ring_noted(&plan->noted);
+    return gpi_send_noted(&plan->noted);
 }
 
 /* The short way of a tiny transfer by CUDA's own staging: no lock, and no check of the ring but for
@@ -16648,7 +16650,7 @@ gpupool_result gpupool_upload_file_list(gpupool_ring *ring, int file,
             gpi_ring_lock(ring);
             gpi_ring_wait(ring, tickets[done % MOST], UINT64_MAX);
             gpi_ring_unlock(ring);
-            now = gpi_ring_noted(&noted[done++ % MOST]);
+            now = gpi_send_noted(&noted[done++ % MOST]);
         }
         if (now == GPUPOOL_OK || result != GPUPOOL_OK) continue;
         result = now;
@@ -19490,12 +19492,12 @@ static uint64_t gpi_figures_available(const gpupool_arena *arena, uint64_t devic
        graphs keep, is available to nobody. */
     if (!gpi_chunk_is(chunks, GPI_FROM_POOL))
         return gpi_growth_room(chunks, gpi_ledger_room(&arena->ledger), device_bytes) + idle +
-               arena->ledger.pending.now - gpi_verdict_kept_bytes(arena, 1);
+               arena->ledger.pending.now - gpi_arena_kept_bytes(arena, 1);
     /* An idle chunk can be given back to make a larger one, so it counts as room for growth. In the
        other chunks, everything is free that neither blocks nor graphs have. */
     most = gpi_growth_room(chunks, limit - gpi_ground_min(limit, reserved - idle),
                            device_bytes + idle);
-    return most + gpi_figures_unused_bytes(arena) - gpi_verdict_kept_bytes(arena, 0);
+    return most + gpi_figures_unused_bytes(arena) - gpi_arena_kept_bytes(arena, 0);
 }
 
 /* Adds up what this arena, the device and the process's other arenas can spare. Changes nothing,

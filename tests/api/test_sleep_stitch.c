@@ -343,14 +343,19 @@ static void an_end_that_fails(void) {
     kit_close(arena);
 }
 
+/* Next, content is copied: down, as the part falls asleep, or up, as it wakes. */
+static void lay_before_copies(int waking) {
+    check_case("waking %d", waking);
+    lay_plainly();
+    stitch(1, 0);
+    if (waking) CHECK_RESULT(sleep_part(1, GPUPOOL_KEEP), GPUPOOL_OK);
+}
+
 /* The copies are waited for once more: they run, and there is no memory to wait with for the
    device. */
 static void copies_that_are_not_waited_for(void) {
     for (int waking = 0; waking < 2; waking++) {
-        check_case("waking %d", waking);
-        lay_plainly();
-        stitch(1, 0);
-        if (waking) CHECK_RESULT(sleep_part(1, GPUPOOL_KEEP), GPUPOOL_OK);
+        lay_before_copies(waking);
         fake_mode(FAKE_STEPPED);
         fake_reset_counters();
         fake_fail_call("cuStreamSynchronize", 1, 0, 0);
@@ -371,10 +376,7 @@ static void copies_that_are_not_waited_for(void) {
 /* A copy fails, and then the wait for the earlier copies, too: the first failure is told. */
 static void a_copy_that_fails_first(void) {
     for (int waking = 0; waking < 2; waking++) {
-        check_case("waking %d", waking);
-        lay_plainly();
-        stitch(1, 0);
-        if (waking) CHECK_RESULT(sleep_part(1, GPUPOOL_KEEP), GPUPOOL_OK);
+        lay_before_copies(waking);
         fake_fail_call("cuMemcpyAsync", 1, 0, CUDA_ERROR_OUT_OF_MEMORY);
         fake_fail_call("cuStreamSynchronize", 1, 0, 0);
         CHECK_RESULT(waking ? wake_part(1) : sleep_part(1, GPUPOOL_KEEP), GPUPOOL_E_OUT_OF_MEMORY);

@@ -78,30 +78,26 @@ static void none_is_left(void) {
     kit_close(arena);
 }
 
-static void get_three(void) { get_some(7, 10); }
-
-/* Seven were copied, of which every choice is tried; three more have what was free. */
-static void more_than_were_copied(void) {
-    open_with(10);
-    put_some(7, 10);
-    gpupool_verdict v = judge(40 * MIB, get_three);
-    CHECK_EQ(v.holders[0].blocks, 10);
-    CHECK_EQ(v.holders[0].enough, 3);
-    put_some(0, 10);
+/* As many more come as were freed before the copy: of those in it `enough` have to go. */
+static void three_more(int copied, size_t bytes, void (*get_them)(void), uint64_t enough) {
+    open_with(copied + 3);
+    put_some(copied, copied + 3);
+    gpupool_verdict v = judge(bytes, get_them);
+    CHECK_EQ(v.holders[0].blocks, copied + 3);
+    CHECK_EQ(v.holders[0].enough, enough);
+    put_some(0, copied + 3);
     kit_close(arena);
 }
 
+static void get_three(void) { get_some(7, 10); }
 static void get_the_last_three(void) { get_some(10, 13); }
 
-/* Ten were copied, too many to try every choice, and all of them would have to go. */
+/* Of seven every choice is tried. */
+static void more_than_were_copied(void) { three_more(7, 40 * MIB, get_three, 3); }
+
+/* Ten are too many for that, and all of them would have to go. */
 static void many_more_than_were_copied(void) {
-    open_with(13);
-    put_some(10, 13);
-    gpupool_verdict v = judge(68 * MIB, get_the_last_three);
-    CHECK_EQ(v.holders[0].blocks, 13);
-    CHECK_EQ(v.holders[0].enough, 10);
-    put_some(0, 13);
-    kit_close(arena);
+    three_more(10, 68 * MIB, get_the_last_three, 10);
 }
 #endif
 
