@@ -14986,6 +14986,8 @@ gpupool_result gpupool_release_capture(gpupool_capture *capture) {
     gpi_clock_forget(&arena->clocks, stream);
     gpi_arena_leave(arena, &visit);
     GPUPOOL_FREE(capture);
+    /* the graph's blocks are off their tags' budgets, and chunks of BYPASS are gone */
+    if (GPI_READ(&arena->soft_untold)) gpi_tag_tell(arena);
     return gpi_host_ok();
 }
 
@@ -19420,6 +19422,8 @@ static gpupool_result gpi_figures_new_limit(gpupool_arena *arena, uint64_t bytes
         gpi_host_mutex_unlock(&arena->growing);
     }
     if (!is_set) result = gpi_figures_lower_limit(arena, bytes);
+    /* less may be reserved now: see gpupool_trim */
+    if (GPI_READ(&arena->soft_untold)) gpi_tag_tell(arena);
     return result == GPUPOOL_OK ? gpi_host_ok() : result;
 }
 

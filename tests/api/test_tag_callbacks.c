@@ -192,6 +192,42 @@ static void reserves_and_sleep_are_told(void) {
     kit_close(arena);
 }
 
+/* What the program gives back by other calls than a free or a trim is told by these calls, too. */
+static void limits_and_releases_are_told(void) {
+    gpupool_arena_config config = kit_config(GPUPOOL_SOURCE_MAPPED);
+    config.soft_limit_bytes = 16 * MIB;
+    config.on_soft_limit = count;
+    arena = kit_create(&config);
+    calls = 0;
+    CHECK_RESULT(gpupool_free(arena, kit_alloc(arena, 64 * MIB, 0), 0), GPUPOOL_OK);
+    CHECK_EQ(calls, 1);
+    CHECK_RESULT(gpupool_set_limit(arena, 8 * MIB), GPUPOOL_OK);
+    CHECK_EQ(calls, 2);
+    CHECK_RESULT(gpupool_set_limit(arena, 0), GPUPOOL_OK);
+    CHECK_RESULT(gpupool_free(arena, kit_alloc(arena, 64 * MIB, 0), 0), GPUPOOL_OK);
+    CHECK_EQ(calls, 3);
+    CHECK_RESULT(gpupool_set_limit_text(arena, "8MiB"), GPUPOOL_OK);
+    CHECK_EQ(calls, 4);
+    kit_close(arena);
+}
+
+static void a_released_scope_is_told(void) {
+    gpupool_tag_config config;
+    gpupool_capture *scope;
+    memset(&config, 0, sizeof config);
+    config.soft_limit_bytes = MIB;
+    config.on_soft_limit = count;
+    arena = kit_open(GPUPOOL_SOURCE_MAPPED);
+    CHECK_RESULT(gpupool_tag(arena, "t", &config, &tags[0]), GPUPOOL_OK);
+    calls = 0;
+    CHECK_RESULT(gpupool_begin_capture(arena, kit_stream[0], &scope), GPUPOOL_OK);
+    CHECK(take(2 * MIB, tags[0]) != NULL);
+    CHECK_EQ(calls, 1);
+    CHECK_RESULT(gpupool_release_capture(scope), GPUPOOL_OK);
+    CHECK_EQ(calls, 2);
+    kit_close(arena);
+}
+
 /* Nobody is told. */
 static void a_soft_limit_without_a_function(void) {
     gpupool_arena_config config = kit_config(GPUPOOL_SOURCE_MAPPED);
@@ -343,6 +379,8 @@ int main(void) {
     FAKE_TEST(asleep_before_it_is_zeroed);
     FAKE_TEST(a_request_in_on_map_does_not_wait);
     FAKE_TEST(reserves_and_sleep_are_told);
+    FAKE_TEST(limits_and_releases_are_told);
+    FAKE_TEST(a_released_scope_is_told);
     FAKE_TEST(tags_are_listed_beside_one_that_fails);
     FAKE_TEST(a_tag_that_fails_after_a_use);
     FAKE_TEST(a_soft_limit_without_a_function);
