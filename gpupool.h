@@ -18557,6 +18557,7 @@ static gpupool_result gpi_life_create(gpupool_arena **out, const gpupool_arena_c
     if (result == GPUPOOL_OK) {
         gpi_life_list(arena, 0);
         *out = arena;
+        gpi_tag_tell(arena); /* config.reserve_bytes may be above the soft limit */
     } else {
         gpi_life_free_struct(arena);
     }

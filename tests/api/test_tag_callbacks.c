@@ -228,6 +228,17 @@ static void a_released_scope_is_told(void) {
     kit_close(arena);
 }
 
+static void an_arena_that_begins_over_it(void) {
+    gpupool_arena_config config = kit_config(GPUPOOL_SOURCE_MAPPED);
+    config.soft_limit_bytes = 16 * MIB;
+    config.on_soft_limit = count;
+    config.reserve_bytes = 64 * MIB;
+    calls = 0;
+    arena = kit_create(&config);
+    CHECK_EQ(calls, 1);
+    kit_close(arena);
+}
+
 /* Nobody is told. */
 static void a_soft_limit_without_a_function(void) {
     gpupool_arena_config config = kit_config(GPUPOOL_SOURCE_MAPPED);
@@ -381,6 +392,7 @@ int main(void) {
     FAKE_TEST(reserves_and_sleep_are_told);
     FAKE_TEST(limits_and_releases_are_told);
     FAKE_TEST(a_released_scope_is_told);
+    FAKE_TEST(an_arena_that_begins_over_it);
     FAKE_TEST(tags_are_listed_beside_one_that_fails);
     FAKE_TEST(a_tag_that_fails_after_a_use);
     FAKE_TEST(a_soft_limit_without_a_function);
