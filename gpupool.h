@@ -13718,9 +13718,9 @@ GPI_HOT void *gpi_alloc_take(gpupool_arena *arena, gpi_request *request, int cac
     if (!ready) arena->ledger.failures += GPUPOOL_STATS;
     gpi_arena_unlock(arena);
     if (!ready) gpi_host_no_memory();
-    if (run || !ready) return block;
-    block = gpi_alloc_slow(arena, request);
-    /* The arena's reserved bytes may have passed a soft limit. */
+    if (!run && ready) block = gpi_alloc_slow(arena, request);
+    /* The arena's reserved bytes may have passed a soft limit; or a host function has freed a block
+       since the last call that could tell. */
     if (GPI_READ(&arena->soft_untold)) gpi_tag_tell(arena);
     return block;
 }
@@ -13770,6 +13770,7 @@ static void *gpi_alloc_get(gpupool_arena *arena, const char *call, gpi_request *
         gpi_host_unlock(&arena->lock);
     }
     gpi_host_unlock(&request->owner->cache.lock);
+    if (GPI_READ(&arena->soft_untold)) gpi_tag_tell(arena); /* as in gpi_alloc_take */
     return block;
 }
 

@@ -239,6 +239,32 @@ static void an_arena_that_begins_over_it(void) {
     kit_close(arena);
 }
 
+/* By the next allocation, also one that finds memory at once: in the tree, or in a cache. */
+static void a_host_function_is_told_by_an_allocation(void) {
+    gpupool_tag_config config;
+    void *block[2];
+    memset(&config, 0, sizeof config);
+    config.soft_limit_bytes = MIB;
+    config.on_soft_limit = count;
+    for (int cached = 0; cached < 2; cached++) {
+        arena = kit_open(GPUPOOL_SOURCE_MAPPED);
+        CHECK_RESULT(gpupool_tag(arena, "t", &config, &tags[0]), GPUPOOL_OK);
+        calls = 0;
+        block[0] = take(2 * MIB, tags[0]);
+        CHECK_EQ(calls, 1);
+        for (int i = 0; i < 3; i++) {
+            block[1] = kit_alloc(arena, 512, kit_stream[1]);
+            CHECK_RESULT(gpupool_free(arena, block[1], kit_stream[1]), GPUPOOL_OK);
+        }
+        CHECK_RESULT(gpupool_free_in_host_function(arena, block[0], kit_stream[0]), GPUPOOL_OK);
+        CHECK_EQ(calls, 1);
+        block[1] = kit_alloc(arena, cached ? 512 : 4096, kit_stream[1]);
+        CHECK_EQ(calls, 2);
+        CHECK_RESULT(gpupool_free(arena, block[1], kit_stream[1]), GPUPOOL_OK);
+        kit_close(arena);
+    }
+}
+
 /* Nobody is told. */
 static void a_soft_limit_without_a_function(void) {
     gpupool_arena_config config = kit_config(GPUPOOL_SOURCE_MAPPED);
@@ -393,6 +419,7 @@ int main(void) {
     FAKE_TEST(limits_and_releases_are_told);
     FAKE_TEST(a_released_scope_is_told);
     FAKE_TEST(an_arena_that_begins_over_it);
+    FAKE_TEST(a_host_function_is_told_by_an_allocation);
     FAKE_TEST(tags_are_listed_beside_one_that_fails);
     FAKE_TEST(a_tag_that_fails_after_a_use);
     FAKE_TEST(a_soft_limit_without_a_function);
