@@ -18157,7 +18157,7 @@ static int gpi_life_soft_limit(gpupool_arena *arena, const gpupool_arena_config 
 /* Gets reserve_bytes of an arena (tag 0) or of a tag from the driver, in whole granules, as
    finished free memory. If the device is full, asks the process's other arenas once; then the
    result is E_OUT_OF_MEMORY, with the verdict's sentence. Both locks are held, and opened around
-   driver calls. */
+   driver calls and while other arenas are asked. */
 static gpupool_result gpi_life_reserve(gpupool_arena *arena, int tag, uint64_t bytes) {
     gpi_siblings siblings;
     gpi_request request;
@@ -18178,10 +18178,15 @@ static gpupool_result gpi_life_reserve(gpupool_arena *arena, int tag, uint64_t b
     result = gpi_ladder_grow(arena, &request, &run);
     if (result == GPUPOOL_E_OUT_OF_MEMORY) {
         lack = gpi_sibling_shortage(arena, &request);
-        /* gpi_sibling_collect takes the locks of other arenas, one arena after the other */
+        /* gpi_sibling_collect takes the locks of other arenas, one arena after the other, and runs
+           their on_unmap, which may call this arena. `halfway`: the arena stays awake */
+        arena->halfway++;
         gpi_host_unlock(&arena->lock);
+        gpi_host_mutex_unlock(&arena->growing);
         gpi_sibling_collect(&lack, &siblings);
+        gpi_host_mutex_lock(&arena->growing);
         gpi_host_lock(&arena->lock);
+        arena->halfway--;
         result = gpi_ladder_grow(arena, &request, &run);
     }
     if (result == GPUPOOL_OK) gpi_chunk_put(&arena->chunks, &arena->tree, run);

@@ -408,6 +408,39 @@ static void no_more_is_given_back_than_is_missing(void) {
     fake_other_process(0, 0);
     kit_close(arena);
 }
+/* ---- another arena that gives back its idle chunks ---- */
+
+static gpupool_arena *full_of_idle_chunks(gpupool_arena_config *config) {
+    size_t free_bytes, total_bytes;
+    CHECK_EQ(cudaMemGetInfo(&free_bytes, &total_bytes), cudaSuccess);
+    fake_other_process(0, free_bytes - 64 * MIB);
+    gpupool_arena *other = kit_create(config);
+    CHECK_RESULT(gpupool_free(other, kit_alloc(other, 48 * MIB, 0), 0), GPUPOOL_OK);
+    return other;
+}
+
+static int trim_the_first(const gpupool_mapping *mapping, void *unused) {
+    (void)mapping, (void)unused;
+    calls++;
+    CHECK_RESULT(gpupool_trim(arena, 0, NULL), GPUPOOL_OK);
+    return 0;
+}
+
+/* Its on_unmap is called with no lock of the arena that reserves: it would wait for itself. */
+static void a_reserve_makes_others_call_the_arena(void) {
+    gpupool_arena_config config = kit_config(GPUPOOL_SOURCE_MAPPED);
+    arena = kit_create(&config);
+    calls = 0;
+    config.on_unmap = trim_the_first;
+    gpupool_arena *other = full_of_idle_chunks(&config);
+    alarm(20);
+    tags[0] = make_tag("t", 32 * MIB);
+    alarm(0);
+    CHECK(calls > 0);
+    fake_other_process(0, 0);
+    kit_close(other);
+    kit_close(arena);
+}
 #endif
 
 int main(void) {
@@ -424,5 +457,6 @@ int main(void) {
     FAKE_TEST(a_tag_that_fails_after_a_use);
     FAKE_TEST(a_soft_limit_without_a_function);
     FAKE_TEST(no_more_is_given_back_than_is_missing);
+    FAKE_TEST(a_reserve_makes_others_call_the_arena);
     return check_finish();
 }
