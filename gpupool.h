@@ -14548,6 +14548,7 @@ static void *gpi_hand_zeroed(gpupool_arena *arena, void *block, const gpi_reques
     }
     if (result == GPUPOOL_OK) return block;
     gpi_block_take_back(arena, block, &request->by);
+    gpi_tag_tell(arena); /* the block may have been over its tag's soft limit */
     return NULL;
 }
 

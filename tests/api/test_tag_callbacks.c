@@ -265,6 +265,28 @@ static void a_host_function_is_told_by_an_allocation(void) {
     }
 }
 
+/* The block was over the soft limit, and is none. */
+static void a_block_that_cannot_be_zeroed(void) {
+    gpupool_tag_config config;
+    gpupool_request request;
+    memset(&config, 0, sizeof config);
+    config.soft_limit_bytes = MIB;
+    config.on_soft_limit = count;
+    arena = kit_open(GPUPOOL_SOURCE_MAPPED);
+    memset(&request, 0, sizeof request);
+    CHECK_RESULT(gpupool_tag(arena, "t", &config, &request.tag), GPUPOOL_OK);
+    request.bytes = 2 * MIB;
+    request.stream = kit_stream[0];
+    request.flags = GPUPOOL_ZEROED;
+    calls = 0;
+    fake_fail_call("cuMemsetD8Async", 1, 0, 0);
+    CHECK(gpupool_alloc_request(arena, &request) == NULL);
+    CHECK_RESULT(gpupool_last_result(), GPUPOOL_E_CUDA);
+    fake_fail_clear();
+    CHECK_EQ(calls, 2);
+    kit_close(arena);
+}
+
 /* Nobody is told. */
 static void a_soft_limit_without_a_function(void) {
     gpupool_arena_config config = kit_config(GPUPOOL_SOURCE_MAPPED);
@@ -455,6 +477,7 @@ int main(void) {
     FAKE_TEST(a_host_function_is_told_by_an_allocation);
     FAKE_TEST(tags_are_listed_beside_one_that_fails);
     FAKE_TEST(a_tag_that_fails_after_a_use);
+    FAKE_TEST(a_block_that_cannot_be_zeroed);
     FAKE_TEST(a_soft_limit_without_a_function);
     FAKE_TEST(no_more_is_given_back_than_is_missing);
     FAKE_TEST(a_reserve_makes_others_call_the_arena);
