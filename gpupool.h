@@ -617,9 +617,10 @@ typedef struct gpupool_soft_limit {
 
 /* Your function. gpupool calls the function once each time that memory rises above a soft limit,
    and once each time that memory falls back under it. The call comes with no lock held, before the
-   gpupool call that changed the memory returns; but after a free in a host function it comes in the
-   arena's next allocation or free. The function may call the arena, for example to free blocks that
-   the program can spare. */
+   gpupool call that changed the memory returns; but after a free in a host function, or after a
+   request of another arena has returned this arena's idle chunks, it comes in this arena's next
+   allocation or free. The function may call the arena, for example to free blocks that the program
+   can spare. */
 typedef void (*gpupool_soft_fn)(const gpupool_soft_limit *, void *user);
 
 typedef struct gpupool_tag_config {  /* all zeros: counted, and not limited */

@@ -463,6 +463,26 @@ static void a_reserve_makes_others_call_the_arena(void) {
     kit_close(other);
     kit_close(arena);
 }
+
+/* The call that gave them back is of another arena, and does not tell. */
+static void a_soft_limit_that_others_meet(void) {
+    gpupool_arena_config config = kit_config(GPUPOOL_SOURCE_MAPPED);
+    arena = kit_create(&config);
+    calls = 0;
+    config.soft_limit_bytes = 16 * MIB;
+    config.on_soft_limit = count;
+    gpupool_arena *other = full_of_idle_chunks(&config);
+    CHECK_EQ(calls, 1);
+    void *block = kit_alloc(arena, 60 * MIB, kit_stream[0]);
+    CHECK_EQ(calls, 1);
+    void *small = kit_alloc(other, 512, kit_stream[0]);
+    CHECK_EQ(calls, 2);
+    CHECK_RESULT(gpupool_free(other, small, kit_stream[0]), GPUPOOL_OK);
+    CHECK_RESULT(gpupool_free(arena, block, kit_stream[0]), GPUPOOL_OK);
+    fake_other_process(0, 0);
+    kit_close(other);
+    kit_close(arena);
+}
 #endif
 
 int main(void) {
@@ -481,5 +501,6 @@ int main(void) {
     FAKE_TEST(a_soft_limit_without_a_function);
     FAKE_TEST(no_more_is_given_back_than_is_missing);
     FAKE_TEST(a_reserve_makes_others_call_the_arena);
+    FAKE_TEST(a_soft_limit_that_others_meet);
     return check_finish();
 }
