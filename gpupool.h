@@ -18757,20 +18757,31 @@ static int gpi_life_was_reset(const gpupool_arena *arena) {
     return result == GPUPOOL_OK && reset;
 }
 
-/* Whether a unit is in this arena's memory; then the arena has one visitor more, until
-   gpi_life_leave. In a CUSTOM arena only the start of a live block counts: its chunk_free may call
-   gpupool_cudaFree for the chunk itself. The process's lock is held, and open while the arena's is
-   held; `visitors` keeps the arena meanwhile. */
-static int gpi_life_enter(gpupool_arena *arena, uint64_t unit) {
+/* Whether an arena counts as the owner of a unit. The arena's lock is held. */
+typedef int (*gpi_life_claim)(const gpupool_arena *, uint64_t unit);
+
+/* For questions: all memory of an arena. */
+static int gpi_life_has(const gpupool_arena *arena, uint64_t unit) {
+    return gpi_chunk_owns(&arena->chunks, unit);
+}
+
+/* For frees. In a CUSTOM arena only the start of a live block counts: its chunk_free may call
+   gpupool_cudaFree for the chunk itself. */
+static int gpi_life_frees(const gpupool_arena *arena, uint64_t unit) {
+    if (arena->chunks.source != GPUPOOL_SOURCE_CUSTOM) return gpi_life_has(arena, unit);
+    return gpi_tree_live(&arena->tree, unit) != NULL;
+}
+
+/* Whether this arena claims a unit; then the arena has one visitor more, until gpi_life_leave. The
+   process's lock is held, and open while the arena's is held; `visitors` keeps the arena
+   meanwhile. */
+static int gpi_life_enter(gpupool_arena *arena, uint64_t unit, gpi_life_claim claims) {
     int found;
     if (arena->forks != gpi_process.forks) return 0;
     arena->visitors++;
     gpi_host_unlock(&gpi_process.lock);
     gpi_host_lock(&arena->lock);
-    if (arena->chunks.source == GPUPOOL_SOURCE_CUSTOM)
-        found = gpi_tree_live(&arena->tree, unit) != NULL;
-    else
-        found = gpi_chunk_owns(&arena->chunks, unit);
+    found = claims(arena, unit);
     gpi_host_unlock(&arena->lock);
     /* after a reset, CUDA may have given the address to somebody else */
     if (found) found = !gpi_life_was_reset(arena);
@@ -18786,16 +18797,16 @@ static void gpi_life_leave(gpupool_arena *arena) {
     gpi_host_unlock(&gpi_process.lock);
 }
 
-/* The arena, default or not, that an address belongs to; NULL: none. It has one visitor more, until
+/* The arena, default or not, that claims an address; NULL: none. It has one visitor more, until
    gpi_life_leave: unless the address is a live block's, another thread may destroy the arena at any
    time, and the caller cannot know. No lock is held. The list can be walked although gpi_life_enter
    opens the lock: an arena with visitors stays in the list. */
-static gpupool_arena *gpi_life_owner(const void *memory) {
+static gpupool_arena *gpi_life_owner(const void *memory, gpi_life_claim claims) {
     uint64_t unit = (uint64_t)(uintptr_t)memory / GPUPOOL_UNIT_BYTES;
     gpupool_arena *arena, *owner = NULL;
     gpi_host_lock(&gpi_process.lock);
     for (arena = gpi_process.arenas; arena && !owner; arena = arena->next)
-        if (gpi_life_enter(arena, unit)) owner = arena;
+        if (gpi_life_enter(arena, unit, claims)) owner = arena;
     gpi_host_unlock(&gpi_process.lock);
     return owner;
 }
@@ -19358,7 +19369,7 @@ gpupool_result gpupool_get_block(gpupool_arena *arena, const void *memory, gpupo
     if (block) memset(block, 0, sizeof *block);
     if (!block) return gpi_host_fail(GPUPOOL_E_ARGUMENT, "%s: block is NULL", call);
     if (arena) return gpi_figures_find(arena, memory, block);
-    owner = gpi_life_owner(memory);
+    owner = gpi_life_owner(memory, gpi_life_has);
     if (!owner)
         return gpi_host_fail(GPUPOOL_E_NOT_OURS, "%s: %p is in no arena's memory", call, memory);
     result = gpi_figures_find(owner, memory, block);
@@ -21787,7 +21798,7 @@ static gpupool_arena *gpi_shape_default_owner(const void *block) {
     for (device = 0; device < GPI_DEVICES_MAX && !owner; device++) {
         /* gpi_life_enter opens the lock, so the pointer is read again for each device */
         gpupool_arena *arena = gpi_process.default_arenas[device];
-        if (arena && gpi_life_enter(arena, unit)) owner = arena;
+        if (arena && gpi_life_enter(arena, unit, gpi_life_frees)) owner = arena;
     }
     gpi_host_unlock(&gpi_process.lock);
     return owner;
@@ -21796,7 +21807,7 @@ static gpupool_arena *gpi_shape_default_owner(const void *block) {
 /* Whether an address that is in no default arena is in another arena; then E_NOT_OURS is the
    thread's result. Keeps SP2. */
 static int gpi_shape_is_of_another(const void *block) {
-    gpupool_arena *owner = gpi_life_owner(block);
+    gpupool_arena *owner = gpi_life_owner(block, gpi_life_frees);
     if (!owner) return 0;
     gpi_life_leave(owner);
     gpi_host_fail(GPUPOOL_E_NOT_OURS, "gpupool_cudaFree: %p is of an arena that is no default "

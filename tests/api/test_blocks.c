@@ -78,6 +78,24 @@ static void what_it_is_not(void) {
     kit_close(arena);
 }
 
+/* Without an arena, too, and whatever the source: CUSTOM claims only blocks where they are freed. */
+static void inside_and_free_in_every_source(void) {
+    for (size_t i = 0; i < KIT_SOURCES; i++) {
+        gpupool_block found;
+        check_case("%s", kit_sources[i].name);
+        arena = kit_open(kit_sources[i].source);
+        char *block = (char *)kit_alloc(arena, 100000, kit_stream[0]);
+        char *other = (char *)kit_alloc(arena, 100000, kit_stream[0]);
+        CHECK_RESULT(gpupool_get_block(NULL, block + 4096, &found), GPUPOOL_E_INSIDE);
+        CHECK(found.arena == arena && found.memory == block);
+        put(other, 0);
+        gpupool_result is = gpupool_get_block(arena, other, &found);
+        CHECK_RESULT(gpupool_get_block(NULL, other, &found), is);
+        put(block, 0);
+        kit_close(arena);
+    }
+}
+
 /* Of two arenas the one that has it; of one, an address of the other is not its. */
 static void whose_it_is(void) {
     gpupool_block found;
@@ -377,6 +395,7 @@ int main(void) {
     ARENA_TEST(what_a_pointer_is);
     ARENA_TEST(where_it_is);
     ARENA_TEST(what_it_is_not);
+    ARENA_TEST(inside_and_free_in_every_source);
     ARENA_TEST(whose_it_is);
     ARENA_TEST(the_walk_adds_up_to_the_figures);
     ARENA_TEST(neighbours_come_by_address);
