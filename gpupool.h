@@ -18212,6 +18212,8 @@ static void gpi_life_drop_tag(gpupool_arena *arena, int tag) {
     /* the list may be missing: to open it is what may have failed */
     if (arena->tree.lists[list]) gpi_tree_list_drop(&arena->tree, list);
     memset(&arena->chunks.apart[tag], 0, sizeof arena->chunks.apart[tag]);
+    /* gpupool_sleep may have begun while on_map ran, and waits for this thread */
+    arena->sleep.states[tag] = GPI_AWAKE;
     for (arena->chunks.is_apart = 0; tag > 0; tag--)
         arena->chunks.is_apart |= arena->chunks.apart[tag].is_apart;
     tag = arena->ledger.tag_count--;

@@ -404,6 +404,34 @@ static void a_tag_that_fails_after_a_use(void) {
     pthread_barrier_destroy(&comes);
 }
 
+static void *sleep_all(void *unused) {
+    CHECK_RESULT(gpupool_sleep(arena, GPUPOOL_ALL, GPUPOOL_DISCARD, NULL), GPUPOOL_OK);
+    return unused;
+}
+static void begin_to_sleep(void) {
+    CHECK_EQ(pthread_create(&user, NULL, sleep_all, NULL), 0);
+    usleep(50000); /* it waits for the end of this on_map by then */
+}
+
+/* The number does not go on sleeping without the tag: the next tag has it. */
+static void a_tag_that_fails_while_all_falls_asleep(void) {
+    gpupool_arena_config config = kit_config(GPUPOOL_SOURCE_MAPPED);
+    gpupool_tag_config reserve;
+    memset(&reserve, 0, sizeof reserve);
+    reserve.reserve_bytes = 8 * MIB;
+    config.on_map = refuse_after;
+    arena = kit_create(&config);
+    meanwhile = begin_to_sleep;
+    CHECK_RESULT(gpupool_tag(arena, "t", &reserve, &tags[0]), GPUPOOL_E_CALLBACK);
+    CHECK_EQ(pthread_join(user, NULL), 0);
+    CHECK_RESULT(gpupool_wake(arena, GPUPOOL_ALL, NULL), GPUPOOL_OK);
+    CHECK_RESULT(gpupool_tag(arena, "next", NULL, &tags[0]), GPUPOOL_OK);
+    void *block = take(MIB, tags[0]);
+    CHECK(block != NULL);
+    CHECK_RESULT(gpupool_free(arena, block, kit_stream[0]), GPUPOOL_OK);
+    kit_close(arena);
+}
+
 /* ---- idle chunks of another tag, where the device is full ---- */
 
 static void no_more_is_given_back_than_is_missing(void) {
@@ -497,6 +525,7 @@ int main(void) {
     FAKE_TEST(a_host_function_is_told_by_an_allocation);
     FAKE_TEST(tags_are_listed_beside_one_that_fails);
     FAKE_TEST(a_tag_that_fails_after_a_use);
+    FAKE_TEST(a_tag_that_fails_while_all_falls_asleep);
     FAKE_TEST(a_block_that_cannot_be_zeroed);
     FAKE_TEST(a_soft_limit_without_a_function);
     FAKE_TEST(no_more_is_given_back_than_is_missing);
