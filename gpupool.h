@@ -19397,7 +19397,7 @@ static uint64_t gpi_figures_reserved(gpupool_arena *arena) {
 static int gpi_figures_set_limit(gpupool_arena *arena, uint64_t bytes) {
     if (arena->ledger.reserved.now > bytes) return 0;
     gpi_arena_trace_number(arena, 'l', bytes == UINT64_MAX ? 0 : bytes);
-    arena->ledger.limit_bytes = bytes;
+    GPI_PUBLISH(&arena->ledger.limit_bytes, bytes); /* gpupool_get_limit takes no lock */
     arena->ledger.over_bytes = arena->ledger.reserved.now; /* see L1: what may stay above it */
     return 1;
 }
@@ -19412,7 +19412,7 @@ static gpupool_result gpi_figures_lower_limit(gpupool_arena *arena, uint64_t byt
     if (result != GPUPOOL_OK) return result;
     before = arena->ledger.limit_bytes;
     gpi_arena_trace_number(arena, 'l', bytes);
-    arena->ledger.limit_bytes = bytes;
+    GPI_PUBLISH(&arena->ledger.limit_bytes, bytes); /* gpupool_get_limit takes no lock */
     arena->ledger.over_bytes = arena->ledger.reserved.now;
     /* the limit is set first: FG3 */
     gpi_arena_finish_all(arena);
@@ -19420,7 +19420,7 @@ static gpupool_result gpi_figures_lower_limit(gpupool_arena *arena, uint64_t byt
     /* the lock was open: another thread's limit, set meanwhile, stays */
     if (result != GPUPOOL_OK && arena->ledger.limit_bytes == bytes) {
         gpi_arena_trace_number(arena, 'l', before == UINT64_MAX ? 0 : before);
-        arena->ledger.limit_bytes = before;
+        GPI_PUBLISH(&arena->ledger.limit_bytes, before);
         arena->ledger.over_bytes = arena->ledger.reserved.now;
     }
     gpi_arena_leave(arena, &visit);

@@ -233,10 +233,32 @@ static void the_last_result_is_per_thread(void) {
     kit_close(arena);
 }
 
+/* ---- a limit is read without a lock ---- */
+
+static void *change_the_limit(void *unused) {
+    for (int n = 0; n < 500; n++)
+        CHECK_RESULT(gpupool_set_limit(arena, n % 2 ? 96 * MIB : 64 * MIB), GPUPOOL_OK);
+    return unused;
+}
+
+static void a_limit_is_read_beside_its_change(void) {
+    pthread_t thread;
+    size_t bytes;
+    arena = kit_open_limited(GPUPOOL_SOURCE_AUTO, 64 * MIB);
+    CHECK_EQ(pthread_create(&thread, NULL, change_the_limit, NULL), 0);
+    for (int n = 0; n < 5000; n++) {
+        CHECK_RESULT(gpupool_get_limit(arena, &bytes), GPUPOOL_OK);
+        CHECK(bytes == 64 * MIB || bytes == 96 * MIB);
+    }
+    CHECK_EQ(pthread_join(thread, NULL), 0);
+    kit_close(arena);
+}
+
 int main(void) {
     ARENA_TEST(threads_on_mapped);
     ARENA_TEST(threads_on_device);
     ARENA_TEST(the_last_result_is_per_thread);
+    ARENA_TEST(a_limit_is_read_beside_its_change);
     check_run("the_default_arena_is_made_once", the_default_arena_is_made_once, kit_prepare, NULL);
     return check_finish();
 }
