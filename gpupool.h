@@ -2136,7 +2136,7 @@ static uint64_t gpi_host_thread_number(void) {
    meanwhile. */
 static void gpi_host_count_scope(int more) {
     gpi_host_lock(&gpi_process.lock);
-    gpi_process.scopes += more;
+    GPI_PUBLISH(&gpi_process.scopes, gpi_process.scopes + more);
     gpi_host_unlock(&gpi_process.lock);
 }
 

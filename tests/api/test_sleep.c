@@ -492,6 +492,38 @@ static void threads_meet_it(void) {
     close_arena();
 }
 
+/* Scopes of another arena open and end meanwhile: E_CAPTURING, or no scope was seen. */
+static int stops;
+
+static void *open_scopes(void *other) {
+    while (!__atomic_load_n(&stops, __ATOMIC_RELAXED)) {
+        gpupool_capture *scope[50];
+        for (int i = 0; i < 50; i++) {
+            CHECK_RESULT(gpupool_begin_capture(other, kit_stream[1], &scope[i]), GPUPOOL_OK);
+            CHECK_RESULT(gpupool_end_capture(scope[i]), GPUPOOL_OK);
+        }
+        for (int i = 0; i < 50; i++) CHECK_RESULT(gpupool_release_capture(scope[i]), GPUPOOL_OK);
+    }
+    return NULL;
+}
+
+static void scopes_of_another_arena_meet_it(void) {
+    gpupool_arena *other = kit_open(GPUPOOL_SOURCE_MAPPED);
+    pthread_t thread;
+    open_arena();
+    __atomic_store_n(&stops, 0, __ATOMIC_RELAXED);
+    pthread_create(&thread, NULL, open_scopes, other);
+    for (int i = 0; i < 2000; i++) {
+        gpupool_result result = gpupool_sleep(arena, GPUPOOL_ALL, GPUPOOL_DISCARD, NULL);
+        if (result == GPUPOOL_OK) result = gpupool_wake(arena, GPUPOOL_ALL, NULL);
+        CHECK(result == GPUPOOL_OK || result == GPUPOOL_E_CAPTURING);
+    }
+    __atomic_store_n(&stops, 1, __ATOMIC_RELAXED);
+    pthread_join(thread, NULL);
+    close_arena();
+    kit_close(other);
+}
+
 #endif
 
 /* cudaFree is over all streams, like the use by which a sleeping arena keeps its blocks. */
@@ -528,5 +560,6 @@ int main(void) {
     FAKE_TEST(calls_that_fail);
     FAKE_TEST(holders_are_told);
     FAKE_TEST(threads_meet_it);
+    FAKE_TEST(scopes_of_another_arena_meet_it);
     return check_finish();
 }
