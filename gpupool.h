@@ -19542,8 +19542,6 @@ gpupool_result gpupool_get_available(gpupool_arena *arena, size_t *bytes) {
     driver = &arena->chunks.driver;
     is_from_host = gpi_chunk_is(&arena->chunks, GPI_FROM_HOST);
     if (!bytes) return gpi_host_fail(GPUPOOL_E_ARGUMENT, "gpupool_get_available: bytes is NULL");
-    result = gpi_arena_is_awake(arena, "gpupool_get_available", 0);
-    if (result != GPUPOOL_OK) return result;
     gpi_sibling_count(arena, 1, &siblings);
     result = gpi_driver_enter(driver, &visit);
     if (result != GPUPOOL_OK) return result;
@@ -19557,8 +19555,11 @@ gpupool_result gpupool_get_available(gpupool_arena *arena, size_t *bytes) {
     if (result != GPUPOOL_OK) return result;
     most = is_from_host ? UINT64_MAX / 2 : free_bytes + siblings.idle_bytes;
     gpi_arena_fold(arena, &cached);
-    most = gpi_figures_available(arena, most);
+    /* here, since another thread may put the arena to sleep until then */
+    result = gpi_arena_is_awake(arena, "gpupool_get_available", 0);
+    if (result == GPUPOOL_OK) most = gpi_figures_available(arena, most);
     gpi_host_unlock(&arena->lock);
+    if (result != GPUPOOL_OK) return result;
     most -= gpi_ground_min(most, GPI_GUARD * GPUPOOL_UNIT_BYTES); /* one block's guard */
     *bytes = (size_t)gpi_ground_min(most, (uint64_t)1 << GPI_MOST_SHIFT);
     return gpi_host_ok();

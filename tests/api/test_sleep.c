@@ -524,6 +524,22 @@ static void scopes_of_another_arena_meet_it(void) {
     kit_close(other);
 }
 
+static void fall_asleep(void *unused) {
+    (void)unused;
+    CHECK_RESULT(gpupool_sleep(arena, GPUPOOL_ALL, GPUPOOL_DISCARD, NULL), GPUPOOL_OK);
+}
+
+/* The question is about an arena that sleeps when it is answered. */
+static void asked_while_it_falls_asleep(void) {
+    size_t available = 1;
+    open_arena();
+    fake_before_call("cuMemGetInfo", 1, fall_asleep, NULL);
+    CHECK_RESULT(gpupool_get_available(arena, &available), GPUPOOL_E_ASLEEP);
+    CHECK_EQ(available, 0);
+    CHECK_RESULT(gpupool_wake(arena, GPUPOOL_ALL, NULL), GPUPOOL_OK);
+    close_arena();
+}
+
 #endif
 
 /* cudaFree is over all streams, like the use by which a sleeping arena keeps its blocks. */
@@ -561,5 +577,6 @@ int main(void) {
     FAKE_TEST(holders_are_told);
     FAKE_TEST(threads_meet_it);
     FAKE_TEST(scopes_of_another_arena_meet_it);
+    FAKE_TEST(asked_while_it_falls_asleep);
     return check_finish();
 }
