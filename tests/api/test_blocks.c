@@ -78,7 +78,7 @@ static void what_it_is_not(void) {
     kit_close(arena);
 }
 
-/* Without an arena, too, and whatever the source: CUSTOM claims only blocks where they are freed. */
+/* Without an arena, too, and whatever the source. */
 static void inside_and_free_in_every_source(void) {
     for (size_t i = 0; i < KIT_SOURCES; i++) {
         gpupool_block found;
