@@ -4082,6 +4082,15 @@ static void gpi_ledger_sub(gpupool_counter *counter, uint64_t amount) {
     counter->now -= amount;
 }
 
+/* Counts a block that a tag's budget was charged with before it came: `now` has its amount already,
+   and those of the other requests that have no block yet (coming). Peak and total get it here, so
+   that a request that fails leaves them as they were. */
+static void gpi_ledger_arrive(gpupool_counter *counter, uint64_t amount, uint64_t coming) {
+    counter->now -= amount + coming;
+    gpi_ledger_add(counter, amount);
+    counter->now += coming;
+}
+
 /* Removes a freed block, or a request that got no block, from its tag. Returns 1 if the tag has
    fallen below its soft limit and the program must be told. */
 static int gpi_ledger_untag(gpi_ledger *ledger, uint32_t tag, uint64_t bytes) {
@@ -10716,8 +10725,8 @@ static gpupool_result gpi_tag_charge(gpupool_arena *arena, int tag, uint64_t byt
         int fits = entry->stats.granted.now <= entry->stats.limit_bytes &&
                    bytes <= entry->stats.limit_bytes - entry->stats.granted.now;
         if (result == GPUPOOL_OK && fits && bytes) {
-            gpi_ledger_add(&entry->stats.granted, bytes);
-            gpi_ledger_add(&entry->stats.blocks, 1);
+            entry->stats.granted.now += bytes; /* peak and total: gpi_ledger_arrive */
+            entry->stats.blocks.now++;
             entry->coming += bytes;
             entry->coming_blocks++;
         }
@@ -10778,10 +10787,13 @@ gpupool_result gpupool_set_tag_limits(gpupool_arena *arena, int tag, size_t limi
     return gpi_host_ok();
 }
 
-/* Copies a tag's figures for the program, which sees 0 where there is no limit. The lock is
-   held. */
+/* Copies a tag's figures for the program, which sees live blocks only, and 0 where there is no
+   limit. The lock is held. */
 static void gpi_tag_read(const gpupool_arena *arena, int tag, gpupool_tag_stats *stats) {
-    *stats = arena->ledger.tags[tag]->stats;
+    const gpi_ledger_tag *entry = arena->ledger.tags[tag];
+    *stats = entry->stats;
+    stats->granted.now -= entry->coming;
+    stats->blocks.now -= entry->coming_blocks;
     if (stats->limit_bytes == UINT64_MAX) stats->limit_bytes = 0;
     if (stats->soft_limit_bytes == UINT64_MAX) stats->soft_limit_bytes = 0;
 }
@@ -13288,9 +13300,12 @@ static void gpi_alloc_trace(gpupool_arena *arena, const gpi_request *request, co
    it live, so that whoever frees it gives the budget its bytes back. */
 static void gpi_alloc_set_tag(gpupool_arena *arena, gpi_run *run, gpi_request *request) {
     gpi_ledger_tag *entry = arena->ledger.tags[request->tag];
+    uint64_t bytes = run->units * GPUPOOL_UNIT_BYTES;
     run->as.slack |= (uint32_t)request->tag << GPI_SLACK_BITS;
-    entry->coming -= run->units * GPUPOOL_UNIT_BYTES;
+    entry->coming -= bytes;
     entry->coming_blocks--;
+    gpi_ledger_arrive(&entry->stats.granted, bytes, entry->coming);
+    gpi_ledger_arrive(&entry->stats.blocks, 1, entry->coming_blocks);
     request->has_come = 1;
 }
 

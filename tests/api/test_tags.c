@@ -201,6 +201,13 @@ static void a_failure_costs_no_budget(void) {
     CHECK(!gpupool_alloc_request(arena, &request));
     CHECK_EQ(gpupool_last_result(), GPUPOOL_E_ARGUMENT);
     CHECK_EQ(stats_of(cache).granted.now, 6 * MIB + GUARDS);
+    CHECK(!take((size_t)1 << 40, weights, 0)); /* no budget, and no device has so much */
+    CHECK_EQ(stats_of(weights).granted.peak, 0);
+    CHECK_EQ(stats_of(weights).blocks.total, 0);
+    CHECK_EQ(stats_of(cache).granted.peak, 6 * MIB + GUARDS);
+    CHECK_EQ(stats_of(cache).granted.total, GPUPOOL_STATS * (6 * MIB + GUARDS));
+    CHECK_EQ(stats_of(cache).blocks.peak, 1);
+    CHECK_EQ(stats_of(cache).blocks.total, GPUPOOL_STATS);
     give(block, 0);
     nothing_is_left();
 }
