@@ -10685,8 +10685,10 @@ static void gpi_tag_explain(const char *name, gpupool_verdict *verdict) {
 /* Handles a request that is over its tag's budget. First asks the program's on_out_of_memory, which
    may free something: returns 1 if the request is to be tried again. Else stores the verdict and
    the error for the thread, and returns 0. bytes: what the budget would be charged; asked_bytes:
-   what the program asked for. No lock is held. */
-static int gpi_tag_give_up(gpupool_arena *arena, int tag, uint64_t bytes, uint64_t asked_bytes) {
+   what the program asked for; *uncounted: what the request adds to the tag's failures, 0 once it
+   has. No lock is held. */
+static int gpi_tag_give_up(gpupool_arena *arena, int tag, uint64_t bytes, uint64_t asked_bytes,
+                           uint64_t *uncounted) {
     gpupool_verdict verdict;
     char name[sizeof ((gpupool_tag_stats *)NULL)->name];
     gpi_ledger_tag *entry;
@@ -10702,13 +10704,13 @@ static int gpi_tag_give_up(gpupool_arena *arena, int tag, uint64_t bytes, uint64
     verdict.missing_bytes = verdict.raise_bytes =
         verdict.granted_bytes + bytes - gpi_ground_min(verdict.limit_bytes,
                                                        verdict.granted_bytes + bytes);
-    entry->stats.failures += GPUPOOL_STATS;
+    entry->stats.failures += *uncounted;
+    *uncounted = 0;
     gpi_host_unlock(&arena->lock);
     gpi_tag_explain(name, &verdict);
     if (arena->on_out_of_memory && arena->on_out_of_memory(&verdict, arena->user)) return 1;
     gpi_thread.verdict = verdict;
     gpi_host_fail(GPUPOOL_E_OUT_OF_MEMORY, "arena \"%s\": %s", arena->name, verdict.sentence);
-    gpi_arena_request_failed(arena);
     return 0;
 }
 
@@ -10719,6 +10721,7 @@ static int gpi_tag_give_up(gpupool_arena *arena, int tag, uint64_t bytes, uint64
 static gpupool_result gpi_tag_charge(gpupool_arena *arena, int tag, uint64_t bytes,
                                      uint64_t asked_bytes) {
     gpi_ledger_tag *entry;
+    uint64_t uncounted = GPUPOOL_STATS; /* a request counts once, however often it is helped */
     while ((entry = gpi_tag_lock(arena, "gpupool_alloc_request", tag)) != NULL) {
         gpupool_result result = gpi_arena_is_awake(arena, "gpupool_alloc_request", tag);
         /* in this order nothing overflows: a budget may have been lowered below what is granted */
@@ -10732,7 +10735,7 @@ static gpupool_result gpi_tag_charge(gpupool_arena *arena, int tag, uint64_t byt
         }
         gpi_host_unlock(&arena->lock);
         if (result != GPUPOOL_OK || fits || !bytes) return result;
-        if (!gpi_tag_give_up(arena, tag, bytes, asked_bytes)) break;
+        if (!gpi_tag_give_up(arena, tag, bytes, asked_bytes, &uncounted)) break;
     }
     return gpi_thread.result;
 }
@@ -14616,7 +14619,11 @@ static void *gpi_hand_alloc_tagged(gpupool_arena *arena, gpi_request *request, u
     /* An alignment of two units keeps the block out of the caches, which know no tags. */
     if (gpi_ground_is_power(alignment))
         alignment = gpi_ground_max(alignment, 2 * GPUPOOL_UNIT_BYTES);
-    if (gpi_tag_charge(arena, tag, bytes, request->bytes) != GPUPOOL_OK) return NULL;
+    if (gpi_tag_charge(arena, tag, bytes, request->bytes) != GPUPOOL_OK) {
+        gpi_alloc_count_failure(arena);
+        gpi_arena_request_failed(arena);
+        return NULL;
+    }
     request->tag = tag;
     request->has_come = 0;
     if (arena->chunks.apart[tag].is_apart) request->finished = gpi_tree_tag_list(tag);

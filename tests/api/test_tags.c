@@ -139,6 +139,7 @@ static void a_budget_holds(void) {
                                        "blocks hold 10.00 MiB: raise it by 1.00 MiB, or free 1.00 "
                                        "MiB of it"));
     CHECK_EQ(stats_of(cache).failures, GPUPOOL_STATS);
+    CHECK_EQ(kit_stats(arena).failures, GPUPOOL_STATS);
     second = take(7 * MIB - GUARDS, weights, 0); /* others may */
     CHECK(second != NULL);
     give(second, 0);
@@ -159,15 +160,18 @@ static void a_budget_holds(void) {
     nothing_is_left();
 }
 
-static void *to_free;
+static void *to_free[2];
 
 static int free_it(const gpupool_verdict *verdict, void *user) {
     (void)user;
     CHECK_EQ(verdict->cause, GPUPOOL_CAUSE_TAG);
-    if (!to_free) return 0;
-    give(to_free, 0);
-    to_free = NULL;
-    return 1;
+    for (int i = 0; i < 2; i++) {
+        if (!to_free[i]) continue;
+        give(to_free[i], 0);
+        to_free[i] = NULL;
+        return 1;
+    }
+    return 0;
 }
 
 static void out_of_budget_may_free_something(void) {
@@ -177,10 +181,14 @@ static void out_of_budget_may_free_something(void) {
     arena = kit_create(&config);
     weights = make_tag("weights", 0);
     cache = make_tag("kv_cache", 16 * MIB);
-    to_free = take(12 * MIB, cache, 0);
-    block = take(10 * MIB, cache, 0);
+    for (int i = 0; i < 2; i++) to_free[i] = take(6 * MIB, cache, 0);
+    block = take(14 * MIB, cache, 0);
     CHECK(block != NULL);
+    CHECK_EQ(stats_of(cache).failures, GPUPOOL_STATS); /* helped twice: it was over it, once */
+    CHECK_EQ(kit_stats(arena).failures, 0);
     CHECK(!take(10 * MIB, cache, 0));
+    CHECK_EQ(stats_of(cache).failures, 2 * GPUPOOL_STATS);
+    CHECK_EQ(kit_stats(arena).failures, GPUPOOL_STATS);
     give(block, 0);
     nothing_is_left();
 }
@@ -235,6 +243,7 @@ static void what_is_no_tag(void) {
     for (size_t i = 0; i < KIT_COUNT(wrong); i++) {
         CHECK(!take(4096, wrong[i], 0));
         CHECK_EQ(gpupool_last_result(), GPUPOOL_E_ARGUMENT);
+        CHECK_EQ(kit_stats(arena).failures, GPUPOOL_STATS * (i + 1));
         CHECK_RESULT(gpupool_get_tag_stats(arena, wrong[i], &stats), GPUPOOL_E_ARGUMENT);
         CHECK_RESULT(gpupool_set_tag_limits(arena, wrong[i], 1, 1), GPUPOOL_E_ARGUMENT);
     }
