@@ -1138,8 +1138,8 @@ GPUPOOL_API gpupool_result gpupool_get_tag_stats(gpupool_arena *, int tag, gpupo
    may be of slightly different moments. Changes nothing in the arena. */
 GPUPOOL_API gpupool_result gpupool_get_stats(gpupool_arena *, gpupool_stats *);
 
-/* Sets the peak of each counter to the counter's present value, also in each open phase (see
-   gpupool_begin_phase). */
+/* Sets the peak of each counter, those of tags too, to the counter's present value, also in each
+   open phase (see gpupool_begin_phase). */
 GPUPOOL_API gpupool_result gpupool_reset_peaks(gpupool_arena *);
 
 /* A phase is the time from gpupool_begin_phase to gpupool_end_phase. The counters, and the counts
@@ -4152,13 +4152,18 @@ GPI_HOT void gpi_ledger_refund(gpi_ledger *ledger, uint64_t requested, uint64_t 
     gpi_ledger_sub(&ledger->granted, granted);
 }
 
-/* Starts all peaks anew from the present values. Peaks that phases have put aside become 0, so
+/* Starts all peaks anew from the present values, those of tags too. Peaks that phases have put aside become 0, so
    that no earlier peak comes back at a phase's end. */
 static void gpi_ledger_reset_peaks(gpi_ledger *ledger) {
     gpi_phase *phase = ledger->phases;
     int i;
     for (i = 0; i < GPI_COUNTERS; i++)
         gpi_ledger_counter(ledger, i)->peak = gpi_ledger_counter(ledger, i)->now;
+    for (i = 1; i <= ledger->tag_count; i++) {
+        gpi_ledger_tag *entry = ledger->tags[i];
+        entry->stats.granted.peak = entry->stats.granted.now - entry->coming;
+        entry->stats.blocks.peak = entry->stats.blocks.now - entry->coming_blocks;
+    }
     for (; phase; phase = phase->outer)
         for (i = 0; i < GPI_COUNTERS; i++) gpi_ledger_counter_of(&phase->before, i)->peak = 0;
 }

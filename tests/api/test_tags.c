@@ -80,8 +80,13 @@ static void counted_until_the_free(void) {
     CHECK_EQ(stats_of(cache).limit_bytes, 16 * MIB);
     CHECK_EQ(stats_of(weights).limit_bytes, 0); /* none */
     CHECK_EQ(stats_of(weights).soft_limit_bytes, 0);
-    for (size_t i = 0; i < KIT_COUNT(sizes); i++) give(block[i], (int)i % 2);
+    give(block[0], 0);
     CHECK_EQ(stats_of(weights).granted.peak, granted);
+    CHECK_EQ(stats_of(weights).blocks.peak, KIT_COUNT(sizes));
+    CHECK_RESULT(gpupool_reset_peaks(arena), GPUPOOL_OK);
+    CHECK_EQ(stats_of(weights).granted.peak, granted - UNIT - GUARDS);
+    CHECK_EQ(stats_of(weights).blocks.peak, KIT_COUNT(sizes) - 1);
+    for (size_t i = 1; i < KIT_COUNT(sizes); i++) give(block[i], (int)i % 2);
     nothing_is_left();
 }
 
