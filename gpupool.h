@@ -4658,11 +4658,14 @@ static gpi_run *gpi_tree_from(const gpi_tree *tree, uint64_t unit) {
     return tree->cells[granule / GPI_PAGE][granule % GPI_PAGE].first;
 }
 
-/* The run around a home address that is in use. The search goes leftward from the end of the
+/* The run around a home address that is in use. The leftmost run of the granule tells of a chunk's
+   start at once, however many runs follow. Elsewhere the search goes leftward from the end of the
    granule: a large free run, the usual case, has no run between it and that end. */
 static gpi_run *gpi_tree_at(const gpi_tree *tree, uint64_t unit) {
     uint64_t granule = (uint64_t)1 << tree->granule_shift;
-    gpi_run *run = gpi_tree_from(tree, gpi_ground_down(unit, granule) + granule)->prev;
+    gpi_run *run = gpi_tree_from(tree, unit);
+    if (run->unit >= unit) return run->unit > unit ? run->prev : run;
+    run = gpi_tree_from(tree, gpi_ground_down(unit, granule) + granule)->prev;
     while (run->unit > unit) run = run->prev;
     return run;
 }

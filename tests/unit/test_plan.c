@@ -94,6 +94,24 @@ static void is_laid_out_as(const char *words) {
     }
 }
 
+/* A chunk's start is found without a look at the runs that follow in its granule: those lead astray
+   meanwhile. */
+static void the_start_of_a_chunk_is_found_at_once(void) {
+    gpi_run nowhere, *first, *last;
+    lay_out("xxxx ..xx", 0, 0);
+    memset(&nowhere, 0, sizeof nowhere);
+    for (int chunk = 0; chunk < 2; chunk++) {
+        last = gpi_tree_at(&arena->tree, unit_of(quarter[4 * chunk + 3]));
+        first = gpi_tree_at(&arena->tree, unit_of(quarter[4 * chunk]));
+        gpi_run *before = last->prev;
+        CHECK(first != last && first->unit == unit_of(quarter[4 * chunk]));
+        last->prev = &nowhere;
+        CHECK(gpi_tree_at(&arena->tree, first->unit) == first);
+        last->prev = before;
+    }
+    take_down(NULL);
+}
+
 /* ---- what is taken ---- */
 
 static void it_takes(size_t quarters, const char *before, const char *after) {
@@ -381,6 +399,7 @@ static void what_could_not_be_mapped_is_forgotten(void) {
 #endif
 
 int main(void) {
+    FAKE_TEST(the_start_of_a_chunk_is_found_at_once);
     FAKE_TEST(the_shortest_end_that_will_do);
     FAKE_TEST(two_ends_spare_a_chunk);
     FAKE_TEST(an_aligned_block_begins_with_a_chunk);
