@@ -4152,8 +4152,8 @@ GPI_HOT void gpi_ledger_refund(gpi_ledger *ledger, uint64_t requested, uint64_t 
     gpi_ledger_sub(&ledger->granted, granted);
 }
 
-/* Starts all peaks anew from the present values, those of tags too. Peaks that phases have put aside become 0, so
-   that no earlier peak comes back at a phase's end. */
+/* Starts all peaks anew from the present values, those of tags too. Peaks that phases have put
+   aside become 0, so that no earlier peak comes back at a phase's end. */
 static void gpi_ledger_reset_peaks(gpi_ledger *ledger) {
     gpi_phase *phase = ledger->phases;
     int i;
