@@ -14482,8 +14482,8 @@ GPI_HOT void *gpi_hand_alloc(gpupool_arena *arena, const char *name, gpi_request
     return block;
 }
 
-/* Frees a block, after comparing its guard if guards are on. No lock is held. On success the caller
-   calls gpi_tag_tell if there is something to tell. */
+/* Frees a block, after comparing its guard if guards are on. No lock is held. The caller calls
+   gpi_tag_tell afterwards, if gpi_hand_has_news. */
 static gpupool_result gpi_hand_free(gpupool_arena *arena, void *block, const gpi_caller *call) {
     gpupool_result result = gpi_arena_begin(arena, "gpupool_free");
 #if GPI_GUARD
@@ -14521,6 +14521,12 @@ static gpupool_result gpi_hand_free(gpupool_arena *arena, void *block, const gpi
     if (result == GPUPOOL_OK) result = gpi_block_return(arena, block, call);
 #endif
     return result == GPUPOOL_OK ? gpi_host_ok() : result;
+}
+
+/* Whether a free, also one that has found an overrun, leaves the program to be told of a soft
+   limit. */
+GPI_HOT int gpi_hand_has_news(gpupool_arena *arena, gpupool_result result) {
+    return (result == GPUPOOL_OK || result == GPUPOOL_E_OVERRUN) && GPI_READ(&arena->soft_untold);
 }
 
 /* -- the public calls: see API -- */
@@ -14683,7 +14689,7 @@ void *gpupool_alloc_request(gpupool_arena *arena, const gpupool_request *asked) 
 gpupool_result gpupool_free(gpupool_arena *arena, void *block, cudaStream_t stream) {
     gpi_caller call = gpi_arena_call(stream);
     gpupool_result result = gpi_hand_free(arena, block, &call);
-    if (result == GPUPOOL_OK && GPI_READ(&arena->soft_untold)) gpi_tag_tell(arena);
+    if (gpi_hand_has_news(arena, result)) gpi_tag_tell(arena);
     return result;
 }
 
@@ -21919,7 +21925,7 @@ cudaError_t gpupool_cudaMallocAsync(void **pointer, size_t bytes, cudaStream_t s
    for visitors. */
 static cudaError_t gpi_shape_free(gpupool_arena *arena, void *block, const gpi_caller *call) {
     gpupool_result result = gpi_hand_free(arena, block, call);
-    int tells = result == GPUPOOL_OK && GPI_READ(&arena->soft_untold);
+    int tells = gpi_hand_has_news(arena, result);
     cudaError_t error = gpi_shape_fail(arena, gpi_shape_error(result));
     gpi_life_leave(arena);
     if (tells) gpi_tag_tell(arena);

@@ -59,6 +59,30 @@ static void one_byte_behind(void) {
 }
 static void a_byte_behind_is_told(void) { for_each_source(one_byte_behind); }
 
+static void count(const gpupool_soft_limit *what, void *user) {
+    ((int *)user)[what->is_over]++;
+}
+
+/* The block is freed all the same, so its tag may be under its soft limit again. */
+static void an_overrun_is_a_free(void) {
+    gpupool_request request = kit_request(2 * MIB, kit_stream[0], 0);
+    gpupool_tag_config config;
+    int told[2] = {0, 0};
+    char *block;
+    memset(&config, 0, sizeof config);
+    config.soft_limit_bytes = MIB;
+    config.on_soft_limit = count;
+    config.user = told;
+    CHECK_RESULT(gpupool_tag(arena, "soft", &config, &request.tag), GPUPOOL_OK);
+    block = (char *)gpupool_alloc_request(arena, &request);
+    CHECK_EQ(told[1], 1);
+    kit_fill(kit_stream[0], block + 2 * MIB, 1, 7);
+    CHECK_RESULT(put(block, 0), GPUPOOL_E_OVERRUN);
+    CHECK_RESULT(gpupool_last_result(), GPUPOOL_E_OVERRUN);
+    CHECK_EQ(told[0], 1);
+}
+static void an_overrun_meets_the_soft_limit(void) { for_each_source(an_overrun_is_a_free); }
+
 static void freed_is_filled(void) {
     char *block = get(3000, 0);
     kit_fill(kit_stream[0], block, 3000, 1);
@@ -433,6 +457,7 @@ int main(void) {
     ARENA_TEST(the_build_says_so);
     ARENA_TEST(what_is_inside_is_the_callers);
     ARENA_TEST(a_byte_behind_is_told);
+    ARENA_TEST(an_overrun_meets_the_soft_limit);
     ARENA_TEST(a_stale_pointer_reads_a_pattern);
     ARENA_TEST(a_part_that_is_all_guard);
     ARENA_TEST(zalloc_is_zero);
