@@ -21883,7 +21883,11 @@ static cudaError_t gpi_shape_alloc(void **pointer, size_t bytes, const gpi_calle
     gpupool_arena *arena;
     gpi_request request;
     cudaError_t error;
-    if (!pointer) return gpi_shape_fail(NULL, cudaErrorInvalidValue);
+    gpi_host_begin();
+    if (!pointer) {
+        gpi_host_fail(GPUPOOL_E_ARGUMENT, "gpupool_cudaMalloc: the pointer's address is NULL");
+        return gpi_shape_fail(NULL, cudaErrorInvalidValue);
+    }
     *pointer = NULL;
     if (bytes == 0) return cudaSuccess;
     arena = gpi_shape_arena_of(call->stream);

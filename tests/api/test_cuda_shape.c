@@ -98,6 +98,19 @@ static void fails_with(cudaError_t expected, cudaError_t error) {
     CHECK_EQ(cudaGetLastError(), cudaSuccess);
 }
 
+/* Calls that need no arena leave a result, as every call does. */
+static void each_call_leaves_a_result(void) {
+    void *block;
+    for (int i = 0; i < 2; i++) {
+        fails_with(cudaErrorInvalidValue, i ? pool_malloc_async(NULL, 8, 0) : pool_malloc(NULL, 8));
+        CHECK_RESULT(gpupool_last_result(), GPUPOOL_E_ARGUMENT);
+        CHECK(strstr(gpupool_last_error(), "address is NULL") != NULL);
+        CHECK_EQ(i ? pool_malloc_async(&block, 0, 0) : pool_malloc(&block, 0), cudaSuccess);
+        CHECK_RESULT(gpupool_last_result(), GPUPOOL_OK);
+        CHECK(strstr(gpupool_last_error(), "address is NULL") != NULL);
+    }
+}
+
 /* CUDA is given what it did not hand out, on purpose. */
 static void quietly(int on) {
 #if CHECK_FAKE
@@ -496,6 +509,7 @@ int main(void) {
     ARENA_TEST(blocks_come_and_go);
     ARENA_TEST(what_is_freed_comes_next);
     ARENA_TEST(nothing_is_nothing);
+    ARENA_TEST(each_call_leaves_a_result);
     ARENA_TEST(foreign_pointers_go_to_cuda);
     ARENA_TEST(blocks_of_other_arenas_are_refused);
     ARENA_TEST(a_chunk_is_cudas);
