@@ -19614,8 +19614,12 @@ static int gpi_figures_would_fit(gpupool_arena *arena, const gpi_request *reques
     /* what other arenas could give back counts as free on the device */
     scene.device_units = gpi_ground_min(scene.device_units, UINT64_MAX / GPUPOOL_UNIT_BYTES - lent);
     scene.device_units += lent;
-    if (scene.units) fits = gpi_verdict_lacks(&scene, &wish) == 0;
-    else scene.units = (uint64_t)1 << GPI_MOST_SHIFT; /* above gpupool_alloc's largest size */
+    if (scene.units) {
+        fits = gpi_verdict_lacks(&scene, &wish) == 0;
+    } else { /* above gpupool_alloc's largest size: no device and no limit would do */
+        scene.units = (uint64_t)1 << GPI_MOST_SHIFT;
+        scene.device_units = 0;
+    }
     if (!fits) gpi_verdict_judge(verdict, &scene);
     gpi_verdict_end(&scene);
     return fits;

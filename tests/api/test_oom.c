@@ -477,6 +477,15 @@ static void would_fit_of_no_size(void) {
                      GPUPOOL_OK);
     }
     kit_close(arena);
+    for (size_t i = 0; i < KIT_SOURCES; i++) { /* and no limit would do */
+        gpupool_verdict why;
+        check_case("%s", kit_sources[i].name);
+        arena = kit_open_limited(kit_sources[i].source, 8 * MIB);
+        CHECK_EQ(kit_fits(arena, huge[0], &why), 0);
+        CHECK(why.cause != GPUPOOL_CAUSE_LIMIT);
+        CHECK_EQ(why.raise_bytes, 0);
+        kit_close(arena);
+    }
 }
 
 #if CHECK_FAKE
