@@ -1565,9 +1565,14 @@ class resource {
     gpupool_arena *arena_;
     const char *file_; /* where the resource was made: reports show this as its blocks' site */
     int line_;
+    static gpupool_arena *default_arena() {
+        gpupool_arena *of = gpupool_get_default_arena(GPUPOOL_DEVICE_CURRENT);
+        if (!of) GPI_CPP_FAIL();
+        return of;
+    }
 public:
     resource(const arena &of, GPI_CPP_SITE) : resource(of.get(), file, line) {}
-    resource(gpupool_arena *of = gpupool_get_default_arena(GPUPOOL_DEVICE_CURRENT), GPI_CPP_SITE)
+    resource(gpupool_arena *of = default_arena(), GPI_CPP_SITE)
         : arena_(of), file_(file), line_(line) {}
     gpupool_arena *get() const noexcept { return arena_; }
     /* Equal resources can free each other's blocks. */

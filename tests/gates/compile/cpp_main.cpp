@@ -358,7 +358,17 @@ static void resources() {
     CHECK(fails([] { return gpupool::resource(nullptr).allocate(nullptr, 100); }));
 }
 
+/* The default arena cannot be made: whoever asks for it is told why. */
+static void no_default_arena() {
+    CHECK(setenv("GPUPOOL_SOURCE", "nowhere", 1) == 0);
+    CHECK(fails([] { return gpupool::resource().get(); }));
+    CHECK(strstr(gpupool_last_error(), "GPUPOOL_SOURCE") != nullptr);
+    CHECK(fails([] { return gpupool::allocator<int>().of.get(); }));
+    CHECK(unsetenv("GPUPOOL_SOURCE") == 0);
+}
+
 int main() {
+    no_default_arena();
     arenas();
     blocks();
     a_block_changes_streams();
