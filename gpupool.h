@@ -824,9 +824,9 @@ extern "C" { /* for every value of GPUPOOL_API */
 #endif
 
 /* The result of this thread's most recent gpupool call. These calls leave the result alone: the
-   gpupool_last_ functions, gpupool_result_name, gpupool_get_version and gpupool_get_build; and
-   gpupool_cudaFree, gpupool_cudaFreeAsync and gpupool_cudaStreamDestroy, if no arena has the
-   pointer or knows the stream. */
+   gpupool_last_ functions (but gpupool_last_verdict with NULL is E_ARGUMENT), gpupool_result_name,
+   gpupool_get_version and gpupool_get_build; and gpupool_cudaFree, gpupool_cudaFreeAsync and
+   gpupool_cudaStreamDestroy, if no arena has the pointer or knows the stream. */
 GPUPOOL_API gpupool_result gpupool_last_result(void);
 
 /* One line of text about this thread's most recent call that failed. The thread's next gpupool call
@@ -932,9 +932,10 @@ GPUPOOL_API gpupool_result gpupool_wait_stream(gpupool_arena *, cudaStream_t);
 GPUPOOL_API gpupool_result gpupool_wait_all(gpupool_arena *);
 
 /* Describes the live block that begins at this address. E_INSIDE: the address is inside a live
-   block, which *block describes. E_DOUBLE_FREE: the address is in free memory. E_NOT_OURS: the
-   address is in no memory of the arena. In the last two cases *block is all zeros. A NULL arena
-   means whichever arena has the address; this form is not allowed in a host function (rule 8). */
+   block, which *block describes. E_DOUBLE_FREE: the address is in free memory, or it is the home
+   address of memory that a stitched block has. E_NOT_OURS: the address is in no memory of the
+   arena. In the last two cases *block is all zeros. A NULL arena means whichever arena has the
+   address; this form is not allowed in a host function (rule 8). */
 GPUPOOL_API gpupool_result gpupool_get_block(gpupool_arena *, const void *memory,
                                              gpupool_block *block);
 
@@ -1097,8 +1098,9 @@ GPUPOOL_API gpupool_result gpupool_set_limit_text(gpupool_arena *, const char *)
 GPUPOOL_API gpupool_result gpupool_get_limit(gpupool_arena *, size_t *bytes);
 
 /* The bytes that the arena can still hand out in all, by its limit and by the free memory of the
-   device; at most 2^48. While no block is live, one block can have them all. Else free memory may
-   be scattered: gpupool_would_fit answers for one block. Does not wait for the device (rule 9). */
+   device; at most 2^48. While no block is live, no graph keeps memory and no tag has a reserve, one
+   block can have them all. Else free memory may be scattered: gpupool_would_fit answers for one
+   block. Does not wait for the device (rule 9). */
 GPUPOOL_API gpupool_result gpupool_get_available(gpupool_arena *, size_t *bytes);
 
 /* Asks whether a stream that has freed nothing could get one block of this size now, without a wait
