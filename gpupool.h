@@ -18441,6 +18441,18 @@ static void gpi_life_copy_config(gpupool_arena *arena, const gpupool_arena_confi
     snprintf(arena->name, sizeof arena->name, "%s", config->name ? config->name : "arena");
 }
 
+/* Stores a verdict, which E_OUT_OF_MEMORY promises, for an arena that lacks memory or addresses
+   before its reserve is asked for: nothing is known but that others have them. Other results pass
+   as they are. */
+static gpupool_result gpi_life_judge(gpupool_result result) {
+    gpupool_verdict *verdict = &gpi_thread.verdict;
+    if (result != GPUPOOL_E_OUT_OF_MEMORY) return result;
+    memset(verdict, 0, sizeof *verdict);
+    verdict->cause = GPUPOOL_CAUSE_OTHERS;
+    snprintf(verdict->sentence, sizeof verdict->sentence, "%.440s", gpi_thread.draft);
+    return result;
+}
+
 /* Opens the arena's parts in the order in which they need each other. `growing` is held. On failure
    the caller cleans up: each part that is still zero is closed without effect. */
 static gpupool_result gpi_life_open(gpupool_arena *arena, const gpupool_arena_config *config) {
@@ -18455,7 +18467,7 @@ static gpupool_result gpi_life_open(gpupool_arena *arena, const gpupool_arena_co
     if (result == GPUPOOL_OK && !gpi_life_soft_limit(arena, config)) result = gpi_host_no_memory();
     if (result == GPUPOOL_OK && !gpi_tree_open(&arena->tree)) result = gpi_host_no_memory();
     if (result == GPUPOOL_OK && gpi_chunk_is_mapped(chunks))
-        result = gpi_life_open_space(arena, config->source);
+        result = gpi_life_judge(gpi_life_open_space(arena, config->source));
     /* The arena is in no list yet, so no other thread comes. But what follows opens and takes the
        lock, as it does in an arena that is in use. */
     gpi_host_lock(&arena->lock);
@@ -18542,7 +18554,7 @@ static gpupool_result gpi_life_build(gpupool_arena *arena, const gpupool_arena_c
 static gpupool_result gpi_life_make(gpupool_arena *arena, const gpupool_arena_config *config) {
     gpi_driver *driver = &arena->chunks.driver;
     gpi_visit visit;
-    gpupool_result result = gpi_driver_open(driver, config->device);
+    gpupool_result result = gpi_life_judge(gpi_driver_open(driver, config->device));
     if (result != GPUPOOL_OK) return result;
     result = gpi_driver_enter(driver, &visit);
     if (result == GPUPOOL_OK) {

@@ -63,6 +63,29 @@ static void asked_for_by_name(void) {
     kit_close(arena);
 }
 
+/* A device that is too full for a context, or no addresses: E_OUT_OF_MEMORY, with a verdict of this
+   call and not of an earlier one. */
+static void out_of_memory_has_a_verdict(void) {
+    static const char *const lacking[] = {"cuMemAddressReserve", "cuDevicePrimaryCtxRetain"};
+    gpupool_arena_config config = kit_config(GPUPOOL_SOURCE_MAPPED);
+    for (size_t i = 0; i < KIT_COUNT(lacking); i++) {
+        gpupool_arena *arena = kit_open_limited(GPUPOOL_SOURCE_MAPPED, 2 * MIB);
+        gpupool_verdict verdict;
+        check_case("%s", lacking[i]);
+        CHECK_RESULT(kit_why(gpupool_alloc(arena, 4 * MIB, 0)), GPUPOOL_E_OUT_OF_MEMORY);
+        kit_close(arena);
+        fake_fail_call(lacking[i], 1, 1, CUDA_ERROR_OUT_OF_MEMORY);
+        CHECK_RESULT(gpupool_arena_create(&arena, &config), GPUPOOL_E_OUT_OF_MEMORY);
+        fake_fail_clear();
+        CHECK_RESULT(gpupool_last_verdict(&verdict), GPUPOOL_OK);
+        CHECK_EQ(verdict.cause, GPUPOOL_CAUSE_OTHERS);
+        CHECK_EQ(verdict.asked_bytes, 0);
+        CHECK_EQ(verdict.limit_bytes, 0);
+        CHECK(strstr(verdict.sentence, lacking[i]) != NULL);
+        CHECK(!strcmp(verdict.sentence, gpupool_last_error()));
+    }
+}
+
 /* An arena of 140 GiB takes 560 GiB of addresses at least. */
 static void addresses_run_out(void) {
     gpupool_arena *arena[300];
@@ -174,6 +197,7 @@ static void without_the_attribute(void) {
 int main(void) {
     FAKE_TEST(not_supported);
     FAKE_TEST(asked_for_by_name);
+    FAKE_TEST(out_of_memory_has_a_verdict);
     FAKE_TEST(addresses_run_out);
     FAKE_TEST(full_at_first);
     FAKE_TEST(not_taken_back);
