@@ -14617,18 +14617,22 @@ void *gpupool_zalloc(gpupool_arena *arena, size_t bytes, cudaStream_t stream) {
    meaning. */
 enum { GPI_FLAGS = GPUPOOL_ZEROED | GPUPOOL_NO_WAIT | GPUPOOL_ONE_CHUNK | GPUPOOL_EXPORTABLE };
 
-/* Checks the arena and the request of gpupool_alloc_request. */
+/* Checks the arena and the request of gpupool_alloc_request, and counts a request that is
+   refused. */
 static gpupool_result gpi_hand_check_request(gpupool_arena *arena, const gpupool_request *asked) {
     gpupool_result result = gpi_arena_begin(arena, "gpupool_alloc_request");
     if (result != GPUPOOL_OK) return result;
-    if (!asked) return gpi_host_fail(GPUPOOL_E_ARGUMENT, "gpupool_alloc_request: request is NULL");
-    if ((asked->flags & GPUPOOL_EXPORTABLE) &&
-        !(arena->chunks.driver.share & GPUPOOL_SHARE_PROCESSES))
-        return gpi_host_fail(GPUPOOL_E_ARGUMENT, "gpupool_alloc_request: GPUPOOL_EXPORTABLE is for "
-                             "arenas with GPUPOOL_SHARE_PROCESSES in config.share");
-    if (!(asked->flags & ~(unsigned)GPI_FLAGS)) return GPUPOOL_OK;
-    return gpi_host_fail(GPUPOOL_E_ARGUMENT, "gpupool_alloc_request: request.flags is %#x, and "
-                         "must be a sum of gpupool_flag", asked->flags);
+    if (!asked)
+        result = gpi_host_fail(GPUPOOL_E_ARGUMENT, "gpupool_alloc_request: request is NULL");
+    else if ((asked->flags & GPUPOOL_EXPORTABLE) &&
+             !(arena->chunks.driver.share & GPUPOOL_SHARE_PROCESSES))
+        result = gpi_host_fail(GPUPOOL_E_ARGUMENT, "gpupool_alloc_request: GPUPOOL_EXPORTABLE is "
+                               "for arenas with GPUPOOL_SHARE_PROCESSES in config.share");
+    else if (asked->flags & ~(unsigned)GPI_FLAGS)
+        result = gpi_host_fail(GPUPOOL_E_ARGUMENT, "gpupool_alloc_request: request.flags is %#x, "
+                               "and must be a sum of gpupool_flag", asked->flags);
+    if (result != GPUPOOL_OK) gpi_alloc_count_failure(arena);
+    return result;
 }
 
 /* Allocates a block with a tag. The budget is charged first, and given back if there is no block,

@@ -62,6 +62,7 @@ static void refused(const gpupool_request *request, const char *words) {
     CHECK_RESULT(gpupool_last_result(), GPUPOOL_E_ARGUMENT);
     CHECK(strstr(gpupool_last_error(), words) != NULL);
     CHECK_EQ(kit_stats(arena).reserved.now, before.reserved.now);
+    CHECK_EQ(kit_stats(arena).failures, before.failures + 1); /* whatever is wrong */
 }
 
 static void mistakes_are_named(void) {
@@ -69,6 +70,11 @@ static void mistakes_are_named(void) {
     arena = kit_open(GPUPOOL_SOURCE_AUTO);
     refused(NULL, "request is NULL");
     refused(&request, "request.flags is 0x10");
+    request = kit_request(100, kit_stream[0], GPUPOOL_EXPORTABLE);
+    refused(&request, "GPUPOOL_EXPORTABLE is for arenas with GPUPOOL_SHARE_PROCESSES");
+    request = kit_request(100, kit_stream[0], 0);
+    request.tag = 7;
+    refused(&request, "tag is 7");
     request = kit_request(0, kit_stream[0], 0);
     refused(&request, "bytes is 0");
     request = kit_request(100, kit_stream[0], GPUPOOL_ONE_CHUNK);
