@@ -10566,7 +10566,8 @@ static void gpi_arena_finish_all(gpupool_arena *arena) {
 }
 
 /* The sum of the chunks that are wholly free and finished, as far as the latest look knows
-   (gpi_arena_ask), in whatever lists their memory is. */
+   (gpi_arena_ask), in whatever lists their memory is. The reserve of a tag, which never goes back,
+   is left out. */
 static uint64_t gpi_arena_finished_bytes(const gpupool_arena *arena) {
     const gpi_chunk *chunk = arena->chunks.first;
     uint64_t bytes = 0;
@@ -10575,7 +10576,7 @@ static uint64_t gpi_arena_finished_bytes(const gpupool_arena *arena) {
         const gpi_run *run = gpi_chunk_first_run(&arena->chunks, &arena->tree, chunk);
         while (run && run->unit < end && gpi_clock_is_seen_finished(&arena->clocks, run))
             run = run->next;
-        if (!run || run->unit >= end) bytes += chunk->bytes;
+        if ((!run || run->unit >= end) && !chunk->is_kept) bytes += chunk->bytes;
     }
     return bytes;
 }

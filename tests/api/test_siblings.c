@@ -123,6 +123,22 @@ static void what_is_to_stay_stays(void) {
     close_both();
 }
 
+/* So does the reserve of a tag, which no question counts, either. */
+static void the_reserve_of_a_tag_stays(void) {
+    gpupool_tag_config config;
+    int tag;
+    open_both(GPUPOOL_SOURCE_MAPPED, GPUPOOL_SOURCE_MAPPED);
+    memset(&config, 0, sizeof config);
+    config.reserve_bytes = 10 * GIB;
+    CHECK_RESULT(gpupool_tag(first, "kv", &config, &tag), GPUPOOL_OK);
+    CHECK(kit_available(second) <= 6 * GIB);
+    CHECK(!kit_fits(second, 8 * GIB, NULL));
+    CHECK_RESULT(kit_why(gpupool_alloc(second, 8 * GIB, 0)), GPUPOOL_E_OUT_OF_MEMORY);
+    CHECK_EQ(kit_reserved(first), 10 * GIB);
+    fits(second, kit_available(second));
+    close_both();
+}
+
 /* All that is idle is there for the other, to the last chunk; a question leaves it where it is. */
 static void a_question_counts_all(void) {
     open_both(GPUPOOL_SOURCE_AUTO, GPUPOOL_SOURCE_AUTO);
@@ -671,6 +687,7 @@ int main(void) {
     FAKE_TEST(what_others_still_use_is_not_idle);
     FAKE_TEST(pending_memory_is_waited_for);
     FAKE_TEST(what_is_to_stay_stays);
+    FAKE_TEST(the_reserve_of_a_tag_stays);
     FAKE_TEST(a_question_counts_all);
     FAKE_TEST(a_question_counts_each);
     FAKE_TEST(the_whole_device);
