@@ -11151,7 +11151,8 @@ static gpi_outcome gpi_ladder_take_side_by_side(gpi_attempt *attempt) {
         attempt->run = gpi_stitch_take(&arena->tree, stretch.first, start, request->units);
     }
     gpi_ladder_clear_usable(arena, request);
-    return attempt->run ? GPI_MET : GPI_NOT_MET;
+    if (found && !attempt->run) return gpi_ladder_outcome(attempt, gpi_host_no_memory());
+    return found ? GPI_MET : GPI_NOT_MET;
 }
 
 /* -- stitches and growth -- */

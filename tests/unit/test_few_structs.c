@@ -154,6 +154,19 @@ static void each_way_with_each_number(void) {
     check_case(" ");
 }
 
+/* A request that must not wait says what it lacks: too few structs for all that lies side by
+   side. */
+static void neighbours_without_a_wait(void) {
+    gpupool_request request = kit_request(neighbours(), kit_stream[0], GPUPOOL_NO_WAIT);
+    leave_structs(5);
+    CHECK(!gpupool_alloc_request(arena, &request));
+    CHECK_RESULT(gpupool_last_result(), GPUPOOL_E_HOST_MEMORY);
+    bring_structs_back();
+    block[1] = gpupool_alloc_request(arena, &request);
+    CHECK(block[1] != NULL);
+    close_it();
+}
+
 /* The cells of 2 GiB of addresses are got at once. */
 static void addresses_without_cells(void) {
     arena = kit_open(GPUPOOL_SOURCE_MAPPED);
@@ -375,6 +388,7 @@ static void refused_chunks_that_stay(void) {
 
 int main(void) {
     FAKE_TEST(each_way_with_each_number);
+    FAKE_TEST(neighbours_without_a_wait);
     FAKE_TEST(addresses_without_cells);
     FAKE_TEST(a_chunk_that_became_no_block);
     FAKE_TEST(a_run_goes_back_alone);
