@@ -8954,14 +8954,24 @@ static gpupool_result gpi_stitch_drop_chunk(gpi_stitches *stitches, gpi_chunk *c
     return result;
 }
 
-/* Fills stitches->candidates with all idle chunks, the largest first, and stores their number.
-   E_HOST_MEMORY: the host has no memory for the list. */
+/* Whether another thread is unmapping a stitch over a chunk: then the chunk is left to that
+   thread. */
+static int gpi_stitch_is_leaving(const gpi_chunk *chunk) {
+    const gpi_seam *seam = chunk->seams;
+    while (seam && !seam->stitch->is_leaving) seam = seam->next;
+    return seam != NULL;
+}
+
+/* Fills stitches->candidates with all idle chunks that can go back, the largest first, and stores
+   their number. E_HOST_MEMORY: the host has no memory for the list. */
 static gpupool_result gpi_stitch_list_idle(gpi_stitches *stitches, uint64_t *count) {
     gpi_chunk *chunk = stitches->chunks->first;
     *count = 0;
     if (!gpi_stitch_prepare(stitches)) return gpi_host_no_memory();
     for (; chunk; chunk = chunk->next) {
-        if (!gpi_chunk_is_idle(stitches->chunks, stitches->tree, chunk)) continue;
+        if (!gpi_chunk_is_idle(stitches->chunks, stitches->tree, chunk) ||
+            gpi_stitch_is_leaving(chunk))
+            continue;
         stitches->candidates[*count].chunk = chunk;
         stitches->candidates[(*count)++].units = chunk->bytes;
     }
@@ -8972,8 +8982,8 @@ static gpupool_result gpi_stitch_list_idle(gpi_stitches *stitches, uint64_t *cou
 }
 
 /* Gives idle chunks back to the driver, the largest first, while more than keep_bytes is reserved.
-   A chunk stays if less than keep_bytes would be left without it. What another thread is giving
-   back already is no error. Both locks are held, and opened. */
+   A chunk stays if less than keep_bytes would be left without it, or while another thread unmaps a
+   stitch over it. Both locks are held, and opened. */
 static gpupool_result gpi_stitch_trim(gpi_stitches *stitches, uint64_t keep_bytes) {
     gpi_chunks *chunks = stitches->chunks;
     const uint64_t *reserved = &chunks->ledger->reserved.now;
@@ -8988,24 +8998,28 @@ static gpupool_result gpi_stitch_trim(gpi_stitches *stitches, uint64_t keep_byte
         /* the lock was open: a request may have taken memory of the chunk since */
         if (!gpi_chunk_is_idle(chunks, stitches->tree, chunk)) continue;
         result = gpi_stitch_drop_chunk(stitches, chunk);
+        if (result == GPUPOOL_E_IN_USE) result = GPUPOOL_OK; /* it will not be in the new list */
         if (result != GPUPOOL_OK || !gpi_stitch_tells(stitches)) continue;
         /* `growing` was open, too: chunks of the list may be gone, so the loop starts again */
         result = gpi_stitch_list_idle(stitches, &count);
         i = UINT64_MAX;
     }
-    return result == GPUPOOL_E_IN_USE ? GPUPOOL_OK : result;
+    return result;
 }
 
 /* Gives idle chunks back until at most `bytes` are reserved, as far as there are idle chunks. As
    gpi_stitch_trim, but the last chunk may be larger than what is left to give: then the smallest
    idle chunk goes. Both locks are held, and opened. */
 static gpupool_result gpi_stitch_trim_below(gpi_stitches *stitches, uint64_t bytes) {
-    gpupool_result result = gpi_stitch_trim(stitches, bytes);
+    gpupool_result result;
     uint64_t count = 0;
-    if (result != GPUPOOL_OK || stitches->chunks->ledger->reserved.now <= bytes) return result;
-    result = gpi_stitch_list_idle(stitches, &count);
-    if (count) result = gpi_stitch_drop_chunk(stitches, stitches->candidates[count - 1].chunk);
-    return result == GPUPOOL_E_IN_USE ? GPUPOOL_OK : result; /* another thread gives it back */
+    do { /* again, if another thread began to unmap a stitch over the last chunk */
+        result = gpi_stitch_trim(stitches, bytes);
+        if (result != GPUPOOL_OK || stitches->chunks->ledger->reserved.now <= bytes) return result;
+        result = gpi_stitch_list_idle(stitches, &count);
+        if (count) result = gpi_stitch_drop_chunk(stitches, stitches->candidates[count - 1].chunk);
+    } while (result == GPUPOOL_E_IN_USE);
+    return result;
 }
 
 /* Gives everything back after cudaDeviceReset, live blocks included: a reset frees other memory,
@@ -11549,14 +11563,11 @@ static gpi_outcome gpi_ladder_take_idle(gpi_attempt *attempt) {
     return gpi_ladder_outcome(attempt, result);
 }
 
-/* Whether a chunk is idle and belongs to another tag than the request's, so that no stitch of the
-   request may use it. A chunk with a stitch that another thread is unmapping is left to that
-   thread. */
+/* Whether a chunk is idle, can go back, and belongs to another tag than the request's, so that no
+   stitch of the request may use it. */
 static int gpi_ladder_is_others_idle(const gpi_attempt *attempt, const gpi_chunk *chunk) {
     const gpupool_arena *arena = attempt->arena;
-    const gpi_seam *seam = chunk->seams;
-    while (seam && !seam->stitch->is_leaving) seam = seam->next;
-    return !seam && chunk->tag != gpi_ladder_own_tag(attempt->request) &&
+    return !gpi_stitch_is_leaving(chunk) && chunk->tag != gpi_ladder_own_tag(attempt->request) &&
            gpi_chunk_is_idle(&arena->chunks, &arena->tree, chunk);
 }
 

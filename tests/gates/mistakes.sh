@@ -115,9 +115,9 @@ broken a_stitch_forgets_its_user test_stitch_bounds gpi_stitch_put_parts \
 broken a_stitch_is_taken_while_it_goes test_schedules_mapped gpi_stitch_unmap \
     's/gpi_stitch_unset_idle(stitches, stitch);//; s/gpi_stitch_set_spoilt(stitches, stitch);/gpi_stitch_forget_user(stitch);/' \
     'a stitch goes alone'
-broken a_stitch_goes_twice test_schedules_mapped gpi_stitch_clear \
+broken a_stitch_goes_twice test_stitch_leaving gpi_stitch_clear \
     's/if (seam->stitch->is_leaving) return GPUPOOL_E_IN_USE;//' \
-    'told of their end twice'
+    'another_trim_has_the_second'
 broken a_chunk_is_taken_once_its_stitches_are_gone test_schedules_mapped gpi_stitch_drop_chunk \
     's/^    taken = gpi_stitch_take(.*//; s/result = gpi_stitch_clear(stitches, chunk);/& taken = gpi_stitch_take(tree, gpi_tree_at(tree, chunk->unit), chunk->unit, chunk->units);/' \
     'a chunk goes'

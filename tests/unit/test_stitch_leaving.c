@@ -102,6 +102,23 @@ static void other_chunks_are_not(void) {
     close_it();
 }
 
+/* A trim gives back the chunks that it does not lie over, also those behind its own. */
+static void other_chunks_go_back(void) {
+    gpupool_arena_config config = of_large_chunks();
+    size_t released;
+    open_with_idle_stitch(&config);
+    put(block[9]);
+    CHECK_RESULT(gpupool_trim(arena, SIZE_MAX, NULL), GPUPOOL_OK);
+    gpi_stitch *stitch = arena->stitches.oldest;
+    stitch->is_leaving = 1;
+    CHECK_RESULT(gpupool_trim(arena, 0, &released), GPUPOOL_OK);
+    CHECK_EQ(released, 12 * MIB); /* of the last block and of the tag */
+    CHECK(stitch->state == GPI_STITCH_IDLE && stitch->seam_count == 5);
+    stitch->is_leaving = 0;
+    block[9] = take(6 * MIB, 0);
+    close_it();
+}
+
 static void add_two_idle_stitches(void) {
     put(take(24 * MIB, 0));
     put(take(18 * MIB, 0));
@@ -293,18 +310,19 @@ static void a_tag_needs_the_chunks(void) {
     }
 }
 
-/* ---- a request and a trim, which unmap two stitches over one chunk ---- */
+/* ---- a call and a trim, which unmap two stitches over one chunk ---- */
 
 static pthread_t requester, trimmer;
 static pthread_barrier_t both;
 static int meetings; /* of the two threads, still to come */
+static size_t trimmer_keeps;
 
-static void *trim_all(void *unused) {
-    CHECK_RESULT(gpupool_trim(arena, 0, NULL), GPUPOOL_OK);
+static void *trim_it(void *unused) {
+    CHECK_RESULT(gpupool_trim(arena, trimmer_keeps, NULL), GPUPOOL_OK);
     return unused;
 }
 
-/* The request is back from on_unmap, and holds `growing`. */
+/* The call is back from on_unmap, and holds `growing`. */
 static void it_goes_on(void *unused) {
     (void)unused;
     pthread_barrier_wait(&both);
@@ -315,7 +333,7 @@ static int meet(const gpupool_mapping *mapping, void *unused) {
     if (!meetings || mapping->handle) return 0; /* a chunk's */
     if (meetings-- == 2) {
         requester = pthread_self();
-        CHECK_EQ(pthread_create(&trimmer, NULL, trim_all, NULL), 0);
+        CHECK_EQ(pthread_create(&trimmer, NULL, trim_it, NULL), 0);
         pthread_barrier_wait(&both);
         return 0;
     }
@@ -323,17 +341,18 @@ static int meet(const gpupool_mapping *mapping, void *unused) {
     fake_before_call("cuMemUnmap", 1, it_goes_on, NULL);
     pthread_barrier_wait(&both);
     pthread_barrier_wait(&both);
-    gpi_host_mutex_lock(&arena->growing); /* not before the request has let go of it */
+    gpi_host_mutex_lock(&arena->growing); /* not before the call has let go of it */
     gpi_host_mutex_unlock(&arena->growing);
     return 0;
 }
 
-/* Idle chunks of a tag, side by side; over the first lie two stitches, with the third and with the
-   fourth. The last chunk is idle, too, and free for all. */
-static void open_with_two_over_one(void) {
+/* Four idle chunks of a tag, side by side; over one of them, the first or the last, lie two
+   stitches, with two that are not beside it. The chunk behind them is all others'. */
+static void *open_with_two_over(int number) {
     gpupool_arena_config config = of_large_chunks();
     gpupool_tag_config sleeper;
     void *chunk[4], *shared;
+    int other = number ? 0 : 2;
     memset(&sleeper, 0, sizeof sleeper);
     sleeper.can_sleep = 1;
     config.on_unmap = meet;
@@ -343,33 +362,61 @@ static void open_with_two_over_one(void) {
     for (int i = 0; i < 4; i++) chunk[i] = take(6 * MIB, tag);
     shared = take(6 * MIB, 0);
     CHECK_RESULT(gpupool_set_limit(arena, kit_reserved(arena)), GPUPOOL_OK);
-    for (int i = 2; i < 4; i++) {
-        put(chunk[0]);
+    for (int i = other; i < other + 2; i++) {
+        put(chunk[number]);
         put(chunk[i]);
         put(take(12 * MIB, tag));
         for (int k = 0; k < 2; k++) CHECK(take(6 * MIB, tag) != NULL); /* both again */
     }
     CHECK_EQ(arena->stitches.count, 2);
     for (int i = 0; i < 4; i++) put(chunk[i]);
-    put(shared);
     CHECK_RESULT(gpupool_trim(arena, SIZE_MAX, NULL), GPUPOOL_OK); /* all of it is finished */
-}
-
-/* While the program is told of the first stitch that goes for the request, the trim gives back the
-   chunk that the request would look at next, and begins with the other stitch. */
-static void the_next_chunk_goes_meanwhile(void) {
-    open_with_two_over_one();
     pthread_barrier_init(&both, NULL, 2);
     meetings = 2;
-    void *large = take(12 * MIB, 0);
-    CHECK(large != NULL);
+    trimmer_keeps = kit_reserved(arena) - 12 * MIB; /* it gives back two chunks */
+    return shared;
+}
+
+static void await_trimmer(void) {
     CHECK_EQ(meetings, 0);
     CHECK_EQ(pthread_join(trimmer, NULL), 0);
     pthread_barrier_destroy(&both);
-    CHECK_EQ(kit_reserved(arena), 12 * MIB);
     CHECK_EQ(fake_failures(), 0);
     CHECK_RESULT(gpupool_check(arena), GPUPOOL_OK);
+}
+
+/* While the program is told of the first stitch that goes for a request, the trim gives back the
+   chunk that the request would look at next, and begins with the other stitch. */
+static void the_next_chunk_goes_meanwhile(void) {
+    put(open_with_two_over(0));
+    trimmer_keeps = 0;
+    void *large = take(12 * MIB, 0);
+    CHECK(large != NULL);
+    await_trimmer();
+    CHECK_EQ(kit_reserved(arena), 12 * MIB);
     put(large);
+    kit_close(arena);
+}
+
+/* A trim that meets the second stitch in the hands of another trim goes on with other chunks. */
+static void another_trim_has_the_second(void) {
+    put(open_with_two_over(0));
+    CHECK_RESULT(gpupool_trim(arena, 0, NULL), GPUPOOL_OK);
+    await_trimmer();
+    CHECK(kit_reserved(arena) <= 6 * MIB); /* of the chunk under the second, if the trims ended
+                                              before it was unmapped */
+    kit_close(arena);
+}
+
+/* So does a limit that lacks one chunk, the last: the one before it goes instead. */
+static void a_limit_finds_another_chunk(void) {
+    void *shared = open_with_two_over(3);
+    size_t reserved = kit_reserved(arena);
+    trimmer_keeps = reserved - 6 * MIB;
+    CHECK_RESULT(gpupool_set_limit(arena, reserved - 1), GPUPOOL_OK);
+    await_trimmer();
+    CHECK_EQ(kit_reserved(arena), reserved - 12 * MIB);
+    put(shared);
     kit_close(arena);
 }
 
@@ -447,6 +494,7 @@ static void addresses_of_the_second_range(void) {
 int main(void) {
     FAKE_TEST(it_is_left_alone);
     FAKE_TEST(other_chunks_are_not);
+    FAKE_TEST(other_chunks_go_back);
     FAKE_TEST(it_is_not_unmapped);
     FAKE_TEST(the_next_one_is_used_meanwhile);
     FAKE_TEST(more_handles_in_a_larger_arena);
@@ -456,6 +504,8 @@ int main(void) {
     FAKE_TEST(a_stitch_of_one_chunk);
     FAKE_TEST(a_tag_needs_the_chunks);
     FAKE_TEST(the_next_chunk_goes_meanwhile);
+    FAKE_TEST(another_trim_has_the_second);
+    FAKE_TEST(a_limit_finds_another_chunk);
     FAKE_TEST(no_addresses);
     FAKE_TEST(addresses_of_the_second_range);
     return check_finish();
