@@ -18240,8 +18240,9 @@ static gpupool_result gpi_life_reserve(gpupool_arena *arena, int tag, uint64_t b
     result = gpi_ladder_grow(arena, &request, &run);
     if (result == GPUPOOL_E_OUT_OF_MEMORY) {
         lack = gpi_sibling_shortage(arena, &request);
-        /* gpi_sibling_collect takes the locks of other arenas, one arena after the other, and runs
-           their on_unmap, which may call this arena. `halfway`: the arena stays awake */
+        /* gpi_sibling_collect takes the locks of other arenas, one arena after the other, may wait
+           for the device, and runs on_unmap, which may call this arena. Meanwhile halfway makes
+           gpupool_sleep wait. */
         arena->halfway++;
         gpi_host_unlock(&arena->lock);
         gpi_host_mutex_unlock(&arena->growing);

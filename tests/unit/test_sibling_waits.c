@@ -43,9 +43,47 @@ static void the_lock_comes_back(void) {
         kit_close(first);
     }
 }
+
+static gpupool_arena *asks;
+static int waits; /* how often the host waited, with the lock open */
+
+/* As another thread, which needs memory while the host waits. */
+static void use_it_meanwhile(void *unused) {
+    (void)unused;
+    waits += gpi_host_mutex_try(&asks->growing);
+    if (!waits) return;
+    gpi_host_mutex_unlock(&asks->growing);
+    CHECK_RESULT(gpupool_check(asks), GPUPOOL_OK);
+    CHECK_RESULT(gpupool_free(asks, kit_alloc(asks, 4 * MIB, kit_stream[0]), kit_stream[0]),
+                 GPUPOOL_OK);
+}
+
+/* For the reserve of a tag the host waits until a sibling's memory is finished: no request of the
+   tag's arena has to wait for that. */
+static void a_reserve_waits_with_no_lock(void) {
+    gpupool_tag_config config;
+    int tag;
+    memset(&config, 0, sizeof config);
+    config.reserve_bytes = 32 * MIB;
+    fake_device_memory(0, 64 * MIB);
+    gpupool_arena *first = kit_open(GPUPOOL_SOURCE_MAPPED);
+    asks = kit_open(GPUPOOL_SOURCE_MAPPED);
+    void *block = kit_alloc(first, 48 * MIB, kit_stream[1]);
+    fake_mode(FAKE_STEPPED);
+    kit_fill(kit_stream[1], block, 4096, 1);
+    CHECK_RESULT(gpupool_free(first, block, kit_stream[1]), GPUPOOL_OK);
+    waits = 0;
+    fake_before_call("cuMemFree", 1, use_it_meanwhile, NULL);
+    CHECK_RESULT(gpupool_tag(asks, "kv", &config, &tag), GPUPOOL_OK);
+    CHECK_EQ(waits, 1);
+    fake_mode(FAKE_EAGER);
+    kit_close(asks);
+    kit_close(first);
+}
 #endif
 
 int main(void) {
     FAKE_TEST(the_lock_comes_back);
+    FAKE_TEST(a_reserve_waits_with_no_lock);
     return check_finish();
 }
