@@ -13252,17 +13252,18 @@ static gpi_shortage gpi_sibling_shortage(const gpupool_arena *arena, const gpi_r
     return lack;
 }
 
-/* Counts what the other arenas hold and, if that can help, would give back for so many bytes, for
-   gpupool_would_fit and the like: nothing is given back. No lock is held. */
-static void gpi_sibling_count(gpupool_arena *arena, uint64_t bytes, gpi_siblings *siblings) {
+/* Counts what the other arenas hold and, if that can help, would give back, for gpupool_would_fit
+   and the like: nothing is given back. Whatever the limit is: idle chunks of this arena may go back
+   first. No lock is held. */
+static void gpi_sibling_count(gpupool_arena *arena, gpi_siblings *siblings) {
     gpi_shortage lack;
+    memset(&lack, 0, sizeof lack);
     memset(siblings, 0, sizeof *siblings);
     lack.arena = arena;
-    lack.bytes = bytes;
-    lack.may_wait = 0;
     if (!gpi_sibling_exist(arena)) return;
     gpi_host_lock(&arena->lock);
-    lack.ask = gpi_sibling_can_help(arena, bytes) ? GPI_SIBLING_COUNT : GPI_SIBLING_LOOK;
+    lack.ask = gpi_chunk_is(&arena->chunks, GPI_FROM_DEVICE) ? GPI_SIBLING_COUNT
+                                                             : GPI_SIBLING_LOOK;
     lack.capturing = arena->clocks.capturing != 0;
     gpi_host_unlock(&arena->lock);
     gpi_sibling_ask_all(&lack, siblings);
@@ -19615,7 +19616,7 @@ gpupool_result gpupool_get_available(gpupool_arena *arena, size_t *bytes) {
     driver = &arena->chunks.driver;
     is_from_host = gpi_chunk_is(&arena->chunks, GPI_FROM_HOST);
     if (!bytes) return gpi_host_fail(GPUPOOL_E_ARGUMENT, "gpupool_get_available: bytes is NULL");
-    gpi_sibling_count(arena, 1, &siblings);
+    gpi_sibling_count(arena, &siblings);
     result = gpi_driver_enter(driver, &visit);
     if (result != GPUPOOL_OK) return result;
     result = gpi_arena_outlived(arena, "gpupool_get_available");
@@ -19675,7 +19676,7 @@ gpupool_result gpupool_would_fit(gpupool_arena *arena, size_t bytes, gpupool_ver
     if (result != GPUPOOL_OK) return result;
     if (!bytes) return gpi_host_fail(GPUPOOL_E_ARGUMENT, "gpupool_would_fit: bytes is 0");
     /* before this arena's locks are taken: other arenas are asked one by one */
-    gpi_sibling_count(arena, bytes, &siblings);
+    gpi_sibling_count(arena, &siblings);
     result = gpi_arena_enter_awake(arena, "gpupool_would_fit", 0, &visit);
     if (result != GPUPOOL_OK) return result;
     memset(&request, 0, sizeof request);

@@ -360,6 +360,35 @@ static void what_the_limit_leaves_for_a_part(void) {
     close_both();
 }
 
+/* An idle chunk of its own goes back first, and makes room under the limit for what others give. */
+static void what_its_own_chunk_makes_room_for(void) {
+    open_both(GPUPOOL_SOURCE_DEVICE, GPUPOOL_SOURCE_DEVICE);
+    leave_idle(first, 1);
+    void *live = kit_alloc(second, GIB, kit_stream[0]);
+    void *idle = kit_alloc(second, 2 * GIB, kit_stream[0]);
+    CHECK_RESULT(gpupool_set_limit(second, 5 * GIB), GPUPOOL_OK);
+    CHECK_RESULT(gpupool_free(second, idle, kit_stream[0]), GPUPOOL_OK);
+    CHECK_EQ(kit_available(second), 4 * GIB);
+    CHECK(kit_fits(second, 4 * GIB, NULL));
+    CHECK(!kit_fits(second, 4 * GIB + MIB, NULL));
+    fits(second, 4 * GIB);
+    CHECK_RESULT(gpupool_free(second, live, kit_stream[0]), GPUPOOL_OK);
+    close_both();
+}
+
+/* An arena whose memory is the host's has no use for the device's. */
+static void pinned_memory_is_no_others(void) {
+    open_beside_idle(1);
+    size_t before = kit_reserved(first);
+    gpupool_arena *pinned = kit_open_limited(GPUPOOL_SOURCE_PINNED, GIB);
+    CHECK(kit_fits(pinned, GIB, NULL));
+    CHECK(!kit_fits(pinned, 2 * GIB, NULL));
+    CHECK_RESULT(kit_why(gpupool_alloc(pinned, 2 * GIB, 0)), GPUPOOL_E_OUT_OF_MEMORY);
+    CHECK_EQ(kit_reserved(first), before);
+    kit_close(pinned);
+    close_both();
+}
+
 /* In the record of its calls an arena that gives memory back says so, and none that gives none. */
 static void what_is_given_is_recorded(void) {
     char line[100];
@@ -700,6 +729,8 @@ int main(void) {
     FAKE_TEST(nothing_to_give);
     FAKE_TEST(no_help_behind_a_limit);
     FAKE_TEST(what_the_limit_leaves_for_a_part);
+    FAKE_TEST(what_its_own_chunk_makes_room_for);
+    FAKE_TEST(pinned_memory_is_no_others);
     FAKE_TEST(what_is_given_is_recorded);
     FAKE_TEST(others_take_what_is_given);
     FAKE_TEST(asked_anew_after_a_verdict);
