@@ -18241,6 +18241,8 @@ static gpupool_result gpi_life_reserve(gpupool_arena *arena, int tag, uint64_t b
     result = gpi_ladder_grow(arena, &request, &run);
     if (result == GPUPOOL_E_OUT_OF_MEMORY) {
         lack = gpi_sibling_shortage(arena, &request);
+        /* a reserve has no part in free memory, so the limit must leave room for all of it */
+        if (lack.bytes > gpi_ledger_room(&arena->ledger)) lack.ask = GPI_SIBLING_LOOK;
         /* gpi_sibling_collect takes the locks of other arenas, one arena after the other, may wait
            for the device, and runs on_unmap, which may call this arena. Meanwhile halfway makes
            gpupool_sleep wait. */

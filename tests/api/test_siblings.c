@@ -431,6 +431,22 @@ static void others_take_what_is_given(void) {
     close_both();
 }
 
+/* Where the limit leaves no room for a reserve, others give nothing for it. */
+static void a_reserve_behind_a_limit(void) {
+    gpupool_tag_config config;
+    int tag;
+    memset(&config, 0, sizeof config);
+    config.reserve_bytes = 5 * GIB;
+    open_beside_idle(1);
+    size_t before = kit_reserved(first);
+    void *idle = kit_alloc(second, 3 * GIB, kit_stream[0]);
+    CHECK_RESULT(gpupool_free(second, idle, kit_stream[0]), GPUPOOL_OK);
+    CHECK_RESULT(gpupool_set_limit(second, 5 * GIB), GPUPOOL_OK);
+    CHECK_RESULT(gpupool_tag(second, "kv", &config, &tag), GPUPOOL_E_OUT_OF_MEMORY);
+    CHECK_EQ(kit_reserved(first), before);
+    close_both();
+}
+
 static gpupool_arena *lender;
 static int lends; /* how often yet */
 
@@ -733,6 +749,7 @@ int main(void) {
     FAKE_TEST(pinned_memory_is_no_others);
     FAKE_TEST(what_is_given_is_recorded);
     FAKE_TEST(others_take_what_is_given);
+    FAKE_TEST(a_reserve_behind_a_limit);
     FAKE_TEST(asked_anew_after_a_verdict);
     FAKE_TEST(the_verdict_names_the_arena);
     FAKE_TEST(just_what_another_holds);
