@@ -18218,14 +18218,15 @@ static int gpi_life_soft_limit(gpupool_arena *arena, const gpupool_arena_config 
 }
 
 /* Gets reserve_bytes of an arena (tag 0) or of a tag from the driver, in whole granules, as
-   finished free memory. If the device is full, asks the process's other arenas once; then the
-   result is E_OUT_OF_MEMORY, with the verdict's sentence. Both locks are held, and opened around
-   driver calls and while other arenas are asked. */
+   finished free memory. If the device is full, asks the process's other arenas, as gpi_alloc_slow
+   does; then the result is E_OUT_OF_MEMORY, with the verdict's sentence. Both locks are held, and
+   opened around driver calls and while other arenas are asked. */
 static gpupool_result gpi_life_reserve(gpupool_arena *arena, int tag, uint64_t bytes) {
     gpi_siblings siblings;
     gpi_request request;
     gpi_shortage lack;
     gpi_run *run;
+    int borrows = 0;
     gpupool_result result;
     if (bytes == 0 || !gpi_chunk_is(&arena->chunks, GPI_FROM_POOL)) return GPUPOOL_OK;
     memset(&siblings, 0, sizeof siblings);
@@ -18239,7 +18240,7 @@ static gpupool_result gpi_life_reserve(gpupool_arena *arena, int tag, uint64_t b
     /* growth alone: the ladder's other steps would find memory that the arena has reserved already,
        and a reserve is to be new memory */
     result = gpi_ladder_grow(arena, &request, &run);
-    if (result == GPUPOOL_E_OUT_OF_MEMORY) {
+    while (result == GPUPOOL_E_OUT_OF_MEMORY && borrows < GPI_BORROWS) {
         lack = gpi_sibling_shortage(arena, &request);
         /* a reserve has no part in free memory, so the limit must leave room for all of it */
         if (lack.bytes > gpi_ledger_room(&arena->ledger)) lack.ask = GPI_SIBLING_LOOK;
@@ -18249,7 +18250,7 @@ static gpupool_result gpi_life_reserve(gpupool_arena *arena, int tag, uint64_t b
         arena->halfway++;
         gpi_host_unlock(&arena->lock);
         gpi_host_mutex_unlock(&arena->growing);
-        gpi_sibling_collect(&lack, &siblings);
+        borrows += gpi_sibling_collect(&lack, &siblings) ? 1 : GPI_BORROWS;
         gpi_host_mutex_lock(&arena->growing);
         gpi_host_lock(&arena->lock);
         arena->halfway--;

@@ -431,6 +431,23 @@ static void others_take_what_is_given(void) {
     close_both();
 }
 
+/* So does a reserve. */
+static void others_take_what_a_reserve_needs(void) {
+    gpupool_tag_config config;
+    int tag;
+    memset(&config, 0, sizeof config);
+    config.reserve_bytes = GIB;
+    open_both(GPUPOOL_SOURCE_DEVICE, GPUPOOL_SOURCE_MAPPED);
+    leave_idle(first, 12);
+    fake_before_call("cuMemCreate", 1, fill_the_device, NULL);
+    CHECK_RESULT(gpupool_tag(second, "kv", &config, &tag), GPUPOOL_E_OUT_OF_MEMORY);
+    CHECK_EQ(kit_stats(first).chunks_lost, 8);
+    fake_before_call("cuMemCreate", 0, NULL, NULL);
+    fake_other_process(0, 0);
+    CHECK_RESULT(gpupool_tag(second, "kv", &config, &tag), GPUPOOL_OK);
+    close_both();
+}
+
 /* Where the limit leaves no room for a reserve, others give nothing for it. */
 static void a_reserve_behind_a_limit(void) {
     gpupool_tag_config config;
@@ -749,6 +766,7 @@ int main(void) {
     FAKE_TEST(pinned_memory_is_no_others);
     FAKE_TEST(what_is_given_is_recorded);
     FAKE_TEST(others_take_what_is_given);
+    FAKE_TEST(others_take_what_a_reserve_needs);
     FAKE_TEST(a_reserve_behind_a_limit);
     FAKE_TEST(asked_anew_after_a_verdict);
     FAKE_TEST(the_verdict_names_the_arena);

@@ -80,10 +80,35 @@ static void a_reserve_waits_with_no_lock(void) {
     kit_close(asks);
     kit_close(first);
 }
+
+/* The sibling has some idle memory, and more that is pending: it gives both. */
+static void a_reserve_takes_what_comes_later(void) {
+    gpupool_tag_config config;
+    int tag;
+    memset(&config, 0, sizeof config);
+    config.reserve_bytes = 32 * MIB;
+    fake_device_memory(0, 64 * MIB);
+    gpupool_arena *first = kit_open(GPUPOOL_SOURCE_MAPPED);
+    asks = kit_open(GPUPOOL_SOURCE_MAPPED);
+    void *pending = kit_alloc(first, 40 * MIB, kit_stream[1]);
+    void *between = kit_alloc(first, 2 * MIB, kit_stream[1]);
+    void *idle = kit_alloc(first, 8 * MIB, kit_stream[1]);
+    CHECK_RESULT(gpupool_free(first, idle, kit_stream[1]), GPUPOOL_OK);
+    CHECK_RESULT(gpupool_wait_all(first), GPUPOOL_OK);
+    fake_mode(FAKE_STEPPED);
+    kit_fill(kit_stream[1], pending, 4096, 1);
+    CHECK_RESULT(gpupool_free(first, pending, kit_stream[1]), GPUPOOL_OK);
+    CHECK_RESULT(gpupool_tag(asks, "kv", &config, &tag), GPUPOOL_OK);
+    fake_mode(FAKE_EAGER);
+    CHECK_RESULT(gpupool_free(first, between, kit_stream[1]), GPUPOOL_OK);
+    kit_close(asks);
+    kit_close(first);
+}
 #endif
 
 int main(void) {
     FAKE_TEST(the_lock_comes_back);
     FAKE_TEST(a_reserve_waits_with_no_lock);
+    FAKE_TEST(a_reserve_takes_what_comes_later);
     return check_finish();
 }
