@@ -17898,10 +17898,11 @@ static int gpi_wake_is_vacant(const gpupool_arena *arena, const gpi_chunk *chunk
     return 1;
 }
 
-/* Whether a chunk of a changing part is to get memory: it is away, and not vacant. */
+/* Whether a chunk of a changing part is to be mapped: it is away, and not vacant, or it still has
+   its memory, since the driver has refused to take that back. */
 static int gpi_wake_needs_memory(const gpupool_arena *arena, const gpi_chunk *chunk) {
     return gpi_sleep_changes(arena, chunk->tag) && chunk->is_away &&
-           !gpi_wake_is_vacant(arena, chunk);
+           (chunk->handle || !gpi_wake_is_vacant(arena, chunk));
 }
 
 /* Reports why there is no memory to wake with, as the thread's verdict and as a sentence: the

@@ -259,6 +259,25 @@ static void handles_that_are_not_taken_back(void) {
     close_arena();
 }
 
+/* Also where nothing in the chunk is live: then it counts against the limit, too. A call that fails
+   for that gives it back. */
+static void handles_of_free_chunks(void) {
+    size_t limit;
+    lay_plainly();
+    fake_fail_call("cuMemRelease", 1, 1, 0);
+    CHECK_RESULT(sleep_part(1, GPUPOOL_KEEP), GPUPOOL_OK);
+    fake_fail_clear();
+    CHECK_RESULT(gpupool_trim(arena, 0, NULL), GPUPOOL_OK);
+    limit = kit_reserved(arena) + (LAID - STITCHED) * STRIPE; /* just what is live */
+    CHECK_RESULT(gpupool_set_limit(arena, limit), GPUPOOL_OK);
+    CHECK_RESULT(wake_part(1), GPUPOOL_E_OUT_OF_MEMORY);
+    CHECK_RESULT(wake_part(1), GPUPOOL_OK);
+    CHECK_EQ(kit_reserved(arena), limit);
+    CHECK_RESULT(gpupool_check(arena), GPUPOOL_OK);
+    expect_stripes(1);
+    close_arena();
+}
+
 /* A chunk that trim could not give back counts as reserved, though everything sleeps. */
 static void a_chunk_that_was_stuck(void) {
     lay_plainly();
@@ -488,6 +507,7 @@ int main(void) {
     FAKE_TEST(unmaps_that_fail_at_falling_asleep);
     FAKE_TEST(idle_ones_of_others_come_and_go);
     FAKE_TEST(handles_that_are_not_taken_back);
+    FAKE_TEST(handles_of_free_chunks);
     FAKE_TEST(a_chunk_that_was_stuck);
     FAKE_TEST(not_while_a_stream_captures);
     FAKE_TEST(beside_a_spoilt_stitch);
