@@ -10856,7 +10856,8 @@ gpupool_result gpupool_get_tag_stats(gpupool_arena *arena, int tag, gpupool_tag_
 
    LA1  a step that does not meet the request takes nothing: every run is back with its owner
    LA2  the host waits with no lock held, and then starts again with the first step
-   LA3  a request waits only for work that was queued before the request began, so it ends
+   LA3  a request waits only for work that was queued before the request began, or before it
+        emptied the caches, which it does once: so it ends
 
    Locks: steps run with `growing` and the arena's lock held. A step may release the arena's lock
    around CUDA calls. `growing` is released for waits (gpi_ladder_wait) and for the program's on_map
@@ -10897,7 +10898,8 @@ typedef struct gpi_estimate {
 typedef struct gpi_attempt {
     gpupool_arena *arena;
     const gpi_request *request;
-    uint64_t began_at;          /* the arena's latest position when the pass began: see LA3 */
+    uint64_t began_at;          /* the arena's latest position when the pass began, or when it
+                                   emptied the caches: see LA3 */
     int caches_emptied;         /* 1: step "caches" has done its work */
     int recorded_all;           /* 1: step "a mark over all streams" has */
     int event_waits_fail;       /* 1: a wait for an event failed; wait for the device instead */
@@ -11315,6 +11317,8 @@ static gpi_outcome gpi_ladder_take_caches(gpi_attempt *attempt) {
     attempt->caches_emptied = 1;
     gpi_ladder_record_own(arena, attempt->request);
     gpi_arena_empty_all(arena, gpi_arena_empty_free);
+    /* what was freed into caches before the request began has its positions only now */
+    attempt->began_at = arena->clocks.position;
     gpi_arena_poll_all(arena);
     return GPI_RESTART;
 }

@@ -196,6 +196,23 @@ static void followed_into_a_slab(void) {
     run_and_finish();
 }
 
+/* Nothing but caches has what was freed so far, when the request begins: it is waited for, too. */
+static void what_lies_in_caches_is_waited_for(void) {
+    void *small[2], *block;
+    arena = kit_open_limited(GPUPOOL_SOURCE_MAPPED, 2 * MIB);
+    fake_mode(FAKE_STEPPED);
+    for (int i = 0; i < 2; i++) small[i] = get(512, 0);
+    for (int i = 0; i < 2; i++) {
+        kit_order(kit_stream[0], kit_stream[1 + i]);
+        put(small[i], 1 + i);
+    }
+    CHECK_EQ(arena->clocks.position, 0);
+    block = get(2 * MIB, 3);
+    CHECK_EQ(kit_stats(arena).fence_waits, 2);
+    if (block) put(block, 3);
+    run_and_finish();
+}
+
 /* Of two streams' work the older is waited for, whichever stream the arena met first. */
 static void the_older_work_is_waited_for(void) {
     for (int older = 1; older < 3; older++) {
@@ -391,6 +408,7 @@ int main(void) {
     FAKE_TEST(stitched_of_finished_and_unfinished);
     FAKE_TEST(an_idle_stitch_whose_user_is_done);
     FAKE_TEST(followed_into_a_slab);
+    FAKE_TEST(what_lies_in_caches_is_waited_for);
     FAKE_TEST(the_older_work_is_waited_for);
     FAKE_TEST(a_finished_run_is_the_first_choice);
     FAKE_TEST(as_long_as_memory_is_short);
