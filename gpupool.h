@@ -12320,12 +12320,14 @@ static void gpi_verdict_scan(gpi_scene *scene, const gpi_assumption *wish, gpi_m
         int from_start = scene->runs[i].begins_chunk;
         int is_other = scene->runs[i].tag != scene->tag;
         next = gpi_verdict_free_stretch(scene, wish, i, &stretch);
-        /* Another tag's memory helps only if whole chunks of it are given back. */
+        /* Another tag's memory helps only if whole chunks of it are given back, and the ladder does
+           not do that for a stitch for which the stream is to wait on the device. */
         if (is_other && stretch.units) {
             gpi_measure other;
             memset(&other, 0, sizeof other);
             gpi_verdict_measure(scene->arena, stretch.unit, stretch.units, &other);
-            estimate->idle_units += other.whole_units - other.kept_units;
+            if (wish->pending != GPI_PENDING_MARKED)
+                estimate->idle_units += other.whole_units - other.kept_units;
             stretch.units = 0;
         }
         if (pooled && stretch.units && gpi_snapshot_holds(scene, wish, i, next)) estimate->fits = 1;
@@ -19651,7 +19653,8 @@ gpupool_result gpupool_get_available(gpupool_arena *arena, size_t *bytes) {
    the verdict. Both locks are held on entry, only `growing` on return. */
 static int gpi_figures_would_fit(gpupool_arena *arena, const gpi_request *request,
                                  const gpi_siblings *siblings, gpupool_verdict *verdict) {
-    gpi_assumption wish = {GPI_PENDING_MARKED, 0, NULL, 0};
+    const gpi_assumption finished = {GPI_PENDING_NONE, 0, NULL, 0};
+    const gpi_assumption marked = {GPI_PENDING_MARKED, 0, NULL, 0};
     gpi_scene scene;
     uint64_t lent = siblings->idle_bytes / GPUPOOL_UNIT_BYTES;
     int fits = 0;
@@ -19661,7 +19664,7 @@ static int gpi_figures_would_fit(gpupool_arena *arena, const gpi_request *reques
     scene.device_units = gpi_ground_min(scene.device_units, UINT64_MAX / GPUPOOL_UNIT_BYTES - lent);
     scene.device_units += lent;
     if (scene.units) {
-        fits = gpi_verdict_lacks(&scene, &wish) == 0;
+        fits = gpi_verdict_lacks(&scene, &finished) == 0 || gpi_verdict_lacks(&scene, &marked) == 0;
     } else { /* above gpupool_alloc's largest size: no device and no limit would do */
         scene.units = (uint64_t)1 << GPI_MOST_SHIFT;
         scene.device_units = 0;

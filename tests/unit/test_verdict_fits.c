@@ -184,6 +184,34 @@ static void three_quarters_of_a_granule_are_none(void) {
     chunks_that_go_make(chunk, 3, 3 * MIB / 2 - 512, MIB);
 }
 
+/* ---- without a wait of the host ---- */
+
+/* A tag's idle chunk goes for a block, and another stream's memory is stitched into one behind a
+   wait on the device; but not both for the same block. */
+static void a_tags_chunk_or_what_is_unfinished(void) {
+    gpupool_tag_config can_sleep;
+    gpupool_request request = kit_request(2 * MIB, kit_stream[0], 0);
+    void *block[2], *of_tag;
+    memset(&can_sleep, 0, sizeof can_sleep);
+    can_sleep.can_sleep = 1;
+    arena = kit_open_limited(GPUPOOL_SOURCE_MAPPED, 8 * MIB);
+    CHECK_RESULT(gpupool_tag(arena, "t", &can_sleep, &request.tag), GPUPOOL_OK);
+    of_tag = gpupool_alloc_request(arena, &request);
+    block[0] = get(4 * MIB, 0);
+    block[1] = get(2 * MIB, 1);
+    put(of_tag, 0);
+    arena->short_until = arena->clocks.position + 1024; /* frees record events */
+    fake_mode(FAKE_STEPPED);
+    kit_mark(kit_stream[0], block[0], 4 * MIB, 1);
+    put(block[0], 0);
+    would_not_fit(arena, 6 * MIB, GPUPOOL_CAUSE_PENDING);
+    CHECK(!kit_alloc_as(arena, 6 * MIB, kit_stream[3], GPUPOOL_NO_WAIT));
+    CHECK(kit_fits(arena, 4 * MIB, NULL));
+    put(take_without_a_wait(4 * MIB, 3), 3);
+    put(block[1], 1);
+    run_and_finish();
+}
+
 /* ---- words ---- */
 
 /* Three digits before the unit, at most; and "free 9 MiB" is never rounded down to too little. */
@@ -214,6 +242,7 @@ int main(void) {
     FAKE_TEST(chunks_of_ones_own_up_to_the_limit);
     FAKE_TEST(half_a_granule_is_none);
     FAKE_TEST(three_quarters_of_a_granule_are_none);
+    FAKE_TEST(a_tags_chunk_or_what_is_unfinished);
     FAKE_TEST(sizes_are_spelled);
     return check_finish();
 }
