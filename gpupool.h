@@ -12171,25 +12171,19 @@ static void gpi_snapshot_take(gpi_scene *scene) {
     gpi_snapshot_ask_caches(scene);
 }
 
-/* Whether the request fits in runs[i] to runs[next - 1], which count as free. Memory for which the
-   stream is to wait on the device must be one run that holds the request alone: the ladder takes no
-   others side by side. */
+/* Whether the request fits in runs[i] to runs[next - 1], which count as free: side by side or, where
+   the stream is to wait on the device (GPI_PENDING_MARKED), in one of them alone, as the ladder
+   takes it. */
 static int gpi_snapshot_holds(const gpi_scene *scene, const gpi_assumption *wish, uint64_t i,
                               uint64_t next) {
-    const gpi_snapshot_run *copy = &scene->runs[i];
     gpi_run part;
-    part.unit = copy->unit;
+    part.unit = scene->runs[i].unit;
     part.units = 0;
-    for (; i < next; i++, copy++) {
-        int is_alone = wish->pending == GPI_PENDING_MARKED && copy->state == GPI_SNAPSHOT_PENDING;
-        if (is_alone && part.units && gpi_snapshot_fits(scene, &part)) return 1;
-        if (is_alone || !part.units) {
-            part.unit = copy->unit;
-            part.units = 0;
-        }
-        part.units += copy->units;
-        if (!is_alone) continue;
+    for (; i < next; i++) {
+        part.units += scene->runs[i].units;
+        if (wish->pending != GPI_PENDING_MARKED) continue;
         if (gpi_snapshot_fits(scene, &part)) return 1;
+        part.unit += part.units;
         part.units = 0;
     }
     return part.units && gpi_snapshot_fits(scene, &part);
