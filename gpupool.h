@@ -15584,6 +15584,9 @@ struct gpupool_ring {
     gpi_failure failures[GPI_RING_FAILURES]; /* a circular buffer */
     uint64_t failure_count;          /* ever; the next goes to failures[failure_count %
                                         GPI_RING_FAILURES] */
+    gpupool_ticket late[GPI_RING_FAILURES]; /* a circular buffer of tickets that were no longer
+                                               above `forgotten` when they succeeded */
+    uint64_t late_count;             /* ever */
     cudaStream_t streams[2];         /* for gated transfers: one up, one down; equal after one was
                                         destroyed */
     uint64_t spans, spans_taken, span_bytes; /* the latest span's number; spans that callers have;
@@ -16000,10 +16003,15 @@ static void gpi_ring_keep_record(gpupool_ring *ring, gpi_transfer *record) {
 /* Notes the result of a transfer that is over. A call that waits itself gets it directly, since the
    failures of others could push it out of `failures` before the call looks there. Else a failure is
    remembered. A success is remembered, too, if a failure with a higher ticket was dropped from
-   `failures`: tickets up to `forgotten` are refused unless they are found there. */
+   `failures`, since tickets up to `forgotten` are refused unless they are found. It pushes out no
+   failure. */
 static void gpi_ring_note(gpupool_ring *ring, const gpi_transfer *transfer) {
     gpi_failure *failure = transfer->own;
-    if (!failure && transfer->result == GPUPOOL_OK && transfer->ticket > ring->forgotten) return;
+    if (!failure && transfer->result == GPUPOOL_OK) {
+        if (transfer->ticket <= ring->forgotten)
+            ring->late[ring->late_count++ % GPI_RING_FAILURES] = transfer->ticket;
+        return;
+    }
     if (!failure) {
         failure = &ring->failures[ring->failure_count++ % GPI_RING_FAILURES];
         ring->forgotten = gpi_ground_max(ring->forgotten, failure->ticket);
@@ -16384,7 +16392,8 @@ static gpupool_result gpi_send_noted(const gpi_failure *noted) {
 }
 
 /* The result of a ticket that is not in the list. A ticket above `forgotten` that is not among the
-   failures has succeeded. E_ARGUMENT: never given out, or too old to tell. */
+   failures has succeeded, and so has one among the late. E_ARGUMENT: never given out, or too old to
+   tell. */
 static gpupool_result gpi_send_result_of(const gpupool_ring *ring, gpupool_ticket ticket) {
     uint64_t i, count = gpi_ground_min(ring->failure_count, GPI_RING_FAILURES);
     for (i = 0; i < count; i++) {
@@ -16395,6 +16404,8 @@ static gpupool_result gpi_send_result_of(const gpupool_ring *ring, gpupool_ticke
         return gpi_host_fail(GPUPOOL_E_ARGUMENT, "gpupool_ring_wait: no ticket %" PRIu64
                              " was ever given out", ticket);
     if (ticket > ring->forgotten) return GPUPOOL_OK;
+    for (i = 0; i < GPI_RING_FAILURES; i++)
+        if (ring->late[i] == ticket) return GPUPOOL_OK;
     return gpi_host_fail(GPUPOOL_E_ARGUMENT, "gpupool_ring_wait: ticket %" PRIu64 " is from "
                          "before the last %d failures, and forgotten", ticket, GPI_RING_FAILURES);
 }

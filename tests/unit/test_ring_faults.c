@@ -486,6 +486,44 @@ static void failures_out_of_order_are_forgotten(void) {
     kit_ring_close(ring);
 }
 
+/* Many succeed after failures that came later were forgotten: each is told so, and none takes the
+   place of a failure. */
+static int fail_if_told(void *to, size_t bytes, uint64_t offset, void *told) {
+    (void)offset;
+    memset(to, 5, bytes);
+    return told != NULL;
+}
+static void late_successes_push_out_no_failure(void) {
+    gpupool_ring *ring = kit_ring(MIB, 0, 0);
+    gpupool_ticket late[64], failed[65];
+    gpupool_transfer one = {0};
+    one.to = kit_device(BYTES);
+    one.bytes = BYTES;
+    one.read = fail_if_told;
+    one.stream = kit_stream[1];
+    fake_hold(kit_stream[1], 1);
+    for (int i = 0; i < 64; i++) {
+        one.ticket = &late[i];
+        CHECK_RESULT(gpupool_ring_transfer(ring, &one), GPUPOOL_OK);
+    }
+    one.stream = kit_stream[0];
+    one.user = ring;
+    for (int i = 0; i < 65; i++) {
+        one.ticket = &failed[i];
+        CHECK_RESULT(gpupool_ring_transfer(ring, &one), GPUPOOL_OK);
+        CHECK_RESULT(gpupool_ring_wait(ring, failed[i], -1), GPUPOOL_E_CALLBACK);
+    }
+    fake_hold(kit_stream[1], 0);
+    for (int again = 0; again < 2; again++)
+        for (int i = 0; i < 64; i++)
+            CHECK_RESULT(gpupool_ring_wait(ring, late[i], again ? 0 : -1), GPUPOOL_OK);
+    CHECK_RESULT(gpupool_ring_wait(ring, failed[0], 0), GPUPOOL_E_ARGUMENT);
+    for (int i = 1; i < 65; i++)
+        CHECK_RESULT(gpupool_ring_wait(ring, failed[i], 0), GPUPOOL_E_CALLBACK);
+    kit_device_free((unsigned char *)one.to, BYTES);
+    kit_ring_close(ring);
+}
+
 /* More transfers fail than the ring remembers, when another thread has just ended the only one in
    the list but for the first `keep`. */
 static gpupool_ring *crowded;
@@ -597,6 +635,7 @@ int main(void) {
     FAKE_TEST(unpinnable_memory_is_no_failure);
     FAKE_TEST(failures_are_forgotten_in_the_end);
     FAKE_TEST(failures_out_of_order_are_forgotten);
+    FAKE_TEST(late_successes_push_out_no_failure);
     FAKE_TEST(a_call_does_not_forget_its_own);
     FAKE_TEST(a_list_does_not_forget_its_parts);
     FAKE_TEST(a_late_success_is_no_failure);
