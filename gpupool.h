@@ -16420,12 +16420,16 @@ static gpupool_result gpi_send_did_not_wait(gpupool_ticket ticket) {
     return why.result;
 }
 
-/* A negative timeout becomes more than 2^63 ns: for ever. */
+/* A negative timeout becomes more than 2^63 ns: for ever. If CUDA let no worker in, all have ended:
+   starts them again, since a call that only asks does not run the caller's functions. */
 gpupool_result gpupool_ring_wait(gpupool_ring *ring, gpupool_ticket ticket, int64_t timeout_ns) {
+    const gpi_transfer *transfer;
     gpi_visit visit;
     gpupool_result result = gpi_ring_enter(ring, "gpupool_ring_wait", &visit);
     if (result == GPUPOOL_E_CUDA) return gpi_send_did_not_wait(ticket);
     if (result != GPUPOOL_OK) return result;
+    transfer = ring->workers_running ? NULL : gpi_ring_find(ring, ticket);
+    if (transfer && !transfer->by_cuda) gpi_ring_staff(ring);
     result = gpi_ring_wait(ring, ticket, (uint64_t)timeout_ns);
     if (result == GPUPOOL_OK) result = gpi_send_result_of(ring, ticket);
     return gpi_ring_leave(ring, &visit, result);

@@ -320,6 +320,31 @@ static void destroyed_without_workers(void) {
     }
 }
 
+/* CUDA lets the only worker not in, once. Who then only asks for the ticket has another one. */
+static void a_worker_for_who_only_asks(void) {
+    gpupool_result result = GPUPOOL_E_TIMEOUT;
+    gpupool_ticket ticket = 0;
+    gpupool_transfer transfer;
+    memset(&transfer, 0, sizeof transfer);
+    scene_open(1);
+    transfer.to = device;
+    transfer.bytes = BYTES;
+    transfer.stream = kit_stream[0];
+    transfer.read = fill_with_pattern;
+    transfer.ticket = &ticket;
+    fake_fail_call("cuCtxPushCurrent", 2, 0, 0); /* 1: the caller's */
+    CHECK_RESULT(gpupool_ring_transfer(ring, &transfer), GPUPOOL_OK);
+    while (under_lock(&ring->workers_running)) gpi_host_idle(64);
+    CHECK_EQ(fake_fail_fired(), 1);
+    fake_fail_clear();
+    for (int i = 0; i < 100000 && result == GPUPOOL_E_TIMEOUT; i++) { /* naps: 2 s and more */
+        result = gpupool_ring_wait(ring, ticket, 0);
+        gpi_host_idle(10000);
+    }
+    CHECK_RESULT(result, GPUPOOL_OK);
+    scene_close();
+}
+
 /* Where CUDA does not tell whether there was a reset, a worker goes on as if there was none. */
 static void a_worker_that_is_not_told(void) {
     gpupool_ticket ticket = 0;
@@ -621,6 +646,7 @@ int main(int argc, char **argv) {
     FAKE_TEST(a_worker_that_comes_after_a_reset);
     FAKE_TEST(workers_come_back);
     FAKE_TEST(destroyed_without_workers);
+    FAKE_TEST(a_worker_for_who_only_asks);
     FAKE_TEST(a_worker_that_is_not_told);
     FAKE_TEST(the_caller_waits_for_those_at_work);
     FAKE_TEST(downloads_of_the_callers_own_stream);
