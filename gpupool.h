@@ -16081,6 +16081,9 @@ static int gpi_ring_leave_transfer(gpupool_ring *ring, gpi_transfer *transfer, i
 static int gpi_ring_step(gpupool_ring *ring, gpi_transfer *transfer) {
     gpi_stage_slot *slot = NULL;
     int did = 0;
+    /* Without workers a function has one call at a time, in order of offset, whoever waits. */
+    if (transfer->working && !ring->workers_wanted && (transfer->reader || transfer->writer))
+        return 0;
     transfer->working++; /* the record stays while the lock is open */
     if (!transfer->gated || gpi_ring_gate_passed(ring, transfer)) {
         slot = gpi_ring_begin(ring, transfer);

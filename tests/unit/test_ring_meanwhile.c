@@ -7,6 +7,7 @@
 
 #include <pthread.h>
 #include <sched.h>
+#include <unistd.h>
 
 #define BYTES (300 * KIB)
 
@@ -103,6 +104,72 @@ static void a_function_is_its_callers_alone(void) {
 
 static gpupool_result upload(void) {
     return gpupool_upload(ring, device, host, BYTES, kit_stream[0]);
+}
+
+/* Nor do two threads that wait for its ticket call it at the same time, or in another order. */
+static atomic_int callers;
+static uint64_t next_offset;
+
+static int one_at_a_time(size_t bytes, uint64_t offset) {
+    CHECK_EQ(callers++, 0);
+    CHECK_EQ(offset, next_offset);
+    usleep(5000); /* the other thread looks for work meanwhile */
+    next_offset = offset + bytes;
+    callers--;
+    return 0;
+}
+
+static int bring_in_order(void *to, size_t bytes, uint64_t offset, void *unused) {
+    (void)unused;
+    memset(to, 1, bytes);
+    return one_at_a_time(bytes, offset);
+}
+
+static int take_in_order(const void *from, size_t bytes, uint64_t offset, void *unused) {
+    (void)unused;
+    kit_is_byte(from, bytes, 1);
+    return one_at_a_time(bytes, offset);
+}
+
+static void *wait_for_it(void *ticket) {
+    CHECK_RESULT(gpupool_ring_wait(ring, *(gpupool_ticket *)ticket, -1), GPUPOOL_OK);
+    return NULL;
+}
+
+static void a_ticket_of_two_waiters(void) {
+    gpupool_ticket ticket = 0;
+    scene_open(MIB);
+    for (int down = 0; down < 2; down++) {
+        gpupool_transfer one = kit_transfer(down ? GPUPOOL_DOWN : GPUPOOL_UP, down ? NULL : device,
+                                            down ? device : NULL, BYTES, kit_stream[0]);
+        pthread_t thread;
+        if (down) one.write = take_in_order;
+        else one.read = bring_in_order;
+        one.ticket = &ticket;
+        next_offset = 0;
+        CHECK_RESULT(gpupool_ring_transfer(ring, &one), GPUPOOL_OK);
+        CHECK_EQ(pthread_create(&thread, NULL, wait_for_it, &ticket), 0);
+        wait_for_it(&ticket);
+        CHECK_EQ(pthread_join(thread, NULL), 0);
+        CHECK_EQ(next_offset, BYTES);
+    }
+    scene_close();
+}
+
+/* Where the transfer has no function, both work for it. */
+static void ask_for_it(void *ticket) {
+    CHECK_RESULT(gpupool_ring_wait(ring, *(gpupool_ticket *)ticket, 1), GPUPOOL_E_TIMEOUT);
+    CHECK(ring->transfers->working == 1 && ring->transfers->cursor > 0);
+}
+
+static void memory_of_two_waiters(void) {
+    gpupool_ticket ticket = 0;
+    scene_open(MIB);
+    CHECK_RESULT(kit_upload_async(ring, device, host, BYTES, kit_stream[0], &ticket), GPUPOOL_OK);
+    fake_before_call("cuEventQuery", 1, ask_for_it, &ticket);
+    CHECK_RESULT(gpupool_ring_wait(ring, ticket, -1), GPUPOOL_OK);
+    kit_expect_device(device, BYTES, 1);
+    scene_close();
 }
 
 /* With workers it is theirs and its caller's: who waits for a ticket, for which nothing can be done
@@ -557,6 +624,8 @@ int main(void) {
     ARENA_TEST(a_function_may_ask_after_the_ring);
     ARENA_TEST(a_function_may_change_the_device);
     ARENA_TEST(a_function_is_its_callers_alone);
+    FAKE_TEST(a_ticket_of_two_waiters);
+    FAKE_TEST(memory_of_two_waiters);
     FAKE_TEST(a_function_is_no_waiters);
     FAKE_TEST(a_ticket_beside_held_up_workers);
     FAKE_TEST(a_function_is_not_for_who_waits_for_a_span);
