@@ -15076,7 +15076,12 @@ static void gpi_capture_retire(gpupool_arena *arena, const gpi_caller *call, int
         gpi_clock_unbind(&arena->clocks, owner);
         gpi_host_unlock(&owner->cache.lock);
         if (last && can_mark) gpi_event_record(&arena->clocks, last, call->stream);
-        if (last) last->refs--;
+        if (last) {
+            last->refs--;
+            /* even if it is not busy: an idle stitch may still refer to it, and only polls forget
+               its struct later */
+            gpi_clock_queue(&arena->clocks, last);
+        }
         owner->refs--;
         gpi_clock_forget(&arena->clocks, owner);
         gpi_arena_poll(arena, GPI_LOOKS); /* frees the structs of streams that ended earlier */

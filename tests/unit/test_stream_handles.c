@@ -268,6 +268,48 @@ static void records_do_not_pile_up(void) {
     kit_close(arena);
 }
 
+#if GPUPOOL_STREAM_HOOK
+static uint64_t records(void) {
+    uint64_t count = 0;
+    for (gpi_stream *stream = arena->clocks.streams; stream; stream = stream->next) count++;
+    return count;
+}
+
+/* Lets another stream come and go, so that the arena looks at its busy streams. */
+static void come_and_go(void) {
+    cudaStream_t brief = new_stream();
+    CHECK_RESULT(gpupool_free(arena, kit_alloc(arena, 200000, brief), brief), GPUPOOL_OK);
+    CHECK_RESULT(gpupool_wait_stream(arena, brief), GPUPOOL_OK);
+    CHECK_EQ(cudaStreamDestroy(brief), cudaSuccess);
+}
+
+/* Nor do those that an idle stitch still refers to when they go. */
+static void users_of_a_stitch_do_not_pile_up(void) {
+    gpupool_arena_config config = kit_config(GPUPOOL_SOURCE_MAPPED);
+    void *held[8], *small;
+    config.chunk_bytes = 2 * MIB;
+    arena = kit_create(&config);
+    for (int i = 0; i < 8; i++) held[i] = kit_alloc(arena, 2 * MIB, kit_stream[0]);
+    small = kit_alloc(arena, 100000, kit_stream[0]);
+    for (int i = 0; i < 8; i += 2)
+        CHECK_RESULT(gpupool_free(arena, held[i], kit_stream[0]), GPUPOOL_OK);
+    CHECK_RESULT(gpupool_wait_all(arena), GPUPOOL_OK);
+    for (int i = 0; i < 1000; i++) {
+        cudaStream_t brief = new_stream();
+        CHECK_RESULT(gpupool_free(arena, kit_alloc(arena, 6 * MIB, brief), brief), GPUPOOL_OK);
+        CHECK_RESULT(gpupool_wait_stream(arena, brief), GPUPOOL_OK);
+        come_and_go();
+        CHECK_EQ(cudaStreamDestroy(brief), cudaSuccess);
+    }
+    CHECK(arena->stitches.reused > 900);
+    CHECK(records() < 30);
+    CHECK_RESULT(gpupool_free(arena, small, kit_stream[0]), GPUPOOL_OK);
+    for (int i = 1; i < 8; i += 2)
+        CHECK_RESULT(gpupool_free(arena, held[i], kit_stream[0]), GPUPOOL_OK);
+    kit_close(arena);
+}
+#endif
+
 #endif
 
 int main(void) {
@@ -278,6 +320,7 @@ int main(void) {
     FAKE_TEST(a_fault_does_not_keep_the_handle);
     FAKE_TEST(an_end_in_vain_does_not_keep_the_handle);
     FAKE_TEST(the_macro_answers_as_cuda_does);
+    FAKE_TEST(users_of_a_stitch_do_not_pile_up);
 #else
     FAKE_TEST(the_stream_itself_is_asked);
     FAKE_TEST(asking_loses_no_capture);
