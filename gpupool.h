@@ -879,7 +879,8 @@ GPUPOOL_API void *gpupool_alloc(gpupool_arena *, size_t bytes, cudaStream_t);
 
 /* gpupool_alloc with every option of gpupool_request. The next two calls are short forms of this
    call. In a PINNED arena GPUPOOL_ZEROED zeroes the block on the host, before the call returns; if
-   the stream captures, each launch of the graph also zeroes the block, by a memset. */
+   the stream captures, each launch of the graph also zeroes the block, by a memset. In other arenas
+   GPUPOOL_ZEROED on the legacy stream fails with E_CAPTURING while a blocking stream captures. */
 GPUPOOL_API void *gpupool_alloc_request(gpupool_arena *, const gpupool_request *);
 
 /* gpupool_alloc with an alignment in bytes: a power of two, at most 2^40; 0: a unit. */
@@ -14573,18 +14574,25 @@ GPI_HOT void gpi_hand_request(gpi_request *request, size_t bytes, cudaStream_t s
 
 /* Zeroes a block: by a memset on the stream; in a pinned arena by the host. Where the stream
    captures, the memset becomes part of the graph, and in a pinned arena both happen: now, and in
-   each replay. */
+   each replay. The legacy stream never captures itself. It answers that it does while a blocking
+   stream captures, whose capture a memset would end: E_CAPTURING. */
 static gpupool_result gpi_hand_zero(gpupool_arena *arena, void *block, size_t bytes,
                                     cudaStream_t stream) {
     const gpi_driver *driver = &arena->chunks.driver;
     int is_host = arena->chunks.source == GPUPOOL_SOURCE_PINNED;
+    int is_legacy = stream == cudaStreamLegacy, captures;
     gpi_visit visit;
     gpupool_result result = gpi_driver_enter(driver, &visit);
     if (result != GPUPOOL_OK) return result;
     result = gpi_arena_outlived(arena, "gpupool_zalloc");
+    captures = result == GPUPOOL_OK && is_host != is_legacy &&
+               gpi_driver_is_capturing(driver, stream);
     /* Nobody uses the block yet, so the host may write to it at once. */
     if (result == GPUPOOL_OK && is_host) memset(block, 0, bytes);
-    if (result == GPUPOOL_OK && (!is_host || gpi_driver_is_capturing(driver, stream)))
+    if (captures && is_legacy)
+        result = gpi_host_fail(GPUPOOL_E_CAPTURING, "gpupool_zalloc: another stream captures, and "
+                               "a memset on the legacy stream would end its capture");
+    if (result == GPUPOOL_OK && (!is_host || captures))
         result = gpi_data_fill(driver, block, 0, bytes, stream);
     gpi_driver_leave(&visit);
     return result;

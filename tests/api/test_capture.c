@@ -135,6 +135,42 @@ static void a_refused_wait_tells_of_the_capture(void) {
         }
     check_case(" ");
 }
+
+/* To zero a block on the legacy stream would end the capture of a blocking stream, so that is
+   refused. Where the host zeroes, the device has nothing to do. */
+static void nothing_is_zeroed_beside_a_capture(gpupool_source source,
+                                               enum cudaStreamCaptureMode mode) {
+    int is_host = source == GPUPOOL_SOURCE_PINNED;
+    gpupool_capture *scope;
+    cudaStream_t blocking;
+    unsigned char *zeroed;
+    CHECK_EQ(cudaStreamCreate(&blocking), cudaSuccess);
+    arena = kit_open(source);
+    scope = scope_on(blocking);
+    begin(blocking, mode);
+    fill(blocking, get(BYTES, blocking), BYTES, 1);
+    zeroed = (unsigned char *)gpupool_zalloc(arena, BYTES, 0);
+    CHECK_RESULT(kit_why(zeroed), is_host ? GPUPOOL_OK : GPUPOOL_E_CAPTURING);
+    if (zeroed) CHECK(zeroed[0] == 0 && zeroed[BYTES - 1] == 0);
+    put(zeroed, 0);
+    CHECK_EQ(cudaGraphDestroy(ended(blocking)), cudaSuccess);
+    put(gpupool_zalloc(arena, BYTES, 0), 0); /* afterwards it works */
+    CHECK_RESULT(gpupool_last_result(), GPUPOOL_OK);
+    release(scope, NULL);
+    kit_close(arena);
+    CHECK_EQ(cudaStreamDestroy(blocking), cudaSuccess);
+}
+
+static void a_zeroed_block_ends_no_capture(void) {
+    static const gpupool_source all[] = {GPUPOOL_SOURCE_MAPPED, GPUPOOL_SOURCE_DEVICE,
+                                         GPUPOOL_SOURCE_PINNED};
+    for (size_t s = 0; s < KIT_COUNT(all); s++)
+        for (size_t m = 0; m < KIT_COUNT(modes); m++) {
+            check_case("source %d, mode %d", (int)all[s], (int)modes[m]);
+            nothing_is_zeroed_beside_a_capture(all[s], modes[m]);
+        }
+    check_case(" ");
+}
 #endif
 
 int main(void) {
@@ -144,5 +180,6 @@ int main(void) {
     FAKE_TEST(every_arena_minds_a_capture_without_a_scope);
     FAKE_TEST(a_refused_use_tells_of_the_capture);
     FAKE_TEST(a_refused_wait_tells_of_the_capture);
+    FAKE_TEST(a_zeroed_block_ends_no_capture);
     return check_finish();
 }
