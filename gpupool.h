@@ -12172,9 +12172,9 @@ static void gpi_snapshot_take(gpi_scene *scene) {
     gpi_snapshot_ask_caches(scene);
 }
 
-/* Whether the request fits in runs[i] to runs[next - 1], which count as free: side by side or, where
-   the stream is to wait on the device (GPI_PENDING_MARKED), in one of them alone, as the ladder
-   takes it. */
+/* Whether the request fits in runs[i] to runs[next - 1], which count as free: side by side or,
+   where the stream is to wait on the device (GPI_PENDING_MARKED), in one of them alone, as the
+   ladder takes it. */
 static int gpi_snapshot_holds(const gpi_scene *scene, const gpi_assumption *wish, uint64_t i,
                               uint64_t next) {
     gpi_run part;
