@@ -4035,12 +4035,16 @@ static int gpi_ledger_check(const gpi_ledger *ledger) {
 
 /* -- tags -- */
 
-/* Returns 1 if a tag, or for tag 0 the arena, is over its soft limit. A tag's limit is on
-   granted, the arena's on reserved. */
-static int gpi_ledger_is_over(const gpi_ledger *ledger, int tag) {
+/* What a soft limit is compared with: for a tag the granted bytes of its live blocks, since a
+   request that has no block yet may still fail; for the arena (tag 0) the reserved bytes. */
+static uint64_t gpi_ledger_soft_bytes(const gpi_ledger *ledger, int tag) {
     const gpi_ledger_tag *entry = ledger->tags[tag];
-    uint64_t now = tag ? entry->stats.granted.now : ledger->reserved.now;
-    return now > entry->stats.soft_limit_bytes;
+    return tag ? entry->stats.granted.now - entry->coming : ledger->reserved.now;
+}
+
+/* Returns 1 if a tag, or for tag 0 the arena, is over its soft limit. */
+static int gpi_ledger_is_over(const gpi_ledger *ledger, int tag) {
+    return gpi_ledger_soft_bytes(ledger, tag) > ledger->tags[tag]->stats.soft_limit_bytes;
 }
 
 /* The first tag that has passed its soft limit, upwards or downwards, since the program was told
@@ -10688,7 +10692,7 @@ static void gpi_tag_tell(gpupool_arena *arena) {
         entry = arena->ledger.tags[what.tag];
         /* `told` is set before the call: a change during the call is news again */
         what.is_over = entry->told = gpi_ledger_is_over(&arena->ledger, what.tag);
-        what.now_bytes = what.tag ? entry->stats.granted.now : arena->ledger.reserved.now;
+        what.now_bytes = gpi_ledger_soft_bytes(&arena->ledger, what.tag);
         what.soft_limit_bytes = entry->stats.soft_limit_bytes;
         fn = entry->on_soft_limit;
         user = entry->user;

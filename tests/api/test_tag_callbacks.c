@@ -287,6 +287,25 @@ static void a_block_that_cannot_be_zeroed(void) {
     kit_close(arena);
 }
 
+/* A request that has no block yet is not over a soft limit: it may fail. */
+static void a_request_that_gets_no_block(void) {
+    gpupool_arena_config config = kit_config(GPUPOOL_SOURCE_MAPPED);
+    gpupool_tag_config of_tag;
+    config.limit_bytes = 16 * MIB;
+    config.soft_limit_bytes = 16 * MIB; /* the arena looks for news whenever it has grown */
+    config.on_soft_limit = count;
+    arena = kit_create(&config);
+    memset(&of_tag, 0, sizeof of_tag);
+    of_tag.soft_limit_bytes = MIB;
+    of_tag.on_soft_limit = count;
+    CHECK_RESULT(gpupool_tag(arena, "t", &of_tag, &tags[0]), GPUPOOL_OK);
+    calls = 0;
+    CHECK(take(64 * MIB, tags[0]) == NULL);
+    CHECK_RESULT(gpupool_last_result(), GPUPOOL_E_OUT_OF_MEMORY);
+    CHECK_EQ(calls, 0);
+    kit_close(arena);
+}
+
 /* Nobody is told. */
 static void a_soft_limit_without_a_function(void) {
     gpupool_arena_config config = kit_config(GPUPOOL_SOURCE_MAPPED);
@@ -529,6 +548,7 @@ int main(void) {
     FAKE_TEST(a_tag_that_fails_after_a_use);
     FAKE_TEST(a_tag_that_fails_while_all_falls_asleep);
     FAKE_TEST(a_block_that_cannot_be_zeroed);
+    FAKE_TEST(a_request_that_gets_no_block);
     FAKE_TEST(a_soft_limit_without_a_function);
     FAKE_TEST(no_more_is_given_back_than_is_missing);
     FAKE_TEST(a_reserve_makes_others_call_the_arena);
