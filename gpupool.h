@@ -14306,7 +14306,7 @@ GPI_HOT gpupool_result gpi_block_return(gpupool_arena *arena, void *block, const
 }
 
 /* Frees a block that was allocated but not given to the caller, because filling it failed. The
-   error of that failure stays. */
+   error of that failure stays. No lock is held. */
 static void gpi_block_take_back(gpupool_arena *arena, void *block, const gpi_caller *call) {
     struct gpi_thread why = gpi_thread;
     /* gpi_block_return fails if CUDA does not tell the stream's id (GPUPOOL_STREAM_CHECK). The slow
@@ -14315,6 +14315,7 @@ static void gpi_block_take_back(gpupool_arena *arena, void *block, const gpi_cal
         gpi_block_free_slow(arena, block, call);
     gpi_alloc_count_failure(arena);
     gpi_thread = why;
+    gpi_tag_tell(arena); /* the block, or its chunk, may have been over a soft limit */
 }
 
 /* == HAND =========================================================================================
@@ -14614,7 +14615,6 @@ static void *gpi_hand_zeroed(gpupool_arena *arena, void *block, const gpi_reques
     }
     if (result == GPUPOOL_OK) return block;
     gpi_block_take_back(arena, block, &request->by);
-    gpi_tag_tell(arena); /* the block may have been over its tag's soft limit */
     return NULL;
 }
 

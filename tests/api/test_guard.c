@@ -449,6 +449,23 @@ static void nothing_is_given_back(void) {
         CHECK_RESULT(gpupool_free(arena, block[i], kit_stream[0]), GPUPOOL_OK);
     kit_close(arena);
 }
+
+/* The chunk of a block that could not be filled is gone, so the arena is under its soft limit. */
+static void unfilled_blocks_meet_the_soft_limit(void) {
+    gpupool_arena_config config = kit_config(GPUPOOL_SOURCE_BYPASS);
+    int told[2] = {0, 0};
+    config.soft_limit_bytes = MIB;
+    config.on_soft_limit = count;
+    config.user = told;
+    arena = kit_create(&config);
+    fake_fail_call("cuMemsetD8Async", 1, 0, 0);
+    CHECK(gpupool_alloc(arena, 2 * MIB, kit_stream[0]) == NULL);
+    fake_fail_clear();
+    CHECK_EQ(kit_reserved(arena), 0);
+    CHECK_EQ(told[1], 1);
+    CHECK_EQ(told[0], 1);
+    kit_close(arena);
+}
 #endif
 
 static void the_build_says_so(void) { CHECK(strstr(gpupool_get_build(), " guard=1 ") != NULL); }
@@ -479,5 +496,6 @@ int main(void) {
     FAKE_TEST(what_is_filled_is_freed);
 #endif
     FAKE_TEST(nothing_is_given_back);
+    FAKE_TEST(unfilled_blocks_meet_the_soft_limit);
     return check_finish();
 }
