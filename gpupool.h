@@ -17581,11 +17581,14 @@ static gpupool_result gpi_sleep_unmap_all(gpupool_arena *arena) {
     gpi_stitch *stitch = arena->stitches.oldest;
     gpupool_result result = GPUPOOL_OK;
     /* stitches first, since they map the handles of chunks */
-    for (; stitch && result == GPUPOOL_OK; stitch = stitch->newer) {
-        if (stitch->is_away || !gpi_sleep_keeps_stitch(stitch)) continue;
+    for (; stitch; stitch = stitch->newer) {
+        uint64_t units = gpi_stitch_mapped_units(stitch); /* also what an earlier try has left */
+        if (!units || !gpi_sleep_keeps_stitch(stitch)) continue;
         if (!gpi_sleep_changes_stitch(arena, stitch)) continue;
-        result = gpi_sleep_unmap_range(chunks, stitch->unit, stitch->units);
-        stitch->is_away = result == GPUPOOL_OK;
+        result = gpi_sleep_unmap_range(chunks, stitch->unit, units);
+        if (result != GPUPOOL_OK) return result;
+        stitch->is_away = 1;
+        stitch->left_seams = 0;
     }
     for (; chunk && result == GPUPOOL_OK; chunk = chunk->next) {
         if (chunk->is_away || !gpi_sleep_changes(arena, chunk->tag)) continue;

@@ -153,6 +153,36 @@ static void freed_after_a_waking_that_failed(void) {
     }
 }
 
+/* What a waking that failed has left mapped is no memory beside what the arena has: either it goes
+   before the chunks under it, or they stay with it. */
+static void what_is_left_mapped_is_counted(void) {
+    for (int unmaps_fail = 0; unmaps_fail < 2; unmaps_fail++)
+        for (int freed = 0; freed < 2; freed++) {
+            check_case("unmaps fail %d, freed %d", unmaps_fail, freed);
+            lay_plainly();
+            for (int part = 0; part < PARTS; part++) stitch(part, 0);
+            CHECK_RESULT(sleep_part(1, GPUPOOL_KEEP), GPUPOOL_OK);
+            fake_fail_call("cuMemMap", LAID + 2, 0, 0);
+            fake_fail_call("cuMemUnmap", 1, unmaps_fail, 0);
+            CHECK_RESULT(wake_part(1), GPUPOOL_E_CUDA);
+            CHECK_EQ(kit_reserved(arena), fake_used_bytes(0));
+            if (freed) put(stitched[1], 0);
+            if (freed) stitched[1] = NULL;
+            if (freed && unmaps_fail) CHECK_RESULT(wake_part(1), GPUPOOL_E_CUDA);
+            CHECK_EQ(kit_reserved(arena), fake_used_bytes(0));
+            fake_fail_clear();
+            CHECK_RESULT(gpupool_check(arena), GPUPOOL_OK);
+            /* the device has just what waking needs */
+            fake_device_memory(0, (PARTS * LAID - (freed ? STITCHED : 0)) * STRIPE);
+            CHECK_RESULT(wake_part(1), GPUPOOL_OK);
+            CHECK_EQ(kit_reserved(arena), fake_used_bytes(0));
+            if (freed) expect_stripes(1);
+            else expect(1);
+            close_arena();
+            fake_device_memory(0, (size_t)140 << 30);
+        }
+}
+
 /* And then the device is reset: what was mapped in part goes once, though the arena's end fails. */
 static void a_reset_after_a_waking_that_failed(void) {
     lay_plainly();
@@ -502,6 +532,7 @@ static void stitches_that_the_program_refuses(void) {
 int main(void) {
     FAKE_TEST(maps_and_unmaps_that_fail_at_waking);
     FAKE_TEST(freed_after_a_waking_that_failed);
+    FAKE_TEST(what_is_left_mapped_is_counted);
     FAKE_TEST(a_reset_after_a_waking_that_failed);
     FAKE_TEST(freed_after_a_sleep_that_failed);
     FAKE_TEST(unmaps_that_fail_at_falling_asleep);
