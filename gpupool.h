@@ -17797,8 +17797,8 @@ static gpupool_result gpi_sleep_stop_use(gpupool_arena *arena) {
 }
 
 /* After a failed unmapping: maps everything again. 0: the driver refuses that, too. Then the part
-   sleeps with the memory that it still has, and gpupool_wake maps the rest. Keeps the thread's
-   present failure. */
+   sleeps, with the memory of what is still mapped, and gpupool_wake maps the rest. Keeps the
+   thread's present failure. */
 static int gpi_sleep_remap(gpupool_arena *arena) {
     struct gpi_thread why = gpi_thread;
     int is_there = gpi_sleep_map_all(arena) == GPUPOOL_OK;
@@ -17856,12 +17856,14 @@ gpupool_result gpupool_sleep(gpupool_arena *arena, int tag, gpupool_content cont
     if (result == GPUPOOL_OK) {
         gpi_sleep_tell(arena, GPI_GOES);
         result = gpi_sleep_unmap_all(arena);
-        if (result == GPUPOOL_OK) gpi_sleep_release_all(arena);
         /* if the driver neither unmaps nor maps all, the part counts as asleep, and the call
            fails */
         is_away = result == GPUPOOL_OK || !gpi_sleep_remap(arena);
     }
     if (is_away) {
+        struct gpi_thread why = gpi_thread;
+        gpi_sleep_release_all(arena); /* after a failure, too: what is away is not reserved */
+        gpi_thread = why;
         gpi_sleep_account(arena);
         gpi_sleep_count(arena, 1);
         gpi_sleep_set_states(arena, GPI_ASLEEP);

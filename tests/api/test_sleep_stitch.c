@@ -243,6 +243,29 @@ static void unmaps_that_fail_at_falling_asleep(void) {
         }
 }
 
+/* It maps nothing again either, so all sleeps: what was unmapped is no memory beside what the arena
+   has, and the first failure is told. */
+static void what_cannot_be_mapped_again_goes(void) {
+    for (int n = 1; n <= LAID; n++) {
+        check_case("chunk %d", n);
+        lay_plainly();
+        stitch(1, 0);
+        fake_fail_call("cuMemUnmap", 1 + n, 0, 0);
+        fake_fail_call("cuMemMap", 1, 1, 0);
+        fake_fail_call("cuMemSetAccess", 1, 1, 0);
+        fake_fail_call("cuMemRelease", 1, 0, 0);
+        CHECK_RESULT(sleep_part(1, GPUPOOL_KEEP), GPUPOOL_E_CUDA);
+        CHECK(strstr(gpupool_last_error(), "cuMemUnmap") != NULL);
+        fake_fail_clear();
+        CHECK_RESULT(gpupool_check(arena), GPUPOOL_OK);
+        /* all but the handle that the driver has refused */
+        CHECK_EQ(fake_used_bytes(0), kit_reserved(arena) + (n > 1 ? STRIPE : 0));
+        CHECK_RESULT(wake_part(1), GPUPOOL_OK);
+        expect(1);
+        close_arena();
+    }
+}
+
 /* Another part's block is taken and freed while the device lets go of an idle one. */
 static void take_and_put(void *unused) {
     (void)unused;
@@ -536,6 +559,7 @@ int main(void) {
     FAKE_TEST(a_reset_after_a_waking_that_failed);
     FAKE_TEST(freed_after_a_sleep_that_failed);
     FAKE_TEST(unmaps_that_fail_at_falling_asleep);
+    FAKE_TEST(what_cannot_be_mapped_again_goes);
     FAKE_TEST(idle_ones_of_others_come_and_go);
     FAKE_TEST(handles_that_are_not_taken_back);
     FAKE_TEST(handles_of_free_chunks);
