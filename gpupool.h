@@ -16053,7 +16053,8 @@ static void gpi_ring_finish(gpupool_ring *ring, gpi_transfer *transfer) {
 }
 
 /* Asks CUDA whether a gated transfer's event has passed. If the query fails, the transfer has
-   failed; the chunks that it had queued are then waited for. The lock is open meanwhile. */
+   failed; the chunks that it had queued are then waited for, on the stream where the event cannot
+   be waited for. The lock is open meanwhile. */
 static int gpi_ring_gate_passed(gpupool_ring *ring, gpi_transfer *transfer) {
     gpupool_result result;
     int passed = 0;
@@ -16063,7 +16064,8 @@ static int gpi_ring_gate_passed(gpupool_ring *ring, gpi_transfer *transfer) {
     gpi_ring_fail(transfer, result);
     if (result != GPUPOOL_OK && transfer->cursor) { /* another thread may just have moved cursor */
         gpi_ring_unlock(ring);
-        transfer->driver->event_sync(transfer->event);
+        if (transfer->driver->event_sync(transfer->event) != CUDA_SUCCESS)
+            transfer->driver->stream_sync(transfer->stream);
         gpi_ring_lock(ring);
     }
     if (passed || result != GPUPOOL_OK) transfer->gated = 0;

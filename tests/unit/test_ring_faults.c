@@ -244,6 +244,26 @@ static void a_flight_that_fails_is_its_tickets_failure(void) {
     kit_ring_close(ring);
 }
 
+/* Its chunks can neither be asked after nor waited for by their event: then by their stream, so
+   the caller may use the destination on any stream once the ticket tells of the failure. */
+static void a_flight_that_fails_is_over_all_the_same(void) {
+    gpupool_ring *ring = kit_ring(MIB, 0, 0);
+    unsigned char *host = kit_host(300 * KIB), *device = kit_device(300 * KIB);
+    gpupool_ticket ticket = 0;
+    CHECK_RESULT(kit_upload_async(ring, device, host, 300 * KIB, kit_stream[0], &ticket),
+                 GPUPOOL_OK);
+    fake_fail_call("cuEventQuery", 2, 1, 0); /* the first is after the caller's earlier work */
+    fake_fail_call("cuEventSynchronize", 1, 1, 0);
+    CHECK_RESULT(gpupool_ring_wait(ring, ticket, 5 * KIT_SECOND), GPUPOOL_E_CUDA);
+    fake_fail_clear();
+    CHECK_EQ(cudaMemsetAsync(device, 1, 300 * KIB, kit_stream[0]), cudaSuccess);
+    CHECK_EQ(fake_failures(), 0); /* no race */
+    kit_host_free(host, 300 * KIB);
+    CHECK_EQ(cudaDeviceSynchronize(), cudaSuccess);
+    kit_device_free(device, 300 * KIB);
+    kit_ring_close(ring);
+}
+
 /* The CUDA calls that a wait makes before it waits: its failure is not the transfer's. */
 static void a_wait_that_fails_has_not_waited(void) {
     static const struct { const char *call; long nth; } before[] = {
@@ -624,6 +644,7 @@ int main(void) {
     FAKE_TEST(each_call_fails_for_good_beside_workers);
     FAKE_TEST(done_with_pinned_memory_when_a_ticket_fails);
     FAKE_TEST(a_flight_that_fails_is_its_tickets_failure);
+    FAKE_TEST(a_flight_that_fails_is_over_all_the_same);
     FAKE_TEST(a_wait_that_fails_has_not_waited);
     FAKE_TEST(a_transfer_that_fails_is_over);
     FAKE_TEST(create_fails_and_leaves_nothing);
