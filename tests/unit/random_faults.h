@@ -36,6 +36,7 @@ static uint64_t seed, dice;
 static int verbose;
 static int stamps;
 static int refuse_in;      /* the mapping that on_map refuses, from now on; 0: none */
+static int stream_wait_fails; /* cuStreamSynchronize may have failed, since act_ring began */
 static long maps_told;     /* on_map less on_unmap */
 
 static unsigned below(unsigned bound) { return (unsigned)check_below(&dice, bound); }
@@ -81,6 +82,7 @@ static void arm_calls(int lasting) {
         long nth = 1 + below(below(2) ? 3 : 20);
         int persist = lasting && below(2);
         fake_fail_call(call, nth, persist, 0);
+        stream_wait_fails |= !strcmp(call, "cuStreamSynchronize");
         tell("    %s: number %ld%s fails\n", call, nth, persist ? " and on" : "");
     }
 }
@@ -97,6 +99,7 @@ static void arm(void) {
     if (below(8) == 0) {
         fake_fail_nth(1 + below(40), (int)below(2));
         fake_fail_except("cuStreamDestroy,cuMemFreeHost"); /* what these leave is lost */
+        stream_wait_fails = 1;
         tell("    any call fails\n");
     }
     if (below(8) == 0) {
