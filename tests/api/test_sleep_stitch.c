@@ -173,7 +173,7 @@ static void what_is_left_mapped_is_counted(void) {
             fake_fail_clear();
             CHECK_RESULT(gpupool_check(arena), GPUPOOL_OK);
             /* the device has just what waking needs */
-            fake_device_memory(0, (PARTS * LAID - (freed ? STITCHED : 0)) * STRIPE);
+            fake_device_memory(0, (size_t)(PARTS * LAID - (freed ? STITCHED : 0)) * STRIPE);
             CHECK_RESULT(wake_part(1), GPUPOOL_OK);
             CHECK_EQ(kit_reserved(arena), fake_used_bytes(0));
             if (freed) expect_stripes(1);
