@@ -461,6 +461,10 @@ static void a_reserve_behind_a_limit(void) {
     CHECK_RESULT(gpupool_set_limit(second, 5 * GIB), GPUPOOL_OK);
     CHECK_RESULT(gpupool_tag(second, "kv", &config, &tag), GPUPOOL_E_OUT_OF_MEMORY);
     CHECK_EQ(kit_reserved(first), before);
+    /* and now just enough */
+    CHECK_RESULT(gpupool_set_limit(second, kit_reserved(second) + 5 * GIB), GPUPOOL_OK);
+    CHECK_RESULT(gpupool_tag(second, "kv", &config, &tag), GPUPOOL_OK);
+    CHECK(kit_reserved(first) < before);
     close_both();
 }
 

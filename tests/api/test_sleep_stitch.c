@@ -183,6 +183,24 @@ static void what_is_left_mapped_is_counted(void) {
         }
 }
 
+/* A waking that fails at the first of two stitches finds nothing to unmap of the second. */
+static void the_second_stitch_has_nothing_mapped(void) {
+    size_t asleep;
+    void *two[2];
+    lay_plainly();
+    for (int i = 0; i < 2; i++) two[i] = take(STITCHED / 2 * STRIPE, 1, 0);
+    CHECK_EQ(kit_stats(arena).stitches, 2);
+    CHECK_RESULT(sleep_part(1, GPUPOOL_KEEP), GPUPOOL_OK);
+    asleep = kit_reserved(arena);
+    fake_fail_call("cuMemMap", LAID + 2, 0, 0);
+    CHECK_RESULT(wake_part(1), GPUPOOL_E_CUDA);
+    CHECK_EQ(kit_reserved(arena), asleep);
+    CHECK_EQ(fake_used_bytes(0), asleep);
+    CHECK_RESULT(wake_part(1), GPUPOOL_OK);
+    for (int i = 0; i < 2; i++) put(two[i], 0);
+    close_arena();
+}
+
 /* And then the device is reset: what was mapped in part goes once, though the arena's end fails. */
 static void a_reset_after_a_waking_that_failed(void) {
     lay_plainly();
@@ -556,6 +574,7 @@ int main(void) {
     FAKE_TEST(maps_and_unmaps_that_fail_at_waking);
     FAKE_TEST(freed_after_a_waking_that_failed);
     FAKE_TEST(what_is_left_mapped_is_counted);
+    FAKE_TEST(the_second_stitch_has_nothing_mapped);
     FAKE_TEST(a_reset_after_a_waking_that_failed);
     FAKE_TEST(freed_after_a_sleep_that_failed);
     FAKE_TEST(unmaps_that_fail_at_falling_asleep);

@@ -221,7 +221,44 @@ static void a_failure_costs_no_budget(void) {
     CHECK_EQ(stats_of(cache).granted.total, GPUPOOL_STATS * (6 * MIB + GUARDS));
     CHECK_EQ(stats_of(cache).blocks.peak, 1);
     CHECK_EQ(stats_of(cache).blocks.total, GPUPOOL_STATS);
+    for (int i = 0; i < 3; i++) { /* were it charged for these, the budget would be what lacks */
+        gpupool_verdict verdict;
+        CHECK(!take(6 * MIB, cache, 0));
+        CHECK_RESULT(gpupool_last_verdict(&verdict), GPUPOOL_OK);
+        CHECK_EQ(verdict.cause, GPUPOOL_CAUSE_LIMIT);
+    }
     give(block, 0);
+    nothing_is_left();
+}
+
+static void *taken_inside;
+
+static int take_inside(const gpupool_verdict *verdict, void *user) {
+    (void)verdict, (void)user;
+    taken_inside = take(MIB, cache, 0);
+    CHECK_EQ(stats_of(cache).granted.now, MIB + GUARDS);
+    CHECK_EQ(stats_of(cache).blocks.now, 1);
+    CHECK_RESULT(gpupool_reset_peaks(arena), GPUPOOL_OK);
+    CHECK_EQ(stats_of(cache).granted.peak, MIB + GUARDS);
+    CHECK_EQ(stats_of(cache).blocks.peak, 1);
+    return 0;
+}
+
+/* A tag's figures leave out a request that has no block yet, and may never have. */
+static void a_request_inside_anothers(void) {
+    gpupool_arena_config config = kit_config(GPUPOOL_SOURCE_MAPPED);
+    void *blocks[2];
+    config.limit_bytes = 8 * MIB;
+    config.on_out_of_memory = take_inside;
+    arena = kit_create(&config);
+    weights = make_tag("weights", 0);
+    cache = make_tag("kv_cache", 16 * MIB);
+    for (int i = 0; i < 2; i++) blocks[i] = take(2 * MIB, cache, 0);
+    for (int i = 0; i < 2; i++) give(blocks[i], 0);
+    CHECK(!take(10 * MIB, cache, 0));
+    CHECK_EQ(stats_of(cache).granted.now, MIB + GUARDS);
+    CHECK_EQ(stats_of(cache).blocks.now, 1);
+    give(taken_inside, 0);
     nothing_is_left();
 }
 
@@ -502,6 +539,7 @@ int main(void) {
     ARENA_TEST(a_budget_holds);
     ARENA_TEST(out_of_budget_may_free_something);
     ARENA_TEST(a_failure_costs_no_budget);
+    ARENA_TEST(a_request_inside_anothers);
     ARENA_TEST(refused_whatever_the_budget);
     ARENA_TEST(what_is_no_tag);
     ARENA_TEST(a_soft_limit_calls_once_each_way);

@@ -68,7 +68,7 @@ void prove_a_block_begins_where_its_head_does(void) {
     uint64_t skip = any_below(MOST);
     const gpi_run *body;
     any_stitch(skip);
-    CLAIM(gpi_plan_take_addresses(&stitches, &plan, &stitch));
+    CLAIM(gpi_plan_take_addresses(&stitches, &plan, &stitch) == GPUPOOL_OK);
     body = stitch.body;
     CLAIM(stitch.unit == START && body->unit == START + skip && body->units == plan.units);
     CLAIM((body->prev != NULL) == (skip > 0));
@@ -79,7 +79,7 @@ void prove_a_block_begins_where_its_head_does(void) {
 // broken: s/while (run->unit > stitch->unit) {/while (run->unit > stitch->unit + 1) {/
 void prove_the_addresses_of_a_stitch_come_back_as_one_run(void) {
     any_stitch(any_below(MOST));
-    CLAIM(gpi_plan_take_addresses(&stitches, &plan, &stitch));
+    CLAIM(gpi_plan_take_addresses(&stitches, &plan, &stitch) == GPUPOOL_OK);
     gpi_stitch_free_addresses(&stitches, &stitch);
 }
 
