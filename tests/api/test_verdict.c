@@ -421,6 +421,7 @@ static void two_streams_side_by_side(void) {
         block[i] = NULL;
     }
     would_not_fit(arena, 20 * MIB, GPUPOOL_CAUSE_PENDING);
+    would_not_fit(arena, 12 * MIB + 1, GPUPOOL_CAUSE_PENDING);
     CHECK(gpupool_alloc_request(arena, &request) == NULL);
     fits(arena, 12 * MIB);
     fake_run_all();
