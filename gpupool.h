@@ -1,10 +1,10 @@
 /* gpupool.h: device memory for CUDA programs in C and C++, in one file. Version 0.2
 
 What it is. An arena gets large chunks of one device's memory from the CUDA driver, keeps them, and
-hands out blocks of them. An allocation makes no CUDA call, and takes 20 to 150 ns (more if many
+hands out blocks of them. An allocation makes no CUDA call, and takes 20 to 180 ns (more if many
 threads share a stream), if the request fits memory that the same stream freed, or memory on which
 all work is known to have finished. A ring copies pageable host memory to the device and back, at
-nearly nine tenths of the speed of pinned memory. Arenas and rings work without each other.
+over 80% of the speed of pinned memory. Arenas and rings work without each other.
 
 How to use it. In exactly one C, C++ or .cu file of the program, write
     #define GPUPOOL_IMPLEMENTATION
