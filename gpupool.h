@@ -11660,7 +11660,7 @@ static gpi_outcome gpi_ladder_take_cuda_free(gpi_attempt *attempt) {
                                             ? all : NULL);
 }
 
-/* Whether free memory waits for work of this stream that was queued before the request began (LA3).
+/* Whether free memory waits for work of this stream that was queued up to began_at (LA3).
    For ALL: whether any memory waits. */
 static int gpi_ladder_is_behind(const gpi_attempt *attempt, const gpi_stream *stream) {
     const gpupool_arena *arena = attempt->arena;

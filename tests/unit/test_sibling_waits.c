@@ -58,23 +58,32 @@ static void use_it_meanwhile(void *unused) {
                  GPUPOOL_OK);
 }
 
-/* For the reserve of a tag the host waits until a sibling's memory is finished: no request of the
-   tag's arena has to wait for that. */
-static void a_reserve_waits_with_no_lock(void) {
+/* `asks`, and another arena beside it on a device of 64 MiB. */
+static gpupool_arena *open_beside(void) {
+    fake_device_memory(0, 64 * MIB);
+    asks = kit_open(GPUPOOL_SOURCE_MAPPED);
+    return kit_open(GPUPOOL_SOURCE_MAPPED);
+}
+
+static void reserve(void) {
     gpupool_tag_config config;
     int tag;
     memset(&config, 0, sizeof config);
     config.reserve_bytes = 32 * MIB;
-    fake_device_memory(0, 64 * MIB);
-    gpupool_arena *first = kit_open(GPUPOOL_SOURCE_MAPPED);
-    asks = kit_open(GPUPOOL_SOURCE_MAPPED);
+    CHECK_RESULT(gpupool_tag(asks, "kv", &config, &tag), GPUPOOL_OK);
+}
+
+/* For the reserve of a tag the host waits until a sibling's memory is finished: no request of the
+   tag's arena has to wait for that. */
+static void a_reserve_waits_with_no_lock(void) {
+    gpupool_arena *first = open_beside();
     void *block = kit_alloc(first, 48 * MIB, kit_stream[1]);
     fake_mode(FAKE_STEPPED);
     kit_fill(kit_stream[1], block, 4096, 1);
     CHECK_RESULT(gpupool_free(first, block, kit_stream[1]), GPUPOOL_OK);
     waits = 0;
     fake_before_call("cuMemFree", 1, use_it_meanwhile, NULL);
-    CHECK_RESULT(gpupool_tag(asks, "kv", &config, &tag), GPUPOOL_OK);
+    reserve();
     CHECK_EQ(waits, 1);
     fake_mode(FAKE_EAGER);
     kit_close(asks);
@@ -83,13 +92,7 @@ static void a_reserve_waits_with_no_lock(void) {
 
 /* The sibling has some idle memory, and more that is pending: it gives both. */
 static void a_reserve_takes_what_comes_later(void) {
-    gpupool_tag_config config;
-    int tag;
-    memset(&config, 0, sizeof config);
-    config.reserve_bytes = 32 * MIB;
-    fake_device_memory(0, 64 * MIB);
-    gpupool_arena *first = kit_open(GPUPOOL_SOURCE_MAPPED);
-    asks = kit_open(GPUPOOL_SOURCE_MAPPED);
+    gpupool_arena *first = open_beside();
     void *pending = kit_alloc(first, 40 * MIB, kit_stream[1]);
     void *between = kit_alloc(first, 2 * MIB, kit_stream[1]);
     void *idle = kit_alloc(first, 8 * MIB, kit_stream[1]);
@@ -98,7 +101,7 @@ static void a_reserve_takes_what_comes_later(void) {
     fake_mode(FAKE_STEPPED);
     kit_fill(kit_stream[1], pending, 4096, 1);
     CHECK_RESULT(gpupool_free(first, pending, kit_stream[1]), GPUPOOL_OK);
-    CHECK_RESULT(gpupool_tag(asks, "kv", &config, &tag), GPUPOOL_OK);
+    reserve();
     fake_mode(FAKE_EAGER);
     CHECK_RESULT(gpupool_free(first, between, kit_stream[1]), GPUPOOL_OK);
     kit_close(asks);
