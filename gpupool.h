@@ -214,11 +214,14 @@ comments above the public functions refer to the rules by number.
      addresses follow each other, or in one stitch; on_map was called for each whole chunk and each
      whole stitch. gpupool calls on_map and on_unmap with no lock held, on the thread whose call
      maps or unmaps the memory; there the arena's context is current, and the capture mode is
-     relaxed. on_map and on_unmap must not call the same arena. If on_map returns anything but 0,
-     gpupool unmaps the new memory and the call fails with E_CALLBACK. In an arena with on_map or
-     on_unmap, a request that needs memory from the driver fails with E_CAPTURING in three cases:
-     its stream captures; a scope of any arena is open; or gpupool knows that another stream of the
-     arena captures. After a device reset on_unmap is not called for what was mapped.
+     relaxed. on_map and on_unmap must not call the same arena. A call of another arena may wait for
+     that arena's on_map and on_unmap: if those of arena A call arena B, those of B must not call A.
+     on_unmap also runs in a call of another arena that is short of memory; there it must not put
+     that arena to sleep. If on_map returns anything but 0, gpupool unmaps the new memory and the
+     call fails with E_CALLBACK. In an arena with on_map or on_unmap, a request that needs memory
+     from the driver fails with E_CAPTURING in three cases: its stream captures; a scope of any
+     arena is open; or gpupool knows that another stream of the arena captures. After a device reset
+     on_unmap is not called for what was mapped.
  11. Every call. Unless the comment above a call says otherwise: any thread may make the call at any
      time, also on a capturing stream, but not in a host function (rule 8). A call never invalidates
      the capture of the stream that it names, even if the call fails; for other captures see rule 3.
@@ -282,7 +285,8 @@ and ring, in gpupool_arena_config and gpupool_ring_config. The columns: macro, d
                                      compute-sanitizer, which finds such writes
     GPUPOOL_STATS           1        0: counts only what limits and verdicts need
     GPUPOOL_SITES *         0        1: each block remembers the file and line that asked for it,
-                                     except blocks of gpupool_cudaMalloc and its Async form
+                                     except blocks of gpupool_cudaMalloc and its Async form. The
+                                     arena keeps 160 bytes for each line and stream until it ends
     GPUPOOL_NVTX            0        1: tells compute-sanitizer (--nvtx yes) of every block in
                                      cudaMalloc chunks, with its file and line as the name if
                                      GPUPOOL_SITES is 1. AUTO then takes GPUPOOL_SOURCE_DEVICE
