@@ -360,6 +360,32 @@ static void what_the_limit_leaves_for_a_part(void) {
     close_both();
 }
 
+/* So it does where the free memory is of a chunk that stays. Behind a limit that leaves less, others
+   keep what they have. */
+static void what_the_limit_leaves_beside_a_live_block(void) {
+    gpupool_arena_config config = kit_config(GPUPOOL_SOURCE_MAPPED);
+    config.chunk_bytes = 32 * MIB;
+    fake_device_memory(0, 64 * MIB);
+    first = named("A", GPUPOOL_SOURCE_MAPPED, 0);
+    second = kit_create(&config);
+    void *live = kit_alloc(second, 16 * MIB, kit_stream[0]), *idle;
+    CHECK_EQ(kit_reserved(second), 32 * MIB);
+    size_t free_bytes = 0, total_bytes;
+    CHECK_EQ(cudaMemGetInfo(&free_bytes, &total_bytes), cudaSuccess);
+    idle = kit_alloc(first, free_bytes, kit_stream[1]);
+    CHECK_RESULT(gpupool_free(first, idle, kit_stream[1]), GPUPOOL_OK);
+    for (size_t left = 6; left < 10; left += 2) {
+        check_case("%zu MiB", left);
+        CHECK_RESULT(gpupool_set_limit(second, (32 + left) * MIB), GPUPOOL_OK);
+        void *block = gpupool_alloc(second, 24 * MIB, kit_stream[0]);
+        CHECK_RESULT(kit_why(block), left == 8 ? GPUPOOL_OK : GPUPOOL_E_OUT_OF_MEMORY);
+        CHECK_EQ(kit_reserved(first) < free_bytes, left == 8);
+        if (block) CHECK_RESULT(gpupool_free(second, block, kit_stream[0]), GPUPOOL_OK);
+    }
+    CHECK_RESULT(gpupool_free(second, live, kit_stream[0]), GPUPOOL_OK);
+    close_both();
+}
+
 /* An idle chunk of its own goes back first, and makes room under the limit for what others give. */
 static void what_its_own_chunk_makes_room_for(void) {
     open_both(GPUPOOL_SOURCE_DEVICE, GPUPOOL_SOURCE_DEVICE);
@@ -766,6 +792,7 @@ int main(void) {
     FAKE_TEST(nothing_to_give);
     FAKE_TEST(no_help_behind_a_limit);
     FAKE_TEST(what_the_limit_leaves_for_a_part);
+    FAKE_TEST(what_the_limit_leaves_beside_a_live_block);
     FAKE_TEST(what_its_own_chunk_makes_room_for);
     FAKE_TEST(pinned_memory_is_no_others);
     FAKE_TEST(what_is_given_is_recorded);

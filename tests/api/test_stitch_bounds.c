@@ -16,6 +16,33 @@
 #endif
 #define IDLE_MOST 8192 /* handles that idle stitches may hold in an arena of this size */
 
+/* ---- how many handles ---- */
+
+/* More than it is worth mapping where the arena may grow; here it may not. A stream that captures
+   cannot be made to wait for others, so that it has no other way. */
+static void as_many_as_it_takes(void) {
+    enum { CHUNKS = 2 * 4100 };
+    static void *chunk[CHUNKS];
+    cudaGraph_t graph = NULL;
+    gpupool_arena_config config = stripe_config();
+    config.limit_bytes = 0;
+    arena = kit_create(&config);
+    for (int i = 0; i < CHUNKS; i++) chunk[i] = get(STRIPE, 0);
+    CHECK_RESULT(gpupool_set_limit(arena, kit_reserved(arena)), GPUPOOL_OK);
+    for (int i = 0; i < CHUNKS; i += 2) put(chunk[i], 0);
+    kit_finish(arena);
+    CHECK_RESULT(gpupool_trim(arena, SIZE_MAX, NULL), GPUPOOL_OK);
+    CHECK_EQ(cudaStreamBeginCapture(kit_stream[1], cudaStreamCaptureModeRelaxed), cudaSuccess);
+    long created = fake_calls("cuMemCreate");
+    void *block = get(CHUNKS / 2 * STRIPE, 1);
+    CHECK_EQ(fake_calls("cuMemCreate"), created);
+    CHECK_EQ(cudaStreamEndCapture(kit_stream[1], &graph), cudaSuccess);
+    CHECK_EQ(cudaGraphDestroy(graph), cudaSuccess);
+    put(block, 1);
+    for (int i = 1; i < CHUNKS; i += 2) put(chunk[i], 0);
+    kit_close(arena);
+}
+
 /* ---- config.no_stitch ---- */
 
 static void none_where_the_config_says_so(void) {
@@ -330,6 +357,7 @@ static void a_request_for_one_chunk(void) {
 #endif
 
 int main(void) {
+    FAKE_TEST(as_many_as_it_takes);
     FAKE_TEST(none_where_the_config_says_so);
     FAKE_TEST(nor_for_want_of_anything_else);
     FAKE_TEST(idle_stitches_are_bounded);

@@ -604,6 +604,24 @@ static void not_from_a_slab(void) {
     kit_close(arena);
 }
 
+/* A slab begins at a granule: a small block that is aligned to one begins in a new slab, and one that
+   is aligned to more does not. */
+static void a_slab_for_an_aligned_block(void) {
+    for (int times = 1; times <= 2; times++) {
+        check_case("%d granules", times);
+        open_by_granules(0);
+        put(get(4 * GRANULE)); /* free granules become slabs */
+        gpupool_request request = {.bytes = 4 * KIB, .stream = kit_stream[0],
+                                   .alignment = (size_t)times * GRANULE};
+        void *block = gpupool_alloc_request(arena, &request);
+        CHECK_RESULT(kit_why(block), GPUPOOL_OK);
+        CHECK_EQ((uintptr_t)block % request.alignment, 0);
+        CHECK_EQ(arena->tree.slab_count, times == 1);
+        put(block);
+        kit_close(arena);
+    }
+}
+
 /* 64 places are looked at. The one with free memory before it needs the least new memory, so that
    it is chosen if it is looked at: those at high addresses are first. */
 static void so_many_places_are_looked_at(void) {
@@ -864,6 +882,7 @@ int main(void) {
     FAKE_TEST(many_places_that_are_too_small);
     FAKE_TEST(no_growth_where_none_is_needed);
     FAKE_TEST(not_from_a_slab);
+    FAKE_TEST(a_slab_for_an_aligned_block);
     FAKE_TEST(so_many_places_are_looked_at);
     FAKE_TEST(a_place_of_the_next_size);
     FAKE_TEST(the_last_home_stays_empty);

@@ -66,6 +66,26 @@ static void close_row(void *block, size_t bytes, int stream) {
     kit_close(arena);
 }
 
+/* ---- slabs ---- */
+
+/* Another stream's memory in a slab is taken behind a wait, and the slab stays. */
+static void a_slab_of_another_streams_memory(void) {
+    enum { SMALL = 65 }; /* the first lies beside the slab that the others fill */
+    void *small[SMALL];
+    memset(piece, 0, sizeof piece);
+    open_chunk(GPUPOOL_SOURCE_MAPPED, 4 * MIB);
+    for (int i = 0; i < SMALL; i++) small[i] = get(32 * KIB, 1);
+    fill_chunk();
+    CHECK_EQ(arena->tree.slab_count, 1);
+    kit_fill(kit_stream[1], small[7], 64, 1);
+    put(small[7], 1);
+    arena->short_until = 0; /* nobody looks at others before the ladder's own step */
+    small[7] = take_without_a_wait(32 * KIB, 2);
+    CHECK_EQ(arena->tree.slab_count, 1);
+    for (int i = 0; i < SMALL; i++) put(small[i], i == 7 ? 2 : 1);
+    close_row(NULL, 0, 0);
+}
+
 /* ---- runs side by side ---- */
 
 /* What the stream itself has freed and what anybody may have are one block together, if the former
@@ -410,6 +430,7 @@ static void what_growth_lacks(void) {
 #endif
 
 int main(void) {
+    FAKE_TEST(a_slab_of_another_streams_memory);
     FAKE_TEST(a_unit_beside_a_finished_run);
     FAKE_TEST(beside_the_second_run);
     FAKE_TEST(beside_empty_addresses);

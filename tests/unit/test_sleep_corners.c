@@ -434,9 +434,23 @@ static void idle_chunks_under_a_limit(void) {
     close_tags();
 }
 
+/* Where its verdict will be the stack has had other values. */
+static void leave_a_mark_on_the_stack(void) {
+    unsigned char used[16384];
+    memset(used, 0xa5, sizeof used);
+    __asm__ volatile("" : : "r"(used) : "memory"); /* or the compiler leaves the memset out */
+}
+
 static gpupool_verdict wake_in_vain(void) {
+    leave_a_mark_on_the_stack();
     CHECK_RESULT(wake_tag(KV), GPUPOOL_E_OUT_OF_MEMORY);
-    return last_verdict();
+    gpupool_verdict verdict = last_verdict();
+    CHECK_EQ(verdict.kept_bytes, 0);
+    CHECK_EQ(verdict.pending_bytes, 0);
+    CHECK_EQ(verdict.pending_streams, 0);
+    CHECK_EQ(verdict.largest_block_bytes, 0);
+    for (int i = 0; i < GPUPOOL_HOLDERS; i++) CHECK_EQ(verdict.holders[i].blocks, 0);
+    return verdict;
 }
 
 /* Who has most of the device: others, or this arena, if it has no less than they have. */

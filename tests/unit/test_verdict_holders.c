@@ -173,6 +173,24 @@ static void the_first_of_many_blocks_is_of_no_help(void) {
     kit_close(arena);
 }
 
+/* Nor does the last, where it is at the end of a chunk that another has begun. */
+static void nor_is_the_last(void) {
+    void *block[9], *beside;
+    open_in_chunks(GPUPOOL_SOURCE_DEVICE, 4 * MIB);
+    beside = get(2 * MIB - 1, 0);
+    for (int i = 0; i < 9; i++) {
+        block[i] = get(2 * MIB, 0);
+        CHECK_RESULT(gpupool_set_limit(arena, kit_reserved(arena) + 2 * MIB), GPUPOOL_OK);
+    }
+    CHECK(block[0] == (char *)beside + 2 * MIB);
+    gpupool_verdict v = would_not_fit(arena, 6 * MIB, GPUPOOL_CAUSE_LIMIT);
+    CHECK_EQ(v.holders[0].blocks, 9);
+    CHECK_EQ(v.holders[0].enough, 9);
+    for (int i = 0; i < 9; i++) put(block[i], 0);
+    put(beside, 0);
+    kit_close(arena);
+}
+
 /* Of more blocks than every choice is tried of, so many are enough wherever they lie. */
 static void many_blocks_of_one_size(void) {
     void *blocks[12], *others[2];
@@ -307,6 +325,7 @@ int main(void) {
     FAKE_TEST(the_biggest_holder_is_of_no_help);
     FAKE_TEST(what_will_be_free_needs_no_freeing);
     FAKE_TEST(the_first_of_many_blocks_is_of_no_help);
+    FAKE_TEST(nor_is_the_last);
     FAKE_TEST(many_blocks_of_one_size);
     FAKE_TEST(many_stitched_blocks);
     FAKE_TEST(choices_among_too_much_memory);

@@ -253,6 +253,9 @@ static void an_open_scope_keeps_what_it_freed(void) {
     put(get(4 * MIB, 0), 0);
     gpupool_verdict v = would_not_fit(arena, 30 * MIB, GPUPOOL_CAUSE_LIMIT);
     CHECK_EQ(v.kept_bytes, 4 * MIB);
+    void *live = get(20 * MIB, 1); /* what is left for others is 8 MiB, and not in fragments */
+    CHECK_EQ(would_not_fit(arena, 12 * MIB, GPUPOOL_CAUSE_LIMIT).kept_bytes, 4 * MIB);
+    put(live, 1);
     CHECK_RESULT(gpupool_release_capture(scope), GPUPOOL_OK);
     kit_close(arena);
 }
