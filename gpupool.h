@@ -2,9 +2,10 @@
 
 What it is. An arena gets large chunks of one device's memory from the CUDA driver, keeps them, and
 hands out blocks of them. An allocation makes no CUDA call, and takes 20 to 180 ns (more if many
-threads share a stream), if the request fits memory that the same stream freed, or memory on which
-all work is known to have finished. A ring copies pageable host memory to the device and back, at
-over 80% of the speed of pinned memory. Arenas and rings work without each other.
+threads share a stream or blocks are very many), if the request fits memory that the same stream
+freed, or memory on which all work is known to have finished. A ring copies pageable host memory to
+the device and back, at over 80% of the speed of pinned memory. Arenas and rings work without each
+other.
 
 How to use it. In exactly one C, C++ or .cu file of the program, write
     #define GPUPOOL_IMPLEMENTATION
@@ -79,11 +80,14 @@ Words:
     stitch      a second address range, mapped over free memory of several chunks, for one block
     grow        to get another chunk from the driver
     run         consecutive units that are all free, or all of one block
+    stretch     what a walk shows at a time: a live block, a part of a stitched block, or a run of
+                free memory
     cache       blocks of up to 64 KiB that a stream has freed, ready for the same stream
     live        of a block: handed out, and not freed yet
     free        of memory: in no live block. "Free memory" includes pending memory, unless the text
                 says otherwise
-    pending     of freed memory: work that was queued before the free may still use it
+    pending     of freed memory: work that was queued before the free may still use it, or a graph
+                keeps it (see kept)
     idle        of a chunk: all its memory is free, and the work that used it has finished
     kept        of memory: it belongs to a graph until gpupool_release_capture
     requested   bytes that the program asked for
@@ -158,12 +162,12 @@ comments above the public functions refer to the rules by number.
      captured streams still uses: before each launch make the launching stream wait for that work,
      unless it has finished. And gpupool cannot see a capture on a non-blocking stream until a call
      of an arena that names the stream asks CUDA. gpupool_record_stream and gpupool_wait_stream
-     always do, and return E_CAPTURING; an allocation does only if it finds no free memory. From the
-     start of such a capture to that call make no call, in any thread, that allocates on another
-     stream, trims or lowers a limit, and none of gpupool_would_fit, gpupool_get_available and
-     gpupool_cudaFree: CUDA might invalidate the capture. While any scope of any arena is open, all
-     calls are safe.
-  4. Functions in the config. chunk_alloc and chunk_free must not call the same arena, and must not
+     always do, and return E_CAPTURING; an allocation does only if it finds no free memory. So from
+     the start of such a capture until a call has asked CUDA, make no call, in any thread, that
+     allocates on another stream, trims or lowers a limit, and none of gpupool_would_fit,
+     gpupool_get_available and gpupool_cudaFree: CUDA might invalidate the capture. While any scope
+     of any arena is open, all calls are safe.
+  4. Functions in the config. chunk_alloc and chunk_free must not call their own arena, and must not
      destroy a stream that the arena has seen. on_out_of_memory and on_soft_limit may call the
      arena, to free or to allocate. For on_map and on_unmap see rule 10.
   5. Destroyed streams. CUDA gives the handle of a destroyed stream to the next new stream, even
@@ -195,29 +199,29 @@ comments above the public functions refer to the rules by number.
      Default arenas are the exception: gpupool_get_default_arena, gpupool_cudaMalloc and
      gpupool_cudaMallocAsync renew them, and pointers to a default arena stay valid. A renewed arena
      has no blocks and no tags, keeps a limit that was set, records no trace (gpupool_set_trace),
-     and needs its peers allowed again. Before CUDA 12 gpupool cannot see a reset: destroy all
-     arenas and rings, default arenas too, before the reset.
-  8. Host functions. In a function that CUDA calls (cudaLaunchHostFunc, cudaStreamAddCallback) CUDA
-     forbids CUDA calls. These gpupool calls are allowed there: gpupool_free_in_host_function,
+     and needs its peers allowed again. With a toolkit before CUDA 12 gpupool cannot see a reset:
+     destroy all arenas and rings, default arenas too, before the reset.
+  8. Host functions. CUDA forbids CUDA calls in a function that it runs for cudaLaunchHostFunc or
+     cudaStreamAddCallback. These gpupool calls are allowed there: gpupool_free_in_host_function,
      gpupool_get_block with an arena that is not NULL, gpupool_get_stats, gpupool_get_limit,
      gpupool_last_result, gpupool_last_error and gpupool_last_verdict.
   9. Waits. gpupool_trim, and a call that lowers a limit, ask CUDA which freed memory is out of use
-     by now, and return only such memory. They may wait for the device in four
-     cases only: the driver is older than CUDA 12.5; or the arena has peers; or gpupool knows of a
-     capture without a scope; or a chunk goes back that is not MAPPED (then CUDA itself waits).
+     by now, and return only such memory. They may wait for the device in four cases only: CUDA's
+     driver or toolkit is older than 12.5; or the arena has peers; or gpupool knows of a capture
+     without a scope; or a chunk goes back that is not MAPPED (then CUDA itself waits).
      gpupool_would_fit and gpupool_get_available ask CUDA too, and never wait for the device.
-     gpupool waits for the device in a way that invalidates no capture. But to ask CUDA whether
-     work has finished can invalidate a capture that gpupool does not know of (rule 3).
+     gpupool waits for the device in a way that invalidates no capture. But to ask CUDA whether work
+     has finished can invalidate a capture that gpupool does not know of (rule 3).
  10. Registration. From the call of config.on_map to the call of config.on_unmap, the addresses of a
      chunk or a stitch map the same physical memory. So a program registers the memory once, for a
      network card, NCCL or another library. A block lies in one chunk, in several chunks whose home
      addresses follow each other, or in one stitch; on_map was called for each whole chunk and each
      whole stitch. gpupool calls on_map and on_unmap with no lock held, on the thread whose call
      maps or unmaps the memory; there the arena's context is current, and the capture mode is
-     relaxed. on_map and on_unmap must not call the same arena. A call of another arena may wait for
-     that arena's on_map and on_unmap: if those of arena A call arena B, those of B must not call A.
-     on_unmap also runs in a call of another arena that is short of memory; there it must not put
-     that arena to sleep. If on_map returns anything but 0, gpupool unmaps the new memory and the
+     relaxed. on_map and on_unmap must not call their own arena. They may call another arena, unless
+     that one's on_map or on_unmap calls theirs: each might wait for the other. on_unmap also runs
+     when another arena is short of memory and takes idle chunks of this one; it must not put that
+     other arena to sleep. If on_map returns anything but 0, gpupool unmaps the new memory and the
      call fails with E_CALLBACK. In an arena with on_map or on_unmap, a request that needs memory
      from the driver fails with E_CAPTURING in three cases: its stream captures; a scope of any
      arena is open; or gpupool knows that another stream of the arena captures. After a device reset
@@ -238,8 +242,8 @@ comments above the public functions refer to the rules by number.
      Either way it is a stream of the arena's or the ring's device.
  13. Peers. After gpupool_allow_peer all calls of the arena take streams of the peer device. The
      peer's default streams are excepted, since they have no handle of their own. After a reset of
-     the peer, allow the peer again. Before CUDA 12 gpupool cannot see such a reset: do not reset a
-     peer while the arena exists.
+     the peer, allow the peer again. With a toolkit before CUDA 12 gpupool cannot see such a reset:
+     do not reset a peer while the arena exists.
 
 Environment. GPUPOOL_LIMIT_<device> is the limit of new arenas of one device, GPUPOOL_LIMIT that of
 all other new arenas, as text: see gpupool_set_limit_text. A limit in gpupool_arena_config overrides
@@ -257,8 +261,8 @@ and ring, in gpupool_arena_config and gpupool_ring_config. The columns: macro, d
                                      have a gpupool of their own, with GPUPOOL_IMPLEMENTATION in
                                      each. The functions and macros of one file do not know the
                                      arenas of another file
-    GPUPOOL_API *           extern   what stands before each public declaration: to export them from
-                                     a DLL, for example. In C++ they are extern "C" in any case
+    GPUPOOL_API *           extern   what stands before each public declaration, for example to
+                                     export it from a DLL. In C++ each is extern "C" in any case
     GPUPOOL_UNIT_BYTES      512      the unit, in bytes: all sizes of blocks are multiples of it,
                                      and all blocks are aligned to it. A power of two, from 256 to
                                      2 MiB
@@ -277,7 +281,8 @@ and ring, in gpupool_arena_config and gpupool_ring_config. The columns: macro, d
     GPUPOOL_RING_WORKERS    0        the worker threads of a ring whose config.workers is 0. 0: one
                                      less than the processors, at most 11; -1: none
     GPUPOOL_CHECK           1        0: no assertions. 1: assertions. 2: also checks every invariant
-                                     around every call (slow). 3: also GPUPOOL_GUARD
+                                     around every call (slow). 3: also GPUPOOL_GUARD, unless
+                                     GPUPOOL_NVTX is 1
     GPUPOOL_GUARD           0        1: finds writes to the 256 bytes past the end of a block, when
                                      the block is freed. Fills a new block with the byte 0xcd and a
                                      freed block with 0xdd. gpupool_free then waits for its stream.
@@ -456,7 +461,9 @@ typedef enum gpupool_source {    /* where an arena's chunks come from */
     GPUPOOL_SOURCE_DEVICE,       /* cudaMalloc chunks. What cudaIpcGetMemHandle shares, or a library
                                     registers, is the whole chunk around a block */
     GPUPOOL_SOURCE_MANAGED,      /* cudaMallocManaged chunks */
-    GPUPOOL_SOURCE_PINNED,       /* cudaHostAlloc chunks: page-locked host memory */
+    GPUPOOL_SOURCE_PINNED,       /* cudaHostAlloc chunks: page-locked host memory. The host may use
+                                    a new block at once: a request gets only memory on which all
+                                    work has finished, also on the stream that freed it */
     GPUPOOL_SOURCE_CUSTOM,       /* config.chunk_alloc: ncclMemAlloc, a test double, ... */
     GPUPOOL_SOURCE_BYPASS        /* no pool: each block is a cudaMalloc of its own, to bisect a bug
                                     or to use cudaIpcGetMemHandle */
@@ -628,7 +635,8 @@ typedef struct gpupool_soft_limit {
 typedef void (*gpupool_soft_fn)(const gpupool_soft_limit *, void *user);
 
 typedef struct gpupool_tag_config {  /* all zeros: counted, and not limited */
-    size_t limit_bytes;              /* granted bytes that blocks with the tag may have; 0: any */
+    size_t limit_bytes;              /* the tag's budget: the most granted bytes that its live
+                                        blocks may have; 0: any */
     size_t soft_limit_bytes;         /* the same for on_soft_limit; 0: none */
     gpupool_soft_fn on_soft_limit;
     void *user;
@@ -684,10 +692,10 @@ typedef struct gpupool_arena_config { /* all zeros: device 0, and every default.
 typedef struct gpupool_counter {
     uint64_t now, peak, total;       /* the value; its highest value; the sum of all increases. With
                                         several streams, the peaks of requested, granted and blocks
-                                        may be off, up or down, by what the streams' caches hold:
-                                        each at most 1/256 of the reserved memory; or, if threads
-                                        wait for each other's locks, 1/8 of it divided by the number
-                                        of streams, if that is more; or 1 MiB, if that is more */
+                                        may be off, up or down, by what the streams' caches hold.
+                                        A cache holds at most the largest of: 1 MiB; 1/256 of the
+                                        reserved memory; and, if threads wait for each other's
+                                        locks, 1/8 of it divided by the number of streams */
 } gpupool_counter;
 
 typedef struct gpupool_stats {
@@ -853,10 +861,11 @@ GPUPOOL_API const char *gpupool_get_build(void);
 GPUPOOL_API gpupool_result gpupool_arena_create(gpupool_arena **arena,
                                                 const gpupool_arena_config *config);
 
-/* Waits for the device, returns all memory to the driver, and ends the arena. E_IN_USE while blocks
-   are live or scopes are not released, unless the device was reset (rule 7); gpupool_last_error()
-   names the biggest holders. If a CUDA call fails, the arena still exists, perhaps with less
-   reserved: call again. No other thread may use the arena during the call. */
+/* Returns all memory to the driver, and ends the arena. Waits for the device if work may still use
+   freed memory. E_IN_USE while blocks are live or scopes are not released, unless the device was
+   reset (rule 7); gpupool_last_error() names the biggest holders. If a CUDA call fails, the arena
+   still exists, perhaps with less reserved: call again. No other thread may use the arena during
+   the call. */
 GPUPOOL_API gpupool_result gpupool_arena_destroy(gpupool_arena *arena);
 
 /* The default arena of a device: the arena that gpupool_cudaMalloc uses, the same for all callers.
@@ -870,11 +879,11 @@ GPUPOOL_API gpupool_arena *gpupool_find_default_arena(int device);
 
 /* Allocates a block of 1 to 2^48 bytes, aligned to a unit, for work that is queued on the stream
    from now on. On failure it returns NULL, and gpupool_last_result() says why. Makes no CUDA call
-   if there is a large enough piece of memory that this stream freed, or on which all work is known
-   to have finished. Else the call tries, in about this order: to ask CUDA which work has
-   finished; to stitch free memory, or to grow; to make the stream wait, on the device, for other
-   streams' work on freed memory; to return idle chunks and get a chunk that is large enough; to
-   wait on the host; to have other arenas of the process return their idle chunks;
+   if there is a large enough piece of memory that this stream freed (not in a PINNED arena), or on
+   which all work is known to have finished. Else the call tries, in about this order: to ask CUDA
+   which work has finished; to stitch free memory, or to grow; to make the stream wait, on the
+   device, for other streams' work on freed memory; to return idle chunks and get a chunk that is
+   large enough; to wait on the host; to have other arenas of the process return their idle chunks;
    config.on_out_of_memory. For some time after the arena could not grow, the stream's wait for
    other streams comes before growth. On a capturing stream the call may grow (see rule 10 for
    on_map), but nothing waits: if only a wait would help, the call fails with E_OUT_OF_MEMORY and
@@ -968,23 +977,25 @@ GPUPOOL_API gpupool_result gpupool_disallow_peer(gpupool_arena *, int device);
 
 /* ---- sleep. Sleeping returns device memory to the driver; addresses and blocks stay. Waking gets
    memory again at the same addresses, so pointers and captured graphs stay good. If a kernel, a
-   copy or a graph launch touches sleeping memory, it faults and ends the CUDA context. A call that
-   names a tag (made with can_sleep) is about the memory of that tag; with GPUPOOL_ALL it is about
-   all memory of the arena. ---- */
+   graph launch or a copy outside a ring touches sleeping memory, it faults and ends the CUDA
+   context. A call that names a tag (made with can_sleep) is about the memory of that tag; with
+   GPUPOOL_ALL it is about all memory of the arena. ---- */
 
 /* Waits for the device, and returns the tag's chunks to the driver. With KEEP the call first copies
    the data of the tag's live blocks to host memory: through the ring, or by CUDA alone if the ring
-   is NULL. Until gpupool_wake, gpupool_free works as ever, and a request with the tag fails with
-   E_ASLEEP. After GPUPOOL_ALL these fail with E_ASLEEP: every request, gpupool_trim,
-   gpupool_would_fit, gpupool_get_available, gpupool_allow_peer, gpupool_disallow_peer,
-   gpupool_export and gpupool_release_capture. Before the call wait for all tickets of transfers
-   from or to the blocks. If the call fails, the memory is awake as before. One case differs: the
-   driver refuses to unmap some chunks, and then refuses to map the others again. The result is
-   E_CUDA, the memory sleeps, and gpupool_wake tries again to map it.
+   is NULL. Until gpupool_wake, gpupool_free works as ever; a request with the tag fails with
+   E_ASLEEP, and so does gpupool_export, or a transfer of a ring, with a block of the tag. After
+   GPUPOOL_ALL these fail with E_ASLEEP, too: every request, gpupool_trim, gpupool_would_fit,
+   gpupool_get_available, gpupool_allow_peer, gpupool_disallow_peer and gpupool_release_capture.
+   Before the call wait for all tickets of transfers from or to the blocks. If the call fails, the
+   memory is awake as before. One case differs: the driver refuses to unmap some chunks, and then
+   refuses to map the others again. The result is E_CUDA, the memory sleeps, and gpupool_wake tries
+   again to map it.
    E_ARGUMENT for a tag without can_sleep; E_UNSUPPORTED if the source is not MAPPED; E_CAPTURING
-   if a stream of the arena captures, or begins to during the call, as far as gpupool knows from the
-   latest call that named the stream; E_IN_USE while a block is exported; E_HOST_MEMORY beyond
-   config.backup_bytes; E_ASLEEP if the tag, or all of the arena, sleeps already. */
+   while a scope of any arena is open, or if a stream of the arena captures, or begins to during the
+   call, as far as gpupool knows from the latest call that named the stream; E_IN_USE while a block
+   is exported; E_HOST_MEMORY beyond config.backup_bytes; E_ASLEEP if the tag, or all of the arena,
+   sleeps already. */
 GPUPOOL_API gpupool_result gpupool_sleep(gpupool_arena *, int tag /* or GPUPOOL_ALL */,
                                          gpupool_content, gpupool_ring * /* or NULL */);
 
@@ -1006,12 +1017,12 @@ GPUPOOL_API gpupool_result gpupool_wake(gpupool_arena *, int tag /* or GPUPOOL_A
 GPUPOOL_API gpupool_result gpupool_walk_chunks(gpupool_arena *, const void *block,
                                                gpupool_map_fn fn, void *user);
 
-/* Makes what another process needs to map a block that was allocated with GPUPOOL_EXPORTABLE, in an
-   arena whose config.share has GPUPOOL_SHARE_PROCESSES; E_ARGUMENT for any other block. Send the
-   struct and its descriptor over a Unix socket (SCM_RIGHTS). The arena keeps the descriptor, which
-   is close-on-exec. A second export of the block returns the same values. Until
-   gpupool_export_close the block cannot be freed: E_IN_USE. E_CAPTURING for a block that a graph
-   keeps. */
+/* Makes what another process needs to map a block that was allocated with GPUPOOL_EXPORTABLE, in
+   an arena whose config.share has GPUPOOL_SHARE_PROCESSES; E_ARGUMENT for a block that has no chunk
+   to itself. Send the struct and its descriptor over a Unix socket (SCM_RIGHTS). The arena keeps
+   the descriptor, which is close-on-exec. A second export of the block returns the same values.
+   Until gpupool_export_close the block cannot be freed: E_IN_USE. E_CAPTURING for a block that a
+   graph keeps. */
 GPUPOOL_API gpupool_result gpupool_export(gpupool_arena *, const void *block, gpupool_exported *);
 
 /* Ends one gpupool_export of the block; the end of the last one closes the descriptor. Call this
@@ -1087,9 +1098,9 @@ GPUPOOL_API cudaError_t gpupool_cudaFreeAsync(void *, cudaStream_t);
    in the environment, the macro GPUPOOL_LIMIT. ---- */
 
 /* Sets the limit in bytes; 0: no limit. If more is reserved, the call returns idle chunks; if that
-   is not enough, the arena does not grow while more than the limit is reserved. Waits until a
-   growth in another thread has ended; other waits: see rule 9. If a CUDA call fails, the old limit
-   stays, and memory that was already returned stays returned. */
+   is not enough, the arena does not grow while more than the limit is reserved. A lower limit waits
+   until a growth in another thread has ended; other waits: see rule 9. If a CUDA call fails, the
+   old limit stays, and memory that was already returned stays returned. */
 GPUPOOL_API gpupool_result gpupool_set_limit(gpupool_arena *, size_t bytes);
 
 /* gpupool_set_limit with text: "1073741824"; "12GiB" or "1.5 gb" (K, M, G, T and KiB ... are powers
@@ -1108,12 +1119,12 @@ GPUPOOL_API gpupool_result gpupool_get_limit(gpupool_arena *, size_t *bytes);
    block. Does not wait for the device (rule 9). */
 GPUPOOL_API gpupool_result gpupool_get_available(gpupool_arena *, size_t *bytes);
 
-/* Asks whether a stream that has freed nothing could get one block of this size now, without a wait
-   on the host, except that CUDA may wait where a chunk that is not MAPPED goes back for the block
-   (rule 9), which GPUPOOL_NO_WAIT rules out. GPUPOOL_OK: yes. E_OUT_OF_MEMORY: no, and *why gets
-   the verdict; with cause PENDING, gpupool_alloc would succeed all the same: after a wait, or at
-   once on the stream that freed the memory. Any other result: the call itself failed, and *why is
-   all zeros. Does not wait for the device (rule 9). */
+/* Asks whether a stream that has freed nothing could get one block of this size now, without a
+   wait of the host for work. GPUPOOL_OK: yes; but if a chunk that is not MAPPED must go back for
+   the block, CUDA waits (rule 9), and a request with GPUPOOL_NO_WAIT fails. E_OUT_OF_MEMORY: no,
+   and *why gets the verdict; with cause PENDING, gpupool_alloc would succeed all the same: after a
+   wait, or at once on the stream that freed the memory. Any other result: the call itself failed,
+   and *why is all zeros. Does not wait for the device (rule 9). */
 GPUPOOL_API gpupool_result gpupool_would_fit(gpupool_arena *, size_t bytes,
                                              gpupool_verdict *why /* or NULL */);
 
@@ -1171,8 +1182,9 @@ GPUPOOL_API gpupool_result gpupool_check(gpupool_arena *);
    E_OUT_OF_MEMORY, when the arena is destroyed, and at exit (then without numbers of the device). A
    FILE that ends in .json or .svg, such as x.json, holds the latest report of the first arena;
    x-2.json holds that of the second arena, and so on. Any other FILE, and the word stderr, mean
-   the text of gpupool_report, one report after the other: the file grows. If a file cannot be
-   written, one line on stderr says so, and no result changes. Forked children write no reports. */
+   the text of gpupool_report, one report after the other; the first report of the process replaces
+   an old FILE. If a file cannot be written, one line on stderr says so, and no result changes.
+   Forked children write no reports. */
 
 /* Writes one screen for people: a bar of live, pending and other free memory as parts of the limit
    (without a limit: of what is reserved and what the device has free), the counters, tags, the
@@ -1226,16 +1238,17 @@ GPUPOOL_API gpupool_result gpupool_write_snapshot(gpupool_arena *, FILE *);
    any other stream is its handle, as a number. */
 GPUPOOL_API gpupool_result gpupool_set_trace(gpupool_arena *, FILE * /* NULL: stop */);
 
-/* ---- the staging ring: pageable host memory to the device and back, at nearly nine tenths of the
-   speed of pinned memory. A ring cuts a transfer into chunks of a slot's size. The calling thread
-   and the ring's workers copy chunks into slots, and send each chunk as soon as its slot is full.
-   Workers start with the first transfer that has at least 2 MiB or a ticket, and end after one
-   second without work. Pinned, registered, managed and device memory is copied directly. Uploads up
-   to 16 KiB and downloads up to 64 KiB use CUDA's own staging. A ring needs no arena: the device's
-   side is any memory of the ring's device. Any number of threads may use a ring at the same time,
-   on any streams of its device, but not in a host function (rule 8). Transfers on a capturing
-   stream are refused with E_CAPTURING. A ring never pins more than config.bytes. No transfer waits
-   for a slot for ever: a transfer that gets none goes on by CUDA's own staging, slowly. ---- */
+/* ---- the staging ring: pageable host memory to the device and back, at over 80% of the speed
+   of pinned memory. A ring cuts a transfer into chunks of a slot's size. The calling thread and the
+   ring's workers copy chunks into slots, and send each chunk as soon as its slot is full. Workers
+   start with the first transfer that has at least 2 MiB or a ticket, and end after one second
+   without work. Pinned, registered, managed and device memory is copied directly. Without a ticket,
+   uploads up to 16 KiB and downloads up to 64 KiB of pageable memory in one row use CUDA's own
+   staging. A ring needs no arena: the device's side is any memory of the ring's device. Any number
+   of threads may use a ring at the same time, on any streams of its device, but not in a host
+   function (rule 8). Transfers on a capturing stream are refused with E_CAPTURING. A ring never
+   pins more than config.bytes. No transfer waits for a slot for ever: a transfer that gets none
+   goes on by CUDA's own staging, slowly. ---- */
 
 /* Makes a ring, which pins nothing yet. A NULL config means the current device and every default; a
    config of zeros means device 0 and every default. On failure *ring is NULL. */

@@ -360,8 +360,8 @@ static void what_the_limit_leaves_for_a_part(void) {
     close_both();
 }
 
-/* So it does where the free memory is of a chunk that stays. Behind a limit that leaves less, others
-   keep what they have. */
+/* So it does where the free memory is of a chunk that stays. Behind a limit that leaves less,
+   others keep what they have. */
 static void what_the_limit_leaves_beside_a_live_block(void) {
     gpupool_arena_config config = kit_config(GPUPOOL_SOURCE_MAPPED);
     config.chunk_bytes = 32 * MIB;

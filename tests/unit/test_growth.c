@@ -604,8 +604,8 @@ static void not_from_a_slab(void) {
     kit_close(arena);
 }
 
-/* A slab begins at a granule: a small block that is aligned to one begins in a new slab, and one that
-   is aligned to more does not. */
+/* A slab begins at a granule: a small block that is aligned to one begins in a new slab, and one
+   that is aligned to more does not. */
 static void a_slab_for_an_aligned_block(void) {
     for (int times = 1; times <= 2; times++) {
         check_case("%d granules", times);
