@@ -133,6 +133,18 @@ static void one_that_is_open_is_not_renewed(void) {
     kit_close(arena);
 }
 
+/* Another thread is at it: this one is to wait. */
+static void one_that_is_being_renewed(void) {
+    int wait = 0, forks;
+    gpupool_arena *arena = gpupool_get_default_arena(0);
+    forks = arena->forks;
+    arena->forks = GPI_RENEWING;
+    CHECK(gpi_default_start_renewing(0, &wait) == NULL);
+    CHECK_EQ(wait, 1);
+    arena->forks = forks;
+    kit_close(arena);
+}
+
 /* Made again in its place, it has as many of the system's mutexes as before; at the end none. */
 static void made_again_without_a_mutex_more(void) {
     long before = mutexes, open;
@@ -487,6 +499,7 @@ int main(void) {
     FAKE_TEST(devices_that_none_can_be);
     FAKE_TEST(the_last_sentence_stays);
     FAKE_TEST(one_that_is_open_is_not_renewed);
+    FAKE_TEST(one_that_is_being_renewed);
     FAKE_TEST(made_again_without_a_mutex_more);
     FAKE_TEST(ended_while_another_is_made);
     FAKE_TEST(made_by_two);
