@@ -101,6 +101,15 @@ static inline void fall_asleep(actor *a, world *w, int tag) {
     if (t->asleep) free_asleep(a, w, tag);
 }
 
+/* For this reason; or, if it sleeps already, since a stream captured when a call last named it. */
+static inline void will_not_sleep(actor *a, const world *w, int tag, gpupool_result why) {
+    gpupool_result got;
+    soak_before(a);
+    got = gpupool_sleep(w->arena, tag, GPUPOOL_KEEP, NULL);
+    if (got == GPUPOOL_E_CAPTURING && why == GPUPOOL_E_ASLEEP && soak_alone) why = got;
+    soak_refused(a, got, why, "gpupool_sleep");
+}
+
 static inline void act_sleep(actor *a, world *w) {
     int tag = 1 + (int)below(a, SOAK_TAGS);
     soak_tag *t = &w->tag[tag];
@@ -112,7 +121,7 @@ static inline void act_sleep(actor *a, world *w) {
     be_on(a, w->device);
     pthread_rwlock_wrlock(&t->lock);
     if (t->can_sleep && !may_not_sleep() && !t->asleep) fall_asleep(a, w, tag);
-    else REFUSED(a, why, gpupool_sleep(w->arena, tag, GPUPOOL_KEEP, NULL));
+    else will_not_sleep(a, w, tag, why);
     pthread_rwlock_unlock(&t->lock);
 }
 
