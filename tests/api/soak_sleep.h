@@ -101,13 +101,18 @@ static inline void fall_asleep(actor *a, world *w, int tag) {
     if (t->asleep) free_asleep(a, w, tag);
 }
 
-/* For this reason; or, if it sleeps already, since a stream captured when a call last named it. */
-static inline void will_not_sleep(actor *a, const world *w, int tag, gpupool_result why) {
+/* For this reason; or, before it is asked whether it sleeps already, since a stream captured when a
+   call last named it. */
+static inline void will_not_sleep(actor *a, world *w, int tag, gpupool_result why) {
     gpupool_result got;
     soak_before(a);
     got = gpupool_sleep(w->arena, tag, GPUPOOL_KEEP, NULL);
-    if (got == GPUPOOL_E_CAPTURING && why == GPUPOOL_E_ASLEEP && soak_alone) why = got;
-    soak_refused(a, got, why, "gpupool_sleep");
+    if (got != GPUPOOL_E_CAPTURING || why != GPUPOOL_E_ASLEEP || !soak_alone) {
+        soak_refused(a, got, why, "gpupool_sleep");
+        return;
+    }
+    soak_seen(a, got, "gpupool_sleep");
+    CHECK(says_it_sleeps(a, w, tag));
 }
 
 static inline void act_sleep(actor *a, world *w) {

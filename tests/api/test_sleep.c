@@ -300,6 +300,11 @@ static void what_may_not_sleep(void) {
     CHECK_RESULT(gpupool_begin_capture(arena, kit_stream[0], &scope), GPUPOOL_OK);
     CHECK_RESULT(gpupool_sleep(arena, GPUPOOL_ALL, GPUPOOL_KEEP, NULL), GPUPOOL_E_CAPTURING);
     CHECK_RESULT(gpupool_release_capture(scope), GPUPOOL_OK);
+    gpupool_arena *other = kit_open(GPUPOOL_SOURCE_AUTO); /* whichever arena's scope it is */
+    CHECK_RESULT(gpupool_begin_capture(other, kit_stream[0], &scope), GPUPOOL_OK);
+    CHECK_RESULT(gpupool_sleep(arena, GPUPOOL_ALL, GPUPOOL_KEEP, NULL), GPUPOOL_E_CAPTURING);
+    CHECK_RESULT(gpupool_release_capture(scope), GPUPOOL_OK);
+    kit_close(other);
     CHECK_RESULT(gpupool_sleep(arena, GPUPOOL_ALL, (gpupool_content)7, NULL), GPUPOOL_E_ARGUMENT);
     void *shared = kit_alloc_as(arena, MIB, kit_stream[0], GPUPOOL_EXPORTABLE);
     CHECK_RESULT(gpupool_export(arena, shared, &exported), GPUPOOL_OK);

@@ -359,7 +359,13 @@ static void threads_share_lines(void) {
     kit_close(shared);
 }
 
+/* As the options in the header say. */
+static void what_a_line_and_stream_cost(void) {
+    CHECK_EQ(sizeof(gpi_site), 160);
+}
+
 int main(void) {
+    ARENA_TEST(what_a_line_and_stream_cost);
     ARENA_TEST(lines_are_counted);
     ARENA_TEST(cached_blocks_change_lines);
     ARENA_TEST(reports_show_the_line_of_a_cached_block);
