@@ -794,6 +794,559 @@ static gpupool_result gpi_driver_wait_event(gpi_driver *driver, CUcontext contex
     return result;
 }
 
+/* == COUNTERS =====================================================================================
+   Counts with peaks. A stream's cache counts for itself, under its own lock, and the arena adds that
+   up later (gpi_stream_fold): so the parts of a count may be negative.
+
+   C1  peak >= now, and a stream's `high` is the most that `now` was since it was last added up. So an
+       arena's peaks are exact if one stream is used.
+
+   Read first: gpi_counter_move, gpi_counter_fold. */
+
+typedef struct gpi_part { int64_t now, high; } gpi_part; /* of a counter, by one stream's cache */
+
+static inline void gpi_counter_part(gpi_part *part, int64_t more) {
+    part->now += more;
+    if (part->now > part->high) part->high = part->now;
+}
+
+static void gpi_counter_move(gpupool_counter *counter, int64_t more) {
+    counter->now += (uint64_t)more;
+    counter->peak = gpi_max(counter->peak, counter->now);
+}
+
+static void gpi_counter_fold(gpupool_counter *counter, gpi_part *part) {
+    counter->peak = gpi_max(counter->peak, counter->now + (uint64_t)part->high);
+    counter->now += (uint64_t)part->now;
+    part->now = part->high = 0;
+}
+
+/* == BUDDY ========================================================================================
+   Which memory is free. A generalised buddy system over the arena's addresses: a block takes its exact
+   number of units out of a free run, and a run that becomes free joins its neighbours. Any neighbour
+   is a buddy, not only the one at a power-of-two address. This section also has the arena's structs,
+   since all later sections share them; a comment says which section writes which.
+
+       addresses:  [chunk][chunk][ no memory ][chunk][ ............ ][ addresses for stitches ........ ]
+       runs:       LIVE FREE OUT  EMPTY       FREE    EMPTY            LIVE(stitched)  SPACE
+
+   Units count from the arena's first address. MAPPED arenas reserve all addresses once; the chunks of
+   other sources have units of the same space, and lie elsewhere (gpi_address).
+
+   B1  Runs are side by side, without gaps. Each unit is in one run; run->right->left == run.
+   B2  A run that is FREE, EMPTY or SPACE is in the bin of its size in `list`, and in no other. The
+       neighbours of such a run are not of the same state and list (but across chunks that are no
+       neighbours in memory).
+   B3  cells[granule].first is the leftmost run that starts in the granule; `starts` has a bit for each
+       granule where one starts.
+   B4  Live blocks are in the index by address. A thread without a lock may read address, hash_next
+       and cache of a run (O15): so these three are written atomically, and cache is not NULL only
+       while a stream's cache takes the block back.
+
+   Read first: gpi_run, gpi_list, gpi_buddy_put, gpi_buddy_take, gpi_buddy_find. */
+
+enum {
+    GPI_UNIT = 512,
+    GPI_GRANULE = (2 << 20) / GPI_UNIT,
+    GPI_STEPS = 8,                    /* bins for each power of two */
+    GPI_BINS = 64 * GPI_STEPS,
+    GPI_NO_BIN = GPI_BINS,
+    GPI_SMALL = 16384 / GPI_UNIT,     /* larger blocks join no cache: with 64 KiB, recorded programs
+                                         went on mapping stitches in every round */
+    GPI_LARGE = 65536 / GPI_UNIT,     /* from here on bins are in the order of addresses */
+    GPI_TRIES = 4, GPI_TRIES_SLOW = 256, /* runs of a bin that a search looks at */
+    GPI_INDEX_BITS = 18,
+    GPI_TABLE_BITS = 10               /* of the table of streams */
+};
+
+typedef enum gpi_state {
+    GPI_TAKEN = 0,  /* in the hands of a thread: nobody else touches it */
+    GPI_EMPTY,      /* addresses for chunks, without memory */
+    GPI_SPACE,      /* addresses for stitches, not in use */
+    GPI_FREE,       /* in the list of a stream, or in list ANY: all work on it has finished */
+    GPI_LIVE,       /* a block of the program */
+    GPI_OUT,        /* likewise, but `cache` takes it back, or has it (is_cached) */
+    GPI_PART,       /* home memory of a stitched block */
+    GPI_IDLE,       /* a stitch that no block uses, still mapped */
+    GPI_WAITING     /* a freed block: other streams or a graph still use it */
+} gpi_state;
+
+typedef enum gpi_kind {
+    GPI_ORDINARY,   /* a stream of the program */
+    GPI_NONE,       /* GPUPOOL_NO_STREAM: what it frees is finished */
+    GPI_ALL,        /* cudaFree: behind all work of the device; passes by a device wait */
+    GPI_GRAPH       /* a scope: passes when the scope is released */
+} gpi_kind;
+
+typedef struct gpi_stream gpi_stream;
+typedef struct gpi_run gpi_run;
+
+typedef struct gpi_list {           /* free runs by size (BUDDY) */
+    gpi_stream *stream;             /* whose; NULL: ANY, EMPTY or SPACE */
+    uint64_t units, orders;         /* of all runs; a bit for each order with a bin in use */
+    uint8_t steps[64];              /* of an order: a bit for each bin in use */
+    gpi_run *heads[GPI_BINS];
+} gpi_list;
+
+typedef struct gpi_use {            /* a stream, besides the one that frees it, uses a block (STREAM) */
+    struct gpi_use *next;
+    gpi_stream *stream;
+    uint64_t at;                    /* until its work up to here has passed */
+} gpi_use;
+
+struct gpi_run {                    /* (BUDDY; of a block: STREAM, ALLOC) */
+    gpi_run *next, *prev;           /* in a bin; of a cache's bin; WAITING; blocks of a graph */
+    gpi_run *left, *right;          /* neighbours by address; spare records are linked by `left` */
+    gpi_run *hash_next;             /* in the index */
+    uint64_t unit, units;
+    uint64_t address;               /* of a live block: its key in the index */
+    gpi_list *list;                 /* FREE, EMPTY, SPACE: its list */
+    gpi_stream *cache;              /* OUT: the stream whose cache takes it back */
+    struct gpi_stitch *stitch;      /* of a stitched block and of its parts */
+    union {
+        uint64_t at;                /* FREE in a stream's list: the position of its free */
+        gpi_use *uses;              /* a block: streams that use it too */
+    } of;
+    union {
+        const char *label;          /* a block: the request's */
+        gpi_stream *freed_by;       /* FREE: the stream that freed its larger part last */
+    } by;
+    uint32_t slack;                 /* a block: bytes that were not asked for */
+    uint8_t state, is_cached, is_followed;
+};
+
+typedef struct gpi_cell { gpi_run *first; struct gpi_chunk *chunk; } gpi_cell; /* of a granule */
+
+typedef struct gpi_buddy {          /* (BUDDY; cells' chunks: CHUNK) */
+    gpi_region region;              /* of all records */
+    gpi_run *spare;
+    gpi_use *spare_uses;
+    gpi_run **index;
+    gpi_cell *cells;
+    uint64_t *starts;
+    uint64_t granules;              /* with addresses for stitches */
+    uint64_t base;                  /* MAPPED: the address of unit 0; else 0 */
+    int is_apart;                   /* chunks are no neighbours in memory */
+    gpi_list any, empty, space;
+    gpupool_counter pending;
+    uint64_t free_runs;
+} gpi_buddy;
+
+struct gpi_stream {                 /* (STREAM) */
+    gpi_lock lock;                  /* of the cache: bins to blocks, and of changes of key and scope */
+    uintptr_t key;                  /* 0: retired */
+    gpi_stream *chain;              /* in the table */
+    gpi_stream *scope;              /* the open scope: its requests and frees are the graph's */
+    gpi_run *bins[GPI_SMALL + 1];   /* the cache: free blocks by exact units */
+    uint64_t cached_units;
+    gpi_part allocated, requested;  /* what the arena's counters lack */
+    int64_t blocks, allocs, frees;
+    /* from here on under the arena's lock */
+    gpi_kind kind;
+    gpi_stream *next;               /* of all, but for graphs */
+    gpi_stream *next_busy;          /* a mark is under way */
+    int is_busy;
+    CUcontext context;
+    gpi_list list;
+    uint64_t issued, passed, moved; /* positions: last given; finished; moved to ANY */
+    CUevent event;                  /* recorded behind all frees up to mark_at */
+    uint64_t mark_at;
+    int recording, followers;       /* threads that record the event, or wait for it, lock open */
+    uint64_t fresh_frees, fresh_units; /* freed since the last mark */
+    gpi_run *blocks;                /* GRAPH: live and waiting blocks that belong to it */
+    unsigned long long id;          /* GPUPOOL_STREAM_CHECK: CUDA's id; 0: not asked for */
+    uint64_t visit;
+};
+
+typedef struct gpi_streams {        /* (STREAM) */
+    gpi_stream *table[1 << GPI_TABLE_BITS];
+    gpi_stream *all_streams, *busy;
+    gpi_stream all, none;
+    uint64_t ordinary_count;        /* streams ever seen */
+    int is_shared;                  /* streams may take each other's memory: marks are of use */
+    uint64_t position, passed;      /* last given; what a wait for the device has passed */
+    uint64_t fresh_units;           /* freed and not marked, of all streams */
+    int mark_shift, marks_in_vain;  /* marks that pay: gpi_stream_is_due */
+    gpi_run *waiting;               /* WAITING blocks without a graph's use */
+    uint64_t marks, stream_waits, host_waits;
+} gpi_streams;
+
+typedef struct gpi_chunk {          /* (CHUNK) */
+    uint64_t unit, units;
+    void *memory;                   /* where unit lies */
+    CUmemGenericAllocationHandle handle;
+    uint64_t usable;                /* in one plan of STITCH: units from its start on, */
+    int is_chosen;                  /* and whether the plan has it */
+} gpi_chunk;
+
+typedef struct gpi_chunks {         /* (CHUNK) */
+    const struct gpi_source *source;
+    gpi_chunk **all;                /* the largest first */
+    uint64_t count, room;
+    uint64_t limit;                 /* bytes; UINT64_MAX: none */
+    uint64_t chunk_units;           /* size of new chunks; 0: by reserved memory */
+    gpupool_counter reserved;
+    uint64_t returning;             /* bytes that threads are giving back, lock open (O10) */
+    int returned;                   /* counts up when that has changed */
+} gpi_chunks;
+
+typedef struct gpi_piece { gpi_chunk *chunk; uint64_t units; gpi_run *run; } gpi_piece;
+
+typedef struct gpi_stitch {         /* (STITCH) */
+    struct gpi_stitch *next;        /* of the same bin by granules */
+    gpi_run *body;                  /* the mapped range; the block, while one has it */
+    uint64_t units;                 /* of the block */
+    gpi_stream *user;               /* idle: who freed it last, at which position, and when */
+    uint64_t user_at, freed_at;
+    int is_used, is_repaid;
+    uint32_t count;
+    gpi_piece *pieces;
+} gpi_stitch;
+
+typedef struct gpi_stitches {       /* (STITCH) */
+    gpi_stitch *bins[GPI_BINS];
+    uint64_t count, idle_pieces, ticks;
+    int64_t credit;                 /* what may still be mapped, in frees: gpi_stitch_credit */
+    uint64_t credit_at;             /* the position up to which frees have earned credit */
+    uint64_t stitched, reused;
+} gpi_stitches;
+
+typedef struct gpi_mail { struct gpi_mail *next; void *block; } gpi_mail;
+
+enum { GPI_MAGIC = 0x6770756c };
+
+struct gpupool_arena {
+    int magic;                      /* 0: destroyed, or in a forked child */
+    int attention;                  /* not 0: fast paths go the slow way (mail, broken) */
+    gpi_lock lock;                  /* of all that follows but where a comment says otherwise */
+    int outside;                    /* threads that have opened the lock for a call, and come back */
+    gpi_driver driver;
+    gpi_buddy buddy;
+    gpi_streams streams;
+    gpi_chunks chunks;
+    gpi_stitches stitches;
+    gpupool_counter allocated, requested;
+    uint64_t blocks, allocs, frees, failures;
+    uint64_t short_until;           /* memory was short: up to this position frees keep no caches */
+    gpi_mail *mail;                 /* atomic: blocks freed in host functions (ALLOC) */
+    gpi_stream *graphs, *spare_graphs; /* open and kept scopes, linked by `next`; released ones */
+    char *broken;                   /* the first cause; NULL: not broken */
+    char broken_text[256];
+    char name[32];
+    gpupool_arena_config config;
+    gpupool_arena *next_arena;
+    int visitors;                   /* atomic: threads that found it in the process's list */
+};
+
+/* -- the arena's lock -- */
+
+/* Opens the lock for a call that may wait or names a stream. What the thread has in hand is TAKEN. */
+static void gpi_arena_open(gpupool_arena *arena) {
+    arena->outside++;
+    gpi_system_unlock(&arena->lock);
+}
+
+static void gpi_arena_close(gpupool_arena *arena) {
+    gpi_system_lock(&arena->lock);
+    arena->outside--;
+}
+
+/* A call that must not fail has failed: from now on requests fail with this cause. */
+static gpupool_result gpi_arena_break(gpupool_arena *arena) {
+    if (!arena->broken) {
+        snprintf(arena->broken_text, sizeof arena->broken_text, "%s", gpi_thread.text);
+        arena->broken = arena->broken_text;
+        GPI_PUBLISH(&arena->attention, 1);
+    }
+    return gpi_system_fail(GPUPOOL_E_CUDA, "the arena is broken since a call failed that must not: "
+                           "%s", arena->broken);
+}
+
+/* -- bins -- */
+
+static uint32_t gpi_buddy_bin(uint64_t units) {
+    unsigned order = gpi_high_bit(units);
+    return order * GPI_STEPS + (uint32_t)((units << 3) >> order) - GPI_STEPS;
+}
+
+/* The first bin from `bin` on that has a run. */
+static uint32_t gpi_buddy_next_bin(const gpi_list *list, uint32_t bin) {
+    uint32_t row = bin / GPI_STEPS;
+    unsigned steps = row < 64 ? list->steps[row] & (0xffu << bin % GPI_STEPS) : 0;
+    if (!steps) {
+        uint64_t orders = row < 63 ? list->orders & (~(uint64_t)1 << row) : 0;
+        if (!orders) return GPI_NO_BIN;
+        row = gpi_low_bit(orders);
+        steps = list->steps[row];
+    }
+    return row * GPI_STEPS + gpi_low_bit(steps);
+}
+
+/* Bins of large runs are in the order of addresses: so where a large block lies depends on what is
+   free, and not on the order in which it became free. A program that repeats itself then meets the
+   same choices again, and after a few rounds maps nothing any more. The walk is bounded: a program
+   with very many free runs of one size gets an order that is only nearly that of addresses. */
+static void gpi_buddy_file(gpi_buddy *buddy, gpi_run *run) {
+    gpi_list *list = run->list;
+    uint32_t bin = gpi_buddy_bin(run->units);
+    gpi_run *before = NULL, *after = list->heads[bin];
+    int steps = run->units >= GPI_LARGE ? 512 : 0;
+    for (; after && steps-- > 0 && after->unit < run->unit; after = after->next) before = after;
+    run->prev = before;
+    run->next = after;
+    if (after) after->prev = run;
+    if (before) before->next = run;
+    else list->heads[bin] = run;
+    list->orders |= (uint64_t)1 << bin / GPI_STEPS;
+    list->steps[bin / GPI_STEPS] |= (uint8_t)(1u << bin % GPI_STEPS);
+    list->units += run->units;
+    if (list->stream) gpi_counter_move(&buddy->pending, (int64_t)(run->units * GPI_UNIT));
+    buddy->free_runs += run->state == GPI_FREE;
+}
+
+static void gpi_buddy_unfile(gpi_buddy *buddy, gpi_run *run) {
+    gpi_list *list = run->list;
+    uint32_t bin = gpi_buddy_bin(run->units), row = bin / GPI_STEPS;
+    if (run->next) run->next->prev = run->prev;
+    if (run->prev) run->prev->next = run->next;
+    else list->heads[bin] = run->next;
+    if (!list->heads[bin]) list->steps[row] &= (uint8_t)~(1u << bin % GPI_STEPS);
+    if (!list->steps[row]) list->orders &= ~((uint64_t)1 << row);
+    list->units -= run->units;
+    if (list->stream) buddy->pending.now -= run->units * GPI_UNIT;
+    buddy->free_runs -= run->state == GPI_FREE;
+}
+
+/* -- the table of granules -- */
+
+static gpi_chunk *gpi_buddy_chunk(const gpi_buddy *buddy, uint64_t unit) {
+    return buddy->cells[unit / GPI_GRANULE].chunk;
+}
+
+static uint64_t gpi_address(const gpi_buddy *buddy, uint64_t unit) {
+    const gpi_chunk *chunk;
+    if (!buddy->is_apart) return buddy->base + unit * GPI_UNIT;
+    chunk = gpi_buddy_chunk(buddy, unit);
+    return chunk ? (uint64_t)(uintptr_t)chunk->memory + (unit - chunk->unit) * GPI_UNIT : 0;
+}
+
+static void gpi_buddy_enter(gpi_buddy *buddy, gpi_run *run) {
+    uint64_t granule = run->unit / GPI_GRANULE;
+    gpi_cell *cell = &buddy->cells[granule];
+    if (cell->first && cell->first->unit < run->unit) return;
+    cell->first = run;
+    buddy->starts[granule / 64] |= (uint64_t)1 << granule % 64;
+}
+
+static void gpi_buddy_forget(gpi_buddy *buddy, const gpi_run *run) {
+    uint64_t granule = run->unit / GPI_GRANULE;
+    gpi_cell *cell = &buddy->cells[granule];
+    if (cell->first != run) return;
+    cell->first = run->right && run->right->unit / GPI_GRANULE == granule ? run->right : NULL;
+    if (!cell->first) buddy->starts[granule / 64] &= ~((uint64_t)1 << granule % 64);
+}
+
+/* The run that has a unit. */
+static gpi_run *gpi_buddy_at(const gpi_buddy *buddy, uint64_t unit) {
+    uint64_t granule = unit / GPI_GRANULE, word = granule / 64;
+    gpi_run *run = buddy->cells[granule].first;
+    if (!run || run->unit > unit) {
+        uint64_t bits = buddy->starts[word] & (((uint64_t)1 << granule % 64) - 1);
+        while (!bits) bits = buddy->starts[--word]; /* a run starts in the first granule */
+        run = buddy->cells[word * 64 + gpi_high_bit(bits)].first;
+    }
+    while (run->unit + run->units <= unit) run = run->right;
+    return run;
+}
+
+/* -- split and join: the runs are in no list -- */
+
+/* A new record (the caller has ensured room). Three fields may be read by others: see B4. */
+static gpi_run *gpi_buddy_new(gpi_buddy *buddy, uint64_t unit, uint64_t units) {
+    gpi_run *run = buddy->spare;
+    if (run) buddy->spare = run->left;
+    else run = (gpi_run *)gpi_region_get(&buddy->region, sizeof *run);
+    run->next = run->prev = run->left = run->right = NULL;
+    run->unit = unit;
+    run->units = units;
+    run->list = NULL;
+    run->stitch = NULL;
+    run->of.uses = NULL;
+    run->by.label = NULL;
+    run->slack = 0;
+    run->state = GPI_TAKEN;
+    run->is_cached = run->is_followed = 0;
+    return run;
+}
+
+static gpi_run *gpi_buddy_split(gpi_buddy *buddy, gpi_run *run, uint64_t unit) {
+    gpi_run *right = gpi_buddy_new(buddy, unit, run->unit + run->units - unit);
+    run->units = unit - run->unit;
+    right->state = run->state;
+    right->list = run->list;
+    right->of = run->of;
+    right->by = run->by;
+    right->left = run;
+    right->right = run->right;
+    run->right = right;
+    if (right->right) right->right->left = right;
+    gpi_buddy_enter(buddy, right);
+    return right;
+}
+
+static gpi_run *gpi_buddy_join(gpi_buddy *buddy, gpi_run *left, gpi_run *right) {
+    gpi_buddy_forget(buddy, right);
+    if (right->units > left->units) left->by = right->by;
+    left->units += right->units;
+    left->right = right->right;
+    if (left->right) left->right->left = left;
+    right->units = 0;
+    right->left = buddy->spare;
+    buddy->spare = right;
+    return left;
+}
+
+/* -- memory becomes free, and is taken -- */
+
+/* Whether a neighbour joins a run that becomes free: of the same list; or finished memory, which then
+   waits for the stream's work again: at most as much as was freed (*most). */
+static int gpi_buddy_joins(const gpi_buddy *buddy, const gpi_run *side, const gpi_run *run,
+                           uint64_t *most) {
+    if (!side || side->state != run->state) return 0;
+    if (buddy->is_apart && run->state == GPI_FREE &&
+        gpi_buddy_chunk(buddy, side->unit) != gpi_buddy_chunk(buddy, run->unit))
+        return 0;
+    if (side->list == run->list) return 1;
+    if (side->list != &buddy->any || side->units > *most) return 0;
+    *most -= side->units;
+    return 1;
+}
+
+/* Files a run that the caller has in hand: EMPTY, SPACE or FREE, in a list, freed at a position. */
+static gpi_run *gpi_buddy_put(gpi_buddy *buddy, gpi_run *run, gpi_state state, gpi_list *list,
+                              uint64_t at) {
+    uint64_t most = list->stream && list->stream->kind != GPI_GRAPH ? run->units : 0;
+    run->state = (uint8_t)state;
+    run->list = list;
+    run->of.at = list->stream ? at : 0;
+    run->stitch = NULL;
+    while (gpi_buddy_joins(buddy, run->left, run, &most)) {
+        gpi_run *left = run->left;
+        gpi_buddy_unfile(buddy, left);
+        left->list = list;
+        left->of.at = gpi_max(left->of.at, run->of.at);
+        run = gpi_buddy_join(buddy, left, run);
+    }
+    while (gpi_buddy_joins(buddy, run->right, run, &most)) {
+        gpi_buddy_unfile(buddy, run->right);
+        run->of.at = gpi_max(run->of.at, run->right->of.at);
+        gpi_buddy_join(buddy, run, run->right);
+    }
+    gpi_buddy_file(buddy, run);
+    return run;
+}
+
+/* Takes [unit, unit + units) out of a filed run; the rest stays in its list. */
+static gpi_run *gpi_buddy_take(gpi_buddy *buddy, gpi_run *run, uint64_t unit, uint64_t units) {
+    gpi_buddy_unfile(buddy, run);
+    if (unit > run->unit) {
+        gpi_run *head = run;
+        run = gpi_buddy_split(buddy, run, unit);
+        gpi_buddy_file(buddy, head);
+    }
+    if (run->units > units) gpi_buddy_file(buddy, gpi_buddy_split(buddy, run, unit + units));
+    run->state = GPI_TAKEN;
+    return run;
+}
+
+/* -- search -- */
+
+/* Where in a run a block would start: addresses without memory at a granule, a block as aligned. */
+static uint64_t gpi_buddy_start(const gpi_buddy *buddy, const gpi_run *run, uint64_t alignment) {
+    uint64_t address;
+    if (alignment <= GPI_UNIT) return run->unit;
+    if (run->state == GPI_EMPTY) return gpi_up(run->unit, GPI_GRANULE);
+    address = gpi_address(buddy, run->unit);
+    return run->unit + (gpi_up(address, alignment) - address) / GPI_UNIT;
+}
+
+static int gpi_buddy_fits(const gpi_buddy *buddy, const gpi_run *run, uint64_t units,
+                          uint64_t alignment) {
+    uint64_t lost = gpi_buddy_start(buddy, run, alignment) - run->unit;
+    return lost < run->units && run->units - lost >= units;
+}
+
+typedef struct gpi_search {
+    gpi_list *lists[2];             /* where to look; lists[1] may be NULL */
+    uint64_t units, alignment;
+    uint64_t below;                 /* only what was freed before this position */
+    int tries;                      /* runs of a bin to look at */
+} gpi_search;
+
+/* The closest fit: the first bin, from the request's own on, that has a run that fits. */
+static gpi_run *gpi_buddy_find(const gpi_buddy *buddy, const gpi_search *search) {
+    uint32_t bin = gpi_buddy_bin(search->units), least;
+    for (; bin != GPI_NO_BIN; bin = least) {
+        int i, left;
+        least = GPI_NO_BIN;
+        for (i = 0; i < 2 && search->lists[i]; i++) {
+            gpi_run *run = search->lists[i]->heads[bin];
+            for (left = search->tries; run && left; run = run->next, left--)
+                if (run->of.at < search->below &&
+                    gpi_buddy_fits(buddy, run, search->units, search->alignment))
+                    return run;
+            least = (uint32_t)gpi_min(least, gpi_buddy_next_bin(search->lists[i], bin + 1));
+        }
+    }
+    return NULL;
+}
+
+/* Takes units of one list, aligned, or returns NULL. */
+static gpi_run *gpi_buddy_get(gpi_buddy *buddy, gpi_list *list, uint64_t units, uint64_t alignment) {
+    gpi_search search = {{list, NULL}, units, alignment, UINT64_MAX, GPI_TRIES_SLOW};
+    gpi_run *run = gpi_buddy_find(buddy, &search);
+    return run ? gpi_buddy_take(buddy, run, gpi_buddy_start(buddy, run, alignment), units) : NULL;
+}
+
+/* -- the index of live blocks -- */
+
+static gpi_run **gpi_buddy_bucket(const gpi_buddy *buddy, uint64_t address) {
+    return &buddy->index[gpi_hash(address / GPI_UNIT) >> (64 - GPI_INDEX_BITS)];
+}
+
+/* Without the lock. May miss a block: then the caller asks again under the lock. What it finds is to
+   be believed only after a look under the lock of the stream that `cache` names. */
+static inline gpi_run *gpi_buddy_peek(const gpi_buddy *buddy, uint64_t address) {
+    gpi_run *run = GPI_READ(gpi_buddy_bucket(buddy, address));
+    int steps = 16;
+    while (run && steps-- && GPI_LOOK(&run->address) != address) run = GPI_READ(&run->hash_next);
+    return steps > 0 ? run : NULL;
+}
+
+static gpi_run *gpi_buddy_lookup(const gpi_buddy *buddy, uint64_t address) {
+    gpi_run *run = *gpi_buddy_bucket(buddy, address);
+    while (run && run->address != address) run = run->hash_next;
+    return run;
+}
+
+static void gpi_buddy_index(gpi_buddy *buddy, gpi_run *run) {
+    uint64_t address = gpi_address(buddy, run->unit);
+    gpi_run **head = gpi_buddy_bucket(buddy, address);
+    GPI_SET(&run->address, address);
+    GPI_SET(&run->hash_next, *head);
+    GPI_PUBLISH(head, run);
+}
+
+static void gpi_buddy_unindex(gpi_buddy *buddy, gpi_run *run) {
+    gpi_run **link = gpi_buddy_bucket(buddy, run->address);
+    while (*link != run) link = &(*link)->hash_next;
+    GPI_PUBLISH(link, run->hash_next);
+}
+
+static uint64_t gpi_block_units(const gpi_run *run) {
+    return run->stitch ? run->stitch->units : run->units;
+}
+
 #ifdef __cplusplus
 }
 #endif
