@@ -940,7 +940,7 @@ struct gpi_stream {                 /* (STREAM) */
     gpi_run *bins[GPI_SMALL + 1];   /* the cache: free blocks by exact units */
     uint64_t cached_units;
     gpi_part allocated, requested;  /* what the arena's counters lack */
-    int64_t blocks, allocs, frees;
+    int64_t more_blocks, more_allocs, more_frees;
     /* from here on under the arena's lock */
     gpi_kind kind;
     gpi_stream *next;               /* of all, but for graphs */
@@ -953,7 +953,7 @@ struct gpi_stream {                 /* (STREAM) */
     uint64_t mark_at;
     int recording, followers;       /* threads that record the event, or wait for it, lock open */
     uint64_t fresh_frees, fresh_units; /* freed since the last mark */
-    gpi_run *blocks;                /* GRAPH: live and waiting blocks that belong to it */
+    gpi_run *owned;                 /* GRAPH: live and waiting blocks that belong to it */
     unsigned long long id;          /* GPUPOOL_STREAM_CHECK: CUDA's id; 0: not asked for */
     uint64_t visit;
 };
@@ -1345,6 +1345,380 @@ static void gpi_buddy_unindex(gpi_buddy *buddy, gpi_run *run) {
 
 static uint64_t gpi_block_units(const gpi_run *run) {
     return run->stitch ? run->stitch->units : run->units;
+}
+
+/* == STREAM =======================================================================================
+   When freed memory may be used again. Each free of a stream gets the next position. What is known of
+   a stream is how far its work has come (gpi_stream_done); a mark, an event behind all frees up to
+   mark_at, makes that known without a wait, and lets another stream wait on the device.
+
+   ST1  passed <= issued, mark_at <= issued. (stream, position) stays true for ever, since positions
+        only grow; so nothing counts references to streams.
+   ST2  A stream's list has runs with at <= issued; runs of list ANY have finished.
+   ST3  `recording`: a thread records the event, lock open; nobody else asks or records it. `followers`:
+        threads wait for it, lock open; nobody records it.
+   ST4  cached_units is the sum of the cache. A run has cache == s only while s->lock protects it.
+   ST5  A WAITING block with a graph's use is owned by that graph; others hang in `waiting`.
+
+   Rules of order: O1 gpi_stream_mark, O2 gpi_driver_mark, O3 gpi_stream_follow, O4 O6 gpi_stream_key,
+   O15 gpi_stream_get.
+
+   Read first: gpi_stream_done, gpi_stream_mark, gpi_stream_is_due, gpi_stream_poll_all. */
+
+/* -- finding streams -- */
+
+/* O6: the per-thread default stream's key is the thread's number, which is never used twice; so only
+   its thread records marks for it. Handles are even, these keys are odd. */
+static inline uintptr_t gpi_stream_key(cudaStream_t stream) {
+    if (!stream || stream == cudaStreamLegacy) return 1;
+    if (stream == cudaStreamPerThread) return (uintptr_t)(gpi_system_thread_number() * 2 + 1);
+    return (uintptr_t)stream;
+}
+
+static inline gpi_stream **gpi_stream_bucket(gpupool_arena *arena, uintptr_t key) {
+    return &arena->streams.table[gpi_hash(key) >> (64 - GPI_TABLE_BITS)];
+}
+
+/* Without the lock too: structs stay as long as the arena. */
+static inline gpi_stream *gpi_stream_find(gpupool_arena *arena, uintptr_t key) {
+    gpi_stream *s = GPI_READ(gpi_stream_bucket(arena, key));
+    while (s && GPI_LOOK(&s->key) != key) s = GPI_READ(&s->chain);
+    return s;
+}
+
+/* The position up to which its work is known to have finished. */
+static uint64_t gpi_stream_done(const gpupool_arena *arena, const gpi_stream *s) {
+    if (s->kind == GPI_GRAPH) return s->passed;
+    return gpi_max(s->passed, arena->streams.passed);
+}
+
+/* And up to which another stream can wait for it on the device. */
+static uint64_t gpi_stream_marked(const gpupool_arena *arena, const gpi_stream *s) {
+    return s->recording ? gpi_stream_done(arena, s)
+                        : gpi_max(gpi_stream_done(arena, s), s->mark_at);
+}
+
+static uint64_t gpi_stream_issue(gpupool_arena *arena, gpi_stream *s) {
+    return s->issued = ++arena->streams.position;
+}
+
+/* Whether nothing is left of a retired stream, so that its struct may be another's. O15: a block that
+   is OUT names its stream's struct, so gpupool_retire_stream leaves none. */
+static int gpi_stream_is_over(const gpupool_arena *arena, const gpi_stream *s) {
+    return s->key == 0 && !s->list.units && !s->cached_units && !s->recording && !s->followers &&
+           !s->is_busy && s->issued <= gpi_stream_done(arena, s);
+}
+
+/* O12: a stream of the program works in the context of the device or of a peer. */
+static gpupool_result gpi_stream_context(gpupool_arena *arena, cudaStream_t stream,
+                                         CUcontext *context) {
+    const gpi_driver *driver = &arena->driver;
+    uintptr_t key = (uintptr_t)stream;
+    int i;
+    *context = driver->context;
+    if (key <= (uintptr_t)cudaStreamPerThread || stream == GPUPOOL_NO_STREAM) return GPUPOOL_OK;
+    if (driver->stream_context(stream, context) != CUDA_SUCCESS)
+        return gpi_system_fail(GPUPOOL_E_ARGUMENT, "stream %p: CUDA does not know it (rule 2: a "
+                               "stream lives until its last call)", (void *)stream);
+    for (i = 0; i < driver->peer_count && *context != driver->context; i++)
+        if (*context == driver->peer_contexts[i]) return GPUPOOL_OK;
+    if (*context == driver->context) return GPUPOOL_OK;
+    return gpi_system_fail(GPUPOOL_E_ARGUMENT, "stream %p belongs to another device or context than "
+                           "the arena, and to no peer of it", (void *)stream);
+}
+
+/* A struct for a new stream: one that is over, or a new one at the table's end of the chain. */
+static gpi_stream *gpi_stream_new(gpupool_arena *arena, uintptr_t key) {
+    gpi_stream **head = gpi_stream_bucket(arena, key), *s = *head;
+    while (s && !gpi_stream_is_over(arena, s)) s = s->chain;
+    if (s) return s;
+    s = (gpi_stream *)gpi_system_zeroed(sizeof *s);
+    if (!s) return NULL;
+    s->list.stream = s;
+    s->next = arena->streams.all_streams;
+    arena->streams.all_streams = s;
+    s->chain = *head;
+    GPI_PUBLISH(head, s);
+    return s;
+}
+
+/* Finds the stream of a call, or makes its struct. Under the arena's lock. */
+static gpupool_result gpi_stream_get(gpupool_arena *arena, cudaStream_t stream, gpi_stream **out) {
+    uintptr_t key = gpi_stream_key(stream);
+    gpupool_result result;
+    CUcontext context;
+    gpi_stream *s = *out = gpi_stream_find(arena, key);
+    if (s) return GPUPOOL_OK;
+    result = gpi_stream_context(arena, stream, &context);
+    if (result != GPUPOOL_OK) return result;
+    *out = s = gpi_stream_new(arena, key);
+    if (!s) return gpi_system_no_memory();
+    if (s->event && s->context != context) {
+        arena->driver.event_destroy(s->event);
+        s->event = NULL;
+    }
+    s->context = context;
+    s->passed = gpi_max(s->passed, arena->streams.passed);
+    if (++arena->streams.ordinary_count > 1) arena->streams.is_shared = 1;
+    gpi_system_lock(&s->lock);
+    GPI_PUBLISH(&s->key, key);
+    gpi_system_unlock(&s->lock);
+    return GPUPOOL_OK;
+}
+
+/* -- what has finished -- */
+
+/* Moves finished memory of a stream to list ANY. */
+static void gpi_stream_finish(gpupool_arena *arena, gpi_stream *s) {
+    uint64_t done = gpi_stream_done(arena, s);
+    gpi_run *run, *next;
+    uint32_t bin;
+    if (s->moved >= done) return;
+    s->moved = done;
+    for (bin = gpi_buddy_next_bin(&s->list, 0); bin != GPI_NO_BIN;
+         bin = gpi_buddy_next_bin(&s->list, bin + 1))
+        for (run = s->list.heads[bin]; run; run = next) {
+            next = run->next;
+            if (run->of.at > done) continue;
+            gpi_buddy_unfile(&arena->buddy, run);
+            gpi_buddy_put(&arena->buddy, run, GPI_FREE, &arena->buddy.any, 0);
+        }
+}
+
+static void gpi_stream_make_busy(gpupool_arena *arena, gpi_stream *s) {
+    if (s->is_busy) return;
+    s->is_busy = 1;
+    s->next_busy = arena->streams.busy;
+    arena->streams.busy = s;
+}
+
+/* Asks the streams whose marks are under way. A stream whose event is being recorded stays. */
+static void gpi_stream_poll_busy(gpupool_arena *arena) {
+    CUstreamCaptureMode mode = CU_STREAM_CAPTURE_MODE_RELAXED;
+    gpi_stream **link = &arena->streams.busy, *s;
+    CUresult error;
+    if (!*link) return;
+    arena->driver.exchange(&mode);
+    while ((s = *link) != NULL) {
+        error = CUDA_ERROR_NOT_READY;
+        if (!s->recording && s->mark_at > gpi_stream_done(arena, s))
+            error = arena->driver.event_query(s->event);
+        else if (!s->recording) error = CUDA_SUCCESS;
+        if (error == CUDA_SUCCESS) {
+            s->passed = gpi_max(s->passed, s->mark_at);
+            s->is_busy = 0;
+            *link = s->next_busy;
+            gpi_stream_finish(arena, s);
+            continue;
+        }
+        if (error != CUDA_ERROR_NOT_READY) { /* O11: an error that stays */
+            gpi_driver_told(&arena->driver, GPI_CALL_event_query, error);
+            gpi_arena_break(arena);
+            break;
+        }
+        link = &s->next_busy;
+    }
+    arena->driver.exchange(&mode);
+}
+
+/* -- marks -- */
+
+static void gpi_stream_forget_fresh(gpupool_arena *arena, gpi_stream *s) {
+    arena->streams.fresh_units -= s->fresh_units;
+    s->fresh_frees = s->fresh_units = 0;
+}
+
+/* Records the mark behind all that the stream has freed and used. `handle` is the stream of the call
+   under way. O1: the position is noted before the lock opens, and what is freed meanwhile has none. */
+static gpupool_result gpi_stream_mark(gpupool_arena *arena, gpi_stream *s, cudaStream_t handle) {
+    uint64_t at = s->issued;
+    gpupool_result result;
+    gpi_stream_forget_fresh(arena, s);
+    if (s->kind != GPI_ORDINARY || s->recording || s->followers) return GPUPOOL_OK;
+    if (at <= gpi_stream_marked(arena, s)) return GPUPOOL_OK;
+    s->recording = 1;
+    gpi_arena_open(arena);
+    result = gpi_driver_mark(&arena->driver, s->context, &s->event, handle);
+    gpi_arena_close(arena);
+    s->recording = 0;
+    if (!s->event) s->mark_at = 0;
+    if (result != GPUPOOL_OK) return result;
+    s->mark_at = gpi_max(s->mark_at, at);
+    arena->streams.marks++;
+    gpi_stream_make_busy(arena, s);
+    return GPUPOOL_OK;
+}
+
+/* Whether a free should record a mark. After 1/256 of reserved memory or 64 frees a mark costs three
+   calls and makes memory known to be finished early enough: measured, a fourth of that costs twice the
+   calls and saves 1% of memory. Marks must pay: while 256 in a row lead to no memory that another
+   stream takes, the threshold doubles, but all streams together leave at most 1/8 of reserved memory
+   unmarked. With one stream and no request without a stream nobody needs any. */
+static int gpi_stream_is_due(gpupool_arena *arena, gpi_stream *s) {
+    const gpi_streams *streams = &arena->streams;
+    uint64_t reserved = arena->chunks.reserved.now;
+    uint64_t base = gpi_max(reserved / 256, 4 << 20) / GPI_UNIT;
+    if (!streams->is_shared || !s->fresh_frees || s->kind != GPI_ORDINARY) return 0;
+    if (streams->position < arena->short_until) return 1;
+    if (s->fresh_units >= base && streams->fresh_units > reserved / 8 / GPI_UNIT) return 1;
+    return s->fresh_frees >= (uint64_t)64 << streams->mark_shift ||
+           s->fresh_units >= base << streams->mark_shift;
+}
+
+/* Ends a free: records the mark if one is due and the one before has passed. Refusals don't matter:
+   what no mark covers passes by a wait for the device. */
+static void gpi_stream_mark_due(gpupool_arena *arena, gpi_stream *s, cudaStream_t handle) {
+    gpi_streams *streams = &arena->streams;
+    if (!gpi_stream_is_due(arena, s) || s->recording) return;
+    gpi_stream_poll_busy(arena);
+    if (s->mark_at > gpi_stream_done(arena, s) && streams->position >= arena->short_until) {
+        gpi_stream_forget_fresh(arena, s);
+        return;
+    }
+    if (++streams->marks_in_vain >= 256 && streams->mark_shift < 8) {
+        streams->mark_shift++;
+        streams->marks_in_vain = 0;
+    }
+    gpi_stream_mark(arena, s, handle);
+}
+
+/* A request takes memory: if another stream freed it, marks have paid. */
+static void gpi_stream_note_taken(gpupool_arena *arena, const gpi_run *run, const gpi_stream *s) {
+    if (run->by.freed_by && run->by.freed_by != s) arena->streams.marks_in_vain = 0;
+}
+
+/* Makes the request's stream wait, on the device, for another stream's mark. The lock opens; the
+   memory in question is TAKEN (O3). */
+static gpupool_result gpi_stream_follow(gpupool_arena *arena, gpi_stream *s, gpi_stream *owner,
+                                        cudaStream_t handle) {
+    gpupool_result result;
+    if (s->recording || !s->event)
+        return gpi_system_fail(GPUPOOL_E_OUT_OF_MEMORY, "a stream's mark is not ready");
+    s->followers++;
+    gpi_arena_open(arena);
+    result = gpi_driver_follow(&arena->driver, owner->context, handle, s->event);
+    gpi_arena_close(arena);
+    s->followers--;
+    arena->streams.stream_waits += result == GPUPOOL_OK;
+    return result;
+}
+
+/* -- uses -- */
+
+static void gpi_stream_add_use(gpupool_arena *arena, gpi_run *run, gpi_stream *s, uint64_t at) {
+    gpi_use *use = run->of.uses;
+    while (use && use->stream != s) use = use->next;
+    if (!use) {
+        gpi_buddy *buddy = &arena->buddy;
+        use = buddy->spare_uses;
+        if (use) buddy->spare_uses = use->next;
+        else use = (gpi_use *)gpi_region_get(&buddy->region, sizeof *use);
+        use->stream = s;
+        use->at = 0;
+        use->next = run->of.uses;
+        run->of.uses = use;
+    }
+    use->at = gpi_max(use->at, at);
+}
+
+/* Drops the uses that have passed, and those of `s` (or NULL). Returns whether none is left. */
+static int gpi_stream_drop_uses(gpupool_arena *arena, gpi_run *run, const gpi_stream *s) {
+    gpi_use **link = &run->of.uses, *use;
+    while ((use = *link) != NULL) {
+        if (use->stream != s && use->at > gpi_stream_done(arena, use->stream)) {
+            link = &use->next;
+            continue;
+        }
+        *link = use->next;
+        use->next = arena->buddy.spare_uses;
+        arena->buddy.spare_uses = use;
+    }
+    return !run->of.uses;
+}
+
+/* The graph that a block belongs to, or NULL. */
+static gpi_stream *gpi_stream_graph_of(const gpi_run *run) {
+    const gpi_use *use = run->of.uses;
+    while (use && use->stream->kind != GPI_GRAPH) use = use->next;
+    return use ? use->stream : NULL;
+}
+
+static void gpi_stream_hang(gpi_run **head, gpi_run *run) {
+    run->prev = NULL;
+    run->next = *head;
+    if (run->next) run->next->prev = run;
+    *head = run;
+}
+
+static void gpi_stream_unhang(gpi_run **head, gpi_run *run) {
+    if (run->next) run->next->prev = run->prev;
+    if (run->prev) run->prev->next = run->next;
+    else *head = run->next;
+}
+
+/* -- caches: a stream's lock comes after the arena's -- */
+
+/* Adds up what the cache has counted. Both locks are held, or nobody else knows the stream. */
+static void gpi_stream_fold(gpupool_arena *arena, gpi_stream *s) {
+    gpi_counter_fold(&arena->allocated, &s->allocated);
+    gpi_counter_fold(&arena->requested, &s->requested);
+    arena->blocks += (uint64_t)s->more_blocks;
+    arena->allocs += (uint64_t)s->more_allocs;
+    arena->frees += (uint64_t)s->more_frees;
+    s->more_blocks = s->more_allocs = s->more_frees = 0;
+}
+
+/* Puts a free block that is not stitched into the list of the stream that freed it. */
+static void gpi_stream_put(gpupool_arena *arena, gpi_run *run, gpi_stream *s, uint64_t at) {
+    run->by.freed_by = s;
+    s->fresh_frees++;
+    s->fresh_units += run->units;
+    arena->streams.fresh_units += run->units;
+    gpi_buddy_put(&arena->buddy, run, GPI_FREE, s->kind == GPI_NONE ? &arena->buddy.any : &s->list,
+                  at);
+}
+
+/* Puts cached blocks into the stream's list until at most so many units are cached, the largest
+   first; and adds up its counts. */
+static void gpi_stream_flush(gpupool_arena *arena, gpi_stream *s, uint64_t most) {
+    int bin;
+    gpi_system_lock(&s->lock);
+    for (bin = GPI_SMALL; bin > 0 && s->cached_units > most; bin--)
+        while (s->bins[bin] && s->cached_units > most) {
+            gpi_run *run = s->bins[bin];
+            GPI_SET(&s->bins[bin], run->next);
+            s->cached_units -= run->units;
+            run->is_cached = 0;
+            GPI_PUBLISH(&run->cache, NULL);
+            gpi_buddy_unindex(&arena->buddy, run);
+            gpi_stream_put(arena, run, s, gpi_stream_issue(arena, s));
+        }
+    gpi_stream_fold(arena, s);
+    gpi_system_unlock(&s->lock);
+}
+
+static void gpi_stream_flush_all(gpupool_arena *arena) {
+    gpi_stream *s = arena->streams.all_streams;
+    for (; s; s = s->next) gpi_stream_flush(arena, s, 0);
+}
+
+/* Takes a block that is OUT away from its cache: then only the arena's lock protects it. Returns 0 if
+   the cache has it: it is free. */
+static int gpi_stream_recall(gpi_run *run) {
+    gpi_stream *cache = run->cache;
+    int is_live;
+    gpi_system_lock(&cache->lock);
+    is_live = !run->is_cached;
+    if (is_live) {
+        run->state = GPI_LIVE;
+        GPI_PUBLISH(&run->cache, NULL);
+    }
+    gpi_system_unlock(&cache->lock);
+    return is_live;
+}
+
+static uint64_t gpi_stream_cache_most(const gpupool_arena *arena) {
+    return gpi_max(GPI_LOOK(&arena->chunks.reserved.now) / 256, 1 << 20) / GPI_UNIT;
 }
 
 #ifdef __cplusplus
