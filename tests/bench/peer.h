@@ -35,7 +35,8 @@ typedef struct bench_peer {
     int (*put_ready)(void *pool, void *block, cudaStream_t);    /* stream has no meaning */
     void *(*get_as_cuda)(void *pool, size_t bytes, cudaStream_t); /* as cudaMalloc and cudaFree; */
     int (*put_as_cuda)(void *pool, void *block, cudaStream_t);    /* the stream has no meaning */
-    int (*put_by_address)(void *pool, void *block, cudaStream_t); /* finds the pool by itself */
+    void *(*get_addressed)(void *pool, size_t bytes, cudaStream_t);
+    int (*put_addressed)(void *pool, void *block, cudaStream_t); /* finds all else by the address */
 } bench_peer;
 
 #endif

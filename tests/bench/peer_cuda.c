@@ -41,7 +41,8 @@ const bench_peer bench_cuda_malloc = {
     .can = BENCH_BLOCKS | BENCH_DEVICE | BENCH_THREADS,
     .open = open_nothing, .get = get_malloc, .put = put_malloc, .close = close_nothing,
     .calls = count_calls, .get_ready = get_malloc, .put_ready = put_malloc,
-    .get_as_cuda = get_malloc, .put_as_cuda = put_malloc, .put_by_address = put_malloc};
+    .get_as_cuda = get_malloc, .put_as_cuda = put_malloc, .get_addressed = get_malloc,
+    .put_addressed = put_malloc};
 
 static void *open_pool(size_t limit_bytes, size_t reserve_bytes, char why[BENCH_WHY]) {
     struct cudaMemPoolProps props;
@@ -90,6 +91,7 @@ const bench_peer bench_cuda_malloc_async = {
     .name = "cudaMallocAsync", .about = "from a pool of its own that keeps all it gets",
     .can = BENCH_BLOCKS | BENCH_DEVICE | BENCH_THREADS | BENCH_MANY | BENCH_HUGE | BENCH_HAND_OVER,
     .open = open_pool, .get = get_async, .put = put_async, .close = close_pool,
-    .reserved_peak = pool_peak, .calls = count_calls, .put_by_address = put_async};
+    .reserved_peak = pool_peak, .calls = count_calls,
+    .get_addressed = get_async, .put_addressed = put_async};
 
 #endif

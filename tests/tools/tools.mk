@@ -5,7 +5,7 @@
 demo: $(BUILD)/demo ## replays a recorded GPT-2 training run, draws build/demo.svg
 	@$(BUILD)/demo
 
-TOOLS := replay demo fixed_range crowd waits bench-run churn ring sleep
+TOOLS := replay demo fixed_range crowd waits bench-run churn ring sleep cliffs
 tools: $(TOOLS:%=$(BUILD)/%) ## the demo, replay, and what measures: builds them in build/
 
 OBJECTS := $(BUILD)/$(ON)
@@ -22,7 +22,7 @@ $(OBJECTS)/demo: $(T)/demo.o $(T)/pow2.o $(S)/library.o $(REPLAY_OBJECTS)
 $(TOOLS:%=$(OBJECTS)/%): $(filter %.a,$(LIBS))
 	$(Q)$(LINK) -o $@ $(filter %.o,$^) $(LIBS)
 
-TOOL_COMPILE = $(COMPILE) $(CFLAGS) $(CUDA) $(INCLUDES) -c -o $@ $<
+TOOL_COMPILE = $(COMPILE) $(CFLAGS) $(CUDA) $(INCLUDES) $(TOOL_FLAGS) -c -o $@ $<
 $(OBJECTS)/%.o: tests/%.c $(BUILD)/flags
 	$(SAY)
 	$(Q)$(TOOL_COMPILE)
