@@ -27,7 +27,7 @@ cub() {
     if [[ -z ${NVCC:-} ]]; then leave_out "CUB: no nvcc"; return; fi
     if "$NVCC" -O2 -std=c++17 -shared -Xcompiler -fPIC -o "$build/peer_cub.so" \
         "$here/../peer_cub.cu" > "$dir/cub" 2>&1
-    then measure CUB --plugin "$build/peer_cub.so"
+    then touch "$dir/cub.built"
     else leave_out "CUB: $(grep -m 1 -i error "$dir/cub" | cut -c 1-150)"
     fi
 }
@@ -39,29 +39,30 @@ torch() {
         return
     fi
     mapfile -t flags < "$dir/flags"
-    if ! "${CXX:-g++}" -O2 -std=c++17 -shared -fPIC -o "$build/peer_torch.so" \
+    if "${CXX:-g++}" -O2 -std=c++17 -shared -fPIC -o "$build/peer_torch.so" \
         "$here/../peer_torch.cpp" "${flags[@]}" > "$dir/torch" 2>&1
-    then
-        leave_out "PyTorch: $(grep -m 1 -i error "$dir/torch" | cut -c 1-150)"
-        return
+    then touch "$dir/torch.built"
+    else leave_out "PyTorch: $(grep -m 1 -i error "$dir/torch" | cut -c 1-150)"
     fi
-    measure torch-native --plugin "$build/peer_torch.so"
-    PYTORCH_CUDA_ALLOC_CONF=expandable_segments:True \
-        measure torch-expandable --plugin "$build/peer_torch.so"
 }
 
 unset PYTORCH_CUDA_ALLOC_CONF PYTORCH_ALLOC_CONF
 export GLIBC_TUNABLES=${GLIBC_TUNABLES:+$GLIBC_TUNABLES:}glibc.rtld.optional_static_tls=65536
+if [[ $on == gpu ]]; then # before anything is timed
+    cub & torch &
+    wait
+fi
 measure gpupool
 [[ -z ${PROTOTYPE:-} ]] || measure prototype --peer prototype
-if [[ $on == gpu ]]; then
-    torch
-    measure cudaMallocAsync --peer cudaMallocAsync
-    cub
-    measure cudaMalloc --peer cudaMalloc
-else
-    leave_out "cudaMalloc, cudaMallocAsync, CUB, PyTorch: no GPU here"
+if [[ -e $dir/torch.built ]]; then
+    measure torch-native --plugin "$build/peer_torch.so"
+    PYTORCH_CUDA_ALLOC_CONF=expandable_segments:True \
+        measure torch-expandable --plugin "$build/peer_torch.so"
 fi
+[[ $on != gpu ]] || measure cudaMallocAsync --peer cudaMallocAsync
+[[ ! -e $dir/cub.built ]] || measure CUB --plugin "$build/peer_cub.so"
+if [[ $on == gpu ]]; then measure cudaMalloc --peer cudaMalloc
+else leave_out "cudaMalloc, cudaMallocAsync, CUB, PyTorch: no GPU here"; fi
 status=0
 awk -f "$here/judge.awk" -v tsv="$build/cliffs.tsv" "$dir/lines" || status=$?
 grep -q $'^[a-z].*\tgpupool\t' "$dir/lines" || { echo "gpupool was not measured" >&2; status=1; }
