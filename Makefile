@@ -21,7 +21,7 @@ JOBS ?= $(shell nproc 2>/dev/null || echo 2)
 BUILD := build$(if $(COVERAGE),/coverage)$(if $(NEXT),/next)
 Q := $(if $(V),,@)
 WARNINGS := -Wall -Wextra -Wpedantic -Wshadow -Wconversion -Wsign-conversion $(if $(STRICT),-Werror)
-INCLUDES := $(if $(NEXT),-Itests/next) -I. -Itests -Itests/support
+INCLUDES := $(if $(NEXT),-DGPUPOOL_NEXT=1 -Itests/next) -I. -Itests -Itests/support
 
 # ---- where CUDA comes from -----------------------------------------------------------------------
 

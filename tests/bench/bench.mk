@@ -30,7 +30,7 @@ $(patsubst %,$(OBJECTS)/%,fixed_range crowd waits churn): $(OBJECTS)/%: \
   $(B)/%.o $(S)/machine.o $(S)/library.o
 $(OBJECTS)/ring: $(B)/ring.o
 $(OBJECTS)/sleep: $(B)/sleep.o
-BENCH := bench run lane works peers peer_cuda peer_gpupool peer_gpupool_unlocked bars print svg
+BENCH := bench run lane works peers peer_cuda peer_gpupool $(if $(NEXT),,peer_gpupool_unlocked) bars print svg
 $(OBJECTS)/bench-run: $(BENCH:%=$(B)/%.o) $(S)/library.o $(REPLAY_OBJECTS)
 $(B)/peer_gpupool_unlocked.o: tests/bench/peer_gpupool.c $(BUILD)/flags
 	$(SAY)

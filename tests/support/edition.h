@@ -4,6 +4,9 @@
 #ifndef EDITION_H
 #define EDITION_H
 
+#include <stdlib.h>
+#include <string.h>
+
 /* The functions in cudaMalloc's shape; tests/next does not have them yet. */
 #define EDITION_HAS_SHAPE (GPUPOOL_VERSION < 300)
 
@@ -59,6 +62,35 @@ static inline const char *edition_why(gpupool_verdict *room) {
     return told ? room->sentence : gpupool_last_error();
 }
 
+/* Takes a limit as text; 0, or -1: the arena cannot read it. */
+static inline int edition_set_limit_text(gpupool_arena_config *config, const char *text) {
+    config->limit_text = text;
+    return 0;
+}
+
+static inline void edition_set_limit(gpupool_arena_config *config, size_t bytes) {
+    config->limit_text = NULL;
+    config->limit_bytes = bytes;
+}
+
+static inline gpupool_result edition_ask_size(gpupool_arena *arena, const void *memory) {
+    gpupool_block block;
+    return gpupool_get_block(arena, memory, &block);
+}
+
+static inline void edition_ask_fit(gpupool_arena *arena, size_t bytes) {
+    gpupool_would_fit(arena, bytes, NULL);
+}
+
+static inline void edition_ask_limit(gpupool_arena *arena) {
+    size_t bytes;
+    gpupool_get_limit(arena, &bytes);
+}
+
+static inline gpupool_result edition_draw(gpupool_arena *arena, FILE *file) {
+    return gpupool_write_svg(arena, file);
+}
+
 #else
 
 /* A third edition reserves nothing at its start. */
@@ -96,6 +128,41 @@ static inline gpupool_result edition_retire(gpupool_arena *arena, cudaStream_t s
 static inline const char *edition_why(gpupool_verdict *room) {
     (void)room;
     return gpupool_last_error();
+}
+
+/* Bytes, or a number of KiB, MiB or GiB. */
+static inline int edition_set_limit_text(gpupool_arena_config *config, const char *text) {
+    static const char *const units[] = {"", "KiB", "MiB", "GiB"};
+    char *end;
+    unsigned long long number = strtoull(text, &end, 10);
+    for (unsigned i = 0; i < 4 && end != text; i++)
+        if (strcmp(end, units[i]) == 0) return config->limit_bytes = number << 10 * i, 0;
+    return -1;
+}
+
+static inline void edition_set_limit(gpupool_arena_config *config, size_t bytes) {
+    config->limit_bytes = bytes;
+}
+
+static inline gpupool_result edition_ask_size(gpupool_arena *arena, const void *memory) {
+    gpupool_block block;
+    return gpupool_get_block(arena, memory, &block);
+}
+
+static inline void edition_ask_fit(gpupool_arena *arena, size_t bytes) {
+    (void)arena, (void)bytes;
+}
+
+static inline void edition_ask_limit(gpupool_arena *arena) {
+    gpupool_stats stats;
+    gpupool_get_stats(arena, &stats);
+}
+
+/* Pictures are drawn by a program of the examples. */
+static inline gpupool_result edition_draw(gpupool_arena *arena, FILE *file) {
+    (void)arena;
+    fputs("<svg xmlns=\"http://www.w3.org/2000/svg\"/>\n", file);
+    return GPUPOOL_OK;
 }
 
 #endif

@@ -3,6 +3,7 @@
 #include "replay_print.h"
 #include "replay_run.h"
 #include "replay_units.h"
+#include "edition.h"
 
 #include <stdlib.h>
 #include <string.h>
@@ -42,6 +43,7 @@ static const struct {
 typedef struct command {
     replay_options options;
     const char *source;
+    const char *limit;
     int json, plan;
     char **trace;
     int traces;
@@ -73,6 +75,12 @@ static int take_count(unsigned *count, const char *option, const char *text) {
                                  : " takes a number from 1 to 1024");
 }
 
+static int take_limit(command *c, const char *text) {
+    c->limit = text;
+    if (edition_set_limit_text(&c->options.config, text) == 0) return 0;
+    return refuse("--limit takes bytes, or a number of KiB, MiB or GiB, not ", text);
+}
+
 static int take_option(command *c, const char *option, const char *value) {
     replay_options *o = &c->options;
     if (strcmp(option, "--source") == 0) return take_source(c, value);
@@ -80,8 +88,8 @@ static int take_option(command *c, const char *option, const char *value) {
     if (strcmp(option, "--threads") == 0) return take_count(&o->threads, option, value);
     if (strcmp(option, "--passes") == 0) return take_count(&o->passes, option, value);
     if (strcmp(option, "--limit-passes") == 0) return take_count(&o->limit_passes, option, value);
-    if (strcmp(option, "--limit") == 0) o->config.limit_text = value;
-    else if (strcmp(option, "--svg") == 0) o->svg = value;
+    if (strcmp(option, "--limit") == 0) return take_limit(c, value);
+    if (strcmp(option, "--svg") == 0) o->svg = value;
     else if (strcmp(option, "--timeline") == 0) o->timeline = value;
     else return refuse("unknown option ", option);
     return 0;
@@ -91,7 +99,7 @@ static int check_command(const command *c) {
     const replay_options *o = &c->options;
     if (c->traces == 0) return refuse("names no trace", "");
     if (c->plan && (c->json || o->min_limit || o->svg || o->timeline || o->streams || o->passes ||
-                    o->behind || o->threads > 1 || o->config.limit_text ||
+                    o->behind || o->threads > 1 || c->limit ||
                     strcmp(c->source, "auto") != 0))
         return refuse("--plan takes no other option", "");
     if (o->limit_passes && !o->min_limit)
@@ -125,6 +133,16 @@ static int read_command(command *c, int argc, char **argv) {
     return check_command(c);
 }
 
+/* Only an edition whose units have a size that can be chosen has a plan. */
+static int print_plan(const trace *t, const char *path) {
+#if GPUPOOL_VERSION < 300
+    return replay_print_plan(t, path);
+#else
+    (void)t;
+    return refuse("no plan in this edition: ", path);
+#endif
+}
+
 static int replay_one(const command *c, const char *path) {
     trace t;
     replay_result r;
@@ -134,7 +152,7 @@ static int replay_one(const command *c, const char *path) {
     int status = FINE;
     options.name = path;
     if (c->plan) {
-        status = replay_print_plan(&t, path) == 0 ? FINE : FAILURES;
+        status = print_plan(&t, path) == 0 ? FINE : FAILURES;
         trace_free(&t);
         return status;
     }

@@ -1,7 +1,7 @@
 #define _POSIX_C_SOURCE 200809L
 #include "replay_pass.h"
 
-#include "call_kit.h"
+#include "edition.h"
 
 #include <pthread.h>
 #include <stdlib.h>
@@ -24,10 +24,8 @@ static pthread_mutex_t first_failure = PTHREAD_MUTEX_INITIALIZER;
 static void failed(runner *r) {
     replay_pass *pass = r->pass;
     gpupool_verdict verdict;
-    const char *sentence = gpupool_last_error();
     gpupool_result result = gpupool_last_result();
-    if (result == GPUPOOL_E_OUT_OF_MEMORY && gpupool_last_verdict(&verdict) == GPUPOOL_OK)
-        sentence = verdict.sentence;
+    const char *sentence = edition_why(&verdict);
     r->failures++;
     pthread_mutex_lock(&first_failure);
     if (pass->first_result == GPUPOOL_OK) {
@@ -44,16 +42,15 @@ static void other_call(runner *r, const replay_op *op, cudaStream_t stream) {
     gpupool_result result = GPUPOOL_OK;
     void *block;
     if (op->kind == TRACE_USE) result = gpupool_record_stream(arena, r->block[op->slot], stream);
-    if (op->kind == TRACE_RETIRE) result = gpupool_retire_stream(arena, stream);
-    if (op->kind == TRACE_TRIM) result = gpupool_trim(arena, op->bytes, NULL);
+    if (op->kind == TRACE_RETIRE) result = edition_retire(arena, stream);
+    if (op->kind == TRACE_TRIM) result = edition_trim(arena, op->bytes);
     if (op->kind == TRACE_LIMIT) result = gpupool_set_limit(arena, op->bytes);
-    if (op->kind == TRACE_SIZE && !kit_size(arena, r->block[op->slot]))
-        result = gpupool_last_result();
-    if (op->kind == TRACE_FIT) kit_fits(arena, op->bytes, NULL);
+    if (op->kind == TRACE_SIZE) result = edition_ask_size(arena, r->block[op->slot]);
+    if (op->kind == TRACE_FIT) edition_ask_fit(arena, op->bytes);
     if (op->kind == TRACE_MISTAKE) gpupool_free(arena, r, stream);
-    if (op->kind == TRACE_LOOK) kit_limit(arena);
+    if (op->kind == TRACE_LOOK) edition_ask_limit(arena);
     if (op->kind == TRACE_IN_VAIN) {
-        block = gpupool_alloc_aligned(arena, op->bytes, (size_t)1 << op->align, stream);
+        block = edition_alloc_aligned(arena, op->bytes, (size_t)1 << op->align, stream);
         result = block ? gpupool_free(arena, block, stream) : GPUPOOL_OK;
     }
     if (result != GPUPOOL_OK) failed(r);
@@ -71,7 +68,7 @@ static void run_ops(runner *r, const replay_op *op, const replay_op *end) {
             other_call(r, op, stream);
         } else if (op->bytes) {
             size_t alignment = (size_t)1 << op->align;
-            *at = op->align ? gpupool_alloc_aligned(arena, op->bytes, alignment, stream)
+            *at = op->align ? edition_alloc_aligned(arena, op->bytes, alignment, stream)
                             : gpupool_alloc(arena, op->bytes, stream);
             if (!*at) failed(r);
         } else {

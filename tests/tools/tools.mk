@@ -16,7 +16,8 @@ REPLAY_OBJECTS := $(TRACE_OBJECTS) $(S)/machine.o \
   $(patsubst %,$(T)/replay_%.o,plan pass run limit timeline print)
 UNIT_OBJECTS := $(patsubst %,$(T)/replay_unit_%.o,256 512 2048 8192)
 
-$(OBJECTS)/replay: $(T)/replay.o $(T)/replay_units.o $(S)/library_counted.o $(UNIT_OBJECTS) \
+$(OBJECTS)/replay: $(T)/replay.o $(S)/library_counted.o \
+                   $(if $(NEXT),,$(T)/replay_units.o $(UNIT_OBJECTS)) \
                    $(REPLAY_OBJECTS)
 $(OBJECTS)/demo: $(T)/demo.o $(T)/pow2.o $(S)/library.o $(REPLAY_OBJECTS)
 $(TOOLS:%=$(OBJECTS)/%): $(filter %.a,$(LIBS))
