@@ -56,6 +56,14 @@ static void other_call(runner *r, const replay_op *op, cudaStream_t stream) {
     if (result != GPUPOOL_OK) failed(r);
 }
 
+/* 0, or it was refused. */
+static int give_back(const runner *r, void *block, cudaStream_t stream) {
+#if EDITION_HAS_SHAPE
+    if (r->pass->cuda_free) return gpupool_cudaFree(block) != cudaSuccess;
+#endif
+    return gpupool_free(r->pass->arena, block, stream) != GPUPOOL_OK;
+}
+
 /* The loop that is timed: nothing is in it but the calls and one table. */
 static void run_ops(runner *r, const replay_op *op, const replay_op *end) {
     gpupool_arena *arena = r->pass->arena;
@@ -72,7 +80,7 @@ static void run_ops(runner *r, const replay_op *op, const replay_op *end) {
                             : gpupool_alloc(arena, op->bytes, stream);
             if (!*at) failed(r);
         } else {
-            if (gpupool_free(arena, *at, stream) != GPUPOOL_OK) failed(r);
+            if (give_back(r, *at, stream)) failed(r);
             *at = NULL;
         }
         if (give_up && r->failures) return;
@@ -104,8 +112,7 @@ static void free_leftover(runner *r) {
             stream[plan->op[i].slot] = plan->op[i].stream;
     for (size_t slot = 0; slot < plan->from->slots; slot++) {
         cudaStream_t on = r->stream[stream ? stream[slot] : 0];
-        if (r->block[slot] && gpupool_free(r->pass->arena, r->block[slot], on) != GPUPOOL_OK)
-            failed(r);
+        if (r->block[slot] && give_back(r, r->block[slot], on)) failed(r);
         r->block[slot] = NULL;
     }
     free(stream);

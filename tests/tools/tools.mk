@@ -13,7 +13,7 @@ T := $(OBJECTS)/tools
 S := $(OBJECTS)/support
 TRACE_OBJECTS := $(S)/trace.o $(S)/trace_build.o $(S)/lines.o $(S)/idmap.o
 REPLAY_OBJECTS := $(TRACE_OBJECTS) $(S)/machine.o \
-  $(patsubst %,$(T)/replay_%.o,plan pass run limit timeline print)
+  $(patsubst %,$(T)/replay_%.o,plan beside pass run limit timeline print)
 UNIT_OBJECTS := $(patsubst %,$(T)/replay_unit_%.o,256 512 2048 8192)
 
 $(OBJECTS)/replay: $(T)/replay.o $(S)/library_counted.o \
