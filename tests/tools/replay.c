@@ -106,7 +106,8 @@ static int check_command(const command *c) {
                     strcmp(c->source, "auto") != 0))
         return refuse("--plan takes no other option", "");
     if (o->cuda_free && !EDITION_HAS_SHAPE) return refuse("no --cudafree in this edition", "");
-    if (o->cuda_free && (c->limit || o->min_limit || o->timeline || strcmp(c->source, "auto") != 0))
+    if (o->cuda_free &&
+        (c->limit || o->min_limit || o->timeline || strcmp(c->source, "auto") != 0))
         return refuse("--cudafree takes the default arena as it is: no limit, source or timeline",
                       "");
     if (c->beside && o->streams)
