@@ -114,7 +114,8 @@ static int check_command(const command *c) {
         return refuse("--beside gives each trace its stream: --streams does not go with it", "");
     if (o->limit_passes && !o->min_limit)
         return refuse("--limit-passes needs --min-limit", "");
-    if (o->svg && c->traces > 1 && !c->beside) return refuse("--svg draws one trace, not several", "");
+    if (o->svg && c->traces > 1 && !c->beside)
+        return refuse("--svg draws one trace, not several", "");
     if (o->timeline && c->traces > 1 && !c->beside)
         return refuse("--timeline draws one trace, not several", "");
     if (o->timeline && o->threads > 1)

@@ -136,7 +136,8 @@ says 2 "timeline draws one trace" --timeline "$dir/x.svg" "$dir/good" "$dir/good
 says 2 "timeline needs a fixed order" --timeline "$dir/x.svg" --threads 2 "$dir/good"
 says 0 '^  mapped +512 +0.008 +1.0000 +0.008 +1.0000 +[1-9]' --plan "$dir/one"
 says 0 '^  device +512 +0.008 +1.0000 ' --plan "$dir/one"
-for other in --json --min-limit --behind --beside --cudafree "--passes 3" "--source mapped" "--streams 1" \
+for other in --json --min-limit --behind --beside --cudafree "--passes 3" \
+    "--source mapped" "--streams 1" \
     "--threads 2" "--limit 1GiB" \
     "--svg $dir/x.svg" "--timeline $dir/x.svg"; do
     says 2 "plan takes no other option" --plan $other "$dir/one"

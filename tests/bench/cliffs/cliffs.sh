@@ -3,8 +3,8 @@
 # cliffs.sh BUILD gpu|sim. QUICK=1: fewer works, each once. TINY=1: to see that it runs.
 #
 # Each allocator has a process of its own. PyTorch and CUB are plug-ins, built here if their
-# packages and compilers are there; what is not is named. NVCC, CXX and PYTHON choose the programs. Exit
-# status 1: gpupool misses a bar.
+# packages and compilers are there; what is not is named. NVCC, CXX and PYTHON choose the programs.
+# Exit status 1: gpupool misses a bar.
 set -euo pipefail
 build=$1 on=$2
 here=$(dirname "$0")
