@@ -32,6 +32,8 @@ void replay_print_text(FILE *out, const char *text, int xml) {
 static double figure_ns(const replay_figure *f) { return f->ns; }
 static double figure_calls(const replay_figure *f) { return (double)machine_all_calls(&f->calls); }
 static double figure_memory(const replay_figure *f) { return (double)f->calls.of[MACHINE_MEMORY]; }
+static double figure_live(const replay_figure *f) { return (double)f->live_bytes; }
+static double figure_reserved(const replay_figure *f) { return (double)f->reserved_bytes; }
 static double figure_events(const replay_figure *f) { return (double)f->calls.of[MACHINE_EVENT]; }
 
 /* A number only the simulation knows: null on a GPU. */
@@ -53,6 +55,8 @@ static void json_passes(FILE *out, const replay_result *r) {
     json_list(out, "cuda_calls_by_pass", r, figure_calls);
     json_list(out, "memory_calls_by_pass", r, figure_memory);
     json_list(out, "event_calls_by_pass", r, figure_events);
+    json_list(out, "live_bytes_by_pass", r, figure_live);
+    json_list(out, "reserved_bytes_by_pass", r, figure_reserved);
 }
 
 static double over_live(const replay_result *r, uint64_t bytes) {

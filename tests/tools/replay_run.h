@@ -20,6 +20,7 @@ typedef struct replay_options {
     unsigned streams, threads; /* as in replay_plan_make */
     unsigned passes;           /* 0: REPLAY_PASSES */
     int behind;                /* 1: no stream's work is finished before a call waits for it */
+    int cuda_free;             /* 1: the default arena, and each free is gpupool_cudaFree */
     int min_limit;             /* 1: also look for the smallest limit that will do */
     unsigned limit_passes;     /* passes that must complete under it; 0: one */
     const char *svg;           /* a picture of the last pass at its fullest, or NULL */
@@ -32,6 +33,7 @@ typedef struct replay_options {
 typedef struct replay_figure { /* of one pass */
     double ns;                 /* per operation, driver time included */
     machine_calls calls;       /* of CUDA */
+    uint64_t live_bytes, reserved_bytes; /* at most, in this pass */
 } replay_figure;
 
 typedef struct replay_result {
