@@ -19,6 +19,8 @@
 #define FK_BARE     32
 #define FK_HERE     64
 #define FK_UNDOES   128
+#define FK_RESOURCE 256
+#define FK_STALLS   512
 #define FK_NAME_MAX 40
 
 typedef enum fk_call {
@@ -64,7 +66,14 @@ void        fk_shift(void *to, const void *from, size_t bytes);
 int         fk_is_quiet(void);
 void        fk_core_defaults(void);
 const char *fk_intern(const char *text); /* one lasting copy of each text */
+int         fk_named_call(const char *name); /* -1, and a failure: there is none */
 extern const char *const fk_call_names[];
+
+/* ---- fk_fault.c ---- */
+
+int         fk_fault_of(fk_call call, int traits); /* 0, or the error that the call is to answer */
+void        fk_faults_clear(void);
+void        fk_read_environment(void);
 
 /* ---- fk_clock.c: vector clocks ---- */
 
@@ -231,14 +240,23 @@ fk_stream  *fk_legacy(int device);
 void        fk_issue(fk_stream *stream, fk_work *work, const fk_clock *after);
 cudaError_t fk_submit(fk_stream *stream, fk_work *work);   /* takes the reference to work */
 int         fk_done(const fk_clock *clock);
-int         fk_drive(const fk_clock *target);    /* runs until it is done, and the host knows */
+int         fk_run_for(const fk_clock *target);  /* runs until it is done */
+int         fk_drive(const fk_clock *target);    /* and then the host knows */
 int         fk_drive_device(int device);         /* -1: every device */
 void        fk_join_device(int device, fk_clock *into);    /* all that was ever queued there */
 const fk_clock *fk_known(void);                  /* what the host knows to be done */
 void        fk_learn(const fk_clock *clock);
+void        fk_holds_end(void);
 void        fk_streams_drop_device(int device);
 long        fk_stream_objects(void);
 void        fk_streams_defaults(void);
+
+/* ---- fk_full.c ---- */
+
+fk_stream  *fk_stream_with_room(cudaStream_t handle, int per_thread, int *error);
+void        fk_stall(void);              /* while a thread is stuck in a full queue */
+void        fk_set_queue_room(long operations);
+void        fk_full_defaults(void);
 
 /* ---- fk_event.c ---- */
 

@@ -505,6 +505,7 @@ static const struct {
     FK_ENTRY(cuCtxPopCurrent, 0),
     FK_ENTRY(cuCtxGetDevice, 0),
     FK_ENTRY(cuCtxEnablePeerAccess, 0),
+    FK_ENTRY(cuCtxSynchronize, 0),
     FK_ENTRY(cuCtxGetId, 12000),
     FK_ENTRY(cuStreamGetCtx, 0),
     FK_ENTRY(cuCtxRecordEvent, 12050),

@@ -118,9 +118,9 @@ static int fk_record_on(fk_event *event, fk_stream *stream) {
 static int fk_record(fk_call call, cudaEvent_t handle, cudaStream_t on, int own) {
     int error = fk_begin(call);
     if (!error) {
-        fk_event *event = fk_event_of(handle, &error);
-        fk_stream *stream = event ? fk_stream_of(on, own, &error) : NULL;
-        if (stream) error = fk_record_on(event, stream);
+        fk_stream *stream = fk_stream_with_room(on, own, &error);
+        fk_event *event = stream ? fk_event_of(handle, &error) : NULL;
+        if (event) error = fk_record_on(event, stream);
     }
     return error;
 }
@@ -171,9 +171,9 @@ static int fk_wait(fk_call call, cudaStream_t on, cudaEvent_t handle, unsigned f
     int error = fk_begin(call);
     if (!error && flags) error = cudaErrorInvalidValue;
     if (!error) {
-        fk_event *event = fk_event_of(handle, &error);
-        fk_stream *stream = event ? fk_stream_of(on, own, &error) : NULL;
-        if (stream) error = fk_wait_on(stream, event);
+        fk_stream *stream = fk_stream_with_room(on, own, &error);
+        fk_event *event = stream ? fk_event_of(handle, &error) : NULL;
+        if (event) error = fk_wait_on(stream, event);
     }
     return error;
 }

@@ -119,8 +119,8 @@ static void fk_launch(fk_exec *exec, fk_stream *stream) {
 static cudaError_t fk_launch_call(cudaGraphExec_t handle, cudaStream_t on, int own) {
     int error = fk_begin(FK_cudaGraphLaunch);
     if (!error) {
+        fk_stream *stream = fk_stream_with_room(on, own, &error);
         fk_exec *exec = fk_pool_get(&fk_execs, (uint64_t)(uintptr_t)handle);
-        fk_stream *stream = fk_stream_of(on, own, &error);
         if (!exec) {
             fk_misuse("cudaGraphLaunch of %p, which is no live graph", (void *)handle);
             error = cudaErrorInvalidValue;

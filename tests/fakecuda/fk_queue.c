@@ -127,6 +127,7 @@ static int fk_ready(const fk_stream *stream) {
     const fk_op *op = stream->first;
     uint32_t i;
     if (!op || stream->busy) return 0;
+    if (stream->held == FAKE_FIRM) return 0;
     if (stream->held && op->tick > fk.slots[stream->slot].force) return 0;
     for (i = 0; i < op->need.n; i++)
         if (i != stream->slot && op->need.tick[i] > fk_clock_get(&fk.done, i)) return 0;
@@ -176,10 +177,13 @@ static fk_stream *fk_any_ready(uint32_t start) {
     return NULL;
 }
 
-static int fk_any_busy(void) {
+/* Another thread may make what is queued go on: one in a host function, or one that lets go. */
+static int fk_others_move(void) {
     uint32_t i;
-    for (i = 0; i < fk.n_slots; i++)
-        if (fk.slots[i].stream && fk.slots[i].stream->busy) return 1;
+    for (i = 0; i < fk.n_slots; i++) {
+        const fk_stream *stream = fk.slots[i].stream;
+        if (stream && (stream->busy || stream->held == FAKE_FIRM)) return 1;
+    }
     return 0;
 }
 
@@ -214,7 +218,7 @@ static int fk_drive_to(const fk_clock *target) {
     while (!fk_done(target)) {
         if (fk_drive_one(target)) {
             ran++;
-        } else if (fk.mode == FAKE_THREADED || fk_any_busy()) {
+        } else if (fk.mode == FAKE_THREADED || fk_others_move()) {
             fk_changed();
             fk_wait_change();
         } else {
@@ -385,7 +389,7 @@ int fake_step(cudaStream_t handle) {
 }
 
 /* Stepping teaches the host nothing: that the device is done is not that the program knows. */
-static int fk_run_for(const fk_clock *target) {
+int fk_run_for(const fk_clock *target) {
     fk_clock goal = {NULL, 0};
     int ran;
     fk_clock_copy(&goal, target);
@@ -441,6 +445,13 @@ void fake_hold(cudaStream_t handle, int on) {
 }
 
 /* ---- dropping ---- */
+
+void fk_holds_end(void) {
+    uint32_t i;
+    for (i = 0; i < fk.n_slots; i++)
+        if (fk.slots[i].stream) fk.slots[i].stream->held = 0;
+    fk_changed();
+}
 
 void fk_streams_drop_device(int device) {
     uint32_t i;

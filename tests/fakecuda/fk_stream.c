@@ -118,7 +118,7 @@ static cudaError_t fk_launch_host(cudaStream_t handle, cudaHostFn_t function, vo
     int error = fk_begin(FK_cudaLaunchHostFunc);
     if (!error && !function) error = cudaErrorInvalidValue;
     if (!error) {
-        fk_stream *stream = fk_stream_of(handle, own, &error);
+        fk_stream *stream = fk_stream_with_room(handle, own, &error);
         if (stream) {
             fk_work *work = fk_new_work(FK_HOSTCALL, "cudaLaunchHostFunc", stream->device);
             work->function = function;
@@ -134,6 +134,13 @@ cudaError_t cudaDeviceSynchronize(void) {
     if (!error) error = (int)fk_device_capturing_refuses(fk_me()->device);
     if (!error) fk_drive_device(fk_me()->device);
     return fk_end((cudaError_t)error);
+}
+
+CUresult cuCtxSynchronize(void) {
+    int error = fk_begin(FK_cuCtxSynchronize);
+    if (!error) error = (int)fk_device_capturing_refuses(fk_me()->device);
+    if (!error) fk_drive_device(fk_me()->device);
+    return fk_end_driver(error);
 }
 
 #define FK_STREAM_CALLS(query, synchronize, get_id, get_device, launch, own)                  \

@@ -139,7 +139,7 @@ cudaError_t fake_kernel(cudaStream_t stream, const char *name, const fake_access
                         int n) {
     int error = fk_begin(FK_fake_kernel);
     if (!error) {
-        fk_stream *on = fk_stream_of(stream, 0, &error);
+        fk_stream *on = fk_stream_with_room(stream, 0, &error);
         if (on) {
             fk_work *work = fk_new_work(FK_KERNEL, name, on->device);
             work->accesses = fk_new((size_t)n, sizeof *accesses);
@@ -258,7 +258,7 @@ static int fk_memcpy(fk_call call, void *dst, const void *src, size_t count,
                      enum cudaMemcpyKind kind, cudaStream_t stream, int own, int waits) {
     int error = fk_begin(call);
     if (!error) {
-        fk_stream *on = fk_stream_of(stream, own, &error);
+        fk_stream *on = fk_stream_with_room(stream, own, &error);
         if (on && count && (!dst || !src)) error = cudaErrorInvalidValue;
         else if (on && count) {
             fk_work *work = fk_plain(FK_COPY, fk_call_names[call], on, dst, count);
@@ -273,7 +273,7 @@ static int fk_memset(fk_call call, void *to, int value, size_t count, cudaStream
                      int own) {
     int error = fk_begin(call);
     if (!error) {
-        fk_stream *on = fk_stream_of(stream, own, &error);
+        fk_stream *on = fk_stream_with_room(stream, own, &error);
         if (on && count && (!to || fk_memory_kind(to) < 0)) error = cudaErrorInvalidValue;
         else if (on && count) {
             fk_work *work = fk_plain(FK_SET, fk_call_names[call], on, to, count);
@@ -295,7 +295,7 @@ static int fk_memcpy_2d(fk_call call, const fk_rows *rows, enum cudaMemcpyKind k
     int error = fk_begin(call);
     int some = rows->width && rows->height;
     if (!error) {
-        fk_stream *on = fk_stream_of(stream, own, &error);
+        fk_stream *on = fk_stream_with_room(stream, own, &error);
         if (on && (rows->width > rows->to_pitch || rows->width > rows->from_pitch))
             error = call == FK_cuMemcpy2DAsync ? CUDA_ERROR_INVALID_VALUE
                                                : (int)cudaErrorInvalidPitchValue;
