@@ -126,6 +126,9 @@ void   fake_device_sharing(int device, int supported); /* of mapped memory, with
 void   fake_device_integrated(int device, size_t page_cache);
 void   fake_granularity(size_t bytes);   /* what the driver says its page is; 0 (default): 2 MiB */
 void   fake_device_peers(int device, int reachable);   /* by other devices; default 1 */
+/* A second context of the device, as a green one: it lives as long as the program, has streams and
+   events of its own, and what waits for the device's other context does not wait for them. */
+CUcontext fake_other_context(int device);
 int    fake_has_context(int device);     /* 0: no call has needed one there */
 size_t fake_used_bytes(int device);      /* device memory held by this process, whatever number of
                                             addresses it is mapped at */

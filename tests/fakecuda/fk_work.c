@@ -314,19 +314,9 @@ static int fk_memcpy_2d(fk_call call, const fk_rows *rows, enum cudaMemcpyKind k
 
 /* ---- the driver's: directions are by the pointers ---- */
 
-CUresult cuMemsetD8Async(CUdeviceptr to, unsigned char value, size_t n, CUstream s) {
-    return fk_end_driver(fk_memset(FK_cuMemsetD8Async, (void *)(uintptr_t)to, value, n,
-                                   (cudaStream_t)s, 0));
-}
-
-CUresult cuMemcpyAsync(CUdeviceptr to, CUdeviceptr from, size_t n, CUstream s) {
-    return fk_end_driver(fk_memcpy(FK_cuMemcpyAsync, (void *)(uintptr_t)to,
-                                   (const void *)(uintptr_t)from, n, cudaMemcpyDefault,
-                                   (cudaStream_t)s, 0, 0));
-}
 
 /* Whole rows between unified addresses: nothing else is modelled. */
-CUresult cuMemcpy2DAsync(const CUDA_MEMCPY2D *copy, CUstream s) {
+static CUresult fk_driver_memcpy_2d(const CUDA_MEMCPY2D *copy, CUstream s, int own) {
     fk_rows rows = {NULL, NULL, 0, 0, 0, 0};
     if (copy && copy->srcMemoryType == CU_MEMORYTYPE_UNIFIED &&
         copy->dstMemoryType == CU_MEMORYTYPE_UNIFIED && !copy->srcXInBytes && !copy->srcY &&
@@ -342,8 +332,25 @@ CUresult cuMemcpy2DAsync(const CUDA_MEMCPY2D *copy, CUstream s) {
         rows.to_pitch = rows.from_pitch = 1;
     }
     return fk_end_driver(fk_memcpy_2d(FK_cuMemcpy2DAsync, &rows, cudaMemcpyDefault,
-                                      (cudaStream_t)s, 0));
+                                      (cudaStream_t)s, own));
 }
+
+#define FK_DRIVER_COPY_CALLS(set, copy, copy_2d, own)                                         \
+    CUresult set(CUdeviceptr to, unsigned char value, size_t n, CUstream s) {                 \
+        return fk_end_driver(fk_memset(FK_cuMemsetD8Async, (void *)(uintptr_t)to, value, n,   \
+                                       (cudaStream_t)s, own));                                \
+    }                                                                                         \
+    CUresult copy(CUdeviceptr to, CUdeviceptr from, size_t n, CUstream s) {                   \
+        return fk_end_driver(fk_memcpy(FK_cuMemcpyAsync, (void *)(uintptr_t)to,               \
+                                       (const void *)(uintptr_t)from, n, cudaMemcpyDefault,   \
+                                       (cudaStream_t)s, own, 0));                             \
+    }                                                                                         \
+    CUresult copy_2d(const CUDA_MEMCPY2D *rows, CUstream s) {                                 \
+        return fk_driver_memcpy_2d(rows, s, own);                                             \
+    }
+
+FK_DRIVER_COPY_CALLS(cuMemsetD8Async, cuMemcpyAsync, cuMemcpy2DAsync, 0)
+FK_DRIVER_COPY_CALLS(cuMemsetD8Async_ptsz, cuMemcpyAsync_ptsz, cuMemcpy2DAsync_v2_ptsz, 1)
 
 #define FK_SET_CALLS(set, set_async, own)                                                     \
     cudaError_t set(void *p, int value, size_t n) {                                           \
