@@ -59,10 +59,18 @@ static void other_call(runner *r, const replay_op *op, cudaStream_t stream) {
     if (result != GPUPOOL_OK) failed(r);
 }
 
+/* As cuda::mr's allocate_sync: any stream may use the block at once. */
+static void *get_ready(gpupool_arena *arena, const replay_op *op) {
+    void *block = gpupool_alloc_aligned(arena, op->bytes, (size_t)1 << op->align, NULL);
+    if (!block || gpupool_wait_all(arena) == GPUPOOL_OK) return block;
+    gpupool_free(arena, block, NULL);
+    return NULL;
+}
+
 /* The loop that is timed: nothing is in it but the calls and one table. */
 static void run_ops(runner *r, const replay_op *op, const replay_op *end) {
     gpupool_arena *arena = r->pass->arena;
-    int give_up = r->pass->give_up;
+    int give_up = r->pass->give_up, sync = r->pass->sync;
     void **block = r->block;
     for (; op < end; op++) {
         cudaStream_t stream = r->stream[op->stream];
@@ -71,11 +79,12 @@ static void run_ops(runner *r, const replay_op *op, const replay_op *end) {
             other_call(r, op, stream);
         } else if (op->bytes) {
             size_t alignment = (size_t)1 << op->align;
-            *at = op->align ? gpupool_alloc_aligned(arena, op->bytes, alignment, stream)
-                            : gpupool_alloc(arena, op->bytes, stream);
+            *at = sync        ? get_ready(arena, op)
+                  : op->align ? gpupool_alloc_aligned(arena, op->bytes, alignment, stream)
+                              : gpupool_alloc(arena, op->bytes, stream);
             if (!*at) failed(r);
         } else {
-            if (gpupool_free(arena, *at, stream) != GPUPOOL_OK) failed(r);
+            if (gpupool_free(arena, *at, sync ? NULL : stream) != GPUPOOL_OK) failed(r);
             *at = NULL;
         }
         if (give_up && r->failures) return;
