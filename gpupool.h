@@ -8355,10 +8355,14 @@ static uint64_t gpi_growth_room(const gpi_chunks *chunks, uint64_t limit_bytes,
    at once, while work still runs on the memory.
 
    When the block is freed, its units go to the free lists as runs at home. The stitch stays mapped
-   and is idle. A later request of the same size takes the stitch again, without a driver call, if
-   the same units are free: programs repeat themselves. The number of handles in idle stitches is
-   bounded; the stitch that was freed longest ago is unmapped first, after its last user's work has
-   finished.
+   and is idle. A later request that needs the same granules takes the stitch again, without a driver
+   call, if the same units are free: programs repeat themselves. The number of handles in idle
+   stitches is bounded; the stitch that was freed longest ago is unmapped first, after its last
+   user's work has finished.
+
+   A stitch pays if the program repeats itself. Where sizes never come again each would be mapped
+   anew, some 30 us a handle, for ever. So there is a budget for mapping: while memory is not short,
+   stitches spend a credit, and without credit the arena grows instead. See gpi_stitch_affords.
 
    S1  a unit is free or in one block, counted at its home address: a run in list PART leads to the
        stitch of a block that is not free, and is one of its parts; the parts are all of the block,
@@ -8375,6 +8379,7 @@ static uint64_t gpi_growth_room(const gpi_chunks *chunks, uint64_t limit_bytes,
    S7  an alignment counts from the block's first byte
    S8  to take or to free a stitched block costs a step for each home run of it
    S9  units are taken under the lock before the first driver call, and go back if the call fails
+   S10 the credit is never above its start, and never negative
 
    Locks: the arena's lock is held, and `growing` too in functions that unmap; these open the
    arena's lock around driver calls, and both locks while on_unmap runs.
@@ -8384,7 +8389,13 @@ static uint64_t gpi_growth_room(const gpi_chunks *chunks, uint64_t limit_bytes,
 
 enum {
     GPI_IDLE_SEAMS = 8192,   /* handles that idle stitches may have, even in a small arena */
-    GPI_REUSE_TRIES = 32     /* idle stitches of a size whose units a request looks at */
+    GPI_REUSE_TRIES = 32,    /* idle stitches of a size whose units a request looks at */
+    /* The budget, in tenths of a handle that is mapped: */
+    GPI_CREDIT = 50000,      /* the start: 0.15 s in the life of a program */
+    GPI_HANDLE_COSTS = 17,   /* mapping a handle, and unmapping it later */
+    GPI_HANDLE_REPAYS = 10,  /* at its stitch's first reuse */
+    GPI_CREDIT_FREES = 3,    /* frees that earn a tenth: 1 us a free */
+    GPI_PEER_COSTS = 3       /* access for a peer is so many times as dear as mapping */
 };
 
 typedef struct gpi_seam {    /* one chunk in one stitch */
@@ -8418,6 +8429,7 @@ typedef struct gpi_stitch {
     gpi_stream *user;        /* idle: the stream that freed the block; NULL: all work on it has
                                 finished */
     uint64_t user_at;        /* the position of that free */
+    int is_repaid;           /* 1: it was reused, and has given its part of the credit back */
     int is_told;             /* 1: on_map was called for it, and on_unmap was not */
     int is_leaving;          /* 1: a thread has begun to unmap it */
     int is_away;             /* 1: asleep, so it is not mapped, */
@@ -8440,9 +8452,11 @@ typedef struct gpi_stitches {
     int off;                 /* config.no_stitch */
     int is_half_gone;        /* 1: after a reset, CUDA has taken a part of the arena back, or all */
     gpi_stitch *oldest, *newest;
-    gpi_stitch *first_of[GPI_KIND_BINS], *last_of[GPI_KIND_BINS]; /* by size: gpi_tree_bin */
+    gpi_stitch *first_of[GPI_KIND_BINS], *last_of[GPI_KIND_BINS]; /* by size: gpi_stitch_bin */
     uint64_t count, seams, idle_seams; /* seams: of all stitches; idle_seams: of those not USED */
     uint64_t used_units;     /* sum of all stitched blocks */
+    uint64_t credit;         /* for mapping, in tenths of a handle: see gpi_stitch_affords */
+    uint64_t credit_at;      /* the position up to which frees have earned credit */
     uint64_t making_units;   /* addresses of the stitch that a thread is making */
     uint64_t made, reused;   /* so far, for statistics */
     gpi_free_chunk *candidates; /* scratch: the chunks that a plan can use, or the idle chunks */
@@ -8467,6 +8481,53 @@ GPI_HOT int gpi_stitch_is(const gpi_stitches *stitches, const gpi_run *run) {
 /* Whether the arena makes stitches: its source is MAPPED, and config.no_stitch is 0. */
 static int gpi_stitch_can(const gpi_stitches *stitches) {
     return gpi_chunk_is(stitches->chunks, GPI_FROM_STITCHES) && !stitches->off;
+}
+
+/* How many units of whole granules so many units are: stitches are told apart by this, and not by
+   units, so that a buffer which grows by a little finds its stitch again. */
+static uint64_t gpi_stitch_size(const gpi_stitches *stitches, uint64_t units) {
+    return gpi_ground_up(units, stitches->chunks->granule_units);
+}
+
+/* The bin of stitches for blocks of this size. */
+static uint32_t gpi_stitch_bin(const gpi_stitches *stitches, uint64_t units) {
+    return gpi_tree_bin(gpi_stitch_size(stitches, units));
+}
+
+/* -- the budget for mapping -- */
+
+/* What a handle in a new stitch costs, in tenths: the device maps it, and each peer gets access. */
+static uint64_t gpi_stitch_handle_price(const gpi_stitches *stitches) {
+    uint64_t peers = (uint64_t)stitches->chunks->driver.peer_count;
+    return GPI_HANDLE_COSTS * (1 + GPI_PEER_COSTS * peers);
+}
+
+/* Gives credit, at most up to the start: an hour of frees does not buy an hour of mapping. */
+static void gpi_stitch_give_credit(gpi_stitches *stitches, uint64_t tenths) {
+    stitches->credit = gpi_ground_min(stitches->credit + tenths, GPI_CREDIT);
+}
+
+/* How many handles a stitch may map while memory is not short. Frees since the last call earn
+   first. */
+static uint64_t gpi_stitch_affords(gpi_stitches *stitches) {
+    uint64_t earned = (stitches->clocks->position - stitches->credit_at) / GPI_CREDIT_FREES;
+    stitches->credit_at += earned * GPI_CREDIT_FREES;
+    gpi_stitch_give_credit(stitches, earned);
+    return stitches->credit / gpi_stitch_handle_price(stitches);
+}
+
+/* Pays for the handles of a new stitch. Where memory is short a stitch may cost more than there
+   is. */
+static void gpi_stitch_pay(gpi_stitches *stitches, const gpi_stitch *stitch) {
+    uint64_t price = stitch->seam_count * gpi_stitch_handle_price(stitches);
+    stitches->credit -= gpi_ground_min(stitches->credit, price);
+}
+
+/* Gives a part of the price back, the first time that a stitch is reused. */
+static void gpi_stitch_repay(gpi_stitches *stitches, gpi_stitch *stitch) {
+    if (stitch->is_repaid) return;
+    stitch->is_repaid = 1;
+    gpi_stitch_give_credit(stitches, (uint64_t)GPI_HANDLE_REPAYS * stitch->seam_count);
 }
 
 /* -- the check -- */
@@ -8548,7 +8609,8 @@ static int gpi_stitch_check(const gpi_stitches *stitches) {
         if (run->list == GPI_LIST_SPACE) space += run->units;
     for (i = 0; i < GPI_KIND_BINS; i++)
         for (stitch = stitches->first_of[i]; stitch; stitch = stitch->same_next)
-            count -= gpi_tree_bin(stitch->body->units) == i;
+            count -= gpi_stitch_bin(stitches, stitch->body->units) == i;
+    if (stitches->credit > GPI_CREDIT) return 10;
     return count == 0 && space == stitches->chunks->base_unit + stitches->chunks->space_units -
                                       stitches->chunks->stitch_unit ? 0 : 6;
 }
@@ -8574,7 +8636,7 @@ static void gpi_stitch_unlink(gpi_stitches *stitches, gpi_stitch *stitch) {
 
 /* Puts a new stitch at the end of the list for its size. */
 static void gpi_stitch_link_size(gpi_stitches *stitches, gpi_stitch *stitch) {
-    uint32_t size = gpi_tree_bin(stitch->body->units);
+    uint32_t size = gpi_stitch_bin(stitches, stitch->body->units);
     stitch->same_next = NULL;
     stitch->same_prev = stitches->last_of[size];
     if (stitch->same_prev) stitch->same_prev->same_next = stitch;
@@ -8584,7 +8646,7 @@ static void gpi_stitch_link_size(gpi_stitches *stitches, gpi_stitch *stitch) {
 
 /* Takes a stitch out of the list for its size. */
 static void gpi_stitch_unlink_size(gpi_stitches *stitches, gpi_stitch *stitch) {
-    uint32_t size = gpi_tree_bin(stitch->body->units);
+    uint32_t size = gpi_stitch_bin(stitches, stitch->body->units);
     if (stitch->same_next) stitch->same_next->same_prev = stitch->same_prev;
     else stitches->last_of[size] = stitch->same_prev;
     if (stitch->same_prev) stitch->same_prev->same_next = stitch->same_next;
@@ -8752,28 +8814,63 @@ static void gpi_stitch_use_part(gpi_stitch *stitch, gpi_part *part, gpi_run *tak
     part->run = taken;
 }
 
-/* Takes an idle stitch of exactly this size and alignment whose units are all free and usable.
-   Returns its block, taken; NULL: there is none. Makes no driver call. The search begins with the
-   stitch that was made first, so that a program that repeats itself meets the same choices again.
-   The lock is held. */
+/* Whether an idle stitch could have a block of so many units, in the same granules: then the block
+   ends elsewhere in the last part. */
+static int gpi_stitch_could_hold(const gpi_stitches *stitches, const gpi_stitch *stitch,
+                                 uint64_t units, uint64_t align_units) {
+    uint64_t has = stitch->body->units, last;
+    if (stitch->state != GPI_STITCH_IDLE || stitch->body->unit % align_units) return 0;
+    if (has == units) return 1;
+    if (gpi_stitch_size(stitches, has) != gpi_stitch_size(stitches, units)) return 0;
+    last = stitch->parts[stitch->part_count - 1].units;
+    return last + units > has && stitch->body->unit + units <= stitch->unit + stitch->units;
+}
+
+/* Whether all units of a stitch that gpi_stitch_could_hold are free and usable, if its block has so
+   many. Stores the number of the runs that they are in. */
+static int gpi_stitch_would_hold(const gpi_stitches *stitches, const gpi_stitch *stitch,
+                                 uint64_t units, uint64_t *runs) {
+    uint32_t i, last = stitch->part_count - 1;
+    *runs = 0;
+    for (i = 0; i < last; i++)
+        if (!gpi_stitch_is_free(stitches->tree, stitch->parts[i].unit, stitch->parts[i].units,
+                                runs))
+            return 0;
+    return gpi_stitch_is_free(stitches->tree, stitch->parts[last].unit,
+                              stitch->parts[last].units + units - stitch->body->units, runs);
+}
+
+/* Gives the block of an idle stitch another size, which the stitch could hold. Needs a spare
+   struct. */
+static void gpi_stitch_resize(gpi_stitches *stitches, gpi_stitch *stitch, uint64_t units) {
+    gpi_tree *tree = stitches->tree;
+    gpi_run *body = stitch->body;
+    if (body->units == units) return;
+    stitch->parts[stitch->part_count - 1].units += units - body->units;
+    /* with the pad behind it, if there is one */
+    if (body->unit + body->units < stitch->unit + stitch->units)
+        gpi_tree_join(tree, body, body->next);
+    if (body->units > units) gpi_tree_split(tree, body, body->unit + units);
+}
+
+/* Takes an idle stitch of this size and alignment whose units are all free and usable. Returns its
+   block, taken; NULL: there is none. Makes no driver call. The search begins with the stitch that
+   was made first, so that a program that repeats itself meets the same choices again. The lock is
+   held. */
 static gpi_run *gpi_stitch_reuse(gpi_stitches *stitches, uint64_t units, uint64_t align_units) {
-    gpi_stitch *stitch = stitches->first_of[gpi_tree_bin(units)];
+    gpi_stitch *stitch = stitches->first_of[gpi_stitch_bin(stitches, units)];
     int tries = GPI_REUSE_TRIES;
     uint64_t runs = 0;
-    uint32_t i = 0;
+    uint32_t i;
     for (; stitch && tries; stitch = stitch->same_next) {
-        if (stitch->state != GPI_STITCH_IDLE || stitch->body->units != units ||
-            stitch->body->unit % align_units)
-            continue;
-        for (i = 0, runs = 0; i < stitch->part_count; i++)
-            if (!gpi_stitch_is_free(stitches->tree, stitch->parts[i].unit, stitch->parts[i].units,
-                                    &runs))
-                break;
-        if (i == stitch->part_count) break;
+        if (!gpi_stitch_could_hold(stitches, stitch, units, align_units)) continue;
+        if (gpi_stitch_would_hold(stitches, stitch, units, &runs)) break;
         tries--; /* counts only stitches of the size, whose units cost a walk through the tree */
     }
-    if (!stitch || !tries || !gpi_tree_prepare(stitches->tree, 2 * runs + 1)) return NULL;
+    if (!stitch || !tries || !gpi_tree_prepare(stitches->tree, 2 * runs + 2)) return NULL;
     /* nothing can fail from here on, so the stitch is not left half taken */
+    gpi_stitch_repay(stitches, stitch);
+    gpi_stitch_resize(stitches, stitch, units);
     gpi_stitch_unset_idle(stitches, stitch);
     for (i = 0; i < stitch->part_count; i++)
         gpi_stitch_use_part(stitch, &stitch->parts[i],
@@ -9733,6 +9830,7 @@ static gpupool_result gpi_plan_make(gpi_stitches *stitches, const gpi_plan *plan
         if (stitches->taken[i].owner) stitches->taken[i].owner->refs--;
     stitches->used_units += plan->units;
     stitches->made++;
+    gpi_stitch_pay(stitches, stitch);
     result = gpi_plan_announce(stitches, plan, stitch);
     if (result == GPUPOOL_OK) *out = stitch->body;
     return result;
@@ -11063,7 +11161,7 @@ static void gpi_ladder_clear_usable(gpupool_arena *arena, const gpi_request *req
 static gpi_run *gpi_ladder_take_idle_stitch(gpupool_arena *arena, const gpi_request *request) {
     gpi_run *run;
     if (request->owners) return NULL;
-    if (!arena->stitches.first_of[gpi_tree_bin(request->units)]) return NULL;
+    if (!arena->stitches.first_of[gpi_stitch_bin(&arena->stitches, request->units)]) return NULL;
     gpi_ladder_set_usable(arena, request);
     run = gpi_stitch_reuse(&arena->stitches, request->units, request->align_units);
     gpi_ladder_clear_usable(arena, request);
@@ -11298,9 +11396,12 @@ static gpi_outcome gpi_ladder_stitch(gpi_attempt *attempt, uint64_t most_seams) 
 
 enum { GPI_SEAMS_WORTH = 4096 }; /* handles in a stitch, above which growth is cheaper: 0.12 s */
 
-/* Step: a stitch, with at most GPI_SEAMS_WORTH handles. */
+/* Step: a stitch, with at most GPI_SEAMS_WORTH handles, and no more than the budget for mapping
+   affords. A stitch has two handles at least. */
 static gpi_outcome gpi_ladder_take_stitch(gpi_attempt *attempt) {
-    return gpi_ladder_stitch(attempt, GPI_SEAMS_WORTH);
+    uint64_t most = gpi_stitch_affords(&attempt->arena->stitches);
+    return most < 2 ? GPI_NOT_MET
+                    : gpi_ladder_stitch(attempt, gpi_ground_min(most, GPI_SEAMS_WORTH));
 }
 
 /* Step: growth up to the limit. */
@@ -18516,6 +18617,7 @@ static void gpi_life_copy_config(gpupool_arena *arena, const gpupool_arena_confi
     chunks->chunk_bytes = config->chunk_bytes ? config->chunk_bytes : GPUPOOL_CHUNK_BYTES;
     chunks->user = arena->user = config->user;
     arena->stitches.off = config->no_stitch;
+    arena->stitches.credit = GPI_CREDIT;
     arena->on_out_of_memory = config->on_out_of_memory;
     arena->clocks.driver = &chunks->driver;
     arena->keep_bytes = config->reserve_bytes;
