@@ -8395,6 +8395,9 @@ enum {
     GPI_HANDLE_COSTS = 17,   /* mapping a handle, and unmapping it later */
     GPI_HANDLE_REPAYS = 10,  /* at its stitch's first reuse */
     GPI_CREDIT_FREES = 3,    /* frees that earn a tenth: 1 us a free */
+    GPI_CREDIT_LOW = GPI_CREDIT / 2, /* with less, sizes seem not to come again: */
+    GPI_CREDIT_SHARE = 64,   /* then a stitch costs at most this share of the credit, since many
+                                cheap stitches save more memory than a few dear ones */
     GPI_PEER_COSTS = 3       /* access for a peer is so many times as dear as mapping */
 };
 
@@ -8510,10 +8513,11 @@ static void gpi_stitch_give_credit(gpi_stitches *stitches, uint64_t tenths) {
 /* How many handles a stitch may map while memory is not short. Frees since the last call earn
    first. */
 static uint64_t gpi_stitch_affords(gpi_stitches *stitches) {
-    uint64_t earned = (stitches->clocks->position - stitches->credit_at) / GPI_CREDIT_FREES;
+    uint64_t earned = (stitches->clocks->position - stitches->credit_at) / GPI_CREDIT_FREES, most;
     stitches->credit_at += earned * GPI_CREDIT_FREES;
     gpi_stitch_give_credit(stitches, earned);
-    return stitches->credit / gpi_stitch_handle_price(stitches);
+    most = stitches->credit / gpi_stitch_handle_price(stitches);
+    return stitches->credit < GPI_CREDIT_LOW && most > 2 ? most / GPI_CREDIT_SHARE + 2 : most;
 }
 
 /* Pays for the handles of a new stitch. Where memory is short a stitch may cost more than there
