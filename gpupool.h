@@ -417,6 +417,13 @@ enum {
     GPUPOOL_ALL = -1                 /* gpupool_sleep and gpupool_wake: all of the arena */
 };
 
+/* In place of a stream, in calls that allocate or free a block. An allocation gets memory on which
+   all work has finished, so that any stream, and the host, may use the block at once; it waits for
+   the device only if there is no such memory and none can be had from the driver. A free says that
+   all work on the block has finished, but for uses by gpupool_record_stream. Other calls with a
+   stream refuse it: E_ARGUMENT. */
+#define GPUPOOL_NO_STREAM ((cudaStream_t)~(uintptr_t)0)
+
 typedef enum gpupool_result {
     GPUPOOL_OK = 0,
     GPUPOOL_E_ARGUMENT,      /* fix the call; gpupool_last_error() names argument and rule */
@@ -1579,8 +1586,8 @@ public:
 /* Refers to an arena, by default to the current device's default arena. The arena must live longer
    than the resource and its copies. Meets the concepts of cuda::mr, from those of CUDA 12.2 to
    those of RMM 26. Calls with a stream are gpupool_alloc and gpupool_free, under rule 1.
-   allocate_sync waits for the device, and then any stream may use the block. Before a block goes to
-   deallocate_sync, all work that uses the block must have finished. */
+   allocate_sync and deallocate_sync name no stream (GPUPOOL_NO_STREAM): any stream may use the block
+   at once, and before it goes back all work that uses it must have finished. */
 class resource {
     gpupool_arena *arena_;
     const char *file_; /* where the resource was made: reports show this as its blocks' site */
@@ -1609,15 +1616,13 @@ public:
     void deallocate(stream on, void *block, size_t = 0, size_t = 0) const noexcept {
         gpupool_free(arena_, block, on.handle);
     }
-    /* A block that any stream may use at once: after the wait no earlier work uses its memory. */
+    /* A block that any stream may use at once: no earlier work uses its memory. */
     void *allocate_sync(size_t bytes, size_t align = 0) const {
-        void *block = allocate(stream(), bytes, align);
-        if (!block || gpupool_wait_all(arena_) == GPUPOOL_OK) return block;
-        deallocate(stream(), block);
-        GPI_CPP_FAIL();
-        return nullptr;
+        return allocate(stream(GPUPOOL_NO_STREAM), bytes, align);
     }
-    void deallocate_sync(void *p, size_t = 0, size_t = 0) const noexcept { deallocate({}, p); }
+    void deallocate_sync(void *p, size_t = 0, size_t = 0) const noexcept {
+        deallocate(stream(GPUPOOL_NO_STREAM), p);
+    }
     /* The names of earlier versions of cuda::mr. allocate(0, bytes) fits two of these functions
        equally well, and does not compile; allocate(nullptr, bytes) is the form with a stream. */
     void *allocate(decltype(nullptr), size_t bytes) const { return allocate(stream(), bytes); }
@@ -5966,7 +5971,9 @@ static void gpi_cache_fold(gpi_cache *cache, gpi_ledger *ledger) {
    have ended, and of streams that nobody uses at present. The stream ALL stands for all streams:
    gpupool_cudaFree frees on it, its events are of the whole context (cuCtxRecordEvent), and a wait
    of the host for the device advances it. What has passed on ALL has passed on every stream, except
-   on those of graphs: their memory passes after the graph's release.
+   on those of graphs: their memory passes after the graph's release. Calls with GPUPOOL_NO_STREAM
+   have a struct too, NONE, for its cache. Nothing ever waits for it: what is freed there is finished
+   memory at once, and its free list stays empty.
 
    CUDA gives a new stream the handle of a destroyed one, even while the old one's work still runs.
    So when a stream is destroyed its struct loses the key, and the new stream gets a struct of its
@@ -5993,7 +6000,8 @@ enum {
     GPI_BUCKET_BITS = 12,
     GPI_BUCKETS = 1 << GPI_BUCKET_BITS, /* of the hash table of streams */
     GPI_KEY_LEGACY = 1,         /* the key of the legacy default stream */
-    GPI_KEY_ALL = 5             /* and of the stream ALL */
+    GPI_KEY_ALL = 5,            /* and of the stream ALL */
+    GPI_KEY_NONE = 9            /* and of calls with GPUPOOL_NO_STREAM */
 };
 
 typedef struct gpi_mark {
@@ -6205,9 +6213,14 @@ static void gpi_clock_move_finished(gpi_clocks *clocks, gpi_stream *stream) {
     gpi_tree_finish(clocks->tree, stream->list, done);
 }
 
+/* Whether this is NONE, whose work has always finished. */
+GPI_HOT int gpi_clock_is_none(const gpi_stream *stream) { return stream->handle == GPI_KEY_NONE; }
+
 /* The next position, for a free or a use of this stream. */
 GPI_HOT uint64_t gpi_clock_issue(gpi_clocks *clocks, gpi_stream *stream) {
-    return stream->clock.issued = ++clocks->position;
+    ++clocks->position;
+    if (!gpi_clock_is_none(stream)) stream->clock.issued = clocks->position;
+    return clocks->position;
 }
 
 /* -- runs that a thread takes from a stream, and may put back -- */
@@ -6251,6 +6264,7 @@ static size_t gpi_clock_bucket(uintptr_t key) {
    has one too, made of the number of the calling thread, as threads' numbers are never used
    twice. */
 static uintptr_t gpi_clock_key(cudaStream_t stream) {
+    if (stream == GPUPOOL_NO_STREAM) return GPI_KEY_NONE;
     if (stream == cudaStreamPerThread) return (uintptr_t)gpi_host_thread_number() << 2 | 3;
     if (stream == NULL || stream == cudaStreamLegacy) return GPI_KEY_LEGACY;
     return (uintptr_t)stream;
@@ -8762,6 +8776,7 @@ static void gpi_stitch_put_parts(gpi_stitches *stitches, gpi_run *run, gpi_strea
    is NULL. Every block becomes free through this function. */
 GPI_HOT void gpi_stitch_put(gpi_stitches *stitches, gpi_run *run, gpi_stream *stream, uint64_t at,
                             uint64_t absorb_units) {
+    if (stream && gpi_clock_is_none(stream)) stream = NULL;
     if (stream) gpi_clock_queue(stitches->clocks, stream);
     if (gpi_stitch_is(stitches, run))
         gpi_stitch_put_parts(stitches, run, stream, at, absorb_units);
@@ -10397,11 +10412,12 @@ typedef struct gpi_caller {     /* the stream that a call names, and the key of 
     uintptr_t key;
 } gpi_caller;
 
-/* Names the stream of a call. For gpupool a NULL is the legacy stream. A file that is compiled with
+/* Names the stream of a call. For gpupool a NULL is the legacy stream; and where no stream is named,
+   CUDA is asked about this one. A file that is compiled with
    a default stream for each thread passes cudaStreamPerThread instead: see gpi_names_stream. */
 GPI_HOT gpi_caller gpi_arena_call(cudaStream_t stream) {
     gpi_caller call;
-    call.stream = stream ? stream : cudaStreamLegacy;
+    call.stream = stream && stream != GPUPOOL_NO_STREAM ? stream : cudaStreamLegacy;
     call.key = gpi_clock_key(stream);
     return call;
 }
@@ -10429,10 +10445,18 @@ static gpi_stream *gpi_arena_owner_again(gpupool_arena *arena, const gpi_caller 
 }
 
 /* Whether requests of this stream get finished memory only: for a block that all streams use at
-   once (stream ALL, as after cudaMalloc), and for pinned memory, which the host uses. Neither waits
-   for work that is queued. */
+   once (stream ALL, as after cudaMalloc, and NONE), and for pinned memory, which the host uses. None
+   of these waits for work that is queued. */
 GPI_HOT int gpi_arena_takes_finished(const gpupool_arena *arena, const gpi_stream *owner) {
-    return owner == arena->clocks.all || gpi_chunk_is(&arena->chunks, GPI_FROM_HOST);
+    return owner == arena->clocks.all || gpi_clock_is_none(owner) ||
+           gpi_chunk_is(&arena->chunks, GPI_FROM_HOST);
+}
+
+/* E_ARGUMENT for a call that needs a stream and was given GPUPOOL_NO_STREAM. */
+static gpupool_result gpi_arena_needs_stream(const char *call, cudaStream_t stream) {
+    if (stream != GPUPOOL_NO_STREAM) return GPUPOOL_OK;
+    return gpi_host_fail(GPUPOOL_E_ARGUMENT, "%s: stream is GPUPOOL_NO_STREAM, which is for calls "
+                         "that allocate or free", call);
 }
 
 /* Whether a graph's stream counts: every graph's if `all`; else only those of
@@ -11224,6 +11248,7 @@ static gpupool_result gpi_ladder_record_all(gpupool_arena *arena) {
 /* Records an event behind what the request's own stream has freed, so that a later step can wait
    for the event. Failure is no error here: the ladder then has one choice fewer. */
 static void gpi_ladder_record_own(gpupool_arena *arena, const gpi_request *request) {
+    if (gpi_clock_is_none(request->owner)) return; /* what it has freed is finished */
     if (request->owner == arena->clocks.all) gpi_ladder_record_all(arena);
     else gpi_event_record(&arena->clocks, request->owner, request->by.stream);
 }
@@ -13820,7 +13845,7 @@ static int gpi_alloc_is_cacheable(const gpupool_arena *arena, const gpi_stream *
     if (run->units > gpi_ground_min(most / 4, GPI_CACHE_UNITS) || gpi_tree_tag(run)) return 0;
     if (gpi_stitch_is(&arena->stitches, run) || owner->capture) return 0;
     return !arena->searching && arena->clocks.position >= arena->short_until &&
-           !gpi_arena_takes_finished(arena, owner);
+           (gpi_clock_is_none(owner) || !gpi_arena_takes_finished(arena, owner));
 }
 
 /* Puts a live block into the stream's cache, as free or as handed out. Makes room first: widens a
@@ -14125,6 +14150,7 @@ static void gpi_block_tell_tool(const gpi_run *run) {
    memory nobody can take before an event. */
 GPI_HOT int gpi_block_is_due(const gpupool_arena *arena, const gpi_stream *owner) {
     uint64_t share = gpi_ground_max(arena->ledger.reserved.now / 1024, 1u << 20);
+    if (gpi_clock_is_none(owner)) return 0;
     if (!gpi_arena_takes_finished(arena, owner)) {
         if (!gpi_arena_shares(arena)) return 0;
         if (owner->frees < 64 && owner->freed_units * GPUPOOL_UNIT_BYTES < share &&
@@ -14181,6 +14207,7 @@ static int gpi_block_add_uses(gpupool_arena *arena, gpi_run *run, gpi_stream *ow
         return 1;
     }
     if (!run->of.uses && !owner->capture && !gpi_block_is_apart(arena, run)) return 1;
+    if (gpi_clock_is_none(owner)) return 1;
     /* A use by a graph never passes before the release (UINT64_MAX). */
     return gpi_clock_use(clocks, run, owner,
                          owner->capture ? UINT64_MAX : gpi_clock_issue(clocks, owner));
@@ -14547,7 +14574,7 @@ static gpupool_result gpi_hand_fill(gpupool_arena *arena, char *block, uint64_t 
                                block_is.granted_bytes - bytes, call->stream);
     /* All streams, or the host, may use the block as soon as the call returns. */
     if (guards && result == GPUPOOL_OK &&
-        (call->key == GPI_KEY_ALL || source == GPUPOOL_SOURCE_PINNED ||
+        (call->key == GPI_KEY_ALL || call->key == GPI_KEY_NONE || source == GPUPOOL_SOURCE_PINNED ||
          source == GPUPOOL_SOURCE_MANAGED))
         result = gpi_driver_stream_sync(driver, call->stream);
     gpi_driver_leave(&visit);
@@ -14602,6 +14629,8 @@ static uint64_t gpi_hand_check_guard(gpupool_arena *arena, char *block, const gp
             struct gpi_thread why = gpi_thread;
             bytes = 0;
             gpi_data_fill(driver, block, GPI_OLD_FILL, block_is.granted_bytes, call->stream);
+            /* any stream may have the memory next */
+            if (call->key == GPI_KEY_NONE) gpi_driver_stream_sync(driver, call->stream);
             gpi_thread = why;
         }
     }
@@ -14702,9 +14731,11 @@ GPI_HOT void gpi_hand_request(gpi_request *request, size_t bytes, cudaStream_t s
 /* Zeroes a block: by a memset on the stream; in a pinned arena by the host. Where the stream
    captures, the memset becomes part of the graph, and in a pinned arena both happen: now, and in
    each replay. The legacy stream never captures itself. It answers that it does while a blocking
-   stream captures, whose capture a memset would end: E_CAPTURING. */
+   stream captures, whose capture a memset would end: E_CAPTURING. Without a stream the host waits
+   for the memset, since any stream may use the block at once. */
 static gpupool_result gpi_hand_zero(gpupool_arena *arena, void *block, size_t bytes,
-                                    cudaStream_t stream) {
+                                    const gpi_caller *call) {
+    cudaStream_t stream = call->stream;
     const gpi_driver *driver = &arena->chunks.driver;
     int is_host = arena->chunks.source == GPUPOOL_SOURCE_PINNED;
     int is_legacy = stream == cudaStreamLegacy, captures;
@@ -14721,6 +14752,8 @@ static gpupool_result gpi_hand_zero(gpupool_arena *arena, void *block, size_t by
                                "a memset on the legacy stream would end its capture");
     if (result == GPUPOOL_OK && (!is_host || captures))
         result = gpi_data_fill(driver, block, 0, bytes, stream);
+    if (result == GPUPOOL_OK && !is_host && call->key == GPI_KEY_NONE)
+        result = gpi_driver_stream_sync(driver, stream);
     gpi_driver_leave(&visit);
     return result;
 }
@@ -14732,7 +14765,7 @@ static void *gpi_hand_zeroed(gpupool_arena *arena, void *block, const gpi_reques
     if (!block) return NULL;
     result = gpi_hand_keep_awake(arena, "gpupool_zalloc", block);
     if (result == GPUPOOL_OK) {
-        result = gpi_hand_zero(arena, block, (size_t)request->bytes, request->by.stream);
+        result = gpi_hand_zero(arena, block, (size_t)request->bytes, &request->by);
         gpi_hand_allow_sleep(arena);
     }
     if (result == GPUPOOL_OK) return block;
@@ -14947,6 +14980,7 @@ gpupool_result gpupool_record_stream(gpupool_arena *arena, const void *block, cu
     gpi_cache *cache;
     gpi_run *run;
     gpupool_result result = gpi_arena_begin(arena, name);
+    if (result == GPUPOOL_OK) result = gpi_arena_needs_stream(name, stream);
     if (result != GPUPOOL_OK) return result;
     result = gpi_arena_outlived(arena, name);
     if (result != GPUPOOL_OK) return result;
@@ -15056,6 +15090,7 @@ gpupool_result gpupool_begin_capture(gpupool_arena *arena, cudaStream_t stream,
         return gpi_host_fail(GPUPOOL_E_ARGUMENT, "gpupool_begin_capture: capture is NULL");
     *out = NULL;
     result = gpi_arena_begin(arena, "gpupool_begin_capture");
+    if (result == GPUPOOL_OK) result = gpi_arena_needs_stream("gpupool_begin_capture", stream);
     if (result == GPUPOOL_OK) result = gpi_arena_outlived(arena, "gpupool_begin_capture");
     if (result != GPUPOOL_OK) return result;
     capture = (gpupool_capture *)gpi_host_zeroed(sizeof *capture);
@@ -15230,6 +15265,7 @@ gpupool_result gpupool_retire_stream(gpupool_arena *arena, cudaStream_t stream) 
     gpi_caller call = gpi_arena_call(stream);
     int reset = 0;
     gpupool_result result = gpi_arena_begin(arena, "gpupool_retire_stream");
+    if (result == GPUPOOL_OK) result = gpi_arena_needs_stream("gpupool_retire_stream", stream);
     if (result != GPUPOOL_OK) return result;
     if (gpi_arena_outlived(arena, "gpupool_retire_stream") != GPUPOOL_OK) {
         /* Either the device was reset, or the driver cannot say whether it was. In the second case
@@ -19507,6 +19543,7 @@ gpupool_result gpupool_wait_stream(gpupool_arena *arena, cudaStream_t stream) {
     gpi_visit visit;
     uint64_t at;
     gpupool_result result = gpi_arena_begin(arena, "gpupool_wait_stream");
+    if (result == GPUPOOL_OK) result = gpi_arena_needs_stream("gpupool_wait_stream", stream);
     if (result == GPUPOOL_OK) result = gpi_arena_outlived(arena, "gpupool_wait_stream");
     /* also of a stream that has nothing to wait for: its last free may be part of the graph */
     if (result == GPUPOOL_OK && gpi_event_is_capturing(&arena->clocks, call.stream))
@@ -19561,6 +19598,7 @@ gpupool_result gpupool_wait_all(gpupool_arena *arena) {
    streams: see gpi_clock_key. */
 static cudaStream_t gpi_figures_stream(uint64_t key) {
     if (key == GPI_KEY_ALL) return NULL;
+    if (key == GPI_KEY_NONE) return GPUPOOL_NO_STREAM;
     if (key == GPI_KEY_LEGACY) return cudaStreamLegacy;
     return key & 1 ? cudaStreamPerThread : (cudaStream_t)(uintptr_t)key;
 }
@@ -21225,6 +21263,7 @@ static void gpi_svg_text(FILE *file, const char *text) { /* as XML wants it */
 static const char *gpi_svg_stream(char room[64], uint64_t key) {
     if (key == GPI_KEY_LEGACY) snprintf(room, 64, "the default stream");
     else if (key == GPI_KEY_ALL) snprintf(room, 64, "all streams (cudaFree)");
+    else if (key == GPI_KEY_NONE) snprintf(room, 64, "no stream");
     else if (key & 1) snprintf(room, 64, "default stream of thread %" PRIu64, key >> 2);
     else snprintf(room, 64, "stream %#" PRIx64, key);
     return room;

@@ -59,32 +59,24 @@ static void other_call(runner *r, const replay_op *op, cudaStream_t stream) {
     if (result != GPUPOOL_OK) failed(r);
 }
 
-/* As cuda::mr's allocate_sync: any stream may use the block at once. */
-static void *get_ready(gpupool_arena *arena, const replay_op *op) {
-    void *block = gpupool_alloc_aligned(arena, op->bytes, (size_t)1 << op->align, NULL);
-    if (!block || gpupool_wait_all(arena) == GPUPOOL_OK) return block;
-    gpupool_free(arena, block, NULL);
-    return NULL;
-}
-
 /* The loop that is timed: nothing is in it but the calls and one table. */
 static void run_ops(runner *r, const replay_op *op, const replay_op *end) {
     gpupool_arena *arena = r->pass->arena;
-    int give_up = r->pass->give_up, sync = r->pass->sync;
+    int give_up = r->pass->give_up;
     void **block = r->block;
     for (; op < end; op++) {
-        cudaStream_t stream = r->stream[op->stream];
+        cudaStream_t named = r->stream[op->stream];
+        cudaStream_t stream = r->pass->sync ? GPUPOOL_NO_STREAM : named;
         void **at = &block[op->slot];
         if (op->kind != TRACE_BLOCK) {
-            other_call(r, op, stream);
+            other_call(r, op, named);
         } else if (op->bytes) {
             size_t alignment = (size_t)1 << op->align;
-            *at = sync        ? get_ready(arena, op)
-                  : op->align ? gpupool_alloc_aligned(arena, op->bytes, alignment, stream)
-                              : gpupool_alloc(arena, op->bytes, stream);
+            *at = op->align ? gpupool_alloc_aligned(arena, op->bytes, alignment, stream)
+                            : gpupool_alloc(arena, op->bytes, stream);
             if (!*at) failed(r);
         } else {
-            if (gpupool_free(arena, *at, sync ? NULL : stream) != GPUPOOL_OK) failed(r);
+            if (gpupool_free(arena, *at, stream) != GPUPOOL_OK) failed(r);
             *at = NULL;
         }
         if (give_up && r->failures) return;
@@ -116,6 +108,7 @@ static void free_leftover(runner *r) {
             stream[plan->op[i].slot] = plan->op[i].stream;
     for (size_t slot = 0; slot < plan->from->slots; slot++) {
         cudaStream_t on = r->stream[stream ? stream[slot] : 0];
+        if (r->pass->sync) on = GPUPOOL_NO_STREAM;
         if (r->block[slot] && gpupool_free(r->pass->arena, r->block[slot], on) != GPUPOOL_OK)
             failed(r);
         r->block[slot] = NULL;
