@@ -5848,6 +5848,8 @@ static gpi_run *gpi_cache_evict(gpi_cache *cache) {
         entry = &cache->entries[cache->evict_at];
         cache->evict_at = (uint16_t)((cache->evict_at + 1u) % cache->room);
     } while (entry->state == GPI_ENTRY_EMPTY || (out && entry->state == GPI_ENTRY_FREE));
+    /* Of a bin the first block will do: to take another one out of the list costs a walk. */
+    if (entry->state == GPI_ENTRY_FREE) entry = &cache->entries[cache->bins[entry->bin]];
     return gpi_cache_drop(cache, entry);
 }
 
