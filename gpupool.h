@@ -5848,19 +5848,24 @@ static gpi_run *gpi_cache_evict(gpi_cache *cache) {
         entry = &cache->entries[cache->evict_at];
         cache->evict_at = (uint16_t)((cache->evict_at + 1u) % cache->room);
     } while (entry->state == GPI_ENTRY_EMPTY || (out && entry->state == GPI_ENTRY_FREE));
-    /* Of a bin the first block will do: to take another one out of the list costs a walk. */
-    if (entry->state == GPI_ENTRY_FREE) entry = &cache->entries[cache->bins[entry->bin]];
+    /* In a crowded cache a bin may have thousands, of which the first will do: to take another one
+       out of the list costs a walk. */
+    if (cache->crowded && entry->state == GPI_ENTRY_FREE)
+        entry = &cache->entries[cache->bins[entry->bin]];
     return gpi_cache_drop(cache, entry);
 }
 
 /* Evicts a free block because memory is wanted elsewhere; there is one. The bins take turns, and a
-   bin with several blocks comes first: a size that has one block left keeps it for longer. */
+   bin with several blocks comes first: a size that has one block left keeps it for longer. A crowded
+   cache, which may evict thousands in a row, stays with a bin as long as that has several. */
 static gpi_run *gpi_cache_evict_free(gpi_cache *cache) {
+    int stays = cache->crowded;
     uint32_t looked = 0;
     uint16_t at;
     /* after as many non-empty bins as there are bins, a bin with one block will do */
     do {
-        cache->evict_bin = (uint16_t)((cache->evict_bin + 1u) % GPI_CACHE_BINS);
+        if (!stays) cache->evict_bin = (uint16_t)((cache->evict_bin + 1u) % GPI_CACHE_BINS);
+        stays = 0;
         at = cache->bins[cache->evict_bin];
     } while (at == GPI_NO_ENTRY ||
              (looked++ < GPI_CACHE_BINS && cache->entries[at].next == GPI_NO_ENTRY));
@@ -13833,7 +13838,7 @@ static void gpi_alloc_bound_cache(gpupool_arena *arena, gpi_stream *owner, uint6
     cache->most_units = gpi_alloc_cache_units(arena, cache->crowded);
     if (cache->free_units + units <= cache->most_units) return;
     /* A crowded cache makes more room at once, since it comes here for the arena's lock. */
-    if (cache->crowded) units += cache->most_units / 4;
+    if (cache->crowded) units += cache->most_units / 32;
     while (cache->free_units + units > cache->most_units)
         gpi_arena_put_evicted(arena, owner, gpi_cache_evict_free(cache));
 }
