@@ -5979,8 +5979,8 @@ static void gpi_cache_fold(gpi_cache *cache, gpi_ledger *ledger) {
    gpupool_cudaFree frees on it, its events are of the whole context (cuCtxRecordEvent), and a wait
    of the host for the device advances it. What has passed on ALL has passed on every stream, except
    on those of graphs: their memory passes after the graph's release. Calls with GPUPOOL_NO_STREAM
-   have a struct too, NONE, for its cache. Nothing ever waits for it: what is freed there is finished
-   memory at once, and its free list stays empty.
+   have a struct too, NONE. Nothing ever waits for it: what is freed there is finished memory at once,
+   and its free list and its cache stay empty.
 
    CUDA gives a new stream the handle of a destroyed one, even while the old one's work still runs.
    So when a stream is destroyed its struct loses the key, and the new stream gets a struct of its
@@ -13852,7 +13852,7 @@ static int gpi_alloc_is_cacheable(const gpupool_arena *arena, const gpi_stream *
     if (run->units > gpi_ground_min(most / 4, GPI_CACHE_UNITS) || gpi_tree_tag(run)) return 0;
     if (gpi_stitch_is(&arena->stitches, run) || owner->capture) return 0;
     return !arena->searching && arena->clocks.position >= arena->short_until &&
-           (gpi_clock_is_none(owner) || !gpi_arena_takes_finished(arena, owner));
+           !gpi_arena_takes_finished(arena, owner);
 }
 
 /* Puts a live block into the stream's cache, as free or as handed out. Makes room first: widens a

@@ -124,7 +124,7 @@ static void more_of_it_is_taken(void) {
 static void a_limit_comes_first(void) {
     uint64_t made = 0;
     stripe_open();
-    for (int round = 0; made < 2 * AFFORDED / 8; round++) {
+    for (unsigned round = 0; made < 2 * AFFORDED / 8; round++) {
         void *taken[LAID];
         int count = 0;
         for (int i = 0; i < LAID; i++) taken[i] = get(STRIPE_BYTES, 0);

@@ -41,7 +41,7 @@ static void the_same_again_makes_no_call(void) {
 #endif
         }
         CHECK_EQ(kit_stats(arena).pending.now, 0);
-        CHECK_EQ(kit_stats(arena).device_waits, 0);
+        CHECK_EQ(kit_stats(arena).host_syncs, 0);
         fake_mode(FAKE_EAGER);
         put(busy, kit_stream[1]);
         kit_close(arena);
