@@ -70,10 +70,11 @@ static void run_ops(runner *r, const replay_op *op, const replay_op *end) {
     int give_up = r->pass->give_up;
     void **block = r->block;
     for (; op < end; op++) {
-        cudaStream_t stream = r->stream[op->stream];
+        cudaStream_t named = r->stream[op->stream];
+        cudaStream_t stream = r->pass->sync ? GPUPOOL_NO_STREAM : named;
         void **at = &block[op->slot];
         if (op->kind != TRACE_BLOCK) {
-            other_call(r, op, stream);
+            other_call(r, op, named);
         } else if (op->bytes) {
             size_t alignment = (size_t)1 << op->align;
             *at = op->align ? edition_alloc_aligned(arena, op->bytes, alignment, stream)
@@ -112,6 +113,7 @@ static void free_leftover(runner *r) {
             stream[plan->op[i].slot] = plan->op[i].stream;
     for (size_t slot = 0; slot < plan->from->slots; slot++) {
         cudaStream_t on = r->stream[stream ? stream[slot] : 0];
+        if (r->pass->sync) on = GPUPOOL_NO_STREAM;
         if (r->block[slot] && give_back(r, r->block[slot], on)) failed(r);
         r->block[slot] = NULL;
     }

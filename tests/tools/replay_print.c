@@ -68,7 +68,7 @@ void replay_print_json(FILE *out, const char *path, const char *source, const re
     fputs("{\"trace\":\"", out);
     replay_print_text(out, path, 0);
     fprintf(out, "\",\"source\":\"%s\",\"streams\":%u,\"threads\":%u,\"events\":%zu", source,
-            o->streams, o->threads, r->from->events);
+            o->streams, o->threads, r->events);
     fprintf(out, ",\"peak_live_bytes\":%llu,\"peak_reserved_bytes\":%llu",
             (unsigned long long)r->peak_live_bytes, (unsigned long long)r->peak_reserved_bytes);
     fprintf(out, ",\"reserved_over_live\":%.4f", over_live(r, r->peak_reserved_bytes));
@@ -108,7 +108,7 @@ static void print_passes(FILE *out, const replay_result *r) {
 void replay_print_row(FILE *out, const char *path, const replay_options *o,
                       const replay_result *r) {
     const char *slash = strrchr(path, '/');
-    fprintf(out, "%-22s %9zu %9.3f %9.3f %9.4f ", slash ? slash + 1 : path, r->from->events,
+    fprintf(out, "%-22s %9zu %9.3f %9.3f %9.4f ", slash ? slash + 1 : path, r->events,
             (double)r->peak_live_bytes / 1e9, (double)r->peak_reserved_bytes / 1e9,
             over_live(r, r->peak_reserved_bytes));
     if (o->min_limit && r->min_limit_bytes)

@@ -6,6 +6,7 @@
 #include "replay_pass.h"
 
 #include <errno.h>
+#include <stdlib.h>
 #include <string.h>
 
 typedef struct run { /* what the stops of a pass need to know */
@@ -13,6 +14,8 @@ typedef struct run { /* what the stops of a pass need to know */
     int pass, passes;
     int failed;
 } run;
+
+static size_t count_traces(const replay_options *o) { return o->turns ? o->turns : 1; }
 
 static int is_fullest(const run *r, const replay_pass *pass, size_t event) {
     return r->options->svg && r->pass == r->passes && event == pass->plan->from->peak_event;
@@ -96,17 +99,19 @@ static int read_stats(gpupool_arena *arena, const replay_plan *plan, replay_resu
     return 0;
 }
 
+/* The plans are one, or one for each pass. */
 static int run_passes(const replay_options *o, const replay_plan *plan, gpupool_arena *arena,
                       replay_result *out) {
     run r = {.options = o, .passes = (int)out->passes};
     for (r.pass = 1; r.pass <= r.passes; r.pass++) {
+        const replay_plan *of = o->turns ? &plan[r.pass - 1] : plan;
         replay_pass pass = {
-            .plan = plan, .arena = arena, .cuda_free = o->cuda_free, .user = &r};
+            .plan = of, .arena = arena, .sync = o->sync, .cuda_free = o->cuda_free, .user = &r};
         gpupool_reset_peaks(arena);
         set_stops(&r, &pass);
         if (replay_pass_run(&pass) != 0) r.failed = 1;
         else add_up(out, &pass, r.pass);
-        if (r.failed || read_stats(arena, plan, out, r.pass) != 0) return -1;
+        if (r.failed || read_stats(arena, of, out, r.pass) != 0) return -1;
     }
     return 0;
 }
@@ -145,29 +150,38 @@ static int run_plan(const replay_options *o, const replay_plan *plan, replay_res
                         : 0;
 }
 
-static int hold(const replay_plan *plan, int on) {
-    for (size_t i = 0; i < plan->streams; i++)
-        if (machine_hold((void *)plan->stream[i], on) != 0) return -1;
+static int hold(const replay_options *o, const replay_plan *plan, int on) {
+    for (size_t p = 0; p < count_traces(o); p++)
+        for (size_t i = 0; i < plan[p].streams; i++)
+            if (machine_hold((void *)plan[p].stream[i], on) != 0) return -1;
     return 0;
 }
 
 static int run_behind(const replay_options *o, const replay_plan *plan, replay_result *out,
                       gpupool_result *why) {
-    if (hold(plan, 1) != 0) {
+    if (hold(o, plan, 1) != 0) {
         fprintf(stderr, "--behind needs a simulated GPU\n");
         return -1;
     }
     int result = run_plan(o, plan, out, why);
-    hold(plan, 0);
+    hold(o, plan, 0);
     return result;
 }
 
 int replay_run(const replay_options *o, const trace *t, replay_result *out, gpupool_result *why) {
-    replay_plan plan;
-    *out = (replay_result){.from = t, .passes = o->passes ? o->passes : REPLAY_PASSES};
+    replay_plan *plan = calloc(count_traces(o), sizeof *plan);
+    size_t made = 0;
+    *out = (replay_result){.passes = o->turns ? o->turns : o->passes ? o->passes : REPLAY_PASSES};
     *why = GPUPOOL_OK;
-    if (replay_plan_make(&plan, t, o->streams, o->threads) != 0) return -1;
-    int result = (o->behind ? run_behind : run_plan)(o, &plan, out, why);
-    replay_plan_free(&plan);
+    for (; plan && made < count_traces(o); made++) {
+        if (replay_plan_make(&plan[made], &t[made], o->streams, o->threads) != 0) break;
+        out->events += t[made].events;
+        if (t[made].peak_live_bytes > out->peak_live_bytes)
+            out->peak_live_bytes = t[made].peak_live_bytes;
+    }
+    int result = made < count_traces(o) ? -1
+                                         : (o->behind ? run_behind : run_plan)(o, plan, out, why);
+    while (made) replay_plan_free(&plan[--made]);
+    free(plan);
     return result;
 }
