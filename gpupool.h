@@ -422,7 +422,11 @@ enum {
    the device only if there is no such memory and none can be had from the driver. A free says that
    all work on the block has finished, but for uses by gpupool_record_stream. Other calls with a
    stream refuse it: E_ARGUMENT. */
+#if defined(__cplusplus)
+#define GPUPOOL_NO_STREAM (reinterpret_cast<cudaStream_t>(~static_cast<uintptr_t>(0)))
+#else
 #define GPUPOOL_NO_STREAM ((cudaStream_t)~(uintptr_t)0)
+#endif
 
 typedef enum gpupool_result {
     GPUPOOL_OK = 0,
