@@ -77,10 +77,19 @@ static void do_renew(world *w, int s) { /* a stream ends, and another may get it
     cudaStreamDestroy(w->streams[s]);
     cudaStreamCreateWithFlags(&w->streams[s], cudaStreamNonBlocking);
 }
+static void do_bad_pointers(world *w, const block *b) { /* refused, and the block lives on */
+    cudaStream_t stream = w->streams[b->home];
+    static char foreign[1024];
+    expect(w, world_free(w->arena, foreign, stream) != 0, "a foreign pointer is freed");
+    if (b->bytes > WORLD_INNER)
+        expect(w, world_free(w->arena, b->memory + WORLD_INNER, stream) != 0, "an inner pointer is freed");
+    verify(b, stream);
+}
 static void do_one(world *w) {
     block *b = &w->blocks[draw(w, BLOCKS)];
     if (!b->memory) do_alloc(w, b);
     else if (draw(w, 8) == 0) do_record(w, b);
+    else if (draw(w, 30) == 0) do_bad_pointers(w, b);
     else do_free(w, b);
     if (draw(w, 3) == 0) fake_step(w->streams[draw(w, STREAMS)]);
     if (draw(w, 400) == 0) fake_run_all();

@@ -28,3 +28,5 @@ static void world_retire(world_arena *arena, cudaStream_t stream) {
 static int world_trim(world_arena *arena) { return gpupool_trim(arena, 0); }
 static int world_check(world_arena *arena) { return gpupool_check(arena); }
 static int world_close(world_arena *arena) { return gpupool_arena_destroy(arena); }
+
+enum { WORLD_INNER = 1 }; /* bytes from a block that are refused as inside it */

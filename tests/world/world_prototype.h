@@ -22,3 +22,5 @@ static void world_retire(world_arena *arena, cudaStream_t stream) { gpi_retire(a
 static int world_trim(world_arena *arena) { return gpi_trim_all(arena, 0); }
 static int world_check(world_arena *arena) { return gpi_check(arena); }
 static int world_close(world_arena *arena) { return gpi_arena_destroy(arena); }
+
+enum { WORLD_INNER = 512 }; /* the prototype takes any address of the first unit for the block */
