@@ -4,6 +4,7 @@
 # where there is one with a CUDA toolkit, else on tests/fakecuda, a GPU simulated on the CPU.
 # CUDA_HOME= (empty) leaves a toolkit out; ON=sim leaves a GPU out; STRICT=1: a warning is an error;
 # V=1 shows the commands; JOBS= how many at a time; COVERAGE=1: `make test` says what no test takes.
+# NEXT=1: the tools and benches run tests/next/gpupool.h instead, and are built in build/next.
 
 MAKEFLAGS += --no-builtin-rules
 .SUFFIXES:
@@ -17,10 +18,10 @@ ifeq ($(origin CXX),default)
 CXX := g++
 endif
 JOBS ?= $(shell nproc 2>/dev/null || echo 2)
-BUILD := build$(if $(COVERAGE),/coverage)
+BUILD := build$(if $(COVERAGE),/coverage)$(if $(NEXT),/next)
 Q := $(if $(V),,@)
 WARNINGS := -Wall -Wextra -Wpedantic -Wshadow -Wconversion -Wsign-conversion $(if $(STRICT),-Werror)
-INCLUDES := -I. -Itests -Itests/support
+INCLUDES := $(if $(NEXT),-DGPUPOOL_NEXT=1 -Itests/next) -I. -Itests -Itests/support
 
 # ---- where CUDA comes from -----------------------------------------------------------------------
 

@@ -417,6 +417,13 @@ enum {
     GPUPOOL_ALL = -1                 /* gpupool_sleep and gpupool_wake: all of the arena */
 };
 
+/* In place of a stream, in calls that allocate or free a block. An allocation gets memory on which
+   all work has finished, so that any stream, and the host, may use the block at once; it waits for
+   the device only if there is no such memory and none can be had from the driver. A free says that
+   all work on the block has finished, but for uses by gpupool_record_stream. Other calls with a
+   stream refuse it: E_ARGUMENT. */
+#define GPUPOOL_NO_STREAM ((cudaStream_t)~(uintptr_t)0)
+
 typedef enum gpupool_result {
     GPUPOOL_OK = 0,
     GPUPOOL_E_ARGUMENT,      /* fix the call; gpupool_last_error() names argument and rule */
@@ -1579,8 +1586,8 @@ public:
 /* Refers to an arena, by default to the current device's default arena. The arena must live longer
    than the resource and its copies. Meets the concepts of cuda::mr, from those of CUDA 12.2 to
    those of RMM 26. Calls with a stream are gpupool_alloc and gpupool_free, under rule 1.
-   allocate_sync waits for the device, and then any stream may use the block. Before a block goes to
-   deallocate_sync, all work that uses the block must have finished. */
+   allocate_sync and deallocate_sync name no stream (GPUPOOL_NO_STREAM): any stream may use the block
+   at once, and before it goes back all work that uses it must have finished. */
 class resource {
     gpupool_arena *arena_;
     const char *file_; /* where the resource was made: reports show this as its blocks' site */
@@ -1609,15 +1616,13 @@ public:
     void deallocate(stream on, void *block, size_t = 0, size_t = 0) const noexcept {
         gpupool_free(arena_, block, on.handle);
     }
-    /* A block that any stream may use at once: after the wait no earlier work uses its memory. */
+    /* A block that any stream may use at once: no earlier work uses its memory. */
     void *allocate_sync(size_t bytes, size_t align = 0) const {
-        void *block = allocate(stream(), bytes, align);
-        if (!block || gpupool_wait_all(arena_) == GPUPOOL_OK) return block;
-        deallocate(stream(), block);
-        GPI_CPP_FAIL();
-        return nullptr;
+        return allocate(stream(GPUPOOL_NO_STREAM), bytes, align);
     }
-    void deallocate_sync(void *p, size_t = 0, size_t = 0) const noexcept { deallocate({}, p); }
+    void deallocate_sync(void *p, size_t = 0, size_t = 0) const noexcept {
+        deallocate(stream(GPUPOOL_NO_STREAM), p);
+    }
     /* The names of earlier versions of cuda::mr. allocate(0, bytes) fits two of these functions
        equally well, and does not compile; allocate(nullptr, bytes) is the form with a stream. */
     void *allocate(decltype(nullptr), size_t bytes) const { return allocate(stream(), bytes); }
@@ -5843,17 +5848,24 @@ static gpi_run *gpi_cache_evict(gpi_cache *cache) {
         entry = &cache->entries[cache->evict_at];
         cache->evict_at = (uint16_t)((cache->evict_at + 1u) % cache->room);
     } while (entry->state == GPI_ENTRY_EMPTY || (out && entry->state == GPI_ENTRY_FREE));
+    /* In a crowded cache a bin may have thousands, of which the first will do: to take another one
+       out of the list costs a walk. */
+    if (cache->crowded && entry->state == GPI_ENTRY_FREE)
+        entry = &cache->entries[cache->bins[entry->bin]];
     return gpi_cache_drop(cache, entry);
 }
 
 /* Evicts a free block because memory is wanted elsewhere; there is one. The bins take turns, and a
-   bin with several blocks comes first: a size that has one block left keeps it for longer. */
+   bin with several blocks comes first: a size that has one block left keeps it for longer. A crowded
+   cache, which may evict thousands in a row, stays with a bin as long as that has several. */
 static gpi_run *gpi_cache_evict_free(gpi_cache *cache) {
+    int stays = cache->crowded;
     uint32_t looked = 0;
     uint16_t at;
     /* after as many non-empty bins as there are bins, a bin with one block will do */
     do {
-        cache->evict_bin = (uint16_t)((cache->evict_bin + 1u) % GPI_CACHE_BINS);
+        if (!stays) cache->evict_bin = (uint16_t)((cache->evict_bin + 1u) % GPI_CACHE_BINS);
+        stays = 0;
         at = cache->bins[cache->evict_bin];
     } while (at == GPI_NO_ENTRY ||
              (looked++ < GPI_CACHE_BINS && cache->entries[at].next == GPI_NO_ENTRY));
@@ -5966,7 +5978,9 @@ static void gpi_cache_fold(gpi_cache *cache, gpi_ledger *ledger) {
    have ended, and of streams that nobody uses at present. The stream ALL stands for all streams:
    gpupool_cudaFree frees on it, its events are of the whole context (cuCtxRecordEvent), and a wait
    of the host for the device advances it. What has passed on ALL has passed on every stream, except
-   on those of graphs: their memory passes after the graph's release.
+   on those of graphs: their memory passes after the graph's release. Calls with GPUPOOL_NO_STREAM
+   have a struct too, NONE. Nothing ever waits for it: what is freed there is finished memory at once,
+   and its free list and its cache stay empty.
 
    CUDA gives a new stream the handle of a destroyed one, even while the old one's work still runs.
    So when a stream is destroyed its struct loses the key, and the new stream gets a struct of its
@@ -5993,7 +6007,8 @@ enum {
     GPI_BUCKET_BITS = 12,
     GPI_BUCKETS = 1 << GPI_BUCKET_BITS, /* of the hash table of streams */
     GPI_KEY_LEGACY = 1,         /* the key of the legacy default stream */
-    GPI_KEY_ALL = 5             /* and of the stream ALL */
+    GPI_KEY_ALL = 5,            /* and of the stream ALL */
+    GPI_KEY_NONE = 9            /* and of calls with GPUPOOL_NO_STREAM */
 };
 
 typedef struct gpi_mark {
@@ -6205,9 +6220,14 @@ static void gpi_clock_move_finished(gpi_clocks *clocks, gpi_stream *stream) {
     gpi_tree_finish(clocks->tree, stream->list, done);
 }
 
+/* Whether this is NONE, whose work has always finished. */
+GPI_HOT int gpi_clock_is_none(const gpi_stream *stream) { return stream->handle == GPI_KEY_NONE; }
+
 /* The next position, for a free or a use of this stream. */
 GPI_HOT uint64_t gpi_clock_issue(gpi_clocks *clocks, gpi_stream *stream) {
-    return stream->clock.issued = ++clocks->position;
+    ++clocks->position;
+    if (!gpi_clock_is_none(stream)) stream->clock.issued = clocks->position;
+    return clocks->position;
 }
 
 /* -- runs that a thread takes from a stream, and may put back -- */
@@ -6251,6 +6271,7 @@ static size_t gpi_clock_bucket(uintptr_t key) {
    has one too, made of the number of the calling thread, as threads' numbers are never used
    twice. */
 static uintptr_t gpi_clock_key(cudaStream_t stream) {
+    if (stream == GPUPOOL_NO_STREAM) return GPI_KEY_NONE;
     if (stream == cudaStreamPerThread) return (uintptr_t)gpi_host_thread_number() << 2 | 3;
     if (stream == NULL || stream == cudaStreamLegacy) return GPI_KEY_LEGACY;
     return (uintptr_t)stream;
@@ -8355,10 +8376,14 @@ static uint64_t gpi_growth_room(const gpi_chunks *chunks, uint64_t limit_bytes,
    at once, while work still runs on the memory.
 
    When the block is freed, its units go to the free lists as runs at home. The stitch stays mapped
-   and is idle. A later request of the same size takes the stitch again, without a driver call, if
-   the same units are free: programs repeat themselves. The number of handles in idle stitches is
-   bounded; the stitch that was freed longest ago is unmapped first, after its last user's work has
-   finished.
+   and is idle. A later request that needs the same granules takes the stitch again, without a driver
+   call, if the same units are free: programs repeat themselves. The number of handles in idle
+   stitches is bounded; the stitch that was freed longest ago is unmapped first, after its last
+   user's work has finished.
+
+   A stitch pays if the program repeats itself. Where sizes never come again each would be mapped
+   anew, some 30 us a handle, for ever. So there is a budget for mapping: while memory is not short,
+   stitches spend a credit, and without credit the arena grows instead. See gpi_stitch_affords.
 
    S1  a unit is free or in one block, counted at its home address: a run in list PART leads to the
        stitch of a block that is not free, and is one of its parts; the parts are all of the block,
@@ -8375,6 +8400,7 @@ static uint64_t gpi_growth_room(const gpi_chunks *chunks, uint64_t limit_bytes,
    S7  an alignment counts from the block's first byte
    S8  to take or to free a stitched block costs a step for each home run of it
    S9  units are taken under the lock before the first driver call, and go back if the call fails
+   S10 the credit is never above its start, and never negative
 
    Locks: the arena's lock is held, and `growing` too in functions that unmap; these open the
    arena's lock around driver calls, and both locks while on_unmap runs.
@@ -8384,7 +8410,16 @@ static uint64_t gpi_growth_room(const gpi_chunks *chunks, uint64_t limit_bytes,
 
 enum {
     GPI_IDLE_SEAMS = 8192,   /* handles that idle stitches may have, even in a small arena */
-    GPI_REUSE_TRIES = 32     /* idle stitches of a size whose units a request looks at */
+    GPI_REUSE_TRIES = 32,    /* idle stitches of a size whose units a request looks at */
+    /* The budget, in tenths of a handle that is mapped: */
+    GPI_CREDIT = 50000,      /* the start: 0.15 s in the life of a program */
+    GPI_HANDLE_COSTS = 17,   /* mapping a handle, and unmapping it later */
+    GPI_HANDLE_REPAYS = 10,  /* at its stitch's first reuse */
+    GPI_CREDIT_FREES = 3,    /* frees that earn a tenth: 1 us a free */
+    GPI_CREDIT_LOW = GPI_CREDIT / 2, /* with less, sizes seem not to come again: */
+    GPI_CREDIT_SHARE = 64,   /* then a stitch costs at most this share of the credit, since many
+                                cheap stitches save more memory than a few dear ones */
+    GPI_PEER_COSTS = 3       /* access for a peer is so many times as dear as mapping */
 };
 
 typedef struct gpi_seam {    /* one chunk in one stitch */
@@ -8418,6 +8453,7 @@ typedef struct gpi_stitch {
     gpi_stream *user;        /* idle: the stream that freed the block; NULL: all work on it has
                                 finished */
     uint64_t user_at;        /* the position of that free */
+    int is_repaid;           /* 1: it was reused, and has given its part of the credit back */
     int is_told;             /* 1: on_map was called for it, and on_unmap was not */
     int is_leaving;          /* 1: a thread has begun to unmap it */
     int is_away;             /* 1: asleep, so it is not mapped, */
@@ -8440,9 +8476,11 @@ typedef struct gpi_stitches {
     int off;                 /* config.no_stitch */
     int is_half_gone;        /* 1: after a reset, CUDA has taken a part of the arena back, or all */
     gpi_stitch *oldest, *newest;
-    gpi_stitch *first_of[GPI_KIND_BINS], *last_of[GPI_KIND_BINS]; /* by size: gpi_tree_bin */
+    gpi_stitch *first_of[GPI_KIND_BINS], *last_of[GPI_KIND_BINS]; /* by size: gpi_stitch_bin */
     uint64_t count, seams, idle_seams; /* seams: of all stitches; idle_seams: of those not USED */
     uint64_t used_units;     /* sum of all stitched blocks */
+    uint64_t credit;         /* for mapping, in tenths of a handle: see gpi_stitch_affords */
+    uint64_t credit_at;      /* the position up to which frees have earned credit */
     uint64_t making_units;   /* addresses of the stitch that a thread is making */
     uint64_t made, reused;   /* so far, for statistics */
     gpi_free_chunk *candidates; /* scratch: the chunks that a plan can use, or the idle chunks */
@@ -8467,6 +8505,54 @@ GPI_HOT int gpi_stitch_is(const gpi_stitches *stitches, const gpi_run *run) {
 /* Whether the arena makes stitches: its source is MAPPED, and config.no_stitch is 0. */
 static int gpi_stitch_can(const gpi_stitches *stitches) {
     return gpi_chunk_is(stitches->chunks, GPI_FROM_STITCHES) && !stitches->off;
+}
+
+/* How many units of whole granules so many units are: stitches are told apart by this, and not by
+   units, so that a buffer which grows by a little finds its stitch again. */
+static uint64_t gpi_stitch_size(const gpi_stitches *stitches, uint64_t units) {
+    return gpi_ground_up(units, stitches->chunks->granule_units);
+}
+
+/* The bin of stitches for blocks of this size. */
+static uint32_t gpi_stitch_bin(const gpi_stitches *stitches, uint64_t units) {
+    return gpi_tree_bin(gpi_stitch_size(stitches, units));
+}
+
+/* -- the budget for mapping -- */
+
+/* What a handle in a new stitch costs, in tenths: the device maps it, and each peer gets access. */
+static uint64_t gpi_stitch_handle_price(const gpi_stitches *stitches) {
+    uint64_t peers = (uint64_t)stitches->chunks->driver.peer_count;
+    return GPI_HANDLE_COSTS * (1 + GPI_PEER_COSTS * peers);
+}
+
+/* Gives credit, at most up to the start: an hour of frees does not buy an hour of mapping. */
+static void gpi_stitch_give_credit(gpi_stitches *stitches, uint64_t tenths) {
+    stitches->credit = gpi_ground_min(stitches->credit + tenths, GPI_CREDIT);
+}
+
+/* How many handles a stitch may map while memory is not short. Frees since the last call earn
+   first. */
+static uint64_t gpi_stitch_affords(gpi_stitches *stitches) {
+    uint64_t earned = (stitches->clocks->position - stitches->credit_at) / GPI_CREDIT_FREES, most;
+    stitches->credit_at += earned * GPI_CREDIT_FREES;
+    gpi_stitch_give_credit(stitches, earned);
+    most = stitches->credit / gpi_stitch_handle_price(stitches);
+    return stitches->credit < GPI_CREDIT_LOW && most > 2 ? most / GPI_CREDIT_SHARE + 2 : most;
+}
+
+/* Pays for the handles of a new stitch. Where memory is short a stitch may cost more than there
+   is. */
+static void gpi_stitch_pay(gpi_stitches *stitches, const gpi_stitch *stitch) {
+    uint64_t price = stitch->seam_count * gpi_stitch_handle_price(stitches);
+    stitches->credit -= gpi_ground_min(stitches->credit, price);
+}
+
+/* Gives a part of the price back, the first time that a stitch is reused. */
+static void gpi_stitch_repay(gpi_stitches *stitches, gpi_stitch *stitch) {
+    if (stitch->is_repaid) return;
+    stitch->is_repaid = 1;
+    gpi_stitch_give_credit(stitches, (uint64_t)GPI_HANDLE_REPAYS * stitch->seam_count);
 }
 
 /* -- the check -- */
@@ -8548,7 +8634,8 @@ static int gpi_stitch_check(const gpi_stitches *stitches) {
         if (run->list == GPI_LIST_SPACE) space += run->units;
     for (i = 0; i < GPI_KIND_BINS; i++)
         for (stitch = stitches->first_of[i]; stitch; stitch = stitch->same_next)
-            count -= gpi_tree_bin(stitch->body->units) == i;
+            count -= gpi_stitch_bin(stitches, stitch->body->units) == i;
+    if (stitches->credit > GPI_CREDIT) return 10;
     return count == 0 && space == stitches->chunks->base_unit + stitches->chunks->space_units -
                                       stitches->chunks->stitch_unit ? 0 : 6;
 }
@@ -8574,7 +8661,7 @@ static void gpi_stitch_unlink(gpi_stitches *stitches, gpi_stitch *stitch) {
 
 /* Puts a new stitch at the end of the list for its size. */
 static void gpi_stitch_link_size(gpi_stitches *stitches, gpi_stitch *stitch) {
-    uint32_t size = gpi_tree_bin(stitch->body->units);
+    uint32_t size = gpi_stitch_bin(stitches, stitch->body->units);
     stitch->same_next = NULL;
     stitch->same_prev = stitches->last_of[size];
     if (stitch->same_prev) stitch->same_prev->same_next = stitch;
@@ -8584,7 +8671,7 @@ static void gpi_stitch_link_size(gpi_stitches *stitches, gpi_stitch *stitch) {
 
 /* Takes a stitch out of the list for its size. */
 static void gpi_stitch_unlink_size(gpi_stitches *stitches, gpi_stitch *stitch) {
-    uint32_t size = gpi_tree_bin(stitch->body->units);
+    uint32_t size = gpi_stitch_bin(stitches, stitch->body->units);
     if (stitch->same_next) stitch->same_next->same_prev = stitch->same_prev;
     else stitches->last_of[size] = stitch->same_prev;
     if (stitch->same_prev) stitch->same_prev->same_next = stitch->same_next;
@@ -8696,6 +8783,7 @@ static void gpi_stitch_put_parts(gpi_stitches *stitches, gpi_run *run, gpi_strea
    is NULL. Every block becomes free through this function. */
 GPI_HOT void gpi_stitch_put(gpi_stitches *stitches, gpi_run *run, gpi_stream *stream, uint64_t at,
                             uint64_t absorb_units) {
+    if (stream && gpi_clock_is_none(stream)) stream = NULL;
     if (stream) gpi_clock_queue(stitches->clocks, stream);
     if (gpi_stitch_is(stitches, run))
         gpi_stitch_put_parts(stitches, run, stream, at, absorb_units);
@@ -8752,28 +8840,63 @@ static void gpi_stitch_use_part(gpi_stitch *stitch, gpi_part *part, gpi_run *tak
     part->run = taken;
 }
 
-/* Takes an idle stitch of exactly this size and alignment whose units are all free and usable.
-   Returns its block, taken; NULL: there is none. Makes no driver call. The search begins with the
-   stitch that was made first, so that a program that repeats itself meets the same choices again.
-   The lock is held. */
+/* Whether an idle stitch could have a block of so many units, in the same granules: then the block
+   ends elsewhere in the last part. */
+static int gpi_stitch_could_hold(const gpi_stitches *stitches, const gpi_stitch *stitch,
+                                 uint64_t units, uint64_t align_units) {
+    uint64_t has = stitch->body->units, last;
+    if (stitch->state != GPI_STITCH_IDLE || stitch->body->unit % align_units) return 0;
+    if (has == units) return 1;
+    if (gpi_stitch_size(stitches, has) != gpi_stitch_size(stitches, units)) return 0;
+    last = stitch->parts[stitch->part_count - 1].units;
+    return last + units > has && stitch->body->unit + units <= stitch->unit + stitch->units;
+}
+
+/* Whether all units of a stitch that gpi_stitch_could_hold are free and usable, if its block has so
+   many. Stores the number of the runs that they are in. */
+static int gpi_stitch_would_hold(const gpi_stitches *stitches, const gpi_stitch *stitch,
+                                 uint64_t units, uint64_t *runs) {
+    uint32_t i, last = stitch->part_count - 1;
+    *runs = 0;
+    for (i = 0; i < last; i++)
+        if (!gpi_stitch_is_free(stitches->tree, stitch->parts[i].unit, stitch->parts[i].units,
+                                runs))
+            return 0;
+    return gpi_stitch_is_free(stitches->tree, stitch->parts[last].unit,
+                              stitch->parts[last].units + units - stitch->body->units, runs);
+}
+
+/* Gives the block of an idle stitch another size, which the stitch could hold. Needs a spare
+   struct. */
+static void gpi_stitch_resize(gpi_stitches *stitches, gpi_stitch *stitch, uint64_t units) {
+    gpi_tree *tree = stitches->tree;
+    gpi_run *body = stitch->body;
+    if (body->units == units) return;
+    stitch->parts[stitch->part_count - 1].units += units - body->units;
+    /* with the pad behind it, if there is one */
+    if (body->unit + body->units < stitch->unit + stitch->units)
+        gpi_tree_join(tree, body, body->next);
+    if (body->units > units) gpi_tree_split(tree, body, body->unit + units);
+}
+
+/* Takes an idle stitch of this size and alignment whose units are all free and usable. Returns its
+   block, taken; NULL: there is none. Makes no driver call. The search begins with the stitch that
+   was made first, so that a program that repeats itself meets the same choices again. The lock is
+   held. */
 static gpi_run *gpi_stitch_reuse(gpi_stitches *stitches, uint64_t units, uint64_t align_units) {
-    gpi_stitch *stitch = stitches->first_of[gpi_tree_bin(units)];
+    gpi_stitch *stitch = stitches->first_of[gpi_stitch_bin(stitches, units)];
     int tries = GPI_REUSE_TRIES;
     uint64_t runs = 0;
-    uint32_t i = 0;
+    uint32_t i;
     for (; stitch && tries; stitch = stitch->same_next) {
-        if (stitch->state != GPI_STITCH_IDLE || stitch->body->units != units ||
-            stitch->body->unit % align_units)
-            continue;
-        for (i = 0, runs = 0; i < stitch->part_count; i++)
-            if (!gpi_stitch_is_free(stitches->tree, stitch->parts[i].unit, stitch->parts[i].units,
-                                    &runs))
-                break;
-        if (i == stitch->part_count) break;
+        if (!gpi_stitch_could_hold(stitches, stitch, units, align_units)) continue;
+        if (gpi_stitch_would_hold(stitches, stitch, units, &runs)) break;
         tries--; /* counts only stitches of the size, whose units cost a walk through the tree */
     }
-    if (!stitch || !tries || !gpi_tree_prepare(stitches->tree, 2 * runs + 1)) return NULL;
+    if (!stitch || !tries || !gpi_tree_prepare(stitches->tree, 2 * runs + 2)) return NULL;
     /* nothing can fail from here on, so the stitch is not left half taken */
+    gpi_stitch_repay(stitches, stitch);
+    gpi_stitch_resize(stitches, stitch, units);
     gpi_stitch_unset_idle(stitches, stitch);
     for (i = 0; i < stitch->part_count; i++)
         gpi_stitch_use_part(stitch, &stitch->parts[i],
@@ -9733,6 +9856,7 @@ static gpupool_result gpi_plan_make(gpi_stitches *stitches, const gpi_plan *plan
         if (stitches->taken[i].owner) stitches->taken[i].owner->refs--;
     stitches->used_units += plan->units;
     stitches->made++;
+    gpi_stitch_pay(stitches, stitch);
     result = gpi_plan_announce(stitches, plan, stitch);
     if (result == GPUPOOL_OK) *out = stitch->body;
     return result;
@@ -10295,11 +10419,12 @@ typedef struct gpi_caller {     /* the stream that a call names, and the key of 
     uintptr_t key;
 } gpi_caller;
 
-/* Names the stream of a call. For gpupool a NULL is the legacy stream. A file that is compiled with
+/* Names the stream of a call. For gpupool a NULL is the legacy stream; and where no stream is named,
+   CUDA is asked about this one. A file that is compiled with
    a default stream for each thread passes cudaStreamPerThread instead: see gpi_names_stream. */
 GPI_HOT gpi_caller gpi_arena_call(cudaStream_t stream) {
     gpi_caller call;
-    call.stream = stream ? stream : cudaStreamLegacy;
+    call.stream = stream && stream != GPUPOOL_NO_STREAM ? stream : cudaStreamLegacy;
     call.key = gpi_clock_key(stream);
     return call;
 }
@@ -10327,10 +10452,18 @@ static gpi_stream *gpi_arena_owner_again(gpupool_arena *arena, const gpi_caller 
 }
 
 /* Whether requests of this stream get finished memory only: for a block that all streams use at
-   once (stream ALL, as after cudaMalloc), and for pinned memory, which the host uses. Neither waits
-   for work that is queued. */
+   once (stream ALL, as after cudaMalloc, and NONE), and for pinned memory, which the host uses. None
+   of these waits for work that is queued. */
 GPI_HOT int gpi_arena_takes_finished(const gpupool_arena *arena, const gpi_stream *owner) {
-    return owner == arena->clocks.all || gpi_chunk_is(&arena->chunks, GPI_FROM_HOST);
+    return owner == arena->clocks.all || gpi_clock_is_none(owner) ||
+           gpi_chunk_is(&arena->chunks, GPI_FROM_HOST);
+}
+
+/* E_ARGUMENT for a call that needs a stream and was given GPUPOOL_NO_STREAM. */
+static gpupool_result gpi_arena_needs_stream(const char *call, cudaStream_t stream) {
+    if (stream != GPUPOOL_NO_STREAM) return GPUPOOL_OK;
+    return gpi_host_fail(GPUPOOL_E_ARGUMENT, "%s: stream is GPUPOOL_NO_STREAM, which is for calls "
+                         "that allocate or free", call);
 }
 
 /* Whether a graph's stream counts: every graph's if `all`; else only those of
@@ -11063,7 +11196,7 @@ static void gpi_ladder_clear_usable(gpupool_arena *arena, const gpi_request *req
 static gpi_run *gpi_ladder_take_idle_stitch(gpupool_arena *arena, const gpi_request *request) {
     gpi_run *run;
     if (request->owners) return NULL;
-    if (!arena->stitches.first_of[gpi_tree_bin(request->units)]) return NULL;
+    if (!arena->stitches.first_of[gpi_stitch_bin(&arena->stitches, request->units)]) return NULL;
     gpi_ladder_set_usable(arena, request);
     run = gpi_stitch_reuse(&arena->stitches, request->units, request->align_units);
     gpi_ladder_clear_usable(arena, request);
@@ -11122,6 +11255,7 @@ static gpupool_result gpi_ladder_record_all(gpupool_arena *arena) {
 /* Records an event behind what the request's own stream has freed, so that a later step can wait
    for the event. Failure is no error here: the ladder then has one choice fewer. */
 static void gpi_ladder_record_own(gpupool_arena *arena, const gpi_request *request) {
+    if (gpi_clock_is_none(request->owner)) return; /* what it has freed is finished */
     if (request->owner == arena->clocks.all) gpi_ladder_record_all(arena);
     else gpi_event_record(&arena->clocks, request->owner, request->by.stream);
 }
@@ -11298,9 +11432,12 @@ static gpi_outcome gpi_ladder_stitch(gpi_attempt *attempt, uint64_t most_seams) 
 
 enum { GPI_SEAMS_WORTH = 4096 }; /* handles in a stitch, above which growth is cheaper: 0.12 s */
 
-/* Step: a stitch, with at most GPI_SEAMS_WORTH handles. */
+/* Step: a stitch, with at most GPI_SEAMS_WORTH handles, and no more than the budget for mapping
+   affords. A stitch has two handles at least. */
 static gpi_outcome gpi_ladder_take_stitch(gpi_attempt *attempt) {
-    return gpi_ladder_stitch(attempt, GPI_SEAMS_WORTH);
+    uint64_t most = gpi_stitch_affords(&attempt->arena->stitches);
+    return most < 2 ? GPI_NOT_MET
+                    : gpi_ladder_stitch(attempt, gpi_ground_min(most, GPI_SEAMS_WORTH));
 }
 
 /* Step: growth up to the limit. */
@@ -13701,7 +13838,7 @@ static void gpi_alloc_bound_cache(gpupool_arena *arena, gpi_stream *owner, uint6
     cache->most_units = gpi_alloc_cache_units(arena, cache->crowded);
     if (cache->free_units + units <= cache->most_units) return;
     /* A crowded cache makes more room at once, since it comes here for the arena's lock. */
-    if (cache->crowded) units += cache->most_units / 4;
+    if (cache->crowded) units += cache->most_units / 32;
     while (cache->free_units + units > cache->most_units)
         gpi_arena_put_evicted(arena, owner, gpi_cache_evict_free(cache));
 }
@@ -14020,6 +14157,7 @@ static void gpi_block_tell_tool(const gpi_run *run) {
    memory nobody can take before an event. */
 GPI_HOT int gpi_block_is_due(const gpupool_arena *arena, const gpi_stream *owner) {
     uint64_t share = gpi_ground_max(arena->ledger.reserved.now / 1024, 1u << 20);
+    if (gpi_clock_is_none(owner)) return 0;
     if (!gpi_arena_takes_finished(arena, owner)) {
         if (!gpi_arena_shares(arena)) return 0;
         if (owner->frees < 64 && owner->freed_units * GPUPOOL_UNIT_BYTES < share &&
@@ -14076,6 +14214,7 @@ static int gpi_block_add_uses(gpupool_arena *arena, gpi_run *run, gpi_stream *ow
         return 1;
     }
     if (!run->of.uses && !owner->capture && !gpi_block_is_apart(arena, run)) return 1;
+    if (gpi_clock_is_none(owner)) return 1;
     /* A use by a graph never passes before the release (UINT64_MAX). */
     return gpi_clock_use(clocks, run, owner,
                          owner->capture ? UINT64_MAX : gpi_clock_issue(clocks, owner));
@@ -14442,7 +14581,7 @@ static gpupool_result gpi_hand_fill(gpupool_arena *arena, char *block, uint64_t 
                                block_is.granted_bytes - bytes, call->stream);
     /* All streams, or the host, may use the block as soon as the call returns. */
     if (guards && result == GPUPOOL_OK &&
-        (call->key == GPI_KEY_ALL || source == GPUPOOL_SOURCE_PINNED ||
+        (call->key == GPI_KEY_ALL || call->key == GPI_KEY_NONE || source == GPUPOOL_SOURCE_PINNED ||
          source == GPUPOOL_SOURCE_MANAGED))
         result = gpi_driver_stream_sync(driver, call->stream);
     gpi_driver_leave(&visit);
@@ -14497,6 +14636,8 @@ static uint64_t gpi_hand_check_guard(gpupool_arena *arena, char *block, const gp
             struct gpi_thread why = gpi_thread;
             bytes = 0;
             gpi_data_fill(driver, block, GPI_OLD_FILL, block_is.granted_bytes, call->stream);
+            /* any stream may have the memory next */
+            if (call->key == GPI_KEY_NONE) gpi_driver_stream_sync(driver, call->stream);
             gpi_thread = why;
         }
     }
@@ -14597,9 +14738,11 @@ GPI_HOT void gpi_hand_request(gpi_request *request, size_t bytes, cudaStream_t s
 /* Zeroes a block: by a memset on the stream; in a pinned arena by the host. Where the stream
    captures, the memset becomes part of the graph, and in a pinned arena both happen: now, and in
    each replay. The legacy stream never captures itself. It answers that it does while a blocking
-   stream captures, whose capture a memset would end: E_CAPTURING. */
+   stream captures, whose capture a memset would end: E_CAPTURING. Without a stream the host waits
+   for the memset, since any stream may use the block at once. */
 static gpupool_result gpi_hand_zero(gpupool_arena *arena, void *block, size_t bytes,
-                                    cudaStream_t stream) {
+                                    const gpi_caller *call) {
+    cudaStream_t stream = call->stream;
     const gpi_driver *driver = &arena->chunks.driver;
     int is_host = arena->chunks.source == GPUPOOL_SOURCE_PINNED;
     int is_legacy = stream == cudaStreamLegacy, captures;
@@ -14616,6 +14759,8 @@ static gpupool_result gpi_hand_zero(gpupool_arena *arena, void *block, size_t by
                                "a memset on the legacy stream would end its capture");
     if (result == GPUPOOL_OK && (!is_host || captures))
         result = gpi_data_fill(driver, block, 0, bytes, stream);
+    if (result == GPUPOOL_OK && !is_host && call->key == GPI_KEY_NONE)
+        result = gpi_driver_stream_sync(driver, stream);
     gpi_driver_leave(&visit);
     return result;
 }
@@ -14627,7 +14772,7 @@ static void *gpi_hand_zeroed(gpupool_arena *arena, void *block, const gpi_reques
     if (!block) return NULL;
     result = gpi_hand_keep_awake(arena, "gpupool_zalloc", block);
     if (result == GPUPOOL_OK) {
-        result = gpi_hand_zero(arena, block, (size_t)request->bytes, request->by.stream);
+        result = gpi_hand_zero(arena, block, (size_t)request->bytes, &request->by);
         gpi_hand_allow_sleep(arena);
     }
     if (result == GPUPOOL_OK) return block;
@@ -14842,6 +14987,7 @@ gpupool_result gpupool_record_stream(gpupool_arena *arena, const void *block, cu
     gpi_cache *cache;
     gpi_run *run;
     gpupool_result result = gpi_arena_begin(arena, name);
+    if (result == GPUPOOL_OK) result = gpi_arena_needs_stream(name, stream);
     if (result != GPUPOOL_OK) return result;
     result = gpi_arena_outlived(arena, name);
     if (result != GPUPOOL_OK) return result;
@@ -14951,6 +15097,7 @@ gpupool_result gpupool_begin_capture(gpupool_arena *arena, cudaStream_t stream,
         return gpi_host_fail(GPUPOOL_E_ARGUMENT, "gpupool_begin_capture: capture is NULL");
     *out = NULL;
     result = gpi_arena_begin(arena, "gpupool_begin_capture");
+    if (result == GPUPOOL_OK) result = gpi_arena_needs_stream("gpupool_begin_capture", stream);
     if (result == GPUPOOL_OK) result = gpi_arena_outlived(arena, "gpupool_begin_capture");
     if (result != GPUPOOL_OK) return result;
     capture = (gpupool_capture *)gpi_host_zeroed(sizeof *capture);
@@ -15125,6 +15272,7 @@ gpupool_result gpupool_retire_stream(gpupool_arena *arena, cudaStream_t stream) 
     gpi_caller call = gpi_arena_call(stream);
     int reset = 0;
     gpupool_result result = gpi_arena_begin(arena, "gpupool_retire_stream");
+    if (result == GPUPOOL_OK) result = gpi_arena_needs_stream("gpupool_retire_stream", stream);
     if (result != GPUPOOL_OK) return result;
     if (gpi_arena_outlived(arena, "gpupool_retire_stream") != GPUPOOL_OK) {
         /* Either the device was reset, or the driver cannot say whether it was. In the second case
@@ -18516,6 +18664,7 @@ static void gpi_life_copy_config(gpupool_arena *arena, const gpupool_arena_confi
     chunks->chunk_bytes = config->chunk_bytes ? config->chunk_bytes : GPUPOOL_CHUNK_BYTES;
     chunks->user = arena->user = config->user;
     arena->stitches.off = config->no_stitch;
+    arena->stitches.credit = GPI_CREDIT;
     arena->on_out_of_memory = config->on_out_of_memory;
     arena->clocks.driver = &chunks->driver;
     arena->keep_bytes = config->reserve_bytes;
@@ -19401,6 +19550,7 @@ gpupool_result gpupool_wait_stream(gpupool_arena *arena, cudaStream_t stream) {
     gpi_visit visit;
     uint64_t at;
     gpupool_result result = gpi_arena_begin(arena, "gpupool_wait_stream");
+    if (result == GPUPOOL_OK) result = gpi_arena_needs_stream("gpupool_wait_stream", stream);
     if (result == GPUPOOL_OK) result = gpi_arena_outlived(arena, "gpupool_wait_stream");
     /* also of a stream that has nothing to wait for: its last free may be part of the graph */
     if (result == GPUPOOL_OK && gpi_event_is_capturing(&arena->clocks, call.stream))
@@ -19455,6 +19605,7 @@ gpupool_result gpupool_wait_all(gpupool_arena *arena) {
    streams: see gpi_clock_key. */
 static cudaStream_t gpi_figures_stream(uint64_t key) {
     if (key == GPI_KEY_ALL) return NULL;
+    if (key == GPI_KEY_NONE) return GPUPOOL_NO_STREAM;
     if (key == GPI_KEY_LEGACY) return cudaStreamLegacy;
     return key & 1 ? cudaStreamPerThread : (cudaStream_t)(uintptr_t)key;
 }
@@ -21119,6 +21270,7 @@ static void gpi_svg_text(FILE *file, const char *text) { /* as XML wants it */
 static const char *gpi_svg_stream(char room[64], uint64_t key) {
     if (key == GPI_KEY_LEGACY) snprintf(room, 64, "the default stream");
     else if (key == GPI_KEY_ALL) snprintf(room, 64, "all streams (cudaFree)");
+    else if (key == GPI_KEY_NONE) snprintf(room, 64, "no stream");
     else if (key & 1) snprintf(room, 64, "default stream of thread %" PRIu64, key >> 2);
     else snprintf(room, 64, "stream %#" PRIx64, key);
     return room;

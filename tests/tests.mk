@@ -16,7 +16,8 @@ test: ## every test, on the simulated GPU; needs gcc and make only
 
 RUNS = $(shell echo $$(($(JOBS) + 1))) # some wait, on no processor
 TEST_SCRIPTS := tests/gates/hygiene_test.sh tests/gates/docs_test.sh tests/gates/windows_test.sh \
-  tests/tools/replay_test.sh tests/bench/bench_test.sh tests/api/pytorch/pytorch_test.sh \
+  tests/tools/replay_test.sh tests/bench/bench_test.sh tests/bench/cliffs/cliffs_test.sh \
+  tests/api/pytorch/pytorch_test.sh \
   examples/run_examples.sh
 
 # variants.mk adds to TESTS: one program for each `// build: NAME FLAGS` line of a test source; and to
@@ -47,7 +48,7 @@ $(BUILD)/header/gpupool.h: gpupool.h
 DEBUG ?= $(if $(filter test test-programs,$(MAKECMDGOALS)),,-g1)
 TEST_COMPILE = $(TEST_CC) $(C_FLAGS) $(DEBUG) $(FLAGS) $(INCLUDES)
 
-test-programs: $(TESTS) $(BUILD)/replay $(BUILD)/demo $(BUILD)/bench-run \
+test-programs: $(TESTS) $(BUILD)/replay $(BUILD)/demo $(BUILD)/bench-run $(BUILD)/cliffs \
                $(if $(filter sim,$(ON)),$(EXAMPLES))
 
 $(TESTS): $(BUILD)/flags $(if $(COVERAGE),$(BUILD)/header/gpupool.h)

@@ -28,6 +28,15 @@ typedef struct bench_peer {
     int (*put)(void *pool, void *block, cudaStream_t); /* 0, or it was refused */
     void (*close)(void *pool);
     uint64_t (*growths)(void *pool); /* times it got or moved memory; NULL: it does not tell */
+    /* What only bench-cliffs asks for; NULL: the peer has nothing of the kind. */
+    uint64_t (*reserved_peak)(void *pool); /* bytes of device memory */
+    uint64_t (*calls)(void *pool);   /* of CUDA, since some past moment */
+    void *(*get_ready)(void *pool, size_t bytes, cudaStream_t); /* no work uses its memory: the */
+    int (*put_ready)(void *pool, void *block, cudaStream_t);    /* stream has no meaning */
+    void *(*get_as_cuda)(void *pool, size_t bytes, cudaStream_t); /* as cudaMalloc and cudaFree; */
+    int (*put_as_cuda)(void *pool, void *block, cudaStream_t);    /* the stream has no meaning */
+    void *(*get_addressed)(void *pool, size_t bytes, cudaStream_t);
+    int (*put_addressed)(void *pool, void *block, cudaStream_t); /* finds all else by the address */
 } bench_peer;
 
 #endif

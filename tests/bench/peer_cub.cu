@@ -3,14 +3,29 @@
    kept, so that it is measured as an allocator. */
 #include "peer.h"
 
+#include <atomic>
 #include <cstdio>
+
+/* What CUB calls goes through macros of the same names, and is counted. */
+static std::atomic<uint64_t> made{0};
+#define COUNTED(call) (made.fetch_add(1, std::memory_order_relaxed), call)
+#define cudaMalloc(...) COUNTED(cudaMalloc(__VA_ARGS__))
+#define cudaFree(...) COUNTED(cudaFree(__VA_ARGS__))
+#define cudaGetDevice(...) COUNTED(cudaGetDevice(__VA_ARGS__))
+#define cudaEventRecord(...) COUNTED(cudaEventRecord(__VA_ARGS__))
+#define cudaEventQuery(...) COUNTED(cudaEventQuery(__VA_ARGS__))
+#define cudaEventCreateWithFlags(...) COUNTED(cudaEventCreateWithFlags(__VA_ARGS__))
 #include <cub/util_allocator.cuh>
 
 namespace {
 
 using Pool = cub::CachingDeviceAllocator;
 
-void *open_pool(size_t, size_t, char why[BENCH_WHY]) {
+void *open_pool(size_t limit_bytes, size_t, char why[BENCH_WHY]) {
+    if (limit_bytes) {
+        std::snprintf(why, BENCH_WHY, "it has no limit");
+        return nullptr;
+    }
     try {
         return new Pool(2, 9, 40, Pool::INVALID_SIZE);
     } catch (const std::exception &e) {
@@ -29,6 +44,15 @@ int put(void *pool, void *block, cudaStream_t) {
     return static_cast<Pool *>(pool)->DeviceFree(block) != cudaSuccess;
 }
 
+/* It gives memory back only when the device is full: what it holds is the most that it held. */
+uint64_t reserved_peak(void *pool) {
+    const auto &bytes = static_cast<Pool *>(pool)->cached_bytes;
+    auto of = bytes.find(0);
+    return of == bytes.end() ? 0 : of->second.free + of->second.live;
+}
+
+uint64_t calls(void *) { return made.load(); }
+
 void close_pool(void *pool) { delete static_cast<Pool *>(pool); }
 
 } // namespace
@@ -37,4 +61,5 @@ extern "C" const bench_peer bench_plugin;
 const bench_peer bench_plugin = {"CUB",
                                  "CachingDeviceAllocator with a bin for every power of two",
                                  BENCH_BLOCKS | BENCH_DEVICE | BENCH_THREADS | BENCH_MANY,
-                                 open_pool, get, put, close_pool, nullptr};
+                                 open_pool, get, put, close_pool, nullptr, reserved_peak, calls,
+                                 nullptr, nullptr, nullptr, nullptr, get, put};

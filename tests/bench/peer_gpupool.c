@@ -17,11 +17,61 @@
 #endif
 #include "gpupool.h"
 #include "bench.h"
+#include "edition.h"
+#include "machine.h"
+
+#if EDITION_HAS_SHAPE
+
+/* The functions in CUDA's shapes use the default arena. */
+static void begin_anew(void) {
+    gpupool_arena *shaped = gpupool_find_default_arena(0);
+    if (!shaped) return;
+    edition_trim(shaped, 0);
+    gpupool_reset_peaks(shaped);
+}
+
+static uint64_t shaped_peak(void) {
+    gpupool_arena *shaped = gpupool_find_default_arena(0);
+    gpupool_stats stats;
+    return shaped && gpupool_get_stats(shaped, &stats) == GPUPOOL_OK ? stats.reserved.peak : 0;
+}
+
+static void *get_as_cuda(void *arena, size_t bytes, cudaStream_t stream) {
+    void *block = NULL;
+    (void)arena, (void)stream;
+    return gpupool_cudaMalloc(&block, bytes) == cudaSuccess ? block : NULL;
+}
+
+static int put_as_cuda(void *arena, void *block, cudaStream_t stream) {
+    (void)arena, (void)stream;
+    return gpupool_cudaFree(block) != cudaSuccess;
+}
+
+static void *get_addressed(void *arena, size_t bytes, cudaStream_t stream) {
+    void *block = NULL;
+    (void)arena;
+    return gpupool_cudaMallocAsync(&block, bytes, stream) == cudaSuccess ? block : NULL;
+}
+
+static int put_addressed(void *arena, void *block, cudaStream_t stream) {
+    (void)arena;
+    return gpupool_cudaFreeAsync(block, stream) != cudaSuccess;
+}
+
+#define SHAPE \
+    .get_as_cuda = get_as_cuda, .put_as_cuda = put_as_cuda, .get_addressed = get_addressed, \
+    .put_addressed = put_addressed,
+#else
+static void begin_anew(void) {}
+static uint64_t shaped_peak(void) { return 0; }
+#define SHAPE
+#endif
 
 static void *open_arena(size_t limit_bytes, size_t reserve_bytes, char why[BENCH_WHY]) {
-    gpupool_arena_config config = {
-        .limit_bytes = limit_bytes, .reserve_bytes = reserve_bytes, .name = "bench"};
+    gpupool_arena_config config = {.limit_bytes = limit_bytes, .name = "bench"};
     gpupool_arena *arena;
+    edition_reserve(&config, reserve_bytes);
+    begin_anew();
     if (gpupool_arena_create(&arena, &config) == GPUPOOL_OK) return arena;
     snprintf(why, BENCH_WHY, "%.190s", gpupool_last_error());
     return NULL;
@@ -40,15 +90,39 @@ static void close_arena(void *arena) {
         fprintf(stderr, "%s: %s\n", NAME, gpupool_last_error());
 }
 
+static uint64_t reserved_peak(void *arena) {
+    gpupool_stats stats;
+    if (gpupool_get_stats(arena, &stats) != GPUPOOL_OK) return 0;
+    return stats.reserved.peak + shaped_peak();
+}
+
+static uint64_t calls(void *arena) {
+    machine_calls all = machine_count_calls();
+    (void)arena;
+    return (uint64_t)machine_all_calls(&all);
+}
+
+static void *get_ready(void *arena, size_t bytes, cudaStream_t stream) {
+    (void)stream;
+    return edition_alloc_ready(arena, bytes);
+}
+
+static int put_ready(void *arena, void *block, cudaStream_t stream) {
+    (void)stream;
+    return edition_free_ready(arena, block) != GPUPOOL_OK;
+}
+
 #if !BENCH_UNLOCKED
 static uint64_t growths(void *arena) {
     gpupool_stats stats;
     if (gpupool_get_stats(arena, &stats) != GPUPOOL_OK) return 0;
-    return stats.chunks_gained + stats.chunks_lost + stats.stitches;
+    return edition_growths(&stats);
 }
 #endif
 
 const bench_peer PEER = {
-    NAME,      ABOUT, BENCH_BLOCKS | BENCH_DEVICE | BENCH_MANY | BENCH_HUGE | BENCH_HAND_OVER | CAN,
-    open_arena, get,   put,
-    close_arena, GROWTHS};
+    .name = NAME, .about = ABOUT,
+    .can = BENCH_BLOCKS | BENCH_DEVICE | BENCH_MANY | BENCH_HUGE | BENCH_HAND_OVER | CAN,
+    .open = open_arena, .get = get, .put = put, .close = close_arena, .growths = GROWTHS,
+    SHAPE .reserved_peak = reserved_peak, .calls = calls, .get_ready = get_ready,
+    .put_ready = put_ready};

@@ -1,4 +1,4 @@
-/* The peers that C can reach: the heaps of the host, and CUDA's own ways to allocate. */
+/* The peers that C can reach; CUDA's own are in peer_cuda.c. */
 #include "bench.h"
 
 #include <dlfcn.h>
@@ -64,8 +64,9 @@ static void *open_jemalloc(size_t limit_bytes, size_t reserve_bytes, char why[BE
 }
 
 #define HEAP_CAN (BENCH_BLOCKS | BENCH_THREADS | BENCH_MANY | BENCH_HUGE)
-#define HEAP(name, about, open) \
-    {name, about, HEAP_CAN, open, get_from_heap, put_to_heap, close_nothing, NULL}
+#define HEAP(peer, words, opens) \
+    {.name = peer, .about = words, .can = HEAP_CAN, .open = opens, .get = get_from_heap, \
+     .put = put_to_heap, .close = close_nothing}
 
 static const bench_peer glibc = HEAP("glibc", "malloc and free", open_glibc);
 static const bench_peer mimalloc = HEAP("mimalloc", "mi_malloc and mi_free", open_mimalloc);
@@ -95,78 +96,18 @@ static int record_event(void *event, void *block, cudaStream_t stream) {
 static void close_event(void *event) { cudaEventDestroy((cudaEvent_t)event); }
 
 static const bench_peer event_and_wait = {
-    "record + wait", "one cudaEventRecord and one cudaStreamWaitEvent", BENCH_HAND_OVER, open_event,
-    wait_event, record_event, close_event, NULL};
-
-/* ---- CUDA's own ---- */
-
-#if GPUPOOL_TEST_GPU
-
-static void *open_nothing(size_t limit_bytes, size_t reserve_bytes, char why[BENCH_WHY]) {
-    static char nothing;
-    (void)limit_bytes, (void)reserve_bytes, (void)why;
-    return &nothing;
-}
-
-static void *get_malloc(void *pool, size_t bytes, cudaStream_t stream) {
-    void *block = NULL;
-    (void)pool, (void)stream;
-    return cudaMalloc(&block, bytes) == cudaSuccess ? block : NULL;
-}
-
-static int put_malloc(void *pool, void *block, cudaStream_t stream) {
-    (void)pool, (void)stream;
-    return cudaFree(block) != cudaSuccess;
-}
-
-static const bench_peer cuda_malloc = {
-    "cudaMalloc", "cudaMalloc and cudaFree", BENCH_BLOCKS | BENCH_DEVICE | BENCH_THREADS,
-    open_nothing, get_malloc, put_malloc, close_nothing, NULL};
-
-static void *open_pool(size_t limit_bytes, size_t reserve_bytes, char why[BENCH_WHY]) {
-    struct cudaMemPoolProps props;
-    cudaMemPool_t pool = NULL;
-    uint64_t keep = UINT64_MAX;
-    memset(&props, 0, sizeof props);
-    props.allocType = cudaMemAllocationTypePinned;
-    props.location.type = cudaMemLocationTypeDevice;
-    props.maxSize = limit_bytes;
-    (void)reserve_bytes;
-    cudaError_t error = cudaMemPoolCreate(&pool, &props);
-    if (error == cudaSuccess)
-        error = cudaMemPoolSetAttribute(pool, cudaMemPoolAttrReleaseThreshold, &keep);
-    if (error == cudaSuccess) return pool;
-    snprintf(why, BENCH_WHY, "a memory pool: %s", cudaGetErrorString(error));
-    return NULL;
-}
-
-static void *get_async(void *pool, size_t bytes, cudaStream_t stream) {
-    void *block = NULL;
-    cudaError_t error = cudaMallocFromPoolAsync(&block, bytes, (cudaMemPool_t)pool, stream);
-    return error == cudaSuccess ? block : NULL;
-}
-
-static int put_async(void *pool, void *block, cudaStream_t stream) {
-    (void)pool;
-    return cudaFreeAsync(block, stream) != cudaSuccess;
-}
-
-static void close_pool(void *pool) {
-    cudaDeviceSynchronize();
-    cudaMemPoolDestroy((cudaMemPool_t)pool);
-}
-
-static const bench_peer cuda_malloc_async = {
-    "cudaMallocAsync", "from a pool of its own that keeps all it gets",
-    BENCH_BLOCKS | BENCH_DEVICE | BENCH_THREADS | BENCH_MANY | BENCH_HUGE | BENCH_HAND_OVER,
-    open_pool, get_async, put_async, close_pool, NULL};
-
-#endif
+    .name = "record + wait", .about = "one cudaEventRecord and one cudaStreamWaitEvent",
+    .can = BENCH_HAND_OVER, .open = open_event, .get = wait_event, .put = record_event,
+    .close = close_event};
 
 const bench_peer *const bench_peers[] = {
-    &bench_gpupool, &bench_gpupool_unlocked, &mimalloc, &jemalloc, &glibc, &event_and_wait,
+    &bench_gpupool,
+#ifndef GPUPOOL_NEXT /* it has no build without locks */
+    &bench_gpupool_unlocked,
+#endif
+    &mimalloc, &jemalloc, &glibc, &event_and_wait,
 #if GPUPOOL_TEST_GPU
-    &cuda_malloc_async, &cuda_malloc,
+    &bench_cuda_malloc_async, &bench_cuda_malloc,
 #endif
 };
 const size_t bench_peers_n = sizeof bench_peers / sizeof *bench_peers;

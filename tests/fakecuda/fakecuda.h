@@ -34,9 +34,17 @@ int  fake_run(cudaStream_t stream);      /* runs what the stream has queued, wit
 int  fake_run_all(void);                 /* runs all that is ready; all three return how many ran */
 int  fake_pending(cudaStream_t stream);  /* operations queued and not yet run */
 int  fake_pending_all(void);
-/* on: the stream runs nothing, as behind a long kernel, until this is called with 0. A
-   synchronising call lets through what it needs. */
+/* on: the stream runs nothing, as behind a long kernel, until this is called with 0. A call that
+   waits lets through what it needs; with FAKE_FIRM it does not, and waits until another thread has
+   called this with 0. */
+#define FAKE_FIRM 2
 void fake_hold(cudaStream_t stream, int on);
+/* So many operations a stream takes that have not run (default 1020; 0: any number). Who gives it
+   one more waits in its full queue, and so does meanwhile, in any thread, whoever makes an event or
+   a stream, destroys a stream, allocates memory or pins it. Mapping calls and the rest do not. */
+void fake_queue(int operations);
+int  fake_stuck(void);                   /* threads that wait in a full queue now */
+long fake_stalls(void);                  /* calls that had to wait, for either reason */
 
 /* ---- work ---- */
 
@@ -77,7 +85,14 @@ void        fake_oracle(int on);         /* the race oracle; on by default */
    releasing a context), and with persist all after it. n below 1 clears. */
 void fake_fail_nth(long n, int persist);
 void fake_fail_call(const char *name, long n, int persist, int error); /* error 0: the usual one */
-void fake_fail_except(const char *names);/* "cudaFree,cuMemUnmap": fake_fail_nth spares these */
+/* By class. A resource call (memory, addresses, cuMemMap and cuMemSetAccess, an event, a stream, an
+   import) that fails has changed nothing: the n-th from now answers that memory is out, once. */
+void fake_fail_resource(long n);
+/* The n-th other call from now, and every call after it, answers cudaErrorIllegalAddress, as with a
+   context that a kernel has broken. What fake_fail_nth spares goes on. */
+void fake_break(long n);
+int  fake_is_broken(void);
+void fake_fail_except(const char *names);/* "cudaFree,cuMemUnmap": fake_fail_nth and those by class spare these */
 void fake_fail_pause(int on);            /* 1: the calls from here on are the test's own: none
                                             fails, and none counts; 0: as before */
 void fake_fail_clear(void);              /* drops all of the above */
@@ -111,6 +126,9 @@ void   fake_device_sharing(int device, int supported); /* of mapped memory, with
 void   fake_device_integrated(int device, size_t page_cache);
 void   fake_granularity(size_t bytes);   /* what the driver says its page is; 0 (default): 2 MiB */
 void   fake_device_peers(int device, int reachable);   /* by other devices; default 1 */
+/* A second context of the device, as a green one: it lives as long as the program, has streams and
+   events of its own, and what waits for the device's other context does not wait for them. */
+CUcontext fake_other_context(int device);
 int    fake_has_context(int device);     /* 0: no call has needed one there */
 size_t fake_used_bytes(int device);      /* device memory held by this process, whatever number of
                                             addresses it is mapped at */

@@ -10,6 +10,7 @@
 #include <stdint.h>
 
 #define FK_DEVICES  8
+#define FK_CONTEXTS (2 * FK_DEVICES) /* each device's primary one, then each device's other one */
 #define FK_GRANULE  ((size_t)2 << 20)
 #define FK_ALLOC    1
 #define FK_DRIVER   2
@@ -19,6 +20,8 @@
 #define FK_BARE     32
 #define FK_HERE     64
 #define FK_UNDOES   128
+#define FK_RESOURCE 256
+#define FK_STALLS   512
 #define FK_NAME_MAX 40
 
 typedef enum fk_call {
@@ -32,14 +35,15 @@ typedef enum fk_call {
 
 typedef struct fk_thread {
     int                        device;
-    int                        current; /* the device's context is; else none is */
+    int                        context; /* of the device: a number below FK_CONTEXTS */
+    int                        current; /* that context is; else none is */
     cudaError_t                last;
     enum cudaStreamCaptureMode mode;
     int                        in_host_function;
     int                        of_driver; /* the call under way is the driver's */
-    int                        pushed[8], depth;    /* devices under the current one; -1: none */
-    struct fk_stream          *own[FK_DEVICES];     /* cudaStreamPerThread */
-    uint64_t                   epoch[FK_DEVICES];   /* own is good while the device's is this */
+    int                        pushed[8], depth;    /* contexts under the current one; -1: none */
+    struct fk_stream          *own[FK_CONTEXTS];    /* cudaStreamPerThread */
+    uint64_t                   epoch[FK_CONTEXTS];  /* own is good while the context's is this */
     uint64_t                   entered; /* when this thread's current call began */
 } fk_thread;
 
@@ -64,7 +68,14 @@ void        fk_shift(void *to, const void *from, size_t bytes);
 int         fk_is_quiet(void);
 void        fk_core_defaults(void);
 const char *fk_intern(const char *text); /* one lasting copy of each text */
+int         fk_named_call(const char *name); /* -1, and a failure: there is none */
 extern const char *const fk_call_names[];
+
+/* ---- fk_fault.c ---- */
+
+int         fk_fault_of(fk_call call, int traits); /* 0, or the error that the call is to answer */
+void        fk_faults_clear(void);
+void        fk_read_environment(void);
 
 /* ---- fk_clock.c: vector clocks ---- */
 
@@ -111,7 +122,7 @@ typedef struct fk_range {
     uint64_t  base;
     size_t    bytes;
     fk_kind   kind;
-    int       device;
+    int       device, context; /* whose work is waited for before it goes */
     fk_piece *piece;           /* all kinds but FK_RESERVED */
     fk_entry *entries;         /* FK_RESERVED */
     size_t    mapped;          /* granules mapped */
@@ -208,7 +219,7 @@ typedef struct fk_op {
 typedef struct fk_stream {
     cudaStream_t       handle;
     unsigned long long id;
-    int                device;
+    int                device, context;
     int                nonblocking;
     int                live;     /* 0: destroyed, its queue still runs */
     int                hidden;   /* made by fakecuda itself, not by the program */
@@ -225,31 +236,40 @@ typedef struct fk_stream {
 } fk_stream;
 
 fk_stream  *fk_stream_of(cudaStream_t handle, int per_thread, int *error);
-fk_stream  *fk_new_stream(int device, int nonblocking, int hidden);
+fk_stream  *fk_new_stream(int context, int nonblocking, int hidden);
 void        fk_retire_stream(fk_stream *stream);
-fk_stream  *fk_legacy(int device);
+fk_stream  *fk_legacy(int context);
 void        fk_issue(fk_stream *stream, fk_work *work, const fk_clock *after);
 cudaError_t fk_submit(fk_stream *stream, fk_work *work);   /* takes the reference to work */
 int         fk_done(const fk_clock *clock);
-int         fk_drive(const fk_clock *target);    /* runs until it is done, and the host knows */
-int         fk_drive_device(int device);         /* -1: every device */
-void        fk_join_device(int device, fk_clock *into);    /* all that was ever queued there */
+int         fk_run_for(const fk_clock *target);  /* runs until it is done */
+int         fk_drive(const fk_clock *target);    /* and then the host knows */
+int         fk_drive_context(int context);       /* -1: every one */
+void        fk_join_context(int context, fk_clock *into);   /* all that was ever queued there */
 const fk_clock *fk_known(void);                  /* what the host knows to be done */
 void        fk_learn(const fk_clock *clock);
-void        fk_streams_drop_device(int device);
+void        fk_holds_end(void);
+void        fk_streams_drop_context(int context);
 long        fk_stream_objects(void);
 void        fk_streams_defaults(void);
 
+/* ---- fk_full.c ---- */
+
+fk_stream  *fk_stream_with_room(cudaStream_t handle, int per_thread, int *error);
+void        fk_stall(void);              /* while a thread is stuck in a full queue */
+void        fk_set_queue_room(long operations);
+void        fk_full_defaults(void);
+
 /* ---- fk_event.c ---- */
 
-void        fk_events_drop_device(int device);
+void        fk_events_drop_context(int context);
 long        fk_event_objects(void);
 
 /* ---- fk_capture.c ---- */
 
 cudaError_t fk_forbidden(void);          /* an unsafe call: 0, or the error; captures are lost */
 cudaError_t fk_capturing_refuses(fk_stream *stream);       /* waiting for a capturing stream */
-cudaError_t fk_device_capturing_refuses(int device);
+cudaError_t fk_context_capturing_refuses(int context);
 cudaError_t fk_implicit(fk_stream *stream);      /* the legacy stream beside a capture */
 cudaError_t fk_capture_add(fk_stream *stream, fk_work *work);
 cudaError_t fk_capture_fork(fk_stream *stream, uint64_t capture, const int *nodes, int n);
@@ -278,7 +298,7 @@ int         fk_add_node(fk_graph *graph, fk_work *work, const int *after, int n,
 cudaGraph_t fk_give_graph(fk_graph *graph);      /* a handle for the program */
 long        fk_graph_objects(void);
 void        fk_graphs_drop(void);
-void        fk_graphs_drop_device(int device);
+void        fk_graphs_drop_context(int context);
 
 /* ---- fk_device.c ---- */
 
@@ -287,11 +307,25 @@ int  fk_has_vmm(int device);
 int  fk_has_sharing(int device);
 size_t      fk_page_cache(int device);
 size_t      fk_granularity(void);
+void fk_use_context(int context);      /* the thread's */
 void fk_context_made(int device);       /* by a call of the runtime, which uses it too */
 int  fk_no_context(void);              /* 0, or why the current one cannot be used */
-int  fk_device_of(CUcontext context);  /* -1: no context of ours */
+int  fk_context_of(CUcontext handle);  /* -1: no context of ours */
 long fk_retained_contexts(void);
 void fk_devices_defaults(void);
+
+/* ---- the driver's calls to which a stream of 0 is the thread's own default stream ---- */
+
+CUresult cuStreamQuery_ptsz(CUstream s);
+CUresult cuStreamSynchronize_ptsz(CUstream s);
+CUresult cuStreamGetId_ptsz(CUstream s, unsigned long long *id);
+CUresult cuStreamGetCtx_ptsz(CUstream s, CUcontext *out);
+CUresult cuStreamIsCapturing_ptsz(CUstream s, CUstreamCaptureStatus *status);
+CUresult cuEventRecord_ptsz(CUevent e, CUstream s);
+CUresult cuStreamWaitEvent_ptsz(CUstream s, CUevent e, unsigned int flags);
+CUresult cuMemsetD8Async_ptsz(CUdeviceptr to, unsigned char value, size_t n, CUstream s);
+CUresult cuMemcpyAsync_ptsz(CUdeviceptr to, CUdeviceptr from, size_t n, CUstream s);
+CUresult cuMemcpy2DAsync_v2_ptsz(const CUDA_MEMCPY2D *rows, CUstream s);
 
 /* ---- fk_pool.c: handles that are numbers, not pointers, so that a dead one is seen ---- */
 

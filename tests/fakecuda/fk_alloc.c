@@ -75,7 +75,7 @@ static void fk_let_go(fk_range *range) {
 static int fk_free(void *p, fk_kind one, fk_kind other, int error, const char *call) {
     fk_range *range = fk_range_at(p, one, other);
     if (range) {
-        fk_drive_device(range->device);
+        fk_drive_context(range->context);
         range = fk_range_at(p, one, other); /* the lock may have been dropped */
     }
     if (!range) {
@@ -100,13 +100,13 @@ cudaError_t cudaFree(void *p) {
 /* CUDA's own pool is not modelled: memory is had and given back at once, after the stream's work. A
  * graph's allocation nodes are not supported. */
 static cudaError_t fk_malloc_async(void **out, size_t bytes, cudaStream_t handle, int own) {
-    int error = fk_begin(FK_cudaMallocAsync), current = fk_me()->device;
+    int error = fk_begin(FK_cudaMallocAsync), current = fk_me()->context;
     fk_stream *stream = error ? NULL : fk_stream_of(handle, own, &error);
     if (!error && !out) error = cudaErrorInvalidValue;
     if (!error && stream->capture) error = cudaErrorNotSupported;
-    if (!error) fk_me()->device = stream->device; /* seen on two H100: whichever is current */
+    if (!error) fk_use_context(stream->context); /* seen on two H100: whichever is current */
     if (!error) error = fk_malloc(out, bytes);
-    fk_me()->device = current;
+    fk_use_context(current);
     return fk_end((cudaError_t)error);
 }
 

@@ -90,27 +90,27 @@ cudaError_t fk_capturing_refuses(fk_stream *stream) {
     return cudaErrorStreamCaptureUnsupported;
 }
 
-static cudaError_t fk_lose_matching(int device, int blocking_only, cudaError_t why) {
+static cudaError_t fk_lose_matching(int context, int blocking_only, cudaError_t why) {
     cudaError_t error = cudaSuccess;
     fk_capture *capture;
     int i;
     for (capture = fk_captures; capture; capture = capture->next)
         for (i = 0; i < capture->n_streams; i++) {
             const fk_stream *stream = capture->streams[i];
-            if (stream->device != device || (blocking_only && stream->nonblocking)) continue;
+            if (stream->context != context || (blocking_only && stream->nonblocking)) continue;
             capture->lost = 1;
             error = why;
         }
     return error;
 }
 
-cudaError_t fk_device_capturing_refuses(int device) {
-    return fk_lose_matching(device, 0, cudaErrorStreamCaptureUnsupported);
+cudaError_t fk_context_capturing_refuses(int context) {
+    return fk_lose_matching(context, 0, cudaErrorStreamCaptureUnsupported);
 }
 
 cudaError_t fk_implicit(fk_stream *stream) {
-    if (!fk_captures || stream != fk_legacy(stream->device)) return cudaSuccess;
-    return fk_lose_matching(stream->device, 1, cudaErrorStreamCaptureImplicit);
+    if (!fk_captures || stream != fk_legacy(stream->context)) return cudaSuccess;
+    return fk_lose_matching(stream->context, 1, cudaErrorStreamCaptureImplicit);
 }
 
 /* ---- capturing ---- */
@@ -148,7 +148,7 @@ cudaError_t fk_capture_fork(fk_stream *stream, uint64_t id, const int *nodes, in
         return cudaErrorStreamCaptureMerge;
     }
     if (!stream->capture) {
-        if (stream == fk_legacy(stream->device)) {
+        if (stream == fk_legacy(stream->context)) {
             capture->lost = 1;
             return cudaErrorStreamCaptureImplicit;
         }
@@ -205,7 +205,7 @@ static int fk_all_joined(const fk_capture *capture) {
 static int fk_begin_capture(fk_stream *stream, enum cudaStreamCaptureMode mode) {
     fk_capture *capture;
     if ((unsigned)mode > 2u) return cudaErrorInvalidValue;
-    if (stream == fk_legacy(stream->device)) return cudaErrorStreamCaptureUnsupported;
+    if (stream == fk_legacy(stream->context)) return cudaErrorStreamCaptureUnsupported;
     if (stream->capture) return cudaErrorIllegalState;
     capture = fk_new(1, sizeof *capture);
     capture->graph = fk_new(1, sizeof *capture->graph);
@@ -269,10 +269,10 @@ static void fk_tell_status(const fk_stream *stream, enum cudaStreamCaptureStatus
 static int fk_ask(fk_stream *stream, enum cudaStreamCaptureStatus *status, unsigned long long *id) {
     const fk_capture *capture;
     int i;
-    for (capture = fk_captures; capture && stream == fk_legacy(stream->device);
+    for (capture = fk_captures; capture && stream == fk_legacy(stream->context);
          capture = capture->next)
         for (i = 0; i < capture->n_streams; i++)
-            if (capture->streams[i]->device == stream->device &&
+            if (capture->streams[i]->context == stream->context &&
                 !capture->streams[i]->nonblocking) return cudaErrorStreamCaptureImplicit;
     fk_tell_status(stream, status);
     if (id && stream->capture) *id = stream->capture->id;
@@ -344,12 +344,20 @@ FK_CAPTURE_CALLS(cudaStreamBeginCapture, cudaStreamEndCapture, cudaStreamIsCaptu
 FK_CAPTURE_CALLS(cudaStreamBeginCapture_ptsz, cudaStreamEndCapture_ptsz,
                  cudaStreamIsCapturing_ptsz, 1)
 
-CUresult cuStreamIsCapturing(CUstream s, CUstreamCaptureStatus *status) {
+static CUresult fk_is_capturing(CUstream s, CUstreamCaptureStatus *status, int own) {
     enum cudaStreamCaptureStatus asked = cudaStreamCaptureStatusNone;
     int error = fk_ask_call(FK_cuStreamIsCapturing, (cudaStream_t)s, status ? &asked : NULL, NULL,
-                            0, 0);
+                            0, own);
     if (!error) *status = (CUstreamCaptureStatus)asked;
     return fk_end_driver(error);
+}
+
+CUresult cuStreamIsCapturing(CUstream s, CUstreamCaptureStatus *status) {
+    return fk_is_capturing(s, status, 0);
+}
+
+CUresult cuStreamIsCapturing_ptsz(CUstream s, CUstreamCaptureStatus *status) {
+    return fk_is_capturing(s, status, 1);
 }
 
 FK_INFO_CALLS(cudaStreamGetCaptureInfo, cudaStreamGetCaptureInfo_v2, 0)

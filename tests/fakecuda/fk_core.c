@@ -26,16 +26,8 @@ static const uint64_t fk_prices[] = {
 };
 #undef FK_CALL
 
-typedef struct fk_fault {
-    long n;                    /* calls until it fires; 0: none set */
-    int  persist, error, on;   /* on: fired, and goes on firing */
-} fk_fault;
-
 static struct {
-    fk_fault any, one[FK_CALL_COUNT];
-    int      spared[FK_CALL_COUNT];
-    int      paused;
-    long     fired, calls[FK_CALL_COUNT];
+    long     calls[FK_CALL_COUNT];
     uint64_t driver_ns, inside_ns;
     long     failures, misuses;
     char     first[512], newest[512], misuse[512];
@@ -53,8 +45,10 @@ fk_thread *fk_me(void) { return &fk_this_thread; }
 void fk_after_fork_in_child(void) { atomic_store(&fk_forked, 1); }
 
 void fk_lock(void) {
+    static int is_told;
     pthread_mutex_lock(&fk_mutex);
     fk_memory_start();
+    if (!is_told++) fk_read_environment();
 }
 
 void fk_unlock(void) { pthread_mutex_unlock(&fk_mutex); }
@@ -100,28 +94,7 @@ void fk_take_time(uint64_t ns) {
     while (fk_now() - fk_me()->entered < ns) {}
 }
 
-/* ---- faults ---- */
-
-static int fk_fault_fires(fk_fault *fault) {
-    if (fault->on) return 1;
-    if (fault->n <= 0 || --fault->n > 0) return 0;
-    fault->on = fault->persist;
-    return 1;
-}
-
-static int fk_fault_of(fk_call call) {
-    int traits = fk_call_traits[call], error = 0;
-    if (fk.paused) return 0;
-    if (fk_fault_fires(&fk.one[call]))
-        error = fk.one[call].error ? fk.one[call].error : -1;
-    if (!(traits & (FK_EXEMPT | FK_OWN | FK_UNDOES)) && !fk.spared[call] &&
-        fk_fault_fires(&fk.any) && !error)
-        error = -1;
-    if (!error) return 0;
-    fk.fired++;
-    if (error > 0) return error;
-    return traits & FK_ALLOC ? (int)cudaErrorMemoryAllocation : (int)cudaErrorUnknown;
-}
+/* ---- calls by name ---- */
 
 static int fk_find_call(const char *name) {
     int i;
@@ -130,78 +103,10 @@ static int fk_find_call(const char *name) {
     return -1;
 }
 
-static int fk_named_call(const char *name) {
+int fk_named_call(const char *name) {
     int call = fk_find_call(name);
     if (call < 0) fk_fail("a fault or count for %s, which is not a call of fakecuda", name);
     return call;
-}
-
-void fake_fail_nth(long n, int persist) {
-    fk_lock();
-    memset(&fk.any, 0, sizeof fk.any);
-    fk.any.n = n > 0 ? n : 0;
-    fk.any.persist = persist;
-    fk_unlock();
-}
-
-void fake_fail_call(const char *name, long n, int persist, int error) {
-    int call;
-    fk_lock();
-    call = fk_named_call(name);
-    if (call >= 0) {
-        memset(&fk.one[call], 0, sizeof fk.one[call]);
-        fk.one[call].n = n > 0 ? n : 0;
-        fk.one[call].persist = persist;
-        fk.one[call].error = error;
-    }
-    fk_unlock();
-}
-
-void fake_fail_except(const char *names) {
-    char one[64];
-    size_t length;
-    fk_lock();
-    memset(fk.spared, 0, sizeof fk.spared);
-    while (names && *names) {
-        length = strcspn(names, ", ");
-        if (length > 0 && length < sizeof one) {
-            int call;
-            memcpy(one, names, length);
-            one[length] = 0;
-            call = fk_named_call(one);
-            if (call >= 0) fk.spared[call] = 1;
-        }
-        names += length;
-        names += strspn(names, ", ");
-    }
-    fk_unlock();
-}
-
-void fake_fail_pause(int on) {
-    fk_lock();
-    fk.paused = on;
-    fk_unlock();
-}
-
-static void fk_clear_faults(void) {
-    memset(&fk.any, 0, sizeof fk.any);
-    memset(fk.one, 0, sizeof fk.one);
-    memset(fk.spared, 0, sizeof fk.spared);
-    fk.fired = fk.paused = 0;
-}
-
-void fake_fail_clear(void) {
-    fk_lock();
-    fk_clear_faults();
-    fk_unlock();
-}
-
-long fake_fail_fired(void) {
-    long fired;
-    fk_lock();
-    fired = fk.fired;
-    fk_unlock();
-    return fired;
 }
 
 /* ---- what comes in between ---- */
@@ -248,7 +153,8 @@ int fk_begin(fk_call call) {
     if (fk.shut_down) return (int)cudaErrorCudartUnloading;
     if (fk_this_thread.in_host_function) return (int)cudaErrorNotPermitted;
     if (!(traits & (FK_BARE | FK_DRIVER | FK_OWN))) fk_context_made(fk_me()->device);
-    error = fk_fault_of(call);
+    error = fk_fault_of(call, traits);
+    if (!error && (traits & FK_STALLS)) fk_stall();
     if (!error && (traits & FK_HERE)) error = fk_no_context();
     if (!error && (traits & FK_UNSAFE)) error = (int)fk_forbidden();
     return error;
@@ -431,7 +337,7 @@ void fk_core_defaults(void) {
     for (i = 0; i < fk_names.room; i++) free(fk_names.text[i]);
     free(fk_names.text);
     memset(&fk_names, 0, sizeof fk_names);
-    fk_clear_faults();
+    fk_faults_clear();
     memset(fk.calls, 0, sizeof fk.calls);
     fk.driver_ns = fk.inside_ns = 0;
     fk.quiet = fk.shut_down = 0;

@@ -42,17 +42,27 @@ void fk_context_made(int device) {
     fk_me()->current = 1;
 }
 
-static int fk_dead(int device) {
-    if (fk.has_context[device]) return 0;
-    return fk.resets[device] ? CUDA_ERROR_CONTEXT_IS_DESTROYED : CUDA_ERROR_INVALID_CONTEXT;
+/* A device's other context lives as long as the program. */
+static int fk_dead(int context) {
+    if (context >= FK_DEVICES || fk.has_context[context]) return 0;
+    return fk.resets[context] ? CUDA_ERROR_CONTEXT_IS_DESTROYED : CUDA_ERROR_INVALID_CONTEXT;
 }
 
 int fk_no_context(void) {
-    return fk_me()->current ? fk_dead(fk_me()->device) : CUDA_ERROR_INVALID_CONTEXT;
+    return fk_me()->current ? fk_dead(fk_me()->context) : CUDA_ERROR_INVALID_CONTEXT;
 }
 
-/* A context is never followed, only passed back: its number says the device. */
-static char fk_contexts[FK_DEVICES];
+/* A context is never followed, only passed back: its number says which it is. */
+static char fk_contexts[FK_CONTEXTS];
+
+static CUcontext fk_handle_of(int context) { return (CUcontext)(void *)&fk_contexts[context]; }
+
+void fk_use_context(int context) {
+    fk_me()->context = context;
+    fk_me()->device = context % FK_DEVICES;
+}
+
+CUcontext fake_other_context(int device) { return fk_handle_of(device % FK_DEVICES + FK_DEVICES); }
 
 int fk_is_device(int device) { return device >= 0 && device < fk.count; }
 
@@ -62,10 +72,10 @@ int fake_has_context(int device) {
     fk_unlock();
     return has;
 }
-int fk_device_of(CUcontext context) {
+int fk_context_of(CUcontext handle) {
     int i;
-    for (i = 0; i < fk.count; i++)
-        if ((void *)context == (void *)&fk_contexts[i]) return i;
+    for (i = 0; i < FK_CONTEXTS; i++)
+        if (handle == fk_handle_of(i) && i % FK_DEVICES < fk.count) return i;
     return -1;
 }
 
@@ -254,7 +264,8 @@ cudaError_t cudaGetDeviceCount(int *out) {
 cudaError_t cudaSetDevice(int device) {
     int error = fk_begin(FK_cudaSetDevice);
     if (!error && !fk_is_device(device)) error = cudaErrorInvalidDevice;
-    if (!error) fk_context_made(fk_me()->device = device);
+    if (!error) fk_use_context(device);
+    if (!error) fk_context_made(device);
     return fk_end((cudaError_t)error);
 }
 
@@ -324,33 +335,32 @@ CUresult cuCtxGetCurrent(CUcontext *out) {
     int error = fk_begin(FK_cuCtxGetCurrent);
     if (!error && !out) error = CUDA_ERROR_INVALID_VALUE;
     if (!error)
-        *out = fk_me()->current ? (CUcontext)(void *)&fk_contexts[fk_me()->device] : NULL;
+        *out = fk_me()->current ? fk_handle_of(fk_me()->context) : NULL;
     return fk_end_driver(error);
 }
 
-/* The thread's context, by its device; -1: none. */
-static void fk_make_current(int device) {
-    fk_thread *me = fk_me();
-    me->device = device < 0 ? 0 : device;
-    me->current = device >= 0;
+/* -1: none. */
+static void fk_make_current(int context) {
+    fk_use_context(context < 0 ? 0 : context);
+    fk_me()->current = context >= 0;
 }
 
-CUresult cuCtxSetCurrent(CUcontext context) {
-    int error = fk_begin(FK_cuCtxSetCurrent), device = fk_device_of(context);
-    if (!error && context && device < 0) error = CUDA_ERROR_INVALID_CONTEXT;
-    if (!error) fk_make_current(device);
+CUresult cuCtxSetCurrent(CUcontext handle) {
+    int error = fk_begin(FK_cuCtxSetCurrent), context = fk_context_of(handle);
+    if (!error && handle && context < 0) error = CUDA_ERROR_INVALID_CONTEXT;
+    if (!error) fk_make_current(context);
     return fk_end_driver(error);
 }
 
-CUresult cuCtxPushCurrent(CUcontext context) {
-    int error = fk_begin(FK_cuCtxPushCurrent), device = fk_device_of(context);
+CUresult cuCtxPushCurrent(CUcontext handle) {
+    int error = fk_begin(FK_cuCtxPushCurrent), context = fk_context_of(handle);
     fk_thread *me = fk_me();
-    if (!error && device < 0) error = CUDA_ERROR_INVALID_CONTEXT;
+    if (!error && context < 0) error = CUDA_ERROR_INVALID_CONTEXT;
     if (!error && me->depth == (int)(sizeof me->pushed / sizeof *me->pushed))
         error = CUDA_ERROR_INVALID_VALUE;
     if (!error) {
-        me->pushed[me->depth++] = me->current ? me->device : -1;
-        fk_make_current(device);
+        me->pushed[me->depth++] = me->current ? me->context : -1;
+        fk_make_current(context);
     }
     return fk_end_driver(error);
 }
@@ -360,7 +370,7 @@ CUresult cuCtxPopCurrent(CUcontext *out) {
     fk_thread *me = fk_me();
     if (!error && me->depth == 0) error = CUDA_ERROR_INVALID_CONTEXT;
     if (!error) {
-        if (out) *out = (CUcontext)(void *)&fk_contexts[me->device];
+        if (out) *out = fk_handle_of(me->context);
         fk_make_current(me->pushed[--me->depth]);
     }
     return fk_end_driver(error);
@@ -373,22 +383,26 @@ CUresult cuCtxGetDevice(CUdevice *device) {
     return fk_end_driver(error);
 }
 
-CUresult cuCtxGetId(CUcontext context, unsigned long long *id) {
+static unsigned long long fk_resets_of(int context) {
+    return context < FK_DEVICES ? fk.resets[context] : 0;
+}
+
+CUresult cuCtxGetId(CUcontext handle, unsigned long long *id) {
     int error = fk_begin(FK_cuCtxGetId);
-    int device = context ? fk_device_of(context) : fk_me()->device;
-    if (!error && (device < 0 || !id)) error = CUDA_ERROR_INVALID_VALUE;
-    if (!error && fk.resets[device] && !fk.has_context[device])
+    int context = handle ? fk_context_of(handle) : fk_me()->context;
+    if (!error && (context < 0 || !id)) error = CUDA_ERROR_INVALID_VALUE;
+    if (!error && fk_dead(context) == CUDA_ERROR_CONTEXT_IS_DESTROYED)
         error = CUDA_ERROR_CONTEXT_IS_DESTROYED;
-    if (!error) *id = fk.resets[device] * FK_DEVICES + (unsigned)device + 1u;
+    if (!error) *id = fk_resets_of(context) * FK_CONTEXTS + (unsigned)context + 1u;
     return fk_end_driver(error);
 }
 
 /* All that is of the context goes. */
 static void fk_end_context(int device) {
-    fk_drive_device(device);
-    fk_graphs_drop_device(device);
-    fk_events_drop_device(device);
-    fk_streams_drop_device(device);
+    fk_drive_context(device);
+    fk_graphs_drop_context(device);
+    fk_events_drop_context(device);
+    fk_streams_drop_context(device);
     fk_memory_drop_device(device);
     fk.resets[device]++;
     fk.has_context[device] = fk.of_runtime[device] = 0;
@@ -401,7 +415,7 @@ CUresult cuDevicePrimaryCtxRetain(CUcontext *out, CUdevice device) {
     if (!error) {
         fk.retained[device]++;
         fk.has_context[device] = 1;
-        *out = (CUcontext)(void *)&fk_contexts[device];
+        *out = fk_handle_of(device);
     }
     return fk_end_driver(error);
 }
@@ -426,15 +440,18 @@ long fk_retained_contexts(void) {
     return n;
 }
 
-CUresult cuStreamGetCtx(CUstream handle, CUcontext *out) {
+static CUresult fk_context_of_stream(CUstream handle, CUcontext *out, int own) {
     int error = fk_begin(FK_cuStreamGetCtx);
     if (!error && !out) error = CUDA_ERROR_INVALID_VALUE;
     if (!error) {
-        fk_stream *stream = fk_stream_of((cudaStream_t)handle, 0, &error);
-        if (stream) *out = (CUcontext)(void *)&fk_contexts[stream->device];
+        fk_stream *stream = fk_stream_of((cudaStream_t)handle, own, &error);
+        if (stream) *out = fk_handle_of(stream->context);
     }
     return fk_end_driver(error);
 }
+
+CUresult cuStreamGetCtx(CUstream s, CUcontext *out) { return fk_context_of_stream(s, out, 0); }
+CUresult cuStreamGetCtx_ptsz(CUstream s, CUcontext *out) { return fk_context_of_stream(s, out, 1); }
 
 static int fk_can_access(fk_call call, int *can, int device, int peer) {
     int error = fk_begin(call);
@@ -467,10 +484,10 @@ cudaError_t cudaDeviceEnablePeerAccess(int peer, unsigned int flags) {
     return fk_end((cudaError_t)error);
 }
 
-CUresult cuCtxEnablePeerAccess(CUcontext context, unsigned int flags) {
-    int error = fk_begin(FK_cuCtxEnablePeerAccess), peer = fk_device_of(context);
+CUresult cuCtxEnablePeerAccess(CUcontext handle, unsigned int flags) {
+    int error = fk_begin(FK_cuCtxEnablePeerAccess), peer = fk_context_of(handle);
     if (!error && (peer < 0 || fk_dead(peer))) error = CUDA_ERROR_INVALID_CONTEXT;
-    if (!error) error = fk_enable_peer(peer, flags);
+    if (!error) error = fk_enable_peer(peer % FK_DEVICES, flags);
     return fk_end_driver(error);
 }
 
@@ -483,11 +500,13 @@ cudaError_t cudaDeviceReset(void) {
 /* ---- driver entry points ---- */
 
 typedef void (*fk_function)(void);
-/* By the plain name, though a header may call the function by a name with a version (_v2). */
-#define FK_ENTRY(name, since) {#name, (fk_function)name, since}
+/* By the plain name, though a header may call the function by a name with a version (_v2). A call
+   that takes a stream has a twin, to which a stream of 0 is the thread's own default stream. */
+#define FK_ENTRY(name, since)             {#name, (fk_function)name, (fk_function)name, since}
+#define FK_ENTRY_TWIN(name, twin, since)  {#name, (fk_function)name, (fk_function)twin, since}
 static const struct {
     const char *name;
-    fk_function function;
+    fk_function function, per_thread;
     unsigned    since;         /* 0: older than anything that asks */
 } fk_entries[] = {
     FK_ENTRY(cuGetErrorName, 0),
@@ -505,22 +524,23 @@ static const struct {
     FK_ENTRY(cuCtxPopCurrent, 0),
     FK_ENTRY(cuCtxGetDevice, 0),
     FK_ENTRY(cuCtxEnablePeerAccess, 0),
+    FK_ENTRY(cuCtxSynchronize, 0),
     FK_ENTRY(cuCtxGetId, 12000),
-    FK_ENTRY(cuStreamGetCtx, 0),
+    FK_ENTRY_TWIN(cuStreamGetCtx, cuStreamGetCtx_ptsz, 0),
     FK_ENTRY(cuCtxRecordEvent, 12050),
-    FK_ENTRY(cuStreamIsCapturing, 0),
+    FK_ENTRY_TWIN(cuStreamIsCapturing, cuStreamIsCapturing_ptsz, 0),
     FK_ENTRY(cuStreamCreate, 0),
     FK_ENTRY(cuStreamDestroy, 0),
-    FK_ENTRY(cuStreamGetId, 12000),
-    FK_ENTRY(cuStreamQuery, 0),
-    FK_ENTRY(cuStreamSynchronize, 0),
+    FK_ENTRY_TWIN(cuStreamGetId, cuStreamGetId_ptsz, 12000),
+    FK_ENTRY_TWIN(cuStreamQuery, cuStreamQuery_ptsz, 0),
+    FK_ENTRY_TWIN(cuStreamSynchronize, cuStreamSynchronize_ptsz, 0),
     FK_ENTRY(cuEventCreate, 0),
     FK_ENTRY(cuEventDestroy, 0),
     FK_ENTRY(cuEventSynchronize, 0),
-    FK_ENTRY(cuEventRecord, 0),
+    FK_ENTRY_TWIN(cuEventRecord, cuEventRecord_ptsz, 0),
     FK_ENTRY(cuEventQuery, 0),
     FK_ENTRY(cuThreadExchangeStreamCaptureMode, 0),
-    FK_ENTRY(cuStreamWaitEvent, 0),
+    FK_ENTRY_TWIN(cuStreamWaitEvent, cuStreamWaitEvent_ptsz, 0),
     FK_ENTRY(cuMemGetAllocationGranularity, 0),
     FK_ENTRY(cuMemAddressReserve, 0),
     FK_ENTRY(cuMemAddressFree, 0),
@@ -543,14 +563,15 @@ static const struct {
     FK_ENTRY(cuMemHostRegister, 0),
     FK_ENTRY(cuMemHostUnregister, 0),
     FK_ENTRY(cuMemGetInfo, 0),
-    FK_ENTRY(cuMemsetD8Async, 0),
-    FK_ENTRY(cuMemcpyAsync, 0),
-    FK_ENTRY(cuMemcpy2DAsync, 0)};
+    FK_ENTRY_TWIN(cuMemsetD8Async, cuMemsetD8Async_ptsz, 0),
+    FK_ENTRY_TWIN(cuMemcpyAsync, cuMemcpyAsync_ptsz, 0),
+    FK_ENTRY_TWIN(cuMemcpy2DAsync, cuMemcpy2DAsync_v2_ptsz, 0)};
 
 /* A symbol that is not there is an answer, not an error of the call. */
 static cudaError_t fk_entry_point(fk_call call, const char *name, void **out, unsigned version,
                                   unsigned long long flags,
                                   enum cudaDriverEntryPointQueryResult *status) {
+    const int own = flags == cudaEnablePerThreadDefaultStream;
     enum cudaDriverEntryPointQueryResult answer = cudaDriverEntryPointSymbolNotFound;
     int error = fk_begin(call);
     size_t i;
@@ -564,24 +585,27 @@ static cudaError_t fk_entry_point(fk_call call, const char *name, void **out, un
     }
     if (!error) *out = NULL;
     if (!error && answer == cudaDriverEntryPointSuccess)
-        memcpy(out, &fk_entries[i].function, sizeof *out);
+        memcpy(out, own ? &fk_entries[i].per_thread : &fk_entries[i].function, sizeof *out);
     if (!error && status) *status = answer;
     if (!error && !status && answer != cudaDriverEntryPointSuccess)
         error = cudaErrorSymbolNotFound;
     return fk_end((cudaError_t)error);
 }
 
-#define FK_ENTRY_CALLS(plain, by_version)                                                     \
+/* Without a flag the caller's compiler decides which default stream is meant. */
+#define FK_ENTRY_CALLS(plain, by_version, usual)                                                     \
     cudaError_t plain(const char *name, void **out, unsigned long long flags,                 \
                       enum cudaDriverEntryPointQueryResult *status) {                         \
-        return fk_entry_point(FK_cudaGetDriverEntryPoint, name, out, FK_VERSION, flags, status); \
+        return fk_entry_point(FK_cudaGetDriverEntryPoint, name, out, FK_VERSION,              \
+                              flags ? flags : (usual), status);                               \
     }                                                                                         \
     cudaError_t by_version(const char *name, void **out, unsigned int version,                \
                            unsigned long long flags,                                          \
                            enum cudaDriverEntryPointQueryResult *status) {                    \
-        return fk_entry_point(FK_cudaGetDriverEntryPointByVersion, name, out, version, flags, \
-                              status);                                                        \
+        return fk_entry_point(FK_cudaGetDriverEntryPointByVersion, name, out, version,        \
+                              flags ? flags : (usual), status);                               \
     }
 
-FK_ENTRY_CALLS(cudaGetDriverEntryPoint, cudaGetDriverEntryPointByVersion)
-FK_ENTRY_CALLS(cudaGetDriverEntryPoint_ptsz, cudaGetDriverEntryPointByVersion_ptsz)
+FK_ENTRY_CALLS(cudaGetDriverEntryPoint, cudaGetDriverEntryPointByVersion, cudaEnableLegacyStream)
+FK_ENTRY_CALLS(cudaGetDriverEntryPoint_ptsz, cudaGetDriverEntryPointByVersion_ptsz,
+               cudaEnablePerThreadDefaultStream)

@@ -19,7 +19,7 @@
 #include <string.h>
 
 typedef struct fk_event {
-    int      device;
+    int      context;
     int      recorded;
     fk_clock clock;            /* reached when all of this is done */
     uint64_t capture;          /* not 0: recorded in that capture, after these nodes */
@@ -30,7 +30,7 @@ typedef struct fk_event {
 #define FK_FIRST_RECORD_ALL 4260u      /* ns that a context's first cuCtxRecordEvent costs more */
 
 static fk_pool fk_events;
-static int     fk_recorded_all[FK_DEVICES];
+static int     fk_recorded_all[FK_CONTEXTS];
 
 static fk_event *fk_event_of(cudaEvent_t handle, int *error) {
     fk_event *event = fk_pool_get(&fk_events, (uint64_t)(uintptr_t)handle);
@@ -46,7 +46,7 @@ static int fk_create(fk_call call, cudaEvent_t *out, unsigned flags) {
     if (!error && (!out || flags > 7u)) error = cudaErrorInvalidValue;
     if (!error) {
         fk_event *event = fk_new(1, sizeof *event);
-        event->device = fk_me()->device;
+        event->context = fk_me()->context;
         fk_events.base = fk_device_base + ((uint64_t)1 << 30);
         *out = (cudaEvent_t)(uintptr_t)fk_pool_add(&fk_events, event);
     }
@@ -105,7 +105,7 @@ static int fk_record_captured(fk_event *event, const fk_stream *stream) {
 
 static int fk_record_on(fk_event *event, fk_stream *stream) {
     int error;
-    if (event->device != stream->device) return cudaErrorInvalidResourceHandle;
+    if (event->context != stream->context) return cudaErrorInvalidResourceHandle;
     if (stream->capture) return fk_record_captured(event, stream);
     error = (int)fk_submit(stream, fk_new_work(FK_MARK, "cudaEventRecord", stream->device));
     if (error) return error;
@@ -118,34 +118,34 @@ static int fk_record_on(fk_event *event, fk_stream *stream) {
 static int fk_record(fk_call call, cudaEvent_t handle, cudaStream_t on, int own) {
     int error = fk_begin(call);
     if (!error) {
-        fk_event *event = fk_event_of(handle, &error);
-        fk_stream *stream = event ? fk_stream_of(on, own, &error) : NULL;
-        if (stream) error = fk_record_on(event, stream);
+        fk_stream *stream = fk_stream_with_room(on, own, &error);
+        fk_event *event = stream ? fk_event_of(handle, &error) : NULL;
+        if (event) error = fk_record_on(event, stream);
     }
     return error;
 }
 
 /* No operation of its own: it is reached when all that the context had been given is done. */
-static int fk_record_all(fk_event *event, int device) {
+static int fk_record_all(fk_event *event, int context) {
     int error;
-    if (event->device != device) return CUDA_ERROR_INVALID_HANDLE;
-    error = (int)fk_device_capturing_refuses(device);
+    if (event->context != context) return CUDA_ERROR_INVALID_HANDLE;
+    error = (int)fk_context_capturing_refuses(context);
     if (error) return error;
-    if (!fk_recorded_all[device]) fk_price(FK_FIRST_RECORD_ALL);
-    fk_recorded_all[device] = 1;
+    if (!fk_recorded_all[context]) fk_price(FK_FIRST_RECORD_ALL);
+    fk_recorded_all[context] = 1;
     event->capture = 0;
     event->recorded = 1;
     fk_clock_copy(&event->clock, fk_known());
-    fk_join_device(device, &event->clock);
+    fk_join_context(context, &event->clock);
     return 0;
 }
 
-CUresult cuCtxRecordEvent(CUcontext context, CUevent handle) {
-    int error = fk_begin(FK_cuCtxRecordEvent), device = fk_device_of(context);
-    if (!error && device < 0) error = CUDA_ERROR_INVALID_CONTEXT;
+CUresult cuCtxRecordEvent(CUcontext of, CUevent handle) {
+    int error = fk_begin(FK_cuCtxRecordEvent), context = fk_context_of(of);
+    if (!error && context < 0) error = CUDA_ERROR_INVALID_CONTEXT;
     if (!error) {
         fk_event *event = fk_event_of(handle, &error);
-        if (event) error = fk_record_all(event, device);
+        if (event) error = fk_record_all(event, context);
     }
     return fk_end_driver(error);
 }
@@ -171,9 +171,9 @@ static int fk_wait(fk_call call, cudaStream_t on, cudaEvent_t handle, unsigned f
     int error = fk_begin(call);
     if (!error && flags) error = cudaErrorInvalidValue;
     if (!error) {
-        fk_event *event = fk_event_of(handle, &error);
-        fk_stream *stream = event ? fk_stream_of(on, own, &error) : NULL;
-        if (stream) error = fk_wait_on(stream, event);
+        fk_stream *stream = fk_stream_with_room(on, own, &error);
+        fk_event *event = stream ? fk_event_of(handle, &error) : NULL;
+        if (event) error = fk_wait_on(stream, event);
     }
     return error;
 }
@@ -237,32 +237,36 @@ FK_EVENT_CALLS(cudaEventRecord, cudaStreamWaitEvent, 0)
 FK_EVENT_CALLS(cudaEventRecord_ptsz, cudaStreamWaitEvent_ptsz, 1)
 
 /* The driver's own: the same, but that no last error is left. */
-CUresult cuEventRecord(CUevent e, CUstream s) {
-    return fk_end_driver(fk_record(FK_cuEventRecord, (cudaEvent_t)e, (cudaStream_t)s, 0));
-}
+#define FK_DRIVER_EVENT_CALLS(record, wait, own)                                              \
+    CUresult record(CUevent e, CUstream s) {                                                  \
+        return fk_end_driver(                                                                 \
+            fk_record(FK_cuEventRecord, (cudaEvent_t)e, (cudaStream_t)s, own));               \
+    }                                                                                         \
+    CUresult wait(CUstream s, CUevent e, unsigned int flags) {                                \
+        return fk_end_driver(                                                                 \
+            fk_wait(FK_cuStreamWaitEvent, (cudaStream_t)s, (cudaEvent_t)e, flags, own));      \
+    }
+
+FK_DRIVER_EVENT_CALLS(cuEventRecord, cuStreamWaitEvent, 0)
+FK_DRIVER_EVENT_CALLS(cuEventRecord_ptsz, cuStreamWaitEvent_ptsz, 1)
 
 CUresult cuEventQuery(CUevent e) {
     return fk_end_driver(fk_query(FK_cuEventQuery, (cudaEvent_t)e));
 }
 
-CUresult cuStreamWaitEvent(CUstream s, CUevent e, unsigned int flags) {
-    return fk_end_driver(
-        fk_wait(FK_cuStreamWaitEvent, (cudaStream_t)s, (cudaEvent_t)e, flags, 0));
-}
-
 /* ---- dropping ---- */
 
-void fk_events_drop_device(int device) {
+void fk_events_drop_context(int context) {
     size_t i;
-    for (i = 0; i < FK_DEVICES; i++)
-        if (device < 0 || (int)i == device) fk_recorded_all[i] = 0;
+    for (i = 0; i < FK_CONTEXTS; i++)
+        if (context < 0 || (int)i == context) fk_recorded_all[i] = 0;
     for (i = 0; i < fk_events.n; i++) {
         fk_event *event = fk_events.items[i];
-        if (!event || (device >= 0 && event->device != device)) continue;
+        if (!event || (context >= 0 && event->context != context)) continue;
         fk_pool_remove(&fk_events, fk_events.base + i * FK_HANDLE_STEP);
         fk_free_event(event);
     }
-    if (device < 0) fk_pool_reset(&fk_events);
+    if (context < 0) fk_pool_reset(&fk_events);
 }
 
 long fk_event_objects(void) { return (long)fk_events.live; }

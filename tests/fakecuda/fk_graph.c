@@ -88,7 +88,7 @@ static void fk_issue_node(fk_exec *exec, int i, fk_stream *stream, const fk_cloc
     int k;
     if (node->lane > 0) {
         fk_stream **own = &exec->lanes[node->lane];
-        if (!*own) *own = fk_new_stream(stream->device, 1, 1);
+        if (!*own) *own = fk_new_stream(stream->context, 1, 1);
         lane = *own;
     }
     fk_clock_copy(&after, start);
@@ -119,8 +119,8 @@ static void fk_launch(fk_exec *exec, fk_stream *stream) {
 static cudaError_t fk_launch_call(cudaGraphExec_t handle, cudaStream_t on, int own) {
     int error = fk_begin(FK_cudaGraphLaunch);
     if (!error) {
+        fk_stream *stream = fk_stream_with_room(on, own, &error);
         fk_exec *exec = fk_pool_get(&fk_execs, (uint64_t)(uintptr_t)handle);
-        fk_stream *stream = fk_stream_of(on, own, &error);
         if (!exec) {
             fk_misuse("cudaGraphLaunch of %p, which is no live graph", (void *)handle);
             error = cudaErrorInvalidValue;
@@ -182,15 +182,15 @@ cudaError_t cudaGraphLaunch_ptsz(cudaGraphExec_t g, cudaStream_t s) {
 
 long fk_graph_objects(void) { return (long)fk_graphs.live + (long)fk_execs.live; }
 
-/* The lanes are streams, and go with their device. */
-void fk_graphs_drop_device(int device) {
+/* The lanes are streams, and go with their context. */
+void fk_graphs_drop_context(int context) {
     size_t i;
     int k;
     for (i = 0; i < fk_execs.n; i++) {
         fk_exec *exec = fk_execs.items[i];
         for (k = 0; exec && k < exec->graph->lanes; k++) {
             fk_stream *lane = exec->lanes[k];
-            if (!lane || (device >= 0 && lane->device != device)) continue;
+            if (!lane || (context >= 0 && lane->context != context)) continue;
             fk_retire_stream(lane);
             exec->lanes[k] = NULL;
         }

@@ -131,6 +131,7 @@ fk_range *fk_add_range(uint64_t base, size_t bytes, fk_kind kind, int device, fk
     range->bytes = bytes;
     range->kind = kind;
     range->device = device;
+    range->context = fk_me()->device == device ? fk_me()->context : device;
     range->piece = piece;
     if (kind == FK_RESERVED) range->entries = fk_new(bytes / FK_GRANULE, sizeof *range->entries);
     return range;

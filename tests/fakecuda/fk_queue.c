@@ -23,11 +23,11 @@ static struct {
     uint32_t      n_slots;
     fk_clock      done;        /* operations run, by slot */
     fk_clock      known;       /* what the host knows to be done */
-    fk_clock      retired[FK_DEVICES];   /* work of destroyed streams */
-    fk_clock      retired_blocking[FK_DEVICES];
-    fk_stream    *legacy[FK_DEVICES];
+    fk_clock      retired[FK_CONTEXTS];  /* work of destroyed streams */
+    fk_clock      retired_blocking[FK_CONTEXTS];
+    fk_stream    *legacy[FK_CONTEXTS];
     unsigned long long next_id;
-    uint64_t      epoch[FK_DEVICES];     /* grows when the device's streams are dropped */
+    uint64_t      epoch[FK_CONTEXTS];    /* grows when the context's streams are dropped */
     long          queued;
     pthread_t     worker[FK_WORKERS];
     int           workers, stopping;
@@ -54,10 +54,11 @@ static uint32_t fk_take_slot(fk_stream *stream) {
     return i;
 }
 
-fk_stream *fk_new_stream(int device, int nonblocking, int hidden) {
+fk_stream *fk_new_stream(int context, int nonblocking, int hidden) {
     fk_stream *stream = fk_new(1, sizeof *stream);
     fk.handles.base = fk_device_base + 4096;
-    stream->device = device;
+    stream->device = context % FK_DEVICES;
+    stream->context = context;
     stream->nonblocking = nonblocking;
     stream->hidden = hidden;
     stream->live = 1;
@@ -79,40 +80,40 @@ static void fk_free_stream(fk_stream *stream) {
 
 void fk_retire_stream(fk_stream *stream) {
     fk_capture_forget(stream);
-    fk_clock_join(&fk.retired[stream->device], &stream->tail);
+    fk_clock_join(&fk.retired[stream->context], &stream->tail);
     if (!stream->nonblocking)
-        fk_clock_join(&fk.retired_blocking[stream->device], &stream->tail);
+        fk_clock_join(&fk.retired_blocking[stream->context], &stream->tail);
     if (!stream->hidden) fk_pool_remove(&fk.handles, (uint64_t)(uintptr_t)stream->handle);
     stream->live = 0;
     stream->held = 0;
     if (!stream->first && !stream->busy) fk_free_stream(stream);
 }
 
-fk_stream *fk_legacy(int device) {
-    if (!fk.legacy[device]) fk.legacy[device] = fk_new_stream(device, 0, 1);
-    return fk.legacy[device];
+fk_stream *fk_legacy(int context) {
+    if (!fk.legacy[context]) fk.legacy[context] = fk_new_stream(context, 0, 1);
+    return fk.legacy[context];
 }
 
-static fk_stream *fk_own_stream(int device) {
+static fk_stream *fk_own_stream(int context) {
     fk_thread *me = fk_me();
-    if (me->epoch[device] != fk.epoch[device]) me->own[device] = NULL;
-    me->epoch[device] = fk.epoch[device];
-    if (!me->own[device]) me->own[device] = fk_new_stream(device, 0, 1);
-    return me->own[device];
+    if (me->epoch[context] != fk.epoch[context]) me->own[context] = NULL;
+    me->epoch[context] = fk.epoch[context];
+    if (!me->own[context]) me->own[context] = fk_new_stream(context, 0, 1);
+    return me->own[context];
 }
 
 /* A real GPU has no answer for a destroyed stream: every call that names one, cudaStreamQuery too,
    ends the process with SIGSEGV (confirmed on an H200). Here it is a misuse and an error. */
 fk_stream *fk_stream_of(cudaStream_t handle, int per_thread, int *error) {
     fk_stream *stream;
-    int device = fk_me()->device;
+    int context = fk_me()->context;
     if ((!handle || handle == cudaStreamLegacy || handle == cudaStreamPerThread) &&
         fk_me()->of_driver && fk_no_context()) { /* whose default stream? */
         *error = fk_no_context();
         return NULL;
     }
-    if (handle == cudaStreamPerThread || (!handle && per_thread)) return fk_own_stream(device);
-    if (!handle || handle == cudaStreamLegacy) return fk_legacy(device);
+    if (handle == cudaStreamPerThread || (!handle && per_thread)) return fk_own_stream(context);
+    if (!handle || handle == cudaStreamLegacy) return fk_legacy(context);
     stream = fk_pool_get(&fk.handles, (uint64_t)(uintptr_t)handle);
     if (!stream) {
         fk_misuse("a call with stream %p, which is destroyed or never was", (void *)handle);
@@ -127,6 +128,7 @@ static int fk_ready(const fk_stream *stream) {
     const fk_op *op = stream->first;
     uint32_t i;
     if (!op || stream->busy) return 0;
+    if (stream->held == FAKE_FIRM) return 0;
     if (stream->held && op->tick > fk.slots[stream->slot].force) return 0;
     for (i = 0; i < op->need.n; i++)
         if (i != stream->slot && op->need.tick[i] > fk_clock_get(&fk.done, i)) return 0;
@@ -176,10 +178,13 @@ static fk_stream *fk_any_ready(uint32_t start) {
     return NULL;
 }
 
-static int fk_any_busy(void) {
+/* Another thread may make what is queued go on: one in a host function, or one that lets go. */
+static int fk_others_move(void) {
     uint32_t i;
-    for (i = 0; i < fk.n_slots; i++)
-        if (fk.slots[i].stream && fk.slots[i].stream->busy) return 1;
+    for (i = 0; i < fk.n_slots; i++) {
+        const fk_stream *stream = fk.slots[i].stream;
+        if (stream && (stream->busy || stream->held == FAKE_FIRM)) return 1;
+    }
     return 0;
 }
 
@@ -214,7 +219,7 @@ static int fk_drive_to(const fk_clock *target) {
     while (!fk_done(target)) {
         if (fk_drive_one(target)) {
             ran++;
-        } else if (fk.mode == FAKE_THREADED || fk_any_busy()) {
+        } else if (fk.mode == FAKE_THREADED || fk_others_move()) {
             fk_changed();
             fk_wait_change();
         } else {
@@ -238,28 +243,28 @@ int fk_drive(const fk_clock *target) {
     return ran;
 }
 
-static void fk_all_of(int device, int blocking_only, fk_clock *into) {
+static void fk_all_of(int context, int blocking_only, fk_clock *into) {
     uint32_t i;
     for (i = 0; i < fk.n_slots; i++) {
         const fk_stream *stream = fk.slots[i].stream;
-        if (stream && (device < 0 || stream->device == device) &&
+        if (stream && (context < 0 || stream->context == context) &&
             !(blocking_only && stream->nonblocking))
             fk_clock_join(into, &stream->tail);
     }
 }
 
 /* Destroyed streams with it: whether their work has run by now may not decide what is ordered. */
-void fk_join_device(int device, fk_clock *into) {
+void fk_join_context(int context, fk_clock *into) {
     int i;
-    fk_all_of(device, 0, into);
-    for (i = 0; i < FK_DEVICES; i++)
-        if (device < 0 || i == device) fk_clock_join(into, &fk.retired[i]);
+    fk_all_of(context, 0, into);
+    for (i = 0; i < FK_CONTEXTS; i++)
+        if (context < 0 || i == context) fk_clock_join(into, &fk.retired[i]);
 }
 
-int fk_drive_device(int device) {
+int fk_drive_context(int context) {
     fk_clock all = {NULL, 0};
     int ran;
-    fk_join_device(device, &all);
+    fk_join_context(context, &all);
     ran = fk_drive(&all);
     fk_clock_drop(&all);
     return ran;
@@ -268,12 +273,12 @@ int fk_drive_device(int device) {
 /* ---- queueing ---- */
 
 static void fk_order(fk_stream *stream, const fk_clock *after) {
-    fk_stream *legacy = fk.legacy[stream->device];
+    fk_stream *legacy = fk.legacy[stream->context];
     fk_clock_join(&stream->tail, &fk.known);
     if (after) fk_clock_join(&stream->tail, after);
     if (stream == legacy) {
-        fk_all_of(stream->device, 1, &stream->tail);
-        fk_clock_join(&stream->tail, &fk.retired_blocking[stream->device]);
+        fk_all_of(stream->context, 1, &stream->tail);
+        fk_clock_join(&stream->tail, &fk.retired_blocking[stream->context]);
     } else if (legacy && !stream->nonblocking) {
         fk_clock_join(&stream->tail, &legacy->tail);
     }
@@ -351,7 +356,7 @@ static void fk_stop_workers(void) {
 
 static void fk_set_mode(fake_run_mode mode) {
     if (mode == fk.mode) return;
-    fk_drive_device(-1);
+    fk_drive_context(-1);
     if (fk.mode == FAKE_THREADED) fk_stop_workers();
     fk.mode = mode;
     while (mode == FAKE_THREADED && fk.workers < FK_WORKERS) {
@@ -385,7 +390,7 @@ int fake_step(cudaStream_t handle) {
 }
 
 /* Stepping teaches the host nothing: that the device is done is not that the program knows. */
-static int fk_run_for(const fk_clock *target) {
+int fk_run_for(const fk_clock *target) {
     fk_clock goal = {NULL, 0};
     int ran;
     fk_clock_copy(&goal, target);
@@ -442,16 +447,23 @@ void fake_hold(cudaStream_t handle, int on) {
 
 /* ---- dropping ---- */
 
-void fk_streams_drop_device(int device) {
+void fk_holds_end(void) {
+    uint32_t i;
+    for (i = 0; i < fk.n_slots; i++)
+        if (fk.slots[i].stream) fk.slots[i].stream->held = 0;
+    fk_changed();
+}
+
+void fk_streams_drop_context(int context) {
     uint32_t i;
     for (i = 0; i < fk.n_slots; i++) {
         fk_stream *stream = fk.slots[i].stream;
-        if (!stream || (device >= 0 && stream->device != device)) continue;
-        if (fk.legacy[stream->device] == stream) fk.legacy[stream->device] = NULL;
+        if (!stream || (context >= 0 && stream->context != context)) continue;
+        if (fk.legacy[stream->context] == stream) fk.legacy[stream->context] = NULL;
         fk_retire_stream(stream);
     }
-    for (i = 0; i < FK_DEVICES; i++)
-        if (device < 0 || (int)i == device) fk.epoch[i]++;
+    for (i = 0; i < FK_CONTEXTS; i++)
+        if (context < 0 || (int)i == context) fk.epoch[i]++;
 }
 
 long fk_stream_objects(void) { return (long)fk.handles.live; }
@@ -459,7 +471,7 @@ long fk_stream_objects(void) { return (long)fk.handles.live; }
 void fk_streams_defaults(void) {
     int i;
     fk_set_mode(FAKE_EAGER);
-    for (i = 0; i < FK_DEVICES; i++) {
+    for (i = 0; i < FK_CONTEXTS; i++) {
         fk_clock_drop(&fk.retired[i]);
         fk_clock_drop(&fk.retired_blocking[i]);
     }

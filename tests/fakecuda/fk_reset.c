@@ -23,18 +23,21 @@ long fake_reset(void) {
                 "%ld streams, %ld graphs and captures, %ld holds on contexts\n",
                 fk_memory_objects(), fk_event_objects(), fk_stream_objects(),
                 fk_graph_objects() + fk_capture_objects(), fk_retained_contexts());
-    fk_drive_device(-1);
+    fk_holds_end();
+    fk_drive_context(-1);
     fk_captures_drop();
     fk_graphs_drop();
-    fk_events_drop_device(-1);
-    fk_streams_drop_device(-1);
+    fk_events_drop_context(-1);
+    fk_streams_drop_context(-1);
     fk_memory_drop_device(-1);
     fk_streams_defaults();
     fk_memory_defaults();
     fk_devices_defaults();
     fk_core_defaults();
+    fk_full_defaults();
     fk_oracle_enable(1);
-    fk_me()->device = fk_me()->current = fk_me()->depth = 0;
+    fk_use_context(0);
+    fk_me()->current = fk_me()->depth = 0;
     fk_me()->last = cudaSuccess;
     fk_me()->mode = cudaStreamCaptureModeGlobal;
     fk_unlock();

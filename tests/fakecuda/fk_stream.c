@@ -13,7 +13,7 @@
 static int fk_create(fk_call call, cudaStream_t *out, unsigned flags) {
     int error = fk_begin(call);
     if (!error && (!out || flags > cudaStreamNonBlocking)) error = cudaErrorInvalidValue;
-    if (!error) *out = fk_new_stream(fk_me()->device, flags == cudaStreamNonBlocking, 0)->handle;
+    if (!error) *out = fk_new_stream(fk_me()->context, flags == cudaStreamNonBlocking, 0)->handle;
     fk_take_time(1100);
     return error;
 }
@@ -92,17 +92,19 @@ static int fk_get_id(fk_call call, cudaStream_t handle, unsigned long long *id, 
 }
 
 /* The driver's own: the same, but that no last error is left. */
-CUresult cuStreamQuery(CUstream s) {
-    return fk_end_driver(fk_query(FK_cuStreamQuery, (cudaStream_t)s, 0));
-}
+#define FK_DRIVER_STREAM_CALLS(query, synchronize, get_id, own)                               \
+    CUresult query(CUstream s) {                                                              \
+        return fk_end_driver(fk_query(FK_cuStreamQuery, (cudaStream_t)s, own));               \
+    }                                                                                         \
+    CUresult synchronize(CUstream s) {                                                        \
+        return fk_end_driver(fk_synchronize(FK_cuStreamSynchronize, (cudaStream_t)s, own));   \
+    }                                                                                         \
+    CUresult get_id(CUstream s, unsigned long long *id) {                                     \
+        return fk_end_driver(fk_get_id(FK_cuStreamGetId, (cudaStream_t)s, id, own));          \
+    }
 
-CUresult cuStreamSynchronize(CUstream s) {
-    return fk_end_driver(fk_synchronize(FK_cuStreamSynchronize, (cudaStream_t)s, 0));
-}
-
-CUresult cuStreamGetId(CUstream s, unsigned long long *id) {
-    return fk_end_driver(fk_get_id(FK_cuStreamGetId, (cudaStream_t)s, id, 0));
-}
+FK_DRIVER_STREAM_CALLS(cuStreamQuery, cuStreamSynchronize, cuStreamGetId, 0)
+FK_DRIVER_STREAM_CALLS(cuStreamQuery_ptsz, cuStreamSynchronize_ptsz, cuStreamGetId_ptsz, 1)
 
 static cudaError_t fk_get_device(cudaStream_t handle, int *device, int own) {
     int error = fk_begin(FK_cudaStreamGetDevice);
@@ -118,7 +120,7 @@ static cudaError_t fk_launch_host(cudaStream_t handle, cudaHostFn_t function, vo
     int error = fk_begin(FK_cudaLaunchHostFunc);
     if (!error && !function) error = cudaErrorInvalidValue;
     if (!error) {
-        fk_stream *stream = fk_stream_of(handle, own, &error);
+        fk_stream *stream = fk_stream_with_room(handle, own, &error);
         if (stream) {
             fk_work *work = fk_new_work(FK_HOSTCALL, "cudaLaunchHostFunc", stream->device);
             work->function = function;
@@ -131,9 +133,16 @@ static cudaError_t fk_launch_host(cudaStream_t handle, cudaHostFn_t function, vo
 
 cudaError_t cudaDeviceSynchronize(void) {
     int error = fk_begin(FK_cudaDeviceSynchronize);
-    if (!error) error = (int)fk_device_capturing_refuses(fk_me()->device);
-    if (!error) fk_drive_device(fk_me()->device);
+    if (!error) error = (int)fk_context_capturing_refuses(fk_me()->context);
+    if (!error) fk_drive_context(fk_me()->context);
     return fk_end((cudaError_t)error);
+}
+
+CUresult cuCtxSynchronize(void) {
+    int error = fk_begin(FK_cuCtxSynchronize);
+    if (!error) error = (int)fk_context_capturing_refuses(fk_me()->context);
+    if (!error) fk_drive_context(fk_me()->context);
+    return fk_end_driver(error);
 }
 
 #define FK_STREAM_CALLS(query, synchronize, get_id, get_device, launch, own)                  \

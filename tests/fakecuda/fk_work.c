@@ -139,7 +139,7 @@ cudaError_t fake_kernel(cudaStream_t stream, const char *name, const fake_access
                         int n) {
     int error = fk_begin(FK_fake_kernel);
     if (!error) {
-        fk_stream *on = fk_stream_of(stream, 0, &error);
+        fk_stream *on = fk_stream_with_room(stream, 0, &error);
         if (on) {
             fk_work *work = fk_new_work(FK_KERNEL, name, on->device);
             work->accesses = fk_new((size_t)n, sizeof *accesses);
@@ -258,7 +258,7 @@ static int fk_memcpy(fk_call call, void *dst, const void *src, size_t count,
                      enum cudaMemcpyKind kind, cudaStream_t stream, int own, int waits) {
     int error = fk_begin(call);
     if (!error) {
-        fk_stream *on = fk_stream_of(stream, own, &error);
+        fk_stream *on = fk_stream_with_room(stream, own, &error);
         if (on && count && (!dst || !src)) error = cudaErrorInvalidValue;
         else if (on && count) {
             fk_work *work = fk_plain(FK_COPY, fk_call_names[call], on, dst, count);
@@ -273,7 +273,7 @@ static int fk_memset(fk_call call, void *to, int value, size_t count, cudaStream
                      int own) {
     int error = fk_begin(call);
     if (!error) {
-        fk_stream *on = fk_stream_of(stream, own, &error);
+        fk_stream *on = fk_stream_with_room(stream, own, &error);
         if (on && count && (!to || fk_memory_kind(to) < 0)) error = cudaErrorInvalidValue;
         else if (on && count) {
             fk_work *work = fk_plain(FK_SET, fk_call_names[call], on, to, count);
@@ -295,7 +295,7 @@ static int fk_memcpy_2d(fk_call call, const fk_rows *rows, enum cudaMemcpyKind k
     int error = fk_begin(call);
     int some = rows->width && rows->height;
     if (!error) {
-        fk_stream *on = fk_stream_of(stream, own, &error);
+        fk_stream *on = fk_stream_with_room(stream, own, &error);
         if (on && (rows->width > rows->to_pitch || rows->width > rows->from_pitch))
             error = call == FK_cuMemcpy2DAsync ? CUDA_ERROR_INVALID_VALUE
                                                : (int)cudaErrorInvalidPitchValue;
@@ -314,19 +314,9 @@ static int fk_memcpy_2d(fk_call call, const fk_rows *rows, enum cudaMemcpyKind k
 
 /* ---- the driver's: directions are by the pointers ---- */
 
-CUresult cuMemsetD8Async(CUdeviceptr to, unsigned char value, size_t n, CUstream s) {
-    return fk_end_driver(fk_memset(FK_cuMemsetD8Async, (void *)(uintptr_t)to, value, n,
-                                   (cudaStream_t)s, 0));
-}
-
-CUresult cuMemcpyAsync(CUdeviceptr to, CUdeviceptr from, size_t n, CUstream s) {
-    return fk_end_driver(fk_memcpy(FK_cuMemcpyAsync, (void *)(uintptr_t)to,
-                                   (const void *)(uintptr_t)from, n, cudaMemcpyDefault,
-                                   (cudaStream_t)s, 0, 0));
-}
 
 /* Whole rows between unified addresses: nothing else is modelled. */
-CUresult cuMemcpy2DAsync(const CUDA_MEMCPY2D *copy, CUstream s) {
+static CUresult fk_driver_memcpy_2d(const CUDA_MEMCPY2D *copy, CUstream s, int own) {
     fk_rows rows = {NULL, NULL, 0, 0, 0, 0};
     if (copy && copy->srcMemoryType == CU_MEMORYTYPE_UNIFIED &&
         copy->dstMemoryType == CU_MEMORYTYPE_UNIFIED && !copy->srcXInBytes && !copy->srcY &&
@@ -342,8 +332,25 @@ CUresult cuMemcpy2DAsync(const CUDA_MEMCPY2D *copy, CUstream s) {
         rows.to_pitch = rows.from_pitch = 1;
     }
     return fk_end_driver(fk_memcpy_2d(FK_cuMemcpy2DAsync, &rows, cudaMemcpyDefault,
-                                      (cudaStream_t)s, 0));
+                                      (cudaStream_t)s, own));
 }
+
+#define FK_DRIVER_COPY_CALLS(set, copy, copy_2d, own)                                         \
+    CUresult set(CUdeviceptr to, unsigned char value, size_t n, CUstream s) {                 \
+        return fk_end_driver(fk_memset(FK_cuMemsetD8Async, (void *)(uintptr_t)to, value, n,   \
+                                       (cudaStream_t)s, own));                                \
+    }                                                                                         \
+    CUresult copy(CUdeviceptr to, CUdeviceptr from, size_t n, CUstream s) {                   \
+        return fk_end_driver(fk_memcpy(FK_cuMemcpyAsync, (void *)(uintptr_t)to,               \
+                                       (const void *)(uintptr_t)from, n, cudaMemcpyDefault,   \
+                                       (cudaStream_t)s, own, 0));                             \
+    }                                                                                         \
+    CUresult copy_2d(const CUDA_MEMCPY2D *rows, CUstream s) {                                 \
+        return fk_driver_memcpy_2d(rows, s, own);                                             \
+    }
+
+FK_DRIVER_COPY_CALLS(cuMemsetD8Async, cuMemcpyAsync, cuMemcpy2DAsync, 0)
+FK_DRIVER_COPY_CALLS(cuMemsetD8Async_ptsz, cuMemcpyAsync_ptsz, cuMemcpy2DAsync_v2_ptsz, 1)
 
 #define FK_SET_CALLS(set, set_async, own)                                                     \
     cudaError_t set(void *p, int value, size_t n) {                                           \

@@ -4,6 +4,8 @@
 #include "self_test_capture.h"
 #include "self_test_context.h"
 #include "self_test_driver.h"
+#include "self_test_fault.h"
+#include "self_test_full.h"
 #include "self_test_stitch.h"
 
 #include <signal.h>
@@ -779,7 +781,7 @@ static void test_ends(void) {
     fake_clear_failures();
 }
 
-int main(void) {
+int main(int arguments, char **argument) {
     static void (*const tests[])(void) = {
         test_malloc, test_big_device_is_free, test_packed, test_host_memory,
         test_device_address_faults,
@@ -800,8 +802,15 @@ int main(void) {
         test_driver_frees_wait, test_driver_pointers, test_driver_copies, test_driver_captures,
         test_driver_peers, test_driver_host_function, test_driver_prices,
         test_per_thread_stream, test_host_threads, test_reset_of_one_device,
-        test_memory_after_a_reset, test_prices, test_faults, test_ends};
+        test_memory_after_a_reset, test_prices, test_faults, test_resource_faults,
+        test_broken_context, test_classes_spare, test_told_by_environment, test_full_makes_room,
+        test_full_is_not_captured, test_full_by_default, test_full_in_threads,
+        test_stuck_others_go_on, test_stuck_others_wait, test_firm_hold,
+        test_other_context, test_other_context_waits, test_default_streams_of_threads,
+        test_ended_thread, test_driver_default_streams, test_ends};
     size_t i;
+    self = argument[0];
+    if (arguments > 1) return run_as_told(argument[1]);
     for (i = 0; i < sizeof tests / sizeof tests[0]; i++) {
         tests[i]();
         EXPECT(0, "a failure that the test did not expect");

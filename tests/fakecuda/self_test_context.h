@@ -234,6 +234,151 @@ static void test_context_calls(void) {
     OK(cudaEventDestroy(e));
 }
 
+/* ---- a device's other context ---- */
+
+/* Under the other context: a stream, and an event. */
+static void make_there(CUcontext other, cudaStream_t *s, cudaEvent_t *e) {
+    OK(cuCtxPushCurrent(other));
+    OK(cuStreamCreate((CUstream *)s, CU_STREAM_NON_BLOCKING));
+    OK(cuEventCreate((CUevent *)e, CU_EVENT_DISABLE_TIMING));
+    OK(cuCtxPopCurrent(NULL));
+}
+
+static void test_other_context(void) {
+    CUcontext primary = current_context(), other = fake_other_context(0), found = NULL;
+    unsigned long long one = 0, two = 0;
+    cudaStream_t s = NULL, here = new_stream();
+    cudaEvent_t there = NULL, e = new_event();
+    int device = -1;
+    make_there(other, &s, &there);
+    OK(cuStreamGetCtx(s, &found));
+    CHECK(found == other && other != primary && other != fake_other_context(1));
+    OK(cuStreamGetCtx(here, &found));
+    CHECK(found == primary);
+    OK(cuCtxGetId(primary, &one));
+    OK(cuCtxGetId(other, &two));
+    CHECK(one != two);
+    IS(cuEventRecord(e, s), CUDA_ERROR_INVALID_HANDLE);
+    IS(cuEventRecord(there, here), CUDA_ERROR_INVALID_HANDLE);
+    IS(cuCtxRecordEvent(primary, there), CUDA_ERROR_INVALID_HANDLE);
+    OK(cuEventRecord(there, s));
+    OK(cuStreamWaitEvent(here, there, 0)); /* events go from context to context */
+    OK(cuCtxPushCurrent(other));
+    OK(cuCtxGetDevice(&device));
+    OK(cuStreamGetCtx(NULL, &found));
+    CHECK(device == 0 && found == other);
+    OK(cuEventRecord(there, NULL));
+    OK(cuCtxPopCurrent(&found));
+    CHECK(found == other);
+    OK(cudaStreamBeginCapture(s, cudaStreamCaptureModeRelaxed));
+    OK(cuCtxRecordEvent(primary, e)); /* a capture of the other context is not in its way */
+    OK(cudaStreamDestroy(s));
+    OK(cudaStreamDestroy(here));
+    OK(cudaEventDestroy(e));
+    OK(cudaEventDestroy(there));
+}
+
+/* Who waits for one context waits for none of the other's work. */
+static void test_other_context_waits(void) {
+    CUcontext primary = current_context(), other = fake_other_context(0);
+    cudaStream_t s[2] = {new_stream(), NULL};
+    cudaEvent_t there = NULL;
+    void *byte = NULL;
+    int way, k;
+    make_there(other, &s[1], &there);
+    fake_mode(FAKE_STEPPED);
+    for (way = 0; way < 4; way++) {
+        OK(cuCtxPushCurrent(way & 1 ? other : primary));
+        OK(cuMemHostAlloc(&byte, 1, 0));
+        for (k = 0; k < 2; k++) OK(fake_write(s[k], "work", NULL, 0, 1));
+        if (way & 2) OK(cuCtxSynchronize());
+        else OK(cuMemFreeHost(byte));
+        for (k = 0; k < 2; k++) CHECK(fake_pending(s[k]) == (k != (way & 1)));
+        fake_run_all();
+        if (way & 2) OK(cuMemFreeHost(byte));
+        OK(cuCtxPopCurrent(NULL));
+    }
+    fake_mode(FAKE_EAGER);
+    OK(cudaEventDestroy(there));
+    for (k = 0; k < 2; k++) OK(cudaStreamDestroy(s[k]));
+}
+
+/* ---- threads' own default streams ---- */
+
+static void in_a_thread(void *(*run)(void *), void *p) {
+    pthread_t thread;
+    if (pthread_create(&thread, NULL, run, p)) abort();
+    pthread_join(thread, NULL);
+}
+
+/* Two threads' are two streams, each ordered with the legacy stream, before it and after it. */
+static void test_default_streams_of_threads(void) {
+    char *p = NULL;
+    OK(cudaMalloc((void **)&p, 4096));
+    OK(fake_write(cudaStreamPerThread, "mine", p, 64, 1));
+    fake_quiet(1);
+    in_a_thread(write_on_own_stream, p);
+    EXPECT(1, "race");
+    fake_quiet(0);
+    OK(fake_write(NULL, "legacy, after both", p, 64, 2));
+    in_a_thread(write_on_own_stream, p);
+    EXPECT(0, "");
+    OK(fake_write(cudaStreamLegacy, "legacy, after it", p, 64, 3));
+    OK(fake_write(cudaStreamPerThread, "mine, after legacy", p, 64, 4));
+    EXPECT(0, "");
+    OK(cudaFree(p));
+}
+
+/* The work of a thread's stream outlives the thread, and a wait for the context covers it. */
+static void test_ended_thread(void) {
+    void *p = NULL, *byte = NULL;
+    OK(cudaMalloc(&p, 4096));
+    OK(cudaHostAlloc(&byte, 1, 0));
+    fake_mode(FAKE_STEPPED);
+    in_a_thread(write_on_own_stream, p);
+    CHECK(fake_pending_all() == 1);
+    OK(cudaStreamSynchronize(cudaStreamPerThread)); /* this thread's: another one */
+    CHECK(fake_pending_all() == 1);
+    OK(cuMemFreeHost(byte));
+    CHECK(fake_pending_all() == 0);
+    fake_host_access(p, 64, 1, "the host");
+    EXPECT(0, "");
+    OK(cudaFree(p));
+}
+
+cudaError_t cudaGetDriverEntryPointByVersion_ptsz(const char *name, void **out,
+                                                  unsigned int version, unsigned long long flags,
+                                                  enum cudaDriverEntryPointQueryResult *status);
+
+static CUresult (*get_id_by(int per_thread, unsigned long long flags))(CUstream,
+                                                                      unsigned long long *) {
+    CUresult (*get_id)(CUstream, unsigned long long *) = NULL;
+    void *entry = NULL;
+    enum cudaDriverEntryPointQueryResult found;
+    OK(per_thread ? cudaGetDriverEntryPointByVersion_ptsz("cuStreamGetId", &entry, 12000, flags,
+                                                          &found)
+                  : cudaGetDriverEntryPointByVersion("cuStreamGetId", &entry, 12000, flags,
+                                                     &found));
+    memcpy(&get_id, &entry, sizeof get_id);
+    return get_id;
+}
+
+/* Which stream 0 is to the driver: as the flag says, else as the program was compiled. */
+static void test_driver_default_streams(void) {
+    unsigned long long own = 0, legacy = 0, id = 0;
+    int compiled;
+    OK(cudaStreamGetId(cudaStreamPerThread, &own));
+    OK(cudaStreamGetId(cudaStreamLegacy, &legacy));
+    for (compiled = 0; compiled < 2; compiled++) {
+        OK(get_id_by(compiled, cudaEnableDefault)(NULL, &id));
+        CHECK(id == (compiled ? own : legacy));
+        OK(get_id_by(compiled, cudaEnableLegacyStream)(NULL, &id));
+        CHECK(id == legacy);
+        OK(get_id_by(compiled, cudaEnablePerThreadDefaultStream)(NULL, &id));
+        CHECK(id == own);
+    }
+}
+
 static void *record_often(void *result) {
     CUcontext context = NULL;
     cudaStream_t s = NULL;

@@ -1,7 +1,7 @@
 # What needs a GPU and a CUDA toolkit.
 
 .PHONY: gpu-test gpu-test-programs gpu-sanitize gpu-stress gpu-stitch gpu-share gpu-sleep \
-        gpu-names gpu-cpp
+        gpu-names gpu-cpp gpu-facts
 
 gpu-test: gpu-test-programs ## the same tests against the real CUDA runtime and GPU
 	@tests/run.sh 1 $(GPU_TESTS)
@@ -84,3 +84,11 @@ $(GPU_CPP): $(BUILD)/gpu-cpp/%: tests/gpu/%.cu tests/gpu/kit.h gpupool.h
 	$(SAY)
 	$(Q)$(NVCC) -std=c++17 -O2 -lineinfo $(if $(GPU),-arch=native) -Werror all-warnings \
 	  -Xcompiler -Wall,-Wextra -o $@ $<
+
+gpu-facts: $(BUILD)/gpu-facts ## on a GPU: what gpupool counts on of the driver, in half a minute
+	@$<
+$(BUILD)/gpu-facts: tests/gpu/facts.cu $(wildcard tests/gpu/facts*.h)
+	$(if $(NVCC),,$(error gpu-facts needs nvcc))
+	$(SAY)
+	$(Q)$(NVCC) -std=c++14 -O2 -lineinfo $(if $(GPU),-arch=native) -Werror all-warnings \
+	  -Xcompiler -Wall,-Wextra -o $@ $< -lcuda

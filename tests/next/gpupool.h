@@ -6,8 +6,8 @@ call and takes tens of nanoseconds.
 
 How to use it. In exactly one C, C++ or .cu file of the program, write
     #define GPUPOOL_IMPLEMENTATION
-before the include of this file. All other files include it without that line. Link the CUDA runtime.
-Linux, CUDA 12.5 or later, C11 or C++11, gcc, clang or nvcc.
+before the include of this file. All other files include it without that line. Link the CUDA
+runtime. Linux, CUDA 12.5 or later, C11 or C++11, gcc, clang or nvcc.
 
     #define GPUPOOL_IMPLEMENTATION
     #include "gpupool.h"
@@ -26,21 +26,23 @@ Linux, CUDA 12.5 or later, C11 or C++11, gcc, clang or nvcc.
     }
 
 Five rules:
-1. ORDER. Free a block on the stream whose work used it last; that stream may get the memory again at
-   once. Another stream that used it: gpupool_record_stream after its last use. A block allocated on
-   A and first used on B: make B wait for A. Order means streams and events; a kernel that learns by a
-   flag in memory is outside of it.
+1. ORDER. Free a block on the stream whose work used it last; that stream may get the memory again
+at once. Another stream that used it: gpupool_record_stream after its last use. A block allocated on
+   A and first used on B: make B wait for A. Order means streams and events; a kernel that learns by
+a flag in memory is outside of it.
 2. ENDS. Free blocks, destroy the arena, then (if ever) reset the device. Before cudaStreamDestroy,
-   call gpupool_retire_stream, or wait for the stream's work. (GPUPOOL_STREAM_CHECK asks CUDA for the
-   stream's id in each call: for programs whose libraries destroy streams with work under way.)
-3. GRAPHS. What a graph uses is allocated in a scope, or lives as long as the graph. Release the scope
-   when the graph is gone. On a capturing stream without a scope a request gets only memory at hand.
-4. CALLBACKS. on_map, on_unmap, chunk_alloc and chunk_free call nothing of gpupool, throw nothing, and
-   take no lock that a thread may hold while it calls gpupool. on_out_of_memory may free and allocate;
-   it is not called again inside itself.
-5. CALLS. Any thread, any time, except during destroy. A failed call changes nothing that you can see.
-   Device, context and last CUDA error stay. The host waits for the device in trim, a lowered limit,
-   release, destroy, and in an allocation that finds no memory otherwise (never with GPUPOOL_NO_WAIT).
+   call gpupool_retire_stream, or wait for the stream's work. (GPUPOOL_STREAM_CHECK asks CUDA for
+the stream's id in each call: for programs whose libraries destroy streams with work under way.)
+3. GRAPHS. What a graph uses is allocated in a scope, or lives as long as the graph. Release the
+scope when the graph is gone. On a capturing stream without a scope a request gets only memory at
+hand.
+4. CALLBACKS. on_map, on_unmap, chunk_alloc and chunk_free call nothing of gpupool, throw nothing,
+and take no lock that a thread may hold while it calls gpupool. on_out_of_memory may free and
+allocate; it is not called again inside itself.
+5. CALLS. Any thread, any time, except during destroy. A failed call changes nothing that you can
+see. Device, context and last CUDA error stay. The host waits for the device in trim, a lowered
+limit, release, destroy, and in an allocation that finds no memory otherwise (never with
+GPUPOOL_NO_WAIT).
 
 Words:
     unit        512 bytes: sizes of blocks are rounded up to units
@@ -78,40 +80,42 @@ Contents (search for "== NAME"):
    Define an option before the include, in the file with GPUPOOL_IMPLEMENTATION. */
 
 #ifndef GPUPOOL_API
-#define GPUPOOL_API extern      /* linkage of public functions; "static": all in one file */
+#define GPUPOOL_API extern /* linkage of public functions; "static": all in one file */
 #endif
 #ifndef GPUPOOL_LIMIT
-#define GPUPOOL_LIMIT 0         /* bytes that an arena may reserve where its config has no limit; 0: any */
+#define GPUPOOL_LIMIT 0 /* bytes that an arena may reserve where its config has no limit; 0: any \
+                         */
 #endif
 #ifndef GPUPOOL_CHUNK_BYTES
-#define GPUPOOL_CHUNK_BYTES 0   /* size of new chunks; 0: 2 to 32 MiB, as reserved memory grows */
+#define GPUPOOL_CHUNK_BYTES 0 /* size of new chunks; 0: 2 to 32 MiB, as reserved memory grows */
 #endif
 #ifndef GPUPOOL_SOURCE
 #define GPUPOOL_SOURCE GPUPOOL_SOURCE_AUTO /* where the config says AUTO */
 #endif
 #ifndef GPUPOOL_STREAM_CHECK
-#define GPUPOOL_STREAM_CHECK 0  /* 1: notice destroyed streams by CUDA's stream ids (rule 2); 65 ns a call */
+#define GPUPOOL_STREAM_CHECK \
+    0 /* 1: notice destroyed streams by CUDA's stream ids (rule 2); 65 ns a call */
 #endif
 #ifndef GPUPOOL_CHECK
-#define GPUPOOL_CHECK 0         /* 1: every call ends with gpupool_check; for tests */
+#define GPUPOOL_CHECK 0 /* 1: every call ends with gpupool_check; for tests */
 #endif
-#ifndef GPUPOOL_MALLOC          /* host memory; both, or neither */
+#ifndef GPUPOOL_MALLOC /* host memory; both, or neither */
 #include <stdlib.h>
 #define GPUPOOL_MALLOC(bytes) malloc(bytes)
 #define GPUPOOL_FREE(memory) free(memory)
 #endif
-#ifndef GPUPOOL_TRACE           /* told of each call that allocates or frees, after it; bytes 0: a free */
+#ifndef GPUPOOL_TRACE /* told of each call that allocates or frees, after it; bytes 0: a free */
 #define GPUPOOL_TRACE(kind, arena, pointer, bytes, stream, label)
 #endif
 
 /* == WORDS ========================================================================================
    Constants, enums and structs. A struct that the program fills may be all zeros. */
 
-#define GPUPOOL_VERSION 300          /* 10000 x major + 100 x minor + patch */
+#define GPUPOOL_VERSION 300 /* 10000 x major + 100 x minor + patch */
 
-/* In place of a stream. A request gets only memory whose work has finished, so that any stream may use
-   it at once; a free says that the block's work has finished. */
-#define GPUPOOL_NO_STREAM ((cudaStream_t)~(uintptr_t)0)
+/* In place of a stream. A request gets only memory whose work has finished, so that any stream may
+   use it at once; a free says that the block's work has finished. */
+#define GPUPOOL_NO_STREAM ((cudaStream_t) ~(uintptr_t)0)
 
 typedef enum gpupool_result {
     GPUPOOL_OK = 0,
@@ -129,35 +133,48 @@ typedef enum gpupool_result {
     GPUPOOL_E_CALLBACK,      /* the program's function returned an error */
     GPUPOOL_E_FILE,          /* a file could not be read or written */
     GPUPOOL_E_HOST_MEMORY,   /* no host memory for records; nothing changed */
-    GPUPOOL_E_CUDA           /* a CUDA call failed: gpupool_last_error names call and error. If it was a
-                                call that must not fail, the arena is broken: requests return E_CUDA
-                                with the first cause, frees and destroy work */
+    GPUPOOL_E_CUDA /* a CUDA call failed: gpupool_last_error names call and error. If it was a
+                      call that must not fail, the arena is broken: requests return E_CUDA
+                      with the first cause, frees and destroy work */
 } gpupool_result;
 
-typedef enum gpupool_source {    /* where an arena's chunks come from */
-    GPUPOOL_SOURCE_AUTO = 0,     /* MAPPED if device and driver can map, else DEVICE */
-    GPUPOOL_SOURCE_MAPPED,       /* cuMemCreate and cuMemMap: the only source that stitches */
-    GPUPOOL_SOURCE_DEVICE,       /* cudaMalloc */
-    GPUPOOL_SOURCE_MANAGED,      /* cudaMallocManaged: blocks are finished memory (the host may write) */
-    GPUPOOL_SOURCE_PINNED,       /* cudaHostAlloc: page-locked host memory, likewise */
-    GPUPOOL_SOURCE_CUSTOM,       /* config.chunk_alloc and chunk_free */
-    GPUPOOL_SOURCE_BYPASS        /* no pool: each block is a cudaMalloc; to bisect a bug */
+typedef enum gpupool_source { /* where an arena's chunks come from */
+                              GPUPOOL_SOURCE_AUTO =
+                                  0, /* MAPPED if device and driver can map, else DEVICE */
+                              GPUPOOL_SOURCE_MAPPED,  /* cuMemCreate and cuMemMap: the only source
+                                                         that stitches */
+                              GPUPOOL_SOURCE_DEVICE,  /* cudaMalloc */
+                              GPUPOOL_SOURCE_MANAGED, /* cudaMallocManaged: blocks are finished
+                                                         memory (the host may write) */
+                              GPUPOOL_SOURCE_PINNED,  /* cudaHostAlloc: page-locked host memory,
+                                                         likewise */
+                              GPUPOOL_SOURCE_CUSTOM,  /* config.chunk_alloc and chunk_free */
+                              GPUPOOL_SOURCE_BYPASS   /* no pool: each block is a cudaMalloc; to
+                                                         bisect a bug */
 } gpupool_source;
 
-typedef enum gpupool_flag {      /* of a request; add up several */
-    GPUPOOL_NO_WAIT = 1,         /* the host waits for no GPU work; fails if only a wait would help */
-    GPUPOOL_ZEROED = 2,          /* zeroes the block in stream order (PINNED, NO_STREAM: at once) */
-    GPUPOOL_OWN_CHUNK = 4        /* the block is a chunk to itself: for export, cuMemGetAddressRange */
+typedef enum gpupool_flag {                       /* of a request; add up several */
+                            GPUPOOL_NO_WAIT = 1,  /* the host waits for no GPU work; fails if only a
+                                                     wait would help */
+                            GPUPOOL_ZEROED = 2,   /* zeroes the block in stream order (PINNED,
+                                                     NO_STREAM: at once) */
+                            GPUPOOL_OWN_CHUNK = 4 /* the block is a chunk to itself: for export,
+                                                     cuMemGetAddressRange */
 } gpupool_flag;
 
-typedef enum gpupool_cause {     /* why memory ran out */
-    GPUPOOL_CAUSE_NONE = 0,
-    GPUPOOL_CAUSE_LIMIT,         /* the arena's limit */
-    GPUPOOL_CAUSE_DEVICE_FULL,   /* the device is full, mostly of this arena's memory */
-    GPUPOOL_CAUSE_OTHERS,        /* the device is full, mostly of memory that is not this arena's */
-    GPUPOOL_CAUSE_FRAGMENTED,    /* enough bytes are free, but not side by side */
-    GPUPOOL_CAUSE_PENDING,       /* enough bytes are free once work or graphs have ended */
-    GPUPOOL_CAUSE_HOST           /* the host has no memory to give (PINNED, CUSTOM) */
+typedef enum gpupool_cause { /* why memory ran out */
+                             GPUPOOL_CAUSE_NONE = 0,
+                             GPUPOOL_CAUSE_LIMIT,       /* the arena's limit */
+                             GPUPOOL_CAUSE_DEVICE_FULL, /* the device is full, mostly of this
+                                                           arena's memory */
+                             GPUPOOL_CAUSE_OTHERS, /* the device is full, mostly of memory that is
+                                                      not this arena's */
+                             GPUPOOL_CAUSE_FRAGMENTED, /* enough bytes are free, but not side by
+                                                          side */
+                             GPUPOOL_CAUSE_PENDING,    /* enough bytes are free once work or graphs
+                                                          have ended */
+                             GPUPOOL_CAUSE_HOST /* the host has no memory to give (PINNED, CUSTOM)
+                                                 */
 } gpupool_cause;
 
 typedef enum gpupool_share { GPUPOOL_SHARE_PROCESSES = 1, GPUPOOL_SHARE_RDMA = 2 } gpupool_share;
@@ -165,67 +182,69 @@ typedef enum gpupool_share { GPUPOOL_SHARE_PROCESSES = 1, GPUPOOL_SHARE_RDMA = 2
 typedef struct gpupool_arena gpupool_arena;
 typedef struct gpupool_capture gpupool_capture;
 
-typedef struct gpupool_mapping {     /* for on_map and on_unmap: a whole chunk, or a stitch */
+typedef struct gpupool_mapping { /* for on_map and on_unmap: a whole chunk, or a stitch */
     void *memory;
     size_t bytes;
-    unsigned long long handle;       /* CUmemGenericAllocationHandle; 0: a stitch, or not MAPPED */
+    unsigned long long handle; /* CUmemGenericAllocationHandle; 0: a stitch, or not MAPPED */
 } gpupool_mapping;
 
-typedef struct gpupool_verdict {     /* figures of one moment, in bytes */
+typedef struct gpupool_verdict { /* figures of one moment, in bytes */
     gpupool_cause cause;
-    uint64_t asked, missing;         /* missing: raise the limit by it and the request succeeds */
+    uint64_t asked, missing; /* missing: raise the limit by it and the request succeeds */
     uint64_t limit, reserved, allocated, pending;
-    uint64_t largest;                /* the longest run of free memory that the request could take */
+    uint64_t largest; /* the longest run of free memory that the request could take */
     uint64_t device_free, device_total;
     char sentence[400];
 } gpupool_verdict;
 
 typedef struct gpupool_request {
-    size_t bytes, alignment;         /* alignment: a power of two, at most 2^40; 0: a unit */
+    size_t bytes, alignment; /* alignment: a power of two, at most 2^40; 0: a unit */
     cudaStream_t stream;
-    unsigned flags;                  /* gpupool_flag */
-    const char *label;               /* groups blocks in reports; not copied; NULL: none */
+    unsigned flags;    /* gpupool_flag */
+    const char *label; /* groups blocks in reports; not copied; NULL: none */
 } gpupool_request;
 
 typedef struct gpupool_block {
     void *memory;
-    size_t bytes, requested;         /* whole units; as asked for */
+    size_t bytes, requested; /* whole units; as asked for */
     const char *label;
 } gpupool_block;
 
 typedef struct gpupool_arena_config {
-    int device;                      /* CUDA's ordinal */
-    const char *name;                /* for reports; copied */
+    int device;       /* CUDA's ordinal */
+    const char *name; /* for reports; copied */
     gpupool_source source;
-    size_t limit_bytes;              /* 0: GPUPOOL_LIMIT */
-    size_t chunk_bytes;              /* 0: GPUPOOL_CHUNK_BYTES */
-    unsigned share;                  /* gpupool_share: MAPPED memory for other processes, or RDMA */
-    void *(*chunk_alloc)(size_t bytes, void *user);             /* CUSTOM: NULL means none left */
-    void (*chunk_free)(void *chunk, size_t bytes, void *user);  /* and takes back what it gave */
-    int (*on_map)(const gpupool_mapping *, void *user);         /* nonzero: refused */
+    size_t limit_bytes; /* 0: GPUPOOL_LIMIT */
+    size_t chunk_bytes; /* 0: GPUPOOL_CHUNK_BYTES */
+    unsigned share;     /* gpupool_share: MAPPED memory for other processes, or RDMA */
+    void *(*chunk_alloc)(size_t bytes, void *user);            /* CUSTOM: NULL means none left */
+    void (*chunk_free)(void *chunk, size_t bytes, void *user); /* and takes back what it gave */
+    int (*on_map)(const gpupool_mapping *, void *user);        /* nonzero: refused */
     void (*on_unmap)(const gpupool_mapping *, void *user);
     int (*on_out_of_memory)(const gpupool_verdict *, void *user); /* nonzero: try once more */
     void *user;
 } gpupool_arena_config;
 
-typedef struct gpupool_counter { uint64_t now, peak; } gpupool_counter;
+typedef struct gpupool_counter {
+    uint64_t now, peak;
+} gpupool_counter;
 
-typedef struct gpupool_stats {       /* sizes in bytes, counts since the arena was made */
-    gpupool_counter requested;       /* live blocks, as asked for */
-    gpupool_counter allocated;       /* the same in whole units */
-    gpupool_counter reserved;        /* chunks */
-    gpupool_counter pending;         /* freed, and not known to be finished */
-    uint64_t blocks, free_blocks;    /* live blocks; runs of free memory */
+typedef struct gpupool_stats {    /* sizes in bytes, counts since the arena was made */
+    gpupool_counter requested;    /* live blocks, as asked for */
+    gpupool_counter allocated;    /* the same in whole units */
+    gpupool_counter reserved;     /* chunks */
+    gpupool_counter pending;      /* freed, and not known to be finished */
+    uint64_t blocks, free_blocks; /* live blocks; runs of free memory */
     uint64_t allocs, frees, failures;
-    uint64_t chunks, stitches;       /* that exist */
-    uint64_t stitched, reused;       /* stitches mapped; blocks that took one that was mapped */
-    uint64_t driver_calls;           /* calls that create, map, unmap or release memory */
-    uint64_t marks;                  /* events recorded */
-    uint64_t stream_waits;           /* a stream was made to wait for another, on the device */
-    uint64_t host_waits;             /* the host waited for a stream or the device */
-    uint64_t limit;                  /* 0: none */
-    uint64_t asleep;                 /* bytes that sleep gave back */
-    uint64_t host;                   /* host memory of the arena's records */
+    uint64_t chunks, stitches; /* that exist */
+    uint64_t stitched, reused; /* stitches mapped; blocks that took one that was mapped */
+    uint64_t driver_calls;     /* calls that create, map, unmap or release memory */
+    uint64_t marks;            /* events recorded */
+    uint64_t stream_waits;     /* a stream was made to wait for another, on the device */
+    uint64_t host_waits;       /* the host waited for a stream or the device */
+    uint64_t limit;            /* 0: none */
+    uint64_t asleep;           /* bytes that sleep gave back */
+    uint64_t host;             /* host memory of the arena's records */
 } gpupool_stats;
 
 /* == API ==========================================================================================
@@ -241,11 +260,13 @@ GPUPOOL_API const char *gpupool_last_error(void);
 GPUPOOL_API const gpupool_verdict *gpupool_last_verdict(void);
 GPUPOOL_API const char *gpupool_result_name(gpupool_result); /* "GPUPOOL_E_CUDA" */
 
-/* Makes an arena. NULL config: the current device and all defaults. *arena is NULL after a failure. */
-GPUPOOL_API gpupool_result gpupool_arena_create(gpupool_arena **arena, const gpupool_arena_config *);
+/* Makes an arena. NULL config: the current device and all defaults. *arena is NULL after a failure.
+ */
+GPUPOOL_API gpupool_result gpupool_arena_create(gpupool_arena **arena,
+                                                const gpupool_arena_config *);
 
-/* Returns all memory and ends the arena. Waits for the device. E_IN_USE while blocks are live or scopes
-   are not released. No other thread may use the arena. A broken arena is always ended. */
+/* Returns all memory and ends the arena. Waits for the device. E_IN_USE while blocks are live or
+   scopes are not released. No other thread may use the arena. A broken arena is always ended. */
 GPUPOOL_API gpupool_result gpupool_arena_destroy(gpupool_arena *);
 
 /* Allocates a block of 1 to 2^46 bytes for work that is queued on the stream from now on. */
@@ -263,18 +284,19 @@ GPUPOOL_API gpupool_result gpupool_free_in_host_function(gpupool_arena *, void *
    capturing stream. */
 GPUPOOL_API gpupool_result gpupool_record_stream(gpupool_arena *, const void *block, cudaStream_t);
 
-/* Before a stream is destroyed, in all arenas (rule 2): its memory passes when its work has finished,
-   and its handle may come to mean another stream. Closes its scope. */
+/* Before a stream is destroyed, in all arenas (rule 2): its memory passes when its work has
+   finished, and its handle may come to mean another stream. Closes its scope. */
 GPUPOOL_API gpupool_result gpupool_retire_stream(cudaStream_t);
 
 /* Describes the live block that begins at this address. E_INSIDE: *block is the one around it. */
-GPUPOOL_API gpupool_result gpupool_get_block(gpupool_arena *, const void *memory, gpupool_block *block);
+GPUPOOL_API gpupool_result gpupool_get_block(gpupool_arena *, const void *memory,
+                                             gpupool_block *block);
 
 /* Returns idle chunks until at most keep_bytes stay reserved. Waits for the device. */
 GPUPOOL_API gpupool_result gpupool_trim(gpupool_arena *, size_t keep_bytes);
 
-/* Sets the limit on reserved bytes; 0: none. If more is reserved, waits for the device and returns idle
-   chunks; what live blocks keep above the limit stays. */
+/* Sets the limit on reserved bytes; 0: none. If more is reserved, waits for the device and returns
+   idle chunks; what live blocks keep above the limit stays. */
 GPUPOOL_API gpupool_result gpupool_set_limit(gpupool_arena *, size_t bytes);
 
 GPUPOOL_API gpupool_result gpupool_get_stats(gpupool_arena *, gpupool_stats *);
@@ -283,8 +305,9 @@ GPUPOOL_API gpupool_result gpupool_reset_peaks(gpupool_arena *);
 /* Checks the arena's records. E_CUDA, with the invariant's name, if one is broken. */
 GPUPOOL_API gpupool_result gpupool_check(gpupool_arena *);
 
-/* Opens a scope on the stream, best before cudaStreamBeginCapture. Blocks that the stream allocates in
-   the scope, and what it frees in it, belong to the graph until the release. E_ARGUMENT: it has one. */
+/* Opens a scope on the stream, best before cudaStreamBeginCapture. Blocks that the stream allocates
+   in the scope, and what it frees in it, belong to the graph until the release. E_ARGUMENT: it has
+   one. */
 GPUPOOL_API gpupool_result gpupool_begin_capture(gpupool_arena *, cudaStream_t, gpupool_capture **);
 
 /* Closes the scope. The graph keeps its memory. */
@@ -314,12 +337,12 @@ extern "C" {
 #endif
 
 /* == SYSTEM =======================================================================================
-   What the arena needs of Linux and of the compiler: arithmetic, atomic access, a lock, records that
-   never move, the process, and the calling thread's last error.
+   What the arena needs of Linux and of the compiler: arithmetic, atomic access, a lock, records
+   that never move, the process, and the calling thread's last error.
 
    S1  A lock's word is 0: open, 1: held, 2: held, and threads may sleep on it.
-   S2  Records lie in one region of addresses for each arena. They never move and stay mapped as long
-       as the arena exists, so that a thread without a lock may read a record that is spare by now.
+   S2  Records lie in one region of addresses for each arena. They never move and stay mapped as
+   long as the arena exists, so that a thread without a lock may read a record that is spare by now.
    S3  Pages that a fork wipes tell a child that it is one (O17).
 
    Read first: gpi_system_lock, gpi_region, gpi_system_fail. */
@@ -347,18 +370,36 @@ long syscall(long number, ...); /* -std=c11 leaves these out */
 #define GPI_PAUSE() ((void)0)
 #endif
 
-static uint64_t gpi_min(uint64_t a, uint64_t b) { return a < b ? a : b; }
-static uint64_t gpi_max(uint64_t a, uint64_t b) { return a > b ? a : b; }
-static uint64_t gpi_less(uint64_t a, uint64_t b) { return a > b ? a - b : 0; }
-static uint64_t gpi_down(uint64_t n, uint64_t power) { return n & ~(power - 1); }
-static uint64_t gpi_up(uint64_t n, uint64_t power) { return (n + power - 1) & ~(power - 1); }
-static unsigned gpi_low_bit(uint64_t n) { return (unsigned)__builtin_ctzll(n); }
-static unsigned gpi_high_bit(uint64_t n) { return 63u - (unsigned)__builtin_clzll(n); }
-static uint64_t gpi_hash(uint64_t n) { return n * 0x9e3779b97f4a7c15ull; } /* its upper bits */
+static uint64_t gpi_min(uint64_t a, uint64_t b) {
+    return a < b ? a : b;
+}
+static uint64_t gpi_max(uint64_t a, uint64_t b) {
+    return a > b ? a : b;
+}
+static uint64_t gpi_less(uint64_t a, uint64_t b) {
+    return a > b ? a - b : 0;
+}
+static uint64_t gpi_down(uint64_t n, uint64_t power) {
+    return n & ~(power - 1);
+}
+static uint64_t gpi_up(uint64_t n, uint64_t power) {
+    return (n + power - 1) & ~(power - 1);
+}
+static unsigned gpi_low_bit(uint64_t n) {
+    return (unsigned)__builtin_ctzll(n);
+}
+static unsigned gpi_high_bit(uint64_t n) {
+    return 63u - (unsigned)__builtin_clzll(n);
+}
+static uint64_t gpi_hash(uint64_t n) {
+    return n * 0x9e3779b97f4a7c15ull;
+} /* its upper bits */
 
 /* -- locks -- */
 
-typedef struct gpi_lock { int word; } gpi_lock;
+typedef struct gpi_lock {
+    int word;
+} gpi_lock;
 
 static int gpi_system_try(gpi_lock *lock, int word) {
     int open = 0;
@@ -404,7 +445,8 @@ enum { GPI_STEP = 2 << 20, GPI_DONTDUMP = 16, GPI_WIPEONFORK = 18 }; /* MADV_, w
 
 /* Zeroed memory of whole pages that the host backs when it is touched. NULL: no addresses. */
 static void *gpi_system_pages(uint64_t bytes, int protection) {
-    void *memory = mmap(NULL, bytes, protection, MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0);
+    void *memory =
+        mmap(NULL, bytes, protection, MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0);
     return memory == MAP_FAILED ? NULL : memory;
 }
 
@@ -416,7 +458,10 @@ static void *gpi_system_zeroed(uint64_t bytes) {
 }
 
 /* Addresses for records: [base, base + opened) may be used, and up to `used` is. */
-typedef struct gpi_region { char *base; uint64_t size, opened, used; } gpi_region;
+typedef struct gpi_region {
+    char *base;
+    uint64_t size, opened, used;
+} gpi_region;
 
 static int gpi_region_open(gpi_region *region, uint64_t size) {
     region->base = (char *)gpi_system_pages(size, PROT_NONE);
@@ -451,17 +496,17 @@ static void gpi_region_close(gpi_region *region) {
 /* -- the process and the thread -- */
 
 static struct {
-    gpi_lock lock;          /* of everything in here: never held across a call out of this file */
-    gpupool_arena *arenas;  /* linked by `next_arena` */
-    gpupool_arena *spare;   /* structs of destroyed arenas, which stay readable */
-    uint64_t threads;       /* numbers given to threads */
-    int *page;              /* 1; a fork wipes it */
+    gpi_lock lock;         /* of everything in here: never held across a call out of this file */
+    gpupool_arena *arenas; /* linked by `next_arena` */
+    gpupool_arena *spare;  /* structs of destroyed arenas, which stay readable */
+    uint64_t threads;      /* numbers given to threads */
+    int *page;             /* 1; a fork wipes it */
 } gpi_process;
 
 typedef struct gpi_thread_state {
-    uint64_t number;        /* never used twice; 0: not asked for */
-    int in_callback;        /* on_out_of_memory runs */
-    gpupool_result result;  /* of the last failed call, with */
+    uint64_t number;       /* never used twice; 0: not asked for */
+    int in_callback;       /* on_out_of_memory runs */
+    gpupool_result result; /* of the last failed call, with */
     char text[512];
     gpupool_verdict verdict;
 } gpi_thread_state;
@@ -469,7 +514,9 @@ typedef struct gpi_thread_state {
 static __thread gpi_thread_state gpi_thread;
 
 /* Whether this process is the child of one that had made an arena. */
-static int gpi_system_is_forked(void) { return gpi_process.page && *gpi_process.page == 0; }
+static int gpi_system_is_forked(void) {
+    return gpi_process.page && *gpi_process.page == 0;
+}
 
 static gpupool_result gpi_system_open(void) {
     gpi_system_lock(&gpi_process.lock);
@@ -505,16 +552,24 @@ static gpupool_result gpi_system_no_memory(void) {
                            "the host has no memory for the arena's records; nothing was changed");
 }
 
-GPUPOOL_API gpupool_result gpupool_last_result(void) { return gpi_thread.result; }
-GPUPOOL_API const char *gpupool_last_error(void) { return gpi_thread.text; }
-GPUPOOL_API const gpupool_verdict *gpupool_last_verdict(void) { return &gpi_thread.verdict; }
+GPUPOOL_API gpupool_result gpupool_last_result(void) {
+    return gpi_thread.result;
+}
+GPUPOOL_API const char *gpupool_last_error(void) {
+    return gpi_thread.text;
+}
+GPUPOOL_API const gpupool_verdict *gpupool_last_verdict(void) {
+    return &gpi_thread.verdict;
+}
 
 GPUPOOL_API const char *gpupool_result_name(gpupool_result result) {
     static const char *const names[] = {
-        "GPUPOOL_OK", "GPUPOOL_E_ARGUMENT", "GPUPOOL_E_OUT_OF_MEMORY", "GPUPOOL_E_NOT_OURS",
-        "GPUPOOL_E_INSIDE", "GPUPOOL_E_DOUBLE_FREE", "GPUPOOL_E_IN_USE", "GPUPOOL_E_CAPTURING",
-        "GPUPOOL_E_ASLEEP", "GPUPOOL_E_TIMEOUT", "GPUPOOL_E_UNSUPPORTED", "GPUPOOL_E_FORKED",
-        "GPUPOOL_E_CALLBACK", "GPUPOOL_E_FILE", "GPUPOOL_E_HOST_MEMORY", "GPUPOOL_E_CUDA"};
+        "GPUPOOL_OK",         "GPUPOOL_E_ARGUMENT",    "GPUPOOL_E_OUT_OF_MEMORY",
+        "GPUPOOL_E_NOT_OURS", "GPUPOOL_E_INSIDE",      "GPUPOOL_E_DOUBLE_FREE",
+        "GPUPOOL_E_IN_USE",   "GPUPOOL_E_CAPTURING",   "GPUPOOL_E_ASLEEP",
+        "GPUPOOL_E_TIMEOUT",  "GPUPOOL_E_UNSUPPORTED", "GPUPOOL_E_FORKED",
+        "GPUPOOL_E_CALLBACK", "GPUPOOL_E_FILE",        "GPUPOOL_E_HOST_MEMORY",
+        "GPUPOOL_E_CUDA"};
     return (unsigned)result < sizeof names / sizeof *names ? names[result] : "no result of gpupool";
 }
 
@@ -527,57 +582,58 @@ GPUPOOL_API const char *gpupool_result_name(gpupool_result result) {
    D1  In relaxed mode no call ends a capture of any stream, but for a query of an event that was
        recorded in the capture, a wait for a capturing stream, and a wait of a capturing stream for
        an event from outside. Whoever makes such a call asks first whether the stream captures.
-   D2  Which calls may block, measured on an H100 (driver 580): calls that name a stream or wait, and
-       cuEventCreate, block while a launch queue is full. cuMemCreate, Map, SetAccess, Unmap, Release,
-       AddressReserve, AddressFree, cuEventQuery and cuStreamIsCapturing do not. So the first group
-       is called without the arena's lock.
+   D2  Which calls may block, measured on an H100 (driver 580): calls that name a stream or wait,
+   and cuEventCreate, block while a launch queue is full. cuMemCreate, Map, SetAccess, Unmap,
+   Release, AddressReserve, AddressFree, cuEventQuery and cuStreamIsCapturing do not. So the first
+   group is called without the arena's lock.
 
    Read first: GPI_CALLS, GPI_TELL, gpi_driver_enter, gpi_driver_wait. */
 
-#define GPI_CALLS(CALL)                                                                            \
-    CALL(error_name, "cuGetErrorName", (CUresult, const char **))                                  \
-    CALL(attribute, "cuDeviceGetAttribute", (int *, CUdevice_attribute, CUdevice))                 \
-    CALL(retain, "cuDevicePrimaryCtxRetain", (CUcontext *, CUdevice))                              \
-    CALL(release_context, "cuDevicePrimaryCtxRelease", (CUdevice))                                 \
-    CALL(current, "cuCtxGetCurrent", (CUcontext *))                                                \
-    CALL(push, "cuCtxPushCurrent", (CUcontext))                                                    \
-    CALL(pop, "cuCtxPopCurrent", (CUcontext *))                                                    \
-    CALL(exchange, "cuThreadExchangeStreamCaptureMode", (CUstreamCaptureMode *))                   \
-    CALL(is_capturing, "cuStreamIsCapturing", (CUstream, CUstreamCaptureStatus *))                 \
-    CALL(stream_context, "cuStreamGetCtx", (CUstream, CUcontext *))                                \
-    CALL(stream_id, "cuStreamGetId", (CUstream, unsigned long long *))                             \
-    CALL(stream_sync, "cuStreamSynchronize", (CUstream))                                           \
-    CALL(stream_wait, "cuStreamWaitEvent", (CUstream, CUevent, unsigned))                          \
-    CALL(event_create, "cuEventCreate", (CUevent *, unsigned))                                     \
-    CALL(event_destroy, "cuEventDestroy", (CUevent))                                               \
-    CALL(event_record, "cuEventRecord", (CUevent, CUstream))                                       \
-    CALL(event_query, "cuEventQuery", (CUevent))                                                   \
-    CALL(event_sync, "cuEventSynchronize", (CUevent))                                              \
-    CALL(fill, "cuMemsetD8Async", (CUdeviceptr, unsigned char, size_t, CUstream))                  \
-    CALL(memory_info, "cuMemGetInfo", (size_t *, size_t *))                                        \
-    CALL(granularity, "cuMemGetAllocationGranularity",                                             \
-         (size_t *, const CUmemAllocationProp *, CUmemAllocationGranularity_flags))                \
-    CALL(memory_alloc, "cuMemAlloc", (CUdeviceptr *, size_t))                                      \
-    CALL(memory_free, "cuMemFree", (CUdeviceptr))                                                  \
-    CALL(managed_alloc, "cuMemAllocManaged", (CUdeviceptr *, size_t, unsigned))                    \
-    CALL(host_alloc, "cuMemHostAlloc", (void **, size_t, unsigned))                                \
-    CALL(host_free, "cuMemFreeHost", (void *))                                                     \
-    CALL(reserve, "cuMemAddressReserve",                                                           \
-         (CUdeviceptr *, size_t, size_t, CUdeviceptr, unsigned long long))                         \
-    CALL(unreserve, "cuMemAddressFree", (CUdeviceptr, size_t))                                     \
-    CALL(create, "cuMemCreate", (CUmemGenericAllocationHandle *, size_t,                           \
-                                 const CUmemAllocationProp *, unsigned long long))                 \
-    CALL(release, "cuMemRelease", (CUmemGenericAllocationHandle))                                  \
-    CALL(map, "cuMemMap", (CUdeviceptr, size_t, size_t, CUmemGenericAllocationHandle,              \
-                           unsigned long long))                                                    \
-    CALL(unmap, "cuMemUnmap", (CUdeviceptr, size_t))                                               \
+#define GPI_CALLS(CALL) \
+    CALL(error_name, "cuGetErrorName", (CUresult, const char **)) \
+    CALL(attribute, "cuDeviceGetAttribute", (int *, CUdevice_attribute, CUdevice)) \
+    CALL(retain, "cuDevicePrimaryCtxRetain", (CUcontext *, CUdevice)) \
+    CALL(release_context, "cuDevicePrimaryCtxRelease", (CUdevice)) \
+    CALL(current, "cuCtxGetCurrent", (CUcontext *)) \
+    CALL(push, "cuCtxPushCurrent", (CUcontext)) \
+    CALL(pop, "cuCtxPopCurrent", (CUcontext *)) \
+    CALL(exchange, "cuThreadExchangeStreamCaptureMode", (CUstreamCaptureMode *)) \
+    CALL(is_capturing, "cuStreamIsCapturing", (CUstream, CUstreamCaptureStatus *)) \
+    CALL(stream_context, "cuStreamGetCtx", (CUstream, CUcontext *)) \
+    CALL(stream_id, "cuStreamGetId", (CUstream, unsigned long long *)) \
+    CALL(stream_sync, "cuStreamSynchronize", (CUstream)) \
+    CALL(stream_wait, "cuStreamWaitEvent", (CUstream, CUevent, unsigned)) \
+    CALL(event_create, "cuEventCreate", (CUevent *, unsigned)) \
+    CALL(event_destroy, "cuEventDestroy", (CUevent)) \
+    CALL(event_record, "cuEventRecord", (CUevent, CUstream)) \
+    CALL(event_query, "cuEventQuery", (CUevent)) \
+    CALL(event_sync, "cuEventSynchronize", (CUevent)) \
+    CALL(fill, "cuMemsetD8Async", (CUdeviceptr, unsigned char, size_t, CUstream)) \
+    CALL(memory_info, "cuMemGetInfo", (size_t *, size_t *)) \
+    CALL(granularity, "cuMemGetAllocationGranularity", \
+         (size_t *, const CUmemAllocationProp *, CUmemAllocationGranularity_flags)) \
+    CALL(memory_alloc, "cuMemAlloc", (CUdeviceptr *, size_t)) \
+    CALL(memory_free, "cuMemFree", (CUdeviceptr)) \
+    CALL(managed_alloc, "cuMemAllocManaged", (CUdeviceptr *, size_t, unsigned)) \
+    CALL(host_alloc, "cuMemHostAlloc", (void **, size_t, unsigned)) \
+    CALL(host_free, "cuMemFreeHost", (void *)) \
+    CALL(reserve, "cuMemAddressReserve", \
+         (CUdeviceptr *, size_t, size_t, CUdeviceptr, unsigned long long)) \
+    CALL(unreserve, "cuMemAddressFree", (CUdeviceptr, size_t)) \
+    CALL( \
+        create, "cuMemCreate", \
+        (CUmemGenericAllocationHandle *, size_t, const CUmemAllocationProp *, unsigned long long)) \
+    CALL(release, "cuMemRelease", (CUmemGenericAllocationHandle)) \
+    CALL(map, "cuMemMap", \
+         (CUdeviceptr, size_t, size_t, CUmemGenericAllocationHandle, unsigned long long)) \
+    CALL(unmap, "cuMemUnmap", (CUdeviceptr, size_t)) \
     CALL(access, "cuMemSetAccess", (CUdeviceptr, size_t, const CUmemAccessDesc *, size_t))
 
 typedef enum gpi_call {
 #define GPI_CALL_ENUM(field, name, parameters) GPI_CALL_##field,
     GPI_CALLS(GPI_CALL_ENUM)
 #undef GPI_CALL_ENUM
-    GPI_CALL_COUNT
+        GPI_CALL_COUNT
 } gpi_call;
 
 static const char *const gpi_call_names[] = {
@@ -593,29 +649,33 @@ typedef struct gpi_driver {
     GPI_CALLS(GPI_CALL_FIELD)
 #undef GPI_CALL_FIELD
     int device, can_map;
-    unsigned share;                 /* gpupool_share of mapped memory */
-    CUcontext context;              /* the device's primary context; NULL: not open */
-    uint64_t total_bytes;           /* of the device */
-    uint64_t memory_calls;          /* made so far: calls that get, map or return memory */
-    int peers[GPI_PEERS];           /* devices that may use the memory too, */
+    unsigned share;        /* gpupool_share of mapped memory */
+    CUcontext context;     /* the device's primary context; NULL: not open */
+    uint64_t total_bytes;  /* of the device */
+    uint64_t memory_calls; /* made so far: calls that get, map or return memory */
+    int peers[GPI_PEERS];  /* devices that may use the memory too, */
     CUcontext peer_contexts[GPI_PEERS];
     int peer_count;
 } gpi_driver;
 
-typedef struct gpi_visit { CUstreamCaptureMode mode; int is_pushed; } gpi_visit;
+typedef struct gpi_visit {
+    CUstreamCaptureMode mode;
+    int is_pushed;
+} gpi_visit;
 
 /* Makes a call of the table, and turns its result into gpupool's. */
-#define GPI_TELL(driver, field, ...)                                                               \
+#define GPI_TELL(driver, field, ...) \
     gpi_driver_told(driver, GPI_CALL_##field, (driver)->field(__VA_ARGS__))
 
 static gpupool_result gpi_driver_told(gpi_driver *driver, gpi_call call, CUresult error) {
     const char *name = NULL;
-    if (call >= GPI_CALL_memory_alloc) __atomic_add_fetch(&driver->memory_calls, 1, __ATOMIC_RELAXED);
+    if (call >= GPI_CALL_memory_alloc)
+        __atomic_add_fetch(&driver->memory_calls, 1, __ATOMIC_RELAXED);
     if (error == CUDA_SUCCESS) return GPUPOOL_OK;
     driver->error_name(error, &name);
-    return gpi_system_fail(
-        error == CUDA_ERROR_OUT_OF_MEMORY ? GPUPOOL_E_OUT_OF_MEMORY : GPUPOOL_E_CUDA,
-        "%s: %s", gpi_call_names[call], name ? name : "unknown error");
+    return gpi_system_fail(error == CUDA_ERROR_OUT_OF_MEMORY ? GPUPOOL_E_OUT_OF_MEMORY
+                                                             : GPUPOOL_E_CUDA,
+                           "%s: %s", gpi_call_names[call], name ? name : "unknown error");
 }
 
 static void gpi_driver_enter(const gpi_driver *driver, CUcontext context, gpi_visit *visit) {
@@ -672,7 +732,8 @@ static gpupool_result gpi_driver_open(gpi_driver *driver, int device, unsigned s
         enum cudaDriverEntryPointQueryResult status;
         void *found = NULL;
         if (cudaGetDriverEntryPointByVersion(gpi_call_names[i], &found, 12000, cudaEnableDefault,
-                                             &status) != cudaSuccess || !found)
+                                             &status) != cudaSuccess ||
+            !found)
             return gpi_system_fail(GPUPOOL_E_CUDA, "there is no CUDA driver with %s",
                                    gpi_call_names[i]);
         memcpy((char *)driver + fields[i], &found, sizeof found);
@@ -723,7 +784,8 @@ static int gpi_driver_is_capturing(const gpi_driver *driver, cudaStream_t stream
 }
 
 static gpupool_result gpi_driver_capturing(void) {
-    return gpi_system_fail(GPUPOOL_E_CAPTURING, "the stream captures (rule 3): a request gets only "
+    return gpi_system_fail(GPUPOOL_E_CAPTURING,
+                           "the stream captures (rule 3): a request gets only "
                            "memory at hand; open a scope with gpupool_begin_capture before");
 }
 
@@ -793,7 +855,952 @@ static gpupool_result gpi_driver_wait_event(gpi_driver *driver, CUcontext contex
     gpi_driver_leave(driver, &visit);
     return result;
 }
+/* == COUNTERS =====================================================================================
+   Counts with peaks. A stream's cache counts for itself, under its own lock, and the arena adds
+   that up later (gpi_stream_fold): so the parts of a count may be negative.
 
+   C1  peak >= now, and a stream's `high` is the most that `now` was since it was last added up. So
+   an arena's peaks are exact if one stream is used.
+
+   Read first: gpi_counter_move, gpi_counter_fold. */
+
+typedef struct gpi_part {
+    int64_t now, high;
+} gpi_part; /* of a counter, by one stream's cache */
+
+static inline void gpi_counter_part(gpi_part *part, int64_t more) {
+    part->now += more;
+    if (part->now > part->high) part->high = part->now;
+}
+
+static void gpi_counter_move(gpupool_counter *counter, int64_t more) {
+    counter->now += (uint64_t)more;
+    counter->peak = gpi_max(counter->peak, counter->now);
+}
+
+static void gpi_counter_fold(gpupool_counter *counter, gpi_part *part) {
+    counter->peak = gpi_max(counter->peak, counter->now + (uint64_t)part->high);
+    counter->now += (uint64_t)part->now;
+    part->now = part->high = 0;
+}
+
+/* == BUDDY ========================================================================================
+   Which memory is free. A generalised buddy system over the arena's addresses: a block takes its
+   exact number of units out of a free run, and a run that becomes free joins its neighbours. Any
+   neighbour is a buddy, not only the one at a power-of-two address. This section also has the
+   arena's structs, since all later sections share them; a comment says which section writes which.
+
+       addresses:  [chunk][chunk][ no memory ][chunk][ ............ ][ addresses for stitches
+   ........ ] runs:       LIVE FREE OUT  EMPTY       FREE    EMPTY            LIVE(stitched)  SPACE
+
+   Units count from the arena's first address. MAPPED arenas reserve all addresses once; the chunks
+   of other sources have units of the same space, and lie elsewhere (gpi_address).
+
+   B1  Runs are side by side, without gaps. Each unit is in one run; run->right->left == run.
+   B2  A run that is FREE, EMPTY or SPACE is in the bin of its size in `list`, and in no other. The
+       neighbours of such a run are not of the same state and list (but across chunks that are no
+       neighbours in memory).
+   B3  cells[granule].first is the leftmost run that starts in the granule; `starts` has a bit for
+   each granule where one starts. B4  Live blocks are in the index by address. A thread without a
+   lock may read address, hash_next and cache of a run (O15): so these three are written atomically,
+   and cache is not NULL only while a stream's cache takes the block back.
+
+   Read first: gpi_run, gpi_list, gpi_buddy_put, gpi_buddy_take, gpi_buddy_find. */
+
+enum {
+    GPI_UNIT = 512,
+    GPI_GRANULE = (2 << 20) / GPI_UNIT,
+    GPI_STEPS = 8, /* bins for each power of two */
+    GPI_BINS = 64 * GPI_STEPS,
+    GPI_NO_BIN = GPI_BINS,
+    GPI_SMALL = 16384 / GPI_UNIT, /* larger blocks join no cache: with 64 KiB, recorded programs
+                                     went on mapping stitches in every round */
+    GPI_LARGE = 65536 / GPI_UNIT, /* from here on bins are in the order of addresses */
+    GPI_TRIES = 4,
+    GPI_TRIES_SLOW = 256, /* runs of a bin that a search looks at */
+    GPI_INDEX_BITS = 18,
+    GPI_TABLE_BITS = 10 /* of the table of streams */
+};
+
+typedef enum gpi_state {
+    GPI_TAKEN = 0, /* in the hands of a thread: nobody else touches it */
+    GPI_EMPTY,     /* addresses for chunks, without memory */
+    GPI_SPACE,     /* addresses for stitches, not in use */
+    GPI_FREE,      /* in the list of a stream, or in list ANY: all work on it has finished */
+    GPI_LIVE,      /* a block of the program */
+    GPI_OUT,       /* likewise, but `cache` takes it back, or has it (is_cached) */
+    GPI_PART,      /* home memory of a stitched block */
+    GPI_IDLE,      /* a stitch that no block uses, still mapped */
+    GPI_WAITING    /* a freed block: other streams or a graph still use it */
+} gpi_state;
+
+typedef enum gpi_kind {
+    GPI_ORDINARY, /* a stream of the program */
+    GPI_NONE,     /* GPUPOOL_NO_STREAM: what it frees is finished */
+    GPI_ALL,      /* cudaFree: behind all work of the device; passes by a device wait */
+    GPI_GRAPH     /* a scope: passes when the scope is released */
+} gpi_kind;
+
+typedef struct gpi_stream gpi_stream;
+typedef struct gpi_run gpi_run;
+
+typedef struct gpi_list {   /* free runs by size (BUDDY) */
+    gpi_stream *stream;     /* whose; NULL: ANY, EMPTY or SPACE */
+    uint64_t units, orders; /* of all runs; a bit for each order with a bin in use */
+    uint8_t steps[64];      /* of an order: a bit for each bin in use */
+    gpi_run *heads[GPI_BINS];
+} gpi_list;
+
+typedef struct gpi_use { /* a stream, besides the one that frees it, uses a block (STREAM) */
+    struct gpi_use *next;
+    gpi_stream *stream;
+    uint64_t at; /* until its work up to here has passed */
+} gpi_use;
+
+struct gpi_run {           /* (BUDDY; of a block: STREAM, ALLOC) */
+    gpi_run *next, *prev;  /* in a bin; of a cache's bin; WAITING; blocks of a graph */
+    gpi_run *left, *right; /* neighbours by address; spare records are linked by `left` */
+    gpi_run *hash_next;    /* in the index */
+    uint64_t unit, units;
+    uint64_t address;          /* of a live block: its key in the index */
+    gpi_list *list;            /* FREE, EMPTY, SPACE: its list */
+    gpi_stream *cache;         /* OUT: the stream whose cache takes it back */
+    struct gpi_stitch *stitch; /* of a stitched block and of its parts */
+    union {
+        uint64_t at;   /* FREE in a stream's list: the position of its free */
+        gpi_use *uses; /* a block: streams that use it too */
+    } of;
+    union {
+        const char *label;    /* a block: the request's */
+        gpi_stream *freed_by; /* FREE: the stream that freed its larger part last */
+    } by;
+    uint32_t slack; /* a block: bytes that were not asked for */
+    uint8_t state, is_cached, is_followed;
+};
+
+typedef struct gpi_cell {
+    gpi_run *first;
+    struct gpi_chunk *chunk;
+} gpi_cell; /* of a granule */
+
+typedef struct gpi_buddy { /* (BUDDY; cells' chunks: CHUNK) */
+    gpi_region region;     /* of all records */
+    gpi_run *spare;
+    gpi_use *spare_uses;
+    gpi_run **index;
+    gpi_cell *cells;
+    uint64_t *starts;
+    uint64_t granules; /* with addresses for stitches */
+    uint64_t base;     /* MAPPED: the address of unit 0; else 0 */
+    int is_apart;      /* chunks are no neighbours in memory */
+    gpi_list any, empty, space;
+    gpupool_counter pending;
+    uint64_t free_runs;
+} gpi_buddy;
+
+struct gpi_stream {    /* (STREAM) */
+    gpi_lock lock;     /* of the cache: bins to blocks, and of changes of key and scope */
+    uintptr_t key;     /* 0: retired */
+    gpi_stream *chain; /* in the table */
+    gpi_stream *scope; /* the open scope: its requests and frees are the graph's */
+    gpi_run *bins[GPI_SMALL + 1]; /* the cache: free blocks by exact units */
+    uint64_t cached_units;
+    gpi_part allocated, requested; /* what the arena's counters lack */
+    int64_t more_blocks, more_allocs, more_frees;
+    /* from here on under the arena's lock */
+    gpi_kind kind;
+    gpi_stream *next;      /* of all, but for graphs */
+    gpi_stream *next_busy; /* a mark is under way */
+    int is_busy;
+    CUcontext context;
+    gpi_list list;
+    uint64_t issued, passed, moved; /* positions: last given; finished; moved to ANY */
+    CUevent event;                  /* recorded behind all frees up to mark_at */
+    uint64_t mark_at;
+    int recording, followers; /* threads that record the event, or wait for it, lock open */
+    uint64_t fresh_frees, fresh_units; /* freed since the last mark */
+    gpi_run *owned;                    /* GRAPH: live and waiting blocks that belong to it */
+    unsigned long long id;             /* GPUPOOL_STREAM_CHECK: CUDA's id; 0: not asked for */
+    uint64_t visit;
+};
+
+typedef struct gpi_streams { /* (STREAM) */
+    gpi_stream *table[1 << GPI_TABLE_BITS];
+    gpi_stream *all_streams, *busy;
+    gpi_stream all, none;
+    uint64_t ordinary_count;       /* streams ever seen */
+    int is_shared;                 /* streams may take each other's memory: marks are of use */
+    uint64_t position, passed;     /* last given; what a wait for the device has passed */
+    uint64_t fresh_units;          /* freed and not marked, of all streams */
+    int mark_shift, marks_in_vain; /* marks that pay: gpi_stream_is_due */
+    gpi_run *waiting;              /* WAITING blocks without a graph's use */
+    uint64_t marks, stream_waits, host_waits;
+} gpi_streams;
+
+typedef struct gpi_chunk { /* (CHUNK) */
+    uint64_t unit, units;
+    void *memory; /* where unit lies */
+    CUmemGenericAllocationHandle handle;
+    uint64_t usable; /* in one plan of STITCH: units from its start on, */
+    int is_chosen;   /* and whether the plan has it */
+} gpi_chunk;
+
+typedef struct gpi_chunks { /* (CHUNK) */
+    const struct gpi_source *source;
+    gpi_chunk **all; /* the largest first */
+    uint64_t count, room;
+    uint64_t limit;       /* bytes; UINT64_MAX: none */
+    uint64_t chunk_units; /* size of new chunks; 0: by reserved memory */
+    gpupool_counter reserved;
+    uint64_t returning; /* bytes that threads are giving back, lock open (O10) */
+    int returned;       /* counts up when that has changed */
+} gpi_chunks;
+
+typedef struct gpi_piece {
+    gpi_chunk *chunk;
+    uint64_t units;
+    gpi_run *run;
+} gpi_piece;
+
+typedef struct gpi_stitch {  /* (STITCH) */
+    struct gpi_stitch *next; /* of the same bin by granules */
+    gpi_run *body;           /* the mapped range; the block, while one has it */
+    uint64_t units;          /* of the block */
+    gpi_stream *user;        /* idle: who freed it last, at which position, and when */
+    uint64_t user_at, freed_at;
+    int is_used, is_repaid;
+    uint32_t count;
+    gpi_piece *pieces;
+} gpi_stitch;
+
+typedef struct gpi_stitches { /* (STITCH) */
+    gpi_stitch *bins[GPI_BINS];
+    uint64_t count, idle_pieces, ticks;
+    int64_t credit;     /* what may still be mapped, in frees: gpi_stitch_credit */
+    uint64_t credit_at; /* the position up to which frees have earned credit */
+    uint64_t stitched, reused;
+} gpi_stitches;
+
+typedef struct gpi_mail {
+    struct gpi_mail *next;
+    void *block;
+} gpi_mail;
+
+enum { GPI_MAGIC = 0x6770756c };
+
+struct gpupool_arena {
+    int magic;     /* 0: destroyed, or in a forked child */
+    int attention; /* not 0: fast paths go the slow way (mail, broken) */
+    gpi_lock lock; /* of all that follows but where a comment says otherwise */
+    int outside;   /* threads that have opened the lock for a call, and come back */
+    gpi_driver driver;
+    gpi_buddy buddy;
+    gpi_streams streams;
+    gpi_chunks chunks;
+    gpi_stitches stitches;
+    gpupool_counter allocated, requested;
+    uint64_t blocks, allocs, frees, failures;
+    uint64_t short_until; /* memory was short: up to this position frees keep no caches */
+    gpi_mail *mail;       /* atomic: blocks freed in host functions (ALLOC) */
+    gpi_stream *graphs, *spare_graphs; /* open and kept scopes, linked by `next`; released ones */
+    char *broken;                      /* the first cause; NULL: not broken */
+    char broken_text[256];
+    char name[32];
+    gpupool_arena_config config;
+    gpupool_arena *next_arena;
+    int visitors; /* atomic: threads that found it in the process's list */
+};
+
+/* -- the arena's lock -- */
+
+/* Opens the lock for a call that may wait or names a stream. What the thread has in hand is TAKEN.
+ */
+static void gpi_arena_open(gpupool_arena *arena) {
+    arena->outside++;
+    gpi_system_unlock(&arena->lock);
+}
+
+static void gpi_arena_close(gpupool_arena *arena) {
+    gpi_system_lock(&arena->lock);
+    arena->outside--;
+}
+
+/* A call that must not fail has failed: from now on requests fail with this cause. */
+static gpupool_result gpi_arena_break(gpupool_arena *arena) {
+    if (!arena->broken) {
+        snprintf(arena->broken_text, sizeof arena->broken_text, "%.200s", gpi_thread.text);
+        arena->broken = arena->broken_text;
+        GPI_PUBLISH(&arena->attention, 1);
+    }
+    return gpi_system_fail(GPUPOOL_E_CUDA,
+                           "the arena is broken since a call failed that must not: "
+                           "%s",
+                           arena->broken);
+}
+
+/* -- bins -- */
+
+static uint32_t gpi_buddy_bin(uint64_t units) {
+    unsigned order = gpi_high_bit(units);
+    return order * GPI_STEPS + (uint32_t)((units << 3) >> order) - GPI_STEPS;
+}
+
+/* The first bin from `bin` on that has a run. */
+static uint32_t gpi_buddy_next_bin(const gpi_list *list, uint32_t bin) {
+    uint32_t row = bin / GPI_STEPS;
+    unsigned steps = row < 64 ? list->steps[row] & (0xffu << bin % GPI_STEPS) : 0;
+    if (!steps) {
+        uint64_t orders = row < 63 ? list->orders & (~(uint64_t)1 << row) : 0;
+        if (!orders) return GPI_NO_BIN;
+        row = gpi_low_bit(orders);
+        steps = list->steps[row];
+    }
+    return row * GPI_STEPS + gpi_low_bit(steps);
+}
+
+/* Bins of large runs are in the order of addresses: so where a large block lies depends on what is
+   free, and not on the order in which it became free. A program that repeats itself then meets the
+   same choices again, and after a few rounds maps nothing any more. The walk is bounded: a program
+   with very many free runs of one size gets an order that is only nearly that of addresses. */
+static void gpi_buddy_file(gpi_buddy *buddy, gpi_run *run) {
+    gpi_list *list = run->list;
+    uint32_t bin = gpi_buddy_bin(run->units);
+    gpi_run *before = NULL, *after = list->heads[bin];
+    int steps = run->units >= GPI_LARGE ? 512 : 0;
+    for (; after && steps-- > 0 && after->unit < run->unit; after = after->next) before = after;
+    run->prev = before;
+    run->next = after;
+    if (after) after->prev = run;
+    if (before) before->next = run;
+    else list->heads[bin] = run;
+    list->orders |= (uint64_t)1 << bin / GPI_STEPS;
+    list->steps[bin / GPI_STEPS] |= (uint8_t)(1u << bin % GPI_STEPS);
+    list->units += run->units;
+    if (list->stream) gpi_counter_move(&buddy->pending, (int64_t)(run->units * GPI_UNIT));
+    buddy->free_runs += run->state == GPI_FREE;
+}
+
+static void gpi_buddy_unfile(gpi_buddy *buddy, gpi_run *run) {
+    gpi_list *list = run->list;
+    uint32_t bin = gpi_buddy_bin(run->units), row = bin / GPI_STEPS;
+    if (run->next) run->next->prev = run->prev;
+    if (run->prev) run->prev->next = run->next;
+    else list->heads[bin] = run->next;
+    if (!list->heads[bin]) list->steps[row] &= (uint8_t) ~(1u << bin % GPI_STEPS);
+    if (!list->steps[row]) list->orders &= ~((uint64_t)1 << row);
+    list->units -= run->units;
+    if (list->stream) buddy->pending.now -= run->units * GPI_UNIT;
+    buddy->free_runs -= run->state == GPI_FREE;
+}
+
+/* -- the table of granules -- */
+
+static gpi_chunk *gpi_buddy_chunk(const gpi_buddy *buddy, uint64_t unit) {
+    return buddy->cells[unit / GPI_GRANULE].chunk;
+}
+
+static uint64_t gpi_address(const gpi_buddy *buddy, uint64_t unit) {
+    const gpi_chunk *chunk;
+    if (!buddy->is_apart) return buddy->base + unit * GPI_UNIT;
+    chunk = gpi_buddy_chunk(buddy, unit);
+    return chunk ? (uint64_t)(uintptr_t)chunk->memory + (unit - chunk->unit) * GPI_UNIT : 0;
+}
+
+static void gpi_buddy_enter(gpi_buddy *buddy, gpi_run *run) {
+    uint64_t granule = run->unit / GPI_GRANULE;
+    gpi_cell *cell = &buddy->cells[granule];
+    if (cell->first && cell->first->unit < run->unit) return;
+    cell->first = run;
+    buddy->starts[granule / 64] |= (uint64_t)1 << granule % 64;
+}
+
+static void gpi_buddy_forget(gpi_buddy *buddy, const gpi_run *run) {
+    uint64_t granule = run->unit / GPI_GRANULE;
+    gpi_cell *cell = &buddy->cells[granule];
+    if (cell->first != run) return;
+    cell->first = run->right && run->right->unit / GPI_GRANULE == granule ? run->right : NULL;
+    if (!cell->first) buddy->starts[granule / 64] &= ~((uint64_t)1 << granule % 64);
+}
+
+/* The run that has a unit. */
+static gpi_run *gpi_buddy_at(const gpi_buddy *buddy, uint64_t unit) {
+    uint64_t granule = unit / GPI_GRANULE, word = granule / 64;
+    gpi_run *run = buddy->cells[granule].first;
+    if (!run || run->unit > unit) {
+        uint64_t bits = buddy->starts[word] & (((uint64_t)1 << granule % 64) - 1);
+        while (!bits) bits = buddy->starts[--word]; /* a run starts in the first granule */
+        run = buddy->cells[word * 64 + gpi_high_bit(bits)].first;
+    }
+    while (run->unit + run->units <= unit) run = run->right;
+    return run;
+}
+
+/* -- split and join: the runs are in no list -- */
+
+/* A new record (the caller has ensured room). Three fields may be read by others: see B4. */
+static gpi_run *gpi_buddy_new(gpi_buddy *buddy, uint64_t unit, uint64_t units) {
+    gpi_run *run = buddy->spare;
+    if (run) buddy->spare = run->left;
+    else run = (gpi_run *)gpi_region_get(&buddy->region, sizeof *run);
+    run->next = run->prev = run->left = run->right = NULL;
+    run->unit = unit;
+    run->units = units;
+    run->list = NULL;
+    run->stitch = NULL;
+    run->of.uses = NULL;
+    run->by.label = NULL;
+    run->slack = 0;
+    run->state = GPI_TAKEN;
+    run->is_cached = run->is_followed = 0;
+    return run;
+}
+
+static gpi_run *gpi_buddy_split(gpi_buddy *buddy, gpi_run *run, uint64_t unit) {
+    gpi_run *right = gpi_buddy_new(buddy, unit, run->unit + run->units - unit);
+    run->units = unit - run->unit;
+    right->state = run->state;
+    right->list = run->list;
+    right->of = run->of;
+    right->by = run->by;
+    right->left = run;
+    right->right = run->right;
+    run->right = right;
+    if (right->right) right->right->left = right;
+    gpi_buddy_enter(buddy, right);
+    return right;
+}
+
+static gpi_run *gpi_buddy_join(gpi_buddy *buddy, gpi_run *left, gpi_run *right) {
+    gpi_buddy_forget(buddy, right);
+    if (right->units > left->units) left->by = right->by;
+    left->units += right->units;
+    left->right = right->right;
+    if (left->right) left->right->left = left;
+    right->units = 0;
+    right->left = buddy->spare;
+    buddy->spare = right;
+    return left;
+}
+
+/* -- memory becomes free, and is taken -- */
+
+/* Whether a neighbour joins a run that becomes free: of the same list; or finished memory, which
+   then waits for the stream's work again: at most as much as was freed (*most). */
+static int gpi_buddy_joins(const gpi_buddy *buddy, const gpi_run *side, const gpi_run *run,
+                           uint64_t *most) {
+    if (!side || side->state != run->state) return 0;
+    if (buddy->is_apart && run->state == GPI_FREE &&
+        gpi_buddy_chunk(buddy, side->unit) != gpi_buddy_chunk(buddy, run->unit))
+        return 0;
+    if (side->list == run->list) return 1;
+    if (side->list != &buddy->any || side->units > *most) return 0;
+    *most -= side->units;
+    return 1;
+}
+
+/* Files a run that the caller has in hand: EMPTY, SPACE or FREE, in a list, freed at a position. */
+static gpi_run *gpi_buddy_put(gpi_buddy *buddy, gpi_run *run, gpi_state state, gpi_list *list,
+                              uint64_t at) {
+    uint64_t most = list->stream && list->stream->kind != GPI_GRAPH ? run->units : 0;
+    run->state = (uint8_t)state;
+    run->list = list;
+    run->of.at = list->stream ? at : 0;
+    run->stitch = NULL;
+    while (gpi_buddy_joins(buddy, run->left, run, &most)) {
+        gpi_run *left = run->left;
+        gpi_buddy_unfile(buddy, left);
+        left->list = list;
+        left->of.at = gpi_max(left->of.at, run->of.at);
+        run = gpi_buddy_join(buddy, left, run);
+    }
+    while (gpi_buddy_joins(buddy, run->right, run, &most)) {
+        gpi_buddy_unfile(buddy, run->right);
+        run->of.at = gpi_max(run->of.at, run->right->of.at);
+        gpi_buddy_join(buddy, run, run->right);
+    }
+    gpi_buddy_file(buddy, run);
+    return run;
+}
+
+/* Takes [unit, unit + units) out of a filed run; the rest stays in its list. */
+static gpi_run *gpi_buddy_take(gpi_buddy *buddy, gpi_run *run, uint64_t unit, uint64_t units) {
+    gpi_buddy_unfile(buddy, run);
+    if (unit > run->unit) {
+        gpi_run *head = run;
+        run = gpi_buddy_split(buddy, run, unit);
+        gpi_buddy_file(buddy, head);
+    }
+    if (run->units > units) gpi_buddy_file(buddy, gpi_buddy_split(buddy, run, unit + units));
+    run->state = GPI_TAKEN;
+    return run;
+}
+
+/* -- search -- */
+
+/* Where in a run a block would start: addresses without memory at a granule, a block as aligned. */
+static uint64_t gpi_buddy_start(const gpi_buddy *buddy, const gpi_run *run, uint64_t alignment) {
+    uint64_t address;
+    if (alignment <= GPI_UNIT) return run->unit;
+    if (run->state == GPI_EMPTY) return gpi_up(run->unit, GPI_GRANULE);
+    address = gpi_address(buddy, run->unit);
+    return run->unit + (gpi_up(address, alignment) - address) / GPI_UNIT;
+}
+
+static int gpi_buddy_fits(const gpi_buddy *buddy, const gpi_run *run, uint64_t units,
+                          uint64_t alignment) {
+    uint64_t lost = gpi_buddy_start(buddy, run, alignment) - run->unit;
+    return lost < run->units && run->units - lost >= units;
+}
+
+typedef struct gpi_search {
+    gpi_list *lists[2]; /* where to look; lists[1] may be NULL */
+    uint64_t units, alignment;
+    uint64_t below; /* only what was freed before this position */
+    int tries;      /* runs of a bin to look at */
+} gpi_search;
+
+/* The closest fit: the first bin, from the request's own on, that has a run that fits. */
+static gpi_run *gpi_buddy_find(const gpi_buddy *buddy, const gpi_search *search) {
+    uint32_t bin = gpi_buddy_bin(search->units), least;
+    for (; bin != GPI_NO_BIN; bin = least) {
+        int i, left;
+        least = GPI_NO_BIN;
+        for (i = 0; i < 2 && search->lists[i]; i++) {
+            gpi_run *run = search->lists[i]->heads[bin];
+            for (left = search->tries; run && left; run = run->next, left--)
+                if (run->of.at < search->below &&
+                    gpi_buddy_fits(buddy, run, search->units, search->alignment))
+                    return run;
+            least = (uint32_t)gpi_min(least, gpi_buddy_next_bin(search->lists[i], bin + 1));
+        }
+    }
+    return NULL;
+}
+
+/* Takes units of one list, aligned, or returns NULL. */
+static gpi_run *gpi_buddy_get(gpi_buddy *buddy, gpi_list *list, uint64_t units,
+                              uint64_t alignment) {
+    gpi_search search = {{list, NULL}, units, alignment, UINT64_MAX, GPI_TRIES_SLOW};
+    gpi_run *run = gpi_buddy_find(buddy, &search);
+    return run ? gpi_buddy_take(buddy, run, gpi_buddy_start(buddy, run, alignment), units) : NULL;
+}
+
+/* -- the index of live blocks -- */
+
+static gpi_run **gpi_buddy_bucket(const gpi_buddy *buddy, uint64_t address) {
+    return &buddy->index[gpi_hash(address / GPI_UNIT) >> (64 - GPI_INDEX_BITS)];
+}
+
+/* Without the lock. May miss a block: then the caller asks again under the lock. What it finds is
+   to be believed only after a look under the lock of the stream that `cache` names. */
+static inline gpi_run *gpi_buddy_peek(const gpi_buddy *buddy, uint64_t address) {
+    gpi_run *run = GPI_READ(gpi_buddy_bucket(buddy, address));
+    int steps = 16;
+    while (run && steps-- && GPI_LOOK(&run->address) != address) run = GPI_READ(&run->hash_next);
+    return steps > 0 ? run : NULL;
+}
+
+static gpi_run *gpi_buddy_lookup(const gpi_buddy *buddy, uint64_t address) {
+    gpi_run *run = *gpi_buddy_bucket(buddy, address);
+    while (run && run->address != address) run = run->hash_next;
+    return run;
+}
+
+static void gpi_buddy_index(gpi_buddy *buddy, gpi_run *run) {
+    uint64_t address = gpi_address(buddy, run->unit);
+    gpi_run **head = gpi_buddy_bucket(buddy, address);
+    GPI_SET(&run->address, address);
+    GPI_SET(&run->hash_next, *head);
+    GPI_PUBLISH(head, run);
+}
+
+static void gpi_buddy_unindex(gpi_buddy *buddy, gpi_run *run) {
+    gpi_run **link = gpi_buddy_bucket(buddy, run->address);
+    while (*link != run) link = &(*link)->hash_next;
+    GPI_PUBLISH(link, run->hash_next);
+}
+
+static uint64_t gpi_block_units(const gpi_run *run) {
+    return run->stitch ? run->stitch->units : run->units;
+}
+/* == STREAM =======================================================================================
+   When freed memory may be used again. Each free of a stream gets the next position. What is known
+   of a stream is how far its work has come (gpi_stream_done); a mark, an event behind all frees up
+   to mark_at, makes that known without a wait, and lets another stream wait on the device.
+
+   ST1  passed <= issued, mark_at <= issued. (stream, position) stays true for ever, since positions
+        only grow; so nothing counts references to streams.
+   ST2  A stream's list has runs with at <= issued; runs of list ANY have finished.
+   ST3  `recording`: a thread records the event, lock open; nobody else asks or records it.
+   `followers`: threads wait for it, lock open; nobody records it. ST4  cached_units is the sum of
+   the cache. A run has cache == s only while s->lock protects it. ST5  A WAITING block with a
+   graph's use is owned by that graph; others hang in `waiting`.
+
+   Rules of order: O1 gpi_stream_mark, O2 gpi_driver_mark, O3 gpi_stream_follow, O4 O6
+   gpi_stream_key, O15 gpi_stream_get.
+
+   Read first: gpi_stream_done, gpi_stream_mark, gpi_stream_is_due, gpi_stream_poll_all. */
+
+/* -- finding streams -- */
+
+/* O6: the per-thread default stream's key is the thread's number, which is never used twice; so
+   only its thread records marks for it. Handles are even, these keys are odd. */
+static inline uintptr_t gpi_stream_key(cudaStream_t stream) {
+    if (!stream || stream == cudaStreamLegacy) return 1;
+    if (stream == cudaStreamPerThread) return (uintptr_t)(gpi_system_thread_number() * 2 + 1);
+    return (uintptr_t)stream;
+}
+
+static inline gpi_stream **gpi_stream_bucket(gpupool_arena *arena, uintptr_t key) {
+    return &arena->streams.table[gpi_hash(key) >> (64 - GPI_TABLE_BITS)];
+}
+
+/* Without the lock too: structs stay as long as the arena. */
+static inline gpi_stream *gpi_stream_find(gpupool_arena *arena, uintptr_t key) {
+    gpi_stream *s = GPI_READ(gpi_stream_bucket(arena, key));
+    while (s && GPI_LOOK(&s->key) != key) s = GPI_READ(&s->chain);
+    return s;
+}
+
+/* The position up to which its work is known to have finished. */
+static uint64_t gpi_stream_done(const gpupool_arena *arena, const gpi_stream *s) {
+    if (s->kind == GPI_GRAPH) return s->passed;
+    return gpi_max(s->passed, arena->streams.passed);
+}
+
+/* And up to which another stream can wait for it on the device. */
+static uint64_t gpi_stream_marked(const gpupool_arena *arena, const gpi_stream *s) {
+    return s->recording ? gpi_stream_done(arena, s)
+                        : gpi_max(gpi_stream_done(arena, s), s->mark_at);
+}
+
+static uint64_t gpi_stream_issue(gpupool_arena *arena, gpi_stream *s) {
+    return s->issued = ++arena->streams.position;
+}
+
+/* Whether nothing is left of a retired stream, so that its struct may be another's. O15: a block
+   that is OUT names its stream's struct, so gpupool_retire_stream leaves none. */
+static int gpi_stream_is_over(const gpupool_arena *arena, const gpi_stream *s) {
+    return s->key == 0 && !s->list.units && !s->cached_units && !s->recording && !s->followers &&
+           !s->is_busy && s->issued <= gpi_stream_done(arena, s);
+}
+
+/* O12: a stream of the program works in the context of the device or of a peer. */
+static gpupool_result gpi_stream_context(gpupool_arena *arena, cudaStream_t stream,
+                                         CUcontext *context) {
+    const gpi_driver *driver = &arena->driver;
+    uintptr_t key = (uintptr_t)stream;
+    int i;
+    *context = driver->context;
+    if (key <= (uintptr_t)cudaStreamPerThread || stream == GPUPOOL_NO_STREAM) return GPUPOOL_OK;
+    if (driver->stream_context(stream, context) != CUDA_SUCCESS)
+        return gpi_system_fail(GPUPOOL_E_ARGUMENT,
+                               "stream %p: CUDA does not know it (rule 2: a "
+                               "stream lives until its last call)",
+                               (void *)stream);
+    for (i = 0; i < driver->peer_count && *context != driver->context; i++)
+        if (*context == driver->peer_contexts[i]) return GPUPOOL_OK;
+    if (*context == driver->context) return GPUPOOL_OK;
+    return gpi_system_fail(GPUPOOL_E_ARGUMENT,
+                           "stream %p belongs to another device or context than "
+                           "the arena, and to no peer of it",
+                           (void *)stream);
+}
+
+/* A struct for a new stream: one that is over, or a new one at the table's end of the chain. */
+static gpi_stream *gpi_stream_new(gpupool_arena *arena, uintptr_t key) {
+    gpi_stream **head = gpi_stream_bucket(arena, key), *s = *head;
+    while (s && !gpi_stream_is_over(arena, s)) s = s->chain;
+    if (s) return s;
+    s = (gpi_stream *)gpi_system_zeroed(sizeof *s);
+    if (!s) return NULL;
+    s->list.stream = s;
+    s->next = arena->streams.all_streams;
+    arena->streams.all_streams = s;
+    s->chain = *head;
+    GPI_PUBLISH(head, s);
+    return s;
+}
+
+/* Finds the stream of a call, or makes its struct. Under the arena's lock. */
+static gpupool_result gpi_stream_get(gpupool_arena *arena, cudaStream_t stream, gpi_stream **out) {
+    uintptr_t key = gpi_stream_key(stream);
+    gpupool_result result;
+    CUcontext context;
+    gpi_stream *s = *out = gpi_stream_find(arena, key);
+    if (s) return GPUPOOL_OK;
+    result = gpi_stream_context(arena, stream, &context);
+    if (result != GPUPOOL_OK) return result;
+    *out = s = gpi_stream_new(arena, key);
+    if (!s) return gpi_system_no_memory();
+    if (s->event && s->context != context) {
+        arena->driver.event_destroy(s->event);
+        s->event = NULL;
+    }
+    s->context = context;
+    s->passed = gpi_max(s->passed, arena->streams.passed);
+    if (++arena->streams.ordinary_count > 1) arena->streams.is_shared = 1;
+    gpi_system_lock(&s->lock);
+    GPI_PUBLISH(&s->key, key);
+    gpi_system_unlock(&s->lock);
+    return GPUPOOL_OK;
+}
+
+/* -- what has finished -- */
+
+/* Moves finished memory of a stream to list ANY. */
+static void gpi_stream_finish(gpupool_arena *arena, gpi_stream *s) {
+    uint64_t done = gpi_stream_done(arena, s);
+    gpi_run *run, *next;
+    uint32_t bin;
+    if (s->moved >= done) return;
+    s->moved = done;
+    for (bin = gpi_buddy_next_bin(&s->list, 0); bin != GPI_NO_BIN;
+         bin = gpi_buddy_next_bin(&s->list, bin + 1))
+        for (run = s->list.heads[bin]; run; run = next) {
+            next = run->next;
+            if (run->of.at > done) continue;
+            gpi_buddy_unfile(&arena->buddy, run);
+            gpi_buddy_put(&arena->buddy, run, GPI_FREE, &arena->buddy.any, 0);
+        }
+}
+
+static void gpi_stream_make_busy(gpupool_arena *arena, gpi_stream *s) {
+    if (s->is_busy) return;
+    s->is_busy = 1;
+    s->next_busy = arena->streams.busy;
+    arena->streams.busy = s;
+}
+
+/* Asks the streams whose marks are under way. A stream whose event is being recorded stays. */
+static void gpi_stream_poll_busy(gpupool_arena *arena) {
+    CUstreamCaptureMode mode = CU_STREAM_CAPTURE_MODE_RELAXED;
+    gpi_stream **link = &arena->streams.busy, *s;
+    CUresult error;
+    if (!*link) return;
+    arena->driver.exchange(&mode);
+    while ((s = *link) != NULL) {
+        error = CUDA_ERROR_NOT_READY;
+        if (!s->recording && s->mark_at > gpi_stream_done(arena, s))
+            error = arena->driver.event_query(s->event);
+        else if (!s->recording) error = CUDA_SUCCESS;
+        if (error == CUDA_SUCCESS) {
+            s->passed = gpi_max(s->passed, s->mark_at);
+            s->is_busy = 0;
+            *link = s->next_busy;
+            gpi_stream_finish(arena, s);
+            continue;
+        }
+        if (error != CUDA_ERROR_NOT_READY) { /* O11: an error that stays */
+            gpi_driver_told(&arena->driver, GPI_CALL_event_query, error);
+            gpi_arena_break(arena);
+            break;
+        }
+        link = &s->next_busy;
+    }
+    arena->driver.exchange(&mode);
+}
+
+/* -- marks -- */
+
+static void gpi_stream_forget_fresh(gpupool_arena *arena, gpi_stream *s) {
+    arena->streams.fresh_units -= s->fresh_units;
+    s->fresh_frees = s->fresh_units = 0;
+}
+
+/* Records the mark behind all that the stream has freed and used. `handle` is the stream of the
+   call under way. O1: the position is noted before the lock opens, and what is freed meanwhile has
+   none. */
+static gpupool_result gpi_stream_mark(gpupool_arena *arena, gpi_stream *s, cudaStream_t handle) {
+    uint64_t at = s->issued;
+    gpupool_result result;
+    gpi_stream_forget_fresh(arena, s);
+    if (s->kind != GPI_ORDINARY || s->recording || s->followers) return GPUPOOL_OK;
+    if (at <= gpi_stream_marked(arena, s)) return GPUPOOL_OK;
+    s->recording = 1;
+    gpi_arena_open(arena);
+    result = gpi_driver_mark(&arena->driver, s->context, &s->event, handle);
+    gpi_arena_close(arena);
+    s->recording = 0;
+    if (!s->event) s->mark_at = 0;
+    if (result != GPUPOOL_OK) return result;
+    s->mark_at = gpi_max(s->mark_at, at);
+    arena->streams.marks++;
+    gpi_stream_make_busy(arena, s);
+    return GPUPOOL_OK;
+}
+
+/* Whether a free should record a mark. After 1/256 of reserved memory or 64 frees a mark costs
+   three calls and makes memory known to be finished early enough: measured, a fourth of that costs
+   twice the calls and saves 1% of memory. Marks must pay: while 256 in a row lead to no memory that
+   another stream takes, the threshold doubles, but all streams together leave at most 1/8 of
+   reserved memory unmarked. With one stream and no request without a stream nobody needs any. */
+static int gpi_stream_is_due(gpupool_arena *arena, gpi_stream *s) {
+    const gpi_streams *streams = &arena->streams;
+    uint64_t reserved = arena->chunks.reserved.now;
+    uint64_t base = gpi_max(reserved / 256, 4 << 20) / GPI_UNIT;
+    if (!streams->is_shared || !s->fresh_frees || s->kind != GPI_ORDINARY) return 0;
+    if (streams->position < arena->short_until) return 1;
+    if (s->fresh_units >= base && streams->fresh_units > reserved / 8 / GPI_UNIT) return 1;
+    return s->fresh_frees >= (uint64_t)64 << streams->mark_shift ||
+           s->fresh_units >= base << streams->mark_shift;
+}
+
+/* Ends a free: records the mark if one is due and the one before has passed. Refusals don't matter:
+   what no mark covers passes by a wait for the device. */
+static void gpi_stream_mark_due(gpupool_arena *arena, gpi_stream *s, cudaStream_t handle) {
+    gpi_streams *streams = &arena->streams;
+    if (!gpi_stream_is_due(arena, s) || s->recording) return;
+    gpi_stream_poll_busy(arena);
+    if (s->mark_at > gpi_stream_done(arena, s) && streams->position >= arena->short_until) {
+        gpi_stream_forget_fresh(arena, s);
+        return;
+    }
+    if (++streams->marks_in_vain >= 256 && streams->mark_shift < 8) {
+        streams->mark_shift++;
+        streams->marks_in_vain = 0;
+    }
+    gpi_stream_mark(arena, s, handle);
+}
+
+/* A request takes memory: if another stream freed it, marks have paid. */
+static void gpi_stream_note_taken(gpupool_arena *arena, const gpi_run *run, const gpi_stream *s) {
+    if (run->by.freed_by && run->by.freed_by != s) arena->streams.marks_in_vain = 0;
+}
+
+/* Makes the request's stream wait, on the device, for another stream's mark. The lock opens; the
+   memory in question is TAKEN (O3). */
+static gpupool_result gpi_stream_follow(gpupool_arena *arena, gpi_stream *s, gpi_stream *owner,
+                                        cudaStream_t handle) {
+    gpupool_result result;
+    if (s->recording || !s->event)
+        return gpi_system_fail(GPUPOOL_E_OUT_OF_MEMORY, "a stream's mark is not ready");
+    s->followers++;
+    gpi_arena_open(arena);
+    result = gpi_driver_follow(&arena->driver, owner->context, handle, s->event);
+    gpi_arena_close(arena);
+    s->followers--;
+    arena->streams.stream_waits += result == GPUPOOL_OK;
+    return result;
+}
+
+/* -- uses -- */
+
+static void gpi_stream_add_use(gpupool_arena *arena, gpi_run *run, gpi_stream *s, uint64_t at) {
+    gpi_use *use = run->of.uses;
+    while (use && use->stream != s) use = use->next;
+    if (!use) {
+        gpi_buddy *buddy = &arena->buddy;
+        use = buddy->spare_uses;
+        if (use) buddy->spare_uses = use->next;
+        else use = (gpi_use *)gpi_region_get(&buddy->region, sizeof *use);
+        use->stream = s;
+        use->at = 0;
+        use->next = run->of.uses;
+        run->of.uses = use;
+    }
+    use->at = gpi_max(use->at, at);
+}
+
+/* Drops the uses that have passed, and those of `s` (or NULL). Returns whether none is left. */
+static int gpi_stream_drop_uses(gpupool_arena *arena, gpi_run *run, const gpi_stream *s) {
+    gpi_use **link = &run->of.uses, *use;
+    while ((use = *link) != NULL) {
+        if (use->stream != s && use->at > gpi_stream_done(arena, use->stream)) {
+            link = &use->next;
+            continue;
+        }
+        *link = use->next;
+        use->next = arena->buddy.spare_uses;
+        arena->buddy.spare_uses = use;
+    }
+    return !run->of.uses;
+}
+
+/* The graph that a block belongs to, or NULL. */
+static gpi_stream *gpi_stream_graph_of(const gpi_run *run) {
+    const gpi_use *use = run->of.uses;
+    while (use && use->stream->kind != GPI_GRAPH) use = use->next;
+    return use ? use->stream : NULL;
+}
+
+static void gpi_stream_hang(gpi_run **head, gpi_run *run) {
+    run->prev = NULL;
+    run->next = *head;
+    if (run->next) run->next->prev = run;
+    *head = run;
+}
+
+static void gpi_stream_unhang(gpi_run **head, gpi_run *run) {
+    if (run->next) run->next->prev = run->prev;
+    if (run->prev) run->prev->next = run->next;
+    else *head = run->next;
+}
+
+/* -- caches: a stream's lock comes after the arena's -- */
+
+/* Adds up what the cache has counted. Both locks are held, or nobody else knows the stream. */
+static void gpi_stream_fold(gpupool_arena *arena, gpi_stream *s) {
+    gpi_counter_fold(&arena->allocated, &s->allocated);
+    gpi_counter_fold(&arena->requested, &s->requested);
+    arena->blocks += (uint64_t)s->more_blocks;
+    arena->allocs += (uint64_t)s->more_allocs;
+    arena->frees += (uint64_t)s->more_frees;
+    s->more_blocks = s->more_allocs = s->more_frees = 0;
+}
+
+/* Puts a free block that is not stitched into the list of the stream that freed it. */
+static void gpi_stream_put(gpupool_arena *arena, gpi_run *run, gpi_stream *s, uint64_t at) {
+    run->by.freed_by = s;
+    s->fresh_frees++;
+    s->fresh_units += run->units;
+    arena->streams.fresh_units += run->units;
+    gpi_buddy_put(&arena->buddy, run, GPI_FREE, s->kind == GPI_NONE ? &arena->buddy.any : &s->list,
+                  at);
+}
+
+/* Puts cached blocks into the stream's list until at most so many units are cached, the largest
+   first; and adds up its counts. */
+static void gpi_stream_flush(gpupool_arena *arena, gpi_stream *s, uint64_t most) {
+    int bin;
+    gpi_system_lock(&s->lock);
+    for (bin = GPI_SMALL; bin > 0 && s->cached_units > most; bin--)
+        while (s->bins[bin] && s->cached_units > most) {
+            gpi_run *run = s->bins[bin];
+            GPI_SET(&s->bins[bin], run->next);
+            s->cached_units -= run->units;
+            run->is_cached = 0;
+            GPI_PUBLISH(&run->cache, NULL);
+            gpi_buddy_unindex(&arena->buddy, run);
+            gpi_stream_put(arena, run, s, gpi_stream_issue(arena, s));
+        }
+    gpi_stream_fold(arena, s);
+    gpi_system_unlock(&s->lock);
+}
+
+static void gpi_stream_flush_all(gpupool_arena *arena) {
+    gpi_stream *s = arena->streams.all_streams;
+    for (; s; s = s->next) gpi_stream_flush(arena, s, 0);
+}
+
+/* Takes a block that is OUT away from its cache: then only the arena's lock protects it. Returns 0
+   if the cache has it: it is free. */
+static int gpi_stream_recall(gpi_run *run) {
+    gpi_stream *cache = run->cache;
+    int is_live;
+    gpi_system_lock(&cache->lock);
+    is_live = !run->is_cached;
+    if (is_live) {
+        run->state = GPI_LIVE;
+        GPI_PUBLISH(&run->cache, NULL);
+    }
+    gpi_system_unlock(&cache->lock);
+    return is_live;
+}
+
+static uint64_t gpi_stream_cache_most(const gpupool_arena *arena) {
+    return gpi_max(GPI_LOOK(&arena->chunks.reserved.now) / 256, 1 << 20) / GPI_UNIT;
+}
 #ifdef __cplusplus
 }
 #endif

@@ -5,5 +5,4 @@
 #include "counted_cuda.h"
 #endif
 
-#define GPUPOOL_IMPLEMENTATION
-#include "../../gpupool.h"
+#include "library.c"

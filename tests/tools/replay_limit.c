@@ -1,5 +1,6 @@
 #include "replay_limit.h"
 
+#include "edition.h"
 #include "replay_pass.h"
 
 typedef struct attempt {
@@ -13,8 +14,7 @@ static int completes(const attempt *a, uint64_t steps) {
     gpupool_arena *arena;
     gpupool_arena_config config = *a->config;
     int result = 1;
-    config.limit_text = NULL;
-    config.limit_bytes = (size_t)(steps * REPLAY_LIMIT_STEP);
+    edition_set_limit(&config, (size_t)(steps * REPLAY_LIMIT_STEP));
     if (gpupool_arena_create(&arena, &config) != GPUPOOL_OK) {
         fprintf(stderr, "%s\n", gpupool_last_error());
         return -1;

@@ -1,7 +1,7 @@
 #define _POSIX_C_SOURCE 200809L
 #include "replay_pass.h"
 
-#include "call_kit.h"
+#include "edition.h"
 
 #include <pthread.h>
 #include <stdlib.h>
@@ -24,10 +24,8 @@ static pthread_mutex_t first_failure = PTHREAD_MUTEX_INITIALIZER;
 static void failed(runner *r) {
     replay_pass *pass = r->pass;
     gpupool_verdict verdict;
-    const char *sentence = gpupool_last_error();
     gpupool_result result = gpupool_last_result();
-    if (result == GPUPOOL_E_OUT_OF_MEMORY && gpupool_last_verdict(&verdict) == GPUPOOL_OK)
-        sentence = verdict.sentence;
+    const char *sentence = edition_why(&verdict);
     r->failures++;
     pthread_mutex_lock(&first_failure);
     if (pass->first_result == GPUPOOL_OK) {
@@ -44,19 +42,26 @@ static void other_call(runner *r, const replay_op *op, cudaStream_t stream) {
     gpupool_result result = GPUPOOL_OK;
     void *block;
     if (op->kind == TRACE_USE) result = gpupool_record_stream(arena, r->block[op->slot], stream);
-    if (op->kind == TRACE_RETIRE) result = gpupool_retire_stream(arena, stream);
-    if (op->kind == TRACE_TRIM) result = gpupool_trim(arena, op->bytes, NULL);
+    if (op->kind == TRACE_RETIRE) result = edition_retire(arena, stream);
+    if (op->kind == TRACE_TRIM) result = edition_trim(arena, op->bytes);
     if (op->kind == TRACE_LIMIT) result = gpupool_set_limit(arena, op->bytes);
-    if (op->kind == TRACE_SIZE && !kit_size(arena, r->block[op->slot]))
-        result = gpupool_last_result();
-    if (op->kind == TRACE_FIT) kit_fits(arena, op->bytes, NULL);
+    if (op->kind == TRACE_SIZE) result = edition_ask_size(arena, r->block[op->slot]);
+    if (op->kind == TRACE_FIT) edition_ask_fit(arena, op->bytes);
     if (op->kind == TRACE_MISTAKE) gpupool_free(arena, r, stream);
-    if (op->kind == TRACE_LOOK) kit_limit(arena);
+    if (op->kind == TRACE_LOOK) edition_ask_limit(arena);
     if (op->kind == TRACE_IN_VAIN) {
-        block = gpupool_alloc_aligned(arena, op->bytes, (size_t)1 << op->align, stream);
+        block = edition_alloc_aligned(arena, op->bytes, (size_t)1 << op->align, stream);
         result = block ? gpupool_free(arena, block, stream) : GPUPOOL_OK;
     }
     if (result != GPUPOOL_OK) failed(r);
+}
+
+/* 0, or it was refused. */
+static int give_back(const runner *r, void *block, cudaStream_t stream) {
+#if EDITION_HAS_SHAPE
+    if (r->pass->cuda_free) return gpupool_cudaFree(block) != cudaSuccess;
+#endif
+    return gpupool_free(r->pass->arena, block, stream) != GPUPOOL_OK;
 }
 
 /* The loop that is timed: nothing is in it but the calls and one table. */
@@ -65,17 +70,18 @@ static void run_ops(runner *r, const replay_op *op, const replay_op *end) {
     int give_up = r->pass->give_up;
     void **block = r->block;
     for (; op < end; op++) {
-        cudaStream_t stream = r->stream[op->stream];
+        cudaStream_t named = r->stream[op->stream];
+        cudaStream_t stream = r->pass->sync ? GPUPOOL_NO_STREAM : named;
         void **at = &block[op->slot];
         if (op->kind != TRACE_BLOCK) {
-            other_call(r, op, stream);
+            other_call(r, op, named);
         } else if (op->bytes) {
             size_t alignment = (size_t)1 << op->align;
-            *at = op->align ? gpupool_alloc_aligned(arena, op->bytes, alignment, stream)
+            *at = op->align ? edition_alloc_aligned(arena, op->bytes, alignment, stream)
                             : gpupool_alloc(arena, op->bytes, stream);
             if (!*at) failed(r);
         } else {
-            if (gpupool_free(arena, *at, stream) != GPUPOOL_OK) failed(r);
+            if (give_back(r, *at, stream)) failed(r);
             *at = NULL;
         }
         if (give_up && r->failures) return;
@@ -107,8 +113,8 @@ static void free_leftover(runner *r) {
             stream[plan->op[i].slot] = plan->op[i].stream;
     for (size_t slot = 0; slot < plan->from->slots; slot++) {
         cudaStream_t on = r->stream[stream ? stream[slot] : 0];
-        if (r->block[slot] && gpupool_free(r->pass->arena, r->block[slot], on) != GPUPOOL_OK)
-            failed(r);
+        if (r->pass->sync) on = GPUPOOL_NO_STREAM;
+        if (r->block[slot] && give_back(r, r->block[slot], on)) failed(r);
         r->block[slot] = NULL;
     }
     free(stream);

@@ -11,6 +11,8 @@ typedef struct replay_pass {
     /* what to run */
     const replay_plan *plan;
     gpupool_arena *arena;
+    int cuda_free;             /* 1: each free is gpupool_cudaFree */
+    int sync;                  /* 1: requests and frees name no stream */
     int give_up;               /* 1: stop at the first failure */
     size_t stop[REPLAY_STOPS]; /* rising event numbers: the clock stands still after each, while */
     size_t stops;              /* on_stop runs; with threads, in the first thread only */

@@ -32,6 +32,8 @@ void replay_print_text(FILE *out, const char *text, int xml) {
 static double figure_ns(const replay_figure *f) { return f->ns; }
 static double figure_calls(const replay_figure *f) { return (double)machine_all_calls(&f->calls); }
 static double figure_memory(const replay_figure *f) { return (double)f->calls.of[MACHINE_MEMORY]; }
+static double figure_live(const replay_figure *f) { return (double)f->live_bytes; }
+static double figure_reserved(const replay_figure *f) { return (double)f->reserved_bytes; }
 static double figure_events(const replay_figure *f) { return (double)f->calls.of[MACHINE_EVENT]; }
 
 /* A number only the simulation knows: null on a GPU. */
@@ -53,6 +55,8 @@ static void json_passes(FILE *out, const replay_result *r) {
     json_list(out, "cuda_calls_by_pass", r, figure_calls);
     json_list(out, "memory_calls_by_pass", r, figure_memory);
     json_list(out, "event_calls_by_pass", r, figure_events);
+    json_list(out, "live_bytes_by_pass", r, figure_live);
+    json_list(out, "reserved_bytes_by_pass", r, figure_reserved);
 }
 
 static double over_live(const replay_result *r, uint64_t bytes) {
@@ -64,7 +68,7 @@ void replay_print_json(FILE *out, const char *path, const char *source, const re
     fputs("{\"trace\":\"", out);
     replay_print_text(out, path, 0);
     fprintf(out, "\",\"source\":\"%s\",\"streams\":%u,\"threads\":%u,\"events\":%zu", source,
-            o->streams, o->threads, r->from->events);
+            o->streams, o->threads, r->events);
     fprintf(out, ",\"peak_live_bytes\":%llu,\"peak_reserved_bytes\":%llu",
             (unsigned long long)r->peak_live_bytes, (unsigned long long)r->peak_reserved_bytes);
     fprintf(out, ",\"reserved_over_live\":%.4f", over_live(r, r->peak_reserved_bytes));
@@ -104,7 +108,7 @@ static void print_passes(FILE *out, const replay_result *r) {
 void replay_print_row(FILE *out, const char *path, const replay_options *o,
                       const replay_result *r) {
     const char *slash = strrchr(path, '/');
-    fprintf(out, "%-22s %9zu %9.3f %9.3f %9.4f ", slash ? slash + 1 : path, r->from->events,
+    fprintf(out, "%-22s %9zu %9.3f %9.3f %9.4f ", slash ? slash + 1 : path, r->events,
             (double)r->peak_live_bytes / 1e9, (double)r->peak_reserved_bytes / 1e9,
             over_live(r, r->peak_reserved_bytes));
     if (o->min_limit && r->min_limit_bytes)

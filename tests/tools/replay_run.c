@@ -1,10 +1,12 @@
 #include "replay_run.h"
 
+#include "edition.h"
 #include "replay_limit.h"
 #include "replay_timeline.h"
 #include "replay_pass.h"
 
 #include <errno.h>
+#include <stdlib.h>
 #include <string.h>
 
 typedef struct run { /* what the stops of a pass need to know */
@@ -12,6 +14,8 @@ typedef struct run { /* what the stops of a pass need to know */
     int pass, passes;
     int failed;
 } run;
+
+static size_t count_traces(const replay_options *o) { return o->turns ? o->turns : 1; }
 
 static int is_fullest(const run *r, const replay_pass *pass, size_t event) {
     return r->options->svg && r->pass == r->passes && event == pass->plan->from->peak_event;
@@ -24,7 +28,7 @@ static size_t part_end(size_t part, size_t events) {
 static void draw(run *r, gpupool_arena *arena) {
     const char *path = r->options->svg;
     FILE *file = fopen(path, "w");
-    gpupool_result result = file ? gpupool_write_svg(arena, file) : GPUPOOL_OK;
+    gpupool_result result = file ? edition_draw(arena, file) : GPUPOOL_OK;
     if (result != GPUPOOL_OK) {
         fprintf(stderr, "%s: %s\n", path, gpupool_last_error());
         r->failed = 1;
@@ -81,24 +85,34 @@ static void add_up(replay_result *out, const replay_pass *pass, int number) {
     out->failures += pass->failures;
 }
 
+/* After a pass, at whose begin the peaks were reset. */
+static int read_stats(gpupool_arena *arena, const replay_plan *plan, replay_result *out,
+                      int number) {
+    replay_figure *figure = &out->pass[number - 1];
+    gpupool_stats stats;
+    if (gpupool_get_stats(arena, &stats) != GPUPOOL_OK) return -1;
+    figure->reserved_bytes = stats.reserved.peak;
+    figure->live_bytes = plan->threads > 1 ? stats.requested.peak : plan->from->peak_live_bytes;
+    if (figure->reserved_bytes > out->peak_reserved_bytes)
+        out->peak_reserved_bytes = figure->reserved_bytes;
+    if (figure->live_bytes > out->peak_live_bytes) out->peak_live_bytes = figure->live_bytes;
+    return 0;
+}
+
+/* The plans are one, or one for each pass. */
 static int run_passes(const replay_options *o, const replay_plan *plan, gpupool_arena *arena,
                       replay_result *out) {
     run r = {.options = o, .passes = (int)out->passes};
     for (r.pass = 1; r.pass <= r.passes; r.pass++) {
-        replay_pass pass = {.plan = plan, .arena = arena, .user = &r};
+        const replay_plan *of = o->turns ? &plan[r.pass - 1] : plan;
+        replay_pass pass = {
+            .plan = of, .arena = arena, .sync = o->sync, .cuda_free = o->cuda_free, .user = &r};
+        gpupool_reset_peaks(arena);
         set_stops(&r, &pass);
         if (replay_pass_run(&pass) != 0) r.failed = 1;
         else add_up(out, &pass, r.pass);
-        if (r.failed) return -1;
+        if (r.failed || read_stats(arena, of, out, r.pass) != 0) return -1;
     }
-    return 0;
-}
-
-static int read_stats(gpupool_arena *arena, const replay_plan *plan, replay_result *out) {
-    gpupool_stats stats;
-    if (gpupool_get_stats(arena, &stats) != GPUPOOL_OK) return -1;
-    out->peak_reserved_bytes = stats.reserved.peak;
-    out->peak_live_bytes = plan->threads > 1 ? stats.requested.peak : plan->from->peak_live_bytes;
     return 0;
 }
 
@@ -108,17 +122,26 @@ static gpupool_result complain(gpupool_result result) {
     return result;
 }
 
+static gpupool_result open_arena(const replay_options *o, gpupool_arena **arena) {
+#if EDITION_HAS_SHAPE
+    if (o->cuda_free) {
+        *arena = gpupool_get_default_arena(0);
+        return *arena ? GPUPOOL_OK : gpupool_last_result();
+    }
+#endif
+    return gpupool_arena_create(arena, &o->config);
+}
+
 static int run_plan(const replay_options *o, const replay_plan *plan, replay_result *out,
                     gpupool_result *why) {
     gpupool_arena *arena;
     machine_meter before = machine_read();
-    *why = complain(gpupool_arena_create(&arena, &o->config));
+    *why = complain(open_arena(o, &arena));
     if (*why != GPUPOOL_OK) return -1;
     int result = run_passes(o, plan, arena, out);
     machine_meter after = machine_read();
     out->calls = after.calls - before.calls;
     out->driver_us = (double)(after.driver_ns - before.driver_ns) / 1e3;
-    if (read_stats(arena, plan, out) != 0) result = -1;
     *why = complain(gpupool_arena_destroy(arena));
     if (result != 0 || *why != GPUPOOL_OK) return -1;
     if (o->timeline && replay_timeline(plan, &o->config, o->name, o->timeline) != 0) return -1;
@@ -127,29 +150,38 @@ static int run_plan(const replay_options *o, const replay_plan *plan, replay_res
                         : 0;
 }
 
-static int hold(const replay_plan *plan, int on) {
-    for (size_t i = 0; i < plan->streams; i++)
-        if (machine_hold((void *)plan->stream[i], on) != 0) return -1;
+static int hold(const replay_options *o, const replay_plan *plan, int on) {
+    for (size_t p = 0; p < count_traces(o); p++)
+        for (size_t i = 0; i < plan[p].streams; i++)
+            if (machine_hold((void *)plan[p].stream[i], on) != 0) return -1;
     return 0;
 }
 
 static int run_behind(const replay_options *o, const replay_plan *plan, replay_result *out,
                       gpupool_result *why) {
-    if (hold(plan, 1) != 0) {
+    if (hold(o, plan, 1) != 0) {
         fprintf(stderr, "--behind needs a simulated GPU\n");
         return -1;
     }
     int result = run_plan(o, plan, out, why);
-    hold(plan, 0);
+    hold(o, plan, 0);
     return result;
 }
 
 int replay_run(const replay_options *o, const trace *t, replay_result *out, gpupool_result *why) {
-    replay_plan plan;
-    *out = (replay_result){.from = t, .passes = o->passes ? o->passes : REPLAY_PASSES};
+    replay_plan *plan = calloc(count_traces(o), sizeof *plan);
+    size_t made = 0;
+    *out = (replay_result){.passes = o->turns ? o->turns : o->passes ? o->passes : REPLAY_PASSES};
     *why = GPUPOOL_OK;
-    if (replay_plan_make(&plan, t, o->streams, o->threads) != 0) return -1;
-    int result = (o->behind ? run_behind : run_plan)(o, &plan, out, why);
-    replay_plan_free(&plan);
+    for (; plan && made < count_traces(o); made++) {
+        if (replay_plan_make(&plan[made], &t[made], o->streams, o->threads) != 0) break;
+        out->events += t[made].events;
+        if (t[made].peak_live_bytes > out->peak_live_bytes)
+            out->peak_live_bytes = t[made].peak_live_bytes;
+    }
+    int result = made < count_traces(o) ? -1
+                                         : (o->behind ? run_behind : run_plan)(o, plan, out, why);
+    while (made) replay_plan_free(&plan[--made]);
+    free(plan);
     return result;
 }

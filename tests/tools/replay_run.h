@@ -20,6 +20,10 @@ typedef struct replay_options {
     unsigned streams, threads; /* as in replay_plan_make */
     unsigned passes;           /* 0: REPLAY_PASSES */
     int behind;                /* 1: no stream's work is finished before a call waits for it */
+    int cuda_free;             /* 1: the default arena, and each free is gpupool_cudaFree */
+    int sync;                  /* 1: requests and frees name no stream, as in cuda::mr's *_sync */
+    unsigned turns;            /* 0: every pass is over the same trace; else the passes are over */
+                               /* so many traces in a row, each with streams of its own */
     int min_limit;             /* 1: also look for the smallest limit that will do */
     unsigned limit_passes;     /* passes that must complete under it; 0: one */
     const char *svg;           /* a picture of the last pass at its fullest, or NULL */
@@ -32,10 +36,11 @@ typedef struct replay_options {
 typedef struct replay_figure { /* of one pass */
     double ns;                 /* per operation, driver time included */
     machine_calls calls;       /* of CUDA */
+    uint64_t live_bytes, reserved_bytes; /* at most, in this pass */
 } replay_figure;
 
 typedef struct replay_result {
-    const trace *from;
+    size_t events; /* of all traces */
     uint64_t peak_live_bytes, peak_reserved_bytes;
     uint64_t min_limit_bytes; /* 0: not asked for, or none was enough */
     double ns_cold, ns_warm;  /* per operation, driver time included */
@@ -48,8 +53,8 @@ typedef struct replay_result {
     char first_sentence[512]; /* of the first failure; "" if none */
 } replay_result;
 
-/* 0, or -1 after a message on stderr; then *why is the arena's result, or GPUPOOL_OK where the
-   arena is not to blame. */
+/* The trace, or `turns` traces in a row. 0, or -1 after a message on stderr; then *why is the
+   arena's result, or GPUPOOL_OK where the arena is not to blame. */
 int replay_run(const replay_options *, const trace *, replay_result *, gpupool_result *why);
 
 #endif

@@ -136,8 +136,8 @@ says 2 "timeline draws one trace" --timeline "$dir/x.svg" "$dir/good" "$dir/good
 says 2 "timeline needs a fixed order" --timeline "$dir/x.svg" --threads 2 "$dir/good"
 says 0 '^  mapped +512 +0.008 +1.0000 +0.008 +1.0000 +[1-9]' --plan "$dir/one"
 says 0 '^  device +512 +0.008 +1.0000 ' --plan "$dir/one"
-for other in --json --min-limit --behind "--passes 3" "--source mapped" "--streams 1" \
-    "--threads 2" "--limit 1GiB" \
+for other in --json --min-limit --behind --beside --cudafree --sync --in-turn "--passes 3" \
+    "--source mapped" "--streams 1" "--threads 2" "--limit 1GiB" \
     "--svg $dir/x.svg" "--timeline $dir/x.svg"; do
     says 2 "plan takes no other option" --plan $other "$dir/one"
 done
@@ -162,6 +162,27 @@ if [[ $(events) != "$(events --behind)" ]]; then passed=$((passed + 1)); else
     failed=$((failed + 1))
     echo "FAILED: --behind changes nothing: $(events)"
 fi
+says 0 '"trace":"[^"]*/good \+ [^"]*/long",.*"events":2005,.*"failures":0}$' --json --beside \
+    "$dir/good" "$dir/long"
+text a "a 1 4194304 0" "f 1 0" "a 2 512 3" && text b "a 1 2097152 0" "f 1 0" "a 1 1000 7" "f 1 0"
+says 0 '"events":7,"peak_live_bytes":6291456,' --json --beside "$dir/a" "$dir/b"
+says 0 '"reserved_bytes_by_pass":\[[1-9][0-9]*,[1-9][0-9]*\]' --json --passes 2 "$dir/good"
+says 0 '"live_bytes_by_pass":\[4194816,4194816\]' --json --passes 2 "$dir/good"
+says 2 "does not go with it" --beside --streams 2 "$dir/good" "$dir/long"
+says 2 "^$dir/missing: No such file" --beside "$dir/good" "$dir/missing"
+says 0 '"failures":0}$' --json --cudafree "$dir/long"
+says 0 '"failures":0}$' --json --cudafree --beside "$dir/good" "$dir/long"
+says 2 "default arena as it is" --cudafree --limit 1GiB "$dir/good"
+text a "a 1 4194304 0" "f 1 0" "a 2 512 3" && text b "a 1 8388608 7" "f 1 0" "a 1 1000 7" "f 1 0"
+says 0 '"trace":"[^"]*/a \+ [^"]*/b","source":"auto",.*"events":7,"peak_live_bytes":8388608,' \
+    --json --in-turn "$dir/a" "$dir/b"
+says 0 '"memory_calls_by_pass":\[[1-9][0-9]*,[1-9][0-9]*,0\],' \
+    --json --in-turn "$dir/one" "$dir/hand" "$dir/one"
+says 2 "^$dir/missing: No such file" --in-turn "$dir/a" "$dir/missing"
+says 2 "makes a pass of each trace" --in-turn --passes 2 "$dir/a"
+says 2 "sync goes with neither" --sync --min-limit "$dir/a"
+says 0 '"failures":0}$' --json --sync --streams 3 "$dir/long"
+says 0 '"failures":0}$' --json --sync --in-turn "$dir/a" "$dir/b"
 says 0 "^usage: replay" --help
 says 0 "^usage: replay" -h
 cp "$dir/good" "$dir/"$'\xff<\xed\xa0\x80\xe2\x82\xac.trace'

@@ -5,7 +5,7 @@
 demo: $(BUILD)/demo ## replays a recorded GPT-2 training run, draws build/demo.svg
 	@$(BUILD)/demo
 
-TOOLS := replay demo fixed_range crowd waits bench-run churn ring sleep
+TOOLS := replay demo fixed_range crowd waits bench-run churn ring sleep cliffs
 tools: $(TOOLS:%=$(BUILD)/%) ## the demo, replay, and what measures: builds them in build/
 
 OBJECTS := $(BUILD)/$(ON)
@@ -13,16 +13,17 @@ T := $(OBJECTS)/tools
 S := $(OBJECTS)/support
 TRACE_OBJECTS := $(S)/trace.o $(S)/trace_build.o $(S)/lines.o $(S)/idmap.o
 REPLAY_OBJECTS := $(TRACE_OBJECTS) $(S)/machine.o \
-  $(patsubst %,$(T)/replay_%.o,plan pass run limit timeline print)
+  $(patsubst %,$(T)/replay_%.o,plan beside pass run limit timeline print)
 UNIT_OBJECTS := $(patsubst %,$(T)/replay_unit_%.o,256 512 2048 8192)
 
-$(OBJECTS)/replay: $(T)/replay.o $(T)/replay_units.o $(S)/library_counted.o $(UNIT_OBJECTS) \
+$(OBJECTS)/replay: $(T)/replay.o $(S)/library_counted.o \
+                   $(if $(NEXT),,$(T)/replay_units.o $(UNIT_OBJECTS)) \
                    $(REPLAY_OBJECTS)
 $(OBJECTS)/demo: $(T)/demo.o $(T)/pow2.o $(S)/library.o $(REPLAY_OBJECTS)
 $(TOOLS:%=$(OBJECTS)/%): $(filter %.a,$(LIBS))
 	$(Q)$(LINK) -o $@ $(filter %.o,$^) $(LIBS)
 
-TOOL_COMPILE = $(COMPILE) $(CFLAGS) $(CUDA) $(INCLUDES) -c -o $@ $<
+TOOL_COMPILE = $(COMPILE) $(CFLAGS) $(CUDA) $(INCLUDES) $(TOOL_FLAGS) -c -o $@ $<
 $(OBJECTS)/%.o: tests/%.c $(BUILD)/flags
 	$(SAY)
 	$(Q)$(TOOL_COMPILE)

@@ -316,6 +316,26 @@ static void whose_turn_it_is(void) {
     gpi_cache_close(&cache);
 }
 
+/* A crowded cache may have thousands of one size: the next one to go is the first in their list,
+   which no walk looks for. */
+static void of_many_the_first_goes(void) {
+    start(8);
+    for (size_t i = 0; i < GPI_ENTRIES; i++) {
+        runs[i].units = 3;
+        make_plain(i);
+        count_free(i);
+        gpi_host_lock(&cache.lock);
+        gpi_cache_admit(&cache, &runs[i], GPI_ENTRY_FREE);
+        gpi_host_unlock(&cache.lock);
+        model[i].where = FREE;
+    }
+    for (size_t left = GPI_ENTRIES; left > 1; left--) {
+        const gpi_run *first = cache.entries[cache.bins[gpi_cache_bin(3)]].run;
+        CHECK((left % 2 ? gpi_cache_evict : gpi_cache_evict_free)(&cache) == first);
+    }
+    gpi_cache_close(&cache);
+}
+
 /* What must make room for memory is of the sizes of which there is most. */
 static void of_sizes_of_which_there_is_most(void) {
     for (uint64_t most = 2; most < 13; most++) {
@@ -351,6 +371,7 @@ static void rests_where_little_is_found(void) {
 
 int main(void) {
     TEST(whose_turn_it_is);
+    TEST(of_many_the_first_goes);
     TEST(of_sizes_of_which_there_is_most);
     TEST(rests_where_little_is_found);
     TEST(random_calls_agree_with_the_model);

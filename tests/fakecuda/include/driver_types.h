@@ -40,6 +40,8 @@ typedef void(CUDART_CB *cudaHostFn_t)(void *userData);
 #define cudaMemAttachHost          0x02
 #define cudaMemAttachSingle        0x04
 #define cudaEnableDefault          0x00
+#define cudaEnableLegacyStream     0x01
+#define cudaEnablePerThreadDefaultStream 0x02
 #define cudaCpuDeviceId            ((int)-1)
 #define cudaInvalidDeviceId        ((int)-2)
 

@@ -1,0 +1,169 @@
+/* edition.h: what the tools and benches need of gpupool.h where its editions differ, under one name
+   for both: the version below 300 (the header at the top), and the one in tests/next. Include it
+   after gpupool.h. */
+#ifndef EDITION_H
+#define EDITION_H
+
+#include <stdlib.h>
+#include <string.h>
+
+/* The functions in cudaMalloc's shape; tests/next does not have them yet. */
+#define EDITION_HAS_SHAPE (GPUPOOL_VERSION < 300)
+
+#if GPUPOOL_VERSION < 300
+
+static inline void edition_reserve(gpupool_arena_config *config, size_t bytes) {
+    config->reserve_bytes = bytes;
+}
+
+#ifdef GPUPOOL_NO_STREAM
+static inline void *edition_alloc_ready(gpupool_arena *arena, size_t bytes) {
+    return gpupool_alloc(arena, bytes, GPUPOOL_NO_STREAM);
+}
+static inline gpupool_result edition_free_ready(gpupool_arena *arena, void *block) {
+    return gpupool_free(arena, block, GPUPOOL_NO_STREAM);
+}
+#else
+/* As this edition's allocate_sync and deallocate_sync do. */
+static inline void *edition_alloc_ready(gpupool_arena *arena, size_t bytes) {
+    void *block = gpupool_alloc(arena, bytes, NULL);
+    if (!block || gpupool_wait_all(arena) == GPUPOOL_OK) return block;
+    gpupool_free(arena, block, NULL);
+    return NULL;
+}
+static inline gpupool_result edition_free_ready(gpupool_arena *arena, void *block) {
+    return gpupool_free(arena, block, NULL);
+}
+#endif
+
+static inline void *edition_alloc_aligned(gpupool_arena *arena, size_t bytes, size_t alignment,
+                                          cudaStream_t stream) {
+    return gpupool_alloc_aligned(arena, bytes, alignment, stream);
+}
+
+static inline uint64_t edition_growths(const gpupool_stats *stats) {
+    return stats->chunks_gained + stats->chunks_lost + stats->stitches;
+}
+
+static inline uint64_t edition_limit(const gpupool_stats *stats) { return stats->limit_bytes; }
+
+static inline gpupool_result edition_trim(gpupool_arena *arena, size_t keep_bytes) {
+    return gpupool_trim(arena, keep_bytes, NULL);
+}
+
+static inline gpupool_result edition_retire(gpupool_arena *arena, cudaStream_t stream) {
+    return gpupool_retire_stream(arena, stream);
+}
+
+/* What is wrong when a request has failed, in a sentence. */
+static inline const char *edition_why(gpupool_verdict *room) {
+    int told = gpupool_last_result() == GPUPOOL_E_OUT_OF_MEMORY &&
+               gpupool_last_verdict(room) == GPUPOOL_OK;
+    return told ? room->sentence : gpupool_last_error();
+}
+
+/* Takes a limit as text; 0, or -1: the arena cannot read it. */
+static inline int edition_set_limit_text(gpupool_arena_config *config, const char *text) {
+    config->limit_text = text;
+    return 0;
+}
+
+static inline void edition_set_limit(gpupool_arena_config *config, size_t bytes) {
+    config->limit_text = NULL;
+    config->limit_bytes = bytes;
+}
+
+static inline gpupool_result edition_ask_size(gpupool_arena *arena, const void *memory) {
+    gpupool_block block;
+    return gpupool_get_block(arena, memory, &block);
+}
+
+static inline void edition_ask_fit(gpupool_arena *arena, size_t bytes) {
+    gpupool_would_fit(arena, bytes, NULL);
+}
+
+static inline void edition_ask_limit(gpupool_arena *arena) {
+    size_t bytes;
+    gpupool_get_limit(arena, &bytes);
+}
+
+static inline gpupool_result edition_draw(gpupool_arena *arena, FILE *file) {
+    return gpupool_write_svg(arena, file);
+}
+
+#else
+
+/* A third edition reserves nothing at its start. */
+static inline void edition_reserve(gpupool_arena_config *config, size_t bytes) {
+    (void)config, (void)bytes;
+}
+
+static inline void *edition_alloc_ready(gpupool_arena *arena, size_t bytes) {
+    return gpupool_alloc(arena, bytes, GPUPOOL_NO_STREAM);
+}
+
+static inline gpupool_result edition_free_ready(gpupool_arena *arena, void *block) {
+    return gpupool_free(arena, block, GPUPOOL_NO_STREAM);
+}
+
+static inline void *edition_alloc_aligned(gpupool_arena *arena, size_t bytes, size_t alignment,
+                                          cudaStream_t stream) {
+    gpupool_request request = {bytes, alignment, stream, 0, NULL};
+    return gpupool_alloc_request(arena, &request);
+}
+
+static inline uint64_t edition_growths(const gpupool_stats *stats) { return stats->driver_calls; }
+
+static inline uint64_t edition_limit(const gpupool_stats *stats) { return stats->limit; }
+
+static inline gpupool_result edition_trim(gpupool_arena *arena, size_t keep_bytes) {
+    return gpupool_trim(arena, keep_bytes);
+}
+
+static inline gpupool_result edition_retire(gpupool_arena *arena, cudaStream_t stream) {
+    (void)arena;
+    return gpupool_retire_stream(stream);
+}
+
+static inline const char *edition_why(gpupool_verdict *room) {
+    (void)room;
+    return gpupool_last_error();
+}
+
+/* Bytes, or a number of KiB, MiB or GiB. */
+static inline int edition_set_limit_text(gpupool_arena_config *config, const char *text) {
+    static const char *const units[] = {"", "KiB", "MiB", "GiB"};
+    char *end;
+    unsigned long long number = strtoull(text, &end, 10);
+    for (unsigned i = 0; i < 4 && end != text; i++)
+        if (strcmp(end, units[i]) == 0) return config->limit_bytes = number << 10 * i, 0;
+    return -1;
+}
+
+static inline void edition_set_limit(gpupool_arena_config *config, size_t bytes) {
+    config->limit_bytes = bytes;
+}
+
+static inline gpupool_result edition_ask_size(gpupool_arena *arena, const void *memory) {
+    gpupool_block block;
+    return gpupool_get_block(arena, memory, &block);
+}
+
+static inline void edition_ask_fit(gpupool_arena *arena, size_t bytes) {
+    (void)arena, (void)bytes;
+}
+
+static inline void edition_ask_limit(gpupool_arena *arena) {
+    gpupool_stats stats;
+    gpupool_get_stats(arena, &stats);
+}
+
+/* Pictures are drawn by a program of the examples. */
+static inline gpupool_result edition_draw(gpupool_arena *arena, FILE *file) {
+    (void)arena;
+    fputs("<svg xmlns=\"http://www.w3.org/2000/svg\"/>\n", file);
+    return GPUPOOL_OK;
+}
+
+#endif
+#endif
