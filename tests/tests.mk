@@ -89,3 +89,11 @@ valgrind: $(ROOMS:%=$(BUILD)/valgrind/%) ## the rooms that need no CUDA, with fe
 $(BUILD)/valgrind/%: tests/unit/test_%.c $(FAKE)
 	$(SAY)
 	$(Q)$(COMPILE) -O1 -g1 $(INCLUDES) $(SIM_CUDA) -DFEW_UNITS=4 -MF $@.d -o $@ $^ -lm
+
+# One random world (tests/world): on tests/next, or with PROTOTYPE=folder on the core.h in it.
+WORLD_ON := $(if $(PROTOTYPE),-w -I$(PROTOTYPE) -DWORLD_ADAPTER='"world_prototype.h"',-DWORLD_ADAPTER='"world_next.h"')
+.PHONY: world
+world: $(FAKE) ## random calls judged by a model and the race oracle: 60 seeds
+	@$(CC) -std=gnu11 -O1 -g -pthread $(SIM_CUDA) -Itests/fakecuda $(WORLD_ON) \
+	  -o $(BUILD)/world_program tests/world/world.c $(FAKE) -lm -ldl
+	@$(BUILD)/world_program 1 60
