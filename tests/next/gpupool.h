@@ -1801,6 +1801,153 @@ static int gpi_stream_recall(gpi_run *run) {
 static uint64_t gpi_stream_cache_most(const gpupool_arena *arena) {
     return gpi_max(GPI_LOOK(&arena->chunks.reserved.now) / 256, 1 << 20) / GPI_UNIT;
 }
+/* == CHUNK ========================================================================================
+   Memory from the arena's source, in chunks. Sources differ in a table of two functions and flags;
+   all chunks have units of the arena's one space of addresses.
+
+   CH1  all[] is in the order of sizes, the largest first. `reserved` is the sum of their bytes.
+   CH2  cells[granule].chunk is the chunk of each granule that a chunk begins or lies in.
+   CH3  A chunk that is MAPPED comes and goes under the arena's lock (D2: the driver does not wait
+        there). Others come and go with the lock open, and their memory is TAKEN meanwhile.
+   CH4  Growth only adds finished free memory. A failure of get leaves nothing; a failure of give
+        breaks the arena.
+
+   Read first: gpi_sources, gpi_chunk_make, gpi_chunk_grow, gpi_chunk_give_back. */
+
+typedef enum gpi_source_flag {
+    GPI_MAPS = 1, /* chunks can be mapped a second time: the arena stitches */
+    GPI_HOST =
+        2, /* the host may use a new block at once: only finished memory is handed out (O5) */
+    GPI_ALONE = 4 /* each block is a chunk of its own, and goes back when it is freed */
+} gpi_source_flag;
+
+typedef struct gpi_source {
+    gpupool_source name;
+    unsigned flags;
+    gpupool_result (*get)(gpupool_arena *, gpi_chunk *); /* sets memory; units are known */
+    gpupool_result (*give)(gpupool_arena *, gpi_chunk *);
+} gpi_source;
+
+/* -- sources: between gpi_driver_enter and leave -- */
+
+/* The address is the chunk's own. O2 of the design's section on failures: only what creates and
+   maps is undone. */
+static gpupool_result gpi_chunk_map(gpupool_arena *arena, gpi_chunk *chunk) {
+    gpi_driver *driver = &arena->driver;
+    uint64_t bytes = chunk->units * GPI_UNIT, address = gpi_address(&arena->buddy, chunk->unit);
+    gpupool_result result = gpi_driver_create(driver, bytes, &chunk->handle);
+    if (result != GPUPOOL_OK) return result;
+    chunk->memory = (void *)(uintptr_t)address;
+    result = GPI_TELL(driver, map, address, bytes, 0, chunk->handle, 0);
+    if (result == GPUPOOL_OK) {
+        result = gpi_driver_access(driver, address, bytes);
+        if (result == GPUPOOL_OK) return GPUPOOL_OK;
+        if (driver->unmap(address, bytes) != CUDA_SUCCESS) return gpi_arena_break(arena);
+    }
+    driver->release(chunk->handle);
+    return result;
+}
+
+static gpupool_result gpi_chunk_unmap(gpupool_arena *arena, gpi_chunk *chunk) {
+    gpi_driver *driver = &arena->driver;
+    uint64_t address = (uint64_t)(uintptr_t)chunk->memory;
+    gpupool_result result = GPI_TELL(driver, unmap, address, chunk->units * GPI_UNIT);
+    return result == GPUPOOL_OK ? GPI_TELL(driver, release, chunk->handle) : result;
+}
+
+static gpupool_result gpi_chunk_get_device(gpupool_arena *arena, gpi_chunk *chunk) {
+    CUdeviceptr address = 0;
+    gpupool_result result =
+        GPI_TELL(&arena->driver, memory_alloc, &address, chunk->units * GPI_UNIT);
+    chunk->memory = (void *)(uintptr_t)address;
+    return result;
+}
+
+static gpupool_result gpi_chunk_get_managed(gpupool_arena *arena, gpi_chunk *chunk) {
+    CUdeviceptr address = 0;
+    gpupool_result result = GPI_TELL(&arena->driver, managed_alloc, &address,
+                                     chunk->units * GPI_UNIT, CU_MEM_ATTACH_GLOBAL);
+    chunk->memory = (void *)(uintptr_t)address;
+    return result;
+}
+
+static gpupool_result gpi_chunk_give_device(gpupool_arena *arena, gpi_chunk *chunk) {
+    return GPI_TELL(&arena->driver, memory_free, (CUdeviceptr)(uintptr_t)chunk->memory);
+}
+
+static gpupool_result gpi_chunk_get_pinned(gpupool_arena *arena, gpi_chunk *chunk) {
+    return GPI_TELL(&arena->driver, host_alloc, &chunk->memory, chunk->units * GPI_UNIT,
+                    CU_MEMHOSTALLOC_PORTABLE);
+}
+
+static gpupool_result gpi_chunk_give_pinned(gpupool_arena *arena, gpi_chunk *chunk) {
+    return GPI_TELL(&arena->driver, host_free, chunk->memory);
+}
+
+static gpupool_result gpi_chunk_get_custom(gpupool_arena *arena, gpi_chunk *chunk) {
+    size_t bytes = chunk->units * GPI_UNIT;
+    chunk->memory = arena->config.chunk_alloc(bytes, arena->config.user);
+    if (!chunk->memory)
+        return gpi_system_fail(GPUPOOL_E_OUT_OF_MEMORY, "chunk_alloc has no %zu bytes", bytes);
+    if ((uintptr_t)chunk->memory % GPI_UNIT == 0) return GPUPOOL_OK;
+    arena->config.chunk_free(chunk->memory, bytes, arena->config.user);
+    return gpi_system_fail(GPUPOOL_E_CALLBACK, "chunk_alloc's memory is not aligned to 512 bytes");
+}
+
+static gpupool_result gpi_chunk_give_custom(gpupool_arena *arena, gpi_chunk *chunk) {
+    arena->config.chunk_free(chunk->memory, chunk->units * GPI_UNIT, arena->config.user);
+    return GPUPOOL_OK;
+}
+
+static const gpi_source gpi_sources[] = {
+    {GPUPOOL_SOURCE_MAPPED, GPI_MAPS, gpi_chunk_map, gpi_chunk_unmap},
+    {GPUPOOL_SOURCE_DEVICE, 0, gpi_chunk_get_device, gpi_chunk_give_device},
+    {GPUPOOL_SOURCE_MANAGED, GPI_HOST, gpi_chunk_get_managed, gpi_chunk_give_device},
+    {GPUPOOL_SOURCE_PINNED, GPI_HOST, gpi_chunk_get_pinned, gpi_chunk_give_pinned},
+    {GPUPOOL_SOURCE_CUSTOM, 0, gpi_chunk_get_custom, gpi_chunk_give_custom},
+    {GPUPOOL_SOURCE_BYPASS, GPI_ALONE, gpi_chunk_get_device, gpi_chunk_give_device}};
+
+/* -- the list -- */
+
+static void gpi_chunk_cells(gpupool_arena *arena, const gpi_chunk *chunk, gpi_chunk *value) {
+    uint64_t unit = chunk->unit;
+    for (; unit < chunk->unit + chunk->units; unit += GPI_GRANULE)
+        arena->buddy.cells[unit / GPI_GRANULE].chunk = value;
+}
+
+static void gpi_chunk_link(gpupool_arena *arena, gpi_chunk *chunk) {
+    gpi_chunks *chunks = &arena->chunks;
+    uint64_t i = chunks->count++;
+    for (; i && chunks->all[i - 1]->units < chunk->units; i--) chunks->all[i] = chunks->all[i - 1];
+    chunks->all[i] = chunk;
+    gpi_chunk_cells(arena, chunk, chunk);
+    gpi_counter_move(&chunks->reserved, (int64_t)(chunk->units * GPI_UNIT));
+}
+
+static void gpi_chunk_unlink(gpupool_arena *arena, gpi_chunk *chunk) {
+    gpi_chunks *chunks = &arena->chunks;
+    uint64_t i = 0;
+    while (chunks->all[i] != chunk) i++;
+    chunks->count--;
+    memmove(&chunks->all[i], &chunks->all[i + 1], (chunks->count - i) * sizeof chunk);
+    gpi_chunk_cells(arena, chunk, NULL);
+    chunks->reserved.now -= chunk->units * GPI_UNIT;
+}
+
+/* Makes sure of so many entries more in the list. */
+static gpupool_result gpi_chunk_prepare(gpupool_arena *arena, uint64_t more) {
+    gpi_chunks *chunks = &arena->chunks;
+    uint64_t room = (chunks->count + more) * 2;
+    gpi_chunk **all;
+    if (chunks->count + more <= chunks->room) return GPUPOOL_OK;
+    all = (gpi_chunk **)gpi_system_zeroed(room * sizeof *all);
+    if (!all) return gpi_system_no_memory();
+    if (chunks->all) memcpy(all, chunks->all, chunks->count * sizeof *all);
+    GPUPOOL_FREE(chunks->all);
+    chunks->all = all;
+    chunks->room = room;
+    return GPUPOOL_OK;
+}
 #ifdef __cplusplus
 }
 #endif

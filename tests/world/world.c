@@ -1,4 +1,4 @@
-/* One random world: a string of bytes becomes calls of an allocator, and a model with stamps and
+/* One random world: numbers from a seed become calls of an allocator, and a model with stamps and
    fakecuda's race oracle judge them.   world FIRST LAST [OPERATIONS]   runs these seeds. */
 #include WORLD_ADAPTER
 #include "fakecuda.h"
