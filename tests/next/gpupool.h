@@ -1830,8 +1830,8 @@ typedef struct gpi_source {
 
 /* -- sources: between gpi_driver_enter and leave -- */
 
-/* The address is the chunk's own. O2 of the design's section on failures: only what creates and
-   maps is undone. */
+/* The address is the chunk's own. Only what creates and maps is undone; what must not fail breaks
+   the arena. */
 static gpupool_result gpi_chunk_map(gpupool_arena *arena, gpi_chunk *chunk) {
     gpi_driver *driver = &arena->driver;
     uint64_t bytes = chunk->units * GPI_UNIT, address = gpi_address(&arena->buddy, chunk->unit);
@@ -1946,6 +1946,137 @@ static gpupool_result gpi_chunk_prepare(gpupool_arena *arena, uint64_t more) {
     GPUPOOL_FREE(chunks->all);
     chunks->all = all;
     chunks->room = room;
+    return GPUPOOL_OK;
+}
+/* -- chunks come -- */
+
+static void gpi_chunk_describe(const gpi_chunk *chunk, gpupool_mapping *mapping) {
+    mapping->memory = chunk->memory;
+    mapping->bytes = chunk->units * GPI_UNIT;
+    mapping->handle = chunk->handle;
+}
+
+/* Calls get or give, for sources that may wait with the arena's lock open (CH3). */
+static gpupool_result gpi_chunk_call(gpupool_arena *arena, gpi_chunk *chunk,
+                                     gpupool_result (*call)(gpupool_arena *, gpi_chunk *)) {
+    int is_open = !(arena->chunks.source->flags & GPI_MAPS);
+    gpupool_result result;
+    gpi_visit visit;
+    if (is_open) gpi_arena_open(arena);
+    gpi_driver_enter(&arena->driver, arena->driver.context, &visit);
+    result = call(arena, chunk);
+    gpi_driver_leave(&arena->driver, &visit);
+    if (is_open) gpi_arena_close(arena);
+    return result;
+}
+
+/* Gets one chunk, and tells the program. Its addresses are TAKEN. */
+static gpupool_result gpi_chunk_make(gpupool_arena *arena, uint64_t unit, uint64_t units) {
+    const gpupool_arena_config *config = &arena->config;
+    gpi_chunk *chunk = (gpi_chunk *)gpi_system_zeroed(sizeof *chunk);
+    gpupool_mapping mapping;
+    gpupool_result result;
+    if (!chunk) return gpi_system_no_memory();
+    chunk->unit = unit;
+    chunk->units = units;
+    result = gpi_chunk_call(arena, chunk, arena->chunks.source->get);
+    if (result == GPUPOOL_OK) {
+        gpi_chunk_describe(chunk, &mapping);
+        result = gpi_chunk_prepare(arena, 1);
+        if (result == GPUPOOL_OK && config->on_map && config->on_map(&mapping, config->user))
+            result = gpi_system_fail(GPUPOOL_E_CALLBACK, "on_map refused a chunk of %zu bytes",
+                                     mapping.bytes);
+        if (result == GPUPOOL_OK) {
+            gpi_chunk_link(arena, chunk);
+            return GPUPOOL_OK;
+        }
+        if (gpi_chunk_call(arena, chunk, arena->chunks.source->give) != GPUPOOL_OK)
+            return gpi_arena_break(arena);
+    }
+    GPUPOOL_FREE(chunk);
+    return result;
+}
+
+/* The size of new chunks for a need: a share of what is reserved, since the driver's price is for a
+   handle and not for a byte. Under a limit chunks are smaller, so that less of it is lost. Chunks
+   that are no neighbours must each have room for the whole block. */
+static uint64_t gpi_chunk_size(const gpupool_arena *arena, uint64_t need) {
+    const gpi_chunks *chunks = &arena->chunks;
+    int is_limited = chunks->limit != UINT64_MAX;
+    uint64_t units = gpi_max(chunks->reserved.now / GPI_UNIT / (is_limited ? 512 : 192),
+                             need / (is_limited ? 64 : 32));
+    units = gpi_max(gpi_down(gpi_min(units, (32 << 20) / GPI_UNIT), GPI_GRANULE), GPI_GRANULE);
+    if (chunks->chunk_units) units = chunks->chunk_units;
+    return arena->buddy.is_apart ? gpi_max(units, need) : units;
+}
+
+/* Adds finished free memory: `need` units side by side, in chunks of `size`, and a whole chunk of
+   that size where the limit lets it. The lock opens between two chunks. What was made before a
+   failure stays, as free memory. */
+static gpupool_result gpi_chunk_grow(gpupool_arena *arena, uint64_t need, uint64_t size) {
+    gpi_buddy *buddy = &arena->buddy;
+    const gpi_chunks *chunks = &arena->chunks;
+    uint64_t room = gpi_less(chunks->limit, chunks->reserved.now) / GPI_UNIT;
+    uint64_t most = gpi_max(need, gpi_min(size, room)), done = 0, part;
+    gpupool_result result = GPUPOOL_OK;
+    gpi_run *run;
+    if (need > room) return gpi_system_fail(GPUPOOL_E_OUT_OF_MEMORY, "the arena's limit");
+    run = gpi_buddy_get(buddy, &buddy->empty, gpi_up(most, GPI_GRANULE), GPI_GRANULE * GPI_UNIT);
+    if (!run) return gpi_system_fail(GPUPOOL_E_OUT_OF_MEMORY, "no addresses are left");
+    while (done < most && !arena->broken) {
+        part = gpi_min(size, most - done);
+        if (most - done - part < size / 2) part = most - done;
+        if (part > gpi_less(chunks->limit, chunks->reserved.now) / GPI_UNIT)
+            result = gpi_system_fail(GPUPOOL_E_OUT_OF_MEMORY, "the arena's limit");
+        else result = gpi_chunk_make(arena, run->unit + done, part);
+        if (result == GPUPOOL_E_OUT_OF_MEMORY && done < need && part > need - done) {
+            size = need - done; /* no chunk of the usual size is left */
+            most = need;
+            continue;
+        }
+        if (result != GPUPOOL_OK) break;
+        done += part;
+        gpi_arena_open(arena);
+        gpi_arena_close(arena);
+    }
+    if (run->units > done) {
+        gpi_run *rest = done ? gpi_buddy_split(buddy, run, run->unit + done) : run;
+        gpi_buddy_put(buddy, rest, GPI_EMPTY, &buddy->empty, 0);
+    }
+    run->by.freed_by = NULL;
+    if (done) gpi_buddy_put(buddy, run, GPI_FREE, &buddy->any, 0);
+    if (arena->broken) return gpi_arena_break(arena);
+    return done >= need ? GPUPOOL_OK : result;
+}
+
+/* -- idle chunks go -- */
+
+static int gpi_chunk_is_idle(const gpupool_arena *arena, const gpi_chunk *chunk) {
+    const gpi_run *run = gpi_buddy_at(&arena->buddy, chunk->unit);
+    return run->state == GPI_FREE && run->list == &arena->buddy.any &&
+           run->unit + run->units >= chunk->unit + chunk->units;
+}
+
+/* Gives an idle chunk back; no stitch lies over it. O10: while the lock is open its bytes count as
+   `returning`, and who is short of memory waits for them. */
+static gpupool_result gpi_chunk_give_back(gpupool_arena *arena, gpi_chunk *chunk) {
+    const gpupool_arena_config *config = &arena->config;
+    gpi_buddy *buddy = &arena->buddy;
+    gpi_run *run = gpi_buddy_at(buddy, chunk->unit);
+    uint64_t bytes = chunk->units * GPI_UNIT;
+    gpupool_mapping mapping;
+    gpupool_result result;
+    run = gpi_buddy_take(buddy, run, chunk->unit, chunk->units);
+    gpi_chunk_describe(chunk, &mapping);
+    if (config->on_unmap) config->on_unmap(&mapping, config->user);
+    arena->chunks.returning += bytes;
+    result = gpi_chunk_call(arena, chunk, arena->chunks.source->give);
+    arena->chunks.returning -= bytes;
+    gpi_system_wake_all(&arena->chunks.returned);
+    if (result != GPUPOOL_OK) return gpi_arena_break(arena);
+    gpi_chunk_unlink(arena, chunk);
+    gpi_buddy_put(buddy, run, GPI_EMPTY, &buddy->empty, 0);
+    GPUPOOL_FREE(chunk);
     return GPUPOOL_OK;
 }
 #ifdef __cplusplus
