@@ -230,7 +230,7 @@ static inline int newest_is_not_the_newest(size_t at) {
 }
 
 static inline gpi_stitch **list_of_size(const gpi_stitch *stitch) {
-    return &arena->stitches.first_of[gpi_tree_bin(stitch->body->units)];
+    return &arena->stitches.first_of[gpi_stitch_bin(&arena->stitches, stitch->body->units)];
 }
 
 static inline int in_no_list_of_its_size(size_t at) {
