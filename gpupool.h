@@ -1622,10 +1622,10 @@ public:
     }
     /* A block that any stream may use at once: no earlier work uses its memory. */
     void *allocate_sync(size_t bytes, size_t align = 0) const {
-        return allocate(stream(GPUPOOL_NO_STREAM), bytes, align);
+        return allocate(GPUPOOL_NO_STREAM, bytes, align);
     }
     void deallocate_sync(void *p, size_t = 0, size_t = 0) const noexcept {
-        deallocate(stream(GPUPOOL_NO_STREAM), p);
+        deallocate(GPUPOOL_NO_STREAM, p);
     }
     /* The names of earlier versions of cuda::mr. allocate(0, bytes) fits two of these functions
        equally well, and does not compile; allocate(nullptr, bytes) is the form with a stream. */
@@ -8585,7 +8585,9 @@ static int gpi_stitch_check_parts(const gpi_stitch *stitch) {
         if (part->run->list != GPI_LIST_PART || part->run->of.uses != stitch) return 1;
         if (part->run->unit != part->unit || part->run->units != part->units) return 1;
     }
-    return at == stitch->body->unit - stitch->unit + stitch->body->units ? 0 : 1;
+    /* the last chunk, too, has a part */
+    return at == stitch->body->unit - stitch->unit + stitch->body->units &&
+           seam + 1 == stitch->seam_count ? 0 : 1;
 }
 
 /* Checks one stitch: S4 (chunk and seam refer to each other), S5 (the index has no idle block) and
@@ -8845,15 +8847,15 @@ static void gpi_stitch_use_part(gpi_stitch *stitch, gpi_part *part, gpi_run *tak
 }
 
 /* Whether an idle stitch could have a block of so many units, in the same granules: then the block
-   ends elsewhere in the last part. */
+   ends elsewhere in the last chunk. It must use that: idle chunks go back to the driver. */
 static int gpi_stitch_could_hold(const gpi_stitches *stitches, const gpi_stitch *stitch,
                                  uint64_t units, uint64_t align_units) {
-    uint64_t has = stitch->body->units, last;
+    uint64_t end = stitch->unit + stitch->units, has = stitch->body->units;
     if (stitch->state != GPI_STITCH_IDLE || stitch->body->unit % align_units) return 0;
     if (has == units) return 1;
     if (gpi_stitch_size(stitches, has) != gpi_stitch_size(stitches, units)) return 0;
-    last = stitch->parts[stitch->part_count - 1].units;
-    return last + units > has && stitch->body->unit + units <= stitch->unit + stitch->units;
+    return stitch->body->unit + units <= end &&
+           stitch->body->unit + units > end - stitch->seams[stitch->seam_count - 1].chunk->units;
 }
 
 /* Whether all units of a stitch that gpi_stitch_could_hold are free and usable, if its block has so
@@ -13842,7 +13844,7 @@ static void gpi_alloc_bound_cache(gpupool_arena *arena, gpi_stream *owner, uint6
     cache->most_units = gpi_alloc_cache_units(arena, cache->crowded);
     if (cache->free_units + units <= cache->most_units) return;
     /* A crowded cache makes more room at once, since it comes here for the arena's lock. */
-    if (cache->crowded) units += cache->most_units / 32;
+    if (cache->crowded) units += cache->most_units / 4;
     while (cache->free_units + units > cache->most_units)
         gpi_arena_put_evicted(arena, owner, gpi_cache_evict_free(cache));
 }
