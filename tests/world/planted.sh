@@ -1,5 +1,5 @@
 #!/bin/sh
-# Plants one wrong edit at a time in a copy of the prototype (PROTOTYPE: the folder of its core.h) and
+# Plants one wrong edit at a time in a copy of the prototype (PROTOTYPE: the folder of its core.h), and
 # shows that the world finds it in at most 60 seeds.
 set -eu
 out=${BUILD:-build}/world_planted

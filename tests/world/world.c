@@ -4,7 +4,11 @@
 #include "fakecuda.h"
 
 enum { STREAMS = 4, BLOCKS = 200, NOBODY = -1 };
-typedef struct block { char *memory; uint64_t bytes; int home, other, stamp; } block;
+typedef struct block {
+    char *memory;
+    uint64_t bytes;
+    int home, other, stamp;
+} block;
 typedef struct world {
     uint64_t seed;
     world_arena *arena;
@@ -17,9 +21,12 @@ static uint64_t draw(world *w, uint64_t below) {
     w->seed = w->seed * 6364136223846793005ull + 1442695040888963407ull;
     return (w->seed >> 33) % below;
 }
-static void expect(world *w, int holds, const char *what) { if (!holds && !w->wrong) w->wrong = what; }
+static void expect(world *w, int holds, const char *what) {
+    if (!holds && !w->wrong) w->wrong = what;
+}
 
-static void stamp(const world *w, const block *b) { /* both ends: stitches lie over several chunks */
+static void stamp(const world *w,
+                  const block *b) { /* both ends: stitches lie over several chunks */
     uint64_t part = b->bytes > 4096 ? 4096 : b->bytes;
     fake_write(w->streams[b->home], "stamp", b->memory, part, b->stamp);
     fake_write(w->streams[b->home], "stamp", b->memory + b->bytes - part, part, b->stamp);
@@ -52,7 +59,8 @@ static void do_alloc(world *w, block *b) {
 static void do_free(world *w, block *b) {
     cudaStream_t stream = w->streams[b->home];
     verify(b, stream);
-    if (draw(w, 4) == 0 && b->other == NOBODY) { /* the last user is another stream, behind an event */
+    if (draw(w, 4) == 0 &&
+        b->other == NOBODY) { /* the last user is another stream, behind an event */
         cudaStream_t last = w->streams[draw(w, STREAMS)];
         follow(stream, last);
         verify(b, last);
@@ -82,7 +90,8 @@ static void do_bad_pointers(world *w, const block *b) { /* refused, and the bloc
     static char foreign[1024];
     expect(w, world_free(w->arena, foreign, stream) != 0, "a foreign pointer is freed");
     if (b->bytes > WORLD_INNER)
-        expect(w, world_free(w->arena, b->memory + WORLD_INNER, stream) != 0, "an inner pointer is freed");
+        expect(w, world_free(w->arena, b->memory + WORLD_INNER, stream) != 0,
+               "an inner pointer is freed");
     verify(b, stream);
 }
 static void do_one(world *w) {
@@ -107,12 +116,15 @@ static int run_seed(uint64_t seed, long operations) {
     for (s = 0; s < STREAMS; s++) cudaStreamCreateWithFlags(&w.streams[s], cudaStreamNonBlocking);
     expect(&w, world_open(&w.arena, draw(&w, 2) ? 0 : 256u << 20) == 0, "create");
     for (i = 0; i < operations && !w.wrong; i++) do_one(&w);
-    for (s = 0; s < BLOCKS && !w.wrong; s++) if (w.blocks[s].memory) do_free(&w, &w.blocks[s]);
+    for (s = 0; s < BLOCKS && !w.wrong; s++)
+        if (w.blocks[s].memory) do_free(&w, &w.blocks[s]);
     if (!w.wrong) fake_run_all();
     if (!w.wrong) expect(&w, !fake_failures() && !fake_misuses(), fake_failure_text());
-    if (!w.wrong) expect(&w, world_close(w.arena) == 0 && !fake_used_bytes(0), "destroy leaves memory");
-    if (w.wrong) printf("operation %ld: %s\nrepeat: world %llu %llu %ld\n", i, w.wrong,
-                        (unsigned long long)seed, (unsigned long long)seed, operations);
+    if (!w.wrong)
+        expect(&w, world_close(w.arena) == 0 && !fake_used_bytes(0), "destroy leaves memory");
+    if (w.wrong)
+        printf("operation %ld: %s\nrepeat: world %llu %llu %ld\n", i, w.wrong,
+               (unsigned long long)seed, (unsigned long long)seed, operations);
     for (s = 0; s < STREAMS; s++) cudaStreamDestroy(w.streams[s]);
     return w.wrong != NULL;
 }
@@ -120,6 +132,7 @@ int main(int count, char **words) {
     uint64_t seed = count > 1 ? strtoull(words[1], NULL, 10) : 1;
     uint64_t last = count > 2 ? strtoull(words[2], NULL, 10) : seed;
     long operations = count > 3 ? atol(words[3]) : 4000;
-    for (; seed <= last; seed++) if (run_seed(seed, operations)) return 1;
+    for (; seed <= last; seed++)
+        if (run_seed(seed, operations)) return 1;
     return puts("world: no seed failed") < 0;
 }
