@@ -1590,8 +1590,8 @@ public:
 /* Refers to an arena, by default to the current device's default arena. The arena must live longer
    than the resource and its copies. Meets the concepts of cuda::mr, from those of CUDA 12.2 to
    those of RMM 26. Calls with a stream are gpupool_alloc and gpupool_free, under rule 1.
-   allocate_sync and deallocate_sync name no stream (GPUPOOL_NO_STREAM): any stream may use the block
-   at once, and before it goes back all work that uses it must have finished. */
+   allocate_sync and deallocate_sync name no stream (GPUPOOL_NO_STREAM): any stream may use the
+   block at once, and before it goes back all work that uses it must have finished. */
 class resource {
     gpupool_arena *arena_;
     const char *file_; /* where the resource was made: reports show this as its blocks' site */
@@ -5860,8 +5860,8 @@ static gpi_run *gpi_cache_evict(gpi_cache *cache) {
 }
 
 /* Evicts a free block because memory is wanted elsewhere; there is one. The bins take turns, and a
-   bin with several blocks comes first: a size that has one block left keeps it for longer. A crowded
-   cache, which may evict thousands in a row, stays with a bin as long as that has several. */
+   bin with several blocks comes first: a size that has one block left keeps it for longer. A
+   crowded cache, which may evict thousands in a row, stays with a bin as long as it has several. */
 static gpi_run *gpi_cache_evict_free(gpi_cache *cache) {
     int stays = cache->crowded;
     uint32_t looked = 0;
@@ -5983,8 +5983,8 @@ static void gpi_cache_fold(gpi_cache *cache, gpi_ledger *ledger) {
    gpupool_cudaFree frees on it, its events are of the whole context (cuCtxRecordEvent), and a wait
    of the host for the device advances it. What has passed on ALL has passed on every stream, except
    on those of graphs: their memory passes after the graph's release. Calls with GPUPOOL_NO_STREAM
-   have a struct too, NONE. Nothing ever waits for it: what is freed there is finished memory at once,
-   and its free list and its cache stay empty.
+   have a struct too, NONE. Nothing ever waits for it: what is freed there is finished memory at
+   once, and its free list and its cache stay empty.
 
    CUDA gives a new stream the handle of a destroyed one, even while the old one's work still runs.
    So when a stream is destroyed its struct loses the key, and the new stream gets a struct of its
@@ -8380,9 +8380,9 @@ static uint64_t gpi_growth_room(const gpi_chunks *chunks, uint64_t limit_bytes,
    at once, while work still runs on the memory.
 
    When the block is freed, its units go to the free lists as runs at home. The stitch stays mapped
-   and is idle. A later request that needs the same granules takes the stitch again, without a driver
-   call, if the same units are free: programs repeat themselves. The number of handles in idle
-   stitches is bounded; the stitch that was freed longest ago is unmapped first, after its last
+   and is idle. A later request that needs the same granules takes the stitch again, without a
+   driver call, if the same units are free: programs repeat themselves. The number of handles in
+   idle stitches is bounded; the stitch that was freed longest ago is unmapped first, after its last
    user's work has finished.
 
    A stitch pays if the program repeats itself. Where sizes never come again each would be mapped
@@ -10425,8 +10425,8 @@ typedef struct gpi_caller {     /* the stream that a call names, and the key of 
     uintptr_t key;
 } gpi_caller;
 
-/* Names the stream of a call. For gpupool a NULL is the legacy stream; and where no stream is named,
-   CUDA is asked about this one. A file that is compiled with
+/* Names the stream of a call. For gpupool a NULL is the legacy stream; and where no stream is
+   named, CUDA is asked about this one. A file that is compiled with
    a default stream for each thread passes cudaStreamPerThread instead: see gpi_names_stream. */
 GPI_HOT gpi_caller gpi_arena_call(cudaStream_t stream) {
     gpi_caller call;
@@ -10458,8 +10458,8 @@ static gpi_stream *gpi_arena_owner_again(gpupool_arena *arena, const gpi_caller 
 }
 
 /* Whether requests of this stream get finished memory only: for a block that all streams use at
-   once (stream ALL, as after cudaMalloc, and NONE), and for pinned memory, which the host uses. None
-   of these waits for work that is queued. */
+   once (stream ALL, as after cudaMalloc, and NONE), and for pinned memory, which the host uses.
+   None of these waits for work that is queued. */
 GPI_HOT int gpi_arena_takes_finished(const gpupool_arena *arena, const gpi_stream *owner) {
     return owner == arena->clocks.all || gpi_clock_is_none(owner) ||
            gpi_chunk_is(&arena->chunks, GPI_FROM_HOST);
@@ -11442,6 +11442,7 @@ enum { GPI_SEAMS_WORTH = 4096 }; /* handles in a stitch, above which growth is c
    affords. A stitch has two handles at least. */
 static gpi_outcome gpi_ladder_take_stitch(gpi_attempt *attempt) {
     uint64_t most = gpi_stitch_affords(&attempt->arena->stitches);
+    gpi_ladder_bound_stitches(attempt); /* for later steps, too, if this one does nothing */
     return most < 2 ? GPI_NOT_MET
                     : gpi_ladder_stitch(attempt, gpi_ground_min(most, GPI_SEAMS_WORTH));
 }

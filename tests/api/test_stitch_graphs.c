@@ -135,21 +135,21 @@ static void many_in_one_scope(void) {
 /* More handles than idle stitches may hold: those of a scope stay over the bound, and are within it
    once the scope is released. */
 static void over_the_bound_in_a_scope(void) {
-    enum { SIZES = 540 }; /* of 16 handles each */
+    enum { SIZES = 700 }; /* of STRIPE_SET handles each */
     stripe_open();
     gpupool_capture *scope = scope_begin(1);
     capture_begin(1);
     for (size_t i = 0; i < SIZES; i++) {
-        char *block = stripe_stitched(LAID * STRIPE - i * 512, 1);
+        char *block = stripe_stitched_of(i, 1);
         CHECK_EQ(cudaMemsetAsync(block, 1, 512, kit_stream[1]), cudaSuccess);
         put(block, 1);
     }
     cudaGraphExec_t exec = capture_end(1);
     CHECK_RESULT(gpupool_end_capture(scope), GPUPOOL_OK);
-    CHECK_EQ(fake_mappings(), STRIPES + SIZES * LAID);
+    CHECK_EQ(fake_mappings(), STRIPES + SIZES * STRIPE_SET);
     replay(exec, 1);
     release(scope, exec);
-    put(stripe_stitched(LAID * STRIPE - SIZES * 512, 1), 1);
+    put(stripe_stitched_of(SIZES, 1), 1);
     CHECK(fake_mappings() <= STRIPES + 8192 + 2 * LAID);
     stripe_close();
 }

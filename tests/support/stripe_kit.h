@@ -73,6 +73,37 @@ static inline char *stripe_stitched(size_t bytes, int stream) {
     return block;
 }
 
+#define STRIPE_SET 12 /* chunks of a stitch by stripe_stitched_of */
+
+/* The number-th set of STRIPE_SET of the free chunks, as bits. */
+static inline unsigned stripe_set(size_t number) {
+    unsigned set = (1u << STRIPE_SET) - 1;
+    for (; number; number--) { /* the next larger number with as many bits */
+        unsigned low = set & (0u - set), next = set + low;
+        set = next | ((set ^ next) / low >> 2);
+    }
+    return set;
+}
+
+/* A stitch over just these chunks, which no other number has: the other free ones are taken
+   meanwhile. */
+static inline char *stripe_stitched_of(size_t number, int stream) {
+    unsigned set = stripe_set(number);
+    char *taken[LAID], *block;
+    for (int i = 0; i < LAID; i++) taken[i] = (char *)get(STRIPE_BYTES, stream);
+    for (int i = 0; i < LAID; i++)
+        for (int chunk = 0; chunk < LAID; chunk++)
+            if (taken[i] == stripe[2 * chunk] && (set >> chunk & 1)) {
+                put(taken[i], stream);
+                taken[i] = NULL;
+                break;
+            }
+    block = stripe_stitched(STRIPE_SET * STRIPE - GPUPOOL_GUARD * 512, stream);
+    for (int i = 0; i < LAID; i++)
+        if (taken[i]) put(taken[i], stream);
+    return block;
+}
+
 static inline void stripe_close(void) {
     fake_run_all();
     stripe_expect_all();
