@@ -92,7 +92,8 @@ void fake_fail_resource(long n);
    context that a kernel has broken. What fake_fail_nth spares goes on. */
 void fake_break(long n);
 int  fake_is_broken(void);
-void fake_fail_except(const char *names);/* "cudaFree,cuMemUnmap": fake_fail_nth and those by class spare these */
+/* "cudaFree,cuMemUnmap": fake_fail_nth and those by class spare these */
+void fake_fail_except(const char *names);
 void fake_fail_pause(int on);            /* 1: the calls from here on are the test's own: none
                                             fails, and none counts; 0: as before */
 void fake_fail_clear(void);              /* drops all of the above */

@@ -593,7 +593,7 @@ static cudaError_t fk_entry_point(fk_call call, const char *name, void **out, un
 }
 
 /* Without a flag the caller's compiler decides which default stream is meant. */
-#define FK_ENTRY_CALLS(plain, by_version, usual)                                                     \
+#define FK_ENTRY_CALLS(plain, by_version, usual)                                              \
     cudaError_t plain(const char *name, void **out, unsigned long long flags,                 \
                       enum cudaDriverEntryPointQueryResult *status) {                         \
         return fk_entry_point(FK_cudaGetDriverEntryPoint, name, out, FK_VERSION,              \

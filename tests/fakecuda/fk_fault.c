@@ -1,7 +1,7 @@
 /* Calls that fail on purpose: the n-th of all, the n-th of one name, and by class.
  *
- * By class: a resource call asks for something that there may be too little of (memory, addresses, a
- * mapping, an event, a stream), and has changed nothing when it fails: the program can go on. Any
+ * By class: a resource call asks for something that there may be too little of (memory, addresses,
+ * a mapping, an event, a stream), and has changed nothing when it fails: the program can go on. Any
  * other call fails, as a rule, since the context is broken; and then every call fails for good. */
 #include "fk.h"
 

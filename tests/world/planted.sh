@@ -1,6 +1,6 @@
 #!/bin/sh
-# Plants one wrong edit at a time in a copy of the prototype (PROTOTYPE: the folder of its core.h), and
-# shows that the world finds it in at most 60 seeds.
+# Plants one wrong edit at a time in a copy of the prototype (PROTOTYPE: the folder of its core.h),
+# and shows that the world finds it in at most 60 seeds.
 set -eu
 out=${BUILD:-build}/world_planted
 mkdir -p "$out"
