@@ -4,8 +4,8 @@
  * Seen on an H100 (CUDA 13.0): behind a kernel launch 1,021 of a stream blocks until the kernel has
  * ended. Beside the thread that is stuck in it, cuMemAddressReserve, Create, Map, SetAccess, Unmap,
  * Release and AddressFree, cuEventQuery, cuMemGetInfo, cuStreamIsCapturing and cuStreamGetId of
- * that stream, launches, records and waits on others take a fraction of a millisecond; cuEventCreate
- * blocks until the queue moves (the next one may not).
+ * that stream, launches, records and waits on others take a fraction of a millisecond;
+ * cuEventCreate blocks until the queue moves (the next one may not).
  *
  * Assumed, and strict: what allocates or pins memory, makes or destroys a stream blocks there, too;
  * every cuEventCreate does. `make gpu-facts` asks a GPU. */
