@@ -794,6 +794,7 @@ int main(int arguments, char **argument) {
         test_oracle, test_stepped, test_hold, test_legacy_stream, test_handles, test_copies,
         test_registrations_end_copies, test_large_ordinary_copies_wait,
         test_threaded, test_capture_table, test_capture_threads,
+        test_captured_event_in_relaxed_mode,
         test_capture_of_a_destroyed_stream, test_capture_beside_legacy,
         test_graph, test_context_event, test_context_of_another_device,
         test_context_forgets_nothing, test_context_host_function, test_context_captures,

@@ -83,6 +83,31 @@ static void test_capture_threads(void) {
     OK(cudaFree(p));
 }
 
+/* Whatever the modes, of the capture and of the thread: an event of the capture is not to be asked,
+   one from before it is, in relaxed mode. */
+static void test_captured_event_in_relaxed_mode(void) {
+    enum cudaStreamCaptureMode mode = cudaStreamCaptureModeRelaxed;
+    cudaStream_t s = new_stream();
+    cudaEvent_t before = new_event(), inside = new_event();
+    int i;
+    OK(cuEventRecord(before, s));
+    OK(cudaThreadExchangeStreamCaptureMode(&mode));
+    for (i = 0; i < 3; i++) {
+        enum cudaStreamCaptureMode of = (enum cudaStreamCaptureMode)i;
+        CAPTURED(of, cuEventQuery(before), 0, 0);
+        CAPTURED(of, (cuEventRecord(inside, s), cuEventQuery(inside)), CUDA_ERROR_CAPTURED_EVENT,
+                 1);
+        CAPTURED(of, (cuEventRecord(inside, s), cuEventSynchronize(inside)),
+                 CUDA_ERROR_CAPTURED_EVENT, 1);
+        CAPTURED(of, cuCtxSynchronize(), CUDA_ERROR_STREAM_CAPTURE_UNSUPPORTED, 1);
+    }
+    OK(cudaThreadExchangeStreamCaptureMode(&mode));
+    OK(cudaEventDestroy(before));
+    OK(cudaEventDestroy(inside));
+    OK(cudaStreamDestroy(s));
+    cudaGetLastError();
+}
+
 /* t takes part in the capture of s from now on, after work of s. */
 static void fork_to(cudaStream_t t, cudaStream_t s, cudaEvent_t e, void *p) {
     OK(cudaMemsetAsync(p, 1, 512, s));

@@ -116,14 +116,16 @@ static void test_full_is_not_captured(void) {
     cudaGraph_t graph = NULL;
     int i;
     fill_begin();
+    fake_hold(full.stream, 1);
+    fill(full.stream);
     OK(cudaStreamBeginCapture(full.stream, cudaStreamCaptureModeRelaxed));
     for (i = 0; i < 20; i++) OK(cudaMemsetAsync(full.p, 1, 8, full.stream));
+    CHECK(fake_stalls() == 0 && fake_pending(full.stream) == 4);
     OK(end(full.stream, &graph));
     OK(cudaGraphDestroy(graph));
     fake_queue(0);
-    fake_hold(full.stream, 1);
     for (i = 0; i < 2000; i++) OK(gives_record(full.stream));
-    CHECK(fake_stalls() == 0 && fake_pending(full.stream) == 2000);
+    CHECK(fake_stalls() == 0 && fake_pending(full.stream) == 2004);
     fake_hold(full.stream, 0);
     fill_end();
 }
