@@ -83,8 +83,7 @@ Contents (search for "== NAME"):
 #define GPUPOOL_API extern /* linkage of public functions; "static": all in one file */
 #endif
 #ifndef GPUPOOL_LIMIT
-#define GPUPOOL_LIMIT 0 /* bytes that an arena may reserve where its config has no limit; 0: any \
-                         */
+#define GPUPOOL_LIMIT 0 /* bytes that an arena may reserve, if its config says nothing; 0: any */
 #endif
 #ifndef GPUPOOL_CHUNK_BYTES
 #define GPUPOOL_CHUNK_BYTES 0 /* size of new chunks; 0: 2 to 32 MiB, as reserved memory grows */
@@ -93,8 +92,7 @@ Contents (search for "== NAME"):
 #define GPUPOOL_SOURCE GPUPOOL_SOURCE_AUTO /* where the config says AUTO */
 #endif
 #ifndef GPUPOOL_STREAM_CHECK
-#define GPUPOOL_STREAM_CHECK \
-    0 /* 1: notice destroyed streams by CUDA's stream ids (rule 2); 65 ns a call */
+#define GPUPOOL_STREAM_CHECK 0 /* 1: notice destroyed streams by CUDA's ids (rule 2); 65 ns a call */
 #endif
 #ifndef GPUPOOL_CHECK
 #define GPUPOOL_CHECK 0 /* 1: every call ends with gpupool_check; for tests */
@@ -1507,13 +1505,14 @@ static gpupool_result gpi_stream_context(gpupool_arena *arena, cudaStream_t stre
                            (void *)stream);
 }
 
-/* A struct for a new stream: one that is over, or a new one at the table's end of the chain. */
-static gpi_stream *gpi_stream_new(gpupool_arena *arena, uintptr_t key) {
+/* A struct for a new stream: one that is over, whose event is of the same context; or a new one. */
+static gpi_stream *gpi_stream_new(gpupool_arena *arena, uintptr_t key, CUcontext context) {
     gpi_stream **head = gpi_stream_bucket(arena, key), *s = *head;
-    while (s && !gpi_stream_is_over(arena, s)) s = s->chain;
+    while (s && (s->context != context || !gpi_stream_is_over(arena, s))) s = s->chain;
     if (s) return s;
     s = (gpi_stream *)gpi_system_zeroed(sizeof *s);
     if (!s) return NULL;
+    s->context = context;
     s->list.stream = s;
     s->next = arena->streams.all_streams;
     arena->streams.all_streams = s;
@@ -1531,13 +1530,8 @@ static gpupool_result gpi_stream_get(gpupool_arena *arena, cudaStream_t stream, 
     if (s) return GPUPOOL_OK;
     result = gpi_stream_context(arena, stream, &context);
     if (result != GPUPOOL_OK) return result;
-    *out = s = gpi_stream_new(arena, key);
+    *out = s = gpi_stream_new(arena, key, context);
     if (!s) return gpi_system_no_memory();
-    if (s->event && s->context != context) {
-        arena->driver.event_destroy(s->event);
-        s->event = NULL;
-    }
-    s->context = context;
     s->passed = gpi_max(s->passed, arena->streams.passed);
     if (++arena->streams.ordinary_count > 1) arena->streams.is_shared = 1;
     gpi_system_lock(&s->lock);
