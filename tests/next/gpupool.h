@@ -92,7 +92,7 @@ Contents (search for "== NAME"):
 #define GPUPOOL_SOURCE GPUPOOL_SOURCE_AUTO /* where the config says AUTO */
 #endif
 #ifndef GPUPOOL_STREAM_CHECK
-#define GPUPOOL_STREAM_CHECK 0 /* 1: notice destroyed streams by CUDA's ids (rule 2); 65 ns a call */
+#define GPUPOOL_STREAM_CHECK 0 /* 1: notice destroyed streams by CUDA's ids (rule 2), in 65 ns */
 #endif
 #ifndef GPUPOOL_CHECK
 #define GPUPOOL_CHECK 0 /* 1: every call ends with gpupool_check; for tests */
