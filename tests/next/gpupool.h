@@ -844,6 +844,16 @@ static gpupool_result gpi_driver_wait(gpi_driver *driver) {
     return result;
 }
 
+/* What the device has free, by other programs too; 0 if CUDA doesn't say. */
+static uint64_t gpi_driver_free_bytes(gpi_driver *driver) {
+    size_t free_bytes = 0, total;
+    gpi_visit visit;
+    gpi_driver_enter(driver, driver->context, &visit);
+    if (driver->memory_info(&free_bytes, &total) != CUDA_SUCCESS) free_bytes = 0;
+    gpi_driver_leave(driver, &visit);
+    return free_bytes;
+}
+
 /* Waits for an event of a context. Not under a lock. */
 static gpupool_result gpi_driver_wait_event(gpi_driver *driver, CUcontext context, CUevent event) {
     gpupool_result result;
@@ -1018,8 +1028,8 @@ struct gpi_stream {    /* (STREAM) */
     int recording, followers; /* threads that record the event, or wait for it, lock open */
     uint64_t fresh_frees, fresh_units; /* freed since the last mark */
     gpi_run *owned;                    /* GRAPH: live and waiting blocks that belong to it */
+    uint64_t outs;                     /* blocks that are OUT to this cache, or in it */
     unsigned long long id;             /* GPUPOOL_STREAM_CHECK: CUDA's id; 0: not asked for */
-    uint64_t visit;
 };
 
 typedef struct gpi_streams { /* (STREAM) */
@@ -1032,6 +1042,7 @@ typedef struct gpi_streams { /* (STREAM) */
     uint64_t fresh_units;          /* freed and not marked, of all streams */
     int mark_shift, marks_in_vain; /* marks that pay: gpi_stream_is_due */
     gpi_run *waiting;              /* WAITING blocks without a graph's use */
+    uint64_t progress, asked;      /* counts what passes; its value when `waiting` was asked */
     uint64_t marks, stream_waits, host_waits;
 } gpi_streams;
 
@@ -1100,13 +1111,14 @@ struct gpupool_arena {
     uint64_t blocks, allocs, frees, failures;
     uint64_t short_until; /* memory was short: up to this position frees keep no caches */
     gpi_mail *mail;       /* atomic: blocks freed in host functions (ALLOC) */
-    gpi_stream *graphs, *spare_graphs; /* open and kept scopes, linked by `next`; released ones */
-    char *broken;                      /* the first cause; NULL: not broken */
+    gpupool_capture *spare_captures; /* released scopes, linked by graph.next (CAPTURE) */
+    uint64_t captures;               /* scopes that are not released */
+    char *broken;                    /* the first cause; NULL: not broken */
     char broken_text[256];
     char name[32];
     gpupool_arena_config config;
     gpupool_arena *next_arena;
-    int visitors; /* atomic: threads that found it in the process's list */
+    int visitors, departures; /* threads that found it in the process's list; that left (LIFE) */
 };
 
 /* -- the arena's lock -- */
@@ -1441,10 +1453,22 @@ static uint64_t gpi_block_units(const gpi_run *run) {
 
 /* -- finding streams -- */
 
+#ifdef CUDA_API_PER_THREAD_DEFAULT_STREAM /* nvcc --default-stream per-thread: what NULL means */
+#define GPI_NULL_STREAM cudaStreamPerThread
+#else
+#define GPI_NULL_STREAM cudaStreamLegacy
+#endif
+
+/* Default streams, and no stream: what no program makes or destroys. */
+static int gpi_stream_is_special(cudaStream_t stream) {
+    return (uintptr_t)stream <= (uintptr_t)cudaStreamPerThread || stream == GPUPOOL_NO_STREAM;
+}
+
 /* O6: the per-thread default stream's key is the thread's number, which is never used twice; so
    only its thread records marks for it. Handles are even, these keys are odd. */
 static inline uintptr_t gpi_stream_key(cudaStream_t stream) {
-    if (!stream || stream == cudaStreamLegacy) return 1;
+    if (!stream) stream = GPI_NULL_STREAM;
+    if (stream == cudaStreamLegacy) return 1;
     if (stream == cudaStreamPerThread) return (uintptr_t)(gpi_system_thread_number() * 2 + 1);
     return (uintptr_t)stream;
 }
@@ -1473,13 +1497,15 @@ static uint64_t gpi_stream_marked(const gpupool_arena *arena, const gpi_stream *
 }
 
 static uint64_t gpi_stream_issue(gpupool_arena *arena, gpi_stream *s) {
-    return s->issued = ++arena->streams.position;
+    s->issued = arena->streams.position + 1;
+    GPI_SET(&arena->streams.position, s->issued); /* fast paths look at it */
+    return s->issued;
 }
 
 /* Whether nothing is left of a retired stream, so that its struct may be another's. O15: a block
-   that is OUT names its stream's struct, so gpupool_retire_stream leaves none. */
+   that is OUT names its stream's struct. */
 static int gpi_stream_is_over(const gpupool_arena *arena, const gpi_stream *s) {
-    return s->key == 0 && !s->list.units && !s->cached_units && !s->recording && !s->followers &&
+    return s->key == 0 && !s->list.units && !s->outs && !s->recording && !s->followers &&
            !s->is_busy && s->issued <= gpi_stream_done(arena, s);
 }
 
@@ -1487,10 +1513,9 @@ static int gpi_stream_is_over(const gpupool_arena *arena, const gpi_stream *s) {
 static gpupool_result gpi_stream_context(gpupool_arena *arena, cudaStream_t stream,
                                          CUcontext *context) {
     const gpi_driver *driver = &arena->driver;
-    uintptr_t key = (uintptr_t)stream;
     int i;
     *context = driver->context;
-    if (key <= (uintptr_t)cudaStreamPerThread || stream == GPUPOOL_NO_STREAM) return GPUPOOL_OK;
+    if (gpi_stream_is_special(stream)) return GPUPOOL_OK;
     if (driver->stream_context(stream, context) != CUDA_SUCCESS)
         return gpi_system_fail(GPUPOOL_E_ARGUMENT,
                                "stream %p: CUDA does not know it (rule 2: a "
@@ -1505,20 +1530,51 @@ static gpupool_result gpi_stream_context(gpupool_arena *arena, cudaStream_t stre
                            (void *)stream);
 }
 
-/* A struct for a new stream: one that is over, whose event is of the same context; or a new one. */
-static gpi_stream *gpi_stream_new(gpupool_arena *arena, uintptr_t key, CUcontext context) {
-    gpi_stream **head = gpi_stream_bucket(arena, key), *s = *head;
-    while (s && (s->context != context || !gpi_stream_is_over(arena, s))) s = s->chain;
-    if (s) return s;
-    s = (gpi_stream *)gpi_system_zeroed(sizeof *s);
-    if (!s) return NULL;
-    s->context = context;
+static void gpi_stream_link(gpupool_arena *arena, gpi_stream *s, uintptr_t key) {
+    gpi_stream **head = gpi_stream_bucket(arena, key);
     s->list.stream = s;
     s->next = arena->streams.all_streams;
     arena->streams.all_streams = s;
     s->chain = *head;
     GPI_PUBLISH(head, s);
+}
+
+/* A struct for a new stream: one that is over, whose event is of the same context; or a new one. */
+static gpi_stream *gpi_stream_new(gpupool_arena *arena, uintptr_t key, CUcontext context) {
+    gpi_stream *s = *gpi_stream_bucket(arena, key);
+    while (s && (s->context != context || !gpi_stream_is_over(arena, s))) s = s->chain;
+    if (s) return s;
+    s = (gpi_stream *)gpi_system_zeroed(sizeof *s);
+    if (!s) return NULL;
+    s->context = context;
+    gpi_stream_link(arena, s, key);
     return s;
+}
+
+/* The streams that an arena has from the start: NONE and ALL, which no handle finds. */
+static void gpi_stream_open(gpupool_arena *arena) {
+    gpi_streams *streams = &arena->streams;
+    streams->none.kind = GPI_NONE;
+    streams->all.kind = GPI_ALL;
+    streams->none.context = streams->all.context = arena->driver.context;
+    streams->none.key = gpi_stream_key(GPUPOOL_NO_STREAM);
+    streams->all.key = 3;
+    gpi_stream_link(arena, &streams->none, streams->none.key);
+    gpi_stream_link(arena, &streams->all, streams->all.key);
+}
+
+static void gpi_stream_close(gpupool_arena *arena) {
+    gpi_stream *s, *next;
+    gpi_visit visit;
+    for (s = arena->streams.all_streams; s; s = next) {
+        next = s->next;
+        if (s->kind != GPI_ORDINARY) continue;
+        gpi_driver_enter(&arena->driver, s->context, &visit);
+        if (s->event) arena->driver.event_destroy(s->event);
+        gpi_driver_leave(&arena->driver, &visit);
+        GPUPOOL_FREE(s);
+    }
+    arena->streams.all_streams = NULL;
 }
 
 /* Finds the stream of a call, or makes its struct. Under the arena's lock. */
@@ -1559,6 +1615,13 @@ static void gpi_stream_finish(gpupool_arena *arena, gpi_stream *s) {
         }
 }
 
+/* The work of a stream, or with NULL of the whole device, is known to have come so far. */
+static void gpi_stream_pass(gpupool_arena *arena, gpi_stream *s, uint64_t at) {
+    uint64_t *passed = s ? &s->passed : &arena->streams.passed;
+    *passed = gpi_max(*passed, at);
+    arena->streams.progress++;
+}
+
 static void gpi_stream_make_busy(gpupool_arena *arena, gpi_stream *s) {
     if (s->is_busy) return;
     s->is_busy = 1;
@@ -1579,7 +1642,7 @@ static void gpi_stream_poll_busy(gpupool_arena *arena) {
             error = arena->driver.event_query(s->event);
         else if (!s->recording) error = CUDA_SUCCESS;
         if (error == CUDA_SUCCESS) {
-            s->passed = gpi_max(s->passed, s->mark_at);
+            gpi_stream_pass(arena, s, s->mark_at);
             s->is_busy = 0;
             *link = s->next_busy;
             gpi_stream_finish(arena, s);
@@ -1657,6 +1720,11 @@ static void gpi_stream_mark_due(gpupool_arena *arena, gpi_stream *s, cudaStream_
     gpi_stream_mark(arena, s, handle);
 }
 
+/* A request wanted memory of others that no mark covers. */
+static void gpi_stream_want_marks(gpupool_arena *arena) {
+    arena->streams.mark_shift = arena->streams.marks_in_vain = 0;
+}
+
 /* A request takes memory: if another stream freed it, marks have paid. */
 static void gpi_stream_note_taken(gpupool_arena *arena, const gpi_run *run, const gpi_stream *s) {
     if (run->by.freed_by && run->by.freed_by != s) arena->streams.marks_in_vain = 0;
@@ -1711,11 +1779,13 @@ static int gpi_stream_drop_uses(gpupool_arena *arena, gpi_run *run, const gpi_st
     return !run->of.uses;
 }
 
-/* The graph that a block belongs to, or NULL. */
+/* The graph that a block belongs to: the one that has used it longest; or NULL. */
 static gpi_stream *gpi_stream_graph_of(const gpi_run *run) {
     const gpi_use *use = run->of.uses;
-    while (use && use->stream->kind != GPI_GRAPH) use = use->next;
-    return use ? use->stream : NULL;
+    gpi_stream *graph = NULL;
+    for (; use; use = use->next)
+        if (use->stream->kind == GPI_GRAPH) graph = use->stream;
+    return graph;
 }
 
 static void gpi_stream_hang(gpi_run **head, gpi_run *run) {
@@ -1731,6 +1801,19 @@ static void gpi_stream_unhang(gpi_run **head, gpi_run *run) {
     else *head = run->next;
 }
 
+/* A freed block that is TAKEN waits for its uses, hung from `head`; and no longer. */
+static void gpi_stream_wait_for_uses(gpupool_arena *arena, gpi_run *run, gpi_run **head) {
+    run->state = GPI_WAITING;
+    gpi_stream_hang(head, run);
+    gpi_counter_move(&arena->buddy.pending, (int64_t)(gpi_block_units(run) * GPI_UNIT));
+}
+
+static void gpi_stream_stop_waiting(gpupool_arena *arena, gpi_run *run, gpi_run **head) {
+    run->state = GPI_TAKEN;
+    gpi_stream_unhang(head, run);
+    arena->buddy.pending.now -= gpi_block_units(run) * GPI_UNIT;
+}
+
 /* -- caches: a stream's lock comes after the arena's -- */
 
 /* Adds up what the cache has counted. Both locks are held, or nobody else knows the stream. */
@@ -1743,12 +1826,23 @@ static void gpi_stream_fold(gpupool_arena *arena, gpi_stream *s) {
     s->more_blocks = s->more_allocs = s->more_frees = 0;
 }
 
+static void gpi_stream_fold_all(gpupool_arena *arena) {
+    gpi_stream *s = arena->streams.all_streams;
+    for (; s; s = s->next) {
+        gpi_system_lock(&s->lock);
+        gpi_stream_fold(arena, s);
+        gpi_system_unlock(&s->lock);
+    }
+}
+
 /* Puts a free block that is not stitched into the list of the stream that freed it. */
 static void gpi_stream_put(gpupool_arena *arena, gpi_run *run, gpi_stream *s, uint64_t at) {
     run->by.freed_by = s;
-    s->fresh_frees++;
-    s->fresh_units += run->units;
-    arena->streams.fresh_units += run->units;
+    if (s->kind == GPI_ORDINARY) {
+        s->fresh_frees++;
+        s->fresh_units += run->units;
+        arena->streams.fresh_units += run->units;
+    }
     gpi_buddy_put(&arena->buddy, run, GPI_FREE, s->kind == GPI_NONE ? &arena->buddy.any : &s->list,
                   at);
 }
@@ -1764,6 +1858,7 @@ static void gpi_stream_flush(gpupool_arena *arena, gpi_stream *s, uint64_t most)
             GPI_SET(&s->bins[bin], run->next);
             s->cached_units -= run->units;
             run->is_cached = 0;
+            s->outs--;
             GPI_PUBLISH(&run->cache, NULL);
             gpi_buddy_unindex(&arena->buddy, run);
             gpi_stream_put(arena, run, s, gpi_stream_issue(arena, s));
@@ -1786,6 +1881,7 @@ static int gpi_stream_recall(gpi_run *run) {
     is_live = !run->is_cached;
     if (is_live) {
         run->state = GPI_LIVE;
+        cache->outs--;
         GPI_PUBLISH(&run->cache, NULL);
     }
     gpi_system_unlock(&cache->lock);
@@ -1812,7 +1908,8 @@ typedef enum gpi_source_flag {
     GPI_MAPS = 1, /* chunks can be mapped a second time: the arena stitches */
     GPI_HOST =
         2, /* the host may use a new block at once: only finished memory is handed out (O5) */
-    GPI_ALONE = 4 /* each block is a chunk of its own, and goes back when it is freed */
+    GPI_ON_DEVICE = 8, /* what the device has free says how much more there is */
+    GPI_ALONE = 4      /* each block is a chunk of its own, and goes back when it is freed */
 } gpi_source_flag;
 
 typedef struct gpi_source {
@@ -1894,12 +1991,13 @@ static gpupool_result gpi_chunk_give_custom(gpupool_arena *arena, gpi_chunk *chu
 }
 
 static const gpi_source gpi_sources[] = {
-    {GPUPOOL_SOURCE_MAPPED, GPI_MAPS, gpi_chunk_map, gpi_chunk_unmap},
-    {GPUPOOL_SOURCE_DEVICE, 0, gpi_chunk_get_device, gpi_chunk_give_device},
+    {GPUPOOL_SOURCE_MAPPED, GPI_MAPS | GPI_ON_DEVICE, gpi_chunk_map, gpi_chunk_unmap},
+    {GPUPOOL_SOURCE_DEVICE, GPI_ON_DEVICE, gpi_chunk_get_device, gpi_chunk_give_device},
     {GPUPOOL_SOURCE_MANAGED, GPI_HOST, gpi_chunk_get_managed, gpi_chunk_give_device},
     {GPUPOOL_SOURCE_PINNED, GPI_HOST, gpi_chunk_get_pinned, gpi_chunk_give_pinned},
     {GPUPOOL_SOURCE_CUSTOM, 0, gpi_chunk_get_custom, gpi_chunk_give_custom},
-    {GPUPOOL_SOURCE_BYPASS, GPI_ALONE, gpi_chunk_get_device, gpi_chunk_give_device}};
+    {GPUPOOL_SOURCE_BYPASS, GPI_ALONE | GPI_ON_DEVICE, gpi_chunk_get_device,
+     gpi_chunk_give_device}};
 
 /* -- the list -- */
 
@@ -2011,9 +2109,14 @@ static gpupool_result gpi_chunk_grow(gpupool_arena *arena, uint64_t need, uint64
     gpi_buddy *buddy = &arena->buddy;
     const gpi_chunks *chunks = &arena->chunks;
     uint64_t room = gpi_less(chunks->limit, chunks->reserved.now) / GPI_UNIT;
-    uint64_t most = gpi_max(need, gpi_min(size, room)), done = 0, part;
+    uint64_t most, done = 0, part;
     gpupool_result result = GPUPOOL_OK;
     gpi_run *run;
+    if (chunks->source->flags & GPI_MAPS) {
+        need = gpi_up(need, GPI_GRANULE);
+        room = gpi_down(room, GPI_GRANULE);
+    }
+    most = gpi_max(need, gpi_min(size, room));
     if (need > room) return gpi_system_fail(GPUPOOL_E_OUT_OF_MEMORY, "the arena's limit");
     run = gpi_buddy_get(buddy, &buddy->empty, gpi_up(most, GPI_GRANULE), GPI_GRANULE * GPI_UNIT);
     if (!run) return gpi_system_fail(GPUPOOL_E_OUT_OF_MEMORY, "no addresses are left");
@@ -2051,20 +2154,24 @@ static int gpi_chunk_is_idle(const gpupool_arena *arena, const gpi_chunk *chunk)
            run->unit + run->units >= chunk->unit + chunk->units;
 }
 
+/* Tells the program, and gives the chunk's memory to its source. */
+static gpupool_result gpi_chunk_undo(gpupool_arena *arena, gpi_chunk *chunk) {
+    gpupool_mapping mapping;
+    gpi_chunk_describe(chunk, &mapping);
+    if (arena->config.on_unmap) arena->config.on_unmap(&mapping, arena->config.user);
+    return gpi_chunk_call(arena, chunk, arena->chunks.source->give);
+}
+
 /* Gives an idle chunk back; no stitch lies over it. O10: while the lock is open its bytes count as
    `returning`, and who is short of memory waits for them. */
 static gpupool_result gpi_chunk_give_back(gpupool_arena *arena, gpi_chunk *chunk) {
-    const gpupool_arena_config *config = &arena->config;
     gpi_buddy *buddy = &arena->buddy;
     gpi_run *run = gpi_buddy_at(buddy, chunk->unit);
     uint64_t bytes = chunk->units * GPI_UNIT;
-    gpupool_mapping mapping;
     gpupool_result result;
     run = gpi_buddy_take(buddy, run, chunk->unit, chunk->units);
-    gpi_chunk_describe(chunk, &mapping);
-    if (config->on_unmap) config->on_unmap(&mapping, config->user);
     arena->chunks.returning += bytes;
-    result = gpi_chunk_call(arena, chunk, arena->chunks.source->give);
+    result = gpi_chunk_undo(arena, chunk);
     arena->chunks.returning -= bytes;
     gpi_system_wake_all(&arena->chunks.returned);
     if (result != GPUPOOL_OK) return gpi_arena_break(arena);
@@ -2072,6 +2179,1947 @@ static gpupool_result gpi_chunk_give_back(gpupool_arena *arena, gpi_chunk *chunk
     gpi_buddy_put(buddy, run, GPI_EMPTY, &buddy->empty, 0);
     GPUPOOL_FREE(chunk);
     return GPUPOOL_OK;
+}
+/* == STITCH =======================================================================================
+   One block from free memory of several chunks: they are mapped a second time, side by side.
+
+       home:     [ chunk 1, all used ][ live ][ chunk 2, used up to here | free ]
+                          \                        /
+       stitch:   [ piece 1 ][ piece 2      |      ]      the last chunk is mapped whole
+
+   A freed stitch stays mapped, and is idle: a program that repeats itself takes it again without a
+   CUDA call. It serves every request of the same number of granules.
+
+   Mapping is worth it only if the program repeats itself: with sizes that never come again each
+   request would map anew, some 30 us a piece, for ever. So stitches spend a credit, in frees. It
+   starts with 150,000; each free earns 1; each piece that is mapped costs 51, and 153 more for each
+   peer; its first reuse returns 30; credit never exceeds the start. Without credit the arena grows
+   instead. A limit or a full device comes first: then stitches cost what they cost.
+
+   M1  A used stitch has a PART run in each piece's chunk, from the chunk's first unit on. All but
+       the last piece are whole chunks.
+   M2  An idle one has no memory. Its body is IDLE; where its pieces lie there is anything.
+   M3  O16: a stitch is unmapped only when its last user's work has passed. A chunk that is idle
+       implies that for all stitches over it.
+   M4  O3: memory of other streams stays in separate runs with their (list, position) in the hand of
+       the thread until the waits are queued, so that a refused wait puts each back.
+
+   Read first: gpi_ask, gpi_hand_take, gpi_stitch_plan, gpi_stitch_take, gpi_stitch_make. */
+
+enum {
+    GPI_CREDIT = 150000,
+    GPI_PIECE_COSTS = 51,
+    GPI_PIECE_RETURNS = 30,
+    GPI_IDLE_PIECES = 8192, /* that idle stitches may have in a small arena */
+    GPI_REUSE_TRIES = 32    /* idle stitches of a size whose memory a request looks at */
+};
+
+typedef struct gpi_ask { /* a request under way */
+    gpupool_arena *arena;
+    const gpupool_request *request;
+    gpi_stream *stream, *owner; /* of the call; whose the block will be: the stream, or its scope */
+    cudaStream_t handle;        /* the stream, for CUDA */
+    uint64_t units, alignment;
+    int is_own_chunk; /* the block is one chunk of exactly its size */
+    int takes_own;    /* memory in the owner's list serves; 0: only finished memory */
+    int takes_others; /* memory is short: other streams' marked memory serves, behind waits */
+} gpi_ask;
+
+static int gpi_ask_can_use(const gpi_ask *ask, const gpi_run *run) {
+    const gpi_stream *s;
+    if (run->state != GPI_FREE) return 0;
+    s = run->list->stream;
+    if (!s || (s == ask->owner && ask->takes_own)) return 1;
+    return ask->takes_others && s->kind == GPI_ORDINARY && !s->recording && s->event &&
+           run->of.at <= gpi_stream_marked(ask->arena, s);
+}
+
+/* How many units from a home address on the request can use; at most `most`. */
+static uint64_t gpi_ask_usable(const gpi_ask *ask, uint64_t unit, uint64_t most) {
+    const gpi_run *run = gpi_buddy_at(&ask->arena->buddy, unit);
+    uint64_t end = unit + most;
+    while (run && run->unit < end && gpi_ask_can_use(ask, run)) run = run->right;
+    return run ? gpi_min(gpi_max(run->unit, unit), end) - unit : most;
+}
+
+/* -- a hand: runs that a thread has taken, linked by `next` -- */
+
+static void gpi_hand_take(gpi_ask *ask, uint64_t unit, uint64_t units, gpi_run **hand) {
+    gpi_buddy *buddy = &ask->arena->buddy;
+    uint64_t end = unit + units;
+    while (unit < end) {
+        gpi_run *run = gpi_buddy_at(buddy, unit);
+        run = gpi_buddy_take(buddy, run, unit, gpi_min(end, run->unit + run->units) - unit);
+        gpi_stream_note_taken(ask->arena, run, ask->owner);
+        run->is_followed = 0;
+        run->next = *hand;
+        *hand = run;
+        unit += run->units;
+    }
+}
+
+/* Makes the request's stream wait for all other streams that freed memory in the hand. */
+static gpupool_result gpi_hand_follow(gpi_ask *ask, gpi_run *hand) {
+    gpupool_result result;
+    gpi_run *run, *same;
+    for (run = hand; run; run = run->next) {
+        gpi_stream *s = run->list->stream;
+        if (!s || s == ask->owner || run->is_followed) continue;
+        result = gpi_stream_follow(ask->arena, s, ask->owner, ask->handle);
+        if (result != GPUPOOL_OK) return result;
+        for (same = run; same; same = same->next)
+            if (same->list == run->list) same->is_followed = 1;
+    }
+    return GPUPOOL_OK;
+}
+
+static void gpi_hand_put_back(gpupool_arena *arena, gpi_run *hand) {
+    gpi_run *next;
+    for (; hand; hand = next) {
+        next = hand->next;
+        gpi_buddy_put(&arena->buddy, hand, GPI_FREE, hand->list, hand->of.at);
+    }
+}
+
+/* Makes one run of all that the hand has from a unit on. */
+static gpi_run *gpi_hand_join(gpi_buddy *buddy, uint64_t unit, uint64_t units) {
+    gpi_run *run = gpi_buddy_at(buddy, unit);
+    while (run->units < units) gpi_buddy_join(buddy, run, run->right);
+    return run;
+}
+
+/* -- stitches -- */
+
+static uint32_t gpi_stitch_bin(uint64_t units) {
+    return gpi_buddy_bin(gpi_up(units, GPI_GRANULE) / GPI_GRANULE);
+}
+
+/* Takes the pieces of a stitch that no block uses. */
+static gpupool_result gpi_stitch_take(gpi_ask *ask, gpi_stitch *stitch) {
+    gpupool_arena *arena = ask->arena;
+    gpi_run *hand = NULL;
+    gpupool_result result;
+    uint32_t i;
+    arena->stitches.idle_pieces -= stitch->count;
+    stitch->is_used = 1;
+    for (i = 0; i < stitch->count; i++)
+        gpi_hand_take(ask, stitch->pieces[i].chunk->unit, stitch->pieces[i].units, &hand);
+    result = gpi_hand_follow(ask, hand);
+    if (result != GPUPOOL_OK) {
+        gpi_hand_put_back(arena, hand);
+        arena->stitches.idle_pieces += stitch->count;
+        stitch->is_used = 0;
+        return result;
+    }
+    for (i = 0; i < stitch->count; i++) {
+        gpi_piece *piece = &stitch->pieces[i];
+        piece->run = gpi_hand_join(&arena->buddy, piece->chunk->unit, piece->units);
+        piece->run->state = GPI_PART;
+        piece->run->stitch = stitch;
+    }
+    stitch->body->state = GPI_TAKEN;
+    return GPUPOOL_OK;
+}
+
+/* Frees the block of a stitch. */
+static void gpi_stitch_put(gpupool_arena *arena, gpi_stitch *stitch, gpi_stream *s, uint64_t at) {
+    uint32_t i;
+    for (i = 0; i < stitch->count; i++) gpi_stream_put(arena, stitch->pieces[i].run, s, at);
+    stitch->body->state = GPI_IDLE;
+    stitch->is_used = 0;
+    stitch->user = s->kind == GPI_NONE ? NULL : s;
+    stitch->user_at = at;
+    stitch->freed_at = ++arena->stitches.ticks;
+    arena->stitches.idle_pieces += stitch->count;
+}
+
+/* Whether an idle stitch serves the request: only its last piece may be of another size. */
+static int gpi_stitch_serves(const gpi_ask *ask, const gpi_stitch *stitch, uint64_t last) {
+    uint32_t i;
+    for (i = 0; i < stitch->count; i++) {
+        uint64_t units = i + 1 < stitch->count ? stitch->pieces[i].units : last;
+        if (gpi_ask_usable(ask, stitch->pieces[i].chunk->unit, units) < units) return 0;
+    }
+    return 1;
+}
+
+/* Takes an idle stitch, the one that was made first: a program that repeats itself meets the same
+   choices. NULL: none serves. */
+static gpi_run *gpi_stitch_reuse(gpi_ask *ask) {
+    gpupool_arena *arena = ask->arena;
+    gpi_stitches *stitches = &arena->stitches;
+    gpi_stitch *stitch = stitches->bins[gpi_stitch_bin(ask->units)];
+    uint64_t granules = gpi_up(ask->units, GPI_GRANULE);
+    int tries = GPI_REUSE_TRIES;
+    for (; stitch && tries; stitch = stitch->next) {
+        uint64_t last = ask->units - (stitch->units - stitch->pieces[stitch->count - 1].units);
+        if (stitch->is_used || gpi_up(stitch->units, GPI_GRANULE) != granules ||
+            gpi_address(&arena->buddy, stitch->body->unit) % ask->alignment)
+            continue;
+        tries--;
+        if (!gpi_stitch_serves(ask, stitch, last) ||
+            !gpi_region_ensure(&arena->buddy.region, 2 * stitch->count * sizeof(gpi_run)))
+            continue;
+        stitch->pieces[stitch->count - 1].units = last;
+        stitch->units = ask->units;
+        if (gpi_stitch_take(ask, stitch) != GPUPOOL_OK) return NULL;
+        if (!stitch->is_repaid) stitches->credit += stitch->count * GPI_PIECE_RETURNS;
+        stitch->is_repaid = 1;
+        stitches->reused++;
+        return stitch->body;
+    }
+    return NULL;
+}
+
+/* -- idle stitches go -- */
+
+/* Tells the program, and unmaps. */
+static gpupool_result gpi_stitch_undo(gpupool_arena *arena, const gpi_stitch *stitch) {
+    uint64_t address = gpi_address(&arena->buddy, stitch->body->unit);
+    gpupool_mapping mapping = {(void *)(uintptr_t)address, stitch->body->units * GPI_UNIT, 0};
+    gpupool_result result;
+    gpi_visit visit;
+    if (arena->config.on_unmap) arena->config.on_unmap(&mapping, arena->config.user);
+    gpi_driver_enter(&arena->driver, arena->driver.context, &visit);
+    result = GPI_TELL(&arena->driver, unmap, address, mapping.bytes);
+    gpi_driver_leave(&arena->driver, &visit);
+    return result;
+}
+
+static gpupool_result gpi_stitch_unmap(gpupool_arena *arena, gpi_stitch *stitch) {
+    gpi_stitches *stitches = &arena->stitches;
+    gpi_stitch **link = &stitches->bins[gpi_stitch_bin(stitch->units)];
+    if (gpi_stitch_undo(arena, stitch) != GPUPOOL_OK) return gpi_arena_break(arena);
+    while (*link != stitch) link = &(*link)->next;
+    *link = stitch->next;
+    stitches->count--;
+    stitches->idle_pieces -= stitch->count;
+    gpi_buddy_put(&arena->buddy, stitch->body, GPI_SPACE, &arena->buddy.space, 0);
+    GPUPOOL_FREE(stitch);
+    return GPUPOOL_OK;
+}
+
+static int gpi_stitch_is_over(const gpi_stitch *stitch, const gpi_chunk *chunk) {
+    uint32_t i = 0;
+    while (i < stitch->count && stitch->pieces[i].chunk != chunk) i++;
+    return i < stitch->count;
+}
+
+/* The idle stitch over a chunk that is idle too; or with NULL the one that was freed longest ago
+   and whose user's work has passed (M3). NULL: none. */
+static gpi_stitch *gpi_stitch_oldest(const gpupool_arena *arena, const gpi_chunk *chunk) {
+    gpi_stitch *oldest = NULL, *stitch;
+    int bin;
+    for (bin = 0; bin < GPI_BINS; bin++)
+        for (stitch = arena->stitches.bins[bin]; stitch; stitch = stitch->next) {
+            if (stitch->is_used || (oldest && oldest->freed_at < stitch->freed_at)) continue;
+            if (chunk ? gpi_stitch_is_over(stitch, chunk)
+                      : !stitch->user || stitch->user_at <= gpi_stream_done(arena, stitch->user))
+                oldest = stitch;
+        }
+    return oldest;
+}
+
+/* Gives an idle chunk back, and unmaps what is stitched over it. */
+static gpupool_result gpi_stitch_give_back(gpupool_arena *arena, gpi_chunk *chunk) {
+    gpi_stitch *stitch;
+    while ((stitch = gpi_stitch_oldest(arena, chunk)) != NULL)
+        if (gpi_stitch_unmap(arena, stitch) != GPUPOOL_OK) return GPUPOOL_E_CUDA;
+    return gpi_chunk_give_back(arena, chunk);
+}
+
+/* Keeps idle stitches within bounds. */
+static void gpi_stitch_bound(gpupool_arena *arena) {
+    uint64_t most = gpi_max(GPI_IDLE_PIECES, 4 * arena->chunks.count);
+    gpi_stitch *oldest;
+    while (arena->stitches.idle_pieces > most && (oldest = gpi_stitch_oldest(arena, NULL)) != NULL)
+        if (gpi_stitch_unmap(arena, oldest) != GPUPOOL_OK) return;
+}
+
+/* -- new stitches -- */
+
+static uint64_t gpi_stitch_price(const gpupool_arena *arena, uint64_t pieces) {
+    return pieces * GPI_PIECE_COSTS * (1 + 3 * (uint64_t)arena->driver.peer_count);
+}
+
+/* How many pieces a stitch may have. From half of the credit down one stitch gets at most 1/64 of
+   it: what is left serves many small stitches rather than one large. */
+static uint64_t gpi_stitch_affords(gpupool_arena *arena) {
+    gpi_stitches *stitches = &arena->stitches;
+    uint64_t position = arena->streams.position, credit;
+    stitches->credit += (int64_t)(position - stitches->credit_at);
+    stitches->credit_at = position;
+    if (stitches->credit > GPI_CREDIT) stitches->credit = GPI_CREDIT;
+    credit = (uint64_t)stitches->credit;
+    if (credit < GPI_CREDIT / 2) credit /= 64;
+    return credit / gpi_stitch_price(arena, 1);
+}
+
+typedef struct gpi_plan {
+    uint64_t count;   /* of pieces */
+    uint64_t missing; /* units that no chunk has */
+    gpi_chunk *whole; /* the last that is wholly used, */
+    gpi_chunk *last;  /* and the one of which a part is used; NULL: none */
+} gpi_plan;
+
+/* Chooses chunks for a block: wholly usable ones, the largest first, while they fit; and for the
+   rest the shortest usable start of another chunk. */
+static void gpi_stitch_plan(const gpi_ask *ask, gpi_plan *plan) {
+    const gpi_chunks *chunks = &ask->arena->chunks;
+    uint64_t rest = ask->units, i;
+    memset(plan, 0, sizeof *plan);
+    for (i = 0; i < chunks->count; i++) {
+        gpi_chunk *chunk = chunks->all[i];
+        chunk->usable = gpi_ask_usable(ask, chunk->unit, chunk->units);
+        chunk->is_chosen = chunk->usable == chunk->units && chunk->units <= rest;
+        if (!chunk->is_chosen) continue;
+        rest -= chunk->units;
+        plan->whole = chunk;
+        plan->count++;
+    }
+    for (i = 0; i < chunks->count && rest; i++) {
+        gpi_chunk *chunk = chunks->all[i];
+        if (chunk->is_chosen || chunk->usable < rest) continue;
+        if (!plan->last || chunk->usable < plan->last->usable) plan->last = chunk;
+    }
+    if (plan->last) plan->count++;
+    plan->missing = plan->last ? 0 : rest;
+}
+
+/* Makes the record of a planned stitch, with addresses. */
+static gpupool_result gpi_stitch_new(const gpi_ask *ask, const gpi_plan *plan, gpi_stitch **out) {
+    const gpi_chunks *chunks = &ask->arena->chunks;
+    gpi_buddy *buddy = &ask->arena->buddy;
+    uint64_t alignment = gpi_max(ask->alignment, GPI_GRANULE * GPI_UNIT), mapped = 0, i;
+    gpi_stitch *stitch =
+        (gpi_stitch *)gpi_system_zeroed(sizeof *stitch + plan->count * sizeof *stitch->pieces);
+    *out = stitch;
+    if (!stitch || !gpi_region_ensure(&buddy->region, (2 * plan->count + 2) * sizeof(gpi_run))) {
+        GPUPOOL_FREE(stitch);
+        return gpi_system_no_memory();
+    }
+    stitch->pieces = (gpi_piece *)(stitch + 1);
+    for (i = 0; i < chunks->count; i++) {
+        if (!chunks->all[i]->is_chosen) continue;
+        stitch->pieces[stitch->count].chunk = chunks->all[i];
+        stitch->pieces[stitch->count++].units = chunks->all[i]->units;
+        mapped += chunks->all[i]->units;
+    }
+    if (plan->last) {
+        stitch->pieces[stitch->count].chunk = plan->last;
+        stitch->pieces[stitch->count++].units = ask->units - mapped;
+        mapped += plan->last->units;
+    }
+    stitch->units = ask->units;
+    stitch->body = gpi_buddy_get(buddy, &buddy->space, mapped, alignment);
+    if (stitch->body) return GPUPOOL_OK;
+    GPUPOOL_FREE(stitch);
+    return gpi_system_fail(GPUPOOL_E_OUT_OF_MEMORY, "no addresses are left for a stitch");
+}
+
+/* Maps the chunks side by side, and tells the program. What fails leaves nothing mapped. */
+static gpupool_result gpi_stitch_map(gpupool_arena *arena, const gpi_stitch *stitch) {
+    const gpupool_arena_config *config = &arena->config;
+    gpi_driver *driver = &arena->driver;
+    uint64_t address = gpi_address(&arena->buddy, stitch->body->unit), done = 0;
+    gpupool_mapping mapping = {(void *)(uintptr_t)address, stitch->body->units * GPI_UNIT, 0};
+    gpupool_result result = GPUPOOL_OK;
+    gpi_visit visit;
+    uint32_t i;
+    gpi_driver_enter(driver, driver->context, &visit);
+    for (i = 0; i < stitch->count && result == GPUPOOL_OK; i++) {
+        const gpi_chunk *chunk = stitch->pieces[i].chunk;
+        uint64_t bytes = chunk->units * GPI_UNIT;
+        result = GPI_TELL(driver, map, address + done, bytes, 0, chunk->handle, 0);
+        if (result == GPUPOOL_OK) done += bytes;
+    }
+    if (result == GPUPOOL_OK) result = gpi_driver_access(driver, address, done);
+    if (result == GPUPOOL_OK && config->on_map && config->on_map(&mapping, config->user))
+        result = gpi_system_fail(GPUPOOL_E_CALLBACK, "on_map refused a stitch of %zu bytes",
+                                 mapping.bytes);
+    if (result != GPUPOOL_OK && done && driver->unmap(address, done) != CUDA_SUCCESS)
+        result = gpi_arena_break(arena);
+    gpi_driver_leave(driver, &visit);
+    return result;
+}
+
+/* One piece needs no second mapping: its home memory is the block. */
+static gpupool_result gpi_stitch_take_home(gpi_ask *ask, uint64_t unit, gpi_run **run) {
+    gpi_run *hand = NULL;
+    gpupool_result result;
+    gpi_hand_take(ask, unit, ask->units, &hand);
+    result = gpi_hand_follow(ask, hand);
+    if (result != GPUPOOL_OK) gpi_hand_put_back(ask->arena, hand);
+    else *run = gpi_hand_join(&ask->arena->buddy, unit, ask->units);
+    return result;
+}
+
+static void gpi_stitch_link(gpupool_arena *arena, gpi_stitch *stitch) {
+    gpi_stitches *stitches = &arena->stitches;
+    gpi_stitch **link = &stitches->bins[gpi_stitch_bin(stitch->units)];
+    while (*link) link = &(*link)->next;
+    *link = stitch;
+    stitch->body->stitch = stitch;
+    stitch->body->state = GPI_IDLE;
+    stitches->count++;
+    stitches->idle_pieces += stitch->count;
+    stitches->stitched++;
+    stitches->credit -= (int64_t)gpi_stitch_price(arena, stitch->count);
+    if (stitches->credit < 0) stitches->credit = 0;
+}
+
+/* Makes a stitched block of at most so many pieces, or grows by what it lacks. *run: the block;
+   NULL after OK: memory was added, and the steps begin anew. */
+static gpupool_result gpi_stitch_make(gpi_ask *ask, uint64_t most, gpi_run **run) {
+    gpupool_arena *arena = ask->arena;
+    gpupool_result result;
+    gpi_stitch *stitch;
+    uint64_t home;
+    gpi_plan plan;
+    gpi_stitch_plan(ask, &plan);
+    if (plan.missing == ask->units || plan.count + (plan.missing > 0) > most)
+        return gpi_system_fail(GPUPOOL_E_OUT_OF_MEMORY, "no free memory to stitch");
+    if (plan.missing)
+        return gpi_chunk_grow(arena, plan.missing, gpi_chunk_size(arena, plan.missing));
+    home = plan.last ? plan.last->unit : plan.whole->unit;
+    if (plan.count == 1 && gpi_address(&arena->buddy, home) % ask->alignment == 0)
+        return gpi_stitch_take_home(ask, home, run);
+    result = gpi_stitch_new(ask, &plan, &stitch);
+    if (result != GPUPOOL_OK) return result;
+    result = gpi_stitch_map(arena, stitch);
+    if (result != GPUPOOL_OK) {
+        gpi_buddy_put(&arena->buddy, stitch->body, GPI_SPACE, &arena->buddy.space, 0);
+        GPUPOOL_FREE(stitch);
+        return result;
+    }
+    gpi_stitch_link(arena, stitch);
+    result = gpi_stitch_take(ask, stitch);
+    if (result == GPUPOOL_OK) *run = stitch->body;
+    gpi_stitch_bound(arena);
+    return result;
+}
+/* == LADDER =======================================================================================
+   The steps that find memory for a request, cheapest first, in one loop: a step that changes
+   something begins them anew, so a request fails only if the identical next call would fail.
+
+       free memory of the stream, and finished memory; an idle stitch     no CUDA call
+       ask the marks under way                                            queries
+       a stitch within the mapping budget, which grows what it lacks      maps
+       grow                                                               maps
+       -- memory is short --
+       flush all caches, and mark the own stream
+       other streams' marked memory, behind waits on the device; a stitch whatever it costs
+       give idle chunks back, and grow
+       wait on the host for a mark, or for the device; for what other threads give back (O10)
+       on_out_of_memory, once
+
+   Here is also where a freed block goes, since a wait frees blocks that waited for other streams.
+
+   Read first: gpi_ladder_climb, gpi_ladder_free, gpi_ladder_poll. */
+
+/* -- a freed block finds its place -- */
+
+/* The block is TAKEN, in no index, and has no use any more but by the stream that frees it. For
+   sources without a pool the lock opens: cuMemFree waits for the device itself. */
+static void gpi_ladder_put(gpupool_arena *arena, gpi_run *run, gpi_stream *s) {
+    uint64_t at = gpi_stream_issue(arena, s);
+    gpi_chunk *chunk;
+    if (run->stitch) {
+        gpi_stitch_put(arena, run->stitch, s, at);
+    } else if (arena->chunks.source->flags & GPI_ALONE && s->kind != GPI_GRAPH) {
+        chunk = gpi_buddy_chunk(&arena->buddy, run->unit);
+        gpi_buddy_put(&arena->buddy, run, GPI_FREE, &arena->buddy.any, 0);
+        gpi_chunk_give_back(arena, chunk);
+    } else {
+        gpi_stream_put(arena, run, s, at);
+    }
+}
+
+/* Where a TAKEN block goes that `s` has freed: while other streams or a graph use it, it waits. */
+static void gpi_ladder_settle(gpupool_arena *arena, gpi_run *run, gpi_stream *s) {
+    gpi_stream *graph;
+    if (gpi_stream_drop_uses(arena, run, s)) { /* its own earlier uses are in its order */
+        gpi_ladder_put(arena, run, s);
+        return;
+    }
+    if (s->kind != GPI_NONE) gpi_stream_add_use(arena, run, s, gpi_stream_issue(arena, s));
+    graph = gpi_stream_graph_of(run);
+    gpi_stream_wait_for_uses(arena, run, graph ? &graph->owned : &arena->streams.waiting);
+}
+
+/* Frees a block that was live and is TAKEN, for a stream or a scope. */
+static void gpi_ladder_free(gpupool_arena *arena, gpi_run *run, gpi_stream *s) {
+    gpi_stream *graph = gpi_stream_graph_of(run);
+    if (graph) gpi_stream_unhang(&graph->owned, run);
+    gpi_ladder_settle(arena, run, s);
+}
+
+/* -- what has finished -- */
+
+/* Asks the marks under way, and moves what has finished to list ANY. Returns whether it has more.
+ */
+static int gpi_ladder_poll(gpupool_arena *arena) {
+    gpi_streams *streams = &arena->streams;
+    uint64_t before = arena->buddy.any.units;
+    gpi_run *run, *next;
+    gpi_stream *s;
+    gpi_stream_poll_busy(arena);
+    if (streams->asked == streams->progress) return 0;
+    streams->asked = streams->progress;
+    for (s = streams->all_streams; s; s = s->next) gpi_stream_finish(arena, s);
+    for (run = streams->waiting; run; run = next) {
+        next = run->next;
+        if (!gpi_stream_drop_uses(arena, run, NULL)) continue;
+        gpi_stream_stop_waiting(arena, run, &streams->waiting);
+        gpi_ladder_put(arena, run, &streams->none);
+    }
+    return arena->buddy.any.units != before;
+}
+
+/* The stream whose mark to wait for, among frees up to `began`: the request's own, else the one
+   with the earliest mark; ALL stands for the device. NULL: no wait would help. */
+static gpi_stream *gpi_ladder_choose_wait(const gpi_ask *ask, uint64_t began) {
+    gpi_streams *streams = &ask->arena->streams;
+    gpi_stream *s, *best = NULL;
+    for (s = streams->all_streams; s; s = s->next) {
+        uint64_t done = gpi_stream_done(ask->arena, s);
+        if (gpi_min(s->issued, began) <= done || (!s->list.units && !streams->waiting)) continue;
+        if (s->recording || s->mark_at <= done) {
+            if (!best) best = &streams->all;
+            continue;
+        }
+        if (s == ask->owner) return s;
+        if (!best || best == &streams->all || s->mark_at < best->mark_at) best = s;
+    }
+    return best;
+}
+
+/* Waits on the host for a stream's mark, or for the device (ALL), with the lock open. O1: it passes
+   what was issued before. */
+static gpupool_result gpi_ladder_wait(gpupool_arena *arena, gpi_stream *s) {
+    gpi_streams *streams = &arena->streams;
+    int is_device = s == &streams->all;
+    uint64_t at = is_device ? streams->position : s->mark_at;
+    gpupool_result result;
+    s->followers++;
+    gpi_arena_open(arena);
+    result = is_device ? gpi_driver_wait(&arena->driver)
+                       : gpi_driver_wait_event(&arena->driver, s->context, s->event);
+    gpi_arena_close(arena);
+    s->followers--;
+    streams->host_waits++;
+    if (result == GPUPOOL_E_CUDA) return gpi_arena_break(arena); /* O11 */
+    if (result != GPUPOOL_OK) return result;
+    gpi_stream_pass(arena, is_device ? NULL : s, at);
+    gpi_ladder_poll(arena);
+    return GPUPOOL_OK;
+}
+
+/* -- idle chunks go back -- */
+
+/* Gives idle chunks back until at most `keep` bytes are reserved: the largest first that are not
+   too large, then the smallest. The lock opens between two chunks. */
+static gpupool_result gpi_ladder_trim(gpupool_arena *arena, uint64_t keep) {
+    gpi_chunks *chunks = &arena->chunks;
+    gpupool_result result = GPUPOOL_OK;
+    uint64_t i = 0;
+    while (i < chunks->count && chunks->reserved.now > keep && result == GPUPOOL_OK) {
+        gpi_chunk *chunk = chunks->all[i++];
+        if (chunk->units * GPI_UNIT > chunks->reserved.now - keep) continue;
+        if (!gpi_chunk_is_idle(arena, chunk)) continue;
+        result = gpi_stitch_give_back(arena, chunk);
+        i--;
+        gpi_arena_open(arena);
+        gpi_arena_close(arena);
+    }
+    i = 0;
+    while (i < chunks->count && chunks->reserved.now > keep && result == GPUPOOL_OK) {
+        gpi_chunk *chunk = chunks->all[chunks->count - 1 - i];
+        if (gpi_chunk_is_idle(arena, chunk)) result = gpi_stitch_give_back(arena, chunk);
+        else i++;
+    }
+    return result;
+}
+
+/* Gives back as many idle chunks as a growth by so many units lacks, and grows. */
+static gpupool_result gpi_ladder_exchange(gpupool_arena *arena, uint64_t units, uint64_t size) {
+    const gpi_chunks *chunks = &arena->chunks;
+    uint64_t need = gpi_up(units, GPI_GRANULE) * GPI_UNIT, idle = 0, room, i;
+    gpupool_result result;
+    for (i = 0; i < chunks->count; i++)
+        if (gpi_chunk_is_idle(arena, chunks->all[i])) idle += chunks->all[i]->units * GPI_UNIT;
+    room = gpi_less(chunks->limit, chunks->reserved.now);
+    if (chunks->source->flags & GPI_ON_DEVICE)
+        room = gpi_min(room, gpi_driver_free_bytes(&arena->driver));
+    if (!idle || need > room + idle)
+        return gpi_system_fail(GPUPOOL_E_OUT_OF_MEMORY, "no idle chunks to give back");
+    result = gpi_ladder_trim(arena, gpi_less(chunks->reserved.now, gpi_less(need, room)));
+    if (result == GPUPOOL_OK) result = gpi_chunk_grow(arena, units, size);
+    if (result != GPUPOOL_E_OUT_OF_MEMORY) return result;
+    result = gpi_ladder_trim(arena, 0); /* others have taken it: everything that is idle */
+    return result == GPUPOOL_OK ? gpi_chunk_grow(arena, units, size) : result;
+}
+
+/* -- the steps -- */
+
+/* A chunk of the exact size, all of it (GPUPOOL_OWN_CHUNK, and sources without a pool). */
+static gpi_run *gpi_ladder_take_chunk(gpi_ask *ask) {
+    gpupool_arena *arena = ask->arena;
+    const gpi_chunks *chunks = &arena->chunks;
+    uint64_t i;
+    for (i = 0; i < chunks->count; i++) {
+        const gpi_chunk *chunk = chunks->all[i];
+        gpi_run *run;
+        if (chunk->units != ask->units || !gpi_chunk_is_idle(arena, chunk)) continue;
+        if (gpi_address(&arena->buddy, chunk->unit) % ask->alignment) continue;
+        run = gpi_buddy_at(&arena->buddy, chunk->unit);
+        return gpi_buddy_take(&arena->buddy, run, chunk->unit, chunk->units);
+    }
+    return NULL;
+}
+
+/* Free memory at hand: without a CUDA call. O5: takes_own is 0 where only finished memory may go
+   out. */
+static gpi_run *gpi_ladder_take_free(gpi_ask *ask, int tries) {
+    gpi_buddy *buddy = &ask->arena->buddy;
+    gpi_search search = {{&buddy->any, NULL}, 0, 0, UINT64_MAX, 0};
+    gpi_run *run;
+    if (ask->is_own_chunk) return gpi_ladder_take_chunk(ask);
+    search.units = ask->units;
+    search.alignment = ask->alignment;
+    search.tries = tries;
+    if (ask->takes_own) {
+        search.lists[0] = &ask->owner->list;
+        search.lists[1] = &buddy->any;
+    }
+    run = gpi_buddy_find(buddy, &search);
+    if (!run) return gpi_stitch_reuse(ask);
+    gpi_stream_note_taken(ask->arena, run, ask->owner);
+    return gpi_buddy_take(buddy, run, gpi_buddy_start(buddy, run, ask->alignment), ask->units);
+}
+
+/* A run of another stream, behind a wait on the device. What no mark covers resets how rarely marks
+   are recorded: somebody wants them. */
+static gpi_run *gpi_ladder_take_others(gpi_ask *ask) {
+    gpupool_arena *arena = ask->arena;
+    gpi_buddy *buddy = &arena->buddy;
+    gpi_search search = {{NULL, NULL}, 0, 0, 0, INT32_MAX};
+    gpi_stream *s = arena->streams.all_streams;
+    gpi_run *run;
+    search.units = ask->units;
+    search.alignment = ask->alignment;
+    for (; s; s = s->next) {
+        if (s == ask->owner || s->kind != GPI_ORDINARY || s->list.units < ask->units) continue;
+        if (s->issued > gpi_stream_marked(arena, s)) gpi_stream_want_marks(arena);
+        if (s->recording || !s->event) continue;
+        search.lists[0] = &s->list;
+        search.below = gpi_stream_marked(arena, s) + 1;
+        run = gpi_buddy_find(buddy, &search);
+        if (!run) continue;
+        run = gpi_buddy_take(buddy, run, gpi_buddy_start(buddy, run, ask->alignment), ask->units);
+        run->next = NULL;
+        run->is_followed = 0;
+        if (gpi_hand_follow(ask, run) == GPUPOOL_OK) return run;
+        gpi_hand_put_back(arena, run);
+        return NULL;
+    }
+    return NULL;
+}
+
+/* A WAITING block of the request's size or more becomes free memory of the owner, behind waits for
+   all its uses. O3: its position is issued after the last wait. Returns whether one did. */
+static int gpi_ladder_adopt_waiting(gpi_ask *ask) {
+    gpupool_arena *arena = ask->arena;
+    gpi_run *run = arena->streams.waiting;
+    gpi_use *use;
+    for (; run; run = run->next) {
+        if (gpi_block_units(run) < ask->units) continue;
+        for (use = run->of.uses; use; use = use->next)
+            if (use->at > gpi_stream_marked(arena, use->stream)) break;
+        if (!use) break;
+        gpi_stream_want_marks(arena);
+    }
+    if (!run) return 0;
+    gpi_stream_stop_waiting(arena, run, &arena->streams.waiting);
+    for (use = run->of.uses; use; use = use->next) {
+        if (use->stream == ask->owner || use->at <= gpi_stream_done(arena, use->stream)) continue;
+        if (gpi_stream_follow(arena, use->stream, ask->owner, ask->handle) == GPUPOOL_OK) continue;
+        gpi_stream_wait_for_uses(arena, run, &arena->streams.waiting);
+        return 0;
+    }
+    while (run->of.uses) gpi_stream_drop_uses(arena, run, run->of.uses->stream);
+    gpi_ladder_put(arena, run, ask->owner);
+    return 1;
+}
+
+/* What a growth must add for the request. */
+static uint64_t gpi_ladder_need(const gpi_ask *ask) {
+    uint64_t aligned = ask->arena->buddy.is_apart ? GPI_UNIT : GPI_GRANULE * GPI_UNIT;
+    return ask->units + (ask->alignment > aligned ? ask->alignment / GPI_UNIT : 0);
+}
+
+static uint64_t gpi_ladder_size(const gpi_ask *ask) {
+    return ask->is_own_chunk ? ask->units : gpi_chunk_size(ask->arena, gpi_ladder_need(ask));
+}
+
+static int gpi_ladder_can_stitch(const gpi_ask *ask) {
+    return (ask->arena->chunks.source->flags & GPI_MAPS) && !ask->is_own_chunk;
+}
+
+/* A stitch within the budget, or growth. *run stays NULL after OK: memory was added. */
+static gpupool_result gpi_ladder_extend(gpi_ask *ask, gpi_run **run) {
+    uint64_t most = gpi_ladder_can_stitch(ask) ? gpi_stitch_affords(ask->arena) : 0;
+    gpupool_result result = GPUPOOL_E_OUT_OF_MEMORY;
+    if (most >= 2) result = gpi_stitch_make(ask, most, run);
+    if (result != GPUPOOL_E_OUT_OF_MEMORY) return result;
+    return gpi_chunk_grow(ask->arena, gpi_ladder_need(ask), gpi_ladder_size(ask));
+}
+
+/* The host waits: for work, or for memory that another thread is giving back (O10). */
+static gpupool_result gpi_ladder_wait_for(gpi_ask *ask, uint64_t began) {
+    gpupool_arena *arena = ask->arena;
+    int returned = arena->chunks.returned;
+    gpi_stream *s;
+    if (ask->request->flags & GPUPOOL_NO_WAIT) return GPUPOOL_E_OUT_OF_MEMORY;
+    s = gpi_ladder_choose_wait(ask, began);
+    if (s) return gpi_ladder_wait(arena, s);
+    if (!arena->chunks.returning) return GPUPOOL_E_OUT_OF_MEMORY;
+    gpi_arena_open(arena);
+    gpi_system_sleep_on(&arena->chunks.returned, returned);
+    gpi_arena_close(arena);
+    return GPUPOOL_OK;
+}
+
+/* Memory is short: whatever helps, the cheapest first. OK: *run is the block, or begin anew. */
+static gpupool_result gpi_ladder_squeeze(gpi_ask *ask, uint64_t began, gpi_run **run) {
+    gpupool_result result;
+    ask->takes_others = ask->takes_own && ask->owner->kind == GPI_ORDINARY && !ask->is_own_chunk;
+    if (ask->takes_others) {
+        *run = gpi_ladder_take_others(ask);
+        if (!*run) *run = gpi_stitch_reuse(ask);
+        if (*run || gpi_ladder_adopt_waiting(ask)) return GPUPOOL_OK;
+    }
+    if (gpi_ladder_can_stitch(ask)) {
+        result = gpi_stitch_make(ask, UINT64_MAX, run);
+        if (result != GPUPOOL_E_OUT_OF_MEMORY) return result;
+    }
+    result = gpi_ladder_exchange(ask->arena, gpi_ladder_need(ask), gpi_ladder_size(ask));
+    return result == GPUPOOL_E_OUT_OF_MEMORY ? gpi_ladder_wait_for(ask, began) : result;
+}
+
+/* O9: cudaFree's memory passes by a wait for the device. A request that needs finished memory waits
+   once for 1/16 of what is reserved, before it maps: never worse than CUDA's own cudaFree. */
+static int gpi_ladder_wants_freed(const gpi_ask *ask) {
+    gpupool_arena *arena = ask->arena;
+    uint64_t units = arena->streams.all.list.units;
+    return ask->owner->kind == GPI_NONE && !(ask->request->flags & GPUPOOL_NO_WAIT) && units &&
+           units >= arena->chunks.reserved.now / 16 / GPI_UNIT;
+}
+
+/* Gets the request's memory. The lock opens; what a failure leaves is only free memory. */
+static gpupool_result gpi_ladder_climb(gpi_ask *ask, gpi_run **run) {
+    gpupool_arena *arena = ask->arena;
+    uint64_t began = 0;
+    gpupool_result result;
+    for (;;) {
+        if (arena->broken) return gpi_arena_break(arena);
+        ask->takes_others = 0;
+        *run = gpi_ladder_take_free(ask, GPI_TRIES_SLOW);
+        if (*run) return GPUPOOL_OK;
+        if (gpi_ladder_poll(arena)) continue;
+        if (ask->owner->kind == GPI_ORDINARY &&
+            gpi_driver_is_capturing(&arena->driver, ask->handle))
+            return gpi_driver_capturing();
+        if (gpi_ladder_wants_freed(ask)) {
+            result = gpi_ladder_wait(arena, &arena->streams.all);
+            if (result != GPUPOOL_OK) return result;
+            continue;
+        }
+        result = gpi_ladder_extend(ask, run);
+        if (result == GPUPOOL_E_OUT_OF_MEMORY) {
+            GPI_SET(&arena->short_until, arena->streams.position + 1024);
+            if (!began) {
+                gpi_stream_flush_all(arena);
+                gpi_stream_mark(arena, ask->owner, ask->handle);
+                began = arena->streams.position + 1;
+                continue;
+            }
+            result = gpi_ladder_squeeze(ask, began, run);
+        }
+        if (result != GPUPOOL_OK || *run) return result;
+    }
+}
+/* == VERDICT ======================================================================================
+   Why memory ran out: figures of one moment, and a cause by comparing them.
+
+   Read first: gpi_verdict_cause. */
+
+static uint64_t gpi_verdict_longest(const gpi_list *list) {
+    uint64_t longest = 0;
+    const gpi_run *run;
+    uint32_t row;
+    if (!list->orders) return 0;
+    row = gpi_high_bit(list->orders);
+    run = list->heads[row * GPI_STEPS + gpi_high_bit(list->steps[row])];
+    for (; run; run = run->next) longest = gpi_max(longest, run->units);
+    return longest * GPI_UNIT;
+}
+
+static gpupool_cause gpi_verdict_cause(const gpi_ask *ask, const gpupool_verdict *v) {
+    const gpupool_arena *arena = ask->arena;
+    uint64_t finished = arena->buddy.any.units * GPI_UNIT;
+    uint64_t need = gpi_up(gpi_ladder_need(ask), GPI_GRANULE) * GPI_UNIT;
+    int by_limit = need > gpi_less(arena->chunks.limit, v->reserved);
+    if (finished >= v->asked) return GPUPOOL_CAUSE_FRAGMENTED;
+    if (finished + v->pending >= v->asked) return GPUPOOL_CAUSE_PENDING;
+    if (by_limit) return GPUPOOL_CAUSE_LIMIT;
+    if (!(arena->chunks.source->flags & GPI_ON_DEVICE)) return GPUPOOL_CAUSE_HOST;
+    return gpi_less(v->device_total - v->device_free, v->reserved) > v->reserved
+               ? GPUPOOL_CAUSE_OTHERS
+               : GPUPOOL_CAUSE_DEVICE_FULL;
+}
+
+static void gpi_verdict_say(gpupool_verdict *v) {
+    static const char *const causes[] = {
+        "",
+        "the arena's limit is reached: free memory, or raise the limit",
+        "the device is full, mostly of this arena's memory: free memory",
+        "the device is full, mostly of memory that is not this arena's",
+        "enough memory is free, but not side by side",
+        "enough memory is free once work or graphs have ended: allow waits, or release scopes",
+        "the host, or chunk_alloc, has no memory to give"};
+    const double mib = 1 << 20;
+    snprintf(
+        v->sentence, sizeof v->sentence,
+        "no %.2f MiB: %s. Reserved %.2f MiB (limit %.2f), allocated %.2f, pending %.2f, longest "
+        "free run %.2f; the device has %.2f of %.2f MiB free; missing %.2f MiB",
+        (double)v->asked / mib, causes[v->cause], (double)v->reserved / mib, (double)v->limit / mib,
+        (double)v->allocated / mib, (double)v->pending / mib, (double)v->largest / mib,
+        (double)v->device_free / mib, (double)v->device_total / mib, (double)v->missing / mib);
+}
+
+/* Says why a request found no memory. The lock is held. */
+static void gpi_verdict_make(const gpi_ask *ask, gpupool_verdict *v) {
+    gpupool_arena *arena = ask->arena;
+    uint64_t need = gpi_up(gpi_ladder_need(ask), GPI_GRANULE) * GPI_UNIT;
+    memset(v, 0, sizeof *v);
+    v->asked = ask->request->bytes;
+    v->limit = arena->chunks.limit == UINT64_MAX ? 0 : arena->chunks.limit;
+    v->reserved = arena->chunks.reserved.now;
+    v->allocated = arena->allocated.now;
+    v->pending = arena->buddy.pending.now;
+    v->largest = gpi_verdict_longest(&arena->buddy.any);
+    if (ask->takes_own) v->largest = gpi_max(v->largest, gpi_verdict_longest(&ask->owner->list));
+    v->device_free = gpi_driver_free_bytes(&arena->driver);
+    v->device_total = arena->driver.total_bytes;
+    v->missing = gpi_less(need, gpi_less(arena->chunks.limit, v->reserved));
+    if (!v->missing) v->missing = gpi_less(need, v->device_free);
+    v->cause = gpi_verdict_cause(ask, v);
+    gpi_verdict_say(v);
+}
+/* == ALLOC ========================================================================================
+   Blocks are allocated and freed. A small block goes out and comes back by its stream's cache, with
+   only the stream's lock. All else takes the arena's lock, and climbs the ladder.
+
+   O7   begin_capture sets a stream's scope under the stream's lock, where both fast paths ask it.
+   O14  The mailbox has blocks that host functions freed. Whoever takes the arena's lock to
+   allocate, free or report empties it. Until then `attention` keeps others from the fast paths, so
+   that no peak is lost. O15  A block's `cache` is published last. Whoever finds the block without
+   the arena's lock believes what it says only under that cache's lock.
+
+   Read first: gpi_alloc_cached, gpi_alloc_slow, gpi_free_cached, gpi_free_slow. */
+
+#if GPUPOOL_CHECK
+#define GPI_CHECKED(arena) gpi_alloc_checked(arena)
+static void gpi_alloc_checked(gpupool_arena *arena) {
+    if (gpupool_check(arena) == GPUPOOL_OK) return;
+    fprintf(stderr, "gpupool: %s\n", gpupool_last_error());
+    abort();
+}
+#else
+#define GPI_CHECKED(arena) ((void)0)
+#endif
+
+/* -- what the program names -- */
+
+static gpupool_result gpi_alloc_enter(const gpupool_arena *arena) {
+    if (arena && arena->magic == GPI_MAGIC) return GPUPOOL_OK;
+    if (gpi_system_is_forked())
+        return gpi_system_fail(GPUPOOL_E_FORKED, "this process is a forked child: CUDA's context "
+                                                 "and the arena are its parent's");
+    return gpi_system_fail(GPUPOOL_E_ARGUMENT, "arena: %s",
+                           arena ? "it was destroyed, or never created" : "it is NULL");
+}
+
+static int gpi_alloc_is_cached(const gpi_run *run) {
+    gpi_stream *cache = run->cache;
+    int is_cached;
+    if (run->state != GPI_OUT) return 0;
+    gpi_system_lock(&cache->lock);
+    is_cached = run->is_cached;
+    gpi_system_unlock(&cache->lock);
+    return is_cached;
+}
+
+/* The run of home memory or of a stitch that an address is in; NULL: none. */
+static gpi_run *gpi_alloc_around(const gpupool_arena *arena, uint64_t address) {
+    const gpi_buddy *buddy = &arena->buddy;
+    const gpi_chunk *chunk = NULL;
+    uint64_t i;
+    if (!buddy->is_apart) {
+        uint64_t unit = (address - buddy->base) / GPI_UNIT;
+        return address >= buddy->base && unit < buddy->granules * GPI_GRANULE
+                   ? gpi_buddy_at(buddy, unit)
+                   : NULL;
+    }
+    for (i = 0; i < arena->chunks.count; i++) {
+        chunk = arena->chunks.all[i];
+        if (address - (uint64_t)(uintptr_t)chunk->memory < chunk->units * GPI_UNIT)
+            return gpi_buddy_at(
+                buddy, chunk->unit + (address - (uint64_t)(uintptr_t)chunk->memory) / GPI_UNIT);
+    }
+    return NULL;
+}
+
+/* Finds the live block at an address. E_INSIDE: *run is the one around it. */
+static gpupool_result gpi_alloc_find(gpupool_arena *arena, const void *memory, gpi_run **run) {
+    uint64_t address = (uint64_t)(uintptr_t)memory;
+    *run = gpi_buddy_lookup(&arena->buddy, address);
+    if (*run && !gpi_alloc_is_cached(*run)) return GPUPOOL_OK;
+    if (!*run) *run = gpi_alloc_around(arena, address);
+    if (!*run || (*run)->state == GPI_EMPTY || (*run)->state == GPI_SPACE)
+        return gpi_system_fail(GPUPOOL_E_NOT_OURS, "block: %p is in no memory of this arena",
+                               memory);
+    if (((*run)->state != GPI_LIVE && (*run)->state != GPI_OUT) || gpi_alloc_is_cached(*run))
+        return gpi_system_fail(GPUPOOL_E_DOUBLE_FREE, "block: the memory at %p is free already",
+                               memory);
+    return gpi_system_fail(GPUPOOL_E_INSIDE,
+                           "block: %p is inside the block at %p, not at its start", memory,
+                           (void *)(uintptr_t)(*run)->address);
+}
+
+/* -- blocks end -- */
+
+/* Ends a live block that nobody's cache takes back, for a stream or a scope. */
+static void gpi_alloc_end(gpupool_arena *arena, gpi_run *run, gpi_stream *s) {
+    int64_t bytes = (int64_t)(gpi_block_units(run) * GPI_UNIT);
+    gpi_buddy_unindex(&arena->buddy, run);
+    gpi_counter_move(&arena->allocated, -bytes);
+    gpi_counter_move(&arena->requested, (int64_t)run->slack - bytes);
+    arena->blocks--;
+    arena->frees++;
+    run->state = GPI_TAKEN;
+    gpi_ladder_free(arena, run, s);
+}
+
+/* Ends the block at an address, if it is a live one. */
+static gpupool_result gpi_alloc_end_at(gpupool_arena *arena, void *block, gpi_stream *s) {
+    gpi_run *run;
+    gpupool_result result = gpi_alloc_find(arena, block, &run);
+    if (result == GPUPOOL_OK && run->state == GPI_OUT && !gpi_stream_recall(run))
+        result = gpi_system_fail(GPUPOOL_E_DOUBLE_FREE, "block: the memory at %p is free already",
+                                 block);
+    if (result == GPUPOOL_OK) gpi_alloc_end(arena, run, s);
+    return result;
+}
+
+static void gpi_alloc_empty_mail(gpupool_arena *arena) {
+    gpi_mail *mail, *next;
+    if (!GPI_LOOK(&arena->mail)) return;
+    GPI_PUBLISH(&arena->attention, arena->broken != NULL);
+    mail = __atomic_exchange_n(&arena->mail, (gpi_mail *)NULL, __ATOMIC_ACQ_REL);
+    gpi_stream_fold_all(arena);
+    for (; mail; mail = next) {
+        next = mail->next;
+        if (gpi_alloc_end_at(arena, mail->block, &arena->streams.none) != GPUPOOL_OK)
+            arena->failures++;
+        GPUPOOL_FREE(mail);
+    }
+}
+
+/* What calls that name a stream begin with: the lock is held after it, whatever the result. */
+static gpupool_result gpi_alloc_begin(gpupool_arena *arena, cudaStream_t stream, gpi_stream **s) {
+    gpupool_result result;
+    gpi_system_lock(&arena->lock);
+    gpi_alloc_empty_mail(arena);
+    result = gpi_stream_get(arena, stream, s);
+    if (result == GPUPOOL_OK && !gpi_region_ensure(&arena->buddy.region, 1 << 15))
+        result = gpi_system_no_memory();
+    return result;
+}
+
+/* -- allocate -- */
+
+/* From the stream's cache; NULL: not this way. */
+static inline void *gpi_alloc_cached(gpupool_arena *arena, const gpupool_request *request) {
+    uint64_t units = (request->bytes + GPI_UNIT - 1) / GPI_UNIT;
+    uintptr_t key = gpi_stream_key(request->stream);
+    gpi_stream *s = gpi_stream_find(arena, key);
+    gpi_run *run;
+    if (!s || !GPI_LOOK(&s->bins[units])) return NULL;
+    gpi_system_lock(&s->lock);
+    run = s->key == key && !s->scope ? s->bins[units] : NULL;
+    if (run) {
+        GPI_SET(&s->bins[units], run->next);
+        run->is_cached = 0;
+        run->by.label = request->label;
+        run->slack = (uint32_t)(units * GPI_UNIT - request->bytes);
+        s->cached_units -= units;
+        gpi_counter_part(&s->allocated, (int64_t)(units * GPI_UNIT));
+        gpi_counter_part(&s->requested, (int64_t)request->bytes);
+        s->more_blocks++;
+        s->more_allocs++;
+    }
+    gpi_system_unlock(&s->lock);
+    return run ? (void *)(uintptr_t)run->address : NULL;
+}
+
+static gpupool_result gpi_alloc_refuses(const gpupool_arena *arena, const gpupool_request *r) {
+    const gpi_source *source = arena->chunks.source;
+    uint64_t most = arena->buddy.is_apart ? GPI_UNIT : GPI_GRANULE * GPI_UNIT;
+    if (r->bytes == 0 || r->bytes > (uint64_t)1 << 46)
+        return gpi_system_fail(GPUPOOL_E_ARGUMENT, "bytes: %zu is not in 1 to 2^46", r->bytes);
+    if ((r->alignment & (r->alignment - 1)) || r->alignment > (uint64_t)1 << 40)
+        return gpi_system_fail(GPUPOOL_E_ARGUMENT, "alignment: %zu is no power of two up to 2^40",
+                               r->alignment);
+    if (r->flags & ~(unsigned)(GPUPOOL_NO_WAIT | GPUPOOL_ZEROED | GPUPOOL_OWN_CHUNK))
+        return gpi_system_fail(GPUPOOL_E_ARGUMENT, "flags: %#x has an unknown bit", r->flags);
+    if ((r->flags & GPUPOOL_OWN_CHUNK || source->flags & GPI_ALONE) && r->alignment > most)
+        return gpi_system_fail(GPUPOOL_E_ARGUMENT,
+                               "alignment: a chunk begins at a multiple of %llu, not of %zu",
+                               (unsigned long long)most, r->alignment);
+    return GPUPOOL_OK;
+}
+
+/* Describes a request for the ladder. */
+static void gpi_alloc_ask(gpi_ask *ask, gpupool_arena *arena, const gpupool_request *request,
+                          gpi_stream *s) {
+    unsigned flags = arena->chunks.source->flags;
+    memset(ask, 0, sizeof *ask);
+    ask->arena = arena;
+    ask->request = request;
+    ask->stream = s;
+    ask->owner = s->scope ? s->scope : s;
+    ask->handle = request->stream ? request->stream : GPI_NULL_STREAM;
+    ask->is_own_chunk = request->flags & GPUPOOL_OWN_CHUNK || flags & GPI_ALONE;
+    ask->units = gpi_up(request->bytes, GPI_UNIT) / GPI_UNIT;
+    if (ask->is_own_chunk && flags & GPI_MAPS) ask->units = gpi_up(ask->units, GPI_GRANULE);
+    ask->alignment = gpi_max(request->alignment, GPI_UNIT);
+    ask->takes_own = ask->owner->kind == GPI_GRAPH ||
+                     (ask->owner->kind == GPI_ORDINARY && !(flags & GPI_HOST)); /* O5 */
+    if (ask->owner->kind == GPI_NONE) arena->streams.is_shared = 1;
+}
+
+/* Whether the owner's cache takes the block back. */
+static int gpi_alloc_goes_out(const gpi_ask *ask, const gpi_run *run) {
+    return run->units <= GPI_SMALL && !run->stitch && !ask->is_own_chunk &&
+           ask->owner->key == gpi_stream_key(ask->handle) &&
+           (ask->owner->kind == GPI_NONE || (ask->owner->kind == GPI_ORDINARY && ask->takes_own));
+}
+
+/* A run in hand becomes a live block. */
+static void gpi_alloc_grant(const gpi_ask *ask, gpi_run *run) {
+    gpupool_arena *arena = ask->arena;
+    gpi_stream *owner = ask->owner;
+    uint64_t bytes = gpi_block_units(run) * GPI_UNIT;
+    run->of.uses = NULL;
+    run->by.label = ask->request->label;
+    run->slack = (uint32_t)(bytes - ask->request->bytes);
+    run->state = GPI_LIVE;
+    gpi_buddy_index(&arena->buddy, run);
+    if (owner->kind == GPI_GRAPH) {
+        gpi_stream_add_use(arena, run, owner, gpi_stream_issue(arena, owner));
+        gpi_stream_hang(&owner->owned, run);
+    } else if (gpi_alloc_goes_out(ask, run)) {
+        run->state = GPI_OUT;
+        owner->outs++;
+        GPI_PUBLISH(&run->cache, owner);
+    }
+    gpi_counter_move(&arena->allocated, (int64_t)bytes);
+    gpi_counter_move(&arena->requested, (int64_t)ask->request->bytes);
+    arena->blocks++;
+    arena->allocs++;
+}
+
+/* Tells the program that memory ran out; nonzero: try once more. The lock opens. */
+static int gpi_alloc_tell(gpi_ask *ask, gpupool_verdict *verdict) {
+    const gpupool_arena_config *config = &ask->arena->config;
+    int again;
+    gpi_verdict_make(ask, verdict);
+    if (!config->on_out_of_memory || gpi_thread.in_callback) return 0;
+    gpi_thread.in_callback = 1;
+    gpi_arena_open(ask->arena);
+    again = config->on_out_of_memory(verdict, config->user);
+    gpi_arena_close(ask->arena);
+    gpi_thread.in_callback = 0;
+    return again;
+}
+
+static gpupool_result gpi_alloc_climb(gpi_ask *ask, gpi_run **run) {
+    gpupool_verdict verdict;
+    gpupool_result result = gpi_ladder_climb(ask, run);
+    if (result == GPUPOOL_E_OUT_OF_MEMORY && gpi_alloc_tell(ask, &verdict)) {
+        result = gpi_ladder_climb(ask, run);
+        if (result == GPUPOOL_E_OUT_OF_MEMORY) gpi_verdict_make(ask, &verdict);
+    }
+    if (result != GPUPOOL_E_OUT_OF_MEMORY) return result;
+    gpi_thread.verdict = verdict;
+    return gpi_system_fail(result, "%s", verdict.sentence);
+}
+
+/* Zeroes a new block: in stream order; memory that the host may use, and without a stream, at once.
+   The lock is open. */
+static gpupool_result gpi_alloc_zero(gpi_ask *ask, void *block) {
+    gpi_driver *driver = &ask->arena->driver;
+    cudaStream_t stream = ask->owner->kind == GPI_NONE ? cudaStreamPerThread : ask->handle;
+    gpupool_result result;
+    gpi_visit visit;
+    if (ask->arena->chunks.source->flags & GPI_HOST) {
+        memset(block, 0, ask->request->bytes);
+        return GPUPOOL_OK;
+    }
+    gpi_driver_enter(driver, ask->owner->context, &visit);
+    result = GPI_TELL(driver, fill, (CUdeviceptr)(uintptr_t)block, 0, ask->request->bytes, stream);
+    if (result == GPUPOOL_OK && ask->owner->kind == GPI_NONE)
+        result = GPI_TELL(driver, stream_sync, stream);
+    gpi_driver_leave(driver, &visit);
+    return result;
+}
+
+/* Under the arena's lock. */
+static void *gpi_alloc_slow(gpupool_arena *arena, const gpupool_request *request) {
+    gpi_run *run = NULL;
+    gpi_stream *s;
+    gpi_ask ask;
+    void *block;
+    gpupool_result result = gpi_alloc_refuses(arena, request);
+    if (result != GPUPOOL_OK) return NULL;
+    result = gpi_alloc_begin(arena, request->stream, &s);
+    if (result == GPUPOOL_OK && arena->broken) result = gpi_arena_break(arena);
+    if (result == GPUPOOL_OK) {
+        gpi_alloc_ask(&ask, arena, request, s);
+        /* cached blocks keep their neighbours from joining, and a large request may need those */
+        gpi_stream_flush(arena, s, ask.units > GPI_SMALL ? 0 : UINT64_MAX);
+        run = gpi_ladder_take_free(&ask, GPI_TRIES);
+        if (!run && s->cached_units) gpi_stream_flush(arena, s, 0);
+        if (!run) result = gpi_alloc_climb(&ask, &run);
+    }
+    if (run) gpi_alloc_grant(&ask, run);
+    else arena->failures++;
+    block = run ? (void *)(uintptr_t)run->address : NULL;
+    gpi_system_unlock(&arena->lock);
+    if (!block || !(request->flags & GPUPOOL_ZEROED)) return block;
+    if (gpi_alloc_zero(&ask, block) == GPUPOOL_OK) return block;
+    gpupool_free(arena, block, request->stream);
+    return NULL;
+}
+
+static inline void *gpi_alloc(gpupool_arena *arena, const gpupool_request *request) {
+    void *block = NULL;
+    if (gpi_alloc_enter(arena) != GPUPOOL_OK) return NULL;
+    if (request->bytes - 1 < GPI_SMALL * GPI_UNIT && !request->flags &&
+        request->alignment <= GPI_UNIT && !(request->alignment & (request->alignment - 1)) &&
+        !GPI_LOOK(&arena->attention))
+        block = gpi_alloc_cached(arena, request);
+    if (!block) block = gpi_alloc_slow(arena, request);
+    GPI_CHECKED(arena);
+    GPUPOOL_TRACE("alloc", arena, block, request->bytes, request->stream, request->label);
+    return block;
+}
+
+GPUPOOL_API void *gpupool_alloc(gpupool_arena *arena, size_t bytes, cudaStream_t stream) {
+    gpupool_request request = {bytes, 0, stream, 0, NULL};
+    return gpi_alloc(arena, &request);
+}
+
+GPUPOOL_API void *gpupool_alloc_request(gpupool_arena *arena, const gpupool_request *request) {
+    if (request) return gpi_alloc(arena, request);
+    gpi_system_fail(GPUPOOL_E_ARGUMENT, "request: it is NULL");
+    return NULL;
+}
+
+/* -- free -- */
+
+/* Whether the stream's cache takes the block. *is_full: now it has too much. */
+static inline int gpi_free_cached(gpupool_arena *arena, void *block, cudaStream_t stream,
+                                  int *is_full) {
+    uint64_t address = (uint64_t)(uintptr_t)block;
+    gpi_run *run = gpi_buddy_peek(&arena->buddy, address);
+    uintptr_t key = gpi_stream_key(stream);
+    gpi_stream *s = run ? GPI_READ(&run->cache) : NULL;
+    int is_ours;
+    if (!s || GPI_LOOK(&s->key) != key) return 0;
+    gpi_system_lock(&s->lock);
+    is_ours =
+        run->cache == s && !run->is_cached && run->address == address && s->key == key && !s->scope;
+    if (is_ours) {
+        run->is_cached = 1;
+        run->next = s->bins[run->units];
+        GPI_SET(&s->bins[run->units], run);
+        s->cached_units += run->units;
+        gpi_counter_part(&s->allocated, -(int64_t)(run->units * GPI_UNIT));
+        gpi_counter_part(&s->requested, (int64_t)run->slack - (int64_t)(run->units * GPI_UNIT));
+        s->more_blocks--;
+        s->more_frees++;
+        *is_full = s->cached_units > gpi_stream_cache_most(arena) ||
+                   GPI_LOOK(&arena->streams.position) < GPI_LOOK(&arena->short_until);
+    }
+    gpi_system_unlock(&s->lock);
+    return is_ours;
+}
+
+static gpupool_result gpi_free_slow(gpupool_arena *arena, void *block, cudaStream_t stream) {
+    gpi_stream *s;
+    gpupool_result result = gpi_alloc_begin(arena, stream, &s);
+    if (result == GPUPOOL_OK) {
+        gpi_stream_flush(arena, s, UINT64_MAX);
+        result = gpi_alloc_end_at(arena, block, s->scope ? s->scope : s);
+    }
+    if (result == GPUPOOL_OK) gpi_stream_mark_due(arena, s, stream ? stream : GPI_NULL_STREAM);
+    else arena->failures++;
+    gpi_system_unlock(&arena->lock);
+    return result;
+}
+
+/* Empties a cache that is too full: half of it, or all while memory is short. */
+static void gpi_free_flush(gpupool_arena *arena, cudaStream_t stream) {
+    gpi_stream *s;
+    if (gpi_alloc_begin(arena, stream, &s) == GPUPOOL_OK) {
+        int is_short = arena->streams.position < arena->short_until;
+        gpi_stream_flush(arena, s, is_short ? 0 : gpi_stream_cache_most(arena) / 2);
+        gpi_stream_mark_due(arena, s, stream ? stream : GPI_NULL_STREAM);
+    }
+    gpi_system_unlock(&arena->lock);
+}
+
+GPUPOOL_API gpupool_result gpupool_free(gpupool_arena *arena, void *block, cudaStream_t stream) {
+    gpupool_result result = gpi_alloc_enter(arena);
+    int is_full = 0;
+    if (result != GPUPOOL_OK || !block) return result;
+    if (GPI_LOOK(&arena->attention) || !gpi_free_cached(arena, block, stream, &is_full))
+        result = gpi_free_slow(arena, block, stream);
+    if (is_full) gpi_free_flush(arena, stream);
+    GPI_CHECKED(arena);
+    GPUPOOL_TRACE("free", arena, block, 0, stream, NULL);
+    return result;
+}
+
+GPUPOOL_API gpupool_result gpupool_free_in_host_function(gpupool_arena *arena, void *block) {
+    gpupool_result result = gpi_alloc_enter(arena);
+    gpi_mail *mail;
+    if (result != GPUPOOL_OK || !block) return result;
+    mail = (gpi_mail *)gpi_system_zeroed(sizeof *mail);
+    if (!mail) return gpi_system_no_memory();
+    mail->block = block;
+    mail->next = GPI_LOOK(&arena->mail);
+    while (!__atomic_compare_exchange_n(&arena->mail, &mail->next, mail, 0, __ATOMIC_RELEASE,
+                                        __ATOMIC_RELAXED)) {
+    }
+    GPI_PUBLISH(&arena->attention, 1);
+    GPUPOOL_TRACE("free", arena, block, 0, GPUPOOL_NO_STREAM, NULL);
+    return GPUPOOL_OK;
+}
+
+/* -- more about blocks -- */
+
+/* O4: a use is a position of its stream, and always moves that stream's mark. In a scope it is the
+   graph that uses the block. */
+static gpupool_result gpi_alloc_record(gpupool_arena *arena, gpi_run *run, gpi_stream *s,
+                                       cudaStream_t handle) {
+    gpi_stream *user = s->scope ? s->scope : s;
+    if (user == s && gpi_driver_is_capturing(&arena->driver, handle)) return gpi_driver_capturing();
+    if (run->state == GPI_OUT && !gpi_stream_recall(run))
+        return gpi_system_fail(GPUPOOL_E_DOUBLE_FREE, "block: it is free already");
+    if (user != s && !gpi_stream_graph_of(run)) gpi_stream_hang(&user->owned, run);
+    gpi_stream_add_use(arena, run, user, gpi_stream_issue(arena, user));
+    return user == s ? gpi_stream_mark(arena, s, handle) : GPUPOOL_OK;
+}
+
+GPUPOOL_API gpupool_result gpupool_record_stream(gpupool_arena *arena, const void *block,
+                                                 cudaStream_t stream) {
+    gpupool_result result = gpi_alloc_enter(arena);
+    gpi_stream *s;
+    gpi_run *run;
+    if (result != GPUPOOL_OK) return result;
+    if (stream == GPUPOOL_NO_STREAM)
+        return gpi_system_fail(GPUPOOL_E_ARGUMENT, "stream: a use needs a stream");
+    result = gpi_alloc_begin(arena, stream, &s);
+    if (result == GPUPOOL_OK) result = gpi_alloc_find(arena, block, &run);
+    if (result == GPUPOOL_OK)
+        result = gpi_alloc_record(arena, run, s, stream ? stream : GPI_NULL_STREAM);
+    gpi_system_unlock(&arena->lock);
+    GPI_CHECKED(arena);
+    return result;
+}
+
+GPUPOOL_API gpupool_result gpupool_get_block(gpupool_arena *arena, const void *memory,
+                                             gpupool_block *block) {
+    gpupool_result result = gpi_alloc_enter(arena);
+    gpi_run *run;
+    if (result != GPUPOOL_OK) return result;
+    if (!block) return gpi_system_fail(GPUPOOL_E_ARGUMENT, "block: it is NULL");
+    memset(block, 0, sizeof *block);
+    gpi_system_lock(&arena->lock);
+    gpi_alloc_empty_mail(arena);
+    result = gpi_alloc_find(arena, memory, &run);
+    if (result == GPUPOOL_OK || result == GPUPOOL_E_INSIDE) {
+        block->memory = (void *)(uintptr_t)run->address;
+        block->bytes = gpi_block_units(run) * GPI_UNIT;
+        block->requested = block->bytes - run->slack;
+        block->label = run->by.label;
+    }
+    gpi_system_unlock(&arena->lock);
+    return result;
+}
+/* == CAPTURE ======================================================================================
+   Memory of CUDA graphs. A graph runs again and again after its capture, so what its nodes use must
+   stay as it is until the graph is gone. A scope hangs from its stream as a second stream struct:
+   what the stream allocates and frees meanwhile belongs to the scope, and nothing of it passes
+   before gpupool_release_capture, which waits for the device.
+
+   K1  Live and waiting blocks with a use of the graph hang in its `owned`; free memory is in its
+       list, for requests in the scope only.
+   K2  Positions grow, so that a released scope's struct can serve another: old uses have passed.
+
+   Read first: gpupool_begin_capture, gpupool_release_capture. */
+
+struct gpupool_capture { /* (CAPTURE); lies in the region */
+    gpi_stream graph;    /* graph.next: the next spare one */
+    gpupool_arena *arena;
+    gpi_stream *origin; /* whose scope it is, while it is open */
+    int is_kept;        /* not released */
+};
+
+/* Closes a stream's scope. The arena's lock is held. */
+static void gpi_capture_close(gpi_stream *s) {
+    if (!s->scope) return;
+    ((gpupool_capture *)(void *)s->scope)->origin = NULL;
+    gpi_system_lock(&s->lock);
+    s->scope = NULL;
+    gpi_system_unlock(&s->lock);
+}
+
+static gpupool_capture *gpi_capture_new(gpupool_arena *arena, gpi_stream *s) {
+    gpupool_capture *capture = arena->spare_captures;
+    if (capture) arena->spare_captures = (gpupool_capture *)(void *)capture->graph.next;
+    else capture = (gpupool_capture *)gpi_region_get(&arena->buddy.region, sizeof *capture);
+    capture->graph.kind = GPI_GRAPH;
+    capture->graph.context = s->context;
+    capture->graph.list.stream = &capture->graph;
+    capture->arena = arena;
+    capture->origin = s;
+    capture->is_kept = 1;
+    arena->captures++;
+    return capture;
+}
+
+GPUPOOL_API gpupool_result gpupool_begin_capture(gpupool_arena *arena, cudaStream_t stream,
+                                                 gpupool_capture **capture) {
+    gpupool_result result = gpi_alloc_enter(arena);
+    gpi_stream *s;
+    if (result != GPUPOOL_OK) return result;
+    if (!capture) return gpi_system_fail(GPUPOOL_E_ARGUMENT, "capture: it is NULL");
+    *capture = NULL;
+    if (stream == GPUPOOL_NO_STREAM)
+        return gpi_system_fail(GPUPOOL_E_ARGUMENT, "stream: a scope needs a stream");
+    result = gpi_alloc_begin(arena, stream, &s);
+    if (result == GPUPOOL_OK && arena->broken) result = gpi_arena_break(arena);
+    if (result == GPUPOOL_OK && s->scope)
+        result = gpi_system_fail(GPUPOOL_E_ARGUMENT, "stream: it has an open scope");
+    if (result == GPUPOOL_OK) {
+        *capture = gpi_capture_new(arena, s);
+        gpi_stream_flush(arena, s, 0);
+        gpi_system_lock(&s->lock);
+        s->scope = &(*capture)->graph;
+        gpi_system_unlock(&s->lock);
+    }
+    gpi_system_unlock(&arena->lock);
+    GPI_CHECKED(arena);
+    return result;
+}
+
+static gpupool_result gpi_capture_enter(const gpupool_capture *capture) {
+    gpupool_result result;
+    if (!capture) return gpi_system_fail(GPUPOOL_E_ARGUMENT, "capture: it is NULL");
+    result = gpi_alloc_enter(capture->arena);
+    if (result != GPUPOOL_OK || capture->is_kept) return result;
+    return gpi_system_fail(GPUPOOL_E_ARGUMENT, "capture: it was released");
+}
+
+GPUPOOL_API gpupool_result gpupool_end_capture(gpupool_capture *capture) {
+    gpupool_result result = gpi_capture_enter(capture);
+    if (result != GPUPOOL_OK) return result;
+    gpi_system_lock(&capture->arena->lock);
+    if (capture->origin) gpi_capture_close(capture->origin);
+    gpi_system_unlock(&capture->arena->lock);
+    return GPUPOOL_OK;
+}
+
+/* Frees what the graph has: its work has finished. */
+static void gpi_capture_free(gpupool_arena *arena, gpi_stream *graph) {
+    gpi_run *run;
+    gpi_stream_finish(arena, graph);
+    while ((run = graph->owned) != NULL) {
+        if (run->state == GPI_LIVE) {
+            gpi_alloc_end(arena, run, &arena->streams.none);
+        } else {
+            gpi_stream_stop_waiting(arena, run, &graph->owned);
+            gpi_ladder_settle(arena, run, &arena->streams.none);
+        }
+    }
+}
+
+GPUPOOL_API gpupool_result gpupool_release_capture(gpupool_capture *capture) {
+    gpupool_result result = gpi_capture_enter(capture);
+    gpupool_arena *arena;
+    uint64_t at;
+    if (result != GPUPOOL_OK) return result;
+    arena = capture->arena;
+    gpi_system_lock(&arena->lock);
+    gpi_alloc_empty_mail(arena);
+    if (capture->origin) gpi_capture_close(capture->origin);
+    at = arena->streams.position;
+    result = gpi_ladder_wait(arena, &arena->streams.all);
+    if (result == GPUPOOL_OK) {
+        gpi_stream_pass(arena, &capture->graph, at);
+        gpi_capture_free(arena, &capture->graph);
+        capture->is_kept = 0;
+        capture->graph.next = (gpi_stream *)(void *)arena->spare_captures;
+        arena->spare_captures = capture;
+        arena->captures--;
+    }
+    gpi_system_unlock(&arena->lock);
+    GPI_CHECKED(arena);
+    return result;
+}
+/* == LIFE =========================================================================================
+   Arenas are made and destroyed, and the process has a list of them.
+
+   L1  An arena's struct lies in pages of its own that a fork wipes (O17), and stays readable when
+       the arena is destroyed: magic tells. The next arena uses it again.
+   L2  The process's lock is held only to find an arena and count a visitor in. Destroy takes an
+       arena from the list when it has no visitors, and visitors pass by one that is being
+   destroyed.
+
+   Read first: gpi_life_open, gpupool_arena_destroy, gpi_life_visit. */
+
+enum { GPI_HOMES = 2, GPI_SPACES = 16 }; /* addresses, as a multiple of the device's memory */
+
+/* -- the list -- */
+
+/* Leaves one arena of the list (NULL: none) and enters the next; NULL: that was the last. */
+static gpupool_arena *gpi_life_visit(gpupool_arena *left) {
+    gpupool_arena *arena;
+    gpi_system_lock(&gpi_process.lock);
+    arena = left ? left->next_arena : gpi_process.arenas;
+    while (arena && arena->magic != GPI_MAGIC) arena = arena->next_arena;
+    if (arena) arena->visitors++;
+    if (left) {
+        left->visitors--;
+        gpi_system_wake_all(&left->departures);
+    }
+    gpi_system_unlock(&gpi_process.lock);
+    return arena;
+}
+
+static void gpi_life_unlink(gpupool_arena *arena) {
+    gpupool_arena **link = &gpi_process.arenas;
+    gpi_system_lock(&gpi_process.lock);
+    arena->magic = 0;
+    while (arena->visitors) {
+        int departures = arena->departures;
+        gpi_system_unlock(&gpi_process.lock);
+        gpi_system_sleep_on(&arena->departures, departures);
+        gpi_system_lock(&gpi_process.lock);
+    }
+    while (*link != arena) link = &(*link)->next_arena;
+    *link = arena->next_arena;
+    gpi_system_unlock(&gpi_process.lock);
+}
+
+static gpupool_arena *gpi_life_struct(void) {
+    gpupool_arena *arena;
+    gpi_system_lock(&gpi_process.lock);
+    arena = gpi_process.spare;
+    if (arena) gpi_process.spare = arena->next_arena;
+    gpi_system_unlock(&gpi_process.lock);
+    if (!arena) {
+        uint64_t bytes = gpi_up(sizeof *arena, 4096);
+        arena = (gpupool_arena *)gpi_system_pages(bytes, PROT_READ | PROT_WRITE);
+        if (arena) syscall(SYS_madvise, arena, bytes, (long)GPI_WIPEONFORK);
+    }
+    if (arena) memset(arena, 0, sizeof *arena);
+    return arena;
+}
+
+static void gpi_life_put_struct(gpupool_arena *arena) {
+    gpi_system_lock(&gpi_process.lock);
+    arena->next_arena = gpi_process.spare;
+    gpi_process.spare = arena;
+    gpi_system_unlock(&gpi_process.lock);
+}
+
+/* -- an arena is made -- */
+
+static gpupool_result gpi_life_refuses(const gpupool_arena_config *config) {
+    int devices = 0;
+    if (cudaGetDeviceCount(&devices) != cudaSuccess || devices == 0)
+        return gpi_system_fail(GPUPOOL_E_CUDA, "CUDA finds no device");
+    if (config->device < 0 || config->device >= devices)
+        return gpi_system_fail(GPUPOOL_E_ARGUMENT, "config.device: %d is not in 0 to %d",
+                               config->device, devices - 1);
+    if ((unsigned)config->source > GPUPOOL_SOURCE_BYPASS)
+        return gpi_system_fail(GPUPOOL_E_ARGUMENT, "config.source: %d is no source",
+                               (int)config->source);
+    if (config->source == GPUPOOL_SOURCE_CUSTOM && (!config->chunk_alloc || !config->chunk_free))
+        return gpi_system_fail(GPUPOOL_E_ARGUMENT,
+                               "config: CUSTOM needs both chunk_alloc and chunk_free");
+    if (config->share & ~(unsigned)(GPUPOOL_SHARE_PROCESSES | GPUPOOL_SHARE_RDMA))
+        return gpi_system_fail(GPUPOOL_E_ARGUMENT, "config.share: %#x has an unknown bit",
+                               config->share);
+    if (config->share && config->source > GPUPOOL_SOURCE_MAPPED)
+        return gpi_system_fail(GPUPOOL_E_ARGUMENT, "config.share: only MAPPED memory is shared");
+    if (config->chunk_bytes > (uint64_t)1 << 46)
+        return gpi_system_fail(GPUPOOL_E_ARGUMENT, "config.chunk_bytes: %zu is more than 2^46",
+                               config->chunk_bytes);
+    return GPUPOOL_OK;
+}
+
+/* Fills in what the config leaves open. */
+static gpupool_result gpi_life_configure(gpupool_arena *arena, const gpupool_arena_config *given) {
+    gpupool_arena_config *config = &arena->config;
+    if (given) *config = *given;
+    else if (cudaGetDevice(&config->device) != cudaSuccess)
+        return gpi_system_fail(GPUPOOL_E_CUDA, "CUDA finds no device");
+    if (config->source == GPUPOOL_SOURCE_AUTO) config->source = GPUPOOL_SOURCE;
+    if (!config->limit_bytes) config->limit_bytes = GPUPOOL_LIMIT;
+    if (!config->chunk_bytes) config->chunk_bytes = GPUPOOL_CHUNK_BYTES;
+    snprintf(arena->name, sizeof arena->name, "%s", config->name ? config->name : "arena");
+    config->name = arena->name;
+    arena->chunks.limit = config->limit_bytes ? config->limit_bytes : UINT64_MAX;
+    arena->chunks.chunk_units = gpi_up(config->chunk_bytes, GPI_GRANULE * GPI_UNIT) / GPI_UNIT;
+    arena->stitches.credit = GPI_CREDIT;
+    return gpi_life_refuses(config);
+}
+
+static gpupool_result gpi_life_choose_source(gpupool_arena *arena) {
+    gpupool_source *name = &arena->config.source;
+    int can_map = arena->driver.can_map;
+    size_t i = 0;
+    if (*name == GPUPOOL_SOURCE_AUTO)
+        *name = can_map ? GPUPOOL_SOURCE_MAPPED : GPUPOOL_SOURCE_DEVICE;
+    if (*name == GPUPOOL_SOURCE_MAPPED && !can_map)
+        return gpi_system_fail(GPUPOOL_E_UNSUPPORTED,
+                               "config.source: device %d cannot map memory in pages of 2 MiB",
+                               arena->config.device);
+    while (gpi_sources[i].name != *name) i++;
+    arena->chunks.source = &gpi_sources[i];
+    arena->buddy.is_apart = *name != GPUPOOL_SOURCE_MAPPED;
+    return GPUPOOL_OK;
+}
+
+/* Addresses for chunks, then addresses for stitches. Sources whose memory lies elsewhere have
+   numbers only. */
+static gpupool_result gpi_life_open_buddy(gpupool_arena *arena) {
+    gpi_buddy *buddy = &arena->buddy;
+    uint64_t page = GPI_GRANULE * GPI_UNIT, homes, spaces, bytes;
+    gpupool_result result;
+    gpi_visit visit;
+    gpi_run *run;
+    homes = gpi_up(arena->driver.total_bytes * GPI_HOMES, page);
+    spaces = gpi_up(arena->driver.total_bytes * GPI_SPACES, page);
+    if (buddy->is_apart) {
+        homes = (uint64_t)1 << 46;
+        spaces = 0;
+    }
+    bytes = homes + spaces;
+    buddy->granules = bytes / page;
+    buddy->cells = (gpi_cell *)gpi_system_pages(buddy->granules * sizeof *buddy->cells,
+                                                PROT_READ | PROT_WRITE);
+    buddy->starts = (uint64_t *)gpi_system_pages(buddy->granules / 8 + 8, PROT_READ | PROT_WRITE);
+    buddy->index =
+        (gpi_run **)gpi_system_pages(sizeof(gpi_run *) << GPI_INDEX_BITS, PROT_READ | PROT_WRITE);
+    if (!buddy->cells || !buddy->starts || !buddy->index ||
+        !gpi_region_open(&buddy->region, (uint64_t)1 << 36) ||
+        !gpi_region_ensure(&buddy->region, 1 << 15))
+        return gpi_system_no_memory();
+    if (!buddy->is_apart) {
+        CUdeviceptr base = 0;
+        gpi_driver_enter(&arena->driver, arena->driver.context, &visit);
+        result = GPI_TELL(&arena->driver, reserve, &base, bytes, page, 0, 0);
+        gpi_driver_leave(&arena->driver, &visit);
+        if (result != GPUPOOL_OK) return result;
+        buddy->base = base;
+    }
+    run = gpi_buddy_new(buddy, 0, bytes / GPI_UNIT);
+    gpi_buddy_enter(buddy, run);
+    if (spaces) {
+        gpi_run *right = gpi_buddy_split(buddy, run, homes / GPI_UNIT);
+        gpi_buddy_put(buddy, right, GPI_SPACE, &buddy->space, 0);
+    }
+    gpi_buddy_put(buddy, run, GPI_EMPTY, &buddy->empty, 0);
+    return GPUPOOL_OK;
+}
+
+static gpupool_result gpi_life_open(gpupool_arena *arena, const gpupool_arena_config *config) {
+    gpupool_result result = gpi_life_configure(arena, config);
+    if (result == GPUPOOL_OK)
+        result = gpi_driver_open(&arena->driver, arena->config.device, arena->config.share);
+    if (result == GPUPOOL_OK) result = gpi_life_choose_source(arena);
+    if (result == GPUPOOL_OK) result = gpi_life_open_buddy(arena);
+    if (result == GPUPOOL_OK) gpi_stream_open(arena);
+    return result;
+}
+
+/* -- and ends -- */
+
+/* Returns all memory to its source, whatever the state of the arena; the first failure. */
+static gpupool_result gpi_life_return_memory(gpupool_arena *arena) {
+    gpupool_result first = GPUPOOL_OK, result;
+    gpi_chunks *chunks = &arena->chunks;
+    int bin;
+    gpi_system_lock(&arena->lock);
+    for (bin = 0; bin < GPI_BINS; bin++)
+        while (arena->stitches.bins[bin]) {
+            gpi_stitch *stitch = arena->stitches.bins[bin];
+            arena->stitches.bins[bin] = stitch->next;
+            result = gpi_stitch_undo(arena, stitch);
+            if (first == GPUPOOL_OK) first = result;
+            GPUPOOL_FREE(stitch);
+        }
+    while (chunks->count) {
+        gpi_chunk *chunk = chunks->all[--chunks->count];
+        result = gpi_chunk_undo(arena, chunk);
+        if (first == GPUPOOL_OK) first = result;
+        GPUPOOL_FREE(chunk);
+    }
+    gpi_system_unlock(&arena->lock);
+    return first;
+}
+
+/* Frees all that an arena has but its struct. */
+static gpupool_result gpi_life_close(gpupool_arena *arena) {
+    gpi_buddy *buddy = &arena->buddy;
+    uint64_t bytes = buddy->granules * GPI_GRANULE * GPI_UNIT;
+    gpupool_result result = gpi_life_return_memory(arena);
+    gpi_visit visit;
+    if (arena->driver.context) {
+        gpi_stream_close(arena);
+        gpi_driver_enter(&arena->driver, arena->driver.context, &visit);
+        if (buddy->base) arena->driver.unreserve(buddy->base, bytes);
+        gpi_driver_leave(&arena->driver, &visit);
+    }
+    GPUPOOL_FREE(arena->chunks.all);
+    if (buddy->cells) munmap(buddy->cells, buddy->granules * sizeof *buddy->cells);
+    if (buddy->starts) munmap(buddy->starts, buddy->granules / 8 + 8);
+    if (buddy->index) munmap(buddy->index, sizeof(gpi_run *) << GPI_INDEX_BITS);
+    gpi_region_close(&buddy->region);
+    gpi_driver_close(&arena->driver);
+    return result;
+}
+
+GPUPOOL_API gpupool_result gpupool_arena_create(gpupool_arena **out,
+                                                const gpupool_arena_config *config) {
+    gpupool_arena *arena;
+    gpupool_result result;
+    if (!out) return gpi_system_fail(GPUPOOL_E_ARGUMENT, "arena: it is NULL");
+    *out = NULL;
+    if (gpi_system_is_forked()) return gpi_alloc_enter(NULL);
+    if (gpi_system_open() != GPUPOOL_OK) return gpi_system_no_memory();
+    arena = gpi_life_struct();
+    if (!arena) return gpi_system_no_memory();
+    result = gpi_life_open(arena, config);
+    if (result != GPUPOOL_OK) {
+        gpi_life_close(arena);
+        gpi_life_put_struct(arena);
+        return result;
+    }
+    gpi_system_lock(&gpi_process.lock);
+    arena->magic = GPI_MAGIC;
+    arena->next_arena = gpi_process.arenas;
+    gpi_process.arenas = arena;
+    gpi_system_unlock(&gpi_process.lock);
+    *out = arena;
+    return GPUPOOL_OK;
+}
+
+GPUPOOL_API gpupool_result gpupool_arena_destroy(gpupool_arena *arena) {
+    gpupool_result result = gpi_alloc_enter(arena);
+    if (result != GPUPOOL_OK) return result;
+    gpi_system_lock(&arena->lock);
+    gpi_alloc_empty_mail(arena);
+    gpi_stream_fold_all(arena);
+    if (!arena->broken && (arena->blocks || arena->captures))
+        result = gpi_system_fail(
+            GPUPOOL_E_IN_USE, "%llu blocks are live, and %llu scopes are not released",
+            (unsigned long long)arena->blocks, (unsigned long long)arena->captures);
+    gpi_system_unlock(&arena->lock);
+    if (result != GPUPOOL_OK) return result;
+    gpi_life_unlink(arena);
+    gpi_driver_wait(&arena->driver); /* what fails here fails below again */
+    result = gpi_life_close(arena);
+    gpi_life_put_struct(arena);
+    return result;
+}
+
+/* -- streams end -- */
+
+static void gpi_life_retire(gpupool_arena *arena, cudaStream_t stream) {
+    gpi_stream *s;
+    gpi_system_lock(&arena->lock);
+    s = gpi_stream_find(arena, gpi_stream_key(stream));
+    if (s) {
+        gpi_capture_close(s);
+        gpi_stream_flush(arena, s, 0);
+        gpi_stream_mark(arena, s, stream); /* refused: its memory passes by a device wait */
+        gpi_stream_flush(arena, s, 0);
+        gpi_system_lock(&s->lock);
+        GPI_PUBLISH(&s->key, (uintptr_t)0);
+        gpi_system_unlock(&s->lock);
+    }
+    gpi_system_unlock(&arena->lock);
+}
+
+GPUPOOL_API gpupool_result gpupool_retire_stream(cudaStream_t stream) {
+    gpupool_arena *arena = NULL;
+    if (gpi_stream_is_special(stream))
+        return gpi_system_fail(GPUPOOL_E_ARGUMENT, "stream: a default stream does not end");
+    while ((arena = gpi_life_visit(arena)) != NULL) gpi_life_retire(arena, stream);
+    return GPUPOOL_OK;
+}
+/* == FIGURES ======================================================================================
+   Limits and statistics. */
+
+/* Returns idle chunks after a wait for the device. The lock is held. */
+static gpupool_result gpi_figures_trim(gpupool_arena *arena, uint64_t keep) {
+    gpupool_result result;
+    if (arena->broken) return gpi_arena_break(arena);
+    gpi_alloc_empty_mail(arena);
+    if (arena->chunks.reserved.now <= keep) return GPUPOOL_OK;
+    gpi_stream_flush_all(arena);
+    result = gpi_ladder_wait(arena, &arena->streams.all);
+    return result == GPUPOOL_OK ? gpi_ladder_trim(arena, keep) : result;
+}
+
+GPUPOOL_API gpupool_result gpupool_trim(gpupool_arena *arena, size_t keep_bytes) {
+    gpupool_result result = gpi_alloc_enter(arena);
+    if (result != GPUPOOL_OK) return result;
+    gpi_system_lock(&arena->lock);
+    result = gpi_figures_trim(arena, keep_bytes);
+    gpi_system_unlock(&arena->lock);
+    GPI_CHECKED(arena);
+    return result;
+}
+
+GPUPOOL_API gpupool_result gpupool_set_limit(gpupool_arena *arena, size_t bytes) {
+    gpupool_result result = gpi_alloc_enter(arena);
+    if (result != GPUPOOL_OK) return result;
+    gpi_system_lock(&arena->lock);
+    arena->chunks.limit = bytes ? bytes : UINT64_MAX;
+    result = gpi_figures_trim(arena, arena->chunks.limit);
+    gpi_system_unlock(&arena->lock);
+    GPI_CHECKED(arena);
+    return result;
+}
+
+GPUPOOL_API gpupool_result gpupool_get_stats(gpupool_arena *arena, gpupool_stats *stats) {
+    gpupool_result result = gpi_alloc_enter(arena);
+    if (result != GPUPOOL_OK) return result;
+    if (!stats) return gpi_system_fail(GPUPOOL_E_ARGUMENT, "stats: it is NULL");
+    memset(stats, 0, sizeof *stats);
+    gpi_system_lock(&arena->lock);
+    gpi_alloc_empty_mail(arena);
+    gpi_stream_fold_all(arena);
+    stats->requested = arena->requested;
+    stats->allocated = arena->allocated;
+    stats->reserved = arena->chunks.reserved;
+    stats->pending = arena->buddy.pending;
+    stats->blocks = arena->blocks;
+    stats->free_blocks = arena->buddy.free_runs;
+    stats->allocs = arena->allocs;
+    stats->frees = arena->frees;
+    stats->failures = arena->failures;
+    stats->chunks = arena->chunks.count;
+    stats->stitches = arena->stitches.count;
+    stats->stitched = arena->stitches.stitched;
+    stats->reused = arena->stitches.reused;
+    stats->driver_calls = GPI_LOOK(&arena->driver.memory_calls);
+    stats->marks = arena->streams.marks;
+    stats->stream_waits = arena->streams.stream_waits;
+    stats->host_waits = arena->streams.host_waits;
+    stats->limit = arena->chunks.limit == UINT64_MAX ? 0 : arena->chunks.limit;
+    stats->host =
+        sizeof *arena + arena->buddy.region.opened + (sizeof(gpi_run *) << GPI_INDEX_BITS);
+    gpi_system_unlock(&arena->lock);
+    return GPUPOOL_OK;
+}
+
+GPUPOOL_API gpupool_result gpupool_reset_peaks(gpupool_arena *arena) {
+    gpupool_result result = gpi_alloc_enter(arena);
+    if (result != GPUPOOL_OK) return result;
+    gpi_system_lock(&arena->lock);
+    gpi_alloc_empty_mail(arena);
+    gpi_stream_fold_all(arena);
+    arena->requested.peak = arena->requested.now;
+    arena->allocated.peak = arena->allocated.now;
+    gpi_system_unlock(&arena->lock);
+    return GPUPOOL_OK;
+}
+/* == CHECK ========================================================================================
+   The invariants of the sections above, asked one by one: for tests and for whoever suspects the
+   arena. */
+
+#define GPI_MUST(what, holds) \
+    do { \
+        if (!(holds)) \
+            return gpi_system_fail(GPUPOOL_E_CUDA, "a record is broken: %s (%s)", what, #holds); \
+    } while (0)
+
+static int gpi_check_is_filed(const gpi_run *run) {
+    const gpi_run *in = run->list->heads[gpi_buddy_bin(run->units)];
+    while (in && in != run) in = in->next;
+    return in != NULL;
+}
+
+/* A free run: in its list, and not beside one that it should have joined. */
+static gpupool_result gpi_check_free(const gpupool_arena *arena, const gpi_run *run) {
+    const gpi_run *right = run->right;
+    const gpi_stream *s = run->list->stream;
+    GPI_MUST("B2 in its bin", gpi_check_is_filed(run));
+    GPI_MUST("B2 joined", !right || right->state != run->state || right->list != run->list ||
+                              (arena->buddy.is_apart && run->state == GPI_FREE));
+    GPI_MUST("ST2", !s || run->of.at <= s->issued);
+    return GPUPOOL_OK;
+}
+
+static gpupool_result gpi_check_block(const gpupool_arena *arena, const gpi_run *run) {
+    const gpi_stitch *stitch = run->stitch;
+    uint32_t i;
+    GPI_MUST("B4 index", gpi_buddy_lookup(&arena->buddy, run->address) == run);
+    GPI_MUST("B4 address", run->address == gpi_address(&arena->buddy, run->unit));
+    GPI_MUST("B4 slack", run->slack < gpi_block_units(run) * GPI_UNIT);
+    GPI_MUST("ST4", (run->state == GPI_OUT) == (run->cache != NULL));
+    for (i = 0; stitch && i < stitch->count; i++) {
+        const gpi_piece *piece = &stitch->pieces[i];
+        GPI_MUST("M1 part", piece->run->state == GPI_PART && piece->run->stitch == stitch);
+        GPI_MUST("M1 place",
+                 piece->run->unit == piece->chunk->unit && piece->run->units == piece->units);
+    }
+    return GPUPOOL_OK;
+}
+
+typedef struct gpi_sums {
+    uint64_t units, free_units, blocks, bytes, requested, free_runs, pending, parts, stitched;
+} gpi_sums;
+
+static gpupool_result gpi_check_run(const gpupool_arena *arena, const gpi_run *run,
+                                    gpi_sums *sums) {
+    uint64_t bytes = gpi_block_units(run) * GPI_UNIT;
+    GPI_MUST("B1 side by side", run->unit == sums->units);
+    GPI_MUST("B1 links", !run->right || run->right->left == run);
+    GPI_MUST("B3 start", gpi_buddy_at(&arena->buddy, run->unit) == run);
+    GPI_MUST("B3 end", gpi_buddy_at(&arena->buddy, run->unit + run->units - 1) == run);
+    sums->units += run->units;
+    if (run->state == GPI_PART) sums->parts += run->units;
+    if (run->state == GPI_LIVE || run->state == GPI_OUT) {
+        int is_cached = run->state == GPI_OUT && run->is_cached;
+        sums->blocks += !is_cached;
+        sums->bytes += is_cached ? 0 : bytes;
+        sums->requested += is_cached ? 0 : bytes - run->slack;
+        return gpi_check_block(arena, run);
+    }
+    if (run->state == GPI_WAITING) {
+        GPI_MUST("ST5", run->of.uses);
+        sums->pending += bytes;
+    }
+    if (run->state != GPI_FREE && run->state != GPI_EMPTY && run->state != GPI_SPACE)
+        return GPUPOOL_OK;
+    sums->free_runs += run->state == GPI_FREE;
+    if (run->list->stream) sums->pending += bytes;
+    return gpi_check_free(arena, run);
+}
+
+static gpupool_result gpi_check_chunks(const gpupool_arena *arena) {
+    const gpi_chunks *chunks = &arena->chunks;
+    uint64_t bytes = 0, i;
+    for (i = 0; i < chunks->count; i++) {
+        const gpi_chunk *chunk = chunks->all[i];
+        GPI_MUST("CH1 order", !i || chunks->all[i - 1]->units >= chunk->units);
+        GPI_MUST("CH2",
+                 gpi_buddy_chunk(&arena->buddy, chunk->unit) == chunk &&
+                     gpi_buddy_chunk(&arena->buddy, chunk->unit + chunk->units - 1) == chunk);
+        bytes += chunk->units * GPI_UNIT;
+    }
+    GPI_MUST("CH1 reserved", bytes == chunks->reserved.now);
+    return GPUPOOL_OK;
+}
+
+static gpupool_result gpi_check_stitches(const gpupool_arena *arena) {
+    const gpi_stitches *stitches = &arena->stitches;
+    uint64_t count = 0, idle = 0;
+    const gpi_stitch *stitch;
+    int bin;
+    for (bin = 0; bin < GPI_BINS; bin++)
+        for (stitch = stitches->bins[bin]; stitch; stitch = stitch->next) {
+            count++;
+            GPI_MUST("M2 body", stitch->body->stitch == stitch &&
+                                    (stitch->is_used || stitch->body->state == GPI_IDLE));
+            if (!stitch->is_used) idle += stitch->count;
+        }
+    GPI_MUST("M counts", count == stitches->count && idle == stitches->idle_pieces);
+    GPI_MUST("M credit", stitches->credit >= 0);
+    return GPUPOOL_OK;
+}
+
+/* A stream's cache, whose lock is held. */
+static gpupool_result gpi_check_stream(const gpupool_arena *arena, const gpi_stream *s) {
+    uint64_t cached = 0;
+    const gpi_run *run;
+    int bin;
+    for (bin = 0; bin <= GPI_SMALL; bin++)
+        for (run = s->bins[bin]; run; run = run->next) {
+            GPI_MUST("ST4 cached", run->is_cached && run->cache == s && run->state == GPI_OUT &&
+                                       run->units == (uint64_t)bin);
+            cached += run->units;
+        }
+    GPI_MUST("ST4 units", cached == s->cached_units);
+    GPI_MUST("ST1", s->passed <= arena->streams.position && s->mark_at <= s->issued);
+    GPI_MUST("O5", !s->list.units || s->kind == GPI_ORDINARY || s->kind == GPI_ALL);
+    return GPUPOOL_OK;
+}
+
+static gpupool_result gpi_check_sums(gpupool_arena *arena) {
+    gpupool_result result = GPUPOOL_OK;
+    gpi_run *run = gpi_buddy_at(&arena->buddy, 0);
+    gpi_sums sums;
+    memset(&sums, 0, sizeof sums);
+    for (; run && result == GPUPOOL_OK; run = run->right) result = gpi_check_run(arena, run, &sums);
+    if (result != GPUPOOL_OK) return result;
+    GPI_MUST("B1 all", sums.units == arena->buddy.granules * GPI_GRANULE);
+    GPI_MUST("blocks", sums.blocks == arena->blocks);
+    GPI_MUST("allocated", sums.bytes == arena->allocated.now);
+    GPI_MUST("requested", sums.requested == arena->requested.now);
+    GPI_MUST("free runs", sums.free_runs == arena->buddy.free_runs);
+    GPI_MUST("pending", sums.pending == arena->buddy.pending.now);
+    return GPUPOOL_OK;
+}
+
+GPUPOOL_API gpupool_result gpupool_check(gpupool_arena *arena) {
+    gpupool_result result = gpi_alloc_enter(arena);
+    gpi_stream *s;
+    if (result != GPUPOOL_OK) return result;
+    gpi_system_lock(&arena->lock);
+    for (s = arena->streams.all_streams; s; s = s->next) gpi_system_lock(&s->lock);
+    for (s = arena->streams.all_streams; s; s = s->next) {
+        gpi_stream_fold(arena, s);
+        if (result == GPUPOOL_OK) result = gpi_check_stream(arena, s);
+    }
+    if (result == GPUPOOL_OK) result = gpi_check_sums(arena);
+    if (result == GPUPOOL_OK) result = gpi_check_chunks(arena);
+    if (result == GPUPOOL_OK) result = gpi_check_stitches(arena);
+    for (s = arena->streams.all_streams; s; s = s->next) gpi_system_unlock(&s->lock);
+    gpi_system_unlock(&arena->lock);
+    return result;
 }
 #ifdef __cplusplus
 }
