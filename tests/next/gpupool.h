@@ -2192,7 +2192,7 @@ static gpupool_result gpi_chunk_give_back(gpupool_arena *arena, gpi_chunk *chunk
 
    Mapping is worth it only if the program repeats itself: with sizes that never come again each
    request would map anew, some 30 us a piece, for ever. So stitches spend a credit, in frees. It
-   starts with 150,000; each free earns 1; each piece that is mapped costs 51, and 153 more for each
+   starts with 250,000; each free earns 1; each piece that is mapped costs 51, and 153 more for each
    peer; its first reuse returns 30; credit never exceeds the start. Without credit the arena grows
    instead. A limit or a full device comes first: then stitches cost what they cost.
 
@@ -2207,7 +2207,7 @@ static gpupool_result gpi_chunk_give_back(gpupool_arena *arena, gpi_chunk *chunk
    Read first: gpi_ask, gpi_hand_take, gpi_stitch_plan, gpi_stitch_take, gpi_stitch_make. */
 
 enum {
-    GPI_CREDIT = 150000,
+    GPI_CREDIT = 250000,
     GPI_PIECE_COSTS = 51,
     GPI_PIECE_RETURNS = 30,
     GPI_IDLE_PIECES = 8192, /* that idle stitches may have in a small arena */
