@@ -1687,19 +1687,20 @@ static gpupool_result gpi_stream_mark(gpupool_arena *arena, gpi_stream *s, cudaS
     return GPUPOOL_OK;
 }
 
-/* Whether a free should record a mark. After 1/256 of reserved memory or 64 frees a mark costs
-   three calls and makes memory known to be finished early enough: measured, a fourth of that costs
-   twice the calls and saves 1% of memory. Marks must pay: while 256 in a row lead to no memory that
-   another stream takes, the threshold doubles, but all streams together leave at most 1/8 of
-   reserved memory unmarked. With one stream and no request without a stream nobody needs any. */
+/* Whether a free should record a mark. After 1/128 of reserved memory or 256 frees a mark costs
+   three calls and makes memory known to be finished early enough: twice as many marks save no
+   memory (recorded programs over four streams, and side by side). Marks must pay: while 256 in a
+   row lead to no memory that another stream takes, the threshold doubles, but all streams together
+   leave at most 1/8 of reserved memory unmarked. With one stream and no request without a stream
+   nobody needs any. */
 static int gpi_stream_is_due(gpupool_arena *arena, gpi_stream *s) {
     const gpi_streams *streams = &arena->streams;
     uint64_t reserved = arena->chunks.reserved.now;
-    uint64_t base = gpi_max(reserved / 256, 4 << 20) / GPI_UNIT;
+    uint64_t base = gpi_max(reserved / 128, 4 << 20) / GPI_UNIT;
     if (!streams->is_shared || !s->fresh_frees || s->kind != GPI_ORDINARY) return 0;
     if (streams->position < arena->short_until) return 1;
     if (s->fresh_units >= base && streams->fresh_units > reserved / 8 / GPI_UNIT) return 1;
-    return s->fresh_frees >= (uint64_t)64 << streams->mark_shift ||
+    return s->fresh_frees >= (uint64_t)256 << streams->mark_shift ||
            s->fresh_units >= base << streams->mark_shift;
 }
 
@@ -2866,10 +2867,21 @@ static int gpi_ladder_can_stitch(const gpi_ask *ask) {
     return (ask->arena->chunks.source->flags & GPI_MAPS) && !ask->is_own_chunk;
 }
 
+/* The arena maps or grows though another stream has freed memory, which no mark covers. */
+static void gpi_ladder_note_unmarked(const gpi_ask *ask) {
+    gpupool_arena *arena = ask->arena;
+    const gpi_stream *s = arena->streams.all_streams;
+    for (; s; s = s->next)
+        if (s != ask->owner && s->kind == GPI_ORDINARY && s->list.units &&
+            s->issued > gpi_stream_marked(arena, s))
+            gpi_stream_want_marks(arena);
+}
+
 /* A stitch within the budget, or growth. *run stays NULL after OK: memory was added. */
 static gpupool_result gpi_ladder_extend(gpi_ask *ask, gpi_run **run) {
     uint64_t most = gpi_ladder_can_stitch(ask) ? gpi_stitch_affords(ask->arena) : 0;
     gpupool_result result = GPUPOOL_E_OUT_OF_MEMORY;
+    gpi_ladder_note_unmarked(ask);
     if (most >= 2) result = gpi_stitch_make(ask, most, run);
     if (result != GPUPOOL_E_OUT_OF_MEMORY) return result;
     return gpi_chunk_grow(ask->arena, gpi_ladder_need(ask), gpi_ladder_size(ask));
