@@ -1,138 +1,118 @@
-/* One random world: numbers from a seed become calls of an allocator, and a model with stamps and
-   fakecuda's race oracle judge them.   world FIRST LAST [OPERATIONS]   runs these seeds. */
-#include WORLD_ADAPTER
-#include "fakecuda.h"
+/* The interpreter: what a world is like, what an operation does, and how a world ends. */
+#include "world.h"
 
-enum { STREAMS = 4, BLOCKS = 200, NOBODY = -1 };
-typedef struct block {
-    char *memory;
-    uint64_t bytes;
-    int home, other, stamp;
-} block;
-typedef struct world {
-    uint64_t seed;
-    world_arena *arena;
-    cudaStream_t streams[STREAMS];
-    block blocks[BLOCKS];
-    const char *wrong;
-} world;
+#include <stdlib.h>
+#include <string.h>
 
-static uint64_t draw(world *w, uint64_t below) {
-    w->seed = w->seed * 6364136223846793005ull + 1442695040888963407ull;
-    return (w->seed >> 33) % below;
-}
-static void expect(world *w, int holds, const char *what) {
-    if (!holds && !w->wrong) w->wrong = what;
+/* Bytes from a seed: any of its operations can be asked for. */
+operation world_operation_of(uint64_t seed, long index) {
+    uint64_t x = seed * 0x9e3779b97f4a7c15ull + (uint64_t)index * 0xd1342543de82ef95ull;
+    operation op;
+    x = (x ^ x >> 31) * 0xbf58476d1ce4e5b9ull;
+    x = (x ^ x >> 27) * 0x94d049bb133111ebull;
+    x ^= x >> 31;
+    memcpy(&op, &x, sizeof op);
+    return op;
 }
 
-static void stamp(const world *w,
-                  const block *b) { /* both ends: stitches lie over several chunks */
-    uint64_t part = b->bytes > 4096 ? 4096 : b->bytes;
-    fake_write(w->streams[b->home], "stamp", b->memory, part, b->stamp);
-    fake_write(w->streams[b->home], "stamp", b->memory + b->bytes - part, part, b->stamp);
-}
-static void verify(const block *b, cudaStream_t stream) {
-    uint64_t part = b->bytes > 4096 ? 4096 : b->bytes;
-    fake_read(stream, "verify", b->memory, part, b->stamp);
-    fake_read(stream, "verify", b->memory + b->bytes - part, part, b->stamp);
-}
-static void follow(cudaStream_t first, cudaStream_t then) {
-    cudaEvent_t event;
-    cudaEventCreateWithFlags(&event, cudaEventDisableTiming);
-    cudaEventRecord(event, first);
-    cudaStreamWaitEvent(then, event, 0);
-    cudaEventDestroy(event);
+void world_do(world *w, const operation *op) {
+    int kind = op->kind;
+    w->done++;
+    if (kind < 150) world_block(w, op);
+    else if (kind < 215) fake_step(w->streams[op->stream % w->stream_count]);
+    else if (kind < 218) world_fault(w, op);
+    else if (kind < 224) world_mistake(w, op);
+    else if (kind < 236) world_tune(w, op);
+    else if (w->is_shared) return;
+    else if (kind < 254) world_graph(w, op);
+    else world_renew(w, op);
+    world_expect(w, !fake_failures() && !fake_misuses(),
+                 fake_failures() ? fake_failure_text() : fake_misuse_text());
 }
 
-static void do_alloc(world *w, block *b) {
-    static const uint64_t most[] = {4096, 65536, 4u << 20, 40u << 20};
-    uint64_t bytes = 1 + draw(w, most[draw(w, 4)]);
-    uint64_t alignment = draw(w, 10) ? 1 : (uint64_t)1 << draw(w, 23);
-    int is_short, home = (int)draw(w, STREAMS);
-    char *memory = world_alloc(w->arena, bytes, alignment, w->streams[home], &is_short);
-    expect(w, memory || is_short, "alloc failed, and memory is not short");
-    if (!memory) return;
-    expect(w, (uintptr_t)memory % alignment == 0, "alignment");
-    *b = (block){memory, bytes, home, NOBODY, (int)draw(w, 256)};
-    stamp(w, b);
-}
-static void do_free(world *w, block *b) {
-    cudaStream_t stream = w->streams[b->home];
-    verify(b, stream);
-    if (draw(w, 4) == 0 &&
-        b->other == NOBODY) { /* the last user is another stream, behind an event */
-        cudaStream_t last = w->streams[draw(w, STREAMS)];
-        follow(stream, last);
-        verify(b, last);
-        stream = last;
+static void describe(world *w, const operation *op) {
+    static const gpupool_source sources[] = {
+        GPUPOOL_SOURCE_AUTO,   GPUPOOL_SOURCE_MAPPED, GPUPOOL_SOURCE_MAPPED,  GPUPOOL_SOURCE_MAPPED,
+        GPUPOOL_SOURCE_DEVICE, GPUPOOL_SOURCE_PINNED, GPUPOOL_SOURCE_MANAGED, GPUPOOL_SOURCE_BYPASS};
+    static const uint64_t limits[] = {0, 0, 0, 256 << 20, 64 << 20, 24 << 20, 10 << 20, 6 << 20};
+    static const uint64_t chunks[] = {0, 0, 0, 4 << 20};
+    w->config.source = sources[op->kind % 8];
+    w->config.limit_bytes = w->limit = limits[op->slot % 8];
+    w->config.chunk_bytes = chunks[op->stream % 4];
+    w->config.name = "world";
+    w->stream_count = op->flags % 8 ? STREAMS : 1;
+    w->has_fresh_sizes = op->flags / 8 % 4 == 0;
+    w->has_faults = op->flags / 32 % 2;
+    w->is_plenty = !w->limit;
+    if (op->flags / 64 % 4 == 0) {
+        w->is_plenty = 0;
+        fake_device_memory(0, (size_t)(8 + op->number % 256) << 20);
+        fake_pinned_limit((size_t)(8 + op->number % 256) << 20);
     }
-    expect(w, world_free(w->arena, b->memory, stream) == 0, "free");
-    if (draw(w, 50) == 0) expect(w, world_free(w->arena, b->memory, stream) != 0, "double free");
-    b->memory = NULL;
 }
-static void do_record(world *w, block *b) {
-    int other = (int)draw(w, STREAMS);
-    follow(w->streams[b->home], w->streams[other]);
-    verify(b, w->streams[other]);
-    expect(w, world_record(w->arena, b->memory, w->streams[other]) == 0, "record_stream");
-    b->other = other;
-}
-static void do_renew(world *w, int s) { /* a stream ends, and another may get its handle */
+
+static int open_world(world *w, const operation *op) {
     int i;
-    for (i = 0; i < BLOCKS; i++)
-        if (w->blocks[i].memory && w->blocks[i].home == s) do_free(w, &w->blocks[i]);
-    world_retire(w->arena, w->streams[s]);
-    cudaStreamDestroy(w->streams[s]);
-    cudaStreamCreateWithFlags(&w->streams[s], cudaStreamNonBlocking);
-}
-static void do_bad_pointers(world *w, const block *b) { /* refused, and the block lives on */
-    cudaStream_t stream = w->streams[b->home];
-    static char foreign[1024];
-    expect(w, world_free(w->arena, foreign, stream) != 0, "a foreign pointer is freed");
-    if (b->bytes > WORLD_INNER)
-        expect(w, world_free(w->arena, b->memory + WORLD_INNER, stream) != 0,
-               "an inner pointer is freed");
-    verify(b, stream);
-}
-static void do_one(world *w) {
-    block *b = &w->blocks[draw(w, BLOCKS)];
-    if (!b->memory) do_alloc(w, b);
-    else if (draw(w, 8) == 0) do_record(w, b);
-    else if (draw(w, 30) == 0) do_bad_pointers(w, b);
-    else do_free(w, b);
-    if (draw(w, 3) == 0) fake_step(w->streams[draw(w, STREAMS)]);
-    if (draw(w, 400) == 0) fake_run_all();
-    if (draw(w, 300) == 0) do_renew(w, (int)draw(w, STREAMS));
-    if (draw(w, 2000) == 0) expect(w, world_trim(w->arena) == 0, "trim");
-    if (draw(w, 50) == 0) expect(w, world_check(w->arena) == 0, "check");
-    expect(w, !fake_failures() && !fake_misuses(), fake_failure_text());
-}
-static int run_seed(uint64_t seed, long operations) {
-    world w = {0};
-    long i;
-    int s;
-    w.seed = seed;
     fake_mode(FAKE_STEPPED);
-    for (s = 0; s < STREAMS; s++) cudaStreamCreateWithFlags(&w.streams[s], cudaStreamNonBlocking);
-    expect(&w, world_open(&w.arena, draw(&w, 2) ? 0 : 256u << 20) == 0, "create");
-    for (i = 0; i < operations && !w.wrong; i++) do_one(&w);
-    for (s = 0; s < BLOCKS && !w.wrong; s++)
-        if (w.blocks[s].memory) do_free(&w, &w.blocks[s]);
-    if (!w.wrong) fake_run_all();
-    if (!w.wrong) expect(&w, !fake_failures() && !fake_misuses(), fake_failure_text());
-    if (!w.wrong)
-        expect(&w, world_close(w.arena) == 0 && !fake_used_bytes(0), "destroy leaves memory");
-    if (w.wrong)
-        printf("operation %ld: %s\nrepeat: world %llu %llu %ld\n", i, w.wrong,
-               (unsigned long long)seed, (unsigned long long)seed, operations);
-    for (s = 0; s < STREAMS; s++) cudaStreamDestroy(w.streams[s]);
-    return w.wrong != NULL;
+    describe(w, op);
+    for (i = 0; i < RENEWABLE; i++)
+        cudaStreamCreateWithFlags(&w->streams[i], cudaStreamNonBlocking);
+    w->streams[RENEWABLE] = cudaStreamLegacy;
+    w->streams[RENEWABLE + 1] = cudaStreamPerThread;
+    if (w->has_faults) fake_fail_pause(1);
+    return world_judge(w, gpupool_arena_create(&w->arena, &w->config), BIT(GPUPOOL_OK), "create");
 }
-int main(int count, char **words) {
-    uint64_t seed = count > 1 ? strtoull(words[1], NULL, 10) : 1;
-    uint64_t last = count > 2 ? strtoull(words[2], NULL, 10) : seed;
-    long operations = count > 3 ? atol(words[3]) : 4000;
-    for (; seed <= last; seed++)
-        if (run_seed(seed, operations)) return 1;
-    return puts("world: no seed failed") < 0;
+
+static void expect_empty(world *w) {
+    gpupool_stats stats = {0};
+    if (fake_is_broken() || w->wrong[0]) return;
+    world_judge(w, CALL(w, gpupool_trim(w->arena, 0)), BIT(GPUPOOL_OK), "the last trim");
+    gpupool_get_stats(w->arena, &stats);
+    world_expect(w, stats.blocks == 0 && stats.pending.now == 0 && stats.reserved.now == 0,
+                 "an empty arena keeps memory after a trim");
+}
+
+static void close_world(world *w) {
+    operation plain = {255, 0, 0, 255, 0};
+    gpupool_result result;
+    int i;
+    for (i = 0; i < GRAPHS; i++)
+        if (w->graphs[i].state == GRAPH_CAPTURING) world_graph(w, &plain);
+    if (w->live && !fake_is_broken())
+        world_judge(w, CALL(w, gpupool_arena_destroy(w->arena)), BIT(GPUPOOL_E_IN_USE),
+                    "destroy with live blocks");
+    for (i = GRAPHS; i-- > 0;) world_drop_graph(w, &w->graphs[i]);
+    for (i = 0; i < BLOCKS; i++)
+        if (w->blocks[i].memory) world_free_block(w, &w->blocks[i], &plain);
+    fake_run_all();
+    world_figures(w);
+    expect_empty(w);
+    result = CALL(w, gpupool_arena_destroy(w->arena));
+    world_judge(w, result, BIT(GPUPOOL_OK) | (fake_is_broken() ? BIT(GPUPOOL_E_CUDA) : 0),
+                "destroy");
+}
+
+/* Runs the operations; the first one says what the world is like. Returns what was wrong, or "". */
+const char *world_run(const operation *ops, long count) {
+    static world w;
+    int i, was_broken;
+    memset(&w, 0, sizeof w);
+    if (count > 0 && open_world(&w, &ops[0])) {
+        for (i = 1; i < count && !w.wrong[0]; i++) world_do(&w, &ops[i]);
+        if (!w.wrong[0]) close_world(&w);
+    }
+    was_broken = fake_is_broken();
+    world_refuse_host_memory(0);
+    fake_fail_clear();
+    fake_fail_pause(0);
+    for (i = 0; i < RENEWABLE && count > 0; i++) cudaStreamDestroy(w.streams[i]);
+    world_expect(&w, !fake_failures() && !fake_misuses(),
+                 fake_failures() ? fake_failure_text() : fake_misuse_text());
+    if (w.wrong[0]) return w.wrong;
+    world_expect(&w, was_broken || !fake_live_objects(), "an arena leaves CUDA's objects behind");
+    fake_quiet(1);
+    fake_reset();
+    fake_quiet(0);
+    fake_clear_failures();
+    return w.wrong;
 }

@@ -1,0 +1,78 @@
+/* Operations on the arena: wrong calls, limits, trims, figures; and faults to come. */
+#include "world.h"
+
+/* Each wrong call is refused and changes nothing, which the next look at the figures shows. */
+void world_mistake(world *w, const operation *op) {
+    cudaStream_t stream = w->streams[0];
+    gpupool_request request = {512, 0, stream, 0, NULL};
+    gpupool_result result = GPUPOOL_OK;
+    gpupool_capture *scope = NULL;
+    gpupool_block told;
+    void *memory = NULL;
+    switch (op->number % 8) {
+    case 0: request.bytes = 0; break;
+    case 1: request.alignment = 3 + op->flags * 2; break;
+    case 2: request.flags = 1u << 20; break;
+    case 3: request.bytes = ((uint64_t)1 << 46) + 1; break;
+    case 4: request.alignment = (uint64_t)1 << 41; break;
+    case 5: result = CALL(w, gpupool_begin_capture(w->arena, GPUPOOL_NO_STREAM, &scope)); break;
+    case 6: result = CALL(w, gpupool_record_stream(w->arena, NULL, stream)); break;
+    default: result = CALL(w, gpupool_get_block(w->arena, NULL, &told)); break;
+    }
+    if (op->number % 8 < 5) {
+        memory = CALL(w, gpupool_alloc_request(w->arena, &request));
+        result = memory ? GPUPOOL_OK : gpupool_last_result();
+    }
+    world_judge(w, result,
+                BIT(GPUPOOL_E_ARGUMENT) | (op->number % 8 > 5 ? BIT(GPUPOOL_E_NOT_OURS) : 0) |
+                    (fake_is_broken() ? BIT(GPUPOOL_E_CUDA) : 0),
+                "a wrong argument");
+}
+
+static void limit(world *w, const operation *op) {
+    uint64_t bytes = w->config.limit_bytes >> op->flags % 3;
+    gpupool_result result = CALL(w, gpupool_set_limit(w->arena, bytes));
+    if (world_judge(w, result, BIT(GPUPOOL_OK) | (fake_is_broken() ? BIT(GPUPOOL_E_CUDA) : 0),
+                    "set_limit"))
+        w->limit = bytes;
+}
+
+static void trim(world *w, const operation *op) {
+    size_t keep = op->flags % 2 ? 0 : (size_t)op->number % (256 << 20);
+    world_judge(w, CALL(w, gpupool_trim(w->arena, keep)),
+                BIT(GPUPOOL_OK) | (fake_is_broken() ? BIT(GPUPOOL_E_CUDA) : 0), "trim");
+}
+
+static void reset_peaks(world *w) {
+    world_judge(w, CALL(w, gpupool_reset_peaks(w->arena)), BIT(GPUPOOL_OK), "reset_peaks");
+    w->peak = w->asked;
+}
+
+void world_tune(world *w, const operation *op) {
+    switch (op->slot % 32) {
+    case 0: trim(w, op); break;
+    case 1:
+        if (!w->is_shared) limit(w, op);
+        break;
+    case 2:
+        if (!w->is_shared) reset_peaks(w);
+        break;
+    case 3: fake_run_all(); break;
+    default:
+        world_figures(w);
+        world_judge(w, CALL(w, gpupool_check(w->arena)), BIT(GPUPOOL_OK), "check");
+    }
+}
+
+void world_fault(world *w, const operation *op) {
+    if (!w->has_faults) return;
+    switch (op->slot % 16) {
+    case 0:
+        if (op->flags < 16 && !fake_is_broken()) fake_break(1 + op->number % 200);
+        break;
+    case 1:
+    case 2:
+    case 3: world_refuse_host_memory(1 + op->number % 8); break;
+    default: fake_fail_resource(1 + op->number % 64);
+    }
+}

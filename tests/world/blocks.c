@@ -1,0 +1,216 @@
+/* Operations on one block: allocate, free in every way, use on another stream, ask. */
+#include "world.h"
+
+#include <string.h>
+
+/* -- allocate -- */
+
+static gpupool_request request_of(world *w, const operation *op) {
+    static const uint64_t most[] = {4096, 65536, 4 << 20, 40 << 20};
+    static const unsigned flags[] = {GPUPOOL_NO_WAIT, GPUPOOL_ZEROED, GPUPOOL_OWN_CHUNK,
+                                     GPUPOOL_NO_WAIT | GPUPOOL_ZEROED};
+    gpupool_request request = {0};
+    request.bytes = 1 + (op->number >> 2) % most[op->number & 3];
+    if (w->has_fresh_sizes) request.bytes += w->done * 512;
+    if (op->flags % 8 == 0) request.alignment = (size_t)1 << op->flags / 8 % 24;
+    if (op->flags % 8 == 1) request.flags = flags[op->flags / 8 % 4];
+    request.stream =
+        op->stream % 16 == 15 ? GPUPOOL_NO_STREAM : w->streams[op->stream % w->stream_count];
+    request.label = "world";
+    return request;
+}
+
+/* Which failures are right. */
+static unsigned allowed_of(world *w, const gpupool_request *request, const graph *capture) {
+    unsigned allowed = 0;
+    if (!w->is_plenty || fake_fail_fired() != w->fired) allowed |= BIT(GPUPOOL_E_OUT_OF_MEMORY);
+    if (capture) allowed |= BIT(GPUPOOL_E_CAPTURING);
+    if (fake_is_broken()) allowed |= BIT(GPUPOOL_E_CUDA);
+    if (w->config.source == GPUPOOL_SOURCE_BYPASS && request->alignment > 256)
+        allowed |= BIT(GPUPOOL_E_ARGUMENT) | BIT(GPUPOOL_E_UNSUPPORTED);
+    return allowed;
+}
+
+static void expect_verdict(world *w, const gpupool_request *request) {
+    const gpupool_verdict *verdict = gpupool_last_verdict();
+    world_expect(w, verdict->cause != GPUPOOL_CAUSE_NONE && verdict->sentence[0],
+                 "a verdict without a cause");
+    world_expect(w, verdict->asked >= request->bytes, "a verdict on another request");
+    world_expect(w, verdict->limit == w->limit || w->is_shared, "a verdict on another limit");
+}
+
+/* A request that fails must not succeed at once when nothing else has happened. */
+static char *ask_for(world *w, const gpupool_request *request, const graph *capture) {
+    char *memory = CALL(w, gpupool_alloc_request(w->arena, request));
+    gpupool_result result = gpupool_last_result();
+    if (memory) return memory;
+    world_judge(w, result, allowed_of(w, request, capture), "alloc");
+    if (result != GPUPOOL_E_OUT_OF_MEMORY) return NULL;
+    expect_verdict(w, request);
+    if (w->is_shared || fake_fail_fired() != w->fired || request->flags & GPUPOOL_NO_WAIT)
+        return NULL;
+    memory = CALL(w, gpupool_alloc_request(w->arena, request));
+    world_expect(w, !memory, "a request fails that the next call meets");
+    return memory;
+}
+
+/* What is new: aligned, nobody's, finished where it must be, of zeros if asked. */
+static void expect_fresh(world *w, block *b, const gpupool_request *request) {
+    int i, is_zeroed = (request->flags & GPUPOOL_ZEROED) != 0;
+    world_expect(w, !request->alignment || (uintptr_t)b->memory % request->alignment == 0,
+                 "alignment");
+    world_expect(w, (uintptr_t)b->memory % 512 == 0, "a block begins inside a unit");
+    for (i = 0; i < BLOCKS; i++) {
+        const block *other = &w->blocks[i];
+        char *memory = __atomic_load_n(&other->memory, __ATOMIC_ACQUIRE);
+        if (other == b || !memory) continue;
+        world_expect(w, memory + other->asked <= b->memory || b->memory + b->asked <= memory,
+                     "a block lies over another");
+    }
+    if (request->stream == GPUPOOL_NO_STREAM || (world_is_host_source(w) && !is_zeroed))
+        fake_host_access(b->memory, b->asked, 0, "memory that has finished");
+    if (is_zeroed) {
+        b->written = world_capture_of(w, b->home) ? (int)(world_capture_of(w, b->home) - w->graphs)
+                                                  : NOBODY;
+        world_verify(w, b, b->home);
+    }
+}
+
+static int graph_for(world *w, const gpupool_request *request, int home) {
+    int i;
+    for (i = 0; i < GRAPHS; i++) {
+        const graph *g = &w->graphs[i];
+        if (request->stream == GPUPOOL_NO_STREAM || g->stream != home) continue;
+        if (g->state == GRAPH_CAPTURING || (g->state == GRAPH_OPEN && g->scope)) return i;
+    }
+    return NOBODY;
+}
+
+static void allocate(world *w, block *b, const operation *op) {
+    gpupool_request request = request_of(w, op);
+    int home = op->stream % w->stream_count;
+    const graph *capture = world_capture_of(w, home);
+    gpupool_stats before = {0}, after = {0};
+    if (request.stream == GPUPOOL_NO_STREAM && capture) return;
+    if (request.flags & GPUPOOL_NO_WAIT) gpupool_get_stats(w->arena, &before);
+    b->home = home;
+    b->asked = request.bytes;
+    b->graph = graph_for(w, &request, home);
+    b->stamp = 0;
+    b->is_leaving = 0;
+    b->memory = ask_for(w, &request, capture);
+    if (request.flags & GPUPOOL_NO_WAIT && !w->is_shared) {
+        gpupool_get_stats(w->arena, &after);
+        world_expect(w, after.host_waits == before.host_waits, "a NO_WAIT request waited");
+    }
+    if (!b->memory) return;
+    expect_fresh(w, b, &request);
+    b->stamp = 1 + (int)(op->number % 255);
+    world_add(w, b, request.flags & GPUPOOL_OWN_CHUNK || op->number % 16 == 0);
+    world_stamp(w, b);
+}
+
+/* -- free -- */
+
+static void CUDART_CB free_from_host(void *user) {
+    block *b = user;
+    world *w = b->world;
+    char *memory = b->memory;
+    gpupool_result result;
+    world_drop(b); /* first: another thread may have the memory as soon as it is free */
+    result = gpupool_free_in_host_function(w->arena, memory);
+    world_judge(w, result, BIT(GPUPOOL_OK), "free_in_host_function");
+}
+
+static void free_on(world *w, block *b, cudaStream_t stream) {
+    char *memory = b->memory;
+    world_drop(b);
+    world_judge(w, CALL(w, gpupool_free(w->arena, memory, stream)), BIT(GPUPOOL_OK), "free");
+}
+
+static void free_twice(world *w, block *b, cudaStream_t stream) {
+    unsigned allowed = BIT(GPUPOOL_E_DOUBLE_FREE);
+    char *memory = b->memory;
+    free_on(w, b, stream);
+    if (w->is_shared) return;
+    if (w->config.source == GPUPOOL_SOURCE_BYPASS) allowed |= BIT(GPUPOOL_E_NOT_OURS);
+    world_judge(w, CALL(w, gpupool_free(w->arena, memory, stream)), allowed, "a double free");
+}
+
+static void free_behind(world *w, block *b, int last) { /* its last user is another stream */
+    if (!world_capture_of(w, last)) {
+        world_follow(w, b->home, last);
+        world_verify(w, b, last);
+        free_on(w, b, w->streams[last]);
+    } else free_on(w, b, w->streams[b->home]);
+}
+
+/* A block that a capture without a scope uses lives as long as the graph. */
+static int is_kept(const world *w, const block *b) {
+    return b->is_leaving || (b->graph >= 0 && w->graphs[b->graph].state != GRAPH_UNUSED &&
+                             !w->graphs[b->graph].scope);
+}
+
+void world_free_block(world *w, block *b, const operation *op) {
+    int way = world_capture_of(w, b->home) ? 7 : op->flags / 8 % 8;
+    if (is_kept(w, b)) return;
+    world_verify(w, b, b->home);
+    switch (way) {
+    case 0: free_behind(w, b, op->stream % w->stream_count); break;
+    case 1:
+        world_sync(w, b->home);
+        free_on(w, b, GPUPOOL_NO_STREAM);
+        break;
+    case 2:
+        b->is_leaving = 1;
+        cudaLaunchHostFunc(w->streams[b->home], free_from_host, b);
+        break;
+    case 3: free_twice(w, b, w->streams[b->home]); break;
+    default: free_on(w, b, w->streams[b->home]);
+    }
+}
+
+/* -- use and ask -- */
+
+static void record(world *w, block *b, int other) {
+    unsigned cuda = fake_is_broken() ? BIT(GPUPOOL_E_CUDA) : 0;
+    gpupool_result result;
+    if (world_capture_of(w, other)) {
+        result = CALL(w, gpupool_record_stream(w->arena, b->memory, w->streams[other]));
+        world_judge(w, result, cuda | BIT(GPUPOOL_E_CAPTURING), "record_stream in a capture");
+        return;
+    }
+    if (world_capture_of(w, b->home)) return;
+    world_follow(w, b->home, other);
+    world_verify(w, b, other);
+    result = CALL(w, gpupool_record_stream(w->arena, b->memory, w->streams[other]));
+    if (world_judge(w, result, cuda | BIT(GPUPOOL_OK), "record_stream")) return;
+    world_follow(w, other, b->home); /* the use is the program's to care for */
+}
+
+/* Pointers that are wrong are named as what they are, and the block lives on. */
+static void ask_and_err(world *w, block *b, const operation *op) {
+    static char foreign[1024];
+    char *inner = b->memory + 1 + (b->asked > 1 ? op->number % (b->asked - 1) : 0);
+    gpupool_block told = {0};
+    cudaStream_t stream = w->streams[b->home];
+    gpupool_result result = CALL(w, gpupool_free(w->arena, foreign, stream));
+    world_judge(w, result, BIT(GPUPOOL_E_NOT_OURS), "a free of a foreign pointer");
+    if (b->asked > 1) {
+        result = CALL(w, gpupool_free(w->arena, inner, stream));
+        world_judge(w, result, BIT(GPUPOOL_E_INSIDE), "a free of an inner pointer");
+        result = CALL(w, gpupool_get_block(w->arena, inner, &told));
+        world_judge(w, result, BIT(GPUPOOL_E_INSIDE), "get_block of an inner pointer");
+        world_expect(w, told.memory == b->memory, "get_block tells of another block around");
+    }
+    world_verify(w, b, b->home);
+}
+
+void world_block(world *w, const operation *op) {
+    block *b = &w->blocks[op->slot % BLOCKS];
+    if (!__atomic_load_n(&b->memory, __ATOMIC_ACQUIRE)) allocate(w, b, op);
+    else if (b->is_leaving) return;
+    else if (op->flags % 8 == 0) record(w, b, op->stream % w->stream_count);
+    else if (op->flags % 32 == 1) ask_and_err(w, b, op);
+    else world_free_block(w, b, op);
+}

@@ -1,0 +1,101 @@
+/* The random world: calls of gpupool as bytes, eight for each call, and a model that judges them.
+   Drivers (seeds.c, fuzz.c, threads.c, clock.c) say where the bytes come from. */
+#ifndef WORLD_H
+#define WORLD_H
+#include "../next/gpupool.h"
+#include "fakecuda.h"
+
+enum {
+    STREAMS = 6, /* the last two are the legacy stream and the thread's own default stream */
+    RENEWABLE = 4,
+    BLOCKS = 192,
+    GRAPHS = 4,
+    NOBODY = -1,
+    UNKNOWN = -2
+};
+
+typedef struct operation { /* each field chooses among what is possible then */
+    unsigned char kind, slot, stream, flags;
+    uint32_t number;
+} operation;
+
+typedef struct block {
+    char *memory; /* NULL: the slot is unused */
+    uint64_t asked, allocated;
+    int home, stamp;
+    int graph;   /* whose memory it is, or NOBODY */
+    int written; /* by which graph's nodes; NOBODY: by a stream; UNKNOWN: not at all */
+    int is_leaving; /* a host function will free it */
+    struct world *world;
+} block;
+
+typedef struct graph {
+    enum { GRAPH_UNUSED, GRAPH_OPEN, GRAPH_CAPTURING, GRAPH_DONE } state;
+    gpupool_capture *scope; /* NULL: captured without one */
+    int stream, launches;
+    cudaGraphExec_t exec;
+} graph;
+
+typedef struct world {
+    gpupool_arena *arena;
+    gpupool_arena_config config;
+    cudaStream_t streams[STREAMS];
+    int stream_count;
+    int is_shared;  /* other threads use the arena and the streams */
+    int is_plenty;  /* memory never runs out, but by a fault */
+    int has_faults; /* calls may be made to fail */
+    int has_fresh_sizes;
+    block blocks[BLOCKS];
+    graph graphs[GRAPHS];
+    uint64_t asked, allocated, live, peak; /* of live blocks */
+    uint64_t limit, done;                  /* operations so far */
+    long fired;                            /* faults before the call under way */
+    int is_host_short;                     /* host memory was refused in it */
+    char wrong[600];                       /* what was seen first; "": nothing */
+} world;
+
+/* model.c: what is expected */
+void world_expect(world *, int holds, const char *what);
+void world_enter(world *);
+void world_leave(world *);
+int world_judge(world *, gpupool_result, unsigned allowed, const char *call);
+void world_own(world *, int on);
+void world_follow(world *, int first, int then);
+void world_sync(world *, int stream);
+void world_stamp(world *, block *);
+void world_verify(world *, const block *, int stream);
+void world_add(world *, block *, int is_asked);
+void world_drop(block *);
+void world_figures(world *);
+graph *world_capture_of(world *, int stream);
+int world_is_host_source(const world *);
+
+/* blocks.c, graphs.c, arena.c: operations */
+void world_block(world *, const operation *);
+void world_free_block(world *, block *, const operation *);
+void world_graph(world *, const operation *);
+void world_drop_graph(world *, graph *);
+void world_renew(world *, const operation *);
+void world_mistake(world *, const operation *);
+void world_tune(world *, const operation *);
+void world_fault(world *, const operation *);
+
+/* world.c: runs operations in a world of its own, which the first one describes */
+const char *world_run(const operation *, long count);
+void world_do(world *, const operation *);
+operation world_operation_of(uint64_t seed, long index);
+
+/* next.c: the n-th allocation of host memory from now fails, once; 0: none. */
+void world_refuse_host_memory(long n);
+int world_host_memory_refused(void); /* since it was asked last */
+
+#define BIT(result) (1u << (result))
+/* A call of gpupool, in which faults fire; what it must leave alone is looked at behind it. */
+#define CALL(w, call)                                                                              \
+    __extension__({                                                                                \
+        world_enter(w);                                                                            \
+        __typeof__(call) got_ = (call);                                                            \
+        world_leave(w);                                                                            \
+        got_;                                                                                      \
+    })
+#endif
