@@ -17,7 +17,7 @@ void world_enter(world *w) {
 void world_leave(world *w) {
     enum cudaStreamCaptureMode mode = cudaStreamCaptureModeGlobal;
     if (w->has_faults) fake_fail_pause(1);
-    if (world_host_memory_refused()) w->is_host_short = 1;
+    if (w->has_faults && world_host_memory_refused()) w->is_host_short = 1;
     cudaThreadExchangeStreamCaptureMode(&mode);
     world_expect(w, mode == cudaStreamCaptureModeGlobal, "a call left another capture mode");
     world_expect(w, cudaPeekAtLastError() == cudaSuccess, "a call left an error behind");
@@ -126,13 +126,14 @@ static void ask_block(world *w, block *b) {
 
 /* A block is asked about now and then, for it might not be the same any more. */
 void world_add(world *w, block *b, int is_asked) {
+    uint64_t asked;
     b->world = w;
     b->allocated = (b->asked + 511) / 512 * 512;
     if (is_asked) ask_block(w, b);
-    w->asked += b->asked;
-    w->allocated += b->allocated;
-    w->live++;
-    if (w->asked > w->peak) w->peak = w->asked;
+    __atomic_fetch_add(&w->allocated, b->allocated, __ATOMIC_RELAXED);
+    __atomic_fetch_add(&w->live, 1, __ATOMIC_RELAXED);
+    asked = __atomic_add_fetch(&w->asked, b->asked, __ATOMIC_RELAXED);
+    if (asked > w->peak) w->peak = asked;
 }
 
 /* In a worker's thread too: a host function frees there. */

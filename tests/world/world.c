@@ -72,8 +72,16 @@ static void expect_empty(world *w) {
                  "an empty arena keeps memory after a trim");
 }
 
-static void close_world(world *w) {
-    operation plain = {255, 0, 0, 255, 0};
+static const operation plain = {255, 0, 0, 255, 0};
+
+void world_free_all(world *w) {
+    int i;
+    for (i = 0; i < BLOCKS; i++)
+        if (w->blocks[i].memory) world_free_block(w, &w->blocks[i], &plain);
+    fake_run_all();
+}
+
+void world_close(world *w) {
     gpupool_result result;
     int i;
     for (i = 0; i < GRAPHS; i++)
@@ -82,9 +90,7 @@ static void close_world(world *w) {
         world_judge(w, CALL(w, gpupool_arena_destroy(w->arena)), BIT(GPUPOOL_E_IN_USE),
                     "destroy with live blocks");
     for (i = GRAPHS; i-- > 0;) world_drop_graph(w, &w->graphs[i]);
-    for (i = 0; i < BLOCKS; i++)
-        if (w->blocks[i].memory) world_free_block(w, &w->blocks[i], &plain);
-    fake_run_all();
+    world_free_all(w);
     world_figures(w);
     expect_empty(w);
     result = CALL(w, gpupool_arena_destroy(w->arena));
@@ -99,7 +105,7 @@ const char *world_run(const operation *ops, long count) {
     memset(&w, 0, sizeof w);
     if (count > 0 && open_world(&w, &ops[0])) {
         for (i = 1; i < count && !w.wrong[0]; i++) world_do(&w, &ops[i]);
-        if (!w.wrong[0]) close_world(&w);
+        if (!w.wrong[0]) world_close(&w);
     }
     was_broken = fake_is_broken();
     world_refuse_host_memory(0);

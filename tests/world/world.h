@@ -83,6 +83,8 @@ void world_fault(world *, const operation *);
 /* world.c: runs operations in a world of its own, which the first one describes */
 const char *world_run(const operation *, long count);
 void world_do(world *, const operation *);
+void world_free_all(world *);
+void world_close(world *); /* with blocks and graphs alive, too */
 operation world_operation_of(uint64_t seed, long index);
 
 /* next.c: the n-th allocation of host memory from now fails, once; 0: none. */

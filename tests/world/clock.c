@@ -1,0 +1,137 @@
+/* world_clock FIRST LAST: one thread is stuck in a full launch queue, wherever gpupool first names
+   that stream; meanwhile another allocates and frees. It would wait for ever if the stuck thread
+   held the arena's lock. */
+#include "world.h"
+
+#include <pthread.h>
+#include <stdlib.h>
+#include <string.h>
+#include <unistd.h>
+
+enum { HELD, OTHER, MINE, MINE_TOO, KEPT = 32 };
+static gpupool_arena *arena;
+static cudaStream_t streams[4];
+static uint64_t seed;
+static int is_over, is_full;
+static char wrong[600];
+
+static void expect(gpupool_result result, unsigned allowed, const char *call) {
+    if (BIT(result) & (allowed | BIT(GPUPOOL_OK))) return;
+    snprintf(wrong, sizeof wrong, "%s: %s", call, gpupool_last_error());
+}
+
+typedef struct hand {
+    char *memory;
+    size_t bytes;
+    int home;
+} hand;
+
+static void give(hand *h) {
+    fake_write(streams[h->home], "use", h->memory, h->bytes > 4096 ? 4096 : h->bytes, 7);
+    expect(gpupool_free(arena, h->memory, streams[h->home]), 0, "free");
+    h->memory = NULL;
+}
+
+/* Allocates into an empty hand, or frees. */
+static void turn(hand *hands, const operation *op, int first, unsigned flags) {
+    static const size_t most[] = {4096, 65536, 1 << 20, 12 << 20};
+    hand *h = &hands[op->slot % KEPT];
+    gpupool_request request = {0};
+    if (h->memory) {
+        give(h);
+        return;
+    }
+    h->home = first + op->stream % 2;
+    h->bytes = request.bytes = 1 + (op->number >> 2) % most[op->number & 3];
+    request.stream = streams[h->home];
+    request.flags = flags;
+    h->memory = gpupool_alloc_request(arena, &request);
+    if (!h->memory) expect(gpupool_last_result(), BIT(GPUPOOL_E_OUT_OF_MEMORY), "alloc");
+}
+
+static void empty(hand *hands) {
+    int i;
+    for (i = 0; i < KEPT; i++)
+        if (hands[i].memory) give(&hands[i]);
+}
+
+/* Works on two streams; then one of them is full, and it goes on until a call is stuck. */
+static void *get_stuck(void *user) {
+    hand *hands = user;
+    long i, full = 200 + (long)(seed * 37 % 300);
+    for (i = 0; i < full + 600; i++) {
+        operation op = world_operation_of(seed, i);
+        if (i == full) {
+            fake_hold(streams[HELD], FAKE_FIRM);
+            while (fake_pending(streams[HELD]) < 64) fake_kernel(streams[HELD], "fill", NULL, 0);
+            __atomic_store_n(&is_full, 1, __ATOMIC_RELEASE);
+        }
+        /* a block of the full stream is not written to: gpupool's calls shall be the stuck ones */
+        if (i > full && hands[op.slot % KEPT].memory && hands[op.slot % KEPT].home == HELD) {
+            char *memory = hands[op.slot % KEPT].memory;
+            hands[op.slot % KEPT].memory = NULL;
+            expect(gpupool_free(arena, memory, streams[HELD]), 0, "free");
+        } else turn(hands, &op, HELD, op.flags % 16 ? 0 : GPUPOOL_ZEROED);
+    }
+    __atomic_store_n(&is_over, 1, __ATOMIC_RELEASE);
+    return NULL;
+}
+
+static void go_on(hand *hands, long from, long count) {
+    long i;
+    for (i = from; i < from + count; i++) {
+        operation op = world_operation_of(~seed, i);
+        gpupool_stats stats;
+        turn(hands, &op, MINE, GPUPOOL_NO_WAIT);
+        if (op.flags % 16 == 0) expect(gpupool_get_stats(arena, &stats), 0, "get_stats");
+    }
+}
+
+/* Returns whether a thread was stuck. */
+static int scene(void) {
+    static const uint64_t limits[] = {0, 96 << 20, 48 << 20};
+    static hand stuck_hands[KEPT], hands[KEPT];
+    gpupool_arena_config config = {0};
+    pthread_t stuck;
+    int i, was_stuck;
+    is_over = is_full = 0;
+    config.limit_bytes = limits[seed % 3];
+    fake_mode(FAKE_THREADED);
+    fake_queue(64);
+    for (i = 0; i < 4; i++) cudaStreamCreateWithFlags(&streams[i], cudaStreamNonBlocking);
+    expect(gpupool_arena_create(&arena, &config), 0, "create");
+    go_on(hands, 0, 1000); /* its streams have their events before others are stuck */
+    pthread_create(&stuck, NULL, get_stuck, stuck_hands);
+    while (!__atomic_load_n(&is_over, __ATOMIC_ACQUIRE) &&
+           !(__atomic_load_n(&is_full, __ATOMIC_ACQUIRE) && fake_stuck()))
+        usleep(200);
+    was_stuck = fake_stuck();
+    go_on(hands, 1000, 1000);
+    if (was_stuck && !fake_stuck()) expect(GPUPOOL_E_TIMEOUT, 0, "the queue moved");
+    fake_hold(streams[HELD], 0);
+    pthread_join(stuck, NULL);
+    empty(stuck_hands);
+    empty(hands);
+    expect(gpupool_check(arena), 0, "check");
+    expect(gpupool_arena_destroy(arena), 0, "destroy");
+    for (i = 0; i < 4; i++) cudaStreamDestroy(streams[i]);
+    return was_stuck;
+}
+
+int main(int count, char **words) {
+    uint64_t last = count > 2 ? strtoull(words[2], NULL, 10) : 20;
+    int scenes = 0;
+    for (seed = count > 1 ? strtoull(words[1], NULL, 10) : 1; seed <= last; seed++) {
+        alarm(60); /* a thread that waits for ever is ended, and so the test fails */
+        scenes += scene();
+        if (!wrong[0] && fake_failures())
+            snprintf(wrong, sizeof wrong, "%s", fake_failure_text());
+        if (wrong[0]) {
+            printf("%s\nrepeat: world_clock %llu %llu\n", wrong, (unsigned long long)seed,
+                   (unsigned long long)seed);
+            return 1;
+        }
+    }
+    printf("world_clock: others went on in %d scenes\n", scenes);
+    return scenes == 0;
+}

@@ -1,0 +1,71 @@
+/* world_threads FIRST LAST [OPERATIONS]: four threads with blocks of their own share an arena and
+   two streams, and each has its default stream. Build it with ThreadSanitizer. */
+#include "world.h"
+
+#include <pthread.h>
+#include <stdlib.h>
+#include <string.h>
+
+enum { THREADS = 4 };
+static world worlds[THREADS];
+static uint64_t seed;
+static long operations;
+
+static void *run(void *user) {
+    world *w = user;
+    uint64_t mine = seed * THREADS + (uint64_t)(w - worlds);
+    long i;
+    for (i = 0; i < operations && !w->wrong[0]; i++) {
+        operation op = world_operation_of(mine, i);
+        world_do(w, &op);
+    }
+    world_free_all(w);
+    return NULL;
+}
+
+static int open_worlds(void) {
+    static const uint64_t limits[] = {0, 256 << 20, 64 << 20, 16 << 20};
+    int i, s;
+    fake_mode(seed % 3 ? FAKE_THREADED : FAKE_EAGER);
+    memset(worlds, 0, sizeof worlds);
+    worlds[0].config.limit_bytes = worlds[0].limit = limits[seed % 4];
+    worlds[0].is_plenty = !worlds[0].limit;
+    worlds[0].stream_count = 3;
+    worlds[0].is_shared = 1;
+    for (s = 0; s < 2; s++)
+        cudaStreamCreateWithFlags(&worlds[0].streams[s], cudaStreamNonBlocking);
+    worlds[0].streams[2] = cudaStreamPerThread;
+    if (gpupool_arena_create(&worlds[0].arena, &worlds[0].config)) return 0;
+    for (i = 1; i < THREADS; i++) worlds[i] = worlds[0];
+    return 1;
+}
+
+static const char *close_worlds(void) {
+    int i;
+    worlds[0].is_shared = 0;
+    world_close(&worlds[0]);
+    for (i = 0; i < 2; i++) cudaStreamDestroy(worlds[0].streams[i]);
+    for (i = 0; i < THREADS; i++)
+        if (worlds[i].wrong[0]) return worlds[i].wrong;
+    return fake_failures() ? fake_failure_text() : "";
+}
+
+int main(int count, char **words) {
+    uint64_t last = count > 2 ? strtoull(words[2], NULL, 10) : 4;
+    operations = count > 3 ? atol(words[3]) : 2000;
+    for (seed = count > 1 ? strtoull(words[1], NULL, 10) : 1; seed <= last; seed++) {
+        pthread_t threads[THREADS];
+        const char *wrong = "create";
+        int i;
+        if (open_worlds()) {
+            for (i = 0; i < THREADS; i++) pthread_create(&threads[i], NULL, run, &worlds[i]);
+            for (i = 0; i < THREADS; i++) pthread_join(threads[i], NULL);
+            wrong = close_worlds();
+        }
+        if (!*wrong) continue;
+        printf("%s\nrepeat: world_threads %llu %llu %ld\n", wrong, (unsigned long long)seed,
+               (unsigned long long)seed, operations);
+        return 1;
+    }
+    return puts("world_threads: no seed failed") < 0;
+}
