@@ -90,10 +90,27 @@ $(BUILD)/valgrind/%: tests/unit/test_%.c $(FAKE)
 	$(SAY)
 	$(Q)$(COMPILE) -O1 -g1 $(INCLUDES) $(SIM_CUDA) -DFEW_UNITS=4 -MF $@.d -o $@ $^ -lm
 
-# One random world (tests/world): on tests/next, or with PROTOTYPE=folder on the core.h in it.
-WORLD_ON := $(if $(PROTOTYPE),-w -I$(PROTOTYPE) -DWORLD_ADAPTER='"world_prototype.h"',-DWORLD_ADAPTER='"world_next.h"')
-.PHONY: world
-world: $(FAKE) ## random calls judged by a model and the race oracle: 60 seeds
-	@$(CC) -std=gnu11 -O1 -g -pthread $(SIM_CUDA) -Itests/fakecuda $(WORLD_ON) \
-	  -o $(BUILD)/world_program tests/world/world.c $(FAKE) -lm -ldl
-	@$(BUILD)/world_program 1 60
+# ---- tests/world: random calls against a model ----------------------------------------------------
+
+WORLD := $(patsubst %,tests/world/%.c,model blocks graphs arena world driver next)
+WORLDS := $(BUILD)/test/world $(BUILD)/test/world_threads $(BUILD)/test/world_clock
+WORLD_CC = $(CC) -std=gnu11 $(WARNINGS) -Wno-pedantic -pthread $(SIM_CUDA) -Itests/fakecuda
+WORLD_HEADER ?= ../next/gpupool.h
+.PHONY: worlds world-fuzz world-planted
+worlds: $(WORLDS) ## random calls judged by a model and the race oracle; threads; a full launch queue
+	@for world in $^; do echo "$$world"; $$world || exit 1; done
+$(BUILD)/test/world $(BUILD)/test/world_clock: FLAGS := -O1 -g1
+$(BUILD)/test/world_threads: FLAGS := -O1 -g1 -fsanitize=thread
+$(BUILD)/test/world: tests/world/seeds.c $(FAKE)
+$(BUILD)/test/world_threads: tests/world/threads.c $(BUILD)/fakecuda/thread.a
+$(BUILD)/test/world_clock: tests/world/clock.c $(FAKE)
+$(WORLDS): $(WORLD) tests/world/world.h tests/next/gpupool.h
+	$(SAY)
+	$(Q)$(WORLD_CC) $(FLAGS) -DWORLD_HEADER='"$(WORLD_HEADER)"' -o $@ $(filter %.c %.a,$^) -lm -ldl
+world-fuzz: $(WORLD) $(FAKE_SOURCES) ## libFuzzer on the world, SECONDS=60; needs clang
+	@mkdir -p $(BUILD)/fuzz/world
+	@clang -std=gnu11 -w -O1 -g -pthread $(SIM_CUDA) -Itests/fakecuda -fsanitize=fuzzer,address \
+	  -DWORLD_HEADER='"$(WORLD_HEADER)"' -o $(BUILD)/fuzz/world_fuzz $^ tests/world/fuzz.c -lm -ldl
+	@$(BUILD)/fuzz/world_fuzz -max_len=16000 -max_total_time=$(or $(SECONDS),60) $(BUILD)/fuzz/world
+world-planted: ## wrong edits of tests/next, each of which the world must see
+	@$(TOLD) tests/world/planted.sh

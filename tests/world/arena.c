@@ -11,7 +11,7 @@ void world_mistake(world *w, const operation *op) {
     void *memory = NULL;
     switch (op->number % 8) {
     case 0: request.bytes = 0; break;
-    case 1: request.alignment = 3 + op->flags * 2; break;
+    case 1: request.alignment = 3u + op->flags * 2u; break;
     case 2: request.flags = 1u << 20; break;
     case 3: request.bytes = ((uint64_t)1 << 46) + 1; break;
     case 4: request.alignment = (uint64_t)1 << 41; break;

@@ -112,20 +112,28 @@ static void allocate(world *w, block *b, const operation *op) {
 
 /* -- free -- */
 
+/* A block is dropped first, for its memory may be another's as soon as it is free. What fails for
+   want of host memory has changed nothing, and succeeds the next time. */
 static void CUDART_CB free_from_host(void *user) {
     block *b = user;
     world *w = b->world;
     char *memory = b->memory;
     gpupool_result result;
-    world_drop(b); /* first: another thread may have the memory as soon as it is free */
+    world_drop(b);
     result = gpupool_free_in_host_function(w->arena, memory);
+    if (w->has_faults && result == GPUPOOL_E_HOST_MEMORY)
+        result = gpupool_free_in_host_function(w->arena, memory);
     world_judge(w, result, BIT(GPUPOOL_OK), "free_in_host_function");
 }
 
 static void free_on(world *w, block *b, cudaStream_t stream) {
     char *memory = b->memory;
+    gpupool_result result;
     world_drop(b);
-    world_judge(w, CALL(w, gpupool_free(w->arena, memory, stream)), BIT(GPUPOOL_OK), "free");
+    result = CALL(w, gpupool_free(w->arena, memory, stream));
+    if (w->is_host_short && result == GPUPOOL_E_HOST_MEMORY)
+        result = CALL(w, gpupool_free(w->arena, memory, stream));
+    world_judge(w, result, BIT(GPUPOOL_OK), "free");
 }
 
 static void free_twice(world *w, block *b, cudaStream_t stream) {

@@ -4,7 +4,6 @@
 #include "world.h"
 
 #include <pthread.h>
-#include <stdlib.h>
 #include <string.h>
 #include <unistd.h>
 
@@ -12,7 +11,8 @@ enum { HELD, OTHER, MINE, MINE_TOO, KEPT = 32 };
 static gpupool_arena *arena;
 static cudaStream_t streams[4];
 static uint64_t seed;
-static int is_over, is_full;
+static int is_over, is_full, scenes;
+static long calls;
 static char wrong[600];
 
 static void expect(gpupool_result result, unsigned allowed, const char *call) {
@@ -59,7 +59,7 @@ static void empty(hand *hands) {
 static void *get_stuck(void *user) {
     hand *hands = user;
     long i, full = 200 + (long)(seed * 37 % 300);
-    for (i = 0; i < full + 600; i++) {
+    for (i = 0; i < full + calls; i++) {
         operation op = world_operation_of(seed, i);
         if (i == full) {
             fake_hold(streams[HELD], FAKE_FIRM);
@@ -88,25 +88,26 @@ static void go_on(hand *hands, long from, long count) {
 }
 
 /* Returns whether a thread was stuck. */
-static int scene(void) {
+static int scene(long operations) {
     static const uint64_t limits[] = {0, 96 << 20, 48 << 20};
     static hand stuck_hands[KEPT], hands[KEPT];
     gpupool_arena_config config = {0};
     pthread_t stuck;
     int i, was_stuck;
     is_over = is_full = 0;
+    calls = operations;
     config.limit_bytes = limits[seed % 3];
     fake_mode(FAKE_THREADED);
     fake_queue(64);
     for (i = 0; i < 4; i++) cudaStreamCreateWithFlags(&streams[i], cudaStreamNonBlocking);
     expect(gpupool_arena_create(&arena, &config), 0, "create");
-    go_on(hands, 0, 1000); /* its streams have their events before others are stuck */
+    go_on(hands, 0, calls); /* its streams have their events before others are stuck */
     pthread_create(&stuck, NULL, get_stuck, stuck_hands);
     while (!__atomic_load_n(&is_over, __ATOMIC_ACQUIRE) &&
            !(__atomic_load_n(&is_full, __ATOMIC_ACQUIRE) && fake_stuck()))
         usleep(200);
     was_stuck = fake_stuck();
-    go_on(hands, 1000, 1000);
+    go_on(hands, calls, calls);
     if (was_stuck && !fake_stuck()) expect(GPUPOOL_E_TIMEOUT, 0, "the queue moved");
     fake_hold(streams[HELD], 0);
     pthread_join(stuck, NULL);
@@ -118,20 +119,17 @@ static int scene(void) {
     return was_stuck;
 }
 
+static const char *run(uint64_t number, long operations) {
+    seed = number;
+    wrong[0] = 0;
+    alarm(60); /* who waits for ever is ended, and so the test fails */
+    scenes += scene(operations);
+    if (!wrong[0] && fake_failures()) snprintf(wrong, sizeof wrong, "%s", fake_failure_text());
+    return wrong;
+}
+
 int main(int count, char **words) {
-    uint64_t last = count > 2 ? strtoull(words[2], NULL, 10) : 20;
-    int scenes = 0;
-    for (seed = count > 1 ? strtoull(words[1], NULL, 10) : 1; seed <= last; seed++) {
-        alarm(60); /* a thread that waits for ever is ended, and so the test fails */
-        scenes += scene();
-        if (!wrong[0] && fake_failures())
-            snprintf(wrong, sizeof wrong, "%s", fake_failure_text());
-        if (wrong[0]) {
-            printf("%s\nrepeat: world_clock %llu %llu\n", wrong, (unsigned long long)seed,
-                   (unsigned long long)seed);
-            return 1;
-        }
-    }
-    printf("world_clock: others went on in %d scenes\n", scenes);
-    return scenes == 0;
+    static const driver clock = {"world_clock", 20, 600, run};
+    int failed = world_drive(&clock, count, words);
+    return failed || !scenes;
 }

@@ -3,7 +3,6 @@
 #include "world.h"
 
 #include <pthread.h>
-#include <stdlib.h>
 #include <string.h>
 
 enum { THREADS = 4 };
@@ -11,7 +10,7 @@ static world worlds[THREADS];
 static uint64_t seed;
 static long operations;
 
-static void *run(void *user) {
+static void *work(void *user) {
     world *w = user;
     uint64_t mine = seed * THREADS + (uint64_t)(w - worlds);
     long i;
@@ -50,22 +49,18 @@ static const char *close_worlds(void) {
     return fake_failures() ? fake_failure_text() : "";
 }
 
+static const char *run(uint64_t number, long count) {
+    pthread_t threads[THREADS];
+    int i;
+    seed = number;
+    operations = count;
+    if (!open_worlds()) return "create";
+    for (i = 0; i < THREADS; i++) pthread_create(&threads[i], NULL, work, &worlds[i]);
+    for (i = 0; i < THREADS; i++) pthread_join(threads[i], NULL);
+    return close_worlds();
+}
+
 int main(int count, char **words) {
-    uint64_t last = count > 2 ? strtoull(words[2], NULL, 10) : 4;
-    operations = count > 3 ? atol(words[3]) : 2000;
-    for (seed = count > 1 ? strtoull(words[1], NULL, 10) : 1; seed <= last; seed++) {
-        pthread_t threads[THREADS];
-        const char *wrong = "create";
-        int i;
-        if (open_worlds()) {
-            for (i = 0; i < THREADS; i++) pthread_create(&threads[i], NULL, run, &worlds[i]);
-            for (i = 0; i < THREADS; i++) pthread_join(threads[i], NULL);
-            wrong = close_worlds();
-        }
-        if (!*wrong) continue;
-        printf("%s\nrepeat: world_threads %llu %llu %ld\n", wrong, (unsigned long long)seed,
-               (unsigned long long)seed, operations);
-        return 1;
-    }
-    return puts("world_threads: no seed failed") < 0;
+    static const driver threads = {"world_threads", 6, 1500, run};
+    return world_drive(&threads, count, words);
 }

@@ -4,17 +4,6 @@
 #include <stdlib.h>
 #include <string.h>
 
-/* Bytes from a seed: any of its operations can be asked for. */
-operation world_operation_of(uint64_t seed, long index) {
-    uint64_t x = seed * 0x9e3779b97f4a7c15ull + (uint64_t)index * 0xd1342543de82ef95ull;
-    operation op;
-    x = (x ^ x >> 31) * 0xbf58476d1ce4e5b9ull;
-    x = (x ^ x >> 27) * 0x94d049bb133111ebull;
-    x ^= x >> 31;
-    memcpy(&op, &x, sizeof op);
-    return op;
-}
-
 void world_do(world *w, const operation *op) {
     int kind = op->kind;
     w->done++;

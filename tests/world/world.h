@@ -87,6 +87,15 @@ void world_free_all(world *);
 void world_close(world *); /* with blocks and graphs alive, too */
 operation world_operation_of(uint64_t seed, long index);
 
+/* A driver's main: PROGRAM [FIRST [LAST [OPERATIONS]]]. It runs seeds until one returns a text. */
+typedef struct driver {
+    const char *name;
+    uint64_t last; /* if the command says nothing */
+    long operations;
+    const char *(*run)(uint64_t seed, long operations);
+} driver;
+int world_drive(const driver *, int count, char **words);
+
 /* next.c: the n-th allocation of host memory from now fails, once; 0: none. */
 void world_refuse_host_memory(long n);
 int world_host_memory_refused(void); /* since it was asked last */
