@@ -92,7 +92,7 @@ $(BUILD)/valgrind/%: tests/unit/test_%.c $(FAKE)
 
 # ---- tests/world: random calls against a model ----------------------------------------------------
 
-WORLD := $(patsubst %,tests/world/%.c,model blocks graphs arena world driver next)
+WORLD := $(patsubst %,tests/world/%.c,model blocks graphs arena intrude world driver next)
 WORLDS := $(BUILD)/test/world $(BUILD)/test/world_threads $(BUILD)/test/world_clock
 WORLD_CC = $(CC) -std=gnu11 $(WARNINGS) -Wno-pedantic -pthread $(SIM_CUDA) -Itests/fakecuda
 WORLD_HEADER ?= ../next/gpupool.h

@@ -41,46 +41,62 @@ static void expect_verdict(world *w, const gpupool_request *request) {
 
 /* A request that fails must not succeed at once when nothing else has happened. */
 static char *ask_for(world *w, const gpupool_request *request, const graph *capture) {
+    long intrusions = w->intrusions;
     char *memory = CALL(w, gpupool_alloc_request(w->arena, request));
     gpupool_result result = gpupool_last_result();
     if (memory) return memory;
     world_judge(w, result, allowed_of(w, request, capture), "alloc");
     if (result != GPUPOOL_E_OUT_OF_MEMORY) return NULL;
     expect_verdict(w, request);
-    if (w->is_shared || fake_fail_fired() != w->fired || request->flags & GPUPOOL_NO_WAIT)
+    if (w->is_shared || fake_fail_fired() != w->fired || w->intrusions != intrusions ||
+        request->flags & GPUPOOL_NO_WAIT)
         return NULL;
     memory = CALL(w, gpupool_alloc_request(w->arena, request));
     world_expect(w, !memory, "a request fails that the next call meets");
     return memory;
 }
 
-/* What is new: aligned, nobody's, finished where it must be, of zeros if asked. */
-static void expect_fresh(world *w, block *b, const gpupool_request *request) {
-    int i, is_zeroed = (request->flags & GPUPOOL_ZEROED) != 0;
-    world_expect(w, !request->alignment || (uintptr_t)b->memory % request->alignment == 0,
-                 "alignment");
-    world_expect(w, (uintptr_t)b->memory % 512 == 0, "a block begins inside a unit");
+static int overlap(const block *b, const char *memory, uint64_t bytes) {
+    return memory < b->memory + b->asked && b->memory < memory + bytes;
+}
+
+/* Neither a live block's memory, nor what a graph keeps. */
+static void expect_free(world *w, const block *b) {
+    int i, k;
     for (i = 0; i < BLOCKS; i++) {
         const block *other = &w->blocks[i];
         char *memory = __atomic_load_n(&other->memory, __ATOMIC_ACQUIRE);
-        if (other == b || !memory) continue;
-        world_expect(w, memory + other->asked <= b->memory || b->memory + b->asked <= memory,
+        world_expect(w, other == b || !memory || !overlap(b, memory, other->asked),
                      "a block lies over another");
     }
+    for (i = 0; i < GRAPHS; i++)
+        for (k = 0; k < w->graphs[i].owned && i != b->graph; k++)
+            world_expect(w, !overlap(b, w->graphs[i].freed[k].memory, w->graphs[i].freed[k].bytes),
+                         "a block of memory that a graph keeps");
+}
+
+/* What is new: aligned, nobody's, finished where it must be, of zeros if asked. */
+static void expect_fresh(world *w, block *b, const gpupool_request *request) {
+    const graph *g = world_capture_of(w, b->home);
+    int is_zeroed = (request->flags & GPUPOOL_ZEROED) != 0;
+    world_expect(w, !request->alignment || (uintptr_t)b->memory % request->alignment == 0,
+                 "alignment");
+    world_expect(w, (uintptr_t)b->memory % 512 == 0, "a block begins inside a unit");
+    expect_free(w, b);
     if (request->stream == GPUPOOL_NO_STREAM || (world_is_host_source(w) && !is_zeroed))
         fake_host_access(b->memory, b->asked, 0, "memory that has finished");
     if (is_zeroed) {
-        b->written = world_capture_of(w, b->home) ? (int)(world_capture_of(w, b->home) - w->graphs)
-                                                  : NOBODY;
+        b->written = g ? (int)(g - w->graphs) : NOBODY;
         world_verify(w, b, b->home);
     }
 }
 
-static int graph_for(world *w, const gpupool_request *request, int home) {
+/* The graph that gets what is allocated on the stream, or keeps what is freed on it. */
+static int graph_on(const world *w, cudaStream_t stream) {
     int i;
     for (i = 0; i < GRAPHS; i++) {
         const graph *g = &w->graphs[i];
-        if (request->stream == GPUPOOL_NO_STREAM || g->stream != home) continue;
+        if (stream != w->streams[g->stream]) continue;
         if (g->state == GRAPH_CAPTURING || (g->state == GRAPH_OPEN && g->scope)) return i;
     }
     return NOBODY;
@@ -91,15 +107,17 @@ static void allocate(world *w, block *b, const operation *op) {
     int home = op->stream % w->stream_count;
     const graph *capture = world_capture_of(w, home);
     gpupool_stats before = {0}, after = {0};
+    long intrusions = w->intrusions;
     if (request.stream == GPUPOOL_NO_STREAM && capture) return;
+    if (w->is_intruding) request.flags |= GPUPOOL_NO_WAIT; /* the other cannot go on meanwhile */
     if (request.flags & GPUPOOL_NO_WAIT) gpupool_get_stats(w->arena, &before);
     b->home = home;
     b->asked = request.bytes;
-    b->graph = graph_for(w, &request, home);
+    b->graph = graph_on(w, request.stream);
     b->stamp = 0;
     b->is_leaving = 0;
     b->memory = ask_for(w, &request, capture);
-    if (request.flags & GPUPOOL_NO_WAIT && !w->is_shared) {
+    if (request.flags & GPUPOOL_NO_WAIT && !w->is_shared && w->intrusions == intrusions) {
         gpupool_get_stats(w->arena, &after);
         world_expect(w, after.host_waits == before.host_waits, "a NO_WAIT request waited");
     }
@@ -112,6 +130,12 @@ static void allocate(world *w, block *b, const operation *op) {
 
 /* -- free -- */
 
+static void keep(graph *g, const block *b) {
+    if (!g->scope || g->owned == OWNED) return;
+    g->freed[g->owned].memory = b->memory;
+    g->freed[g->owned++].bytes = b->asked;
+}
+
 /* A block is dropped first, for its memory may be another's as soon as it is free. What fails for
    want of host memory has changed nothing, and succeeds the next time. */
 static void CUDART_CB free_from_host(void *user) {
@@ -119,6 +143,7 @@ static void CUDART_CB free_from_host(void *user) {
     world *w = b->world;
     char *memory = b->memory;
     gpupool_result result;
+    if (b->graph >= 0) keep(&w->graphs[b->graph], b);
     world_drop(b);
     result = gpupool_free_in_host_function(w->arena, memory);
     if (w->has_faults && result == GPUPOOL_E_HOST_MEMORY)
@@ -128,7 +153,10 @@ static void CUDART_CB free_from_host(void *user) {
 
 static void free_on(world *w, block *b, cudaStream_t stream) {
     char *memory = b->memory;
+    int which = graph_on(w, stream);
     gpupool_result result;
+    if (b->graph >= 0) keep(&w->graphs[b->graph], b);
+    else if (which >= 0) keep(&w->graphs[which], b);
     world_drop(b);
     result = CALL(w, gpupool_free(w->arena, memory, stream));
     if (w->is_host_short && result == GPUPOOL_E_HOST_MEMORY)
@@ -216,9 +244,16 @@ static void ask_and_err(world *w, block *b, const operation *op) {
 
 void world_block(world *w, const operation *op) {
     block *b = &w->blocks[op->slot % BLOCKS];
-    if (!__atomic_load_n(&b->memory, __ATOMIC_ACQUIRE)) allocate(w, b, op);
-    else if (b->is_leaving) return;
+    const block *outer = w->busy;
+    int guard = w->guard, is_live = __atomic_load_n(&b->memory, __ATOMIC_ACQUIRE) != NULL;
+    if (b == outer) return;
+    w->busy = b;
+    if (!w->guard && (!is_live || op->flags % 8 == 0)) w->guard = NO_CAPTURE;
+    if (!is_live) allocate(w, b, op);
+    else if (b->is_leaving) fake_step(w->streams[b->home]);
     else if (op->flags % 8 == 0) record(w, b, op->stream % w->stream_count);
     else if (op->flags % 32 == 1) ask_and_err(w, b, op);
     else world_free_block(w, b, op);
+    w->busy = outer;
+    w->guard = guard;
 }

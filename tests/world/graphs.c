@@ -8,16 +8,21 @@ static unsigned broken_too(unsigned allowed) {
 
 /* -- graphs -- */
 
+static int is_in_graph(const world *w, int stream) {
+    int i;
+    for (i = 0; i < GRAPHS; i++)
+        if (w->graphs[i].stream == stream &&
+            (w->graphs[i].state == GRAPH_OPEN || w->graphs[i].state == GRAPH_CAPTURING))
+            return 1;
+    return 0;
+}
+
 static void open_graph(world *w, graph *g, const operation *op) {
     static const graph unused;
-    int i, stream = op->stream % RENEWABLE;
+    int stream = op->stream % RENEWABLE;
     gpupool_capture *second = NULL;
     gpupool_result result;
-    for (i = 0; i < GRAPHS; i++)
-        if (w->graphs[i].stream == stream && (w->graphs[i].state == GRAPH_OPEN ||
-                                              w->graphs[i].state == GRAPH_CAPTURING))
-            return;
-    if (stream >= w->stream_count) return;
+    if (stream >= w->stream_count || is_in_graph(w, stream)) return;
     *g = unused;
     g->stream = stream;
     if (op->flags % 4) {
@@ -94,12 +99,15 @@ void world_drop_graph(world *w, graph *g) {
 
 void world_graph(world *w, const operation *op) {
     graph *g = &w->graphs[op->slot % GRAPHS];
+    int guard = w->guard;
+    w->guard = NO_CAPTURE;
     switch (g->state) {
     case GRAPH_UNUSED: open_graph(w, g, op); break;
     case GRAPH_OPEN: op->flags % 8 ? begin(w, g, op) : world_drop_graph(w, g); break;
     case GRAPH_CAPTURING: end(w, g, op); break;
     default: op->flags % 4 ? launch(w, g) : world_drop_graph(w, g);
     }
+    w->guard = guard;
 }
 
 /* -- streams -- */
@@ -117,11 +125,8 @@ static void move(world *w, int from, int to) {
 /* A stream ends, and another may get its handle while the first one's work still runs. */
 void world_renew(world *w, const operation *op) {
     int i, from = op->stream % RENEWABLE, to = op->slot % w->stream_count;
-    if (from >= w->stream_count || world_capture_of(w, to)) return;
-    for (i = 0; i < GRAPHS; i++)
-        if (w->graphs[i].stream == from && w->graphs[i].state != GRAPH_UNUSED &&
-            w->graphs[i].state != GRAPH_DONE)
-            return;
+    if (from >= w->stream_count || world_capture_of(w, to) || is_in_graph(w, from)) return;
+    w->guard = NO_INTRUDER;
     for (i = 0; i < BLOCKS; i++)
         if (w->blocks[i].memory && w->blocks[i].home == from && (op->number >> i % 32 & 1))
             world_free_block(w, &w->blocks[i], op);
@@ -133,4 +138,5 @@ void world_renew(world *w, const operation *op) {
     cudaStreamDestroy(w->streams[from]);
     cudaStreamCreateWithFlags(&w->streams[from], cudaStreamNonBlocking);
     world_own(w, 0);
+    w->guard = ANY_INTRUDER;
 }

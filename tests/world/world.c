@@ -10,8 +10,9 @@ void world_do(world *w, const operation *op) {
     if (kind < 150) world_block(w, op);
     else if (kind < 215) fake_step(w->streams[op->stream % w->stream_count]);
     else if (kind < 218) world_fault(w, op);
-    else if (kind < 224) world_mistake(w, op);
-    else if (kind < 236) world_tune(w, op);
+    else if (kind < 222) world_mistake(w, op);
+    else if (kind < 230) world_tune(w, op);
+    else if (kind < 236) world_intrude(w, op);
     else if (w->is_shared) return;
     else if (kind < 254) world_graph(w, op);
     else world_renew(w, op);

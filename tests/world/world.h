@@ -10,6 +10,7 @@ enum {
     RENEWABLE = 4,
     BLOCKS = 192,
     GRAPHS = 4,
+    OWNED = 64,
     NOBODY = -1,
     UNKNOWN = -2
 };
@@ -34,7 +35,14 @@ typedef struct graph {
     gpupool_capture *scope; /* NULL: captured without one */
     int stream, launches;
     cudaGraphExec_t exec;
+    int owned; /* blocks that were freed in its scope: nobody else may get their memory */
+    struct {
+        char *memory;
+        uint64_t bytes;
+    } freed[OWNED];
 } graph;
+
+enum { ANY_INTRUDER, NO_CAPTURE, NO_INTRUDER };
 
 typedef struct world {
     gpupool_arena *arena;
@@ -52,6 +60,10 @@ typedef struct world {
     long fired;                            /* faults before the call under way */
     int is_host_short;                     /* host memory was refused in it */
     char wrong[600];                       /* what was seen first; "": nothing */
+    const block *busy;                     /* of the operation under way */
+    operation intruder;
+    long intrusions;
+    int is_intruding, guard; /* one of these: which intruders may come */
 } world;
 
 /* model.c: what is expected */
@@ -79,6 +91,7 @@ void world_renew(world *, const operation *);
 void world_mistake(world *, const operation *);
 void world_tune(world *, const operation *);
 void world_fault(world *, const operation *);
+void world_intrude(world *, const operation *);
 
 /* world.c: runs operations in a world of its own, which the first one describes */
 const char *world_run(const operation *, long count);

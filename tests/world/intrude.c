@@ -1,0 +1,33 @@
+/* Intruders: while gpupool makes a call of CUDA with its lock open, other operations come in, as
+   another thread's would, but at a place that repeats. */
+#include "world.h"
+
+static void intrude(void *user) {
+    world *w = user;
+    operation op = w->intruder;
+    enum cudaStreamCaptureMode mode = cudaStreamCaptureModeGlobal;
+    int i;
+    if (w->guard == NO_INTRUDER) return;
+    w->intrusions++;
+    w->is_intruding = 1;
+    if (w->has_faults) fake_fail_pause(1);
+    cudaThreadExchangeStreamCaptureMode(&mode);
+    for (i = 0; i < 1 + op.kind % 4; i++) {
+        op.slot = (unsigned char)(op.slot + 41);
+        op.number = op.number * 2891336453u + 1;
+        world_block(w, &op);
+    }
+    if (op.flags & 64 && w->guard == ANY_INTRUDER) world_graph(w, &op);
+    cudaThreadExchangeStreamCaptureMode(&mode);
+    if (w->has_faults) fake_fail_pause(0);
+    w->is_intruding = 0;
+}
+
+void world_intrude(world *w, const operation *op) {
+    static const char *const windows[] = {
+        "cuEventRecord",  "cuEventRecord", "cuEventCreate", "cuStreamWaitEvent", "cuEventSynchronize",
+        "cuMemHostAlloc", "cuMemFreeHost", "cuMemAlloc",    "cuMemFree",         "cuMemsetD8Async"};
+    if (w->is_shared) return;
+    w->intruder = *op;
+    fake_before_call(windows[op->slot % 10], 1 + op->stream / 8 % 4, intrude, w);
+}
