@@ -91,6 +91,7 @@ void world_drop_graph(world *w, graph *g) {
     if (g->state == GRAPH_UNUSED) return;
     if (g->exec) cudaGraphExecDestroy(g->exec);
     leave_blocks(w, g);
+    g->owned = 0;
     g->state = GRAPH_UNUSED;
     if (g->scope)
         world_judge(w, CALL(w, gpupool_release_capture(g->scope)), broken_too(BIT(GPUPOOL_OK)),
@@ -100,7 +101,7 @@ void world_drop_graph(world *w, graph *g) {
 void world_graph(world *w, const operation *op) {
     graph *g = &w->graphs[op->slot % GRAPHS];
     int guard = w->guard;
-    w->guard = NO_CAPTURE;
+    if (!guard) w->guard = NO_CAPTURE;
     switch (g->state) {
     case GRAPH_UNUSED: open_graph(w, g, op); break;
     case GRAPH_OPEN: op->flags % 8 ? begin(w, g, op) : world_drop_graph(w, g); break;
@@ -124,7 +125,7 @@ static void move(world *w, int from, int to) {
 
 /* A stream ends, and another may get its handle while the first one's work still runs. */
 void world_renew(world *w, const operation *op) {
-    int i, from = op->stream % RENEWABLE, to = op->slot % w->stream_count;
+    int i, from = op->stream % RENEWABLE, to = op->slot % w->stream_count, guard = w->guard;
     if (from >= w->stream_count || world_capture_of(w, to) || is_in_graph(w, from)) return;
     w->guard = NO_INTRUDER;
     for (i = 0; i < BLOCKS; i++)
@@ -138,5 +139,5 @@ void world_renew(world *w, const operation *op) {
     cudaStreamDestroy(w->streams[from]);
     cudaStreamCreateWithFlags(&w->streams[from], cudaStreamNonBlocking);
     world_own(w, 0);
-    w->guard = ANY_INTRUDER;
+    w->guard = guard;
 }

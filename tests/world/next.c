@@ -1,4 +1,5 @@
 /* The third edition, compiled so that its host memory can be refused. */
+#include <stdio.h>
 #include <stdlib.h>
 #include <sys/mman.h>
 
@@ -25,6 +26,14 @@ static int world_mprotect(void *pages, size_t bytes, int protection) {
     return is_refused() ? -1 : mprotect(pages, bytes, protection);
 }
 
+/* WORLD_TRACE=1 tells what is allocated and freed. */
+static void trace(const char *kind, const void *pointer, size_t bytes, const void *stream) {
+    static int is_wanted = -1;
+    if (is_wanted < 0) is_wanted = getenv("WORLD_TRACE") != NULL;
+    if (is_wanted) fprintf(stderr, "%s %p %zu on %p\n", kind, pointer, bytes, stream);
+}
+#define GPUPOOL_TRACE(kind, arena, pointer, bytes, stream, label) \
+    trace(kind, pointer, bytes, (const void *)(stream))
 #define GPUPOOL_MALLOC(bytes) world_malloc(bytes)
 #define GPUPOOL_FREE(memory) free(memory)
 #define mprotect world_mprotect

@@ -22,28 +22,34 @@ static const char *run(uint64_t seed, long count) {
     return wrong;
 }
 
-/* A world of its own in a process of its own, since it may crash or hang. */
-static int fails(const operation *ops, long count) {
+/* How a world ends in a process of its own, since it may crash or hang: 0 is well, and each text has
+   a number, which its figures do not change. */
+static int outcome(const operation *ops, long count) {
     int status;
     pid_t child = fork();
     if (!child) {
+        const char *wrong;
+        unsigned sum = 0;
         alarm(20);
         if (!freopen("/dev/null", "w", stderr)) _exit(0);
-        _exit(*world_run(ops, count) != 0);
+        for (wrong = world_run(ops, count); *wrong; wrong++)
+            if (*wrong > '9' && *wrong < 'g') sum = sum * 31 + (unsigned char)*wrong;
+        _exit(sum ? 1 + (int)(sum % 255) : 0);
     }
     waitpid(child, &status, 0);
-    return status != 0;
+    return status;
 }
 
 static void shrink(uint64_t seed, long count) {
     operation *ops = of_seed(seed, count), *less = malloc((size_t)count * sizeof *less);
+    int wanted = outcome(ops, count);
     long i, part;
     for (part = count / 2; part; part /= 2)
         for (i = 1; i < count;) {
             long gone = i + part > count ? count - i : part;
             memcpy(less, ops, (size_t)i * sizeof *ops);
             memcpy(less + i, ops + i + gone, (size_t)(count - i - gone) * sizeof *ops);
-            if (fails(less, count - gone)) {
+            if (outcome(less, count - gone) == wanted) {
                 count -= gone;
                 memcpy(ops, less, (size_t)count * sizeof *ops);
             } else i += gone;

@@ -74,6 +74,7 @@ void world_free_all(world *w) {
 void world_close(world *w) {
     gpupool_result result;
     int i;
+    w->guard = NO_INTRUDER;
     for (i = 0; i < GRAPHS; i++)
         if (w->graphs[i].state == GRAPH_CAPTURING) world_graph(w, &plain);
     if (w->live && !fake_is_broken())
