@@ -3280,13 +3280,13 @@ static gpupool_result gpi_alloc_climb(gpi_ask *ask, gpi_run **run) {
 }
 
 /* Zeroes a new block: in stream order; memory that the host may use, and without a stream, at once.
-   The lock is open. */
+   A scope's memory is not finished, so there the stream zeroes it. The lock is open. */
 static gpupool_result gpi_alloc_zero(gpi_ask *ask, void *block) {
     gpi_driver *driver = &ask->arena->driver;
     cudaStream_t stream = ask->owner->kind == GPI_NONE ? cudaStreamPerThread : ask->handle;
     gpupool_result result;
     gpi_visit visit;
-    if (ask->arena->chunks.source->flags & GPI_HOST) {
+    if (ask->arena->chunks.source->flags & GPI_HOST && ask->owner->kind != GPI_GRAPH) {
         memset(block, 0, ask->request->bytes);
         return GPUPOOL_OK;
     }
