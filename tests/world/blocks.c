@@ -83,7 +83,8 @@ static void expect_fresh(world *w, block *b, const gpupool_request *request) {
                  "alignment");
     world_expect(w, (uintptr_t)b->memory % 512 == 0, "a block begins inside a unit");
     expect_free(w, b);
-    if (request->stream == GPUPOOL_NO_STREAM || (world_is_host_source(w) && !is_zeroed))
+    if (request->stream == GPUPOOL_NO_STREAM ||
+        (world_is_host_source(w) && !is_zeroed && b->graph == NOBODY))
         fake_host_access(b->memory, b->asked, 0, "memory that has finished");
     if (is_zeroed) {
         b->written = g ? (int)(g - w->graphs) : NOBODY;
@@ -116,6 +117,7 @@ static void allocate(world *w, block *b, const operation *op) {
     b->graph = graph_on(w, request.stream);
     b->stamp = 0;
     b->is_leaving = 0;
+    b->users = 0;
     b->memory = ask_for(w, &request, capture);
     if (request.flags & GPUPOOL_NO_WAIT && !w->is_shared && w->intrusions == intrusions) {
         gpupool_get_stats(w->arena, &after);
@@ -136,6 +138,14 @@ static void keep(graph *g, const block *b) {
     g->freed[g->owned++].bytes = b->asked;
 }
 
+/* What a graph has or uses stays with it when it is freed, as does what is freed in its scope. */
+static void keep_for_graphs(world *w, const block *b, cudaStream_t stream) {
+    int i, on = graph_on(w, stream);
+    for (i = 0; i < GRAPHS; i++)
+        if (b->graph == i || b->users >> i & 1 || (b->graph == NOBODY && on == i))
+            keep(&w->graphs[i], b);
+}
+
 /* A block is dropped first, for its memory may be another's as soon as it is free. What fails for
    want of host memory has changed nothing, and succeeds the next time. */
 static void CUDART_CB free_from_host(void *user) {
@@ -143,7 +153,7 @@ static void CUDART_CB free_from_host(void *user) {
     world *w = b->world;
     char *memory = b->memory;
     gpupool_result result;
-    if (b->graph >= 0) keep(&w->graphs[b->graph], b);
+    keep_for_graphs(w, b, GPUPOOL_NO_STREAM);
     world_drop(b);
     result = gpupool_free_in_host_function(w->arena, memory);
     if (w->has_faults && result == GPUPOOL_E_HOST_MEMORY)
@@ -153,10 +163,8 @@ static void CUDART_CB free_from_host(void *user) {
 
 static void free_on(world *w, block *b, cudaStream_t stream) {
     char *memory = b->memory;
-    int which = graph_on(w, stream);
     gpupool_result result;
-    if (b->graph >= 0) keep(&w->graphs[b->graph], b);
-    else if (which >= 0) keep(&w->graphs[which], b);
+    keep_for_graphs(w, b, stream);
     world_drop(b);
     result = CALL(w, gpupool_free(w->arena, memory, stream));
     if (w->is_host_short && result == GPUPOOL_E_HOST_MEMORY)
@@ -208,19 +216,31 @@ void world_free_block(world *w, block *b, const operation *op) {
 
 /* -- use and ask -- */
 
-static void record(world *w, block *b, int other) {
-    unsigned cuda = fake_is_broken() ? BIT(GPUPOOL_E_CUDA) : 0;
+/* In a capture: with a scope the graph uses the block, as often as it runs. */
+static void record_in_capture(world *w, block *b, int other, const graph *g) {
+    int is_read = g->scope && b->written == NOBODY && b->graph == NOBODY;
     gpupool_result result;
-    if (world_capture_of(w, other)) {
-        result = CALL(w, gpupool_record_stream(w->arena, b->memory, w->streams[other]));
-        world_judge(w, result, cuda | BIT(GPUPOOL_E_CAPTURING), "record_stream in a capture");
-        return;
+    if (is_read) {
+        if (!world_capture_of(w, b->home)) world_sync(w, b->home);
+        world_read(w, b, other);
     }
-    if (world_capture_of(w, b->home)) return;
+    result = CALL(w, gpupool_record_stream(w->arena, b->memory, w->streams[other]));
+    world_judge(w, result, BIT(g->scope ? GPUPOOL_OK : GPUPOOL_E_CAPTURING),
+                "record_stream in a capture");
+}
+
+static void record(world *w, block *b, int other) {
+    unsigned allowed = BIT(GPUPOOL_OK) | (fake_is_broken() ? BIT(GPUPOOL_E_CUDA) : 0);
+    const graph *g = world_capture_of(w, other);
+    int on = graph_on(w, w->streams[other]);
+    gpupool_result result;
+    if (on >= 0 && w->graphs[on].scope) b->users |= 1u << on;
+    if (g) record_in_capture(w, b, other, g);
+    if (g || world_capture_of(w, b->home)) return;
     world_follow(w, b->home, other);
     world_verify(w, b, other);
     result = CALL(w, gpupool_record_stream(w->arena, b->memory, w->streams[other]));
-    if (world_judge(w, result, cuda | BIT(GPUPOOL_OK), "record_stream")) return;
+    if (world_judge(w, result, allowed, "record_stream")) return;
     world_follow(w, other, b->home); /* the use is the program's to care for */
 }
 

@@ -79,6 +79,7 @@ static void leave_blocks(world *w, const graph *g) {
     for (i = 0; i < BLOCKS; i++) {
         block *b = &w->blocks[i];
         if (!b->memory) continue;
+        b->users &= ~(1u << which);
         if (b->written == which) b->written = g->launches ? NOBODY : UNKNOWN;
         if (b->graph != which) continue;
         if (b->is_leaving) fake_run(w->streams[b->home]);

@@ -25,6 +25,7 @@ typedef struct block {
     uint64_t asked, allocated;
     int home, stamp;
     int graph;   /* whose memory it is, or NOBODY */
+    unsigned users; /* bits: graphs that use it, by record_stream in their scopes */
     int written; /* by which graph's nodes; NOBODY: by a stream; UNKNOWN: not at all */
     int is_leaving; /* a host function will free it */
     struct world *world;
@@ -76,6 +77,7 @@ void world_follow(world *, int first, int then);
 void world_sync(world *, int stream);
 void world_stamp(world *, block *);
 void world_verify(world *, const block *, int stream);
+void world_read(world *, const block *, int stream);
 void world_add(world *, block *, int is_asked);
 void world_drop(block *);
 void world_figures(world *);
