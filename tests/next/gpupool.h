@@ -984,6 +984,7 @@ struct gpi_run {           /* (BUDDY; of a block: STREAM, ALLOC) */
     } by;
     uint32_t slack; /* a block: bytes that were not asked for */
     uint8_t state, is_cached, is_followed;
+    uint8_t is_of_graph; /* a block: allocated in a scope, whose release frees it */
 };
 
 typedef struct gpi_cell {
@@ -3238,8 +3239,9 @@ static void gpi_alloc_grant(const gpi_ask *ask, gpi_run *run) {
     run->by.label = ask->request->label;
     run->slack = (uint32_t)(bytes - ask->request->bytes);
     run->state = GPI_LIVE;
+    run->is_of_graph = owner->kind == GPI_GRAPH;
     gpi_buddy_index(&arena->buddy, run);
-    if (owner->kind == GPI_GRAPH) {
+    if (run->is_of_graph) {
         gpi_stream_add_use(arena, run, owner, gpi_stream_issue(arena, owner));
         gpi_stream_hang(&owner->owned, run);
     } else if (gpi_alloc_goes_out(ask, run)) {
@@ -3567,16 +3569,22 @@ GPUPOOL_API gpupool_result gpupool_end_capture(gpupool_capture *capture) {
     return GPUPOOL_OK;
 }
 
-/* Frees what the graph has: its work has finished. */
+/* Frees what the graph has: its work has finished. Live blocks that it only uses stay. */
 static void gpi_capture_free(gpupool_arena *arena, gpi_stream *graph) {
     gpi_run *run;
     gpi_stream_finish(arena, graph);
     while ((run = graph->owned) != NULL) {
-        if (run->state == GPI_LIVE) {
-            gpi_alloc_end(arena, run, &arena->streams.none);
-        } else {
+        if (run->state != GPI_LIVE) {
             gpi_stream_stop_waiting(arena, run, &graph->owned);
             gpi_ladder_settle(arena, run, &arena->streams.none);
+        } else if (run->is_of_graph) {
+            gpi_alloc_end(arena, run, &arena->streams.none);
+        } else {
+            gpi_stream *next;
+            gpi_stream_unhang(&graph->owned, run);
+            gpi_stream_drop_uses(arena, run, graph);
+            next = gpi_stream_graph_of(run);
+            if (next) gpi_stream_hang(&next->owned, run);
         }
     }
 }
