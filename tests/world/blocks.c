@@ -87,7 +87,8 @@ static void expect_fresh(world *w, block *b, const gpupool_request *request) {
         (world_is_host_source(w) && !is_zeroed && b->graph == NOBODY))
         fake_host_access(b->memory, b->asked, 0, "memory that has finished");
     if (is_zeroed) {
-        b->written = g ? (int)(g - w->graphs) : NOBODY;
+        int is_at_once = !g || (world_is_host_source(w) && !g->scope);
+        b->written = is_at_once ? NOBODY : (int)(g - w->graphs);
         world_verify(w, b, b->home);
     }
 }
