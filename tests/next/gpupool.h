@@ -823,14 +823,20 @@ static gpupool_result gpi_driver_follow(gpi_driver *driver, CUcontext context, c
 }
 
 /* Waits for all work of a context, of destroyed streams too: cuMemFreeHost of a byte does, and
-   unlike cuCtxSynchronize it ends no capture (seen on CUDA 13.0). Not under a lock. */
+   unlike cuCtxSynchronize it ends no capture (seen on CUDA 13.0). So does cuMemFree, for a host
+   that can pin no byte more. Not under a lock. */
 static gpupool_result gpi_driver_wait_context(gpi_driver *driver, CUcontext context) {
     gpupool_result result;
+    CUdeviceptr other = 0;
     void *memory = NULL;
     gpi_visit visit;
     gpi_driver_enter(driver, context, &visit);
     result = GPI_TELL(driver, host_alloc, &memory, 1, 0);
     if (result == GPUPOOL_OK) result = GPI_TELL(driver, host_free, memory);
+    else if (result == GPUPOOL_E_OUT_OF_MEMORY) {
+        result = GPI_TELL(driver, memory_alloc, &other, 1);
+        if (result == GPUPOOL_OK) result = GPI_TELL(driver, memory_free, other);
+    }
     gpi_driver_leave(driver, &visit);
     return result;
 }
