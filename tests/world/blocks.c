@@ -184,8 +184,7 @@ static void free_twice(world *w, block *b, cudaStream_t stream) {
 
 static void free_behind(world *w, block *b, int last) { /* its last user is another stream */
     if (!world_capture_of(w, last)) {
-        world_follow(w, b->home, last);
-        world_verify(w, b, last);
+        world_use_elsewhere(w, b, last);
         free_on(w, b, w->streams[last]);
     } else free_on(w, b, w->streams[b->home]);
 }
@@ -238,8 +237,7 @@ static void record(world *w, block *b, int other) {
     if (on >= 0 && w->graphs[on].scope) b->users |= 1u << on;
     if (g) record_in_capture(w, b, other, g);
     if (g || world_capture_of(w, b->home)) return;
-    world_follow(w, b->home, other);
-    world_verify(w, b, other);
+    world_use_elsewhere(w, b, other);
     result = CALL(w, gpupool_record_stream(w->arena, b->memory, w->streams[other]));
     if (world_judge(w, result, allowed, "record_stream")) return;
     world_follow(w, other, b->home); /* the use is the program's to care for */

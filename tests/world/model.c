@@ -114,6 +114,13 @@ void world_read(world *w, const block *b, int stream) {
     }
 }
 
+/* Another stream reads the block; what a graph writes again is not written before that. */
+void world_use_elsewhere(world *w, const block *b, int other) {
+    world_follow(w, b->home, other);
+    world_verify(w, b, other);
+    if (b->written != NOBODY) world_follow(w, other, b->home);
+}
+
 /* -- figures -- */
 
 static void ask_block(world *w, block *b) {
