@@ -3275,11 +3275,21 @@ static int gpi_alloc_tell(gpi_ask *ask, gpupool_verdict *verdict) {
     return again;
 }
 
+/* Climbs again with what host functions have freed while the ladder waited. */
+static gpupool_result gpi_alloc_climb_ladder(gpi_ask *ask, gpi_run **run) {
+    gpupool_result result = gpi_ladder_climb(ask, run);
+    while (result == GPUPOOL_E_OUT_OF_MEMORY && GPI_LOOK(&ask->arena->mail)) {
+        gpi_alloc_empty_mail(ask->arena);
+        result = gpi_ladder_climb(ask, run);
+    }
+    return result;
+}
+
 static gpupool_result gpi_alloc_climb(gpi_ask *ask, gpi_run **run) {
     gpupool_verdict verdict;
-    gpupool_result result = gpi_ladder_climb(ask, run);
+    gpupool_result result = gpi_alloc_climb_ladder(ask, run);
     if (result == GPUPOOL_E_OUT_OF_MEMORY && gpi_alloc_tell(ask, &verdict)) {
-        result = gpi_ladder_climb(ask, run);
+        result = gpi_alloc_climb_ladder(ask, run);
         if (result == GPUPOOL_E_OUT_OF_MEMORY) gpi_verdict_make(ask, &verdict);
     }
     if (result != GPUPOOL_E_OUT_OF_MEMORY) return result;
