@@ -3776,7 +3776,7 @@ static gpupool_result gpi_life_open_buddy(gpupool_arena *arena) {
     buddy->index =
         (gpi_run **)gpi_system_pages(sizeof(gpi_run *) << GPI_INDEX_BITS, PROT_READ | PROT_WRITE);
     if (!buddy->cells || !buddy->starts || !buddy->index ||
-        !gpi_region_open(&buddy->region, (uint64_t)1 << 36) ||
+        !gpi_region_open(&buddy->region, (uint64_t)1 << 34) ||
         !gpi_region_ensure(&buddy->region, 1 << 15))
         return gpi_system_no_memory();
     if (!buddy->is_apart) {
