@@ -427,6 +427,15 @@ static inline void gpi_system_unlock(gpi_lock *lock) {
         syscall(SYS_futex, &lock->word, FUTEX_WAKE_PRIVATE, 1, NULL, NULL, 0);
 }
 
+/* Lets a thread that waits for the lock have it first: one that takes its lock again at once would
+   win each time against a thread that must wake up. */
+static void gpi_system_pass(gpi_lock *lock) {
+    int pauses = GPI_LOOK(&lock->word) == 2 ? 4096 : 64;
+    gpi_system_unlock(lock);
+    while (pauses-- && !GPI_LOOK(&lock->word)) GPI_PAUSE();
+    gpi_system_lock(lock);
+}
+
 /* Sleeps while *word is `old`; some other thread changes it and then wakes all. */
 static void gpi_system_sleep_on(int *word, int old) {
     syscall(SYS_futex, word, FUTEX_WAIT_PRIVATE, old, NULL, NULL, 0);
@@ -585,6 +594,10 @@ GPUPOOL_API const char *gpupool_result_name(gpupool_result result) {
    Release, AddressReserve, AddressFree, cuEventQuery and cuStreamIsCapturing do not. So the first
    group is called without the arena's lock.
 
+   D3  With no context current, or another, all calls on mapped memory work, and all calls on an
+   event or a stream of its own handle; not those on default streams, nor cuEventCreate (seen on
+   CUDA 13.0).
+
    Read first: GPI_CALLS, GPI_TELL, gpi_driver_enter, gpi_driver_wait. */
 
 #define GPI_CALLS(CALL) \
@@ -676,10 +689,11 @@ static gpupool_result gpi_driver_told(gpi_driver *driver, gpi_call call, CUresul
                            "%s: %s", gpi_call_names[call], name ? name : "unknown error");
 }
 
+/* NULL: calls that name what they work on need no context (D3). */
 static void gpi_driver_enter(const gpi_driver *driver, CUcontext context, gpi_visit *visit) {
     CUcontext current = NULL;
     visit->mode = CU_STREAM_CAPTURE_MODE_RELAXED;
-    visit->is_pushed = driver->current(&current) != CUDA_SUCCESS || current != context;
+    visit->is_pushed = context && (driver->current(&current) != CUDA_SUCCESS || current != context);
     if (visit->is_pushed) visit->is_pushed = driver->push(context) == CUDA_SUCCESS;
     driver->exchange(&visit->mode);
 }
@@ -787,6 +801,11 @@ static gpupool_result gpi_driver_capturing(void) {
                            "memory at hand; open a scope with gpupool_begin_capture before");
 }
 
+/* Default streams, and no stream: what no program makes or destroys. */
+static int gpi_driver_is_special(cudaStream_t stream) {
+    return (uintptr_t)stream <= (uintptr_t)cudaStreamPerThread || stream == GPUPOOL_NO_STREAM;
+}
+
 /* Records the stream's event, and makes it first if there is none. O2: if a capture began in
    between, the event is part of a graph, and a query would end the capture: it is thrown away
    unasked. Not under the arena's lock. */
@@ -794,6 +813,7 @@ static gpupool_result gpi_driver_mark(gpi_driver *driver, CUcontext context, CUe
                                       cudaStream_t stream) {
     gpupool_result result = GPUPOOL_OK;
     gpi_visit visit;
+    if (*event && !gpi_driver_is_special(stream)) context = NULL;
     gpi_driver_enter(driver, context, &visit);
     if (gpi_driver_is_capturing(driver, stream)) result = gpi_driver_capturing();
     if (result == GPUPOOL_OK && !*event)
@@ -1006,6 +1026,7 @@ typedef struct gpi_buddy { /* (BUDDY; cells' chunks: CHUNK) */
     gpi_cell *cells;
     uint64_t *starts;
     uint64_t granules; /* with addresses for stitches */
+    uint64_t homes;    /* units of addresses for chunks */
     uint64_t base;     /* MAPPED: the address of unit 0; else 0 */
     int is_apart;      /* chunks are no neighbours in memory */
     gpi_list any, empty, space;
@@ -1139,6 +1160,13 @@ static void gpi_arena_open(gpupool_arena *arena) {
 
 static void gpi_arena_close(gpupool_arena *arena) {
     gpi_system_lock(&arena->lock);
+    arena->outside--;
+}
+
+/* Between two steps of long work: others go on. */
+static void gpi_arena_pass(gpupool_arena *arena) {
+    arena->outside++;
+    gpi_system_pass(&arena->lock);
     arena->outside--;
 }
 
@@ -1466,11 +1494,6 @@ static uint64_t gpi_block_units(const gpi_run *run) {
 #define GPI_NULL_STREAM cudaStreamLegacy
 #endif
 
-/* Default streams, and no stream: what no program makes or destroys. */
-static int gpi_stream_is_special(cudaStream_t stream) {
-    return (uintptr_t)stream <= (uintptr_t)cudaStreamPerThread || stream == GPUPOOL_NO_STREAM;
-}
-
 /* O6: the per-thread default stream's key is the thread's number, which is never used twice; so
    only its thread records marks for it. Handles are even, these keys are odd. */
 static inline uintptr_t gpi_stream_key(cudaStream_t stream) {
@@ -1522,7 +1545,7 @@ static gpupool_result gpi_stream_context(gpupool_arena *arena, cudaStream_t stre
     const gpi_driver *driver = &arena->driver;
     int i;
     *context = driver->context;
-    if (gpi_stream_is_special(stream)) return GPUPOOL_OK;
+    if (gpi_driver_is_special(stream)) return GPUPOOL_OK;
     if (driver->stream_context(stream, context) != CUDA_SUCCESS)
         return gpi_system_fail(GPUPOOL_E_ARGUMENT,
                                "stream %p: CUDA does not know it (rule 2: a "
@@ -2110,48 +2133,69 @@ static uint64_t gpi_chunk_size(const gpupool_arena *arena, uint64_t need) {
     return arena->buddy.is_apart ? gpi_max(units, need) : units;
 }
 
-/* Adds finished free memory: `need` units side by side, in chunks of `size`, and a whole chunk of
-   that size where the limit lets it. The lock opens between two chunks. What was made before a
-   failure stays, as free memory. */
-static gpupool_result gpi_chunk_grow(gpupool_arena *arena, uint64_t need, uint64_t size) {
+/* Makes chunks of `size` in addresses that are TAKEN: `need` units, and a whole last chunk where
+   the limit lets it. The lock opens between two chunks. What was made before a failure stays.
+   *done: so many units have memory now; the other addresses go back. */
+static gpupool_result gpi_chunk_fill(gpupool_arena *arena, gpi_run *run, uint64_t need,
+                                     uint64_t size, uint64_t *done) {
     gpi_buddy *buddy = &arena->buddy;
     const gpi_chunks *chunks = &arena->chunks;
-    uint64_t room = gpi_less(chunks->limit, chunks->reserved.now) / GPI_UNIT;
-    uint64_t most, done = 0, part;
+    uint64_t most = run->units, part;
     gpupool_result result = GPUPOOL_OK;
-    gpi_run *run;
-    if (chunks->source->flags & GPI_MAPS) {
-        need = gpi_up(need, GPI_GRANULE);
-        room = gpi_down(room, GPI_GRANULE);
-    }
-    most = gpi_max(need, gpi_min(size, room));
-    if (need > room) return gpi_system_fail(GPUPOOL_E_OUT_OF_MEMORY, "the arena's limit");
-    run = gpi_buddy_get(buddy, &buddy->empty, gpi_up(most, GPI_GRANULE), GPI_GRANULE * GPI_UNIT);
-    if (!run) return gpi_system_fail(GPUPOOL_E_OUT_OF_MEMORY, "no addresses are left");
-    while (done < most && !arena->broken) {
-        part = gpi_min(size, most - done);
-        if (most - done - part < size / 2) part = most - done;
+    *done = 0;
+    while (*done < most && !arena->broken) {
+        part = gpi_min(size, most - *done);
+        if (most - *done - part < size / 2) part = most - *done;
         if (part > gpi_less(chunks->limit, chunks->reserved.now) / GPI_UNIT)
             result = gpi_system_fail(GPUPOOL_E_OUT_OF_MEMORY, "the arena's limit");
-        else result = gpi_chunk_make(arena, run->unit + done, part);
-        if (result == GPUPOOL_E_OUT_OF_MEMORY && done < need && part > need - done) {
-            size = need - done; /* no chunk of the usual size is left */
+        else result = gpi_chunk_make(arena, run->unit + *done, part);
+        if (result == GPUPOOL_E_OUT_OF_MEMORY && *done < need && part > need - *done) {
+            size = need - *done; /* no chunk of the usual size is left */
             most = need;
             continue;
         }
         if (result != GPUPOOL_OK) break;
-        done += part;
-        gpi_arena_open(arena);
-        gpi_arena_close(arena);
+        *done += part;
+        gpi_arena_pass(arena);
     }
-    if (run->units > done) {
-        gpi_run *rest = done ? gpi_buddy_split(buddy, run, run->unit + done) : run;
+    if (run->units > *done) {
+        gpi_run *rest = *done ? gpi_buddy_split(buddy, run, run->unit + *done) : run;
         gpi_buddy_put(buddy, rest, GPI_EMPTY, &buddy->empty, 0);
     }
-    run->by.freed_by = NULL;
-    if (done) gpi_buddy_put(buddy, run, GPI_FREE, &buddy->any, 0);
     if (arena->broken) return gpi_arena_break(arena);
-    return done >= need ? GPUPOOL_OK : result;
+    return *done >= need ? GPUPOOL_OK : result;
+}
+
+/* How many units a growth by `need` adds, in whole granules where chunks are mapped; 0: the limit
+   has no room. */
+static uint64_t gpi_chunk_growth(const gpupool_arena *arena, uint64_t *need, uint64_t size) {
+    const gpi_chunks *chunks = &arena->chunks;
+    uint64_t room = gpi_less(chunks->limit, chunks->reserved.now) / GPI_UNIT;
+    if (chunks->source->flags & GPI_MAPS) {
+        *need = gpi_up(*need, GPI_GRANULE);
+        room = gpi_down(room, GPI_GRANULE);
+    }
+    if (*need <= room) return gpi_max(*need, gpi_min(size, room));
+    gpi_system_fail(GPUPOOL_E_OUT_OF_MEMORY, "the arena's limit");
+    return 0;
+}
+
+/* Adds finished free memory: `need` units side by side. */
+static gpupool_result gpi_chunk_grow(gpupool_arena *arena, uint64_t need, uint64_t size) {
+    gpi_buddy *buddy = &arena->buddy;
+    uint64_t most = gpi_chunk_growth(arena, &need, size), done;
+    gpupool_result result;
+    gpi_run *run;
+    if (!most) return GPUPOOL_E_OUT_OF_MEMORY;
+    run = gpi_buddy_get(buddy, &buddy->empty, gpi_up(most, GPI_GRANULE), GPI_GRANULE * GPI_UNIT);
+    if (!run) return gpi_system_fail(GPUPOOL_E_OUT_OF_MEMORY, "no addresses are left");
+    if (run->units > most)
+        gpi_buddy_put(buddy, gpi_buddy_split(buddy, run, run->unit + most), GPI_EMPTY,
+                      &buddy->empty, 0);
+    run->by.freed_by = NULL;
+    result = gpi_chunk_fill(arena, run, need, size, &done);
+    if (done) gpi_buddy_put(buddy, run, GPI_FREE, &buddy->any, 0);
+    return result;
 }
 
 /* -- idle chunks go -- */
@@ -2450,6 +2494,11 @@ static uint64_t gpi_stitch_price(const gpupool_arena *arena, uint64_t pieces) {
     return pieces * GPI_PIECE_COSTS * (1 + 3 * (uint64_t)arena->driver.peer_count);
 }
 
+/* Half of the credit is spent: the program doesn't repeat itself much. */
+static int gpi_stitch_is_dear(const gpupool_arena *arena) {
+    return arena->stitches.credit < GPI_CREDIT / 2;
+}
+
 /* How many pieces a stitch may have. From half of the credit down one stitch gets at most 1/64 of
    it: what is left serves many small stitches rather than one large. */
 static uint64_t gpi_stitch_affords(gpupool_arena *arena) {
@@ -2459,7 +2508,7 @@ static uint64_t gpi_stitch_affords(gpupool_arena *arena) {
     stitches->credit_at = position;
     if (stitches->credit > GPI_CREDIT) stitches->credit = GPI_CREDIT;
     credit = (uint64_t)stitches->credit;
-    if (credit < GPI_CREDIT / 2) credit /= 64;
+    if (gpi_stitch_is_dear(arena)) credit /= 64;
     return credit / gpi_stitch_price(arena, 1);
 }
 
@@ -2737,8 +2786,7 @@ static gpupool_result gpi_ladder_trim(gpupool_arena *arena, uint64_t keep) {
         if (!gpi_chunk_is_idle(arena, chunk)) continue;
         result = gpi_stitch_give_back(arena, chunk);
         i--;
-        gpi_arena_open(arena);
-        gpi_arena_close(arena);
+        gpi_arena_pass(arena);
     }
     i = 0;
     while (i < chunks->count && chunks->reserved.now > keep && result == GPUPOOL_OK) {
@@ -2874,6 +2922,39 @@ static int gpi_ladder_can_stitch(const gpi_ask *ask) {
     return (ask->arena->chunks.source->flags & GPI_MAPS) && !ask->is_own_chunk;
 }
 
+/* Free memory that ends where the chunks end grows by what the request lacks: a buffer that grows
+   needs its new end only. */
+static gpupool_result gpi_ladder_append(gpi_ask *ask, gpi_run **run) {
+    gpupool_arena *arena = ask->arena;
+    gpi_buddy *buddy = &arena->buddy;
+    gpi_run *tail = gpi_buddy_at(buddy, buddy->homes - 1), *end = tail->left, *hand = NULL, *more;
+    uint64_t start, lacks, most, done;
+    gpupool_result result;
+    if (tail->state != GPI_EMPTY || !end || !gpi_ask_can_use(ask, end))
+        return GPUPOOL_E_OUT_OF_MEMORY;
+    start = gpi_buddy_start(buddy, end, ask->alignment);
+    if (start >= tail->unit || tail->unit - start >= ask->units) return GPUPOOL_E_OUT_OF_MEMORY;
+    lacks = ask->units - (tail->unit - start);
+    most = gpi_chunk_growth(arena, &lacks, gpi_ladder_size(ask));
+    if (!most || tail->units < most) return GPUPOOL_E_OUT_OF_MEMORY;
+    more = gpi_buddy_take(buddy, tail, tail->unit, most);
+    gpi_hand_take(ask, start, more->unit - start, &hand);
+    more->by.freed_by = NULL;
+    result = gpi_chunk_fill(arena, more, lacks, gpi_ladder_size(ask), &done);
+    if (result != GPUPOOL_OK) {
+        if (done) gpi_buddy_put(buddy, more, GPI_FREE, &buddy->any, 0);
+        gpi_hand_put_back(arena, hand);
+        return result;
+    }
+    *run = gpi_buddy_join(buddy, hand, more);
+    if ((*run)->units > ask->units) {
+        more = gpi_buddy_split(buddy, *run, (*run)->unit + ask->units);
+        more->by.freed_by = NULL;
+        gpi_buddy_put(buddy, more, GPI_FREE, &buddy->any, 0);
+    }
+    return GPUPOOL_OK;
+}
+
 /* The arena maps or grows though another stream has freed memory, which no mark covers. */
 static void gpi_ladder_note_unmarked(const gpi_ask *ask) {
     gpupool_arena *arena = ask->arena;
@@ -2890,6 +2971,9 @@ static gpupool_result gpi_ladder_extend(gpi_ask *ask, gpi_run **run) {
     gpupool_result result = GPUPOOL_E_OUT_OF_MEMORY;
     gpi_ladder_note_unmarked(ask);
     if (most >= 2) result = gpi_stitch_make(ask, most, run);
+    if (result == GPUPOOL_E_OUT_OF_MEMORY && gpi_ladder_can_stitch(ask) &&
+        gpi_stitch_is_dear(ask->arena))
+        result = gpi_ladder_append(ask, run);
     if (result != GPUPOOL_E_OUT_OF_MEMORY) return result;
     return gpi_chunk_grow(ask->arena, gpi_ladder_need(ask), gpi_ladder_size(ask));
 }
@@ -3770,6 +3854,7 @@ static gpupool_result gpi_life_open_buddy(gpupool_arena *arena) {
     }
     bytes = homes + spaces;
     buddy->granules = bytes / page;
+    buddy->homes = homes / GPI_UNIT;
     buddy->cells = (gpi_cell *)gpi_system_pages(buddy->granules * sizeof *buddy->cells,
                                                 PROT_READ | PROT_WRITE);
     buddy->starts = (uint64_t *)gpi_system_pages(buddy->granules / 8 + 8, PROT_READ | PROT_WRITE);
@@ -3790,7 +3875,7 @@ static gpupool_result gpi_life_open_buddy(gpupool_arena *arena) {
     run = gpi_buddy_new(buddy, 0, bytes / GPI_UNIT);
     gpi_buddy_enter(buddy, run);
     if (spaces) {
-        gpi_run *right = gpi_buddy_split(buddy, run, homes / GPI_UNIT);
+        gpi_run *right = gpi_buddy_split(buddy, run, buddy->homes);
         gpi_buddy_put(buddy, right, GPI_SPACE, &buddy->space, 0);
     }
     gpi_buddy_put(buddy, run, GPI_EMPTY, &buddy->empty, 0);
@@ -3918,7 +4003,7 @@ static void gpi_life_retire(gpupool_arena *arena, cudaStream_t stream) {
 
 GPUPOOL_API gpupool_result gpupool_retire_stream(cudaStream_t stream) {
     gpupool_arena *arena = NULL;
-    if (gpi_stream_is_special(stream))
+    if (gpi_driver_is_special(stream))
         return gpi_system_fail(GPUPOOL_E_ARGUMENT, "stream: a default stream does not end");
     while ((arena = gpi_life_visit(arena)) != NULL) gpi_life_retire(arena, stream);
     return GPUPOOL_OK;
