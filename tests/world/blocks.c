@@ -177,8 +177,9 @@ static void free_on(world *w, block *b, cudaStream_t stream) {
 static void free_twice(world *w, block *b, cudaStream_t stream) {
     unsigned allowed = BIT(GPUPOOL_E_DOUBLE_FREE);
     char *memory = b->memory;
+    long intrusions = w->intrusions;
     free_on(w, b, stream);
-    if (w->is_shared) return;
+    if (w->is_shared || w->intrusions != intrusions) return; /* it is another's by now */
     if (w->config.source == GPUPOOL_SOURCE_BYPASS) allowed |= BIT(GPUPOOL_E_NOT_OURS);
     world_judge(w, CALL(w, gpupool_free(w->arena, memory, stream)), allowed, "a double free");
 }
