@@ -224,7 +224,8 @@ static void record_in_capture(world *w, block *b, int other, const graph *g) {
     gpupool_result result;
     if (is_read) {
         if (!world_capture_of(w, b->home)) world_sync(w, b->home);
-        world_read(w, b, other);
+        /* any bytes: freed in the scope, the memory may be the graph's next block's */
+        fake_read(w->streams[other], "use", b->memory, b->asked > 4096 ? 4096 : b->asked, -1);
     }
     result = CALL(w, gpupool_record_stream(w->arena, b->memory, w->streams[other]));
     world_judge(w, result, BIT(g->scope ? GPUPOOL_OK : GPUPOOL_E_CAPTURING),

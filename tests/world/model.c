@@ -101,13 +101,10 @@ void world_stamp(world *w, block *b) {
    graph writes is there after a launch. */
 void world_verify(world *w, const block *b, int stream) {
     const graph *g = world_capture_of(w, stream);
-    if (b->written == UNKNOWN || (g && b->written != g - w->graphs)) return;
-    if (!g && b->written >= 0 && !w->graphs[b->written].launches) return;
-    world_read(w, b, stream);
-}
-void world_read(world *w, const block *b, int stream) {
     char *at;
     int i;
+    if (b->written == UNKNOWN || (g && b->written != g - w->graphs)) return;
+    if (!g && b->written >= 0 && !w->graphs[b->written].launches) return;
     for (i = 0; i < parts_of(b); i++) {
         uint64_t bytes = part_of(b, i, &at);
         fake_read(w->streams[stream], "verify", at, bytes, b->stamp);
