@@ -237,9 +237,12 @@ static void record(world *w, block *b, int other) {
     const graph *g = world_capture_of(w, other);
     int on = graph_on(w, w->streams[other]);
     gpupool_result result;
+    if (!g && world_capture_of(w, b->home)) return;
     if (on >= 0 && w->graphs[on].scope) b->users |= 1u << on;
-    if (g) record_in_capture(w, b, other, g);
-    if (g || world_capture_of(w, b->home)) return;
+    if (g) {
+        record_in_capture(w, b, other, g);
+        return;
+    }
     world_use_elsewhere(w, b, other);
     result = CALL(w, gpupool_record_stream(w->arena, b->memory, w->streams[other]));
     if (world_judge(w, result, allowed, "record_stream")) return;
