@@ -3457,12 +3457,15 @@ GPUPOOL_API gpupool_result gpupool_free_in_host_function(gpupool_arena *arena, v
 static gpupool_result gpi_alloc_record(gpupool_arena *arena, gpi_run *run, gpi_stream *s,
                                        cudaStream_t handle) {
     gpi_stream *user = s->scope ? s->scope : s;
+    gpupool_result result;
     if (user == s && gpi_driver_is_capturing(&arena->driver, handle)) return gpi_driver_capturing();
     if (run->state == GPI_OUT && !gpi_stream_recall(run))
         return gpi_system_fail(GPUPOOL_E_DOUBLE_FREE, "block: it is free already");
     if (user != s && !gpi_stream_graph_of(run)) gpi_stream_hang(&user->owned, run);
     gpi_stream_add_use(arena, run, user, gpi_stream_issue(arena, user));
-    return user == s ? gpi_stream_mark(arena, s, handle) : GPUPOOL_OK;
+    result = user == s ? gpi_stream_mark(arena, s, handle) : GPUPOOL_OK;
+    /* without an event the use passes by a wait for the device */
+    return result == GPUPOOL_E_OUT_OF_MEMORY ? GPUPOOL_OK : result;
 }
 
 GPUPOOL_API gpupool_result gpupool_record_stream(gpupool_arena *arena, const void *block,
