@@ -162,6 +162,8 @@ static void fk_run_first(fk_stream *stream) {
     if (!stream->first) stream->last = NULL;
     stream->queued--;
     fk.queued--;
+    /* the host's thread comes behind the work that its function waited for */
+    if (op->work->kind == FK_HOSTCALL) fk_learn(&op->need);
     fk_do(stream, op->work, op->tick);
     fk_clock_drop(&op->need);
     free(op);

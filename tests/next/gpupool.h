@@ -1542,11 +1542,16 @@ static int gpi_stream_is_over(const gpupool_arena *arena, const gpi_stream *s) {
 /* O12: a stream of the program works in the context of the device or of a peer. */
 static gpupool_result gpi_stream_context(gpupool_arena *arena, cudaStream_t stream,
                                          CUcontext *context) {
-    const gpi_driver *driver = &arena->driver;
+    gpi_driver *driver = &arena->driver;
+    CUresult error;
     int i;
     *context = driver->context;
     if (gpi_driver_is_special(stream)) return GPUPOOL_OK;
-    if (driver->stream_context(stream, context) != CUDA_SUCCESS)
+    error = driver->stream_context(stream, context);
+    if (error != CUDA_SUCCESS && error != CUDA_ERROR_INVALID_HANDLE &&
+        error != CUDA_ERROR_INVALID_VALUE && error != CUDA_ERROR_CONTEXT_IS_DESTROYED)
+        return gpi_driver_told(driver, GPI_CALL_stream_context, error);
+    if (error != CUDA_SUCCESS)
         return gpi_system_fail(GPUPOOL_E_ARGUMENT,
                                "stream %p: CUDA does not know it (rule 2: a "
                                "stream lives until its last call)",
@@ -3242,13 +3247,10 @@ static void gpi_alloc_empty_mail(gpupool_arena *arena) {
 
 /* What calls that name a stream begin with: the lock is held after it, whatever the result. */
 static gpupool_result gpi_alloc_begin(gpupool_arena *arena, cudaStream_t stream, gpi_stream **s) {
-    gpupool_result result;
     gpi_system_lock(&arena->lock);
     gpi_alloc_empty_mail(arena);
-    result = gpi_stream_get(arena, stream, s);
-    if (result == GPUPOOL_OK && !gpi_region_ensure(&arena->buddy.region, 1 << 15))
-        result = gpi_system_no_memory();
-    return result;
+    if (!gpi_region_ensure(&arena->buddy.region, 1 << 15)) return gpi_system_no_memory();
+    return gpi_stream_get(arena, stream, s);
 }
 
 /* -- allocate -- */
@@ -3485,6 +3487,11 @@ static inline int gpi_free_cached(gpupool_arena *arena, void *block, cudaStream_
 static gpupool_result gpi_free_slow(gpupool_arena *arena, void *block, cudaStream_t stream) {
     gpi_stream *s;
     gpupool_result result = gpi_alloc_begin(arena, stream, &s);
+    if (result ==
+        GPUPOOL_E_CUDA) { /* a broken context: frees go on, behind all that the device has */
+        s = &arena->streams.all;
+        result = GPUPOOL_OK;
+    }
     if (result == GPUPOOL_OK) {
         gpi_stream_flush(arena, s, UINT64_MAX);
         result = gpi_alloc_end_at(arena, block, s->scope ? s->scope : s);
@@ -3541,12 +3548,15 @@ GPUPOOL_API gpupool_result gpupool_free_in_host_function(gpupool_arena *arena, v
 static gpupool_result gpi_alloc_record(gpupool_arena *arena, gpi_run *run, gpi_stream *s,
                                        cudaStream_t handle) {
     gpi_stream *user = s->scope ? s->scope : s;
+    gpupool_result result;
     if (user == s && gpi_driver_is_capturing(&arena->driver, handle)) return gpi_driver_capturing();
     if (run->state == GPI_OUT && !gpi_stream_recall(run))
         return gpi_system_fail(GPUPOOL_E_DOUBLE_FREE, "block: it is free already");
     if (user != s && !gpi_stream_graph_of(run)) gpi_stream_hang(&user->owned, run);
     gpi_stream_add_use(arena, run, user, gpi_stream_issue(arena, user));
-    return user == s ? gpi_stream_mark(arena, s, handle) : GPUPOOL_OK;
+    result = user == s ? gpi_stream_mark(arena, s, handle) : GPUPOOL_OK;
+    /* without an event the use passes by a wait for the device */
+    return result == GPUPOOL_E_OUT_OF_MEMORY ? GPUPOOL_OK : result;
 }
 
 GPUPOOL_API gpupool_result gpupool_record_stream(gpupool_arena *arena, const void *block,

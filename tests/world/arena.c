@@ -30,11 +30,9 @@ void world_mistake(world *w, const operation *op) {
 }
 
 static void limit(world *w, const operation *op) {
-    uint64_t bytes = w->config.limit_bytes >> op->flags % 3;
-    gpupool_result result = CALL(w, gpupool_set_limit(w->arena, bytes));
-    if (world_judge(w, result, BIT(GPUPOOL_OK) | (fake_is_broken() ? BIT(GPUPOOL_E_CUDA) : 0),
-                    "set_limit"))
-        w->limit = bytes;
+    w->limit = w->config.limit_bytes >> op->flags % 3; /* before: intruders see it */
+    world_judge(w, CALL(w, gpupool_set_limit(w->arena, w->limit)),
+                BIT(GPUPOOL_OK) | (fake_is_broken() ? BIT(GPUPOOL_E_CUDA) : 0), "set_limit");
 }
 
 static void trim(world *w, const operation *op) {

@@ -52,7 +52,8 @@ static char *ask_for(world *w, const gpupool_request *request, const graph *capt
         request->flags & GPUPOOL_NO_WAIT)
         return NULL;
     memory = CALL(w, gpupool_alloc_request(w->arena, request));
-    world_expect(w, !memory, "a request fails that the next call meets");
+    world_expect(w, !memory || w->intrusions != intrusions,
+                 "a request fails that the next call meets");
     return memory;
 }
 
@@ -176,8 +177,9 @@ static void free_on(world *w, block *b, cudaStream_t stream) {
 static void free_twice(world *w, block *b, cudaStream_t stream) {
     unsigned allowed = BIT(GPUPOOL_E_DOUBLE_FREE);
     char *memory = b->memory;
+    long intrusions = w->intrusions;
     free_on(w, b, stream);
-    if (w->is_shared) return;
+    if (w->is_shared || w->intrusions != intrusions) return; /* it is another's by now */
     if (w->config.source == GPUPOOL_SOURCE_BYPASS) allowed |= BIT(GPUPOOL_E_NOT_OURS);
     world_judge(w, CALL(w, gpupool_free(w->arena, memory, stream)), allowed, "a double free");
 }
@@ -222,7 +224,8 @@ static void record_in_capture(world *w, block *b, int other, const graph *g) {
     gpupool_result result;
     if (is_read) {
         if (!world_capture_of(w, b->home)) world_sync(w, b->home);
-        world_read(w, b, other);
+        /* any bytes: freed in the scope, the memory may be the graph's next block's */
+        fake_read(w->streams[other], "use", b->memory, b->asked > 4096 ? 4096 : b->asked, -1);
     }
     result = CALL(w, gpupool_record_stream(w->arena, b->memory, w->streams[other]));
     world_judge(w, result, BIT(g->scope ? GPUPOOL_OK : GPUPOOL_E_CAPTURING),
@@ -234,9 +237,12 @@ static void record(world *w, block *b, int other) {
     const graph *g = world_capture_of(w, other);
     int on = graph_on(w, w->streams[other]);
     gpupool_result result;
+    if (!g && world_capture_of(w, b->home)) return;
     if (on >= 0 && w->graphs[on].scope) b->users |= 1u << on;
-    if (g) record_in_capture(w, b, other, g);
-    if (g || world_capture_of(w, b->home)) return;
+    if (g) {
+        record_in_capture(w, b, other, g);
+        return;
+    }
     world_use_elsewhere(w, b, other);
     result = CALL(w, gpupool_record_stream(w->arena, b->memory, w->streams[other]));
     if (world_judge(w, result, allowed, "record_stream")) return;

@@ -77,7 +77,6 @@ void world_follow(world *, int first, int then);
 void world_sync(world *, int stream);
 void world_stamp(world *, block *);
 void world_verify(world *, const block *, int stream);
-void world_read(world *, const block *, int stream);
 void world_use_elsewhere(world *, const block *, int other);
 void world_add(world *, block *, int is_asked);
 void world_drop(block *);
