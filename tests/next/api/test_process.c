@@ -1,5 +1,6 @@
 /* Several arenas and many threads in one process: each arena has its own memory, default streams
    are each thread's own, and arenas come and go beside others. */
+#define _GNU_SOURCE
 #include <pthread.h>
 
 #include "gpupool.h"
