@@ -62,7 +62,7 @@ static void wrong_configs(void) {
     config = kit_config((gpupool_source)99, 0);
     refused(&config, "source");
     config = kit_config(GPUPOOL_SOURCE_MAPPED, 0);
-    config.chunk_bytes = 3 * MIB; /* no whole granules */
+    config.chunk_bytes = SIZE_MAX;
     refused(&config, "chunk_bytes");
     config.chunk_bytes = 0;
     config.share = 8;
@@ -79,12 +79,15 @@ static void wrong_configs(void) {
     refused(&config, "chunk_alloc");
 }
 
-/* A limit below one granule can hold no chunk: it is named when the arena is made. */
+/* A limit below one granule can hold no chunk. It is the limit that a verdict names. */
 static void limit_below_a_granule(void) {
-    gpupool_arena_config config = kit_config(GPUPOOL_SOURCE_MAPPED, MIB);
-    refused(&config, "limit_bytes");
-    config.limit_bytes = 2 * MIB;
-    kit_close(kit_create(&config));
+    gpupool_arena *arena = kit_open(MIB);
+    KIT_FAILS(gpupool_alloc(arena, 1, kit_stream[0]), GPUPOOL_E_OUT_OF_MEMORY, "limit");
+    CHECK_EQ(gpupool_last_verdict()->cause, GPUPOOL_CAUSE_LIMIT);
+    CHECK_EQ(gpupool_last_verdict()->missing, MIB);
+    CHECK_RESULT(gpupool_set_limit(arena, 2 * MIB), GPUPOOL_OK);
+    kit_free(arena, gpupool_alloc(arena, 1, kit_stream[0]), kit_stream[0]);
+    kit_close(arena);
 }
 
 static void name_is_copied(void) {
@@ -135,6 +138,7 @@ static void each_call_fails(void) {
         gpupool_arena *arena = NULL;
         long fired;
         check_case("call %d", n);
+        fake_fail_except("cuThreadExchangeStreamCaptureMode"); /* no way back from that one */
         fake_fail_nth(n, 0);
         gpupool_result result = gpupool_arena_create(&arena, NULL);
         fired = fake_fail_fired();

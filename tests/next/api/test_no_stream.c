@@ -55,8 +55,7 @@ static void freed_memory(void) {
 static void unfinished_memory(void) {
     void *block;
     begin();
-    kit_free(arena, get(SIZE / 2, B), B);
-    block = get(SIZE, A);
+    block = gpupool_alloc(arena, SIZE, A);
     kit_hold(A);
     kit_write(block, SIZE, A, 1);
     kit_free(arena, block, A);
@@ -136,11 +135,14 @@ static void in_a_host_function_if_recorded(void) {
     kit_write(block, SIZE, B, 2);
     CHECK_RESULT(gpupool_record_stream(arena, block, B), GPUPOOL_OK);
     free_behind(A, block);
-    CHECK(!get(SIZE, A));
     CHECK_EQ(kit_stats(arena).pending.now, SIZE);
-    kit_let_go(B);
-    block = get(SIZE, A);
+    CHECK(!get(SIZE, GPUPOOL_NO_STREAM)); /* B could only be waited for by the host */
+    block = get(SIZE, A);                 /* A waits for it on the device */
     CHECK(block);
+    CHECK_EQ(kit_stats(arena).stream_waits, 1);
+    kit_write(block, SIZE, A, 3);
+    kit_let_go(B);
+    kit_verify(block, SIZE, A, 3);
     kit_free(arena, block, A);
     kit_close(arena);
 }

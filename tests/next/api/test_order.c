@@ -143,12 +143,14 @@ static void recorded_stream(void) {
     CHECK_RESULT(gpupool_record_stream(arena, block, B), GPUPOOL_OK);
     kit_free(arena, block, A);
     CHECK_EQ(kit_stats(arena).pending.now, SIZE);
-    CHECK(!get(SIZE, A, 3)); /* B could only be waited for */
+    CHECK(!get(SIZE, GPUPOOL_NO_STREAM, 3)); /* B could only be waited for by the host */
     CHECK_EQ(gpupool_last_result(), GPUPOOL_E_OUT_OF_MEMORY);
     CHECK_EQ(gpupool_last_verdict()->cause, GPUPOOL_CAUSE_PENDING);
-    kit_let_go(B);
-    block = get(SIZE, A, 4);
+    block = get(SIZE, A, 4); /* A waits for it on the device */
     CHECK(block);
+    CHECK_EQ(kit_stats(arena).stream_waits, 1);
+    host_never_waited();
+    kit_let_go(B);
     kit_verify(block, SIZE, A, 4);
     kit_free(arena, block, A);
     kit_close(arena);
@@ -168,10 +170,11 @@ static void recorded_again(void) {
     CHECK_RESULT(gpupool_record_stream(arena, block, B), GPUPOOL_OK);
     CHECK_RESULT(gpupool_record_stream(arena, block, A), GPUPOOL_OK);
     kit_free(arena, block, A);
-    CHECK(!get(SIZE, A, 4));
-    kit_let_go(B);
+    CHECK(!get(SIZE, GPUPOOL_NO_STREAM, 4));
     block = get(SIZE, A, 5);
     CHECK(block);
+    kit_let_go(B);
+    kit_verify(block, SIZE, A, 5);
     kit_free(arena, block, A);
     kit_close(arena);
 }
