@@ -1905,12 +1905,13 @@ static void gpi_stream_flush_all(gpupool_arena *arena) {
 
 /* Takes a block that is OUT away from its cache: then only the arena's lock protects it. Returns 0
    if the cache has it: it is free. */
-static int gpi_stream_recall(gpi_run *run) {
+static int gpi_stream_recall(gpupool_arena *arena, gpi_run *run) {
     gpi_stream *cache = run->cache;
     int is_live;
     gpi_system_lock(&cache->lock);
     is_live = !run->is_cached;
     if (is_live) {
+        gpi_stream_fold(arena, cache); /* or the arena would count less than nothing: C1 */
         run->state = GPI_LIVE;
         cache->outs--;
         GPI_PUBLISH(&run->cache, NULL);
@@ -3219,7 +3220,7 @@ static void gpi_alloc_end(gpupool_arena *arena, gpi_run *run, gpi_stream *s) {
 static gpupool_result gpi_alloc_end_at(gpupool_arena *arena, void *block, gpi_stream *s) {
     gpi_run *run;
     gpupool_result result = gpi_alloc_find(arena, block, &run);
-    if (result == GPUPOOL_OK && run->state == GPI_OUT && !gpi_stream_recall(run))
+    if (result == GPUPOOL_OK && run->state == GPI_OUT && !gpi_stream_recall(arena, run))
         result = gpi_system_fail(GPUPOOL_E_DOUBLE_FREE, "block: the memory at %p is free already",
                                  block);
     if (result == GPUPOOL_OK) gpi_alloc_end(arena, run, s);
@@ -3542,7 +3543,7 @@ static gpupool_result gpi_alloc_record(gpupool_arena *arena, gpi_run *run, gpi_s
                                        cudaStream_t handle) {
     gpi_stream *user = s->scope ? s->scope : s;
     if (user == s && gpi_driver_is_capturing(&arena->driver, handle)) return gpi_driver_capturing();
-    if (run->state == GPI_OUT && !gpi_stream_recall(run))
+    if (run->state == GPI_OUT && !gpi_stream_recall(arena, run))
         return gpi_system_fail(GPUPOOL_E_DOUBLE_FREE, "block: it is free already");
     if (user != s && !gpi_stream_graph_of(run)) gpi_stream_hang(&user->owned, run);
     gpi_stream_add_use(arena, run, user, gpi_stream_issue(arena, user));
