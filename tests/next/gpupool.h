@@ -4084,6 +4084,8 @@ GPUPOOL_API gpupool_result gpupool_reset_peaks(gpupool_arena *arena) {
     gpi_stream_fold_all(arena);
     arena->requested.peak = arena->requested.now;
     arena->allocated.peak = arena->allocated.now;
+    arena->chunks.reserved.peak = arena->chunks.reserved.now;
+    arena->buddy.pending.peak = arena->buddy.pending.now;
     gpi_system_unlock(&arena->lock);
     return GPUPOOL_OK;
 }
