@@ -4006,6 +4006,7 @@ GPUPOOL_API gpupool_result gpupool_retire_stream(cudaStream_t stream) {
     gpupool_arena *arena = NULL;
     if (gpi_driver_is_special(stream))
         return gpi_system_fail(GPUPOOL_E_ARGUMENT, "stream: a default stream does not end");
+    if (gpi_system_is_forked()) return gpi_alloc_enter(NULL); /* the process's lock may be held */
     while ((arena = gpi_life_visit(arena)) != NULL) gpi_life_retire(arena, stream);
     return GPUPOOL_OK;
 }
