@@ -3942,6 +3942,7 @@ static gpupool_result gpi_life_close(gpupool_arena *arena) {
 
 GPUPOOL_API gpupool_result gpupool_arena_create(gpupool_arena **out,
                                                 const gpupool_arena_config *config) {
+    cudaError_t before = cudaPeekAtLastError();
     gpupool_arena *arena;
     gpupool_result result;
     if (!out) return gpi_system_fail(GPUPOOL_E_ARGUMENT, "arena: it is NULL");
@@ -3952,6 +3953,7 @@ GPUPOOL_API gpupool_result gpupool_arena_create(gpupool_arena **out,
     if (!arena) return gpi_system_no_memory();
     result = gpi_life_open(arena, config);
     if (result != GPUPOOL_OK) {
+        if (before == cudaSuccess) cudaGetLastError(); /* the program's last error stays (rule 5) */
         gpi_life_close(arena);
         gpi_life_put_struct(arena);
         return result;
