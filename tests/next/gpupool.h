@@ -1542,11 +1542,16 @@ static int gpi_stream_is_over(const gpupool_arena *arena, const gpi_stream *s) {
 /* O12: a stream of the program works in the context of the device or of a peer. */
 static gpupool_result gpi_stream_context(gpupool_arena *arena, cudaStream_t stream,
                                          CUcontext *context) {
-    const gpi_driver *driver = &arena->driver;
+    gpi_driver *driver = &arena->driver;
+    CUresult error;
     int i;
     *context = driver->context;
     if (gpi_driver_is_special(stream)) return GPUPOOL_OK;
-    if (driver->stream_context(stream, context) != CUDA_SUCCESS)
+    error = driver->stream_context(stream, context);
+    if (error != CUDA_SUCCESS && error != CUDA_ERROR_INVALID_HANDLE &&
+        error != CUDA_ERROR_CONTEXT_IS_DESTROYED)
+        return gpi_driver_told(driver, GPI_CALL_stream_context, error);
+    if (error != CUDA_SUCCESS)
         return gpi_system_fail(GPUPOOL_E_ARGUMENT,
                                "stream %p: CUDA does not know it (rule 2: a "
                                "stream lives until its last call)",
@@ -1607,13 +1612,16 @@ static void gpi_stream_close(gpupool_arena *arena) {
     arena->streams.all_streams = NULL;
 }
 
-/* Finds the stream of a call, or makes its struct. Under the arena's lock. */
+/* Finds the stream of a call, or makes its struct. Under the arena's lock. In a broken arena frees
+   succeed on whatever stream: nobody gets the memory again. */
 static gpupool_result gpi_stream_get(gpupool_arena *arena, cudaStream_t stream, gpi_stream **out) {
     uintptr_t key = gpi_stream_key(stream);
     gpupool_result result;
     CUcontext context;
     gpi_stream *s = *out = gpi_stream_find(arena, key);
     if (s) return GPUPOOL_OK;
+    *out = &arena->streams.all;
+    if (arena->broken) return GPUPOOL_OK;
     result = gpi_stream_context(arena, stream, &context);
     if (result != GPUPOOL_OK) return result;
     *out = s = gpi_stream_new(arena, key, context);
