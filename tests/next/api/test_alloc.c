@@ -1,3 +1,4 @@
+// build: asan -fsanitize=address,undefined
 /* Blocks: sizes, alignments, flags, and what a block is asked for. */
 #include "gpupool.h"
 #include "kit.h"

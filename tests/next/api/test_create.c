@@ -1,3 +1,4 @@
+// build: asan -fsanitize=address,undefined
 /* Arenas are made and destroyed. */
 #include "gpupool.h"
 #include "kit.h"

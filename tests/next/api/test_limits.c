@@ -1,3 +1,4 @@
+// build: asan -fsanitize=address,undefined
 /* The limit on reserved bytes: requests, set_limit and trim. */
 #include "gpupool.h"
 #include "kit.h"

@@ -1,3 +1,4 @@
+// build: asan -fsanitize=address,undefined
 /* GPUPOOL_NO_STREAM, and blocks that are freed in CUDA's host functions. */
 #include "gpupool.h"
 #include "kit.h"

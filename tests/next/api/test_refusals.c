@@ -1,3 +1,4 @@
+// build: asan -fsanitize=address,undefined
 /* Wrong calls: the result says of which kind, the message names argument and rule, and nothing has
    changed. */
 #include "gpupool.h"

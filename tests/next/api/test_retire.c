@@ -1,3 +1,4 @@
+// build: asan -fsanitize=address,undefined
 /* Streams end: their memory passes when their work has finished, and a handle that comes again
    means another stream. */
 #include "gpupool.h"

@@ -1,3 +1,4 @@
+// build: asan -fsanitize=address,undefined
 /* Each source: blocks hold what is written, everything goes back, and what differs is as promised. */
 #include "gpupool.h"
 #include "kit.h"

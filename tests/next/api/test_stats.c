@@ -1,3 +1,4 @@
+// build: asan -fsanitize=address,undefined
 /* Statistics: exact on one stream, peaks too, after every call; and what counts as pending. */
 #include "gpupool.h"
 #include "kit.h"

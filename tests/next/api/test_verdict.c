@@ -1,3 +1,4 @@
+// build: asan -fsanitize=address,undefined
 /* Why memory ran out: the cause, the figures, and that what helps does help. */
 #include "gpupool.h"
 #include "kit.h"
