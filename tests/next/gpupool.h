@@ -908,7 +908,7 @@ static inline void gpi_counter_part(gpi_part *part, int64_t more) {
 }
 
 static void gpi_counter_move(gpupool_counter *counter, int64_t more) {
-    counter->now += (uint64_t)more;
+    GPI_SET(&counter->now, counter->now + (uint64_t)more); /* fast paths look at `reserved` */
     counter->peak = gpi_max(counter->peak, counter->now);
 }
 
@@ -2063,7 +2063,7 @@ static void gpi_chunk_unlink(gpupool_arena *arena, gpi_chunk *chunk) {
     chunks->count--;
     memmove(&chunks->all[i], &chunks->all[i + 1], (chunks->count - i) * sizeof chunk);
     gpi_chunk_cells(arena, chunk, NULL);
-    chunks->reserved.now -= chunk->units * GPI_UNIT;
+    gpi_counter_move(&chunks->reserved, -(int64_t)(chunk->units * GPI_UNIT));
 }
 
 /* Makes sure of so many entries more in the list. */
@@ -3424,7 +3424,7 @@ static void *gpi_alloc_slow(gpupool_arena *arena, const gpupool_request *request
         /* cached blocks keep their neighbours from joining, and a large request may need those */
         gpi_stream_flush(arena, s, ask.units > GPI_SMALL ? 0 : UINT64_MAX);
         run = gpi_ladder_take_free(&ask, GPI_TRIES);
-        if (!run && s->cached_units) gpi_stream_flush(arena, s, 0);
+        if (!run) gpi_stream_flush(arena, s, 0);
         if (!run) result = gpi_alloc_climb(&ask, &run);
     }
     if (run) gpi_alloc_grant(&ask, run);
