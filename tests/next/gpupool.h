@@ -321,7 +321,8 @@ GPUPOOL_API gpupool_result gpupool_release_capture(gpupool_capture *);
 }
 #endif
 #endif /* GPUPOOL_H */
-#ifdef GPUPOOL_IMPLEMENTATION
+#if defined(GPUPOOL_IMPLEMENTATION) && !defined(GPUPOOL_IMPLEMENTED)
+#define GPUPOOL_IMPLEMENTED /* a second include adds nothing */
 
 #include <linux/futex.h>
 #include <stdarg.h>
