@@ -17,7 +17,7 @@ test: ## every test, on the simulated GPU; needs gcc and make only
 RUNS = $(shell echo $$(($(JOBS) + 1))) # some wait, on no processor
 TEST_SCRIPTS := tests/gates/hygiene_test.sh tests/gates/budget_test.sh tests/gates/docs_test.sh tests/gates/windows_test.sh \
   tests/tools/replay_test.sh tests/bench/bench_test.sh tests/bench/cliffs/cliffs_test.sh \
-  tests/api/pytorch/pytorch_test.sh \
+  tests/api/pytorch/pytorch_test.sh tests/next/compile_test.sh \
   examples/run_examples.sh
 
 # variants.mk adds to TESTS: one program for each `// build: NAME FLAGS` line of a test source; and to
