@@ -15,9 +15,9 @@ test: ## every test, on the simulated GPU; needs gcc and make only
 	    { cat $(BUILD)/again.log; exit 1; }; $(COVER); })
 
 RUNS = $(shell echo $$(($(JOBS) + 1))) # some wait, on no processor
-TEST_SCRIPTS := tests/gates/hygiene_test.sh tests/gates/docs_test.sh tests/gates/windows_test.sh \
+TEST_SCRIPTS := tests/gates/hygiene_test.sh tests/gates/budget_test.sh tests/gates/docs_test.sh tests/gates/windows_test.sh \
   tests/tools/replay_test.sh tests/bench/bench_test.sh tests/bench/cliffs/cliffs_test.sh \
-  tests/api/pytorch/pytorch_test.sh \
+  tests/api/pytorch/pytorch_test.sh tests/next/compile_test.sh \
   examples/run_examples.sh
 
 # variants.mk adds to TESTS: one program for each `// build: NAME FLAGS` line of a test source; and to
@@ -29,12 +29,14 @@ COVER := python3 tests/gates/coverage.py $(BUILD)/header/gpupool.h $(BUILD)
 QUICK_CC := $(CC)
 # gcc looks for misleading indentation, for a third of its time, even where -w lets it say nothing.
 COUNTERS := --coverage -fprofile-update=atomic -w -Wno-misleading-indentation -D_exit=coverage_exit -Dalways_inline= -I$(BUILD)/header
-TEST_SOURCES := $(wildcard tests/unit/test_$(or $(ONLY),*).c tests/api/test_$(or $(ONLY),*).c) \
-                $(if $(ONLY),,tests/fakecuda/self_test.c)
+# Both editions until tests/next has taken the place of the other; NEXT=1: that one alone.
+TEST_FOLDERS := $(if $(NEXT),,tests/unit tests/api) tests/next/unit tests/next/api
+TEST_SOURCES := $(wildcard $(TEST_FOLDERS:%=%/test_$(or $(ONLY),*).c)) \
+                $(if $(ONLY)$(NEXT),,tests/fakecuda/self_test.c)
 ifneq ($(filter test test-programs sanitize-run soak docs $(BUILD)/test/%,$(MAKECMDGOALS)),)
 include $(BUILD)/variants.mk
 endif
-$(BUILD)/variants.mk: tests/variants.sh tests/unit tests/api $(TEST_SOURCES)
+$(BUILD)/variants.mk: tests/variants.sh $(TEST_FOLDERS) $(TEST_SOURCES)
 	@mkdir -p $(@D)
 	@COVERAGE=$(COVERAGE) MODE='$(if $(filter sanitize-run,$(MAKECMDGOALS)),$(MODE))' tests/variants.sh $(BUILD) $(TEST_SOURCES) > $@
 

@@ -10,7 +10,8 @@
 # call take no time to compile. Of the sanitizers it has AddressSanitizer alone: the other takes as
 # long to compile again, and is in the object that tests/api shares. One of tests/api is linked with
 # the implementation: all that have the same sanitizers, macros of gpupool's and optimization share
-# one object of linked.c.
+# one object of linked.c. Those of tests/next are the same for tests/next/gpupool.h: their programs'
+# names begin with next_.
 #
 # MODE=thread, or address,undefined: each program that has no sanitizers of its own gets these.
 # ON=gpu: one program a source, of its first line, without sanitizers, for the real CUDA.
@@ -45,6 +46,7 @@ linked() { # FLAGS: the object to link, and its rule in $linked_rule
     name=$level${counters:+-counted}${sanitizers:+-$(echo "$sanitizers" | tr , -)} macros=
     for flag in $1; do
         case $flag in
+        -Itests/next) macros="$macros $flag" ;;
         -DGPUPOOL_* | -DCUDA_API_*)
             macros="$macros $flag"
             name=$name-$(echo "$flag" | sed 's/^-D//; s/^GPUPOOL_//; s/=1$//; s/=/_/')
@@ -57,6 +59,7 @@ $object: FLAGS := -$level$macros$counters${sanitizers:+ $checks}"
 }
 
 is_counted() { # PROGRAM FLAGS
+    case $1 in next_*) return 1 ;; esac # another header
     ! echo "$uncounted" | grep -qx -e "$1" -e "${1%-*}" || return 1
     case $2 in *-fsanitize* | *-DGPUPOOL_CHECK=[23]*) return 1 ;; esac
 }
@@ -72,6 +75,7 @@ macros_of() { # FLAGS: those of gpupool's that change its code
 
 rule() { # PROGRAM SOURCE FLAGS
     flags=$3 counted=
+    case $2 in tests/next/*) flags="-Itests/next -DGPUPOOL_NEXT=1 $flags" ;; esac
     sanitizers=$(echo "$flags" | sed -n 's/.*-fsanitize=\([a-z,]*\).*/\1/p')
     if [ "$on_gpu" ]; then
         sanitizers=
@@ -89,7 +93,7 @@ rule() { # PROGRAM SOURCE FLAGS
     [ "$optimize" ] || flags="-O0 $flags" optimize=O0
     target=$build/${on_gpu}test/$1 object=
     case $2 in
-    tests/api/*)
+    tests/api/* | tests/next/api/*)
         linked "$flags"
         flags="-DLINKED=1 $flags"
         echo "$linked_rule" ;;
@@ -106,7 +110,10 @@ rule() { # PROGRAM SOURCE FLAGS
 for source in "$@"; do
     program=$(basename "$source" .c)
     also=$(sed -n 's,^// and: *,,p' "$source" | tr '\n' ' ')
-    case $source in */fakecuda/*) program=fakecuda_$program ;; esac
+    case $source in
+    */fakecuda/*) program=fakecuda_$program ;;
+    */next/*) program=next_$program ;;
+    esac
     if ! grep -q '^// build: ' "$source"; then
         rule "$program" "$source" ""
         continue

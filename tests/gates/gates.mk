@@ -2,8 +2,9 @@
 
 .PHONY: hygiene docs analyze compile windows test32 coverage mutants fuzz prove schedules mistakes
 
-hygiene: ## the header's text, its exported names, the macros left over
+hygiene: ## the header's text, its exported names, the macros left over; what it may cost its reader
 	@$(TOLD) tests/gates/hygiene_test.sh
+	@$(TOLD) tests/gates/budget_test.sh
 
 FIGURES := $(patsubst %,$(BUILD)/test/%-plain,test_tree test_tree_long test_tree_misuse)
 docs: $(FAKE) $(FIGURES) ## the pages and the top comment of the header against the code

@@ -321,7 +321,8 @@ GPUPOOL_API gpupool_result gpupool_release_capture(gpupool_capture *);
 }
 #endif
 #endif /* GPUPOOL_H */
-#ifdef GPUPOOL_IMPLEMENTATION
+#if defined(GPUPOOL_IMPLEMENTATION) && !defined(GPUPOOL_IMPLEMENTED)
+#define GPUPOOL_IMPLEMENTED /* a second include adds nothing */
 
 #include <linux/futex.h>
 #include <stdarg.h>
@@ -908,7 +909,7 @@ static inline void gpi_counter_part(gpi_part *part, int64_t more) {
 }
 
 static void gpi_counter_move(gpupool_counter *counter, int64_t more) {
-    counter->now += (uint64_t)more;
+    GPI_SET(&counter->now, counter->now + (uint64_t)more); /* fast paths look at `reserved` */
     counter->peak = gpi_max(counter->peak, counter->now);
 }
 
@@ -1612,13 +1613,16 @@ static void gpi_stream_close(gpupool_arena *arena) {
     arena->streams.all_streams = NULL;
 }
 
-/* Finds the stream of a call, or makes its struct. Under the arena's lock. */
+/* Finds the stream of a call, or makes its struct. Under the arena's lock. In a broken arena frees
+   succeed on whatever stream: nobody gets the memory again. */
 static gpupool_result gpi_stream_get(gpupool_arena *arena, cudaStream_t stream, gpi_stream **out) {
     uintptr_t key = gpi_stream_key(stream);
     gpupool_result result;
     CUcontext context;
     gpi_stream *s = *out = gpi_stream_find(arena, key);
     if (s) return GPUPOOL_OK;
+    *out = &arena->streams.all;
+    if (arena->broken) return GPUPOOL_OK;
     result = gpi_stream_context(arena, stream, &context);
     if (result != GPUPOOL_OK) return result;
     *out = s = gpi_stream_new(arena, key, context);
@@ -1910,12 +1914,13 @@ static void gpi_stream_flush_all(gpupool_arena *arena) {
 
 /* Takes a block that is OUT away from its cache: then only the arena's lock protects it. Returns 0
    if the cache has it: it is free. */
-static int gpi_stream_recall(gpi_run *run) {
+static int gpi_stream_recall(gpupool_arena *arena, gpi_run *run) {
     gpi_stream *cache = run->cache;
     int is_live;
     gpi_system_lock(&cache->lock);
     is_live = !run->is_cached;
     if (is_live) {
+        gpi_stream_fold(arena, cache); /* or the arena would count less than nothing: C1 */
         run->state = GPI_LIVE;
         cache->outs--;
         GPI_PUBLISH(&run->cache, NULL);
@@ -2059,7 +2064,7 @@ static void gpi_chunk_unlink(gpupool_arena *arena, gpi_chunk *chunk) {
     chunks->count--;
     memmove(&chunks->all[i], &chunks->all[i + 1], (chunks->count - i) * sizeof chunk);
     gpi_chunk_cells(arena, chunk, NULL);
-    chunks->reserved.now -= chunk->units * GPI_UNIT;
+    gpi_counter_move(&chunks->reserved, -(int64_t)(chunk->units * GPI_UNIT));
 }
 
 /* Makes sure of so many entries more in the list. */
@@ -3224,7 +3229,7 @@ static void gpi_alloc_end(gpupool_arena *arena, gpi_run *run, gpi_stream *s) {
 static gpupool_result gpi_alloc_end_at(gpupool_arena *arena, void *block, gpi_stream *s) {
     gpi_run *run;
     gpupool_result result = gpi_alloc_find(arena, block, &run);
-    if (result == GPUPOOL_OK && run->state == GPI_OUT && !gpi_stream_recall(run))
+    if (result == GPUPOOL_OK && run->state == GPI_OUT && !gpi_stream_recall(arena, run))
         result = gpi_system_fail(GPUPOOL_E_DOUBLE_FREE, "block: the memory at %p is free already",
                                  block);
     if (result == GPUPOOL_OK) gpi_alloc_end(arena, run, s);
@@ -3417,7 +3422,7 @@ static void *gpi_alloc_slow(gpupool_arena *arena, const gpupool_request *request
         /* cached blocks keep their neighbours from joining, and a large request may need those */
         gpi_stream_flush(arena, s, ask.units > GPI_SMALL ? 0 : UINT64_MAX);
         run = gpi_ladder_take_free(&ask, GPI_TRIES);
-        if (!run && s->cached_units) gpi_stream_flush(arena, s, 0);
+        if (!run) gpi_stream_flush(arena, s, 0);
         if (!run) result = gpi_alloc_climb(&ask, &run);
     }
     if (run) gpi_alloc_grant(&ask, run);
@@ -3550,7 +3555,7 @@ static gpupool_result gpi_alloc_record(gpupool_arena *arena, gpi_run *run, gpi_s
     gpi_stream *user = s->scope ? s->scope : s;
     gpupool_result result;
     if (user == s && gpi_driver_is_capturing(&arena->driver, handle)) return gpi_driver_capturing();
-    if (run->state == GPI_OUT && !gpi_stream_recall(run))
+    if (run->state == GPI_OUT && !gpi_stream_recall(arena, run))
         return gpi_system_fail(GPUPOOL_E_DOUBLE_FREE, "block: it is free already");
     if (user != s && !gpi_stream_graph_of(run)) gpi_stream_hang(&user->owned, run);
     gpi_stream_add_use(arena, run, user, gpi_stream_issue(arena, user));
@@ -3951,6 +3956,7 @@ static gpupool_result gpi_life_close(gpupool_arena *arena) {
 
 GPUPOOL_API gpupool_result gpupool_arena_create(gpupool_arena **out,
                                                 const gpupool_arena_config *config) {
+    cudaError_t before = cudaPeekAtLastError();
     gpupool_arena *arena;
     gpupool_result result;
     if (!out) return gpi_system_fail(GPUPOOL_E_ARGUMENT, "arena: it is NULL");
@@ -3961,6 +3967,7 @@ GPUPOOL_API gpupool_result gpupool_arena_create(gpupool_arena **out,
     if (!arena) return gpi_system_no_memory();
     result = gpi_life_open(arena, config);
     if (result != GPUPOOL_OK) {
+        if (before == cudaSuccess) cudaGetLastError(); /* the program's last error stays (rule 5) */
         gpi_life_close(arena);
         gpi_life_put_struct(arena);
         return result;
@@ -4015,6 +4022,7 @@ GPUPOOL_API gpupool_result gpupool_retire_stream(cudaStream_t stream) {
     gpupool_arena *arena = NULL;
     if (gpi_driver_is_special(stream))
         return gpi_system_fail(GPUPOOL_E_ARGUMENT, "stream: a default stream does not end");
+    if (gpi_system_is_forked()) return gpi_alloc_enter(NULL); /* the process's lock may be held */
     while ((arena = gpi_life_visit(arena)) != NULL) gpi_life_retire(arena, stream);
     return GPUPOOL_OK;
 }
@@ -4093,6 +4101,8 @@ GPUPOOL_API gpupool_result gpupool_reset_peaks(gpupool_arena *arena) {
     gpi_stream_fold_all(arena);
     arena->requested.peak = arena->requested.now;
     arena->allocated.peak = arena->allocated.now;
+    arena->chunks.reserved.peak = arena->chunks.reserved.now;
+    arena->buddy.pending.peak = arena->buddy.pending.now;
     gpi_system_unlock(&arena->lock);
     return GPUPOOL_OK;
 }

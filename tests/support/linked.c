@@ -3,6 +3,11 @@
    sees what it copies (ring_watch.h), and a test can stand between it and the files that it reads.
 */
 #define LINKED_LIBRARY 1
+#if GPUPOOL_NEXT /* tests/next/gpupool.h */
+#include "fail_malloc.h"
+#define GPUPOOL_IMPLEMENTATION
+#include "gpupool.h"
+#else
 #define _GNU_SOURCE
 #include <unistd.h>
 
@@ -28,3 +33,4 @@ void linked_crowd(gpupool_arena *arena, cudaStream_t stream) {
 gpupool_arena *linked_default_arena(int device) {
     return gpi_process.default_arenas[device];
 }
+#endif

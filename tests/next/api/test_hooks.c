@@ -1,0 +1,160 @@
+// build: asan -fsanitize=address,undefined
+/* on_map and on_unmap: they hear of every range before a block lies in it, and until it is gone. */
+#include "gpupool.h"
+#include "kit.h"
+
+#define A kit_stream[0]
+#define RANGES 256
+
+/* What a network card would have registered. */
+static gpupool_mapping ranges[RANGES];
+static int count, maps, unmaps, wrong, refuse_from; /* refuse_from: the map of this number, or 0 */
+
+static int on_map(const gpupool_mapping *mapping, void *user) {
+    wrong += user != ranges || !mapping->bytes || count == RANGES;
+    if (refuse_from && maps + 1 >= refuse_from) return 1;
+    for (int i = 0; i < count; i++)
+        wrong += (char *)mapping->memory < (char *)ranges[i].memory + ranges[i].bytes &&
+                 (char *)ranges[i].memory < (char *)mapping->memory + mapping->bytes;
+    ranges[count++] = *mapping;
+    maps++;
+    return 0;
+}
+
+static void on_unmap(const gpupool_mapping *mapping, void *user) {
+    int i = 0;
+    while (i < count && (ranges[i].memory != mapping->memory || ranges[i].bytes != mapping->bytes ||
+                         ranges[i].handle != mapping->handle))
+        i++;
+    wrong += user != ranges || i == count;
+    if (i < count) ranges[i] = ranges[--count];
+    unmaps++;
+}
+
+static gpupool_arena *create(gpupool_source source, size_t limit) {
+    gpupool_arena_config config = kit_config(source, limit);
+    config.on_map = on_map;
+    config.on_unmap = on_unmap;
+    config.user = ranges;
+    count = maps = unmaps = wrong = refuse_from = 0;
+    return kit_create(&config);
+}
+
+static void end(gpupool_arena *arena) {
+    kit_close(arena);
+    CHECK_EQ(count, 0);
+    CHECK_EQ(maps, unmaps);
+    CHECK_EQ(wrong, 0);
+}
+
+static int is_inside(const void *block, size_t bytes) {
+    for (int i = 0; i < count; i++)
+        if ((const char *)block >= (char *)ranges[i].memory &&
+            (const char *)block + bytes <= (char *)ranges[i].memory + ranges[i].bytes)
+            return 1;
+    return 0;
+}
+
+static uint64_t bytes_of_chunks(void) {
+    uint64_t sum = 0;
+    for (int i = 0; i < count; i++) sum += ranges[i].handle ? ranges[i].bytes : 0;
+    return sum;
+}
+
+static void of_chunks(void) {
+    static const gpupool_source sources[] = {GPUPOOL_SOURCE_MAPPED, GPUPOOL_SOURCE_DEVICE,
+                                             GPUPOOL_SOURCE_PINNED};
+    for (size_t i = 0; i < KIT_COUNT(sources); i++) {
+        gpupool_arena *arena = create(sources[i], 0);
+        void *block = gpupool_alloc(arena, 1000, A);
+        check_case("source %zu", i);
+        CHECK(is_inside(block, 1000));
+        CHECK_EQ(count, (int)kit_stats(arena).chunks);
+        if (sources[i] == GPUPOOL_SOURCE_MAPPED) {
+            CHECK_EQ(bytes_of_chunks(), kit_stats(arena).reserved.now);
+        } else {
+            CHECK_EQ(bytes_of_chunks(), 0);
+        }
+        kit_free(arena, block, A);
+        CHECK_RESULT(gpupool_trim(arena, 0), GPUPOOL_OK);
+        CHECK_EQ(count, 0);
+        end(arena);
+    }
+}
+
+/* A stitch has a range of its own, without a handle, and it lies over chunks that were told of. A
+   stitched block lies in one range; the address of a live block is good until its on_unmap. */
+static void of_stitches(void) {
+    gpupool_arena *arena = create(GPUPOOL_SOURCE_MAPPED, 32 * MIB);
+    void *blocks[4], *large;
+    int i, before;
+    for (i = 0; i < 4; i++) blocks[i] = gpupool_alloc(arena, 8 * MIB, A);
+    before = count;
+    kit_free(arena, blocks[0], A);
+    kit_free(arena, blocks[2], A);
+    large = gpupool_alloc(arena, 16 * MIB, A);
+    CHECK(large);
+    CHECK_EQ(count, before + 1);
+    CHECK_EQ(ranges[count - 1].handle, 0);
+    CHECK_EQ(ranges[count - 1].bytes, 16 * MIB);
+    CHECK(is_inside(large, 16 * MIB));
+    kit_free(arena, large, A);
+    kit_free(arena, blocks[1], A);
+    kit_free(arena, blocks[3], A);
+    CHECK_RESULT(gpupool_trim(arena, 0), GPUPOOL_OK);
+    CHECK_EQ(count, 0);
+    end(arena);
+}
+
+/* No block is handed out whose range was refused; the chunk goes back. */
+static void refused(void) {
+    gpupool_arena *arena = create(GPUPOOL_SOURCE_MAPPED, 0);
+    void *block;
+    refuse_from = 1;
+    KIT_FAILS(gpupool_alloc(arena, 1000, A), GPUPOOL_E_CALLBACK, "on_map");
+    CHECK_EQ(kit_stats(arena).reserved.now, 0);
+    CHECK_EQ(kit_stats(arena).blocks, 0);
+#if CHECK_FAKE
+    CHECK_EQ(fake_used_bytes(0), 0);
+#endif
+    refuse_from = 0;
+    block = gpupool_alloc(arena, 1000, A);
+    CHECK(block);
+    kit_free(arena, block, A);
+    end(arena);
+}
+
+/* Refused in the middle of a growth, or for the stitch itself: nothing is handed out, nothing is
+   lost, and the same request succeeds later. */
+static void refused_later(void) {
+    for (int n = 1; n < 8; n++) {
+        gpupool_arena *arena = create(GPUPOOL_SOURCE_MAPPED, 24 * MIB);
+        void *pads[3], *block;
+        int i;
+        check_case("map %d of the request", n);
+        for (i = 0; i < 3; i++) pads[i] = gpupool_alloc(arena, 4 * MIB, A);
+        kit_free(arena, pads[1], A);
+        refuse_from = maps + n;
+        block = gpupool_alloc(arena, 16 * MIB, A);
+        if (!block) CHECK_EQ(gpupool_last_result(), GPUPOOL_E_CALLBACK);
+        else CHECK(is_inside(block, 16 * MIB));
+        CHECK_RESULT(gpupool_check(arena), GPUPOOL_OK);
+        CHECK_EQ(bytes_of_chunks(), kit_stats(arena).reserved.now);
+        refuse_from = 0;
+        if (!block) block = gpupool_alloc(arena, 16 * MIB, A);
+        CHECK(block);
+        kit_write(block, 16 * MIB, A, 1);
+        kit_free(arena, block, A);
+        kit_free(arena, pads[0], A);
+        kit_free(arena, pads[2], A);
+        end(arena);
+    }
+}
+
+int main(void) {
+    KIT_TEST(of_chunks);
+    KIT_TEST(of_stitches);
+    KIT_TEST(refused);
+    KIT_TEST(refused_later);
+    return check_finish();
+}

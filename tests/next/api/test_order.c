@@ -1,0 +1,230 @@
+// build: asan -fsanitize=address,undefined
+/* The order of work: a stream has its own memory again at once; another one only behind that
+   stream's work, as a mark on the device or a wait of the host says. The race oracle watches. */
+#include "gpupool.h"
+#include "kit.h"
+
+#define SIZE (24 * MIB)
+#define A kit_stream[0]
+#define B kit_stream[1]
+
+static gpupool_arena *arena; /* its limit admits one block of SIZE at a time */
+
+static void begin(void) {
+    arena = kit_open(SIZE);
+}
+
+/* Both streams have been seen, so that frees record marks. */
+static void begin_shared(void) {
+    begin();
+    kit_free(arena, gpupool_alloc(arena, SIZE / 2, A), A);
+    kit_free(arena, gpupool_alloc(arena, SIZE / 2, B), B);
+    CHECK_EQ(cudaDeviceSynchronize(), cudaSuccess);
+}
+
+static void *get(size_t bytes, cudaStream_t stream, int byte) {
+    void *block = kit_alloc_as(arena, bytes, 0, stream, GPUPOOL_NO_WAIT);
+    kit_write(block, bytes, stream, byte);
+    return block;
+}
+
+static void host_never_waited(void) {
+    CHECK_EQ(kit_stats(arena).host_waits, 0);
+}
+
+/* While the stream stands still, its own memory of every size goes round. */
+static void own_memory_at_once(void) {
+    static const size_t bytes[] = {1, 512, 16384, 16385, 1 << 20, 3 << 20, SIZE};
+    begin();
+    kit_free(arena, get(SIZE, A, 0), A);
+    long driver_calls = (long)kit_stats(arena).driver_calls;
+    kit_hold(A);
+    for (size_t i = 0; i < KIT_COUNT(bytes); i++)
+        for (int round = 0; round < 3; round++) {
+            void *block = get(bytes[i], A, round);
+            check_case("%zu bytes", bytes[i]);
+            CHECK(block);
+            kit_free(arena, block, A);
+        }
+    kit_let_go(A);
+    host_never_waited();
+    CHECK_EQ(kit_stats(arena).driver_calls, driver_calls);
+    CHECK_EQ(kit_stats(arena).stream_waits, 0);
+    kit_close(arena);
+}
+
+/* Another stream waits on the device, and the host for nobody. */
+static void others_memory_behind_a_mark(void) {
+    void *block;
+    begin_shared();
+    block = get(SIZE, A, 1);
+    kit_hold(A);
+    kit_write(block, SIZE, A, 2);
+    kit_free(arena, block, A);
+    block = get(SIZE, B, 3);
+    CHECK(block);
+    CHECK_EQ(kit_stats(arena).stream_waits, 1);
+    host_never_waited();
+    kit_let_go(A);
+    kit_verify(block, SIZE, B, 3);
+    kit_free(arena, block, B);
+    kit_close(arena);
+}
+
+/* Memory whose work has finished passes to any stream without a wait of anybody. */
+static void finished_memory(void) {
+    void *block;
+    begin_shared();
+    kit_free(arena, get(SIZE, A, 1), A);
+    CHECK_EQ(cudaStreamSynchronize(A), cudaSuccess);
+    block = get(SIZE, B, 2);
+    CHECK(block);
+    CHECK_EQ(kit_stats(arena).stream_waits, 0);
+    host_never_waited();
+    kit_verify(block, SIZE, B, 2);
+    kit_free(arena, block, B);
+    kit_close(arena);
+}
+
+/* What no mark covers passes too: then the host waits, if it may. */
+static void unmarked_memory(void) {
+    void *block;
+    begin();
+    kit_free(arena, get(SIZE, A, 1), A); /* the only stream so far: nobody needs a mark */
+    CHECK_EQ(kit_stats(arena).marks, 0);
+    block = gpupool_alloc(arena, SIZE, B);
+    CHECK(block);
+    kit_write(block, SIZE, B, 2);
+    kit_free(arena, block, B);
+    kit_close(arena);
+}
+
+/* Blocks of three streams become one block of a fourth: behind the work of each. */
+static void pieces_of_several_streams(void) {
+    void *blocks[3], *large;
+    int i;
+    begin_shared();
+    for (i = 0; i < 3; i++) blocks[i] = gpupool_alloc(arena, SIZE / 3, kit_stream[i]);
+    for (i = 0; i < 3; i++) {
+        kit_write(blocks[i], SIZE / 3, kit_stream[i], i);
+        kit_free(arena, blocks[i], kit_stream[i]);
+    }
+    large = gpupool_alloc(arena, SIZE, kit_stream[3]);
+    CHECK(large);
+    kit_write(large, SIZE, kit_stream[3], 9);
+    kit_verify(large, SIZE, kit_stream[3], 9);
+    kit_free(arena, large, kit_stream[3]);
+    kit_close(arena);
+}
+
+/* The default stream, by its two names, is one stream. */
+static void legacy_stream(void) {
+    void *block;
+    begin();
+    block = get(SIZE, 0, 1);
+    CHECK(block);
+    kit_free(arena, block, cudaStreamLegacy);
+    block = get(SIZE, 0, 2);
+    CHECK(block);
+    host_never_waited();
+    kit_free(arena, block, 0);
+    kit_close(arena);
+}
+
+/* ---- record_stream ---- */
+
+/* The owner's next request may not have the block while the recorded stream uses it. */
+static void recorded_stream(void) {
+    void *block;
+    begin();
+    block = get(SIZE, A, 1);
+    kit_follow(B, A);
+    kit_hold(B);
+    kit_write(block, SIZE, B, 2);
+    CHECK_RESULT(gpupool_record_stream(arena, block, B), GPUPOOL_OK);
+    kit_free(arena, block, A);
+    CHECK_EQ(kit_stats(arena).pending.now, SIZE);
+    CHECK(!get(SIZE, GPUPOOL_NO_STREAM, 3)); /* B could only be waited for by the host */
+    CHECK_EQ(gpupool_last_result(), GPUPOOL_E_OUT_OF_MEMORY);
+    CHECK_EQ(gpupool_last_verdict()->cause, GPUPOOL_CAUSE_PENDING);
+    block = get(SIZE, A, 4); /* A waits for it on the device */
+    CHECK(block);
+    CHECK_EQ(kit_stats(arena).stream_waits, 1);
+    host_never_waited();
+    kit_let_go(B);
+    kit_verify(block, SIZE, A, 4);
+    kit_free(arena, block, A);
+    kit_close(arena);
+}
+
+/* A stream's later use moves its mark, and its own free needs none. */
+static void recorded_again(void) {
+    void *block;
+    begin();
+    block = get(SIZE, A, 1);
+    kit_follow(B, A);
+    kit_write(block, SIZE, B, 2);
+    CHECK_RESULT(gpupool_record_stream(arena, block, B), GPUPOOL_OK);
+    CHECK_EQ(cudaStreamSynchronize(B), cudaSuccess); /* the first use is over, */
+    kit_hold(B);
+    kit_write(block, SIZE, B, 3); /* the second is not */
+    CHECK_RESULT(gpupool_record_stream(arena, block, B), GPUPOOL_OK);
+    CHECK_RESULT(gpupool_record_stream(arena, block, A), GPUPOOL_OK);
+    kit_free(arena, block, A);
+    CHECK(!get(SIZE, GPUPOOL_NO_STREAM, 4));
+    block = get(SIZE, A, 5);
+    CHECK(block);
+    kit_let_go(B);
+    kit_verify(block, SIZE, A, 5);
+    kit_free(arena, block, A);
+    kit_close(arena);
+}
+
+/* A small block that was recorded does not go round in its stream's cache. */
+static void recorded_small(void) {
+    void *block, *next;
+    begin();
+    block = get(1000, A, 1);
+    kit_follow(B, A);
+    kit_hold(B);
+    kit_write(block, 1000, B, 2);
+    CHECK_RESULT(gpupool_record_stream(arena, block, B), GPUPOOL_OK);
+    kit_free(arena, block, A);
+    next = get(1000, A, 3);
+    CHECK(next && next != block);
+    kit_let_go(B);
+    kit_free(arena, next, A);
+    kit_close(arena);
+}
+
+/* Freed on the recorded stream itself: then it is A, which allocated, that nobody waits for. */
+static void freed_on_the_recorded_stream(void) {
+    void *block;
+    begin();
+    block = get(SIZE, A, 1);
+    kit_follow(B, A);
+    kit_write(block, SIZE, B, 2);
+    CHECK_RESULT(gpupool_record_stream(arena, block, B), GPUPOOL_OK);
+    kit_free(arena, block, B);
+    kit_hold(A);
+    block = get(SIZE, B, 3);
+    CHECK(block);
+    host_never_waited();
+    kit_let_go(A);
+    kit_free(arena, block, B);
+    kit_close(arena);
+}
+
+int main(void) {
+    KIT_TEST(own_memory_at_once);
+    KIT_TEST(others_memory_behind_a_mark);
+    KIT_TEST(finished_memory);
+    KIT_TEST(unmarked_memory);
+    KIT_TEST(pieces_of_several_streams);
+    KIT_TEST(legacy_stream);
+    KIT_TEST(recorded_stream);
+    KIT_TEST(recorded_again);
+    KIT_TEST(recorded_small);
+    KIT_TEST(freed_on_the_recorded_stream);
+    return check_finish();
+}

@@ -1,0 +1,118 @@
+#!/bin/bash
+# The header in C, C++ and CUDA: with the implementation, without, in two files of different
+# languages, all static in one; and what it leaves behind. Closes with `N passed, N failed`.
+set -u
+cd "$(dirname "$0")/../.."
+CC=${CC:-gcc} CXX=${CXX:-g++} BUILD=${BUILD:-build} NVCC=${NVCC:-}
+out=$BUILD/next_compile
+rm -rf "$out"
+mkdir -p "$out"
+. tests/gates/compile/checks.sh
+cuda=-Itests/fakecuda/include
+[[ -z ${TOOLKIT:-} ]] || cuda="-isystem $TOOLKIT/include"
+strict="-Wall -Wextra -Wpedantic -Wshadow -Wconversion -Wsign-conversion -Werror"
+include="-Itests/next -I."
+source=tests/next/compile
+
+# What a compiler and a language are called with.
+c11="$CC -x c -std=c11 $strict"
+c17="$CC -x c -std=c17 $strict"
+cpp11="$CXX -x c++ -std=c++11 $strict"
+cpp20="$CXX -x c++ -std=c++20 $strict"
+
+compile() { # COMPILER OBJECT SOURCE FLAGS: must say nothing
+    local said
+    said=$($1 ${4:-} $include $cuda -c -o "$2" "$3" 2>&1) && [[ -z $said ]] || {
+        echo "$said" | head -n 20
+        return 1
+    }
+}
+
+for name in main user; do
+    for language in c11 c17 cpp11 cpp20; do
+        check "$language: $name" compile "${!language}" "$out/$name-$language.o" $source/$name.c
+    done
+done
+check "optimized" compile "$c11" "$out/main-optimized.o" $source/main.c -O2
+check "without exceptions or types" compile "$cpp11" "$out/main-plain.o" $source/main.c \
+    "-fno-exceptions -fno-rtti"
+check "gnu11" compile "$CC -x c -std=gnu11 $strict" "$out/main-gnu.o" \
+    $source/main.c
+for option in GPUPOOL_CHECK=1 GPUPOOL_STREAM_CHECK=1 CUDA_API_PER_THREAD_DEFAULT_STREAM=1 \
+    GPUPOOL_LIMIT=67108864 GPUPOOL_SOURCE=GPUPOOL_SOURCE_PINNED GPUPOOL_CHUNK_BYTES=4194304; do
+    check "$option" compile "$c11" "$out/main-$option.o" $source/main.c "-D$option"
+    check "$option, run" link_and_run "$out/$option" "$CC" "$out/main-$option.o" "$out/user-c11.o"
+done
+for other in clang clang++; do
+    if ! works $other; then left_out $other; continue; fi
+    case $other in *++) flags="-x c++ -std=c++11" ;; *) flags="-x c -std=c11" ;; esac
+    check "$other" compile "$other $flags $strict" "$out/main-$other.o" $source/main.c
+done
+
+# ---- two files ----
+for pair in c11:c11 c11:cpp11 cpp11:c11 cpp20:cpp11; do
+    check "two files, $pair" link_and_run "$out/two-$pair" "$CXX" "$out/main-${pair%:*}.o" \
+        "$out/user-${pair#*:}.o"
+done
+twice() { ! $CC -o "$out/twice" "$out"/main-{c11,c17}.o "$out/user-c11.o" 2> "$out/twice.log"; }
+check "two implementations do not link" twice
+
+# ---- all in one file ----
+cat > "$out/static.c" << 'END'
+#define GPUPOOL_API static
+#define GPUPOOL_IMPLEMENTATION
+#include "gpupool.h"
+int main(void) {
+    return !gpupool_result_name(GPUPOOL_OK);
+}
+END
+nothing_shows() { # OBJECT
+    [[ $(nm --defined-only --extern-only "$1" | awk '{ print $3 }' | xargs) == main ]]
+}
+for language in c11 cpp11; do
+    check "static, $language" compile "${!language} -Wno-unused-function" "$out/static-$language.o" \
+        "$out/static.c"
+    check "static, $language: nothing shows" nothing_shows "$out/static-$language.o"
+done
+
+# ---- what is left behind ----
+only_ours() { # OBJECT: every name that others can see begins with gpupool_
+    local names
+    names=$(nm -C --defined-only --extern-only "$1" | awk '{ print $3 }')
+    grep -qx 'gpupool_alloc' <<< "$names" && ! grep -Ev '^(gpupool_[a-z_]*|main)$' <<< "$names"
+}
+check "symbols, C" only_ours "$out/main-c11.o"
+check "symbols, C++" only_ours "$out/main-cpp11.o"
+macros() { # FLAGS: of gpupool.h, without those of what it includes
+    echo '#include "gpupool.h"' > "$out/header.c"
+    printf '#include <%s>\n' cuda.h cuda_runtime_api.h stddef.h stdint.h stdio.h stdlib.h \
+        > "$out/others.c"
+    for file in header others; do
+        $CC -x c -std=c11 $1 $include $cuda -dM -E "$out/$file.c" | awk '{ print $2 }' |
+            sed 's/(.*//' | sort -u > "$out/$file.txt"
+    done
+    comm -23 "$out/header.txt" "$out/others.txt"
+}
+only_our_macros() { macros "" | grep -qx GPUPOOL_NO_STREAM && ! macros "" | grep -v '^GPUPOOL_'; }
+check "macros of a file without the implementation" only_our_macros
+
+# ---- CUDA ----
+in_cuda() { # SOURCE
+    cp $source/$1.c "$out/$1.cu"
+    $NVCC -std=c++14 -Werror all-warnings -Xcompiler -Wall,-Wextra $include -I$source -c \
+        -o "$out/$1-cu.o" "$out/$1.cu" > "$out/nvcc.log" 2>&1 && [[ ! -s $out/nvcc.log ]] ||
+        { cat "$out/nvcc.log"; return 1; }
+}
+if [[ -n $NVCC ]]; then
+    check "nvcc, with the implementation" in_cuda main
+    check "nvcc, without" in_cuda user
+    # CUDA's part of such an object is for a real runtime: only the host's part is linked.
+    cudart="-Wl,--unresolved-symbols=ignore-in-object-files"
+    check "two files, nvcc and C" $CXX $cudart -o "$out/two-cu" "$out/main-cu.o" "$out/user-c11.o" \
+        "$BUILD/fakecuda/none.a" -pthread
+else
+    left_out nvcc
+fi
+
+echo "$passed passed, $failed failed"
+((failed == 0))
