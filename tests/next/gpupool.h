@@ -1027,7 +1027,6 @@ typedef struct gpi_buddy { /* (BUDDY; cells' chunks: CHUNK) */
     gpi_cell *cells;
     uint64_t *starts;
     uint64_t granules; /* with addresses for stitches */
-    uint64_t homes;    /* units of addresses for chunks */
     uint64_t base;     /* MAPPED: the address of unit 0; else 0 */
     int is_apart;      /* chunks are no neighbours in memory */
     gpi_list any, empty, space;
@@ -2143,69 +2142,47 @@ static uint64_t gpi_chunk_size(const gpupool_arena *arena, uint64_t need) {
     return arena->buddy.is_apart ? gpi_max(units, need) : units;
 }
 
-/* Makes chunks of `size` in addresses that are TAKEN: `need` units, and a whole last chunk where
-   the limit lets it. The lock opens between two chunks. What was made before a failure stays.
-   *done: so many units have memory now; the other addresses go back. */
-static gpupool_result gpi_chunk_fill(gpupool_arena *arena, gpi_run *run, uint64_t need,
-                                     uint64_t size, uint64_t *done) {
+/* Adds finished free memory: `need` units side by side, in chunks of `size`, and a whole chunk of
+   that size where the limit lets it. The lock opens between two chunks. What was made before a
+   failure stays, as free memory. */
+static gpupool_result gpi_chunk_grow(gpupool_arena *arena, uint64_t need, uint64_t size) {
     gpi_buddy *buddy = &arena->buddy;
     const gpi_chunks *chunks = &arena->chunks;
-    uint64_t most = run->units, part;
+    uint64_t room = gpi_less(chunks->limit, chunks->reserved.now) / GPI_UNIT;
+    uint64_t most, done = 0, part;
     gpupool_result result = GPUPOOL_OK;
-    *done = 0;
-    while (*done < most && !arena->broken) {
-        part = gpi_min(size, most - *done);
-        if (most - *done - part < size / 2) part = most - *done;
+    gpi_run *run;
+    if (chunks->source->flags & GPI_MAPS) {
+        need = gpi_up(need, GPI_GRANULE);
+        room = gpi_down(room, GPI_GRANULE);
+    }
+    most = gpi_max(need, gpi_min(size, room));
+    if (need > room) return gpi_system_fail(GPUPOOL_E_OUT_OF_MEMORY, "the arena's limit");
+    run = gpi_buddy_get(buddy, &buddy->empty, gpi_up(most, GPI_GRANULE), GPI_GRANULE * GPI_UNIT);
+    if (!run) return gpi_system_fail(GPUPOOL_E_OUT_OF_MEMORY, "no addresses are left");
+    while (done < most && !arena->broken) {
+        part = gpi_min(size, most - done);
+        if (most - done - part < size / 2) part = most - done;
         if (part > gpi_less(chunks->limit, chunks->reserved.now) / GPI_UNIT)
             result = gpi_system_fail(GPUPOOL_E_OUT_OF_MEMORY, "the arena's limit");
-        else result = gpi_chunk_make(arena, run->unit + *done, part);
-        if (result == GPUPOOL_E_OUT_OF_MEMORY && *done < need && part > need - *done) {
-            size = need - *done; /* no chunk of the usual size is left */
+        else result = gpi_chunk_make(arena, run->unit + done, part);
+        if (result == GPUPOOL_E_OUT_OF_MEMORY && done < need && part > need - done) {
+            size = need - done; /* no chunk of the usual size is left */
             most = need;
             continue;
         }
         if (result != GPUPOOL_OK) break;
-        *done += part;
+        done += part;
         gpi_arena_pass(arena);
     }
-    if (run->units > *done) {
-        gpi_run *rest = *done ? gpi_buddy_split(buddy, run, run->unit + *done) : run;
+    if (run->units > done) {
+        gpi_run *rest = done ? gpi_buddy_split(buddy, run, run->unit + done) : run;
         gpi_buddy_put(buddy, rest, GPI_EMPTY, &buddy->empty, 0);
     }
-    if (arena->broken) return gpi_arena_break(arena);
-    return *done >= need ? GPUPOOL_OK : result;
-}
-
-/* How many units a growth by `need` adds, in whole granules where chunks are mapped; 0: the limit
-   has no room. */
-static uint64_t gpi_chunk_growth(const gpupool_arena *arena, uint64_t *need, uint64_t size) {
-    const gpi_chunks *chunks = &arena->chunks;
-    uint64_t room = gpi_less(chunks->limit, chunks->reserved.now) / GPI_UNIT;
-    if (chunks->source->flags & GPI_MAPS) {
-        *need = gpi_up(*need, GPI_GRANULE);
-        room = gpi_down(room, GPI_GRANULE);
-    }
-    if (*need <= room) return gpi_max(*need, gpi_min(size, room));
-    gpi_system_fail(GPUPOOL_E_OUT_OF_MEMORY, "the arena's limit");
-    return 0;
-}
-
-/* Adds finished free memory: `need` units side by side. */
-static gpupool_result gpi_chunk_grow(gpupool_arena *arena, uint64_t need, uint64_t size) {
-    gpi_buddy *buddy = &arena->buddy;
-    uint64_t most = gpi_chunk_growth(arena, &need, size), done;
-    gpupool_result result;
-    gpi_run *run;
-    if (!most) return GPUPOOL_E_OUT_OF_MEMORY;
-    run = gpi_buddy_get(buddy, &buddy->empty, gpi_up(most, GPI_GRANULE), GPI_GRANULE * GPI_UNIT);
-    if (!run) return gpi_system_fail(GPUPOOL_E_OUT_OF_MEMORY, "no addresses are left");
-    if (run->units > most)
-        gpi_buddy_put(buddy, gpi_buddy_split(buddy, run, run->unit + most), GPI_EMPTY,
-                      &buddy->empty, 0);
     run->by.freed_by = NULL;
-    result = gpi_chunk_fill(arena, run, need, size, &done);
     if (done) gpi_buddy_put(buddy, run, GPI_FREE, &buddy->any, 0);
-    return result;
+    if (arena->broken) return gpi_arena_break(arena);
+    return done >= need ? GPUPOOL_OK : result;
 }
 
 /* -- idle chunks go -- */
@@ -2504,11 +2481,6 @@ static uint64_t gpi_stitch_price(const gpupool_arena *arena, uint64_t pieces) {
     return pieces * GPI_PIECE_COSTS * (1 + 3 * (uint64_t)arena->driver.peer_count);
 }
 
-/* Half of the credit is spent: the program doesn't repeat itself much. */
-static int gpi_stitch_is_dear(const gpupool_arena *arena) {
-    return arena->stitches.credit < GPI_CREDIT / 2;
-}
-
 /* How many pieces a stitch may have. From half of the credit down one stitch gets at most 1/64 of
    it: what is left serves many small stitches rather than one large. */
 static uint64_t gpi_stitch_affords(gpupool_arena *arena) {
@@ -2518,7 +2490,7 @@ static uint64_t gpi_stitch_affords(gpupool_arena *arena) {
     stitches->credit_at = position;
     if (stitches->credit > GPI_CREDIT) stitches->credit = GPI_CREDIT;
     credit = (uint64_t)stitches->credit;
-    if (gpi_stitch_is_dear(arena)) credit /= 64;
+    if (credit < GPI_CREDIT / 2) credit /= 64;
     return credit / gpi_stitch_price(arena, 1);
 }
 
@@ -2932,39 +2904,6 @@ static int gpi_ladder_can_stitch(const gpi_ask *ask) {
     return (ask->arena->chunks.source->flags & GPI_MAPS) && !ask->is_own_chunk;
 }
 
-/* Free memory that ends where the chunks end grows by what the request lacks: a buffer that grows
-   needs its new end only. */
-static gpupool_result gpi_ladder_append(gpi_ask *ask, gpi_run **run) {
-    gpupool_arena *arena = ask->arena;
-    gpi_buddy *buddy = &arena->buddy;
-    gpi_run *tail = gpi_buddy_at(buddy, buddy->homes - 1), *end = tail->left, *hand = NULL, *more;
-    uint64_t start, lacks, most, done;
-    gpupool_result result;
-    if (tail->state != GPI_EMPTY || !end || !gpi_ask_can_use(ask, end))
-        return GPUPOOL_E_OUT_OF_MEMORY;
-    start = gpi_buddy_start(buddy, end, ask->alignment);
-    if (start >= tail->unit || tail->unit - start >= ask->units) return GPUPOOL_E_OUT_OF_MEMORY;
-    lacks = ask->units - (tail->unit - start);
-    most = gpi_chunk_growth(arena, &lacks, gpi_ladder_size(ask));
-    if (!most || tail->units < most) return GPUPOOL_E_OUT_OF_MEMORY;
-    more = gpi_buddy_take(buddy, tail, tail->unit, most);
-    gpi_hand_take(ask, start, more->unit - start, &hand);
-    more->by.freed_by = NULL;
-    result = gpi_chunk_fill(arena, more, lacks, gpi_ladder_size(ask), &done);
-    if (result != GPUPOOL_OK) {
-        if (done) gpi_buddy_put(buddy, more, GPI_FREE, &buddy->any, 0);
-        gpi_hand_put_back(arena, hand);
-        return result;
-    }
-    *run = gpi_buddy_join(buddy, hand, more);
-    if ((*run)->units > ask->units) {
-        more = gpi_buddy_split(buddy, *run, (*run)->unit + ask->units);
-        more->by.freed_by = NULL;
-        gpi_buddy_put(buddy, more, GPI_FREE, &buddy->any, 0);
-    }
-    return GPUPOOL_OK;
-}
-
 /* The arena maps or grows though another stream has freed memory, which no mark covers. */
 static void gpi_ladder_note_unmarked(const gpi_ask *ask) {
     gpupool_arena *arena = ask->arena;
@@ -2981,9 +2920,6 @@ static gpupool_result gpi_ladder_extend(gpi_ask *ask, gpi_run **run) {
     gpupool_result result = GPUPOOL_E_OUT_OF_MEMORY;
     gpi_ladder_note_unmarked(ask);
     if (most >= 2) result = gpi_stitch_make(ask, most, run);
-    if (result == GPUPOOL_E_OUT_OF_MEMORY && gpi_ladder_can_stitch(ask) &&
-        gpi_stitch_is_dear(ask->arena))
-        result = gpi_ladder_append(ask, run);
     if (result != GPUPOOL_E_OUT_OF_MEMORY) return result;
     return gpi_chunk_grow(ask->arena, gpi_ladder_need(ask), gpi_ladder_size(ask));
 }
@@ -3869,7 +3805,6 @@ static gpupool_result gpi_life_open_buddy(gpupool_arena *arena) {
     }
     bytes = homes + spaces;
     buddy->granules = bytes / page;
-    buddy->homes = homes / GPI_UNIT;
     buddy->cells = (gpi_cell *)gpi_system_pages(buddy->granules * sizeof *buddy->cells,
                                                 PROT_READ | PROT_WRITE);
     buddy->starts = (uint64_t *)gpi_system_pages(buddy->granules / 8 + 8, PROT_READ | PROT_WRITE);
@@ -3890,7 +3825,7 @@ static gpupool_result gpi_life_open_buddy(gpupool_arena *arena) {
     run = gpi_buddy_new(buddy, 0, bytes / GPI_UNIT);
     gpi_buddy_enter(buddy, run);
     if (spaces) {
-        gpi_run *right = gpi_buddy_split(buddy, run, buddy->homes);
+        gpi_run *right = gpi_buddy_split(buddy, run, homes / GPI_UNIT);
         gpi_buddy_put(buddy, right, GPI_SPACE, &buddy->space, 0);
     }
     gpi_buddy_put(buddy, run, GPI_EMPTY, &buddy->empty, 0);
