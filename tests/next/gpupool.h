@@ -411,7 +411,7 @@ static int gpi_system_try(gpi_lock *lock, int word) {
    again after growing gaps, in which the others' cache lines stay with the holder. */
 static void gpi_system_lock_wait(gpi_lock *lock) {
     int gap, i;
-    for (gap = 4; gap <= 512; gap += gap / 2) {
+    for (gap = 32; gap <= 2048; gap += gap / 4) {
         for (i = 0; i < gap; i++) GPI_PAUSE();
         if (gpi_system_try(lock, 1)) return;
     }
