@@ -1988,16 +1988,11 @@ static gpupool_result gpi_chunk_unmap(gpupool_arena *arena, gpi_chunk *chunk) {
 
 static gpupool_result gpi_chunk_get_device(gpupool_arena *arena, gpi_chunk *chunk) {
     CUdeviceptr address = 0;
+    uint64_t bytes = chunk->units * GPI_UNIT;
     gpupool_result result =
-        GPI_TELL(&arena->driver, memory_alloc, &address, chunk->units * GPI_UNIT);
-    chunk->memory = (void *)(uintptr_t)address;
-    return result;
-}
-
-static gpupool_result gpi_chunk_get_managed(gpupool_arena *arena, gpi_chunk *chunk) {
-    CUdeviceptr address = 0;
-    gpupool_result result = GPI_TELL(&arena->driver, managed_alloc, &address,
-                                     chunk->units * GPI_UNIT, CU_MEM_ATTACH_GLOBAL);
+        arena->chunks.source->name == GPUPOOL_SOURCE_MANAGED
+            ? GPI_TELL(&arena->driver, managed_alloc, &address, bytes, CU_MEM_ATTACH_GLOBAL)
+            : GPI_TELL(&arena->driver, memory_alloc, &address, bytes);
     chunk->memory = (void *)(uintptr_t)address;
     return result;
 }
@@ -2033,7 +2028,7 @@ static gpupool_result gpi_chunk_give_custom(gpupool_arena *arena, gpi_chunk *chu
 static const gpi_source gpi_sources[] = {
     {GPUPOOL_SOURCE_MAPPED, GPI_MAPS | GPI_ON_DEVICE, gpi_chunk_map, gpi_chunk_unmap},
     {GPUPOOL_SOURCE_DEVICE, GPI_ON_DEVICE, gpi_chunk_get_device, gpi_chunk_give_device},
-    {GPUPOOL_SOURCE_MANAGED, GPI_HOST, gpi_chunk_get_managed, gpi_chunk_give_device},
+    {GPUPOOL_SOURCE_MANAGED, GPI_HOST, gpi_chunk_get_device, gpi_chunk_give_device},
     {GPUPOOL_SOURCE_PINNED, GPI_HOST, gpi_chunk_get_pinned, gpi_chunk_give_pinned},
     {GPUPOOL_SOURCE_CUSTOM, 0, gpi_chunk_get_custom, gpi_chunk_give_custom},
     {GPUPOOL_SOURCE_BYPASS, GPI_ALONE | GPI_ON_DEVICE, gpi_chunk_get_device,
@@ -2497,8 +2492,7 @@ static uint64_t gpi_stitch_affords(gpupool_arena *arena) {
 typedef struct gpi_plan {
     uint64_t count;   /* of pieces */
     uint64_t missing; /* units that no chunk has */
-    gpi_chunk *whole; /* the last that is wholly used, */
-    gpi_chunk *last;  /* and the one of which a part is used; NULL: none */
+    gpi_chunk *last;  /* of which a part is used; NULL: only whole chunks are chosen */
 } gpi_plan;
 
 /* Chooses chunks for a block: wholly usable ones, the largest first, while they fit; and for the
@@ -2513,7 +2507,6 @@ static void gpi_stitch_plan(const gpi_ask *ask, gpi_plan *plan) {
         chunk->is_chosen = chunk->usable == chunk->units && chunk->units <= rest;
         if (!chunk->is_chosen) continue;
         rest -= chunk->units;
-        plan->whole = chunk;
         plan->count++;
     }
     for (i = 0; i < chunks->count && rest; i++) {
@@ -2582,17 +2575,6 @@ static gpupool_result gpi_stitch_map(gpupool_arena *arena, const gpi_stitch *sti
     return result;
 }
 
-/* One piece needs no second mapping: its home memory is the block. */
-static gpupool_result gpi_stitch_take_home(gpi_ask *ask, uint64_t unit, gpi_run **run) {
-    gpi_run *hand = NULL;
-    gpupool_result result;
-    gpi_hand_take(ask, unit, ask->units, &hand);
-    result = gpi_hand_follow(ask, hand);
-    if (result != GPUPOOL_OK) gpi_hand_put_back(ask->arena, hand);
-    else *run = gpi_hand_join(&ask->arena->buddy, unit, ask->units);
-    return result;
-}
-
 static void gpi_stitch_link(gpupool_arena *arena, gpi_stitch *stitch) {
     gpi_stitches *stitches = &arena->stitches;
     gpi_stitch **link = &stitches->bins[gpi_stitch_bin(stitch->units)];
@@ -2613,16 +2595,12 @@ static gpupool_result gpi_stitch_make(gpi_ask *ask, uint64_t most, gpi_run **run
     gpupool_arena *arena = ask->arena;
     gpupool_result result;
     gpi_stitch *stitch;
-    uint64_t home;
     gpi_plan plan;
     gpi_stitch_plan(ask, &plan);
     if (plan.missing == ask->units || plan.count + (plan.missing > 0) > most)
         return gpi_system_fail(GPUPOOL_E_OUT_OF_MEMORY, "no free memory to stitch");
     if (plan.missing)
         return gpi_chunk_grow(arena, plan.missing, gpi_chunk_size(arena, plan.missing));
-    home = plan.last ? plan.last->unit : plan.whole->unit;
-    if (plan.count == 1 && gpi_address(&arena->buddy, home) % ask->alignment == 0)
-        return gpi_stitch_take_home(ask, home, run);
     result = gpi_stitch_new(ask, &plan, &stitch);
     if (result != GPUPOOL_OK) return result;
     result = gpi_stitch_map(arena, stitch);
@@ -2756,25 +2734,16 @@ static gpupool_result gpi_ladder_wait(gpupool_arena *arena, gpi_stream *s) {
 
 /* -- idle chunks go back -- */
 
-/* Gives idle chunks back until at most `keep` bytes are reserved: the largest first that are not
-   too large, then the smallest. The lock opens between two chunks. */
+/* Gives idle chunks back, the smallest first, until at most `keep` bytes are reserved. The lock
+   opens between two chunks. */
 static gpupool_result gpi_ladder_trim(gpupool_arena *arena, uint64_t keep) {
     gpi_chunks *chunks = &arena->chunks;
     gpupool_result result = GPUPOOL_OK;
-    uint64_t i = 0;
-    while (i < chunks->count && chunks->reserved.now > keep && result == GPUPOOL_OK) {
-        gpi_chunk *chunk = chunks->all[i++];
-        if (chunk->units * GPI_UNIT > chunks->reserved.now - keep) continue;
-        if (!gpi_chunk_is_idle(arena, chunk)) continue;
-        result = gpi_stitch_give_back(arena, chunk);
-        i--;
+    uint64_t i = chunks->count;
+    while (i-- && chunks->reserved.now > keep && result == GPUPOOL_OK) {
+        if (i >= chunks->count || !gpi_chunk_is_idle(arena, chunks->all[i])) continue;
+        result = gpi_stitch_give_back(arena, chunks->all[i]);
         gpi_arena_pass(arena);
-    }
-    i = 0;
-    while (i < chunks->count && chunks->reserved.now > keep && result == GPUPOOL_OK) {
-        gpi_chunk *chunk = chunks->all[chunks->count - 1 - i];
-        if (gpi_chunk_is_idle(arena, chunk)) result = gpi_stitch_give_back(arena, chunk);
-        else i++;
     }
     return result;
 }
@@ -2820,16 +2789,11 @@ static gpi_run *gpi_ladder_take_chunk(gpi_ask *ask) {
    out. */
 static gpi_run *gpi_ladder_take_free(gpi_ask *ask, int tries) {
     gpi_buddy *buddy = &ask->arena->buddy;
-    gpi_search search = {{&buddy->any, NULL}, 0, 0, UINT64_MAX, 0};
+    gpi_list *any = &buddy->any, *first = ask->takes_own ? &ask->owner->list : any;
+    gpi_search search = {
+        {first, first == any ? NULL : any}, ask->units, ask->alignment, UINT64_MAX, tries};
     gpi_run *run;
     if (ask->is_own_chunk) return gpi_ladder_take_chunk(ask);
-    search.units = ask->units;
-    search.alignment = ask->alignment;
-    search.tries = tries;
-    if (ask->takes_own) {
-        search.lists[0] = &ask->owner->list;
-        search.lists[1] = &buddy->any;
-    }
     run = gpi_buddy_find(buddy, &search);
     if (!run) return gpi_stitch_reuse(ask);
     gpi_stream_note_taken(ask->arena, run, ask->owner);
@@ -2841,11 +2805,9 @@ static gpi_run *gpi_ladder_take_free(gpi_ask *ask, int tries) {
 static gpi_run *gpi_ladder_take_others(gpi_ask *ask) {
     gpupool_arena *arena = ask->arena;
     gpi_buddy *buddy = &arena->buddy;
-    gpi_search search = {{NULL, NULL}, 0, 0, 0, INT32_MAX};
+    gpi_search search = {{NULL, NULL}, ask->units, ask->alignment, 0, INT32_MAX};
     gpi_stream *s = arena->streams.all_streams;
     gpi_run *run;
-    search.units = ask->units;
-    search.alignment = ask->alignment;
     for (; s; s = s->next) {
         if (s == ask->owner || s->kind != GPI_ORDINARY || s->list.units < ask->units) continue;
         if (s->issued > gpi_stream_marked(arena, s)) gpi_stream_want_marks(arena);
@@ -2862,32 +2824,6 @@ static gpi_run *gpi_ladder_take_others(gpi_ask *ask) {
         return NULL;
     }
     return NULL;
-}
-
-/* A WAITING block of the request's size or more becomes free memory of the owner, behind waits for
-   all its uses. O3: its position is issued after the last wait. Returns whether one did. */
-static int gpi_ladder_adopt_waiting(gpi_ask *ask) {
-    gpupool_arena *arena = ask->arena;
-    gpi_run *run = arena->streams.waiting;
-    gpi_use *use;
-    for (; run; run = run->next) {
-        if (gpi_block_units(run) < ask->units) continue;
-        for (use = run->of.uses; use; use = use->next)
-            if (use->at > gpi_stream_marked(arena, use->stream)) break;
-        if (!use) break;
-        gpi_stream_want_marks(arena);
-    }
-    if (!run) return 0;
-    gpi_stream_stop_waiting(arena, run, &arena->streams.waiting);
-    for (use = run->of.uses; use; use = use->next) {
-        if (use->stream == ask->owner || use->at <= gpi_stream_done(arena, use->stream)) continue;
-        if (gpi_stream_follow(arena, use->stream, ask->owner, ask->handle) == GPUPOOL_OK) continue;
-        gpi_stream_wait_for_uses(arena, run, &arena->streams.waiting);
-        return 0;
-    }
-    while (run->of.uses) gpi_stream_drop_uses(arena, run, run->of.uses->stream);
-    gpi_ladder_put(arena, run, ask->owner);
-    return 1;
 }
 
 /* What a growth must add for the request. */
@@ -2946,7 +2882,7 @@ static gpupool_result gpi_ladder_squeeze(gpi_ask *ask, uint64_t began, gpi_run *
     if (ask->takes_others) {
         *run = gpi_ladder_take_others(ask);
         if (!*run) *run = gpi_stitch_reuse(ask);
-        if (*run || gpi_ladder_adopt_waiting(ask)) return GPUPOOL_OK;
+        if (*run) return GPUPOOL_OK;
     }
     if (gpi_ladder_can_stitch(ask)) {
         result = gpi_stitch_make(ask, UINT64_MAX, run);
@@ -3750,9 +3686,6 @@ static gpupool_result gpi_life_refuses(const gpupool_arena_config *config) {
                                config->share);
     if (config->share && config->source > GPUPOOL_SOURCE_MAPPED)
         return gpi_system_fail(GPUPOOL_E_ARGUMENT, "config.share: only MAPPED memory is shared");
-    if (config->chunk_bytes > (uint64_t)1 << 46)
-        return gpi_system_fail(GPUPOOL_E_ARGUMENT, "config.chunk_bytes: %zu is more than 2^46",
-                               config->chunk_bytes);
     return GPUPOOL_OK;
 }
 
