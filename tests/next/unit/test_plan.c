@@ -1,8 +1,8 @@
 // build: plain -O1
 // build: asan -O1 -fsanitize=address,undefined -DEVERY=23
 /* The plan of a stitch, for three chunks in every state: of one to three granules, free from the
-   start on by nothing, a unit, half or all, for anybody, the request's stream or another one. A plan
-   exists when any choice of chunks would do, and it takes whole chunks but for one. */
+   start on by nothing, a unit, half or all, for anybody, the request's stream or another one. A
+   plan exists when any choice of chunks would do, and it takes whole chunks but for one. */
 #define GPUPOOL_IMPLEMENTATION
 #include "gpupool.h"
 #include "check.h"
@@ -13,10 +13,10 @@ typedef enum owner { ANY, OWN, OTHER, OWNERS } owner;
 enum { NOTHING, UNIT, HALF, WHOLE, PARTS };
 
 static gpupool_arena arena;
-static gpi_stream streams[2]; /* the request's; another one, which has recorded no mark */
+static gpi_stream streams[2]; /* the request's; another one, whose mark covers its frees */
 static gpi_chunk chunks[CHUNKS];
 static gpi_chunk *all[CHUNKS];
-static uint64_t usable[CHUNKS]; /* of each chunk, as the test knows it */
+static uint64_t parts_free[CHUNKS], usable[CHUNKS]; /* of each chunk, as the test knows it */
 static long plans;
 
 static void open_records(void) {
@@ -28,6 +28,8 @@ static void open_records(void) {
     arena.chunks.all = all;
     arena.chunks.count = arena.chunks.room = CHUNKS;
     streams[0].kind = streams[1].kind = GPI_ORDINARY;
+    streams[1].event = (CUevent)(void *)&streams[1];
+    streams[1].mark_at = streams[1].issued = 1;
 }
 
 static void empty_list(gpi_list *list, gpi_stream *stream) {
@@ -53,7 +55,7 @@ static void lay_out(const int *granules, const int *parts, const int *owners) {
         uint64_t part = parts[i] == WHOLE ? units : parts[i] == HALF ? units / 2 : parts[i] == UNIT;
         chunks[i].unit = unit;
         chunks[i].units = units;
-        usable[i] = owners[i] == OTHER ? 0 : part;
+        parts_free[i] = part;
         if (unit) run = gpi_buddy_split(buddy, run, unit);
         first[i] = part ? run : NULL;
         if (part && part < units) run = gpi_buddy_split(buddy, run, unit + part);
@@ -65,7 +67,7 @@ static void lay_out(const int *granules, const int *parts, const int *owners) {
             if (first[i] && (owners[i] == ANY) == k)
                 gpi_buddy_put(buddy, first[i], GPI_FREE,
                               owners[i] == ANY ? &buddy->any : &streams[owners[i] - OWN].list, 1);
-    buddy->region.used = used; /* the next state takes the same records */
+    buddy->region.used = used;     /* the next state takes the same records */
     for (i = 0; i < CHUNKS; i++) { /* the largest first */
         for (k = i; k && all[k - 1]->units < chunks[i].units; k--) all[k] = all[k - 1];
         all[k] = &chunks[i];
@@ -123,11 +125,14 @@ static void plan_each(const int *granules, const int *parts, const int *owners) 
     ask.alignment = GPI_UNIT;
     ask.takes_own = 1;
     lay_out(granules, parts, owners);
-    for (uint64_t whole = 0; whole < 7; whole++)
-        for (int k = 0; k < 4; k++) {
-            ask.units = whole * GPI_GRANULE + extra[k];
-            if (ask.units) check_plan(&ask);
+    for (ask.takes_others = 0; ask.takes_others < 2; ask.takes_others++) {
+        for (int i = 0; i < CHUNKS; i++)
+            usable[i] = owners[i] == OTHER && !ask.takes_others ? 0 : parts_free[i];
+        for (uint64_t n = 1; n < 28; n++) {
+            ask.units = n / 4 * GPI_GRANULE + extra[n % 4];
+            check_plan(&ask);
         }
+    }
 }
 
 static int digit(int *number, int base) {
