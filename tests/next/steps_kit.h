@@ -12,11 +12,11 @@
 
 #define STEPS_SECTIONS 8
 
-static void steps_begin(void) {
+static inline void steps_begin(void) {
     raise(SIGSTOP);
 }
 
-static void steps_end(void) {
+static inline void steps_end(void) {
     raise(SIGSTOP);
 }
 
