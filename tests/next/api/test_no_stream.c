@@ -125,8 +125,8 @@ static void in_a_host_function(void) {
     kit_close(arena);
 }
 
-/* Recorded streams are waited for as ever. (A GPU's stream is held by a host function, too, and CUDA
-   runs one at a time.) */
+/* Recorded streams are waited for as ever. (On a GPU the kit holds a stream by a host
+   function, and CUDA runs one at a time.) */
 static void in_a_host_function_if_recorded(void) {
     void *block;
     begin();
