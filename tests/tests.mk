@@ -15,10 +15,12 @@ test: ## every test, on the simulated GPU; needs gcc and make only
 	    { cat $(BUILD)/again.log; exit 1; }; $(COVER); })
 
 RUNS = $(shell echo $$(($(JOBS) + 1))) # some wait, on no processor
-TEST_SCRIPTS := tests/gates/hygiene_test.sh tests/gates/budget_test.sh tests/gates/docs_test.sh tests/gates/windows_test.sh \
+NEXT_SCRIPTS := tests/gates/budget_test.sh tests/next/compile_test.sh
+TEST_SCRIPTS := $(if $(NEXT),$(NEXT_SCRIPTS),$(NEXT_SCRIPTS) \
+  tests/gates/hygiene_test.sh tests/gates/docs_test.sh tests/gates/windows_test.sh \
   tests/tools/replay_test.sh tests/bench/bench_test.sh tests/bench/cliffs/cliffs_test.sh \
-  tests/api/pytorch/pytorch_test.sh tests/next/compile_test.sh \
-  examples/run_examples.sh
+  tests/api/pytorch/pytorch_test.sh \
+  examples/run_examples.sh)
 
 # variants.mk adds to TESTS: one program for each `// build: NAME FLAGS` line of a test source; and to
 # LINKED: the implementation, once for each set of flags. It may name another compiler for those with
@@ -50,8 +52,8 @@ $(BUILD)/header/gpupool.h: gpupool.h
 DEBUG ?= $(if $(filter test test-programs,$(MAKECMDGOALS)),,-g1)
 TEST_COMPILE = $(TEST_CC) $(C_FLAGS) $(DEBUG) $(FLAGS) $(INCLUDES)
 
-test-programs: $(TESTS) $(BUILD)/replay $(BUILD)/demo $(BUILD)/bench-run $(BUILD)/cliffs \
-               $(if $(filter sim,$(ON)),$(EXAMPLES))
+test-programs: $(TESTS) $(if $(NEXT),,$(BUILD)/replay $(BUILD)/demo $(BUILD)/bench-run \
+               $(BUILD)/cliffs $(if $(filter sim,$(ON)),$(EXAMPLES)))
 
 $(TESTS): $(BUILD)/flags $(if $(COVERAGE),$(BUILD)/header/gpupool.h)
 	$(SAY)

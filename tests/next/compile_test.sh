@@ -70,8 +70,8 @@ nothing_shows() { # OBJECT
     [[ $(nm --defined-only --extern-only "$1" | awk '{ print $3 }' | xargs) == main ]]
 }
 for language in c11 cpp11; do
-    check "static, $language" compile "${!language} -Wno-unused-function" "$out/static-$language.o" \
-        "$out/static.c"
+    check "static, $language" compile "${!language} -Wno-unused-function" \
+        "$out/static-$language.o" "$out/static.c"
     check "static, $language: nothing shows" nothing_shows "$out/static-$language.o"
 done
 

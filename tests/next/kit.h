@@ -134,15 +134,15 @@ static inline int kit_failed(gpupool_result result, const char *word, const char
     if (strstr(gpupool_last_error(), word)) return 1;
     return check_fail(file, line, "no \"%s\" in: %s", word, gpupool_last_error());
 }
-#define KIT_FAILS(call, result, word)                                                             \
-    do {                                                                                          \
-        CHECK(!(call));                                                                           \
-        kit_failed(result, word, __FILE__, __LINE__);                                             \
+#define KIT_FAILS(call, result, word) \
+    do { \
+        CHECK(!(call)); \
+        kit_failed(result, word, __FILE__, __LINE__); \
     } while (0)
-#define KIT_REFUSES(call, result, word)                                                           \
-    do {                                                                                          \
-        CHECK_RESULT(call, result);                                                               \
-        kit_failed(result, word, __FILE__, __LINE__);                                             \
+#define KIT_REFUSES(call, result, word) \
+    do { \
+        CHECK_RESULT(call, result); \
+        kit_failed(result, word, __FILE__, __LINE__); \
     } while (0)
 
 /* -- streams that stand still, as behind a long kernel -- */

@@ -12,11 +12,11 @@
 
 #define STEPS_SECTIONS 8
 
-static void steps_begin(void) {
+static inline void steps_begin(void) {
     raise(SIGSTOP);
 }
 
-static void steps_end(void) {
+static inline void steps_end(void) {
     raise(SIGSTOP);
 }
 
@@ -26,7 +26,8 @@ static inline long steps_until_stop(pid_t child) {
     long steps = 0;
     int status;
     for (;; steps++) {
-        if (ptrace(PTRACE_SINGLESTEP, child, 0, 0) || waitpid(child, &status, 0) != child) return -1;
+        if (ptrace(PTRACE_SINGLESTEP, child, 0, 0) || waitpid(child, &status, 0) != child)
+            return -1;
         if (!WIFSTOPPED(status)) return -1;
         if (WSTOPSIG(status) == SIGSTOP) return steps;
     }

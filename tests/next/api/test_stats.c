@@ -46,8 +46,8 @@ static void compare(const model *m) {
     CHECK(stats.pending.now <= stats.pending.peak);
 }
 
-/* One stream, small and large blocks, all three ways to free. `look`: statistics are asked for after
-   so many calls, since to ask may be what adds them up. */
+/* One stream, small and large blocks, all three ways to free. `look`: statistics are asked for
+   after so many calls, since to ask may be what adds them up. */
 static void random_calls(uint64_t seed, int look) {
     enum { MOST = 60 };
     struct {

@@ -10,12 +10,12 @@ typedef struct buddy_cuts {
     uint64_t at[BUDDY_SLOTS + 1];
 } buddy_cuts;
 
-typedef enum buddy_label { /* of a run */
-    BUDDY_HELD,            /* taken */
-    BUDDY_ANY,
-    BUDDY_ONE, /* free, in the list of the first stream */
-    BUDDY_TWO,
-    BUDDY_LABELS
+typedef enum buddy_label {             /* of a run */
+                           BUDDY_HELD, /* taken */
+                           BUDDY_ANY,
+                           BUDDY_ONE, /* free, in the list of the first stream */
+                           BUDDY_TWO,
+                           BUDDY_LABELS
 } buddy_label;
 
 /* What a state should be: for each slot its label, and whether a run begins with it. */
@@ -198,7 +198,8 @@ static inline long buddy_compare(const buddy_state *state) {
 }
 
 /* Calls see with every state in which BUDDY can be. `from` is the first slot not yet decided. */
-static inline void buddy_each_state(buddy_state *state, int from, void (*see)(const buddy_state *)) {
+static inline void buddy_each_state(buddy_state *state, int from,
+                                    void (*see)(const buddy_state *)) {
     int label, end, slot;
     if (from == BUDDY_SLOTS) {
         see(state);

@@ -1,7 +1,8 @@
 // build: plain -O1
 // build: asan -fsanitize=address,undefined -DEVERY=7
 /* BUDDY in every state of a memory of seven slots, over borders of granules and of chunks: each run
-   put into each list, and each piece taken out of each run, against a model that knows slots only. */
+   put into each list, and each piece taken out of each run, against a model that knows slots only.
+ */
 #define GPUPOOL_IMPLEMENTATION
 #include "gpupool.h"
 #include "check.h"
@@ -34,7 +35,8 @@ static int is_border(int slot) {
    which no more may wait than was freed. */
 static int joins(const buddy_state *state, int from, int to, int label, uint64_t *most) {
     if (state->label[from] == label) return 1;
-    if (label == BUDDY_ANY || state->label[from] != BUDDY_ANY || units_of(from, to) > *most) return 0;
+    if (label == BUDDY_ANY || state->label[from] != BUDDY_ANY || units_of(from, to) > *most)
+        return 0;
     *most -= units_of(from, to);
     return 1;
 }
@@ -152,8 +154,8 @@ static void every_state(void) {
         states = calls = 0;
         buddy_open(&all_cuts[i / 2], i % 2);
         buddy_each_state(&state, 0, in_a_state);
-        printf("%s: %ld states, %ld calls\n", i % 2 ? "chunks apart" : "chunks side by side", states,
-               calls);
+        printf("%s: %ld states, %ld calls\n", i % 2 ? "chunks apart" : "chunks side by side",
+               states, calls);
         CHECK(states > 1000);
     }
     gpi_region_close(&buddy.region);
