@@ -24,21 +24,20 @@ void world_mistake(world *w, const operation *op) {
         result = memory ? GPUPOOL_OK : gpupool_last_result();
     }
     world_judge(w, result,
-                BIT(GPUPOOL_E_ARGUMENT) | (op->number % 8 > 5 ? BIT(GPUPOOL_E_NOT_OURS) : 0) |
-                    (fake_is_broken() ? BIT(GPUPOOL_E_CUDA) : 0),
+                world_or_broken(BIT(GPUPOOL_E_ARGUMENT) |
+                                (op->number % 8 > 5 ? BIT(GPUPOOL_E_NOT_OURS) : 0)),
                 "a wrong argument");
 }
 
 static void limit(world *w, const operation *op) {
     w->limit = w->config.limit_bytes >> op->flags % 3; /* before: intruders see it */
-    world_judge(w, CALL(w, gpupool_set_limit(w->arena, w->limit)),
-                BIT(GPUPOOL_OK) | (fake_is_broken() ? BIT(GPUPOOL_E_CUDA) : 0), "set_limit");
+    world_judge(w, CALL(w, gpupool_set_limit(w->arena, w->limit)), world_or_broken(BIT(GPUPOOL_OK)),
+                "set_limit");
 }
 
 static void trim(world *w, const operation *op) {
     size_t keep = op->flags % 2 ? 0 : (size_t)op->number % (256 << 20);
-    world_judge(w, CALL(w, gpupool_trim(w->arena, keep)),
-                BIT(GPUPOOL_OK) | (fake_is_broken() ? BIT(GPUPOOL_E_CUDA) : 0), "trim");
+    world_judge(w, CALL(w, gpupool_trim(w->arena, keep)), world_or_broken(BIT(GPUPOOL_OK)), "trim");
 }
 
 static void reset_peaks(world *w) {

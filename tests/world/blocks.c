@@ -25,10 +25,9 @@ static unsigned allowed_of(world *w, const gpupool_request *request, const graph
     unsigned allowed = 0;
     if (!w->is_plenty || fake_fail_fired() != w->fired) allowed |= BIT(GPUPOOL_E_OUT_OF_MEMORY);
     if (capture) allowed |= BIT(GPUPOOL_E_CAPTURING);
-    if (fake_is_broken()) allowed |= BIT(GPUPOOL_E_CUDA);
     if (w->config.source == GPUPOOL_SOURCE_BYPASS && request->alignment > 256)
         allowed |= BIT(GPUPOOL_E_ARGUMENT) | BIT(GPUPOOL_E_UNSUPPORTED);
-    return allowed;
+    return world_or_broken(allowed);
 }
 
 static void expect_verdict(world *w, const gpupool_request *request) {
@@ -228,12 +227,11 @@ static void record_in_capture(world *w, block *b, int other, const graph *g) {
         fake_read(w->streams[other], "use", b->memory, b->asked > 4096 ? 4096 : b->asked, -1);
     }
     result = CALL(w, gpupool_record_stream(w->arena, b->memory, w->streams[other]));
-    world_judge(w, result, BIT(g->scope ? GPUPOOL_OK : GPUPOOL_E_CAPTURING),
+    world_judge(w, result, world_or_broken(BIT(g->scope ? GPUPOOL_OK : GPUPOOL_E_CAPTURING)),
                 "record_stream in a capture");
 }
 
 static void record(world *w, block *b, int other) {
-    unsigned allowed = BIT(GPUPOOL_OK) | (fake_is_broken() ? BIT(GPUPOOL_E_CUDA) : 0);
     const graph *g = world_capture_of(w, other);
     int on = graph_on(w, w->streams[other]);
     gpupool_result result;
@@ -245,7 +243,7 @@ static void record(world *w, block *b, int other) {
     }
     world_use_elsewhere(w, b, other);
     result = CALL(w, gpupool_record_stream(w->arena, b->memory, w->streams[other]));
-    if (world_judge(w, result, allowed, "record_stream")) return;
+    if (world_judge(w, result, world_or_broken(BIT(GPUPOOL_OK)), "record_stream")) return;
     world_follow(w, other, b->home); /* the use is the program's to care for */
 }
 

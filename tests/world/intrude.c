@@ -25,8 +25,9 @@ static void intrude(void *user) {
 
 void world_intrude(world *w, const operation *op) {
     static const char *const windows[] = {
-        "cuEventRecord",  "cuEventRecord", "cuEventCreate", "cuStreamWaitEvent", "cuEventSynchronize",
-        "cuMemHostAlloc", "cuMemFreeHost", "cuMemAlloc",    "cuMemFree",         "cuMemsetD8Async"};
+        "cuEventRecord",      "cuEventRecord",  "cuEventCreate", "cuStreamWaitEvent",
+        "cuEventSynchronize", "cuMemHostAlloc", "cuMemFreeHost", "cuMemAlloc",
+        "cuMemFree",          "cuMemsetD8Async"};
     if (w->is_shared || w->stream_count == 1) return; /* on one stream peaks are exact */
     w->intruder = *op;
     fake_before_call(windows[op->slot % 10], 1 + op->stream / 8 % 4, intrude, w);
