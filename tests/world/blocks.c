@@ -24,6 +24,7 @@ static gpupool_request request_of(world *w, const operation *op) {
 static unsigned allowed_of(world *w, const gpupool_request *request, const graph *capture) {
     unsigned allowed = 0;
     if (!w->is_plenty || fake_fail_fired() != w->fired) allowed |= BIT(GPUPOOL_E_OUT_OF_MEMORY);
+    if (w->is_host_short) allowed |= BIT(GPUPOOL_E_HOST_MEMORY);
     if (capture) allowed |= BIT(GPUPOOL_E_CAPTURING);
     if (w->config.source == GPUPOOL_SOURCE_BYPASS && request->alignment > 256)
         allowed |= BIT(GPUPOOL_E_ARGUMENT) | BIT(GPUPOOL_E_UNSUPPORTED);
@@ -167,9 +168,7 @@ static void free_on(world *w, block *b, cudaStream_t stream) {
     gpupool_result result;
     keep_for_graphs(w, b, stream);
     world_drop(b);
-    result = CALL(w, gpupool_free(w->arena, memory, stream));
-    if (w->is_host_short && result == GPUPOOL_E_HOST_MEMORY)
-        result = CALL(w, gpupool_free(w->arena, memory, stream));
+    result = SURE(w, gpupool_free(w->arena, memory, stream));
     world_judge(w, result, BIT(GPUPOOL_OK), "free");
 }
 
@@ -180,7 +179,7 @@ static void free_twice(world *w, block *b, cudaStream_t stream) {
     free_on(w, b, stream);
     if (w->is_shared || w->intrusions != intrusions) return; /* it is another's by now */
     if (w->config.source == GPUPOOL_SOURCE_BYPASS) allowed |= BIT(GPUPOOL_E_NOT_OURS);
-    world_judge(w, CALL(w, gpupool_free(w->arena, memory, stream)), allowed, "a double free");
+    world_judge(w, SURE(w, gpupool_free(w->arena, memory, stream)), allowed, "a double free");
 }
 
 static void free_behind(world *w, block *b, int last) { /* its last user is another stream */
@@ -226,7 +225,7 @@ static void record_in_capture(world *w, block *b, int other, const graph *g) {
         /* any bytes: freed in the scope, the memory may be the graph's next block's */
         fake_read(w->streams[other], "use", b->memory, b->asked > 4096 ? 4096 : b->asked, -1);
     }
-    result = CALL(w, gpupool_record_stream(w->arena, b->memory, w->streams[other]));
+    result = SURE(w, gpupool_record_stream(w->arena, b->memory, w->streams[other]));
     world_judge(w, result, world_or_broken(BIT(g->scope ? GPUPOOL_OK : GPUPOOL_E_CAPTURING)),
                 "record_stream in a capture");
 }
@@ -242,7 +241,7 @@ static void record(world *w, block *b, int other) {
         return;
     }
     world_use_elsewhere(w, b, other);
-    result = CALL(w, gpupool_record_stream(w->arena, b->memory, w->streams[other]));
+    result = SURE(w, gpupool_record_stream(w->arena, b->memory, w->streams[other]));
     if (world_judge(w, result, world_or_broken(BIT(GPUPOOL_OK)), "record_stream")) return;
     world_follow(w, other, b->home); /* the use is the program's to care for */
 }
@@ -253,12 +252,12 @@ static void ask_and_err(world *w, block *b, const operation *op) {
     char *inner = b->memory + 1 + (b->asked > 1 ? op->number % (b->asked - 1) : 0);
     gpupool_block told = {0};
     cudaStream_t stream = w->streams[b->home];
-    gpupool_result result = CALL(w, gpupool_free(w->arena, foreign, stream));
+    gpupool_result result = SURE(w, gpupool_free(w->arena, foreign, stream));
     world_judge(w, result, BIT(GPUPOOL_E_NOT_OURS), "a free of a foreign pointer");
     if (b->asked > 1) {
-        result = CALL(w, gpupool_free(w->arena, inner, stream));
+        result = SURE(w, gpupool_free(w->arena, inner, stream));
         world_judge(w, result, BIT(GPUPOOL_E_INSIDE), "a free of an inner pointer");
-        result = CALL(w, gpupool_get_block(w->arena, inner, &told));
+        result = SURE(w, gpupool_get_block(w->arena, inner, &told));
         world_judge(w, result, BIT(GPUPOOL_E_INSIDE), "get_block of an inner pointer");
         world_expect(w, told.memory == b->memory, "get_block tells of another block around");
     }

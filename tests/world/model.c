@@ -37,11 +37,16 @@ unsigned world_or_broken(unsigned allowed) {
     return fake_is_broken() ? allowed | BIT(GPUPOOL_E_CUDA) : allowed;
 }
 
+/* Whether the last call failed by a fault. */
+int world_is_faulty(const world *w, gpupool_result result) {
+    return (result == GPUPOOL_E_HOST_MEMORY && w->is_host_short) ||
+           (result == GPUPOOL_E_OUT_OF_MEMORY && w->has_faults && fake_fail_fired() != w->fired);
+}
+
 /* Whether the call succeeded. A failure must be allowed, and be told. */
 int world_judge(world *w, gpupool_result result, unsigned allowed, const char *call) {
     char text[560];
     if (result == GPUPOOL_OK && (allowed & BIT(GPUPOOL_OK))) return 1;
-    if (w->is_host_short) allowed |= BIT(GPUPOOL_E_HOST_MEMORY);
     snprintf(text, sizeof text, "%s: %s: %s", call, gpupool_result_name(result),
              result ? gpupool_last_error() : "succeeds");
     world_expect(w, (allowed & BIT(result)) != 0, text);
@@ -128,7 +133,7 @@ void world_use_elsewhere(world *w, const block *b, int other) {
 
 static void ask_block(world *w, block *b) {
     gpupool_block told = {0};
-    if (world_judge(w, CALL(w, gpupool_get_block(w->arena, b->memory, &told)), BIT(GPUPOOL_OK),
+    if (world_judge(w, SURE(w, gpupool_get_block(w->arena, b->memory, &told)), BIT(GPUPOOL_OK),
                     "get_block of a live block")) {
         world_expect(w, told.memory == b->memory && told.requested == b->asked,
                      "get_block tells of another block");
@@ -169,7 +174,7 @@ void world_figures(world *w) {
     gpupool_source source = w->config.source;
     gpupool_stats stats;
     if (w->is_shared ||
-        !world_judge(w, CALL(w, gpupool_get_stats(w->arena, &stats)), BIT(GPUPOOL_OK), "get_stats"))
+        !world_judge(w, SURE(w, gpupool_get_stats(w->arena, &stats)), BIT(GPUPOOL_OK), "get_stats"))
         return;
     if (fake_is_broken()) return; /* a release may have failed, and its blocks are live */
     expect_figure(w, "requested", stats.requested.now, w->asked);

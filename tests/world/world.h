@@ -72,6 +72,7 @@ void world_expect(world *, int holds, const char *what);
 void world_enter(world *);
 void world_leave(world *);
 unsigned world_or_broken(unsigned allowed);
+int world_is_faulty(const world *, gpupool_result);
 int world_judge(world *, gpupool_result, unsigned allowed, const char *call);
 void world_own(world *, int on);
 void world_follow(world *, int first, int then);
@@ -124,5 +125,12 @@ int world_host_memory_refused(void); /* since it was asked last */
         __typeof__(call) got_ = (call); \
         world_leave(w); \
         got_; \
+    })
+/* What fails for want of memory changes nothing: without the fault it succeeds. */
+#define SURE(w, call) \
+    __extension__({ \
+        gpupool_result sure_ = CALL(w, call); \
+        if (world_is_faulty(w, sure_)) sure_ = CALL(w, call); \
+        sure_; \
     })
 #endif
