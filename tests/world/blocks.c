@@ -218,10 +218,11 @@ void world_free_block(world *w, block *b, const operation *op) {
 
 /* In a capture: with a scope the graph uses the block, as often as it runs. */
 static void record_in_capture(world *w, block *b, int other, const graph *g) {
-    int is_read = g->scope && b->written == NOBODY && b->graph == NOBODY;
+    int is_home = b->home == other;
     gpupool_result result;
-    if (is_read) {
-        if (!world_capture_of(w, b->home)) world_sync(w, b->home);
+    if (g->scope && b->written == NOBODY && b->graph == NOBODY &&
+        (is_home || !world_capture_of(w, b->home))) {
+        if (!is_home) world_sync(w, b->home);
         /* any bytes: freed in the scope, the memory may be the graph's next block's */
         fake_read(w->streams[other], "use", b->memory, b->asked > 4096 ? 4096 : b->asked, -1);
     }
