@@ -6,7 +6,8 @@ static void intrude(void *user) {
     world *w = user;
     operation op = w->intruder;
     enum cudaStreamCaptureMode mode = cudaStreamCaptureModeGlobal;
-    int i;
+    long fired = w->fired;
+    int i, is_host_short = w->is_host_short;
     if (w->guard == NO_INTRUDER) return;
     w->intrusions++;
     w->is_intruding = 1;
@@ -21,6 +22,8 @@ static void intrude(void *user) {
     cudaThreadExchangeStreamCaptureMode(&mode);
     if (w->has_faults) fake_fail_pause(0);
     w->is_intruding = 0;
+    w->fired = fired;
+    w->is_host_short = is_host_short;
 }
 
 void world_intrude(world *w, const operation *op) {
