@@ -15,8 +15,8 @@ static gpupool_request request_of(world *w, const operation *op) {
     if (op->flags % 8 == 0) request.alignment = (size_t)1 << op->flags / 8 % 24;
     if (op->flags % 8 == 1) request.flags = flags[op->flags / 8 % 4];
     if (request.flags & GPUPOOL_ZEROED) request.bytes = 1 + request.bytes % (1 << 20);
-    request.stream =
-        op->stream % 16 == 15 ? GPUPOOL_NO_STREAM : w->streams[op->stream % w->stream_count];
+    request.stream = w->streams[op->stream % w->stream_count];
+    if (op->stream % 16 == 15 && w->stream_count > 1) request.stream = GPUPOOL_NO_STREAM;
     request.label = "world";
     return request;
 }
