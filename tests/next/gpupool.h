@@ -3297,8 +3297,10 @@ static void *gpi_alloc_slow(gpupool_arena *arena, const gpupool_request *request
         if (!run) gpi_stream_flush(arena, s, 0);
         if (!run) result = gpi_alloc_climb(&ask, &run);
     }
-    if (run) gpi_alloc_grant(&ask, run);
-    else arena->failures++;
+    if (run) {
+        gpi_alloc_empty_mail(arena); /* what came meanwhile is no part of the peak */
+        gpi_alloc_grant(&ask, run);
+    } else arena->failures++;
     block = run ? (void *)(uintptr_t)run->address : NULL;
     gpi_system_unlock(&arena->lock);
     if (!block || !(request->flags & GPUPOOL_ZEROED)) return block;

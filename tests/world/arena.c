@@ -15,34 +15,33 @@ void world_mistake(world *w, const operation *op) {
     case 2: request.flags = 1u << 20; break;
     case 3: request.bytes = ((uint64_t)1 << 46) + 1; break;
     case 4: request.alignment = (uint64_t)1 << 41; break;
-    case 5: result = CALL(w, gpupool_begin_capture(w->arena, GPUPOOL_NO_STREAM, &scope)); break;
-    case 6: result = CALL(w, gpupool_record_stream(w->arena, NULL, stream)); break;
-    default: result = CALL(w, gpupool_get_block(w->arena, NULL, &told)); break;
+    case 5: result = SURE(w, gpupool_begin_capture(w->arena, GPUPOOL_NO_STREAM, &scope)); break;
+    case 6: result = SURE(w, gpupool_record_stream(w->arena, NULL, stream)); break;
+    default: result = SURE(w, gpupool_get_block(w->arena, NULL, &told)); break;
     }
     if (op->number % 8 < 5) {
         memory = CALL(w, gpupool_alloc_request(w->arena, &request));
         result = memory ? GPUPOOL_OK : gpupool_last_result();
     }
     world_judge(w, result,
-                BIT(GPUPOOL_E_ARGUMENT) | (op->number % 8 > 5 ? BIT(GPUPOOL_E_NOT_OURS) : 0) |
-                    (fake_is_broken() ? BIT(GPUPOOL_E_CUDA) : 0),
+                world_or_broken(BIT(GPUPOOL_E_ARGUMENT) |
+                                (op->number % 8 > 5 ? BIT(GPUPOOL_E_NOT_OURS) : 0)),
                 "a wrong argument");
 }
 
 static void limit(world *w, const operation *op) {
     w->limit = w->config.limit_bytes >> op->flags % 3; /* before: intruders see it */
-    world_judge(w, CALL(w, gpupool_set_limit(w->arena, w->limit)),
-                BIT(GPUPOOL_OK) | (fake_is_broken() ? BIT(GPUPOOL_E_CUDA) : 0), "set_limit");
+    world_judge(w, SURE(w, gpupool_set_limit(w->arena, w->limit)), world_or_broken(BIT(GPUPOOL_OK)),
+                "set_limit");
 }
 
 static void trim(world *w, const operation *op) {
     size_t keep = op->flags % 2 ? 0 : (size_t)op->number % (256 << 20);
-    world_judge(w, CALL(w, gpupool_trim(w->arena, keep)),
-                BIT(GPUPOOL_OK) | (fake_is_broken() ? BIT(GPUPOOL_E_CUDA) : 0), "trim");
+    world_judge(w, SURE(w, gpupool_trim(w->arena, keep)), world_or_broken(BIT(GPUPOOL_OK)), "trim");
 }
 
 static void reset_peaks(world *w) {
-    world_judge(w, CALL(w, gpupool_reset_peaks(w->arena)), BIT(GPUPOOL_OK), "reset_peaks");
+    world_judge(w, SURE(w, gpupool_reset_peaks(w->arena)), BIT(GPUPOOL_OK), "reset_peaks");
     w->peak = w->asked;
 }
 
@@ -58,7 +57,7 @@ void world_tune(world *w, const operation *op) {
     case 3: fake_run_all(); break;
     default:
         world_figures(w);
-        world_judge(w, CALL(w, gpupool_check(w->arena)), BIT(GPUPOOL_OK), "check");
+        world_judge(w, SURE(w, gpupool_check(w->arena)), BIT(GPUPOOL_OK), "check");
     }
 }
 

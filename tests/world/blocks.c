@@ -14,8 +14,9 @@ static gpupool_request request_of(world *w, const operation *op) {
     if (w->has_fresh_sizes) request.bytes += w->done * 512;
     if (op->flags % 8 == 0) request.alignment = (size_t)1 << op->flags / 8 % 24;
     if (op->flags % 8 == 1) request.flags = flags[op->flags / 8 % 4];
-    request.stream =
-        op->stream % 16 == 15 ? GPUPOOL_NO_STREAM : w->streams[op->stream % w->stream_count];
+    if (request.flags & GPUPOOL_ZEROED) request.bytes = 1 + request.bytes % (1 << 20);
+    request.stream = w->streams[op->stream % w->stream_count];
+    if (op->stream % 16 == 15 && w->stream_count > 1) request.stream = GPUPOOL_NO_STREAM;
     request.label = "world";
     return request;
 }
@@ -24,11 +25,11 @@ static gpupool_request request_of(world *w, const operation *op) {
 static unsigned allowed_of(world *w, const gpupool_request *request, const graph *capture) {
     unsigned allowed = 0;
     if (!w->is_plenty || fake_fail_fired() != w->fired) allowed |= BIT(GPUPOOL_E_OUT_OF_MEMORY);
+    if (w->is_host_short) allowed |= BIT(GPUPOOL_E_HOST_MEMORY);
     if (capture) allowed |= BIT(GPUPOOL_E_CAPTURING);
-    if (fake_is_broken()) allowed |= BIT(GPUPOOL_E_CUDA);
     if (w->config.source == GPUPOOL_SOURCE_BYPASS && request->alignment > 256)
         allowed |= BIT(GPUPOOL_E_ARGUMENT) | BIT(GPUPOOL_E_UNSUPPORTED);
-    return allowed;
+    return world_or_broken(allowed);
 }
 
 static void expect_verdict(world *w, const gpupool_request *request) {
@@ -168,9 +169,7 @@ static void free_on(world *w, block *b, cudaStream_t stream) {
     gpupool_result result;
     keep_for_graphs(w, b, stream);
     world_drop(b);
-    result = CALL(w, gpupool_free(w->arena, memory, stream));
-    if (w->is_host_short && result == GPUPOOL_E_HOST_MEMORY)
-        result = CALL(w, gpupool_free(w->arena, memory, stream));
+    result = SURE(w, gpupool_free(w->arena, memory, stream));
     world_judge(w, result, BIT(GPUPOOL_OK), "free");
 }
 
@@ -181,7 +180,7 @@ static void free_twice(world *w, block *b, cudaStream_t stream) {
     free_on(w, b, stream);
     if (w->is_shared || w->intrusions != intrusions) return; /* it is another's by now */
     if (w->config.source == GPUPOOL_SOURCE_BYPASS) allowed |= BIT(GPUPOOL_E_NOT_OURS);
-    world_judge(w, CALL(w, gpupool_free(w->arena, memory, stream)), allowed, "a double free");
+    world_judge(w, SURE(w, gpupool_free(w->arena, memory, stream)), allowed, "a double free");
 }
 
 static void free_behind(world *w, block *b, int last) { /* its last user is another stream */
@@ -220,20 +219,20 @@ void world_free_block(world *w, block *b, const operation *op) {
 
 /* In a capture: with a scope the graph uses the block, as often as it runs. */
 static void record_in_capture(world *w, block *b, int other, const graph *g) {
-    int is_read = g->scope && b->written == NOBODY && b->graph == NOBODY;
+    int is_home = b->home == other;
     gpupool_result result;
-    if (is_read) {
-        if (!world_capture_of(w, b->home)) world_sync(w, b->home);
+    if (g->scope && b->written == NOBODY && b->graph == NOBODY &&
+        (is_home || !world_capture_of(w, b->home))) {
+        if (!is_home) world_sync(w, b->home);
         /* any bytes: freed in the scope, the memory may be the graph's next block's */
         fake_read(w->streams[other], "use", b->memory, b->asked > 4096 ? 4096 : b->asked, -1);
     }
-    result = CALL(w, gpupool_record_stream(w->arena, b->memory, w->streams[other]));
-    world_judge(w, result, BIT(g->scope ? GPUPOOL_OK : GPUPOOL_E_CAPTURING),
+    result = SURE(w, gpupool_record_stream(w->arena, b->memory, w->streams[other]));
+    world_judge(w, result, world_or_broken(BIT(g->scope ? GPUPOOL_OK : GPUPOOL_E_CAPTURING)),
                 "record_stream in a capture");
 }
 
 static void record(world *w, block *b, int other) {
-    unsigned allowed = BIT(GPUPOOL_OK) | (fake_is_broken() ? BIT(GPUPOOL_E_CUDA) : 0);
     const graph *g = world_capture_of(w, other);
     int on = graph_on(w, w->streams[other]);
     gpupool_result result;
@@ -244,8 +243,8 @@ static void record(world *w, block *b, int other) {
         return;
     }
     world_use_elsewhere(w, b, other);
-    result = CALL(w, gpupool_record_stream(w->arena, b->memory, w->streams[other]));
-    if (world_judge(w, result, allowed, "record_stream")) return;
+    result = SURE(w, gpupool_record_stream(w->arena, b->memory, w->streams[other]));
+    if (world_judge(w, result, world_or_broken(BIT(GPUPOOL_OK)), "record_stream")) return;
     world_follow(w, other, b->home); /* the use is the program's to care for */
 }
 
@@ -255,12 +254,12 @@ static void ask_and_err(world *w, block *b, const operation *op) {
     char *inner = b->memory + 1 + (b->asked > 1 ? op->number % (b->asked - 1) : 0);
     gpupool_block told = {0};
     cudaStream_t stream = w->streams[b->home];
-    gpupool_result result = CALL(w, gpupool_free(w->arena, foreign, stream));
+    gpupool_result result = SURE(w, gpupool_free(w->arena, foreign, stream));
     world_judge(w, result, BIT(GPUPOOL_E_NOT_OURS), "a free of a foreign pointer");
     if (b->asked > 1) {
-        result = CALL(w, gpupool_free(w->arena, inner, stream));
+        result = SURE(w, gpupool_free(w->arena, inner, stream));
         world_judge(w, result, BIT(GPUPOOL_E_INSIDE), "a free of an inner pointer");
-        result = CALL(w, gpupool_get_block(w->arena, inner, &told));
+        result = SURE(w, gpupool_get_block(w->arena, inner, &told));
         world_judge(w, result, BIT(GPUPOOL_E_INSIDE), "get_block of an inner pointer");
         world_expect(w, told.memory == b->memory, "get_block tells of another block around");
     }

@@ -22,8 +22,9 @@ int world_drive(const driver *d, int count, char **words) {
     for (; seed <= last && !*wrong; seed++) {
         wrong = d->run(seed, operations);
         if (!*wrong) passed++;
-        else printf("%s\nrepeat: %s %llu %llu %ld\n", wrong, d->name, (unsigned long long)seed,
-                    (unsigned long long)seed, operations);
+        else
+            printf("%s\nrepeat: %s %llu %llu %ld\n", wrong, d->name, (unsigned long long)seed,
+                   (unsigned long long)seed, operations);
     }
     printf("%ld passed, %d failed\n", passed, *wrong != 0);
     return *wrong != 0;

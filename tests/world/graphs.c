@@ -2,10 +2,6 @@
    and operations on streams. */
 #include "world.h"
 
-static unsigned broken_too(unsigned allowed) {
-    return fake_is_broken() ? allowed | BIT(GPUPOOL_E_CUDA) : allowed;
-}
-
 /* -- graphs -- */
 
 static int is_in_graph(const world *w, int stream) {
@@ -26,10 +22,10 @@ static void open_graph(world *w, graph *g, const operation *op) {
     *g = unused;
     g->stream = stream;
     if (op->flags % 4) {
-        result = CALL(w, gpupool_begin_capture(w->arena, w->streams[stream], &g->scope));
-        if (!world_judge(w, result, broken_too(BIT(GPUPOOL_OK)), "begin_capture")) return;
-        result = CALL(w, gpupool_begin_capture(w->arena, w->streams[stream], &second));
-        world_judge(w, result, broken_too(BIT(GPUPOOL_E_ARGUMENT)), "a second scope");
+        result = SURE(w, gpupool_begin_capture(w->arena, w->streams[stream], &g->scope));
+        if (!world_judge(w, result, world_or_broken(BIT(GPUPOOL_OK)), "begin_capture")) return;
+        result = SURE(w, gpupool_begin_capture(w->arena, w->streams[stream], &second));
+        world_judge(w, result, world_or_broken(BIT(GPUPOOL_E_ARGUMENT)), "a second scope");
     }
     g->state = GRAPH_OPEN;
 }
@@ -45,8 +41,8 @@ static void begin(world *w, graph *g, const operation *op) {
 static void end_scope(world *w, const graph *g) {
     gpupool_result result;
     if (!g->scope) return;
-    result = CALL(w, gpupool_end_capture(g->scope));
-    world_judge(w, result, broken_too(BIT(GPUPOOL_OK)), "end_capture");
+    result = SURE(w, gpupool_end_capture(g->scope));
+    world_judge(w, result, world_or_broken(BIT(GPUPOOL_OK)), "end_capture");
 }
 
 static void end(world *w, graph *g, const operation *op) {
@@ -95,7 +91,7 @@ void world_drop_graph(world *w, graph *g) {
     g->owned = 0;
     g->state = GRAPH_UNUSED;
     if (g->scope)
-        world_judge(w, CALL(w, gpupool_release_capture(g->scope)), broken_too(BIT(GPUPOOL_OK)),
+        world_judge(w, SURE(w, gpupool_release_capture(g->scope)), world_or_broken(BIT(GPUPOOL_OK)),
                     "release_capture");
 }
 
@@ -134,7 +130,7 @@ void world_renew(world *w, const operation *op) {
             world_free_block(w, &w->blocks[i], op);
     if (from != to) move(w, from, to);
     else world_sync(w, from);
-    world_judge(w, CALL(w, gpupool_retire_stream(w->streams[from])), BIT(GPUPOOL_OK),
+    world_judge(w, SURE(w, gpupool_retire_stream(w->streams[from])), BIT(GPUPOOL_OK),
                 "retire_stream");
     world_own(w, 1);
     cudaStreamDestroy(w->streams[from]);

@@ -6,7 +6,8 @@ static void intrude(void *user) {
     world *w = user;
     operation op = w->intruder;
     enum cudaStreamCaptureMode mode = cudaStreamCaptureModeGlobal;
-    int i;
+    long fired = w->fired;
+    int i, is_host_short = w->is_host_short;
     if (w->guard == NO_INTRUDER) return;
     w->intrusions++;
     w->is_intruding = 1;
@@ -21,12 +22,15 @@ static void intrude(void *user) {
     cudaThreadExchangeStreamCaptureMode(&mode);
     if (w->has_faults) fake_fail_pause(0);
     w->is_intruding = 0;
+    w->fired = fired;
+    w->is_host_short = is_host_short;
 }
 
 void world_intrude(world *w, const operation *op) {
     static const char *const windows[] = {
-        "cuEventRecord",  "cuEventRecord", "cuEventCreate", "cuStreamWaitEvent", "cuEventSynchronize",
-        "cuMemHostAlloc", "cuMemFreeHost", "cuMemAlloc",    "cuMemFree",         "cuMemsetD8Async"};
+        "cuEventRecord",      "cuEventRecord",  "cuEventCreate", "cuStreamWaitEvent",
+        "cuEventSynchronize", "cuMemHostAlloc", "cuMemFreeHost", "cuMemAlloc",
+        "cuMemFree",          "cuMemsetD8Async"};
     if (w->is_shared || w->stream_count == 1) return; /* on one stream peaks are exact */
     w->intruder = *op;
     fake_before_call(windows[op->slot % 10], 1 + op->stream / 8 % 4, intrude, w);

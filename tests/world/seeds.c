@@ -22,8 +22,8 @@ static const char *run(uint64_t seed, long count) {
     return wrong;
 }
 
-/* How a world ends in a process of its own, since it may crash or hang: 0 is well, and each text has
-   a number, which its figures do not change. */
+/* How a world ends in a process of its own, since it may crash or hang: 0 is well, and each text
+   has a number, which its figures do not change. */
 static int outcome(const operation *ops, long count) {
     int status;
     pid_t child = fork();

@@ -31,8 +31,7 @@ static int open_worlds(void) {
     worlds[0].is_plenty = !worlds[0].limit;
     worlds[0].stream_count = 3;
     worlds[0].is_shared = 1;
-    for (s = 0; s < 2; s++)
-        cudaStreamCreateWithFlags(&worlds[0].streams[s], cudaStreamNonBlocking);
+    for (s = 0; s < 2; s++) cudaStreamCreateWithFlags(&worlds[0].streams[s], cudaStreamNonBlocking);
     worlds[0].streams[2] = cudaStreamPerThread;
     if (gpupool_arena_create(&worlds[0].arena, &worlds[0].config)) return 0;
     for (i = 1; i < THREADS; i++) worlds[i] = worlds[0];

@@ -21,9 +21,10 @@ void world_do(world *w, const operation *op) {
 }
 
 static void describe(world *w, const operation *op) {
-    static const gpupool_source sources[] = {
-        GPUPOOL_SOURCE_AUTO,   GPUPOOL_SOURCE_MAPPED, GPUPOOL_SOURCE_MAPPED,  GPUPOOL_SOURCE_MAPPED,
-        GPUPOOL_SOURCE_DEVICE, GPUPOOL_SOURCE_PINNED, GPUPOOL_SOURCE_MANAGED, GPUPOOL_SOURCE_BYPASS};
+    static const gpupool_source sources[] = {GPUPOOL_SOURCE_AUTO,    GPUPOOL_SOURCE_MAPPED,
+                                             GPUPOOL_SOURCE_MAPPED,  GPUPOOL_SOURCE_MAPPED,
+                                             GPUPOOL_SOURCE_DEVICE,  GPUPOOL_SOURCE_PINNED,
+                                             GPUPOOL_SOURCE_MANAGED, GPUPOOL_SOURCE_BYPASS};
     static const uint64_t limits[] = {0, 0, 0, 256 << 20, 64 << 20, 24 << 20, 10 << 20, 6 << 20};
     static const uint64_t chunks[] = {0, 0, 0, 4 << 20};
     w->config.source = sources[op->kind % 8];
@@ -85,8 +86,7 @@ void world_close(world *w) {
     world_figures(w);
     expect_empty(w);
     result = CALL(w, gpupool_arena_destroy(w->arena));
-    world_judge(w, result, BIT(GPUPOOL_OK) | (fake_is_broken() ? BIT(GPUPOOL_E_CUDA) : 0),
-                "destroy");
+    world_judge(w, result, world_or_broken(BIT(GPUPOOL_OK)), "destroy");
 }
 
 /* Runs the operations; the first one says what the world is like. Returns what was wrong, or "". */

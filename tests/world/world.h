@@ -24,9 +24,9 @@ typedef struct block {
     char *memory; /* NULL: the slot is unused */
     uint64_t asked, allocated;
     int home, stamp;
-    int graph;   /* whose memory it is, or NOBODY */
+    int graph;      /* whose memory it is, or NOBODY */
     unsigned users; /* bits: graphs that use it, by record_stream in their scopes */
-    int written; /* by which graph's nodes; NOBODY: by a stream; UNKNOWN: not at all */
+    int written;    /* by which graph's nodes; NOBODY: by a stream; UNKNOWN: not at all */
     int is_leaving; /* a host function will free it */
     struct world *world;
 } block;
@@ -71,6 +71,8 @@ typedef struct world {
 void world_expect(world *, int holds, const char *what);
 void world_enter(world *);
 void world_leave(world *);
+unsigned world_or_broken(unsigned allowed);
+int world_is_faulty(const world *, gpupool_result);
 int world_judge(world *, gpupool_result, unsigned allowed, const char *call);
 void world_own(world *, int on);
 void world_follow(world *, int first, int then);
@@ -117,11 +119,18 @@ int world_host_memory_refused(void); /* since it was asked last */
 
 #define BIT(result) (1u << (result))
 /* A call of gpupool, in which faults fire; what it must leave alone is looked at behind it. */
-#define CALL(w, call)                                                                              \
-    __extension__({                                                                                \
-        world_enter(w);                                                                            \
-        __typeof__(call) got_ = (call);                                                            \
-        world_leave(w);                                                                            \
-        got_;                                                                                      \
+#define CALL(w, call) \
+    __extension__({ \
+        world_enter(w); \
+        __typeof__(call) got_ = (call); \
+        world_leave(w); \
+        got_; \
+    })
+/* What fails for want of memory changes nothing: without the fault it succeeds. */
+#define SURE(w, call) \
+    __extension__({ \
+        gpupool_result sure_ = CALL(w, call); \
+        if (world_is_faulty(w, sure_)) sure_ = CALL(w, call); \
+        sure_; \
     })
 #endif
