@@ -2826,6 +2826,32 @@ static gpi_run *gpi_ladder_take_others(gpi_ask *ask) {
     return NULL;
 }
 
+/* A WAITING block of the request's size or more becomes free memory of the owner, behind waits for
+   all its uses. O3: its position is issued after the last wait. Returns whether one did. */
+static int gpi_ladder_adopt_waiting(gpi_ask *ask) {
+    gpupool_arena *arena = ask->arena;
+    gpi_run *run = arena->streams.waiting;
+    gpi_use *use;
+    for (; run; run = run->next) {
+        if (gpi_block_units(run) < ask->units) continue;
+        for (use = run->of.uses; use; use = use->next)
+            if (use->at > gpi_stream_marked(arena, use->stream)) break;
+        if (!use) break;
+        gpi_stream_want_marks(arena);
+    }
+    if (!run) return 0;
+    gpi_stream_stop_waiting(arena, run, &arena->streams.waiting);
+    for (use = run->of.uses; use; use = use->next) {
+        if (use->stream == ask->owner || use->at <= gpi_stream_done(arena, use->stream)) continue;
+        if (gpi_stream_follow(arena, use->stream, ask->owner, ask->handle) == GPUPOOL_OK) continue;
+        gpi_stream_wait_for_uses(arena, run, &arena->streams.waiting);
+        return 0;
+    }
+    while (run->of.uses) gpi_stream_drop_uses(arena, run, run->of.uses->stream);
+    gpi_ladder_put(arena, run, ask->owner);
+    return 1;
+}
+
 /* What a growth must add for the request. */
 static uint64_t gpi_ladder_need(const gpi_ask *ask) {
     uint64_t aligned = ask->arena->buddy.is_apart ? GPI_UNIT : GPI_GRANULE * GPI_UNIT;
@@ -2882,7 +2908,7 @@ static gpupool_result gpi_ladder_squeeze(gpi_ask *ask, uint64_t began, gpi_run *
     if (ask->takes_others) {
         *run = gpi_ladder_take_others(ask);
         if (!*run) *run = gpi_stitch_reuse(ask);
-        if (*run) return GPUPOOL_OK;
+        if (*run || gpi_ladder_adopt_waiting(ask)) return GPUPOOL_OK;
     }
     if (gpi_ladder_can_stitch(ask)) {
         result = gpi_stitch_make(ask, UINT64_MAX, run);
@@ -3097,13 +3123,17 @@ static void gpi_alloc_end(gpupool_arena *arena, gpi_run *run, gpi_stream *s) {
     gpi_ladder_free(arena, run, s);
 }
 
-/* Ends the block at an address, if it is a live one. */
+/* Finds a live block and keeps its cache from taking it back. */
+static gpupool_result gpi_alloc_claim(gpupool_arena *arena, const void *block, gpi_run **run) {
+    gpupool_result result = gpi_alloc_find(arena, block, run);
+    if (result != GPUPOOL_OK || (*run)->state != GPI_OUT || gpi_stream_recall(arena, *run))
+        return result;
+    return gpi_system_fail(GPUPOOL_E_DOUBLE_FREE, "block: the memory at %p is free already", block);
+}
+
 static gpupool_result gpi_alloc_end_at(gpupool_arena *arena, void *block, gpi_stream *s) {
     gpi_run *run;
-    gpupool_result result = gpi_alloc_find(arena, block, &run);
-    if (result == GPUPOOL_OK && run->state == GPI_OUT && !gpi_stream_recall(arena, run))
-        result = gpi_system_fail(GPUPOOL_E_DOUBLE_FREE, "block: the memory at %p is free already",
-                                 block);
+    gpupool_result result = gpi_alloc_claim(arena, block, &run);
     if (result == GPUPOOL_OK) gpi_alloc_end(arena, run, s);
     return result;
 }
@@ -3335,18 +3365,21 @@ GPUPOOL_API void *gpupool_alloc_request(gpupool_arena *arena, const gpupool_requ
 
 /* -- free -- */
 
-/* Whether the stream's cache takes the block. *is_full: now it has too much. */
-static inline int gpi_free_cached(gpupool_arena *arena, void *block, cudaStream_t stream,
-                                  int *is_full) {
+static int gpi_free_is_short(const gpupool_arena *arena) {
+    return GPI_LOOK(&arena->streams.position) < GPI_LOOK(&arena->short_until);
+}
+
+/* Whether the stream's cache takes the block: not if it is full, or memory is short. */
+static inline int gpi_free_cached(gpupool_arena *arena, void *block, cudaStream_t stream) {
     uint64_t address = (uint64_t)(uintptr_t)block;
     gpi_run *run = gpi_buddy_peek(&arena->buddy, address);
     uintptr_t key = gpi_stream_key(stream);
     gpi_stream *s = run ? GPI_READ(&run->cache) : NULL;
     int is_ours;
-    if (!s || GPI_LOOK(&s->key) != key) return 0;
+    if (!s || GPI_LOOK(&s->key) != key || gpi_free_is_short(arena)) return 0;
     gpi_system_lock(&s->lock);
-    is_ours =
-        run->cache == s && !run->is_cached && run->address == address && s->key == key && !s->scope;
+    is_ours = run->cache == s && !run->is_cached && run->address == address && s->key == key &&
+              !s->scope && s->cached_units < gpi_stream_cache_most(arena);
     if (is_ours) {
         run->is_cached = 1;
         run->next = s->bins[run->units];
@@ -3356,23 +3389,21 @@ static inline int gpi_free_cached(gpupool_arena *arena, void *block, cudaStream_
         gpi_counter_part(&s->requested, (int64_t)run->slack - (int64_t)(run->units * GPI_UNIT));
         s->more_blocks--;
         s->more_frees++;
-        *is_full = s->cached_units > gpi_stream_cache_most(arena) ||
-                   GPI_LOOK(&arena->streams.position) < GPI_LOOK(&arena->short_until);
     }
     gpi_system_unlock(&s->lock);
     return is_ours;
 }
 
+/* Under the arena's lock. Empties half of a cache that is full, and all while memory is short. */
 static gpupool_result gpi_free_slow(gpupool_arena *arena, void *block, cudaStream_t stream) {
     gpi_stream *s;
     gpupool_result result = gpi_alloc_begin(arena, stream, &s);
-    if (result ==
-        GPUPOOL_E_CUDA) { /* a broken context: frees go on, behind all that the device has */
+    if (result == GPUPOOL_E_CUDA) { /* a broken context: frees go on, behind all work */
         s = &arena->streams.all;
         result = GPUPOOL_OK;
     }
     if (result == GPUPOOL_OK) {
-        gpi_stream_flush(arena, s, UINT64_MAX);
+        gpi_stream_flush(arena, s, gpi_free_is_short(arena) ? 0 : gpi_stream_cache_most(arena) / 2);
         result = gpi_alloc_end_at(arena, block, s->scope ? s->scope : s);
     }
     if (result == GPUPOOL_OK) gpi_stream_mark_due(arena, s, stream ? stream : GPI_NULL_STREAM);
@@ -3381,24 +3412,11 @@ static gpupool_result gpi_free_slow(gpupool_arena *arena, void *block, cudaStrea
     return result;
 }
 
-/* Empties a cache that is too full: half of it, or all while memory is short. */
-static void gpi_free_flush(gpupool_arena *arena, cudaStream_t stream) {
-    gpi_stream *s;
-    if (gpi_alloc_begin(arena, stream, &s) == GPUPOOL_OK) {
-        int is_short = arena->streams.position < arena->short_until;
-        gpi_stream_flush(arena, s, is_short ? 0 : gpi_stream_cache_most(arena) / 2);
-        gpi_stream_mark_due(arena, s, stream ? stream : GPI_NULL_STREAM);
-    }
-    gpi_system_unlock(&arena->lock);
-}
-
 GPUPOOL_API gpupool_result gpupool_free(gpupool_arena *arena, void *block, cudaStream_t stream) {
     gpupool_result result = gpi_alloc_enter(arena);
-    int is_full = 0;
     if (result != GPUPOOL_OK || !block) return result;
-    if (GPI_LOOK(&arena->attention) || !gpi_free_cached(arena, block, stream, &is_full))
+    if (GPI_LOOK(&arena->attention) || !gpi_free_cached(arena, block, stream))
         result = gpi_free_slow(arena, block, stream);
-    if (is_full) gpi_free_flush(arena, stream);
     GPI_CHECKED(arena);
     GPUPOOL_TRACE("free", arena, block, 0, stream, NULL);
     return result;
@@ -3429,8 +3447,6 @@ static gpupool_result gpi_alloc_record(gpupool_arena *arena, gpi_run *run, gpi_s
     gpi_stream *user = s->scope ? s->scope : s;
     gpupool_result result;
     if (user == s && gpi_driver_is_capturing(&arena->driver, handle)) return gpi_driver_capturing();
-    if (run->state == GPI_OUT && !gpi_stream_recall(arena, run))
-        return gpi_system_fail(GPUPOOL_E_DOUBLE_FREE, "block: it is free already");
     if (user != s && !gpi_stream_graph_of(run)) gpi_stream_hang(&user->owned, run);
     gpi_stream_add_use(arena, run, user, gpi_stream_issue(arena, user));
     result = user == s ? gpi_stream_mark(arena, s, handle) : GPUPOOL_OK;
@@ -3447,7 +3463,7 @@ GPUPOOL_API gpupool_result gpupool_record_stream(gpupool_arena *arena, const voi
     if (stream == GPUPOOL_NO_STREAM)
         return gpi_system_fail(GPUPOOL_E_ARGUMENT, "stream: a use needs a stream");
     result = gpi_alloc_begin(arena, stream, &s);
-    if (result == GPUPOOL_OK) result = gpi_alloc_find(arena, block, &run);
+    if (result == GPUPOOL_OK) result = gpi_alloc_claim(arena, block, &run);
     if (result == GPUPOOL_OK)
         result = gpi_alloc_record(arena, run, s, stream ? stream : GPI_NULL_STREAM);
     gpi_system_unlock(&arena->lock);
@@ -3688,6 +3704,9 @@ static gpupool_result gpi_life_refuses(const gpupool_arena_config *config) {
                                config->share);
     if (config->share && config->source > GPUPOOL_SOURCE_MAPPED)
         return gpi_system_fail(GPUPOOL_E_ARGUMENT, "config.share: only MAPPED memory is shared");
+    if (config->chunk_bytes > (uint64_t)1 << 46)
+        return gpi_system_fail(GPUPOOL_E_ARGUMENT, "config.chunk_bytes: %zu is more than 2^46",
+                               config->chunk_bytes);
     return GPUPOOL_OK;
 }
 
@@ -3724,6 +3743,12 @@ static gpupool_result gpi_life_choose_source(gpupool_arena *arena) {
     return GPUPOOL_OK;
 }
 
+/* Bytes of the index, the cells and the bits of their starts. */
+static uint64_t gpi_life_tables(const gpi_buddy *buddy) {
+    return (sizeof(gpi_run *) << GPI_INDEX_BITS) + buddy->granules * sizeof(gpi_cell) +
+           buddy->granules / 8 + 8;
+}
+
 /* Addresses for chunks, then addresses for stitches. Sources whose memory lies elsewhere have
    numbers only. */
 static gpupool_result gpi_life_open_buddy(gpupool_arena *arena) {
@@ -3740,15 +3765,12 @@ static gpupool_result gpi_life_open_buddy(gpupool_arena *arena) {
     }
     bytes = homes + spaces;
     buddy->granules = bytes / page;
-    buddy->cells = (gpi_cell *)gpi_system_pages(buddy->granules * sizeof *buddy->cells,
-                                                PROT_READ | PROT_WRITE);
-    buddy->starts = (uint64_t *)gpi_system_pages(buddy->granules / 8 + 8, PROT_READ | PROT_WRITE);
-    buddy->index =
-        (gpi_run **)gpi_system_pages(sizeof(gpi_run *) << GPI_INDEX_BITS, PROT_READ | PROT_WRITE);
-    if (!buddy->cells || !buddy->starts || !buddy->index ||
-        !gpi_region_open(&buddy->region, (uint64_t)1 << 34) ||
+    buddy->index = (gpi_run **)gpi_system_pages(gpi_life_tables(buddy), PROT_READ | PROT_WRITE);
+    if (!buddy->index || !gpi_region_open(&buddy->region, (uint64_t)1 << 34) ||
         !gpi_region_ensure(&buddy->region, 1 << 15))
         return gpi_system_no_memory();
+    buddy->cells = (gpi_cell *)(void *)(buddy->index + (1 << GPI_INDEX_BITS));
+    buddy->starts = (uint64_t *)(void *)(buddy->cells + buddy->granules);
     if (!buddy->is_apart) {
         CUdeviceptr base = 0;
         gpi_driver_enter(&arena->driver, arena->driver.context, &visit);
@@ -3816,9 +3838,7 @@ static gpupool_result gpi_life_close(gpupool_arena *arena) {
         gpi_driver_leave(&arena->driver, &visit);
     }
     GPUPOOL_FREE(arena->chunks.all);
-    if (buddy->cells) munmap(buddy->cells, buddy->granules * sizeof *buddy->cells);
-    if (buddy->starts) munmap(buddy->starts, buddy->granules / 8 + 8);
-    if (buddy->index) munmap(buddy->index, sizeof(gpi_run *) << GPI_INDEX_BITS);
+    if (buddy->index) munmap(buddy->index, gpi_life_tables(buddy));
     gpi_region_close(&buddy->region);
     gpi_driver_close(&arena->driver);
     return result;
