@@ -511,11 +511,15 @@ static struct {
     int *page;             /* 1; a fork wipes it */
 } gpi_process;
 
-typedef struct gpi_thread_state {
-    uint64_t number;       /* never used twice; 0: not asked for */
-    int in_callback;       /* on_out_of_memory runs */
-    gpupool_result result; /* of the last failed call, with */
+typedef struct gpi_failure {
+    gpupool_result result;
     char text[512];
+} gpi_failure;
+
+typedef struct gpi_thread_state {
+    uint64_t number; /* never used twice; 0: not asked for */
+    int in_callback; /* on_out_of_memory runs */
+    gpi_failure last;
     gpupool_verdict verdict;
 } gpi_thread_state;
 
@@ -550,9 +554,9 @@ __attribute__((format(printf, 2, 3))) static gpupool_result
 gpi_system_fail(gpupool_result result, const char *format, ...) {
     va_list rest;
     va_start(rest, format);
-    vsnprintf(gpi_thread.text, sizeof gpi_thread.text, format, rest);
+    vsnprintf(gpi_thread.last.text, sizeof gpi_thread.last.text, format, rest);
     va_end(rest);
-    return gpi_thread.result = result;
+    return gpi_thread.last.result = result;
 }
 
 static gpupool_result gpi_system_no_memory(void) {
@@ -561,10 +565,10 @@ static gpupool_result gpi_system_no_memory(void) {
 }
 
 GPUPOOL_API gpupool_result gpupool_last_result(void) {
-    return gpi_thread.result;
+    return gpi_thread.last.result;
 }
 GPUPOOL_API const char *gpupool_last_error(void) {
-    return gpi_thread.text;
+    return gpi_thread.last.text;
 }
 GPUPOOL_API const gpupool_verdict *gpupool_last_verdict(void) {
     return &gpi_thread.verdict;
@@ -1173,7 +1177,7 @@ static void gpi_arena_pass(gpupool_arena *arena) {
 /* A call that must not fail has failed: from now on requests fail with this cause. */
 static gpupool_result gpi_arena_break(gpupool_arena *arena) {
     if (!arena->broken) {
-        snprintf(arena->broken_text, sizeof arena->broken_text, "%.200s", gpi_thread.text);
+        snprintf(arena->broken_text, sizeof arena->broken_text, "%.200s", gpi_thread.last.text);
         arena->broken = arena->broken_text;
         GPI_PUBLISH(&arena->attention, 1);
     }
@@ -1745,6 +1749,7 @@ static int gpi_stream_is_due(gpupool_arena *arena, gpi_stream *s) {
 /* Ends a free: records the mark if one is due and the one before has passed. Refusals don't matter:
    what no mark covers passes by a wait for the device. */
 static void gpi_stream_mark_due(gpupool_arena *arena, gpi_stream *s, cudaStream_t handle) {
+    gpi_failure before;
     gpi_streams *streams = &arena->streams;
     if (!gpi_stream_is_due(arena, s) || s->recording) return;
     gpi_stream_poll_busy(arena);
@@ -1756,7 +1761,9 @@ static void gpi_stream_mark_due(gpupool_arena *arena, gpi_stream *s, cudaStream_
         streams->mark_shift++;
         streams->marks_in_vain = 0;
     }
+    before = gpi_thread.last;
     gpi_stream_mark(arena, s, handle);
+    gpi_thread.last = before;
 }
 
 /* A request wanted memory of others that no mark covers. */
@@ -3279,12 +3286,14 @@ static gpupool_result gpi_alloc_climb_ladder(gpi_ask *ask, gpi_run **run) {
 }
 
 static gpupool_result gpi_alloc_climb(gpi_ask *ask, gpi_run **run) {
+    gpi_failure before = gpi_thread.last; /* steps that fail are no failure of the call */
     gpupool_verdict verdict;
     gpupool_result result = gpi_alloc_climb_ladder(ask, run);
     if (result == GPUPOOL_E_OUT_OF_MEMORY && gpi_alloc_tell(ask, &verdict)) {
         result = gpi_alloc_climb_ladder(ask, run);
         if (result == GPUPOOL_E_OUT_OF_MEMORY) gpi_verdict_make(ask, &verdict);
     }
+    if (result == GPUPOOL_OK) gpi_thread.last = before;
     if (result != GPUPOOL_E_OUT_OF_MEMORY) return result;
     gpi_thread.verdict = verdict;
     return gpi_system_fail(result, "%s", verdict.sentence);
@@ -3628,7 +3637,7 @@ GPUPOOL_API gpupool_result gpupool_release_capture(gpupool_capture *capture) {
 
    Read first: gpi_life_open, gpupool_arena_destroy, gpi_life_visit. */
 
-enum { GPI_HOMES = 2, GPI_SPACES = 16 }; /* addresses, as a multiple of the device's memory */
+enum { GPI_HOMES = 2, GPI_SPACES = 6 }; /* addresses, as a multiple of the device's memory */
 
 /* -- the list -- */
 
