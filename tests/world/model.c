@@ -34,7 +34,7 @@ void world_own(world *w, int on) {
 
 /* For calls that a broken arena refuses: frees are not among them. */
 unsigned world_or_broken(unsigned allowed) {
-    return fake_is_broken() ? allowed | BIT(GPUPOOL_E_CUDA) : allowed;
+    return fake_is_broken() ? allowed | BIT(GPUPOOL_E_CUDA) | BIT(GPUPOOL_OK) : allowed;
 }
 
 /* Whether the last call failed by a fault. */
