@@ -1,7 +1,7 @@
 # What needs a GPU and a CUDA toolkit.
 
 .PHONY: gpu-test gpu-test-programs gpu-sanitize gpu-stress gpu-stitch gpu-share gpu-sleep \
-        gpu-names gpu-cpp gpu-facts
+        gpu-names gpu-cpp gpu-facts gpu-world
 
 gpu-test: gpu-test-programs ## the same tests against the real CUDA runtime and GPU
 	@tests/run.sh 1 $(GPU_TESTS)
@@ -31,6 +31,14 @@ $(GPU_TESTS): $(BUILD)/flags
 $(sort $(GPU_LINKED)): tests/support/linked.c $(BUILD)/flags
 	$(SAY)
 	$(Q)$(TEST_COMPILE) $(GPU_CUDA) -c -o $@ $<
+
+gpu-world: ## on a GPU: the random world of tests/next, by kernels that stamp and verify; FIRST=1 LAST=40
+	$(if $(NVCC),,$(error gpu-world needs nvcc))
+	@mkdir -p $(BUILD)
+	$(Q)$(NVCC) -std=c++14 -O2 $(if $(GPU),-arch=native) -Itests/fakecuda -Xcompiler -pthread \
+	  -DWORLD_HEADER='\"$(WORLD_HEADER)\"' \
+	  -o $(BUILD)/gpu-world tests/gpu/world_gpu.cu $(WORLD) tests/world/seeds.c -lcuda
+	@$(TOOL) $(BUILD)/gpu-world $(or $(FIRST),1) $(or $(LAST),40) $(or $(OPERATIONS),2000)
 
 gpu-stress: ## on a GPU: kernels verify every block, for SECONDS=60 on THREADS=8
 	$(if $(NVCC),,$(error gpu-stress needs nvcc))

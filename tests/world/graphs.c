@@ -86,7 +86,9 @@ static void leave_blocks(world *w, const graph *g) {
 
 void world_drop_graph(world *w, graph *g) {
     if (g->state == GRAPH_UNUSED) return;
+    world_own(w, 1);
     if (g->exec) cudaGraphExecDestroy(g->exec);
+    world_own(w, 0);
     leave_blocks(w, g);
     g->owned = 0;
     g->state = GRAPH_UNUSED;
