@@ -173,9 +173,10 @@ static void expect_figure(world *w, const char *name, uint64_t is, uint64_t expe
 void world_figures(world *w) {
     gpupool_source source = w->config.source;
     gpupool_stats stats;
-    uint64_t live = w->live;
-    if (w->is_shared ||
-        !world_judge(w, SURE(w, gpupool_get_stats(w->arena, &stats)), BIT(GPUPOOL_OK), "get_stats"))
+    uint64_t live;
+    if (w->is_shared) return;
+    live = w->live;
+    if (!world_judge(w, SURE(w, gpupool_get_stats(w->arena, &stats)), BIT(GPUPOOL_OK), "get_stats"))
         return;
     if (fake_is_broken()) return; /* a release may have failed, and its blocks are live */
     if (w->live != live) return;  /* a host function came in between */

@@ -27,10 +27,12 @@ static int world_mprotect(void *pages, size_t bytes, int protection) {
 }
 
 /* WORLD_TRACE=1 tells what is allocated and freed. */
+static int is_traced;
+__attribute__((constructor)) static void look_for_trace(void) {
+    is_traced = getenv("WORLD_TRACE") != NULL;
+}
 static void trace(const char *kind, const void *pointer, size_t bytes, const void *stream) {
-    static int is_wanted = -1;
-    if (is_wanted < 0) is_wanted = getenv("WORLD_TRACE") != NULL;
-    if (is_wanted) fprintf(stderr, "%s %p %zu on %p\n", kind, pointer, bytes, stream);
+    if (is_traced) fprintf(stderr, "%s %p %zu on %p\n", kind, pointer, bytes, stream);
 }
 #define GPUPOOL_TRACE(kind, arena, pointer, bytes, stream, label) \
     trace(kind, pointer, bytes, (const void *)(stream))
