@@ -49,8 +49,8 @@ static char *ask_for(world *w, const gpupool_request *request, const graph *capt
     world_judge(w, result, allowed_of(w, request, capture), "alloc");
     if (result != GPUPOOL_E_OUT_OF_MEMORY) return NULL;
     expect_verdict(w, request);
-    if (w->is_shared || fake_fail_fired() != w->fired || w->intrusions != intrusions ||
-        request->flags & GPUPOOL_NO_WAIT)
+    if (w->is_shared || w->is_real || fake_fail_fired() != w->fired ||
+        w->intrusions != intrusions || request->flags & GPUPOOL_NO_WAIT)
         return NULL;
     memory = CALL(w, gpupool_alloc_request(w->arena, request));
     world_expect(w, !memory || w->intrusions != intrusions,
@@ -122,7 +122,8 @@ static void allocate(world *w, block *b, const operation *op) {
     b->is_leaving = 0;
     b->users = 0;
     b->memory = ask_for(w, &request, capture);
-    if (request.flags & GPUPOOL_NO_WAIT && !w->is_shared && w->intrusions == intrusions) {
+    if (request.flags & GPUPOOL_NO_WAIT && !w->is_shared && !w->is_real &&
+        w->intrusions == intrusions) {
         gpupool_get_stats(w->arena, &after);
         world_expect(w, after.host_waits == before.host_waits, "a NO_WAIT request waited");
     }

@@ -174,7 +174,7 @@ void world_figures(world *w) {
     gpupool_source source = w->config.source;
     gpupool_stats stats;
     uint64_t live;
-    if (w->is_shared) return;
+    if (w->is_shared || w->is_real) return;
     live = w->live;
     if (!world_judge(w, SURE(w, gpupool_get_stats(w->arena, &stats)), BIT(GPUPOOL_OK), "get_stats"))
         return;

@@ -94,7 +94,7 @@ const char *world_run(const operation *ops, long count) {
     static world w;
     int i, was_broken;
     memset(&w, 0, sizeof w);
-    w.is_shared = fake_used_bytes(0) == SIZE_MAX; /* by a real GPU, whose work ends when it does */
+    w.is_real = fake_used_bytes(0) == SIZE_MAX;
     if (count > 0 && open_world(&w, &ops[0])) {
         for (i = 1; i < count && !w.wrong[0]; i++) world_do(&w, &ops[i]);
         if (!w.wrong[0]) world_close(&w);

@@ -51,6 +51,7 @@ typedef struct world {
     cudaStream_t streams[STREAMS];
     int stream_count;
     int is_shared;  /* other threads use the arena and the streams */
+    int is_real;    /* a real GPU: work ends, and host functions run, at any time */
     int is_plenty;  /* memory never runs out, but by a fault */
     int has_faults; /* calls may be made to fail */
     int has_fresh_sizes;
