@@ -68,7 +68,8 @@ static const operation plain = {255, 0, 0, 255, 0};
 void world_free_all(world *w) {
     int i;
     for (i = 0; i < BLOCKS; i++)
-        if (w->blocks[i].memory) world_free_block(w, &w->blocks[i], &plain);
+        if (__atomic_load_n(&w->blocks[i].memory, __ATOMIC_ACQUIRE))
+            world_free_block(w, &w->blocks[i], &plain);
     fake_run_all();
 }
 
