@@ -61,7 +61,7 @@ Words:
     scope       what gpupool_begin_capture opens: memory for a graph, until gpupool_release_capture
 
 Contents (search for "== NAME"):
-    OPTIONS WORDS API                what you use
+    OPTIONS WORDS API CPP            what you use
     SYSTEM DRIVER                    locks, memory for records, errors; CUDA's driver
     COUNTERS BUDDY STREAM            counts; free memory; streams, marks, caches
     CHUNK STITCH LADDER              memory from the driver; the steps that find memory
@@ -319,6 +319,198 @@ GPUPOOL_API gpupool_result gpupool_release_capture(gpupool_capture *);
 
 #ifdef __cplusplus
 }
+#endif
+
+/* == CPP ==========================================================================================
+   For C++: an owner of an arena, a resource for cuda::mr and RMM, an allocator for containers.
+
+       gpupool::arena arena;                          // or arena(config); destroyed by its owner
+       gpupool::resource memory(arena);               // where cuda::mr or RMM want a resource
+       gpupool::allocator<char> scratch(arena, stream);                  //
+   thrust::cuda::par(scratch) thrust::device_vector<int, gpupool::allocator<int, gpupool::resource,
+   thrust::device_ptr>> std::vector<int, gpupool::allocator<int, gpupool::host_resource>>      //
+   PINNED or MANAGED
+
+   What fails throws gpupool::bad_alloc. In a file without exceptions an allocation that fails
+   returns a null pointer, and an arena that could not be made owns nothing. A request for 0 bytes
+   returns a null pointer and does not fail. */
+
+#ifdef __cplusplus
+extern "C++" { /* the include of this file may be in C's linkage */
+#include <new>
+#include <utility>
+/* cuda::mr's names for where memory can be used; the whole of <cuda/memory_resource> would take
+   nvcc seconds. Before CCCL 3.1 they exist only in programs that ask for them. */
+#if __cplusplus >= 201703L && __has_include(<cuda/version>)
+#include <cuda/version>
+#if CCCL_VERSION >= 3001000 || defined(LIBCUDACXX_ENABLE_EXPERIMENTAL_MEMORY_RESOURCE)
+#include <cuda/__memory_resource/properties.h>
+#define GPI_CPP_PROPERTIES
+#endif
+#endif
+
+/* Files of one program may mean different streams by 0, and have exceptions or not. So the classes
+   are in inline namespaces: the linker does not take one file's functions for another's. */
+namespace gpupool {
+#ifdef CUDA_API_PER_THREAD_DEFAULT_STREAM
+inline namespace per_thread {
+#define GPI_CPP_STREAM cudaStreamPerThread
+#else
+inline namespace legacy {
+#define GPI_CPP_STREAM cudaStreamLegacy
+#endif
+#ifdef __cpp_exceptions
+inline namespace throwing {
+#define GPI_CPP_FAIL() throw bad_alloc()
+#else
+inline namespace returning {
+#define GPI_CPP_FAIL() static_cast<void>(0)
+#endif
+
+/* What a failed call throws; what() is its gpupool_last_error. */
+struct bad_alloc : std::bad_alloc {
+    char text[600];
+    bad_alloc() noexcept { snprintf(text, sizeof text, "%s", gpupool_last_error()); }
+    const char *what() const noexcept override { return text; }
+};
+
+/* A stream as an argument: a cudaStream_t, what converts to one (rmm::cuda_stream_view), or what
+   has one as get() (cuda::stream_ref). None, or 0: the default stream of the file. */
+struct stream {
+    cudaStream_t handle;
+    stream(cudaStream_t of = nullptr) noexcept : handle(of ? of : GPI_CPP_STREAM) {}
+    template <class S>
+    stream(const S &s, decltype(cudaStreamQuery(s)) = {}) : stream(cudaStream_t{s}) {}
+    template <class S>
+    stream(const S &s, decltype(cudaStreamQuery(s.get())) = {}) : stream(s.get()) {}
+};
+
+/* Owns an arena. Its end destroys the arena, if no block is live: else the arena stays (E_IN_USE).
+   Can be moved, not copied. */
+class arena {
+    gpupool_arena *arena_;
+
+  public:
+    explicit arena(const gpupool_arena_config *config = nullptr) {
+        if (gpupool_arena_create(&arena_, config) != GPUPOOL_OK) GPI_CPP_FAIL();
+    }
+    explicit arena(const gpupool_arena_config &config) : arena(&config) {}
+    arena(arena &&from) noexcept : arena_(from.arena_) { from.arena_ = nullptr; }
+    arena &operator=(arena from) noexcept {
+        std::swap(arena_, from.arena_); /* `from` ends what this one owned */
+        return *this;
+    }
+    ~arena() {
+        if (arena_) gpupool_arena_destroy(arena_);
+    }
+    gpupool_arena *get() const noexcept { return arena_; }
+};
+
+#if defined(GPI_CPP_PROPERTIES) && CCCL_VERSION >= 3002000
+typedef cuda::mr::properties_list<cuda::mr::device_accessible> gpi_of_device;
+typedef cuda::mr::properties_list<cuda::mr::device_accessible, cuda::mr::host_accessible>
+    gpi_of_both;
+#else
+typedef void gpi_of_device, gpi_of_both;
+#endif
+/* Refers to an arena, which must live longer. Meets cuda::mr's concepts and RMM's. Calls with a
+   stream are gpupool_alloc_request and gpupool_free (rule 1). The others name none
+   (GPUPOOL_NO_STREAM): any stream may use the block at once, and must have done so before it goes.
+   Alignment: a power of two; 0: a unit. Resources are equal if their arena is the same. */
+class resource {
+    gpupool_arena *arena_;
+    const char *label_;
+
+  public:
+    enum { is_host = 0 }; /* whether the host may use the memory */
+    typedef gpi_of_device default_queries;
+    resource(gpupool_arena *of, const char *name = nullptr) noexcept : arena_(of), label_(name) {}
+    resource(const arena &of, const char *name = nullptr) noexcept : resource(of.get(), name) {}
+    gpupool_arena *get() const noexcept { return arena_; }
+    void *allocate(stream on, size_t bytes, size_t alignment = 0) const {
+        gpupool_request request = {bytes, alignment, on.handle, 0, label_};
+        void *block = bytes ? gpupool_alloc_request(arena_, &request) : nullptr;
+        if (bytes && !block) GPI_CPP_FAIL();
+        return block;
+    }
+    void deallocate(stream on, void *block, size_t = 0, size_t = 0) const noexcept {
+        gpupool_free(arena_, block, on.handle);
+    }
+    void *allocate_sync(size_t bytes, size_t alignment = 0) const {
+        return allocate(GPUPOOL_NO_STREAM, bytes, alignment);
+    }
+    void deallocate_sync(void *block, size_t = 0, size_t = 0) const noexcept {
+        deallocate(GPUPOOL_NO_STREAM, block);
+    }
+    /* Names of before CCCL 3.1. With the second, allocate(0, bytes) is ambiguous, and refused. */
+    void *allocate(size_t bytes, size_t alignment) const { return allocate_sync(bytes, alignment); }
+    void *allocate(decltype(nullptr), size_t bytes) const { return allocate(stream(), bytes); }
+    void deallocate(void *p, size_t = 0, size_t = 0) const noexcept { deallocate_sync(p); }
+    void *allocate_async(size_t n, size_t align, stream on) const { return allocate(on, n, align); }
+    void deallocate_async(void *p, size_t, size_t, stream on) const noexcept { deallocate(on, p); }
+    friend bool operator==(const resource &a, const resource &b) noexcept {
+        return a.arena_ == b.arena_;
+    }
+    friend bool operator!=(const resource &a, const resource &b) noexcept { return !(a == b); }
+};
+
+/* The resource of an arena whose source is PINNED or MANAGED: the host may use the memory too. */
+struct host_resource : resource {
+    enum { is_host = 1 };
+    typedef gpi_of_both default_queries;
+    explicit host_resource(const resource &of) noexcept : resource(of) {}
+};
+#ifdef GPI_CPP_PROPERTIES
+constexpr void get_property(const resource &, cuda::mr::device_accessible) noexcept {
+}
+constexpr void get_property(const host_resource &, cuda::mr::host_accessible) noexcept {
+}
+#endif
+
+/* What a container calls a pointer: its library's template, or without one a plain pointer. */
+template <class T, template <class> class... Pointer> struct gpi_pointer { typedef T *type; };
+template <class T, template <class> class P> struct gpi_pointer<T, P> { typedef P<T> type; };
+
+/* How a container makes its elements. The host's containers do not get memory of the device. */
+template <bool is_possible> struct gpi_elements {};
+template <> struct gpi_elements<false> {
+    template <class U, class... V> void construct(U *, V &&...) const {
+        static_assert(sizeof(U) == 0, "std containers need gpupool::host_resource's memory");
+    }
+};
+
+/* An allocator for containers whose work is on one stream, from a resource. Thrust's vectors want
+   one of Thrust's pointers besides. */
+template <class T, class Memory = resource, template <class> class... Pointer>
+struct allocator : gpi_elements<Memory::is_host || sizeof...(Pointer)> {
+    typedef T value_type;
+    typedef typename gpi_pointer<T, Pointer...>::type pointer;
+    template <class U> struct rebind { typedef allocator<U, Memory, Pointer...> other; };
+    Memory memory;
+    stream on;
+    allocator(Memory of, stream s = stream()) : memory(of), on(s) {}
+    template <class U>
+    allocator(const allocator<U, Memory, Pointer...> &other) : memory(other.memory), on(other.on) {}
+    pointer allocate(size_t count) {
+        size_t bytes = count <= SIZE_MAX / sizeof(T) ? count * sizeof(T) : SIZE_MAX; /* refused */
+        return static_cast<pointer>(static_cast<T *>(memory.allocate(on, bytes, alignof(T))));
+    }
+    void deallocate(T *block, size_t) noexcept { memory.deallocate(on, block); }
+    template <class P> void deallocate(P p, decltype(sizeof p.get()) count) noexcept {
+        deallocate(p.get(), count);
+    }
+    friend bool operator==(const allocator &a, const allocator &b) noexcept {
+        return a.memory == b.memory && a.on.handle == b.on.handle;
+    }
+    friend bool operator!=(const allocator &a, const allocator &b) noexcept { return !(a == b); }
+};
+}
+}
+} /* namespace gpupool */
+} /* extern "C++" */
+#undef GPI_CPP_STREAM
+#undef GPI_CPP_FAIL
+#undef GPI_CPP_PROPERTIES
 #endif
 #endif /* GPUPOOL_H */
 #if defined(GPUPOOL_IMPLEMENTATION) && !defined(GPUPOOL_IMPLEMENTED)
