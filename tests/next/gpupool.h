@@ -128,7 +128,7 @@ typedef enum gpupool_result {
     GPUPOOL_E_TIMEOUT,       /* the allowed time has passed */
     GPUPOOL_E_UNSUPPORTED,   /* this device cannot do it */
     GPUPOOL_E_FORKED,        /* a forked child has no CUDA context */
-    GPUPOOL_E_CALLBACK,      /* the program's function returned an error */
+    GPUPOOL_E_CALLBACK,      /* the program's function returned an error, or threw */
     GPUPOOL_E_FILE,          /* a file could not be read or written */
     GPUPOOL_E_HOST_MEMORY,   /* no host memory for records; nothing changed */
     GPUPOOL_E_CUDA /* a CUDA call failed: gpupool_last_error names call and error. If it was a
@@ -746,6 +746,19 @@ gpi_system_fail(gpupool_result result, const char *format, ...) {
     va_end(rest);
     return gpi_thread.result = result;
 }
+
+/* Calls a function of the program. In C++ what it throws ends here: through the frames above it
+   would leave locks held. (C cannot catch: rule 4.) */
+#ifdef __cpp_exceptions
+#define GPI_CALLBACK(call, if_it_throws) \
+    try { \
+        call; \
+    } catch (...) { \
+        if_it_throws; \
+    }
+#else
+#define GPI_CALLBACK(call, if_it_throws) call;
+#endif
 
 static gpupool_result gpi_system_no_memory(void) {
     return gpi_system_fail(GPUPOOL_E_HOST_MEMORY,
@@ -2202,19 +2215,24 @@ static gpupool_result gpi_chunk_give_pinned(gpupool_arena *arena, gpi_chunk *chu
     return GPI_TELL(&arena->driver, host_free, chunk->memory);
 }
 
+/* E_CALLBACK: chunk_free threw. It is not called again for this chunk. */
+static gpupool_result gpi_chunk_give_custom(gpupool_arena *arena, gpi_chunk *chunk) {
+    const gpupool_arena_config *config = &arena->config;
+    GPI_CALLBACK(config->chunk_free(chunk->memory, chunk->units * GPI_UNIT, config->user),
+                 return gpi_system_fail(GPUPOOL_E_CALLBACK, "chunk_free threw an exception"))
+    return GPUPOOL_OK;
+}
+
 static gpupool_result gpi_chunk_get_custom(gpupool_arena *arena, gpi_chunk *chunk) {
+    const gpupool_arena_config *config = &arena->config;
     size_t bytes = chunk->units * GPI_UNIT;
-    chunk->memory = arena->config.chunk_alloc(bytes, arena->config.user);
+    GPI_CALLBACK(chunk->memory = config->chunk_alloc(bytes, config->user),
+                 return gpi_system_fail(GPUPOOL_E_CALLBACK, "chunk_alloc threw an exception"))
     if (!chunk->memory)
         return gpi_system_fail(GPUPOOL_E_OUT_OF_MEMORY, "chunk_alloc has no %zu bytes", bytes);
     if ((uintptr_t)chunk->memory % GPI_UNIT == 0) return GPUPOOL_OK;
-    arena->config.chunk_free(chunk->memory, bytes, arena->config.user);
+    gpi_chunk_give_custom(arena, chunk);
     return gpi_system_fail(GPUPOOL_E_CALLBACK, "chunk_alloc's memory is not aligned to 512 bytes");
-}
-
-static gpupool_result gpi_chunk_give_custom(gpupool_arena *arena, gpi_chunk *chunk) {
-    arena->config.chunk_free(chunk->memory, chunk->units * GPI_UNIT, arena->config.user);
-    return GPUPOOL_OK;
 }
 
 static const gpi_source gpi_sources[] = {
@@ -2289,9 +2307,28 @@ static gpupool_result gpi_chunk_call(gpupool_arena *arena, gpi_chunk *chunk,
     return result;
 }
 
+/* Tells the program of a range before a block lies in it. */
+static gpupool_result gpi_chunk_tell_map(gpupool_arena *arena, const gpupool_mapping *mapping) {
+    const gpupool_arena_config *config = &arena->config;
+    int refuses = 0;
+    if (config->on_map)
+        GPI_CALLBACK(refuses = config->on_map(mapping, config->user),
+                     return gpi_system_fail(GPUPOOL_E_CALLBACK, "on_map threw an exception"))
+    if (!refuses) return GPUPOOL_OK;
+    return gpi_system_fail(GPUPOOL_E_CALLBACK, "on_map refused %zu bytes", mapping->bytes);
+}
+
+/* And before the range is gone, which it will be whatever the program says. */
+static gpupool_result gpi_chunk_tell_unmap(gpupool_arena *arena, const gpupool_mapping *mapping) {
+    const gpupool_arena_config *config = &arena->config;
+    if (config->on_unmap)
+        GPI_CALLBACK(config->on_unmap(mapping, config->user),
+                     return gpi_system_fail(GPUPOOL_E_CALLBACK, "on_unmap threw an exception"))
+    return GPUPOOL_OK;
+}
+
 /* Gets one chunk, and tells the program. Its addresses are TAKEN. */
 static gpupool_result gpi_chunk_make(gpupool_arena *arena, uint64_t unit, uint64_t units) {
-    const gpupool_arena_config *config = &arena->config;
     gpi_chunk *chunk = (gpi_chunk *)gpi_system_zeroed(sizeof *chunk);
     gpupool_mapping mapping;
     gpupool_result result;
@@ -2302,9 +2339,7 @@ static gpupool_result gpi_chunk_make(gpupool_arena *arena, uint64_t unit, uint64
     if (result == GPUPOOL_OK) {
         gpi_chunk_describe(chunk, &mapping);
         result = gpi_chunk_prepare(arena, 1);
-        if (result == GPUPOOL_OK && config->on_map && config->on_map(&mapping, config->user))
-            result = gpi_system_fail(GPUPOOL_E_CALLBACK, "on_map refused a chunk of %zu bytes",
-                                     mapping.bytes);
+        if (result == GPUPOOL_OK) result = gpi_chunk_tell_map(arena, &mapping);
         if (result == GPUPOOL_OK) {
             gpi_chunk_link(arena, chunk);
             return GPUPOOL_OK;
@@ -2380,12 +2415,14 @@ static int gpi_chunk_is_idle(const gpupool_arena *arena, const gpi_chunk *chunk)
            run->unit + run->units >= chunk->unit + chunk->units;
 }
 
-/* Tells the program, and gives the chunk's memory to its source. */
+/* Tells the program, and gives the chunk's memory to its source. E_CALLBACK: it is given. */
 static gpupool_result gpi_chunk_undo(gpupool_arena *arena, gpi_chunk *chunk) {
     gpupool_mapping mapping;
+    gpupool_result told, result;
     gpi_chunk_describe(chunk, &mapping);
-    if (arena->config.on_unmap) arena->config.on_unmap(&mapping, arena->config.user);
-    return gpi_chunk_call(arena, chunk, arena->chunks.source->give);
+    told = gpi_chunk_tell_unmap(arena, &mapping);
+    result = gpi_chunk_call(arena, chunk, arena->chunks.source->give);
+    return result == GPUPOOL_OK ? told : result;
 }
 
 /* Gives an idle chunk back; no stitch lies over it. O10: while the lock is open its bytes count as
@@ -2400,11 +2437,12 @@ static gpupool_result gpi_chunk_give_back(gpupool_arena *arena, gpi_chunk *chunk
     result = gpi_chunk_undo(arena, chunk);
     arena->chunks.returning -= bytes;
     gpi_system_wake_all(&arena->chunks.returned);
-    if (result != GPUPOOL_OK) return gpi_arena_break(arena);
+    if (result != GPUPOOL_OK) gpi_arena_break(arena);
+    if (result != GPUPOOL_OK && result != GPUPOOL_E_CALLBACK) return GPUPOOL_E_CUDA;
     gpi_chunk_unlink(arena, chunk);
     gpi_buddy_put(buddy, run, GPI_EMPTY, &buddy->empty, 0);
     GPUPOOL_FREE(chunk);
-    return GPUPOOL_OK;
+    return result == GPUPOOL_OK ? GPUPOOL_OK : GPUPOOL_E_CUDA;
 }
 /* == STITCH =======================================================================================
    One block from free memory of several chunks: they are mapped a second time, side by side.
@@ -2599,30 +2637,31 @@ static gpi_run *gpi_stitch_reuse(gpi_ask *ask) {
 
 /* -- idle stitches go -- */
 
-/* Tells the program, and unmaps. */
+/* Tells the program, and unmaps. E_CALLBACK: it is unmapped. */
 static gpupool_result gpi_stitch_undo(gpupool_arena *arena, const gpi_stitch *stitch) {
     uint64_t address = gpi_address(&arena->buddy, stitch->body->unit);
     gpupool_mapping mapping = {(void *)(uintptr_t)address, stitch->body->units * GPI_UNIT, 0};
-    gpupool_result result;
+    gpupool_result told = gpi_chunk_tell_unmap(arena, &mapping), result;
     gpi_visit visit;
-    if (arena->config.on_unmap) arena->config.on_unmap(&mapping, arena->config.user);
     gpi_driver_enter(&arena->driver, arena->driver.context, &visit);
     result = GPI_TELL(&arena->driver, unmap, address, mapping.bytes);
     gpi_driver_leave(&arena->driver, &visit);
-    return result;
+    return result == GPUPOOL_OK ? told : result;
 }
 
 static gpupool_result gpi_stitch_unmap(gpupool_arena *arena, gpi_stitch *stitch) {
     gpi_stitches *stitches = &arena->stitches;
     gpi_stitch **link = &stitches->bins[gpi_stitch_bin(stitch->units)];
-    if (gpi_stitch_undo(arena, stitch) != GPUPOOL_OK) return gpi_arena_break(arena);
+    gpupool_result result = gpi_stitch_undo(arena, stitch);
+    if (result != GPUPOOL_OK) gpi_arena_break(arena);
+    if (result != GPUPOOL_OK && result != GPUPOOL_E_CALLBACK) return GPUPOOL_E_CUDA;
     while (*link != stitch) link = &(*link)->next;
     *link = stitch->next;
     stitches->count--;
     stitches->idle_pieces -= stitch->count;
     gpi_buddy_put(&arena->buddy, stitch->body, GPI_SPACE, &arena->buddy.space, 0);
     GPUPOOL_FREE(stitch);
-    return GPUPOOL_OK;
+    return result == GPUPOOL_OK ? GPUPOOL_OK : GPUPOOL_E_CUDA;
 }
 
 static int gpi_stitch_is_over(const gpi_stitch *stitch, const gpi_chunk *chunk) {
@@ -2743,7 +2782,6 @@ static gpupool_result gpi_stitch_new(const gpi_ask *ask, const gpi_plan *plan, g
 
 /* Maps the chunks side by side, and tells the program. What fails leaves nothing mapped. */
 static gpupool_result gpi_stitch_map(gpupool_arena *arena, const gpi_stitch *stitch) {
-    const gpupool_arena_config *config = &arena->config;
     gpi_driver *driver = &arena->driver;
     uint64_t address = gpi_address(&arena->buddy, stitch->body->unit), done = 0;
     gpupool_mapping mapping = {(void *)(uintptr_t)address, stitch->body->units * GPI_UNIT, 0};
@@ -2758,9 +2796,7 @@ static gpupool_result gpi_stitch_map(gpupool_arena *arena, const gpi_stitch *sti
         if (result == GPUPOOL_OK) done += bytes;
     }
     if (result == GPUPOOL_OK) result = gpi_driver_access(driver, address, done);
-    if (result == GPUPOOL_OK && config->on_map && config->on_map(&mapping, config->user))
-        result = gpi_system_fail(GPUPOOL_E_CALLBACK, "on_map refused a stitch of %zu bytes",
-                                 mapping.bytes);
+    if (result == GPUPOOL_OK) result = gpi_chunk_tell_map(arena, &mapping);
     if (result != GPUPOOL_OK && done && driver->unmap(address, done) != CUDA_SUCCESS)
         result = gpi_arena_break(arena);
     gpi_driver_leave(driver, &visit);
@@ -3424,7 +3460,7 @@ static int gpi_alloc_tell(gpi_ask *ask, gpupool_verdict *verdict) {
     if (!config->on_out_of_memory || gpi_thread.in_callback) return 0;
     gpi_thread.in_callback = 1;
     gpi_arena_open(ask->arena);
-    again = config->on_out_of_memory(verdict, config->user);
+    GPI_CALLBACK(again = config->on_out_of_memory(verdict, config->user), again = 0)
     gpi_arena_close(ask->arena);
     gpi_thread.in_callback = 0;
     return again;
