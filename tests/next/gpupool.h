@@ -61,7 +61,7 @@ Words:
     scope       what gpupool_begin_capture opens: memory for a graph, until gpupool_release_capture
 
 Contents (search for "== NAME"):
-    OPTIONS WORDS API                what you use
+    OPTIONS WORDS API CPP            what you use
     SYSTEM DRIVER                    locks, memory for records, errors; CUDA's driver
     COUNTERS BUDDY STREAM            counts; free memory; streams, marks, caches
     CHUNK STITCH LADDER              memory from the driver; the steps that find memory
@@ -128,7 +128,7 @@ typedef enum gpupool_result {
     GPUPOOL_E_TIMEOUT,       /* the allowed time has passed */
     GPUPOOL_E_UNSUPPORTED,   /* this device cannot do it */
     GPUPOOL_E_FORKED,        /* a forked child has no CUDA context */
-    GPUPOOL_E_CALLBACK,      /* the program's function returned an error */
+    GPUPOOL_E_CALLBACK,      /* the program's function returned an error, or threw */
     GPUPOOL_E_FILE,          /* a file could not be read or written */
     GPUPOOL_E_HOST_MEMORY,   /* no host memory for records; nothing changed */
     GPUPOOL_E_CUDA /* a CUDA call failed: gpupool_last_error names call and error. If it was a
@@ -319,6 +319,198 @@ GPUPOOL_API gpupool_result gpupool_release_capture(gpupool_capture *);
 
 #ifdef __cplusplus
 }
+#endif
+
+/* == CPP ==========================================================================================
+   For C++: an owner of an arena, a resource for cuda::mr and RMM, an allocator for containers.
+
+       gpupool::arena arena;                          // or arena(config); destroyed by its owner
+       gpupool::resource memory(arena);               // where cuda::mr or RMM want a resource
+       gpupool::allocator<char> scratch(arena, stream);                  //
+   thrust::cuda::par(scratch) thrust::device_vector<int, gpupool::allocator<int, gpupool::resource,
+   thrust::device_ptr>> std::vector<int, gpupool::allocator<int, gpupool::host_resource>>      //
+   PINNED or MANAGED
+
+   What fails throws gpupool::bad_alloc. In a file without exceptions an allocation that fails
+   returns a null pointer, and an arena that could not be made owns nothing. A request for 0 bytes
+   returns a null pointer and does not fail. */
+
+#ifdef __cplusplus
+extern "C++" { /* the include of this file may be in C's linkage */
+#include <new>
+#include <utility>
+/* cuda::mr's names for where memory can be used; the whole of <cuda/memory_resource> would take
+   nvcc seconds. Before CCCL 3.1 they exist only in programs that ask for them. */
+#if __cplusplus >= 201703L && __has_include(<cuda/version>)
+#include <cuda/version>
+#if CCCL_VERSION >= 3001000 || defined(LIBCUDACXX_ENABLE_EXPERIMENTAL_MEMORY_RESOURCE)
+#include <cuda/__memory_resource/properties.h>
+#define GPI_CPP_PROPERTIES
+#endif
+#endif
+
+/* Files of one program may mean different streams by 0, and have exceptions or not. So the classes
+   are in inline namespaces: the linker does not take one file's functions for another's. */
+namespace gpupool {
+#ifdef CUDA_API_PER_THREAD_DEFAULT_STREAM
+inline namespace per_thread {
+#define GPI_CPP_STREAM cudaStreamPerThread
+#else
+inline namespace legacy {
+#define GPI_CPP_STREAM cudaStreamLegacy
+#endif
+#ifdef __cpp_exceptions
+inline namespace throwing {
+#define GPI_CPP_FAIL() throw bad_alloc()
+#else
+inline namespace returning {
+#define GPI_CPP_FAIL() static_cast<void>(0)
+#endif
+
+/* What a failed call throws; what() is its gpupool_last_error. */
+struct bad_alloc : std::bad_alloc {
+    char text[600];
+    bad_alloc() noexcept { snprintf(text, sizeof text, "%s", gpupool_last_error()); }
+    const char *what() const noexcept override { return text; }
+};
+
+/* A stream as an argument: a cudaStream_t, what converts to one (rmm::cuda_stream_view), or what
+   has one as get() (cuda::stream_ref). None, or 0: the default stream of the file. */
+struct stream {
+    cudaStream_t handle;
+    stream(cudaStream_t of = nullptr) noexcept : handle(of ? of : GPI_CPP_STREAM) {}
+    template <class S>
+    stream(const S &s, decltype(cudaStreamQuery(s)) = {}) : stream(cudaStream_t{s}) {}
+    template <class S>
+    stream(const S &s, decltype(cudaStreamQuery(s.get())) = {}) : stream(s.get()) {}
+};
+
+/* Owns an arena. Its end destroys the arena, if no block is live: else the arena stays (E_IN_USE).
+   Can be moved, not copied. */
+class arena {
+    gpupool_arena *arena_;
+
+  public:
+    explicit arena(const gpupool_arena_config *config = nullptr) {
+        if (gpupool_arena_create(&arena_, config) != GPUPOOL_OK) GPI_CPP_FAIL();
+    }
+    explicit arena(const gpupool_arena_config &config) : arena(&config) {}
+    arena(arena &&from) noexcept : arena_(from.arena_) { from.arena_ = nullptr; }
+    arena &operator=(arena from) noexcept {
+        std::swap(arena_, from.arena_); /* `from` ends what this one owned */
+        return *this;
+    }
+    ~arena() {
+        if (arena_) gpupool_arena_destroy(arena_);
+    }
+    gpupool_arena *get() const noexcept { return arena_; }
+};
+
+#if defined(GPI_CPP_PROPERTIES) && CCCL_VERSION >= 3002000
+typedef cuda::mr::properties_list<cuda::mr::device_accessible> gpi_of_device;
+typedef cuda::mr::properties_list<cuda::mr::device_accessible, cuda::mr::host_accessible>
+    gpi_of_both;
+#else
+typedef void gpi_of_device, gpi_of_both;
+#endif
+/* Refers to an arena, which must live longer. Meets cuda::mr's concepts and RMM's. Calls with a
+   stream are gpupool_alloc_request and gpupool_free (rule 1). The others name none
+   (GPUPOOL_NO_STREAM): any stream may use the block at once, and must have done so before it goes.
+   Alignment: a power of two; 0: a unit. Resources are equal if their arena is the same. */
+class resource {
+    gpupool_arena *arena_;
+    const char *label_;
+
+  public:
+    enum { is_host = 0 }; /* whether the host may use the memory */
+    typedef gpi_of_device default_queries;
+    resource(gpupool_arena *of, const char *name = nullptr) noexcept : arena_(of), label_(name) {}
+    resource(const arena &of, const char *name = nullptr) noexcept : resource(of.get(), name) {}
+    gpupool_arena *get() const noexcept { return arena_; }
+    void *allocate(stream on, size_t bytes, size_t alignment = 0) const {
+        gpupool_request request = {bytes, alignment, on.handle, 0, label_};
+        void *block = bytes ? gpupool_alloc_request(arena_, &request) : nullptr;
+        if (bytes && !block) GPI_CPP_FAIL();
+        return block;
+    }
+    void deallocate(stream on, void *block, size_t = 0, size_t = 0) const noexcept {
+        gpupool_free(arena_, block, on.handle);
+    }
+    void *allocate_sync(size_t bytes, size_t alignment = 0) const {
+        return allocate(GPUPOOL_NO_STREAM, bytes, alignment);
+    }
+    void deallocate_sync(void *block, size_t = 0, size_t = 0) const noexcept {
+        deallocate(GPUPOOL_NO_STREAM, block);
+    }
+    /* Names of before CCCL 3.1. With the second, allocate(0, bytes) is ambiguous, and refused. */
+    void *allocate(size_t bytes, size_t alignment) const { return allocate_sync(bytes, alignment); }
+    void *allocate(decltype(nullptr), size_t bytes) const { return allocate(stream(), bytes); }
+    void deallocate(void *p, size_t = 0, size_t = 0) const noexcept { deallocate_sync(p); }
+    void *allocate_async(size_t n, size_t align, stream on) const { return allocate(on, n, align); }
+    void deallocate_async(void *p, size_t, size_t, stream on) const noexcept { deallocate(on, p); }
+    friend bool operator==(const resource &a, const resource &b) noexcept {
+        return a.arena_ == b.arena_;
+    }
+    friend bool operator!=(const resource &a, const resource &b) noexcept { return !(a == b); }
+};
+
+/* The resource of an arena whose source is PINNED or MANAGED: the host may use the memory too. */
+struct host_resource : resource {
+    enum { is_host = 1 };
+    typedef gpi_of_both default_queries;
+    explicit host_resource(const resource &of) noexcept : resource(of) {}
+};
+#ifdef GPI_CPP_PROPERTIES
+constexpr void get_property(const resource &, cuda::mr::device_accessible) noexcept {
+}
+constexpr void get_property(const host_resource &, cuda::mr::host_accessible) noexcept {
+}
+#endif
+
+/* What a container calls a pointer: its library's template, or without one a plain pointer. */
+template <class T, template <class> class... Pointer> struct gpi_pointer { typedef T *type; };
+template <class T, template <class> class P> struct gpi_pointer<T, P> { typedef P<T> type; };
+
+/* How a container makes its elements. The host's containers do not get memory of the device. */
+template <bool is_possible> struct gpi_elements {};
+template <> struct gpi_elements<false> {
+    template <class U, class... V> void construct(U *, V &&...) const {
+        static_assert(sizeof(U) == 0, "std containers need gpupool::host_resource's memory");
+    }
+};
+
+/* An allocator for containers whose work is on one stream, from a resource. Thrust's vectors want
+   one of Thrust's pointers besides. */
+template <class T, class Memory = resource, template <class> class... Pointer>
+struct allocator : gpi_elements<Memory::is_host || sizeof...(Pointer)> {
+    typedef T value_type;
+    typedef typename gpi_pointer<T, Pointer...>::type pointer;
+    template <class U> struct rebind { typedef allocator<U, Memory, Pointer...> other; };
+    Memory memory;
+    stream on;
+    allocator(Memory of, stream s = stream()) : memory(of), on(s) {}
+    template <class U>
+    allocator(const allocator<U, Memory, Pointer...> &other) : memory(other.memory), on(other.on) {}
+    pointer allocate(size_t count) {
+        size_t bytes = count <= SIZE_MAX / sizeof(T) ? count * sizeof(T) : SIZE_MAX; /* refused */
+        return static_cast<pointer>(static_cast<T *>(memory.allocate(on, bytes, alignof(T))));
+    }
+    void deallocate(T *block, size_t) noexcept { memory.deallocate(on, block); }
+    template <class P> void deallocate(P p, decltype(sizeof p.get()) count) noexcept {
+        deallocate(p.get(), count);
+    }
+    friend bool operator==(const allocator &a, const allocator &b) noexcept {
+        return a.memory == b.memory && a.on.handle == b.on.handle;
+    }
+    friend bool operator!=(const allocator &a, const allocator &b) noexcept { return !(a == b); }
+};
+}
+}
+} /* namespace gpupool */
+} /* extern "C++" */
+#undef GPI_CPP_STREAM
+#undef GPI_CPP_FAIL
+#undef GPI_CPP_PROPERTIES
 #endif
 #endif /* GPUPOOL_H */
 #if defined(GPUPOOL_IMPLEMENTATION) && !defined(GPUPOOL_IMPLEMENTED)
@@ -558,6 +750,19 @@ gpi_system_fail(gpupool_result result, const char *format, ...) {
     va_end(rest);
     return gpi_thread.last.result = result;
 }
+
+/* Calls a function of the program. In C++ what it throws ends here: through the frames above it
+   would leave locks held. (C cannot catch: rule 4.) */
+#ifdef __cpp_exceptions
+#define GPI_CALLBACK(call, if_it_throws) \
+    try { \
+        call; \
+    } catch (...) { \
+        if_it_throws; \
+    }
+#else
+#define GPI_CALLBACK(call, if_it_throws) call;
+#endif
 
 static gpupool_result gpi_system_no_memory(void) {
     return gpi_system_fail(GPUPOOL_E_HOST_MEMORY,
@@ -2017,19 +2222,24 @@ static gpupool_result gpi_chunk_give_pinned(gpupool_arena *arena, gpi_chunk *chu
     return GPI_TELL(&arena->driver, host_free, chunk->memory);
 }
 
+/* E_CALLBACK: chunk_free threw. It is not called again for this chunk. */
+static gpupool_result gpi_chunk_give_custom(gpupool_arena *arena, gpi_chunk *chunk) {
+    const gpupool_arena_config *config = &arena->config;
+    GPI_CALLBACK(config->chunk_free(chunk->memory, chunk->units * GPI_UNIT, config->user),
+                 return gpi_system_fail(GPUPOOL_E_CALLBACK, "chunk_free threw an exception"))
+    return GPUPOOL_OK;
+}
+
 static gpupool_result gpi_chunk_get_custom(gpupool_arena *arena, gpi_chunk *chunk) {
+    const gpupool_arena_config *config = &arena->config;
     size_t bytes = chunk->units * GPI_UNIT;
-    chunk->memory = arena->config.chunk_alloc(bytes, arena->config.user);
+    GPI_CALLBACK(chunk->memory = config->chunk_alloc(bytes, config->user),
+                 return gpi_system_fail(GPUPOOL_E_CALLBACK, "chunk_alloc threw an exception"))
     if (!chunk->memory)
         return gpi_system_fail(GPUPOOL_E_OUT_OF_MEMORY, "chunk_alloc has no %zu bytes", bytes);
     if ((uintptr_t)chunk->memory % GPI_UNIT == 0) return GPUPOOL_OK;
-    arena->config.chunk_free(chunk->memory, bytes, arena->config.user);
+    gpi_chunk_give_custom(arena, chunk);
     return gpi_system_fail(GPUPOOL_E_CALLBACK, "chunk_alloc's memory is not aligned to 512 bytes");
-}
-
-static gpupool_result gpi_chunk_give_custom(gpupool_arena *arena, gpi_chunk *chunk) {
-    arena->config.chunk_free(chunk->memory, chunk->units * GPI_UNIT, arena->config.user);
-    return GPUPOOL_OK;
 }
 
 static const gpi_source gpi_sources[] = {
@@ -2104,9 +2314,28 @@ static gpupool_result gpi_chunk_call(gpupool_arena *arena, gpi_chunk *chunk,
     return result;
 }
 
+/* Tells the program of a range before a block lies in it. */
+static gpupool_result gpi_chunk_tell_map(gpupool_arena *arena, const gpupool_mapping *mapping) {
+    const gpupool_arena_config *config = &arena->config;
+    int refuses = 0;
+    if (config->on_map)
+        GPI_CALLBACK(refuses = config->on_map(mapping, config->user),
+                     return gpi_system_fail(GPUPOOL_E_CALLBACK, "on_map threw an exception"))
+    if (!refuses) return GPUPOOL_OK;
+    return gpi_system_fail(GPUPOOL_E_CALLBACK, "on_map refused %zu bytes", mapping->bytes);
+}
+
+/* And before the range is gone, which it will be whatever the program says. */
+static gpupool_result gpi_chunk_tell_unmap(gpupool_arena *arena, const gpupool_mapping *mapping) {
+    const gpupool_arena_config *config = &arena->config;
+    if (config->on_unmap)
+        GPI_CALLBACK(config->on_unmap(mapping, config->user),
+                     return gpi_system_fail(GPUPOOL_E_CALLBACK, "on_unmap threw an exception"))
+    return GPUPOOL_OK;
+}
+
 /* Gets one chunk, and tells the program. Its addresses are TAKEN. */
 static gpupool_result gpi_chunk_make(gpupool_arena *arena, uint64_t unit, uint64_t units) {
-    const gpupool_arena_config *config = &arena->config;
     gpi_chunk *chunk = (gpi_chunk *)gpi_system_zeroed(sizeof *chunk);
     gpupool_mapping mapping;
     gpupool_result result;
@@ -2117,9 +2346,7 @@ static gpupool_result gpi_chunk_make(gpupool_arena *arena, uint64_t unit, uint64
     if (result == GPUPOOL_OK) {
         gpi_chunk_describe(chunk, &mapping);
         result = gpi_chunk_prepare(arena, 1);
-        if (result == GPUPOOL_OK && config->on_map && config->on_map(&mapping, config->user))
-            result = gpi_system_fail(GPUPOOL_E_CALLBACK, "on_map refused a chunk of %zu bytes",
-                                     mapping.bytes);
+        if (result == GPUPOOL_OK) result = gpi_chunk_tell_map(arena, &mapping);
         if (result == GPUPOOL_OK) {
             gpi_chunk_link(arena, chunk);
             return GPUPOOL_OK;
@@ -2195,12 +2422,14 @@ static int gpi_chunk_is_idle(const gpupool_arena *arena, const gpi_chunk *chunk)
            run->unit + run->units >= chunk->unit + chunk->units;
 }
 
-/* Tells the program, and gives the chunk's memory to its source. */
+/* Tells the program, and gives the chunk's memory to its source. E_CALLBACK: it is given. */
 static gpupool_result gpi_chunk_undo(gpupool_arena *arena, gpi_chunk *chunk) {
     gpupool_mapping mapping;
+    gpupool_result told, result;
     gpi_chunk_describe(chunk, &mapping);
-    if (arena->config.on_unmap) arena->config.on_unmap(&mapping, arena->config.user);
-    return gpi_chunk_call(arena, chunk, arena->chunks.source->give);
+    told = gpi_chunk_tell_unmap(arena, &mapping);
+    result = gpi_chunk_call(arena, chunk, arena->chunks.source->give);
+    return result == GPUPOOL_OK ? told : result;
 }
 
 /* Gives an idle chunk back; no stitch lies over it. O10: while the lock is open its bytes count as
@@ -2215,11 +2444,12 @@ static gpupool_result gpi_chunk_give_back(gpupool_arena *arena, gpi_chunk *chunk
     result = gpi_chunk_undo(arena, chunk);
     arena->chunks.returning -= bytes;
     gpi_system_wake_all(&arena->chunks.returned);
-    if (result != GPUPOOL_OK) return gpi_arena_break(arena);
+    if (result != GPUPOOL_OK) gpi_arena_break(arena);
+    if (result != GPUPOOL_OK && result != GPUPOOL_E_CALLBACK) return GPUPOOL_E_CUDA;
     gpi_chunk_unlink(arena, chunk);
     gpi_buddy_put(buddy, run, GPI_EMPTY, &buddy->empty, 0);
     GPUPOOL_FREE(chunk);
-    return GPUPOOL_OK;
+    return result == GPUPOOL_OK ? GPUPOOL_OK : GPUPOOL_E_CUDA;
 }
 /* == STITCH =======================================================================================
    One block from free memory of several chunks: they are mapped a second time, side by side.
@@ -2414,30 +2644,31 @@ static gpi_run *gpi_stitch_reuse(gpi_ask *ask) {
 
 /* -- idle stitches go -- */
 
-/* Tells the program, and unmaps. */
+/* Tells the program, and unmaps. E_CALLBACK: it is unmapped. */
 static gpupool_result gpi_stitch_undo(gpupool_arena *arena, const gpi_stitch *stitch) {
     uint64_t address = gpi_address(&arena->buddy, stitch->body->unit);
     gpupool_mapping mapping = {(void *)(uintptr_t)address, stitch->body->units * GPI_UNIT, 0};
-    gpupool_result result;
+    gpupool_result told = gpi_chunk_tell_unmap(arena, &mapping), result;
     gpi_visit visit;
-    if (arena->config.on_unmap) arena->config.on_unmap(&mapping, arena->config.user);
     gpi_driver_enter(&arena->driver, arena->driver.context, &visit);
     result = GPI_TELL(&arena->driver, unmap, address, mapping.bytes);
     gpi_driver_leave(&arena->driver, &visit);
-    return result;
+    return result == GPUPOOL_OK ? told : result;
 }
 
 static gpupool_result gpi_stitch_unmap(gpupool_arena *arena, gpi_stitch *stitch) {
     gpi_stitches *stitches = &arena->stitches;
     gpi_stitch **link = &stitches->bins[gpi_stitch_bin(stitch->units)];
-    if (gpi_stitch_undo(arena, stitch) != GPUPOOL_OK) return gpi_arena_break(arena);
+    gpupool_result result = gpi_stitch_undo(arena, stitch);
+    if (result != GPUPOOL_OK) gpi_arena_break(arena);
+    if (result != GPUPOOL_OK && result != GPUPOOL_E_CALLBACK) return GPUPOOL_E_CUDA;
     while (*link != stitch) link = &(*link)->next;
     *link = stitch->next;
     stitches->count--;
     stitches->idle_pieces -= stitch->count;
     gpi_buddy_put(&arena->buddy, stitch->body, GPI_SPACE, &arena->buddy.space, 0);
     GPUPOOL_FREE(stitch);
-    return GPUPOOL_OK;
+    return result == GPUPOOL_OK ? GPUPOOL_OK : GPUPOOL_E_CUDA;
 }
 
 static int gpi_stitch_is_over(const gpi_stitch *stitch, const gpi_chunk *chunk) {
@@ -2558,7 +2789,6 @@ static gpupool_result gpi_stitch_new(const gpi_ask *ask, const gpi_plan *plan, g
 
 /* Maps the chunks side by side, and tells the program. What fails leaves nothing mapped. */
 static gpupool_result gpi_stitch_map(gpupool_arena *arena, const gpi_stitch *stitch) {
-    const gpupool_arena_config *config = &arena->config;
     gpi_driver *driver = &arena->driver;
     uint64_t address = gpi_address(&arena->buddy, stitch->body->unit), done = 0;
     gpupool_mapping mapping = {(void *)(uintptr_t)address, stitch->body->units * GPI_UNIT, 0};
@@ -2573,9 +2803,7 @@ static gpupool_result gpi_stitch_map(gpupool_arena *arena, const gpi_stitch *sti
         if (result == GPUPOOL_OK) done += bytes;
     }
     if (result == GPUPOOL_OK) result = gpi_driver_access(driver, address, done);
-    if (result == GPUPOOL_OK && config->on_map && config->on_map(&mapping, config->user))
-        result = gpi_system_fail(GPUPOOL_E_CALLBACK, "on_map refused a stitch of %zu bytes",
-                                 mapping.bytes);
+    if (result == GPUPOOL_OK) result = gpi_chunk_tell_map(arena, &mapping);
     if (result != GPUPOOL_OK && done && driver->unmap(address, done) != CUDA_SUCCESS)
         result = gpi_arena_break(arena);
     gpi_driver_leave(driver, &visit);
@@ -3269,7 +3497,7 @@ static int gpi_alloc_tell(gpi_ask *ask, gpupool_verdict *verdict) {
     if (!config->on_out_of_memory || gpi_thread.in_callback) return 0;
     gpi_thread.in_callback = 1;
     gpi_arena_open(ask->arena);
-    again = config->on_out_of_memory(verdict, config->user);
+    GPI_CALLBACK(again = config->on_out_of_memory(verdict, config->user), again = 0)
     gpi_arena_close(ask->arena);
     gpi_thread.in_callback = 0;
     return again;
