@@ -4364,8 +4364,7 @@ GPUPOOL_API gpupool_arena *gpupool_get_default_arena(int device) {
     config.name = is_pinned ? "pinned" : "default";
     if (!is_pinned) return gpi_shape_make(at, &config);
     config.source = GPUPOOL_SOURCE_PINNED;
-    config.device = 0;
-    cudaGetDevice(&config.device);
+    if (cudaGetDevice(&config.device) != cudaSuccess) config.device = 0; /* which says why */
     return gpi_shape_make(at, &config);
 }
 
@@ -4418,19 +4417,17 @@ static cudaError_t gpi_shape_fail(gpupool_result result) {
 /* -- allocate -- */
 
 /* The default arena of a stream's device, which need not be the current one. */
-static gpupool_arena *gpi_shape_arena_of(cudaStream_t stream) {
-    CUcontext context = NULL;
-    gpupool_arena *arena;
+static gpupool_arena *gpi_shape_arena_of(cudaStream_t stream, int current) {
+    gpupool_arena *arena = gpupool_get_default_arena(current);
+    gpi_stream *s = arena ? gpi_stream_find(arena, gpi_stream_key(stream)) : NULL;
+    CUcontext context = s ? s->context : NULL;
+    CUdevice device = current;
     gpi_driver *driver;
     gpi_visit visit;
-    int device = 0;
-    cudaGetDevice(&device);
-    arena = gpupool_get_default_arena(device);
-    if (!arena || gpi_driver_is_special(stream) || gpi_stream_find(arena, gpi_stream_key(stream)))
-        return arena;
+    if (!arena || gpi_driver_is_special(stream)) return arena;
     driver = &arena->driver;
-    if (driver->stream_context(stream, &context) != CUDA_SUCCESS || context == driver->context)
-        return arena;
+    if (!s && driver->stream_context(stream, &context) != CUDA_SUCCESS) return arena;
+    if (context == driver->context) return arena;
     gpi_driver_enter(driver, context, &visit);
     driver->context_device(&device);
     gpi_driver_leave(driver, &visit);
@@ -4466,17 +4463,23 @@ static cudaError_t gpi_shape_no_pointer(void) {
 }
 
 GPUPOOL_API cudaError_t gpupool_cudaMalloc(void **pointer, size_t bytes) {
-    int device = 0;
+    cudaError_t error;
+    int device;
     if (!pointer) return gpi_shape_no_pointer();
-    cudaGetDevice(&device);
+    error = cudaGetDevice(&device);
+    if (error != cudaSuccess) return error;
     return gpi_shape_alloc(gpupool_get_default_arena(device), pointer, bytes, GPUPOOL_NO_STREAM);
 }
 
 GPUPOOL_API cudaError_t gpupool_cudaMallocAsync(void **pointer, size_t bytes, cudaStream_t stream) {
     gpupool_arena *arena;
+    cudaError_t error;
+    int device;
     if (!pointer) return gpi_shape_no_pointer();
+    error = cudaGetDevice(&device);
+    if (error != cudaSuccess) return error;
     if (!stream) stream = GPI_NULL_STREAM;
-    arena = gpi_shape_arena_of(stream);
+    arena = gpi_shape_arena_of(stream, device);
     if (gpi_shape_is_captured(arena, stream)) return cudaMallocAsync(pointer, bytes, stream);
     return gpi_shape_alloc(arena, pointer, bytes, stream);
 }
