@@ -20,18 +20,16 @@
 #include "edition.h"
 #include "machine.h"
 
-#if EDITION_HAS_SHAPE
-
 /* The functions in CUDA's shapes use the default arena. */
 static void begin_anew(void) {
-    gpupool_arena *shaped = gpupool_find_default_arena(0);
+    gpupool_arena *shaped = edition_default_arena(0);
     if (!shaped) return;
     edition_trim(shaped, 0);
     gpupool_reset_peaks(shaped);
 }
 
 static uint64_t shaped_peak(void) {
-    gpupool_arena *shaped = gpupool_find_default_arena(0);
+    gpupool_arena *shaped = edition_default_arena(0);
     gpupool_stats stats;
     return shaped && gpupool_get_stats(shaped, &stats) == GPUPOOL_OK ? stats.reserved.peak : 0;
 }
@@ -57,15 +55,6 @@ static int put_addressed(void *arena, void *block, cudaStream_t stream) {
     (void)arena;
     return gpupool_cudaFreeAsync(block, stream) != cudaSuccess;
 }
-
-#define SHAPE \
-    .get_as_cuda = get_as_cuda, .put_as_cuda = put_as_cuda, .get_addressed = get_addressed, \
-    .put_addressed = put_addressed,
-#else
-static void begin_anew(void) {}
-static uint64_t shaped_peak(void) { return 0; }
-#define SHAPE
-#endif
 
 static void *open_arena(size_t limit_bytes, size_t reserve_bytes, char why[BENCH_WHY]) {
     gpupool_arena_config config = {.limit_bytes = limit_bytes, .name = "bench"};
@@ -124,5 +113,6 @@ const bench_peer PEER = {
     .name = NAME, .about = ABOUT,
     .can = BENCH_BLOCKS | BENCH_DEVICE | BENCH_MANY | BENCH_HUGE | BENCH_HAND_OVER | CAN,
     .open = open_arena, .get = get, .put = put, .close = close_arena, .growths = GROWTHS,
-    SHAPE .reserved_peak = reserved_peak, .calls = calls, .get_ready = get_ready,
-    .put_ready = put_ready};
+    .get_as_cuda = get_as_cuda, .put_as_cuda = put_as_cuda, .get_addressed = get_addressed,
+    .put_addressed = put_addressed, .reserved_peak = reserved_peak, .calls = calls,
+    .get_ready = get_ready, .put_ready = put_ready};

@@ -8,11 +8,11 @@ BEGIN {
     section_most = 600; function_most = 50; parameters_most = 5; columns_most = 100
     # A group's lines are a plan, no bound: what one takes more another must take less.
     group("public", 430, "OPTIONS WORDS API NAMES CPP")
-    group("system", 480, "SYSTEM DRIVER")
+    group("system", 480, "SYSTEM DRIVER TEXT")
     group("memory", 820, "COUNTERS BUDDY STREAM")
     group("growth", 780, "CHUNK STITCH LADDER")
     group("blocks", 820, "ALLOC CAPTURE VERDICT SIBLING")
-    group("arenas", 520, "LIFE FIGURES")
+    group("arenas", 520, "LIFE FIGURES SHAPE")
     group("reports", 350, "REPORT CHECK")
     group("sharing", 370, "SLEEP SHARE")
     group("ring", 600, "RING FILE")

@@ -62,28 +62,36 @@ Words:
 
 Contents (search for "== NAME"):
     OPTIONS WORDS API CPP            what you use
-    SYSTEM DRIVER                    locks, memory for records, errors; CUDA's driver
+    SYSTEM DRIVER TEXT               locks, records, errors; CUDA's driver; what users write
     COUNTERS BUDDY STREAM            counts; free memory; streams, marks, caches
     CHUNK STITCH LADDER              memory from the driver; the steps that find memory
     ALLOC CAPTURE VERDICT            allocate and free; graphs; why memory ran out
-    LIFE FIGURES CHECK               arenas made and destroyed; limits, statistics; invariants */
+    LIFE FIGURES CHECK               arenas made and destroyed; limits, statistics; invariants
+    SHAPE NAMES                      default arenas; cudaMalloc's shape; CUDA's names replaced */
 #ifndef GPUPOOL_H
 #define GPUPOOL_H
 
 #include <cuda.h>
 #include <cuda_runtime_api.h>
+#if defined(__cplusplus) && defined(GPUPOOL_REPLACE_CUDA_MALLOC) && GPUPOOL_REPLACE_CUDA_MALLOC
+#include <cuda_runtime.h> /* CUDA's overloads, before the names are macros */
+#endif
 #include <stddef.h>
 #include <stdint.h>
 #include <stdio.h>
 
 /* == OPTIONS ======================================================================================
-   Define an option before the include, in the file with GPUPOOL_IMPLEMENTATION. */
+   Define an option before the include, in the file with GPUPOOL_IMPLEMENTATION.
+
+   Environment, for arenas whose config leaves it open; each overrides the macro:
+       GPUPOOL_LIMIT_<device>, GPUPOOL_LIMIT   a limit as text: gpupool_set_limit_text (not PINNED)
+       GPUPOOL_SOURCE                          auto, mapped, device, managed, pinned, bypass */
 
 #ifndef GPUPOOL_API
 #define GPUPOOL_API extern /* linkage of public functions; "static": all in one file */
 #endif
 #ifndef GPUPOOL_LIMIT
-#define GPUPOOL_LIMIT 0 /* bytes that an arena may reserve, if its config says nothing; 0: any */
+#define GPUPOOL_LIMIT 0 /* bytes that an arena may reserve, if nothing else says it; 0: any */
 #endif
 #ifndef GPUPOOL_CHUNK_BYTES
 #define GPUPOOL_CHUNK_BYTES 0 /* size of new chunks; 0: 2 to 32 MiB, as reserved memory grows */
@@ -91,8 +99,14 @@ Contents (search for "== NAME"):
 #ifndef GPUPOOL_SOURCE
 #define GPUPOOL_SOURCE GPUPOOL_SOURCE_AUTO /* where the config says AUTO */
 #endif
+#ifndef GPUPOOL_ENVIRONMENT
+#define GPUPOOL_ENVIRONMENT 1 /* 0: no variable of the environment is read */
+#endif
 #ifndef GPUPOOL_STREAM_CHECK
 #define GPUPOOL_STREAM_CHECK 0 /* 1: notice destroyed streams by CUDA's ids (rule 2), in 65 ns */
+#endif
+#ifndef GPUPOOL_REPLACE_CUDA_MALLOC
+#define GPUPOOL_REPLACE_CUDA_MALLOC 0 /* 1, in each file whose calls it shall change: NAMES */
 #endif
 #ifndef GPUPOOL_CHECK
 #define GPUPOOL_CHECK 0 /* 1: every call ends with gpupool_check; for tests */
@@ -102,7 +116,9 @@ Contents (search for "== NAME"):
 #define GPUPOOL_MALLOC(bytes) malloc(bytes)
 #define GPUPOOL_FREE(memory) free(memory)
 #endif
-#ifndef GPUPOOL_TRACE /* told of each call that allocates or frees, after it; bytes 0: a free */
+/* Told of each "alloc" and "use" (record_stream) after it, NULL and the wish if it failed; and of
+   each "free" before it, so that calls for one address come in their order. */
+#ifndef GPUPOOL_TRACE
 #define GPUPOOL_TRACE(kind, arena, pointer, bytes, stream, label)
 #endif
 
@@ -114,6 +130,8 @@ Contents (search for "== NAME"):
 /* In place of a stream. A request gets only memory whose work has finished, so that any stream may
    use it at once; a free says that the block's work has finished. */
 #define GPUPOOL_NO_STREAM ((cudaStream_t) ~(uintptr_t)0)
+
+enum { GPUPOOL_PINNED = -2 }; /* for gpupool_get_default_arena, in place of a device */
 
 typedef enum gpupool_result {
     GPUPOOL_OK = 0,
@@ -212,7 +230,7 @@ typedef struct gpupool_arena_config {
     int device;       /* CUDA's ordinal */
     const char *name; /* for reports; copied */
     gpupool_source source;
-    size_t limit_bytes; /* 0: GPUPOOL_LIMIT */
+    size_t limit_bytes; /* 0: the environment's, else GPUPOOL_LIMIT */
     size_t chunk_bytes; /* 0: GPUPOOL_CHUNK_BYTES */
     unsigned share;     /* gpupool_share: MAPPED memory for other processes, or RDMA */
     void *(*chunk_alloc)(size_t bytes, void *user);            /* CUSTOM: NULL means none left */
@@ -267,6 +285,10 @@ GPUPOOL_API gpupool_result gpupool_arena_create(gpupool_arena **arena,
    scopes are not released. No other thread may use the arena. A broken arena is always ended. */
 GPUPOOL_API gpupool_result gpupool_arena_destroy(gpupool_arena *);
 
+/* The device's default arena, or the process's of pinned memory: made at the first call, the pinned
+   one on the current device. It lives until it is destroyed; the next call makes another. */
+GPUPOOL_API gpupool_arena *gpupool_get_default_arena(int device);
+
 /* Allocates a block of 1 to 2^46 bytes for work that is queued on the stream from now on. */
 GPUPOOL_API void *gpupool_alloc(gpupool_arena *, size_t bytes, cudaStream_t);
 GPUPOOL_API void *gpupool_alloc_request(gpupool_arena *, const gpupool_request *);
@@ -294,8 +316,10 @@ GPUPOOL_API gpupool_result gpupool_get_block(gpupool_arena *, const void *memory
 GPUPOOL_API gpupool_result gpupool_trim(gpupool_arena *, size_t keep_bytes);
 
 /* Sets the limit on reserved bytes; 0: none. If more is reserved, waits for the device and returns
-   idle chunks; what live blocks keep above the limit stays. */
+   idle chunks; what live blocks keep above the limit stays. As text: "12GiB", "80%" of the device,
+   or "-2GiB", all of the device but that; units B, K M G T or KiB .. (1024), KB .. (1000). */
 GPUPOOL_API gpupool_result gpupool_set_limit(gpupool_arena *, size_t bytes);
+GPUPOOL_API gpupool_result gpupool_set_limit_text(gpupool_arena *, const char *text);
 
 GPUPOOL_API gpupool_result gpupool_get_stats(gpupool_arena *, gpupool_stats *);
 GPUPOOL_API gpupool_result gpupool_reset_peaks(gpupool_arena *);
@@ -315,7 +339,16 @@ GPUPOOL_API gpupool_result gpupool_end_capture(gpupool_capture *);
    graph is destroyed, or the capture failed; closes the scope if it is open. */
 GPUPOOL_API gpupool_result gpupool_release_capture(gpupool_capture *);
 
-/* CUDA's shapes over the device's default arena are in a later part. */
+/* In CUDA's shapes: memory of the default arena of the current device, or of the stream's. A
+   pointer of no arena goes to CUDA. cudaFree does not wait: memory passes to others by a wait for
+   the device, in a later allocation that would have to grow. On a capturing stream without a scope
+   CUDA's own cudaMallocAsync makes graph memory. cudaDeviceReset destroys the device's default
+   arenas first, with live blocks. GPUPOOL_REPLACE_CUDA_MALLOC gives CUDA's names to these. */
+GPUPOOL_API cudaError_t gpupool_cudaMalloc(void **pointer, size_t bytes);
+GPUPOOL_API cudaError_t gpupool_cudaFree(void *block);
+GPUPOOL_API cudaError_t gpupool_cudaMallocAsync(void **pointer, size_t bytes, cudaStream_t);
+GPUPOOL_API cudaError_t gpupool_cudaFreeAsync(void *block, cudaStream_t);
+GPUPOOL_API cudaError_t gpupool_cudaDeviceReset(void);
 
 #ifdef __cplusplus
 }
@@ -516,6 +549,15 @@ struct allocator : gpi_elements<Memory::is_host || sizeof...(Pointer)> {
 #if defined(GPUPOOL_IMPLEMENTATION) && !defined(GPUPOOL_IMPLEMENTED)
 #define GPUPOOL_IMPLEMENTED /* a second include adds nothing */
 
+#if GPUPOOL_REPLACE_CUDA_MALLOC /* an earlier include has replaced them (NAMES) */
+#undef cudaMalloc
+#undef cudaFree
+#undef cudaMallocAsync
+#undef cudaFreeAsync
+#undef cudaStreamDestroy
+#undef cudaDeviceReset
+#endif
+
 #include <linux/futex.h>
 #include <stdarg.h>
 #include <string.h>
@@ -695,12 +737,15 @@ static void gpi_region_close(gpi_region *region) {
 
 /* -- the process and the thread -- */
 
+enum { GPI_DEVICES = 64 }; /* that have default arenas */
+
 static struct {
     gpi_lock lock;         /* of everything in here: never held across a call out of this file */
     gpupool_arena *arenas; /* linked by `next_arena` */
     gpupool_arena *spare;  /* structs of destroyed arenas, which stay readable */
     uint64_t threads;      /* numbers given to threads */
-    int *page;             /* 1; a fork wipes it */
+    gpupool_arena *defaults[GPI_DEVICES + 1]; /* PINNED, then by device (SHAPE) */
+    int *page;                                /* 1; a fork wipes it */
 } gpi_process;
 
 typedef struct gpi_failure {
@@ -820,6 +865,7 @@ GPUPOOL_API const char *gpupool_result_name(gpupool_result result) {
     CALL(pop, "cuCtxPopCurrent", (CUcontext *)) \
     CALL(exchange, "cuThreadExchangeStreamCaptureMode", (CUstreamCaptureMode *)) \
     CALL(is_capturing, "cuStreamIsCapturing", (CUstream, CUstreamCaptureStatus *)) \
+    CALL(context_device, "cuCtxGetDevice", (CUdevice *)) \
     CALL(stream_context, "cuStreamGetCtx", (CUstream, CUcontext *)) \
     CALL(stream_id, "cuStreamGetId", (CUstream, unsigned long long *)) \
     CALL(stream_sync, "cuStreamSynchronize", (CUstream)) \
@@ -1011,9 +1057,12 @@ static gpupool_result gpi_driver_capturing(void) {
                            "memory at hand; open a scope with gpupool_begin_capture before");
 }
 
-/* Default streams, and no stream: what no program makes or destroys. */
+/* In place of a stream: ALL. No handle of CUDA's, which are 0, 1, 2 or addresses of structs. */
+#define GPI_ALL_STREAM ((cudaStream_t)(uintptr_t)4)
+
+/* Default streams, all, and none: what no program makes or destroys. */
 static int gpi_driver_is_special(cudaStream_t stream) {
-    return (uintptr_t)stream <= (uintptr_t)cudaStreamPerThread || stream == GPUPOOL_NO_STREAM;
+    return (uintptr_t)stream <= (uintptr_t)GPI_ALL_STREAM || stream == GPUPOOL_NO_STREAM;
 }
 
 /* Records the stream's event, and makes it first if there is none. O2: if a capture began in
@@ -1098,6 +1147,96 @@ static gpupool_result gpi_driver_wait_event(gpi_driver *driver, CUcontext contex
     result = GPI_TELL(driver, event_sync, event);
     gpi_driver_leave(driver, &visit);
     return result;
+}
+/* == TEXT =========================================================================================
+   What users write: variables of the environment, limits, names of sources.
+
+       limit = [ "-" ] number [ unit ]       "-": all of the memory but this much
+       unit  = "%" | B | K M G T | KiB MiB GiB TiB (1024) | KB MB GB TB (1000)       in any case
+
+   Read first: gpi_text_limit. */
+
+#if !defined(__cplusplus) && !defined(_GNU_SOURCE)
+char *secure_getenv(const char *name); /* -std=c11 leaves it out */
+#endif
+
+/* A variable's value; NULL: it is not set, or empty, as a shell takes one away for a command. */
+static const char *gpi_text_variable(const char *name) {
+    const char *text = GPUPOOL_ENVIRONMENT ? secure_getenv(name) : NULL;
+    return text && *text ? text : NULL;
+}
+
+/* Copies a text as one line, cut between two letters: control characters become spaces. */
+static const char *gpi_text_line(char *to, size_t size, const char *from) {
+    size_t length = strlen(from), i;
+    if (length >= size) length = size - 1;
+    while (length && ((unsigned char)from[length] & 0xc0) == 0x80) length--; /* inside of UTF-8 */
+    for (i = 0; i < length; i++)
+        to[i] = (unsigned char)from[i] < ' ' || from[i] == 127 ? ' ' : from[i];
+    to[length] = 0;
+    return to;
+}
+
+/* Whether two words of ASCII are equal, in any case; not by the locale. */
+static int gpi_text_is(const char *text, const char *word) {
+    for (; *text || *word; text++, word++) {
+        int a = *text >= 'a' && *text <= 'z' ? *text - 32 : *text;
+        int b = *word >= 'a' && *word <= 'z' ? *word - 32 : *word;
+        if (a != b) return 0;
+    }
+    return 1;
+}
+
+/* The bytes that a unit stands for; 0: it is none. */
+static double gpi_text_unit(const char *text, uint64_t total) {
+    static const char letters[] = "KkMmGgTt";
+    const char *letter;
+    double bytes = 1, base;
+    long power;
+    if (!*text || gpi_text_is(text, "B")) return 1;
+    if (*text == '%' && !text[1]) return (double)total / 100;
+    letter = strchr(letters, *text);
+    base = gpi_text_is(text + 1, "B") ? 1000 : 1024;
+    if (!letter || (base > 1000 && text[1] && !gpi_text_is(text + 1, "iB"))) return 0;
+    for (power = (letter - letters) / 2; power >= 0; power--) bytes *= base;
+    return bytes;
+}
+
+/* Reads a limit; `total` is all of the memory. NULL, or what is wrong with the text. */
+static const char *gpi_text_limit(const char *text, uint64_t total, uint64_t *bytes) {
+    double number = 0, scale = 1, unit;
+    int digits = 0, is_whole = 1, is_rest;
+    while (*text == ' ') text++;
+    is_rest = *text == '-';
+    text += is_rest;
+    /* by hand: what strtod takes for the point depends on the locale */
+    for (; *text >= '0' && *text <= '9'; text++, digits++) number = number * 10 + (*text - '0');
+    if (!digits) return "does not begin with a number";
+    if (*text == '.')
+        for (is_whole = 0, text++; *text >= '0' && *text <= '9'; text++)
+            number += (*text - '0') * (scale /= 10);
+    while (*text == ' ') text++;
+    unit = gpi_text_unit(text, total);
+    if (unit <= 0) return "ends in no unit of: % B KiB MiB GiB TiB KB MB GB TB K M G T";
+    /* with 0.8 the user may mean 80%, and with -1 no limit */
+    if (*text != '%' && unit < 2 && (is_rest || !is_whole)) return "needs a unit, or %";
+    if (*text == '%' && number > 100) return "is over 100%";
+    number = number * unit + 0.5; /* tenths have no exact double */
+    if (!(number < 9e18)) return "is larger than any memory";
+    *bytes = (uint64_t)number;
+    if (is_rest && *bytes >= total) return "leaves nothing of the memory";
+    if (is_rest) *bytes = total - *bytes;
+    return *bytes || (*text != '%' && number <= 0.5) ? NULL : "is zero"; /* "0": no limit */
+}
+
+/* The source that a word names, in any case; CUSTOM: none. */
+static gpupool_source gpi_text_source(const char *text) {
+    static const char *const words[] = {"auto",   "mapped", "device", "managed",
+                                        "pinned", "",       "bypass"};
+    int source = GPUPOOL_SOURCE_BYPASS;
+    while (source > GPUPOOL_SOURCE_AUTO && !gpi_text_is(text, words[source])) source--;
+    if (source || gpi_text_is(text, words[0])) return (gpupool_source)source;
+    return GPUPOOL_SOURCE_CUSTOM;
 }
 /* == COUNTERS =====================================================================================
    Counts with peaks. A stream's cache counts for itself, under its own lock, and the arena adds
@@ -1265,8 +1404,9 @@ struct gpi_stream {    /* (STREAM) */
     int recording, followers; /* threads that record the event, or wait for it, lock open */
     uint64_t fresh_frees, fresh_units; /* freed since the last mark */
     gpi_run *owned;                    /* GRAPH: live and waiting blocks that belong to it */
+    gpi_stream *origin;                /* GRAPH: whose scope it is, while it is open */
     uint64_t outs;                     /* blocks that are OUT to this cache, or in it */
-    unsigned long long id;             /* GPUPOOL_STREAM_CHECK: CUDA's id; 0: not asked for */
+    uint64_t id;                       /* GPUPOOL_STREAM_CHECK: CUDA's id; 0: not asked for */
 };
 
 typedef struct gpi_streams { /* (STREAM) */
@@ -1355,7 +1495,8 @@ struct gpupool_arena {
     char name[32];
     gpupool_arena_config config;
     gpupool_arena *next_arena;
-    int visitors, departures; /* threads that found it in the process's list; that left (LIFE) */
+    gpupool_arena **default_at; /* the process's place for it, if it is a default arena (SHAPE) */
+    int visitors, departures;   /* threads that found it in the process's list; that left (LIFE) */
 };
 
 /* -- the arena's lock -- */
@@ -1748,6 +1889,16 @@ static int gpi_stream_is_over(const gpupool_arena *arena, const gpi_stream *s) {
            !s->is_busy && s->issued <= gpi_stream_done(arena, s);
 }
 
+/* CUDA's id of a stream, which two streams with one handle, one after the other, do not share. 0:
+   not asked for; while the stream captures, the question would end the capture. */
+static inline uint64_t gpi_stream_id(const gpi_driver *driver, cudaStream_t stream) {
+    unsigned long long id = 0;
+    if (!GPUPOOL_STREAM_CHECK || gpi_driver_is_special(stream) ||
+        gpi_driver_is_capturing(driver, stream))
+        return 0;
+    return driver->stream_id(stream, &id) == CUDA_SUCCESS ? id : 0;
+}
+
 /* O12: a stream of the program works in the context of the device or of a peer. */
 static gpupool_result gpi_stream_context(gpupool_arena *arena, cudaStream_t stream,
                                          CUcontext *context) {
@@ -1795,14 +1946,14 @@ static gpi_stream *gpi_stream_new(gpupool_arena *arena, uintptr_t key, CUcontext
     return s;
 }
 
-/* The streams that an arena has from the start: NONE and ALL, which no handle finds. */
+/* The streams that an arena has from the start. */
 static void gpi_stream_open(gpupool_arena *arena) {
     gpi_streams *streams = &arena->streams;
     streams->none.kind = GPI_NONE;
     streams->all.kind = GPI_ALL;
     streams->none.context = streams->all.context = arena->driver.context;
     streams->none.key = gpi_stream_key(GPUPOOL_NO_STREAM);
-    streams->all.key = 3;
+    streams->all.key = gpi_stream_key(GPI_ALL_STREAM);
     gpi_stream_link(arena, &streams->none, streams->none.key);
     gpi_stream_link(arena, &streams->all, streams->all.key);
 }
@@ -1836,6 +1987,7 @@ static gpupool_result gpi_stream_get(gpupool_arena *arena, cudaStream_t stream, 
     *out = s = gpi_stream_new(arena, key, context);
     if (!s) return gpi_system_no_memory();
     s->passed = gpi_max(s->passed, arena->streams.passed);
+    GPI_SET(&s->id, gpi_stream_id(&arena->driver, stream));
     if (++arena->streams.ordinary_count > 1) arena->streams.is_shared = 1;
     gpi_system_lock(&s->lock);
     GPI_PUBLISH(&s->key, key);
@@ -2138,6 +2290,39 @@ static int gpi_stream_recall(gpupool_arena *arena, gpi_run *run) {
     }
     gpi_system_unlock(&cache->lock);
     return is_live;
+}
+
+/* -- streams end -- */
+
+/* Closes a stream's scope. The arena's lock is held. */
+static void gpi_stream_close_scope(gpi_stream *s) {
+    if (!s->scope) return;
+    s->scope->origin = NULL;
+    gpi_system_lock(&s->lock);
+    s->scope = NULL;
+    gpi_system_unlock(&s->lock);
+}
+
+/* The handle means this stream no more. What no mark covers passes by a wait for the device. */
+static void gpi_stream_retire(gpupool_arena *arena, gpi_stream *s) {
+    gpi_stream_close_scope(s);
+    gpi_stream_flush(arena, s, 0);
+    gpi_system_lock(&s->lock);
+    GPI_PUBLISH(&s->key, (uintptr_t)0);
+    gpi_system_unlock(&s->lock);
+}
+
+/* A call names a stream. If the handle has come to mean another one, by CUDA's ids, the struct of
+   the old one is retired: without a mark, which would be behind the new one's work. */
+static inline void gpi_stream_check(gpupool_arena *arena, cudaStream_t stream) {
+    uint64_t id = gpi_stream_id(&arena->driver, stream);
+    gpi_stream *s = id ? gpi_stream_find(arena, gpi_stream_key(stream)) : NULL;
+    if (!s || GPI_LOOK(&s->id) == id) return;
+    gpi_system_lock(&arena->lock);
+    s = gpi_stream_find(arena, gpi_stream_key(stream));
+    if (s && s->id && s->id != id) gpi_stream_retire(arena, s);
+    else if (s) GPI_SET(&s->id, id); /* it captured when it was first seen */
+    gpi_system_unlock(&arena->lock);
 }
 
 static uint64_t gpi_stream_cache_most(const gpupool_arena *arena) {
@@ -3153,19 +3338,22 @@ static gpupool_result gpi_ladder_squeeze(gpi_ask *ask, uint64_t began, gpi_run *
     return result == GPUPOOL_E_OUT_OF_MEMORY ? gpi_ladder_wait_for(ask, began) : result;
 }
 
-/* O9: cudaFree's memory passes by a wait for the device. A request that needs finished memory waits
-   once for 1/16 of what is reserved, before it maps: never worse than CUDA's own cudaFree. */
+/* O9: cudaFree's memory passes by a wait for the device. A request waits once for 1/16 of what is
+   reserved, or as much as it needs if that must be finished memory, before it maps: never worse
+   than CUDA's own cudaFree, which waits each time. */
 static int gpi_ladder_wants_freed(const gpi_ask *ask) {
     gpupool_arena *arena = ask->arena;
     uint64_t units = arena->streams.all.list.units;
-    return ask->owner->kind == GPI_NONE && !(ask->request->flags & GPUPOOL_NO_WAIT) && units &&
-           units >= arena->chunks.reserved.now / 16 / GPI_UNIT;
+    if (!units || ask->owner->kind == GPI_GRAPH || ask->request->flags & GPUPOOL_NO_WAIT) return 0;
+    return units >= arena->chunks.reserved.now / 16 / GPI_UNIT ||
+           (ask->owner->kind == GPI_NONE && units >= ask->units);
 }
 
 /* Gets the request's memory. The lock opens; what a failure leaves is only free memory. */
 static gpupool_result gpi_ladder_climb(gpi_ask *ask, gpi_run **run) {
     gpupool_arena *arena = ask->arena;
     uint64_t began = 0;
+    int has_waited = 0;
     gpupool_result result;
     for (;;) {
         if (arena->broken) return gpi_arena_break(arena);
@@ -3176,7 +3364,8 @@ static gpupool_result gpi_ladder_climb(gpi_ask *ask, gpi_run **run) {
         if (ask->owner->kind == GPI_ORDINARY &&
             gpi_driver_is_capturing(&arena->driver, ask->handle))
             return gpi_driver_capturing();
-        if (gpi_ladder_wants_freed(ask)) {
+        if (!has_waited && gpi_ladder_wants_freed(ask)) {
+            has_waited = 1;
             result = gpi_ladder_wait(arena, &arena->streams.all);
             if (result != GPUPOOL_OK) return result;
             continue;
@@ -3579,6 +3768,7 @@ static void *gpi_alloc_slow(gpupool_arena *arena, const gpupool_request *request
 static inline void *gpi_alloc(gpupool_arena *arena, const gpupool_request *request) {
     void *block = NULL;
     if (gpi_alloc_enter(arena) != GPUPOOL_OK) return NULL;
+    gpi_stream_check(arena, request->stream);
     if (request->bytes - 1 < GPI_SMALL * GPI_UNIT && !request->flags &&
         request->alignment <= GPI_UNIT && !(request->alignment & (request->alignment - 1)) &&
         !GPI_LOOK(&arena->attention))
@@ -3652,10 +3842,11 @@ static gpupool_result gpi_free_slow(gpupool_arena *arena, void *block, cudaStrea
 GPUPOOL_API gpupool_result gpupool_free(gpupool_arena *arena, void *block, cudaStream_t stream) {
     gpupool_result result = gpi_alloc_enter(arena);
     if (result != GPUPOOL_OK || !block) return result;
+    GPUPOOL_TRACE("free", arena, block, 0, stream, NULL);
+    gpi_stream_check(arena, stream);
     if (GPI_LOOK(&arena->attention) || !gpi_free_cached(arena, block, stream))
         result = gpi_free_slow(arena, block, stream);
     GPI_CHECKED(arena);
-    GPUPOOL_TRACE("free", arena, block, 0, stream, NULL);
     return result;
 }
 
@@ -3665,13 +3856,13 @@ GPUPOOL_API gpupool_result gpupool_free_in_host_function(gpupool_arena *arena, v
     if (result != GPUPOOL_OK || !block) return result;
     mail = (gpi_mail *)gpi_system_zeroed(sizeof *mail);
     if (!mail) return gpi_system_no_memory();
+    GPUPOOL_TRACE("free", arena, block, 0, GPUPOOL_NO_STREAM, NULL);
     mail->block = block;
     mail->next = GPI_LOOK(&arena->mail);
     while (!__atomic_compare_exchange_n(&arena->mail, &mail->next, mail, 0, __ATOMIC_RELEASE,
                                         __ATOMIC_RELAXED)) {
     }
     GPI_PUBLISH(&arena->attention, 1);
-    GPUPOOL_TRACE("free", arena, block, 0, GPUPOOL_NO_STREAM, NULL);
     return GPUPOOL_OK;
 }
 
@@ -3699,12 +3890,14 @@ GPUPOOL_API gpupool_result gpupool_record_stream(gpupool_arena *arena, const voi
     if (result != GPUPOOL_OK) return result;
     if (stream == GPUPOOL_NO_STREAM)
         return gpi_system_fail(GPUPOOL_E_ARGUMENT, "stream: a use needs a stream");
+    gpi_stream_check(arena, stream);
     result = gpi_alloc_begin(arena, stream, &s);
     if (result == GPUPOOL_OK) result = gpi_alloc_claim(arena, block, &run);
     if (result == GPUPOOL_OK)
         result = gpi_alloc_record(arena, run, s, stream ? stream : GPI_NULL_STREAM);
     gpi_system_unlock(&arena->lock);
     GPI_CHECKED(arena);
+    GPUPOOL_TRACE("use", arena, block, 0, stream, NULL);
     return result;
 }
 
@@ -3742,18 +3935,8 @@ GPUPOOL_API gpupool_result gpupool_get_block(gpupool_arena *arena, const void *m
 struct gpupool_capture { /* (CAPTURE); lies in the region */
     gpi_stream graph;    /* graph.next: the next spare one */
     gpupool_arena *arena;
-    gpi_stream *origin; /* whose scope it is, while it is open */
-    int is_kept;        /* not released */
+    int is_kept; /* not released */
 };
-
-/* Closes a stream's scope. The arena's lock is held. */
-static void gpi_capture_close(gpi_stream *s) {
-    if (!s->scope) return;
-    ((gpupool_capture *)(void *)s->scope)->origin = NULL;
-    gpi_system_lock(&s->lock);
-    s->scope = NULL;
-    gpi_system_unlock(&s->lock);
-}
 
 static gpupool_capture *gpi_capture_new(gpupool_arena *arena, gpi_stream *s) {
     gpupool_capture *capture = arena->spare_captures;
@@ -3763,7 +3946,7 @@ static gpupool_capture *gpi_capture_new(gpupool_arena *arena, gpi_stream *s) {
     capture->graph.context = s->context;
     capture->graph.list.stream = &capture->graph;
     capture->arena = arena;
-    capture->origin = s;
+    capture->graph.origin = s;
     capture->is_kept = 1;
     arena->captures++;
     return capture;
@@ -3778,6 +3961,7 @@ GPUPOOL_API gpupool_result gpupool_begin_capture(gpupool_arena *arena, cudaStrea
     *capture = NULL;
     if (stream == GPUPOOL_NO_STREAM)
         return gpi_system_fail(GPUPOOL_E_ARGUMENT, "stream: a scope needs a stream");
+    gpi_stream_check(arena, stream);
     result = gpi_alloc_begin(arena, stream, &s);
     if (result == GPUPOOL_OK && arena->broken) result = gpi_arena_break(arena);
     if (result == GPUPOOL_OK && s->scope)
@@ -3806,7 +3990,7 @@ GPUPOOL_API gpupool_result gpupool_end_capture(gpupool_capture *capture) {
     gpupool_result result = gpi_capture_enter(capture);
     if (result != GPUPOOL_OK) return result;
     gpi_system_lock(&capture->arena->lock);
-    if (capture->origin) gpi_capture_close(capture->origin);
+    if (capture->graph.origin) gpi_stream_close_scope(capture->graph.origin);
     gpi_system_unlock(&capture->arena->lock);
     return GPUPOOL_OK;
 }
@@ -3839,7 +4023,7 @@ GPUPOOL_API gpupool_result gpupool_release_capture(gpupool_capture *capture) {
     arena = capture->arena;
     gpi_system_lock(&arena->lock);
     gpi_alloc_empty_mail(arena);
-    if (capture->origin) gpi_capture_close(capture->origin);
+    if (capture->graph.origin) gpi_stream_close_scope(capture->graph.origin);
     at = arena->streams.position;
     result = gpi_ladder_wait(arena, &arena->streams.all);
     if (result == GPUPOOL_OK) {
@@ -3869,6 +4053,12 @@ enum { GPI_HOMES = 2, GPI_SPACES = 6 }; /* addresses, as a multiple of the devic
 
 /* -- the list -- */
 
+/* A visitor goes; whoever ends the arena waits for that. The process's lock is held. */
+static void gpi_life_depart(gpupool_arena *arena) {
+    arena->visitors--;
+    if (arena->magic != GPI_MAGIC) gpi_system_wake_all(&arena->departures);
+}
+
 /* Leaves one arena of the list (NULL: none) and enters the next; NULL: that was the last. */
 static gpupool_arena *gpi_life_visit(gpupool_arena *left) {
     gpupool_arena *arena;
@@ -3876,12 +4066,15 @@ static gpupool_arena *gpi_life_visit(gpupool_arena *left) {
     arena = left ? left->next_arena : gpi_process.arenas;
     while (arena && arena->magic != GPI_MAGIC) arena = arena->next_arena;
     if (arena) arena->visitors++;
-    if (left) {
-        left->visitors--;
-        gpi_system_wake_all(&left->departures);
-    }
+    if (left) gpi_life_depart(left);
     gpi_system_unlock(&gpi_process.lock);
     return arena;
+}
+
+static void gpi_life_leave(gpupool_arena *arena) {
+    gpi_system_lock(&gpi_process.lock);
+    gpi_life_depart(arena);
+    gpi_system_unlock(&gpi_process.lock);
 }
 
 static void gpi_life_unlink(gpupool_arena *arena) {
@@ -3896,6 +4089,7 @@ static void gpi_life_unlink(gpupool_arena *arena) {
     }
     while (*link != arena) link = &(*link)->next_arena;
     *link = arena->next_arena;
+    if (arena->default_at) GPI_PUBLISH(arena->default_at, (gpupool_arena *)NULL);
     gpi_system_unlock(&gpi_process.lock);
 }
 
@@ -3947,21 +4141,32 @@ static gpupool_result gpi_life_refuses(const gpupool_arena_config *config) {
     return GPUPOOL_OK;
 }
 
+/* Where the config says AUTO: the environment's source, else the macro's. */
+static gpupool_result gpi_life_default_source(gpupool_source *source) {
+    const char *text = gpi_text_variable("GPUPOOL_SOURCE");
+    char line[40];
+    *source = text ? gpi_text_source(text) : GPUPOOL_SOURCE;
+    if (!text || *source != GPUPOOL_SOURCE_CUSTOM) return GPUPOOL_OK;
+    return gpi_system_fail(GPUPOOL_E_ARGUMENT,
+                           "GPUPOOL_SOURCE in the environment: \"%s\" is none of auto, mapped, "
+                           "device, managed, pinned, bypass",
+                           gpi_text_line(line, sizeof line, text));
+}
+
 /* Fills in what the config leaves open. */
 static gpupool_result gpi_life_configure(gpupool_arena *arena, const gpupool_arena_config *given) {
     gpupool_arena_config *config = &arena->config;
+    gpupool_result result = GPUPOOL_OK;
     if (given) *config = *given;
     else if (cudaGetDevice(&config->device) != cudaSuccess)
         return gpi_system_fail(GPUPOOL_E_CUDA, "CUDA finds no device");
-    if (config->source == GPUPOOL_SOURCE_AUTO) config->source = GPUPOOL_SOURCE;
-    if (!config->limit_bytes) config->limit_bytes = GPUPOOL_LIMIT;
+    if (config->source == GPUPOOL_SOURCE_AUTO) result = gpi_life_default_source(&config->source);
     if (!config->chunk_bytes) config->chunk_bytes = GPUPOOL_CHUNK_BYTES;
-    snprintf(arena->name, sizeof arena->name, "%s", config->name ? config->name : "arena");
+    gpi_text_line(arena->name, sizeof arena->name, config->name ? config->name : "arena");
     config->name = arena->name;
-    arena->chunks.limit = config->limit_bytes ? config->limit_bytes : UINT64_MAX;
     arena->chunks.chunk_units = gpi_up(config->chunk_bytes, GPI_GRANULE * GPI_UNIT) / GPI_UNIT;
     arena->stitches.credit = GPI_CREDIT;
-    return gpi_life_refuses(config);
+    return result == GPUPOOL_OK ? gpi_life_refuses(config) : result;
 }
 
 static gpupool_result gpi_life_choose_source(gpupool_arena *arena) {
@@ -3984,6 +4189,55 @@ static gpupool_result gpi_life_choose_source(gpupool_arena *arena) {
 static uint64_t gpi_life_tables(const gpi_buddy *buddy) {
     return (sizeof(gpi_run *) << GPI_INDEX_BITS) + buddy->granules * sizeof(gpi_cell) +
            buddy->granules / 8 + 8;
+}
+
+/* What `where` says is the limit: 0 stands for none. MAPPED memory comes in granules. */
+static gpupool_result gpi_life_refuses_limit(const gpupool_arena *arena, const char *where,
+                                             uint64_t bytes) {
+    if (bytes > (uint64_t)1 << 46)
+        return gpi_system_fail(GPUPOOL_E_ARGUMENT,
+                               "%s: %llu bytes are more than 2^46 (0: no limit)", where,
+                               (unsigned long long)bytes);
+    if (bytes && bytes < GPI_GRANULE * GPI_UNIT && arena->chunks.source->flags & GPI_MAPS)
+        return gpi_system_fail(GPUPOOL_E_ARGUMENT,
+                               "%s: %llu bytes are less than 2 MiB, a granule: no chunk would fit",
+                               where, (unsigned long long)bytes);
+    return GPUPOOL_OK;
+}
+
+/* Reads a limit from a text. A part of it is a part of the device's memory, or of the host's. */
+static gpupool_result gpi_life_read_limit(const gpupool_arena *arena, const char *where,
+                                          const char *text, uint64_t *bytes) {
+    uint64_t total = arena->driver.total_bytes;
+    const char *wrong;
+    char line[64];
+    if (arena->config.source == GPUPOOL_SOURCE_PINNED)
+        total = (uint64_t)sysconf(_SC_PHYS_PAGES) * (uint64_t)sysconf(_SC_PAGESIZE);
+    wrong = gpi_text_limit(text, total, bytes);
+    if (!wrong) return gpi_life_refuses_limit(arena, where, *bytes);
+    return gpi_system_fail(GPUPOOL_E_ARGUMENT, "%s: \"%s\" %s", where,
+                           gpi_text_line(line, sizeof line, text), wrong);
+}
+
+/* The limit: the config's, else the environment's for this device, else for all, else the macro's.
+   The environment's is meant for the device's memory. */
+static gpupool_result gpi_life_choose_limit(gpupool_arena *arena) {
+    uint64_t bytes = arena->config.limit_bytes;
+    const char *where = bytes ? "config.limit_bytes" : "GPUPOOL_LIMIT", *text = NULL;
+    gpupool_result result;
+    char name[40];
+    if (!bytes && arena->config.source != GPUPOOL_SOURCE_PINNED) {
+        snprintf(name, sizeof name, "GPUPOOL_LIMIT_%d", arena->config.device);
+        text = gpi_text_variable(name);
+        if (text) where = name;
+        else text = gpi_text_variable(where);
+    }
+    if (!bytes) bytes = GPUPOOL_LIMIT;
+    result = text ? gpi_life_read_limit(arena, where, text, &bytes)
+                  : gpi_life_refuses_limit(arena, where, bytes);
+    arena->config.limit_bytes = bytes;
+    arena->chunks.limit = bytes ? bytes : UINT64_MAX;
+    return result;
 }
 
 /* Addresses for chunks, then addresses for stitches. Sources whose memory lies elsewhere have
@@ -4031,6 +4285,7 @@ static gpupool_result gpi_life_open(gpupool_arena *arena, const gpupool_arena_co
     if (result == GPUPOOL_OK)
         result = gpi_driver_open(&arena->driver, arena->config.device, arena->config.share);
     if (result == GPUPOOL_OK) result = gpi_life_choose_source(arena);
+    if (result == GPUPOOL_OK) result = gpi_life_choose_limit(arena);
     if (result == GPUPOOL_OK) result = gpi_life_open_buddy(arena);
     if (result == GPUPOOL_OK) gpi_stream_open(arena);
     return result;
@@ -4108,6 +4363,16 @@ GPUPOOL_API gpupool_result gpupool_arena_create(gpupool_arena **out,
     return GPUPOOL_OK;
 }
 
+/* Ends an arena, with what is live in it. */
+static gpupool_result gpi_life_end(gpupool_arena *arena) {
+    gpupool_result result;
+    gpi_life_unlink(arena);
+    gpi_driver_wait(&arena->driver); /* what fails here fails below again */
+    result = gpi_life_close(arena);
+    gpi_life_put_struct(arena);
+    return result;
+}
+
 GPUPOOL_API gpupool_result gpupool_arena_destroy(gpupool_arena *arena) {
     gpupool_result result = gpi_alloc_enter(arena);
     if (result != GPUPOOL_OK) return result;
@@ -4119,12 +4384,7 @@ GPUPOOL_API gpupool_result gpupool_arena_destroy(gpupool_arena *arena) {
             GPUPOOL_E_IN_USE, "%llu blocks are live, and %llu scopes are not released",
             (unsigned long long)arena->blocks, (unsigned long long)arena->captures);
     gpi_system_unlock(&arena->lock);
-    if (result != GPUPOOL_OK) return result;
-    gpi_life_unlink(arena);
-    gpi_driver_wait(&arena->driver); /* what fails here fails below again */
-    result = gpi_life_close(arena);
-    gpi_life_put_struct(arena);
-    return result;
+    return result == GPUPOOL_OK ? gpi_life_end(arena) : result;
 }
 
 /* -- streams end -- */
@@ -4134,13 +4394,10 @@ static void gpi_life_retire(gpupool_arena *arena, cudaStream_t stream) {
     gpi_system_lock(&arena->lock);
     s = gpi_stream_find(arena, gpi_stream_key(stream));
     if (s) {
-        gpi_capture_close(s);
+        gpi_stream_close_scope(s);
         gpi_stream_flush(arena, s, 0);
         gpi_stream_mark(arena, s, stream); /* refused: its memory passes by a device wait */
-        gpi_stream_flush(arena, s, 0);
-        gpi_system_lock(&s->lock);
-        GPI_PUBLISH(&s->key, (uintptr_t)0);
-        gpi_system_unlock(&s->lock);
+        gpi_stream_retire(arena, s);
     }
     gpi_system_unlock(&arena->lock);
 }
@@ -4179,6 +4436,7 @@ GPUPOOL_API gpupool_result gpupool_trim(gpupool_arena *arena, size_t keep_bytes)
 
 GPUPOOL_API gpupool_result gpupool_set_limit(gpupool_arena *arena, size_t bytes) {
     gpupool_result result = gpi_alloc_enter(arena);
+    if (result == GPUPOOL_OK) result = gpi_life_refuses_limit(arena, "limit", bytes);
     if (result != GPUPOOL_OK) return result;
     gpi_system_lock(&arena->lock);
     arena->chunks.limit = bytes ? bytes : UINT64_MAX;
@@ -4186,6 +4444,15 @@ GPUPOOL_API gpupool_result gpupool_set_limit(gpupool_arena *arena, size_t bytes)
     gpi_system_unlock(&arena->lock);
     GPI_CHECKED(arena);
     return result;
+}
+
+GPUPOOL_API gpupool_result gpupool_set_limit_text(gpupool_arena *arena, const char *text) {
+    gpupool_result result = gpi_alloc_enter(arena);
+    uint64_t bytes;
+    if (result != GPUPOOL_OK) return result;
+    if (!text) return gpi_system_fail(GPUPOOL_E_ARGUMENT, "text: it is NULL");
+    result = gpi_life_read_limit(arena, "text", text, &bytes);
+    return result == GPUPOOL_OK ? gpupool_set_limit(arena, bytes) : result;
 }
 
 GPUPOOL_API gpupool_result gpupool_get_stats(gpupool_arena *arena, gpupool_stats *stats) {
@@ -4232,6 +4499,257 @@ GPUPOOL_API gpupool_result gpupool_reset_peaks(gpupool_arena *arena) {
     arena->buddy.pending.peak = arena->buddy.pending.now;
     gpi_system_unlock(&arena->lock);
     return GPUPOOL_OK;
+}
+/* == SHAPE ========================================================================================
+   Default arenas, and functions in the shapes of cudaMalloc and cudaFree over them.
+
+       a block of a default arena                gpupool frees it
+       an address of another arena               cudaErrorInvalidValue: gpupool_free is for it
+       an address of no arena                    CUDA's own cudaFree or cudaFreeAsync
+
+   SP1  gpupool_cudaMalloc allocates without a stream: any stream may use the block at once.
+        cudaFree frees on stream ALL, behind all work of the device (O9).
+
+   SP2  No address in an arena's memory reaches CUDA's own free: where a chunk of cudaMalloc begins
+        it would free all of that. But a CUSTOM arena's chunk_free may free its chunks so.
+
+   SP3  An error is CUDA's last error too, as after CUDA's own calls, where a call can set it.
+
+   Read first: gpupool_get_default_arena, gpi_shape_owner, gpi_shape_fail. */
+
+/* -- default arenas -- */
+
+/* Two threads may make one at once: the first to take the lock wins. */
+static gpupool_arena *gpi_shape_make(gpupool_arena **at, const gpupool_arena_config *config) {
+    gpupool_arena *arena, *first;
+    if (gpupool_arena_create(&arena, config) != GPUPOOL_OK) return NULL;
+    gpi_system_lock(&gpi_process.lock);
+    first = *at;
+    if (!first) {
+        arena->default_at = at;
+        GPI_PUBLISH(at, arena);
+    }
+    gpi_system_unlock(&gpi_process.lock);
+    if (!first) return arena;
+    gpi_life_end(arena);
+    return first;
+}
+
+GPUPOOL_API gpupool_arena *gpupool_get_default_arena(int device) {
+    int is_pinned = device == GPUPOOL_PINNED;
+    gpupool_arena_config config;
+    gpupool_arena **at, *arena;
+    if (!is_pinned && (device < 0 || device >= GPI_DEVICES)) {
+        gpi_system_fail(GPUPOOL_E_ARGUMENT, "device: %d is neither a device nor GPUPOOL_PINNED",
+                        device);
+        return NULL;
+    }
+    if (gpi_system_is_forked()) {
+        gpi_alloc_enter(NULL);
+        return NULL;
+    }
+    at = &gpi_process.defaults[is_pinned ? 0 : device + 1];
+    arena = GPI_READ(at);
+    if (arena) return arena;
+    memset(&config, 0, sizeof config);
+    config.device = device;
+    config.name = is_pinned ? "pinned" : "default";
+    if (!is_pinned) return gpi_shape_make(at, &config);
+    config.source = GPUPOOL_SOURCE_PINNED;
+    if (cudaGetDevice(&config.device) != cudaSuccess) config.device = 0; /* which says why */
+    return gpi_shape_make(at, &config);
+}
+
+/* Takes a default arena from its place if its memory is on the device: for one thread only. */
+static gpupool_arena *gpi_shape_take_default(int i, int device) {
+    gpupool_arena *arena;
+    gpi_system_lock(&gpi_process.lock);
+    arena = gpi_process.defaults[i];
+    if (arena && arena->config.device == device) {
+        arena->default_at = NULL;
+        GPI_PUBLISH(&gpi_process.defaults[i], (gpupool_arena *)NULL);
+    } else {
+        arena = NULL;
+    }
+    gpi_system_unlock(&gpi_process.lock);
+    return arena;
+}
+
+GPUPOOL_API cudaError_t gpupool_cudaDeviceReset(void) {
+    gpupool_arena *arena;
+    int device, i;
+    if (!gpi_system_is_forked() && cudaGetDevice(&device) == cudaSuccess)
+        for (i = 0; i <= GPI_DEVICES; i++) {
+            arena = gpi_shape_take_default(i, device);
+            if (arena) gpi_life_end(arena);
+        }
+    return cudaDeviceReset();
+}
+
+/* -- errors -- */
+
+/* CUDA's error for a failure. Only a call that fails sets CUDA's last error (SP3): so one is made
+   to fail, in relaxed mode, where it ends no capture. It also says which error has stayed. */
+static cudaError_t gpi_shape_fail(gpupool_result result) {
+    enum cudaStreamCaptureMode mode = cudaStreamCaptureModeRelaxed;
+    int is_memory = result == GPUPOOL_E_OUT_OF_MEMORY || result == GPUPOOL_E_HOST_MEMORY;
+    int is_cuda = result == GPUPOOL_E_CUDA;
+    void *none = NULL;
+    cudaError_t error;
+    if (result == GPUPOOL_E_FORKED) return cudaErrorInitializationError;
+    if (result == GPUPOOL_E_CAPTURING) return cudaErrorStreamCaptureUnsupported;
+    cudaThreadExchangeStreamCaptureMode(&mode);
+    error = cudaMalloc(is_memory || is_cuda ? &none : NULL, SIZE_MAX);
+    cudaThreadExchangeStreamCaptureMode(&mode);
+    if (!is_cuda || error != cudaErrorMemoryAllocation) return error;
+    cudaGetLastError();
+    return cudaErrorUnknown;
+}
+
+/* -- allocate -- */
+
+/* The default arena of a stream's device, which need not be the current one. */
+static gpupool_arena *gpi_shape_arena_of(cudaStream_t stream, int current) {
+    gpupool_arena *arena = gpupool_get_default_arena(current);
+    gpi_stream *s = arena ? gpi_stream_find(arena, gpi_stream_key(stream)) : NULL;
+    CUcontext context = s ? s->context : NULL;
+    CUdevice device = current;
+    gpi_driver *driver;
+    gpi_visit visit;
+    if (!arena || gpi_driver_is_special(stream)) return arena;
+    driver = &arena->driver;
+    if (!s && driver->stream_context(stream, &context) != CUDA_SUCCESS) return arena;
+    if (context == driver->context) return arena;
+    gpi_driver_enter(driver, context, &visit);
+    driver->context_device(&device);
+    gpi_driver_leave(driver, &visit);
+    return gpupool_get_default_arena(device);
+}
+
+/* Whether the stream captures without a scope, where memory is CUDA's graph's. */
+static int gpi_shape_is_captured(gpupool_arena *arena, cudaStream_t stream) {
+    gpi_stream *s;
+    int has_scope = 0;
+    if (!arena || !gpi_driver_is_capturing(&arena->driver, stream)) return 0;
+    s = gpi_stream_find(arena, gpi_stream_key(stream));
+    if (!s) return 1;
+    gpi_system_lock(&s->lock);
+    has_scope = s->scope != NULL;
+    gpi_system_unlock(&s->lock);
+    return !has_scope;
+}
+
+/* 0 bytes are NULL and no error, and more than there can be is no mistake, as with CUDA. */
+static cudaError_t gpi_shape_alloc(gpupool_arena *arena, void **pointer, size_t bytes,
+                                   cudaStream_t stream) {
+    gpupool_request request = {bytes, 0, stream, 0, NULL};
+    *pointer = NULL;
+    if (bytes == 0) return cudaSuccess;
+    if (arena) *pointer = gpi_alloc(arena, &request);
+    if (*pointer) return cudaSuccess;
+    return gpi_shape_fail(bytes > (uint64_t)1 << 46 ? GPUPOOL_E_OUT_OF_MEMORY
+                                                    : gpi_thread.last.result);
+}
+
+static cudaError_t gpi_shape_no_pointer(void) {
+    return gpi_shape_fail(gpi_system_fail(GPUPOOL_E_ARGUMENT, "pointer: it is NULL"));
+}
+
+GPUPOOL_API cudaError_t gpupool_cudaMalloc(void **pointer, size_t bytes) {
+    cudaError_t error;
+    int device;
+    if (!pointer) return gpi_shape_no_pointer();
+    error = cudaGetDevice(&device);
+    if (error != cudaSuccess) return error;
+    return gpi_shape_alloc(gpupool_get_default_arena(device), pointer, bytes, GPUPOOL_NO_STREAM);
+}
+
+GPUPOOL_API cudaError_t gpupool_cudaMallocAsync(void **pointer, size_t bytes, cudaStream_t stream) {
+    gpupool_arena *arena;
+    cudaError_t error;
+    int device;
+    if (!pointer) return gpi_shape_no_pointer();
+    error = cudaGetDevice(&device);
+    if (error != cudaSuccess) return error;
+    if (!stream) stream = GPI_NULL_STREAM;
+    arena = gpi_shape_arena_of(stream, device);
+    if (gpi_shape_is_captured(arena, stream)) return cudaMallocAsync(pointer, bytes, stream);
+    return gpi_shape_alloc(arena, pointer, bytes, stream);
+}
+
+/* -- free -- */
+
+/* Whether an address is the arena's, by SP2. */
+static int gpi_shape_owns(gpupool_arena *arena, const void *block) {
+    uint64_t address = (uint64_t)(uintptr_t)block;
+    const gpi_run *run;
+    int owns;
+    gpi_system_lock(&arena->lock);
+    run = gpi_buddy_lookup(&arena->buddy, address);
+    owns = run != NULL;
+    if (!run && arena->config.source != GPUPOOL_SOURCE_CUSTOM) {
+        run = gpi_alloc_around(arena, address);
+        owns = run && run->state != GPI_EMPTY && run->state != GPI_SPACE;
+    }
+    gpi_system_unlock(&arena->lock);
+    return owns;
+}
+
+/* The arena that an address belongs to, with a visitor more; NULL: none. */
+static gpupool_arena *gpi_shape_owner(const void *block) {
+    gpupool_arena *arena = gpi_life_visit(NULL);
+    while (arena && !gpi_shape_owns(arena, block)) arena = gpi_life_visit(arena);
+    return arena;
+}
+
+static cudaError_t gpi_shape_free_in(gpupool_arena *arena, void *block, cudaStream_t stream) {
+    gpupool_result result;
+    if (!arena->default_at)
+        result = gpi_system_fail(GPUPOOL_E_NOT_OURS,
+                                 "block: %p is in arena \"%s\", which is no default one: "
+                                 "gpupool_free is for it",
+                                 block, arena->name);
+    else if (stream != GPI_ALL_STREAM && gpi_shape_is_captured(arena, stream))
+        result = gpi_driver_capturing();
+    else result = gpupool_free(arena, block, stream);
+    return result == GPUPOOL_OK ? cudaSuccess : gpi_shape_fail(result);
+}
+
+/* Frees an address of any arena; 0: it is of none. A block of the current device's default arena is
+   found without a lock. */
+static int gpi_shape_free(void *block, cudaStream_t stream, cudaError_t *error) {
+    gpupool_arena *arena = NULL;
+    int device = 0;
+    if (gpi_system_is_forked()) {
+        *error = gpi_shape_fail(gpi_alloc_enter(NULL));
+        return 1;
+    }
+    if (cudaGetDevice(&device) == cudaSuccess && device < GPI_DEVICES)
+        arena = GPI_READ(&gpi_process.defaults[device + 1]);
+    if (arena && gpi_buddy_peek(&arena->buddy, (uint64_t)(uintptr_t)block)) {
+        *error = gpi_shape_free_in(arena, block, stream);
+        return 1;
+    }
+    arena = gpi_shape_owner(block);
+    if (!arena) return 0;
+    *error = gpi_shape_free_in(arena, block, stream);
+    gpi_life_leave(arena);
+    return 1;
+}
+
+/* NULL goes on to CUDA: programs call cudaFree(NULL) to make the context. */
+GPUPOOL_API cudaError_t gpupool_cudaFree(void *block) {
+    cudaError_t error;
+    if (block && gpi_shape_free(block, GPI_ALL_STREAM, &error)) return error;
+    return cudaFree(block);
+}
+
+GPUPOOL_API cudaError_t gpupool_cudaFreeAsync(void *block, cudaStream_t stream) {
+    cudaError_t error;
+    if (!block) return cudaSuccess;
+    if (!stream) stream = GPI_NULL_STREAM;
+    if (gpi_shape_free(block, stream, &error)) return error;
+    return cudaFreeAsync(block, stream);
 }
 /* == CHECK ========================================================================================
    The invariants of the sections above, asked one by one: for tests and for whoever suspects the
@@ -4393,3 +4911,77 @@ GPUPOOL_API gpupool_result gpupool_check(gpupool_arena *arena) {
 }
 #endif
 #endif /* GPUPOOL_IMPLEMENTATION */
+/* == NAMES ========================================================================================
+   With GPUPOOL_REPLACE_CUDA_MALLOC: CUDA's names become gpupool's functions, in calls, as pointers
+   and as arguments of templates; in device code they stay CUDA's. They come last, so that nothing
+   above sees them. A stream of 0 is what it is in CUDA's calls of this file. */
+#if GPUPOOL_REPLACE_CUDA_MALLOC
+#ifndef GPUPOOL_NAMED
+#define GPUPOOL_NAMED
+
+#ifdef __CUDACC__
+#define GPI_NAME static inline __host__ __device__
+#else
+#define GPI_NAME static inline
+#endif
+#ifdef __CUDA_ARCH__
+#define GPI_NAMED(name) name
+#else
+#define GPI_NAMED(name) gpupool_##name
+#endif
+#ifdef CUDA_API_PER_THREAD_DEFAULT_STREAM
+#define GPI_NAMED_STREAM(stream) ((stream) ? (stream) : cudaStreamPerThread)
+#else
+#define GPI_NAMED_STREAM(stream) ((stream) ? (stream) : cudaStreamLegacy)
+#endif
+
+GPI_NAME cudaError_t gpi_names_malloc(void **pointer, size_t bytes) {
+    return GPI_NAMED(cudaMalloc)(pointer, bytes);
+}
+GPI_NAME cudaError_t gpi_names_free(void *block) {
+    return GPI_NAMED(cudaFree)(block);
+}
+GPI_NAME cudaError_t gpi_names_stream_destroy(cudaStream_t stream) {
+#ifndef __CUDA_ARCH__
+    gpupool_retire_stream(stream); /* CUDA says what is wrong with the stream */
+#endif
+    return cudaStreamDestroy(stream);
+}
+static inline cudaError_t gpi_names_malloc_async(void **pointer, size_t bytes,
+                                                 cudaStream_t stream) {
+    return gpupool_cudaMallocAsync(pointer, bytes, GPI_NAMED_STREAM(stream));
+}
+static inline cudaError_t gpi_names_free_async(void *block, cudaStream_t stream) {
+    return gpupool_cudaFreeAsync(block, GPI_NAMED_STREAM(stream));
+}
+
+#ifdef __cplusplus /* CUDA's header has such overloads: cudaMalloc(&p, n) with a float *p */
+template <class T> GPI_NAME cudaError_t gpi_names_malloc(T **pointer, size_t bytes) {
+    return gpi_names_malloc(static_cast<void **>(static_cast<void *>(pointer)), bytes);
+}
+template <class T>
+static inline cudaError_t gpi_names_malloc_async(T **pointer, size_t bytes, cudaStream_t stream) {
+    return gpi_names_malloc_async(static_cast<void **>(static_cast<void *>(pointer)), bytes,
+                                  stream);
+}
+template <class T, class Pool> /* from a pool of CUDA's */
+static inline cudaError_t gpi_names_malloc_async(T **pointer, size_t bytes, Pool pool,
+                                                 cudaStream_t stream) {
+    return cudaMallocFromPoolAsync(static_cast<void **>(static_cast<void *>(pointer)), bytes, pool,
+                                   stream);
+}
+#endif
+#undef GPI_NAME
+#undef GPI_NAMED
+#undef GPI_NAMED_STREAM
+#endif /* GPUPOOL_NAMED */
+
+#undef cudaMallocAsync /* CUDA's header may define these two */
+#undef cudaFreeAsync
+#define cudaMalloc gpi_names_malloc
+#define cudaFree gpi_names_free
+#define cudaMallocAsync gpi_names_malloc_async
+#define cudaFreeAsync gpi_names_free_async
+#define cudaStreamDestroy gpi_names_stream_destroy
+#define cudaDeviceReset gpupool_cudaDeviceReset
+#endif /* GPUPOOL_REPLACE_CUDA_MALLOC */

@@ -12,4 +12,8 @@ static inline cudaError_t own_malloc(void **block, size_t bytes) {
     return cudaMalloc(block, bytes);
 }
 
+static inline cudaError_t own_malloc_async(void **block, size_t bytes, cudaStream_t stream) {
+    return cudaMallocAsync(block, bytes, stream);
+}
+
 #endif

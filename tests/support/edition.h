@@ -4,12 +4,6 @@
 #ifndef EDITION_H
 #define EDITION_H
 
-#include <stdlib.h>
-#include <string.h>
-
-/* The functions in cudaMalloc's shape; tests/next does not have them yet. */
-#define EDITION_HAS_SHAPE (GPUPOOL_VERSION < 300)
-
 #if GPUPOOL_VERSION < 300
 
 static inline void edition_reserve(gpupool_arena_config *config, size_t bytes) {
@@ -91,6 +85,11 @@ static inline gpupool_result edition_draw(gpupool_arena *arena, FILE *file) {
     return gpupool_write_svg(arena, file);
 }
 
+/* The device's default arena; NULL: there is none yet. */
+static inline gpupool_arena *edition_default_arena(int device) {
+    return gpupool_find_default_arena(device);
+}
+
 #else
 
 /* A third edition reserves nothing at its start. */
@@ -130,14 +129,17 @@ static inline const char *edition_why(gpupool_verdict *room) {
     return gpupool_last_error();
 }
 
-/* Bytes, or a number of KiB, MiB or GiB. */
+/* An arena reads the text, since a config has none. */
 static inline int edition_set_limit_text(gpupool_arena_config *config, const char *text) {
-    static const char *const units[] = {"", "KiB", "MiB", "GiB"};
-    char *end;
-    unsigned long long number = strtoull(text, &end, 10);
-    for (unsigned i = 0; i < 4 && end != text; i++)
-        if (strcmp(end, units[i]) == 0) return config->limit_bytes = number << 10 * i, 0;
-    return -1;
+    gpupool_arena *reader;
+    gpupool_stats stats;
+    int wrong = gpupool_arena_create(&reader, NULL) != GPUPOOL_OK;
+    if (wrong) return -1;
+    wrong = gpupool_set_limit_text(reader, text) != GPUPOOL_OK ||
+            gpupool_get_stats(reader, &stats) != GPUPOOL_OK;
+    if (!wrong) config->limit_bytes = (size_t)stats.limit;
+    gpupool_arena_destroy(reader);
+    return wrong ? -1 : 0;
 }
 
 static inline void edition_set_limit(gpupool_arena_config *config, size_t bytes) {
@@ -156,6 +158,10 @@ static inline void edition_ask_fit(gpupool_arena *arena, size_t bytes) {
 static inline void edition_ask_limit(gpupool_arena *arena) {
     gpupool_stats stats;
     gpupool_get_stats(arena, &stats);
+}
+
+static inline gpupool_arena *edition_default_arena(int device) {
+    return gpupool_get_default_arena(device);
 }
 
 /* Pictures are drawn by a program of the examples. */

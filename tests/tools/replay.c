@@ -84,7 +84,8 @@ static int take_count(unsigned *count, const char *option, const char *text) {
 static int take_limit(command *c, const char *text) {
     c->limit = text;
     if (edition_set_limit_text(&c->options.config, text) == 0) return 0;
-    return refuse("--limit takes bytes, or a number of KiB, MiB or GiB, not ", text);
+    fprintf(stderr, "%s: ", gpupool_result_name(gpupool_last_result()));
+    return refuse("--limit: ", gpupool_last_error());
 }
 
 static int take_option(command *c, const char *option, const char *value) {
@@ -108,7 +109,6 @@ static int check_command(const command *c) {
                     o->behind || o->sync || c->in_turn || c->beside || o->cuda_free ||
                     o->threads > 1 || c->limit || strcmp(c->source, "auto") != 0))
         return refuse("--plan takes no other option", "");
-    if (o->cuda_free && !EDITION_HAS_SHAPE) return refuse("no --cudafree in this edition", "");
     if (o->cuda_free &&
         (c->limit || o->min_limit || o->timeline || strcmp(c->source, "auto") != 0))
         return refuse("--cudafree takes the default arena as it is: no limit, source or timeline",

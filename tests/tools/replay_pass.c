@@ -58,9 +58,7 @@ static void other_call(runner *r, const replay_op *op, cudaStream_t stream) {
 
 /* 0, or it was refused. */
 static int give_back(const runner *r, void *block, cudaStream_t stream) {
-#if EDITION_HAS_SHAPE
     if (r->pass->cuda_free) return gpupool_cudaFree(block) != cudaSuccess;
-#endif
     return gpupool_free(r->pass->arena, block, stream) != GPUPOOL_OK;
 }
 

@@ -123,12 +123,10 @@ static gpupool_result complain(gpupool_result result) {
 }
 
 static gpupool_result open_arena(const replay_options *o, gpupool_arena **arena) {
-#if EDITION_HAS_SHAPE
     if (o->cuda_free) {
         *arena = gpupool_get_default_arena(0);
         return *arena ? GPUPOOL_OK : gpupool_last_result();
     }
-#endif
     return gpupool_arena_create(arena, &o->config);
 }
 

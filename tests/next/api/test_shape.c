@@ -1,0 +1,385 @@
+// build: plain
+// build: replaced -DGPUPOOL_REPLACE_CUDA_MALLOC=1
+// build: asan -fsanitize=address,undefined
+/* cudaMalloc's shape: what cudaMalloc and cudaFree promise holds, on the default arenas. */
+#include "cudas_own.h"
+
+#include "gpupool.h"
+#include "kit.h"
+
+#define A kit_stream[0]
+#define B kit_stream[1]
+
+#if GPUPOOL_REPLACE_CUDA_MALLOC /* the names as a program would use them */
+#define pool_malloc(at, bytes) cudaMalloc((void **)(at), bytes)
+#define pool_free cudaFree
+#define pool_malloc_async(at, bytes, stream) cudaMallocAsync((void **)(at), bytes, stream)
+#define pool_free_async cudaFreeAsync
+#else
+#define pool_malloc(at, bytes) gpupool_cudaMalloc((void **)(at), bytes)
+#define pool_free gpupool_cudaFree
+#define pool_malloc_async(at, bytes, stream) gpupool_cudaMallocAsync((void **)(at), bytes, stream)
+#define pool_free_async gpupool_cudaFreeAsync
+#endif
+
+static gpupool_stats of_default(int device) {
+    return kit_stats(gpupool_get_default_arena(device));
+}
+
+/* A default arena of a test must not outlive it. */
+static void close_default(int device) {
+    kit_close(gpupool_get_default_arena(device));
+}
+
+static void *get(size_t bytes) {
+    void *block = NULL;
+    CHECK_EQ(pool_malloc(&block, bytes), cudaSuccess);
+    CHECK(block);
+    return block;
+}
+
+static void *get_on(size_t bytes, cudaStream_t stream) {
+    void *block = NULL;
+    CHECK_EQ(pool_malloc_async(&block, bytes, stream), cudaSuccess);
+    CHECK(block);
+    return block;
+}
+
+static void *get_from_cuda(size_t bytes) {
+    void *block = NULL;
+    CHECK_EQ(own_malloc(&block, bytes), cudaSuccess);
+    return block;
+}
+
+static void blocks_come_and_go(void) {
+    void *one = get(4000), *two = get_on(100, A);
+    kit_write(one, 4000, B, 1);
+    kit_write(two, 100, A, 2);
+    CHECK_EQ(of_default(0).requested.now, 4100);
+    CHECK_EQ(pool_free(one), cudaSuccess);
+    CHECK_EQ(pool_free_async(two, A), cudaSuccess);
+    CHECK_EQ(of_default(0).requested.now, 0);
+    one = get(100); /* and crosswise */
+    two = get_on(100, A);
+    kit_write(two, 100, A, 3);
+    CHECK_EQ(pool_free(two), cudaSuccess);
+    CHECK_EQ(pool_free_async(one, B), cudaSuccess);
+    CHECK_EQ(of_default(0).blocks, 0);
+    close_default(0);
+}
+
+/* Any stream may use a new block at once, whatever stands still on others. */
+static void new_memory_is_finished(void) {
+    void *old = get_on(24 * MIB, A), *block;
+    kit_hold(A);
+    kit_write(old, 24 * MIB, A, 1);
+    CHECK_EQ(pool_free_async(old, A), cudaSuccess);
+    block = get(24 * MIB);
+    CHECK(block != old);
+    kit_write(block, 24 * MIB, B, 2);
+    kit_verify(block, 24 * MIB, B, 2);
+    kit_let_go(A);
+    CHECK_EQ(pool_free(block), cudaSuccess);
+    close_default(0);
+}
+
+/* cudaFree comes behind the work of all streams, and does not wait itself. */
+static void freed_behind_all_work(void) {
+    void *block = get(24 * MIB), *next;
+    kit_write(block, 24 * MIB, A, 1);
+    kit_write(block, 24 * MIB, A, 2);
+    kit_follow(B, A);
+    kit_write(block, 24 * MIB, B, 3);
+    CHECK_EQ(pool_free(block), cudaSuccess);
+    CHECK_EQ(of_default(0).host_waits, 0);
+    CHECK_EQ(of_default(0).pending.now, 24 * MIB);
+    next = get(24 * MIB);
+    kit_write(next, 24 * MIB, kit_stream[2], 4);
+    kit_verify(next, 24 * MIB, kit_stream[2], 4);
+    CHECK_EQ(pool_free(next), cudaSuccess);
+    close_default(0);
+}
+
+/* O9: a loop needs the memory of one round; by streams too, since they wait rather than grow. */
+static void what_is_freed_comes_next(void) {
+    uint64_t reserved = 0;
+    for (int i = 0; i < 12; i++) {
+        void *block = i < 6 ? get(20 * MIB) : get_on(20 * MIB, A);
+        if (i == 0) reserved = of_default(0).reserved.now;
+        CHECK_EQ(of_default(0).reserved.now, reserved);
+        kit_write(block, 20 * MIB, A, i);
+        CHECK_EQ(pool_free(block), cudaSuccess);
+    }
+    CHECK_EQ(of_default(0).host_waits, 11);
+    close_default(0);
+}
+
+/* And small blocks share a wait: one for 1/16 of what is reserved, or when there is no other way. */
+static void small_blocks_share_a_wait(void) {
+    for (int i = 0; i < 8192; i++) CHECK_EQ(pool_free(get(4096)), cudaSuccess);
+    CHECK(of_default(0).host_waits <= 8192 / 512);
+    CHECK_EQ(of_default(0).reserved.peak, 2 * MIB);
+    close_default(0);
+}
+
+/* A request that may not wait grows. */
+static void nobody_waits_who_may_not(void) {
+    gpupool_arena *arena = gpupool_get_default_arena(0);
+    void *block = get(20 * MIB);
+    CHECK_EQ(pool_free(block), cudaSuccess);
+    block = kit_alloc_as(arena, 20 * MIB, 0, GPUPOOL_NO_STREAM, GPUPOOL_NO_WAIT);
+    CHECK(block);
+    CHECK_EQ(of_default(0).host_waits, 0);
+    CHECK_EQ(pool_free(block), cudaSuccess);
+    close_default(0);
+}
+
+static void nothing_is_nothing(void) {
+    void *block = &block;
+    CHECK_EQ(pool_malloc(&block, 0), cudaSuccess);
+    CHECK(block == NULL);
+    block = &block;
+    CHECK_EQ(pool_malloc_async(&block, 0, A), cudaSuccess);
+    CHECK(block == NULL);
+    CHECK_EQ(pool_free(NULL), cudaSuccess);
+    CHECK_EQ(pool_free_async(NULL, A), cudaSuccess);
+    CHECK_EQ(cudaPeekAtLastError(), cudaSuccess);
+    close_default(0);
+}
+
+/* CUDA is given what it did not hand out, on purpose. */
+static void quietly(int on) {
+#if CHECK_FAKE
+    fake_quiet(on);
+    if (!on) fake_clear_failures();
+#else
+    (void)on;
+#endif
+}
+
+/* What no arena knows goes to CUDA: before there is one, and after. */
+static void foreign_pointers_go_to_cuda(void) {
+    void *block = get_from_cuda(1000), *other;
+    int here = 0;
+    CHECK_EQ(pool_free(block), cudaSuccess);
+    other = get(1000);
+    block = get_from_cuda(1000);
+    CHECK_EQ(pool_free(block), cudaSuccess);
+    CHECK_EQ(own_malloc_async(&block, 1000, A), cudaSuccess);
+    CHECK_EQ(pool_free_async(block, A), cudaSuccess);
+    CHECK_EQ(own_malloc_async(&block, 1000, 0), cudaSuccess);
+    CHECK_EQ(pool_free_async(block, 0), cudaSuccess);
+    quietly(1);
+    CHECK(pool_free(&here) != cudaSuccess);
+    cudaGetLastError();
+    quietly(0);
+    CHECK_EQ(pool_free(other), cudaSuccess);
+    close_default(0);
+}
+
+/* The call fails with this error, which is CUDA's last error then, once. */
+static void fails_with(cudaError_t expected, cudaError_t error) {
+    CHECK_EQ(error, expected);
+    CHECK_EQ(cudaPeekAtLastError(), expected);
+    CHECK_EQ(cudaGetLastError(), expected);
+    CHECK_EQ(cudaGetLastError(), cudaSuccess);
+}
+
+static void errors_are_cudas(void) {
+    char *block = get(4096), *none = block;
+    fails_with(cudaErrorInvalidValue, gpupool_cudaMalloc(NULL, 1000));
+    CHECK_RESULT(gpupool_last_result(), GPUPOOL_E_ARGUMENT);
+    fails_with(cudaErrorInvalidValue, gpupool_cudaMallocAsync(NULL, 1000, A));
+    fails_with(cudaErrorInvalidValue, pool_free(block + 512));
+    CHECK_RESULT(gpupool_last_result(), GPUPOOL_E_INSIDE);
+    CHECK_EQ(pool_free(block), cudaSuccess);
+    fails_with(cudaErrorInvalidValue, pool_free(block));
+    CHECK_RESULT(gpupool_last_result(), GPUPOOL_E_DOUBLE_FREE);
+    fails_with(cudaErrorInvalidValue, pool_free_async(block, A));
+    CHECK_RESULT(gpupool_last_result(), GPUPOOL_E_DOUBLE_FREE);
+    CHECK_RESULT(gpupool_set_limit(gpupool_get_default_arena(0), 4 * MIB), GPUPOOL_OK);
+    fails_with(cudaErrorMemoryAllocation, pool_malloc(&none, 8 * MIB));
+    CHECK(none == NULL);
+    CHECK_RESULT(gpupool_last_result(), GPUPOOL_E_OUT_OF_MEMORY);
+    CHECK_EQ(gpupool_last_verdict()->cause, GPUPOOL_CAUSE_LIMIT);
+    fails_with(cudaErrorMemoryAllocation, pool_malloc_async(&none, 8 * MIB, A));
+    fails_with(cudaErrorMemoryAllocation, pool_malloc(&none, SIZE_MAX));
+    close_default(0);
+}
+
+/* Not CUDA's, though one may be where a chunk of cudaMalloc begins; nor what it has left behind. */
+static void blocks_of_other_arenas_are_refused(void) {
+    static const gpupool_source sources[] = {GPUPOOL_SOURCE_MAPPED, GPUPOOL_SOURCE_DEVICE};
+    for (size_t i = 0; i < KIT_COUNT(sources); i++) {
+        gpupool_arena_config config = kit_config(sources[i], 0);
+        gpupool_arena *mine = kit_create(&config);
+        void *block = gpupool_alloc(mine, 1000, A);
+        check_case("source %d", (int)sources[i]);
+        fails_with(cudaErrorInvalidValue, pool_free(block));
+        fails_with(cudaErrorInvalidValue, pool_free_async(block, A));
+        CHECK_RESULT(gpupool_last_result(), GPUPOOL_E_NOT_OURS);
+        CHECK(strstr(gpupool_last_error(), "gpupool_free") != NULL);
+        CHECK_EQ(kit_stats(mine).blocks, 1);
+        kit_free(mine, block, A);
+        fails_with(cudaErrorInvalidValue, pool_free(block));
+        kit_close(mine);
+    }
+}
+
+static void *chunk_from_cuda(size_t bytes, void *user) {
+    (void)user;
+    return get_from_cuda(bytes);
+}
+static void chunk_goes_to_cuda(void *at, size_t bytes, void *user) {
+    (void)bytes, (void)user;
+    CHECK_EQ(pool_free(at), cudaSuccess);
+}
+
+/* A chunk_free may be of a program in which cudaFree is gpupool's. */
+static void a_chunk_is_cudas(void) {
+    gpupool_arena_config config = kit_config(GPUPOOL_SOURCE_CUSTOM, 0);
+    gpupool_arena *mine;
+    config.chunk_alloc = chunk_from_cuda;
+    config.chunk_free = chunk_goes_to_cuda;
+    mine = kit_create(&config);
+    kit_free(mine, gpupool_alloc(mine, 1000, A), A);
+    CHECK_RESULT(gpupool_trim(mine, 0), GPUPOOL_OK);
+    CHECK_EQ(kit_stats(mine).reserved.now, 0);
+    kit_free(mine, gpupool_alloc(mine, 1000, A), A);
+    kit_close(mine);
+}
+
+/* A small block goes by its stream's cache, and comes back without a driver's call. */
+static void by_the_cache(void) {
+    void *block = get_on(1000, A), *again;
+    kit_write(block, 1000, A, 1);
+    CHECK_EQ(pool_free_async(block, A), cudaSuccess);
+    again = get_on(1000, A);
+    CHECK(again == block);
+    kit_write(again, 1000, A, 2);
+    CHECK_EQ(pool_free_async(again, A), cudaSuccess);
+    close_default(0);
+}
+
+/* A pointer may be freed while another device is current, and a stream has its own device. */
+static void devices(void) {
+    void *block[3] = {NULL, NULL, NULL};
+    cudaStream_t far;
+    int now = -1, count = 0;
+    CHECK_EQ(cudaGetDeviceCount(&count), cudaSuccess);
+    if (count < 2) return;
+    CHECK_EQ(cudaSetDevice(1), cudaSuccess);
+    CHECK_EQ(cudaStreamCreateWithFlags(&far, cudaStreamNonBlocking), cudaSuccess);
+    block[1] = get(MIB);
+    CHECK_EQ(cudaSetDevice(0), cudaSuccess);
+    block[0] = get(MIB);
+    block[2] = get_on(MIB, far);
+    CHECK_EQ(cudaGetDevice(&now), cudaSuccess);
+    CHECK_EQ(now, 0);
+    CHECK_EQ(of_default(0).blocks, 1);
+    CHECK_EQ(of_default(1).blocks, 2);
+    kit_write(block[2], MIB, far, 1);
+    CHECK_EQ(pool_free_async(block[2], far), cudaSuccess);
+    CHECK_EQ(pool_free(block[1]), cudaSuccess);
+    CHECK_EQ(pool_free(block[0]), cudaSuccess);
+    CHECK_EQ(cudaStreamSynchronize(far), cudaSuccess);
+    CHECK_EQ(own_stream_destroy(far), cudaSuccess);
+    close_default(0);
+    close_default(1);
+}
+
+#if CHECK_FAKE
+static cudaGraph_t end_capture(cudaStream_t stream) {
+    cudaGraph_t graph = NULL;
+    CHECK_EQ(cudaStreamEndCapture(stream, &graph), cudaSuccess);
+    CHECK(graph);
+    return graph;
+}
+
+/* Without a scope a capturing stream's memory is of CUDA's graph (which fakecuda cannot make), and
+   a block of the pool cannot be freed in it. */
+static void on_a_capturing_stream(void) {
+    void *block = get_on(1000, A), *none = NULL, *of_cuda = get_from_cuda(1000);
+    long allocs = fake_calls("cudaMallocAsync"), frees = fake_calls("cudaFreeAsync");
+    CHECK_EQ(cudaStreamBeginCapture(A, cudaStreamCaptureModeGlobal), cudaSuccess);
+    CHECK_EQ(pool_malloc_async(&none, 1000, A), cudaErrorNotSupported);
+    CHECK_EQ(fake_calls("cudaMallocAsync"), allocs + 1);
+    CHECK_EQ(pool_free_async(of_cuda, A), cudaErrorNotSupported);
+    CHECK_EQ(fake_calls("cudaFreeAsync"), frees + 1);
+    cudaGetLastError();
+    CHECK_EQ(pool_free_async(block, A), cudaErrorStreamCaptureUnsupported);
+    CHECK_RESULT(gpupool_last_result(), GPUPOOL_E_CAPTURING);
+    CHECK_EQ(fake_calls("cudaFreeAsync"), frees + 1);
+    CHECK_EQ(cudaGraphDestroy(end_capture(A)), cudaSuccess);
+    CHECK_EQ(pool_free_async(block, A), cudaSuccess);
+    CHECK_EQ(pool_free(of_cuda), cudaSuccess);
+    close_default(0);
+}
+
+/* In a scope it is the pool's, and other streams' calls go on. */
+static void in_a_scope(void) {
+    gpupool_capture *scope = NULL;
+    void *block, *other;
+    CHECK_RESULT(gpupool_begin_capture(gpupool_get_default_arena(0), A, &scope), GPUPOOL_OK);
+    CHECK_EQ(cudaStreamBeginCapture(A, cudaStreamCaptureModeGlobal), cudaSuccess);
+    block = get_on(1000, A);
+    other = get_on(30 * MIB, B);
+    CHECK_EQ(pool_free_async(block, A), cudaSuccess);
+    CHECK_EQ(pool_free(other), cudaSuccess);
+    CHECK_EQ(pool_free(get(30 * MIB)), cudaSuccess);
+    CHECK_EQ(cudaGraphDestroy(end_capture(A)), cudaSuccess);
+    CHECK_RESULT(gpupool_release_capture(scope), GPUPOOL_OK);
+    close_default(0);
+}
+
+/* Nor is a capture lost by a failure, of this stream or of another one. */
+static void a_failure_ends_no_capture(void) {
+    void *none = NULL;
+    CHECK_RESULT(gpupool_set_limit(gpupool_get_default_arena(0), 4 * MIB), GPUPOOL_OK);
+    CHECK_EQ(cudaStreamBeginCapture(B, cudaStreamCaptureModeGlobal), cudaSuccess);
+    fails_with(cudaErrorMemoryAllocation, pool_malloc_async(&none, 8 * MIB, A));
+    fails_with(cudaErrorMemoryAllocation, pool_malloc(&none, 8 * MIB));
+    CHECK_EQ(cudaGraphDestroy(end_capture(B)), cudaSuccess);
+    close_default(0);
+}
+
+/* What CUDA said of the current device is what the caller is told. */
+static void an_error_of_cudas(void) {
+    void *block = NULL;
+    fake_fail_call("cudaGetDevice", 1, 1, cudaErrorNoDevice);
+    CHECK_EQ(pool_malloc(&block, MIB), cudaErrorNoDevice);
+    CHECK_EQ(pool_malloc_async(&block, MIB, A), cudaErrorNoDevice);
+    fake_fail_clear();
+    cudaGetLastError();
+    fake_fail_call("cuMemCreate", 1, 0, CUDA_ERROR_LAUNCH_FAILED);
+    CHECK_EQ(pool_malloc(&block, MIB), cudaErrorUnknown);
+    CHECK_RESULT(gpupool_last_result(), GPUPOOL_E_CUDA);
+    fake_fail_clear();
+    CHECK_EQ(cudaGetLastError(), cudaSuccess);
+    CHECK_EQ(pool_free(get(MIB)), cudaSuccess);
+    close_default(0);
+}
+#endif
+
+int main(void) {
+    KIT_TEST(blocks_come_and_go);
+    KIT_TEST(new_memory_is_finished);
+    KIT_TEST(freed_behind_all_work);
+    KIT_TEST(what_is_freed_comes_next);
+    KIT_TEST(small_blocks_share_a_wait);
+    KIT_TEST(nobody_waits_who_may_not);
+    KIT_TEST(nothing_is_nothing);
+    KIT_TEST(foreign_pointers_go_to_cuda);
+    KIT_TEST(errors_are_cudas);
+    KIT_TEST(blocks_of_other_arenas_are_refused);
+    KIT_TEST(a_chunk_is_cudas);
+    KIT_TEST(by_the_cache);
+    KIT_TEST(devices);
+#if CHECK_FAKE
+    KIT_TEST(on_a_capturing_stream);
+    KIT_TEST(in_a_scope);
+    KIT_TEST(a_failure_ends_no_capture);
+    KIT_TEST(an_error_of_cudas);
+#endif
+    return check_finish();
+}
