@@ -30,14 +30,16 @@ void world_mistake(world *w, const operation *op) {
 }
 
 static void limit(world *w, const operation *op) {
-    w->limit = w->config.limit_bytes >> op->flags % 3; /* before: intruders see it */
-    world_judge(w, SURE(w, gpupool_set_limit(w->arena, w->limit)), world_or_broken(BIT(GPUPOOL_OK)),
-                "set_limit");
+    gpupool_result result;
+    w->limit = w->config.limit_bytes >> op->flags % 3;       /* before: intruders see it */
+    result = SURE(w, gpupool_set_limit(w->arena, w->limit)); /* which may break it */
+    world_judge(w, result, world_or_broken(BIT(GPUPOOL_OK)), "set_limit");
 }
 
 static void trim(world *w, const operation *op) {
     size_t keep = op->flags % 2 ? 0 : (size_t)op->number % (256 << 20);
-    world_judge(w, SURE(w, gpupool_trim(w->arena, keep)), world_or_broken(BIT(GPUPOOL_OK)), "trim");
+    gpupool_result result = SURE(w, gpupool_trim(w->arena, keep)); /* which may break it */
+    world_judge(w, result, world_or_broken(BIT(GPUPOOL_OK)), "trim");
 }
 
 static void reset_peaks(world *w) {

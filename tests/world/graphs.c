@@ -92,9 +92,10 @@ void world_drop_graph(world *w, graph *g) {
     leave_blocks(w, g);
     g->owned = 0;
     g->state = GRAPH_UNUSED;
-    if (g->scope)
-        world_judge(w, SURE(w, gpupool_release_capture(g->scope)), world_or_broken(BIT(GPUPOOL_OK)),
-                    "release_capture");
+    if (g->scope) {
+        gpupool_result result = SURE(w, gpupool_release_capture(g->scope)); /* which may break it */
+        world_judge(w, result, world_or_broken(BIT(GPUPOOL_OK)), "release_capture");
+    }
 }
 
 void world_graph(world *w, const operation *op) {
