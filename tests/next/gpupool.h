@@ -4651,6 +4651,14 @@ static cudaError_t gpi_shape_alloc(gpupool_arena *arena, void **pointer, size_t 
                                                     : gpi_thread.last.result);
 }
 
+/* The current device; an error is CUDA's last one already. */
+static cudaError_t gpi_shape_device(int *device) {
+    cudaError_t error = cudaGetDevice(device);
+    if (error != cudaSuccess)
+        gpi_system_fail(GPUPOOL_E_CUDA, "cudaGetDevice: %s", cudaGetErrorName(error));
+    return error;
+}
+
 static cudaError_t gpi_shape_no_pointer(void) {
     return gpi_shape_fail(gpi_system_fail(GPUPOOL_E_ARGUMENT, "pointer: it is NULL"));
 }
@@ -4659,7 +4667,7 @@ GPUPOOL_API cudaError_t gpupool_cudaMalloc(void **pointer, size_t bytes) {
     cudaError_t error;
     int device;
     if (!pointer) return gpi_shape_no_pointer();
-    error = cudaGetDevice(&device);
+    error = gpi_shape_device(&device);
     if (error != cudaSuccess) return error;
     return gpi_shape_alloc(gpupool_get_default_arena(device), pointer, bytes, GPUPOOL_NO_STREAM);
 }
@@ -4669,7 +4677,7 @@ GPUPOOL_API cudaError_t gpupool_cudaMallocAsync(void **pointer, size_t bytes, cu
     cudaError_t error;
     int device;
     if (!pointer) return gpi_shape_no_pointer();
-    error = cudaGetDevice(&device);
+    error = gpi_shape_device(&device);
     if (error != cudaSuccess) return error;
     if (!stream) stream = GPI_NULL_STREAM;
     arena = gpi_shape_arena_of(stream, device);

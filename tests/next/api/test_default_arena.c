@@ -120,6 +120,9 @@ static void reset_of_one_device(void) {
    come again. */
 static void streams_are_retired(void) {
     gpupool_arena *arena = kit_open(24 * MIB);
+#if CHECK_FAKE
+    fake_mode(FAKE_STEPPED);
+#endif
     for (int i = 0; i < 5; i++) {
         cudaStream_t stream;
         void *block;
@@ -132,12 +135,17 @@ static void streams_are_retired(void) {
         CHECK_EQ(cudaStreamDestroy(stream), cudaSuccess);
     }
     kit_close(arena);
+}
+
+#if CHECK_FAKE
+static void no_stream_to_destroy(void) {
+    fake_quiet(1);
     CHECK(cudaStreamDestroy(0) != cudaSuccess); /* as CUDA says */
     cudaGetLastError();
-#if CHECK_FAKE
+    fake_quiet(0);
     fake_clear_failures();
-#endif
 }
+#endif
 
 static void *given;
 static void in_the_child(void) {
@@ -177,6 +185,9 @@ int main(void) {
     KIT_TEST(reset);
     KIT_TEST(reset_of_one_device);
     KIT_TEST(streams_are_retired);
+#if CHECK_FAKE
+    KIT_TEST(no_stream_to_destroy);
+#endif
     KIT_TEST(forked);
     return check_finish();
 }

@@ -114,6 +114,25 @@ static void what_is_freed_comes_next(void) {
     close_default(0);
 }
 
+/* As much as is needed is waited for, be it little of what is reserved: but not by a stream, nor in
+   a scope. */
+static void as_much_as_is_needed(void) {
+    gpupool_capture *scope = NULL;
+    void *large = get(64 * MIB), *block;
+    for (int i = 0; i < 4; i++) CHECK_EQ(pool_free(get(2 * MIB)), cudaSuccess);
+    CHECK_EQ(of_default(0).reserved.now, 66 * MIB);
+    CHECK_EQ(of_default(0).host_waits, 3);
+    block = get_on(2 * MIB, A);
+    CHECK_EQ(of_default(0).host_waits, 3);
+    CHECK_EQ(pool_free(block), cudaSuccess);
+    CHECK_EQ(pool_free(large), cudaSuccess);
+    CHECK_RESULT(gpupool_begin_capture(gpupool_get_default_arena(0), A, &scope), GPUPOOL_OK);
+    CHECK_EQ(pool_free_async(get_on(2 * MIB, A), A), cudaSuccess);
+    CHECK_EQ(of_default(0).host_waits, 3);
+    CHECK_RESULT(gpupool_release_capture(scope), GPUPOOL_OK);
+    close_default(0);
+}
+
 /* And small blocks share a wait: one for 1/16 of what is reserved, or when there is no other way. */
 static void small_blocks_share_a_wait(void) {
     for (int i = 0; i < 8192; i++) CHECK_EQ(pool_free(get(4096)), cudaSuccess);
@@ -261,6 +280,19 @@ static void by_the_cache(void) {
     close_default(0);
 }
 
+/* A thread's own default stream has its own memory at once: no key of a stream is that of ALL. */
+static void threads_own_streams(void) {
+    void *block = get_on(24 * MIB, cudaStreamPerThread), *again;
+    kit_write(block, 24 * MIB, cudaStreamPerThread, 1);
+    CHECK_EQ(pool_free_async(block, cudaStreamPerThread), cudaSuccess);
+    again = get_on(24 * MIB, cudaStreamPerThread);
+    CHECK(again == block);
+    CHECK_EQ(of_default(0).host_waits, 0);
+    kit_write(again, 24 * MIB, cudaStreamPerThread, 2);
+    CHECK_EQ(pool_free_async(again, cudaStreamPerThread), cudaSuccess);
+    close_default(0);
+}
+
 /* A pointer may be freed while another device is current, and a stream has its own device. */
 static void devices(void) {
     void *block[3] = {NULL, NULL, NULL};
@@ -359,6 +391,26 @@ static void an_error_of_cudas(void) {
     CHECK_EQ(pool_free(get(MIB)), cudaSuccess);
     close_default(0);
 }
+
+/* An error that stays is what cudaMalloc says from then on, too. */
+static void an_error_that_stays(void) {
+    gpupool_arena *arena = gpupool_get_default_arena(0);
+    void *block = NULL;
+    cudaError_t error;
+    fake_quiet(1);
+    fake_fail_except("cudaGetDevice"); /* which tells nothing of it on a GPU either */
+    fake_break(1);
+    CHECK(pool_malloc(&block, 12 * MIB) != cudaSuccess);
+    CHECK(fake_is_broken());
+    error = own_malloc(&block, 1000);
+    CHECK(error != cudaSuccess && error != cudaErrorMemoryAllocation);
+    CHECK_EQ(pool_malloc(&block, 12 * MIB), error);
+    CHECK_EQ(pool_malloc_async(&block, 12 * MIB, A), error);
+    CHECK_RESULT(gpupool_last_result(), GPUPOOL_E_CUDA);
+    gpupool_arena_destroy(arena);
+    for (int i = 0; i < KIT_STREAMS; i++) kit_stream[i] = NULL;
+    fake_reset();
+}
 #endif
 
 int main(void) {
@@ -366,6 +418,7 @@ int main(void) {
     KIT_TEST(new_memory_is_finished);
     KIT_TEST(freed_behind_all_work);
     KIT_TEST(what_is_freed_comes_next);
+    KIT_TEST(as_much_as_is_needed);
     KIT_TEST(small_blocks_share_a_wait);
     KIT_TEST(nobody_waits_who_may_not);
     KIT_TEST(nothing_is_nothing);
@@ -374,12 +427,14 @@ int main(void) {
     KIT_TEST(blocks_of_other_arenas_are_refused);
     KIT_TEST(a_chunk_is_cudas);
     KIT_TEST(by_the_cache);
+    KIT_TEST(threads_own_streams);
     KIT_TEST(devices);
 #if CHECK_FAKE
     KIT_TEST(on_a_capturing_stream);
     KIT_TEST(in_a_scope);
     KIT_TEST(a_failure_ends_no_capture);
     KIT_TEST(an_error_of_cudas);
+    KIT_TEST(an_error_that_stays);
 #endif
     return check_finish();
 }
