@@ -129,7 +129,11 @@ Contents (search for "== NAME"):
 
 /* In place of a stream. A request gets only memory whose work has finished, so that any stream may
    use it at once; a free says that the block's work has finished. */
+#ifdef __cplusplus /* no cast that -Wold-style-cast would tell of in each file */
+#define GPUPOOL_NO_STREAM (reinterpret_cast<cudaStream_t>(UINTPTR_MAX))
+#else
 #define GPUPOOL_NO_STREAM ((cudaStream_t) ~(uintptr_t)0)
+#endif
 
 enum { GPUPOOL_PINNED = -2 }; /* for gpupool_get_default_arena, in place of a device */
 
@@ -407,15 +411,20 @@ struct bad_alloc : std::bad_alloc {
     const char *what() const noexcept override { return text; }
 };
 
-/* A stream as an argument: a cudaStream_t, what converts to one (rmm::cuda_stream_view), or what
-   has one as get() (cuda::stream_ref). None, or 0: the default stream of the file. */
+/* A stream as an argument: a cudaStream_t, or what has one as get() (cuda::stream_ref) or converts
+   to one. None, or 0: the default stream of the file. */
+template <class S> auto gpi_handle(const S &s, int) -> decltype(cudaStreamQuery(s.get()), s.get()) {
+    return s.get();
+}
+template <class S>
+auto gpi_handle(const S &s, long) -> decltype(cudaStreamQuery(s), cudaStream_t{s}) {
+    return s;
+}
 struct stream {
     cudaStream_t handle;
     stream(cudaStream_t of = nullptr) noexcept : handle(of ? of : GPI_CPP_STREAM) {}
     template <class S>
-    stream(const S &s, decltype(cudaStreamQuery(s)) = {}) : stream(cudaStream_t{s}) {}
-    template <class S>
-    stream(const S &s, decltype(cudaStreamQuery(s.get())) = {}) : stream(s.get()) {}
+    stream(const S &s, decltype(gpi_handle(s, 0)) = {}) : stream(gpi_handle(s, 0)) {}
 };
 
 /* Owns an arena. Its end destroys the arena, if no block is live: else the arena stays (E_IN_USE).
