@@ -12,7 +12,7 @@ bench-memory: $(BUILD)/replay $(BUILD)/fixed_range $(BUILD)/crowd ## reserved me
 bench-waits: $(BUILD)/waits ## what a call costs beside many streams, threads and failures
 	@$<
 
-bench-ring: $(BUILD)/ring ## transfers through the staging ring, against CUDA's own
+bench-ring: $(BUILD)/ring ## transfers through the rings of both editions, against CUDA's own
 	@$<
 
 bench-sleep: $(BUILD)/sleep ## sleep and waking, against the driver and the ring; GIB= KEEP_GIB=
@@ -28,7 +28,10 @@ soak-memory: $(BUILD)/churn ## 100 million operations under limits that move; OP
 B := $(OBJECTS)/bench
 $(patsubst %,$(OBJECTS)/%,fixed_range crowd waits churn): $(OBJECTS)/%: \
   $(B)/%.o $(S)/machine.o $(S)/library.o
-$(OBJECTS)/ring: $(B)/ring.o
+$(OBJECTS)/ring: $(B)/ring.o $(B)/ring_second.o $(B)/ring_third.o
+$(B)/ring_second.o $(B)/ring_third.o: tests/bench/ring_edition.c $(BUILD)/flags
+	$(SAY)
+	$(Q)$(TOOL_COMPILE) $(if $(findstring third,$@),-DRING_THIRD=1)
 $(OBJECTS)/sleep: $(B)/sleep.o
 BENCH := bench run lane works peers peer_cuda peer_gpupool $(if $(NEXT),,peer_gpupool_unlocked) bars print svg
 $(OBJECTS)/bench-run: $(BENCH:%=$(B)/%.o) $(S)/library.o $(REPLAY_OBJECTS)

@@ -1,5 +1,5 @@
-/* must.h: what a bench cannot go on without: a call that fails ends it. Include it after gpupool.h
-   with its implementation, and name the bench in BENCH_NAME. */
+/* must.h: what a bench cannot go on without: a call that fails ends it. Name the bench in BENCH_NAME;
+   include it after gpupool.h with its implementation, if the bench itself calls that. */
 #ifndef MUST_H
 #define MUST_H
 
@@ -12,10 +12,18 @@ static void cuda(const char *what, cudaError_t error) {
     if (error != cudaSuccess) stop(what, cudaGetErrorString(error));
 }
 
+#ifdef GPUPOOL_VERSION
 static void ours(const char *what, gpupool_result result) {
     if (result != GPUPOOL_OK) stop(what, gpupool_last_error());
 }
 
 static double now(void) { return (double)gpi_host_now_ns() * 1e-9; } /* seconds */
+#else
+static double now(void) {
+    struct timespec time;
+    clock_gettime(CLOCK_MONOTONIC, &time);
+    return (double)time.tv_sec + (double)time.tv_nsec * 1e-9;
+}
+#endif
 
 #endif

@@ -67,7 +67,8 @@ Contents (search for "== NAME"):
     CHUNK STITCH LADDER              memory from the driver; the steps that find memory
     ALLOC CAPTURE VERDICT            allocate and free; graphs; why memory ran out
     LIFE FIGURES CHECK               arenas made and destroyed; limits, statistics; invariants
-    SHAPE NAMES                      default arenas; cudaMalloc's shape; CUDA's names replaced */
+    SHAPE NAMES                      default arenas; cudaMalloc's shape; CUDA's names replaced
+    FILE RING                        parts of files; transfers through pinned slots */
 #ifndef GPUPOOL_H
 #define GPUPOOL_H
 
@@ -98,6 +99,17 @@ Contents (search for "== NAME"):
 #endif
 #ifndef GPUPOOL_SOURCE
 #define GPUPOOL_SOURCE GPUPOOL_SOURCE_AUTO /* where the config says AUTO */
+#endif
+#ifndef GPUPOOL_RING_BYTES
+#define GPUPOOL_RING_BYTES ((size_t)64 << 20) /* the most pinned memory of a ring */
+#endif
+#ifndef GPUPOOL_RING_SLOT_BYTES
+#define GPUPOOL_RING_SLOT_BYTES ((size_t)2 << 20) /* a ring copies in pieces of up to this size */
+#endif
+#ifndef GPUPOOL_RING_WORKERS
+#define GPUPOOL_RING_WORKERS \
+    0 /* threads of a ring; 0: processors less one, at most 11; -1: none \
+       */
 #endif
 #ifndef GPUPOOL_ENVIRONMENT
 #define GPUPOOL_ENVIRONMENT 1 /* 0: no variable of the environment is read */
@@ -267,6 +279,61 @@ typedef struct gpupool_stats {    /* sizes in bytes, counts since the arena was 
     uint64_t host;             /* host memory of the arena's records */
 } gpupool_stats;
 
+/* -- the ring -- */
+
+typedef struct gpupool_ring gpupool_ring;
+typedef uint64_t gpupool_ticket; /* of one transfer: never 0, never used twice by a ring */
+
+typedef enum gpupool_direction {
+    GPUPOOL_UP = 0,  /* from the host to the device */
+    GPUPOOL_DOWN = 1 /* from the device to the host */
+} gpupool_direction;
+
+typedef struct gpupool_ring_config {
+    int device;        /* CUDA's ordinal */
+    size_t bytes;      /* the most pinned memory: 256 KiB to 16 TiB; 0: GPUPOOL_RING_BYTES */
+    size_t slot_bytes; /* 64 KiB to a quarter of bytes; 0: GPUPOOL_RING_SLOT_BYTES */
+    int workers;       /* threads that help callers: up to 64; -1: none; 0: GPUPOOL_RING_WORKERS */
+} gpupool_ring_config;
+
+/* Your functions. A call is about bytes [offset, offset + bytes) of the transfer: read writes them
+   to `to`, write gets them at `from`. Each byte comes once, in any order, from several threads at a
+   time. Nonzero fails the transfer with E_CALLBACK. They do not use the ring, and do not throw. */
+typedef int (*gpupool_read_fn)(void *to, size_t bytes, uint64_t offset, void *user);
+typedef int (*gpupool_write_fn)(const void *from, size_t bytes, uint64_t offset, void *user);
+
+typedef struct gpupool_file_part {
+    int file;        /* a descriptor */
+    uint64_t offset; /* of the first byte */
+    size_t bytes;
+} gpupool_file_part;
+
+typedef struct gpupool_transfer {
+    gpupool_direction direction;
+    void *to;         /* UP: device memory; DOWN: host memory */
+    const void *from; /* UP: host memory; DOWN: device memory */
+    size_t bytes;     /* in all; with rows: of each row */
+    cudaStream_t stream;
+    size_t rows;                 /* with both pitches, as in cudaMemcpy2DAsync; all 0: no rows */
+    size_t to_pitch, from_pitch; /* bytes from the start of a row to the start of the next */
+    gpupool_read_fn read;        /* UP: fills pinned memory with the data, in place of `from` */
+    gpupool_write_fn write;      /* DOWN: takes the data from pinned memory, in place of `to` */
+    void *user;                  /* passed to read and write */
+    int is_file;                 /* 1, UP: the data comes from a file in place of `from`, */
+    int file;                    /* as gpupool_upload_file has it */
+    uint64_t offset;
+    gpupool_ticket *ticket; /* receives a ticket; NULL: the call returns when all is done */
+} gpupool_transfer;
+
+typedef struct gpupool_ring_stats {  /* bytes, and counts; arrays by gpupool_direction */
+    uint64_t pinned, limit;          /* limit: the most that the ring pins; falls if the host
+                                        refuses more */
+    uint64_t workers;                /* threads that it has started */
+    uint64_t transfers[2], failures; /* that have ended */
+    uint64_t bytes[2];               /* of transfers that ended well; and of these: */
+    uint64_t direct_bytes[2];        /* copied by CUDA itself: pinned, device and small memory */
+} gpupool_ring_stats;
+
 /* == API ==========================================================================================
    Functions that return a pointer return NULL if they fail; gpupool_last_result says why. */
 
@@ -353,6 +420,48 @@ GPUPOOL_API cudaError_t gpupool_cudaFree(void *block);
 GPUPOOL_API cudaError_t gpupool_cudaMallocAsync(void **pointer, size_t bytes, cudaStream_t);
 GPUPOOL_API cudaError_t gpupool_cudaFreeAsync(void *block, cudaStream_t);
 GPUPOOL_API cudaError_t gpupool_cudaDeviceReset(void);
+
+/* A ring copies ordinary host memory and files to the device and back, at the speed of pinned
+   memory: it cuts a transfer into chunks, which callers and the ring's workers copy side by side
+   through pinned slots. A transfer begins when the work queued on its stream before has finished,
+   and is complete when the call, or the wait for its ticket, returns. Memory that CUDA knows
+   (pinned, managed, device), and up to 64 KiB of other memory, is copied directly, in stream order:
+   what lies on the device on both sides, and a small upload, may then still be under way. Device
+   memory needs no arena. E_CAPTURING on a capturing stream, which goes on. */
+
+/* Makes a ring; it pins memory and starts workers when they are first needed. NULL config: the
+   current device and all defaults. *ring is NULL after a failure. */
+GPUPOOL_API gpupool_result gpupool_ring_create(gpupool_ring **ring, const gpupool_ring_config *);
+
+/* Ends the ring, also a broken one. Waits for all transfers, tickets too, and for the device. No
+   other thread may use the ring. */
+GPUPOOL_API gpupool_result gpupool_ring_destroy(gpupool_ring *);
+
+/* After a failure any part of the destination may have been written, and nothing else. */
+GPUPOOL_API gpupool_result gpupool_upload(gpupool_ring *, void *device_to, const void *host_from,
+                                          size_t bytes, cudaStream_t);
+GPUPOOL_API gpupool_result gpupool_download(gpupool_ring *, void *host_to, const void *device_from,
+                                            size_t bytes, cudaStream_t);
+
+/* Uploads a part of an open file: cached pages from the page cache, others by O_DIRECT where the
+   file system has it. The descriptor's own offset stays. E_FILE: the file ends too early, or cannot
+   be read at an offset (a pipe). Locks by fcntl that the process sets on the file during the
+   transfer may be lost; earlier ones are kept. */
+GPUPOOL_API gpupool_result gpupool_upload_file(gpupool_ring *, void *device_to,
+                                               const gpupool_file_part *, cudaStream_t);
+
+/* Any transfer. With a ticket the call returns at once, and later work of the stream does not wait
+   for the transfer: wait for the ticket, then any stream may use the data. Until then leave source,
+   destination and file alone. A ring without workers copies only while somebody waits. */
+GPUPOOL_API gpupool_result gpupool_ring_transfer(gpupool_ring *, const gpupool_transfer *);
+
+/* Waits up to timeout_ns (negative: for ever; 0: looks only) and returns the transfer's result;
+   E_TIMEOUT: it is not done. *bytes_done, unless NULL, receives how many bytes have arrived. Any
+   thread may wait; once a wait has returned the result, the ticket is gone (E_ARGUMENT). */
+GPUPOOL_API gpupool_result gpupool_ring_wait(gpupool_ring *, gpupool_ticket, int64_t timeout_ns,
+                                             uint64_t *bytes_done);
+
+GPUPOOL_API gpupool_result gpupool_ring_get_stats(gpupool_ring *, gpupool_ring_stats *);
 
 #ifdef __cplusplus
 }
@@ -567,12 +676,21 @@ struct allocator : gpi_elements<Memory::is_host || sizeof...(Pointer)> {
 #undef cudaDeviceReset
 #endif
 
+#include <errno.h>
+#include <fcntl.h>
 #include <linux/futex.h>
+#include <pthread.h>
 #include <stdarg.h>
 #include <string.h>
 #include <sys/mman.h>
+#include <sys/stat.h>
 #include <sys/syscall.h>
+#include <sys/uio.h>
+#include <time.h>
 #include <unistd.h>
+#if defined(__SSE2__)
+#include <emmintrin.h>
+#endif
 
 #ifdef __cplusplus
 extern "C" {
@@ -591,6 +709,7 @@ extern "C" {
 
 #if !defined(__cplusplus) && !defined(_DEFAULT_SOURCE) && !defined(_GNU_SOURCE)
 long syscall(long number, ...); /* -std=c11 leaves these out */
+ssize_t pread(int file, void *to, size_t bytes, off_t at);
 #endif
 #ifndef MAP_ANONYMOUS
 #define MAP_ANONYMOUS 0x20
@@ -690,9 +809,21 @@ static void gpi_system_wake_all(int *word) {
     syscall(SYS_futex, word, FUTEX_WAKE_PRIVATE, INT32_MAX, NULL, NULL, 0);
 }
 
+static uint64_t gpi_system_now(void) {
+    struct timespec now = {0, 0};
+    syscall(SYS_clock_gettime, 1L, &now); /* CLOCK_MONOTONIC, which c11 hides */
+    return (uint64_t)now.tv_sec * 1000000000u + (uint64_t)now.tv_nsec;
+}
+
 /* -- memory of the host -- */
 
-enum { GPI_STEP = 2 << 20, GPI_DONTDUMP = 16, GPI_WIPEONFORK = 18 }; /* MADV_, which c11 hides */
+enum {
+    GPI_STEP = 2 << 20,
+    GPI_DONTDUMP = 16,
+    GPI_WIPEONFORK = 18,
+    GPI_HUGEPAGE = 14,
+    GPI_DONTFORK = 10
+}; /* MADV_, which c11 hides */
 
 /* Zeroed memory of whole pages that the host backs when it is touched. NULL: no addresses. */
 static void *gpi_system_pages(uint64_t bytes, int protection) {
@@ -706,6 +837,28 @@ static void *gpi_system_zeroed(uint64_t bytes) {
     void *memory = GPUPOOL_MALLOC((size_t)bytes);
     if (memory) memset(memory, 0, (size_t)bytes);
     return memory;
+}
+
+/* memcpy to memory that this processor does not read soon: the stores bypass its caches, and go to
+   four pages in turn. Out of a slot it takes 0.6 of memcpy's time. */
+static void gpi_system_copy_away(unsigned char *to, const unsigned char *from, uint64_t bytes) {
+#if defined(__SSE2__)
+    enum { LINE = 64, PAGE = 4096, BLOCK = 4 * PAGE };
+    uint64_t head = gpi_min(-(uintptr_t)to % LINE, bytes), line, at, i;
+    memcpy(to, from, head); /* stores to half a line would take twice as long */
+    to += head;
+    from += head;
+    for (bytes -= head; bytes >= BLOCK; bytes -= BLOCK, to += BLOCK, from += BLOCK)
+        for (line = 0; line < PAGE; line += LINE)
+            for (at = line; at < BLOCK; at += PAGE) {
+                const __m128i *source = (const __m128i *)(const void *)(from + at);
+                __m128i *target = (__m128i *)(void *)(to + at);
+                _mm_prefetch((const char *)from + at + 4 * LINE, _MM_HINT_T0);
+                for (i = 0; i < 4; i++) _mm_stream_si128(target + i, _mm_loadu_si128(source + i));
+            }
+    _mm_sfence(); /* orders these stores before what tells others that the bytes are there */
+#endif
+    memcpy(to, from, bytes);
 }
 
 /* Addresses for records: [base, base + opened) may be used, and up to `used` is. */
@@ -878,6 +1031,8 @@ GPUPOOL_API const char *gpupool_result_name(gpupool_result result) {
     CALL(stream_context, "cuStreamGetCtx", (CUstream, CUcontext *)) \
     CALL(stream_id, "cuStreamGetId", (CUstream, unsigned long long *)) \
     CALL(stream_sync, "cuStreamSynchronize", (CUstream)) \
+    CALL(stream_create, "cuStreamCreate", (CUstream *, unsigned)) \
+    CALL(stream_destroy, "cuStreamDestroy", (CUstream)) \
     CALL(stream_wait, "cuStreamWaitEvent", (CUstream, CUevent, unsigned)) \
     CALL(event_create, "cuEventCreate", (CUevent *, unsigned)) \
     CALL(event_destroy, "cuEventDestroy", (CUevent)) \
@@ -885,6 +1040,12 @@ GPUPOOL_API const char *gpupool_result_name(gpupool_result result) {
     CALL(event_query, "cuEventQuery", (CUevent)) \
     CALL(event_sync, "cuEventSynchronize", (CUevent)) \
     CALL(fill, "cuMemsetD8Async", (CUdeviceptr, unsigned char, size_t, CUstream)) \
+    CALL(copy, "cuMemcpyAsync", (CUdeviceptr, CUdeviceptr, size_t, CUstream)) \
+    CALL(copy_rows, "cuMemcpy2DAsync", (const CUDA_MEMCPY2D *, CUstream)) \
+    CALL(host_register, "cuMemHostRegister", (void *, size_t, unsigned)) \
+    CALL(host_unregister, "cuMemHostUnregister", (void *)) \
+    CALL(pointer, "cuPointerGetAttributes", \
+         (unsigned, CUpointer_attribute *, void **, CUdeviceptr)) \
     CALL(memory_info, "cuMemGetInfo", (size_t *, size_t *)) \
     CALL(granularity, "cuMemGetAllocationGranularity", \
          (size_t *, const CUmemAllocationProp *, CUmemAllocationGranularity_flags)) \
@@ -1072,6 +1233,26 @@ static gpupool_result gpi_driver_capturing(void) {
 /* Default streams, all, and none: what no program makes or destroys. */
 static int gpi_driver_is_special(cudaStream_t stream) {
     return (uintptr_t)stream <= (uintptr_t)GPI_ALL_STREAM || stream == GPUPOOL_NO_STREAM;
+}
+
+typedef enum gpi_memory_kind {
+    GPI_MEMORY_ORDINARY,
+    GPI_MEMORY_VISIBLE,
+    GPI_MEMORY_DEVICE
+} gpi_memory_kind;
+
+/* What CUDA knows about a byte: nothing, that the host sees it too (pinned, managed), or that only
+   the device does. After a question that failed, the copy tells. */
+static gpi_memory_kind gpi_driver_look(const gpi_driver *driver, uint64_t at) {
+    CUpointer_attribute asked[] = {CU_POINTER_ATTRIBUTE_MEMORY_TYPE,
+                                   CU_POINTER_ATTRIBUTE_IS_MANAGED};
+    unsigned type = 0, is_managed = 0;
+    void *answers[2];
+    answers[0] = &type;
+    answers[1] = &is_managed;
+    if (driver->pointer(2, asked, answers, at) != CUDA_SUCCESS) return GPI_MEMORY_DEVICE;
+    if (type == CU_MEMORYTYPE_HOST || is_managed) return GPI_MEMORY_VISIBLE;
+    return type ? GPI_MEMORY_DEVICE : GPI_MEMORY_ORDINARY;
 }
 
 /* Records the stream's event, and makes it first if there is none. O2: if a capture began in
@@ -4080,6 +4261,24 @@ static gpupool_arena *gpi_life_visit(gpupool_arena *left) {
     return arena;
 }
 
+/* What is wrong with a use of bytes from an address on, if that is in an arena; NULL: nothing that
+   an arena knows. The thread's last error stays. */
+static const char *gpi_life_misuse(uint64_t at, uint64_t bytes) {
+    gpi_failure before = gpi_thread.last;
+    gpupool_arena *arena = NULL;
+    const char *wrong = NULL;
+    gpupool_block block;
+    gpupool_result result;
+    while ((arena = gpi_life_visit(arena)) != NULL) {
+        result = gpupool_get_block(arena, (void *)(uintptr_t)at, &block);
+        if (result == GPUPOOL_E_DOUBLE_FREE) wrong = "is in memory that is free";
+        if (block.memory && bytes > (uintptr_t)block.memory + block.requested - at)
+            wrong = "goes beyond its block";
+    }
+    gpi_thread.last = before;
+    return wrong;
+}
+
 static void gpi_life_leave(gpupool_arena *arena) {
     gpi_system_lock(&gpi_process.lock);
     gpi_life_depart(arena);
@@ -4923,6 +5122,858 @@ GPUPOOL_API gpupool_result gpupool_check(gpupool_arena *arena) {
     for (s = arena->streams.all_streams; s; s = s->next) gpi_system_unlock(&s->lock);
     gpi_system_unlock(&arena->lock);
     return result;
+}
+
+/* == FILE =========================================================================================
+   Reads parts of a file for a ring, at offsets, from several threads at a time. What is not in the
+   system's page cache is read past it, straight into pinned memory, which saves a copy.
+
+       caller's descriptor -- pread ----------------> memory    in the page cache, or not aligned
+       our own descriptor, O_DIRECT -- pread -------> memory    not in the page cache
+
+   F1  The caller's descriptor, its offset and its flags never change, nor do locks by fcntl that
+       were set before gpi_file_open.
+   F2  gpi_file_read fills all bytes or fails: pread goes on where a direct read ended, and tells
+       the error that ended it.
+   F3  Where memory and offset have equal remainders modulo a page, all pages that the memory
+       touches belong to the caller: a direct read fills whole pages.
+
+   Read first: gpi_file_read. */
+
+enum {
+    GPI_FILE_PAGE = 4096,       /* what O_DIRECT wants memory and offset to be multiples of */
+    GPI_FILE_LEAST = 64 << 10,  /* bytes from which a second descriptor pays */
+    GPI_FILE_GET_LOCK = 36,     /* F_OFD_GETLK, */
+    GPI_FILE_NO_WAIT = 8,       /* RWF_NOWAIT and */
+    GPI_FILE_CLOEXEC = 02000000 /* O_CLOEXEC, all hidden by c11 */
+};
+#if defined(__aarch64__)
+enum { GPI_FILE_DIRECT = 0200000 }; /* O_DIRECT, likewise */
+#else
+enum { GPI_FILE_DIRECT = 040000 };
+#endif
+
+typedef struct gpi_file {
+    int descriptor; /* the caller's */
+    int direct;     /* ours, of the same file, with O_DIRECT; -1: none */
+    uint64_t at;    /* where in the file the transfer begins */
+} gpi_file;
+
+static gpupool_result gpi_file_failed(uint64_t at, const char *why) {
+    return gpi_system_fail(GPUPOOL_E_FILE, "reading the file at byte %llu: %s",
+                           (unsigned long long)at, why);
+}
+
+/* Whether a process, this one included, has locked a part of the file with fcntl. Closing any
+   descriptor of a file drops all such locks that the process has on it (F1). */
+static int gpi_file_is_locked(int descriptor) {
+    struct flock lock;
+    memset(&lock, 0, sizeof lock);
+    lock.l_type = F_WRLCK; /* stays so if the system cannot tell */
+    (void)fcntl(descriptor, GPI_FILE_GET_LOCK, &lock);
+    return lock.l_type != F_UNLCK;
+}
+
+/* Prepares reads of bytes from `at` on. Opens the second descriptor by its name under /proc, since
+   dup would share the caller's flags. A file system may refuse O_DIRECT. */
+static gpupool_result gpi_file_open(gpi_file *file, int descriptor, uint64_t at, uint64_t bytes) {
+    struct stat about;
+    char name[32];
+    file->descriptor = descriptor;
+    file->direct = -1;
+    file->at = at;
+    if (fstat(descriptor, &about)) return gpi_file_failed(at, strerror(errno));
+    if (!S_ISREG(about.st_mode)) return GPUPOOL_OK;
+    if ((uint64_t)about.st_size < at + bytes)
+        return gpi_file_failed((uint64_t)about.st_size, "it ends here, before what is asked");
+    if (bytes < GPI_FILE_LEAST || gpi_file_is_locked(descriptor)) return GPUPOOL_OK;
+    snprintf(name, sizeof name, "/proc/self/fd/%d", descriptor);
+    file->direct = open(name, O_RDONLY | GPI_FILE_CLOEXEC | GPI_FILE_DIRECT);
+    return GPUPOOL_OK;
+}
+
+static void gpi_file_close(gpi_file *file) {
+    if (file->direct >= 0) close(file->direct);
+    file->direct = -1;
+}
+
+/* Whether the page with byte `at` is in the page cache, or the system does not tell. A read that
+   must not wait answers on most file systems, mincore of a fresh mapping on the others. */
+static int gpi_file_is_cached(const gpi_file *file, uint64_t at) {
+    unsigned char byte, is_in = 1;
+    struct iovec part = {&byte, 1};
+    void *page;
+    long got;
+    got = syscall(SYS_preadv2, file->descriptor, &part, 1L, (long)at, 0L, (long)GPI_FILE_NO_WAIT);
+    if (got >= 0 || errno == EAGAIN) return got >= 0;
+    at = gpi_down(at, GPI_FILE_PAGE);
+    page = mmap(NULL, GPI_FILE_PAGE, PROT_READ, MAP_SHARED, file->descriptor, (off_t)at);
+    if (page == MAP_FAILED) return 1;
+    if (syscall(SYS_mincore, page, (long)GPI_FILE_PAGE, &is_in)) is_in = 1;
+    munmap(page, GPI_FILE_PAGE);
+    return is_in & 1;
+}
+
+/* Reads whole pages past the page cache (F3). Returns how many of the bytes it got. */
+static uint64_t gpi_file_read_direct(const gpi_file *file, unsigned char *memory, uint64_t at,
+                                     uint64_t bytes) {
+    uint64_t head = at % GPI_FILE_PAGE;
+    ssize_t got = pread(file->direct, memory - head, (size_t)gpi_up(head + bytes, GPI_FILE_PAGE),
+                        (off_t)(at - head));
+    return got > (ssize_t)head ? gpi_min((uint64_t)got - head, bytes) : 0;
+}
+
+/* Reads bytes of the file from `at` on. The page that is asked about lies anywhere in the part: the
+   question may start the system's own read of it, and always the first page would make the next
+   transfer of the file look cached. */
+static gpupool_result gpi_file_read(const gpi_file *file, unsigned char *memory, uint64_t at,
+                                    uint64_t bytes) {
+    uint64_t done = 0;
+    if (file->direct >= 0 && ((uintptr_t)memory - at) % GPI_FILE_PAGE == 0 &&
+        !gpi_file_is_cached(file, at + gpi_hash(at + (uintptr_t)memory + bytes) % bytes))
+        done = gpi_file_read_direct(file, memory, at, bytes);
+    while (done < bytes) {
+        ssize_t got = pread(file->descriptor, memory + done, bytes - done, (off_t)(at + done));
+        if (got < 0 && errno == EINTR) continue;
+        if (got < 0) return gpi_file_failed(at + done, strerror(errno));
+        if (got == 0) return gpi_file_failed(at + done, "it ends here, before what is asked");
+        done += (uint64_t)got;
+    }
+    return GPUPOOL_OK;
+}
+
+/* == RING =========================================================================================
+   Transfers between ordinary host memory, or a file, and the device, at the speed of pinned memory.
+   Callers and helpers (the ring's workers) copy the chunks of a transfer side by side. A thread
+   that works has a hand: two pinned slots with an event each, and a stream of the ring's.
+
+       ring->first -> transfer -> transfer -> NULL    in order of arrival
+       a transfer  |  parts given to threads  |       parts to come       |
+                   0                          cursor                      bytes
+
+       ring->idle -> hand -> hand -> NULL             others belong to the threads that work
+       a hand      [ slot 0 | slot 1 ]  events 0, 1  stream
+           upload      host --memcpy--> slot --copy--> device, while the other slot's copy runs
+           download    device --copy--> slot --memcpy--> host, while the other slot's copy runs
+
+   R1  Rule G: a part begins after the transfer's event has passed, which was recorded behind the
+       work of the program's stream. So no slot ever waits for a stream of the program.
+   R2  The host touches a slot only after the slot's last copy has passed. Only the thread that has
+       the hand asks. Between two turns nothing of a hand is under way.
+   R3  A thread that has a hand waits for the hand's stream, for a file, or in the program's
+       function, and for no other hand or transfer: so hands come back. In CUDA only the call's own
+       thread waits for a stream of the program, without a hand.
+   R4  done <= cursor <= bytes. Each byte belongs to one part. No part begins while the transfer is
+       gated, or after its first failure.
+   R5  A transfer is over once it is not gated, no thread is busy in it, and no part is to come:
+       then nothing touches the program's memory, file or functions for it any more. A record leaves
+       the list when it is over and nobody waits in it.
+   R6  stats.pinned <= stats.limit <= config.bytes, both whole hands.
+   R7  The lock is held for lists, records and counts, and while an event is queried (D2); never
+       across another call of CUDA, a copy, a file, or the program's function.
+   R8  A hand whose stream cannot be waited for breaks the ring: all transfers fail with the first
+       cause. A resource call that fails is undone; the ring then makes do with the hands it has,
+       and the transfer fails if there is none.
+
+   Read first: gpi_ring_turn, gpi_ring_await, gpi_ring_helper, gpi_ring_begin. */
+
+enum {
+    GPI_RING_SPIN = 800, /* pauses, some 30 us, before a thread sleeps: a wake takes as long */
+    GPI_RING_SMALL = 64 << 10,  /* up to here CUDA copies ordinary memory quicker */
+    GPI_RING_LEAST = 128 << 10, /* the smallest part, but for the last */
+    GPI_RING_HELP = 1 << 20,    /* bytes from which helpers are called */
+    GPI_RING_CREW = 10,         /* threads in one transfer: more wait for each other in CUDA */
+    GPI_RING_TURN = 16,         /* parts, before a thread looks at other transfers */
+    GPI_RING_MOST = 64,         /* workers; by default, */
+    GPI_RING_USUAL = 11,        /* or one less than the processors */
+    GPI_RING_POLL_NS = 100000,  /* between two queries of the events that gate transfers */
+};
+
+typedef struct gpi_ring_side { /* memory of a transfer: its address, and bytes from row to row */
+    uint64_t at, pitch;
+} gpi_ring_side;
+
+typedef struct gpi_ring_part { /* bytes [first, first + bytes) of a transfer, and where they are */
+    uint64_t first, bytes;
+    gpi_ring_side host;
+} gpi_ring_part;
+
+typedef struct gpi_hand {
+    struct gpi_hand *next; /* that is idle */
+    uint64_t slots;        /* address of the pinned memory; 0: not pinned */
+    CUstream stream;
+    CUevent events[2];      /* behind a slot's last copy */
+    gpi_ring_part parts[2]; /* under way; bytes 0: none */
+    gpi_visit *visit;       /* of the thread that has the hand */
+} gpi_hand;
+
+typedef struct gpi_transfer {
+    CUevent event; /* kept from use to use; what it is behind gates the transfer */
+    struct gpi_transfer *next;
+    gpupool_transfer what; /* as the program gave it */
+    gpi_ring_side side[2]; /* from, to: the host's is side[down] */
+    uint64_t width, bytes; /* of a row; of all rows */
+    gpi_file file;
+    int down, is_gated, is_direct, is_over; /* is_gated: event not known to have passed; R5 */
+    uint64_t cursor, done;                  /* done is atomic */
+    int busy, waiters;                      /* threads that work for it, or wait in its record */
+    gpupool_ticket ticket;                  /* 0: its call waits itself */
+    gpi_failure failure;                    /* the first */
+} gpi_transfer;
+
+typedef struct gpi_ring_bell {
+    int word, sleepers;
+} gpi_ring_bell;
+
+struct gpupool_ring {
+    gpi_driver driver;
+    gpi_lock lock;
+    gpi_ring_bell work, done; /* helpers sleep on work, callers on done */
+    /* a helper asks events; helpers are to end; R8 (atomic) */
+    int is_polled, is_stopping, is_broken;
+    gpi_transfer *first, *spare;
+    gpi_hand *idle;
+    uint64_t slot_bytes, workers_most;
+    gpupool_ticket tickets; /* the latest */
+    pthread_t threads[GPI_RING_MOST];
+    gpupool_ring_stats stats; /* pinned: also hands in the making */
+    gpi_failure cause;        /* of a broken ring */
+};
+
+/* -- threads sleep, and bytes move -- */
+
+/* Opens the lock and sleeps until the bell rings, for at most ns. Bells are rung, and looked at
+   before a sleep, with the lock held: so no ring is missed. */
+static void gpi_ring_sleep(gpupool_ring *ring, gpi_ring_bell *bell, uint64_t ns) {
+    struct timespec most = {(time_t)(ns / 1000000000u), (long)(ns % 1000000000u)};
+    int seen = GPI_LOOK(&bell->word), i;
+    bell->sleepers++;
+    gpi_system_unlock(&ring->lock);
+    for (i = 0; i < GPI_RING_SPIN && GPI_LOOK(&bell->word) == seen; i++) GPI_PAUSE();
+    if (i == GPI_RING_SPIN)
+        syscall(SYS_futex, &bell->word, FUTEX_WAIT_PRIVATE, seen, &most, NULL, 0);
+    gpi_system_lock(&ring->lock);
+    bell->sleepers--;
+}
+
+static void gpi_ring_wake(gpi_ring_bell *bell, uint64_t threads) {
+    if (!bell->sleepers) return;
+    __atomic_fetch_add(&bell->word, 1, __ATOMIC_RELAXED);
+    syscall(SYS_futex, &bell->word, FUTEX_WAKE_PRIVATE, (int)threads, NULL, NULL, 0);
+}
+
+static uint64_t gpi_ring_address(const gpi_transfer *t, int side, uint64_t byte) {
+    return t->side[side].at + byte / t->width * t->side[side].pitch + byte % t->width;
+}
+
+/* Queues the copy of a part, whole rows or a part of one row, between its host memory and the
+   device. */
+static CUresult gpi_ring_copy(const gpi_driver *driver, const gpi_transfer *t,
+                              const gpi_ring_part *part, CUstream stream) {
+    CUDA_MEMCPY2D rows;
+    gpi_ring_side side[2];
+    side[t->down] = part->host;
+    side[!t->down].at = gpi_ring_address(t, !t->down, part->first);
+    side[!t->down].pitch = t->side[!t->down].pitch;
+    if (part->first % t->width + part->bytes <= t->width)
+        return driver->copy(side[1].at, side[0].at, part->bytes, stream);
+    memset(&rows, 0, sizeof rows);
+    rows.srcMemoryType = rows.dstMemoryType = CU_MEMORYTYPE_UNIFIED; /* the addresses tell */
+    rows.srcDevice = side[0].at;
+    rows.srcPitch = side[0].pitch;
+    rows.dstDevice = side[1].at;
+    rows.dstPitch = side[1].pitch;
+    rows.WidthInBytes = t->width;
+    rows.Height = part->bytes / t->width;
+    return driver->copy_rows(&rows, stream);
+}
+
+/* Moves a part between its slot and the program's memory, file or function. Functions run in the
+   context and the capture mode that the thread had outside of the ring. An upload's slot is read by
+   the device at once, so it is written through the caches. */
+static gpupool_result gpi_ring_move(gpupool_ring *ring, const gpi_transfer *t,
+                                    const gpi_ring_part *part, gpi_visit *visit) {
+    const gpupool_transfer *what = &t->what;
+    unsigned char *slot = (unsigned char *)(uintptr_t)part->host.at, *host;
+    uint64_t done, bytes;
+    int said;
+    if (what->is_file)
+        return gpi_file_read(&t->file, slot, what->offset + part->first, part->bytes);
+    if (what->read || what->write) {
+        gpi_driver_leave(&ring->driver, visit);
+        said = t->down ? what->write(slot, part->bytes, part->first, what->user)
+                       : what->read(slot, part->bytes, part->first, what->user);
+        gpi_driver_enter(&ring->driver, ring->driver.context, visit);
+        return !said ? GPUPOOL_OK
+                     : gpi_system_fail(GPUPOOL_E_CALLBACK, "your function returned %d at byte %llu",
+                                       said, (unsigned long long)part->first);
+    }
+    for (done = 0; done < part->bytes; done += bytes) {
+        host = (unsigned char *)(uintptr_t)gpi_ring_address(t, t->down, part->first + done);
+        bytes = gpi_min(part->bytes - done, t->width - (part->first + done) % t->width);
+        if (t->down) gpi_system_copy_away(host, slot + done, bytes);
+        else memcpy(slot + done, host, bytes);
+    }
+    return GPUPOOL_OK;
+}
+
+/* -- a transfer's life: the lock is held, but where a comment says otherwise -- */
+
+static int gpi_ring_has_more(const gpi_transfer *t) {
+    return !t->is_gated && t->cursor < t->bytes && t->failure.result == GPUPOOL_OK;
+}
+
+/* Notes the transfer's first failure: this thread's last. Memory that is short is the host's: of
+   the device's the ring takes none. */
+static void gpi_ring_fail(gpi_transfer *t, gpupool_result result) {
+    if (result == GPUPOOL_OK || t->failure.result != GPUPOOL_OK) return;
+    t->failure = gpi_thread.last;
+    if (result == GPUPOOL_E_OUT_OF_MEMORY) t->failure.result = GPUPOOL_E_HOST_MEMORY;
+}
+
+static gpupool_result gpi_ring_broken(const gpupool_ring *ring) {
+    return gpi_system_fail(GPUPOOL_E_CUDA, "the ring is broken: %.480s", ring->cause.text);
+}
+
+/* Ends a transfer that is over (R5), and tells who waits for it. */
+static void gpi_ring_settle(gpupool_ring *ring, gpi_transfer *t) {
+    uint64_t is_good = t->failure.result == GPUPOOL_OK, bytes = is_good ? t->bytes : 0;
+    gpupool_ring_stats *stats = &ring->stats;
+    if (t->is_over || t->is_gated || t->busy || gpi_ring_has_more(t)) return;
+    t->is_over = 1;
+    if (t->what.is_file) gpi_file_close(&t->file);
+    if (is_good) GPI_SET(&t->done, bytes);
+    stats->transfers[t->down] += is_good;
+    stats->failures += !is_good;
+    stats->bytes[t->down] += bytes;
+    stats->direct_bytes[t->down] += t->is_direct ? bytes : 0;
+    gpi_ring_wake(&ring->done, INT32_MAX);
+}
+
+/* Asks whether a gated transfer's event has passed. If so, calls as many helpers as it can use. An
+   event that cannot be asked fails its transfer. */
+static void gpi_ring_ask(gpupool_ring *ring, gpi_transfer *t) {
+    CUresult error = t->is_gated ? ring->driver.event_query(t->event) : CUDA_SUCCESS;
+    if (!t->is_gated || error == CUDA_ERROR_NOT_READY) return;
+    t->is_gated = 0;
+    gpi_ring_fail(t, gpi_driver_told(&ring->driver, GPI_CALL_event_query, error));
+    if (gpi_ring_has_more(t) && (t->ticket || t->bytes >= GPI_RING_HELP))
+        gpi_ring_wake(&ring->work, gpi_min(t->bytes / (4 * GPI_RING_LEAST) + 1, GPI_RING_CREW));
+    gpi_ring_settle(ring, t);
+}
+
+/* Cuts the next part. Parts are small at first, so that the device starts early, and at the end, so
+   that all threads end at about the same time. A part is whole rows, or lies in one row. A part of
+   a file ends where a page of the file does, and begins in the slot as in its page (F3): host.at is
+   an offset in the slot. */
+static int gpi_ring_next(gpupool_ring *ring, gpi_transfer *t, gpi_ring_part *part) {
+    uint64_t left = t->bytes - t->cursor, width = t->width, most, column;
+    uint64_t threads = ring->stats.workers + 1;
+    if (!gpi_ring_has_more(t)) return 0;
+    part->first = t->cursor;
+    part->host.pitch = width;
+    part->host.at = t->what.is_file ? (t->what.offset + part->first) % GPI_FILE_PAGE : 0;
+    column = part->first % width;
+    most = gpi_min(ring->slot_bytes, gpi_max(part->first / threads, 2 * GPI_RING_LEAST));
+    most = gpi_min(most, gpi_max(left / (2 * threads), GPI_RING_LEAST));
+    most = gpi_min(gpi_up(most, GPI_FILE_PAGE), ring->slot_bytes) - part->host.at;
+    most = gpi_min(most, left);
+    part->bytes = column || width > most ? gpi_min(most, width - column) : most / width * width;
+    t->cursor += part->bytes;
+    return 1;
+}
+
+/* -- hands -- */
+
+/* Without the lock. What the driver does not let go keeps its addresses: the device may use it. */
+static void gpi_ring_close_hand(gpupool_ring *ring, gpi_hand *hand) {
+    gpi_driver *driver = &ring->driver;
+    if (hand->events[0]) driver->event_destroy(hand->events[0]);
+    if (hand->events[1]) driver->event_destroy(hand->events[1]);
+    if (hand->stream) driver->stream_destroy(hand->stream);
+    if (!hand->slots || !driver->host_unregister((void *)(uintptr_t)hand->slots))
+        munmap(hand, 2 * ring->slot_bytes + 2 * GPI_STEP);
+}
+
+/* Without the lock. NULL: the host or the driver refuses. Huge pages are pinned five times as fast;
+   pages that a fork shares would be moved under the device at the parent's next write. */
+static gpi_hand *gpi_ring_make_hand(gpupool_ring *ring) {
+    uint64_t bytes = 2 * ring->slot_bytes, all = bytes + 2 * GPI_STEP;
+    gpi_hand *hand = (gpi_hand *)gpi_system_pages(all, PROT_READ | PROT_WRITE);
+    gpi_driver *driver = &ring->driver;
+    gpupool_result result;
+    uintptr_t at;
+    int i;
+    if (!hand) gpi_system_no_memory();
+    if (!hand) return NULL;
+    at = gpi_up((uintptr_t)(hand + 1), GPI_STEP);
+    syscall(SYS_madvise, at, bytes, (long)GPI_HUGEPAGE);
+    syscall(SYS_madvise, at, bytes, (long)GPI_DONTFORK);
+    result = GPI_TELL(driver, host_register, (void *)at, bytes, CU_MEMHOSTREGISTER_PORTABLE);
+    if (result == GPUPOOL_OK) hand->slots = at;
+    if (result == GPUPOOL_OK)
+        result = GPI_TELL(driver, stream_create, &hand->stream, CU_STREAM_NON_BLOCKING);
+    for (i = 0; i < 2 && result == GPUPOOL_OK; i++)
+        result = GPI_TELL(driver, event_create, &hand->events[i], CU_EVENT_DISABLE_TIMING);
+    if (result == GPUPOOL_OK) return hand;
+    gpi_ring_close_hand(ring, hand);
+    return NULL;
+}
+
+/* An idle hand, or a new one. NULL: others have them all, or none can be made (R8). The lock is
+   open while one is made. */
+static gpi_hand *gpi_ring_take_hand(gpupool_ring *ring, gpi_transfer *t) {
+    gpi_hand *hand = ring->idle;
+    gpupool_ring_stats *stats = &ring->stats;
+    gpi_failure before = gpi_thread.last;
+    if (!hand && stats->pinned < stats->limit) {
+        stats->pinned += 2 * ring->slot_bytes;
+        gpi_system_unlock(&ring->lock);
+        hand = gpi_ring_make_hand(ring);
+        gpi_system_lock(&ring->lock);
+        if (hand) return hand;
+        stats->pinned -= 2 * ring->slot_bytes;
+        if (stats->pinned) stats->limit = stats->pinned;
+        else gpi_ring_fail(t, gpi_thread.last.result);
+        gpi_thread.last = before;
+        gpi_ring_wake(&ring->done, INT32_MAX); /* others may count on this hand */
+        gpi_ring_wake(&ring->work, INT32_MAX);
+        hand = ring->idle;
+    }
+    if (hand) ring->idle = hand->next;
+    return hand;
+}
+
+/* Without the lock: ends the use of a slot. Waits for the slot's copy; then a download's bytes go
+   to the host. */
+static gpupool_result gpi_ring_land(gpupool_ring *ring, gpi_transfer *t, gpi_hand *hand, int slot) {
+    gpi_ring_part *part = &hand->parts[slot];
+    gpupool_result result;
+    if (!part->bytes) return GPUPOOL_OK;
+    result = GPI_TELL(&ring->driver, event_sync, hand->events[slot]);
+    if (result == GPUPOOL_OK && t->down) result = gpi_ring_move(ring, t, part, hand->visit);
+    if (result == GPUPOOL_OK) __atomic_fetch_add(&t->done, part->bytes, __ATOMIC_RELAXED);
+    part->bytes = 0;
+    return result;
+}
+
+/* Without the lock: begins the use of a slot. Fills the slot of an upload; queues the copy. */
+static gpupool_result gpi_ring_send(gpupool_ring *ring, const gpi_transfer *t, gpi_hand *hand,
+                                    int slot) {
+    gpi_ring_part *part = &hand->parts[slot];
+    gpi_driver *driver = &ring->driver;
+    gpupool_result result = GPUPOOL_OK;
+    part->host.at += hand->slots + (uint64_t)slot * ring->slot_bytes;
+    if (!t->down) result = gpi_ring_move(ring, t, part, hand->visit);
+    if (result != GPUPOOL_OK) return result;
+    result = gpi_driver_told(driver, GPI_CALL_copy, gpi_ring_copy(driver, t, part, hand->stream));
+    if (result == GPUPOOL_OK)
+        result = GPI_TELL(driver, event_record, hand->events[slot], hand->stream);
+    return result;
+}
+
+/* Copies parts with a hand, in one slot and the other. Stops after `most` parts, unless nobody else
+   needs this thread; then ends what it has under way (R2). The lock is held on entry and exit. */
+static void gpi_ring_turn(gpupool_ring *ring, gpi_transfer *t, gpi_hand *hand, int most) {
+    gpupool_result result = GPUPOOL_OK;
+    gpi_ring_part part;
+    int i, slot = 0, idle = 0; /* slots in a row that got no part */
+    for (i = 0; idle < 2 && t->failure.result == GPUPOOL_OK; i++, slot = !slot) {
+        if (most == GPI_RING_TURN && ring->first == t && !t->next) i = 0;
+        idle = i < most && gpi_ring_next(ring, t, &part) ? 0 : idle + 1;
+        gpi_system_unlock(&ring->lock);
+        result = gpi_ring_land(ring, t, hand, slot);
+        if (!idle && result == GPUPOOL_OK) {
+            hand->parts[slot] = part;
+            result = gpi_ring_send(ring, t, hand, slot);
+        }
+        gpi_system_lock(&ring->lock);
+        gpi_ring_fail(t, result);
+    }
+    if (idle == 2) return;
+    gpi_system_unlock(&ring->lock);
+    hand->parts[0].bytes = hand->parts[1].bytes = 0;
+    result = GPI_TELL(&ring->driver, stream_sync, hand->stream);
+    gpi_system_lock(&ring->lock);
+    if (result == GPUPOOL_OK || ring->is_broken) return;
+    ring->cause = gpi_thread.last;
+    GPI_PUBLISH(&ring->is_broken, 1);
+}
+
+/* Works for a transfer, for up to `most` parts. Returns 0 if it did not, since others have all
+   hands: a bell tells when one comes back. */
+static int gpi_ring_run(gpupool_ring *ring, gpi_transfer *t, gpi_visit *visit, int most) {
+    gpi_hand *hand = NULL;
+    t->busy++;
+    if (ring->is_broken) gpi_ring_fail(t, gpi_ring_broken(ring));
+    else hand = gpi_ring_take_hand(ring, t);
+    if (hand) {
+        hand->visit = visit;
+        gpi_ring_turn(ring, t, hand, most);
+        hand->next = ring->idle;
+        ring->idle = hand;
+        if (ring->stats.pinned == ring->stats.limit) { /* others may lack one */
+            gpi_ring_wake(&ring->done, INT32_MAX);
+            gpi_ring_wake(&ring->work, 1);
+        }
+    }
+    t->busy--;
+    gpi_ring_settle(ring, t);
+    return hand || t->failure.result != GPUPOOL_OK;
+}
+
+/* -- helpers, and callers that wait: the lock is held -- */
+
+/* The transfer that lacks helpers most, so that all go on side by side. *gated: there are some
+   whose events are to be asked again. */
+static gpi_transfer *gpi_ring_pick(gpupool_ring *ring, int *gated) {
+    gpi_transfer *t, *best = NULL;
+    *gated = 0;
+    for (t = ring->first; t; t = t->next) {
+        if (t->is_direct) continue; /* who waits for it asks */
+        gpi_ring_ask(ring, t);
+        *gated |= t->is_gated;
+        if (gpi_ring_has_more(t) && t->busy < (best ? best->busy : GPI_RING_CREW)) best = t;
+    }
+    return best;
+}
+
+/* A helper's life. Without work it sleeps. One at a time looks at gated transfers in between, and
+   calls another for that when it finds work. */
+static void *gpi_ring_helper(void *user) {
+    gpupool_ring *ring = (gpupool_ring *)user;
+    int gated, polls = 0;
+    gpi_transfer *t;
+    gpi_visit visit;
+    gpi_driver_enter(&ring->driver, ring->driver.context, &visit);
+    gpi_system_lock(&ring->lock);
+    while (!ring->is_stopping) {
+        t = gpi_ring_pick(ring, &gated);
+        if (t && polls) gpi_ring_wake(&ring->work, 1);
+        polls = 0;
+        if (t && gpi_ring_run(ring, t, &visit, GPI_RING_TURN)) continue;
+        polls = gated && !ring->is_polled;
+        ring->is_polled |= polls;
+        gpi_ring_sleep(ring, &ring->work, polls ? (uint64_t)GPI_RING_POLL_NS : UINT64_MAX);
+        if (polls) ring->is_polled = 0;
+    }
+    gpi_system_unlock(&ring->lock);
+    gpi_driver_leave(&ring->driver, &visit);
+    return NULL;
+}
+
+/* Works for a transfer until it is over, or ns have passed. */
+static void gpi_ring_await(gpupool_ring *ring, gpi_transfer *t, uint64_t ns, gpi_visit *visit) {
+    int for_ever = ns > INT64_MAX, most = for_ever ? GPI_RING_TURN : 2; /* parts at a time */
+    uint64_t start = for_ever ? 0 : gpi_system_now(), left = ns;
+    for (;;) { /* a wait that may take time does some work, however short its time */
+        gpi_ring_ask(ring, t);
+        gpi_ring_settle(ring, t);
+        if (t->is_over || !left) return;
+        if (!gpi_ring_has_more(t) || !gpi_ring_run(ring, t, visit, most))
+            gpi_ring_sleep(ring, &ring->done, t->is_gated ? gpi_min(left, GPI_RING_POLL_NS) : left);
+        if (!for_ever) left = gpi_less(ns, gpi_system_now() - start);
+    }
+}
+
+/* Puts a transfer into the list, and starts the workers for the first that needs them. Those that
+   the system refuses are done without. */
+static void gpi_ring_link(gpupool_ring *ring, gpi_transfer *t) {
+    uint64_t *workers = &ring->stats.workers;
+    gpi_transfer **link = &ring->first;
+    while (*link) link = &(*link)->next;
+    *link = t;
+    if (t->is_direct || (!t->ticket && t->bytes < GPI_RING_HELP)) return;
+    while (*workers < ring->workers_most &&
+           !pthread_create(&ring->threads[*workers], NULL, gpi_ring_helper, ring))
+        ++*workers;
+    ring->workers_most = *workers;
+    if (t->ticket) gpi_ring_wake(&ring->work, 1); /* its event is to be asked */
+}
+
+/* The result of a transfer that is over. The last one that asks for it takes the record off. */
+static gpupool_result gpi_ring_end(gpupool_ring *ring, gpi_transfer *t) {
+    gpi_transfer **link = &ring->first;
+    gpupool_result result = t->failure.result;
+    if (result != GPUPOOL_OK) gpi_thread.last = t->failure;
+    if (t->waiters) return result;
+    while (*link != t) link = &(*link)->next;
+    *link = t->next;
+    t->next = ring->spare;
+    ring->spare = t;
+    return result;
+}
+
+/* -- the way of a transfer: without the lock -- */
+
+/* What can be seen to be wrong before anything is queued; of small transfers too little to be worth
+   the time. */
+static gpupool_result gpi_ring_may_begin(gpupool_ring *ring, const gpi_transfer *t) {
+    cudaStream_t stream = t->what.stream;
+    CUcontext context = ring->driver.context;
+    const char *wrong;
+    int side;
+    if (gpi_driver_is_capturing(&ring->driver, stream))
+        return gpi_system_fail(GPUPOOL_E_CAPTURING,
+                               "stream: it captures; a graph would copy later");
+    if ((uintptr_t)stream > (uintptr_t)cudaStreamPerThread)
+        ring->driver.stream_context(stream, &context);
+    if (context != ring->driver.context)
+        return gpi_system_fail(GPUPOOL_E_ARGUMENT, "stream: it is not one of the ring's device");
+    for (side = 0; side < 2 && t->bytes > GPI_RING_SMALL; side++) {
+        uint64_t at = t->side[side].at;
+        wrong = gpi_life_misuse(at, gpi_ring_address(t, side, t->bytes - 1) + 1 - at);
+        if (wrong)
+            return gpi_system_fail(GPUPOOL_E_ARGUMENT, "%s: it %s", side ? "to" : "from", wrong);
+    }
+    return GPUPOOL_OK;
+}
+
+/* Copies directly what CUDA knows, and a little of other memory, which CUDA stages quicker. Gates
+   the transfer by an event behind that, or behind the stream's work, unless the call need not wait:
+   the host sees neither side. A failure leaves nothing under way. Memory that begins pinned is
+   taken for pinned; CUDA finds out if a part of it is not, or was pinned by another call. */
+static gpupool_result gpi_ring_begin(gpupool_ring *ring, gpi_transfer *t) {
+    const gpupool_transfer *what = &t->what;
+    gpi_driver *driver = &ring->driver;
+    gpi_ring_part all = {0, t->bytes, t->side[t->down]};
+    int has_source = what->read || what->write || what->is_file;
+    int is_brief = !what->ticket && !has_source && t->bytes <= GPI_RING_SMALL;
+    gpi_memory_kind host = has_source ? GPI_MEMORY_ORDINARY : GPI_MEMORY_DEVICE;
+    CUresult error = CUDA_SUCCESS;
+    gpupool_result result;
+    if (t->bytes && !has_source) host = gpi_driver_look(driver, all.host.at);
+    t->is_direct = host != GPI_MEMORY_ORDINARY || (is_brief && t->width == t->bytes);
+    if (t->is_direct && t->bytes) error = gpi_ring_copy(driver, t, &all, what->stream);
+    if (error == CUDA_ERROR_INVALID_VALUE && host == GPI_MEMORY_VISIBLE) t->is_direct = 0;
+    else if (error != CUDA_SUCCESS) return gpi_driver_told(driver, GPI_CALL_copy, error);
+    if (t->is_direct) t->cursor = t->bytes;
+    else if (gpi_driver_look(driver, t->side[!t->down].at) == GPI_MEMORY_ORDINARY)
+        return gpi_system_fail(GPUPOOL_E_ARGUMENT, "%s: it is ordinary host memory",
+                               t->down ? "from" : "to");
+    if (t->is_direct && host != GPI_MEMORY_VISIBLE && !what->ticket) return GPUPOOL_OK;
+    result = gpi_driver_mark(driver, driver->context, &t->event, what->stream);
+    if (result == GPUPOOL_OK && !what->ticket) result = GPI_TELL(driver, event_sync, t->event);
+    t->is_gated = result == GPUPOOL_OK;
+    if (result != GPUPOOL_OK && t->is_direct) driver->stream_sync(what->stream);
+    return result;
+}
+
+/* -- in public -- */
+
+/* The mistake in a transfer, in words; NULL: none. Products are compared by division. */
+static const char *gpi_ring_mistake(const gpupool_transfer *what) {
+    int down = what->direction == GPUPOOL_DOWN, has_pitch = what->to_pitch || what->from_pitch;
+    int has_source = what->read || what->write || what->is_file;
+    uint64_t pitch = gpi_max(what->to_pitch, what->from_pitch), most = INT64_MAX;
+    if (what->direction != GPUPOOL_UP && !down) return "direction is neither UP nor DOWN";
+    if (down ? what->read || what->is_file : what->write || (what->read && what->is_file))
+        return "read or is_file are for UP, write is for DOWN";
+    if (has_source && (has_pitch || what->rows)) return "functions and files have no rows";
+    if (has_pitch ? !what->rows || gpi_min(what->to_pitch, what->from_pitch) < what->bytes
+                  : what->rows != 0)
+        return "rows need both pitches, of at least the bytes of a row, and pitches need rows";
+    if (what->bytes > most || (what->rows && pitch > most / what->rows))
+        return "bytes, or pitch by rows, is more than any memory has";
+    if (what->is_file && what->offset > most - what->bytes) return "no file has so many bytes";
+    if (what->bytes && !(down ? what->from : what->to)) return "the device pointer is NULL";
+    if (what->bytes && !has_source && !(down ? what->to : what->from))
+        return "the host pointer is NULL";
+    return NULL;
+}
+
+static gpupool_result gpi_ring_exists(const gpupool_ring *ring) {
+    if (!ring) return gpi_system_fail(GPUPOOL_E_ARGUMENT, "ring: it is NULL");
+    if (!gpi_system_is_forked()) return GPUPOOL_OK;
+    return gpi_system_fail(GPUPOOL_E_FORKED, "the ring is that of the process before its fork");
+}
+
+/* A record of the transfer, not in the list. NULL: the host has no memory. */
+static gpi_transfer *gpi_ring_record(gpupool_ring *ring, const gpupool_transfer *what) {
+    gpi_transfer *t;
+    gpi_system_lock(&ring->lock);
+    t = ring->spare;
+    if (t) ring->spare = t->next;
+    gpi_system_unlock(&ring->lock);
+    if (!t) t = (gpi_transfer *)gpi_system_zeroed(sizeof *t);
+    if (!t) return NULL;
+    memset(&t->next, 0, sizeof *t - offsetof(gpi_transfer, next));
+    t->what = *what;
+    t->down = what->direction == GPUPOOL_DOWN;
+    t->side[0].at = (uintptr_t)what->from;
+    t->side[1].at = (uintptr_t)what->to;
+    t->side[0].pitch = what->from_pitch;
+    t->side[1].pitch = what->to_pitch;
+    t->width = what->bytes;
+    t->bytes = what->rows ? what->bytes * what->rows : what->bytes;
+    if (!what->rows || (what->from_pitch == what->bytes && what->to_pitch == what->bytes))
+        t->width = t->side[0].pitch = t->side[1].pitch = t->bytes; /* one long row */
+    return t;
+}
+
+GPUPOOL_API gpupool_result gpupool_ring_transfer(gpupool_ring *ring, const gpupool_transfer *what) {
+    const char *mistake = what ? gpi_ring_mistake(what) : "the transfer is NULL";
+    gpupool_result result = gpi_ring_exists(ring);
+    gpi_transfer *t;
+    gpi_visit visit;
+    if (result != GPUPOOL_OK) return result;
+    if (mistake) return gpi_system_fail(GPUPOOL_E_ARGUMENT, "%s", mistake);
+    if (GPI_READ(&ring->is_broken)) return gpi_ring_broken(ring);
+    t = gpi_ring_record(ring, what);
+    if (!t) return gpi_system_no_memory();
+    gpi_driver_enter(&ring->driver, ring->driver.context, &visit);
+    if (what->is_file) result = gpi_file_open(&t->file, what->file, what->offset, t->bytes);
+    if (result == GPUPOOL_OK) result = gpi_ring_may_begin(ring, t);
+    if (result == GPUPOOL_OK) result = gpi_ring_begin(ring, t);
+    gpi_ring_fail(t, result);
+    gpi_system_lock(&ring->lock);
+    if (result == GPUPOOL_OK && what->ticket) *what->ticket = t->ticket = ++ring->tickets;
+    gpi_ring_link(ring, t);
+    if (!t->ticket) {
+        gpi_ring_await(ring, t, UINT64_MAX, &visit);
+        result = gpi_ring_end(ring, t);
+    }
+    gpi_system_unlock(&ring->lock);
+    gpi_driver_leave(&ring->driver, &visit);
+    return result;
+}
+
+GPUPOOL_API gpupool_result gpupool_upload(gpupool_ring *ring, void *to, const void *from,
+                                          size_t bytes, cudaStream_t stream) {
+    gpupool_transfer what = {GPUPOOL_UP, to,   from, bytes, stream, 0, 0,   0,
+                             NULL,       NULL, NULL, 0,     0,      0, NULL};
+    return gpupool_ring_transfer(ring, &what);
+}
+
+GPUPOOL_API gpupool_result gpupool_download(gpupool_ring *ring, void *to, const void *from,
+                                            size_t bytes, cudaStream_t stream) {
+    gpupool_transfer what = {GPUPOOL_DOWN, to,   from, bytes, stream, 0, 0,   0,
+                             NULL,         NULL, NULL, 0,     0,      0, NULL};
+    return gpupool_ring_transfer(ring, &what);
+}
+
+GPUPOOL_API gpupool_result gpupool_upload_file(gpupool_ring *ring, void *to,
+                                               const gpupool_file_part *part, cudaStream_t stream) {
+    gpupool_transfer what = {GPUPOOL_UP, to,   NULL, 0, stream, 0, 0,   0,
+                             NULL,       NULL, NULL, 1, 0,      0, NULL};
+    if (!part) return gpi_system_fail(GPUPOOL_E_ARGUMENT, "part: it is NULL");
+    what.file = part->file;
+    what.offset = part->offset;
+    what.bytes = part->bytes;
+    return gpupool_ring_transfer(ring, &what);
+}
+
+GPUPOOL_API gpupool_result gpupool_ring_wait(gpupool_ring *ring, gpupool_ticket ticket,
+                                             int64_t timeout_ns, uint64_t *bytes_done) {
+    gpupool_result result = gpi_ring_exists(ring);
+    gpi_transfer *t;
+    gpi_visit visit;
+    if (result != GPUPOOL_OK) return result;
+    gpi_driver_enter(&ring->driver, ring->driver.context, &visit);
+    gpi_system_lock(&ring->lock);
+    for (t = ring->first; t && (!ticket || t->ticket != ticket); t = t->next) continue;
+    if (!t) result = gpi_system_fail(GPUPOOL_E_ARGUMENT, "no such ticket, or it told its result");
+    else {
+        t->waiters++;
+        gpi_ring_await(ring, t, (uint64_t)timeout_ns, &visit);
+        t->waiters--;
+        if (bytes_done) *bytes_done = GPI_LOOK(&t->done);
+        result = t->is_over ? gpi_ring_end(ring, t)
+                            : gpi_system_fail(GPUPOOL_E_TIMEOUT, "the transfer is not done yet");
+    }
+    gpi_system_unlock(&ring->lock);
+    gpi_driver_leave(&ring->driver, &visit);
+    return result;
+}
+
+GPUPOOL_API gpupool_result gpupool_ring_get_stats(gpupool_ring *ring, gpupool_ring_stats *stats) {
+    gpupool_result result = gpi_ring_exists(ring);
+    if (result != GPUPOOL_OK) return result;
+    if (!stats) return gpi_system_fail(GPUPOOL_E_ARGUMENT, "stats: it is NULL");
+    gpi_system_lock(&ring->lock);
+    *stats = ring->stats;
+    gpi_system_unlock(&ring->lock);
+    return GPUPOOL_OK;
+}
+
+/* Puts defaults into the config, and returns the mistake in it; NULL: none. A worker for each
+   processor but one, since callers copy too. */
+static const char *gpi_ring_configure(gpupool_ring_config *config) {
+    size_t bytes = config->bytes ? config->bytes : GPUPOOL_RING_BYTES, slot = config->slot_bytes;
+    int workers = config->workers ? config->workers : GPUPOOL_RING_WORKERS, devices = 0;
+    if (!slot) slot = gpi_min(GPUPOOL_RING_SLOT_BYTES, bytes / 4);
+    if (!workers)
+        workers = (int)gpi_min((uint64_t)sysconf(_SC_NPROCESSORS_ONLN) - 1, GPI_RING_USUAL);
+    if (cudaGetDeviceCount(&devices) || (unsigned)config->device >= (unsigned)devices)
+        return "device is no device's ordinal";
+    if (bytes < (size_t)256 << 10 || bytes > (size_t)16 << 40)
+        return "bytes is not from 256 KiB to 16 TiB";
+    if (slot < (size_t)64 << 10 || slot > bytes / 4)
+        return "slot_bytes is not from 64 KiB to a quarter of config.bytes";
+    if (workers < -1 || workers > GPI_RING_MOST) return "workers is not from -1 to 64";
+    config->slot_bytes = gpi_down(slot, GPI_FILE_PAGE);
+    config->bytes = bytes / (2 * config->slot_bytes) * 2 * config->slot_bytes;
+    config->workers = workers > 0 ? workers : 0;
+    return NULL;
+}
+
+GPUPOOL_API gpupool_result gpupool_ring_create(gpupool_ring **out,
+                                               const gpupool_ring_config *given) {
+    gpupool_ring_config config = {0, 0, 0, 0};
+    gpupool_ring *ring = NULL;
+    const char *mistake;
+    gpupool_result result;
+    if (!out) return gpi_system_fail(GPUPOOL_E_ARGUMENT, "ring: it is NULL");
+    *out = NULL;
+    if (gpi_system_is_forked())
+        return gpi_system_fail(GPUPOOL_E_FORKED, "a forked child has no CUDA context");
+    if (given) config = *given;
+    else if (cudaGetDevice(&config.device) != cudaSuccess) config.device = -1;
+    mistake = gpi_ring_configure(&config);
+    if (mistake) return gpi_system_fail(GPUPOOL_E_ARGUMENT, "config.%s", mistake);
+    if (gpi_system_open() == GPUPOOL_OK) ring = (gpupool_ring *)gpi_system_zeroed(sizeof *ring);
+    if (!ring) return gpi_system_no_memory();
+    ring->slot_bytes = config.slot_bytes;
+    ring->stats.limit = config.bytes;
+    ring->workers_most = (uint64_t)config.workers;
+    result = gpi_driver_open(&ring->driver, config.device, 0);
+    if (result == GPUPOOL_OK) *out = ring;
+    else {
+        gpi_driver_close(&ring->driver);
+        GPUPOOL_FREE(ring);
+    }
+    return result;
+}
+
+GPUPOOL_API gpupool_result gpupool_ring_destroy(gpupool_ring *ring) {
+    gpupool_result result = gpi_ring_exists(ring);
+    gpi_transfer *t;
+    gpi_hand *hand;
+    gpi_visit visit;
+    if (result != GPUPOOL_OK) return result;
+    gpi_driver_enter(&ring->driver, ring->driver.context, &visit);
+    gpi_system_lock(&ring->lock);
+    while ((t = ring->first) != NULL) {
+        gpi_ring_await(ring, t, UINT64_MAX, &visit);
+        gpi_ring_end(ring, t);
+    }
+    ring->is_stopping = 1;
+    gpi_ring_wake(&ring->work, INT32_MAX);
+    gpi_system_unlock(&ring->lock);
+    while (ring->stats.workers) pthread_join(ring->threads[--ring->stats.workers], NULL);
+    while ((hand = ring->idle) != NULL) {
+        ring->idle = hand->next;
+        gpi_ring_close_hand(ring, hand);
+    }
+    while ((t = ring->spare) != NULL) {
+        ring->spare = t->next;
+        if (t->event) ring->driver.event_destroy(t->event);
+        GPUPOOL_FREE(t);
+    }
+    gpi_driver_leave(&ring->driver, &visit);
+    gpi_driver_close(&ring->driver);
+    GPUPOOL_FREE(ring);
+    return GPUPOOL_OK;
 }
 #ifdef __cplusplus
 }

@@ -1,0 +1,256 @@
+// build: plain
+// build: asan -fsanitize=address,undefined
+// build: tsan -fsanitize=thread
+/* Uploads from files: cached and not, at any offset, with reads that are short, interrupted or
+   refused, from files that shrink, and from what is no file. */
+#define _GNU_SOURCE
+#include <dirent.h>
+#include <errno.h>
+#include <fcntl.h>
+#include <sys/mman.h>
+#include <sys/syscall.h>
+#include <sys/wait.h>
+#include <unistd.h>
+
+#include "gpupool.h"
+#include "ring_kit.h"
+
+#if CHECK_FAKE
+
+/* pread as the header sees it. */
+static struct {
+    atomic_int most;        /* bytes that a read returns; 0: any number */
+    atomic_int interrupts;  /* reads that a signal ends */
+    atomic_long fails_from; /* an offset from which reads fail; -1: none */
+    atomic_int direct;      /* reads by another descriptor than the caller's */
+    int file;
+} disk = {.fails_from = -1};
+
+ssize_t pread(int file, void *to, size_t bytes, off_t at) {
+    long fails_from = atomic_load(&disk.fails_from);
+    if (file != disk.file) atomic_fetch_add(&disk.direct, 1);
+    if (atomic_load(&disk.interrupts) > 0 && atomic_fetch_sub(&disk.interrupts, 1) > 0) {
+        errno = EINTR;
+        return -1;
+    }
+    if (fails_from >= 0 && at + (off_t)bytes > fails_from) {
+        if (at >= fails_from) {
+            errno = EIO;
+            return -1;
+        }
+        bytes = (size_t)(fails_from - at);
+    }
+    if (atomic_load(&disk.most) && bytes > (size_t)atomic_load(&disk.most))
+        bytes = (size_t)atomic_load(&disk.most);
+    return (ssize_t)syscall(SYS_pread64, file, to, bytes, at);
+}
+
+#define LENGTH (2 * MIB + 777)
+
+static gpupool_result upload(gpupool_ring *with, void *to, int file, uint64_t offset,
+                             size_t bytes) {
+    gpupool_file_part part = {file, offset, bytes};
+    return gpupool_upload_file(with, to, &part, NULL);
+}
+
+static gpupool_ring *ring;
+static unsigned char *device;
+static int descriptors; /* that the process had before */
+
+static int count_descriptors(void) {
+    DIR *folder = opendir("/proc/self/fd");
+    int count = 0;
+    while (readdir(folder)) count++;
+    closedir(folder);
+    return count;
+}
+
+/* A file of pattern 3, in a folder that hardly lies in memory. */
+static void open_all(void) {
+    char name[] = "/var/tmp/gpupool-ring-XXXXXX";
+    unsigned char *bytes = (unsigned char *)malloc(LENGTH);
+    kit_fill(bytes, LENGTH, 3, 0);
+    descriptors = count_descriptors();
+    disk.file = mkstemp(name);
+    if (disk.file < 0 || write(disk.file, bytes, LENGTH) != (ssize_t)LENGTH || fsync(disk.file))
+        exit(1);
+    unlink(name);
+    free(bytes);
+    ring = kit_ring(MIB, 128 * KIB, 2);
+    device = kit_device(LENGTH);
+    atomic_store(&disk.direct, 0);
+}
+static void close_all(void) {
+    close(disk.file);
+    CHECK_EQ(count_descriptors(), descriptors);
+    kit_device_free(device, LENGTH);
+    OK(gpupool_ring_destroy(ring));
+    atomic_store(&disk.most, 0);
+    atomic_store(&disk.interrupts, 0);
+    atomic_store(&disk.fails_from, -1);
+}
+
+static void uncache(void) {
+    CHECK_EQ(posix_fadvise(disk.file, 0, 0, POSIX_FADV_DONTNEED), 0);
+}
+
+/* 1: a page in the cache; 0: none; and whether the file can be read past it. */
+static int is_cached(void) {
+    unsigned char in[LENGTH / 4096 + 1];
+    int any = 0;
+    void *map = mmap(NULL, LENGTH, PROT_READ, MAP_SHARED, disk.file, 0);
+    CHECK_EQ(mincore(map, LENGTH, in), 0);
+    munmap(map, LENGTH);
+    for (size_t i = 0; i < sizeof in; i++) any |= in[i] & 1;
+    return any;
+}
+static int has_direct(void) {
+    char name[64];
+    int file;
+    snprintf(name, sizeof name, "/proc/self/fd/%d", disk.file);
+    file = open(name, O_RDONLY | O_DIRECT);
+    if (file >= 0) close(file);
+    return file >= 0;
+}
+
+static void upload_parts(void) {
+    static const size_t parts[][2] = {{0, LENGTH},     {1, LENGTH - 1}, {4096, MIB},
+                                      {4095, 300001},  {777, 65536},    {5000, 100},
+                                      {LENGTH - 1, 1}, {LENGTH, 0}};
+    for (size_t i = 0; i < sizeof parts / sizeof *parts; i++) {
+        unsigned char *copy;
+        check_case("%zu bytes from %zu", parts[i][1], parts[i][0]);
+        OK(upload(ring, device, disk.file, parts[i][0], parts[i][1]));
+        copy = kit_fetch(device, parts[i][1]);
+        kit_is(copy, parts[i][1], 3, parts[i][0]);
+        free(copy);
+    }
+    CHECK_EQ(lseek(disk.file, 0, SEEK_CUR), LENGTH);
+}
+
+static void cached(void) {
+    open_all();
+    upload_parts();
+    close_all();
+}
+
+static void not_cached(void) {
+    open_all();
+    for (int i = 0; i < 3; i++) {
+        uncache();
+        if (!is_cached() && has_direct()) {
+            OK(upload(ring, device, disk.file, 0, LENGTH));
+            CHECK(atomic_load(&disk.direct) > 0);
+            kit_device_is(device, LENGTH, 3);
+        } else check_skip("O_DIRECT", "this file system does not have it");
+        uncache();
+        upload_parts();
+    }
+    close_all();
+}
+
+static void short_reads_and_signals(void) {
+    open_all();
+    for (int i = 0; i < 2; i++) {
+        if (i) uncache();
+        atomic_store(&disk.most, 40001);
+        atomic_store(&disk.interrupts, 7);
+        OK(upload(ring, device, disk.file, 0, LENGTH));
+        kit_device_is(device, LENGTH, 3);
+        CHECK(atomic_load(&disk.interrupts) <= 0);
+    }
+    close_all();
+}
+
+static void read_errors(void) {
+    open_all();
+    for (int i = 0; i < 2; i++) {
+        if (i) uncache();
+        atomic_store(&disk.fails_from, (long)MIB + 5);
+        CHECK_RESULT(upload(ring, device, disk.file, 0, LENGTH), GPUPOOL_E_FILE);
+        CHECK(strstr(gpupool_last_error(), strerror(EIO)) != NULL);
+        OK(upload(ring, device, disk.file, 0, MIB));
+        atomic_store(&disk.fails_from, -1);
+        OK(upload(ring, device, disk.file, 0, LENGTH));
+        kit_device_is(device, LENGTH, 3);
+    }
+    close_all();
+}
+
+static void *shrink(void *user) {
+    CHECK_EQ(ftruncate(disk.file, (off_t)(300 * KIB)), 0);
+    return user;
+}
+
+/* A file that ends too early, at the call or later. */
+static void ends_too_early(void) {
+    gpupool_ticket ticket = 0;
+    gpupool_transfer what;
+    cudaStream_t stream;
+    open_all();
+    stream = kit_stream();
+    what = kit_up(device, NULL, LENGTH, stream);
+    CHECK_RESULT(upload(ring, device, disk.file, 0, LENGTH + 1), GPUPOOL_E_FILE);
+    CHECK(strstr(gpupool_last_error(), "ends here") != NULL);
+    CHECK_RESULT(upload(ring, device, disk.file, LENGTH + 1, 1), GPUPOOL_E_FILE);
+    what.is_file = 1;
+    what.file = disk.file;
+    what.ticket = &ticket;
+    fake_hold(stream, FAKE_FIRM);
+    OK(gpupool_ring_transfer(ring, &what));
+    shrink(NULL);
+    fake_hold(stream, 0);
+    CHECK_RESULT(gpupool_ring_wait(ring, ticket, -1, NULL), GPUPOOL_E_FILE);
+    CHECK(strstr(gpupool_last_error(), "ends here") != NULL);
+    CUDA(cudaStreamDestroy(stream));
+    close_all();
+}
+
+static void no_files(void) {
+    int pipes[2];
+    open_all();
+    CHECK_EQ(pipe(pipes), 0);
+    CHECK_RESULT(upload(ring, device, pipes[0], 0, 100), GPUPOOL_E_FILE);
+    CHECK(strstr(gpupool_last_error(), strerror(ESPIPE)) != NULL);
+    close(pipes[0]);
+    CHECK_RESULT(upload(ring, device, pipes[0], 0, 100), GPUPOOL_E_FILE);
+    CHECK_RESULT(upload(ring, device, -1, 0, 100), GPUPOOL_E_FILE);
+    CHECK_RESULT(upload(ring, device, pipes[1], 0, 100), GPUPOOL_E_FILE);
+    close(pipes[1]);
+    close_all();
+}
+
+/* Locks that the program holds are there after the transfer: another process sees them. */
+static void keeps_locks(void) {
+    struct flock lock = {.l_type = F_WRLCK, .l_whence = SEEK_SET, .l_start = 10, .l_len = 5};
+    int status = -1;
+    pid_t child;
+    open_all();
+    CHECK_EQ(fcntl(disk.file, F_SETLK, &lock), 0);
+    uncache();
+    OK(upload(ring, device, disk.file, 0, LENGTH));
+    kit_device_is(device, LENGTH, 3);
+    fflush(stdout);
+    child = fork();
+    if (child == 0) _exit(fcntl(disk.file, F_GETLK, &lock) || lock.l_type == F_UNLCK);
+    CHECK(child > 0 && waitpid(child, &status, 0) == child && status == 0);
+    close_all();
+}
+
+int main(void) {
+    RING_TEST(cached);
+    RING_TEST(not_cached);
+    RING_TEST(short_reads_and_signals);
+    RING_TEST(read_errors);
+    RING_TEST(ends_too_early);
+    RING_TEST(no_files);
+    RING_TEST(keeps_locks);
+    return check_finish();
+}
+
+#else
+int main(void) {
+    check_skip("files", "needs fakecuda's controls");
+    return check_finish();
+}
+#endif

@@ -1,0 +1,208 @@
+// build: plain
+// build: asan -fsanitize=address,undefined
+// build: tsan -fsanitize=thread
+/* Random transfers by four threads, each with a ring of its own, and then all with one ring; each
+   byte is compared, under the race oracle, with the device's work in random order.
+
+   ring_random [ROUNDS [SEED]] */
+#define _GNU_SOURCE
+#include <pthread.h>
+#include <unistd.h>
+
+#include "gpupool.h"
+#include "ring_kit.h"
+
+enum { THREADS = 4, PARCELS = 4 };
+#define ROOM (900 * KIB)
+
+typedef struct parcel { /* bytes that are known on the host, on the device, or under way */
+    unsigned char *host, *device;
+    uint64_t seed;
+    size_t bytes;
+    int on_device, down, written; /* down, written: of the ticket */
+    gpupool_ticket ticket;
+} parcel;
+
+typedef struct traveller {
+    pthread_t thread;
+    gpupool_ring *ring;
+    uint64_t random;
+    cudaStream_t streams[2];
+    parcel parcels[PARCELS];
+    int file, steps;
+} traveller;
+
+static int is_fake = CHECK_FAKE;
+
+static int fill(void *to, size_t bytes, uint64_t offset, void *user) {
+    kit_fill((unsigned char *)to, bytes, *(uint64_t *)user, offset);
+    return 0;
+}
+static int compare(const void *from, size_t bytes, uint64_t offset, void *user) {
+    return !kit_is((const unsigned char *)from, bytes, *(uint64_t *)user, offset);
+}
+
+/* Sizes around the limits where the ring's way changes. */
+static size_t draw_bytes(traveller *t) {
+    static const size_t most[] = {64, 5000, 70 * KIB, ROOM / 2};
+    return 1 + check_below(&t->random, most[check_below(&t->random, 4)]);
+}
+
+static void settle(traveller *t, parcel *p) {
+    gpupool_result result;
+    if (!p->ticket) return;
+    do
+        result =
+            gpupool_ring_wait(t->ring, p->ticket, check_below(&t->random, 2) ? -1 : 50000, NULL);
+    while (result == GPUPOOL_E_TIMEOUT);
+    OK(result);
+    p->ticket = 0;
+    if (p->down && !p->written) kit_is(p->host, p->bytes, p->seed, 0);
+    p->on_device = 1;
+}
+
+static void give_ticket(traveller *t, parcel *p, gpupool_transfer *what) {
+    if (check_below(&t->random, 2)) what->ticket = &p->ticket;
+    p->down = what->direction == GPUPOOL_DOWN;
+}
+
+/* New bytes for a parcel, from memory, a function, a file, or rows. */
+static void send(traveller *t, parcel *p, cudaStream_t stream) {
+    gpupool_transfer what;
+    uint64_t offset = check_below(&t->random, 9000);
+    p->seed = check_random(&t->random);
+    p->bytes = draw_bytes(t);
+    what = kit_up(p->device, p->host, p->bytes, stream);
+    switch (check_below(&t->random, 4)) {
+    case 0:
+        what.read = fill;
+        what.user = &p->seed;
+        break;
+    case 1:
+        kit_fill(p->host, p->bytes, p->seed, 0);
+        if (pwrite(t->file, p->host, p->bytes, (off_t)offset) != (ssize_t)p->bytes) exit(1);
+        what.is_file = 1;
+        what.file = t->file;
+        what.offset = offset;
+        break;
+    default: kit_fill(p->host, p->bytes, p->seed, 0);
+    }
+    give_ticket(t, p, &what);
+    OK(gpupool_ring_transfer(t->ring, &what));
+    if (what.is_file) settle(t, p); /* the next one writes to the file */
+    p->on_device = 1;
+}
+
+static void receive(traveller *t, parcel *p, cudaStream_t stream) {
+    gpupool_transfer what = kit_down(p->host, p->device, p->bytes, stream);
+    p->written = check_below(&t->random, 4) == 0;
+    if (p->written) what.write = compare;
+    what.user = &p->seed;
+    memset(p->host, 0, p->bytes);
+    give_ticket(t, p, &what);
+    OK(gpupool_ring_transfer(t->ring, &what));
+    if (!what.ticket && !p->written) kit_is(p->host, p->bytes, p->seed, 0);
+}
+
+/* A rectangle out of the middle of the device's bytes, taken as rows of `pitch` bytes. */
+static void receive_rows(traveller *t, const parcel *p, cudaStream_t stream) {
+    size_t pitch = 1 + check_below(&t->random, p->bytes), rows = p->bytes / pitch;
+    size_t first = check_below(&t->random, pitch),
+           width = 1 + check_below(&t->random, pitch - first);
+    size_t to_pitch = width + check_below(&t->random, 50);
+    unsigned char *host = kit_host(to_pitch * rows);
+    gpupool_transfer what = kit_down(host, p->device + first, width, stream);
+    what.rows = rows;
+    what.to_pitch = to_pitch;
+    what.from_pitch = pitch;
+    OK(gpupool_ring_transfer(t->ring, &what));
+    for (size_t row = 0; row < rows; row++) {
+        kit_is(host + row * to_pitch, width, p->seed, row * pitch + first);
+        kit_is_all(host + row * to_pitch + width, to_pitch - width, 0xee);
+    }
+    kit_host_free(host, to_pitch * rows);
+}
+
+static void *travel(void *user) {
+    traveller *t = (traveller *)user;
+    for (int step = 0; step < t->steps; step++) {
+        parcel *p = &t->parcels[check_below(&t->random, PARCELS)];
+        cudaStream_t stream = t->streams[check_below(&t->random, 2)];
+        settle(t, p);
+        /* What is small may still be under way on the other stream. */
+        CUDA(cudaStreamSynchronize(t->streams[0]));
+        CUDA(cudaStreamSynchronize(t->streams[1]));
+        if (!p->on_device || check_below(&t->random, 2)) send(t, p, stream);
+        else if (check_below(&t->random, 3)) receive(t, p, stream);
+        else receive_rows(t, p, stream);
+    }
+    for (int i = 0; i < PARCELS; i++) settle(t, &t->parcels[i]);
+    return NULL;
+}
+
+static void open_traveller(traveller *t, gpupool_ring *ring, uint64_t seed, int steps) {
+    FILE *file = tmpfile();
+    memset(t, 0, sizeof *t);
+    t->ring = ring;
+    t->random = seed;
+    t->steps = steps;
+    t->file = file ? dup(fileno(file)) : -1;
+    if (file) fclose(file);
+    for (int i = 0; i < 2; i++) t->streams[i] = kit_stream();
+    for (int i = 0; i < PARCELS; i++) {
+        t->parcels[i].host = kit_host(ROOM);
+        t->parcels[i].device = kit_device(ROOM);
+    }
+}
+
+static void close_traveller(traveller *t) {
+    for (int i = 0; i < PARCELS; i++) {
+        kit_host_free(t->parcels[i].host, ROOM);
+        kit_device_free(t->parcels[i].device, ROOM);
+    }
+    for (int i = 0; i < 2; i++) CUDA(cudaStreamDestroy(t->streams[i]));
+    close(t->file);
+}
+
+static uint64_t first_seed = 1;
+static int rounds = 2;
+
+/* rings: of how many the travellers have, in turn. */
+static void round_of(int rings, uint64_t seed) {
+    traveller travellers[THREADS];
+    gpupool_ring *ring[THREADS];
+    check_case("%d rings, seed %llu", rings, (unsigned long long)seed);
+#if CHECK_FAKE
+    fake_mode(seed % 2 ? FAKE_THREADED : FAKE_EAGER);
+#endif
+    for (int i = 0; i < rings; i++)
+        ring[i] =
+            kit_ring((256 * KIB) << (seed + (uint64_t)i) % 3, 64 * KIB, (int)seed % 3 + i % 2);
+    for (int i = 0; i < THREADS; i++)
+        open_traveller(&travellers[i], ring[i % rings], seed * 100 + (uint64_t)i,
+                       is_fake ? 40 : 400);
+    for (int i = 0; i < THREADS; i++)
+        if (pthread_create(&travellers[i].thread, NULL, travel, &travellers[i])) exit(1);
+    for (int i = 0; i < THREADS; i++) pthread_join(travellers[i].thread, NULL);
+    for (int i = 0; i < THREADS; i++) close_traveller(&travellers[i]);
+    for (int i = 0; i < rings; i++) {
+        CHECK_EQ(kit_stats(ring[i]).failures, 0);
+        CHECK(kit_stats(ring[i]).pinned <= kit_stats(ring[i]).limit);
+        OK(gpupool_ring_destroy(ring[i]));
+    }
+}
+
+static void a_ring_each(void) {
+    for (int i = 0; i < rounds; i++) round_of(THREADS, first_seed + (uint64_t)i);
+}
+static void one_ring(void) {
+    for (int i = 0; i < rounds; i++) round_of(1, first_seed + (uint64_t)i);
+}
+
+int main(int argc, char **argv) {
+    if (argc > 1) rounds = atoi(argv[1]);
+    if (argc > 2) first_seed = strtoull(argv[2], NULL, 10);
+    RING_TEST(a_ring_each);
+    RING_TEST(one_ring);
+    return check_finish();
+}

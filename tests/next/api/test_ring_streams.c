@@ -1,0 +1,328 @@
+// build: plain
+// build: asan -fsanitize=address,undefined
+// build: tsan -fsanitize=thread
+/* What a ring does while streams of the program stand still: rule G, tickets that wait for others,
+   time-outs, hands that are short. Simulated GPU only: its streams can be held. */
+#define _GNU_SOURCE
+#include <pthread.h>
+#include <sched.h>
+#include <sys/wait.h>
+#include <unistd.h>
+
+#include "gpupool.h"
+#include "ring_kit.h"
+
+#if CHECK_FAKE
+
+enum { MANY = 9 };
+#define BYTES (300 * KIB + 5)
+
+typedef struct job { /* of a thread that calls the ring */
+    gpupool_ring *ring;
+    unsigned char *host, *device;
+    cudaStream_t stream;
+    gpupool_ticket ticket;
+    pthread_t thread;
+    atomic_int is_done;
+} job;
+
+static void job_open(job *j, gpupool_ring *ring, uint64_t seed) {
+    j->ring = ring;
+    j->host = kit_host(BYTES);
+    j->device = kit_device(BYTES);
+    j->stream = kit_stream();
+    atomic_store(&j->is_done, 0);
+    kit_fill(j->host, BYTES, seed, 0);
+}
+static void job_close(job *j) {
+    kit_host_free(j->host, BYTES);
+    kit_device_free(j->device, BYTES);
+    CUDA(cudaStreamDestroy(j->stream));
+}
+static void *job_waits(void *user) {
+    job *j = (job *)user;
+    OK(gpupool_ring_wait(j->ring, j->ticket, -1, NULL));
+    atomic_store(&j->is_done, 1);
+    return NULL;
+}
+static void *job_uploads(void *user) {
+    job *j = (job *)user;
+    OK(gpupool_upload(j->ring, j->device, j->host, BYTES, j->stream));
+    atomic_store(&j->is_done, 1);
+    return NULL;
+}
+static void job_begin(job *j, void *(*run)(void *)) {
+    if (pthread_create(&j->thread, NULL, run, j)) exit(1);
+}
+static void job_post(job *j) {
+    gpupool_transfer what = kit_up(j->device, j->host, BYTES, j->stream);
+    what.ticket = &j->ticket;
+    OK(gpupool_ring_transfer(j->ring, &what));
+}
+
+/* Eight tickets on eight streams that stand still until somebody has waited for a ninth. */
+static void eight_wait_for_a_ninth(void) {
+    for (int workers = 0; workers < 3; workers++) {
+        gpupool_ring *ring = kit_ring(256 * KIB, 64 * KIB, workers);
+        job jobs[MANY];
+        check_case("%d workers", workers);
+        for (int i = 0; i < MANY; i++) job_open(&jobs[i], ring, (uint64_t)i);
+        for (int i = 0; i < MANY; i++) {
+            if (i < MANY - 1) fake_hold(jobs[i].stream, FAKE_FIRM);
+            job_post(&jobs[i]);
+        }
+        for (int i = 0; i < MANY - 1; i++) job_begin(&jobs[i], job_waits);
+        OK(gpupool_ring_wait(ring, jobs[MANY - 1].ticket, -1, NULL));
+        for (int i = 0; i < MANY - 1; i++) {
+            CHECK_EQ(atomic_load(&jobs[i].is_done), 0);
+            fake_hold(jobs[i].stream, 0);
+        }
+        for (int i = 0; i < MANY - 1; i++) pthread_join(jobs[i].thread, NULL);
+        for (int i = 0; i < MANY; i++) {
+            kit_device_is(jobs[i].device, BYTES, (uint64_t)i);
+            job_close(&jobs[i]);
+        }
+        CHECK(fake_pinned_peak() <= 256 * KIB);
+        OK(gpupool_ring_destroy(ring));
+    }
+}
+
+/* As many calls without tickets as there are hands, and more, behind streams that stand still:
+   another call goes on. */
+static void calls_that_stand_still_hold_no_hand(void) {
+    gpupool_ring *ring = kit_ring(256 * KIB, 64 * KIB, 2);
+    job jobs[MANY];
+    for (int i = 0; i < MANY; i++) job_open(&jobs[i], ring, (uint64_t)i);
+    for (int i = 0; i < MANY - 1; i++) {
+        fake_hold(jobs[i].stream, FAKE_FIRM);
+        fake_write(jobs[i].stream, "before", jobs[i].device, BYTES, 1);
+        job_begin(&jobs[i], job_uploads);
+    }
+    for (int i = 0; i < 20; i++) job_uploads(&jobs[MANY - 1]);
+    for (int i = 0; i < MANY - 1; i++) CHECK_EQ(atomic_load(&jobs[i].is_done), 0);
+    for (int i = 0; i < MANY - 1; i++) fake_hold(jobs[i].stream, 0);
+    for (int i = 0; i < MANY - 1; i++) pthread_join(jobs[i].thread, NULL);
+    for (int i = 0; i < MANY; i++) {
+        kit_device_is(jobs[i].device, BYTES, (uint64_t)i);
+        job_close(&jobs[i]);
+    }
+    OK(gpupool_ring_destroy(ring));
+}
+
+/* A transfer begins after the work that was queued before, and not after what comes later. */
+static void rule_g(void) {
+    gpupool_ring *ring = kit_ring(MIB, 64 * KIB, 1);
+    gpupool_ticket ticket = 0;
+    gpupool_transfer what;
+    uint64_t done = 1;
+    job j;
+    job_open(&j, ring, 4);
+    fake_hold(j.stream, FAKE_FIRM);
+    fake_write(j.stream, "before", j.device, BYTES, 7);
+    what = kit_down(j.host, j.device, BYTES, j.stream);
+    what.ticket = &ticket;
+    OK(gpupool_ring_transfer(ring, &what));
+    CHECK_RESULT(gpupool_ring_wait(ring, ticket, 0, &done), GPUPOOL_E_TIMEOUT);
+    CHECK_RESULT(gpupool_ring_wait(ring, ticket, 3000000, &done), GPUPOOL_E_TIMEOUT);
+    CHECK_EQ(done, 0);
+    kit_is(j.host, BYTES, 4, 0); /* untouched */
+    fake_hold(j.stream, 0);
+    OK(gpupool_ring_wait(ring, ticket, -1, &done));
+    CHECK_EQ(done, BYTES);
+    kit_is_all(j.host, BYTES, 7);
+    kit_fill(j.host, BYTES, 4, 0);
+    job_post(&j);
+    OK(gpupool_ring_wait(ring, j.ticket, -1, NULL));
+    fake_read(NULL, "any stream", j.device, BYTES, 256); /* the oracle sees no race */
+    CUDA(cudaDeviceSynchronize());
+    job_uploads(&j);
+    fake_read(NULL, "any stream", j.device, BYTES, 256);
+    CUDA(cudaDeviceSynchronize());
+    job_close(&j);
+    OK(gpupool_ring_destroy(ring));
+}
+
+/* A copy of pinned memory is over when its call returns, or its ticket is done. */
+static void pinned_memory_is_waited_for(void) {
+    gpupool_ring *ring = kit_ring(MIB, 64 * KIB, 1);
+    unsigned char *pinned = NULL;
+    gpupool_ticket ticket = 0;
+    gpupool_transfer what;
+    job j;
+    job_open(&j, ring, 4);
+    CUDA(cudaHostAlloc((void **)&pinned, BYTES, 0));
+    kit_fill(pinned, BYTES, 5, 0);
+    fake_hold(j.stream, 1); /* lets through what somebody waits for */
+    OK(gpupool_upload(ring, j.device, pinned, BYTES, j.stream));
+    CHECK_EQ(fake_pending(j.stream), 0);
+    fake_hold(j.stream, FAKE_FIRM);
+    what = kit_down(pinned, j.device, BYTES, j.stream);
+    what.ticket = &ticket;
+    OK(gpupool_ring_transfer(ring, &what));
+    CHECK_RESULT(gpupool_ring_wait(ring, ticket, 1000000, NULL), GPUPOOL_E_TIMEOUT);
+    fake_hold(j.stream, 0);
+    OK(gpupool_ring_wait(ring, ticket, -1, NULL));
+    kit_is(pinned, BYTES, 5, 0);
+    CUDA(cudaFreeHost(pinned));
+    job_close(&j);
+    OK(gpupool_ring_destroy(ring));
+}
+
+/* A helper finds a transfer whose event has passed, with nobody waiting. */
+static void helpers_ask(void) {
+    gpupool_ring *ring = kit_ring(MIB, 64 * KIB, 2);
+    job jobs[3];
+    for (int i = 0; i < 3; i++) job_open(&jobs[i], ring, (uint64_t)i);
+    for (int i = 0; i < 3; i++) {
+        fake_hold(jobs[i].stream, FAKE_FIRM);
+        job_post(&jobs[i]);
+    }
+    for (int i = 0; i < 3; i++) {
+        fake_hold(jobs[i].stream, 0);
+        while (kit_stats(ring).transfers[GPUPOOL_UP] < (uint64_t)i + 1) sched_yield();
+        OK(gpupool_ring_wait(ring, jobs[i].ticket, 0, NULL));
+    }
+    for (int i = 0; i < 3; i++) {
+        kit_device_is(jobs[i].device, BYTES, (uint64_t)i);
+        job_close(&jobs[i]);
+    }
+    OK(gpupool_ring_destroy(ring));
+}
+
+/* Several threads may wait for one ticket: each gets its result, or comes too late for it. */
+static atomic_int early, entered;
+static void *job_may_wait(void *user) {
+    job *j = (job *)user;
+    gpupool_result result;
+    atomic_fetch_add(&entered, 1);
+    result = gpupool_ring_wait(j->ring, j->ticket, -1, NULL);
+    if (result == GPUPOOL_OK) atomic_fetch_add(&early, 1);
+    else CHECK_RESULT(result, GPUPOOL_E_ARGUMENT);
+    return NULL;
+}
+static void many_waiters(void) {
+    for (int workers = 0; workers < 3; workers += 2) {
+        gpupool_ring *ring = kit_ring(MIB, 64 * KIB, workers);
+        pthread_t threads[4];
+        job j;
+        job_open(&j, ring, 4);
+        fake_hold(j.stream, FAKE_FIRM);
+        job_post(&j);
+        atomic_store(&early, 0);
+        atomic_store(&entered, 0);
+        for (int i = 0; i < 4; i++)
+            if (pthread_create(&threads[i], NULL, job_may_wait, &j)) exit(1);
+        while (atomic_load(&entered) < 4) sched_yield();
+        for (int i = 0; i < 100; i++) sched_yield();
+        fake_hold(j.stream, 0);
+        for (int i = 0; i < 4; i++) pthread_join(threads[i], NULL);
+        CHECK(atomic_load(&early) > 0);
+        kit_device_is(j.device, BYTES, 4);
+        CHECK_RESULT(gpupool_ring_wait(ring, j.ticket, 0, NULL), GPUPOOL_E_ARGUMENT);
+        job_close(&j);
+        OK(gpupool_ring_destroy(ring));
+    }
+}
+
+/* Destroy carries tickets out that nobody waited for. */
+static void destroy_waits(void) {
+    for (int workers = 0; workers < 2; workers++) {
+        gpupool_ring *ring = kit_ring(MIB, 64 * KIB, workers);
+        job jobs[3];
+        for (int i = 0; i < 3; i++) {
+            job_open(&jobs[i], ring, (uint64_t)i);
+            job_post(&jobs[i]);
+        }
+        OK(gpupool_ring_destroy(ring));
+        for (int i = 0; i < 3; i++) {
+            kit_device_is(jobs[i].device, BYTES, (uint64_t)i);
+            job_close(&jobs[i]);
+        }
+    }
+}
+
+/* A host that pins little: the ring makes do. One that pins nothing: an error, and later again. */
+static void short_of_pinned_memory(void) {
+    gpupool_ring *ring = kit_ring(4 * MIB, 64 * KIB, 3), *other = kit_ring(4 * MIB, 64 * KIB, 3);
+    job j;
+    job_open(&j, ring, 4);
+    fake_pinned_limit(128 * KIB);
+    for (int i = 0; i < 5; i++) job_uploads(&j);
+    CHECK_EQ(kit_stats(ring).pinned, 128 * KIB);
+    CHECK_RESULT(gpupool_upload(other, j.device, j.host, BYTES, j.stream), GPUPOOL_E_HOST_MEMORY);
+    CHECK(strstr(gpupool_last_error(), "cuMemHostRegister") != NULL);
+    fake_pinned_limit(0);
+    OK(gpupool_upload(other, j.device, j.host, BYTES, j.stream));
+    kit_device_is(j.device, BYTES, 4);
+    job_close(&j);
+    OK(gpupool_ring_destroy(other));
+    OK(gpupool_ring_destroy(ring));
+}
+
+/* A process may end while helpers sleep. */
+static void exit_with_a_ring(void) {
+    int status = -1;
+    pid_t child;
+    fflush(stdout);
+    child = fork();
+    if (child == 0) {
+        gpupool_ring *ring = kit_ring(MIB, 64 * KIB, 3);
+        job j;
+        job_open(&j, ring, 4);
+        job_post(&j);
+        OK(gpupool_ring_wait(ring, j.ticket, -1, NULL));
+        exit(atomic_load(&check_bad) ? 1 : 0);
+    }
+    CHECK(child > 0 && waitpid(child, &status, 0) == child && status == 0);
+}
+
+/* Beside a thread that is stuck in a full launch queue a ring that has its hands goes on. */
+static void *stuck(void *user) {
+    job *j = (job *)user;
+    for (int i = 0; i < 20; i++) fake_write(j->stream, "many", j->device, 16, 1);
+    return NULL;
+}
+static void beside_a_full_queue(void) {
+    gpupool_ring *ring = kit_ring(256 * KIB, 64 * KIB, 0);
+    job j, full;
+    job_open(&j, ring, 4);
+    job_open(&full, ring, 5);
+    job_uploads(&j); /* makes the hand and the event */
+    fake_queue(8);
+    fake_hold(full.stream, FAKE_FIRM);
+    job_begin(&full, stuck);
+    while (!fake_stuck()) sched_yield();
+    for (int i = 0; i < 3; i++) {
+        job_uploads(&j);
+        job_post(&j);
+        OK(gpupool_ring_wait(ring, j.ticket, -1, NULL));
+    }
+    CHECK_EQ(fake_stuck(), 1);
+    fake_hold(full.stream, 0);
+    pthread_join(full.thread, NULL);
+    fake_queue(1020);
+    job_close(&full);
+    job_close(&j);
+    OK(gpupool_ring_destroy(ring));
+}
+
+int main(void) {
+    TEST(exit_with_a_ring); /* first: a child has no CUDA once this process has */
+    RING_TEST(eight_wait_for_a_ninth);
+    RING_TEST(calls_that_stand_still_hold_no_hand);
+    RING_TEST(rule_g);
+    RING_TEST(pinned_memory_is_waited_for);
+    RING_TEST(helpers_ask);
+    RING_TEST(many_waiters);
+    RING_TEST(destroy_waits);
+    RING_TEST(short_of_pinned_memory);
+    RING_TEST(beside_a_full_queue);
+    return check_finish();
+}
+
+#else
+int main(void) {
+    check_skip("streams", "needs fakecuda's controls");
+    return check_finish();
+}
+#endif
