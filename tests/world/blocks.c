@@ -29,7 +29,7 @@ static unsigned allowed_of(world *w, const gpupool_request *request, const graph
     if (capture) allowed |= BIT(GPUPOOL_E_CAPTURING);
     if (w->config.source == GPUPOOL_SOURCE_BYPASS && request->alignment > 256)
         allowed |= BIT(GPUPOOL_E_ARGUMENT) | BIT(GPUPOOL_E_UNSUPPORTED);
-    return world_or_broken(allowed);
+    return allowed | OR_BROKEN;
 }
 
 static void expect_verdict(world *w, const gpupool_request *request) {
@@ -229,7 +229,7 @@ static void record_in_capture(world *w, block *b, int other, const graph *g) {
         fake_read(w->streams[other], "use", b->memory, b->asked > 4096 ? 4096 : b->asked, -1);
     }
     result = SURE(w, gpupool_record_stream(w->arena, b->memory, w->streams[other]));
-    world_judge(w, result, world_or_broken(BIT(g->scope ? GPUPOOL_OK : GPUPOOL_E_CAPTURING)),
+    world_judge(w, result, BIT(g->scope ? GPUPOOL_OK : GPUPOOL_E_CAPTURING) | OR_BROKEN,
                 "record_stream in a capture");
 }
 
@@ -245,7 +245,7 @@ static void record(world *w, block *b, int other) {
     }
     world_use_elsewhere(w, b, other);
     result = SURE(w, gpupool_record_stream(w->arena, b->memory, w->streams[other]));
-    if (world_judge(w, result, world_or_broken(BIT(GPUPOOL_OK)), "record_stream")) return;
+    if (world_judge(w, result, BIT(GPUPOOL_OK) | OR_BROKEN, "record_stream")) return;
     world_follow(w, other, b->home); /* the use is the program's to care for */
 }
 

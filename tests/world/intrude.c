@@ -33,8 +33,9 @@ static void intrude_behind_the_record(void *user) {
 
 void world_intrude(world *w, const operation *op) {
     static const char *const windows[] = {
-        "cuEventRecord",  "cuEventRecord", "cuEventCreate", "cuStreamWaitEvent", "cuEventSynchronize",
-        "cuMemHostAlloc", "cuMemFreeHost", "cuMemAlloc",    "cuMemFree",         "cuMemsetD8Async"};
+        "cuEventRecord",      "cuEventRecord",  "cuEventCreate", "cuStreamWaitEvent",
+        "cuEventSynchronize", "cuMemHostAlloc", "cuMemFreeHost", "cuMemAlloc",
+        "cuMemFree",          "cuMemsetD8Async"};
     const char *window = windows[op->slot % 10];
     if (w->is_shared || w->stream_count == 1) return; /* on one stream peaks are exact */
     w->intruder = *op;

@@ -87,7 +87,7 @@ void world_close(world *w) {
     world_figures(w);
     expect_empty(w);
     result = CALL(w, gpupool_arena_destroy(w->arena));
-    world_judge(w, result, world_or_broken(BIT(GPUPOOL_OK)), "destroy");
+    world_judge(w, result, BIT(GPUPOOL_OK) | OR_BROKEN, "destroy");
 }
 
 /* Runs the operations; the first one says what the world is like. Returns what was wrong, or "". */
