@@ -31,6 +31,7 @@ void world_mistake(world *w, const operation *op) {
 
 static void limit(world *w, const operation *op) {
     w->limit = w->config.limit_bytes >> op->flags % 3; /* before: intruders see it */
+    if (w->limit && w->limit < 2 << 20) w->limit = 2 << 20;
     world_judge(w, SURE(w, gpupool_set_limit(w->arena, w->limit)), BIT(GPUPOOL_OK) | OR_BROKEN,
                 "set_limit");
 }
