@@ -58,7 +58,8 @@ typedef struct world {
     block blocks[BLOCKS];
     graph graphs[GRAPHS];
     uint64_t asked, allocated, live, peak; /* of live blocks */
-    uint64_t limit, done;                  /* operations so far */
+    uint64_t limit, room;                  /* what there may be: bytes */
+    uint64_t done;                         /* operations so far */
     long fired;                            /* faults before the call under way */
     int is_host_short;                     /* host memory was refused in it */
     char wrong[600];                       /* what was seen first; "": nothing */
