@@ -24,22 +24,21 @@ void world_mistake(world *w, const operation *op) {
         result = memory ? GPUPOOL_OK : gpupool_last_result();
     }
     world_judge(w, result,
-                world_or_broken(BIT(GPUPOOL_E_ARGUMENT) |
-                                (op->number % 8 > 5 ? BIT(GPUPOOL_E_NOT_OURS) : 0)),
+                BIT(GPUPOOL_E_ARGUMENT) | (op->number % 8 > 5 ? BIT(GPUPOOL_E_NOT_OURS) : 0) |
+                    OR_BROKEN,
                 "a wrong argument");
 }
 
 static void limit(world *w, const operation *op) {
-    gpupool_result result;
-    w->limit = w->config.limit_bytes >> op->flags % 3;       /* before: intruders see it */
-    result = SURE(w, gpupool_set_limit(w->arena, w->limit)); /* which may break it */
-    world_judge(w, result, world_or_broken(BIT(GPUPOOL_OK)), "set_limit");
+    w->limit = w->config.limit_bytes >> op->flags % 3; /* before: intruders see it */
+    if (w->limit && w->limit < 2 << 20) w->limit = 2 << 20;
+    world_judge(w, SURE(w, gpupool_set_limit(w->arena, w->limit)), BIT(GPUPOOL_OK) | OR_BROKEN,
+                "set_limit");
 }
 
 static void trim(world *w, const operation *op) {
     size_t keep = op->flags % 2 ? 0 : (size_t)op->number % (256 << 20);
-    gpupool_result result = SURE(w, gpupool_trim(w->arena, keep)); /* which may break it */
-    world_judge(w, result, world_or_broken(BIT(GPUPOOL_OK)), "trim");
+    world_judge(w, SURE(w, gpupool_trim(w->arena, keep)), BIT(GPUPOOL_OK) | OR_BROKEN, "trim");
 }
 
 static void reset_peaks(world *w) {

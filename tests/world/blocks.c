@@ -12,6 +12,7 @@ static gpupool_request request_of(world *w, const operation *op) {
     gpupool_request request = {0};
     request.bytes = 1 + (op->number >> 2) % most[op->number & 3];
     if (w->has_fresh_sizes) request.bytes += w->done * 512;
+    if (request.bytes > w->room / 2) request.bytes = 1 + request.bytes % (w->room / 4);
     if (op->flags % 8 == 0) request.alignment = (size_t)1 << op->flags / 8 % 24;
     if (op->flags % 8 == 1) request.flags = flags[op->flags / 8 % 4];
     if (request.flags & GPUPOOL_ZEROED) request.bytes = 1 + request.bytes % (1 << 20);
@@ -29,7 +30,7 @@ static unsigned allowed_of(world *w, const gpupool_request *request, const graph
     if (capture) allowed |= BIT(GPUPOOL_E_CAPTURING);
     if (w->config.source == GPUPOOL_SOURCE_BYPASS && request->alignment > 256)
         allowed |= BIT(GPUPOOL_E_ARGUMENT) | BIT(GPUPOOL_E_UNSUPPORTED);
-    return world_or_broken(allowed);
+    return allowed | OR_BROKEN;
 }
 
 static void expect_verdict(world *w, const gpupool_request *request) {
@@ -229,7 +230,7 @@ static void record_in_capture(world *w, block *b, int other, const graph *g) {
         fake_read(w->streams[other], "use", b->memory, b->asked > 4096 ? 4096 : b->asked, -1);
     }
     result = SURE(w, gpupool_record_stream(w->arena, b->memory, w->streams[other]));
-    world_judge(w, result, world_or_broken(BIT(g->scope ? GPUPOOL_OK : GPUPOOL_E_CAPTURING)),
+    world_judge(w, result, BIT(g->scope ? GPUPOOL_OK : GPUPOOL_E_CAPTURING) | OR_BROKEN,
                 "record_stream in a capture");
 }
 
@@ -245,7 +246,7 @@ static void record(world *w, block *b, int other) {
     }
     world_use_elsewhere(w, b, other);
     result = SURE(w, gpupool_record_stream(w->arena, b->memory, w->streams[other]));
-    if (world_judge(w, result, world_or_broken(BIT(GPUPOOL_OK)), "record_stream")) return;
+    if (world_judge(w, result, BIT(GPUPOOL_OK) | OR_BROKEN, "record_stream")) return;
     world_follow(w, other, b->home); /* the use is the program's to care for */
 }
 
@@ -270,14 +271,15 @@ static void ask_and_err(world *w, block *b, const operation *op) {
 void world_block(world *w, const operation *op) {
     block *b = &w->blocks[op->slot % BLOCKS];
     const block *outer = w->busy;
+    int is_recorded = op->flags % (w->is_plenty ? 8 : 3) == 0; /* memory is short: more waits */
     int guard = w->guard, is_live = __atomic_load_n(&b->memory, __ATOMIC_ACQUIRE) != NULL;
     if (b == outer) return;
     w->busy = b;
-    if (!w->guard && (!is_live || op->flags % 8 == 0)) w->guard = NO_CAPTURE;
+    if (!w->guard && (!is_live || is_recorded)) w->guard = NO_CAPTURE;
     if (!is_live) allocate(w, b, op);
     else if (b->is_leaving) fake_step(w->streams[b->home]);
-    else if (op->flags % 8 == 0) record(w, b, op->stream % w->stream_count);
-    else if (op->flags % 32 == 1) ask_and_err(w, b, op);
+    else if (is_recorded) record(w, b, op->stream % w->stream_count);
+    else if (op->flags % 32 == 2) ask_and_err(w, b, op);
     else world_free_block(w, b, op);
     w->busy = outer;
     w->guard = guard;

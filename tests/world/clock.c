@@ -125,7 +125,7 @@ static int scene(long operations) {
 static const char *run(uint64_t number, long operations) {
     seed = number;
     wrong[0] = 0;
-    alarm(60); /* who waits for ever is ended, and so the test fails */
+    alarm(30); /* who waits for ever is ended, and so the test fails */
     scenes += scene(operations);
     if (!wrong[0] && fake_failures()) snprintf(wrong, sizeof wrong, "%s", fake_failure_text());
     return wrong;

@@ -23,9 +23,9 @@ static void open_graph(world *w, graph *g, const operation *op) {
     g->stream = stream;
     if (op->flags % 4) {
         result = SURE(w, gpupool_begin_capture(w->arena, w->streams[stream], &g->scope));
-        if (!world_judge(w, result, world_or_broken(BIT(GPUPOOL_OK)), "begin_capture")) return;
+        if (!world_judge(w, result, BIT(GPUPOOL_OK) | OR_BROKEN, "begin_capture")) return;
         result = SURE(w, gpupool_begin_capture(w->arena, w->streams[stream], &second));
-        world_judge(w, result, world_or_broken(BIT(GPUPOOL_E_ARGUMENT)), "a second scope");
+        world_judge(w, result, BIT(GPUPOOL_E_ARGUMENT) | OR_BROKEN, "a second scope");
     }
     g->state = GRAPH_OPEN;
 }
@@ -42,7 +42,7 @@ static void end_scope(world *w, const graph *g) {
     gpupool_result result;
     if (!g->scope) return;
     result = SURE(w, gpupool_end_capture(g->scope));
-    world_judge(w, result, world_or_broken(BIT(GPUPOOL_OK)), "end_capture");
+    world_judge(w, result, BIT(GPUPOOL_OK) | OR_BROKEN, "end_capture");
 }
 
 static void end(world *w, graph *g, const operation *op) {
@@ -92,10 +92,9 @@ void world_drop_graph(world *w, graph *g) {
     leave_blocks(w, g);
     g->owned = 0;
     g->state = GRAPH_UNUSED;
-    if (g->scope) {
-        gpupool_result result = SURE(w, gpupool_release_capture(g->scope)); /* which may break it */
-        world_judge(w, result, world_or_broken(BIT(GPUPOOL_OK)), "release_capture");
-    }
+    if (g->scope)
+        world_judge(w, SURE(w, gpupool_release_capture(g->scope)), BIT(GPUPOOL_OK) | OR_BROKEN,
+                    "release_capture");
 }
 
 void world_graph(world *w, const operation *op) {

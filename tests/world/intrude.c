@@ -26,12 +26,19 @@ static void intrude(void *user) {
     w->is_host_short = is_host_short;
 }
 
+/* gpupool asks behind its record whether the stream captures, with the lock open still. */
+static void intrude_behind_the_record(void *user) {
+    fake_before_call("cuStreamIsCapturing", 1, intrude, user);
+}
+
 void world_intrude(world *w, const operation *op) {
     static const char *const windows[] = {
         "cuEventRecord",      "cuEventRecord",  "cuEventCreate", "cuStreamWaitEvent",
         "cuEventSynchronize", "cuMemHostAlloc", "cuMemFreeHost", "cuMemAlloc",
         "cuMemFree",          "cuMemsetD8Async"};
+    const char *window = windows[op->slot % 10];
     if (w->is_shared || w->stream_count == 1) return; /* on one stream peaks are exact */
     w->intruder = *op;
-    fake_before_call(windows[op->slot % 10], 1 + op->stream / 8 % 4, intrude, w);
+    fake_before_call(window, 1 + op->stream / 8 % 4,
+                     op->slot % 10 == 0 ? intrude_behind_the_record : intrude, w);
 }

@@ -29,6 +29,7 @@ static int open_worlds(void) {
     memset(worlds, 0, sizeof worlds);
     worlds[0].config.limit_bytes = worlds[0].limit = limits[seed % 4];
     worlds[0].is_plenty = !worlds[0].limit;
+    worlds[0].room = worlds[0].limit ? worlds[0].limit : UINT64_MAX;
     worlds[0].stream_count = 3;
     worlds[0].is_shared = 1;
     for (s = 0; s < 2; s++) cudaStreamCreateWithFlags(&worlds[0].streams[s], cudaStreamNonBlocking);

@@ -35,10 +35,13 @@ static void describe(world *w, const operation *op) {
     w->has_fresh_sizes = op->flags / 8 % 4 == 0;
     w->has_faults = op->flags / 32 % 2;
     w->is_plenty = !w->limit;
+    w->room = w->limit ? w->limit : UINT64_MAX;
     if (op->flags / 64 % 4 == 0) {
+        uint64_t room = (uint64_t)(8 + op->number % 256) << 20;
         w->is_plenty = 0;
-        fake_device_memory(0, (size_t)(8 + op->number % 256) << 20);
-        fake_pinned_limit((size_t)(8 + op->number % 256) << 20);
+        if (room < w->room) w->room = room;
+        fake_device_memory(0, room);
+        fake_pinned_limit(room);
     }
 }
 
@@ -87,7 +90,7 @@ void world_close(world *w) {
     world_figures(w);
     expect_empty(w);
     result = CALL(w, gpupool_arena_destroy(w->arena));
-    world_judge(w, result, world_or_broken(BIT(GPUPOOL_OK)), "destroy");
+    world_judge(w, result, BIT(GPUPOOL_OK) | OR_BROKEN, "destroy");
 }
 
 /* Runs the operations; the first one says what the world is like. Returns what was wrong, or "". */

@@ -58,7 +58,8 @@ typedef struct world {
     block blocks[BLOCKS];
     graph graphs[GRAPHS];
     uint64_t asked, allocated, live, peak; /* of live blocks */
-    uint64_t limit, done;                  /* operations so far */
+    uint64_t limit, room;                  /* what there may be: bytes */
+    uint64_t done;                         /* operations so far */
     long fired;                            /* faults before the call under way */
     int is_host_short;                     /* host memory was refused in it */
     char wrong[600];                       /* what was seen first; "": nothing */
@@ -72,7 +73,6 @@ typedef struct world {
 void world_expect(world *, int holds, const char *what);
 void world_enter(world *);
 void world_leave(world *);
-unsigned world_or_broken(unsigned allowed);
 int world_is_faulty(const world *, gpupool_result);
 int world_judge(world *, gpupool_result, unsigned allowed, const char *call);
 void world_own(world *, int on);
@@ -119,6 +119,7 @@ void world_refuse_host_memory(long n);
 int world_host_memory_refused(void); /* since it was asked last */
 
 #define BIT(result) (1u << (result))
+#define OR_BROKEN BIT(31) /* of calls that a broken arena refuses: frees are not among them */
 /* A call of gpupool, in which faults fire; what it must leave alone is looked at behind it. */
 #define CALL(w, call) \
     __extension__({ \
