@@ -82,7 +82,7 @@ done
 only_ours() { # OBJECT: every name that others can see begins with gpupool_
     local names
     names=$(names_in "$1")
-    grep -qx 'gpupool_alloc' <<< "$names" && ! grep -Ev '^(gpupool_[a-z_]*|main)$' <<< "$names"
+    grep -qx 'gpupool_alloc' <<< "$names" && ! grep -Ev '^(gpupool_[a-zA-Z_]*|main)$' <<< "$names"
 }
 check "symbols, C" only_ours "$out/main-c11.o"
 check "symbols, C++" only_ours "$out/main-cpp11.o"

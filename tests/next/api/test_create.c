@@ -80,17 +80,6 @@ static void wrong_configs(void) {
     refused(&config, "chunk_alloc");
 }
 
-/* A limit below one granule can hold no chunk. It is the limit that a verdict names. */
-static void limit_below_a_granule(void) {
-    gpupool_arena *arena = kit_open(MIB);
-    KIT_FAILS(gpupool_alloc(arena, 1, kit_stream[0]), GPUPOOL_E_OUT_OF_MEMORY, "limit");
-    CHECK_EQ(gpupool_last_verdict()->cause, GPUPOOL_CAUSE_LIMIT);
-    CHECK_EQ(gpupool_last_verdict()->missing, MIB);
-    CHECK_RESULT(gpupool_set_limit(arena, 2 * MIB), GPUPOOL_OK);
-    kit_free(arena, gpupool_alloc(arena, 1, kit_stream[0]), kit_stream[0]);
-    kit_close(arena);
-}
-
 static void name_is_copied(void) {
     char name[] = "a name";
     gpupool_arena_config config = kit_config(GPUPOOL_SOURCE_AUTO, 0);
@@ -158,7 +147,6 @@ int main(void) {
     KIT_TEST(without_a_config);
     KIT_TEST(on_a_device);
     KIT_TEST(wrong_configs);
-    KIT_TEST(limit_below_a_granule);
     KIT_TEST(name_is_copied);
     KIT_TEST(not_while_in_use);
     KIT_TEST(of_nothing);
