@@ -4405,18 +4405,11 @@ static uint64_t gpi_life_tables(const gpi_buddy *buddy) {
            buddy->granules / 8 + 8;
 }
 
-/* What `where` says is the limit: 0 stands for none. MAPPED memory comes in granules. */
-static gpupool_result gpi_life_refuses_limit(const gpupool_arena *arena, const char *where,
-                                             uint64_t bytes) {
-    if (bytes > (uint64_t)1 << 46)
-        return gpi_system_fail(GPUPOOL_E_ARGUMENT,
-                               "%s: %llu bytes are more than 2^46 (0: no limit)", where,
-                               (unsigned long long)bytes);
-    if (bytes && bytes < GPI_GRANULE * GPI_UNIT && arena->chunks.source->flags & GPI_MAPS)
-        return gpi_system_fail(GPUPOOL_E_ARGUMENT,
-                               "%s: %llu bytes are less than 2 MiB, a granule: no chunk would fit",
-                               where, (unsigned long long)bytes);
-    return GPUPOOL_OK;
+/* What `where` says is the limit: 0 stands for none, and a negative number is a mistake. */
+static gpupool_result gpi_life_refuses_limit(const char *where, uint64_t bytes) {
+    if (bytes <= (uint64_t)1 << 46) return GPUPOOL_OK;
+    return gpi_system_fail(GPUPOOL_E_ARGUMENT, "%s: %llu bytes are more than 2^46 (0: no limit)",
+                           where, (unsigned long long)bytes);
 }
 
 /* Reads a limit from a text. A part of it is a part of the device's memory, or of the host's. */
@@ -4428,7 +4421,7 @@ static gpupool_result gpi_life_read_limit(const gpupool_arena *arena, const char
     if (arena->config.source == GPUPOOL_SOURCE_PINNED)
         total = (uint64_t)sysconf(_SC_PHYS_PAGES) * (uint64_t)sysconf(_SC_PAGESIZE);
     wrong = gpi_text_limit(text, total, bytes);
-    if (!wrong) return gpi_life_refuses_limit(arena, where, *bytes);
+    if (!wrong) return gpi_life_refuses_limit(where, *bytes);
     return gpi_system_fail(GPUPOOL_E_ARGUMENT, "%s: \"%s\" %s", where,
                            gpi_text_line(line, sizeof line, text), wrong);
 }
@@ -4448,7 +4441,7 @@ static gpupool_result gpi_life_choose_limit(gpupool_arena *arena) {
     }
     if (!bytes) bytes = GPUPOOL_LIMIT;
     result = text ? gpi_life_read_limit(arena, where, text, &bytes)
-                  : gpi_life_refuses_limit(arena, where, bytes);
+                  : gpi_life_refuses_limit(where, bytes);
     arena->config.limit_bytes = bytes;
     arena->chunks.limit = bytes ? bytes : UINT64_MAX;
     return result;
@@ -4650,7 +4643,7 @@ GPUPOOL_API gpupool_result gpupool_trim(gpupool_arena *arena, size_t keep_bytes)
 
 GPUPOOL_API gpupool_result gpupool_set_limit(gpupool_arena *arena, size_t bytes) {
     gpupool_result result = gpi_alloc_enter(arena);
-    if (result == GPUPOOL_OK) result = gpi_life_refuses_limit(arena, "limit", bytes);
+    if (result == GPUPOOL_OK) result = gpi_life_refuses_limit("limit", bytes);
     if (result != GPUPOOL_OK) return result;
     gpi_system_lock(&arena->lock);
     arena->chunks.limit = bytes ? bytes : UINT64_MAX;
