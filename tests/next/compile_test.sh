@@ -82,7 +82,7 @@ done
 only_ours() { # OBJECT: every name that others can see begins with gpupool_
     local names
     names=$(names_in "$1")
-    grep -qx 'gpupool_alloc' <<< "$names" && ! grep -Ev '^(gpupool_[a-zA-Z_]*|main)$' <<< "$names"
+    grep -qx 'gpupool_alloc' <<< "$names" && ! grep -Ev '^(gpupool_[A-Za-z_]*|main)$' <<< "$names"
 }
 check "symbols, C" only_ours "$out/main-c11.o"
 check "symbols, C++" only_ours "$out/main-cpp11.o"
@@ -99,6 +99,47 @@ macros() { # FLAGS: of gpupool.h, without those of what it includes
 only_our_macros() { macros "" | grep -qx GPUPOOL_NO_STREAM && ! macros "" | grep -v '^GPUPOOL_'; }
 check "macros of a file without the implementation" only_our_macros
 
+macros_with_names() { # where they are to be replaced
+    local replaced="cudaDeviceReset cudaFree cudaFreeAsync cudaMalloc cudaMallocAsync cudaStreamDestroy"
+    local others
+    others=$(macros -DGPUPOOL_REPLACE_CUDA_MALLOC=1 | grep -v '^GPUPOOL_' | xargs)
+    [[ $others == "$replaced" ]] || { echo "$others"; return 1; }
+}
+check "macros with CUDA's names" macros_with_names
+
+# ---- CUDA's names over gpupool's functions ----
+names=tests/gates/compile
+per_thread=-DCUDA_API_PER_THREAD_DEFAULT_STREAM
+replaced() { # LANGUAGE FLAGS: calls, pointers, deleters, templates; in one file
+    compile "$1 $2" "$out/replaced.o" $names/replace.c &&
+        link_and_run "$out/replaced" "$CXX" "$out/replaced.o"
+}
+for language in c11 c17 cpp11 cpp20; do
+    check "replaced, $language" replaced "${!language}" ""
+    check "replaced, $language, streams per thread" replaced "${!language}" $per_thread
+done
+two_files() { # COMPILER FLAGS COMPILER FLAGS: of the first file, of the second
+    local here="-Werror $include -isystem tests/fakecuda/include"
+    $1 $2 $here -c -o "$out/names_main.o" $names/names_main.cpp &&
+        $3 $4 $here -c -o "$out/names_other.o" $names/names_other.cpp &&
+        link_and_run "$out/names" "$1" "$out/names_main.o" "$out/names_other.o"
+}
+compilers=()
+for compiler in "$CXX" clang++; do
+    if works "$compiler"; then compilers+=("$compiler"); else left_out "$compiler"; fi
+done
+for compiler in "${compilers[@]}"; do
+    for flags in -std=c++11 "-std=c++17 $per_thread" "-std=c++20 -O2"; do
+        check "$compiler $flags: names in two files" \
+            two_files "$compiler" "$flags" "$compiler" "$flags"
+    done
+    mixed="-std=c++17 -DNAMES_MIXED"
+    check "$compiler: names, one of two files with streams per thread" \
+        two_files "$compiler" "$mixed" "$compiler" "$mixed $per_thread"
+done
+[[ ${#compilers[@]} != 2 ]] || check "names in a file of each compiler" \
+    two_files "$CXX" -std=c++11 clang++ "-std=c++20 -O2"
+
 # ---- CUDA ----
 in_cuda() { # SOURCE
     cp $source/$1.c "$out/$1.cu"
@@ -106,9 +147,24 @@ in_cuda() { # SOURCE
         -o "$out/$1-cu.o" "$out/$1.cu" > "$out/nvcc.log" 2>&1 && [[ ! -s $out/nvcc.log ]] ||
         { cat "$out/nvcc.log"; return 1; }
 }
+cu_files() { # FLAGS
+    local name
+    for name in main other; do
+        $NVCC $1 $include -x cu -c -o "$out/names_$name-cu.o" $names/names_$name.cpp || return 1
+    done
+    $NVCC -o "$out/names-cu" "$out"/names_{main,other}-cu.o
+}
 if [[ -n $NVCC ]]; then
     check "nvcc, with the implementation" in_cuda main
     check "nvcc, without" in_cuda user
+    check "nvcc, names in two files" cu_files -std=c++17
+    flags="-std=c++20 --default-stream per-thread"
+    check "nvcc, names, streams per thread" "$NVCC" $flags -Werror all-warnings $include -x cu -c \
+        -o "$out/replaced-cu.o" $names/replace.c
+    check "nvcc, the same kernels in both passes" \
+        same_kernels "$flags -Itests/next" 6 $names/names_kernels.cu
+    check "nvcc, kernels that call CUDA's names" "$NVCC" -rdc=true $include -o "$out/device-cu" \
+        -Werror all-warnings $names/device_side.cu
     # CUDA's part of such an object is for a real runtime: only the host's part is linked.
     cudart="-Wl,--unresolved-symbols=ignore-in-object-files"
     check "two files, nvcc and C" $CXX $cudart -o "$out/two-cu" "$out/main-cu.o" "$out/user-c11.o" \

@@ -467,6 +467,14 @@ GPUPOOL_API gpupool_result gpupool_ring_get_stats(gpupool_ring *, gpupool_ring_s
 }
 #endif
 
+/* CUDA's own: NAMES cannot give the names back, which CUDA's header may have defined as macros. */
+static inline cudaError_t gpi_cuda_malloc_async(void **pointer, size_t bytes, cudaStream_t stream) {
+    return cudaMallocAsync(pointer, bytes, stream);
+}
+static inline cudaError_t gpi_cuda_free_async(void *block, cudaStream_t stream) {
+    return cudaFreeAsync(block, stream);
+}
+
 /* == CPP ==========================================================================================
    For C++: an owner of an arena, a resource for cuda::mr and RMM, an allocator for containers.
 
@@ -670,8 +678,6 @@ struct allocator : gpi_elements<Memory::is_host || sizeof...(Pointer)> {
 #if GPUPOOL_REPLACE_CUDA_MALLOC /* an earlier include has replaced them (NAMES) */
 #undef cudaMalloc
 #undef cudaFree
-#undef cudaMallocAsync
-#undef cudaFreeAsync
 #undef cudaStreamDestroy
 #undef cudaDeviceReset
 #endif
@@ -4399,18 +4405,11 @@ static uint64_t gpi_life_tables(const gpi_buddy *buddy) {
            buddy->granules / 8 + 8;
 }
 
-/* What `where` says is the limit: 0 stands for none. MAPPED memory comes in granules. */
-static gpupool_result gpi_life_refuses_limit(const gpupool_arena *arena, const char *where,
-                                             uint64_t bytes) {
-    if (bytes > (uint64_t)1 << 46)
-        return gpi_system_fail(GPUPOOL_E_ARGUMENT,
-                               "%s: %llu bytes are more than 2^46 (0: no limit)", where,
-                               (unsigned long long)bytes);
-    if (bytes && bytes < GPI_GRANULE * GPI_UNIT && arena->chunks.source->flags & GPI_MAPS)
-        return gpi_system_fail(GPUPOOL_E_ARGUMENT,
-                               "%s: %llu bytes are less than 2 MiB, a granule: no chunk would fit",
-                               where, (unsigned long long)bytes);
-    return GPUPOOL_OK;
+/* What `where` says is the limit: 0 stands for none, and a negative number is a mistake. */
+static gpupool_result gpi_life_refuses_limit(const char *where, uint64_t bytes) {
+    if (bytes <= (uint64_t)1 << 46) return GPUPOOL_OK;
+    return gpi_system_fail(GPUPOOL_E_ARGUMENT, "%s: %llu bytes are more than 2^46 (0: no limit)",
+                           where, (unsigned long long)bytes);
 }
 
 /* Reads a limit from a text. A part of it is a part of the device's memory, or of the host's. */
@@ -4422,7 +4421,7 @@ static gpupool_result gpi_life_read_limit(const gpupool_arena *arena, const char
     if (arena->config.source == GPUPOOL_SOURCE_PINNED)
         total = (uint64_t)sysconf(_SC_PHYS_PAGES) * (uint64_t)sysconf(_SC_PAGESIZE);
     wrong = gpi_text_limit(text, total, bytes);
-    if (!wrong) return gpi_life_refuses_limit(arena, where, *bytes);
+    if (!wrong) return gpi_life_refuses_limit(where, *bytes);
     return gpi_system_fail(GPUPOOL_E_ARGUMENT, "%s: \"%s\" %s", where,
                            gpi_text_line(line, sizeof line, text), wrong);
 }
@@ -4442,7 +4441,7 @@ static gpupool_result gpi_life_choose_limit(gpupool_arena *arena) {
     }
     if (!bytes) bytes = GPUPOOL_LIMIT;
     result = text ? gpi_life_read_limit(arena, where, text, &bytes)
-                  : gpi_life_refuses_limit(arena, where, bytes);
+                  : gpi_life_refuses_limit(where, bytes);
     arena->config.limit_bytes = bytes;
     arena->chunks.limit = bytes ? bytes : UINT64_MAX;
     return result;
@@ -4644,7 +4643,7 @@ GPUPOOL_API gpupool_result gpupool_trim(gpupool_arena *arena, size_t keep_bytes)
 
 GPUPOOL_API gpupool_result gpupool_set_limit(gpupool_arena *arena, size_t bytes) {
     gpupool_result result = gpi_alloc_enter(arena);
-    if (result == GPUPOOL_OK) result = gpi_life_refuses_limit(arena, "limit", bytes);
+    if (result == GPUPOOL_OK) result = gpi_life_refuses_limit("limit", bytes);
     if (result != GPUPOOL_OK) return result;
     gpi_system_lock(&arena->lock);
     arena->chunks.limit = bytes ? bytes : UINT64_MAX;
@@ -4889,7 +4888,7 @@ GPUPOOL_API cudaError_t gpupool_cudaMallocAsync(void **pointer, size_t bytes, cu
     if (error != cudaSuccess) return error;
     if (!stream) stream = GPI_NULL_STREAM;
     arena = gpi_shape_arena_of(stream, device);
-    if (gpi_shape_is_captured(arena, stream)) return cudaMallocAsync(pointer, bytes, stream);
+    if (gpi_shape_is_captured(arena, stream)) return gpi_cuda_malloc_async(pointer, bytes, stream);
     return gpi_shape_alloc(arena, pointer, bytes, stream);
 }
 
@@ -4965,7 +4964,7 @@ GPUPOOL_API cudaError_t gpupool_cudaFreeAsync(void *block, cudaStream_t stream) 
     if (!block) return cudaSuccess;
     if (!stream) stream = GPI_NULL_STREAM;
     if (gpi_shape_free(block, stream, &error)) return error;
-    return cudaFreeAsync(block, stream);
+    return gpi_cuda_free_async(block, stream);
 }
 /* == CHECK ========================================================================================
    The invariants of the sections above, asked one by one: for tests and for whoever suspects the
@@ -5982,15 +5981,21 @@ GPUPOOL_API gpupool_result gpupool_ring_destroy(gpupool_ring *ring) {
 /* == NAMES ========================================================================================
    With GPUPOOL_REPLACE_CUDA_MALLOC: CUDA's names become gpupool's functions, in calls, as pointers
    and as arguments of templates; in device code they stay CUDA's. They come last, so that nothing
-   above sees them. A stream of 0 is what it is in CUDA's calls of this file. */
+   above sees them. A stream of 0 is what it is in CUDA's calls of this file: so there are two sets
+   of functions, and each is one function in all files of a C++ program. */
 #if GPUPOOL_REPLACE_CUDA_MALLOC
 #ifndef GPUPOOL_NAMED
 #define GPUPOOL_NAMED
 
-#ifdef __CUDACC__
-#define GPI_NAME static inline __host__ __device__
+#ifdef __cplusplus
+#define GPI_NAME inline
 #else
 #define GPI_NAME static inline
+#endif
+#ifdef __CUDACC__
+#define GPI_NAME_BOTH GPI_NAME __host__ __device__
+#else
+#define GPI_NAME_BOTH GPI_NAME
 #endif
 #ifdef __CUDA_ARCH__
 #define GPI_NAMED(name) name
@@ -5998,58 +6003,68 @@ GPUPOOL_API gpupool_result gpupool_ring_destroy(gpupool_ring *ring) {
 #define GPI_NAMED(name) gpupool_##name
 #endif
 #ifdef CUDA_API_PER_THREAD_DEFAULT_STREAM
-#define GPI_NAMED_STREAM(stream) ((stream) ? (stream) : cudaStreamPerThread)
+#define GPI_ASYNC(name) gpi_names_##name##_async_ptsz
+#define GPI_ASYNC_STREAM(stream) ((stream) ? (stream) : cudaStreamPerThread)
 #else
-#define GPI_NAMED_STREAM(stream) ((stream) ? (stream) : cudaStreamLegacy)
+#define GPI_ASYNC(name) gpi_names_##name##_async
+#define GPI_ASYNC_STREAM(stream) ((stream) ? (stream) : cudaStreamLegacy)
 #endif
 
-GPI_NAME cudaError_t gpi_names_malloc(void **pointer, size_t bytes) {
+#ifdef __cplusplus
+extern "C" {
+#endif
+GPI_NAME_BOTH cudaError_t gpi_names_malloc(void **pointer, size_t bytes) {
     return GPI_NAMED(cudaMalloc)(pointer, bytes);
 }
-GPI_NAME cudaError_t gpi_names_free(void *block) {
+GPI_NAME_BOTH cudaError_t gpi_names_free(void *block) {
     return GPI_NAMED(cudaFree)(block);
 }
-GPI_NAME cudaError_t gpi_names_stream_destroy(cudaStream_t stream) {
+GPI_NAME_BOTH cudaError_t gpi_names_stream_destroy(cudaStream_t stream) {
 #ifndef __CUDA_ARCH__
     gpupool_retire_stream(stream); /* CUDA says what is wrong with the stream */
 #endif
     return cudaStreamDestroy(stream);
 }
-static inline cudaError_t gpi_names_malloc_async(void **pointer, size_t bytes,
-                                                 cudaStream_t stream) {
-    return gpupool_cudaMallocAsync(pointer, bytes, GPI_NAMED_STREAM(stream));
+GPI_NAME cudaError_t GPI_ASYNC(malloc)(void **pointer, size_t bytes, cudaStream_t stream) {
+    return gpupool_cudaMallocAsync(pointer, bytes, GPI_ASYNC_STREAM(stream));
 }
-static inline cudaError_t gpi_names_free_async(void *block, cudaStream_t stream) {
-    return gpupool_cudaFreeAsync(block, GPI_NAMED_STREAM(stream));
+GPI_NAME cudaError_t GPI_ASYNC(free)(void *block, cudaStream_t stream) {
+    return gpupool_cudaFreeAsync(block, GPI_ASYNC_STREAM(stream));
 }
-
-#ifdef __cplusplus /* CUDA's header has such overloads: cudaMalloc(&p, n) with a float *p */
-template <class T> GPI_NAME cudaError_t gpi_names_malloc(T **pointer, size_t bytes) {
-    return gpi_names_malloc(static_cast<void **>(static_cast<void *>(pointer)), bytes);
+#ifdef __cplusplus
+} /* CUDA's header has such overloads: cudaMalloc(&p, n) with a float *p, and for its own pools */
+#define GPI_UNTYPED(pointer) static_cast<void **>(static_cast<void *>(pointer))
+template <class T> GPI_NAME_BOTH cudaError_t gpi_names_malloc(T **pointer, size_t bytes) {
+    return gpi_names_malloc(GPI_UNTYPED(pointer), bytes);
 }
 template <class T>
-static inline cudaError_t gpi_names_malloc_async(T **pointer, size_t bytes, cudaStream_t stream) {
-    return gpi_names_malloc_async(static_cast<void **>(static_cast<void *>(pointer)), bytes,
-                                  stream);
+GPI_NAME cudaError_t GPI_ASYNC(malloc)(T **pointer, size_t bytes, cudaStream_t stream) {
+    return GPI_ASYNC(malloc)(GPI_UNTYPED(pointer), bytes, stream);
 }
-template <class T, class Pool> /* from a pool of CUDA's */
-static inline cudaError_t gpi_names_malloc_async(T **pointer, size_t bytes, Pool pool,
-                                                 cudaStream_t stream) {
-    return cudaMallocFromPoolAsync(static_cast<void **>(static_cast<void *>(pointer)), bytes, pool,
-                                   stream);
+template <class T, class Pool>
+GPI_NAME cudaError_t GPI_ASYNC(malloc)(T **pointer, size_t bytes, Pool pool, cudaStream_t stream) {
+    return cudaMallocFromPoolAsync(GPI_UNTYPED(pointer), bytes, pool, stream);
 }
+#undef GPI_UNTYPED
 #endif
 #undef GPI_NAME
+#undef GPI_NAME_BOTH
 #undef GPI_NAMED
-#undef GPI_NAMED_STREAM
+#undef GPI_ASYNC
+#undef GPI_ASYNC_STREAM
 #endif /* GPUPOOL_NAMED */
 
 #undef cudaMallocAsync /* CUDA's header may define these two */
 #undef cudaFreeAsync
-#define cudaMalloc gpi_names_malloc
-#define cudaFree gpi_names_free
+#ifdef CUDA_API_PER_THREAD_DEFAULT_STREAM
+#define cudaMallocAsync gpi_names_malloc_async_ptsz
+#define cudaFreeAsync gpi_names_free_async_ptsz
+#else
 #define cudaMallocAsync gpi_names_malloc_async
 #define cudaFreeAsync gpi_names_free_async
+#endif
+#define cudaMalloc gpi_names_malloc
+#define cudaFree gpi_names_free
 #define cudaStreamDestroy gpi_names_stream_destroy
 #define cudaDeviceReset gpupool_cudaDeviceReset
 #endif /* GPUPOOL_REPLACE_CUDA_MALLOC */

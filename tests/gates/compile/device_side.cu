@@ -2,7 +2,7 @@
    compiled and linked alone, since the simulation has no kernels. */
 #define GPUPOOL_REPLACE_CUDA_MALLOC 1
 #define GPUPOOL_IMPLEMENTATION
-#include "../../../gpupool.h"
+#include "gpupool.h"
 
 __global__ void parent() {
     cudaStream_t stream;

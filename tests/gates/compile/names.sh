@@ -121,23 +121,6 @@ cu_beside_cxx() {
         $NVCC -std=c++17 -I. -x cu -c -o "$out/cu_main.o" $main &&
         $NVCC -o "$out/cu" "$out/cu_main.o" "$out/cxx_other.o"
 }
-# A kernel that only the pass for the host has made is registered nowhere: no launch finds it.
-named() { # reads symbols: each with its name in C++
-    cat > "$out/symbols"
-    c++filt < "$out/symbols" | paste "$out/symbols" -
-}
-same_kernels() { # FLAGS LEAST SOURCE: of each kernel's template the host has what the device has
-    rm -rf "$out/kept" && mkdir "$out/kept" &&
-        $NVCC $1 -I. -keep -keep-dir "$out/kept" -c -o "$out/kernels.o" "$3" || return 1
-    sed -n 's/.*\.entry \([A-Za-z0-9_]*\).*/\1/p' "$out"/kept/*.ptx | named > "$out/there"
-    nm --defined-only "$out/kernels.o" | sed -n 's/.* \(_Z.*\)/\1/p' | named > "$out/asked"
-    awk -F '\t' -v least="$2" '
-        function base(name) { sub(/[<(].*/, "", name); return name }
-        NR == FNR { there[$2] = 1; kernel[base($2)] = 1; next }
-        base($2) in kernel { seen++ }
-        base($2) in kernel && !($2 in there) { print "not on the device: " $2; bad = 1 }
-        END { exit bad || seen < least }' "$out/there" "$out/asked"
-}
 cu_quietly() { # FLAGS: nvcc's own headers are no system headers to it, and have warnings
     $NVCC $1 -I. -x cu -c -o "$out/cu.o" $other \
         -Xcompiler -Wall,-Wextra,-Wold-style-cast,-Wuseless-cast 2> "$out/cu_said" || return 1
@@ -153,7 +136,7 @@ if [[ $NVCC ]]; then
     check "nvcc: the same kernels of Thrust's" same_kernels -std=c++17 20 tests/gpu/names_other.cu
     check "nvcc beside $CXX" cu_beside_cxx
     check "nvcc: the recipe beneath a program" compiles_beneath
-    check "nvcc, kernels that call CUDA's names" "$NVCC" -rdc=true -o "$out/cu" \
+    check "nvcc, kernels that call CUDA's names" "$NVCC" -rdc=true -I. -o "$out/cu" \
         -Werror all-warnings tests/gates/compile/device_side.cu
 else
     left_out nvcc

@@ -1,7 +1,7 @@
 /* A program whose cudaMalloc is gpupool's: as C, and as C++ with typed pointers and deleters. */
 #define GPUPOOL_REPLACE_CUDA_MALLOC 1
 #define GPUPOOL_IMPLEMENTATION
-#include "../../../gpupool.h"
+#include "gpupool.h"
 
 #include <cuda_runtime.h> /* after it, as other headers of the program might */
 
