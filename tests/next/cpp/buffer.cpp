@@ -8,7 +8,8 @@ size_t buffers(cudaStream_t stream, const gpupool::arena &arena) {
     gpupool::host_resource both(memory);
     auto numbers = cuda::make_buffer<int>(cuda::stream_ref(stream), memory, 100, cuda::no_init);
     auto shared = cuda::make_buffer<int>(cuda::stream_ref(stream), both, 100, cuda::no_init);
-    static_assert(cuda::std::is_same_v<decltype(numbers), cuda::device_buffer<int>>, "of the device");
+    static_assert(cuda::std::is_same_v<decltype(numbers), cuda::device_buffer<int>>,
+                  "of the device");
     shared.get_unsynchronized(0) = 1; /* the host may use it */
     return numbers.size() + shared.size();
 }

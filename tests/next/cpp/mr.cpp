@@ -1,5 +1,5 @@
-/* gpupool::resource as cuda::mr sees it: its concepts and properties, by the names of CUDA's library
-   that is here, and calls through references that know no more than those. */
+/* gpupool::resource as cuda::mr sees it: its concepts and properties, by the names of CUDA's
+   library that is here, and calls through references that know no more than those. */
 #include "gpupool.h" /* before CUDA's library: the order does not matter */
 
 #include <cuda/memory_resource>
@@ -16,12 +16,12 @@ struct unknown {}; /* a property that no resource has */
 
 #if CCCL_VERSION >= 3001000
 template <class R, class... Properties>
-constexpr bool suits = mr::resource_with<R, Properties...> &&
-                       mr::synchronous_resource_with<R, Properties...>;
+constexpr bool suits =
+    mr::resource_with<R, Properties...> &&mr::synchronous_resource_with<R, Properties...>;
 #else
 template <class R, class... Properties>
-constexpr bool suits = mr::async_resource_with<R, Properties...> &&
-                       mr::resource_with<R, Properties...>;
+constexpr bool suits =
+    mr::async_resource_with<R, Properties...> &&mr::resource_with<R, Properties...>;
 #endif
 
 struct derived : gpupool::resource {
@@ -90,7 +90,8 @@ static void owned(gpupool::resource memory) {
     any.deallocate_sync(p, 1000, 256);
 }
 #else
-static void owned(gpupool::resource) {}
+static void owned(gpupool::resource) {
+}
 #endif
 
 int main() {

@@ -24,7 +24,8 @@ typedef gpupool::allocator<int, gpupool::host_resource> host_ints;
 static const int COUNT = 1 << 20;
 static int bad;
 
-#define CHECK(truth) ((truth) ? (void)0 : (void)(bad++, fprintf(stderr, "line %d: %s\n", __LINE__, #truth)))
+#define CHECK(truth) \
+    ((truth) ? (void)0 : (void)(bad++, fprintf(stderr, "line %d: %s\n", __LINE__, #truth)))
 
 static size_t held(const gpupool::arena &arena) {
     gpupool_stats stats;
@@ -100,8 +101,8 @@ static void too_much_is_bad_alloc() {
 static void memory_of_both() {
     gpupool::arena managed(from(GPUPOOL_SOURCE_MANAGED, 0)), pinned(from(GPUPOOL_SOURCE_PINNED, 0));
     {
-        thrust::universal_vector<int, shared_ints> a(
-            COUNT, 3, shared_ints(gpupool::host_resource(managed)));
+        thrust::universal_vector<int, shared_ints> a(COUNT, 3,
+                                                     shared_ints(gpupool::host_resource(managed)));
         CHECK(thrust::reduce(a.begin(), a.end()) == 3 * COUNT);
         CHECK(cudaDeviceSynchronize() == cudaSuccess && a[5] == 3);
         std::vector<int, host_ints> staging(COUNT, 4, gpupool::host_resource(pinned));
