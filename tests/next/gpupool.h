@@ -5140,17 +5140,11 @@ GPUPOOL_API gpupool_result gpupool_check(gpupool_arena *arena) {
    Read first: gpi_file_read. */
 
 enum {
-    GPI_FILE_PAGE = 4096,       /* what O_DIRECT wants memory and offset to be multiples of */
-    GPI_FILE_LEAST = 64 << 10,  /* bytes from which a second descriptor pays */
-    GPI_FILE_GET_LOCK = 36,     /* F_OFD_GETLK, */
-    GPI_FILE_NO_WAIT = 8,       /* RWF_NOWAIT and */
-    GPI_FILE_CLOEXEC = 02000000 /* O_CLOEXEC, all hidden by c11 */
+    GPI_FILE_PAGE = 4096,      /* what O_DIRECT wants memory and offset to be multiples of */
+    GPI_FILE_LEAST = 64 << 10, /* bytes from which a second descriptor pays */
+    GPI_FILE_GET_LOCK = 36,    /* F_OFD_GETLK, */
+    GPI_FILE_NO_WAIT = 8       /* RWF_NOWAIT, which c11 hides */
 };
-#if defined(__aarch64__)
-enum { GPI_FILE_DIRECT = 0200000 }; /* O_DIRECT, likewise */
-#else
-enum { GPI_FILE_DIRECT = 040000 };
-#endif
 
 typedef struct gpi_file {
     int descriptor; /* the caller's */
@@ -5187,7 +5181,7 @@ static gpupool_result gpi_file_open(gpi_file *file, int descriptor, uint64_t at,
         return gpi_file_failed((uint64_t)about.st_size, "it ends here, before what is asked");
     if (bytes < GPI_FILE_LEAST || gpi_file_is_locked(descriptor)) return GPUPOOL_OK;
     snprintf(name, sizeof name, "/proc/self/fd/%d", descriptor);
-    file->direct = open(name, O_RDONLY | GPI_FILE_CLOEXEC | GPI_FILE_DIRECT);
+    file->direct = open(name, O_RDONLY | __O_CLOEXEC | __O_DIRECT);
     return GPUPOOL_OK;
 }
 
@@ -5213,30 +5207,23 @@ static int gpi_file_is_cached(const gpi_file *file, uint64_t at) {
     return is_in & 1;
 }
 
-/* Reads whole pages past the page cache (F3). Returns how many of the bytes it got. */
-static uint64_t gpi_file_read_direct(const gpi_file *file, unsigned char *memory, uint64_t at,
-                                     uint64_t bytes) {
-    uint64_t head = at % GPI_FILE_PAGE;
-    ssize_t got = pread(file->direct, memory - head, (size_t)gpi_up(head + bytes, GPI_FILE_PAGE),
-                        (off_t)(at - head));
-    return got > (ssize_t)head ? gpi_min((uint64_t)got - head, bytes) : 0;
-}
-
-/* Reads bytes of the file from `at` on. The page that is asked about lies anywhere in the part: the
-   question may start the system's own read of it, and always the first page would make the next
-   transfer of the file look cached. */
+/* Reads bytes of the file from `at` on: first whole pages past the page cache (F3), then what that
+   left. The page that is asked about lies anywhere in the part: the question may start the system's
+   own read of it, and always the first page would make the next transfer of the file look cached.
+ */
 static gpupool_result gpi_file_read(const gpi_file *file, unsigned char *memory, uint64_t at,
                                     uint64_t bytes) {
-    uint64_t done = 0;
+    uint64_t head = at % GPI_FILE_PAGE, whole = gpi_up(head + bytes, GPI_FILE_PAGE), done = 0;
+    ssize_t got = 0;
     if (file->direct >= 0 && ((uintptr_t)memory - at) % GPI_FILE_PAGE == 0 &&
         !gpi_file_is_cached(file, at + gpi_hash(at + (uintptr_t)memory + bytes) % bytes))
-        done = gpi_file_read_direct(file, memory, at, bytes);
-    while (done < bytes) {
-        ssize_t got = pread(file->descriptor, memory + done, bytes - done, (off_t)(at + done));
-        if (got < 0 && errno == EINTR) continue;
-        if (got < 0) return gpi_file_failed(at + done, strerror(errno));
+        got = pread(file->direct, memory - head, whole, (off_t)(at - head));
+    if (got > (ssize_t)head) done = gpi_min((uint64_t)got - head, bytes);
+    for (; done < bytes; done += (uint64_t)got) {
+        got = pread(file->descriptor, memory + done, bytes - done, (off_t)(at + done));
         if (got == 0) return gpi_file_failed(at + done, "it ends here, before what is asked");
-        done += (uint64_t)got;
+        if (got < 0 && errno != EINTR) return gpi_file_failed(at + done, strerror(errno));
+        if (got < 0) got = 0;
     }
     return GPUPOOL_OK;
 }
@@ -5282,7 +5269,7 @@ enum {
     GPI_RING_LEAST = 128 << 10, /* the smallest part, but for the last */
     GPI_RING_HELP = 1 << 20,    /* bytes from which helpers are called */
     GPI_RING_CREW = 10,         /* threads in one transfer: more wait for each other in CUDA */
-    GPI_RING_TURN = 16,         /* parts, before a thread looks at other transfers */
+    GPI_RING_TURN = 8,          /* parts, before a thread looks at other transfers */
     GPI_RING_MOST = 64,         /* workers; by default, */
     GPI_RING_USUAL = 11,        /* or one less than the processors */
     GPI_RING_POLL_NS = 100000,  /* between two queries of the events that gate transfers */
