@@ -3846,10 +3846,11 @@ static void gpi_verdict_growth(gpi_facts *facts, gpupool_verdict *v) {
     units = stitches && plan.missing ? plan.missing : units + plan.missing;
     if (ask->alignment > GPI_PAGE && units * GPI_UNIT > v->device_total) facts->is_aligned = 1;
     if (chunks->source->flags & GPI_MAPS || back) units = gpi_up(units, GPI_GRANULE);
-    facts->by_limit = gpi_less(v->reserved + (units - back) * GPI_UNIT, chunks->limit);
+    facts->by_limit = gpi_less(v->reserved - back * GPI_UNIT + units * GPI_UNIT, chunks->limit);
+    units = gpi_up(units, GPI_GRANULE); /* of the device cudaMalloc takes whole pages, too */
     if (facts->is_refused) v->device_missing = units * GPI_UNIT;
     else if (chunks->source->flags & GPI_ON_DEVICE)
-        v->device_missing = gpi_less((units - back) * GPI_UNIT, v->device_free);
+        v->device_missing = gpi_less(units * GPI_UNIT, v->device_free + back * GPI_UNIT);
     v->missing = v->device_missing ? 0 : facts->by_limit;
 }
 
