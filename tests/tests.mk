@@ -15,7 +15,8 @@ test: ## every test, on the simulated GPU; needs gcc and make only
 	    { cat $(BUILD)/again.log; exit 1; }; $(COVER); })
 
 RUNS = $(shell echo $$(($(JOBS) + 1))) # some wait, on no processor
-NEXT_SCRIPTS := tests/gates/budget_test.sh tests/next/compile_test.sh tests/next/cpp_test.sh
+NEXT_SCRIPTS := tests/gates/budget_test.sh tests/next/compile_test.sh tests/next/cpp_test.sh \
+  tests/next/report_test.sh
 TEST_SCRIPTS := $(if $(NEXT),$(NEXT_SCRIPTS),$(NEXT_SCRIPTS) \
   tests/gates/hygiene_test.sh tests/gates/docs_test.sh tests/gates/windows_test.sh \
   tests/tools/replay_test.sh tests/bench/bench_test.sh tests/bench/cliffs/cliffs_test.sh \

@@ -66,7 +66,8 @@ Contents (search for "== NAME"):
     COUNTERS BUDDY STREAM            counts; free memory; streams, marks, caches
     CHUNK STITCH LADDER              memory from the driver; the steps that find memory
     ALLOC CAPTURE VERDICT            allocate and free; graphs; why memory ran out
-    LIFE FIGURES CHECK               arenas made and destroyed; limits, statistics; invariants
+    LIFE FIGURES                     arenas made and destroyed; limits, statistics
+    REPORT CHECK                     a walk, text and JSON; invariants
     SHAPE NAMES                      default arenas; cudaMalloc's shape; CUDA's names replaced
     FILE RING                        parts of files; transfers through pinned slots */
 #ifndef GPUPOOL_H
@@ -86,7 +87,8 @@ Contents (search for "== NAME"):
 
    Environment, for arenas whose config leaves it open; each overrides the macro:
        GPUPOOL_LIMIT_<device>, GPUPOOL_LIMIT   a limit as text: gpupool_set_limit_text (not PINNED)
-       GPUPOOL_SOURCE                          auto, mapped, device, managed, pinned, bypass */
+       GPUPOOL_SOURCE                          auto, mapped, device, managed, pinned, bypass
+   GPUPOOL_REPORT=file has reports appended: gpupool_report. */
 
 #ifndef GPUPOOL_API
 #define GPUPOOL_API extern /* linkage of public functions; "static": all in one file */
@@ -222,10 +224,16 @@ typedef struct gpupool_mapping { /* for on_map and on_unmap: a whole chunk, or a
 
 typedef struct gpupool_verdict { /* figures of one moment, in bytes */
     gpupool_cause cause;
-    uint64_t asked, missing; /* missing: raise the limit by it and the request succeeds */
-    uint64_t limit, reserved, allocated, pending;
-    uint64_t largest; /* the longest run of free memory that the request could take */
-    uint64_t device_free, device_total;
+    uint64_t asked;
+    uint64_t missing; /* raise the limit by so much, and the identical request succeeds; 0: the
+                         limit is not what is in the way, or the device lacks memory too */
+    uint64_t device_missing; /* what the device lacks for it */
+    uint64_t to_free; /* at least so much of the arena's blocks must become free; 0: less than
+                         what is free would do, in one piece */
+    uint64_t largest; /* a request on the same stream for this much succeeds (NO_WAIT too) */
+    uint64_t limit, reserved, allocated, pending; /* limit 0: none */
+    uint64_t device_free, device_total, siblings; /* siblings: what other arenas of this process
+                                                     reserve on the device */
     char sentence[400];
 } gpupool_verdict;
 
@@ -241,6 +249,23 @@ typedef struct gpupool_block {
     size_t bytes, requested; /* whole units; as asked for */
     const char *label;
 } gpupool_block;
+
+typedef enum gpupool_kind {                    /* of a part of an arena's memory */
+                            GPUPOOL_CHUNK = 0, /* all of a chunk; its parts follow */
+                            GPUPOOL_LIVE,      /* a block, or a piece of one */
+                            GPUPOOL_PENDING,   /* freed; queued work may still use it */
+                            GPUPOOL_KEPT,      /* freed; a graph keeps it until its release */
+                            GPUPOOL_FREE       /* finished, or never used */
+} gpupool_kind;
+
+typedef struct gpupool_part { /* for gpupool_walk_blocks */
+    gpupool_kind kind;
+    void *memory;
+    size_t bytes;
+    gpupool_block block; /* LIVE: the block that it is a part of, */
+    size_t offset;       /* and where in the block it begins: a stitched one lies in pieces */
+    cudaStream_t stream; /* PENDING: which freed it last, if that is known */
+} gpupool_part;
 
 typedef struct gpupool_arena_config {
     int device;       /* CUDA's ordinal */
@@ -386,6 +411,10 @@ GPUPOOL_API gpupool_result gpupool_get_block(gpupool_arena *, const void *memory
 /* Returns idle chunks until at most keep_bytes stay reserved. Waits for the device. */
 GPUPOOL_API gpupool_result gpupool_trim(gpupool_arena *, size_t keep_bytes);
 
+/* The largest request that would succeed now on this stream, waits included, in bytes. Sources that
+   do not tell how much they have left (MANAGED, PINNED, CUSTOM) count for what they have given. */
+GPUPOOL_API gpupool_result gpupool_get_available(gpupool_arena *, cudaStream_t, size_t *bytes);
+
 /* Sets the limit on reserved bytes; 0: none. If more is reserved, waits for the device and returns
    idle chunks; what live blocks keep above the limit stays. As text: "12GiB", "80%" of the device,
    or "-2GiB", all of the device but that; units B, K M G T or KiB .. (1024), KB .. (1000). */
@@ -394,6 +423,20 @@ GPUPOOL_API gpupool_result gpupool_set_limit_text(gpupool_arena *, const char *t
 
 GPUPOOL_API gpupool_result gpupool_get_stats(gpupool_arena *, gpupool_stats *);
 GPUPOOL_API gpupool_result gpupool_reset_peaks(gpupool_arena *);
+
+/* Shows `visit` each chunk, and after it the parts that make it up, by address. Ends when `visit`
+   returns nonzero. The arena is locked meanwhile: `visit` calls nothing of gpupool, waits for no
+   thread that does, and throws nothing. */
+GPUPOOL_API gpupool_result gpupool_walk_blocks(gpupool_arena *,
+                                               int (*visit)(const gpupool_part *, void *user),
+                                               void *user);
+
+/* Writes what the arena has: as text for people, or as one line of JSON, whose words are those of
+   gpupool_stats and gpupool_part. GPUPOOL_REPORT=file has such a report appended, as JSON if the
+   name ends in ".json": when memory runs out (the 1st, 2nd, 4th, 8th .. time), at destroy, and at
+   exit for arenas that were not destroyed. */
+GPUPOOL_API gpupool_result gpupool_report(gpupool_arena *, FILE *);
+GPUPOOL_API gpupool_result gpupool_write_json(gpupool_arena *, FILE *);
 
 /* Checks the arena's records. E_CUDA, with the invariant's name, if one is broken. */
 GPUPOOL_API gpupool_result gpupool_check(gpupool_arena *);
@@ -687,6 +730,7 @@ struct allocator : gpi_elements<Memory::is_host || sizeof...(Pointer)> {
 #include <linux/futex.h>
 #include <pthread.h>
 #include <stdarg.h>
+#include <stdlib.h>
 #include <string.h>
 #include <sys/mman.h>
 #include <sys/stat.h>
@@ -1362,14 +1406,52 @@ static const char *gpi_text_variable(const char *name) {
     return text && *text ? text : NULL;
 }
 
-/* Copies a text as one line, cut between two letters: control characters become spaces. */
-static const char *gpi_text_line(char *to, size_t size, const char *from) {
-    size_t length = strlen(from), i;
-    if (length >= size) length = size - 1;
-    while (length && ((unsigned char)from[length] & 0xc0) == 0x80) length--; /* inside of UTF-8 */
-    for (i = 0; i < length; i++)
-        to[i] = (unsigned char)from[i] < ' ' || from[i] == 127 ? ' ' : from[i];
-    to[length] = 0;
+typedef struct gpi_text {
+    char text[32];
+} gpi_text;
+
+/* "12.50 MiB", rounded up: who frees or raises so much does enough. */
+static gpi_text gpi_text_size(uint64_t bytes) {
+    static const char *const names[] = {"B", "KiB", "MiB", "GiB", "TiB"};
+    unsigned power = (unsigned)gpi_min(gpi_high_bit(bytes | 1) / 10, 4);
+    uint64_t one = (uint64_t)1 << 10 * power, hundredths = (bytes * 100 + one - 1) / one;
+    gpi_text size;
+    if (!power) snprintf(size.text, sizeof size.text, "%u B", (unsigned)bytes);
+    else
+        snprintf(size.text, sizeof size.text, "%llu.%02u %s",
+                 (unsigned long long)(hundredths / 100), (unsigned)(hundredths % 100),
+                 names[power]);
+    return size;
+}
+
+/* The length of a letter in UTF-8; 0: a control character, or no letter. */
+static unsigned gpi_text_letter(const char *text) {
+    const unsigned char *t = (const unsigned char *)text;
+    unsigned length = t[0] < 0x80 ? 1 : t[0] < 0xe0 ? 2 : t[0] < 0xf0 ? 3 : 4, i;
+    if (t[0] < 0x20 || t[0] == 0x7f || (t[0] >= 0x80 && t[0] < 0xc2) || t[0] > 0xf4) return 0;
+    for (i = 1; i < length; i++)
+        if ((t[i] & 0xc0) != 0x80) return 0;
+    if (t[0] == 0xc2 && t[1] < 0xa0) return 0;        /* control characters again */
+    if (t[0] == 0xe0 && t[1] < 0xa0) return 0;        /* a shorter letter's long form, */
+    if (t[0] == 0xed && t[1] >= 0xa0) return 0;       /* half of a pair, */
+    if (t[0] == 0xf0 && t[1] < 0x90) return 0;        /* again a long form, */
+    return t[0] == 0xf4 && t[1] >= 0x90 ? 0 : length; /* and beyond all letters */
+}
+
+/* Copies a text so that it stays one line of UTF-8: cut between letters; what is no letter as \xNN.
+ */
+static const char *gpi_text_line(char *to, size_t room, const char *from) {
+    char part[8];
+    size_t used = 0, length;
+    for (; *from; from += gpi_max(gpi_text_letter(from), 1)) {
+        length = gpi_text_letter(from);
+        if (length) memcpy(part, from, length);
+        else length = (size_t)snprintf(part, sizeof part, "\\x%02x", (unsigned char)*from);
+        if (used + length >= room) break;
+        memcpy(to + used, part, length);
+        used += length;
+    }
+    to[used] = 0;
     return to;
 }
 
@@ -1488,7 +1570,8 @@ static void gpi_counter_fold(gpupool_counter *counter, gpi_part *part) {
 
 enum {
     GPI_UNIT = 512,
-    GPI_GRANULE = (2 << 20) / GPI_UNIT,
+    GPI_PAGE = 2 << 20, /* bytes */
+    GPI_GRANULE = GPI_PAGE / GPI_UNIT,
     GPI_STEPS = 8, /* bins for each power of two */
     GPI_BINS = 64 * GPI_STEPS,
     GPI_NO_BIN = GPI_BINS,
@@ -1686,6 +1769,7 @@ struct gpupool_arena {
     gpi_mail *mail;       /* atomic: blocks freed in host functions (ALLOC) */
     gpupool_capture *spare_captures; /* released scopes, linked by graph.next (CAPTURE) */
     uint64_t captures;               /* scopes that are not released */
+    uint64_t shortages;              /* requests that found no memory (REPORT) */
     char *broken;                    /* the first cause; NULL: not broken */
     char broken_text[256];
     char name[32];
@@ -2488,6 +2572,21 @@ static int gpi_stream_recall(gpupool_arena *arena, gpi_run *run) {
     return is_live;
 }
 
+/* Describes a live block; 0: the run is none. What a fast path changes is read under its lock. */
+static int gpi_stream_describe(const gpi_run *run, gpupool_block *block) {
+    gpi_stream *cache = run->state == GPI_OUT ? run->cache : NULL;
+    int is_live;
+    if (run->state != GPI_LIVE && !cache) return 0;
+    if (cache) gpi_system_lock(&cache->lock);
+    is_live = !run->is_cached;
+    block->memory = (void *)(uintptr_t)run->address;
+    block->bytes = gpi_block_units(run) * GPI_UNIT;
+    block->requested = block->bytes - run->slack;
+    block->label = run->by.label;
+    if (cache) gpi_system_unlock(&cache->lock);
+    return is_live;
+}
+
 /* -- streams end -- */
 
 /* Closes a stream's scope. The arena's lock is held. */
@@ -2872,16 +2971,21 @@ typedef struct gpi_ask { /* a request under way */
     gpi_stream *stream, *owner; /* of the call; whose the block will be: the stream, or its scope */
     cudaStream_t handle;        /* the stream, for CUDA */
     uint64_t units, alignment;
-    int is_own_chunk; /* the block is one chunk of exactly its size */
-    int takes_own;    /* memory in the owner's list serves; 0: only finished memory */
-    int takes_others; /* memory is short: other streams' marked memory serves, behind waits */
+    int is_own_chunk;  /* the block is one chunk of exactly its size */
+    int takes_own;     /* memory in the owner's list serves; 0: only finished memory */
+    int takes_others;  /* memory is short: other streams' marked memory serves, behind waits */
+    int takes_pending; /* whatever is free after waits: not to take it, but to add it up (VERDICT)
+                        */
 } gpi_ask;
 
 static int gpi_ask_can_use(const gpi_ask *ask, const gpi_run *run) {
+    const gpi_run *block = run->state == GPI_PART ? run->stitch->body : run;
     const gpi_stream *s;
+    if (ask->takes_pending && block->state == GPI_WAITING) return !gpi_stream_graph_of(block);
     if (run->state != GPI_FREE) return 0;
     s = run->list->stream;
     if (!s || (s == ask->owner && ask->takes_own)) return 1;
+    if (ask->takes_pending) return s->kind != GPI_GRAPH;
     return ask->takes_others && s->kind == GPI_ORDINARY && !s->recording && s->event &&
            run->of.at <= gpi_stream_marked(ask->arena, s);
 }
@@ -3581,73 +3685,322 @@ static gpupool_result gpi_ladder_climb(gpi_ask *ask, gpi_run **run) {
     }
 }
 /* == VERDICT ======================================================================================
-   Why memory ran out: figures of one moment, and a cause by comparing them.
+   Why memory ran out, and how much could be had. A survey adds up the free memory that a request
+   could take, and comparing its sums gives the cause.
 
-   Read first: gpi_verdict_cause. */
+       reserved:  [ live ][ free, at hand ][ pending: after waits ][ kept: after graphs ]   room
+       MAPPED:    largest = the longest free run; or all chunks that are wholly free, and with them
+                  what a growth can add or the free start of one chunk more
 
-static uint64_t gpi_verdict_longest(const gpi_list *list) {
-    uint64_t longest = 0;
-    const gpi_run *run;
-    uint32_t row;
-    if (!list->orders) return 0;
-    row = gpi_high_bit(list->orders);
-    run = list->heads[row * GPI_STEPS + gpi_high_bit(list->steps[row])];
-    for (; run; run = run->next) longest = gpi_max(longest, run->units);
-    return longest * GPI_UNIT;
+   V1  A request for survey.largest succeeds, as long as no other thread takes memory.
+   V2  With the limit raised by `missing` the identical request succeeds, if the source has so much.
+   V3  Freeing blocks of less than `to_free` bytes does not make it succeed.
+
+   Read first: gpi_survey_make, gpi_verdict_growth, gpi_verdict_say_why. */
+
+typedef struct gpi_survey { /* in bytes */
+    uint64_t free, longest; /* all that the request could take; the most of it side by side */
+    uint64_t room, largest; /* what a growth can add; the largest request that succeeds */
+} gpi_survey;
+
+/* Neighbours join if they will be in one list: not at hand; and a scope has a list of its own. */
+static void gpi_survey_runs(const gpi_ask *ask, gpi_survey *survey) {
+    const gpi_buddy *buddy = &ask->arena->buddy;
+    const gpi_run *run = gpi_buddy_at(buddy, 0);
+    int is_apart = !ask->takes_pending || ask->owner->kind == GPI_GRAPH;
+    uint64_t length = 0;
+    for (; run; run = run->right) {
+        const gpi_chunk *chunk = gpi_buddy_chunk(buddy, run->unit);
+        int can_use = chunk && gpi_ask_can_use(ask, run);
+        if (!can_use || is_apart || (buddy->is_apart && chunk->unit == run->unit)) length = 0;
+        if (!can_use) continue;
+        length += run->units * GPI_UNIT;
+        survey->free += run->units * GPI_UNIT;
+        survey->longest = gpi_max(survey->longest, length);
+    }
 }
 
-static gpupool_cause gpi_verdict_cause(const gpi_ask *ask, const gpupool_verdict *v) {
-    const gpupool_arena *arena = ask->arena;
-    uint64_t finished = arena->buddy.any.units * GPI_UNIT;
-    uint64_t need = gpi_up(gpi_ladder_need(ask), GPI_GRANULE) * GPI_UNIT;
-    int by_limit = need > gpi_less(arena->chunks.limit, v->reserved);
-    if (finished >= v->asked) return GPUPOOL_CAUSE_FRAGMENTED;
-    if (finished + v->pending >= v->asked) return GPUPOOL_CAUSE_PENDING;
-    if (by_limit) return GPUPOOL_CAUSE_LIMIT;
-    if (!(arena->chunks.source->flags & GPI_ON_DEVICE)) return GPUPOOL_CAUSE_HOST;
-    return gpi_less(v->device_total - v->device_free, v->reserved) > v->reserved
-               ? GPUPOOL_CAUSE_OTHERS
-               : GPUPOOL_CAUSE_DEVICE_FULL;
+/* What a growth can add after `back` bytes went back to the source: nothing, if it doesn't tell. */
+static uint64_t gpi_survey_room(const gpupool_arena *arena, uint64_t back, uint64_t device_free) {
+    const gpi_chunks *chunks = &arena->chunks;
+    uint64_t room = gpi_down(device_free + back, GPI_PAGE);
+    if (!(chunks->source->flags & GPI_ON_DEVICE)) return 0;
+    if (chunks->limit < UINT64_MAX - back)
+        room = gpi_min(room, gpi_less(chunks->limit + back, chunks->reserved.now));
+    return gpi_down(room, chunks->source->flags & GPI_MAPS || back ? GPI_PAGE : GPI_UNIT);
 }
 
-static void gpi_verdict_say(gpupool_verdict *v) {
-    static const char *const causes[] = {
-        "",
-        "the arena's limit is reached: free memory, or raise the limit",
-        "the device is full, mostly of this arena's memory: free memory",
-        "the device is full, mostly of memory that is not this arena's",
-        "enough memory is free, but not side by side",
-        "enough memory is free once work or graphs have ended: allow waits, or release scopes",
-        "the host, or chunk_alloc, has no memory to give"};
-    const double mib = 1 << 20;
-    snprintf(
-        v->sentence, sizeof v->sentence,
-        "no %.2f MiB: %s. Reserved %.2f MiB (limit %.2f), allocated %.2f, pending %.2f, longest "
-        "free run %.2f; the device has %.2f of %.2f MiB free; missing %.2f MiB",
-        (double)v->asked / mib, causes[v->cause], (double)v->reserved / mib, (double)v->limit / mib,
-        (double)v->allocated / mib, (double)v->pending / mib, (double)v->largest / mib,
-        (double)v->device_free / mib, (double)v->device_total / mib, (double)v->missing / mib);
+/* What the request could take, and with takes_pending after waits. A stitch takes the chunks that
+   are wholly free, and with them a growth or the start of one chunk more; other sources get a new
+   chunk in place of idle ones. */
+static void gpi_survey_make(gpi_ask ask, uint64_t device_free, gpi_survey *survey) {
+    const gpi_chunks *chunks = &ask.arena->chunks;
+    uint64_t whole, more, i;
+    gpi_plan plan;
+    memset(survey, 0, sizeof *survey);
+    gpi_survey_runs(&ask, survey);
+    survey->room = more = gpi_survey_room(ask.arena, 0, device_free);
+    ask.units = (uint64_t)1 << 50; /* the plan of a block that needs all there is */
+    if (!gpi_ladder_can_stitch(&ask)) ask.takes_own = 0;
+    gpi_stitch_plan(&ask, &plan);
+    whole = (ask.units - plan.missing) * GPI_UNIT;
+    if (gpi_ladder_can_stitch(&ask)) {
+        for (i = 0; i < chunks->count; i++)
+            if (!chunks->all[i]->is_chosen) more = gpi_max(more, chunks->all[i]->usable * GPI_UNIT);
+        more += whole;
+    } else if (whole) more = gpi_max(more, gpi_survey_room(ask.arena, whole, device_free));
+    survey->largest = ask.is_own_chunk ? more : gpi_max(more, survey->longest);
+}
+
+/* The largest request for this stream. While it captures, it gets what is at hand (rule 3). */
+static uint64_t gpi_verdict_available(gpi_ask *ask) {
+    gpi_driver *driver = &ask->arena->driver;
+    int captures = ask->owner->kind == GPI_ORDINARY && gpi_driver_is_capturing(driver, ask->handle);
+    gpi_survey survey;
+    ask->takes_pending = !captures;
+    gpi_survey_make(*ask, gpi_driver_free_bytes(driver), &survey);
+    return gpi_min(captures ? survey.longest : survey.largest, (uint64_t)1 << 46);
+}
+
+/* -- who has memory -- */
+
+typedef struct gpi_holder { /* blocks of a label; without one: of this size */
+    const char *label;
+    uint64_t size, blocks, bytes;
+} gpi_holder;
+
+static int gpi_holder_order(const void *left, const void *right) {
+    const gpi_holder *a = (const gpi_holder *)left, *b = (const gpi_holder *)right;
+    int order = strcmp(a->label, b->label);
+    return order || *a->label ? order : (a->size > b->size) - (a->size < b->size);
+}
+
+static int gpi_holder_order_by_bytes(const void *left, const void *right) {
+    const gpi_holder *a = (const gpi_holder *)left, *b = (const gpi_holder *)right;
+    return (a->bytes < b->bytes) - (a->bytes > b->bytes);
+}
+
+/* Adds up the live blocks; who has most comes first. Returns how many holders; 0: none, or the host
+   has no memory for the list. */
+static uint64_t gpi_holder_list(const gpupool_arena *arena, gpi_holder **list) {
+    const gpi_run *first = gpi_buddy_at(&arena->buddy, 0), *run;
+    uint64_t count = 0, used = 0, i;
+    gpupool_block block;
+    for (run = first; run; run = run->right) count += (uint64_t)gpi_stream_describe(run, &block);
+    *list = count ? (gpi_holder *)gpi_system_zeroed(count * sizeof **list) : NULL;
+    for (run = first; *list && run && used < count; run = run->right) {
+        gpi_holder holder = {"", 0, 1, 0};
+        if (!gpi_stream_describe(run, &block)) continue;
+        if (block.label) holder.label = block.label;
+        holder.size = holder.bytes = block.requested;
+        (*list)[used++] = holder;
+    }
+    if (!used) return 0;
+    qsort(*list, used, sizeof **list, gpi_holder_order);
+    for (i = 1, count = 0; i < used; i++) {
+        if (gpi_holder_order(*list + count, *list + i)) {
+            (*list)[++count] = (*list)[i];
+        } else {
+            (*list)[count].blocks++;
+            (*list)[count].bytes += (*list)[i].bytes;
+        }
+    }
+    qsort(*list, count + 1, sizeof **list, gpi_holder_order_by_bytes);
+    return count + 1;
+}
+
+/* "3 blocks of model.c:88" */
+static void gpi_holder_write(const gpi_holder *holder, char *to, size_t bytes) {
+    char label[64];
+    gpi_text_line(label, sizeof label, holder->label);
+    snprintf(to, bytes, "%llu block%s of %s", (unsigned long long)holder->blocks,
+             holder->blocks == 1 ? "" : "s", *label ? label : gpi_text_size(holder->size).text);
+}
+
+/* -- the cause, and what helps -- */
+
+typedef struct gpi_facts { /* of a request that failed, in bytes */
+    const gpi_ask *ask;
+    gpi_survey now;                         /* what it could take */
+    uint64_t asked, by_limit;               /* in whole units; what the limit lacks for a growth */
+    int is_pending, is_aligned, is_refused; /* after a wait it would fit; with a smaller alignment;
+                                               if the driver gave what it says */
+} gpi_facts;
+
+/* Whether a list of addresses has room for a block and its alignment. */
+static int gpi_verdict_has_addresses(const gpi_ask *ask, gpi_list *list, uint64_t units) {
+    gpi_search search = {
+        {list, NULL}, units, gpi_max(ask->alignment, GPI_PAGE), UINT64_MAX, 1 << 20};
+    return gpi_buddy_find(&ask->arena->buddy, &search) != NULL;
+}
+
+/* What a growth lacks that would do: it adds what a stitch lacks, or the whole block in place of
+   idle chunks. */
+static void gpi_verdict_growth(gpi_facts *facts, gpupool_verdict *v) {
+    const gpi_ask *ask = facts->ask;
+    const gpi_chunks *chunks = &ask->arena->chunks;
+    uint64_t units = gpi_ladder_need(ask), back = 0, i;
+    int stitches =
+        gpi_ladder_can_stitch(ask) && chunks->count &&
+        gpi_verdict_has_addresses(ask, &ask->arena->buddy.space,
+                                  gpi_up(ask->units, GPI_GRANULE) + chunks->all[0]->units);
+    gpi_plan plan;
+    gpi_stitch_plan(ask, &plan);
+    for (i = 0; i < chunks->count && !gpi_ladder_can_stitch(ask); i++)
+        if (gpi_chunk_is_idle(ask->arena, chunks->all[i])) back += chunks->all[i]->units;
+    if (!gpi_ladder_can_stitch(ask) || plan.missing == ask->units) plan.missing = 0;
+    units = stitches && plan.missing ? plan.missing : units + plan.missing;
+    if (ask->alignment > GPI_PAGE && units * GPI_UNIT > v->device_total) facts->is_aligned = 1;
+    if (chunks->source->flags & GPI_MAPS || back) units = gpi_up(units, GPI_GRANULE);
+    facts->by_limit = gpi_less(v->reserved - back * GPI_UNIT + units * GPI_UNIT, chunks->limit);
+    units = gpi_up(units, GPI_GRANULE); /* of the device cudaMalloc takes whole pages, too */
+    if (facts->is_refused) v->device_missing = units * GPI_UNIT;
+    else if (chunks->source->flags & GPI_ON_DEVICE)
+        v->device_missing = gpi_less(units * GPI_UNIT, v->device_free + back * GPI_UNIT);
+    v->missing = v->device_missing ? 0 : facts->by_limit;
+}
+
+/* Appends to the sentence: a form with up to two sizes. */
+static void gpi_verdict_add(gpupool_verdict *v, const char *form, uint64_t x, uint64_t y) {
+    size_t used = strlen(v->sentence);
+    snprintf(v->sentence + used, sizeof v->sentence - used, form, gpi_text_size(x).text,
+             gpi_text_size(y).text);
+}
+
+typedef struct gpi_clause {
+    int holds;
+    gpupool_cause cause;
+    const char *form;
+    uint64_t x, y;
+} gpi_clause;
+
+/* The cause, and a sentence about it: by the first clause that holds. */
+static void gpi_verdict_say_why(const gpi_facts *facts, gpupool_verdict *v) {
+    uint64_t asked = facts->asked, total = v->device_total, left = gpi_less(v->limit, v->reserved);
+    uint64_t most = facts->now.free + facts->now.room, taken = gpi_less(total, v->device_free);
+    uint64_t others = gpi_less(taken, v->reserved + v->siblings), lacks = v->device_missing;
+    gpupool_source source = facts->ask->arena->chunks.source->name;
+    int by_limit = facts->by_limit && facts->by_limit >= lacks, is_refused = facts->is_refused;
+    int on_device = facts->ask->arena->chunks.source->flags & GPI_ON_DEVICE;
+    gpupool_cause cause =
+        taken > 2 * v->reserved ? GPUPOOL_CAUSE_OTHERS : GPUPOOL_CAUSE_DEVICE_FULL;
+    const gpi_clause why[] = {
+        {facts->is_aligned, GPUPOOL_CAUSE_FRAGMENTED,
+         " at a multiple of %s: %s is free in all, but not at such an address",
+         facts->ask->alignment, most},
+        {facts->is_pending, GPUPOOL_CAUSE_PENDING, " before work in flight has finished", 0, 0},
+        {asked <= most && !is_refused, GPUPOOL_CAUSE_FRAGMENTED,
+         " in one piece: %s is free in all, but no more than %s in one piece", most, v->largest},
+        {asked <= most + v->pending && !is_refused, GPUPOOL_CAUSE_PENDING,
+         " in the %s that is free", most, 0},
+        {by_limit && asked <= facts->now.free + left, GPUPOOL_CAUSE_LIMIT,
+         ": the limit of %s leaves %s, and the driver gives multiples of 2.00 MiB", v->limit, left},
+        {by_limit, GPUPOOL_CAUSE_LIMIT, " under the limit of %s, of which blocks hold %s", v->limit,
+         v->allocated},
+        {source == GPUPOOL_SOURCE_CUSTOM, GPUPOOL_CAUSE_HOST, ": chunk_alloc gives no more", 0, 0},
+        {source == GPUPOOL_SOURCE_PINNED, GPUPOOL_CAUSE_HOST, ": the host pins no more", 0, 0},
+        {!on_device, GPUPOOL_CAUSE_HOST, ": the driver manages no more", 0, 0},
+        {is_refused, cause, ", although the driver says that %s is free", v->device_free, 0},
+        {v->asked > total, cause, ": the whole device has %s", total, 0},
+        {cause == GPUPOOL_CAUSE_DEVICE_FULL, cause,
+         " on the device, of whose %s this arena's blocks hold %s", total, v->allocated},
+        {1, cause,
+         " on the device: %s is missing, and others (processes, libraries, CUDA itself) hold %s",
+         lacks, others}};
+    const gpi_clause *clause = why;
+    while (!clause->holds) clause++;
+    v->cause = clause->cause;
+    gpi_verdict_add(v, "%s does not fit", v->asked, 0);
+    gpi_verdict_add(v, clause->form, clause->x, clause->y);
+    if (v->pending && !facts->is_pending)
+        gpi_verdict_add(v, "; %s is pending, or kept by graphs", v->pending, 0);
+    if (v->siblings && v->cause == cause)
+        gpi_verdict_add(v, "; other arenas of this process hold %s", v->siblings, 0);
+}
+
+/* Says what helps: by all clauses that hold, and who has most. */
+static void gpi_verdict_say_help(const gpi_facts *facts, gpupool_verdict *v) {
+    gpupool_cause cause = v->cause;
+    int no_wait = facts->ask->request->flags & GPUPOOL_NO_WAIT;
+    int can_free = v->allocated && v->to_free <= v->allocated;
+    const gpi_clause help[] = {
+        {cause == GPUPOOL_CAUSE_OTHERS && !facts->by_limit, cause, "have others free %s",
+         v->device_missing, 0},
+        {cause == GPUPOOL_CAUSE_OTHERS && facts->by_limit, cause,
+         "have others free %s and raise the limit by %s", v->device_missing, facts->by_limit},
+        {cause == GPUPOOL_CAUSE_PENDING && no_wait, cause, "let the request wait", 0, 0},
+        {cause == GPUPOOL_CAUSE_PENDING && !no_wait, cause,
+         "release captures whose graphs are gone", 0, 0},
+        {v->missing > 0, cause, "raise the limit by %s", v->missing, 0},
+        {facts->is_aligned, cause, "ask for a smaller alignment", 0, 0},
+        {can_free && v->to_free, cause, "free at least %s of the %s that blocks hold", v->to_free,
+         v->allocated},
+        {can_free && !v->to_free, cause, "free some of the %s that blocks hold", v->allocated, 0}};
+    const char *link = ": ";
+    gpi_holder *holders;
+    size_t i, used;
+    for (i = 0; i < sizeof help / sizeof *help; i++) {
+        if (!help[i].holds) continue;
+        gpi_verdict_add(v, link, 0, 0);
+        gpi_verdict_add(v, help[i].form, help[i].x, help[i].y);
+        link = ", or ";
+    }
+    if (*link == ':') gpi_verdict_add(v, ": ask for less", 0, 0);
+    if (can_free && gpi_holder_list(facts->ask->arena, &holders)) {
+        gpi_verdict_add(v, ", most in ", 0, 0);
+        used = strlen(v->sentence);
+        gpi_holder_write(holders, v->sentence + used, sizeof v->sentence - used);
+        GPUPOOL_FREE(holders);
+    }
+}
+
+/* What other arenas of the process reserve on the device. */
+static uint64_t gpi_verdict_siblings(const gpupool_arena *arena) {
+    const gpupool_arena *other;
+    uint64_t bytes = 0;
+    gpi_system_lock(&gpi_process.lock);
+    for (other = gpi_process.arenas; other; other = other->next_arena)
+        if (other != arena && other->config.device == arena->config.device &&
+            other->chunks.source->flags & GPI_ON_DEVICE)
+            bytes += GPI_LOOK(&other->chunks.reserved.now);
+    gpi_system_unlock(&gpi_process.lock);
+    return bytes;
 }
 
 /* Says why a request found no memory. The lock is held. */
 static void gpi_verdict_make(const gpi_ask *ask, gpupool_verdict *v) {
     gpupool_arena *arena = ask->arena;
-    uint64_t need = gpi_up(gpi_ladder_need(ask), GPI_GRANULE) * GPI_UNIT;
+    gpi_facts facts = {ask, {0, 0, 0, 0}, ask->units * GPI_UNIT, 0, 0, 0, 0};
+    gpi_ask later = *ask;
+    gpi_survey then;
+    uint64_t most;
     memset(v, 0, sizeof *v);
+    gpi_stream_fold_all(arena);
     v->asked = ask->request->bytes;
     v->limit = arena->chunks.limit == UINT64_MAX ? 0 : arena->chunks.limit;
     v->reserved = arena->chunks.reserved.now;
     v->allocated = arena->allocated.now;
     v->pending = arena->buddy.pending.now;
-    v->largest = gpi_verdict_longest(&arena->buddy.any);
-    if (ask->takes_own) v->largest = gpi_max(v->largest, gpi_verdict_longest(&ask->owner->list));
     v->device_free = gpi_driver_free_bytes(&arena->driver);
     v->device_total = arena->driver.total_bytes;
-    v->missing = gpi_less(need, gpi_less(arena->chunks.limit, v->reserved));
-    if (!v->missing) v->missing = gpi_less(need, v->device_free);
-    v->cause = gpi_verdict_cause(ask, v);
-    gpi_verdict_say(v);
+    v->siblings = gpi_verdict_siblings(arena);
+    later.takes_pending = 1;
+    gpi_survey_make(later, v->device_free, &then);
+    if (ask->request->flags & GPUPOOL_NO_WAIT) gpi_survey_make(*ask, v->device_free, &facts.now);
+    else facts.now = then;
+    v->largest = facts.now.largest;
+    most = facts.now.free + facts.now.room + (arena->buddy.is_apart ? GPI_PAGE : 0); /* rounding */
+    if (arena->chunks.source->flags & GPI_ON_DEVICE) v->to_free = gpi_less(facts.asked, most);
+    facts.is_pending = facts.asked > v->largest && facts.asked <= then.largest;
+    facts.is_aligned = facts.asked <= v->largest && ask->alignment > GPI_UNIT;
+    facts.is_refused = facts.asked <= v->largest && !facts.is_aligned;
+    gpi_verdict_growth(&facts, v);
+    gpi_verdict_say_why(&facts, v);
+    gpi_verdict_say_help(&facts, v);
 }
+static void gpi_report_event(gpupool_arena *arena, const char *event, const char *sentence);
+static void gpi_report_open(void); /* both: REPORT */
+
 /* == ALLOC ========================================================================================
    Blocks are allocated and freed. A small block goes out and comes back by its stream's cache, with
    only the stream's lock. All else takes the arena's lock, and climbs the ladder.
@@ -3898,6 +4251,15 @@ static gpupool_result gpi_alloc_climb_ladder(gpi_ask *ask, gpi_run **run) {
     return result;
 }
 
+/* Programs that recover may run out of memory often: later times are reported ever more rarely. */
+static void gpi_alloc_report(gpupool_arena *arena, const gpupool_verdict *verdict) {
+    uint64_t times = ++arena->shortages;
+    if (times & (times - 1)) return;
+    gpi_arena_open(arena);
+    gpi_report_event(arena, "out of memory", verdict->sentence);
+    gpi_arena_close(arena);
+}
+
 static gpupool_result gpi_alloc_climb(gpi_ask *ask, gpi_run **run) {
     gpi_failure before = gpi_thread.last; /* steps that fail are no failure of the call */
     gpupool_verdict verdict;
@@ -3909,6 +4271,7 @@ static gpupool_result gpi_alloc_climb(gpi_ask *ask, gpi_run **run) {
     if (result == GPUPOOL_OK) gpi_thread.last = before;
     if (result != GPUPOOL_E_OUT_OF_MEMORY) return result;
     gpi_thread.verdict = verdict;
+    gpi_alloc_report(ask->arena, &verdict);
     return gpi_system_fail(result, "%s", verdict.sentence);
 }
 
@@ -4107,12 +4470,7 @@ GPUPOOL_API gpupool_result gpupool_get_block(gpupool_arena *arena, const void *m
     gpi_system_lock(&arena->lock);
     gpi_alloc_empty_mail(arena);
     result = gpi_alloc_find(arena, memory, &run);
-    if (result == GPUPOOL_OK || result == GPUPOOL_E_INSIDE) {
-        block->memory = (void *)(uintptr_t)run->address;
-        block->bytes = gpi_block_units(run) * GPI_UNIT;
-        block->requested = block->bytes - run->slack;
-        block->label = run->by.label;
-    }
+    if (result == GPUPOOL_OK || result == GPUPOOL_E_INSIDE) gpi_stream_describe(run, block);
     gpi_system_unlock(&arena->lock);
     return result;
 }
@@ -4566,6 +4924,7 @@ GPUPOOL_API gpupool_result gpupool_arena_create(gpupool_arena **out,
     arena->next_arena = gpi_process.arenas;
     gpi_process.arenas = arena;
     gpi_system_unlock(&gpi_process.lock);
+    gpi_report_open();
     *out = arena;
     return GPUPOOL_OK;
 }
@@ -4583,6 +4942,7 @@ static gpupool_result gpi_life_end(gpupool_arena *arena) {
 GPUPOOL_API gpupool_result gpupool_arena_destroy(gpupool_arena *arena) {
     gpupool_result result = gpi_alloc_enter(arena);
     if (result != GPUPOOL_OK) return result;
+    gpi_report_event(arena, "destroy", "");
     gpi_system_lock(&arena->lock);
     gpi_alloc_empty_mail(arena);
     gpi_stream_fold_all(arena);
@@ -4662,13 +5022,31 @@ GPUPOOL_API gpupool_result gpupool_set_limit_text(gpupool_arena *arena, const ch
     return result == GPUPOOL_OK ? gpupool_set_limit(arena, bytes) : result;
 }
 
-GPUPOOL_API gpupool_result gpupool_get_stats(gpupool_arena *arena, gpupool_stats *stats) {
+GPUPOOL_API gpupool_result gpupool_get_available(gpupool_arena *arena, cudaStream_t stream,
+                                                 size_t *bytes) {
+    gpupool_request request = {1, 0, stream, 0, NULL};
     gpupool_result result = gpi_alloc_enter(arena);
+    gpi_stream *s;
+    gpi_ask ask;
     if (result != GPUPOOL_OK) return result;
-    if (!stats) return gpi_system_fail(GPUPOOL_E_ARGUMENT, "stats: it is NULL");
+    if (!bytes) return gpi_system_fail(GPUPOOL_E_ARGUMENT, "bytes: it is NULL");
+    *bytes = 0;
+    result = gpi_alloc_begin(arena, stream, &s);
+    if (result == GPUPOOL_OK && arena->broken) result = gpi_arena_break(arena);
+    if (result == GPUPOOL_OK) {
+        gpi_stream_flush_all(arena);
+        gpi_ladder_poll(arena);
+        gpi_alloc_ask(&ask, arena, &request, s);
+        *bytes = gpi_verdict_available(&ask);
+    }
+    gpi_system_unlock(&arena->lock);
+    GPI_CHECKED(arena);
+    return result;
+}
+
+/* Under the lock. */
+static void gpi_figures_read(gpupool_arena *arena, gpupool_stats *stats) {
     memset(stats, 0, sizeof *stats);
-    gpi_system_lock(&arena->lock);
-    gpi_alloc_empty_mail(arena);
     gpi_stream_fold_all(arena);
     stats->requested = arena->requested;
     stats->allocated = arena->allocated;
@@ -4690,6 +5068,15 @@ GPUPOOL_API gpupool_result gpupool_get_stats(gpupool_arena *arena, gpupool_stats
     stats->limit = arena->chunks.limit == UINT64_MAX ? 0 : arena->chunks.limit;
     stats->host =
         sizeof *arena + arena->buddy.region.opened + (sizeof(gpi_run *) << GPI_INDEX_BITS);
+}
+
+GPUPOOL_API gpupool_result gpupool_get_stats(gpupool_arena *arena, gpupool_stats *stats) {
+    gpupool_result result = gpi_alloc_enter(arena);
+    if (result != GPUPOOL_OK) return result;
+    if (!stats) return gpi_system_fail(GPUPOOL_E_ARGUMENT, "stats: it is NULL");
+    gpi_system_lock(&arena->lock);
+    gpi_alloc_empty_mail(arena);
+    gpi_figures_read(arena, stats);
     gpi_system_unlock(&arena->lock);
     return GPUPOOL_OK;
 }
@@ -4707,6 +5094,301 @@ GPUPOOL_API gpupool_result gpupool_reset_peaks(gpupool_arena *arena) {
     gpi_system_unlock(&arena->lock);
     return GPUPOOL_OK;
 }
+/* == REPORT =======================================================================================
+   What an arena has, told part by part: by one walk, of which the others are made. The map shows a
+   chunk after the other, # live, ~ pending, % kept by graphs, . free.
+
+   R1  The parts of a chunk follow it, side by side; their bytes add up to the chunk's.
+   R2  A report is made in host memory under the arena's lock, and written without it.
+
+   Read first: gpupool_walk_blocks, gpi_report_make. */
+
+#if !defined(__cplusplus) && !defined(_DEFAULT_SOURCE) && !defined(_GNU_SOURCE)
+FILE *open_memstream(char **text, size_t *bytes); /* -std=c11 leaves these out */
+#endif
+
+/* -- the walk -- */
+
+/* The stream that freed a run, for CUDA; NULL: none, or it is retired. */
+static cudaStream_t gpi_report_stream(const gpi_stream *s) {
+    if (s->kind != GPI_ORDINARY) return NULL;
+    if (s->key & 1) return s->key == 1 ? cudaStreamLegacy : cudaStreamPerThread;
+    return (cudaStream_t)s->key;
+}
+
+/* Which part of its block a run's memory is: a stitched one's pieces are side by side. */
+static uint64_t gpi_report_offset(const gpi_run *run) {
+    uint64_t units = 0;
+    uint32_t i;
+    for (i = 0; run->state == GPI_PART && run->stitch->pieces[i].run != run; i++)
+        units += run->stitch->pieces[i].units;
+    return units;
+}
+
+static void gpi_report_place(const gpupool_arena *arena, uint64_t unit, uint64_t units,
+                             gpupool_part *part) {
+    memset(part, 0, sizeof *part);
+    part->memory = (void *)(uintptr_t)gpi_address(&arena->buddy, unit);
+    part->bytes = units * GPI_UNIT;
+}
+
+/* What a run's memory from a unit on is. */
+static void gpi_report_part(const gpupool_arena *arena, const gpi_run *run, uint64_t unit,
+                            gpupool_part *part) {
+    const gpi_run *block = run->state == GPI_PART ? run->stitch->body : run;
+    const gpi_stream *s = run->state == GPI_FREE ? run->list->stream : NULL;
+    part->kind = GPUPOOL_PENDING;
+    if (gpi_stream_describe(block, &part->block)) {
+        part->kind = GPUPOOL_LIVE;
+        part->offset = (gpi_report_offset(run) + unit - run->unit) * GPI_UNIT;
+        return;
+    }
+    memset(&part->block, 0, sizeof part->block);
+    if (block->state == GPI_WAITING && gpi_stream_graph_of(block)) part->kind = GPUPOOL_KEPT;
+    if (run->state == GPI_FREE && (!s || run->of.at <= gpi_stream_done(arena, s)))
+        part->kind = GPUPOOL_FREE;
+    else if (s) part->kind = s->kind == GPI_GRAPH ? GPUPOOL_KEPT : GPUPOOL_PENDING;
+    if (s && part->kind == GPUPOOL_PENDING) part->stream = gpi_report_stream(s);
+}
+
+/* Under the lock. */
+static void gpi_report_walk(gpupool_arena *arena, int (*visit)(const gpupool_part *, void *),
+                            void *user) {
+    const gpi_run *run = gpi_buddy_at(&arena->buddy, 0);
+    int is_over = 0;
+    gpi_stream_flush_all(arena);
+    for (; run && !is_over; run = run->right) {
+        uint64_t unit = run->unit, end;
+        const gpi_chunk *chunk = gpi_buddy_chunk(&arena->buddy, unit);
+        for (; chunk && !is_over && run->state != GPI_EMPTY; unit = end) {
+            gpupool_part part;
+            end = gpi_min(run->unit + run->units, chunk->unit + chunk->units);
+            if (unit >= end) break;
+            if (unit == chunk->unit) {
+                gpi_report_place(arena, unit, chunk->units, &part);
+                is_over = visit(&part, user);
+            }
+            gpi_report_place(arena, unit, end - unit, &part);
+            gpi_report_part(arena, run, unit, &part);
+            if (!is_over) is_over = visit(&part, user);
+            chunk = end < run->unit + run->units ? gpi_buddy_chunk(&arena->buddy, end) : NULL;
+        }
+    }
+}
+
+GPUPOOL_API gpupool_result gpupool_walk_blocks(gpupool_arena *arena,
+                                               int (*visit)(const gpupool_part *, void *user),
+                                               void *user) {
+    gpupool_result result = gpi_alloc_enter(arena);
+    if (result != GPUPOOL_OK) return result;
+    if (!visit) return gpi_system_fail(GPUPOOL_E_ARGUMENT, "visit: it is NULL");
+    gpi_system_lock(&arena->lock);
+    gpi_alloc_empty_mail(arena);
+    gpi_report_walk(arena, visit, user);
+    gpi_system_unlock(&arena->lock);
+    return GPUPOOL_OK;
+}
+
+/* -- as text, and as JSON in one line -- */
+
+enum { GPI_MAP = 72 };
+
+typedef struct gpi_report {
+    gpupool_arena *arena;
+    FILE *file;
+    const char *event, *sentence; /* what happened; the verdict's sentence, or "" */
+    gpupool_stats stats;
+    uint64_t at; /* bytes of parts so far */
+    int chunks, parts;
+    char map[GPI_MAP + 1];
+} gpi_report;
+
+/* The words of gpupool_stats, in their order: the first eight and the last three are bytes. */
+static const char *const gpi_report_names[] = {
+    "requested", "requested_peak", "allocated",  "allocated_peak", "reserved", "reserved_peak",
+    "pending",   "pending_peak",   "blocks",     "free_blocks",    "allocs",   "frees",
+    "failures",  "chunks",         "stitches",   "stitched",       "reused",   "driver_calls",
+    "marks",     "stream_waits",   "host_waits", "limit",          "asleep",   "host"};
+enum { GPI_WORDS = sizeof gpi_report_names / sizeof *gpi_report_names };
+typedef char gpi_report_names_all[sizeof(gpupool_stats) == GPI_WORDS * sizeof(uint64_t) ? 1 : -1];
+
+static const char *gpi_report_source(const gpupool_arena *arena) {
+    static const char *const names[] = {"auto",   "mapped", "device", "managed",
+                                        "pinned", "custom", "bypass"};
+    return names[arena->config.source];
+}
+
+static int gpi_report_draw(const gpupool_part *part, void *user) {
+    static const char signs[] = "##+%."; /* of gpupool_kind; the least one is seen */
+    gpi_report *report = (gpi_report *)user;
+    uint64_t total = report->stats.reserved.now, i = report->at * GPI_MAP / total;
+    if (part->kind == GPUPOOL_CHUNK) return 0;
+    report->at += part->bytes;
+    for (; i < GPI_MAP && i * total < report->at * GPI_MAP; i++)
+        if (signs[part->kind] < report->map[i]) report->map[i] = signs[part->kind];
+    return 0;
+}
+
+static void gpi_report_text(gpi_report *report) {
+    const gpupool_arena *arena = report->arena;
+    FILE *file = report->file;
+    uint64_t words[GPI_WORDS], count, i;
+    gpi_holder *holders;
+    char text[96];
+    memcpy(words, &report->stats, sizeof words);
+    fprintf(file, "gpupool: arena \"%s\" on device %d, %s: %s\n", arena->name, arena->driver.device,
+            gpi_report_source(arena), report->event);
+    if (*report->sentence) fprintf(file, "  %s\n", report->sentence);
+    for (i = 0; i < GPI_WORDS; i++) {
+        snprintf(text, sizeof text, "%llu", (unsigned long long)words[i]);
+        fprintf(file, "  %-15s%13s%s", gpi_report_names[i],
+                i < 8 || i >= GPI_WORDS - 3 ? gpi_text_size(words[i]).text : text,
+                i % 2 ? "\n" : "");
+    }
+    memset(report->map, '.', GPI_MAP);
+    gpi_report_walk(report->arena, gpi_report_draw, report);
+    fprintf(file, "  [%s] # live, + pending, %% kept, . free\n", report->map);
+    count = gpi_holder_list(arena, &holders);
+    for (i = 0; i < gpi_min(count, 8); i++) {
+        gpi_holder_write(&holders[i], text, sizeof text);
+        fprintf(file, "  %15s in %s\n", gpi_text_size(holders[i].bytes).text, text);
+    }
+    GPUPOOL_FREE(holders);
+}
+
+static void gpi_report_string(FILE *file, const char *name, const char *text) {
+    fprintf(file, ",\"%s\":\"", name);
+    for (; *text; text += gpi_max(gpi_text_letter(text), 1)) {
+        unsigned length = gpi_text_letter(text);
+        if (*text == '"' || *text == '\\') fputc('\\', file);
+        if (length) fwrite(text, 1, length, file);
+        else fprintf(file, "\\u%04x", *text & 0x80 ? 0xfffdu : (unsigned)*text);
+    }
+    fputc('"', file);
+}
+
+static void gpi_report_number(FILE *file, const char *name, uint64_t number) {
+    fprintf(file, ",\"%s\":%llu", name, (unsigned long long)number);
+}
+
+static int gpi_report_json_part(const gpupool_part *part, void *user) {
+    static const char *const kinds[] = {"", "live", "pending", "kept", "free"};
+    gpi_report *report = (gpi_report *)user;
+    FILE *file = report->file;
+    if (part->kind == GPUPOOL_CHUNK) {
+        fprintf(file, "%s{\"address\":%llu", report->chunks++ ? "]}," : "",
+                (unsigned long long)(uintptr_t)part->memory);
+        gpi_report_number(file, "bytes", part->bytes);
+        fprintf(file, ",\"parts\":[");
+        report->parts = 0;
+        return 0;
+    }
+    fprintf(file, "%s{\"kind\":\"%s\"", report->parts++ ? "," : "", kinds[part->kind]);
+    gpi_report_number(file, "bytes", part->bytes);
+    if (part->stream) gpi_report_number(file, "stream", (uintptr_t)part->stream);
+    if (part->kind == GPUPOOL_LIVE) {
+        gpi_report_number(file, "block", (uintptr_t)part->block.memory);
+        gpi_report_number(file, "offset", part->offset);
+        gpi_report_number(file, "requested", part->block.requested);
+    }
+    if (part->block.label) gpi_report_string(file, "label", part->block.label);
+    fputc('}', file);
+    return 0;
+}
+
+static void gpi_report_json(gpi_report *report) {
+    const gpupool_arena *arena = report->arena;
+    uint64_t words[GPI_WORDS];
+    int i;
+    memcpy(words, &report->stats, sizeof words);
+    fprintf(report->file, "{\"gpupool\":3,\"device\":%d", arena->driver.device);
+    gpi_report_string(report->file, "name", arena->name);
+    gpi_report_string(report->file, "source", gpi_report_source(arena));
+    gpi_report_string(report->file, "event", report->event);
+    gpi_report_string(report->file, "sentence", report->sentence);
+    for (i = 0; i < GPI_WORDS; i++) gpi_report_number(report->file, gpi_report_names[i], words[i]);
+    fprintf(report->file, ",\"memory\":[");
+    gpi_report_walk(report->arena, gpi_report_json_part, report);
+    fprintf(report->file, "%s]}\n", report->chunks ? "]}" : "");
+}
+
+/* -- where reports go -- */
+
+/* R2. What the text lies in is malloc's. */
+static gpupool_result gpi_report_write(gpupool_arena *arena, void (*form)(gpi_report *), FILE *to,
+                                       const char *event, const char *sentence) {
+    gpi_report report;
+    char *text = NULL;
+    size_t bytes = 0;
+    int is_lost;
+    memset(&report, 0, sizeof report);
+    report.arena = arena;
+    report.event = event;
+    report.sentence = sentence;
+    report.file = open_memstream(&text, &bytes);
+    if (!report.file) return gpi_system_no_memory();
+    gpi_system_lock(&arena->lock);
+    gpi_alloc_empty_mail(arena);
+    gpi_stream_flush_all(arena);
+    gpi_figures_read(arena, &report.stats);
+    form(&report);
+    gpi_system_unlock(&arena->lock);
+    is_lost = ferror(report.file);
+    is_lost |= fclose(report.file); /* sets text and bytes */
+    if (!is_lost) is_lost = fwrite(text, 1, bytes, to) != bytes || fflush(to) ? 2 : 0;
+    free(text);
+    if (!is_lost) return GPUPOOL_OK;
+    return is_lost == 2 ? gpi_system_fail(GPUPOOL_E_FILE, "file: it cannot be written")
+                        : gpi_system_no_memory();
+}
+
+static gpupool_result gpi_report_make(gpupool_arena *arena, void (*form)(gpi_report *), FILE *to) {
+    gpupool_result result = gpi_alloc_enter(arena);
+    if (result != GPUPOOL_OK) return result;
+    if (!to) return gpi_system_fail(GPUPOOL_E_ARGUMENT, "file: it is NULL");
+    return gpi_report_write(arena, form, to, "report", "");
+}
+
+GPUPOOL_API gpupool_result gpupool_report(gpupool_arena *arena, FILE *file) {
+    return gpi_report_make(arena, gpi_report_text, file);
+}
+
+GPUPOOL_API gpupool_result gpupool_write_json(gpupool_arena *arena, FILE *file) {
+    return gpi_report_make(arena, gpi_report_json, file);
+}
+
+/* Appends a report to the environment's file, in one write. */
+static void gpi_report_event(gpupool_arena *arena, const char *event, const char *sentence) {
+    gpi_failure before = gpi_thread.last;
+    const char *path = gpi_text_variable("GPUPOOL_REPORT");
+    size_t length = path ? strlen(path) : 0;
+    int is_json = length > 5 && !strcmp(path + length - 5, ".json");
+    gpupool_result result = GPUPOOL_E_FILE;
+    FILE *file = path ? fopen(path, "ae") : NULL;
+    if (!path) return;
+    if (file) {
+        setvbuf(file, NULL, _IONBF, 0);
+        result = gpi_report_write(arena, is_json ? gpi_report_json : gpi_report_text, file, event,
+                                  sentence);
+        fclose(file);
+    }
+    if (result != GPUPOOL_OK) fprintf(stderr, "gpupool: GPUPOOL_REPORT: cannot write %s\n", path);
+    gpi_thread.last = before;
+}
+
+/* O17: a forked child writes none. Only arenas that were never destroyed are left: default ones. */
+static void gpi_report_at_exit(void) {
+    gpupool_arena *arena = NULL;
+    if (gpi_system_is_forked()) return;
+    while ((arena = gpi_life_visit(arena)) != NULL) gpi_report_event(arena, "exit", "");
+}
+
+static void gpi_report_open(void) {
+    static int is_open;
+    if (gpi_text_variable("GPUPOOL_REPORT") && !__atomic_exchange_n(&is_open, 1, __ATOMIC_RELAXED))
+        atexit(gpi_report_at_exit);
+}
+
 /* == SHAPE ========================================================================================
    Default arenas, and functions in the shapes of cudaMalloc and cudaFree over them.
 

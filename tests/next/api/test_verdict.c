@@ -135,6 +135,93 @@ static void pending(void) {
     kit_close(arena);
 }
 
+/* What the sentence must say. */
+static void says(const gpupool_verdict *verdict, const char *words) {
+    if (!strstr(verdict->sentence, words))
+        check_fail(__FILE__, __LINE__, "no \"%s\" in: %s", words, verdict->sentence);
+}
+
+/* What the limit leaves is less than the driver gives: the limit is the cause. */
+static void less_than_a_granule(void) {
+    const gpupool_verdict *verdict;
+    arena = kit_open(5 * MIB);
+    fill(1, 4 * MIB);
+    verdict = fails(512, GPUPOOL_CAUSE_LIMIT);
+    says(verdict, "512 B does not fit: the limit of 5.00 MiB leaves 1.00 MiB, and the driver gives "
+                  "multiples of 2.00 MiB: raise the limit by 1.00 MiB");
+    CHECK_EQ(verdict->missing, MIB);
+    free_all(1);
+    kit_close(arena);
+}
+
+/* An alignment that cannot be met is called that. */
+#if CHECK_FAKE
+static void alignment(void) {
+    static const gpupool_source sources[] = {GPUPOOL_SOURCE_MAPPED, GPUPOOL_SOURCE_DEVICE};
+    for (size_t i = 0; i < KIT_COUNT(sources); i++) {
+        gpupool_arena_config config = kit_config(sources[i], 0);
+        size_t alignment = (size_t)1 << 40;
+        const gpupool_verdict *verdict = gpupool_last_verdict();
+        check_case("source %d", (int)sources[i]);
+        fake_device_memory(0, 8192 * MIB);
+        arena = kit_create(&config);
+        CHECK(!kit_alloc_as(arena, 1, alignment, A, 0));
+        CHECK_EQ(verdict->cause, GPUPOOL_CAUSE_FRAGMENTED);
+        says(verdict, "1 B does not fit at a multiple of 1.00 TiB: 8.00 GiB is free in all");
+        says(verdict, ": ask for a smaller alignment");
+        CHECK_EQ(verdict->missing, 0);
+        kit_close(arena);
+    }
+}
+#endif
+
+/* Who has most: by label, else by size; and nobody's label ends the line or the sentence. */
+static void holders(void) {
+    gpupool_request request = {2 * MIB, 0, A, 0, NULL};
+    char label[40] = "layers.py:88";
+    request.stream = A;
+    arena = kit_open(64 * MIB);
+    fill(4, 8 * MIB);
+    says(fails(40 * MIB, GPUPOOL_CAUSE_LIMIT), "free at least 8.00 MiB of the 32.00 MiB that "
+                                               "blocks hold, most in 4 blocks of 8.00 MiB");
+    request.bytes = 10 * MIB;
+    request.label = "layers.py:88";
+    blocks[4] = gpupool_alloc_request(arena, &request);
+    request.label = label; /* the same text at another address */
+    request.bytes = 9 * MIB;
+    blocks[5] = gpupool_alloc_request(arena, &request);
+    request.bytes = 12 * MIB;
+    blocks[6] = gpupool_alloc_request(arena, &request);
+    CHECK(blocks[6]);
+    says(fails(30 * MIB, GPUPOOL_CAUSE_LIMIT), "most in 4 blocks of 8.00 MiB");
+    kit_free(arena, blocks[3], A);
+    blocks[3] = NULL;
+    says(fails(30 * MIB, GPUPOOL_CAUSE_LIMIT), "most in 3 blocks of layers.py:88");
+    strcpy(label, "a\n%s%s%s%n");
+    kit_free(arena, blocks[4], A);
+    blocks[4] = NULL;
+    kit_free(arena, blocks[2], A);
+    blocks[2] = NULL;
+    says(fails(42 * MIB, GPUPOOL_CAUSE_LIMIT), "most in 2 blocks of a\\x0a%s%s%s%n");
+    free_all(7);
+    kit_close(arena);
+}
+
+/* Memory that graphs keep would do. */
+static void graphs(void) {
+    const gpupool_verdict *verdict;
+    gpupool_capture *scope;
+    arena = kit_open(16 * MIB);
+    CHECK_RESULT(gpupool_begin_capture(arena, B, &scope), GPUPOOL_OK);
+    kit_free(arena, gpupool_alloc(arena, 12 * MIB, B), B);
+    verdict = fails(10 * MIB, GPUPOOL_CAUSE_PENDING);
+    says(verdict, "10.00 MiB does not fit in the 4.00 MiB that is free; 12.00 MiB is pending, or "
+                  "kept by graphs: release captures whose graphs are gone, or raise the limit");
+    CHECK_RESULT(gpupool_release_capture(scope), GPUPOOL_OK);
+    kit_free(arena, gpupool_alloc(arena, 10 * MIB, A), A);
+    kit_close(arena);
+}
+
 #if CHECK_FAKE
 static void device_full(void) {
     const gpupool_verdict *verdict;
@@ -169,7 +256,7 @@ static void host(void) {
     arena = kit_create(&config);
     fake_pinned_limit(32 * MIB);
     fill(1, 10 * MIB);
-    fails(40 * MIB, GPUPOOL_CAUSE_HOST);
+    says(fails(40 * MIB, GPUPOOL_CAUSE_HOST), "40.00 MiB does not fit: the host pins no more");
     fake_pinned_limit(0);
     CHECK((blocks[1] = gpupool_alloc(arena, 40 * MIB, A)) != NULL);
     free_all(2);
@@ -186,6 +273,43 @@ static void last_of_the_device(void) {
     CHECK((blocks[0] = gpupool_alloc(arena, 50 * MIB, A)) != NULL);
     free_all(1);
     kit_close(arena);
+}
+/* The device has what is asked for, says the driver, and does not give it. */
+static void refused(void) {
+    const gpupool_verdict *verdict;
+    fake_device_memory(0, 100 * MIB);
+    arena = kit_open(0);
+    fake_fail_call("cuMemCreate", 1, 1, 0);
+    verdict = fails(20 * MIB, GPUPOOL_CAUSE_DEVICE_FULL);
+    says(verdict, "20.00 MiB does not fit, although the driver says that 100.00 MiB is free: ask "
+                  "for less");
+    CHECK_EQ(verdict->missing, 0);
+    CHECK_EQ(verdict->device_missing, 20 * MIB);
+    fake_fail_clear();
+    kit_close(arena);
+}
+
+/* Other arenas of the process are told apart from other processes. */
+static void siblings(void) {
+    const gpupool_verdict *verdict;
+    gpupool_arena *other;
+    void *block;
+    fake_device_memory(0, 100 * MIB);
+    fake_other_process(0, 20 * MIB);
+    other = kit_open(0);
+    block = gpupool_alloc(other, 50 * MIB, A);
+    arena = kit_open(0);
+    fill(1, 10 * MIB);
+    verdict = fails(40 * MIB, GPUPOOL_CAUSE_OTHERS);
+    CHECK_EQ(verdict->siblings, kit_stats(other).reserved.now);
+    says(verdict, "others (processes, libraries, CUDA itself) hold 20.00 MiB; other arenas of this "
+                  "process hold 50.00 MiB: have others free 20.00 MiB");
+    CHECK_EQ(verdict->device_missing, 20 * MIB);
+    free_all(1);
+    kit_free(other, block, A);
+    kit_close(arena);
+    kit_close(other);
+    fake_other_process(0, 0);
 }
 #endif
 
@@ -208,11 +332,17 @@ int main(void) {
     KIT_TEST(largest_fits);
     KIT_TEST(pending);
     KIT_TEST(stays);
+    KIT_TEST(less_than_a_granule);
+    KIT_TEST(holders);
+    KIT_TEST(graphs);
 #if CHECK_FAKE
     KIT_TEST(device_full);
     KIT_TEST(others);
     KIT_TEST(host);
     KIT_TEST(last_of_the_device);
+    KIT_TEST(alignment);
+    KIT_TEST(refused);
+    KIT_TEST(siblings);
 #endif
     return check_finish();
 }
