@@ -16,7 +16,7 @@ BEGIN {
     group("reports", 350, "REPORT CHECK")
     group("sharing", 370, "SLEEP SHARE")
     group("ring", 600, "RING FILE")
-    split("SIBLING SLEEP SHARE RING FILE", words, " ")
+    split("SLEEP SHARE RING FILE", words, " ")
     for (i in words) is_extra[words[i]] = 1
     section = "TOP" # what is before the first section
     group_of["TOP"] = 1

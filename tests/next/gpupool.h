@@ -41,8 +41,8 @@ and take no lock that a thread may hold while it calls gpupool. on_out_of_memory
 allocate; it is not called again inside itself.
 5. CALLS. Any thread, any time, except during destroy. A failed call changes nothing that you can
 see. Device, context and last CUDA error stay. The host waits for the device in trim, a lowered
-limit, release, destroy, and in an allocation that finds no memory otherwise (never with
-GPUPOOL_NO_WAIT).
+limit, sleep, wake, release, destroy, and in an allocation that finds no memory otherwise (never
+with GPUPOOL_NO_WAIT).
 
 Words:
     unit        512 bytes: sizes of blocks are rounded up to units
@@ -65,11 +65,13 @@ Contents (search for "== NAME"):
     SYSTEM DRIVER TEXT               locks, records, errors; CUDA's driver; what users write
     COUNTERS BUDDY STREAM            counts; free memory; streams, marks, caches
     CHUNK STITCH LADDER              memory from the driver; the steps that find memory
-    ALLOC CAPTURE VERDICT            allocate and free; graphs; why memory ran out
+    SIBLING VERDICT                  other arenas' idle memory; why memory ran out
+    ALLOC CAPTURE                    allocate and free; graphs
     LIFE FIGURES                     arenas made and destroyed; limits, statistics
     REPORT CHECK                     a walk, text and JSON; invariants
     SHAPE NAMES                      default arenas; cudaMalloc's shape; CUDA's names replaced
-    FILE RING                        parts of files; transfers through pinned slots */
+    FILE RING                        parts of files; transfers through pinned slots
+    SHARE SLEEP                      peers, other processes; memory given back for a while */
 #ifndef GPUPOOL_H
 #define GPUPOOL_H
 
@@ -211,6 +213,11 @@ typedef enum gpupool_cause { /* why memory ran out */
                                                  */
 } gpupool_cause;
 
+typedef enum gpupool_content {                      /* of live blocks, while the arena sleeps */
+                               GPUPOOL_DISCARD = 0, /* is dropped: blocks wake with any bytes */
+                               GPUPOOL_KEEP         /* lies in host memory, and comes back */
+} gpupool_content;
+
 typedef enum gpupool_share { GPUPOOL_SHARE_PROCESSES = 1, GPUPOOL_SHARE_RDMA = 2 } gpupool_share;
 
 typedef struct gpupool_arena gpupool_arena;
@@ -281,6 +288,17 @@ typedef struct gpupool_arena_config {
     int (*on_out_of_memory)(const gpupool_verdict *, void *user); /* nonzero: try once more */
     void *user;
 } gpupool_arena_config;
+
+typedef struct gpupool_exported { /* to be sent to another process, descriptor and all */
+    uint64_t bytes;
+    int descriptor; /* close it when it was sent; the receiver puts its own number here */
+} gpupool_exported;
+
+typedef struct gpupool_imported {
+    void *memory;
+    size_t bytes;
+    int device;
+} gpupool_imported;
 
 typedef struct gpupool_counter {
     uint64_t now, peak;
@@ -452,6 +470,31 @@ GPUPOOL_API gpupool_result gpupool_end_capture(gpupool_capture *);
 /* Frees the graph's memory, blocks that are still live too. Waits for the device. Call it when the
    graph is destroyed, or the capture failed; closes the scope if it is open. */
 GPUPOOL_API gpupool_result gpupool_release_capture(gpupool_capture *);
+
+/* Gives an arena's MAPPED memory back to the driver; blocks and addresses stay, for graphs too.
+   Waits for the device. Until gpupool_wake no work may touch the memory, requests and trim say
+   E_ASLEEP, and frees go on. A failure leaves the arena awake. E_IN_USE: a block is exported. */
+GPUPOOL_API gpupool_result gpupool_sleep(gpupool_arena *, gpupool_content);
+
+/* Gets memory again at the same addresses, all of it or, after a failure, none: then the arena
+   sleeps as before, and what it kept is still there. Waits for the device. */
+GPUPOOL_API gpupool_result gpupool_wake(gpupool_arena *);
+
+/* Lets another device's kernels and streams use the arena's memory, until the arena ends.
+   E_UNSUPPORTED: the devices cannot reach each other. Do not reset that device meanwhile. */
+GPUPOOL_API gpupool_result gpupool_allow_peer(gpupool_arena *, int device);
+
+/* Makes a new descriptor of a block, for another process: send it (SCM_RIGHTS), and close it. The
+   block is of GPUPOOL_OWN_CHUNK, in an arena with GPUPOOL_SHARE_PROCESSES. Free it when the others
+   have closed their imports: they see the memory until then. */
+GPUPOOL_API gpupool_result gpupool_export(gpupool_arena *, const void *block, gpupool_exported *);
+
+/* Maps another process's block for this device; the descriptor may be closed afterwards. The memory
+   lives until import_close, whoever ends first. Order work by cudaIpcGetEventHandle's events. */
+GPUPOOL_API gpupool_result gpupool_import(int device, const gpupool_exported *, gpupool_imported *);
+
+/* Unmaps an import, without a wait: no work may use it. */
+GPUPOOL_API gpupool_result gpupool_import_close(gpupool_imported *);
 
 /* In CUDA's shapes: memory of the default arena of the current device, or of the stream's. A
    pointer of no arena goes to CUDA. cudaFree does not wait: memory passes to others by a wait for
@@ -1096,6 +1139,12 @@ GPUPOOL_API const char *gpupool_result_name(gpupool_result result) {
     CALL(host_unregister, "cuMemHostUnregister", (void *)) \
     CALL(pointer, "cuPointerGetAttributes", \
          (unsigned, CUpointer_attribute *, void **, CUdeviceptr)) \
+    CALL(can_access, "cuDeviceCanAccessPeer", (int *, CUdevice, CUdevice)) \
+    CALL(enable_peer, "cuCtxEnablePeerAccess", (CUcontext, unsigned)) \
+    CALL(export_handle, "cuMemExportToShareableHandle", \
+         (void *, CUmemGenericAllocationHandle, CUmemAllocationHandleType, unsigned long long)) \
+    CALL(import_handle, "cuMemImportFromShareableHandle", \
+         (CUmemGenericAllocationHandle *, void *, CUmemAllocationHandleType)) \
     CALL(memory_info, "cuMemGetInfo", (size_t *, size_t *)) \
     CALL(granularity, "cuMemGetAllocationGranularity", \
          (size_t *, const CUmemAllocationProp *, CUmemAllocationGranularity_flags)) \
@@ -1202,6 +1251,15 @@ static int gpi_driver_can_map(gpi_driver *driver) {
            driver->granularity(&bytes, &properties, CU_MEM_ALLOC_GRANULARITY_MINIMUM) ==
                CUDA_SUCCESS &&
            bytes && (2 << 20) % bytes == 0;
+}
+
+static gpupool_result gpi_driver_has(const char *argument, int device) {
+    int devices = 0;
+    if (cudaGetDeviceCount(&devices) != cudaSuccess || devices == 0)
+        return gpi_system_fail(GPUPOOL_E_CUDA, "CUDA finds no device");
+    if (device >= 0 && device < devices) return GPUPOOL_OK;
+    return gpi_system_fail(GPUPOOL_E_ARGUMENT, "%s: %d is not in 0 to %d", argument, device,
+                           devices - 1);
 }
 
 static gpupool_result gpi_driver_open(gpi_driver *driver, int device, unsigned share) {
@@ -1364,7 +1422,7 @@ static gpupool_result gpi_driver_wait_context(gpi_driver *driver, CUcontext cont
 static gpupool_result gpi_driver_wait(gpi_driver *driver) {
     gpupool_result result = gpi_driver_wait_context(driver, driver->context);
     int i;
-    for (i = 0; i < driver->peer_count && result == GPUPOOL_OK; i++)
+    for (i = 0; i < GPI_READ(&driver->peer_count) && result == GPUPOOL_OK; i++)
         result = gpi_driver_wait_context(driver, driver->peer_contexts[i]);
     return result;
 }
@@ -1706,6 +1764,8 @@ typedef struct gpi_chunk { /* (CHUNK) */
     uint64_t unit, units;
     void *memory; /* where unit lies */
     CUmemGenericAllocationHandle handle;
+    int is_away;     /* it has addresses and no memory: the arena sleeps (SLEEP) */
+    int is_exported; /* while the block that has it is live (SHARE) */
     uint64_t usable; /* in one plan of STITCH: units from its start on, */
     int is_chosen;   /* and whether the plan has it */
 } gpi_chunk;
@@ -1717,6 +1777,7 @@ typedef struct gpi_chunks { /* (CHUNK) */
     uint64_t limit;       /* bytes; UINT64_MAX: none */
     uint64_t chunk_units; /* size of new chunks; 0: by reserved memory */
     gpupool_counter reserved;
+    uint64_t asleep;    /* bytes of chunks that are away */
     uint64_t returning; /* bytes that threads are giving back, lock open (O10) */
     int returned;       /* counts up when that has changed */
 } gpi_chunks;
@@ -1733,7 +1794,7 @@ typedef struct gpi_stitch {  /* (STITCH) */
     uint64_t units;          /* of the block */
     gpi_stream *user;        /* idle: who freed it last, at which position, and when */
     uint64_t user_at, freed_at;
-    int is_used, is_repaid;
+    int is_used, is_repaid, is_away;
     uint32_t count;
     gpi_piece *pieces;
 } gpi_stitch;
@@ -1751,13 +1812,28 @@ typedef struct gpi_mail {
     void *block;
 } gpi_mail;
 
+typedef enum gpi_sleep { GPI_AWAKE = 0, GPI_FALLING, GPI_ASLEEP, GPI_RISING } gpi_sleep;
+
+typedef struct gpi_range {
+    uint64_t unit, units;
+} gpi_range;
+
+typedef struct gpi_backup { /* content of live blocks, while the arena sleeps (SLEEP) */
+    gpi_range *ranges;      /* what it has, side by side: each of one chunk */
+    uint64_t count, bytes;
+    char *content;
+} gpi_backup;
+
 enum { GPI_MAGIC = 0x6770756c };
 
 struct gpupool_arena {
     int magic;     /* 0: destroyed, or in a forked child */
-    int attention; /* not 0: fast paths go the slow way (mail, broken) */
+    int attention; /* not 0: fast paths go the slow way (mail, broken, not awake) */
     gpi_lock lock; /* of all that follows but where a comment says otherwise */
     int outside;   /* threads that have opened the lock for a call, and come back */
+    int returns;   /* counts up when one does, while the arena falls asleep */
+    gpi_sleep sleep;
+    gpi_backup backup;
     gpi_driver driver;
     gpi_buddy buddy;
     gpi_streams streams;
@@ -1788,16 +1864,22 @@ static void gpi_arena_open(gpupool_arena *arena) {
     gpi_system_unlock(&arena->lock);
 }
 
+/* Who opened the lock has it again. */
+static void gpi_arena_return(gpupool_arena *arena) {
+    arena->outside--;
+    if (arena->sleep == GPI_FALLING) gpi_system_wake_all(&arena->returns);
+}
+
 static void gpi_arena_close(gpupool_arena *arena) {
     gpi_system_lock(&arena->lock);
-    arena->outside--;
+    gpi_arena_return(arena);
 }
 
 /* Between two steps of long work: others go on. */
 static void gpi_arena_pass(gpupool_arena *arena) {
     arena->outside++;
     gpi_system_pass(&arena->lock);
-    arena->outside--;
+    gpi_arena_return(arena);
 }
 
 /* A call that must not fail has failed: from now on requests fail with this cause. */
@@ -1811,6 +1893,14 @@ static gpupool_result gpi_arena_break(gpupool_arena *arena) {
                            "the arena is broken since a call failed that must not: "
                            "%s",
                            arena->broken);
+}
+
+/* Whether the arena takes requests. O8: whoever takes the lock again asks anew. */
+static gpupool_result gpi_arena_ready(gpupool_arena *arena) {
+    if (arena->broken) return gpi_arena_break(arena);
+    if (arena->sleep == GPI_AWAKE) return GPUPOOL_OK;
+    return gpi_system_fail(GPUPOOL_E_ASLEEP, "arena \"%s\" sleeps: gpupool_wake comes first",
+                           arena->name);
 }
 
 /* -- bins -- */
@@ -2755,7 +2845,8 @@ static void gpi_chunk_unlink(gpupool_arena *arena, gpi_chunk *chunk) {
     chunks->count--;
     memmove(&chunks->all[i], &chunks->all[i + 1], (chunks->count - i) * sizeof chunk);
     gpi_chunk_cells(arena, chunk, NULL);
-    gpi_counter_move(&chunks->reserved, -(int64_t)(chunk->units * GPI_UNIT));
+    if (chunk->is_away) chunks->asleep -= chunk->units * GPI_UNIT;
+    else gpi_counter_move(&chunks->reserved, -(int64_t)(chunk->units * GPI_UNIT));
 }
 
 /* Makes sure of so many entries more in the list. */
@@ -2814,25 +2905,45 @@ static gpupool_result gpi_chunk_tell_unmap(gpupool_arena *arena, const gpupool_m
     return GPUPOOL_OK;
 }
 
-/* Gets one chunk, and tells the program. Its addresses are TAKEN. */
+/* A chunk's memory comes from the source, and the program is told. */
+static gpupool_result gpi_chunk_come(gpupool_arena *arena, gpi_chunk *chunk) {
+    gpupool_result result = gpi_chunk_call(arena, chunk, arena->chunks.source->get);
+    gpupool_mapping mapping;
+    if (result != GPUPOOL_OK) return result;
+    gpi_chunk_describe(chunk, &mapping);
+    result = gpi_chunk_tell_map(arena, &mapping);
+    if (result != GPUPOOL_OK &&
+        gpi_chunk_call(arena, chunk, arena->chunks.source->give) != GPUPOOL_OK)
+        return gpi_arena_break(arena);
+    return result;
+}
+
+/* Tells the program, and gives the chunk's memory to its source. E_CALLBACK: it is given. */
+static gpupool_result gpi_chunk_undo(gpupool_arena *arena, gpi_chunk *chunk) {
+    gpupool_mapping mapping;
+    gpupool_result told, result;
+    if (chunk->is_away) return GPUPOOL_OK;
+    gpi_chunk_describe(chunk, &mapping);
+    told = gpi_chunk_tell_unmap(arena, &mapping);
+    result = gpi_chunk_call(arena, chunk, arena->chunks.source->give);
+    return result == GPUPOOL_OK ? told : result;
+}
+
+/* Gets one chunk. Its addresses are TAKEN. */
 static gpupool_result gpi_chunk_make(gpupool_arena *arena, uint64_t unit, uint64_t units) {
     gpi_chunk *chunk = (gpi_chunk *)gpi_system_zeroed(sizeof *chunk);
-    gpupool_mapping mapping;
     gpupool_result result;
     if (!chunk) return gpi_system_no_memory();
     chunk->unit = unit;
     chunk->units = units;
-    result = gpi_chunk_call(arena, chunk, arena->chunks.source->get);
+    result = gpi_chunk_come(arena, chunk);
     if (result == GPUPOOL_OK) {
-        gpi_chunk_describe(chunk, &mapping);
         result = gpi_chunk_prepare(arena, 1);
-        if (result == GPUPOOL_OK) result = gpi_chunk_tell_map(arena, &mapping);
         if (result == GPUPOOL_OK) {
             gpi_chunk_link(arena, chunk);
             return GPUPOOL_OK;
         }
-        if (gpi_chunk_call(arena, chunk, arena->chunks.source->give) != GPUPOOL_OK)
-            return gpi_arena_break(arena);
+        if (gpi_chunk_undo(arena, chunk) != GPUPOOL_OK) return gpi_arena_break(arena);
     }
     GPUPOOL_FREE(chunk);
     return result;
@@ -2900,16 +3011,6 @@ static int gpi_chunk_is_idle(const gpupool_arena *arena, const gpi_chunk *chunk)
     const gpi_run *run = gpi_buddy_at(&arena->buddy, chunk->unit);
     return run->state == GPI_FREE && run->list == &arena->buddy.any &&
            run->unit + run->units >= chunk->unit + chunk->units;
-}
-
-/* Tells the program, and gives the chunk's memory to its source. E_CALLBACK: it is given. */
-static gpupool_result gpi_chunk_undo(gpupool_arena *arena, gpi_chunk *chunk) {
-    gpupool_mapping mapping;
-    gpupool_result told, result;
-    gpi_chunk_describe(chunk, &mapping);
-    told = gpi_chunk_tell_unmap(arena, &mapping);
-    result = gpi_chunk_call(arena, chunk, arena->chunks.source->give);
-    return result == GPUPOOL_OK ? told : result;
 }
 
 /* Gives an idle chunk back; no stitch lies over it. O10: while the lock is open its bytes count as
@@ -3133,8 +3234,10 @@ static gpi_run *gpi_stitch_reuse(gpi_ask *ask) {
 static gpupool_result gpi_stitch_undo(gpupool_arena *arena, const gpi_stitch *stitch) {
     uint64_t address = gpi_address(&arena->buddy, stitch->body->unit);
     gpupool_mapping mapping = {(void *)(uintptr_t)address, stitch->body->units * GPI_UNIT, 0};
-    gpupool_result told = gpi_chunk_tell_unmap(arena, &mapping), result;
+    gpupool_result told, result;
     gpi_visit visit;
+    if (stitch->is_away) return GPUPOOL_OK;
+    told = gpi_chunk_tell_unmap(arena, &mapping);
     gpi_driver_enter(&arena->driver, arena->driver.context, &visit);
     result = GPI_TELL(&arena->driver, unmap, address, mapping.bytes);
     gpi_driver_leave(&arena->driver, &visit);
@@ -3162,6 +3265,11 @@ static int gpi_stitch_is_over(const gpi_stitch *stitch, const gpi_chunk *chunk) 
     return i < stitch->count;
 }
 
+/* Whether the work of an idle stitch's last user has passed (M3). */
+static int gpi_stitch_has_passed(const gpupool_arena *arena, const gpi_stitch *stitch) {
+    return !stitch->user || stitch->user_at <= gpi_stream_done(arena, stitch->user);
+}
+
 /* The idle stitch over a chunk that is idle too; or with NULL the one that was freed longest ago
    and whose user's work has passed (M3). NULL: none. */
 static gpi_stitch *gpi_stitch_oldest(const gpupool_arena *arena, const gpi_chunk *chunk) {
@@ -3170,8 +3278,7 @@ static gpi_stitch *gpi_stitch_oldest(const gpupool_arena *arena, const gpi_chunk
     for (bin = 0; bin < GPI_BINS; bin++)
         for (stitch = arena->stitches.bins[bin]; stitch; stitch = stitch->next) {
             if (stitch->is_used || (oldest && oldest->freed_at < stitch->freed_at)) continue;
-            if (chunk ? gpi_stitch_is_over(stitch, chunk)
-                      : !stitch->user || stitch->user_at <= gpi_stream_done(arena, stitch->user))
+            if (chunk ? gpi_stitch_is_over(stitch, chunk) : gpi_stitch_has_passed(arena, stitch))
                 oldest = stitch;
         }
     return oldest;
@@ -3460,8 +3567,9 @@ static gpupool_result gpi_ladder_trim(gpupool_arena *arena, uint64_t keep) {
     gpi_chunks *chunks = &arena->chunks;
     gpupool_result result = GPUPOOL_OK;
     uint64_t i = chunks->count;
-    while (i-- && chunks->reserved.now > keep && result == GPUPOOL_OK) {
+    while (i-- && chunks->reserved.now + chunks->asleep > keep && result == GPUPOOL_OK) {
         if (i >= chunks->count || !gpi_chunk_is_idle(arena, chunks->all[i])) continue;
+        if (!gpi_region_ensure(&arena->buddy.region, 1 << 12)) return gpi_system_no_memory();
         result = gpi_stitch_give_back(arena, chunks->all[i]);
         gpi_arena_pass(arena);
     }
@@ -3656,7 +3764,8 @@ static gpupool_result gpi_ladder_climb(gpi_ask *ask, gpi_run **run) {
     int has_waited = 0;
     gpupool_result result;
     for (;;) {
-        if (arena->broken) return gpi_arena_break(arena);
+        result = gpi_arena_ready(arena);
+        if (result != GPUPOOL_OK) return result;
         ask->takes_others = 0;
         *run = gpi_ladder_take_free(ask, GPI_TRIES_SLOW);
         if (*run) return GPUPOOL_OK;
@@ -3684,6 +3793,73 @@ static gpupool_result gpi_ladder_climb(gpi_ask *ask, gpi_run **run) {
         if (result != GPUPOOL_OK || *run) return result;
     }
 }
+/* == SIBLING ======================================================================================
+   The other arenas of the process on the same device. Before a request fails because the device is
+   full, their idle chunks go back to the driver.
+
+   SI1  O13: no arena's lock is held while another's is taken, and that one is only tried: a sibling
+        that is busy all the time keeps what it has. on_unmap may come from any arena's thread.
+
+   Read first: gpi_sibling_help. */
+
+static gpupool_arena *gpi_life_visit(gpupool_arena *left); /* LIFE */
+
+static int gpi_sibling_try(gpi_lock *lock) {
+    int tries = 4096;
+    while (tries && !gpi_system_try(lock, 1)) {
+        GPI_PAUSE();
+        tries--;
+    }
+    return tries > 0;
+}
+
+/* Returns so many bytes of a sibling's idle chunks to the driver, and says how many it were. If the
+   request may wait, what is pending becomes idle by a wait for the device. */
+static uint64_t gpi_sibling_give(gpupool_arena *sibling, uint64_t need, unsigned flags) {
+    uint64_t before, after, keep;
+    if (!gpi_sibling_try(&sibling->lock)) return 0;
+    before = sibling->chunks.reserved.now;
+    keep = gpi_less(before, need);
+    if (gpi_arena_ready(sibling) == GPUPOOL_OK && sibling->chunks.source->flags & GPI_ON_DEVICE) {
+        gpi_stream_flush_all(sibling);
+        gpi_ladder_poll(sibling);
+        gpi_ladder_trim(sibling, keep);
+        if (sibling->chunks.reserved.now > keep && sibling->buddy.pending.now &&
+            !(flags & GPUPOOL_NO_WAIT) &&
+            gpi_ladder_wait(sibling, &sibling->streams.all) == GPUPOOL_OK)
+            gpi_ladder_trim(sibling, keep);
+    }
+    after = sibling->chunks.reserved.now;
+    gpi_system_unlock(&sibling->lock);
+    return gpi_less(before, after);
+}
+
+/* Asks the siblings for what device and arena lack of so many bytes, a granule at least, since they
+   had too few. The arena's lock opens. Returns what they gave. */
+static uint64_t gpi_sibling_help(gpupool_arena *arena, uint64_t need, unsigned flags) {
+    gpupool_arena *other = NULL;
+    uint64_t got = 0;
+    need = gpi_less(need, arena->buddy.any.units * GPI_UNIT);
+    gpi_arena_open(arena);
+    need = gpi_max(gpi_less(need, gpi_driver_free_bytes(&arena->driver)), GPI_GRANULE * GPI_UNIT);
+    while ((other = gpi_life_visit(other)) != NULL)
+        if (other != arena && other->config.device == arena->config.device && got < need)
+            got += gpi_sibling_give(other, need - got, flags);
+    gpi_arena_close(arena);
+    return got;
+}
+
+/* For a request that found no memory, though its arena's limit has room: whether it may find some
+   now. */
+static int gpi_sibling_helps(const gpi_ask *ask) {
+    gpupool_arena *arena = ask->arena;
+    uint64_t need = gpi_up(gpi_ladder_need(ask), GPI_GRANULE) * GPI_UNIT;
+    if (!(arena->chunks.source->flags & GPI_ON_DEVICE) ||
+        need > gpi_less(arena->chunks.limit, arena->chunks.reserved.now))
+        return 0;
+    return gpi_sibling_help(arena, need, ask->request->flags) > 0;
+}
+
 /* == VERDICT ======================================================================================
    Why memory ran out, and how much could be had. A survey adds up the free memory that a request
    could take, and comparing its sums gives the cause.
@@ -4093,6 +4269,8 @@ static void gpi_alloc_end(gpupool_arena *arena, gpi_run *run, gpi_stream *s) {
     arena->blocks--;
     arena->frees++;
     run->state = GPI_TAKEN;
+    if (run->units >= GPI_GRANULE && !run->stitch)
+        gpi_buddy_chunk(&arena->buddy, run->unit)->is_exported = 0;
     gpi_ladder_free(arena, run, s);
 }
 
@@ -4114,7 +4292,7 @@ static gpupool_result gpi_alloc_end_at(gpupool_arena *arena, void *block, gpi_st
 static void gpi_alloc_empty_mail(gpupool_arena *arena) {
     gpi_mail *mail, *next;
     if (!GPI_LOOK(&arena->mail)) return;
-    GPI_PUBLISH(&arena->attention, arena->broken != NULL);
+    GPI_PUBLISH(&arena->attention, arena->broken || arena->sleep);
     mail = __atomic_exchange_n(&arena->mail, (gpi_mail *)NULL, __ATOMIC_ACQ_REL);
     gpi_stream_fold_all(arena);
     for (; mail; mail = next) {
@@ -4241,10 +4419,12 @@ static int gpi_alloc_tell(gpi_ask *ask, gpupool_verdict *verdict) {
     return again;
 }
 
-/* Climbs again with what host functions have freed while the ladder waited. */
+/* Climbs again with what host functions have freed while the ladder waited, and with what siblings
+   have given back. */
 static gpupool_result gpi_alloc_climb_ladder(gpi_ask *ask, gpi_run **run) {
     gpupool_result result = gpi_ladder_climb(ask, run);
-    while (result == GPUPOOL_E_OUT_OF_MEMORY && GPI_LOOK(&ask->arena->mail)) {
+    while (result == GPUPOOL_E_OUT_OF_MEMORY &&
+           (GPI_LOOK(&ask->arena->mail) || gpi_sibling_helps(ask))) {
         gpi_alloc_empty_mail(ask->arena);
         result = gpi_ladder_climb(ask, run);
     }
@@ -4303,7 +4483,7 @@ static void *gpi_alloc_slow(gpupool_arena *arena, const gpupool_request *request
     gpupool_result result = gpi_alloc_refuses(arena, request);
     if (result != GPUPOOL_OK) return NULL;
     result = gpi_alloc_begin(arena, request->stream, &s);
-    if (result == GPUPOOL_OK && arena->broken) result = gpi_arena_break(arena);
+    if (result == GPUPOOL_OK) result = gpi_arena_ready(arena);
     if (result == GPUPOOL_OK) {
         gpi_alloc_ask(&ask, arena, request, s);
         /* cached blocks keep their neighbours from joining, and a large request may need those */
@@ -4317,9 +4497,13 @@ static void *gpi_alloc_slow(gpupool_arena *arena, const gpupool_request *request
         gpi_alloc_grant(&ask, run);
     } else arena->failures++;
     block = run ? (void *)(uintptr_t)run->address : NULL;
+    if (block && request->flags & GPUPOOL_ZEROED) {
+        gpi_arena_open(arena); /* sleep waits until the zeroing is queued */
+        result = gpi_alloc_zero(&ask, block);
+        gpi_arena_close(arena);
+    }
     gpi_system_unlock(&arena->lock);
-    if (!block || !(request->flags & GPUPOOL_ZEROED)) return block;
-    if (gpi_alloc_zero(&ask, block) == GPUPOOL_OK) return block;
+    if (result == GPUPOOL_OK || !block) return block;
     gpupool_free(arena, block, request->stream);
     return NULL;
 }
@@ -4517,7 +4701,7 @@ GPUPOOL_API gpupool_result gpupool_begin_capture(gpupool_arena *arena, cudaStrea
         return gpi_system_fail(GPUPOOL_E_ARGUMENT, "stream: a scope needs a stream");
     gpi_stream_check(arena, stream);
     result = gpi_alloc_begin(arena, stream, &s);
-    if (result == GPUPOOL_OK && arena->broken) result = gpi_arena_break(arena);
+    if (result == GPUPOOL_OK) result = gpi_arena_ready(arena);
     if (result == GPUPOOL_OK && s->scope)
         result = gpi_system_fail(GPUPOOL_E_ARGUMENT, "stream: it has an open scope");
     if (result == GPUPOOL_OK) {
@@ -4690,12 +4874,8 @@ static void gpi_life_put_struct(gpupool_arena *arena) {
 /* -- an arena is made -- */
 
 static gpupool_result gpi_life_refuses(const gpupool_arena_config *config) {
-    int devices = 0;
-    if (cudaGetDeviceCount(&devices) != cudaSuccess || devices == 0)
-        return gpi_system_fail(GPUPOOL_E_CUDA, "CUDA finds no device");
-    if (config->device < 0 || config->device >= devices)
-        return gpi_system_fail(GPUPOOL_E_ARGUMENT, "config.device: %d is not in 0 to %d",
-                               config->device, devices - 1);
+    gpupool_result result = gpi_driver_has("config.device", config->device);
+    if (result != GPUPOOL_OK) return result;
     if ((unsigned)config->source > GPUPOOL_SOURCE_BYPASS)
         return gpi_system_fail(GPUPOOL_E_ARGUMENT, "config.source: %d is no source",
                                (int)config->source);
@@ -4882,6 +5062,11 @@ static gpupool_result gpi_life_return_memory(gpupool_arena *arena) {
     return first;
 }
 
+static void gpi_backup_close(gpi_backup *backup) {
+    if (backup->ranges) munmap(backup->ranges, backup->bytes);
+    memset(backup, 0, sizeof *backup);
+}
+
 /* Frees all that an arena has but its struct. */
 static gpupool_result gpi_life_close(gpupool_arena *arena) {
     gpi_buddy *buddy = &arena->buddy;
@@ -4895,6 +5080,7 @@ static gpupool_result gpi_life_close(gpupool_arena *arena) {
         gpi_driver_leave(&arena->driver, &visit);
     }
     GPUPOOL_FREE(arena->chunks.all);
+    gpi_backup_close(&arena->backup);
     if (buddy->index) munmap(buddy->index, gpi_life_tables(buddy));
     gpi_region_close(&buddy->region);
     gpi_driver_close(&arena->driver);
@@ -4982,8 +5168,8 @@ GPUPOOL_API gpupool_result gpupool_retire_stream(cudaStream_t stream) {
 
 /* Returns idle chunks after a wait for the device. The lock is held. */
 static gpupool_result gpi_figures_trim(gpupool_arena *arena, uint64_t keep) {
-    gpupool_result result;
-    if (arena->broken) return gpi_arena_break(arena);
+    gpupool_result result = gpi_arena_ready(arena);
+    if (result != GPUPOOL_OK) return result;
     gpi_alloc_empty_mail(arena);
     if (arena->chunks.reserved.now <= keep) return GPUPOOL_OK;
     gpi_stream_flush_all(arena);
@@ -5007,7 +5193,7 @@ GPUPOOL_API gpupool_result gpupool_set_limit(gpupool_arena *arena, size_t bytes)
     if (result != GPUPOOL_OK) return result;
     gpi_system_lock(&arena->lock);
     arena->chunks.limit = bytes ? bytes : UINT64_MAX;
-    result = gpi_figures_trim(arena, arena->chunks.limit);
+    if (arena->broken || !arena->sleep) result = gpi_figures_trim(arena, arena->chunks.limit);
     gpi_system_unlock(&arena->lock);
     GPI_CHECKED(arena);
     return result;
@@ -5066,6 +5252,7 @@ static void gpi_figures_read(gpupool_arena *arena, gpupool_stats *stats) {
     stats->stream_waits = arena->streams.stream_waits;
     stats->host_waits = arena->streams.host_waits;
     stats->limit = arena->chunks.limit == UINT64_MAX ? 0 : arena->chunks.limit;
+    stats->asleep = arena->chunks.asleep;
     stats->host =
         sizeof *arena + arena->buddy.region.opened + (sizeof(gpi_run *) << GPI_INDEX_BITS);
 }
@@ -5724,16 +5911,17 @@ static gpupool_result gpi_check_run(const gpupool_arena *arena, const gpi_run *r
 
 static gpupool_result gpi_check_chunks(const gpupool_arena *arena) {
     const gpi_chunks *chunks = &arena->chunks;
-    uint64_t bytes = 0, i;
+    uint64_t bytes = 0, away = 0, i;
     for (i = 0; i < chunks->count; i++) {
         const gpi_chunk *chunk = chunks->all[i];
         GPI_MUST("CH1 order", !i || chunks->all[i - 1]->units >= chunk->units);
         GPI_MUST("CH2",
                  gpi_buddy_chunk(&arena->buddy, chunk->unit) == chunk &&
                      gpi_buddy_chunk(&arena->buddy, chunk->unit + chunk->units - 1) == chunk);
-        bytes += chunk->units * GPI_UNIT;
+        *(chunk->is_away ? &away : &bytes) += chunk->units * GPI_UNIT;
     }
     GPI_MUST("CH1 reserved", bytes == chunks->reserved.now);
+    GPI_MUST("SL1", away == chunks->asleep && (!away || arena->sleep || arena->broken));
     return GPUPOOL_OK;
 }
 
@@ -5747,6 +5935,7 @@ static gpupool_result gpi_check_stitches(const gpupool_arena *arena) {
             count++;
             GPI_MUST("M2 body", stitch->body->stitch == stitch &&
                                     (stitch->is_used || stitch->body->state == GPI_IDLE));
+            GPI_MUST("SL1 stitch", !stitch->is_away || arena->sleep || arena->broken);
             if (!stitch->is_used) idle += stitch->count;
         }
     GPI_MUST("M counts", count == stitches->count && idle == stitches->idle_pieces);
@@ -5805,8 +5994,8 @@ GPUPOOL_API gpupool_result gpupool_check(gpupool_arena *arena) {
     return result;
 }
 
-/* == FILE =========================================================================================
-   Reads parts of a file for a ring, at offsets, from several threads at a time. What is not in the
+/* == FILE ================================================================================== Reads
+   parts of a file for a ring, at offsets, from several threads at a time. What is not in the
    system's page cache is read past it, straight into pinned memory, which saves a copy.
 
        caller's descriptor -- pread ----------------> memory    in the page cache, or not aligned
@@ -6642,6 +6831,501 @@ GPUPOOL_API gpupool_result gpupool_ring_destroy(gpupool_ring *ring) {
     gpi_driver_close(&ring->driver);
     GPUPOOL_FREE(ring);
     return GPUPOOL_OK;
+=======
+/* == SHARE ========================================================================================
+   Memory that others use: other devices of the process, and other processes.
+
+   SH1  A peer is in driver.peers before its streams are known, so each wait for the device covers
+        them, and each chunk that comes later is the peer's too.
+   SH2  An exported block is all of its chunk. The kernel counts who has the memory: each export is
+        a descriptor of its own. An import keeps the device's context.
+
+   Read first: gpupool_allow_peer, gpupool_export, gpupool_import. */
+
+/* Whether the peer's kernels can reach the arena's device. */
+static gpupool_result gpi_share_reaches(gpi_driver *driver, int peer) {
+    int can_access = 0;
+    gpupool_result result = GPI_TELL(driver, can_access, &can_access, peer, driver->device);
+    if (result != GPUPOOL_OK || can_access) return result;
+    return gpi_system_fail(GPUPOOL_E_UNSUPPORTED, "device: %d cannot reach device %d", peer,
+                           driver->device);
+}
+
+/* Lets all peers use what the arena has by now. */
+static gpupool_result gpi_share_access_all(gpupool_arena *arena) {
+    gpi_driver *driver = &arena->driver;
+    const gpi_chunks *chunks = &arena->chunks;
+    gpupool_result result = GPUPOOL_OK;
+    const gpi_stitch *stitch;
+    uint64_t i;
+    int bin;
+    for (i = 0; i < chunks->count && result == GPUPOOL_OK; i++)
+        result = gpi_driver_access(driver, (uint64_t)(uintptr_t)chunks->all[i]->memory,
+                                   chunks->all[i]->units * GPI_UNIT);
+    for (bin = 0; bin < GPI_BINS; bin++)
+        for (stitch = arena->stitches.bins[bin]; stitch; stitch = stitch->next)
+            if (result == GPUPOOL_OK)
+                result = gpi_driver_access(driver, gpi_address(&arena->buddy, stitch->body->unit),
+                                           stitch->body->units * GPI_UNIT);
+    return result;
+}
+
+/* CUDA's own memory is given to whole devices. */
+static gpupool_result gpi_share_enable(gpi_driver *driver, CUcontext peer) {
+    gpupool_result result = GPUPOOL_OK;
+    CUresult error;
+    gpi_visit visit;
+    gpi_driver_enter(driver, peer, &visit);
+    error = driver->enable_peer(driver->context, 0);
+    if (error != CUDA_ERROR_PEER_ACCESS_ALREADY_ENABLED)
+        result = gpi_driver_told(driver, GPI_CALL_enable_peer, error);
+    gpi_driver_leave(driver, &visit);
+    return result;
+}
+
+/* Adds a peer; after a failure it is none. */
+static gpupool_result gpi_share_add(gpupool_arena *arena, int peer) {
+    gpi_driver *driver = &arena->driver;
+    int count = driver->peer_count;
+    gpupool_result result = gpi_share_reaches(driver, peer);
+    if (result == GPUPOOL_OK)
+        result = GPI_TELL(driver, retain, &driver->peer_contexts[count], peer);
+    if (result != GPUPOOL_OK) return result;
+    driver->peers[count] = peer;
+    GPI_PUBLISH(&driver->peer_count, count + 1);
+    if (arena->chunks.source->flags & GPI_MAPS) result = gpi_share_access_all(arena);
+    else if (arena->chunks.source->flags & GPI_ON_DEVICE ||
+             arena->chunks.source->name == GPUPOOL_SOURCE_MANAGED)
+        result = gpi_share_enable(driver, driver->peer_contexts[count]);
+    if (result == GPUPOOL_OK) return result;
+    GPI_PUBLISH(&driver->peer_count, count);
+    driver->release_context(peer);
+    return result;
+}
+
+GPUPOOL_API gpupool_result gpupool_allow_peer(gpupool_arena *arena, int device) {
+    gpupool_result result = gpi_alloc_enter(arena);
+    int i;
+    if (result == GPUPOOL_OK) result = gpi_driver_has("device", device);
+    if (result != GPUPOOL_OK) return result;
+    gpi_system_lock(&arena->lock);
+    result = gpi_arena_ready(arena);
+    for (i = 0; i < arena->driver.peer_count && arena->driver.peers[i] != device; i++) continue;
+    if (result == GPUPOOL_OK && i == GPI_PEERS)
+        result = gpi_system_fail(GPUPOOL_E_UNSUPPORTED, "device: an arena has up to %d peers", i);
+    if (result == GPUPOOL_OK && i == arena->driver.peer_count && device != arena->driver.device)
+        result = gpi_share_add(arena, device);
+    gpi_system_unlock(&arena->lock);
+    GPI_CHECKED(arena);
+    return result;
+}
+
+/* The chunk of a block that has one of its own. */
+static gpupool_result gpi_share_find(gpupool_arena *arena, const void *block, gpi_chunk **chunk) {
+    gpi_run *run;
+    gpupool_result result = gpi_alloc_claim(arena, block, &run);
+    if (result != GPUPOOL_OK) return result;
+    *chunk = gpi_buddy_chunk(&arena->buddy, run->unit);
+    if (!run->stitch && (*chunk)->unit == run->unit && (*chunk)->units == run->units)
+        return GPUPOOL_OK;
+    return gpi_system_fail(GPUPOOL_E_ARGUMENT,
+                           "block: it has no chunk of its own (GPUPOOL_OWN_CHUNK)");
+}
+
+GPUPOOL_API gpupool_result gpupool_export(gpupool_arena *arena, const void *block,
+                                          gpupool_exported *exported) {
+    gpupool_result result = gpi_alloc_enter(arena);
+    gpi_chunk *chunk = NULL;
+    if (result != GPUPOOL_OK) return result;
+    if (!exported) return gpi_system_fail(GPUPOOL_E_ARGUMENT, "exported: it is NULL");
+    if (!(arena->config.share & GPUPOOL_SHARE_PROCESSES))
+        return gpi_system_fail(GPUPOOL_E_ARGUMENT,
+                               "arena: its config.share lacks GPUPOOL_SHARE_PROCESSES");
+    gpi_system_lock(&arena->lock);
+    gpi_alloc_empty_mail(arena);
+    result = gpi_arena_ready(arena);
+    if (result == GPUPOOL_OK) result = gpi_share_find(arena, block, &chunk);
+    if (result == GPUPOOL_OK)
+        result = GPI_TELL(&arena->driver, export_handle, &exported->descriptor, chunk->handle,
+                          CU_MEM_HANDLE_TYPE_POSIX_FILE_DESCRIPTOR, 0);
+    if (result == GPUPOOL_OK) {
+        chunk->is_exported = 1;
+        exported->bytes = chunk->units * GPI_UNIT;
+        fcntl(exported->descriptor, F_SETFD, FD_CLOEXEC);
+    }
+    gpi_system_unlock(&arena->lock);
+    return result;
+}
+
+/* Maps a handle at new addresses. Only the mapping keeps the memory then. */
+static gpupool_result gpi_share_map(gpi_driver *driver, CUmemGenericAllocationHandle handle,
+                                    uint64_t bytes, CUdeviceptr *address) {
+    gpupool_result result = GPI_TELL(driver, reserve, address, bytes, 0, 0, 0);
+    if (result != GPUPOOL_OK) return result;
+    result = GPI_TELL(driver, map, *address, bytes, 0, handle, 0);
+    if (result == GPUPOOL_OK) {
+        result = gpi_driver_access(driver, *address, bytes);
+        if (result == GPUPOOL_OK) return result;
+        driver->unmap(*address, bytes);
+    }
+    driver->unreserve(*address, bytes);
+    return result;
+}
+
+GPUPOOL_API gpupool_result gpupool_import(int device, const gpupool_exported *exported,
+                                          gpupool_imported *imported) {
+    CUmemGenericAllocationHandle handle;
+    CUdeviceptr address = 0;
+    gpupool_result result;
+    gpi_driver driver;
+    if (gpi_system_is_forked()) return gpi_alloc_enter(NULL);
+    if (!exported || !imported)
+        return gpi_system_fail(GPUPOOL_E_ARGUMENT, "exported, imported: one of them is NULL");
+    memset(imported, 0, sizeof *imported);
+    if (!exported->bytes || exported->bytes % (2 << 20))
+        return gpi_system_fail(GPUPOOL_E_ARGUMENT, "exported.bytes: %llu is no size of a chunk",
+                               (unsigned long long)exported->bytes);
+    result = gpi_driver_has("device", device);
+    if (result != GPUPOOL_OK) return result;
+    result = gpi_driver_open(&driver, device, 0);
+    if (result == GPUPOOL_OK)
+        result = GPI_TELL(&driver, import_handle, &handle, (void *)(intptr_t)exported->descriptor,
+                          CU_MEM_HANDLE_TYPE_POSIX_FILE_DESCRIPTOR);
+    if (result == GPUPOOL_OK) {
+        result = gpi_share_map(&driver, handle, exported->bytes, &address);
+        driver.release(handle);
+    }
+    if (result != GPUPOOL_OK) {
+        gpi_driver_close(&driver);
+        return result;
+    }
+    imported->memory = (void *)(uintptr_t)address;
+    imported->bytes = exported->bytes;
+    imported->device = device;
+    return GPUPOOL_OK;
+}
+
+GPUPOOL_API gpupool_result gpupool_import_close(gpupool_imported *imported) {
+    gpupool_result result;
+    gpi_driver driver;
+    CUdeviceptr address;
+    if (gpi_system_is_forked()) return gpi_alloc_enter(NULL);
+    if (!imported || !imported->memory)
+        return gpi_system_fail(GPUPOOL_E_ARGUMENT, "imported: nothing is imported there");
+    address = (CUdeviceptr)(uintptr_t)imported->memory;
+    result = gpi_driver_open(&driver, imported->device, 0);
+    if (result == GPUPOOL_OK) result = GPI_TELL(&driver, unmap, address, imported->bytes);
+    if (result == GPUPOOL_OK) {
+        driver.unreserve(address, imported->bytes);
+        driver.release_context(imported->device); /* the import's */
+        memset(imported, 0, sizeof *imported);
+    }
+    gpi_driver_close(&driver);
+    return result;
+}
+
+/* == SLEEP ========================================================================================
+   An arena's memory goes back to the driver while its blocks and their addresses stay.
+
+       AWAKE -> FALLING: others leave; the device ends; content is copied; stitches and chunks are
+                         unmapped -> ASLEEP -> RISING: the same backwards -> AWAKE
+
+   SL1  A chunk or stitch that is_away has addresses and no memory; only in an arena that does not
+        take requests. Chunks that are away count as asleep, not as reserved.
+   SL2  O8: after gpi_sleep_quiet no block is in a cache and no run is TAKEN, and until the arena is
+        awake again nobody takes one: the lock may open. Frees go on: what is freed meanwhile is
+        copied in vain, and forgotten when the arena wakes.
+   SL3  A failed call leaves the arena asleep or awake as it was, content too, or broken.
+
+   Read first: gpi_sleep_fall, gpi_sleep_rise, gpi_sleep_quiet. */
+
+enum { GPI_HUGEPAGE = 14 }; /* MADV_, which c11 hides */
+
+static void gpi_sleep_set(gpupool_arena *arena, gpi_sleep sleep) {
+    arena->sleep = sleep;
+    GPI_PUBLISH(&arena->attention, sleep || arena->broken || GPI_LOOK(&arena->mail));
+}
+
+/* Waits until nobody has memory in hand, and takes all blocks away from the caches. A fast path
+   that was under way may put one more there: so it looks again. */
+static void gpi_sleep_quiet(gpupool_arena *arena) {
+    const gpi_stream *s;
+    gpi_run *run;
+    do {
+        while (arena->outside) {
+            int returns = arena->returns;
+            gpi_system_unlock(&arena->lock);
+            gpi_system_sleep_on(&arena->returns, returns);
+            gpi_system_lock(&arena->lock);
+        }
+        gpi_stream_flush_all(arena);
+        for (run = gpi_buddy_at(&arena->buddy, 0); run; run = run->right)
+            if (run->state == GPI_OUT) gpi_stream_recall(arena, run);
+        for (s = arena->streams.all_streams; s && !s->outs; s = s->next) continue;
+    } while (s);
+}
+
+/* Whether a home run has content: of a block, or of a graph. */
+static int gpi_sleep_keeps(const gpi_run *run) {
+    if (run->state == GPI_FREE) return run->list->stream && run->list->stream->kind == GPI_GRAPH;
+    if (run->state == GPI_PART) return 1;
+    return (run->state == GPI_LIVE || run->state == GPI_WAITING) && !run->stitch;
+}
+
+/* Lists what has content, each range in one chunk; `ranges` may be NULL. Returns how many. */
+static uint64_t gpi_sleep_list(const gpi_buddy *buddy, gpi_range *ranges, uint64_t *units) {
+    const gpi_run *run = gpi_buddy_at(buddy, 0);
+    uint64_t count = 0, last_end = 0;
+    *units = 0;
+    for (; run; run = run->right) {
+        uint64_t unit = run->unit, end = run->unit + run->units;
+        while (gpi_sleep_keeps(run) && unit < end) {
+            const gpi_chunk *chunk = gpi_buddy_chunk(buddy, unit);
+            uint64_t part = gpi_min(end, chunk->unit + chunk->units) - unit;
+            if (unit != last_end || unit == chunk->unit) {
+                if (ranges) ranges[count].unit = unit;
+                count++;
+            }
+            if (ranges) ranges[count - 1].units += part;
+            *units += part;
+            last_end = unit += part;
+        }
+    }
+    return count;
+}
+
+/* Host memory for the content, in huge pages. */
+static gpupool_result gpi_sleep_open_backup(gpupool_arena *arena) {
+    gpi_backup *backup = &arena->backup;
+    uint64_t units, head;
+    backup->count = gpi_sleep_list(&arena->buddy, NULL, &units);
+    head = gpi_up(backup->count * sizeof(gpi_range) + 1, GPI_STEP);
+    backup->bytes = head + units * GPI_UNIT;
+    backup->ranges = (gpi_range *)gpi_system_pages(backup->bytes, PROT_READ | PROT_WRITE);
+    if (!backup->ranges)
+        return gpi_system_fail(GPUPOOL_E_HOST_MEMORY,
+                               "the host has no %llu bytes for the arena's content",
+                               (unsigned long long)backup->bytes);
+    backup->content = (char *)backup->ranges + head;
+    syscall(SYS_madvise, backup->content, units * GPI_UNIT, (long)GPI_HUGEPAGE);
+    gpi_sleep_list(&arena->buddy, backup->ranges, &units);
+    return GPUPOOL_OK;
+}
+
+/* One copy between a home range and the backup. */
+static gpupool_result gpi_sleep_copy_range(gpupool_arena *arena, const gpi_range *range,
+                                           char *content, CUstream stream) {
+    CUdeviceptr home = gpi_address(&arena->buddy, range->unit);
+    CUdeviceptr host = (CUdeviceptr)(uintptr_t)content;
+    int is_down = arena->sleep == GPI_FALLING;
+    return GPI_TELL(&arena->driver, copy, is_down ? host : home, is_down ? home : host,
+                    range->units * GPI_UNIT, stream);
+}
+
+/* Copies the content: down while the arena falls asleep, up while it wakes. The lock opens. */
+static gpupool_result gpi_sleep_copy(gpupool_arena *arena) {
+    const gpi_backup *backup = &arena->backup;
+    gpi_driver *driver = &arena->driver;
+    char *content = backup->content;
+    CUstream stream = NULL;
+    gpupool_result result;
+    gpi_visit visit;
+    uint64_t i;
+    gpi_arena_open(arena);
+    gpi_driver_enter(driver, driver->context, &visit);
+    result = GPI_TELL(driver, stream_create, &stream, CU_STREAM_NON_BLOCKING);
+    for (i = 0; i < backup->count && result == GPUPOOL_OK; i++) {
+        const gpi_range *range = &backup->ranges[i];
+        if (gpi_buddy_chunk(&arena->buddy, range->unit)) /* or all in it was freed meanwhile */
+            result = gpi_sleep_copy_range(arena, range, content, stream);
+        content += range->units * GPI_UNIT;
+    }
+    if (result == GPUPOOL_OK) result = GPI_TELL(driver, stream_sync, stream);
+    if (stream) driver->stream_destroy(stream);
+    gpi_driver_leave(driver, &visit);
+    gpi_arena_close(arena);
+    return result == GPUPOOL_E_CUDA ? gpi_arena_break(arena) : result;
+}
+
+/* Unmaps all that the arena has. E_CALLBACK: what on_unmap threw at is unmapped, too. */
+static gpupool_result gpi_sleep_unmap(gpupool_arena *arena) {
+    gpi_chunks *chunks = &arena->chunks;
+    gpupool_result result = GPUPOOL_OK;
+    gpi_stitch *stitch;
+    uint64_t i;
+    int bin;
+    for (bin = 0; bin < GPI_BINS; bin++)
+        for (stitch = arena->stitches.bins[bin]; stitch; stitch = stitch->next) {
+            result = gpi_stitch_undo(arena, stitch);
+            stitch->is_away = result == GPUPOOL_OK || result == GPUPOOL_E_CALLBACK;
+            if (result != GPUPOOL_OK) return gpi_arena_break(arena);
+        }
+    for (i = 0; i < chunks->count && result == GPUPOOL_OK; i++) {
+        int64_t bytes = (int64_t)(chunks->all[i]->units * GPI_UNIT);
+        if (chunks->all[i]->is_away) continue;
+        result = gpi_chunk_undo(arena, chunks->all[i]);
+        if (result != GPUPOOL_OK && result != GPUPOOL_E_CALLBACK) break;
+        chunks->all[i]->is_away = 1;
+        chunks->asleep += (uint64_t)bytes;
+        gpi_counter_move(&chunks->reserved, -bytes);
+        gpi_arena_pass(arena);
+    }
+    return result == GPUPOOL_OK ? result : gpi_arena_break(arena);
+}
+
+static gpupool_result gpi_sleep_fall(gpupool_arena *arena, gpupool_content content) {
+    gpupool_result result;
+    gpi_sleep_set(arena, GPI_FALLING);
+    gpi_sleep_quiet(arena);
+    gpi_alloc_empty_mail(arena);
+    result = gpi_ladder_wait(arena, &arena->streams.all);
+    if (result == GPUPOOL_OK && content == GPUPOOL_KEEP) {
+        result = gpi_sleep_open_backup(arena);
+        if (result == GPUPOOL_OK) result = gpi_sleep_copy(arena);
+    }
+    if (result == GPUPOOL_OK) result = gpi_ladder_trim(arena, 0);
+    return result == GPUPOOL_OK ? gpi_sleep_unmap(arena) : result;
+}
+
+static gpupool_result gpi_sleep_refuses(gpupool_arena *arena, gpupool_content content) {
+    gpupool_result result = gpi_arena_ready(arena);
+    uint64_t i;
+    if (result != GPUPOOL_OK) return result;
+    if ((unsigned)content > GPUPOOL_KEEP)
+        return gpi_system_fail(GPUPOOL_E_ARGUMENT, "content: %d is neither DISCARD nor KEEP",
+                               (int)content);
+    if (gpi_thread.in_callback)
+        return gpi_system_fail(GPUPOOL_E_ARGUMENT,
+                               "on_out_of_memory may free and allocate (rule 4), not sleep");
+    if (!(arena->chunks.source->flags & GPI_MAPS))
+        return gpi_system_fail(GPUPOOL_E_UNSUPPORTED, "arena: only MAPPED memory can sleep");
+    for (i = 0; i < arena->chunks.count; i++)
+        if (arena->chunks.all[i]->is_exported)
+            return gpi_system_fail(GPUPOOL_E_IN_USE, "the block at %p is exported",
+                                   arena->chunks.all[i]->memory);
+    return GPUPOOL_OK;
+}
+
+GPUPOOL_API gpupool_result gpupool_sleep(gpupool_arena *arena, gpupool_content content) {
+    gpupool_result result = gpi_alloc_enter(arena);
+    if (result != GPUPOOL_OK) return result;
+    gpi_system_lock(&arena->lock);
+    result = gpi_sleep_refuses(arena, content);
+    if (result == GPUPOOL_OK) {
+        result = gpi_sleep_fall(arena, content);
+        gpi_sleep_set(arena, result == GPUPOOL_OK ? GPI_ASLEEP : GPI_AWAKE);
+        if (result != GPUPOOL_OK) gpi_backup_close(&arena->backup);
+    }
+    gpi_system_unlock(&arena->lock);
+    GPI_CHECKED(arena);
+    return result;
+}
+
+/* Why the arena cannot wake: what is wanted, and who has it. */
+static gpupool_result gpi_sleep_out_of_memory(gpupool_arena *arena) {
+    const double mib = 1 << 20;
+    gpupool_verdict *v = &gpi_thread.verdict;
+    gpupool_arena *other = NULL;
+    uint64_t others = 0, used;
+    memset(v, 0, sizeof *v);
+    while ((other = gpi_life_visit(other)) != NULL)
+        if (other->config.device == arena->config.device)
+            others += GPI_LOOK(&other->chunks.reserved.now);
+    v->asked = arena->chunks.asleep;
+    v->limit = arena->chunks.limit == UINT64_MAX ? 0 : arena->chunks.limit;
+    v->allocated = arena->allocated.now;
+    v->device_free = gpi_driver_free_bytes(&arena->driver);
+    v->device_total = arena->driver.total_bytes;
+    v->missing = gpi_less(v->asked, gpi_min(arena->chunks.limit, v->device_free));
+    used = v->device_total - v->device_free;
+    v->cause = v->asked > arena->chunks.limit ? GPUPOOL_CAUSE_LIMIT : GPUPOOL_CAUSE_OTHERS;
+    snprintf(v->sentence, sizeof v->sentence,
+             "waking needs %.2f MiB, and the limit is %.2f (0: none); the device has %.2f of %.2f "
+             "MiB free. Other arenas of this process hold %.2f MiB, all else %.2f",
+             (double)v->asked / mib, (double)v->limit / mib, (double)v->device_free / mib,
+             (double)v->device_total / mib, (double)others / mib,
+             (double)gpi_less(used, others) / mib);
+    return gpi_system_fail(GPUPOOL_E_OUT_OF_MEMORY, "%s", v->sentence);
+}
+
+/* Whether neither a block nor a graph uses the stitch. */
+static int gpi_sleep_is_over(const gpupool_arena *arena, const gpi_stitch *stitch) {
+    return !stitch->is_used && gpi_stitch_has_passed(arena, stitch);
+}
+
+/* Gets memory for all chunks that are away. A full device takes siblings' idle chunks. */
+static gpupool_result gpi_sleep_map(gpupool_arena *arena) {
+    gpi_chunks *chunks = &arena->chunks;
+    gpupool_result result = GPUPOOL_OK;
+    gpi_stitch *stitch;
+    uint64_t i;
+    int bin;
+    for (i = 0; i < chunks->count && result == GPUPOOL_OK; i++) {
+        int64_t bytes = (int64_t)(chunks->all[i]->units * GPI_UNIT);
+        do result = gpi_chunk_come(arena, chunks->all[i]);
+        while (result == GPUPOOL_E_OUT_OF_MEMORY && gpi_sibling_help(arena, chunks->asleep, 0));
+        if (result != GPUPOOL_OK) break;
+        chunks->all[i]->is_away = 0;
+        chunks->asleep -= (uint64_t)bytes;
+        gpi_counter_move(&chunks->reserved, bytes);
+        gpi_arena_pass(arena);
+    }
+    for (bin = 0; bin < GPI_BINS; bin++)
+        for (stitch = arena->stitches.bins[bin]; stitch; stitch = stitch->next) {
+            if (result != GPUPOOL_OK || gpi_sleep_is_over(arena, stitch)) continue;
+            result = gpi_stitch_map(arena, stitch);
+            stitch->is_away = result != GPUPOOL_OK;
+        }
+    return result;
+}
+
+/* Forgets the stitches that nothing uses by now. They may be made again: the credit is as at the
+   start. */
+static gpupool_result gpi_sleep_forget(gpupool_arena *arena) {
+    gpi_stitch *stitch, *next;
+    int bin;
+    for (bin = 0; bin < GPI_BINS; bin++)
+        for (stitch = arena->stitches.bins[bin]; stitch; stitch = next) {
+            next = stitch->next;
+            if (stitch->is_away) gpi_stitch_unmap(arena, stitch);
+        }
+    arena->stitches.credit = GPI_CREDIT;
+    return GPUPOOL_OK;
+}
+
+/* All or nothing: what was mapped before a failure is unmapped again. */
+static gpupool_result gpi_sleep_rise(gpupool_arena *arena) {
+    gpupool_result result;
+    gpi_sleep_set(arena, GPI_RISING);
+    gpi_alloc_empty_mail(arena);
+    result = gpi_ladder_wait(arena, &arena->streams.all);
+    if (result == GPUPOOL_OK) result = gpi_ladder_trim(arena, 0);
+    if (result != GPUPOOL_OK) return result;
+    result =
+        arena->chunks.asleep > arena->chunks.limit ? GPUPOOL_E_OUT_OF_MEMORY : gpi_sleep_map(arena);
+    if (result == GPUPOOL_OK && arena->backup.ranges) result = gpi_sleep_copy(arena);
+    if (result == GPUPOOL_OK) return gpi_sleep_forget(arena);
+    if (arena->broken) return gpi_arena_break(arena);
+    if (gpi_sleep_unmap(arena) != GPUPOOL_OK) return GPUPOOL_E_CUDA;
+    return result == GPUPOOL_E_OUT_OF_MEMORY ? gpi_sleep_out_of_memory(arena) : result;
+}
+
+GPUPOOL_API gpupool_result gpupool_wake(gpupool_arena *arena) {
+    gpupool_result result = gpi_alloc_enter(arena);
+    if (result != GPUPOOL_OK) return result;
+    gpi_system_lock(&arena->lock);
+    if (arena->broken) result = gpi_arena_break(arena);
+    else if (arena->sleep == GPI_AWAKE)
+        result = gpi_system_fail(GPUPOOL_E_ARGUMENT, "arena: it is awake");
+    else if (arena->sleep != GPI_ASLEEP) result = gpi_arena_ready(arena);
+    else {
+        result = gpi_sleep_rise(arena);
+        gpi_sleep_set(arena, result == GPUPOOL_OK ? GPI_AWAKE : GPI_ASLEEP);
+        if (result == GPUPOOL_OK) gpi_backup_close(&arena->backup);
+    }
+    gpi_system_unlock(&arena->lock);
+    GPI_CHECKED(arena);
+    return result;
 }
 #ifdef __cplusplus
 }
@@ -6680,40 +7364,42 @@ GPUPOOL_API gpupool_result gpupool_ring_destroy(gpupool_ring *ring) {
 #endif
 
 #ifdef __cplusplus
-extern "C" {
+    extern "C" {
 #endif
-GPI_NAME_BOTH cudaError_t gpi_names_malloc(void **pointer, size_t bytes) {
-    return GPI_NAMED(cudaMalloc)(pointer, bytes);
-}
-GPI_NAME_BOTH cudaError_t gpi_names_free(void *block) {
-    return GPI_NAMED(cudaFree)(block);
-}
-GPI_NAME_BOTH cudaError_t gpi_names_stream_destroy(cudaStream_t stream) {
+    GPI_NAME_BOTH cudaError_t gpi_names_malloc(void **pointer, size_t bytes) {
+        return GPI_NAMED(cudaMalloc)(pointer, bytes);
+    }
+    GPI_NAME_BOTH cudaError_t gpi_names_free(void *block) {
+        return GPI_NAMED(cudaFree)(block);
+    }
+    GPI_NAME_BOTH cudaError_t gpi_names_stream_destroy(cudaStream_t stream) {
 #ifndef __CUDA_ARCH__
-    gpupool_retire_stream(stream); /* CUDA says what is wrong with the stream */
+        gpupool_retire_stream(stream); /* CUDA says what is wrong with the stream */
 #endif
-    return cudaStreamDestroy(stream);
-}
-GPI_NAME cudaError_t GPI_ASYNC(malloc)(void **pointer, size_t bytes, cudaStream_t stream) {
-    return gpupool_cudaMallocAsync(pointer, bytes, GPI_ASYNC_STREAM(stream));
-}
-GPI_NAME cudaError_t GPI_ASYNC(free)(void *block, cudaStream_t stream) {
-    return gpupool_cudaFreeAsync(block, GPI_ASYNC_STREAM(stream));
-}
+        return cudaStreamDestroy(stream);
+    }
+    GPI_NAME cudaError_t GPI_ASYNC(malloc)(void **pointer, size_t bytes, cudaStream_t stream) {
+        return gpupool_cudaMallocAsync(pointer, bytes, GPI_ASYNC_STREAM(stream));
+    }
+    GPI_NAME cudaError_t GPI_ASYNC(free)(void *block, cudaStream_t stream) {
+        return gpupool_cudaFreeAsync(block, GPI_ASYNC_STREAM(stream));
+    }
 #ifdef __cplusplus
-} /* CUDA's header has such overloads: cudaMalloc(&p, n) with a float *p, and for its own pools */
+    } /* CUDA's header has such overloads: cudaMalloc(&p, n) with a float *p, and for its own pools
+       */
 #define GPI_UNTYPED(pointer) static_cast<void **>(static_cast<void *>(pointer))
-template <class T> GPI_NAME_BOTH cudaError_t gpi_names_malloc(T **pointer, size_t bytes) {
-    return gpi_names_malloc(GPI_UNTYPED(pointer), bytes);
-}
-template <class T>
-GPI_NAME cudaError_t GPI_ASYNC(malloc)(T **pointer, size_t bytes, cudaStream_t stream) {
-    return GPI_ASYNC(malloc)(GPI_UNTYPED(pointer), bytes, stream);
-}
-template <class T, class Pool>
-GPI_NAME cudaError_t GPI_ASYNC(malloc)(T **pointer, size_t bytes, Pool pool, cudaStream_t stream) {
-    return cudaMallocFromPoolAsync(GPI_UNTYPED(pointer), bytes, pool, stream);
-}
+    template <class T> GPI_NAME_BOTH cudaError_t gpi_names_malloc(T * *pointer, size_t bytes) {
+        return gpi_names_malloc(GPI_UNTYPED(pointer), bytes);
+    }
+    template <class T>
+    GPI_NAME cudaError_t GPI_ASYNC(malloc)(T * *pointer, size_t bytes, cudaStream_t stream) {
+        return GPI_ASYNC(malloc)(GPI_UNTYPED(pointer), bytes, stream);
+    }
+    template <class T, class Pool>
+    GPI_NAME cudaError_t GPI_ASYNC(malloc)(T * *pointer, size_t bytes, Pool pool,
+                                           cudaStream_t stream) {
+        return cudaMallocFromPoolAsync(GPI_UNTYPED(pointer), bytes, pool, stream);
+    }
 #undef GPI_UNTYPED
 #endif
 #undef GPI_NAME

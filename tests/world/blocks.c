@@ -217,6 +217,12 @@ void world_free_block(world *w, block *b, const operation *op) {
     }
 }
 
+/* Nothing may touch its memory. */
+void world_free_asleep(world *w, int slot) {
+    block *b = &w->blocks[slot];
+    if (b->memory && !is_kept(w, b)) free_on(w, b, w->streams[b->home]);
+}
+
 /* -- use and ask -- */
 
 /* In a capture: with a scope the graph uses the block, as often as it runs. */

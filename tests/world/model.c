@@ -182,7 +182,7 @@ void world_figures(world *w) {
     expect_figure(w, "limit", stats.limit, w->limit);
     if (w->stream_count == 1) expect_figure(w, "requested's peak", stats.requested.peak, w->peak);
     world_expect(w, stats.requested.peak >= w->peak, "a peak is lost");
-    world_expect(w, stats.allocated.now + stats.pending.now <= stats.reserved.now,
+    world_expect(w, stats.allocated.now + stats.pending.now <= stats.reserved.now + stats.asleep,
                  "reserved is less than allocated and pending");
     world_expect(
         w,

@@ -90,6 +90,7 @@ int world_is_host_source(const world *);
 /* blocks.c, graphs.c, arena.c: operations */
 void world_block(world *, const operation *);
 void world_free_block(world *, block *, const operation *);
+void world_free_asleep(world *, int slot);
 void world_graph(world *, const operation *);
 void world_drop_graph(world *, graph *);
 void world_renew(world *, const operation *);
