@@ -33,6 +33,8 @@ a flag in memory is outside of it.
 2. ENDS. Free blocks, destroy the arena, then (if ever) reset the device. Before cudaStreamDestroy,
    call gpupool_retire_stream, or wait for the stream's work. (GPUPOOL_STREAM_CHECK asks CUDA for
 the stream's id in each call: for programs whose libraries destroy streams with work under way.)
+   With GPUPOOL_REPLACE_CUDA_MALLOC cudaStreamDestroy does so, and cudaDeviceReset ends default
+arenas.
 3. GRAPHS. What a graph uses is allocated in a scope, or lives as long as the graph. Release the
 scope when the graph is gone. On a capturing stream without a scope a request gets only memory at
 hand.
@@ -41,8 +43,8 @@ and take no lock that a thread may hold while it calls gpupool. on_out_of_memory
 allocate; it is not called again inside itself.
 5. CALLS. Any thread, any time, except during destroy. A failed call changes nothing that you can
 see. Device, context and last CUDA error stay. The host waits for the device in trim, a lowered
-limit, sleep, wake, release, destroy, and in an allocation that finds no memory otherwise (never
-with GPUPOOL_NO_WAIT).
+limit, sleep, wake, release, destroy, and in an allocation that finds no memory otherwise, or else
+only what gpupool_cudaFree has freed (never with GPUPOOL_NO_WAIT).
 
 Words:
     unit        512 bytes: sizes of blocks are rounded up to units
@@ -132,8 +134,8 @@ Contents (search for "== NAME"):
 #define GPUPOOL_MALLOC(bytes) malloc(bytes)
 #define GPUPOOL_FREE(memory) free(memory)
 #endif
-/* Told of each "alloc" and "use" (record_stream) after it, NULL and the wish if it failed; and of
-   each "free" before it, so that calls for one address come in their order. */
+/* Told of each "alloc" and "use" (record_stream) after it (pointer NULL: it failed), and of each
+   "free" before it: so calls for one address come in their order. */
 #ifndef GPUPOOL_TRACE
 #define GPUPOOL_TRACE(kind, arena, pointer, bytes, stream, label)
 #endif

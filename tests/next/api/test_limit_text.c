@@ -21,12 +21,30 @@ static void texts(void) {
     const struct {
         const char *text;
         uint64_t limit;
-    } cases[] = {{"12GiB", 12 * GIB}, {"12 GiB", 12 * GIB}, {"  12 gib", 12 * GIB}, {"12G", 12 * GIB},
-                 {"1.5g", 3 * GIB / 2}, {"2097152", 2 * MIB}, {"4194304B", 4 * MIB},
-                 {"4096k", 4 * MIB}, {"4096 KiB", 4 * MIB}, {"5MB", 5000000}, {"7TB", 7000000000000},
-                 {"1T", 1024 * GIB}, {"64TiB", 65536 * GIB}, {"80%", total() / 10 * 8}, {"100 %", total()},
-                 {"12.5%", total() / 8}, {"-2GiB", total() - 2 * GIB}, {"-0.5G", total() - GIB / 2},
-                 {"-25%", total() / 4 * 3}, {"0", 0}, {"0GiB", 0}, {"0.1GB", 100000000}, {"1k", 1024}, {"1", 1}};
+    } cases[] = {{"12GiB", 12 * GIB},
+                 {"12 GiB", 12 * GIB},
+                 {"  12 gib", 12 * GIB},
+                 {"12G", 12 * GIB},
+                 {"1.5g", 3 * GIB / 2},
+                 {"2097152", 2 * MIB},
+                 {"4194304B", 4 * MIB},
+                 {"4096k", 4 * MIB},
+                 {"4096 KiB", 4 * MIB},
+                 {"5MB", 5000000},
+                 {"7TB", 7000000000000},
+                 {"1T", 1024 * GIB},
+                 {"64TiB", 65536 * GIB},
+                 {"80%", total() / 10 * 8},
+                 {"100 %", total()},
+                 {"12.5%", total() / 8},
+                 {"-2GiB", total() - 2 * GIB},
+                 {"-0.5G", total() - GIB / 2},
+                 {"-25%", total() / 4 * 3},
+                 {"0", 0},
+                 {"0GiB", 0},
+                 {"0.1GB", 100000000},
+                 {"1k", 1024},
+                 {"1", 1}};
     gpupool_arena *arena = kit_open(0);
     for (size_t i = 0; i < KIT_COUNT(cases); i++) {
         uint64_t limit, off;
@@ -43,23 +61,39 @@ static void texts(void) {
 static void wrong_texts(void) {
     static const struct {
         const char *text, *word;
-    } cases[] = {{"", "number"}, {"banana", "\"banana\" does not begin with a number"},
-                 {"-", "number"}, {"-GiB", "number"}, {".5G", "number"}, {"+1G", "number"},
-                 {"12GiBs", "unit"}, {"12X", "unit"}, {"12 GiB ", "unit"}, {"12KX", "unit"},
-                 {"1e9", "unit"}, {"12GiB\nBEGIN", "\"12GiB BEGIN\""}, {"5%%", "unit"},
-                 {"0.8", "needs a unit"}, {"-1", "needs a unit"}, {"101%", "over 100%"},
-                 {"-100%", "leaves nothing"}, {"-999TiB", "leaves nothing"}, {"0%", "zero"},
-                 {"0.0001k", "zero"}, {"99999999999999999999999", "larger"},
+    } cases[] = {{"", "number"},
+                 {"banana", "\"banana\" does not begin with a number"},
+                 {"-", "number"},
+                 {"-GiB", "number"},
+                 {".5G", "number"},
+                 {"+1G", "number"},
+                 {"12GiBs", "unit"},
+                 {"12X", "unit"},
+                 {"12 GiB ", "unit"},
+                 {"12KX", "unit"},
+                 {"1e9", "unit"},
+                 {"12GiB\nBEGIN", "\"12GiB BEGIN\""},
+                 {"5%%", "unit"},
+                 {"0.8", "needs a unit"},
+                 {"-1", "needs a unit"},
+                 {"101%", "over 100%"},
+                 {"-100%", "leaves nothing"},
+                 {"-999TiB", "leaves nothing"},
+                 {"0%", "zero"},
+                 {"0.0001k", "zero"},
+                 {"99999999999999999999999", "larger"},
                  {"65TiB", "more than 2^46"}};
-    char longest[600], letters[] = "1 \xc3\xa4\xc3\xa4\xc3\xa4\xc3\xa4\xc3\xa4\xc3\xa4\xc3\xa4\xc3\xa4"
-                                   "\xc3\xa4\xc3\xa4\xc3\xa4\xc3\xa4\xc3\xa4\xc3\xa4\xc3\xa4\xc3\xa4"
-                                   "\xc3\xa4\xc3\xa4\xc3\xa4\xc3\xa4\xc3\xa4\xc3\xa4\xc3\xa4\xc3\xa4"
-                                   "\xc3\xa4\xc3\xa4\xc3\xa4\xc3\xa4\xc3\xa4\xc3\xa4\xc3\xa4\xc3\xa4";
+    char longest[600], letters[] =
+                           "1 \xc3\xa4\xc3\xa4\xc3\xa4\xc3\xa4\xc3\xa4\xc3\xa4\xc3\xa4\xc3\xa4"
+                           "\xc3\xa4\xc3\xa4\xc3\xa4\xc3\xa4\xc3\xa4\xc3\xa4\xc3\xa4\xc3\xa4"
+                           "\xc3\xa4\xc3\xa4\xc3\xa4\xc3\xa4\xc3\xa4\xc3\xa4\xc3\xa4\xc3\xa4"
+                           "\xc3\xa4\xc3\xa4\xc3\xa4\xc3\xa4\xc3\xa4\xc3\xa4\xc3\xa4\xc3\xa4";
     gpupool_arena *arena = kit_open(64 * MIB);
     const char *quoted;
     for (size_t i = 0; i < KIT_COUNT(cases); i++) {
         check_case("%s", cases[i].text);
-        KIT_REFUSES(gpupool_set_limit_text(arena, cases[i].text), GPUPOOL_E_ARGUMENT, cases[i].word);
+        KIT_REFUSES(gpupool_set_limit_text(arena, cases[i].text), GPUPOOL_E_ARGUMENT,
+                    cases[i].word);
         CHECK(!strchr(gpupool_last_error(), '\n'));
         CHECK_EQ(kit_stats(arena).limit, 64 * MIB);
     }
@@ -172,7 +206,8 @@ static void wrong_environment(void) {
     gpupool_arena *arena = NULL;
     void *block = NULL;
     set("GPUPOOL_LIMIT_0", "some\n");
-    KIT_REFUSES(gpupool_arena_create(&arena, NULL), GPUPOOL_E_ARGUMENT, "GPUPOOL_LIMIT_0: \"some \"");
+    KIT_REFUSES(gpupool_arena_create(&arena, NULL), GPUPOOL_E_ARGUMENT,
+                "GPUPOOL_LIMIT_0: \"some \"");
     set("GPUPOOL_LIMIT_0", NULL);
     set("GPUPOOL_LIMIT", "65TiB");
     KIT_FAILS(gpupool_get_default_arena(0), GPUPOOL_E_ARGUMENT, "GPUPOOL_LIMIT: 71468255805440");

@@ -1,7 +1,11 @@
 // build: plain
 // build: replaced -DGPUPOOL_REPLACE_CUDA_MALLOC=1
 // build: asan -fsanitize=address,undefined
+// build: tsan -fsanitize=thread
 /* cudaMalloc's shape: what cudaMalloc and cudaFree promise holds, on the default arenas. */
+#define _GNU_SOURCE
+#include <pthread.h>
+
 #include "cudas_own.h"
 
 #include "gpupool.h"
@@ -133,7 +137,8 @@ static void as_much_as_is_needed(void) {
     close_default(0);
 }
 
-/* And small blocks share a wait: one for 1/16 of what is reserved, or when there is no other way. */
+/* And small blocks share a wait: one for 1/16 of what is reserved, or when there is no other way.
+ */
 static void small_blocks_share_a_wait(void) {
     for (int i = 0; i < 8192; i++) CHECK_EQ(pool_free(get(4096)), cudaSuccess);
     CHECK(of_default(0).host_waits <= 8192 / 512);
@@ -320,6 +325,40 @@ static void devices(void) {
     close_default(1);
 }
 
+/* Threads allocate in both shapes, and free what others have allocated, by address alone; CUDA's
+   pointers are among them. */
+static void *_Atomic offered[64];
+static void *in_turns(void *user) {
+    cudaStream_t stream = *(cudaStream_t *)user;
+    unsigned random = (unsigned)(uintptr_t)user | 1;
+    for (int i = 0; i < 2000; i++) {
+        void *block = NULL;
+        size_t bytes;
+        random = random * 1664525u + 1013904223u;
+        bytes = (random >> 8) % 8 ? (random >> 12) % 20000 + 1 : MIB;
+        if (random >> 31) CHECK_EQ(pool_malloc(&block, bytes), cudaSuccess);
+        else if ((random >> 11) % 64 == 0) block = get_from_cuda(bytes);
+        else CHECK_EQ(pool_malloc_async(&block, bytes, stream), cudaSuccess);
+        CHECK_EQ(cudaStreamSynchronize(stream), cudaSuccess); /* so that any thread may free it */
+        block = atomic_exchange(&offered[random % 64], block);
+        if (!block) continue;
+        if ((random >> 30) & 1) CHECK_EQ(pool_free(block), cudaSuccess);
+        else CHECK_EQ(pool_free_async(block, stream), cudaSuccess);
+    }
+    return NULL;
+}
+
+static void threads_free_for_each_other(void) {
+    pthread_t thread[KIT_STREAMS];
+    for (int i = 0; i < KIT_STREAMS; i++)
+        CHECK_EQ(pthread_create(&thread[i], NULL, in_turns, &kit_stream[i]), 0);
+    for (int i = 0; i < KIT_STREAMS; i++) pthread_join(thread[i], NULL);
+    for (int i = 0; i < 64; i++)
+        CHECK_EQ(pool_free(atomic_exchange(&offered[i], NULL)), cudaSuccess);
+    CHECK_EQ(of_default(0).blocks, 0);
+    close_default(0);
+}
+
 #if CHECK_FAKE
 static cudaGraph_t end_capture(cudaStream_t stream) {
     cudaGraph_t graph = NULL;
@@ -429,6 +468,7 @@ int main(void) {
     KIT_TEST(by_the_cache);
     KIT_TEST(threads_own_streams);
     KIT_TEST(devices);
+    KIT_TEST(threads_free_for_each_other);
 #if CHECK_FAKE
     KIT_TEST(on_a_capturing_stream);
     KIT_TEST(in_a_scope);

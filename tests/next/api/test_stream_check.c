@@ -1,6 +1,6 @@
 // build: asan -fsanitize=address,undefined -DGPUPOOL_STREAM_CHECK=1
-/* GPUPOOL_STREAM_CHECK: streams are destroyed with work under way, and nobody tells gpupool. A handle
-   that comes again is known for another stream by CUDA's ids. */
+/* GPUPOOL_STREAM_CHECK: streams are destroyed with work under way, and nobody tells gpupool. A
+   handle that comes again is known for another stream by CUDA's ids. */
 #include "gpupool.h"
 #include "kit.h"
 

@@ -1,6 +1,6 @@
 // build: plain
-/* GPUPOOL_TRACE: a program's macro is told of each call that allocates or frees, in an order in which
-   the calls for one address can be played again. */
+/* GPUPOOL_TRACE: a program's macro is told of each call that allocates or frees, in an order in
+   which the calls for one address can be played again. */
 #include <stddef.h>
 #include <stdio.h>
 static void note(const char *kind, const void *pointer, size_t bytes, const void *stream,
@@ -40,8 +40,7 @@ static void note(const char *kind, const void *pointer, size_t bytes, const void
     snprintf(told + length, sizeof told - length, "%s %d %zu %s%s%s;", kind,
              pointer ? number_of(pointer) : -1, bytes, name_of(stream), label ? " " : "",
              label ? label : "");
-    if (strcmp(kind, "free") == 0)
-        was_live = gpi_alloc_find(arena, pointer, &run) == GPUPOOL_OK;
+    if (strcmp(kind, "free") == 0) was_live = gpi_alloc_find(arena, pointer, &run) == GPUPOOL_OK;
 }
 
 static void start(gpupool_arena *of) {
