@@ -1567,13 +1567,14 @@ static const char *gpi_text_limit(const char *text, uint64_t total, uint64_t *by
     return *bytes || (*text != '%' && number <= 0.5) ? NULL : "is zero"; /* "0": no limit */
 }
 
-/* The source that a word names, in any case; CUSTOM: none. */
+static const char *const gpi_text_sources[] = {"auto",   "mapped", "device", "managed",
+                                               "pinned", "custom", "bypass"};
+
+/* The source that a word names, in any case; CUSTOM, which needs functions: none. */
 static gpupool_source gpi_text_source(const char *text) {
-    static const char *const words[] = {"auto",   "mapped", "device", "managed",
-                                        "pinned", "",       "bypass"};
     int source = GPUPOOL_SOURCE_BYPASS;
-    while (source > GPUPOOL_SOURCE_AUTO && !gpi_text_is(text, words[source])) source--;
-    if (source || gpi_text_is(text, words[0])) return (gpupool_source)source;
+    while (source > GPUPOOL_SOURCE_AUTO && !gpi_text_is(text, gpi_text_sources[source])) source--;
+    if (source || gpi_text_is(text, gpi_text_sources[0])) return (gpupool_source)source;
     return GPUPOOL_SOURCE_CUSTOM;
 }
 /* == COUNTERS =====================================================================================
@@ -4005,29 +4006,18 @@ typedef struct gpi_facts { /* of a request that failed, in bytes */
                                                if the driver gave what it says */
 } gpi_facts;
 
-/* Whether a list of addresses has room for a block and its alignment. */
-static int gpi_verdict_has_addresses(const gpi_ask *ask, gpi_list *list, uint64_t units) {
-    gpi_search search = {
-        {list, NULL}, units, gpi_max(ask->alignment, GPI_PAGE), UINT64_MAX, 1 << 20};
-    return gpi_buddy_find(&ask->arena->buddy, &search) != NULL;
-}
-
-/* What a growth lacks that would do: it adds what a stitch lacks, or the whole block in place of
-   idle chunks. */
+/* What a growth lacks that would do: it adds what a stitch lacks; or the whole block, in place of
+   idle chunks, and where an alignment may find no addresses for a stitch. */
 static void gpi_verdict_growth(gpi_facts *facts, gpupool_verdict *v) {
     const gpi_ask *ask = facts->ask;
     const gpi_chunks *chunks = &ask->arena->chunks;
     uint64_t units = gpi_ladder_need(ask), back = 0, i;
-    int stitches =
-        gpi_ladder_can_stitch(ask) && chunks->count &&
-        gpi_verdict_has_addresses(ask, &ask->arena->buddy.space,
-                                  gpi_up(ask->units, GPI_GRANULE) + chunks->all[0]->units);
     gpi_plan plan;
     gpi_stitch_plan(ask, &plan);
     for (i = 0; i < chunks->count && !gpi_ladder_can_stitch(ask); i++)
         if (gpi_chunk_is_idle(ask->arena, chunks->all[i])) back += chunks->all[i]->units;
     if (!gpi_ladder_can_stitch(ask) || plan.missing == ask->units) plan.missing = 0;
-    units = stitches && plan.missing ? plan.missing : units + plan.missing;
+    units = plan.missing + (plan.missing && ask->alignment <= GPI_PAGE ? 0 : units);
     if (ask->alignment > GPI_PAGE && units * GPI_UNIT > v->device_total) facts->is_aligned = 1;
     if (chunks->source->flags & GPI_MAPS || back) units = gpi_up(units, GPI_GRANULE);
     facts->by_limit = gpi_less(v->reserved - back * GPI_UNIT + units * GPI_UNIT, chunks->limit);
@@ -5401,12 +5391,6 @@ static const char *const gpi_report_names[] = {
 enum { GPI_WORDS = sizeof gpi_report_names / sizeof *gpi_report_names };
 typedef char gpi_report_names_all[sizeof(gpupool_stats) == GPI_WORDS * sizeof(uint64_t) ? 1 : -1];
 
-static const char *gpi_report_source(const gpupool_arena *arena) {
-    static const char *const names[] = {"auto",   "mapped", "device", "managed",
-                                        "pinned", "custom", "bypass"};
-    return names[arena->config.source];
-}
-
 static int gpi_report_draw(const gpupool_part *part, void *user) {
     static const char signs[] = "##+%."; /* of gpupool_kind; the least one is seen */
     gpi_report *report = (gpi_report *)user;
@@ -5426,7 +5410,7 @@ static void gpi_report_text(gpi_report *report) {
     char text[96];
     memcpy(words, &report->stats, sizeof words);
     fprintf(file, "gpupool: arena \"%s\" on device %d, %s: %s\n", arena->name, arena->driver.device,
-            gpi_report_source(arena), report->event);
+            gpi_text_sources[arena->config.source], report->event);
     if (*report->sentence) fprintf(file, "  %s\n", report->sentence);
     for (i = 0; i < GPI_WORDS; i++) {
         snprintf(text, sizeof text, "%llu", (unsigned long long)words[i]);
@@ -5492,7 +5476,7 @@ static void gpi_report_json(gpi_report *report) {
     memcpy(words, &report->stats, sizeof words);
     fprintf(report->file, "{\"gpupool\":3,\"device\":%d", arena->driver.device);
     gpi_report_string(report->file, "name", arena->name);
-    gpi_report_string(report->file, "source", gpi_report_source(arena));
+    gpi_report_string(report->file, "source", gpi_text_sources[arena->config.source]);
     gpi_report_string(report->file, "event", report->event);
     gpi_report_string(report->file, "sentence", report->sentence);
     for (i = 0; i < GPI_WORDS; i++) gpi_report_number(report->file, gpi_report_names[i], words[i]);
