@@ -6817,7 +6817,7 @@ GPUPOOL_API gpupool_result gpupool_ring_destroy(gpupool_ring *ring) {
     gpi_driver_close(&ring->driver);
     GPUPOOL_FREE(ring);
     return GPUPOOL_OK;
-=======
+}
 /* == SHARE ========================================================================================
    Memory that others use: other devices of the process, and other processes.
 
@@ -7024,8 +7024,6 @@ GPUPOOL_API gpupool_result gpupool_import_close(gpupool_imported *imported) {
    SL3  A failed call leaves the arena asleep or awake as it was, content too, or broken.
 
    Read first: gpi_sleep_fall, gpi_sleep_rise, gpi_sleep_quiet. */
-
-enum { GPI_HUGEPAGE = 14 }; /* MADV_, which c11 hides */
 
 static void gpi_sleep_set(gpupool_arena *arena, gpi_sleep sleep) {
     arena->sleep = sleep;
@@ -7350,42 +7348,41 @@ GPUPOOL_API gpupool_result gpupool_wake(gpupool_arena *arena) {
 #endif
 
 #ifdef __cplusplus
-    extern "C" {
+extern "C" {
 #endif
-    GPI_NAME_BOTH cudaError_t gpi_names_malloc(void **pointer, size_t bytes) {
-        return GPI_NAMED(cudaMalloc)(pointer, bytes);
-    }
-    GPI_NAME_BOTH cudaError_t gpi_names_free(void *block) {
-        return GPI_NAMED(cudaFree)(block);
-    }
-    GPI_NAME_BOTH cudaError_t gpi_names_stream_destroy(cudaStream_t stream) {
+GPI_NAME_BOTH cudaError_t gpi_names_malloc(void **pointer, size_t bytes) {
+    return GPI_NAMED(cudaMalloc)(pointer, bytes);
+}
+GPI_NAME_BOTH cudaError_t gpi_names_free(void *block) {
+    return GPI_NAMED(cudaFree)(block);
+}
+GPI_NAME_BOTH cudaError_t gpi_names_stream_destroy(cudaStream_t stream) {
 #ifndef __CUDA_ARCH__
-        gpupool_retire_stream(stream); /* CUDA says what is wrong with the stream */
+    gpupool_retire_stream(stream); /* CUDA says what is wrong with the stream */
 #endif
-        return cudaStreamDestroy(stream);
-    }
-    GPI_NAME cudaError_t GPI_ASYNC(malloc)(void **pointer, size_t bytes, cudaStream_t stream) {
-        return gpupool_cudaMallocAsync(pointer, bytes, GPI_ASYNC_STREAM(stream));
-    }
-    GPI_NAME cudaError_t GPI_ASYNC(free)(void *block, cudaStream_t stream) {
-        return gpupool_cudaFreeAsync(block, GPI_ASYNC_STREAM(stream));
-    }
+    return cudaStreamDestroy(stream);
+}
+GPI_NAME cudaError_t GPI_ASYNC(malloc)(void **pointer, size_t bytes, cudaStream_t stream) {
+    return gpupool_cudaMallocAsync(pointer, bytes, GPI_ASYNC_STREAM(stream));
+}
+GPI_NAME cudaError_t GPI_ASYNC(free)(void *block, cudaStream_t stream) {
+    return gpupool_cudaFreeAsync(block, GPI_ASYNC_STREAM(stream));
+}
 #ifdef __cplusplus
-    } /* CUDA's header has such overloads: cudaMalloc(&p, n) with a float *p, and for its own pools
-       */
+} /* CUDA's header has such overloads: cudaMalloc(&p, n) with a float *p, and for its own pools
+   */
 #define GPI_UNTYPED(pointer) static_cast<void **>(static_cast<void *>(pointer))
-    template <class T> GPI_NAME_BOTH cudaError_t gpi_names_malloc(T * *pointer, size_t bytes) {
-        return gpi_names_malloc(GPI_UNTYPED(pointer), bytes);
-    }
-    template <class T>
-    GPI_NAME cudaError_t GPI_ASYNC(malloc)(T * *pointer, size_t bytes, cudaStream_t stream) {
-        return GPI_ASYNC(malloc)(GPI_UNTYPED(pointer), bytes, stream);
-    }
-    template <class T, class Pool>
-    GPI_NAME cudaError_t GPI_ASYNC(malloc)(T * *pointer, size_t bytes, Pool pool,
-                                           cudaStream_t stream) {
-        return cudaMallocFromPoolAsync(GPI_UNTYPED(pointer), bytes, pool, stream);
-    }
+template <class T> GPI_NAME_BOTH cudaError_t gpi_names_malloc(T **pointer, size_t bytes) {
+    return gpi_names_malloc(GPI_UNTYPED(pointer), bytes);
+}
+template <class T>
+GPI_NAME cudaError_t GPI_ASYNC(malloc)(T **pointer, size_t bytes, cudaStream_t stream) {
+    return GPI_ASYNC(malloc)(GPI_UNTYPED(pointer), bytes, stream);
+}
+template <class T, class Pool>
+GPI_NAME cudaError_t GPI_ASYNC(malloc)(T **pointer, size_t bytes, Pool pool, cudaStream_t stream) {
+    return cudaMallocFromPoolAsync(GPI_UNTYPED(pointer), bytes, pool, stream);
+}
 #undef GPI_UNTYPED
 #endif
 #undef GPI_NAME
