@@ -52,13 +52,11 @@ void world_tune(world *w, const operation *op) {
     case 1:
         if (!w->is_shared) limit(w, op);
         break;
-    case 2:
-        if (!w->is_shared) reset_peaks(w);
-        break;
-    case 3: fake_run_all(); break;
+    case 2: fake_run_all(); break;
     default:
         world_figures(w);
         world_judge(w, SURE(w, gpupool_check(w->arena)), BIT(GPUPOOL_OK), "check");
+        if (!w->is_shared && op->flags % 2) reset_peaks(w);
     }
 }
 
