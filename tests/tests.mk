@@ -9,11 +9,12 @@ test: ## every test, on the simulated GPU; needs gcc and make only
 	[ "$$steps" = 0 ] || echo "building, $$steps steps, $(JOBS) at a time"; \
 	$(MAKE) --no-print-directory ON=sim $(PARALLEL) STEPS=$$steps BEGAN=$$began test-programs
 	@rm -f $(BUILD)/test/*.gcda $(BUILD)/linked/*.gcda
-	@$(TOLD) ON=sim FIGURES=1 tests/run.sh $(RUNS) $(TESTS) $(TEST_SCRIPTS)
+	@$(TOLD) ON=sim FIGURES=1 tests/run.sh $(RUNS) $(TESTS) $(if $(ONLY),,$(WORLDS)) $(TEST_SCRIPTS)
 	@$(if $(COVERAGE),$(COVER) || { echo "once more: threads meet in other ways each time"; \
 	  BUILD=$(BUILD) tests/run.sh $(RUNS) $(COUNTED) > $(BUILD)/again.log || \
 	    { cat $(BUILD)/again.log; exit 1; }; $(COVER); })
 
+WORLDS := $(BUILD)/test/world $(BUILD)/test/world_threads $(BUILD)/test/world_clock
 RUNS = $(shell echo $$(($(JOBS) + 1))) # some wait, on no processor
 NEXT_SCRIPTS := tests/gates/budget_test.sh tests/next/compile_test.sh tests/next/cpp_test.sh \
   tests/next/report_test.sh
@@ -53,7 +54,7 @@ $(BUILD)/header/gpupool.h: gpupool.h
 DEBUG ?= $(if $(filter test test-programs,$(MAKECMDGOALS)),,-g1)
 TEST_COMPILE = $(TEST_CC) $(C_FLAGS) $(DEBUG) $(FLAGS) $(INCLUDES)
 
-test-programs: $(TESTS) $(if $(NEXT),,$(BUILD)/replay $(BUILD)/demo $(BUILD)/bench-run \
+test-programs: $(TESTS) $(if $(ONLY),,$(WORLDS)) $(if $(NEXT),,$(BUILD)/replay $(BUILD)/demo $(BUILD)/bench-run \
                $(BUILD)/cliffs $(if $(filter sim,$(ON)),$(EXAMPLES)))
 
 $(TESTS): $(BUILD)/flags $(if $(COVERAGE),$(BUILD)/header/gpupool.h)
@@ -98,7 +99,6 @@ $(BUILD)/valgrind/%: tests/unit/test_%.c $(FAKE)
 # ---- tests/world: random calls against a model ----------------------------------------------------
 
 WORLD := $(patsubst %,tests/world/%.c,model blocks graphs arena intrude world driver next)
-WORLDS := $(BUILD)/test/world $(BUILD)/test/world_threads $(BUILD)/test/world_clock
 WORLD_CC = $(CC) -std=gnu11 $(WARNINGS) -Wno-pedantic -pthread $(SIM_CUDA) -Itests/fakecuda
 WORLD_HEADER ?= ../next/gpupool.h
 .PHONY: worlds world-fuzz world-planted
@@ -117,5 +117,5 @@ world-fuzz: $(WORLD) $(FAKE_SOURCES) ## libFuzzer on the world, SECONDS=60; need
 	@clang -std=gnu11 -w -O1 -g -pthread $(SIM_CUDA) -Itests/fakecuda -fsanitize=fuzzer,address \
 	  -DWORLD_HEADER='"$(WORLD_HEADER)"' -o $(BUILD)/fuzz/world_fuzz $^ tests/world/fuzz.c -lm -ldl
 	@$(BUILD)/fuzz/world_fuzz -max_len=16000 -max_total_time=$(or $(SECONDS),60) $(BUILD)/fuzz/world
-world-planted: ## wrong edits of tests/next, each of which the world must see
+world-planted: $(FAKE) ## wrong edits of tests/next, each of which the world must see
 	@$(TOLD) tests/world/planted.sh
