@@ -116,6 +116,6 @@ world-fuzz: $(WORLD) $(FAKE_SOURCES) ## libFuzzer on the world, SECONDS=60; need
 	@mkdir -p $(BUILD)/fuzz/world
 	@clang -std=gnu11 -w -O1 -g -pthread $(SIM_CUDA) -Itests/fakecuda -fsanitize=fuzzer,address \
 	  -DWORLD_HEADER='"$(WORLD_HEADER)"' -o $(BUILD)/fuzz/world_fuzz $^ tests/world/fuzz.c -lm -ldl
-	@$(BUILD)/fuzz/world_fuzz -max_len=16000 -max_total_time=$(or $(SECONDS),60) $(BUILD)/fuzz/world
+	@$(BUILD)/fuzz/world_fuzz -max_len=16000 -artifact_prefix=$(BUILD)/fuzz/ -max_total_time=$(or $(SECONDS),60) $(BUILD)/fuzz/world
 world-planted: $(FAKE) ## wrong edits of tests/next, each of which the world must see
 	@$(TOLD) tests/world/planted.sh
