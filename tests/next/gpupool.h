@@ -4837,7 +4837,8 @@ static void gpi_life_unlink(gpupool_arena *arena) {
     }
     while (*link != arena) link = &(*link)->next_arena;
     *link = arena->next_arena;
-    if (arena->default_at) GPI_PUBLISH(arena->default_at, (gpupool_arena *)NULL);
+    if (arena->default_at && *arena->default_at == arena)
+        GPI_PUBLISH(arena->default_at, (gpupool_arena *)NULL);
     gpi_system_unlock(&gpi_process.lock);
 }
 
@@ -5622,28 +5623,22 @@ GPUPOOL_API gpupool_arena *gpupool_get_default_arena(int device) {
     return gpi_shape_make(at, &config);
 }
 
-/* Takes a default arena from its place if its memory is on the device: for one thread only. */
-static gpupool_arena *gpi_shape_take_default(int i, int device) {
-    gpupool_arena *arena;
-    gpi_system_lock(&gpi_process.lock);
-    arena = gpi_process.defaults[i];
-    if (arena && arena->config.device == device) {
-        arena->default_at = NULL;
-        GPI_PUBLISH(&gpi_process.defaults[i], (gpupool_arena *)NULL);
-    } else {
-        arena = NULL;
-    }
-    gpi_system_unlock(&gpi_process.lock);
-    return arena;
-}
-
+/* Of two threads that reset a device one ends its arenas. */
 GPUPOOL_API cudaError_t gpupool_cudaDeviceReset(void) {
-    gpupool_arena *arena;
-    int device, i;
+    gpupool_arena **at = gpi_process.defaults, *arena;
+    int device;
     if (!gpi_system_is_forked() && cudaGetDevice(&device) == cudaSuccess)
-        for (i = 0; i <= GPI_DEVICES; i++) {
-            arena = gpi_shape_take_default(i, device);
-            if (arena) gpi_life_end(arena);
+        for (; at <= &gpi_process.defaults[GPI_DEVICES]; at++) {
+            arena = GPI_READ(at);
+            if (!arena || arena->config.device != device ||
+                !__atomic_compare_exchange_n(at, &arena, (gpupool_arena *)NULL, 0, __ATOMIC_ACQ_REL,
+                                             __ATOMIC_RELAXED))
+                continue;
+            gpi_report_event(arena, "destroy", "");
+            gpi_system_lock(&arena->lock);
+            gpi_alloc_empty_mail(arena);
+            gpi_system_unlock(&arena->lock);
+            gpi_life_end(arena);
         }
     return cudaDeviceReset();
 }
@@ -5788,22 +5783,19 @@ static cudaError_t gpi_shape_free_in(gpupool_arena *arena, void *block, cudaStre
 /* Frees an address of any arena; 0: it is of none. A block of the current device's default arena is
    found without a lock. */
 static int gpi_shape_free(void *block, cudaStream_t stream, cudaError_t *error) {
-    gpupool_arena *arena = NULL;
-    int device = 0;
+    gpupool_arena *arena = NULL, *visited = NULL;
+    int device;
     if (gpi_system_is_forked()) {
         *error = gpi_shape_fail(gpi_alloc_enter(NULL));
         return 1;
     }
     if (cudaGetDevice(&device) == cudaSuccess && device < GPI_DEVICES)
         arena = GPI_READ(&gpi_process.defaults[device + 1]);
-    if (arena && gpi_buddy_peek(&arena->buddy, (uint64_t)(uintptr_t)block)) {
-        *error = gpi_shape_free_in(arena, block, stream);
-        return 1;
-    }
-    arena = gpi_shape_owner(block);
+    if (!arena || !gpi_buddy_peek(&arena->buddy, (uint64_t)(uintptr_t)block))
+        arena = visited = gpi_shape_owner(block);
     if (!arena) return 0;
     *error = gpi_shape_free_in(arena, block, stream);
-    gpi_life_leave(arena);
+    if (visited) gpi_life_leave(visited);
     return 1;
 }
 

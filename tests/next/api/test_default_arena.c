@@ -83,6 +83,7 @@ static void reset(void) {
     pinned = gpupool_alloc(gpupool_get_default_arena(GPUPOOL_PINNED), 1000, GPUPOOL_NO_STREAM);
     CHECK(pinned);
     CHECK_EQ(cudaStreamSynchronize(A), cudaSuccess);
+    CHECK_RESULT(gpupool_free_in_host_function(gpupool_get_default_arena(0), block), GPUPOOL_OK);
     for (int i = 0; i < KIT_STREAMS; i++) {
         CHECK_EQ(cudaStreamDestroy(kit_stream[i]), cudaSuccess);
         kit_stream[i] = NULL;

@@ -72,7 +72,7 @@ static void wrong_texts(void) {
                  {"12 GiB ", "unit"},
                  {"12KX", "unit"},
                  {"1e9", "unit"},
-                 {"12GiB\nBEGIN", "\"12GiB BEGIN\""},
+                 {"12GiB\nBEGIN", "\"12GiB\\x0aBEGIN\""},
                  {"5%%", "unit"},
                  {"0.8", "needs a unit"},
                  {"-1", "needs a unit"},
@@ -207,7 +207,7 @@ static void wrong_environment(void) {
     void *block = NULL;
     set("GPUPOOL_LIMIT_0", "some\n");
     KIT_REFUSES(gpupool_arena_create(&arena, NULL), GPUPOOL_E_ARGUMENT,
-                "GPUPOOL_LIMIT_0: \"some \"");
+                "GPUPOOL_LIMIT_0: \"some\\x0a\"");
     set("GPUPOOL_LIMIT_0", NULL);
     set("GPUPOOL_LIMIT", "65TiB");
     KIT_FAILS(gpupool_get_default_arena(0), GPUPOOL_E_ARGUMENT, "GPUPOOL_LIMIT: 71468255805440");
@@ -215,7 +215,7 @@ static void wrong_environment(void) {
     CHECK_EQ(cudaGetLastError(), cudaErrorInvalidValue);
     set("GPUPOOL_LIMIT", NULL);
     set("GPUPOOL_SOURCE", "quantum\tleap");
-    KIT_REFUSES(gpupool_arena_create(&arena, NULL), GPUPOOL_E_ARGUMENT, "\"quantum leap\"");
+    KIT_REFUSES(gpupool_arena_create(&arena, NULL), GPUPOOL_E_ARGUMENT, "\"quantum\\x09leap\"");
     set("GPUPOOL_SOURCE", "custom"); /* needs functions */
     KIT_REFUSES(gpupool_arena_create(&arena, NULL), GPUPOOL_E_ARGUMENT, "GPUPOOL_SOURCE");
     set("GPUPOOL_SOURCE", NULL);
