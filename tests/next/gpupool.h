@@ -5274,13 +5274,14 @@ GPUPOOL_API gpupool_result gpupool_reset_peaks(gpupool_arena *arena) {
     return GPUPOOL_OK;
 }
 /* == REPORT =======================================================================================
-   What an arena has, told part by part: by one walk, of which the others are made. The map shows a
-   chunk after the other, # live, ~ pending, % kept by graphs, . free.
+   What an arena has, told part by part: one walk, of which text and JSON are made.
+
+       chunk [ live | pending | live | free ]   chunk [ live (goes on) | kept ]   ...
 
    R1  The parts of a chunk follow it, side by side; their bytes add up to the chunk's.
    R2  A report is made in host memory under the arena's lock, and written without it.
 
-   Read first: gpupool_walk_blocks, gpi_report_make. */
+   Read first: gpi_report_walk, gpi_report_part, gpi_report_write. */
 
 #if !defined(__cplusplus) && !defined(_DEFAULT_SOURCE) && !defined(_GNU_SOURCE)
 FILE *open_memstream(char **text, size_t *bytes); /* -std=c11 leaves these out */
