@@ -274,6 +274,7 @@ typedef struct gpupool_part { /* for gpupool_walk_blocks */
     gpupool_block block; /* LIVE: the block that it is a part of, */
     size_t offset;       /* and where in the block it begins: a stitched one lies in pieces */
     cudaStream_t stream; /* PENDING: which freed it last, if that is known */
+    int is_asleep;       /* the memory is the driver's: the arena sleeps */
 } gpupool_part;
 
 typedef struct gpupool_arena_config {
@@ -431,8 +432,9 @@ GPUPOOL_API gpupool_result gpupool_get_block(gpupool_arena *, const void *memory
 /* Returns idle chunks until at most keep_bytes stay reserved. Waits for the device. */
 GPUPOOL_API gpupool_result gpupool_trim(gpupool_arena *, size_t keep_bytes);
 
-/* The largest request that would succeed now on this stream, waits included, in bytes. Sources that
-   do not tell how much they have left (MANAGED, PINNED, CUSTOM) count for what they have given. */
+/* The largest request that would succeed now on this stream, waits included, in bytes; without what
+   other arenas could give back. Sources that do not tell how much they have left (MANAGED, PINNED,
+   CUSTOM) count for what they have given. */
 GPUPOOL_API gpupool_result gpupool_get_available(gpupool_arena *, cudaStream_t, size_t *bytes);
 
 /* Sets the limit on reserved bytes; 0: none. If more is reserved, waits for the device and returns
@@ -5210,7 +5212,7 @@ GPUPOOL_API gpupool_result gpupool_get_available(gpupool_arena *arena, cudaStrea
     if (!bytes) return gpi_system_fail(GPUPOOL_E_ARGUMENT, "bytes: it is NULL");
     *bytes = 0;
     result = gpi_alloc_begin(arena, stream, &s);
-    if (result == GPUPOOL_OK && arena->broken) result = gpi_arena_break(arena);
+    if (result == GPUPOOL_OK) result = gpi_arena_ready(arena);
     if (result == GPUPOOL_OK) {
         gpi_stream_flush_all(arena);
         gpi_ladder_poll(arena);
@@ -5308,6 +5310,7 @@ static uint64_t gpi_report_offset(const gpi_run *run) {
 static void gpi_report_place(const gpupool_arena *arena, uint64_t unit, uint64_t units,
                              gpupool_part *part) {
     memset(part, 0, sizeof *part);
+    part->is_asleep = gpi_buddy_chunk(&arena->buddy, unit)->is_away;
     part->memory = (void *)(uintptr_t)gpi_address(&arena->buddy, unit);
     part->bytes = units * GPI_UNIT;
 }
@@ -5395,7 +5398,8 @@ typedef char gpi_report_names_all[sizeof(gpupool_stats) == GPI_WORDS * sizeof(ui
 static int gpi_report_draw(const gpupool_part *part, void *user) {
     static const char signs[] = "##+%."; /* of gpupool_kind; the least one is seen */
     gpi_report *report = (gpi_report *)user;
-    uint64_t total = report->stats.reserved.now, i = report->at * GPI_MAP / total;
+    uint64_t total = report->stats.reserved.now + report->stats.asleep;
+    uint64_t i = report->at * GPI_MAP / total;
     if (part->kind == GPUPOOL_CHUNK) return 0;
     report->at += part->bytes;
     for (; i < GPI_MAP && i * total < report->at * GPI_MAP; i++)
@@ -5453,7 +5457,7 @@ static int gpi_report_json_part(const gpupool_part *part, void *user) {
         fprintf(file, "%s{\"address\":%llu", report->chunks++ ? "]}," : "",
                 (unsigned long long)(uintptr_t)part->memory);
         gpi_report_number(file, "bytes", part->bytes);
-        fprintf(file, ",\"parts\":[");
+        fprintf(file, ",\"is_asleep\":%d,\"parts\":[", part->is_asleep);
         report->parts = 0;
         return 0;
     }
