@@ -3877,7 +3877,7 @@ static int gpi_sibling_helps(const gpi_ask *ask) {
    V2  With the limit raised by `missing` the identical request succeeds, if the source has so much.
    V3  Freeing blocks of less than `to_free` bytes does not make it succeed.
 
-   Read first: gpi_survey_make, gpi_verdict_growth, gpi_verdict_say_why. */
+   Read first: gpi_survey_make, gpi_verdict_growth, gpi_verdict_say. */
 
 typedef struct gpi_survey { /* in bytes */
     uint64_t free, longest; /* all that the request could take; the most of it side by side */
@@ -4037,104 +4037,105 @@ static void gpi_verdict_add(gpupool_verdict *v, const char *form, uint64_t x, ui
              gpi_text_size(y).text);
 }
 
+/* Says what helps besides: a higher limit; free blocks, and whose; "ask for less" if nothing does.
+ */
+static void gpi_verdict_say_help(const gpupool_arena *arena, gpupool_verdict *v, int parts) {
+    static const char *const link[] = {": ", ", or "};
+    char most[96] = "";
+    gpi_holder *holders;
+    size_t used;
+    if (v->missing) gpi_verdict_add(v, link[parts++ > 0], 0, 0);
+    if (v->missing) gpi_verdict_add(v, "raise the limit by %s", v->missing, 0);
+    if (!v->allocated || v->to_free > v->allocated) {
+        if (!parts) gpi_verdict_add(v, ": ask for less", 0, 0);
+        return;
+    }
+    gpi_verdict_add(v, link[parts > 0], 0, 0);
+    if (v->to_free)
+        gpi_verdict_add(v, "free at least %s of the %s that blocks hold", v->to_free, v->allocated);
+    else gpi_verdict_add(v, "free some of the %s that blocks hold", v->allocated, 0);
+    if (gpi_holder_list(arena, &holders)) gpi_holder_write(holders, most, sizeof most);
+    GPUPOOL_FREE(holders);
+    used = strlen(v->sentence);
+    snprintf(v->sentence + used, sizeof v->sentence - used, ", most in %s", most);
+}
+
 typedef struct gpi_clause {
     int holds;
     gpupool_cause cause;
-    const char *form;
+    const char *why, *help; /* help: NULL, or with the sizes that device and limit lack */
     uint64_t x, y;
 } gpi_clause;
 
-/* The cause, and a sentence about it: by the first clause that holds. */
-static void gpi_verdict_say_why(const gpi_facts *facts, gpupool_verdict *v) {
+/* The cause, what is said about it, and what helps against it: by the first clause that holds.
+   Returns whether something does. */
+static int gpi_verdict_say(const gpi_facts *facts, gpupool_verdict *v) {
+    const gpi_survey *now = &facts->now;
     uint64_t asked = facts->asked, total = v->device_total, left = gpi_less(v->limit, v->reserved);
-    uint64_t most = facts->now.free + facts->now.room, taken = gpi_less(total, v->device_free);
+    uint64_t most = now->free + now->room, taken = gpi_less(total, v->device_free);
     uint64_t others = gpi_less(taken, v->reserved + v->siblings), lacks = v->device_missing;
     gpupool_source source = facts->ask->arena->chunks.source->name;
-    int by_limit = facts->by_limit && facts->by_limit >= lacks, is_refused = facts->is_refused;
-    int on_device = facts->ask->arena->chunks.source->flags & GPI_ON_DEVICE;
-    gpupool_cause cause =
+    const gpupool_cause limit = GPUPOOL_CAUSE_LIMIT, pending = GPUPOOL_CAUSE_PENDING;
+    const gpupool_cause host = GPUPOOL_CAUSE_HOST, pieces = GPUPOOL_CAUSE_FRAGMENTED;
+    const gpupool_cause device =
         taken > 2 * v->reserved ? GPUPOOL_CAUSE_OTHERS : GPUPOOL_CAUSE_DEVICE_FULL;
-    const gpi_clause why[] = {
-        {facts->is_aligned, GPUPOOL_CAUSE_FRAGMENTED,
+    int by_limit = facts->by_limit && facts->by_limit >= lacks, is_refused = facts->is_refused;
+    const gpi_clause clauses[] = {
+        {facts->is_aligned, pieces,
          " at a multiple of %s: %s is free in all, but not at such an address",
-         facts->ask->alignment, most},
-        {facts->is_pending, GPUPOOL_CAUSE_PENDING, " before work in flight has finished", 0, 0},
-        {asked <= most && !is_refused, GPUPOOL_CAUSE_FRAGMENTED,
-         " in one piece: %s is free in all, but no more than %s in one piece", most, v->largest},
-        {asked <= most + v->pending && !is_refused, GPUPOOL_CAUSE_PENDING,
-         " in the %s that is free", most, 0},
-        {by_limit && asked <= facts->now.free + left, GPUPOOL_CAUSE_LIMIT,
-         ": the limit of %s leaves %s, and the driver gives multiples of 2.00 MiB", v->limit, left},
-        {by_limit, GPUPOOL_CAUSE_LIMIT, " under the limit of %s, of which blocks hold %s", v->limit,
+         ": ask for a smaller alignment", facts->ask->alignment, most},
+        {facts->is_pending, pending, " before work in flight has finished",
+         ": let the request wait", 0, 0},
+        {asked <= most && !is_refused, pieces,
+         " in one piece: %s is free in all, but no more than %s in one piece", NULL, most,
+         v->largest},
+        {asked <= most + v->pending && !is_refused, pending, " in the %s that is free",
+         ": release captures whose graphs are gone", most, 0},
+        {by_limit && asked <= now->free + left, limit,
+         ": the limit of %s leaves %s, and the driver gives multiples of 2.00 MiB", NULL, v->limit,
+         left},
+        {by_limit, limit, " under the limit of %s, of which blocks hold %s", NULL, v->limit,
          v->allocated},
-        {source == GPUPOOL_SOURCE_CUSTOM, GPUPOOL_CAUSE_HOST, ": chunk_alloc gives no more", 0, 0},
-        {source == GPUPOOL_SOURCE_PINNED, GPUPOOL_CAUSE_HOST, ": the host pins no more", 0, 0},
-        {!on_device, GPUPOOL_CAUSE_HOST, ": the driver manages no more", 0, 0},
-        {is_refused, cause, ", although the driver says that %s is free", v->device_free, 0},
-        {v->asked > total, cause, ": the whole device has %s", total, 0},
-        {cause == GPUPOOL_CAUSE_DEVICE_FULL, cause,
-         " on the device, of whose %s this arena's blocks hold %s", total, v->allocated},
-        {1, cause,
+        {source == GPUPOOL_SOURCE_CUSTOM, host, ": chunk_alloc gives no more", NULL, 0, 0},
+        {source == GPUPOOL_SOURCE_PINNED, host, ": the host pins no more", NULL, 0, 0},
+        {source == GPUPOOL_SOURCE_MANAGED, host, ": the driver manages no more", NULL, 0, 0},
+        {is_refused, device, ", although the driver says that %s is free", NULL, v->device_free, 0},
+        {v->asked > total, device, ": the whole device has %s", NULL, total, 0},
+        {device == GPUPOOL_CAUSE_DEVICE_FULL, device,
+         " on the device, of whose %s this arena's blocks hold %s", NULL, total, v->allocated},
+        {1, device,
          " on the device: %s is missing, and others (processes, libraries, CUDA itself) hold %s",
+         facts->by_limit ? ": have others free %s and raise the limit by %s"
+                         : ": have others free %s",
          lacks, others}};
-    const gpi_clause *clause = why;
+    const gpi_clause *clause = clauses;
     while (!clause->holds) clause++;
     v->cause = clause->cause;
     gpi_verdict_add(v, "%s does not fit", v->asked, 0);
-    gpi_verdict_add(v, clause->form, clause->x, clause->y);
+    gpi_verdict_add(v, clause->why, clause->x, clause->y);
     if (v->pending && !facts->is_pending)
         gpi_verdict_add(v, "; %s is pending, or kept by graphs", v->pending, 0);
-    if (v->siblings && v->cause == cause)
+    if (v->siblings && v->cause == device)
         gpi_verdict_add(v, "; other arenas of this process hold %s", v->siblings, 0);
+    if (clause->help) gpi_verdict_add(v, clause->help, lacks, facts->by_limit);
+    return clause->help != NULL;
 }
 
-/* Says what helps: by all clauses that hold, and who has most. */
-static void gpi_verdict_say_help(const gpi_facts *facts, gpupool_verdict *v) {
-    gpupool_cause cause = v->cause;
-    int no_wait = facts->ask->request->flags & GPUPOOL_NO_WAIT;
-    int can_free = v->allocated && v->to_free <= v->allocated;
-    const gpi_clause help[] = {
-        {cause == GPUPOOL_CAUSE_OTHERS && !facts->by_limit, cause, "have others free %s",
-         v->device_missing, 0},
-        {cause == GPUPOOL_CAUSE_OTHERS && facts->by_limit, cause,
-         "have others free %s and raise the limit by %s", v->device_missing, facts->by_limit},
-        {cause == GPUPOOL_CAUSE_PENDING && no_wait, cause, "let the request wait", 0, 0},
-        {cause == GPUPOOL_CAUSE_PENDING && !no_wait, cause,
-         "release captures whose graphs are gone", 0, 0},
-        {v->missing > 0, cause, "raise the limit by %s", v->missing, 0},
-        {facts->is_aligned, cause, "ask for a smaller alignment", 0, 0},
-        {can_free && v->to_free, cause, "free at least %s of the %s that blocks hold", v->to_free,
-         v->allocated},
-        {can_free && !v->to_free, cause, "free some of the %s that blocks hold", v->allocated, 0}};
-    const char *link = ": ";
-    gpi_holder *holders;
-    size_t i, used;
-    for (i = 0; i < sizeof help / sizeof *help; i++) {
-        if (!help[i].holds) continue;
-        gpi_verdict_add(v, link, 0, 0);
-        gpi_verdict_add(v, help[i].form, help[i].x, help[i].y);
-        link = ", or ";
-    }
-    if (*link == ':') gpi_verdict_add(v, ": ask for less", 0, 0);
-    if (can_free && gpi_holder_list(facts->ask->arena, &holders)) {
-        gpi_verdict_add(v, ", most in ", 0, 0);
-        used = strlen(v->sentence);
-        gpi_holder_write(holders, v->sentence + used, sizeof v->sentence - used);
-        GPUPOOL_FREE(holders);
-    }
-}
-
-/* What other arenas of the process reserve on the device. */
-static uint64_t gpi_verdict_siblings(const gpupool_arena *arena) {
-    const gpupool_arena *other;
-    uint64_t bytes = 0;
-    gpi_system_lock(&gpi_process.lock);
-    for (other = gpi_process.arenas; other; other = other->next_arena)
+/* The figures of this moment. The lock is held. */
+static void gpi_verdict_fill(gpupool_arena *arena, gpupool_verdict *v) {
+    gpupool_arena *other = NULL;
+    memset(v, 0, sizeof *v);
+    gpi_stream_fold_all(arena);
+    v->limit = arena->chunks.limit == UINT64_MAX ? 0 : arena->chunks.limit;
+    v->reserved = arena->chunks.reserved.now;
+    v->allocated = arena->allocated.now;
+    v->pending = arena->buddy.pending.now;
+    v->device_free = gpi_driver_free_bytes(&arena->driver);
+    v->device_total = arena->driver.total_bytes;
+    while ((other = gpi_life_visit(other)) != NULL)
         if (other != arena && other->config.device == arena->config.device &&
             other->chunks.source->flags & GPI_ON_DEVICE)
-            bytes += GPI_LOOK(&other->chunks.reserved.now);
-    gpi_system_unlock(&gpi_process.lock);
-    return bytes;
+            v->siblings += GPI_LOOK(&other->chunks.reserved.now);
 }
 
 /* Says why a request found no memory. The lock is held. */
@@ -4144,16 +4145,8 @@ static void gpi_verdict_make(const gpi_ask *ask, gpupool_verdict *v) {
     gpi_ask later = *ask;
     gpi_survey then;
     uint64_t most;
-    memset(v, 0, sizeof *v);
-    gpi_stream_fold_all(arena);
+    gpi_verdict_fill(arena, v);
     v->asked = ask->request->bytes;
-    v->limit = arena->chunks.limit == UINT64_MAX ? 0 : arena->chunks.limit;
-    v->reserved = arena->chunks.reserved.now;
-    v->allocated = arena->allocated.now;
-    v->pending = arena->buddy.pending.now;
-    v->device_free = gpi_driver_free_bytes(&arena->driver);
-    v->device_total = arena->driver.total_bytes;
-    v->siblings = gpi_verdict_siblings(arena);
     later.takes_pending = 1;
     gpi_survey_make(later, v->device_free, &then);
     if (ask->request->flags & GPUPOOL_NO_WAIT) gpi_survey_make(*ask, v->device_free, &facts.now);
@@ -4165,8 +4158,7 @@ static void gpi_verdict_make(const gpi_ask *ask, gpupool_verdict *v) {
     facts.is_aligned = facts.asked <= v->largest && ask->alignment > GPI_UNIT;
     facts.is_refused = facts.asked <= v->largest && !facts.is_aligned;
     gpi_verdict_growth(&facts, v);
-    gpi_verdict_say_why(&facts, v);
-    gpi_verdict_say_help(&facts, v);
+    gpi_verdict_say_help(arena, v, gpi_verdict_say(&facts, v));
 }
 static void gpi_report_event(gpupool_arena *arena, const char *event, const char *sentence);
 static void gpi_report_open(void); /* both: REPORT */
@@ -7212,28 +7204,18 @@ GPUPOOL_API gpupool_result gpupool_sleep(gpupool_arena *arena, gpupool_content c
 
 /* Why the arena cannot wake: what is wanted, and who has it. */
 static gpupool_result gpi_sleep_out_of_memory(gpupool_arena *arena) {
-    const double mib = 1 << 20;
     gpupool_verdict *v = &gpi_thread.verdict;
-    gpupool_arena *other = NULL;
-    uint64_t others = 0, used;
-    memset(v, 0, sizeof *v);
-    while ((other = gpi_life_visit(other)) != NULL)
-        if (other->config.device == arena->config.device)
-            others += GPI_LOOK(&other->chunks.reserved.now);
+    uint64_t taken;
+    gpi_verdict_fill(arena, v);
     v->asked = arena->chunks.asleep;
-    v->limit = arena->chunks.limit == UINT64_MAX ? 0 : arena->chunks.limit;
-    v->allocated = arena->allocated.now;
-    v->device_free = gpi_driver_free_bytes(&arena->driver);
-    v->device_total = arena->driver.total_bytes;
-    v->missing = gpi_less(v->asked, gpi_min(arena->chunks.limit, v->device_free));
-    used = v->device_total - v->device_free;
-    v->cause = v->asked > arena->chunks.limit ? GPUPOOL_CAUSE_LIMIT : GPUPOOL_CAUSE_OTHERS;
-    snprintf(v->sentence, sizeof v->sentence,
-             "waking needs %.2f MiB, and the limit is %.2f (0: none); the device has %.2f of %.2f "
-             "MiB free. Other arenas of this process hold %.2f MiB, all else %.2f",
-             (double)v->asked / mib, (double)v->limit / mib, (double)v->device_free / mib,
-             (double)v->device_total / mib, (double)others / mib,
-             (double)gpi_less(used, others) / mib);
+    v->missing = gpi_less(v->asked, arena->chunks.limit);
+    v->device_missing = gpi_less(v->asked, v->device_free);
+    taken = gpi_less(v->device_total, v->device_free);
+    v->cause = v->missing ? GPUPOOL_CAUSE_LIMIT : GPUPOOL_CAUSE_OTHERS;
+    gpi_verdict_add(v, "waking needs %s, and the limit is %s (0: none)", v->asked, v->limit);
+    gpi_verdict_add(v, "; the device has %s of %s free", v->device_free, v->device_total);
+    gpi_verdict_add(v, ". Other arenas of this process hold %s, all else %s", v->siblings,
+                    gpi_less(taken, v->siblings));
     return gpi_system_fail(GPUPOOL_E_OUT_OF_MEMORY, "%s", v->sentence);
 }
 
