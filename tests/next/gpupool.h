@@ -4081,19 +4081,16 @@ static int gpi_verdict_say(const gpi_facts *facts, gpupool_verdict *v) {
         taken > 2 * v->reserved ? GPUPOOL_CAUSE_OTHERS : GPUPOOL_CAUSE_DEVICE_FULL;
     int by_limit = facts->by_limit && facts->by_limit >= lacks, is_refused = facts->is_refused;
     const gpi_clause clauses[] = {
-        {facts->is_aligned, pieces,
-         " at a multiple of %s: %s is free in all, but not at such an address",
+        {facts->is_aligned, pieces, " at a multiple of %s: %s is free, but not at such an address",
          ": ask for a smaller alignment", facts->ask->alignment, most},
         {facts->is_pending, pending, " before work in flight has finished",
          ": let the request wait", 0, 0},
         {asked <= most && !is_refused, pieces,
-         " in one piece: %s is free in all, but no more than %s in one piece", NULL, most,
-         v->largest},
+         " in one piece: %s is free, but only %s of it side by side", NULL, most, v->largest},
         {asked <= most + v->pending && !is_refused, pending, " in the %s that is free",
          ": release captures whose graphs are gone", most, 0},
         {by_limit && asked <= now->free + left, limit,
-         ": the limit of %s leaves %s, and the driver gives multiples of 2.00 MiB", NULL, v->limit,
-         left},
+         ": the limit of %s leaves %s, but memory comes in pages of 2 MiB", NULL, v->limit, left},
         {by_limit, limit, " under the limit of %s, of which blocks hold %s", NULL, v->limit,
          v->allocated},
         {source == GPUPOOL_SOURCE_CUSTOM, host, ": chunk_alloc gives no more", NULL, 0, 0},
