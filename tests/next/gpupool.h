@@ -5296,31 +5296,23 @@ static uint64_t gpi_report_offset(const gpi_run *run) {
     return units;
 }
 
-static void gpi_report_place(const gpupool_arena *arena, uint64_t unit, uint64_t units,
-                             gpupool_part *part) {
-    memset(part, 0, sizeof *part);
-    part->is_asleep = gpi_buddy_chunk(&arena->buddy, unit)->is_away;
-    part->memory = (void *)(uintptr_t)gpi_address(&arena->buddy, unit);
-    part->bytes = units * GPI_UNIT;
-}
-
 /* What a run's memory from a unit on is. */
 static void gpi_report_part(const gpupool_arena *arena, const gpi_run *run, uint64_t unit,
                             gpupool_part *part) {
     const gpi_run *block = run->state == GPI_PART ? run->stitch->body : run;
     const gpi_stream *s = run->state == GPI_FREE ? run->list->stream : NULL;
-    part->kind = GPUPOOL_PENDING;
+    int is_of_graph =
+        s ? s->kind == GPI_GRAPH : block->state == GPI_WAITING && gpi_stream_graph_of(block);
+    part->kind = is_of_graph ? GPUPOOL_KEPT : GPUPOOL_PENDING;
     if (gpi_stream_describe(block, &part->block)) {
         part->kind = GPUPOOL_LIVE;
         part->offset = (gpi_report_offset(run) + unit - run->unit) * GPI_UNIT;
         return;
     }
     memset(&part->block, 0, sizeof part->block);
-    if (block->state == GPI_WAITING && gpi_stream_graph_of(block)) part->kind = GPUPOOL_KEPT;
     if (run->state == GPI_FREE && (!s || run->of.at <= gpi_stream_done(arena, s)))
         part->kind = GPUPOOL_FREE;
-    else if (s) part->kind = s->kind == GPI_GRAPH ? GPUPOOL_KEPT : GPUPOOL_PENDING;
-    if (s && part->kind == GPUPOOL_PENDING) part->stream = gpi_report_stream(s);
+    else if (s && !is_of_graph) part->stream = gpi_report_stream(s);
 }
 
 /* Under the lock. */
@@ -5336,11 +5328,12 @@ static void gpi_report_walk(gpupool_arena *arena, int (*visit)(const gpupool_par
             gpupool_part part;
             end = gpi_min(run->unit + run->units, chunk->unit + chunk->units);
             if (unit >= end) break;
-            if (unit == chunk->unit) {
-                gpi_report_place(arena, unit, chunk->units, &part);
-                is_over = visit(&part, user);
-            }
-            gpi_report_place(arena, unit, end - unit, &part);
+            memset(&part, 0, sizeof part);
+            part.memory = (void *)(uintptr_t)gpi_address(&arena->buddy, unit);
+            part.is_asleep = chunk->is_away;
+            part.bytes = chunk->units * GPI_UNIT;
+            if (unit == chunk->unit) is_over = visit(&part, user);
+            part.bytes = (end - unit) * GPI_UNIT;
             gpi_report_part(arena, run, unit, &part);
             if (!is_over) is_over = visit(&part, user);
             chunk = end < run->unit + run->units ? gpi_buddy_chunk(&arena->buddy, end) : NULL;
