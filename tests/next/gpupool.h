@@ -5205,6 +5205,9 @@ GPUPOOL_API gpupool_result gpupool_get_available(gpupool_arena *arena, cudaStrea
     if (result == GPUPOOL_OK) {
         gpi_stream_flush_all(arena);
         gpi_ladder_poll(arena);
+        result = gpi_arena_ready(arena); /* the poll may have broken it */
+    }
+    if (result == GPUPOOL_OK) {
         gpi_alloc_ask(&ask, arena, &request, s);
         *bytes = gpi_verdict_available(&ask);
     }
