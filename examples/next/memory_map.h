@@ -73,7 +73,7 @@ static inline int memory_map_draw(const gpupool_part *part, void *user) {
 
 static inline void memory_map_legend(const memory_map *map) {
     int kind, x = 0;
-    for (kind = GPUPOOL_LIVE; kind <= GPUPOOL_FREE; kind++, x += 190)
+    for (kind = GPUPOOL_LIVE; kind <= GPUPOOL_FREE; kind++, x += 220)
         fprintf(map->file,
                 "<rect x=\"%d\" y=\"14\" width=\"14\" height=\"14\" fill=\"%s\"/>"
                 "<text x=\"%d\" y=\"26\">%s %.1f MiB</text>\n",

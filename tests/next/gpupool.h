@@ -274,6 +274,7 @@ typedef struct gpupool_part { /* for gpupool_walk_blocks */
     gpupool_block block; /* LIVE: the block that it is a part of, */
     size_t offset;       /* and where in the block it begins: a stitched one lies in pieces */
     cudaStream_t stream; /* PENDING: which freed it last, if that is known */
+    int is_asleep;       /* the memory is the driver's: the arena sleeps */
 } gpupool_part;
 
 typedef struct gpupool_arena_config {
@@ -431,8 +432,9 @@ GPUPOOL_API gpupool_result gpupool_get_block(gpupool_arena *, const void *memory
 /* Returns idle chunks until at most keep_bytes stay reserved. Waits for the device. */
 GPUPOOL_API gpupool_result gpupool_trim(gpupool_arena *, size_t keep_bytes);
 
-/* The largest request that would succeed now on this stream, waits included, in bytes. Sources that
-   do not tell how much they have left (MANAGED, PINNED, CUSTOM) count for what they have given. */
+/* The largest request that would succeed now on this stream, waits included, in bytes; without what
+   other arenas could give back. Sources that do not tell how much they have left (MANAGED, PINNED,
+   CUSTOM) count for what they have given. */
 GPUPOOL_API gpupool_result gpupool_get_available(gpupool_arena *, cudaStream_t, size_t *bytes);
 
 /* Sets the limit on reserved bytes; 0: none. If more is reserved, waits for the device and returns
@@ -3875,7 +3877,7 @@ static int gpi_sibling_helps(const gpi_ask *ask) {
    V2  With the limit raised by `missing` the identical request succeeds, if the source has so much.
    V3  Freeing blocks of less than `to_free` bytes does not make it succeed.
 
-   Read first: gpi_survey_make, gpi_verdict_growth, gpi_verdict_say_why. */
+   Read first: gpi_survey_make, gpi_verdict_growth, gpi_verdict_say. */
 
 typedef struct gpi_survey { /* in bytes */
     uint64_t free, longest; /* all that the request could take; the most of it side by side */
@@ -4035,104 +4037,102 @@ static void gpi_verdict_add(gpupool_verdict *v, const char *form, uint64_t x, ui
              gpi_text_size(y).text);
 }
 
+/* Says what helps besides: a higher limit; free blocks, and whose; "ask for less" if nothing does.
+ */
+static void gpi_verdict_say_help(const gpupool_arena *arena, gpupool_verdict *v, int parts) {
+    static const char *const link[] = {": ", ", or "};
+    char most[96] = "";
+    gpi_holder *holders;
+    size_t used;
+    if (v->missing) gpi_verdict_add(v, link[parts++ > 0], 0, 0);
+    if (v->missing) gpi_verdict_add(v, "raise the limit by %s", v->missing, 0);
+    if (!v->allocated || v->to_free > v->allocated) {
+        if (!parts) gpi_verdict_add(v, ": ask for less", 0, 0);
+        return;
+    }
+    gpi_verdict_add(v, link[parts > 0], 0, 0);
+    if (v->to_free)
+        gpi_verdict_add(v, "free at least %s of the %s that blocks hold", v->to_free, v->allocated);
+    else gpi_verdict_add(v, "free some of the %s that blocks hold", v->allocated, 0);
+    if (gpi_holder_list(arena, &holders)) gpi_holder_write(holders, most, sizeof most);
+    GPUPOOL_FREE(holders);
+    used = strlen(v->sentence);
+    snprintf(v->sentence + used, sizeof v->sentence - used, ", most in %s", most);
+}
+
 typedef struct gpi_clause {
     int holds;
     gpupool_cause cause;
-    const char *form;
+    const char *why, *help; /* help: NULL, or with the sizes that device and limit lack */
     uint64_t x, y;
 } gpi_clause;
 
-/* The cause, and a sentence about it: by the first clause that holds. */
-static void gpi_verdict_say_why(const gpi_facts *facts, gpupool_verdict *v) {
+/* The cause, what is said about it, and what helps against it: by the first clause that holds.
+   Returns whether something does. */
+static int gpi_verdict_say(const gpi_facts *facts, gpupool_verdict *v) {
+    const gpi_survey *now = &facts->now;
     uint64_t asked = facts->asked, total = v->device_total, left = gpi_less(v->limit, v->reserved);
-    uint64_t most = facts->now.free + facts->now.room, taken = gpi_less(total, v->device_free);
+    uint64_t most = now->free + now->room, taken = gpi_less(total, v->device_free);
     uint64_t others = gpi_less(taken, v->reserved + v->siblings), lacks = v->device_missing;
     gpupool_source source = facts->ask->arena->chunks.source->name;
-    int by_limit = facts->by_limit && facts->by_limit >= lacks, is_refused = facts->is_refused;
-    int on_device = facts->ask->arena->chunks.source->flags & GPI_ON_DEVICE;
-    gpupool_cause cause =
+    const gpupool_cause limit = GPUPOOL_CAUSE_LIMIT, pending = GPUPOOL_CAUSE_PENDING;
+    const gpupool_cause host = GPUPOOL_CAUSE_HOST, pieces = GPUPOOL_CAUSE_FRAGMENTED;
+    const gpupool_cause device =
         taken > 2 * v->reserved ? GPUPOOL_CAUSE_OTHERS : GPUPOOL_CAUSE_DEVICE_FULL;
-    const gpi_clause why[] = {
-        {facts->is_aligned, GPUPOOL_CAUSE_FRAGMENTED,
-         " at a multiple of %s: %s is free in all, but not at such an address",
-         facts->ask->alignment, most},
-        {facts->is_pending, GPUPOOL_CAUSE_PENDING, " before work in flight has finished", 0, 0},
-        {asked <= most && !is_refused, GPUPOOL_CAUSE_FRAGMENTED,
-         " in one piece: %s is free in all, but no more than %s in one piece", most, v->largest},
-        {asked <= most + v->pending && !is_refused, GPUPOOL_CAUSE_PENDING,
-         " in the %s that is free", most, 0},
-        {by_limit && asked <= facts->now.free + left, GPUPOOL_CAUSE_LIMIT,
-         ": the limit of %s leaves %s, and the driver gives multiples of 2.00 MiB", v->limit, left},
-        {by_limit, GPUPOOL_CAUSE_LIMIT, " under the limit of %s, of which blocks hold %s", v->limit,
+    int by_limit = facts->by_limit && facts->by_limit >= lacks, is_refused = facts->is_refused;
+    const gpi_clause clauses[] = {
+        {facts->is_aligned, pieces, " at a multiple of %s: %s is free, but not at such an address",
+         ": ask for a smaller alignment", facts->ask->alignment, most},
+        {facts->is_pending, pending, " before work in flight has finished",
+         ": let the request wait", 0, 0},
+        {asked <= most && !is_refused, pieces,
+         " in one piece: %s is free, but only %s of it side by side", NULL, most, v->largest},
+        {asked <= most + v->pending && !is_refused, pending, " in the %s that is free",
+         ": release captures whose graphs are gone", most, 0},
+        {by_limit && asked <= now->free + left, limit,
+         ": the limit of %s leaves %s, but memory comes in pages of 2 MiB", NULL, v->limit, left},
+        {by_limit, limit, " under the limit of %s, of which blocks hold %s", NULL, v->limit,
          v->allocated},
-        {source == GPUPOOL_SOURCE_CUSTOM, GPUPOOL_CAUSE_HOST, ": chunk_alloc gives no more", 0, 0},
-        {source == GPUPOOL_SOURCE_PINNED, GPUPOOL_CAUSE_HOST, ": the host pins no more", 0, 0},
-        {!on_device, GPUPOOL_CAUSE_HOST, ": the driver manages no more", 0, 0},
-        {is_refused, cause, ", although the driver says that %s is free", v->device_free, 0},
-        {v->asked > total, cause, ": the whole device has %s", total, 0},
-        {cause == GPUPOOL_CAUSE_DEVICE_FULL, cause,
-         " on the device, of whose %s this arena's blocks hold %s", total, v->allocated},
-        {1, cause,
+        {source == GPUPOOL_SOURCE_CUSTOM, host, ": chunk_alloc gives no more", NULL, 0, 0},
+        {source == GPUPOOL_SOURCE_PINNED, host, ": the host pins no more", NULL, 0, 0},
+        {source == GPUPOOL_SOURCE_MANAGED, host, ": the driver manages no more", NULL, 0, 0},
+        {is_refused, device, ", although the driver says that %s is free", NULL, v->device_free, 0},
+        {v->asked > total, device, ": the whole device has %s", NULL, total, 0},
+        {device == GPUPOOL_CAUSE_DEVICE_FULL, device,
+         " on the device, of whose %s this arena's blocks hold %s", NULL, total, v->allocated},
+        {1, device,
          " on the device: %s is missing, and others (processes, libraries, CUDA itself) hold %s",
+         facts->by_limit ? ": have others free %s and raise the limit by %s"
+                         : ": have others free %s",
          lacks, others}};
-    const gpi_clause *clause = why;
+    const gpi_clause *clause = clauses;
     while (!clause->holds) clause++;
     v->cause = clause->cause;
     gpi_verdict_add(v, "%s does not fit", v->asked, 0);
-    gpi_verdict_add(v, clause->form, clause->x, clause->y);
+    gpi_verdict_add(v, clause->why, clause->x, clause->y);
     if (v->pending && !facts->is_pending)
         gpi_verdict_add(v, "; %s is pending, or kept by graphs", v->pending, 0);
-    if (v->siblings && v->cause == cause)
+    if (v->siblings && v->cause == device)
         gpi_verdict_add(v, "; other arenas of this process hold %s", v->siblings, 0);
+    if (clause->help) gpi_verdict_add(v, clause->help, lacks, facts->by_limit);
+    return clause->help != NULL;
 }
 
-/* Says what helps: by all clauses that hold, and who has most. */
-static void gpi_verdict_say_help(const gpi_facts *facts, gpupool_verdict *v) {
-    gpupool_cause cause = v->cause;
-    int no_wait = facts->ask->request->flags & GPUPOOL_NO_WAIT;
-    int can_free = v->allocated && v->to_free <= v->allocated;
-    const gpi_clause help[] = {
-        {cause == GPUPOOL_CAUSE_OTHERS && !facts->by_limit, cause, "have others free %s",
-         v->device_missing, 0},
-        {cause == GPUPOOL_CAUSE_OTHERS && facts->by_limit, cause,
-         "have others free %s and raise the limit by %s", v->device_missing, facts->by_limit},
-        {cause == GPUPOOL_CAUSE_PENDING && no_wait, cause, "let the request wait", 0, 0},
-        {cause == GPUPOOL_CAUSE_PENDING && !no_wait, cause,
-         "release captures whose graphs are gone", 0, 0},
-        {v->missing > 0, cause, "raise the limit by %s", v->missing, 0},
-        {facts->is_aligned, cause, "ask for a smaller alignment", 0, 0},
-        {can_free && v->to_free, cause, "free at least %s of the %s that blocks hold", v->to_free,
-         v->allocated},
-        {can_free && !v->to_free, cause, "free some of the %s that blocks hold", v->allocated, 0}};
-    const char *link = ": ";
-    gpi_holder *holders;
-    size_t i, used;
-    for (i = 0; i < sizeof help / sizeof *help; i++) {
-        if (!help[i].holds) continue;
-        gpi_verdict_add(v, link, 0, 0);
-        gpi_verdict_add(v, help[i].form, help[i].x, help[i].y);
-        link = ", or ";
-    }
-    if (*link == ':') gpi_verdict_add(v, ": ask for less", 0, 0);
-    if (can_free && gpi_holder_list(facts->ask->arena, &holders)) {
-        gpi_verdict_add(v, ", most in ", 0, 0);
-        used = strlen(v->sentence);
-        gpi_holder_write(holders, v->sentence + used, sizeof v->sentence - used);
-        GPUPOOL_FREE(holders);
-    }
-}
-
-/* What other arenas of the process reserve on the device. */
-static uint64_t gpi_verdict_siblings(const gpupool_arena *arena) {
-    const gpupool_arena *other;
-    uint64_t bytes = 0;
-    gpi_system_lock(&gpi_process.lock);
-    for (other = gpi_process.arenas; other; other = other->next_arena)
+/* The figures of this moment. The lock is held. */
+static void gpi_verdict_fill(gpupool_arena *arena, gpupool_verdict *v) {
+    gpupool_arena *other = NULL;
+    memset(v, 0, sizeof *v);
+    gpi_stream_fold_all(arena);
+    v->limit = arena->chunks.limit == UINT64_MAX ? 0 : arena->chunks.limit;
+    v->reserved = arena->chunks.reserved.now;
+    v->allocated = arena->allocated.now;
+    v->pending = arena->buddy.pending.now;
+    v->device_free = gpi_driver_free_bytes(&arena->driver);
+    v->device_total = arena->driver.total_bytes;
+    while ((other = gpi_life_visit(other)) != NULL)
         if (other != arena && other->config.device == arena->config.device &&
             other->chunks.source->flags & GPI_ON_DEVICE)
-            bytes += GPI_LOOK(&other->chunks.reserved.now);
-    gpi_system_unlock(&gpi_process.lock);
-    return bytes;
+            v->siblings += GPI_LOOK(&other->chunks.reserved.now);
 }
 
 /* Says why a request found no memory. The lock is held. */
@@ -4142,16 +4142,8 @@ static void gpi_verdict_make(const gpi_ask *ask, gpupool_verdict *v) {
     gpi_ask later = *ask;
     gpi_survey then;
     uint64_t most;
-    memset(v, 0, sizeof *v);
-    gpi_stream_fold_all(arena);
+    gpi_verdict_fill(arena, v);
     v->asked = ask->request->bytes;
-    v->limit = arena->chunks.limit == UINT64_MAX ? 0 : arena->chunks.limit;
-    v->reserved = arena->chunks.reserved.now;
-    v->allocated = arena->allocated.now;
-    v->pending = arena->buddy.pending.now;
-    v->device_free = gpi_driver_free_bytes(&arena->driver);
-    v->device_total = arena->driver.total_bytes;
-    v->siblings = gpi_verdict_siblings(arena);
     later.takes_pending = 1;
     gpi_survey_make(later, v->device_free, &then);
     if (ask->request->flags & GPUPOOL_NO_WAIT) gpi_survey_make(*ask, v->device_free, &facts.now);
@@ -4163,8 +4155,7 @@ static void gpi_verdict_make(const gpi_ask *ask, gpupool_verdict *v) {
     facts.is_aligned = facts.asked <= v->largest && ask->alignment > GPI_UNIT;
     facts.is_refused = facts.asked <= v->largest && !facts.is_aligned;
     gpi_verdict_growth(&facts, v);
-    gpi_verdict_say_why(&facts, v);
-    gpi_verdict_say_help(&facts, v);
+    gpi_verdict_say_help(arena, v, gpi_verdict_say(&facts, v));
 }
 static void gpi_report_event(gpupool_arena *arena, const char *event, const char *sentence);
 static void gpi_report_open(void); /* both: REPORT */
@@ -5211,10 +5202,13 @@ GPUPOOL_API gpupool_result gpupool_get_available(gpupool_arena *arena, cudaStrea
     if (!bytes) return gpi_system_fail(GPUPOOL_E_ARGUMENT, "bytes: it is NULL");
     *bytes = 0;
     result = gpi_alloc_begin(arena, stream, &s);
-    if (result == GPUPOOL_OK && arena->broken) result = gpi_arena_break(arena);
+    if (result == GPUPOOL_OK) result = gpi_arena_ready(arena);
     if (result == GPUPOOL_OK) {
         gpi_stream_flush_all(arena);
         gpi_ladder_poll(arena);
+        result = gpi_arena_ready(arena); /* the poll may have broken it */
+    }
+    if (result == GPUPOOL_OK) {
         gpi_alloc_ask(&ask, arena, &request, s);
         *bytes = gpi_verdict_available(&ask);
     }
@@ -5275,13 +5269,14 @@ GPUPOOL_API gpupool_result gpupool_reset_peaks(gpupool_arena *arena) {
     return GPUPOOL_OK;
 }
 /* == REPORT =======================================================================================
-   What an arena has, told part by part: by one walk, of which the others are made. The map shows a
-   chunk after the other, # live, ~ pending, % kept by graphs, . free.
+   What an arena has, told part by part: one walk, of which text and JSON are made.
+
+       chunk [ live | pending | live | free ]   chunk [ live (goes on) | kept ]   ...
 
    R1  The parts of a chunk follow it, side by side; their bytes add up to the chunk's.
    R2  A report is made in host memory under the arena's lock, and written without it.
 
-   Read first: gpupool_walk_blocks, gpi_report_make. */
+   Read first: gpi_report_walk, gpi_report_part, gpi_report_write. */
 
 #if !defined(__cplusplus) && !defined(_DEFAULT_SOURCE) && !defined(_GNU_SOURCE)
 FILE *open_memstream(char **text, size_t *bytes); /* -std=c11 leaves these out */
@@ -5305,30 +5300,23 @@ static uint64_t gpi_report_offset(const gpi_run *run) {
     return units;
 }
 
-static void gpi_report_place(const gpupool_arena *arena, uint64_t unit, uint64_t units,
-                             gpupool_part *part) {
-    memset(part, 0, sizeof *part);
-    part->memory = (void *)(uintptr_t)gpi_address(&arena->buddy, unit);
-    part->bytes = units * GPI_UNIT;
-}
-
 /* What a run's memory from a unit on is. */
 static void gpi_report_part(const gpupool_arena *arena, const gpi_run *run, uint64_t unit,
                             gpupool_part *part) {
     const gpi_run *block = run->state == GPI_PART ? run->stitch->body : run;
     const gpi_stream *s = run->state == GPI_FREE ? run->list->stream : NULL;
-    part->kind = GPUPOOL_PENDING;
+    int is_of_graph =
+        s ? s->kind == GPI_GRAPH : block->state == GPI_WAITING && gpi_stream_graph_of(block);
+    part->kind = is_of_graph ? GPUPOOL_KEPT : GPUPOOL_PENDING;
     if (gpi_stream_describe(block, &part->block)) {
         part->kind = GPUPOOL_LIVE;
         part->offset = (gpi_report_offset(run) + unit - run->unit) * GPI_UNIT;
         return;
     }
     memset(&part->block, 0, sizeof part->block);
-    if (block->state == GPI_WAITING && gpi_stream_graph_of(block)) part->kind = GPUPOOL_KEPT;
     if (run->state == GPI_FREE && (!s || run->of.at <= gpi_stream_done(arena, s)))
         part->kind = GPUPOOL_FREE;
-    else if (s) part->kind = s->kind == GPI_GRAPH ? GPUPOOL_KEPT : GPUPOOL_PENDING;
-    if (s && part->kind == GPUPOOL_PENDING) part->stream = gpi_report_stream(s);
+    else if (s && !is_of_graph) part->stream = gpi_report_stream(s);
 }
 
 /* Under the lock. */
@@ -5344,11 +5332,12 @@ static void gpi_report_walk(gpupool_arena *arena, int (*visit)(const gpupool_par
             gpupool_part part;
             end = gpi_min(run->unit + run->units, chunk->unit + chunk->units);
             if (unit >= end) break;
-            if (unit == chunk->unit) {
-                gpi_report_place(arena, unit, chunk->units, &part);
-                is_over = visit(&part, user);
-            }
-            gpi_report_place(arena, unit, end - unit, &part);
+            memset(&part, 0, sizeof part);
+            part.memory = (void *)(uintptr_t)gpi_address(&arena->buddy, unit);
+            part.is_asleep = chunk->is_away;
+            part.bytes = chunk->units * GPI_UNIT;
+            if (unit == chunk->unit) is_over = visit(&part, user);
+            part.bytes = (end - unit) * GPI_UNIT;
             gpi_report_part(arena, run, unit, &part);
             if (!is_over) is_over = visit(&part, user);
             chunk = end < run->unit + run->units ? gpi_buddy_chunk(&arena->buddy, end) : NULL;
@@ -5395,7 +5384,8 @@ typedef char gpi_report_names_all[sizeof(gpupool_stats) == GPI_WORDS * sizeof(ui
 static int gpi_report_draw(const gpupool_part *part, void *user) {
     static const char signs[] = "##+%."; /* of gpupool_kind; the least one is seen */
     gpi_report *report = (gpi_report *)user;
-    uint64_t total = report->stats.reserved.now, i = report->at * GPI_MAP / total;
+    uint64_t total = report->stats.reserved.now + report->stats.asleep;
+    uint64_t i = report->at * GPI_MAP / total;
     if (part->kind == GPUPOOL_CHUNK) return 0;
     report->at += part->bytes;
     for (; i < GPI_MAP && i * total < report->at * GPI_MAP; i++)
@@ -5453,7 +5443,7 @@ static int gpi_report_json_part(const gpupool_part *part, void *user) {
         fprintf(file, "%s{\"address\":%llu", report->chunks++ ? "]}," : "",
                 (unsigned long long)(uintptr_t)part->memory);
         gpi_report_number(file, "bytes", part->bytes);
-        fprintf(file, ",\"parts\":[");
+        fprintf(file, ",\"is_asleep\":%d,\"parts\":[", part->is_asleep);
         report->parts = 0;
         return 0;
     }
@@ -7199,28 +7189,18 @@ GPUPOOL_API gpupool_result gpupool_sleep(gpupool_arena *arena, gpupool_content c
 
 /* Why the arena cannot wake: what is wanted, and who has it. */
 static gpupool_result gpi_sleep_out_of_memory(gpupool_arena *arena) {
-    const double mib = 1 << 20;
     gpupool_verdict *v = &gpi_thread.verdict;
-    gpupool_arena *other = NULL;
-    uint64_t others = 0, used;
-    memset(v, 0, sizeof *v);
-    while ((other = gpi_life_visit(other)) != NULL)
-        if (other->config.device == arena->config.device)
-            others += GPI_LOOK(&other->chunks.reserved.now);
+    uint64_t taken;
+    gpi_verdict_fill(arena, v);
     v->asked = arena->chunks.asleep;
-    v->limit = arena->chunks.limit == UINT64_MAX ? 0 : arena->chunks.limit;
-    v->allocated = arena->allocated.now;
-    v->device_free = gpi_driver_free_bytes(&arena->driver);
-    v->device_total = arena->driver.total_bytes;
-    v->missing = gpi_less(v->asked, gpi_min(arena->chunks.limit, v->device_free));
-    used = v->device_total - v->device_free;
-    v->cause = v->asked > arena->chunks.limit ? GPUPOOL_CAUSE_LIMIT : GPUPOOL_CAUSE_OTHERS;
-    snprintf(v->sentence, sizeof v->sentence,
-             "waking needs %.2f MiB, and the limit is %.2f (0: none); the device has %.2f of %.2f "
-             "MiB free. Other arenas of this process hold %.2f MiB, all else %.2f",
-             (double)v->asked / mib, (double)v->limit / mib, (double)v->device_free / mib,
-             (double)v->device_total / mib, (double)others / mib,
-             (double)gpi_less(used, others) / mib);
+    v->missing = gpi_less(v->asked, arena->chunks.limit);
+    v->device_missing = gpi_less(v->asked, v->device_free);
+    taken = gpi_less(v->device_total, v->device_free);
+    v->cause = v->missing ? GPUPOOL_CAUSE_LIMIT : GPUPOOL_CAUSE_OTHERS;
+    gpi_verdict_add(v, "waking needs %s, and the limit is %s (0: none)", v->asked, v->limit);
+    gpi_verdict_add(v, "; the device has %s of %s free", v->device_free, v->device_total);
+    gpi_verdict_add(v, ". Other arenas of this process hold %s, all else %s", v->siblings,
+                    gpi_less(taken, v->siblings));
     return gpi_system_fail(GPUPOOL_E_OUT_OF_MEMORY, "%s", v->sentence);
 }
 

@@ -1,6 +1,6 @@
 #!/bin/bash
-# Reports read by others: JSON by Python, whatever is in labels; a map as XML; PyTorch's snapshot; and
-# a trace that plays. Closes with `N passed, N failed`.
+# Reports read by others: JSON by Python, whatever is in labels; a map as XML; PyTorch's snapshot;
+# and a trace that plays. Closes with `N passed, N failed`.
 set -u
 cd "$(dirname "$0")/../.."
 CC=${CC:-gcc} BUILD=${BUILD:-build}
@@ -73,7 +73,8 @@ static unsigned state = 12345;
 static unsigned next(void) { return (state = state * 1103515245u + 12345u) >> 16; }
 /* Random bytes, or mostly starts and middles of letters in UTF-8. */
 static void fill(char *text, unsigned length) {
-    static const char some[] = "\xc2\xc3\xe0\xe2\xed\xef\xf0\xf4\xf5\x80\x8f\x90\x9f\xa0\xbf\"\\\n\r\t\x01\x7f";
+    static const char some[] = "\xc2\xc3\xe0\xe2\xed\xef\xf0\xf4\xf5\x80\x8f\x90\x9f\xa0\xbf"
+                               "\"\\\n\r\t\x01\x7f";
     for (unsigned i = 0; i < length; i++) {
         text[i] = next() % 4 ? some[next() % (sizeof some - 1)] : (char)(next() & 255);
         if (!text[i]) text[i] = 'x';

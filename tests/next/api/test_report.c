@@ -15,10 +15,24 @@
 static gpupool_arena *arena;
 static int is_mapped = 1; /* chunks come by address, too */
 
+static char *text; /* of the last report */
+
+static const char *reports(gpupool_result (*report)(gpupool_arena *, FILE *)) {
+    size_t bytes = 0;
+    FILE *file;
+    free(text);
+    text = NULL;
+    file = open_memstream(&text, &bytes);
+    CHECK_RESULT(report(arena, file), GPUPOOL_OK);
+    fclose(file);
+    CHECK_EQ(strlen(text), bytes);
+    return text;
+}
+
 /* ---- the walk ---- */
 
 typedef struct seen {
-    uint64_t chunks, chunk_bytes, left, parts, bytes[GPUPOOL_FREE + 1], blocks;
+    uint64_t chunks, asleep, left, parts, bytes[GPUPOOL_FREE + 1], blocks;
     char *next; /* where the next part of the chunk must begin */
     int stop_at;
     gpupool_part last[16];
@@ -30,6 +44,7 @@ static int see(const gpupool_part *part, void *user) {
     if (part->kind == GPUPOOL_CHUNK) {
         CHECK_EQ(s->left, 0);
         s->chunks++;
+        s->asleep += part->is_asleep ? part->bytes : 0;
         s->left = part->bytes;
         CHECK((char *)part->memory >= s->next || !is_mapped);
         s->next = part->memory;
@@ -135,6 +150,31 @@ static void walks_a_graphs_memory(void) {
     kit_close(arena);
 }
 
+/* A sleeping arena has its blocks, and none of its memory. */
+static void walks_a_sleeping_arena(void) {
+    void *block, *other;
+    size_t bytes;
+    seen s;
+    arena = kit_open(0);
+    block = gpupool_alloc(arena, 5 * MIB, A);
+    other = gpupool_alloc(arena, 9 * MIB, A);
+    CHECK_RESULT(gpupool_sleep(arena, GPUPOOL_KEEP), GPUPOOL_OK);
+    kit_free(arena, other, A);
+    s = walk();
+    CHECK_EQ(s.bytes[GPUPOOL_CHUNK], s.asleep);
+    CHECK_EQ(s.asleep, kit_stats(arena).asleep);
+    CHECK_EQ(s.bytes[GPUPOOL_LIVE], 5 * MIB);
+    reports(gpupool_report);
+    CHECK(strstr(text, "5.00 MiB in 1 block"));
+    reports(gpupool_write_json);
+    CHECK(strstr(text, "\"is_asleep\":1"));
+    KIT_REFUSES(gpupool_get_available(arena, A, &bytes), GPUPOOL_E_ASLEEP, "sleeps");
+    CHECK_RESULT(gpupool_wake(arena), GPUPOOL_OK);
+    CHECK_EQ(agrees().asleep, 0);
+    kit_free(arena, block, A);
+    kit_close(arena);
+}
+
 static void stops(void) {
     void *block;
     seen s;
@@ -154,20 +194,6 @@ static void stops(void) {
 }
 
 /* ---- text and JSON ---- */
-
-static char *text; /* of the last report */
-
-static const char *reports(gpupool_result (*report)(gpupool_arena *, FILE *)) {
-    size_t bytes = 0;
-    FILE *file;
-    free(text);
-    text = NULL;
-    file = open_memstream(&text, &bytes);
-    CHECK_RESULT(report(arena, file), GPUPOOL_OK);
-    fclose(file);
-    CHECK_EQ(strlen(text), bytes);
-    return text;
-}
 
 static int lines_of(const char *from) {
     int count = 0;
@@ -382,6 +408,7 @@ int main(int count, char **words) {
     KIT_TEST(walks);
     KIT_TEST(walks_a_stitched_block);
     KIT_TEST(walks_a_graphs_memory);
+    KIT_TEST(walks_a_sleeping_arena);
     KIT_TEST(stops);
     KIT_TEST(says_what_there_is);
     KIT_TEST(keeps_to_lines);

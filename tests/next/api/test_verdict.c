@@ -153,8 +153,8 @@ static void less_than_a_granule(void) {
     arena = kit_open(5 * MIB);
     fill(1, 4 * MIB);
     verdict = fails(512, GPUPOOL_CAUSE_LIMIT);
-    says(verdict, "512 B does not fit: the limit of 5.00 MiB leaves 1.00 MiB, and the driver gives "
-                  "multiples of 2.00 MiB: raise the limit by 1.00 MiB");
+    says(verdict, "512 B does not fit: the limit of 5.00 MiB leaves 1.00 MiB, but memory comes in "
+                  "pages of 2 MiB: raise the limit by 1.00 MiB");
     CHECK_EQ(verdict->missing, MIB);
     free_all(1);
     kit_close(arena);
@@ -173,7 +173,8 @@ static void alignment(void) {
         arena = kit_create(&config);
         CHECK(!kit_alloc_as(arena, 1, alignment, A, 0));
         CHECK_EQ(verdict->cause, GPUPOOL_CAUSE_FRAGMENTED);
-        says(verdict, "1 B does not fit at a multiple of 1.00 TiB: 8.00 GiB is free in all");
+        says(verdict, "1 B does not fit at a multiple of 1.00 TiB: 8.00 GiB is free, but not at "
+                      "such an address");
         says(verdict, ": ask for a smaller alignment");
         CHECK_EQ(verdict->missing, 0);
         kit_close(arena);
