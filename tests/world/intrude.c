@@ -6,7 +6,7 @@ static void intrude(void *user) {
     world *w = user;
     operation op = w->intruder;
     enum cudaStreamCaptureMode mode = cudaStreamCaptureModeGlobal;
-    long fired = w->fired;
+    long fired = w->fired, entered = w->entered;
     int i, is_host_short = w->is_host_short;
     if (w->guard == NO_INTRUDER) return;
     w->intrusions++;
@@ -23,6 +23,7 @@ static void intrude(void *user) {
     if (w->has_faults) fake_fail_pause(0);
     w->is_intruding = 0;
     w->fired = fired;
+    w->entered = entered;
     w->is_host_short = is_host_short;
 }
 

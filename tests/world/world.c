@@ -60,7 +60,8 @@ static int open_world(world *w, const operation *op) {
 static void expect_empty(world *w) {
     gpupool_stats stats = {0};
     if (fake_is_broken() || w->wrong[0]) return;
-    world_judge(w, SURE(w, gpupool_trim(w->arena, 0)), BIT(GPUPOOL_OK) | OR_BROKEN, "the last trim");
+    world_judge(w, SURE(w, gpupool_trim(w->arena, 0)), BIT(GPUPOOL_OK) | OR_BROKEN,
+                "the last trim");
     if (fake_is_broken()) return;
     gpupool_get_stats(w->arena, &stats);
     world_expect(w, stats.blocks == 0 && stats.pending.now == 0 && stats.reserved.now == 0,

@@ -65,8 +65,8 @@ typedef struct world {
     char wrong[600];                       /* what was seen first; "": nothing */
     const block *busy;                     /* of the operation under way */
     operation intruder;
-    long intrusions;
-    int is_intruding, guard; /* one of these: which intruders may come */
+    long intrusions, entered; /* so far; and before the call under way */
+    int is_intruding, guard;  /* one of these: which intruders may come */
 } world;
 
 /* model.c: what is expected */
