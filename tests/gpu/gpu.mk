@@ -77,10 +77,10 @@ $(BUILD)/gpu-stitch/stitch_nccl $(BUILD)/gpu-stitch/stitch_registered: STITCH_LI
 GPU_NAMES := $(BUILD)/gpu-names/cxx17 $(BUILD)/gpu-names/cxx20
 gpu-names: $(GPU_NAMES) ## on a GPU: Thrust's vectors over cudaMalloc's replaced names, in two files
 	@tests/run.sh 1 $^
-$(GPU_NAMES): $(BUILD)/gpu-names/cxx%: $(wildcard tests/gpu/names*) gpupool.h
+$(GPU_NAMES): $(BUILD)/gpu-names/cxx%: $(wildcard tests/gpu/names*) gpupool.h tests/next/gpupool.h
 	$(if $(NVCC),,$(error gpu-names needs nvcc))
 	$(SAY)
-	$(Q)$(NVCC) -std=c++$* -O2 $(if $(GPU),-arch=native) -Werror all-warnings -o $@ \
+	$(Q)$(NVCC) -std=c++$* -O2 $(if $(GPU),-arch=native) $(INCLUDES) -Werror all-warnings -o $@ \
 	  tests/gpu/names_main.cu tests/gpu/names_other.cu
 
 GPU_CPP := $(BUILD)/gpu-cpp/cpp_thrust

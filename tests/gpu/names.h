@@ -3,7 +3,7 @@
 #define GPU_NAMES_H
 
 #define GPUPOOL_REPLACE_CUDA_MALLOC 1
-#include "../../gpupool.h"
+#include "gpupool.h"
 
 #include <thrust/device_vector.h>
 #include <thrust/system/cuda/vector.h>

@@ -39,7 +39,8 @@ check "without exceptions or types" compile "$cpp11" "$out/main-plain.o" $source
 check "gnu11" compile "$CC -x c -std=gnu11 $strict" "$out/main-gnu.o" \
     $source/main.c
 for option in GPUPOOL_CHECK=1 GPUPOOL_STREAM_CHECK=1 GPUPOOL_ENVIRONMENT=0 \
-    CUDA_API_PER_THREAD_DEFAULT_STREAM=1 GPUPOOL_LIMIT=67108864 GPUPOOL_SOURCE=GPUPOOL_SOURCE_PINNED GPUPOOL_CHUNK_BYTES=4194304; do
+    CUDA_API_PER_THREAD_DEFAULT_STREAM=1 GPUPOOL_LIMIT=67108864 \
+    GPUPOOL_SOURCE=GPUPOOL_SOURCE_PINNED GPUPOOL_CHUNK_BYTES=4194304; do
     check "$option" compile "$c11" "$out/main-$option.o" $source/main.c "-D$option"
     check "$option, run" link_and_run "$out/$option" "$CC" "$out/main-$option.o" "$out/user-c11.o"
 done

@@ -1571,14 +1571,6 @@ static const char *gpi_text_limit(const char *text, uint64_t total, uint64_t *by
 
 static const char *const gpi_text_sources[] = {"auto",   "mapped", "device", "managed",
                                                "pinned", "custom", "bypass"};
-
-/* The source that a word names, in any case; CUSTOM, which needs functions: none. */
-static gpupool_source gpi_text_source(const char *text) {
-    int source = GPUPOOL_SOURCE_BYPASS;
-    while (source > GPUPOOL_SOURCE_AUTO && !gpi_text_is(text, gpi_text_sources[source])) source--;
-    if (source || gpi_text_is(text, gpi_text_sources[0])) return (gpupool_source)source;
-    return GPUPOOL_SOURCE_CUSTOM;
-}
 /* == COUNTERS =====================================================================================
    Counts with peaks. A stream's cache counts for itself, under its own lock, and the arena adds
    that up later (gpi_stream_fold): so the parts of a count may be negative.
@@ -4881,12 +4873,16 @@ static gpupool_result gpi_life_refuses(const gpupool_arena_config *config) {
     return GPUPOOL_OK;
 }
 
-/* Where the config says AUTO: the environment's source, else the macro's. */
+/* Where the config says AUTO: the environment's source, in any case, else the macro's. */
 static gpupool_result gpi_life_default_source(gpupool_source *source) {
     const char *text = gpi_text_variable("GPUPOOL_SOURCE");
     char line[40];
-    *source = text ? gpi_text_source(text) : GPUPOOL_SOURCE;
-    if (!text || *source != GPUPOOL_SOURCE_CUSTOM) return GPUPOOL_OK;
+    int i = GPUPOOL_SOURCE_BYPASS;
+    *source = GPUPOOL_SOURCE;
+    if (!text) return GPUPOOL_OK;
+    while (i >= 0 && !gpi_text_is(text, gpi_text_sources[i])) i--;
+    *source = (gpupool_source)i;
+    if (i >= 0 && i != GPUPOOL_SOURCE_CUSTOM) return GPUPOOL_OK; /* which needs functions */
     return gpi_system_fail(GPUPOOL_E_ARGUMENT,
                            "GPUPOOL_SOURCE in the environment: \"%s\" is none of auto, mapped, "
                            "device, managed, pinned, bypass",
@@ -5702,33 +5698,27 @@ static cudaError_t gpi_shape_alloc(gpupool_arena *arena, void **pointer, size_t 
                                                     : gpi_thread.last.result);
 }
 
-/* The current device; an error is CUDA's last one already. */
-static cudaError_t gpi_shape_device(int *device) {
-    cudaError_t error = cudaGetDevice(device);
+/* The current device; its error is CUDA's last one already. */
+static cudaError_t gpi_shape_begin(void **pointer, int *device) {
+    cudaError_t error;
+    if (!pointer) return gpi_shape_fail(gpi_system_fail(GPUPOOL_E_ARGUMENT, "pointer: it is NULL"));
+    error = cudaGetDevice(device);
     if (error != cudaSuccess)
         gpi_system_fail(GPUPOOL_E_CUDA, "cudaGetDevice: %s", cudaGetErrorName(error));
     return error;
 }
 
-static cudaError_t gpi_shape_no_pointer(void) {
-    return gpi_shape_fail(gpi_system_fail(GPUPOOL_E_ARGUMENT, "pointer: it is NULL"));
-}
-
 GPUPOOL_API cudaError_t gpupool_cudaMalloc(void **pointer, size_t bytes) {
-    cudaError_t error;
     int device;
-    if (!pointer) return gpi_shape_no_pointer();
-    error = gpi_shape_device(&device);
+    cudaError_t error = gpi_shape_begin(pointer, &device);
     if (error != cudaSuccess) return error;
     return gpi_shape_alloc(gpupool_get_default_arena(device), pointer, bytes, GPUPOOL_NO_STREAM);
 }
 
 GPUPOOL_API cudaError_t gpupool_cudaMallocAsync(void **pointer, size_t bytes, cudaStream_t stream) {
-    gpupool_arena *arena;
-    cudaError_t error;
     int device;
-    if (!pointer) return gpi_shape_no_pointer();
-    error = gpi_shape_device(&device);
+    cudaError_t error = gpi_shape_begin(pointer, &device);
+    gpupool_arena *arena;
     if (error != cudaSuccess) return error;
     if (!stream) stream = GPI_NULL_STREAM;
     arena = gpi_shape_arena_of(stream, device);

@@ -64,6 +64,7 @@ static void each_call(void) {
     kit_free(arena, large, B);
     CHECK_EQ(was_live, 1);
     kit_free(arena, NULL, A); /* no call to play */
+    CHECK_EQ(cudaDeviceSynchronize(), cudaSuccess); /* so that the next block is the last one's */
     third = gpupool_alloc(arena, 7, GPUPOOL_NO_STREAM);
     kit_free(arena, third, GPUPOOL_NO_STREAM);
     CHECK_RESULT(gpupool_free_in_host_function(arena, again), GPUPOOL_OK);
