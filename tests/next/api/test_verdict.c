@@ -146,8 +146,8 @@ static void less_than_a_granule(void) {
     const gpupool_verdict *verdict;
     arena = kit_open(MIB);
     verdict = fails(1, GPUPOOL_CAUSE_LIMIT);
-    says(verdict, "1 B does not fit: the limit of 1.00 MiB leaves 1.00 MiB, and the driver gives "
-                  "multiples of 2.00 MiB: raise the limit by 1.00 MiB");
+    says(verdict, "1 B does not fit: the limit of 1.00 MiB leaves 1.00 MiB, but memory comes in "
+                  "pages of 2 MiB: raise the limit by 1.00 MiB");
     CHECK_EQ(verdict->missing, MIB);
     kit_close(arena);
     arena = kit_open(5 * MIB);
