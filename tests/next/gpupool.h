@@ -2966,7 +2966,7 @@ static gpupool_result gpi_chunk_grow(gpupool_arena *arena, uint64_t need, uint64
     gpi_buddy *buddy = &arena->buddy;
     const gpi_chunks *chunks = &arena->chunks;
     uint64_t room = gpi_less(chunks->limit, chunks->reserved.now) / GPI_UNIT;
-    uint64_t most, done = 0, part;
+    uint64_t most, done = 0, part, left = 0;
     gpupool_result result = GPUPOOL_OK;
     gpi_run *run;
     if (chunks->source->flags & GPI_MAPS) {
@@ -2975,6 +2975,12 @@ static gpupool_result gpi_chunk_grow(gpupool_arena *arena, uint64_t need, uint64
     }
     most = gpi_max(need, gpi_min(size, room));
     if (need > room) return gpi_system_fail(GPUPOOL_E_OUT_OF_MEMORY, "the arena's limit");
+    /* what cannot be met with all free memory is not to leave the arena with all of the device */
+    if (need > size && chunks->source->flags & GPI_ON_DEVICE)
+        left = gpi_driver_free_bytes(&arena->driver);
+    if (left &&
+        need * GPI_UNIT > left + gpi_less(chunks->reserved.now, arena->allocated.now) + GPI_PAGE)
+        return gpi_system_fail(GPUPOOL_E_OUT_OF_MEMORY, "the device is full");
     run = gpi_buddy_get(buddy, &buddy->empty, gpi_up(most, GPI_GRANULE), GPI_GRANULE * GPI_UNIT);
     if (!run) return gpi_system_fail(GPUPOOL_E_OUT_OF_MEMORY, "no addresses are left");
     while (done < most && !arena->broken) {

@@ -60,7 +60,7 @@ static void scene_chunk_free(void *chunk, size_t bytes, void *user) {
 static size_t scene_custom_left;
 
 static inline size_t scene_limit(void) {
-    return scene_random(3) ? 2 * MIB + scene_random(80 * 1024) * KIB + scene_random(2) * 300 : 0;
+    return scene_random(3) ? MIB / 2 + scene_random(80 * 1024) * KIB + scene_random(2) * 300 : 0;
 }
 
 static inline void scene_others(void) {

@@ -146,8 +146,8 @@ static void less_than_a_granule(void) {
     const gpupool_verdict *verdict;
     arena = kit_open(MIB);
     verdict = fails(1, GPUPOOL_CAUSE_LIMIT);
-    says(verdict, "1 B does not fit: the limit of 1.00 MiB leaves 1.00 MiB, and the driver gives "
-                  "multiples of 2.00 MiB: raise the limit by 1.00 MiB");
+    says(verdict, "1 B does not fit: the limit of 1.00 MiB leaves 1.00 MiB, but memory comes in "
+                  "pages of 2 MiB: raise the limit by 1.00 MiB");
     CHECK_EQ(verdict->missing, MIB);
     kit_close(arena);
     arena = kit_open(5 * MIB);
@@ -270,6 +270,21 @@ static void host(void) {
     kit_close(arena);
 }
 
+/* A request that cannot be met does not take what the device has left. */
+static void leaves_the_device(void) {
+    uint64_t reserved;
+    fake_device_memory(0, 100 * MIB);
+    fake_other_process(0, 50 * MIB);
+    arena = kit_open(0);
+    fill(1, 10 * MIB);
+    reserved = kit_stats(arena).reserved.now;
+    says(fails(60 * MIB, GPUPOOL_CAUSE_OTHERS), "20.00 MiB is missing");
+    CHECK_EQ(kit_stats(arena).reserved.now, reserved);
+    free_all(1);
+    kit_close(arena);
+    fake_other_process(0, 0);
+}
+
 /* The device's last memory goes into the request, and not into a chunk of the usual size. */
 static void last_of_the_device(void) {
     fake_device_memory(0, 50 * MIB);
@@ -346,6 +361,7 @@ int main(void) {
     KIT_TEST(device_full);
     KIT_TEST(others);
     KIT_TEST(host);
+    KIT_TEST(leaves_the_device);
     KIT_TEST(last_of_the_device);
     KIT_TEST(alignment);
     KIT_TEST(refused);
