@@ -12,7 +12,8 @@ flags="-std=gnu11 -O1 -w -pthread $cuda"
 tests="test_ring test_ring_streams test_ring_faults test_ring_files test_ring_random"
 printf '#define GPUPOOL_IMPLEMENTATION\n#include "gpupool.h"\n' > "$out/library.c"
 for test in $tests; do
-    $CC $flags -Itests/next -Itests -Itests/support -c -o "$out/$test.o" tests/next/api/$test.c || exit 1
+    $CC $flags -Itests/next -Itests -Itests/support -c -o "$out/$test.o" \
+        tests/next/api/$test.c || exit 1
 done
 
 passed=0 failed=0
