@@ -4792,22 +4792,26 @@ static gpupool_arena *gpi_life_visit(gpupool_arena *left) {
     return arena;
 }
 
-/* What is wrong with a use of bytes from an address on, if that is in an arena; NULL: nothing that
-   an arena knows. The thread's last error stays. */
-static const char *gpi_life_misuse(uint64_t at, uint64_t bytes) {
+/* Whether the program may use bytes from an address on, as far as arenas know. */
+static gpupool_result gpi_life_may_use(uint64_t at, uint64_t bytes, const char *argument) {
     gpi_failure before = gpi_thread.last;
+    gpupool_result result = GPUPOOL_E_ARGUMENT, found;
     gpupool_arena *arena = NULL;
     const char *wrong = NULL;
     gpupool_block block;
-    gpupool_result result;
     while ((arena = gpi_life_visit(arena)) != NULL) {
-        result = gpupool_get_block(arena, (void *)(uintptr_t)at, &block);
-        if (result == GPUPOOL_E_DOUBLE_FREE) wrong = "is in memory that is free";
-        if (block.memory && bytes > (uintptr_t)block.memory + block.requested - at)
-            wrong = "goes beyond its block";
+        found = gpupool_get_block(arena, (void *)(uintptr_t)at, &block);
+        if (found == GPUPOOL_E_DOUBLE_FREE) wrong = "it is in memory that is free";
+        if (!block.memory) continue;
+        if (bytes > (uintptr_t)block.memory + block.requested - at)
+            wrong = "it goes beyond its block";
+        gpi_system_lock(&arena->lock);
+        if (arena->sleep != GPI_AWAKE) result = GPUPOOL_E_ASLEEP;
+        gpi_system_unlock(&arena->lock);
     }
     gpi_thread.last = before;
-    return wrong;
+    if (result == GPUPOOL_E_ASLEEP) wrong = "its arena sleeps";
+    return wrong ? gpi_system_fail(result, "%s: %s", argument, wrong) : GPUPOOL_OK;
 }
 
 static void gpi_life_leave(gpupool_arena *arena) {
@@ -5962,9 +5966,9 @@ GPUPOOL_API gpupool_result gpupool_check(gpupool_arena *arena) {
     return result;
 }
 
-/* == FILE ================================================================================== Reads
-   parts of a file for a ring, at offsets, from several threads at a time. What is not in the
-   system's page cache is read past it, straight into pinned memory, which saves a copy.
+/* == FILE =========================================================================================
+   Reads parts of a file for a ring, at offsets, from several threads at a time. What is not in the
+   system's page cache is read past it, straight into pinned memory, which saves one copy.
 
        caller's descriptor -- pread ----------------> memory    in the page cache, or not aligned
        our own descriptor, O_DIRECT -- pread -------> memory    not in the page cache
@@ -6536,7 +6540,7 @@ static gpupool_result gpi_ring_end(gpupool_ring *ring, gpi_transfer *t) {
 static gpupool_result gpi_ring_may_begin(gpupool_ring *ring, const gpi_transfer *t) {
     cudaStream_t stream = t->what.stream;
     CUcontext context = ring->driver.context;
-    const char *wrong;
+    gpupool_result result = GPUPOOL_OK;
     int side;
     if (gpi_driver_is_capturing(&ring->driver, stream))
         return gpi_system_fail(GPUPOOL_E_CAPTURING,
@@ -6545,13 +6549,12 @@ static gpupool_result gpi_ring_may_begin(gpupool_ring *ring, const gpi_transfer 
         ring->driver.stream_context(stream, &context);
     if (context != ring->driver.context)
         return gpi_system_fail(GPUPOOL_E_ARGUMENT, "stream: it is not one of the ring's device");
-    for (side = 0; side < 2 && t->bytes > GPI_RING_SMALL; side++) {
+    for (side = 0; side < 2 && t->bytes > GPI_RING_SMALL && result == GPUPOOL_OK; side++) {
         uint64_t at = t->side[side].at;
-        wrong = gpi_life_misuse(at, gpi_ring_address(t, side, t->bytes - 1) + 1 - at);
-        if (wrong)
-            return gpi_system_fail(GPUPOOL_E_ARGUMENT, "%s: it %s", side ? "to" : "from", wrong);
+        result = gpi_life_may_use(at, gpi_ring_address(t, side, t->bytes - 1) + 1 - at,
+                                  side ? "to" : "from");
     }
-    return GPUPOOL_OK;
+    return result;
 }
 
 /* Copies directly what CUDA knows, and a little of other memory, which CUDA stages quicker. Gates

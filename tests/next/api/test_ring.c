@@ -314,7 +314,7 @@ static void mistakes(void) {
     OK(gpupool_ring_destroy(ring));
 }
 
-/* A transfer that goes beyond its block in an arena, or is of free memory, is seen. */
+/* A transfer that goes beyond its block in an arena, or is of memory that is free or asleep. */
 static void beyond_a_block(void) {
     size_t bytes = MIB;
     gpupool_ring *ring = kit_ring(MIB, 128 * KIB, 1);
@@ -345,6 +345,17 @@ static void beyond_a_block(void) {
     OK(gpupool_free(arenas[0], block, NULL));
     CHECK_RESULT(gpupool_upload(ring, block, host, bytes, NULL), GPUPOOL_E_ARGUMENT);
     CHECK(strstr(gpupool_last_error(), "to: it is in memory that is free") != NULL);
+    block = (unsigned char *)gpupool_alloc(arenas[1], bytes, NULL);
+    kit_fill(host, bytes, 6, 0);
+    OK(gpupool_upload(ring, block, host, bytes, NULL));
+    OK(gpupool_sleep(arenas[1], GPUPOOL_KEEP));
+    CHECK_RESULT(gpupool_upload(ring, block, host, bytes, NULL), GPUPOOL_E_ASLEEP);
+    CHECK_RESULT(gpupool_download(ring, host, block, bytes, NULL), GPUPOOL_E_ASLEEP);
+    OK(gpupool_wake(arenas[1]));
+    memset(host, 0, bytes);
+    OK(gpupool_download(ring, host, block, bytes, NULL));
+    kit_is(host, bytes, 6, 0);
+    OK(gpupool_free(arenas[1], block, NULL));
     for (int i = 0; i < 2; i++) OK(gpupool_arena_destroy(arenas[i]));
     kit_host_free(host, 2 * bytes);
     OK(gpupool_ring_destroy(ring));
