@@ -33,6 +33,8 @@ typedef struct traveller {
 } traveller;
 
 static int is_fake = CHECK_FAKE;
+static uint64_t first_seed = 1;
+static int rounds = 2;
 
 static int fill(void *to, size_t bytes, uint64_t offset, void *user) {
     kit_fill((unsigned char *)to, bytes, *(uint64_t *)user, offset);
@@ -164,13 +166,29 @@ static void close_traveller(traveller *t) {
     close(t->file);
 }
 
-static uint64_t first_seed = 1;
-static int rounds = 2;
+/* Now and then a stream stands still, until the weather changes. */
+static atomic_int is_over;
+static void *weather(void *user) {
+    traveller *travellers = (traveller *)user;
+    uint64_t random = first_seed;
+    while (!atomic_load(&is_over)) {
+#if CHECK_FAKE
+        cudaStream_t stream = travellers[check_below(&random, THREADS)].streams[random % 2];
+        fake_hold(stream, FAKE_FIRM);
+        usleep(300);
+        fake_hold(stream, 0);
+#endif
+        usleep((useconds_t)check_below(&random, 1000));
+    }
+    return NULL;
+}
 
 /* rings: of how many the travellers have, in turn. */
 static void round_of(int rings, uint64_t seed) {
     traveller travellers[THREADS];
     gpupool_ring *ring[THREADS];
+    pthread_t clouds;
+    atomic_store(&is_over, 0);
     check_case("%d rings, seed %llu", rings, (unsigned long long)seed);
 #if CHECK_FAKE
     fake_mode(seed % 2 ? FAKE_THREADED : FAKE_EAGER);
@@ -183,7 +201,10 @@ static void round_of(int rings, uint64_t seed) {
                        is_fake ? 40 : 400);
     for (int i = 0; i < THREADS; i++)
         if (pthread_create(&travellers[i].thread, NULL, travel, &travellers[i])) exit(1);
+    if (pthread_create(&clouds, NULL, weather, travellers)) exit(1);
     for (int i = 0; i < THREADS; i++) pthread_join(travellers[i].thread, NULL);
+    atomic_store(&is_over, 1);
+    pthread_join(clouds, NULL);
     for (int i = 0; i < THREADS; i++) close_traveller(&travellers[i]);
     for (int i = 0; i < rings; i++) {
         CHECK_EQ(kit_stats(ring[i]).failures, 0);
