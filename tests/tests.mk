@@ -120,6 +120,5 @@ world-fuzz: $(WORLD) $(FAKE_SOURCES) ## libFuzzer on the world, SECONDS=60; need
 .PHONY: ring-planted
 ring-planted: $(FAKE) ## wrong edits of the ring in tests/next, each of which a test must notice
 	@$(TOLD) tests/next/ring_planted.sh
-
 world-planted: $(FAKE) ## wrong edits of tests/next, each of which the world must see
 	@$(TOLD) tests/world/planted.sh
