@@ -6070,14 +6070,15 @@ static gpupool_result gpi_file_read(const gpi_file *file, unsigned char *memory,
 /* == RING =========================================================================================
    Transfers between ordinary host memory, or a file, and the device, at the speed of pinned memory.
    Callers and helpers (the ring's workers) copy the chunks of a transfer side by side. A thread
-   that works has a hand: two pinned slots with an event each, and a stream of the ring's.
+   that works has a hand: two pinned slots with an event each. All hands' copies of one direction
+   are in one stream of the ring's: on an H100 a copy in another stream starts 10 us later.
 
        ring->first -> transfer -> transfer -> NULL    in order of arrival
        a transfer  |  parts given to threads  |       parts to come       |
                    0                          cursor                      bytes
 
        ring->idle -> hand -> hand -> NULL             others belong to the threads that work
-       a hand      [ slot 0 | slot 1 ]  events 0, 1  stream
+       a hand      [ slot 0 | slot 1 ]  events 0, 1
            upload      host --memcpy--> slot --copy--> device, while the other slot's copy runs
            download    device --copy--> slot --memcpy--> host, while the other slot's copy runs
 
@@ -6124,9 +6125,8 @@ typedef struct gpi_ring_part { /* bytes [first, first + bytes) of a transfer, an
 } gpi_ring_part;
 
 typedef struct gpi_hand {
-    struct gpi_hand *next; /* that is idle */
-    uint64_t slots;        /* address of the pinned memory; 0: not pinned */
-    CUstream stream;
+    struct gpi_hand *next;  /* that is idle */
+    uint64_t slots;         /* address of the pinned memory; 0: not pinned */
     CUevent events[2];      /* behind a slot's last copy */
     gpi_ring_part parts[2]; /* under way; bytes 0: none */
     gpi_visit *visit;       /* of the thread that has the hand */
@@ -6152,6 +6152,7 @@ typedef struct gpi_ring_bell {
 
 struct gpupool_ring {
     gpi_driver driver;
+    CUstream streams[2]; /* for copies up, and down */
     gpi_lock lock;
     gpi_ring_bell work, done; /* helpers sleep on work, callers on done */
     /* a helper asks events; helpers are to end; R8 (atomic) */
@@ -6315,7 +6316,6 @@ static void gpi_ring_close_hand(gpupool_ring *ring, gpi_hand *hand) {
     gpi_driver *driver = &ring->driver;
     if (hand->events[0]) driver->event_destroy(hand->events[0]);
     if (hand->events[1]) driver->event_destroy(hand->events[1]);
-    if (hand->stream) driver->stream_destroy(hand->stream);
     if (!hand->slots || !driver->host_unregister((void *)(uintptr_t)hand->slots))
         munmap(hand, 2 * ring->slot_bytes + 2 * GPI_STEP);
 }
@@ -6336,8 +6336,6 @@ static gpi_hand *gpi_ring_make_hand(gpupool_ring *ring) {
     syscall(SYS_madvise, at, bytes, (long)GPI_DONTFORK);
     result = GPI_TELL(driver, host_register, (void *)at, bytes, CU_MEMHOSTREGISTER_PORTABLE);
     if (result == GPUPOOL_OK) hand->slots = at;
-    if (result == GPUPOOL_OK)
-        result = GPI_TELL(driver, stream_create, &hand->stream, CU_STREAM_NON_BLOCKING);
     for (i = 0; i < 2 && result == GPUPOOL_OK; i++)
         result = GPI_TELL(driver, event_create, &hand->events[i], CU_EVENT_DISABLE_TIMING);
     if (result == GPUPOOL_OK) return hand;
@@ -6391,9 +6389,10 @@ static gpupool_result gpi_ring_send(gpupool_ring *ring, const gpi_transfer *t, g
     part->host.at += hand->slots + (uint64_t)slot * ring->slot_bytes;
     if (!t->down) result = gpi_ring_move(ring, t, part, hand->visit);
     if (result != GPUPOOL_OK) return result;
-    result = gpi_driver_told(driver, GPI_CALL_copy, gpi_ring_copy(driver, t, part, hand->stream));
+    result = gpi_driver_told(driver, GPI_CALL_copy,
+                             gpi_ring_copy(driver, t, part, ring->streams[t->down]));
     if (result == GPUPOOL_OK)
-        result = GPI_TELL(driver, event_record, hand->events[slot], hand->stream);
+        result = GPI_TELL(driver, event_record, hand->events[slot], ring->streams[t->down]);
     return result;
 }
 
@@ -6418,7 +6417,7 @@ static void gpi_ring_turn(gpupool_ring *ring, gpi_transfer *t, gpi_hand *hand, i
     if (idle == 2) return;
     gpi_system_unlock(&ring->lock);
     hand->parts[0].bytes = hand->parts[1].bytes = 0;
-    result = GPI_TELL(&ring->driver, stream_sync, hand->stream);
+    result = GPI_TELL(&ring->driver, stream_sync, ring->streams[t->down]);
     gpi_system_lock(&ring->lock);
     if (result == GPUPOOL_OK || ring->is_broken) return;
     ring->cause = gpi_thread.last;
@@ -6741,6 +6740,20 @@ static const char *gpi_ring_configure(gpupool_ring_config *config) {
     return NULL;
 }
 
+static gpupool_result gpi_ring_open_streams(gpupool_ring *ring) {
+    gpi_driver *driver = &ring->driver;
+    gpupool_result result;
+    gpi_visit visit;
+    gpi_driver_enter(driver, driver->context, &visit);
+    result = GPI_TELL(driver, stream_create, &ring->streams[0], CU_STREAM_NON_BLOCKING);
+    if (result == GPUPOOL_OK) {
+        result = GPI_TELL(driver, stream_create, &ring->streams[1], CU_STREAM_NON_BLOCKING);
+        if (result != GPUPOOL_OK) driver->stream_destroy(ring->streams[0]);
+    }
+    gpi_driver_leave(driver, &visit);
+    return result;
+}
+
 GPUPOOL_API gpupool_result gpupool_ring_create(gpupool_ring **out,
                                                const gpupool_ring_config *given) {
     gpupool_ring_config config = {0, 0, 0, 0};
@@ -6761,6 +6774,7 @@ GPUPOOL_API gpupool_result gpupool_ring_create(gpupool_ring **out,
     ring->stats.limit = config.bytes;
     ring->workers_most = (uint64_t)config.workers;
     result = gpi_driver_open(&ring->driver, config.device, 0);
+    if (result == GPUPOOL_OK) result = gpi_ring_open_streams(ring);
     if (result == GPUPOOL_OK) *out = ring;
     else {
         gpi_driver_close(&ring->driver);
@@ -6794,6 +6808,8 @@ GPUPOOL_API gpupool_result gpupool_ring_destroy(gpupool_ring *ring) {
         if (t->event) ring->driver.event_destroy(t->event);
         GPUPOOL_FREE(t);
     }
+    ring->driver.stream_destroy(ring->streams[0]);
+    ring->driver.stream_destroy(ring->streams[1]);
     gpi_driver_leave(&ring->driver, &visit);
     gpi_driver_close(&ring->driver);
     GPUPOOL_FREE(ring);
