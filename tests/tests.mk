@@ -117,8 +117,10 @@ world-fuzz: $(WORLD) $(FAKE_SOURCES) ## libFuzzer on the world, SECONDS=60; need
 	@clang -std=gnu11 -w -O1 -g -pthread $(SIM_CUDA) -Itests/fakecuda -fsanitize=fuzzer,address \
 	  -DWORLD_HEADER='"$(WORLD_HEADER)"' -o $(BUILD)/fuzz/world_fuzz $^ tests/world/fuzz.c -lm -ldl
 	@$(BUILD)/fuzz/world_fuzz -max_len=16000 -artifact_prefix=$(BUILD)/fuzz/ -max_total_time=$(or $(SECONDS),60) $(BUILD)/fuzz/world
-.PHONY: ring-planted
-ring-planted: $(FAKE) ## wrong edits of the ring in tests/next, each of which a test must notice
-	@$(TOLD) tests/next/ring_planted.sh
+.PHONY: ring-planted shape-planted
+ring-planted: ## wrong edits of the ring in tests/next, each of which a test must notice
+shape-planted: ## those of default arenas, cudaMalloc's shape, and limits as text
+ring-planted shape-planted: $(FAKE)
+	@$(TOLD) tests/next/$(@:-planted=)_planted.sh
 world-planted: $(FAKE) ## wrong edits of tests/next, each of which the world must see
 	@$(TOLD) tests/world/planted.sh
