@@ -4148,11 +4148,11 @@ static void gpi_verdict_make(const gpi_ask *ask, gpupool_verdict *v) {
     else facts.now = then;
     v->largest = facts.now.largest;
     most = facts.now.free + facts.now.room + (arena->buddy.is_apart ? GPI_PAGE : 0); /* rounding */
-    if (arena->chunks.source->flags & GPI_ON_DEVICE) v->to_free = gpi_less(facts.asked, most);
     facts.is_pending = facts.asked > v->largest && facts.asked <= then.largest;
     facts.is_aligned = facts.asked <= v->largest && ask->alignment > GPI_UNIT;
     facts.is_refused = facts.asked <= v->largest && !facts.is_aligned;
     gpi_verdict_growth(&facts, v);
+    if (arena->chunks.source->flags & GPI_ON_DEVICE) v->to_free = gpi_less(facts.asked, most);
     gpi_verdict_say_help(arena, v, gpi_verdict_say(&facts, v));
 }
 static void gpi_report_event(gpupool_arena *arena, const char *event, const char *sentence);
