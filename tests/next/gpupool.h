@@ -3974,7 +3974,11 @@ static uint64_t gpi_holder_list(const gpupool_arena *arena, gpi_holder **list) {
         holder.size = holder.bytes = block.requested;
         (*list)[used++] = holder;
     }
-    if (!used) return 0;
+    if (!used) {
+        GPUPOOL_FREE(*list);
+        *list = NULL;
+        return 0;
+    }
     qsort(*list, used, sizeof **list, gpi_holder_order);
     for (i = 1, count = 0; i < used; i++) {
         if (gpi_holder_order(*list + count, *list + i)) {
@@ -4039,23 +4043,20 @@ static void gpi_verdict_add(gpupool_verdict *v, const char *form, uint64_t x, ui
  */
 static void gpi_verdict_say_help(const gpupool_arena *arena, gpupool_verdict *v, int parts) {
     static const char *const link[] = {": ", ", or "};
-    char most[96] = "";
     gpi_holder *holders;
     size_t used;
     if (v->missing) gpi_verdict_add(v, link[parts++ > 0], 0, 0);
     if (v->missing) gpi_verdict_add(v, "raise the limit by %s", v->missing, 0);
-    if (!v->allocated || v->to_free > v->allocated) {
-        if (!parts) gpi_verdict_add(v, ": ask for less", 0, 0);
-        return;
+    if (v->to_free <= v->allocated && gpi_holder_list(arena, &holders)) {
+        gpi_verdict_add(v, link[parts++ > 0], 0, 0);
+        if (v->to_free) gpi_verdict_add(v, "free at least %s", v->to_free, 0);
+        else gpi_verdict_add(v, "free some", 0, 0);
+        gpi_verdict_add(v, " of the %s that blocks hold, most in ", v->allocated, 0);
+        used = strlen(v->sentence);
+        gpi_holder_write(holders, v->sentence + used, sizeof v->sentence - used);
+        GPUPOOL_FREE(holders);
     }
-    gpi_verdict_add(v, link[parts > 0], 0, 0);
-    if (v->to_free)
-        gpi_verdict_add(v, "free at least %s of the %s that blocks hold", v->to_free, v->allocated);
-    else gpi_verdict_add(v, "free some of the %s that blocks hold", v->allocated, 0);
-    if (gpi_holder_list(arena, &holders)) gpi_holder_write(holders, most, sizeof most);
-    GPUPOOL_FREE(holders);
-    used = strlen(v->sentence);
-    snprintf(v->sentence + used, sizeof v->sentence - used, ", most in %s", most);
+    if (!parts) gpi_verdict_add(v, ": ask for less", 0, 0);
 }
 
 typedef struct gpi_clause {
@@ -4148,11 +4149,11 @@ static void gpi_verdict_make(const gpi_ask *ask, gpupool_verdict *v) {
     else facts.now = then;
     v->largest = facts.now.largest;
     most = facts.now.free + facts.now.room + (arena->buddy.is_apart ? GPI_PAGE : 0); /* rounding */
-    if (arena->chunks.source->flags & GPI_ON_DEVICE) v->to_free = gpi_less(facts.asked, most);
     facts.is_pending = facts.asked > v->largest && facts.asked <= then.largest;
     facts.is_aligned = facts.asked <= v->largest && ask->alignment > GPI_UNIT;
     facts.is_refused = facts.asked <= v->largest && !facts.is_aligned;
     gpi_verdict_growth(&facts, v);
+    if (arena->chunks.source->flags & GPI_ON_DEVICE) v->to_free = gpi_less(facts.asked, most);
     gpi_verdict_say_help(arena, v, gpi_verdict_say(&facts, v));
 }
 static void gpi_report_event(gpupool_arena *arena, const char *event, const char *sentence);

@@ -214,6 +214,23 @@ static void holders(void) {
     kit_close(arena);
 }
 
+/* DEVICE: an idle chunk goes back for a new one, and the limit need not be raised by as much. */
+static void idle_chunks(void) {
+    gpupool_arena_config config = kit_config(GPUPOOL_SOURCE_DEVICE, 20 * MIB);
+    const gpupool_verdict *verdict;
+    arena = kit_create(&config);
+    fill(2, 8 * MIB);
+    kit_free(arena, blocks[0], A);
+    blocks[0] = NULL;
+    verdict = fails(16 * MIB, GPUPOOL_CAUSE_LIMIT);
+    CHECK_EQ(verdict->reserved, 16 * MIB);
+    CHECK_EQ(verdict->missing, 4 * MIB);
+    CHECK_RESULT(gpupool_set_limit(arena, 24 * MIB), GPUPOOL_OK);
+    CHECK((blocks[0] = gpupool_alloc(arena, 16 * MIB, A)) != NULL);
+    free_all(2);
+    kit_close(arena);
+}
+
 /* Memory that graphs keep would do. */
 static void graphs(void) {
     const gpupool_verdict *verdict;
@@ -296,6 +313,23 @@ static void last_of_the_device(void) {
     free_all(1);
     kit_close(arena);
 }
+/* cudaMalloc takes whole pages of the device: what is left may not do, and what goes back is more.
+ */
+static void pages_of_the_device(void) {
+    gpupool_arena_config config = kit_config(GPUPOOL_SOURCE_DEVICE, 11 * MIB);
+    const gpupool_verdict *verdict;
+    fake_device_memory(0, 16 * MIB - 100 * KIB);
+    arena = kit_create(&config);
+    fill(1, 10 * MIB);
+    CHECK(!gpupool_alloc(arena, 4 * MIB + 100 * KIB, A));
+    verdict = gpupool_last_verdict();
+    CHECK_EQ(verdict->device_free, 6 * MIB - 100 * KIB);
+    CHECK_EQ(verdict->missing, 0); /* no limit helps */
+    CHECK(verdict->device_missing > 0);
+    free_all(1);
+    kit_close(arena);
+}
+
 /* The device has what is asked for, says the driver, and does not give it. */
 static void refused(void) {
     const gpupool_verdict *verdict;
@@ -356,6 +390,7 @@ int main(void) {
     KIT_TEST(stays);
     KIT_TEST(less_than_a_granule);
     KIT_TEST(holders);
+    KIT_TEST(idle_chunks);
     KIT_TEST(graphs);
 #if CHECK_FAKE
     KIT_TEST(device_full);
@@ -364,6 +399,7 @@ int main(void) {
     KIT_TEST(leaves_the_device);
     KIT_TEST(last_of_the_device);
     KIT_TEST(alignment);
+    KIT_TEST(pages_of_the_device);
     KIT_TEST(refused);
     KIT_TEST(siblings);
 #endif
