@@ -406,7 +406,7 @@ static void resource_calls(void) {
 /* Any other call: broken, with the first cause; frees and destroy work. */
 static void device_breaks(void) {
     int n, broken = 0;
-    for (n = 1; n < 2000; n++) {
+    for (n = 1; n < 4000; n += 1 + n / 24) {
         gpupool_result down, up = GPUPOOL_OK;
         char first[200] = "";
         int is_over;
@@ -446,7 +446,7 @@ static void device_breaks(void) {
         fake_quiet(0);
         if (is_over) break;
     }
-    CHECK(broken > 30 && n < 2000);
+    CHECK(broken > 30 && n < 4000);
 }
 #endif
 
