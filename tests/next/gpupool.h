@@ -6986,9 +6986,11 @@ GPUPOOL_API gpupool_result gpupool_import_close(gpupool_imported *imported) {
 
 enum { GPI_SLEEP_COPIES = 32 }; /* under way at a time */
 
+/* Mail that comes meanwhile keeps its `attention`. */
 static void gpi_sleep_set(gpupool_arena *arena, gpi_sleep sleep) {
     arena->sleep = sleep;
-    GPI_PUBLISH(&arena->attention, sleep || arena->broken || GPI_LOOK(&arena->mail));
+    __atomic_exchange_n(&arena->attention, sleep || arena->broken, __ATOMIC_SEQ_CST);
+    if (GPI_READ(&arena->mail)) GPI_PUBLISH(&arena->attention, 1);
 }
 
 /* Waits until nobody has memory in hand, and takes all blocks away from the caches. A fast path
@@ -7159,6 +7161,7 @@ static gpupool_result gpi_sleep_refuses(gpupool_arena *arena, gpupool_content co
 }
 
 GPUPOOL_API gpupool_result gpupool_sleep(gpupool_arena *arena, gpupool_content content) {
+    gpi_failure before = gpi_thread.last;
     gpupool_result result = gpi_alloc_enter(arena);
     if (result != GPUPOOL_OK) return result;
     gpi_system_lock(&arena->lock);
@@ -7167,6 +7170,7 @@ GPUPOOL_API gpupool_result gpupool_sleep(gpupool_arena *arena, gpupool_content c
         result = gpi_sleep_fall(arena, content);
         gpi_sleep_set(arena, result == GPUPOOL_OK ? GPI_ASLEEP : GPI_AWAKE);
         if (result != GPUPOOL_OK) gpi_backup_close(&arena->backup);
+        else gpi_thread.last = before;
     }
     gpi_system_unlock(&arena->lock);
     GPI_CHECKED(arena);
@@ -7244,6 +7248,7 @@ static gpupool_result gpi_sleep_rise(gpupool_arena *arena) {
 }
 
 GPUPOOL_API gpupool_result gpupool_wake(gpupool_arena *arena) {
+    gpi_failure before = gpi_thread.last;
     gpupool_result result = gpi_alloc_enter(arena);
     gpi_backup backup;
     memset(&backup, 0, sizeof backup);
@@ -7259,6 +7264,7 @@ GPUPOOL_API gpupool_result gpupool_wake(gpupool_arena *arena) {
         if (result == GPUPOOL_OK) {
             backup = arena->backup;
             memset(&arena->backup, 0, sizeof backup);
+            gpi_thread.last = before;
         }
     }
     gpi_system_unlock(&arena->lock);

@@ -359,7 +359,9 @@ static void siblings_make_room(void) {
     other = kit_open(0);
     kit_free(other, gpupool_alloc(other, 60 * MIB, B), B);
     CHECK(kit_stats(other).reserved.now >= 60 * MIB);
+    KIT_FAILS(gpupool_alloc(other, 0, B), GPUPOOL_E_ARGUMENT, "bytes");
     wake_now();
+    CHECK_EQ(gpupool_last_result(), GPUPOOL_E_ARGUMENT); /* a success leaves the last error */
     CHECK(kit_stats(other).reserved.now < 60 * MIB);
     verify(&l);
     drop(&l);
