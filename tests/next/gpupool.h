@@ -61,6 +61,7 @@ Words:
     finished    of freed memory: no work uses it any more, so any stream may have it (list ANY)
     idle        of a chunk: all of it is finished free memory
     scope       what gpupool_begin_capture opens: memory for a graph, until gpupool_release_capture
+    away        of a chunk or a stitch: it has addresses and no memory, since the arena sleeps
 
 Contents (search for "== NAME"):
     OPTIONS WORDS API CPP            what you use
