@@ -16,14 +16,12 @@ static void cuda(const char *what, cudaError_t error) {
 static void ours(const char *what, gpupool_result result) {
     if (result != GPUPOOL_OK) stop(what, gpupool_last_error());
 }
+#endif
 
-static double now(void) { return (double)gpi_host_now_ns() * 1e-9; } /* seconds */
-#else
-static double now(void) {
+static double now(void) { /* seconds */
     struct timespec time;
     clock_gettime(CLOCK_MONOTONIC, &time);
     return (double)time.tv_sec + (double)time.tv_nsec * 1e-9;
 }
-#endif
 
 #endif

@@ -60,13 +60,14 @@ gpu-stitch: $(GPU_STITCH) ## on one GPU or two: stitched blocks in CUDA and NCCL
 gpu-share: $(BUILD)/gpu-stitch/share ## on a GPU: blocks in two processes, exported and imported
 	@tests/run.sh 1 $<
 $(BUILD)/gpu-stitch/share: tests/support/share_socket.h
-gpu-sleep: $(BUILD)/gpu-stitch/sleep $(BUILD)/examples/take_turns ## on a GPU: sleep and waking, CYCLES=1000 SEED=1
+gpu-sleep: $(BUILD)/gpu-stitch/sleep $(if $(NEXT),,$(BUILD)/examples/take_turns) ## on a GPU: sleep and waking, CYCLES=1000 SEED=1
 	@$< $(or $(CYCLES),1000) $(or $(LIMIT_MIB),2048) $(or $(SEED),1)
-	@$(BUILD)/examples/take_turns 2048 3
-$(BUILD)/gpu-stitch/%: tests/gpu/%.cu tests/gpu/kit.h gpupool.h
+	@$(if $(NEXT),:,$(BUILD)/examples/take_turns 2048 3)
+$(BUILD)/gpu-stitch/%: tests/gpu/%.cu tests/gpu/kit.h gpupool.h tests/next/gpupool.h
 	$(if $(NVCC),,$(error gpu-stitch needs nvcc))
 	$(SAY)
 	$(Q)$(NVCC) -std=c++14 -O2 -lineinfo $(if $(GPU),-arch=native) -Werror all-warnings \
+	  $(if $(NEXT),-DGPUPOOL_NEXT=1) \
 	  -Xcompiler -Wall,-Wextra $(STITCH_LIBS) -o $@ $<
 $(BUILD)/gpu-stitch/stitch_gemm: STITCH_LIBS := -lcublas
 $(BUILD)/gpu-stitch/stitch_registered: STITCH_CUDA := -lcuda

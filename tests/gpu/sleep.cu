@@ -32,6 +32,35 @@ static gpupool_ring *ring;
 static cudaStream_t streams[STREAMS];
 static std::mt19937_64 rng;
 
+/* ---- what differs between the editions: the third one sleeps by arena, always through a ring of its
+   own ---- */
+
+#if GPUPOOL_NEXT
+#define SLEEP(pool, content, by) ((void)(by), gpupool_sleep(pool, content))
+#define WAKE(pool, by) ((void)(by), gpupool_wake(pool))
+#define FIGURE(counter) ((counter))
+#define LIVE(stats) ((stats).allocated.now)
+#define ASLEEP(stats) ((stats).asleep)
+#define BACKUP(stats) ((size_t)0)
+#define IS_STITCHED(stats) ((stats).stitches > 4) /* more than the graphs' */
+#define STITCHES(stats) ((word)(stats).stitched), ((word)(stats).reused)
+#define WORDS_OF_OTHERS "Other arenas of this process hold", "all else"
+#define NOTHING
+typedef void unmapped;
+#else
+#define SLEEP(pool, content, by) gpupool_sleep(pool, GPUPOOL_ALL, content, by)
+#define WAKE(pool, by) gpupool_wake(pool, GPUPOOL_ALL, by)
+#define FIGURE(counter) ((counter).now)
+#define LIVE(stats) ((stats).granted.now)
+#define ASLEEP(stats) ((stats).asleep_bytes)
+#define BACKUP(stats) ((stats).backup_bytes)
+#define IS_STITCHED(stats) ((stats).stitched_bytes > 4 * GRAPH_MIB * MIB)
+#define STITCHES(stats) ((word)(stats).stitches), ((word)(stats).stitches_reused)
+#define WORDS_OF_OTHERS "others", "hold the rest"
+#define NOTHING 0
+typedef int unmapped;
+#endif
+
 static size_t below(size_t bound) { return (size_t)(rng() % bound); }
 
 /* ---- what is in use ---- */
@@ -49,7 +78,7 @@ static double in_mib(size_t more, size_t than) { /* the difference, which may be
 static size_t pinned_bytes() { /* by the ring: how much depends on how busy the machine is */
     gpupool_ring_stats stats = {};
     POOL(gpupool_ring_get_stats(ring, &stats));
-    return (size_t)stats.pinned.now;
+    return (size_t)FIGURE(stats.pinned);
 }
 
 /* Of this process, without what malloc keeps for later and what the ring has pinned. */
@@ -79,12 +108,12 @@ static int on_map(const gpupool_mapping *mapping, void *) {
     return 0;
 }
 
-static int on_unmap(const gpupool_mapping *mapping, void *) {
+static unmapped on_unmap(const gpupool_mapping *mapping, void *) {
     auto found = known.find((char *)mapping->memory);
     CHECK(found != known.end() && found->second == mapping->bytes);
     if (found != known.end()) known.erase(found);
     gone++;
-    return 0;
+    return NOTHING;
 }
 
 static int is_known(char *block, size_t bytes) { /* by one mapping, or several side by side */
@@ -115,11 +144,11 @@ static const way ways[] = {{"KEEP, ring", GPUPOOL_KEEP, true, 704 * MIB},
 enum { WAYS = sizeof ways / sizeof *ways };
 
 static gpupool_result fall_asleep(const way &how) {
-    return gpupool_sleep(pool, GPUPOOL_ALL, how.content, how.by_ring ? ring : nullptr);
+    return SLEEP(pool, how.content, how.by_ring ? ring : nullptr);
 }
 
 static gpupool_result wake(const way &how) {
-    return gpupool_wake(pool, GPUPOOL_ALL, how.by_ring ? ring : nullptr);
+    return WAKE(pool, how.by_ring ? ring : nullptr);
 }
 
 /* ---- blocks ---- */
@@ -185,7 +214,7 @@ static void work() {
     }
 }
 
-static size_t live_bytes() { return (size_t)kit_stats(pool).granted.now; }
+static size_t live_bytes() { return (size_t)LIVE(kit_stats(pool)); }
 
 static void drop_down_to(size_t bytes) {
     for (block &b : blocks)
@@ -303,29 +332,29 @@ static void refuses_while_asleep() {
         CHECK(!get(bytes, streams[below(STREAMS)]));
         CHECK(gpupool_last_result() == GPUPOOL_E_ASLEEP);
     }
-    CHECK(gpupool_trim(pool, 0, nullptr) == GPUPOOL_E_ASLEEP);
-    CHECK(gpupool_sleep(pool, GPUPOOL_ALL, GPUPOOL_KEEP, ring) == GPUPOOL_E_ASLEEP);
+    CHECK(KIT_TRIM(pool, 0) == GPUPOOL_E_ASLEEP);
+    CHECK(SLEEP(pool, GPUPOOL_KEEP, ring) == GPUPOOL_E_ASLEEP);
 }
 
 static void is_asleep(const way &how, const gpupool_stats &before) {
     gpupool_stats stats = kit_stats(pool);
     size_t now = free_bytes();
-    CHECK(stats.reserved.now == 0 && stats.asleep_bytes == before.reserved.now);
-    CHECK(stats.blocks.now == before.blocks.now);
-    if (how.content == GPUPOOL_KEEP) CHECK(stats.backup_bytes >= before.granted.now);
-    else CHECK(stats.backup_bytes == 0);
+    CHECK(stats.reserved.now == 0 && FIGURE(stats.blocks) == FIGURE(before.blocks));
+    CHECK(ASLEEP(stats) >= LIVE(before) && ASLEEP(stats) <= before.reserved.now);
+    if (how.content == GPUPOOL_DISCARD) CHECK(BACKUP(stats) == 0);
+    else CHECK(GPUPOOL_NEXT || BACKUP(stats) >= LIVE(before));
     CHECK(known.empty() && told == gone);
     CHECK(now + graph_bytes + NOISE_MIB * MIB >= at_first);
     at_least = std::min(at_least, now);
-    stitched_asleep += stats.stitched_bytes > 4 * GRAPH_MIB * MIB; /* more than the graphs' */
+    stitched_asleep += IS_STITCHED(stats);
     refuses_while_asleep();
 }
 
 static void is_awake(const gpupool_stats &before, bool is_same) {
     gpupool_stats stats = kit_stats(pool);
-    CHECK(stats.asleep_bytes == 0 && stats.backup_bytes == 0);
+    CHECK(ASLEEP(stats) == 0 && BACKUP(stats) == 0);
     CHECK(stats.reserved.now <= before.reserved.now);
-    CHECK(stats.reserved.now >= stats.granted.now);
+    CHECK(stats.reserved.now >= LIVE(stats));
     if (is_same) CHECK(stats.reserved.now == before.reserved.now);
     for (const block &b : blocks)
         if (b.at) CHECK(is_known((char *)b.at, b.bytes));
@@ -336,8 +365,8 @@ static void is_awake(const gpupool_stats &before, bool is_same) {
 /* Chunks with no block in them do not come back: without them, and with nothing freed meanwhile,
    reserved is the same. */
 static void leave_no_chunk_idle() {
-    POOL(gpupool_wait_all(pool));
-    POOL(gpupool_trim(pool, 0, nullptr));
+    CUDA(cudaDeviceSynchronize());
+    POOL(KIT_TRIM(pool, 0));
     same_cycles++;
 }
 
@@ -467,11 +496,9 @@ static void soak() {
            (double)graph_bytes / (double)MIB);
     print_times();
     gpupool_stats stats = kit_stats(pool);
-    printf("%ld cycles, %llu stamps, %.1f GiB stamped and verified at least; %llu stitches, %llu "
-           "times reused; asleep with stitched blocks %ld times; %ld blocks freed while asleep; "
-           "%llu refused for lack of memory\n", cycles, marks,
-           (double)stats.requested.total / (double)((size_t)1 << 30), (word)stats.stitches,
-           (word)stats.stitches_reused, stitched_asleep, freed_asleep, refused);
+    printf("%ld cycles, %llu stamps; %llu stitches, %llu times reused; asleep with stitched blocks "
+           "%ld times; %ld blocks freed while asleep; %llu refused for lack of memory\n", cycles,
+           marks, STITCHES(stats), stitched_asleep, freed_asleep, refused);
     printf("device memory in use while asleep, beyond what was before the arena and the graphs, at "
            "worst: %.2f MiB; bar 0 (noise: %d MiB)\n", in_mib(at_first, at_least + graph_bytes),
            NOISE_MIB);
@@ -507,12 +534,11 @@ static std::vector<void *> fill_device() {
 static void expect_no_waking(const way &how, const gpupool_stats &asleep) {
     size_t free_before = free_bytes();
     CHECK(wake(how) == GPUPOOL_E_OUT_OF_MEMORY);
-    CHECK(strstr(gpupool_last_error(), "others"));
-    CHECK(strstr(gpupool_last_error(), "hold the rest"));
+    for (const char *words : {WORDS_OF_OTHERS}) CHECK(strstr(gpupool_last_error(), words));
     printf("%s\n", gpupool_last_error());
     gpupool_stats stats = kit_stats(pool);
-    CHECK(stats.asleep_bytes == asleep.asleep_bytes && stats.reserved.now == 0);
-    CHECK(stats.backup_bytes == asleep.backup_bytes && stats.blocks.now == asleep.blocks.now);
+    CHECK(ASLEEP(stats) == ASLEEP(asleep) && stats.reserved.now == 0);
+    CHECK(BACKUP(stats) == BACKUP(asleep) && FIGURE(stats.blocks) == FIGURE(asleep.blocks));
     CHECK(free_bytes() + NOISE_MIB * MIB >= free_before);
     refuses_while_asleep();
     POOL(gpupool_check(pool));
@@ -535,11 +561,11 @@ static void waking_beside_others() {
         std::vector<void *> taken = fill_device();
         expect_no_waking(how, asleep); /* nothing is free */
         void *own = nullptr;
-        while (free_bytes() < asleep.asleep_bytes / 2 && !taken.empty()) {
+        while (free_bytes() < ASLEEP(asleep) / 2 && !taken.empty()) {
             CUDA(cudaFree(taken.back())); /* the smallest first */
             taken.pop_back();
         }
-        CHECK(free_bytes() < asleep.asleep_bytes);
+        CHECK(free_bytes() < ASLEEP(asleep));
         expect_no_waking(how, asleep); /* not enough is */
         CHECK(cudaMalloc(&own, 2 * MIB) == cudaSuccess); /* what a failed waking took is back */
         CUDA(cudaFree(own));

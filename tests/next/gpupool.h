@@ -61,6 +61,7 @@ Words:
     finished    of freed memory: no work uses it any more, so any stream may have it (list ANY)
     idle        of a chunk: all of it is finished free memory
     scope       what gpupool_begin_capture opens: memory for a graph, until gpupool_release_capture
+    away        of a chunk or a stitch: it has addresses and no memory, since the arena sleeps
 
 Contents (search for "== NAME"):
     OPTIONS WORDS API CPP            what you use
@@ -3807,20 +3808,13 @@ static gpupool_result gpi_ladder_climb(gpi_ask *ask, gpi_run **run) {
 
 static gpupool_arena *gpi_life_visit(gpupool_arena *left); /* LIFE */
 
-static int gpi_sibling_try(gpi_lock *lock) {
-    int tries = 4096;
-    while (tries && !gpi_system_try(lock, 1)) {
-        GPI_PAUSE();
-        tries--;
-    }
-    return tries > 0;
-}
-
 /* Returns so many bytes of a sibling's idle chunks to the driver, and says how many it were. If the
    request may wait, what is pending becomes idle by a wait for the device. */
 static uint64_t gpi_sibling_give(gpupool_arena *sibling, uint64_t need, unsigned flags) {
     uint64_t before, after, keep;
-    if (!gpi_sibling_try(&sibling->lock)) return 0;
+    int tries = 4096;
+    for (; tries && !gpi_system_try(&sibling->lock, 1); tries--) GPI_PAUSE();
+    if (!tries) return 0;
     before = sibling->chunks.reserved.now;
     keep = gpi_less(before, need);
     if (gpi_arena_ready(sibling) == GPUPOOL_OK && sibling->chunks.source->flags & GPI_ON_DEVICE) {
@@ -6158,6 +6152,7 @@ struct gpupool_ring {
     gpi_ring_bell work, done; /* helpers sleep on work, callers on done */
     /* a helper asks events; helpers are to end; R8 (atomic) */
     int is_polled, is_stopping, is_broken;
+    int is_trusted; /* SLEEP's: the device has been waited for, and its ranges are no blocks */
     gpi_transfer *first, *spare;
     gpi_hand *idle;
     uint64_t slot_bytes, workers_most;
@@ -6576,6 +6571,7 @@ static gpupool_result gpi_ring_begin(gpupool_ring *ring, gpi_transfer *t) {
         return gpi_system_fail(GPUPOOL_E_ARGUMENT, "%s: it is ordinary host memory",
                                t->down ? "from" : "to");
     if (t->is_direct && host != GPI_MEMORY_VISIBLE && !what->ticket) return GPUPOOL_OK;
+    if (ring->is_trusted) return GPUPOOL_OK;
     result = gpi_driver_mark(driver, driver->context, &t->event, what->stream);
     if (result == GPUPOOL_OK && !what->ticket) result = GPI_TELL(driver, event_sync, t->event);
     t->is_gated = result == GPUPOOL_OK;
@@ -6647,7 +6643,7 @@ GPUPOOL_API gpupool_result gpupool_ring_transfer(gpupool_ring *ring, const gpupo
     if (!t) return gpi_system_no_memory();
     gpi_driver_enter(&ring->driver, ring->driver.context, &visit);
     if (what->is_file) result = gpi_file_open(&t->file, what->file, what->offset, t->bytes);
-    if (result == GPUPOOL_OK) result = gpi_ring_may_begin(ring, t);
+    if (result == GPUPOOL_OK && !ring->is_trusted) result = gpi_ring_may_begin(ring, t);
     if (result == GPUPOOL_OK) result = gpi_ring_begin(ring, t);
     gpi_ring_fail(t, result);
     gpi_system_lock(&ring->lock);
@@ -6826,15 +6822,6 @@ GPUPOOL_API gpupool_result gpupool_ring_destroy(gpupool_ring *ring) {
 
    Read first: gpupool_allow_peer, gpupool_export, gpupool_import. */
 
-/* Whether the peer's kernels can reach the arena's device. */
-static gpupool_result gpi_share_reaches(gpi_driver *driver, int peer) {
-    int can_access = 0;
-    gpupool_result result = GPI_TELL(driver, can_access, &can_access, peer, driver->device);
-    if (result != GPUPOOL_OK || can_access) return result;
-    return gpi_system_fail(GPUPOOL_E_UNSUPPORTED, "device: %d cannot reach device %d", peer,
-                           driver->device);
-}
-
 /* Lets all peers use what the arena has by now. */
 static gpupool_result gpi_share_access_all(gpupool_arena *arena) {
     gpi_driver *driver = &arena->driver;
@@ -6854,7 +6841,7 @@ static gpupool_result gpi_share_access_all(gpupool_arena *arena) {
     return result;
 }
 
-/* CUDA's own memory is given to whole devices. */
+/* CUDA gives cudaMalloc's memory to whole devices, and pinned and managed memory to all. */
 static gpupool_result gpi_share_enable(gpi_driver *driver, CUcontext peer) {
     gpupool_result result = GPUPOOL_OK;
     CUresult error;
@@ -6870,16 +6857,20 @@ static gpupool_result gpi_share_enable(gpi_driver *driver, CUcontext peer) {
 /* Adds a peer; after a failure it is none. */
 static gpupool_result gpi_share_add(gpupool_arena *arena, int peer) {
     gpi_driver *driver = &arena->driver;
-    int count = driver->peer_count;
-    gpupool_result result = gpi_share_reaches(driver, peer);
+    int count = driver->peer_count, can_access = 0;
+    gpupool_result result = GPI_TELL(driver, can_access, &can_access, peer, driver->device);
+    if (result == GPUPOOL_OK && (!can_access || count == GPI_PEERS))
+        result = gpi_system_fail(GPUPOOL_E_UNSUPPORTED,
+                                 "device: %d cannot reach device %d, or is "
+                                 "one too many",
+                                 peer, driver->device);
     if (result == GPUPOOL_OK)
         result = GPI_TELL(driver, retain, &driver->peer_contexts[count], peer);
     if (result != GPUPOOL_OK) return result;
     driver->peers[count] = peer;
     GPI_PUBLISH(&driver->peer_count, count + 1);
     if (arena->chunks.source->flags & GPI_MAPS) result = gpi_share_access_all(arena);
-    else if (arena->chunks.source->flags & GPI_ON_DEVICE ||
-             arena->chunks.source->name == GPUPOOL_SOURCE_MANAGED)
+    else if (arena->chunks.source->flags & GPI_ON_DEVICE)
         result = gpi_share_enable(driver, driver->peer_contexts[count]);
     if (result == GPUPOOL_OK) return result;
     GPI_PUBLISH(&driver->peer_count, count);
@@ -6895,8 +6886,6 @@ GPUPOOL_API gpupool_result gpupool_allow_peer(gpupool_arena *arena, int device) 
     gpi_system_lock(&arena->lock);
     result = gpi_arena_ready(arena);
     for (i = 0; i < arena->driver.peer_count && arena->driver.peers[i] != device; i++) continue;
-    if (result == GPUPOOL_OK && i == GPI_PEERS)
-        result = gpi_system_fail(GPUPOOL_E_UNSUPPORTED, "device: an arena has up to %d peers", i);
     if (result == GPUPOOL_OK && i == arena->driver.peer_count && device != arena->driver.device)
         result = gpi_share_add(arena, device);
     gpi_system_unlock(&arena->lock);
@@ -6904,31 +6893,23 @@ GPUPOOL_API gpupool_result gpupool_allow_peer(gpupool_arena *arena, int device) 
     return result;
 }
 
-/* The chunk of a block that has one of its own. */
-static gpupool_result gpi_share_find(gpupool_arena *arena, const void *block, gpi_chunk **chunk) {
-    gpi_run *run;
-    gpupool_result result = gpi_alloc_claim(arena, block, &run);
-    if (result != GPUPOOL_OK) return result;
-    *chunk = gpi_buddy_chunk(&arena->buddy, run->unit);
-    if (!run->stitch && (*chunk)->unit == run->unit && (*chunk)->units == run->units)
-        return GPUPOOL_OK;
-    return gpi_system_fail(GPUPOOL_E_ARGUMENT,
-                           "block: it has no chunk of its own (GPUPOOL_OWN_CHUNK)");
-}
-
 GPUPOOL_API gpupool_result gpupool_export(gpupool_arena *arena, const void *block,
                                           gpupool_exported *exported) {
     gpupool_result result = gpi_alloc_enter(arena);
     gpi_chunk *chunk = NULL;
+    gpi_run *run;
     if (result != GPUPOOL_OK) return result;
     if (!exported) return gpi_system_fail(GPUPOOL_E_ARGUMENT, "exported: it is NULL");
-    if (!(arena->config.share & GPUPOOL_SHARE_PROCESSES))
-        return gpi_system_fail(GPUPOOL_E_ARGUMENT,
-                               "arena: its config.share lacks GPUPOOL_SHARE_PROCESSES");
     gpi_system_lock(&arena->lock);
     gpi_alloc_empty_mail(arena);
     result = gpi_arena_ready(arena);
-    if (result == GPUPOOL_OK) result = gpi_share_find(arena, block, &chunk);
+    if (result == GPUPOOL_OK) result = gpi_alloc_claim(arena, block, &run);
+    if (result == GPUPOOL_OK && !run->stitch) chunk = gpi_buddy_chunk(&arena->buddy, run->unit);
+    if (result == GPUPOOL_OK && (!(arena->driver.share & GPUPOOL_SHARE_PROCESSES) || !chunk ||
+                                 chunk->unit != run->unit || chunk->units != run->units))
+        result = gpi_system_fail(GPUPOOL_E_ARGUMENT,
+                                 "block: it has no chunk of its own (GPUPOOL_OWN_CHUNK), or the "
+                                 "arena's config.share lacks GPUPOOL_SHARE_PROCESSES");
     if (result == GPUPOOL_OK)
         result = GPI_TELL(&arena->driver, export_handle, &exported->descriptor, chunk->handle,
                           CU_MEM_HANDLE_TYPE_POSIX_FILE_DESCRIPTOR, 0);
@@ -6979,14 +6960,12 @@ GPUPOOL_API gpupool_result gpupool_import(int device, const gpupool_exported *ex
         result = gpi_share_map(&driver, handle, exported->bytes, &address);
         driver.release(handle);
     }
-    if (result != GPUPOOL_OK) {
-        gpi_driver_close(&driver);
-        return result;
-    }
-    imported->memory = (void *)(uintptr_t)address;
-    imported->bytes = exported->bytes;
-    imported->device = device;
-    return GPUPOOL_OK;
+    if (result == GPUPOOL_OK) {
+        imported->memory = (void *)(uintptr_t)address;
+        imported->bytes = exported->bytes;
+        imported->device = device;
+    } else gpi_driver_close(&driver);
+    return result;
 }
 
 GPUPOOL_API gpupool_result gpupool_import_close(gpupool_imported *imported) {
@@ -7023,9 +7002,13 @@ GPUPOOL_API gpupool_result gpupool_import_close(gpupool_imported *imported) {
 
    Read first: gpi_sleep_fall, gpi_sleep_rise, gpi_sleep_quiet. */
 
+enum { GPI_SLEEP_COPIES = 32 }; /* under way at a time */
+
+/* Mail that comes meanwhile keeps its `attention`. */
 static void gpi_sleep_set(gpupool_arena *arena, gpi_sleep sleep) {
     arena->sleep = sleep;
-    GPI_PUBLISH(&arena->attention, sleep || arena->broken || GPI_LOOK(&arena->mail));
+    __atomic_exchange_n(&arena->attention, sleep || arena->broken, __ATOMIC_SEQ_CST);
+    if (GPI_READ(&arena->mail)) GPI_PUBLISH(&arena->attention, 1);
 }
 
 /* Waits until nobody has memory in hand, and takes all blocks away from the caches. A fast path
@@ -7054,77 +7037,84 @@ static int gpi_sleep_keeps(const gpi_run *run) {
     return (run->state == GPI_LIVE || run->state == GPI_WAITING) && !run->stitch;
 }
 
-/* Lists what has content, each range in one chunk; `ranges` may be NULL. Returns how many. */
-static uint64_t gpi_sleep_list(const gpi_buddy *buddy, gpi_range *ranges, uint64_t *units) {
+/* Lists what has content, each range in one chunk. */
+static void gpi_sleep_list(const gpi_buddy *buddy, gpi_backup *backup) {
     const gpi_run *run = gpi_buddy_at(buddy, 0);
-    uint64_t count = 0, last_end = 0;
-    *units = 0;
+    uint64_t last_end = 0;
     for (; run; run = run->right) {
         uint64_t unit = run->unit, end = run->unit + run->units;
         while (gpi_sleep_keeps(run) && unit < end) {
             const gpi_chunk *chunk = gpi_buddy_chunk(buddy, unit);
             uint64_t part = gpi_min(end, chunk->unit + chunk->units) - unit;
-            if (unit != last_end || unit == chunk->unit) {
-                if (ranges) ranges[count].unit = unit;
-                count++;
-            }
-            if (ranges) ranges[count - 1].units += part;
-            *units += part;
+            if (unit != last_end || unit == chunk->unit)
+                backup->ranges[backup->count++].unit = unit;
+            backup->ranges[backup->count - 1].units += part;
             last_end = unit += part;
         }
     }
-    return count;
 }
 
-/* Host memory for the content, in huge pages. */
+/* Host memory for the content, in huge pages, which the ring's threads touch first. Its size is a
+   bound: what is not touched costs nothing. */
 static gpupool_result gpi_sleep_open_backup(gpupool_arena *arena) {
     gpi_backup *backup = &arena->backup;
-    uint64_t units, head;
-    backup->count = gpi_sleep_list(&arena->buddy, NULL, &units);
-    head = gpi_up(backup->count * sizeof(gpi_range) + 1, GPI_STEP);
-    backup->bytes = head + units * GPI_UNIT;
+    uint64_t runs = arena->buddy.region.used / sizeof(gpi_run) + arena->chunks.count;
+    uint64_t head = gpi_up(runs * sizeof(gpi_range), GPI_STEP), bytes = arena->chunks.reserved.now;
+    backup->bytes = head + bytes + GPI_STEP;
     backup->ranges = (gpi_range *)gpi_system_pages(backup->bytes, PROT_READ | PROT_WRITE);
     if (!backup->ranges)
         return gpi_system_fail(GPUPOOL_E_HOST_MEMORY,
                                "the host has no %llu bytes for the arena's content",
-                               (unsigned long long)backup->bytes);
-    backup->content = (char *)backup->ranges + head;
-    syscall(SYS_madvise, backup->content, units * GPI_UNIT, (long)GPI_HUGEPAGE);
-    gpi_sleep_list(&arena->buddy, backup->ranges, &units);
+                               (unsigned long long)bytes);
+    backup->content = (char *)gpi_up((uintptr_t)backup->ranges + head, GPI_STEP);
+    syscall(SYS_madvise, backup->content, bytes, (long)GPI_HUGEPAGE);
+    gpi_sleep_list(&arena->buddy, backup);
     return GPUPOOL_OK;
 }
 
-/* One copy between a home range and the backup. */
-static gpupool_result gpi_sleep_copy_range(gpupool_arena *arena, const gpi_range *range,
-                                           char *content, CUstream stream) {
-    CUdeviceptr home = gpi_address(&arena->buddy, range->unit);
-    CUdeviceptr host = (CUdeviceptr)(uintptr_t)content;
-    int is_down = arena->sleep == GPI_FALLING;
-    return GPI_TELL(&arena->driver, copy, is_down ? host : home, is_down ? home : host,
-                    range->units * GPI_UNIT, stream);
+/* Copies the content: down while the arena falls asleep, else up. The ring has some copies under
+   way. Of a chunk that is gone all was freed meanwhile. */
+static gpupool_result gpi_sleep_send(const gpupool_arena *arena, gpupool_ring *ring) {
+    gpupool_ticket tickets[GPI_SLEEP_COPIES] = {0};
+    const gpi_backup *backup = &arena->backup;
+    char *content = backup->content;
+    gpupool_result result = GPUPOOL_OK;
+    gpupool_transfer what;
+    uint64_t i;
+    memset(&what, 0, sizeof what);
+    what.direction = arena->sleep == GPI_FALLING ? GPUPOOL_DOWN : GPUPOOL_UP;
+    for (i = 0; i < backup->count + GPI_SLEEP_COPIES && result == GPUPOOL_OK; i++) {
+        const gpi_range *range = &backup->ranges[i];
+        what.ticket = &tickets[i % GPI_SLEEP_COPIES];
+        if (*what.ticket) result = gpupool_ring_wait(ring, *what.ticket, -1, NULL);
+        *what.ticket = 0;
+        if (i >= backup->count || result != GPUPOOL_OK) continue;
+        what.bytes = range->units * GPI_UNIT;
+        what.from = what.to = (void *)(uintptr_t)gpi_address(&arena->buddy, range->unit);
+        if (what.direction == GPUPOOL_UP) what.from = content;
+        else what.to = content;
+        if (gpi_buddy_chunk(&arena->buddy, range->unit))
+            result = gpupool_ring_transfer(ring, &what);
+        content += what.bytes;
+    }
+    return result;
 }
 
-/* Copies the content: down while the arena falls asleep, up while it wakes. The lock opens. */
+/* Copies the content through a ring of its own. The lock opens. */
 static gpupool_result gpi_sleep_copy(gpupool_arena *arena) {
-    const gpi_backup *backup = &arena->backup;
-    gpi_driver *driver = &arena->driver;
-    char *content = backup->content;
-    CUstream stream = NULL;
+    gpupool_ring_config config = {arena->config.device, 0, 0, 0};
+    gpupool_ring *ring = NULL;
     gpupool_result result;
-    gpi_visit visit;
-    uint64_t i;
+    gpi_failure first;
     gpi_arena_open(arena);
-    gpi_driver_enter(driver, driver->context, &visit);
-    result = GPI_TELL(driver, stream_create, &stream, CU_STREAM_NON_BLOCKING);
-    for (i = 0; i < backup->count && result == GPUPOOL_OK; i++) {
-        const gpi_range *range = &backup->ranges[i];
-        if (gpi_buddy_chunk(&arena->buddy, range->unit)) /* or all in it was freed meanwhile */
-            result = gpi_sleep_copy_range(arena, range, content, stream);
-        content += range->units * GPI_UNIT;
+    result = gpupool_ring_create(&ring, &config);
+    if (result == GPUPOOL_OK) {
+        ring->is_trusted = 1;
+        result = gpi_sleep_send(arena, ring);
+        first = gpi_thread.last;
+        gpupool_ring_destroy(ring); /* waits for what a failure has left under way */
+        gpi_thread.last = first;
     }
-    if (result == GPUPOOL_OK) result = GPI_TELL(driver, stream_sync, stream);
-    if (stream) driver->stream_destroy(stream);
-    gpi_driver_leave(driver, &visit);
     gpi_arena_close(arena);
     return result == GPUPOOL_E_CUDA ? gpi_arena_break(arena) : result;
 }
@@ -7189,6 +7179,7 @@ static gpupool_result gpi_sleep_refuses(gpupool_arena *arena, gpupool_content co
 }
 
 GPUPOOL_API gpupool_result gpupool_sleep(gpupool_arena *arena, gpupool_content content) {
+    gpi_failure before = gpi_thread.last;
     gpupool_result result = gpi_alloc_enter(arena);
     if (result != GPUPOOL_OK) return result;
     gpi_system_lock(&arena->lock);
@@ -7197,6 +7188,7 @@ GPUPOOL_API gpupool_result gpupool_sleep(gpupool_arena *arena, gpupool_content c
         result = gpi_sleep_fall(arena, content);
         gpi_sleep_set(arena, result == GPUPOOL_OK ? GPI_ASLEEP : GPI_AWAKE);
         if (result != GPUPOOL_OK) gpi_backup_close(&arena->backup);
+        else gpi_thread.last = before;
     }
     gpi_system_unlock(&arena->lock);
     GPI_CHECKED(arena);
@@ -7220,18 +7212,11 @@ static gpupool_result gpi_sleep_out_of_memory(gpupool_arena *arena) {
     return gpi_system_fail(GPUPOOL_E_OUT_OF_MEMORY, "%s", v->sentence);
 }
 
-/* Whether neither a block nor a graph uses the stitch. */
-static int gpi_sleep_is_over(const gpupool_arena *arena, const gpi_stitch *stitch) {
-    return !stitch->is_used && gpi_stitch_has_passed(arena, stitch);
-}
-
 /* Gets memory for all chunks that are away. A full device takes siblings' idle chunks. */
-static gpupool_result gpi_sleep_map(gpupool_arena *arena) {
+static gpupool_result gpi_sleep_get_chunks(gpupool_arena *arena) {
     gpi_chunks *chunks = &arena->chunks;
     gpupool_result result = GPUPOOL_OK;
-    gpi_stitch *stitch;
     uint64_t i;
-    int bin;
     for (i = 0; i < chunks->count && result == GPUPOOL_OK; i++) {
         int64_t bytes = (int64_t)(chunks->all[i]->units * GPI_UNIT);
         do result = gpi_chunk_come(arena, chunks->all[i]);
@@ -7242,27 +7227,24 @@ static gpupool_result gpi_sleep_map(gpupool_arena *arena) {
         gpi_counter_move(&chunks->reserved, bytes);
         gpi_arena_pass(arena);
     }
-    for (bin = 0; bin < GPI_BINS; bin++)
-        for (stitch = arena->stitches.bins[bin]; stitch; stitch = stitch->next) {
-            if (result != GPUPOOL_OK || gpi_sleep_is_over(arena, stitch)) continue;
-            result = gpi_stitch_map(arena, stitch);
-            stitch->is_away = result != GPUPOOL_OK;
-        }
     return result;
 }
 
-/* Forgets the stitches that nothing uses by now. They may be made again: the credit is as at the
-   start. */
-static gpupool_result gpi_sleep_forget(gpupool_arena *arena) {
+/* Maps the stitches that a block or a graph uses, and forgets the others. These may be made again:
+   the credit is as at the start. */
+static gpupool_result gpi_sleep_get_stitches(gpupool_arena *arena) {
+    gpupool_result result = GPUPOOL_OK;
     gpi_stitch *stitch, *next;
     int bin;
     for (bin = 0; bin < GPI_BINS; bin++)
-        for (stitch = arena->stitches.bins[bin]; stitch; stitch = next) {
+        for (stitch = arena->stitches.bins[bin]; stitch && result == GPUPOOL_OK; stitch = next) {
+            int is_over = !stitch->is_used && gpi_stitch_has_passed(arena, stitch);
             next = stitch->next;
-            if (stitch->is_away) gpi_stitch_unmap(arena, stitch);
+            result = is_over ? gpi_stitch_unmap(arena, stitch) : gpi_stitch_map(arena, stitch);
+            if (!is_over) stitch->is_away = result != GPUPOOL_OK;
         }
     arena->stitches.credit = GPI_CREDIT;
-    return GPUPOOL_OK;
+    return result;
 }
 
 /* All or nothing: what was mapped before a failure is unmapped again. */
@@ -7273,17 +7255,21 @@ static gpupool_result gpi_sleep_rise(gpupool_arena *arena) {
     result = gpi_ladder_wait(arena, &arena->streams.all);
     if (result == GPUPOOL_OK) result = gpi_ladder_trim(arena, 0);
     if (result != GPUPOOL_OK) return result;
-    result =
-        arena->chunks.asleep > arena->chunks.limit ? GPUPOOL_E_OUT_OF_MEMORY : gpi_sleep_map(arena);
+    result = arena->chunks.asleep > arena->chunks.limit ? GPUPOOL_E_OUT_OF_MEMORY
+                                                        : gpi_sleep_get_chunks(arena);
+    if (result == GPUPOOL_OK) result = gpi_sleep_get_stitches(arena);
     if (result == GPUPOOL_OK && arena->backup.ranges) result = gpi_sleep_copy(arena);
-    if (result == GPUPOOL_OK) return gpi_sleep_forget(arena);
+    if (result == GPUPOOL_OK) return result;
     if (arena->broken) return gpi_arena_break(arena);
     if (gpi_sleep_unmap(arena) != GPUPOOL_OK) return GPUPOOL_E_CUDA;
     return result == GPUPOOL_E_OUT_OF_MEMORY ? gpi_sleep_out_of_memory(arena) : result;
 }
 
 GPUPOOL_API gpupool_result gpupool_wake(gpupool_arena *arena) {
+    gpi_failure before = gpi_thread.last;
     gpupool_result result = gpi_alloc_enter(arena);
+    gpi_backup backup;
+    memset(&backup, 0, sizeof backup);
     if (result != GPUPOOL_OK) return result;
     gpi_system_lock(&arena->lock);
     if (arena->broken) result = gpi_arena_break(arena);
@@ -7293,9 +7279,14 @@ GPUPOOL_API gpupool_result gpupool_wake(gpupool_arena *arena) {
     else {
         result = gpi_sleep_rise(arena);
         gpi_sleep_set(arena, result == GPUPOOL_OK ? GPI_AWAKE : GPI_ASLEEP);
-        if (result == GPUPOOL_OK) gpi_backup_close(&arena->backup);
+        if (result == GPUPOOL_OK) {
+            backup = arena->backup;
+            memset(&arena->backup, 0, sizeof backup);
+            gpi_thread.last = before;
+        }
     }
     gpi_system_unlock(&arena->lock);
+    gpi_backup_close(&backup); /* takes the host a while */
     GPI_CHECKED(arena);
     return result;
 }

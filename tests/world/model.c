@@ -35,8 +35,9 @@ void world_own(world *w, int on) {
 
 /* Whether the last call failed by a fault. */
 int world_is_faulty(const world *w, gpupool_result result) {
-    return (result == GPUPOOL_E_HOST_MEMORY && w->is_host_short) ||
-           (result == GPUPOOL_E_OUT_OF_MEMORY && w->has_faults && fake_fail_fired() != w->fired);
+    if (result == GPUPOOL_E_HOST_MEMORY && w->is_host_short) return 1;
+    return (result == GPUPOOL_E_OUT_OF_MEMORY || result == GPUPOOL_E_HOST_MEMORY) &&
+           w->has_faults && fake_fail_fired() != w->fired;
 }
 
 /* Whether the call succeeded. A failure must be allowed, and be told. */

@@ -93,7 +93,7 @@ static void not_for_everything(void) {
     CHECK_EQ(kit_stats(other).reserved.now, reserved);
     CHECK_RESULT(gpupool_set_limit(arena, 0), GPUPOOL_OK);
     block = gpupool_alloc(other, MOST, B);
-    KIT_FAILS(gpupool_alloc(arena, MOST, A), GPUPOOL_E_OUT_OF_MEMORY, "device is full");
+    KIT_FAILS(gpupool_alloc(arena, MOST, A), GPUPOOL_E_OUT_OF_MEMORY, "on the device");
     kit_hold(B); /* NO_WAIT does not wait for the other's work either */
     kit_write(block, MOST, B, 3);
     kit_free(other, block, B);
@@ -118,7 +118,7 @@ static void who_is_none(void) {
     kit_free(distant, gpupool_alloc(distant, MOST, GPUPOOL_NO_STREAM), GPUPOOL_NO_STREAM);
     kit_free(pinned, gpupool_alloc(pinned, MOST, GPUPOOL_NO_STREAM), GPUPOOL_NO_STREAM);
     block = gpupool_alloc(arena, MOST, A);
-    KIT_FAILS(gpupool_alloc(other, MOST, A), GPUPOOL_E_OUT_OF_MEMORY, "device is full");
+    KIT_FAILS(gpupool_alloc(other, MOST, A), GPUPOOL_E_OUT_OF_MEMORY, "on the device");
     CHECK(kit_stats(distant).reserved.now >= MOST);
     CHECK(kit_stats(pinned).reserved.now >= MOST);
     kit_free(arena, block, A);

@@ -359,7 +359,9 @@ static void siblings_make_room(void) {
     other = kit_open(0);
     kit_free(other, gpupool_alloc(other, 60 * MIB, B), B);
     CHECK(kit_stats(other).reserved.now >= 60 * MIB);
+    KIT_FAILS(gpupool_alloc(other, 0, B), GPUPOOL_E_ARGUMENT, "bytes");
     wake_now();
+    CHECK_EQ(gpupool_last_result(), GPUPOOL_E_ARGUMENT); /* a success leaves the last error */
     CHECK(kit_stats(other).reserved.now < 60 * MIB);
     verify(&l);
     drop(&l);
@@ -406,7 +408,7 @@ static void resource_calls(void) {
 /* Any other call: broken, with the first cause; frees and destroy work. */
 static void device_breaks(void) {
     int n, broken = 0;
-    for (n = 1; n < 2000; n++) {
+    for (n = 1; n < 4000; n += 1 + n / 24) {
         gpupool_result down, up = GPUPOOL_OK;
         char first[200] = "";
         int is_over;
@@ -446,7 +448,7 @@ static void device_breaks(void) {
         fake_quiet(0);
         if (is_over) break;
     }
-    CHECK(broken > 30 && n < 2000);
+    CHECK(broken > 30 && n < 4000);
 }
 #endif
 
