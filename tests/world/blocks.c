@@ -10,7 +10,9 @@ static gpupool_request request_of(world *w, const operation *op) {
     static const unsigned flags[] = {GPUPOOL_NO_WAIT, GPUPOOL_ZEROED, GPUPOOL_OWN_CHUNK,
                                      GPUPOOL_NO_WAIT | GPUPOOL_ZEROED};
     gpupool_request request = {0};
-    request.bytes = 1 + (op->number >> 2) % most[op->number & 3];
+    unsigned size = op->number & 3;
+    if (w->stream_count == 1 && op->number & 24) size = 0; /* caches count in peaks */
+    request.bytes = 1 + (op->number >> 2) % most[size];
     if (w->has_fresh_sizes) request.bytes += w->done * 512;
     if (request.bytes > w->room / 2) request.bytes = 1 + request.bytes % (w->room / 4);
     if (op->flags % 8 == 0) request.alignment = (size_t)1 << op->flags / 8 % 24;

@@ -31,6 +31,7 @@ static int open_worlds(void) {
     worlds[0].is_plenty = !worlds[0].limit;
     worlds[0].room = worlds[0].limit ? worlds[0].limit : UINT64_MAX;
     worlds[0].stream_count = 3;
+    worlds[0].speed = 1;
     worlds[0].is_shared = 1;
     for (s = 0; s < 2; s++) cudaStreamCreateWithFlags(&worlds[0].streams[s], cudaStreamNonBlocking);
     worlds[0].streams[2] = cudaStreamPerThread;

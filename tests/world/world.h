@@ -55,6 +55,7 @@ typedef struct world {
     int is_plenty;  /* memory never runs out, but by a fault */
     int has_faults; /* calls may be made to fail */
     int has_fresh_sizes;
+    int speed; /* of the device: operations in a step, at most */
     block blocks[BLOCKS];
     graph graphs[GRAPHS];
     uint64_t asked, allocated, live, peak; /* of live blocks */
