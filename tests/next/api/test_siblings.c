@@ -1,3 +1,4 @@
+// build: tsan -fsanitize=thread
 // build: asan -fsanitize=address,undefined
 /* Two arenas of a device that is full: before a request of one fails, it gets the idle chunks of
    the other. */
