@@ -3872,26 +3872,10 @@ static int gpi_sibling_helps(const gpi_ask *ask) {
    Read first: gpi_survey_make, gpi_verdict_growth, gpi_verdict_say. */
 
 typedef struct gpi_survey { /* in bytes */
-    uint64_t free, longest; /* all that the request could take; the most of it side by side */
-    uint64_t room, largest; /* what a growth can add; the largest request that succeeds */
+    uint64_t free, longest; /* all that the request could take; the longest run of it */
+    uint64_t whole;         /* chunks that are all free: for a stitch, or to go back */
+    uint64_t room, largest; /* what a growth can add; a request for so much succeeds */
 } gpi_survey;
-
-/* Neighbours join if they will be in one list: not at hand; and a scope has a list of its own. */
-static void gpi_survey_runs(const gpi_ask *ask, gpi_survey *survey) {
-    const gpi_buddy *buddy = &ask->arena->buddy;
-    const gpi_run *run = gpi_buddy_at(buddy, 0);
-    int is_apart = !ask->takes_pending || ask->owner->kind == GPI_GRAPH;
-    uint64_t length = 0;
-    for (; run; run = run->right) {
-        const gpi_chunk *chunk = gpi_buddy_chunk(buddy, run->unit);
-        int can_use = chunk && gpi_ask_can_use(ask, run);
-        if (!can_use || is_apart || (buddy->is_apart && chunk->unit == run->unit)) length = 0;
-        if (!can_use) continue;
-        length += run->units * GPI_UNIT;
-        survey->free += run->units * GPI_UNIT;
-        survey->longest = gpi_max(survey->longest, length);
-    }
-}
 
 /* What a growth can add after `back` bytes went back to the source: nothing, if it doesn't tell. */
 static uint64_t gpi_survey_room(const gpupool_arena *arena, uint64_t back, uint64_t device_free) {
@@ -3903,25 +3887,32 @@ static uint64_t gpi_survey_room(const gpupool_arena *arena, uint64_t back, uint6
     return gpi_down(room, chunks->source->flags & GPI_MAPS || back ? GPI_PAGE : GPI_UNIT);
 }
 
-/* What the request could take, and with takes_pending after waits. A stitch takes the chunks that
-   are wholly free, and with them a growth or the start of one chunk more; other sources get a new
-   chunk in place of idle ones. */
+/* What the request could take, and with takes_pending after waits. A stitch takes the whole chunks,
+   and with them a growth or the start of one chunk more; other sources get a new chunk in place of
+   them. */
 static void gpi_survey_make(gpi_ask ask, uint64_t device_free, gpi_survey *survey) {
+    const gpi_buddy *buddy = &ask.arena->buddy;
     const gpi_chunks *chunks = &ask.arena->chunks;
-    uint64_t whole, more, i;
+    const gpi_run *run = gpi_buddy_at(buddy, 0);
+    int can_stitch = gpi_ladder_can_stitch(&ask);
+    uint64_t more, i;
     gpi_plan plan;
     memset(survey, 0, sizeof *survey);
-    gpi_survey_runs(&ask, survey);
-    survey->room = more = gpi_survey_room(ask.arena, 0, device_free);
+    for (; run; run = run->right) {
+        if (!gpi_buddy_chunk(buddy, run->unit) || !gpi_ask_can_use(&ask, run)) continue;
+        survey->free += run->units * GPI_UNIT;
+        survey->longest = gpi_max(survey->longest, run->units * GPI_UNIT);
+    }
     ask.units = (uint64_t)1 << 50; /* the plan of a block that needs all there is */
-    if (!gpi_ladder_can_stitch(&ask)) ask.takes_own = 0;
+    if (!can_stitch) ask.takes_own = 0;
     gpi_stitch_plan(&ask, &plan);
-    whole = (ask.units - plan.missing) * GPI_UNIT;
-    if (gpi_ladder_can_stitch(&ask)) {
-        for (i = 0; i < chunks->count; i++)
-            if (!chunks->all[i]->is_chosen) more = gpi_max(more, chunks->all[i]->usable * GPI_UNIT);
-        more += whole;
-    } else if (whole) more = gpi_max(more, gpi_survey_room(ask.arena, whole, device_free));
+    survey->whole = (ask.units - plan.missing) * GPI_UNIT;
+    survey->room = more = gpi_survey_room(ask.arena, 0, device_free);
+    for (i = 0; i < chunks->count && can_stitch; i++)
+        if (!chunks->all[i]->is_chosen) more = gpi_max(more, chunks->all[i]->usable * GPI_UNIT);
+    if (can_stitch) more += survey->whole;
+    else if (survey->whole)
+        more = gpi_max(more, gpi_survey_room(ask.arena, survey->whole, device_free));
     survey->largest = ask.is_own_chunk ? more : gpi_max(more, survey->longest);
 }
 
@@ -3937,61 +3928,47 @@ static uint64_t gpi_verdict_available(gpi_ask *ask) {
 
 /* -- who has memory -- */
 
-typedef struct gpi_holder { /* blocks of a label; without one: of this size */
+enum { GPI_HOLDERS = 128 };
+
+typedef struct gpi_holder { /* blocks of a label; without one: of up to this size, a power of two */
     const char *label;
     uint64_t size, blocks, bytes;
 } gpi_holder;
 
 static int gpi_holder_order(const void *left, const void *right) {
     const gpi_holder *a = (const gpi_holder *)left, *b = (const gpi_holder *)right;
-    int order = strcmp(a->label, b->label);
-    return order || *a->label ? order : (a->size > b->size) - (a->size < b->size);
-}
-
-static int gpi_holder_order_by_bytes(const void *left, const void *right) {
-    const gpi_holder *a = (const gpi_holder *)left, *b = (const gpi_holder *)right;
     return (a->bytes < b->bytes) - (a->bytes > b->bytes);
 }
 
-/* Adds up the live blocks; who has most comes first. Returns how many holders; 0: none, or the host
-   has no memory for the list. */
-static uint64_t gpi_holder_list(const gpupool_arena *arena, gpi_holder **list) {
-    const gpi_run *first = gpi_buddy_at(&arena->buddy, 0), *run;
-    uint64_t count = 0, used = 0, i;
+/* Adds up the live blocks; who has most comes first. The last one found is all who come later. */
+static void gpi_holder_list(const gpupool_arena *arena, gpi_holder *list) {
+    const gpi_run *run = gpi_buddy_at(&arena->buddy, 0);
     gpupool_block block;
-    for (run = first; run; run = run->right) count += (uint64_t)gpi_stream_describe(run, &block);
-    *list = count ? (gpi_holder *)gpi_system_zeroed(count * sizeof **list) : NULL;
-    for (run = first; *list && run && used < count; run = run->right) {
-        gpi_holder holder = {"", 0, 1, 0};
+    memset(list, 0, GPI_HOLDERS * sizeof *list);
+    for (; run; run = run->right) {
+        gpi_holder *holder = list, *last = list + GPI_HOLDERS - 1;
+        uint64_t size = 0;
         if (!gpi_stream_describe(run, &block)) continue;
-        if (block.label) holder.label = block.label;
-        holder.size = holder.bytes = block.requested;
-        (*list)[used++] = holder;
+        if (!block.label) block.label = "";
+        if (!*block.label) size = (uint64_t)1 << gpi_high_bit(block.requested * 2 - 1);
+        while (holder < last && holder->blocks &&
+               (holder->size != size || strcmp(holder->label, block.label)))
+            holder++;
+        holder->label = holder == last ? "others" : block.label;
+        holder->size = size;
+        holder->blocks++;
+        holder->bytes += block.requested;
     }
-    if (!used) {
-        GPUPOOL_FREE(*list);
-        *list = NULL;
-        return 0;
-    }
-    qsort(*list, used, sizeof **list, gpi_holder_order);
-    for (i = 1, count = 0; i < used; i++) {
-        if (gpi_holder_order(*list + count, *list + i)) {
-            (*list)[++count] = (*list)[i];
-        } else {
-            (*list)[count].blocks++;
-            (*list)[count].bytes += (*list)[i].bytes;
-        }
-    }
-    qsort(*list, count + 1, sizeof **list, gpi_holder_order_by_bytes);
-    return count + 1;
+    qsort(list, GPI_HOLDERS, sizeof *list, gpi_holder_order);
 }
 
 /* "3 blocks of model.c:88" */
 static void gpi_holder_write(const gpi_holder *holder, char *to, size_t bytes) {
     char label[64];
     gpi_text_line(label, sizeof label, holder->label);
-    snprintf(to, bytes, "%llu block%s of %s", (unsigned long long)holder->blocks,
-             holder->blocks == 1 ? "" : "s", *label ? label : gpi_text_size(holder->size).text);
+    snprintf(to, bytes, "%llu block%s of %s%s", (unsigned long long)holder->blocks,
+             holder->blocks == 1 ? "" : "s", *label ? label : "up to ",
+             *label ? "" : gpi_text_size(holder->size).text);
 }
 
 /* -- the cause, and what helps -- */
@@ -4004,25 +3981,18 @@ typedef struct gpi_facts { /* of a request that failed, in bytes */
                                                if the driver gave what it says */
 } gpi_facts;
 
-/* What a growth lacks that would do: it adds what a stitch lacks; or the whole block, in place of
-   idle chunks, and where an alignment may find no addresses for a stitch. */
+/* What a growth lacks that would do: in place of whole chunks that go back, or with them in a
+   stitch, for which a larger alignment may find no addresses. */
 static void gpi_verdict_growth(gpi_facts *facts, gpupool_verdict *v) {
     const gpi_ask *ask = facts->ask;
     const gpi_chunks *chunks = &ask->arena->chunks;
-    uint64_t units = gpi_ladder_need(ask), back = 0, i;
-    gpi_plan plan;
-    gpi_stitch_plan(ask, &plan);
-    for (i = 0; i < chunks->count && !gpi_ladder_can_stitch(ask); i++)
-        if (gpi_chunk_is_idle(ask->arena, chunks->all[i])) back += chunks->all[i]->units;
-    if (!gpi_ladder_can_stitch(ask) || plan.missing == ask->units) plan.missing = 0;
-    units = plan.missing + (plan.missing && ask->alignment <= GPI_PAGE ? 0 : units);
-    if (ask->alignment > GPI_PAGE && units * GPI_UNIT > v->device_total) facts->is_aligned = 1;
-    if (chunks->source->flags & GPI_MAPS || back) units = gpi_up(units, GPI_GRANULE);
-    facts->by_limit = gpi_less(v->reserved - back * GPI_UNIT + units * GPI_UNIT, chunks->limit);
-    units = gpi_up(units, GPI_GRANULE); /* of the device cudaMalloc takes whole pages, too */
-    if (facts->is_refused) v->device_missing = units * GPI_UNIT;
+    uint64_t has = facts->now.whole, needs = gpi_ladder_need(ask) * GPI_UNIT;
+    if (ask->alignment > GPI_PAGE && gpi_ladder_can_stitch(ask)) has = 0;
+    needs = gpi_up(needs, GPI_PAGE);
+    facts->by_limit = gpi_less(v->reserved + needs, chunks->limit + has);
+    if (facts->is_refused) v->device_missing = needs;
     else if (chunks->source->flags & GPI_ON_DEVICE)
-        v->device_missing = gpi_less(units * GPI_UNIT, v->device_free + back * GPI_UNIT);
+        v->device_missing = gpi_less(needs, v->device_free + has);
     v->missing = v->device_missing ? 0 : facts->by_limit;
 }
 
@@ -4036,19 +4006,19 @@ static void gpi_verdict_add(gpupool_verdict *v, const char *form, uint64_t x, ui
 /* Says what helps besides: a higher limit; free blocks, and whose; "ask for less" if nothing does.
  */
 static void gpi_verdict_say_help(const gpupool_arena *arena, gpupool_verdict *v, int parts) {
-    static const char *const link[] = {": ", ", or "};
-    gpi_holder *holders;
-    size_t used;
-    if (v->missing) gpi_verdict_add(v, link[parts++ > 0], 0, 0);
-    if (v->missing) gpi_verdict_add(v, "raise the limit by %s", v->missing, 0);
-    if (v->to_free <= v->allocated && gpi_holder_list(arena, &holders)) {
-        gpi_verdict_add(v, link[parts++ > 0], 0, 0);
-        if (v->to_free) gpi_verdict_add(v, "free at least %s", v->to_free, 0);
-        else gpi_verdict_add(v, "free some", 0, 0);
+    gpi_holder holders[GPI_HOLDERS];
+    char most[128];
+    if (v->missing) {
+        gpi_verdict_add(v, parts++ ? ", or " : ": ", 0, 0);
+        gpi_verdict_add(v, "raise the limit by %s", v->missing, 0);
+    }
+    if (v->allocated && v->to_free <= v->allocated) {
+        gpi_holder_list(arena, holders);
+        gpi_holder_write(holders, most, sizeof most);
+        gpi_verdict_add(v, parts++ ? ", or " : ": ", 0, 0);
+        gpi_verdict_add(v, v->to_free ? "free at least %s" : "free some", v->to_free, 0);
         gpi_verdict_add(v, " of the %s that blocks hold, most in ", v->allocated, 0);
-        used = strlen(v->sentence);
-        gpi_holder_write(holders, v->sentence + used, sizeof v->sentence - used);
-        GPUPOOL_FREE(holders);
+        strncat(v->sentence, most, sizeof v->sentence - strlen(v->sentence) - 1);
     }
     if (!parts) gpi_verdict_add(v, ": ask for less", 0, 0);
 }
@@ -4067,11 +4037,12 @@ static int gpi_verdict_say(const gpi_facts *facts, gpupool_verdict *v) {
     uint64_t asked = facts->asked, total = v->device_total, left = gpi_less(v->limit, v->reserved);
     uint64_t most = now->free + now->room, taken = gpi_less(total, v->device_free);
     uint64_t others = gpi_less(taken, v->reserved + v->siblings), lacks = v->device_missing;
-    gpupool_source source = facts->ask->arena->chunks.source->name;
+    int is_of_device = facts->ask->arena->chunks.source->flags & GPI_ON_DEVICE;
     const gpupool_cause limit = GPUPOOL_CAUSE_LIMIT, pending = GPUPOOL_CAUSE_PENDING;
-    const gpupool_cause host = GPUPOOL_CAUSE_HOST, pieces = GPUPOOL_CAUSE_FRAGMENTED;
-    const gpupool_cause device =
-        taken > 2 * v->reserved ? GPUPOOL_CAUSE_OTHERS : GPUPOOL_CAUSE_DEVICE_FULL;
+    const gpupool_cause pieces = GPUPOOL_CAUSE_FRAGMENTED;
+    const gpupool_cause device = taken > 2 * v->reserved && asked <= total
+                                     ? GPUPOOL_CAUSE_OTHERS
+                                     : GPUPOOL_CAUSE_DEVICE_FULL;
     int by_limit = facts->by_limit && facts->by_limit >= lacks, is_refused = facts->is_refused;
     const gpi_clause clauses[] = {
         {facts->is_aligned, pieces, " at a multiple of %s: %s is free, but not at such an address",
@@ -4086,11 +4057,8 @@ static int gpi_verdict_say(const gpi_facts *facts, gpupool_verdict *v) {
          ": the limit of %s leaves %s, but memory comes in pages of 2 MiB", NULL, v->limit, left},
         {by_limit, limit, " under the limit of %s, of which blocks hold %s", NULL, v->limit,
          v->allocated},
-        {source == GPUPOOL_SOURCE_CUSTOM, host, ": chunk_alloc gives no more", NULL, 0, 0},
-        {source == GPUPOOL_SOURCE_PINNED, host, ": the host pins no more", NULL, 0, 0},
-        {source == GPUPOOL_SOURCE_MANAGED, host, ": the driver manages no more", NULL, 0, 0},
+        {!is_of_device, GPUPOOL_CAUSE_HOST, ": the arena's source gives no more", NULL, 0, 0},
         {is_refused, device, ", although the driver says that %s is free", NULL, v->device_free, 0},
-        {v->asked > total, device, ": the whole device has %s", NULL, total, 0},
         {device == GPUPOOL_CAUSE_DEVICE_FULL, device,
          " on the device, of whose %s this arena's blocks hold %s", NULL, total, v->allocated},
         {1, device,
@@ -4131,19 +4099,18 @@ static void gpi_verdict_fill(gpupool_arena *arena, gpupool_verdict *v) {
 /* Says why a request found no memory. The lock is held. */
 static void gpi_verdict_make(const gpi_ask *ask, gpupool_verdict *v) {
     gpupool_arena *arena = ask->arena;
-    gpi_facts facts = {ask, {0, 0, 0, 0}, ask->units * GPI_UNIT, 0, 0, 0, 0};
+    gpi_facts facts = {ask, {0, 0, 0, 0, 0}, ask->units * GPI_UNIT, 0, 0, 0, 0};
     gpi_ask later = *ask;
-    gpi_survey then;
     uint64_t most;
     gpi_verdict_fill(arena, v);
     v->asked = ask->request->bytes;
     later.takes_pending = 1;
-    gpi_survey_make(later, v->device_free, &then);
+    gpi_survey_make(later, v->device_free, &facts.now);
+    facts.is_pending = facts.asked <= facts.now.largest;
     if (ask->request->flags & GPUPOOL_NO_WAIT) gpi_survey_make(*ask, v->device_free, &facts.now);
-    else facts.now = then;
     v->largest = facts.now.largest;
+    facts.is_pending &= facts.asked > v->largest;
     most = facts.now.free + facts.now.room + (arena->buddy.is_apart ? GPI_PAGE : 0); /* rounding */
-    facts.is_pending = facts.asked > v->largest && facts.asked <= then.largest;
     facts.is_aligned = facts.asked <= v->largest && ask->alignment > GPI_UNIT;
     facts.is_refused = facts.asked <= v->largest && !facts.is_aligned;
     gpi_verdict_growth(&facts, v);
@@ -5361,16 +5328,12 @@ GPUPOOL_API gpupool_result gpupool_walk_blocks(gpupool_arena *arena,
 
 /* -- as text, and as JSON in one line -- */
 
-enum { GPI_MAP = 72 };
-
 typedef struct gpi_report {
     gpupool_arena *arena;
     FILE *file;
     const char *event, *sentence; /* what happened; the verdict's sentence, or "" */
     gpupool_stats stats;
-    uint64_t at; /* bytes of parts so far */
     int chunks, parts;
-    char map[GPI_MAP + 1];
 } gpi_report;
 
 /* The words of gpupool_stats, in their order: the first eight and the last three are bytes. */
@@ -5382,23 +5345,11 @@ static const char *const gpi_report_names[] = {
 enum { GPI_WORDS = sizeof gpi_report_names / sizeof *gpi_report_names };
 typedef char gpi_report_names_all[sizeof(gpupool_stats) == GPI_WORDS * sizeof(uint64_t) ? 1 : -1];
 
-static int gpi_report_draw(const gpupool_part *part, void *user) {
-    static const char signs[] = "##+%."; /* of gpupool_kind; the least one is seen */
-    gpi_report *report = (gpi_report *)user;
-    uint64_t total = report->stats.reserved.now + report->stats.asleep;
-    uint64_t i = report->at * GPI_MAP / total;
-    if (part->kind == GPUPOOL_CHUNK) return 0;
-    report->at += part->bytes;
-    for (; i < GPI_MAP && i * total < report->at * GPI_MAP; i++)
-        if (signs[part->kind] < report->map[i]) report->map[i] = signs[part->kind];
-    return 0;
-}
-
 static void gpi_report_text(gpi_report *report) {
     const gpupool_arena *arena = report->arena;
     FILE *file = report->file;
-    uint64_t words[GPI_WORDS], count, i;
-    gpi_holder *holders;
+    gpi_holder holders[GPI_HOLDERS];
+    uint64_t words[GPI_WORDS], i;
     char text[96];
     memcpy(words, &report->stats, sizeof words);
     fprintf(file, "gpupool: arena \"%s\" on device %d, %s: %s\n", arena->name, arena->driver.device,
@@ -5410,15 +5361,11 @@ static void gpi_report_text(gpi_report *report) {
                 i < 8 || i >= GPI_WORDS - 3 ? gpi_text_size(words[i]).text : text,
                 i % 2 ? "\n" : "");
     }
-    memset(report->map, '.', GPI_MAP);
-    gpi_report_walk(report->arena, gpi_report_draw, report);
-    fprintf(file, "  [%s] # live, + pending, %% kept, . free\n", report->map);
-    count = gpi_holder_list(arena, &holders);
-    for (i = 0; i < gpi_min(count, 8); i++) {
+    gpi_holder_list(arena, holders);
+    for (i = 0; i < 8 && holders[i].blocks; i++) {
         gpi_holder_write(&holders[i], text, sizeof text);
         fprintf(file, "  %15s in %s\n", gpi_text_size(holders[i].bytes).text, text);
     }
-    GPUPOOL_FREE(holders);
 }
 
 static void gpi_report_string(FILE *file, const char *name, const char *text) {

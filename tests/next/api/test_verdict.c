@@ -190,7 +190,7 @@ static void holders(void) {
     arena = kit_open(64 * MIB);
     fill(4, 8 * MIB);
     says(fails(40 * MIB, GPUPOOL_CAUSE_LIMIT), "free at least 8.00 MiB of the 32.00 MiB that "
-                                               "blocks hold, most in 4 blocks of 8.00 MiB");
+                                               "blocks hold, most in 4 blocks of up to 8.00 MiB");
     request.bytes = 10 * MIB;
     request.label = "layers.py:88";
     blocks[4] = gpupool_alloc_request(arena, &request);
@@ -200,7 +200,7 @@ static void holders(void) {
     request.bytes = 12 * MIB;
     blocks[6] = gpupool_alloc_request(arena, &request);
     CHECK(blocks[6]);
-    says(fails(30 * MIB, GPUPOOL_CAUSE_LIMIT), "most in 4 blocks of 8.00 MiB");
+    says(fails(30 * MIB, GPUPOOL_CAUSE_LIMIT), "most in 4 blocks of up to 8.00 MiB");
     kit_free(arena, blocks[3], A);
     blocks[3] = NULL;
     says(fails(30 * MIB, GPUPOOL_CAUSE_LIMIT), "most in 3 blocks of layers.py:88");
@@ -280,7 +280,8 @@ static void host(void) {
     arena = kit_create(&config);
     fake_pinned_limit(32 * MIB);
     fill(1, 10 * MIB);
-    says(fails(40 * MIB, GPUPOOL_CAUSE_HOST), "40.00 MiB does not fit: the host pins no more");
+    says(fails(40 * MIB, GPUPOOL_CAUSE_HOST),
+         "40.00 MiB does not fit: the arena's source gives no more");
     fake_pinned_limit(0);
     CHECK((blocks[1] = gpupool_alloc(arena, 40 * MIB, A)) != NULL);
     free_all(2);
