@@ -242,8 +242,7 @@ typedef struct gpupool_verdict { /* figures of one moment, in bytes */
                          what is free would do, in one piece */
     uint64_t largest; /* a request on the same stream for this much succeeds (NO_WAIT too) */
     uint64_t limit, reserved, allocated, pending; /* limit 0: none */
-    uint64_t device_free, device_total, siblings; /* siblings: what other arenas of this process
-                                                     reserve on the device */
+    uint64_t device_free, device_total;
     char sentence[400];
 } gpupool_verdict;
 
@@ -433,9 +432,9 @@ GPUPOOL_API gpupool_result gpupool_get_block(gpupool_arena *, const void *memory
 /* Returns idle chunks until at most keep_bytes stay reserved. Waits for the device. */
 GPUPOOL_API gpupool_result gpupool_trim(gpupool_arena *, size_t keep_bytes);
 
-/* The largest request that would succeed now on this stream, waits included, in bytes; without what
-   other arenas could give back. Sources that do not tell how much they have left (MANAGED, PINNED,
-   CUSTOM) count for what they have given. */
+/* How large a request would succeed now on this stream, waits included, in bytes; without what
+   other arenas could give back, and joining what several streams have freed. Sources that do not
+   tell how much they have left (MANAGED, PINNED, CUSTOM) count for what they have given. */
 GPUPOOL_API gpupool_result gpupool_get_available(gpupool_arena *, cudaStream_t, size_t *bytes);
 
 /* Sets the limit on reserved bytes; 0: none. If more is reserved, waits for the device and returns
@@ -3973,27 +3972,15 @@ static void gpi_holder_write(const gpi_holder *holder, char *to, size_t bytes) {
 
 /* -- the cause, and what helps -- */
 
-typedef struct gpi_facts { /* of a request that failed, in bytes */
-    const gpi_ask *ask;
-    gpi_survey now;                         /* what it could take */
-    uint64_t asked, by_limit;               /* in whole units; what the limit lacks for a growth */
-    int is_pending, is_aligned, is_refused; /* after a wait it would fit; with a smaller alignment;
-                                               if the driver gave what it says */
-} gpi_facts;
-
-/* What a growth lacks that would do: in place of whole chunks that go back, or with them in a
-   stitch, for which a larger alignment may find no addresses. */
-static void gpi_verdict_growth(gpi_facts *facts, gpupool_verdict *v) {
-    const gpi_ask *ask = facts->ask;
+/* What limit and device lack for a growth that would do: in place of whole chunks that go back, or
+   with them in a stitch, for which a larger alignment may find no addresses. */
+static void gpi_verdict_growth(const gpi_ask *ask, uint64_t whole, gpupool_verdict *v) {
     const gpi_chunks *chunks = &ask->arena->chunks;
-    uint64_t has = facts->now.whole, needs = gpi_ladder_need(ask) * GPI_UNIT;
-    if (ask->alignment > GPI_PAGE && gpi_ladder_can_stitch(ask)) has = 0;
-    needs = gpi_up(needs, GPI_PAGE);
-    facts->by_limit = gpi_less(v->reserved + needs, chunks->limit + has);
-    if (facts->is_refused) v->device_missing = needs;
-    else if (chunks->source->flags & GPI_ON_DEVICE)
-        v->device_missing = gpi_less(needs, v->device_free + has);
-    v->missing = v->device_missing ? 0 : facts->by_limit;
+    uint64_t needs = gpi_up(gpi_ladder_need(ask) * GPI_UNIT, GPI_PAGE);
+    if (ask->alignment > GPI_PAGE && gpi_ladder_can_stitch(ask)) whole = 0;
+    v->missing = gpi_less(v->reserved - whole + needs, chunks->limit);
+    if (chunks->source->flags & GPI_ON_DEVICE)
+        v->device_missing = gpi_less(needs, v->device_free + whole);
 }
 
 /* Appends to the sentence: a form with up to two sizes. */
@@ -4032,56 +4019,51 @@ typedef struct gpi_clause {
 
 /* The cause, what is said about it, and what helps against it: by the first clause that holds.
    Returns whether something does. */
-static int gpi_verdict_say(const gpi_facts *facts, gpupool_verdict *v) {
-    const gpi_survey *now = &facts->now;
-    uint64_t asked = facts->asked, total = v->device_total, left = gpi_less(v->limit, v->reserved);
-    uint64_t most = now->free + now->room, taken = gpi_less(total, v->device_free);
-    uint64_t others = gpi_less(taken, v->reserved + v->siblings), lacks = v->device_missing;
-    int is_of_device = facts->ask->arena->chunks.source->flags & GPI_ON_DEVICE;
-    const gpupool_cause limit = GPUPOOL_CAUSE_LIMIT, pending = GPUPOOL_CAUSE_PENDING;
-    const gpupool_cause pieces = GPUPOOL_CAUSE_FRAGMENTED;
-    const gpupool_cause device = taken > 2 * v->reserved && asked <= total
-                                     ? GPUPOOL_CAUSE_OTHERS
-                                     : GPUPOOL_CAUSE_DEVICE_FULL;
-    int by_limit = facts->by_limit && facts->by_limit >= lacks, is_refused = facts->is_refused;
+static int gpi_verdict_say(const gpi_ask *ask, const gpi_survey *now, int is_pending,
+                           gpupool_verdict *v) {
+    uint64_t asked = ask->units * GPI_UNIT, total = v->device_total, lacks = v->device_missing;
+    uint64_t most = now->free + now->room, left = gpi_less(v->limit, v->reserved);
+    uint64_t others = gpi_less(total, v->device_free + v->reserved);
+    int fits = asked <= v->largest, is_aligned = fits && ask->alignment > GPI_UNIT;
+    int is_of_others = others > v->reserved && asked <= total;
+    int by_limit = v->missing && v->missing >= lacks;
     const gpi_clause clauses[] = {
-        {facts->is_aligned, pieces, " at a multiple of %s: %s is free, but not at such an address",
-         ": ask for a smaller alignment", facts->ask->alignment, most},
-        {facts->is_pending, pending, " before work in flight has finished",
+        {is_aligned, GPUPOOL_CAUSE_FRAGMENTED,
+         " at a multiple of %s: %s is free, but not at such an address",
+         ": ask for a smaller alignment", ask->alignment, most},
+        {is_pending, GPUPOOL_CAUSE_PENDING, " before work in flight has finished",
          ": let the request wait", 0, 0},
-        {asked <= most && !is_refused, pieces,
+        {fits, is_of_others ? GPUPOOL_CAUSE_OTHERS : GPUPOOL_CAUSE_DEVICE_FULL,
+         ", although the driver says that %s is free", NULL, v->device_free, 0},
+        {asked <= most, GPUPOOL_CAUSE_FRAGMENTED,
          " in one piece: %s is free, but only %s of it side by side", NULL, most, v->largest},
-        {asked <= most + v->pending && !is_refused, pending, " in the %s that is free",
+        {asked <= most + v->pending, GPUPOOL_CAUSE_PENDING, " in the %s that is free",
          ": release captures whose graphs are gone", most, 0},
-        {by_limit && asked <= now->free + left, limit,
+        {by_limit && asked <= now->free + left, GPUPOOL_CAUSE_LIMIT,
          ": the limit of %s leaves %s, but memory comes in pages of 2 MiB", NULL, v->limit, left},
-        {by_limit, limit, " under the limit of %s, of which blocks hold %s", NULL, v->limit,
-         v->allocated},
-        {!is_of_device, GPUPOOL_CAUSE_HOST, ": the arena's source gives no more", NULL, 0, 0},
-        {is_refused, device, ", although the driver says that %s is free", NULL, v->device_free, 0},
-        {device == GPUPOOL_CAUSE_DEVICE_FULL, device,
+        {by_limit, GPUPOOL_CAUSE_LIMIT, " under the limit of %s, of which blocks hold %s", NULL,
+         v->limit, v->allocated},
+        {!(ask->arena->chunks.source->flags & GPI_ON_DEVICE), GPUPOOL_CAUSE_HOST,
+         ": the arena's source gives no more", NULL, 0, 0},
+        {!is_of_others, GPUPOOL_CAUSE_DEVICE_FULL,
          " on the device, of whose %s this arena's blocks hold %s", NULL, total, v->allocated},
-        {1, device,
-         " on the device: %s is missing, and others (processes, libraries, CUDA itself) hold %s",
-         facts->by_limit ? ": have others free %s and raise the limit by %s"
-                         : ": have others free %s",
+        {1, GPUPOOL_CAUSE_OTHERS,
+         " on the device: %s is missing, and others (arenas, libraries, processes, CUDA) hold %s",
+         v->missing ? ": have others free %s and raise the limit by %s" : ": have others free %s",
          lacks, others}};
     const gpi_clause *clause = clauses;
     while (!clause->holds) clause++;
     v->cause = clause->cause;
     gpi_verdict_add(v, "%s does not fit", v->asked, 0);
     gpi_verdict_add(v, clause->why, clause->x, clause->y);
-    if (v->pending && !facts->is_pending)
+    if (v->pending && !is_pending)
         gpi_verdict_add(v, "; %s is pending, or kept by graphs", v->pending, 0);
-    if (v->siblings && v->cause == device)
-        gpi_verdict_add(v, "; other arenas of this process hold %s", v->siblings, 0);
-    if (clause->help) gpi_verdict_add(v, clause->help, lacks, facts->by_limit);
+    if (clause->help) gpi_verdict_add(v, clause->help, lacks, v->missing);
     return clause->help != NULL;
 }
 
 /* The figures of this moment. The lock is held. */
 static void gpi_verdict_fill(gpupool_arena *arena, gpupool_verdict *v) {
-    gpupool_arena *other = NULL;
     memset(v, 0, sizeof *v);
     gpi_stream_fold_all(arena);
     v->limit = arena->chunks.limit == UINT64_MAX ? 0 : arena->chunks.limit;
@@ -4090,32 +4072,28 @@ static void gpi_verdict_fill(gpupool_arena *arena, gpupool_verdict *v) {
     v->pending = arena->buddy.pending.now;
     v->device_free = gpi_driver_free_bytes(&arena->driver);
     v->device_total = arena->driver.total_bytes;
-    while ((other = gpi_life_visit(other)) != NULL)
-        if (other != arena && other->config.device == arena->config.device &&
-            other->chunks.source->flags & GPI_ON_DEVICE)
-            v->siblings += GPI_LOOK(&other->chunks.reserved.now);
 }
 
 /* Says why a request found no memory. The lock is held. */
 static void gpi_verdict_make(const gpi_ask *ask, gpupool_verdict *v) {
     gpupool_arena *arena = ask->arena;
-    gpi_facts facts = {ask, {0, 0, 0, 0, 0}, ask->units * GPI_UNIT, 0, 0, 0, 0};
+    uint64_t asked = ask->units * GPI_UNIT, most;
+    int is_pending, helps;
     gpi_ask later = *ask;
-    uint64_t most;
+    gpi_survey now;
     gpi_verdict_fill(arena, v);
     v->asked = ask->request->bytes;
     later.takes_pending = 1;
-    gpi_survey_make(later, v->device_free, &facts.now);
-    facts.is_pending = facts.asked <= facts.now.largest;
-    if (ask->request->flags & GPUPOOL_NO_WAIT) gpi_survey_make(*ask, v->device_free, &facts.now);
-    v->largest = facts.now.largest;
-    facts.is_pending &= facts.asked > v->largest;
-    most = facts.now.free + facts.now.room + (arena->buddy.is_apart ? GPI_PAGE : 0); /* rounding */
-    facts.is_aligned = facts.asked <= v->largest && ask->alignment > GPI_UNIT;
-    facts.is_refused = facts.asked <= v->largest && !facts.is_aligned;
-    gpi_verdict_growth(&facts, v);
-    if (arena->chunks.source->flags & GPI_ON_DEVICE) v->to_free = gpi_less(facts.asked, most);
-    gpi_verdict_say_help(arena, v, gpi_verdict_say(&facts, v));
+    gpi_survey_make(later, v->device_free, &now);
+    is_pending = asked <= now.largest;
+    if (ask->request->flags & GPUPOOL_NO_WAIT) gpi_survey_make(*ask, v->device_free, &now);
+    v->largest = now.largest;
+    gpi_verdict_growth(ask, now.whole, v);
+    most = now.free + now.room + (arena->buddy.is_apart ? GPI_PAGE : 0); /* rounding */
+    if (arena->chunks.source->flags & GPI_ON_DEVICE) v->to_free = gpi_less(asked, most);
+    helps = gpi_verdict_say(ask, &now, is_pending && asked > v->largest, v);
+    if (v->device_missing) v->missing = 0;
+    gpi_verdict_say_help(arena, v, helps);
 }
 static void gpi_report_event(gpupool_arena *arena, const char *event, const char *sentence);
 static void gpi_report_open(void); /* both: REPORT */
@@ -5252,13 +5230,6 @@ FILE *open_memstream(char **text, size_t *bytes); /* -std=c11 leaves these out *
 
 /* -- the walk -- */
 
-/* The stream that freed a run, for CUDA; NULL: none, or it is retired. */
-static cudaStream_t gpi_report_stream(const gpi_stream *s) {
-    if (s->kind != GPI_ORDINARY) return NULL;
-    if (s->key & 1) return s->key == 1 ? cudaStreamLegacy : cudaStreamPerThread;
-    return (cudaStream_t)s->key;
-}
-
 /* Which part of its block a run's memory is: a stitched one's pieces are side by side. */
 static uint64_t gpi_report_offset(const gpi_run *run) {
     uint64_t units = 0;
@@ -5284,7 +5255,8 @@ static void gpi_report_part(const gpupool_arena *arena, const gpi_run *run, uint
     memset(&part->block, 0, sizeof part->block);
     if (run->state == GPI_FREE && (!s || run->of.at <= gpi_stream_done(arena, s)))
         part->kind = GPUPOOL_FREE;
-    else if (s && !is_of_graph) part->stream = gpi_report_stream(s);
+    else if (s && s->kind == GPI_ORDINARY)
+        part->stream = s->key & 1 && s->key != 1 ? cudaStreamPerThread : (cudaStream_t)s->key;
 }
 
 /* Under the lock. */
@@ -5328,14 +5300,6 @@ GPUPOOL_API gpupool_result gpupool_walk_blocks(gpupool_arena *arena,
 
 /* -- as text, and as JSON in one line -- */
 
-typedef struct gpi_report {
-    gpupool_arena *arena;
-    FILE *file;
-    const char *event, *sentence; /* what happened; the verdict's sentence, or "" */
-    gpupool_stats stats;
-    int chunks, parts;
-} gpi_report;
-
 /* The words of gpupool_stats, in their order: the first eight and the last three are bytes. */
 static const char *const gpi_report_names[] = {
     "requested", "requested_peak", "allocated",  "allocated_peak", "reserved", "reserved_peak",
@@ -5345,13 +5309,21 @@ static const char *const gpi_report_names[] = {
 enum { GPI_WORDS = sizeof gpi_report_names / sizeof *gpi_report_names };
 typedef char gpi_report_names_all[sizeof(gpupool_stats) == GPI_WORDS * sizeof(uint64_t) ? 1 : -1];
 
+typedef struct gpi_report {
+    gpupool_arena *arena;
+    FILE *file;
+    const char *event, *sentence; /* what happened; the verdict's sentence, or "" */
+    uint64_t words[GPI_WORDS];    /* of gpupool_stats */
+    int chunks, parts;
+} gpi_report;
+
 static void gpi_report_text(gpi_report *report) {
     const gpupool_arena *arena = report->arena;
     FILE *file = report->file;
     gpi_holder holders[GPI_HOLDERS];
-    uint64_t words[GPI_WORDS], i;
+    const uint64_t *words = report->words;
+    unsigned i;
     char text[96];
-    memcpy(words, &report->stats, sizeof words);
     fprintf(file, "gpupool: arena \"%s\" on device %d, %s: %s\n", arena->name, arena->driver.device,
             gpi_text_sources[arena->config.source], report->event);
     if (*report->sentence) fprintf(file, "  %s\n", report->sentence);
@@ -5410,15 +5382,14 @@ static int gpi_report_json_part(const gpupool_part *part, void *user) {
 
 static void gpi_report_json(gpi_report *report) {
     const gpupool_arena *arena = report->arena;
-    uint64_t words[GPI_WORDS];
     int i;
-    memcpy(words, &report->stats, sizeof words);
     fprintf(report->file, "{\"gpupool\":3,\"device\":%d", arena->driver.device);
     gpi_report_string(report->file, "name", arena->name);
     gpi_report_string(report->file, "source", gpi_text_sources[arena->config.source]);
     gpi_report_string(report->file, "event", report->event);
     gpi_report_string(report->file, "sentence", report->sentence);
-    for (i = 0; i < GPI_WORDS; i++) gpi_report_number(report->file, gpi_report_names[i], words[i]);
+    for (i = 0; i < GPI_WORDS; i++)
+        gpi_report_number(report->file, gpi_report_names[i], report->words[i]);
     fprintf(report->file, ",\"memory\":[");
     gpi_report_walk(report->arena, gpi_report_json_part, report);
     fprintf(report->file, "%s]}\n", report->chunks ? "]}" : "");
@@ -5429,10 +5400,14 @@ static void gpi_report_json(gpi_report *report) {
 /* R2. What the text lies in is malloc's. */
 static gpupool_result gpi_report_write(gpupool_arena *arena, void (*form)(gpi_report *), FILE *to,
                                        const char *event, const char *sentence) {
+    gpupool_result result = gpi_alloc_enter(arena);
     gpi_report report;
+    gpupool_stats stats;
     char *text = NULL;
     size_t bytes = 0;
     int is_lost;
+    if (result != GPUPOOL_OK) return result;
+    if (!to) return gpi_system_fail(GPUPOOL_E_ARGUMENT, "file: it is NULL");
     memset(&report, 0, sizeof report);
     report.arena = arena;
     report.event = event;
@@ -5442,31 +5417,24 @@ static gpupool_result gpi_report_write(gpupool_arena *arena, void (*form)(gpi_re
     gpi_system_lock(&arena->lock);
     gpi_alloc_empty_mail(arena);
     gpi_stream_flush_all(arena);
-    gpi_figures_read(arena, &report.stats);
+    gpi_figures_read(arena, &stats);
+    memcpy(report.words, &stats, sizeof stats);
     form(&report);
     gpi_system_unlock(&arena->lock);
     is_lost = ferror(report.file);
-    is_lost |= fclose(report.file); /* sets text and bytes */
-    if (!is_lost) is_lost = fwrite(text, 1, bytes, to) != bytes || fflush(to) ? 2 : 0;
+    if (fclose(report.file) || is_lost) result = gpi_system_no_memory(); /* sets text and bytes */
+    else if (fwrite(text, 1, bytes, to) != bytes || fflush(to))
+        result = gpi_system_fail(GPUPOOL_E_FILE, "file: it cannot be written");
     free(text);
-    if (!is_lost) return GPUPOOL_OK;
-    return is_lost == 2 ? gpi_system_fail(GPUPOOL_E_FILE, "file: it cannot be written")
-                        : gpi_system_no_memory();
-}
-
-static gpupool_result gpi_report_make(gpupool_arena *arena, void (*form)(gpi_report *), FILE *to) {
-    gpupool_result result = gpi_alloc_enter(arena);
-    if (result != GPUPOOL_OK) return result;
-    if (!to) return gpi_system_fail(GPUPOOL_E_ARGUMENT, "file: it is NULL");
-    return gpi_report_write(arena, form, to, "report", "");
+    return result;
 }
 
 GPUPOOL_API gpupool_result gpupool_report(gpupool_arena *arena, FILE *file) {
-    return gpi_report_make(arena, gpi_report_text, file);
+    return gpi_report_write(arena, gpi_report_text, file, "report", "");
 }
 
 GPUPOOL_API gpupool_result gpupool_write_json(gpupool_arena *arena, FILE *file) {
-    return gpi_report_make(arena, gpi_report_json, file);
+    return gpi_report_write(arena, gpi_report_json, file, "report", "");
 }
 
 /* Appends a report to the environment's file, in one write. */
@@ -5475,16 +5443,13 @@ static void gpi_report_event(gpupool_arena *arena, const char *event, const char
     const char *path = gpi_text_variable("GPUPOOL_REPORT");
     size_t length = path ? strlen(path) : 0;
     int is_json = length > 5 && !strcmp(path + length - 5, ".json");
-    gpupool_result result = GPUPOOL_E_FILE;
     FILE *file = path ? fopen(path, "ae") : NULL;
     if (!path) return;
-    if (file) {
-        setvbuf(file, NULL, _IONBF, 0);
-        result = gpi_report_write(arena, is_json ? gpi_report_json : gpi_report_text, file, event,
-                                  sentence);
-        fclose(file);
-    }
-    if (result != GPUPOOL_OK) fprintf(stderr, "gpupool: GPUPOOL_REPORT: cannot write %s\n", path);
+    if (file) setvbuf(file, NULL, _IONBF, 0);
+    if (gpi_report_write(arena, is_json ? gpi_report_json : gpi_report_text, file, event,
+                         sentence) != GPUPOOL_OK)
+        fprintf(stderr, "gpupool: GPUPOOL_REPORT: cannot write %s\n", path);
+    if (file) fclose(file);
     gpi_thread.last = before;
 }
 
@@ -7145,17 +7110,13 @@ GPUPOOL_API gpupool_result gpupool_sleep(gpupool_arena *arena, gpupool_content c
 /* Why the arena cannot wake: what is wanted, and who has it. */
 static gpupool_result gpi_sleep_out_of_memory(gpupool_arena *arena) {
     gpupool_verdict *v = &gpi_thread.verdict;
-    uint64_t taken;
     gpi_verdict_fill(arena, v);
     v->asked = arena->chunks.asleep;
     v->missing = gpi_less(v->asked, arena->chunks.limit);
     v->device_missing = gpi_less(v->asked, v->device_free);
-    taken = gpi_less(v->device_total, v->device_free);
     v->cause = v->missing ? GPUPOOL_CAUSE_LIMIT : GPUPOOL_CAUSE_OTHERS;
     gpi_verdict_add(v, "waking needs %s, and the limit is %s (0: none)", v->asked, v->limit);
     gpi_verdict_add(v, "; the device has %s of %s free", v->device_free, v->device_total);
-    gpi_verdict_add(v, ". Other arenas of this process hold %s, all else %s", v->siblings,
-                    gpi_less(taken, v->siblings));
     return gpi_system_fail(GPUPOOL_E_OUT_OF_MEMORY, "%s", v->sentence);
 }
 

@@ -341,33 +341,10 @@ static void refused(void) {
     says(verdict, "20.00 MiB does not fit, although the driver says that 100.00 MiB is free: ask "
                   "for less");
     CHECK_EQ(verdict->missing, 0);
-    CHECK_EQ(verdict->device_missing, 20 * MIB);
     fake_fail_clear();
     kit_close(arena);
 }
 
-/* Other arenas of the process are told apart from other processes. */
-static void siblings(void) {
-    const gpupool_verdict *verdict;
-    gpupool_arena *other;
-    void *block;
-    fake_device_memory(0, 100 * MIB);
-    fake_other_process(0, 20 * MIB);
-    other = kit_open(0);
-    block = gpupool_alloc(other, 50 * MIB, A);
-    arena = kit_open(0);
-    fill(1, 10 * MIB);
-    verdict = fails(40 * MIB, GPUPOOL_CAUSE_OTHERS);
-    CHECK_EQ(verdict->siblings, kit_stats(other).reserved.now);
-    says(verdict, "others (processes, libraries, CUDA itself) hold 20.00 MiB; other arenas of this "
-                  "process hold 50.00 MiB: have others free 20.00 MiB");
-    CHECK_EQ(verdict->device_missing, 20 * MIB);
-    free_all(1);
-    kit_free(other, block, A);
-    kit_close(arena);
-    kit_close(other);
-    fake_other_process(0, 0);
-}
 #endif
 
 /* A verdict is the thread's: another request that fails replaces it, a success does not. */
@@ -402,7 +379,6 @@ int main(void) {
     KIT_TEST(alignment);
     KIT_TEST(pages_of_the_device);
     KIT_TEST(refused);
-    KIT_TEST(siblings);
 #endif
     return check_finish();
 }
