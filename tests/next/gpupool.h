@@ -1488,16 +1488,16 @@ static gpi_text gpi_text_size(uint64_t bytes) {
 
 /* The length of a letter in UTF-8; 0: a control character, or no letter. */
 static unsigned gpi_text_letter(const char *text) {
+    static const uint32_t first[] = {0, 0, 0xc0, 0xe0, 0xf0}, least[] = {0, 32, 0xa0, 2048, 65536};
     const unsigned char *t = (const unsigned char *)text;
     unsigned length = t[0] < 0x80 ? 1 : t[0] < 0xe0 ? 2 : t[0] < 0xf0 ? 3 : 4, i;
-    if (t[0] < 0x20 || t[0] == 0x7f || (t[0] >= 0x80 && t[0] < 0xc2) || t[0] > 0xf4) return 0;
-    for (i = 1; i < length; i++)
+    uint32_t code = t[0] - first[length]; /* below a first byte: far beyond all letters */
+    for (i = 1; i < length; i++) {
         if ((t[i] & 0xc0) != 0x80) return 0;
-    if (t[0] == 0xc2 && t[1] < 0xa0) return 0;        /* control characters again */
-    if (t[0] == 0xe0 && t[1] < 0xa0) return 0;        /* a shorter letter's long form, */
-    if (t[0] == 0xed && t[1] >= 0xa0) return 0;       /* half of a pair, */
-    if (t[0] == 0xf0 && t[1] < 0x90) return 0;        /* again a long form, */
-    return t[0] == 0xf4 && t[1] >= 0x90 ? 0 : length; /* and beyond all letters */
+        code = code << 6 | (t[i] & 0x3f);
+    }
+    if (code < least[length] || code == 0x7f || code > 0x10ffff) return 0;
+    return code >> 11 == 0x1b ? 0 : length; /* half of a pair */
 }
 
 /* Copies a text so that it stays one line of UTF-8: cut between letters; what is no letter as \xNN.
@@ -1560,13 +1560,11 @@ static const char *gpi_text_limit(const char *text, uint64_t total, uint64_t *by
     if (unit <= 0) return "ends in no unit of: % B KiB MiB GiB TiB KB MB GB TB K M G T";
     /* with 0.8 the user may mean 80%, and with -1 no limit */
     if (*text != '%' && unit < 2 && (is_rest || !is_whole)) return "needs a unit, or %";
-    if (*text == '%' && number > 100) return "is over 100%";
     number = number * unit + 0.5; /* tenths have no exact double */
     if (!(number < 9e18)) return "is larger than any memory";
     *bytes = (uint64_t)number;
-    if (is_rest && *bytes >= total) return "leaves nothing of the memory";
-    if (is_rest) *bytes = total - *bytes;
-    return *bytes || (*text != '%' && number <= 0.5) ? NULL : "is zero"; /* "0": no limit */
+    if (is_rest) *bytes = gpi_less(total, *bytes);
+    return *bytes || (*text != '%' && number <= 0.5) ? NULL : "leaves nothing"; /* "0": no limit */
 }
 
 static const char *const gpi_text_sources[] = {"auto",   "mapped", "device", "managed",
@@ -4733,23 +4731,23 @@ static gpupool_arena *gpi_life_visit(gpupool_arena *left) {
 /* Whether the program may use bytes from an address on, as far as arenas know. */
 static gpupool_result gpi_life_may_use(uint64_t at, uint64_t bytes, const char *argument) {
     gpi_failure before = gpi_thread.last;
-    gpupool_result result = GPUPOOL_E_ARGUMENT, found;
+    int is_asleep = 0;
     gpupool_arena *arena = NULL;
     const char *wrong = NULL;
     gpupool_block block;
     while ((arena = gpi_life_visit(arena)) != NULL) {
-        found = gpupool_get_block(arena, (void *)(uintptr_t)at, &block);
+        gpupool_result found = gpupool_get_block(arena, (void *)(uintptr_t)at, &block);
         if (found == GPUPOOL_E_DOUBLE_FREE) wrong = "it is in memory that is free";
         if (!block.memory) continue;
         if (bytes > (uintptr_t)block.memory + block.requested - at)
             wrong = "it goes beyond its block";
         gpi_system_lock(&arena->lock);
-        if (arena->sleep != GPI_AWAKE) result = GPUPOOL_E_ASLEEP;
+        is_asleep |= arena->sleep != GPI_AWAKE;
         gpi_system_unlock(&arena->lock);
     }
     gpi_thread.last = before;
-    if (result == GPUPOOL_E_ASLEEP) wrong = "its arena sleeps";
-    return wrong ? gpi_system_fail(result, "%s: %s", argument, wrong) : GPUPOOL_OK;
+    if (is_asleep) return gpi_system_fail(GPUPOOL_E_ASLEEP, "%s: its arena sleeps", argument);
+    return wrong ? gpi_system_fail(GPUPOOL_E_ARGUMENT, "%s: %s", argument, wrong) : GPUPOOL_OK;
 }
 
 static void gpi_life_leave(gpupool_arena *arena) {
@@ -4801,22 +4799,17 @@ static void gpi_life_put_struct(gpupool_arena *arena) {
 
 static gpupool_result gpi_life_refuses(const gpupool_arena_config *config) {
     gpupool_result result = gpi_driver_has("config.device", config->device);
+    const char *wrong = NULL;
     if (result != GPUPOOL_OK) return result;
-    if ((unsigned)config->source > GPUPOOL_SOURCE_BYPASS)
-        return gpi_system_fail(GPUPOOL_E_ARGUMENT, "config.source: %d is no source",
-                               (int)config->source);
+    if ((unsigned)config->source > GPUPOOL_SOURCE_BYPASS) wrong = "source: there is none such";
     if (config->source == GPUPOOL_SOURCE_CUSTOM && (!config->chunk_alloc || !config->chunk_free))
-        return gpi_system_fail(GPUPOOL_E_ARGUMENT,
-                               "config: CUSTOM needs both chunk_alloc and chunk_free");
-    if (config->share & ~(unsigned)(GPUPOOL_SHARE_PROCESSES | GPUPOOL_SHARE_RDMA))
-        return gpi_system_fail(GPUPOOL_E_ARGUMENT, "config.share: %#x has an unknown bit",
-                               config->share);
+        wrong = "source: CUSTOM needs both chunk_alloc and chunk_free";
     if (config->share && config->source > GPUPOOL_SOURCE_MAPPED)
-        return gpi_system_fail(GPUPOOL_E_ARGUMENT, "config.share: only MAPPED memory is shared");
-    if (config->chunk_bytes > (uint64_t)1 << 46)
-        return gpi_system_fail(GPUPOOL_E_ARGUMENT, "config.chunk_bytes: %zu is more than 2^46",
-                               config->chunk_bytes);
-    return GPUPOOL_OK;
+        wrong = "share: only MAPPED memory is shared";
+    if (config->share & ~(unsigned)(GPUPOOL_SHARE_PROCESSES | GPUPOOL_SHARE_RDMA))
+        wrong = "share: it has an unknown bit";
+    if (config->chunk_bytes > (uint64_t)1 << 46) wrong = "chunk_bytes: more than 2^46";
+    return wrong ? gpi_system_fail(GPUPOOL_E_ARGUMENT, "config.%s", wrong) : GPUPOOL_OK;
 }
 
 /* Where the config says AUTO: the environment's source, in any case, else the macro's. */
@@ -4919,16 +4912,12 @@ static gpupool_result gpi_life_choose_limit(gpupool_arena *arena) {
    numbers only. */
 static gpupool_result gpi_life_open_buddy(gpupool_arena *arena) {
     gpi_buddy *buddy = &arena->buddy;
-    uint64_t page = GPI_GRANULE * GPI_UNIT, homes, spaces, bytes;
+    uint64_t total = arena->driver.total_bytes, page = GPI_PAGE, homes, spaces, bytes;
     gpupool_result result;
     gpi_visit visit;
     gpi_run *run;
-    homes = gpi_up(arena->driver.total_bytes * GPI_HOMES, page);
-    spaces = gpi_up(arena->driver.total_bytes * GPI_SPACES, page);
-    if (buddy->is_apart) {
-        homes = (uint64_t)1 << 46;
-        spaces = 0;
-    }
+    homes = buddy->is_apart ? (uint64_t)1 << 46 : gpi_up(total * GPI_HOMES, page);
+    spaces = buddy->is_apart ? 0 : gpi_up(total * GPI_SPACES, page);
     bytes = homes + spaces;
     buddy->granules = bytes / page;
     buddy->index = (gpi_run **)gpi_system_pages(gpi_life_tables(buddy), PROT_READ | PROT_WRITE);
@@ -5148,7 +5137,6 @@ GPUPOOL_API gpupool_result gpupool_get_available(gpupool_arena *arena, cudaStrea
     if (!bytes) return gpi_system_fail(GPUPOOL_E_ARGUMENT, "bytes: it is NULL");
     *bytes = 0;
     result = gpi_alloc_begin(arena, stream, &s);
-    if (result == GPUPOOL_OK) result = gpi_arena_ready(arena);
     if (result == GPUPOOL_OK) {
         gpi_stream_flush_all(arena);
         gpi_ladder_poll(arena);
@@ -5165,7 +5153,6 @@ GPUPOOL_API gpupool_result gpupool_get_available(gpupool_arena *arena, cudaStrea
 
 /* Under the lock. */
 static void gpi_figures_read(gpupool_arena *arena, gpupool_stats *stats) {
-    memset(stats, 0, sizeof *stats);
     gpi_stream_fold_all(arena);
     stats->requested = arena->requested;
     stats->allocated = arena->allocated;
