@@ -242,8 +242,7 @@ typedef struct gpupool_verdict { /* figures of one moment, in bytes */
                          what is free would do, in one piece */
     uint64_t largest; /* a request on the same stream for this much succeeds (NO_WAIT too) */
     uint64_t limit, reserved, allocated, pending; /* limit 0: none */
-    uint64_t device_free, device_total, siblings; /* siblings: what other arenas of this process
-                                                     reserve on the device */
+    uint64_t device_free, device_total;
     char sentence[400];
 } gpupool_verdict;
 
@@ -433,9 +432,9 @@ GPUPOOL_API gpupool_result gpupool_get_block(gpupool_arena *, const void *memory
 /* Returns idle chunks until at most keep_bytes stay reserved. Waits for the device. */
 GPUPOOL_API gpupool_result gpupool_trim(gpupool_arena *, size_t keep_bytes);
 
-/* The largest request that would succeed now on this stream, waits included, in bytes; without what
-   other arenas could give back. Sources that do not tell how much they have left (MANAGED, PINNED,
-   CUSTOM) count for what they have given. */
+/* How large a request would succeed now on this stream, waits included, in bytes; without what
+   other arenas could give back, and joining what several streams have freed. Sources that do not
+   tell how much they have left (MANAGED, PINNED, CUSTOM) count for what they have given. */
 GPUPOOL_API gpupool_result gpupool_get_available(gpupool_arena *, cudaStream_t, size_t *bytes);
 
 /* Sets the limit on reserved bytes; 0: none. If more is reserved, waits for the device and returns
@@ -1489,16 +1488,16 @@ static gpi_text gpi_text_size(uint64_t bytes) {
 
 /* The length of a letter in UTF-8; 0: a control character, or no letter. */
 static unsigned gpi_text_letter(const char *text) {
+    static const uint32_t first[] = {0, 0, 0xc0, 0xe0, 0xf0}, least[] = {0, 32, 0xa0, 2048, 65536};
     const unsigned char *t = (const unsigned char *)text;
     unsigned length = t[0] < 0x80 ? 1 : t[0] < 0xe0 ? 2 : t[0] < 0xf0 ? 3 : 4, i;
-    if (t[0] < 0x20 || t[0] == 0x7f || (t[0] >= 0x80 && t[0] < 0xc2) || t[0] > 0xf4) return 0;
-    for (i = 1; i < length; i++)
+    uint32_t code = t[0] - first[length]; /* below a first byte: far beyond all letters */
+    for (i = 1; i < length; i++) {
         if ((t[i] & 0xc0) != 0x80) return 0;
-    if (t[0] == 0xc2 && t[1] < 0xa0) return 0;        /* control characters again */
-    if (t[0] == 0xe0 && t[1] < 0xa0) return 0;        /* a shorter letter's long form, */
-    if (t[0] == 0xed && t[1] >= 0xa0) return 0;       /* half of a pair, */
-    if (t[0] == 0xf0 && t[1] < 0x90) return 0;        /* again a long form, */
-    return t[0] == 0xf4 && t[1] >= 0x90 ? 0 : length; /* and beyond all letters */
+        code = code << 6 | (t[i] & 0x3f);
+    }
+    if (code < least[length] || code == 0x7f || code > 0x10ffff) return 0;
+    return code >> 11 == 0x1b ? 0 : length; /* half of a pair */
 }
 
 /* Copies a text so that it stays one line of UTF-8: cut between letters; what is no letter as \xNN.
@@ -1561,13 +1560,11 @@ static const char *gpi_text_limit(const char *text, uint64_t total, uint64_t *by
     if (unit <= 0) return "ends in no unit of: % B KiB MiB GiB TiB KB MB GB TB K M G T";
     /* with 0.8 the user may mean 80%, and with -1 no limit */
     if (*text != '%' && unit < 2 && (is_rest || !is_whole)) return "needs a unit, or %";
-    if (*text == '%' && number > 100) return "is over 100%";
     number = number * unit + 0.5; /* tenths have no exact double */
     if (!(number < 9e18)) return "is larger than any memory";
     *bytes = (uint64_t)number;
-    if (is_rest && *bytes >= total) return "leaves nothing of the memory";
-    if (is_rest) *bytes = total - *bytes;
-    return *bytes || (*text != '%' && number <= 0.5) ? NULL : "is zero"; /* "0": no limit */
+    if (is_rest) *bytes = gpi_less(total, *bytes);
+    return *bytes || (*text != '%' && number <= 0.5) ? NULL : "leaves nothing"; /* "0": no limit */
 }
 
 static const char *const gpi_text_sources[] = {"auto",   "mapped", "device", "managed",
@@ -3872,26 +3869,10 @@ static int gpi_sibling_helps(const gpi_ask *ask) {
    Read first: gpi_survey_make, gpi_verdict_growth, gpi_verdict_say. */
 
 typedef struct gpi_survey { /* in bytes */
-    uint64_t free, longest; /* all that the request could take; the most of it side by side */
-    uint64_t room, largest; /* what a growth can add; the largest request that succeeds */
+    uint64_t free, longest; /* all that the request could take; the longest run of it */
+    uint64_t whole;         /* chunks that are all free: for a stitch, or to go back */
+    uint64_t room, largest; /* what a growth can add; a request for so much succeeds */
 } gpi_survey;
-
-/* Neighbours join if they will be in one list: not at hand; and a scope has a list of its own. */
-static void gpi_survey_runs(const gpi_ask *ask, gpi_survey *survey) {
-    const gpi_buddy *buddy = &ask->arena->buddy;
-    const gpi_run *run = gpi_buddy_at(buddy, 0);
-    int is_apart = !ask->takes_pending || ask->owner->kind == GPI_GRAPH;
-    uint64_t length = 0;
-    for (; run; run = run->right) {
-        const gpi_chunk *chunk = gpi_buddy_chunk(buddy, run->unit);
-        int can_use = chunk && gpi_ask_can_use(ask, run);
-        if (!can_use || is_apart || (buddy->is_apart && chunk->unit == run->unit)) length = 0;
-        if (!can_use) continue;
-        length += run->units * GPI_UNIT;
-        survey->free += run->units * GPI_UNIT;
-        survey->longest = gpi_max(survey->longest, length);
-    }
-}
 
 /* What a growth can add after `back` bytes went back to the source: nothing, if it doesn't tell. */
 static uint64_t gpi_survey_room(const gpupool_arena *arena, uint64_t back, uint64_t device_free) {
@@ -3903,25 +3884,32 @@ static uint64_t gpi_survey_room(const gpupool_arena *arena, uint64_t back, uint6
     return gpi_down(room, chunks->source->flags & GPI_MAPS || back ? GPI_PAGE : GPI_UNIT);
 }
 
-/* What the request could take, and with takes_pending after waits. A stitch takes the chunks that
-   are wholly free, and with them a growth or the start of one chunk more; other sources get a new
-   chunk in place of idle ones. */
+/* What the request could take, and with takes_pending after waits. A stitch takes the whole chunks,
+   and with them a growth or the start of one chunk more; other sources get a new chunk in place of
+   them. */
 static void gpi_survey_make(gpi_ask ask, uint64_t device_free, gpi_survey *survey) {
+    const gpi_buddy *buddy = &ask.arena->buddy;
     const gpi_chunks *chunks = &ask.arena->chunks;
-    uint64_t whole, more, i;
+    const gpi_run *run = gpi_buddy_at(buddy, 0);
+    int can_stitch = gpi_ladder_can_stitch(&ask);
+    uint64_t more, i;
     gpi_plan plan;
     memset(survey, 0, sizeof *survey);
-    gpi_survey_runs(&ask, survey);
-    survey->room = more = gpi_survey_room(ask.arena, 0, device_free);
+    for (; run; run = run->right) {
+        if (!gpi_buddy_chunk(buddy, run->unit) || !gpi_ask_can_use(&ask, run)) continue;
+        survey->free += run->units * GPI_UNIT;
+        survey->longest = gpi_max(survey->longest, run->units * GPI_UNIT);
+    }
     ask.units = (uint64_t)1 << 50; /* the plan of a block that needs all there is */
-    if (!gpi_ladder_can_stitch(&ask)) ask.takes_own = 0;
+    if (!can_stitch) ask.takes_own = 0;
     gpi_stitch_plan(&ask, &plan);
-    whole = (ask.units - plan.missing) * GPI_UNIT;
-    if (gpi_ladder_can_stitch(&ask)) {
-        for (i = 0; i < chunks->count; i++)
-            if (!chunks->all[i]->is_chosen) more = gpi_max(more, chunks->all[i]->usable * GPI_UNIT);
-        more += whole;
-    } else if (whole) more = gpi_max(more, gpi_survey_room(ask.arena, whole, device_free));
+    survey->whole = (ask.units - plan.missing) * GPI_UNIT;
+    survey->room = more = gpi_survey_room(ask.arena, 0, device_free);
+    for (i = 0; i < chunks->count && can_stitch; i++)
+        if (!chunks->all[i]->is_chosen) more = gpi_max(more, chunks->all[i]->usable * GPI_UNIT);
+    if (can_stitch) more += survey->whole;
+    else if (survey->whole)
+        more = gpi_max(more, gpi_survey_room(ask.arena, survey->whole, device_free));
     survey->largest = ask.is_own_chunk ? more : gpi_max(more, survey->longest);
 }
 
@@ -3937,93 +3925,60 @@ static uint64_t gpi_verdict_available(gpi_ask *ask) {
 
 /* -- who has memory -- */
 
-typedef struct gpi_holder { /* blocks of a label; without one: of this size */
+enum { GPI_HOLDERS = 128 };
+
+typedef struct gpi_holder { /* blocks of a label; without one: of up to this size, a power of two */
     const char *label;
     uint64_t size, blocks, bytes;
 } gpi_holder;
 
 static int gpi_holder_order(const void *left, const void *right) {
     const gpi_holder *a = (const gpi_holder *)left, *b = (const gpi_holder *)right;
-    int order = strcmp(a->label, b->label);
-    return order || *a->label ? order : (a->size > b->size) - (a->size < b->size);
-}
-
-static int gpi_holder_order_by_bytes(const void *left, const void *right) {
-    const gpi_holder *a = (const gpi_holder *)left, *b = (const gpi_holder *)right;
     return (a->bytes < b->bytes) - (a->bytes > b->bytes);
 }
 
-/* Adds up the live blocks; who has most comes first. Returns how many holders; 0: none, or the host
-   has no memory for the list. */
-static uint64_t gpi_holder_list(const gpupool_arena *arena, gpi_holder **list) {
-    const gpi_run *first = gpi_buddy_at(&arena->buddy, 0), *run;
-    uint64_t count = 0, used = 0, i;
+/* Adds up the live blocks; who has most comes first. The last one found is all who come later. */
+static void gpi_holder_list(const gpupool_arena *arena, gpi_holder *list) {
+    const gpi_run *run = gpi_buddy_at(&arena->buddy, 0);
     gpupool_block block;
-    for (run = first; run; run = run->right) count += (uint64_t)gpi_stream_describe(run, &block);
-    *list = count ? (gpi_holder *)gpi_system_zeroed(count * sizeof **list) : NULL;
-    for (run = first; *list && run && used < count; run = run->right) {
-        gpi_holder holder = {"", 0, 1, 0};
+    memset(list, 0, GPI_HOLDERS * sizeof *list);
+    for (; run; run = run->right) {
+        gpi_holder *holder = list, *last = list + GPI_HOLDERS - 1;
+        uint64_t size = 0;
         if (!gpi_stream_describe(run, &block)) continue;
-        if (block.label) holder.label = block.label;
-        holder.size = holder.bytes = block.requested;
-        (*list)[used++] = holder;
+        if (!block.label) block.label = "";
+        if (!*block.label) size = (uint64_t)1 << gpi_high_bit(block.requested * 2 - 1);
+        while (holder < last && holder->blocks &&
+               (holder->size != size || strcmp(holder->label, block.label)))
+            holder++;
+        holder->label = holder == last ? "others" : block.label;
+        holder->size = size;
+        holder->blocks++;
+        holder->bytes += block.requested;
     }
-    if (!used) {
-        GPUPOOL_FREE(*list);
-        *list = NULL;
-        return 0;
-    }
-    qsort(*list, used, sizeof **list, gpi_holder_order);
-    for (i = 1, count = 0; i < used; i++) {
-        if (gpi_holder_order(*list + count, *list + i)) {
-            (*list)[++count] = (*list)[i];
-        } else {
-            (*list)[count].blocks++;
-            (*list)[count].bytes += (*list)[i].bytes;
-        }
-    }
-    qsort(*list, count + 1, sizeof **list, gpi_holder_order_by_bytes);
-    return count + 1;
+    qsort(list, GPI_HOLDERS, sizeof *list, gpi_holder_order);
 }
 
 /* "3 blocks of model.c:88" */
 static void gpi_holder_write(const gpi_holder *holder, char *to, size_t bytes) {
     char label[64];
     gpi_text_line(label, sizeof label, holder->label);
-    snprintf(to, bytes, "%llu block%s of %s", (unsigned long long)holder->blocks,
-             holder->blocks == 1 ? "" : "s", *label ? label : gpi_text_size(holder->size).text);
+    snprintf(to, bytes, "%llu block%s of %s%s", (unsigned long long)holder->blocks,
+             holder->blocks == 1 ? "" : "s", *label ? label : "up to ",
+             *label ? "" : gpi_text_size(holder->size).text);
 }
 
 /* -- the cause, and what helps -- */
 
-typedef struct gpi_facts { /* of a request that failed, in bytes */
-    const gpi_ask *ask;
-    gpi_survey now;                         /* what it could take */
-    uint64_t asked, by_limit;               /* in whole units; what the limit lacks for a growth */
-    int is_pending, is_aligned, is_refused; /* after a wait it would fit; with a smaller alignment;
-                                               if the driver gave what it says */
-} gpi_facts;
-
-/* What a growth lacks that would do: it adds what a stitch lacks; or the whole block, in place of
-   idle chunks, and where an alignment may find no addresses for a stitch. */
-static void gpi_verdict_growth(gpi_facts *facts, gpupool_verdict *v) {
-    const gpi_ask *ask = facts->ask;
+/* What limit and device lack for a growth that would do: in place of whole chunks that go back, or
+   with them in a stitch, for which a larger alignment may find no addresses. */
+static void gpi_verdict_growth(const gpi_ask *ask, uint64_t whole, gpupool_verdict *v) {
     const gpi_chunks *chunks = &ask->arena->chunks;
-    uint64_t units = gpi_ladder_need(ask), back = 0, i;
-    gpi_plan plan;
-    gpi_stitch_plan(ask, &plan);
-    for (i = 0; i < chunks->count && !gpi_ladder_can_stitch(ask); i++)
-        if (gpi_chunk_is_idle(ask->arena, chunks->all[i])) back += chunks->all[i]->units;
-    if (!gpi_ladder_can_stitch(ask) || plan.missing == ask->units) plan.missing = 0;
-    units = plan.missing + (plan.missing && ask->alignment <= GPI_PAGE ? 0 : units);
-    if (ask->alignment > GPI_PAGE && units * GPI_UNIT > v->device_total) facts->is_aligned = 1;
-    if (chunks->source->flags & GPI_MAPS || back) units = gpi_up(units, GPI_GRANULE);
-    facts->by_limit = gpi_less(v->reserved - back * GPI_UNIT + units * GPI_UNIT, chunks->limit);
-    units = gpi_up(units, GPI_GRANULE); /* of the device cudaMalloc takes whole pages, too */
-    if (facts->is_refused) v->device_missing = units * GPI_UNIT;
-    else if (chunks->source->flags & GPI_ON_DEVICE)
-        v->device_missing = gpi_less(units * GPI_UNIT, v->device_free + back * GPI_UNIT);
-    v->missing = v->device_missing ? 0 : facts->by_limit;
+    uint64_t needs = gpi_up(gpi_ladder_need(ask) * GPI_UNIT, GPI_PAGE);
+    if (ask->alignment > GPI_PAGE && gpi_ladder_can_stitch(ask)) whole = 0;
+    v->missing = gpi_less(v->reserved - whole + needs, chunks->limit);
+    if (chunks->source->flags & GPI_ON_DEVICE)
+        v->device_missing = gpi_less(needs, v->device_free + whole);
 }
 
 /* Appends to the sentence: a form with up to two sizes. */
@@ -4036,19 +3991,19 @@ static void gpi_verdict_add(gpupool_verdict *v, const char *form, uint64_t x, ui
 /* Says what helps besides: a higher limit; free blocks, and whose; "ask for less" if nothing does.
  */
 static void gpi_verdict_say_help(const gpupool_arena *arena, gpupool_verdict *v, int parts) {
-    static const char *const link[] = {": ", ", or "};
-    gpi_holder *holders;
-    size_t used;
-    if (v->missing) gpi_verdict_add(v, link[parts++ > 0], 0, 0);
-    if (v->missing) gpi_verdict_add(v, "raise the limit by %s", v->missing, 0);
-    if (v->to_free <= v->allocated && gpi_holder_list(arena, &holders)) {
-        gpi_verdict_add(v, link[parts++ > 0], 0, 0);
-        if (v->to_free) gpi_verdict_add(v, "free at least %s", v->to_free, 0);
-        else gpi_verdict_add(v, "free some", 0, 0);
+    gpi_holder holders[GPI_HOLDERS];
+    char most[128];
+    if (v->missing) {
+        gpi_verdict_add(v, parts++ ? ", or " : ": ", 0, 0);
+        gpi_verdict_add(v, "raise the limit by %s", v->missing, 0);
+    }
+    if (v->allocated && v->to_free <= v->allocated) {
+        gpi_holder_list(arena, holders);
+        gpi_holder_write(holders, most, sizeof most);
+        gpi_verdict_add(v, parts++ ? ", or " : ": ", 0, 0);
+        gpi_verdict_add(v, v->to_free ? "free at least %s" : "free some", v->to_free, 0);
         gpi_verdict_add(v, " of the %s that blocks hold, most in ", v->allocated, 0);
-        used = strlen(v->sentence);
-        gpi_holder_write(holders, v->sentence + used, sizeof v->sentence - used);
-        GPUPOOL_FREE(holders);
+        strncat(v->sentence, most, sizeof v->sentence - strlen(v->sentence) - 1);
     }
     if (!parts) gpi_verdict_add(v, ": ask for less", 0, 0);
 }
@@ -4062,58 +4017,51 @@ typedef struct gpi_clause {
 
 /* The cause, what is said about it, and what helps against it: by the first clause that holds.
    Returns whether something does. */
-static int gpi_verdict_say(const gpi_facts *facts, gpupool_verdict *v) {
-    const gpi_survey *now = &facts->now;
-    uint64_t asked = facts->asked, total = v->device_total, left = gpi_less(v->limit, v->reserved);
-    uint64_t most = now->free + now->room, taken = gpi_less(total, v->device_free);
-    uint64_t others = gpi_less(taken, v->reserved + v->siblings), lacks = v->device_missing;
-    gpupool_source source = facts->ask->arena->chunks.source->name;
-    const gpupool_cause limit = GPUPOOL_CAUSE_LIMIT, pending = GPUPOOL_CAUSE_PENDING;
-    const gpupool_cause host = GPUPOOL_CAUSE_HOST, pieces = GPUPOOL_CAUSE_FRAGMENTED;
-    const gpupool_cause device =
-        taken > 2 * v->reserved ? GPUPOOL_CAUSE_OTHERS : GPUPOOL_CAUSE_DEVICE_FULL;
-    int by_limit = facts->by_limit && facts->by_limit >= lacks, is_refused = facts->is_refused;
+static int gpi_verdict_say(const gpi_ask *ask, const gpi_survey *now, int is_pending,
+                           gpupool_verdict *v) {
+    uint64_t asked = ask->units * GPI_UNIT, total = v->device_total, lacks = v->device_missing;
+    uint64_t most = now->free + now->room, left = gpi_less(v->limit, v->reserved);
+    uint64_t others = gpi_less(total, v->device_free + v->reserved);
+    int fits = asked <= v->largest, is_aligned = fits && ask->alignment > GPI_UNIT;
+    int is_of_others = others > v->reserved && asked <= total;
+    int by_limit = v->missing && v->missing >= lacks;
     const gpi_clause clauses[] = {
-        {facts->is_aligned, pieces, " at a multiple of %s: %s is free, but not at such an address",
-         ": ask for a smaller alignment", facts->ask->alignment, most},
-        {facts->is_pending, pending, " before work in flight has finished",
+        {is_aligned, GPUPOOL_CAUSE_FRAGMENTED,
+         " at a multiple of %s: %s is free, but not at such an address",
+         ": ask for a smaller alignment", ask->alignment, most},
+        {is_pending, GPUPOOL_CAUSE_PENDING, " before work in flight has finished",
          ": let the request wait", 0, 0},
-        {asked <= most && !is_refused, pieces,
+        {fits, is_of_others ? GPUPOOL_CAUSE_OTHERS : GPUPOOL_CAUSE_DEVICE_FULL,
+         ", although the driver says that %s is free", NULL, v->device_free, 0},
+        {asked <= most, GPUPOOL_CAUSE_FRAGMENTED,
          " in one piece: %s is free, but only %s of it side by side", NULL, most, v->largest},
-        {asked <= most + v->pending && !is_refused, pending, " in the %s that is free",
+        {asked <= most + v->pending, GPUPOOL_CAUSE_PENDING, " in the %s that is free",
          ": release captures whose graphs are gone", most, 0},
-        {by_limit && asked <= now->free + left, limit,
+        {by_limit && asked <= now->free + left, GPUPOOL_CAUSE_LIMIT,
          ": the limit of %s leaves %s, but memory comes in pages of 2 MiB", NULL, v->limit, left},
-        {by_limit, limit, " under the limit of %s, of which blocks hold %s", NULL, v->limit,
-         v->allocated},
-        {source == GPUPOOL_SOURCE_CUSTOM, host, ": chunk_alloc gives no more", NULL, 0, 0},
-        {source == GPUPOOL_SOURCE_PINNED, host, ": the host pins no more", NULL, 0, 0},
-        {source == GPUPOOL_SOURCE_MANAGED, host, ": the driver manages no more", NULL, 0, 0},
-        {is_refused, device, ", although the driver says that %s is free", NULL, v->device_free, 0},
-        {v->asked > total, device, ": the whole device has %s", NULL, total, 0},
-        {device == GPUPOOL_CAUSE_DEVICE_FULL, device,
+        {by_limit, GPUPOOL_CAUSE_LIMIT, " under the limit of %s, of which blocks hold %s", NULL,
+         v->limit, v->allocated},
+        {!(ask->arena->chunks.source->flags & GPI_ON_DEVICE), GPUPOOL_CAUSE_HOST,
+         ": the arena's source gives no more", NULL, 0, 0},
+        {!is_of_others, GPUPOOL_CAUSE_DEVICE_FULL,
          " on the device, of whose %s this arena's blocks hold %s", NULL, total, v->allocated},
-        {1, device,
-         " on the device: %s is missing, and others (processes, libraries, CUDA itself) hold %s",
-         facts->by_limit ? ": have others free %s and raise the limit by %s"
-                         : ": have others free %s",
+        {1, GPUPOOL_CAUSE_OTHERS,
+         " on the device: %s is missing, and others (arenas, libraries, processes, CUDA) hold %s",
+         v->missing ? ": have others free %s and raise the limit by %s" : ": have others free %s",
          lacks, others}};
     const gpi_clause *clause = clauses;
     while (!clause->holds) clause++;
     v->cause = clause->cause;
     gpi_verdict_add(v, "%s does not fit", v->asked, 0);
     gpi_verdict_add(v, clause->why, clause->x, clause->y);
-    if (v->pending && !facts->is_pending)
+    if (v->pending && !is_pending)
         gpi_verdict_add(v, "; %s is pending, or kept by graphs", v->pending, 0);
-    if (v->siblings && v->cause == device)
-        gpi_verdict_add(v, "; other arenas of this process hold %s", v->siblings, 0);
-    if (clause->help) gpi_verdict_add(v, clause->help, lacks, facts->by_limit);
+    if (clause->help) gpi_verdict_add(v, clause->help, lacks, v->missing);
     return clause->help != NULL;
 }
 
 /* The figures of this moment. The lock is held. */
 static void gpi_verdict_fill(gpupool_arena *arena, gpupool_verdict *v) {
-    gpupool_arena *other = NULL;
     memset(v, 0, sizeof *v);
     gpi_stream_fold_all(arena);
     v->limit = arena->chunks.limit == UINT64_MAX ? 0 : arena->chunks.limit;
@@ -4122,33 +4070,28 @@ static void gpi_verdict_fill(gpupool_arena *arena, gpupool_verdict *v) {
     v->pending = arena->buddy.pending.now;
     v->device_free = gpi_driver_free_bytes(&arena->driver);
     v->device_total = arena->driver.total_bytes;
-    while ((other = gpi_life_visit(other)) != NULL)
-        if (other != arena && other->config.device == arena->config.device &&
-            other->chunks.source->flags & GPI_ON_DEVICE)
-            v->siblings += GPI_LOOK(&other->chunks.reserved.now);
 }
 
 /* Says why a request found no memory. The lock is held. */
 static void gpi_verdict_make(const gpi_ask *ask, gpupool_verdict *v) {
     gpupool_arena *arena = ask->arena;
-    gpi_facts facts = {ask, {0, 0, 0, 0}, ask->units * GPI_UNIT, 0, 0, 0, 0};
+    uint64_t asked = ask->units * GPI_UNIT, most;
+    int is_pending, helps;
     gpi_ask later = *ask;
-    gpi_survey then;
-    uint64_t most;
+    gpi_survey now;
     gpi_verdict_fill(arena, v);
     v->asked = ask->request->bytes;
     later.takes_pending = 1;
-    gpi_survey_make(later, v->device_free, &then);
-    if (ask->request->flags & GPUPOOL_NO_WAIT) gpi_survey_make(*ask, v->device_free, &facts.now);
-    else facts.now = then;
-    v->largest = facts.now.largest;
-    most = facts.now.free + facts.now.room + (arena->buddy.is_apart ? GPI_PAGE : 0); /* rounding */
-    facts.is_pending = facts.asked > v->largest && facts.asked <= then.largest;
-    facts.is_aligned = facts.asked <= v->largest && ask->alignment > GPI_UNIT;
-    facts.is_refused = facts.asked <= v->largest && !facts.is_aligned;
-    gpi_verdict_growth(&facts, v);
-    if (arena->chunks.source->flags & GPI_ON_DEVICE) v->to_free = gpi_less(facts.asked, most);
-    gpi_verdict_say_help(arena, v, gpi_verdict_say(&facts, v));
+    gpi_survey_make(later, v->device_free, &now);
+    is_pending = asked <= now.largest;
+    if (ask->request->flags & GPUPOOL_NO_WAIT) gpi_survey_make(*ask, v->device_free, &now);
+    v->largest = now.largest;
+    gpi_verdict_growth(ask, now.whole, v);
+    most = now.free + now.room + (arena->buddy.is_apart ? GPI_PAGE : 0); /* rounding */
+    if (arena->chunks.source->flags & GPI_ON_DEVICE) v->to_free = gpi_less(asked, most);
+    helps = gpi_verdict_say(ask, &now, is_pending && asked > v->largest, v);
+    if (v->device_missing) v->missing = 0;
+    gpi_verdict_say_help(arena, v, helps);
 }
 static void gpi_report_event(gpupool_arena *arena, const char *event, const char *sentence);
 static void gpi_report_open(void); /* both: REPORT */
@@ -4788,23 +4731,23 @@ static gpupool_arena *gpi_life_visit(gpupool_arena *left) {
 /* Whether the program may use bytes from an address on, as far as arenas know. */
 static gpupool_result gpi_life_may_use(uint64_t at, uint64_t bytes, const char *argument) {
     gpi_failure before = gpi_thread.last;
-    gpupool_result result = GPUPOOL_E_ARGUMENT, found;
+    int is_asleep = 0;
     gpupool_arena *arena = NULL;
     const char *wrong = NULL;
     gpupool_block block;
     while ((arena = gpi_life_visit(arena)) != NULL) {
-        found = gpupool_get_block(arena, (void *)(uintptr_t)at, &block);
+        gpupool_result found = gpupool_get_block(arena, (void *)(uintptr_t)at, &block);
         if (found == GPUPOOL_E_DOUBLE_FREE) wrong = "it is in memory that is free";
         if (!block.memory) continue;
         if (bytes > (uintptr_t)block.memory + block.requested - at)
             wrong = "it goes beyond its block";
         gpi_system_lock(&arena->lock);
-        if (arena->sleep != GPI_AWAKE) result = GPUPOOL_E_ASLEEP;
+        is_asleep |= arena->sleep != GPI_AWAKE;
         gpi_system_unlock(&arena->lock);
     }
     gpi_thread.last = before;
-    if (result == GPUPOOL_E_ASLEEP) wrong = "its arena sleeps";
-    return wrong ? gpi_system_fail(result, "%s: %s", argument, wrong) : GPUPOOL_OK;
+    if (is_asleep) return gpi_system_fail(GPUPOOL_E_ASLEEP, "%s: its arena sleeps", argument);
+    return wrong ? gpi_system_fail(GPUPOOL_E_ARGUMENT, "%s: %s", argument, wrong) : GPUPOOL_OK;
 }
 
 static void gpi_life_leave(gpupool_arena *arena) {
@@ -4856,22 +4799,17 @@ static void gpi_life_put_struct(gpupool_arena *arena) {
 
 static gpupool_result gpi_life_refuses(const gpupool_arena_config *config) {
     gpupool_result result = gpi_driver_has("config.device", config->device);
+    const char *wrong = NULL;
     if (result != GPUPOOL_OK) return result;
-    if ((unsigned)config->source > GPUPOOL_SOURCE_BYPASS)
-        return gpi_system_fail(GPUPOOL_E_ARGUMENT, "config.source: %d is no source",
-                               (int)config->source);
+    if ((unsigned)config->source > GPUPOOL_SOURCE_BYPASS) wrong = "source: there is none such";
     if (config->source == GPUPOOL_SOURCE_CUSTOM && (!config->chunk_alloc || !config->chunk_free))
-        return gpi_system_fail(GPUPOOL_E_ARGUMENT,
-                               "config: CUSTOM needs both chunk_alloc and chunk_free");
-    if (config->share & ~(unsigned)(GPUPOOL_SHARE_PROCESSES | GPUPOOL_SHARE_RDMA))
-        return gpi_system_fail(GPUPOOL_E_ARGUMENT, "config.share: %#x has an unknown bit",
-                               config->share);
+        wrong = "source: CUSTOM needs both chunk_alloc and chunk_free";
     if (config->share && config->source > GPUPOOL_SOURCE_MAPPED)
-        return gpi_system_fail(GPUPOOL_E_ARGUMENT, "config.share: only MAPPED memory is shared");
-    if (config->chunk_bytes > (uint64_t)1 << 46)
-        return gpi_system_fail(GPUPOOL_E_ARGUMENT, "config.chunk_bytes: %zu is more than 2^46",
-                               config->chunk_bytes);
-    return GPUPOOL_OK;
+        wrong = "share: only MAPPED memory is shared";
+    if (config->share & ~(unsigned)(GPUPOOL_SHARE_PROCESSES | GPUPOOL_SHARE_RDMA))
+        wrong = "share: it has an unknown bit";
+    if (config->chunk_bytes > (uint64_t)1 << 46) wrong = "chunk_bytes: more than 2^46";
+    return wrong ? gpi_system_fail(GPUPOOL_E_ARGUMENT, "config.%s", wrong) : GPUPOOL_OK;
 }
 
 /* Where the config says AUTO: the environment's source, in any case, else the macro's. */
@@ -4974,16 +4912,12 @@ static gpupool_result gpi_life_choose_limit(gpupool_arena *arena) {
    numbers only. */
 static gpupool_result gpi_life_open_buddy(gpupool_arena *arena) {
     gpi_buddy *buddy = &arena->buddy;
-    uint64_t page = GPI_GRANULE * GPI_UNIT, homes, spaces, bytes;
+    uint64_t total = arena->driver.total_bytes, page = GPI_PAGE, homes, spaces, bytes;
     gpupool_result result;
     gpi_visit visit;
     gpi_run *run;
-    homes = gpi_up(arena->driver.total_bytes * GPI_HOMES, page);
-    spaces = gpi_up(arena->driver.total_bytes * GPI_SPACES, page);
-    if (buddy->is_apart) {
-        homes = (uint64_t)1 << 46;
-        spaces = 0;
-    }
+    homes = buddy->is_apart ? (uint64_t)1 << 46 : gpi_up(total * GPI_HOMES, page);
+    spaces = buddy->is_apart ? 0 : gpi_up(total * GPI_SPACES, page);
     bytes = homes + spaces;
     buddy->granules = bytes / page;
     buddy->index = (gpi_run **)gpi_system_pages(gpi_life_tables(buddy), PROT_READ | PROT_WRITE);
@@ -5203,7 +5137,6 @@ GPUPOOL_API gpupool_result gpupool_get_available(gpupool_arena *arena, cudaStrea
     if (!bytes) return gpi_system_fail(GPUPOOL_E_ARGUMENT, "bytes: it is NULL");
     *bytes = 0;
     result = gpi_alloc_begin(arena, stream, &s);
-    if (result == GPUPOOL_OK) result = gpi_arena_ready(arena);
     if (result == GPUPOOL_OK) {
         gpi_stream_flush_all(arena);
         gpi_ladder_poll(arena);
@@ -5220,7 +5153,6 @@ GPUPOOL_API gpupool_result gpupool_get_available(gpupool_arena *arena, cudaStrea
 
 /* Under the lock. */
 static void gpi_figures_read(gpupool_arena *arena, gpupool_stats *stats) {
-    memset(stats, 0, sizeof *stats);
     gpi_stream_fold_all(arena);
     stats->requested = arena->requested;
     stats->allocated = arena->allocated;
@@ -5285,13 +5217,6 @@ FILE *open_memstream(char **text, size_t *bytes); /* -std=c11 leaves these out *
 
 /* -- the walk -- */
 
-/* The stream that freed a run, for CUDA; NULL: none, or it is retired. */
-static cudaStream_t gpi_report_stream(const gpi_stream *s) {
-    if (s->kind != GPI_ORDINARY) return NULL;
-    if (s->key & 1) return s->key == 1 ? cudaStreamLegacy : cudaStreamPerThread;
-    return (cudaStream_t)s->key;
-}
-
 /* Which part of its block a run's memory is: a stitched one's pieces are side by side. */
 static uint64_t gpi_report_offset(const gpi_run *run) {
     uint64_t units = 0;
@@ -5317,7 +5242,8 @@ static void gpi_report_part(const gpupool_arena *arena, const gpi_run *run, uint
     memset(&part->block, 0, sizeof part->block);
     if (run->state == GPI_FREE && (!s || run->of.at <= gpi_stream_done(arena, s)))
         part->kind = GPUPOOL_FREE;
-    else if (s && !is_of_graph) part->stream = gpi_report_stream(s);
+    else if (s && s->kind == GPI_ORDINARY)
+        part->stream = s->key & 1 && s->key != 1 ? cudaStreamPerThread : (cudaStream_t)s->key;
 }
 
 /* Under the lock. */
@@ -5361,18 +5287,6 @@ GPUPOOL_API gpupool_result gpupool_walk_blocks(gpupool_arena *arena,
 
 /* -- as text, and as JSON in one line -- */
 
-enum { GPI_MAP = 72 };
-
-typedef struct gpi_report {
-    gpupool_arena *arena;
-    FILE *file;
-    const char *event, *sentence; /* what happened; the verdict's sentence, or "" */
-    gpupool_stats stats;
-    uint64_t at; /* bytes of parts so far */
-    int chunks, parts;
-    char map[GPI_MAP + 1];
-} gpi_report;
-
 /* The words of gpupool_stats, in their order: the first eight and the last three are bytes. */
 static const char *const gpi_report_names[] = {
     "requested", "requested_peak", "allocated",  "allocated_peak", "reserved", "reserved_peak",
@@ -5382,25 +5296,21 @@ static const char *const gpi_report_names[] = {
 enum { GPI_WORDS = sizeof gpi_report_names / sizeof *gpi_report_names };
 typedef char gpi_report_names_all[sizeof(gpupool_stats) == GPI_WORDS * sizeof(uint64_t) ? 1 : -1];
 
-static int gpi_report_draw(const gpupool_part *part, void *user) {
-    static const char signs[] = "##+%."; /* of gpupool_kind; the least one is seen */
-    gpi_report *report = (gpi_report *)user;
-    uint64_t total = report->stats.reserved.now + report->stats.asleep;
-    uint64_t i = report->at * GPI_MAP / total;
-    if (part->kind == GPUPOOL_CHUNK) return 0;
-    report->at += part->bytes;
-    for (; i < GPI_MAP && i * total < report->at * GPI_MAP; i++)
-        if (signs[part->kind] < report->map[i]) report->map[i] = signs[part->kind];
-    return 0;
-}
+typedef struct gpi_report {
+    gpupool_arena *arena;
+    FILE *file;
+    const char *event, *sentence; /* what happened; the verdict's sentence, or "" */
+    uint64_t words[GPI_WORDS];    /* of gpupool_stats */
+    int chunks, parts;
+} gpi_report;
 
 static void gpi_report_text(gpi_report *report) {
     const gpupool_arena *arena = report->arena;
     FILE *file = report->file;
-    uint64_t words[GPI_WORDS], count, i;
-    gpi_holder *holders;
+    gpi_holder holders[GPI_HOLDERS];
+    const uint64_t *words = report->words;
+    unsigned i;
     char text[96];
-    memcpy(words, &report->stats, sizeof words);
     fprintf(file, "gpupool: arena \"%s\" on device %d, %s: %s\n", arena->name, arena->driver.device,
             gpi_text_sources[arena->config.source], report->event);
     if (*report->sentence) fprintf(file, "  %s\n", report->sentence);
@@ -5410,15 +5320,11 @@ static void gpi_report_text(gpi_report *report) {
                 i < 8 || i >= GPI_WORDS - 3 ? gpi_text_size(words[i]).text : text,
                 i % 2 ? "\n" : "");
     }
-    memset(report->map, '.', GPI_MAP);
-    gpi_report_walk(report->arena, gpi_report_draw, report);
-    fprintf(file, "  [%s] # live, + pending, %% kept, . free\n", report->map);
-    count = gpi_holder_list(arena, &holders);
-    for (i = 0; i < gpi_min(count, 8); i++) {
+    gpi_holder_list(arena, holders);
+    for (i = 0; i < 8 && holders[i].blocks; i++) {
         gpi_holder_write(&holders[i], text, sizeof text);
         fprintf(file, "  %15s in %s\n", gpi_text_size(holders[i].bytes).text, text);
     }
-    GPUPOOL_FREE(holders);
 }
 
 static void gpi_report_string(FILE *file, const char *name, const char *text) {
@@ -5463,15 +5369,14 @@ static int gpi_report_json_part(const gpupool_part *part, void *user) {
 
 static void gpi_report_json(gpi_report *report) {
     const gpupool_arena *arena = report->arena;
-    uint64_t words[GPI_WORDS];
     int i;
-    memcpy(words, &report->stats, sizeof words);
     fprintf(report->file, "{\"gpupool\":3,\"device\":%d", arena->driver.device);
     gpi_report_string(report->file, "name", arena->name);
     gpi_report_string(report->file, "source", gpi_text_sources[arena->config.source]);
     gpi_report_string(report->file, "event", report->event);
     gpi_report_string(report->file, "sentence", report->sentence);
-    for (i = 0; i < GPI_WORDS; i++) gpi_report_number(report->file, gpi_report_names[i], words[i]);
+    for (i = 0; i < GPI_WORDS; i++)
+        gpi_report_number(report->file, gpi_report_names[i], report->words[i]);
     fprintf(report->file, ",\"memory\":[");
     gpi_report_walk(report->arena, gpi_report_json_part, report);
     fprintf(report->file, "%s]}\n", report->chunks ? "]}" : "");
@@ -5482,10 +5387,14 @@ static void gpi_report_json(gpi_report *report) {
 /* R2. What the text lies in is malloc's. */
 static gpupool_result gpi_report_write(gpupool_arena *arena, void (*form)(gpi_report *), FILE *to,
                                        const char *event, const char *sentence) {
+    gpupool_result result = gpi_alloc_enter(arena);
     gpi_report report;
+    gpupool_stats stats;
     char *text = NULL;
     size_t bytes = 0;
     int is_lost;
+    if (result != GPUPOOL_OK) return result;
+    if (!to) return gpi_system_fail(GPUPOOL_E_ARGUMENT, "file: it is NULL");
     memset(&report, 0, sizeof report);
     report.arena = arena;
     report.event = event;
@@ -5495,31 +5404,24 @@ static gpupool_result gpi_report_write(gpupool_arena *arena, void (*form)(gpi_re
     gpi_system_lock(&arena->lock);
     gpi_alloc_empty_mail(arena);
     gpi_stream_flush_all(arena);
-    gpi_figures_read(arena, &report.stats);
+    gpi_figures_read(arena, &stats);
+    memcpy(report.words, &stats, sizeof stats);
     form(&report);
     gpi_system_unlock(&arena->lock);
     is_lost = ferror(report.file);
-    is_lost |= fclose(report.file); /* sets text and bytes */
-    if (!is_lost) is_lost = fwrite(text, 1, bytes, to) != bytes || fflush(to) ? 2 : 0;
+    if (fclose(report.file) || is_lost) result = gpi_system_no_memory(); /* sets text and bytes */
+    else if (fwrite(text, 1, bytes, to) != bytes || fflush(to))
+        result = gpi_system_fail(GPUPOOL_E_FILE, "file: it cannot be written");
     free(text);
-    if (!is_lost) return GPUPOOL_OK;
-    return is_lost == 2 ? gpi_system_fail(GPUPOOL_E_FILE, "file: it cannot be written")
-                        : gpi_system_no_memory();
-}
-
-static gpupool_result gpi_report_make(gpupool_arena *arena, void (*form)(gpi_report *), FILE *to) {
-    gpupool_result result = gpi_alloc_enter(arena);
-    if (result != GPUPOOL_OK) return result;
-    if (!to) return gpi_system_fail(GPUPOOL_E_ARGUMENT, "file: it is NULL");
-    return gpi_report_write(arena, form, to, "report", "");
+    return result;
 }
 
 GPUPOOL_API gpupool_result gpupool_report(gpupool_arena *arena, FILE *file) {
-    return gpi_report_make(arena, gpi_report_text, file);
+    return gpi_report_write(arena, gpi_report_text, file, "report", "");
 }
 
 GPUPOOL_API gpupool_result gpupool_write_json(gpupool_arena *arena, FILE *file) {
-    return gpi_report_make(arena, gpi_report_json, file);
+    return gpi_report_write(arena, gpi_report_json, file, "report", "");
 }
 
 /* Appends a report to the environment's file, in one write. */
@@ -5528,16 +5430,13 @@ static void gpi_report_event(gpupool_arena *arena, const char *event, const char
     const char *path = gpi_text_variable("GPUPOOL_REPORT");
     size_t length = path ? strlen(path) : 0;
     int is_json = length > 5 && !strcmp(path + length - 5, ".json");
-    gpupool_result result = GPUPOOL_E_FILE;
     FILE *file = path ? fopen(path, "ae") : NULL;
     if (!path) return;
-    if (file) {
-        setvbuf(file, NULL, _IONBF, 0);
-        result = gpi_report_write(arena, is_json ? gpi_report_json : gpi_report_text, file, event,
-                                  sentence);
-        fclose(file);
-    }
-    if (result != GPUPOOL_OK) fprintf(stderr, "gpupool: GPUPOOL_REPORT: cannot write %s\n", path);
+    if (file) setvbuf(file, NULL, _IONBF, 0);
+    if (gpi_report_write(arena, is_json ? gpi_report_json : gpi_report_text, file, event,
+                         sentence) != GPUPOOL_OK)
+        fprintf(stderr, "gpupool: GPUPOOL_REPORT: cannot write %s\n", path);
+    if (file) fclose(file);
     gpi_thread.last = before;
 }
 
@@ -7199,17 +7098,13 @@ GPUPOOL_API gpupool_result gpupool_sleep(gpupool_arena *arena, gpupool_content c
 /* Why the arena cannot wake: what is wanted, and who has it. */
 static gpupool_result gpi_sleep_out_of_memory(gpupool_arena *arena) {
     gpupool_verdict *v = &gpi_thread.verdict;
-    uint64_t taken;
     gpi_verdict_fill(arena, v);
     v->asked = arena->chunks.asleep;
     v->missing = gpi_less(v->asked, arena->chunks.limit);
     v->device_missing = gpi_less(v->asked, v->device_free);
-    taken = gpi_less(v->device_total, v->device_free);
     v->cause = v->missing ? GPUPOOL_CAUSE_LIMIT : GPUPOOL_CAUSE_OTHERS;
     gpi_verdict_add(v, "waking needs %s, and the limit is %s (0: none)", v->asked, v->limit);
     gpi_verdict_add(v, "; the device has %s of %s free", v->device_free, v->device_total);
-    gpi_verdict_add(v, ". Other arenas of this process hold %s, all else %s", v->siblings,
-                    gpi_less(taken, v->siblings));
     return gpi_system_fail(GPUPOOL_E_OUT_OF_MEMORY, "%s", v->sentence);
 }
 
