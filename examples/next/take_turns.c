@@ -81,7 +81,8 @@ static void load(model *m) {
     m->load_s = seconds() - start;
 }
 
-/* Stands for the work of a turn: the model is there, every byte of it; the cache is written anew. */
+/* Stands for the work of a turn: the model is there, every byte of it; the cache is written
+   anew. */
 static void use(const model *m) {
     char *host = (char *)malloc(m->layer_bytes);
     if (!host) stop(m->name, "a turn", "the host has no memory");

@@ -1,4 +1,5 @@
-/* must.h: what a bench cannot go on without: a call that fails ends it. Name the bench in BENCH_NAME;
+/* must.h: what a bench cannot go on without: a call that fails ends it. Name the bench in
+   BENCH_NAME;
    include it after gpupool.h with its implementation, if the bench itself calls that. */
 #ifndef MUST_H
 #define MUST_H

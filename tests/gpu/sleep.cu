@@ -32,7 +32,8 @@ static gpupool_ring *ring;
 static cudaStream_t streams[STREAMS];
 static std::mt19937_64 rng;
 
-/* ---- what differs between the editions: the third one sleeps by arena, always through a ring of its
+/* ---- what differs between the editions: the third one sleeps by arena, always through a ring
+   of its
    own ---- */
 
 #if GPUPOOL_NEXT

@@ -76,7 +76,8 @@ mr() { # COMPILER FLAGS CCCL
         link_and_run "$out/mr" "$1" "$out/mr.o"
 }
 in_cuda() { # SOURCE FLAGS
-    $NVCC ${2:--std=c++17} $include -c -o "$out/cu.o" -Werror all-warnings -Xcompiler -Wall,-Wextra \
+    $NVCC ${2:--std=c++17} $include -c -o "$out/cu.o" -Werror all-warnings -Xcompiler \
+    -Wall,-Wextra \
         -x cu "$1"
 }
 plain_too() { # a file that does not ask for cuda::mr, with its headers in reach

@@ -21,7 +21,8 @@ plant "R8 no hand, no failure" 's/else gpi_ring_fail(t, gpi_thread.last.result);
 plant "nobody asks events" 's/polls = gated && !ring->is_polled;/polls = 0;/'
 plant "captures are not asked" 's/if (gpi_driver_is_capturing(&ring->driver, stream))/if (0)/'
 plant "pinned memory is not waited for" 's/t->is_direct && host != GPI_MEMORY_VISIBLE/t->is_direct/'
-plant "progress is not counted" '/^static gpupool_result gpi_ring_land/,/^}/s/__atomic_fetch_add.*//'
+plant "progress is not counted" \
+    '/^static gpupool_result gpi_ring_land/,/^}/s/__atomic_fetch_add.*//'
 plant "functions run in the ring's mode" \
     '/^static gpupool_result gpi_ring_move/,/^}/s/gpi_driver_\(leave\|enter\).*//'
 plant "pitches are lost" 's/rows.srcPitch = side\[0\].pitch;/rows.srcPitch = t->width;/'
