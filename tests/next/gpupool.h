@@ -6647,7 +6647,7 @@ static gpupool_result gpi_ring_open_streams(gpupool_ring *ring) {
         if (result != GPUPOOL_OK) driver->stream_destroy(ring->streams[0]);
     }
     gpi_driver_leave(driver, &visit);
-    if (result == GPUPOOL_E_OUT_OF_MEMORY) result = gpi_thread.last.result = GPUPOOL_E_CUDA;
+    if (result == GPUPOOL_E_OUT_OF_MEMORY) result = gpi_thread.last.result = GPUPOOL_E_HOST_MEMORY;
     return result;
 }
 
