@@ -169,7 +169,7 @@ every_file_exists() {
 }
 check "the files in $pages" every_file_exists
 examples_there() {
-    ls examples | grep -vE '^(README.md|run_examples.sh|pictures|__pycache__)$'
+    ls examples | grep -vE '^(README.md|run_examples.sh|pictures|next|__pycache__)$'
 }
 examples_in_table() {
     grep -oE '`[a-z_]+\.(cu|cpp|c|py|hpp)`' examples/README.md | tr -d '`' | sort -u
