@@ -5863,13 +5863,13 @@ static gpi_run *gpi_cache_evict(gpi_cache *cache) {
    bin with several blocks comes first: a size that has one block left keeps it for longer. A
    crowded cache, which may evict thousands in a row, stays with a bin as long as it has several. */
 static gpi_run *gpi_cache_evict_free(gpi_cache *cache) {
-    int stays = cache->crowded;
+    int same_bin = cache->crowded;
     uint32_t looked = 0;
     uint16_t at;
     /* after as many non-empty bins as there are bins, a bin with one block will do */
     do {
-        if (!stays) cache->evict_bin = (uint16_t)((cache->evict_bin + 1u) % GPI_CACHE_BINS);
-        stays = 0;
+        if (!same_bin) cache->evict_bin = (uint16_t)((cache->evict_bin + 1u) % GPI_CACHE_BINS);
+        same_bin = 0;
         at = cache->bins[cache->evict_bin];
     } while (at == GPI_NO_ENTRY ||
              (looked++ < GPI_CACHE_BINS && cache->entries[at].next == GPI_NO_ENTRY));

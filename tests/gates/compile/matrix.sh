@@ -9,7 +9,7 @@ rm -rf "$out"
 mkdir -p "$out"
 strict="-Wall -Wextra -Wpedantic -Wshadow -Wconversion -Wsign-conversion -Wundef -Wcast-qual
         -Wswitch-enum -Werror"
-fake=-Itests/fakecuda/include
+fake="-I. -Itests/fakecuda/include"
 implementation=tests/support/library.c
 units="$implementation $here/main.c $here/user.c"
 header_only="$here/main.c $here/user.c" # with the implementation in each
@@ -57,7 +57,7 @@ if [[ $TOOLKIT ]]; then
     for pair in "$CC:c99" "$CXX:c++20" "clang:c11" "clang++:c++17"; do
         compiler=${pair%%:*}
         works "$compiler" && check "$pair with the toolkit's headers" \
-            $compiler $(flags_for "${pair#*:}") -isystem "$TOOLKIT/include" -fsyntax-only \
+            $compiler $(flags_for "${pair#*:}") -I. -isystem "$TOOLKIT/include" -fsyntax-only \
             $implementation $here/replace.c $here/per_thread.c
     done
 else
@@ -67,7 +67,7 @@ if [[ $NVCC ]]; then
     check "nvcc, as .cu" "$NVCC" -x cu -c -o "$out/cu.o" -Werror all-warnings \
         -Xcompiler -Wall,-Wextra,-Werror $implementation
     check "nvcc, cudaMalloc replaced, streams per thread" "$NVCC" -x cu -c -o "$out/cu.o" \
-        -Werror all-warnings --default-stream per-thread $here/replace.c
+        -Werror all-warnings -I. --default-stream per-thread $here/replace.c
 else
     left_out nvcc
 fi
