@@ -2468,13 +2468,14 @@ static int gpi_stream_is_due(gpupool_arena *arena, gpi_stream *s) {
            s->fresh_units >= base << streams->mark_shift;
 }
 
-/* Ends a free: records the mark if one is due and the one before has passed. Refusals don't matter:
-   what no mark covers passes by a wait for the device. */
+/* Ends a free: records the mark if one is due and the one before has passed; while memory is short,
+   at once, since the next request asks. Refusals don't matter: what no mark covers passes by a wait
+   for the device. */
 static void gpi_stream_mark_due(gpupool_arena *arena, gpi_stream *s, cudaStream_t handle) {
     gpi_failure before;
     gpi_streams *streams = &arena->streams;
     if (!gpi_stream_is_due(arena, s) || s->recording) return;
-    gpi_stream_poll_busy(arena);
+    if (streams->position >= arena->short_until) gpi_stream_poll_busy(arena);
     if (s->mark_at > gpi_stream_done(arena, s) && streams->position >= arena->short_until) {
         gpi_stream_forget_fresh(arena, s);
         return;
@@ -2503,8 +2504,7 @@ static void gpi_stream_note_taken(gpupool_arena *arena, const gpi_run *run, cons
 static gpupool_result gpi_stream_follow(gpupool_arena *arena, gpi_stream *s, gpi_stream *owner,
                                         cudaStream_t handle) {
     gpupool_result result;
-    if (s->recording || !s->event)
-        return gpi_system_fail(GPUPOOL_E_OUT_OF_MEMORY, "a stream's mark is not ready");
+    if (s->recording || !s->event) return GPUPOOL_E_OUT_OF_MEMORY;
     s->followers++;
     gpi_arena_open(arena);
     result = gpi_driver_follow(&arena->driver, owner->context, handle, s->event);
@@ -2800,8 +2800,7 @@ static gpupool_result gpi_chunk_get_custom(gpupool_arena *arena, gpi_chunk *chun
     size_t bytes = chunk->units * GPI_UNIT;
     GPI_CALLBACK(chunk->memory = config->chunk_alloc(bytes, config->user),
                  return gpi_system_fail(GPUPOOL_E_CALLBACK, "chunk_alloc threw an exception"))
-    if (!chunk->memory)
-        return gpi_system_fail(GPUPOOL_E_OUT_OF_MEMORY, "chunk_alloc has no %zu bytes", bytes);
+    if (!chunk->memory) return GPUPOOL_E_OUT_OF_MEMORY;
     if ((uintptr_t)chunk->memory % GPI_UNIT == 0) return GPUPOOL_OK;
     gpi_chunk_give_custom(arena, chunk);
     return gpi_system_fail(GPUPOOL_E_CALLBACK, "chunk_alloc's memory is not aligned to 512 bytes");
@@ -2972,20 +2971,20 @@ static gpupool_result gpi_chunk_grow(gpupool_arena *arena, uint64_t need, uint64
         room = gpi_down(room, GPI_GRANULE);
     }
     most = gpi_max(need, gpi_min(size, room));
-    if (need > room) return gpi_system_fail(GPUPOOL_E_OUT_OF_MEMORY, "the arena's limit");
+    if (need > room) return GPUPOOL_E_OUT_OF_MEMORY;
     /* what cannot be met with all free memory is not to leave the arena with all of the device */
     if (need > size && chunks->source->flags & GPI_ON_DEVICE)
         left = gpi_driver_free_bytes(&arena->driver);
     if (left &&
         need * GPI_UNIT > left + gpi_less(chunks->reserved.now, arena->allocated.now) + GPI_PAGE)
-        return gpi_system_fail(GPUPOOL_E_OUT_OF_MEMORY, "the device is full");
+        return GPUPOOL_E_OUT_OF_MEMORY;
     run = gpi_buddy_get(buddy, &buddy->empty, gpi_up(most, GPI_GRANULE), GPI_GRANULE * GPI_UNIT);
-    if (!run) return gpi_system_fail(GPUPOOL_E_OUT_OF_MEMORY, "no addresses are left");
+    if (!run) return GPUPOOL_E_OUT_OF_MEMORY; /* no addresses are left */
     while (done < most && !arena->broken) {
         part = gpi_min(size, most - done);
         if (most - done - part < size / 2) part = most - done;
         if (part > gpi_less(chunks->limit, chunks->reserved.now) / GPI_UNIT)
-            result = gpi_system_fail(GPUPOOL_E_OUT_OF_MEMORY, "the arena's limit");
+            result = GPUPOOL_E_OUT_OF_MEMORY;
         else result = gpi_chunk_make(arena, run->unit + done, part);
         if (result == GPUPOOL_E_OUT_OF_MEMORY && done < need && part > need - done) {
             size = need - done; /* no chunk of the usual size is left */
@@ -3377,7 +3376,7 @@ static gpupool_result gpi_stitch_new(const gpi_ask *ask, const gpi_plan *plan, g
     stitch->body = gpi_buddy_get(buddy, &buddy->space, mapped, alignment);
     if (stitch->body) return GPUPOOL_OK;
     GPUPOOL_FREE(stitch);
-    return gpi_system_fail(GPUPOOL_E_OUT_OF_MEMORY, "no addresses are left for a stitch");
+    return GPUPOOL_E_OUT_OF_MEMORY; /* no addresses are left */
 }
 
 /* Maps the chunks side by side, and tells the program. What fails leaves nothing mapped. */
@@ -3426,7 +3425,7 @@ static gpupool_result gpi_stitch_make(gpi_ask *ask, uint64_t most, gpi_run **run
     gpi_plan plan;
     gpi_stitch_plan(ask, &plan);
     if (plan.missing == ask->units || plan.count + (plan.missing > 0) > most)
-        return gpi_system_fail(GPUPOOL_E_OUT_OF_MEMORY, "no free memory to stitch");
+        return GPUPOOL_E_OUT_OF_MEMORY;
     if (plan.missing)
         return gpi_chunk_grow(arena, plan.missing, gpi_chunk_size(arena, plan.missing));
     result = gpi_stitch_new(ask, &plan, &stitch);
@@ -3457,6 +3456,9 @@ static gpupool_result gpi_stitch_make(gpi_ask *ask, uint64_t most, gpi_run **run
        give idle chunks back, and grow
        wait on the host for a mark, or for the device; for what other threads give back (O10)
        on_out_of_memory, once
+
+   A step that lacks memory says only E_OUT_OF_MEMORY: the message is the verdict's, and to write
+   one in each step would cost more than the step.
 
    Here is also where a freed block goes, since a wait frees blocks that waited for other streams.
 
@@ -3587,8 +3589,7 @@ static gpupool_result gpi_ladder_exchange(gpupool_arena *arena, uint64_t units, 
     room = gpi_less(chunks->limit, chunks->reserved.now);
     if (chunks->source->flags & GPI_ON_DEVICE)
         room = gpi_min(room, gpi_driver_free_bytes(&arena->driver));
-    if (!idle || need > room + idle)
-        return gpi_system_fail(GPUPOOL_E_OUT_OF_MEMORY, "no idle chunks to give back");
+    if (!idle || need > room + idle) return GPUPOOL_E_OUT_OF_MEMORY;
     result = gpi_ladder_trim(arena, gpi_less(chunks->reserved.now, gpi_less(need, room)));
     if (result == GPUPOOL_OK) result = gpi_chunk_grow(arena, units, size);
     if (result != GPUPOOL_E_OUT_OF_MEMORY) return result;
@@ -3787,7 +3788,9 @@ static gpupool_result gpi_ladder_climb(gpi_ask *ask, gpi_run **run) {
                 gpi_stream_flush_all(arena);
                 gpi_stream_mark(arena, ask->owner, ask->handle);
                 began = arena->streams.position + 1;
-                continue;
+                result = gpi_arena_ready(arena); /* the lock was open (O8) */
+                if (result == GPUPOOL_OK) *run = gpi_ladder_take_free(ask, GPI_TRIES_SLOW);
+                if (result != GPUPOOL_OK || *run) return result;
             }
             result = gpi_ladder_squeeze(ask, began, run);
         }
