@@ -4126,8 +4126,8 @@ static void gpi_alloc_checked(gpupool_arena *arena) {
 static gpupool_result gpi_alloc_enter(const gpupool_arena *arena) {
     if (arena && arena->magic == GPI_MAGIC) return GPUPOOL_OK;
     if (gpi_system_is_forked())
-        return gpi_system_fail(GPUPOOL_E_FORKED, "this process is a forked child: CUDA's context "
-                                                 "and the arena are its parent's");
+        return gpi_system_fail(GPUPOOL_E_FORKED, "this process is a forked child: CUDA's context, "
+                                                 "arenas and rings are its parent's");
     return gpi_system_fail(GPUPOOL_E_ARGUMENT, "arena: %s",
                            arena ? "it was destroyed, or never created" : "it is NULL");
 }
