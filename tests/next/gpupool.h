@@ -1259,8 +1259,9 @@ static int gpi_driver_can_map(gpi_driver *driver) {
 
 static gpupool_result gpi_driver_has(const char *argument, int device) {
     int devices = 0;
-    if (cudaGetDeviceCount(&devices) != cudaSuccess || devices == 0)
-        return gpi_system_fail(GPUPOOL_E_CUDA, "CUDA finds no device");
+    cudaError_t error = cudaGetDeviceCount(&devices);
+    if (error != cudaSuccess || devices == 0)
+        return gpi_system_fail(GPUPOOL_E_CUDA, "cudaGetDeviceCount: %s", cudaGetErrorName(error));
     if (device >= 0 && device < devices) return GPUPOOL_OK;
     return gpi_system_fail(GPUPOOL_E_ARGUMENT, "%s: %d is not in 0 to %d", argument, device,
                            devices - 1);
