@@ -241,6 +241,39 @@ static void destroy_waits(void) {
     }
 }
 
+/* Four callers and two hands: two threads at most have a slot to fill. */
+static atomic_int fillers, fillers_most;
+static int fills_slowly(void *to, size_t bytes, uint64_t offset, void *user) {
+    int now = atomic_fetch_add(&fillers, 1) + 1;
+    memset(to, *(int *)user, bytes);
+    (void)offset;
+    if (now > atomic_load(&fillers_most)) atomic_store(&fillers_most, now);
+    for (int i = 0; i < 20 && atomic_load(&fillers) < 3; i++) usleep(250);
+    atomic_fetch_sub(&fillers, 1);
+    return 0;
+}
+static void *job_fills(void *user) {
+    job *j = (job *)user;
+    int byte = 9;
+    gpupool_transfer what = kit_up(j->device, NULL, BYTES, j->stream);
+    what.read = fills_slowly;
+    what.user = &byte;
+    OK(gpupool_ring_transfer(j->ring, &what));
+    return NULL;
+}
+static void no_more_hands_than_bytes(void) {
+    gpupool_ring *ring = kit_ring(256 * KIB, 64 * KIB, 0);
+    job jobs[4];
+    atomic_store(&fillers_most, 0);
+    for (int i = 0; i < 4; i++) job_open(&jobs[i], ring, (uint64_t)i);
+    for (int i = 0; i < 4; i++) job_begin(&jobs[i], job_fills);
+    for (int i = 0; i < 4; i++) pthread_join(jobs[i].thread, NULL);
+    CHECK_EQ(atomic_load(&fillers_most), 2);
+    CHECK_EQ(kit_stats(ring).pinned, 256 * KIB);
+    for (int i = 0; i < 4; i++) job_close(&jobs[i]);
+    OK(gpupool_ring_destroy(ring));
+}
+
 /* A host that pins little: the ring makes do. One that pins nothing: an error, and later again. */
 static void short_of_pinned_memory(void) {
     gpupool_ring *ring = kit_ring(4 * MIB, 64 * KIB, 3), *other = kit_ring(4 * MIB, 64 * KIB, 3);
@@ -317,6 +350,7 @@ int main(void) {
     RING_TEST(helpers_ask);
     RING_TEST(many_waiters);
     RING_TEST(destroy_waits);
+    RING_TEST(no_more_hands_than_bytes);
     RING_TEST(short_of_pinned_memory);
     RING_TEST(beside_a_full_queue);
     return check_finish();
