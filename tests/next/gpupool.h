@@ -1184,7 +1184,7 @@ static const char *const gpi_call_names[] = {
 
 enum { GPI_PEERS = 16 };
 
-typedef struct gpi_driver {
+typedef struct gpi_driver { /* the calls come first: gpi_driver_open finds them by number */
 #define GPI_CALL_FIELD(field, name, parameters) CUresult(CUDAAPI *field) parameters;
     GPI_CALLS(GPI_CALL_FIELD)
 #undef GPI_CALL_FIELD
@@ -1257,21 +1257,30 @@ static int gpi_driver_can_map(gpi_driver *driver) {
            bytes && (2 << 20) % bytes == 0;
 }
 
+/* The result of a call of the runtime, whose last error stays what it was `before` (rule 5). */
+static gpupool_result gpi_driver_ran(const char *call, cudaError_t error, cudaError_t before) {
+    if (error == cudaSuccess) return GPUPOOL_OK;
+    if (before == cudaSuccess) cudaGetLastError();
+    return gpi_system_fail(GPUPOOL_E_CUDA, "%s: %s", call, cudaGetErrorName(error));
+}
+
+static gpupool_result gpi_driver_current(int *device) {
+    cudaError_t before = cudaPeekAtLastError();
+    return gpi_driver_ran("cudaGetDevice", cudaGetDevice(device), before);
+}
+
 static gpupool_result gpi_driver_has(const char *argument, int device) {
+    cudaError_t before = cudaPeekAtLastError();
     int devices = 0;
-    if (cudaGetDeviceCount(&devices) != cudaSuccess || devices == 0)
-        return gpi_system_fail(GPUPOOL_E_CUDA, "CUDA finds no device");
-    if (device >= 0 && device < devices) return GPUPOOL_OK;
+    gpupool_result result =
+        gpi_driver_ran("cudaGetDeviceCount", cudaGetDeviceCount(&devices), before);
+    if (result != GPUPOOL_OK || (device >= 0 && device < devices)) return result;
     return gpi_system_fail(GPUPOOL_E_ARGUMENT, "%s: %d is not in 0 to %d", argument, device,
                            devices - 1);
 }
 
 static gpupool_result gpi_driver_open(gpi_driver *driver, int device, unsigned share) {
-    static const size_t fields[] = {
-#define GPI_CALL_OFFSET(field, name, parameters) offsetof(gpi_driver, field),
-        GPI_CALLS(GPI_CALL_OFFSET)
-#undef GPI_CALL_OFFSET
-    };
+    cudaError_t before = cudaPeekAtLastError();
     size_t i, free_bytes = 0, total = 0;
     gpupool_result result;
     gpi_visit visit;
@@ -1281,12 +1290,12 @@ static gpupool_result gpi_driver_open(gpi_driver *driver, int device, unsigned s
     for (i = 0; i < GPI_CALL_COUNT; i++) {
         enum cudaDriverEntryPointQueryResult status;
         void *found = NULL;
-        if (cudaGetDriverEntryPointByVersion(gpi_call_names[i], &found, 12000, cudaEnableDefault,
-                                             &status) != cudaSuccess ||
-            !found)
-            return gpi_system_fail(GPUPOOL_E_CUDA, "there is no CUDA driver with %s",
-                                   gpi_call_names[i]);
-        memcpy((char *)driver + fields[i], &found, sizeof found);
+        cudaError_t error = cudaGetDriverEntryPointByVersion(gpi_call_names[i], &found, 12000,
+                                                             cudaEnableDefault, &status);
+        if (error == cudaSuccess && !found) error = cudaErrorSymbolNotFound;
+        result = gpi_driver_ran(gpi_call_names[i], error, before);
+        if (result != GPUPOOL_OK) return result;
+        memcpy((char *)driver + i * sizeof found, &found, sizeof found); /* the first fields */
     }
     result = GPI_TELL(driver, retain, &driver->context, device);
     if (result != GPUPOOL_OK) return result;
@@ -1303,13 +1312,6 @@ static void gpi_driver_close(gpi_driver *driver) {
     for (i = 0; i < driver->peer_count; i++) driver->release_context(driver->peers[i]);
     if (driver->context) driver->release_context(driver->device);
     driver->context = NULL;
-}
-
-static gpupool_result gpi_driver_create(gpi_driver *driver, uint64_t bytes,
-                                        CUmemGenericAllocationHandle *handle) {
-    CUmemAllocationProp properties;
-    gpi_driver_describe(driver, &properties);
-    return GPI_TELL(driver, create, handle, bytes, &properties, 0);
 }
 
 /* Lets the device and its peers use mapped memory. */
@@ -2743,7 +2745,10 @@ typedef struct gpi_source {
 static gpupool_result gpi_chunk_map(gpupool_arena *arena, gpi_chunk *chunk) {
     gpi_driver *driver = &arena->driver;
     uint64_t bytes = chunk->units * GPI_UNIT, address = gpi_address(&arena->buddy, chunk->unit);
-    gpupool_result result = gpi_driver_create(driver, bytes, &chunk->handle);
+    CUmemAllocationProp properties;
+    gpupool_result result;
+    gpi_driver_describe(driver, &properties);
+    result = GPI_TELL(driver, create, &chunk->handle, bytes, &properties, 0);
     if (result != GPUPOOL_OK) return result;
     chunk->memory = (void *)(uintptr_t)address;
     result = GPI_TELL(driver, map, address, bytes, 0, chunk->handle, 0);
@@ -4836,9 +4841,9 @@ static gpupool_result gpi_life_configure(gpupool_arena *arena, const gpupool_are
     gpupool_arena_config *config = &arena->config;
     gpupool_result result = GPUPOOL_OK;
     if (given) *config = *given;
-    else if (cudaGetDevice(&config->device) != cudaSuccess)
-        return gpi_system_fail(GPUPOOL_E_CUDA, "CUDA finds no device");
-    if (config->source == GPUPOOL_SOURCE_AUTO) result = gpi_life_default_source(&config->source);
+    else result = gpi_driver_current(&config->device);
+    if (result == GPUPOOL_OK && config->source == GPUPOOL_SOURCE_AUTO)
+        result = gpi_life_default_source(&config->source);
     if (!config->chunk_bytes) config->chunk_bytes = GPUPOOL_CHUNK_BYTES;
     gpi_text_line(arena->name, sizeof arena->name, config->name ? config->name : "arena");
     config->name = arena->name;
@@ -5011,18 +5016,15 @@ static gpupool_result gpi_life_close(gpupool_arena *arena) {
 
 GPUPOOL_API gpupool_result gpupool_arena_create(gpupool_arena **out,
                                                 const gpupool_arena_config *config) {
-    cudaError_t before = cudaPeekAtLastError();
     gpupool_arena *arena;
     gpupool_result result;
     if (!out) return gpi_system_fail(GPUPOOL_E_ARGUMENT, "arena: it is NULL");
     *out = NULL;
     if (gpi_system_is_forked()) return gpi_alloc_enter(NULL);
-    if (gpi_system_open() != GPUPOOL_OK) return gpi_system_no_memory();
-    arena = gpi_life_struct();
+    arena = gpi_system_open() == GPUPOOL_OK ? gpi_life_struct() : NULL;
     if (!arena) return gpi_system_no_memory();
     result = gpi_life_open(arena, config);
     if (result != GPUPOOL_OK) {
-        if (before == cudaSuccess) cudaGetLastError(); /* the program's last error stays (rule 5) */
         gpi_life_close(arena);
         gpi_life_put_struct(arena);
         return result;
@@ -5510,9 +5512,8 @@ GPUPOOL_API gpupool_arena *gpupool_get_default_arena(int device) {
     memset(&config, 0, sizeof config);
     config.device = device;
     config.name = is_pinned ? "pinned" : "default";
-    if (!is_pinned) return gpi_shape_make(at, &config);
-    config.source = GPUPOOL_SOURCE_PINNED;
-    if (cudaGetDevice(&config.device) != cudaSuccess) config.device = 0; /* which says why */
+    if (is_pinned) config.source = GPUPOOL_SOURCE_PINNED;
+    if (is_pinned && gpi_driver_current(&config.device) != GPUPOOL_OK) return NULL;
     return gpi_shape_make(at, &config);
 }
 
@@ -5606,8 +5607,7 @@ static cudaError_t gpi_shape_begin(void **pointer, int *device) {
     cudaError_t error;
     if (!pointer) return gpi_shape_fail(gpi_system_fail(GPUPOOL_E_ARGUMENT, "pointer: it is NULL"));
     error = cudaGetDevice(device);
-    if (error != cudaSuccess)
-        gpi_system_fail(GPUPOOL_E_CUDA, "cudaGetDevice: %s", cudaGetErrorName(error));
+    gpi_driver_ran("cudaGetDevice", error, error);
     return error;
 }
 
@@ -6622,12 +6622,10 @@ GPUPOOL_API gpupool_result gpupool_ring_get_stats(gpupool_ring *ring, gpupool_ri
    processor but one, since callers copy too. */
 static const char *gpi_ring_configure(gpupool_ring_config *config) {
     size_t bytes = config->bytes ? config->bytes : GPUPOOL_RING_BYTES, slot = config->slot_bytes;
-    int workers = config->workers ? config->workers : GPUPOOL_RING_WORKERS, devices = 0;
+    int workers = config->workers ? config->workers : GPUPOOL_RING_WORKERS;
     if (!slot) slot = gpi_min(GPUPOOL_RING_SLOT_BYTES, bytes / 4);
     if (!workers)
         workers = (int)gpi_min((uint64_t)sysconf(_SC_NPROCESSORS_ONLN) - 1, GPI_RING_USUAL);
-    if (cudaGetDeviceCount(&devices) || (unsigned)config->device >= (unsigned)devices)
-        return "device is no device's ordinal";
     if (bytes < (size_t)256 << 10 || bytes > (size_t)16 << 40)
         return "bytes is not from 256 KiB to 16 TiB";
     if (slot < (size_t)64 << 10 || slot > bytes / 4)
@@ -6659,13 +6657,14 @@ GPUPOOL_API gpupool_result gpupool_ring_create(gpupool_ring **out,
     gpupool_ring_config config = {0, 0, 0, 0};
     gpupool_ring *ring = NULL;
     const char *mistake;
-    gpupool_result result;
+    gpupool_result result = GPUPOOL_OK;
     if (!out) return gpi_system_fail(GPUPOOL_E_ARGUMENT, "ring: it is NULL");
     *out = NULL;
-    if (gpi_system_is_forked())
-        return gpi_system_fail(GPUPOOL_E_FORKED, "a forked child has no CUDA context");
+    if (gpi_system_is_forked()) return gpi_alloc_enter(NULL);
     if (given) config = *given;
-    else if (cudaGetDevice(&config.device) != cudaSuccess) config.device = -1;
+    else result = gpi_driver_current(&config.device);
+    if (result == GPUPOOL_OK) result = gpi_driver_has("config.device", config.device);
+    if (result != GPUPOOL_OK) return result;
     mistake = gpi_ring_configure(&config);
     if (mistake) return gpi_system_fail(GPUPOOL_E_ARGUMENT, "config.%s", mistake);
     if (gpi_system_open() == GPUPOOL_OK) ring = (gpupool_ring *)gpi_system_zeroed(sizeof *ring);
