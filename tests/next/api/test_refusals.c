@@ -295,8 +295,8 @@ static void of_transfers(void) {
     WRONG(SEND(.rows = 2, .to_pitch = SENT - 1, .from_pitch = SENT), "at least the bytes of a row");
     WRONG(SEND(.rows = SIZE_MAX / 8, .to_pitch = SENT, .from_pitch = SENT), "pitch by rows");
     WRONG(SEND(.is_file = 1, .offset = UINT64_MAX), "no file has so many bytes");
-    REFUSES(gpupool_upload_file(ring, blocks[LARGE].at, &none, A), FILE, "");
-    REFUSES(gpupool_upload_file(ring, blocks[LARGE].at, &later, A), FILE, "");
+    REFUSES(gpupool_upload_file(ring, blocks[LARGE].at, &none, A), FILE, "file");
+    REFUSES(gpupool_upload_file(ring, blocks[LARGE].at, &later, A), FILE, "it ends here, before");
 }
 
 static void wrong_arguments(void) {
