@@ -1098,7 +1098,7 @@ GPUPOOL_API const char *gpupool_result_name(gpupool_result result) {
    CUDA's driver, by function pointers that the runtime finds, so that a program links the runtime
    only. The runtime's last error and current device never change.
 
-       gpi_driver_enter: context current, capture mode relaxed    ... calls ...    gpi_driver_leave
+       GPI_VISIT: the context is current and the capture mode relaxed, until the block ends
 
    D1  In relaxed mode no call ends a capture of any stream, but for a query of an event that was
        recorded in the capture, a wait for a capturing stream, and a wait of a capturing stream for
@@ -1112,82 +1112,65 @@ GPUPOOL_API const char *gpupool_result_name(gpupool_result result) {
    event or a stream of its own handle; not those on default streams, nor cuEventCreate (seen on
    CUDA 13.0).
 
-   Read first: GPI_CALLS, GPI_TELL, gpi_driver_enter, gpi_driver_wait. */
+   Read first: GPI_CALLS, GPI_TELL, GPI_VISIT, gpi_driver_wait. */
 
+/* From memory_alloc on they get, map or return memory, and are counted. */
 #define GPI_CALLS(CALL) \
-    CALL(error_name, "cuGetErrorName", (CUresult, const char **)) \
-    CALL(attribute, "cuDeviceGetAttribute", (int *, CUdevice_attribute, CUdevice)) \
-    CALL(retain, "cuDevicePrimaryCtxRetain", (CUcontext *, CUdevice)) \
-    CALL(release_context, "cuDevicePrimaryCtxRelease", (CUdevice)) \
-    CALL(current, "cuCtxGetCurrent", (CUcontext *)) \
-    CALL(push, "cuCtxPushCurrent", (CUcontext)) \
-    CALL(pop, "cuCtxPopCurrent", (CUcontext *)) \
-    CALL(exchange, "cuThreadExchangeStreamCaptureMode", (CUstreamCaptureMode *)) \
-    CALL(is_capturing, "cuStreamIsCapturing", (CUstream, CUstreamCaptureStatus *)) \
-    CALL(context_device, "cuCtxGetDevice", (CUdevice *)) \
-    CALL(stream_context, "cuStreamGetCtx", (CUstream, CUcontext *)) \
-    CALL(stream_id, "cuStreamGetId", (CUstream, unsigned long long *)) \
-    CALL(stream_sync, "cuStreamSynchronize", (CUstream)) \
-    CALL(stream_create, "cuStreamCreate", (CUstream *, unsigned)) \
-    CALL(stream_destroy, "cuStreamDestroy", (CUstream)) \
-    CALL(stream_wait, "cuStreamWaitEvent", (CUstream, CUevent, unsigned)) \
-    CALL(event_create, "cuEventCreate", (CUevent *, unsigned)) \
-    CALL(event_destroy, "cuEventDestroy", (CUevent)) \
-    CALL(event_record, "cuEventRecord", (CUevent, CUstream)) \
-    CALL(event_query, "cuEventQuery", (CUevent)) \
-    CALL(event_sync, "cuEventSynchronize", (CUevent)) \
-    CALL(fill, "cuMemsetD8Async", (CUdeviceptr, unsigned char, size_t, CUstream)) \
-    CALL(copy, "cuMemcpyAsync", (CUdeviceptr, CUdeviceptr, size_t, CUstream)) \
-    CALL(copy_rows, "cuMemcpy2DAsync", (const CUDA_MEMCPY2D *, CUstream)) \
-    CALL(host_register, "cuMemHostRegister", (void *, size_t, unsigned)) \
-    CALL(host_unregister, "cuMemHostUnregister", (void *)) \
-    CALL(pointer, "cuPointerGetAttributes", \
-         (unsigned, CUpointer_attribute *, void **, CUdeviceptr)) \
-    CALL(can_access, "cuDeviceCanAccessPeer", (int *, CUdevice, CUdevice)) \
-    CALL(enable_peer, "cuCtxEnablePeerAccess", (CUcontext, unsigned)) \
-    CALL(export_handle, "cuMemExportToShareableHandle", \
-         (void *, CUmemGenericAllocationHandle, CUmemAllocationHandleType, unsigned long long)) \
-    CALL(import_handle, "cuMemImportFromShareableHandle", \
-         (CUmemGenericAllocationHandle *, void *, CUmemAllocationHandleType)) \
-    CALL(memory_info, "cuMemGetInfo", (size_t *, size_t *)) \
-    CALL(granularity, "cuMemGetAllocationGranularity", \
-         (size_t *, const CUmemAllocationProp *, CUmemAllocationGranularity_flags)) \
-    CALL(memory_alloc, "cuMemAlloc", (CUdeviceptr *, size_t)) \
-    CALL(memory_free, "cuMemFree", (CUdeviceptr)) \
-    CALL(managed_alloc, "cuMemAllocManaged", (CUdeviceptr *, size_t, unsigned)) \
-    CALL(host_alloc, "cuMemHostAlloc", (void **, size_t, unsigned)) \
-    CALL(host_free, "cuMemFreeHost", (void *)) \
-    CALL(reserve, "cuMemAddressReserve", \
-         (CUdeviceptr *, size_t, size_t, CUdeviceptr, unsigned long long)) \
-    CALL(unreserve, "cuMemAddressFree", (CUdeviceptr, size_t)) \
-    CALL( \
-        create, "cuMemCreate", \
-        (CUmemGenericAllocationHandle *, size_t, const CUmemAllocationProp *, unsigned long long)) \
-    CALL(release, "cuMemRelease", (CUmemGenericAllocationHandle)) \
-    CALL(map, "cuMemMap", \
-         (CUdeviceptr, size_t, size_t, CUmemGenericAllocationHandle, unsigned long long)) \
-    CALL(unmap, "cuMemUnmap", (CUdeviceptr, size_t)) \
-    CALL(access, "cuMemSetAccess", (CUdeviceptr, size_t, const CUmemAccessDesc *, size_t))
+    CALL(error_name, cuGetErrorName) \
+    CALL(attribute, cuDeviceGetAttribute) \
+    CALL(retain, cuDevicePrimaryCtxRetain) \
+    CALL(release_context, cuDevicePrimaryCtxRelease) \
+    CALL(current, cuCtxGetCurrent) \
+    CALL(push, cuCtxPushCurrent) \
+    CALL(pop, cuCtxPopCurrent) \
+    CALL(exchange, cuThreadExchangeStreamCaptureMode) \
+    CALL(is_capturing, cuStreamIsCapturing) \
+    CALL(context_device, cuCtxGetDevice) \
+    CALL(stream_context, cuStreamGetCtx) \
+    CALL(stream_id, cuStreamGetId) \
+    CALL(stream_sync, cuStreamSynchronize) \
+    CALL(stream_create, cuStreamCreate) \
+    CALL(stream_destroy, cuStreamDestroy) \
+    CALL(stream_wait, cuStreamWaitEvent) \
+    CALL(event_create, cuEventCreate) \
+    CALL(event_destroy, cuEventDestroy) \
+    CALL(event_record, cuEventRecord) \
+    CALL(event_query, cuEventQuery) \
+    CALL(event_sync, cuEventSynchronize) \
+    CALL(fill, cuMemsetD8Async) \
+    CALL(copy, cuMemcpyAsync) \
+    CALL(copy_rows, cuMemcpy2DAsync) \
+    CALL(host_register, cuMemHostRegister) \
+    CALL(host_unregister, cuMemHostUnregister) \
+    CALL(pointer, cuPointerGetAttributes) \
+    CALL(can_access, cuDeviceCanAccessPeer) \
+    CALL(enable_peer, cuCtxEnablePeerAccess) \
+    CALL(export_handle, cuMemExportToShareableHandle) \
+    CALL(import_handle, cuMemImportFromShareableHandle) \
+    CALL(memory_info, cuMemGetInfo) \
+    CALL(granularity, cuMemGetAllocationGranularity) \
+    CALL(memory_alloc, cuMemAlloc) \
+    CALL(memory_free, cuMemFree) \
+    CALL(managed_alloc, cuMemAllocManaged) \
+    CALL(host_alloc, cuMemHostAlloc) \
+    CALL(host_free, cuMemFreeHost) \
+    CALL(reserve, cuMemAddressReserve) \
+    CALL(unreserve, cuMemAddressFree) \
+    CALL(create, cuMemCreate) \
+    CALL(release, cuMemRelease) \
+    CALL(map, cuMemMap) \
+    CALL(unmap, cuMemUnmap) \
+    CALL(access, cuMemSetAccess)
 
-typedef enum gpi_call {
-#define GPI_CALL_ENUM(field, name, parameters) GPI_CALL_##field,
-    GPI_CALLS(GPI_CALL_ENUM)
-#undef GPI_CALL_ENUM
-        GPI_CALL_COUNT
-} gpi_call;
+#define GPI_CALL_NAME(field, name) #name,
+static const char *const gpi_call_names[] = {GPI_CALLS(GPI_CALL_NAME)};
 
-static const char *const gpi_call_names[] = {
-#define GPI_CALL_NAME(field, name, parameters) name,
-    GPI_CALLS(GPI_CALL_NAME)
-#undef GPI_CALL_NAME
-};
+enum { GPI_PEERS = 16, GPI_CALL_COUNT = sizeof gpi_call_names / sizeof *gpi_call_names };
 
-enum { GPI_PEERS = 16 };
-
+/* The functions come first, so that a function's place in the struct is its name's in the list. */
 typedef struct gpi_driver {
-#define GPI_CALL_FIELD(field, name, parameters) CUresult(CUDAAPI *field) parameters;
+#define GPI_CALL_FIELD(field, name) __typeof__(name) *field;
     GPI_CALLS(GPI_CALL_FIELD)
-#undef GPI_CALL_FIELD
     int device, can_map;
     unsigned share;        /* gpupool_share of mapped memory */
     CUcontext context;     /* the device's primary context; NULL: not open */
@@ -1198,18 +1181,14 @@ typedef struct gpi_driver {
     int peer_count;
 } gpi_driver;
 
-typedef struct gpi_visit {
-    CUstreamCaptureMode mode;
-    int is_pushed;
-} gpi_visit;
-
 /* Makes a call of the table, and turns its result into gpupool's. */
-#define GPI_TELL(driver, field, ...) \
-    gpi_driver_told(driver, GPI_CALL_##field, (driver)->field(__VA_ARGS__))
+#define GPI_TELL(driver, field, ...) GPI_TOLD(driver, field, (driver)->field(__VA_ARGS__))
+#define GPI_TOLD(driver, field, error) \
+    gpi_driver_told(driver, offsetof(gpi_driver, field) / sizeof(void *), error)
 
-static gpupool_result gpi_driver_told(gpi_driver *driver, gpi_call call, CUresult error) {
+static gpupool_result gpi_driver_told(gpi_driver *driver, size_t call, CUresult error) {
     const char *name = NULL;
-    if (call >= GPI_CALL_memory_alloc)
+    if (call >= offsetof(gpi_driver, memory_alloc) / sizeof(void *))
         __atomic_add_fetch(&driver->memory_calls, 1, __ATOMIC_RELAXED);
     if (error == CUDA_SUCCESS) return GPUPOOL_OK;
     driver->error_name(error, &name);
@@ -1218,20 +1197,33 @@ static gpupool_result gpi_driver_told(gpi_driver *driver, gpi_call call, CUresul
                            "%s: %s", gpi_call_names[call], name ? name : "unknown error");
 }
 
+/* What a thread had before it entered. */
+typedef struct gpi_visit {
+    const gpi_driver *driver;
+    CUstreamCaptureMode mode;
+    int is_pushed;
+} gpi_visit;
+
 /* NULL: calls that name what they work on need no context (D3). */
-static void gpi_driver_enter(const gpi_driver *driver, CUcontext context, gpi_visit *visit) {
+static gpi_visit gpi_driver_enter(const gpi_driver *driver, CUcontext context) {
+    gpi_visit visit = {driver, CU_STREAM_CAPTURE_MODE_RELAXED, 0};
     CUcontext current = NULL;
-    visit->mode = CU_STREAM_CAPTURE_MODE_RELAXED;
-    visit->is_pushed = context && (driver->current(&current) != CUDA_SUCCESS || current != context);
-    if (visit->is_pushed) visit->is_pushed = driver->push(context) == CUDA_SUCCESS;
-    driver->exchange(&visit->mode);
+    if (context && (driver->current(&current) != CUDA_SUCCESS || current != context))
+        visit.is_pushed = driver->push(context) == CUDA_SUCCESS;
+    driver->exchange(&visit.mode);
+    return visit;
 }
 
-static void gpi_driver_leave(const gpi_driver *driver, gpi_visit *visit) {
+static void gpi_driver_leave(gpi_visit *visit) {
     CUcontext popped;
-    driver->exchange(&visit->mode);
-    if (visit->is_pushed) driver->pop(&popped);
+    visit->driver->exchange(&visit->mode);
+    if (visit->is_pushed) visit->driver->pop(&popped);
 }
+
+/* Enters, and leaves at the end of the block in which this stands, also by a return. */
+#define GPI_VISIT(driver, context) \
+    __attribute__((cleanup(gpi_driver_leave), unused)) gpi_visit visit = \
+        gpi_driver_enter(driver, context)
 
 static void gpi_driver_describe(const gpi_driver *driver, CUmemAllocationProp *properties) {
     memset(properties, 0, sizeof *properties);
@@ -1243,42 +1235,22 @@ static void gpi_driver_describe(const gpi_driver *driver, CUmemAllocationProp *p
     if (driver->share & GPUPOOL_SHARE_RDMA) properties->allocFlags.gpuDirectRDMACapable = 1;
 }
 
-/* Asks whether device and driver can map memory in granules of 2 MiB. */
-static int gpi_driver_can_map(gpi_driver *driver) {
-    CUmemAllocationProp properties;
-    size_t bytes = 0;
-    int can_map = 0;
-    gpi_driver_describe(driver, &properties);
-    driver->attribute(&can_map, CU_DEVICE_ATTRIBUTE_VIRTUAL_MEMORY_MANAGEMENT_SUPPORTED,
-                      driver->device);
-    return can_map &&
-           driver->granularity(&bytes, &properties, CU_MEM_ALLOC_GRANULARITY_MINIMUM) ==
-               CUDA_SUCCESS &&
-           bytes && (2 << 20) % bytes == 0;
-}
-
-static gpupool_result gpi_driver_has(const char *argument, int device) {
+static gpupool_result gpi_driver_has(int device) {
     int devices = 0;
     if (cudaGetDeviceCount(&devices) != cudaSuccess || devices == 0)
-        return gpi_system_fail(GPUPOOL_E_CUDA, "CUDA finds no device");
+        return gpi_system_fail(GPUPOOL_E_CUDA, "cudaGetDeviceCount finds no device");
     if (device >= 0 && device < devices) return GPUPOOL_OK;
-    return gpi_system_fail(GPUPOOL_E_ARGUMENT, "%s: %d is not in 0 to %d", argument, device,
-                           devices - 1);
+    return gpi_system_fail(GPUPOOL_E_ARGUMENT, "device: %d is not in 0 to %d", device, devices - 1);
 }
 
 static gpupool_result gpi_driver_open(gpi_driver *driver, int device, unsigned share) {
-    static const size_t fields[] = {
-#define GPI_CALL_OFFSET(field, name, parameters) offsetof(gpi_driver, field),
-        GPI_CALLS(GPI_CALL_OFFSET)
-#undef GPI_CALL_OFFSET
-    };
-    size_t i, free_bytes = 0, total = 0;
-    gpupool_result result;
-    gpi_visit visit;
+    gpupool_result result = gpi_driver_has(device);
+    size_t i, page = 0, free_bytes = 0, total = 0;
+    CUmemAllocationProp properties;
     memset(driver, 0, sizeof *driver);
     driver->device = device;
     driver->share = share;
-    for (i = 0; i < GPI_CALL_COUNT; i++) {
+    for (i = 0; i < GPI_CALL_COUNT && result == GPUPOOL_OK; i++) {
         enum cudaDriverEntryPointQueryResult status;
         void *found = NULL;
         if (cudaGetDriverEntryPointByVersion(gpi_call_names[i], &found, 12000, cudaEnableDefault,
@@ -1286,15 +1258,18 @@ static gpupool_result gpi_driver_open(gpi_driver *driver, int device, unsigned s
             !found)
             return gpi_system_fail(GPUPOOL_E_CUDA, "there is no CUDA driver with %s",
                                    gpi_call_names[i]);
-        memcpy((char *)driver + fields[i], &found, sizeof found);
+        memcpy((char *)driver + i * sizeof found, &found, sizeof found);
     }
-    result = GPI_TELL(driver, retain, &driver->context, device);
+    if (result == GPUPOOL_OK) result = GPI_TELL(driver, retain, &driver->context, device);
     if (result != GPUPOOL_OK) return result;
-    gpi_driver_enter(driver, driver->context, &visit);
+    GPI_VISIT(driver, driver->context);
+    driver->attribute(&driver->can_map, CU_DEVICE_ATTRIBUTE_VIRTUAL_MEMORY_MANAGEMENT_SUPPORTED,
+                      device);
+    gpi_driver_describe(driver, &properties);
+    driver->granularity(&page, &properties, CU_MEM_ALLOC_GRANULARITY_MINIMUM);
+    if (!page || (2 << 20) % page) driver->can_map = 0;
     result = GPI_TELL(driver, memory_info, &free_bytes, &total);
     driver->total_bytes = total;
-    driver->can_map = gpi_driver_can_map(driver);
-    gpi_driver_leave(driver, &visit);
     return result;
 }
 
@@ -1303,13 +1278,6 @@ static void gpi_driver_close(gpi_driver *driver) {
     for (i = 0; i < driver->peer_count; i++) driver->release_context(driver->peers[i]);
     if (driver->context) driver->release_context(driver->device);
     driver->context = NULL;
-}
-
-static gpupool_result gpi_driver_create(gpi_driver *driver, uint64_t bytes,
-                                        CUmemGenericAllocationHandle *handle) {
-    CUmemAllocationProp properties;
-    gpi_driver_describe(driver, &properties);
-    return GPI_TELL(driver, create, handle, bytes, &properties, 0);
 }
 
 /* Lets the device and its peers use mapped memory. */
@@ -1335,8 +1303,8 @@ static int gpi_driver_is_capturing(const gpi_driver *driver, cudaStream_t stream
 
 static gpupool_result gpi_driver_capturing(void) {
     return gpi_system_fail(GPUPOOL_E_CAPTURING,
-                           "the stream captures (rule 3): a request gets only "
-                           "memory at hand; open a scope with gpupool_begin_capture before");
+                           "the stream captures (rule 3): a request gets only memory at hand; "
+                           "open a scope with gpupool_begin_capture before");
 }
 
 /* In place of a stream: ALL. No handle of CUDA's, which are 0, 1, 2 or addresses of structs. */
@@ -1347,21 +1315,15 @@ static int gpi_driver_is_special(cudaStream_t stream) {
     return (uintptr_t)stream <= (uintptr_t)GPI_ALL_STREAM || stream == GPUPOOL_NO_STREAM;
 }
 
-typedef enum gpi_memory_kind {
-    GPI_MEMORY_ORDINARY,
-    GPI_MEMORY_VISIBLE,
-    GPI_MEMORY_DEVICE
-} gpi_memory_kind;
+typedef enum gpi_memory { GPI_MEMORY_ORDINARY, GPI_MEMORY_VISIBLE, GPI_MEMORY_DEVICE } gpi_memory;
 
 /* What CUDA knows about a byte: nothing, that the host sees it too (pinned, managed), or that only
    the device does. After a question that failed, the copy tells. */
-static gpi_memory_kind gpi_driver_look(const gpi_driver *driver, uint64_t at) {
+static gpi_memory gpi_driver_look(const gpi_driver *driver, uint64_t at) {
     CUpointer_attribute asked[] = {CU_POINTER_ATTRIBUTE_MEMORY_TYPE,
                                    CU_POINTER_ATTRIBUTE_IS_MANAGED};
     unsigned type = 0, is_managed = 0;
-    void *answers[2];
-    answers[0] = &type;
-    answers[1] = &is_managed;
+    void *answers[] = {&type, &is_managed};
     if (driver->pointer(2, asked, answers, at) != CUDA_SUCCESS) return GPI_MEMORY_DEVICE;
     if (type == CU_MEMORYTYPE_HOST || is_managed) return GPI_MEMORY_VISIBLE;
     return type ? GPI_MEMORY_DEVICE : GPI_MEMORY_ORDINARY;
@@ -1373,82 +1335,44 @@ static gpi_memory_kind gpi_driver_look(const gpi_driver *driver, uint64_t at) {
 static gpupool_result gpi_driver_mark(gpi_driver *driver, CUcontext context, CUevent *event,
                                       cudaStream_t stream) {
     gpupool_result result = GPUPOOL_OK;
-    gpi_visit visit;
-    if (*event && !gpi_driver_is_special(stream)) context = NULL;
-    gpi_driver_enter(driver, context, &visit);
-    if (gpi_driver_is_capturing(driver, stream)) result = gpi_driver_capturing();
-    if (result == GPUPOOL_OK && !*event)
-        result = GPI_TELL(driver, event_create, event, CU_EVENT_DISABLE_TIMING);
-    if (result == GPUPOOL_OK) {
-        result = GPI_TELL(driver, event_record, *event, stream);
-        if (gpi_driver_is_capturing(driver, stream)) {
-            driver->event_destroy(*event);
-            *event = NULL;
-            result = gpi_driver_capturing();
-        }
+    GPI_VISIT(driver, *event && !gpi_driver_is_special(stream) ? NULL : context);
+    if (gpi_driver_is_capturing(driver, stream)) return gpi_driver_capturing();
+    if (!*event) result = GPI_TELL(driver, event_create, event, CU_EVENT_DISABLE_TIMING);
+    if (result != GPUPOOL_OK) return result;
+    result = GPI_TELL(driver, event_record, *event, stream);
+    if (gpi_driver_is_capturing(driver, stream)) {
+        driver->event_destroy(*event);
+        *event = NULL;
+        return gpi_driver_capturing();
     }
-    gpi_driver_leave(driver, &visit);
     return result;
 }
 
-/* Makes a stream wait for an event, on the device. Not under the arena's lock. */
-static gpupool_result gpi_driver_follow(gpi_driver *driver, CUcontext context, cudaStream_t stream,
-                                        CUevent event) {
-    gpupool_result result;
-    gpi_visit visit;
-    gpi_driver_enter(driver, context, &visit);
-    if (gpi_driver_is_capturing(driver, stream)) result = gpi_driver_capturing();
-    else result = GPI_TELL(driver, stream_wait, stream, event, 0);
-    gpi_driver_leave(driver, &visit);
-    return result;
-}
-
-/* Waits for all work of a context, of destroyed streams too: cuMemFreeHost of a byte does, and
-   unlike cuCtxSynchronize it ends no capture (seen on CUDA 13.0). So does cuMemFree, for a host
-   that can pin no byte more. Not under a lock. */
-static gpupool_result gpi_driver_wait_context(gpi_driver *driver, CUcontext context) {
-    gpupool_result result;
+/* Waits for all work of the device, and of each peer (O12); of destroyed streams too:
+   cuMemFreeHost of a byte does, and unlike cuCtxSynchronize it ends no capture (seen on CUDA 13.0).
+   So does cuMemFree, for a host that can pin no byte more. Not under a lock. */
+static gpupool_result gpi_driver_wait(gpi_driver *driver) {
+    gpupool_result result = GPUPOOL_OK;
     CUdeviceptr other = 0;
     void *memory = NULL;
-    gpi_visit visit;
-    gpi_driver_enter(driver, context, &visit);
-    result = GPI_TELL(driver, host_alloc, &memory, 1, 0);
-    if (result == GPUPOOL_OK) result = GPI_TELL(driver, host_free, memory);
-    else if (result == GPUPOOL_E_OUT_OF_MEMORY) {
-        result = GPI_TELL(driver, memory_alloc, &other, 1);
-        if (result == GPUPOOL_OK) result = GPI_TELL(driver, memory_free, other);
-    }
-    gpi_driver_leave(driver, &visit);
-    return result;
-}
-
-/* O12: a device wait is one wait in the context of the device and of each peer. */
-static gpupool_result gpi_driver_wait(gpi_driver *driver) {
-    gpupool_result result = gpi_driver_wait_context(driver, driver->context);
     int i;
-    for (i = 0; i < GPI_READ(&driver->peer_count) && result == GPUPOOL_OK; i++)
-        result = gpi_driver_wait_context(driver, driver->peer_contexts[i]);
+    for (i = -1; i < GPI_READ(&driver->peer_count) && result == GPUPOOL_OK; i++) {
+        GPI_VISIT(driver, i < 0 ? driver->context : driver->peer_contexts[i]);
+        result = GPI_TELL(driver, host_alloc, &memory, 1, 0);
+        if (result == GPUPOOL_OK) result = GPI_TELL(driver, host_free, memory);
+        else if (result == GPUPOOL_E_OUT_OF_MEMORY) {
+            result = GPI_TELL(driver, memory_alloc, &other, 1);
+            if (result == GPUPOOL_OK) result = GPI_TELL(driver, memory_free, other);
+        }
+    }
     return result;
 }
 
 /* What the device has free, by other programs too; 0 if CUDA doesn't say. */
 static uint64_t gpi_driver_free_bytes(gpi_driver *driver) {
     size_t free_bytes = 0, total;
-    gpi_visit visit;
-    gpi_driver_enter(driver, driver->context, &visit);
-    if (driver->memory_info(&free_bytes, &total) != CUDA_SUCCESS) free_bytes = 0;
-    gpi_driver_leave(driver, &visit);
-    return free_bytes;
-}
-
-/* Waits for an event of a context. Not under a lock. */
-static gpupool_result gpi_driver_wait_event(gpi_driver *driver, CUcontext context, CUevent event) {
-    gpupool_result result;
-    gpi_visit visit;
-    gpi_driver_enter(driver, context, &visit);
-    result = GPI_TELL(driver, event_sync, event);
-    gpi_driver_leave(driver, &visit);
-    return result;
+    GPI_VISIT(driver, driver->context);
+    return driver->memory_info(&free_bytes, &total) == CUDA_SUCCESS ? free_bytes : 0;
 }
 /* == TEXT =========================================================================================
    What users write: variables of the environment, limits, names of sources.
@@ -2275,7 +2199,7 @@ static gpupool_result gpi_stream_context(gpupool_arena *arena, cudaStream_t stre
     error = driver->stream_context(stream, context);
     if (error != CUDA_SUCCESS && error != CUDA_ERROR_INVALID_HANDLE &&
         error != CUDA_ERROR_INVALID_VALUE && error != CUDA_ERROR_CONTEXT_IS_DESTROYED)
-        return gpi_driver_told(driver, GPI_CALL_stream_context, error);
+        return GPI_TOLD(driver, stream_context, error);
     if (error != CUDA_SUCCESS)
         return gpi_system_fail(GPUPOOL_E_ARGUMENT,
                                "stream %p: CUDA does not know it (rule 2: a "
@@ -2325,13 +2249,11 @@ static void gpi_stream_open(gpupool_arena *arena) {
 
 static void gpi_stream_close(gpupool_arena *arena) {
     gpi_stream *s, *next;
-    gpi_visit visit;
     for (s = arena->streams.all_streams; s; s = next) {
         next = s->next;
         if (s->kind != GPI_ORDINARY) continue;
-        gpi_driver_enter(&arena->driver, s->context, &visit);
+        GPI_VISIT(&arena->driver, s->context);
         if (s->event) arena->driver.event_destroy(s->event);
-        gpi_driver_leave(&arena->driver, &visit);
         GPUPOOL_FREE(s);
     }
     arena->streams.all_streams = NULL;
@@ -2413,7 +2335,7 @@ static void gpi_stream_poll_busy(gpupool_arena *arena) {
             continue;
         }
         if (error != CUDA_ERROR_NOT_READY) { /* O11: an error that stays */
-            gpi_driver_told(&arena->driver, GPI_CALL_event_query, error);
+            GPI_TOLD(&arena->driver, event_query, error);
             gpi_arena_break(arena);
             break;
         }
@@ -2503,11 +2425,15 @@ static void gpi_stream_note_taken(gpupool_arena *arena, const gpi_run *run, cons
    memory in question is TAKEN (O3). */
 static gpupool_result gpi_stream_follow(gpupool_arena *arena, gpi_stream *s, gpi_stream *owner,
                                         cudaStream_t handle) {
+    gpi_driver *driver = &arena->driver;
     gpupool_result result;
     if (s->recording || !s->event) return GPUPOOL_E_OUT_OF_MEMORY;
+    GPI_VISIT(driver, owner->context);
     s->followers++;
     gpi_arena_open(arena);
-    result = gpi_driver_follow(&arena->driver, owner->context, handle, s->event);
+    result = gpi_driver_is_capturing(driver, handle)
+                 ? gpi_driver_capturing()
+                 : GPI_TELL(driver, stream_wait, handle, s->event, 0);
     gpi_arena_close(arena);
     s->followers--;
     arena->streams.stream_waits += result == GPUPOOL_OK;
@@ -2736,14 +2662,17 @@ typedef struct gpi_source {
     gpupool_result (*give)(gpupool_arena *, gpi_chunk *);
 } gpi_source;
 
-/* -- sources: between gpi_driver_enter and leave -- */
+/* -- sources: under GPI_VISIT -- */
 
 /* The address is the chunk's own. Only what creates and maps is undone; what must not fail breaks
    the arena. */
 static gpupool_result gpi_chunk_map(gpupool_arena *arena, gpi_chunk *chunk) {
     gpi_driver *driver = &arena->driver;
     uint64_t bytes = chunk->units * GPI_UNIT, address = gpi_address(&arena->buddy, chunk->unit);
-    gpupool_result result = gpi_driver_create(driver, bytes, &chunk->handle);
+    CUmemAllocationProp properties;
+    gpupool_result result;
+    gpi_driver_describe(driver, &properties);
+    result = GPI_TELL(driver, create, &chunk->handle, bytes, &properties, 0);
     if (result != GPUPOOL_OK) return result;
     chunk->memory = (void *)(uintptr_t)address;
     result = GPI_TELL(driver, map, address, bytes, 0, chunk->handle, 0);
@@ -2870,11 +2799,9 @@ static gpupool_result gpi_chunk_call(gpupool_arena *arena, gpi_chunk *chunk,
                                      gpupool_result (*call)(gpupool_arena *, gpi_chunk *)) {
     int is_open = !(arena->chunks.source->flags & GPI_MAPS);
     gpupool_result result;
-    gpi_visit visit;
+    GPI_VISIT(&arena->driver, arena->driver.context);
     if (is_open) gpi_arena_open(arena);
-    gpi_driver_enter(&arena->driver, arena->driver.context, &visit);
     result = call(arena, chunk);
-    gpi_driver_leave(&arena->driver, &visit);
     if (is_open) gpi_arena_close(arena);
     return result;
 }
@@ -3235,12 +3162,10 @@ static gpupool_result gpi_stitch_undo(gpupool_arena *arena, const gpi_stitch *st
     uint64_t address = gpi_address(&arena->buddy, stitch->body->unit);
     gpupool_mapping mapping = {(void *)(uintptr_t)address, stitch->body->units * GPI_UNIT, 0};
     gpupool_result told, result;
-    gpi_visit visit;
     if (stitch->is_away) return GPUPOOL_OK;
     told = gpi_chunk_tell_unmap(arena, &mapping);
-    gpi_driver_enter(&arena->driver, arena->driver.context, &visit);
+    GPI_VISIT(&arena->driver, arena->driver.context);
     result = GPI_TELL(&arena->driver, unmap, address, mapping.bytes);
-    gpi_driver_leave(&arena->driver, &visit);
     return result == GPUPOOL_OK ? told : result;
 }
 
@@ -3385,9 +3310,8 @@ static gpupool_result gpi_stitch_map(gpupool_arena *arena, const gpi_stitch *sti
     uint64_t address = gpi_address(&arena->buddy, stitch->body->unit), done = 0;
     gpupool_mapping mapping = {(void *)(uintptr_t)address, stitch->body->units * GPI_UNIT, 0};
     gpupool_result result = GPUPOOL_OK;
-    gpi_visit visit;
     uint32_t i;
-    gpi_driver_enter(driver, driver->context, &visit);
+    GPI_VISIT(driver, driver->context);
     for (i = 0; i < stitch->count && result == GPUPOOL_OK; i++) {
         const gpi_chunk *chunk = stitch->pieces[i].chunk;
         uint64_t bytes = chunk->units * GPI_UNIT;
@@ -3397,8 +3321,7 @@ static gpupool_result gpi_stitch_map(gpupool_arena *arena, const gpi_stitch *sti
     if (result == GPUPOOL_OK) result = gpi_driver_access(driver, address, done);
     if (result == GPUPOOL_OK) result = gpi_chunk_tell_map(arena, &mapping);
     if (result != GPUPOOL_OK && done && driver->unmap(address, done) != CUDA_SUCCESS)
-        result = gpi_arena_break(arena);
-    gpi_driver_leave(driver, &visit);
+        return gpi_arena_break(arena);
     return result;
 }
 
@@ -3548,10 +3471,11 @@ static gpupool_result gpi_ladder_wait(gpupool_arena *arena, gpi_stream *s) {
     int is_device = s == &streams->all;
     uint64_t at = is_device ? streams->position : s->mark_at;
     gpupool_result result;
+    GPI_VISIT(&arena->driver, NULL);
     s->followers++;
     gpi_arena_open(arena);
     result = is_device ? gpi_driver_wait(&arena->driver)
-                       : gpi_driver_wait_event(&arena->driver, s->context, s->event);
+                       : GPI_TELL(&arena->driver, event_sync, s->event);
     gpi_arena_close(arena);
     s->followers--;
     streams->host_waits++;
@@ -4383,16 +4307,14 @@ static gpupool_result gpi_alloc_zero(gpi_ask *ask, void *block) {
     gpi_driver *driver = &ask->arena->driver;
     cudaStream_t stream = ask->owner->kind == GPI_NONE ? cudaStreamPerThread : ask->handle;
     gpupool_result result;
-    gpi_visit visit;
     if (ask->arena->chunks.source->flags & GPI_HOST && ask->owner->kind != GPI_GRAPH) {
         memset(block, 0, ask->request->bytes);
         return GPUPOOL_OK;
     }
-    gpi_driver_enter(driver, ask->owner->context, &visit);
+    GPI_VISIT(driver, ask->owner->context);
     result = GPI_TELL(driver, fill, (CUdeviceptr)(uintptr_t)block, 0, ask->request->bytes, stream);
     if (result == GPUPOOL_OK && ask->owner->kind == GPI_NONE)
         result = GPI_TELL(driver, stream_sync, stream);
-    gpi_driver_leave(driver, &visit);
     return result;
 }
 
@@ -4801,9 +4723,7 @@ static void gpi_life_put_struct(gpupool_arena *arena) {
 /* -- an arena is made -- */
 
 static gpupool_result gpi_life_refuses(const gpupool_arena_config *config) {
-    gpupool_result result = gpi_driver_has("config.device", config->device);
     const char *wrong = NULL;
-    if (result != GPUPOOL_OK) return result;
     if ((unsigned)config->source > GPUPOOL_SOURCE_BYPASS) wrong = "source: there is none such";
     if (config->source == GPUPOOL_SOURCE_CUSTOM && (!config->chunk_alloc || !config->chunk_free))
         wrong = "source: CUSTOM needs both chunk_alloc and chunk_free";
@@ -4917,7 +4837,6 @@ static gpupool_result gpi_life_open_buddy(gpupool_arena *arena) {
     gpi_buddy *buddy = &arena->buddy;
     uint64_t total = arena->driver.total_bytes, page = GPI_PAGE, homes, spaces, bytes;
     gpupool_result result;
-    gpi_visit visit;
     gpi_run *run;
     homes = buddy->is_apart ? (uint64_t)1 << 46 : gpi_up(total * GPI_HOMES, page);
     spaces = buddy->is_apart ? 0 : gpi_up(total * GPI_SPACES, page);
@@ -4931,9 +4850,8 @@ static gpupool_result gpi_life_open_buddy(gpupool_arena *arena) {
     buddy->starts = (uint64_t *)(void *)(buddy->cells + buddy->granules);
     if (!buddy->is_apart) {
         CUdeviceptr base = 0;
-        gpi_driver_enter(&arena->driver, arena->driver.context, &visit);
+        GPI_VISIT(&arena->driver, arena->driver.context);
         result = GPI_TELL(&arena->driver, reserve, &base, bytes, page, 0, 0);
-        gpi_driver_leave(&arena->driver, &visit);
         if (result != GPUPOOL_OK) return result;
         buddy->base = base;
     }
@@ -4994,12 +4912,10 @@ static gpupool_result gpi_life_close(gpupool_arena *arena) {
     gpi_buddy *buddy = &arena->buddy;
     uint64_t bytes = buddy->granules * GPI_GRANULE * GPI_UNIT;
     gpupool_result result = gpi_life_return_memory(arena);
-    gpi_visit visit;
     if (arena->driver.context) {
+        GPI_VISIT(&arena->driver, arena->driver.context);
         gpi_stream_close(arena);
-        gpi_driver_enter(&arena->driver, arena->driver.context, &visit);
         if (buddy->base) arena->driver.unreserve(buddy->base, bytes);
-        gpi_driver_leave(&arena->driver, &visit);
     }
     GPUPOOL_FREE(arena->chunks.all);
     gpi_backup_close(&arena->backup);
@@ -5565,14 +5481,12 @@ static gpupool_arena *gpi_shape_arena_of(cudaStream_t stream, int current) {
     CUcontext context = s ? s->context : NULL;
     CUdevice device = current;
     gpi_driver *driver;
-    gpi_visit visit;
     if (!arena || gpi_driver_is_special(stream)) return arena;
     driver = &arena->driver;
     if (!s && driver->stream_context(stream, &context) != CUDA_SUCCESS) return arena;
     if (context == driver->context) return arena;
-    gpi_driver_enter(driver, context, &visit);
+    GPI_VISIT(driver, context);
     driver->context_device(&device);
-    gpi_driver_leave(driver, &visit);
     return gpupool_get_default_arena(device);
 }
 
@@ -6124,10 +6038,10 @@ static gpupool_result gpi_ring_move(gpupool_ring *ring, const gpi_transfer *t,
     if (what->is_file)
         return gpi_file_read(&t->file, slot, what->offset + part->first, part->bytes);
     if (what->read || what->write) {
-        gpi_driver_leave(&ring->driver, visit);
+        gpi_driver_leave(visit);
         said = t->down ? what->write(slot, part->bytes, part->first, what->user)
                        : what->read(slot, part->bytes, part->first, what->user);
-        gpi_driver_enter(&ring->driver, ring->driver.context, visit);
+        *visit = gpi_driver_enter(&ring->driver, ring->driver.context);
         return !said ? GPUPOOL_OK
                      : gpi_system_fail(GPUPOOL_E_CALLBACK, "your function returned %d at byte %llu",
                                        said, (unsigned long long)part->first);
@@ -6180,7 +6094,7 @@ static void gpi_ring_ask(gpupool_ring *ring, gpi_transfer *t) {
     CUresult error = t->is_gated ? ring->driver.event_query(t->event) : CUDA_SUCCESS;
     if (!t->is_gated || error == CUDA_ERROR_NOT_READY) return;
     t->is_gated = 0;
-    gpi_ring_fail(t, gpi_driver_told(&ring->driver, GPI_CALL_event_query, error));
+    gpi_ring_fail(t, GPI_TOLD(&ring->driver, event_query, error));
     if (gpi_ring_has_more(t) && (t->ticket || t->bytes >= GPI_RING_HELP))
         gpi_ring_wake(&ring->work, gpi_min(t->bytes / (4 * GPI_RING_LEAST) + 1, GPI_RING_CREW));
     gpi_ring_settle(ring, t);
@@ -6287,8 +6201,7 @@ static gpupool_result gpi_ring_send(gpupool_ring *ring, const gpi_transfer *t, g
     part->host.at += hand->slots + (uint64_t)slot * ring->slot_bytes;
     if (!t->down) result = gpi_ring_move(ring, t, part, hand->visit);
     if (result != GPUPOOL_OK) return result;
-    result = gpi_driver_told(driver, GPI_CALL_copy,
-                             gpi_ring_copy(driver, t, part, ring->streams[t->down]));
+    result = GPI_TOLD(driver, copy, gpi_ring_copy(driver, t, part, ring->streams[t->down]));
     if (result == GPUPOOL_OK)
         result = GPI_TELL(driver, event_record, hand->events[slot], ring->streams[t->down]);
     return result;
@@ -6366,8 +6279,7 @@ static void *gpi_ring_helper(void *user) {
     gpupool_ring *ring = (gpupool_ring *)user;
     int gated, polls = 0;
     gpi_transfer *t;
-    gpi_visit visit;
-    gpi_driver_enter(&ring->driver, ring->driver.context, &visit);
+    GPI_VISIT(&ring->driver, ring->driver.context);
     gpi_system_lock(&ring->lock);
     while (!ring->is_stopping) {
         t = gpi_ring_pick(ring, &gated);
@@ -6380,7 +6292,6 @@ static void *gpi_ring_helper(void *user) {
         if (polls) ring->is_polled = 0;
     }
     gpi_system_unlock(&ring->lock);
-    gpi_driver_leave(&ring->driver, &visit);
     return NULL;
 }
 
@@ -6460,14 +6371,14 @@ static gpupool_result gpi_ring_begin(gpupool_ring *ring, gpi_transfer *t) {
     gpi_ring_part all = {0, t->bytes, t->side[t->down]};
     int has_source = what->read || what->write || what->is_file;
     int is_brief = !what->ticket && !has_source && t->bytes <= GPI_RING_SMALL;
-    gpi_memory_kind host = has_source ? GPI_MEMORY_ORDINARY : GPI_MEMORY_DEVICE;
+    gpi_memory host = has_source ? GPI_MEMORY_ORDINARY : GPI_MEMORY_DEVICE;
     CUresult error = CUDA_SUCCESS;
     gpupool_result result;
     if (t->bytes && !has_source) host = gpi_driver_look(driver, all.host.at);
     t->is_direct = host != GPI_MEMORY_ORDINARY || (is_brief && t->width == t->bytes);
     if (t->is_direct && t->bytes) error = gpi_ring_copy(driver, t, &all, what->stream);
     if (error == CUDA_ERROR_INVALID_VALUE && host == GPI_MEMORY_VISIBLE) t->is_direct = 0;
-    else if (error != CUDA_SUCCESS) return gpi_driver_told(driver, GPI_CALL_copy, error);
+    else if (error != CUDA_SUCCESS) return GPI_TOLD(driver, copy, error);
     if (t->is_direct) t->cursor = t->bytes;
     else if (gpi_driver_look(driver, t->side[!t->down].at) == GPI_MEMORY_ORDINARY)
         return gpi_system_fail(GPUPOOL_E_ARGUMENT, "%s: it is ordinary host memory",
@@ -6537,13 +6448,12 @@ GPUPOOL_API gpupool_result gpupool_ring_transfer(gpupool_ring *ring, const gpupo
     const char *mistake = what ? gpi_ring_mistake(what) : "the transfer is NULL";
     gpupool_result result = gpi_ring_exists(ring);
     gpi_transfer *t;
-    gpi_visit visit;
     if (result != GPUPOOL_OK) return result;
     if (mistake) return gpi_system_fail(GPUPOOL_E_ARGUMENT, "%s", mistake);
     if (GPI_READ(&ring->is_broken)) return gpi_ring_broken(ring);
     t = gpi_ring_record(ring, what);
     if (!t) return gpi_system_no_memory();
-    gpi_driver_enter(&ring->driver, ring->driver.context, &visit);
+    GPI_VISIT(&ring->driver, ring->driver.context);
     if (what->is_file) result = gpi_file_open(&t->file, what->file, what->offset, t->bytes);
     if (result == GPUPOOL_OK && !ring->is_trusted) result = gpi_ring_may_begin(ring, t);
     if (result == GPUPOOL_OK) result = gpi_ring_begin(ring, t);
@@ -6556,7 +6466,6 @@ GPUPOOL_API gpupool_result gpupool_ring_transfer(gpupool_ring *ring, const gpupo
         result = gpi_ring_end(ring, t);
     }
     gpi_system_unlock(&ring->lock);
-    gpi_driver_leave(&ring->driver, &visit);
     return result;
 }
 
@@ -6589,9 +6498,8 @@ GPUPOOL_API gpupool_result gpupool_ring_wait(gpupool_ring *ring, gpupool_ticket 
                                              int64_t timeout_ns, uint64_t *bytes_done) {
     gpupool_result result = gpi_ring_exists(ring);
     gpi_transfer *t;
-    gpi_visit visit;
     if (result != GPUPOOL_OK) return result;
-    gpi_driver_enter(&ring->driver, ring->driver.context, &visit);
+    GPI_VISIT(&ring->driver, ring->driver.context);
     gpi_system_lock(&ring->lock);
     for (t = ring->first; t && (!ticket || t->ticket != ticket); t = t->next) continue;
     if (!t) result = gpi_system_fail(GPUPOOL_E_ARGUMENT, "no such ticket, or it told its result");
@@ -6604,7 +6512,6 @@ GPUPOOL_API gpupool_result gpupool_ring_wait(gpupool_ring *ring, gpupool_ticket 
                             : gpi_system_fail(GPUPOOL_E_TIMEOUT, "the transfer is not done yet");
     }
     gpi_system_unlock(&ring->lock);
-    gpi_driver_leave(&ring->driver, &visit);
     return result;
 }
 
@@ -6622,12 +6529,10 @@ GPUPOOL_API gpupool_result gpupool_ring_get_stats(gpupool_ring *ring, gpupool_ri
    processor but one, since callers copy too. */
 static const char *gpi_ring_configure(gpupool_ring_config *config) {
     size_t bytes = config->bytes ? config->bytes : GPUPOOL_RING_BYTES, slot = config->slot_bytes;
-    int workers = config->workers ? config->workers : GPUPOOL_RING_WORKERS, devices = 0;
+    int workers = config->workers ? config->workers : GPUPOOL_RING_WORKERS;
     if (!slot) slot = gpi_min(GPUPOOL_RING_SLOT_BYTES, bytes / 4);
     if (!workers)
         workers = (int)gpi_min((uint64_t)sysconf(_SC_NPROCESSORS_ONLN) - 1, GPI_RING_USUAL);
-    if (cudaGetDeviceCount(&devices) || (unsigned)config->device >= (unsigned)devices)
-        return "device is no device's ordinal";
     if (bytes < (size_t)256 << 10 || bytes > (size_t)16 << 40)
         return "bytes is not from 256 KiB to 16 TiB";
     if (slot < (size_t)64 << 10 || slot > bytes / 4)
@@ -6642,14 +6547,12 @@ static const char *gpi_ring_configure(gpupool_ring_config *config) {
 static gpupool_result gpi_ring_open_streams(gpupool_ring *ring) {
     gpi_driver *driver = &ring->driver;
     gpupool_result result;
-    gpi_visit visit;
-    gpi_driver_enter(driver, driver->context, &visit);
+    GPI_VISIT(driver, driver->context);
     result = GPI_TELL(driver, stream_create, &ring->streams[0], CU_STREAM_NON_BLOCKING);
     if (result == GPUPOOL_OK) {
         result = GPI_TELL(driver, stream_create, &ring->streams[1], CU_STREAM_NON_BLOCKING);
         if (result != GPUPOOL_OK) driver->stream_destroy(ring->streams[0]);
     }
-    gpi_driver_leave(driver, &visit);
     if (result == GPUPOOL_E_OUT_OF_MEMORY) result = gpi_thread.last.result = GPUPOOL_E_HOST_MEMORY;
     return result;
 }
@@ -6683,13 +6586,11 @@ GPUPOOL_API gpupool_result gpupool_ring_create(gpupool_ring **out,
     return result;
 }
 
-GPUPOOL_API gpupool_result gpupool_ring_destroy(gpupool_ring *ring) {
-    gpupool_result result = gpi_ring_exists(ring);
+/* Ends what is under way, and all that the driver gave but its context. */
+static void gpi_ring_close(gpupool_ring *ring) {
     gpi_transfer *t;
     gpi_hand *hand;
-    gpi_visit visit;
-    if (result != GPUPOOL_OK) return result;
-    gpi_driver_enter(&ring->driver, ring->driver.context, &visit);
+    GPI_VISIT(&ring->driver, ring->driver.context);
     gpi_system_lock(&ring->lock);
     while ((t = ring->first) != NULL) {
         gpi_ring_await(ring, t, UINT64_MAX, &visit);
@@ -6710,7 +6611,12 @@ GPUPOOL_API gpupool_result gpupool_ring_destroy(gpupool_ring *ring) {
     }
     ring->driver.stream_destroy(ring->streams[0]);
     ring->driver.stream_destroy(ring->streams[1]);
-    gpi_driver_leave(&ring->driver, &visit);
+}
+
+GPUPOOL_API gpupool_result gpupool_ring_destroy(gpupool_ring *ring) {
+    gpupool_result result = gpi_ring_exists(ring);
+    if (result != GPUPOOL_OK) return result;
+    gpi_ring_close(ring);
     gpi_driver_close(&ring->driver);
     GPUPOOL_FREE(ring);
     return GPUPOOL_OK;
@@ -6746,15 +6652,11 @@ static gpupool_result gpi_share_access_all(gpupool_arena *arena) {
 
 /* CUDA gives cudaMalloc's memory to whole devices, and pinned and managed memory to all. */
 static gpupool_result gpi_share_enable(gpi_driver *driver, CUcontext peer) {
-    gpupool_result result = GPUPOOL_OK;
     CUresult error;
-    gpi_visit visit;
-    gpi_driver_enter(driver, peer, &visit);
+    GPI_VISIT(driver, peer);
     error = driver->enable_peer(driver->context, 0);
-    if (error != CUDA_ERROR_PEER_ACCESS_ALREADY_ENABLED)
-        result = gpi_driver_told(driver, GPI_CALL_enable_peer, error);
-    gpi_driver_leave(driver, &visit);
-    return result;
+    if (error == CUDA_ERROR_PEER_ACCESS_ALREADY_ENABLED) return GPUPOOL_OK;
+    return GPI_TOLD(driver, enable_peer, error);
 }
 
 /* Adds a peer; after a failure it is none. */
@@ -6784,7 +6686,7 @@ static gpupool_result gpi_share_add(gpupool_arena *arena, int peer) {
 GPUPOOL_API gpupool_result gpupool_allow_peer(gpupool_arena *arena, int device) {
     gpupool_result result = gpi_alloc_enter(arena);
     int i;
-    if (result == GPUPOOL_OK) result = gpi_driver_has("device", device);
+    if (result == GPUPOOL_OK) result = gpi_driver_has(device);
     if (result != GPUPOOL_OK) return result;
     gpi_system_lock(&arena->lock);
     result = gpi_arena_ready(arena);
@@ -6853,8 +6755,6 @@ GPUPOOL_API gpupool_result gpupool_import(int device, const gpupool_exported *ex
     if (!exported->bytes || exported->bytes % (2 << 20))
         return gpi_system_fail(GPUPOOL_E_ARGUMENT, "exported.bytes: %llu is no size of a chunk",
                                (unsigned long long)exported->bytes);
-    result = gpi_driver_has("device", device);
-    if (result != GPUPOOL_OK) return result;
     result = gpi_driver_open(&driver, device, 0);
     if (result == GPUPOOL_OK)
         result = GPI_TELL(&driver, import_handle, &handle, (void *)(intptr_t)exported->descriptor,
