@@ -1000,8 +1000,7 @@ enum { GPI_DEVICES = 64 }; /* that have default arenas */
 
 static struct {
     gpi_lock lock;         /* of everything in here: never held across a call out of this file */
-    gpupool_arena *arenas; /* linked by `next_arena` */
-    gpupool_arena *spare;  /* structs of destroyed arenas, which stay readable */
+    gpupool_arena *arenas; /* linked by `next_arena`, with those that have ended */
     uint64_t threads;      /* numbers given to threads */
     gpupool_arena *defaults[GPI_DEVICES + 1]; /* PINNED, then by device (SHAPE) */
     int *page;                                /* 1; a fork wipes it */
@@ -1812,10 +1811,10 @@ typedef struct gpi_backup { /* content of live blocks, while the arena sleeps (S
     char *content;
 } gpi_backup;
 
-enum { GPI_MAGIC = 0x6770756c };
+enum { GPI_MAGIC = 0x6770756c, GPI_ENDED }; /* in use; ended: its struct is free */
 
 struct gpupool_arena {
-    int magic;     /* 0: destroyed, or in a forked child */
+    int magic;     /* 0: comes or goes, or in a forked child */
     int attention; /* not 0: fast paths go the slow way (mail, broken, not awake) */
     gpi_lock lock; /* of all that follows but where a comment says otherwise */
     int outside;   /* threads that have opened the lock for a call, and come back */
@@ -4161,6 +4160,23 @@ static gpupool_result gpi_alloc_begin(gpupool_arena *arena, cudaStream_t stream,
     return gpi_stream_get(arena, stream, s);
 }
 
+/* What other calls begin and end with. After E_OK the lock is held. `out` is what the call's
+   argument `name` points to. */
+static gpupool_result gpi_alloc_lock(gpupool_arena *arena, const char *name, const void *out) {
+    gpupool_result result = gpi_alloc_enter(arena);
+    if (result != GPUPOOL_OK) return result;
+    if (!out) return gpi_system_fail(GPUPOOL_E_ARGUMENT, "%s: it is NULL", name);
+    gpi_system_lock(&arena->lock);
+    gpi_alloc_empty_mail(arena);
+    return GPUPOOL_OK;
+}
+
+static gpupool_result gpi_alloc_unlock(gpupool_arena *arena, gpupool_result result) {
+    gpi_system_unlock(&arena->lock);
+    GPI_CHECKED(arena);
+    return result;
+}
+
 /* -- allocate -- */
 
 /* From the stream's cache; NULL: not this way. */
@@ -4496,17 +4512,13 @@ GPUPOOL_API gpupool_result gpupool_record_stream(gpupool_arena *arena, const voi
 
 GPUPOOL_API gpupool_result gpupool_get_block(gpupool_arena *arena, const void *memory,
                                              gpupool_block *block) {
-    gpupool_result result = gpi_alloc_enter(arena);
+    gpupool_result result = gpi_alloc_lock(arena, "block", block);
     gpi_run *run;
     if (result != GPUPOOL_OK) return result;
-    if (!block) return gpi_system_fail(GPUPOOL_E_ARGUMENT, "block: it is NULL");
     memset(block, 0, sizeof *block);
-    gpi_system_lock(&arena->lock);
-    gpi_alloc_empty_mail(arena);
     result = gpi_alloc_find(arena, memory, &run);
     if (result == GPUPOOL_OK || result == GPUPOOL_E_INSIDE) gpi_stream_describe(run, block);
-    gpi_system_unlock(&arena->lock);
-    return result;
+    return gpi_alloc_unlock(arena, result);
 }
 /* == CAPTURE ======================================================================================
    Memory of CUDA graphs. A graph runs again and again after its capture, so what its nodes use must
@@ -4629,8 +4641,8 @@ GPUPOOL_API gpupool_result gpupool_release_capture(gpupool_capture *capture) {
 /* == LIFE =========================================================================================
    Arenas are made and destroyed, and the process has a list of them.
 
-   L1  An arena's struct lies in pages of its own that a fork wipes (O17), and stays readable when
-       the arena is destroyed: magic tells. The next arena uses it again.
+   L1  An arena's struct lies in pages of its own that a fork wipes (O17), and stays readable and in
+       the list when the arena is destroyed: magic tells. The next arena uses it again.
    L2  The process's lock is held only to find an arena and count a visitor in. Destroy takes an
        arena from the list when it has no visitors, and visitors pass by one that is being
    destroyed.
@@ -4641,20 +4653,16 @@ enum { GPI_HOMES = 2, GPI_SPACES = 6 }; /* addresses, as a multiple of the devic
 
 /* -- the list -- */
 
-/* A visitor goes; whoever ends the arena waits for that. The process's lock is held. */
-static void gpi_life_depart(gpupool_arena *arena) {
-    arena->visitors--;
-    if (arena->magic != GPI_MAGIC) gpi_system_wake_all(&arena->departures);
-}
-
-/* Leaves one arena of the list (NULL: none) and enters the next; NULL: that was the last. */
+/* Leaves one arena of the list (NULL: none), for whose end a thread may wait, and enters the next;
+   NULL: that was the last. */
 static gpupool_arena *gpi_life_visit(gpupool_arena *left) {
     gpupool_arena *arena;
     gpi_system_lock(&gpi_process.lock);
     arena = left ? left->next_arena : gpi_process.arenas;
     while (arena && arena->magic != GPI_MAGIC) arena = arena->next_arena;
     if (arena) arena->visitors++;
-    if (left) gpi_life_depart(left);
+    if (left) left->visitors--;
+    if (left && left->magic != GPI_MAGIC) gpi_system_wake_all(&left->departures);
     gpi_system_unlock(&gpi_process.lock);
     return arena;
 }
@@ -4681,14 +4689,8 @@ static gpupool_result gpi_life_may_use(uint64_t at, uint64_t bytes, const char *
     return wrong ? gpi_system_fail(GPUPOOL_E_ARGUMENT, "%s: %s", argument, wrong) : GPUPOOL_OK;
 }
 
-static void gpi_life_leave(gpupool_arena *arena) {
-    gpi_system_lock(&gpi_process.lock);
-    gpi_life_depart(arena);
-    gpi_system_unlock(&gpi_process.lock);
-}
-
-static void gpi_life_unlink(gpupool_arena *arena) {
-    gpupool_arena **link = &gpi_process.arenas;
+/* From now on nobody finds the arena. */
+static void gpi_life_hide(gpupool_arena *arena) {
     gpi_system_lock(&gpi_process.lock);
     arena->magic = 0;
     while (arena->visitors) {
@@ -4697,32 +4699,34 @@ static void gpi_life_unlink(gpupool_arena *arena) {
         gpi_system_sleep_on(&arena->departures, departures);
         gpi_system_lock(&gpi_process.lock);
     }
-    while (*link != arena) link = &(*link)->next_arena;
-    *link = arena->next_arena;
     if (arena->default_at && *arena->default_at == arena)
         GPI_PUBLISH(arena->default_at, (gpupool_arena *)NULL);
     gpi_system_unlock(&gpi_process.lock);
 }
 
+/* The struct of an arena that has ended, or a new one, all zeros; NULL: no host memory. */
 static gpupool_arena *gpi_life_struct(void) {
-    gpupool_arena *arena;
+    uint64_t bytes = gpi_up(sizeof(gpupool_arena), 4096);
+    gpupool_arena *arena, *next;
     gpi_system_lock(&gpi_process.lock);
-    arena = gpi_process.spare;
-    if (arena) gpi_process.spare = arena->next_arena;
-    gpi_system_unlock(&gpi_process.lock);
-    if (!arena) {
-        uint64_t bytes = gpi_up(sizeof *arena, 4096);
+    next = gpi_process.arenas;
+    for (arena = next; arena && arena->magic != GPI_ENDED;) arena = arena->next_arena;
+    if (arena) {
+        next = arena->next_arena;
+        memset(arena, 0, sizeof *arena);
+    } else {
         arena = (gpupool_arena *)gpi_system_pages(bytes, PROT_READ | PROT_WRITE);
+        if (arena) gpi_process.arenas = arena;
         if (arena) syscall(SYS_madvise, arena, bytes, (long)GPI_WIPEONFORK);
     }
-    if (arena) memset(arena, 0, sizeof *arena);
+    if (arena) arena->next_arena = next;
+    gpi_system_unlock(&gpi_process.lock);
     return arena;
 }
 
-static void gpi_life_put_struct(gpupool_arena *arena) {
+static void gpi_life_set_magic(gpupool_arena *arena, int magic) {
     gpi_system_lock(&gpi_process.lock);
-    arena->next_arena = gpi_process.spare;
-    gpi_process.spare = arena;
+    arena->magic = magic;
     gpi_system_unlock(&gpi_process.lock);
 }
 
@@ -4795,25 +4799,21 @@ static uint64_t gpi_life_tables(const gpi_buddy *buddy) {
            buddy->granules * (sizeof(gpi_cell) + sizeof(gpi_chunk *));
 }
 
-/* What `where` says is the limit: 0 stands for none, and a negative number is a mistake. */
-static gpupool_result gpi_life_refuses_limit(const char *where, uint64_t bytes) {
-    if (bytes <= (uint64_t)1 << 46) return GPUPOOL_OK;
-    return gpi_system_fail(GPUPOOL_E_ARGUMENT, "%s: %llu bytes are more than 2^46 (0: no limit)",
-                           where, (unsigned long long)bytes);
-}
-
-/* Reads a limit from a text. A part of it is a part of the device's memory, or of the host's. */
+/* The limit that `where` names: as a text, unless that is NULL; 0 is none, and a negative number is
+   a mistake. A part of it is a part of the device's memory, or of the host's. */
 static gpupool_result gpi_life_read_limit(const gpupool_arena *arena, const char *where,
                                           const char *text, uint64_t *bytes) {
     uint64_t total = arena->driver.total_bytes;
-    const char *wrong;
+    const char *wrong = NULL;
     char line[64];
     if (arena->config.source == GPUPOOL_SOURCE_PINNED)
         total = (uint64_t)sysconf(_SC_PHYS_PAGES) * (uint64_t)sysconf(_SC_PAGESIZE);
-    wrong = gpi_text_limit(text, total, bytes);
-    if (!wrong) return gpi_life_refuses_limit(where, *bytes);
-    return gpi_system_fail(GPUPOOL_E_ARGUMENT, "%s: \"%s\" %s", where,
-                           gpi_text_line(line, sizeof line, text), wrong);
+    if (text) wrong = gpi_text_limit(text, total, bytes);
+    if (!wrong && *bytes > (uint64_t)1 << 46) wrong = "is more than 2^46 bytes (0: no limit)";
+    if (!wrong) return GPUPOOL_OK;
+    snprintf(line, sizeof line, "%llu", (unsigned long long)*bytes);
+    if (text) gpi_text_line(line, sizeof line, text);
+    return gpi_system_fail(GPUPOOL_E_ARGUMENT, "%s: \"%s\" %s", where, line, wrong);
 }
 
 /* The limit: the config's, else the environment's for this device, else for all, else the macro's.
@@ -4830,9 +4830,7 @@ static gpupool_result gpi_life_choose_limit(gpupool_arena *arena) {
         else text = gpi_text_variable(where);
     }
     if (!bytes) bytes = GPUPOOL_LIMIT;
-    result = text ? gpi_life_read_limit(arena, where, text, &bytes)
-                  : gpi_life_refuses_limit(where, bytes);
-    arena->config.limit_bytes = bytes;
+    result = gpi_life_read_limit(arena, where, text, &bytes);
     arena->chunks.limit = bytes ? bytes : UINT64_MAX;
     return result;
 }
@@ -4950,26 +4948,19 @@ GPUPOOL_API gpupool_result gpupool_arena_create(gpupool_arena **out,
     if (result != GPUPOOL_OK) {
         if (before == cudaSuccess) cudaGetLastError(); /* the program's last error stays (rule 5) */
         gpi_life_close(arena);
-        gpi_life_put_struct(arena);
-        return result;
-    }
-    gpi_system_lock(&gpi_process.lock);
-    arena->magic = GPI_MAGIC;
-    arena->next_arena = gpi_process.arenas;
-    gpi_process.arenas = arena;
-    gpi_system_unlock(&gpi_process.lock);
+    } else *out = arena;
+    gpi_life_set_magic(arena, *out ? GPI_MAGIC : GPI_ENDED);
     gpi_report_open();
-    *out = arena;
-    return GPUPOOL_OK;
+    return result;
 }
 
 /* Ends an arena, with what is live in it. */
 static gpupool_result gpi_life_end(gpupool_arena *arena) {
     gpupool_result result;
-    gpi_life_unlink(arena);
+    gpi_life_hide(arena);
     gpi_driver_wait(&arena->driver); /* what fails here fails below again */
     result = gpi_life_close(arena);
-    gpi_life_put_struct(arena);
+    gpi_life_set_magic(arena, GPI_ENDED);
     return result;
 }
 
@@ -4977,8 +4968,7 @@ GPUPOOL_API gpupool_result gpupool_arena_destroy(gpupool_arena *arena) {
     gpupool_result result = gpi_alloc_enter(arena);
     if (result != GPUPOOL_OK) return result;
     gpi_report_event(arena, "destroy", "");
-    gpi_system_lock(&arena->lock);
-    gpi_alloc_empty_mail(arena);
+    result = gpi_alloc_lock(arena, "arena", arena);
     gpi_stream_fold_all(arena);
     if (!arena->broken && (arena->blocks || arena->captures))
         result = gpi_system_fail(
@@ -5017,34 +5007,27 @@ GPUPOOL_API gpupool_result gpupool_retire_stream(cudaStream_t stream) {
 /* Returns idle chunks after a wait for the device. The lock is held. */
 static gpupool_result gpi_figures_trim(gpupool_arena *arena, uint64_t keep) {
     gpupool_result result = gpi_arena_ready(arena);
-    if (result != GPUPOOL_OK) return result;
-    gpi_alloc_empty_mail(arena);
-    if (arena->chunks.reserved.now <= keep) return GPUPOOL_OK;
+    if (result != GPUPOOL_OK || arena->chunks.reserved.now <= keep) return result;
     gpi_stream_flush_all(arena);
     result = gpi_ladder_wait(arena, &arena->streams.all);
     return result == GPUPOOL_OK ? gpi_ladder_trim(arena, keep) : result;
 }
 
 GPUPOOL_API gpupool_result gpupool_trim(gpupool_arena *arena, size_t keep_bytes) {
-    gpupool_result result = gpi_alloc_enter(arena);
+    gpupool_result result = gpi_alloc_lock(arena, "arena", arena);
     if (result != GPUPOOL_OK) return result;
-    gpi_system_lock(&arena->lock);
-    result = gpi_figures_trim(arena, keep_bytes);
-    gpi_system_unlock(&arena->lock);
-    GPI_CHECKED(arena);
-    return result;
+    return gpi_alloc_unlock(arena, gpi_figures_trim(arena, keep_bytes));
 }
 
 GPUPOOL_API gpupool_result gpupool_set_limit(gpupool_arena *arena, size_t bytes) {
     gpupool_result result = gpi_alloc_enter(arena);
-    if (result == GPUPOOL_OK) result = gpi_life_refuses_limit("limit", bytes);
+    uint64_t limit = bytes;
+    if (result == GPUPOOL_OK) result = gpi_life_read_limit(arena, "limit", NULL, &limit);
+    if (result == GPUPOOL_OK) result = gpi_alloc_lock(arena, "arena", arena);
     if (result != GPUPOOL_OK) return result;
-    gpi_system_lock(&arena->lock);
     arena->chunks.limit = bytes ? bytes : UINT64_MAX;
     if (arena->broken || !arena->sleep) result = gpi_figures_trim(arena, arena->chunks.limit);
-    gpi_system_unlock(&arena->lock);
-    GPI_CHECKED(arena);
-    return result;
+    return gpi_alloc_unlock(arena, result);
 }
 
 GPUPOOL_API gpupool_result gpupool_set_limit_text(gpupool_arena *arena, const char *text) {
@@ -5075,9 +5058,7 @@ GPUPOOL_API gpupool_result gpupool_get_available(gpupool_arena *arena, cudaStrea
         gpi_alloc_ask(&ask, arena, &request, s);
         *bytes = gpi_verdict_available(&ask);
     }
-    gpi_system_unlock(&arena->lock);
-    GPI_CHECKED(arena);
-    return result;
+    return gpi_alloc_unlock(arena, result);
 }
 
 /* Under the lock. */
@@ -5107,28 +5088,21 @@ static void gpi_figures_read(gpupool_arena *arena, gpupool_stats *stats) {
 }
 
 GPUPOOL_API gpupool_result gpupool_get_stats(gpupool_arena *arena, gpupool_stats *stats) {
-    gpupool_result result = gpi_alloc_enter(arena);
+    gpupool_result result = gpi_alloc_lock(arena, "stats", stats);
     if (result != GPUPOOL_OK) return result;
-    if (!stats) return gpi_system_fail(GPUPOOL_E_ARGUMENT, "stats: it is NULL");
-    gpi_system_lock(&arena->lock);
-    gpi_alloc_empty_mail(arena);
     gpi_figures_read(arena, stats);
-    gpi_system_unlock(&arena->lock);
-    return GPUPOOL_OK;
+    return gpi_alloc_unlock(arena, result);
 }
 
 GPUPOOL_API gpupool_result gpupool_reset_peaks(gpupool_arena *arena) {
-    gpupool_result result = gpi_alloc_enter(arena);
+    gpupool_result result = gpi_alloc_lock(arena, "arena", arena);
     if (result != GPUPOOL_OK) return result;
-    gpi_system_lock(&arena->lock);
-    gpi_alloc_empty_mail(arena);
     gpi_stream_fold_all(arena);
     arena->requested.peak = arena->requested.now;
     arena->allocated.peak = arena->allocated.now;
     arena->chunks.reserved.peak = arena->chunks.reserved.now;
     arena->buddy.pending.peak = arena->buddy.pending.now;
-    gpi_system_unlock(&arena->lock);
-    return GPUPOOL_OK;
+    return gpi_alloc_unlock(arena, result);
 }
 /* == REPORT =======================================================================================
    What an arena has, told part by part: one walk, of which text and JSON are made.
@@ -5179,15 +5153,15 @@ static void gpi_report_part(const gpupool_arena *arena, const gpi_run *run, uint
 static void gpi_report_walk(gpupool_arena *arena, int (*visit)(const gpupool_part *, void *),
                             void *user) {
     const gpi_run *run = gpi_buddy_at(&arena->buddy, 0);
+    uint64_t unit = 0, end;
     int is_over = 0;
     gpi_stream_flush_all(arena);
-    for (; run && !is_over; run = run->right) {
-        uint64_t unit = run->unit, end;
+    for (; run && !is_over; unit = end) {
         const gpi_chunk *chunk = gpi_buddy_chunk(&arena->buddy, unit);
-        for (; chunk && !is_over && run->state != GPI_EMPTY; unit = end) {
+        end = run->unit + run->units;
+        if (chunk && run->state != GPI_EMPTY) {
             gpupool_part part;
-            end = gpi_min(run->unit + run->units, chunk->unit + chunk->units);
-            if (unit >= end) break;
+            end = gpi_min(end, chunk->unit + chunk->units);
             memset(&part, 0, sizeof part);
             part.memory = (void *)(uintptr_t)gpi_address(&arena->buddy, unit);
             part.is_asleep = chunk->is_away;
@@ -5196,22 +5170,18 @@ static void gpi_report_walk(gpupool_arena *arena, int (*visit)(const gpupool_par
             part.bytes = (end - unit) * GPI_UNIT;
             gpi_report_part(arena, run, unit, &part);
             if (!is_over) is_over = visit(&part, user);
-            chunk = end < run->unit + run->units ? gpi_buddy_chunk(&arena->buddy, end) : NULL;
         }
+        if (end == run->unit + run->units) run = run->right;
     }
 }
 
 GPUPOOL_API gpupool_result gpupool_walk_blocks(gpupool_arena *arena,
                                                int (*visit)(const gpupool_part *, void *user),
                                                void *user) {
-    gpupool_result result = gpi_alloc_enter(arena);
+    gpupool_result result = gpi_alloc_lock(arena, "visit", visit ? arena : NULL);
     if (result != GPUPOOL_OK) return result;
-    if (!visit) return gpi_system_fail(GPUPOOL_E_ARGUMENT, "visit: it is NULL");
-    gpi_system_lock(&arena->lock);
-    gpi_alloc_empty_mail(arena);
     gpi_report_walk(arena, visit, user);
-    gpi_system_unlock(&arena->lock);
-    return GPUPOOL_OK;
+    return gpi_alloc_unlock(arena, result);
 }
 
 /* -- as text, and as JSON in one line -- */
@@ -5573,13 +5543,6 @@ static int gpi_shape_owns(gpupool_arena *arena, const void *block) {
     return owns;
 }
 
-/* The arena that an address belongs to, with a visitor more; NULL: none. */
-static gpupool_arena *gpi_shape_owner(const void *block) {
-    gpupool_arena *arena = gpi_life_visit(NULL);
-    while (arena && !gpi_shape_owns(arena, block)) arena = gpi_life_visit(arena);
-    return arena;
-}
-
 static cudaError_t gpi_shape_free_in(gpupool_arena *arena, void *block, cudaStream_t stream) {
     gpupool_result result;
     if (!arena->default_at)
@@ -5596,20 +5559,24 @@ static cudaError_t gpi_shape_free_in(gpupool_arena *arena, void *block, cudaStre
 /* Frees an address of any arena; 0: it is of none. A block of the current device's default arena is
    found without a lock. */
 static int gpi_shape_free(void *block, cudaStream_t stream, cudaError_t *error) {
-    gpupool_arena *arena = NULL, *visited = NULL;
-    int device;
-    if (gpi_system_is_forked()) {
+    gpupool_arena *arena = NULL;
+    int device, is_found = gpi_system_is_forked();
+    if (is_found) {
         *error = gpi_shape_fail(gpi_alloc_enter(NULL));
         return 1;
     }
     if (cudaGetDevice(&device) == cudaSuccess && device < GPI_DEVICES)
         arena = GPI_READ(&gpi_process.defaults[device + 1]);
-    if (!arena || !gpi_buddy_peek(&arena->buddy, (uint64_t)(uintptr_t)block))
-        arena = visited = gpi_shape_owner(block);
-    if (!arena) return 0;
-    *error = gpi_shape_free_in(arena, block, stream);
-    if (visited) gpi_life_leave(visited);
-    return 1;
+    if (arena && gpi_buddy_peek(&arena->buddy, (uint64_t)(uintptr_t)block)) {
+        *error = gpi_shape_free_in(arena, block, stream);
+        return 1;
+    }
+    for (arena = gpi_life_visit(NULL); arena; arena = gpi_life_visit(arena)) {
+        if (is_found || !gpi_shape_owns(arena, block)) continue;
+        *error = gpi_shape_free_in(arena, block, stream);
+        is_found = 1;
+    }
+    return is_found;
 }
 
 /* NULL goes on to CUDA: programs call cudaFree(NULL) to make the context. */
