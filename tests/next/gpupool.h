@@ -1000,8 +1000,7 @@ enum { GPI_DEVICES = 64 }; /* that have default arenas */
 
 static struct {
     gpi_lock lock;         /* of everything in here: never held across a call out of this file */
-    gpupool_arena *arenas; /* linked by `next_arena` */
-    gpupool_arena *spare;  /* structs of destroyed arenas, which stay readable */
+    gpupool_arena *arenas; /* linked by `next_arena`, with those that have ended */
     uint64_t threads;      /* numbers given to threads */
     gpupool_arena *defaults[GPI_DEVICES + 1]; /* PINNED, then by device (SHAPE) */
     int *page;                                /* 1; a fork wipes it */
@@ -1490,9 +1489,6 @@ static const char *gpi_text_limit(const char *text, uint64_t total, uint64_t *by
     if (is_rest) *bytes = gpi_less(total, *bytes);
     return *bytes || (*text != '%' && number <= 0.5) ? NULL : "leaves nothing"; /* "0": no limit */
 }
-
-static const char *const gpi_text_sources[] = {"auto",   "mapped", "device", "managed",
-                                               "pinned", "custom", "bypass"};
 /* == COUNTERS =====================================================================================
    Counts with peaks. A stream's cache counts for itself, under its own lock, and the arena adds
    that up later (gpi_stream_fold): so the parts of a count may be negative.
@@ -1679,20 +1675,25 @@ typedef struct gpi_streams { /* (STREAM) */
     uint64_t marks, stream_waits, host_waits;
 } gpi_streams;
 
-typedef struct gpi_chunk { /* (CHUNK) */
+typedef struct gpi_range {
     uint64_t unit, units;
-    void *memory; /* where unit lies */
-    CUmemGenericAllocationHandle handle;
-    int is_away;     /* it has addresses and no memory: the arena sleeps (SLEEP) */
-    int is_exported; /* while the block that has it is live (SHARE) */
-    uint64_t usable; /* in one plan of STITCH: units from its start on, */
-    int is_chosen;   /* and whether the plan has it */
+} gpi_range;
+
+typedef struct gpi_chunk { /* a range of addresses with memory (CHUNK) */
+    uint64_t unit, units;
+    void *memory;                        /* where unit lies */
+    CUmemGenericAllocationHandle handle; /* 0: a stitch, or not MAPPED */
+    struct gpi_stitch *stitch;           /* whose range it is; NULL: it has memory of its own */
+    int is_away;                         /* it has no memory: the arena sleeps (SLEEP) */
+    int is_exported;                     /* while the block that has it is live (SHARE) */
+    uint64_t usable;                     /* in one plan of STITCH: units from its start on, */
+    int is_chosen;                       /* and whether the plan has it */
 } gpi_chunk;
 
 typedef struct gpi_chunks { /* (CHUNK) */
     const struct gpi_source *source;
     gpi_chunk **all; /* the largest first */
-    uint64_t count, room;
+    uint64_t count;
     uint64_t limit;       /* bytes; UINT64_MAX: none */
     uint64_t chunk_units; /* size of new chunks; 0: by reserved memory */
     gpupool_counter reserved;
@@ -1701,21 +1702,16 @@ typedef struct gpi_chunks { /* (CHUNK) */
     int returned;       /* counts up when that has changed */
 } gpi_chunks;
 
-typedef struct gpi_piece {
-    gpi_chunk *chunk;
-    uint64_t units;
-    gpi_run *run;
-} gpi_piece;
-
 typedef struct gpi_stitch {  /* (STITCH) */
     struct gpi_stitch *next; /* of the same bin by granules */
-    gpi_run *body;           /* the mapped range; the block, while one has it */
+    gpi_chunk range;         /* where it is mapped */
+    gpi_run *body;           /* of the range; the block, while one has it; else IDLE */
     uint64_t units;          /* of the block */
     gpi_stream *user;        /* idle: who freed it last, at which position, and when */
     uint64_t user_at, freed_at;
-    int is_used, is_repaid, is_away;
+    int is_repaid;
     uint32_t count;
-    gpi_piece *pieces;
+    gpi_range *pieces; /* each is the start of a chunk */
 } gpi_stitch;
 
 typedef struct gpi_stitches { /* (STITCH) */
@@ -1733,20 +1729,16 @@ typedef struct gpi_mail {
 
 typedef enum gpi_sleep { GPI_AWAKE = 0, GPI_FALLING, GPI_ASLEEP, GPI_RISING } gpi_sleep;
 
-typedef struct gpi_range {
-    uint64_t unit, units;
-} gpi_range;
-
 typedef struct gpi_backup { /* content of live blocks, while the arena sleeps (SLEEP) */
     gpi_range *ranges;      /* what it has, side by side: each of one chunk */
     uint64_t count, bytes;
     char *content;
 } gpi_backup;
 
-enum { GPI_MAGIC = 0x6770756c };
+enum { GPI_MAGIC = 0x6770756c, GPI_ENDED }; /* in use; ended: its struct is free */
 
 struct gpupool_arena {
-    int magic;     /* 0: destroyed, or in a forked child */
+    int magic;     /* 0: comes or goes, or in a forked child */
     int attention; /* not 0: fast paths go the slow way (mail, broken, not awake) */
     gpi_lock lock; /* of all that follows but where a comment says otherwise */
     int outside;   /* threads that have opened the lock for a call, and come back */
@@ -2656,7 +2648,7 @@ typedef enum gpi_source_flag {
 } gpi_source_flag;
 
 typedef struct gpi_source {
-    gpupool_source name;
+    const char *name;
     unsigned flags;
     gpupool_result (*get)(gpupool_arena *, gpi_chunk *); /* sets memory; units are known */
     gpupool_result (*give)(gpupool_arena *, gpi_chunk *);
@@ -2664,24 +2656,31 @@ typedef struct gpi_source {
 
 /* -- sources: under GPI_VISIT -- */
 
-/* The address is the chunk's own. Only what creates and maps is undone; what must not fail breaks
-   the arena. */
+/* Maps a chunk's own memory, or what a stitch has side by side. Only what creates and maps is
+   undone; what must not fail breaks the arena. */
 static gpupool_result gpi_chunk_map(gpupool_arena *arena, gpi_chunk *chunk) {
     gpi_driver *driver = &arena->driver;
-    uint64_t bytes = chunk->units * GPI_UNIT, address = gpi_address(&arena->buddy, chunk->unit);
+    const gpi_stitch *stitch = chunk->stitch;
+    uint64_t address = gpi_address(&arena->buddy, chunk->unit), done = 0;
+    uint32_t count = stitch ? stitch->count : 1, i;
+    gpupool_result result = GPUPOOL_OK;
     CUmemAllocationProp properties;
-    gpupool_result result;
     gpi_driver_describe(driver, &properties);
-    result = GPI_TELL(driver, create, &chunk->handle, bytes, &properties, 0);
+    if (!stitch)
+        result = GPI_TELL(driver, create, &chunk->handle, chunk->units * GPI_UNIT, &properties, 0);
     if (result != GPUPOOL_OK) return result;
     chunk->memory = (void *)(uintptr_t)address;
-    result = GPI_TELL(driver, map, address, bytes, 0, chunk->handle, 0);
-    if (result == GPUPOOL_OK) {
-        result = gpi_driver_access(driver, address, bytes);
-        if (result == GPUPOOL_OK) return GPUPOOL_OK;
-        if (driver->unmap(address, bytes) != CUDA_SUCCESS) return gpi_arena_break(arena);
+    for (i = 0; i < count && result == GPUPOOL_OK; i++) {
+        const gpi_chunk *part =
+            stitch ? gpi_buddy_chunk(&arena->buddy, stitch->pieces[i].unit) : chunk;
+        uint64_t bytes = part->units * GPI_UNIT;
+        result = GPI_TELL(driver, map, address + done, bytes, 0, part->handle, 0);
+        if (result == GPUPOOL_OK) done += bytes;
     }
-    driver->release(chunk->handle);
+    if (result == GPUPOOL_OK) result = gpi_driver_access(driver, address, done);
+    if (result == GPUPOOL_OK) return GPUPOOL_OK;
+    if (done && driver->unmap(address, done) != CUDA_SUCCESS) return gpi_arena_break(arena);
+    if (!stitch) driver->release(chunk->handle);
     return result;
 }
 
@@ -2689,14 +2688,15 @@ static gpupool_result gpi_chunk_unmap(gpupool_arena *arena, gpi_chunk *chunk) {
     gpi_driver *driver = &arena->driver;
     uint64_t address = (uint64_t)(uintptr_t)chunk->memory;
     gpupool_result result = GPI_TELL(driver, unmap, address, chunk->units * GPI_UNIT);
-    return result == GPUPOOL_OK ? GPI_TELL(driver, release, chunk->handle) : result;
+    if (result != GPUPOOL_OK || chunk->stitch) return result;
+    return GPI_TELL(driver, release, chunk->handle);
 }
 
 static gpupool_result gpi_chunk_get_device(gpupool_arena *arena, gpi_chunk *chunk) {
     CUdeviceptr address = 0;
     uint64_t bytes = chunk->units * GPI_UNIT;
     gpupool_result result =
-        arena->chunks.source->name == GPUPOOL_SOURCE_MANAGED
+        arena->config.source == GPUPOOL_SOURCE_MANAGED
             ? GPI_TELL(&arena->driver, managed_alloc, &address, bytes, CU_MEM_ATTACH_GLOBAL)
             : GPI_TELL(&arena->driver, memory_alloc, &address, bytes);
     chunk->memory = (void *)(uintptr_t)address;
@@ -2736,13 +2736,14 @@ static gpupool_result gpi_chunk_get_custom(gpupool_arena *arena, gpi_chunk *chun
 }
 
 static const gpi_source gpi_sources[] = {
-    {GPUPOOL_SOURCE_MAPPED, GPI_MAPS | GPI_ON_DEVICE, gpi_chunk_map, gpi_chunk_unmap},
-    {GPUPOOL_SOURCE_DEVICE, GPI_ON_DEVICE, gpi_chunk_get_device, gpi_chunk_give_device},
-    {GPUPOOL_SOURCE_MANAGED, GPI_HOST, gpi_chunk_get_device, gpi_chunk_give_device},
-    {GPUPOOL_SOURCE_PINNED, GPI_HOST, gpi_chunk_get_pinned, gpi_chunk_give_pinned},
-    {GPUPOOL_SOURCE_CUSTOM, 0, gpi_chunk_get_custom, gpi_chunk_give_custom},
-    {GPUPOOL_SOURCE_BYPASS, GPI_ALONE | GPI_ON_DEVICE, gpi_chunk_get_device,
-     gpi_chunk_give_device}};
+    /* by gpupool_source */
+    {"auto", 0, NULL, NULL},
+    {"mapped", GPI_MAPS | GPI_ON_DEVICE, gpi_chunk_map, gpi_chunk_unmap},
+    {"device", GPI_ON_DEVICE, gpi_chunk_get_device, gpi_chunk_give_device},
+    {"managed", GPI_HOST, gpi_chunk_get_device, gpi_chunk_give_device},
+    {"pinned", GPI_HOST, gpi_chunk_get_pinned, gpi_chunk_give_pinned},
+    {"custom", 0, gpi_chunk_get_custom, gpi_chunk_give_custom},
+    {"bypass", GPI_ALONE | GPI_ON_DEVICE, gpi_chunk_get_device, gpi_chunk_give_device}};
 
 /* -- the list -- */
 
@@ -2758,7 +2759,6 @@ static void gpi_chunk_link(gpupool_arena *arena, gpi_chunk *chunk) {
     for (; i && chunks->all[i - 1]->units < chunk->units; i--) chunks->all[i] = chunks->all[i - 1];
     chunks->all[i] = chunk;
     gpi_chunk_cells(arena, chunk, chunk);
-    gpi_counter_move(&chunks->reserved, (int64_t)(chunk->units * GPI_UNIT));
 }
 
 static void gpi_chunk_unlink(gpupool_arena *arena, gpi_chunk *chunk) {
@@ -2768,31 +2768,9 @@ static void gpi_chunk_unlink(gpupool_arena *arena, gpi_chunk *chunk) {
     chunks->count--;
     memmove(&chunks->all[i], &chunks->all[i + 1], (chunks->count - i) * sizeof chunk);
     gpi_chunk_cells(arena, chunk, NULL);
-    if (chunk->is_away) chunks->asleep -= chunk->units * GPI_UNIT;
-    else gpi_counter_move(&chunks->reserved, -(int64_t)(chunk->units * GPI_UNIT));
 }
 
-/* Makes sure of so many entries more in the list. */
-static gpupool_result gpi_chunk_prepare(gpupool_arena *arena, uint64_t more) {
-    gpi_chunks *chunks = &arena->chunks;
-    uint64_t room = (chunks->count + more) * 2;
-    gpi_chunk **all;
-    if (chunks->count + more <= chunks->room) return GPUPOOL_OK;
-    all = (gpi_chunk **)gpi_system_zeroed(room * sizeof *all);
-    if (!all) return gpi_system_no_memory();
-    if (chunks->all) memcpy(all, chunks->all, chunks->count * sizeof *all);
-    GPUPOOL_FREE(chunks->all);
-    chunks->all = all;
-    chunks->room = room;
-    return GPUPOOL_OK;
-}
-/* -- chunks come -- */
-
-static void gpi_chunk_describe(const gpi_chunk *chunk, gpupool_mapping *mapping) {
-    mapping->memory = chunk->memory;
-    mapping->bytes = chunk->units * GPI_UNIT;
-    mapping->handle = chunk->handle;
-}
+/* -- chunks and stitches come and go -- */
 
 /* Calls get or give, for sources that may wait with the arena's lock open (CH3). */
 static gpupool_result gpi_chunk_call(gpupool_arena *arena, gpi_chunk *chunk,
@@ -2806,47 +2784,44 @@ static gpupool_result gpi_chunk_call(gpupool_arena *arena, gpi_chunk *chunk,
     return result;
 }
 
-/* Tells the program of a range before a block lies in it. */
-static gpupool_result gpi_chunk_tell_map(gpupool_arena *arena, const gpupool_mapping *mapping) {
+/* Gets a chunk's memory from the source, or maps a stitch; the program is told before a block lies
+   there. */
+static gpupool_result gpi_chunk_come(gpupool_arena *arena, gpi_chunk *chunk) {
     const gpupool_arena_config *config = &arena->config;
+    gpupool_result result = gpi_chunk_call(arena, chunk, arena->chunks.source->get);
+    gpupool_mapping mapping = {chunk->memory, chunk->units * GPI_UNIT, chunk->handle};
     int refuses = 0;
+    if (result != GPUPOOL_OK) return result;
     if (config->on_map)
-        GPI_CALLBACK(refuses = config->on_map(mapping, config->user),
-                     return gpi_system_fail(GPUPOOL_E_CALLBACK, "on_map threw an exception"))
-    if (!refuses) return GPUPOOL_OK;
-    return gpi_system_fail(GPUPOOL_E_CALLBACK, "on_map refused %zu bytes", mapping->bytes);
-}
-
-/* And before the range is gone, which it will be whatever the program says. */
-static gpupool_result gpi_chunk_tell_unmap(gpupool_arena *arena, const gpupool_mapping *mapping) {
-    const gpupool_arena_config *config = &arena->config;
-    if (config->on_unmap)
-        GPI_CALLBACK(config->on_unmap(mapping, config->user),
-                     return gpi_system_fail(GPUPOOL_E_CALLBACK, "on_unmap threw an exception"))
+        GPI_CALLBACK(refuses = config->on_map(&mapping, config->user),
+                     result = gpi_system_fail(GPUPOOL_E_CALLBACK, "on_map threw an exception"))
+    if (refuses)
+        result = gpi_system_fail(GPUPOOL_E_CALLBACK, "on_map refused %zu bytes", mapping.bytes);
+    if (result != GPUPOOL_OK)
+        return gpi_chunk_call(arena, chunk, arena->chunks.source->give) == GPUPOOL_OK
+                   ? result
+                   : gpi_arena_break(arena);
+    chunk->is_away = 0;
+    if (!chunk->stitch)
+        gpi_counter_move(&arena->chunks.reserved, (int64_t)(chunk->units * GPI_UNIT));
     return GPUPOOL_OK;
 }
 
-/* A chunk's memory comes from the source, and the program is told. */
-static gpupool_result gpi_chunk_come(gpupool_arena *arena, gpi_chunk *chunk) {
-    gpupool_result result = gpi_chunk_call(arena, chunk, arena->chunks.source->get);
-    gpupool_mapping mapping;
-    if (result != GPUPOOL_OK) return result;
-    gpi_chunk_describe(chunk, &mapping);
-    result = gpi_chunk_tell_map(arena, &mapping);
-    if (result != GPUPOOL_OK &&
-        gpi_chunk_call(arena, chunk, arena->chunks.source->give) != GPUPOOL_OK)
-        return gpi_arena_break(arena);
-    return result;
-}
-
-/* Tells the program, and gives the chunk's memory to its source. E_CALLBACK: it is given. */
+/* Tells the program, and gives the memory to its source or unmaps the stitch: then it is away, also
+   after E_CALLBACK. */
 static gpupool_result gpi_chunk_undo(gpupool_arena *arena, gpi_chunk *chunk) {
-    gpupool_mapping mapping;
-    gpupool_result told, result;
+    const gpupool_arena_config *config = &arena->config;
+    gpupool_mapping mapping = {chunk->memory, chunk->units * GPI_UNIT, chunk->handle};
+    gpupool_result told = GPUPOOL_OK, result;
     if (chunk->is_away) return GPUPOOL_OK;
-    gpi_chunk_describe(chunk, &mapping);
-    told = gpi_chunk_tell_unmap(arena, &mapping);
+    if (config->on_unmap)
+        GPI_CALLBACK(config->on_unmap(&mapping, config->user),
+                     told = gpi_system_fail(GPUPOOL_E_CALLBACK, "on_unmap threw an exception"))
     result = gpi_chunk_call(arena, chunk, arena->chunks.source->give);
+    if (result != GPUPOOL_OK && result != GPUPOOL_E_CALLBACK) return result;
+    chunk->is_away = 1;
+    if (!chunk->stitch)
+        gpi_counter_move(&arena->chunks.reserved, -(int64_t)(chunk->units * GPI_UNIT));
     return result == GPUPOOL_OK ? told : result;
 }
 
@@ -2858,45 +2833,51 @@ static gpupool_result gpi_chunk_make(gpupool_arena *arena, uint64_t unit, uint64
     chunk->unit = unit;
     chunk->units = units;
     result = gpi_chunk_come(arena, chunk);
-    if (result == GPUPOOL_OK) {
-        result = gpi_chunk_prepare(arena, 1);
-        if (result == GPUPOOL_OK) {
-            gpi_chunk_link(arena, chunk);
-            return GPUPOOL_OK;
-        }
-        if (gpi_chunk_undo(arena, chunk) != GPUPOOL_OK) return gpi_arena_break(arena);
-    }
-    GPUPOOL_FREE(chunk);
+    if (result == GPUPOOL_OK) gpi_chunk_link(arena, chunk);
+    else GPUPOOL_FREE(chunk);
     return result;
 }
+
+typedef struct gpi_ask { /* a request under way */
+    gpupool_arena *arena;
+    const gpupool_request *request;
+    gpi_stream *stream, *owner; /* of the call; whose the block will be: the stream, or its scope */
+    cudaStream_t handle;        /* the stream, for CUDA */
+    uint64_t units, alignment;
+    int is_own_chunk;  /* the block is one chunk of exactly its size */
+    int takes_own;     /* memory in the owner's list serves; 0: only finished memory */
+    int takes_others;  /* memory is short: other streams' marked memory serves, behind waits */
+    int takes_pending; /* whatever is free after waits: not to take it, but to add it up (VERDICT)
+                        */
+} gpi_ask;
 
 /* The size of new chunks for a need: a share of what is reserved, since the driver's price is for a
    handle and not for a byte. Under a limit chunks are smaller, so that less of it is lost. Chunks
    that are no neighbours must each have room for the whole block. */
-static uint64_t gpi_chunk_size(const gpupool_arena *arena, uint64_t need) {
-    const gpi_chunks *chunks = &arena->chunks;
+static uint64_t gpi_chunk_size(const gpi_ask *ask, uint64_t need) {
+    const gpi_chunks *chunks = &ask->arena->chunks;
     int is_limited = chunks->limit != UINT64_MAX;
     uint64_t units = gpi_max(chunks->reserved.now / GPI_UNIT / (is_limited ? 512 : 192),
                              need / (is_limited ? 64 : 32));
+    if (ask->is_own_chunk) return need;
     units = gpi_max(gpi_down(gpi_min(units, (32 << 20) / GPI_UNIT), GPI_GRANULE), GPI_GRANULE);
     if (chunks->chunk_units) units = chunks->chunk_units;
-    return arena->buddy.is_apart ? gpi_max(units, need) : units;
+    return ask->arena->buddy.is_apart ? gpi_max(units, need) : units;
 }
 
-/* Adds finished free memory: `need` units side by side, in chunks of `size`, and a whole chunk of
-   that size where the limit lets it. The lock opens between two chunks. What was made before a
-   failure stays, as free memory. */
-static gpupool_result gpi_chunk_grow(gpupool_arena *arena, uint64_t need, uint64_t size) {
+/* Adds finished free memory: `need` units side by side, in chunks of the usual size, and a whole
+   chunk of that size where the limit lets it. The lock opens between two chunks. What was made
+   before a failure stays, as free memory. */
+static gpupool_result gpi_chunk_grow(const gpi_ask *ask, uint64_t need) {
+    gpupool_arena *arena = ask->arena;
     gpi_buddy *buddy = &arena->buddy;
     const gpi_chunks *chunks = &arena->chunks;
-    uint64_t room = gpi_less(chunks->limit, chunks->reserved.now) / GPI_UNIT;
-    uint64_t most, done = 0, part, left = 0;
+    uint64_t page = chunks->source->flags & GPI_MAPS ? GPI_GRANULE : 1, done = 0, left = 0;
+    uint64_t room = gpi_down(gpi_less(chunks->limit, chunks->reserved.now) / GPI_UNIT, page);
+    uint64_t size = gpi_chunk_size(ask, need), most, part;
     gpupool_result result = GPUPOOL_OK;
     gpi_run *run;
-    if (chunks->source->flags & GPI_MAPS) {
-        need = gpi_up(need, GPI_GRANULE);
-        room = gpi_down(room, GPI_GRANULE);
-    }
+    need = gpi_up(need, page);
     most = gpi_max(need, gpi_min(size, room));
     if (need > room) return GPUPOOL_E_OUT_OF_MEMORY;
     /* what cannot be met with all free memory is not to leave the arena with all of the device */
@@ -2907,9 +2888,8 @@ static gpupool_result gpi_chunk_grow(gpupool_arena *arena, uint64_t need, uint64
         return GPUPOOL_E_OUT_OF_MEMORY;
     run = gpi_buddy_get(buddy, &buddy->empty, gpi_up(most, GPI_GRANULE), GPI_GRANULE * GPI_UNIT);
     if (!run) return GPUPOOL_E_OUT_OF_MEMORY; /* no addresses are left */
-    while (done < most && !arena->broken) {
-        part = gpi_min(size, most - done);
-        if (most - done - part < size / 2) part = most - done;
+    while (done < most) {
+        part = most - done < size + size / 2 ? most - done : size;
         if (part > gpi_less(chunks->limit, chunks->reserved.now) / GPI_UNIT)
             result = GPUPOOL_E_OUT_OF_MEMORY;
         else result = gpi_chunk_make(arena, run->unit + done, part);
@@ -2928,7 +2908,6 @@ static gpupool_result gpi_chunk_grow(gpupool_arena *arena, uint64_t need, uint64
     }
     run->by.freed_by = NULL;
     if (done) gpi_buddy_put(buddy, run, GPI_FREE, &buddy->any, 0);
-    if (arena->broken) return gpi_arena_break(arena);
     return done >= need ? GPUPOOL_OK : result;
 }
 
@@ -2948,16 +2927,16 @@ static gpupool_result gpi_chunk_give_back(gpupool_arena *arena, gpi_chunk *chunk
     uint64_t bytes = chunk->units * GPI_UNIT;
     gpupool_result result;
     run = gpi_buddy_take(buddy, run, chunk->unit, chunk->units);
+    if (chunk->is_away) arena->chunks.asleep -= bytes;
     arena->chunks.returning += bytes;
     result = gpi_chunk_undo(arena, chunk);
     arena->chunks.returning -= bytes;
     gpi_system_wake_all(&arena->chunks.returned);
-    if (result != GPUPOOL_OK) gpi_arena_break(arena);
-    if (result != GPUPOOL_OK && result != GPUPOOL_E_CALLBACK) return GPUPOOL_E_CUDA;
+    if (!chunk->is_away) return gpi_arena_break(arena);
     gpi_chunk_unlink(arena, chunk);
     gpi_buddy_put(buddy, run, GPI_EMPTY, &buddy->empty, 0);
     GPUPOOL_FREE(chunk);
-    return result == GPUPOOL_OK ? GPUPOOL_OK : GPUPOOL_E_CUDA;
+    return result == GPUPOOL_OK ? GPUPOOL_OK : gpi_arena_break(arena);
 }
 /* == STITCH =======================================================================================
    One block from free memory of several chunks: they are mapped a second time, side by side.
@@ -2992,19 +2971,6 @@ enum {
     GPI_IDLE_PIECES = 8192, /* that idle stitches may have in a small arena */
     GPI_REUSE_TRIES = 32    /* idle stitches of a size whose memory a request looks at */
 };
-
-typedef struct gpi_ask { /* a request under way */
-    gpupool_arena *arena;
-    const gpupool_request *request;
-    gpi_stream *stream, *owner; /* of the call; whose the block will be: the stream, or its scope */
-    cudaStream_t handle;        /* the stream, for CUDA */
-    uint64_t units, alignment;
-    int is_own_chunk;  /* the block is one chunk of exactly its size */
-    int takes_own;     /* memory in the owner's list serves; 0: only finished memory */
-    int takes_others;  /* memory is short: other streams' marked memory serves, behind waits */
-    int takes_pending; /* whatever is free after waits: not to take it, but to add it up (VERDICT)
-                        */
-} gpi_ask;
 
 static int gpi_ask_can_use(const gpi_ask *ask, const gpi_run *run) {
     const gpi_run *block = run->state == GPI_PART ? run->stitch->body : run;
@@ -3078,39 +3044,40 @@ static uint32_t gpi_stitch_bin(uint64_t units) {
     return gpi_buddy_bin(gpi_up(units, GPI_GRANULE) / GPI_GRANULE);
 }
 
-/* Takes the pieces of a stitch that no block uses. */
+static int gpi_stitch_is_idle(const gpi_stitch *stitch) {
+    return stitch->body->state == GPI_IDLE;
+}
+
+/* Takes the pieces of a stitch that is idle. */
 static gpupool_result gpi_stitch_take(gpi_ask *ask, gpi_stitch *stitch) {
     gpupool_arena *arena = ask->arena;
+    const gpi_range *piece = stitch->pieces, *end = piece + stitch->count;
     gpi_run *hand = NULL;
     gpupool_result result;
-    uint32_t i;
     arena->stitches.idle_pieces -= stitch->count;
-    stitch->is_used = 1;
-    for (i = 0; i < stitch->count; i++)
-        gpi_hand_take(ask, stitch->pieces[i].chunk->unit, stitch->pieces[i].units, &hand);
+    stitch->body->state = GPI_TAKEN;
+    for (; piece < end; piece++) gpi_hand_take(ask, piece->unit, piece->units, &hand);
     result = gpi_hand_follow(ask, hand);
     if (result != GPUPOOL_OK) {
         gpi_hand_put_back(arena, hand);
         arena->stitches.idle_pieces += stitch->count;
-        stitch->is_used = 0;
+        stitch->body->state = GPI_IDLE;
         return result;
     }
-    for (i = 0; i < stitch->count; i++) {
-        gpi_piece *piece = &stitch->pieces[i];
-        piece->run = gpi_hand_join(&arena->buddy, piece->chunk->unit, piece->units);
-        piece->run->state = GPI_PART;
-        piece->run->stitch = stitch;
+    for (piece = stitch->pieces; piece < end; piece++) {
+        gpi_run *run = gpi_hand_join(&arena->buddy, piece->unit, piece->units);
+        run->state = GPI_PART;
+        run->stitch = stitch;
     }
-    stitch->body->state = GPI_TAKEN;
     return GPUPOOL_OK;
 }
 
 /* Frees the block of a stitch. */
 static void gpi_stitch_put(gpupool_arena *arena, gpi_stitch *stitch, gpi_stream *s, uint64_t at) {
     uint32_t i;
-    for (i = 0; i < stitch->count; i++) gpi_stream_put(arena, stitch->pieces[i].run, s, at);
+    for (i = 0; i < stitch->count; i++)
+        gpi_stream_put(arena, gpi_buddy_at(&arena->buddy, stitch->pieces[i].unit), s, at);
     stitch->body->state = GPI_IDLE;
-    stitch->is_used = 0;
     stitch->user = s->kind == GPI_NONE ? NULL : s;
     stitch->user_at = at;
     stitch->freed_at = ++arena->stitches.ticks;
@@ -3122,7 +3089,7 @@ static int gpi_stitch_serves(const gpi_ask *ask, const gpi_stitch *stitch, uint6
     uint32_t i;
     for (i = 0; i < stitch->count; i++) {
         uint64_t units = i + 1 < stitch->count ? stitch->pieces[i].units : last;
-        if (gpi_ask_usable(ask, stitch->pieces[i].chunk->unit, units) < units) return 0;
+        if (gpi_ask_usable(ask, stitch->pieces[i].unit, units) < units) return 0;
     }
     return 1;
 }
@@ -3137,8 +3104,8 @@ static gpi_run *gpi_stitch_reuse(gpi_ask *ask) {
     int tries = GPI_REUSE_TRIES;
     for (; stitch && tries; stitch = stitch->next) {
         uint64_t last = ask->units - (stitch->units - stitch->pieces[stitch->count - 1].units);
-        if (stitch->is_used || gpi_up(stitch->units, GPI_GRANULE) != granules ||
-            gpi_address(&arena->buddy, stitch->body->unit) % ask->alignment)
+        if (!gpi_stitch_is_idle(stitch) || gpi_up(stitch->units, GPI_GRANULE) != granules ||
+            (uintptr_t)stitch->range.memory % ask->alignment)
             continue;
         tries--;
         if (!gpi_stitch_serves(ask, stitch, last) ||
@@ -3157,36 +3124,23 @@ static gpi_run *gpi_stitch_reuse(gpi_ask *ask) {
 
 /* -- idle stitches go -- */
 
-/* Tells the program, and unmaps. E_CALLBACK: it is unmapped. */
-static gpupool_result gpi_stitch_undo(gpupool_arena *arena, const gpi_stitch *stitch) {
-    uint64_t address = gpi_address(&arena->buddy, stitch->body->unit);
-    gpupool_mapping mapping = {(void *)(uintptr_t)address, stitch->body->units * GPI_UNIT, 0};
-    gpupool_result told, result;
-    if (stitch->is_away) return GPUPOOL_OK;
-    told = gpi_chunk_tell_unmap(arena, &mapping);
-    GPI_VISIT(&arena->driver, arena->driver.context);
-    result = GPI_TELL(&arena->driver, unmap, address, mapping.bytes);
-    return result == GPUPOOL_OK ? told : result;
-}
-
 static gpupool_result gpi_stitch_unmap(gpupool_arena *arena, gpi_stitch *stitch) {
     gpi_stitches *stitches = &arena->stitches;
     gpi_stitch **link = &stitches->bins[gpi_stitch_bin(stitch->units)];
-    gpupool_result result = gpi_stitch_undo(arena, stitch);
-    if (result != GPUPOOL_OK) gpi_arena_break(arena);
-    if (result != GPUPOOL_OK && result != GPUPOOL_E_CALLBACK) return GPUPOOL_E_CUDA;
+    gpupool_result result = gpi_chunk_undo(arena, &stitch->range);
+    if (!stitch->range.is_away) return gpi_arena_break(arena);
     while (*link != stitch) link = &(*link)->next;
     *link = stitch->next;
     stitches->count--;
     stitches->idle_pieces -= stitch->count;
     gpi_buddy_put(&arena->buddy, stitch->body, GPI_SPACE, &arena->buddy.space, 0);
     GPUPOOL_FREE(stitch);
-    return result == GPUPOOL_OK ? GPUPOOL_OK : GPUPOOL_E_CUDA;
+    return result == GPUPOOL_OK ? GPUPOOL_OK : gpi_arena_break(arena);
 }
 
 static int gpi_stitch_is_over(const gpi_stitch *stitch, const gpi_chunk *chunk) {
     uint32_t i = 0;
-    while (i < stitch->count && stitch->pieces[i].chunk != chunk) i++;
+    while (i < stitch->count && stitch->pieces[i].unit != chunk->unit) i++;
     return i < stitch->count;
 }
 
@@ -3202,7 +3156,8 @@ static gpi_stitch *gpi_stitch_oldest(const gpupool_arena *arena, const gpi_chunk
     int bin;
     for (bin = 0; bin < GPI_BINS; bin++)
         for (stitch = arena->stitches.bins[bin]; stitch; stitch = stitch->next) {
-            if (stitch->is_used || (oldest && oldest->freed_at < stitch->freed_at)) continue;
+            if (!gpi_stitch_is_idle(stitch) || (oldest && oldest->freed_at < stitch->freed_at))
+                continue;
             if (chunk ? gpi_stitch_is_over(stitch, chunk) : gpi_stitch_has_passed(arena, stitch))
                 oldest = stitch;
         }
@@ -3285,44 +3240,24 @@ static gpupool_result gpi_stitch_new(const gpi_ask *ask, const gpi_plan *plan, g
         GPUPOOL_FREE(stitch);
         return gpi_system_no_memory();
     }
-    stitch->pieces = (gpi_piece *)(stitch + 1);
-    for (i = 0; i < chunks->count; i++) {
-        if (!chunks->all[i]->is_chosen) continue;
-        stitch->pieces[stitch->count].chunk = chunks->all[i];
-        stitch->pieces[stitch->count++].units = chunks->all[i]->units;
-        mapped += chunks->all[i]->units;
-    }
-    if (plan->last) {
-        stitch->pieces[stitch->count].chunk = plan->last;
-        stitch->pieces[stitch->count++].units = ask->units - mapped;
-        mapped += plan->last->units;
+    stitch->pieces = (gpi_range *)(stitch + 1);
+    for (i = 0; i <= chunks->count; i++) { /* the last piece comes last */
+        const gpi_chunk *chunk = i < chunks->count ? chunks->all[i] : plan->last;
+        if (!chunk || (!chunk->is_chosen && i < chunks->count)) continue;
+        stitch->pieces[stitch->count].unit = chunk->unit;
+        stitch->pieces[stitch->count++].units = gpi_min(chunk->units, ask->units - mapped);
+        mapped += chunk->units;
     }
     stitch->units = ask->units;
     stitch->body = gpi_buddy_get(buddy, &buddy->space, mapped, alignment);
-    if (stitch->body) return GPUPOOL_OK;
-    GPUPOOL_FREE(stitch);
-    return GPUPOOL_E_OUT_OF_MEMORY; /* no addresses are left */
-}
-
-/* Maps the chunks side by side, and tells the program. What fails leaves nothing mapped. */
-static gpupool_result gpi_stitch_map(gpupool_arena *arena, const gpi_stitch *stitch) {
-    gpi_driver *driver = &arena->driver;
-    uint64_t address = gpi_address(&arena->buddy, stitch->body->unit), done = 0;
-    gpupool_mapping mapping = {(void *)(uintptr_t)address, stitch->body->units * GPI_UNIT, 0};
-    gpupool_result result = GPUPOOL_OK;
-    uint32_t i;
-    GPI_VISIT(driver, driver->context);
-    for (i = 0; i < stitch->count && result == GPUPOOL_OK; i++) {
-        const gpi_chunk *chunk = stitch->pieces[i].chunk;
-        uint64_t bytes = chunk->units * GPI_UNIT;
-        result = GPI_TELL(driver, map, address + done, bytes, 0, chunk->handle, 0);
-        if (result == GPUPOOL_OK) done += bytes;
+    if (!stitch->body) {
+        GPUPOOL_FREE(stitch);
+        return GPUPOOL_E_OUT_OF_MEMORY; /* no addresses are left */
     }
-    if (result == GPUPOOL_OK) result = gpi_driver_access(driver, address, done);
-    if (result == GPUPOOL_OK) result = gpi_chunk_tell_map(arena, &mapping);
-    if (result != GPUPOOL_OK && done && driver->unmap(address, done) != CUDA_SUCCESS)
-        return gpi_arena_break(arena);
-    return result;
+    stitch->range.stitch = stitch;
+    stitch->range.unit = stitch->body->unit;
+    stitch->range.units = mapped;
+    return GPUPOOL_OK;
 }
 
 static void gpi_stitch_link(gpupool_arena *arena, gpi_stitch *stitch) {
@@ -3349,11 +3284,10 @@ static gpupool_result gpi_stitch_make(gpi_ask *ask, uint64_t most, gpi_run **run
     gpi_stitch_plan(ask, &plan);
     if (plan.missing == ask->units || plan.count + (plan.missing > 0) > most)
         return GPUPOOL_E_OUT_OF_MEMORY;
-    if (plan.missing)
-        return gpi_chunk_grow(arena, plan.missing, gpi_chunk_size(arena, plan.missing));
+    if (plan.missing) return gpi_chunk_grow(ask, plan.missing);
     result = gpi_stitch_new(ask, &plan, &stitch);
     if (result != GPUPOOL_OK) return result;
-    result = gpi_stitch_map(arena, stitch);
+    result = gpi_chunk_come(arena, &stitch->range);
     if (result != GPUPOOL_OK) {
         gpi_buddy_put(&arena->buddy, stitch->body, GPI_SPACE, &arena->buddy.space, 0);
         GPUPOOL_FREE(stitch);
@@ -3503,22 +3437,29 @@ static gpupool_result gpi_ladder_trim(gpupool_arena *arena, uint64_t keep) {
     return result;
 }
 
-/* Gives back as many idle chunks as a growth by so many units lacks, and grows. */
-static gpupool_result gpi_ladder_exchange(gpupool_arena *arena, uint64_t units, uint64_t size) {
+/* What a growth must add for the request. */
+static uint64_t gpi_ladder_need(const gpi_ask *ask) {
+    uint64_t aligned = ask->arena->buddy.is_apart ? GPI_UNIT : GPI_GRANULE * GPI_UNIT;
+    return ask->units + (ask->alignment > aligned ? ask->alignment / GPI_UNIT : 0);
+}
+
+/* Gives back as many idle chunks as the growth lacks, and grows. */
+static gpupool_result gpi_ladder_exchange(const gpi_ask *ask) {
+    gpupool_arena *arena = ask->arena;
     const gpi_chunks *chunks = &arena->chunks;
-    uint64_t need = gpi_up(units, GPI_GRANULE) * GPI_UNIT, idle = 0, room, i;
+    uint64_t units = gpi_ladder_need(ask), need = gpi_up(units, GPI_GRANULE) * GPI_UNIT, idle = 0;
+    uint64_t room = gpi_less(chunks->limit, chunks->reserved.now), i;
     gpupool_result result;
     for (i = 0; i < chunks->count; i++)
         if (gpi_chunk_is_idle(arena, chunks->all[i])) idle += chunks->all[i]->units * GPI_UNIT;
-    room = gpi_less(chunks->limit, chunks->reserved.now);
     if (chunks->source->flags & GPI_ON_DEVICE)
         room = gpi_min(room, gpi_driver_free_bytes(&arena->driver));
     if (!idle || need > room + idle) return GPUPOOL_E_OUT_OF_MEMORY;
     result = gpi_ladder_trim(arena, gpi_less(chunks->reserved.now, gpi_less(need, room)));
-    if (result == GPUPOOL_OK) result = gpi_chunk_grow(arena, units, size);
+    if (result == GPUPOOL_OK) result = gpi_chunk_grow(ask, units);
     if (result != GPUPOOL_E_OUT_OF_MEMORY) return result;
     result = gpi_ladder_trim(arena, 0); /* others have taken it: everything that is idle */
-    return result == GPUPOOL_OK ? gpi_chunk_grow(arena, units, size) : result;
+    return result == GPUPOOL_OK ? gpi_chunk_grow(ask, units) : result;
 }
 
 /* -- the steps -- */
@@ -3606,16 +3547,6 @@ static int gpi_ladder_adopt_waiting(gpi_ask *ask) {
     return 1;
 }
 
-/* What a growth must add for the request. */
-static uint64_t gpi_ladder_need(const gpi_ask *ask) {
-    uint64_t aligned = ask->arena->buddy.is_apart ? GPI_UNIT : GPI_GRANULE * GPI_UNIT;
-    return ask->units + (ask->alignment > aligned ? ask->alignment / GPI_UNIT : 0);
-}
-
-static uint64_t gpi_ladder_size(const gpi_ask *ask) {
-    return ask->is_own_chunk ? ask->units : gpi_chunk_size(ask->arena, gpi_ladder_need(ask));
-}
-
 static int gpi_ladder_can_stitch(const gpi_ask *ask) {
     return (ask->arena->chunks.source->flags & GPI_MAPS) && !ask->is_own_chunk;
 }
@@ -3637,7 +3568,7 @@ static gpupool_result gpi_ladder_extend(gpi_ask *ask, gpi_run **run) {
     gpi_ladder_note_unmarked(ask);
     if (most >= 2) result = gpi_stitch_make(ask, most, run);
     if (result != GPUPOOL_E_OUT_OF_MEMORY) return result;
-    return gpi_chunk_grow(ask->arena, gpi_ladder_need(ask), gpi_ladder_size(ask));
+    return gpi_chunk_grow(ask, gpi_ladder_need(ask));
 }
 
 /* The host waits: for work, or for memory that another thread is giving back (O10). */
@@ -3668,7 +3599,7 @@ static gpupool_result gpi_ladder_squeeze(gpi_ask *ask, uint64_t began, gpi_run *
         result = gpi_stitch_make(ask, UINT64_MAX, run);
         if (result != GPUPOOL_E_OUT_OF_MEMORY) return result;
     }
-    result = gpi_ladder_exchange(ask->arena, gpi_ladder_need(ask), gpi_ladder_size(ask));
+    result = gpi_ladder_exchange(ask);
     return result == GPUPOOL_E_OUT_OF_MEMORY ? gpi_ladder_wait_for(ask, began) : result;
 }
 
@@ -4157,6 +4088,23 @@ static gpupool_result gpi_alloc_begin(gpupool_arena *arena, cudaStream_t stream,
     return gpi_stream_get(arena, stream, s);
 }
 
+/* What other calls begin and end with. After E_OK the lock is held. `out` is what the call's
+   argument `name` points to. */
+static gpupool_result gpi_alloc_lock(gpupool_arena *arena, const char *name, const void *out) {
+    gpupool_result result = gpi_alloc_enter(arena);
+    if (result != GPUPOOL_OK) return result;
+    if (!out) return gpi_system_fail(GPUPOOL_E_ARGUMENT, "%s: it is NULL", name);
+    gpi_system_lock(&arena->lock);
+    gpi_alloc_empty_mail(arena);
+    return GPUPOOL_OK;
+}
+
+static gpupool_result gpi_alloc_unlock(gpupool_arena *arena, gpupool_result result) {
+    gpi_system_unlock(&arena->lock);
+    GPI_CHECKED(arena);
+    return result;
+}
+
 /* -- allocate -- */
 
 /* From the stream's cache; NULL: not this way. */
@@ -4490,17 +4438,13 @@ GPUPOOL_API gpupool_result gpupool_record_stream(gpupool_arena *arena, const voi
 
 GPUPOOL_API gpupool_result gpupool_get_block(gpupool_arena *arena, const void *memory,
                                              gpupool_block *block) {
-    gpupool_result result = gpi_alloc_enter(arena);
+    gpupool_result result = gpi_alloc_lock(arena, "block", block);
     gpi_run *run;
     if (result != GPUPOOL_OK) return result;
-    if (!block) return gpi_system_fail(GPUPOOL_E_ARGUMENT, "block: it is NULL");
     memset(block, 0, sizeof *block);
-    gpi_system_lock(&arena->lock);
-    gpi_alloc_empty_mail(arena);
     result = gpi_alloc_find(arena, memory, &run);
     if (result == GPUPOOL_OK || result == GPUPOOL_E_INSIDE) gpi_stream_describe(run, block);
-    gpi_system_unlock(&arena->lock);
-    return result;
+    return gpi_alloc_unlock(arena, result);
 }
 /* == CAPTURE ======================================================================================
    Memory of CUDA graphs. A graph runs again and again after its capture, so what its nodes use must
@@ -4623,8 +4567,8 @@ GPUPOOL_API gpupool_result gpupool_release_capture(gpupool_capture *capture) {
 /* == LIFE =========================================================================================
    Arenas are made and destroyed, and the process has a list of them.
 
-   L1  An arena's struct lies in pages of its own that a fork wipes (O17), and stays readable when
-       the arena is destroyed: magic tells. The next arena uses it again.
+   L1  An arena's struct lies in pages of its own that a fork wipes (O17), and stays readable and in
+       the list when the arena is destroyed: magic tells. The next arena uses it again.
    L2  The process's lock is held only to find an arena and count a visitor in. Destroy takes an
        arena from the list when it has no visitors, and visitors pass by one that is being
    destroyed.
@@ -4635,20 +4579,16 @@ enum { GPI_HOMES = 2, GPI_SPACES = 6 }; /* addresses, as a multiple of the devic
 
 /* -- the list -- */
 
-/* A visitor goes; whoever ends the arena waits for that. The process's lock is held. */
-static void gpi_life_depart(gpupool_arena *arena) {
-    arena->visitors--;
-    if (arena->magic != GPI_MAGIC) gpi_system_wake_all(&arena->departures);
-}
-
-/* Leaves one arena of the list (NULL: none) and enters the next; NULL: that was the last. */
+/* Leaves one arena of the list (NULL: none), for whose end a thread may wait, and enters the next;
+   NULL: that was the last. */
 static gpupool_arena *gpi_life_visit(gpupool_arena *left) {
     gpupool_arena *arena;
     gpi_system_lock(&gpi_process.lock);
     arena = left ? left->next_arena : gpi_process.arenas;
     while (arena && arena->magic != GPI_MAGIC) arena = arena->next_arena;
     if (arena) arena->visitors++;
-    if (left) gpi_life_depart(left);
+    if (left) left->visitors--;
+    if (left && left->magic != GPI_MAGIC) gpi_system_wake_all(&left->departures);
     gpi_system_unlock(&gpi_process.lock);
     return arena;
 }
@@ -4675,14 +4615,8 @@ static gpupool_result gpi_life_may_use(uint64_t at, uint64_t bytes, const char *
     return wrong ? gpi_system_fail(GPUPOOL_E_ARGUMENT, "%s: %s", argument, wrong) : GPUPOOL_OK;
 }
 
-static void gpi_life_leave(gpupool_arena *arena) {
-    gpi_system_lock(&gpi_process.lock);
-    gpi_life_depart(arena);
-    gpi_system_unlock(&gpi_process.lock);
-}
-
-static void gpi_life_unlink(gpupool_arena *arena) {
-    gpupool_arena **link = &gpi_process.arenas;
+/* From now on nobody finds the arena. */
+static void gpi_life_hide(gpupool_arena *arena) {
     gpi_system_lock(&gpi_process.lock);
     arena->magic = 0;
     while (arena->visitors) {
@@ -4691,32 +4625,34 @@ static void gpi_life_unlink(gpupool_arena *arena) {
         gpi_system_sleep_on(&arena->departures, departures);
         gpi_system_lock(&gpi_process.lock);
     }
-    while (*link != arena) link = &(*link)->next_arena;
-    *link = arena->next_arena;
     if (arena->default_at && *arena->default_at == arena)
         GPI_PUBLISH(arena->default_at, (gpupool_arena *)NULL);
     gpi_system_unlock(&gpi_process.lock);
 }
 
+/* The struct of an arena that has ended, or a new one, all zeros; NULL: no host memory. */
 static gpupool_arena *gpi_life_struct(void) {
-    gpupool_arena *arena;
+    uint64_t bytes = gpi_up(sizeof(gpupool_arena), 4096);
+    gpupool_arena *arena, *next;
     gpi_system_lock(&gpi_process.lock);
-    arena = gpi_process.spare;
-    if (arena) gpi_process.spare = arena->next_arena;
-    gpi_system_unlock(&gpi_process.lock);
-    if (!arena) {
-        uint64_t bytes = gpi_up(sizeof *arena, 4096);
+    next = gpi_process.arenas;
+    for (arena = next; arena && arena->magic != GPI_ENDED;) arena = arena->next_arena;
+    if (arena) {
+        next = arena->next_arena;
+        memset(arena, 0, sizeof *arena);
+    } else {
         arena = (gpupool_arena *)gpi_system_pages(bytes, PROT_READ | PROT_WRITE);
+        if (arena) gpi_process.arenas = arena;
         if (arena) syscall(SYS_madvise, arena, bytes, (long)GPI_WIPEONFORK);
     }
-    if (arena) memset(arena, 0, sizeof *arena);
+    if (arena) arena->next_arena = next;
+    gpi_system_unlock(&gpi_process.lock);
     return arena;
 }
 
-static void gpi_life_put_struct(gpupool_arena *arena) {
+static void gpi_life_set_magic(gpupool_arena *arena, int magic) {
     gpi_system_lock(&gpi_process.lock);
-    arena->next_arena = gpi_process.spare;
-    gpi_process.spare = arena;
+    arena->magic = magic;
     gpi_system_unlock(&gpi_process.lock);
 }
 
@@ -4742,7 +4678,7 @@ static gpupool_result gpi_life_default_source(gpupool_source *source) {
     int i = GPUPOOL_SOURCE_BYPASS;
     *source = GPUPOOL_SOURCE;
     if (!text) return GPUPOOL_OK;
-    while (i >= 0 && !gpi_text_is(text, gpi_text_sources[i])) i--;
+    while (i >= 0 && !gpi_text_is(text, gpi_sources[i].name)) i--;
     *source = (gpupool_source)i;
     if (i >= 0 && i != GPUPOOL_SOURCE_CUSTOM) return GPUPOOL_OK; /* which needs functions */
     return gpi_system_fail(GPUPOOL_E_ARGUMENT,
@@ -4770,44 +4706,38 @@ static gpupool_result gpi_life_configure(gpupool_arena *arena, const gpupool_are
 static gpupool_result gpi_life_choose_source(gpupool_arena *arena) {
     gpupool_source *name = &arena->config.source;
     int can_map = arena->driver.can_map;
-    size_t i = 0;
     if (*name == GPUPOOL_SOURCE_AUTO)
         *name = can_map ? GPUPOOL_SOURCE_MAPPED : GPUPOOL_SOURCE_DEVICE;
     if (*name == GPUPOOL_SOURCE_MAPPED && !can_map)
         return gpi_system_fail(GPUPOOL_E_UNSUPPORTED,
                                "config.source: device %d cannot map memory in pages of 2 MiB",
                                arena->config.device);
-    while (gpi_sources[i].name != *name) i++;
-    arena->chunks.source = &gpi_sources[i];
+    arena->chunks.source = &gpi_sources[*name];
     arena->buddy.is_apart = *name != GPUPOOL_SOURCE_MAPPED;
     return GPUPOOL_OK;
 }
 
-/* Bytes of the index, the cells and the bits of their starts. */
+/* Bytes of the index, the cells, the list of chunks and the bits of the cells' starts. */
 static uint64_t gpi_life_tables(const gpi_buddy *buddy) {
-    return (sizeof(gpi_run *) << GPI_INDEX_BITS) + buddy->granules * sizeof(gpi_cell) +
-           buddy->granules / 8 + 8;
+    return (sizeof(gpi_run *) << GPI_INDEX_BITS) + buddy->granules / 8 + 8 +
+           buddy->granules * (sizeof(gpi_cell) + sizeof(gpi_chunk *));
 }
 
-/* What `where` says is the limit: 0 stands for none, and a negative number is a mistake. */
-static gpupool_result gpi_life_refuses_limit(const char *where, uint64_t bytes) {
-    if (bytes <= (uint64_t)1 << 46) return GPUPOOL_OK;
-    return gpi_system_fail(GPUPOOL_E_ARGUMENT, "%s: %llu bytes are more than 2^46 (0: no limit)",
-                           where, (unsigned long long)bytes);
-}
-
-/* Reads a limit from a text. A part of it is a part of the device's memory, or of the host's. */
+/* The limit that `where` names: as a text, unless that is NULL; 0 is none, and a negative number is
+   a mistake. A part of it is a part of the device's memory, or of the host's. */
 static gpupool_result gpi_life_read_limit(const gpupool_arena *arena, const char *where,
                                           const char *text, uint64_t *bytes) {
     uint64_t total = arena->driver.total_bytes;
-    const char *wrong;
+    const char *wrong = NULL;
     char line[64];
     if (arena->config.source == GPUPOOL_SOURCE_PINNED)
         total = (uint64_t)sysconf(_SC_PHYS_PAGES) * (uint64_t)sysconf(_SC_PAGESIZE);
-    wrong = gpi_text_limit(text, total, bytes);
-    if (!wrong) return gpi_life_refuses_limit(where, *bytes);
-    return gpi_system_fail(GPUPOOL_E_ARGUMENT, "%s: \"%s\" %s", where,
-                           gpi_text_line(line, sizeof line, text), wrong);
+    if (text) wrong = gpi_text_limit(text, total, bytes);
+    if (!wrong && *bytes > (uint64_t)1 << 46) wrong = "is more than 2^46 bytes (0: no limit)";
+    if (!wrong) return GPUPOOL_OK;
+    snprintf(line, sizeof line, "%llu", (unsigned long long)*bytes);
+    if (text) gpi_text_line(line, sizeof line, text);
+    return gpi_system_fail(GPUPOOL_E_ARGUMENT, "%s: \"%s\" %s", where, line, wrong);
 }
 
 /* The limit: the config's, else the environment's for this device, else for all, else the macro's.
@@ -4824,9 +4754,7 @@ static gpupool_result gpi_life_choose_limit(gpupool_arena *arena) {
         else text = gpi_text_variable(where);
     }
     if (!bytes) bytes = GPUPOOL_LIMIT;
-    result = text ? gpi_life_read_limit(arena, where, text, &bytes)
-                  : gpi_life_refuses_limit(where, bytes);
-    arena->config.limit_bytes = bytes;
+    result = gpi_life_read_limit(arena, where, text, &bytes);
     arena->chunks.limit = bytes ? bytes : UINT64_MAX;
     return result;
 }
@@ -4847,7 +4775,8 @@ static gpupool_result gpi_life_open_buddy(gpupool_arena *arena) {
         !gpi_region_ensure(&buddy->region, 1 << 15))
         return gpi_system_no_memory();
     buddy->cells = (gpi_cell *)(void *)(buddy->index + (1 << GPI_INDEX_BITS));
-    buddy->starts = (uint64_t *)(void *)(buddy->cells + buddy->granules);
+    arena->chunks.all = (gpi_chunk **)(void *)(buddy->cells + buddy->granules);
+    buddy->starts = (uint64_t *)(void *)(arena->chunks.all + buddy->granules);
     if (!buddy->is_apart) {
         CUdeviceptr base = 0;
         GPI_VISIT(&arena->driver, arena->driver.context);
@@ -4888,7 +4817,7 @@ static gpupool_result gpi_life_return_memory(gpupool_arena *arena) {
         while (arena->stitches.bins[bin]) {
             gpi_stitch *stitch = arena->stitches.bins[bin];
             arena->stitches.bins[bin] = stitch->next;
-            result = gpi_stitch_undo(arena, stitch);
+            result = gpi_chunk_undo(arena, &stitch->range);
             if (first == GPUPOOL_OK) first = result;
             GPUPOOL_FREE(stitch);
         }
@@ -4917,7 +4846,6 @@ static gpupool_result gpi_life_close(gpupool_arena *arena) {
         gpi_stream_close(arena);
         if (buddy->base) arena->driver.unreserve(buddy->base, bytes);
     }
-    GPUPOOL_FREE(arena->chunks.all);
     gpi_backup_close(&arena->backup);
     if (buddy->index) munmap(buddy->index, gpi_life_tables(buddy));
     gpi_region_close(&buddy->region);
@@ -4940,26 +4868,19 @@ GPUPOOL_API gpupool_result gpupool_arena_create(gpupool_arena **out,
     if (result != GPUPOOL_OK) {
         if (before == cudaSuccess) cudaGetLastError(); /* the program's last error stays (rule 5) */
         gpi_life_close(arena);
-        gpi_life_put_struct(arena);
-        return result;
-    }
-    gpi_system_lock(&gpi_process.lock);
-    arena->magic = GPI_MAGIC;
-    arena->next_arena = gpi_process.arenas;
-    gpi_process.arenas = arena;
-    gpi_system_unlock(&gpi_process.lock);
+    } else *out = arena;
+    gpi_life_set_magic(arena, *out ? GPI_MAGIC : GPI_ENDED);
     gpi_report_open();
-    *out = arena;
-    return GPUPOOL_OK;
+    return result;
 }
 
 /* Ends an arena, with what is live in it. */
 static gpupool_result gpi_life_end(gpupool_arena *arena) {
     gpupool_result result;
-    gpi_life_unlink(arena);
+    gpi_life_hide(arena);
     gpi_driver_wait(&arena->driver); /* what fails here fails below again */
     result = gpi_life_close(arena);
-    gpi_life_put_struct(arena);
+    gpi_life_set_magic(arena, GPI_ENDED);
     return result;
 }
 
@@ -4967,8 +4888,7 @@ GPUPOOL_API gpupool_result gpupool_arena_destroy(gpupool_arena *arena) {
     gpupool_result result = gpi_alloc_enter(arena);
     if (result != GPUPOOL_OK) return result;
     gpi_report_event(arena, "destroy", "");
-    gpi_system_lock(&arena->lock);
-    gpi_alloc_empty_mail(arena);
+    result = gpi_alloc_lock(arena, "arena", arena);
     gpi_stream_fold_all(arena);
     if (!arena->broken && (arena->blocks || arena->captures))
         result = gpi_system_fail(
@@ -5007,34 +4927,27 @@ GPUPOOL_API gpupool_result gpupool_retire_stream(cudaStream_t stream) {
 /* Returns idle chunks after a wait for the device. The lock is held. */
 static gpupool_result gpi_figures_trim(gpupool_arena *arena, uint64_t keep) {
     gpupool_result result = gpi_arena_ready(arena);
-    if (result != GPUPOOL_OK) return result;
-    gpi_alloc_empty_mail(arena);
-    if (arena->chunks.reserved.now <= keep) return GPUPOOL_OK;
+    if (result != GPUPOOL_OK || arena->chunks.reserved.now <= keep) return result;
     gpi_stream_flush_all(arena);
     result = gpi_ladder_wait(arena, &arena->streams.all);
     return result == GPUPOOL_OK ? gpi_ladder_trim(arena, keep) : result;
 }
 
 GPUPOOL_API gpupool_result gpupool_trim(gpupool_arena *arena, size_t keep_bytes) {
-    gpupool_result result = gpi_alloc_enter(arena);
+    gpupool_result result = gpi_alloc_lock(arena, "arena", arena);
     if (result != GPUPOOL_OK) return result;
-    gpi_system_lock(&arena->lock);
-    result = gpi_figures_trim(arena, keep_bytes);
-    gpi_system_unlock(&arena->lock);
-    GPI_CHECKED(arena);
-    return result;
+    return gpi_alloc_unlock(arena, gpi_figures_trim(arena, keep_bytes));
 }
 
 GPUPOOL_API gpupool_result gpupool_set_limit(gpupool_arena *arena, size_t bytes) {
     gpupool_result result = gpi_alloc_enter(arena);
-    if (result == GPUPOOL_OK) result = gpi_life_refuses_limit("limit", bytes);
+    uint64_t limit = bytes;
+    if (result == GPUPOOL_OK) result = gpi_life_read_limit(arena, "limit", NULL, &limit);
+    if (result == GPUPOOL_OK) result = gpi_alloc_lock(arena, "arena", arena);
     if (result != GPUPOOL_OK) return result;
-    gpi_system_lock(&arena->lock);
     arena->chunks.limit = bytes ? bytes : UINT64_MAX;
     if (arena->broken || !arena->sleep) result = gpi_figures_trim(arena, arena->chunks.limit);
-    gpi_system_unlock(&arena->lock);
-    GPI_CHECKED(arena);
-    return result;
+    return gpi_alloc_unlock(arena, result);
 }
 
 GPUPOOL_API gpupool_result gpupool_set_limit_text(gpupool_arena *arena, const char *text) {
@@ -5065,9 +4978,7 @@ GPUPOOL_API gpupool_result gpupool_get_available(gpupool_arena *arena, cudaStrea
         gpi_alloc_ask(&ask, arena, &request, s);
         *bytes = gpi_verdict_available(&ask);
     }
-    gpi_system_unlock(&arena->lock);
-    GPI_CHECKED(arena);
-    return result;
+    return gpi_alloc_unlock(arena, result);
 }
 
 /* Under the lock. */
@@ -5097,28 +5008,21 @@ static void gpi_figures_read(gpupool_arena *arena, gpupool_stats *stats) {
 }
 
 GPUPOOL_API gpupool_result gpupool_get_stats(gpupool_arena *arena, gpupool_stats *stats) {
-    gpupool_result result = gpi_alloc_enter(arena);
+    gpupool_result result = gpi_alloc_lock(arena, "stats", stats);
     if (result != GPUPOOL_OK) return result;
-    if (!stats) return gpi_system_fail(GPUPOOL_E_ARGUMENT, "stats: it is NULL");
-    gpi_system_lock(&arena->lock);
-    gpi_alloc_empty_mail(arena);
     gpi_figures_read(arena, stats);
-    gpi_system_unlock(&arena->lock);
-    return GPUPOOL_OK;
+    return gpi_alloc_unlock(arena, result);
 }
 
 GPUPOOL_API gpupool_result gpupool_reset_peaks(gpupool_arena *arena) {
-    gpupool_result result = gpi_alloc_enter(arena);
+    gpupool_result result = gpi_alloc_lock(arena, "arena", arena);
     if (result != GPUPOOL_OK) return result;
-    gpi_system_lock(&arena->lock);
-    gpi_alloc_empty_mail(arena);
     gpi_stream_fold_all(arena);
     arena->requested.peak = arena->requested.now;
     arena->allocated.peak = arena->allocated.now;
     arena->chunks.reserved.peak = arena->chunks.reserved.now;
     arena->buddy.pending.peak = arena->buddy.pending.now;
-    gpi_system_unlock(&arena->lock);
-    return GPUPOOL_OK;
+    return gpi_alloc_unlock(arena, result);
 }
 /* == REPORT =======================================================================================
    What an arena has, told part by part: one walk, of which text and JSON are made.
@@ -5140,7 +5044,7 @@ FILE *open_memstream(char **text, size_t *bytes); /* -std=c11 leaves these out *
 static uint64_t gpi_report_offset(const gpi_run *run) {
     uint64_t units = 0;
     uint32_t i;
-    for (i = 0; run->state == GPI_PART && run->stitch->pieces[i].run != run; i++)
+    for (i = 0; run->state == GPI_PART && run->stitch->pieces[i].unit != run->unit; i++)
         units += run->stitch->pieces[i].units;
     return units;
 }
@@ -5169,15 +5073,15 @@ static void gpi_report_part(const gpupool_arena *arena, const gpi_run *run, uint
 static void gpi_report_walk(gpupool_arena *arena, int (*visit)(const gpupool_part *, void *),
                             void *user) {
     const gpi_run *run = gpi_buddy_at(&arena->buddy, 0);
+    uint64_t unit = 0, end;
     int is_over = 0;
     gpi_stream_flush_all(arena);
-    for (; run && !is_over; run = run->right) {
-        uint64_t unit = run->unit, end;
+    for (; run && !is_over; unit = end) {
         const gpi_chunk *chunk = gpi_buddy_chunk(&arena->buddy, unit);
-        for (; chunk && !is_over && run->state != GPI_EMPTY; unit = end) {
+        end = run->unit + run->units;
+        if (chunk && run->state != GPI_EMPTY) {
             gpupool_part part;
-            end = gpi_min(run->unit + run->units, chunk->unit + chunk->units);
-            if (unit >= end) break;
+            end = gpi_min(end, chunk->unit + chunk->units);
             memset(&part, 0, sizeof part);
             part.memory = (void *)(uintptr_t)gpi_address(&arena->buddy, unit);
             part.is_asleep = chunk->is_away;
@@ -5186,22 +5090,18 @@ static void gpi_report_walk(gpupool_arena *arena, int (*visit)(const gpupool_par
             part.bytes = (end - unit) * GPI_UNIT;
             gpi_report_part(arena, run, unit, &part);
             if (!is_over) is_over = visit(&part, user);
-            chunk = end < run->unit + run->units ? gpi_buddy_chunk(&arena->buddy, end) : NULL;
         }
+        if (end == run->unit + run->units) run = run->right;
     }
 }
 
 GPUPOOL_API gpupool_result gpupool_walk_blocks(gpupool_arena *arena,
                                                int (*visit)(const gpupool_part *, void *user),
                                                void *user) {
-    gpupool_result result = gpi_alloc_enter(arena);
+    gpupool_result result = gpi_alloc_lock(arena, "visit", visit ? arena : NULL);
     if (result != GPUPOOL_OK) return result;
-    if (!visit) return gpi_system_fail(GPUPOOL_E_ARGUMENT, "visit: it is NULL");
-    gpi_system_lock(&arena->lock);
-    gpi_alloc_empty_mail(arena);
     gpi_report_walk(arena, visit, user);
-    gpi_system_unlock(&arena->lock);
-    return GPUPOOL_OK;
+    return gpi_alloc_unlock(arena, result);
 }
 
 /* -- as text, and as JSON in one line -- */
@@ -5231,7 +5131,7 @@ static void gpi_report_text(gpi_report *report) {
     unsigned i;
     char text[96];
     fprintf(file, "gpupool: arena \"%s\" on device %d, %s: %s\n", arena->name, arena->driver.device,
-            gpi_text_sources[arena->config.source], report->event);
+            arena->chunks.source->name, report->event);
     if (*report->sentence) fprintf(file, "  %s\n", report->sentence);
     for (i = 0; i < GPI_WORDS; i++) {
         snprintf(text, sizeof text, "%llu", (unsigned long long)words[i]);
@@ -5291,7 +5191,7 @@ static void gpi_report_json(gpi_report *report) {
     int i;
     fprintf(report->file, "{\"gpupool\":3,\"device\":%d", arena->driver.device);
     gpi_report_string(report->file, "name", arena->name);
-    gpi_report_string(report->file, "source", gpi_text_sources[arena->config.source]);
+    gpi_report_string(report->file, "source", arena->chunks.source->name);
     gpi_report_string(report->file, "event", report->event);
     gpi_report_string(report->file, "sentence", report->sentence);
     for (i = 0; i < GPI_WORDS; i++)
@@ -5561,13 +5461,6 @@ static int gpi_shape_owns(gpupool_arena *arena, const void *block) {
     return owns;
 }
 
-/* The arena that an address belongs to, with a visitor more; NULL: none. */
-static gpupool_arena *gpi_shape_owner(const void *block) {
-    gpupool_arena *arena = gpi_life_visit(NULL);
-    while (arena && !gpi_shape_owns(arena, block)) arena = gpi_life_visit(arena);
-    return arena;
-}
-
 static cudaError_t gpi_shape_free_in(gpupool_arena *arena, void *block, cudaStream_t stream) {
     gpupool_result result;
     if (!arena->default_at)
@@ -5584,20 +5477,24 @@ static cudaError_t gpi_shape_free_in(gpupool_arena *arena, void *block, cudaStre
 /* Frees an address of any arena; 0: it is of none. A block of the current device's default arena is
    found without a lock. */
 static int gpi_shape_free(void *block, cudaStream_t stream, cudaError_t *error) {
-    gpupool_arena *arena = NULL, *visited = NULL;
-    int device;
-    if (gpi_system_is_forked()) {
+    gpupool_arena *arena = NULL;
+    int device, is_found = gpi_system_is_forked();
+    if (is_found) {
         *error = gpi_shape_fail(gpi_alloc_enter(NULL));
         return 1;
     }
     if (cudaGetDevice(&device) == cudaSuccess && device < GPI_DEVICES)
         arena = GPI_READ(&gpi_process.defaults[device + 1]);
-    if (!arena || !gpi_buddy_peek(&arena->buddy, (uint64_t)(uintptr_t)block))
-        arena = visited = gpi_shape_owner(block);
-    if (!arena) return 0;
-    *error = gpi_shape_free_in(arena, block, stream);
-    if (visited) gpi_life_leave(visited);
-    return 1;
+    if (arena && gpi_buddy_peek(&arena->buddy, (uint64_t)(uintptr_t)block)) {
+        *error = gpi_shape_free_in(arena, block, stream);
+        return 1;
+    }
+    for (arena = gpi_life_visit(NULL); arena; arena = gpi_life_visit(arena)) {
+        if (is_found || !gpi_shape_owns(arena, block)) continue;
+        *error = gpi_shape_free_in(arena, block, stream);
+        is_found = 1;
+    }
+    return is_found;
 }
 
 /* NULL goes on to CUDA: programs call cudaFree(NULL) to make the context. */
@@ -5649,10 +5546,10 @@ static gpupool_result gpi_check_block(const gpupool_arena *arena, const gpi_run 
     GPI_MUST("B4 slack", run->slack < gpi_block_units(run) * GPI_UNIT);
     GPI_MUST("ST4", (run->state == GPI_OUT) == (run->cache != NULL));
     for (i = 0; stitch && i < stitch->count; i++) {
-        const gpi_piece *piece = &stitch->pieces[i];
-        GPI_MUST("M1 part", piece->run->state == GPI_PART && piece->run->stitch == stitch);
-        GPI_MUST("M1 place",
-                 piece->run->unit == piece->chunk->unit && piece->run->units == piece->units);
+        const gpi_run *part = gpi_buddy_at(&arena->buddy, stitch->pieces[i].unit);
+        GPI_MUST("M1 part", part->state == GPI_PART && part->stitch == stitch);
+        GPI_MUST("M1 place", part->unit == gpi_buddy_chunk(&arena->buddy, part->unit)->unit &&
+                                 part->units == stitch->pieces[i].units);
     }
     return GPUPOOL_OK;
 }
@@ -5712,10 +5609,10 @@ static gpupool_result gpi_check_stitches(const gpupool_arena *arena) {
     for (bin = 0; bin < GPI_BINS; bin++)
         for (stitch = stitches->bins[bin]; stitch; stitch = stitch->next) {
             count++;
-            GPI_MUST("M2 body", stitch->body->stitch == stitch &&
-                                    (stitch->is_used || stitch->body->state == GPI_IDLE));
-            GPI_MUST("SL1 stitch", !stitch->is_away || arena->sleep || arena->broken);
-            if (!stitch->is_used) idle += stitch->count;
+            GPI_MUST("M2 body",
+                     stitch->body->stitch == stitch && stitch->body->unit == stitch->range.unit);
+            GPI_MUST("SL1 stitch", !stitch->range.is_away || arena->sleep || arena->broken);
+            if (gpi_stitch_is_idle(stitch)) idle += stitch->count;
         }
     GPI_MUST("M counts", count == stitches->count && idle == stitches->idle_pieces);
     GPI_MUST("M credit", stitches->credit >= 0);
@@ -6931,18 +6828,15 @@ static gpupool_result gpi_sleep_unmap(gpupool_arena *arena) {
     int bin;
     for (bin = 0; bin < GPI_BINS; bin++)
         for (stitch = arena->stitches.bins[bin]; stitch; stitch = stitch->next) {
-            result = gpi_stitch_undo(arena, stitch);
-            stitch->is_away = result == GPUPOOL_OK || result == GPUPOOL_E_CALLBACK;
+            result = gpi_chunk_undo(arena, &stitch->range);
             if (result != GPUPOOL_OK) return gpi_arena_break(arena);
         }
     for (i = 0; i < chunks->count && result == GPUPOOL_OK; i++) {
-        int64_t bytes = (int64_t)(chunks->all[i]->units * GPI_UNIT);
-        if (chunks->all[i]->is_away) continue;
-        result = gpi_chunk_undo(arena, chunks->all[i]);
-        if (result != GPUPOOL_OK && result != GPUPOOL_E_CALLBACK) break;
-        chunks->all[i]->is_away = 1;
-        chunks->asleep += (uint64_t)bytes;
-        gpi_counter_move(&chunks->reserved, -bytes);
+        gpi_chunk *chunk = chunks->all[i];
+        if (chunk->is_away) continue;
+        result = gpi_chunk_undo(arena, chunk);
+        if (!chunk->is_away) break;
+        chunks->asleep += chunk->units * GPI_UNIT;
         gpi_arena_pass(arena);
     }
     return result == GPUPOOL_OK ? result : gpi_arena_break(arena);
@@ -7017,13 +6911,10 @@ static gpupool_result gpi_sleep_get_chunks(gpupool_arena *arena) {
     gpupool_result result = GPUPOOL_OK;
     uint64_t i;
     for (i = 0; i < chunks->count && result == GPUPOOL_OK; i++) {
-        int64_t bytes = (int64_t)(chunks->all[i]->units * GPI_UNIT);
         do result = gpi_chunk_come(arena, chunks->all[i]);
         while (result == GPUPOOL_E_OUT_OF_MEMORY && gpi_sibling_help(arena, chunks->asleep, 0));
         if (result != GPUPOOL_OK) break;
-        chunks->all[i]->is_away = 0;
-        chunks->asleep -= (uint64_t)bytes;
-        gpi_counter_move(&chunks->reserved, bytes);
+        chunks->asleep -= chunks->all[i]->units * GPI_UNIT;
         gpi_arena_pass(arena);
     }
     return result;
@@ -7037,10 +6928,10 @@ static gpupool_result gpi_sleep_get_stitches(gpupool_arena *arena) {
     int bin;
     for (bin = 0; bin < GPI_BINS; bin++)
         for (stitch = arena->stitches.bins[bin]; stitch && result == GPUPOOL_OK; stitch = next) {
-            int is_over = !stitch->is_used && gpi_stitch_has_passed(arena, stitch);
+            int is_over = gpi_stitch_is_idle(stitch) && gpi_stitch_has_passed(arena, stitch);
             next = stitch->next;
-            result = is_over ? gpi_stitch_unmap(arena, stitch) : gpi_stitch_map(arena, stitch);
-            if (!is_over) stitch->is_away = result != GPUPOOL_OK;
+            result =
+                is_over ? gpi_stitch_unmap(arena, stitch) : gpi_chunk_come(arena, &stitch->range);
         }
     arena->stitches.credit = GPI_CREDIT;
     return result;

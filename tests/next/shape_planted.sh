@@ -28,7 +28,7 @@ plant "two default arenas" '/gpi_shape_make/,/^}/s/gpi_life_end(arena);//'
 plant "a device that is none" '/gpupool_get_default_arena/,/^}/s/device < 0 || //'
 plant "a limit for pinned memory" \
     '/gpi_life_choose_limit/,/^}/s/ && arena->config.source != GPUPOOL_SOURCE_PINNED//'
-plant "a negative limit" '/gpi_life_refuses_limit/,/^}/s/if (bytes <= .*) return/if (1) return/'
+plant "a negative limit" '/gpi_life_read_limit/,/^}/s/ && \*bytes > (uint64_t)1 << 46)/ \&\& 0)/'
 plant "over 100%" "s/if (\*text == '%' && number > 100) return.*//"
 plant "a fraction of a byte" 's/(is_rest || !is_whole)/is_rest/'
 plant "no limit by -1" 's/(is_rest || !is_whole)/!is_whole/'
