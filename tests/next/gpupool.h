@@ -2181,9 +2181,8 @@ static inline uint64_t gpi_stream_id(const gpi_driver *driver, cudaStream_t stre
 }
 
 /* O12: a stream of the program works in the context of the device or of a peer. */
-static gpupool_result gpi_stream_context(gpupool_arena *arena, cudaStream_t stream,
+static gpupool_result gpi_stream_context(gpi_driver *driver, cudaStream_t stream,
                                          CUcontext *context) {
-    gpi_driver *driver = &arena->driver;
     CUresult error;
     int i;
     *context = driver->context;
@@ -2202,7 +2201,7 @@ static gpupool_result gpi_stream_context(gpupool_arena *arena, cudaStream_t stre
     if (*context == driver->context) return GPUPOOL_OK;
     return gpi_system_fail(GPUPOOL_E_ARGUMENT,
                            "stream %p belongs to another device or context than "
-                           "the arena, and to no peer of it",
+                           "the arena or ring, and to no peer of it",
                            (void *)stream);
 }
 
@@ -2261,7 +2260,7 @@ static gpupool_result gpi_stream_get(gpupool_arena *arena, cudaStream_t stream, 
     if (s) return GPUPOOL_OK;
     *out = &arena->streams.all;
     if (arena->broken) return GPUPOOL_OK;
-    result = gpi_stream_context(arena, stream, &context);
+    result = gpi_stream_context(&arena->driver, stream, &context);
     if (result != GPUPOOL_OK) return result;
     *out = s = gpi_stream_new(arena, key, context);
     if (!s) return gpi_system_no_memory();
@@ -5696,7 +5695,6 @@ enum {
 typedef struct gpi_file {
     int descriptor; /* the caller's */
     int direct;     /* ours, of the same file, with O_DIRECT; -1: none */
-    uint64_t at;    /* where in the file the transfer begins */
 } gpi_file;
 
 static gpupool_result gpi_file_failed(uint64_t at, const char *why) {
@@ -5714,14 +5712,12 @@ static int gpi_file_is_locked(int descriptor) {
     return lock.l_type != F_UNLCK;
 }
 
-/* Prepares reads of bytes from `at` on. Opens the second descriptor by its name under /proc, since
-   dup would share the caller's flags. A file system may refuse O_DIRECT. */
+/* Prepares reads of bytes from `at` on, of a file without a second descriptor. Opens that by its
+   name under /proc, since dup would share the caller's flags. A file system may refuse O_DIRECT. */
 static gpupool_result gpi_file_open(gpi_file *file, int descriptor, uint64_t at, uint64_t bytes) {
     struct stat about;
     char name[32];
     file->descriptor = descriptor;
-    file->direct = -1;
-    file->at = at;
     if (fstat(descriptor, &about)) return gpi_file_failed(at, strerror(errno));
     if (!S_ISREG(about.st_mode)) return GPUPOOL_OK;
     if ((uint64_t)about.st_size < at + bytes)
@@ -5730,11 +5726,6 @@ static gpupool_result gpi_file_open(gpi_file *file, int descriptor, uint64_t at,
     snprintf(name, sizeof name, "/proc/self/fd/%d", descriptor);
     file->direct = open(name, O_RDONLY | __O_CLOEXEC | __O_DIRECT);
     return GPUPOOL_OK;
-}
-
-static void gpi_file_close(gpi_file *file) {
-    if (file->direct >= 0) close(file->direct);
-    file->direct = -1;
 }
 
 /* Whether the page with byte `at` is in the page cache, or the system does not tell. A read that
@@ -5790,8 +5781,9 @@ static gpupool_result gpi_file_read(const gpi_file *file, unsigned char *memory,
            upload      host --memcpy--> slot --copy--> device, while the other slot's copy runs
            download    device --copy--> slot --memcpy--> host, while the other slot's copy runs
 
-   R1  Rule G: a part begins after the transfer's event has passed, which was recorded behind the
-       work of the program's stream. So no slot ever waits for a stream of the program.
+   R1  Rule G: a part begins after the work that the program's stream had before. A call without a
+       ticket waits for the stream before its transfer is in the list; a ticket's transfer is gated
+       until its event has passed. So no slot ever waits for a stream of the program.
    R2  The host touches a slot only after the slot's last copy has passed. Only the thread that has
        the hand asks. Between two turns nothing of a hand is under way.
    R3  A thread that has a hand waits for the hand's stream, for a file, or in the program's
@@ -5849,7 +5841,8 @@ typedef struct gpi_transfer {
     gpi_file file;
     int down, is_gated, is_direct, is_over; /* is_gated: event not known to have passed; R5 */
     uint64_t cursor, done;                  /* done is atomic */
-    int busy, waiters;                      /* threads that work for it, or wait in its record */
+    uint64_t helpers;                       /* how many are of use */
+    int busy, waiters;                      /* threads that work for it, or wait for its result */
     gpupool_ticket ticket;                  /* 0: its call waits itself */
     gpi_failure failure;                    /* the first */
 } gpi_transfer;
@@ -5892,7 +5885,7 @@ static void gpi_ring_sleep(gpupool_ring *ring, gpi_ring_bell *bell, uint64_t ns)
 }
 
 static void gpi_ring_wake(gpi_ring_bell *bell, uint64_t threads) {
-    if (!bell->sleepers) return;
+    if (!bell->sleepers || !threads) return;
     __atomic_fetch_add(&bell->word, 1, __ATOMIC_RELAXED);
     syscall(SYS_futex, &bell->word, FUTEX_WAKE_PRIVATE, (int)threads, NULL, NULL, 0);
 }
@@ -5929,25 +5922,24 @@ static CUresult gpi_ring_copy(const gpi_driver *driver, const gpi_transfer *t,
 static gpupool_result gpi_ring_move(gpupool_ring *ring, const gpi_transfer *t,
                                     const gpi_ring_part *part, gpi_visit *visit) {
     const gpupool_transfer *what = &t->what;
-    unsigned char *slot = (unsigned char *)(uintptr_t)part->host.at, *host;
-    uint64_t done, bytes;
+    unsigned char *slot = (unsigned char *)(uintptr_t)part->host.at;
+    uint64_t at = part->first, end = at + part->bytes, bytes;
     int said;
-    if (what->is_file)
-        return gpi_file_read(&t->file, slot, what->offset + part->first, part->bytes);
+    if (what->is_file) return gpi_file_read(&t->file, slot, what->offset + at, part->bytes);
     if (what->read || what->write) {
         gpi_driver_leave(visit);
-        said = t->down ? what->write(slot, part->bytes, part->first, what->user)
-                       : what->read(slot, part->bytes, part->first, what->user);
+        said = t->down ? what->write(slot, part->bytes, at, what->user)
+                       : what->read(slot, part->bytes, at, what->user);
         *visit = gpi_driver_enter(&ring->driver, ring->driver.context);
         return !said ? GPUPOOL_OK
                      : gpi_system_fail(GPUPOOL_E_CALLBACK, "your function returned %d at byte %llu",
-                                       said, (unsigned long long)part->first);
+                                       said, (unsigned long long)at);
     }
-    for (done = 0; done < part->bytes; done += bytes) {
-        host = (unsigned char *)(uintptr_t)gpi_ring_address(t, t->down, part->first + done);
-        bytes = gpi_min(part->bytes - done, t->width - (part->first + done) % t->width);
-        if (t->down) gpi_system_copy_away(host, slot + done, bytes);
-        else memcpy(slot + done, host, bytes);
+    for (; at < end; at += bytes, slot += bytes) {
+        unsigned char *host = (unsigned char *)(uintptr_t)gpi_ring_address(t, t->down, at);
+        bytes = gpi_min(end - at, t->width - at % t->width);
+        if (t->down) gpi_system_copy_away(host, slot, bytes);
+        else memcpy(slot, host, bytes);
     }
     return GPUPOOL_OK;
 }
@@ -5970,52 +5962,49 @@ static gpupool_result gpi_ring_broken(const gpupool_ring *ring) {
     return gpi_system_fail(GPUPOOL_E_CUDA, "the ring is broken: %.480s", ring->cause.text);
 }
 
-/* Ends a transfer that is over (R5), and tells who waits for it. */
+/* Opens a gated transfer whose event has passed, and calls as many helpers as it can use; an event
+   that cannot be asked fails its transfer. Ends a transfer that is over (R5), and tells who waits
+   for it. */
 static void gpi_ring_settle(gpupool_ring *ring, gpi_transfer *t) {
-    uint64_t is_good = t->failure.result == GPUPOOL_OK, bytes = is_good ? t->bytes : 0;
     gpupool_ring_stats *stats = &ring->stats;
-    if (t->is_over || t->is_gated || t->busy || gpi_ring_has_more(t)) return;
+    if (t->is_gated) {
+        CUresult error = ring->driver.event_query(t->event);
+        if (error == CUDA_ERROR_NOT_READY) return;
+        t->is_gated = 0;
+        gpi_ring_fail(t, GPI_TOLD(&ring->driver, event_query, error));
+        if (gpi_ring_has_more(t)) gpi_ring_wake(&ring->work, t->helpers);
+    }
+    if (t->is_over || t->busy || gpi_ring_has_more(t)) return;
     t->is_over = 1;
-    if (t->what.is_file) gpi_file_close(&t->file);
-    if (is_good) GPI_SET(&t->done, bytes);
-    stats->transfers[t->down] += is_good;
-    stats->failures += !is_good;
-    stats->bytes[t->down] += bytes;
-    stats->direct_bytes[t->down] += t->is_direct ? bytes : 0;
+    if (t->file.direct >= 0) close(t->file.direct);
+    if (t->failure.result == GPUPOOL_OK) {
+        GPI_SET(&t->done, t->bytes);
+        stats->transfers[t->down]++;
+        stats->bytes[t->down] += t->bytes;
+        if (t->is_direct) stats->direct_bytes[t->down] += t->bytes;
+    } else stats->failures++;
     gpi_ring_wake(&ring->done, INT32_MAX);
 }
 
-/* Asks whether a gated transfer's event has passed. If so, calls as many helpers as it can use. An
-   event that cannot be asked fails its transfer. */
-static void gpi_ring_ask(gpupool_ring *ring, gpi_transfer *t) {
-    CUresult error = t->is_gated ? ring->driver.event_query(t->event) : CUDA_SUCCESS;
-    if (!t->is_gated || error == CUDA_ERROR_NOT_READY) return;
-    t->is_gated = 0;
-    gpi_ring_fail(t, GPI_TOLD(&ring->driver, event_query, error));
-    if (gpi_ring_has_more(t) && (t->ticket || t->bytes >= GPI_RING_HELP))
-        gpi_ring_wake(&ring->work, gpi_min(t->bytes / (4 * GPI_RING_LEAST) + 1, GPI_RING_CREW));
-    gpi_ring_settle(ring, t);
-}
-
-/* Cuts the next part. Parts are small at first, so that the device starts early, and at the end, so
-   that all threads end at about the same time. A part is whole rows, or lies in one row. A part of
-   a file ends where a page of the file does, and begins in the slot as in its page (F3): host.at is
-   an offset in the slot. */
-static int gpi_ring_next(gpupool_ring *ring, gpi_transfer *t, gpi_ring_part *part) {
-    uint64_t left = t->bytes - t->cursor, width = t->width, most, column;
-    uint64_t threads = ring->stats.workers + 1;
-    if (!gpi_ring_has_more(t)) return 0;
+/* Cuts the next part; bytes 0: there is none. Parts are small at first, so that the device starts
+   early, and at the end, so that all threads end at about the same time. A part is whole rows, or
+   lies in one row. A part of a file ends where a page of the file does, and begins in the slot as
+   in its page (F3): host.at is an offset in the slot. */
+static void gpi_ring_next(const gpupool_ring *ring, gpi_transfer *t, gpi_ring_part *part) {
+    uint64_t threads = ring->stats.workers + 1, width = t->width, left, most, column;
+    part->bytes = 0;
+    if (!gpi_ring_has_more(t)) return;
     part->first = t->cursor;
     part->host.pitch = width;
     part->host.at = t->what.is_file ? (t->what.offset + part->first) % GPI_FILE_PAGE : 0;
-    column = part->first % width;
-    most = gpi_min(ring->slot_bytes, gpi_max(part->first / threads, 2 * GPI_RING_LEAST));
-    most = gpi_min(most, gpi_max(left / (2 * threads), GPI_RING_LEAST));
+    left = t->bytes - part->first;
+    most = gpi_min(gpi_max(part->first / threads, 2 * GPI_RING_LEAST),
+                   gpi_max(left / (2 * threads), GPI_RING_LEAST));
     most = gpi_min(gpi_up(most, GPI_FILE_PAGE), ring->slot_bytes) - part->host.at;
     most = gpi_min(most, left);
+    column = part->first % width;
     part->bytes = column || width > most ? gpi_min(most, width - column) : most / width * width;
     t->cursor += part->bytes;
-    return 1;
 }
 
 /* -- hands -- */
@@ -6029,96 +6018,81 @@ static void gpi_ring_close_hand(gpupool_ring *ring, gpi_hand *hand) {
         munmap(hand, 2 * ring->slot_bytes + 2 * GPI_STEP);
 }
 
-/* Without the lock. NULL: the host or the driver refuses. Huge pages are pinned five times as fast;
-   pages that a fork shares would be moved under the device at the parent's next write. */
-static gpi_hand *gpi_ring_make_hand(gpupool_ring *ring) {
-    uint64_t bytes = 2 * ring->slot_bytes, all = bytes + 2 * GPI_STEP;
-    gpi_hand *hand = (gpi_hand *)gpi_system_pages(all, PROT_READ | PROT_WRITE);
+/* Without the lock. Huge pages are pinned five times as fast; pages that a fork shares would be
+   moved under the device at the parent's next write. */
+static gpupool_result gpi_ring_pin_hand(gpupool_ring *ring, gpi_hand *hand) {
+    uint64_t at = gpi_up((uintptr_t)(hand + 1), GPI_STEP), bytes = 2 * ring->slot_bytes;
     gpi_driver *driver = &ring->driver;
     gpupool_result result;
-    uintptr_t at;
     int i;
-    if (!hand) gpi_system_no_memory();
-    if (!hand) return NULL;
-    at = gpi_up((uintptr_t)(hand + 1), GPI_STEP);
     syscall(SYS_madvise, at, bytes, (long)GPI_HUGEPAGE);
     syscall(SYS_madvise, at, bytes, (long)GPI_DONTFORK);
-    result = GPI_TELL(driver, host_register, (void *)at, bytes, CU_MEMHOSTREGISTER_PORTABLE);
+    result =
+        GPI_TELL(driver, host_register, (void *)(uintptr_t)at, bytes, CU_MEMHOSTREGISTER_PORTABLE);
     if (result == GPUPOOL_OK) hand->slots = at;
     for (i = 0; i < 2 && result == GPUPOOL_OK; i++)
         result = GPI_TELL(driver, event_create, &hand->events[i], CU_EVENT_DISABLE_TIMING);
-    if (result == GPUPOOL_OK) return hand;
-    gpi_ring_close_hand(ring, hand);
-    return NULL;
-}
-
-/* An idle hand, or a new one. NULL: others have them all, or none can be made (R8). The lock is
-   open while one is made. */
-static gpi_hand *gpi_ring_take_hand(gpupool_ring *ring, gpi_transfer *t) {
-    gpi_hand *hand = ring->idle;
-    gpupool_ring_stats *stats = &ring->stats;
-    gpi_failure before = gpi_thread.last;
-    if (!hand && stats->pinned < stats->limit) {
-        stats->pinned += 2 * ring->slot_bytes;
-        gpi_system_unlock(&ring->lock);
-        hand = gpi_ring_make_hand(ring);
-        gpi_system_lock(&ring->lock);
-        if (hand) return hand;
-        stats->pinned -= 2 * ring->slot_bytes;
-        if (stats->pinned) stats->limit = stats->pinned;
-        else gpi_ring_fail(t, gpi_thread.last.result);
-        gpi_thread.last = before;
-        gpi_ring_wake(&ring->done, INT32_MAX); /* others may count on this hand */
-        gpi_ring_wake(&ring->work, INT32_MAX);
-        hand = ring->idle;
-    }
-    if (hand) ring->idle = hand->next;
-    return hand;
-}
-
-/* Without the lock: ends the use of a slot. Waits for the slot's copy; then a download's bytes go
-   to the host. */
-static gpupool_result gpi_ring_land(gpupool_ring *ring, gpi_transfer *t, gpi_hand *hand, int slot) {
-    gpi_ring_part *part = &hand->parts[slot];
-    gpupool_result result;
-    if (!part->bytes) return GPUPOOL_OK;
-    result = GPI_TELL(&ring->driver, event_sync, hand->events[slot]);
-    if (result == GPUPOOL_OK && t->down) result = gpi_ring_move(ring, t, part, hand->visit);
-    if (result == GPUPOOL_OK) __atomic_fetch_add(&t->done, part->bytes, __ATOMIC_RELAXED);
-    part->bytes = 0;
     return result;
 }
 
-/* Without the lock: begins the use of a slot. Fills the slot of an upload; queues the copy. */
-static gpupool_result gpi_ring_send(gpupool_ring *ring, const gpi_transfer *t, gpi_hand *hand,
-                                    int slot) {
-    gpi_ring_part *part = &hand->parts[slot];
+/* A new hand; the lock opens. NULL: the host or the driver refuses (R8). */
+static gpi_hand *gpi_ring_make_hand(gpupool_ring *ring, gpi_transfer *t) {
+    gpupool_ring_stats *stats = &ring->stats;
+    uint64_t bytes = 2 * ring->slot_bytes;
+    gpi_failure before = gpi_thread.last;
+    gpupool_result result;
+    gpi_hand *hand;
+    stats->pinned += bytes;
+    gpi_system_unlock(&ring->lock);
+    hand = (gpi_hand *)gpi_system_pages(bytes + 2 * GPI_STEP, PROT_READ | PROT_WRITE);
+    result = hand ? gpi_ring_pin_hand(ring, hand) : gpi_system_no_memory();
+    if (hand && result != GPUPOOL_OK) gpi_ring_close_hand(ring, hand);
+    gpi_system_lock(&ring->lock);
+    if (result == GPUPOOL_OK) return hand;
+    stats->pinned -= bytes;
+    if (stats->pinned) stats->limit = stats->pinned;
+    else gpi_ring_fail(t, result);
+    gpi_thread.last = before;
+    return NULL;
+}
+
+/* Without the lock: ends the use of a slot, and begins the next if it has bytes. A slot's copy is
+   waited for, then a download's bytes go to the host; a new part is filled in for an upload, then
+   its copy queued. */
+static gpupool_result gpi_ring_step(gpupool_ring *ring, gpi_transfer *t, gpi_hand *hand, int slot,
+                                    const gpi_ring_part *next) {
     gpi_driver *driver = &ring->driver;
+    gpi_ring_part *part = &hand->parts[slot];
+    CUstream stream = ring->streams[t->down];
     gpupool_result result = GPUPOOL_OK;
+    if (part->bytes) result = GPI_TELL(driver, event_sync, hand->events[slot]);
+    if (part->bytes && t->down && result == GPUPOOL_OK)
+        result = gpi_ring_move(ring, t, part, hand->visit);
+    if (result != GPUPOOL_OK) return result;
+    __atomic_fetch_add(&t->done, part->bytes, __ATOMIC_RELAXED);
+    *part = *next;
+    if (!part->bytes) return GPUPOOL_OK;
     part->host.at += hand->slots + (uint64_t)slot * ring->slot_bytes;
     if (!t->down) result = gpi_ring_move(ring, t, part, hand->visit);
-    if (result != GPUPOOL_OK) return result;
-    result = GPI_TOLD(driver, copy, gpi_ring_copy(driver, t, part, ring->streams[t->down]));
     if (result == GPUPOOL_OK)
-        result = GPI_TELL(driver, event_record, hand->events[slot], ring->streams[t->down]);
+        result = GPI_TOLD(driver, copy, gpi_ring_copy(driver, t, part, stream));
+    if (result == GPUPOOL_OK) result = GPI_TELL(driver, event_record, hand->events[slot], stream);
     return result;
 }
 
 /* Copies parts with a hand, in one slot and the other. Stops after `most` parts, unless nobody else
    needs this thread; then ends what it has under way (R2). The lock is held on entry and exit. */
 static void gpi_ring_turn(gpupool_ring *ring, gpi_transfer *t, gpi_hand *hand, int most) {
-    gpupool_result result = GPUPOOL_OK;
-    gpi_ring_part part;
+    gpi_ring_part part = {0, 0, {0, 0}};
+    gpupool_result result;
     int i, slot = 0, idle = 0; /* slots in a row that got no part */
     for (i = 0; idle < 2 && t->failure.result == GPUPOOL_OK; i++, slot = !slot) {
         if (most == GPI_RING_TURN && ring->first == t && !t->next) i = 0;
-        idle = i < most && gpi_ring_next(ring, t, &part) ? 0 : idle + 1;
+        if (i < most) gpi_ring_next(ring, t, &part);
+        else part.bytes = 0;
+        idle = part.bytes ? 0 : idle + 1;
         gpi_system_unlock(&ring->lock);
-        result = gpi_ring_land(ring, t, hand, slot);
-        if (!idle && result == GPUPOOL_OK) {
-            hand->parts[slot] = part;
-            result = gpi_ring_send(ring, t, hand, slot);
-        }
+        result = gpi_ring_step(ring, t, hand, slot, &part);
         gpi_system_lock(&ring->lock);
         gpi_ring_fail(t, result);
     }
@@ -6133,25 +6107,28 @@ static void gpi_ring_turn(gpupool_ring *ring, gpi_transfer *t, gpi_hand *hand, i
 }
 
 /* Works for a transfer, for up to `most` parts. Returns 0 if it did not, since others have all
-   hands: a bell tells when one comes back. */
+   hands: a bell tells when one comes back, or could not be made. */
 static int gpi_ring_run(gpupool_ring *ring, gpi_transfer *t, gpi_visit *visit, int most) {
-    gpi_hand *hand = NULL;
+    const gpupool_ring_stats *stats = &ring->stats;
+    gpi_hand *hand = ring->idle;
+    if (!hand && stats->pinned == stats->limit) return 0;
     t->busy++;
     if (ring->is_broken) gpi_ring_fail(t, gpi_ring_broken(ring));
-    else hand = gpi_ring_take_hand(ring, t);
+    if (hand) ring->idle = hand->next;
+    else hand = gpi_ring_make_hand(ring, t);
     if (hand) {
         hand->visit = visit;
         gpi_ring_turn(ring, t, hand, most);
         hand->next = ring->idle;
         ring->idle = hand;
-        if (ring->stats.pinned == ring->stats.limit) { /* others may lack one */
-            gpi_ring_wake(&ring->done, INT32_MAX);
-            gpi_ring_wake(&ring->work, 1);
-        }
     }
     t->busy--;
+    if (!hand || stats->pinned == stats->limit) { /* others may lack one */
+        gpi_ring_wake(&ring->done, INT32_MAX);
+        gpi_ring_wake(&ring->work, 1);
+    }
     gpi_ring_settle(ring, t);
-    return hand || t->failure.result != GPUPOOL_OK;
+    return 1;
 }
 
 /* -- helpers, and callers that wait: the lock is held -- */
@@ -6162,8 +6139,7 @@ static gpi_transfer *gpi_ring_pick(gpupool_ring *ring, int *gated) {
     gpi_transfer *t, *best = NULL;
     *gated = 0;
     for (t = ring->first; t; t = t->next) {
-        if (t->is_direct) continue; /* who waits for it asks */
-        gpi_ring_ask(ring, t);
+        gpi_ring_settle(ring, t);
         *gated |= t->is_gated;
         if (gpi_ring_has_more(t) && t->busy < (best ? best->busy : GPI_RING_CREW)) best = t;
     }
@@ -6192,46 +6168,41 @@ static void *gpi_ring_helper(void *user) {
     return NULL;
 }
 
-/* Works for a transfer until it is over, or ns have passed. */
-static void gpi_ring_await(gpupool_ring *ring, gpi_transfer *t, uint64_t ns, gpi_visit *visit) {
+/* Works for a transfer until it is over, or ns have passed. Returns its result, or E_TIMEOUT. The
+   last that gets the result takes the record off. */
+static gpupool_result gpi_ring_await(gpupool_ring *ring, gpi_transfer *t, uint64_t ns,
+                                     gpi_visit *visit) {
     int for_ever = ns > INT64_MAX, most = for_ever ? GPI_RING_TURN : 2; /* parts at a time */
     uint64_t start = for_ever ? 0 : gpi_system_now(), left = ns;
-    for (;;) { /* a wait that may take time does some work, however short its time */
-        gpi_ring_ask(ring, t);
-        gpi_ring_settle(ring, t);
-        if (t->is_over || !left) return;
+    gpi_transfer **link = &ring->first;
+    t->waiters++;
+    for (gpi_ring_settle(ring, t); !t->is_over && left; gpi_ring_settle(ring, t)) {
         if (!gpi_ring_has_more(t) || !gpi_ring_run(ring, t, visit, most))
             gpi_ring_sleep(ring, &ring->done, t->is_gated ? gpi_min(left, GPI_RING_POLL_NS) : left);
-        if (!for_ever) left = gpi_less(ns, gpi_system_now() - start);
+        left = gpi_less(ns, gpi_system_now() - start);
     }
+    t->waiters--;
+    if (!t->is_over) return gpi_system_fail(GPUPOOL_E_TIMEOUT, "the transfer is not done yet");
+    if (t->failure.result != GPUPOOL_OK) gpi_thread.last = t->failure;
+    if (t->waiters) return t->failure.result;
+    while (*link != t) link = &(*link)->next;
+    *link = t->next;
+    t->next = ring->spare;
+    ring->spare = t;
+    return t->failure.result;
 }
 
-/* Puts a transfer into the list, and starts the workers for the first that needs them. Those that
+/* Puts a transfer into the list, and starts the workers for the first that can use them. Those that
    the system refuses are done without. */
 static void gpi_ring_link(gpupool_ring *ring, gpi_transfer *t) {
     uint64_t *workers = &ring->stats.workers;
     gpi_transfer **link = &ring->first;
     while (*link) link = &(*link)->next;
     *link = t;
-    if (t->is_direct || (!t->ticket && t->bytes < GPI_RING_HELP)) return;
-    while (*workers < ring->workers_most &&
+    while (t->helpers && *workers < ring->workers_most &&
            !pthread_create(&ring->threads[*workers], NULL, gpi_ring_helper, ring))
         ++*workers;
-    ring->workers_most = *workers;
-    if (t->ticket) gpi_ring_wake(&ring->work, 1); /* its event is to be asked */
-}
-
-/* The result of a transfer that is over. The last one that asks for it takes the record off. */
-static gpupool_result gpi_ring_end(gpupool_ring *ring, gpi_transfer *t) {
-    gpi_transfer **link = &ring->first;
-    gpupool_result result = t->failure.result;
-    if (result != GPUPOOL_OK) gpi_thread.last = t->failure;
-    if (t->waiters) return result;
-    while (*link != t) link = &(*link)->next;
-    *link = t->next;
-    t->next = ring->spare;
-    ring->spare = t;
-    return result;
+    gpi_ring_wake(&ring->work, t->is_gated ? 1 : t->helpers); /* one asks the event */
 }
 
 /* -- the way of a transfer: without the lock -- */
@@ -6239,40 +6210,35 @@ static gpupool_result gpi_ring_end(gpupool_ring *ring, gpi_transfer *t) {
 /* What can be seen to be wrong before anything is queued; of small transfers too little to be worth
    the time. */
 static gpupool_result gpi_ring_may_begin(gpupool_ring *ring, const gpi_transfer *t) {
-    cudaStream_t stream = t->what.stream;
-    CUcontext context = ring->driver.context;
-    gpupool_result result = GPUPOOL_OK;
+    gpupool_result result;
+    CUcontext context;
     int side;
-    if (gpi_driver_is_capturing(&ring->driver, stream))
+    if (gpi_driver_is_capturing(&ring->driver, t->what.stream))
         return gpi_system_fail(GPUPOOL_E_CAPTURING,
                                "stream: it captures; a graph would copy later");
-    if ((uintptr_t)stream > (uintptr_t)cudaStreamPerThread)
-        ring->driver.stream_context(stream, &context);
-    if (context != ring->driver.context)
-        return gpi_system_fail(GPUPOOL_E_ARGUMENT, "stream: it is not one of the ring's device");
+    result = gpi_stream_context(&ring->driver, t->what.stream, &context);
     for (side = 0; side < 2 && t->bytes > GPI_RING_SMALL && result == GPUPOOL_OK; side++) {
-        uint64_t at = t->side[side].at;
-        result = gpi_life_may_use(at, gpi_ring_address(t, side, t->bytes - 1) + 1 - at,
-                                  side ? "to" : "from");
+        uint64_t at = t->side[side].at, end = gpi_ring_address(t, side, t->bytes - 1) + 1;
+        result = gpi_life_may_use(at, end - at, side ? "to" : "from");
     }
     return result;
 }
 
-/* Copies directly what CUDA knows, and a little of other memory, which CUDA stages quicker. Gates
-   the transfer by an event behind that, or behind the stream's work, unless the call need not wait:
-   the host sees neither side. A failure leaves nothing under way. Memory that begins pinned is
-   taken for pinned; CUDA finds out if a part of it is not, or was pinned by another call. */
+/* Copies directly what CUDA knows, and a little of other memory, which CUDA stages quicker. Then a
+   ticket's event is recorded, behind that or behind the stream's work; a call without one waits,
+   unless the host sees neither side. A failure leaves nothing under way. Memory that begins pinned
+   is taken for pinned; CUDA finds out if a part of it is not, or was pinned by another call. */
 static gpupool_result gpi_ring_begin(gpupool_ring *ring, gpi_transfer *t) {
     const gpupool_transfer *what = &t->what;
     gpi_driver *driver = &ring->driver;
     gpi_ring_part all = {0, t->bytes, t->side[t->down]};
-    int has_source = what->read || what->write || what->is_file;
-    int is_brief = !what->ticket && !has_source && t->bytes <= GPI_RING_SMALL;
-    gpi_memory host = has_source ? GPI_MEMORY_ORDINARY : GPI_MEMORY_DEVICE;
+    int is_memory = !what->read && !what->write && !what->is_file;
+    int is_brief = is_memory && !what->ticket && t->bytes <= GPI_RING_SMALL;
+    gpi_memory host = GPI_MEMORY_ORDINARY;
+    gpupool_result result = GPUPOOL_OK;
     CUresult error = CUDA_SUCCESS;
-    gpupool_result result;
-    if (t->bytes && !has_source) host = gpi_driver_look(driver, all.host.at);
-    t->is_direct = host != GPI_MEMORY_ORDINARY || (is_brief && t->width == t->bytes);
+    if (is_memory && t->bytes) host = gpi_driver_look(driver, all.host.at);
+    t->is_direct = host != GPI_MEMORY_ORDINARY || (is_brief && t->width == t->bytes) || !t->bytes;
     if (t->is_direct && t->bytes) error = gpi_ring_copy(driver, t, &all, what->stream);
     if (error == CUDA_ERROR_INVALID_VALUE && host == GPI_MEMORY_VISIBLE) t->is_direct = 0;
     else if (error != CUDA_SUCCESS) return GPI_TOLD(driver, copy, error);
@@ -6280,11 +6246,14 @@ static gpupool_result gpi_ring_begin(gpupool_ring *ring, gpi_transfer *t) {
     else if (gpi_driver_look(driver, t->side[!t->down].at) == GPI_MEMORY_ORDINARY)
         return gpi_system_fail(GPUPOOL_E_ARGUMENT, "%s: it is ordinary host memory",
                                t->down ? "from" : "to");
-    if (t->is_direct && host != GPI_MEMORY_VISIBLE && !what->ticket) return GPUPOOL_OK;
+    else if (what->ticket || t->bytes >= GPI_RING_HELP)
+        t->helpers = gpi_min(t->bytes / (4 * GPI_RING_LEAST) + 1, GPI_RING_CREW);
     if (ring->is_trusted) return GPUPOOL_OK;
-    result = gpi_driver_mark(driver, driver->context, &t->event, what->stream);
-    if (result == GPUPOOL_OK && !what->ticket) result = GPI_TELL(driver, event_sync, t->event);
-    t->is_gated = result == GPUPOOL_OK;
+    if (what->ticket) {
+        result = gpi_driver_mark(driver, driver->context, &t->event, what->stream);
+        t->is_gated = result == GPUPOOL_OK;
+    } else if (!t->is_direct || host == GPI_MEMORY_VISIBLE)
+        result = GPI_TELL(driver, stream_sync, what->stream);
     if (result != GPUPOOL_OK && t->is_direct) driver->stream_sync(what->stream);
     return result;
 }
@@ -6312,10 +6281,9 @@ static const char *gpi_ring_mistake(const gpupool_transfer *what) {
     return NULL;
 }
 
-static gpupool_result gpi_ring_exists(const gpupool_ring *ring) {
-    if (!ring) return gpi_system_fail(GPUPOOL_E_ARGUMENT, "ring: it is NULL");
-    if (!gpi_system_is_forked()) return GPUPOOL_OK;
-    return gpi_system_fail(GPUPOOL_E_FORKED, "the ring is that of the process before its fork");
+static gpupool_result gpi_ring_exists(const void *ring) {
+    if (gpi_system_is_forked()) return gpi_alloc_enter(NULL);
+    return ring ? GPUPOOL_OK : gpi_system_fail(GPUPOOL_E_ARGUMENT, "ring: it is NULL");
 }
 
 /* A record of the transfer, not in the list. NULL: the host has no memory. */
@@ -6329,6 +6297,7 @@ static gpi_transfer *gpi_ring_record(gpupool_ring *ring, const gpupool_transfer 
     if (!t) return NULL;
     memset(&t->next, 0, sizeof *t - offsetof(gpi_transfer, next));
     t->what = *what;
+    t->file.direct = -1;
     t->down = what->direction == GPUPOOL_DOWN;
     t->side[0].at = (uintptr_t)what->from;
     t->side[1].at = (uintptr_t)what->to;
@@ -6358,32 +6327,26 @@ GPUPOOL_API gpupool_result gpupool_ring_transfer(gpupool_ring *ring, const gpupo
     gpi_system_lock(&ring->lock);
     if (result == GPUPOOL_OK && what->ticket) *what->ticket = t->ticket = ++ring->tickets;
     gpi_ring_link(ring, t);
-    if (!t->ticket) {
-        gpi_ring_await(ring, t, UINT64_MAX, &visit);
-        result = gpi_ring_end(ring, t);
-    }
+    if (!t->ticket) result = gpi_ring_await(ring, t, UINT64_MAX, &visit);
     gpi_system_unlock(&ring->lock);
     return result;
 }
 
 GPUPOOL_API gpupool_result gpupool_upload(gpupool_ring *ring, void *to, const void *from,
                                           size_t bytes, cudaStream_t stream) {
-    gpupool_transfer what = {GPUPOOL_UP, to,   from, bytes, stream, 0, 0,   0,
-                             NULL,       NULL, NULL, 0,     0,      0, NULL};
+    gpupool_transfer what = {GPUPOOL_UP, to, from, bytes, stream, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0};
     return gpupool_ring_transfer(ring, &what);
 }
 
 GPUPOOL_API gpupool_result gpupool_download(gpupool_ring *ring, void *to, const void *from,
                                             size_t bytes, cudaStream_t stream) {
-    gpupool_transfer what = {GPUPOOL_DOWN, to,   from, bytes, stream, 0, 0,   0,
-                             NULL,         NULL, NULL, 0,     0,      0, NULL};
+    gpupool_transfer what = {GPUPOOL_DOWN, to, from, bytes, stream, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0};
     return gpupool_ring_transfer(ring, &what);
 }
 
 GPUPOOL_API gpupool_result gpupool_upload_file(gpupool_ring *ring, void *to,
                                                const gpupool_file_part *part, cudaStream_t stream) {
-    gpupool_transfer what = {GPUPOOL_UP, to,   NULL, 0, stream, 0, 0,   0,
-                             NULL,       NULL, NULL, 1, 0,      0, NULL};
+    gpupool_transfer what = {GPUPOOL_UP, to, NULL, 0, stream, 0, 0, 0, 0, 0, 0, 1, 0, 0, 0};
     if (!part) return gpi_system_fail(GPUPOOL_E_ARGUMENT, "part: it is NULL");
     what.file = part->file;
     what.offset = part->offset;
@@ -6399,15 +6362,9 @@ GPUPOOL_API gpupool_result gpupool_ring_wait(gpupool_ring *ring, gpupool_ticket 
     GPI_VISIT(&ring->driver, ring->driver.context);
     gpi_system_lock(&ring->lock);
     for (t = ring->first; t && (!ticket || t->ticket != ticket); t = t->next) continue;
-    if (!t) result = gpi_system_fail(GPUPOOL_E_ARGUMENT, "no such ticket, or it told its result");
-    else {
-        t->waiters++;
-        gpi_ring_await(ring, t, (uint64_t)timeout_ns, &visit);
-        t->waiters--;
-        if (bytes_done) *bytes_done = GPI_LOOK(&t->done);
-        result = t->is_over ? gpi_ring_end(ring, t)
-                            : gpi_system_fail(GPUPOOL_E_TIMEOUT, "the transfer is not done yet");
-    }
+    if (t) result = gpi_ring_await(ring, t, (uint64_t)timeout_ns, &visit);
+    else result = gpi_system_fail(GPUPOOL_E_ARGUMENT, "no such ticket, or it told its result");
+    if (t && bytes_done) *bytes_done = GPI_LOOK(&t->done);
     gpi_system_unlock(&ring->lock);
     return result;
 }
@@ -6441,29 +6398,34 @@ static const char *gpi_ring_configure(gpupool_ring_config *config) {
     return NULL;
 }
 
-static gpupool_result gpi_ring_open_streams(gpupool_ring *ring) {
+static gpupool_result gpi_ring_open(gpupool_ring *ring, int device) {
     gpi_driver *driver = &ring->driver;
-    gpupool_result result;
+    gpupool_result result = gpi_driver_open(driver, device, 0);
+    int i;
+    if (result != GPUPOOL_OK) return result;
     GPI_VISIT(driver, driver->context);
-    result = GPI_TELL(driver, stream_create, &ring->streams[0], CU_STREAM_NON_BLOCKING);
-    if (result == GPUPOOL_OK) {
-        result = GPI_TELL(driver, stream_create, &ring->streams[1], CU_STREAM_NON_BLOCKING);
-        if (result != GPUPOOL_OK) driver->stream_destroy(ring->streams[0]);
-    }
+    for (i = 0; i < 2 && result == GPUPOOL_OK; i++)
+        result = GPI_TELL(driver, stream_create, &ring->streams[i], CU_STREAM_NON_BLOCKING);
     if (result == GPUPOOL_E_OUT_OF_MEMORY) result = gpi_thread.last.result = GPUPOOL_E_HOST_MEMORY;
     return result;
+}
+
+static void gpi_ring_close(gpupool_ring *ring) {
+    int i;
+    for (i = 0; i < 2; i++)
+        if (ring->streams[i]) ring->driver.stream_destroy(ring->streams[i]);
+    gpi_driver_close(&ring->driver);
+    GPUPOOL_FREE(ring);
 }
 
 GPUPOOL_API gpupool_result gpupool_ring_create(gpupool_ring **out,
                                                const gpupool_ring_config *given) {
     gpupool_ring_config config = {0, 0, 0, 0};
+    gpupool_result result = gpi_ring_exists(out);
     gpupool_ring *ring = NULL;
     const char *mistake;
-    gpupool_result result;
-    if (!out) return gpi_system_fail(GPUPOOL_E_ARGUMENT, "ring: it is NULL");
-    *out = NULL;
-    if (gpi_system_is_forked())
-        return gpi_system_fail(GPUPOOL_E_FORKED, "a forked child has no CUDA context");
+    if (out) *out = NULL;
+    if (result != GPUPOOL_OK) return result;
     if (given) config = *given;
     else if (cudaGetDevice(&config.device) != cudaSuccess) config.device = -1;
     mistake = gpi_ring_configure(&config);
@@ -6473,26 +6435,19 @@ GPUPOOL_API gpupool_result gpupool_ring_create(gpupool_ring **out,
     ring->slot_bytes = config.slot_bytes;
     ring->stats.limit = config.bytes;
     ring->workers_most = (uint64_t)config.workers;
-    result = gpi_driver_open(&ring->driver, config.device, 0);
-    if (result == GPUPOOL_OK) result = gpi_ring_open_streams(ring);
+    result = gpi_ring_open(ring, config.device);
     if (result == GPUPOOL_OK) *out = ring;
-    else {
-        gpi_driver_close(&ring->driver);
-        GPUPOOL_FREE(ring);
-    }
+    else gpi_ring_close(ring);
     return result;
 }
 
-/* Ends what is under way, and all that the driver gave but its context. */
-static void gpi_ring_close(gpupool_ring *ring) {
+/* Ends what is under way, and all that only a used ring has. */
+static void gpi_ring_end(gpupool_ring *ring) {
     gpi_transfer *t;
     gpi_hand *hand;
     GPI_VISIT(&ring->driver, ring->driver.context);
     gpi_system_lock(&ring->lock);
-    while ((t = ring->first) != NULL) {
-        gpi_ring_await(ring, t, UINT64_MAX, &visit);
-        gpi_ring_end(ring, t);
-    }
+    while (ring->first) gpi_ring_await(ring, ring->first, UINT64_MAX, &visit);
     ring->is_stopping = 1;
     gpi_ring_wake(&ring->work, INT32_MAX);
     gpi_system_unlock(&ring->lock);
@@ -6506,18 +6461,16 @@ static void gpi_ring_close(gpupool_ring *ring) {
         if (t->event) ring->driver.event_destroy(t->event);
         GPUPOOL_FREE(t);
     }
-    ring->driver.stream_destroy(ring->streams[0]);
-    ring->driver.stream_destroy(ring->streams[1]);
 }
 
 GPUPOOL_API gpupool_result gpupool_ring_destroy(gpupool_ring *ring) {
     gpupool_result result = gpi_ring_exists(ring);
     if (result != GPUPOOL_OK) return result;
+    gpi_ring_end(ring);
     gpi_ring_close(ring);
-    gpi_driver_close(&ring->driver);
-    GPUPOOL_FREE(ring);
     return GPUPOOL_OK;
 }
+
 /* == SHARE ========================================================================================
    Memory that others use: other devices of the process, and other processes.
 
