@@ -1234,15 +1234,29 @@ static void gpi_driver_describe(const gpi_driver *driver, CUmemAllocationProp *p
     if (driver->share & GPUPOOL_SHARE_RDMA) properties->allocFlags.gpuDirectRDMACapable = 1;
 }
 
+/* The result of a call of the runtime, whose last error stays what it was `before` (rule 5). */
+static gpupool_result gpi_driver_ran(const char *call, cudaError_t error, cudaError_t before) {
+    if (error == cudaSuccess) return GPUPOOL_OK;
+    if (before == cudaSuccess) cudaGetLastError();
+    return gpi_system_fail(GPUPOOL_E_CUDA, "%s: %s", call, cudaGetErrorName(error));
+}
+
+static gpupool_result gpi_driver_current(int *device) {
+    cudaError_t before = cudaPeekAtLastError();
+    return gpi_driver_ran("cudaGetDevice", cudaGetDevice(device), before);
+}
+
 static gpupool_result gpi_driver_has(int device) {
+    cudaError_t before = cudaPeekAtLastError();
     int devices = 0;
-    if (cudaGetDeviceCount(&devices) != cudaSuccess || devices == 0)
-        return gpi_system_fail(GPUPOOL_E_CUDA, "cudaGetDeviceCount finds no device");
-    if (device >= 0 && device < devices) return GPUPOOL_OK;
+    gpupool_result result =
+        gpi_driver_ran("cudaGetDeviceCount", cudaGetDeviceCount(&devices), before);
+    if (result != GPUPOOL_OK || (device >= 0 && device < devices)) return result;
     return gpi_system_fail(GPUPOOL_E_ARGUMENT, "device: %d is not in 0 to %d", device, devices - 1);
 }
 
 static gpupool_result gpi_driver_open(gpi_driver *driver, int device, unsigned share) {
+    cudaError_t before = cudaPeekAtLastError();
     gpupool_result result = gpi_driver_has(device);
     size_t i, page = 0, free_bytes = 0, total = 0;
     CUmemAllocationProp properties;
@@ -1252,12 +1266,11 @@ static gpupool_result gpi_driver_open(gpi_driver *driver, int device, unsigned s
     for (i = 0; i < GPI_CALL_COUNT && result == GPUPOOL_OK; i++) {
         enum cudaDriverEntryPointQueryResult status;
         void *found = NULL;
-        if (cudaGetDriverEntryPointByVersion(gpi_call_names[i], &found, 12000, cudaEnableDefault,
-                                             &status) != cudaSuccess ||
-            !found)
-            return gpi_system_fail(GPUPOOL_E_CUDA, "there is no CUDA driver with %s",
-                                   gpi_call_names[i]);
-        memcpy((char *)driver + i * sizeof found, &found, sizeof found);
+        cudaError_t error = cudaGetDriverEntryPointByVersion(gpi_call_names[i], &found, 12000,
+                                                             cudaEnableDefault, &status);
+        if (error == cudaSuccess && !found) error = cudaErrorSymbolNotFound;
+        result = gpi_driver_ran(gpi_call_names[i], error, before);
+        memcpy((char *)driver + i * sizeof found, &found, sizeof found); /* the first fields */
     }
     if (result == GPUPOOL_OK) result = GPI_TELL(driver, retain, &driver->context, device);
     if (result != GPUPOOL_OK) return result;
@@ -4691,9 +4704,9 @@ static gpupool_result gpi_life_configure(gpupool_arena *arena, const gpupool_are
     gpupool_arena_config *config = &arena->config;
     gpupool_result result = GPUPOOL_OK;
     if (given) *config = *given;
-    else if (cudaGetDevice(&config->device) != cudaSuccess)
-        return gpi_system_fail(GPUPOOL_E_CUDA, "CUDA finds no device");
-    if (config->source == GPUPOOL_SOURCE_AUTO) result = gpi_life_default_source(&config->source);
+    else result = gpi_driver_current(&config->device);
+    if (result == GPUPOOL_OK && config->source == GPUPOOL_SOURCE_AUTO)
+        result = gpi_life_default_source(&config->source);
     if (!config->chunk_bytes) config->chunk_bytes = GPUPOOL_CHUNK_BYTES;
     gpi_text_line(arena->name, sizeof arena->name, config->name ? config->name : "arena");
     config->name = arena->name;
@@ -4854,18 +4867,15 @@ static gpupool_result gpi_life_close(gpupool_arena *arena) {
 
 GPUPOOL_API gpupool_result gpupool_arena_create(gpupool_arena **out,
                                                 const gpupool_arena_config *config) {
-    cudaError_t before = cudaPeekAtLastError();
     gpupool_arena *arena;
     gpupool_result result;
     if (!out) return gpi_system_fail(GPUPOOL_E_ARGUMENT, "arena: it is NULL");
     *out = NULL;
     if (gpi_system_is_forked()) return gpi_alloc_enter(NULL);
-    if (gpi_system_open() != GPUPOOL_OK) return gpi_system_no_memory();
-    arena = gpi_life_struct();
+    arena = gpi_system_open() == GPUPOOL_OK ? gpi_life_struct() : NULL;
     if (!arena) return gpi_system_no_memory();
     result = gpi_life_open(arena, config);
     if (result != GPUPOOL_OK) {
-        if (before == cudaSuccess) cudaGetLastError(); /* the program's last error stays (rule 5) */
         gpi_life_close(arena);
     } else *out = arena;
     gpi_life_set_magic(arena, *out ? GPI_MAGIC : GPI_ENDED);
@@ -5325,9 +5335,8 @@ GPUPOOL_API gpupool_arena *gpupool_get_default_arena(int device) {
     memset(&config, 0, sizeof config);
     config.device = device;
     config.name = is_pinned ? "pinned" : "default";
-    if (!is_pinned) return gpi_shape_make(at, &config);
-    config.source = GPUPOOL_SOURCE_PINNED;
-    if (cudaGetDevice(&config.device) != cudaSuccess) config.device = 0; /* which says why */
+    if (is_pinned) config.source = GPUPOOL_SOURCE_PINNED;
+    if (is_pinned && gpi_driver_current(&config.device) != GPUPOOL_OK) return NULL;
     return gpi_shape_make(at, &config);
 }
 
@@ -5419,8 +5428,7 @@ static cudaError_t gpi_shape_begin(void **pointer, int *device) {
     cudaError_t error;
     if (!pointer) return gpi_shape_fail(gpi_system_fail(GPUPOOL_E_ARGUMENT, "pointer: it is NULL"));
     error = cudaGetDevice(device);
-    if (error != cudaSuccess)
-        gpi_system_fail(GPUPOOL_E_CUDA, "cudaGetDevice: %s", cudaGetErrorName(error));
+    gpi_driver_ran("cudaGetDevice", error, error);
     return error;
 }
 
@@ -6427,7 +6435,8 @@ GPUPOOL_API gpupool_result gpupool_ring_create(gpupool_ring **out,
     if (out) *out = NULL;
     if (result != GPUPOOL_OK) return result;
     if (given) config = *given;
-    else if (cudaGetDevice(&config.device) != cudaSuccess) config.device = -1;
+    else result = gpi_driver_current(&config.device);
+    if (result != GPUPOOL_OK) return result;
     mistake = gpi_ring_configure(&config);
     if (mistake) return gpi_system_fail(GPUPOOL_E_ARGUMENT, "config.%s", mistake);
     if (gpi_system_open() == GPUPOOL_OK) ring = (gpupool_ring *)gpi_system_zeroed(sizeof *ring);
