@@ -1055,6 +1055,18 @@ gpi_system_fail(gpupool_result result, const char *format, ...) {
     return gpi_thread.last.result = result;
 }
 
+/* Around what may fail without being a failure of the call. Mostly there is no text to copy. */
+static void gpi_system_keep(gpi_failure *before) {
+    before->result = gpi_thread.last.result;
+    if (before->result != GPUPOOL_OK) *before = gpi_thread.last;
+}
+
+static void gpi_system_restore(const gpi_failure *before) {
+    if (before->result != GPUPOOL_OK) gpi_thread.last = *before;
+    else gpi_thread.last.text[0] = 0;
+    gpi_thread.last.result = before->result;
+}
+
 /* Calls a function of the program. In C++ what it throws ends here: through the frames above it
    would leave locks held. (C cannot catch: rule 4.) */
 #ifdef __cpp_exceptions
@@ -1110,7 +1122,8 @@ GPUPOOL_API const char *gpupool_result_name(gpupool_result result) {
 
    D3  With no context current, or another, all calls on mapped memory work, and all calls on an
    event or a stream of its own handle; not those on default streams, nor cuEventCreate (seen on
-   CUDA 13.0).
+   CUDA 13.0). Nor do cuEventRecord and cuStreamWaitEvent need relaxed mode: they end no capture of
+   another stream.
 
    Read first: GPI_CALLS, GPI_TELL, gpi_driver_enter, gpi_driver_wait. */
 
@@ -1218,11 +1231,10 @@ static gpupool_result gpi_driver_told(gpi_driver *driver, gpi_call call, CUresul
                            "%s: %s", gpi_call_names[call], name ? name : "unknown error");
 }
 
-/* NULL: calls that name what they work on need no context (D3). */
 static void gpi_driver_enter(const gpi_driver *driver, CUcontext context, gpi_visit *visit) {
     CUcontext current = NULL;
     visit->mode = CU_STREAM_CAPTURE_MODE_RELAXED;
-    visit->is_pushed = context && (driver->current(&current) != CUDA_SUCCESS || current != context);
+    visit->is_pushed = driver->current(&current) != CUDA_SUCCESS || current != context;
     if (visit->is_pushed) visit->is_pushed = driver->push(context) == CUDA_SUCCESS;
     driver->exchange(&visit->mode);
 }
@@ -1374,8 +1386,8 @@ static gpupool_result gpi_driver_mark(gpi_driver *driver, CUcontext context, CUe
                                       cudaStream_t stream) {
     gpupool_result result = GPUPOOL_OK;
     gpi_visit visit;
-    if (*event && !gpi_driver_is_special(stream)) context = NULL;
-    gpi_driver_enter(driver, context, &visit);
+    int is_plain = *event && !gpi_driver_is_special(stream); /* D3 */
+    if (!is_plain) gpi_driver_enter(driver, context, &visit);
     if (gpi_driver_is_capturing(driver, stream)) result = gpi_driver_capturing();
     if (result == GPUPOOL_OK && !*event)
         result = GPI_TELL(driver, event_create, event, CU_EVENT_DISABLE_TIMING);
@@ -1387,19 +1399,20 @@ static gpupool_result gpi_driver_mark(gpi_driver *driver, CUcontext context, CUe
             result = gpi_driver_capturing();
         }
     }
-    gpi_driver_leave(driver, &visit);
+    if (!is_plain) gpi_driver_leave(driver, &visit);
     return result;
 }
 
 /* Makes a stream wait for an event, on the device. Not under the arena's lock. */
 static gpupool_result gpi_driver_follow(gpi_driver *driver, CUcontext context, cudaStream_t stream,
                                         CUevent event) {
+    int is_special = gpi_driver_is_special(stream); /* D3 */
     gpupool_result result;
     gpi_visit visit;
-    gpi_driver_enter(driver, context, &visit);
+    if (is_special) gpi_driver_enter(driver, context, &visit);
     if (gpi_driver_is_capturing(driver, stream)) result = gpi_driver_capturing();
     else result = GPI_TELL(driver, stream_wait, stream, event, 0);
-    gpi_driver_leave(driver, &visit);
+    if (is_special) gpi_driver_leave(driver, &visit);
     return result;
 }
 
@@ -1721,6 +1734,7 @@ struct gpi_stream {    /* (STREAM) */
     gpi_stream *scope; /* the open scope: its requests and frees are the graph's */
     gpi_run *bins[GPI_SMALL + 1]; /* the cache: free blocks by exact units */
     uint64_t cached_units;
+    int is_stirred;                /* atomic. 0: the cache is empty, and has counted nothing */
     gpi_part allocated, requested; /* what the arena's counters lack */
     int64_t more_blocks, more_allocs, more_frees;
     /* from here on under the arena's lock */
@@ -1751,6 +1765,7 @@ typedef struct gpi_streams { /* (STREAM) */
     uint64_t fresh_units;          /* freed and not marked, of all streams */
     int mark_shift, marks_in_vain; /* marks that pay: gpi_stream_is_due */
     gpi_run *waiting;              /* WAITING blocks without a graph's use */
+    uint64_t quiet_until;          /* the marks under way are not asked up to this position */
     uint64_t progress, asked;      /* counts what passes; its value when `waiting` was asked */
     uint64_t marks, stream_waits, host_waits;
 } gpi_streams;
@@ -2127,6 +2142,7 @@ static gpi_run *gpi_buddy_find(const gpi_buddy *buddy, const gpi_search *search)
         least = GPI_NO_BIN;
         for (i = 0; i < 2 && search->lists[i]; i++) {
             gpi_run *run = search->lists[i]->heads[bin];
+            if (search->lists[i]->units < search->units) continue;
             for (left = search->tries; run && left; run = run->next, left--)
                 if (run->of.at < search->below &&
                     gpi_buddy_fits(buddy, run, search->units, search->alignment))
@@ -2484,9 +2500,9 @@ static void gpi_stream_mark_due(gpupool_arena *arena, gpi_stream *s, cudaStream_
         streams->mark_shift++;
         streams->marks_in_vain = 0;
     }
-    before = gpi_thread.last;
+    gpi_system_keep(&before);
     gpi_stream_mark(arena, s, handle);
-    gpi_thread.last = before;
+    gpi_system_restore(&before);
 }
 
 /* A request wanted memory of others that no mark covers. */
@@ -2619,6 +2635,7 @@ static void gpi_stream_put(gpupool_arena *arena, gpi_run *run, gpi_stream *s, ui
    first; and adds up its counts. */
 static void gpi_stream_flush(gpupool_arena *arena, gpi_stream *s, uint64_t most) {
     int bin;
+    if (!GPI_LOOK(&s->is_stirred)) return;
     gpi_system_lock(&s->lock);
     for (bin = GPI_SMALL; bin > 0 && s->cached_units > most; bin--)
         while (s->bins[bin] && s->cached_units > most) {
@@ -2632,6 +2649,7 @@ static void gpi_stream_flush(gpupool_arena *arena, gpi_stream *s, uint64_t most)
             gpi_stream_put(arena, run, s, gpi_stream_issue(arena, s));
         }
     gpi_stream_fold(arena, s);
+    GPI_SET(&s->is_stirred, s->cached_units > 0);
     gpi_system_unlock(&s->lock);
 }
 
@@ -3447,7 +3465,8 @@ static gpupool_result gpi_stitch_make(gpi_ask *ask, uint64_t most, gpi_run **run
    something begins them anew, so a request fails only if the identical next call would fail.
 
        free memory of the stream, and finished memory; an idle stitch     no CUDA call
-       ask the marks under way                                            queries
+       ask the marks under way; if none has passed while memory is short,
+       the next requests first take other streams' marked memory          queries
        a stitch within the mapping budget, which grows what it lacks      maps
        grow                                                               maps
        -- memory is short --
@@ -3463,6 +3482,8 @@ static gpupool_result gpi_stitch_make(gpi_ask *ask, uint64_t most, gpi_run **run
    Here is also where a freed block goes, since a wait frees blocks that waited for other streams.
 
    Read first: gpi_ladder_climb, gpi_ladder_free, gpi_ladder_poll. */
+
+enum { GPI_QUIET = 16 }; /* frees for which marks that have not passed are not asked again */
 
 /* -- a freed block finds its place -- */
 
@@ -3630,6 +3651,10 @@ static gpi_run *gpi_ladder_take_free(gpi_ask *ask, int tries) {
     return gpi_buddy_take(buddy, run, gpi_buddy_start(buddy, run, ask->alignment), ask->units);
 }
 
+static int gpi_ladder_may_take_others(const gpi_ask *ask) {
+    return ask->takes_own && ask->owner->kind == GPI_ORDINARY && !ask->is_own_chunk;
+}
+
 /* A run of another stream, behind a wait on the device. What no mark covers resets how rarely marks
    are recorded: somebody wants them. */
 static gpi_run *gpi_ladder_take_others(gpi_ask *ask) {
@@ -3734,7 +3759,7 @@ static gpupool_result gpi_ladder_wait_for(gpi_ask *ask, uint64_t began) {
 /* Memory is short: whatever helps, the cheapest first. OK: *run is the block, or begin anew. */
 static gpupool_result gpi_ladder_squeeze(gpi_ask *ask, uint64_t began, gpi_run **run) {
     gpupool_result result;
-    ask->takes_others = ask->takes_own && ask->owner->kind == GPI_ORDINARY && !ask->is_own_chunk;
+    ask->takes_others = gpi_ladder_may_take_others(ask);
     if (ask->takes_others) {
         *run = gpi_ladder_take_others(ask);
         if (!*run) *run = gpi_stitch_reuse(ask);
@@ -3762,7 +3787,7 @@ static int gpi_ladder_wants_freed(const gpi_ask *ask) {
 /* Gets the request's memory. The lock opens; what a failure leaves is only free memory. */
 static gpupool_result gpi_ladder_climb(gpi_ask *ask, gpi_run **run) {
     gpupool_arena *arena = ask->arena;
-    uint64_t began = 0;
+    uint64_t began = 0, quiet_until = arena->streams.quiet_until;
     int has_waited = 0;
     gpupool_result result;
     for (;;) {
@@ -3771,7 +3796,15 @@ static gpupool_result gpi_ladder_climb(gpi_ask *ask, gpi_run **run) {
         ask->takes_others = 0;
         *run = gpi_ladder_take_free(ask, GPI_TRIES_SLOW);
         if (*run) return GPUPOOL_OK;
+        if (arena->streams.position < quiet_until && gpi_ladder_may_take_others(ask)) {
+            *run = gpi_ladder_take_others(ask);
+            if (*run) return GPUPOOL_OK;
+            quiet_until = 0; /* the lock may have been open */
+            continue;
+        }
         if (gpi_ladder_poll(arena)) continue;
+        if (arena->streams.position < arena->short_until)
+            arena->streams.quiet_until = arena->streams.position + GPI_QUIET;
         if (ask->owner->kind == GPI_ORDINARY &&
             gpi_driver_is_capturing(&arena->driver, ask->handle))
             return gpi_driver_capturing();
@@ -4363,14 +4396,16 @@ static void gpi_alloc_report(gpupool_arena *arena, const gpupool_verdict *verdic
 }
 
 static gpupool_result gpi_alloc_climb(gpi_ask *ask, gpi_run **run) {
-    gpi_failure before = gpi_thread.last; /* steps that fail are no failure of the call */
+    gpi_failure before; /* steps that fail are no failure of the call */
     gpupool_verdict verdict;
-    gpupool_result result = gpi_alloc_climb_ladder(ask, run);
+    gpupool_result result;
+    gpi_system_keep(&before);
+    result = gpi_alloc_climb_ladder(ask, run);
     if (result == GPUPOOL_E_OUT_OF_MEMORY && gpi_alloc_tell(ask, &verdict)) {
         result = gpi_alloc_climb_ladder(ask, run);
         if (result == GPUPOOL_E_OUT_OF_MEMORY) gpi_verdict_make(ask, &verdict);
     }
-    if (result == GPUPOOL_OK) gpi_thread.last = before;
+    if (result == GPUPOOL_OK) gpi_system_restore(&before);
     if (result != GPUPOOL_E_OUT_OF_MEMORY) return result;
     gpi_thread.verdict = verdict;
     gpi_alloc_report(ask->arena, &verdict);
@@ -4476,6 +4511,7 @@ static inline int gpi_free_cached(gpupool_arena *arena, void *block, cudaStream_
         run->is_cached = 1;
         run->next = s->bins[run->units];
         GPI_SET(&s->bins[run->units], run);
+        GPI_SET(&s->is_stirred, 1);
         s->cached_units += run->units;
         gpi_counter_part(&s->allocated, -(int64_t)(run->units * GPI_UNIT));
         gpi_counter_part(&s->requested, (int64_t)run->slack - (int64_t)(run->units * GPI_UNIT));
