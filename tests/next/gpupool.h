@@ -1672,10 +1672,10 @@ typedef enum gpi_kind {
 typedef struct gpi_stream gpi_stream;
 typedef struct gpi_run gpi_run;
 
-typedef struct gpi_list {   /* free runs by size (BUDDY) */
-    gpi_stream *stream;     /* whose; NULL: ANY, EMPTY or SPACE */
-    uint64_t units, orders; /* of all runs; a bit for each order with a bin in use */
-    uint8_t steps[64];      /* of an order: a bit for each bin in use */
+typedef struct gpi_list {         /* free runs by size (BUDDY) */
+    gpi_stream *stream;           /* whose; NULL: ANY, EMPTY or SPACE */
+    uint64_t units;               /* of all runs */
+    uint64_t used[GPI_BINS / 64]; /* a bit for each bin that has runs */
     gpi_run *heads[GPI_BINS];
 } gpi_list;
 
@@ -1686,13 +1686,13 @@ typedef struct gpi_use { /* a stream, besides the one that frees it, uses a bloc
 } gpi_use;
 
 struct gpi_run {           /* (BUDDY; of a block: STREAM, ALLOC) */
+    gpi_run *hash_next;    /* in the index */
+    uint64_t address;      /* of a live block: its key in the index */
+    gpi_stream *cache;     /* OUT: the stream whose cache takes it back */
     gpi_run *next, *prev;  /* in a bin; of a cache's bin; WAITING; blocks of a graph */
     gpi_run *left, *right; /* neighbours by address; spare records are linked by `left` */
-    gpi_run *hash_next;    /* in the index */
     uint64_t unit, units;
-    uint64_t address;          /* of a live block: its key in the index */
     gpi_list *list;            /* FREE, EMPTY, SPACE: its list */
-    gpi_stream *cache;         /* OUT: the stream whose cache takes it back */
     struct gpi_stitch *stitch; /* of a stitched block and of its parts */
     union {
         uint64_t at;   /* FREE in a stream's list: the position of its free */
@@ -1736,7 +1736,7 @@ struct gpi_stream {    /* (STREAM) */
     uint64_t cached_units;
     int is_stirred;                /* atomic. 0: the cache is empty, and has counted nothing */
     gpi_part allocated, requested; /* what the arena's counters lack */
-    int64_t more_blocks, more_allocs, more_frees;
+    int64_t more_allocs, more_frees;
     /* from here on under the arena's lock */
     gpi_kind kind;
     gpi_stream *next;      /* of all, but for graphs */
@@ -1850,7 +1850,7 @@ struct gpupool_arena {
     gpi_chunks chunks;
     gpi_stitches stitches;
     gpupool_counter allocated, requested;
-    uint64_t blocks, allocs, frees, failures;
+    uint64_t allocs, frees, failures;
     uint64_t short_until; /* memory was short: up to this position frees keep no caches */
     gpi_mail *mail;       /* atomic: blocks freed in host functions (ALLOC) */
     gpupool_capture *spare_captures; /* released scopes, linked by graph.next (CAPTURE) */
@@ -1922,15 +1922,26 @@ static uint32_t gpi_buddy_bin(uint64_t units) {
 
 /* The first bin from `bin` on that has a run. */
 static uint32_t gpi_buddy_next_bin(const gpi_list *list, uint32_t bin) {
-    uint32_t row = bin / GPI_STEPS;
-    unsigned steps = row < 64 ? list->steps[row] & (0xffu << bin % GPI_STEPS) : 0;
-    if (!steps) {
-        uint64_t orders = row < 63 ? list->orders & (~(uint64_t)1 << row) : 0;
-        if (!orders) return GPI_NO_BIN;
-        row = gpi_low_bit(orders);
-        steps = list->steps[row];
-    }
-    return row * GPI_STEPS + gpi_low_bit(steps);
+    uint64_t bits = ~(uint64_t)0 << bin % 64;
+    for (; bin < GPI_BINS; bin = (bin / 64 + 1) * 64, bits = ~(uint64_t)0)
+        if (list->used[bin / 64] & bits)
+            return bin / 64 * 64 + gpi_low_bit(list->used[bin / 64] & bits);
+    return GPI_NO_BIN;
+}
+
+/* -- chains of runs, by next and prev: bins, and what hangs from a stream -- */
+
+static void gpi_run_link(gpi_run **head, gpi_run *before, gpi_run *run) {
+    gpi_run **link = before ? &before->next : head;
+    run->prev = before;
+    run->next = *link;
+    if (run->next) run->next->prev = run;
+    *link = run;
+}
+
+static void gpi_run_unlink(gpi_run **head, gpi_run *run) {
+    if (run->next) run->next->prev = run->prev;
+    *(run->prev ? &run->prev->next : head) = run->next;
 }
 
 /* Bins of large runs are in the order of addresses: so where a large block lies depends on what is
@@ -1943,13 +1954,8 @@ static void gpi_buddy_file(gpi_buddy *buddy, gpi_run *run) {
     gpi_run *before = NULL, *after = list->heads[bin];
     int steps = run->units >= GPI_LARGE ? 512 : 0;
     for (; after && steps-- > 0 && after->unit < run->unit; after = after->next) before = after;
-    run->prev = before;
-    run->next = after;
-    if (after) after->prev = run;
-    if (before) before->next = run;
-    else list->heads[bin] = run;
-    list->orders |= (uint64_t)1 << bin / GPI_STEPS;
-    list->steps[bin / GPI_STEPS] |= (uint8_t)(1u << bin % GPI_STEPS);
+    gpi_run_link(&list->heads[bin], before, run);
+    list->used[bin / 64] |= (uint64_t)1 << bin % 64;
     list->units += run->units;
     if (list->stream) gpi_counter_move(&buddy->pending, (int64_t)(run->units * GPI_UNIT));
     buddy->free_runs += run->state == GPI_FREE;
@@ -1957,12 +1963,9 @@ static void gpi_buddy_file(gpi_buddy *buddy, gpi_run *run) {
 
 static void gpi_buddy_unfile(gpi_buddy *buddy, gpi_run *run) {
     gpi_list *list = run->list;
-    uint32_t bin = gpi_buddy_bin(run->units), row = bin / GPI_STEPS;
-    if (run->next) run->next->prev = run->prev;
-    if (run->prev) run->prev->next = run->next;
-    else list->heads[bin] = run->next;
-    if (!list->heads[bin]) list->steps[row] &= (uint8_t) ~(1u << bin % GPI_STEPS);
-    if (!list->steps[row]) list->orders &= ~((uint64_t)1 << row);
+    uint32_t bin = gpi_buddy_bin(run->units);
+    gpi_run_unlink(&list->heads[bin], run);
+    if (!list->heads[bin]) list->used[bin / 64] &= ~((uint64_t)1 << bin % 64);
     list->units -= run->units;
     if (list->stream) buddy->pending.now -= run->units * GPI_UNIT;
     buddy->free_runs -= run->state == GPI_FREE;
@@ -2012,40 +2015,27 @@ static gpi_run *gpi_buddy_at(const gpi_buddy *buddy, uint64_t unit) {
 
 /* -- split and join: the runs are in no list -- */
 
-/* A new record (the caller has ensured room). Three fields may be read by others: see B4. */
-static gpi_run *gpi_buddy_new(gpi_buddy *buddy, uint64_t unit, uint64_t units) {
-    gpi_run *run = buddy->spare;
-    if (run) buddy->spare = run->left;
-    else run = (gpi_run *)gpi_region_get(&buddy->region, sizeof *run);
-    run->next = run->prev = run->left = run->right = NULL;
-    run->unit = unit;
-    run->units = units;
-    run->list = NULL;
-    run->stitch = NULL;
-    run->of.uses = NULL;
-    run->by.label = NULL;
-    run->slack = 0;
-    run->state = GPI_TAKEN;
-    run->is_cached = run->is_followed = 0;
-    return run;
-}
-
+/* The caller has ensured room for a record. What others may read of it without a lock stays (B4).
+ */
 static gpi_run *gpi_buddy_split(gpi_buddy *buddy, gpi_run *run, uint64_t unit) {
-    gpi_run *right = gpi_buddy_new(buddy, unit, run->unit + run->units - unit);
-    run->units = unit - run->unit;
-    right->state = run->state;
-    right->list = run->list;
-    right->of = run->of;
-    right->by = run->by;
+    size_t skip = offsetof(gpi_run, next);
+    gpi_run *right = buddy->spare;
+    if (right) buddy->spare = right->left;
+    else right = (gpi_run *)gpi_region_get(&buddy->region, sizeof *right);
+    memcpy((char *)right + skip, (const char *)run + skip, sizeof *right - skip);
+    right->unit = unit;
+    right->units -= unit - run->unit;
     right->left = run;
-    right->right = run->right;
+    run->units = unit - run->unit;
     run->right = right;
     if (right->right) right->right->left = right;
     gpi_buddy_enter(buddy, right);
     return right;
 }
 
-static gpi_run *gpi_buddy_join(gpi_buddy *buddy, gpi_run *left, gpi_run *right) {
+/* Joins a run and its right neighbour. */
+static gpi_run *gpi_buddy_join(gpi_buddy *buddy, gpi_run *left) {
+    gpi_run *right = left->right;
     gpi_buddy_forget(buddy, right);
     if (right->units > left->units) left->by = right->by;
     left->units += right->units;
@@ -2059,39 +2049,38 @@ static gpi_run *gpi_buddy_join(gpi_buddy *buddy, gpi_run *left, gpi_run *right) 
 
 /* -- memory becomes free, and is taken -- */
 
-/* Whether a neighbour joins a run that becomes free: of the same list; or finished memory, which
-   then waits for the stream's work again: at most as much as was freed (*most). */
-static int gpi_buddy_joins(const gpi_buddy *buddy, const gpi_run *side, const gpi_run *run,
-                           uint64_t *most) {
-    if (!side || side->state != run->state) return 0;
-    if (buddy->is_apart && run->state == GPI_FREE &&
-        gpi_buddy_chunk(buddy, side->unit) != gpi_buddy_chunk(buddy, run->unit))
-        return 0;
-    if (side->list == run->list) return 1;
-    if (side->list != &buddy->any || side->units > *most) return 0;
-    *most -= side->units;
-    return 1;
+/* The neighbour that joins a run that becomes free; NULL: none. It is of the same list; or finished
+   memory, which then waits for the stream's work again: at most as much as was freed (*most). */
+static gpi_run *gpi_buddy_mate(const gpi_buddy *buddy, const gpi_run *run, uint64_t *most) {
+    gpi_run *side = run->left;
+    int i;
+    for (i = 0; i < 2; i++, side = run->right) {
+        if (!side || side->state != run->state) continue;
+        if (buddy->is_apart && run->state == GPI_FREE &&
+            gpi_buddy_chunk(buddy, side->unit) != gpi_buddy_chunk(buddy, run->unit))
+            continue;
+        if (side->list == run->list) return side;
+        if (side->list != &buddy->any || side->units > *most) continue;
+        *most -= side->units;
+        return side;
+    }
+    return NULL;
 }
 
 /* Files a run that the caller has in hand: EMPTY, SPACE or FREE, in a list, freed at a position. */
 static gpi_run *gpi_buddy_put(gpi_buddy *buddy, gpi_run *run, gpi_state state, gpi_list *list,
                               uint64_t at) {
     uint64_t most = list->stream && list->stream->kind != GPI_GRAPH ? run->units : 0;
+    gpi_run *side;
     run->state = (uint8_t)state;
     run->list = list;
     run->of.at = list->stream ? at : 0;
     run->stitch = NULL;
-    while (gpi_buddy_joins(buddy, run->left, run, &most)) {
-        gpi_run *left = run->left;
-        gpi_buddy_unfile(buddy, left);
-        left->list = list;
-        left->of.at = gpi_max(left->of.at, run->of.at);
-        run = gpi_buddy_join(buddy, left, run);
-    }
-    while (gpi_buddy_joins(buddy, run->right, run, &most)) {
-        gpi_buddy_unfile(buddy, run->right);
-        run->of.at = gpi_max(run->of.at, run->right->of.at);
-        gpi_buddy_join(buddy, run, run->right);
+    while ((side = gpi_buddy_mate(buddy, run, &most)) != NULL) {
+        gpi_buddy_unfile(buddy, side);
+        side->of.at = run->of.at = gpi_max(side->of.at, run->of.at);
+        run = gpi_buddy_join(buddy, side == run->left ? side : run);
+        run->list = list;
     }
     gpi_buddy_file(buddy, run);
     return run;
@@ -2402,13 +2391,6 @@ static void gpi_stream_pass(gpupool_arena *arena, gpi_stream *s, uint64_t at) {
     arena->streams.progress++;
 }
 
-static void gpi_stream_make_busy(gpupool_arena *arena, gpi_stream *s) {
-    if (s->is_busy) return;
-    s->is_busy = 1;
-    s->next_busy = arena->streams.busy;
-    arena->streams.busy = s;
-}
-
 /* Asks the streams whose marks are under way. A stream whose event is being recorded stays. */
 static void gpi_stream_poll_busy(gpupool_arena *arena) {
     CUstreamCaptureMode mode = CU_STREAM_CAPTURE_MODE_RELAXED;
@@ -2463,7 +2445,11 @@ static gpupool_result gpi_stream_mark(gpupool_arena *arena, gpi_stream *s, cudaS
     if (result != GPUPOOL_OK) return result;
     s->mark_at = gpi_max(s->mark_at, at);
     arena->streams.marks++;
-    gpi_stream_make_busy(arena, s);
+    if (!s->is_busy) {
+        s->next_busy = arena->streams.busy;
+        arena->streams.busy = s;
+    }
+    s->is_busy = 1;
     return GPUPOOL_OK;
 }
 
@@ -2572,29 +2558,16 @@ static gpi_stream *gpi_stream_graph_of(const gpi_run *run) {
     return graph;
 }
 
-static void gpi_stream_hang(gpi_run **head, gpi_run *run) {
-    run->prev = NULL;
-    run->next = *head;
-    if (run->next) run->next->prev = run;
-    *head = run;
-}
-
-static void gpi_stream_unhang(gpi_run **head, gpi_run *run) {
-    if (run->next) run->next->prev = run->prev;
-    if (run->prev) run->prev->next = run->next;
-    else *head = run->next;
-}
-
 /* A freed block that is TAKEN waits for its uses, hung from `head`; and no longer. */
 static void gpi_stream_wait_for_uses(gpupool_arena *arena, gpi_run *run, gpi_run **head) {
     run->state = GPI_WAITING;
-    gpi_stream_hang(head, run);
+    gpi_run_link(head, NULL, run);
     gpi_counter_move(&arena->buddy.pending, (int64_t)(gpi_block_units(run) * GPI_UNIT));
 }
 
 static void gpi_stream_stop_waiting(gpupool_arena *arena, gpi_run *run, gpi_run **head) {
     run->state = GPI_TAKEN;
-    gpi_stream_unhang(head, run);
+    gpi_run_unlink(head, run);
     arena->buddy.pending.now -= gpi_block_units(run) * GPI_UNIT;
 }
 
@@ -2604,10 +2577,9 @@ static void gpi_stream_stop_waiting(gpupool_arena *arena, gpi_run *run, gpi_run 
 static void gpi_stream_fold(gpupool_arena *arena, gpi_stream *s) {
     gpi_counter_fold(&arena->allocated, &s->allocated);
     gpi_counter_fold(&arena->requested, &s->requested);
-    arena->blocks += (uint64_t)s->more_blocks;
     arena->allocs += (uint64_t)s->more_allocs;
     arena->frees += (uint64_t)s->more_frees;
-    s->more_blocks = s->more_allocs = s->more_frees = 0;
+    s->more_allocs = s->more_frees = 0;
 }
 
 static void gpi_stream_fold_all(gpupool_arena *arena) {
@@ -3159,7 +3131,7 @@ static void gpi_hand_put_back(gpupool_arena *arena, gpi_run *hand) {
 /* Makes one run of all that the hand has from a unit on. */
 static gpi_run *gpi_hand_join(gpi_buddy *buddy, uint64_t unit, uint64_t units) {
     gpi_run *run = gpi_buddy_at(buddy, unit);
-    while (run->units < units) gpi_buddy_join(buddy, run, run->right);
+    while (run->units < units) gpi_buddy_join(buddy, run);
     return run;
 }
 
@@ -3518,7 +3490,7 @@ static void gpi_ladder_settle(gpupool_arena *arena, gpi_run *run, gpi_stream *s)
 /* Frees a block that was live and is TAKEN, for a stream or a scope. */
 static void gpi_ladder_free(gpupool_arena *arena, gpi_run *run, gpi_stream *s) {
     gpi_stream *graph = gpi_stream_graph_of(run);
-    if (graph) gpi_stream_unhang(&graph->owned, run);
+    if (graph) gpi_run_unlink(&graph->owned, run);
     gpi_ladder_settle(arena, run, s);
 }
 
@@ -4221,7 +4193,6 @@ static void gpi_alloc_end(gpupool_arena *arena, gpi_run *run, gpi_stream *s) {
     gpi_buddy_unindex(&arena->buddy, run);
     gpi_counter_move(&arena->allocated, -bytes);
     gpi_counter_move(&arena->requested, (int64_t)run->slack - bytes);
-    arena->blocks--;
     arena->frees++;
     run->state = GPI_TAKEN;
     if (run->units >= GPI_GRANULE && !run->stitch)
@@ -4285,7 +4256,6 @@ static inline void *gpi_alloc_cached(gpupool_arena *arena, const gpupool_request
         s->cached_units -= units;
         gpi_counter_part(&s->allocated, (int64_t)(units * GPI_UNIT));
         gpi_counter_part(&s->requested, (int64_t)request->bytes);
-        s->more_blocks++;
         s->more_allocs++;
     }
     gpi_system_unlock(&s->lock);
@@ -4348,7 +4318,7 @@ static void gpi_alloc_grant(const gpi_ask *ask, gpi_run *run) {
     gpi_buddy_index(&arena->buddy, run);
     if (run->is_of_graph) {
         gpi_stream_add_use(arena, run, owner, gpi_stream_issue(arena, owner));
-        gpi_stream_hang(&owner->owned, run);
+        gpi_run_link(&owner->owned, NULL, run);
     } else if (gpi_alloc_goes_out(ask, run)) {
         run->state = GPI_OUT;
         owner->outs++;
@@ -4356,7 +4326,6 @@ static void gpi_alloc_grant(const gpi_ask *ask, gpi_run *run) {
     }
     gpi_counter_move(&arena->allocated, (int64_t)bytes);
     gpi_counter_move(&arena->requested, (int64_t)ask->request->bytes);
-    arena->blocks++;
     arena->allocs++;
 }
 
@@ -4515,7 +4484,6 @@ static inline int gpi_free_cached(gpupool_arena *arena, void *block, cudaStream_
         s->cached_units += run->units;
         gpi_counter_part(&s->allocated, -(int64_t)(run->units * GPI_UNIT));
         gpi_counter_part(&s->requested, (int64_t)run->slack - (int64_t)(run->units * GPI_UNIT));
-        s->more_blocks--;
         s->more_frees++;
     }
     gpi_system_unlock(&s->lock);
@@ -4576,7 +4544,7 @@ static gpupool_result gpi_alloc_record(gpupool_arena *arena, gpi_run *run, gpi_s
     gpi_stream *user = s->scope ? s->scope : s;
     gpupool_result result;
     if (user == s && gpi_driver_is_capturing(&arena->driver, handle)) return gpi_driver_capturing();
-    if (user != s && !gpi_stream_graph_of(run)) gpi_stream_hang(&user->owned, run);
+    if (user != s && !gpi_stream_graph_of(run)) gpi_run_link(&user->owned, NULL, run);
     gpi_stream_add_use(arena, run, user, gpi_stream_issue(arena, user));
     result = user == s ? gpi_stream_mark(arena, s, handle) : GPUPOOL_OK;
     /* without an event the use passes by a wait for the device */
@@ -4703,10 +4671,10 @@ static void gpi_capture_free(gpupool_arena *arena, gpi_stream *graph) {
             gpi_alloc_end(arena, run, &arena->streams.none);
         } else {
             gpi_stream *next;
-            gpi_stream_unhang(&graph->owned, run);
+            gpi_run_unlink(&graph->owned, run);
             gpi_stream_drop_uses(arena, run, graph);
             next = gpi_stream_graph_of(run);
-            if (next) gpi_stream_hang(&next->owned, run);
+            if (next) gpi_run_link(&next->owned, NULL, run);
         }
     }
 }
@@ -4973,7 +4941,8 @@ static gpupool_result gpi_life_open_buddy(gpupool_arena *arena) {
         if (result != GPUPOOL_OK) return result;
         buddy->base = base;
     }
-    run = gpi_buddy_new(buddy, 0, bytes / GPI_UNIT);
+    run = (gpi_run *)gpi_region_get(&buddy->region, sizeof *run);
+    run->units = bytes / GPI_UNIT;
     gpi_buddy_enter(buddy, run);
     if (spaces) {
         gpi_run *right = gpi_buddy_split(buddy, run, homes / GPI_UNIT);
@@ -5090,10 +5059,11 @@ GPUPOOL_API gpupool_result gpupool_arena_destroy(gpupool_arena *arena) {
     gpi_system_lock(&arena->lock);
     gpi_alloc_empty_mail(arena);
     gpi_stream_fold_all(arena);
-    if (!arena->broken && (arena->blocks || arena->captures))
-        result = gpi_system_fail(
-            GPUPOOL_E_IN_USE, "%llu blocks are live, and %llu scopes are not released",
-            (unsigned long long)arena->blocks, (unsigned long long)arena->captures);
+    if (!arena->broken && (arena->allocs > arena->frees || arena->captures))
+        result = gpi_system_fail(GPUPOOL_E_IN_USE,
+                                 "%llu blocks are live, and %llu scopes are not released",
+                                 (unsigned long long)(arena->allocs - arena->frees),
+                                 (unsigned long long)arena->captures);
     gpi_system_unlock(&arena->lock);
     return result == GPUPOOL_OK ? gpi_life_end(arena) : result;
 }
@@ -5197,7 +5167,7 @@ static void gpi_figures_read(gpupool_arena *arena, gpupool_stats *stats) {
     stats->allocated = arena->allocated;
     stats->reserved = arena->chunks.reserved;
     stats->pending = arena->buddy.pending;
-    stats->blocks = arena->blocks;
+    stats->blocks = arena->allocs - arena->frees;
     stats->free_blocks = arena->buddy.free_runs;
     stats->allocs = arena->allocs;
     stats->frees = arena->frees;
@@ -5869,7 +5839,7 @@ static gpupool_result gpi_check_sums(gpupool_arena *arena) {
     for (; run && result == GPUPOOL_OK; run = run->right) result = gpi_check_run(arena, run, &sums);
     if (result != GPUPOOL_OK) return result;
     GPI_MUST("B1 all", sums.units == arena->buddy.granules * GPI_GRANULE);
-    GPI_MUST("blocks", sums.blocks == arena->blocks);
+    GPI_MUST("blocks", sums.blocks == arena->allocs - arena->frees);
     GPI_MUST("allocated", sums.bytes == arena->allocated.now);
     GPI_MUST("requested", sums.requested == arena->requested.now);
     GPI_MUST("free runs", sums.free_runs == arena->buddy.free_runs);
