@@ -1054,6 +1054,18 @@ gpi_system_fail(gpupool_result result, const char *format, ...) {
     return gpi_thread.last.result = result;
 }
 
+/* Around what may fail without being a failure of the call. Mostly there is no text to copy. */
+static void gpi_system_keep(gpi_failure *before) {
+    before->result = gpi_thread.last.result;
+    if (before->result != GPUPOOL_OK) *before = gpi_thread.last;
+}
+
+static void gpi_system_restore(const gpi_failure *before) {
+    if (before->result != GPUPOOL_OK) gpi_thread.last = *before;
+    else gpi_thread.last.text[0] = 0;
+    gpi_thread.last.result = before->result;
+}
+
 /* Calls a function of the program. In C++ what it throws ends here: through the frames above it
    would leave locks held. (C cannot catch: rule 4.) */
 #ifdef __cpp_exceptions
@@ -1109,7 +1121,8 @@ GPUPOOL_API const char *gpupool_result_name(gpupool_result result) {
 
    D3  With no context current, or another, all calls on mapped memory work, and all calls on an
    event or a stream of its own handle; not those on default streams, nor cuEventCreate (seen on
-   CUDA 13.0).
+   CUDA 13.0). Nor do cuEventRecord and cuStreamWaitEvent need relaxed mode: they end no capture of
+   another stream.
 
    Read first: GPI_CALLS, GPI_TELL, GPI_VISIT, gpi_driver_wait. */
 
@@ -1203,10 +1216,12 @@ typedef struct gpi_visit {
     int is_pushed;
 } gpi_visit;
 
-/* NULL: calls that name what they work on need no context (D3). */
+/* Without a context, what is called names what it works on (D3); without a driver nothing is done.
+ */
 static gpi_visit gpi_driver_enter(const gpi_driver *driver, CUcontext context) {
     gpi_visit visit = {driver, CU_STREAM_CAPTURE_MODE_RELAXED, 0};
     CUcontext current = NULL;
+    if (!driver) return visit;
     if (context && (driver->current(&current) != CUDA_SUCCESS || current != context))
         visit.is_pushed = driver->push(context) == CUDA_SUCCESS;
     driver->exchange(&visit.mode);
@@ -1215,6 +1230,7 @@ static gpi_visit gpi_driver_enter(const gpi_driver *driver, CUcontext context) {
 
 static void gpi_driver_leave(gpi_visit *visit) {
     CUcontext popped;
+    if (!visit->driver) return;
     visit->driver->exchange(&visit->mode);
     if (visit->is_pushed) visit->driver->pop(&popped);
 }
@@ -1347,7 +1363,7 @@ static gpi_memory gpi_driver_look(const gpi_driver *driver, uint64_t at) {
 static gpupool_result gpi_driver_mark(gpi_driver *driver, CUcontext context, CUevent *event,
                                       cudaStream_t stream) {
     gpupool_result result = GPUPOOL_OK;
-    GPI_VISIT(driver, *event && !gpi_driver_is_special(stream) ? NULL : context);
+    GPI_VISIT(*event && !gpi_driver_is_special(stream) ? NULL : driver, context); /* D3 */
     if (gpi_driver_is_capturing(driver, stream)) return gpi_driver_capturing();
     if (!*event) result = GPI_TELL(driver, event_create, event, CU_EVENT_DISABLE_TIMING);
     if (result != GPUPOOL_OK) return result;
@@ -1592,10 +1608,10 @@ typedef enum gpi_kind {
 typedef struct gpi_stream gpi_stream;
 typedef struct gpi_run gpi_run;
 
-typedef struct gpi_list {   /* free runs by size (BUDDY) */
-    gpi_stream *stream;     /* whose; NULL: ANY, EMPTY or SPACE */
-    uint64_t units, orders; /* of all runs; a bit for each order with a bin in use */
-    uint8_t steps[64];      /* of an order: a bit for each bin in use */
+typedef struct gpi_list {         /* free runs by size (BUDDY) */
+    gpi_stream *stream;           /* whose; NULL: ANY, EMPTY or SPACE */
+    uint64_t units;               /* of all runs */
+    uint64_t used[GPI_BINS / 64]; /* a bit for each bin that has runs */
     gpi_run *heads[GPI_BINS];
 } gpi_list;
 
@@ -1606,13 +1622,13 @@ typedef struct gpi_use { /* a stream, besides the one that frees it, uses a bloc
 } gpi_use;
 
 struct gpi_run {           /* (BUDDY; of a block: STREAM, ALLOC) */
+    gpi_run *hash_next;    /* in the index */
+    uint64_t address;      /* of a live block: its key in the index */
+    gpi_stream *cache;     /* OUT: the stream whose cache takes it back */
     gpi_run *next, *prev;  /* in a bin; of a cache's bin; WAITING; blocks of a graph */
     gpi_run *left, *right; /* neighbours by address; spare records are linked by `left` */
-    gpi_run *hash_next;    /* in the index */
     uint64_t unit, units;
-    uint64_t address;          /* of a live block: its key in the index */
     gpi_list *list;            /* FREE, EMPTY, SPACE: its list */
-    gpi_stream *cache;         /* OUT: the stream whose cache takes it back */
     struct gpi_stitch *stitch; /* of a stitched block and of its parts */
     union {
         uint64_t at;   /* FREE in a stream's list: the position of its free */
@@ -1654,8 +1670,9 @@ struct gpi_stream {    /* (STREAM) */
     gpi_stream *scope; /* the open scope: its requests and frees are the graph's */
     gpi_run *bins[GPI_SMALL + 1]; /* the cache: free blocks by exact units */
     uint64_t cached_units;
+    int is_stirred;                /* atomic. 0: the cache is empty, and has counted nothing */
     gpi_part allocated, requested; /* what the arena's counters lack */
-    int64_t more_blocks, more_allocs, more_frees;
+    int64_t more_allocs, more_frees;
     /* from here on under the arena's lock */
     gpi_kind kind;
     gpi_stream *next;      /* of all, but for graphs */
@@ -1684,6 +1701,7 @@ typedef struct gpi_streams { /* (STREAM) */
     uint64_t fresh_units;          /* freed and not marked, of all streams */
     int mark_shift, marks_in_vain; /* marks that pay: gpi_stream_is_due */
     gpi_run *waiting;              /* WAITING blocks without a graph's use */
+    uint64_t quiet_until;          /* the marks under way are not asked up to this position */
     uint64_t progress, asked;      /* counts what passes; its value when `waiting` was asked */
     uint64_t marks, stream_waits, host_waits;
 } gpi_streams;
@@ -1764,7 +1782,7 @@ struct gpupool_arena {
     gpi_chunks chunks;
     gpi_stitches stitches;
     gpupool_counter allocated, requested;
-    uint64_t blocks, allocs, frees, failures;
+    uint64_t allocs, frees, failures;
     uint64_t short_until; /* memory was short: up to this position frees keep no caches */
     gpi_mail *mail;       /* atomic: blocks freed in host functions (ALLOC) */
     gpupool_capture *spare_captures; /* released scopes, linked by graph.next (CAPTURE) */
@@ -1836,15 +1854,26 @@ static uint32_t gpi_buddy_bin(uint64_t units) {
 
 /* The first bin from `bin` on that has a run. */
 static uint32_t gpi_buddy_next_bin(const gpi_list *list, uint32_t bin) {
-    uint32_t row = bin / GPI_STEPS;
-    unsigned steps = row < 64 ? list->steps[row] & (0xffu << bin % GPI_STEPS) : 0;
-    if (!steps) {
-        uint64_t orders = row < 63 ? list->orders & (~(uint64_t)1 << row) : 0;
-        if (!orders) return GPI_NO_BIN;
-        row = gpi_low_bit(orders);
-        steps = list->steps[row];
-    }
-    return row * GPI_STEPS + gpi_low_bit(steps);
+    uint64_t bits = ~(uint64_t)0 << bin % 64;
+    for (; bin < GPI_BINS; bin = (bin / 64 + 1) * 64, bits = ~(uint64_t)0)
+        if (list->used[bin / 64] & bits)
+            return bin / 64 * 64 + gpi_low_bit(list->used[bin / 64] & bits);
+    return GPI_NO_BIN;
+}
+
+/* -- chains of runs, by next and prev: bins, and what hangs from a stream -- */
+
+static void gpi_run_link(gpi_run **head, gpi_run *before, gpi_run *run) {
+    gpi_run **link = before ? &before->next : head;
+    run->prev = before;
+    run->next = *link;
+    if (run->next) run->next->prev = run;
+    *link = run;
+}
+
+static void gpi_run_unlink(gpi_run **head, gpi_run *run) {
+    if (run->next) run->next->prev = run->prev;
+    *(run->prev ? &run->prev->next : head) = run->next;
 }
 
 /* Bins of large runs are in the order of addresses: so where a large block lies depends on what is
@@ -1857,13 +1886,8 @@ static void gpi_buddy_file(gpi_buddy *buddy, gpi_run *run) {
     gpi_run *before = NULL, *after = list->heads[bin];
     int steps = run->units >= GPI_LARGE ? 512 : 0;
     for (; after && steps-- > 0 && after->unit < run->unit; after = after->next) before = after;
-    run->prev = before;
-    run->next = after;
-    if (after) after->prev = run;
-    if (before) before->next = run;
-    else list->heads[bin] = run;
-    list->orders |= (uint64_t)1 << bin / GPI_STEPS;
-    list->steps[bin / GPI_STEPS] |= (uint8_t)(1u << bin % GPI_STEPS);
+    gpi_run_link(&list->heads[bin], before, run);
+    list->used[bin / 64] |= (uint64_t)1 << bin % 64;
     list->units += run->units;
     if (list->stream) gpi_counter_move(&buddy->pending, (int64_t)(run->units * GPI_UNIT));
     buddy->free_runs += run->state == GPI_FREE;
@@ -1871,12 +1895,9 @@ static void gpi_buddy_file(gpi_buddy *buddy, gpi_run *run) {
 
 static void gpi_buddy_unfile(gpi_buddy *buddy, gpi_run *run) {
     gpi_list *list = run->list;
-    uint32_t bin = gpi_buddy_bin(run->units), row = bin / GPI_STEPS;
-    if (run->next) run->next->prev = run->prev;
-    if (run->prev) run->prev->next = run->next;
-    else list->heads[bin] = run->next;
-    if (!list->heads[bin]) list->steps[row] &= (uint8_t) ~(1u << bin % GPI_STEPS);
-    if (!list->steps[row]) list->orders &= ~((uint64_t)1 << row);
+    uint32_t bin = gpi_buddy_bin(run->units);
+    gpi_run_unlink(&list->heads[bin], run);
+    if (!list->heads[bin]) list->used[bin / 64] &= ~((uint64_t)1 << bin % 64);
     list->units -= run->units;
     if (list->stream) buddy->pending.now -= run->units * GPI_UNIT;
     buddy->free_runs -= run->state == GPI_FREE;
@@ -1926,40 +1947,27 @@ static gpi_run *gpi_buddy_at(const gpi_buddy *buddy, uint64_t unit) {
 
 /* -- split and join: the runs are in no list -- */
 
-/* A new record (the caller has ensured room). Three fields may be read by others: see B4. */
-static gpi_run *gpi_buddy_new(gpi_buddy *buddy, uint64_t unit, uint64_t units) {
-    gpi_run *run = buddy->spare;
-    if (run) buddy->spare = run->left;
-    else run = (gpi_run *)gpi_region_get(&buddy->region, sizeof *run);
-    run->next = run->prev = run->left = run->right = NULL;
-    run->unit = unit;
-    run->units = units;
-    run->list = NULL;
-    run->stitch = NULL;
-    run->of.uses = NULL;
-    run->by.label = NULL;
-    run->slack = 0;
-    run->state = GPI_TAKEN;
-    run->is_cached = run->is_followed = 0;
-    return run;
-}
-
+/* The caller has ensured room for a record. What others may read of it without a lock stays (B4).
+ */
 static gpi_run *gpi_buddy_split(gpi_buddy *buddy, gpi_run *run, uint64_t unit) {
-    gpi_run *right = gpi_buddy_new(buddy, unit, run->unit + run->units - unit);
-    run->units = unit - run->unit;
-    right->state = run->state;
-    right->list = run->list;
-    right->of = run->of;
-    right->by = run->by;
+    size_t skip = offsetof(gpi_run, next);
+    gpi_run *right = buddy->spare;
+    if (right) buddy->spare = right->left;
+    else right = (gpi_run *)gpi_region_get(&buddy->region, sizeof *right);
+    memcpy((char *)right + skip, (const char *)run + skip, sizeof *right - skip);
+    right->unit = unit;
+    right->units -= unit - run->unit;
     right->left = run;
-    right->right = run->right;
+    run->units = unit - run->unit;
     run->right = right;
     if (right->right) right->right->left = right;
     gpi_buddy_enter(buddy, right);
     return right;
 }
 
-static gpi_run *gpi_buddy_join(gpi_buddy *buddy, gpi_run *left, gpi_run *right) {
+/* Joins a run and its right neighbour. */
+static gpi_run *gpi_buddy_join(gpi_buddy *buddy, gpi_run *left) {
+    gpi_run *right = left->right;
     gpi_buddy_forget(buddy, right);
     if (right->units > left->units) left->by = right->by;
     left->units += right->units;
@@ -1973,39 +1981,38 @@ static gpi_run *gpi_buddy_join(gpi_buddy *buddy, gpi_run *left, gpi_run *right) 
 
 /* -- memory becomes free, and is taken -- */
 
-/* Whether a neighbour joins a run that becomes free: of the same list; or finished memory, which
-   then waits for the stream's work again: at most as much as was freed (*most). */
-static int gpi_buddy_joins(const gpi_buddy *buddy, const gpi_run *side, const gpi_run *run,
-                           uint64_t *most) {
-    if (!side || side->state != run->state) return 0;
-    if (buddy->is_apart && run->state == GPI_FREE &&
-        gpi_buddy_chunk(buddy, side->unit) != gpi_buddy_chunk(buddy, run->unit))
-        return 0;
-    if (side->list == run->list) return 1;
-    if (side->list != &buddy->any || side->units > *most) return 0;
-    *most -= side->units;
-    return 1;
+/* The neighbour that joins a run that becomes free; NULL: none. It is of the same list; or finished
+   memory, which then waits for the stream's work again: at most as much as was freed (*most). */
+static gpi_run *gpi_buddy_mate(const gpi_buddy *buddy, const gpi_run *run, uint64_t *most) {
+    gpi_run *side = run->left;
+    int i;
+    for (i = 0; i < 2; i++, side = run->right) {
+        if (!side || side->state != run->state) continue;
+        if (buddy->is_apart && run->state == GPI_FREE &&
+            gpi_buddy_chunk(buddy, side->unit) != gpi_buddy_chunk(buddy, run->unit))
+            continue;
+        if (side->list == run->list) return side;
+        if (side->list != &buddy->any || side->units > *most) continue;
+        *most -= side->units;
+        return side;
+    }
+    return NULL;
 }
 
 /* Files a run that the caller has in hand: EMPTY, SPACE or FREE, in a list, freed at a position. */
 static gpi_run *gpi_buddy_put(gpi_buddy *buddy, gpi_run *run, gpi_state state, gpi_list *list,
                               uint64_t at) {
     uint64_t most = list->stream && list->stream->kind != GPI_GRAPH ? run->units : 0;
+    gpi_run *side;
     run->state = (uint8_t)state;
     run->list = list;
     run->of.at = list->stream ? at : 0;
     run->stitch = NULL;
-    while (gpi_buddy_joins(buddy, run->left, run, &most)) {
-        gpi_run *left = run->left;
-        gpi_buddy_unfile(buddy, left);
-        left->list = list;
-        left->of.at = gpi_max(left->of.at, run->of.at);
-        run = gpi_buddy_join(buddy, left, run);
-    }
-    while (gpi_buddy_joins(buddy, run->right, run, &most)) {
-        gpi_buddy_unfile(buddy, run->right);
-        run->of.at = gpi_max(run->of.at, run->right->of.at);
-        gpi_buddy_join(buddy, run, run->right);
+    while ((side = gpi_buddy_mate(buddy, run, &most)) != NULL) {
+        gpi_buddy_unfile(buddy, side);
+        side->of.at = run->of.at = gpi_max(side->of.at, run->of.at);
+        run = gpi_buddy_join(buddy, side == run->left ? side : run);
+        run->list = list;
     }
     gpi_buddy_file(buddy, run);
     return run;
@@ -2056,6 +2063,7 @@ static gpi_run *gpi_buddy_find(const gpi_buddy *buddy, const gpi_search *search)
         least = GPI_NO_BIN;
         for (i = 0; i < 2 && search->lists[i]; i++) {
             gpi_run *run = search->lists[i]->heads[bin];
+            if (search->lists[i]->units < search->units) continue;
             for (left = search->tries; run && left; run = run->next, left--)
                 if (run->of.at < search->below &&
                     gpi_buddy_fits(buddy, run, search->units, search->alignment))
@@ -2312,13 +2320,6 @@ static void gpi_stream_pass(gpupool_arena *arena, gpi_stream *s, uint64_t at) {
     arena->streams.progress++;
 }
 
-static void gpi_stream_make_busy(gpupool_arena *arena, gpi_stream *s) {
-    if (s->is_busy) return;
-    s->is_busy = 1;
-    s->next_busy = arena->streams.busy;
-    arena->streams.busy = s;
-}
-
 /* Asks the streams whose marks are under way. A stream whose event is being recorded stays. */
 static void gpi_stream_poll_busy(gpupool_arena *arena) {
     CUstreamCaptureMode mode = CU_STREAM_CAPTURE_MODE_RELAXED;
@@ -2373,7 +2374,11 @@ static gpupool_result gpi_stream_mark(gpupool_arena *arena, gpi_stream *s, cudaS
     if (result != GPUPOOL_OK) return result;
     s->mark_at = gpi_max(s->mark_at, at);
     arena->streams.marks++;
-    gpi_stream_make_busy(arena, s);
+    if (!s->is_busy) {
+        s->next_busy = arena->streams.busy;
+        arena->streams.busy = s;
+    }
+    s->is_busy = 1;
     return GPUPOOL_OK;
 }
 
@@ -2410,9 +2415,9 @@ static void gpi_stream_mark_due(gpupool_arena *arena, gpi_stream *s, cudaStream_
         streams->mark_shift++;
         streams->marks_in_vain = 0;
     }
-    before = gpi_thread.last;
+    gpi_system_keep(&before);
     gpi_stream_mark(arena, s, handle);
-    gpi_thread.last = before;
+    gpi_system_restore(&before);
 }
 
 /* A request wanted memory of others that no mark covers. */
@@ -2432,7 +2437,7 @@ static gpupool_result gpi_stream_follow(gpupool_arena *arena, gpi_stream *s, gpi
     gpi_driver *driver = &arena->driver;
     gpupool_result result;
     if (s->recording || !s->event) return GPUPOOL_E_OUT_OF_MEMORY;
-    GPI_VISIT(driver, owner->context);
+    GPI_VISIT(gpi_driver_is_special(handle) ? driver : NULL, owner->context); /* D3 */
     s->followers++;
     gpi_arena_open(arena);
     result = gpi_driver_is_capturing(driver, handle)
@@ -2486,29 +2491,16 @@ static gpi_stream *gpi_stream_graph_of(const gpi_run *run) {
     return graph;
 }
 
-static void gpi_stream_hang(gpi_run **head, gpi_run *run) {
-    run->prev = NULL;
-    run->next = *head;
-    if (run->next) run->next->prev = run;
-    *head = run;
-}
-
-static void gpi_stream_unhang(gpi_run **head, gpi_run *run) {
-    if (run->next) run->next->prev = run->prev;
-    if (run->prev) run->prev->next = run->next;
-    else *head = run->next;
-}
-
 /* A freed block that is TAKEN waits for its uses, hung from `head`; and no longer. */
 static void gpi_stream_wait_for_uses(gpupool_arena *arena, gpi_run *run, gpi_run **head) {
     run->state = GPI_WAITING;
-    gpi_stream_hang(head, run);
+    gpi_run_link(head, NULL, run);
     gpi_counter_move(&arena->buddy.pending, (int64_t)(gpi_block_units(run) * GPI_UNIT));
 }
 
 static void gpi_stream_stop_waiting(gpupool_arena *arena, gpi_run *run, gpi_run **head) {
     run->state = GPI_TAKEN;
-    gpi_stream_unhang(head, run);
+    gpi_run_unlink(head, run);
     arena->buddy.pending.now -= gpi_block_units(run) * GPI_UNIT;
 }
 
@@ -2518,10 +2510,9 @@ static void gpi_stream_stop_waiting(gpupool_arena *arena, gpi_run *run, gpi_run 
 static void gpi_stream_fold(gpupool_arena *arena, gpi_stream *s) {
     gpi_counter_fold(&arena->allocated, &s->allocated);
     gpi_counter_fold(&arena->requested, &s->requested);
-    arena->blocks += (uint64_t)s->more_blocks;
     arena->allocs += (uint64_t)s->more_allocs;
     arena->frees += (uint64_t)s->more_frees;
-    s->more_blocks = s->more_allocs = s->more_frees = 0;
+    s->more_allocs = s->more_frees = 0;
 }
 
 static void gpi_stream_fold_all(gpupool_arena *arena) {
@@ -2549,6 +2540,7 @@ static void gpi_stream_put(gpupool_arena *arena, gpi_run *run, gpi_stream *s, ui
    first; and adds up its counts. */
 static void gpi_stream_flush(gpupool_arena *arena, gpi_stream *s, uint64_t most) {
     int bin;
+    if (!GPI_LOOK(&s->is_stirred)) return;
     gpi_system_lock(&s->lock);
     for (bin = GPI_SMALL; bin > 0 && s->cached_units > most; bin--)
         while (s->bins[bin] && s->cached_units > most) {
@@ -2562,6 +2554,7 @@ static void gpi_stream_flush(gpupool_arena *arena, gpi_stream *s, uint64_t most)
             gpi_stream_put(arena, run, s, gpi_stream_issue(arena, s));
         }
     gpi_stream_fold(arena, s);
+    GPI_SET(&s->is_stirred, s->cached_units > 0);
     gpi_system_unlock(&s->lock);
 }
 
@@ -3046,7 +3039,7 @@ static void gpi_hand_put_back(gpupool_arena *arena, gpi_run *hand) {
 /* Makes one run of all that the hand has from a unit on. */
 static gpi_run *gpi_hand_join(gpi_buddy *buddy, uint64_t unit, uint64_t units) {
     gpi_run *run = gpi_buddy_at(buddy, unit);
-    while (run->units < units) gpi_buddy_join(buddy, run, run->right);
+    while (run->units < units) gpi_buddy_join(buddy, run);
     return run;
 }
 
@@ -3316,7 +3309,8 @@ static gpupool_result gpi_stitch_make(gpi_ask *ask, uint64_t most, gpi_run **run
    something begins them anew, so a request fails only if the identical next call would fail.
 
        free memory of the stream, and finished memory; an idle stitch     no CUDA call
-       ask the marks under way                                            queries
+       ask the marks under way; if none has passed while memory is short,
+       the next requests first take other streams' marked memory          queries
        a stitch within the mapping budget, which grows what it lacks      maps
        grow                                                               maps
        -- memory is short --
@@ -3332,6 +3326,8 @@ static gpupool_result gpi_stitch_make(gpi_ask *ask, uint64_t most, gpi_run **run
    Here is also where a freed block goes, since a wait frees blocks that waited for other streams.
 
    Read first: gpi_ladder_climb, gpi_ladder_free, gpi_ladder_poll. */
+
+enum { GPI_QUIET = 16 }; /* frees for which marks that have not passed are not asked again */
 
 /* -- a freed block finds its place -- */
 
@@ -3366,7 +3362,7 @@ static void gpi_ladder_settle(gpupool_arena *arena, gpi_run *run, gpi_stream *s)
 /* Frees a block that was live and is TAKEN, for a stream or a scope. */
 static void gpi_ladder_free(gpupool_arena *arena, gpi_run *run, gpi_stream *s) {
     gpi_stream *graph = gpi_stream_graph_of(run);
-    if (graph) gpi_stream_unhang(&graph->owned, run);
+    if (graph) gpi_run_unlink(&graph->owned, run);
     gpi_ladder_settle(arena, run, s);
 }
 
@@ -3507,6 +3503,10 @@ static gpi_run *gpi_ladder_take_free(gpi_ask *ask, int tries) {
     return gpi_buddy_take(buddy, run, gpi_buddy_start(buddy, run, ask->alignment), ask->units);
 }
 
+static int gpi_ladder_may_take_others(const gpi_ask *ask) {
+    return ask->takes_own && ask->owner->kind == GPI_ORDINARY && !ask->is_own_chunk;
+}
+
 /* A run of another stream, behind a wait on the device. What no mark covers resets how rarely marks
    are recorded: somebody wants them. */
 static gpi_run *gpi_ladder_take_others(gpi_ask *ask) {
@@ -3601,7 +3601,7 @@ static gpupool_result gpi_ladder_wait_for(gpi_ask *ask, uint64_t began) {
 /* Memory is short: whatever helps, the cheapest first. OK: *run is the block, or begin anew. */
 static gpupool_result gpi_ladder_squeeze(gpi_ask *ask, uint64_t began, gpi_run **run) {
     gpupool_result result;
-    ask->takes_others = ask->takes_own && ask->owner->kind == GPI_ORDINARY && !ask->is_own_chunk;
+    ask->takes_others = gpi_ladder_may_take_others(ask);
     if (ask->takes_others) {
         *run = gpi_ladder_take_others(ask);
         if (!*run) *run = gpi_stitch_reuse(ask);
@@ -3629,7 +3629,7 @@ static int gpi_ladder_wants_freed(const gpi_ask *ask) {
 /* Gets the request's memory. The lock opens; what a failure leaves is only free memory. */
 static gpupool_result gpi_ladder_climb(gpi_ask *ask, gpi_run **run) {
     gpupool_arena *arena = ask->arena;
-    uint64_t began = 0;
+    uint64_t began = 0, quiet_until = arena->streams.quiet_until;
     int has_waited = 0;
     gpupool_result result;
     for (;;) {
@@ -3638,7 +3638,15 @@ static gpupool_result gpi_ladder_climb(gpi_ask *ask, gpi_run **run) {
         ask->takes_others = 0;
         *run = gpi_ladder_take_free(ask, GPI_TRIES_SLOW);
         if (*run) return GPUPOOL_OK;
+        if (arena->streams.position < quiet_until && gpi_ladder_may_take_others(ask)) {
+            *run = gpi_ladder_take_others(ask);
+            if (*run) return GPUPOOL_OK;
+            quiet_until = 0; /* the lock may have been open */
+            continue;
+        }
         if (gpi_ladder_poll(arena)) continue;
+        if (arena->streams.position < arena->short_until)
+            arena->streams.quiet_until = arena->streams.position + GPI_QUIET;
         if (ask->owner->kind == GPI_ORDINARY &&
             gpi_driver_is_capturing(&arena->driver, ask->handle))
             return gpi_driver_capturing();
@@ -4055,7 +4063,6 @@ static void gpi_alloc_end(gpupool_arena *arena, gpi_run *run, gpi_stream *s) {
     gpi_buddy_unindex(&arena->buddy, run);
     gpi_counter_move(&arena->allocated, -bytes);
     gpi_counter_move(&arena->requested, (int64_t)run->slack - bytes);
-    arena->blocks--;
     arena->frees++;
     run->state = GPI_TAKEN;
     if (run->units >= GPI_GRANULE && !run->stitch)
@@ -4136,7 +4143,6 @@ static inline void *gpi_alloc_cached(gpupool_arena *arena, const gpupool_request
         s->cached_units -= units;
         gpi_counter_part(&s->allocated, (int64_t)(units * GPI_UNIT));
         gpi_counter_part(&s->requested, (int64_t)request->bytes);
-        s->more_blocks++;
         s->more_allocs++;
     }
     gpi_system_unlock(&s->lock);
@@ -4199,7 +4205,7 @@ static void gpi_alloc_grant(const gpi_ask *ask, gpi_run *run) {
     gpi_buddy_index(&arena->buddy, run);
     if (run->is_of_graph) {
         gpi_stream_add_use(arena, run, owner, gpi_stream_issue(arena, owner));
-        gpi_stream_hang(&owner->owned, run);
+        gpi_run_link(&owner->owned, NULL, run);
     } else if (gpi_alloc_goes_out(ask, run)) {
         run->state = GPI_OUT;
         owner->outs++;
@@ -4207,7 +4213,6 @@ static void gpi_alloc_grant(const gpi_ask *ask, gpi_run *run) {
     }
     gpi_counter_move(&arena->allocated, (int64_t)bytes);
     gpi_counter_move(&arena->requested, (int64_t)ask->request->bytes);
-    arena->blocks++;
     arena->allocs++;
 }
 
@@ -4247,14 +4252,16 @@ static void gpi_alloc_report(gpupool_arena *arena, const gpupool_verdict *verdic
 }
 
 static gpupool_result gpi_alloc_climb(gpi_ask *ask, gpi_run **run) {
-    gpi_failure before = gpi_thread.last; /* steps that fail are no failure of the call */
+    gpi_failure before; /* steps that fail are no failure of the call */
     gpupool_verdict verdict;
-    gpupool_result result = gpi_alloc_climb_ladder(ask, run);
+    gpupool_result result;
+    gpi_system_keep(&before);
+    result = gpi_alloc_climb_ladder(ask, run);
     if (result == GPUPOOL_E_OUT_OF_MEMORY && gpi_alloc_tell(ask, &verdict)) {
         result = gpi_alloc_climb_ladder(ask, run);
         if (result == GPUPOOL_E_OUT_OF_MEMORY) gpi_verdict_make(ask, &verdict);
     }
-    if (result == GPUPOOL_OK) gpi_thread.last = before;
+    if (result == GPUPOOL_OK) gpi_system_restore(&before);
     if (result != GPUPOOL_E_OUT_OF_MEMORY) return result;
     gpi_thread.verdict = verdict;
     gpi_alloc_report(ask->arena, &verdict);
@@ -4358,10 +4365,10 @@ static inline int gpi_free_cached(gpupool_arena *arena, void *block, cudaStream_
         run->is_cached = 1;
         run->next = s->bins[run->units];
         GPI_SET(&s->bins[run->units], run);
+        GPI_SET(&s->is_stirred, 1);
         s->cached_units += run->units;
         gpi_counter_part(&s->allocated, -(int64_t)(run->units * GPI_UNIT));
         gpi_counter_part(&s->requested, (int64_t)run->slack - (int64_t)(run->units * GPI_UNIT));
-        s->more_blocks--;
         s->more_frees++;
     }
     gpi_system_unlock(&s->lock);
@@ -4422,7 +4429,7 @@ static gpupool_result gpi_alloc_record(gpupool_arena *arena, gpi_run *run, gpi_s
     gpi_stream *user = s->scope ? s->scope : s;
     gpupool_result result;
     if (user == s && gpi_driver_is_capturing(&arena->driver, handle)) return gpi_driver_capturing();
-    if (user != s && !gpi_stream_graph_of(run)) gpi_stream_hang(&user->owned, run);
+    if (user != s && !gpi_stream_graph_of(run)) gpi_run_link(&user->owned, NULL, run);
     gpi_stream_add_use(arena, run, user, gpi_stream_issue(arena, user));
     result = user == s ? gpi_stream_mark(arena, s, handle) : GPUPOOL_OK;
     /* without an event the use passes by a wait for the device */
@@ -4545,10 +4552,10 @@ static void gpi_capture_free(gpupool_arena *arena, gpi_stream *graph) {
             gpi_alloc_end(arena, run, &arena->streams.none);
         } else {
             gpi_stream *next;
-            gpi_stream_unhang(&graph->owned, run);
+            gpi_run_unlink(&graph->owned, run);
             gpi_stream_drop_uses(arena, run, graph);
             next = gpi_stream_graph_of(run);
-            if (next) gpi_stream_hang(&next->owned, run);
+            if (next) gpi_run_link(&next->owned, NULL, run);
         }
     }
 }
@@ -4796,7 +4803,8 @@ static gpupool_result gpi_life_open_buddy(gpupool_arena *arena) {
         if (result != GPUPOOL_OK) return result;
         buddy->base = base;
     }
-    run = gpi_buddy_new(buddy, 0, bytes / GPI_UNIT);
+    run = (gpi_run *)gpi_region_get(&buddy->region, sizeof *run);
+    run->units = bytes / GPI_UNIT;
     gpi_buddy_enter(buddy, run);
     if (spaces) {
         gpi_run *right = gpi_buddy_split(buddy, run, homes / GPI_UNIT);
@@ -4899,10 +4907,11 @@ GPUPOOL_API gpupool_result gpupool_arena_destroy(gpupool_arena *arena) {
     gpi_report_event(arena, "destroy", "");
     result = gpi_alloc_lock(arena, "arena", arena);
     gpi_stream_fold_all(arena);
-    if (!arena->broken && (arena->blocks || arena->captures))
-        result = gpi_system_fail(
-            GPUPOOL_E_IN_USE, "%llu blocks are live, and %llu scopes are not released",
-            (unsigned long long)arena->blocks, (unsigned long long)arena->captures);
+    if (!arena->broken && (arena->allocs > arena->frees || arena->captures))
+        result = gpi_system_fail(GPUPOOL_E_IN_USE,
+                                 "%llu blocks are live, and %llu scopes are not released",
+                                 (unsigned long long)(arena->allocs - arena->frees),
+                                 (unsigned long long)arena->captures);
     gpi_system_unlock(&arena->lock);
     return result == GPUPOOL_OK ? gpi_life_end(arena) : result;
 }
@@ -4997,7 +5006,7 @@ static void gpi_figures_read(gpupool_arena *arena, gpupool_stats *stats) {
     stats->allocated = arena->allocated;
     stats->reserved = arena->chunks.reserved;
     stats->pending = arena->buddy.pending;
-    stats->blocks = arena->blocks;
+    stats->blocks = arena->allocs - arena->frees;
     stats->free_blocks = arena->buddy.free_runs;
     stats->allocs = arena->allocs;
     stats->frees = arena->frees;
@@ -5651,7 +5660,7 @@ static gpupool_result gpi_check_sums(gpupool_arena *arena) {
     for (; run && result == GPUPOOL_OK; run = run->right) result = gpi_check_run(arena, run, &sums);
     if (result != GPUPOOL_OK) return result;
     GPI_MUST("B1 all", sums.units == arena->buddy.granules * GPI_GRANULE);
-    GPI_MUST("blocks", sums.blocks == arena->blocks);
+    GPI_MUST("blocks", sums.blocks == arena->allocs - arena->frees);
     GPI_MUST("allocated", sums.bytes == arena->allocated.now);
     GPI_MUST("requested", sums.requested == arena->requested.now);
     GPI_MUST("free runs", sums.free_runs == arena->buddy.free_runs);
