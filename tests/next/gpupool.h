@@ -1003,6 +1003,7 @@ static struct {
     gpupool_arena *arenas; /* linked by `next_arena`, with those that have ended */
     uint64_t threads;      /* numbers given to threads */
     gpupool_arena *defaults[GPI_DEVICES + 1]; /* PINNED, then by device (SHAPE) */
+    int defaults_count;                       /* none has been further back */
     int *page;                                /* 1; a fork wipes it */
 } gpi_process;
 
@@ -5318,6 +5319,8 @@ static gpupool_arena *gpi_shape_make(gpupool_arena **at, const gpupool_arena_con
     if (!first) {
         arena->default_at = at;
         GPI_PUBLISH(at, arena);
+        if (at >= &gpi_process.defaults[gpi_process.defaults_count])
+            GPI_PUBLISH(&gpi_process.defaults_count, (int)(at - gpi_process.defaults) + 1);
     }
     gpi_system_unlock(&gpi_process.lock);
     if (!first) return arena;
@@ -5484,24 +5487,31 @@ static cudaError_t gpi_shape_free_in(gpupool_arena *arena, void *block, cudaStre
                                  "block: %p is in arena \"%s\", which is no default one: "
                                  "gpupool_free is for it",
                                  block, arena->name);
-    else if (stream != GPI_ALL_STREAM && gpi_shape_is_captured(arena, stream))
-        result = gpi_driver_capturing();
     else result = gpupool_free(arena, block, stream);
     return result == GPUPOOL_OK ? cudaSuccess : gpi_shape_fail(result);
 }
 
-/* Frees an address of any arena; 0: it is of none. A block of the current device's default arena is
-   found without a lock. */
+/* The default arena that has a block at this address; NULL: none is seen without a lock. */
+static gpupool_arena *gpi_shape_peek(const void *block) {
+    uint64_t address = (uint64_t)(uintptr_t)block;
+    int i, count = GPI_READ(&gpi_process.defaults_count);
+    for (i = 0; i < count; i++) {
+        gpupool_arena *arena = GPI_READ(&gpi_process.defaults[i]);
+        if (arena && gpi_buddy_peek(&arena->buddy, address)) return arena;
+    }
+    return NULL;
+}
+
+/* Frees an address of any arena, without a CUDA call for one of a default arena; 0: it is of none.
+ */
 static int gpi_shape_free(void *block, cudaStream_t stream, cudaError_t *error) {
-    gpupool_arena *arena = NULL;
-    int device, is_found = gpi_system_is_forked();
+    gpupool_arena *arena = gpi_shape_peek(block);
+    int is_found = gpi_system_is_forked();
     if (is_found) {
         *error = gpi_shape_fail(gpi_alloc_enter(NULL));
         return 1;
     }
-    if (cudaGetDevice(&device) == cudaSuccess && device < GPI_DEVICES)
-        arena = GPI_READ(&gpi_process.defaults[device + 1]);
-    if (arena && gpi_buddy_peek(&arena->buddy, (uint64_t)(uintptr_t)block)) {
+    if (arena) {
         *error = gpi_shape_free_in(arena, block, stream);
         return 1;
     }
