@@ -1762,9 +1762,9 @@ typedef struct gpi_mail {
 typedef enum gpi_sleep { GPI_AWAKE = 0, GPI_FALLING, GPI_ASLEEP, GPI_RISING } gpi_sleep;
 
 typedef struct gpi_backup { /* content of live blocks, while the arena sleeps (SLEEP) */
-    gpi_range *ranges;      /* what it has, side by side: each of one chunk */
-    uint64_t count, bytes;
-    char *content;
+    void *pages;
+    uint64_t bytes;
+    char *content; /* of unit 0 on; NULL: none is kept */
 } gpi_backup;
 
 enum { GPI_MAGIC = 0x6770756c, GPI_ENDED }; /* in use; ended: its struct is free */
@@ -4853,7 +4853,7 @@ static gpupool_result gpi_life_return_memory(gpupool_arena *arena) {
 }
 
 static void gpi_backup_close(gpi_backup *backup) {
-    if (backup->ranges) munmap(backup->ranges, backup->bytes);
+    if (backup->pages) munmap(backup->pages, backup->bytes);
     memset(backup, 0, sizeof *backup);
 }
 
@@ -6683,7 +6683,10 @@ GPUPOOL_API gpupool_result gpupool_import_close(gpupool_imported *imported) {
 
    Read first: gpi_sleep_fall, gpi_sleep_rise, gpi_sleep_quiet. */
 
-enum { GPI_SLEEP_COPIES = 32 }; /* under way at a time */
+enum {
+    GPI_SLEEP_COPIES = 32,                   /* under way at a time */
+    GPI_SLEEP_PIECE = (512 << 20) / GPI_UNIT /* units of one; meanwhile the next one's are mapped */
+};
 
 /* Mail that comes meanwhile keeps its `attention`. */
 static void gpi_sleep_set(gpupool_arena *arena, gpi_sleep sleep) {
@@ -6718,86 +6721,109 @@ static int gpi_sleep_keeps(const gpi_run *run) {
     return (run->state == GPI_LIVE || run->state == GPI_WAITING) && !run->stitch;
 }
 
-/* Lists what has content, each range in one chunk. */
-static void gpi_sleep_list(const gpi_buddy *buddy, gpi_backup *backup) {
-    const gpi_run *run = gpi_buddy_at(buddy, 0);
-    uint64_t last_end = 0;
-    for (; run; run = run->right) {
-        uint64_t unit = run->unit, end = run->unit + run->units;
-        while (gpi_sleep_keeps(run) && unit < end) {
-            const gpi_chunk *chunk = gpi_buddy_chunk(buddy, unit);
-            uint64_t part = gpi_min(end, chunk->unit + chunk->units) - unit;
-            if (unit != last_end || unit == chunk->unit)
-                backup->ranges[backup->count++].unit = unit;
-            backup->ranges[backup->count - 1].units += part;
-            last_end = unit += part;
-        }
-    }
-}
-
-/* Host memory for the content, in huge pages, which the ring's threads touch first. Its size is a
-   bound: what is not touched costs nothing. */
-static gpupool_result gpi_sleep_open_backup(gpupool_arena *arena) {
-    gpi_backup *backup = &arena->backup;
-    uint64_t runs = arena->buddy.region.used / sizeof(gpi_run) + arena->chunks.count;
-    uint64_t head = gpi_up(runs * sizeof(gpi_range), GPI_STEP), bytes = arena->chunks.reserved.now;
-    backup->bytes = head + bytes + GPI_STEP;
-    backup->ranges = (gpi_range *)gpi_system_pages(backup->bytes, PROT_READ | PROT_WRITE);
-    if (!backup->ranges)
-        return gpi_system_fail(GPUPOOL_E_HOST_MEMORY,
-                               "the host has no %llu bytes for the arena's content",
-                               (unsigned long long)bytes);
-    backup->content = (char *)gpi_up((uintptr_t)backup->ranges + head, GPI_STEP);
-    syscall(SYS_madvise, backup->content, bytes, (long)GPI_HUGEPAGE);
-    gpi_sleep_list(&arena->buddy, backup);
-    return GPUPOOL_OK;
-}
-
-/* Copies the content: down while the arena falls asleep, else up. The ring has some copies under
-   way. Of a chunk that is gone all was freed meanwhile. */
-static gpupool_result gpi_sleep_send(const gpupool_arena *arena, gpupool_ring *ring) {
-    gpupool_ticket tickets[GPI_SLEEP_COPIES] = {0};
-    const gpi_backup *backup = &arena->backup;
-    char *content = backup->content;
+/* Gets the memory of the chunks that are away, and lie in these units. A full device takes
+   siblings' idle chunks. */
+static gpupool_result gpi_sleep_get_chunks(gpupool_arena *arena, uint64_t unit, uint64_t units) {
+    gpi_chunks *chunks = &arena->chunks;
     gpupool_result result = GPUPOOL_OK;
-    gpupool_transfer what;
     uint64_t i;
-    memset(&what, 0, sizeof what);
-    what.direction = arena->sleep == GPI_FALLING ? GPUPOOL_DOWN : GPUPOOL_UP;
-    for (i = 0; i < backup->count + GPI_SLEEP_COPIES && result == GPUPOOL_OK; i++) {
-        const gpi_range *range = &backup->ranges[i];
-        what.ticket = &tickets[i % GPI_SLEEP_COPIES];
-        if (*what.ticket) result = gpupool_ring_wait(ring, *what.ticket, -1, NULL);
-        *what.ticket = 0;
-        if (i >= backup->count || result != GPUPOOL_OK) continue;
-        what.bytes = range->units * GPI_UNIT;
-        what.from = what.to = (void *)(uintptr_t)gpi_address(&arena->buddy, range->unit);
-        if (what.direction == GPUPOOL_UP) what.from = content;
-        else what.to = content;
-        if (gpi_buddy_chunk(&arena->buddy, range->unit))
-            result = gpupool_ring_transfer(ring, &what);
-        content += what.bytes;
+    for (i = 0; i < chunks->count && result == GPUPOOL_OK; i++) {
+        gpi_chunk *chunk = chunks->all[i];
+        if (!chunk->is_away || chunk->unit + chunk->units <= unit || chunk->unit >= unit + units)
+            continue;
+        do result = gpi_chunk_come(arena, chunk);
+        while (result == GPUPOOL_E_OUT_OF_MEMORY && gpi_sibling_help(arena, chunks->asleep, 0));
+        if (result != GPUPOOL_OK) break;
+        chunks->asleep -= chunk->units * GPI_UNIT;
+        gpi_arena_pass(arena);
     }
     return result;
 }
 
-/* Copies the content through a ring of its own. The lock opens. */
+/* The next piece that has content, from *unit on; 0: none. It is of whole granules, which have
+   memory: so one copy is for neighbouring blocks, also of several chunks, and small gaps. */
+static uint64_t gpi_sleep_next(const gpi_buddy *buddy, uint64_t *unit) {
+    const gpi_run *run = gpi_buddy_at(buddy, *unit);
+    uint64_t end;
+    while (run && !gpi_sleep_keeps(run)) run = run->right;
+    if (!run) return 0;
+    end = *unit = gpi_max(*unit, gpi_down(run->unit, GPI_GRANULE));
+    for (; run && gpi_down(run->unit, GPI_GRANULE) <= end && end - *unit < GPI_SLEEP_PIECE;
+         run = run->right)
+        if (gpi_sleep_keeps(run)) end = gpi_up(run->unit + run->units, GPI_GRANULE);
+    return gpi_min(end - *unit, GPI_SLEEP_PIECE);
+}
+
+/* Host memory that mirrors the home addresses, in huge pages, which the ring's threads touch first:
+   what they do not touch costs nothing. */
+static gpupool_result gpi_sleep_open_backup(gpupool_arena *arena) {
+    const gpi_chunks *chunks = &arena->chunks;
+    gpi_backup *backup = &arena->backup;
+    uint64_t end = 0, i;
+    for (i = 0; i < chunks->count; i++)
+        end = gpi_max(end, chunks->all[i]->unit + chunks->all[i]->units);
+    backup->bytes = end * GPI_UNIT + GPI_STEP;
+    backup->pages = gpi_system_pages(backup->bytes, PROT_READ | PROT_WRITE);
+    if (!backup->pages)
+        return gpi_system_fail(GPUPOOL_E_HOST_MEMORY,
+                               "the host has no %llu bytes for the arena's content",
+                               (unsigned long long)chunks->reserved.now);
+    backup->content = (char *)gpi_up((uintptr_t)backup->pages, GPI_STEP);
+    syscall(SYS_madvise, backup->content, end * GPI_UNIT, (long)GPI_HUGEPAGE);
+    return GPUPOOL_OK;
+}
+
+/* Begins to copy a piece: down while the arena falls asleep, else up. The lock opens. */
+static gpupool_result gpi_sleep_send(gpupool_arena *arena, gpupool_ring *ring, uint64_t unit,
+                                     uint64_t units) {
+    void *home = (void *)(uintptr_t)gpi_address(&arena->buddy, unit);
+    void *content = arena->backup.content + unit * GPI_UNIT;
+    int down = arena->sleep == GPI_FALLING;
+    gpupool_ticket ticket = 0;
+    gpupool_result result;
+    gpupool_transfer what;
+    memset(&what, 0, sizeof what);
+    what.direction = down ? GPUPOOL_DOWN : GPUPOOL_UP;
+    what.to = down ? content : home;
+    what.from = down ? home : content;
+    what.bytes = units * GPI_UNIT;
+    what.ticket = &ticket;
+    gpi_arena_open(arena);
+    result = gpupool_ring_transfer(ring, &what);
+    if (result == GPUPOOL_OK && ticket > GPI_SLEEP_COPIES)
+        result = gpupool_ring_wait(ring, ticket - GPI_SLEEP_COPIES, -1, NULL);
+    gpi_arena_close(arena);
+    return result;
+}
+
+/* Copies the content through a ring of its own, on the way up into memory that it gets meanwhile.
+   After a failure, too, it waits for what is under way. The lock opens. */
 static gpupool_result gpi_sleep_copy(gpupool_arena *arena) {
     gpupool_ring_config config = {arena->config.device, 0, 0, 0};
+    uint64_t unit = 0, units;
     gpupool_ring *ring = NULL;
+    gpupool_ticket ticket;
     gpupool_result result;
     gpi_failure first;
     gpi_arena_open(arena);
     result = gpupool_ring_create(&ring, &config);
-    if (result == GPUPOOL_OK) {
-        ring->is_trusted = 1;
-        result = gpi_sleep_send(arena, ring);
-        first = gpi_thread.last;
-        gpupool_ring_destroy(ring); /* waits for what a failure has left under way */
-        gpi_thread.last = first;
-    }
     gpi_arena_close(arena);
-    return result == GPUPOOL_E_CUDA ? gpi_arena_break(arena) : result;
+    if (result != GPUPOOL_OK) return result;
+    ring->is_trusted = 1;
+    while (result == GPUPOOL_OK && (units = gpi_sleep_next(&arena->buddy, &unit)) != 0) {
+        if (arena->sleep == GPI_RISING) result = gpi_sleep_get_chunks(arena, unit, units);
+        if (result == GPUPOOL_OK) result = gpi_sleep_send(arena, ring, unit, units);
+        unit += units;
+    }
+    gpi_arena_open(arena);
+    ticket = gpi_less(ring->tickets, GPI_SLEEP_COPIES);
+    while (ticket < ring->tickets && result == GPUPOOL_OK)
+        result = gpupool_ring_wait(ring, ++ticket, -1, NULL);
+    first = gpi_thread.last;
+    gpupool_ring_destroy(ring);
+    gpi_thread.last = first;
+    gpi_arena_close(arena);
+    return result;
 }
 
 /* Unmaps all that the arena has. E_CALLBACK: what on_unmap threw at is unmapped, too. */
@@ -6812,15 +6838,15 @@ static gpupool_result gpi_sleep_unmap(gpupool_arena *arena) {
             result = gpi_chunk_undo(arena, &stitch->range);
             if (result != GPUPOOL_OK) return gpi_arena_break(arena);
         }
-    for (i = 0; i < chunks->count && result == GPUPOOL_OK; i++) {
+    for (i = 0; i < chunks->count; i++) {
         gpi_chunk *chunk = chunks->all[i];
         if (chunk->is_away) continue;
         result = gpi_chunk_undo(arena, chunk);
-        if (!chunk->is_away) break;
-        chunks->asleep += chunk->units * GPI_UNIT;
+        if (chunk->is_away) chunks->asleep += chunk->units * GPI_UNIT;
+        if (result != GPUPOOL_OK) return gpi_arena_break(arena);
         gpi_arena_pass(arena);
     }
-    return result == GPUPOOL_OK ? result : gpi_arena_break(arena);
+    return GPUPOOL_OK;
 }
 
 static gpupool_result gpi_sleep_fall(gpupool_arena *arena, gpupool_content content) {
@@ -6832,6 +6858,7 @@ static gpupool_result gpi_sleep_fall(gpupool_arena *arena, gpupool_content conte
     if (result == GPUPOOL_OK && content == GPUPOOL_KEEP) {
         result = gpi_sleep_open_backup(arena);
         if (result == GPUPOOL_OK) result = gpi_sleep_copy(arena);
+        if (result == GPUPOOL_E_CUDA) gpi_arena_break(arena);
     }
     if (result == GPUPOOL_OK) result = gpi_ladder_trim(arena, 0);
     return result == GPUPOOL_OK ? gpi_sleep_unmap(arena) : result;
@@ -6873,32 +6900,25 @@ GPUPOOL_API gpupool_result gpupool_sleep(gpupool_arena *arena, gpupool_content c
     return result;
 }
 
-/* Why the arena cannot wake: what is wanted, and who has it. */
+/* Why the arena cannot wake: what it needs, who has it, and what helps. */
 static gpupool_result gpi_sleep_out_of_memory(gpupool_arena *arena) {
     gpupool_verdict *v = &gpi_thread.verdict;
     gpi_verdict_fill(arena, v);
     v->asked = arena->chunks.asleep;
     v->missing = gpi_less(v->asked, arena->chunks.limit);
-    v->device_missing = gpi_less(v->asked, v->device_free);
     v->cause = v->missing ? GPUPOOL_CAUSE_LIMIT : GPUPOOL_CAUSE_OTHERS;
-    gpi_verdict_add(v, "waking needs %s, and the limit is %s (0: none)", v->asked, v->limit);
-    gpi_verdict_add(v, "; the device has %s of %s free", v->device_free, v->device_total);
-    return gpi_system_fail(GPUPOOL_E_OUT_OF_MEMORY, "%s", v->sentence);
-}
-
-/* Gets memory for all chunks that are away. A full device takes siblings' idle chunks. */
-static gpupool_result gpi_sleep_get_chunks(gpupool_arena *arena) {
-    gpi_chunks *chunks = &arena->chunks;
-    gpupool_result result = GPUPOOL_OK;
-    uint64_t i;
-    for (i = 0; i < chunks->count && result == GPUPOOL_OK; i++) {
-        do result = gpi_chunk_come(arena, chunks->all[i]);
-        while (result == GPUPOOL_E_OUT_OF_MEMORY && gpi_sibling_help(arena, chunks->asleep, 0));
-        if (result != GPUPOOL_OK) break;
-        chunks->asleep -= chunks->all[i]->units * GPI_UNIT;
-        gpi_arena_pass(arena);
+    gpi_verdict_add(v, "waking needs %s", v->asked, 0);
+    if (v->missing)
+        gpi_verdict_add(v, ", and the limit is %s: raise the limit by %s", v->limit, v->missing);
+    else {
+        v->device_missing = gpi_max(gpi_less(v->asked, v->device_free), GPI_PAGE);
+        gpi_verdict_add(v,
+                        ", and %s of the device's %s is free: others (arenas, libraries, "
+                        "processes, CUDA) hold the rest",
+                        v->device_free, v->device_total);
+        gpi_verdict_add(v, ", have them free %s", v->device_missing, 0);
     }
-    return result;
+    return gpi_system_fail(GPUPOOL_E_OUT_OF_MEMORY, "%s", v->sentence);
 }
 
 /* Maps the stitches that a block or a graph uses, and forgets the others. These may be made again:
@@ -6926,10 +6946,13 @@ static gpupool_result gpi_sleep_rise(gpupool_arena *arena) {
     result = gpi_ladder_wait(arena, &arena->streams.all);
     if (result == GPUPOOL_OK) result = gpi_ladder_trim(arena, 0);
     if (result != GPUPOOL_OK) return result;
-    result = arena->chunks.asleep > arena->chunks.limit ? GPUPOOL_E_OUT_OF_MEMORY
-                                                        : gpi_sleep_get_chunks(arena);
+    if (arena->chunks.asleep > arena->chunks.limit) result = GPUPOOL_E_OUT_OF_MEMORY;
+    else if (arena->backup.content) result = gpi_sleep_copy(arena);
+    if (result == GPUPOOL_OK) result = gpi_sleep_get_chunks(arena, 0, UINT64_MAX);
     if (result == GPUPOOL_OK) result = gpi_sleep_get_stitches(arena);
-    if (result == GPUPOOL_OK && arena->backup.ranges) result = gpi_sleep_copy(arena);
+    gpi_arena_open(arena);
+    if (result == GPUPOOL_OK) gpi_backup_close(&arena->backup); /* takes the host a while */
+    gpi_arena_close(arena);
     if (result == GPUPOOL_OK) return result;
     if (arena->broken) return gpi_arena_break(arena);
     if (gpi_sleep_unmap(arena) != GPUPOOL_OK) return GPUPOOL_E_CUDA;
@@ -6939,25 +6962,17 @@ static gpupool_result gpi_sleep_rise(gpupool_arena *arena) {
 GPUPOOL_API gpupool_result gpupool_wake(gpupool_arena *arena) {
     gpi_failure before = gpi_thread.last;
     gpupool_result result = gpi_alloc_enter(arena);
-    gpi_backup backup;
-    memset(&backup, 0, sizeof backup);
     if (result != GPUPOOL_OK) return result;
     gpi_system_lock(&arena->lock);
-    if (arena->broken) result = gpi_arena_break(arena);
+    if (arena->broken || arena->sleep % 2) result = gpi_arena_ready(arena);
     else if (arena->sleep == GPI_AWAKE)
         result = gpi_system_fail(GPUPOOL_E_ARGUMENT, "arena: it is awake");
-    else if (arena->sleep != GPI_ASLEEP) result = gpi_arena_ready(arena);
     else {
         result = gpi_sleep_rise(arena);
         gpi_sleep_set(arena, result == GPUPOOL_OK ? GPI_AWAKE : GPI_ASLEEP);
-        if (result == GPUPOOL_OK) {
-            backup = arena->backup;
-            memset(&arena->backup, 0, sizeof backup);
-            gpi_thread.last = before;
-        }
+        if (result == GPUPOOL_OK) gpi_thread.last = before;
     }
     gpi_system_unlock(&arena->lock);
-    gpi_backup_close(&backup); /* takes the host a while */
     GPI_CHECKED(arena);
     return result;
 }
