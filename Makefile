@@ -117,7 +117,7 @@ $(EXAMPLES): $(BUILD)/examples/%: examples/%.c $(BUILD)/flags $(filter %.a,$(LIB
 	  -DSIMULATED_GPU=$(if $(filter sim,$(ON)),1,0) -I. -c -o $@.o $<
 	$(Q)$(LINK) -o $@ $@.o $(LIBS)
 
-NVCC_EXAMPLE = $(NVCC) -O2 -g -lineinfo -I. $(if $(filter gpu,$(ON)),-arch=native) \
+NVCC_EXAMPLE = $(NVCC) -O2 -g -lineinfo $(INCLUDES) $(if $(filter gpu,$(ON)),-arch=native) \
   -Werror all-warnings -Xcompiler -Wall,-Wextra $(FLAGS) -o $@ $< -lcublas
 $(BUILD)/examples/%_annotated: FLAGS := -DGPUPOOL_NVTX=1 -DGPUPOOL_SITES=1
 $(BUILD)/examples/%_annotated: examples/%.cu gpupool.h $(BUILD)/flags
@@ -127,7 +127,7 @@ $(BUILD)/examples/%_plain: FLAGS := -DPLAIN=1
 $(BUILD)/examples/%_plain: examples/%.cu gpupool.h $(BUILD)/flags
 	$(SAY)
 	$(Q)$(NVCC_EXAMPLE)
-$(BUILD)/examples/%: examples/%.cu gpupool.h $(BUILD)/flags
+$(BUILD)/examples/%: examples/%.cu gpupool.h tests/next/gpupool.h $(BUILD)/flags
 	$(SAY)
 	$(Q)$(NVCC_EXAMPLE)
 

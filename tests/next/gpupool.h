@@ -4003,8 +4003,8 @@ static void gpi_alloc_checked(gpupool_arena *arena) {
 static gpupool_result gpi_alloc_enter(const gpupool_arena *arena) {
     if (arena && arena->magic == GPI_MAGIC) return GPUPOOL_OK;
     if (gpi_system_is_forked())
-        return gpi_system_fail(GPUPOOL_E_FORKED, "this process is a forked child: CUDA's context "
-                                                 "and the arena are its parent's");
+        return gpi_system_fail(GPUPOOL_E_FORKED, "this process is a forked child: CUDA's context, "
+                                                 "arenas and rings are its parent's");
     return gpi_system_fail(GPUPOOL_E_ARGUMENT, "arena: %s",
                            arena ? "it was destroyed, or never created" : "it is NULL");
 }
@@ -5719,11 +5719,6 @@ enum {
     GPI_FILE_NO_WAIT = 8       /* RWF_NOWAIT, which c11 hides */
 };
 
-typedef struct gpi_file {
-    int descriptor; /* the caller's */
-    int direct;     /* ours, of the same file, with O_DIRECT; -1: none */
-} gpi_file;
-
 static gpupool_result gpi_file_failed(uint64_t at, const char *why) {
     return gpi_system_fail(GPUPOOL_E_FILE, "reading the file at byte %llu: %s",
                            (unsigned long long)at, why);
@@ -5731,41 +5726,41 @@ static gpupool_result gpi_file_failed(uint64_t at, const char *why) {
 
 /* Whether a process, this one included, has locked a part of the file with fcntl. Closing any
    descriptor of a file drops all such locks that the process has on it (F1). */
-static int gpi_file_is_locked(int descriptor) {
+static int gpi_file_is_locked(int file) {
     struct flock lock;
     memset(&lock, 0, sizeof lock);
     lock.l_type = F_WRLCK; /* stays so if the system cannot tell */
-    (void)fcntl(descriptor, GPI_FILE_GET_LOCK, &lock);
+    (void)fcntl(file, GPI_FILE_GET_LOCK, &lock);
     return lock.l_type != F_UNLCK;
 }
 
-/* Prepares reads of bytes from `at` on, of a file without a second descriptor. Opens that by its
-   name under /proc, since dup would share the caller's flags. A file system may refuse O_DIRECT. */
-static gpupool_result gpi_file_open(gpi_file *file, int descriptor, uint64_t at, uint64_t bytes) {
+/* Prepares reads of bytes from `at` on. *direct receives a second descriptor of the file with
+   O_DIRECT, or keeps -1: a file system may refuse it. That is opened by its name under /proc, since
+   dup would share the caller's flags. */
+static gpupool_result gpi_file_open(int file, uint64_t at, uint64_t bytes, int *direct) {
     struct stat about;
     char name[32];
-    file->descriptor = descriptor;
-    if (fstat(descriptor, &about)) return gpi_file_failed(at, strerror(errno));
+    if (fstat(file, &about)) return gpi_file_failed(at, strerror(errno));
     if (!S_ISREG(about.st_mode)) return GPUPOOL_OK;
     if ((uint64_t)about.st_size < at + bytes)
         return gpi_file_failed((uint64_t)about.st_size, "it ends here, before what is asked");
-    if (bytes < GPI_FILE_LEAST || gpi_file_is_locked(descriptor)) return GPUPOOL_OK;
-    snprintf(name, sizeof name, "/proc/self/fd/%d", descriptor);
-    file->direct = open(name, O_RDONLY | __O_CLOEXEC | __O_DIRECT);
+    if (bytes < GPI_FILE_LEAST || gpi_file_is_locked(file)) return GPUPOOL_OK;
+    snprintf(name, sizeof name, "/proc/self/fd/%d", file);
+    *direct = open(name, O_RDONLY | __O_CLOEXEC | __O_DIRECT);
     return GPUPOOL_OK;
 }
 
 /* Whether the page with byte `at` is in the page cache, or the system does not tell. A read that
    must not wait answers on most file systems, mincore of a fresh mapping on the others. */
-static int gpi_file_is_cached(const gpi_file *file, uint64_t at) {
+static int gpi_file_is_cached(int file, uint64_t at) {
     unsigned char byte, is_in = 1;
     struct iovec part = {&byte, 1};
     void *page;
     long got;
-    got = syscall(SYS_preadv2, file->descriptor, &part, 1L, (long)at, 0L, (long)GPI_FILE_NO_WAIT);
+    got = syscall(SYS_preadv2, file, &part, 1L, (long)at, 0L, (long)GPI_FILE_NO_WAIT);
     if (got >= 0 || errno == EAGAIN) return got >= 0;
     at = gpi_down(at, GPI_FILE_PAGE);
-    page = mmap(NULL, GPI_FILE_PAGE, PROT_READ, MAP_SHARED, file->descriptor, (off_t)at);
+    page = mmap(NULL, GPI_FILE_PAGE, PROT_READ, MAP_SHARED, file, (off_t)at);
     if (page == MAP_FAILED) return 1;
     if (syscall(SYS_mincore, page, (long)GPI_FILE_PAGE, &is_in)) is_in = 1;
     munmap(page, GPI_FILE_PAGE);
@@ -5776,16 +5771,16 @@ static int gpi_file_is_cached(const gpi_file *file, uint64_t at) {
    left. The page that is asked about lies anywhere in the part: the question may start the system's
    own read of it, and always the first page would make the next transfer of the file look cached.
  */
-static gpupool_result gpi_file_read(const gpi_file *file, unsigned char *memory, uint64_t at,
+static gpupool_result gpi_file_read(int file, int direct, unsigned char *memory, uint64_t at,
                                     uint64_t bytes) {
     uint64_t head = at % GPI_FILE_PAGE, whole = gpi_up(head + bytes, GPI_FILE_PAGE), done = 0;
     ssize_t got = 0;
-    if (file->direct >= 0 && ((uintptr_t)memory - at) % GPI_FILE_PAGE == 0 &&
+    if (direct >= 0 && ((uintptr_t)memory - at) % GPI_FILE_PAGE == 0 &&
         !gpi_file_is_cached(file, at + gpi_hash(at + (uintptr_t)memory + bytes) % bytes))
-        got = pread(file->direct, memory - head, whole, (off_t)(at - head));
+        got = pread(direct, memory - head, whole, (off_t)(at - head));
     if (got > (ssize_t)head) done = gpi_min((uint64_t)got - head, bytes);
     for (; done < bytes; done += (uint64_t)got) {
-        got = pread(file->descriptor, memory + done, bytes - done, (off_t)(at + done));
+        got = pread(file, memory + done, bytes - done, (off_t)(at + done));
         if (got == 0) return gpi_file_failed(at + done, "it ends here, before what is asked");
         if (got < 0 && errno != EINTR) return gpi_file_failed(at + done, strerror(errno));
         if (got < 0) got = 0;
@@ -5842,13 +5837,9 @@ enum {
     GPI_RING_POLL_NS = 100000,  /* between two queries of the events that gate transfers */
 };
 
-typedef struct gpi_ring_side { /* memory of a transfer: its address, and bytes from row to row */
-    uint64_t at, pitch;
-} gpi_ring_side;
-
-typedef struct gpi_ring_part { /* bytes [first, first + bytes) of a transfer, and where they are */
+typedef struct gpi_ring_part { /* bytes [first, first + bytes) of a transfer, */
     uint64_t first, bytes;
-    gpi_ring_side host;
+    uint64_t at[2], pitch[2]; /* and where they go from and to: the host's, or a slot, is [down] */
 } gpi_ring_part;
 
 typedef struct gpi_hand {
@@ -5862,29 +5853,24 @@ typedef struct gpi_hand {
 typedef struct gpi_transfer {
     CUevent event; /* kept from use to use; what it is behind gates the transfer */
     struct gpi_transfer *next;
-    gpupool_transfer what; /* as the program gave it */
-    gpi_ring_side side[2]; /* from, to: the host's is side[down] */
-    uint64_t width, bytes; /* of a row; of all rows */
-    gpi_file file;
+    gpupool_transfer what;    /* as the program gave it */
+    uint64_t at[2], pitch[2]; /* from, to: addresses, and bytes from row to row; [down]: host */
+    uint64_t width, bytes;    /* of a row; of all rows */
+    int direct_file;          /* the second descriptor of a file; -1: none */
     int down, is_gated, is_direct, is_over; /* is_gated: event not known to have passed; R5 */
-    uint64_t cursor, done;                  /* done is atomic */
-    uint64_t helpers;                       /* how many are of use */
+    uint64_t cursor, done, helpers;         /* done is atomic; how many helpers are of use */
     int busy, waiters;                      /* threads that work for it, or wait for its result */
     gpupool_ticket ticket;                  /* 0: its call waits itself */
     gpi_failure failure;                    /* the first */
 } gpi_transfer;
 
-typedef struct gpi_ring_bell {
-    int word, sleepers;
-} gpi_ring_bell;
-
 struct gpupool_ring {
     gpi_driver driver;
     CUstream streams[2]; /* for copies up, and down */
     gpi_lock lock;
-    gpi_ring_bell work, done; /* helpers sleep on work, callers on done */
-    /* a helper asks events; helpers are to end; R8 (atomic) */
-    int is_polled, is_stopping, is_broken;
+    int work, done;             /* bells: helpers sleep on work, callers on done */
+    int is_polled, is_stopping; /* a helper asks events; helpers are to end */
+    int is_broken;              /* R8; atomic */
     int is_trusted; /* SLEEP's: the device has been waited for, and its ranges are no blocks */
     gpi_transfer *first, *spare;
     gpi_hand *idle;
@@ -5899,45 +5885,35 @@ struct gpupool_ring {
 
 /* Opens the lock and sleeps until the bell rings, for at most ns. Bells are rung, and looked at
    before a sleep, with the lock held: so no ring is missed. */
-static void gpi_ring_sleep(gpupool_ring *ring, gpi_ring_bell *bell, uint64_t ns) {
+static void gpi_ring_sleep(gpupool_ring *ring, int *bell, uint64_t ns) {
     struct timespec most = {(time_t)(ns / 1000000000u), (long)(ns % 1000000000u)};
-    int seen = GPI_LOOK(&bell->word), i;
-    bell->sleepers++;
+    int seen = GPI_LOOK(bell), i;
     gpi_system_unlock(&ring->lock);
-    for (i = 0; i < GPI_RING_SPIN && GPI_LOOK(&bell->word) == seen; i++) GPI_PAUSE();
-    if (i == GPI_RING_SPIN)
-        syscall(SYS_futex, &bell->word, FUTEX_WAIT_PRIVATE, seen, &most, NULL, 0);
+    for (i = 0; i < GPI_RING_SPIN && GPI_LOOK(bell) == seen; i++) GPI_PAUSE();
+    if (i == GPI_RING_SPIN) syscall(SYS_futex, bell, FUTEX_WAIT_PRIVATE, seen, &most, NULL, 0);
     gpi_system_lock(&ring->lock);
-    bell->sleepers--;
 }
 
-static void gpi_ring_wake(gpi_ring_bell *bell, uint64_t threads) {
-    if (!bell->sleepers || !threads) return;
-    __atomic_fetch_add(&bell->word, 1, __ATOMIC_RELAXED);
-    syscall(SYS_futex, &bell->word, FUTEX_WAKE_PRIVATE, (int)threads, NULL, NULL, 0);
+static void gpi_ring_wake(int *bell, uint64_t threads) {
+    __atomic_fetch_add(bell, 1, __ATOMIC_RELAXED);
+    syscall(SYS_futex, bell, FUTEX_WAKE_PRIVATE, (int)threads, NULL, NULL, 0);
 }
 
 static uint64_t gpi_ring_address(const gpi_transfer *t, int side, uint64_t byte) {
-    return t->side[side].at + byte / t->width * t->side[side].pitch + byte % t->width;
+    return t->at[side] + byte / t->width * t->pitch[side] + byte % t->width;
 }
 
-/* Queues the copy of a part, whole rows or a part of one row, between its host memory and the
-   device. */
+/* Queues the copy of a part, whole rows or a part of one row. */
 static CUresult gpi_ring_copy(const gpi_driver *driver, const gpi_transfer *t,
                               const gpi_ring_part *part, CUstream stream) {
     CUDA_MEMCPY2D rows;
-    gpi_ring_side side[2];
-    side[t->down] = part->host;
-    side[!t->down].at = gpi_ring_address(t, !t->down, part->first);
-    side[!t->down].pitch = t->side[!t->down].pitch;
-    if (part->first % t->width + part->bytes <= t->width)
-        return driver->copy(side[1].at, side[0].at, part->bytes, stream);
+    if (part->bytes <= t->width) return driver->copy(part->at[1], part->at[0], part->bytes, stream);
     memset(&rows, 0, sizeof rows);
     rows.srcMemoryType = rows.dstMemoryType = CU_MEMORYTYPE_UNIFIED; /* the addresses tell */
-    rows.srcDevice = side[0].at;
-    rows.srcPitch = side[0].pitch;
-    rows.dstDevice = side[1].at;
-    rows.dstPitch = side[1].pitch;
+    rows.srcDevice = part->at[0];
+    rows.srcPitch = part->pitch[0];
+    rows.dstDevice = part->at[1];
+    rows.dstPitch = part->pitch[1];
     rows.WidthInBytes = t->width;
     rows.Height = part->bytes / t->width;
     return driver->copy_rows(&rows, stream);
@@ -5949,10 +5925,11 @@ static CUresult gpi_ring_copy(const gpi_driver *driver, const gpi_transfer *t,
 static gpupool_result gpi_ring_move(gpupool_ring *ring, const gpi_transfer *t,
                                     const gpi_ring_part *part, gpi_visit *visit) {
     const gpupool_transfer *what = &t->what;
-    unsigned char *slot = (unsigned char *)(uintptr_t)part->host.at;
+    unsigned char *slot = (unsigned char *)(uintptr_t)part->at[t->down];
     uint64_t at = part->first, end = at + part->bytes, bytes;
     int said;
-    if (what->is_file) return gpi_file_read(&t->file, slot, what->offset + at, part->bytes);
+    if (what->is_file)
+        return gpi_file_read(what->file, t->direct_file, slot, what->offset + at, part->bytes);
     if (what->read || what->write) {
         gpi_driver_leave(visit);
         said = t->down ? what->write(slot, part->bytes, at, what->user)
@@ -5985,10 +5962,6 @@ static void gpi_ring_fail(gpi_transfer *t, gpupool_result result) {
     if (result == GPUPOOL_E_OUT_OF_MEMORY) t->failure.result = GPUPOOL_E_HOST_MEMORY;
 }
 
-static gpupool_result gpi_ring_broken(const gpupool_ring *ring) {
-    return gpi_system_fail(GPUPOOL_E_CUDA, "the ring is broken: %.480s", ring->cause.text);
-}
-
 /* Opens a gated transfer whose event has passed, and calls as many helpers as it can use; an event
    that cannot be asked fails its transfer. Ends a transfer that is over (R5), and tells who waits
    for it. */
@@ -6003,34 +5976,35 @@ static void gpi_ring_settle(gpupool_ring *ring, gpi_transfer *t) {
     }
     if (t->is_over || t->busy || gpi_ring_has_more(t)) return;
     t->is_over = 1;
-    if (t->file.direct >= 0) close(t->file.direct);
+    if (t->direct_file >= 0) close(t->direct_file);
     if (t->failure.result == GPUPOOL_OK) {
         GPI_SET(&t->done, t->bytes);
         stats->transfers[t->down]++;
         stats->bytes[t->down] += t->bytes;
         if (t->is_direct) stats->direct_bytes[t->down] += t->bytes;
     } else stats->failures++;
-    gpi_ring_wake(&ring->done, INT32_MAX);
+    if (t->waiters) gpi_ring_wake(&ring->done, INT32_MAX);
 }
 
-/* Cuts the next part; bytes 0: there is none. Parts are small at first, so that the device starts
-   early, and at the end, so that all threads end at about the same time. A part is whole rows, or
-   lies in one row. A part of a file ends where a page of the file does, and begins in the slot as
-   in its page (F3): host.at is an offset in the slot. */
+/* Cuts the next part, if there is one. Parts are small at first, so that the device starts early,
+   and at the end, so that all threads end at about the same time. A part is whole rows, or lies in
+   one row. A part of a file ends where a page of the file does, and begins in the slot as in its
+   page (F3): at[down] is an offset in the slot. */
 static void gpi_ring_next(const gpupool_ring *ring, gpi_transfer *t, gpi_ring_part *part) {
-    uint64_t threads = ring->stats.workers + 1, width = t->width, left, most, column;
-    part->bytes = 0;
+    uint64_t threads = ring->stats.workers + 1, first = t->cursor, left = t->bytes - first;
+    uint64_t offset = t->what.is_file ? (t->what.offset + first) % GPI_FILE_PAGE : 0;
+    uint64_t column, most = gpi_max(first / threads, 2 * GPI_RING_LEAST);
     if (!gpi_ring_has_more(t)) return;
-    part->first = t->cursor;
-    part->host.pitch = width;
-    part->host.at = t->what.is_file ? (t->what.offset + part->first) % GPI_FILE_PAGE : 0;
-    left = t->bytes - part->first;
-    most = gpi_min(gpi_max(part->first / threads, 2 * GPI_RING_LEAST),
-                   gpi_max(left / (2 * threads), GPI_RING_LEAST));
-    most = gpi_min(gpi_up(most, GPI_FILE_PAGE), ring->slot_bytes) - part->host.at;
-    most = gpi_min(most, left);
-    column = part->first % width;
-    part->bytes = column || width > most ? gpi_min(most, width - column) : most / width * width;
+    most = gpi_min(most, gpi_max(left / (2 * threads), GPI_RING_LEAST));
+    most = gpi_min(gpi_min(gpi_up(most, GPI_FILE_PAGE), ring->slot_bytes) - offset, left);
+    column = first % t->width;
+    part->first = first;
+    part->bytes =
+        column || t->width > most ? gpi_min(most, t->width - column) : most / t->width * t->width;
+    part->at[t->down] = offset;
+    part->pitch[t->down] = t->width;
+    part->at[!t->down] = gpi_ring_address(t, !t->down, first);
+    part->pitch[!t->down] = t->pitch[!t->down];
     t->cursor += part->bytes;
 }
 
@@ -6099,7 +6073,7 @@ static gpupool_result gpi_ring_step(gpupool_ring *ring, gpi_transfer *t, gpi_han
     __atomic_fetch_add(&t->done, part->bytes, __ATOMIC_RELAXED);
     *part = *next;
     if (!part->bytes) return GPUPOOL_OK;
-    part->host.at += hand->slots + (uint64_t)slot * ring->slot_bytes;
+    part->at[t->down] += hand->slots + (uint64_t)slot * ring->slot_bytes;
     if (!t->down) result = gpi_ring_move(ring, t, part, hand->visit);
     if (result == GPUPOOL_OK)
         result = GPI_TOLD(driver, copy, gpi_ring_copy(driver, t, part, stream));
@@ -6110,16 +6084,16 @@ static gpupool_result gpi_ring_step(gpupool_ring *ring, gpi_transfer *t, gpi_han
 /* Copies parts with a hand, in one slot and the other. Stops after `most` parts, unless nobody else
    needs this thread; then ends what it has under way (R2). The lock is held on entry and exit. */
 static void gpi_ring_turn(gpupool_ring *ring, gpi_transfer *t, gpi_hand *hand, int most) {
-    gpi_ring_part part = {0, 0, {0, 0}};
+    gpi_ring_part part = {0, 0, {0, 0}, {0, 0}};
     gpupool_result result;
-    int i, slot = 0, idle = 0; /* slots in a row that got no part */
-    for (i = 0; idle < 2 && t->failure.result == GPUPOOL_OK; i++, slot = !slot) {
-        if (most == GPI_RING_TURN && ring->first == t && !t->next) i = 0;
-        if (i < most) gpi_ring_next(ring, t, &part);
-        else part.bytes = 0;
+    int i, idle = 0; /* slots in a row that got no part */
+    for (i = 0; idle < 2 && t->failure.result == GPUPOOL_OK; i++) {
+        int is_alone = most == GPI_RING_TURN && ring->first == t && !t->next;
+        part.bytes = 0;
+        if (i < most || is_alone) gpi_ring_next(ring, t, &part);
         idle = part.bytes ? 0 : idle + 1;
         gpi_system_unlock(&ring->lock);
-        result = gpi_ring_step(ring, t, hand, slot, &part);
+        result = gpi_ring_step(ring, t, hand, i % 2, &part);
         gpi_system_lock(&ring->lock);
         gpi_ring_fail(t, result);
     }
@@ -6131,6 +6105,7 @@ static void gpi_ring_turn(gpupool_ring *ring, gpi_transfer *t, gpi_hand *hand, i
     if (result == GPUPOOL_OK || ring->is_broken) return;
     ring->cause = gpi_thread.last;
     GPI_PUBLISH(&ring->is_broken, 1);
+    for (t = ring->first; t; t = t->next) gpi_ring_fail(t, result);
 }
 
 /* Works for a transfer, for up to `most` parts. Returns 0 if it did not, since others have all
@@ -6140,7 +6115,6 @@ static int gpi_ring_run(gpupool_ring *ring, gpi_transfer *t, gpi_visit *visit, i
     gpi_hand *hand = ring->idle;
     if (!hand && stats->pinned == stats->limit) return 0;
     t->busy++;
-    if (ring->is_broken) gpi_ring_fail(t, gpi_ring_broken(ring));
     if (hand) ring->idle = hand->next;
     else hand = gpi_ring_make_hand(ring, t);
     if (hand) {
@@ -6160,32 +6134,24 @@ static int gpi_ring_run(gpupool_ring *ring, gpi_transfer *t, gpi_visit *visit, i
 
 /* -- helpers, and callers that wait: the lock is held -- */
 
-/* The transfer that lacks helpers most, so that all go on side by side. *gated: there are some
-   whose events are to be asked again. */
-static gpi_transfer *gpi_ring_pick(gpupool_ring *ring, int *gated) {
-    gpi_transfer *t, *best = NULL;
-    *gated = 0;
-    for (t = ring->first; t; t = t->next) {
-        gpi_ring_settle(ring, t);
-        *gated |= t->is_gated;
-        if (gpi_ring_has_more(t) && t->busy < (best ? best->busy : GPI_RING_CREW)) best = t;
-    }
-    return best;
-}
-
-/* A helper's life. Without work it sleeps. One at a time looks at gated transfers in between, and
-   calls another for that when it finds work. */
+/* A helper's life. It works for the transfer that lacks helpers most, so that all go on side by
+   side. Without work it sleeps. One at a time looks at gated transfers in between; when it opens
+   one, it calls others, of which one takes its place. */
 static void *gpi_ring_helper(void *user) {
     gpupool_ring *ring = (gpupool_ring *)user;
-    int gated, polls = 0;
-    gpi_transfer *t;
+    gpi_transfer *t, *best;
+    int gated, polls;
     GPI_VISIT(&ring->driver, ring->driver.context);
     gpi_system_lock(&ring->lock);
     while (!ring->is_stopping) {
-        t = gpi_ring_pick(ring, &gated);
-        if (t && polls) gpi_ring_wake(&ring->work, 1);
-        polls = 0;
-        if (t && gpi_ring_run(ring, t, &visit, GPI_RING_TURN)) continue;
+        best = NULL;
+        gated = 0;
+        for (t = ring->first; t; t = t->next) {
+            gpi_ring_settle(ring, t);
+            gated |= t->is_gated;
+            if (gpi_ring_has_more(t) && t->busy < (best ? best->busy : GPI_RING_CREW)) best = t;
+        }
+        if (best && gpi_ring_run(ring, best, &visit, GPI_RING_TURN)) continue;
         polls = gated && !ring->is_polled;
         ring->is_polled |= polls;
         gpi_ring_sleep(ring, &ring->work, polls ? (uint64_t)GPI_RING_POLL_NS : UINT64_MAX);
@@ -6202,11 +6168,13 @@ static gpupool_result gpi_ring_await(gpupool_ring *ring, gpi_transfer *t, uint64
     int for_ever = ns > INT64_MAX, most = for_ever ? GPI_RING_TURN : 2; /* parts at a time */
     uint64_t start = for_ever ? 0 : gpi_system_now(), left = ns;
     gpi_transfer **link = &ring->first;
+    gpi_ring_settle(ring, t);
     t->waiters++;
-    for (gpi_ring_settle(ring, t); !t->is_over && left; gpi_ring_settle(ring, t)) {
+    while (!t->is_over && left) {
         if (!gpi_ring_has_more(t) || !gpi_ring_run(ring, t, visit, most))
             gpi_ring_sleep(ring, &ring->done, t->is_gated ? gpi_min(left, GPI_RING_POLL_NS) : left);
         left = gpi_less(ns, gpi_system_now() - start);
+        gpi_ring_settle(ring, t);
     }
     t->waiters--;
     if (!t->is_over) return gpi_system_fail(GPUPOOL_E_TIMEOUT, "the transfer is not done yet");
@@ -6219,19 +6187,6 @@ static gpupool_result gpi_ring_await(gpupool_ring *ring, gpi_transfer *t, uint64
     return t->failure.result;
 }
 
-/* Puts a transfer into the list, and starts the workers for the first that can use them. Those that
-   the system refuses are done without. */
-static void gpi_ring_link(gpupool_ring *ring, gpi_transfer *t) {
-    uint64_t *workers = &ring->stats.workers;
-    gpi_transfer **link = &ring->first;
-    while (*link) link = &(*link)->next;
-    *link = t;
-    while (t->helpers && *workers < ring->workers_most &&
-           !pthread_create(&ring->threads[*workers], NULL, gpi_ring_helper, ring))
-        ++*workers;
-    gpi_ring_wake(&ring->work, t->is_gated ? 1 : t->helpers); /* one asks the event */
-}
-
 /* -- the way of a transfer: without the lock -- */
 
 /* What can be seen to be wrong before anything is queued; of small transfers too little to be worth
@@ -6241,11 +6196,10 @@ static gpupool_result gpi_ring_may_begin(gpupool_ring *ring, const gpi_transfer 
     CUcontext context;
     int side;
     if (gpi_driver_is_capturing(&ring->driver, t->what.stream))
-        return gpi_system_fail(GPUPOOL_E_CAPTURING,
-                               "stream: it captures; a graph would copy later");
+        return gpi_system_fail(GPUPOOL_E_CAPTURING, "stream: it captures; a graph copies later");
     result = gpi_stream_context(&ring->driver, t->what.stream, &context);
     for (side = 0; side < 2 && t->bytes > GPI_RING_SMALL && result == GPUPOOL_OK; side++) {
-        uint64_t at = t->side[side].at, end = gpi_ring_address(t, side, t->bytes - 1) + 1;
+        uint64_t at = t->at[side], end = gpi_ring_address(t, side, t->bytes - 1) + 1;
         result = gpi_life_may_use(at, end - at, side ? "to" : "from");
     }
     return result;
@@ -6258,19 +6212,19 @@ static gpupool_result gpi_ring_may_begin(gpupool_ring *ring, const gpi_transfer 
 static gpupool_result gpi_ring_begin(gpupool_ring *ring, gpi_transfer *t) {
     const gpupool_transfer *what = &t->what;
     gpi_driver *driver = &ring->driver;
-    gpi_ring_part all = {0, t->bytes, t->side[t->down]};
+    gpi_ring_part all = {0, t->bytes, {t->at[0], t->at[1]}, {t->pitch[0], t->pitch[1]}};
     int is_memory = !what->read && !what->write && !what->is_file;
-    int is_brief = is_memory && !what->ticket && t->bytes <= GPI_RING_SMALL;
+    int is_small = !what->ticket && t->width == t->bytes && t->bytes <= GPI_RING_SMALL;
     gpi_memory host = GPI_MEMORY_ORDINARY;
     gpupool_result result = GPUPOOL_OK;
     CUresult error = CUDA_SUCCESS;
-    if (is_memory && t->bytes) host = gpi_driver_look(driver, all.host.at);
-    t->is_direct = host != GPI_MEMORY_ORDINARY || (is_brief && t->width == t->bytes) || !t->bytes;
+    if (is_memory && t->bytes) host = gpi_driver_look(driver, t->at[t->down]);
+    t->is_direct = host != GPI_MEMORY_ORDINARY || !t->bytes || (is_memory && is_small);
     if (t->is_direct && t->bytes) error = gpi_ring_copy(driver, t, &all, what->stream);
     if (error == CUDA_ERROR_INVALID_VALUE && host == GPI_MEMORY_VISIBLE) t->is_direct = 0;
     else if (error != CUDA_SUCCESS) return GPI_TOLD(driver, copy, error);
     if (t->is_direct) t->cursor = t->bytes;
-    else if (gpi_driver_look(driver, t->side[!t->down].at) == GPI_MEMORY_ORDINARY)
+    else if (gpi_driver_look(driver, t->at[!t->down]) == GPI_MEMORY_ORDINARY)
         return gpi_system_fail(GPUPOOL_E_ARGUMENT, "%s: it is ordinary host memory",
                                t->down ? "from" : "to");
     else if (what->ticket || t->bytes >= GPI_RING_HELP)
@@ -6324,36 +6278,44 @@ static gpi_transfer *gpi_ring_record(gpupool_ring *ring, const gpupool_transfer 
     if (!t) return NULL;
     memset(&t->next, 0, sizeof *t - offsetof(gpi_transfer, next));
     t->what = *what;
-    t->file.direct = -1;
+    t->direct_file = -1;
     t->down = what->direction == GPUPOOL_DOWN;
-    t->side[0].at = (uintptr_t)what->from;
-    t->side[1].at = (uintptr_t)what->to;
-    t->side[0].pitch = what->from_pitch;
-    t->side[1].pitch = what->to_pitch;
+    t->at[0] = (uintptr_t)what->from;
+    t->at[1] = (uintptr_t)what->to;
+    t->pitch[0] = what->from_pitch;
+    t->pitch[1] = what->to_pitch;
     t->width = what->bytes;
     t->bytes = what->rows ? what->bytes * what->rows : what->bytes;
     if (!what->rows || (what->from_pitch == what->bytes && what->to_pitch == what->bytes))
-        t->width = t->side[0].pitch = t->side[1].pitch = t->bytes; /* one long row */
+        t->width = t->pitch[0] = t->pitch[1] = t->bytes; /* one long row */
     return t;
 }
 
+/* A transfer is put into the list also if it has failed. Workers are started for the first that can
+   use them; those that the system refuses are done without. */
 GPUPOOL_API gpupool_result gpupool_ring_transfer(gpupool_ring *ring, const gpupool_transfer *what) {
     const char *mistake = what ? gpi_ring_mistake(what) : "the transfer is NULL";
     gpupool_result result = gpi_ring_exists(ring);
-    gpi_transfer *t;
+    gpi_transfer *t, **link;
     if (result != GPUPOOL_OK) return result;
     if (mistake) return gpi_system_fail(GPUPOOL_E_ARGUMENT, "%s", mistake);
-    if (GPI_READ(&ring->is_broken)) return gpi_ring_broken(ring);
+    if (GPI_READ(&ring->is_broken))
+        return gpi_system_fail(GPUPOOL_E_CUDA, "the ring is broken: %.480s", ring->cause.text);
     t = gpi_ring_record(ring, what);
     if (!t) return gpi_system_no_memory();
     GPI_VISIT(&ring->driver, ring->driver.context);
-    if (what->is_file) result = gpi_file_open(&t->file, what->file, what->offset, t->bytes);
+    if (what->is_file) result = gpi_file_open(what->file, what->offset, t->bytes, &t->direct_file);
     if (result == GPUPOOL_OK && !ring->is_trusted) result = gpi_ring_may_begin(ring, t);
     if (result == GPUPOOL_OK) result = gpi_ring_begin(ring, t);
     gpi_ring_fail(t, result);
     gpi_system_lock(&ring->lock);
     if (result == GPUPOOL_OK && what->ticket) *what->ticket = t->ticket = ++ring->tickets;
-    gpi_ring_link(ring, t);
+    for (link = &ring->first; *link; link = &(*link)->next) continue;
+    *link = t;
+    while (t->helpers && ring->stats.workers < ring->workers_most &&
+           !pthread_create(&ring->threads[ring->stats.workers], NULL, gpi_ring_helper, ring))
+        ring->stats.workers++;
+    if (t->helpers) gpi_ring_wake(&ring->work, t->is_gated ? 1 : t->helpers); /* 1: to ask */
     if (!t->ticket) result = gpi_ring_await(ring, t, UINT64_MAX, &visit);
     gpi_system_unlock(&ring->lock);
     return result;
@@ -6406,9 +6368,9 @@ GPUPOOL_API gpupool_result gpupool_ring_get_stats(gpupool_ring *ring, gpupool_ri
     return GPUPOOL_OK;
 }
 
-/* Puts defaults into the config, and returns the mistake in it; NULL: none. A worker for each
-   processor but one, since callers copy too. */
-static const char *gpi_ring_configure(gpupool_ring_config *config) {
+/* Sets up a ring as the config or defaults say. Returns the mistake in it; NULL: none. A worker for
+   each processor but one, since callers copy too. */
+static const char *gpi_ring_configure(gpupool_ring *ring, const gpupool_ring_config *config) {
     size_t bytes = config->bytes ? config->bytes : GPUPOOL_RING_BYTES, slot = config->slot_bytes;
     int workers = config->workers ? config->workers : GPUPOOL_RING_WORKERS;
     if (!slot) slot = gpi_min(GPUPOOL_RING_SLOT_BYTES, bytes / 4);
@@ -6419,28 +6381,15 @@ static const char *gpi_ring_configure(gpupool_ring_config *config) {
     if (slot < (size_t)64 << 10 || slot > bytes / 4)
         return "slot_bytes is not from 64 KiB to a quarter of config.bytes";
     if (workers < -1 || workers > GPI_RING_MOST) return "workers is not from -1 to 64";
-    config->slot_bytes = gpi_down(slot, GPI_FILE_PAGE);
-    config->bytes = bytes / (2 * config->slot_bytes) * 2 * config->slot_bytes;
-    config->workers = workers > 0 ? workers : 0;
+    ring->slot_bytes = gpi_down(slot, GPI_FILE_PAGE);
+    ring->stats.limit = bytes / (2 * ring->slot_bytes) * 2 * ring->slot_bytes;
+    ring->workers_most = workers > 0 ? (uint64_t)workers : 0;
     return NULL;
 }
 
-static gpupool_result gpi_ring_open(gpupool_ring *ring, int device) {
-    gpi_driver *driver = &ring->driver;
-    gpupool_result result = gpi_driver_open(driver, device, 0);
-    int i;
-    if (result != GPUPOOL_OK) return result;
-    GPI_VISIT(driver, driver->context);
-    for (i = 0; i < 2 && result == GPUPOOL_OK; i++)
-        result = GPI_TELL(driver, stream_create, &ring->streams[i], CU_STREAM_NON_BLOCKING);
-    if (result == GPUPOOL_E_OUT_OF_MEMORY) result = gpi_thread.last.result = GPUPOOL_E_HOST_MEMORY;
-    return result;
-}
-
 static void gpi_ring_close(gpupool_ring *ring) {
-    int i;
-    for (i = 0; i < 2; i++)
-        if (ring->streams[i]) ring->driver.stream_destroy(ring->streams[i]);
+    if (ring->streams[0]) ring->driver.stream_destroy(ring->streams[0]);
+    if (ring->streams[1]) ring->driver.stream_destroy(ring->streams[1]);
     gpi_driver_close(&ring->driver);
     GPUPOOL_FREE(ring);
 }
@@ -6451,19 +6400,24 @@ GPUPOOL_API gpupool_result gpupool_ring_create(gpupool_ring **out,
     gpupool_result result = gpi_ring_exists(out);
     gpupool_ring *ring = NULL;
     const char *mistake;
+    int i;
     if (out) *out = NULL;
     if (result != GPUPOOL_OK) return result;
     if (given) config = *given;
     else result = gpi_driver_current(&config.device);
     if (result != GPUPOOL_OK) return result;
-    mistake = gpi_ring_configure(&config);
-    if (mistake) return gpi_system_fail(GPUPOOL_E_ARGUMENT, "config.%s", mistake);
     if (gpi_system_open() == GPUPOOL_OK) ring = (gpupool_ring *)gpi_system_zeroed(sizeof *ring);
     if (!ring) return gpi_system_no_memory();
-    ring->slot_bytes = config.slot_bytes;
-    ring->stats.limit = config.bytes;
-    ring->workers_most = (uint64_t)config.workers;
-    result = gpi_ring_open(ring, config.device);
+    mistake = gpi_ring_configure(ring, &config);
+    if (mistake) result = gpi_system_fail(GPUPOOL_E_ARGUMENT, "config.%s", mistake);
+    else result = gpi_driver_open(&ring->driver, config.device, 0);
+    if (result == GPUPOOL_OK) {
+        GPI_VISIT(&ring->driver, ring->driver.context);
+        for (i = 0; i < 2 && result == GPUPOOL_OK; i++)
+            result =
+                GPI_TELL(&ring->driver, stream_create, &ring->streams[i], CU_STREAM_NON_BLOCKING);
+    }
+    if (result == GPUPOOL_E_OUT_OF_MEMORY) result = gpi_thread.last.result = GPUPOOL_E_HOST_MEMORY;
     if (result == GPUPOOL_OK) *out = ring;
     else gpi_ring_close(ring);
     return result;
