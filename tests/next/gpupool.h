@@ -1686,7 +1686,7 @@ struct gpi_run {           /* (BUDDY; of a block: STREAM, ALLOC) */
         gpi_stream *freed_by; /* FREE: the stream that freed its larger part last */
     } by;
     uint32_t slack; /* a block: bytes that were not asked for */
-    uint8_t state, is_cached, is_followed;
+    uint8_t state, is_cached;
     uint8_t is_of_graph; /* a block: allocated in a scope, whose release frees it */
 };
 
@@ -2003,7 +2003,7 @@ static gpi_run *gpi_buddy_new(gpi_buddy *buddy, uint64_t unit, uint64_t units) {
     run->by.label = NULL;
     run->slack = 0;
     run->state = GPI_TAKEN;
-    run->is_cached = run->is_followed = 0;
+    run->is_cached = 0;
     return run;
 }
 
@@ -3074,26 +3074,24 @@ static void gpi_hand_take(gpi_ask *ask, uint64_t unit, uint64_t units, gpi_run *
         gpi_run *run = gpi_buddy_at(buddy, unit);
         run = gpi_buddy_take(buddy, run, unit, gpi_min(end, run->unit + run->units) - unit);
         gpi_stream_note_taken(ask->arena, run, ask->owner);
-        run->is_followed = 0;
         run->next = *hand;
         *hand = run;
         unit += run->units;
     }
 }
 
-/* Makes the request's stream wait for all other streams that freed memory in the hand. */
+/* Makes the request's stream wait for all other streams that freed memory in the hand, once each.
+ */
 static gpupool_result gpi_hand_follow(gpi_ask *ask, gpi_run *hand) {
-    gpupool_result result;
-    gpi_run *run, *same;
-    for (run = hand; run; run = run->next) {
+    gpupool_result result = GPUPOOL_OK;
+    const gpi_run *run, *same;
+    for (run = hand; run && result == GPUPOOL_OK; run = run->next) {
         gpi_stream *s = run->list->stream;
-        if (!s || s == ask->owner || run->is_followed) continue;
-        result = gpi_stream_follow(ask->arena, s, ask->owner, ask->handle);
-        if (result != GPUPOOL_OK) return result;
-        for (same = run; same; same = same->next)
-            if (same->list == run->list) same->is_followed = 1;
+        if (!s || s == ask->owner) continue;
+        for (same = hand; same->list != run->list;) same = same->next;
+        if (same == run) result = gpi_stream_follow(ask->arena, s, ask->owner, ask->handle);
     }
-    return GPUPOOL_OK;
+    return result;
 }
 
 static void gpi_hand_put_back(gpupool_arena *arena, gpi_run *hand) {
@@ -3102,13 +3100,6 @@ static void gpi_hand_put_back(gpupool_arena *arena, gpi_run *hand) {
         next = hand->next;
         gpi_buddy_put(&arena->buddy, hand, GPI_FREE, hand->list, hand->of.at);
     }
-}
-
-/* Makes one run of all that the hand has from a unit on. */
-static gpi_run *gpi_hand_join(gpi_buddy *buddy, uint64_t unit, uint64_t units) {
-    gpi_run *run = gpi_buddy_at(buddy, unit);
-    while (run->units < units) gpi_buddy_join(buddy, run, run->right);
-    return run;
 }
 
 /* -- stitches -- */
@@ -3138,7 +3129,8 @@ static gpupool_result gpi_stitch_take(gpi_ask *ask, gpi_stitch *stitch) {
         return result;
     }
     for (piece = stitch->pieces; piece < end; piece++) {
-        gpi_run *run = gpi_hand_join(&arena->buddy, piece->unit, piece->units);
+        gpi_run *run = gpi_buddy_at(&arena->buddy, piece->unit);
+        while (run->units < piece->units) gpi_buddy_join(&arena->buddy, run, run->right);
         run->state = GPI_PART;
         run->stitch = stitch;
     }
@@ -3520,18 +3512,19 @@ static gpupool_result gpi_ladder_exchange(const gpi_ask *ask) {
     gpupool_arena *arena = ask->arena;
     const gpi_chunks *chunks = &arena->chunks;
     uint64_t units = gpi_ladder_need(ask), need = gpi_up(units, GPI_GRANULE) * GPI_UNIT, idle = 0;
-    uint64_t room = gpi_less(chunks->limit, chunks->reserved.now), i;
-    gpupool_result result;
+    uint64_t room = gpi_less(chunks->limit, chunks->reserved.now), keep, i;
+    gpupool_result result = GPUPOOL_E_OUT_OF_MEMORY;
     for (i = 0; i < chunks->count; i++)
         if (gpi_chunk_is_idle(arena, chunks->all[i])) idle += chunks->all[i]->units * GPI_UNIT;
     if (chunks->source->flags & GPI_ON_DEVICE)
         room = gpi_min(room, gpi_driver_free_bytes(&arena->driver));
     if (!idle || need > room + idle) return GPUPOOL_E_OUT_OF_MEMORY;
-    result = gpi_ladder_trim(arena, gpi_less(chunks->reserved.now, gpi_less(need, room)));
-    if (result == GPUPOOL_OK) result = gpi_chunk_grow(ask, units);
-    if (result != GPUPOOL_E_OUT_OF_MEMORY) return result;
-    result = gpi_ladder_trim(arena, 0); /* others have taken it: everything that is idle */
-    return result == GPUPOOL_OK ? gpi_chunk_grow(ask, units) : result;
+    keep = gpi_less(chunks->reserved.now, gpi_less(need, room));
+    for (i = 0; i < 2 && result == GPUPOOL_E_OUT_OF_MEMORY; i++) {
+        result = gpi_ladder_trim(arena, i ? 0 : keep); /* if others have taken it: all idle ones */
+        if (result == GPUPOOL_OK) result = gpi_chunk_grow(ask, units);
+    }
+    return result;
 }
 
 /* -- the steps -- */
@@ -3585,7 +3578,6 @@ static gpi_run *gpi_ladder_take_others(gpi_ask *ask) {
         if (!run) continue;
         run = gpi_buddy_take(buddy, run, gpi_buddy_start(buddy, run, ask->alignment), ask->units);
         run->next = NULL;
-        run->is_followed = 0;
         if (gpi_hand_follow(ask, run) == GPUPOOL_OK) return run;
         gpi_hand_put_back(arena, run);
         return NULL;
@@ -4073,21 +4065,16 @@ static int gpi_alloc_is_cached(const gpi_run *run) {
 /* The run of home memory or of a stitch that an address is in; NULL: none. */
 static gpi_run *gpi_alloc_around(const gpupool_arena *arena, uint64_t address) {
     const gpi_buddy *buddy = &arena->buddy;
-    const gpi_chunk *chunk = NULL;
-    uint64_t i;
-    if (!buddy->is_apart) {
-        uint64_t unit = (address - buddy->base) / GPI_UNIT;
-        return address >= buddy->base && unit < buddy->granules * GPI_GRANULE
-                   ? gpi_buddy_at(buddy, unit)
-                   : NULL;
+    uint64_t at = address - buddy->base, i;
+    gpi_run *run = NULL;
+    if (!buddy->is_apart && at / GPI_PAGE < buddy->granules)
+        run = gpi_buddy_at(buddy, at / GPI_UNIT);
+    for (i = 0; i < arena->chunks.count && buddy->is_apart; i++) {
+        const gpi_chunk *chunk = arena->chunks.all[i];
+        at = address - (uint64_t)(uintptr_t)chunk->memory;
+        if (at / GPI_UNIT < chunk->units) run = gpi_buddy_at(buddy, chunk->unit + at / GPI_UNIT);
     }
-    for (i = 0; i < arena->chunks.count; i++) {
-        chunk = arena->chunks.all[i];
-        if (address - (uint64_t)(uintptr_t)chunk->memory < chunk->units * GPI_UNIT)
-            return gpi_buddy_at(
-                buddy, chunk->unit + (address - (uint64_t)(uintptr_t)chunk->memory) / GPI_UNIT);
-    }
-    return NULL;
+    return run && run->state != GPI_EMPTY && run->state != GPI_SPACE ? run : NULL;
 }
 
 /* Finds the live block at an address. E_INSIDE: *run is the one around it. */
@@ -4096,7 +4083,7 @@ static gpupool_result gpi_alloc_find(gpupool_arena *arena, const void *memory, g
     *run = gpi_buddy_lookup(&arena->buddy, address);
     if (*run && !gpi_alloc_is_cached(*run)) return GPUPOOL_OK;
     if (!*run) *run = gpi_alloc_around(arena, address);
-    if (!*run || (*run)->state == GPI_EMPTY || (*run)->state == GPI_SPACE)
+    if (!*run)
         return gpi_system_fail(GPUPOOL_E_NOT_OURS, "block: %p is in no memory of this arena",
                                memory);
     if (((*run)->state != GPI_LIVE && (*run)->state != GPI_OUT) || gpi_alloc_is_cached(*run))
@@ -4793,12 +4780,6 @@ static gpupool_result gpi_life_choose_source(gpupool_arena *arena) {
     return GPUPOOL_OK;
 }
 
-/* Bytes of the index, the cells, the list of chunks and the bits of the cells' starts. */
-static uint64_t gpi_life_tables(const gpi_buddy *buddy) {
-    return (sizeof(gpi_run *) << GPI_INDEX_BITS) + buddy->granules / 8 + 8 +
-           buddy->granules * (sizeof(gpi_cell) + sizeof(gpi_chunk *));
-}
-
 /* The limit that `where` names: as a text, unless that is NULL; 0 is none, and a negative number is
    a mistake. A part of it is a part of the device's memory, or of the host's. */
 static gpupool_result gpi_life_read_limit(const gpupool_arena *arena, const char *where,
@@ -4835,25 +4816,27 @@ static gpupool_result gpi_life_choose_limit(gpupool_arena *arena) {
     return result;
 }
 
-/* Addresses for chunks, then addresses for stitches. Sources whose memory lies elsewhere have
-   numbers only. */
+/* Tables; addresses for chunks, then addresses for stitches. Sources whose memory lies elsewhere
+   have numbers only. */
 static gpupool_result gpi_life_open_buddy(gpupool_arena *arena) {
     gpi_buddy *buddy = &arena->buddy;
-    uint64_t total = arena->driver.total_bytes, page = GPI_PAGE, homes, spaces, bytes;
+    gpi_region *region = &buddy->region;
+    uint64_t total = gpi_up(arena->driver.total_bytes, GPI_PAGE), page = GPI_PAGE;
+    uint64_t homes = buddy->is_apart ? (uint64_t)1 << 46 : total * GPI_HOMES;
+    uint64_t bytes = buddy->is_apart ? homes : homes + total * GPI_SPACES, granules = bytes / page;
+    uint64_t index = sizeof(gpi_run *) << GPI_INDEX_BITS, starts = gpi_up(granules, 64) / 8;
+    uint64_t tables = index + starts + granules * (sizeof(gpi_cell) + sizeof(gpi_chunk *));
     gpupool_result result;
     gpi_visit visit;
     gpi_run *run;
-    homes = buddy->is_apart ? (uint64_t)1 << 46 : gpi_up(total * GPI_HOMES, page);
-    spaces = buddy->is_apart ? 0 : gpi_up(total * GPI_SPACES, page);
-    bytes = homes + spaces;
-    buddy->granules = bytes / page;
-    buddy->index = (gpi_run **)gpi_system_pages(gpi_life_tables(buddy), PROT_READ | PROT_WRITE);
-    if (!buddy->index || !gpi_region_open(&buddy->region, (uint64_t)1 << 34) ||
-        !gpi_region_ensure(&buddy->region, 1 << 15))
+    if (!gpi_region_open(region, tables + ((uint64_t)1 << 34)) ||
+        !gpi_region_ensure(region, tables + (1 << 15)))
         return gpi_system_no_memory();
-    buddy->cells = (gpi_cell *)(void *)(buddy->index + (1 << GPI_INDEX_BITS));
-    arena->chunks.all = (gpi_chunk **)(void *)(buddy->cells + buddy->granules);
-    buddy->starts = (uint64_t *)(void *)(arena->chunks.all + buddy->granules);
+    buddy->granules = granules;
+    buddy->index = (gpi_run **)gpi_region_get(region, index);
+    buddy->starts = (uint64_t *)gpi_region_get(region, starts);
+    buddy->cells = (gpi_cell *)gpi_region_get(region, granules * sizeof(gpi_cell));
+    arena->chunks.all = (gpi_chunk **)gpi_region_get(region, granules * sizeof(gpi_chunk *));
     if (!buddy->is_apart) {
         CUdeviceptr base = 0;
         gpi_driver_enter(&arena->driver, arena->driver.context, &visit);
@@ -4864,7 +4847,7 @@ static gpupool_result gpi_life_open_buddy(gpupool_arena *arena) {
     }
     run = gpi_buddy_new(buddy, 0, bytes / GPI_UNIT);
     gpi_buddy_enter(buddy, run);
-    if (spaces) {
+    if (bytes > homes) {
         gpi_run *right = gpi_buddy_split(buddy, run, homes / GPI_UNIT);
         gpi_buddy_put(buddy, right, GPI_SPACE, &buddy->space, 0);
     }
@@ -4927,7 +4910,6 @@ static gpupool_result gpi_life_close(gpupool_arena *arena) {
         gpi_driver_leave(&arena->driver, &visit);
     }
     gpi_backup_close(&arena->backup);
-    if (buddy->index) munmap(buddy->index, gpi_life_tables(buddy));
     gpi_region_close(&buddy->region);
     gpi_driver_close(&arena->driver);
     return result;
@@ -4985,7 +4967,6 @@ static void gpi_life_retire(gpupool_arena *arena, cudaStream_t stream) {
     gpi_system_lock(&arena->lock);
     s = gpi_stream_find(arena, gpi_stream_key(stream));
     if (s) {
-        gpi_stream_close_scope(s);
         gpi_stream_flush(arena, s, 0);
         gpi_stream_mark(arena, s, stream); /* refused: its memory passes by a device wait */
         gpi_stream_retire(arena, s);
@@ -5083,8 +5064,8 @@ static void gpi_figures_read(gpupool_arena *arena, gpupool_stats *stats) {
     stats->host_waits = arena->streams.host_waits;
     stats->limit = arena->chunks.limit == UINT64_MAX ? 0 : arena->chunks.limit;
     stats->asleep = arena->chunks.asleep;
-    stats->host =
-        sizeof *arena + arena->buddy.region.opened + (sizeof(gpi_run *) << GPI_INDEX_BITS);
+    stats->host = sizeof *arena + arena->buddy.region.opened - /* tables of granules: hardly used */
+                  arena->buddy.granules * (sizeof(gpi_cell) + sizeof(gpi_chunk *));
 }
 
 GPUPOOL_API gpupool_result gpupool_get_stats(gpupool_arena *arena, gpupool_stats *stats) {
@@ -5286,29 +5267,24 @@ static void gpi_report_json(gpi_report *report) {
 /* R2. What the text lies in is malloc's. */
 static gpupool_result gpi_report_write(gpupool_arena *arena, void (*form)(gpi_report *), FILE *to,
                                        const char *event, const char *sentence) {
-    gpupool_result result = gpi_alloc_enter(arena);
-    gpi_report report;
+    gpi_report report = {arena, NULL, event, sentence, {0}, 0, 0};
+    gpupool_result result = gpi_alloc_lock(arena, "file", to);
     gpupool_stats stats;
     char *text = NULL;
     size_t bytes = 0;
-    int is_lost;
+    int is_lost = 1;
     if (result != GPUPOOL_OK) return result;
-    if (!to) return gpi_system_fail(GPUPOOL_E_ARGUMENT, "file: it is NULL");
-    memset(&report, 0, sizeof report);
-    report.arena = arena;
-    report.event = event;
-    report.sentence = sentence;
     report.file = open_memstream(&text, &bytes);
-    if (!report.file) return gpi_system_no_memory();
-    gpi_system_lock(&arena->lock);
-    gpi_alloc_empty_mail(arena);
-    gpi_stream_flush_all(arena);
-    gpi_figures_read(arena, &stats);
-    memcpy(report.words, &stats, sizeof stats);
-    form(&report);
+    if (report.file) {
+        gpi_stream_flush_all(arena);
+        gpi_figures_read(arena, &stats);
+        memcpy(report.words, &stats, sizeof stats);
+        form(&report);
+        is_lost = ferror(report.file);
+        if (fclose(report.file)) is_lost = 1; /* sets text and bytes */
+    }
     gpi_system_unlock(&arena->lock);
-    is_lost = ferror(report.file);
-    if (fclose(report.file) || is_lost) result = gpi_system_no_memory(); /* sets text and bytes */
+    if (is_lost) result = gpi_system_no_memory();
     else if (fwrite(text, 1, bytes, to) != bytes || fflush(to))
         result = gpi_system_fail(GPUPOOL_E_FILE, "file: it cannot be written");
     free(text);
@@ -5372,9 +5348,25 @@ static void gpi_report_open(void) {
 /* -- default arenas -- */
 
 /* Two threads may make one at once: the first to take the lock wins. */
-static gpupool_arena *gpi_shape_make(gpupool_arena **at, const gpupool_arena_config *config) {
-    gpupool_arena *arena, *first;
-    if (gpupool_arena_create(&arena, config) != GPUPOOL_OK) return NULL;
+GPUPOOL_API gpupool_arena *gpupool_get_default_arena(int device) {
+    int is_pinned = device == GPUPOOL_PINNED;
+    gpupool_arena_config config;
+    gpupool_arena **at, *arena, *first;
+    if (!is_pinned && (device < 0 || device >= GPI_DEVICES)) {
+        gpi_system_fail(GPUPOOL_E_ARGUMENT, "device: %d is neither a device nor GPUPOOL_PINNED",
+                        device);
+        return NULL;
+    }
+    at = &gpi_process.defaults[is_pinned ? 0 : device + 1];
+    arena = gpi_system_is_forked() ? NULL : GPI_READ(at);
+    if (arena) return arena;
+    memset(&config, 0, sizeof config);
+    config.name = is_pinned ? "pinned" : "default";
+    config.source = is_pinned ? GPUPOOL_SOURCE_PINNED : GPUPOOL_SOURCE_AUTO;
+    config.device = device;
+    if (is_pinned && cudaGetDevice(&config.device) != cudaSuccess)
+        config.device = 0; /* which says why */
+    if (gpupool_arena_create(&arena, &config) != GPUPOOL_OK) return NULL;
     gpi_system_lock(&gpi_process.lock);
     first = *at;
     if (!first) {
@@ -5382,34 +5374,8 @@ static gpupool_arena *gpi_shape_make(gpupool_arena **at, const gpupool_arena_con
         GPI_PUBLISH(at, arena);
     }
     gpi_system_unlock(&gpi_process.lock);
-    if (!first) return arena;
-    gpi_life_end(arena);
-    return first;
-}
-
-GPUPOOL_API gpupool_arena *gpupool_get_default_arena(int device) {
-    int is_pinned = device == GPUPOOL_PINNED;
-    gpupool_arena_config config;
-    gpupool_arena **at, *arena;
-    if (!is_pinned && (device < 0 || device >= GPI_DEVICES)) {
-        gpi_system_fail(GPUPOOL_E_ARGUMENT, "device: %d is neither a device nor GPUPOOL_PINNED",
-                        device);
-        return NULL;
-    }
-    if (gpi_system_is_forked()) {
-        gpi_alloc_enter(NULL);
-        return NULL;
-    }
-    at = &gpi_process.defaults[is_pinned ? 0 : device + 1];
-    arena = GPI_READ(at);
-    if (arena) return arena;
-    memset(&config, 0, sizeof config);
-    config.device = device;
-    config.name = is_pinned ? "pinned" : "default";
-    if (!is_pinned) return gpi_shape_make(at, &config);
-    config.source = GPUPOOL_SOURCE_PINNED;
-    if (cudaGetDevice(&config.device) != cudaSuccess) config.device = 0; /* which says why */
-    return gpi_shape_make(at, &config);
+    if (first) gpi_life_end(arena);
+    return first ? first : arena;
 }
 
 /* Of two threads that reset a device one ends its arenas. */
@@ -5531,16 +5497,12 @@ GPUPOOL_API cudaError_t gpupool_cudaMallocAsync(void **pointer, size_t bytes, cu
 static int gpi_shape_owns(gpupool_arena *arena, const void *block) {
     uint64_t address = (uint64_t)(uintptr_t)block;
     const gpi_run *run;
-    int owns;
     gpi_system_lock(&arena->lock);
     run = gpi_buddy_lookup(&arena->buddy, address);
-    owns = run != NULL;
-    if (!run && arena->config.source != GPUPOOL_SOURCE_CUSTOM) {
+    if (!run && arena->config.source != GPUPOOL_SOURCE_CUSTOM)
         run = gpi_alloc_around(arena, address);
-        owns = run && run->state != GPI_EMPTY && run->state != GPI_SPACE;
-    }
     gpi_system_unlock(&arena->lock);
-    return owns;
+    return run != NULL;
 }
 
 static cudaError_t gpi_shape_free_in(gpupool_arena *arena, void *block, cudaStream_t stream) {
@@ -5637,7 +5599,7 @@ static gpupool_result gpi_check_block(const gpupool_arena *arena, const gpi_run 
 }
 
 typedef struct gpi_sums {
-    uint64_t units, free_units, blocks, bytes, requested, free_runs, pending, parts, stitched;
+    uint64_t units, blocks, bytes, requested, free_runs, pending;
 } gpi_sums;
 
 static gpupool_result gpi_check_run(const gpupool_arena *arena, const gpi_run *run,
@@ -5648,7 +5610,6 @@ static gpupool_result gpi_check_run(const gpupool_arena *arena, const gpi_run *r
     GPI_MUST("B3 start", gpi_buddy_at(&arena->buddy, run->unit) == run);
     GPI_MUST("B3 end", gpi_buddy_at(&arena->buddy, run->unit + run->units - 1) == run);
     sums->units += run->units;
-    if (run->state == GPI_PART) sums->parts += run->units;
     if (run->state == GPI_LIVE || run->state == GPI_OUT) {
         int is_cached = run->state == GPI_OUT && run->is_cached;
         sums->blocks += !is_cached;
