@@ -2714,11 +2714,10 @@ static uint64_t gpi_stream_cache_most(const gpupool_arena *arena) {
    Read first: gpi_sources, gpi_chunk_make, gpi_chunk_grow, gpi_chunk_give_back. */
 
 typedef enum gpi_source_flag {
-    GPI_MAPS = 1, /* chunks can be mapped a second time: the arena stitches */
-    GPI_HOST =
-        2, /* the host may use a new block at once: only finished memory is handed out (O5) */
-    GPI_ON_DEVICE = 8, /* what the device has free says how much more there is */
-    GPI_ALONE = 4      /* each block is a chunk of its own, and goes back when it is freed */
+    GPI_MAPS = 1,     /* chunks can be mapped a second time: the arena stitches */
+    GPI_HOST = 2,     /* the host uses new blocks at once: finished memory only goes out (O5) */
+    GPI_ALONE = 4,    /* each block is a chunk of its own, and goes back when it is freed */
+    GPI_ON_DEVICE = 8 /* what the device has free says how much more there is */
 } gpi_source_flag;
 
 typedef struct gpi_source {
@@ -2917,6 +2916,8 @@ typedef struct gpi_ask { /* a request under way */
     gpi_stream *stream, *owner; /* of the call; whose the block will be: the stream, or its scope */
     cudaStream_t handle;        /* the stream, for CUDA */
     uint64_t units, alignment;
+    uint64_t need;     /* units that a growth must add for it */
+    int can_stitch;    /* the block may be stitched */
     int is_own_chunk;  /* the block is one chunk of exactly its size */
     int takes_own;     /* memory in the owner's list serves; 0: only finished memory */
     int takes_others;  /* memory is short: other streams' marked memory serves, behind waits */
@@ -2990,26 +2991,6 @@ static int gpi_chunk_is_idle(const gpupool_arena *arena, const gpi_chunk *chunk)
     const gpi_run *run = gpi_buddy_at(&arena->buddy, chunk->unit);
     return run->state == GPI_FREE && run->list == &arena->buddy.any &&
            run->unit + run->units >= chunk->unit + chunk->units;
-}
-
-/* Gives an idle chunk back; no stitch lies over it. O10: while the lock is open its bytes count as
-   `returning`, and who is short of memory waits for them. */
-static gpupool_result gpi_chunk_give_back(gpupool_arena *arena, gpi_chunk *chunk) {
-    gpi_buddy *buddy = &arena->buddy;
-    gpi_run *run = gpi_buddy_at(buddy, chunk->unit);
-    uint64_t bytes = chunk->units * GPI_UNIT;
-    gpupool_result result;
-    run = gpi_buddy_take(buddy, run, chunk->unit, chunk->units);
-    if (chunk->is_away) arena->chunks.asleep -= bytes;
-    arena->chunks.returning += bytes;
-    result = gpi_chunk_undo(arena, chunk);
-    arena->chunks.returning -= bytes;
-    gpi_system_wake_all(&arena->chunks.returned);
-    if (!chunk->is_away) return gpi_arena_break(arena);
-    gpi_chunk_unlink(arena, chunk);
-    gpi_buddy_put(buddy, run, GPI_EMPTY, &buddy->empty, 0);
-    GPUPOOL_FREE(chunk);
-    return result == GPUPOOL_OK ? GPUPOOL_OK : gpi_arena_break(arena);
 }
 /* == STITCH =======================================================================================
    One block from free memory of several chunks: they are mapped a second time, side by side.
@@ -3229,12 +3210,27 @@ static gpi_stitch *gpi_stitch_oldest(const gpupool_arena *arena, const gpi_chunk
     return oldest;
 }
 
-/* Gives an idle chunk back, and unmaps what is stitched over it. */
+/* Gives an idle chunk back, and unmaps what is stitched over it. O10: while the lock is open its
+   bytes count as `returning`, and who is short of memory waits for them. */
 static gpupool_result gpi_stitch_give_back(gpupool_arena *arena, gpi_chunk *chunk) {
+    gpi_buddy *buddy = &arena->buddy;
+    uint64_t bytes = chunk->units * GPI_UNIT;
+    gpupool_result result;
     gpi_stitch *stitch;
+    gpi_run *run;
     while ((stitch = gpi_stitch_oldest(arena, chunk)) != NULL)
         if (gpi_stitch_unmap(arena, stitch) != GPUPOOL_OK) return GPUPOOL_E_CUDA;
-    return gpi_chunk_give_back(arena, chunk);
+    run = gpi_buddy_take(buddy, gpi_buddy_at(buddy, chunk->unit), chunk->unit, chunk->units);
+    if (chunk->is_away) arena->chunks.asleep -= bytes;
+    arena->chunks.returning += bytes;
+    result = gpi_chunk_undo(arena, chunk);
+    arena->chunks.returning -= bytes;
+    gpi_system_wake_all(&arena->chunks.returned);
+    if (!chunk->is_away) return gpi_arena_break(arena);
+    gpi_chunk_unlink(arena, chunk);
+    gpi_buddy_put(buddy, run, GPI_EMPTY, &buddy->empty, 0);
+    GPUPOOL_FREE(chunk);
+    return result == GPUPOOL_OK ? GPUPOOL_OK : gpi_arena_break(arena);
 }
 
 /* Keeps idle stitches within bounds. */
@@ -3398,7 +3394,7 @@ static void gpi_ladder_put(gpupool_arena *arena, gpi_run *run, gpi_stream *s) {
     } else if (arena->chunks.source->flags & GPI_ALONE && s->kind != GPI_GRAPH) {
         chunk = gpi_buddy_chunk(&arena->buddy, run->unit);
         gpi_buddy_put(&arena->buddy, run, GPI_FREE, &arena->buddy.any, 0);
-        gpi_chunk_give_back(arena, chunk);
+        gpi_stitch_give_back(arena, chunk);
     } else {
         gpi_stream_put(arena, run, s, at);
     }
@@ -3452,13 +3448,11 @@ static gpi_stream *gpi_ladder_choose_wait(const gpi_ask *ask, uint64_t began) {
     gpi_stream *s, *best = NULL;
     for (s = streams->all_streams; s; s = s->next) {
         uint64_t done = gpi_stream_done(ask->arena, s);
+        int is_marked = !s->recording && s->mark_at > done;
         if (gpi_min(s->issued, began) <= done || (!s->list.units && !streams->waiting)) continue;
-        if (s->recording || s->mark_at <= done) {
-            if (!best) best = &streams->all;
-            continue;
-        }
-        if (s == ask->owner) return s;
-        if (!best || best == &streams->all || s->mark_at < best->mark_at) best = s;
+        if (is_marked && s == ask->owner) return s;
+        if (!best) best = &streams->all;
+        if (is_marked && (best == &streams->all || s->mark_at < best->mark_at)) best = s;
     }
     return best;
 }
@@ -3501,17 +3495,11 @@ static gpupool_result gpi_ladder_trim(gpupool_arena *arena, uint64_t keep) {
     return result;
 }
 
-/* What a growth must add for the request. */
-static uint64_t gpi_ladder_need(const gpi_ask *ask) {
-    uint64_t aligned = ask->arena->buddy.is_apart ? GPI_UNIT : GPI_GRANULE * GPI_UNIT;
-    return ask->units + (ask->alignment > aligned ? ask->alignment / GPI_UNIT : 0);
-}
-
 /* Gives back as many idle chunks as the growth lacks, and grows. */
 static gpupool_result gpi_ladder_exchange(const gpi_ask *ask) {
     gpupool_arena *arena = ask->arena;
     const gpi_chunks *chunks = &arena->chunks;
-    uint64_t units = gpi_ladder_need(ask), need = gpi_up(units, GPI_GRANULE) * GPI_UNIT, idle = 0;
+    uint64_t need = gpi_up(ask->need, GPI_GRANULE) * GPI_UNIT, idle = 0;
     uint64_t room = gpi_less(chunks->limit, chunks->reserved.now), keep, i;
     gpupool_result result = GPUPOOL_E_OUT_OF_MEMORY;
     for (i = 0; i < chunks->count; i++)
@@ -3522,7 +3510,7 @@ static gpupool_result gpi_ladder_exchange(const gpi_ask *ask) {
     keep = gpi_less(chunks->reserved.now, gpi_less(need, room));
     for (i = 0; i < 2 && result == GPUPOOL_E_OUT_OF_MEMORY; i++) {
         result = gpi_ladder_trim(arena, i ? 0 : keep); /* if others have taken it: all idle ones */
-        if (result == GPUPOOL_OK) result = gpi_chunk_grow(ask, units);
+        if (result == GPUPOOL_OK) result = gpi_chunk_grow(ask, ask->need);
     }
     return result;
 }
@@ -3611,10 +3599,6 @@ static int gpi_ladder_adopt_waiting(gpi_ask *ask) {
     return 1;
 }
 
-static int gpi_ladder_can_stitch(const gpi_ask *ask) {
-    return (ask->arena->chunks.source->flags & GPI_MAPS) && !ask->is_own_chunk;
-}
-
 /* The arena maps or grows though another stream has freed memory, which no mark covers. */
 static void gpi_ladder_note_unmarked(const gpi_ask *ask) {
     gpupool_arena *arena = ask->arena;
@@ -3627,12 +3611,12 @@ static void gpi_ladder_note_unmarked(const gpi_ask *ask) {
 
 /* A stitch within the budget, or growth. *run stays NULL after OK: memory was added. */
 static gpupool_result gpi_ladder_extend(gpi_ask *ask, gpi_run **run) {
-    uint64_t most = gpi_ladder_can_stitch(ask) ? gpi_stitch_affords(ask->arena) : 0;
+    uint64_t most = ask->can_stitch ? gpi_stitch_affords(ask->arena) : 0;
     gpupool_result result = GPUPOOL_E_OUT_OF_MEMORY;
     gpi_ladder_note_unmarked(ask);
     if (most >= 2) result = gpi_stitch_make(ask, most, run);
     if (result != GPUPOOL_E_OUT_OF_MEMORY) return result;
-    return gpi_chunk_grow(ask, gpi_ladder_need(ask));
+    return gpi_chunk_grow(ask, ask->need);
 }
 
 /* The host waits: for work, or for memory that another thread is giving back (O10). */
@@ -3659,7 +3643,7 @@ static gpupool_result gpi_ladder_squeeze(gpi_ask *ask, uint64_t began, gpi_run *
         if (!*run) *run = gpi_stitch_reuse(ask);
         if (*run || gpi_ladder_adopt_waiting(ask)) return GPUPOOL_OK;
     }
-    if (gpi_ladder_can_stitch(ask)) {
+    if (ask->can_stitch) {
         result = gpi_stitch_make(ask, UINT64_MAX, run);
         if (result != GPUPOOL_E_OUT_OF_MEMORY) return result;
     }
@@ -3769,7 +3753,7 @@ static uint64_t gpi_sibling_help(gpupool_arena *arena, uint64_t need, unsigned f
    now. */
 static int gpi_sibling_helps(const gpi_ask *ask) {
     gpupool_arena *arena = ask->arena;
-    uint64_t need = gpi_up(gpi_ladder_need(ask), GPI_GRANULE) * GPI_UNIT;
+    uint64_t need = gpi_up(ask->need, GPI_GRANULE) * GPI_UNIT;
     if (!(arena->chunks.source->flags & GPI_ON_DEVICE) ||
         need > gpi_less(arena->chunks.limit, arena->chunks.reserved.now))
         return 0;
@@ -3813,7 +3797,7 @@ static void gpi_survey_make(gpi_ask ask, uint64_t device_free, gpi_survey *surve
     const gpi_buddy *buddy = &ask.arena->buddy;
     const gpi_chunks *chunks = &ask.arena->chunks;
     const gpi_run *run = gpi_buddy_at(buddy, 0);
-    int can_stitch = gpi_ladder_can_stitch(&ask);
+    int can_stitch = ask.can_stitch;
     uint64_t more, i;
     gpi_plan plan;
     memset(survey, 0, sizeof *survey);
@@ -3896,8 +3880,8 @@ static void gpi_holder_write(const gpi_holder *holder, char *to, size_t bytes) {
    with them in a stitch, for which a larger alignment may find no addresses. */
 static void gpi_verdict_growth(const gpi_ask *ask, uint64_t whole, gpupool_verdict *v) {
     const gpi_chunks *chunks = &ask->arena->chunks;
-    uint64_t needs = gpi_up(gpi_ladder_need(ask) * GPI_UNIT, GPI_PAGE);
-    if (ask->alignment > GPI_PAGE && gpi_ladder_can_stitch(ask)) whole = 0;
+    uint64_t needs = gpi_up(ask->need * GPI_UNIT, GPI_PAGE);
+    if (ask->alignment > GPI_PAGE && ask->can_stitch) whole = 0;
     v->missing = gpi_less(v->reserved - whole + needs, chunks->limit);
     if (chunks->source->flags & GPI_ON_DEVICE)
         v->device_missing = gpi_less(needs, v->device_free + whole);
@@ -4192,7 +4176,7 @@ static inline void *gpi_alloc_cached(gpupool_arena *arena, const gpupool_request
 
 static gpupool_result gpi_alloc_refuses(const gpupool_arena *arena, const gpupool_request *r) {
     const gpi_source *source = arena->chunks.source;
-    uint64_t most = arena->buddy.is_apart ? GPI_UNIT : GPI_GRANULE * GPI_UNIT;
+    uint64_t most = arena->buddy.is_apart ? GPI_UNIT : GPI_PAGE;
     if (r->bytes == 0 || r->bytes > (uint64_t)1 << 46)
         return gpi_system_fail(GPUPOOL_E_ARGUMENT, "bytes: %zu is not in 1 to 2^46", r->bytes);
     if ((r->alignment & (r->alignment - 1)) || r->alignment > (uint64_t)1 << 40)
@@ -4211,6 +4195,7 @@ static gpupool_result gpi_alloc_refuses(const gpupool_arena *arena, const gpupoo
 static void gpi_alloc_ask(gpi_ask *ask, gpupool_arena *arena, const gpupool_request *request,
                           gpi_stream *s) {
     unsigned flags = arena->chunks.source->flags;
+    uint64_t aligned = arena->buddy.is_apart ? GPI_UNIT : GPI_PAGE; /* chunks begin so */
     memset(ask, 0, sizeof *ask);
     ask->arena = arena;
     ask->request = request;
@@ -4221,6 +4206,8 @@ static void gpi_alloc_ask(gpi_ask *ask, gpupool_arena *arena, const gpupool_requ
     ask->units = gpi_up(request->bytes, GPI_UNIT) / GPI_UNIT;
     if (ask->is_own_chunk && flags & GPI_MAPS) ask->units = gpi_up(ask->units, GPI_GRANULE);
     ask->alignment = gpi_max(request->alignment, GPI_UNIT);
+    ask->need = ask->units + (ask->alignment > aligned ? ask->alignment / GPI_UNIT : 0);
+    ask->can_stitch = flags & GPI_MAPS && !ask->is_own_chunk;
     ask->takes_own = ask->owner->kind == GPI_GRAPH ||
                      (ask->owner->kind == GPI_ORDINARY && !(flags & GPI_HOST)); /* O5 */
     if (ask->owner->kind == GPI_NONE) arena->streams.is_shared = 1;
@@ -4874,6 +4861,7 @@ static gpupool_result gpi_life_return_memory(gpupool_arena *arena) {
     gpi_chunks *chunks = &arena->chunks;
     int bin;
     gpi_system_lock(&arena->lock);
+    gpi_alloc_empty_mail(arena);
     for (bin = 0; bin < GPI_BINS; bin++)
         while (arena->stitches.bins[bin]) {
             gpi_stitch *stitch = arena->stitches.bins[bin];
@@ -5390,9 +5378,6 @@ GPUPOOL_API cudaError_t gpupool_cudaDeviceReset(void) {
                                              __ATOMIC_RELAXED))
                 continue;
             gpi_report_event(arena, "destroy", "");
-            gpi_system_lock(&arena->lock);
-            gpi_alloc_empty_mail(arena);
-            gpi_system_unlock(&arena->lock);
             gpi_life_end(arena);
         }
     return cudaDeviceReset();
@@ -5423,14 +5408,16 @@ static cudaError_t gpi_shape_fail(gpupool_result result) {
 /* The default arena of a stream's device, which need not be the current one. */
 static gpupool_arena *gpi_shape_arena_of(cudaStream_t stream, int current) {
     gpupool_arena *arena = gpupool_get_default_arena(current);
-    gpi_stream *s = arena ? gpi_stream_find(arena, gpi_stream_key(stream)) : NULL;
-    CUcontext context = s ? s->context : NULL;
+    CUcontext context = NULL;
     CUdevice device = current;
     gpi_driver *driver;
     gpi_visit visit;
+    gpi_stream *s;
     if (!arena || gpi_driver_is_special(stream)) return arena;
     driver = &arena->driver;
-    if (!s && driver->stream_context(stream, &context) != CUDA_SUCCESS) return arena;
+    s = gpi_stream_find(arena, gpi_stream_key(stream));
+    if (s) context = s->context;
+    else if (driver->stream_context(stream, &context) != CUDA_SUCCESS) return arena;
     if (context == driver->context) return arena;
     gpi_driver_enter(driver, context, &visit);
     driver->context_device(&device);
@@ -5442,7 +5429,9 @@ static gpupool_arena *gpi_shape_arena_of(cudaStream_t stream, int current) {
 static int gpi_shape_is_captured(gpupool_arena *arena, cudaStream_t stream) {
     gpi_stream *s;
     int has_scope = 0;
-    if (!arena || !gpi_driver_is_capturing(&arena->driver, stream)) return 0;
+    if (!arena || stream == GPUPOOL_NO_STREAM || stream == GPI_ALL_STREAM ||
+        !gpi_driver_is_capturing(&arena->driver, stream))
+        return 0;
     s = gpi_stream_find(arena, gpi_stream_key(stream));
     if (!s) return 1;
     gpi_system_lock(&s->lock);
@@ -5452,9 +5441,18 @@ static int gpi_shape_is_captured(gpupool_arena *arena, cudaStream_t stream) {
 }
 
 /* 0 bytes are NULL and no error, and more than there can be is no mistake, as with CUDA. */
-static cudaError_t gpi_shape_alloc(gpupool_arena *arena, void **pointer, size_t bytes,
-                                   cudaStream_t stream) {
+static cudaError_t gpi_shape_malloc(void **pointer, size_t bytes, cudaStream_t stream) {
     gpupool_request request = {bytes, 0, stream, 0, NULL};
+    gpupool_arena *arena;
+    cudaError_t error;
+    int device;
+    if (!pointer) return gpi_shape_fail(gpi_system_fail(GPUPOOL_E_ARGUMENT, "pointer: it is NULL"));
+    error = cudaGetDevice(&device); /* an error is CUDA's last one already */
+    if (error != cudaSuccess)
+        gpi_system_fail(GPUPOOL_E_CUDA, "cudaGetDevice: %s", cudaGetErrorName(error));
+    if (error != cudaSuccess) return error;
+    arena = gpi_shape_arena_of(stream, device);
+    if (gpi_shape_is_captured(arena, stream)) return gpi_cuda_malloc_async(pointer, bytes, stream);
     *pointer = NULL;
     if (bytes == 0) return cudaSuccess;
     if (arena) *pointer = gpi_alloc(arena, &request);
@@ -5463,32 +5461,12 @@ static cudaError_t gpi_shape_alloc(gpupool_arena *arena, void **pointer, size_t 
                                                     : gpi_thread.last.result);
 }
 
-/* The current device; its error is CUDA's last one already. */
-static cudaError_t gpi_shape_begin(void **pointer, int *device) {
-    cudaError_t error;
-    if (!pointer) return gpi_shape_fail(gpi_system_fail(GPUPOOL_E_ARGUMENT, "pointer: it is NULL"));
-    error = cudaGetDevice(device);
-    if (error != cudaSuccess)
-        gpi_system_fail(GPUPOOL_E_CUDA, "cudaGetDevice: %s", cudaGetErrorName(error));
-    return error;
-}
-
 GPUPOOL_API cudaError_t gpupool_cudaMalloc(void **pointer, size_t bytes) {
-    int device;
-    cudaError_t error = gpi_shape_begin(pointer, &device);
-    if (error != cudaSuccess) return error;
-    return gpi_shape_alloc(gpupool_get_default_arena(device), pointer, bytes, GPUPOOL_NO_STREAM);
+    return gpi_shape_malloc(pointer, bytes, GPUPOOL_NO_STREAM);
 }
 
 GPUPOOL_API cudaError_t gpupool_cudaMallocAsync(void **pointer, size_t bytes, cudaStream_t stream) {
-    int device;
-    cudaError_t error = gpi_shape_begin(pointer, &device);
-    gpupool_arena *arena;
-    if (error != cudaSuccess) return error;
-    if (!stream) stream = GPI_NULL_STREAM;
-    arena = gpi_shape_arena_of(stream, device);
-    if (gpi_shape_is_captured(arena, stream)) return gpi_cuda_malloc_async(pointer, bytes, stream);
-    return gpi_shape_alloc(arena, pointer, bytes, stream);
+    return gpi_shape_malloc(pointer, bytes, stream ? stream : GPI_NULL_STREAM);
 }
 
 /* -- free -- */
@@ -5512,8 +5490,7 @@ static cudaError_t gpi_shape_free_in(gpupool_arena *arena, void *block, cudaStre
                                  "block: %p is in arena \"%s\", which is no default one: "
                                  "gpupool_free is for it",
                                  block, arena->name);
-    else if (stream != GPI_ALL_STREAM && gpi_shape_is_captured(arena, stream))
-        result = gpi_driver_capturing();
+    else if (gpi_shape_is_captured(arena, stream)) result = gpi_driver_capturing();
     else result = gpupool_free(arena, block, stream);
     return result == GPUPOOL_OK ? cudaSuccess : gpi_shape_fail(result);
 }
