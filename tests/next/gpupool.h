@@ -1640,7 +1640,7 @@ struct gpi_run {           /* (BUDDY; of a block: STREAM, ALLOC) */
         gpi_stream *freed_by; /* FREE: the stream that freed its larger part last */
     } by;
     uint32_t slack; /* a block: bytes that were not asked for */
-    uint8_t state, is_cached, is_followed;
+    uint8_t state, is_cached;
     uint8_t is_of_graph; /* a block: allocated in a scope, whose release frees it */
 };
 
@@ -2646,11 +2646,10 @@ static uint64_t gpi_stream_cache_most(const gpupool_arena *arena) {
    Read first: gpi_sources, gpi_chunk_make, gpi_chunk_grow, gpi_chunk_give_back. */
 
 typedef enum gpi_source_flag {
-    GPI_MAPS = 1, /* chunks can be mapped a second time: the arena stitches */
-    GPI_HOST =
-        2, /* the host may use a new block at once: only finished memory is handed out (O5) */
-    GPI_ON_DEVICE = 8, /* what the device has free says how much more there is */
-    GPI_ALONE = 4      /* each block is a chunk of its own, and goes back when it is freed */
+    GPI_MAPS = 1,     /* chunks can be mapped a second time: the arena stitches */
+    GPI_HOST = 2,     /* the host uses new blocks at once: finished memory only goes out (O5) */
+    GPI_ALONE = 4,    /* each block is a chunk of its own, and goes back when it is freed */
+    GPI_ON_DEVICE = 8 /* what the device has free says how much more there is */
 } gpi_source_flag;
 
 typedef struct gpi_source {
@@ -2850,6 +2849,8 @@ typedef struct gpi_ask { /* a request under way */
     gpi_stream *stream, *owner; /* of the call; whose the block will be: the stream, or its scope */
     cudaStream_t handle;        /* the stream, for CUDA */
     uint64_t units, alignment;
+    uint64_t need;     /* units that a growth must add for it */
+    int can_stitch;    /* the block may be stitched */
     int is_own_chunk;  /* the block is one chunk of exactly its size */
     int takes_own;     /* memory in the owner's list serves; 0: only finished memory */
     int takes_others;  /* memory is short: other streams' marked memory serves, behind waits */
@@ -2924,26 +2925,6 @@ static int gpi_chunk_is_idle(const gpupool_arena *arena, const gpi_chunk *chunk)
     return run->state == GPI_FREE && run->list == &arena->buddy.any &&
            run->unit + run->units >= chunk->unit + chunk->units;
 }
-
-/* Gives an idle chunk back; no stitch lies over it. O10: while the lock is open its bytes count as
-   `returning`, and who is short of memory waits for them. */
-static gpupool_result gpi_chunk_give_back(gpupool_arena *arena, gpi_chunk *chunk) {
-    gpi_buddy *buddy = &arena->buddy;
-    gpi_run *run = gpi_buddy_at(buddy, chunk->unit);
-    uint64_t bytes = chunk->units * GPI_UNIT;
-    gpupool_result result;
-    run = gpi_buddy_take(buddy, run, chunk->unit, chunk->units);
-    if (chunk->is_away) arena->chunks.asleep -= bytes;
-    arena->chunks.returning += bytes;
-    result = gpi_chunk_undo(arena, chunk);
-    arena->chunks.returning -= bytes;
-    gpi_system_wake_all(&arena->chunks.returned);
-    if (!chunk->is_away) return gpi_arena_break(arena);
-    gpi_chunk_unlink(arena, chunk);
-    gpi_buddy_put(buddy, run, GPI_EMPTY, &buddy->empty, 0);
-    GPUPOOL_FREE(chunk);
-    return result == GPUPOOL_OK ? GPUPOOL_OK : gpi_arena_break(arena);
-}
 /* == STITCH =======================================================================================
    One block from free memory of several chunks: they are mapped a second time, side by side.
 
@@ -3007,26 +2988,24 @@ static void gpi_hand_take(gpi_ask *ask, uint64_t unit, uint64_t units, gpi_run *
         gpi_run *run = gpi_buddy_at(buddy, unit);
         run = gpi_buddy_take(buddy, run, unit, gpi_min(end, run->unit + run->units) - unit);
         gpi_stream_note_taken(ask->arena, run, ask->owner);
-        run->is_followed = 0;
         run->next = *hand;
         *hand = run;
         unit += run->units;
     }
 }
 
-/* Makes the request's stream wait for all other streams that freed memory in the hand. */
+/* Makes the request's stream wait for all other streams that freed memory in the hand, once each.
+ */
 static gpupool_result gpi_hand_follow(gpi_ask *ask, gpi_run *hand) {
-    gpupool_result result;
-    gpi_run *run, *same;
-    for (run = hand; run; run = run->next) {
+    gpupool_result result = GPUPOOL_OK;
+    const gpi_run *run, *same;
+    for (run = hand; run && result == GPUPOOL_OK; run = run->next) {
         gpi_stream *s = run->list->stream;
-        if (!s || s == ask->owner || run->is_followed) continue;
-        result = gpi_stream_follow(ask->arena, s, ask->owner, ask->handle);
-        if (result != GPUPOOL_OK) return result;
-        for (same = run; same; same = same->next)
-            if (same->list == run->list) same->is_followed = 1;
+        if (!s || s == ask->owner) continue;
+        for (same = hand; same->list != run->list;) same = same->next;
+        if (same == run) result = gpi_stream_follow(ask->arena, s, ask->owner, ask->handle);
     }
-    return GPUPOOL_OK;
+    return result;
 }
 
 static void gpi_hand_put_back(gpupool_arena *arena, gpi_run *hand) {
@@ -3035,13 +3014,6 @@ static void gpi_hand_put_back(gpupool_arena *arena, gpi_run *hand) {
         next = hand->next;
         gpi_buddy_put(&arena->buddy, hand, GPI_FREE, hand->list, hand->of.at);
     }
-}
-
-/* Makes one run of all that the hand has from a unit on. */
-static gpi_run *gpi_hand_join(gpi_buddy *buddy, uint64_t unit, uint64_t units) {
-    gpi_run *run = gpi_buddy_at(buddy, unit);
-    while (run->units < units) gpi_buddy_join(buddy, run);
-    return run;
 }
 
 /* -- stitches -- */
@@ -3071,7 +3043,8 @@ static gpupool_result gpi_stitch_take(gpi_ask *ask, gpi_stitch *stitch) {
         return result;
     }
     for (piece = stitch->pieces; piece < end; piece++) {
-        gpi_run *run = gpi_hand_join(&arena->buddy, piece->unit, piece->units);
+        gpi_run *run = gpi_buddy_at(&arena->buddy, piece->unit);
+        while (run->units < piece->units) gpi_buddy_join(&arena->buddy, run);
         run->state = GPI_PART;
         run->stitch = stitch;
     }
@@ -3170,12 +3143,27 @@ static gpi_stitch *gpi_stitch_oldest(const gpupool_arena *arena, const gpi_chunk
     return oldest;
 }
 
-/* Gives an idle chunk back, and unmaps what is stitched over it. */
+/* Gives an idle chunk back, and unmaps what is stitched over it. O10: while the lock is open its
+   bytes count as `returning`, and who is short of memory waits for them. */
 static gpupool_result gpi_stitch_give_back(gpupool_arena *arena, gpi_chunk *chunk) {
+    gpi_buddy *buddy = &arena->buddy;
+    uint64_t bytes = chunk->units * GPI_UNIT;
+    gpupool_result result;
     gpi_stitch *stitch;
+    gpi_run *run;
     while ((stitch = gpi_stitch_oldest(arena, chunk)) != NULL)
         if (gpi_stitch_unmap(arena, stitch) != GPUPOOL_OK) return GPUPOOL_E_CUDA;
-    return gpi_chunk_give_back(arena, chunk);
+    run = gpi_buddy_take(buddy, gpi_buddy_at(buddy, chunk->unit), chunk->unit, chunk->units);
+    if (chunk->is_away) arena->chunks.asleep -= bytes;
+    arena->chunks.returning += bytes;
+    result = gpi_chunk_undo(arena, chunk);
+    arena->chunks.returning -= bytes;
+    gpi_system_wake_all(&arena->chunks.returned);
+    if (!chunk->is_away) return gpi_arena_break(arena);
+    gpi_chunk_unlink(arena, chunk);
+    gpi_buddy_put(buddy, run, GPI_EMPTY, &buddy->empty, 0);
+    GPUPOOL_FREE(chunk);
+    return result == GPUPOOL_OK ? GPUPOOL_OK : gpi_arena_break(arena);
 }
 
 /* Keeps idle stitches within bounds. */
@@ -3342,7 +3330,7 @@ static void gpi_ladder_put(gpupool_arena *arena, gpi_run *run, gpi_stream *s) {
     } else if (arena->chunks.source->flags & GPI_ALONE && s->kind != GPI_GRAPH) {
         chunk = gpi_buddy_chunk(&arena->buddy, run->unit);
         gpi_buddy_put(&arena->buddy, run, GPI_FREE, &arena->buddy.any, 0);
-        gpi_chunk_give_back(arena, chunk);
+        gpi_stitch_give_back(arena, chunk);
     } else {
         gpi_stream_put(arena, run, s, at);
     }
@@ -3396,13 +3384,11 @@ static gpi_stream *gpi_ladder_choose_wait(const gpi_ask *ask, uint64_t began) {
     gpi_stream *s, *best = NULL;
     for (s = streams->all_streams; s; s = s->next) {
         uint64_t done = gpi_stream_done(ask->arena, s);
+        int is_marked = !s->recording && s->mark_at > done;
         if (gpi_min(s->issued, began) <= done || (!s->list.units && !streams->waiting)) continue;
-        if (s->recording || s->mark_at <= done) {
-            if (!best) best = &streams->all;
-            continue;
-        }
-        if (s == ask->owner) return s;
-        if (!best || best == &streams->all || s->mark_at < best->mark_at) best = s;
+        if (is_marked && s == ask->owner) return s;
+        if (!best) best = &streams->all;
+        if (is_marked && (best == &streams->all || s->mark_at < best->mark_at)) best = s;
     }
     return best;
 }
@@ -3446,29 +3432,24 @@ static gpupool_result gpi_ladder_trim(gpupool_arena *arena, uint64_t keep) {
     return result;
 }
 
-/* What a growth must add for the request. */
-static uint64_t gpi_ladder_need(const gpi_ask *ask) {
-    uint64_t aligned = ask->arena->buddy.is_apart ? GPI_UNIT : GPI_GRANULE * GPI_UNIT;
-    return ask->units + (ask->alignment > aligned ? ask->alignment / GPI_UNIT : 0);
-}
-
 /* Gives back as many idle chunks as the growth lacks, and grows. */
 static gpupool_result gpi_ladder_exchange(const gpi_ask *ask) {
     gpupool_arena *arena = ask->arena;
     const gpi_chunks *chunks = &arena->chunks;
-    uint64_t units = gpi_ladder_need(ask), need = gpi_up(units, GPI_GRANULE) * GPI_UNIT, idle = 0;
-    uint64_t room = gpi_less(chunks->limit, chunks->reserved.now), i;
-    gpupool_result result;
+    uint64_t need = gpi_up(ask->need, GPI_GRANULE) * GPI_UNIT, idle = 0;
+    uint64_t room = gpi_less(chunks->limit, chunks->reserved.now), keep, i;
+    gpupool_result result = GPUPOOL_E_OUT_OF_MEMORY;
     for (i = 0; i < chunks->count; i++)
         if (gpi_chunk_is_idle(arena, chunks->all[i])) idle += chunks->all[i]->units * GPI_UNIT;
     if (chunks->source->flags & GPI_ON_DEVICE)
         room = gpi_min(room, gpi_driver_free_bytes(&arena->driver));
     if (!idle || need > room + idle) return GPUPOOL_E_OUT_OF_MEMORY;
-    result = gpi_ladder_trim(arena, gpi_less(chunks->reserved.now, gpi_less(need, room)));
-    if (result == GPUPOOL_OK) result = gpi_chunk_grow(ask, units);
-    if (result != GPUPOOL_E_OUT_OF_MEMORY) return result;
-    result = gpi_ladder_trim(arena, 0); /* others have taken it: everything that is idle */
-    return result == GPUPOOL_OK ? gpi_chunk_grow(ask, units) : result;
+    keep = gpi_less(chunks->reserved.now, gpi_less(need, room));
+    for (i = 0; i < 2 && result == GPUPOOL_E_OUT_OF_MEMORY; i++) {
+        result = gpi_ladder_trim(arena, i ? 0 : keep); /* if others have taken it: all idle ones */
+        if (result == GPUPOOL_OK) result = gpi_chunk_grow(ask, ask->need);
+    }
+    return result;
 }
 
 /* -- the steps -- */
@@ -3526,7 +3507,6 @@ static gpi_run *gpi_ladder_take_others(gpi_ask *ask) {
         if (!run) continue;
         run = gpi_buddy_take(buddy, run, gpi_buddy_start(buddy, run, ask->alignment), ask->units);
         run->next = NULL;
-        run->is_followed = 0;
         if (gpi_hand_follow(ask, run) == GPUPOOL_OK) return run;
         gpi_hand_put_back(arena, run);
         return NULL;
@@ -3560,10 +3540,6 @@ static int gpi_ladder_adopt_waiting(gpi_ask *ask) {
     return 1;
 }
 
-static int gpi_ladder_can_stitch(const gpi_ask *ask) {
-    return (ask->arena->chunks.source->flags & GPI_MAPS) && !ask->is_own_chunk;
-}
-
 /* The arena maps or grows though another stream has freed memory, which no mark covers. */
 static void gpi_ladder_note_unmarked(const gpi_ask *ask) {
     gpupool_arena *arena = ask->arena;
@@ -3576,12 +3552,12 @@ static void gpi_ladder_note_unmarked(const gpi_ask *ask) {
 
 /* A stitch within the budget, or growth. *run stays NULL after OK: memory was added. */
 static gpupool_result gpi_ladder_extend(gpi_ask *ask, gpi_run **run) {
-    uint64_t most = gpi_ladder_can_stitch(ask) ? gpi_stitch_affords(ask->arena) : 0;
+    uint64_t most = ask->can_stitch ? gpi_stitch_affords(ask->arena) : 0;
     gpupool_result result = GPUPOOL_E_OUT_OF_MEMORY;
     gpi_ladder_note_unmarked(ask);
     if (most >= 2) result = gpi_stitch_make(ask, most, run);
     if (result != GPUPOOL_E_OUT_OF_MEMORY) return result;
-    return gpi_chunk_grow(ask, gpi_ladder_need(ask));
+    return gpi_chunk_grow(ask, ask->need);
 }
 
 /* The host waits: for work, or for memory that another thread is giving back (O10). */
@@ -3608,7 +3584,7 @@ static gpupool_result gpi_ladder_squeeze(gpi_ask *ask, uint64_t began, gpi_run *
         if (!*run) *run = gpi_stitch_reuse(ask);
         if (*run || gpi_ladder_adopt_waiting(ask)) return GPUPOOL_OK;
     }
-    if (gpi_ladder_can_stitch(ask)) {
+    if (ask->can_stitch) {
         result = gpi_stitch_make(ask, UINT64_MAX, run);
         if (result != GPUPOOL_E_OUT_OF_MEMORY) return result;
     }
@@ -3726,7 +3702,7 @@ static uint64_t gpi_sibling_help(gpupool_arena *arena, uint64_t need, unsigned f
    now. */
 static int gpi_sibling_helps(const gpi_ask *ask) {
     gpupool_arena *arena = ask->arena;
-    uint64_t need = gpi_up(gpi_ladder_need(ask), GPI_GRANULE) * GPI_UNIT;
+    uint64_t need = gpi_up(ask->need, GPI_GRANULE) * GPI_UNIT;
     if (!(arena->chunks.source->flags & GPI_ON_DEVICE) ||
         need > gpi_less(arena->chunks.limit, arena->chunks.reserved.now))
         return 0;
@@ -3770,7 +3746,7 @@ static void gpi_survey_make(gpi_ask ask, uint64_t device_free, gpi_survey *surve
     const gpi_buddy *buddy = &ask.arena->buddy;
     const gpi_chunks *chunks = &ask.arena->chunks;
     const gpi_run *run = gpi_buddy_at(buddy, 0);
-    int can_stitch = gpi_ladder_can_stitch(&ask);
+    int can_stitch = ask.can_stitch;
     uint64_t more, i;
     gpi_plan plan;
     memset(survey, 0, sizeof *survey);
@@ -3853,8 +3829,8 @@ static void gpi_holder_write(const gpi_holder *holder, char *to, size_t bytes) {
    with them in a stitch, for which a larger alignment may find no addresses. */
 static void gpi_verdict_growth(const gpi_ask *ask, uint64_t whole, gpupool_verdict *v) {
     const gpi_chunks *chunks = &ask->arena->chunks;
-    uint64_t needs = gpi_up(gpi_ladder_need(ask) * GPI_UNIT, GPI_PAGE);
-    if (ask->alignment > GPI_PAGE && gpi_ladder_can_stitch(ask)) whole = 0;
+    uint64_t needs = gpi_up(ask->need * GPI_UNIT, GPI_PAGE);
+    if (ask->alignment > GPI_PAGE && ask->can_stitch) whole = 0;
     v->missing = gpi_less(v->reserved - whole + needs, chunks->limit);
     if (chunks->source->flags & GPI_ON_DEVICE)
         v->device_missing = gpi_less(needs, v->device_free + whole);
@@ -4022,21 +3998,16 @@ static int gpi_alloc_is_cached(const gpi_run *run) {
 /* The run of home memory or of a stitch that an address is in; NULL: none. */
 static gpi_run *gpi_alloc_around(const gpupool_arena *arena, uint64_t address) {
     const gpi_buddy *buddy = &arena->buddy;
-    const gpi_chunk *chunk = NULL;
-    uint64_t i;
-    if (!buddy->is_apart) {
-        uint64_t unit = (address - buddy->base) / GPI_UNIT;
-        return address >= buddy->base && unit < buddy->granules * GPI_GRANULE
-                   ? gpi_buddy_at(buddy, unit)
-                   : NULL;
+    uint64_t at = address - buddy->base, i;
+    gpi_run *run = NULL;
+    if (!buddy->is_apart && at / GPI_PAGE < buddy->granules)
+        run = gpi_buddy_at(buddy, at / GPI_UNIT);
+    for (i = 0; i < arena->chunks.count && buddy->is_apart; i++) {
+        const gpi_chunk *chunk = arena->chunks.all[i];
+        at = address - (uint64_t)(uintptr_t)chunk->memory;
+        if (at / GPI_UNIT < chunk->units) run = gpi_buddy_at(buddy, chunk->unit + at / GPI_UNIT);
     }
-    for (i = 0; i < arena->chunks.count; i++) {
-        chunk = arena->chunks.all[i];
-        if (address - (uint64_t)(uintptr_t)chunk->memory < chunk->units * GPI_UNIT)
-            return gpi_buddy_at(
-                buddy, chunk->unit + (address - (uint64_t)(uintptr_t)chunk->memory) / GPI_UNIT);
-    }
-    return NULL;
+    return run && run->state != GPI_EMPTY && run->state != GPI_SPACE ? run : NULL;
 }
 
 /* Finds the live block at an address. E_INSIDE: *run is the one around it. */
@@ -4045,7 +4016,7 @@ static gpupool_result gpi_alloc_find(gpupool_arena *arena, const void *memory, g
     *run = gpi_buddy_lookup(&arena->buddy, address);
     if (*run && !gpi_alloc_is_cached(*run)) return GPUPOOL_OK;
     if (!*run) *run = gpi_alloc_around(arena, address);
-    if (!*run || (*run)->state == GPI_EMPTY || (*run)->state == GPI_SPACE)
+    if (!*run)
         return gpi_system_fail(GPUPOOL_E_NOT_OURS, "block: %p is in no memory of this arena",
                                memory);
     if (((*run)->state != GPI_LIVE && (*run)->state != GPI_OUT) || gpi_alloc_is_cached(*run))
@@ -4152,7 +4123,7 @@ static inline void *gpi_alloc_cached(gpupool_arena *arena, const gpupool_request
 
 static gpupool_result gpi_alloc_refuses(const gpupool_arena *arena, const gpupool_request *r) {
     const gpi_source *source = arena->chunks.source;
-    uint64_t most = arena->buddy.is_apart ? GPI_UNIT : GPI_GRANULE * GPI_UNIT;
+    uint64_t most = arena->buddy.is_apart ? GPI_UNIT : GPI_PAGE;
     if (r->bytes == 0 || r->bytes > (uint64_t)1 << 46)
         return gpi_system_fail(GPUPOOL_E_ARGUMENT, "bytes: %zu is not in 1 to 2^46", r->bytes);
     if ((r->alignment & (r->alignment - 1)) || r->alignment > (uint64_t)1 << 40)
@@ -4171,6 +4142,7 @@ static gpupool_result gpi_alloc_refuses(const gpupool_arena *arena, const gpupoo
 static void gpi_alloc_ask(gpi_ask *ask, gpupool_arena *arena, const gpupool_request *request,
                           gpi_stream *s) {
     unsigned flags = arena->chunks.source->flags;
+    uint64_t aligned = arena->buddy.is_apart ? GPI_UNIT : GPI_PAGE; /* chunks begin so */
     memset(ask, 0, sizeof *ask);
     ask->arena = arena;
     ask->request = request;
@@ -4181,6 +4153,8 @@ static void gpi_alloc_ask(gpi_ask *ask, gpupool_arena *arena, const gpupool_requ
     ask->units = gpi_up(request->bytes, GPI_UNIT) / GPI_UNIT;
     if (ask->is_own_chunk && flags & GPI_MAPS) ask->units = gpi_up(ask->units, GPI_GRANULE);
     ask->alignment = gpi_max(request->alignment, GPI_UNIT);
+    ask->need = ask->units + (ask->alignment > aligned ? ask->alignment / GPI_UNIT : 0);
+    ask->can_stitch = flags & GPI_MAPS && !ask->is_own_chunk;
     ask->takes_own = ask->owner->kind == GPI_GRAPH ||
                      (ask->owner->kind == GPI_ORDINARY && !(flags & GPI_HOST)); /* O5 */
     if (ask->owner->kind == GPI_NONE) arena->streams.is_shared = 1;
@@ -4737,12 +4711,6 @@ static gpupool_result gpi_life_choose_source(gpupool_arena *arena) {
     return GPUPOOL_OK;
 }
 
-/* Bytes of the index, the cells, the list of chunks and the bits of the cells' starts. */
-static uint64_t gpi_life_tables(const gpi_buddy *buddy) {
-    return (sizeof(gpi_run *) << GPI_INDEX_BITS) + buddy->granules / 8 + 8 +
-           buddy->granules * (sizeof(gpi_cell) + sizeof(gpi_chunk *));
-}
-
 /* The limit that `where` names: as a text, unless that is NULL; 0 is none, and a negative number is
    a mistake. A part of it is a part of the device's memory, or of the host's. */
 static gpupool_result gpi_life_read_limit(const gpupool_arena *arena, const char *where,
@@ -4779,24 +4747,26 @@ static gpupool_result gpi_life_choose_limit(gpupool_arena *arena) {
     return result;
 }
 
-/* Addresses for chunks, then addresses for stitches. Sources whose memory lies elsewhere have
-   numbers only. */
+/* Tables; addresses for chunks, then addresses for stitches. Sources whose memory lies elsewhere
+   have numbers only. */
 static gpupool_result gpi_life_open_buddy(gpupool_arena *arena) {
     gpi_buddy *buddy = &arena->buddy;
-    uint64_t total = arena->driver.total_bytes, page = GPI_PAGE, homes, spaces, bytes;
+    gpi_region *region = &buddy->region;
+    uint64_t total = gpi_up(arena->driver.total_bytes, GPI_PAGE), page = GPI_PAGE;
+    uint64_t homes = buddy->is_apart ? (uint64_t)1 << 46 : total * GPI_HOMES;
+    uint64_t bytes = buddy->is_apart ? homes : homes + total * GPI_SPACES, granules = bytes / page;
+    uint64_t index = sizeof(gpi_run *) << GPI_INDEX_BITS, starts = gpi_up(granules, 64) / 8;
+    uint64_t tables = index + starts + granules * (sizeof(gpi_cell) + sizeof(gpi_chunk *));
     gpupool_result result;
     gpi_run *run;
-    homes = buddy->is_apart ? (uint64_t)1 << 46 : gpi_up(total * GPI_HOMES, page);
-    spaces = buddy->is_apart ? 0 : gpi_up(total * GPI_SPACES, page);
-    bytes = homes + spaces;
-    buddy->granules = bytes / page;
-    buddy->index = (gpi_run **)gpi_system_pages(gpi_life_tables(buddy), PROT_READ | PROT_WRITE);
-    if (!buddy->index || !gpi_region_open(&buddy->region, (uint64_t)1 << 34) ||
-        !gpi_region_ensure(&buddy->region, 1 << 15))
+    if (!gpi_region_open(region, tables + ((uint64_t)1 << 34)) ||
+        !gpi_region_ensure(region, tables + (1 << 15)))
         return gpi_system_no_memory();
-    buddy->cells = (gpi_cell *)(void *)(buddy->index + (1 << GPI_INDEX_BITS));
-    arena->chunks.all = (gpi_chunk **)(void *)(buddy->cells + buddy->granules);
-    buddy->starts = (uint64_t *)(void *)(arena->chunks.all + buddy->granules);
+    buddy->granules = granules;
+    buddy->index = (gpi_run **)gpi_region_get(region, index);
+    buddy->starts = (uint64_t *)gpi_region_get(region, starts);
+    buddy->cells = (gpi_cell *)gpi_region_get(region, granules * sizeof(gpi_cell));
+    arena->chunks.all = (gpi_chunk **)gpi_region_get(region, granules * sizeof(gpi_chunk *));
     if (!buddy->is_apart) {
         CUdeviceptr base = 0;
         GPI_VISIT(&arena->driver, arena->driver.context);
@@ -4807,7 +4777,7 @@ static gpupool_result gpi_life_open_buddy(gpupool_arena *arena) {
     run = (gpi_run *)gpi_region_get(&buddy->region, sizeof *run);
     run->units = bytes / GPI_UNIT;
     gpi_buddy_enter(buddy, run);
-    if (spaces) {
+    if (bytes > homes) {
         gpi_run *right = gpi_buddy_split(buddy, run, homes / GPI_UNIT);
         gpi_buddy_put(buddy, right, GPI_SPACE, &buddy->space, 0);
     }
@@ -4834,6 +4804,7 @@ static gpupool_result gpi_life_return_memory(gpupool_arena *arena) {
     gpi_chunks *chunks = &arena->chunks;
     int bin;
     gpi_system_lock(&arena->lock);
+    gpi_alloc_empty_mail(arena);
     for (bin = 0; bin < GPI_BINS; bin++)
         while (arena->stitches.bins[bin]) {
             gpi_stitch *stitch = arena->stitches.bins[bin];
@@ -4868,7 +4839,6 @@ static gpupool_result gpi_life_close(gpupool_arena *arena) {
         if (buddy->base) arena->driver.unreserve(buddy->base, bytes);
     }
     gpi_backup_close(&arena->backup);
-    if (buddy->index) munmap(buddy->index, gpi_life_tables(buddy));
     gpi_region_close(&buddy->region);
     gpi_driver_close(&arena->driver);
     return result;
@@ -4924,7 +4894,6 @@ static void gpi_life_retire(gpupool_arena *arena, cudaStream_t stream) {
     gpi_system_lock(&arena->lock);
     s = gpi_stream_find(arena, gpi_stream_key(stream));
     if (s) {
-        gpi_stream_close_scope(s);
         gpi_stream_flush(arena, s, 0);
         gpi_stream_mark(arena, s, stream); /* refused: its memory passes by a device wait */
         gpi_stream_retire(arena, s);
@@ -5022,8 +4991,8 @@ static void gpi_figures_read(gpupool_arena *arena, gpupool_stats *stats) {
     stats->host_waits = arena->streams.host_waits;
     stats->limit = arena->chunks.limit == UINT64_MAX ? 0 : arena->chunks.limit;
     stats->asleep = arena->chunks.asleep;
-    stats->host =
-        sizeof *arena + arena->buddy.region.opened + (sizeof(gpi_run *) << GPI_INDEX_BITS);
+    stats->host = sizeof *arena + arena->buddy.region.opened - /* tables of granules: hardly used */
+                  arena->buddy.granules * (sizeof(gpi_cell) + sizeof(gpi_chunk *));
 }
 
 GPUPOOL_API gpupool_result gpupool_get_stats(gpupool_arena *arena, gpupool_stats *stats) {
@@ -5225,29 +5194,24 @@ static void gpi_report_json(gpi_report *report) {
 /* R2. What the text lies in is malloc's. */
 static gpupool_result gpi_report_write(gpupool_arena *arena, void (*form)(gpi_report *), FILE *to,
                                        const char *event, const char *sentence) {
-    gpupool_result result = gpi_alloc_enter(arena);
-    gpi_report report;
+    gpi_report report = {arena, NULL, event, sentence, {0}, 0, 0};
+    gpupool_result result = gpi_alloc_lock(arena, "file", to);
     gpupool_stats stats;
     char *text = NULL;
     size_t bytes = 0;
-    int is_lost;
+    int is_lost = 1;
     if (result != GPUPOOL_OK) return result;
-    if (!to) return gpi_system_fail(GPUPOOL_E_ARGUMENT, "file: it is NULL");
-    memset(&report, 0, sizeof report);
-    report.arena = arena;
-    report.event = event;
-    report.sentence = sentence;
     report.file = open_memstream(&text, &bytes);
-    if (!report.file) return gpi_system_no_memory();
-    gpi_system_lock(&arena->lock);
-    gpi_alloc_empty_mail(arena);
-    gpi_stream_flush_all(arena);
-    gpi_figures_read(arena, &stats);
-    memcpy(report.words, &stats, sizeof stats);
-    form(&report);
+    if (report.file) {
+        gpi_stream_flush_all(arena);
+        gpi_figures_read(arena, &stats);
+        memcpy(report.words, &stats, sizeof stats);
+        form(&report);
+        is_lost = ferror(report.file);
+        if (fclose(report.file)) is_lost = 1; /* sets text and bytes */
+    }
     gpi_system_unlock(&arena->lock);
-    is_lost = ferror(report.file);
-    if (fclose(report.file) || is_lost) result = gpi_system_no_memory(); /* sets text and bytes */
+    if (is_lost) result = gpi_system_no_memory();
     else if (fwrite(text, 1, bytes, to) != bytes || fflush(to))
         result = gpi_system_fail(GPUPOOL_E_FILE, "file: it cannot be written");
     free(text);
@@ -5311,9 +5275,24 @@ static void gpi_report_open(void) {
 /* -- default arenas -- */
 
 /* Two threads may make one at once: the first to take the lock wins. */
-static gpupool_arena *gpi_shape_make(gpupool_arena **at, const gpupool_arena_config *config) {
-    gpupool_arena *arena, *first;
-    if (gpupool_arena_create(&arena, config) != GPUPOOL_OK) return NULL;
+GPUPOOL_API gpupool_arena *gpupool_get_default_arena(int device) {
+    int is_pinned = device == GPUPOOL_PINNED;
+    gpupool_arena_config config;
+    gpupool_arena **at, *arena, *first;
+    if (!is_pinned && (device < 0 || device >= GPI_DEVICES)) {
+        gpi_system_fail(GPUPOOL_E_ARGUMENT, "device: %d is neither a device nor GPUPOOL_PINNED",
+                        device);
+        return NULL;
+    }
+    at = &gpi_process.defaults[is_pinned ? 0 : device + 1];
+    arena = gpi_system_is_forked() ? NULL : GPI_READ(at);
+    if (arena) return arena;
+    memset(&config, 0, sizeof config);
+    config.name = is_pinned ? "pinned" : "default";
+    config.source = is_pinned ? GPUPOOL_SOURCE_PINNED : GPUPOOL_SOURCE_AUTO;
+    config.device = device;
+    if (is_pinned && gpi_driver_current(&config.device) != GPUPOOL_OK) return NULL;
+    if (gpupool_arena_create(&arena, &config) != GPUPOOL_OK) return NULL;
     gpi_system_lock(&gpi_process.lock);
     first = *at;
     if (!first) {
@@ -5323,33 +5302,8 @@ static gpupool_arena *gpi_shape_make(gpupool_arena **at, const gpupool_arena_con
             GPI_PUBLISH(&gpi_process.defaults_count, (int)(at - gpi_process.defaults) + 1);
     }
     gpi_system_unlock(&gpi_process.lock);
-    if (!first) return arena;
-    gpi_life_end(arena);
-    return first;
-}
-
-GPUPOOL_API gpupool_arena *gpupool_get_default_arena(int device) {
-    int is_pinned = device == GPUPOOL_PINNED;
-    gpupool_arena_config config;
-    gpupool_arena **at, *arena;
-    if (!is_pinned && (device < 0 || device >= GPI_DEVICES)) {
-        gpi_system_fail(GPUPOOL_E_ARGUMENT, "device: %d is neither a device nor GPUPOOL_PINNED",
-                        device);
-        return NULL;
-    }
-    if (gpi_system_is_forked()) {
-        gpi_alloc_enter(NULL);
-        return NULL;
-    }
-    at = &gpi_process.defaults[is_pinned ? 0 : device + 1];
-    arena = GPI_READ(at);
-    if (arena) return arena;
-    memset(&config, 0, sizeof config);
-    config.device = device;
-    config.name = is_pinned ? "pinned" : "default";
-    if (is_pinned) config.source = GPUPOOL_SOURCE_PINNED;
-    if (is_pinned && gpi_driver_current(&config.device) != GPUPOOL_OK) return NULL;
-    return gpi_shape_make(at, &config);
+    if (first) gpi_life_end(arena);
+    return first ? first : arena;
 }
 
 /* Of two threads that reset a device one ends its arenas. */
@@ -5364,9 +5318,6 @@ GPUPOOL_API cudaError_t gpupool_cudaDeviceReset(void) {
                                              __ATOMIC_RELAXED))
                 continue;
             gpi_report_event(arena, "destroy", "");
-            gpi_system_lock(&arena->lock);
-            gpi_alloc_empty_mail(arena);
-            gpi_system_unlock(&arena->lock);
             gpi_life_end(arena);
         }
     return cudaDeviceReset();
@@ -5397,13 +5348,15 @@ static cudaError_t gpi_shape_fail(gpupool_result result) {
 /* The default arena of a stream's device, which need not be the current one. */
 static gpupool_arena *gpi_shape_arena_of(cudaStream_t stream, int current) {
     gpupool_arena *arena = gpupool_get_default_arena(current);
-    gpi_stream *s = arena ? gpi_stream_find(arena, gpi_stream_key(stream)) : NULL;
-    CUcontext context = s ? s->context : NULL;
+    CUcontext context = NULL;
     CUdevice device = current;
     gpi_driver *driver;
+    gpi_stream *s;
     if (!arena || gpi_driver_is_special(stream)) return arena;
     driver = &arena->driver;
-    if (!s && driver->stream_context(stream, &context) != CUDA_SUCCESS) return arena;
+    s = gpi_stream_find(arena, gpi_stream_key(stream));
+    if (s) context = s->context;
+    else if (driver->stream_context(stream, &context) != CUDA_SUCCESS) return arena;
     if (context == driver->context) return arena;
     GPI_VISIT(driver, context);
     driver->context_device(&device);
@@ -5414,7 +5367,8 @@ static gpupool_arena *gpi_shape_arena_of(cudaStream_t stream, int current) {
 static int gpi_shape_is_captured(gpupool_arena *arena, cudaStream_t stream) {
     gpi_stream *s;
     int has_scope = 0;
-    if (!arena || !gpi_driver_is_capturing(&arena->driver, stream)) return 0;
+    if (!arena || stream == GPUPOOL_NO_STREAM || !gpi_driver_is_capturing(&arena->driver, stream))
+        return 0;
     s = gpi_stream_find(arena, gpi_stream_key(stream));
     if (!s) return 1;
     gpi_system_lock(&s->lock);
@@ -5424,9 +5378,16 @@ static int gpi_shape_is_captured(gpupool_arena *arena, cudaStream_t stream) {
 }
 
 /* 0 bytes are NULL and no error, and more than there can be is no mistake, as with CUDA. */
-static cudaError_t gpi_shape_alloc(gpupool_arena *arena, void **pointer, size_t bytes,
-                                   cudaStream_t stream) {
+static cudaError_t gpi_shape_malloc(void **pointer, size_t bytes, cudaStream_t stream) {
     gpupool_request request = {bytes, 0, stream, 0, NULL};
+    gpupool_arena *arena;
+    cudaError_t error;
+    int device;
+    if (!pointer) return gpi_shape_fail(gpi_system_fail(GPUPOOL_E_ARGUMENT, "pointer: it is NULL"));
+    error = cudaGetDevice(&device); /* an error is CUDA's last one already */
+    if (gpi_driver_ran("cudaGetDevice", error, error) != GPUPOOL_OK) return error;
+    arena = gpi_shape_arena_of(stream, device);
+    if (gpi_shape_is_captured(arena, stream)) return gpi_cuda_malloc_async(pointer, bytes, stream);
     *pointer = NULL;
     if (bytes == 0) return cudaSuccess;
     if (arena) *pointer = gpi_alloc(arena, &request);
@@ -5435,31 +5396,12 @@ static cudaError_t gpi_shape_alloc(gpupool_arena *arena, void **pointer, size_t 
                                                     : gpi_thread.last.result);
 }
 
-/* The current device; its error is CUDA's last one already. */
-static cudaError_t gpi_shape_begin(void **pointer, int *device) {
-    cudaError_t error;
-    if (!pointer) return gpi_shape_fail(gpi_system_fail(GPUPOOL_E_ARGUMENT, "pointer: it is NULL"));
-    error = cudaGetDevice(device);
-    gpi_driver_ran("cudaGetDevice", error, error);
-    return error;
-}
-
 GPUPOOL_API cudaError_t gpupool_cudaMalloc(void **pointer, size_t bytes) {
-    int device;
-    cudaError_t error = gpi_shape_begin(pointer, &device);
-    if (error != cudaSuccess) return error;
-    return gpi_shape_alloc(gpupool_get_default_arena(device), pointer, bytes, GPUPOOL_NO_STREAM);
+    return gpi_shape_malloc(pointer, bytes, GPUPOOL_NO_STREAM);
 }
 
 GPUPOOL_API cudaError_t gpupool_cudaMallocAsync(void **pointer, size_t bytes, cudaStream_t stream) {
-    int device;
-    cudaError_t error = gpi_shape_begin(pointer, &device);
-    gpupool_arena *arena;
-    if (error != cudaSuccess) return error;
-    if (!stream) stream = GPI_NULL_STREAM;
-    arena = gpi_shape_arena_of(stream, device);
-    if (gpi_shape_is_captured(arena, stream)) return gpi_cuda_malloc_async(pointer, bytes, stream);
-    return gpi_shape_alloc(arena, pointer, bytes, stream);
+    return gpi_shape_malloc(pointer, bytes, stream ? stream : GPI_NULL_STREAM);
 }
 
 /* -- free -- */
@@ -5468,16 +5410,12 @@ GPUPOOL_API cudaError_t gpupool_cudaMallocAsync(void **pointer, size_t bytes, cu
 static int gpi_shape_owns(gpupool_arena *arena, const void *block) {
     uint64_t address = (uint64_t)(uintptr_t)block;
     const gpi_run *run;
-    int owns;
     gpi_system_lock(&arena->lock);
     run = gpi_buddy_lookup(&arena->buddy, address);
-    owns = run != NULL;
-    if (!run && arena->config.source != GPUPOOL_SOURCE_CUSTOM) {
+    if (!run && arena->config.source != GPUPOOL_SOURCE_CUSTOM)
         run = gpi_alloc_around(arena, address);
-        owns = run && run->state != GPI_EMPTY && run->state != GPI_SPACE;
-    }
     gpi_system_unlock(&arena->lock);
-    return owns;
+    return run != NULL;
 }
 
 static cudaError_t gpi_shape_free_in(gpupool_arena *arena, void *block, cudaStream_t stream) {
@@ -5581,7 +5519,7 @@ static gpupool_result gpi_check_block(const gpupool_arena *arena, const gpi_run 
 }
 
 typedef struct gpi_sums {
-    uint64_t units, free_units, blocks, bytes, requested, free_runs, pending, parts, stitched;
+    uint64_t units, blocks, bytes, requested, free_runs, pending;
 } gpi_sums;
 
 static gpupool_result gpi_check_run(const gpupool_arena *arena, const gpi_run *run,
@@ -5592,7 +5530,6 @@ static gpupool_result gpi_check_run(const gpupool_arena *arena, const gpi_run *r
     GPI_MUST("B3 start", gpi_buddy_at(&arena->buddy, run->unit) == run);
     GPI_MUST("B3 end", gpi_buddy_at(&arena->buddy, run->unit + run->units - 1) == run);
     sums->units += run->units;
-    if (run->state == GPI_PART) sums->parts += run->units;
     if (run->state == GPI_LIVE || run->state == GPI_OUT) {
         int is_cached = run->state == GPI_OUT && run->is_cached;
         sums->blocks += !is_cached;
