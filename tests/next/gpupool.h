@@ -80,15 +80,15 @@ Contents (search for "== NAME"):
 
 #include <cuda.h>
 #include <cuda_runtime_api.h>
-#if defined(__cplusplus) && defined(GPUPOOL_REPLACE_CUDA_MALLOC) && GPUPOOL_REPLACE_CUDA_MALLOC
-#include <cuda_runtime.h> /* CUDA's overloads, before the names are macros */
-#endif
 #include <stddef.h>
 #include <stdint.h>
 #include <stdio.h>
 
 /* == OPTIONS ======================================================================================
    Define an option before the include, in the file with GPUPOOL_IMPLEMENTATION.
+
+       GPUPOOL_REPLACE_CUDA_MALLOC 1    in each file whose calls it shall change: NAMES
+       GPUPOOL_CHECK 1                  every call ends with gpupool_check; for tests
 
    Environment, for arenas whose config leaves it open; each overrides the macro:
        GPUPOOL_LIMIT_<device>, GPUPOOL_LIMIT   a limit as text: gpupool_set_limit_text (not PINNED)
@@ -124,14 +124,7 @@ Contents (search for "== NAME"):
 #ifndef GPUPOOL_STREAM_CHECK
 #define GPUPOOL_STREAM_CHECK 0 /* 1: notice destroyed streams by CUDA's ids (rule 2), in 65 ns */
 #endif
-#ifndef GPUPOOL_REPLACE_CUDA_MALLOC
-#define GPUPOOL_REPLACE_CUDA_MALLOC 0 /* 1, in each file whose calls it shall change: NAMES */
-#endif
-#ifndef GPUPOOL_CHECK
-#define GPUPOOL_CHECK 0 /* 1: every call ends with gpupool_check; for tests */
-#endif
 #ifndef GPUPOOL_MALLOC /* host memory; both, or neither */
-#include <stdlib.h>
 #define GPUPOOL_MALLOC(bytes) malloc(bytes)
 #define GPUPOOL_FREE(memory) free(memory)
 #endif
@@ -146,12 +139,23 @@ Contents (search for "== NAME"):
 
 #define GPUPOOL_VERSION 300 /* 10000 x major + 100 x minor + patch */
 
-/* In place of a stream. A request gets only memory whose work has finished, so that any stream may
-   use it at once; a free says that the block's work has finished. */
-#ifdef __cplusplus /* no cast that -Wold-style-cast would tell of in each file */
+/* What a stream of 0 means in this file, as in its calls of CUDA; and the names of what differs by
+   it, as CUDA has them. */
+#ifdef CUDA_API_PER_THREAD_DEFAULT_STREAM /* nvcc --default-stream per-thread */
+#define GPUPOOL_STREAM_HERE cudaStreamPerThread
+#define GPUPOOL_HERE(name) name##_ptsz
+#else
+#define GPUPOOL_STREAM_HERE cudaStreamLegacy
+#define GPUPOOL_HERE(name) name
+#endif
+
+/* GPUPOOL_NO_STREAM: in place of a stream. A request gets only memory whose work has finished, so
+   that any stream may use it at once; a free says that the block's work has finished. */
+#ifdef __cplusplus
+extern "C" {
 #define GPUPOOL_NO_STREAM (reinterpret_cast<cudaStream_t>(UINTPTR_MAX))
 #else
-#define GPUPOOL_NO_STREAM ((cudaStream_t) ~(uintptr_t)0)
+#define GPUPOOL_NO_STREAM ((cudaStream_t)UINTPTR_MAX)
 #endif
 
 enum { GPUPOOL_PINNED = -2 }; /* for gpupool_get_default_arena, in place of a device */
@@ -177,51 +181,38 @@ typedef enum gpupool_result {
                       with the first cause, frees and destroy work */
 } gpupool_result;
 
-typedef enum gpupool_source { /* where an arena's chunks come from */
-                              GPUPOOL_SOURCE_AUTO =
-                                  0, /* MAPPED if device and driver can map, else DEVICE */
-                              GPUPOOL_SOURCE_MAPPED,  /* cuMemCreate and cuMemMap: the only source
-                                                         that stitches */
-                              GPUPOOL_SOURCE_DEVICE,  /* cudaMalloc */
-                              GPUPOOL_SOURCE_MANAGED, /* cudaMallocManaged: blocks are finished
-                                                         memory (the host may write) */
-                              GPUPOOL_SOURCE_PINNED,  /* cudaHostAlloc: page-locked host memory,
-                                                         likewise */
-                              GPUPOOL_SOURCE_CUSTOM,  /* config.chunk_alloc and chunk_free */
-                              GPUPOOL_SOURCE_BYPASS   /* no pool: each block is a cudaMalloc; to
-                                                         bisect a bug */
+/* Where an arena's chunks come from. */
+typedef enum gpupool_source {
+    GPUPOOL_SOURCE_AUTO = 0, /* MAPPED if device and driver can map, else DEVICE */
+    GPUPOOL_SOURCE_MAPPED,   /* cuMemCreate and cuMemMap: the only source that stitches */
+    GPUPOOL_SOURCE_DEVICE,   /* cudaMalloc */
+    GPUPOOL_SOURCE_MANAGED, /* cudaMallocManaged: blocks are finished memory (the host may write) */
+    GPUPOOL_SOURCE_PINNED,  /* cudaHostAlloc: page-locked host memory, likewise */
+    GPUPOOL_SOURCE_CUSTOM,  /* config.chunk_alloc and chunk_free */
+    GPUPOOL_SOURCE_BYPASS   /* no pool: each block is a cudaMalloc; to bisect a bug */
 } gpupool_source;
 
-typedef enum gpupool_flag {                       /* of a request; add up several */
-                            GPUPOOL_NO_WAIT = 1,  /* the host waits for no GPU work; fails if only a
-                                                     wait would help */
-                            GPUPOOL_ZEROED = 2,   /* zeroes the block in stream order (PINNED,
-                                                     NO_STREAM: at once) */
-                            GPUPOOL_OWN_CHUNK = 4 /* the block is a chunk to itself: for export,
-                                                     cuMemGetAddressRange */
-} gpupool_flag;
+/* Of a request; add up several. NO_WAIT: the host waits for no GPU work; fails if only a wait would
+   help. ZEROED: zeroes the block in stream order (PINNED, NO_STREAM: at once). OWN_CHUNK: the block
+   is a chunk to itself, for export and cuMemGetAddressRange. */
+enum gpupool_flag { GPUPOOL_NO_WAIT = 1, GPUPOOL_ZEROED = 2, GPUPOOL_OWN_CHUNK = 4 };
 
-typedef enum gpupool_cause { /* why memory ran out */
-                             GPUPOOL_CAUSE_NONE = 0,
-                             GPUPOOL_CAUSE_LIMIT,       /* the arena's limit */
-                             GPUPOOL_CAUSE_DEVICE_FULL, /* the device is full, mostly of this
-                                                           arena's memory */
-                             GPUPOOL_CAUSE_OTHERS, /* the device is full, mostly of memory that is
-                                                      not this arena's */
-                             GPUPOOL_CAUSE_FRAGMENTED, /* enough bytes are free, but not side by
-                                                          side */
-                             GPUPOOL_CAUSE_PENDING,    /* enough bytes are free once work or graphs
-                                                          have ended */
-                             GPUPOOL_CAUSE_HOST /* the host has no memory to give (PINNED, CUSTOM)
-                                                 */
+/* Why memory ran out. */
+typedef enum gpupool_cause {
+    GPUPOOL_CAUSE_NONE = 0,
+    GPUPOOL_CAUSE_LIMIT,       /* the arena's limit */
+    GPUPOOL_CAUSE_DEVICE_FULL, /* the device is full, mostly of this arena's memory */
+    GPUPOOL_CAUSE_OTHERS,      /* the device is full, mostly of memory that is not this arena's */
+    GPUPOOL_CAUSE_FRAGMENTED,  /* enough bytes are free, but not side by side */
+    GPUPOOL_CAUSE_PENDING,     /* enough bytes are free once work or graphs have ended */
+    GPUPOOL_CAUSE_HOST         /* the host has no memory to give (PINNED, CUSTOM) */
 } gpupool_cause;
 
-typedef enum gpupool_content {                      /* of live blocks, while the arena sleeps */
-                               GPUPOOL_DISCARD = 0, /* is dropped: blocks wake with any bytes */
-                               GPUPOOL_KEEP         /* lies in host memory, and comes back */
-} gpupool_content;
+/* What live blocks hold after sleep and wake: any bytes, or theirs, which lie in host memory. */
+typedef enum gpupool_content { GPUPOOL_DISCARD = 0, GPUPOOL_KEEP } gpupool_content;
 
-typedef enum gpupool_share { GPUPOOL_SHARE_PROCESSES = 1, GPUPOOL_SHARE_RDMA = 2 } gpupool_share;
+/* Whom MAPPED memory can be shared with; add them up. */
+enum gpupool_share { GPUPOOL_SHARE_PROCESSES = 1, GPUPOOL_SHARE_RDMA = 2 };
 
 typedef struct gpupool_arena gpupool_arena;
 typedef struct gpupool_capture gpupool_capture;
@@ -232,16 +223,15 @@ typedef struct gpupool_mapping { /* for on_map and on_unmap: a whole chunk, or a
     unsigned long long handle; /* CUmemGenericAllocationHandle; 0: a stitch, or not MAPPED */
 } gpupool_mapping;
 
-typedef struct gpupool_verdict { /* figures of one moment, in bytes */
+/* Figures of one moment, in bytes. missing: raise the limit by so much, and the identical request
+   succeeds; 0: the limit is not what is in the way, or the device lacks memory too. device_missing:
+   what the device lacks for it. to_free: at least so much of the arena's blocks must become free;
+   0: less than what is free would do, in one piece. largest: a request on the same stream for this
+   much succeeds (NO_WAIT too). limit: 0 is none. */
+typedef struct gpupool_verdict {
     gpupool_cause cause;
-    uint64_t asked;
-    uint64_t missing; /* raise the limit by so much, and the identical request succeeds; 0: the
-                         limit is not what is in the way, or the device lacks memory too */
-    uint64_t device_missing; /* what the device lacks for it */
-    uint64_t to_free; /* at least so much of the arena's blocks must become free; 0: less than
-                         what is free would do, in one piece */
-    uint64_t largest; /* a request on the same stream for this much succeeds (NO_WAIT too) */
-    uint64_t limit, reserved, allocated, pending; /* limit 0: none */
+    uint64_t asked, missing, device_missing, to_free, largest;
+    uint64_t limit, reserved, allocated, pending;
     uint64_t device_free, device_total;
     char sentence[400];
 } gpupool_verdict;
@@ -259,16 +249,13 @@ typedef struct gpupool_block {
     const char *label;
 } gpupool_block;
 
-typedef enum gpupool_kind {                    /* of a part of an arena's memory */
-                            GPUPOOL_CHUNK = 0, /* all of a chunk; its parts follow */
-                            GPUPOOL_LIVE,      /* a block, or a piece of one */
-                            GPUPOOL_PENDING,   /* freed; queued work may still use it */
-                            GPUPOOL_KEPT,      /* freed; a graph keeps it until its release */
-                            GPUPOOL_FREE       /* finished, or never used */
-} gpupool_kind;
+/* Of a part of an arena's memory. CHUNK: all of a chunk; its parts follow. LIVE: a block, or a
+   piece of one. PENDING: freed, and queued work may still use it. KEPT: freed, and a graph keeps it
+   until its release. FREE: finished, or never used. */
+enum gpupool_kind { GPUPOOL_CHUNK = 0, GPUPOOL_LIVE, GPUPOOL_PENDING, GPUPOOL_KEPT, GPUPOOL_FREE };
 
 typedef struct gpupool_part { /* for gpupool_walk_blocks */
-    gpupool_kind kind;
+    enum gpupool_kind kind;
     void *memory;
     size_t bytes;
     gpupool_block block; /* LIVE: the block that it is a part of, */
@@ -281,9 +268,8 @@ typedef struct gpupool_arena_config {
     int device;       /* CUDA's ordinal */
     const char *name; /* for reports; copied */
     gpupool_source source;
-    size_t limit_bytes; /* 0: the environment's, else GPUPOOL_LIMIT */
-    size_t chunk_bytes; /* 0: GPUPOOL_CHUNK_BYTES */
-    unsigned share;     /* gpupool_share: MAPPED memory for other processes, or RDMA */
+    size_t limit_bytes, chunk_bytes; /* 0: the environment's limit, GPUPOOL_LIMIT, _CHUNK_BYTES */
+    unsigned share;                  /* gpupool_share */
     void *(*chunk_alloc)(size_t bytes, void *user);            /* CUSTOM: NULL means none left */
     void (*chunk_free)(void *chunk, size_t bytes, void *user); /* and takes back what it gave */
     int (*on_map)(const gpupool_mapping *, void *user);        /* nonzero: refused */
@@ -307,22 +293,16 @@ typedef struct gpupool_counter {
     uint64_t now, peak;
 } gpupool_counter;
 
-typedef struct gpupool_stats {    /* sizes in bytes, counts since the arena was made */
-    gpupool_counter requested;    /* live blocks, as asked for */
-    gpupool_counter allocated;    /* the same in whole units */
-    gpupool_counter reserved;     /* chunks */
-    gpupool_counter pending;      /* freed, and not known to be finished */
-    uint64_t blocks, free_blocks; /* live blocks; runs of free memory */
+typedef struct gpupool_stats {            /* sizes in bytes, counts since the arena was made */
+    gpupool_counter requested, allocated; /* live blocks: as asked for; in whole units */
+    gpupool_counter reserved, pending;    /* chunks; freed, and not known to be finished */
+    uint64_t blocks, free_blocks;         /* live blocks; runs of free memory */
     uint64_t allocs, frees, failures;
-    uint64_t chunks, stitches; /* that exist */
-    uint64_t stitched, reused; /* stitches mapped; blocks that took one that was mapped */
-    uint64_t driver_calls;     /* calls that create, map, unmap or release memory */
-    uint64_t marks;            /* events recorded */
-    uint64_t stream_waits;     /* a stream was made to wait for another, on the device */
-    uint64_t host_waits;       /* the host waited for a stream or the device */
-    uint64_t limit;            /* 0: none */
-    uint64_t asleep;           /* bytes that sleep gave back */
-    uint64_t host;             /* host memory of the arena's records */
+    uint64_t chunks, stitches;         /* that exist */
+    uint64_t stitched, reused;         /* stitches mapped; blocks that took one that was mapped */
+    uint64_t driver_calls, marks;      /* that create, map, unmap or release; events recorded */
+    uint64_t stream_waits, host_waits; /* for a stream: a stream, on the device; the host */
+    uint64_t limit, asleep, host;      /* 0: none; what sleep gave back; the host's for records */
 } gpupool_stats;
 
 /* -- the ring -- */
@@ -330,17 +310,13 @@ typedef struct gpupool_stats {    /* sizes in bytes, counts since the arena was 
 typedef struct gpupool_ring gpupool_ring;
 typedef uint64_t gpupool_ticket; /* of one transfer: never 0, never used twice by a ring */
 
-typedef enum gpupool_direction {
-    GPUPOOL_UP = 0,  /* from the host to the device */
-    GPUPOOL_DOWN = 1 /* from the device to the host */
-} gpupool_direction;
+typedef enum gpupool_direction { GPUPOOL_UP = 0, GPUPOOL_DOWN } gpupool_direction; /* the device */
 
 typedef struct gpupool_ring_config {
-    int device;        /* CUDA's ordinal */
-    size_t bytes;      /* the most pinned memory: 256 KiB to 16 TiB; 0: GPUPOOL_RING_BYTES */
-    size_t slot_bytes; /* 64 KiB to a quarter of bytes; 0: GPUPOOL_RING_SLOT_BYTES */
-    int workers;       /* threads that help callers: up to 64; -1: none; 0: GPUPOOL_RING_WORKERS */
-} gpupool_ring_config;
+    int device;               /* CUDA's ordinal */
+    size_t bytes, slot_bytes; /* the most pinned memory: 256 KiB to 16 TiB; 64 KiB to a quarter */
+    int workers;              /* threads that help callers: up to 64; -1: none */
+} gpupool_ring_config;        /* 0: GPUPOOL_RING_BYTES, GPUPOOL_RING_SLOT_BYTES, _RING_WORKERS */
 
 /* Your functions. A call is about bytes [offset, offset + bytes) of the transfer: read writes them
    to `to`, write gets them at `from`. Each byte comes once, in any order, from several threads at a
@@ -360,32 +336,25 @@ typedef struct gpupool_transfer {
     const void *from; /* UP: host memory; DOWN: device memory */
     size_t bytes;     /* in all; with rows: of each row */
     cudaStream_t stream;
-    size_t rows;                 /* with both pitches, as in cudaMemcpy2DAsync; all 0: no rows */
-    size_t to_pitch, from_pitch; /* bytes from the start of a row to the start of the next */
-    gpupool_read_fn read;        /* UP: fills pinned memory with the data, in place of `from` */
-    gpupool_write_fn write;      /* DOWN: takes the data from pinned memory, in place of `to` */
-    void *user;                  /* passed to read and write */
-    int is_file;                 /* 1, UP: the data comes from a file in place of `from`, */
-    int file;                    /* as gpupool_upload_file has it */
-    uint64_t offset;
+    size_t rows, to_pitch, from_pitch; /* as in cudaMemcpy2DAsync; all 0: no rows */
+    gpupool_read_fn read;   /* UP: fills pinned memory with the data, in place of `from` */
+    gpupool_write_fn write; /* DOWN: takes the data from pinned memory, in place of `to` */
+    void *user;             /* passed to read and write */
+    int is_file, file;      /* is_file 1, UP: the data comes from a file in place of `from`, */
+    uint64_t offset;        /* as gpupool_upload_file has it */
     gpupool_ticket *ticket; /* receives a ticket; NULL: the call returns when all is done */
 } gpupool_transfer;
 
-typedef struct gpupool_ring_stats {  /* bytes, and counts; arrays by gpupool_direction */
-    uint64_t pinned, limit;          /* limit: the most that the ring pins; falls if the host
-                                        refuses more */
-    uint64_t workers;                /* threads that it has started */
-    uint64_t transfers[2], failures; /* that have ended */
-    uint64_t bytes[2];               /* of transfers that ended well; and of these: */
-    uint64_t direct_bytes[2];        /* copied by CUDA itself: pinned, device and small memory */
+typedef struct gpupool_ring_stats { /* bytes, and counts; arrays by gpupool_direction */
+    uint64_t pinned, limit,
+        workers; /* limit: of pinned, and falls if the host refuses more; threads started */
+    uint64_t transfers[2], failures;    /* that have ended */
+    uint64_t bytes[2], direct_bytes[2]; /* of transfers that ended well; copied by CUDA itself:
+                                           pinned, device and small memory */
 } gpupool_ring_stats;
 
 /* == API ==========================================================================================
    Functions that return a pointer return NULL if they fail; gpupool_last_result says why. */
-
-#ifdef __cplusplus
-extern "C" {
-#endif
 
 /* Of this thread's last failed call: its result, a sentence, and the verdict of E_OUT_OF_MEMORY. */
 GPUPOOL_API gpupool_result gpupool_last_result(void);
@@ -554,35 +523,22 @@ GPUPOOL_API gpupool_result gpupool_ring_wait(gpupool_ring *, gpupool_ticket, int
 GPUPOOL_API gpupool_result gpupool_ring_get_stats(gpupool_ring *, gpupool_ring_stats *);
 
 #ifdef __cplusplus
-}
-#endif
-
-/* CUDA's own: NAMES cannot give the names back, which CUDA's header may have defined as macros. */
-static inline cudaError_t gpi_cuda_malloc_async(void **pointer, size_t bytes, cudaStream_t stream) {
-    return cudaMallocAsync(pointer, bytes, stream);
-}
-static inline cudaError_t gpi_cuda_free_async(void *block, cudaStream_t stream) {
-    return cudaFreeAsync(block, stream);
-}
-
 /* == CPP ==========================================================================================
    For C++: an owner of an arena, a resource for cuda::mr and RMM, an allocator for containers.
 
-       gpupool::arena arena;                          // or arena(config); destroyed by its owner
-       gpupool::resource memory(arena);               // where cuda::mr or RMM want a resource
-       gpupool::allocator<char> scratch(arena, stream);                  //
-   thrust::cuda::par(scratch) thrust::device_vector<int, gpupool::allocator<int, gpupool::resource,
-   thrust::device_ptr>> std::vector<int, gpupool::allocator<int, gpupool::host_resource>>      //
-   PINNED or MANAGED
+       gpupool::arena arena;                             // or arena(config): a std::unique_ptr
+       gpupool::resource memory(arena);                  // where cuda::mr or RMM want a resource
+       gpupool::allocator<char> scratch(arena, stream);  // thrust::cuda::par(scratch)
+       thrust::device_vector<int, gpupool::allocator<int, gpupool::resource, thrust::device_ptr>>
+       std::vector<int, gpupool::allocator<int, gpupool::host_resource>>      // PINNED or MANAGED
 
    What fails throws gpupool::bad_alloc. In a file without exceptions an allocation that fails
    returns a null pointer, and an arena that could not be made owns nothing. A request for 0 bytes
    returns a null pointer and does not fail. */
 
-#ifdef __cplusplus
-extern "C++" { /* the include of this file may be in C's linkage */
+extern "C++" {
+#include <memory>
 #include <new>
-#include <utility>
 /* cuda::mr's names for where memory can be used; the whole of <cuda/memory_resource> would take
    nvcc seconds. Before CCCL 3.1 they exist only in programs that ask for them. */
 #if __cplusplus >= 201703L && __has_include(<cuda/version>)
@@ -596,20 +552,14 @@ extern "C++" { /* the include of this file may be in C's linkage */
 /* Files of one program may mean different streams by 0, and have exceptions or not. So the classes
    are in inline namespaces: the linker does not take one file's functions for another's. */
 namespace gpupool {
-#ifdef CUDA_API_PER_THREAD_DEFAULT_STREAM
-inline namespace per_thread {
-#define GPI_CPP_STREAM cudaStreamPerThread
-#else
-inline namespace legacy {
-#define GPI_CPP_STREAM cudaStreamLegacy
-#endif
 #ifdef __cpp_exceptions
-inline namespace throwing {
+#define GPI_CPP_FILE GPUPOOL_HERE(throwing)
 #define GPI_CPP_FAIL() throw bad_alloc()
 #else
-inline namespace returning {
+#define GPI_CPP_FILE GPUPOOL_HERE(returning)
 #define GPI_CPP_FAIL() static_cast<void>(0)
 #endif
+inline namespace GPI_CPP_FILE {
 
 /* What a failed call throws; what() is its gpupool_last_error. */
 struct bad_alloc : std::bad_alloc {
@@ -618,41 +568,30 @@ struct bad_alloc : std::bad_alloc {
     const char *what() const noexcept override { return text; }
 };
 
-/* A stream as an argument: a cudaStream_t, or what has one as get() (cuda::stream_ref) or converts
-   to one. None, or 0: the default stream of the file. */
-template <class S> auto gpi_handle(const S &s, int) -> decltype(cudaStreamQuery(s.get()), s.get()) {
-    return s.get();
-}
-template <class S>
-auto gpi_handle(const S &s, long) -> decltype(cudaStreamQuery(s), cudaStream_t{s}) {
-    return s;
-}
+/* A stream as an argument: a cudaStream_t, or what converts to one (rmm::cuda_stream_view) or has
+   one as get() (cuda::stream_ref). None, or 0: the default stream of the file. */
 struct stream {
     cudaStream_t handle;
-    stream(cudaStream_t of = nullptr) noexcept : handle(of ? of : GPI_CPP_STREAM) {}
+    template <class S> static auto of(const S &s, int) -> decltype(s.get()) { return s.get(); }
+    template <class S> static auto of(const S &s, long) -> decltype(cudaStream_t{s}) { return s; }
+    stream(cudaStream_t s = nullptr) noexcept : handle(s ? s : GPUPOOL_STREAM_HERE) {}
     template <class S>
-    stream(const S &s, decltype(gpi_handle(s, 0)) = {}) : stream(gpi_handle(s, 0)) {}
+    stream(const S &s, decltype(cudaStreamQuery(of(s, 0))) = {}) : stream(cudaStream_t{of(s, 0)}) {}
+    bool operator==(const stream &other) const noexcept { return handle == other.handle; }
 };
 
 /* Owns an arena. Its end destroys the arena, if no block is live: else the arena stays (E_IN_USE).
    Can be moved, not copied. */
-class arena {
-    gpupool_arena *arena_;
-
-  public:
+struct gpi_destroy {
+    void operator()(gpupool_arena *arena) const noexcept { gpupool_arena_destroy(arena); }
+};
+struct arena : std::unique_ptr<gpupool_arena, gpi_destroy> {
     explicit arena(const gpupool_arena_config *config = nullptr) {
-        if (gpupool_arena_create(&arena_, config) != GPUPOOL_OK) GPI_CPP_FAIL();
+        gpupool_arena *made;
+        if (gpupool_arena_create(&made, config) != GPUPOOL_OK) GPI_CPP_FAIL();
+        reset(made);
     }
     explicit arena(const gpupool_arena_config &config) : arena(&config) {}
-    arena(arena &&from) noexcept : arena_(from.arena_) { from.arena_ = nullptr; }
-    arena &operator=(arena from) noexcept {
-        std::swap(arena_, from.arena_); /* `from` ends what this one owned */
-        return *this;
-    }
-    ~arena() {
-        if (arena_) gpupool_arena_destroy(arena_);
-    }
-    gpupool_arena *get() const noexcept { return arena_; }
 };
 
 #if defined(GPI_CPP_PROPERTIES) && CCCL_VERSION >= 3002000
@@ -669,12 +608,13 @@ typedef void gpi_of_device, gpi_of_both;
 class resource {
     gpupool_arena *arena_;
     const char *label_;
+    static stream none() noexcept { return GPUPOOL_NO_STREAM; }
 
   public:
     enum { is_host = 0 }; /* whether the host may use the memory */
     typedef gpi_of_device default_queries;
-    resource(gpupool_arena *of, const char *name = nullptr) noexcept : arena_(of), label_(name) {}
-    resource(const arena &of, const char *name = nullptr) noexcept : resource(of.get(), name) {}
+    resource(gpupool_arena *of, const char *label = nullptr) noexcept : arena_(of), label_(label) {}
+    resource(const arena &of, const char *label = nullptr) noexcept : resource(of.get(), label) {}
     gpupool_arena *get() const noexcept { return arena_; }
     void *allocate(stream on, size_t bytes, size_t alignment = 0) const {
         gpupool_request request = {bytes, alignment, on.handle, 0, label_};
@@ -685,22 +625,16 @@ class resource {
     void deallocate(stream on, void *block, size_t = 0, size_t = 0) const noexcept {
         gpupool_free(arena_, block, on.handle);
     }
-    void *allocate_sync(size_t bytes, size_t alignment = 0) const {
-        return allocate(GPUPOOL_NO_STREAM, bytes, alignment);
-    }
-    void deallocate_sync(void *block, size_t = 0, size_t = 0) const noexcept {
-        deallocate(GPUPOOL_NO_STREAM, block);
-    }
+    void *allocate_sync(size_t n, size_t align = 0) const { return allocate(none(), n, align); }
+    void deallocate_sync(void *p, size_t = 0, size_t = 0) const noexcept { deallocate(none(), p); }
     /* Names of before CCCL 3.1. With the second, allocate(0, bytes) is ambiguous, and refused. */
     void *allocate(size_t bytes, size_t alignment) const { return allocate_sync(bytes, alignment); }
     void *allocate(decltype(nullptr), size_t bytes) const { return allocate(stream(), bytes); }
     void deallocate(void *p, size_t = 0, size_t = 0) const noexcept { deallocate_sync(p); }
     void *allocate_async(size_t n, size_t align, stream on) const { return allocate(on, n, align); }
     void deallocate_async(void *p, size_t, size_t, stream on) const noexcept { deallocate(on, p); }
-    friend bool operator==(const resource &a, const resource &b) noexcept {
-        return a.arena_ == b.arena_;
-    }
-    friend bool operator!=(const resource &a, const resource &b) noexcept { return !(a == b); }
+    bool operator==(const resource &other) const noexcept { return arena_ == other.arena_; }
+    bool operator!=(const resource &other) const noexcept { return !(*this == other); }
 };
 
 /* The resource of an arena whose source is PINNED or MANAGED: the host may use the memory too. */
@@ -745,19 +679,15 @@ struct allocator : gpi_elements<Memory::is_host || sizeof...(Pointer)> {
         return static_cast<pointer>(static_cast<T *>(memory.allocate(on, bytes, alignof(T))));
     }
     void deallocate(T *block, size_t) noexcept { memory.deallocate(on, block); }
-    template <class P> void deallocate(P p, decltype(sizeof p.get()) count) noexcept {
-        deallocate(p.get(), count);
-    }
-    friend bool operator==(const allocator &a, const allocator &b) noexcept {
-        return a.memory == b.memory && a.on.handle == b.on.handle;
-    }
-    friend bool operator!=(const allocator &a, const allocator &b) noexcept { return !(a == b); }
+    template <class P> void deallocate(P p, size_t n) noexcept { deallocate(p.get(), n); }
+    bool operator==(const allocator &a) const noexcept { return memory == a.memory && on == a.on; }
+    bool operator!=(const allocator &a) const noexcept { return !(*this == a); }
 };
-}
-}
+} // namespace GPI_CPP_FILE
 } /* namespace gpupool */
 } /* extern "C++" */
-#undef GPI_CPP_STREAM
+} /* extern "C" */
+#undef GPI_CPP_FILE
 #undef GPI_CPP_FAIL
 #undef GPI_CPP_PROPERTIES
 #endif
@@ -765,9 +695,11 @@ struct allocator : gpi_elements<Memory::is_host || sizeof...(Pointer)> {
 #if defined(GPUPOOL_IMPLEMENTATION) && !defined(GPUPOOL_IMPLEMENTED)
 #define GPUPOOL_IMPLEMENTED /* a second include adds nothing */
 
-#if GPUPOOL_REPLACE_CUDA_MALLOC /* an earlier include has replaced them (NAMES) */
+#ifdef GPUPOOL_NAMED /* an earlier include has replaced them (NAMES) */
 #undef cudaMalloc
 #undef cudaFree
+#undef cudaMallocAsync
+#undef cudaFreeAsync
 #undef cudaStreamDestroy
 #undef cudaDeviceReset
 #endif
@@ -785,12 +717,8 @@ struct allocator : gpi_elements<Memory::is_host || sizeof...(Pointer)> {
 #include <sys/uio.h>
 #include <time.h>
 #include <unistd.h>
-#if defined(__SSE2__)
+#ifdef __SSE2__
 #include <emmintrin.h>
-#endif
-
-#ifdef __cplusplus
-extern "C" {
 #endif
 
 /* == SYSTEM =======================================================================================
@@ -2141,16 +2069,10 @@ static uint64_t gpi_block_units(const gpi_run *run) {
 
 /* -- finding streams -- */
 
-#ifdef CUDA_API_PER_THREAD_DEFAULT_STREAM /* nvcc --default-stream per-thread: what NULL means */
-#define GPI_NULL_STREAM cudaStreamPerThread
-#else
-#define GPI_NULL_STREAM cudaStreamLegacy
-#endif
-
 /* O6: the per-thread default stream's key is the thread's number, which is never used twice; so
    only its thread records marks for it. Handles are even, these keys are odd. */
 static inline uintptr_t gpi_stream_key(cudaStream_t stream) {
-    if (!stream) stream = GPI_NULL_STREAM;
+    if (!stream) stream = GPUPOOL_STREAM_HERE;
     if (stream == cudaStreamLegacy) return 1;
     if (stream == cudaStreamPerThread) return (uintptr_t)(gpi_system_thread_number() * 2 + 1);
     return (uintptr_t)stream;
@@ -3963,7 +3885,7 @@ static void gpi_report_open(void); /* both: REPORT */
 
    Read first: gpi_alloc_cached, gpi_alloc_slow, gpi_free_cached, gpi_free_slow. */
 
-#if GPUPOOL_CHECK
+#if defined(GPUPOOL_CHECK) && GPUPOOL_CHECK
 #define GPI_CHECKED(arena) gpi_alloc_checked(arena)
 static void gpi_alloc_checked(gpupool_arena *arena) {
     if (gpupool_check(arena) == GPUPOOL_OK) return;
@@ -4148,7 +4070,7 @@ static void gpi_alloc_ask(gpi_ask *ask, gpupool_arena *arena, const gpupool_requ
     ask->request = request;
     ask->stream = s;
     ask->owner = s->scope ? s->scope : s;
-    ask->handle = request->stream ? request->stream : GPI_NULL_STREAM;
+    ask->handle = request->stream ? request->stream : GPUPOOL_STREAM_HERE;
     ask->is_own_chunk = request->flags & GPUPOOL_OWN_CHUNK || flags & GPI_ALONE;
     ask->units = gpi_up(request->bytes, GPI_UNIT) / GPI_UNIT;
     if (ask->is_own_chunk && flags & GPI_MAPS) ask->units = gpi_up(ask->units, GPI_GRANULE);
@@ -4362,7 +4284,7 @@ static gpupool_result gpi_free_slow(gpupool_arena *arena, void *block, cudaStrea
         gpi_stream_flush(arena, s, gpi_free_is_short(arena) ? 0 : gpi_stream_cache_most(arena) / 2);
         result = gpi_alloc_end_at(arena, block, s->scope ? s->scope : s);
     }
-    if (result == GPUPOOL_OK) gpi_stream_mark_due(arena, s, stream ? stream : GPI_NULL_STREAM);
+    if (result == GPUPOOL_OK) gpi_stream_mark_due(arena, s, stream ? stream : GPUPOOL_STREAM_HERE);
     else arena->failures++;
     gpi_system_unlock(&arena->lock);
     return result;
@@ -4423,7 +4345,7 @@ GPUPOOL_API gpupool_result gpupool_record_stream(gpupool_arena *arena, const voi
     result = gpi_alloc_begin(arena, stream, &s);
     if (result == GPUPOOL_OK) result = gpi_alloc_claim(arena, block, &run);
     if (result == GPUPOOL_OK)
-        result = gpi_alloc_record(arena, run, s, stream ? stream : GPI_NULL_STREAM);
+        result = gpi_alloc_record(arena, run, s, stream ? stream : GPUPOOL_STREAM_HERE);
     gpi_system_unlock(&arena->lock);
     GPI_CHECKED(arena);
     GPUPOOL_TRACE("use", arena, block, 0, stream, NULL);
@@ -5387,7 +5309,8 @@ static cudaError_t gpi_shape_malloc(void **pointer, size_t bytes, cudaStream_t s
     error = cudaGetDevice(&device); /* an error is CUDA's last one already */
     if (gpi_driver_ran("cudaGetDevice", error, error) != GPUPOOL_OK) return error;
     arena = gpi_shape_arena_of(stream, device);
-    if (gpi_shape_is_captured(arena, stream)) return gpi_cuda_malloc_async(pointer, bytes, stream);
+    if (gpi_shape_is_captured(arena, stream))
+        return GPUPOOL_HERE(cudaMallocAsync)(pointer, bytes, stream);
     *pointer = NULL;
     if (bytes == 0) return cudaSuccess;
     if (arena) *pointer = gpi_alloc(arena, &request);
@@ -5401,7 +5324,7 @@ GPUPOOL_API cudaError_t gpupool_cudaMalloc(void **pointer, size_t bytes) {
 }
 
 GPUPOOL_API cudaError_t gpupool_cudaMallocAsync(void **pointer, size_t bytes, cudaStream_t stream) {
-    return gpi_shape_malloc(pointer, bytes, stream ? stream : GPI_NULL_STREAM);
+    return gpi_shape_malloc(pointer, bytes, stream ? stream : GPUPOOL_STREAM_HERE);
 }
 
 /* -- free -- */
@@ -5471,9 +5394,9 @@ GPUPOOL_API cudaError_t gpupool_cudaFree(void *block) {
 GPUPOOL_API cudaError_t gpupool_cudaFreeAsync(void *block, cudaStream_t stream) {
     cudaError_t error;
     if (!block) return cudaSuccess;
-    if (!stream) stream = GPI_NULL_STREAM;
+    if (!stream) stream = GPUPOOL_STREAM_HERE;
     if (gpi_shape_free(block, stream, &error)) return error;
-    return gpi_cuda_free_async(block, stream);
+    return GPUPOOL_HERE(cudaFreeAsync)(block, stream);
 }
 /* == CHECK ========================================================================================
    The invariants of the sections above, asked one by one: for tests and for whoever suspects the
@@ -6867,96 +6790,71 @@ GPUPOOL_API gpupool_result gpupool_wake(gpupool_arena *arena) {
     GPI_CHECKED(arena);
     return result;
 }
-#ifdef __cplusplus
-}
-#endif
 #endif /* GPUPOOL_IMPLEMENTATION */
+
 /* == NAMES ========================================================================================
    With GPUPOOL_REPLACE_CUDA_MALLOC: CUDA's names become gpupool's functions, in calls, as pointers
    and as arguments of templates; in device code they stay CUDA's. They come last, so that nothing
    above sees them. A stream of 0 is what it is in CUDA's calls of this file: so there are two sets
    of functions, and each is one function in all files of a C++ program. */
-#if GPUPOOL_REPLACE_CUDA_MALLOC
+#if defined(GPUPOOL_REPLACE_CUDA_MALLOC) && GPUPOOL_REPLACE_CUDA_MALLOC
 #ifndef GPUPOOL_NAMED
 #define GPUPOOL_NAMED
-
 #ifdef __cplusplus
-#define GPI_NAME inline
+#include <cuda_runtime.h> /* its overloads come before the names are macros */
+#define GPI_NAME extern "C" inline
 #else
 #define GPI_NAME static inline
 #endif
-#ifdef __CUDACC__
-#define GPI_NAME_BOTH GPI_NAME __host__ __device__
-#else
-#define GPI_NAME_BOTH GPI_NAME
-#endif
-#ifdef __CUDA_ARCH__
+#ifdef __CUDA_ARCH__ /* the compiler's pass for the device */
 #define GPI_NAMED(name) name
 #else
 #define GPI_NAMED(name) gpupool_##name
 #endif
-#ifdef CUDA_API_PER_THREAD_DEFAULT_STREAM
-#define GPI_ASYNC(name) gpi_names_##name##_async_ptsz
-#define GPI_ASYNC_STREAM(stream) ((stream) ? (stream) : cudaStreamPerThread)
-#else
-#define GPI_ASYNC(name) gpi_names_##name##_async
-#define GPI_ASYNC_STREAM(stream) ((stream) ? (stream) : cudaStreamLegacy)
-#endif
 
-#ifdef __cplusplus
-extern "C" {
-#endif
-GPI_NAME_BOTH cudaError_t gpi_names_malloc(void **pointer, size_t bytes) {
+GPI_NAME __host__ __device__ cudaError_t gpi_names_malloc(void **pointer, size_t bytes) {
     return GPI_NAMED(cudaMalloc)(pointer, bytes);
 }
-GPI_NAME_BOTH cudaError_t gpi_names_free(void *block) {
+GPI_NAME __host__ __device__ cudaError_t gpi_names_free(void *block) {
     return GPI_NAMED(cudaFree)(block);
 }
-GPI_NAME_BOTH cudaError_t gpi_names_stream_destroy(cudaStream_t stream) {
+GPI_NAME __host__ __device__ cudaError_t gpi_names_stream_destroy(cudaStream_t stream) {
 #ifndef __CUDA_ARCH__
     gpupool_retire_stream(stream); /* CUDA says what is wrong with the stream */
 #endif
     return cudaStreamDestroy(stream);
 }
-GPI_NAME cudaError_t GPI_ASYNC(malloc)(void **pointer, size_t bytes, cudaStream_t stream) {
-    return gpupool_cudaMallocAsync(pointer, bytes, GPI_ASYNC_STREAM(stream));
+GPI_NAME cudaError_t GPUPOOL_HERE(gpi_names_malloc_async)(void **pointer, size_t bytes,
+                                                          cudaStream_t stream) {
+    return gpupool_cudaMallocAsync(pointer, bytes, stream ? stream : GPUPOOL_STREAM_HERE);
 }
-GPI_NAME cudaError_t GPI_ASYNC(free)(void *block, cudaStream_t stream) {
-    return gpupool_cudaFreeAsync(block, GPI_ASYNC_STREAM(stream));
+GPI_NAME cudaError_t GPUPOOL_HERE(gpi_names_free_async)(void *block, cudaStream_t stream) {
+    return gpupool_cudaFreeAsync(block, stream ? stream : GPUPOOL_STREAM_HERE);
 }
-#ifdef __cplusplus
-} /* CUDA's header has such overloads: cudaMalloc(&p, n) with a float *p, and for its own pools
-   */
-#define GPI_UNTYPED(pointer) static_cast<void **>(static_cast<void *>(pointer))
-template <class T> GPI_NAME_BOTH cudaError_t gpi_names_malloc(T **pointer, size_t bytes) {
-    return gpi_names_malloc(GPI_UNTYPED(pointer), bytes);
+#ifdef __cplusplus /* CUDA's header has such overloads: for a float *p, and for its own pools */
+template <class T> __host__ __device__ cudaError_t gpi_names_malloc(T **pointer, size_t bytes) {
+    return gpi_names_malloc(static_cast<void **>(static_cast<void *>(pointer)), bytes);
 }
 template <class T>
-GPI_NAME cudaError_t GPI_ASYNC(malloc)(T **pointer, size_t bytes, cudaStream_t stream) {
-    return GPI_ASYNC(malloc)(GPI_UNTYPED(pointer), bytes, stream);
+cudaError_t GPUPOOL_HERE(gpi_names_malloc_async)(T **pointer, size_t bytes, cudaStream_t stream) {
+    void *untyped = pointer;
+    return GPUPOOL_HERE(gpi_names_malloc_async)(static_cast<void **>(untyped), bytes, stream);
 }
 template <class T, class Pool>
-GPI_NAME cudaError_t GPI_ASYNC(malloc)(T **pointer, size_t bytes, Pool pool, cudaStream_t stream) {
-    return cudaMallocFromPoolAsync(GPI_UNTYPED(pointer), bytes, pool, stream);
+cudaError_t GPUPOOL_HERE(gpi_names_malloc_async)(T **pointer, size_t bytes, Pool pool,
+                                                 cudaStream_t stream) {
+    void *untyped = pointer;
+    return cudaMallocFromPoolAsync(static_cast<void **>(untyped), bytes, pool, stream);
 }
-#undef GPI_UNTYPED
 #endif
 #undef GPI_NAME
-#undef GPI_NAME_BOTH
 #undef GPI_NAMED
-#undef GPI_ASYNC
-#undef GPI_ASYNC_STREAM
 #endif /* GPUPOOL_NAMED */
 
 #undef cudaMallocAsync /* CUDA's header may define these two */
 #undef cudaFreeAsync
-#ifdef CUDA_API_PER_THREAD_DEFAULT_STREAM
-#define cudaMallocAsync gpi_names_malloc_async_ptsz
-#define cudaFreeAsync gpi_names_free_async_ptsz
-#else
-#define cudaMallocAsync gpi_names_malloc_async
-#define cudaFreeAsync gpi_names_free_async
-#endif
+#define cudaMallocAsync GPUPOOL_HERE(gpi_names_malloc_async)
+#define cudaFreeAsync GPUPOOL_HERE(gpi_names_free_async)
 #define cudaMalloc gpi_names_malloc
 #define cudaFree gpi_names_free
 #define cudaStreamDestroy gpi_names_stream_destroy
