@@ -18,7 +18,6 @@ plant "SP2 other arenas" '/gpi_shape_free_in/,/^}/s/if (!arena->default_at)/if (
 plant "SP2 chunks of chunk_alloc" 's/ && arena->config.source != GPUPOOL_SOURCE_CUSTOM) {/) {/'
 plant "SP3 in relaxed mode" '/gpi_shape_fail/,/^}/s/cudaThreadExchangeStreamCaptureMode(&mode);//'
 plant "SP3 an error that stays" 's/ || error != cudaErrorMemoryAllocation) return error;/) return error;/'
-plant "a free in a capture" 's/ && gpi_shape_is_captured(arena, stream))/ \&\& 0)/'
 plant "a scope's capture" 's/return !has_scope;/return 1;/'
 plant "the stream's device" '/gpi_shape_arena_of/,/^}/s/if (context == driver->context)/if (1)/'
 plant "destroyed, and still the default" 's/if (arena->default_at && .*/if (0)/'
@@ -28,7 +27,7 @@ plant "two default arenas" '/gpi_shape_make/,/^}/s/gpi_life_end(arena);//'
 plant "a device that is none" '/gpupool_get_default_arena/,/^}/s/device < 0 || //'
 plant "a limit for pinned memory" \
     '/gpi_life_choose_limit/,/^}/s/ && arena->config.source != GPUPOOL_SOURCE_PINNED//'
-plant "a negative limit" '/gpi_life_refuses_limit/,/^}/s/if (bytes <= .*) return/if (1) return/'
+plant "a negative limit" '/gpi_life_read_limit/,/^}/s/ && \*bytes > (uint64_t)1 << 46)/ \&\& 0)/'
 plant "over 100%" "s/if (\*text == '%' && number > 100) return.*//"
 plant "a fraction of a byte" 's/(is_rest || !is_whole)/is_rest/'
 plant "no limit by -1" 's/(is_rest || !is_whole)/!is_whole/'
