@@ -19,7 +19,7 @@
 
 #define LEVELS 6
 #define FRAMES 200
-#define SIZE 256
+#define SIZE 1024
 
 static void check(cudaError_t error) {
     if (error == cudaSuccess) return;
@@ -41,8 +41,7 @@ static unsigned char process(int frame) {
     check(cudaMemset(level[0], frame % 256, SIZE * SIZE));
     size = SIZE / 2;
     for (int i = 1; i < LEVELS; i++, size /= 2)
-        check(cudaMemcpy2DAsync(level[i], size, level[i - 1], 2 * size, size, size,
-                                cudaMemcpyDeviceToDevice, 0));
+        check(cudaMemcpyAsync(level[i], level[i - 1], size * size, cudaMemcpyDeviceToDevice, 0));
     check(cudaMemcpy(&top, level[LEVELS - 1], 1, cudaMemcpyDeviceToHost));
     for (int i = 0; i < LEVELS; i++) check(cudaFree(level[i]));
     return top;
