@@ -775,6 +775,7 @@ struct allocator : gpi_elements<Memory::is_host || sizeof...(Pointer)> {
 #include <errno.h>
 #include <fcntl.h>
 #include <linux/futex.h>
+#include <linux/mman.h>
 #include <pthread.h>
 #include <stdarg.h>
 #include <stdlib.h>
@@ -804,15 +805,11 @@ extern "C" {
 
    Read first: gpi_system_lock, gpi_region, gpi_system_fail. */
 
-#if !defined(__cplusplus) && !defined(_DEFAULT_SOURCE) && !defined(_GNU_SOURCE)
+#if !defined(__cplusplus) && !defined(_GNU_SOURCE)
 long syscall(long number, ...); /* -std=c11 leaves these out */
 ssize_t pread(int file, void *to, size_t bytes, off_t at);
-#endif
-#ifndef MAP_ANONYMOUS
-#define MAP_ANONYMOUS 0x20
-#endif
-#ifndef MAP_NORESERVE
-#define MAP_NORESERVE 0x4000
+char *secure_getenv(const char *name);
+FILE *open_memstream(char **text, size_t *bytes);
 #endif
 
 #define GPI_READ(at) __atomic_load_n(at, __ATOMIC_ACQUIRE)
@@ -822,10 +819,8 @@ ssize_t pread(int file, void *to, size_t bytes, off_t at);
 
 #if defined(__x86_64__)
 #define GPI_PAUSE() __builtin_ia32_pause()
-#elif defined(__aarch64__)
-#define GPI_PAUSE() __asm__ __volatile__("yield")
 #else
-#define GPI_PAUSE() ((void)0)
+#define GPI_PAUSE() __asm__ __volatile__("yield") /* of ARM: CUDA runs on these two */
 #endif
 
 static uint64_t gpi_min(uint64_t a, uint64_t b) {
@@ -843,9 +838,6 @@ static uint64_t gpi_down(uint64_t n, uint64_t power) {
 static uint64_t gpi_up(uint64_t n, uint64_t power) {
     return (n + power - 1) & ~(power - 1);
 }
-static unsigned gpi_low_bit(uint64_t n) {
-    return (unsigned)__builtin_ctzll(n);
-}
 static unsigned gpi_high_bit(uint64_t n) {
     return 63u - (unsigned)__builtin_clzll(n);
 }
@@ -855,15 +847,12 @@ static uint64_t gpi_hash(uint64_t n) {
 
 /* -- locks -- */
 
-typedef struct gpi_lock {
-    int word;
-} gpi_lock;
+typedef int gpi_lock; /* its word */
 
-static int gpi_system_try(gpi_lock *lock, int word) {
+static int gpi_system_try(gpi_lock *lock) {
     int open = 0;
-    return GPI_LOOK(&lock->word) == 0 &&
-           __atomic_compare_exchange_n(&lock->word, &open, word, 0, __ATOMIC_ACQUIRE,
-                                       __ATOMIC_RELAXED);
+    return GPI_LOOK(lock) == 0 &&
+           __atomic_compare_exchange_n(lock, &open, 1, 0, __ATOMIC_ACQUIRE, __ATOMIC_RELAXED);
 }
 
 /* What a lock protects takes some 100 ns, a sleep and its end some 10 us. So a thread first looks
@@ -872,28 +861,19 @@ static void gpi_system_lock_wait(gpi_lock *lock) {
     int gap, i;
     for (gap = 32; gap <= 2048; gap += gap / 4) {
         for (i = 0; i < gap; i++) GPI_PAUSE();
-        if (gpi_system_try(lock, 1)) return;
+        if (gpi_system_try(lock)) return;
     }
-    while (__atomic_exchange_n(&lock->word, 2, __ATOMIC_ACQUIRE))
-        syscall(SYS_futex, &lock->word, FUTEX_WAIT_PRIVATE, 2, NULL, NULL, 0);
+    while (__atomic_exchange_n(lock, 2, __ATOMIC_ACQUIRE))
+        syscall(SYS_futex, lock, FUTEX_WAIT_PRIVATE, 2, NULL, NULL, 0);
 }
 
 static inline void gpi_system_lock(gpi_lock *lock) {
-    if (!gpi_system_try(lock, 1)) gpi_system_lock_wait(lock);
+    if (!gpi_system_try(lock)) gpi_system_lock_wait(lock);
 }
 
 static inline void gpi_system_unlock(gpi_lock *lock) {
-    if (__atomic_exchange_n(&lock->word, 0, __ATOMIC_RELEASE) == 2)
-        syscall(SYS_futex, &lock->word, FUTEX_WAKE_PRIVATE, 1, NULL, NULL, 0);
-}
-
-/* Lets a thread that waits for the lock have it first: one that takes its lock again at once would
-   win each time against a thread that must wake up. */
-static void gpi_system_pass(gpi_lock *lock) {
-    int pauses = GPI_LOOK(&lock->word) == 2 ? 4096 : 64;
-    gpi_system_unlock(lock);
-    while (pauses-- && !GPI_LOOK(&lock->word)) GPI_PAUSE();
-    gpi_system_lock(lock);
+    if (__atomic_exchange_n(lock, 0, __ATOMIC_RELEASE) == 2)
+        syscall(SYS_futex, lock, FUTEX_WAKE_PRIVATE, 1, NULL, NULL, 0);
 }
 
 /* Sleeps while *word is `old`; some other thread changes it and then wakes all. */
@@ -914,19 +894,14 @@ static uint64_t gpi_system_now(void) {
 
 /* -- memory of the host -- */
 
-enum {
-    GPI_STEP = 2 << 20,
-    GPI_DONTDUMP = 16,
-    GPI_WIPEONFORK = 18,
-    GPI_HUGEPAGE = 14,
-    GPI_DONTFORK = 10
-}; /* MADV_, which c11 hides */
-
-/* Zeroed memory of whole pages that the host backs when it is touched. NULL: no addresses. */
-static void *gpi_system_pages(uint64_t bytes, int protection) {
-    void *memory =
-        mmap(NULL, bytes, protection, MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0);
-    return memory == MAP_FAILED ? NULL : memory;
+/* Zeroed memory of whole pages that the host backs when it is touched; the advice is madvise's.
+   NULL: no addresses. */
+static void *gpi_system_pages(uint64_t bytes, int protection, int advice) {
+    int flags = MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE;
+    void *pages = mmap(NULL, bytes, protection, flags, -1, 0);
+    if (pages == MAP_FAILED) return NULL;
+    syscall(SYS_madvise, pages, bytes, (long)advice);
+    return pages;
 }
 
 /* Host memory of zeros, for GPUPOOL_FREE. NULL: the host has none. */
@@ -964,9 +939,11 @@ typedef struct gpi_region {
     uint64_t size, opened, used;
 } gpi_region;
 
+enum { GPI_STEP = 2 << 20 };
+
 static int gpi_region_open(gpi_region *region, uint64_t size) {
-    region->base = (char *)gpi_system_pages(size, PROT_NONE);
-    region->size = region->base ? size : 0;
+    region->base = (char *)gpi_system_pages(size, PROT_NONE, MADV_DONTDUMP);
+    region->size = size;
     return region->base != NULL;
 }
 
@@ -974,11 +951,8 @@ static int gpi_region_open(gpi_region *region, uint64_t size) {
    host or the region has too few. */
 static int gpi_region_ensure(gpi_region *region, uint64_t bytes) {
     uint64_t need = gpi_up(region->used + bytes, GPI_STEP);
-    char *end = region->base + region->opened;
     if (need <= region->opened) return 1;
-    if (need > region->size) return 0;
-    if (mprotect(end, need - region->opened, PROT_READ | PROT_WRITE)) return 0;
-    syscall(SYS_madvise, end, need - region->opened, (long)GPI_DONTDUMP);
+    if (need > region->size || mprotect(region->base, need, PROT_READ | PROT_WRITE)) return 0;
     region->opened = need;
     return 1;
 }
@@ -987,11 +961,6 @@ static void *gpi_region_get(gpi_region *region, uint64_t bytes) {
     void *record = region->base + region->used;
     region->used += bytes;
     return record;
-}
-
-static void gpi_region_close(gpi_region *region) {
-    if (region->base) munmap(region->base, region->size);
-    memset(region, 0, sizeof *region);
 }
 
 /* -- the process and the thread -- */
@@ -1012,31 +981,26 @@ typedef struct gpi_failure {
     char text[512];
 } gpi_failure;
 
-typedef struct gpi_thread_state {
+static __thread struct {
     uint64_t number; /* never used twice; 0: not asked for */
     int in_callback; /* on_out_of_memory runs */
     gpi_failure last;
     gpupool_verdict verdict;
-} gpi_thread_state;
-
-static __thread gpi_thread_state gpi_thread;
+} gpi_thread;
 
 /* Whether this process is the child of one that had made an arena. */
 static int gpi_system_is_forked(void) {
     return gpi_process.page && *gpi_process.page == 0;
 }
 
-static gpupool_result gpi_system_open(void) {
+static int gpi_system_open(void) {
     gpi_system_lock(&gpi_process.lock);
     if (!gpi_process.page) {
-        gpi_process.page = (int *)gpi_system_pages(4096, PROT_READ | PROT_WRITE);
-        if (gpi_process.page) {
-            syscall(SYS_madvise, gpi_process.page, 4096L, (long)GPI_WIPEONFORK);
-            *gpi_process.page = 1;
-        }
+        gpi_process.page = (int *)gpi_system_pages(4096, PROT_READ | PROT_WRITE, MADV_WIPEONFORK);
+        if (gpi_process.page) *gpi_process.page = 1;
     }
     gpi_system_unlock(&gpi_process.lock);
-    return gpi_process.page ? GPUPOOL_OK : GPUPOOL_E_HOST_MEMORY;
+    return gpi_process.page != NULL;
 }
 
 static uint64_t gpi_system_thread_number(void) {
@@ -1069,8 +1033,7 @@ gpi_system_fail(gpupool_result result, const char *format, ...) {
 #endif
 
 static gpupool_result gpi_system_no_memory(void) {
-    return gpi_system_fail(GPUPOOL_E_HOST_MEMORY,
-                           "the host has no memory for the arena's records; nothing was changed");
+    return gpi_system_fail(GPUPOOL_E_HOST_MEMORY, "the host has no memory; nothing was changed");
 }
 
 GPUPOOL_API gpupool_result gpupool_last_result(void) {
@@ -1116,7 +1079,6 @@ GPUPOOL_API const char *gpupool_result_name(gpupool_result result) {
 
 /* From memory_alloc on they get, map or return memory, and are counted. */
 #define GPI_CALLS(CALL) \
-    CALL(error_name, cuGetErrorName) \
     CALL(attribute, cuDeviceGetAttribute) \
     CALL(retain, cuDevicePrimaryCtxRetain) \
     CALL(release_context, cuDevicePrimaryCtxRelease) \
@@ -1174,7 +1136,7 @@ typedef struct gpi_driver {
     int device, can_map;
     unsigned share;        /* gpupool_share of mapped memory */
     CUcontext context;     /* the device's primary context; NULL: not open */
-    uint64_t total_bytes;  /* of the device */
+    size_t total_bytes;    /* of the device */
     uint64_t memory_calls; /* made so far: calls that get, map or return memory */
     int peers[GPI_PEERS];  /* devices that may use the memory too, */
     CUcontext peer_contexts[GPI_PEERS];
@@ -1187,14 +1149,12 @@ typedef struct gpi_driver {
     gpi_driver_told(driver, offsetof(gpi_driver, field) / sizeof(void *), error)
 
 static gpupool_result gpi_driver_told(gpi_driver *driver, size_t call, CUresult error) {
-    const char *name = NULL;
+    int is_memory = error == CUDA_ERROR_OUT_OF_MEMORY;
     if (call >= offsetof(gpi_driver, memory_alloc) / sizeof(void *))
         __atomic_add_fetch(&driver->memory_calls, 1, __ATOMIC_RELAXED);
     if (error == CUDA_SUCCESS) return GPUPOOL_OK;
-    driver->error_name(error, &name);
-    return gpi_system_fail(error == CUDA_ERROR_OUT_OF_MEMORY ? GPUPOOL_E_OUT_OF_MEMORY
-                                                             : GPUPOOL_E_CUDA,
-                           "%s: %s", gpi_call_names[call], name ? name : "unknown error");
+    return gpi_system_fail(is_memory ? GPUPOOL_E_OUT_OF_MEMORY : GPUPOOL_E_CUDA, "%s: %s",
+                           gpi_call_names[call], cudaGetErrorName((cudaError_t)error));
 }
 
 /* What a thread had before it entered. */
@@ -1245,19 +1205,17 @@ static gpupool_result gpi_driver_has(int device) {
 
 static gpupool_result gpi_driver_open(gpi_driver *driver, int device, unsigned share) {
     gpupool_result result = gpi_driver_has(device);
-    size_t i, page = 0, free_bytes = 0, total = 0;
     CUmemAllocationProp properties;
+    size_t i, page = 0, free_bytes;
     memset(driver, 0, sizeof *driver);
     driver->device = device;
     driver->share = share;
     for (i = 0; i < GPI_CALL_COUNT && result == GPUPOOL_OK; i++) {
-        enum cudaDriverEntryPointQueryResult status;
+        const char *name = gpi_call_names[i];
+        enum cudaDriverEntryPointQueryResult answer;
         void *found = NULL;
-        if (cudaGetDriverEntryPointByVersion(gpi_call_names[i], &found, 12000, cudaEnableDefault,
-                                             &status) != cudaSuccess ||
-            !found)
-            return gpi_system_fail(GPUPOOL_E_CUDA, "there is no CUDA driver with %s",
-                                   gpi_call_names[i]);
+        cudaGetDriverEntryPointByVersion(name, &found, 12000, cudaEnableDefault, &answer);
+        if (!found) return gpi_system_fail(GPUPOOL_E_CUDA, "there is no CUDA driver with %s", name);
         memcpy((char *)driver + i * sizeof found, &found, sizeof found);
     }
     if (result == GPUPOOL_OK) result = GPI_TELL(driver, retain, &driver->context, device);
@@ -1268,16 +1226,13 @@ static gpupool_result gpi_driver_open(gpi_driver *driver, int device, unsigned s
     gpi_driver_describe(driver, &properties);
     driver->granularity(&page, &properties, CU_MEM_ALLOC_GRANULARITY_MINIMUM);
     if (!page || (2 << 20) % page) driver->can_map = 0;
-    result = GPI_TELL(driver, memory_info, &free_bytes, &total);
-    driver->total_bytes = total;
-    return result;
+    return GPI_TELL(driver, memory_info, &free_bytes, &driver->total_bytes);
 }
 
 static void gpi_driver_close(gpi_driver *driver) {
     int i;
     for (i = 0; i < driver->peer_count; i++) driver->release_context(driver->peers[i]);
     if (driver->context) driver->release_context(driver->device);
-    driver->context = NULL;
 }
 
 /* Lets the device and its peers use mapped memory. */
@@ -1303,8 +1258,7 @@ static int gpi_driver_is_capturing(const gpi_driver *driver, cudaStream_t stream
 
 static gpupool_result gpi_driver_capturing(void) {
     return gpi_system_fail(GPUPOOL_E_CAPTURING,
-                           "the stream captures (rule 3): a request gets only memory at hand; "
-                           "open a scope with gpupool_begin_capture before");
+                           "the stream captures (rule 3): open a scope by gpupool_begin_capture");
 }
 
 /* In place of a stream: ALL. No handle of CUDA's, which are 0, 1, 2 or addresses of structs. */
@@ -1382,10 +1336,6 @@ static uint64_t gpi_driver_free_bytes(gpi_driver *driver) {
 
    Read first: gpi_text_limit. */
 
-#if !defined(__cplusplus) && !defined(_GNU_SOURCE)
-char *secure_getenv(const char *name); /* -std=c11 leaves it out */
-#endif
-
 /* A variable's value; NULL: it is not set, or empty, as a shell takes one away for a command. */
 static const char *gpi_text_variable(const char *name) {
     const char *text = GPUPOOL_ENVIRONMENT ? secure_getenv(name) : NULL;
@@ -1402,11 +1352,8 @@ static gpi_text gpi_text_size(uint64_t bytes) {
     unsigned power = (unsigned)gpi_min(gpi_high_bit(bytes | 1) / 10, 4);
     uint64_t one = (uint64_t)1 << 10 * power, hundredths = (bytes * 100 + one - 1) / one;
     gpi_text size;
-    if (!power) snprintf(size.text, sizeof size.text, "%u B", (unsigned)bytes);
-    else
-        snprintf(size.text, sizeof size.text, "%llu.%02u %s",
-                 (unsigned long long)(hundredths / 100), (unsigned)(hundredths % 100),
-                 names[power]);
+    snprintf(size.text, sizeof size.text, power ? "%llu.%02u %s" : "%llu%.0u %s", /* no ".00 B" */
+             (unsigned long long)(hundredths / 100), (unsigned)(hundredths % 100), names[power]);
     return size;
 }
 
@@ -1416,53 +1363,41 @@ static unsigned gpi_text_letter(const char *text) {
     const unsigned char *t = (const unsigned char *)text;
     unsigned length = t[0] < 0x80 ? 1 : t[0] < 0xe0 ? 2 : t[0] < 0xf0 ? 3 : 4, i;
     uint32_t code = t[0] - first[length]; /* below a first byte: far beyond all letters */
-    for (i = 1; i < length; i++) {
-        if ((t[i] & 0xc0) != 0x80) return 0;
-        code = code << 6 | (t[i] & 0x3f);
-    }
-    if (code < least[length] || code == 0x7f || code > 0x10ffff) return 0;
+    for (i = 1; i < length && (t[i] & 0xc0) == 0x80; i++) code = code << 6 | (t[i] & 0x3f);
+    if (i < length || code < least[length] || code == 0x7f || code > 0x10ffff) return 0;
     return code >> 11 == 0x1b ? 0 : length; /* half of a pair */
 }
 
 /* Copies a text so that it stays one line of UTF-8: cut between letters; what is no letter as \xNN.
  */
 static const char *gpi_text_line(char *to, size_t room, const char *from) {
-    char part[8];
     size_t used = 0, length;
-    for (; *from; from += gpi_max(gpi_text_letter(from), 1)) {
+    for (; *from; from += gpi_max(length, 1), used += length ? length : 4) {
         length = gpi_text_letter(from);
-        if (length) memcpy(part, from, length);
-        else length = (size_t)snprintf(part, sizeof part, "\\x%02x", (unsigned char)*from);
-        if (used + length >= room) break;
-        memcpy(to + used, part, length);
-        used += length;
+        if (used + (length ? length : 4) >= room) break;
+        if (length) memcpy(to + used, from, length);
+        else snprintf(to + used, 5, "\\x%02x", (unsigned char)*from);
     }
     to[used] = 0;
     return to;
 }
 
-/* Whether two words of ASCII are equal, in any case; not by the locale. */
+/* Whether a text is the word, which is in small letters of ASCII, in any case; not by the locale.
+ */
 static int gpi_text_is(const char *text, const char *word) {
-    for (; *text || *word; text++, word++) {
-        int a = *text >= 'a' && *text <= 'z' ? *text - 32 : *text;
-        int b = *word >= 'a' && *word <= 'z' ? *word - 32 : *word;
-        if (a != b) return 0;
-    }
-    return 1;
+    for (; *word && (*text | 32) == *word; text++) word++;
+    return *text == *word;
 }
 
 /* The bytes that a unit stands for; 0: it is none. */
 static double gpi_text_unit(const char *text, uint64_t total) {
-    static const char letters[] = "KkMmGgTt";
-    const char *letter;
+    const char *powers = strchr("tgmk", *text | 32);
     double bytes = 1, base;
-    long power;
-    if (!*text || gpi_text_is(text, "B")) return 1;
+    if (!*text || gpi_text_is(text, "b")) return 1;
     if (*text == '%' && !text[1]) return (double)total / 100;
-    letter = strchr(letters, *text);
-    base = gpi_text_is(text + 1, "B") ? 1000 : 1024;
-    if (!letter || (base > 1000 && text[1] && !gpi_text_is(text + 1, "iB"))) return 0;
-    for (power = (letter - letters) / 2; power >= 0; power--) bytes *= base;
+    base = gpi_text_is(text + 1, "b") ? 1000 : 1024;
+    if (!powers || (base > 1000 && text[1] && !gpi_text_is(text + 1, "ib"))) return 0;
+    for (; *powers; powers++) bytes *= base;
     return bytes;
 }
 
@@ -1794,11 +1729,13 @@ static void gpi_arena_close(gpupool_arena *arena) {
     gpi_arena_return(arena);
 }
 
-/* Between two steps of long work: others go on. */
+/* Between two steps of long work others go on: a thread that waits for the lock has it first. One
+   that takes its lock again at once would win each time against a thread that must wake up. */
 static void gpi_arena_pass(gpupool_arena *arena) {
-    arena->outside++;
-    gpi_system_pass(&arena->lock);
-    gpi_arena_return(arena);
+    int pauses = GPI_LOOK(&arena->lock) == 2 ? 4096 : 64;
+    gpi_arena_open(arena);
+    while (pauses-- && !GPI_LOOK(&arena->lock)) GPI_PAUSE();
+    gpi_arena_close(arena);
 }
 
 /* A call that must not fail has failed: from now on requests fail with this cause. */
@@ -1836,10 +1773,10 @@ static uint32_t gpi_buddy_next_bin(const gpi_list *list, uint32_t bin) {
     if (!steps) {
         uint64_t orders = row < 63 ? list->orders & (~(uint64_t)1 << row) : 0;
         if (!orders) return GPI_NO_BIN;
-        row = gpi_low_bit(orders);
+        row = (unsigned)__builtin_ctzll(orders);
         steps = list->steps[row];
     }
-    return row * GPI_STEPS + gpi_low_bit(steps);
+    return row * GPI_STEPS + (unsigned)__builtin_ctz(steps);
 }
 
 /* Bins of large runs are in the order of addresses: so where a large block lies depends on what is
@@ -3737,7 +3674,7 @@ static gpupool_arena *gpi_life_visit(gpupool_arena *left); /* LIFE */
 static uint64_t gpi_sibling_give(gpupool_arena *sibling, uint64_t need, unsigned flags) {
     uint64_t before, after, keep;
     int tries = 4096;
-    for (; tries && !gpi_system_try(&sibling->lock, 1); tries--) GPI_PAUSE();
+    for (; tries && !gpi_system_try(&sibling->lock); tries--) GPI_PAUSE();
     if (!tries) return 0;
     before = sibling->chunks.reserved.now;
     keep = gpi_less(before, need);
@@ -4706,8 +4643,7 @@ static gpupool_arena *gpi_life_struct(void) {
     gpi_system_unlock(&gpi_process.lock);
     if (!arena) {
         uint64_t bytes = gpi_up(sizeof *arena, 4096);
-        arena = (gpupool_arena *)gpi_system_pages(bytes, PROT_READ | PROT_WRITE);
-        if (arena) syscall(SYS_madvise, arena, bytes, (long)GPI_WIPEONFORK);
+        arena = (gpupool_arena *)gpi_system_pages(bytes, PROT_READ | PROT_WRITE, MADV_WIPEONFORK);
     }
     if (arena) memset(arena, 0, sizeof *arena);
     return arena;
@@ -4842,7 +4778,7 @@ static gpupool_result gpi_life_open_buddy(gpupool_arena *arena) {
     spaces = buddy->is_apart ? 0 : gpi_up(total * GPI_SPACES, page);
     bytes = homes + spaces;
     buddy->granules = bytes / page;
-    buddy->index = (gpi_run **)gpi_system_pages(gpi_life_tables(buddy), PROT_READ | PROT_WRITE);
+    buddy->index = (gpi_run **)gpi_system_pages(gpi_life_tables(buddy), PROT_READ | PROT_WRITE, 0);
     if (!buddy->index || !gpi_region_open(&buddy->region, (uint64_t)1 << 34) ||
         !gpi_region_ensure(&buddy->region, 1 << 15))
         return gpi_system_no_memory();
@@ -4920,7 +4856,7 @@ static gpupool_result gpi_life_close(gpupool_arena *arena) {
     GPUPOOL_FREE(arena->chunks.all);
     gpi_backup_close(&arena->backup);
     if (buddy->index) munmap(buddy->index, gpi_life_tables(buddy));
-    gpi_region_close(&buddy->region);
+    if (buddy->region.base) munmap(buddy->region.base, buddy->region.size);
     gpi_driver_close(&arena->driver);
     return result;
 }
@@ -4933,8 +4869,7 @@ GPUPOOL_API gpupool_result gpupool_arena_create(gpupool_arena **out,
     if (!out) return gpi_system_fail(GPUPOOL_E_ARGUMENT, "arena: it is NULL");
     *out = NULL;
     if (gpi_system_is_forked()) return gpi_alloc_enter(NULL);
-    if (gpi_system_open() != GPUPOOL_OK) return gpi_system_no_memory();
-    arena = gpi_life_struct();
+    arena = gpi_system_open() ? gpi_life_struct() : NULL;
     if (!arena) return gpi_system_no_memory();
     result = gpi_life_open(arena, config);
     if (result != GPUPOOL_OK) {
@@ -5129,10 +5064,6 @@ GPUPOOL_API gpupool_result gpupool_reset_peaks(gpupool_arena *arena) {
    R2  A report is made in host memory under the arena's lock, and written without it.
 
    Read first: gpi_report_walk, gpi_report_part, gpi_report_write. */
-
-#if !defined(__cplusplus) && !defined(_DEFAULT_SOURCE) && !defined(_GNU_SOURCE)
-FILE *open_memstream(char **text, size_t *bytes); /* -std=c11 leaves these out */
-#endif
 
 /* -- the walk -- */
 
@@ -6136,7 +6067,7 @@ static void gpi_ring_close_hand(gpupool_ring *ring, gpi_hand *hand) {
    pages that a fork shares would be moved under the device at the parent's next write. */
 static gpi_hand *gpi_ring_make_hand(gpupool_ring *ring) {
     uint64_t bytes = 2 * ring->slot_bytes, all = bytes + 2 * GPI_STEP;
-    gpi_hand *hand = (gpi_hand *)gpi_system_pages(all, PROT_READ | PROT_WRITE);
+    gpi_hand *hand = (gpi_hand *)gpi_system_pages(all, PROT_READ | PROT_WRITE, MADV_DONTFORK);
     gpi_driver *driver = &ring->driver;
     gpupool_result result;
     uintptr_t at;
@@ -6144,8 +6075,7 @@ static gpi_hand *gpi_ring_make_hand(gpupool_ring *ring) {
     if (!hand) gpi_system_no_memory();
     if (!hand) return NULL;
     at = gpi_up((uintptr_t)(hand + 1), GPI_STEP);
-    syscall(SYS_madvise, at, bytes, (long)GPI_HUGEPAGE);
-    syscall(SYS_madvise, at, bytes, (long)GPI_DONTFORK);
+    syscall(SYS_madvise, at, bytes, (long)MADV_HUGEPAGE);
     result = GPI_TELL(driver, host_register, (void *)at, bytes, CU_MEMHOSTREGISTER_PORTABLE);
     if (result == GPUPOOL_OK) hand->slots = at;
     for (i = 0; i < 2 && result == GPUPOOL_OK; i++)
@@ -6571,7 +6501,7 @@ GPUPOOL_API gpupool_result gpupool_ring_create(gpupool_ring **out,
     else if (cudaGetDevice(&config.device) != cudaSuccess) config.device = -1;
     mistake = gpi_ring_configure(&config);
     if (mistake) return gpi_system_fail(GPUPOOL_E_ARGUMENT, "config.%s", mistake);
-    if (gpi_system_open() == GPUPOOL_OK) ring = (gpupool_ring *)gpi_system_zeroed(sizeof *ring);
+    if (gpi_system_open()) ring = (gpupool_ring *)gpi_system_zeroed(sizeof *ring);
     if (!ring) return gpi_system_no_memory();
     ring->slot_bytes = config.slot_bytes;
     ring->stats.limit = config.bytes;
@@ -6864,13 +6794,13 @@ static gpupool_result gpi_sleep_open_backup(gpupool_arena *arena) {
     uint64_t runs = arena->buddy.region.used / sizeof(gpi_run) + arena->chunks.count;
     uint64_t head = gpi_up(runs * sizeof(gpi_range), GPI_STEP), bytes = arena->chunks.reserved.now;
     backup->bytes = head + bytes + GPI_STEP;
-    backup->ranges = (gpi_range *)gpi_system_pages(backup->bytes, PROT_READ | PROT_WRITE);
+    backup->ranges =
+        (gpi_range *)gpi_system_pages(backup->bytes, PROT_READ | PROT_WRITE, MADV_HUGEPAGE);
     if (!backup->ranges)
         return gpi_system_fail(GPUPOOL_E_HOST_MEMORY,
                                "the host has no %llu bytes for the arena's content",
                                (unsigned long long)bytes);
     backup->content = (char *)gpi_up((uintptr_t)backup->ranges + head, GPI_STEP);
-    syscall(SYS_madvise, backup->content, bytes, (long)GPI_HUGEPAGE);
     gpi_sleep_list(&arena->buddy, backup);
     return GPUPOOL_OK;
 }
