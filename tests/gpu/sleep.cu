@@ -45,7 +45,7 @@ static std::mt19937_64 rng;
 #define BACKUP(stats) ((size_t)0)
 #define IS_STITCHED(stats) ((stats).stitches > 4) /* more than the graphs' */
 #define STITCHES(stats) ((word)(stats).stitched), ((word)(stats).reused)
-#define WORDS_OF_OTHERS "Other arenas of this process hold", "all else"
+#define WORDS_OF_OTHERS "others", "hold the rest"
 #define NOTHING
 typedef void unmapped;
 #else

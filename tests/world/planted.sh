@@ -62,7 +62,7 @@ plant O3-waits-forgotten seeds gpi_ladder_adopt_waiting \
 plant O4-use-forgotten seeds gpi_alloc_record 'gpi_stream_add_use(.*, user, \(.*\));' '\1;'
 plant O4-use-too-early seeds gpi_alloc_record 'gpi_stream_issue(arena, user)' 'user->issued'
 plant O5-host-memory-at-once seeds gpi_alloc_ask ' && !(flags & GPI_HOST)' ''
-plant O6-one-default-stream threads gpi_stream_key 'gpi_system_thread_number()' '2'
+plant O6-one-default-stream threads gpi_stream_key 'gpi_thread.number \* 2' '2 * 2'
 plant O7-free-into-the-cache seeds gpi_free_cached '!s->scope && ' ''
 plant O8-nobody-is-waited-for test_sleep_threads gpi_sleep_quiet 'while (arena->outside)' \
     'while (0)'
@@ -78,7 +78,7 @@ plant O14-mail-without-attention seeds gpupool_free_in_host_function \
 plant O15-peek-believed seeds gpi_free_cached '!run->is_cached && ' ''
 plant O16-unmapped-while-in-use seeds gpi_chunk_is_idle 'run->list == &arena->buddy.any &&' ''
 plant O16-a-graphs-stitch-forgotten test_sleep gpi_sleep_get_stitches \
-    '!stitch->is_used \&\& gpi_stitch_has_passed(arena, stitch)' '!stitch->is_used'
+    'gpi_stitch_is_idle(stitch) \&\& gpi_stitch_has_passed(arena, stitch)' 'gpi_stitch_is_idle(stitch)'
 plant lock-held-while-recording clock gpi_stream_mark 'gpi_arena_open(arena)' 'arena->outside++'
 plant release-without-a-wait seeds gpupool_release_capture 'gpi_ladder_wait(.*)' 'GPUPOOL_OK'
 echo "$passed passed, $failed failed"
