@@ -5276,8 +5276,8 @@ static gpupool_arena *gpi_shape_peek(const void *block) {
 /* Frees an address of any arena, without a CUDA call for one of a default arena; 0: it is of none.
  */
 static int gpi_shape_free(void *block, cudaStream_t stream, cudaError_t *error) {
-    gpupool_arena *arena = gpi_shape_peek(block);
-    int is_found = gpi_system_is_forked();
+    int is_found = gpi_system_is_forked(); /* a child has no tables to peek into */
+    gpupool_arena *arena = is_found ? NULL : gpi_shape_peek(block);
     if (is_found) {
         *error = gpi_shape_fail(gpi_alloc_enter(NULL));
         return 1;
