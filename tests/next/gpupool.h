@@ -1143,8 +1143,9 @@ static gpupool_result gpi_driver_open(gpi_driver *driver, int device, unsigned s
     driver->device = device;
     for (i = 0; i < GPI_CALL_COUNT && result == GPUPOOL_OK; i++) {
         void *found = NULL;
-        result = GPI_RUN(cudaGetDriverEntryPointByVersion, gpi_call_names[i], &found, 12000,
-                         cudaEnableDefault, NULL);
+        result = gpi_driver_ran(gpi_call_names[i],
+                                cudaGetDriverEntryPointByVersion(gpi_call_names[i], &found, 12000,
+                                                                 cudaEnableDefault, NULL));
         memcpy((char *)driver + i * sizeof found, &found, sizeof found);
     }
     if (result == GPUPOOL_OK) result = GPI_TELL(driver, retain, &driver->context, device);
