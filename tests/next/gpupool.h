@@ -707,6 +707,7 @@ struct allocator : gpi_elements<Memory::is_host || sizeof...(Pointer)> {
 #include <errno.h>
 #include <fcntl.h>
 #include <linux/futex.h>
+#include <linux/mman.h>
 #include <pthread.h>
 #include <stdarg.h>
 #include <stdlib.h>
@@ -732,15 +733,11 @@ struct allocator : gpi_elements<Memory::is_host || sizeof...(Pointer)> {
 
    Read first: gpi_system_lock, gpi_region, gpi_system_fail. */
 
-#if !defined(__cplusplus) && !defined(_DEFAULT_SOURCE) && !defined(_GNU_SOURCE)
+#if !defined(__cplusplus) && !defined(_GNU_SOURCE)
 long syscall(long number, ...); /* -std=c11 leaves these out */
 ssize_t pread(int file, void *to, size_t bytes, off_t at);
-#endif
-#ifndef MAP_ANONYMOUS
-#define MAP_ANONYMOUS 0x20
-#endif
-#ifndef MAP_NORESERVE
-#define MAP_NORESERVE 0x4000
+char *secure_getenv(const char *name);
+FILE *open_memstream(char **text, size_t *bytes);
 #endif
 
 #define GPI_READ(at) __atomic_load_n(at, __ATOMIC_ACQUIRE)
@@ -750,10 +747,8 @@ ssize_t pread(int file, void *to, size_t bytes, off_t at);
 
 #if defined(__x86_64__)
 #define GPI_PAUSE() __builtin_ia32_pause()
-#elif defined(__aarch64__)
-#define GPI_PAUSE() __asm__ __volatile__("yield")
 #else
-#define GPI_PAUSE() ((void)0)
+#define GPI_PAUSE() __asm__ __volatile__("yield") /* of ARM: CUDA runs on these two */
 #endif
 
 static uint64_t gpi_min(uint64_t a, uint64_t b) {
@@ -771,9 +766,6 @@ static uint64_t gpi_down(uint64_t n, uint64_t power) {
 static uint64_t gpi_up(uint64_t n, uint64_t power) {
     return (n + power - 1) & ~(power - 1);
 }
-static unsigned gpi_low_bit(uint64_t n) {
-    return (unsigned)__builtin_ctzll(n);
-}
 static unsigned gpi_high_bit(uint64_t n) {
     return 63u - (unsigned)__builtin_clzll(n);
 }
@@ -783,15 +775,12 @@ static uint64_t gpi_hash(uint64_t n) {
 
 /* -- locks -- */
 
-typedef struct gpi_lock {
-    int word;
-} gpi_lock;
+typedef int gpi_lock; /* its word */
 
-static int gpi_system_try(gpi_lock *lock, int word) {
+static int gpi_system_try(gpi_lock *lock) {
     int open = 0;
-    return GPI_LOOK(&lock->word) == 0 &&
-           __atomic_compare_exchange_n(&lock->word, &open, word, 0, __ATOMIC_ACQUIRE,
-                                       __ATOMIC_RELAXED);
+    return GPI_LOOK(lock) == 0 &&
+           __atomic_compare_exchange_n(lock, &open, 1, 0, __ATOMIC_ACQUIRE, __ATOMIC_RELAXED);
 }
 
 /* What a lock protects takes some 100 ns, a sleep and its end some 10 us. So a thread first looks
@@ -800,28 +789,19 @@ static void gpi_system_lock_wait(gpi_lock *lock) {
     int gap, i;
     for (gap = 32; gap <= 2048; gap += gap / 4) {
         for (i = 0; i < gap; i++) GPI_PAUSE();
-        if (gpi_system_try(lock, 1)) return;
+        if (gpi_system_try(lock)) return;
     }
-    while (__atomic_exchange_n(&lock->word, 2, __ATOMIC_ACQUIRE))
-        syscall(SYS_futex, &lock->word, FUTEX_WAIT_PRIVATE, 2, NULL, NULL, 0);
+    while (__atomic_exchange_n(lock, 2, __ATOMIC_ACQUIRE))
+        syscall(SYS_futex, lock, FUTEX_WAIT_PRIVATE, 2, NULL, NULL, 0);
 }
 
 static inline void gpi_system_lock(gpi_lock *lock) {
-    if (!gpi_system_try(lock, 1)) gpi_system_lock_wait(lock);
+    if (!gpi_system_try(lock)) gpi_system_lock_wait(lock);
 }
 
 static inline void gpi_system_unlock(gpi_lock *lock) {
-    if (__atomic_exchange_n(&lock->word, 0, __ATOMIC_RELEASE) == 2)
-        syscall(SYS_futex, &lock->word, FUTEX_WAKE_PRIVATE, 1, NULL, NULL, 0);
-}
-
-/* Lets a thread that waits for the lock have it first: one that takes its lock again at once would
-   win each time against a thread that must wake up. */
-static void gpi_system_pass(gpi_lock *lock) {
-    int pauses = GPI_LOOK(&lock->word) == 2 ? 4096 : 64;
-    gpi_system_unlock(lock);
-    while (pauses-- && !GPI_LOOK(&lock->word)) GPI_PAUSE();
-    gpi_system_lock(lock);
+    if (__atomic_exchange_n(lock, 0, __ATOMIC_RELEASE) == 2)
+        syscall(SYS_futex, lock, FUTEX_WAKE_PRIVATE, 1, NULL, NULL, 0);
 }
 
 /* Sleeps while *word is `old`; some other thread changes it and then wakes all. */
@@ -842,19 +822,14 @@ static uint64_t gpi_system_now(void) {
 
 /* -- memory of the host -- */
 
-enum {
-    GPI_STEP = 2 << 20,
-    GPI_DONTDUMP = 16,
-    GPI_WIPEONFORK = 18,
-    GPI_HUGEPAGE = 14,
-    GPI_DONTFORK = 10
-}; /* MADV_, which c11 hides */
-
-/* Zeroed memory of whole pages that the host backs when it is touched. NULL: no addresses. */
-static void *gpi_system_pages(uint64_t bytes, int protection) {
-    void *memory =
-        mmap(NULL, bytes, protection, MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0);
-    return memory == MAP_FAILED ? NULL : memory;
+/* Zeroed memory of whole pages that the host backs when it is touched; the advice is madvise's.
+   NULL: no addresses. */
+static void *gpi_system_pages(uint64_t bytes, int protection, int advice) {
+    int flags = MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE;
+    void *pages = mmap(NULL, bytes, protection, flags, -1, 0);
+    if (pages == MAP_FAILED) return NULL;
+    syscall(SYS_madvise, pages, bytes, (long)advice);
+    return pages;
 }
 
 /* Host memory of zeros, for GPUPOOL_FREE. NULL: the host has none. */
@@ -892,9 +867,11 @@ typedef struct gpi_region {
     uint64_t size, opened, used;
 } gpi_region;
 
+enum { GPI_STEP = 2 << 20 };
+
 static int gpi_region_open(gpi_region *region, uint64_t size) {
-    region->base = (char *)gpi_system_pages(size, PROT_NONE);
-    region->size = region->base ? size : 0;
+    region->base = (char *)gpi_system_pages(size, PROT_NONE, MADV_DONTDUMP);
+    region->size = size;
     return region->base != NULL;
 }
 
@@ -902,11 +879,8 @@ static int gpi_region_open(gpi_region *region, uint64_t size) {
    host or the region has too few. */
 static int gpi_region_ensure(gpi_region *region, uint64_t bytes) {
     uint64_t need = gpi_up(region->used + bytes, GPI_STEP);
-    char *end = region->base + region->opened;
     if (need <= region->opened) return 1;
-    if (need > region->size) return 0;
-    if (mprotect(end, need - region->opened, PROT_READ | PROT_WRITE)) return 0;
-    syscall(SYS_madvise, end, need - region->opened, (long)GPI_DONTDUMP);
+    if (need > region->size || mprotect(region->base, need, PROT_READ | PROT_WRITE)) return 0;
     region->opened = need;
     return 1;
 }
@@ -915,11 +889,6 @@ static void *gpi_region_get(gpi_region *region, uint64_t bytes) {
     void *record = region->base + region->used;
     region->used += bytes;
     return record;
-}
-
-static void gpi_region_close(gpi_region *region) {
-    if (region->base) munmap(region->base, region->size);
-    memset(region, 0, sizeof *region);
 }
 
 /* -- the process and the thread -- */
@@ -940,37 +909,27 @@ typedef struct gpi_failure {
     char text[512];
 } gpi_failure;
 
-typedef struct gpi_thread_state {
-    uint64_t number; /* never used twice; 0: not asked for */
-    int in_callback; /* on_out_of_memory runs */
+static __thread struct {
+    uint64_t number;     /* never used twice; 0: not asked for */
+    int in_callback;     /* on_out_of_memory runs */
+    cudaError_t runtime; /* its last error before the call under way */
     gpi_failure last;
     gpupool_verdict verdict;
-} gpi_thread_state;
-
-static __thread gpi_thread_state gpi_thread;
+} gpi_thread;
 
 /* Whether this process is the child of one that had made an arena. */
 static int gpi_system_is_forked(void) {
     return gpi_process.page && *gpi_process.page == 0;
 }
 
-static gpupool_result gpi_system_open(void) {
+static int gpi_system_open(void) {
     gpi_system_lock(&gpi_process.lock);
     if (!gpi_process.page) {
-        gpi_process.page = (int *)gpi_system_pages(4096, PROT_READ | PROT_WRITE);
-        if (gpi_process.page) {
-            syscall(SYS_madvise, gpi_process.page, 4096L, (long)GPI_WIPEONFORK);
-            *gpi_process.page = 1;
-        }
+        gpi_process.page = (int *)gpi_system_pages(4096, PROT_READ | PROT_WRITE, MADV_WIPEONFORK);
+        if (gpi_process.page) *gpi_process.page = 1;
     }
     gpi_system_unlock(&gpi_process.lock);
-    return gpi_process.page ? GPUPOOL_OK : GPUPOOL_E_HOST_MEMORY;
-}
-
-static uint64_t gpi_system_thread_number(void) {
-    if (!gpi_thread.number)
-        gpi_thread.number = __atomic_add_fetch(&gpi_process.threads, 1, __ATOMIC_RELAXED);
-    return gpi_thread.number;
+    return gpi_process.page != NULL;
 }
 
 /* Sets the thread's last error, and returns `result`. */
@@ -983,16 +942,10 @@ gpi_system_fail(gpupool_result result, const char *format, ...) {
     return gpi_thread.last.result = result;
 }
 
-/* Around what may fail without being a failure of the call. Mostly there is no text to copy. */
-static void gpi_system_keep(gpi_failure *before) {
-    before->result = gpi_thread.last.result;
-    if (before->result != GPUPOOL_OK) *before = gpi_thread.last;
-}
-
-static void gpi_system_restore(const gpi_failure *before) {
-    if (before->result != GPUPOOL_OK) gpi_thread.last = *before;
-    else gpi_thread.last.text[0] = 0;
-    gpi_thread.last.result = before->result;
+/* Mostly there is no text to copy. */
+static void gpi_failure_copy(gpi_failure *to, const gpi_failure *from) {
+    to->result = from->result;
+    memcpy(to->text, from->text, strlen(from->text) + 1);
 }
 
 /* Calls a function of the program. In C++ what it throws ends here: through the frames above it
@@ -1009,8 +962,7 @@ static void gpi_system_restore(const gpi_failure *before) {
 #endif
 
 static gpupool_result gpi_system_no_memory(void) {
-    return gpi_system_fail(GPUPOOL_E_HOST_MEMORY,
-                           "the host has no memory for the arena's records; nothing was changed");
+    return gpi_system_fail(GPUPOOL_E_HOST_MEMORY, "the host has no memory; nothing was changed");
 }
 
 GPUPOOL_API gpupool_result gpupool_last_result(void) {
@@ -1057,7 +1009,6 @@ GPUPOOL_API const char *gpupool_result_name(gpupool_result result) {
 
 /* From memory_alloc on they get, map or return memory, and are counted. */
 #define GPI_CALLS(CALL) \
-    CALL(error_name, cuGetErrorName) \
     CALL(attribute, cuDeviceGetAttribute) \
     CALL(retain, cuDevicePrimaryCtxRetain) \
     CALL(release_context, cuDevicePrimaryCtxRelease) \
@@ -1113,11 +1064,11 @@ typedef struct gpi_driver {
 #define GPI_CALL_FIELD(field, name) __typeof__(name) *field;
     GPI_CALLS(GPI_CALL_FIELD)
     int device, can_map;
-    unsigned share;        /* gpupool_share of mapped memory */
-    CUcontext context;     /* the device's primary context; NULL: not open */
-    uint64_t total_bytes;  /* of the device */
-    uint64_t memory_calls; /* made so far: calls that get, map or return memory */
-    int peers[GPI_PEERS];  /* devices that may use the memory too, */
+    CUmemAllocationProp properties; /* of mapped memory */
+    CUcontext context;              /* the device's primary context; NULL: not open */
+    size_t total_bytes;             /* of the device */
+    uint64_t memory_calls;          /* made so far: calls that get, map or return memory */
+    int peers[GPI_PEERS];           /* devices that may use the memory too, */
     CUcontext peer_contexts[GPI_PEERS];
     int peer_count;
 } gpi_driver;
@@ -1128,14 +1079,12 @@ typedef struct gpi_driver {
     gpi_driver_told(driver, offsetof(gpi_driver, field) / sizeof(void *), error)
 
 static gpupool_result gpi_driver_told(gpi_driver *driver, size_t call, CUresult error) {
-    const char *name = NULL;
+    int is_memory = error == CUDA_ERROR_OUT_OF_MEMORY;
     if (call >= offsetof(gpi_driver, memory_alloc) / sizeof(void *))
         __atomic_add_fetch(&driver->memory_calls, 1, __ATOMIC_RELAXED);
     if (error == CUDA_SUCCESS) return GPUPOOL_OK;
-    driver->error_name(error, &name);
-    return gpi_system_fail(error == CUDA_ERROR_OUT_OF_MEMORY ? GPUPOOL_E_OUT_OF_MEMORY
-                                                             : GPUPOOL_E_CUDA,
-                           "%s: %s", gpi_call_names[call], name ? name : "unknown error");
+    return gpi_system_fail(is_memory ? GPUPOOL_E_OUT_OF_MEMORY : GPUPOOL_E_CUDA, "%s: %s",
+                           gpi_call_names[call], cudaGetErrorName((cudaError_t)error));
 }
 
 /* What a thread had before it entered. */
@@ -1169,72 +1118,56 @@ static void gpi_driver_leave(gpi_visit *visit) {
     __attribute__((cleanup(gpi_driver_leave), unused)) gpi_visit visit = \
         gpi_driver_enter(driver, context)
 
-static void gpi_driver_describe(const gpi_driver *driver, CUmemAllocationProp *properties) {
-    memset(properties, 0, sizeof *properties);
-    properties->type = CU_MEM_ALLOCATION_TYPE_PINNED;
-    properties->location.type = CU_MEM_LOCATION_TYPE_DEVICE;
-    properties->location.id = driver->device;
-    if (driver->share & GPUPOOL_SHARE_PROCESSES)
-        properties->requestedHandleTypes = CU_MEM_HANDLE_TYPE_POSIX_FILE_DESCRIPTOR;
-    if (driver->share & GPUPOOL_SHARE_RDMA) properties->allocFlags.gpuDirectRDMACapable = 1;
-}
+/* Makes a call of the runtime, whose last error stays what it was (rule 5). */
+#define GPI_RUN(call, ...) \
+    (gpi_thread.runtime = cudaPeekAtLastError(), gpi_driver_ran(#call, call(__VA_ARGS__)))
 
-/* The result of a call of the runtime, whose last error stays what it was `before` (rule 5). */
-static gpupool_result gpi_driver_ran(const char *call, cudaError_t error, cudaError_t before) {
+static gpupool_result gpi_driver_ran(const char *call, cudaError_t error) {
     if (error == cudaSuccess) return GPUPOOL_OK;
-    if (before == cudaSuccess) cudaGetLastError();
+    if (gpi_thread.runtime == cudaSuccess) cudaGetLastError();
     return gpi_system_fail(GPUPOOL_E_CUDA, "%s: %s", call, cudaGetErrorName(error));
 }
 
-static gpupool_result gpi_driver_current(int *device) {
-    cudaError_t before = cudaPeekAtLastError();
-    return gpi_driver_ran("cudaGetDevice", cudaGetDevice(device), before);
-}
-
 static gpupool_result gpi_driver_has(int device) {
-    cudaError_t before = cudaPeekAtLastError();
     int devices = 0;
-    gpupool_result result =
-        gpi_driver_ran("cudaGetDeviceCount", cudaGetDeviceCount(&devices), before);
+    gpupool_result result = GPI_RUN(cudaGetDeviceCount, &devices);
     if (result != GPUPOOL_OK || (device >= 0 && device < devices)) return result;
     return gpi_system_fail(GPUPOOL_E_ARGUMENT, "device: %d is not in 0 to %d", device, devices - 1);
 }
 
 static gpupool_result gpi_driver_open(gpi_driver *driver, int device, unsigned share) {
-    cudaError_t before = cudaPeekAtLastError();
     gpupool_result result = gpi_driver_has(device);
-    size_t i, page = 0, free_bytes = 0, total = 0;
-    CUmemAllocationProp properties;
+    CUmemAllocationProp *properties = &driver->properties;
+    size_t i, page = 0, free_bytes;
     memset(driver, 0, sizeof *driver);
     driver->device = device;
-    driver->share = share;
     for (i = 0; i < GPI_CALL_COUNT && result == GPUPOOL_OK; i++) {
-        enum cudaDriverEntryPointQueryResult status;
         void *found = NULL;
-        cudaError_t error = cudaGetDriverEntryPointByVersion(gpi_call_names[i], &found, 12000,
-                                                             cudaEnableDefault, &status);
-        if (error == cudaSuccess && !found) error = cudaErrorSymbolNotFound;
-        result = gpi_driver_ran(gpi_call_names[i], error, before);
-        memcpy((char *)driver + i * sizeof found, &found, sizeof found); /* the first fields */
+        result = gpi_driver_ran(gpi_call_names[i],
+                                cudaGetDriverEntryPointByVersion(gpi_call_names[i], &found, 12000,
+                                                                 cudaEnableDefault, NULL));
+        memcpy((char *)driver + i * sizeof found, &found, sizeof found);
     }
     if (result == GPUPOOL_OK) result = GPI_TELL(driver, retain, &driver->context, device);
     if (result != GPUPOOL_OK) return result;
     GPI_VISIT(driver, driver->context);
+    properties->type = CU_MEM_ALLOCATION_TYPE_PINNED;
+    properties->location.type = CU_MEM_LOCATION_TYPE_DEVICE;
+    properties->location.id = device;
+    if (share & GPUPOOL_SHARE_PROCESSES)
+        properties->requestedHandleTypes = CU_MEM_HANDLE_TYPE_POSIX_FILE_DESCRIPTOR;
+    properties->allocFlags.gpuDirectRDMACapable = (share & GPUPOOL_SHARE_RDMA) != 0;
     driver->attribute(&driver->can_map, CU_DEVICE_ATTRIBUTE_VIRTUAL_MEMORY_MANAGEMENT_SUPPORTED,
                       device);
-    gpi_driver_describe(driver, &properties);
-    driver->granularity(&page, &properties, CU_MEM_ALLOC_GRANULARITY_MINIMUM);
+    driver->granularity(&page, properties, CU_MEM_ALLOC_GRANULARITY_MINIMUM);
     if (!page || (2 << 20) % page) driver->can_map = 0;
-    result = GPI_TELL(driver, memory_info, &free_bytes, &total);
-    driver->total_bytes = total;
-    return result;
+    return GPI_TELL(driver, memory_info, &free_bytes, &driver->total_bytes);
 }
 
 static void gpi_driver_close(gpi_driver *driver) {
     int i;
     for (i = 0; i < driver->peer_count; i++) driver->release_context(driver->peers[i]);
     if (driver->context) driver->release_context(driver->device);
-    driver->context = NULL;
 }
 
 /* Lets the device and its peers use mapped memory. */
@@ -1260,8 +1193,7 @@ static int gpi_driver_is_capturing(const gpi_driver *driver, cudaStream_t stream
 
 static gpupool_result gpi_driver_capturing(void) {
     return gpi_system_fail(GPUPOOL_E_CAPTURING,
-                           "the stream captures (rule 3): a request gets only memory at hand; "
-                           "open a scope with gpupool_begin_capture before");
+                           "the stream captures (rule 3): open a scope by gpupool_begin_capture");
 }
 
 /* In place of a stream: ALL. No handle of CUDA's, which are 0, 1, 2 or addresses of structs. */
@@ -1295,9 +1227,8 @@ static gpupool_result gpi_driver_mark(gpi_driver *driver, CUcontext context, CUe
     GPI_VISIT(*event && !gpi_driver_is_special(stream) ? NULL : driver, context); /* D3 */
     if (gpi_driver_is_capturing(driver, stream)) return gpi_driver_capturing();
     if (!*event) result = GPI_TELL(driver, event_create, event, CU_EVENT_DISABLE_TIMING);
-    if (result != GPUPOOL_OK) return result;
-    result = GPI_TELL(driver, event_record, *event, stream);
-    if (gpi_driver_is_capturing(driver, stream)) {
+    if (result == GPUPOOL_OK) result = GPI_TELL(driver, event_record, *event, stream);
+    if (*event && gpi_driver_is_capturing(driver, stream)) {
         driver->event_destroy(*event);
         *event = NULL;
         return gpi_driver_capturing();
@@ -1339,10 +1270,6 @@ static uint64_t gpi_driver_free_bytes(gpi_driver *driver) {
 
    Read first: gpi_text_limit. */
 
-#if !defined(__cplusplus) && !defined(_GNU_SOURCE)
-char *secure_getenv(const char *name); /* -std=c11 leaves it out */
-#endif
-
 /* A variable's value; NULL: it is not set, or empty, as a shell takes one away for a command. */
 static const char *gpi_text_variable(const char *name) {
     const char *text = GPUPOOL_ENVIRONMENT ? secure_getenv(name) : NULL;
@@ -1359,11 +1286,8 @@ static gpi_text gpi_text_size(uint64_t bytes) {
     unsigned power = (unsigned)gpi_min(gpi_high_bit(bytes | 1) / 10, 4);
     uint64_t one = (uint64_t)1 << 10 * power, hundredths = (bytes * 100 + one - 1) / one;
     gpi_text size;
-    if (!power) snprintf(size.text, sizeof size.text, "%u B", (unsigned)bytes);
-    else
-        snprintf(size.text, sizeof size.text, "%llu.%02u %s",
-                 (unsigned long long)(hundredths / 100), (unsigned)(hundredths % 100),
-                 names[power]);
+    snprintf(size.text, sizeof size.text, power ? "%llu.%02u %s" : "%llu%.0u %s", /* no ".00 B" */
+             (unsigned long long)(hundredths / 100), (unsigned)(hundredths % 100), names[power]);
     return size;
 }
 
@@ -1373,53 +1297,41 @@ static unsigned gpi_text_letter(const char *text) {
     const unsigned char *t = (const unsigned char *)text;
     unsigned length = t[0] < 0x80 ? 1 : t[0] < 0xe0 ? 2 : t[0] < 0xf0 ? 3 : 4, i;
     uint32_t code = t[0] - first[length]; /* below a first byte: far beyond all letters */
-    for (i = 1; i < length; i++) {
-        if ((t[i] & 0xc0) != 0x80) return 0;
-        code = code << 6 | (t[i] & 0x3f);
-    }
-    if (code < least[length] || code == 0x7f || code > 0x10ffff) return 0;
+    for (i = 1; i < length && (t[i] & 0xc0) == 0x80; i++) code = code << 6 | (t[i] & 0x3f);
+    if (i < length || code < least[length] || code == 0x7f || code > 0x10ffff) return 0;
     return code >> 11 == 0x1b ? 0 : length; /* half of a pair */
 }
 
 /* Copies a text so that it stays one line of UTF-8: cut between letters; what is no letter as \xNN.
  */
 static const char *gpi_text_line(char *to, size_t room, const char *from) {
-    char part[8];
     size_t used = 0, length;
-    for (; *from; from += gpi_max(gpi_text_letter(from), 1)) {
+    for (; *from; from += gpi_max(length, 1), used += length ? length : 4) {
         length = gpi_text_letter(from);
-        if (length) memcpy(part, from, length);
-        else length = (size_t)snprintf(part, sizeof part, "\\x%02x", (unsigned char)*from);
-        if (used + length >= room) break;
-        memcpy(to + used, part, length);
-        used += length;
+        if (used + (length ? length : 4) >= room) break;
+        if (length) memcpy(to + used, from, length);
+        else snprintf(to + used, 5, "\\x%02x", (unsigned char)*from);
     }
     to[used] = 0;
     return to;
 }
 
-/* Whether two words of ASCII are equal, in any case; not by the locale. */
+/* Whether a text is the word, which is in small letters of ASCII, in any case; not by the locale.
+ */
 static int gpi_text_is(const char *text, const char *word) {
-    for (; *text || *word; text++, word++) {
-        int a = *text >= 'a' && *text <= 'z' ? *text - 32 : *text;
-        int b = *word >= 'a' && *word <= 'z' ? *word - 32 : *word;
-        if (a != b) return 0;
-    }
-    return 1;
+    for (; *word && (*text | 32) == *word; text++) word++;
+    return *text == *word;
 }
 
 /* The bytes that a unit stands for; 0: it is none. */
 static double gpi_text_unit(const char *text, uint64_t total) {
-    static const char letters[] = "KkMmGgTt";
-    const char *letter;
+    const char *powers = strchr("tgmk", *text | 32);
     double bytes = 1, base;
-    long power;
-    if (!*text || gpi_text_is(text, "B")) return 1;
+    if (!*text || gpi_text_is(text, "b")) return 1;
     if (*text == '%' && !text[1]) return (double)total / 100;
-    letter = strchr(letters, *text);
-    base = gpi_text_is(text + 1, "B") ? 1000 : 1024;
-    if (!letter || (base > 1000 && text[1] && !gpi_text_is(text + 1, "iB"))) return 0;
-    for (power = (letter - letters) / 2; power >= 0; power--) bytes *= base;
+    base = gpi_text_is(text + 1, "b") ? 1000 : 1024;
+    if (!powers || (base > 1000 && text[1] && !gpi_text_is(text + 1, "ib"))) return 0;
+    for (; *powers; powers++) bytes *= base;
     return bytes;
 }
 
@@ -1746,11 +1658,13 @@ static void gpi_arena_close(gpupool_arena *arena) {
     gpi_arena_return(arena);
 }
 
-/* Between two steps of long work: others go on. */
+/* Between two steps of long work others go on: a thread that waits for the lock has it first. One
+   that takes its lock again at once would win each time against a thread that must wake up. */
 static void gpi_arena_pass(gpupool_arena *arena) {
-    arena->outside++;
-    gpi_system_pass(&arena->lock);
-    gpi_arena_return(arena);
+    int pauses = GPI_LOOK(&arena->lock) == 2 ? 4096 : 64;
+    gpi_arena_open(arena);
+    while (pauses-- && !GPI_LOOK(&arena->lock)) GPI_PAUSE();
+    gpi_arena_close(arena);
 }
 
 /* A call that must not fail has failed: from now on requests fail with this cause. */
@@ -1786,7 +1700,7 @@ static uint32_t gpi_buddy_next_bin(const gpi_list *list, uint32_t bin) {
     uint64_t bits = ~(uint64_t)0 << bin % 64;
     for (; bin < GPI_BINS; bin = (bin / 64 + 1) * 64, bits = ~(uint64_t)0)
         if (list->used[bin / 64] & bits)
-            return bin / 64 * 64 + gpi_low_bit(list->used[bin / 64] & bits);
+            return bin / 64 * 64 + (unsigned)__builtin_ctzll(list->used[bin / 64] & bits);
     return GPI_NO_BIN;
 }
 
@@ -2074,8 +1988,10 @@ static uint64_t gpi_block_units(const gpi_run *run) {
 static inline uintptr_t gpi_stream_key(cudaStream_t stream) {
     if (!stream) stream = GPUPOOL_STREAM_HERE;
     if (stream == cudaStreamLegacy) return 1;
-    if (stream == cudaStreamPerThread) return (uintptr_t)(gpi_system_thread_number() * 2 + 1);
-    return (uintptr_t)stream;
+    if (stream != cudaStreamPerThread) return (uintptr_t)stream;
+    if (!gpi_thread.number)
+        gpi_thread.number = __atomic_add_fetch(&gpi_process.threads, 1, __ATOMIC_RELAXED);
+    return (uintptr_t)(gpi_thread.number * 2 + 1);
 }
 
 static inline gpi_stream **gpi_stream_bucket(gpupool_arena *arena, uintptr_t key) {
@@ -2338,9 +2254,9 @@ static void gpi_stream_mark_due(gpupool_arena *arena, gpi_stream *s, cudaStream_
         streams->mark_shift++;
         streams->marks_in_vain = 0;
     }
-    gpi_system_keep(&before);
+    gpi_failure_copy(&before, &gpi_thread.last);
     gpi_stream_mark(arena, s, handle);
-    gpi_system_restore(&before);
+    gpi_failure_copy(&gpi_thread.last, &before);
 }
 
 /* A request wanted memory of others that no mark covers. */
@@ -2591,10 +2507,9 @@ static gpupool_result gpi_chunk_map(gpupool_arena *arena, gpi_chunk *chunk) {
     uint64_t address = gpi_address(&arena->buddy, chunk->unit), done = 0;
     uint32_t count = stitch ? stitch->count : 1, i;
     gpupool_result result = GPUPOOL_OK;
-    CUmemAllocationProp properties;
-    gpi_driver_describe(driver, &properties);
     if (!stitch)
-        result = GPI_TELL(driver, create, &chunk->handle, chunk->units * GPI_UNIT, &properties, 0);
+        result = GPI_TELL(driver, create, &chunk->handle, chunk->units * GPI_UNIT,
+                          &driver->properties, 0);
     if (result != GPUPOOL_OK) return result;
     chunk->memory = (void *)(uintptr_t)address;
     for (i = 0; i < count && result == GPUPOOL_OK; i++) {
@@ -3587,7 +3502,7 @@ static gpupool_arena *gpi_life_visit(gpupool_arena *left); /* LIFE */
 static uint64_t gpi_sibling_give(gpupool_arena *sibling, uint64_t need, unsigned flags) {
     uint64_t before, after, keep;
     int tries = 4096;
-    for (; tries && !gpi_system_try(&sibling->lock, 1); tries--) GPI_PAUSE();
+    for (; tries && !gpi_system_try(&sibling->lock); tries--) GPI_PAUSE();
     if (!tries) return 0;
     before = sibling->chunks.reserved.now;
     keep = gpi_less(before, need);
@@ -4152,13 +4067,13 @@ static gpupool_result gpi_alloc_climb(gpi_ask *ask, gpi_run **run) {
     gpi_failure before; /* steps that fail are no failure of the call */
     gpupool_verdict verdict;
     gpupool_result result;
-    gpi_system_keep(&before);
+    gpi_failure_copy(&before, &gpi_thread.last);
     result = gpi_alloc_climb_ladder(ask, run);
     if (result == GPUPOOL_E_OUT_OF_MEMORY && gpi_alloc_tell(ask, &verdict)) {
         result = gpi_alloc_climb_ladder(ask, run);
         if (result == GPUPOOL_E_OUT_OF_MEMORY) gpi_verdict_make(ask, &verdict);
     }
-    if (result == GPUPOOL_OK) gpi_system_restore(&before);
+    if (result == GPUPOOL_OK) gpi_failure_copy(&gpi_thread.last, &before);
     if (result != GPUPOOL_E_OUT_OF_MEMORY) return result;
     gpi_thread.verdict = verdict;
     gpi_alloc_report(ask->arena, &verdict);
@@ -4557,9 +4472,8 @@ static gpupool_arena *gpi_life_struct(void) {
         next = arena->next_arena;
         memset(arena, 0, sizeof *arena);
     } else {
-        arena = (gpupool_arena *)gpi_system_pages(bytes, PROT_READ | PROT_WRITE);
+        arena = (gpupool_arena *)gpi_system_pages(bytes, PROT_READ | PROT_WRITE, MADV_WIPEONFORK);
         if (arena) gpi_process.arenas = arena;
-        if (arena) syscall(SYS_madvise, arena, bytes, (long)GPI_WIPEONFORK);
     }
     if (arena) arena->next_arena = next;
     gpi_system_unlock(&gpi_process.lock);
@@ -4608,7 +4522,7 @@ static gpupool_result gpi_life_configure(gpupool_arena *arena, const gpupool_are
     gpupool_arena_config *config = &arena->config;
     gpupool_result result = GPUPOOL_OK;
     if (given) *config = *given;
-    else result = gpi_driver_current(&config->device);
+    else result = GPI_RUN(cudaGetDevice, &config->device);
     if (result == GPUPOOL_OK && config->source == GPUPOOL_SOURCE_AUTO)
         result = gpi_life_default_source(&config->source);
     if (!config->chunk_bytes) config->chunk_bytes = GPUPOOL_CHUNK_BYTES;
@@ -4761,7 +4675,7 @@ static gpupool_result gpi_life_close(gpupool_arena *arena) {
         if (buddy->base) arena->driver.unreserve(buddy->base, bytes);
     }
     gpi_backup_close(&arena->backup);
-    gpi_region_close(&buddy->region);
+    if (buddy->region.base) munmap(buddy->region.base, buddy->region.size);
     gpi_driver_close(&arena->driver);
     return result;
 }
@@ -4773,7 +4687,7 @@ GPUPOOL_API gpupool_result gpupool_arena_create(gpupool_arena **out,
     if (!out) return gpi_system_fail(GPUPOOL_E_ARGUMENT, "arena: it is NULL");
     *out = NULL;
     if (gpi_system_is_forked()) return gpi_alloc_enter(NULL);
-    arena = gpi_system_open() == GPUPOOL_OK ? gpi_life_struct() : NULL;
+    arena = gpi_system_open() ? gpi_life_struct() : NULL;
     if (!arena) return gpi_system_no_memory();
     result = gpi_life_open(arena, config);
     if (result != GPUPOOL_OK) {
@@ -4943,10 +4857,6 @@ GPUPOOL_API gpupool_result gpupool_reset_peaks(gpupool_arena *arena) {
    R2  A report is made in host memory under the arena's lock, and written without it.
 
    Read first: gpi_report_walk, gpi_report_part, gpi_report_write. */
-
-#if !defined(__cplusplus) && !defined(_DEFAULT_SOURCE) && !defined(_GNU_SOURCE)
-FILE *open_memstream(char **text, size_t *bytes); /* -std=c11 leaves these out */
-#endif
 
 /* -- the walk -- */
 
@@ -5213,7 +5123,7 @@ GPUPOOL_API gpupool_arena *gpupool_get_default_arena(int device) {
     config.name = is_pinned ? "pinned" : "default";
     config.source = is_pinned ? GPUPOOL_SOURCE_PINNED : GPUPOOL_SOURCE_AUTO;
     config.device = device;
-    if (is_pinned && gpi_driver_current(&config.device) != GPUPOOL_OK) return NULL;
+    if (is_pinned && GPI_RUN(cudaGetDevice, &config.device) != GPUPOOL_OK) return NULL;
     if (gpupool_arena_create(&arena, &config) != GPUPOOL_OK) return NULL;
     gpi_system_lock(&gpi_process.lock);
     first = *at;
@@ -5307,7 +5217,8 @@ static cudaError_t gpi_shape_malloc(void **pointer, size_t bytes, cudaStream_t s
     int device;
     if (!pointer) return gpi_shape_fail(gpi_system_fail(GPUPOOL_E_ARGUMENT, "pointer: it is NULL"));
     error = cudaGetDevice(&device); /* an error is CUDA's last one already */
-    if (gpi_driver_ran("cudaGetDevice", error, error) != GPUPOOL_OK) return error;
+    gpi_thread.runtime = error;     /* and stays CUDA's last one */
+    if (gpi_driver_ran("cudaGetDevice", error) != GPUPOOL_OK) return error;
     arena = gpi_shape_arena_of(stream, device);
     if (gpi_shape_is_captured(arena, stream))
         return GPUPOOL_HERE(cudaMallocAsync)(pointer, bytes, stream);
@@ -5366,8 +5277,8 @@ static gpupool_arena *gpi_shape_peek(const void *block) {
 /* Frees an address of any arena, without a CUDA call for one of a default arena; 0: it is of none.
  */
 static int gpi_shape_free(void *block, cudaStream_t stream, cudaError_t *error) {
-    gpupool_arena *arena = gpi_shape_peek(block);
-    int is_found = gpi_system_is_forked();
+    int is_found = gpi_system_is_forked(); /* a child has no tables to peek into */
+    gpupool_arena *arena = is_found ? NULL : gpi_shape_peek(block);
     if (is_found) {
         *error = gpi_shape_fail(gpi_alloc_enter(NULL));
         return 1;
@@ -5886,8 +5797,7 @@ static gpupool_result gpi_ring_pin_hand(gpupool_ring *ring, gpi_hand *hand) {
     gpi_driver *driver = &ring->driver;
     gpupool_result result;
     int i;
-    syscall(SYS_madvise, at, bytes, (long)GPI_HUGEPAGE);
-    syscall(SYS_madvise, at, bytes, (long)GPI_DONTFORK);
+    syscall(SYS_madvise, at, bytes, (long)MADV_HUGEPAGE);
     result =
         GPI_TELL(driver, host_register, (void *)(uintptr_t)at, bytes, CU_MEMHOSTREGISTER_PORTABLE);
     if (result == GPUPOOL_OK) hand->slots = at;
@@ -5905,7 +5815,8 @@ static gpi_hand *gpi_ring_make_hand(gpupool_ring *ring, gpi_transfer *t) {
     gpi_hand *hand;
     stats->pinned += bytes;
     gpi_system_unlock(&ring->lock);
-    hand = (gpi_hand *)gpi_system_pages(bytes + 2 * GPI_STEP, PROT_READ | PROT_WRITE);
+    hand =
+        (gpi_hand *)gpi_system_pages(bytes + 2 * GPI_STEP, PROT_READ | PROT_WRITE, MADV_DONTFORK);
     result = hand ? gpi_ring_pin_hand(ring, hand) : gpi_system_no_memory();
     if (hand && result != GPUPOOL_OK) gpi_ring_close_hand(ring, hand);
     gpi_system_lock(&ring->lock);
@@ -6264,9 +6175,9 @@ GPUPOOL_API gpupool_result gpupool_ring_create(gpupool_ring **out,
     if (out) *out = NULL;
     if (result != GPUPOOL_OK) return result;
     if (given) config = *given;
-    else result = gpi_driver_current(&config.device);
+    else result = GPI_RUN(cudaGetDevice, &config.device);
     if (result != GPUPOOL_OK) return result;
-    if (gpi_system_open() == GPUPOOL_OK) ring = (gpupool_ring *)gpi_system_zeroed(sizeof *ring);
+    if (gpi_system_open()) ring = (gpupool_ring *)gpi_system_zeroed(sizeof *ring);
     if (!ring) return gpi_system_no_memory();
     mistake = gpi_ring_configure(ring, &config);
     if (mistake) result = gpi_system_fail(GPUPOOL_E_ARGUMENT, "config.%s", mistake);
@@ -6402,7 +6313,7 @@ GPUPOOL_API gpupool_result gpupool_export(gpupool_arena *arena, const void *bloc
     result = gpi_arena_ready(arena);
     if (result == GPUPOOL_OK) result = gpi_alloc_claim(arena, block, &run);
     if (result == GPUPOOL_OK && !run->stitch) chunk = gpi_buddy_chunk(&arena->buddy, run->unit);
-    if (result == GPUPOOL_OK && (!(arena->driver.share & GPUPOOL_SHARE_PROCESSES) || !chunk ||
+    if (result == GPUPOOL_OK && (!(arena->config.share & GPUPOOL_SHARE_PROCESSES) || !chunk ||
                                  chunk->unit != run->unit || chunk->units != run->units))
         result = gpi_system_fail(GPUPOOL_E_ARGUMENT,
                                  "block: it has no chunk of its own (GPUPOOL_OWN_CHUNK), or the "
@@ -6577,13 +6488,12 @@ static gpupool_result gpi_sleep_open_backup(gpupool_arena *arena) {
     for (i = 0; i < chunks->count; i++)
         end = gpi_max(end, chunks->all[i]->unit + chunks->all[i]->units);
     backup->bytes = end * GPI_UNIT + GPI_STEP;
-    backup->pages = gpi_system_pages(backup->bytes, PROT_READ | PROT_WRITE);
+    backup->pages = gpi_system_pages(backup->bytes, PROT_READ | PROT_WRITE, MADV_HUGEPAGE);
     if (!backup->pages)
         return gpi_system_fail(GPUPOOL_E_HOST_MEMORY,
                                "the host has no %llu bytes for the arena's content",
                                (unsigned long long)chunks->reserved.now);
     backup->content = (char *)gpi_up((uintptr_t)backup->pages, GPI_STEP);
-    syscall(SYS_madvise, backup->content, end * GPI_UNIT, (long)GPI_HUGEPAGE);
     return GPUPOOL_OK;
 }
 

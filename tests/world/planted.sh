@@ -62,7 +62,7 @@ plant O3-waits-forgotten seeds gpi_ladder_adopt_waiting \
 plant O4-use-forgotten seeds gpi_alloc_record 'gpi_stream_add_use(.*, user, \(.*\));' '\1;'
 plant O4-use-too-early seeds gpi_alloc_record 'gpi_stream_issue(arena, user)' 'user->issued'
 plant O5-host-memory-at-once seeds gpi_alloc_ask ' && !(flags & GPI_HOST)' ''
-plant O6-one-default-stream threads gpi_stream_key 'gpi_system_thread_number()' '2'
+plant O6-one-default-stream threads gpi_stream_key 'gpi_thread.number \* 2' '2 * 2'
 plant O7-free-into-the-cache seeds gpi_free_cached '!s->scope && ' ''
 plant O8-nobody-is-waited-for test_sleep_threads gpi_sleep_quiet 'while (arena->outside)' \
     'while (0)'

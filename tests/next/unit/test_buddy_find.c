@@ -143,6 +143,6 @@ int main(void) {
     TEST(bins);
     TEST(next_bin);
     TEST(index_of_blocks);
-    gpi_region_close(&buddy.region);
+    munmap(buddy.region.base, buddy.region.size);
     return check_finish();
 }
