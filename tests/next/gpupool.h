@@ -78,9 +78,7 @@ Contents (search for "== NAME"):
 #ifndef GPUPOOL_H
 #define GPUPOOL_H
 
-#include <cuda.h>
 #include <cuda_runtime_api.h>
-#include <stddef.h>
 #include <stdint.h>
 #include <stdio.h>
 
@@ -114,9 +112,7 @@ Contents (search for "== NAME"):
 #define GPUPOOL_RING_SLOT_BYTES ((size_t)2 << 20) /* a ring copies in pieces of up to this size */
 #endif
 #ifndef GPUPOOL_RING_WORKERS
-#define GPUPOOL_RING_WORKERS \
-    0 /* threads of a ring; 0: processors less one, at most 11; -1: none \
-       */
+#define GPUPOOL_RING_WORKERS 0 /* its threads; 0: processors less one, at most 11; -1: none */
 #endif
 #ifndef GPUPOOL_ENVIRONMENT
 #define GPUPOOL_ENVIRONMENT 1 /* 0: no variable of the environment is read */
@@ -231,8 +227,7 @@ typedef struct gpupool_mapping { /* for on_map and on_unmap: a whole chunk, or a
 typedef struct gpupool_verdict {
     gpupool_cause cause;
     uint64_t asked, missing, device_missing, to_free, largest;
-    uint64_t limit, reserved, allocated, pending;
-    uint64_t device_free, device_total;
+    uint64_t limit, reserved, allocated, pending, device_free, device_total;
     char sentence[400];
 } gpupool_verdict;
 
@@ -257,12 +252,13 @@ enum gpupool_kind { GPUPOOL_CHUNK = 0, GPUPOOL_LIVE, GPUPOOL_PENDING, GPUPOOL_KE
 typedef struct gpupool_part { /* for gpupool_walk_blocks */
     enum gpupool_kind kind;
     void *memory;
-    size_t bytes;
-    gpupool_block block; /* LIVE: the block that it is a part of, */
-    size_t offset;       /* and where in the block it begins: a stitched one lies in pieces */
-    cudaStream_t stream; /* PENDING: which freed it last, if that is known */
-    int is_asleep;       /* the memory is the driver's: the arena sleeps */
+    size_t bytes, offset; /* LIVE: where it begins in its block: a stitched one lies in pieces */
+    gpupool_block block;  /* LIVE: the block that it is a part of */
+    cudaStream_t stream;  /* PENDING: which freed it last, if that is known */
+    int is_asleep;        /* the memory is the driver's: the arena sleeps */
 } gpupool_part;
+
+typedef int (*gpupool_visit_fn)(const gpupool_part *, void *user); /* nonzero ends the walk */
 
 typedef struct gpupool_arena_config {
     int device;       /* CUDA's ordinal */
@@ -293,16 +289,25 @@ typedef struct gpupool_counter {
     uint64_t now, peak;
 } gpupool_counter;
 
-typedef struct gpupool_stats {            /* sizes in bytes, counts since the arena was made */
-    gpupool_counter requested, allocated; /* live blocks: as asked for; in whole units */
-    gpupool_counter reserved, pending;    /* chunks; freed, and not known to be finished */
-    uint64_t blocks, free_blocks;         /* live blocks; runs of free memory */
-    uint64_t allocs, frees, failures;
-    uint64_t chunks, stitches;         /* that exist */
-    uint64_t stitched, reused;         /* stitches mapped; blocks that took one that was mapped */
-    uint64_t driver_calls, marks;      /* that create, map, unmap or release; events recorded */
-    uint64_t stream_waits, host_waits; /* for a stream: a stream, on the device; the host */
-    uint64_t limit, asleep, host;      /* 0: none; what sleep gave back; the host's for records */
+/* Sizes in bytes. Of now, and the peaks of four:
+       requested, allocated   live blocks: as asked for, and in whole units
+       reserved               chunks
+       pending                freed, and not known to be finished
+       blocks, free_blocks    live blocks; runs of free memory
+       chunks, stitches       that there are
+       limit                  on reserved bytes; 0: none
+       asleep, host           what sleep gave back; host memory of the arena's records
+   Counts since the arena was made:
+       stitched, reused       stitches mapped; blocks that took one which was mapped
+       driver_calls           calls that create, map, unmap or release memory
+       marks                  events recorded
+       stream_waits           a stream was made to wait for another, on the device
+       host_waits             the host waited for a stream or the device */
+typedef struct gpupool_stats {
+    gpupool_counter requested, allocated, reserved, pending;
+    uint64_t blocks, free_blocks, chunks, stitches, limit, asleep, host;
+    uint64_t allocs, frees, failures, stitched, reused;
+    uint64_t driver_calls, marks, stream_waits, host_waits;
 } gpupool_stats;
 
 /* -- the ring -- */
@@ -312,10 +317,9 @@ typedef uint64_t gpupool_ticket; /* of one transfer: never 0, never used twice b
 
 typedef enum gpupool_direction { GPUPOOL_UP = 0, GPUPOOL_DOWN } gpupool_direction; /* the device */
 
-typedef struct gpupool_ring_config {
-    int device;               /* CUDA's ordinal */
+typedef struct gpupool_ring_config { /* 0 is the option's value */
+    int device, workers;      /* CUDA's ordinal; threads that help callers: up to 64; -1: none */
     size_t bytes, slot_bytes; /* the most pinned memory: 256 KiB to 16 TiB; 64 KiB to a quarter */
-    int workers;              /* threads that help callers: up to 64; -1: none */
 } gpupool_ring_config;        /* 0: GPUPOOL_RING_BYTES, GPUPOOL_RING_SLOT_BYTES, _RING_WORKERS */
 
 /* Your functions. A call is about bytes [offset, offset + bytes) of the transfer: read writes them
@@ -345,12 +349,15 @@ typedef struct gpupool_transfer {
     gpupool_ticket *ticket; /* receives a ticket; NULL: the call returns when all is done */
 } gpupool_transfer;
 
-typedef struct gpupool_ring_stats { /* bytes, and counts; arrays by gpupool_direction */
-    uint64_t pinned, limit,
-        workers; /* limit: of pinned, and falls if the host refuses more; threads started */
-    uint64_t transfers[2], failures;    /* that have ended */
-    uint64_t bytes[2], direct_bytes[2]; /* of transfers that ended well; copied by CUDA itself:
-                                           pinned, device and small memory */
+/* Bytes and counts; arrays by gpupool_direction.
+       pinned, limit          pinned memory, and the most; the limit falls if the host refuses more
+       workers                threads that it has started
+       transfers, failures    that have ended
+       bytes, direct_bytes    of transfers that ended well; of these, what CUDA copied by itself:
+                              pinned, device and small memory */
+typedef struct gpupool_ring_stats {
+    uint64_t pinned, limit, workers;
+    uint64_t transfers[2], failures, bytes[2], direct_bytes[2];
 } gpupool_ring_stats;
 
 /* == API ==========================================================================================
@@ -364,8 +371,7 @@ GPUPOOL_API const char *gpupool_result_name(gpupool_result); /* "GPUPOOL_E_CUDA"
 
 /* Makes an arena. NULL config: the current device and all defaults. *arena is NULL after a failure.
  */
-GPUPOOL_API gpupool_result gpupool_arena_create(gpupool_arena **arena,
-                                                const gpupool_arena_config *);
+GPUPOOL_API gpupool_result gpupool_arena_create(gpupool_arena **, const gpupool_arena_config *);
 
 /* Returns all memory and ends the arena. Waits for the device. E_IN_USE while blocks are live or
    scopes are not released. No other thread may use the arena. A broken arena is always ended. */
@@ -395,8 +401,7 @@ GPUPOOL_API gpupool_result gpupool_record_stream(gpupool_arena *, const void *bl
 GPUPOOL_API gpupool_result gpupool_retire_stream(cudaStream_t);
 
 /* Describes the live block that begins at this address. E_INSIDE: *block is the one around it. */
-GPUPOOL_API gpupool_result gpupool_get_block(gpupool_arena *, const void *memory,
-                                             gpupool_block *block);
+GPUPOOL_API gpupool_result gpupool_get_block(gpupool_arena *, const void *, gpupool_block *);
 
 /* Returns idle chunks until at most keep_bytes stay reserved. Waits for the device. */
 GPUPOOL_API gpupool_result gpupool_trim(gpupool_arena *, size_t keep_bytes);
@@ -418,9 +423,7 @@ GPUPOOL_API gpupool_result gpupool_reset_peaks(gpupool_arena *);
 /* Shows `visit` each chunk, and after it the parts that make it up, by address. Ends when `visit`
    returns nonzero. The arena is locked meanwhile: `visit` calls nothing of gpupool, waits for no
    thread that does, and throws nothing. */
-GPUPOOL_API gpupool_result gpupool_walk_blocks(gpupool_arena *,
-                                               int (*visit)(const gpupool_part *, void *user),
-                                               void *user);
+GPUPOOL_API gpupool_result gpupool_walk_blocks(gpupool_arena *, gpupool_visit_fn, void *user);
 
 /* Writes what the arena has: as text for people, or as one line of JSON, whose words are those of
    gpupool_stats and gpupool_part. GPUPOOL_REPORT=file has such a report appended, as JSON if the
@@ -539,6 +542,7 @@ GPUPOOL_API gpupool_result gpupool_ring_get_stats(gpupool_ring *, gpupool_ring_s
 extern "C++" {
 #include <memory>
 #include <new>
+#include <type_traits>
 /* cuda::mr's names for where memory can be used; the whole of <cuda/memory_resource> would take
    nvcc seconds. Before CCCL 3.1 they exist only in programs that ask for them. */
 #if __cplusplus >= 201703L && __has_include(<cuda/version>)
@@ -582,11 +586,9 @@ struct stream {
 
 /* Owns an arena. Its end destroys the arena, if no block is live: else the arena stays (E_IN_USE).
    Can be moved, not copied. */
-struct gpi_destroy {
-    void operator()(gpupool_arena *arena) const noexcept { gpupool_arena_destroy(arena); }
-};
-struct arena : std::unique_ptr<gpupool_arena, gpi_destroy> {
-    explicit arena(const gpupool_arena_config *config = nullptr) {
+struct arena : std::unique_ptr<gpupool_arena, decltype(&gpupool_arena_destroy)> {
+    explicit arena(const gpupool_arena_config *config = nullptr)
+        : unique_ptr(nullptr, gpupool_arena_destroy) {
         gpupool_arena *made;
         if (gpupool_arena_create(&made, config) != GPUPOOL_OK) GPI_CPP_FAIL();
         reset(made);
@@ -611,7 +613,6 @@ class resource {
     static stream none() noexcept { return GPUPOOL_NO_STREAM; }
 
   public:
-    enum { is_host = 0 }; /* whether the host may use the memory */
     typedef gpi_of_device default_queries;
     resource(gpupool_arena *of, const char *label = nullptr) noexcept : arena_(of), label_(label) {}
     resource(const arena &of, const char *label = nullptr) noexcept : resource(of.get(), label) {}
@@ -639,7 +640,6 @@ class resource {
 
 /* The resource of an arena whose source is PINNED or MANAGED: the host may use the memory too. */
 struct host_resource : resource {
-    enum { is_host = 1 };
     typedef gpi_of_both default_queries;
     explicit host_resource(const resource &of) noexcept : resource(of) {}
 };
@@ -665,7 +665,7 @@ template <> struct gpi_elements<false> {
 /* An allocator for containers whose work is on one stream, from a resource. Thrust's vectors want
    one of Thrust's pointers besides. */
 template <class T, class Memory = resource, template <class> class... Pointer>
-struct allocator : gpi_elements<Memory::is_host || sizeof...(Pointer)> {
+struct allocator : gpi_elements<std::is_base_of<host_resource, Memory>() || sizeof...(Pointer)> {
     typedef T value_type;
     typedef typename gpi_pointer<T, Pointer...>::type pointer;
     template <class U> struct rebind { typedef allocator<U, Memory, Pointer...> other; };
@@ -694,33 +694,8 @@ struct allocator : gpi_elements<Memory::is_host || sizeof...(Pointer)> {
 #endif /* GPUPOOL_H */
 #if defined(GPUPOOL_IMPLEMENTATION) && !defined(GPUPOOL_IMPLEMENTED)
 #define GPUPOOL_IMPLEMENTED /* a second include adds nothing */
-
-#ifdef GPUPOOL_NAMED /* an earlier include has replaced them (NAMES) */
-#undef cudaMalloc
-#undef cudaFree
-#undef cudaMallocAsync
-#undef cudaFreeAsync
-#undef cudaStreamDestroy
-#undef cudaDeviceReset
-#endif
-
-#include <errno.h>
-#include <fcntl.h>
-#include <linux/futex.h>
-#include <linux/mman.h>
-#include <pthread.h>
-#include <stdarg.h>
-#include <stdlib.h>
-#include <string.h>
-#include <sys/mman.h>
-#include <sys/stat.h>
-#include <sys/syscall.h>
-#include <sys/uio.h>
-#include <time.h>
-#include <unistd.h>
-#ifdef __SSE2__
-#include <emmintrin.h>
-#endif
+#undef GPUPOOL_NAME         /* what an earlier include has replaced is CUDA's here (NAMES) */
+#define GPUPOOL_NAME(cuda, ours) cuda
 
 /* == SYSTEM =======================================================================================
    What the arena needs of Linux and of the compiler: arithmetic, atomic access, a lock, records
@@ -732,6 +707,26 @@ struct allocator : gpi_elements<Memory::is_host || sizeof...(Pointer)> {
    S3  Pages that a fork wipes tell a child that it is one (O17).
 
    Read first: gpi_system_lock, gpi_region, gpi_system_fail. */
+
+#include <cuda.h>
+#include <errno.h>
+#include <fcntl.h>
+#include <linux/futex.h>
+#include <linux/mman.h>
+#include <pthread.h>
+#include <stdarg.h>
+#include <stddef.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/mman.h>
+#include <sys/stat.h>
+#include <sys/syscall.h>
+#include <sys/uio.h>
+#include <time.h>
+#include <unistd.h>
+#ifdef __SSE2__
+#include <emmintrin.h>
+#endif
 
 #if !defined(__cplusplus) && !defined(_GNU_SOURCE)
 long syscall(long number, ...); /* -std=c11 leaves these out */
@@ -6717,21 +6712,19 @@ GPUPOOL_API gpupool_result gpupool_wake(gpupool_arena *arena) {
 #define GPI_NAME static inline
 #endif
 #ifdef __CUDA_ARCH__ /* the compiler's pass for the device */
-#define GPI_NAMED(name) name
+#define GPI_NAMED(cuda, ours) cuda
 #else
-#define GPI_NAMED(name) gpupool_##name
+#define GPI_NAMED(cuda, ours) ours
 #endif
 
 GPI_NAME __host__ __device__ cudaError_t gpi_names_malloc(void **pointer, size_t bytes) {
-    return GPI_NAMED(cudaMalloc)(pointer, bytes);
+    return GPI_NAMED(cudaMalloc, gpupool_cudaMalloc)(pointer, bytes);
 }
 GPI_NAME __host__ __device__ cudaError_t gpi_names_free(void *block) {
-    return GPI_NAMED(cudaFree)(block);
+    return GPI_NAMED(cudaFree, gpupool_cudaFree)(block);
 }
 GPI_NAME __host__ __device__ cudaError_t gpi_names_stream_destroy(cudaStream_t stream) {
-#ifndef __CUDA_ARCH__
-    gpupool_retire_stream(stream); /* CUDA says what is wrong with the stream */
-#endif
+    GPI_NAMED((void), gpupool_retire_stream)(stream); /* CUDA tells of a stream that is none */
     return cudaStreamDestroy(stream);
 }
 GPI_NAME cudaError_t GPUPOOL_HERE(gpi_names_malloc_async)(void **pointer, size_t bytes,
@@ -6761,12 +6754,14 @@ cudaError_t GPUPOOL_HERE(gpi_names_malloc_async)(T **pointer, size_t bytes, Pool
 #undef GPI_NAMED
 #endif /* GPUPOOL_NAMED */
 
+#undef GPUPOOL_NAME
+#define GPUPOOL_NAME(cuda, ours) ours
 #undef cudaMallocAsync /* CUDA's header may define these two */
 #undef cudaFreeAsync
-#define cudaMallocAsync GPUPOOL_HERE(gpi_names_malloc_async)
-#define cudaFreeAsync GPUPOOL_HERE(gpi_names_free_async)
-#define cudaMalloc gpi_names_malloc
-#define cudaFree gpi_names_free
-#define cudaStreamDestroy gpi_names_stream_destroy
-#define cudaDeviceReset gpupool_cudaDeviceReset
+#define cudaMallocAsync GPUPOOL_NAME(cudaMallocAsync, GPUPOOL_HERE(gpi_names_malloc_async))
+#define cudaFreeAsync GPUPOOL_NAME(cudaFreeAsync, GPUPOOL_HERE(gpi_names_free_async))
+#define cudaMalloc GPUPOOL_NAME(cudaMalloc, gpi_names_malloc)
+#define cudaFree GPUPOOL_NAME(cudaFree, gpi_names_free)
+#define cudaStreamDestroy GPUPOOL_NAME(cudaStreamDestroy, gpi_names_stream_destroy)
+#define cudaDeviceReset GPUPOOL_NAME(cudaDeviceReset, gpupool_cudaDeviceReset)
 #endif /* GPUPOOL_REPLACE_CUDA_MALLOC */

@@ -107,7 +107,7 @@ static void resource_calls(void) {
             fake_fail_resource(n);
             s.ring = NULL;
             {
-                gpupool_ring_config config = {0, MIB, 64 * KIB, workers ? workers : -1};
+                gpupool_ring_config config = {0, workers ? workers : -1, MIB, 64 * KIB};
                 if (!may(gpupool_ring_create(&s.ring, &config))) CHECK(s.ring == NULL);
             }
             if (s.ring) transfers(&s);
