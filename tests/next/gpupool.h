@@ -1003,6 +1003,7 @@ static struct {
     gpupool_arena *arenas; /* linked by `next_arena`, with those that have ended */
     uint64_t threads;      /* numbers given to threads */
     gpupool_arena *defaults[GPI_DEVICES + 1]; /* PINNED, then by device (SHAPE) */
+    int defaults_count;                       /* none has been further back */
     int *page;                                /* 1; a fork wipes it */
 } gpi_process;
 
@@ -1054,6 +1055,18 @@ gpi_system_fail(gpupool_result result, const char *format, ...) {
     return gpi_thread.last.result = result;
 }
 
+/* Around what may fail without being a failure of the call. Mostly there is no text to copy. */
+static void gpi_system_keep(gpi_failure *before) {
+    before->result = gpi_thread.last.result;
+    if (before->result != GPUPOOL_OK) *before = gpi_thread.last;
+}
+
+static void gpi_system_restore(const gpi_failure *before) {
+    if (before->result != GPUPOOL_OK) gpi_thread.last = *before;
+    else gpi_thread.last.text[0] = 0;
+    gpi_thread.last.result = before->result;
+}
+
 /* Calls a function of the program. In C++ what it throws ends here: through the frames above it
    would leave locks held. (C cannot catch: rule 4.) */
 #ifdef __cpp_exceptions
@@ -1097,7 +1110,7 @@ GPUPOOL_API const char *gpupool_result_name(gpupool_result result) {
    CUDA's driver, by function pointers that the runtime finds, so that a program links the runtime
    only. The runtime's last error and current device never change.
 
-       gpi_driver_enter: context current, capture mode relaxed    ... calls ...    gpi_driver_leave
+       GPI_VISIT: the context is current and the capture mode relaxed, until the block ends
 
    D1  In relaxed mode no call ends a capture of any stream, but for a query of an event that was
        recorded in the capture, a wait for a capturing stream, and a wait of a capturing stream for
@@ -1109,84 +1122,68 @@ GPUPOOL_API const char *gpupool_result_name(gpupool_result result) {
 
    D3  With no context current, or another, all calls on mapped memory work, and all calls on an
    event or a stream of its own handle; not those on default streams, nor cuEventCreate (seen on
-   CUDA 13.0).
+   CUDA 13.0). Nor do cuEventRecord and cuStreamWaitEvent need relaxed mode: they end no capture of
+   another stream.
 
-   Read first: GPI_CALLS, GPI_TELL, gpi_driver_enter, gpi_driver_wait. */
+   Read first: GPI_CALLS, GPI_TELL, GPI_VISIT, gpi_driver_wait. */
 
+/* From memory_alloc on they get, map or return memory, and are counted. */
 #define GPI_CALLS(CALL) \
-    CALL(error_name, "cuGetErrorName", (CUresult, const char **)) \
-    CALL(attribute, "cuDeviceGetAttribute", (int *, CUdevice_attribute, CUdevice)) \
-    CALL(retain, "cuDevicePrimaryCtxRetain", (CUcontext *, CUdevice)) \
-    CALL(release_context, "cuDevicePrimaryCtxRelease", (CUdevice)) \
-    CALL(current, "cuCtxGetCurrent", (CUcontext *)) \
-    CALL(push, "cuCtxPushCurrent", (CUcontext)) \
-    CALL(pop, "cuCtxPopCurrent", (CUcontext *)) \
-    CALL(exchange, "cuThreadExchangeStreamCaptureMode", (CUstreamCaptureMode *)) \
-    CALL(is_capturing, "cuStreamIsCapturing", (CUstream, CUstreamCaptureStatus *)) \
-    CALL(context_device, "cuCtxGetDevice", (CUdevice *)) \
-    CALL(stream_context, "cuStreamGetCtx", (CUstream, CUcontext *)) \
-    CALL(stream_id, "cuStreamGetId", (CUstream, unsigned long long *)) \
-    CALL(stream_sync, "cuStreamSynchronize", (CUstream)) \
-    CALL(stream_create, "cuStreamCreate", (CUstream *, unsigned)) \
-    CALL(stream_destroy, "cuStreamDestroy", (CUstream)) \
-    CALL(stream_wait, "cuStreamWaitEvent", (CUstream, CUevent, unsigned)) \
-    CALL(event_create, "cuEventCreate", (CUevent *, unsigned)) \
-    CALL(event_destroy, "cuEventDestroy", (CUevent)) \
-    CALL(event_record, "cuEventRecord", (CUevent, CUstream)) \
-    CALL(event_query, "cuEventQuery", (CUevent)) \
-    CALL(event_sync, "cuEventSynchronize", (CUevent)) \
-    CALL(fill, "cuMemsetD8Async", (CUdeviceptr, unsigned char, size_t, CUstream)) \
-    CALL(copy, "cuMemcpyAsync", (CUdeviceptr, CUdeviceptr, size_t, CUstream)) \
-    CALL(copy_rows, "cuMemcpy2DAsync", (const CUDA_MEMCPY2D *, CUstream)) \
-    CALL(host_register, "cuMemHostRegister", (void *, size_t, unsigned)) \
-    CALL(host_unregister, "cuMemHostUnregister", (void *)) \
-    CALL(pointer, "cuPointerGetAttributes", \
-         (unsigned, CUpointer_attribute *, void **, CUdeviceptr)) \
-    CALL(can_access, "cuDeviceCanAccessPeer", (int *, CUdevice, CUdevice)) \
-    CALL(enable_peer, "cuCtxEnablePeerAccess", (CUcontext, unsigned)) \
-    CALL(export_handle, "cuMemExportToShareableHandle", \
-         (void *, CUmemGenericAllocationHandle, CUmemAllocationHandleType, unsigned long long)) \
-    CALL(import_handle, "cuMemImportFromShareableHandle", \
-         (CUmemGenericAllocationHandle *, void *, CUmemAllocationHandleType)) \
-    CALL(memory_info, "cuMemGetInfo", (size_t *, size_t *)) \
-    CALL(granularity, "cuMemGetAllocationGranularity", \
-         (size_t *, const CUmemAllocationProp *, CUmemAllocationGranularity_flags)) \
-    CALL(memory_alloc, "cuMemAlloc", (CUdeviceptr *, size_t)) \
-    CALL(memory_free, "cuMemFree", (CUdeviceptr)) \
-    CALL(managed_alloc, "cuMemAllocManaged", (CUdeviceptr *, size_t, unsigned)) \
-    CALL(host_alloc, "cuMemHostAlloc", (void **, size_t, unsigned)) \
-    CALL(host_free, "cuMemFreeHost", (void *)) \
-    CALL(reserve, "cuMemAddressReserve", \
-         (CUdeviceptr *, size_t, size_t, CUdeviceptr, unsigned long long)) \
-    CALL(unreserve, "cuMemAddressFree", (CUdeviceptr, size_t)) \
-    CALL( \
-        create, "cuMemCreate", \
-        (CUmemGenericAllocationHandle *, size_t, const CUmemAllocationProp *, unsigned long long)) \
-    CALL(release, "cuMemRelease", (CUmemGenericAllocationHandle)) \
-    CALL(map, "cuMemMap", \
-         (CUdeviceptr, size_t, size_t, CUmemGenericAllocationHandle, unsigned long long)) \
-    CALL(unmap, "cuMemUnmap", (CUdeviceptr, size_t)) \
-    CALL(access, "cuMemSetAccess", (CUdeviceptr, size_t, const CUmemAccessDesc *, size_t))
+    CALL(error_name, cuGetErrorName) \
+    CALL(attribute, cuDeviceGetAttribute) \
+    CALL(retain, cuDevicePrimaryCtxRetain) \
+    CALL(release_context, cuDevicePrimaryCtxRelease) \
+    CALL(current, cuCtxGetCurrent) \
+    CALL(push, cuCtxPushCurrent) \
+    CALL(pop, cuCtxPopCurrent) \
+    CALL(exchange, cuThreadExchangeStreamCaptureMode) \
+    CALL(is_capturing, cuStreamIsCapturing) \
+    CALL(context_device, cuCtxGetDevice) \
+    CALL(stream_context, cuStreamGetCtx) \
+    CALL(stream_id, cuStreamGetId) \
+    CALL(stream_sync, cuStreamSynchronize) \
+    CALL(stream_create, cuStreamCreate) \
+    CALL(stream_destroy, cuStreamDestroy) \
+    CALL(stream_wait, cuStreamWaitEvent) \
+    CALL(event_create, cuEventCreate) \
+    CALL(event_destroy, cuEventDestroy) \
+    CALL(event_record, cuEventRecord) \
+    CALL(event_query, cuEventQuery) \
+    CALL(event_sync, cuEventSynchronize) \
+    CALL(fill, cuMemsetD8Async) \
+    CALL(copy, cuMemcpyAsync) \
+    CALL(copy_rows, cuMemcpy2DAsync) \
+    CALL(host_register, cuMemHostRegister) \
+    CALL(host_unregister, cuMemHostUnregister) \
+    CALL(pointer, cuPointerGetAttributes) \
+    CALL(can_access, cuDeviceCanAccessPeer) \
+    CALL(enable_peer, cuCtxEnablePeerAccess) \
+    CALL(export_handle, cuMemExportToShareableHandle) \
+    CALL(import_handle, cuMemImportFromShareableHandle) \
+    CALL(memory_info, cuMemGetInfo) \
+    CALL(granularity, cuMemGetAllocationGranularity) \
+    CALL(memory_alloc, cuMemAlloc) \
+    CALL(memory_free, cuMemFree) \
+    CALL(managed_alloc, cuMemAllocManaged) \
+    CALL(host_alloc, cuMemHostAlloc) \
+    CALL(host_free, cuMemFreeHost) \
+    CALL(reserve, cuMemAddressReserve) \
+    CALL(unreserve, cuMemAddressFree) \
+    CALL(create, cuMemCreate) \
+    CALL(release, cuMemRelease) \
+    CALL(map, cuMemMap) \
+    CALL(unmap, cuMemUnmap) \
+    CALL(access, cuMemSetAccess)
 
-typedef enum gpi_call {
-#define GPI_CALL_ENUM(field, name, parameters) GPI_CALL_##field,
-    GPI_CALLS(GPI_CALL_ENUM)
-#undef GPI_CALL_ENUM
-        GPI_CALL_COUNT
-} gpi_call;
+#define GPI_CALL_NAME(field, name) #name,
+static const char *const gpi_call_names[] = {GPI_CALLS(GPI_CALL_NAME)};
 
-static const char *const gpi_call_names[] = {
-#define GPI_CALL_NAME(field, name, parameters) name,
-    GPI_CALLS(GPI_CALL_NAME)
-#undef GPI_CALL_NAME
-};
+enum { GPI_PEERS = 16, GPI_CALL_COUNT = sizeof gpi_call_names / sizeof *gpi_call_names };
 
-enum { GPI_PEERS = 16 };
-
+/* The functions come first, so that a function's place in the struct is its name's in the list. */
 typedef struct gpi_driver {
-#define GPI_CALL_FIELD(field, name, parameters) CUresult(CUDAAPI *field) parameters;
+#define GPI_CALL_FIELD(field, name) __typeof__(name) *field;
     GPI_CALLS(GPI_CALL_FIELD)
-#undef GPI_CALL_FIELD
     int device, can_map;
     unsigned share;        /* gpupool_share of mapped memory */
     CUcontext context;     /* the device's primary context; NULL: not open */
@@ -1197,18 +1194,14 @@ typedef struct gpi_driver {
     int peer_count;
 } gpi_driver;
 
-typedef struct gpi_visit {
-    CUstreamCaptureMode mode;
-    int is_pushed;
-} gpi_visit;
-
 /* Makes a call of the table, and turns its result into gpupool's. */
-#define GPI_TELL(driver, field, ...) \
-    gpi_driver_told(driver, GPI_CALL_##field, (driver)->field(__VA_ARGS__))
+#define GPI_TELL(driver, field, ...) GPI_TOLD(driver, field, (driver)->field(__VA_ARGS__))
+#define GPI_TOLD(driver, field, error) \
+    gpi_driver_told(driver, offsetof(gpi_driver, field) / sizeof(void *), error)
 
-static gpupool_result gpi_driver_told(gpi_driver *driver, gpi_call call, CUresult error) {
+static gpupool_result gpi_driver_told(gpi_driver *driver, size_t call, CUresult error) {
     const char *name = NULL;
-    if (call >= GPI_CALL_memory_alloc)
+    if (call >= offsetof(gpi_driver, memory_alloc) / sizeof(void *))
         __atomic_add_fetch(&driver->memory_calls, 1, __ATOMIC_RELAXED);
     if (error == CUDA_SUCCESS) return GPUPOOL_OK;
     driver->error_name(error, &name);
@@ -1217,20 +1210,36 @@ static gpupool_result gpi_driver_told(gpi_driver *driver, gpi_call call, CUresul
                            "%s: %s", gpi_call_names[call], name ? name : "unknown error");
 }
 
-/* NULL: calls that name what they work on need no context (D3). */
-static void gpi_driver_enter(const gpi_driver *driver, CUcontext context, gpi_visit *visit) {
+/* What a thread had before it entered. */
+typedef struct gpi_visit {
+    const gpi_driver *driver;
+    CUstreamCaptureMode mode;
+    int is_pushed;
+} gpi_visit;
+
+/* Without a context, what is called names what it works on (D3); without a driver nothing is done.
+ */
+static gpi_visit gpi_driver_enter(const gpi_driver *driver, CUcontext context) {
+    gpi_visit visit = {driver, CU_STREAM_CAPTURE_MODE_RELAXED, 0};
     CUcontext current = NULL;
-    visit->mode = CU_STREAM_CAPTURE_MODE_RELAXED;
-    visit->is_pushed = context && (driver->current(&current) != CUDA_SUCCESS || current != context);
-    if (visit->is_pushed) visit->is_pushed = driver->push(context) == CUDA_SUCCESS;
-    driver->exchange(&visit->mode);
+    if (!driver) return visit;
+    if (context && (driver->current(&current) != CUDA_SUCCESS || current != context))
+        visit.is_pushed = driver->push(context) == CUDA_SUCCESS;
+    driver->exchange(&visit.mode);
+    return visit;
 }
 
-static void gpi_driver_leave(const gpi_driver *driver, gpi_visit *visit) {
+static void gpi_driver_leave(gpi_visit *visit) {
     CUcontext popped;
-    driver->exchange(&visit->mode);
-    if (visit->is_pushed) driver->pop(&popped);
+    if (!visit->driver) return;
+    visit->driver->exchange(&visit->mode);
+    if (visit->is_pushed) visit->driver->pop(&popped);
 }
+
+/* Enters, and leaves at the end of the block in which this stands, also by a return. */
+#define GPI_VISIT(driver, context) \
+    __attribute__((cleanup(gpi_driver_leave), unused)) gpi_visit visit = \
+        gpi_driver_enter(driver, context)
 
 static void gpi_driver_describe(const gpi_driver *driver, CUmemAllocationProp *properties) {
     memset(properties, 0, sizeof *properties);
@@ -1242,58 +1251,54 @@ static void gpi_driver_describe(const gpi_driver *driver, CUmemAllocationProp *p
     if (driver->share & GPUPOOL_SHARE_RDMA) properties->allocFlags.gpuDirectRDMACapable = 1;
 }
 
-/* Asks whether device and driver can map memory in granules of 2 MiB. */
-static int gpi_driver_can_map(gpi_driver *driver) {
-    CUmemAllocationProp properties;
-    size_t bytes = 0;
-    int can_map = 0;
-    gpi_driver_describe(driver, &properties);
-    driver->attribute(&can_map, CU_DEVICE_ATTRIBUTE_VIRTUAL_MEMORY_MANAGEMENT_SUPPORTED,
-                      driver->device);
-    return can_map &&
-           driver->granularity(&bytes, &properties, CU_MEM_ALLOC_GRANULARITY_MINIMUM) ==
-               CUDA_SUCCESS &&
-           bytes && (2 << 20) % bytes == 0;
+/* The result of a call of the runtime, whose last error stays what it was `before` (rule 5). */
+static gpupool_result gpi_driver_ran(const char *call, cudaError_t error, cudaError_t before) {
+    if (error == cudaSuccess) return GPUPOOL_OK;
+    if (before == cudaSuccess) cudaGetLastError();
+    return gpi_system_fail(GPUPOOL_E_CUDA, "%s: %s", call, cudaGetErrorName(error));
 }
 
-static gpupool_result gpi_driver_has(const char *argument, int device) {
+static gpupool_result gpi_driver_current(int *device) {
+    cudaError_t before = cudaPeekAtLastError();
+    return gpi_driver_ran("cudaGetDevice", cudaGetDevice(device), before);
+}
+
+static gpupool_result gpi_driver_has(int device) {
+    cudaError_t before = cudaPeekAtLastError();
     int devices = 0;
-    if (cudaGetDeviceCount(&devices) != cudaSuccess || devices == 0)
-        return gpi_system_fail(GPUPOOL_E_CUDA, "CUDA finds no device");
-    if (device >= 0 && device < devices) return GPUPOOL_OK;
-    return gpi_system_fail(GPUPOOL_E_ARGUMENT, "%s: %d is not in 0 to %d", argument, device,
-                           devices - 1);
+    gpupool_result result =
+        gpi_driver_ran("cudaGetDeviceCount", cudaGetDeviceCount(&devices), before);
+    if (result != GPUPOOL_OK || (device >= 0 && device < devices)) return result;
+    return gpi_system_fail(GPUPOOL_E_ARGUMENT, "device: %d is not in 0 to %d", device, devices - 1);
 }
 
 static gpupool_result gpi_driver_open(gpi_driver *driver, int device, unsigned share) {
-    static const size_t fields[] = {
-#define GPI_CALL_OFFSET(field, name, parameters) offsetof(gpi_driver, field),
-        GPI_CALLS(GPI_CALL_OFFSET)
-#undef GPI_CALL_OFFSET
-    };
-    size_t i, free_bytes = 0, total = 0;
-    gpupool_result result;
-    gpi_visit visit;
+    cudaError_t before = cudaPeekAtLastError();
+    gpupool_result result = gpi_driver_has(device);
+    size_t i, page = 0, free_bytes = 0, total = 0;
+    CUmemAllocationProp properties;
     memset(driver, 0, sizeof *driver);
     driver->device = device;
     driver->share = share;
-    for (i = 0; i < GPI_CALL_COUNT; i++) {
+    for (i = 0; i < GPI_CALL_COUNT && result == GPUPOOL_OK; i++) {
         enum cudaDriverEntryPointQueryResult status;
         void *found = NULL;
-        if (cudaGetDriverEntryPointByVersion(gpi_call_names[i], &found, 12000, cudaEnableDefault,
-                                             &status) != cudaSuccess ||
-            !found)
-            return gpi_system_fail(GPUPOOL_E_CUDA, "there is no CUDA driver with %s",
-                                   gpi_call_names[i]);
-        memcpy((char *)driver + fields[i], &found, sizeof found);
+        cudaError_t error = cudaGetDriverEntryPointByVersion(gpi_call_names[i], &found, 12000,
+                                                             cudaEnableDefault, &status);
+        if (error == cudaSuccess && !found) error = cudaErrorSymbolNotFound;
+        result = gpi_driver_ran(gpi_call_names[i], error, before);
+        memcpy((char *)driver + i * sizeof found, &found, sizeof found); /* the first fields */
     }
-    result = GPI_TELL(driver, retain, &driver->context, device);
+    if (result == GPUPOOL_OK) result = GPI_TELL(driver, retain, &driver->context, device);
     if (result != GPUPOOL_OK) return result;
-    gpi_driver_enter(driver, driver->context, &visit);
+    GPI_VISIT(driver, driver->context);
+    driver->attribute(&driver->can_map, CU_DEVICE_ATTRIBUTE_VIRTUAL_MEMORY_MANAGEMENT_SUPPORTED,
+                      device);
+    gpi_driver_describe(driver, &properties);
+    driver->granularity(&page, &properties, CU_MEM_ALLOC_GRANULARITY_MINIMUM);
+    if (!page || (2 << 20) % page) driver->can_map = 0;
     result = GPI_TELL(driver, memory_info, &free_bytes, &total);
     driver->total_bytes = total;
-    driver->can_map = gpi_driver_can_map(driver);
-    gpi_driver_leave(driver, &visit);
     return result;
 }
 
@@ -1302,13 +1307,6 @@ static void gpi_driver_close(gpi_driver *driver) {
     for (i = 0; i < driver->peer_count; i++) driver->release_context(driver->peers[i]);
     if (driver->context) driver->release_context(driver->device);
     driver->context = NULL;
-}
-
-static gpupool_result gpi_driver_create(gpi_driver *driver, uint64_t bytes,
-                                        CUmemGenericAllocationHandle *handle) {
-    CUmemAllocationProp properties;
-    gpi_driver_describe(driver, &properties);
-    return GPI_TELL(driver, create, handle, bytes, &properties, 0);
 }
 
 /* Lets the device and its peers use mapped memory. */
@@ -1334,8 +1332,8 @@ static int gpi_driver_is_capturing(const gpi_driver *driver, cudaStream_t stream
 
 static gpupool_result gpi_driver_capturing(void) {
     return gpi_system_fail(GPUPOOL_E_CAPTURING,
-                           "the stream captures (rule 3): a request gets only "
-                           "memory at hand; open a scope with gpupool_begin_capture before");
+                           "the stream captures (rule 3): a request gets only memory at hand; "
+                           "open a scope with gpupool_begin_capture before");
 }
 
 /* In place of a stream: ALL. No handle of CUDA's, which are 0, 1, 2 or addresses of structs. */
@@ -1346,21 +1344,15 @@ static int gpi_driver_is_special(cudaStream_t stream) {
     return (uintptr_t)stream <= (uintptr_t)GPI_ALL_STREAM || stream == GPUPOOL_NO_STREAM;
 }
 
-typedef enum gpi_memory_kind {
-    GPI_MEMORY_ORDINARY,
-    GPI_MEMORY_VISIBLE,
-    GPI_MEMORY_DEVICE
-} gpi_memory_kind;
+typedef enum gpi_memory { GPI_MEMORY_ORDINARY, GPI_MEMORY_VISIBLE, GPI_MEMORY_DEVICE } gpi_memory;
 
 /* What CUDA knows about a byte: nothing, that the host sees it too (pinned, managed), or that only
    the device does. After a question that failed, the copy tells. */
-static gpi_memory_kind gpi_driver_look(const gpi_driver *driver, uint64_t at) {
+static gpi_memory gpi_driver_look(const gpi_driver *driver, uint64_t at) {
     CUpointer_attribute asked[] = {CU_POINTER_ATTRIBUTE_MEMORY_TYPE,
                                    CU_POINTER_ATTRIBUTE_IS_MANAGED};
     unsigned type = 0, is_managed = 0;
-    void *answers[2];
-    answers[0] = &type;
-    answers[1] = &is_managed;
+    void *answers[] = {&type, &is_managed};
     if (driver->pointer(2, asked, answers, at) != CUDA_SUCCESS) return GPI_MEMORY_DEVICE;
     if (type == CU_MEMORYTYPE_HOST || is_managed) return GPI_MEMORY_VISIBLE;
     return type ? GPI_MEMORY_DEVICE : GPI_MEMORY_ORDINARY;
@@ -1372,82 +1364,44 @@ static gpi_memory_kind gpi_driver_look(const gpi_driver *driver, uint64_t at) {
 static gpupool_result gpi_driver_mark(gpi_driver *driver, CUcontext context, CUevent *event,
                                       cudaStream_t stream) {
     gpupool_result result = GPUPOOL_OK;
-    gpi_visit visit;
-    if (*event && !gpi_driver_is_special(stream)) context = NULL;
-    gpi_driver_enter(driver, context, &visit);
-    if (gpi_driver_is_capturing(driver, stream)) result = gpi_driver_capturing();
-    if (result == GPUPOOL_OK && !*event)
-        result = GPI_TELL(driver, event_create, event, CU_EVENT_DISABLE_TIMING);
-    if (result == GPUPOOL_OK) {
-        result = GPI_TELL(driver, event_record, *event, stream);
-        if (gpi_driver_is_capturing(driver, stream)) {
-            driver->event_destroy(*event);
-            *event = NULL;
-            result = gpi_driver_capturing();
-        }
+    GPI_VISIT(*event && !gpi_driver_is_special(stream) ? NULL : driver, context); /* D3 */
+    if (gpi_driver_is_capturing(driver, stream)) return gpi_driver_capturing();
+    if (!*event) result = GPI_TELL(driver, event_create, event, CU_EVENT_DISABLE_TIMING);
+    if (result != GPUPOOL_OK) return result;
+    result = GPI_TELL(driver, event_record, *event, stream);
+    if (gpi_driver_is_capturing(driver, stream)) {
+        driver->event_destroy(*event);
+        *event = NULL;
+        return gpi_driver_capturing();
     }
-    gpi_driver_leave(driver, &visit);
     return result;
 }
 
-/* Makes a stream wait for an event, on the device. Not under the arena's lock. */
-static gpupool_result gpi_driver_follow(gpi_driver *driver, CUcontext context, cudaStream_t stream,
-                                        CUevent event) {
-    gpupool_result result;
-    gpi_visit visit;
-    gpi_driver_enter(driver, context, &visit);
-    if (gpi_driver_is_capturing(driver, stream)) result = gpi_driver_capturing();
-    else result = GPI_TELL(driver, stream_wait, stream, event, 0);
-    gpi_driver_leave(driver, &visit);
-    return result;
-}
-
-/* Waits for all work of a context, of destroyed streams too: cuMemFreeHost of a byte does, and
-   unlike cuCtxSynchronize it ends no capture (seen on CUDA 13.0). So does cuMemFree, for a host
-   that can pin no byte more. Not under a lock. */
-static gpupool_result gpi_driver_wait_context(gpi_driver *driver, CUcontext context) {
-    gpupool_result result;
+/* Waits for all work of the device, and of each peer (O12); of destroyed streams too:
+   cuMemFreeHost of a byte does, and unlike cuCtxSynchronize it ends no capture (seen on CUDA 13.0).
+   So does cuMemFree, for a host that can pin no byte more. Not under a lock. */
+static gpupool_result gpi_driver_wait(gpi_driver *driver) {
+    gpupool_result result = GPUPOOL_OK;
     CUdeviceptr other = 0;
     void *memory = NULL;
-    gpi_visit visit;
-    gpi_driver_enter(driver, context, &visit);
-    result = GPI_TELL(driver, host_alloc, &memory, 1, 0);
-    if (result == GPUPOOL_OK) result = GPI_TELL(driver, host_free, memory);
-    else if (result == GPUPOOL_E_OUT_OF_MEMORY) {
-        result = GPI_TELL(driver, memory_alloc, &other, 1);
-        if (result == GPUPOOL_OK) result = GPI_TELL(driver, memory_free, other);
-    }
-    gpi_driver_leave(driver, &visit);
-    return result;
-}
-
-/* O12: a device wait is one wait in the context of the device and of each peer. */
-static gpupool_result gpi_driver_wait(gpi_driver *driver) {
-    gpupool_result result = gpi_driver_wait_context(driver, driver->context);
     int i;
-    for (i = 0; i < GPI_READ(&driver->peer_count) && result == GPUPOOL_OK; i++)
-        result = gpi_driver_wait_context(driver, driver->peer_contexts[i]);
+    for (i = -1; i < GPI_READ(&driver->peer_count) && result == GPUPOOL_OK; i++) {
+        GPI_VISIT(driver, i < 0 ? driver->context : driver->peer_contexts[i]);
+        result = GPI_TELL(driver, host_alloc, &memory, 1, 0);
+        if (result == GPUPOOL_OK) result = GPI_TELL(driver, host_free, memory);
+        else if (result == GPUPOOL_E_OUT_OF_MEMORY) {
+            result = GPI_TELL(driver, memory_alloc, &other, 1);
+            if (result == GPUPOOL_OK) result = GPI_TELL(driver, memory_free, other);
+        }
+    }
     return result;
 }
 
 /* What the device has free, by other programs too; 0 if CUDA doesn't say. */
 static uint64_t gpi_driver_free_bytes(gpi_driver *driver) {
     size_t free_bytes = 0, total;
-    gpi_visit visit;
-    gpi_driver_enter(driver, driver->context, &visit);
-    if (driver->memory_info(&free_bytes, &total) != CUDA_SUCCESS) free_bytes = 0;
-    gpi_driver_leave(driver, &visit);
-    return free_bytes;
-}
-
-/* Waits for an event of a context. Not under a lock. */
-static gpupool_result gpi_driver_wait_event(gpi_driver *driver, CUcontext context, CUevent event) {
-    gpupool_result result;
-    gpi_visit visit;
-    gpi_driver_enter(driver, context, &visit);
-    result = GPI_TELL(driver, event_sync, event);
-    gpi_driver_leave(driver, &visit);
-    return result;
+    GPI_VISIT(driver, driver->context);
+    return driver->memory_info(&free_bytes, &total) == CUDA_SUCCESS ? free_bytes : 0;
 }
 /* == TEXT =========================================================================================
    What users write: variables of the environment, limits, names of sources.
@@ -1655,10 +1609,10 @@ typedef enum gpi_kind {
 typedef struct gpi_stream gpi_stream;
 typedef struct gpi_run gpi_run;
 
-typedef struct gpi_list {   /* free runs by size (BUDDY) */
-    gpi_stream *stream;     /* whose; NULL: ANY, EMPTY or SPACE */
-    uint64_t units, orders; /* of all runs; a bit for each order with a bin in use */
-    uint8_t steps[64];      /* of an order: a bit for each bin in use */
+typedef struct gpi_list {         /* free runs by size (BUDDY) */
+    gpi_stream *stream;           /* whose; NULL: ANY, EMPTY or SPACE */
+    uint64_t units;               /* of all runs */
+    uint64_t used[GPI_BINS / 64]; /* a bit for each bin that has runs */
     gpi_run *heads[GPI_BINS];
 } gpi_list;
 
@@ -1669,13 +1623,13 @@ typedef struct gpi_use { /* a stream, besides the one that frees it, uses a bloc
 } gpi_use;
 
 struct gpi_run {           /* (BUDDY; of a block: STREAM, ALLOC) */
+    gpi_run *hash_next;    /* in the index */
+    uint64_t address;      /* of a live block: its key in the index */
+    gpi_stream *cache;     /* OUT: the stream whose cache takes it back */
     gpi_run *next, *prev;  /* in a bin; of a cache's bin; WAITING; blocks of a graph */
     gpi_run *left, *right; /* neighbours by address; spare records are linked by `left` */
-    gpi_run *hash_next;    /* in the index */
     uint64_t unit, units;
-    uint64_t address;          /* of a live block: its key in the index */
     gpi_list *list;            /* FREE, EMPTY, SPACE: its list */
-    gpi_stream *cache;         /* OUT: the stream whose cache takes it back */
     struct gpi_stitch *stitch; /* of a stitched block and of its parts */
     union {
         uint64_t at;   /* FREE in a stream's list: the position of its free */
@@ -1717,8 +1671,9 @@ struct gpi_stream {    /* (STREAM) */
     gpi_stream *scope; /* the open scope: its requests and frees are the graph's */
     gpi_run *bins[GPI_SMALL + 1]; /* the cache: free blocks by exact units */
     uint64_t cached_units;
+    int is_stirred;                /* atomic. 0: the cache is empty, and has counted nothing */
     gpi_part allocated, requested; /* what the arena's counters lack */
-    int64_t more_blocks, more_allocs, more_frees;
+    int64_t more_allocs, more_frees;
     /* from here on under the arena's lock */
     gpi_kind kind;
     gpi_stream *next;      /* of all, but for graphs */
@@ -1747,8 +1702,8 @@ typedef struct gpi_streams { /* (STREAM) */
     uint64_t fresh_units;          /* freed and not marked, of all streams */
     int mark_shift, marks_in_vain; /* marks that pay: gpi_stream_is_due */
     gpi_run *waiting;              /* WAITING blocks without a graph's use */
+    uint64_t quiet_until;          /* the marks under way are not asked up to this position */
     uint64_t progress, asked;      /* counts what passes; its value when `waiting` was asked */
-    uint64_t marks, stream_waits, host_waits;
 } gpi_streams;
 
 typedef struct gpi_range {
@@ -1792,10 +1747,9 @@ typedef struct gpi_stitch {  /* (STITCH) */
 
 typedef struct gpi_stitches { /* (STITCH) */
     gpi_stitch *bins[GPI_BINS];
-    uint64_t count, idle_pieces, ticks;
+    uint64_t idle_pieces, ticks;
     int64_t credit;     /* what may still be mapped, in frees: gpi_stitch_credit */
     uint64_t credit_at; /* the position up to which frees have earned credit */
-    uint64_t stitched, reused;
 } gpi_stitches;
 
 typedef struct gpi_mail {
@@ -1814,11 +1768,13 @@ typedef struct gpi_backup { /* content of live blocks, while the arena sleeps (S
 enum { GPI_MAGIC = 0x6770756c, GPI_ENDED }; /* in use; ended: its struct is free */
 
 struct gpupool_arena {
-    int magic;     /* 0: comes or goes, or in a forked child */
-    int attention; /* not 0: fast paths go the slow way (mail, broken, not awake) */
-    gpi_lock lock; /* of all that follows but where a comment says otherwise */
-    int outside;   /* threads that have opened the lock for a call, and come back */
-    int returns;   /* counts up when one does, while the arena falls asleep */
+    gpupool_arena
+        *next_arena; /* of the process's list; stays when the struct serves again (LIFE) */
+    int magic;       /* 0: comes or goes, or in a forked child */
+    int attention;   /* not 0: fast paths go the slow way (mail, broken, not awake) */
+    gpi_lock lock;   /* of all that follows but where a comment says otherwise */
+    int outside;     /* threads that have opened the lock for a call, and come back */
+    int returns;     /* counts up when one does, while the arena falls asleep */
     gpi_sleep sleep;
     gpi_backup backup;
     gpi_driver driver;
@@ -1826,8 +1782,7 @@ struct gpupool_arena {
     gpi_streams streams;
     gpi_chunks chunks;
     gpi_stitches stitches;
-    gpupool_counter allocated, requested;
-    uint64_t blocks, allocs, frees, failures;
+    gpupool_stats stats;  /* what gpi_figures_read does not find elsewhere */
     uint64_t short_until; /* memory was short: up to this position frees keep no caches */
     gpi_mail *mail;       /* atomic: blocks freed in host functions (ALLOC) */
     gpupool_capture *spare_captures; /* released scopes, linked by graph.next (CAPTURE) */
@@ -1837,7 +1792,6 @@ struct gpupool_arena {
     char broken_text[256];
     char name[32];
     gpupool_arena_config config;
-    gpupool_arena *next_arena;
     gpupool_arena **default_at; /* the process's place for it, if it is a default arena (SHAPE) */
     int visitors, departures;   /* threads that found it in the process's list; that left (LIFE) */
 };
@@ -1899,15 +1853,26 @@ static uint32_t gpi_buddy_bin(uint64_t units) {
 
 /* The first bin from `bin` on that has a run. */
 static uint32_t gpi_buddy_next_bin(const gpi_list *list, uint32_t bin) {
-    uint32_t row = bin / GPI_STEPS;
-    unsigned steps = row < 64 ? list->steps[row] & (0xffu << bin % GPI_STEPS) : 0;
-    if (!steps) {
-        uint64_t orders = row < 63 ? list->orders & (~(uint64_t)1 << row) : 0;
-        if (!orders) return GPI_NO_BIN;
-        row = gpi_low_bit(orders);
-        steps = list->steps[row];
-    }
-    return row * GPI_STEPS + gpi_low_bit(steps);
+    uint64_t bits = ~(uint64_t)0 << bin % 64;
+    for (; bin < GPI_BINS; bin = (bin / 64 + 1) * 64, bits = ~(uint64_t)0)
+        if (list->used[bin / 64] & bits)
+            return bin / 64 * 64 + gpi_low_bit(list->used[bin / 64] & bits);
+    return GPI_NO_BIN;
+}
+
+/* -- chains of runs, by next and prev: bins, and what hangs from a stream -- */
+
+static void gpi_run_link(gpi_run **head, gpi_run *before, gpi_run *run) {
+    gpi_run **link = before ? &before->next : head;
+    run->prev = before;
+    run->next = *link;
+    if (run->next) run->next->prev = run;
+    *link = run;
+}
+
+static void gpi_run_unlink(gpi_run **head, gpi_run *run) {
+    if (run->next) run->next->prev = run->prev;
+    *(run->prev ? &run->prev->next : head) = run->next;
 }
 
 /* Bins of large runs are in the order of addresses: so where a large block lies depends on what is
@@ -1920,13 +1885,8 @@ static void gpi_buddy_file(gpi_buddy *buddy, gpi_run *run) {
     gpi_run *before = NULL, *after = list->heads[bin];
     int steps = run->units >= GPI_LARGE ? 512 : 0;
     for (; after && steps-- > 0 && after->unit < run->unit; after = after->next) before = after;
-    run->prev = before;
-    run->next = after;
-    if (after) after->prev = run;
-    if (before) before->next = run;
-    else list->heads[bin] = run;
-    list->orders |= (uint64_t)1 << bin / GPI_STEPS;
-    list->steps[bin / GPI_STEPS] |= (uint8_t)(1u << bin % GPI_STEPS);
+    gpi_run_link(&list->heads[bin], before, run);
+    list->used[bin / 64] |= (uint64_t)1 << bin % 64;
     list->units += run->units;
     if (list->stream) gpi_counter_move(&buddy->pending, (int64_t)(run->units * GPI_UNIT));
     buddy->free_runs += run->state == GPI_FREE;
@@ -1934,12 +1894,9 @@ static void gpi_buddy_file(gpi_buddy *buddy, gpi_run *run) {
 
 static void gpi_buddy_unfile(gpi_buddy *buddy, gpi_run *run) {
     gpi_list *list = run->list;
-    uint32_t bin = gpi_buddy_bin(run->units), row = bin / GPI_STEPS;
-    if (run->next) run->next->prev = run->prev;
-    if (run->prev) run->prev->next = run->next;
-    else list->heads[bin] = run->next;
-    if (!list->heads[bin]) list->steps[row] &= (uint8_t) ~(1u << bin % GPI_STEPS);
-    if (!list->steps[row]) list->orders &= ~((uint64_t)1 << row);
+    uint32_t bin = gpi_buddy_bin(run->units);
+    gpi_run_unlink(&list->heads[bin], run);
+    if (!list->heads[bin]) list->used[bin / 64] &= ~((uint64_t)1 << bin % 64);
     list->units -= run->units;
     if (list->stream) buddy->pending.now -= run->units * GPI_UNIT;
     buddy->free_runs -= run->state == GPI_FREE;
@@ -1989,40 +1946,27 @@ static gpi_run *gpi_buddy_at(const gpi_buddy *buddy, uint64_t unit) {
 
 /* -- split and join: the runs are in no list -- */
 
-/* A new record (the caller has ensured room). Three fields may be read by others: see B4. */
-static gpi_run *gpi_buddy_new(gpi_buddy *buddy, uint64_t unit, uint64_t units) {
-    gpi_run *run = buddy->spare;
-    if (run) buddy->spare = run->left;
-    else run = (gpi_run *)gpi_region_get(&buddy->region, sizeof *run);
-    run->next = run->prev = run->left = run->right = NULL;
-    run->unit = unit;
-    run->units = units;
-    run->list = NULL;
-    run->stitch = NULL;
-    run->of.uses = NULL;
-    run->by.label = NULL;
-    run->slack = 0;
-    run->state = GPI_TAKEN;
-    run->is_cached = 0;
-    return run;
-}
-
+/* The caller has ensured room for a record. What others may read of it without a lock stays (B4).
+ */
 static gpi_run *gpi_buddy_split(gpi_buddy *buddy, gpi_run *run, uint64_t unit) {
-    gpi_run *right = gpi_buddy_new(buddy, unit, run->unit + run->units - unit);
-    run->units = unit - run->unit;
-    right->state = run->state;
-    right->list = run->list;
-    right->of = run->of;
-    right->by = run->by;
+    size_t skip = offsetof(gpi_run, next);
+    gpi_run *right = buddy->spare;
+    if (right) buddy->spare = right->left;
+    else right = (gpi_run *)gpi_region_get(&buddy->region, sizeof *right);
+    memcpy((char *)right + skip, (const char *)run + skip, sizeof *right - skip);
+    right->unit = unit;
+    right->units -= unit - run->unit;
     right->left = run;
-    right->right = run->right;
+    run->units = unit - run->unit;
     run->right = right;
     if (right->right) right->right->left = right;
     gpi_buddy_enter(buddy, right);
     return right;
 }
 
-static gpi_run *gpi_buddy_join(gpi_buddy *buddy, gpi_run *left, gpi_run *right) {
+/* Joins a run and its right neighbour. */
+static gpi_run *gpi_buddy_join(gpi_buddy *buddy, gpi_run *left) {
+    gpi_run *right = left->right;
     gpi_buddy_forget(buddy, right);
     if (right->units > left->units) left->by = right->by;
     left->units += right->units;
@@ -2036,39 +1980,38 @@ static gpi_run *gpi_buddy_join(gpi_buddy *buddy, gpi_run *left, gpi_run *right) 
 
 /* -- memory becomes free, and is taken -- */
 
-/* Whether a neighbour joins a run that becomes free: of the same list; or finished memory, which
-   then waits for the stream's work again: at most as much as was freed (*most). */
-static int gpi_buddy_joins(const gpi_buddy *buddy, const gpi_run *side, const gpi_run *run,
-                           uint64_t *most) {
-    if (!side || side->state != run->state) return 0;
-    if (buddy->is_apart && run->state == GPI_FREE &&
-        gpi_buddy_chunk(buddy, side->unit) != gpi_buddy_chunk(buddy, run->unit))
-        return 0;
-    if (side->list == run->list) return 1;
-    if (side->list != &buddy->any || side->units > *most) return 0;
-    *most -= side->units;
-    return 1;
+/* The neighbour that joins a run that becomes free; NULL: none. It is of the same list; or finished
+   memory, which then waits for the stream's work again: at most as much as was freed (*most). */
+static gpi_run *gpi_buddy_mate(const gpi_buddy *buddy, const gpi_run *run, uint64_t *most) {
+    gpi_run *side = run->left;
+    int i;
+    for (i = 0; i < 2; i++, side = run->right) {
+        if (!side || side->state != run->state) continue;
+        if (buddy->is_apart && run->state == GPI_FREE &&
+            gpi_buddy_chunk(buddy, side->unit) != gpi_buddy_chunk(buddy, run->unit))
+            continue;
+        if (side->list == run->list) return side;
+        if (side->list != &buddy->any || side->units > *most) continue;
+        *most -= side->units;
+        return side;
+    }
+    return NULL;
 }
 
 /* Files a run that the caller has in hand: EMPTY, SPACE or FREE, in a list, freed at a position. */
 static gpi_run *gpi_buddy_put(gpi_buddy *buddy, gpi_run *run, gpi_state state, gpi_list *list,
                               uint64_t at) {
     uint64_t most = list->stream && list->stream->kind != GPI_GRAPH ? run->units : 0;
+    gpi_run *side;
     run->state = (uint8_t)state;
     run->list = list;
     run->of.at = list->stream ? at : 0;
     run->stitch = NULL;
-    while (gpi_buddy_joins(buddy, run->left, run, &most)) {
-        gpi_run *left = run->left;
-        gpi_buddy_unfile(buddy, left);
-        left->list = list;
-        left->of.at = gpi_max(left->of.at, run->of.at);
-        run = gpi_buddy_join(buddy, left, run);
-    }
-    while (gpi_buddy_joins(buddy, run->right, run, &most)) {
-        gpi_buddy_unfile(buddy, run->right);
-        run->of.at = gpi_max(run->of.at, run->right->of.at);
-        gpi_buddy_join(buddy, run, run->right);
+    while ((side = gpi_buddy_mate(buddy, run, &most)) != NULL) {
+        gpi_buddy_unfile(buddy, side);
+        side->of.at = run->of.at = gpi_max(side->of.at, run->of.at);
+        run = gpi_buddy_join(buddy, side == run->left ? side : run);
+        run->list = list;
     }
     gpi_buddy_file(buddy, run);
     return run;
@@ -2119,6 +2062,7 @@ static gpi_run *gpi_buddy_find(const gpi_buddy *buddy, const gpi_search *search)
         least = GPI_NO_BIN;
         for (i = 0; i < 2 && search->lists[i]; i++) {
             gpi_run *run = search->lists[i]->heads[bin];
+            if (search->lists[i]->units < search->units) continue;
             for (left = search->tries; run && left; run = run->next, left--)
                 if (run->of.at < search->below &&
                     gpi_buddy_fits(buddy, run, search->units, search->alignment))
@@ -2257,9 +2201,8 @@ static inline uint64_t gpi_stream_id(const gpi_driver *driver, cudaStream_t stre
 }
 
 /* O12: a stream of the program works in the context of the device or of a peer. */
-static gpupool_result gpi_stream_context(gpupool_arena *arena, cudaStream_t stream,
+static gpupool_result gpi_stream_context(gpi_driver *driver, cudaStream_t stream,
                                          CUcontext *context) {
-    gpi_driver *driver = &arena->driver;
     CUresult error;
     int i;
     *context = driver->context;
@@ -2267,7 +2210,7 @@ static gpupool_result gpi_stream_context(gpupool_arena *arena, cudaStream_t stre
     error = driver->stream_context(stream, context);
     if (error != CUDA_SUCCESS && error != CUDA_ERROR_INVALID_HANDLE &&
         error != CUDA_ERROR_INVALID_VALUE && error != CUDA_ERROR_CONTEXT_IS_DESTROYED)
-        return gpi_driver_told(driver, GPI_CALL_stream_context, error);
+        return GPI_TOLD(driver, stream_context, error);
     if (error != CUDA_SUCCESS)
         return gpi_system_fail(GPUPOOL_E_ARGUMENT,
                                "stream %p: CUDA does not know it (rule 2: a "
@@ -2278,7 +2221,7 @@ static gpupool_result gpi_stream_context(gpupool_arena *arena, cudaStream_t stre
     if (*context == driver->context) return GPUPOOL_OK;
     return gpi_system_fail(GPUPOOL_E_ARGUMENT,
                            "stream %p belongs to another device or context than "
-                           "the arena, and to no peer of it",
+                           "the arena or ring, and to no peer of it",
                            (void *)stream);
 }
 
@@ -2317,13 +2260,11 @@ static void gpi_stream_open(gpupool_arena *arena) {
 
 static void gpi_stream_close(gpupool_arena *arena) {
     gpi_stream *s, *next;
-    gpi_visit visit;
     for (s = arena->streams.all_streams; s; s = next) {
         next = s->next;
         if (s->kind != GPI_ORDINARY) continue;
-        gpi_driver_enter(&arena->driver, s->context, &visit);
+        GPI_VISIT(&arena->driver, s->context);
         if (s->event) arena->driver.event_destroy(s->event);
-        gpi_driver_leave(&arena->driver, &visit);
         GPUPOOL_FREE(s);
     }
     arena->streams.all_streams = NULL;
@@ -2339,7 +2280,7 @@ static gpupool_result gpi_stream_get(gpupool_arena *arena, cudaStream_t stream, 
     if (s) return GPUPOOL_OK;
     *out = &arena->streams.all;
     if (arena->broken) return GPUPOOL_OK;
-    result = gpi_stream_context(arena, stream, &context);
+    result = gpi_stream_context(&arena->driver, stream, &context);
     if (result != GPUPOOL_OK) return result;
     *out = s = gpi_stream_new(arena, key, context);
     if (!s) return gpi_system_no_memory();
@@ -2378,13 +2319,6 @@ static void gpi_stream_pass(gpupool_arena *arena, gpi_stream *s, uint64_t at) {
     arena->streams.progress++;
 }
 
-static void gpi_stream_make_busy(gpupool_arena *arena, gpi_stream *s) {
-    if (s->is_busy) return;
-    s->is_busy = 1;
-    s->next_busy = arena->streams.busy;
-    arena->streams.busy = s;
-}
-
 /* Asks the streams whose marks are under way. A stream whose event is being recorded stays. */
 static void gpi_stream_poll_busy(gpupool_arena *arena) {
     CUstreamCaptureMode mode = CU_STREAM_CAPTURE_MODE_RELAXED;
@@ -2405,7 +2339,7 @@ static void gpi_stream_poll_busy(gpupool_arena *arena) {
             continue;
         }
         if (error != CUDA_ERROR_NOT_READY) { /* O11: an error that stays */
-            gpi_driver_told(&arena->driver, GPI_CALL_event_query, error);
+            GPI_TOLD(&arena->driver, event_query, error);
             gpi_arena_break(arena);
             break;
         }
@@ -2438,8 +2372,12 @@ static gpupool_result gpi_stream_mark(gpupool_arena *arena, gpi_stream *s, cudaS
     if (!s->event) s->mark_at = 0;
     if (result != GPUPOOL_OK) return result;
     s->mark_at = gpi_max(s->mark_at, at);
-    arena->streams.marks++;
-    gpi_stream_make_busy(arena, s);
+    arena->stats.marks++;
+    if (!s->is_busy) {
+        s->next_busy = arena->streams.busy;
+        arena->streams.busy = s;
+    }
+    s->is_busy = 1;
     return GPUPOOL_OK;
 }
 
@@ -2476,9 +2414,9 @@ static void gpi_stream_mark_due(gpupool_arena *arena, gpi_stream *s, cudaStream_
         streams->mark_shift++;
         streams->marks_in_vain = 0;
     }
-    before = gpi_thread.last;
+    gpi_system_keep(&before);
     gpi_stream_mark(arena, s, handle);
-    gpi_thread.last = before;
+    gpi_system_restore(&before);
 }
 
 /* A request wanted memory of others that no mark covers. */
@@ -2495,14 +2433,18 @@ static void gpi_stream_note_taken(gpupool_arena *arena, const gpi_run *run, cons
    memory in question is TAKEN (O3). */
 static gpupool_result gpi_stream_follow(gpupool_arena *arena, gpi_stream *s, gpi_stream *owner,
                                         cudaStream_t handle) {
+    gpi_driver *driver = &arena->driver;
     gpupool_result result;
     if (s->recording || !s->event) return GPUPOOL_E_OUT_OF_MEMORY;
+    GPI_VISIT(gpi_driver_is_special(handle) ? driver : NULL, owner->context); /* D3 */
     s->followers++;
     gpi_arena_open(arena);
-    result = gpi_driver_follow(&arena->driver, owner->context, handle, s->event);
+    result = gpi_driver_is_capturing(driver, handle)
+                 ? gpi_driver_capturing()
+                 : GPI_TELL(driver, stream_wait, handle, s->event, 0);
     gpi_arena_close(arena);
     s->followers--;
-    arena->streams.stream_waits += result == GPUPOOL_OK;
+    arena->stats.stream_waits += result == GPUPOOL_OK;
     return result;
 }
 
@@ -2548,29 +2490,16 @@ static gpi_stream *gpi_stream_graph_of(const gpi_run *run) {
     return graph;
 }
 
-static void gpi_stream_hang(gpi_run **head, gpi_run *run) {
-    run->prev = NULL;
-    run->next = *head;
-    if (run->next) run->next->prev = run;
-    *head = run;
-}
-
-static void gpi_stream_unhang(gpi_run **head, gpi_run *run) {
-    if (run->next) run->next->prev = run->prev;
-    if (run->prev) run->prev->next = run->next;
-    else *head = run->next;
-}
-
 /* A freed block that is TAKEN waits for its uses, hung from `head`; and no longer. */
 static void gpi_stream_wait_for_uses(gpupool_arena *arena, gpi_run *run, gpi_run **head) {
     run->state = GPI_WAITING;
-    gpi_stream_hang(head, run);
+    gpi_run_link(head, NULL, run);
     gpi_counter_move(&arena->buddy.pending, (int64_t)(gpi_block_units(run) * GPI_UNIT));
 }
 
 static void gpi_stream_stop_waiting(gpupool_arena *arena, gpi_run *run, gpi_run **head) {
     run->state = GPI_TAKEN;
-    gpi_stream_unhang(head, run);
+    gpi_run_unlink(head, run);
     arena->buddy.pending.now -= gpi_block_units(run) * GPI_UNIT;
 }
 
@@ -2578,12 +2507,11 @@ static void gpi_stream_stop_waiting(gpupool_arena *arena, gpi_run *run, gpi_run 
 
 /* Adds up what the cache has counted. Both locks are held, or nobody else knows the stream. */
 static void gpi_stream_fold(gpupool_arena *arena, gpi_stream *s) {
-    gpi_counter_fold(&arena->allocated, &s->allocated);
-    gpi_counter_fold(&arena->requested, &s->requested);
-    arena->blocks += (uint64_t)s->more_blocks;
-    arena->allocs += (uint64_t)s->more_allocs;
-    arena->frees += (uint64_t)s->more_frees;
-    s->more_blocks = s->more_allocs = s->more_frees = 0;
+    gpi_counter_fold(&arena->stats.allocated, &s->allocated);
+    gpi_counter_fold(&arena->stats.requested, &s->requested);
+    arena->stats.allocs += (uint64_t)s->more_allocs;
+    arena->stats.frees += (uint64_t)s->more_frees;
+    s->more_allocs = s->more_frees = 0;
 }
 
 static void gpi_stream_fold_all(gpupool_arena *arena) {
@@ -2611,6 +2539,7 @@ static void gpi_stream_put(gpupool_arena *arena, gpi_run *run, gpi_stream *s, ui
    first; and adds up its counts. */
 static void gpi_stream_flush(gpupool_arena *arena, gpi_stream *s, uint64_t most) {
     int bin;
+    if (!GPI_LOOK(&s->is_stirred)) return;
     gpi_system_lock(&s->lock);
     for (bin = GPI_SMALL; bin > 0 && s->cached_units > most; bin--)
         while (s->bins[bin] && s->cached_units > most) {
@@ -2624,6 +2553,7 @@ static void gpi_stream_flush(gpupool_arena *arena, gpi_stream *s, uint64_t most)
             gpi_stream_put(arena, run, s, gpi_stream_issue(arena, s));
         }
     gpi_stream_fold(arena, s);
+    GPI_SET(&s->is_stirred, s->cached_units > 0);
     gpi_system_unlock(&s->lock);
 }
 
@@ -2727,7 +2657,7 @@ typedef struct gpi_source {
     gpupool_result (*give)(gpupool_arena *, gpi_chunk *);
 } gpi_source;
 
-/* -- sources: between gpi_driver_enter and leave -- */
+/* -- sources: under GPI_VISIT -- */
 
 /* Maps a chunk's own memory, or what a stitch has side by side. Only what creates and maps is
    undone; what must not fail breaks the arena. */
@@ -2737,7 +2667,10 @@ static gpupool_result gpi_chunk_map(gpupool_arena *arena, gpi_chunk *chunk) {
     uint64_t address = gpi_address(&arena->buddy, chunk->unit), done = 0;
     uint32_t count = stitch ? stitch->count : 1, i;
     gpupool_result result = GPUPOOL_OK;
-    if (!stitch) result = gpi_driver_create(driver, chunk->units * GPI_UNIT, &chunk->handle);
+    CUmemAllocationProp properties;
+    gpi_driver_describe(driver, &properties);
+    if (!stitch)
+        result = GPI_TELL(driver, create, &chunk->handle, chunk->units * GPI_UNIT, &properties, 0);
     if (result != GPUPOOL_OK) return result;
     chunk->memory = (void *)(uintptr_t)address;
     for (i = 0; i < count && result == GPUPOOL_OK; i++) {
@@ -2847,11 +2780,9 @@ static gpupool_result gpi_chunk_call(gpupool_arena *arena, gpi_chunk *chunk,
                                      gpupool_result (*call)(gpupool_arena *, gpi_chunk *)) {
     int is_open = !(arena->chunks.source->flags & GPI_MAPS);
     gpupool_result result;
-    gpi_visit visit;
+    GPI_VISIT(&arena->driver, arena->driver.context);
     if (is_open) gpi_arena_open(arena);
-    gpi_driver_enter(&arena->driver, arena->driver.context, &visit);
     result = call(arena, chunk);
-    gpi_driver_leave(&arena->driver, &visit);
     if (is_open) gpi_arena_close(arena);
     return result;
 }
@@ -2860,7 +2791,8 @@ static gpupool_result gpi_chunk_call(gpupool_arena *arena, gpi_chunk *chunk,
    there. */
 static gpupool_result gpi_chunk_come(gpupool_arena *arena, gpi_chunk *chunk) {
     const gpupool_arena_config *config = &arena->config;
-    gpupool_result result = gpi_chunk_call(arena, chunk, arena->chunks.source->get);
+    const gpi_source *source = arena->chunks.source;
+    gpupool_result result = gpi_chunk_call(arena, chunk, source->get);
     gpupool_mapping mapping = {chunk->memory, chunk->units * GPI_UNIT, chunk->handle};
     int refuses = 0;
     if (result != GPUPOOL_OK) return result;
@@ -2869,14 +2801,12 @@ static gpupool_result gpi_chunk_come(gpupool_arena *arena, gpi_chunk *chunk) {
                      result = gpi_system_fail(GPUPOOL_E_CALLBACK, "on_map threw an exception"))
     if (refuses)
         result = gpi_system_fail(GPUPOOL_E_CALLBACK, "on_map refused %zu bytes", mapping.bytes);
-    if (result != GPUPOOL_OK)
-        return gpi_chunk_call(arena, chunk, arena->chunks.source->give) == GPUPOOL_OK
-                   ? result
-                   : gpi_arena_break(arena);
-    chunk->is_away = 0;
-    if (!chunk->stitch)
-        gpi_counter_move(&arena->chunks.reserved, (int64_t)(chunk->units * GPI_UNIT));
-    return GPUPOOL_OK;
+    if (result != GPUPOOL_OK && gpi_chunk_call(arena, chunk, source->give) != GPUPOOL_OK)
+        return gpi_arena_break(arena);
+    chunk->is_away = result != GPUPOOL_OK;
+    if (!chunk->is_away && !chunk->stitch)
+        gpi_counter_move(&arena->chunks.reserved, (int64_t)mapping.bytes);
+    return result;
 }
 
 /* Tells the program, and gives the memory to its source or unmaps the stitch: then it is away, also
@@ -2892,8 +2822,7 @@ static gpupool_result gpi_chunk_undo(gpupool_arena *arena, gpi_chunk *chunk) {
     result = gpi_chunk_call(arena, chunk, arena->chunks.source->give);
     if (result != GPUPOOL_OK && result != GPUPOOL_E_CALLBACK) return result;
     chunk->is_away = 1;
-    if (!chunk->stitch)
-        gpi_counter_move(&arena->chunks.reserved, -(int64_t)(chunk->units * GPI_UNIT));
+    if (!chunk->stitch) gpi_counter_move(&arena->chunks.reserved, -(int64_t)mapping.bytes);
     return result == GPUPOOL_OK ? told : result;
 }
 
@@ -2957,8 +2886,8 @@ static gpupool_result gpi_chunk_grow(const gpi_ask *ask, uint64_t need) {
     /* what cannot be met with all free memory is not to leave the arena with all of the device */
     if (need > size && chunks->source->flags & GPI_ON_DEVICE)
         left = gpi_driver_free_bytes(&arena->driver);
-    if (left &&
-        need * GPI_UNIT > left + gpi_less(chunks->reserved.now, arena->allocated.now) + GPI_PAGE)
+    if (left && need * GPI_UNIT >
+                    left + gpi_less(chunks->reserved.now, arena->stats.allocated.now) + GPI_PAGE)
         return GPUPOOL_E_OUT_OF_MEMORY;
     run = gpi_buddy_get(buddy, &buddy->empty, gpi_up(most, GPI_GRANULE), GPI_GRANULE * GPI_UNIT);
     if (!run) return GPUPOOL_E_OUT_OF_MEMORY; /* no addresses are left */
@@ -3111,7 +3040,7 @@ static gpupool_result gpi_stitch_take(gpi_ask *ask, gpi_stitch *stitch) {
     }
     for (piece = stitch->pieces; piece < end; piece++) {
         gpi_run *run = gpi_buddy_at(&arena->buddy, piece->unit);
-        while (run->units < piece->units) gpi_buddy_join(&arena->buddy, run, run->right);
+        while (run->units < piece->units) gpi_buddy_join(&arena->buddy, run);
         run->state = GPI_PART;
         run->stitch = stitch;
     }
@@ -3162,7 +3091,7 @@ static gpi_run *gpi_stitch_reuse(gpi_ask *ask) {
         if (gpi_stitch_take(ask, stitch) != GPUPOOL_OK) return NULL;
         if (!stitch->is_repaid) stitches->credit += stitch->count * GPI_PIECE_RETURNS;
         stitch->is_repaid = 1;
-        stitches->reused++;
+        arena->stats.reused++;
         return stitch->body;
     }
     return NULL;
@@ -3177,7 +3106,7 @@ static gpupool_result gpi_stitch_unmap(gpupool_arena *arena, gpi_stitch *stitch)
     if (!stitch->range.is_away) return gpi_arena_break(arena);
     while (*link != stitch) link = &(*link)->next;
     *link = stitch->next;
-    stitches->count--;
+    arena->stats.stitches--;
     stitches->idle_pieces -= stitch->count;
     gpi_buddy_put(&arena->buddy, stitch->body, GPI_SPACE, &arena->buddy.space, 0);
     GPUPOOL_FREE(stitch);
@@ -3289,14 +3218,14 @@ static void gpi_stitch_plan(const gpi_ask *ask, gpi_plan *plan) {
     plan->missing = plan->last ? 0 : rest;
 }
 
-/* Makes the record of a planned stitch, with addresses. */
+/* Makes the record of a planned stitch, with addresses; it is not mapped. */
 static gpupool_result gpi_stitch_new(const gpi_ask *ask, const gpi_plan *plan, gpi_stitch **out) {
     const gpi_chunks *chunks = &ask->arena->chunks;
+    gpi_stitch **link = &ask->arena->stitches.bins[gpi_stitch_bin(ask->units)], *stitch;
     gpi_buddy *buddy = &ask->arena->buddy;
-    uint64_t alignment = gpi_max(ask->alignment, GPI_GRANULE * GPI_UNIT), mapped = 0, i;
-    gpi_stitch *stitch =
+    uint64_t mapped = 0, i;
+    *out = stitch =
         (gpi_stitch *)gpi_system_zeroed(sizeof *stitch + plan->count * sizeof *stitch->pieces);
-    *out = stitch;
     if (!stitch || !gpi_region_ensure(&buddy->region, (2 * plan->count + 2) * sizeof(gpi_run))) {
         GPUPOOL_FREE(stitch);
         return gpi_system_no_memory();
@@ -3309,30 +3238,22 @@ static gpupool_result gpi_stitch_new(const gpi_ask *ask, const gpi_plan *plan, g
         stitch->pieces[stitch->count++].units = gpi_min(chunk->units, ask->units - mapped);
         mapped += chunk->units;
     }
-    stitch->units = ask->units;
-    stitch->body = gpi_buddy_get(buddy, &buddy->space, mapped, alignment);
+    stitch->body = gpi_buddy_get(buddy, &buddy->space, mapped, gpi_max(ask->alignment, GPI_PAGE));
     if (!stitch->body) {
         GPUPOOL_FREE(stitch);
         return GPUPOOL_E_OUT_OF_MEMORY; /* no addresses are left */
     }
-    stitch->range.stitch = stitch;
+    stitch->body->stitch = stitch->range.stitch = stitch;
+    stitch->body->state = GPI_IDLE;
+    stitch->units = ask->units;
     stitch->range.unit = stitch->body->unit;
     stitch->range.units = mapped;
-    return GPUPOOL_OK;
-}
-
-static void gpi_stitch_link(gpupool_arena *arena, gpi_stitch *stitch) {
-    gpi_stitches *stitches = &arena->stitches;
-    gpi_stitch **link = &stitches->bins[gpi_stitch_bin(stitch->units)];
+    stitch->range.is_away = 1;
     while (*link) link = &(*link)->next;
     *link = stitch;
-    stitch->body->stitch = stitch;
-    stitch->body->state = GPI_IDLE;
-    stitches->count++;
-    stitches->idle_pieces += stitch->count;
-    stitches->stitched++;
-    stitches->credit -= (int64_t)gpi_stitch_price(arena, stitch->count);
-    if (stitches->credit < 0) stitches->credit = 0;
+    ask->arena->stats.stitches++;
+    ask->arena->stitches.idle_pieces += stitch->count;
+    return GPUPOOL_OK;
 }
 
 /* Makes a stitched block of at most so many pieces, or grows by what it lacks. *run: the block;
@@ -3350,11 +3271,12 @@ static gpupool_result gpi_stitch_make(gpi_ask *ask, uint64_t most, gpi_run **run
     if (result != GPUPOOL_OK) return result;
     result = gpi_chunk_come(arena, &stitch->range);
     if (result != GPUPOOL_OK) {
-        gpi_buddy_put(&arena->buddy, stitch->body, GPI_SPACE, &arena->buddy.space, 0);
-        GPUPOOL_FREE(stitch);
+        gpi_stitch_unmap(arena, stitch);
         return result;
     }
-    gpi_stitch_link(arena, stitch);
+    arena->stats.stitched++;
+    arena->stitches.credit -= (int64_t)gpi_stitch_price(arena, stitch->count);
+    if (arena->stitches.credit < 0) arena->stitches.credit = 0;
     result = gpi_stitch_take(ask, stitch);
     if (result == GPUPOOL_OK) *run = stitch->body;
     gpi_stitch_bound(arena);
@@ -3365,7 +3287,8 @@ static gpupool_result gpi_stitch_make(gpi_ask *ask, uint64_t most, gpi_run **run
    something begins them anew, so a request fails only if the identical next call would fail.
 
        free memory of the stream, and finished memory; an idle stitch     no CUDA call
-       ask the marks under way                                            queries
+       ask the marks under way; if none has passed while memory is short,
+       the next requests first take other streams' marked memory          queries
        a stitch within the mapping budget, which grows what it lacks      maps
        grow                                                               maps
        -- memory is short --
@@ -3382,22 +3305,19 @@ static gpupool_result gpi_stitch_make(gpi_ask *ask, uint64_t most, gpi_run **run
 
    Read first: gpi_ladder_climb, gpi_ladder_free, gpi_ladder_poll. */
 
+enum { GPI_QUIET = 16 }; /* frees for which marks that have not passed are not asked again */
+
 /* -- a freed block finds its place -- */
 
 /* The block is TAKEN, in no index, and has no use any more but by the stream that frees it. For
    sources without a pool the lock opens: cuMemFree waits for the device itself. */
 static void gpi_ladder_put(gpupool_arena *arena, gpi_run *run, gpi_stream *s) {
     uint64_t at = gpi_stream_issue(arena, s);
-    gpi_chunk *chunk;
-    if (run->stitch) {
-        gpi_stitch_put(arena, run->stitch, s, at);
-    } else if (arena->chunks.source->flags & GPI_ALONE && s->kind != GPI_GRAPH) {
-        chunk = gpi_buddy_chunk(&arena->buddy, run->unit);
-        gpi_buddy_put(&arena->buddy, run, GPI_FREE, &arena->buddy.any, 0);
-        gpi_stitch_give_back(arena, chunk);
-    } else {
-        gpi_stream_put(arena, run, s, at);
-    }
+    if (run->stitch) gpi_stitch_put(arena, run->stitch, s, at);
+    else if (arena->chunks.source->flags & GPI_ALONE && s->kind != GPI_GRAPH) {
+        run = gpi_buddy_put(&arena->buddy, run, GPI_FREE, &arena->buddy.any, 0);
+        gpi_stitch_give_back(arena, gpi_buddy_chunk(&arena->buddy, run->unit));
+    } else gpi_stream_put(arena, run, s, at);
 }
 
 /* Where a TAKEN block goes that `s` has freed: while other streams or a graph use it, it waits. */
@@ -3415,7 +3335,7 @@ static void gpi_ladder_settle(gpupool_arena *arena, gpi_run *run, gpi_stream *s)
 /* Frees a block that was live and is TAKEN, for a stream or a scope. */
 static void gpi_ladder_free(gpupool_arena *arena, gpi_run *run, gpi_stream *s) {
     gpi_stream *graph = gpi_stream_graph_of(run);
-    if (graph) gpi_stream_unhang(&graph->owned, run);
+    if (graph) gpi_run_unlink(&graph->owned, run);
     gpi_ladder_settle(arena, run, s);
 }
 
@@ -3464,13 +3384,14 @@ static gpupool_result gpi_ladder_wait(gpupool_arena *arena, gpi_stream *s) {
     int is_device = s == &streams->all;
     uint64_t at = is_device ? streams->position : s->mark_at;
     gpupool_result result;
+    GPI_VISIT(&arena->driver, NULL);
     s->followers++;
     gpi_arena_open(arena);
     result = is_device ? gpi_driver_wait(&arena->driver)
-                       : gpi_driver_wait_event(&arena->driver, s->context, s->event);
+                       : GPI_TELL(&arena->driver, event_sync, s->event);
     gpi_arena_close(arena);
     s->followers--;
-    streams->host_waits++;
+    arena->stats.host_waits++;
     if (result == GPUPOOL_E_CUDA) return gpi_arena_break(arena); /* O11 */
     if (result != GPUPOOL_OK) return result;
     gpi_stream_pass(arena, is_device ? NULL : s, at);
@@ -3519,16 +3440,15 @@ static gpupool_result gpi_ladder_exchange(const gpi_ask *ask) {
 
 /* A chunk of the exact size, all of it (GPUPOOL_OWN_CHUNK, and sources without a pool). */
 static gpi_run *gpi_ladder_take_chunk(gpi_ask *ask) {
-    gpupool_arena *arena = ask->arena;
-    const gpi_chunks *chunks = &arena->chunks;
+    gpi_buddy *buddy = &ask->arena->buddy;
+    const gpi_chunks *chunks = &ask->arena->chunks;
     uint64_t i;
     for (i = 0; i < chunks->count; i++) {
         const gpi_chunk *chunk = chunks->all[i];
-        gpi_run *run;
-        if (chunk->units != ask->units || !gpi_chunk_is_idle(arena, chunk)) continue;
-        if (gpi_address(&arena->buddy, chunk->unit) % ask->alignment) continue;
-        run = gpi_buddy_at(&arena->buddy, chunk->unit);
-        return gpi_buddy_take(&arena->buddy, run, chunk->unit, chunk->units);
+        if (chunk->units == ask->units && gpi_chunk_is_idle(ask->arena, chunk) &&
+            (uintptr_t)chunk->memory % ask->alignment == 0)
+            return gpi_buddy_take(buddy, gpi_buddy_at(buddy, chunk->unit), chunk->unit,
+                                  chunk->units);
     }
     return NULL;
 }
@@ -3546,6 +3466,10 @@ static gpi_run *gpi_ladder_take_free(gpi_ask *ask, int tries) {
     if (!run) return gpi_stitch_reuse(ask);
     gpi_stream_note_taken(ask->arena, run, ask->owner);
     return gpi_buddy_take(buddy, run, gpi_buddy_start(buddy, run, ask->alignment), ask->units);
+}
+
+static int gpi_ladder_may_take_others(const gpi_ask *ask) {
+    return ask->takes_own && ask->owner->kind == GPI_ORDINARY && !ask->is_own_chunk;
 }
 
 /* A run of another stream, behind a wait on the device. What no mark covers resets how rarely marks
@@ -3637,7 +3561,7 @@ static gpupool_result gpi_ladder_wait_for(gpi_ask *ask, uint64_t began) {
 /* Memory is short: whatever helps, the cheapest first. OK: *run is the block, or begin anew. */
 static gpupool_result gpi_ladder_squeeze(gpi_ask *ask, uint64_t began, gpi_run **run) {
     gpupool_result result;
-    ask->takes_others = ask->takes_own && ask->owner->kind == GPI_ORDINARY && !ask->is_own_chunk;
+    ask->takes_others = gpi_ladder_may_take_others(ask);
     if (ask->takes_others) {
         *run = gpi_ladder_take_others(ask);
         if (!*run) *run = gpi_stitch_reuse(ask);
@@ -3665,7 +3589,7 @@ static int gpi_ladder_wants_freed(const gpi_ask *ask) {
 /* Gets the request's memory. The lock opens; what a failure leaves is only free memory. */
 static gpupool_result gpi_ladder_climb(gpi_ask *ask, gpi_run **run) {
     gpupool_arena *arena = ask->arena;
-    uint64_t began = 0;
+    uint64_t began = 0, quiet_until = arena->streams.quiet_until;
     int has_waited = 0;
     gpupool_result result;
     for (;;) {
@@ -3674,7 +3598,15 @@ static gpupool_result gpi_ladder_climb(gpi_ask *ask, gpi_run **run) {
         ask->takes_others = 0;
         *run = gpi_ladder_take_free(ask, GPI_TRIES_SLOW);
         if (*run) return GPUPOOL_OK;
+        if (arena->streams.position < quiet_until && gpi_ladder_may_take_others(ask)) {
+            *run = gpi_ladder_take_others(ask);
+            if (*run) return GPUPOOL_OK;
+            quiet_until = 0; /* the lock may have been open */
+            continue;
+        }
         if (gpi_ladder_poll(arena)) continue;
+        if (arena->streams.position < arena->short_until)
+            arena->streams.quiet_until = arena->streams.position + GPI_QUIET;
         if (ask->owner->kind == GPI_ORDINARY &&
             gpi_driver_is_capturing(&arena->driver, ask->handle))
             return gpi_driver_capturing();
@@ -3972,7 +3904,7 @@ static void gpi_verdict_fill(gpupool_arena *arena, gpupool_verdict *v) {
     gpi_stream_fold_all(arena);
     v->limit = arena->chunks.limit == UINT64_MAX ? 0 : arena->chunks.limit;
     v->reserved = arena->chunks.reserved.now;
-    v->allocated = arena->allocated.now;
+    v->allocated = arena->stats.allocated.now;
     v->pending = arena->buddy.pending.now;
     v->device_free = gpi_driver_free_bytes(&arena->driver);
     v->device_total = arena->driver.total_bytes;
@@ -4084,10 +4016,9 @@ static gpupool_result gpi_alloc_find(gpupool_arena *arena, const void *memory, g
 static void gpi_alloc_end(gpupool_arena *arena, gpi_run *run, gpi_stream *s) {
     int64_t bytes = (int64_t)(gpi_block_units(run) * GPI_UNIT);
     gpi_buddy_unindex(&arena->buddy, run);
-    gpi_counter_move(&arena->allocated, -bytes);
-    gpi_counter_move(&arena->requested, (int64_t)run->slack - bytes);
-    arena->blocks--;
-    arena->frees++;
+    gpi_counter_move(&arena->stats.allocated, -bytes);
+    gpi_counter_move(&arena->stats.requested, (int64_t)run->slack - bytes);
+    arena->stats.frees++;
     run->state = GPI_TAKEN;
     if (run->units >= GPI_GRANULE && !run->stitch)
         gpi_buddy_chunk(&arena->buddy, run->unit)->is_exported = 0;
@@ -4118,7 +4049,7 @@ static void gpi_alloc_empty_mail(gpupool_arena *arena) {
     for (; mail; mail = next) {
         next = mail->next;
         if (gpi_alloc_end_at(arena, mail->block, &arena->streams.none) != GPUPOOL_OK)
-            arena->failures++;
+            arena->stats.failures++;
         GPUPOOL_FREE(mail);
     }
 }
@@ -4167,7 +4098,6 @@ static inline void *gpi_alloc_cached(gpupool_arena *arena, const gpupool_request
         s->cached_units -= units;
         gpi_counter_part(&s->allocated, (int64_t)(units * GPI_UNIT));
         gpi_counter_part(&s->requested, (int64_t)request->bytes);
-        s->more_blocks++;
         s->more_allocs++;
     }
     gpi_system_unlock(&s->lock);
@@ -4233,16 +4163,15 @@ static void gpi_alloc_grant(const gpi_ask *ask, gpi_run *run) {
     gpi_buddy_index(&arena->buddy, run);
     if (run->is_of_graph) {
         gpi_stream_add_use(arena, run, owner, gpi_stream_issue(arena, owner));
-        gpi_stream_hang(&owner->owned, run);
+        gpi_run_link(&owner->owned, NULL, run);
     } else if (gpi_alloc_goes_out(ask, run)) {
         run->state = GPI_OUT;
         owner->outs++;
         GPI_PUBLISH(&run->cache, owner);
     }
-    gpi_counter_move(&arena->allocated, (int64_t)bytes);
-    gpi_counter_move(&arena->requested, (int64_t)ask->request->bytes);
-    arena->blocks++;
-    arena->allocs++;
+    gpi_counter_move(&arena->stats.allocated, (int64_t)bytes);
+    gpi_counter_move(&arena->stats.requested, (int64_t)ask->request->bytes);
+    arena->stats.allocs++;
 }
 
 /* Tells the program that memory ran out; nonzero: try once more. The lock opens. */
@@ -4281,14 +4210,16 @@ static void gpi_alloc_report(gpupool_arena *arena, const gpupool_verdict *verdic
 }
 
 static gpupool_result gpi_alloc_climb(gpi_ask *ask, gpi_run **run) {
-    gpi_failure before = gpi_thread.last; /* steps that fail are no failure of the call */
+    gpi_failure before; /* steps that fail are no failure of the call */
     gpupool_verdict verdict;
-    gpupool_result result = gpi_alloc_climb_ladder(ask, run);
+    gpupool_result result;
+    gpi_system_keep(&before);
+    result = gpi_alloc_climb_ladder(ask, run);
     if (result == GPUPOOL_E_OUT_OF_MEMORY && gpi_alloc_tell(ask, &verdict)) {
         result = gpi_alloc_climb_ladder(ask, run);
         if (result == GPUPOOL_E_OUT_OF_MEMORY) gpi_verdict_make(ask, &verdict);
     }
-    if (result == GPUPOOL_OK) gpi_thread.last = before;
+    if (result == GPUPOOL_OK) gpi_system_restore(&before);
     if (result != GPUPOOL_E_OUT_OF_MEMORY) return result;
     gpi_thread.verdict = verdict;
     gpi_alloc_report(ask->arena, &verdict);
@@ -4301,16 +4232,14 @@ static gpupool_result gpi_alloc_zero(gpi_ask *ask, void *block) {
     gpi_driver *driver = &ask->arena->driver;
     cudaStream_t stream = ask->owner->kind == GPI_NONE ? cudaStreamPerThread : ask->handle;
     gpupool_result result;
-    gpi_visit visit;
     if (ask->arena->chunks.source->flags & GPI_HOST && ask->owner->kind != GPI_GRAPH) {
         memset(block, 0, ask->request->bytes);
         return GPUPOOL_OK;
     }
-    gpi_driver_enter(driver, ask->owner->context, &visit);
+    GPI_VISIT(driver, ask->owner->context);
     result = GPI_TELL(driver, fill, (CUdeviceptr)(uintptr_t)block, 0, ask->request->bytes, stream);
     if (result == GPUPOOL_OK && ask->owner->kind == GPI_NONE)
         result = GPI_TELL(driver, stream_sync, stream);
-    gpi_driver_leave(driver, &visit);
     return result;
 }
 
@@ -4335,7 +4264,7 @@ static void *gpi_alloc_slow(gpupool_arena *arena, const gpupool_request *request
     if (run) {
         gpi_alloc_empty_mail(arena); /* what came meanwhile is no part of the peak */
         gpi_alloc_grant(&ask, run);
-    } else arena->failures++;
+    } else arena->stats.failures++;
     block = run ? (void *)(uintptr_t)run->address : NULL;
     if (block && request->flags & GPUPOOL_ZEROED) {
         gpi_arena_open(arena); /* sleep waits until the zeroing is queued */
@@ -4394,10 +4323,10 @@ static inline int gpi_free_cached(gpupool_arena *arena, void *block, cudaStream_
         run->is_cached = 1;
         run->next = s->bins[run->units];
         GPI_SET(&s->bins[run->units], run);
+        GPI_SET(&s->is_stirred, 1);
         s->cached_units += run->units;
         gpi_counter_part(&s->allocated, -(int64_t)(run->units * GPI_UNIT));
         gpi_counter_part(&s->requested, (int64_t)run->slack - (int64_t)(run->units * GPI_UNIT));
-        s->more_blocks--;
         s->more_frees++;
     }
     gpi_system_unlock(&s->lock);
@@ -4417,7 +4346,7 @@ static gpupool_result gpi_free_slow(gpupool_arena *arena, void *block, cudaStrea
         result = gpi_alloc_end_at(arena, block, s->scope ? s->scope : s);
     }
     if (result == GPUPOOL_OK) gpi_stream_mark_due(arena, s, stream ? stream : GPI_NULL_STREAM);
-    else arena->failures++;
+    else arena->stats.failures++;
     gpi_system_unlock(&arena->lock);
     return result;
 }
@@ -4458,7 +4387,7 @@ static gpupool_result gpi_alloc_record(gpupool_arena *arena, gpi_run *run, gpi_s
     gpi_stream *user = s->scope ? s->scope : s;
     gpupool_result result;
     if (user == s && gpi_driver_is_capturing(&arena->driver, handle)) return gpi_driver_capturing();
-    if (user != s && !gpi_stream_graph_of(run)) gpi_stream_hang(&user->owned, run);
+    if (user != s && !gpi_stream_graph_of(run)) gpi_run_link(&user->owned, NULL, run);
     gpi_stream_add_use(arena, run, user, gpi_stream_issue(arena, user));
     result = user == s ? gpi_stream_mark(arena, s, handle) : GPUPOOL_OK;
     /* without an event the use passes by a wait for the device */
@@ -4581,10 +4510,10 @@ static void gpi_capture_free(gpupool_arena *arena, gpi_stream *graph) {
             gpi_alloc_end(arena, run, &arena->streams.none);
         } else {
             gpi_stream *next;
-            gpi_stream_unhang(&graph->owned, run);
+            gpi_run_unlink(&graph->owned, run);
             gpi_stream_drop_uses(arena, run, graph);
             next = gpi_stream_graph_of(run);
-            if (next) gpi_stream_hang(&next->owned, run);
+            if (next) gpi_run_link(&next->owned, NULL, run);
         }
     }
 }
@@ -4680,20 +4609,16 @@ static void gpi_life_hide(gpupool_arena *arena) {
 
 /* The struct of an arena that has ended, or a new one, all zeros; NULL: no host memory. */
 static gpupool_arena *gpi_life_struct(void) {
-    uint64_t bytes = gpi_up(sizeof(gpupool_arena), 4096);
-    gpupool_arena *arena, *next;
+    uint64_t bytes = gpi_up(sizeof(gpupool_arena), 4096), kept = offsetof(gpupool_arena, magic);
+    gpupool_arena *arena;
     gpi_system_lock(&gpi_process.lock);
-    next = gpi_process.arenas;
-    for (arena = next; arena && arena->magic != GPI_ENDED;) arena = arena->next_arena;
-    if (arena) {
-        next = arena->next_arena;
-        memset(arena, 0, sizeof *arena);
-    } else {
-        arena = (gpupool_arena *)gpi_system_pages(bytes, PROT_READ | PROT_WRITE);
-        if (arena) gpi_process.arenas = arena;
-        if (arena) syscall(SYS_madvise, arena, bytes, (long)GPI_WIPEONFORK);
+    for (arena = gpi_process.arenas; arena && arena->magic != GPI_ENDED;) arena = arena->next_arena;
+    if (arena) memset((char *)arena + kept, 0, sizeof *arena - kept);
+    else if ((arena = (gpupool_arena *)gpi_system_pages(bytes, PROT_READ | PROT_WRITE)) != NULL) {
+        syscall(SYS_madvise, arena, bytes, (long)GPI_WIPEONFORK);
+        arena->next_arena = gpi_process.arenas;
+        gpi_process.arenas = arena;
     }
-    if (arena) arena->next_arena = next;
     gpi_system_unlock(&gpi_process.lock);
     return arena;
 }
@@ -4707,9 +4632,7 @@ static void gpi_life_set_magic(gpupool_arena *arena, int magic) {
 /* -- an arena is made -- */
 
 static gpupool_result gpi_life_refuses(const gpupool_arena_config *config) {
-    gpupool_result result = gpi_driver_has("config.device", config->device);
     const char *wrong = NULL;
-    if (result != GPUPOOL_OK) return result;
     if ((unsigned)config->source > GPUPOOL_SOURCE_BYPASS) wrong = "source: there is none such";
     if (config->source == GPUPOOL_SOURCE_CUSTOM && (!config->chunk_alloc || !config->chunk_free))
         wrong = "source: CUSTOM needs both chunk_alloc and chunk_free";
@@ -4742,9 +4665,9 @@ static gpupool_result gpi_life_configure(gpupool_arena *arena, const gpupool_are
     gpupool_arena_config *config = &arena->config;
     gpupool_result result = GPUPOOL_OK;
     if (given) *config = *given;
-    else if (cudaGetDevice(&config->device) != cudaSuccess)
-        return gpi_system_fail(GPUPOOL_E_CUDA, "CUDA finds no device");
-    if (config->source == GPUPOOL_SOURCE_AUTO) result = gpi_life_default_source(&config->source);
+    else result = gpi_driver_current(&config->device);
+    if (result == GPUPOOL_OK && config->source == GPUPOOL_SOURCE_AUTO)
+        result = gpi_life_default_source(&config->source);
     if (!config->chunk_bytes) config->chunk_bytes = GPUPOOL_CHUNK_BYTES;
     gpi_text_line(arena->name, sizeof arena->name, config->name ? config->name : "arena");
     config->name = arena->name;
@@ -4814,7 +4737,6 @@ static gpupool_result gpi_life_open_buddy(gpupool_arena *arena) {
     uint64_t index = sizeof(gpi_run *) << GPI_INDEX_BITS, starts = gpi_up(granules, 64) / 8;
     uint64_t tables = index + starts + granules * (sizeof(gpi_cell) + sizeof(gpi_chunk *));
     gpupool_result result;
-    gpi_visit visit;
     gpi_run *run;
     if (!gpi_region_open(region, tables + ((uint64_t)1 << 34)) ||
         !gpi_region_ensure(region, tables + (1 << 15)))
@@ -4826,18 +4748,17 @@ static gpupool_result gpi_life_open_buddy(gpupool_arena *arena) {
     arena->chunks.all = (gpi_chunk **)gpi_region_get(region, granules * sizeof(gpi_chunk *));
     if (!buddy->is_apart) {
         CUdeviceptr base = 0;
-        gpi_driver_enter(&arena->driver, arena->driver.context, &visit);
+        GPI_VISIT(&arena->driver, arena->driver.context);
         result = GPI_TELL(&arena->driver, reserve, &base, bytes, page, 0, 0);
-        gpi_driver_leave(&arena->driver, &visit);
         if (result != GPUPOOL_OK) return result;
         buddy->base = base;
     }
-    run = gpi_buddy_new(buddy, 0, bytes / GPI_UNIT);
+    run = (gpi_run *)gpi_region_get(&buddy->region, sizeof *run);
+    run->units = bytes / GPI_UNIT;
     gpi_buddy_enter(buddy, run);
-    if (bytes > homes) {
-        gpi_run *right = gpi_buddy_split(buddy, run, homes / GPI_UNIT);
-        gpi_buddy_put(buddy, right, GPI_SPACE, &buddy->space, 0);
-    }
+    if (bytes > homes)
+        gpi_buddy_put(buddy, gpi_buddy_split(buddy, run, homes / GPI_UNIT), GPI_SPACE,
+                      &buddy->space, 0);
     gpi_buddy_put(buddy, run, GPI_EMPTY, &buddy->empty, 0);
     return GPUPOOL_OK;
 }
@@ -4885,53 +4806,47 @@ static void gpi_backup_close(gpi_backup *backup) {
     memset(backup, 0, sizeof *backup);
 }
 
-/* Frees all that an arena has but its struct. */
+/* Frees all that an arena has but its struct, which may serve another one then. */
 static gpupool_result gpi_life_close(gpupool_arena *arena) {
     gpi_buddy *buddy = &arena->buddy;
-    uint64_t bytes = buddy->granules * GPI_GRANULE * GPI_UNIT;
     gpupool_result result = gpi_life_return_memory(arena);
-    gpi_visit visit;
     if (arena->driver.context) {
+        GPI_VISIT(&arena->driver, arena->driver.context);
         gpi_stream_close(arena);
-        gpi_driver_enter(&arena->driver, arena->driver.context, &visit);
-        if (buddy->base) arena->driver.unreserve(buddy->base, bytes);
-        gpi_driver_leave(&arena->driver, &visit);
+        if (buddy->base) arena->driver.unreserve(buddy->base, buddy->granules * GPI_PAGE);
     }
     gpi_backup_close(&arena->backup);
     gpi_region_close(&buddy->region);
     gpi_driver_close(&arena->driver);
+    gpi_life_set_magic(arena, GPI_ENDED);
     return result;
 }
 
 GPUPOOL_API gpupool_result gpupool_arena_create(gpupool_arena **out,
                                                 const gpupool_arena_config *config) {
-    cudaError_t before = cudaPeekAtLastError();
     gpupool_arena *arena;
     gpupool_result result;
     if (!out) return gpi_system_fail(GPUPOOL_E_ARGUMENT, "arena: it is NULL");
     *out = NULL;
     if (gpi_system_is_forked()) return gpi_alloc_enter(NULL);
-    if (gpi_system_open() != GPUPOOL_OK) return gpi_system_no_memory();
-    arena = gpi_life_struct();
+    arena = gpi_system_open() == GPUPOOL_OK ? gpi_life_struct() : NULL;
     if (!arena) return gpi_system_no_memory();
     result = gpi_life_open(arena, config);
     if (result != GPUPOOL_OK) {
-        if (before == cudaSuccess) cudaGetLastError(); /* the program's last error stays (rule 5) */
         gpi_life_close(arena);
-    } else *out = arena;
-    gpi_life_set_magic(arena, *out ? GPI_MAGIC : GPI_ENDED);
+        return result;
+    }
+    gpi_life_set_magic(arena, GPI_MAGIC);
     gpi_report_open();
-    return result;
+    *out = arena;
+    return GPUPOOL_OK;
 }
 
 /* Ends an arena, with what is live in it. */
 static gpupool_result gpi_life_end(gpupool_arena *arena) {
-    gpupool_result result;
     gpi_life_hide(arena);
     gpi_driver_wait(&arena->driver); /* what fails here fails below again */
-    result = gpi_life_close(arena);
-    gpi_life_set_magic(arena, GPI_ENDED);
-    return result;
+    return gpi_life_close(arena);
 }
 
 GPUPOOL_API gpupool_result gpupool_arena_destroy(gpupool_arena *arena) {
@@ -4940,34 +4855,31 @@ GPUPOOL_API gpupool_result gpupool_arena_destroy(gpupool_arena *arena) {
     gpi_report_event(arena, "destroy", "");
     result = gpi_alloc_lock(arena, "arena", arena);
     gpi_stream_fold_all(arena);
-    if (!arena->broken && (arena->blocks || arena->captures))
-        result = gpi_system_fail(
-            GPUPOOL_E_IN_USE, "%llu blocks are live, and %llu scopes are not released",
-            (unsigned long long)arena->blocks, (unsigned long long)arena->captures);
+    if (!arena->broken && (arena->stats.allocs > arena->stats.frees || arena->captures))
+        result = gpi_system_fail(GPUPOOL_E_IN_USE,
+                                 "%llu blocks are live, and %llu scopes are not released",
+                                 (unsigned long long)(arena->stats.allocs - arena->stats.frees),
+                                 (unsigned long long)arena->captures);
     gpi_system_unlock(&arena->lock);
     return result == GPUPOOL_OK ? gpi_life_end(arena) : result;
 }
 
 /* -- streams end -- */
 
-static void gpi_life_retire(gpupool_arena *arena, cudaStream_t stream) {
-    gpi_stream *s;
-    gpi_system_lock(&arena->lock);
-    s = gpi_stream_find(arena, gpi_stream_key(stream));
-    if (s) {
-        gpi_stream_flush(arena, s, 0);
-        gpi_stream_mark(arena, s, stream); /* refused: its memory passes by a device wait */
-        gpi_stream_retire(arena, s);
-    }
-    gpi_system_unlock(&arena->lock);
-}
-
 GPUPOOL_API gpupool_result gpupool_retire_stream(cudaStream_t stream) {
     gpupool_arena *arena = NULL;
+    gpi_stream *s;
     if (gpi_driver_is_special(stream))
         return gpi_system_fail(GPUPOOL_E_ARGUMENT, "stream: a default stream does not end");
     if (gpi_system_is_forked()) return gpi_alloc_enter(NULL); /* the process's lock may be held */
-    while ((arena = gpi_life_visit(arena)) != NULL) gpi_life_retire(arena, stream);
+    while ((arena = gpi_life_visit(arena)) != NULL) {
+        gpi_system_lock(&arena->lock);
+        s = gpi_stream_find(arena, gpi_stream_key(stream));
+        if (s) gpi_stream_flush(arena, s, 0);
+        if (s) gpi_stream_mark(arena, s, stream); /* refused: it passes by a device wait */
+        if (s) gpi_stream_retire(arena, s);
+        gpi_system_unlock(&arena->lock);
+    }
     return GPUPOOL_OK;
 }
 /* == FIGURES ======================================================================================
@@ -5033,23 +4945,13 @@ GPUPOOL_API gpupool_result gpupool_get_available(gpupool_arena *arena, cudaStrea
 /* Under the lock. */
 static void gpi_figures_read(gpupool_arena *arena, gpupool_stats *stats) {
     gpi_stream_fold_all(arena);
-    stats->requested = arena->requested;
-    stats->allocated = arena->allocated;
+    *stats = arena->stats;
+    stats->blocks = stats->allocs - stats->frees;
     stats->reserved = arena->chunks.reserved;
     stats->pending = arena->buddy.pending;
-    stats->blocks = arena->blocks;
     stats->free_blocks = arena->buddy.free_runs;
-    stats->allocs = arena->allocs;
-    stats->frees = arena->frees;
-    stats->failures = arena->failures;
     stats->chunks = arena->chunks.count;
-    stats->stitches = arena->stitches.count;
-    stats->stitched = arena->stitches.stitched;
-    stats->reused = arena->stitches.reused;
     stats->driver_calls = GPI_LOOK(&arena->driver.memory_calls);
-    stats->marks = arena->streams.marks;
-    stats->stream_waits = arena->streams.stream_waits;
-    stats->host_waits = arena->streams.host_waits;
     stats->limit = arena->chunks.limit == UINT64_MAX ? 0 : arena->chunks.limit;
     stats->asleep = arena->chunks.asleep;
     stats->host = sizeof *arena + arena->buddy.region.opened - /* tables of granules: hardly used */
@@ -5067,8 +4969,8 @@ GPUPOOL_API gpupool_result gpupool_reset_peaks(gpupool_arena *arena) {
     gpupool_result result = gpi_alloc_lock(arena, "arena", arena);
     if (result != GPUPOOL_OK) return result;
     gpi_stream_fold_all(arena);
-    arena->requested.peak = arena->requested.now;
-    arena->allocated.peak = arena->allocated.now;
+    arena->stats.requested.peak = arena->stats.requested.now;
+    arena->stats.allocated.peak = arena->stats.allocated.now;
     arena->chunks.reserved.peak = arena->chunks.reserved.now;
     arena->buddy.pending.peak = arena->buddy.pending.now;
     return gpi_alloc_unlock(arena, result);
@@ -5089,26 +4991,20 @@ FILE *open_memstream(char **text, size_t *bytes); /* -std=c11 leaves these out *
 
 /* -- the walk -- */
 
-/* Which part of its block a run's memory is: a stitched one's pieces are side by side. */
-static uint64_t gpi_report_offset(const gpi_run *run) {
-    uint64_t units = 0;
-    uint32_t i;
-    for (i = 0; run->state == GPI_PART && run->stitch->pieces[i].unit != run->unit; i++)
-        units += run->stitch->pieces[i].units;
-    return units;
-}
-
 /* What a run's memory from a unit on is. */
 static void gpi_report_part(const gpupool_arena *arena, const gpi_run *run, uint64_t unit,
                             gpupool_part *part) {
     const gpi_run *block = run->state == GPI_PART ? run->stitch->body : run;
+    uint32_t i;
     const gpi_stream *s = run->state == GPI_FREE ? run->list->stream : NULL;
     int is_of_graph =
         s ? s->kind == GPI_GRAPH : block->state == GPI_WAITING && gpi_stream_graph_of(block);
     part->kind = is_of_graph ? GPUPOOL_KEPT : GPUPOOL_PENDING;
     if (gpi_stream_describe(block, &part->block)) {
         part->kind = GPUPOOL_LIVE;
-        part->offset = (gpi_report_offset(run) + unit - run->unit) * GPI_UNIT;
+        part->offset = (unit - run->unit) * GPI_UNIT;
+        for (i = 0; run->state == GPI_PART && run->stitch->pieces[i].unit != run->unit; i++)
+            part->offset += run->stitch->pieces[i].units * GPI_UNIT; /* pieces are side by side */
         return;
     }
     memset(&part->block, 0, sizeof part->block);
@@ -5352,14 +5248,15 @@ GPUPOOL_API gpupool_arena *gpupool_get_default_arena(int device) {
     config.name = is_pinned ? "pinned" : "default";
     config.source = is_pinned ? GPUPOOL_SOURCE_PINNED : GPUPOOL_SOURCE_AUTO;
     config.device = device;
-    if (is_pinned && cudaGetDevice(&config.device) != cudaSuccess)
-        config.device = 0; /* which says why */
+    if (is_pinned && gpi_driver_current(&config.device) != GPUPOOL_OK) return NULL;
     if (gpupool_arena_create(&arena, &config) != GPUPOOL_OK) return NULL;
     gpi_system_lock(&gpi_process.lock);
     first = *at;
     if (!first) {
         arena->default_at = at;
         GPI_PUBLISH(at, arena);
+        if (at >= &gpi_process.defaults[gpi_process.defaults_count])
+            GPI_PUBLISH(&gpi_process.defaults_count, (int)(at - gpi_process.defaults) + 1);
     }
     gpi_system_unlock(&gpi_process.lock);
     if (first) gpi_life_end(arena);
@@ -5411,7 +5308,6 @@ static gpupool_arena *gpi_shape_arena_of(cudaStream_t stream, int current) {
     CUcontext context = NULL;
     CUdevice device = current;
     gpi_driver *driver;
-    gpi_visit visit;
     gpi_stream *s;
     if (!arena || gpi_driver_is_special(stream)) return arena;
     driver = &arena->driver;
@@ -5419,9 +5315,8 @@ static gpupool_arena *gpi_shape_arena_of(cudaStream_t stream, int current) {
     if (s) context = s->context;
     else if (driver->stream_context(stream, &context) != CUDA_SUCCESS) return arena;
     if (context == driver->context) return arena;
-    gpi_driver_enter(driver, context, &visit);
+    GPI_VISIT(driver, context);
     driver->context_device(&device);
-    gpi_driver_leave(driver, &visit);
     return gpupool_get_default_arena(device);
 }
 
@@ -5448,8 +5343,7 @@ static cudaError_t gpi_shape_malloc(void **pointer, size_t bytes, cudaStream_t s
     int device;
     if (!pointer) return gpi_shape_fail(gpi_system_fail(GPUPOOL_E_ARGUMENT, "pointer: it is NULL"));
     error = cudaGetDevice(&device); /* an error is CUDA's last one already */
-    if (error != cudaSuccess)
-        gpi_system_fail(GPUPOOL_E_CUDA, "cudaGetDevice: %s", cudaGetErrorName(error));
+    gpi_driver_ran("cudaGetDevice", error, error);
     if (error != cudaSuccess) return error;
     arena = gpi_shape_arena_of(stream, device);
     if (gpi_shape_is_captured(arena, stream)) return gpi_cuda_malloc_async(pointer, bytes, stream);
@@ -5490,27 +5384,31 @@ static cudaError_t gpi_shape_free_in(gpupool_arena *arena, void *block, cudaStre
                                  "block: %p is in arena \"%s\", which is no default one: "
                                  "gpupool_free is for it",
                                  block, arena->name);
-    else if (gpi_shape_is_captured(arena, stream)) result = gpi_driver_capturing();
     else result = gpupool_free(arena, block, stream);
     return result == GPUPOOL_OK ? cudaSuccess : gpi_shape_fail(result);
 }
 
-/* Frees an address of any arena; 0: it is of none. A block of the current device's default arena is
-   found without a lock. */
+/* The default arena that has a block at this address; NULL: none is seen without a lock. */
+static gpupool_arena *gpi_shape_peek(const void *block) {
+    uint64_t address = (uint64_t)(uintptr_t)block;
+    int i, count = GPI_READ(&gpi_process.defaults_count);
+    for (i = 0; i < count; i++) {
+        gpupool_arena *arena = GPI_READ(&gpi_process.defaults[i]);
+        if (arena && gpi_buddy_peek(&arena->buddy, address)) return arena;
+    }
+    return NULL;
+}
+
+/* Frees an address of any arena, without a CUDA call for one of a default arena; 0: it is of none.
+ */
 static int gpi_shape_free(void *block, cudaStream_t stream, cudaError_t *error) {
     gpupool_arena *arena = NULL;
-    int device, is_found = gpi_system_is_forked();
-    if (is_found) {
-        *error = gpi_shape_fail(gpi_alloc_enter(NULL));
-        return 1;
-    }
-    if (cudaGetDevice(&device) == cudaSuccess && device < GPI_DEVICES)
-        arena = GPI_READ(&gpi_process.defaults[device + 1]);
-    if (arena && gpi_buddy_peek(&arena->buddy, (uint64_t)(uintptr_t)block)) {
-        *error = gpi_shape_free_in(arena, block, stream);
-        return 1;
-    }
-    for (arena = gpi_life_visit(NULL); arena; arena = gpi_life_visit(arena)) {
+    int is_found = gpi_system_is_forked();
+    if (is_found) *error = gpi_shape_fail(gpi_alloc_enter(NULL));
+    else arena = gpi_shape_peek(block);
+    if (arena) *error = gpi_shape_free_in(arena, block, stream);
+    if (arena || is_found) return 1;
+    while ((arena = gpi_life_visit(arena)) != NULL) {
         if (is_found || !gpi_shape_owns(arena, block)) continue;
         *error = gpi_shape_free_in(arena, block, stream);
         is_found = 1;
@@ -5542,17 +5440,12 @@ GPUPOOL_API cudaError_t gpupool_cudaFreeAsync(void *block, cudaStream_t stream) 
             return gpi_system_fail(GPUPOOL_E_CUDA, "a record is broken: %s (%s)", what, #holds); \
     } while (0)
 
-static int gpi_check_is_filed(const gpi_run *run) {
-    const gpi_run *in = run->list->heads[gpi_buddy_bin(run->units)];
-    while (in && in != run) in = in->next;
-    return in != NULL;
-}
-
 /* A free run: in its list, and not beside one that it should have joined. */
 static gpupool_result gpi_check_free(const gpupool_arena *arena, const gpi_run *run) {
-    const gpi_run *right = run->right;
+    const gpi_run *right = run->right, *filed = run->list->heads[gpi_buddy_bin(run->units)];
     const gpi_stream *s = run->list->stream;
-    GPI_MUST("B2 in its bin", gpi_check_is_filed(run));
+    while (filed && filed != run) filed = filed->next;
+    GPI_MUST("B2 in its bin", filed);
     GPI_MUST("B2 joined", !right || right->state != run->state || right->list != run->list ||
                               (arena->buddy.is_apart && run->state == GPI_FREE));
     GPI_MUST("ST2", !s || run->of.at <= s->issued);
@@ -5634,7 +5527,7 @@ static gpupool_result gpi_check_stitches(const gpupool_arena *arena) {
             GPI_MUST("SL1 stitch", !stitch->range.is_away || arena->sleep || arena->broken);
             if (gpi_stitch_is_idle(stitch)) idle += stitch->count;
         }
-    GPI_MUST("M counts", count == stitches->count && idle == stitches->idle_pieces);
+    GPI_MUST("M counts", count == arena->stats.stitches && idle == stitches->idle_pieces);
     GPI_MUST("M credit", stitches->credit >= 0);
     return GPUPOOL_OK;
 }
@@ -5664,9 +5557,9 @@ static gpupool_result gpi_check_sums(gpupool_arena *arena) {
     for (; run && result == GPUPOOL_OK; run = run->right) result = gpi_check_run(arena, run, &sums);
     if (result != GPUPOOL_OK) return result;
     GPI_MUST("B1 all", sums.units == arena->buddy.granules * GPI_GRANULE);
-    GPI_MUST("blocks", sums.blocks == arena->blocks);
-    GPI_MUST("allocated", sums.bytes == arena->allocated.now);
-    GPI_MUST("requested", sums.requested == arena->requested.now);
+    GPI_MUST("blocks", sums.blocks == arena->stats.allocs - arena->stats.frees);
+    GPI_MUST("allocated", sums.bytes == arena->stats.allocated.now);
+    GPI_MUST("requested", sums.requested == arena->stats.requested.now);
     GPI_MUST("free runs", sums.free_runs == arena->buddy.free_runs);
     GPI_MUST("pending", sums.pending == arena->buddy.pending.now);
     return GPUPOOL_OK;
@@ -5716,7 +5609,6 @@ enum {
 typedef struct gpi_file {
     int descriptor; /* the caller's */
     int direct;     /* ours, of the same file, with O_DIRECT; -1: none */
-    uint64_t at;    /* where in the file the transfer begins */
 } gpi_file;
 
 static gpupool_result gpi_file_failed(uint64_t at, const char *why) {
@@ -5734,14 +5626,12 @@ static int gpi_file_is_locked(int descriptor) {
     return lock.l_type != F_UNLCK;
 }
 
-/* Prepares reads of bytes from `at` on. Opens the second descriptor by its name under /proc, since
-   dup would share the caller's flags. A file system may refuse O_DIRECT. */
+/* Prepares reads of bytes from `at` on, of a file without a second descriptor. Opens that by its
+   name under /proc, since dup would share the caller's flags. A file system may refuse O_DIRECT. */
 static gpupool_result gpi_file_open(gpi_file *file, int descriptor, uint64_t at, uint64_t bytes) {
     struct stat about;
     char name[32];
     file->descriptor = descriptor;
-    file->direct = -1;
-    file->at = at;
     if (fstat(descriptor, &about)) return gpi_file_failed(at, strerror(errno));
     if (!S_ISREG(about.st_mode)) return GPUPOOL_OK;
     if ((uint64_t)about.st_size < at + bytes)
@@ -5750,11 +5640,6 @@ static gpupool_result gpi_file_open(gpi_file *file, int descriptor, uint64_t at,
     snprintf(name, sizeof name, "/proc/self/fd/%d", descriptor);
     file->direct = open(name, O_RDONLY | __O_CLOEXEC | __O_DIRECT);
     return GPUPOOL_OK;
-}
-
-static void gpi_file_close(gpi_file *file) {
-    if (file->direct >= 0) close(file->direct);
-    file->direct = -1;
 }
 
 /* Whether the page with byte `at` is in the page cache, or the system does not tell. A read that
@@ -5810,8 +5695,9 @@ static gpupool_result gpi_file_read(const gpi_file *file, unsigned char *memory,
            upload      host --memcpy--> slot --copy--> device, while the other slot's copy runs
            download    device --copy--> slot --memcpy--> host, while the other slot's copy runs
 
-   R1  Rule G: a part begins after the transfer's event has passed, which was recorded behind the
-       work of the program's stream. So no slot ever waits for a stream of the program.
+   R1  Rule G: a part begins after the work that the program's stream had before. A call without a
+       ticket waits for the stream before its transfer is in the list; a ticket's transfer is gated
+       until its event has passed. So no slot ever waits for a stream of the program.
    R2  The host touches a slot only after the slot's last copy has passed. Only the thread that has
        the hand asks. Between two turns nothing of a hand is under way.
    R3  A thread that has a hand waits for the hand's stream, for a file, or in the program's
@@ -5869,7 +5755,8 @@ typedef struct gpi_transfer {
     gpi_file file;
     int down, is_gated, is_direct, is_over; /* is_gated: event not known to have passed; R5 */
     uint64_t cursor, done;                  /* done is atomic */
-    int busy, waiters;                      /* threads that work for it, or wait in its record */
+    uint64_t helpers;                       /* how many are of use */
+    int busy, waiters;                      /* threads that work for it, or wait for its result */
     gpupool_ticket ticket;                  /* 0: its call waits itself */
     gpi_failure failure;                    /* the first */
 } gpi_transfer;
@@ -5912,7 +5799,7 @@ static void gpi_ring_sleep(gpupool_ring *ring, gpi_ring_bell *bell, uint64_t ns)
 }
 
 static void gpi_ring_wake(gpi_ring_bell *bell, uint64_t threads) {
-    if (!bell->sleepers) return;
+    if (!bell->sleepers || !threads) return;
     __atomic_fetch_add(&bell->word, 1, __ATOMIC_RELAXED);
     syscall(SYS_futex, &bell->word, FUTEX_WAKE_PRIVATE, (int)threads, NULL, NULL, 0);
 }
@@ -5949,25 +5836,24 @@ static CUresult gpi_ring_copy(const gpi_driver *driver, const gpi_transfer *t,
 static gpupool_result gpi_ring_move(gpupool_ring *ring, const gpi_transfer *t,
                                     const gpi_ring_part *part, gpi_visit *visit) {
     const gpupool_transfer *what = &t->what;
-    unsigned char *slot = (unsigned char *)(uintptr_t)part->host.at, *host;
-    uint64_t done, bytes;
+    unsigned char *slot = (unsigned char *)(uintptr_t)part->host.at;
+    uint64_t at = part->first, end = at + part->bytes, bytes;
     int said;
-    if (what->is_file)
-        return gpi_file_read(&t->file, slot, what->offset + part->first, part->bytes);
+    if (what->is_file) return gpi_file_read(&t->file, slot, what->offset + at, part->bytes);
     if (what->read || what->write) {
-        gpi_driver_leave(&ring->driver, visit);
-        said = t->down ? what->write(slot, part->bytes, part->first, what->user)
-                       : what->read(slot, part->bytes, part->first, what->user);
-        gpi_driver_enter(&ring->driver, ring->driver.context, visit);
+        gpi_driver_leave(visit);
+        said = t->down ? what->write(slot, part->bytes, at, what->user)
+                       : what->read(slot, part->bytes, at, what->user);
+        *visit = gpi_driver_enter(&ring->driver, ring->driver.context);
         return !said ? GPUPOOL_OK
                      : gpi_system_fail(GPUPOOL_E_CALLBACK, "your function returned %d at byte %llu",
-                                       said, (unsigned long long)part->first);
+                                       said, (unsigned long long)at);
     }
-    for (done = 0; done < part->bytes; done += bytes) {
-        host = (unsigned char *)(uintptr_t)gpi_ring_address(t, t->down, part->first + done);
-        bytes = gpi_min(part->bytes - done, t->width - (part->first + done) % t->width);
-        if (t->down) gpi_system_copy_away(host, slot + done, bytes);
-        else memcpy(slot + done, host, bytes);
+    for (; at < end; at += bytes, slot += bytes) {
+        unsigned char *host = (unsigned char *)(uintptr_t)gpi_ring_address(t, t->down, at);
+        bytes = gpi_min(end - at, t->width - at % t->width);
+        if (t->down) gpi_system_copy_away(host, slot, bytes);
+        else memcpy(slot, host, bytes);
     }
     return GPUPOOL_OK;
 }
@@ -5990,52 +5876,49 @@ static gpupool_result gpi_ring_broken(const gpupool_ring *ring) {
     return gpi_system_fail(GPUPOOL_E_CUDA, "the ring is broken: %.480s", ring->cause.text);
 }
 
-/* Ends a transfer that is over (R5), and tells who waits for it. */
+/* Opens a gated transfer whose event has passed, and calls as many helpers as it can use; an event
+   that cannot be asked fails its transfer. Ends a transfer that is over (R5), and tells who waits
+   for it. */
 static void gpi_ring_settle(gpupool_ring *ring, gpi_transfer *t) {
-    uint64_t is_good = t->failure.result == GPUPOOL_OK, bytes = is_good ? t->bytes : 0;
     gpupool_ring_stats *stats = &ring->stats;
-    if (t->is_over || t->is_gated || t->busy || gpi_ring_has_more(t)) return;
+    if (t->is_gated) {
+        CUresult error = ring->driver.event_query(t->event);
+        if (error == CUDA_ERROR_NOT_READY) return;
+        t->is_gated = 0;
+        gpi_ring_fail(t, GPI_TOLD(&ring->driver, event_query, error));
+        if (gpi_ring_has_more(t)) gpi_ring_wake(&ring->work, t->helpers);
+    }
+    if (t->is_over || t->busy || gpi_ring_has_more(t)) return;
     t->is_over = 1;
-    if (t->what.is_file) gpi_file_close(&t->file);
-    if (is_good) GPI_SET(&t->done, bytes);
-    stats->transfers[t->down] += is_good;
-    stats->failures += !is_good;
-    stats->bytes[t->down] += bytes;
-    stats->direct_bytes[t->down] += t->is_direct ? bytes : 0;
+    if (t->file.direct >= 0) close(t->file.direct);
+    if (t->failure.result == GPUPOOL_OK) {
+        GPI_SET(&t->done, t->bytes);
+        stats->transfers[t->down]++;
+        stats->bytes[t->down] += t->bytes;
+        if (t->is_direct) stats->direct_bytes[t->down] += t->bytes;
+    } else stats->failures++;
     gpi_ring_wake(&ring->done, INT32_MAX);
 }
 
-/* Asks whether a gated transfer's event has passed. If so, calls as many helpers as it can use. An
-   event that cannot be asked fails its transfer. */
-static void gpi_ring_ask(gpupool_ring *ring, gpi_transfer *t) {
-    CUresult error = t->is_gated ? ring->driver.event_query(t->event) : CUDA_SUCCESS;
-    if (!t->is_gated || error == CUDA_ERROR_NOT_READY) return;
-    t->is_gated = 0;
-    gpi_ring_fail(t, gpi_driver_told(&ring->driver, GPI_CALL_event_query, error));
-    if (gpi_ring_has_more(t) && (t->ticket || t->bytes >= GPI_RING_HELP))
-        gpi_ring_wake(&ring->work, gpi_min(t->bytes / (4 * GPI_RING_LEAST) + 1, GPI_RING_CREW));
-    gpi_ring_settle(ring, t);
-}
-
-/* Cuts the next part. Parts are small at first, so that the device starts early, and at the end, so
-   that all threads end at about the same time. A part is whole rows, or lies in one row. A part of
-   a file ends where a page of the file does, and begins in the slot as in its page (F3): host.at is
-   an offset in the slot. */
-static int gpi_ring_next(gpupool_ring *ring, gpi_transfer *t, gpi_ring_part *part) {
-    uint64_t left = t->bytes - t->cursor, width = t->width, most, column;
-    uint64_t threads = ring->stats.workers + 1;
-    if (!gpi_ring_has_more(t)) return 0;
+/* Cuts the next part; bytes 0: there is none. Parts are small at first, so that the device starts
+   early, and at the end, so that all threads end at about the same time. A part is whole rows, or
+   lies in one row. A part of a file ends where a page of the file does, and begins in the slot as
+   in its page (F3): host.at is an offset in the slot. */
+static void gpi_ring_next(const gpupool_ring *ring, gpi_transfer *t, gpi_ring_part *part) {
+    uint64_t threads = ring->stats.workers + 1, width = t->width, left, most, column;
+    part->bytes = 0;
+    if (!gpi_ring_has_more(t)) return;
     part->first = t->cursor;
     part->host.pitch = width;
     part->host.at = t->what.is_file ? (t->what.offset + part->first) % GPI_FILE_PAGE : 0;
-    column = part->first % width;
-    most = gpi_min(ring->slot_bytes, gpi_max(part->first / threads, 2 * GPI_RING_LEAST));
-    most = gpi_min(most, gpi_max(left / (2 * threads), GPI_RING_LEAST));
+    left = t->bytes - part->first;
+    most = gpi_min(gpi_max(part->first / threads, 2 * GPI_RING_LEAST),
+                   gpi_max(left / (2 * threads), GPI_RING_LEAST));
     most = gpi_min(gpi_up(most, GPI_FILE_PAGE), ring->slot_bytes) - part->host.at;
     most = gpi_min(most, left);
+    column = part->first % width;
     part->bytes = column || width > most ? gpi_min(most, width - column) : most / width * width;
     t->cursor += part->bytes;
-    return 1;
 }
 
 /* -- hands -- */
@@ -6049,97 +5932,81 @@ static void gpi_ring_close_hand(gpupool_ring *ring, gpi_hand *hand) {
         munmap(hand, 2 * ring->slot_bytes + 2 * GPI_STEP);
 }
 
-/* Without the lock. NULL: the host or the driver refuses. Huge pages are pinned five times as fast;
-   pages that a fork shares would be moved under the device at the parent's next write. */
-static gpi_hand *gpi_ring_make_hand(gpupool_ring *ring) {
-    uint64_t bytes = 2 * ring->slot_bytes, all = bytes + 2 * GPI_STEP;
-    gpi_hand *hand = (gpi_hand *)gpi_system_pages(all, PROT_READ | PROT_WRITE);
+/* Without the lock. Huge pages are pinned five times as fast; pages that a fork shares would be
+   moved under the device at the parent's next write. */
+static gpupool_result gpi_ring_pin_hand(gpupool_ring *ring, gpi_hand *hand) {
+    uint64_t at = gpi_up((uintptr_t)(hand + 1), GPI_STEP), bytes = 2 * ring->slot_bytes;
     gpi_driver *driver = &ring->driver;
     gpupool_result result;
-    uintptr_t at;
     int i;
-    if (!hand) gpi_system_no_memory();
-    if (!hand) return NULL;
-    at = gpi_up((uintptr_t)(hand + 1), GPI_STEP);
     syscall(SYS_madvise, at, bytes, (long)GPI_HUGEPAGE);
     syscall(SYS_madvise, at, bytes, (long)GPI_DONTFORK);
-    result = GPI_TELL(driver, host_register, (void *)at, bytes, CU_MEMHOSTREGISTER_PORTABLE);
+    result =
+        GPI_TELL(driver, host_register, (void *)(uintptr_t)at, bytes, CU_MEMHOSTREGISTER_PORTABLE);
     if (result == GPUPOOL_OK) hand->slots = at;
     for (i = 0; i < 2 && result == GPUPOOL_OK; i++)
         result = GPI_TELL(driver, event_create, &hand->events[i], CU_EVENT_DISABLE_TIMING);
-    if (result == GPUPOOL_OK) return hand;
-    gpi_ring_close_hand(ring, hand);
-    return NULL;
-}
-
-/* An idle hand, or a new one. NULL: others have them all, or none can be made (R8). The lock is
-   open while one is made. */
-static gpi_hand *gpi_ring_take_hand(gpupool_ring *ring, gpi_transfer *t) {
-    gpi_hand *hand = ring->idle;
-    gpupool_ring_stats *stats = &ring->stats;
-    gpi_failure before = gpi_thread.last;
-    if (!hand && stats->pinned < stats->limit) {
-        stats->pinned += 2 * ring->slot_bytes;
-        gpi_system_unlock(&ring->lock);
-        hand = gpi_ring_make_hand(ring);
-        gpi_system_lock(&ring->lock);
-        if (hand) return hand;
-        stats->pinned -= 2 * ring->slot_bytes;
-        if (stats->pinned) stats->limit = stats->pinned;
-        else gpi_ring_fail(t, gpi_thread.last.result);
-        gpi_thread.last = before;
-        gpi_ring_wake(&ring->done, INT32_MAX); /* others may count on this hand */
-        gpi_ring_wake(&ring->work, INT32_MAX);
-        hand = ring->idle;
-    }
-    if (hand) ring->idle = hand->next;
-    return hand;
-}
-
-/* Without the lock: ends the use of a slot. Waits for the slot's copy; then a download's bytes go
-   to the host. */
-static gpupool_result gpi_ring_land(gpupool_ring *ring, gpi_transfer *t, gpi_hand *hand, int slot) {
-    gpi_ring_part *part = &hand->parts[slot];
-    gpupool_result result;
-    if (!part->bytes) return GPUPOOL_OK;
-    result = GPI_TELL(&ring->driver, event_sync, hand->events[slot]);
-    if (result == GPUPOOL_OK && t->down) result = gpi_ring_move(ring, t, part, hand->visit);
-    if (result == GPUPOOL_OK) __atomic_fetch_add(&t->done, part->bytes, __ATOMIC_RELAXED);
-    part->bytes = 0;
     return result;
 }
 
-/* Without the lock: begins the use of a slot. Fills the slot of an upload; queues the copy. */
-static gpupool_result gpi_ring_send(gpupool_ring *ring, const gpi_transfer *t, gpi_hand *hand,
-                                    int slot) {
-    gpi_ring_part *part = &hand->parts[slot];
+/* A new hand; the lock opens. NULL: the host or the driver refuses (R8). */
+static gpi_hand *gpi_ring_make_hand(gpupool_ring *ring, gpi_transfer *t) {
+    gpupool_ring_stats *stats = &ring->stats;
+    uint64_t bytes = 2 * ring->slot_bytes;
+    gpi_failure before = gpi_thread.last;
+    gpupool_result result;
+    gpi_hand *hand;
+    stats->pinned += bytes;
+    gpi_system_unlock(&ring->lock);
+    hand = (gpi_hand *)gpi_system_pages(bytes + 2 * GPI_STEP, PROT_READ | PROT_WRITE);
+    result = hand ? gpi_ring_pin_hand(ring, hand) : gpi_system_no_memory();
+    if (hand && result != GPUPOOL_OK) gpi_ring_close_hand(ring, hand);
+    gpi_system_lock(&ring->lock);
+    if (result == GPUPOOL_OK) return hand;
+    stats->pinned -= bytes;
+    if (stats->pinned) stats->limit = stats->pinned;
+    else gpi_ring_fail(t, result);
+    gpi_thread.last = before;
+    return NULL;
+}
+
+/* Without the lock: ends the use of a slot, and begins the next if it has bytes. A slot's copy is
+   waited for, then a download's bytes go to the host; a new part is filled in for an upload, then
+   its copy queued. */
+static gpupool_result gpi_ring_step(gpupool_ring *ring, gpi_transfer *t, gpi_hand *hand, int slot,
+                                    const gpi_ring_part *next) {
     gpi_driver *driver = &ring->driver;
+    gpi_ring_part *part = &hand->parts[slot];
+    CUstream stream = ring->streams[t->down];
     gpupool_result result = GPUPOOL_OK;
+    if (part->bytes) result = GPI_TELL(driver, event_sync, hand->events[slot]);
+    if (part->bytes && t->down && result == GPUPOOL_OK)
+        result = gpi_ring_move(ring, t, part, hand->visit);
+    if (result != GPUPOOL_OK) return result;
+    __atomic_fetch_add(&t->done, part->bytes, __ATOMIC_RELAXED);
+    *part = *next;
+    if (!part->bytes) return GPUPOOL_OK;
     part->host.at += hand->slots + (uint64_t)slot * ring->slot_bytes;
     if (!t->down) result = gpi_ring_move(ring, t, part, hand->visit);
-    if (result != GPUPOOL_OK) return result;
-    result = gpi_driver_told(driver, GPI_CALL_copy,
-                             gpi_ring_copy(driver, t, part, ring->streams[t->down]));
     if (result == GPUPOOL_OK)
-        result = GPI_TELL(driver, event_record, hand->events[slot], ring->streams[t->down]);
+        result = GPI_TOLD(driver, copy, gpi_ring_copy(driver, t, part, stream));
+    if (result == GPUPOOL_OK) result = GPI_TELL(driver, event_record, hand->events[slot], stream);
     return result;
 }
 
 /* Copies parts with a hand, in one slot and the other. Stops after `most` parts, unless nobody else
    needs this thread; then ends what it has under way (R2). The lock is held on entry and exit. */
 static void gpi_ring_turn(gpupool_ring *ring, gpi_transfer *t, gpi_hand *hand, int most) {
-    gpupool_result result = GPUPOOL_OK;
-    gpi_ring_part part;
+    gpi_ring_part part = {0, 0, {0, 0}};
+    gpupool_result result;
     int i, slot = 0, idle = 0; /* slots in a row that got no part */
     for (i = 0; idle < 2 && t->failure.result == GPUPOOL_OK; i++, slot = !slot) {
         if (most == GPI_RING_TURN && ring->first == t && !t->next) i = 0;
-        idle = i < most && gpi_ring_next(ring, t, &part) ? 0 : idle + 1;
+        if (i < most) gpi_ring_next(ring, t, &part);
+        else part.bytes = 0;
+        idle = part.bytes ? 0 : idle + 1;
         gpi_system_unlock(&ring->lock);
-        result = gpi_ring_land(ring, t, hand, slot);
-        if (!idle && result == GPUPOOL_OK) {
-            hand->parts[slot] = part;
-            result = gpi_ring_send(ring, t, hand, slot);
-        }
+        result = gpi_ring_step(ring, t, hand, slot, &part);
         gpi_system_lock(&ring->lock);
         gpi_ring_fail(t, result);
     }
@@ -6154,25 +6021,28 @@ static void gpi_ring_turn(gpupool_ring *ring, gpi_transfer *t, gpi_hand *hand, i
 }
 
 /* Works for a transfer, for up to `most` parts. Returns 0 if it did not, since others have all
-   hands: a bell tells when one comes back. */
+   hands: a bell tells when one comes back, or could not be made. */
 static int gpi_ring_run(gpupool_ring *ring, gpi_transfer *t, gpi_visit *visit, int most) {
-    gpi_hand *hand = NULL;
+    const gpupool_ring_stats *stats = &ring->stats;
+    gpi_hand *hand = ring->idle;
+    if (!hand && stats->pinned == stats->limit) return 0;
     t->busy++;
     if (ring->is_broken) gpi_ring_fail(t, gpi_ring_broken(ring));
-    else hand = gpi_ring_take_hand(ring, t);
+    if (hand) ring->idle = hand->next;
+    else hand = gpi_ring_make_hand(ring, t);
     if (hand) {
         hand->visit = visit;
         gpi_ring_turn(ring, t, hand, most);
         hand->next = ring->idle;
         ring->idle = hand;
-        if (ring->stats.pinned == ring->stats.limit) { /* others may lack one */
-            gpi_ring_wake(&ring->done, INT32_MAX);
-            gpi_ring_wake(&ring->work, 1);
-        }
     }
     t->busy--;
+    if (!hand || stats->pinned == stats->limit) { /* others may lack one */
+        gpi_ring_wake(&ring->done, INT32_MAX);
+        gpi_ring_wake(&ring->work, 1);
+    }
     gpi_ring_settle(ring, t);
-    return hand || t->failure.result != GPUPOOL_OK;
+    return 1;
 }
 
 /* -- helpers, and callers that wait: the lock is held -- */
@@ -6183,8 +6053,7 @@ static gpi_transfer *gpi_ring_pick(gpupool_ring *ring, int *gated) {
     gpi_transfer *t, *best = NULL;
     *gated = 0;
     for (t = ring->first; t; t = t->next) {
-        if (t->is_direct) continue; /* who waits for it asks */
-        gpi_ring_ask(ring, t);
+        gpi_ring_settle(ring, t);
         *gated |= t->is_gated;
         if (gpi_ring_has_more(t) && t->busy < (best ? best->busy : GPI_RING_CREW)) best = t;
     }
@@ -6197,8 +6066,7 @@ static void *gpi_ring_helper(void *user) {
     gpupool_ring *ring = (gpupool_ring *)user;
     int gated, polls = 0;
     gpi_transfer *t;
-    gpi_visit visit;
-    gpi_driver_enter(&ring->driver, ring->driver.context, &visit);
+    GPI_VISIT(&ring->driver, ring->driver.context);
     gpi_system_lock(&ring->lock);
     while (!ring->is_stopping) {
         t = gpi_ring_pick(ring, &gated);
@@ -6211,50 +6079,44 @@ static void *gpi_ring_helper(void *user) {
         if (polls) ring->is_polled = 0;
     }
     gpi_system_unlock(&ring->lock);
-    gpi_driver_leave(&ring->driver, &visit);
     return NULL;
 }
 
-/* Works for a transfer until it is over, or ns have passed. */
-static void gpi_ring_await(gpupool_ring *ring, gpi_transfer *t, uint64_t ns, gpi_visit *visit) {
+/* Works for a transfer until it is over, or ns have passed. Returns its result, or E_TIMEOUT. The
+   last that gets the result takes the record off. */
+static gpupool_result gpi_ring_await(gpupool_ring *ring, gpi_transfer *t, uint64_t ns,
+                                     gpi_visit *visit) {
     int for_ever = ns > INT64_MAX, most = for_ever ? GPI_RING_TURN : 2; /* parts at a time */
     uint64_t start = for_ever ? 0 : gpi_system_now(), left = ns;
-    for (;;) { /* a wait that may take time does some work, however short its time */
-        gpi_ring_ask(ring, t);
-        gpi_ring_settle(ring, t);
-        if (t->is_over || !left) return;
+    gpi_transfer **link = &ring->first;
+    t->waiters++;
+    for (gpi_ring_settle(ring, t); !t->is_over && left; gpi_ring_settle(ring, t)) {
         if (!gpi_ring_has_more(t) || !gpi_ring_run(ring, t, visit, most))
             gpi_ring_sleep(ring, &ring->done, t->is_gated ? gpi_min(left, GPI_RING_POLL_NS) : left);
-        if (!for_ever) left = gpi_less(ns, gpi_system_now() - start);
+        left = gpi_less(ns, gpi_system_now() - start);
     }
+    t->waiters--;
+    if (!t->is_over) return gpi_system_fail(GPUPOOL_E_TIMEOUT, "the transfer is not done yet");
+    if (t->failure.result != GPUPOOL_OK) gpi_thread.last = t->failure;
+    if (t->waiters) return t->failure.result;
+    while (*link != t) link = &(*link)->next;
+    *link = t->next;
+    t->next = ring->spare;
+    ring->spare = t;
+    return t->failure.result;
 }
 
-/* Puts a transfer into the list, and starts the workers for the first that needs them. Those that
+/* Puts a transfer into the list, and starts the workers for the first that can use them. Those that
    the system refuses are done without. */
 static void gpi_ring_link(gpupool_ring *ring, gpi_transfer *t) {
     uint64_t *workers = &ring->stats.workers;
     gpi_transfer **link = &ring->first;
     while (*link) link = &(*link)->next;
     *link = t;
-    if (t->is_direct || (!t->ticket && t->bytes < GPI_RING_HELP)) return;
-    while (*workers < ring->workers_most &&
+    while (t->helpers && *workers < ring->workers_most &&
            !pthread_create(&ring->threads[*workers], NULL, gpi_ring_helper, ring))
         ++*workers;
-    ring->workers_most = *workers;
-    if (t->ticket) gpi_ring_wake(&ring->work, 1); /* its event is to be asked */
-}
-
-/* The result of a transfer that is over. The last one that asks for it takes the record off. */
-static gpupool_result gpi_ring_end(gpupool_ring *ring, gpi_transfer *t) {
-    gpi_transfer **link = &ring->first;
-    gpupool_result result = t->failure.result;
-    if (result != GPUPOOL_OK) gpi_thread.last = t->failure;
-    if (t->waiters) return result;
-    while (*link != t) link = &(*link)->next;
-    *link = t->next;
-    t->next = ring->spare;
-    ring->spare = t;
-    return result;
+    gpi_ring_wake(&ring->work, t->is_gated ? 1 : t->helpers); /* one asks the event */
 }
 
 /* -- the way of a transfer: without the lock -- */
@@ -6262,52 +6124,50 @@ static gpupool_result gpi_ring_end(gpupool_ring *ring, gpi_transfer *t) {
 /* What can be seen to be wrong before anything is queued; of small transfers too little to be worth
    the time. */
 static gpupool_result gpi_ring_may_begin(gpupool_ring *ring, const gpi_transfer *t) {
-    cudaStream_t stream = t->what.stream;
-    CUcontext context = ring->driver.context;
-    gpupool_result result = GPUPOOL_OK;
+    gpupool_result result;
+    CUcontext context;
     int side;
-    if (gpi_driver_is_capturing(&ring->driver, stream))
+    if (gpi_driver_is_capturing(&ring->driver, t->what.stream))
         return gpi_system_fail(GPUPOOL_E_CAPTURING,
                                "stream: it captures; a graph would copy later");
-    if ((uintptr_t)stream > (uintptr_t)cudaStreamPerThread)
-        ring->driver.stream_context(stream, &context);
-    if (context != ring->driver.context)
-        return gpi_system_fail(GPUPOOL_E_ARGUMENT, "stream: it is not one of the ring's device");
+    result = gpi_stream_context(&ring->driver, t->what.stream, &context);
     for (side = 0; side < 2 && t->bytes > GPI_RING_SMALL && result == GPUPOOL_OK; side++) {
-        uint64_t at = t->side[side].at;
-        result = gpi_life_may_use(at, gpi_ring_address(t, side, t->bytes - 1) + 1 - at,
-                                  side ? "to" : "from");
+        uint64_t at = t->side[side].at, end = gpi_ring_address(t, side, t->bytes - 1) + 1;
+        result = gpi_life_may_use(at, end - at, side ? "to" : "from");
     }
     return result;
 }
 
-/* Copies directly what CUDA knows, and a little of other memory, which CUDA stages quicker. Gates
-   the transfer by an event behind that, or behind the stream's work, unless the call need not wait:
-   the host sees neither side. A failure leaves nothing under way. Memory that begins pinned is
-   taken for pinned; CUDA finds out if a part of it is not, or was pinned by another call. */
+/* Copies directly what CUDA knows, and a little of other memory, which CUDA stages quicker. Then a
+   ticket's event is recorded, behind that or behind the stream's work; a call without one waits,
+   unless the host sees neither side. A failure leaves nothing under way. Memory that begins pinned
+   is taken for pinned; CUDA finds out if a part of it is not, or was pinned by another call. */
 static gpupool_result gpi_ring_begin(gpupool_ring *ring, gpi_transfer *t) {
     const gpupool_transfer *what = &t->what;
     gpi_driver *driver = &ring->driver;
     gpi_ring_part all = {0, t->bytes, t->side[t->down]};
-    int has_source = what->read || what->write || what->is_file;
-    int is_brief = !what->ticket && !has_source && t->bytes <= GPI_RING_SMALL;
-    gpi_memory_kind host = has_source ? GPI_MEMORY_ORDINARY : GPI_MEMORY_DEVICE;
+    int is_memory = !what->read && !what->write && !what->is_file;
+    int is_brief = is_memory && !what->ticket && t->bytes <= GPI_RING_SMALL;
+    gpi_memory host = GPI_MEMORY_ORDINARY;
+    gpupool_result result = GPUPOOL_OK;
     CUresult error = CUDA_SUCCESS;
-    gpupool_result result;
-    if (t->bytes && !has_source) host = gpi_driver_look(driver, all.host.at);
-    t->is_direct = host != GPI_MEMORY_ORDINARY || (is_brief && t->width == t->bytes);
+    if (is_memory && t->bytes) host = gpi_driver_look(driver, all.host.at);
+    t->is_direct = host != GPI_MEMORY_ORDINARY || (is_brief && t->width == t->bytes) || !t->bytes;
     if (t->is_direct && t->bytes) error = gpi_ring_copy(driver, t, &all, what->stream);
     if (error == CUDA_ERROR_INVALID_VALUE && host == GPI_MEMORY_VISIBLE) t->is_direct = 0;
-    else if (error != CUDA_SUCCESS) return gpi_driver_told(driver, GPI_CALL_copy, error);
+    else if (error != CUDA_SUCCESS) return GPI_TOLD(driver, copy, error);
     if (t->is_direct) t->cursor = t->bytes;
     else if (gpi_driver_look(driver, t->side[!t->down].at) == GPI_MEMORY_ORDINARY)
         return gpi_system_fail(GPUPOOL_E_ARGUMENT, "%s: it is ordinary host memory",
                                t->down ? "from" : "to");
-    if (t->is_direct && host != GPI_MEMORY_VISIBLE && !what->ticket) return GPUPOOL_OK;
+    else if (what->ticket || t->bytes >= GPI_RING_HELP)
+        t->helpers = gpi_min(t->bytes / (4 * GPI_RING_LEAST) + 1, GPI_RING_CREW);
     if (ring->is_trusted) return GPUPOOL_OK;
-    result = gpi_driver_mark(driver, driver->context, &t->event, what->stream);
-    if (result == GPUPOOL_OK && !what->ticket) result = GPI_TELL(driver, event_sync, t->event);
-    t->is_gated = result == GPUPOOL_OK;
+    if (what->ticket) {
+        result = gpi_driver_mark(driver, driver->context, &t->event, what->stream);
+        t->is_gated = result == GPUPOOL_OK;
+    } else if (!t->is_direct || host == GPI_MEMORY_VISIBLE)
+        result = GPI_TELL(driver, stream_sync, what->stream);
     if (result != GPUPOOL_OK && t->is_direct) driver->stream_sync(what->stream);
     return result;
 }
@@ -6335,10 +6195,9 @@ static const char *gpi_ring_mistake(const gpupool_transfer *what) {
     return NULL;
 }
 
-static gpupool_result gpi_ring_exists(const gpupool_ring *ring) {
-    if (!ring) return gpi_system_fail(GPUPOOL_E_ARGUMENT, "ring: it is NULL");
-    if (!gpi_system_is_forked()) return GPUPOOL_OK;
-    return gpi_system_fail(GPUPOOL_E_FORKED, "the ring is that of the process before its fork");
+static gpupool_result gpi_ring_exists(const void *ring) {
+    if (gpi_system_is_forked()) return gpi_alloc_enter(NULL);
+    return ring ? GPUPOOL_OK : gpi_system_fail(GPUPOOL_E_ARGUMENT, "ring: it is NULL");
 }
 
 /* A record of the transfer, not in the list. NULL: the host has no memory. */
@@ -6352,6 +6211,7 @@ static gpi_transfer *gpi_ring_record(gpupool_ring *ring, const gpupool_transfer 
     if (!t) return NULL;
     memset(&t->next, 0, sizeof *t - offsetof(gpi_transfer, next));
     t->what = *what;
+    t->file.direct = -1;
     t->down = what->direction == GPUPOOL_DOWN;
     t->side[0].at = (uintptr_t)what->from;
     t->side[1].at = (uintptr_t)what->to;
@@ -6368,13 +6228,12 @@ GPUPOOL_API gpupool_result gpupool_ring_transfer(gpupool_ring *ring, const gpupo
     const char *mistake = what ? gpi_ring_mistake(what) : "the transfer is NULL";
     gpupool_result result = gpi_ring_exists(ring);
     gpi_transfer *t;
-    gpi_visit visit;
     if (result != GPUPOOL_OK) return result;
     if (mistake) return gpi_system_fail(GPUPOOL_E_ARGUMENT, "%s", mistake);
     if (GPI_READ(&ring->is_broken)) return gpi_ring_broken(ring);
     t = gpi_ring_record(ring, what);
     if (!t) return gpi_system_no_memory();
-    gpi_driver_enter(&ring->driver, ring->driver.context, &visit);
+    GPI_VISIT(&ring->driver, ring->driver.context);
     if (what->is_file) result = gpi_file_open(&t->file, what->file, what->offset, t->bytes);
     if (result == GPUPOOL_OK && !ring->is_trusted) result = gpi_ring_may_begin(ring, t);
     if (result == GPUPOOL_OK) result = gpi_ring_begin(ring, t);
@@ -6382,33 +6241,26 @@ GPUPOOL_API gpupool_result gpupool_ring_transfer(gpupool_ring *ring, const gpupo
     gpi_system_lock(&ring->lock);
     if (result == GPUPOOL_OK && what->ticket) *what->ticket = t->ticket = ++ring->tickets;
     gpi_ring_link(ring, t);
-    if (!t->ticket) {
-        gpi_ring_await(ring, t, UINT64_MAX, &visit);
-        result = gpi_ring_end(ring, t);
-    }
+    if (!t->ticket) result = gpi_ring_await(ring, t, UINT64_MAX, &visit);
     gpi_system_unlock(&ring->lock);
-    gpi_driver_leave(&ring->driver, &visit);
     return result;
 }
 
 GPUPOOL_API gpupool_result gpupool_upload(gpupool_ring *ring, void *to, const void *from,
                                           size_t bytes, cudaStream_t stream) {
-    gpupool_transfer what = {GPUPOOL_UP, to,   from, bytes, stream, 0, 0,   0,
-                             NULL,       NULL, NULL, 0,     0,      0, NULL};
+    gpupool_transfer what = {GPUPOOL_UP, to, from, bytes, stream, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0};
     return gpupool_ring_transfer(ring, &what);
 }
 
 GPUPOOL_API gpupool_result gpupool_download(gpupool_ring *ring, void *to, const void *from,
                                             size_t bytes, cudaStream_t stream) {
-    gpupool_transfer what = {GPUPOOL_DOWN, to,   from, bytes, stream, 0, 0,   0,
-                             NULL,         NULL, NULL, 0,     0,      0, NULL};
+    gpupool_transfer what = {GPUPOOL_DOWN, to, from, bytes, stream, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0};
     return gpupool_ring_transfer(ring, &what);
 }
 
 GPUPOOL_API gpupool_result gpupool_upload_file(gpupool_ring *ring, void *to,
                                                const gpupool_file_part *part, cudaStream_t stream) {
-    gpupool_transfer what = {GPUPOOL_UP, to,   NULL, 0, stream, 0, 0,   0,
-                             NULL,       NULL, NULL, 1, 0,      0, NULL};
+    gpupool_transfer what = {GPUPOOL_UP, to, NULL, 0, stream, 0, 0, 0, 0, 0, 0, 1, 0, 0, 0};
     if (!part) return gpi_system_fail(GPUPOOL_E_ARGUMENT, "part: it is NULL");
     what.file = part->file;
     what.offset = part->offset;
@@ -6420,22 +6272,14 @@ GPUPOOL_API gpupool_result gpupool_ring_wait(gpupool_ring *ring, gpupool_ticket 
                                              int64_t timeout_ns, uint64_t *bytes_done) {
     gpupool_result result = gpi_ring_exists(ring);
     gpi_transfer *t;
-    gpi_visit visit;
     if (result != GPUPOOL_OK) return result;
-    gpi_driver_enter(&ring->driver, ring->driver.context, &visit);
+    GPI_VISIT(&ring->driver, ring->driver.context);
     gpi_system_lock(&ring->lock);
     for (t = ring->first; t && (!ticket || t->ticket != ticket); t = t->next) continue;
-    if (!t) result = gpi_system_fail(GPUPOOL_E_ARGUMENT, "no such ticket, or it told its result");
-    else {
-        t->waiters++;
-        gpi_ring_await(ring, t, (uint64_t)timeout_ns, &visit);
-        t->waiters--;
-        if (bytes_done) *bytes_done = GPI_LOOK(&t->done);
-        result = t->is_over ? gpi_ring_end(ring, t)
-                            : gpi_system_fail(GPUPOOL_E_TIMEOUT, "the transfer is not done yet");
-    }
+    if (t) result = gpi_ring_await(ring, t, (uint64_t)timeout_ns, &visit);
+    else result = gpi_system_fail(GPUPOOL_E_ARGUMENT, "no such ticket, or it told its result");
+    if (t && bytes_done) *bytes_done = GPI_LOOK(&t->done);
     gpi_system_unlock(&ring->lock);
-    gpi_driver_leave(&ring->driver, &visit);
     return result;
 }
 
@@ -6453,12 +6297,10 @@ GPUPOOL_API gpupool_result gpupool_ring_get_stats(gpupool_ring *ring, gpupool_ri
    processor but one, since callers copy too. */
 static const char *gpi_ring_configure(gpupool_ring_config *config) {
     size_t bytes = config->bytes ? config->bytes : GPUPOOL_RING_BYTES, slot = config->slot_bytes;
-    int workers = config->workers ? config->workers : GPUPOOL_RING_WORKERS, devices = 0;
+    int workers = config->workers ? config->workers : GPUPOOL_RING_WORKERS;
     if (!slot) slot = gpi_min(GPUPOOL_RING_SLOT_BYTES, bytes / 4);
     if (!workers)
         workers = (int)gpi_min((uint64_t)sysconf(_SC_NPROCESSORS_ONLN) - 1, GPI_RING_USUAL);
-    if (cudaGetDeviceCount(&devices) || (unsigned)config->device >= (unsigned)devices)
-        return "device is no device's ordinal";
     if (bytes < (size_t)256 << 10 || bytes > (size_t)16 << 40)
         return "bytes is not from 256 KiB to 16 TiB";
     if (slot < (size_t)64 << 10 || slot > bytes / 4)
@@ -6470,33 +6312,37 @@ static const char *gpi_ring_configure(gpupool_ring_config *config) {
     return NULL;
 }
 
-static gpupool_result gpi_ring_open_streams(gpupool_ring *ring) {
+static gpupool_result gpi_ring_open(gpupool_ring *ring, int device) {
     gpi_driver *driver = &ring->driver;
-    gpupool_result result;
-    gpi_visit visit;
-    gpi_driver_enter(driver, driver->context, &visit);
-    result = GPI_TELL(driver, stream_create, &ring->streams[0], CU_STREAM_NON_BLOCKING);
-    if (result == GPUPOOL_OK) {
-        result = GPI_TELL(driver, stream_create, &ring->streams[1], CU_STREAM_NON_BLOCKING);
-        if (result != GPUPOOL_OK) driver->stream_destroy(ring->streams[0]);
-    }
-    gpi_driver_leave(driver, &visit);
+    gpupool_result result = gpi_driver_open(driver, device, 0);
+    int i;
+    if (result != GPUPOOL_OK) return result;
+    GPI_VISIT(driver, driver->context);
+    for (i = 0; i < 2 && result == GPUPOOL_OK; i++)
+        result = GPI_TELL(driver, stream_create, &ring->streams[i], CU_STREAM_NON_BLOCKING);
     if (result == GPUPOOL_E_OUT_OF_MEMORY) result = gpi_thread.last.result = GPUPOOL_E_HOST_MEMORY;
     return result;
+}
+
+static void gpi_ring_close(gpupool_ring *ring) {
+    int i;
+    for (i = 0; i < 2; i++)
+        if (ring->streams[i]) ring->driver.stream_destroy(ring->streams[i]);
+    gpi_driver_close(&ring->driver);
+    GPUPOOL_FREE(ring);
 }
 
 GPUPOOL_API gpupool_result gpupool_ring_create(gpupool_ring **out,
                                                const gpupool_ring_config *given) {
     gpupool_ring_config config = {0, 0, 0, 0};
+    gpupool_result result = gpi_ring_exists(out);
     gpupool_ring *ring = NULL;
     const char *mistake;
-    gpupool_result result;
-    if (!out) return gpi_system_fail(GPUPOOL_E_ARGUMENT, "ring: it is NULL");
-    *out = NULL;
-    if (gpi_system_is_forked())
-        return gpi_system_fail(GPUPOOL_E_FORKED, "a forked child has no CUDA context");
+    if (out) *out = NULL;
+    if (result != GPUPOOL_OK) return result;
     if (given) config = *given;
-    else if (cudaGetDevice(&config.device) != cudaSuccess) config.device = -1;
+    else result = gpi_driver_current(&config.device);
+    if (result != GPUPOOL_OK) return result;
     mistake = gpi_ring_configure(&config);
     if (mistake) return gpi_system_fail(GPUPOOL_E_ARGUMENT, "config.%s", mistake);
     if (gpi_system_open() == GPUPOOL_OK) ring = (gpupool_ring *)gpi_system_zeroed(sizeof *ring);
@@ -6504,28 +6350,19 @@ GPUPOOL_API gpupool_result gpupool_ring_create(gpupool_ring **out,
     ring->slot_bytes = config.slot_bytes;
     ring->stats.limit = config.bytes;
     ring->workers_most = (uint64_t)config.workers;
-    result = gpi_driver_open(&ring->driver, config.device, 0);
-    if (result == GPUPOOL_OK) result = gpi_ring_open_streams(ring);
+    result = gpi_ring_open(ring, config.device);
     if (result == GPUPOOL_OK) *out = ring;
-    else {
-        gpi_driver_close(&ring->driver);
-        GPUPOOL_FREE(ring);
-    }
+    else gpi_ring_close(ring);
     return result;
 }
 
-GPUPOOL_API gpupool_result gpupool_ring_destroy(gpupool_ring *ring) {
-    gpupool_result result = gpi_ring_exists(ring);
+/* Ends what is under way, and all that only a used ring has. */
+static void gpi_ring_end(gpupool_ring *ring) {
     gpi_transfer *t;
     gpi_hand *hand;
-    gpi_visit visit;
-    if (result != GPUPOOL_OK) return result;
-    gpi_driver_enter(&ring->driver, ring->driver.context, &visit);
+    GPI_VISIT(&ring->driver, ring->driver.context);
     gpi_system_lock(&ring->lock);
-    while ((t = ring->first) != NULL) {
-        gpi_ring_await(ring, t, UINT64_MAX, &visit);
-        gpi_ring_end(ring, t);
-    }
+    while (ring->first) gpi_ring_await(ring, ring->first, UINT64_MAX, &visit);
     ring->is_stopping = 1;
     gpi_ring_wake(&ring->work, INT32_MAX);
     gpi_system_unlock(&ring->lock);
@@ -6539,13 +6376,16 @@ GPUPOOL_API gpupool_result gpupool_ring_destroy(gpupool_ring *ring) {
         if (t->event) ring->driver.event_destroy(t->event);
         GPUPOOL_FREE(t);
     }
-    ring->driver.stream_destroy(ring->streams[0]);
-    ring->driver.stream_destroy(ring->streams[1]);
-    gpi_driver_leave(&ring->driver, &visit);
-    gpi_driver_close(&ring->driver);
-    GPUPOOL_FREE(ring);
+}
+
+GPUPOOL_API gpupool_result gpupool_ring_destroy(gpupool_ring *ring) {
+    gpupool_result result = gpi_ring_exists(ring);
+    if (result != GPUPOOL_OK) return result;
+    gpi_ring_end(ring);
+    gpi_ring_close(ring);
     return GPUPOOL_OK;
 }
+
 /* == SHARE ========================================================================================
    Memory that others use: other devices of the process, and other processes.
 
@@ -6577,15 +6417,11 @@ static gpupool_result gpi_share_access_all(gpupool_arena *arena) {
 
 /* CUDA gives cudaMalloc's memory to whole devices, and pinned and managed memory to all. */
 static gpupool_result gpi_share_enable(gpi_driver *driver, CUcontext peer) {
-    gpupool_result result = GPUPOOL_OK;
     CUresult error;
-    gpi_visit visit;
-    gpi_driver_enter(driver, peer, &visit);
+    GPI_VISIT(driver, peer);
     error = driver->enable_peer(driver->context, 0);
-    if (error != CUDA_ERROR_PEER_ACCESS_ALREADY_ENABLED)
-        result = gpi_driver_told(driver, GPI_CALL_enable_peer, error);
-    gpi_driver_leave(driver, &visit);
-    return result;
+    if (error == CUDA_ERROR_PEER_ACCESS_ALREADY_ENABLED) return GPUPOOL_OK;
+    return GPI_TOLD(driver, enable_peer, error);
 }
 
 /* Adds a peer; after a failure it is none. */
@@ -6615,7 +6451,7 @@ static gpupool_result gpi_share_add(gpupool_arena *arena, int peer) {
 GPUPOOL_API gpupool_result gpupool_allow_peer(gpupool_arena *arena, int device) {
     gpupool_result result = gpi_alloc_enter(arena);
     int i;
-    if (result == GPUPOOL_OK) result = gpi_driver_has("device", device);
+    if (result == GPUPOOL_OK) result = gpi_driver_has(device);
     if (result != GPUPOOL_OK) return result;
     gpi_system_lock(&arena->lock);
     result = gpi_arena_ready(arena);
@@ -6684,8 +6520,6 @@ GPUPOOL_API gpupool_result gpupool_import(int device, const gpupool_exported *ex
     if (!exported->bytes || exported->bytes % (2 << 20))
         return gpi_system_fail(GPUPOOL_E_ARGUMENT, "exported.bytes: %llu is no size of a chunk",
                                (unsigned long long)exported->bytes);
-    result = gpi_driver_has("device", device);
-    if (result != GPUPOOL_OK) return result;
     result = gpi_driver_open(&driver, device, 0);
     if (result == GPUPOOL_OK)
         result = GPI_TELL(&driver, import_handle, &handle, (void *)(intptr_t)exported->descriptor,

@@ -18,7 +18,6 @@ plant "SP2 other arenas" '/gpi_shape_free_in/,/^}/s/if (!arena->default_at)/if (
 plant "SP2 chunks of chunk_alloc" 's/ && arena->config.source != GPUPOOL_SOURCE_CUSTOM)$/)/'
 plant "SP3 in relaxed mode" '/gpi_shape_fail/,/^}/s/cudaThreadExchangeStreamCaptureMode(&mode);//'
 plant "SP3 an error that stays" 's/ || error != cudaErrorMemoryAllocation) return error;/) return error;/'
-plant "a free in a capture" 's/else if (gpi_shape_is_captured(arena, stream))/else if (0)/'
 plant "a scope's capture" 's/return !has_scope;/return 1;/'
 plant "the stream's device" '/gpi_shape_arena_of/,/^}/s/if (context == driver->context)/if (1)/'
 plant "destroyed, and still the default" 's/if (arena->default_at && .*/if (0)/'

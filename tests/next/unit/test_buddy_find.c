@@ -95,8 +95,7 @@ static void next_bin(void) {
         for (int i = 0; i < 3; i++) {
             used[i] = (uint32_t)check_below(&seed, GPI_BINS);
             list.heads[used[i]] = &run;
-            list.steps[used[i] / GPI_STEPS] |= (uint8_t)(1 << used[i] % GPI_STEPS);
-            list.orders |= (uint64_t)1 << used[i] / GPI_STEPS;
+            list.used[used[i] / 64] |= (uint64_t)1 << used[i] % 64;
             if (used[i] >= from && used[i] < expected) expected = used[i];
         }
         CHECK_EQ(gpi_buddy_next_bin(&list, from), expected);

@@ -48,7 +48,9 @@ static void lay_out(const int *granules, const int *parts, const int *owners) {
     *buddy->starts = 0;
     empty_list(&buddy->any, NULL);
     for (i = 0; i < 2; i++) empty_list(&streams[i].list, &streams[i]);
-    run = gpi_buddy_new(buddy, 0, GRANULES * GPI_GRANULE);
+    run = gpi_region_get(&buddy->region, sizeof *run);
+    memset(run, 0, sizeof *run);
+    run->units = GRANULES * GPI_GRANULE;
     gpi_buddy_enter(buddy, run);
     for (i = 0; i < CHUNKS; i++) {
         uint64_t units = (uint64_t)granules[i] * GPI_GRANULE;
