@@ -1676,7 +1676,7 @@ typedef struct gpi_stitch {  /* (STITCH) */
 typedef struct gpi_stitches { /* (STITCH) */
     gpi_stitch *bins[GPI_BINS];
     uint64_t idle_pieces, ticks;
-    int64_t credit;     /* what may still be mapped, in frees: gpi_stitch_credit */
+    uint64_t credit;    /* what may still be mapped, in frees: gpi_stitch_credit */
     uint64_t credit_at; /* the position up to which frees have earned credit */
 } gpi_stitches;
 
@@ -2808,9 +2808,8 @@ static gpupool_result gpi_chunk_grow(const gpi_ask *ask, uint64_t need) {
     /* what cannot be met with all free memory is not to leave the arena with all of the device */
     if (need > size && chunks->source->flags & GPI_ON_DEVICE)
         left = gpi_driver_free_bytes(&arena->driver);
-    if (left && need * GPI_UNIT >
-                    left + gpi_less(chunks->reserved.now, arena->stats.allocated.now) + GPI_PAGE)
-        return GPUPOOL_E_OUT_OF_MEMORY;
+    if (left) left += gpi_less(chunks->reserved.now, arena->stats.allocated.now) + GPI_PAGE;
+    if (left && need * GPI_UNIT > left) return GPUPOOL_E_OUT_OF_MEMORY;
     run = gpi_buddy_get(buddy, &buddy->empty, gpi_up(most, GPI_GRANULE), GPI_GRANULE * GPI_UNIT);
     if (!run) return GPUPOOL_E_OUT_OF_MEMORY; /* no addresses are left */
     while (done < most) {
@@ -3102,11 +3101,9 @@ static uint64_t gpi_stitch_price(const gpupool_arena *arena, uint64_t pieces) {
    it: what is left serves many small stitches rather than one large. */
 static uint64_t gpi_stitch_affords(gpupool_arena *arena) {
     gpi_stitches *stitches = &arena->stitches;
-    uint64_t position = arena->streams.position, credit;
-    stitches->credit += (int64_t)(position - stitches->credit_at);
-    stitches->credit_at = position;
-    if (stitches->credit > GPI_CREDIT) stitches->credit = GPI_CREDIT;
-    credit = (uint64_t)stitches->credit;
+    uint64_t frees = arena->streams.position - stitches->credit_at, credit;
+    stitches->credit_at = arena->streams.position;
+    credit = stitches->credit = gpi_min(stitches->credit + frees, GPI_CREDIT);
     if (credit < GPI_CREDIT / 2) credit /= 64;
     return credit / gpi_stitch_price(arena, 1);
 }
@@ -3182,6 +3179,7 @@ static gpupool_result gpi_stitch_new(const gpi_ask *ask, const gpi_plan *plan, g
    NULL after OK: memory was added, and the steps begin anew. */
 static gpupool_result gpi_stitch_make(gpi_ask *ask, uint64_t most, gpi_run **run) {
     gpupool_arena *arena = ask->arena;
+    uint64_t *credit = &arena->stitches.credit;
     gpupool_result result;
     gpi_stitch *stitch;
     gpi_plan plan;
@@ -3197,8 +3195,7 @@ static gpupool_result gpi_stitch_make(gpi_ask *ask, uint64_t most, gpi_run **run
         return result;
     }
     arena->stats.stitched++;
-    arena->stitches.credit -= (int64_t)gpi_stitch_price(arena, stitch->count);
-    if (arena->stitches.credit < 0) arena->stitches.credit = 0;
+    *credit = gpi_less(*credit, gpi_stitch_price(arena, stitch->count));
     result = gpi_stitch_take(ask, stitch);
     if (result == GPUPOOL_OK) *run = stitch->body;
     gpi_stitch_bound(arena);
@@ -5389,33 +5386,30 @@ static gpupool_result gpi_check_block(const gpupool_arena *arena, const gpi_run 
     return GPUPOOL_OK;
 }
 
-typedef struct gpi_sums {
-    uint64_t units, blocks, bytes, requested, free_runs, pending;
-} gpi_sums;
-
+/* A run, which is added up. */
 static gpupool_result gpi_check_run(const gpupool_arena *arena, const gpi_run *run,
-                                    gpi_sums *sums) {
-    uint64_t bytes = gpi_block_units(run) * GPI_UNIT;
-    GPI_MUST("B1 side by side", run->unit == sums->units);
+                                    gpupool_stats *sums) {
+    uint64_t bytes = gpi_block_units(run) * GPI_UNIT, end = run->unit + run->units;
+    GPI_MUST("B1 side by side",
+             end == (run->right ? run->right->unit : arena->buddy.granules * GPI_GRANULE));
     GPI_MUST("B1 links", !run->right || run->right->left == run);
     GPI_MUST("B3 start", gpi_buddy_at(&arena->buddy, run->unit) == run);
-    GPI_MUST("B3 end", gpi_buddy_at(&arena->buddy, run->unit + run->units - 1) == run);
-    sums->units += run->units;
+    GPI_MUST("B3 end", gpi_buddy_at(&arena->buddy, end - 1) == run);
     if (run->state == GPI_LIVE || run->state == GPI_OUT) {
         int is_cached = run->state == GPI_OUT && run->is_cached;
         sums->blocks += !is_cached;
-        sums->bytes += is_cached ? 0 : bytes;
-        sums->requested += is_cached ? 0 : bytes - run->slack;
+        sums->allocated.now += is_cached ? 0 : bytes;
+        sums->requested.now += is_cached ? 0 : bytes - run->slack;
         return gpi_check_block(arena, run);
     }
     if (run->state == GPI_WAITING) {
         GPI_MUST("ST5", run->of.uses);
-        sums->pending += bytes;
+        sums->pending.now += bytes;
     }
     if (run->state != GPI_FREE && run->state != GPI_EMPTY && run->state != GPI_SPACE)
         return GPUPOOL_OK;
-    sums->free_runs += run->state == GPI_FREE;
-    if (run->list->stream) sums->pending += bytes;
+    sums->free_blocks += run->state == GPI_FREE;
+    if (run->list->stream) sums->pending.now += bytes;
     return gpi_check_free(arena, run);
 }
 
@@ -5449,7 +5443,6 @@ static gpupool_result gpi_check_stitches(const gpupool_arena *arena) {
             if (gpi_stitch_is_idle(stitch)) idle += stitch->count;
         }
     GPI_MUST("M counts", count == arena->stats.stitches && idle == stitches->idle_pieces);
-    GPI_MUST("M credit", stitches->credit >= 0);
     return GPUPOOL_OK;
 }
 
@@ -5473,24 +5466,22 @@ static gpupool_result gpi_check_stream(const gpupool_arena *arena, const gpi_str
 static gpupool_result gpi_check_sums(gpupool_arena *arena) {
     gpupool_result result = GPUPOOL_OK;
     gpi_run *run = gpi_buddy_at(&arena->buddy, 0);
-    gpi_sums sums;
+    gpupool_stats sums;
     memset(&sums, 0, sizeof sums);
     for (; run && result == GPUPOOL_OK; run = run->right) result = gpi_check_run(arena, run, &sums);
     if (result != GPUPOOL_OK) return result;
-    GPI_MUST("B1 all", sums.units == arena->buddy.granules * GPI_GRANULE);
     GPI_MUST("blocks", sums.blocks == arena->stats.allocs - arena->stats.frees);
-    GPI_MUST("allocated", sums.bytes == arena->stats.allocated.now);
-    GPI_MUST("requested", sums.requested == arena->stats.requested.now);
-    GPI_MUST("free runs", sums.free_runs == arena->buddy.free_runs);
-    GPI_MUST("pending", sums.pending == arena->buddy.pending.now);
+    GPI_MUST("allocated", sums.allocated.now == arena->stats.allocated.now);
+    GPI_MUST("requested", sums.requested.now == arena->stats.requested.now);
+    GPI_MUST("free runs", sums.free_blocks == arena->buddy.free_runs);
+    GPI_MUST("pending", sums.pending.now == arena->buddy.pending.now);
     return GPUPOOL_OK;
 }
 
 GPUPOOL_API gpupool_result gpupool_check(gpupool_arena *arena) {
-    gpupool_result result = gpi_alloc_enter(arena);
+    gpupool_result result = gpi_alloc_lock(arena, "arena", arena);
     gpi_stream *s;
     if (result != GPUPOOL_OK) return result;
-    gpi_system_lock(&arena->lock);
     for (s = arena->streams.all_streams; s; s = s->next) gpi_system_lock(&s->lock);
     for (s = arena->streams.all_streams; s; s = s->next) {
         gpi_stream_fold(arena, s);
