@@ -1539,7 +1539,6 @@ typedef struct gpi_streams { /* (STREAM) */
     gpi_run *waiting;              /* WAITING blocks without a graph's use */
     uint64_t quiet_until;          /* the marks under way are not asked up to this position */
     uint64_t progress, asked;      /* counts what passes; its value when `waiting` was asked */
-    uint64_t marks, stream_waits, host_waits;
 } gpi_streams;
 
 typedef struct gpi_range {
@@ -1583,10 +1582,9 @@ typedef struct gpi_stitch {  /* (STITCH) */
 
 typedef struct gpi_stitches { /* (STITCH) */
     gpi_stitch *bins[GPI_BINS];
-    uint64_t count, idle_pieces, ticks;
-    int64_t credit;     /* what may still be mapped, in frees: gpi_stitch_credit */
+    uint64_t idle_pieces, ticks;
+    uint64_t credit;    /* what may still be mapped, in frees: gpi_stitch_credit */
     uint64_t credit_at; /* the position up to which frees have earned credit */
-    uint64_t stitched, reused;
 } gpi_stitches;
 
 typedef struct gpi_mail {
@@ -1605,11 +1603,13 @@ typedef struct gpi_backup { /* content of live blocks, while the arena sleeps (S
 enum { GPI_MAGIC = 0x6770756c, GPI_ENDED }; /* in use; ended: its struct is free */
 
 struct gpupool_arena {
-    int magic;     /* 0: comes or goes, or in a forked child */
-    int attention; /* not 0: fast paths go the slow way (mail, broken, not awake) */
-    gpi_lock lock; /* of all that follows but where a comment says otherwise */
-    int outside;   /* threads that have opened the lock for a call, and come back */
-    int returns;   /* counts up when one does, while the arena falls asleep */
+    gpupool_arena
+        *next_arena; /* of the process's list; stays when the struct serves again (LIFE) */
+    int magic;       /* 0: comes or goes, or in a forked child */
+    int attention;   /* not 0: fast paths go the slow way (mail, broken, not awake) */
+    gpi_lock lock;   /* of all that follows but where a comment says otherwise */
+    int outside;     /* threads that have opened the lock for a call, and come back */
+    int returns;     /* counts up when one does, while the arena falls asleep */
     gpi_sleep sleep;
     gpi_backup backup;
     gpi_driver driver;
@@ -1617,8 +1617,7 @@ struct gpupool_arena {
     gpi_streams streams;
     gpi_chunks chunks;
     gpi_stitches stitches;
-    gpupool_counter allocated, requested;
-    uint64_t allocs, frees, failures;
+    gpupool_stats stats;  /* what gpi_figures_read does not find elsewhere */
     uint64_t short_until; /* memory was short: up to this position frees keep no caches */
     gpi_mail *mail;       /* atomic: blocks freed in host functions (ALLOC) */
     gpupool_capture *spare_captures; /* released scopes, linked by graph.next (CAPTURE) */
@@ -1628,7 +1627,6 @@ struct gpupool_arena {
     char broken_text[256];
     char name[32];
     gpupool_arena_config config;
-    gpupool_arena *next_arena;
     gpupool_arena **default_at; /* the process's place for it, if it is a default arena (SHAPE) */
     int visitors, departures;   /* threads that found it in the process's list; that left (LIFE) */
 };
@@ -2207,7 +2205,7 @@ static gpupool_result gpi_stream_mark(gpupool_arena *arena, gpi_stream *s, cudaS
     if (!s->event) s->mark_at = 0;
     if (result != GPUPOOL_OK) return result;
     s->mark_at = gpi_max(s->mark_at, at);
-    arena->streams.marks++;
+    arena->stats.marks++;
     if (!s->is_busy) {
         s->next_busy = arena->streams.busy;
         arena->streams.busy = s;
@@ -2279,7 +2277,7 @@ static gpupool_result gpi_stream_follow(gpupool_arena *arena, gpi_stream *s, gpi
                  : GPI_TELL(driver, stream_wait, handle, s->event, 0);
     gpi_arena_close(arena);
     s->followers--;
-    arena->streams.stream_waits += result == GPUPOOL_OK;
+    arena->stats.stream_waits += result == GPUPOOL_OK;
     return result;
 }
 
@@ -2342,10 +2340,10 @@ static void gpi_stream_stop_waiting(gpupool_arena *arena, gpi_run *run, gpi_run 
 
 /* Adds up what the cache has counted. Both locks are held, or nobody else knows the stream. */
 static void gpi_stream_fold(gpupool_arena *arena, gpi_stream *s) {
-    gpi_counter_fold(&arena->allocated, &s->allocated);
-    gpi_counter_fold(&arena->requested, &s->requested);
-    arena->allocs += (uint64_t)s->more_allocs;
-    arena->frees += (uint64_t)s->more_frees;
+    gpi_counter_fold(&arena->stats.allocated, &s->allocated);
+    gpi_counter_fold(&arena->stats.requested, &s->requested);
+    arena->stats.allocs += (uint64_t)s->more_allocs;
+    arena->stats.frees += (uint64_t)s->more_frees;
     s->more_allocs = s->more_frees = 0;
 }
 
@@ -2625,7 +2623,8 @@ static gpupool_result gpi_chunk_call(gpupool_arena *arena, gpi_chunk *chunk,
    there. */
 static gpupool_result gpi_chunk_come(gpupool_arena *arena, gpi_chunk *chunk) {
     const gpupool_arena_config *config = &arena->config;
-    gpupool_result result = gpi_chunk_call(arena, chunk, arena->chunks.source->get);
+    const gpi_source *source = arena->chunks.source;
+    gpupool_result result = gpi_chunk_call(arena, chunk, source->get);
     gpupool_mapping mapping = {chunk->memory, chunk->units * GPI_UNIT, chunk->handle};
     int refuses = 0;
     if (result != GPUPOOL_OK) return result;
@@ -2634,14 +2633,12 @@ static gpupool_result gpi_chunk_come(gpupool_arena *arena, gpi_chunk *chunk) {
                      result = gpi_system_fail(GPUPOOL_E_CALLBACK, "on_map threw an exception"))
     if (refuses)
         result = gpi_system_fail(GPUPOOL_E_CALLBACK, "on_map refused %zu bytes", mapping.bytes);
-    if (result != GPUPOOL_OK)
-        return gpi_chunk_call(arena, chunk, arena->chunks.source->give) == GPUPOOL_OK
-                   ? result
-                   : gpi_arena_break(arena);
-    chunk->is_away = 0;
-    if (!chunk->stitch)
-        gpi_counter_move(&arena->chunks.reserved, (int64_t)(chunk->units * GPI_UNIT));
-    return GPUPOOL_OK;
+    if (result != GPUPOOL_OK && gpi_chunk_call(arena, chunk, source->give) != GPUPOOL_OK)
+        return gpi_arena_break(arena);
+    chunk->is_away = result != GPUPOOL_OK;
+    if (!chunk->is_away && !chunk->stitch)
+        gpi_counter_move(&arena->chunks.reserved, (int64_t)mapping.bytes);
+    return result;
 }
 
 /* Tells the program, and gives the memory to its source or unmaps the stitch: then it is away, also
@@ -2657,8 +2654,7 @@ static gpupool_result gpi_chunk_undo(gpupool_arena *arena, gpi_chunk *chunk) {
     result = gpi_chunk_call(arena, chunk, arena->chunks.source->give);
     if (result != GPUPOOL_OK && result != GPUPOOL_E_CALLBACK) return result;
     chunk->is_away = 1;
-    if (!chunk->stitch)
-        gpi_counter_move(&arena->chunks.reserved, -(int64_t)(chunk->units * GPI_UNIT));
+    if (!chunk->stitch) gpi_counter_move(&arena->chunks.reserved, -(int64_t)mapping.bytes);
     return result == GPUPOOL_OK ? told : result;
 }
 
@@ -2722,9 +2718,8 @@ static gpupool_result gpi_chunk_grow(const gpi_ask *ask, uint64_t need) {
     /* what cannot be met with all free memory is not to leave the arena with all of the device */
     if (need > size && chunks->source->flags & GPI_ON_DEVICE)
         left = gpi_driver_free_bytes(&arena->driver);
-    if (left &&
-        need * GPI_UNIT > left + gpi_less(chunks->reserved.now, arena->allocated.now) + GPI_PAGE)
-        return GPUPOOL_E_OUT_OF_MEMORY;
+    if (left) left += gpi_less(chunks->reserved.now, arena->stats.allocated.now) + GPI_PAGE;
+    if (left && need * GPI_UNIT > left) return GPUPOOL_E_OUT_OF_MEMORY;
     run = gpi_buddy_get(buddy, &buddy->empty, gpi_up(most, GPI_GRANULE), GPI_GRANULE * GPI_UNIT);
     if (!run) return GPUPOOL_E_OUT_OF_MEMORY; /* no addresses are left */
     while (done < most) {
@@ -2927,7 +2922,7 @@ static gpi_run *gpi_stitch_reuse(gpi_ask *ask) {
         if (gpi_stitch_take(ask, stitch) != GPUPOOL_OK) return NULL;
         if (!stitch->is_repaid) stitches->credit += stitch->count * GPI_PIECE_RETURNS;
         stitch->is_repaid = 1;
-        stitches->reused++;
+        arena->stats.reused++;
         return stitch->body;
     }
     return NULL;
@@ -2942,7 +2937,7 @@ static gpupool_result gpi_stitch_unmap(gpupool_arena *arena, gpi_stitch *stitch)
     if (!stitch->range.is_away) return gpi_arena_break(arena);
     while (*link != stitch) link = &(*link)->next;
     *link = stitch->next;
-    stitches->count--;
+    arena->stats.stitches--;
     stitches->idle_pieces -= stitch->count;
     gpi_buddy_put(&arena->buddy, stitch->body, GPI_SPACE, &arena->buddy.space, 0);
     GPUPOOL_FREE(stitch);
@@ -3016,11 +3011,9 @@ static uint64_t gpi_stitch_price(const gpupool_arena *arena, uint64_t pieces) {
    it: what is left serves many small stitches rather than one large. */
 static uint64_t gpi_stitch_affords(gpupool_arena *arena) {
     gpi_stitches *stitches = &arena->stitches;
-    uint64_t position = arena->streams.position, credit;
-    stitches->credit += (int64_t)(position - stitches->credit_at);
-    stitches->credit_at = position;
-    if (stitches->credit > GPI_CREDIT) stitches->credit = GPI_CREDIT;
-    credit = (uint64_t)stitches->credit;
+    uint64_t frees = arena->streams.position - stitches->credit_at, credit;
+    stitches->credit_at = arena->streams.position;
+    credit = stitches->credit = gpi_min(stitches->credit + frees, GPI_CREDIT);
     if (credit < GPI_CREDIT / 2) credit /= 64;
     return credit / gpi_stitch_price(arena, 1);
 }
@@ -3054,14 +3047,14 @@ static void gpi_stitch_plan(const gpi_ask *ask, gpi_plan *plan) {
     plan->missing = plan->last ? 0 : rest;
 }
 
-/* Makes the record of a planned stitch, with addresses. */
+/* Makes the record of a planned stitch, with addresses; it is not mapped. */
 static gpupool_result gpi_stitch_new(const gpi_ask *ask, const gpi_plan *plan, gpi_stitch **out) {
     const gpi_chunks *chunks = &ask->arena->chunks;
+    gpi_stitch **link = &ask->arena->stitches.bins[gpi_stitch_bin(ask->units)], *stitch;
     gpi_buddy *buddy = &ask->arena->buddy;
-    uint64_t alignment = gpi_max(ask->alignment, GPI_GRANULE * GPI_UNIT), mapped = 0, i;
-    gpi_stitch *stitch =
+    uint64_t mapped = 0, i;
+    *out = stitch =
         (gpi_stitch *)gpi_system_zeroed(sizeof *stitch + plan->count * sizeof *stitch->pieces);
-    *out = stitch;
     if (!stitch || !gpi_region_ensure(&buddy->region, (2 * plan->count + 2) * sizeof(gpi_run))) {
         GPUPOOL_FREE(stitch);
         return gpi_system_no_memory();
@@ -3074,36 +3067,29 @@ static gpupool_result gpi_stitch_new(const gpi_ask *ask, const gpi_plan *plan, g
         stitch->pieces[stitch->count++].units = gpi_min(chunk->units, ask->units - mapped);
         mapped += chunk->units;
     }
-    stitch->units = ask->units;
-    stitch->body = gpi_buddy_get(buddy, &buddy->space, mapped, alignment);
+    stitch->body = gpi_buddy_get(buddy, &buddy->space, mapped, gpi_max(ask->alignment, GPI_PAGE));
     if (!stitch->body) {
         GPUPOOL_FREE(stitch);
         return GPUPOOL_E_OUT_OF_MEMORY; /* no addresses are left */
     }
-    stitch->range.stitch = stitch;
+    stitch->body->stitch = stitch->range.stitch = stitch;
+    stitch->body->state = GPI_IDLE;
+    stitch->units = ask->units;
     stitch->range.unit = stitch->body->unit;
     stitch->range.units = mapped;
-    return GPUPOOL_OK;
-}
-
-static void gpi_stitch_link(gpupool_arena *arena, gpi_stitch *stitch) {
-    gpi_stitches *stitches = &arena->stitches;
-    gpi_stitch **link = &stitches->bins[gpi_stitch_bin(stitch->units)];
+    stitch->range.is_away = 1;
     while (*link) link = &(*link)->next;
     *link = stitch;
-    stitch->body->stitch = stitch;
-    stitch->body->state = GPI_IDLE;
-    stitches->count++;
-    stitches->idle_pieces += stitch->count;
-    stitches->stitched++;
-    stitches->credit -= (int64_t)gpi_stitch_price(arena, stitch->count);
-    if (stitches->credit < 0) stitches->credit = 0;
+    ask->arena->stats.stitches++;
+    ask->arena->stitches.idle_pieces += stitch->count;
+    return GPUPOOL_OK;
 }
 
 /* Makes a stitched block of at most so many pieces, or grows by what it lacks. *run: the block;
    NULL after OK: memory was added, and the steps begin anew. */
 static gpupool_result gpi_stitch_make(gpi_ask *ask, uint64_t most, gpi_run **run) {
     gpupool_arena *arena = ask->arena;
+    uint64_t *credit = &arena->stitches.credit;
     gpupool_result result;
     gpi_stitch *stitch;
     gpi_plan plan;
@@ -3115,11 +3101,11 @@ static gpupool_result gpi_stitch_make(gpi_ask *ask, uint64_t most, gpi_run **run
     if (result != GPUPOOL_OK) return result;
     result = gpi_chunk_come(arena, &stitch->range);
     if (result != GPUPOOL_OK) {
-        gpi_buddy_put(&arena->buddy, stitch->body, GPI_SPACE, &arena->buddy.space, 0);
-        GPUPOOL_FREE(stitch);
+        gpi_stitch_unmap(arena, stitch);
         return result;
     }
-    gpi_stitch_link(arena, stitch);
+    arena->stats.stitched++;
+    *credit = gpi_less(*credit, gpi_stitch_price(arena, stitch->count));
     result = gpi_stitch_take(ask, stitch);
     if (result == GPUPOOL_OK) *run = stitch->body;
     gpi_stitch_bound(arena);
@@ -3156,16 +3142,11 @@ enum { GPI_QUIET = 16 }; /* frees for which marks that have not passed are not a
    sources without a pool the lock opens: cuMemFree waits for the device itself. */
 static void gpi_ladder_put(gpupool_arena *arena, gpi_run *run, gpi_stream *s) {
     uint64_t at = gpi_stream_issue(arena, s);
-    gpi_chunk *chunk;
-    if (run->stitch) {
-        gpi_stitch_put(arena, run->stitch, s, at);
-    } else if (arena->chunks.source->flags & GPI_ALONE && s->kind != GPI_GRAPH) {
-        chunk = gpi_buddy_chunk(&arena->buddy, run->unit);
-        gpi_buddy_put(&arena->buddy, run, GPI_FREE, &arena->buddy.any, 0);
-        gpi_stitch_give_back(arena, chunk);
-    } else {
-        gpi_stream_put(arena, run, s, at);
-    }
+    if (run->stitch) gpi_stitch_put(arena, run->stitch, s, at);
+    else if (arena->chunks.source->flags & GPI_ALONE && s->kind != GPI_GRAPH) {
+        run = gpi_buddy_put(&arena->buddy, run, GPI_FREE, &arena->buddy.any, 0);
+        gpi_stitch_give_back(arena, gpi_buddy_chunk(&arena->buddy, run->unit));
+    } else gpi_stream_put(arena, run, s, at);
 }
 
 /* Where a TAKEN block goes that `s` has freed: while other streams or a graph use it, it waits. */
@@ -3239,7 +3220,7 @@ static gpupool_result gpi_ladder_wait(gpupool_arena *arena, gpi_stream *s) {
                        : GPI_TELL(&arena->driver, event_sync, s->event);
     gpi_arena_close(arena);
     s->followers--;
-    streams->host_waits++;
+    arena->stats.host_waits++;
     if (result == GPUPOOL_E_CUDA) return gpi_arena_break(arena); /* O11 */
     if (result != GPUPOOL_OK) return result;
     gpi_stream_pass(arena, is_device ? NULL : s, at);
@@ -3288,16 +3269,15 @@ static gpupool_result gpi_ladder_exchange(const gpi_ask *ask) {
 
 /* A chunk of the exact size, all of it (GPUPOOL_OWN_CHUNK, and sources without a pool). */
 static gpi_run *gpi_ladder_take_chunk(gpi_ask *ask) {
-    gpupool_arena *arena = ask->arena;
-    const gpi_chunks *chunks = &arena->chunks;
+    gpi_buddy *buddy = &ask->arena->buddy;
+    const gpi_chunks *chunks = &ask->arena->chunks;
     uint64_t i;
     for (i = 0; i < chunks->count; i++) {
         const gpi_chunk *chunk = chunks->all[i];
-        gpi_run *run;
-        if (chunk->units != ask->units || !gpi_chunk_is_idle(arena, chunk)) continue;
-        if (gpi_address(&arena->buddy, chunk->unit) % ask->alignment) continue;
-        run = gpi_buddy_at(&arena->buddy, chunk->unit);
-        return gpi_buddy_take(&arena->buddy, run, chunk->unit, chunk->units);
+        if (chunk->units == ask->units && gpi_chunk_is_idle(ask->arena, chunk) &&
+            (uintptr_t)chunk->memory % ask->alignment == 0)
+            return gpi_buddy_take(buddy, gpi_buddy_at(buddy, chunk->unit), chunk->unit,
+                                  chunk->units);
     }
     return NULL;
 }
@@ -3753,7 +3733,7 @@ static void gpi_verdict_fill(gpupool_arena *arena, gpupool_verdict *v) {
     gpi_stream_fold_all(arena);
     v->limit = arena->chunks.limit == UINT64_MAX ? 0 : arena->chunks.limit;
     v->reserved = arena->chunks.reserved.now;
-    v->allocated = arena->allocated.now;
+    v->allocated = arena->stats.allocated.now;
     v->pending = arena->buddy.pending.now;
     v->device_free = gpi_driver_free_bytes(&arena->driver);
     v->device_total = arena->driver.total_bytes;
@@ -3865,9 +3845,9 @@ static gpupool_result gpi_alloc_find(gpupool_arena *arena, const void *memory, g
 static void gpi_alloc_end(gpupool_arena *arena, gpi_run *run, gpi_stream *s) {
     int64_t bytes = (int64_t)(gpi_block_units(run) * GPI_UNIT);
     gpi_buddy_unindex(&arena->buddy, run);
-    gpi_counter_move(&arena->allocated, -bytes);
-    gpi_counter_move(&arena->requested, (int64_t)run->slack - bytes);
-    arena->frees++;
+    gpi_counter_move(&arena->stats.allocated, -bytes);
+    gpi_counter_move(&arena->stats.requested, (int64_t)run->slack - bytes);
+    arena->stats.frees++;
     run->state = GPI_TAKEN;
     if (run->units >= GPI_GRANULE && !run->stitch)
         gpi_buddy_chunk(&arena->buddy, run->unit)->is_exported = 0;
@@ -3898,7 +3878,7 @@ static void gpi_alloc_empty_mail(gpupool_arena *arena) {
     for (; mail; mail = next) {
         next = mail->next;
         if (gpi_alloc_end_at(arena, mail->block, &arena->streams.none) != GPUPOOL_OK)
-            arena->failures++;
+            arena->stats.failures++;
         GPUPOOL_FREE(mail);
     }
 }
@@ -4018,9 +3998,9 @@ static void gpi_alloc_grant(const gpi_ask *ask, gpi_run *run) {
         owner->outs++;
         GPI_PUBLISH(&run->cache, owner);
     }
-    gpi_counter_move(&arena->allocated, (int64_t)bytes);
-    gpi_counter_move(&arena->requested, (int64_t)ask->request->bytes);
-    arena->allocs++;
+    gpi_counter_move(&arena->stats.allocated, (int64_t)bytes);
+    gpi_counter_move(&arena->stats.requested, (int64_t)ask->request->bytes);
+    arena->stats.allocs++;
 }
 
 /* Tells the program that memory ran out; nonzero: try once more. The lock opens. */
@@ -4113,7 +4093,7 @@ static void *gpi_alloc_slow(gpupool_arena *arena, const gpupool_request *request
     if (run) {
         gpi_alloc_empty_mail(arena); /* what came meanwhile is no part of the peak */
         gpi_alloc_grant(&ask, run);
-    } else arena->failures++;
+    } else arena->stats.failures++;
     block = run ? (void *)(uintptr_t)run->address : NULL;
     if (block && request->flags & GPUPOOL_ZEROED) {
         gpi_arena_open(arena); /* sleep waits until the zeroing is queued */
@@ -4195,7 +4175,7 @@ static gpupool_result gpi_free_slow(gpupool_arena *arena, void *block, cudaStrea
         result = gpi_alloc_end_at(arena, block, s->scope ? s->scope : s);
     }
     if (result == GPUPOOL_OK) gpi_stream_mark_due(arena, s, stream ? stream : GPUPOOL_STREAM_HERE);
-    else arena->failures++;
+    else arena->stats.failures++;
     gpi_system_unlock(&arena->lock);
     return result;
 }
@@ -4458,19 +4438,19 @@ static void gpi_life_hide(gpupool_arena *arena) {
 
 /* The struct of an arena that has ended, or a new one, all zeros; NULL: no host memory. */
 static gpupool_arena *gpi_life_struct(void) {
-    uint64_t bytes = gpi_up(sizeof(gpupool_arena), 4096);
-    gpupool_arena *arena, *next;
+    uint64_t bytes = gpi_up(sizeof(gpupool_arena), 4096), kept = offsetof(gpupool_arena, magic);
+    gpupool_arena *arena;
     gpi_system_lock(&gpi_process.lock);
-    next = gpi_process.arenas;
-    for (arena = next; arena && arena->magic != GPI_ENDED;) arena = arena->next_arena;
+    for (arena = gpi_process.arenas; arena && arena->magic != GPI_ENDED;) arena = arena->next_arena;
     if (arena) {
-        next = arena->next_arena;
-        memset(arena, 0, sizeof *arena);
+        memset((char *)arena + kept, 0, sizeof *arena - kept);
     } else {
         arena = (gpupool_arena *)gpi_system_pages(bytes, PROT_READ | PROT_WRITE, MADV_WIPEONFORK);
-        if (arena) gpi_process.arenas = arena;
+        if (arena) {
+            arena->next_arena = gpi_process.arenas;
+            gpi_process.arenas = arena;
+        }
     }
-    if (arena) arena->next_arena = next;
     gpi_system_unlock(&gpi_process.lock);
     return arena;
 }
@@ -4608,10 +4588,9 @@ static gpupool_result gpi_life_open_buddy(gpupool_arena *arena) {
     run = (gpi_run *)gpi_region_get(&buddy->region, sizeof *run);
     run->units = bytes / GPI_UNIT;
     gpi_buddy_enter(buddy, run);
-    if (bytes > homes) {
-        gpi_run *right = gpi_buddy_split(buddy, run, homes / GPI_UNIT);
-        gpi_buddy_put(buddy, right, GPI_SPACE, &buddy->space, 0);
-    }
+    if (bytes > homes)
+        gpi_buddy_put(buddy, gpi_buddy_split(buddy, run, homes / GPI_UNIT), GPI_SPACE,
+                      &buddy->space, 0);
     gpi_buddy_put(buddy, run, GPI_EMPTY, &buddy->empty, 0);
     return GPUPOOL_OK;
 }
@@ -4659,19 +4638,19 @@ static void gpi_backup_close(gpi_backup *backup) {
     memset(backup, 0, sizeof *backup);
 }
 
-/* Frees all that an arena has but its struct. */
+/* Frees all that an arena has but its struct, which may serve another one then. */
 static gpupool_result gpi_life_close(gpupool_arena *arena) {
     gpi_buddy *buddy = &arena->buddy;
-    uint64_t bytes = buddy->granules * GPI_GRANULE * GPI_UNIT;
     gpupool_result result = gpi_life_return_memory(arena);
     if (arena->driver.context) {
         GPI_VISIT(&arena->driver, arena->driver.context);
         gpi_stream_close(arena);
-        if (buddy->base) arena->driver.unreserve(buddy->base, bytes);
+        if (buddy->base) arena->driver.unreserve(buddy->base, buddy->granules * GPI_PAGE);
     }
     gpi_backup_close(&arena->backup);
     if (buddy->region.base) munmap(buddy->region.base, buddy->region.size);
     gpi_driver_close(&arena->driver);
+    gpi_life_set_magic(arena, GPI_ENDED);
     return result;
 }
 
@@ -4687,20 +4666,19 @@ GPUPOOL_API gpupool_result gpupool_arena_create(gpupool_arena **out,
     result = gpi_life_open(arena, config);
     if (result != GPUPOOL_OK) {
         gpi_life_close(arena);
-    } else *out = arena;
-    gpi_life_set_magic(arena, *out ? GPI_MAGIC : GPI_ENDED);
+        return result;
+    }
+    gpi_life_set_magic(arena, GPI_MAGIC);
     gpi_report_open();
-    return result;
+    *out = arena;
+    return GPUPOOL_OK;
 }
 
 /* Ends an arena, with what is live in it. */
 static gpupool_result gpi_life_end(gpupool_arena *arena) {
-    gpupool_result result;
     gpi_life_hide(arena);
     gpi_driver_wait(&arena->driver); /* what fails here fails below again */
-    result = gpi_life_close(arena);
-    gpi_life_set_magic(arena, GPI_ENDED);
-    return result;
+    return gpi_life_close(arena);
 }
 
 GPUPOOL_API gpupool_result gpupool_arena_destroy(gpupool_arena *arena) {
@@ -4709,10 +4687,10 @@ GPUPOOL_API gpupool_result gpupool_arena_destroy(gpupool_arena *arena) {
     gpi_report_event(arena, "destroy", "");
     result = gpi_alloc_lock(arena, "arena", arena);
     gpi_stream_fold_all(arena);
-    if (!arena->broken && (arena->allocs > arena->frees || arena->captures))
+    if (!arena->broken && (arena->stats.allocs > arena->stats.frees || arena->captures))
         result = gpi_system_fail(GPUPOOL_E_IN_USE,
                                  "%llu blocks are live, and %llu scopes are not released",
-                                 (unsigned long long)(arena->allocs - arena->frees),
+                                 (unsigned long long)(arena->stats.allocs - arena->stats.frees),
                                  (unsigned long long)arena->captures);
     gpi_system_unlock(&arena->lock);
     return result == GPUPOOL_OK ? gpi_life_end(arena) : result;
@@ -4720,24 +4698,20 @@ GPUPOOL_API gpupool_result gpupool_arena_destroy(gpupool_arena *arena) {
 
 /* -- streams end -- */
 
-static void gpi_life_retire(gpupool_arena *arena, cudaStream_t stream) {
-    gpi_stream *s;
-    gpi_system_lock(&arena->lock);
-    s = gpi_stream_find(arena, gpi_stream_key(stream));
-    if (s) {
-        gpi_stream_flush(arena, s, 0);
-        gpi_stream_mark(arena, s, stream); /* refused: its memory passes by a device wait */
-        gpi_stream_retire(arena, s);
-    }
-    gpi_system_unlock(&arena->lock);
-}
-
 GPUPOOL_API gpupool_result gpupool_retire_stream(cudaStream_t stream) {
     gpupool_arena *arena = NULL;
+    gpi_stream *s;
     if (gpi_driver_is_special(stream))
         return gpi_system_fail(GPUPOOL_E_ARGUMENT, "stream: a default stream does not end");
     if (gpi_system_is_forked()) return gpi_alloc_enter(NULL); /* the process's lock may be held */
-    while ((arena = gpi_life_visit(arena)) != NULL) gpi_life_retire(arena, stream);
+    while ((arena = gpi_life_visit(arena)) != NULL) {
+        gpi_system_lock(&arena->lock);
+        s = gpi_stream_find(arena, gpi_stream_key(stream));
+        if (s) gpi_stream_flush(arena, s, 0);
+        if (s) gpi_stream_mark(arena, s, stream); /* refused: it passes by a device wait */
+        if (s) gpi_stream_retire(arena, s);
+        gpi_system_unlock(&arena->lock);
+    }
     return GPUPOOL_OK;
 }
 /* == FIGURES ======================================================================================
@@ -4803,23 +4777,13 @@ GPUPOOL_API gpupool_result gpupool_get_available(gpupool_arena *arena, cudaStrea
 /* Under the lock. */
 static void gpi_figures_read(gpupool_arena *arena, gpupool_stats *stats) {
     gpi_stream_fold_all(arena);
-    stats->requested = arena->requested;
-    stats->allocated = arena->allocated;
+    *stats = arena->stats;
+    stats->blocks = stats->allocs - stats->frees;
     stats->reserved = arena->chunks.reserved;
     stats->pending = arena->buddy.pending;
-    stats->blocks = arena->allocs - arena->frees;
     stats->free_blocks = arena->buddy.free_runs;
-    stats->allocs = arena->allocs;
-    stats->frees = arena->frees;
-    stats->failures = arena->failures;
     stats->chunks = arena->chunks.count;
-    stats->stitches = arena->stitches.count;
-    stats->stitched = arena->stitches.stitched;
-    stats->reused = arena->stitches.reused;
     stats->driver_calls = GPI_LOOK(&arena->driver.memory_calls);
-    stats->marks = arena->streams.marks;
-    stats->stream_waits = arena->streams.stream_waits;
-    stats->host_waits = arena->streams.host_waits;
     stats->limit = arena->chunks.limit == UINT64_MAX ? 0 : arena->chunks.limit;
     stats->asleep = arena->chunks.asleep;
     stats->host = sizeof *arena + arena->buddy.region.opened - /* tables of granules: hardly used */
@@ -4837,8 +4801,8 @@ GPUPOOL_API gpupool_result gpupool_reset_peaks(gpupool_arena *arena) {
     gpupool_result result = gpi_alloc_lock(arena, "arena", arena);
     if (result != GPUPOOL_OK) return result;
     gpi_stream_fold_all(arena);
-    arena->requested.peak = arena->requested.now;
-    arena->allocated.peak = arena->allocated.now;
+    arena->stats.requested.peak = arena->stats.requested.now;
+    arena->stats.allocated.peak = arena->stats.allocated.now;
     arena->chunks.reserved.peak = arena->chunks.reserved.now;
     arena->buddy.pending.peak = arena->buddy.pending.now;
     return gpi_alloc_unlock(arena, result);
@@ -4855,26 +4819,20 @@ GPUPOOL_API gpupool_result gpupool_reset_peaks(gpupool_arena *arena) {
 
 /* -- the walk -- */
 
-/* Which part of its block a run's memory is: a stitched one's pieces are side by side. */
-static uint64_t gpi_report_offset(const gpi_run *run) {
-    uint64_t units = 0;
-    uint32_t i;
-    for (i = 0; run->state == GPI_PART && run->stitch->pieces[i].unit != run->unit; i++)
-        units += run->stitch->pieces[i].units;
-    return units;
-}
-
 /* What a run's memory from a unit on is. */
 static void gpi_report_part(const gpupool_arena *arena, const gpi_run *run, uint64_t unit,
                             gpupool_part *part) {
     const gpi_run *block = run->state == GPI_PART ? run->stitch->body : run;
+    uint32_t i;
     const gpi_stream *s = run->state == GPI_FREE ? run->list->stream : NULL;
     int is_of_graph =
         s ? s->kind == GPI_GRAPH : block->state == GPI_WAITING && gpi_stream_graph_of(block);
     part->kind = is_of_graph ? GPUPOOL_KEPT : GPUPOOL_PENDING;
     if (gpi_stream_describe(block, &part->block)) {
         part->kind = GPUPOOL_LIVE;
-        part->offset = (gpi_report_offset(run) + unit - run->unit) * GPI_UNIT;
+        part->offset = (unit - run->unit) * GPI_UNIT;
+        for (i = 0; run->state == GPI_PART && run->stitch->pieces[i].unit != run->unit; i++)
+            part->offset += run->stitch->pieces[i].units * GPI_UNIT; /* pieces are side by side */
         return;
     }
     memset(&part->block, 0, sizeof part->block);
@@ -5272,17 +5230,13 @@ static gpupool_arena *gpi_shape_peek(const void *block) {
 /* Frees an address of any arena, without a CUDA call for one of a default arena; 0: it is of none.
  */
 static int gpi_shape_free(void *block, cudaStream_t stream, cudaError_t *error) {
-    int is_found = gpi_system_is_forked(); /* a child has no tables to peek into */
-    gpupool_arena *arena = is_found ? NULL : gpi_shape_peek(block);
-    if (is_found) {
-        *error = gpi_shape_fail(gpi_alloc_enter(NULL));
-        return 1;
-    }
-    if (arena) {
-        *error = gpi_shape_free_in(arena, block, stream);
-        return 1;
-    }
-    for (arena = gpi_life_visit(NULL); arena; arena = gpi_life_visit(arena)) {
+    gpupool_arena *arena = NULL;
+    int is_found = gpi_system_is_forked();
+    if (is_found) *error = gpi_shape_fail(gpi_alloc_enter(NULL));
+    else arena = gpi_shape_peek(block);
+    if (arena) *error = gpi_shape_free_in(arena, block, stream);
+    if (arena || is_found) return 1;
+    while ((arena = gpi_life_visit(arena)) != NULL) {
         if (is_found || !gpi_shape_owns(arena, block)) continue;
         *error = gpi_shape_free_in(arena, block, stream);
         is_found = 1;
@@ -5314,17 +5268,12 @@ GPUPOOL_API cudaError_t gpupool_cudaFreeAsync(void *block, cudaStream_t stream) 
             return gpi_system_fail(GPUPOOL_E_CUDA, "a record is broken: %s (%s)", what, #holds); \
     } while (0)
 
-static int gpi_check_is_filed(const gpi_run *run) {
-    const gpi_run *in = run->list->heads[gpi_buddy_bin(run->units)];
-    while (in && in != run) in = in->next;
-    return in != NULL;
-}
-
 /* A free run: in its list, and not beside one that it should have joined. */
 static gpupool_result gpi_check_free(const gpupool_arena *arena, const gpi_run *run) {
-    const gpi_run *right = run->right;
+    const gpi_run *right = run->right, *filed = run->list->heads[gpi_buddy_bin(run->units)];
     const gpi_stream *s = run->list->stream;
-    GPI_MUST("B2 in its bin", gpi_check_is_filed(run));
+    while (filed && filed != run) filed = filed->next;
+    GPI_MUST("B2 in its bin", filed);
     GPI_MUST("B2 joined", !right || right->state != run->state || right->list != run->list ||
                               (arena->buddy.is_apart && run->state == GPI_FREE));
     GPI_MUST("ST2", !s || run->of.at <= s->issued);
@@ -5347,33 +5296,30 @@ static gpupool_result gpi_check_block(const gpupool_arena *arena, const gpi_run 
     return GPUPOOL_OK;
 }
 
-typedef struct gpi_sums {
-    uint64_t units, blocks, bytes, requested, free_runs, pending;
-} gpi_sums;
-
+/* A run, which is added up. */
 static gpupool_result gpi_check_run(const gpupool_arena *arena, const gpi_run *run,
-                                    gpi_sums *sums) {
-    uint64_t bytes = gpi_block_units(run) * GPI_UNIT;
-    GPI_MUST("B1 side by side", run->unit == sums->units);
+                                    gpupool_stats *sums) {
+    uint64_t bytes = gpi_block_units(run) * GPI_UNIT, end = run->unit + run->units;
+    GPI_MUST("B1 side by side",
+             end == (run->right ? run->right->unit : arena->buddy.granules * GPI_GRANULE));
     GPI_MUST("B1 links", !run->right || run->right->left == run);
     GPI_MUST("B3 start", gpi_buddy_at(&arena->buddy, run->unit) == run);
-    GPI_MUST("B3 end", gpi_buddy_at(&arena->buddy, run->unit + run->units - 1) == run);
-    sums->units += run->units;
+    GPI_MUST("B3 end", gpi_buddy_at(&arena->buddy, end - 1) == run);
     if (run->state == GPI_LIVE || run->state == GPI_OUT) {
         int is_cached = run->state == GPI_OUT && run->is_cached;
         sums->blocks += !is_cached;
-        sums->bytes += is_cached ? 0 : bytes;
-        sums->requested += is_cached ? 0 : bytes - run->slack;
+        sums->allocated.now += is_cached ? 0 : bytes;
+        sums->requested.now += is_cached ? 0 : bytes - run->slack;
         return gpi_check_block(arena, run);
     }
     if (run->state == GPI_WAITING) {
         GPI_MUST("ST5", run->of.uses);
-        sums->pending += bytes;
+        sums->pending.now += bytes;
     }
     if (run->state != GPI_FREE && run->state != GPI_EMPTY && run->state != GPI_SPACE)
         return GPUPOOL_OK;
-    sums->free_runs += run->state == GPI_FREE;
-    if (run->list->stream) sums->pending += bytes;
+    sums->free_blocks += run->state == GPI_FREE;
+    if (run->list->stream) sums->pending.now += bytes;
     return gpi_check_free(arena, run);
 }
 
@@ -5406,8 +5352,7 @@ static gpupool_result gpi_check_stitches(const gpupool_arena *arena) {
             GPI_MUST("SL1 stitch", !stitch->range.is_away || arena->sleep || arena->broken);
             if (gpi_stitch_is_idle(stitch)) idle += stitch->count;
         }
-    GPI_MUST("M counts", count == stitches->count && idle == stitches->idle_pieces);
-    GPI_MUST("M credit", stitches->credit >= 0);
+    GPI_MUST("M counts", count == arena->stats.stitches && idle == stitches->idle_pieces);
     return GPUPOOL_OK;
 }
 
@@ -5431,24 +5376,22 @@ static gpupool_result gpi_check_stream(const gpupool_arena *arena, const gpi_str
 static gpupool_result gpi_check_sums(gpupool_arena *arena) {
     gpupool_result result = GPUPOOL_OK;
     gpi_run *run = gpi_buddy_at(&arena->buddy, 0);
-    gpi_sums sums;
+    gpupool_stats sums;
     memset(&sums, 0, sizeof sums);
     for (; run && result == GPUPOOL_OK; run = run->right) result = gpi_check_run(arena, run, &sums);
     if (result != GPUPOOL_OK) return result;
-    GPI_MUST("B1 all", sums.units == arena->buddy.granules * GPI_GRANULE);
-    GPI_MUST("blocks", sums.blocks == arena->allocs - arena->frees);
-    GPI_MUST("allocated", sums.bytes == arena->allocated.now);
-    GPI_MUST("requested", sums.requested == arena->requested.now);
-    GPI_MUST("free runs", sums.free_runs == arena->buddy.free_runs);
-    GPI_MUST("pending", sums.pending == arena->buddy.pending.now);
+    GPI_MUST("blocks", sums.blocks == arena->stats.allocs - arena->stats.frees);
+    GPI_MUST("allocated", sums.allocated.now == arena->stats.allocated.now);
+    GPI_MUST("requested", sums.requested.now == arena->stats.requested.now);
+    GPI_MUST("free runs", sums.free_blocks == arena->buddy.free_runs);
+    GPI_MUST("pending", sums.pending.now == arena->buddy.pending.now);
     return GPUPOOL_OK;
 }
 
 GPUPOOL_API gpupool_result gpupool_check(gpupool_arena *arena) {
-    gpupool_result result = gpi_alloc_enter(arena);
+    gpupool_result result = gpi_alloc_lock(arena, "arena", arena);
     gpi_stream *s;
     if (result != GPUPOOL_OK) return result;
-    gpi_system_lock(&arena->lock);
     for (s = arena->streams.all_streams; s; s = s->next) gpi_system_lock(&s->lock);
     for (s = arena->streams.all_streams; s; s = s->next) {
         gpi_stream_fold(arena, s);
