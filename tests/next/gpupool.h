@@ -1647,6 +1647,7 @@ enum {
     GPI_TRIES = 4,
     GPI_TRIES_SLOW = 256, /* runs of a bin that a search looks at */
     GPI_INDEX_BITS = 18,
+    GPI_PEEKS = 16,     /* entries of the index that a look without the lock takes */
     GPI_TABLE_BITS = 10 /* of the table of streams */
 };
 
@@ -1739,9 +1740,7 @@ struct gpi_stream {    /* (STREAM) */
     int64_t more_allocs, more_frees;
     /* from here on under the arena's lock */
     gpi_kind kind;
-    gpi_stream *next;      /* of all, but for graphs */
-    gpi_stream *next_busy; /* a mark is under way */
-    int is_busy;
+    gpi_stream *next; /* of all, but for graphs */
     CUcontext context;
     gpi_list list;
     uint64_t issued, passed, moved; /* positions: last given; finished; moved to ANY */
@@ -1757,7 +1756,7 @@ struct gpi_stream {    /* (STREAM) */
 
 typedef struct gpi_streams { /* (STREAM) */
     gpi_stream *table[1 << GPI_TABLE_BITS];
-    gpi_stream *all_streams, *busy;
+    gpi_stream *all_streams;
     gpi_stream all, none;
     uint64_t ordinary_count;       /* streams ever seen */
     int is_shared;                 /* streams may take each other's memory: marks are of use */
@@ -2110,12 +2109,6 @@ static uint64_t gpi_buddy_start(const gpi_buddy *buddy, const gpi_run *run, uint
     return run->unit + (gpi_up(address, alignment) - address) / GPI_UNIT;
 }
 
-static int gpi_buddy_fits(const gpi_buddy *buddy, const gpi_run *run, uint64_t units,
-                          uint64_t alignment) {
-    uint64_t lost = gpi_buddy_start(buddy, run, alignment) - run->unit;
-    return lost < run->units && run->units - lost >= units;
-}
-
 typedef struct gpi_search {
     gpi_list *lists[2]; /* where to look; lists[1] may be NULL */
     uint64_t units, alignment;
@@ -2134,7 +2127,8 @@ static gpi_run *gpi_buddy_find(const gpi_buddy *buddy, const gpi_search *search)
             if (search->lists[i]->units < search->units) continue;
             for (left = search->tries; run && left; run = run->next, left--)
                 if (run->of.at < search->below &&
-                    gpi_buddy_fits(buddy, run, search->units, search->alignment))
+                    gpi_buddy_start(buddy, run, search->alignment) + search->units <=
+                        run->unit + run->units)
                     return run;
             least = (uint32_t)gpi_min(least, gpi_buddy_next_bin(search->lists[i], bin + 1));
         }
@@ -2156,19 +2150,13 @@ static gpi_run **gpi_buddy_bucket(const gpi_buddy *buddy, uint64_t address) {
     return &buddy->index[gpi_hash(address / GPI_UNIT) >> (64 - GPI_INDEX_BITS)];
 }
 
-/* Without the lock. May miss a block: then the caller asks again under the lock. What it finds is
-   to be believed only after a look under the lock of the stream that `cache` names. */
-static inline gpi_run *gpi_buddy_peek(const gpi_buddy *buddy, uint64_t address) {
+/* Looks at `steps` entries. Without the lock it may miss a block: then the caller asks again under
+   the lock. What it finds is to be believed only after a look under the lock of the stream that
+   `cache` names. */
+static inline gpi_run *gpi_buddy_lookup(const gpi_buddy *buddy, uint64_t address, int steps) {
     gpi_run *run = GPI_READ(gpi_buddy_bucket(buddy, address));
-    int steps = 16;
     while (run && steps-- && GPI_LOOK(&run->address) != address) run = GPI_READ(&run->hash_next);
     return steps > 0 ? run : NULL;
-}
-
-static gpi_run *gpi_buddy_lookup(const gpi_buddy *buddy, uint64_t address) {
-    gpi_run *run = *gpi_buddy_bucket(buddy, address);
-    while (run && run->address != address) run = run->hash_next;
-    return run;
 }
 
 static void gpi_buddy_index(gpi_buddy *buddy, gpi_run *run) {
@@ -2252,13 +2240,6 @@ static uint64_t gpi_stream_issue(gpupool_arena *arena, gpi_stream *s) {
     return s->issued;
 }
 
-/* Whether nothing is left of a retired stream, so that its struct may be another's. O15: a block
-   that is OUT names its stream's struct. */
-static int gpi_stream_is_over(const gpupool_arena *arena, const gpi_stream *s) {
-    return s->key == 0 && !s->list.units && !s->outs && !s->recording && !s->followers &&
-           !s->is_busy && s->issued <= gpi_stream_done(arena, s);
-}
-
 /* CUDA's id of a stream, which two streams with one handle, one after the other, do not share. 0:
    not asked for; while the stream captures, the question would end the capture. */
 static inline uint64_t gpi_stream_id(const gpi_driver *driver, cudaStream_t stream) {
@@ -2304,10 +2285,13 @@ static void gpi_stream_link(gpupool_arena *arena, gpi_stream *s, uintptr_t key) 
     GPI_PUBLISH(head, s);
 }
 
-/* A struct for a new stream: one that is over, whose event is of the same context; or a new one. */
+/* A struct for a new stream: a new one, or that of a retired stream of which nothing is left, and
+   whose event is of the same context. O15: a block that is OUT names its stream's struct. */
 static gpi_stream *gpi_stream_new(gpupool_arena *arena, uintptr_t key, CUcontext context) {
     gpi_stream *s = *gpi_stream_bucket(arena, key);
-    while (s && (s->context != context || !gpi_stream_is_over(arena, s))) s = s->chain;
+    while (s && (s->key || s->context != context || s->list.units || s->outs || s->recording ||
+                 s->followers || s->issued > gpi_stream_done(arena, s)))
+        s = s->chain;
     if (s) return s;
     s = (gpi_stream *)gpi_system_zeroed(sizeof *s);
     if (!s) return NULL;
@@ -2342,8 +2326,8 @@ static void gpi_stream_close(gpupool_arena *arena) {
     arena->streams.all_streams = NULL;
 }
 
-/* Finds the stream of a call, or makes its struct. Under the arena's lock. In a broken arena frees
-   succeed on whatever stream: nobody gets the memory again. */
+/* Finds the stream of a call, or makes its struct. Under the arena's lock. Where that fails, *out
+   is ALL: in a broken arena or context frees succeed, behind all work. */
 static gpupool_result gpi_stream_get(gpupool_arena *arena, cudaStream_t stream, gpi_stream **out) {
     uintptr_t key = gpi_stream_key(stream);
     gpupool_result result;
@@ -2354,8 +2338,9 @@ static gpupool_result gpi_stream_get(gpupool_arena *arena, cudaStream_t stream, 
     if (arena->broken) return GPUPOOL_OK;
     result = gpi_stream_context(arena, stream, &context);
     if (result != GPUPOOL_OK) return result;
-    *out = s = gpi_stream_new(arena, key, context);
+    s = gpi_stream_new(arena, key, context);
     if (!s) return gpi_system_no_memory();
+    *out = s;
     s->passed = gpi_max(s->passed, arena->streams.passed);
     GPI_SET(&s->id, gpi_stream_id(&arena->driver, stream));
     if (++arena->streams.ordinary_count > 1) arena->streams.is_shared = 1;
@@ -2391,33 +2376,24 @@ static void gpi_stream_pass(gpupool_arena *arena, gpi_stream *s, uint64_t at) {
     arena->streams.progress++;
 }
 
-/* Asks the streams whose marks are under way. A stream whose event is being recorded stays. */
-static void gpi_stream_poll_busy(gpupool_arena *arena) {
+/* Asks the marks under way, but those that a thread records again. */
+static void gpi_stream_poll(gpupool_arena *arena) {
     CUstreamCaptureMode mode = CU_STREAM_CAPTURE_MODE_RELAXED;
-    gpi_stream **link = &arena->streams.busy, *s;
-    CUresult error;
-    if (!*link) return;
-    arena->driver.exchange(&mode);
-    while ((s = *link) != NULL) {
-        error = CUDA_ERROR_NOT_READY;
-        if (!s->recording && s->mark_at > gpi_stream_done(arena, s))
-            error = arena->driver.event_query(s->event);
-        else if (!s->recording) error = CUDA_SUCCESS;
-        if (error == CUDA_SUCCESS) {
-            gpi_stream_pass(arena, s, s->mark_at);
-            s->is_busy = 0;
-            *link = s->next_busy;
-            gpi_stream_finish(arena, s);
-            continue;
-        }
-        if (error != CUDA_ERROR_NOT_READY) { /* O11: an error that stays */
-            gpi_driver_told(&arena->driver, GPI_CALL_event_query, error);
-            gpi_arena_break(arena);
-            break;
-        }
-        link = &s->next_busy;
+    gpi_stream *s = arena->streams.all_streams;
+    CUresult error = CUDA_SUCCESS;
+    int asked = 0;
+    for (; s && (error == CUDA_SUCCESS || error == CUDA_ERROR_NOT_READY); s = s->next) {
+        if (s->recording || s->mark_at <= gpi_stream_done(arena, s)) continue;
+        if (!asked++) arena->driver.exchange(&mode);
+        error = arena->driver.event_query(s->event);
+        if (error != CUDA_SUCCESS) continue;
+        gpi_stream_pass(arena, s, s->mark_at);
+        gpi_stream_finish(arena, s);
     }
-    arena->driver.exchange(&mode);
+    if (asked) arena->driver.exchange(&mode);
+    if (error == CUDA_SUCCESS || error == CUDA_ERROR_NOT_READY) return;
+    gpi_driver_told(&arena->driver, GPI_CALL_event_query, error); /* O11: an error that stays */
+    gpi_arena_break(arena);
 }
 
 /* -- marks -- */
@@ -2445,11 +2421,6 @@ static gpupool_result gpi_stream_mark(gpupool_arena *arena, gpi_stream *s, cudaS
     if (result != GPUPOOL_OK) return result;
     s->mark_at = gpi_max(s->mark_at, at);
     arena->streams.marks++;
-    if (!s->is_busy) {
-        s->next_busy = arena->streams.busy;
-        arena->streams.busy = s;
-    }
-    s->is_busy = 1;
     return GPUPOOL_OK;
 }
 
@@ -2477,7 +2448,7 @@ static void gpi_stream_mark_due(gpupool_arena *arena, gpi_stream *s, cudaStream_
     gpi_failure before;
     gpi_streams *streams = &arena->streams;
     if (!gpi_stream_is_due(arena, s) || s->recording) return;
-    if (streams->position >= arena->short_until) gpi_stream_poll_busy(arena);
+    if (streams->position >= arena->short_until) gpi_stream_poll(arena);
     if (s->mark_at > gpi_stream_done(arena, s) && streams->position >= arena->short_until) {
         gpi_stream_forget_fresh(arena, s);
         return;
@@ -2582,15 +2553,6 @@ static void gpi_stream_fold(gpupool_arena *arena, gpi_stream *s) {
     s->more_allocs = s->more_frees = 0;
 }
 
-static void gpi_stream_fold_all(gpupool_arena *arena) {
-    gpi_stream *s = arena->streams.all_streams;
-    for (; s; s = s->next) {
-        gpi_system_lock(&s->lock);
-        gpi_stream_fold(arena, s);
-        gpi_system_unlock(&s->lock);
-    }
-}
-
 /* Puts a free block that is not stitched into the list of the stream that freed it. */
 static void gpi_stream_put(gpupool_arena *arena, gpi_run *run, gpi_stream *s, uint64_t at) {
     run->by.freed_by = s;
@@ -2623,6 +2585,11 @@ static void gpi_stream_flush(gpupool_arena *arena, gpi_stream *s, uint64_t most)
     gpi_stream_fold(arena, s);
     GPI_SET(&s->is_stirred, s->cached_units > 0);
     gpi_system_unlock(&s->lock);
+}
+
+static void gpi_stream_fold_all(gpupool_arena *arena) {
+    gpi_stream *s = arena->streams.all_streams;
+    for (; s; s = s->next) gpi_stream_flush(arena, s, UINT64_MAX);
 }
 
 static void gpi_stream_flush_all(gpupool_arena *arena) {
@@ -2666,7 +2633,7 @@ static int gpi_stream_describe(const gpi_run *run, gpupool_block *block) {
 
 /* Closes a stream's scope. The arena's lock is held. */
 static void gpi_stream_close_scope(gpi_stream *s) {
-    if (!s->scope) return;
+    if (!s || !s->scope) return;
     s->scope->origin = NULL;
     gpi_system_lock(&s->lock);
     s->scope = NULL;
@@ -3503,7 +3470,7 @@ static int gpi_ladder_poll(gpupool_arena *arena) {
     uint64_t before = arena->buddy.any.units;
     gpi_run *run, *next;
     gpi_stream *s;
-    gpi_stream_poll_busy(arena);
+    gpi_stream_poll(arena);
     if (streams->asked == streams->progress) return 0;
     streams->asked = streams->progress;
     for (s = streams->all_streams; s; s = s->next) gpi_stream_finish(arena, s);
@@ -4116,16 +4083,11 @@ static void gpi_report_open(void); /* both: REPORT */
 
    Read first: gpi_alloc_cached, gpi_alloc_slow, gpi_free_cached, gpi_free_slow. */
 
-#if GPUPOOL_CHECK
-#define GPI_CHECKED(arena) gpi_alloc_checked(arena)
-static void gpi_alloc_checked(gpupool_arena *arena) {
-    if (gpupool_check(arena) == GPUPOOL_OK) return;
+static inline void gpi_alloc_check(gpupool_arena *arena) {
+    if (!GPUPOOL_CHECK || gpupool_check(arena) == GPUPOOL_OK) return;
     fprintf(stderr, "gpupool: %s\n", gpupool_last_error());
     abort();
 }
-#else
-#define GPI_CHECKED(arena) ((void)0)
-#endif
 
 /* -- what the program names -- */
 
@@ -4138,32 +4100,16 @@ static gpupool_result gpi_alloc_enter(const gpupool_arena *arena) {
                            arena ? "it was destroyed, or never created" : "it is NULL");
 }
 
-static int gpi_alloc_is_cached(const gpi_run *run) {
-    gpi_stream *cache = run->cache;
-    int is_cached;
-    if (run->state != GPI_OUT) return 0;
-    gpi_system_lock(&cache->lock);
-    is_cached = run->is_cached;
-    gpi_system_unlock(&cache->lock);
-    return is_cached;
-}
-
 /* The run of home memory or of a stitch that an address is in; NULL: none. */
 static gpi_run *gpi_alloc_around(const gpupool_arena *arena, uint64_t address) {
     const gpi_buddy *buddy = &arena->buddy;
-    const gpi_chunk *chunk = NULL;
-    uint64_t i;
-    if (!buddy->is_apart) {
-        uint64_t unit = (address - buddy->base) / GPI_UNIT;
-        return address >= buddy->base && unit < buddy->granules * GPI_GRANULE
-                   ? gpi_buddy_at(buddy, unit)
-                   : NULL;
-    }
+    uint64_t unit = (address - buddy->base) / GPI_UNIT, i;
+    if (!buddy->is_apart)
+        return unit < buddy->granules * GPI_GRANULE ? gpi_buddy_at(buddy, unit) : NULL;
     for (i = 0; i < arena->chunks.count; i++) {
-        chunk = arena->chunks.all[i];
-        if (address - (uint64_t)(uintptr_t)chunk->memory < chunk->units * GPI_UNIT)
-            return gpi_buddy_at(
-                buddy, chunk->unit + (address - (uint64_t)(uintptr_t)chunk->memory) / GPI_UNIT);
+        const gpi_chunk *chunk = arena->chunks.all[i];
+        unit = (address - (uint64_t)(uintptr_t)chunk->memory) / GPI_UNIT;
+        if (unit < chunk->units) return gpi_buddy_at(buddy, chunk->unit + unit);
     }
     return NULL;
 }
@@ -4171,18 +4117,19 @@ static gpi_run *gpi_alloc_around(const gpupool_arena *arena, uint64_t address) {
 /* Finds the live block at an address. E_INSIDE: *run is the one around it. */
 static gpupool_result gpi_alloc_find(gpupool_arena *arena, const void *memory, gpi_run **run) {
     uint64_t address = (uint64_t)(uintptr_t)memory;
-    *run = gpi_buddy_lookup(&arena->buddy, address);
-    if (*run && !gpi_alloc_is_cached(*run)) return GPUPOOL_OK;
+    gpupool_block block;
+    *run = gpi_buddy_lookup(&arena->buddy, address, INT32_MAX);
     if (!*run) *run = gpi_alloc_around(arena, address);
     if (!*run || (*run)->state == GPI_EMPTY || (*run)->state == GPI_SPACE)
         return gpi_system_fail(GPUPOOL_E_NOT_OURS, "block: %p is in no memory of this arena",
                                memory);
-    if (((*run)->state != GPI_LIVE && (*run)->state != GPI_OUT) || gpi_alloc_is_cached(*run))
+    if (!gpi_stream_describe(*run, &block))
         return gpi_system_fail(GPUPOOL_E_DOUBLE_FREE, "block: the memory at %p is free already",
                                memory);
+    if (block.memory == memory) return GPUPOOL_OK;
     return gpi_system_fail(GPUPOOL_E_INSIDE,
                            "block: %p is inside the block at %p, not at its start", memory,
-                           (void *)(uintptr_t)(*run)->address);
+                           block.memory);
 }
 
 /* -- blocks end -- */
@@ -4202,10 +4149,10 @@ static void gpi_alloc_end(gpupool_arena *arena, gpi_run *run, gpi_stream *s) {
 
 /* Finds a live block and keeps its cache from taking it back. */
 static gpupool_result gpi_alloc_claim(gpupool_arena *arena, const void *block, gpi_run **run) {
-    gpupool_result result = gpi_alloc_find(arena, block, run);
-    if (result != GPUPOOL_OK || (*run)->state != GPI_OUT || gpi_stream_recall(arena, *run))
-        return result;
-    return gpi_system_fail(GPUPOOL_E_DOUBLE_FREE, "block: the memory at %p is free already", block);
+    gpupool_result result;
+    do result = gpi_alloc_find(arena, block, run);
+    while (result == GPUPOOL_OK && (*run)->state == GPI_OUT && !gpi_stream_recall(arena, *run));
+    return result;
 }
 
 static gpupool_result gpi_alloc_end_at(gpupool_arena *arena, void *block, gpi_stream *s) {
@@ -4330,10 +4277,9 @@ static void gpi_alloc_grant(const gpi_ask *ask, gpi_run *run) {
 }
 
 /* Tells the program that memory ran out; nonzero: try once more. The lock opens. */
-static int gpi_alloc_tell(gpi_ask *ask, gpupool_verdict *verdict) {
+static int gpi_alloc_tell(gpi_ask *ask, const gpupool_verdict *verdict) {
     const gpupool_arena_config *config = &ask->arena->config;
     int again;
-    gpi_verdict_make(ask, verdict);
     if (!config->on_out_of_memory || gpi_thread.in_callback) return 0;
     gpi_thread.in_callback = 1;
     gpi_arena_open(ask->arena);
@@ -4341,18 +4287,6 @@ static int gpi_alloc_tell(gpi_ask *ask, gpupool_verdict *verdict) {
     gpi_arena_close(ask->arena);
     gpi_thread.in_callback = 0;
     return again;
-}
-
-/* Climbs again with what host functions have freed while the ladder waited, and with what siblings
-   have given back. */
-static gpupool_result gpi_alloc_climb_ladder(gpi_ask *ask, gpi_run **run) {
-    gpupool_result result = gpi_ladder_climb(ask, run);
-    while (result == GPUPOOL_E_OUT_OF_MEMORY &&
-           (GPI_LOOK(&ask->arena->mail) || gpi_sibling_helps(ask))) {
-        gpi_alloc_empty_mail(ask->arena);
-        result = gpi_ladder_climb(ask, run);
-    }
-    return result;
 }
 
 /* Programs that recover may run out of memory often: later times are reported ever more rarely. */
@@ -4364,15 +4298,21 @@ static void gpi_alloc_report(gpupool_arena *arena, const gpupool_verdict *verdic
     gpi_arena_close(arena);
 }
 
+/* Climbs again with what host functions have freed while the ladder waited, with what siblings have
+   given back, and once with what the program has freed. */
 static gpupool_result gpi_alloc_climb(gpi_ask *ask, gpi_run **run) {
     gpi_failure before; /* steps that fail are no failure of the call */
     gpupool_verdict verdict;
     gpupool_result result;
+    int is_told = 0;
     gpi_system_keep(&before);
-    result = gpi_alloc_climb_ladder(ask, run);
-    if (result == GPUPOOL_E_OUT_OF_MEMORY && gpi_alloc_tell(ask, &verdict)) {
-        result = gpi_alloc_climb_ladder(ask, run);
-        if (result == GPUPOOL_E_OUT_OF_MEMORY) gpi_verdict_make(ask, &verdict);
+    while ((result = gpi_ladder_climb(ask, run)) == GPUPOOL_E_OUT_OF_MEMORY) {
+        if (GPI_LOOK(&ask->arena->mail)) {
+            gpi_alloc_empty_mail(ask->arena);
+        } else if (!gpi_sibling_helps(ask)) {
+            gpi_verdict_make(ask, &verdict);
+            if (is_told++ || !gpi_alloc_tell(ask, &verdict)) break;
+        }
     }
     if (result == GPUPOOL_OK) gpi_system_restore(&before);
     if (result != GPUPOOL_E_OUT_OF_MEMORY) return result;
@@ -4443,7 +4383,7 @@ static inline void *gpi_alloc(gpupool_arena *arena, const gpupool_request *reque
         !GPI_LOOK(&arena->attention))
         block = gpi_alloc_cached(arena, request);
     if (!block) block = gpi_alloc_slow(arena, request);
-    GPI_CHECKED(arena);
+    gpi_alloc_check(arena);
     GPUPOOL_TRACE("alloc", arena, block, request->bytes, request->stream, request->label);
     return block;
 }
@@ -4468,7 +4408,7 @@ static int gpi_free_is_short(const gpupool_arena *arena) {
 /* Whether the stream's cache takes the block: not if it is full, or memory is short. */
 static inline int gpi_free_cached(gpupool_arena *arena, void *block, cudaStream_t stream) {
     uint64_t address = (uint64_t)(uintptr_t)block;
-    gpi_run *run = gpi_buddy_peek(&arena->buddy, address);
+    gpi_run *run = gpi_buddy_lookup(&arena->buddy, address, GPI_PEEKS);
     uintptr_t key = gpi_stream_key(stream);
     gpi_stream *s = run ? GPI_READ(&run->cache) : NULL;
     int is_ours;
@@ -4494,10 +4434,7 @@ static inline int gpi_free_cached(gpupool_arena *arena, void *block, cudaStream_
 static gpupool_result gpi_free_slow(gpupool_arena *arena, void *block, cudaStream_t stream) {
     gpi_stream *s;
     gpupool_result result = gpi_alloc_begin(arena, stream, &s);
-    if (result == GPUPOOL_E_CUDA) { /* a broken context: frees go on, behind all work */
-        s = &arena->streams.all;
-        result = GPUPOOL_OK;
-    }
+    if (result == GPUPOOL_E_CUDA) result = GPUPOOL_OK; /* a broken context: frees go on */
     if (result == GPUPOOL_OK) {
         gpi_stream_flush(arena, s, gpi_free_is_short(arena) ? 0 : gpi_stream_cache_most(arena) / 2);
         result = gpi_alloc_end_at(arena, block, s->scope ? s->scope : s);
@@ -4515,7 +4452,7 @@ GPUPOOL_API gpupool_result gpupool_free(gpupool_arena *arena, void *block, cudaS
     gpi_stream_check(arena, stream);
     if (GPI_LOOK(&arena->attention) || !gpi_free_cached(arena, block, stream))
         result = gpi_free_slow(arena, block, stream);
-    GPI_CHECKED(arena);
+    gpi_alloc_check(arena);
     return result;
 }
 
@@ -4565,7 +4502,7 @@ GPUPOOL_API gpupool_result gpupool_record_stream(gpupool_arena *arena, const voi
     if (result == GPUPOOL_OK)
         result = gpi_alloc_record(arena, run, s, stream ? stream : GPI_NULL_STREAM);
     gpi_system_unlock(&arena->lock);
-    GPI_CHECKED(arena);
+    gpi_alloc_check(arena);
     GPUPOOL_TRACE("use", arena, block, 0, stream, NULL);
     return result;
 }
@@ -4596,10 +4533,9 @@ GPUPOOL_API gpupool_result gpupool_get_block(gpupool_arena *arena, const void *m
 
    Read first: gpupool_begin_capture, gpupool_release_capture. */
 
-struct gpupool_capture { /* (CAPTURE); lies in the region */
-    gpi_stream graph;    /* graph.next: the next spare one */
-    gpupool_arena *arena;
-    int is_kept; /* not released */
+struct gpupool_capture {  /* (CAPTURE); lies in the region */
+    gpi_stream graph;     /* graph.next: the next spare one */
+    gpupool_arena *arena; /* NULL: it was released */
 };
 
 static gpupool_capture *gpi_capture_new(gpupool_arena *arena, gpi_stream *s) {
@@ -4611,7 +4547,6 @@ static gpupool_capture *gpi_capture_new(gpupool_arena *arena, gpi_stream *s) {
     capture->graph.list.stream = &capture->graph;
     capture->arena = arena;
     capture->graph.origin = s;
-    capture->is_kept = 1;
     arena->captures++;
     return capture;
 }
@@ -4638,15 +4573,13 @@ GPUPOOL_API gpupool_result gpupool_begin_capture(gpupool_arena *arena, cudaStrea
         gpi_system_unlock(&s->lock);
     }
     gpi_system_unlock(&arena->lock);
-    GPI_CHECKED(arena);
+    gpi_alloc_check(arena);
     return result;
 }
 
 static gpupool_result gpi_capture_enter(const gpupool_capture *capture) {
-    gpupool_result result;
     if (!capture) return gpi_system_fail(GPUPOOL_E_ARGUMENT, "capture: it is NULL");
-    result = gpi_alloc_enter(capture->arena);
-    if (result != GPUPOOL_OK || capture->is_kept) return result;
+    if (capture->arena) return gpi_alloc_enter(capture->arena);
     return gpi_system_fail(GPUPOOL_E_ARGUMENT, "capture: it was released");
 }
 
@@ -4654,7 +4587,7 @@ GPUPOOL_API gpupool_result gpupool_end_capture(gpupool_capture *capture) {
     gpupool_result result = gpi_capture_enter(capture);
     if (result != GPUPOOL_OK) return result;
     gpi_system_lock(&capture->arena->lock);
-    if (capture->graph.origin) gpi_stream_close_scope(capture->graph.origin);
+    gpi_stream_close_scope(capture->graph.origin);
     gpi_system_unlock(&capture->arena->lock);
     return GPUPOOL_OK;
 }
@@ -4687,19 +4620,19 @@ GPUPOOL_API gpupool_result gpupool_release_capture(gpupool_capture *capture) {
     arena = capture->arena;
     gpi_system_lock(&arena->lock);
     gpi_alloc_empty_mail(arena);
-    if (capture->graph.origin) gpi_stream_close_scope(capture->graph.origin);
+    gpi_stream_close_scope(capture->graph.origin);
     at = arena->streams.position;
     result = gpi_ladder_wait(arena, &arena->streams.all);
     if (result == GPUPOOL_OK) {
         gpi_stream_pass(arena, &capture->graph, at);
         gpi_capture_free(arena, &capture->graph);
-        capture->is_kept = 0;
+        capture->arena = NULL;
         capture->graph.next = (gpi_stream *)(void *)arena->spare_captures;
         arena->spare_captures = capture;
         arena->captures--;
     }
     gpi_system_unlock(&arena->lock);
-    GPI_CHECKED(arena);
+    gpi_alloc_check(arena);
     return result;
 }
 /* == LIFE =========================================================================================
@@ -5111,7 +5044,7 @@ GPUPOOL_API gpupool_result gpupool_trim(gpupool_arena *arena, size_t keep_bytes)
     gpi_system_lock(&arena->lock);
     result = gpi_figures_trim(arena, keep_bytes);
     gpi_system_unlock(&arena->lock);
-    GPI_CHECKED(arena);
+    gpi_alloc_check(arena);
     return result;
 }
 
@@ -5123,7 +5056,7 @@ GPUPOOL_API gpupool_result gpupool_set_limit(gpupool_arena *arena, size_t bytes)
     arena->chunks.limit = bytes ? bytes : UINT64_MAX;
     if (arena->broken || !arena->sleep) result = gpi_figures_trim(arena, arena->chunks.limit);
     gpi_system_unlock(&arena->lock);
-    GPI_CHECKED(arena);
+    gpi_alloc_check(arena);
     return result;
 }
 
@@ -5156,7 +5089,7 @@ GPUPOOL_API gpupool_result gpupool_get_available(gpupool_arena *arena, cudaStrea
         *bytes = gpi_verdict_available(&ask);
     }
     gpi_system_unlock(&arena->lock);
-    GPI_CHECKED(arena);
+    gpi_alloc_check(arena);
     return result;
 }
 
@@ -5643,7 +5576,7 @@ static int gpi_shape_owns(gpupool_arena *arena, const void *block) {
     const gpi_run *run;
     int owns;
     gpi_system_lock(&arena->lock);
-    run = gpi_buddy_lookup(&arena->buddy, address);
+    run = gpi_buddy_lookup(&arena->buddy, address, INT32_MAX);
     owns = run != NULL;
     if (!run && arena->config.source != GPUPOOL_SOURCE_CUSTOM) {
         run = gpi_alloc_around(arena, address);
@@ -5684,7 +5617,7 @@ static int gpi_shape_free(void *block, cudaStream_t stream, cudaError_t *error) 
     }
     if (cudaGetDevice(&device) == cudaSuccess && device < GPI_DEVICES)
         arena = GPI_READ(&gpi_process.defaults[device + 1]);
-    if (!arena || !gpi_buddy_peek(&arena->buddy, (uint64_t)(uintptr_t)block))
+    if (!arena || !gpi_buddy_lookup(&arena->buddy, (uint64_t)(uintptr_t)block, GPI_PEEKS))
         arena = visited = gpi_shape_owner(block);
     if (!arena) return 0;
     *error = gpi_shape_free_in(arena, block, stream);
@@ -5736,7 +5669,7 @@ static gpupool_result gpi_check_free(const gpupool_arena *arena, const gpi_run *
 static gpupool_result gpi_check_block(const gpupool_arena *arena, const gpi_run *run) {
     const gpi_stitch *stitch = run->stitch;
     uint32_t i;
-    GPI_MUST("B4 index", gpi_buddy_lookup(&arena->buddy, run->address) == run);
+    GPI_MUST("B4 index", gpi_buddy_lookup(&arena->buddy, run->address, INT32_MAX) == run);
     GPI_MUST("B4 address", run->address == gpi_address(&arena->buddy, run->unit));
     GPI_MUST("B4 slack", run->slack < gpi_block_units(run) * GPI_UNIT);
     GPI_MUST("ST4", (run->state == GPI_OUT) == (run->cache != NULL));
@@ -6798,7 +6731,7 @@ GPUPOOL_API gpupool_result gpupool_allow_peer(gpupool_arena *arena, int device) 
     if (result == GPUPOOL_OK && i == arena->driver.peer_count && device != arena->driver.device)
         result = gpi_share_add(arena, device);
     gpi_system_unlock(&arena->lock);
-    GPI_CHECKED(arena);
+    gpi_alloc_check(arena);
     return result;
 }
 
@@ -7100,7 +7033,7 @@ GPUPOOL_API gpupool_result gpupool_sleep(gpupool_arena *arena, gpupool_content c
         else gpi_thread.last = before;
     }
     gpi_system_unlock(&arena->lock);
-    GPI_CHECKED(arena);
+    gpi_alloc_check(arena);
     return result;
 }
 
@@ -7192,7 +7125,7 @@ GPUPOOL_API gpupool_result gpupool_wake(gpupool_arena *arena) {
     }
     gpi_system_unlock(&arena->lock);
     gpi_backup_close(&backup); /* takes the host a while */
-    GPI_CHECKED(arena);
+    gpi_alloc_check(arena);
     return result;
 }
 #ifdef __cplusplus
