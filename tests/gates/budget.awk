@@ -8,7 +8,7 @@ BEGIN {
     # for a section. Until the header is there, these are what it has: they may only fall.
     code_most = 5742; tokens_most = 51500; lines_most = 8000 # of the header
     core_code_most = 4649; core_tokens_most = 40900          # of the core and the surface
-    section_most = 613; function_most = 50; parameters_most = 5; columns_most = 100
+    section_most = 600; function_most = 50; parameters_most = 5; columns_most = 100
     # A group's lines are a plan, no bound: what one takes more another must take less.
     group("public", 430, "OPTIONS WORDS API NAMES CPP")
     group("system", 480, "SYSTEM DRIVER TEXT")

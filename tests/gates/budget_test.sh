@@ -57,9 +57,9 @@ quiet_at() { # LINES TEXT SECTION: no excess
     check "allows $1 lines of ${2:0:20}" budget "$out/planted.h"
 }
 x='extern int gpi_x;'
-notices "FILE: lines of code: 614, at most 613" 614 "$x" FILE
-quiet_at 613 "$x" FILE
-quiet_at 613 "/* $x */" CHECK
+notices "FILE: lines of code: 601, at most 600" 601 "$x" FILE
+quiet_at 600 "$x" FILE
+quiet_at 600 "/* $x */" CHECK
 notices "the core: lines of code: 4650, at most 4649" 4643 "$x" CHECK
 many() { yes 'x,' | head -n "$1" | tr -d '\n'; } # twice as many tokens
 notices "the core: tokens: [0-9]*, at most 40900" 820 "$(many 25)" CHECK

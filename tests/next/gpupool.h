@@ -80,15 +80,15 @@ Contents (search for "== NAME"):
 
 #include <cuda.h>
 #include <cuda_runtime_api.h>
-#if defined(__cplusplus) && defined(GPUPOOL_REPLACE_CUDA_MALLOC) && GPUPOOL_REPLACE_CUDA_MALLOC
-#include <cuda_runtime.h> /* CUDA's overloads, before the names are macros */
-#endif
 #include <stddef.h>
 #include <stdint.h>
 #include <stdio.h>
 
 /* == OPTIONS ======================================================================================
    Define an option before the include, in the file with GPUPOOL_IMPLEMENTATION.
+
+       GPUPOOL_REPLACE_CUDA_MALLOC 1    in each file whose calls it shall change: NAMES
+       GPUPOOL_CHECK 1                  every call ends with gpupool_check; for tests
 
    Environment, for arenas whose config leaves it open; each overrides the macro:
        GPUPOOL_LIMIT_<device>, GPUPOOL_LIMIT   a limit as text: gpupool_set_limit_text (not PINNED)
@@ -124,14 +124,7 @@ Contents (search for "== NAME"):
 #ifndef GPUPOOL_STREAM_CHECK
 #define GPUPOOL_STREAM_CHECK 0 /* 1: notice destroyed streams by CUDA's ids (rule 2), in 65 ns */
 #endif
-#ifndef GPUPOOL_REPLACE_CUDA_MALLOC
-#define GPUPOOL_REPLACE_CUDA_MALLOC 0 /* 1, in each file whose calls it shall change: NAMES */
-#endif
-#ifndef GPUPOOL_CHECK
-#define GPUPOOL_CHECK 0 /* 1: every call ends with gpupool_check; for tests */
-#endif
 #ifndef GPUPOOL_MALLOC /* host memory; both, or neither */
-#include <stdlib.h>
 #define GPUPOOL_MALLOC(bytes) malloc(bytes)
 #define GPUPOOL_FREE(memory) free(memory)
 #endif
@@ -146,12 +139,23 @@ Contents (search for "== NAME"):
 
 #define GPUPOOL_VERSION 300 /* 10000 x major + 100 x minor + patch */
 
-/* In place of a stream. A request gets only memory whose work has finished, so that any stream may
-   use it at once; a free says that the block's work has finished. */
-#ifdef __cplusplus /* no cast that -Wold-style-cast would tell of in each file */
+/* What a stream of 0 means in this file, as in its calls of CUDA; and the names of what differs by
+   it, as CUDA has them. */
+#ifdef CUDA_API_PER_THREAD_DEFAULT_STREAM /* nvcc --default-stream per-thread */
+#define GPUPOOL_STREAM_HERE cudaStreamPerThread
+#define GPUPOOL_HERE(name) name##_ptsz
+#else
+#define GPUPOOL_STREAM_HERE cudaStreamLegacy
+#define GPUPOOL_HERE(name) name
+#endif
+
+/* GPUPOOL_NO_STREAM: in place of a stream. A request gets only memory whose work has finished, so
+   that any stream may use it at once; a free says that the block's work has finished. */
+#ifdef __cplusplus
+extern "C" {
 #define GPUPOOL_NO_STREAM (reinterpret_cast<cudaStream_t>(UINTPTR_MAX))
 #else
-#define GPUPOOL_NO_STREAM ((cudaStream_t) ~(uintptr_t)0)
+#define GPUPOOL_NO_STREAM ((cudaStream_t)UINTPTR_MAX)
 #endif
 
 enum { GPUPOOL_PINNED = -2 }; /* for gpupool_get_default_arena, in place of a device */
@@ -177,51 +181,38 @@ typedef enum gpupool_result {
                       with the first cause, frees and destroy work */
 } gpupool_result;
 
-typedef enum gpupool_source { /* where an arena's chunks come from */
-                              GPUPOOL_SOURCE_AUTO =
-                                  0, /* MAPPED if device and driver can map, else DEVICE */
-                              GPUPOOL_SOURCE_MAPPED,  /* cuMemCreate and cuMemMap: the only source
-                                                         that stitches */
-                              GPUPOOL_SOURCE_DEVICE,  /* cudaMalloc */
-                              GPUPOOL_SOURCE_MANAGED, /* cudaMallocManaged: blocks are finished
-                                                         memory (the host may write) */
-                              GPUPOOL_SOURCE_PINNED,  /* cudaHostAlloc: page-locked host memory,
-                                                         likewise */
-                              GPUPOOL_SOURCE_CUSTOM,  /* config.chunk_alloc and chunk_free */
-                              GPUPOOL_SOURCE_BYPASS   /* no pool: each block is a cudaMalloc; to
-                                                         bisect a bug */
+/* Where an arena's chunks come from. */
+typedef enum gpupool_source {
+    GPUPOOL_SOURCE_AUTO = 0, /* MAPPED if device and driver can map, else DEVICE */
+    GPUPOOL_SOURCE_MAPPED,   /* cuMemCreate and cuMemMap: the only source that stitches */
+    GPUPOOL_SOURCE_DEVICE,   /* cudaMalloc */
+    GPUPOOL_SOURCE_MANAGED, /* cudaMallocManaged: blocks are finished memory (the host may write) */
+    GPUPOOL_SOURCE_PINNED,  /* cudaHostAlloc: page-locked host memory, likewise */
+    GPUPOOL_SOURCE_CUSTOM,  /* config.chunk_alloc and chunk_free */
+    GPUPOOL_SOURCE_BYPASS   /* no pool: each block is a cudaMalloc; to bisect a bug */
 } gpupool_source;
 
-typedef enum gpupool_flag {                       /* of a request; add up several */
-                            GPUPOOL_NO_WAIT = 1,  /* the host waits for no GPU work; fails if only a
-                                                     wait would help */
-                            GPUPOOL_ZEROED = 2,   /* zeroes the block in stream order (PINNED,
-                                                     NO_STREAM: at once) */
-                            GPUPOOL_OWN_CHUNK = 4 /* the block is a chunk to itself: for export,
-                                                     cuMemGetAddressRange */
-} gpupool_flag;
+/* Of a request; add up several. NO_WAIT: the host waits for no GPU work; fails if only a wait would
+   help. ZEROED: zeroes the block in stream order (PINNED, NO_STREAM: at once). OWN_CHUNK: the block
+   is a chunk to itself, for export and cuMemGetAddressRange. */
+enum gpupool_flag { GPUPOOL_NO_WAIT = 1, GPUPOOL_ZEROED = 2, GPUPOOL_OWN_CHUNK = 4 };
 
-typedef enum gpupool_cause { /* why memory ran out */
-                             GPUPOOL_CAUSE_NONE = 0,
-                             GPUPOOL_CAUSE_LIMIT,       /* the arena's limit */
-                             GPUPOOL_CAUSE_DEVICE_FULL, /* the device is full, mostly of this
-                                                           arena's memory */
-                             GPUPOOL_CAUSE_OTHERS, /* the device is full, mostly of memory that is
-                                                      not this arena's */
-                             GPUPOOL_CAUSE_FRAGMENTED, /* enough bytes are free, but not side by
-                                                          side */
-                             GPUPOOL_CAUSE_PENDING,    /* enough bytes are free once work or graphs
-                                                          have ended */
-                             GPUPOOL_CAUSE_HOST /* the host has no memory to give (PINNED, CUSTOM)
-                                                 */
+/* Why memory ran out. */
+typedef enum gpupool_cause {
+    GPUPOOL_CAUSE_NONE = 0,
+    GPUPOOL_CAUSE_LIMIT,       /* the arena's limit */
+    GPUPOOL_CAUSE_DEVICE_FULL, /* the device is full, mostly of this arena's memory */
+    GPUPOOL_CAUSE_OTHERS,      /* the device is full, mostly of memory that is not this arena's */
+    GPUPOOL_CAUSE_FRAGMENTED,  /* enough bytes are free, but not side by side */
+    GPUPOOL_CAUSE_PENDING,     /* enough bytes are free once work or graphs have ended */
+    GPUPOOL_CAUSE_HOST         /* the host has no memory to give (PINNED, CUSTOM) */
 } gpupool_cause;
 
-typedef enum gpupool_content {                      /* of live blocks, while the arena sleeps */
-                               GPUPOOL_DISCARD = 0, /* is dropped: blocks wake with any bytes */
-                               GPUPOOL_KEEP         /* lies in host memory, and comes back */
-} gpupool_content;
+/* What live blocks hold after sleep and wake: any bytes, or theirs, which lie in host memory. */
+typedef enum gpupool_content { GPUPOOL_DISCARD = 0, GPUPOOL_KEEP } gpupool_content;
 
-typedef enum gpupool_share { GPUPOOL_SHARE_PROCESSES = 1, GPUPOOL_SHARE_RDMA = 2 } gpupool_share;
+/* Whom MAPPED memory can be shared with; add them up. */
+enum gpupool_share { GPUPOOL_SHARE_PROCESSES = 1, GPUPOOL_SHARE_RDMA = 2 };
 
 typedef struct gpupool_arena gpupool_arena;
 typedef struct gpupool_capture gpupool_capture;
@@ -232,16 +223,15 @@ typedef struct gpupool_mapping { /* for on_map and on_unmap: a whole chunk, or a
     unsigned long long handle; /* CUmemGenericAllocationHandle; 0: a stitch, or not MAPPED */
 } gpupool_mapping;
 
-typedef struct gpupool_verdict { /* figures of one moment, in bytes */
+/* Figures of one moment, in bytes. missing: raise the limit by so much, and the identical request
+   succeeds; 0: the limit is not what is in the way, or the device lacks memory too. device_missing:
+   what the device lacks for it. to_free: at least so much of the arena's blocks must become free;
+   0: less than what is free would do, in one piece. largest: a request on the same stream for this
+   much succeeds (NO_WAIT too). limit: 0 is none. */
+typedef struct gpupool_verdict {
     gpupool_cause cause;
-    uint64_t asked;
-    uint64_t missing; /* raise the limit by so much, and the identical request succeeds; 0: the
-                         limit is not what is in the way, or the device lacks memory too */
-    uint64_t device_missing; /* what the device lacks for it */
-    uint64_t to_free; /* at least so much of the arena's blocks must become free; 0: less than
-                         what is free would do, in one piece */
-    uint64_t largest; /* a request on the same stream for this much succeeds (NO_WAIT too) */
-    uint64_t limit, reserved, allocated, pending; /* limit 0: none */
+    uint64_t asked, missing, device_missing, to_free, largest;
+    uint64_t limit, reserved, allocated, pending;
     uint64_t device_free, device_total;
     char sentence[400];
 } gpupool_verdict;
@@ -259,16 +249,13 @@ typedef struct gpupool_block {
     const char *label;
 } gpupool_block;
 
-typedef enum gpupool_kind {                    /* of a part of an arena's memory */
-                            GPUPOOL_CHUNK = 0, /* all of a chunk; its parts follow */
-                            GPUPOOL_LIVE,      /* a block, or a piece of one */
-                            GPUPOOL_PENDING,   /* freed; queued work may still use it */
-                            GPUPOOL_KEPT,      /* freed; a graph keeps it until its release */
-                            GPUPOOL_FREE       /* finished, or never used */
-} gpupool_kind;
+/* Of a part of an arena's memory. CHUNK: all of a chunk; its parts follow. LIVE: a block, or a
+   piece of one. PENDING: freed, and queued work may still use it. KEPT: freed, and a graph keeps it
+   until its release. FREE: finished, or never used. */
+enum gpupool_kind { GPUPOOL_CHUNK = 0, GPUPOOL_LIVE, GPUPOOL_PENDING, GPUPOOL_KEPT, GPUPOOL_FREE };
 
 typedef struct gpupool_part { /* for gpupool_walk_blocks */
-    gpupool_kind kind;
+    enum gpupool_kind kind;
     void *memory;
     size_t bytes;
     gpupool_block block; /* LIVE: the block that it is a part of, */
@@ -281,9 +268,8 @@ typedef struct gpupool_arena_config {
     int device;       /* CUDA's ordinal */
     const char *name; /* for reports; copied */
     gpupool_source source;
-    size_t limit_bytes; /* 0: the environment's, else GPUPOOL_LIMIT */
-    size_t chunk_bytes; /* 0: GPUPOOL_CHUNK_BYTES */
-    unsigned share;     /* gpupool_share: MAPPED memory for other processes, or RDMA */
+    size_t limit_bytes, chunk_bytes; /* 0: the environment's limit, GPUPOOL_LIMIT, _CHUNK_BYTES */
+    unsigned share;                  /* gpupool_share */
     void *(*chunk_alloc)(size_t bytes, void *user);            /* CUSTOM: NULL means none left */
     void (*chunk_free)(void *chunk, size_t bytes, void *user); /* and takes back what it gave */
     int (*on_map)(const gpupool_mapping *, void *user);        /* nonzero: refused */
@@ -307,22 +293,16 @@ typedef struct gpupool_counter {
     uint64_t now, peak;
 } gpupool_counter;
 
-typedef struct gpupool_stats {    /* sizes in bytes, counts since the arena was made */
-    gpupool_counter requested;    /* live blocks, as asked for */
-    gpupool_counter allocated;    /* the same in whole units */
-    gpupool_counter reserved;     /* chunks */
-    gpupool_counter pending;      /* freed, and not known to be finished */
-    uint64_t blocks, free_blocks; /* live blocks; runs of free memory */
+typedef struct gpupool_stats {            /* sizes in bytes, counts since the arena was made */
+    gpupool_counter requested, allocated; /* live blocks: as asked for; in whole units */
+    gpupool_counter reserved, pending;    /* chunks; freed, and not known to be finished */
+    uint64_t blocks, free_blocks;         /* live blocks; runs of free memory */
     uint64_t allocs, frees, failures;
-    uint64_t chunks, stitches; /* that exist */
-    uint64_t stitched, reused; /* stitches mapped; blocks that took one that was mapped */
-    uint64_t driver_calls;     /* calls that create, map, unmap or release memory */
-    uint64_t marks;            /* events recorded */
-    uint64_t stream_waits;     /* a stream was made to wait for another, on the device */
-    uint64_t host_waits;       /* the host waited for a stream or the device */
-    uint64_t limit;            /* 0: none */
-    uint64_t asleep;           /* bytes that sleep gave back */
-    uint64_t host;             /* host memory of the arena's records */
+    uint64_t chunks, stitches;         /* that exist */
+    uint64_t stitched, reused;         /* stitches mapped; blocks that took one that was mapped */
+    uint64_t driver_calls, marks;      /* that create, map, unmap or release; events recorded */
+    uint64_t stream_waits, host_waits; /* for a stream: a stream, on the device; the host */
+    uint64_t limit, asleep, host;      /* 0: none; what sleep gave back; the host's for records */
 } gpupool_stats;
 
 /* -- the ring -- */
@@ -330,17 +310,13 @@ typedef struct gpupool_stats {    /* sizes in bytes, counts since the arena was 
 typedef struct gpupool_ring gpupool_ring;
 typedef uint64_t gpupool_ticket; /* of one transfer: never 0, never used twice by a ring */
 
-typedef enum gpupool_direction {
-    GPUPOOL_UP = 0,  /* from the host to the device */
-    GPUPOOL_DOWN = 1 /* from the device to the host */
-} gpupool_direction;
+typedef enum gpupool_direction { GPUPOOL_UP = 0, GPUPOOL_DOWN } gpupool_direction; /* the device */
 
 typedef struct gpupool_ring_config {
-    int device;        /* CUDA's ordinal */
-    size_t bytes;      /* the most pinned memory: 256 KiB to 16 TiB; 0: GPUPOOL_RING_BYTES */
-    size_t slot_bytes; /* 64 KiB to a quarter of bytes; 0: GPUPOOL_RING_SLOT_BYTES */
-    int workers;       /* threads that help callers: up to 64; -1: none; 0: GPUPOOL_RING_WORKERS */
-} gpupool_ring_config;
+    int device;               /* CUDA's ordinal */
+    size_t bytes, slot_bytes; /* the most pinned memory: 256 KiB to 16 TiB; 64 KiB to a quarter */
+    int workers;              /* threads that help callers: up to 64; -1: none */
+} gpupool_ring_config;        /* 0: GPUPOOL_RING_BYTES, GPUPOOL_RING_SLOT_BYTES, _RING_WORKERS */
 
 /* Your functions. A call is about bytes [offset, offset + bytes) of the transfer: read writes them
    to `to`, write gets them at `from`. Each byte comes once, in any order, from several threads at a
@@ -360,32 +336,25 @@ typedef struct gpupool_transfer {
     const void *from; /* UP: host memory; DOWN: device memory */
     size_t bytes;     /* in all; with rows: of each row */
     cudaStream_t stream;
-    size_t rows;                 /* with both pitches, as in cudaMemcpy2DAsync; all 0: no rows */
-    size_t to_pitch, from_pitch; /* bytes from the start of a row to the start of the next */
-    gpupool_read_fn read;        /* UP: fills pinned memory with the data, in place of `from` */
-    gpupool_write_fn write;      /* DOWN: takes the data from pinned memory, in place of `to` */
-    void *user;                  /* passed to read and write */
-    int is_file;                 /* 1, UP: the data comes from a file in place of `from`, */
-    int file;                    /* as gpupool_upload_file has it */
-    uint64_t offset;
+    size_t rows, to_pitch, from_pitch; /* as in cudaMemcpy2DAsync; all 0: no rows */
+    gpupool_read_fn read;   /* UP: fills pinned memory with the data, in place of `from` */
+    gpupool_write_fn write; /* DOWN: takes the data from pinned memory, in place of `to` */
+    void *user;             /* passed to read and write */
+    int is_file, file;      /* is_file 1, UP: the data comes from a file in place of `from`, */
+    uint64_t offset;        /* as gpupool_upload_file has it */
     gpupool_ticket *ticket; /* receives a ticket; NULL: the call returns when all is done */
 } gpupool_transfer;
 
-typedef struct gpupool_ring_stats {  /* bytes, and counts; arrays by gpupool_direction */
-    uint64_t pinned, limit;          /* limit: the most that the ring pins; falls if the host
-                                        refuses more */
-    uint64_t workers;                /* threads that it has started */
-    uint64_t transfers[2], failures; /* that have ended */
-    uint64_t bytes[2];               /* of transfers that ended well; and of these: */
-    uint64_t direct_bytes[2];        /* copied by CUDA itself: pinned, device and small memory */
+typedef struct gpupool_ring_stats { /* bytes, and counts; arrays by gpupool_direction */
+    uint64_t pinned, limit,
+        workers; /* limit: of pinned, and falls if the host refuses more; threads started */
+    uint64_t transfers[2], failures;    /* that have ended */
+    uint64_t bytes[2], direct_bytes[2]; /* of transfers that ended well; copied by CUDA itself:
+                                           pinned, device and small memory */
 } gpupool_ring_stats;
 
 /* == API ==========================================================================================
    Functions that return a pointer return NULL if they fail; gpupool_last_result says why. */
-
-#ifdef __cplusplus
-extern "C" {
-#endif
 
 /* Of this thread's last failed call: its result, a sentence, and the verdict of E_OUT_OF_MEMORY. */
 GPUPOOL_API gpupool_result gpupool_last_result(void);
@@ -554,35 +523,22 @@ GPUPOOL_API gpupool_result gpupool_ring_wait(gpupool_ring *, gpupool_ticket, int
 GPUPOOL_API gpupool_result gpupool_ring_get_stats(gpupool_ring *, gpupool_ring_stats *);
 
 #ifdef __cplusplus
-}
-#endif
-
-/* CUDA's own: NAMES cannot give the names back, which CUDA's header may have defined as macros. */
-static inline cudaError_t gpi_cuda_malloc_async(void **pointer, size_t bytes, cudaStream_t stream) {
-    return cudaMallocAsync(pointer, bytes, stream);
-}
-static inline cudaError_t gpi_cuda_free_async(void *block, cudaStream_t stream) {
-    return cudaFreeAsync(block, stream);
-}
-
 /* == CPP ==========================================================================================
    For C++: an owner of an arena, a resource for cuda::mr and RMM, an allocator for containers.
 
-       gpupool::arena arena;                          // or arena(config); destroyed by its owner
-       gpupool::resource memory(arena);               // where cuda::mr or RMM want a resource
-       gpupool::allocator<char> scratch(arena, stream);                  //
-   thrust::cuda::par(scratch) thrust::device_vector<int, gpupool::allocator<int, gpupool::resource,
-   thrust::device_ptr>> std::vector<int, gpupool::allocator<int, gpupool::host_resource>>      //
-   PINNED or MANAGED
+       gpupool::arena arena;                             // or arena(config): a std::unique_ptr
+       gpupool::resource memory(arena);                  // where cuda::mr or RMM want a resource
+       gpupool::allocator<char> scratch(arena, stream);  // thrust::cuda::par(scratch)
+       thrust::device_vector<int, gpupool::allocator<int, gpupool::resource, thrust::device_ptr>>
+       std::vector<int, gpupool::allocator<int, gpupool::host_resource>>      // PINNED or MANAGED
 
    What fails throws gpupool::bad_alloc. In a file without exceptions an allocation that fails
    returns a null pointer, and an arena that could not be made owns nothing. A request for 0 bytes
    returns a null pointer and does not fail. */
 
-#ifdef __cplusplus
-extern "C++" { /* the include of this file may be in C's linkage */
+extern "C++" {
+#include <memory>
 #include <new>
-#include <utility>
 /* cuda::mr's names for where memory can be used; the whole of <cuda/memory_resource> would take
    nvcc seconds. Before CCCL 3.1 they exist only in programs that ask for them. */
 #if __cplusplus >= 201703L && __has_include(<cuda/version>)
@@ -596,20 +552,14 @@ extern "C++" { /* the include of this file may be in C's linkage */
 /* Files of one program may mean different streams by 0, and have exceptions or not. So the classes
    are in inline namespaces: the linker does not take one file's functions for another's. */
 namespace gpupool {
-#ifdef CUDA_API_PER_THREAD_DEFAULT_STREAM
-inline namespace per_thread {
-#define GPI_CPP_STREAM cudaStreamPerThread
-#else
-inline namespace legacy {
-#define GPI_CPP_STREAM cudaStreamLegacy
-#endif
 #ifdef __cpp_exceptions
-inline namespace throwing {
+#define GPI_CPP_FILE GPUPOOL_HERE(throwing)
 #define GPI_CPP_FAIL() throw bad_alloc()
 #else
-inline namespace returning {
+#define GPI_CPP_FILE GPUPOOL_HERE(returning)
 #define GPI_CPP_FAIL() static_cast<void>(0)
 #endif
+inline namespace GPI_CPP_FILE {
 
 /* What a failed call throws; what() is its gpupool_last_error. */
 struct bad_alloc : std::bad_alloc {
@@ -618,41 +568,30 @@ struct bad_alloc : std::bad_alloc {
     const char *what() const noexcept override { return text; }
 };
 
-/* A stream as an argument: a cudaStream_t, or what has one as get() (cuda::stream_ref) or converts
-   to one. None, or 0: the default stream of the file. */
-template <class S> auto gpi_handle(const S &s, int) -> decltype(cudaStreamQuery(s.get()), s.get()) {
-    return s.get();
-}
-template <class S>
-auto gpi_handle(const S &s, long) -> decltype(cudaStreamQuery(s), cudaStream_t{s}) {
-    return s;
-}
+/* A stream as an argument: a cudaStream_t, or what converts to one (rmm::cuda_stream_view) or has
+   one as get() (cuda::stream_ref). None, or 0: the default stream of the file. */
 struct stream {
     cudaStream_t handle;
-    stream(cudaStream_t of = nullptr) noexcept : handle(of ? of : GPI_CPP_STREAM) {}
+    template <class S> static auto of(const S &s, int) -> decltype(s.get()) { return s.get(); }
+    template <class S> static auto of(const S &s, long) -> decltype(cudaStream_t{s}) { return s; }
+    stream(cudaStream_t s = nullptr) noexcept : handle(s ? s : GPUPOOL_STREAM_HERE) {}
     template <class S>
-    stream(const S &s, decltype(gpi_handle(s, 0)) = {}) : stream(gpi_handle(s, 0)) {}
+    stream(const S &s, decltype(cudaStreamQuery(of(s, 0))) = {}) : stream(cudaStream_t{of(s, 0)}) {}
+    bool operator==(const stream &other) const noexcept { return handle == other.handle; }
 };
 
 /* Owns an arena. Its end destroys the arena, if no block is live: else the arena stays (E_IN_USE).
    Can be moved, not copied. */
-class arena {
-    gpupool_arena *arena_;
-
-  public:
+struct gpi_destroy {
+    void operator()(gpupool_arena *arena) const noexcept { gpupool_arena_destroy(arena); }
+};
+struct arena : std::unique_ptr<gpupool_arena, gpi_destroy> {
     explicit arena(const gpupool_arena_config *config = nullptr) {
-        if (gpupool_arena_create(&arena_, config) != GPUPOOL_OK) GPI_CPP_FAIL();
+        gpupool_arena *made;
+        if (gpupool_arena_create(&made, config) != GPUPOOL_OK) GPI_CPP_FAIL();
+        reset(made);
     }
     explicit arena(const gpupool_arena_config &config) : arena(&config) {}
-    arena(arena &&from) noexcept : arena_(from.arena_) { from.arena_ = nullptr; }
-    arena &operator=(arena from) noexcept {
-        std::swap(arena_, from.arena_); /* `from` ends what this one owned */
-        return *this;
-    }
-    ~arena() {
-        if (arena_) gpupool_arena_destroy(arena_);
-    }
-    gpupool_arena *get() const noexcept { return arena_; }
 };
 
 #if defined(GPI_CPP_PROPERTIES) && CCCL_VERSION >= 3002000
@@ -669,12 +608,13 @@ typedef void gpi_of_device, gpi_of_both;
 class resource {
     gpupool_arena *arena_;
     const char *label_;
+    static stream none() noexcept { return GPUPOOL_NO_STREAM; }
 
   public:
     enum { is_host = 0 }; /* whether the host may use the memory */
     typedef gpi_of_device default_queries;
-    resource(gpupool_arena *of, const char *name = nullptr) noexcept : arena_(of), label_(name) {}
-    resource(const arena &of, const char *name = nullptr) noexcept : resource(of.get(), name) {}
+    resource(gpupool_arena *of, const char *label = nullptr) noexcept : arena_(of), label_(label) {}
+    resource(const arena &of, const char *label = nullptr) noexcept : resource(of.get(), label) {}
     gpupool_arena *get() const noexcept { return arena_; }
     void *allocate(stream on, size_t bytes, size_t alignment = 0) const {
         gpupool_request request = {bytes, alignment, on.handle, 0, label_};
@@ -685,22 +625,16 @@ class resource {
     void deallocate(stream on, void *block, size_t = 0, size_t = 0) const noexcept {
         gpupool_free(arena_, block, on.handle);
     }
-    void *allocate_sync(size_t bytes, size_t alignment = 0) const {
-        return allocate(GPUPOOL_NO_STREAM, bytes, alignment);
-    }
-    void deallocate_sync(void *block, size_t = 0, size_t = 0) const noexcept {
-        deallocate(GPUPOOL_NO_STREAM, block);
-    }
+    void *allocate_sync(size_t n, size_t align = 0) const { return allocate(none(), n, align); }
+    void deallocate_sync(void *p, size_t = 0, size_t = 0) const noexcept { deallocate(none(), p); }
     /* Names of before CCCL 3.1. With the second, allocate(0, bytes) is ambiguous, and refused. */
     void *allocate(size_t bytes, size_t alignment) const { return allocate_sync(bytes, alignment); }
     void *allocate(decltype(nullptr), size_t bytes) const { return allocate(stream(), bytes); }
     void deallocate(void *p, size_t = 0, size_t = 0) const noexcept { deallocate_sync(p); }
     void *allocate_async(size_t n, size_t align, stream on) const { return allocate(on, n, align); }
     void deallocate_async(void *p, size_t, size_t, stream on) const noexcept { deallocate(on, p); }
-    friend bool operator==(const resource &a, const resource &b) noexcept {
-        return a.arena_ == b.arena_;
-    }
-    friend bool operator!=(const resource &a, const resource &b) noexcept { return !(a == b); }
+    bool operator==(const resource &other) const noexcept { return arena_ == other.arena_; }
+    bool operator!=(const resource &other) const noexcept { return !(*this == other); }
 };
 
 /* The resource of an arena whose source is PINNED or MANAGED: the host may use the memory too. */
@@ -745,19 +679,15 @@ struct allocator : gpi_elements<Memory::is_host || sizeof...(Pointer)> {
         return static_cast<pointer>(static_cast<T *>(memory.allocate(on, bytes, alignof(T))));
     }
     void deallocate(T *block, size_t) noexcept { memory.deallocate(on, block); }
-    template <class P> void deallocate(P p, decltype(sizeof p.get()) count) noexcept {
-        deallocate(p.get(), count);
-    }
-    friend bool operator==(const allocator &a, const allocator &b) noexcept {
-        return a.memory == b.memory && a.on.handle == b.on.handle;
-    }
-    friend bool operator!=(const allocator &a, const allocator &b) noexcept { return !(a == b); }
+    template <class P> void deallocate(P p, size_t n) noexcept { deallocate(p.get(), n); }
+    bool operator==(const allocator &a) const noexcept { return memory == a.memory && on == a.on; }
+    bool operator!=(const allocator &a) const noexcept { return !(*this == a); }
 };
-}
-}
+} // namespace GPI_CPP_FILE
 } /* namespace gpupool */
 } /* extern "C++" */
-#undef GPI_CPP_STREAM
+} /* extern "C" */
+#undef GPI_CPP_FILE
 #undef GPI_CPP_FAIL
 #undef GPI_CPP_PROPERTIES
 #endif
@@ -765,9 +695,11 @@ struct allocator : gpi_elements<Memory::is_host || sizeof...(Pointer)> {
 #if defined(GPUPOOL_IMPLEMENTATION) && !defined(GPUPOOL_IMPLEMENTED)
 #define GPUPOOL_IMPLEMENTED /* a second include adds nothing */
 
-#if GPUPOOL_REPLACE_CUDA_MALLOC /* an earlier include has replaced them (NAMES) */
+#ifdef GPUPOOL_NAMED /* an earlier include has replaced them (NAMES) */
 #undef cudaMalloc
 #undef cudaFree
+#undef cudaMallocAsync
+#undef cudaFreeAsync
 #undef cudaStreamDestroy
 #undef cudaDeviceReset
 #endif
@@ -785,12 +717,8 @@ struct allocator : gpi_elements<Memory::is_host || sizeof...(Pointer)> {
 #include <sys/uio.h>
 #include <time.h>
 #include <unistd.h>
-#if defined(__SSE2__)
+#ifdef __SSE2__
 #include <emmintrin.h>
-#endif
-
-#ifdef __cplusplus
-extern "C" {
 #endif
 
 /* == SYSTEM =======================================================================================
@@ -1000,10 +928,10 @@ enum { GPI_DEVICES = 64 }; /* that have default arenas */
 
 static struct {
     gpi_lock lock;         /* of everything in here: never held across a call out of this file */
-    gpupool_arena *arenas; /* linked by `next_arena` */
-    gpupool_arena *spare;  /* structs of destroyed arenas, which stay readable */
+    gpupool_arena *arenas; /* linked by `next_arena`, with those that have ended */
     uint64_t threads;      /* numbers given to threads */
     gpupool_arena *defaults[GPI_DEVICES + 1]; /* PINNED, then by device (SHAPE) */
+    int defaults_count;                       /* none has been further back */
     int *page;                                /* 1; a fork wipes it */
 } gpi_process;
 
@@ -1110,7 +1038,7 @@ GPUPOOL_API const char *gpupool_result_name(gpupool_result result) {
    CUDA's driver, by function pointers that the runtime finds, so that a program links the runtime
    only. The runtime's last error and current device never change.
 
-       gpi_driver_enter: context current, capture mode relaxed    ... calls ...    gpi_driver_leave
+       GPI_VISIT: the context is current and the capture mode relaxed, until the block ends
 
    D1  In relaxed mode no call ends a capture of any stream, but for a query of an event that was
        recorded in the capture, a wait for a capturing stream, and a wait of a capturing stream for
@@ -1125,82 +1053,65 @@ GPUPOOL_API const char *gpupool_result_name(gpupool_result result) {
    CUDA 13.0). Nor do cuEventRecord and cuStreamWaitEvent need relaxed mode: they end no capture of
    another stream.
 
-   Read first: GPI_CALLS, GPI_TELL, gpi_driver_enter, gpi_driver_wait. */
+   Read first: GPI_CALLS, GPI_TELL, GPI_VISIT, gpi_driver_wait. */
 
+/* From memory_alloc on they get, map or return memory, and are counted. */
 #define GPI_CALLS(CALL) \
-    CALL(error_name, "cuGetErrorName", (CUresult, const char **)) \
-    CALL(attribute, "cuDeviceGetAttribute", (int *, CUdevice_attribute, CUdevice)) \
-    CALL(retain, "cuDevicePrimaryCtxRetain", (CUcontext *, CUdevice)) \
-    CALL(release_context, "cuDevicePrimaryCtxRelease", (CUdevice)) \
-    CALL(current, "cuCtxGetCurrent", (CUcontext *)) \
-    CALL(push, "cuCtxPushCurrent", (CUcontext)) \
-    CALL(pop, "cuCtxPopCurrent", (CUcontext *)) \
-    CALL(exchange, "cuThreadExchangeStreamCaptureMode", (CUstreamCaptureMode *)) \
-    CALL(is_capturing, "cuStreamIsCapturing", (CUstream, CUstreamCaptureStatus *)) \
-    CALL(context_device, "cuCtxGetDevice", (CUdevice *)) \
-    CALL(stream_context, "cuStreamGetCtx", (CUstream, CUcontext *)) \
-    CALL(stream_id, "cuStreamGetId", (CUstream, unsigned long long *)) \
-    CALL(stream_sync, "cuStreamSynchronize", (CUstream)) \
-    CALL(stream_create, "cuStreamCreate", (CUstream *, unsigned)) \
-    CALL(stream_destroy, "cuStreamDestroy", (CUstream)) \
-    CALL(stream_wait, "cuStreamWaitEvent", (CUstream, CUevent, unsigned)) \
-    CALL(event_create, "cuEventCreate", (CUevent *, unsigned)) \
-    CALL(event_destroy, "cuEventDestroy", (CUevent)) \
-    CALL(event_record, "cuEventRecord", (CUevent, CUstream)) \
-    CALL(event_query, "cuEventQuery", (CUevent)) \
-    CALL(event_sync, "cuEventSynchronize", (CUevent)) \
-    CALL(fill, "cuMemsetD8Async", (CUdeviceptr, unsigned char, size_t, CUstream)) \
-    CALL(copy, "cuMemcpyAsync", (CUdeviceptr, CUdeviceptr, size_t, CUstream)) \
-    CALL(copy_rows, "cuMemcpy2DAsync", (const CUDA_MEMCPY2D *, CUstream)) \
-    CALL(host_register, "cuMemHostRegister", (void *, size_t, unsigned)) \
-    CALL(host_unregister, "cuMemHostUnregister", (void *)) \
-    CALL(pointer, "cuPointerGetAttributes", \
-         (unsigned, CUpointer_attribute *, void **, CUdeviceptr)) \
-    CALL(can_access, "cuDeviceCanAccessPeer", (int *, CUdevice, CUdevice)) \
-    CALL(enable_peer, "cuCtxEnablePeerAccess", (CUcontext, unsigned)) \
-    CALL(export_handle, "cuMemExportToShareableHandle", \
-         (void *, CUmemGenericAllocationHandle, CUmemAllocationHandleType, unsigned long long)) \
-    CALL(import_handle, "cuMemImportFromShareableHandle", \
-         (CUmemGenericAllocationHandle *, void *, CUmemAllocationHandleType)) \
-    CALL(memory_info, "cuMemGetInfo", (size_t *, size_t *)) \
-    CALL(granularity, "cuMemGetAllocationGranularity", \
-         (size_t *, const CUmemAllocationProp *, CUmemAllocationGranularity_flags)) \
-    CALL(memory_alloc, "cuMemAlloc", (CUdeviceptr *, size_t)) \
-    CALL(memory_free, "cuMemFree", (CUdeviceptr)) \
-    CALL(managed_alloc, "cuMemAllocManaged", (CUdeviceptr *, size_t, unsigned)) \
-    CALL(host_alloc, "cuMemHostAlloc", (void **, size_t, unsigned)) \
-    CALL(host_free, "cuMemFreeHost", (void *)) \
-    CALL(reserve, "cuMemAddressReserve", \
-         (CUdeviceptr *, size_t, size_t, CUdeviceptr, unsigned long long)) \
-    CALL(unreserve, "cuMemAddressFree", (CUdeviceptr, size_t)) \
-    CALL( \
-        create, "cuMemCreate", \
-        (CUmemGenericAllocationHandle *, size_t, const CUmemAllocationProp *, unsigned long long)) \
-    CALL(release, "cuMemRelease", (CUmemGenericAllocationHandle)) \
-    CALL(map, "cuMemMap", \
-         (CUdeviceptr, size_t, size_t, CUmemGenericAllocationHandle, unsigned long long)) \
-    CALL(unmap, "cuMemUnmap", (CUdeviceptr, size_t)) \
-    CALL(access, "cuMemSetAccess", (CUdeviceptr, size_t, const CUmemAccessDesc *, size_t))
+    CALL(error_name, cuGetErrorName) \
+    CALL(attribute, cuDeviceGetAttribute) \
+    CALL(retain, cuDevicePrimaryCtxRetain) \
+    CALL(release_context, cuDevicePrimaryCtxRelease) \
+    CALL(current, cuCtxGetCurrent) \
+    CALL(push, cuCtxPushCurrent) \
+    CALL(pop, cuCtxPopCurrent) \
+    CALL(exchange, cuThreadExchangeStreamCaptureMode) \
+    CALL(is_capturing, cuStreamIsCapturing) \
+    CALL(context_device, cuCtxGetDevice) \
+    CALL(stream_context, cuStreamGetCtx) \
+    CALL(stream_id, cuStreamGetId) \
+    CALL(stream_sync, cuStreamSynchronize) \
+    CALL(stream_create, cuStreamCreate) \
+    CALL(stream_destroy, cuStreamDestroy) \
+    CALL(stream_wait, cuStreamWaitEvent) \
+    CALL(event_create, cuEventCreate) \
+    CALL(event_destroy, cuEventDestroy) \
+    CALL(event_record, cuEventRecord) \
+    CALL(event_query, cuEventQuery) \
+    CALL(event_sync, cuEventSynchronize) \
+    CALL(fill, cuMemsetD8Async) \
+    CALL(copy, cuMemcpyAsync) \
+    CALL(copy_rows, cuMemcpy2DAsync) \
+    CALL(host_register, cuMemHostRegister) \
+    CALL(host_unregister, cuMemHostUnregister) \
+    CALL(pointer, cuPointerGetAttributes) \
+    CALL(can_access, cuDeviceCanAccessPeer) \
+    CALL(enable_peer, cuCtxEnablePeerAccess) \
+    CALL(export_handle, cuMemExportToShareableHandle) \
+    CALL(import_handle, cuMemImportFromShareableHandle) \
+    CALL(memory_info, cuMemGetInfo) \
+    CALL(granularity, cuMemGetAllocationGranularity) \
+    CALL(memory_alloc, cuMemAlloc) \
+    CALL(memory_free, cuMemFree) \
+    CALL(managed_alloc, cuMemAllocManaged) \
+    CALL(host_alloc, cuMemHostAlloc) \
+    CALL(host_free, cuMemFreeHost) \
+    CALL(reserve, cuMemAddressReserve) \
+    CALL(unreserve, cuMemAddressFree) \
+    CALL(create, cuMemCreate) \
+    CALL(release, cuMemRelease) \
+    CALL(map, cuMemMap) \
+    CALL(unmap, cuMemUnmap) \
+    CALL(access, cuMemSetAccess)
 
-typedef enum gpi_call {
-#define GPI_CALL_ENUM(field, name, parameters) GPI_CALL_##field,
-    GPI_CALLS(GPI_CALL_ENUM)
-#undef GPI_CALL_ENUM
-        GPI_CALL_COUNT
-} gpi_call;
+#define GPI_CALL_NAME(field, name) #name,
+static const char *const gpi_call_names[] = {GPI_CALLS(GPI_CALL_NAME)};
 
-static const char *const gpi_call_names[] = {
-#define GPI_CALL_NAME(field, name, parameters) name,
-    GPI_CALLS(GPI_CALL_NAME)
-#undef GPI_CALL_NAME
-};
+enum { GPI_PEERS = 16, GPI_CALL_COUNT = sizeof gpi_call_names / sizeof *gpi_call_names };
 
-enum { GPI_PEERS = 16 };
-
+/* The functions come first, so that a function's place in the struct is its name's in the list. */
 typedef struct gpi_driver {
-#define GPI_CALL_FIELD(field, name, parameters) CUresult(CUDAAPI *field) parameters;
+#define GPI_CALL_FIELD(field, name) __typeof__(name) *field;
     GPI_CALLS(GPI_CALL_FIELD)
-#undef GPI_CALL_FIELD
     int device, can_map;
     unsigned share;        /* gpupool_share of mapped memory */
     CUcontext context;     /* the device's primary context; NULL: not open */
@@ -1211,18 +1122,14 @@ typedef struct gpi_driver {
     int peer_count;
 } gpi_driver;
 
-typedef struct gpi_visit {
-    CUstreamCaptureMode mode;
-    int is_pushed;
-} gpi_visit;
-
 /* Makes a call of the table, and turns its result into gpupool's. */
-#define GPI_TELL(driver, field, ...) \
-    gpi_driver_told(driver, GPI_CALL_##field, (driver)->field(__VA_ARGS__))
+#define GPI_TELL(driver, field, ...) GPI_TOLD(driver, field, (driver)->field(__VA_ARGS__))
+#define GPI_TOLD(driver, field, error) \
+    gpi_driver_told(driver, offsetof(gpi_driver, field) / sizeof(void *), error)
 
-static gpupool_result gpi_driver_told(gpi_driver *driver, gpi_call call, CUresult error) {
+static gpupool_result gpi_driver_told(gpi_driver *driver, size_t call, CUresult error) {
     const char *name = NULL;
-    if (call >= GPI_CALL_memory_alloc)
+    if (call >= offsetof(gpi_driver, memory_alloc) / sizeof(void *))
         __atomic_add_fetch(&driver->memory_calls, 1, __ATOMIC_RELAXED);
     if (error == CUDA_SUCCESS) return GPUPOOL_OK;
     driver->error_name(error, &name);
@@ -1231,19 +1138,36 @@ static gpupool_result gpi_driver_told(gpi_driver *driver, gpi_call call, CUresul
                            "%s: %s", gpi_call_names[call], name ? name : "unknown error");
 }
 
-static void gpi_driver_enter(const gpi_driver *driver, CUcontext context, gpi_visit *visit) {
+/* What a thread had before it entered. */
+typedef struct gpi_visit {
+    const gpi_driver *driver;
+    CUstreamCaptureMode mode;
+    int is_pushed;
+} gpi_visit;
+
+/* Without a context, what is called names what it works on (D3); without a driver nothing is done.
+ */
+static gpi_visit gpi_driver_enter(const gpi_driver *driver, CUcontext context) {
+    gpi_visit visit = {driver, CU_STREAM_CAPTURE_MODE_RELAXED, 0};
     CUcontext current = NULL;
-    visit->mode = CU_STREAM_CAPTURE_MODE_RELAXED;
-    visit->is_pushed = driver->current(&current) != CUDA_SUCCESS || current != context;
-    if (visit->is_pushed) visit->is_pushed = driver->push(context) == CUDA_SUCCESS;
-    driver->exchange(&visit->mode);
+    if (!driver) return visit;
+    if (context && (driver->current(&current) != CUDA_SUCCESS || current != context))
+        visit.is_pushed = driver->push(context) == CUDA_SUCCESS;
+    driver->exchange(&visit.mode);
+    return visit;
 }
 
-static void gpi_driver_leave(const gpi_driver *driver, gpi_visit *visit) {
+static void gpi_driver_leave(gpi_visit *visit) {
     CUcontext popped;
-    driver->exchange(&visit->mode);
-    if (visit->is_pushed) driver->pop(&popped);
+    if (!visit->driver) return;
+    visit->driver->exchange(&visit->mode);
+    if (visit->is_pushed) visit->driver->pop(&popped);
 }
+
+/* Enters, and leaves at the end of the block in which this stands, also by a return. */
+#define GPI_VISIT(driver, context) \
+    __attribute__((cleanup(gpi_driver_leave), unused)) gpi_visit visit = \
+        gpi_driver_enter(driver, context)
 
 static void gpi_driver_describe(const gpi_driver *driver, CUmemAllocationProp *properties) {
     memset(properties, 0, sizeof *properties);
@@ -1255,58 +1179,54 @@ static void gpi_driver_describe(const gpi_driver *driver, CUmemAllocationProp *p
     if (driver->share & GPUPOOL_SHARE_RDMA) properties->allocFlags.gpuDirectRDMACapable = 1;
 }
 
-/* Asks whether device and driver can map memory in granules of 2 MiB. */
-static int gpi_driver_can_map(gpi_driver *driver) {
-    CUmemAllocationProp properties;
-    size_t bytes = 0;
-    int can_map = 0;
-    gpi_driver_describe(driver, &properties);
-    driver->attribute(&can_map, CU_DEVICE_ATTRIBUTE_VIRTUAL_MEMORY_MANAGEMENT_SUPPORTED,
-                      driver->device);
-    return can_map &&
-           driver->granularity(&bytes, &properties, CU_MEM_ALLOC_GRANULARITY_MINIMUM) ==
-               CUDA_SUCCESS &&
-           bytes && (2 << 20) % bytes == 0;
+/* The result of a call of the runtime, whose last error stays what it was `before` (rule 5). */
+static gpupool_result gpi_driver_ran(const char *call, cudaError_t error, cudaError_t before) {
+    if (error == cudaSuccess) return GPUPOOL_OK;
+    if (before == cudaSuccess) cudaGetLastError();
+    return gpi_system_fail(GPUPOOL_E_CUDA, "%s: %s", call, cudaGetErrorName(error));
 }
 
-static gpupool_result gpi_driver_has(const char *argument, int device) {
+static gpupool_result gpi_driver_current(int *device) {
+    cudaError_t before = cudaPeekAtLastError();
+    return gpi_driver_ran("cudaGetDevice", cudaGetDevice(device), before);
+}
+
+static gpupool_result gpi_driver_has(int device) {
+    cudaError_t before = cudaPeekAtLastError();
     int devices = 0;
-    if (cudaGetDeviceCount(&devices) != cudaSuccess || devices == 0)
-        return gpi_system_fail(GPUPOOL_E_CUDA, "CUDA finds no device");
-    if (device >= 0 && device < devices) return GPUPOOL_OK;
-    return gpi_system_fail(GPUPOOL_E_ARGUMENT, "%s: %d is not in 0 to %d", argument, device,
-                           devices - 1);
+    gpupool_result result =
+        gpi_driver_ran("cudaGetDeviceCount", cudaGetDeviceCount(&devices), before);
+    if (result != GPUPOOL_OK || (device >= 0 && device < devices)) return result;
+    return gpi_system_fail(GPUPOOL_E_ARGUMENT, "device: %d is not in 0 to %d", device, devices - 1);
 }
 
 static gpupool_result gpi_driver_open(gpi_driver *driver, int device, unsigned share) {
-    static const size_t fields[] = {
-#define GPI_CALL_OFFSET(field, name, parameters) offsetof(gpi_driver, field),
-        GPI_CALLS(GPI_CALL_OFFSET)
-#undef GPI_CALL_OFFSET
-    };
-    size_t i, free_bytes = 0, total = 0;
-    gpupool_result result;
-    gpi_visit visit;
+    cudaError_t before = cudaPeekAtLastError();
+    gpupool_result result = gpi_driver_has(device);
+    size_t i, page = 0, free_bytes = 0, total = 0;
+    CUmemAllocationProp properties;
     memset(driver, 0, sizeof *driver);
     driver->device = device;
     driver->share = share;
-    for (i = 0; i < GPI_CALL_COUNT; i++) {
+    for (i = 0; i < GPI_CALL_COUNT && result == GPUPOOL_OK; i++) {
         enum cudaDriverEntryPointQueryResult status;
         void *found = NULL;
-        if (cudaGetDriverEntryPointByVersion(gpi_call_names[i], &found, 12000, cudaEnableDefault,
-                                             &status) != cudaSuccess ||
-            !found)
-            return gpi_system_fail(GPUPOOL_E_CUDA, "there is no CUDA driver with %s",
-                                   gpi_call_names[i]);
-        memcpy((char *)driver + fields[i], &found, sizeof found);
+        cudaError_t error = cudaGetDriverEntryPointByVersion(gpi_call_names[i], &found, 12000,
+                                                             cudaEnableDefault, &status);
+        if (error == cudaSuccess && !found) error = cudaErrorSymbolNotFound;
+        result = gpi_driver_ran(gpi_call_names[i], error, before);
+        memcpy((char *)driver + i * sizeof found, &found, sizeof found); /* the first fields */
     }
-    result = GPI_TELL(driver, retain, &driver->context, device);
+    if (result == GPUPOOL_OK) result = GPI_TELL(driver, retain, &driver->context, device);
     if (result != GPUPOOL_OK) return result;
-    gpi_driver_enter(driver, driver->context, &visit);
+    GPI_VISIT(driver, driver->context);
+    driver->attribute(&driver->can_map, CU_DEVICE_ATTRIBUTE_VIRTUAL_MEMORY_MANAGEMENT_SUPPORTED,
+                      device);
+    gpi_driver_describe(driver, &properties);
+    driver->granularity(&page, &properties, CU_MEM_ALLOC_GRANULARITY_MINIMUM);
+    if (!page || (2 << 20) % page) driver->can_map = 0;
     result = GPI_TELL(driver, memory_info, &free_bytes, &total);
     driver->total_bytes = total;
-    driver->can_map = gpi_driver_can_map(driver);
-    gpi_driver_leave(driver, &visit);
     return result;
 }
 
@@ -1315,13 +1235,6 @@ static void gpi_driver_close(gpi_driver *driver) {
     for (i = 0; i < driver->peer_count; i++) driver->release_context(driver->peers[i]);
     if (driver->context) driver->release_context(driver->device);
     driver->context = NULL;
-}
-
-static gpupool_result gpi_driver_create(gpi_driver *driver, uint64_t bytes,
-                                        CUmemGenericAllocationHandle *handle) {
-    CUmemAllocationProp properties;
-    gpi_driver_describe(driver, &properties);
-    return GPI_TELL(driver, create, handle, bytes, &properties, 0);
 }
 
 /* Lets the device and its peers use mapped memory. */
@@ -1347,8 +1260,8 @@ static int gpi_driver_is_capturing(const gpi_driver *driver, cudaStream_t stream
 
 static gpupool_result gpi_driver_capturing(void) {
     return gpi_system_fail(GPUPOOL_E_CAPTURING,
-                           "the stream captures (rule 3): a request gets only "
-                           "memory at hand; open a scope with gpupool_begin_capture before");
+                           "the stream captures (rule 3): a request gets only memory at hand; "
+                           "open a scope with gpupool_begin_capture before");
 }
 
 /* In place of a stream: ALL. No handle of CUDA's, which are 0, 1, 2 or addresses of structs. */
@@ -1359,21 +1272,15 @@ static int gpi_driver_is_special(cudaStream_t stream) {
     return (uintptr_t)stream <= (uintptr_t)GPI_ALL_STREAM || stream == GPUPOOL_NO_STREAM;
 }
 
-typedef enum gpi_memory_kind {
-    GPI_MEMORY_ORDINARY,
-    GPI_MEMORY_VISIBLE,
-    GPI_MEMORY_DEVICE
-} gpi_memory_kind;
+typedef enum gpi_memory { GPI_MEMORY_ORDINARY, GPI_MEMORY_VISIBLE, GPI_MEMORY_DEVICE } gpi_memory;
 
 /* What CUDA knows about a byte: nothing, that the host sees it too (pinned, managed), or that only
    the device does. After a question that failed, the copy tells. */
-static gpi_memory_kind gpi_driver_look(const gpi_driver *driver, uint64_t at) {
+static gpi_memory gpi_driver_look(const gpi_driver *driver, uint64_t at) {
     CUpointer_attribute asked[] = {CU_POINTER_ATTRIBUTE_MEMORY_TYPE,
                                    CU_POINTER_ATTRIBUTE_IS_MANAGED};
     unsigned type = 0, is_managed = 0;
-    void *answers[2];
-    answers[0] = &type;
-    answers[1] = &is_managed;
+    void *answers[] = {&type, &is_managed};
     if (driver->pointer(2, asked, answers, at) != CUDA_SUCCESS) return GPI_MEMORY_DEVICE;
     if (type == CU_MEMORYTYPE_HOST || is_managed) return GPI_MEMORY_VISIBLE;
     return type ? GPI_MEMORY_DEVICE : GPI_MEMORY_ORDINARY;
@@ -1385,83 +1292,44 @@ static gpi_memory_kind gpi_driver_look(const gpi_driver *driver, uint64_t at) {
 static gpupool_result gpi_driver_mark(gpi_driver *driver, CUcontext context, CUevent *event,
                                       cudaStream_t stream) {
     gpupool_result result = GPUPOOL_OK;
-    gpi_visit visit;
-    int is_plain = *event && !gpi_driver_is_special(stream); /* D3 */
-    if (!is_plain) gpi_driver_enter(driver, context, &visit);
-    if (gpi_driver_is_capturing(driver, stream)) result = gpi_driver_capturing();
-    if (result == GPUPOOL_OK && !*event)
-        result = GPI_TELL(driver, event_create, event, CU_EVENT_DISABLE_TIMING);
-    if (result == GPUPOOL_OK) {
-        result = GPI_TELL(driver, event_record, *event, stream);
-        if (gpi_driver_is_capturing(driver, stream)) {
-            driver->event_destroy(*event);
-            *event = NULL;
-            result = gpi_driver_capturing();
-        }
+    GPI_VISIT(*event && !gpi_driver_is_special(stream) ? NULL : driver, context); /* D3 */
+    if (gpi_driver_is_capturing(driver, stream)) return gpi_driver_capturing();
+    if (!*event) result = GPI_TELL(driver, event_create, event, CU_EVENT_DISABLE_TIMING);
+    if (result != GPUPOOL_OK) return result;
+    result = GPI_TELL(driver, event_record, *event, stream);
+    if (gpi_driver_is_capturing(driver, stream)) {
+        driver->event_destroy(*event);
+        *event = NULL;
+        return gpi_driver_capturing();
     }
-    if (!is_plain) gpi_driver_leave(driver, &visit);
     return result;
 }
 
-/* Makes a stream wait for an event, on the device. Not under the arena's lock. */
-static gpupool_result gpi_driver_follow(gpi_driver *driver, CUcontext context, cudaStream_t stream,
-                                        CUevent event) {
-    int is_special = gpi_driver_is_special(stream); /* D3 */
-    gpupool_result result;
-    gpi_visit visit;
-    if (is_special) gpi_driver_enter(driver, context, &visit);
-    if (gpi_driver_is_capturing(driver, stream)) result = gpi_driver_capturing();
-    else result = GPI_TELL(driver, stream_wait, stream, event, 0);
-    if (is_special) gpi_driver_leave(driver, &visit);
-    return result;
-}
-
-/* Waits for all work of a context, of destroyed streams too: cuMemFreeHost of a byte does, and
-   unlike cuCtxSynchronize it ends no capture (seen on CUDA 13.0). So does cuMemFree, for a host
-   that can pin no byte more. Not under a lock. */
-static gpupool_result gpi_driver_wait_context(gpi_driver *driver, CUcontext context) {
-    gpupool_result result;
+/* Waits for all work of the device, and of each peer (O12); of destroyed streams too:
+   cuMemFreeHost of a byte does, and unlike cuCtxSynchronize it ends no capture (seen on CUDA 13.0).
+   So does cuMemFree, for a host that can pin no byte more. Not under a lock. */
+static gpupool_result gpi_driver_wait(gpi_driver *driver) {
+    gpupool_result result = GPUPOOL_OK;
     CUdeviceptr other = 0;
     void *memory = NULL;
-    gpi_visit visit;
-    gpi_driver_enter(driver, context, &visit);
-    result = GPI_TELL(driver, host_alloc, &memory, 1, 0);
-    if (result == GPUPOOL_OK) result = GPI_TELL(driver, host_free, memory);
-    else if (result == GPUPOOL_E_OUT_OF_MEMORY) {
-        result = GPI_TELL(driver, memory_alloc, &other, 1);
-        if (result == GPUPOOL_OK) result = GPI_TELL(driver, memory_free, other);
-    }
-    gpi_driver_leave(driver, &visit);
-    return result;
-}
-
-/* O12: a device wait is one wait in the context of the device and of each peer. */
-static gpupool_result gpi_driver_wait(gpi_driver *driver) {
-    gpupool_result result = gpi_driver_wait_context(driver, driver->context);
     int i;
-    for (i = 0; i < GPI_READ(&driver->peer_count) && result == GPUPOOL_OK; i++)
-        result = gpi_driver_wait_context(driver, driver->peer_contexts[i]);
+    for (i = -1; i < GPI_READ(&driver->peer_count) && result == GPUPOOL_OK; i++) {
+        GPI_VISIT(driver, i < 0 ? driver->context : driver->peer_contexts[i]);
+        result = GPI_TELL(driver, host_alloc, &memory, 1, 0);
+        if (result == GPUPOOL_OK) result = GPI_TELL(driver, host_free, memory);
+        else if (result == GPUPOOL_E_OUT_OF_MEMORY) {
+            result = GPI_TELL(driver, memory_alloc, &other, 1);
+            if (result == GPUPOOL_OK) result = GPI_TELL(driver, memory_free, other);
+        }
+    }
     return result;
 }
 
 /* What the device has free, by other programs too; 0 if CUDA doesn't say. */
 static uint64_t gpi_driver_free_bytes(gpi_driver *driver) {
     size_t free_bytes = 0, total;
-    gpi_visit visit;
-    gpi_driver_enter(driver, driver->context, &visit);
-    if (driver->memory_info(&free_bytes, &total) != CUDA_SUCCESS) free_bytes = 0;
-    gpi_driver_leave(driver, &visit);
-    return free_bytes;
-}
-
-/* Waits for an event of a context. Not under a lock. */
-static gpupool_result gpi_driver_wait_event(gpi_driver *driver, CUcontext context, CUevent event) {
-    gpupool_result result;
-    gpi_visit visit;
-    gpi_driver_enter(driver, context, &visit);
-    result = GPI_TELL(driver, event_sync, event);
-    gpi_driver_leave(driver, &visit);
-    return result;
+    GPI_VISIT(driver, driver->context);
+    return driver->memory_info(&free_bytes, &total) == CUDA_SUCCESS ? free_bytes : 0;
 }
 /* == TEXT =========================================================================================
    What users write: variables of the environment, limits, names of sources.
@@ -1579,9 +1447,6 @@ static const char *gpi_text_limit(const char *text, uint64_t total, uint64_t *by
     if (is_rest) *bytes = gpi_less(total, *bytes);
     return *bytes || (*text != '%' && number <= 0.5) ? NULL : "leaves nothing"; /* "0": no limit */
 }
-
-static const char *const gpi_text_sources[] = {"auto",   "mapped", "device", "managed",
-                                               "pinned", "custom", "bypass"};
 /* == COUNTERS =====================================================================================
    Counts with peaks. A stream's cache counts for itself, under its own lock, and the arena adds
    that up later (gpi_stream_fold): so the parts of a count may be negative.
@@ -1704,7 +1569,7 @@ struct gpi_run {           /* (BUDDY; of a block: STREAM, ALLOC) */
         gpi_stream *freed_by; /* FREE: the stream that freed its larger part last */
     } by;
     uint32_t slack; /* a block: bytes that were not asked for */
-    uint8_t state, is_cached, is_followed;
+    uint8_t state, is_cached;
     uint8_t is_of_graph; /* a block: allocated in a scope, whose release frees it */
 };
 
@@ -1769,20 +1634,25 @@ typedef struct gpi_streams { /* (STREAM) */
     uint64_t marks, stream_waits, host_waits;
 } gpi_streams;
 
-typedef struct gpi_chunk { /* (CHUNK) */
+typedef struct gpi_range {
     uint64_t unit, units;
-    void *memory; /* where unit lies */
-    CUmemGenericAllocationHandle handle;
-    int is_away;     /* it has addresses and no memory: the arena sleeps (SLEEP) */
-    int is_exported; /* while the block that has it is live (SHARE) */
-    uint64_t usable; /* in one plan of STITCH: units from its start on, */
-    int is_chosen;   /* and whether the plan has it */
+} gpi_range;
+
+typedef struct gpi_chunk { /* a range of addresses with memory (CHUNK) */
+    uint64_t unit, units;
+    void *memory;                        /* where unit lies */
+    CUmemGenericAllocationHandle handle; /* 0: a stitch, or not MAPPED */
+    struct gpi_stitch *stitch;           /* whose range it is; NULL: it has memory of its own */
+    int is_away;                         /* it has no memory: the arena sleeps (SLEEP) */
+    int is_exported;                     /* while the block that has it is live (SHARE) */
+    uint64_t usable;                     /* in one plan of STITCH: units from its start on, */
+    int is_chosen;                       /* and whether the plan has it */
 } gpi_chunk;
 
 typedef struct gpi_chunks { /* (CHUNK) */
     const struct gpi_source *source;
     gpi_chunk **all; /* the largest first */
-    uint64_t count, room;
+    uint64_t count;
     uint64_t limit;       /* bytes; UINT64_MAX: none */
     uint64_t chunk_units; /* size of new chunks; 0: by reserved memory */
     gpupool_counter reserved;
@@ -1791,21 +1661,16 @@ typedef struct gpi_chunks { /* (CHUNK) */
     int returned;       /* counts up when that has changed */
 } gpi_chunks;
 
-typedef struct gpi_piece {
-    gpi_chunk *chunk;
-    uint64_t units;
-    gpi_run *run;
-} gpi_piece;
-
 typedef struct gpi_stitch {  /* (STITCH) */
     struct gpi_stitch *next; /* of the same bin by granules */
-    gpi_run *body;           /* the mapped range; the block, while one has it */
+    gpi_chunk range;         /* where it is mapped */
+    gpi_run *body;           /* of the range; the block, while one has it; else IDLE */
     uint64_t units;          /* of the block */
     gpi_stream *user;        /* idle: who freed it last, at which position, and when */
     uint64_t user_at, freed_at;
-    int is_used, is_repaid, is_away;
+    int is_repaid;
     uint32_t count;
-    gpi_piece *pieces;
+    gpi_range *pieces; /* each is the start of a chunk */
 } gpi_stitch;
 
 typedef struct gpi_stitches { /* (STITCH) */
@@ -1823,20 +1688,16 @@ typedef struct gpi_mail {
 
 typedef enum gpi_sleep { GPI_AWAKE = 0, GPI_FALLING, GPI_ASLEEP, GPI_RISING } gpi_sleep;
 
-typedef struct gpi_range {
-    uint64_t unit, units;
-} gpi_range;
-
 typedef struct gpi_backup { /* content of live blocks, while the arena sleeps (SLEEP) */
-    gpi_range *ranges;      /* what it has, side by side: each of one chunk */
-    uint64_t count, bytes;
-    char *content;
+    void *pages;
+    uint64_t bytes;
+    char *content; /* of unit 0 on; NULL: none is kept */
 } gpi_backup;
 
-enum { GPI_MAGIC = 0x6770756c };
+enum { GPI_MAGIC = 0x6770756c, GPI_ENDED }; /* in use; ended: its struct is free */
 
 struct gpupool_arena {
-    int magic;     /* 0: destroyed, or in a forked child */
+    int magic;     /* 0: comes or goes, or in a forked child */
     int attention; /* not 0: fast paths go the slow way (mail, broken, not awake) */
     gpi_lock lock; /* of all that follows but where a comment says otherwise */
     int outside;   /* threads that have opened the lock for a call, and come back */
@@ -2196,16 +2057,10 @@ static uint64_t gpi_block_units(const gpi_run *run) {
 
 /* -- finding streams -- */
 
-#ifdef CUDA_API_PER_THREAD_DEFAULT_STREAM /* nvcc --default-stream per-thread: what NULL means */
-#define GPI_NULL_STREAM cudaStreamPerThread
-#else
-#define GPI_NULL_STREAM cudaStreamLegacy
-#endif
-
 /* O6: the per-thread default stream's key is the thread's number, which is never used twice; so
    only its thread records marks for it. Handles are even, these keys are odd. */
 static inline uintptr_t gpi_stream_key(cudaStream_t stream) {
-    if (!stream) stream = GPI_NULL_STREAM;
+    if (!stream) stream = GPUPOOL_STREAM_HERE;
     if (stream == cudaStreamLegacy) return 1;
     if (stream == cudaStreamPerThread) return (uintptr_t)(gpi_system_thread_number() * 2 + 1);
     return (uintptr_t)stream;
@@ -2251,9 +2106,8 @@ static inline uint64_t gpi_stream_id(const gpi_driver *driver, cudaStream_t stre
 }
 
 /* O12: a stream of the program works in the context of the device or of a peer. */
-static gpupool_result gpi_stream_context(gpupool_arena *arena, cudaStream_t stream,
+static gpupool_result gpi_stream_context(gpi_driver *driver, cudaStream_t stream,
                                          CUcontext *context) {
-    gpi_driver *driver = &arena->driver;
     CUresult error;
     int i;
     *context = driver->context;
@@ -2261,7 +2115,7 @@ static gpupool_result gpi_stream_context(gpupool_arena *arena, cudaStream_t stre
     error = driver->stream_context(stream, context);
     if (error != CUDA_SUCCESS && error != CUDA_ERROR_INVALID_HANDLE &&
         error != CUDA_ERROR_INVALID_VALUE && error != CUDA_ERROR_CONTEXT_IS_DESTROYED)
-        return gpi_driver_told(driver, GPI_CALL_stream_context, error);
+        return GPI_TOLD(driver, stream_context, error);
     if (error != CUDA_SUCCESS)
         return gpi_system_fail(GPUPOOL_E_ARGUMENT,
                                "stream %p: CUDA does not know it (rule 2: a "
@@ -2272,7 +2126,7 @@ static gpupool_result gpi_stream_context(gpupool_arena *arena, cudaStream_t stre
     if (*context == driver->context) return GPUPOOL_OK;
     return gpi_system_fail(GPUPOOL_E_ARGUMENT,
                            "stream %p belongs to another device or context than "
-                           "the arena, and to no peer of it",
+                           "the arena or ring, and to no peer of it",
                            (void *)stream);
 }
 
@@ -2314,13 +2168,11 @@ static void gpi_stream_open(gpupool_arena *arena) {
 
 static void gpi_stream_close(gpupool_arena *arena) {
     gpi_stream *s, *next;
-    gpi_visit visit;
     for (s = arena->streams.all_streams; s; s = next) {
         next = s->next;
         if (s->kind != GPI_ORDINARY) continue;
-        gpi_driver_enter(&arena->driver, s->context, &visit);
+        GPI_VISIT(&arena->driver, s->context);
         if (s->event) arena->driver.event_destroy(s->event);
-        gpi_driver_leave(&arena->driver, &visit);
         GPUPOOL_FREE(s);
     }
     arena->streams.all_streams = NULL;
@@ -2336,7 +2188,7 @@ static gpupool_result gpi_stream_get(gpupool_arena *arena, cudaStream_t stream, 
     if (s) return GPUPOOL_OK;
     *out = &arena->streams.all;
     if (arena->broken) return GPUPOOL_OK;
-    result = gpi_stream_context(arena, stream, &context);
+    result = gpi_stream_context(&arena->driver, stream, &context);
     if (result != GPUPOOL_OK) return result;
     s = gpi_stream_new(arena, key, context);
     if (!s) return gpi_system_no_memory();
@@ -2392,7 +2244,7 @@ static void gpi_stream_poll(gpupool_arena *arena) {
     }
     if (asked) arena->driver.exchange(&mode);
     if (error == CUDA_SUCCESS || error == CUDA_ERROR_NOT_READY) return;
-    gpi_driver_told(&arena->driver, GPI_CALL_event_query, error); /* O11: an error that stays */
+    GPI_TOLD(&arena->driver, event_query, error); /* O11: an error that stays */
     gpi_arena_break(arena);
 }
 
@@ -2476,11 +2328,15 @@ static void gpi_stream_note_taken(gpupool_arena *arena, const gpi_run *run, cons
    memory in question is TAKEN (O3). */
 static gpupool_result gpi_stream_follow(gpupool_arena *arena, gpi_stream *s, gpi_stream *owner,
                                         cudaStream_t handle) {
+    gpi_driver *driver = &arena->driver;
     gpupool_result result;
     if (s->recording || !s->event) return GPUPOOL_E_OUT_OF_MEMORY;
+    GPI_VISIT(gpi_driver_is_special(handle) ? driver : NULL, owner->context); /* D3 */
     s->followers++;
     gpi_arena_open(arena);
-    result = gpi_driver_follow(&arena->driver, owner->context, handle, s->event);
+    result = gpi_driver_is_capturing(driver, handle)
+                 ? gpi_driver_capturing()
+                 : GPI_TELL(driver, stream_wait, handle, s->event, 0);
     gpi_arena_close(arena);
     s->followers--;
     arena->streams.stream_waits += result == GPUPOOL_OK;
@@ -2679,37 +2535,46 @@ static uint64_t gpi_stream_cache_most(const gpupool_arena *arena) {
    Read first: gpi_sources, gpi_chunk_make, gpi_chunk_grow, gpi_chunk_give_back. */
 
 typedef enum gpi_source_flag {
-    GPI_MAPS = 1, /* chunks can be mapped a second time: the arena stitches */
-    GPI_HOST =
-        2, /* the host may use a new block at once: only finished memory is handed out (O5) */
-    GPI_ON_DEVICE = 8, /* what the device has free says how much more there is */
-    GPI_ALONE = 4      /* each block is a chunk of its own, and goes back when it is freed */
+    GPI_MAPS = 1,     /* chunks can be mapped a second time: the arena stitches */
+    GPI_HOST = 2,     /* the host uses new blocks at once: finished memory only goes out (O5) */
+    GPI_ALONE = 4,    /* each block is a chunk of its own, and goes back when it is freed */
+    GPI_ON_DEVICE = 8 /* what the device has free says how much more there is */
 } gpi_source_flag;
 
 typedef struct gpi_source {
-    gpupool_source name;
+    const char *name;
     unsigned flags;
     gpupool_result (*get)(gpupool_arena *, gpi_chunk *); /* sets memory; units are known */
     gpupool_result (*give)(gpupool_arena *, gpi_chunk *);
 } gpi_source;
 
-/* -- sources: between gpi_driver_enter and leave -- */
+/* -- sources: under GPI_VISIT -- */
 
-/* The address is the chunk's own. Only what creates and maps is undone; what must not fail breaks
-   the arena. */
+/* Maps a chunk's own memory, or what a stitch has side by side. Only what creates and maps is
+   undone; what must not fail breaks the arena. */
 static gpupool_result gpi_chunk_map(gpupool_arena *arena, gpi_chunk *chunk) {
     gpi_driver *driver = &arena->driver;
-    uint64_t bytes = chunk->units * GPI_UNIT, address = gpi_address(&arena->buddy, chunk->unit);
-    gpupool_result result = gpi_driver_create(driver, bytes, &chunk->handle);
+    const gpi_stitch *stitch = chunk->stitch;
+    uint64_t address = gpi_address(&arena->buddy, chunk->unit), done = 0;
+    uint32_t count = stitch ? stitch->count : 1, i;
+    gpupool_result result = GPUPOOL_OK;
+    CUmemAllocationProp properties;
+    gpi_driver_describe(driver, &properties);
+    if (!stitch)
+        result = GPI_TELL(driver, create, &chunk->handle, chunk->units * GPI_UNIT, &properties, 0);
     if (result != GPUPOOL_OK) return result;
     chunk->memory = (void *)(uintptr_t)address;
-    result = GPI_TELL(driver, map, address, bytes, 0, chunk->handle, 0);
-    if (result == GPUPOOL_OK) {
-        result = gpi_driver_access(driver, address, bytes);
-        if (result == GPUPOOL_OK) return GPUPOOL_OK;
-        if (driver->unmap(address, bytes) != CUDA_SUCCESS) return gpi_arena_break(arena);
+    for (i = 0; i < count && result == GPUPOOL_OK; i++) {
+        const gpi_chunk *part =
+            stitch ? gpi_buddy_chunk(&arena->buddy, stitch->pieces[i].unit) : chunk;
+        uint64_t bytes = part->units * GPI_UNIT;
+        result = GPI_TELL(driver, map, address + done, bytes, 0, part->handle, 0);
+        if (result == GPUPOOL_OK) done += bytes;
     }
-    driver->release(chunk->handle);
+    if (result == GPUPOOL_OK) result = gpi_driver_access(driver, address, done);
+    if (result == GPUPOOL_OK) return GPUPOOL_OK;
+    if (done && driver->unmap(address, done) != CUDA_SUCCESS) return gpi_arena_break(arena);
+    if (!stitch) driver->release(chunk->handle);
     return result;
 }
 
@@ -2717,14 +2582,15 @@ static gpupool_result gpi_chunk_unmap(gpupool_arena *arena, gpi_chunk *chunk) {
     gpi_driver *driver = &arena->driver;
     uint64_t address = (uint64_t)(uintptr_t)chunk->memory;
     gpupool_result result = GPI_TELL(driver, unmap, address, chunk->units * GPI_UNIT);
-    return result == GPUPOOL_OK ? GPI_TELL(driver, release, chunk->handle) : result;
+    if (result != GPUPOOL_OK || chunk->stitch) return result;
+    return GPI_TELL(driver, release, chunk->handle);
 }
 
 static gpupool_result gpi_chunk_get_device(gpupool_arena *arena, gpi_chunk *chunk) {
     CUdeviceptr address = 0;
     uint64_t bytes = chunk->units * GPI_UNIT;
     gpupool_result result =
-        arena->chunks.source->name == GPUPOOL_SOURCE_MANAGED
+        arena->config.source == GPUPOOL_SOURCE_MANAGED
             ? GPI_TELL(&arena->driver, managed_alloc, &address, bytes, CU_MEM_ATTACH_GLOBAL)
             : GPI_TELL(&arena->driver, memory_alloc, &address, bytes);
     chunk->memory = (void *)(uintptr_t)address;
@@ -2764,13 +2630,14 @@ static gpupool_result gpi_chunk_get_custom(gpupool_arena *arena, gpi_chunk *chun
 }
 
 static const gpi_source gpi_sources[] = {
-    {GPUPOOL_SOURCE_MAPPED, GPI_MAPS | GPI_ON_DEVICE, gpi_chunk_map, gpi_chunk_unmap},
-    {GPUPOOL_SOURCE_DEVICE, GPI_ON_DEVICE, gpi_chunk_get_device, gpi_chunk_give_device},
-    {GPUPOOL_SOURCE_MANAGED, GPI_HOST, gpi_chunk_get_device, gpi_chunk_give_device},
-    {GPUPOOL_SOURCE_PINNED, GPI_HOST, gpi_chunk_get_pinned, gpi_chunk_give_pinned},
-    {GPUPOOL_SOURCE_CUSTOM, 0, gpi_chunk_get_custom, gpi_chunk_give_custom},
-    {GPUPOOL_SOURCE_BYPASS, GPI_ALONE | GPI_ON_DEVICE, gpi_chunk_get_device,
-     gpi_chunk_give_device}};
+    /* by gpupool_source */
+    {"auto", 0, NULL, NULL},
+    {"mapped", GPI_MAPS | GPI_ON_DEVICE, gpi_chunk_map, gpi_chunk_unmap},
+    {"device", GPI_ON_DEVICE, gpi_chunk_get_device, gpi_chunk_give_device},
+    {"managed", GPI_HOST, gpi_chunk_get_device, gpi_chunk_give_device},
+    {"pinned", GPI_HOST, gpi_chunk_get_pinned, gpi_chunk_give_pinned},
+    {"custom", 0, gpi_chunk_get_custom, gpi_chunk_give_custom},
+    {"bypass", GPI_ALONE | GPI_ON_DEVICE, gpi_chunk_get_device, gpi_chunk_give_device}};
 
 /* -- the list -- */
 
@@ -2786,7 +2653,6 @@ static void gpi_chunk_link(gpupool_arena *arena, gpi_chunk *chunk) {
     for (; i && chunks->all[i - 1]->units < chunk->units; i--) chunks->all[i] = chunks->all[i - 1];
     chunks->all[i] = chunk;
     gpi_chunk_cells(arena, chunk, chunk);
-    gpi_counter_move(&chunks->reserved, (int64_t)(chunk->units * GPI_UNIT));
 }
 
 static void gpi_chunk_unlink(gpupool_arena *arena, gpi_chunk *chunk) {
@@ -2796,87 +2662,60 @@ static void gpi_chunk_unlink(gpupool_arena *arena, gpi_chunk *chunk) {
     chunks->count--;
     memmove(&chunks->all[i], &chunks->all[i + 1], (chunks->count - i) * sizeof chunk);
     gpi_chunk_cells(arena, chunk, NULL);
-    if (chunk->is_away) chunks->asleep -= chunk->units * GPI_UNIT;
-    else gpi_counter_move(&chunks->reserved, -(int64_t)(chunk->units * GPI_UNIT));
 }
 
-/* Makes sure of so many entries more in the list. */
-static gpupool_result gpi_chunk_prepare(gpupool_arena *arena, uint64_t more) {
-    gpi_chunks *chunks = &arena->chunks;
-    uint64_t room = (chunks->count + more) * 2;
-    gpi_chunk **all;
-    if (chunks->count + more <= chunks->room) return GPUPOOL_OK;
-    all = (gpi_chunk **)gpi_system_zeroed(room * sizeof *all);
-    if (!all) return gpi_system_no_memory();
-    if (chunks->all) memcpy(all, chunks->all, chunks->count * sizeof *all);
-    GPUPOOL_FREE(chunks->all);
-    chunks->all = all;
-    chunks->room = room;
-    return GPUPOOL_OK;
-}
-/* -- chunks come -- */
-
-static void gpi_chunk_describe(const gpi_chunk *chunk, gpupool_mapping *mapping) {
-    mapping->memory = chunk->memory;
-    mapping->bytes = chunk->units * GPI_UNIT;
-    mapping->handle = chunk->handle;
-}
+/* -- chunks and stitches come and go -- */
 
 /* Calls get or give, for sources that may wait with the arena's lock open (CH3). */
 static gpupool_result gpi_chunk_call(gpupool_arena *arena, gpi_chunk *chunk,
                                      gpupool_result (*call)(gpupool_arena *, gpi_chunk *)) {
     int is_open = !(arena->chunks.source->flags & GPI_MAPS);
     gpupool_result result;
-    gpi_visit visit;
+    GPI_VISIT(&arena->driver, arena->driver.context);
     if (is_open) gpi_arena_open(arena);
-    gpi_driver_enter(&arena->driver, arena->driver.context, &visit);
     result = call(arena, chunk);
-    gpi_driver_leave(&arena->driver, &visit);
     if (is_open) gpi_arena_close(arena);
     return result;
 }
 
-/* Tells the program of a range before a block lies in it. */
-static gpupool_result gpi_chunk_tell_map(gpupool_arena *arena, const gpupool_mapping *mapping) {
+/* Gets a chunk's memory from the source, or maps a stitch; the program is told before a block lies
+   there. */
+static gpupool_result gpi_chunk_come(gpupool_arena *arena, gpi_chunk *chunk) {
     const gpupool_arena_config *config = &arena->config;
+    gpupool_result result = gpi_chunk_call(arena, chunk, arena->chunks.source->get);
+    gpupool_mapping mapping = {chunk->memory, chunk->units * GPI_UNIT, chunk->handle};
     int refuses = 0;
+    if (result != GPUPOOL_OK) return result;
     if (config->on_map)
-        GPI_CALLBACK(refuses = config->on_map(mapping, config->user),
-                     return gpi_system_fail(GPUPOOL_E_CALLBACK, "on_map threw an exception"))
-    if (!refuses) return GPUPOOL_OK;
-    return gpi_system_fail(GPUPOOL_E_CALLBACK, "on_map refused %zu bytes", mapping->bytes);
-}
-
-/* And before the range is gone, which it will be whatever the program says. */
-static gpupool_result gpi_chunk_tell_unmap(gpupool_arena *arena, const gpupool_mapping *mapping) {
-    const gpupool_arena_config *config = &arena->config;
-    if (config->on_unmap)
-        GPI_CALLBACK(config->on_unmap(mapping, config->user),
-                     return gpi_system_fail(GPUPOOL_E_CALLBACK, "on_unmap threw an exception"))
+        GPI_CALLBACK(refuses = config->on_map(&mapping, config->user),
+                     result = gpi_system_fail(GPUPOOL_E_CALLBACK, "on_map threw an exception"))
+    if (refuses)
+        result = gpi_system_fail(GPUPOOL_E_CALLBACK, "on_map refused %zu bytes", mapping.bytes);
+    if (result != GPUPOOL_OK)
+        return gpi_chunk_call(arena, chunk, arena->chunks.source->give) == GPUPOOL_OK
+                   ? result
+                   : gpi_arena_break(arena);
+    chunk->is_away = 0;
+    if (!chunk->stitch)
+        gpi_counter_move(&arena->chunks.reserved, (int64_t)(chunk->units * GPI_UNIT));
     return GPUPOOL_OK;
 }
 
-/* A chunk's memory comes from the source, and the program is told. */
-static gpupool_result gpi_chunk_come(gpupool_arena *arena, gpi_chunk *chunk) {
-    gpupool_result result = gpi_chunk_call(arena, chunk, arena->chunks.source->get);
-    gpupool_mapping mapping;
-    if (result != GPUPOOL_OK) return result;
-    gpi_chunk_describe(chunk, &mapping);
-    result = gpi_chunk_tell_map(arena, &mapping);
-    if (result != GPUPOOL_OK &&
-        gpi_chunk_call(arena, chunk, arena->chunks.source->give) != GPUPOOL_OK)
-        return gpi_arena_break(arena);
-    return result;
-}
-
-/* Tells the program, and gives the chunk's memory to its source. E_CALLBACK: it is given. */
+/* Tells the program, and gives the memory to its source or unmaps the stitch: then it is away, also
+   after E_CALLBACK. */
 static gpupool_result gpi_chunk_undo(gpupool_arena *arena, gpi_chunk *chunk) {
-    gpupool_mapping mapping;
-    gpupool_result told, result;
+    const gpupool_arena_config *config = &arena->config;
+    gpupool_mapping mapping = {chunk->memory, chunk->units * GPI_UNIT, chunk->handle};
+    gpupool_result told = GPUPOOL_OK, result;
     if (chunk->is_away) return GPUPOOL_OK;
-    gpi_chunk_describe(chunk, &mapping);
-    told = gpi_chunk_tell_unmap(arena, &mapping);
+    if (config->on_unmap)
+        GPI_CALLBACK(config->on_unmap(&mapping, config->user),
+                     told = gpi_system_fail(GPUPOOL_E_CALLBACK, "on_unmap threw an exception"))
     result = gpi_chunk_call(arena, chunk, arena->chunks.source->give);
+    if (result != GPUPOOL_OK && result != GPUPOOL_E_CALLBACK) return result;
+    chunk->is_away = 1;
+    if (!chunk->stitch)
+        gpi_counter_move(&arena->chunks.reserved, -(int64_t)(chunk->units * GPI_UNIT));
     return result == GPUPOOL_OK ? told : result;
 }
 
@@ -2888,45 +2727,53 @@ static gpupool_result gpi_chunk_make(gpupool_arena *arena, uint64_t unit, uint64
     chunk->unit = unit;
     chunk->units = units;
     result = gpi_chunk_come(arena, chunk);
-    if (result == GPUPOOL_OK) {
-        result = gpi_chunk_prepare(arena, 1);
-        if (result == GPUPOOL_OK) {
-            gpi_chunk_link(arena, chunk);
-            return GPUPOOL_OK;
-        }
-        if (gpi_chunk_undo(arena, chunk) != GPUPOOL_OK) return gpi_arena_break(arena);
-    }
-    GPUPOOL_FREE(chunk);
+    if (result == GPUPOOL_OK) gpi_chunk_link(arena, chunk);
+    else GPUPOOL_FREE(chunk);
     return result;
 }
+
+typedef struct gpi_ask { /* a request under way */
+    gpupool_arena *arena;
+    const gpupool_request *request;
+    gpi_stream *stream, *owner; /* of the call; whose the block will be: the stream, or its scope */
+    cudaStream_t handle;        /* the stream, for CUDA */
+    uint64_t units, alignment;
+    uint64_t need;     /* units that a growth must add for it */
+    int can_stitch;    /* the block may be stitched */
+    int is_own_chunk;  /* the block is one chunk of exactly its size */
+    int takes_own;     /* memory in the owner's list serves; 0: only finished memory */
+    int takes_others;  /* memory is short: other streams' marked memory serves, behind waits */
+    int takes_pending; /* whatever is free after waits: not to take it, but to add it up (VERDICT)
+                        */
+} gpi_ask;
 
 /* The size of new chunks for a need: a share of what is reserved, since the driver's price is for a
    handle and not for a byte. Under a limit chunks are smaller, so that less of it is lost. Chunks
    that are no neighbours must each have room for the whole block. */
-static uint64_t gpi_chunk_size(const gpupool_arena *arena, uint64_t need) {
-    const gpi_chunks *chunks = &arena->chunks;
+static uint64_t gpi_chunk_size(const gpi_ask *ask, uint64_t need) {
+    const gpi_chunks *chunks = &ask->arena->chunks;
     int is_limited = chunks->limit != UINT64_MAX;
     uint64_t units = gpi_max(chunks->reserved.now / GPI_UNIT / (is_limited ? 512 : 192),
                              need / (is_limited ? 64 : 32));
+    if (ask->is_own_chunk) return need;
     units = gpi_max(gpi_down(gpi_min(units, (32 << 20) / GPI_UNIT), GPI_GRANULE), GPI_GRANULE);
     if (chunks->chunk_units) units = chunks->chunk_units;
-    return arena->buddy.is_apart ? gpi_max(units, need) : units;
+    return ask->arena->buddy.is_apart ? gpi_max(units, need) : units;
 }
 
-/* Adds finished free memory: `need` units side by side, in chunks of `size`, and a whole chunk of
-   that size where the limit lets it. The lock opens between two chunks. What was made before a
-   failure stays, as free memory. */
-static gpupool_result gpi_chunk_grow(gpupool_arena *arena, uint64_t need, uint64_t size) {
+/* Adds finished free memory: `need` units side by side, in chunks of the usual size, and a whole
+   chunk of that size where the limit lets it. The lock opens between two chunks. What was made
+   before a failure stays, as free memory. */
+static gpupool_result gpi_chunk_grow(const gpi_ask *ask, uint64_t need) {
+    gpupool_arena *arena = ask->arena;
     gpi_buddy *buddy = &arena->buddy;
     const gpi_chunks *chunks = &arena->chunks;
-    uint64_t room = gpi_less(chunks->limit, chunks->reserved.now) / GPI_UNIT;
-    uint64_t most, done = 0, part, left = 0;
+    uint64_t page = chunks->source->flags & GPI_MAPS ? GPI_GRANULE : 1, done = 0, left = 0;
+    uint64_t room = gpi_down(gpi_less(chunks->limit, chunks->reserved.now) / GPI_UNIT, page);
+    uint64_t size = gpi_chunk_size(ask, need), most, part;
     gpupool_result result = GPUPOOL_OK;
     gpi_run *run;
-    if (chunks->source->flags & GPI_MAPS) {
-        need = gpi_up(need, GPI_GRANULE);
-        room = gpi_down(room, GPI_GRANULE);
-    }
+    need = gpi_up(need, page);
     most = gpi_max(need, gpi_min(size, room));
     if (need > room) return GPUPOOL_E_OUT_OF_MEMORY;
     /* what cannot be met with all free memory is not to leave the arena with all of the device */
@@ -2937,9 +2784,8 @@ static gpupool_result gpi_chunk_grow(gpupool_arena *arena, uint64_t need, uint64
         return GPUPOOL_E_OUT_OF_MEMORY;
     run = gpi_buddy_get(buddy, &buddy->empty, gpi_up(most, GPI_GRANULE), GPI_GRANULE * GPI_UNIT);
     if (!run) return GPUPOOL_E_OUT_OF_MEMORY; /* no addresses are left */
-    while (done < most && !arena->broken) {
-        part = gpi_min(size, most - done);
-        if (most - done - part < size / 2) part = most - done;
+    while (done < most) {
+        part = most - done < size + size / 2 ? most - done : size;
         if (part > gpi_less(chunks->limit, chunks->reserved.now) / GPI_UNIT)
             result = GPUPOOL_E_OUT_OF_MEMORY;
         else result = gpi_chunk_make(arena, run->unit + done, part);
@@ -2958,7 +2804,6 @@ static gpupool_result gpi_chunk_grow(gpupool_arena *arena, uint64_t need, uint64
     }
     run->by.freed_by = NULL;
     if (done) gpi_buddy_put(buddy, run, GPI_FREE, &buddy->any, 0);
-    if (arena->broken) return gpi_arena_break(arena);
     return done >= need ? GPUPOOL_OK : result;
 }
 
@@ -2968,26 +2813,6 @@ static int gpi_chunk_is_idle(const gpupool_arena *arena, const gpi_chunk *chunk)
     const gpi_run *run = gpi_buddy_at(&arena->buddy, chunk->unit);
     return run->state == GPI_FREE && run->list == &arena->buddy.any &&
            run->unit + run->units >= chunk->unit + chunk->units;
-}
-
-/* Gives an idle chunk back; no stitch lies over it. O10: while the lock is open its bytes count as
-   `returning`, and who is short of memory waits for them. */
-static gpupool_result gpi_chunk_give_back(gpupool_arena *arena, gpi_chunk *chunk) {
-    gpi_buddy *buddy = &arena->buddy;
-    gpi_run *run = gpi_buddy_at(buddy, chunk->unit);
-    uint64_t bytes = chunk->units * GPI_UNIT;
-    gpupool_result result;
-    run = gpi_buddy_take(buddy, run, chunk->unit, chunk->units);
-    arena->chunks.returning += bytes;
-    result = gpi_chunk_undo(arena, chunk);
-    arena->chunks.returning -= bytes;
-    gpi_system_wake_all(&arena->chunks.returned);
-    if (result != GPUPOOL_OK) gpi_arena_break(arena);
-    if (result != GPUPOOL_OK && result != GPUPOOL_E_CALLBACK) return GPUPOOL_E_CUDA;
-    gpi_chunk_unlink(arena, chunk);
-    gpi_buddy_put(buddy, run, GPI_EMPTY, &buddy->empty, 0);
-    GPUPOOL_FREE(chunk);
-    return result == GPUPOOL_OK ? GPUPOOL_OK : GPUPOOL_E_CUDA;
 }
 /* == STITCH =======================================================================================
    One block from free memory of several chunks: they are mapped a second time, side by side.
@@ -3023,19 +2848,6 @@ enum {
     GPI_REUSE_TRIES = 32    /* idle stitches of a size whose memory a request looks at */
 };
 
-typedef struct gpi_ask { /* a request under way */
-    gpupool_arena *arena;
-    const gpupool_request *request;
-    gpi_stream *stream, *owner; /* of the call; whose the block will be: the stream, or its scope */
-    cudaStream_t handle;        /* the stream, for CUDA */
-    uint64_t units, alignment;
-    int is_own_chunk;  /* the block is one chunk of exactly its size */
-    int takes_own;     /* memory in the owner's list serves; 0: only finished memory */
-    int takes_others;  /* memory is short: other streams' marked memory serves, behind waits */
-    int takes_pending; /* whatever is free after waits: not to take it, but to add it up (VERDICT)
-                        */
-} gpi_ask;
-
 static int gpi_ask_can_use(const gpi_ask *ask, const gpi_run *run) {
     const gpi_run *block = run->state == GPI_PART ? run->stitch->body : run;
     const gpi_stream *s;
@@ -3065,26 +2877,24 @@ static void gpi_hand_take(gpi_ask *ask, uint64_t unit, uint64_t units, gpi_run *
         gpi_run *run = gpi_buddy_at(buddy, unit);
         run = gpi_buddy_take(buddy, run, unit, gpi_min(end, run->unit + run->units) - unit);
         gpi_stream_note_taken(ask->arena, run, ask->owner);
-        run->is_followed = 0;
         run->next = *hand;
         *hand = run;
         unit += run->units;
     }
 }
 
-/* Makes the request's stream wait for all other streams that freed memory in the hand. */
+/* Makes the request's stream wait for all other streams that freed memory in the hand, once each.
+ */
 static gpupool_result gpi_hand_follow(gpi_ask *ask, gpi_run *hand) {
-    gpupool_result result;
-    gpi_run *run, *same;
-    for (run = hand; run; run = run->next) {
+    gpupool_result result = GPUPOOL_OK;
+    const gpi_run *run, *same;
+    for (run = hand; run && result == GPUPOOL_OK; run = run->next) {
         gpi_stream *s = run->list->stream;
-        if (!s || s == ask->owner || run->is_followed) continue;
-        result = gpi_stream_follow(ask->arena, s, ask->owner, ask->handle);
-        if (result != GPUPOOL_OK) return result;
-        for (same = run; same; same = same->next)
-            if (same->list == run->list) same->is_followed = 1;
+        if (!s || s == ask->owner) continue;
+        for (same = hand; same->list != run->list;) same = same->next;
+        if (same == run) result = gpi_stream_follow(ask->arena, s, ask->owner, ask->handle);
     }
-    return GPUPOOL_OK;
+    return result;
 }
 
 static void gpi_hand_put_back(gpupool_arena *arena, gpi_run *hand) {
@@ -3095,52 +2905,47 @@ static void gpi_hand_put_back(gpupool_arena *arena, gpi_run *hand) {
     }
 }
 
-/* Makes one run of all that the hand has from a unit on. */
-static gpi_run *gpi_hand_join(gpi_buddy *buddy, uint64_t unit, uint64_t units) {
-    gpi_run *run = gpi_buddy_at(buddy, unit);
-    while (run->units < units) gpi_buddy_join(buddy, run);
-    return run;
-}
-
 /* -- stitches -- */
 
 static uint32_t gpi_stitch_bin(uint64_t units) {
     return gpi_buddy_bin(gpi_up(units, GPI_GRANULE) / GPI_GRANULE);
 }
 
-/* Takes the pieces of a stitch that no block uses. */
+static int gpi_stitch_is_idle(const gpi_stitch *stitch) {
+    return stitch->body->state == GPI_IDLE;
+}
+
+/* Takes the pieces of a stitch that is idle. */
 static gpupool_result gpi_stitch_take(gpi_ask *ask, gpi_stitch *stitch) {
     gpupool_arena *arena = ask->arena;
+    const gpi_range *piece = stitch->pieces, *end = piece + stitch->count;
     gpi_run *hand = NULL;
     gpupool_result result;
-    uint32_t i;
     arena->stitches.idle_pieces -= stitch->count;
-    stitch->is_used = 1;
-    for (i = 0; i < stitch->count; i++)
-        gpi_hand_take(ask, stitch->pieces[i].chunk->unit, stitch->pieces[i].units, &hand);
+    stitch->body->state = GPI_TAKEN;
+    for (; piece < end; piece++) gpi_hand_take(ask, piece->unit, piece->units, &hand);
     result = gpi_hand_follow(ask, hand);
     if (result != GPUPOOL_OK) {
         gpi_hand_put_back(arena, hand);
         arena->stitches.idle_pieces += stitch->count;
-        stitch->is_used = 0;
+        stitch->body->state = GPI_IDLE;
         return result;
     }
-    for (i = 0; i < stitch->count; i++) {
-        gpi_piece *piece = &stitch->pieces[i];
-        piece->run = gpi_hand_join(&arena->buddy, piece->chunk->unit, piece->units);
-        piece->run->state = GPI_PART;
-        piece->run->stitch = stitch;
+    for (piece = stitch->pieces; piece < end; piece++) {
+        gpi_run *run = gpi_buddy_at(&arena->buddy, piece->unit);
+        while (run->units < piece->units) gpi_buddy_join(&arena->buddy, run);
+        run->state = GPI_PART;
+        run->stitch = stitch;
     }
-    stitch->body->state = GPI_TAKEN;
     return GPUPOOL_OK;
 }
 
 /* Frees the block of a stitch. */
 static void gpi_stitch_put(gpupool_arena *arena, gpi_stitch *stitch, gpi_stream *s, uint64_t at) {
     uint32_t i;
-    for (i = 0; i < stitch->count; i++) gpi_stream_put(arena, stitch->pieces[i].run, s, at);
+    for (i = 0; i < stitch->count; i++)
+        gpi_stream_put(arena, gpi_buddy_at(&arena->buddy, stitch->pieces[i].unit), s, at);
     stitch->body->state = GPI_IDLE;
-    stitch->is_used = 0;
     stitch->user = s->kind == GPI_NONE ? NULL : s;
     stitch->user_at = at;
     stitch->freed_at = ++arena->stitches.ticks;
@@ -3152,7 +2957,7 @@ static int gpi_stitch_serves(const gpi_ask *ask, const gpi_stitch *stitch, uint6
     uint32_t i;
     for (i = 0; i < stitch->count; i++) {
         uint64_t units = i + 1 < stitch->count ? stitch->pieces[i].units : last;
-        if (gpi_ask_usable(ask, stitch->pieces[i].chunk->unit, units) < units) return 0;
+        if (gpi_ask_usable(ask, stitch->pieces[i].unit, units) < units) return 0;
     }
     return 1;
 }
@@ -3167,8 +2972,8 @@ static gpi_run *gpi_stitch_reuse(gpi_ask *ask) {
     int tries = GPI_REUSE_TRIES;
     for (; stitch && tries; stitch = stitch->next) {
         uint64_t last = ask->units - (stitch->units - stitch->pieces[stitch->count - 1].units);
-        if (stitch->is_used || gpi_up(stitch->units, GPI_GRANULE) != granules ||
-            gpi_address(&arena->buddy, stitch->body->unit) % ask->alignment)
+        if (!gpi_stitch_is_idle(stitch) || gpi_up(stitch->units, GPI_GRANULE) != granules ||
+            (uintptr_t)stitch->range.memory % ask->alignment)
             continue;
         tries--;
         if (!gpi_stitch_serves(ask, stitch, last) ||
@@ -3187,38 +2992,23 @@ static gpi_run *gpi_stitch_reuse(gpi_ask *ask) {
 
 /* -- idle stitches go -- */
 
-/* Tells the program, and unmaps. E_CALLBACK: it is unmapped. */
-static gpupool_result gpi_stitch_undo(gpupool_arena *arena, const gpi_stitch *stitch) {
-    uint64_t address = gpi_address(&arena->buddy, stitch->body->unit);
-    gpupool_mapping mapping = {(void *)(uintptr_t)address, stitch->body->units * GPI_UNIT, 0};
-    gpupool_result told, result;
-    gpi_visit visit;
-    if (stitch->is_away) return GPUPOOL_OK;
-    told = gpi_chunk_tell_unmap(arena, &mapping);
-    gpi_driver_enter(&arena->driver, arena->driver.context, &visit);
-    result = GPI_TELL(&arena->driver, unmap, address, mapping.bytes);
-    gpi_driver_leave(&arena->driver, &visit);
-    return result == GPUPOOL_OK ? told : result;
-}
-
 static gpupool_result gpi_stitch_unmap(gpupool_arena *arena, gpi_stitch *stitch) {
     gpi_stitches *stitches = &arena->stitches;
     gpi_stitch **link = &stitches->bins[gpi_stitch_bin(stitch->units)];
-    gpupool_result result = gpi_stitch_undo(arena, stitch);
-    if (result != GPUPOOL_OK) gpi_arena_break(arena);
-    if (result != GPUPOOL_OK && result != GPUPOOL_E_CALLBACK) return GPUPOOL_E_CUDA;
+    gpupool_result result = gpi_chunk_undo(arena, &stitch->range);
+    if (!stitch->range.is_away) return gpi_arena_break(arena);
     while (*link != stitch) link = &(*link)->next;
     *link = stitch->next;
     stitches->count--;
     stitches->idle_pieces -= stitch->count;
     gpi_buddy_put(&arena->buddy, stitch->body, GPI_SPACE, &arena->buddy.space, 0);
     GPUPOOL_FREE(stitch);
-    return result == GPUPOOL_OK ? GPUPOOL_OK : GPUPOOL_E_CUDA;
+    return result == GPUPOOL_OK ? GPUPOOL_OK : gpi_arena_break(arena);
 }
 
 static int gpi_stitch_is_over(const gpi_stitch *stitch, const gpi_chunk *chunk) {
     uint32_t i = 0;
-    while (i < stitch->count && stitch->pieces[i].chunk != chunk) i++;
+    while (i < stitch->count && stitch->pieces[i].unit != chunk->unit) i++;
     return i < stitch->count;
 }
 
@@ -3234,19 +3024,35 @@ static gpi_stitch *gpi_stitch_oldest(const gpupool_arena *arena, const gpi_chunk
     int bin;
     for (bin = 0; bin < GPI_BINS; bin++)
         for (stitch = arena->stitches.bins[bin]; stitch; stitch = stitch->next) {
-            if (stitch->is_used || (oldest && oldest->freed_at < stitch->freed_at)) continue;
+            if (!gpi_stitch_is_idle(stitch) || (oldest && oldest->freed_at < stitch->freed_at))
+                continue;
             if (chunk ? gpi_stitch_is_over(stitch, chunk) : gpi_stitch_has_passed(arena, stitch))
                 oldest = stitch;
         }
     return oldest;
 }
 
-/* Gives an idle chunk back, and unmaps what is stitched over it. */
+/* Gives an idle chunk back, and unmaps what is stitched over it. O10: while the lock is open its
+   bytes count as `returning`, and who is short of memory waits for them. */
 static gpupool_result gpi_stitch_give_back(gpupool_arena *arena, gpi_chunk *chunk) {
+    gpi_buddy *buddy = &arena->buddy;
+    uint64_t bytes = chunk->units * GPI_UNIT;
+    gpupool_result result;
     gpi_stitch *stitch;
+    gpi_run *run;
     while ((stitch = gpi_stitch_oldest(arena, chunk)) != NULL)
         if (gpi_stitch_unmap(arena, stitch) != GPUPOOL_OK) return GPUPOOL_E_CUDA;
-    return gpi_chunk_give_back(arena, chunk);
+    run = gpi_buddy_take(buddy, gpi_buddy_at(buddy, chunk->unit), chunk->unit, chunk->units);
+    if (chunk->is_away) arena->chunks.asleep -= bytes;
+    arena->chunks.returning += bytes;
+    result = gpi_chunk_undo(arena, chunk);
+    arena->chunks.returning -= bytes;
+    gpi_system_wake_all(&arena->chunks.returned);
+    if (!chunk->is_away) return gpi_arena_break(arena);
+    gpi_chunk_unlink(arena, chunk);
+    gpi_buddy_put(buddy, run, GPI_EMPTY, &buddy->empty, 0);
+    GPUPOOL_FREE(chunk);
+    return result == GPUPOOL_OK ? GPUPOOL_OK : gpi_arena_break(arena);
 }
 
 /* Keeps idle stitches within bounds. */
@@ -3317,46 +3123,24 @@ static gpupool_result gpi_stitch_new(const gpi_ask *ask, const gpi_plan *plan, g
         GPUPOOL_FREE(stitch);
         return gpi_system_no_memory();
     }
-    stitch->pieces = (gpi_piece *)(stitch + 1);
-    for (i = 0; i < chunks->count; i++) {
-        if (!chunks->all[i]->is_chosen) continue;
-        stitch->pieces[stitch->count].chunk = chunks->all[i];
-        stitch->pieces[stitch->count++].units = chunks->all[i]->units;
-        mapped += chunks->all[i]->units;
-    }
-    if (plan->last) {
-        stitch->pieces[stitch->count].chunk = plan->last;
-        stitch->pieces[stitch->count++].units = ask->units - mapped;
-        mapped += plan->last->units;
+    stitch->pieces = (gpi_range *)(stitch + 1);
+    for (i = 0; i <= chunks->count; i++) { /* the last piece comes last */
+        const gpi_chunk *chunk = i < chunks->count ? chunks->all[i] : plan->last;
+        if (!chunk || (!chunk->is_chosen && i < chunks->count)) continue;
+        stitch->pieces[stitch->count].unit = chunk->unit;
+        stitch->pieces[stitch->count++].units = gpi_min(chunk->units, ask->units - mapped);
+        mapped += chunk->units;
     }
     stitch->units = ask->units;
     stitch->body = gpi_buddy_get(buddy, &buddy->space, mapped, alignment);
-    if (stitch->body) return GPUPOOL_OK;
-    GPUPOOL_FREE(stitch);
-    return GPUPOOL_E_OUT_OF_MEMORY; /* no addresses are left */
-}
-
-/* Maps the chunks side by side, and tells the program. What fails leaves nothing mapped. */
-static gpupool_result gpi_stitch_map(gpupool_arena *arena, const gpi_stitch *stitch) {
-    gpi_driver *driver = &arena->driver;
-    uint64_t address = gpi_address(&arena->buddy, stitch->body->unit), done = 0;
-    gpupool_mapping mapping = {(void *)(uintptr_t)address, stitch->body->units * GPI_UNIT, 0};
-    gpupool_result result = GPUPOOL_OK;
-    gpi_visit visit;
-    uint32_t i;
-    gpi_driver_enter(driver, driver->context, &visit);
-    for (i = 0; i < stitch->count && result == GPUPOOL_OK; i++) {
-        const gpi_chunk *chunk = stitch->pieces[i].chunk;
-        uint64_t bytes = chunk->units * GPI_UNIT;
-        result = GPI_TELL(driver, map, address + done, bytes, 0, chunk->handle, 0);
-        if (result == GPUPOOL_OK) done += bytes;
+    if (!stitch->body) {
+        GPUPOOL_FREE(stitch);
+        return GPUPOOL_E_OUT_OF_MEMORY; /* no addresses are left */
     }
-    if (result == GPUPOOL_OK) result = gpi_driver_access(driver, address, done);
-    if (result == GPUPOOL_OK) result = gpi_chunk_tell_map(arena, &mapping);
-    if (result != GPUPOOL_OK && done && driver->unmap(address, done) != CUDA_SUCCESS)
-        result = gpi_arena_break(arena);
-    gpi_driver_leave(driver, &visit);
-    return result;
+    stitch->range.stitch = stitch;
+    stitch->range.unit = stitch->body->unit;
+    stitch->range.units = mapped;
+    return GPUPOOL_OK;
 }
 
 static void gpi_stitch_link(gpupool_arena *arena, gpi_stitch *stitch) {
@@ -3383,11 +3167,10 @@ static gpupool_result gpi_stitch_make(gpi_ask *ask, uint64_t most, gpi_run **run
     gpi_stitch_plan(ask, &plan);
     if (plan.missing == ask->units || plan.count + (plan.missing > 0) > most)
         return GPUPOOL_E_OUT_OF_MEMORY;
-    if (plan.missing)
-        return gpi_chunk_grow(arena, plan.missing, gpi_chunk_size(arena, plan.missing));
+    if (plan.missing) return gpi_chunk_grow(ask, plan.missing);
     result = gpi_stitch_new(ask, &plan, &stitch);
     if (result != GPUPOOL_OK) return result;
-    result = gpi_stitch_map(arena, stitch);
+    result = gpi_chunk_come(arena, &stitch->range);
     if (result != GPUPOOL_OK) {
         gpi_buddy_put(&arena->buddy, stitch->body, GPI_SPACE, &arena->buddy.space, 0);
         GPUPOOL_FREE(stitch);
@@ -3436,7 +3219,7 @@ static void gpi_ladder_put(gpupool_arena *arena, gpi_run *run, gpi_stream *s) {
     } else if (arena->chunks.source->flags & GPI_ALONE && s->kind != GPI_GRAPH) {
         chunk = gpi_buddy_chunk(&arena->buddy, run->unit);
         gpi_buddy_put(&arena->buddy, run, GPI_FREE, &arena->buddy.any, 0);
-        gpi_chunk_give_back(arena, chunk);
+        gpi_stitch_give_back(arena, chunk);
     } else {
         gpi_stream_put(arena, run, s, at);
     }
@@ -3490,13 +3273,11 @@ static gpi_stream *gpi_ladder_choose_wait(const gpi_ask *ask, uint64_t began) {
     gpi_stream *s, *best = NULL;
     for (s = streams->all_streams; s; s = s->next) {
         uint64_t done = gpi_stream_done(ask->arena, s);
+        int is_marked = !s->recording && s->mark_at > done;
         if (gpi_min(s->issued, began) <= done || (!s->list.units && !streams->waiting)) continue;
-        if (s->recording || s->mark_at <= done) {
-            if (!best) best = &streams->all;
-            continue;
-        }
-        if (s == ask->owner) return s;
-        if (!best || best == &streams->all || s->mark_at < best->mark_at) best = s;
+        if (is_marked && s == ask->owner) return s;
+        if (!best) best = &streams->all;
+        if (is_marked && (best == &streams->all || s->mark_at < best->mark_at)) best = s;
     }
     return best;
 }
@@ -3508,10 +3289,11 @@ static gpupool_result gpi_ladder_wait(gpupool_arena *arena, gpi_stream *s) {
     int is_device = s == &streams->all;
     uint64_t at = is_device ? streams->position : s->mark_at;
     gpupool_result result;
+    GPI_VISIT(&arena->driver, NULL);
     s->followers++;
     gpi_arena_open(arena);
     result = is_device ? gpi_driver_wait(&arena->driver)
-                       : gpi_driver_wait_event(&arena->driver, s->context, s->event);
+                       : GPI_TELL(&arena->driver, event_sync, s->event);
     gpi_arena_close(arena);
     s->followers--;
     streams->host_waits++;
@@ -3539,22 +3321,24 @@ static gpupool_result gpi_ladder_trim(gpupool_arena *arena, uint64_t keep) {
     return result;
 }
 
-/* Gives back as many idle chunks as a growth by so many units lacks, and grows. */
-static gpupool_result gpi_ladder_exchange(gpupool_arena *arena, uint64_t units, uint64_t size) {
+/* Gives back as many idle chunks as the growth lacks, and grows. */
+static gpupool_result gpi_ladder_exchange(const gpi_ask *ask) {
+    gpupool_arena *arena = ask->arena;
     const gpi_chunks *chunks = &arena->chunks;
-    uint64_t need = gpi_up(units, GPI_GRANULE) * GPI_UNIT, idle = 0, room, i;
-    gpupool_result result;
+    uint64_t need = gpi_up(ask->need, GPI_GRANULE) * GPI_UNIT, idle = 0;
+    uint64_t room = gpi_less(chunks->limit, chunks->reserved.now), keep, i;
+    gpupool_result result = GPUPOOL_E_OUT_OF_MEMORY;
     for (i = 0; i < chunks->count; i++)
         if (gpi_chunk_is_idle(arena, chunks->all[i])) idle += chunks->all[i]->units * GPI_UNIT;
-    room = gpi_less(chunks->limit, chunks->reserved.now);
     if (chunks->source->flags & GPI_ON_DEVICE)
         room = gpi_min(room, gpi_driver_free_bytes(&arena->driver));
     if (!idle || need > room + idle) return GPUPOOL_E_OUT_OF_MEMORY;
-    result = gpi_ladder_trim(arena, gpi_less(chunks->reserved.now, gpi_less(need, room)));
-    if (result == GPUPOOL_OK) result = gpi_chunk_grow(arena, units, size);
-    if (result != GPUPOOL_E_OUT_OF_MEMORY) return result;
-    result = gpi_ladder_trim(arena, 0); /* others have taken it: everything that is idle */
-    return result == GPUPOOL_OK ? gpi_chunk_grow(arena, units, size) : result;
+    keep = gpi_less(chunks->reserved.now, gpi_less(need, room));
+    for (i = 0; i < 2 && result == GPUPOOL_E_OUT_OF_MEMORY; i++) {
+        result = gpi_ladder_trim(arena, i ? 0 : keep); /* if others have taken it: all idle ones */
+        if (result == GPUPOOL_OK) result = gpi_chunk_grow(ask, ask->need);
+    }
+    return result;
 }
 
 /* -- the steps -- */
@@ -3612,7 +3396,6 @@ static gpi_run *gpi_ladder_take_others(gpi_ask *ask) {
         if (!run) continue;
         run = gpi_buddy_take(buddy, run, gpi_buddy_start(buddy, run, ask->alignment), ask->units);
         run->next = NULL;
-        run->is_followed = 0;
         if (gpi_hand_follow(ask, run) == GPUPOOL_OK) return run;
         gpi_hand_put_back(arena, run);
         return NULL;
@@ -3646,20 +3429,6 @@ static int gpi_ladder_adopt_waiting(gpi_ask *ask) {
     return 1;
 }
 
-/* What a growth must add for the request. */
-static uint64_t gpi_ladder_need(const gpi_ask *ask) {
-    uint64_t aligned = ask->arena->buddy.is_apart ? GPI_UNIT : GPI_GRANULE * GPI_UNIT;
-    return ask->units + (ask->alignment > aligned ? ask->alignment / GPI_UNIT : 0);
-}
-
-static uint64_t gpi_ladder_size(const gpi_ask *ask) {
-    return ask->is_own_chunk ? ask->units : gpi_chunk_size(ask->arena, gpi_ladder_need(ask));
-}
-
-static int gpi_ladder_can_stitch(const gpi_ask *ask) {
-    return (ask->arena->chunks.source->flags & GPI_MAPS) && !ask->is_own_chunk;
-}
-
 /* The arena maps or grows though another stream has freed memory, which no mark covers. */
 static void gpi_ladder_note_unmarked(const gpi_ask *ask) {
     gpupool_arena *arena = ask->arena;
@@ -3672,12 +3441,12 @@ static void gpi_ladder_note_unmarked(const gpi_ask *ask) {
 
 /* A stitch within the budget, or growth. *run stays NULL after OK: memory was added. */
 static gpupool_result gpi_ladder_extend(gpi_ask *ask, gpi_run **run) {
-    uint64_t most = gpi_ladder_can_stitch(ask) ? gpi_stitch_affords(ask->arena) : 0;
+    uint64_t most = ask->can_stitch ? gpi_stitch_affords(ask->arena) : 0;
     gpupool_result result = GPUPOOL_E_OUT_OF_MEMORY;
     gpi_ladder_note_unmarked(ask);
     if (most >= 2) result = gpi_stitch_make(ask, most, run);
     if (result != GPUPOOL_E_OUT_OF_MEMORY) return result;
-    return gpi_chunk_grow(ask->arena, gpi_ladder_need(ask), gpi_ladder_size(ask));
+    return gpi_chunk_grow(ask, ask->need);
 }
 
 /* The host waits: for work, or for memory that another thread is giving back (O10). */
@@ -3704,11 +3473,11 @@ static gpupool_result gpi_ladder_squeeze(gpi_ask *ask, uint64_t began, gpi_run *
         if (!*run) *run = gpi_stitch_reuse(ask);
         if (*run || gpi_ladder_adopt_waiting(ask)) return GPUPOOL_OK;
     }
-    if (gpi_ladder_can_stitch(ask)) {
+    if (ask->can_stitch) {
         result = gpi_stitch_make(ask, UINT64_MAX, run);
         if (result != GPUPOOL_E_OUT_OF_MEMORY) return result;
     }
-    result = gpi_ladder_exchange(ask->arena, gpi_ladder_need(ask), gpi_ladder_size(ask));
+    result = gpi_ladder_exchange(ask);
     return result == GPUPOOL_E_OUT_OF_MEMORY ? gpi_ladder_wait_for(ask, began) : result;
 }
 
@@ -3822,7 +3591,7 @@ static uint64_t gpi_sibling_help(gpupool_arena *arena, uint64_t need, unsigned f
    now. */
 static int gpi_sibling_helps(const gpi_ask *ask) {
     gpupool_arena *arena = ask->arena;
-    uint64_t need = gpi_up(gpi_ladder_need(ask), GPI_GRANULE) * GPI_UNIT;
+    uint64_t need = gpi_up(ask->need, GPI_GRANULE) * GPI_UNIT;
     if (!(arena->chunks.source->flags & GPI_ON_DEVICE) ||
         need > gpi_less(arena->chunks.limit, arena->chunks.reserved.now))
         return 0;
@@ -3866,7 +3635,7 @@ static void gpi_survey_make(gpi_ask ask, uint64_t device_free, gpi_survey *surve
     const gpi_buddy *buddy = &ask.arena->buddy;
     const gpi_chunks *chunks = &ask.arena->chunks;
     const gpi_run *run = gpi_buddy_at(buddy, 0);
-    int can_stitch = gpi_ladder_can_stitch(&ask);
+    int can_stitch = ask.can_stitch;
     uint64_t more, i;
     gpi_plan plan;
     memset(survey, 0, sizeof *survey);
@@ -3949,8 +3718,8 @@ static void gpi_holder_write(const gpi_holder *holder, char *to, size_t bytes) {
    with them in a stitch, for which a larger alignment may find no addresses. */
 static void gpi_verdict_growth(const gpi_ask *ask, uint64_t whole, gpupool_verdict *v) {
     const gpi_chunks *chunks = &ask->arena->chunks;
-    uint64_t needs = gpi_up(gpi_ladder_need(ask) * GPI_UNIT, GPI_PAGE);
-    if (ask->alignment > GPI_PAGE && gpi_ladder_can_stitch(ask)) whole = 0;
+    uint64_t needs = gpi_up(ask->need * GPI_UNIT, GPI_PAGE);
+    if (ask->alignment > GPI_PAGE && ask->can_stitch) whole = 0;
     v->missing = gpi_less(v->reserved - whole + needs, chunks->limit);
     if (chunks->source->flags & GPI_ON_DEVICE)
         v->device_missing = gpi_less(needs, v->device_free + whole);
@@ -4083,6 +3852,9 @@ static void gpi_report_open(void); /* both: REPORT */
 
    Read first: gpi_alloc_cached, gpi_alloc_slow, gpi_free_cached, gpi_free_slow. */
 
+#ifndef GPUPOOL_CHECK
+#define GPUPOOL_CHECK 0
+#endif
 static inline void gpi_alloc_check(gpupool_arena *arena) {
     if (!GPUPOOL_CHECK || gpupool_check(arena) == GPUPOOL_OK) return;
     fprintf(stderr, "gpupool: %s\n", gpupool_last_error());
@@ -4094,8 +3866,8 @@ static inline void gpi_alloc_check(gpupool_arena *arena) {
 static gpupool_result gpi_alloc_enter(const gpupool_arena *arena) {
     if (arena && arena->magic == GPI_MAGIC) return GPUPOOL_OK;
     if (gpi_system_is_forked())
-        return gpi_system_fail(GPUPOOL_E_FORKED, "this process is a forked child: CUDA's context "
-                                                 "and the arena are its parent's");
+        return gpi_system_fail(GPUPOOL_E_FORKED, "this process is a forked child: CUDA's context, "
+                                                 "arenas and rings are its parent's");
     return gpi_system_fail(GPUPOOL_E_ARGUMENT, "arena: %s",
                            arena ? "it was destroyed, or never created" : "it is NULL");
 }
@@ -4103,15 +3875,16 @@ static gpupool_result gpi_alloc_enter(const gpupool_arena *arena) {
 /* The run of home memory or of a stitch that an address is in; NULL: none. */
 static gpi_run *gpi_alloc_around(const gpupool_arena *arena, uint64_t address) {
     const gpi_buddy *buddy = &arena->buddy;
-    uint64_t unit = (address - buddy->base) / GPI_UNIT, i;
-    if (!buddy->is_apart)
-        return unit < buddy->granules * GPI_GRANULE ? gpi_buddy_at(buddy, unit) : NULL;
-    for (i = 0; i < arena->chunks.count; i++) {
+    uint64_t at = address - buddy->base, i;
+    gpi_run *run = NULL;
+    if (!buddy->is_apart && at / GPI_PAGE < buddy->granules)
+        run = gpi_buddy_at(buddy, at / GPI_UNIT);
+    for (i = 0; i < arena->chunks.count && buddy->is_apart; i++) {
         const gpi_chunk *chunk = arena->chunks.all[i];
-        unit = (address - (uint64_t)(uintptr_t)chunk->memory) / GPI_UNIT;
-        if (unit < chunk->units) return gpi_buddy_at(buddy, chunk->unit + unit);
+        at = address - (uint64_t)(uintptr_t)chunk->memory;
+        if (at / GPI_UNIT < chunk->units) run = gpi_buddy_at(buddy, chunk->unit + at / GPI_UNIT);
     }
-    return NULL;
+    return run && run->state != GPI_EMPTY && run->state != GPI_SPACE ? run : NULL;
 }
 
 /* Finds the live block at an address. E_INSIDE: *run is the one around it. */
@@ -4120,7 +3893,7 @@ static gpupool_result gpi_alloc_find(gpupool_arena *arena, const void *memory, g
     gpupool_block block;
     *run = gpi_buddy_lookup(&arena->buddy, address, INT32_MAX);
     if (!*run) *run = gpi_alloc_around(arena, address);
-    if (!*run || (*run)->state == GPI_EMPTY || (*run)->state == GPI_SPACE)
+    if (!*run)
         return gpi_system_fail(GPUPOOL_E_NOT_OURS, "block: %p is in no memory of this arena",
                                memory);
     if (!gpi_stream_describe(*run, &block))
@@ -4184,6 +3957,23 @@ static gpupool_result gpi_alloc_begin(gpupool_arena *arena, cudaStream_t stream,
     return gpi_stream_get(arena, stream, s);
 }
 
+/* What other calls begin and end with. After E_OK the lock is held. `out` is what the call's
+   argument `name` points to. */
+static gpupool_result gpi_alloc_lock(gpupool_arena *arena, const char *name, const void *out) {
+    gpupool_result result = gpi_alloc_enter(arena);
+    if (result != GPUPOOL_OK) return result;
+    if (!out) return gpi_system_fail(GPUPOOL_E_ARGUMENT, "%s: it is NULL", name);
+    gpi_system_lock(&arena->lock);
+    gpi_alloc_empty_mail(arena);
+    return GPUPOOL_OK;
+}
+
+static gpupool_result gpi_alloc_unlock(gpupool_arena *arena, gpupool_result result) {
+    gpi_system_unlock(&arena->lock);
+    gpi_alloc_check(arena);
+    return result;
+}
+
 /* -- allocate -- */
 
 /* From the stream's cache; NULL: not this way. */
@@ -4211,7 +4001,7 @@ static inline void *gpi_alloc_cached(gpupool_arena *arena, const gpupool_request
 
 static gpupool_result gpi_alloc_refuses(const gpupool_arena *arena, const gpupool_request *r) {
     const gpi_source *source = arena->chunks.source;
-    uint64_t most = arena->buddy.is_apart ? GPI_UNIT : GPI_GRANULE * GPI_UNIT;
+    uint64_t most = arena->buddy.is_apart ? GPI_UNIT : GPI_PAGE;
     if (r->bytes == 0 || r->bytes > (uint64_t)1 << 46)
         return gpi_system_fail(GPUPOOL_E_ARGUMENT, "bytes: %zu is not in 1 to 2^46", r->bytes);
     if ((r->alignment & (r->alignment - 1)) || r->alignment > (uint64_t)1 << 40)
@@ -4230,16 +4020,19 @@ static gpupool_result gpi_alloc_refuses(const gpupool_arena *arena, const gpupoo
 static void gpi_alloc_ask(gpi_ask *ask, gpupool_arena *arena, const gpupool_request *request,
                           gpi_stream *s) {
     unsigned flags = arena->chunks.source->flags;
+    uint64_t aligned = arena->buddy.is_apart ? GPI_UNIT : GPI_PAGE; /* chunks begin so */
     memset(ask, 0, sizeof *ask);
     ask->arena = arena;
     ask->request = request;
     ask->stream = s;
     ask->owner = s->scope ? s->scope : s;
-    ask->handle = request->stream ? request->stream : GPI_NULL_STREAM;
+    ask->handle = request->stream ? request->stream : GPUPOOL_STREAM_HERE;
     ask->is_own_chunk = request->flags & GPUPOOL_OWN_CHUNK || flags & GPI_ALONE;
     ask->units = gpi_up(request->bytes, GPI_UNIT) / GPI_UNIT;
     if (ask->is_own_chunk && flags & GPI_MAPS) ask->units = gpi_up(ask->units, GPI_GRANULE);
     ask->alignment = gpi_max(request->alignment, GPI_UNIT);
+    ask->need = ask->units + (ask->alignment > aligned ? ask->alignment / GPI_UNIT : 0);
+    ask->can_stitch = flags & GPI_MAPS && !ask->is_own_chunk;
     ask->takes_own = ask->owner->kind == GPI_GRAPH ||
                      (ask->owner->kind == GPI_ORDINARY && !(flags & GPI_HOST)); /* O5 */
     if (ask->owner->kind == GPI_NONE) arena->streams.is_shared = 1;
@@ -4327,16 +4120,14 @@ static gpupool_result gpi_alloc_zero(gpi_ask *ask, void *block) {
     gpi_driver *driver = &ask->arena->driver;
     cudaStream_t stream = ask->owner->kind == GPI_NONE ? cudaStreamPerThread : ask->handle;
     gpupool_result result;
-    gpi_visit visit;
     if (ask->arena->chunks.source->flags & GPI_HOST && ask->owner->kind != GPI_GRAPH) {
         memset(block, 0, ask->request->bytes);
         return GPUPOOL_OK;
     }
-    gpi_driver_enter(driver, ask->owner->context, &visit);
+    GPI_VISIT(driver, ask->owner->context);
     result = GPI_TELL(driver, fill, (CUdeviceptr)(uintptr_t)block, 0, ask->request->bytes, stream);
     if (result == GPUPOOL_OK && ask->owner->kind == GPI_NONE)
         result = GPI_TELL(driver, stream_sync, stream);
-    gpi_driver_leave(driver, &visit);
     return result;
 }
 
@@ -4439,7 +4230,7 @@ static gpupool_result gpi_free_slow(gpupool_arena *arena, void *block, cudaStrea
         gpi_stream_flush(arena, s, gpi_free_is_short(arena) ? 0 : gpi_stream_cache_most(arena) / 2);
         result = gpi_alloc_end_at(arena, block, s->scope ? s->scope : s);
     }
-    if (result == GPUPOOL_OK) gpi_stream_mark_due(arena, s, stream ? stream : GPI_NULL_STREAM);
+    if (result == GPUPOOL_OK) gpi_stream_mark_due(arena, s, stream ? stream : GPUPOOL_STREAM_HERE);
     else arena->failures++;
     gpi_system_unlock(&arena->lock);
     return result;
@@ -4500,7 +4291,7 @@ GPUPOOL_API gpupool_result gpupool_record_stream(gpupool_arena *arena, const voi
     result = gpi_alloc_begin(arena, stream, &s);
     if (result == GPUPOOL_OK) result = gpi_alloc_claim(arena, block, &run);
     if (result == GPUPOOL_OK)
-        result = gpi_alloc_record(arena, run, s, stream ? stream : GPI_NULL_STREAM);
+        result = gpi_alloc_record(arena, run, s, stream ? stream : GPUPOOL_STREAM_HERE);
     gpi_system_unlock(&arena->lock);
     gpi_alloc_check(arena);
     GPUPOOL_TRACE("use", arena, block, 0, stream, NULL);
@@ -4509,17 +4300,13 @@ GPUPOOL_API gpupool_result gpupool_record_stream(gpupool_arena *arena, const voi
 
 GPUPOOL_API gpupool_result gpupool_get_block(gpupool_arena *arena, const void *memory,
                                              gpupool_block *block) {
-    gpupool_result result = gpi_alloc_enter(arena);
+    gpupool_result result = gpi_alloc_lock(arena, "block", block);
     gpi_run *run;
     if (result != GPUPOOL_OK) return result;
-    if (!block) return gpi_system_fail(GPUPOOL_E_ARGUMENT, "block: it is NULL");
     memset(block, 0, sizeof *block);
-    gpi_system_lock(&arena->lock);
-    gpi_alloc_empty_mail(arena);
     result = gpi_alloc_find(arena, memory, &run);
     if (result == GPUPOOL_OK || result == GPUPOOL_E_INSIDE) gpi_stream_describe(run, block);
-    gpi_system_unlock(&arena->lock);
-    return result;
+    return gpi_alloc_unlock(arena, result);
 }
 /* == CAPTURE ======================================================================================
    Memory of CUDA graphs. A graph runs again and again after its capture, so what its nodes use must
@@ -4638,8 +4425,8 @@ GPUPOOL_API gpupool_result gpupool_release_capture(gpupool_capture *capture) {
 /* == LIFE =========================================================================================
    Arenas are made and destroyed, and the process has a list of them.
 
-   L1  An arena's struct lies in pages of its own that a fork wipes (O17), and stays readable when
-       the arena is destroyed: magic tells. The next arena uses it again.
+   L1  An arena's struct lies in pages of its own that a fork wipes (O17), and stays readable and in
+       the list when the arena is destroyed: magic tells. The next arena uses it again.
    L2  The process's lock is held only to find an arena and count a visitor in. Destroy takes an
        arena from the list when it has no visitors, and visitors pass by one that is being
    destroyed.
@@ -4650,20 +4437,16 @@ enum { GPI_HOMES = 2, GPI_SPACES = 6 }; /* addresses, as a multiple of the devic
 
 /* -- the list -- */
 
-/* A visitor goes; whoever ends the arena waits for that. The process's lock is held. */
-static void gpi_life_depart(gpupool_arena *arena) {
-    arena->visitors--;
-    if (arena->magic != GPI_MAGIC) gpi_system_wake_all(&arena->departures);
-}
-
-/* Leaves one arena of the list (NULL: none) and enters the next; NULL: that was the last. */
+/* Leaves one arena of the list (NULL: none), for whose end a thread may wait, and enters the next;
+   NULL: that was the last. */
 static gpupool_arena *gpi_life_visit(gpupool_arena *left) {
     gpupool_arena *arena;
     gpi_system_lock(&gpi_process.lock);
     arena = left ? left->next_arena : gpi_process.arenas;
     while (arena && arena->magic != GPI_MAGIC) arena = arena->next_arena;
     if (arena) arena->visitors++;
-    if (left) gpi_life_depart(left);
+    if (left) left->visitors--;
+    if (left && left->magic != GPI_MAGIC) gpi_system_wake_all(&left->departures);
     gpi_system_unlock(&gpi_process.lock);
     return arena;
 }
@@ -4690,14 +4473,8 @@ static gpupool_result gpi_life_may_use(uint64_t at, uint64_t bytes, const char *
     return wrong ? gpi_system_fail(GPUPOOL_E_ARGUMENT, "%s: %s", argument, wrong) : GPUPOOL_OK;
 }
 
-static void gpi_life_leave(gpupool_arena *arena) {
-    gpi_system_lock(&gpi_process.lock);
-    gpi_life_depart(arena);
-    gpi_system_unlock(&gpi_process.lock);
-}
-
-static void gpi_life_unlink(gpupool_arena *arena) {
-    gpupool_arena **link = &gpi_process.arenas;
+/* From now on nobody finds the arena. */
+static void gpi_life_hide(gpupool_arena *arena) {
     gpi_system_lock(&gpi_process.lock);
     arena->magic = 0;
     while (arena->visitors) {
@@ -4706,41 +4483,41 @@ static void gpi_life_unlink(gpupool_arena *arena) {
         gpi_system_sleep_on(&arena->departures, departures);
         gpi_system_lock(&gpi_process.lock);
     }
-    while (*link != arena) link = &(*link)->next_arena;
-    *link = arena->next_arena;
     if (arena->default_at && *arena->default_at == arena)
         GPI_PUBLISH(arena->default_at, (gpupool_arena *)NULL);
     gpi_system_unlock(&gpi_process.lock);
 }
 
+/* The struct of an arena that has ended, or a new one, all zeros; NULL: no host memory. */
 static gpupool_arena *gpi_life_struct(void) {
-    gpupool_arena *arena;
+    uint64_t bytes = gpi_up(sizeof(gpupool_arena), 4096);
+    gpupool_arena *arena, *next;
     gpi_system_lock(&gpi_process.lock);
-    arena = gpi_process.spare;
-    if (arena) gpi_process.spare = arena->next_arena;
-    gpi_system_unlock(&gpi_process.lock);
-    if (!arena) {
-        uint64_t bytes = gpi_up(sizeof *arena, 4096);
+    next = gpi_process.arenas;
+    for (arena = next; arena && arena->magic != GPI_ENDED;) arena = arena->next_arena;
+    if (arena) {
+        next = arena->next_arena;
+        memset(arena, 0, sizeof *arena);
+    } else {
         arena = (gpupool_arena *)gpi_system_pages(bytes, PROT_READ | PROT_WRITE);
+        if (arena) gpi_process.arenas = arena;
         if (arena) syscall(SYS_madvise, arena, bytes, (long)GPI_WIPEONFORK);
     }
-    if (arena) memset(arena, 0, sizeof *arena);
+    if (arena) arena->next_arena = next;
+    gpi_system_unlock(&gpi_process.lock);
     return arena;
 }
 
-static void gpi_life_put_struct(gpupool_arena *arena) {
+static void gpi_life_set_magic(gpupool_arena *arena, int magic) {
     gpi_system_lock(&gpi_process.lock);
-    arena->next_arena = gpi_process.spare;
-    gpi_process.spare = arena;
+    arena->magic = magic;
     gpi_system_unlock(&gpi_process.lock);
 }
 
 /* -- an arena is made -- */
 
 static gpupool_result gpi_life_refuses(const gpupool_arena_config *config) {
-    gpupool_result result = gpi_driver_has("config.device", config->device);
     const char *wrong = NULL;
-    if (result != GPUPOOL_OK) return result;
     if ((unsigned)config->source > GPUPOOL_SOURCE_BYPASS) wrong = "source: there is none such";
     if (config->source == GPUPOOL_SOURCE_CUSTOM && (!config->chunk_alloc || !config->chunk_free))
         wrong = "source: CUSTOM needs both chunk_alloc and chunk_free";
@@ -4759,7 +4536,7 @@ static gpupool_result gpi_life_default_source(gpupool_source *source) {
     int i = GPUPOOL_SOURCE_BYPASS;
     *source = GPUPOOL_SOURCE;
     if (!text) return GPUPOOL_OK;
-    while (i >= 0 && !gpi_text_is(text, gpi_text_sources[i])) i--;
+    while (i >= 0 && !gpi_text_is(text, gpi_sources[i].name)) i--;
     *source = (gpupool_source)i;
     if (i >= 0 && i != GPUPOOL_SOURCE_CUSTOM) return GPUPOOL_OK; /* which needs functions */
     return gpi_system_fail(GPUPOOL_E_ARGUMENT,
@@ -4773,9 +4550,9 @@ static gpupool_result gpi_life_configure(gpupool_arena *arena, const gpupool_are
     gpupool_arena_config *config = &arena->config;
     gpupool_result result = GPUPOOL_OK;
     if (given) *config = *given;
-    else if (cudaGetDevice(&config->device) != cudaSuccess)
-        return gpi_system_fail(GPUPOOL_E_CUDA, "CUDA finds no device");
-    if (config->source == GPUPOOL_SOURCE_AUTO) result = gpi_life_default_source(&config->source);
+    else result = gpi_driver_current(&config->device);
+    if (result == GPUPOOL_OK && config->source == GPUPOOL_SOURCE_AUTO)
+        result = gpi_life_default_source(&config->source);
     if (!config->chunk_bytes) config->chunk_bytes = GPUPOOL_CHUNK_BYTES;
     gpi_text_line(arena->name, sizeof arena->name, config->name ? config->name : "arena");
     config->name = arena->name;
@@ -4787,44 +4564,32 @@ static gpupool_result gpi_life_configure(gpupool_arena *arena, const gpupool_are
 static gpupool_result gpi_life_choose_source(gpupool_arena *arena) {
     gpupool_source *name = &arena->config.source;
     int can_map = arena->driver.can_map;
-    size_t i = 0;
     if (*name == GPUPOOL_SOURCE_AUTO)
         *name = can_map ? GPUPOOL_SOURCE_MAPPED : GPUPOOL_SOURCE_DEVICE;
     if (*name == GPUPOOL_SOURCE_MAPPED && !can_map)
         return gpi_system_fail(GPUPOOL_E_UNSUPPORTED,
                                "config.source: device %d cannot map memory in pages of 2 MiB",
                                arena->config.device);
-    while (gpi_sources[i].name != *name) i++;
-    arena->chunks.source = &gpi_sources[i];
+    arena->chunks.source = &gpi_sources[*name];
     arena->buddy.is_apart = *name != GPUPOOL_SOURCE_MAPPED;
     return GPUPOOL_OK;
 }
 
-/* Bytes of the index, the cells and the bits of their starts. */
-static uint64_t gpi_life_tables(const gpi_buddy *buddy) {
-    return (sizeof(gpi_run *) << GPI_INDEX_BITS) + buddy->granules * sizeof(gpi_cell) +
-           buddy->granules / 8 + 8;
-}
-
-/* What `where` says is the limit: 0 stands for none, and a negative number is a mistake. */
-static gpupool_result gpi_life_refuses_limit(const char *where, uint64_t bytes) {
-    if (bytes <= (uint64_t)1 << 46) return GPUPOOL_OK;
-    return gpi_system_fail(GPUPOOL_E_ARGUMENT, "%s: %llu bytes are more than 2^46 (0: no limit)",
-                           where, (unsigned long long)bytes);
-}
-
-/* Reads a limit from a text. A part of it is a part of the device's memory, or of the host's. */
+/* The limit that `where` names: as a text, unless that is NULL; 0 is none, and a negative number is
+   a mistake. A part of it is a part of the device's memory, or of the host's. */
 static gpupool_result gpi_life_read_limit(const gpupool_arena *arena, const char *where,
                                           const char *text, uint64_t *bytes) {
     uint64_t total = arena->driver.total_bytes;
-    const char *wrong;
+    const char *wrong = NULL;
     char line[64];
     if (arena->config.source == GPUPOOL_SOURCE_PINNED)
         total = (uint64_t)sysconf(_SC_PHYS_PAGES) * (uint64_t)sysconf(_SC_PAGESIZE);
-    wrong = gpi_text_limit(text, total, bytes);
-    if (!wrong) return gpi_life_refuses_limit(where, *bytes);
-    return gpi_system_fail(GPUPOOL_E_ARGUMENT, "%s: \"%s\" %s", where,
-                           gpi_text_line(line, sizeof line, text), wrong);
+    if (text) wrong = gpi_text_limit(text, total, bytes);
+    if (!wrong && *bytes > (uint64_t)1 << 46) wrong = "is more than 2^46 bytes (0: no limit)";
+    if (!wrong) return GPUPOOL_OK;
+    snprintf(line, sizeof line, "%llu", (unsigned long long)*bytes);
+    if (text) gpi_text_line(line, sizeof line, text);
+    return gpi_system_fail(GPUPOOL_E_ARGUMENT, "%s: \"%s\" %s", where, line, wrong);
 }
 
 /* The limit: the config's, else the environment's for this device, else for all, else the macro's.
@@ -4841,43 +4606,42 @@ static gpupool_result gpi_life_choose_limit(gpupool_arena *arena) {
         else text = gpi_text_variable(where);
     }
     if (!bytes) bytes = GPUPOOL_LIMIT;
-    result = text ? gpi_life_read_limit(arena, where, text, &bytes)
-                  : gpi_life_refuses_limit(where, bytes);
-    arena->config.limit_bytes = bytes;
+    result = gpi_life_read_limit(arena, where, text, &bytes);
     arena->chunks.limit = bytes ? bytes : UINT64_MAX;
     return result;
 }
 
-/* Addresses for chunks, then addresses for stitches. Sources whose memory lies elsewhere have
-   numbers only. */
+/* Tables; addresses for chunks, then addresses for stitches. Sources whose memory lies elsewhere
+   have numbers only. */
 static gpupool_result gpi_life_open_buddy(gpupool_arena *arena) {
     gpi_buddy *buddy = &arena->buddy;
-    uint64_t total = arena->driver.total_bytes, page = GPI_PAGE, homes, spaces, bytes;
+    gpi_region *region = &buddy->region;
+    uint64_t total = gpi_up(arena->driver.total_bytes, GPI_PAGE), page = GPI_PAGE;
+    uint64_t homes = buddy->is_apart ? (uint64_t)1 << 46 : total * GPI_HOMES;
+    uint64_t bytes = buddy->is_apart ? homes : homes + total * GPI_SPACES, granules = bytes / page;
+    uint64_t index = sizeof(gpi_run *) << GPI_INDEX_BITS, starts = gpi_up(granules, 64) / 8;
+    uint64_t tables = index + starts + granules * (sizeof(gpi_cell) + sizeof(gpi_chunk *));
     gpupool_result result;
-    gpi_visit visit;
     gpi_run *run;
-    homes = buddy->is_apart ? (uint64_t)1 << 46 : gpi_up(total * GPI_HOMES, page);
-    spaces = buddy->is_apart ? 0 : gpi_up(total * GPI_SPACES, page);
-    bytes = homes + spaces;
-    buddy->granules = bytes / page;
-    buddy->index = (gpi_run **)gpi_system_pages(gpi_life_tables(buddy), PROT_READ | PROT_WRITE);
-    if (!buddy->index || !gpi_region_open(&buddy->region, (uint64_t)1 << 34) ||
-        !gpi_region_ensure(&buddy->region, 1 << 15))
+    if (!gpi_region_open(region, tables + ((uint64_t)1 << 34)) ||
+        !gpi_region_ensure(region, tables + (1 << 15)))
         return gpi_system_no_memory();
-    buddy->cells = (gpi_cell *)(void *)(buddy->index + (1 << GPI_INDEX_BITS));
-    buddy->starts = (uint64_t *)(void *)(buddy->cells + buddy->granules);
+    buddy->granules = granules;
+    buddy->index = (gpi_run **)gpi_region_get(region, index);
+    buddy->starts = (uint64_t *)gpi_region_get(region, starts);
+    buddy->cells = (gpi_cell *)gpi_region_get(region, granules * sizeof(gpi_cell));
+    arena->chunks.all = (gpi_chunk **)gpi_region_get(region, granules * sizeof(gpi_chunk *));
     if (!buddy->is_apart) {
         CUdeviceptr base = 0;
-        gpi_driver_enter(&arena->driver, arena->driver.context, &visit);
+        GPI_VISIT(&arena->driver, arena->driver.context);
         result = GPI_TELL(&arena->driver, reserve, &base, bytes, page, 0, 0);
-        gpi_driver_leave(&arena->driver, &visit);
         if (result != GPUPOOL_OK) return result;
         buddy->base = base;
     }
     run = (gpi_run *)gpi_region_get(&buddy->region, sizeof *run);
     run->units = bytes / GPI_UNIT;
     gpi_buddy_enter(buddy, run);
-    if (spaces) {
+    if (bytes > homes) {
         gpi_run *right = gpi_buddy_split(buddy, run, homes / GPI_UNIT);
         gpi_buddy_put(buddy, right, GPI_SPACE, &buddy->space, 0);
     }
@@ -4904,11 +4668,12 @@ static gpupool_result gpi_life_return_memory(gpupool_arena *arena) {
     gpi_chunks *chunks = &arena->chunks;
     int bin;
     gpi_system_lock(&arena->lock);
+    gpi_alloc_empty_mail(arena);
     for (bin = 0; bin < GPI_BINS; bin++)
         while (arena->stitches.bins[bin]) {
             gpi_stitch *stitch = arena->stitches.bins[bin];
             arena->stitches.bins[bin] = stitch->next;
-            result = gpi_stitch_undo(arena, stitch);
+            result = gpi_chunk_undo(arena, &stitch->range);
             if (first == GPUPOOL_OK) first = result;
             GPUPOOL_FREE(stitch);
         }
@@ -4923,7 +4688,7 @@ static gpupool_result gpi_life_return_memory(gpupool_arena *arena) {
 }
 
 static void gpi_backup_close(gpi_backup *backup) {
-    if (backup->ranges) munmap(backup->ranges, backup->bytes);
+    if (backup->pages) munmap(backup->pages, backup->bytes);
     memset(backup, 0, sizeof *backup);
 }
 
@@ -4932,16 +4697,12 @@ static gpupool_result gpi_life_close(gpupool_arena *arena) {
     gpi_buddy *buddy = &arena->buddy;
     uint64_t bytes = buddy->granules * GPI_GRANULE * GPI_UNIT;
     gpupool_result result = gpi_life_return_memory(arena);
-    gpi_visit visit;
     if (arena->driver.context) {
+        GPI_VISIT(&arena->driver, arena->driver.context);
         gpi_stream_close(arena);
-        gpi_driver_enter(&arena->driver, arena->driver.context, &visit);
         if (buddy->base) arena->driver.unreserve(buddy->base, bytes);
-        gpi_driver_leave(&arena->driver, &visit);
     }
-    GPUPOOL_FREE(arena->chunks.all);
     gpi_backup_close(&arena->backup);
-    if (buddy->index) munmap(buddy->index, gpi_life_tables(buddy));
     gpi_region_close(&buddy->region);
     gpi_driver_close(&arena->driver);
     return result;
@@ -4949,39 +4710,29 @@ static gpupool_result gpi_life_close(gpupool_arena *arena) {
 
 GPUPOOL_API gpupool_result gpupool_arena_create(gpupool_arena **out,
                                                 const gpupool_arena_config *config) {
-    cudaError_t before = cudaPeekAtLastError();
     gpupool_arena *arena;
     gpupool_result result;
     if (!out) return gpi_system_fail(GPUPOOL_E_ARGUMENT, "arena: it is NULL");
     *out = NULL;
     if (gpi_system_is_forked()) return gpi_alloc_enter(NULL);
-    if (gpi_system_open() != GPUPOOL_OK) return gpi_system_no_memory();
-    arena = gpi_life_struct();
+    arena = gpi_system_open() == GPUPOOL_OK ? gpi_life_struct() : NULL;
     if (!arena) return gpi_system_no_memory();
     result = gpi_life_open(arena, config);
     if (result != GPUPOOL_OK) {
-        if (before == cudaSuccess) cudaGetLastError(); /* the program's last error stays (rule 5) */
         gpi_life_close(arena);
-        gpi_life_put_struct(arena);
-        return result;
-    }
-    gpi_system_lock(&gpi_process.lock);
-    arena->magic = GPI_MAGIC;
-    arena->next_arena = gpi_process.arenas;
-    gpi_process.arenas = arena;
-    gpi_system_unlock(&gpi_process.lock);
+    } else *out = arena;
+    gpi_life_set_magic(arena, *out ? GPI_MAGIC : GPI_ENDED);
     gpi_report_open();
-    *out = arena;
-    return GPUPOOL_OK;
+    return result;
 }
 
 /* Ends an arena, with what is live in it. */
 static gpupool_result gpi_life_end(gpupool_arena *arena) {
     gpupool_result result;
-    gpi_life_unlink(arena);
+    gpi_life_hide(arena);
     gpi_driver_wait(&arena->driver); /* what fails here fails below again */
     result = gpi_life_close(arena);
-    gpi_life_put_struct(arena);
+    gpi_life_set_magic(arena, GPI_ENDED);
     return result;
 }
 
@@ -4989,8 +4740,7 @@ GPUPOOL_API gpupool_result gpupool_arena_destroy(gpupool_arena *arena) {
     gpupool_result result = gpi_alloc_enter(arena);
     if (result != GPUPOOL_OK) return result;
     gpi_report_event(arena, "destroy", "");
-    gpi_system_lock(&arena->lock);
-    gpi_alloc_empty_mail(arena);
+    result = gpi_alloc_lock(arena, "arena", arena);
     gpi_stream_fold_all(arena);
     if (!arena->broken && (arena->allocs > arena->frees || arena->captures))
         result = gpi_system_fail(GPUPOOL_E_IN_USE,
@@ -5008,7 +4758,6 @@ static void gpi_life_retire(gpupool_arena *arena, cudaStream_t stream) {
     gpi_system_lock(&arena->lock);
     s = gpi_stream_find(arena, gpi_stream_key(stream));
     if (s) {
-        gpi_stream_close_scope(s);
         gpi_stream_flush(arena, s, 0);
         gpi_stream_mark(arena, s, stream); /* refused: its memory passes by a device wait */
         gpi_stream_retire(arena, s);
@@ -5030,34 +4779,27 @@ GPUPOOL_API gpupool_result gpupool_retire_stream(cudaStream_t stream) {
 /* Returns idle chunks after a wait for the device. The lock is held. */
 static gpupool_result gpi_figures_trim(gpupool_arena *arena, uint64_t keep) {
     gpupool_result result = gpi_arena_ready(arena);
-    if (result != GPUPOOL_OK) return result;
-    gpi_alloc_empty_mail(arena);
-    if (arena->chunks.reserved.now <= keep) return GPUPOOL_OK;
+    if (result != GPUPOOL_OK || arena->chunks.reserved.now <= keep) return result;
     gpi_stream_flush_all(arena);
     result = gpi_ladder_wait(arena, &arena->streams.all);
     return result == GPUPOOL_OK ? gpi_ladder_trim(arena, keep) : result;
 }
 
 GPUPOOL_API gpupool_result gpupool_trim(gpupool_arena *arena, size_t keep_bytes) {
-    gpupool_result result = gpi_alloc_enter(arena);
+    gpupool_result result = gpi_alloc_lock(arena, "arena", arena);
     if (result != GPUPOOL_OK) return result;
-    gpi_system_lock(&arena->lock);
-    result = gpi_figures_trim(arena, keep_bytes);
-    gpi_system_unlock(&arena->lock);
-    gpi_alloc_check(arena);
-    return result;
+    return gpi_alloc_unlock(arena, gpi_figures_trim(arena, keep_bytes));
 }
 
 GPUPOOL_API gpupool_result gpupool_set_limit(gpupool_arena *arena, size_t bytes) {
     gpupool_result result = gpi_alloc_enter(arena);
-    if (result == GPUPOOL_OK) result = gpi_life_refuses_limit("limit", bytes);
+    uint64_t limit = bytes;
+    if (result == GPUPOOL_OK) result = gpi_life_read_limit(arena, "limit", NULL, &limit);
+    if (result == GPUPOOL_OK) result = gpi_alloc_lock(arena, "arena", arena);
     if (result != GPUPOOL_OK) return result;
-    gpi_system_lock(&arena->lock);
     arena->chunks.limit = bytes ? bytes : UINT64_MAX;
     if (arena->broken || !arena->sleep) result = gpi_figures_trim(arena, arena->chunks.limit);
-    gpi_system_unlock(&arena->lock);
-    gpi_alloc_check(arena);
-    return result;
+    return gpi_alloc_unlock(arena, result);
 }
 
 GPUPOOL_API gpupool_result gpupool_set_limit_text(gpupool_arena *arena, const char *text) {
@@ -5088,9 +4830,7 @@ GPUPOOL_API gpupool_result gpupool_get_available(gpupool_arena *arena, cudaStrea
         gpi_alloc_ask(&ask, arena, &request, s);
         *bytes = gpi_verdict_available(&ask);
     }
-    gpi_system_unlock(&arena->lock);
-    gpi_alloc_check(arena);
-    return result;
+    return gpi_alloc_unlock(arena, result);
 }
 
 /* Under the lock. */
@@ -5115,33 +4855,26 @@ static void gpi_figures_read(gpupool_arena *arena, gpupool_stats *stats) {
     stats->host_waits = arena->streams.host_waits;
     stats->limit = arena->chunks.limit == UINT64_MAX ? 0 : arena->chunks.limit;
     stats->asleep = arena->chunks.asleep;
-    stats->host =
-        sizeof *arena + arena->buddy.region.opened + (sizeof(gpi_run *) << GPI_INDEX_BITS);
+    stats->host = sizeof *arena + arena->buddy.region.opened - /* tables of granules: hardly used */
+                  arena->buddy.granules * (sizeof(gpi_cell) + sizeof(gpi_chunk *));
 }
 
 GPUPOOL_API gpupool_result gpupool_get_stats(gpupool_arena *arena, gpupool_stats *stats) {
-    gpupool_result result = gpi_alloc_enter(arena);
+    gpupool_result result = gpi_alloc_lock(arena, "stats", stats);
     if (result != GPUPOOL_OK) return result;
-    if (!stats) return gpi_system_fail(GPUPOOL_E_ARGUMENT, "stats: it is NULL");
-    gpi_system_lock(&arena->lock);
-    gpi_alloc_empty_mail(arena);
     gpi_figures_read(arena, stats);
-    gpi_system_unlock(&arena->lock);
-    return GPUPOOL_OK;
+    return gpi_alloc_unlock(arena, result);
 }
 
 GPUPOOL_API gpupool_result gpupool_reset_peaks(gpupool_arena *arena) {
-    gpupool_result result = gpi_alloc_enter(arena);
+    gpupool_result result = gpi_alloc_lock(arena, "arena", arena);
     if (result != GPUPOOL_OK) return result;
-    gpi_system_lock(&arena->lock);
-    gpi_alloc_empty_mail(arena);
     gpi_stream_fold_all(arena);
     arena->requested.peak = arena->requested.now;
     arena->allocated.peak = arena->allocated.now;
     arena->chunks.reserved.peak = arena->chunks.reserved.now;
     arena->buddy.pending.peak = arena->buddy.pending.now;
-    gpi_system_unlock(&arena->lock);
-    return GPUPOOL_OK;
+    return gpi_alloc_unlock(arena, result);
 }
 /* == REPORT =======================================================================================
    What an arena has, told part by part: one walk, of which text and JSON are made.
@@ -5163,7 +4896,7 @@ FILE *open_memstream(char **text, size_t *bytes); /* -std=c11 leaves these out *
 static uint64_t gpi_report_offset(const gpi_run *run) {
     uint64_t units = 0;
     uint32_t i;
-    for (i = 0; run->state == GPI_PART && run->stitch->pieces[i].run != run; i++)
+    for (i = 0; run->state == GPI_PART && run->stitch->pieces[i].unit != run->unit; i++)
         units += run->stitch->pieces[i].units;
     return units;
 }
@@ -5192,15 +4925,15 @@ static void gpi_report_part(const gpupool_arena *arena, const gpi_run *run, uint
 static void gpi_report_walk(gpupool_arena *arena, int (*visit)(const gpupool_part *, void *),
                             void *user) {
     const gpi_run *run = gpi_buddy_at(&arena->buddy, 0);
+    uint64_t unit = 0, end;
     int is_over = 0;
     gpi_stream_flush_all(arena);
-    for (; run && !is_over; run = run->right) {
-        uint64_t unit = run->unit, end;
+    for (; run && !is_over; unit = end) {
         const gpi_chunk *chunk = gpi_buddy_chunk(&arena->buddy, unit);
-        for (; chunk && !is_over && run->state != GPI_EMPTY; unit = end) {
+        end = run->unit + run->units;
+        if (chunk && run->state != GPI_EMPTY) {
             gpupool_part part;
-            end = gpi_min(run->unit + run->units, chunk->unit + chunk->units);
-            if (unit >= end) break;
+            end = gpi_min(end, chunk->unit + chunk->units);
             memset(&part, 0, sizeof part);
             part.memory = (void *)(uintptr_t)gpi_address(&arena->buddy, unit);
             part.is_asleep = chunk->is_away;
@@ -5209,22 +4942,18 @@ static void gpi_report_walk(gpupool_arena *arena, int (*visit)(const gpupool_par
             part.bytes = (end - unit) * GPI_UNIT;
             gpi_report_part(arena, run, unit, &part);
             if (!is_over) is_over = visit(&part, user);
-            chunk = end < run->unit + run->units ? gpi_buddy_chunk(&arena->buddy, end) : NULL;
         }
+        if (end == run->unit + run->units) run = run->right;
     }
 }
 
 GPUPOOL_API gpupool_result gpupool_walk_blocks(gpupool_arena *arena,
                                                int (*visit)(const gpupool_part *, void *user),
                                                void *user) {
-    gpupool_result result = gpi_alloc_enter(arena);
+    gpupool_result result = gpi_alloc_lock(arena, "visit", visit ? arena : NULL);
     if (result != GPUPOOL_OK) return result;
-    if (!visit) return gpi_system_fail(GPUPOOL_E_ARGUMENT, "visit: it is NULL");
-    gpi_system_lock(&arena->lock);
-    gpi_alloc_empty_mail(arena);
     gpi_report_walk(arena, visit, user);
-    gpi_system_unlock(&arena->lock);
-    return GPUPOOL_OK;
+    return gpi_alloc_unlock(arena, result);
 }
 
 /* -- as text, and as JSON in one line -- */
@@ -5254,7 +4983,7 @@ static void gpi_report_text(gpi_report *report) {
     unsigned i;
     char text[96];
     fprintf(file, "gpupool: arena \"%s\" on device %d, %s: %s\n", arena->name, arena->driver.device,
-            gpi_text_sources[arena->config.source], report->event);
+            arena->chunks.source->name, report->event);
     if (*report->sentence) fprintf(file, "  %s\n", report->sentence);
     for (i = 0; i < GPI_WORDS; i++) {
         snprintf(text, sizeof text, "%llu", (unsigned long long)words[i]);
@@ -5314,7 +5043,7 @@ static void gpi_report_json(gpi_report *report) {
     int i;
     fprintf(report->file, "{\"gpupool\":3,\"device\":%d", arena->driver.device);
     gpi_report_string(report->file, "name", arena->name);
-    gpi_report_string(report->file, "source", gpi_text_sources[arena->config.source]);
+    gpi_report_string(report->file, "source", arena->chunks.source->name);
     gpi_report_string(report->file, "event", report->event);
     gpi_report_string(report->file, "sentence", report->sentence);
     for (i = 0; i < GPI_WORDS; i++)
@@ -5329,29 +5058,24 @@ static void gpi_report_json(gpi_report *report) {
 /* R2. What the text lies in is malloc's. */
 static gpupool_result gpi_report_write(gpupool_arena *arena, void (*form)(gpi_report *), FILE *to,
                                        const char *event, const char *sentence) {
-    gpupool_result result = gpi_alloc_enter(arena);
-    gpi_report report;
+    gpi_report report = {arena, NULL, event, sentence, {0}, 0, 0};
+    gpupool_result result = gpi_alloc_lock(arena, "file", to);
     gpupool_stats stats;
     char *text = NULL;
     size_t bytes = 0;
-    int is_lost;
+    int is_lost = 1;
     if (result != GPUPOOL_OK) return result;
-    if (!to) return gpi_system_fail(GPUPOOL_E_ARGUMENT, "file: it is NULL");
-    memset(&report, 0, sizeof report);
-    report.arena = arena;
-    report.event = event;
-    report.sentence = sentence;
     report.file = open_memstream(&text, &bytes);
-    if (!report.file) return gpi_system_no_memory();
-    gpi_system_lock(&arena->lock);
-    gpi_alloc_empty_mail(arena);
-    gpi_stream_flush_all(arena);
-    gpi_figures_read(arena, &stats);
-    memcpy(report.words, &stats, sizeof stats);
-    form(&report);
+    if (report.file) {
+        gpi_stream_flush_all(arena);
+        gpi_figures_read(arena, &stats);
+        memcpy(report.words, &stats, sizeof stats);
+        form(&report);
+        is_lost = ferror(report.file);
+        if (fclose(report.file)) is_lost = 1; /* sets text and bytes */
+    }
     gpi_system_unlock(&arena->lock);
-    is_lost = ferror(report.file);
-    if (fclose(report.file) || is_lost) result = gpi_system_no_memory(); /* sets text and bytes */
+    if (is_lost) result = gpi_system_no_memory();
     else if (fwrite(text, 1, bytes, to) != bytes || fflush(to))
         result = gpi_system_fail(GPUPOOL_E_FILE, "file: it cannot be written");
     free(text);
@@ -5415,44 +5139,35 @@ static void gpi_report_open(void) {
 /* -- default arenas -- */
 
 /* Two threads may make one at once: the first to take the lock wins. */
-static gpupool_arena *gpi_shape_make(gpupool_arena **at, const gpupool_arena_config *config) {
-    gpupool_arena *arena, *first;
-    if (gpupool_arena_create(&arena, config) != GPUPOOL_OK) return NULL;
-    gpi_system_lock(&gpi_process.lock);
-    first = *at;
-    if (!first) {
-        arena->default_at = at;
-        GPI_PUBLISH(at, arena);
-    }
-    gpi_system_unlock(&gpi_process.lock);
-    if (!first) return arena;
-    gpi_life_end(arena);
-    return first;
-}
-
 GPUPOOL_API gpupool_arena *gpupool_get_default_arena(int device) {
     int is_pinned = device == GPUPOOL_PINNED;
     gpupool_arena_config config;
-    gpupool_arena **at, *arena;
+    gpupool_arena **at, *arena, *first;
     if (!is_pinned && (device < 0 || device >= GPI_DEVICES)) {
         gpi_system_fail(GPUPOOL_E_ARGUMENT, "device: %d is neither a device nor GPUPOOL_PINNED",
                         device);
         return NULL;
     }
-    if (gpi_system_is_forked()) {
-        gpi_alloc_enter(NULL);
-        return NULL;
-    }
     at = &gpi_process.defaults[is_pinned ? 0 : device + 1];
-    arena = GPI_READ(at);
+    arena = gpi_system_is_forked() ? NULL : GPI_READ(at);
     if (arena) return arena;
     memset(&config, 0, sizeof config);
-    config.device = device;
     config.name = is_pinned ? "pinned" : "default";
-    if (!is_pinned) return gpi_shape_make(at, &config);
-    config.source = GPUPOOL_SOURCE_PINNED;
-    if (cudaGetDevice(&config.device) != cudaSuccess) config.device = 0; /* which says why */
-    return gpi_shape_make(at, &config);
+    config.source = is_pinned ? GPUPOOL_SOURCE_PINNED : GPUPOOL_SOURCE_AUTO;
+    config.device = device;
+    if (is_pinned && gpi_driver_current(&config.device) != GPUPOOL_OK) return NULL;
+    if (gpupool_arena_create(&arena, &config) != GPUPOOL_OK) return NULL;
+    gpi_system_lock(&gpi_process.lock);
+    first = *at;
+    if (!first) {
+        arena->default_at = at;
+        GPI_PUBLISH(at, arena);
+        if (at >= &gpi_process.defaults[gpi_process.defaults_count])
+            GPI_PUBLISH(&gpi_process.defaults_count, (int)(at - gpi_process.defaults) + 1);
+    }
+    gpi_system_unlock(&gpi_process.lock);
+    if (first) gpi_life_end(arena);
+    return first ? first : arena;
 }
 
 /* Of two threads that reset a device one ends its arenas. */
@@ -5467,9 +5182,6 @@ GPUPOOL_API cudaError_t gpupool_cudaDeviceReset(void) {
                                              __ATOMIC_RELAXED))
                 continue;
             gpi_report_event(arena, "destroy", "");
-            gpi_system_lock(&arena->lock);
-            gpi_alloc_empty_mail(arena);
-            gpi_system_unlock(&arena->lock);
             gpi_life_end(arena);
         }
     return cudaDeviceReset();
@@ -5500,18 +5212,18 @@ static cudaError_t gpi_shape_fail(gpupool_result result) {
 /* The default arena of a stream's device, which need not be the current one. */
 static gpupool_arena *gpi_shape_arena_of(cudaStream_t stream, int current) {
     gpupool_arena *arena = gpupool_get_default_arena(current);
-    gpi_stream *s = arena ? gpi_stream_find(arena, gpi_stream_key(stream)) : NULL;
-    CUcontext context = s ? s->context : NULL;
+    CUcontext context = NULL;
     CUdevice device = current;
     gpi_driver *driver;
-    gpi_visit visit;
+    gpi_stream *s;
     if (!arena || gpi_driver_is_special(stream)) return arena;
     driver = &arena->driver;
-    if (!s && driver->stream_context(stream, &context) != CUDA_SUCCESS) return arena;
+    s = gpi_stream_find(arena, gpi_stream_key(stream));
+    if (s) context = s->context;
+    else if (driver->stream_context(stream, &context) != CUDA_SUCCESS) return arena;
     if (context == driver->context) return arena;
-    gpi_driver_enter(driver, context, &visit);
+    GPI_VISIT(driver, context);
     driver->context_device(&device);
-    gpi_driver_leave(driver, &visit);
     return gpupool_get_default_arena(device);
 }
 
@@ -5519,7 +5231,8 @@ static gpupool_arena *gpi_shape_arena_of(cudaStream_t stream, int current) {
 static int gpi_shape_is_captured(gpupool_arena *arena, cudaStream_t stream) {
     gpi_stream *s;
     int has_scope = 0;
-    if (!arena || !gpi_driver_is_capturing(&arena->driver, stream)) return 0;
+    if (!arena || stream == GPUPOOL_NO_STREAM || !gpi_driver_is_capturing(&arena->driver, stream))
+        return 0;
     s = gpi_stream_find(arena, gpi_stream_key(stream));
     if (!s) return 1;
     gpi_system_lock(&s->lock);
@@ -5529,9 +5242,17 @@ static int gpi_shape_is_captured(gpupool_arena *arena, cudaStream_t stream) {
 }
 
 /* 0 bytes are NULL and no error, and more than there can be is no mistake, as with CUDA. */
-static cudaError_t gpi_shape_alloc(gpupool_arena *arena, void **pointer, size_t bytes,
-                                   cudaStream_t stream) {
+static cudaError_t gpi_shape_malloc(void **pointer, size_t bytes, cudaStream_t stream) {
     gpupool_request request = {bytes, 0, stream, 0, NULL};
+    gpupool_arena *arena;
+    cudaError_t error;
+    int device;
+    if (!pointer) return gpi_shape_fail(gpi_system_fail(GPUPOOL_E_ARGUMENT, "pointer: it is NULL"));
+    error = cudaGetDevice(&device); /* an error is CUDA's last one already */
+    if (gpi_driver_ran("cudaGetDevice", error, error) != GPUPOOL_OK) return error;
+    arena = gpi_shape_arena_of(stream, device);
+    if (gpi_shape_is_captured(arena, stream))
+        return GPUPOOL_HERE(cudaMallocAsync)(pointer, bytes, stream);
     *pointer = NULL;
     if (bytes == 0) return cudaSuccess;
     if (arena) *pointer = gpi_alloc(arena, &request);
@@ -5540,32 +5261,12 @@ static cudaError_t gpi_shape_alloc(gpupool_arena *arena, void **pointer, size_t 
                                                     : gpi_thread.last.result);
 }
 
-/* The current device; its error is CUDA's last one already. */
-static cudaError_t gpi_shape_begin(void **pointer, int *device) {
-    cudaError_t error;
-    if (!pointer) return gpi_shape_fail(gpi_system_fail(GPUPOOL_E_ARGUMENT, "pointer: it is NULL"));
-    error = cudaGetDevice(device);
-    if (error != cudaSuccess)
-        gpi_system_fail(GPUPOOL_E_CUDA, "cudaGetDevice: %s", cudaGetErrorName(error));
-    return error;
-}
-
 GPUPOOL_API cudaError_t gpupool_cudaMalloc(void **pointer, size_t bytes) {
-    int device;
-    cudaError_t error = gpi_shape_begin(pointer, &device);
-    if (error != cudaSuccess) return error;
-    return gpi_shape_alloc(gpupool_get_default_arena(device), pointer, bytes, GPUPOOL_NO_STREAM);
+    return gpi_shape_malloc(pointer, bytes, GPUPOOL_NO_STREAM);
 }
 
 GPUPOOL_API cudaError_t gpupool_cudaMallocAsync(void **pointer, size_t bytes, cudaStream_t stream) {
-    int device;
-    cudaError_t error = gpi_shape_begin(pointer, &device);
-    gpupool_arena *arena;
-    if (error != cudaSuccess) return error;
-    if (!stream) stream = GPI_NULL_STREAM;
-    arena = gpi_shape_arena_of(stream, device);
-    if (gpi_shape_is_captured(arena, stream)) return gpi_cuda_malloc_async(pointer, bytes, stream);
-    return gpi_shape_alloc(arena, pointer, bytes, stream);
+    return gpi_shape_malloc(pointer, bytes, stream ? stream : GPUPOOL_STREAM_HERE);
 }
 
 /* -- free -- */
@@ -5574,23 +5275,12 @@ GPUPOOL_API cudaError_t gpupool_cudaMallocAsync(void **pointer, size_t bytes, cu
 static int gpi_shape_owns(gpupool_arena *arena, const void *block) {
     uint64_t address = (uint64_t)(uintptr_t)block;
     const gpi_run *run;
-    int owns;
     gpi_system_lock(&arena->lock);
     run = gpi_buddy_lookup(&arena->buddy, address, INT32_MAX);
-    owns = run != NULL;
-    if (!run && arena->config.source != GPUPOOL_SOURCE_CUSTOM) {
+    if (!run && arena->config.source != GPUPOOL_SOURCE_CUSTOM)
         run = gpi_alloc_around(arena, address);
-        owns = run && run->state != GPI_EMPTY && run->state != GPI_SPACE;
-    }
     gpi_system_unlock(&arena->lock);
-    return owns;
-}
-
-/* The arena that an address belongs to, with a visitor more; NULL: none. */
-static gpupool_arena *gpi_shape_owner(const void *block) {
-    gpupool_arena *arena = gpi_life_visit(NULL);
-    while (arena && !gpi_shape_owns(arena, block)) arena = gpi_life_visit(arena);
-    return arena;
+    return run != NULL;
 }
 
 static cudaError_t gpi_shape_free_in(gpupool_arena *arena, void *block, cudaStream_t stream) {
@@ -5600,29 +5290,40 @@ static cudaError_t gpi_shape_free_in(gpupool_arena *arena, void *block, cudaStre
                                  "block: %p is in arena \"%s\", which is no default one: "
                                  "gpupool_free is for it",
                                  block, arena->name);
-    else if (stream != GPI_ALL_STREAM && gpi_shape_is_captured(arena, stream))
-        result = gpi_driver_capturing();
     else result = gpupool_free(arena, block, stream);
     return result == GPUPOOL_OK ? cudaSuccess : gpi_shape_fail(result);
 }
 
-/* Frees an address of any arena; 0: it is of none. A block of the current device's default arena is
-   found without a lock. */
+/* The default arena that has a block at this address; NULL: none is seen without a lock. */
+static gpupool_arena *gpi_shape_peek(const void *block) {
+    uint64_t address = (uint64_t)(uintptr_t)block;
+    int i, count = GPI_READ(&gpi_process.defaults_count);
+    for (i = 0; i < count; i++) {
+        gpupool_arena *arena = GPI_READ(&gpi_process.defaults[i]);
+        if (arena && gpi_buddy_lookup(&arena->buddy, address, GPI_PEEKS)) return arena;
+    }
+    return NULL;
+}
+
+/* Frees an address of any arena, without a CUDA call for one of a default arena; 0: it is of none.
+ */
 static int gpi_shape_free(void *block, cudaStream_t stream, cudaError_t *error) {
-    gpupool_arena *arena = NULL, *visited = NULL;
-    int device;
-    if (gpi_system_is_forked()) {
+    gpupool_arena *arena = gpi_shape_peek(block);
+    int is_found = gpi_system_is_forked();
+    if (is_found) {
         *error = gpi_shape_fail(gpi_alloc_enter(NULL));
         return 1;
     }
-    if (cudaGetDevice(&device) == cudaSuccess && device < GPI_DEVICES)
-        arena = GPI_READ(&gpi_process.defaults[device + 1]);
-    if (!arena || !gpi_buddy_lookup(&arena->buddy, (uint64_t)(uintptr_t)block, GPI_PEEKS))
-        arena = visited = gpi_shape_owner(block);
-    if (!arena) return 0;
-    *error = gpi_shape_free_in(arena, block, stream);
-    if (visited) gpi_life_leave(visited);
-    return 1;
+    if (arena) {
+        *error = gpi_shape_free_in(arena, block, stream);
+        return 1;
+    }
+    for (arena = gpi_life_visit(NULL); arena; arena = gpi_life_visit(arena)) {
+        if (is_found || !gpi_shape_owns(arena, block)) continue;
+        *error = gpi_shape_free_in(arena, block, stream);
+        is_found = 1;
+    }
+    return is_found;
 }
 
 /* NULL goes on to CUDA: programs call cudaFree(NULL) to make the context. */
@@ -5635,9 +5336,9 @@ GPUPOOL_API cudaError_t gpupool_cudaFree(void *block) {
 GPUPOOL_API cudaError_t gpupool_cudaFreeAsync(void *block, cudaStream_t stream) {
     cudaError_t error;
     if (!block) return cudaSuccess;
-    if (!stream) stream = GPI_NULL_STREAM;
+    if (!stream) stream = GPUPOOL_STREAM_HERE;
     if (gpi_shape_free(block, stream, &error)) return error;
-    return gpi_cuda_free_async(block, stream);
+    return GPUPOOL_HERE(cudaFreeAsync)(block, stream);
 }
 /* == CHECK ========================================================================================
    The invariants of the sections above, asked one by one: for tests and for whoever suspects the
@@ -5674,16 +5375,16 @@ static gpupool_result gpi_check_block(const gpupool_arena *arena, const gpi_run 
     GPI_MUST("B4 slack", run->slack < gpi_block_units(run) * GPI_UNIT);
     GPI_MUST("ST4", (run->state == GPI_OUT) == (run->cache != NULL));
     for (i = 0; stitch && i < stitch->count; i++) {
-        const gpi_piece *piece = &stitch->pieces[i];
-        GPI_MUST("M1 part", piece->run->state == GPI_PART && piece->run->stitch == stitch);
-        GPI_MUST("M1 place",
-                 piece->run->unit == piece->chunk->unit && piece->run->units == piece->units);
+        const gpi_run *part = gpi_buddy_at(&arena->buddy, stitch->pieces[i].unit);
+        GPI_MUST("M1 part", part->state == GPI_PART && part->stitch == stitch);
+        GPI_MUST("M1 place", part->unit == gpi_buddy_chunk(&arena->buddy, part->unit)->unit &&
+                                 part->units == stitch->pieces[i].units);
     }
     return GPUPOOL_OK;
 }
 
 typedef struct gpi_sums {
-    uint64_t units, free_units, blocks, bytes, requested, free_runs, pending, parts, stitched;
+    uint64_t units, blocks, bytes, requested, free_runs, pending;
 } gpi_sums;
 
 static gpupool_result gpi_check_run(const gpupool_arena *arena, const gpi_run *run,
@@ -5694,7 +5395,6 @@ static gpupool_result gpi_check_run(const gpupool_arena *arena, const gpi_run *r
     GPI_MUST("B3 start", gpi_buddy_at(&arena->buddy, run->unit) == run);
     GPI_MUST("B3 end", gpi_buddy_at(&arena->buddy, run->unit + run->units - 1) == run);
     sums->units += run->units;
-    if (run->state == GPI_PART) sums->parts += run->units;
     if (run->state == GPI_LIVE || run->state == GPI_OUT) {
         int is_cached = run->state == GPI_OUT && run->is_cached;
         sums->blocks += !is_cached;
@@ -5737,10 +5437,10 @@ static gpupool_result gpi_check_stitches(const gpupool_arena *arena) {
     for (bin = 0; bin < GPI_BINS; bin++)
         for (stitch = stitches->bins[bin]; stitch; stitch = stitch->next) {
             count++;
-            GPI_MUST("M2 body", stitch->body->stitch == stitch &&
-                                    (stitch->is_used || stitch->body->state == GPI_IDLE));
-            GPI_MUST("SL1 stitch", !stitch->is_away || arena->sleep || arena->broken);
-            if (!stitch->is_used) idle += stitch->count;
+            GPI_MUST("M2 body",
+                     stitch->body->stitch == stitch && stitch->body->unit == stitch->range.unit);
+            GPI_MUST("SL1 stitch", !stitch->range.is_away || arena->sleep || arena->broken);
+            if (gpi_stitch_is_idle(stitch)) idle += stitch->count;
         }
     GPI_MUST("M counts", count == stitches->count && idle == stitches->idle_pieces);
     GPI_MUST("M credit", stitches->credit >= 0);
@@ -5821,12 +5521,6 @@ enum {
     GPI_FILE_NO_WAIT = 8       /* RWF_NOWAIT, which c11 hides */
 };
 
-typedef struct gpi_file {
-    int descriptor; /* the caller's */
-    int direct;     /* ours, of the same file, with O_DIRECT; -1: none */
-    uint64_t at;    /* where in the file the transfer begins */
-} gpi_file;
-
 static gpupool_result gpi_file_failed(uint64_t at, const char *why) {
     return gpi_system_fail(GPUPOOL_E_FILE, "reading the file at byte %llu: %s",
                            (unsigned long long)at, why);
@@ -5834,48 +5528,41 @@ static gpupool_result gpi_file_failed(uint64_t at, const char *why) {
 
 /* Whether a process, this one included, has locked a part of the file with fcntl. Closing any
    descriptor of a file drops all such locks that the process has on it (F1). */
-static int gpi_file_is_locked(int descriptor) {
+static int gpi_file_is_locked(int file) {
     struct flock lock;
     memset(&lock, 0, sizeof lock);
     lock.l_type = F_WRLCK; /* stays so if the system cannot tell */
-    (void)fcntl(descriptor, GPI_FILE_GET_LOCK, &lock);
+    (void)fcntl(file, GPI_FILE_GET_LOCK, &lock);
     return lock.l_type != F_UNLCK;
 }
 
-/* Prepares reads of bytes from `at` on. Opens the second descriptor by its name under /proc, since
-   dup would share the caller's flags. A file system may refuse O_DIRECT. */
-static gpupool_result gpi_file_open(gpi_file *file, int descriptor, uint64_t at, uint64_t bytes) {
+/* Prepares reads of bytes from `at` on. *direct receives a second descriptor of the file with
+   O_DIRECT, or keeps -1: a file system may refuse it. That is opened by its name under /proc, since
+   dup would share the caller's flags. */
+static gpupool_result gpi_file_open(int file, uint64_t at, uint64_t bytes, int *direct) {
     struct stat about;
     char name[32];
-    file->descriptor = descriptor;
-    file->direct = -1;
-    file->at = at;
-    if (fstat(descriptor, &about)) return gpi_file_failed(at, strerror(errno));
+    if (fstat(file, &about)) return gpi_file_failed(at, strerror(errno));
     if (!S_ISREG(about.st_mode)) return GPUPOOL_OK;
     if ((uint64_t)about.st_size < at + bytes)
         return gpi_file_failed((uint64_t)about.st_size, "it ends here, before what is asked");
-    if (bytes < GPI_FILE_LEAST || gpi_file_is_locked(descriptor)) return GPUPOOL_OK;
-    snprintf(name, sizeof name, "/proc/self/fd/%d", descriptor);
-    file->direct = open(name, O_RDONLY | __O_CLOEXEC | __O_DIRECT);
+    if (bytes < GPI_FILE_LEAST || gpi_file_is_locked(file)) return GPUPOOL_OK;
+    snprintf(name, sizeof name, "/proc/self/fd/%d", file);
+    *direct = open(name, O_RDONLY | __O_CLOEXEC | __O_DIRECT);
     return GPUPOOL_OK;
-}
-
-static void gpi_file_close(gpi_file *file) {
-    if (file->direct >= 0) close(file->direct);
-    file->direct = -1;
 }
 
 /* Whether the page with byte `at` is in the page cache, or the system does not tell. A read that
    must not wait answers on most file systems, mincore of a fresh mapping on the others. */
-static int gpi_file_is_cached(const gpi_file *file, uint64_t at) {
+static int gpi_file_is_cached(int file, uint64_t at) {
     unsigned char byte, is_in = 1;
     struct iovec part = {&byte, 1};
     void *page;
     long got;
-    got = syscall(SYS_preadv2, file->descriptor, &part, 1L, (long)at, 0L, (long)GPI_FILE_NO_WAIT);
+    got = syscall(SYS_preadv2, file, &part, 1L, (long)at, 0L, (long)GPI_FILE_NO_WAIT);
     if (got >= 0 || errno == EAGAIN) return got >= 0;
     at = gpi_down(at, GPI_FILE_PAGE);
-    page = mmap(NULL, GPI_FILE_PAGE, PROT_READ, MAP_SHARED, file->descriptor, (off_t)at);
+    page = mmap(NULL, GPI_FILE_PAGE, PROT_READ, MAP_SHARED, file, (off_t)at);
     if (page == MAP_FAILED) return 1;
     if (syscall(SYS_mincore, page, (long)GPI_FILE_PAGE, &is_in)) is_in = 1;
     munmap(page, GPI_FILE_PAGE);
@@ -5886,16 +5573,16 @@ static int gpi_file_is_cached(const gpi_file *file, uint64_t at) {
    left. The page that is asked about lies anywhere in the part: the question may start the system's
    own read of it, and always the first page would make the next transfer of the file look cached.
  */
-static gpupool_result gpi_file_read(const gpi_file *file, unsigned char *memory, uint64_t at,
+static gpupool_result gpi_file_read(int file, int direct, unsigned char *memory, uint64_t at,
                                     uint64_t bytes) {
     uint64_t head = at % GPI_FILE_PAGE, whole = gpi_up(head + bytes, GPI_FILE_PAGE), done = 0;
     ssize_t got = 0;
-    if (file->direct >= 0 && ((uintptr_t)memory - at) % GPI_FILE_PAGE == 0 &&
+    if (direct >= 0 && ((uintptr_t)memory - at) % GPI_FILE_PAGE == 0 &&
         !gpi_file_is_cached(file, at + gpi_hash(at + (uintptr_t)memory + bytes) % bytes))
-        got = pread(file->direct, memory - head, whole, (off_t)(at - head));
+        got = pread(direct, memory - head, whole, (off_t)(at - head));
     if (got > (ssize_t)head) done = gpi_min((uint64_t)got - head, bytes);
     for (; done < bytes; done += (uint64_t)got) {
-        got = pread(file->descriptor, memory + done, bytes - done, (off_t)(at + done));
+        got = pread(file, memory + done, bytes - done, (off_t)(at + done));
         if (got == 0) return gpi_file_failed(at + done, "it ends here, before what is asked");
         if (got < 0 && errno != EINTR) return gpi_file_failed(at + done, strerror(errno));
         if (got < 0) got = 0;
@@ -5918,8 +5605,9 @@ static gpupool_result gpi_file_read(const gpi_file *file, unsigned char *memory,
            upload      host --memcpy--> slot --copy--> device, while the other slot's copy runs
            download    device --copy--> slot --memcpy--> host, while the other slot's copy runs
 
-   R1  Rule G: a part begins after the transfer's event has passed, which was recorded behind the
-       work of the program's stream. So no slot ever waits for a stream of the program.
+   R1  Rule G: a part begins after the work that the program's stream had before. A call without a
+       ticket waits for the stream before its transfer is in the list; a ticket's transfer is gated
+       until its event has passed. So no slot ever waits for a stream of the program.
    R2  The host touches a slot only after the slot's last copy has passed. Only the thread that has
        the hand asks. Between two turns nothing of a hand is under way.
    R3  A thread that has a hand waits for the hand's stream, for a file, or in the program's
@@ -5951,13 +5639,9 @@ enum {
     GPI_RING_POLL_NS = 100000,  /* between two queries of the events that gate transfers */
 };
 
-typedef struct gpi_ring_side { /* memory of a transfer: its address, and bytes from row to row */
-    uint64_t at, pitch;
-} gpi_ring_side;
-
-typedef struct gpi_ring_part { /* bytes [first, first + bytes) of a transfer, and where they are */
+typedef struct gpi_ring_part { /* bytes [first, first + bytes) of a transfer, */
     uint64_t first, bytes;
-    gpi_ring_side host;
+    uint64_t at[2], pitch[2]; /* and where they go from and to: the host's, or a slot, is [down] */
 } gpi_ring_part;
 
 typedef struct gpi_hand {
@@ -5971,28 +5655,24 @@ typedef struct gpi_hand {
 typedef struct gpi_transfer {
     CUevent event; /* kept from use to use; what it is behind gates the transfer */
     struct gpi_transfer *next;
-    gpupool_transfer what; /* as the program gave it */
-    gpi_ring_side side[2]; /* from, to: the host's is side[down] */
-    uint64_t width, bytes; /* of a row; of all rows */
-    gpi_file file;
+    gpupool_transfer what;    /* as the program gave it */
+    uint64_t at[2], pitch[2]; /* from, to: addresses, and bytes from row to row; [down]: host */
+    uint64_t width, bytes;    /* of a row; of all rows */
+    int direct_file;          /* the second descriptor of a file; -1: none */
     int down, is_gated, is_direct, is_over; /* is_gated: event not known to have passed; R5 */
-    uint64_t cursor, done;                  /* done is atomic */
-    int busy, waiters;                      /* threads that work for it, or wait in its record */
+    uint64_t cursor, done, helpers;         /* done is atomic; how many helpers are of use */
+    int busy, waiters;                      /* threads that work for it, or wait for its result */
     gpupool_ticket ticket;                  /* 0: its call waits itself */
     gpi_failure failure;                    /* the first */
 } gpi_transfer;
-
-typedef struct gpi_ring_bell {
-    int word, sleepers;
-} gpi_ring_bell;
 
 struct gpupool_ring {
     gpi_driver driver;
     CUstream streams[2]; /* for copies up, and down */
     gpi_lock lock;
-    gpi_ring_bell work, done; /* helpers sleep on work, callers on done */
-    /* a helper asks events; helpers are to end; R8 (atomic) */
-    int is_polled, is_stopping, is_broken;
+    int work, done;             /* bells: helpers sleep on work, callers on done */
+    int is_polled, is_stopping; /* a helper asks events; helpers are to end */
+    int is_broken;              /* R8; atomic */
     int is_trusted; /* SLEEP's: the device has been waited for, and its ranges are no blocks */
     gpi_transfer *first, *spare;
     gpi_hand *idle;
@@ -6007,45 +5687,35 @@ struct gpupool_ring {
 
 /* Opens the lock and sleeps until the bell rings, for at most ns. Bells are rung, and looked at
    before a sleep, with the lock held: so no ring is missed. */
-static void gpi_ring_sleep(gpupool_ring *ring, gpi_ring_bell *bell, uint64_t ns) {
+static void gpi_ring_sleep(gpupool_ring *ring, int *bell, uint64_t ns) {
     struct timespec most = {(time_t)(ns / 1000000000u), (long)(ns % 1000000000u)};
-    int seen = GPI_LOOK(&bell->word), i;
-    bell->sleepers++;
+    int seen = GPI_LOOK(bell), i;
     gpi_system_unlock(&ring->lock);
-    for (i = 0; i < GPI_RING_SPIN && GPI_LOOK(&bell->word) == seen; i++) GPI_PAUSE();
-    if (i == GPI_RING_SPIN)
-        syscall(SYS_futex, &bell->word, FUTEX_WAIT_PRIVATE, seen, &most, NULL, 0);
+    for (i = 0; i < GPI_RING_SPIN && GPI_LOOK(bell) == seen; i++) GPI_PAUSE();
+    if (i == GPI_RING_SPIN) syscall(SYS_futex, bell, FUTEX_WAIT_PRIVATE, seen, &most, NULL, 0);
     gpi_system_lock(&ring->lock);
-    bell->sleepers--;
 }
 
-static void gpi_ring_wake(gpi_ring_bell *bell, uint64_t threads) {
-    if (!bell->sleepers) return;
-    __atomic_fetch_add(&bell->word, 1, __ATOMIC_RELAXED);
-    syscall(SYS_futex, &bell->word, FUTEX_WAKE_PRIVATE, (int)threads, NULL, NULL, 0);
+static void gpi_ring_wake(int *bell, uint64_t threads) {
+    __atomic_fetch_add(bell, 1, __ATOMIC_RELAXED);
+    syscall(SYS_futex, bell, FUTEX_WAKE_PRIVATE, (int)threads, NULL, NULL, 0);
 }
 
 static uint64_t gpi_ring_address(const gpi_transfer *t, int side, uint64_t byte) {
-    return t->side[side].at + byte / t->width * t->side[side].pitch + byte % t->width;
+    return t->at[side] + byte / t->width * t->pitch[side] + byte % t->width;
 }
 
-/* Queues the copy of a part, whole rows or a part of one row, between its host memory and the
-   device. */
+/* Queues the copy of a part, whole rows or a part of one row. */
 static CUresult gpi_ring_copy(const gpi_driver *driver, const gpi_transfer *t,
                               const gpi_ring_part *part, CUstream stream) {
     CUDA_MEMCPY2D rows;
-    gpi_ring_side side[2];
-    side[t->down] = part->host;
-    side[!t->down].at = gpi_ring_address(t, !t->down, part->first);
-    side[!t->down].pitch = t->side[!t->down].pitch;
-    if (part->first % t->width + part->bytes <= t->width)
-        return driver->copy(side[1].at, side[0].at, part->bytes, stream);
+    if (part->bytes <= t->width) return driver->copy(part->at[1], part->at[0], part->bytes, stream);
     memset(&rows, 0, sizeof rows);
     rows.srcMemoryType = rows.dstMemoryType = CU_MEMORYTYPE_UNIFIED; /* the addresses tell */
-    rows.srcDevice = side[0].at;
-    rows.srcPitch = side[0].pitch;
-    rows.dstDevice = side[1].at;
-    rows.dstPitch = side[1].pitch;
+    rows.srcDevice = part->at[0];
+    rows.srcPitch = part->pitch[0];
+    rows.dstDevice = part->at[1];
+    rows.dstPitch = part->pitch[1];
     rows.WidthInBytes = t->width;
     rows.Height = part->bytes / t->width;
     return driver->copy_rows(&rows, stream);
@@ -6057,25 +5727,25 @@ static CUresult gpi_ring_copy(const gpi_driver *driver, const gpi_transfer *t,
 static gpupool_result gpi_ring_move(gpupool_ring *ring, const gpi_transfer *t,
                                     const gpi_ring_part *part, gpi_visit *visit) {
     const gpupool_transfer *what = &t->what;
-    unsigned char *slot = (unsigned char *)(uintptr_t)part->host.at, *host;
-    uint64_t done, bytes;
+    unsigned char *slot = (unsigned char *)(uintptr_t)part->at[t->down];
+    uint64_t at = part->first, end = at + part->bytes, bytes;
     int said;
     if (what->is_file)
-        return gpi_file_read(&t->file, slot, what->offset + part->first, part->bytes);
+        return gpi_file_read(what->file, t->direct_file, slot, what->offset + at, part->bytes);
     if (what->read || what->write) {
-        gpi_driver_leave(&ring->driver, visit);
-        said = t->down ? what->write(slot, part->bytes, part->first, what->user)
-                       : what->read(slot, part->bytes, part->first, what->user);
-        gpi_driver_enter(&ring->driver, ring->driver.context, visit);
+        gpi_driver_leave(visit);
+        said = t->down ? what->write(slot, part->bytes, at, what->user)
+                       : what->read(slot, part->bytes, at, what->user);
+        *visit = gpi_driver_enter(&ring->driver, ring->driver.context);
         return !said ? GPUPOOL_OK
                      : gpi_system_fail(GPUPOOL_E_CALLBACK, "your function returned %d at byte %llu",
-                                       said, (unsigned long long)part->first);
+                                       said, (unsigned long long)at);
     }
-    for (done = 0; done < part->bytes; done += bytes) {
-        host = (unsigned char *)(uintptr_t)gpi_ring_address(t, t->down, part->first + done);
-        bytes = gpi_min(part->bytes - done, t->width - (part->first + done) % t->width);
-        if (t->down) gpi_system_copy_away(host, slot + done, bytes);
-        else memcpy(slot + done, host, bytes);
+    for (; at < end; at += bytes, slot += bytes) {
+        unsigned char *host = (unsigned char *)(uintptr_t)gpi_ring_address(t, t->down, at);
+        bytes = gpi_min(end - at, t->width - at % t->width);
+        if (t->down) gpi_system_copy_away(host, slot, bytes);
+        else memcpy(slot, host, bytes);
     }
     return GPUPOOL_OK;
 }
@@ -6094,56 +5764,50 @@ static void gpi_ring_fail(gpi_transfer *t, gpupool_result result) {
     if (result == GPUPOOL_E_OUT_OF_MEMORY) t->failure.result = GPUPOOL_E_HOST_MEMORY;
 }
 
-static gpupool_result gpi_ring_broken(const gpupool_ring *ring) {
-    return gpi_system_fail(GPUPOOL_E_CUDA, "the ring is broken: %.480s", ring->cause.text);
-}
-
-/* Ends a transfer that is over (R5), and tells who waits for it. */
+/* Opens a gated transfer whose event has passed, and calls as many helpers as it can use; an event
+   that cannot be asked fails its transfer. Ends a transfer that is over (R5), and tells who waits
+   for it. */
 static void gpi_ring_settle(gpupool_ring *ring, gpi_transfer *t) {
-    uint64_t is_good = t->failure.result == GPUPOOL_OK, bytes = is_good ? t->bytes : 0;
     gpupool_ring_stats *stats = &ring->stats;
-    if (t->is_over || t->is_gated || t->busy || gpi_ring_has_more(t)) return;
+    if (t->is_gated) {
+        CUresult error = ring->driver.event_query(t->event);
+        if (error == CUDA_ERROR_NOT_READY) return;
+        t->is_gated = 0;
+        gpi_ring_fail(t, GPI_TOLD(&ring->driver, event_query, error));
+        if (gpi_ring_has_more(t)) gpi_ring_wake(&ring->work, t->helpers);
+    }
+    if (t->is_over || t->busy || gpi_ring_has_more(t)) return;
     t->is_over = 1;
-    if (t->what.is_file) gpi_file_close(&t->file);
-    if (is_good) GPI_SET(&t->done, bytes);
-    stats->transfers[t->down] += is_good;
-    stats->failures += !is_good;
-    stats->bytes[t->down] += bytes;
-    stats->direct_bytes[t->down] += t->is_direct ? bytes : 0;
-    gpi_ring_wake(&ring->done, INT32_MAX);
+    if (t->direct_file >= 0) close(t->direct_file);
+    if (t->failure.result == GPUPOOL_OK) {
+        GPI_SET(&t->done, t->bytes);
+        stats->transfers[t->down]++;
+        stats->bytes[t->down] += t->bytes;
+        if (t->is_direct) stats->direct_bytes[t->down] += t->bytes;
+    } else stats->failures++;
+    if (t->waiters) gpi_ring_wake(&ring->done, INT32_MAX);
 }
 
-/* Asks whether a gated transfer's event has passed. If so, calls as many helpers as it can use. An
-   event that cannot be asked fails its transfer. */
-static void gpi_ring_ask(gpupool_ring *ring, gpi_transfer *t) {
-    CUresult error = t->is_gated ? ring->driver.event_query(t->event) : CUDA_SUCCESS;
-    if (!t->is_gated || error == CUDA_ERROR_NOT_READY) return;
-    t->is_gated = 0;
-    gpi_ring_fail(t, gpi_driver_told(&ring->driver, GPI_CALL_event_query, error));
-    if (gpi_ring_has_more(t) && (t->ticket || t->bytes >= GPI_RING_HELP))
-        gpi_ring_wake(&ring->work, gpi_min(t->bytes / (4 * GPI_RING_LEAST) + 1, GPI_RING_CREW));
-    gpi_ring_settle(ring, t);
-}
-
-/* Cuts the next part. Parts are small at first, so that the device starts early, and at the end, so
-   that all threads end at about the same time. A part is whole rows, or lies in one row. A part of
-   a file ends where a page of the file does, and begins in the slot as in its page (F3): host.at is
-   an offset in the slot. */
-static int gpi_ring_next(gpupool_ring *ring, gpi_transfer *t, gpi_ring_part *part) {
-    uint64_t left = t->bytes - t->cursor, width = t->width, most, column;
-    uint64_t threads = ring->stats.workers + 1;
-    if (!gpi_ring_has_more(t)) return 0;
-    part->first = t->cursor;
-    part->host.pitch = width;
-    part->host.at = t->what.is_file ? (t->what.offset + part->first) % GPI_FILE_PAGE : 0;
-    column = part->first % width;
-    most = gpi_min(ring->slot_bytes, gpi_max(part->first / threads, 2 * GPI_RING_LEAST));
+/* Cuts the next part, if there is one. Parts are small at first, so that the device starts early,
+   and at the end, so that all threads end at about the same time. A part is whole rows, or lies in
+   one row. A part of a file ends where a page of the file does, and begins in the slot as in its
+   page (F3): at[down] is an offset in the slot. */
+static void gpi_ring_next(const gpupool_ring *ring, gpi_transfer *t, gpi_ring_part *part) {
+    uint64_t threads = ring->stats.workers + 1, first = t->cursor, left = t->bytes - first;
+    uint64_t offset = t->what.is_file ? (t->what.offset + first) % GPI_FILE_PAGE : 0;
+    uint64_t column, most = gpi_max(first / threads, 2 * GPI_RING_LEAST);
+    if (!gpi_ring_has_more(t)) return;
     most = gpi_min(most, gpi_max(left / (2 * threads), GPI_RING_LEAST));
-    most = gpi_min(gpi_up(most, GPI_FILE_PAGE), ring->slot_bytes) - part->host.at;
-    most = gpi_min(most, left);
-    part->bytes = column || width > most ? gpi_min(most, width - column) : most / width * width;
+    most = gpi_min(gpi_min(gpi_up(most, GPI_FILE_PAGE), ring->slot_bytes) - offset, left);
+    column = first % t->width;
+    part->first = first;
+    part->bytes =
+        column || t->width > most ? gpi_min(most, t->width - column) : most / t->width * t->width;
+    part->at[t->down] = offset;
+    part->pitch[t->down] = t->width;
+    part->at[!t->down] = gpi_ring_address(t, !t->down, first);
+    part->pitch[!t->down] = t->pitch[!t->down];
     t->cursor += part->bytes;
-    return 1;
 }
 
 /* -- hands -- */
@@ -6157,97 +5821,81 @@ static void gpi_ring_close_hand(gpupool_ring *ring, gpi_hand *hand) {
         munmap(hand, 2 * ring->slot_bytes + 2 * GPI_STEP);
 }
 
-/* Without the lock. NULL: the host or the driver refuses. Huge pages are pinned five times as fast;
-   pages that a fork shares would be moved under the device at the parent's next write. */
-static gpi_hand *gpi_ring_make_hand(gpupool_ring *ring) {
-    uint64_t bytes = 2 * ring->slot_bytes, all = bytes + 2 * GPI_STEP;
-    gpi_hand *hand = (gpi_hand *)gpi_system_pages(all, PROT_READ | PROT_WRITE);
+/* Without the lock. Huge pages are pinned five times as fast; pages that a fork shares would be
+   moved under the device at the parent's next write. */
+static gpupool_result gpi_ring_pin_hand(gpupool_ring *ring, gpi_hand *hand) {
+    uint64_t at = gpi_up((uintptr_t)(hand + 1), GPI_STEP), bytes = 2 * ring->slot_bytes;
     gpi_driver *driver = &ring->driver;
     gpupool_result result;
-    uintptr_t at;
     int i;
-    if (!hand) gpi_system_no_memory();
-    if (!hand) return NULL;
-    at = gpi_up((uintptr_t)(hand + 1), GPI_STEP);
     syscall(SYS_madvise, at, bytes, (long)GPI_HUGEPAGE);
     syscall(SYS_madvise, at, bytes, (long)GPI_DONTFORK);
-    result = GPI_TELL(driver, host_register, (void *)at, bytes, CU_MEMHOSTREGISTER_PORTABLE);
+    result =
+        GPI_TELL(driver, host_register, (void *)(uintptr_t)at, bytes, CU_MEMHOSTREGISTER_PORTABLE);
     if (result == GPUPOOL_OK) hand->slots = at;
     for (i = 0; i < 2 && result == GPUPOOL_OK; i++)
         result = GPI_TELL(driver, event_create, &hand->events[i], CU_EVENT_DISABLE_TIMING);
-    if (result == GPUPOOL_OK) return hand;
-    gpi_ring_close_hand(ring, hand);
-    return NULL;
-}
-
-/* An idle hand, or a new one. NULL: others have them all, or none can be made (R8). The lock is
-   open while one is made. */
-static gpi_hand *gpi_ring_take_hand(gpupool_ring *ring, gpi_transfer *t) {
-    gpi_hand *hand = ring->idle;
-    gpupool_ring_stats *stats = &ring->stats;
-    gpi_failure before = gpi_thread.last;
-    if (!hand && stats->pinned < stats->limit) {
-        stats->pinned += 2 * ring->slot_bytes;
-        gpi_system_unlock(&ring->lock);
-        hand = gpi_ring_make_hand(ring);
-        gpi_system_lock(&ring->lock);
-        if (hand) return hand;
-        stats->pinned -= 2 * ring->slot_bytes;
-        if (stats->pinned) stats->limit = stats->pinned;
-        else gpi_ring_fail(t, gpi_thread.last.result);
-        gpi_thread.last = before;
-        gpi_ring_wake(&ring->done, INT32_MAX); /* others may count on this hand */
-        gpi_ring_wake(&ring->work, INT32_MAX);
-        hand = ring->idle;
-    }
-    if (hand) ring->idle = hand->next;
-    return hand;
-}
-
-/* Without the lock: ends the use of a slot. Waits for the slot's copy; then a download's bytes go
-   to the host. */
-static gpupool_result gpi_ring_land(gpupool_ring *ring, gpi_transfer *t, gpi_hand *hand, int slot) {
-    gpi_ring_part *part = &hand->parts[slot];
-    gpupool_result result;
-    if (!part->bytes) return GPUPOOL_OK;
-    result = GPI_TELL(&ring->driver, event_sync, hand->events[slot]);
-    if (result == GPUPOOL_OK && t->down) result = gpi_ring_move(ring, t, part, hand->visit);
-    if (result == GPUPOOL_OK) __atomic_fetch_add(&t->done, part->bytes, __ATOMIC_RELAXED);
-    part->bytes = 0;
     return result;
 }
 
-/* Without the lock: begins the use of a slot. Fills the slot of an upload; queues the copy. */
-static gpupool_result gpi_ring_send(gpupool_ring *ring, const gpi_transfer *t, gpi_hand *hand,
-                                    int slot) {
-    gpi_ring_part *part = &hand->parts[slot];
+/* A new hand; the lock opens. NULL: the host or the driver refuses (R8). */
+static gpi_hand *gpi_ring_make_hand(gpupool_ring *ring, gpi_transfer *t) {
+    gpupool_ring_stats *stats = &ring->stats;
+    uint64_t bytes = 2 * ring->slot_bytes;
+    gpi_failure before = gpi_thread.last;
+    gpupool_result result;
+    gpi_hand *hand;
+    stats->pinned += bytes;
+    gpi_system_unlock(&ring->lock);
+    hand = (gpi_hand *)gpi_system_pages(bytes + 2 * GPI_STEP, PROT_READ | PROT_WRITE);
+    result = hand ? gpi_ring_pin_hand(ring, hand) : gpi_system_no_memory();
+    if (hand && result != GPUPOOL_OK) gpi_ring_close_hand(ring, hand);
+    gpi_system_lock(&ring->lock);
+    if (result == GPUPOOL_OK) return hand;
+    stats->pinned -= bytes;
+    if (stats->pinned) stats->limit = stats->pinned;
+    else gpi_ring_fail(t, result);
+    gpi_thread.last = before;
+    return NULL;
+}
+
+/* Without the lock: ends the use of a slot, and begins the next if it has bytes. A slot's copy is
+   waited for, then a download's bytes go to the host; a new part is filled in for an upload, then
+   its copy queued. */
+static gpupool_result gpi_ring_step(gpupool_ring *ring, gpi_transfer *t, gpi_hand *hand, int slot,
+                                    const gpi_ring_part *next) {
     gpi_driver *driver = &ring->driver;
+    gpi_ring_part *part = &hand->parts[slot];
+    CUstream stream = ring->streams[t->down];
     gpupool_result result = GPUPOOL_OK;
-    part->host.at += hand->slots + (uint64_t)slot * ring->slot_bytes;
-    if (!t->down) result = gpi_ring_move(ring, t, part, hand->visit);
+    if (part->bytes) result = GPI_TELL(driver, event_sync, hand->events[slot]);
+    if (part->bytes && t->down && result == GPUPOOL_OK)
+        result = gpi_ring_move(ring, t, part, hand->visit);
     if (result != GPUPOOL_OK) return result;
-    result = gpi_driver_told(driver, GPI_CALL_copy,
-                             gpi_ring_copy(driver, t, part, ring->streams[t->down]));
+    __atomic_fetch_add(&t->done, part->bytes, __ATOMIC_RELAXED);
+    *part = *next;
+    if (!part->bytes) return GPUPOOL_OK;
+    part->at[t->down] += hand->slots + (uint64_t)slot * ring->slot_bytes;
+    if (!t->down) result = gpi_ring_move(ring, t, part, hand->visit);
     if (result == GPUPOOL_OK)
-        result = GPI_TELL(driver, event_record, hand->events[slot], ring->streams[t->down]);
+        result = GPI_TOLD(driver, copy, gpi_ring_copy(driver, t, part, stream));
+    if (result == GPUPOOL_OK) result = GPI_TELL(driver, event_record, hand->events[slot], stream);
     return result;
 }
 
 /* Copies parts with a hand, in one slot and the other. Stops after `most` parts, unless nobody else
    needs this thread; then ends what it has under way (R2). The lock is held on entry and exit. */
 static void gpi_ring_turn(gpupool_ring *ring, gpi_transfer *t, gpi_hand *hand, int most) {
-    gpupool_result result = GPUPOOL_OK;
-    gpi_ring_part part;
-    int i, slot = 0, idle = 0; /* slots in a row that got no part */
-    for (i = 0; idle < 2 && t->failure.result == GPUPOOL_OK; i++, slot = !slot) {
-        if (most == GPI_RING_TURN && ring->first == t && !t->next) i = 0;
-        idle = i < most && gpi_ring_next(ring, t, &part) ? 0 : idle + 1;
+    gpi_ring_part part = {0, 0, {0, 0}, {0, 0}};
+    gpupool_result result;
+    int i, idle = 0; /* slots in a row that got no part */
+    for (i = 0; idle < 2 && t->failure.result == GPUPOOL_OK; i++) {
+        int is_alone = most == GPI_RING_TURN && ring->first == t && !t->next;
+        part.bytes = 0;
+        if (i < most || is_alone) gpi_ring_next(ring, t, &part);
+        idle = part.bytes ? 0 : idle + 1;
         gpi_system_unlock(&ring->lock);
-        result = gpi_ring_land(ring, t, hand, slot);
-        if (!idle && result == GPUPOOL_OK) {
-            hand->parts[slot] = part;
-            result = gpi_ring_send(ring, t, hand, slot);
-        }
+        result = gpi_ring_step(ring, t, hand, i % 2, &part);
         gpi_system_lock(&ring->lock);
         gpi_ring_fail(t, result);
     }
@@ -6259,110 +5907,86 @@ static void gpi_ring_turn(gpupool_ring *ring, gpi_transfer *t, gpi_hand *hand, i
     if (result == GPUPOOL_OK || ring->is_broken) return;
     ring->cause = gpi_thread.last;
     GPI_PUBLISH(&ring->is_broken, 1);
+    for (t = ring->first; t; t = t->next) gpi_ring_fail(t, result);
 }
 
 /* Works for a transfer, for up to `most` parts. Returns 0 if it did not, since others have all
-   hands: a bell tells when one comes back. */
+   hands: a bell tells when one comes back, or could not be made. */
 static int gpi_ring_run(gpupool_ring *ring, gpi_transfer *t, gpi_visit *visit, int most) {
-    gpi_hand *hand = NULL;
+    const gpupool_ring_stats *stats = &ring->stats;
+    gpi_hand *hand = ring->idle;
+    if (!hand && stats->pinned == stats->limit) return 0;
     t->busy++;
-    if (ring->is_broken) gpi_ring_fail(t, gpi_ring_broken(ring));
-    else hand = gpi_ring_take_hand(ring, t);
+    if (hand) ring->idle = hand->next;
+    else hand = gpi_ring_make_hand(ring, t);
     if (hand) {
         hand->visit = visit;
         gpi_ring_turn(ring, t, hand, most);
         hand->next = ring->idle;
         ring->idle = hand;
-        if (ring->stats.pinned == ring->stats.limit) { /* others may lack one */
-            gpi_ring_wake(&ring->done, INT32_MAX);
-            gpi_ring_wake(&ring->work, 1);
-        }
     }
     t->busy--;
+    if (!hand || stats->pinned == stats->limit) { /* others may lack one */
+        gpi_ring_wake(&ring->done, INT32_MAX);
+        gpi_ring_wake(&ring->work, 1);
+    }
     gpi_ring_settle(ring, t);
-    return hand || t->failure.result != GPUPOOL_OK;
+    return 1;
 }
 
 /* -- helpers, and callers that wait: the lock is held -- */
 
-/* The transfer that lacks helpers most, so that all go on side by side. *gated: there are some
-   whose events are to be asked again. */
-static gpi_transfer *gpi_ring_pick(gpupool_ring *ring, int *gated) {
-    gpi_transfer *t, *best = NULL;
-    *gated = 0;
-    for (t = ring->first; t; t = t->next) {
-        if (t->is_direct) continue; /* who waits for it asks */
-        gpi_ring_ask(ring, t);
-        *gated |= t->is_gated;
-        if (gpi_ring_has_more(t) && t->busy < (best ? best->busy : GPI_RING_CREW)) best = t;
-    }
-    return best;
-}
-
-/* A helper's life. Without work it sleeps. One at a time looks at gated transfers in between, and
-   calls another for that when it finds work. */
+/* A helper's life. It works for the transfer that lacks helpers most, so that all go on side by
+   side. Without work it sleeps. One at a time looks at gated transfers in between; when it opens
+   one, it calls others, of which one takes its place. */
 static void *gpi_ring_helper(void *user) {
     gpupool_ring *ring = (gpupool_ring *)user;
-    int gated, polls = 0;
-    gpi_transfer *t;
-    gpi_visit visit;
-    gpi_driver_enter(&ring->driver, ring->driver.context, &visit);
+    gpi_transfer *t, *best;
+    int gated, polls;
+    GPI_VISIT(&ring->driver, ring->driver.context);
     gpi_system_lock(&ring->lock);
     while (!ring->is_stopping) {
-        t = gpi_ring_pick(ring, &gated);
-        if (t && polls) gpi_ring_wake(&ring->work, 1);
-        polls = 0;
-        if (t && gpi_ring_run(ring, t, &visit, GPI_RING_TURN)) continue;
+        best = NULL;
+        gated = 0;
+        for (t = ring->first; t; t = t->next) {
+            gpi_ring_settle(ring, t);
+            gated |= t->is_gated;
+            if (gpi_ring_has_more(t) && t->busy < (best ? best->busy : GPI_RING_CREW)) best = t;
+        }
+        if (best && gpi_ring_run(ring, best, &visit, GPI_RING_TURN)) continue;
         polls = gated && !ring->is_polled;
         ring->is_polled |= polls;
         gpi_ring_sleep(ring, &ring->work, polls ? (uint64_t)GPI_RING_POLL_NS : UINT64_MAX);
         if (polls) ring->is_polled = 0;
     }
     gpi_system_unlock(&ring->lock);
-    gpi_driver_leave(&ring->driver, &visit);
     return NULL;
 }
 
-/* Works for a transfer until it is over, or ns have passed. */
-static void gpi_ring_await(gpupool_ring *ring, gpi_transfer *t, uint64_t ns, gpi_visit *visit) {
+/* Works for a transfer until it is over, or ns have passed. Returns its result, or E_TIMEOUT. The
+   last that gets the result takes the record off. */
+static gpupool_result gpi_ring_await(gpupool_ring *ring, gpi_transfer *t, uint64_t ns,
+                                     gpi_visit *visit) {
     int for_ever = ns > INT64_MAX, most = for_ever ? GPI_RING_TURN : 2; /* parts at a time */
     uint64_t start = for_ever ? 0 : gpi_system_now(), left = ns;
-    for (;;) { /* a wait that may take time does some work, however short its time */
-        gpi_ring_ask(ring, t);
-        gpi_ring_settle(ring, t);
-        if (t->is_over || !left) return;
+    gpi_transfer **link = &ring->first;
+    gpi_ring_settle(ring, t);
+    t->waiters++;
+    while (!t->is_over && left) {
         if (!gpi_ring_has_more(t) || !gpi_ring_run(ring, t, visit, most))
             gpi_ring_sleep(ring, &ring->done, t->is_gated ? gpi_min(left, GPI_RING_POLL_NS) : left);
-        if (!for_ever) left = gpi_less(ns, gpi_system_now() - start);
+        left = gpi_less(ns, gpi_system_now() - start);
+        gpi_ring_settle(ring, t);
     }
-}
-
-/* Puts a transfer into the list, and starts the workers for the first that needs them. Those that
-   the system refuses are done without. */
-static void gpi_ring_link(gpupool_ring *ring, gpi_transfer *t) {
-    uint64_t *workers = &ring->stats.workers;
-    gpi_transfer **link = &ring->first;
-    while (*link) link = &(*link)->next;
-    *link = t;
-    if (t->is_direct || (!t->ticket && t->bytes < GPI_RING_HELP)) return;
-    while (*workers < ring->workers_most &&
-           !pthread_create(&ring->threads[*workers], NULL, gpi_ring_helper, ring))
-        ++*workers;
-    ring->workers_most = *workers;
-    if (t->ticket) gpi_ring_wake(&ring->work, 1); /* its event is to be asked */
-}
-
-/* The result of a transfer that is over. The last one that asks for it takes the record off. */
-static gpupool_result gpi_ring_end(gpupool_ring *ring, gpi_transfer *t) {
-    gpi_transfer **link = &ring->first;
-    gpupool_result result = t->failure.result;
-    if (result != GPUPOOL_OK) gpi_thread.last = t->failure;
-    if (t->waiters) return result;
+    t->waiters--;
+    if (!t->is_over) return gpi_system_fail(GPUPOOL_E_TIMEOUT, "the transfer is not done yet");
+    if (t->failure.result != GPUPOOL_OK) gpi_thread.last = t->failure;
+    if (t->waiters) return t->failure.result;
     while (*link != t) link = &(*link)->next;
     *link = t->next;
     t->next = ring->spare;
     ring->spare = t;
-    return result;
+    return t->failure.result;
 }
 
 /* -- the way of a transfer: without the lock -- */
@@ -6370,52 +5994,49 @@ static gpupool_result gpi_ring_end(gpupool_ring *ring, gpi_transfer *t) {
 /* What can be seen to be wrong before anything is queued; of small transfers too little to be worth
    the time. */
 static gpupool_result gpi_ring_may_begin(gpupool_ring *ring, const gpi_transfer *t) {
-    cudaStream_t stream = t->what.stream;
-    CUcontext context = ring->driver.context;
-    gpupool_result result = GPUPOOL_OK;
+    gpupool_result result;
+    CUcontext context;
     int side;
-    if (gpi_driver_is_capturing(&ring->driver, stream))
-        return gpi_system_fail(GPUPOOL_E_CAPTURING,
-                               "stream: it captures; a graph would copy later");
-    if ((uintptr_t)stream > (uintptr_t)cudaStreamPerThread)
-        ring->driver.stream_context(stream, &context);
-    if (context != ring->driver.context)
-        return gpi_system_fail(GPUPOOL_E_ARGUMENT, "stream: it is not one of the ring's device");
+    if (gpi_driver_is_capturing(&ring->driver, t->what.stream))
+        return gpi_system_fail(GPUPOOL_E_CAPTURING, "stream: it captures; a graph copies later");
+    result = gpi_stream_context(&ring->driver, t->what.stream, &context);
     for (side = 0; side < 2 && t->bytes > GPI_RING_SMALL && result == GPUPOOL_OK; side++) {
-        uint64_t at = t->side[side].at;
-        result = gpi_life_may_use(at, gpi_ring_address(t, side, t->bytes - 1) + 1 - at,
-                                  side ? "to" : "from");
+        uint64_t at = t->at[side], end = gpi_ring_address(t, side, t->bytes - 1) + 1;
+        result = gpi_life_may_use(at, end - at, side ? "to" : "from");
     }
     return result;
 }
 
-/* Copies directly what CUDA knows, and a little of other memory, which CUDA stages quicker. Gates
-   the transfer by an event behind that, or behind the stream's work, unless the call need not wait:
-   the host sees neither side. A failure leaves nothing under way. Memory that begins pinned is
-   taken for pinned; CUDA finds out if a part of it is not, or was pinned by another call. */
+/* Copies directly what CUDA knows, and a little of other memory, which CUDA stages quicker. Then a
+   ticket's event is recorded, behind that or behind the stream's work; a call without one waits,
+   unless the host sees neither side. A failure leaves nothing under way. Memory that begins pinned
+   is taken for pinned; CUDA finds out if a part of it is not, or was pinned by another call. */
 static gpupool_result gpi_ring_begin(gpupool_ring *ring, gpi_transfer *t) {
     const gpupool_transfer *what = &t->what;
     gpi_driver *driver = &ring->driver;
-    gpi_ring_part all = {0, t->bytes, t->side[t->down]};
-    int has_source = what->read || what->write || what->is_file;
-    int is_brief = !what->ticket && !has_source && t->bytes <= GPI_RING_SMALL;
-    gpi_memory_kind host = has_source ? GPI_MEMORY_ORDINARY : GPI_MEMORY_DEVICE;
+    gpi_ring_part all = {0, t->bytes, {t->at[0], t->at[1]}, {t->pitch[0], t->pitch[1]}};
+    int is_memory = !what->read && !what->write && !what->is_file;
+    int is_small = !what->ticket && t->width == t->bytes && t->bytes <= GPI_RING_SMALL;
+    gpi_memory host = GPI_MEMORY_ORDINARY;
+    gpupool_result result = GPUPOOL_OK;
     CUresult error = CUDA_SUCCESS;
-    gpupool_result result;
-    if (t->bytes && !has_source) host = gpi_driver_look(driver, all.host.at);
-    t->is_direct = host != GPI_MEMORY_ORDINARY || (is_brief && t->width == t->bytes);
+    if (is_memory && t->bytes) host = gpi_driver_look(driver, t->at[t->down]);
+    t->is_direct = host != GPI_MEMORY_ORDINARY || !t->bytes || (is_memory && is_small);
     if (t->is_direct && t->bytes) error = gpi_ring_copy(driver, t, &all, what->stream);
     if (error == CUDA_ERROR_INVALID_VALUE && host == GPI_MEMORY_VISIBLE) t->is_direct = 0;
-    else if (error != CUDA_SUCCESS) return gpi_driver_told(driver, GPI_CALL_copy, error);
+    else if (error != CUDA_SUCCESS) return GPI_TOLD(driver, copy, error);
     if (t->is_direct) t->cursor = t->bytes;
-    else if (gpi_driver_look(driver, t->side[!t->down].at) == GPI_MEMORY_ORDINARY)
+    else if (gpi_driver_look(driver, t->at[!t->down]) == GPI_MEMORY_ORDINARY)
         return gpi_system_fail(GPUPOOL_E_ARGUMENT, "%s: it is ordinary host memory",
                                t->down ? "from" : "to");
-    if (t->is_direct && host != GPI_MEMORY_VISIBLE && !what->ticket) return GPUPOOL_OK;
+    else if (what->ticket || t->bytes >= GPI_RING_HELP)
+        t->helpers = gpi_min(t->bytes / (4 * GPI_RING_LEAST) + 1, GPI_RING_CREW);
     if (ring->is_trusted) return GPUPOOL_OK;
-    result = gpi_driver_mark(driver, driver->context, &t->event, what->stream);
-    if (result == GPUPOOL_OK && !what->ticket) result = GPI_TELL(driver, event_sync, t->event);
-    t->is_gated = result == GPUPOOL_OK;
+    if (what->ticket) {
+        result = gpi_driver_mark(driver, driver->context, &t->event, what->stream);
+        t->is_gated = result == GPUPOOL_OK;
+    } else if (!t->is_direct || host == GPI_MEMORY_VISIBLE)
+        result = GPI_TELL(driver, stream_sync, what->stream);
     if (result != GPUPOOL_OK && t->is_direct) driver->stream_sync(what->stream);
     return result;
 }
@@ -6443,10 +6064,9 @@ static const char *gpi_ring_mistake(const gpupool_transfer *what) {
     return NULL;
 }
 
-static gpupool_result gpi_ring_exists(const gpupool_ring *ring) {
-    if (!ring) return gpi_system_fail(GPUPOOL_E_ARGUMENT, "ring: it is NULL");
-    if (!gpi_system_is_forked()) return GPUPOOL_OK;
-    return gpi_system_fail(GPUPOOL_E_FORKED, "the ring is that of the process before its fork");
+static gpupool_result gpi_ring_exists(const void *ring) {
+    if (gpi_system_is_forked()) return gpi_alloc_enter(NULL);
+    return ring ? GPUPOOL_OK : gpi_system_fail(GPUPOOL_E_ARGUMENT, "ring: it is NULL");
 }
 
 /* A record of the transfer, not in the list. NULL: the host has no memory. */
@@ -6460,63 +6080,64 @@ static gpi_transfer *gpi_ring_record(gpupool_ring *ring, const gpupool_transfer 
     if (!t) return NULL;
     memset(&t->next, 0, sizeof *t - offsetof(gpi_transfer, next));
     t->what = *what;
+    t->direct_file = -1;
     t->down = what->direction == GPUPOOL_DOWN;
-    t->side[0].at = (uintptr_t)what->from;
-    t->side[1].at = (uintptr_t)what->to;
-    t->side[0].pitch = what->from_pitch;
-    t->side[1].pitch = what->to_pitch;
+    t->at[0] = (uintptr_t)what->from;
+    t->at[1] = (uintptr_t)what->to;
+    t->pitch[0] = what->from_pitch;
+    t->pitch[1] = what->to_pitch;
     t->width = what->bytes;
     t->bytes = what->rows ? what->bytes * what->rows : what->bytes;
     if (!what->rows || (what->from_pitch == what->bytes && what->to_pitch == what->bytes))
-        t->width = t->side[0].pitch = t->side[1].pitch = t->bytes; /* one long row */
+        t->width = t->pitch[0] = t->pitch[1] = t->bytes; /* one long row */
     return t;
 }
 
+/* A transfer is put into the list also if it has failed. Workers are started for the first that can
+   use them; those that the system refuses are done without. */
 GPUPOOL_API gpupool_result gpupool_ring_transfer(gpupool_ring *ring, const gpupool_transfer *what) {
     const char *mistake = what ? gpi_ring_mistake(what) : "the transfer is NULL";
     gpupool_result result = gpi_ring_exists(ring);
-    gpi_transfer *t;
-    gpi_visit visit;
+    gpi_transfer *t, **link;
     if (result != GPUPOOL_OK) return result;
     if (mistake) return gpi_system_fail(GPUPOOL_E_ARGUMENT, "%s", mistake);
-    if (GPI_READ(&ring->is_broken)) return gpi_ring_broken(ring);
+    if (GPI_READ(&ring->is_broken))
+        return gpi_system_fail(GPUPOOL_E_CUDA, "the ring is broken: %.480s", ring->cause.text);
     t = gpi_ring_record(ring, what);
     if (!t) return gpi_system_no_memory();
-    gpi_driver_enter(&ring->driver, ring->driver.context, &visit);
-    if (what->is_file) result = gpi_file_open(&t->file, what->file, what->offset, t->bytes);
+    GPI_VISIT(&ring->driver, ring->driver.context);
+    if (what->is_file) result = gpi_file_open(what->file, what->offset, t->bytes, &t->direct_file);
     if (result == GPUPOOL_OK && !ring->is_trusted) result = gpi_ring_may_begin(ring, t);
     if (result == GPUPOOL_OK) result = gpi_ring_begin(ring, t);
     gpi_ring_fail(t, result);
     gpi_system_lock(&ring->lock);
     if (result == GPUPOOL_OK && what->ticket) *what->ticket = t->ticket = ++ring->tickets;
-    gpi_ring_link(ring, t);
-    if (!t->ticket) {
-        gpi_ring_await(ring, t, UINT64_MAX, &visit);
-        result = gpi_ring_end(ring, t);
-    }
+    for (link = &ring->first; *link; link = &(*link)->next) continue;
+    *link = t;
+    while (t->helpers && ring->stats.workers < ring->workers_most &&
+           !pthread_create(&ring->threads[ring->stats.workers], NULL, gpi_ring_helper, ring))
+        ring->stats.workers++;
+    if (t->helpers) gpi_ring_wake(&ring->work, t->is_gated ? 1 : t->helpers); /* 1: to ask */
+    if (!t->ticket) result = gpi_ring_await(ring, t, UINT64_MAX, &visit);
     gpi_system_unlock(&ring->lock);
-    gpi_driver_leave(&ring->driver, &visit);
     return result;
 }
 
 GPUPOOL_API gpupool_result gpupool_upload(gpupool_ring *ring, void *to, const void *from,
                                           size_t bytes, cudaStream_t stream) {
-    gpupool_transfer what = {GPUPOOL_UP, to,   from, bytes, stream, 0, 0,   0,
-                             NULL,       NULL, NULL, 0,     0,      0, NULL};
+    gpupool_transfer what = {GPUPOOL_UP, to, from, bytes, stream, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0};
     return gpupool_ring_transfer(ring, &what);
 }
 
 GPUPOOL_API gpupool_result gpupool_download(gpupool_ring *ring, void *to, const void *from,
                                             size_t bytes, cudaStream_t stream) {
-    gpupool_transfer what = {GPUPOOL_DOWN, to,   from, bytes, stream, 0, 0,   0,
-                             NULL,         NULL, NULL, 0,     0,      0, NULL};
+    gpupool_transfer what = {GPUPOOL_DOWN, to, from, bytes, stream, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0};
     return gpupool_ring_transfer(ring, &what);
 }
 
 GPUPOOL_API gpupool_result gpupool_upload_file(gpupool_ring *ring, void *to,
                                                const gpupool_file_part *part, cudaStream_t stream) {
-    gpupool_transfer what = {GPUPOOL_UP, to,   NULL, 0, stream, 0, 0,   0,
-                             NULL,       NULL, NULL, 1, 0,      0, NULL};
+    gpupool_transfer what = {GPUPOOL_UP, to, NULL, 0, stream, 0, 0, 0, 0, 0, 0, 1, 0, 0, 0};
     if (!part) return gpi_system_fail(GPUPOOL_E_ARGUMENT, "part: it is NULL");
     what.file = part->file;
     what.offset = part->offset;
@@ -6528,22 +6149,14 @@ GPUPOOL_API gpupool_result gpupool_ring_wait(gpupool_ring *ring, gpupool_ticket 
                                              int64_t timeout_ns, uint64_t *bytes_done) {
     gpupool_result result = gpi_ring_exists(ring);
     gpi_transfer *t;
-    gpi_visit visit;
     if (result != GPUPOOL_OK) return result;
-    gpi_driver_enter(&ring->driver, ring->driver.context, &visit);
+    GPI_VISIT(&ring->driver, ring->driver.context);
     gpi_system_lock(&ring->lock);
     for (t = ring->first; t && (!ticket || t->ticket != ticket); t = t->next) continue;
-    if (!t) result = gpi_system_fail(GPUPOOL_E_ARGUMENT, "no such ticket, or it told its result");
-    else {
-        t->waiters++;
-        gpi_ring_await(ring, t, (uint64_t)timeout_ns, &visit);
-        t->waiters--;
-        if (bytes_done) *bytes_done = GPI_LOOK(&t->done);
-        result = t->is_over ? gpi_ring_end(ring, t)
-                            : gpi_system_fail(GPUPOOL_E_TIMEOUT, "the transfer is not done yet");
-    }
+    if (t) result = gpi_ring_await(ring, t, (uint64_t)timeout_ns, &visit);
+    else result = gpi_system_fail(GPUPOOL_E_ARGUMENT, "no such ticket, or it told its result");
+    if (t && bytes_done) *bytes_done = GPI_LOOK(&t->done);
     gpi_system_unlock(&ring->lock);
-    gpi_driver_leave(&ring->driver, &visit);
     return result;
 }
 
@@ -6557,83 +6170,68 @@ GPUPOOL_API gpupool_result gpupool_ring_get_stats(gpupool_ring *ring, gpupool_ri
     return GPUPOOL_OK;
 }
 
-/* Puts defaults into the config, and returns the mistake in it; NULL: none. A worker for each
-   processor but one, since callers copy too. */
-static const char *gpi_ring_configure(gpupool_ring_config *config) {
+/* Sets up a ring as the config or defaults say. Returns the mistake in it; NULL: none. A worker for
+   each processor but one, since callers copy too. */
+static const char *gpi_ring_configure(gpupool_ring *ring, const gpupool_ring_config *config) {
     size_t bytes = config->bytes ? config->bytes : GPUPOOL_RING_BYTES, slot = config->slot_bytes;
-    int workers = config->workers ? config->workers : GPUPOOL_RING_WORKERS, devices = 0;
+    int workers = config->workers ? config->workers : GPUPOOL_RING_WORKERS;
     if (!slot) slot = gpi_min(GPUPOOL_RING_SLOT_BYTES, bytes / 4);
     if (!workers)
         workers = (int)gpi_min((uint64_t)sysconf(_SC_NPROCESSORS_ONLN) - 1, GPI_RING_USUAL);
-    if (cudaGetDeviceCount(&devices) || (unsigned)config->device >= (unsigned)devices)
-        return "device is no device's ordinal";
     if (bytes < (size_t)256 << 10 || bytes > (size_t)16 << 40)
         return "bytes is not from 256 KiB to 16 TiB";
     if (slot < (size_t)64 << 10 || slot > bytes / 4)
         return "slot_bytes is not from 64 KiB to a quarter of config.bytes";
     if (workers < -1 || workers > GPI_RING_MOST) return "workers is not from -1 to 64";
-    config->slot_bytes = gpi_down(slot, GPI_FILE_PAGE);
-    config->bytes = bytes / (2 * config->slot_bytes) * 2 * config->slot_bytes;
-    config->workers = workers > 0 ? workers : 0;
+    ring->slot_bytes = gpi_down(slot, GPI_FILE_PAGE);
+    ring->stats.limit = bytes / (2 * ring->slot_bytes) * 2 * ring->slot_bytes;
+    ring->workers_most = workers > 0 ? (uint64_t)workers : 0;
     return NULL;
 }
 
-static gpupool_result gpi_ring_open_streams(gpupool_ring *ring) {
-    gpi_driver *driver = &ring->driver;
-    gpupool_result result;
-    gpi_visit visit;
-    gpi_driver_enter(driver, driver->context, &visit);
-    result = GPI_TELL(driver, stream_create, &ring->streams[0], CU_STREAM_NON_BLOCKING);
-    if (result == GPUPOOL_OK) {
-        result = GPI_TELL(driver, stream_create, &ring->streams[1], CU_STREAM_NON_BLOCKING);
-        if (result != GPUPOOL_OK) driver->stream_destroy(ring->streams[0]);
-    }
-    gpi_driver_leave(driver, &visit);
-    if (result == GPUPOOL_E_OUT_OF_MEMORY) result = gpi_thread.last.result = GPUPOOL_E_HOST_MEMORY;
-    return result;
+static void gpi_ring_close(gpupool_ring *ring) {
+    if (ring->streams[0]) ring->driver.stream_destroy(ring->streams[0]);
+    if (ring->streams[1]) ring->driver.stream_destroy(ring->streams[1]);
+    gpi_driver_close(&ring->driver);
+    GPUPOOL_FREE(ring);
 }
 
 GPUPOOL_API gpupool_result gpupool_ring_create(gpupool_ring **out,
                                                const gpupool_ring_config *given) {
     gpupool_ring_config config = {0, 0, 0, 0};
+    gpupool_result result = gpi_ring_exists(out);
     gpupool_ring *ring = NULL;
     const char *mistake;
-    gpupool_result result;
-    if (!out) return gpi_system_fail(GPUPOOL_E_ARGUMENT, "ring: it is NULL");
-    *out = NULL;
-    if (gpi_system_is_forked())
-        return gpi_system_fail(GPUPOOL_E_FORKED, "a forked child has no CUDA context");
+    int i;
+    if (out) *out = NULL;
+    if (result != GPUPOOL_OK) return result;
     if (given) config = *given;
-    else if (cudaGetDevice(&config.device) != cudaSuccess) config.device = -1;
-    mistake = gpi_ring_configure(&config);
-    if (mistake) return gpi_system_fail(GPUPOOL_E_ARGUMENT, "config.%s", mistake);
+    else result = gpi_driver_current(&config.device);
+    if (result != GPUPOOL_OK) return result;
     if (gpi_system_open() == GPUPOOL_OK) ring = (gpupool_ring *)gpi_system_zeroed(sizeof *ring);
     if (!ring) return gpi_system_no_memory();
-    ring->slot_bytes = config.slot_bytes;
-    ring->stats.limit = config.bytes;
-    ring->workers_most = (uint64_t)config.workers;
-    result = gpi_driver_open(&ring->driver, config.device, 0);
-    if (result == GPUPOOL_OK) result = gpi_ring_open_streams(ring);
-    if (result == GPUPOOL_OK) *out = ring;
-    else {
-        gpi_driver_close(&ring->driver);
-        GPUPOOL_FREE(ring);
+    mistake = gpi_ring_configure(ring, &config);
+    if (mistake) result = gpi_system_fail(GPUPOOL_E_ARGUMENT, "config.%s", mistake);
+    else result = gpi_driver_open(&ring->driver, config.device, 0);
+    if (result == GPUPOOL_OK) {
+        GPI_VISIT(&ring->driver, ring->driver.context);
+        for (i = 0; i < 2 && result == GPUPOOL_OK; i++)
+            result =
+                GPI_TELL(&ring->driver, stream_create, &ring->streams[i], CU_STREAM_NON_BLOCKING);
     }
+    if (result == GPUPOOL_E_OUT_OF_MEMORY) result = gpi_thread.last.result = GPUPOOL_E_HOST_MEMORY;
+    if (result == GPUPOOL_OK) *out = ring;
+    else gpi_ring_close(ring);
     return result;
 }
 
-GPUPOOL_API gpupool_result gpupool_ring_destroy(gpupool_ring *ring) {
-    gpupool_result result = gpi_ring_exists(ring);
+/* Ends what is under way, and all that only a used ring has. */
+static void gpi_ring_end(gpupool_ring *ring) {
     gpi_transfer *t;
     gpi_hand *hand;
-    gpi_visit visit;
-    if (result != GPUPOOL_OK) return result;
-    gpi_driver_enter(&ring->driver, ring->driver.context, &visit);
+    GPI_VISIT(&ring->driver, ring->driver.context);
     gpi_system_lock(&ring->lock);
-    while ((t = ring->first) != NULL) {
-        gpi_ring_await(ring, t, UINT64_MAX, &visit);
-        gpi_ring_end(ring, t);
-    }
+    while (ring->first) gpi_ring_await(ring, ring->first, UINT64_MAX, &visit);
     ring->is_stopping = 1;
     gpi_ring_wake(&ring->work, INT32_MAX);
     gpi_system_unlock(&ring->lock);
@@ -6647,13 +6245,16 @@ GPUPOOL_API gpupool_result gpupool_ring_destroy(gpupool_ring *ring) {
         if (t->event) ring->driver.event_destroy(t->event);
         GPUPOOL_FREE(t);
     }
-    ring->driver.stream_destroy(ring->streams[0]);
-    ring->driver.stream_destroy(ring->streams[1]);
-    gpi_driver_leave(&ring->driver, &visit);
-    gpi_driver_close(&ring->driver);
-    GPUPOOL_FREE(ring);
+}
+
+GPUPOOL_API gpupool_result gpupool_ring_destroy(gpupool_ring *ring) {
+    gpupool_result result = gpi_ring_exists(ring);
+    if (result != GPUPOOL_OK) return result;
+    gpi_ring_end(ring);
+    gpi_ring_close(ring);
     return GPUPOOL_OK;
 }
+
 /* == SHARE ========================================================================================
    Memory that others use: other devices of the process, and other processes.
 
@@ -6685,15 +6286,11 @@ static gpupool_result gpi_share_access_all(gpupool_arena *arena) {
 
 /* CUDA gives cudaMalloc's memory to whole devices, and pinned and managed memory to all. */
 static gpupool_result gpi_share_enable(gpi_driver *driver, CUcontext peer) {
-    gpupool_result result = GPUPOOL_OK;
     CUresult error;
-    gpi_visit visit;
-    gpi_driver_enter(driver, peer, &visit);
+    GPI_VISIT(driver, peer);
     error = driver->enable_peer(driver->context, 0);
-    if (error != CUDA_ERROR_PEER_ACCESS_ALREADY_ENABLED)
-        result = gpi_driver_told(driver, GPI_CALL_enable_peer, error);
-    gpi_driver_leave(driver, &visit);
-    return result;
+    if (error == CUDA_ERROR_PEER_ACCESS_ALREADY_ENABLED) return GPUPOOL_OK;
+    return GPI_TOLD(driver, enable_peer, error);
 }
 
 /* Adds a peer; after a failure it is none. */
@@ -6723,7 +6320,7 @@ static gpupool_result gpi_share_add(gpupool_arena *arena, int peer) {
 GPUPOOL_API gpupool_result gpupool_allow_peer(gpupool_arena *arena, int device) {
     gpupool_result result = gpi_alloc_enter(arena);
     int i;
-    if (result == GPUPOOL_OK) result = gpi_driver_has("device", device);
+    if (result == GPUPOOL_OK) result = gpi_driver_has(device);
     if (result != GPUPOOL_OK) return result;
     gpi_system_lock(&arena->lock);
     result = gpi_arena_ready(arena);
@@ -6792,8 +6389,6 @@ GPUPOOL_API gpupool_result gpupool_import(int device, const gpupool_exported *ex
     if (!exported->bytes || exported->bytes % (2 << 20))
         return gpi_system_fail(GPUPOOL_E_ARGUMENT, "exported.bytes: %llu is no size of a chunk",
                                (unsigned long long)exported->bytes);
-    result = gpi_driver_has("device", device);
-    if (result != GPUPOOL_OK) return result;
     result = gpi_driver_open(&driver, device, 0);
     if (result == GPUPOOL_OK)
         result = GPI_TELL(&driver, import_handle, &handle, (void *)(intptr_t)exported->descriptor,
@@ -6844,7 +6439,10 @@ GPUPOOL_API gpupool_result gpupool_import_close(gpupool_imported *imported) {
 
    Read first: gpi_sleep_fall, gpi_sleep_rise, gpi_sleep_quiet. */
 
-enum { GPI_SLEEP_COPIES = 32 }; /* under way at a time */
+enum {
+    GPI_SLEEP_COPIES = 32,                   /* under way at a time */
+    GPI_SLEEP_PIECE = (512 << 20) / GPI_UNIT /* units of one; meanwhile the next one's are mapped */
+};
 
 /* Mail that comes meanwhile keeps its `attention`. */
 static void gpi_sleep_set(gpupool_arena *arena, gpi_sleep sleep) {
@@ -6879,86 +6477,109 @@ static int gpi_sleep_keeps(const gpi_run *run) {
     return (run->state == GPI_LIVE || run->state == GPI_WAITING) && !run->stitch;
 }
 
-/* Lists what has content, each range in one chunk. */
-static void gpi_sleep_list(const gpi_buddy *buddy, gpi_backup *backup) {
-    const gpi_run *run = gpi_buddy_at(buddy, 0);
-    uint64_t last_end = 0;
-    for (; run; run = run->right) {
-        uint64_t unit = run->unit, end = run->unit + run->units;
-        while (gpi_sleep_keeps(run) && unit < end) {
-            const gpi_chunk *chunk = gpi_buddy_chunk(buddy, unit);
-            uint64_t part = gpi_min(end, chunk->unit + chunk->units) - unit;
-            if (unit != last_end || unit == chunk->unit)
-                backup->ranges[backup->count++].unit = unit;
-            backup->ranges[backup->count - 1].units += part;
-            last_end = unit += part;
-        }
-    }
-}
-
-/* Host memory for the content, in huge pages, which the ring's threads touch first. Its size is a
-   bound: what is not touched costs nothing. */
-static gpupool_result gpi_sleep_open_backup(gpupool_arena *arena) {
-    gpi_backup *backup = &arena->backup;
-    uint64_t runs = arena->buddy.region.used / sizeof(gpi_run) + arena->chunks.count;
-    uint64_t head = gpi_up(runs * sizeof(gpi_range), GPI_STEP), bytes = arena->chunks.reserved.now;
-    backup->bytes = head + bytes + GPI_STEP;
-    backup->ranges = (gpi_range *)gpi_system_pages(backup->bytes, PROT_READ | PROT_WRITE);
-    if (!backup->ranges)
-        return gpi_system_fail(GPUPOOL_E_HOST_MEMORY,
-                               "the host has no %llu bytes for the arena's content",
-                               (unsigned long long)bytes);
-    backup->content = (char *)gpi_up((uintptr_t)backup->ranges + head, GPI_STEP);
-    syscall(SYS_madvise, backup->content, bytes, (long)GPI_HUGEPAGE);
-    gpi_sleep_list(&arena->buddy, backup);
-    return GPUPOOL_OK;
-}
-
-/* Copies the content: down while the arena falls asleep, else up. The ring has some copies under
-   way. Of a chunk that is gone all was freed meanwhile. */
-static gpupool_result gpi_sleep_send(const gpupool_arena *arena, gpupool_ring *ring) {
-    gpupool_ticket tickets[GPI_SLEEP_COPIES] = {0};
-    const gpi_backup *backup = &arena->backup;
-    char *content = backup->content;
+/* Gets the memory of the chunks that are away, and lie in these units. A full device takes
+   siblings' idle chunks. */
+static gpupool_result gpi_sleep_get_chunks(gpupool_arena *arena, uint64_t unit, uint64_t units) {
+    gpi_chunks *chunks = &arena->chunks;
     gpupool_result result = GPUPOOL_OK;
-    gpupool_transfer what;
     uint64_t i;
-    memset(&what, 0, sizeof what);
-    what.direction = arena->sleep == GPI_FALLING ? GPUPOOL_DOWN : GPUPOOL_UP;
-    for (i = 0; i < backup->count + GPI_SLEEP_COPIES && result == GPUPOOL_OK; i++) {
-        const gpi_range *range = &backup->ranges[i];
-        what.ticket = &tickets[i % GPI_SLEEP_COPIES];
-        if (*what.ticket) result = gpupool_ring_wait(ring, *what.ticket, -1, NULL);
-        *what.ticket = 0;
-        if (i >= backup->count || result != GPUPOOL_OK) continue;
-        what.bytes = range->units * GPI_UNIT;
-        what.from = what.to = (void *)(uintptr_t)gpi_address(&arena->buddy, range->unit);
-        if (what.direction == GPUPOOL_UP) what.from = content;
-        else what.to = content;
-        if (gpi_buddy_chunk(&arena->buddy, range->unit))
-            result = gpupool_ring_transfer(ring, &what);
-        content += what.bytes;
+    for (i = 0; i < chunks->count && result == GPUPOOL_OK; i++) {
+        gpi_chunk *chunk = chunks->all[i];
+        if (!chunk->is_away || chunk->unit + chunk->units <= unit || chunk->unit >= unit + units)
+            continue;
+        do result = gpi_chunk_come(arena, chunk);
+        while (result == GPUPOOL_E_OUT_OF_MEMORY && gpi_sibling_help(arena, chunks->asleep, 0));
+        if (result != GPUPOOL_OK) break;
+        chunks->asleep -= chunk->units * GPI_UNIT;
+        gpi_arena_pass(arena);
     }
     return result;
 }
 
-/* Copies the content through a ring of its own. The lock opens. */
+/* The next piece that has content, from *unit on; 0: none. It is of whole granules, which have
+   memory: so one copy is for neighbouring blocks, also of several chunks, and small gaps. */
+static uint64_t gpi_sleep_next(const gpi_buddy *buddy, uint64_t *unit) {
+    const gpi_run *run = gpi_buddy_at(buddy, *unit);
+    uint64_t end;
+    while (run && !gpi_sleep_keeps(run)) run = run->right;
+    if (!run) return 0;
+    end = *unit = gpi_max(*unit, gpi_down(run->unit, GPI_GRANULE));
+    for (; run && gpi_down(run->unit, GPI_GRANULE) <= end && end - *unit < GPI_SLEEP_PIECE;
+         run = run->right)
+        if (gpi_sleep_keeps(run)) end = gpi_up(run->unit + run->units, GPI_GRANULE);
+    return gpi_min(end - *unit, GPI_SLEEP_PIECE);
+}
+
+/* Host memory that mirrors the home addresses, in huge pages, which the ring's threads touch first:
+   what they do not touch costs nothing. */
+static gpupool_result gpi_sleep_open_backup(gpupool_arena *arena) {
+    const gpi_chunks *chunks = &arena->chunks;
+    gpi_backup *backup = &arena->backup;
+    uint64_t end = 0, i;
+    for (i = 0; i < chunks->count; i++)
+        end = gpi_max(end, chunks->all[i]->unit + chunks->all[i]->units);
+    backup->bytes = end * GPI_UNIT + GPI_STEP;
+    backup->pages = gpi_system_pages(backup->bytes, PROT_READ | PROT_WRITE);
+    if (!backup->pages)
+        return gpi_system_fail(GPUPOOL_E_HOST_MEMORY,
+                               "the host has no %llu bytes for the arena's content",
+                               (unsigned long long)chunks->reserved.now);
+    backup->content = (char *)gpi_up((uintptr_t)backup->pages, GPI_STEP);
+    syscall(SYS_madvise, backup->content, end * GPI_UNIT, (long)GPI_HUGEPAGE);
+    return GPUPOOL_OK;
+}
+
+/* Begins to copy a piece: down while the arena falls asleep, else up. The lock opens. */
+static gpupool_result gpi_sleep_send(gpupool_arena *arena, gpupool_ring *ring, uint64_t unit,
+                                     uint64_t units) {
+    void *home = (void *)(uintptr_t)gpi_address(&arena->buddy, unit);
+    void *content = arena->backup.content + unit * GPI_UNIT;
+    int down = arena->sleep == GPI_FALLING;
+    gpupool_ticket ticket = 0;
+    gpupool_result result;
+    gpupool_transfer what;
+    memset(&what, 0, sizeof what);
+    what.direction = down ? GPUPOOL_DOWN : GPUPOOL_UP;
+    what.to = down ? content : home;
+    what.from = down ? home : content;
+    what.bytes = units * GPI_UNIT;
+    what.ticket = &ticket;
+    gpi_arena_open(arena);
+    result = gpupool_ring_transfer(ring, &what);
+    if (result == GPUPOOL_OK && ticket > GPI_SLEEP_COPIES)
+        result = gpupool_ring_wait(ring, ticket - GPI_SLEEP_COPIES, -1, NULL);
+    gpi_arena_close(arena);
+    return result;
+}
+
+/* Copies the content through a ring of its own, on the way up into memory that it gets meanwhile.
+   After a failure, too, it waits for what is under way. The lock opens. */
 static gpupool_result gpi_sleep_copy(gpupool_arena *arena) {
     gpupool_ring_config config = {arena->config.device, 0, 0, 0};
+    uint64_t unit = 0, units;
     gpupool_ring *ring = NULL;
+    gpupool_ticket ticket;
     gpupool_result result;
     gpi_failure first;
     gpi_arena_open(arena);
     result = gpupool_ring_create(&ring, &config);
-    if (result == GPUPOOL_OK) {
-        ring->is_trusted = 1;
-        result = gpi_sleep_send(arena, ring);
-        first = gpi_thread.last;
-        gpupool_ring_destroy(ring); /* waits for what a failure has left under way */
-        gpi_thread.last = first;
-    }
     gpi_arena_close(arena);
-    return result == GPUPOOL_E_CUDA ? gpi_arena_break(arena) : result;
+    if (result != GPUPOOL_OK) return result;
+    ring->is_trusted = 1;
+    while (result == GPUPOOL_OK && (units = gpi_sleep_next(&arena->buddy, &unit)) != 0) {
+        if (arena->sleep == GPI_RISING) result = gpi_sleep_get_chunks(arena, unit, units);
+        if (result == GPUPOOL_OK) result = gpi_sleep_send(arena, ring, unit, units);
+        unit += units;
+    }
+    gpi_arena_open(arena);
+    ticket = gpi_less(ring->tickets, GPI_SLEEP_COPIES);
+    while (ticket < ring->tickets && result == GPUPOOL_OK)
+        result = gpupool_ring_wait(ring, ++ticket, -1, NULL);
+    first = gpi_thread.last;
+    gpupool_ring_destroy(ring);
+    gpi_thread.last = first;
+    gpi_arena_close(arena);
+    return result;
 }
 
 /* Unmaps all that the arena has. E_CALLBACK: what on_unmap threw at is unmapped, too. */
@@ -6970,21 +6591,18 @@ static gpupool_result gpi_sleep_unmap(gpupool_arena *arena) {
     int bin;
     for (bin = 0; bin < GPI_BINS; bin++)
         for (stitch = arena->stitches.bins[bin]; stitch; stitch = stitch->next) {
-            result = gpi_stitch_undo(arena, stitch);
-            stitch->is_away = result == GPUPOOL_OK || result == GPUPOOL_E_CALLBACK;
+            result = gpi_chunk_undo(arena, &stitch->range);
             if (result != GPUPOOL_OK) return gpi_arena_break(arena);
         }
-    for (i = 0; i < chunks->count && result == GPUPOOL_OK; i++) {
-        int64_t bytes = (int64_t)(chunks->all[i]->units * GPI_UNIT);
-        if (chunks->all[i]->is_away) continue;
-        result = gpi_chunk_undo(arena, chunks->all[i]);
-        if (result != GPUPOOL_OK && result != GPUPOOL_E_CALLBACK) break;
-        chunks->all[i]->is_away = 1;
-        chunks->asleep += (uint64_t)bytes;
-        gpi_counter_move(&chunks->reserved, -bytes);
+    for (i = 0; i < chunks->count; i++) {
+        gpi_chunk *chunk = chunks->all[i];
+        if (chunk->is_away) continue;
+        result = gpi_chunk_undo(arena, chunk);
+        if (chunk->is_away) chunks->asleep += chunk->units * GPI_UNIT;
+        if (result != GPUPOOL_OK) return gpi_arena_break(arena);
         gpi_arena_pass(arena);
     }
-    return result == GPUPOOL_OK ? result : gpi_arena_break(arena);
+    return GPUPOOL_OK;
 }
 
 static gpupool_result gpi_sleep_fall(gpupool_arena *arena, gpupool_content content) {
@@ -6996,6 +6614,7 @@ static gpupool_result gpi_sleep_fall(gpupool_arena *arena, gpupool_content conte
     if (result == GPUPOOL_OK && content == GPUPOOL_KEEP) {
         result = gpi_sleep_open_backup(arena);
         if (result == GPUPOOL_OK) result = gpi_sleep_copy(arena);
+        if (result == GPUPOOL_E_CUDA) gpi_arena_break(arena);
     }
     if (result == GPUPOOL_OK) result = gpi_ladder_trim(arena, 0);
     return result == GPUPOOL_OK ? gpi_sleep_unmap(arena) : result;
@@ -7037,35 +6656,25 @@ GPUPOOL_API gpupool_result gpupool_sleep(gpupool_arena *arena, gpupool_content c
     return result;
 }
 
-/* Why the arena cannot wake: what is wanted, and who has it. */
+/* Why the arena cannot wake: what it needs, who has it, and what helps. */
 static gpupool_result gpi_sleep_out_of_memory(gpupool_arena *arena) {
     gpupool_verdict *v = &gpi_thread.verdict;
     gpi_verdict_fill(arena, v);
     v->asked = arena->chunks.asleep;
     v->missing = gpi_less(v->asked, arena->chunks.limit);
-    v->device_missing = gpi_less(v->asked, v->device_free);
     v->cause = v->missing ? GPUPOOL_CAUSE_LIMIT : GPUPOOL_CAUSE_OTHERS;
-    gpi_verdict_add(v, "waking needs %s, and the limit is %s (0: none)", v->asked, v->limit);
-    gpi_verdict_add(v, "; the device has %s of %s free", v->device_free, v->device_total);
-    return gpi_system_fail(GPUPOOL_E_OUT_OF_MEMORY, "%s", v->sentence);
-}
-
-/* Gets memory for all chunks that are away. A full device takes siblings' idle chunks. */
-static gpupool_result gpi_sleep_get_chunks(gpupool_arena *arena) {
-    gpi_chunks *chunks = &arena->chunks;
-    gpupool_result result = GPUPOOL_OK;
-    uint64_t i;
-    for (i = 0; i < chunks->count && result == GPUPOOL_OK; i++) {
-        int64_t bytes = (int64_t)(chunks->all[i]->units * GPI_UNIT);
-        do result = gpi_chunk_come(arena, chunks->all[i]);
-        while (result == GPUPOOL_E_OUT_OF_MEMORY && gpi_sibling_help(arena, chunks->asleep, 0));
-        if (result != GPUPOOL_OK) break;
-        chunks->all[i]->is_away = 0;
-        chunks->asleep -= (uint64_t)bytes;
-        gpi_counter_move(&chunks->reserved, bytes);
-        gpi_arena_pass(arena);
+    gpi_verdict_add(v, "waking needs %s", v->asked, 0);
+    if (v->missing)
+        gpi_verdict_add(v, ", and the limit is %s: raise the limit by %s", v->limit, v->missing);
+    else {
+        v->device_missing = gpi_max(gpi_less(v->asked, v->device_free), GPI_PAGE);
+        gpi_verdict_add(v,
+                        ", and %s of the device's %s is free: others (arenas, libraries, "
+                        "processes, CUDA) hold the rest",
+                        v->device_free, v->device_total);
+        gpi_verdict_add(v, ", have them free %s", v->device_missing, 0);
     }
-    return result;
+    return gpi_system_fail(GPUPOOL_E_OUT_OF_MEMORY, "%s", v->sentence);
 }
 
 /* Maps the stitches that a block or a graph uses, and forgets the others. These may be made again:
@@ -7076,10 +6685,10 @@ static gpupool_result gpi_sleep_get_stitches(gpupool_arena *arena) {
     int bin;
     for (bin = 0; bin < GPI_BINS; bin++)
         for (stitch = arena->stitches.bins[bin]; stitch && result == GPUPOOL_OK; stitch = next) {
-            int is_over = !stitch->is_used && gpi_stitch_has_passed(arena, stitch);
+            int is_over = gpi_stitch_is_idle(stitch) && gpi_stitch_has_passed(arena, stitch);
             next = stitch->next;
-            result = is_over ? gpi_stitch_unmap(arena, stitch) : gpi_stitch_map(arena, stitch);
-            if (!is_over) stitch->is_away = result != GPUPOOL_OK;
+            result =
+                is_over ? gpi_stitch_unmap(arena, stitch) : gpi_chunk_come(arena, &stitch->range);
         }
     arena->stitches.credit = GPI_CREDIT;
     return result;
@@ -7093,10 +6702,13 @@ static gpupool_result gpi_sleep_rise(gpupool_arena *arena) {
     result = gpi_ladder_wait(arena, &arena->streams.all);
     if (result == GPUPOOL_OK) result = gpi_ladder_trim(arena, 0);
     if (result != GPUPOOL_OK) return result;
-    result = arena->chunks.asleep > arena->chunks.limit ? GPUPOOL_E_OUT_OF_MEMORY
-                                                        : gpi_sleep_get_chunks(arena);
+    if (arena->chunks.asleep > arena->chunks.limit) result = GPUPOOL_E_OUT_OF_MEMORY;
+    else if (arena->backup.content) result = gpi_sleep_copy(arena);
+    if (result == GPUPOOL_OK) result = gpi_sleep_get_chunks(arena, 0, UINT64_MAX);
     if (result == GPUPOOL_OK) result = gpi_sleep_get_stitches(arena);
-    if (result == GPUPOOL_OK && arena->backup.ranges) result = gpi_sleep_copy(arena);
+    gpi_arena_open(arena);
+    if (result == GPUPOOL_OK) gpi_backup_close(&arena->backup); /* takes the host a while */
+    gpi_arena_close(arena);
     if (result == GPUPOOL_OK) return result;
     if (arena->broken) return gpi_arena_break(arena);
     if (gpi_sleep_unmap(arena) != GPUPOOL_OK) return GPUPOOL_E_CUDA;
@@ -7106,118 +6718,85 @@ static gpupool_result gpi_sleep_rise(gpupool_arena *arena) {
 GPUPOOL_API gpupool_result gpupool_wake(gpupool_arena *arena) {
     gpi_failure before = gpi_thread.last;
     gpupool_result result = gpi_alloc_enter(arena);
-    gpi_backup backup;
-    memset(&backup, 0, sizeof backup);
     if (result != GPUPOOL_OK) return result;
     gpi_system_lock(&arena->lock);
-    if (arena->broken) result = gpi_arena_break(arena);
+    if (arena->broken || arena->sleep % 2) result = gpi_arena_ready(arena);
     else if (arena->sleep == GPI_AWAKE)
         result = gpi_system_fail(GPUPOOL_E_ARGUMENT, "arena: it is awake");
-    else if (arena->sleep != GPI_ASLEEP) result = gpi_arena_ready(arena);
     else {
         result = gpi_sleep_rise(arena);
         gpi_sleep_set(arena, result == GPUPOOL_OK ? GPI_AWAKE : GPI_ASLEEP);
-        if (result == GPUPOOL_OK) {
-            backup = arena->backup;
-            memset(&arena->backup, 0, sizeof backup);
-            gpi_thread.last = before;
-        }
+        if (result == GPUPOOL_OK) gpi_thread.last = before;
     }
     gpi_system_unlock(&arena->lock);
-    gpi_backup_close(&backup); /* takes the host a while */
     gpi_alloc_check(arena);
     return result;
 }
-#ifdef __cplusplus
-}
-#endif
 #endif /* GPUPOOL_IMPLEMENTATION */
+
 /* == NAMES ========================================================================================
    With GPUPOOL_REPLACE_CUDA_MALLOC: CUDA's names become gpupool's functions, in calls, as pointers
    and as arguments of templates; in device code they stay CUDA's. They come last, so that nothing
    above sees them. A stream of 0 is what it is in CUDA's calls of this file: so there are two sets
    of functions, and each is one function in all files of a C++ program. */
-#if GPUPOOL_REPLACE_CUDA_MALLOC
+#if defined(GPUPOOL_REPLACE_CUDA_MALLOC) && GPUPOOL_REPLACE_CUDA_MALLOC
 #ifndef GPUPOOL_NAMED
 #define GPUPOOL_NAMED
-
 #ifdef __cplusplus
-#define GPI_NAME inline
+#include <cuda_runtime.h> /* its overloads come before the names are macros */
+#define GPI_NAME extern "C" inline
 #else
 #define GPI_NAME static inline
 #endif
-#ifdef __CUDACC__
-#define GPI_NAME_BOTH GPI_NAME __host__ __device__
-#else
-#define GPI_NAME_BOTH GPI_NAME
-#endif
-#ifdef __CUDA_ARCH__
+#ifdef __CUDA_ARCH__ /* the compiler's pass for the device */
 #define GPI_NAMED(name) name
 #else
 #define GPI_NAMED(name) gpupool_##name
 #endif
-#ifdef CUDA_API_PER_THREAD_DEFAULT_STREAM
-#define GPI_ASYNC(name) gpi_names_##name##_async_ptsz
-#define GPI_ASYNC_STREAM(stream) ((stream) ? (stream) : cudaStreamPerThread)
-#else
-#define GPI_ASYNC(name) gpi_names_##name##_async
-#define GPI_ASYNC_STREAM(stream) ((stream) ? (stream) : cudaStreamLegacy)
-#endif
 
-#ifdef __cplusplus
-extern "C" {
-#endif
-GPI_NAME_BOTH cudaError_t gpi_names_malloc(void **pointer, size_t bytes) {
+GPI_NAME __host__ __device__ cudaError_t gpi_names_malloc(void **pointer, size_t bytes) {
     return GPI_NAMED(cudaMalloc)(pointer, bytes);
 }
-GPI_NAME_BOTH cudaError_t gpi_names_free(void *block) {
+GPI_NAME __host__ __device__ cudaError_t gpi_names_free(void *block) {
     return GPI_NAMED(cudaFree)(block);
 }
-GPI_NAME_BOTH cudaError_t gpi_names_stream_destroy(cudaStream_t stream) {
+GPI_NAME __host__ __device__ cudaError_t gpi_names_stream_destroy(cudaStream_t stream) {
 #ifndef __CUDA_ARCH__
     gpupool_retire_stream(stream); /* CUDA says what is wrong with the stream */
 #endif
     return cudaStreamDestroy(stream);
 }
-GPI_NAME cudaError_t GPI_ASYNC(malloc)(void **pointer, size_t bytes, cudaStream_t stream) {
-    return gpupool_cudaMallocAsync(pointer, bytes, GPI_ASYNC_STREAM(stream));
+GPI_NAME cudaError_t GPUPOOL_HERE(gpi_names_malloc_async)(void **pointer, size_t bytes,
+                                                          cudaStream_t stream) {
+    return gpupool_cudaMallocAsync(pointer, bytes, stream ? stream : GPUPOOL_STREAM_HERE);
 }
-GPI_NAME cudaError_t GPI_ASYNC(free)(void *block, cudaStream_t stream) {
-    return gpupool_cudaFreeAsync(block, GPI_ASYNC_STREAM(stream));
+GPI_NAME cudaError_t GPUPOOL_HERE(gpi_names_free_async)(void *block, cudaStream_t stream) {
+    return gpupool_cudaFreeAsync(block, stream ? stream : GPUPOOL_STREAM_HERE);
 }
-#ifdef __cplusplus
-} /* CUDA's header has such overloads: cudaMalloc(&p, n) with a float *p, and for its own pools
-   */
-#define GPI_UNTYPED(pointer) static_cast<void **>(static_cast<void *>(pointer))
-template <class T> GPI_NAME_BOTH cudaError_t gpi_names_malloc(T **pointer, size_t bytes) {
-    return gpi_names_malloc(GPI_UNTYPED(pointer), bytes);
+#ifdef __cplusplus /* CUDA's header has such overloads: for a float *p, and for its own pools */
+template <class T> __host__ __device__ cudaError_t gpi_names_malloc(T **pointer, size_t bytes) {
+    return gpi_names_malloc(static_cast<void **>(static_cast<void *>(pointer)), bytes);
 }
 template <class T>
-GPI_NAME cudaError_t GPI_ASYNC(malloc)(T **pointer, size_t bytes, cudaStream_t stream) {
-    return GPI_ASYNC(malloc)(GPI_UNTYPED(pointer), bytes, stream);
+cudaError_t GPUPOOL_HERE(gpi_names_malloc_async)(T **pointer, size_t bytes, cudaStream_t stream) {
+    void *untyped = pointer;
+    return GPUPOOL_HERE(gpi_names_malloc_async)(static_cast<void **>(untyped), bytes, stream);
 }
 template <class T, class Pool>
-GPI_NAME cudaError_t GPI_ASYNC(malloc)(T **pointer, size_t bytes, Pool pool, cudaStream_t stream) {
-    return cudaMallocFromPoolAsync(GPI_UNTYPED(pointer), bytes, pool, stream);
+cudaError_t GPUPOOL_HERE(gpi_names_malloc_async)(T **pointer, size_t bytes, Pool pool,
+                                                 cudaStream_t stream) {
+    void *untyped = pointer;
+    return cudaMallocFromPoolAsync(static_cast<void **>(untyped), bytes, pool, stream);
 }
-#undef GPI_UNTYPED
 #endif
 #undef GPI_NAME
-#undef GPI_NAME_BOTH
 #undef GPI_NAMED
-#undef GPI_ASYNC
-#undef GPI_ASYNC_STREAM
 #endif /* GPUPOOL_NAMED */
 
 #undef cudaMallocAsync /* CUDA's header may define these two */
 #undef cudaFreeAsync
-#ifdef CUDA_API_PER_THREAD_DEFAULT_STREAM
-#define cudaMallocAsync gpi_names_malloc_async_ptsz
-#define cudaFreeAsync gpi_names_free_async_ptsz
-#else
-#define cudaMallocAsync gpi_names_malloc_async
-#define cudaFreeAsync gpi_names_free_async
-#endif
+#define cudaMallocAsync GPUPOOL_HERE(gpi_names_malloc_async)
+#define cudaFreeAsync GPUPOOL_HERE(gpi_names_free_async)
 #define cudaMalloc gpi_names_malloc
 #define cudaFree gpi_names_free
 #define cudaStreamDestroy gpi_names_stream_destroy

@@ -159,8 +159,8 @@ static void stays_broken(void) {
     scene s;
     prepare(&s);
     s.ring = kit_ring(MIB, 64 * KIB, 1);
-    fake_fail_call("cuEventSynchronize", 2, 0, 719); /* the first waits for the stream's work */
-    fake_fail_call("cuStreamSynchronize", 1, 0, 719);
+    fake_fail_call("cuEventSynchronize", 1, 0, 719);
+    fake_fail_call("cuStreamSynchronize", 2, 0, 719); /* the first waits for the program's work */
     CHECK_RESULT(gpupool_upload(s.ring, s.device, s.host, BYTES, s.stream), GPUPOOL_E_CUDA);
     CHECK_RESULT(gpupool_download(s.ring, s.back, s.device, BYTES, s.stream), GPUPOOL_E_CUDA);
     CHECK(strstr(gpupool_last_error(), "broken") && strstr(gpupool_last_error(), "LAUNCH_FAILED"));

@@ -276,7 +276,8 @@ static void exit_with_a_ring(void) {
     CHECK(child > 0 && waitpid(child, &status, 0) == child && status == 0);
 }
 
-/* Beside a thread that is stuck in a full launch queue a ring that has its hands goes on. */
+/* Beside a thread that is stuck in a full launch queue a ring goes on that has its hands and a
+   ticket's event. */
 static void *stuck(void *user) {
     job *j = (job *)user;
     for (int i = 0; i < 20; i++) fake_write(j->stream, "many", j->device, 16, 1);
@@ -287,7 +288,8 @@ static void beside_a_full_queue(void) {
     job j, full;
     job_open(&j, ring, 4);
     job_open(&full, ring, 5);
-    job_uploads(&j); /* makes the hand and the event */
+    job_post(&j); /* makes the hand and the event */
+    OK(gpupool_ring_wait(ring, j.ticket, -1, NULL));
     fake_queue(8);
     fake_hold(full.stream, FAKE_FIRM);
     job_begin(&full, stuck);

@@ -26,7 +26,7 @@ static void open_records(void) {
     buddy->cells = (gpi_cell *)gpi_region_get(&buddy->region, (GRANULES + 1) * sizeof(gpi_cell));
     buddy->starts = (uint64_t *)gpi_region_get(&buddy->region, sizeof(uint64_t));
     arena.chunks.all = all;
-    arena.chunks.count = arena.chunks.room = CHUNKS;
+    arena.chunks.count = CHUNKS;
     streams[0].kind = streams[1].kind = GPI_ORDINARY;
     streams[1].event = (CUevent)(void *)&streams[1];
     streams[1].mark_at = streams[1].issued = 1;
