@@ -815,15 +815,6 @@ static inline void gpi_system_unlock(gpi_lock *lock) {
         syscall(SYS_futex, &lock->word, FUTEX_WAKE_PRIVATE, 1, NULL, NULL, 0);
 }
 
-/* Lets a thread that waits for the lock have it first: one that takes its lock again at once would
-   win each time against a thread that must wake up. */
-static void gpi_system_pass(gpi_lock *lock) {
-    int pauses = GPI_LOOK(&lock->word) == 2 ? 4096 : 64;
-    gpi_system_unlock(lock);
-    while (pauses-- && !GPI_LOOK(&lock->word)) GPI_PAUSE();
-    gpi_system_lock(lock);
-}
-
 /* Sleeps while *word is `old`; some other thread changes it and then wakes all. */
 static void gpi_system_sleep_on(int *word, int old) {
     syscall(SYS_futex, word, FUTEX_WAIT_PRIVATE, old, NULL, NULL, 0);
@@ -1608,10 +1599,10 @@ struct gpi_stream {    /* (STREAM) */
     gpi_stream *next; /* of all, but for graphs */
     CUcontext context;
     gpi_list list;
-    uint64_t issued, passed, moved; /* positions: last given; finished; moved to ANY */
-    CUevent event;                  /* recorded behind all frees up to mark_at */
+    uint64_t issued, passed; /* positions: last given; finished */
+    CUevent event; /* recorded behind all frees up to mark_at; NULL: none, or a thread records it */
     uint64_t mark_at;
-    int recording, followers; /* threads that record the event, or wait for it, lock open */
+    int users; /* threads that record the event, or wait for it, lock open */
     uint64_t fresh_frees, fresh_units; /* freed since the last mark */
     gpi_run *owned;                    /* GRAPH: live and waiting blocks that belong to it */
     gpi_stream *origin;                /* GRAPH: whose scope it is, while it is open */
@@ -1623,14 +1614,14 @@ typedef struct gpi_streams { /* (STREAM) */
     gpi_stream *table[1 << GPI_TABLE_BITS];
     gpi_stream *all_streams;
     gpi_stream all, none;
-    uint64_t ordinary_count;       /* streams ever seen */
-    int is_shared;                 /* streams may take each other's memory: marks are of use */
-    uint64_t position, passed;     /* last given; what a wait for the device has passed */
-    uint64_t fresh_units;          /* freed and not marked, of all streams */
-    int mark_shift, marks_in_vain; /* marks that pay: gpi_stream_is_due */
-    gpi_run *waiting;              /* WAITING blocks without a graph's use */
-    uint64_t quiet_until;          /* the marks under way are not asked up to this position */
-    uint64_t progress, asked;      /* counts what passes; its value when `waiting` was asked */
+    uint64_t ordinary_count;   /* streams ever seen */
+    int is_shared;             /* streams may take each other's memory: marks are of use */
+    uint64_t position, passed; /* last given; what a wait for the device has passed */
+    uint64_t fresh_units;      /* freed and not marked, of all streams */
+    uint64_t marks_in_vain;    /* since marks were wanted: gpi_stream_is_due */
+    gpi_run *waiting;          /* WAITING blocks without a graph's use */
+    uint64_t quiet_until;      /* the marks under way are not asked up to this position */
+    uint64_t progress, asked;  /* counts what passes; its value when `waiting` was asked */
     uint64_t marks, stream_waits, host_waits;
 } gpi_streams;
 
@@ -1734,22 +1725,19 @@ static void gpi_arena_open(gpupool_arena *arena) {
     gpi_system_unlock(&arena->lock);
 }
 
-/* Who opened the lock has it again. */
-static void gpi_arena_return(gpupool_arena *arena) {
+static void gpi_arena_close(gpupool_arena *arena) {
+    gpi_system_lock(&arena->lock);
     arena->outside--;
     if (arena->sleep == GPI_FALLING) gpi_system_wake_all(&arena->returns);
 }
 
-static void gpi_arena_close(gpupool_arena *arena) {
-    gpi_system_lock(&arena->lock);
-    gpi_arena_return(arena);
-}
-
-/* Between two steps of long work: others go on. */
+/* Between two steps of long work a thread that waits for the lock has it first: who takes its lock
+   again at once would win each time against a thread that must wake up. */
 static void gpi_arena_pass(gpupool_arena *arena) {
-    arena->outside++;
-    gpi_system_pass(&arena->lock);
-    gpi_arena_return(arena);
+    int pauses = GPI_LOOK(&arena->lock.word) == 2 ? 4096 : 64;
+    gpi_arena_open(arena);
+    while (pauses-- && !GPI_LOOK(&arena->lock.word)) GPI_PAUSE();
+    gpi_arena_close(arena);
 }
 
 /* A call that must not fail has failed: from now on requests fail with this cause. */
@@ -2045,8 +2033,9 @@ static uint64_t gpi_block_units(const gpi_run *run) {
    ST1  passed <= issued, mark_at <= issued. (stream, position) stays true for ever, since positions
         only grow; so nothing counts references to streams.
    ST2  A stream's list has runs with at <= issued; runs of list ANY have finished.
-   ST3  `recording`: a thread records the event, lock open; nobody else asks or records it.
-   `followers`: threads wait for it, lock open; nobody records it. ST4  cached_units is the sum of
+   ST3  `users`: threads record the event, or wait for it, lock open; nobody else records it. While
+        a thread records it, `event` is NULL: nobody asks for it, or waits.
+   ST4  cached_units is the sum of
    the cache. A run has cache == s only while s->lock protects it. ST5  A WAITING block with a
    graph's use is owned by that graph; others hang in `waiting`.
 
@@ -2085,8 +2074,8 @@ static uint64_t gpi_stream_done(const gpupool_arena *arena, const gpi_stream *s)
 
 /* And up to which another stream can wait for it on the device. */
 static uint64_t gpi_stream_marked(const gpupool_arena *arena, const gpi_stream *s) {
-    return s->recording ? gpi_stream_done(arena, s)
-                        : gpi_max(gpi_stream_done(arena, s), s->mark_at);
+    uint64_t done = gpi_stream_done(arena, s);
+    return s->event ? gpi_max(done, s->mark_at) : done;
 }
 
 static uint64_t gpi_stream_issue(gpupool_arena *arena, gpi_stream *s) {
@@ -2143,8 +2132,8 @@ static void gpi_stream_link(gpupool_arena *arena, gpi_stream *s, uintptr_t key) 
    whose event is of the same context. O15: a block that is OUT names its stream's struct. */
 static gpi_stream *gpi_stream_new(gpupool_arena *arena, uintptr_t key, CUcontext context) {
     gpi_stream *s = *gpi_stream_bucket(arena, key);
-    while (s && (s->key || s->context != context || s->list.units || s->outs || s->recording ||
-                 s->followers || s->issued > gpi_stream_done(arena, s)))
+    while (s && (s->key || s->context != context || s->list.units || s->outs || s->users ||
+                 s->issued > gpi_stream_done(arena, s)))
         s = s->chain;
     if (s) return s;
     s = (gpi_stream *)gpi_system_zeroed(sizeof *s);
@@ -2209,8 +2198,6 @@ static void gpi_stream_finish(gpupool_arena *arena, gpi_stream *s) {
     uint64_t done = gpi_stream_done(arena, s);
     gpi_run *run, *next;
     uint32_t bin;
-    if (s->moved >= done) return;
-    s->moved = done;
     for (bin = gpi_buddy_next_bin(&s->list, 0); bin != GPI_NO_BIN;
          bin = gpi_buddy_next_bin(&s->list, bin + 1))
         for (run = s->list.heads[bin]; run; run = next) {
@@ -2224,8 +2211,10 @@ static void gpi_stream_finish(gpupool_arena *arena, gpi_stream *s) {
 /* The work of a stream, or with NULL of the whole device, is known to have come so far. */
 static void gpi_stream_pass(gpupool_arena *arena, gpi_stream *s, uint64_t at) {
     uint64_t *passed = s ? &s->passed : &arena->streams.passed;
+    gpi_stream *each = s ? s : arena->streams.all_streams;
     *passed = gpi_max(*passed, at);
     arena->streams.progress++;
+    for (; each; each = s ? NULL : each->next) gpi_stream_finish(arena, each);
 }
 
 /* Asks the marks under way, but those that a thread records again. */
@@ -2235,12 +2224,10 @@ static void gpi_stream_poll(gpupool_arena *arena) {
     CUresult error = CUDA_SUCCESS;
     int asked = 0;
     for (; s && (error == CUDA_SUCCESS || error == CUDA_ERROR_NOT_READY); s = s->next) {
-        if (s->recording || s->mark_at <= gpi_stream_done(arena, s)) continue;
+        if (gpi_stream_marked(arena, s) <= gpi_stream_done(arena, s)) continue;
         if (!asked++) arena->driver.exchange(&mode);
         error = arena->driver.event_query(s->event);
-        if (error != CUDA_SUCCESS) continue;
-        gpi_stream_pass(arena, s, s->mark_at);
-        gpi_stream_finish(arena, s);
+        if (error == CUDA_SUCCESS) gpi_stream_pass(arena, s, s->mark_at);
     }
     if (asked) arena->driver.exchange(&mode);
     if (error == CUDA_SUCCESS || error == CUDA_ERROR_NOT_READY) return;
@@ -2260,21 +2247,25 @@ static void gpi_stream_forget_fresh(gpupool_arena *arena, gpi_stream *s) {
    none. */
 static gpupool_result gpi_stream_mark(gpupool_arena *arena, gpi_stream *s, cudaStream_t handle) {
     uint64_t at = s->issued;
+    CUevent event = s->event;
     gpupool_result result;
     gpi_stream_forget_fresh(arena, s);
-    if (s->kind != GPI_ORDINARY || s->recording || s->followers) return GPUPOOL_OK;
-    if (at <= gpi_stream_marked(arena, s)) return GPUPOOL_OK;
-    s->recording = 1;
+    if (s->kind != GPI_ORDINARY || s->users || at <= gpi_stream_marked(arena, s)) return GPUPOOL_OK;
+    s->users++;
+    s->event = NULL;
     gpi_arena_open(arena);
-    result = gpi_driver_mark(&arena->driver, s->context, &s->event, handle);
+    result = gpi_driver_mark(&arena->driver, s->context, &event, handle);
     gpi_arena_close(arena);
-    s->recording = 0;
-    if (!s->event) s->mark_at = 0;
+    s->users--;
+    s->event = event;
+    if (!event) s->mark_at = 0;
     if (result != GPUPOOL_OK) return result;
     s->mark_at = gpi_max(s->mark_at, at);
     arena->streams.marks++;
     return GPUPOOL_OK;
 }
+
+enum { GPI_MARKS = 256 }; /* in vain, after which marks become rarer: a power of two */
 
 /* Whether a free should record a mark. After 1/128 of reserved memory or 256 frees a mark costs
    three calls and makes memory known to be finished early enough: twice as many marks save no
@@ -2286,11 +2277,11 @@ static int gpi_stream_is_due(gpupool_arena *arena, gpi_stream *s) {
     const gpi_streams *streams = &arena->streams;
     uint64_t reserved = arena->chunks.reserved.now;
     uint64_t base = gpi_max(reserved / 128, 4 << 20) / GPI_UNIT;
+    uint64_t shift = gpi_min(streams->marks_in_vain / GPI_MARKS, 8);
     if (!streams->is_shared || !s->fresh_frees || s->kind != GPI_ORDINARY) return 0;
     if (streams->position < arena->short_until) return 1;
     if (s->fresh_units >= base && streams->fresh_units > reserved / 8 / GPI_UNIT) return 1;
-    return s->fresh_frees >= (uint64_t)256 << streams->mark_shift ||
-           s->fresh_units >= base << streams->mark_shift;
+    return s->fresh_frees >= (uint64_t)256 << shift || s->fresh_units >= base << shift;
 }
 
 /* Ends a free: records the mark if one is due and the one before has passed; while memory is short,
@@ -2299,16 +2290,15 @@ static int gpi_stream_is_due(gpupool_arena *arena, gpi_stream *s) {
 static void gpi_stream_mark_due(gpupool_arena *arena, gpi_stream *s, cudaStream_t handle) {
     gpi_failure before;
     gpi_streams *streams = &arena->streams;
-    if (!gpi_stream_is_due(arena, s) || s->recording) return;
-    if (streams->position >= arena->short_until) gpi_stream_poll(arena);
-    if (s->mark_at > gpi_stream_done(arena, s) && streams->position >= arena->short_until) {
-        gpi_stream_forget_fresh(arena, s);
-        return;
+    if (!gpi_stream_is_due(arena, s) || s->users) return;
+    if (streams->position >= arena->short_until) {
+        gpi_stream_poll(arena);
+        if (s->mark_at > gpi_stream_done(arena, s)) {
+            gpi_stream_forget_fresh(arena, s);
+            return;
+        }
     }
-    if (++streams->marks_in_vain >= 256 && streams->mark_shift < 8) {
-        streams->mark_shift++;
-        streams->marks_in_vain = 0;
-    }
+    streams->marks_in_vain++;
     gpi_system_keep(&before);
     gpi_stream_mark(arena, s, handle);
     gpi_system_restore(&before);
@@ -2316,12 +2306,13 @@ static void gpi_stream_mark_due(gpupool_arena *arena, gpi_stream *s, cudaStream_
 
 /* A request wanted memory of others that no mark covers. */
 static void gpi_stream_want_marks(gpupool_arena *arena) {
-    arena->streams.mark_shift = arena->streams.marks_in_vain = 0;
+    arena->streams.marks_in_vain = 0;
 }
 
 /* A request takes memory: if another stream freed it, marks have paid. */
 static void gpi_stream_note_taken(gpupool_arena *arena, const gpi_run *run, const gpi_stream *s) {
-    if (run->by.freed_by && run->by.freed_by != s) arena->streams.marks_in_vain = 0;
+    uint64_t *in_vain = &arena->streams.marks_in_vain;
+    if (run->by.freed_by && run->by.freed_by != s) *in_vain = gpi_down(*in_vain, GPI_MARKS);
 }
 
 /* Makes the request's stream wait, on the device, for another stream's mark. The lock opens; the
@@ -2330,15 +2321,15 @@ static gpupool_result gpi_stream_follow(gpupool_arena *arena, gpi_stream *s, gpi
                                         cudaStream_t handle) {
     gpi_driver *driver = &arena->driver;
     gpupool_result result;
-    if (s->recording || !s->event) return GPUPOOL_E_OUT_OF_MEMORY;
+    if (!s->event) return GPUPOOL_E_OUT_OF_MEMORY;
     GPI_VISIT(gpi_driver_is_special(handle) ? driver : NULL, owner->context); /* D3 */
-    s->followers++;
+    s->users++;
     gpi_arena_open(arena);
     result = gpi_driver_is_capturing(driver, handle)
                  ? gpi_driver_capturing()
                  : GPI_TELL(driver, stream_wait, handle, s->event, 0);
     gpi_arena_close(arena);
-    s->followers--;
+    s->users--;
     arena->streams.stream_waits += result == GPUPOOL_OK;
     return result;
 }
@@ -2856,7 +2847,7 @@ static int gpi_ask_can_use(const gpi_ask *ask, const gpi_run *run) {
     s = run->list->stream;
     if (!s || (s == ask->owner && ask->takes_own)) return 1;
     if (ask->takes_pending) return s->kind != GPI_GRAPH;
-    return ask->takes_others && s->kind == GPI_ORDINARY && !s->recording && s->event &&
+    return ask->takes_others && s->kind == GPI_ORDINARY && s->event &&
            run->of.at <= gpi_stream_marked(ask->arena, s);
 }
 
@@ -3252,11 +3243,9 @@ static int gpi_ladder_poll(gpupool_arena *arena) {
     gpi_streams *streams = &arena->streams;
     uint64_t before = arena->buddy.any.units;
     gpi_run *run, *next;
-    gpi_stream *s;
     gpi_stream_poll(arena);
     if (streams->asked == streams->progress) return 0;
     streams->asked = streams->progress;
-    for (s = streams->all_streams; s; s = s->next) gpi_stream_finish(arena, s);
     for (run = streams->waiting; run; run = next) {
         next = run->next;
         if (!gpi_stream_drop_uses(arena, run, NULL)) continue;
@@ -3273,7 +3262,7 @@ static gpi_stream *gpi_ladder_choose_wait(const gpi_ask *ask, uint64_t began) {
     gpi_stream *s, *best = NULL;
     for (s = streams->all_streams; s; s = s->next) {
         uint64_t done = gpi_stream_done(ask->arena, s);
-        int is_marked = !s->recording && s->mark_at > done;
+        int is_marked = gpi_stream_marked(ask->arena, s) > done;
         if (gpi_min(s->issued, began) <= done || (!s->list.units && !streams->waiting)) continue;
         if (is_marked && s == ask->owner) return s;
         if (!best) best = &streams->all;
@@ -3290,12 +3279,12 @@ static gpupool_result gpi_ladder_wait(gpupool_arena *arena, gpi_stream *s) {
     uint64_t at = is_device ? streams->position : s->mark_at;
     gpupool_result result;
     GPI_VISIT(&arena->driver, NULL);
-    s->followers++;
+    s->users++;
     gpi_arena_open(arena);
     result = is_device ? gpi_driver_wait(&arena->driver)
                        : GPI_TELL(&arena->driver, event_sync, s->event);
     gpi_arena_close(arena);
-    s->followers--;
+    s->users--;
     streams->host_waits++;
     if (result == GPUPOOL_E_CUDA) return gpi_arena_break(arena); /* O11 */
     if (result != GPUPOOL_OK) return result;
@@ -3389,7 +3378,7 @@ static gpi_run *gpi_ladder_take_others(gpi_ask *ask) {
     for (; s; s = s->next) {
         if (s == ask->owner || s->kind != GPI_ORDINARY || s->list.units < ask->units) continue;
         if (s->issued > gpi_stream_marked(arena, s)) gpi_stream_want_marks(arena);
-        if (s->recording || !s->event) continue;
+        if (!s->event) continue;
         search.lists[0] = &s->list;
         search.below = gpi_stream_marked(arena, s) + 1;
         run = gpi_buddy_find(buddy, &search);
@@ -4038,13 +4027,6 @@ static void gpi_alloc_ask(gpi_ask *ask, gpupool_arena *arena, const gpupool_requ
     if (ask->owner->kind == GPI_NONE) arena->streams.is_shared = 1;
 }
 
-/* Whether the owner's cache takes the block back. */
-static int gpi_alloc_goes_out(const gpi_ask *ask, const gpi_run *run) {
-    return run->units <= GPI_SMALL && !run->stitch && !ask->is_own_chunk &&
-           ask->owner->key == gpi_stream_key(ask->handle) &&
-           (ask->owner->kind == GPI_NONE || (ask->owner->kind == GPI_ORDINARY && ask->takes_own));
-}
-
 /* A run in hand becomes a live block. */
 static void gpi_alloc_grant(const gpi_ask *ask, gpi_run *run) {
     gpupool_arena *arena = ask->arena;
@@ -4059,7 +4041,10 @@ static void gpi_alloc_grant(const gpi_ask *ask, gpi_run *run) {
     if (run->is_of_graph) {
         gpi_stream_add_use(arena, run, owner, gpi_stream_issue(arena, owner));
         gpi_run_link(&owner->owned, NULL, run);
-    } else if (gpi_alloc_goes_out(ask, run)) {
+    } else if (run->units <= GPI_SMALL && !run->stitch && !ask->is_own_chunk &&
+               owner->key == gpi_stream_key(ask->handle) &&
+               (owner->kind == GPI_NONE || ask->takes_own)) {
+        /* its cache takes the block back */
         run->state = GPI_OUT;
         owner->outs++;
         GPI_PUBLISH(&run->cache, owner);
@@ -4292,8 +4277,7 @@ GPUPOOL_API gpupool_result gpupool_record_stream(gpupool_arena *arena, const voi
     if (result == GPUPOOL_OK) result = gpi_alloc_claim(arena, block, &run);
     if (result == GPUPOOL_OK)
         result = gpi_alloc_record(arena, run, s, stream ? stream : GPUPOOL_STREAM_HERE);
-    gpi_system_unlock(&arena->lock);
-    gpi_alloc_check(arena);
+    result = gpi_alloc_unlock(arena, result);
     GPUPOOL_TRACE("use", arena, block, 0, stream, NULL);
     return result;
 }
@@ -4359,30 +4343,26 @@ GPUPOOL_API gpupool_result gpupool_begin_capture(gpupool_arena *arena, cudaStrea
         s->scope = &(*capture)->graph;
         gpi_system_unlock(&s->lock);
     }
-    gpi_system_unlock(&arena->lock);
-    gpi_alloc_check(arena);
-    return result;
+    return gpi_alloc_unlock(arena, result);
 }
 
-static gpupool_result gpi_capture_enter(const gpupool_capture *capture) {
+/* After E_OK the arena's lock is held. */
+static gpupool_result gpi_capture_lock(const gpupool_capture *capture) {
     if (!capture) return gpi_system_fail(GPUPOOL_E_ARGUMENT, "capture: it is NULL");
-    if (capture->arena) return gpi_alloc_enter(capture->arena);
+    if (capture->arena) return gpi_alloc_lock(capture->arena, "capture", capture);
     return gpi_system_fail(GPUPOOL_E_ARGUMENT, "capture: it was released");
 }
 
 GPUPOOL_API gpupool_result gpupool_end_capture(gpupool_capture *capture) {
-    gpupool_result result = gpi_capture_enter(capture);
+    gpupool_result result = gpi_capture_lock(capture);
     if (result != GPUPOOL_OK) return result;
-    gpi_system_lock(&capture->arena->lock);
     gpi_stream_close_scope(capture->graph.origin);
-    gpi_system_unlock(&capture->arena->lock);
-    return GPUPOOL_OK;
+    return gpi_alloc_unlock(capture->arena, GPUPOOL_OK);
 }
 
 /* Frees what the graph has: its work has finished. Live blocks that it only uses stay. */
 static void gpi_capture_free(gpupool_arena *arena, gpi_stream *graph) {
     gpi_run *run;
-    gpi_stream_finish(arena, graph);
     while ((run = graph->owned) != NULL) {
         if (run->state != GPI_LIVE) {
             gpi_stream_stop_waiting(arena, run, &graph->owned);
@@ -4400,13 +4380,11 @@ static void gpi_capture_free(gpupool_arena *arena, gpi_stream *graph) {
 }
 
 GPUPOOL_API gpupool_result gpupool_release_capture(gpupool_capture *capture) {
-    gpupool_result result = gpi_capture_enter(capture);
+    gpupool_result result = gpi_capture_lock(capture);
     gpupool_arena *arena;
     uint64_t at;
     if (result != GPUPOOL_OK) return result;
     arena = capture->arena;
-    gpi_system_lock(&arena->lock);
-    gpi_alloc_empty_mail(arena);
     gpi_stream_close_scope(capture->graph.origin);
     at = arena->streams.position;
     result = gpi_ladder_wait(arena, &arena->streams.all);
@@ -4418,9 +4396,7 @@ GPUPOOL_API gpupool_result gpupool_release_capture(gpupool_capture *capture) {
         arena->spare_captures = capture;
         arena->captures--;
     }
-    gpi_system_unlock(&arena->lock);
-    gpi_alloc_check(arena);
-    return result;
+    return gpi_alloc_unlock(arena, result);
 }
 /* == LIFE =========================================================================================
    Arenas are made and destroyed, and the process has a list of them.
