@@ -1419,6 +1419,7 @@ enum {
     GPI_TRIES = 4,
     GPI_TRIES_SLOW = 256, /* runs of a bin that a search looks at */
     GPI_INDEX_BITS = 18,
+    GPI_PEEKS = 16,     /* entries of the index that a look without the lock takes */
     GPI_TABLE_BITS = 10 /* of the table of streams */
 };
 
@@ -1511,15 +1512,13 @@ struct gpi_stream {    /* (STREAM) */
     int64_t more_allocs, more_frees;
     /* from here on under the arena's lock */
     gpi_kind kind;
-    gpi_stream *next;      /* of all, but for graphs */
-    gpi_stream *next_busy; /* a mark is under way */
-    int is_busy;
+    gpi_stream *next; /* of all, but for graphs */
     CUcontext context;
     gpi_list list;
-    uint64_t issued, passed, moved; /* positions: last given; finished; moved to ANY */
-    CUevent event;                  /* recorded behind all frees up to mark_at */
+    uint64_t issued, passed; /* positions: last given; finished */
+    CUevent event; /* recorded behind all frees up to mark_at; NULL: none, or a thread records it */
     uint64_t mark_at;
-    int recording, followers; /* threads that record the event, or wait for it, lock open */
+    int users; /* threads that record the event, or wait for it, lock open */
     uint64_t fresh_frees, fresh_units; /* freed since the last mark */
     gpi_run *owned;                    /* GRAPH: live and waiting blocks that belong to it */
     gpi_stream *origin;                /* GRAPH: whose scope it is, while it is open */
@@ -1529,16 +1528,16 @@ struct gpi_stream {    /* (STREAM) */
 
 typedef struct gpi_streams { /* (STREAM) */
     gpi_stream *table[1 << GPI_TABLE_BITS];
-    gpi_stream *all_streams, *busy;
+    gpi_stream *all_streams;
     gpi_stream all, none;
-    uint64_t ordinary_count;       /* streams ever seen */
-    int is_shared;                 /* streams may take each other's memory: marks are of use */
-    uint64_t position, passed;     /* last given; what a wait for the device has passed */
-    uint64_t fresh_units;          /* freed and not marked, of all streams */
-    int mark_shift, marks_in_vain; /* marks that pay: gpi_stream_is_due */
-    gpi_run *waiting;              /* WAITING blocks without a graph's use */
-    uint64_t quiet_until;          /* the marks under way are not asked up to this position */
-    uint64_t progress, asked;      /* counts what passes; its value when `waiting` was asked */
+    uint64_t ordinary_count;   /* streams ever seen */
+    int is_shared;             /* streams may take each other's memory: marks are of use */
+    uint64_t position, passed; /* last given; what a wait for the device has passed */
+    uint64_t fresh_units;      /* freed and not marked, of all streams */
+    uint64_t marks_in_vain;    /* since marks were wanted: gpi_stream_is_due */
+    gpi_run *waiting;          /* WAITING blocks without a graph's use */
+    uint64_t quiet_until;      /* the marks under way are not asked up to this position */
+    uint64_t progress, asked;  /* counts what passes; its value when `waiting` was asked */
 } gpi_streams;
 
 typedef struct gpi_range {
@@ -1640,19 +1639,14 @@ static void gpi_arena_open(gpupool_arena *arena) {
     gpi_system_unlock(&arena->lock);
 }
 
-/* Who opened the lock has it again. */
-static void gpi_arena_return(gpupool_arena *arena) {
+static void gpi_arena_close(gpupool_arena *arena) {
+    gpi_system_lock(&arena->lock);
     arena->outside--;
     if (arena->sleep == GPI_FALLING) gpi_system_wake_all(&arena->returns);
 }
 
-static void gpi_arena_close(gpupool_arena *arena) {
-    gpi_system_lock(&arena->lock);
-    gpi_arena_return(arena);
-}
-
-/* Between two steps of long work others go on: a thread that waits for the lock has it first. One
-   that takes its lock again at once would win each time against a thread that must wake up. */
+/* Between two steps of long work a thread that waits for the lock has it first: who takes its lock
+   again at once would win each time against a thread that must wake up. */
 static void gpi_arena_pass(gpupool_arena *arena) {
     int pauses = GPI_LOOK(&arena->lock) == 2 ? 4096 : 64;
     gpi_arena_open(arena);
@@ -1878,12 +1872,6 @@ static uint64_t gpi_buddy_start(const gpi_buddy *buddy, const gpi_run *run, uint
     return run->unit + (gpi_up(address, alignment) - address) / GPI_UNIT;
 }
 
-static int gpi_buddy_fits(const gpi_buddy *buddy, const gpi_run *run, uint64_t units,
-                          uint64_t alignment) {
-    uint64_t lost = gpi_buddy_start(buddy, run, alignment) - run->unit;
-    return lost < run->units && run->units - lost >= units;
-}
-
 typedef struct gpi_search {
     gpi_list *lists[2]; /* where to look; lists[1] may be NULL */
     uint64_t units, alignment;
@@ -1902,7 +1890,8 @@ static gpi_run *gpi_buddy_find(const gpi_buddy *buddy, const gpi_search *search)
             if (search->lists[i]->units < search->units) continue;
             for (left = search->tries; run && left; run = run->next, left--)
                 if (run->of.at < search->below &&
-                    gpi_buddy_fits(buddy, run, search->units, search->alignment))
+                    gpi_buddy_start(buddy, run, search->alignment) + search->units <=
+                        run->unit + run->units)
                     return run;
             least = (uint32_t)gpi_min(least, gpi_buddy_next_bin(search->lists[i], bin + 1));
         }
@@ -1924,19 +1913,13 @@ static gpi_run **gpi_buddy_bucket(const gpi_buddy *buddy, uint64_t address) {
     return &buddy->index[gpi_hash(address / GPI_UNIT) >> (64 - GPI_INDEX_BITS)];
 }
 
-/* Without the lock. May miss a block: then the caller asks again under the lock. What it finds is
-   to be believed only after a look under the lock of the stream that `cache` names. */
-static inline gpi_run *gpi_buddy_peek(const gpi_buddy *buddy, uint64_t address) {
+/* Looks at `steps` entries. Without the lock it may miss a block: then the caller asks again under
+   the lock. What it finds is to be believed only after a look under the lock of the stream that
+   `cache` names. */
+static inline gpi_run *gpi_buddy_lookup(const gpi_buddy *buddy, uint64_t address, int steps) {
     gpi_run *run = GPI_READ(gpi_buddy_bucket(buddy, address));
-    int steps = 16;
     while (run && steps-- && GPI_LOOK(&run->address) != address) run = GPI_READ(&run->hash_next);
     return steps > 0 ? run : NULL;
-}
-
-static gpi_run *gpi_buddy_lookup(const gpi_buddy *buddy, uint64_t address) {
-    gpi_run *run = *gpi_buddy_bucket(buddy, address);
-    while (run && run->address != address) run = run->hash_next;
-    return run;
 }
 
 static void gpi_buddy_index(gpi_buddy *buddy, gpi_run *run) {
@@ -1964,8 +1947,9 @@ static uint64_t gpi_block_units(const gpi_run *run) {
    ST1  passed <= issued, mark_at <= issued. (stream, position) stays true for ever, since positions
         only grow; so nothing counts references to streams.
    ST2  A stream's list has runs with at <= issued; runs of list ANY have finished.
-   ST3  `recording`: a thread records the event, lock open; nobody else asks or records it.
-   `followers`: threads wait for it, lock open; nobody records it. ST4  cached_units is the sum of
+   ST3  `users`: threads record the event, or wait for it, lock open; nobody else records it. While
+        a thread records it, `event` is NULL: nobody asks for it, or waits.
+   ST4  cached_units is the sum of
    the cache. A run has cache == s only while s->lock protects it. ST5  A WAITING block with a
    graph's use is owned by that graph; others hang in `waiting`.
 
@@ -2006,21 +1990,14 @@ static uint64_t gpi_stream_done(const gpupool_arena *arena, const gpi_stream *s)
 
 /* And up to which another stream can wait for it on the device. */
 static uint64_t gpi_stream_marked(const gpupool_arena *arena, const gpi_stream *s) {
-    return s->recording ? gpi_stream_done(arena, s)
-                        : gpi_max(gpi_stream_done(arena, s), s->mark_at);
+    uint64_t done = gpi_stream_done(arena, s);
+    return s->event ? gpi_max(done, s->mark_at) : done;
 }
 
 static uint64_t gpi_stream_issue(gpupool_arena *arena, gpi_stream *s) {
     s->issued = arena->streams.position + 1;
     GPI_SET(&arena->streams.position, s->issued); /* fast paths look at it */
     return s->issued;
-}
-
-/* Whether nothing is left of a retired stream, so that its struct may be another's. O15: a block
-   that is OUT names its stream's struct. */
-static int gpi_stream_is_over(const gpupool_arena *arena, const gpi_stream *s) {
-    return s->key == 0 && !s->list.units && !s->outs && !s->recording && !s->followers &&
-           !s->is_busy && s->issued <= gpi_stream_done(arena, s);
 }
 
 /* CUDA's id of a stream, which two streams with one handle, one after the other, do not share. 0:
@@ -2067,10 +2044,13 @@ static void gpi_stream_link(gpupool_arena *arena, gpi_stream *s, uintptr_t key) 
     GPI_PUBLISH(head, s);
 }
 
-/* A struct for a new stream: one that is over, whose event is of the same context; or a new one. */
+/* A struct for a new stream: a new one, or that of a retired stream of which nothing is left, and
+   whose event is of the same context. O15: a block that is OUT names its stream's struct. */
 static gpi_stream *gpi_stream_new(gpupool_arena *arena, uintptr_t key, CUcontext context) {
     gpi_stream *s = *gpi_stream_bucket(arena, key);
-    while (s && (s->context != context || !gpi_stream_is_over(arena, s))) s = s->chain;
+    while (s && (s->key || s->context != context || s->list.units || s->outs || s->users ||
+                 s->issued > gpi_stream_done(arena, s)))
+        s = s->chain;
     if (s) return s;
     s = (gpi_stream *)gpi_system_zeroed(sizeof *s);
     if (!s) return NULL;
@@ -2103,8 +2083,8 @@ static void gpi_stream_close(gpupool_arena *arena) {
     arena->streams.all_streams = NULL;
 }
 
-/* Finds the stream of a call, or makes its struct. Under the arena's lock. In a broken arena frees
-   succeed on whatever stream: nobody gets the memory again. */
+/* Finds the stream of a call, or makes its struct. Under the arena's lock. Where that fails, *out
+   is ALL: in a broken arena or context frees succeed, behind all work. */
 static gpupool_result gpi_stream_get(gpupool_arena *arena, cudaStream_t stream, gpi_stream **out) {
     uintptr_t key = gpi_stream_key(stream);
     gpupool_result result;
@@ -2115,8 +2095,9 @@ static gpupool_result gpi_stream_get(gpupool_arena *arena, cudaStream_t stream, 
     if (arena->broken) return GPUPOOL_OK;
     result = gpi_stream_context(&arena->driver, stream, &context);
     if (result != GPUPOOL_OK) return result;
-    *out = s = gpi_stream_new(arena, key, context);
+    s = gpi_stream_new(arena, key, context);
     if (!s) return gpi_system_no_memory();
+    *out = s;
     s->passed = gpi_max(s->passed, arena->streams.passed);
     GPI_SET(&s->id, gpi_stream_id(&arena->driver, stream));
     if (++arena->streams.ordinary_count > 1) arena->streams.is_shared = 1;
@@ -2133,8 +2114,6 @@ static void gpi_stream_finish(gpupool_arena *arena, gpi_stream *s) {
     uint64_t done = gpi_stream_done(arena, s);
     gpi_run *run, *next;
     uint32_t bin;
-    if (s->moved >= done) return;
-    s->moved = done;
     for (bin = gpi_buddy_next_bin(&s->list, 0); bin != GPI_NO_BIN;
          bin = gpi_buddy_next_bin(&s->list, bin + 1))
         for (run = s->list.heads[bin]; run; run = next) {
@@ -2148,37 +2127,28 @@ static void gpi_stream_finish(gpupool_arena *arena, gpi_stream *s) {
 /* The work of a stream, or with NULL of the whole device, is known to have come so far. */
 static void gpi_stream_pass(gpupool_arena *arena, gpi_stream *s, uint64_t at) {
     uint64_t *passed = s ? &s->passed : &arena->streams.passed;
+    gpi_stream *each = s ? s : arena->streams.all_streams;
     *passed = gpi_max(*passed, at);
     arena->streams.progress++;
+    for (; each; each = s ? NULL : each->next) gpi_stream_finish(arena, each);
 }
 
-/* Asks the streams whose marks are under way. A stream whose event is being recorded stays. */
-static void gpi_stream_poll_busy(gpupool_arena *arena) {
+/* Asks the marks under way, but those that a thread records again. */
+static void gpi_stream_poll(gpupool_arena *arena) {
     CUstreamCaptureMode mode = CU_STREAM_CAPTURE_MODE_RELAXED;
-    gpi_stream **link = &arena->streams.busy, *s;
-    CUresult error;
-    if (!*link) return;
-    arena->driver.exchange(&mode);
-    while ((s = *link) != NULL) {
-        error = CUDA_ERROR_NOT_READY;
-        if (!s->recording && s->mark_at > gpi_stream_done(arena, s))
-            error = arena->driver.event_query(s->event);
-        else if (!s->recording) error = CUDA_SUCCESS;
-        if (error == CUDA_SUCCESS) {
-            gpi_stream_pass(arena, s, s->mark_at);
-            s->is_busy = 0;
-            *link = s->next_busy;
-            gpi_stream_finish(arena, s);
-            continue;
-        }
-        if (error != CUDA_ERROR_NOT_READY) { /* O11: an error that stays */
-            GPI_TOLD(&arena->driver, event_query, error);
-            gpi_arena_break(arena);
-            break;
-        }
-        link = &s->next_busy;
+    gpi_stream *s = arena->streams.all_streams;
+    CUresult error = CUDA_SUCCESS;
+    int asked = 0;
+    for (; s && (error == CUDA_SUCCESS || error == CUDA_ERROR_NOT_READY); s = s->next) {
+        if (gpi_stream_marked(arena, s) <= gpi_stream_done(arena, s)) continue;
+        if (!asked++) arena->driver.exchange(&mode);
+        error = arena->driver.event_query(s->event);
+        if (error == CUDA_SUCCESS) gpi_stream_pass(arena, s, s->mark_at);
     }
-    arena->driver.exchange(&mode);
+    if (asked) arena->driver.exchange(&mode);
+    if (error == CUDA_SUCCESS || error == CUDA_ERROR_NOT_READY) return;
+    GPI_TOLD(&arena->driver, event_query, error); /* O11: an error that stays */
+    gpi_arena_break(arena);
 }
 
 /* -- marks -- */
@@ -2193,26 +2163,25 @@ static void gpi_stream_forget_fresh(gpupool_arena *arena, gpi_stream *s) {
    none. */
 static gpupool_result gpi_stream_mark(gpupool_arena *arena, gpi_stream *s, cudaStream_t handle) {
     uint64_t at = s->issued;
+    CUevent event = s->event;
     gpupool_result result;
     gpi_stream_forget_fresh(arena, s);
-    if (s->kind != GPI_ORDINARY || s->recording || s->followers) return GPUPOOL_OK;
-    if (at <= gpi_stream_marked(arena, s)) return GPUPOOL_OK;
-    s->recording = 1;
+    if (s->kind != GPI_ORDINARY || s->users || at <= gpi_stream_marked(arena, s)) return GPUPOOL_OK;
+    s->users++;
+    s->event = NULL;
     gpi_arena_open(arena);
-    result = gpi_driver_mark(&arena->driver, s->context, &s->event, handle);
+    result = gpi_driver_mark(&arena->driver, s->context, &event, handle);
     gpi_arena_close(arena);
-    s->recording = 0;
-    if (!s->event) s->mark_at = 0;
+    s->users--;
+    s->event = event;
+    if (!event) s->mark_at = 0;
     if (result != GPUPOOL_OK) return result;
     s->mark_at = gpi_max(s->mark_at, at);
     arena->stats.marks++;
-    if (!s->is_busy) {
-        s->next_busy = arena->streams.busy;
-        arena->streams.busy = s;
-    }
-    s->is_busy = 1;
     return GPUPOOL_OK;
 }
+
+enum { GPI_MARKS = 256 }; /* in vain, after which marks become rarer: a power of two */
 
 /* Whether a free should record a mark. After 1/128 of reserved memory or 256 frees a mark costs
    three calls and makes memory known to be finished early enough: twice as many marks save no
@@ -2224,11 +2193,11 @@ static int gpi_stream_is_due(gpupool_arena *arena, gpi_stream *s) {
     const gpi_streams *streams = &arena->streams;
     uint64_t reserved = arena->chunks.reserved.now;
     uint64_t base = gpi_max(reserved / 128, 4 << 20) / GPI_UNIT;
+    uint64_t shift = gpi_min(streams->marks_in_vain / GPI_MARKS, 8);
     if (!streams->is_shared || !s->fresh_frees || s->kind != GPI_ORDINARY) return 0;
     if (streams->position < arena->short_until) return 1;
     if (s->fresh_units >= base && streams->fresh_units > reserved / 8 / GPI_UNIT) return 1;
-    return s->fresh_frees >= (uint64_t)256 << streams->mark_shift ||
-           s->fresh_units >= base << streams->mark_shift;
+    return s->fresh_frees >= (uint64_t)256 << shift || s->fresh_units >= base << shift;
 }
 
 /* Ends a free: records the mark if one is due and the one before has passed; while memory is short,
@@ -2237,16 +2206,15 @@ static int gpi_stream_is_due(gpupool_arena *arena, gpi_stream *s) {
 static void gpi_stream_mark_due(gpupool_arena *arena, gpi_stream *s, cudaStream_t handle) {
     gpi_failure before;
     gpi_streams *streams = &arena->streams;
-    if (!gpi_stream_is_due(arena, s) || s->recording) return;
-    if (streams->position >= arena->short_until) gpi_stream_poll_busy(arena);
-    if (s->mark_at > gpi_stream_done(arena, s) && streams->position >= arena->short_until) {
-        gpi_stream_forget_fresh(arena, s);
-        return;
+    if (!gpi_stream_is_due(arena, s) || s->users) return;
+    if (streams->position >= arena->short_until) {
+        gpi_stream_poll(arena);
+        if (s->mark_at > gpi_stream_done(arena, s)) {
+            gpi_stream_forget_fresh(arena, s);
+            return;
+        }
     }
-    if (++streams->marks_in_vain >= 256 && streams->mark_shift < 8) {
-        streams->mark_shift++;
-        streams->marks_in_vain = 0;
-    }
+    streams->marks_in_vain++;
     gpi_failure_copy(&before, &gpi_thread.last);
     gpi_stream_mark(arena, s, handle);
     gpi_failure_copy(&gpi_thread.last, &before);
@@ -2254,12 +2222,13 @@ static void gpi_stream_mark_due(gpupool_arena *arena, gpi_stream *s, cudaStream_
 
 /* A request wanted memory of others that no mark covers. */
 static void gpi_stream_want_marks(gpupool_arena *arena) {
-    arena->streams.mark_shift = arena->streams.marks_in_vain = 0;
+    arena->streams.marks_in_vain = 0;
 }
 
 /* A request takes memory: if another stream freed it, marks have paid. */
 static void gpi_stream_note_taken(gpupool_arena *arena, const gpi_run *run, const gpi_stream *s) {
-    if (run->by.freed_by && run->by.freed_by != s) arena->streams.marks_in_vain = 0;
+    uint64_t *in_vain = &arena->streams.marks_in_vain;
+    if (run->by.freed_by && run->by.freed_by != s) *in_vain = gpi_down(*in_vain, GPI_MARKS);
 }
 
 /* Makes the request's stream wait, on the device, for another stream's mark. The lock opens; the
@@ -2268,15 +2237,15 @@ static gpupool_result gpi_stream_follow(gpupool_arena *arena, gpi_stream *s, gpi
                                         cudaStream_t handle) {
     gpi_driver *driver = &arena->driver;
     gpupool_result result;
-    if (s->recording || !s->event) return GPUPOOL_E_OUT_OF_MEMORY;
+    if (!s->event) return GPUPOOL_E_OUT_OF_MEMORY;
     GPI_VISIT(gpi_driver_is_special(handle) ? driver : NULL, owner->context); /* D3 */
-    s->followers++;
+    s->users++;
     gpi_arena_open(arena);
     result = gpi_driver_is_capturing(driver, handle)
                  ? gpi_driver_capturing()
                  : GPI_TELL(driver, stream_wait, handle, s->event, 0);
     gpi_arena_close(arena);
-    s->followers--;
+    s->users--;
     arena->stats.stream_waits += result == GPUPOOL_OK;
     return result;
 }
@@ -2347,15 +2316,6 @@ static void gpi_stream_fold(gpupool_arena *arena, gpi_stream *s) {
     s->more_allocs = s->more_frees = 0;
 }
 
-static void gpi_stream_fold_all(gpupool_arena *arena) {
-    gpi_stream *s = arena->streams.all_streams;
-    for (; s; s = s->next) {
-        gpi_system_lock(&s->lock);
-        gpi_stream_fold(arena, s);
-        gpi_system_unlock(&s->lock);
-    }
-}
-
 /* Puts a free block that is not stitched into the list of the stream that freed it. */
 static void gpi_stream_put(gpupool_arena *arena, gpi_run *run, gpi_stream *s, uint64_t at) {
     run->by.freed_by = s;
@@ -2388,6 +2348,11 @@ static void gpi_stream_flush(gpupool_arena *arena, gpi_stream *s, uint64_t most)
     gpi_stream_fold(arena, s);
     GPI_SET(&s->is_stirred, s->cached_units > 0);
     gpi_system_unlock(&s->lock);
+}
+
+static void gpi_stream_fold_all(gpupool_arena *arena) {
+    gpi_stream *s = arena->streams.all_streams;
+    for (; s; s = s->next) gpi_stream_flush(arena, s, UINT64_MAX);
 }
 
 static void gpi_stream_flush_all(gpupool_arena *arena) {
@@ -2431,7 +2396,7 @@ static int gpi_stream_describe(const gpi_run *run, gpupool_block *block) {
 
 /* Closes a stream's scope. The arena's lock is held. */
 static void gpi_stream_close_scope(gpi_stream *s) {
-    if (!s->scope) return;
+    if (!s || !s->scope) return;
     s->scope->origin = NULL;
     gpi_system_lock(&s->lock);
     s->scope = NULL;
@@ -2794,7 +2759,7 @@ static int gpi_ask_can_use(const gpi_ask *ask, const gpi_run *run) {
     s = run->list->stream;
     if (!s || (s == ask->owner && ask->takes_own)) return 1;
     if (ask->takes_pending) return s->kind != GPI_GRAPH;
-    return ask->takes_others && s->kind == GPI_ORDINARY && !s->recording && s->event &&
+    return ask->takes_others && s->kind == GPI_ORDINARY && s->event &&
            run->of.at <= gpi_stream_marked(ask->arena, s);
 }
 
@@ -3176,11 +3141,9 @@ static int gpi_ladder_poll(gpupool_arena *arena) {
     gpi_streams *streams = &arena->streams;
     uint64_t before = arena->buddy.any.units;
     gpi_run *run, *next;
-    gpi_stream *s;
-    gpi_stream_poll_busy(arena);
+    gpi_stream_poll(arena);
     if (streams->asked == streams->progress) return 0;
     streams->asked = streams->progress;
-    for (s = streams->all_streams; s; s = s->next) gpi_stream_finish(arena, s);
     for (run = streams->waiting; run; run = next) {
         next = run->next;
         if (!gpi_stream_drop_uses(arena, run, NULL)) continue;
@@ -3197,7 +3160,7 @@ static gpi_stream *gpi_ladder_choose_wait(const gpi_ask *ask, uint64_t began) {
     gpi_stream *s, *best = NULL;
     for (s = streams->all_streams; s; s = s->next) {
         uint64_t done = gpi_stream_done(ask->arena, s);
-        int is_marked = !s->recording && s->mark_at > done;
+        int is_marked = gpi_stream_marked(ask->arena, s) > done;
         if (gpi_min(s->issued, began) <= done || (!s->list.units && !streams->waiting)) continue;
         if (is_marked && s == ask->owner) return s;
         if (!best) best = &streams->all;
@@ -3214,12 +3177,12 @@ static gpupool_result gpi_ladder_wait(gpupool_arena *arena, gpi_stream *s) {
     uint64_t at = is_device ? streams->position : s->mark_at;
     gpupool_result result;
     GPI_VISIT(&arena->driver, NULL);
-    s->followers++;
+    s->users++;
     gpi_arena_open(arena);
     result = is_device ? gpi_driver_wait(&arena->driver)
                        : GPI_TELL(&arena->driver, event_sync, s->event);
     gpi_arena_close(arena);
-    s->followers--;
+    s->users--;
     arena->stats.host_waits++;
     if (result == GPUPOOL_E_CUDA) return gpi_arena_break(arena); /* O11 */
     if (result != GPUPOOL_OK) return result;
@@ -3312,7 +3275,7 @@ static gpi_run *gpi_ladder_take_others(gpi_ask *ask) {
     for (; s; s = s->next) {
         if (s == ask->owner || s->kind != GPI_ORDINARY || s->list.units < ask->units) continue;
         if (s->issued > gpi_stream_marked(arena, s)) gpi_stream_want_marks(arena);
-        if (s->recording || !s->event) continue;
+        if (!s->event) continue;
         search.lists[0] = &s->list;
         search.below = gpi_stream_marked(arena, s) + 1;
         run = gpi_buddy_find(buddy, &search);
@@ -3775,16 +3738,14 @@ static void gpi_report_open(void); /* both: REPORT */
 
    Read first: gpi_alloc_cached, gpi_alloc_slow, gpi_free_cached, gpi_free_slow. */
 
-#if defined(GPUPOOL_CHECK) && GPUPOOL_CHECK
-#define GPI_CHECKED(arena) gpi_alloc_checked(arena)
-static void gpi_alloc_checked(gpupool_arena *arena) {
-    if (gpupool_check(arena) == GPUPOOL_OK) return;
+#ifndef GPUPOOL_CHECK
+#define GPUPOOL_CHECK 0
+#endif
+static inline void gpi_alloc_check(gpupool_arena *arena) {
+    if (!GPUPOOL_CHECK || gpupool_check(arena) == GPUPOOL_OK) return;
     fprintf(stderr, "gpupool: %s\n", gpupool_last_error());
     abort();
 }
-#else
-#define GPI_CHECKED(arena) ((void)0)
-#endif
 
 /* -- what the program names -- */
 
@@ -3795,16 +3756,6 @@ static gpupool_result gpi_alloc_enter(const gpupool_arena *arena) {
                                                  "arenas and rings are its parent's");
     return gpi_system_fail(GPUPOOL_E_ARGUMENT, "arena: %s",
                            arena ? "it was destroyed, or never created" : "it is NULL");
-}
-
-static int gpi_alloc_is_cached(const gpi_run *run) {
-    gpi_stream *cache = run->cache;
-    int is_cached;
-    if (run->state != GPI_OUT) return 0;
-    gpi_system_lock(&cache->lock);
-    is_cached = run->is_cached;
-    gpi_system_unlock(&cache->lock);
-    return is_cached;
 }
 
 /* The run of home memory or of a stitch that an address is in; NULL: none. */
@@ -3825,18 +3776,19 @@ static gpi_run *gpi_alloc_around(const gpupool_arena *arena, uint64_t address) {
 /* Finds the live block at an address. E_INSIDE: *run is the one around it. */
 static gpupool_result gpi_alloc_find(gpupool_arena *arena, const void *memory, gpi_run **run) {
     uint64_t address = (uint64_t)(uintptr_t)memory;
-    *run = gpi_buddy_lookup(&arena->buddy, address);
-    if (*run && !gpi_alloc_is_cached(*run)) return GPUPOOL_OK;
+    gpupool_block block;
+    *run = gpi_buddy_lookup(&arena->buddy, address, INT32_MAX);
     if (!*run) *run = gpi_alloc_around(arena, address);
     if (!*run)
         return gpi_system_fail(GPUPOOL_E_NOT_OURS, "block: %p is in no memory of this arena",
                                memory);
-    if (((*run)->state != GPI_LIVE && (*run)->state != GPI_OUT) || gpi_alloc_is_cached(*run))
+    if (!gpi_stream_describe(*run, &block))
         return gpi_system_fail(GPUPOOL_E_DOUBLE_FREE, "block: the memory at %p is free already",
                                memory);
+    if (block.memory == memory) return GPUPOOL_OK;
     return gpi_system_fail(GPUPOOL_E_INSIDE,
                            "block: %p is inside the block at %p, not at its start", memory,
-                           (void *)(uintptr_t)(*run)->address);
+                           block.memory);
 }
 
 /* -- blocks end -- */
@@ -3856,10 +3808,10 @@ static void gpi_alloc_end(gpupool_arena *arena, gpi_run *run, gpi_stream *s) {
 
 /* Finds a live block and keeps its cache from taking it back. */
 static gpupool_result gpi_alloc_claim(gpupool_arena *arena, const void *block, gpi_run **run) {
-    gpupool_result result = gpi_alloc_find(arena, block, run);
-    if (result != GPUPOOL_OK || (*run)->state != GPI_OUT || gpi_stream_recall(arena, *run))
-        return result;
-    return gpi_system_fail(GPUPOOL_E_DOUBLE_FREE, "block: the memory at %p is free already", block);
+    gpupool_result result;
+    do result = gpi_alloc_find(arena, block, run);
+    while (result == GPUPOOL_OK && (*run)->state == GPI_OUT && !gpi_stream_recall(arena, *run));
+    return result;
 }
 
 static gpupool_result gpi_alloc_end_at(gpupool_arena *arena, void *block, gpi_stream *s) {
@@ -3904,7 +3856,7 @@ static gpupool_result gpi_alloc_lock(gpupool_arena *arena, const char *name, con
 
 static gpupool_result gpi_alloc_unlock(gpupool_arena *arena, gpupool_result result) {
     gpi_system_unlock(&arena->lock);
-    GPI_CHECKED(arena);
+    gpi_alloc_check(arena);
     return result;
 }
 
@@ -3972,13 +3924,6 @@ static void gpi_alloc_ask(gpi_ask *ask, gpupool_arena *arena, const gpupool_requ
     if (ask->owner->kind == GPI_NONE) arena->streams.is_shared = 1;
 }
 
-/* Whether the owner's cache takes the block back. */
-static int gpi_alloc_goes_out(const gpi_ask *ask, const gpi_run *run) {
-    return run->units <= GPI_SMALL && !run->stitch && !ask->is_own_chunk &&
-           ask->owner->key == gpi_stream_key(ask->handle) &&
-           (ask->owner->kind == GPI_NONE || (ask->owner->kind == GPI_ORDINARY && ask->takes_own));
-}
-
 /* A run in hand becomes a live block. */
 static void gpi_alloc_grant(const gpi_ask *ask, gpi_run *run) {
     gpupool_arena *arena = ask->arena;
@@ -3993,7 +3938,10 @@ static void gpi_alloc_grant(const gpi_ask *ask, gpi_run *run) {
     if (run->is_of_graph) {
         gpi_stream_add_use(arena, run, owner, gpi_stream_issue(arena, owner));
         gpi_run_link(&owner->owned, NULL, run);
-    } else if (gpi_alloc_goes_out(ask, run)) {
+    } else if (run->units <= GPI_SMALL && !run->stitch && !ask->is_own_chunk &&
+               owner->key == gpi_stream_key(ask->handle) &&
+               (owner->kind == GPI_NONE || ask->takes_own)) {
+        /* its cache takes the block back */
         run->state = GPI_OUT;
         owner->outs++;
         GPI_PUBLISH(&run->cache, owner);
@@ -4004,10 +3952,9 @@ static void gpi_alloc_grant(const gpi_ask *ask, gpi_run *run) {
 }
 
 /* Tells the program that memory ran out; nonzero: try once more. The lock opens. */
-static int gpi_alloc_tell(gpi_ask *ask, gpupool_verdict *verdict) {
+static int gpi_alloc_tell(gpi_ask *ask, const gpupool_verdict *verdict) {
     const gpupool_arena_config *config = &ask->arena->config;
     int again;
-    gpi_verdict_make(ask, verdict);
     if (!config->on_out_of_memory || gpi_thread.in_callback) return 0;
     gpi_thread.in_callback = 1;
     gpi_arena_open(ask->arena);
@@ -4015,18 +3962,6 @@ static int gpi_alloc_tell(gpi_ask *ask, gpupool_verdict *verdict) {
     gpi_arena_close(ask->arena);
     gpi_thread.in_callback = 0;
     return again;
-}
-
-/* Climbs again with what host functions have freed while the ladder waited, and with what siblings
-   have given back. */
-static gpupool_result gpi_alloc_climb_ladder(gpi_ask *ask, gpi_run **run) {
-    gpupool_result result = gpi_ladder_climb(ask, run);
-    while (result == GPUPOOL_E_OUT_OF_MEMORY &&
-           (GPI_LOOK(&ask->arena->mail) || gpi_sibling_helps(ask))) {
-        gpi_alloc_empty_mail(ask->arena);
-        result = gpi_ladder_climb(ask, run);
-    }
-    return result;
 }
 
 /* Programs that recover may run out of memory often: later times are reported ever more rarely. */
@@ -4038,15 +3973,21 @@ static void gpi_alloc_report(gpupool_arena *arena, const gpupool_verdict *verdic
     gpi_arena_close(arena);
 }
 
+/* Climbs again with what host functions have freed while the ladder waited, with what siblings have
+   given back, and once with what the program has freed. */
 static gpupool_result gpi_alloc_climb(gpi_ask *ask, gpi_run **run) {
     gpi_failure before; /* steps that fail are no failure of the call */
     gpupool_verdict verdict;
     gpupool_result result;
+    int is_told = 0;
     gpi_failure_copy(&before, &gpi_thread.last);
-    result = gpi_alloc_climb_ladder(ask, run);
-    if (result == GPUPOOL_E_OUT_OF_MEMORY && gpi_alloc_tell(ask, &verdict)) {
-        result = gpi_alloc_climb_ladder(ask, run);
-        if (result == GPUPOOL_E_OUT_OF_MEMORY) gpi_verdict_make(ask, &verdict);
+    while ((result = gpi_ladder_climb(ask, run)) == GPUPOOL_E_OUT_OF_MEMORY) {
+        if (GPI_LOOK(&ask->arena->mail)) {
+            gpi_alloc_empty_mail(ask->arena);
+        } else if (!gpi_sibling_helps(ask)) {
+            gpi_verdict_make(ask, &verdict);
+            if (is_told++ || !gpi_alloc_tell(ask, &verdict)) break;
+        }
     }
     if (result == GPUPOOL_OK) gpi_failure_copy(&gpi_thread.last, &before);
     if (result != GPUPOOL_E_OUT_OF_MEMORY) return result;
@@ -4115,7 +4056,7 @@ static inline void *gpi_alloc(gpupool_arena *arena, const gpupool_request *reque
         !GPI_LOOK(&arena->attention))
         block = gpi_alloc_cached(arena, request);
     if (!block) block = gpi_alloc_slow(arena, request);
-    GPI_CHECKED(arena);
+    gpi_alloc_check(arena);
     GPUPOOL_TRACE("alloc", arena, block, request->bytes, request->stream, request->label);
     return block;
 }
@@ -4140,7 +4081,7 @@ static int gpi_free_is_short(const gpupool_arena *arena) {
 /* Whether the stream's cache takes the block: not if it is full, or memory is short. */
 static inline int gpi_free_cached(gpupool_arena *arena, void *block, cudaStream_t stream) {
     uint64_t address = (uint64_t)(uintptr_t)block;
-    gpi_run *run = gpi_buddy_peek(&arena->buddy, address);
+    gpi_run *run = gpi_buddy_lookup(&arena->buddy, address, GPI_PEEKS);
     uintptr_t key = gpi_stream_key(stream);
     gpi_stream *s = run ? GPI_READ(&run->cache) : NULL;
     int is_ours;
@@ -4166,10 +4107,7 @@ static inline int gpi_free_cached(gpupool_arena *arena, void *block, cudaStream_
 static gpupool_result gpi_free_slow(gpupool_arena *arena, void *block, cudaStream_t stream) {
     gpi_stream *s;
     gpupool_result result = gpi_alloc_begin(arena, stream, &s);
-    if (result == GPUPOOL_E_CUDA) { /* a broken context: frees go on, behind all work */
-        s = &arena->streams.all;
-        result = GPUPOOL_OK;
-    }
+    if (result == GPUPOOL_E_CUDA) result = GPUPOOL_OK; /* a broken context: frees go on */
     if (result == GPUPOOL_OK) {
         gpi_stream_flush(arena, s, gpi_free_is_short(arena) ? 0 : gpi_stream_cache_most(arena) / 2);
         result = gpi_alloc_end_at(arena, block, s->scope ? s->scope : s);
@@ -4187,7 +4125,7 @@ GPUPOOL_API gpupool_result gpupool_free(gpupool_arena *arena, void *block, cudaS
     gpi_stream_check(arena, stream);
     if (GPI_LOOK(&arena->attention) || !gpi_free_cached(arena, block, stream))
         result = gpi_free_slow(arena, block, stream);
-    GPI_CHECKED(arena);
+    gpi_alloc_check(arena);
     return result;
 }
 
@@ -4236,8 +4174,7 @@ GPUPOOL_API gpupool_result gpupool_record_stream(gpupool_arena *arena, const voi
     if (result == GPUPOOL_OK) result = gpi_alloc_claim(arena, block, &run);
     if (result == GPUPOOL_OK)
         result = gpi_alloc_record(arena, run, s, stream ? stream : GPUPOOL_STREAM_HERE);
-    gpi_system_unlock(&arena->lock);
-    GPI_CHECKED(arena);
+    result = gpi_alloc_unlock(arena, result);
     GPUPOOL_TRACE("use", arena, block, 0, stream, NULL);
     return result;
 }
@@ -4264,10 +4201,9 @@ GPUPOOL_API gpupool_result gpupool_get_block(gpupool_arena *arena, const void *m
 
    Read first: gpupool_begin_capture, gpupool_release_capture. */
 
-struct gpupool_capture { /* (CAPTURE); lies in the region */
-    gpi_stream graph;    /* graph.next: the next spare one */
-    gpupool_arena *arena;
-    int is_kept; /* not released */
+struct gpupool_capture {  /* (CAPTURE); lies in the region */
+    gpi_stream graph;     /* graph.next: the next spare one */
+    gpupool_arena *arena; /* NULL: it was released */
 };
 
 static gpupool_capture *gpi_capture_new(gpupool_arena *arena, gpi_stream *s) {
@@ -4279,7 +4215,6 @@ static gpupool_capture *gpi_capture_new(gpupool_arena *arena, gpi_stream *s) {
     capture->graph.list.stream = &capture->graph;
     capture->arena = arena;
     capture->graph.origin = s;
-    capture->is_kept = 1;
     arena->captures++;
     return capture;
 }
@@ -4305,32 +4240,26 @@ GPUPOOL_API gpupool_result gpupool_begin_capture(gpupool_arena *arena, cudaStrea
         s->scope = &(*capture)->graph;
         gpi_system_unlock(&s->lock);
     }
-    gpi_system_unlock(&arena->lock);
-    GPI_CHECKED(arena);
-    return result;
+    return gpi_alloc_unlock(arena, result);
 }
 
-static gpupool_result gpi_capture_enter(const gpupool_capture *capture) {
-    gpupool_result result;
+/* After E_OK the arena's lock is held. */
+static gpupool_result gpi_capture_lock(const gpupool_capture *capture) {
     if (!capture) return gpi_system_fail(GPUPOOL_E_ARGUMENT, "capture: it is NULL");
-    result = gpi_alloc_enter(capture->arena);
-    if (result != GPUPOOL_OK || capture->is_kept) return result;
+    if (capture->arena) return gpi_alloc_lock(capture->arena, "capture", capture);
     return gpi_system_fail(GPUPOOL_E_ARGUMENT, "capture: it was released");
 }
 
 GPUPOOL_API gpupool_result gpupool_end_capture(gpupool_capture *capture) {
-    gpupool_result result = gpi_capture_enter(capture);
+    gpupool_result result = gpi_capture_lock(capture);
     if (result != GPUPOOL_OK) return result;
-    gpi_system_lock(&capture->arena->lock);
-    if (capture->graph.origin) gpi_stream_close_scope(capture->graph.origin);
-    gpi_system_unlock(&capture->arena->lock);
-    return GPUPOOL_OK;
+    gpi_stream_close_scope(capture->graph.origin);
+    return gpi_alloc_unlock(capture->arena, GPUPOOL_OK);
 }
 
 /* Frees what the graph has: its work has finished. Live blocks that it only uses stay. */
 static void gpi_capture_free(gpupool_arena *arena, gpi_stream *graph) {
     gpi_run *run;
-    gpi_stream_finish(arena, graph);
     while ((run = graph->owned) != NULL) {
         if (run->state != GPI_LIVE) {
             gpi_stream_stop_waiting(arena, run, &graph->owned);
@@ -4348,27 +4277,23 @@ static void gpi_capture_free(gpupool_arena *arena, gpi_stream *graph) {
 }
 
 GPUPOOL_API gpupool_result gpupool_release_capture(gpupool_capture *capture) {
-    gpupool_result result = gpi_capture_enter(capture);
+    gpupool_result result = gpi_capture_lock(capture);
     gpupool_arena *arena;
     uint64_t at;
     if (result != GPUPOOL_OK) return result;
     arena = capture->arena;
-    gpi_system_lock(&arena->lock);
-    gpi_alloc_empty_mail(arena);
-    if (capture->graph.origin) gpi_stream_close_scope(capture->graph.origin);
+    gpi_stream_close_scope(capture->graph.origin);
     at = arena->streams.position;
     result = gpi_ladder_wait(arena, &arena->streams.all);
     if (result == GPUPOOL_OK) {
         gpi_stream_pass(arena, &capture->graph, at);
         gpi_capture_free(arena, &capture->graph);
-        capture->is_kept = 0;
+        capture->arena = NULL;
         capture->graph.next = (gpi_stream *)(void *)arena->spare_captures;
         arena->spare_captures = capture;
         arena->captures--;
     }
-    gpi_system_unlock(&arena->lock);
-    GPI_CHECKED(arena);
-    return result;
+    return gpi_alloc_unlock(arena, result);
 }
 /* == LIFE =========================================================================================
    Arenas are made and destroyed, and the process has a list of them.
@@ -5198,7 +5123,7 @@ static int gpi_shape_owns(gpupool_arena *arena, const void *block) {
     uint64_t address = (uint64_t)(uintptr_t)block;
     const gpi_run *run;
     gpi_system_lock(&arena->lock);
-    run = gpi_buddy_lookup(&arena->buddy, address);
+    run = gpi_buddy_lookup(&arena->buddy, address, INT32_MAX);
     if (!run && arena->config.source != GPUPOOL_SOURCE_CUSTOM)
         run = gpi_alloc_around(arena, address);
     gpi_system_unlock(&arena->lock);
@@ -5222,7 +5147,7 @@ static gpupool_arena *gpi_shape_peek(const void *block) {
     int i, count = GPI_READ(&gpi_process.defaults_count);
     for (i = 0; i < count; i++) {
         gpupool_arena *arena = GPI_READ(&gpi_process.defaults[i]);
-        if (arena && gpi_buddy_peek(&arena->buddy, address)) return arena;
+        if (arena && gpi_buddy_lookup(&arena->buddy, address, GPI_PEEKS)) return arena;
     }
     return NULL;
 }
@@ -5283,7 +5208,7 @@ static gpupool_result gpi_check_free(const gpupool_arena *arena, const gpi_run *
 static gpupool_result gpi_check_block(const gpupool_arena *arena, const gpi_run *run) {
     const gpi_stitch *stitch = run->stitch;
     uint32_t i;
-    GPI_MUST("B4 index", gpi_buddy_lookup(&arena->buddy, run->address) == run);
+    GPI_MUST("B4 index", gpi_buddy_lookup(&arena->buddy, run->address, INT32_MAX) == run);
     GPI_MUST("B4 address", run->address == gpi_address(&arena->buddy, run->unit));
     GPI_MUST("B4 slack", run->slack < gpi_block_units(run) * GPI_UNIT);
     GPI_MUST("ST4", (run->state == GPI_OUT) == (run->cache != NULL));
@@ -6235,7 +6160,7 @@ GPUPOOL_API gpupool_result gpupool_allow_peer(gpupool_arena *arena, int device) 
     if (result == GPUPOOL_OK && i == arena->driver.peer_count && device != arena->driver.device)
         result = gpi_share_add(arena, device);
     gpi_system_unlock(&arena->lock);
-    GPI_CHECKED(arena);
+    gpi_alloc_check(arena);
     return result;
 }
 
@@ -6558,7 +6483,7 @@ GPUPOOL_API gpupool_result gpupool_sleep(gpupool_arena *arena, gpupool_content c
         else gpi_thread.last = before;
     }
     gpi_system_unlock(&arena->lock);
-    GPI_CHECKED(arena);
+    gpi_alloc_check(arena);
     return result;
 }
 
@@ -6635,7 +6560,7 @@ GPUPOOL_API gpupool_result gpupool_wake(gpupool_arena *arena) {
         if (result == GPUPOOL_OK) gpi_thread.last = before;
     }
     gpi_system_unlock(&arena->lock);
-    GPI_CHECKED(arena);
+    gpi_alloc_check(arena);
     return result;
 }
 #endif /* GPUPOOL_IMPLEMENTATION */

@@ -53,7 +53,7 @@ plant() {
 seeds=20 plant none seeds none none none
 plant O1-noted-after seeds gpi_stream_mark 's->mark_at = gpi_max(s->mark_at, at)' \
     's->mark_at = s->issued'
-plant O1-passes-what-is-issued seeds gpi_stream_poll_busy 's, s->mark_at' 's, s->issued'
+plant O1-passes-what-is-issued seeds gpi_stream_poll 's, s->mark_at' 's, s->issued'
 plant O1-device-wait-passes-later seeds gpi_ladder_wait 's, at);' 's, streams->position);'
 plant O2-asked-once seeds gpi_driver_mark 'stream)) {' 'stream) \&\& 0) {'
 plant O3-no-wait seeds gpi_hand_follow 'result = gpi_stream_follow(.*);' 'result = GPUPOOL_OK;'
