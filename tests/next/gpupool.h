@@ -449,7 +449,9 @@ GPUPOOL_API gpupool_result gpupool_release_capture(gpupool_capture *);
 
 /* Gives an arena's MAPPED memory back to the driver; blocks and addresses stay, for graphs too.
    Waits for the device. Until gpupool_wake no work may touch the memory, requests and trim say
-   E_ASLEEP, and frees go on. A failure leaves the arena awake. E_IN_USE: a block is exported. */
+   E_ASLEEP, and frees go on. A failure leaves the arena awake. E_IN_USE: a block is exported. What
+   GPUPOOL_KEEP copies lies in host memory. After waking the system may take that when it needs it;
+   what it has not taken makes the next sleep twice as fast. gpupool_trim gives it back at once. */
 GPUPOOL_API gpupool_result gpupool_sleep(gpupool_arena *, gpupool_content);
 
 /* Gets memory again at the same addresses, all of it or, after a failure, none: then the arena
@@ -4654,6 +4656,7 @@ static gpupool_result gpi_figures_trim(gpupool_arena *arena, uint64_t keep) {
 GPUPOOL_API gpupool_result gpupool_trim(gpupool_arena *arena, size_t keep_bytes) {
     gpupool_result result = gpi_alloc_lock(arena, "arena", arena);
     if (result != GPUPOOL_OK) return result;
+    if (arena->sleep == GPI_AWAKE) gpi_backup_close(&arena->backup);
     return gpi_alloc_unlock(arena, gpi_figures_trim(arena, keep_bytes));
 }
 
@@ -6273,7 +6276,8 @@ GPUPOOL_API gpupool_result gpupool_import_close(gpupool_imported *imported) {
 
 enum {
     GPI_SLEEP_COPIES = 32,                   /* under way at a time */
-    GPI_SLEEP_PIECE = (512 << 20) / GPI_UNIT /* units of one; meanwhile the next one's are mapped */
+    GPI_SLEEP_FIRST = (256 << 20) / GPI_UNIT /* units of the first copy up; meanwhile the memory of
+                                                the next, four times as much, is mapped */
 };
 
 /* Mail that comes meanwhile keeps its `attention`. */
@@ -6330,34 +6334,49 @@ static gpupool_result gpi_sleep_get_chunks(gpupool_arena *arena, uint64_t unit, 
 
 /* The next piece that has content, from *unit on; 0: none. It is of whole granules, which have
    memory: so one copy is for neighbouring blocks, also of several chunks, and small gaps. */
-static uint64_t gpi_sleep_next(const gpi_buddy *buddy, uint64_t *unit) {
+static uint64_t gpi_sleep_next(const gpi_buddy *buddy, uint64_t *unit, uint64_t most) {
     const gpi_run *run = gpi_buddy_at(buddy, *unit);
     uint64_t end;
     while (run && !gpi_sleep_keeps(run)) run = run->right;
     if (!run) return 0;
     end = *unit = gpi_max(*unit, gpi_down(run->unit, GPI_GRANULE));
-    for (; run && gpi_down(run->unit, GPI_GRANULE) <= end && end - *unit < GPI_SLEEP_PIECE;
-         run = run->right)
+    for (; run && gpi_down(run->unit, GPI_GRANULE) <= end && end - *unit < most; run = run->right)
         if (gpi_sleep_keeps(run)) end = gpi_up(run->unit + run->units, GPI_GRANULE);
-    return gpi_min(end - *unit, GPI_SLEEP_PIECE);
+    return gpi_min(end - *unit, most);
 }
 
 /* Host memory that mirrors the home addresses, in huge pages, which the ring's threads touch first:
-   what they do not touch costs nothing. */
+   what they do not touch costs nothing. An earlier sleep's, if it is large enough, has been
+   touched: fresh pages take twice the time of the copy. */
 static gpupool_result gpi_sleep_open_backup(gpupool_arena *arena) {
     const gpi_chunks *chunks = &arena->chunks;
     gpi_backup *backup = &arena->backup;
     uint64_t end = 0, i;
     for (i = 0; i < chunks->count; i++)
         end = gpi_max(end, chunks->all[i]->unit + chunks->all[i]->units);
-    backup->bytes = end * GPI_UNIT + GPI_STEP;
-    backup->pages = gpi_system_pages(backup->bytes, PROT_READ | PROT_WRITE, MADV_HUGEPAGE);
-    if (!backup->pages)
-        return gpi_system_fail(GPUPOOL_E_HOST_MEMORY,
-                               "the host has no %llu bytes for the arena's content",
-                               (unsigned long long)chunks->reserved.now);
+    end = end * GPI_UNIT + GPI_STEP;
+    if (backup->bytes < end) {
+        gpi_backup_close(backup);
+        backup->pages = gpi_system_pages(end, PROT_READ | PROT_WRITE, MADV_HUGEPAGE);
+        if (!backup->pages)
+            return gpi_system_fail(GPUPOOL_E_HOST_MEMORY,
+                                   "the host has no %llu bytes for the arena's content",
+                                   (unsigned long long)chunks->reserved.now);
+        backup->bytes = end;
+    }
     backup->content = (char *)gpi_up((uintptr_t)backup->pages, GPI_STEP);
     return GPUPOOL_OK;
+}
+
+/* The content is needed no more. The system takes its pages when it lacks memory, and at once where
+   it cannot do that later. The lock opens. */
+static void gpi_sleep_drop_content(gpupool_arena *arena) {
+    gpi_backup *backup = &arena->backup;
+    backup->content = NULL;
+    gpi_arena_open(arena);
+    if (syscall(SYS_madvise, backup->pages, backup->bytes, (long)MADV_FREE))
+        gpi_backup_close(backup);
+    gpi_arena_close(arena);
 }
 
 /* Begins to copy a piece: down while the arena falls asleep, else up. The lock opens. */
@@ -6387,7 +6406,7 @@ static gpupool_result gpi_sleep_send(gpupool_arena *arena, gpupool_ring *ring, u
    After a failure, too, it waits for what is under way. The lock opens. */
 static gpupool_result gpi_sleep_copy(gpupool_arena *arena) {
     gpupool_ring_config config = {arena->config.device, 0, 0, 0};
-    uint64_t unit = 0, units;
+    uint64_t unit = 0, units, most = UINT64_MAX;
     gpupool_ring *ring = NULL;
     gpupool_ticket ticket;
     gpupool_result result;
@@ -6397,10 +6416,12 @@ static gpupool_result gpi_sleep_copy(gpupool_arena *arena) {
     gpi_arena_close(arena);
     if (result != GPUPOOL_OK) return result;
     ring->is_trusted = 1;
-    while (result == GPUPOOL_OK && (units = gpi_sleep_next(&arena->buddy, &unit)) != 0) {
+    if (arena->sleep == GPI_RISING) most = GPI_SLEEP_FIRST;
+    while (result == GPUPOOL_OK && (units = gpi_sleep_next(&arena->buddy, &unit, most)) != 0) {
         if (arena->sleep == GPI_RISING) result = gpi_sleep_get_chunks(arena, unit, units);
         if (result == GPUPOOL_OK) result = gpi_sleep_send(arena, ring, unit, units);
         unit += units;
+        most = gpi_max(most, 4 * units);
     }
     gpi_arena_open(arena);
     ticket = gpi_less(ring->tickets, GPI_SLEEP_COPIES);
@@ -6448,7 +6469,9 @@ static gpupool_result gpi_sleep_fall(gpupool_arena *arena, gpupool_content conte
         if (result == GPUPOOL_E_CUDA) gpi_arena_break(arena);
     }
     if (result == GPUPOOL_OK) result = gpi_ladder_trim(arena, 0);
-    return result == GPUPOOL_OK ? gpi_sleep_unmap(arena) : result;
+    if (result == GPUPOOL_OK) result = gpi_sleep_unmap(arena);
+    if (result != GPUPOOL_OK) gpi_sleep_drop_content(arena);
+    return result;
 }
 
 static gpupool_result gpi_sleep_refuses(gpupool_arena *arena, gpupool_content content) {
@@ -6472,19 +6495,15 @@ static gpupool_result gpi_sleep_refuses(gpupool_arena *arena, gpupool_content co
 
 GPUPOOL_API gpupool_result gpupool_sleep(gpupool_arena *arena, gpupool_content content) {
     gpi_failure before = gpi_thread.last;
-    gpupool_result result = gpi_alloc_enter(arena);
+    gpupool_result result = gpi_alloc_lock(arena, "arena", arena);
     if (result != GPUPOOL_OK) return result;
-    gpi_system_lock(&arena->lock);
     result = gpi_sleep_refuses(arena, content);
     if (result == GPUPOOL_OK) {
         result = gpi_sleep_fall(arena, content);
         gpi_sleep_set(arena, result == GPUPOOL_OK ? GPI_ASLEEP : GPI_AWAKE);
-        if (result != GPUPOOL_OK) gpi_backup_close(&arena->backup);
-        else gpi_thread.last = before;
+        if (result == GPUPOOL_OK) gpi_thread.last = before;
     }
-    gpi_system_unlock(&arena->lock);
-    gpi_alloc_check(arena);
-    return result;
+    return gpi_alloc_unlock(arena, result);
 }
 
 /* Why the arena cannot wake: what it needs, who has it, and what helps. */
@@ -6529,17 +6548,17 @@ static gpupool_result gpi_sleep_get_stitches(gpupool_arena *arena) {
 static gpupool_result gpi_sleep_rise(gpupool_arena *arena) {
     gpupool_result result;
     gpi_sleep_set(arena, GPI_RISING);
-    gpi_alloc_empty_mail(arena);
     result = gpi_ladder_wait(arena, &arena->streams.all);
     if (result == GPUPOOL_OK) result = gpi_ladder_trim(arena, 0);
     if (result != GPUPOOL_OK) return result;
     if (arena->chunks.asleep > arena->chunks.limit) result = GPUPOOL_E_OUT_OF_MEMORY;
     else if (arena->backup.content) result = gpi_sleep_copy(arena);
     if (result == GPUPOOL_OK) result = gpi_sleep_get_chunks(arena, 0, UINT64_MAX);
+    else if (result == GPUPOOL_E_HOST_MEMORY && /* a full device has no room for a ring, either */
+             gpi_sleep_get_chunks(arena, 0, UINT64_MAX) == GPUPOOL_E_OUT_OF_MEMORY)
+        result = GPUPOOL_E_OUT_OF_MEMORY;
     if (result == GPUPOOL_OK) result = gpi_sleep_get_stitches(arena);
-    gpi_arena_open(arena);
-    if (result == GPUPOOL_OK) gpi_backup_close(&arena->backup); /* takes the host a while */
-    gpi_arena_close(arena);
+    if (result == GPUPOOL_OK) gpi_sleep_drop_content(arena);
     if (result == GPUPOOL_OK) return result;
     if (arena->broken) return gpi_arena_break(arena);
     if (gpi_sleep_unmap(arena) != GPUPOOL_OK) return GPUPOOL_E_CUDA;
@@ -6548,9 +6567,8 @@ static gpupool_result gpi_sleep_rise(gpupool_arena *arena) {
 
 GPUPOOL_API gpupool_result gpupool_wake(gpupool_arena *arena) {
     gpi_failure before = gpi_thread.last;
-    gpupool_result result = gpi_alloc_enter(arena);
+    gpupool_result result = gpi_alloc_lock(arena, "arena", arena);
     if (result != GPUPOOL_OK) return result;
-    gpi_system_lock(&arena->lock);
     if (arena->broken || arena->sleep % 2) result = gpi_arena_ready(arena);
     else if (arena->sleep == GPI_AWAKE)
         result = gpi_system_fail(GPUPOOL_E_ARGUMENT, "arena: it is awake");
@@ -6559,9 +6577,7 @@ GPUPOOL_API gpupool_result gpupool_wake(gpupool_arena *arena) {
         gpi_sleep_set(arena, result == GPUPOOL_OK ? GPI_AWAKE : GPI_ASLEEP);
         if (result == GPUPOOL_OK) gpi_thread.last = before;
     }
-    gpi_system_unlock(&arena->lock);
-    gpi_alloc_check(arena);
-    return result;
+    return gpi_alloc_unlock(arena, result);
 }
 #endif /* GPUPOOL_IMPLEMENTATION */
 
