@@ -4,7 +4,7 @@
     cupy_allocator.install()
 
 install() builds the header as a library, anew when it has changed. Each device's arrays are in its
-default arena, and the pinned memory of cupy.asnumpy and cupy.array in the process's pinned one.
+default arena, and the pinned memory through which CuPy uploads in the process's pinned one.
 GPUPOOL_LIMIT=12GiB in the environment is a limit, and GPUPOOL_REPORT=report.txt gets reports.
 Run by itself, this file prints what two arrays take, that sums on four streams are right, and what
 CuPy and gpupool say of an array that is too large.
@@ -21,22 +21,38 @@ import cupy
 HERE = os.path.dirname(os.path.abspath(__file__))
 INCLUDE = os.environ.get("GPUPOOL_INCLUDE") or os.path.dirname(HERE)  # where gpupool.h is
 CUDA_HOME = os.environ.get("CUDA_HOME") or "/usr/local/cuda"
-PINNED = -2  # GPUPOOL_PINNED, in place of a device
+PINNED, NO_STREAM = -2, ctypes.c_void_p(-1)  # in gpupool.h: GPUPOOL_PINNED, GPUPOOL_NO_STREAM
 
 
 def build():
-    """The header is the library's whole source. Returns the library's path."""
+    """The header is the library's whole source. Returns the library's path. CuPy destroys streams
+    behind our back, so gpupool is to ask CUDA for their ids."""
     header = os.path.join(INCLUDE, "gpupool.h")
     path = os.path.join(tempfile.gettempdir(), f"libgpupool-{os.getuid()}.so")
     if os.path.exists(path) and os.path.getmtime(path) > os.path.getmtime(header):
         return path
     made = f"{path}.{os.getpid()}"
     command = [os.environ.get("CC") or "cc", "-O2", "-shared", "-fPIC", "-pthread", "-x", "c"]
-    command += ["-DGPUPOOL_IMPLEMENTATION", header, "-o", made, "-isystem", f"{CUDA_HOME}/include"]
+    command += ["-DGPUPOOL_IMPLEMENTATION", "-DGPUPOOL_STREAM_CHECK=1", header, "-o", made]
+    command += ["-isystem", f"{CUDA_HOME}/include"]
     command += [f"-L{CUDA_HOME}/lib64", f"-Wl,-rpath,{CUDA_HOME}/lib64", "-lcudart"]
     subprocess.run(command, check=True)
     os.replace(made, path)  # two processes may build at once
     return path
+
+
+class PinnedBlock:
+    """What cupy.cuda.PinnedMemoryPointer points into. CuPy keeps it until its copies are done."""
+
+    def __init__(self, pool, size):
+        self.pool, self.size = pool, size
+        self.ptr = pool.alloc(pool.arena(PINNED), size, NO_STREAM) if size else 0
+        if self.ptr is None:
+            raise cupy.cuda.runtime.CUDARuntimeError(2)  # memory is out: CuPy goes on without
+
+    def __del__(self):
+        if self.ptr:
+            self.pool.free(self.pool.arena(PINNED), self.ptr, NO_STREAM)
 
 
 class Pool:
@@ -51,7 +67,6 @@ class Pool:
                 ("free", ctypes.c_int, pointer, pointer, pointer),
                 ("trim", ctypes.c_int, pointer, size), ("report", ctypes.c_int, pointer, pointer),
                 ("set_limit_text", ctypes.c_int, pointer, text),
-                ("retire_stream", ctypes.c_int, pointer),
                 ("get_stats", ctypes.c_int, pointer, pointer)):
             call = getattr(library, "gpupool_" + name)
             call.restype, call.argtypes = result, arguments
@@ -83,6 +98,9 @@ class Pool:
         if self.free(self.arena(device), address, stream.ptr) != 0:
             print("gpupool:", self.last_error().decode(), file=sys.stderr)
 
+    def pinned(self, size):
+        return cupy.cuda.PinnedMemoryPointer(PinnedBlock(self, size), 0)
+
     def stats(self, device=0):
         """Some of gpupool_stats, whose words are pairs of now and peak at first."""
         words = (ctypes.c_uint64 * 64)()
@@ -94,6 +112,7 @@ class Pool:
 def install():
     pool = Pool()
     cupy.cuda.set_allocator(cupy.cuda.PythonFunctionAllocator(pool.malloc, pool.free_block).malloc)
+    cupy.cuda.set_pinned_memory_allocator(pool.pinned)
     return pool
 
 
@@ -115,8 +134,9 @@ def main():
     pool = install()
     a = cupy.arange(16 << 20, dtype=cupy.float32)
     print(f"two arrays of 64 MiB sum up to {float((a + a).sum()):.6e}, bytes: {pool.stats()}")
-    if sums_on_streams():
+    if sums_on_streams() or (cupy.array(cupy.asnumpy(a)) != a).any():
         sys.exit("memory in use was given away")
+    print(f"pinned, for an upload: {pool.stats(PINNED)['reserved']} bytes")
     pool.must(pool.set_limit_text(pool.arena(), b"256MiB"))
     try:
         cupy.zeros(64 << 20, dtype=cupy.float64)

@@ -8,6 +8,7 @@
    with RMM the folder of pip's librmm-cu13 (RMM 26).
    Prints what RMM's statistics and the arena say of the same blocks, and the arena's sentence when
    a limit is reached. */
+#define GPUPOOL_STREAM_CHECK 1 /* RMM destroys streams without a word to gpupool (rule 2) */
 #define GPUPOOL_IMPLEMENTATION
 #include "gpupool.h"
 #include "example.h"
@@ -46,6 +47,5 @@ int main() {
         printf("%s\n", error.what());
     }
     rmm::mr::reset_current_device_resource();
-    stream.synchronize(); /* before its end, as no file here replaces cudaStreamDestroy (rule 2) */
     return live_bytes(arena) != 0;
 }
