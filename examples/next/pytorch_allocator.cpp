@@ -2,10 +2,10 @@
 
    torch.cuda.memory.CUDAPluggableAllocator calls these functions. They are C++, because only an
    exception refuses a tensor: PyTorch would make one of NULL. Beside what gpupool does, they know
-   two things of a few tensors. Tensor.record_stream means the work that a stream has when the tensor
-   dies, and gpupool_record_stream the work that the stream has at the call: so streams are noted
-   until then. And tensors of a captured graph may outlive the graph: its memory is released after
-   the last of them. */
+   two things of a few tensors. Tensor.record_stream means the work that a stream has when the
+   tensor dies, and gpupool_record_stream the work that the stream has at the call: so streams are
+   noted until then. And tensors of a captured graph may outlive the graph: its memory is released
+   after the last of them. */
 #define GPUPOOL_IMPLEMENTATION
 #include "gpupool.h"
 
@@ -27,10 +27,10 @@ namespace {
 typedef std::pair<unsigned long long, unsigned long long> mempool_id; /* c10::MempoolId_t */
 typedef std::function<bool(cudaStream_t)> stream_filter;
 
-struct pool {                /* of graphs that share memory */
-    int users = 0;           /* captures and graphs */
-    size_t tensors = 0;      /* that live in it */
-    stream_filter captures;  /* whether a stream captures for it */
+struct pool {               /* of graphs that share memory */
+    int users = 0;          /* captures and graphs */
+    size_t tensors = 0;     /* that live in it */
+    stream_filter captures; /* whether a stream captures for it */
     std::map<cudaStream_t, gpupool_capture *> open;
     std::vector<gpupool_capture *> closed;
 };
@@ -71,14 +71,13 @@ void refuse(size_t bytes, int device) {
     std::string message = "CUDA out of memory. Tried to allocate " + words((double)bytes) + ". ";
     if (result == GPUPOOL_E_OUT_OF_MEMORY) {
         const gpupool_verdict *why = gpupool_last_verdict();
-        message += "GPU " + std::to_string(device) + " has a total capacity of " +
-                   words((double)why->device_total) + " of which " +
-                   words((double)why->device_free) + " is free. " +
-                   (why->limit ? words((double)why->limit) + " allowed; " : "") +
-                   "Of the allocated memory " + words((double)why->allocated) +
-                   " is allocated by PyTorch, and " +
-                   words((double)(why->reserved - why->allocated)) +
-                   " is reserved by PyTorch but unallocated. ";
+        message +=
+            "GPU " + std::to_string(device) + " has a total capacity of " +
+            words((double)why->device_total) + " of which " + words((double)why->device_free) +
+            " is free. " + (why->limit ? words((double)why->limit) + " allowed; " : "") +
+            "Of the allocated memory " + words((double)why->allocated) +
+            " is allocated by PyTorch, and " + words((double)(why->reserved - why->allocated)) +
+            " is reserved by PyTorch but unallocated. ";
     } else if (result != GPUPOOL_E_ARGUMENT) {
         MUST(result);
     }
@@ -148,8 +147,8 @@ void *gpupool_torch_alloc(size_t bytes, int device, cudaStream_t stream) {
     return block;
 }
 
-/* `stream` is the one of the allocation. Destructors call this, so there is nobody to throw at. In a
-   forked child, a DataLoader's worker say, the memory is the parent's to free. */
+/* `stream` is the one of the allocation. Destructors call this, so there is nobody to throw at. In
+   a forked child, a DataLoader's worker say, the memory is the parent's to free. */
 void gpupool_torch_free(void *block, size_t, int device, cudaStream_t stream) {
     if (!block) return;
     gpupool_arena *arena = arenas[device];
@@ -160,7 +159,8 @@ void gpupool_torch_free(void *block, size_t, int device, cudaStream_t stream) {
     for (cudaStream_t other : n.lent)
         if (!n.graph && !result) result = gpupool_record_stream(arena, block, other);
     if (!result && !is_kept) result = gpupool_free(arena, block, stream);
-    if (result && result != GPUPOOL_E_FORKED) fprintf(stderr, "gpupool: %s\n", gpupool_last_error());
+    if (result && result != GPUPOOL_E_FORKED)
+        fprintf(stderr, "gpupool: %s\n", gpupool_last_error());
     if (!n.graph) return;
     const std::lock_guard<std::mutex> hold(lock);
     n.graph->tensors--;
@@ -170,7 +170,8 @@ void gpupool_torch_free(void *block, size_t, int device, cudaStream_t stream) {
 void gpupool_torch_record_stream(void *block, cudaStream_t stream) {
     cudaPointerAttributes where = {};
     gpupool_block found;
-    if (!block || cudaPointerGetAttributes(&where, block) != cudaSuccess || where.device < 0) return;
+    if (!block || cudaPointerGetAttributes(&where, block) != cudaSuccess || where.device < 0)
+        return;
     gpupool_arena *arena = arenas[where.device];
     if (!arena || gpupool_get_block(arena, block, &found) != GPUPOOL_OK) return; /* not ours */
     const std::lock_guard<std::mutex> hold(lock);

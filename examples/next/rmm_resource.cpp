@@ -4,8 +4,9 @@
    RMM's adaptors wrap it, and as the device's current resource it serves whoever names none (cuDF,
    cuML, ...). A stream orders what it allocates, as with RMM's own pool.
    Build: c++ -std=c++20 -I.. -I$RMM/include -I$RMM/include/rapids -I$CUDA_HOME/include \
-       rmm_resource.cpp -L$RMM/lib64 -lrmm -L$CUDA_HOME/lib64 -lcudart -lpthread
-   with RMM the folder of pip's librmm-cu13 (RMM 26).
+       rmm_resource.cpp -L$RMM/lib64 -lrmm -L$RMM/../rapids_logger/lib64 -lrapids_logger \
+       -L$CUDA_HOME/lib64 -lcudart -lpthread
+   with RMM the folder librmm of `pip install librmm-cu13`.
    Prints what RMM's statistics and the arena say of the same blocks, and the arena's sentence when
    a limit is reached. */
 #define GPUPOOL_STREAM_CHECK 1 /* RMM destroys streams without a word to gpupool (rule 2) */

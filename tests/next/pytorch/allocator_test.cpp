@@ -1,4 +1,5 @@
-/* examples/next/pytorch_allocator.cpp as PyTorch calls it, on the simulated GPU with its race oracle. */
+/* examples/next/pytorch_allocator.cpp as PyTorch calls it, on the simulated GPU with its race
+ * oracle. */
 #include "../../../examples/next/pytorch_allocator.cpp"
 
 #include "fakecuda/fakecuda.h"
@@ -38,7 +39,9 @@ static void look(const tensor &t, cudaStream_t stream) {
     CUDA(fake_read(stream, "look", t.block, t.bytes, t.number));
 }
 
-static void drop(const tensor &t) { gpupool_torch_free(t.block, t.bytes, 0, t.stream); }
+static void drop(const tensor &t) {
+    gpupool_torch_free(t.block, t.bytes, 0, t.stream);
+}
 
 struct graph { /* torch.cuda.CUDAGraph */
     mempool_id pool;
@@ -181,7 +184,10 @@ static std::vector<tensor> until_too_much(size_t bytes, const char *begins, cons
 }
 
 static void out_of_memory_is_an_exception() {
-    static const struct { size_t bytes; const char *begins, *says; } asked[] = {
+    static const struct {
+        size_t bytes;
+        const char *begins, *says;
+    } asked[] = {
         {(size_t)100 << 30, "CUDA out of memory. Tried to allocate 100.00 GiB. ", "limit"},
         {(size_t)1 << 50, "CUDA out of memory. Tried to allocate 1048576.00 GiB. ", "2^46"},
         {SIZE_MAX, "CUDA out of memory. Tried to allocate 17179869184.00 GiB. ", "2^46"},
