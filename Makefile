@@ -116,7 +116,7 @@ clean: ## removes build/
 # ---- examples ------------------------------------------------------------------------------------
 
 GPUPOOL := $(if $(NEXT),tests/next/gpupool.h,gpupool.h)
-EXAMPLE_INCLUDES := -I$(dir $(GPUPOOL))
+EXAMPLE_INCLUDES := $(if $(NEXT),-DGPUPOOL_NEXT=1) -I$(dir $(GPUPOOL))
 $(EXAMPLES): $(BUILD)/examples/%: $(SHOWN)/%.c $(BUILD)/flags $(GPUPOOL) $(wildcard $(SHOWN)/*.h) \
              $(filter %.a,$(LIBS))
 	$(SAY)

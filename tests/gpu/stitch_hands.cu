@@ -45,8 +45,7 @@ static void end() {
     CHECK(kit_places() == holder * (WORDS * (WORDS - 1) / 2));
     printf("%llu holders; %llu stitches made, %llu reused; %llu waits on the device, %llu on the "
            "host\n",
-           holder, (unsigned long long)stats.stitches, (unsigned long long)stats.stitches_reused,
-           (unsigned long long)stats.fence_waits, (unsigned long long)stats.host_syncs);
+           holder, KIT_STITCHES(stats), KIT_STREAM_WAITS(stats), KIT_HOST_WAITS(stats));
     kit_close(arena);
 }
 
@@ -67,7 +66,7 @@ static void between_two_streams() {
         let_go(hold(HOME, arena.stream), arena.stream);
         let_go(hold(WHOLE, other), other);
     }
-    CHECK(kit_stats(arena.pool).fence_waits > 0);
+    CHECK(KIT_STREAM_WAITS(kit_stats(arena.pool)) > 0);
     end();
     CUDA(cudaStreamDestroy(other));
 }

@@ -80,15 +80,15 @@ Contents (search for "== NAME"):
 
 #include <cuda.h>
 #include <cuda_runtime_api.h>
-#if defined(__cplusplus) && defined(GPUPOOL_REPLACE_CUDA_MALLOC) && GPUPOOL_REPLACE_CUDA_MALLOC
-#include <cuda_runtime.h> /* CUDA's overloads, before the names are macros */
-#endif
 #include <stddef.h>
 #include <stdint.h>
 #include <stdio.h>
 
 /* == OPTIONS ======================================================================================
    Define an option before the include, in the file with GPUPOOL_IMPLEMENTATION.
+
+       GPUPOOL_REPLACE_CUDA_MALLOC 1    in each file whose calls it shall change: NAMES
+       GPUPOOL_CHECK 1                  every call ends with gpupool_check; for tests
 
    Environment, for arenas whose config leaves it open; each overrides the macro:
        GPUPOOL_LIMIT_<device>, GPUPOOL_LIMIT   a limit as text: gpupool_set_limit_text (not PINNED)
@@ -124,14 +124,7 @@ Contents (search for "== NAME"):
 #ifndef GPUPOOL_STREAM_CHECK
 #define GPUPOOL_STREAM_CHECK 0 /* 1: notice destroyed streams by CUDA's ids (rule 2), in 65 ns */
 #endif
-#ifndef GPUPOOL_REPLACE_CUDA_MALLOC
-#define GPUPOOL_REPLACE_CUDA_MALLOC 0 /* 1, in each file whose calls it shall change: NAMES */
-#endif
-#ifndef GPUPOOL_CHECK
-#define GPUPOOL_CHECK 0 /* 1: every call ends with gpupool_check; for tests */
-#endif
 #ifndef GPUPOOL_MALLOC /* host memory; both, or neither */
-#include <stdlib.h>
 #define GPUPOOL_MALLOC(bytes) malloc(bytes)
 #define GPUPOOL_FREE(memory) free(memory)
 #endif
@@ -146,12 +139,23 @@ Contents (search for "== NAME"):
 
 #define GPUPOOL_VERSION 300 /* 10000 x major + 100 x minor + patch */
 
-/* In place of a stream. A request gets only memory whose work has finished, so that any stream may
-   use it at once; a free says that the block's work has finished. */
-#ifdef __cplusplus /* no cast that -Wold-style-cast would tell of in each file */
+/* What a stream of 0 means in this file, as in its calls of CUDA; and the names of what differs by
+   it, as CUDA has them. */
+#ifdef CUDA_API_PER_THREAD_DEFAULT_STREAM /* nvcc --default-stream per-thread */
+#define GPUPOOL_STREAM_HERE cudaStreamPerThread
+#define GPUPOOL_HERE(name) name##_ptsz
+#else
+#define GPUPOOL_STREAM_HERE cudaStreamLegacy
+#define GPUPOOL_HERE(name) name
+#endif
+
+/* GPUPOOL_NO_STREAM: in place of a stream. A request gets only memory whose work has finished, so
+   that any stream may use it at once; a free says that the block's work has finished. */
+#ifdef __cplusplus
+extern "C" {
 #define GPUPOOL_NO_STREAM (reinterpret_cast<cudaStream_t>(UINTPTR_MAX))
 #else
-#define GPUPOOL_NO_STREAM ((cudaStream_t) ~(uintptr_t)0)
+#define GPUPOOL_NO_STREAM ((cudaStream_t)UINTPTR_MAX)
 #endif
 
 enum { GPUPOOL_PINNED = -2 }; /* for gpupool_get_default_arena, in place of a device */
@@ -177,51 +181,38 @@ typedef enum gpupool_result {
                       with the first cause, frees and destroy work */
 } gpupool_result;
 
-typedef enum gpupool_source { /* where an arena's chunks come from */
-                              GPUPOOL_SOURCE_AUTO =
-                                  0, /* MAPPED if device and driver can map, else DEVICE */
-                              GPUPOOL_SOURCE_MAPPED,  /* cuMemCreate and cuMemMap: the only source
-                                                         that stitches */
-                              GPUPOOL_SOURCE_DEVICE,  /* cudaMalloc */
-                              GPUPOOL_SOURCE_MANAGED, /* cudaMallocManaged: blocks are finished
-                                                         memory (the host may write) */
-                              GPUPOOL_SOURCE_PINNED,  /* cudaHostAlloc: page-locked host memory,
-                                                         likewise */
-                              GPUPOOL_SOURCE_CUSTOM,  /* config.chunk_alloc and chunk_free */
-                              GPUPOOL_SOURCE_BYPASS   /* no pool: each block is a cudaMalloc; to
-                                                         bisect a bug */
+/* Where an arena's chunks come from. */
+typedef enum gpupool_source {
+    GPUPOOL_SOURCE_AUTO = 0, /* MAPPED if device and driver can map, else DEVICE */
+    GPUPOOL_SOURCE_MAPPED,   /* cuMemCreate and cuMemMap: the only source that stitches */
+    GPUPOOL_SOURCE_DEVICE,   /* cudaMalloc */
+    GPUPOOL_SOURCE_MANAGED, /* cudaMallocManaged: blocks are finished memory (the host may write) */
+    GPUPOOL_SOURCE_PINNED,  /* cudaHostAlloc: page-locked host memory, likewise */
+    GPUPOOL_SOURCE_CUSTOM,  /* config.chunk_alloc and chunk_free */
+    GPUPOOL_SOURCE_BYPASS   /* no pool: each block is a cudaMalloc; to bisect a bug */
 } gpupool_source;
 
-typedef enum gpupool_flag {                       /* of a request; add up several */
-                            GPUPOOL_NO_WAIT = 1,  /* the host waits for no GPU work; fails if only a
-                                                     wait would help */
-                            GPUPOOL_ZEROED = 2,   /* zeroes the block in stream order (PINNED,
-                                                     NO_STREAM: at once) */
-                            GPUPOOL_OWN_CHUNK = 4 /* the block is a chunk to itself: for export,
-                                                     cuMemGetAddressRange */
-} gpupool_flag;
+/* Of a request; add up several. NO_WAIT: the host waits for no GPU work; fails if only a wait would
+   help. ZEROED: zeroes the block in stream order (PINNED, NO_STREAM: at once). OWN_CHUNK: the block
+   is a chunk to itself, for export and cuMemGetAddressRange. */
+enum gpupool_flag { GPUPOOL_NO_WAIT = 1, GPUPOOL_ZEROED = 2, GPUPOOL_OWN_CHUNK = 4 };
 
-typedef enum gpupool_cause { /* why memory ran out */
-                             GPUPOOL_CAUSE_NONE = 0,
-                             GPUPOOL_CAUSE_LIMIT,       /* the arena's limit */
-                             GPUPOOL_CAUSE_DEVICE_FULL, /* the device is full, mostly of this
-                                                           arena's memory */
-                             GPUPOOL_CAUSE_OTHERS, /* the device is full, mostly of memory that is
-                                                      not this arena's */
-                             GPUPOOL_CAUSE_FRAGMENTED, /* enough bytes are free, but not side by
-                                                          side */
-                             GPUPOOL_CAUSE_PENDING,    /* enough bytes are free once work or graphs
-                                                          have ended */
-                             GPUPOOL_CAUSE_HOST /* the host has no memory to give (PINNED, CUSTOM)
-                                                 */
+/* Why memory ran out. */
+typedef enum gpupool_cause {
+    GPUPOOL_CAUSE_NONE = 0,
+    GPUPOOL_CAUSE_LIMIT,       /* the arena's limit */
+    GPUPOOL_CAUSE_DEVICE_FULL, /* the device is full, mostly of this arena's memory */
+    GPUPOOL_CAUSE_OTHERS,      /* the device is full, mostly of memory that is not this arena's */
+    GPUPOOL_CAUSE_FRAGMENTED,  /* enough bytes are free, but not side by side */
+    GPUPOOL_CAUSE_PENDING,     /* enough bytes are free once work or graphs have ended */
+    GPUPOOL_CAUSE_HOST         /* the host has no memory to give (PINNED, CUSTOM) */
 } gpupool_cause;
 
-typedef enum gpupool_content {                      /* of live blocks, while the arena sleeps */
-                               GPUPOOL_DISCARD = 0, /* is dropped: blocks wake with any bytes */
-                               GPUPOOL_KEEP         /* lies in host memory, and comes back */
-} gpupool_content;
+/* What live blocks hold after sleep and wake: any bytes, or theirs, which lie in host memory. */
+typedef enum gpupool_content { GPUPOOL_DISCARD = 0, GPUPOOL_KEEP } gpupool_content;
 
-typedef enum gpupool_share { GPUPOOL_SHARE_PROCESSES = 1, GPUPOOL_SHARE_RDMA = 2 } gpupool_share;
+/* Whom MAPPED memory can be shared with; add them up. */
+enum gpupool_share { GPUPOOL_SHARE_PROCESSES = 1, GPUPOOL_SHARE_RDMA = 2 };
 
 typedef struct gpupool_arena gpupool_arena;
 typedef struct gpupool_capture gpupool_capture;
@@ -232,16 +223,15 @@ typedef struct gpupool_mapping { /* for on_map and on_unmap: a whole chunk, or a
     unsigned long long handle; /* CUmemGenericAllocationHandle; 0: a stitch, or not MAPPED */
 } gpupool_mapping;
 
-typedef struct gpupool_verdict { /* figures of one moment, in bytes */
+/* Figures of one moment, in bytes. missing: raise the limit by so much, and the identical request
+   succeeds; 0: the limit is not what is in the way, or the device lacks memory too. device_missing:
+   what the device lacks for it. to_free: at least so much of the arena's blocks must become free;
+   0: less than what is free would do, in one piece. largest: a request on the same stream for this
+   much succeeds (NO_WAIT too). limit: 0 is none. */
+typedef struct gpupool_verdict {
     gpupool_cause cause;
-    uint64_t asked;
-    uint64_t missing; /* raise the limit by so much, and the identical request succeeds; 0: the
-                         limit is not what is in the way, or the device lacks memory too */
-    uint64_t device_missing; /* what the device lacks for it */
-    uint64_t to_free; /* at least so much of the arena's blocks must become free; 0: less than
-                         what is free would do, in one piece */
-    uint64_t largest; /* a request on the same stream for this much succeeds (NO_WAIT too) */
-    uint64_t limit, reserved, allocated, pending; /* limit 0: none */
+    uint64_t asked, missing, device_missing, to_free, largest;
+    uint64_t limit, reserved, allocated, pending;
     uint64_t device_free, device_total;
     char sentence[400];
 } gpupool_verdict;
@@ -259,16 +249,13 @@ typedef struct gpupool_block {
     const char *label;
 } gpupool_block;
 
-typedef enum gpupool_kind {                    /* of a part of an arena's memory */
-                            GPUPOOL_CHUNK = 0, /* all of a chunk; its parts follow */
-                            GPUPOOL_LIVE,      /* a block, or a piece of one */
-                            GPUPOOL_PENDING,   /* freed; queued work may still use it */
-                            GPUPOOL_KEPT,      /* freed; a graph keeps it until its release */
-                            GPUPOOL_FREE       /* finished, or never used */
-} gpupool_kind;
+/* Of a part of an arena's memory. CHUNK: all of a chunk; its parts follow. LIVE: a block, or a
+   piece of one. PENDING: freed, and queued work may still use it. KEPT: freed, and a graph keeps it
+   until its release. FREE: finished, or never used. */
+enum gpupool_kind { GPUPOOL_CHUNK = 0, GPUPOOL_LIVE, GPUPOOL_PENDING, GPUPOOL_KEPT, GPUPOOL_FREE };
 
 typedef struct gpupool_part { /* for gpupool_walk_blocks */
-    gpupool_kind kind;
+    enum gpupool_kind kind;
     void *memory;
     size_t bytes;
     gpupool_block block; /* LIVE: the block that it is a part of, */
@@ -281,9 +268,8 @@ typedef struct gpupool_arena_config {
     int device;       /* CUDA's ordinal */
     const char *name; /* for reports; copied */
     gpupool_source source;
-    size_t limit_bytes; /* 0: the environment's, else GPUPOOL_LIMIT */
-    size_t chunk_bytes; /* 0: GPUPOOL_CHUNK_BYTES */
-    unsigned share;     /* gpupool_share: MAPPED memory for other processes, or RDMA */
+    size_t limit_bytes, chunk_bytes; /* 0: the environment's limit, GPUPOOL_LIMIT, _CHUNK_BYTES */
+    unsigned share;                  /* gpupool_share */
     void *(*chunk_alloc)(size_t bytes, void *user);            /* CUSTOM: NULL means none left */
     void (*chunk_free)(void *chunk, size_t bytes, void *user); /* and takes back what it gave */
     int (*on_map)(const gpupool_mapping *, void *user);        /* nonzero: refused */
@@ -307,22 +293,16 @@ typedef struct gpupool_counter {
     uint64_t now, peak;
 } gpupool_counter;
 
-typedef struct gpupool_stats {    /* sizes in bytes, counts since the arena was made */
-    gpupool_counter requested;    /* live blocks, as asked for */
-    gpupool_counter allocated;    /* the same in whole units */
-    gpupool_counter reserved;     /* chunks */
-    gpupool_counter pending;      /* freed, and not known to be finished */
-    uint64_t blocks, free_blocks; /* live blocks; runs of free memory */
+typedef struct gpupool_stats {            /* sizes in bytes, counts since the arena was made */
+    gpupool_counter requested, allocated; /* live blocks: as asked for; in whole units */
+    gpupool_counter reserved, pending;    /* chunks; freed, and not known to be finished */
+    uint64_t blocks, free_blocks;         /* live blocks; runs of free memory */
     uint64_t allocs, frees, failures;
-    uint64_t chunks, stitches; /* that exist */
-    uint64_t stitched, reused; /* stitches mapped; blocks that took one that was mapped */
-    uint64_t driver_calls;     /* calls that create, map, unmap or release memory */
-    uint64_t marks;            /* events recorded */
-    uint64_t stream_waits;     /* a stream was made to wait for another, on the device */
-    uint64_t host_waits;       /* the host waited for a stream or the device */
-    uint64_t limit;            /* 0: none */
-    uint64_t asleep;           /* bytes that sleep gave back */
-    uint64_t host;             /* host memory of the arena's records */
+    uint64_t chunks, stitches;         /* that exist */
+    uint64_t stitched, reused;         /* stitches mapped; blocks that took one that was mapped */
+    uint64_t driver_calls, marks;      /* that create, map, unmap or release; events recorded */
+    uint64_t stream_waits, host_waits; /* for a stream: a stream, on the device; the host */
+    uint64_t limit, asleep, host;      /* 0: none; what sleep gave back; the host's for records */
 } gpupool_stats;
 
 /* -- the ring -- */
@@ -330,17 +310,13 @@ typedef struct gpupool_stats {    /* sizes in bytes, counts since the arena was 
 typedef struct gpupool_ring gpupool_ring;
 typedef uint64_t gpupool_ticket; /* of one transfer: never 0, never used twice by a ring */
 
-typedef enum gpupool_direction {
-    GPUPOOL_UP = 0,  /* from the host to the device */
-    GPUPOOL_DOWN = 1 /* from the device to the host */
-} gpupool_direction;
+typedef enum gpupool_direction { GPUPOOL_UP = 0, GPUPOOL_DOWN } gpupool_direction; /* the device */
 
 typedef struct gpupool_ring_config {
-    int device;        /* CUDA's ordinal */
-    size_t bytes;      /* the most pinned memory: 256 KiB to 16 TiB; 0: GPUPOOL_RING_BYTES */
-    size_t slot_bytes; /* 64 KiB to a quarter of bytes; 0: GPUPOOL_RING_SLOT_BYTES */
-    int workers;       /* threads that help callers: up to 64; -1: none; 0: GPUPOOL_RING_WORKERS */
-} gpupool_ring_config;
+    int device;               /* CUDA's ordinal */
+    size_t bytes, slot_bytes; /* the most pinned memory: 256 KiB to 16 TiB; 64 KiB to a quarter */
+    int workers;              /* threads that help callers: up to 64; -1: none */
+} gpupool_ring_config;        /* 0: GPUPOOL_RING_BYTES, GPUPOOL_RING_SLOT_BYTES, _RING_WORKERS */
 
 /* Your functions. A call is about bytes [offset, offset + bytes) of the transfer: read writes them
    to `to`, write gets them at `from`. Each byte comes once, in any order, from several threads at a
@@ -360,32 +336,25 @@ typedef struct gpupool_transfer {
     const void *from; /* UP: host memory; DOWN: device memory */
     size_t bytes;     /* in all; with rows: of each row */
     cudaStream_t stream;
-    size_t rows;                 /* with both pitches, as in cudaMemcpy2DAsync; all 0: no rows */
-    size_t to_pitch, from_pitch; /* bytes from the start of a row to the start of the next */
-    gpupool_read_fn read;        /* UP: fills pinned memory with the data, in place of `from` */
-    gpupool_write_fn write;      /* DOWN: takes the data from pinned memory, in place of `to` */
-    void *user;                  /* passed to read and write */
-    int is_file;                 /* 1, UP: the data comes from a file in place of `from`, */
-    int file;                    /* as gpupool_upload_file has it */
-    uint64_t offset;
+    size_t rows, to_pitch, from_pitch; /* as in cudaMemcpy2DAsync; all 0: no rows */
+    gpupool_read_fn read;   /* UP: fills pinned memory with the data, in place of `from` */
+    gpupool_write_fn write; /* DOWN: takes the data from pinned memory, in place of `to` */
+    void *user;             /* passed to read and write */
+    int is_file, file;      /* is_file 1, UP: the data comes from a file in place of `from`, */
+    uint64_t offset;        /* as gpupool_upload_file has it */
     gpupool_ticket *ticket; /* receives a ticket; NULL: the call returns when all is done */
 } gpupool_transfer;
 
-typedef struct gpupool_ring_stats {  /* bytes, and counts; arrays by gpupool_direction */
-    uint64_t pinned, limit;          /* limit: the most that the ring pins; falls if the host
-                                        refuses more */
-    uint64_t workers;                /* threads that it has started */
-    uint64_t transfers[2], failures; /* that have ended */
-    uint64_t bytes[2];               /* of transfers that ended well; and of these: */
-    uint64_t direct_bytes[2];        /* copied by CUDA itself: pinned, device and small memory */
+typedef struct gpupool_ring_stats { /* bytes, and counts; arrays by gpupool_direction */
+    uint64_t pinned, limit,
+        workers; /* limit: of pinned, and falls if the host refuses more; threads started */
+    uint64_t transfers[2], failures;    /* that have ended */
+    uint64_t bytes[2], direct_bytes[2]; /* of transfers that ended well; copied by CUDA itself:
+                                           pinned, device and small memory */
 } gpupool_ring_stats;
 
 /* == API ==========================================================================================
    Functions that return a pointer return NULL if they fail; gpupool_last_result says why. */
-
-#ifdef __cplusplus
-extern "C" {
-#endif
 
 /* Of this thread's last failed call: its result, a sentence, and the verdict of E_OUT_OF_MEMORY. */
 GPUPOOL_API gpupool_result gpupool_last_result(void);
@@ -554,35 +523,22 @@ GPUPOOL_API gpupool_result gpupool_ring_wait(gpupool_ring *, gpupool_ticket, int
 GPUPOOL_API gpupool_result gpupool_ring_get_stats(gpupool_ring *, gpupool_ring_stats *);
 
 #ifdef __cplusplus
-}
-#endif
-
-/* CUDA's own: NAMES cannot give the names back, which CUDA's header may have defined as macros. */
-static inline cudaError_t gpi_cuda_malloc_async(void **pointer, size_t bytes, cudaStream_t stream) {
-    return cudaMallocAsync(pointer, bytes, stream);
-}
-static inline cudaError_t gpi_cuda_free_async(void *block, cudaStream_t stream) {
-    return cudaFreeAsync(block, stream);
-}
-
 /* == CPP ==========================================================================================
    For C++: an owner of an arena, a resource for cuda::mr and RMM, an allocator for containers.
 
-       gpupool::arena arena;                          // or arena(config); destroyed by its owner
-       gpupool::resource memory(arena);               // where cuda::mr or RMM want a resource
-       gpupool::allocator<char> scratch(arena, stream);                  //
-   thrust::cuda::par(scratch) thrust::device_vector<int, gpupool::allocator<int, gpupool::resource,
-   thrust::device_ptr>> std::vector<int, gpupool::allocator<int, gpupool::host_resource>>      //
-   PINNED or MANAGED
+       gpupool::arena arena;                             // or arena(config): a std::unique_ptr
+       gpupool::resource memory(arena);                  // where cuda::mr or RMM want a resource
+       gpupool::allocator<char> scratch(arena, stream);  // thrust::cuda::par(scratch)
+       thrust::device_vector<int, gpupool::allocator<int, gpupool::resource, thrust::device_ptr>>
+       std::vector<int, gpupool::allocator<int, gpupool::host_resource>>      // PINNED or MANAGED
 
    What fails throws gpupool::bad_alloc. In a file without exceptions an allocation that fails
    returns a null pointer, and an arena that could not be made owns nothing. A request for 0 bytes
    returns a null pointer and does not fail. */
 
-#ifdef __cplusplus
-extern "C++" { /* the include of this file may be in C's linkage */
+extern "C++" {
+#include <memory>
 #include <new>
-#include <utility>
 /* cuda::mr's names for where memory can be used; the whole of <cuda/memory_resource> would take
    nvcc seconds. Before CCCL 3.1 they exist only in programs that ask for them. */
 #if __cplusplus >= 201703L && __has_include(<cuda/version>)
@@ -596,20 +552,14 @@ extern "C++" { /* the include of this file may be in C's linkage */
 /* Files of one program may mean different streams by 0, and have exceptions or not. So the classes
    are in inline namespaces: the linker does not take one file's functions for another's. */
 namespace gpupool {
-#ifdef CUDA_API_PER_THREAD_DEFAULT_STREAM
-inline namespace per_thread {
-#define GPI_CPP_STREAM cudaStreamPerThread
-#else
-inline namespace legacy {
-#define GPI_CPP_STREAM cudaStreamLegacy
-#endif
 #ifdef __cpp_exceptions
-inline namespace throwing {
+#define GPI_CPP_FILE GPUPOOL_HERE(throwing)
 #define GPI_CPP_FAIL() throw bad_alloc()
 #else
-inline namespace returning {
+#define GPI_CPP_FILE GPUPOOL_HERE(returning)
 #define GPI_CPP_FAIL() static_cast<void>(0)
 #endif
+inline namespace GPI_CPP_FILE {
 
 /* What a failed call throws; what() is its gpupool_last_error. */
 struct bad_alloc : std::bad_alloc {
@@ -618,41 +568,30 @@ struct bad_alloc : std::bad_alloc {
     const char *what() const noexcept override { return text; }
 };
 
-/* A stream as an argument: a cudaStream_t, or what has one as get() (cuda::stream_ref) or converts
-   to one. None, or 0: the default stream of the file. */
-template <class S> auto gpi_handle(const S &s, int) -> decltype(cudaStreamQuery(s.get()), s.get()) {
-    return s.get();
-}
-template <class S>
-auto gpi_handle(const S &s, long) -> decltype(cudaStreamQuery(s), cudaStream_t{s}) {
-    return s;
-}
+/* A stream as an argument: a cudaStream_t, or what converts to one (rmm::cuda_stream_view) or has
+   one as get() (cuda::stream_ref). None, or 0: the default stream of the file. */
 struct stream {
     cudaStream_t handle;
-    stream(cudaStream_t of = nullptr) noexcept : handle(of ? of : GPI_CPP_STREAM) {}
+    template <class S> static auto of(const S &s, int) -> decltype(s.get()) { return s.get(); }
+    template <class S> static auto of(const S &s, long) -> decltype(cudaStream_t{s}) { return s; }
+    stream(cudaStream_t s = nullptr) noexcept : handle(s ? s : GPUPOOL_STREAM_HERE) {}
     template <class S>
-    stream(const S &s, decltype(gpi_handle(s, 0)) = {}) : stream(gpi_handle(s, 0)) {}
+    stream(const S &s, decltype(cudaStreamQuery(of(s, 0))) = {}) : stream(cudaStream_t{of(s, 0)}) {}
+    bool operator==(const stream &other) const noexcept { return handle == other.handle; }
 };
 
 /* Owns an arena. Its end destroys the arena, if no block is live: else the arena stays (E_IN_USE).
    Can be moved, not copied. */
-class arena {
-    gpupool_arena *arena_;
-
-  public:
+struct gpi_destroy {
+    void operator()(gpupool_arena *arena) const noexcept { gpupool_arena_destroy(arena); }
+};
+struct arena : std::unique_ptr<gpupool_arena, gpi_destroy> {
     explicit arena(const gpupool_arena_config *config = nullptr) {
-        if (gpupool_arena_create(&arena_, config) != GPUPOOL_OK) GPI_CPP_FAIL();
+        gpupool_arena *made;
+        if (gpupool_arena_create(&made, config) != GPUPOOL_OK) GPI_CPP_FAIL();
+        reset(made);
     }
     explicit arena(const gpupool_arena_config &config) : arena(&config) {}
-    arena(arena &&from) noexcept : arena_(from.arena_) { from.arena_ = nullptr; }
-    arena &operator=(arena from) noexcept {
-        std::swap(arena_, from.arena_); /* `from` ends what this one owned */
-        return *this;
-    }
-    ~arena() {
-        if (arena_) gpupool_arena_destroy(arena_);
-    }
-    gpupool_arena *get() const noexcept { return arena_; }
 };
 
 #if defined(GPI_CPP_PROPERTIES) && CCCL_VERSION >= 3002000
@@ -669,12 +608,13 @@ typedef void gpi_of_device, gpi_of_both;
 class resource {
     gpupool_arena *arena_;
     const char *label_;
+    static stream none() noexcept { return GPUPOOL_NO_STREAM; }
 
   public:
     enum { is_host = 0 }; /* whether the host may use the memory */
     typedef gpi_of_device default_queries;
-    resource(gpupool_arena *of, const char *name = nullptr) noexcept : arena_(of), label_(name) {}
-    resource(const arena &of, const char *name = nullptr) noexcept : resource(of.get(), name) {}
+    resource(gpupool_arena *of, const char *label = nullptr) noexcept : arena_(of), label_(label) {}
+    resource(const arena &of, const char *label = nullptr) noexcept : resource(of.get(), label) {}
     gpupool_arena *get() const noexcept { return arena_; }
     void *allocate(stream on, size_t bytes, size_t alignment = 0) const {
         gpupool_request request = {bytes, alignment, on.handle, 0, label_};
@@ -685,22 +625,16 @@ class resource {
     void deallocate(stream on, void *block, size_t = 0, size_t = 0) const noexcept {
         gpupool_free(arena_, block, on.handle);
     }
-    void *allocate_sync(size_t bytes, size_t alignment = 0) const {
-        return allocate(GPUPOOL_NO_STREAM, bytes, alignment);
-    }
-    void deallocate_sync(void *block, size_t = 0, size_t = 0) const noexcept {
-        deallocate(GPUPOOL_NO_STREAM, block);
-    }
+    void *allocate_sync(size_t n, size_t align = 0) const { return allocate(none(), n, align); }
+    void deallocate_sync(void *p, size_t = 0, size_t = 0) const noexcept { deallocate(none(), p); }
     /* Names of before CCCL 3.1. With the second, allocate(0, bytes) is ambiguous, and refused. */
     void *allocate(size_t bytes, size_t alignment) const { return allocate_sync(bytes, alignment); }
     void *allocate(decltype(nullptr), size_t bytes) const { return allocate(stream(), bytes); }
     void deallocate(void *p, size_t = 0, size_t = 0) const noexcept { deallocate_sync(p); }
     void *allocate_async(size_t n, size_t align, stream on) const { return allocate(on, n, align); }
     void deallocate_async(void *p, size_t, size_t, stream on) const noexcept { deallocate(on, p); }
-    friend bool operator==(const resource &a, const resource &b) noexcept {
-        return a.arena_ == b.arena_;
-    }
-    friend bool operator!=(const resource &a, const resource &b) noexcept { return !(a == b); }
+    bool operator==(const resource &other) const noexcept { return arena_ == other.arena_; }
+    bool operator!=(const resource &other) const noexcept { return !(*this == other); }
 };
 
 /* The resource of an arena whose source is PINNED or MANAGED: the host may use the memory too. */
@@ -745,19 +679,15 @@ struct allocator : gpi_elements<Memory::is_host || sizeof...(Pointer)> {
         return static_cast<pointer>(static_cast<T *>(memory.allocate(on, bytes, alignof(T))));
     }
     void deallocate(T *block, size_t) noexcept { memory.deallocate(on, block); }
-    template <class P> void deallocate(P p, decltype(sizeof p.get()) count) noexcept {
-        deallocate(p.get(), count);
-    }
-    friend bool operator==(const allocator &a, const allocator &b) noexcept {
-        return a.memory == b.memory && a.on.handle == b.on.handle;
-    }
-    friend bool operator!=(const allocator &a, const allocator &b) noexcept { return !(a == b); }
+    template <class P> void deallocate(P p, size_t n) noexcept { deallocate(p.get(), n); }
+    bool operator==(const allocator &a) const noexcept { return memory == a.memory && on == a.on; }
+    bool operator!=(const allocator &a) const noexcept { return !(*this == a); }
 };
-}
-}
+} // namespace GPI_CPP_FILE
 } /* namespace gpupool */
 } /* extern "C++" */
-#undef GPI_CPP_STREAM
+} /* extern "C" */
+#undef GPI_CPP_FILE
 #undef GPI_CPP_FAIL
 #undef GPI_CPP_PROPERTIES
 #endif
@@ -765,9 +695,11 @@ struct allocator : gpi_elements<Memory::is_host || sizeof...(Pointer)> {
 #if defined(GPUPOOL_IMPLEMENTATION) && !defined(GPUPOOL_IMPLEMENTED)
 #define GPUPOOL_IMPLEMENTED /* a second include adds nothing */
 
-#if GPUPOOL_REPLACE_CUDA_MALLOC /* an earlier include has replaced them (NAMES) */
+#ifdef GPUPOOL_NAMED /* an earlier include has replaced them (NAMES) */
 #undef cudaMalloc
 #undef cudaFree
+#undef cudaMallocAsync
+#undef cudaFreeAsync
 #undef cudaStreamDestroy
 #undef cudaDeviceReset
 #endif
@@ -785,12 +717,8 @@ struct allocator : gpi_elements<Memory::is_host || sizeof...(Pointer)> {
 #include <sys/uio.h>
 #include <time.h>
 #include <unistd.h>
-#if defined(__SSE2__)
+#ifdef __SSE2__
 #include <emmintrin.h>
-#endif
-
-#ifdef __cplusplus
-extern "C" {
 #endif
 
 /* == SYSTEM =======================================================================================
@@ -1640,7 +1568,7 @@ struct gpi_run {           /* (BUDDY; of a block: STREAM, ALLOC) */
         gpi_stream *freed_by; /* FREE: the stream that freed its larger part last */
     } by;
     uint32_t slack; /* a block: bytes that were not asked for */
-    uint8_t state, is_cached, is_followed;
+    uint8_t state, is_cached;
     uint8_t is_of_graph; /* a block: allocated in a scope, whose release frees it */
 };
 
@@ -2141,16 +2069,10 @@ static uint64_t gpi_block_units(const gpi_run *run) {
 
 /* -- finding streams -- */
 
-#ifdef CUDA_API_PER_THREAD_DEFAULT_STREAM /* nvcc --default-stream per-thread: what NULL means */
-#define GPI_NULL_STREAM cudaStreamPerThread
-#else
-#define GPI_NULL_STREAM cudaStreamLegacy
-#endif
-
 /* O6: the per-thread default stream's key is the thread's number, which is never used twice; so
    only its thread records marks for it. Handles are even, these keys are odd. */
 static inline uintptr_t gpi_stream_key(cudaStream_t stream) {
-    if (!stream) stream = GPI_NULL_STREAM;
+    if (!stream) stream = GPUPOOL_STREAM_HERE;
     if (stream == cudaStreamLegacy) return 1;
     if (stream == cudaStreamPerThread) return (uintptr_t)(gpi_system_thread_number() * 2 + 1);
     return (uintptr_t)stream;
@@ -2646,11 +2568,10 @@ static uint64_t gpi_stream_cache_most(const gpupool_arena *arena) {
    Read first: gpi_sources, gpi_chunk_make, gpi_chunk_grow, gpi_chunk_give_back. */
 
 typedef enum gpi_source_flag {
-    GPI_MAPS = 1, /* chunks can be mapped a second time: the arena stitches */
-    GPI_HOST =
-        2, /* the host may use a new block at once: only finished memory is handed out (O5) */
-    GPI_ON_DEVICE = 8, /* what the device has free says how much more there is */
-    GPI_ALONE = 4      /* each block is a chunk of its own, and goes back when it is freed */
+    GPI_MAPS = 1,     /* chunks can be mapped a second time: the arena stitches */
+    GPI_HOST = 2,     /* the host uses new blocks at once: finished memory only goes out (O5) */
+    GPI_ALONE = 4,    /* each block is a chunk of its own, and goes back when it is freed */
+    GPI_ON_DEVICE = 8 /* what the device has free says how much more there is */
 } gpi_source_flag;
 
 typedef struct gpi_source {
@@ -2850,6 +2771,8 @@ typedef struct gpi_ask { /* a request under way */
     gpi_stream *stream, *owner; /* of the call; whose the block will be: the stream, or its scope */
     cudaStream_t handle;        /* the stream, for CUDA */
     uint64_t units, alignment;
+    uint64_t need;     /* units that a growth must add for it */
+    int can_stitch;    /* the block may be stitched */
     int is_own_chunk;  /* the block is one chunk of exactly its size */
     int takes_own;     /* memory in the owner's list serves; 0: only finished memory */
     int takes_others;  /* memory is short: other streams' marked memory serves, behind waits */
@@ -2924,26 +2847,6 @@ static int gpi_chunk_is_idle(const gpupool_arena *arena, const gpi_chunk *chunk)
     return run->state == GPI_FREE && run->list == &arena->buddy.any &&
            run->unit + run->units >= chunk->unit + chunk->units;
 }
-
-/* Gives an idle chunk back; no stitch lies over it. O10: while the lock is open its bytes count as
-   `returning`, and who is short of memory waits for them. */
-static gpupool_result gpi_chunk_give_back(gpupool_arena *arena, gpi_chunk *chunk) {
-    gpi_buddy *buddy = &arena->buddy;
-    gpi_run *run = gpi_buddy_at(buddy, chunk->unit);
-    uint64_t bytes = chunk->units * GPI_UNIT;
-    gpupool_result result;
-    run = gpi_buddy_take(buddy, run, chunk->unit, chunk->units);
-    if (chunk->is_away) arena->chunks.asleep -= bytes;
-    arena->chunks.returning += bytes;
-    result = gpi_chunk_undo(arena, chunk);
-    arena->chunks.returning -= bytes;
-    gpi_system_wake_all(&arena->chunks.returned);
-    if (!chunk->is_away) return gpi_arena_break(arena);
-    gpi_chunk_unlink(arena, chunk);
-    gpi_buddy_put(buddy, run, GPI_EMPTY, &buddy->empty, 0);
-    GPUPOOL_FREE(chunk);
-    return result == GPUPOOL_OK ? GPUPOOL_OK : gpi_arena_break(arena);
-}
 /* == STITCH =======================================================================================
    One block from free memory of several chunks: they are mapped a second time, side by side.
 
@@ -3007,26 +2910,24 @@ static void gpi_hand_take(gpi_ask *ask, uint64_t unit, uint64_t units, gpi_run *
         gpi_run *run = gpi_buddy_at(buddy, unit);
         run = gpi_buddy_take(buddy, run, unit, gpi_min(end, run->unit + run->units) - unit);
         gpi_stream_note_taken(ask->arena, run, ask->owner);
-        run->is_followed = 0;
         run->next = *hand;
         *hand = run;
         unit += run->units;
     }
 }
 
-/* Makes the request's stream wait for all other streams that freed memory in the hand. */
+/* Makes the request's stream wait for all other streams that freed memory in the hand, once each.
+ */
 static gpupool_result gpi_hand_follow(gpi_ask *ask, gpi_run *hand) {
-    gpupool_result result;
-    gpi_run *run, *same;
-    for (run = hand; run; run = run->next) {
+    gpupool_result result = GPUPOOL_OK;
+    const gpi_run *run, *same;
+    for (run = hand; run && result == GPUPOOL_OK; run = run->next) {
         gpi_stream *s = run->list->stream;
-        if (!s || s == ask->owner || run->is_followed) continue;
-        result = gpi_stream_follow(ask->arena, s, ask->owner, ask->handle);
-        if (result != GPUPOOL_OK) return result;
-        for (same = run; same; same = same->next)
-            if (same->list == run->list) same->is_followed = 1;
+        if (!s || s == ask->owner) continue;
+        for (same = hand; same->list != run->list;) same = same->next;
+        if (same == run) result = gpi_stream_follow(ask->arena, s, ask->owner, ask->handle);
     }
-    return GPUPOOL_OK;
+    return result;
 }
 
 static void gpi_hand_put_back(gpupool_arena *arena, gpi_run *hand) {
@@ -3035,13 +2936,6 @@ static void gpi_hand_put_back(gpupool_arena *arena, gpi_run *hand) {
         next = hand->next;
         gpi_buddy_put(&arena->buddy, hand, GPI_FREE, hand->list, hand->of.at);
     }
-}
-
-/* Makes one run of all that the hand has from a unit on. */
-static gpi_run *gpi_hand_join(gpi_buddy *buddy, uint64_t unit, uint64_t units) {
-    gpi_run *run = gpi_buddy_at(buddy, unit);
-    while (run->units < units) gpi_buddy_join(buddy, run);
-    return run;
 }
 
 /* -- stitches -- */
@@ -3071,7 +2965,8 @@ static gpupool_result gpi_stitch_take(gpi_ask *ask, gpi_stitch *stitch) {
         return result;
     }
     for (piece = stitch->pieces; piece < end; piece++) {
-        gpi_run *run = gpi_hand_join(&arena->buddy, piece->unit, piece->units);
+        gpi_run *run = gpi_buddy_at(&arena->buddy, piece->unit);
+        while (run->units < piece->units) gpi_buddy_join(&arena->buddy, run);
         run->state = GPI_PART;
         run->stitch = stitch;
     }
@@ -3170,12 +3065,27 @@ static gpi_stitch *gpi_stitch_oldest(const gpupool_arena *arena, const gpi_chunk
     return oldest;
 }
 
-/* Gives an idle chunk back, and unmaps what is stitched over it. */
+/* Gives an idle chunk back, and unmaps what is stitched over it. O10: while the lock is open its
+   bytes count as `returning`, and who is short of memory waits for them. */
 static gpupool_result gpi_stitch_give_back(gpupool_arena *arena, gpi_chunk *chunk) {
+    gpi_buddy *buddy = &arena->buddy;
+    uint64_t bytes = chunk->units * GPI_UNIT;
+    gpupool_result result;
     gpi_stitch *stitch;
+    gpi_run *run;
     while ((stitch = gpi_stitch_oldest(arena, chunk)) != NULL)
         if (gpi_stitch_unmap(arena, stitch) != GPUPOOL_OK) return GPUPOOL_E_CUDA;
-    return gpi_chunk_give_back(arena, chunk);
+    run = gpi_buddy_take(buddy, gpi_buddy_at(buddy, chunk->unit), chunk->unit, chunk->units);
+    if (chunk->is_away) arena->chunks.asleep -= bytes;
+    arena->chunks.returning += bytes;
+    result = gpi_chunk_undo(arena, chunk);
+    arena->chunks.returning -= bytes;
+    gpi_system_wake_all(&arena->chunks.returned);
+    if (!chunk->is_away) return gpi_arena_break(arena);
+    gpi_chunk_unlink(arena, chunk);
+    gpi_buddy_put(buddy, run, GPI_EMPTY, &buddy->empty, 0);
+    GPUPOOL_FREE(chunk);
+    return result == GPUPOOL_OK ? GPUPOOL_OK : gpi_arena_break(arena);
 }
 
 /* Keeps idle stitches within bounds. */
@@ -3342,7 +3252,7 @@ static void gpi_ladder_put(gpupool_arena *arena, gpi_run *run, gpi_stream *s) {
     } else if (arena->chunks.source->flags & GPI_ALONE && s->kind != GPI_GRAPH) {
         chunk = gpi_buddy_chunk(&arena->buddy, run->unit);
         gpi_buddy_put(&arena->buddy, run, GPI_FREE, &arena->buddy.any, 0);
-        gpi_chunk_give_back(arena, chunk);
+        gpi_stitch_give_back(arena, chunk);
     } else {
         gpi_stream_put(arena, run, s, at);
     }
@@ -3396,13 +3306,11 @@ static gpi_stream *gpi_ladder_choose_wait(const gpi_ask *ask, uint64_t began) {
     gpi_stream *s, *best = NULL;
     for (s = streams->all_streams; s; s = s->next) {
         uint64_t done = gpi_stream_done(ask->arena, s);
+        int is_marked = !s->recording && s->mark_at > done;
         if (gpi_min(s->issued, began) <= done || (!s->list.units && !streams->waiting)) continue;
-        if (s->recording || s->mark_at <= done) {
-            if (!best) best = &streams->all;
-            continue;
-        }
-        if (s == ask->owner) return s;
-        if (!best || best == &streams->all || s->mark_at < best->mark_at) best = s;
+        if (is_marked && s == ask->owner) return s;
+        if (!best) best = &streams->all;
+        if (is_marked && (best == &streams->all || s->mark_at < best->mark_at)) best = s;
     }
     return best;
 }
@@ -3446,29 +3354,24 @@ static gpupool_result gpi_ladder_trim(gpupool_arena *arena, uint64_t keep) {
     return result;
 }
 
-/* What a growth must add for the request. */
-static uint64_t gpi_ladder_need(const gpi_ask *ask) {
-    uint64_t aligned = ask->arena->buddy.is_apart ? GPI_UNIT : GPI_GRANULE * GPI_UNIT;
-    return ask->units + (ask->alignment > aligned ? ask->alignment / GPI_UNIT : 0);
-}
-
 /* Gives back as many idle chunks as the growth lacks, and grows. */
 static gpupool_result gpi_ladder_exchange(const gpi_ask *ask) {
     gpupool_arena *arena = ask->arena;
     const gpi_chunks *chunks = &arena->chunks;
-    uint64_t units = gpi_ladder_need(ask), need = gpi_up(units, GPI_GRANULE) * GPI_UNIT, idle = 0;
-    uint64_t room = gpi_less(chunks->limit, chunks->reserved.now), i;
-    gpupool_result result;
+    uint64_t need = gpi_up(ask->need, GPI_GRANULE) * GPI_UNIT, idle = 0;
+    uint64_t room = gpi_less(chunks->limit, chunks->reserved.now), keep, i;
+    gpupool_result result = GPUPOOL_E_OUT_OF_MEMORY;
     for (i = 0; i < chunks->count; i++)
         if (gpi_chunk_is_idle(arena, chunks->all[i])) idle += chunks->all[i]->units * GPI_UNIT;
     if (chunks->source->flags & GPI_ON_DEVICE)
         room = gpi_min(room, gpi_driver_free_bytes(&arena->driver));
     if (!idle || need > room + idle) return GPUPOOL_E_OUT_OF_MEMORY;
-    result = gpi_ladder_trim(arena, gpi_less(chunks->reserved.now, gpi_less(need, room)));
-    if (result == GPUPOOL_OK) result = gpi_chunk_grow(ask, units);
-    if (result != GPUPOOL_E_OUT_OF_MEMORY) return result;
-    result = gpi_ladder_trim(arena, 0); /* others have taken it: everything that is idle */
-    return result == GPUPOOL_OK ? gpi_chunk_grow(ask, units) : result;
+    keep = gpi_less(chunks->reserved.now, gpi_less(need, room));
+    for (i = 0; i < 2 && result == GPUPOOL_E_OUT_OF_MEMORY; i++) {
+        result = gpi_ladder_trim(arena, i ? 0 : keep); /* if others have taken it: all idle ones */
+        if (result == GPUPOOL_OK) result = gpi_chunk_grow(ask, ask->need);
+    }
+    return result;
 }
 
 /* -- the steps -- */
@@ -3526,7 +3429,6 @@ static gpi_run *gpi_ladder_take_others(gpi_ask *ask) {
         if (!run) continue;
         run = gpi_buddy_take(buddy, run, gpi_buddy_start(buddy, run, ask->alignment), ask->units);
         run->next = NULL;
-        run->is_followed = 0;
         if (gpi_hand_follow(ask, run) == GPUPOOL_OK) return run;
         gpi_hand_put_back(arena, run);
         return NULL;
@@ -3560,10 +3462,6 @@ static int gpi_ladder_adopt_waiting(gpi_ask *ask) {
     return 1;
 }
 
-static int gpi_ladder_can_stitch(const gpi_ask *ask) {
-    return (ask->arena->chunks.source->flags & GPI_MAPS) && !ask->is_own_chunk;
-}
-
 /* The arena maps or grows though another stream has freed memory, which no mark covers. */
 static void gpi_ladder_note_unmarked(const gpi_ask *ask) {
     gpupool_arena *arena = ask->arena;
@@ -3576,12 +3474,12 @@ static void gpi_ladder_note_unmarked(const gpi_ask *ask) {
 
 /* A stitch within the budget, or growth. *run stays NULL after OK: memory was added. */
 static gpupool_result gpi_ladder_extend(gpi_ask *ask, gpi_run **run) {
-    uint64_t most = gpi_ladder_can_stitch(ask) ? gpi_stitch_affords(ask->arena) : 0;
+    uint64_t most = ask->can_stitch ? gpi_stitch_affords(ask->arena) : 0;
     gpupool_result result = GPUPOOL_E_OUT_OF_MEMORY;
     gpi_ladder_note_unmarked(ask);
     if (most >= 2) result = gpi_stitch_make(ask, most, run);
     if (result != GPUPOOL_E_OUT_OF_MEMORY) return result;
-    return gpi_chunk_grow(ask, gpi_ladder_need(ask));
+    return gpi_chunk_grow(ask, ask->need);
 }
 
 /* The host waits: for work, or for memory that another thread is giving back (O10). */
@@ -3608,7 +3506,7 @@ static gpupool_result gpi_ladder_squeeze(gpi_ask *ask, uint64_t began, gpi_run *
         if (!*run) *run = gpi_stitch_reuse(ask);
         if (*run || gpi_ladder_adopt_waiting(ask)) return GPUPOOL_OK;
     }
-    if (gpi_ladder_can_stitch(ask)) {
+    if (ask->can_stitch) {
         result = gpi_stitch_make(ask, UINT64_MAX, run);
         if (result != GPUPOOL_E_OUT_OF_MEMORY) return result;
     }
@@ -3726,7 +3624,7 @@ static uint64_t gpi_sibling_help(gpupool_arena *arena, uint64_t need, unsigned f
    now. */
 static int gpi_sibling_helps(const gpi_ask *ask) {
     gpupool_arena *arena = ask->arena;
-    uint64_t need = gpi_up(gpi_ladder_need(ask), GPI_GRANULE) * GPI_UNIT;
+    uint64_t need = gpi_up(ask->need, GPI_GRANULE) * GPI_UNIT;
     if (!(arena->chunks.source->flags & GPI_ON_DEVICE) ||
         need > gpi_less(arena->chunks.limit, arena->chunks.reserved.now))
         return 0;
@@ -3770,7 +3668,7 @@ static void gpi_survey_make(gpi_ask ask, uint64_t device_free, gpi_survey *surve
     const gpi_buddy *buddy = &ask.arena->buddy;
     const gpi_chunks *chunks = &ask.arena->chunks;
     const gpi_run *run = gpi_buddy_at(buddy, 0);
-    int can_stitch = gpi_ladder_can_stitch(&ask);
+    int can_stitch = ask.can_stitch;
     uint64_t more, i;
     gpi_plan plan;
     memset(survey, 0, sizeof *survey);
@@ -3853,8 +3751,8 @@ static void gpi_holder_write(const gpi_holder *holder, char *to, size_t bytes) {
    with them in a stitch, for which a larger alignment may find no addresses. */
 static void gpi_verdict_growth(const gpi_ask *ask, uint64_t whole, gpupool_verdict *v) {
     const gpi_chunks *chunks = &ask->arena->chunks;
-    uint64_t needs = gpi_up(gpi_ladder_need(ask) * GPI_UNIT, GPI_PAGE);
-    if (ask->alignment > GPI_PAGE && gpi_ladder_can_stitch(ask)) whole = 0;
+    uint64_t needs = gpi_up(ask->need * GPI_UNIT, GPI_PAGE);
+    if (ask->alignment > GPI_PAGE && ask->can_stitch) whole = 0;
     v->missing = gpi_less(v->reserved - whole + needs, chunks->limit);
     if (chunks->source->flags & GPI_ON_DEVICE)
         v->device_missing = gpi_less(needs, v->device_free + whole);
@@ -3987,7 +3885,7 @@ static void gpi_report_open(void); /* both: REPORT */
 
    Read first: gpi_alloc_cached, gpi_alloc_slow, gpi_free_cached, gpi_free_slow. */
 
-#if GPUPOOL_CHECK
+#if defined(GPUPOOL_CHECK) && GPUPOOL_CHECK
 #define GPI_CHECKED(arena) gpi_alloc_checked(arena)
 static void gpi_alloc_checked(gpupool_arena *arena) {
     if (gpupool_check(arena) == GPUPOOL_OK) return;
@@ -4003,8 +3901,8 @@ static void gpi_alloc_checked(gpupool_arena *arena) {
 static gpupool_result gpi_alloc_enter(const gpupool_arena *arena) {
     if (arena && arena->magic == GPI_MAGIC) return GPUPOOL_OK;
     if (gpi_system_is_forked())
-        return gpi_system_fail(GPUPOOL_E_FORKED, "this process is a forked child: CUDA's context "
-                                                 "and the arena are its parent's");
+        return gpi_system_fail(GPUPOOL_E_FORKED, "this process is a forked child: CUDA's context, "
+                                                 "arenas and rings are its parent's");
     return gpi_system_fail(GPUPOOL_E_ARGUMENT, "arena: %s",
                            arena ? "it was destroyed, or never created" : "it is NULL");
 }
@@ -4022,21 +3920,16 @@ static int gpi_alloc_is_cached(const gpi_run *run) {
 /* The run of home memory or of a stitch that an address is in; NULL: none. */
 static gpi_run *gpi_alloc_around(const gpupool_arena *arena, uint64_t address) {
     const gpi_buddy *buddy = &arena->buddy;
-    const gpi_chunk *chunk = NULL;
-    uint64_t i;
-    if (!buddy->is_apart) {
-        uint64_t unit = (address - buddy->base) / GPI_UNIT;
-        return address >= buddy->base && unit < buddy->granules * GPI_GRANULE
-                   ? gpi_buddy_at(buddy, unit)
-                   : NULL;
+    uint64_t at = address - buddy->base, i;
+    gpi_run *run = NULL;
+    if (!buddy->is_apart && at / GPI_PAGE < buddy->granules)
+        run = gpi_buddy_at(buddy, at / GPI_UNIT);
+    for (i = 0; i < arena->chunks.count && buddy->is_apart; i++) {
+        const gpi_chunk *chunk = arena->chunks.all[i];
+        at = address - (uint64_t)(uintptr_t)chunk->memory;
+        if (at / GPI_UNIT < chunk->units) run = gpi_buddy_at(buddy, chunk->unit + at / GPI_UNIT);
     }
-    for (i = 0; i < arena->chunks.count; i++) {
-        chunk = arena->chunks.all[i];
-        if (address - (uint64_t)(uintptr_t)chunk->memory < chunk->units * GPI_UNIT)
-            return gpi_buddy_at(
-                buddy, chunk->unit + (address - (uint64_t)(uintptr_t)chunk->memory) / GPI_UNIT);
-    }
-    return NULL;
+    return run && run->state != GPI_EMPTY && run->state != GPI_SPACE ? run : NULL;
 }
 
 /* Finds the live block at an address. E_INSIDE: *run is the one around it. */
@@ -4045,7 +3938,7 @@ static gpupool_result gpi_alloc_find(gpupool_arena *arena, const void *memory, g
     *run = gpi_buddy_lookup(&arena->buddy, address);
     if (*run && !gpi_alloc_is_cached(*run)) return GPUPOOL_OK;
     if (!*run) *run = gpi_alloc_around(arena, address);
-    if (!*run || (*run)->state == GPI_EMPTY || (*run)->state == GPI_SPACE)
+    if (!*run)
         return gpi_system_fail(GPUPOOL_E_NOT_OURS, "block: %p is in no memory of this arena",
                                memory);
     if (((*run)->state != GPI_LIVE && (*run)->state != GPI_OUT) || gpi_alloc_is_cached(*run))
@@ -4152,7 +4045,7 @@ static inline void *gpi_alloc_cached(gpupool_arena *arena, const gpupool_request
 
 static gpupool_result gpi_alloc_refuses(const gpupool_arena *arena, const gpupool_request *r) {
     const gpi_source *source = arena->chunks.source;
-    uint64_t most = arena->buddy.is_apart ? GPI_UNIT : GPI_GRANULE * GPI_UNIT;
+    uint64_t most = arena->buddy.is_apart ? GPI_UNIT : GPI_PAGE;
     if (r->bytes == 0 || r->bytes > (uint64_t)1 << 46)
         return gpi_system_fail(GPUPOOL_E_ARGUMENT, "bytes: %zu is not in 1 to 2^46", r->bytes);
     if ((r->alignment & (r->alignment - 1)) || r->alignment > (uint64_t)1 << 40)
@@ -4171,16 +4064,19 @@ static gpupool_result gpi_alloc_refuses(const gpupool_arena *arena, const gpupoo
 static void gpi_alloc_ask(gpi_ask *ask, gpupool_arena *arena, const gpupool_request *request,
                           gpi_stream *s) {
     unsigned flags = arena->chunks.source->flags;
+    uint64_t aligned = arena->buddy.is_apart ? GPI_UNIT : GPI_PAGE; /* chunks begin so */
     memset(ask, 0, sizeof *ask);
     ask->arena = arena;
     ask->request = request;
     ask->stream = s;
     ask->owner = s->scope ? s->scope : s;
-    ask->handle = request->stream ? request->stream : GPI_NULL_STREAM;
+    ask->handle = request->stream ? request->stream : GPUPOOL_STREAM_HERE;
     ask->is_own_chunk = request->flags & GPUPOOL_OWN_CHUNK || flags & GPI_ALONE;
     ask->units = gpi_up(request->bytes, GPI_UNIT) / GPI_UNIT;
     if (ask->is_own_chunk && flags & GPI_MAPS) ask->units = gpi_up(ask->units, GPI_GRANULE);
     ask->alignment = gpi_max(request->alignment, GPI_UNIT);
+    ask->need = ask->units + (ask->alignment > aligned ? ask->alignment / GPI_UNIT : 0);
+    ask->can_stitch = flags & GPI_MAPS && !ask->is_own_chunk;
     ask->takes_own = ask->owner->kind == GPI_GRAPH ||
                      (ask->owner->kind == GPI_ORDINARY && !(flags & GPI_HOST)); /* O5 */
     if (ask->owner->kind == GPI_NONE) arena->streams.is_shared = 1;
@@ -4388,7 +4284,7 @@ static gpupool_result gpi_free_slow(gpupool_arena *arena, void *block, cudaStrea
         gpi_stream_flush(arena, s, gpi_free_is_short(arena) ? 0 : gpi_stream_cache_most(arena) / 2);
         result = gpi_alloc_end_at(arena, block, s->scope ? s->scope : s);
     }
-    if (result == GPUPOOL_OK) gpi_stream_mark_due(arena, s, stream ? stream : GPI_NULL_STREAM);
+    if (result == GPUPOOL_OK) gpi_stream_mark_due(arena, s, stream ? stream : GPUPOOL_STREAM_HERE);
     else arena->failures++;
     gpi_system_unlock(&arena->lock);
     return result;
@@ -4449,7 +4345,7 @@ GPUPOOL_API gpupool_result gpupool_record_stream(gpupool_arena *arena, const voi
     result = gpi_alloc_begin(arena, stream, &s);
     if (result == GPUPOOL_OK) result = gpi_alloc_claim(arena, block, &run);
     if (result == GPUPOOL_OK)
-        result = gpi_alloc_record(arena, run, s, stream ? stream : GPI_NULL_STREAM);
+        result = gpi_alloc_record(arena, run, s, stream ? stream : GPUPOOL_STREAM_HERE);
     gpi_system_unlock(&arena->lock);
     GPI_CHECKED(arena);
     GPUPOOL_TRACE("use", arena, block, 0, stream, NULL);
@@ -4737,12 +4633,6 @@ static gpupool_result gpi_life_choose_source(gpupool_arena *arena) {
     return GPUPOOL_OK;
 }
 
-/* Bytes of the index, the cells, the list of chunks and the bits of the cells' starts. */
-static uint64_t gpi_life_tables(const gpi_buddy *buddy) {
-    return (sizeof(gpi_run *) << GPI_INDEX_BITS) + buddy->granules / 8 + 8 +
-           buddy->granules * (sizeof(gpi_cell) + sizeof(gpi_chunk *));
-}
-
 /* The limit that `where` names: as a text, unless that is NULL; 0 is none, and a negative number is
    a mistake. A part of it is a part of the device's memory, or of the host's. */
 static gpupool_result gpi_life_read_limit(const gpupool_arena *arena, const char *where,
@@ -4779,24 +4669,26 @@ static gpupool_result gpi_life_choose_limit(gpupool_arena *arena) {
     return result;
 }
 
-/* Addresses for chunks, then addresses for stitches. Sources whose memory lies elsewhere have
-   numbers only. */
+/* Tables; addresses for chunks, then addresses for stitches. Sources whose memory lies elsewhere
+   have numbers only. */
 static gpupool_result gpi_life_open_buddy(gpupool_arena *arena) {
     gpi_buddy *buddy = &arena->buddy;
-    uint64_t total = arena->driver.total_bytes, page = GPI_PAGE, homes, spaces, bytes;
+    gpi_region *region = &buddy->region;
+    uint64_t total = gpi_up(arena->driver.total_bytes, GPI_PAGE), page = GPI_PAGE;
+    uint64_t homes = buddy->is_apart ? (uint64_t)1 << 46 : total * GPI_HOMES;
+    uint64_t bytes = buddy->is_apart ? homes : homes + total * GPI_SPACES, granules = bytes / page;
+    uint64_t index = sizeof(gpi_run *) << GPI_INDEX_BITS, starts = gpi_up(granules, 64) / 8;
+    uint64_t tables = index + starts + granules * (sizeof(gpi_cell) + sizeof(gpi_chunk *));
     gpupool_result result;
     gpi_run *run;
-    homes = buddy->is_apart ? (uint64_t)1 << 46 : gpi_up(total * GPI_HOMES, page);
-    spaces = buddy->is_apart ? 0 : gpi_up(total * GPI_SPACES, page);
-    bytes = homes + spaces;
-    buddy->granules = bytes / page;
-    buddy->index = (gpi_run **)gpi_system_pages(gpi_life_tables(buddy), PROT_READ | PROT_WRITE);
-    if (!buddy->index || !gpi_region_open(&buddy->region, (uint64_t)1 << 34) ||
-        !gpi_region_ensure(&buddy->region, 1 << 15))
+    if (!gpi_region_open(region, tables + ((uint64_t)1 << 34)) ||
+        !gpi_region_ensure(region, tables + (1 << 15)))
         return gpi_system_no_memory();
-    buddy->cells = (gpi_cell *)(void *)(buddy->index + (1 << GPI_INDEX_BITS));
-    arena->chunks.all = (gpi_chunk **)(void *)(buddy->cells + buddy->granules);
-    buddy->starts = (uint64_t *)(void *)(arena->chunks.all + buddy->granules);
+    buddy->granules = granules;
+    buddy->index = (gpi_run **)gpi_region_get(region, index);
+    buddy->starts = (uint64_t *)gpi_region_get(region, starts);
+    buddy->cells = (gpi_cell *)gpi_region_get(region, granules * sizeof(gpi_cell));
+    arena->chunks.all = (gpi_chunk **)gpi_region_get(region, granules * sizeof(gpi_chunk *));
     if (!buddy->is_apart) {
         CUdeviceptr base = 0;
         GPI_VISIT(&arena->driver, arena->driver.context);
@@ -4807,7 +4699,7 @@ static gpupool_result gpi_life_open_buddy(gpupool_arena *arena) {
     run = (gpi_run *)gpi_region_get(&buddy->region, sizeof *run);
     run->units = bytes / GPI_UNIT;
     gpi_buddy_enter(buddy, run);
-    if (spaces) {
+    if (bytes > homes) {
         gpi_run *right = gpi_buddy_split(buddy, run, homes / GPI_UNIT);
         gpi_buddy_put(buddy, right, GPI_SPACE, &buddy->space, 0);
     }
@@ -4834,6 +4726,7 @@ static gpupool_result gpi_life_return_memory(gpupool_arena *arena) {
     gpi_chunks *chunks = &arena->chunks;
     int bin;
     gpi_system_lock(&arena->lock);
+    gpi_alloc_empty_mail(arena);
     for (bin = 0; bin < GPI_BINS; bin++)
         while (arena->stitches.bins[bin]) {
             gpi_stitch *stitch = arena->stitches.bins[bin];
@@ -4868,7 +4761,6 @@ static gpupool_result gpi_life_close(gpupool_arena *arena) {
         if (buddy->base) arena->driver.unreserve(buddy->base, bytes);
     }
     gpi_backup_close(&arena->backup);
-    if (buddy->index) munmap(buddy->index, gpi_life_tables(buddy));
     gpi_region_close(&buddy->region);
     gpi_driver_close(&arena->driver);
     return result;
@@ -4924,7 +4816,6 @@ static void gpi_life_retire(gpupool_arena *arena, cudaStream_t stream) {
     gpi_system_lock(&arena->lock);
     s = gpi_stream_find(arena, gpi_stream_key(stream));
     if (s) {
-        gpi_stream_close_scope(s);
         gpi_stream_flush(arena, s, 0);
         gpi_stream_mark(arena, s, stream); /* refused: its memory passes by a device wait */
         gpi_stream_retire(arena, s);
@@ -5022,8 +4913,8 @@ static void gpi_figures_read(gpupool_arena *arena, gpupool_stats *stats) {
     stats->host_waits = arena->streams.host_waits;
     stats->limit = arena->chunks.limit == UINT64_MAX ? 0 : arena->chunks.limit;
     stats->asleep = arena->chunks.asleep;
-    stats->host =
-        sizeof *arena + arena->buddy.region.opened + (sizeof(gpi_run *) << GPI_INDEX_BITS);
+    stats->host = sizeof *arena + arena->buddy.region.opened - /* tables of granules: hardly used */
+                  arena->buddy.granules * (sizeof(gpi_cell) + sizeof(gpi_chunk *));
 }
 
 GPUPOOL_API gpupool_result gpupool_get_stats(gpupool_arena *arena, gpupool_stats *stats) {
@@ -5225,29 +5116,24 @@ static void gpi_report_json(gpi_report *report) {
 /* R2. What the text lies in is malloc's. */
 static gpupool_result gpi_report_write(gpupool_arena *arena, void (*form)(gpi_report *), FILE *to,
                                        const char *event, const char *sentence) {
-    gpupool_result result = gpi_alloc_enter(arena);
-    gpi_report report;
+    gpi_report report = {arena, NULL, event, sentence, {0}, 0, 0};
+    gpupool_result result = gpi_alloc_lock(arena, "file", to);
     gpupool_stats stats;
     char *text = NULL;
     size_t bytes = 0;
-    int is_lost;
+    int is_lost = 1;
     if (result != GPUPOOL_OK) return result;
-    if (!to) return gpi_system_fail(GPUPOOL_E_ARGUMENT, "file: it is NULL");
-    memset(&report, 0, sizeof report);
-    report.arena = arena;
-    report.event = event;
-    report.sentence = sentence;
     report.file = open_memstream(&text, &bytes);
-    if (!report.file) return gpi_system_no_memory();
-    gpi_system_lock(&arena->lock);
-    gpi_alloc_empty_mail(arena);
-    gpi_stream_flush_all(arena);
-    gpi_figures_read(arena, &stats);
-    memcpy(report.words, &stats, sizeof stats);
-    form(&report);
+    if (report.file) {
+        gpi_stream_flush_all(arena);
+        gpi_figures_read(arena, &stats);
+        memcpy(report.words, &stats, sizeof stats);
+        form(&report);
+        is_lost = ferror(report.file);
+        if (fclose(report.file)) is_lost = 1; /* sets text and bytes */
+    }
     gpi_system_unlock(&arena->lock);
-    is_lost = ferror(report.file);
-    if (fclose(report.file) || is_lost) result = gpi_system_no_memory(); /* sets text and bytes */
+    if (is_lost) result = gpi_system_no_memory();
     else if (fwrite(text, 1, bytes, to) != bytes || fflush(to))
         result = gpi_system_fail(GPUPOOL_E_FILE, "file: it cannot be written");
     free(text);
@@ -5311,9 +5197,24 @@ static void gpi_report_open(void) {
 /* -- default arenas -- */
 
 /* Two threads may make one at once: the first to take the lock wins. */
-static gpupool_arena *gpi_shape_make(gpupool_arena **at, const gpupool_arena_config *config) {
-    gpupool_arena *arena, *first;
-    if (gpupool_arena_create(&arena, config) != GPUPOOL_OK) return NULL;
+GPUPOOL_API gpupool_arena *gpupool_get_default_arena(int device) {
+    int is_pinned = device == GPUPOOL_PINNED;
+    gpupool_arena_config config;
+    gpupool_arena **at, *arena, *first;
+    if (!is_pinned && (device < 0 || device >= GPI_DEVICES)) {
+        gpi_system_fail(GPUPOOL_E_ARGUMENT, "device: %d is neither a device nor GPUPOOL_PINNED",
+                        device);
+        return NULL;
+    }
+    at = &gpi_process.defaults[is_pinned ? 0 : device + 1];
+    arena = gpi_system_is_forked() ? NULL : GPI_READ(at);
+    if (arena) return arena;
+    memset(&config, 0, sizeof config);
+    config.name = is_pinned ? "pinned" : "default";
+    config.source = is_pinned ? GPUPOOL_SOURCE_PINNED : GPUPOOL_SOURCE_AUTO;
+    config.device = device;
+    if (is_pinned && gpi_driver_current(&config.device) != GPUPOOL_OK) return NULL;
+    if (gpupool_arena_create(&arena, &config) != GPUPOOL_OK) return NULL;
     gpi_system_lock(&gpi_process.lock);
     first = *at;
     if (!first) {
@@ -5323,33 +5224,8 @@ static gpupool_arena *gpi_shape_make(gpupool_arena **at, const gpupool_arena_con
             GPI_PUBLISH(&gpi_process.defaults_count, (int)(at - gpi_process.defaults) + 1);
     }
     gpi_system_unlock(&gpi_process.lock);
-    if (!first) return arena;
-    gpi_life_end(arena);
-    return first;
-}
-
-GPUPOOL_API gpupool_arena *gpupool_get_default_arena(int device) {
-    int is_pinned = device == GPUPOOL_PINNED;
-    gpupool_arena_config config;
-    gpupool_arena **at, *arena;
-    if (!is_pinned && (device < 0 || device >= GPI_DEVICES)) {
-        gpi_system_fail(GPUPOOL_E_ARGUMENT, "device: %d is neither a device nor GPUPOOL_PINNED",
-                        device);
-        return NULL;
-    }
-    if (gpi_system_is_forked()) {
-        gpi_alloc_enter(NULL);
-        return NULL;
-    }
-    at = &gpi_process.defaults[is_pinned ? 0 : device + 1];
-    arena = GPI_READ(at);
-    if (arena) return arena;
-    memset(&config, 0, sizeof config);
-    config.device = device;
-    config.name = is_pinned ? "pinned" : "default";
-    if (is_pinned) config.source = GPUPOOL_SOURCE_PINNED;
-    if (is_pinned && gpi_driver_current(&config.device) != GPUPOOL_OK) return NULL;
-    return gpi_shape_make(at, &config);
+    if (first) gpi_life_end(arena);
+    return first ? first : arena;
 }
 
 /* Of two threads that reset a device one ends its arenas. */
@@ -5364,9 +5240,6 @@ GPUPOOL_API cudaError_t gpupool_cudaDeviceReset(void) {
                                              __ATOMIC_RELAXED))
                 continue;
             gpi_report_event(arena, "destroy", "");
-            gpi_system_lock(&arena->lock);
-            gpi_alloc_empty_mail(arena);
-            gpi_system_unlock(&arena->lock);
             gpi_life_end(arena);
         }
     return cudaDeviceReset();
@@ -5397,13 +5270,15 @@ static cudaError_t gpi_shape_fail(gpupool_result result) {
 /* The default arena of a stream's device, which need not be the current one. */
 static gpupool_arena *gpi_shape_arena_of(cudaStream_t stream, int current) {
     gpupool_arena *arena = gpupool_get_default_arena(current);
-    gpi_stream *s = arena ? gpi_stream_find(arena, gpi_stream_key(stream)) : NULL;
-    CUcontext context = s ? s->context : NULL;
+    CUcontext context = NULL;
     CUdevice device = current;
     gpi_driver *driver;
+    gpi_stream *s;
     if (!arena || gpi_driver_is_special(stream)) return arena;
     driver = &arena->driver;
-    if (!s && driver->stream_context(stream, &context) != CUDA_SUCCESS) return arena;
+    s = gpi_stream_find(arena, gpi_stream_key(stream));
+    if (s) context = s->context;
+    else if (driver->stream_context(stream, &context) != CUDA_SUCCESS) return arena;
     if (context == driver->context) return arena;
     GPI_VISIT(driver, context);
     driver->context_device(&device);
@@ -5414,7 +5289,8 @@ static gpupool_arena *gpi_shape_arena_of(cudaStream_t stream, int current) {
 static int gpi_shape_is_captured(gpupool_arena *arena, cudaStream_t stream) {
     gpi_stream *s;
     int has_scope = 0;
-    if (!arena || !gpi_driver_is_capturing(&arena->driver, stream)) return 0;
+    if (!arena || stream == GPUPOOL_NO_STREAM || !gpi_driver_is_capturing(&arena->driver, stream))
+        return 0;
     s = gpi_stream_find(arena, gpi_stream_key(stream));
     if (!s) return 1;
     gpi_system_lock(&s->lock);
@@ -5424,9 +5300,17 @@ static int gpi_shape_is_captured(gpupool_arena *arena, cudaStream_t stream) {
 }
 
 /* 0 bytes are NULL and no error, and more than there can be is no mistake, as with CUDA. */
-static cudaError_t gpi_shape_alloc(gpupool_arena *arena, void **pointer, size_t bytes,
-                                   cudaStream_t stream) {
+static cudaError_t gpi_shape_malloc(void **pointer, size_t bytes, cudaStream_t stream) {
     gpupool_request request = {bytes, 0, stream, 0, NULL};
+    gpupool_arena *arena;
+    cudaError_t error;
+    int device;
+    if (!pointer) return gpi_shape_fail(gpi_system_fail(GPUPOOL_E_ARGUMENT, "pointer: it is NULL"));
+    error = cudaGetDevice(&device); /* an error is CUDA's last one already */
+    if (gpi_driver_ran("cudaGetDevice", error, error) != GPUPOOL_OK) return error;
+    arena = gpi_shape_arena_of(stream, device);
+    if (gpi_shape_is_captured(arena, stream))
+        return GPUPOOL_HERE(cudaMallocAsync)(pointer, bytes, stream);
     *pointer = NULL;
     if (bytes == 0) return cudaSuccess;
     if (arena) *pointer = gpi_alloc(arena, &request);
@@ -5435,31 +5319,12 @@ static cudaError_t gpi_shape_alloc(gpupool_arena *arena, void **pointer, size_t 
                                                     : gpi_thread.last.result);
 }
 
-/* The current device; its error is CUDA's last one already. */
-static cudaError_t gpi_shape_begin(void **pointer, int *device) {
-    cudaError_t error;
-    if (!pointer) return gpi_shape_fail(gpi_system_fail(GPUPOOL_E_ARGUMENT, "pointer: it is NULL"));
-    error = cudaGetDevice(device);
-    gpi_driver_ran("cudaGetDevice", error, error);
-    return error;
-}
-
 GPUPOOL_API cudaError_t gpupool_cudaMalloc(void **pointer, size_t bytes) {
-    int device;
-    cudaError_t error = gpi_shape_begin(pointer, &device);
-    if (error != cudaSuccess) return error;
-    return gpi_shape_alloc(gpupool_get_default_arena(device), pointer, bytes, GPUPOOL_NO_STREAM);
+    return gpi_shape_malloc(pointer, bytes, GPUPOOL_NO_STREAM);
 }
 
 GPUPOOL_API cudaError_t gpupool_cudaMallocAsync(void **pointer, size_t bytes, cudaStream_t stream) {
-    int device;
-    cudaError_t error = gpi_shape_begin(pointer, &device);
-    gpupool_arena *arena;
-    if (error != cudaSuccess) return error;
-    if (!stream) stream = GPI_NULL_STREAM;
-    arena = gpi_shape_arena_of(stream, device);
-    if (gpi_shape_is_captured(arena, stream)) return gpi_cuda_malloc_async(pointer, bytes, stream);
-    return gpi_shape_alloc(arena, pointer, bytes, stream);
+    return gpi_shape_malloc(pointer, bytes, stream ? stream : GPUPOOL_STREAM_HERE);
 }
 
 /* -- free -- */
@@ -5468,16 +5333,12 @@ GPUPOOL_API cudaError_t gpupool_cudaMallocAsync(void **pointer, size_t bytes, cu
 static int gpi_shape_owns(gpupool_arena *arena, const void *block) {
     uint64_t address = (uint64_t)(uintptr_t)block;
     const gpi_run *run;
-    int owns;
     gpi_system_lock(&arena->lock);
     run = gpi_buddy_lookup(&arena->buddy, address);
-    owns = run != NULL;
-    if (!run && arena->config.source != GPUPOOL_SOURCE_CUSTOM) {
+    if (!run && arena->config.source != GPUPOOL_SOURCE_CUSTOM)
         run = gpi_alloc_around(arena, address);
-        owns = run && run->state != GPI_EMPTY && run->state != GPI_SPACE;
-    }
     gpi_system_unlock(&arena->lock);
-    return owns;
+    return run != NULL;
 }
 
 static cudaError_t gpi_shape_free_in(gpupool_arena *arena, void *block, cudaStream_t stream) {
@@ -5533,9 +5394,9 @@ GPUPOOL_API cudaError_t gpupool_cudaFree(void *block) {
 GPUPOOL_API cudaError_t gpupool_cudaFreeAsync(void *block, cudaStream_t stream) {
     cudaError_t error;
     if (!block) return cudaSuccess;
-    if (!stream) stream = GPI_NULL_STREAM;
+    if (!stream) stream = GPUPOOL_STREAM_HERE;
     if (gpi_shape_free(block, stream, &error)) return error;
-    return gpi_cuda_free_async(block, stream);
+    return GPUPOOL_HERE(cudaFreeAsync)(block, stream);
 }
 /* == CHECK ========================================================================================
    The invariants of the sections above, asked one by one: for tests and for whoever suspects the
@@ -5581,7 +5442,7 @@ static gpupool_result gpi_check_block(const gpupool_arena *arena, const gpi_run 
 }
 
 typedef struct gpi_sums {
-    uint64_t units, free_units, blocks, bytes, requested, free_runs, pending, parts, stitched;
+    uint64_t units, blocks, bytes, requested, free_runs, pending;
 } gpi_sums;
 
 static gpupool_result gpi_check_run(const gpupool_arena *arena, const gpi_run *run,
@@ -5592,7 +5453,6 @@ static gpupool_result gpi_check_run(const gpupool_arena *arena, const gpi_run *r
     GPI_MUST("B3 start", gpi_buddy_at(&arena->buddy, run->unit) == run);
     GPI_MUST("B3 end", gpi_buddy_at(&arena->buddy, run->unit + run->units - 1) == run);
     sums->units += run->units;
-    if (run->state == GPI_PART) sums->parts += run->units;
     if (run->state == GPI_LIVE || run->state == GPI_OUT) {
         int is_cached = run->state == GPI_OUT && run->is_cached;
         sums->blocks += !is_cached;
@@ -5719,11 +5579,6 @@ enum {
     GPI_FILE_NO_WAIT = 8       /* RWF_NOWAIT, which c11 hides */
 };
 
-typedef struct gpi_file {
-    int descriptor; /* the caller's */
-    int direct;     /* ours, of the same file, with O_DIRECT; -1: none */
-} gpi_file;
-
 static gpupool_result gpi_file_failed(uint64_t at, const char *why) {
     return gpi_system_fail(GPUPOOL_E_FILE, "reading the file at byte %llu: %s",
                            (unsigned long long)at, why);
@@ -5731,41 +5586,41 @@ static gpupool_result gpi_file_failed(uint64_t at, const char *why) {
 
 /* Whether a process, this one included, has locked a part of the file with fcntl. Closing any
    descriptor of a file drops all such locks that the process has on it (F1). */
-static int gpi_file_is_locked(int descriptor) {
+static int gpi_file_is_locked(int file) {
     struct flock lock;
     memset(&lock, 0, sizeof lock);
     lock.l_type = F_WRLCK; /* stays so if the system cannot tell */
-    (void)fcntl(descriptor, GPI_FILE_GET_LOCK, &lock);
+    (void)fcntl(file, GPI_FILE_GET_LOCK, &lock);
     return lock.l_type != F_UNLCK;
 }
 
-/* Prepares reads of bytes from `at` on, of a file without a second descriptor. Opens that by its
-   name under /proc, since dup would share the caller's flags. A file system may refuse O_DIRECT. */
-static gpupool_result gpi_file_open(gpi_file *file, int descriptor, uint64_t at, uint64_t bytes) {
+/* Prepares reads of bytes from `at` on. *direct receives a second descriptor of the file with
+   O_DIRECT, or keeps -1: a file system may refuse it. That is opened by its name under /proc, since
+   dup would share the caller's flags. */
+static gpupool_result gpi_file_open(int file, uint64_t at, uint64_t bytes, int *direct) {
     struct stat about;
     char name[32];
-    file->descriptor = descriptor;
-    if (fstat(descriptor, &about)) return gpi_file_failed(at, strerror(errno));
+    if (fstat(file, &about)) return gpi_file_failed(at, strerror(errno));
     if (!S_ISREG(about.st_mode)) return GPUPOOL_OK;
     if ((uint64_t)about.st_size < at + bytes)
         return gpi_file_failed((uint64_t)about.st_size, "it ends here, before what is asked");
-    if (bytes < GPI_FILE_LEAST || gpi_file_is_locked(descriptor)) return GPUPOOL_OK;
-    snprintf(name, sizeof name, "/proc/self/fd/%d", descriptor);
-    file->direct = open(name, O_RDONLY | __O_CLOEXEC | __O_DIRECT);
+    if (bytes < GPI_FILE_LEAST || gpi_file_is_locked(file)) return GPUPOOL_OK;
+    snprintf(name, sizeof name, "/proc/self/fd/%d", file);
+    *direct = open(name, O_RDONLY | __O_CLOEXEC | __O_DIRECT);
     return GPUPOOL_OK;
 }
 
 /* Whether the page with byte `at` is in the page cache, or the system does not tell. A read that
    must not wait answers on most file systems, mincore of a fresh mapping on the others. */
-static int gpi_file_is_cached(const gpi_file *file, uint64_t at) {
+static int gpi_file_is_cached(int file, uint64_t at) {
     unsigned char byte, is_in = 1;
     struct iovec part = {&byte, 1};
     void *page;
     long got;
-    got = syscall(SYS_preadv2, file->descriptor, &part, 1L, (long)at, 0L, (long)GPI_FILE_NO_WAIT);
+    got = syscall(SYS_preadv2, file, &part, 1L, (long)at, 0L, (long)GPI_FILE_NO_WAIT);
     if (got >= 0 || errno == EAGAIN) return got >= 0;
     at = gpi_down(at, GPI_FILE_PAGE);
-    page = mmap(NULL, GPI_FILE_PAGE, PROT_READ, MAP_SHARED, file->descriptor, (off_t)at);
+    page = mmap(NULL, GPI_FILE_PAGE, PROT_READ, MAP_SHARED, file, (off_t)at);
     if (page == MAP_FAILED) return 1;
     if (syscall(SYS_mincore, page, (long)GPI_FILE_PAGE, &is_in)) is_in = 1;
     munmap(page, GPI_FILE_PAGE);
@@ -5776,16 +5631,16 @@ static int gpi_file_is_cached(const gpi_file *file, uint64_t at) {
    left. The page that is asked about lies anywhere in the part: the question may start the system's
    own read of it, and always the first page would make the next transfer of the file look cached.
  */
-static gpupool_result gpi_file_read(const gpi_file *file, unsigned char *memory, uint64_t at,
+static gpupool_result gpi_file_read(int file, int direct, unsigned char *memory, uint64_t at,
                                     uint64_t bytes) {
     uint64_t head = at % GPI_FILE_PAGE, whole = gpi_up(head + bytes, GPI_FILE_PAGE), done = 0;
     ssize_t got = 0;
-    if (file->direct >= 0 && ((uintptr_t)memory - at) % GPI_FILE_PAGE == 0 &&
+    if (direct >= 0 && ((uintptr_t)memory - at) % GPI_FILE_PAGE == 0 &&
         !gpi_file_is_cached(file, at + gpi_hash(at + (uintptr_t)memory + bytes) % bytes))
-        got = pread(file->direct, memory - head, whole, (off_t)(at - head));
+        got = pread(direct, memory - head, whole, (off_t)(at - head));
     if (got > (ssize_t)head) done = gpi_min((uint64_t)got - head, bytes);
     for (; done < bytes; done += (uint64_t)got) {
-        got = pread(file->descriptor, memory + done, bytes - done, (off_t)(at + done));
+        got = pread(file, memory + done, bytes - done, (off_t)(at + done));
         if (got == 0) return gpi_file_failed(at + done, "it ends here, before what is asked");
         if (got < 0 && errno != EINTR) return gpi_file_failed(at + done, strerror(errno));
         if (got < 0) got = 0;
@@ -5842,13 +5697,9 @@ enum {
     GPI_RING_POLL_NS = 100000,  /* between two queries of the events that gate transfers */
 };
 
-typedef struct gpi_ring_side { /* memory of a transfer: its address, and bytes from row to row */
-    uint64_t at, pitch;
-} gpi_ring_side;
-
-typedef struct gpi_ring_part { /* bytes [first, first + bytes) of a transfer, and where they are */
+typedef struct gpi_ring_part { /* bytes [first, first + bytes) of a transfer, */
     uint64_t first, bytes;
-    gpi_ring_side host;
+    uint64_t at[2], pitch[2]; /* and where they go from and to: the host's, or a slot, is [down] */
 } gpi_ring_part;
 
 typedef struct gpi_hand {
@@ -5862,29 +5713,24 @@ typedef struct gpi_hand {
 typedef struct gpi_transfer {
     CUevent event; /* kept from use to use; what it is behind gates the transfer */
     struct gpi_transfer *next;
-    gpupool_transfer what; /* as the program gave it */
-    gpi_ring_side side[2]; /* from, to: the host's is side[down] */
-    uint64_t width, bytes; /* of a row; of all rows */
-    gpi_file file;
+    gpupool_transfer what;    /* as the program gave it */
+    uint64_t at[2], pitch[2]; /* from, to: addresses, and bytes from row to row; [down]: host */
+    uint64_t width, bytes;    /* of a row; of all rows */
+    int direct_file;          /* the second descriptor of a file; -1: none */
     int down, is_gated, is_direct, is_over; /* is_gated: event not known to have passed; R5 */
-    uint64_t cursor, done;                  /* done is atomic */
-    uint64_t helpers;                       /* how many are of use */
+    uint64_t cursor, done, helpers;         /* done is atomic; how many helpers are of use */
     int busy, waiters;                      /* threads that work for it, or wait for its result */
     gpupool_ticket ticket;                  /* 0: its call waits itself */
     gpi_failure failure;                    /* the first */
 } gpi_transfer;
 
-typedef struct gpi_ring_bell {
-    int word, sleepers;
-} gpi_ring_bell;
-
 struct gpupool_ring {
     gpi_driver driver;
     CUstream streams[2]; /* for copies up, and down */
     gpi_lock lock;
-    gpi_ring_bell work, done; /* helpers sleep on work, callers on done */
-    /* a helper asks events; helpers are to end; R8 (atomic) */
-    int is_polled, is_stopping, is_broken;
+    int work, done;             /* bells: helpers sleep on work, callers on done */
+    int is_polled, is_stopping; /* a helper asks events; helpers are to end */
+    int is_broken;              /* R8; atomic */
     int is_trusted; /* SLEEP's: the device has been waited for, and its ranges are no blocks */
     gpi_transfer *first, *spare;
     gpi_hand *idle;
@@ -5899,45 +5745,35 @@ struct gpupool_ring {
 
 /* Opens the lock and sleeps until the bell rings, for at most ns. Bells are rung, and looked at
    before a sleep, with the lock held: so no ring is missed. */
-static void gpi_ring_sleep(gpupool_ring *ring, gpi_ring_bell *bell, uint64_t ns) {
+static void gpi_ring_sleep(gpupool_ring *ring, int *bell, uint64_t ns) {
     struct timespec most = {(time_t)(ns / 1000000000u), (long)(ns % 1000000000u)};
-    int seen = GPI_LOOK(&bell->word), i;
-    bell->sleepers++;
+    int seen = GPI_LOOK(bell), i;
     gpi_system_unlock(&ring->lock);
-    for (i = 0; i < GPI_RING_SPIN && GPI_LOOK(&bell->word) == seen; i++) GPI_PAUSE();
-    if (i == GPI_RING_SPIN)
-        syscall(SYS_futex, &bell->word, FUTEX_WAIT_PRIVATE, seen, &most, NULL, 0);
+    for (i = 0; i < GPI_RING_SPIN && GPI_LOOK(bell) == seen; i++) GPI_PAUSE();
+    if (i == GPI_RING_SPIN) syscall(SYS_futex, bell, FUTEX_WAIT_PRIVATE, seen, &most, NULL, 0);
     gpi_system_lock(&ring->lock);
-    bell->sleepers--;
 }
 
-static void gpi_ring_wake(gpi_ring_bell *bell, uint64_t threads) {
-    if (!bell->sleepers || !threads) return;
-    __atomic_fetch_add(&bell->word, 1, __ATOMIC_RELAXED);
-    syscall(SYS_futex, &bell->word, FUTEX_WAKE_PRIVATE, (int)threads, NULL, NULL, 0);
+static void gpi_ring_wake(int *bell, uint64_t threads) {
+    __atomic_fetch_add(bell, 1, __ATOMIC_RELAXED);
+    syscall(SYS_futex, bell, FUTEX_WAKE_PRIVATE, (int)threads, NULL, NULL, 0);
 }
 
 static uint64_t gpi_ring_address(const gpi_transfer *t, int side, uint64_t byte) {
-    return t->side[side].at + byte / t->width * t->side[side].pitch + byte % t->width;
+    return t->at[side] + byte / t->width * t->pitch[side] + byte % t->width;
 }
 
-/* Queues the copy of a part, whole rows or a part of one row, between its host memory and the
-   device. */
+/* Queues the copy of a part, whole rows or a part of one row. */
 static CUresult gpi_ring_copy(const gpi_driver *driver, const gpi_transfer *t,
                               const gpi_ring_part *part, CUstream stream) {
     CUDA_MEMCPY2D rows;
-    gpi_ring_side side[2];
-    side[t->down] = part->host;
-    side[!t->down].at = gpi_ring_address(t, !t->down, part->first);
-    side[!t->down].pitch = t->side[!t->down].pitch;
-    if (part->first % t->width + part->bytes <= t->width)
-        return driver->copy(side[1].at, side[0].at, part->bytes, stream);
+    if (part->bytes <= t->width) return driver->copy(part->at[1], part->at[0], part->bytes, stream);
     memset(&rows, 0, sizeof rows);
     rows.srcMemoryType = rows.dstMemoryType = CU_MEMORYTYPE_UNIFIED; /* the addresses tell */
-    rows.srcDevice = side[0].at;
-    rows.srcPitch = side[0].pitch;
-    rows.dstDevice = side[1].at;
-    rows.dstPitch = side[1].pitch;
+    rows.srcDevice = part->at[0];
+    rows.srcPitch = part->pitch[0];
+    rows.dstDevice = part->at[1];
+    rows.dstPitch = part->pitch[1];
     rows.WidthInBytes = t->width;
     rows.Height = part->bytes / t->width;
     return driver->copy_rows(&rows, stream);
@@ -5949,10 +5785,11 @@ static CUresult gpi_ring_copy(const gpi_driver *driver, const gpi_transfer *t,
 static gpupool_result gpi_ring_move(gpupool_ring *ring, const gpi_transfer *t,
                                     const gpi_ring_part *part, gpi_visit *visit) {
     const gpupool_transfer *what = &t->what;
-    unsigned char *slot = (unsigned char *)(uintptr_t)part->host.at;
+    unsigned char *slot = (unsigned char *)(uintptr_t)part->at[t->down];
     uint64_t at = part->first, end = at + part->bytes, bytes;
     int said;
-    if (what->is_file) return gpi_file_read(&t->file, slot, what->offset + at, part->bytes);
+    if (what->is_file)
+        return gpi_file_read(what->file, t->direct_file, slot, what->offset + at, part->bytes);
     if (what->read || what->write) {
         gpi_driver_leave(visit);
         said = t->down ? what->write(slot, part->bytes, at, what->user)
@@ -5985,10 +5822,6 @@ static void gpi_ring_fail(gpi_transfer *t, gpupool_result result) {
     if (result == GPUPOOL_E_OUT_OF_MEMORY) t->failure.result = GPUPOOL_E_HOST_MEMORY;
 }
 
-static gpupool_result gpi_ring_broken(const gpupool_ring *ring) {
-    return gpi_system_fail(GPUPOOL_E_CUDA, "the ring is broken: %.480s", ring->cause.text);
-}
-
 /* Opens a gated transfer whose event has passed, and calls as many helpers as it can use; an event
    that cannot be asked fails its transfer. Ends a transfer that is over (R5), and tells who waits
    for it. */
@@ -6003,34 +5836,35 @@ static void gpi_ring_settle(gpupool_ring *ring, gpi_transfer *t) {
     }
     if (t->is_over || t->busy || gpi_ring_has_more(t)) return;
     t->is_over = 1;
-    if (t->file.direct >= 0) close(t->file.direct);
+    if (t->direct_file >= 0) close(t->direct_file);
     if (t->failure.result == GPUPOOL_OK) {
         GPI_SET(&t->done, t->bytes);
         stats->transfers[t->down]++;
         stats->bytes[t->down] += t->bytes;
         if (t->is_direct) stats->direct_bytes[t->down] += t->bytes;
     } else stats->failures++;
-    gpi_ring_wake(&ring->done, INT32_MAX);
+    if (t->waiters) gpi_ring_wake(&ring->done, INT32_MAX);
 }
 
-/* Cuts the next part; bytes 0: there is none. Parts are small at first, so that the device starts
-   early, and at the end, so that all threads end at about the same time. A part is whole rows, or
-   lies in one row. A part of a file ends where a page of the file does, and begins in the slot as
-   in its page (F3): host.at is an offset in the slot. */
+/* Cuts the next part, if there is one. Parts are small at first, so that the device starts early,
+   and at the end, so that all threads end at about the same time. A part is whole rows, or lies in
+   one row. A part of a file ends where a page of the file does, and begins in the slot as in its
+   page (F3): at[down] is an offset in the slot. */
 static void gpi_ring_next(const gpupool_ring *ring, gpi_transfer *t, gpi_ring_part *part) {
-    uint64_t threads = ring->stats.workers + 1, width = t->width, left, most, column;
-    part->bytes = 0;
+    uint64_t threads = ring->stats.workers + 1, first = t->cursor, left = t->bytes - first;
+    uint64_t offset = t->what.is_file ? (t->what.offset + first) % GPI_FILE_PAGE : 0;
+    uint64_t column, most = gpi_max(first / threads, 2 * GPI_RING_LEAST);
     if (!gpi_ring_has_more(t)) return;
-    part->first = t->cursor;
-    part->host.pitch = width;
-    part->host.at = t->what.is_file ? (t->what.offset + part->first) % GPI_FILE_PAGE : 0;
-    left = t->bytes - part->first;
-    most = gpi_min(gpi_max(part->first / threads, 2 * GPI_RING_LEAST),
-                   gpi_max(left / (2 * threads), GPI_RING_LEAST));
-    most = gpi_min(gpi_up(most, GPI_FILE_PAGE), ring->slot_bytes) - part->host.at;
-    most = gpi_min(most, left);
-    column = part->first % width;
-    part->bytes = column || width > most ? gpi_min(most, width - column) : most / width * width;
+    most = gpi_min(most, gpi_max(left / (2 * threads), GPI_RING_LEAST));
+    most = gpi_min(gpi_min(gpi_up(most, GPI_FILE_PAGE), ring->slot_bytes) - offset, left);
+    column = first % t->width;
+    part->first = first;
+    part->bytes =
+        column || t->width > most ? gpi_min(most, t->width - column) : most / t->width * t->width;
+    part->at[t->down] = offset;
+    part->pitch[t->down] = t->width;
+    part->at[!t->down] = gpi_ring_address(t, !t->down, first);
+    part->pitch[!t->down] = t->pitch[!t->down];
     t->cursor += part->bytes;
 }
 
@@ -6099,7 +5933,7 @@ static gpupool_result gpi_ring_step(gpupool_ring *ring, gpi_transfer *t, gpi_han
     __atomic_fetch_add(&t->done, part->bytes, __ATOMIC_RELAXED);
     *part = *next;
     if (!part->bytes) return GPUPOOL_OK;
-    part->host.at += hand->slots + (uint64_t)slot * ring->slot_bytes;
+    part->at[t->down] += hand->slots + (uint64_t)slot * ring->slot_bytes;
     if (!t->down) result = gpi_ring_move(ring, t, part, hand->visit);
     if (result == GPUPOOL_OK)
         result = GPI_TOLD(driver, copy, gpi_ring_copy(driver, t, part, stream));
@@ -6110,16 +5944,16 @@ static gpupool_result gpi_ring_step(gpupool_ring *ring, gpi_transfer *t, gpi_han
 /* Copies parts with a hand, in one slot and the other. Stops after `most` parts, unless nobody else
    needs this thread; then ends what it has under way (R2). The lock is held on entry and exit. */
 static void gpi_ring_turn(gpupool_ring *ring, gpi_transfer *t, gpi_hand *hand, int most) {
-    gpi_ring_part part = {0, 0, {0, 0}};
+    gpi_ring_part part = {0, 0, {0, 0}, {0, 0}};
     gpupool_result result;
-    int i, slot = 0, idle = 0; /* slots in a row that got no part */
-    for (i = 0; idle < 2 && t->failure.result == GPUPOOL_OK; i++, slot = !slot) {
-        if (most == GPI_RING_TURN && ring->first == t && !t->next) i = 0;
-        if (i < most) gpi_ring_next(ring, t, &part);
-        else part.bytes = 0;
+    int i, idle = 0; /* slots in a row that got no part */
+    for (i = 0; idle < 2 && t->failure.result == GPUPOOL_OK; i++) {
+        int is_alone = most == GPI_RING_TURN && ring->first == t && !t->next;
+        part.bytes = 0;
+        if (i < most || is_alone) gpi_ring_next(ring, t, &part);
         idle = part.bytes ? 0 : idle + 1;
         gpi_system_unlock(&ring->lock);
-        result = gpi_ring_step(ring, t, hand, slot, &part);
+        result = gpi_ring_step(ring, t, hand, i % 2, &part);
         gpi_system_lock(&ring->lock);
         gpi_ring_fail(t, result);
     }
@@ -6131,6 +5965,7 @@ static void gpi_ring_turn(gpupool_ring *ring, gpi_transfer *t, gpi_hand *hand, i
     if (result == GPUPOOL_OK || ring->is_broken) return;
     ring->cause = gpi_thread.last;
     GPI_PUBLISH(&ring->is_broken, 1);
+    for (t = ring->first; t; t = t->next) gpi_ring_fail(t, result);
 }
 
 /* Works for a transfer, for up to `most` parts. Returns 0 if it did not, since others have all
@@ -6140,7 +5975,6 @@ static int gpi_ring_run(gpupool_ring *ring, gpi_transfer *t, gpi_visit *visit, i
     gpi_hand *hand = ring->idle;
     if (!hand && stats->pinned == stats->limit) return 0;
     t->busy++;
-    if (ring->is_broken) gpi_ring_fail(t, gpi_ring_broken(ring));
     if (hand) ring->idle = hand->next;
     else hand = gpi_ring_make_hand(ring, t);
     if (hand) {
@@ -6160,32 +5994,24 @@ static int gpi_ring_run(gpupool_ring *ring, gpi_transfer *t, gpi_visit *visit, i
 
 /* -- helpers, and callers that wait: the lock is held -- */
 
-/* The transfer that lacks helpers most, so that all go on side by side. *gated: there are some
-   whose events are to be asked again. */
-static gpi_transfer *gpi_ring_pick(gpupool_ring *ring, int *gated) {
-    gpi_transfer *t, *best = NULL;
-    *gated = 0;
-    for (t = ring->first; t; t = t->next) {
-        gpi_ring_settle(ring, t);
-        *gated |= t->is_gated;
-        if (gpi_ring_has_more(t) && t->busy < (best ? best->busy : GPI_RING_CREW)) best = t;
-    }
-    return best;
-}
-
-/* A helper's life. Without work it sleeps. One at a time looks at gated transfers in between, and
-   calls another for that when it finds work. */
+/* A helper's life. It works for the transfer that lacks helpers most, so that all go on side by
+   side. Without work it sleeps. One at a time looks at gated transfers in between; when it opens
+   one, it calls others, of which one takes its place. */
 static void *gpi_ring_helper(void *user) {
     gpupool_ring *ring = (gpupool_ring *)user;
-    int gated, polls = 0;
-    gpi_transfer *t;
+    gpi_transfer *t, *best;
+    int gated, polls;
     GPI_VISIT(&ring->driver, ring->driver.context);
     gpi_system_lock(&ring->lock);
     while (!ring->is_stopping) {
-        t = gpi_ring_pick(ring, &gated);
-        if (t && polls) gpi_ring_wake(&ring->work, 1);
-        polls = 0;
-        if (t && gpi_ring_run(ring, t, &visit, GPI_RING_TURN)) continue;
+        best = NULL;
+        gated = 0;
+        for (t = ring->first; t; t = t->next) {
+            gpi_ring_settle(ring, t);
+            gated |= t->is_gated;
+            if (gpi_ring_has_more(t) && t->busy < (best ? best->busy : GPI_RING_CREW)) best = t;
+        }
+        if (best && gpi_ring_run(ring, best, &visit, GPI_RING_TURN)) continue;
         polls = gated && !ring->is_polled;
         ring->is_polled |= polls;
         gpi_ring_sleep(ring, &ring->work, polls ? (uint64_t)GPI_RING_POLL_NS : UINT64_MAX);
@@ -6202,11 +6028,13 @@ static gpupool_result gpi_ring_await(gpupool_ring *ring, gpi_transfer *t, uint64
     int for_ever = ns > INT64_MAX, most = for_ever ? GPI_RING_TURN : 2; /* parts at a time */
     uint64_t start = for_ever ? 0 : gpi_system_now(), left = ns;
     gpi_transfer **link = &ring->first;
+    gpi_ring_settle(ring, t);
     t->waiters++;
-    for (gpi_ring_settle(ring, t); !t->is_over && left; gpi_ring_settle(ring, t)) {
+    while (!t->is_over && left) {
         if (!gpi_ring_has_more(t) || !gpi_ring_run(ring, t, visit, most))
             gpi_ring_sleep(ring, &ring->done, t->is_gated ? gpi_min(left, GPI_RING_POLL_NS) : left);
         left = gpi_less(ns, gpi_system_now() - start);
+        gpi_ring_settle(ring, t);
     }
     t->waiters--;
     if (!t->is_over) return gpi_system_fail(GPUPOOL_E_TIMEOUT, "the transfer is not done yet");
@@ -6219,19 +6047,6 @@ static gpupool_result gpi_ring_await(gpupool_ring *ring, gpi_transfer *t, uint64
     return t->failure.result;
 }
 
-/* Puts a transfer into the list, and starts the workers for the first that can use them. Those that
-   the system refuses are done without. */
-static void gpi_ring_link(gpupool_ring *ring, gpi_transfer *t) {
-    uint64_t *workers = &ring->stats.workers;
-    gpi_transfer **link = &ring->first;
-    while (*link) link = &(*link)->next;
-    *link = t;
-    while (t->helpers && *workers < ring->workers_most &&
-           !pthread_create(&ring->threads[*workers], NULL, gpi_ring_helper, ring))
-        ++*workers;
-    gpi_ring_wake(&ring->work, t->is_gated ? 1 : t->helpers); /* one asks the event */
-}
-
 /* -- the way of a transfer: without the lock -- */
 
 /* What can be seen to be wrong before anything is queued; of small transfers too little to be worth
@@ -6241,11 +6056,10 @@ static gpupool_result gpi_ring_may_begin(gpupool_ring *ring, const gpi_transfer 
     CUcontext context;
     int side;
     if (gpi_driver_is_capturing(&ring->driver, t->what.stream))
-        return gpi_system_fail(GPUPOOL_E_CAPTURING,
-                               "stream: it captures; a graph would copy later");
+        return gpi_system_fail(GPUPOOL_E_CAPTURING, "stream: it captures; a graph copies later");
     result = gpi_stream_context(&ring->driver, t->what.stream, &context);
     for (side = 0; side < 2 && t->bytes > GPI_RING_SMALL && result == GPUPOOL_OK; side++) {
-        uint64_t at = t->side[side].at, end = gpi_ring_address(t, side, t->bytes - 1) + 1;
+        uint64_t at = t->at[side], end = gpi_ring_address(t, side, t->bytes - 1) + 1;
         result = gpi_life_may_use(at, end - at, side ? "to" : "from");
     }
     return result;
@@ -6258,19 +6072,19 @@ static gpupool_result gpi_ring_may_begin(gpupool_ring *ring, const gpi_transfer 
 static gpupool_result gpi_ring_begin(gpupool_ring *ring, gpi_transfer *t) {
     const gpupool_transfer *what = &t->what;
     gpi_driver *driver = &ring->driver;
-    gpi_ring_part all = {0, t->bytes, t->side[t->down]};
+    gpi_ring_part all = {0, t->bytes, {t->at[0], t->at[1]}, {t->pitch[0], t->pitch[1]}};
     int is_memory = !what->read && !what->write && !what->is_file;
-    int is_brief = is_memory && !what->ticket && t->bytes <= GPI_RING_SMALL;
+    int is_small = !what->ticket && t->width == t->bytes && t->bytes <= GPI_RING_SMALL;
     gpi_memory host = GPI_MEMORY_ORDINARY;
     gpupool_result result = GPUPOOL_OK;
     CUresult error = CUDA_SUCCESS;
-    if (is_memory && t->bytes) host = gpi_driver_look(driver, all.host.at);
-    t->is_direct = host != GPI_MEMORY_ORDINARY || (is_brief && t->width == t->bytes) || !t->bytes;
+    if (is_memory && t->bytes) host = gpi_driver_look(driver, t->at[t->down]);
+    t->is_direct = host != GPI_MEMORY_ORDINARY || !t->bytes || (is_memory && is_small);
     if (t->is_direct && t->bytes) error = gpi_ring_copy(driver, t, &all, what->stream);
     if (error == CUDA_ERROR_INVALID_VALUE && host == GPI_MEMORY_VISIBLE) t->is_direct = 0;
     else if (error != CUDA_SUCCESS) return GPI_TOLD(driver, copy, error);
     if (t->is_direct) t->cursor = t->bytes;
-    else if (gpi_driver_look(driver, t->side[!t->down].at) == GPI_MEMORY_ORDINARY)
+    else if (gpi_driver_look(driver, t->at[!t->down]) == GPI_MEMORY_ORDINARY)
         return gpi_system_fail(GPUPOOL_E_ARGUMENT, "%s: it is ordinary host memory",
                                t->down ? "from" : "to");
     else if (what->ticket || t->bytes >= GPI_RING_HELP)
@@ -6324,36 +6138,44 @@ static gpi_transfer *gpi_ring_record(gpupool_ring *ring, const gpupool_transfer 
     if (!t) return NULL;
     memset(&t->next, 0, sizeof *t - offsetof(gpi_transfer, next));
     t->what = *what;
-    t->file.direct = -1;
+    t->direct_file = -1;
     t->down = what->direction == GPUPOOL_DOWN;
-    t->side[0].at = (uintptr_t)what->from;
-    t->side[1].at = (uintptr_t)what->to;
-    t->side[0].pitch = what->from_pitch;
-    t->side[1].pitch = what->to_pitch;
+    t->at[0] = (uintptr_t)what->from;
+    t->at[1] = (uintptr_t)what->to;
+    t->pitch[0] = what->from_pitch;
+    t->pitch[1] = what->to_pitch;
     t->width = what->bytes;
     t->bytes = what->rows ? what->bytes * what->rows : what->bytes;
     if (!what->rows || (what->from_pitch == what->bytes && what->to_pitch == what->bytes))
-        t->width = t->side[0].pitch = t->side[1].pitch = t->bytes; /* one long row */
+        t->width = t->pitch[0] = t->pitch[1] = t->bytes; /* one long row */
     return t;
 }
 
+/* A transfer is put into the list also if it has failed. Workers are started for the first that can
+   use them; those that the system refuses are done without. */
 GPUPOOL_API gpupool_result gpupool_ring_transfer(gpupool_ring *ring, const gpupool_transfer *what) {
     const char *mistake = what ? gpi_ring_mistake(what) : "the transfer is NULL";
     gpupool_result result = gpi_ring_exists(ring);
-    gpi_transfer *t;
+    gpi_transfer *t, **link;
     if (result != GPUPOOL_OK) return result;
     if (mistake) return gpi_system_fail(GPUPOOL_E_ARGUMENT, "%s", mistake);
-    if (GPI_READ(&ring->is_broken)) return gpi_ring_broken(ring);
+    if (GPI_READ(&ring->is_broken))
+        return gpi_system_fail(GPUPOOL_E_CUDA, "the ring is broken: %.480s", ring->cause.text);
     t = gpi_ring_record(ring, what);
     if (!t) return gpi_system_no_memory();
     GPI_VISIT(&ring->driver, ring->driver.context);
-    if (what->is_file) result = gpi_file_open(&t->file, what->file, what->offset, t->bytes);
+    if (what->is_file) result = gpi_file_open(what->file, what->offset, t->bytes, &t->direct_file);
     if (result == GPUPOOL_OK && !ring->is_trusted) result = gpi_ring_may_begin(ring, t);
     if (result == GPUPOOL_OK) result = gpi_ring_begin(ring, t);
     gpi_ring_fail(t, result);
     gpi_system_lock(&ring->lock);
     if (result == GPUPOOL_OK && what->ticket) *what->ticket = t->ticket = ++ring->tickets;
-    gpi_ring_link(ring, t);
+    for (link = &ring->first; *link; link = &(*link)->next) continue;
+    *link = t;
+    while (t->helpers && ring->stats.workers < ring->workers_most &&
+           !pthread_create(&ring->threads[ring->stats.workers], NULL, gpi_ring_helper, ring))
+        ring->stats.workers++;
+    if (t->helpers) gpi_ring_wake(&ring->work, t->is_gated ? 1 : t->helpers); /* 1: to ask */
     if (!t->ticket) result = gpi_ring_await(ring, t, UINT64_MAX, &visit);
     gpi_system_unlock(&ring->lock);
     return result;
@@ -6406,9 +6228,9 @@ GPUPOOL_API gpupool_result gpupool_ring_get_stats(gpupool_ring *ring, gpupool_ri
     return GPUPOOL_OK;
 }
 
-/* Puts defaults into the config, and returns the mistake in it; NULL: none. A worker for each
-   processor but one, since callers copy too. */
-static const char *gpi_ring_configure(gpupool_ring_config *config) {
+/* Sets up a ring as the config or defaults say. Returns the mistake in it; NULL: none. A worker for
+   each processor but one, since callers copy too. */
+static const char *gpi_ring_configure(gpupool_ring *ring, const gpupool_ring_config *config) {
     size_t bytes = config->bytes ? config->bytes : GPUPOOL_RING_BYTES, slot = config->slot_bytes;
     int workers = config->workers ? config->workers : GPUPOOL_RING_WORKERS;
     if (!slot) slot = gpi_min(GPUPOOL_RING_SLOT_BYTES, bytes / 4);
@@ -6419,28 +6241,15 @@ static const char *gpi_ring_configure(gpupool_ring_config *config) {
     if (slot < (size_t)64 << 10 || slot > bytes / 4)
         return "slot_bytes is not from 64 KiB to a quarter of config.bytes";
     if (workers < -1 || workers > GPI_RING_MOST) return "workers is not from -1 to 64";
-    config->slot_bytes = gpi_down(slot, GPI_FILE_PAGE);
-    config->bytes = bytes / (2 * config->slot_bytes) * 2 * config->slot_bytes;
-    config->workers = workers > 0 ? workers : 0;
+    ring->slot_bytes = gpi_down(slot, GPI_FILE_PAGE);
+    ring->stats.limit = bytes / (2 * ring->slot_bytes) * 2 * ring->slot_bytes;
+    ring->workers_most = workers > 0 ? (uint64_t)workers : 0;
     return NULL;
 }
 
-static gpupool_result gpi_ring_open(gpupool_ring *ring, int device) {
-    gpi_driver *driver = &ring->driver;
-    gpupool_result result = gpi_driver_open(driver, device, 0);
-    int i;
-    if (result != GPUPOOL_OK) return result;
-    GPI_VISIT(driver, driver->context);
-    for (i = 0; i < 2 && result == GPUPOOL_OK; i++)
-        result = GPI_TELL(driver, stream_create, &ring->streams[i], CU_STREAM_NON_BLOCKING);
-    if (result == GPUPOOL_E_OUT_OF_MEMORY) result = gpi_thread.last.result = GPUPOOL_E_HOST_MEMORY;
-    return result;
-}
-
 static void gpi_ring_close(gpupool_ring *ring) {
-    int i;
-    for (i = 0; i < 2; i++)
-        if (ring->streams[i]) ring->driver.stream_destroy(ring->streams[i]);
+    if (ring->streams[0]) ring->driver.stream_destroy(ring->streams[0]);
+    if (ring->streams[1]) ring->driver.stream_destroy(ring->streams[1]);
     gpi_driver_close(&ring->driver);
     GPUPOOL_FREE(ring);
 }
@@ -6451,19 +6260,24 @@ GPUPOOL_API gpupool_result gpupool_ring_create(gpupool_ring **out,
     gpupool_result result = gpi_ring_exists(out);
     gpupool_ring *ring = NULL;
     const char *mistake;
+    int i;
     if (out) *out = NULL;
     if (result != GPUPOOL_OK) return result;
     if (given) config = *given;
     else result = gpi_driver_current(&config.device);
     if (result != GPUPOOL_OK) return result;
-    mistake = gpi_ring_configure(&config);
-    if (mistake) return gpi_system_fail(GPUPOOL_E_ARGUMENT, "config.%s", mistake);
     if (gpi_system_open() == GPUPOOL_OK) ring = (gpupool_ring *)gpi_system_zeroed(sizeof *ring);
     if (!ring) return gpi_system_no_memory();
-    ring->slot_bytes = config.slot_bytes;
-    ring->stats.limit = config.bytes;
-    ring->workers_most = (uint64_t)config.workers;
-    result = gpi_ring_open(ring, config.device);
+    mistake = gpi_ring_configure(ring, &config);
+    if (mistake) result = gpi_system_fail(GPUPOOL_E_ARGUMENT, "config.%s", mistake);
+    else result = gpi_driver_open(&ring->driver, config.device, 0);
+    if (result == GPUPOOL_OK) {
+        GPI_VISIT(&ring->driver, ring->driver.context);
+        for (i = 0; i < 2 && result == GPUPOOL_OK; i++)
+            result =
+                GPI_TELL(&ring->driver, stream_create, &ring->streams[i], CU_STREAM_NON_BLOCKING);
+    }
+    if (result == GPUPOOL_E_OUT_OF_MEMORY) result = gpi_thread.last.result = GPUPOOL_E_HOST_MEMORY;
     if (result == GPUPOOL_OK) *out = ring;
     else gpi_ring_close(ring);
     return result;
@@ -6976,96 +6790,71 @@ GPUPOOL_API gpupool_result gpupool_wake(gpupool_arena *arena) {
     GPI_CHECKED(arena);
     return result;
 }
-#ifdef __cplusplus
-}
-#endif
 #endif /* GPUPOOL_IMPLEMENTATION */
+
 /* == NAMES ========================================================================================
    With GPUPOOL_REPLACE_CUDA_MALLOC: CUDA's names become gpupool's functions, in calls, as pointers
    and as arguments of templates; in device code they stay CUDA's. They come last, so that nothing
    above sees them. A stream of 0 is what it is in CUDA's calls of this file: so there are two sets
    of functions, and each is one function in all files of a C++ program. */
-#if GPUPOOL_REPLACE_CUDA_MALLOC
+#if defined(GPUPOOL_REPLACE_CUDA_MALLOC) && GPUPOOL_REPLACE_CUDA_MALLOC
 #ifndef GPUPOOL_NAMED
 #define GPUPOOL_NAMED
-
 #ifdef __cplusplus
-#define GPI_NAME inline
+#include <cuda_runtime.h> /* its overloads come before the names are macros */
+#define GPI_NAME extern "C" inline
 #else
 #define GPI_NAME static inline
 #endif
-#ifdef __CUDACC__
-#define GPI_NAME_BOTH GPI_NAME __host__ __device__
-#else
-#define GPI_NAME_BOTH GPI_NAME
-#endif
-#ifdef __CUDA_ARCH__
+#ifdef __CUDA_ARCH__ /* the compiler's pass for the device */
 #define GPI_NAMED(name) name
 #else
 #define GPI_NAMED(name) gpupool_##name
 #endif
-#ifdef CUDA_API_PER_THREAD_DEFAULT_STREAM
-#define GPI_ASYNC(name) gpi_names_##name##_async_ptsz
-#define GPI_ASYNC_STREAM(stream) ((stream) ? (stream) : cudaStreamPerThread)
-#else
-#define GPI_ASYNC(name) gpi_names_##name##_async
-#define GPI_ASYNC_STREAM(stream) ((stream) ? (stream) : cudaStreamLegacy)
-#endif
 
-#ifdef __cplusplus
-extern "C" {
-#endif
-GPI_NAME_BOTH cudaError_t gpi_names_malloc(void **pointer, size_t bytes) {
+GPI_NAME __host__ __device__ cudaError_t gpi_names_malloc(void **pointer, size_t bytes) {
     return GPI_NAMED(cudaMalloc)(pointer, bytes);
 }
-GPI_NAME_BOTH cudaError_t gpi_names_free(void *block) {
+GPI_NAME __host__ __device__ cudaError_t gpi_names_free(void *block) {
     return GPI_NAMED(cudaFree)(block);
 }
-GPI_NAME_BOTH cudaError_t gpi_names_stream_destroy(cudaStream_t stream) {
+GPI_NAME __host__ __device__ cudaError_t gpi_names_stream_destroy(cudaStream_t stream) {
 #ifndef __CUDA_ARCH__
     gpupool_retire_stream(stream); /* CUDA says what is wrong with the stream */
 #endif
     return cudaStreamDestroy(stream);
 }
-GPI_NAME cudaError_t GPI_ASYNC(malloc)(void **pointer, size_t bytes, cudaStream_t stream) {
-    return gpupool_cudaMallocAsync(pointer, bytes, GPI_ASYNC_STREAM(stream));
+GPI_NAME cudaError_t GPUPOOL_HERE(gpi_names_malloc_async)(void **pointer, size_t bytes,
+                                                          cudaStream_t stream) {
+    return gpupool_cudaMallocAsync(pointer, bytes, stream ? stream : GPUPOOL_STREAM_HERE);
 }
-GPI_NAME cudaError_t GPI_ASYNC(free)(void *block, cudaStream_t stream) {
-    return gpupool_cudaFreeAsync(block, GPI_ASYNC_STREAM(stream));
+GPI_NAME cudaError_t GPUPOOL_HERE(gpi_names_free_async)(void *block, cudaStream_t stream) {
+    return gpupool_cudaFreeAsync(block, stream ? stream : GPUPOOL_STREAM_HERE);
 }
-#ifdef __cplusplus
-} /* CUDA's header has such overloads: cudaMalloc(&p, n) with a float *p, and for its own pools
-   */
-#define GPI_UNTYPED(pointer) static_cast<void **>(static_cast<void *>(pointer))
-template <class T> GPI_NAME_BOTH cudaError_t gpi_names_malloc(T **pointer, size_t bytes) {
-    return gpi_names_malloc(GPI_UNTYPED(pointer), bytes);
+#ifdef __cplusplus /* CUDA's header has such overloads: for a float *p, and for its own pools */
+template <class T> __host__ __device__ cudaError_t gpi_names_malloc(T **pointer, size_t bytes) {
+    return gpi_names_malloc(static_cast<void **>(static_cast<void *>(pointer)), bytes);
 }
 template <class T>
-GPI_NAME cudaError_t GPI_ASYNC(malloc)(T **pointer, size_t bytes, cudaStream_t stream) {
-    return GPI_ASYNC(malloc)(GPI_UNTYPED(pointer), bytes, stream);
+cudaError_t GPUPOOL_HERE(gpi_names_malloc_async)(T **pointer, size_t bytes, cudaStream_t stream) {
+    void *untyped = pointer;
+    return GPUPOOL_HERE(gpi_names_malloc_async)(static_cast<void **>(untyped), bytes, stream);
 }
 template <class T, class Pool>
-GPI_NAME cudaError_t GPI_ASYNC(malloc)(T **pointer, size_t bytes, Pool pool, cudaStream_t stream) {
-    return cudaMallocFromPoolAsync(GPI_UNTYPED(pointer), bytes, pool, stream);
+cudaError_t GPUPOOL_HERE(gpi_names_malloc_async)(T **pointer, size_t bytes, Pool pool,
+                                                 cudaStream_t stream) {
+    void *untyped = pointer;
+    return cudaMallocFromPoolAsync(static_cast<void **>(untyped), bytes, pool, stream);
 }
-#undef GPI_UNTYPED
 #endif
 #undef GPI_NAME
-#undef GPI_NAME_BOTH
 #undef GPI_NAMED
-#undef GPI_ASYNC
-#undef GPI_ASYNC_STREAM
 #endif /* GPUPOOL_NAMED */
 
 #undef cudaMallocAsync /* CUDA's header may define these two */
 #undef cudaFreeAsync
-#ifdef CUDA_API_PER_THREAD_DEFAULT_STREAM
-#define cudaMallocAsync gpi_names_malloc_async_ptsz
-#define cudaFreeAsync gpi_names_free_async_ptsz
-#else
-#define cudaMallocAsync gpi_names_malloc_async
-#define cudaFreeAsync gpi_names_free_async
-#endif
+#define cudaMallocAsync GPUPOOL_HERE(gpi_names_malloc_async)
+#define cudaFreeAsync GPUPOOL_HERE(gpi_names_free_async)
 #define cudaMalloc gpi_names_malloc
 #define cudaFree gpi_names_free
 #define cudaStreamDestroy gpi_names_stream_destroy
