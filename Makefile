@@ -95,7 +95,8 @@ GPU_EXAMPLES := $(if $(TOOLKIT),\
 include tests/tools/tools.mk tests/tests.mk tests/gates/gates.mk tests/bench/bench.mk tests/gpu/gpu.mk
 
 examples: $(EXAMPLES) $(GPU_EXAMPLES) ## builds and runs what is in examples/
-	@$(TOLD) CUDA_HOME=$(TOOLKIT) $(SHOWN)/run_examples.sh
+	@$(TOLD) CUDA_HOME=$(TOOLKIT) GPUPOOL_INCLUDE=$(abspath $(dir $(GPUPOOL))) \
+	  $(SHOWN)/run_examples.sh
 
 .PHONY: pictures
 pictures: ## draws the pictures of README.md, in examples/pictures
@@ -146,6 +147,7 @@ $(BUILD)/examples/rmm_resource: $(SHOWN)/rmm_resource.cpp $(GPUPOOL) $(BUILD)/fl
 	$(SAY)
 	$(Q)$(CXX) -std=c++20 -O2 -Wall -Wextra -Wno-deprecated-declarations -pthread $(EXAMPLE_INCLUDES) \
 	  -isystem $(RMM)/include -isystem $(RMM)/include/rapids $(GPU_CUDA) -o $@ $< $(GPU_LIBS) \
-	  -L$(RMM)/lib64 -Wl,-rpath,$(RMM)/lib64 -lrmm
+	  $(foreach library,$(RMM)/lib64 $(RMM)/../rapids_logger/lib64,-L$(library) -Wl,-rpath,$(library)) \
+	  -lrmm -lrapids_logger
 
 -include $(wildcard $(OBJECTS)/*.d $(OBJECTS)/*/*.d $(BUILD)/*/*.d $(BUILD)/fuzz/objects/*/*.d)

@@ -17,7 +17,7 @@ test: ## every test, on the simulated GPU; needs gcc and make only
 WORLDS := $(BUILD)/test/world $(BUILD)/test/world_threads $(BUILD)/test/world_clock
 RUNS = $(shell echo $$(($(JOBS) + 1))) # some wait, on no processor
 NEXT_SCRIPTS := tests/gates/budget_test.sh tests/next/compile_test.sh tests/next/cpp_test.sh \
-  tests/next/report_test.sh
+  tests/next/report_test.sh tests/next/pytorch_test.sh
 TEST_SCRIPTS := $(if $(NEXT),$(NEXT_SCRIPTS) $(if $(ONLY),,examples/next/run_examples.sh),$(NEXT_SCRIPTS) \
   tests/gates/hygiene_test.sh tests/gates/docs_test.sh tests/gates/windows_test.sh \
   tests/tools/replay_test.sh tests/bench/bench_test.sh tests/bench/cliffs/cliffs_test.sh \

@@ -21,14 +21,14 @@ static inline void *example_block(void *block, const char *file, int line, const
 
 #define FAIL(what, why) example_fail(__FILE__, __LINE__, what, why)
 
-#define CUDA(call)                                                                  \
-    do {                                                                            \
-        cudaError_t example_error = (call);                                         \
+#define CUDA(call) \
+    do { \
+        cudaError_t example_error = (call); \
         if (example_error != cudaSuccess) FAIL(#call, cudaGetErrorString(example_error)); \
     } while (0)
 
-#define POOL(call)                                                 \
-    do {                                                           \
+#define POOL(call) \
+    do { \
         if ((call) != GPUPOOL_OK) FAIL(#call, gpupool_last_error()); \
     } while (0)
 

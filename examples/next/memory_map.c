@@ -1,12 +1,12 @@
 /* What is in an arena's memory, block by block?
 
-   gpupool_walk_blocks shows every piece of it: memory_map.h draws that as a picture, and
-   gpupool_write_json writes it for programs; memory_viz.py turns the JSON into what PyTorch's viewer
-   shows. With GPUPOOL_TRACE_FILE=calls.trace, trace.h records the program's calls for build/replay.
+   gpupool_walk_blocks shows every piece of it: memory_map.h draws that as a picture. memory_viz.py
+   turns gpupool's JSON into what PyTorch's viewer shows. trace.h records the program's calls for
+   build/replay, with GPUPOOL_TRACE_FILE=calls.trace in the environment.
    Build: cc -I.. -I$CUDA_HOME/include memory_map.c -L$CUDA_HOME/lib64 -lcudart -lpthread
    Run: ./a.out [SVG]
    Prints why 240 MiB are not to be had, and the report; writes memory_map.svg: weights of 24 layers,
-   the scratch blocks between them freed on two streams, and nowhere 240 MiB in one piece. */
+   and between them scratch blocks that two streams have freed. */
 #include "trace.h"
 
 #define GPUPOOL_IMPLEMENTATION
@@ -29,8 +29,7 @@ int main(int count, char **words) {
     void *weights[LAYERS], *scratch[LAYERS];
     config.limit_bytes = 256 * MIB;
     POOL(gpupool_arena_create(&arena, &config));
-    for (int i = 0; i < 2; i++)
-        CUDA(cudaStreamCreateWithFlags(&streams[i], cudaStreamNonBlocking));
+    for (int i = 0; i < 2; i++) CUDA(cudaStreamCreateWithFlags(&streams[i], cudaStreamNonBlocking));
     for (size_t i = 0; i < LAYERS; i++) {
         weights[i] = BLOCK(layer(arena, 3 * MIB + i * 100000, streams[0], "weights"));
         scratch[i] = BLOCK(layer(arena, 2 * MIB + i * 70000, streams[i % 2], "scratch"));

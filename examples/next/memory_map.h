@@ -14,7 +14,13 @@
 
 enum { MEMORY_MAP_LEFT = 90, MEMORY_MAP_WIDTH = 1000, MEMORY_MAP_ROW = 18, MEMORY_MAP_ROWS = 40 };
 /* A part's colour and name: pending memory has those of the stream that freed it. */
-enum { MEMORY_MAP_LIVE, MEMORY_MAP_FREE, MEMORY_MAP_KEPT, MEMORY_MAP_PENDING, MEMORY_MAP_LOOKS = 8 };
+enum {
+    MEMORY_MAP_LIVE,
+    MEMORY_MAP_FREE,
+    MEMORY_MAP_KEPT,
+    MEMORY_MAP_PENDING,
+    MEMORY_MAP_LOOKS = 8
+};
 
 typedef struct memory_map {
     FILE *file;
@@ -86,8 +92,8 @@ static inline void memory_map_draw_part(memory_map *map, const gpupool_part *par
         if (stop > end) stop = end;
         fprintf(map->file, "<rect x=\"%.2f\" y=\"%zu\" width=\"%.2f\" height=\"%d\" fill=\"%s\">",
                 MEMORY_MAP_LEFT + (double)(at % map->row_bytes) * scale,
-                map->top + row * MEMORY_MAP_ROW, (double)(stop - at) * scale,
-                MEMORY_MAP_ROW - 3, paint);
+                map->top + row * MEMORY_MAP_ROW, (double)(stop - at) * scale, MEMORY_MAP_ROW - 3,
+                paint);
         if (part->kind != GPUPOOL_CHUNK) memory_map_title(map, part);
         fputs("</rect>\n", map->file);
         at = stop;

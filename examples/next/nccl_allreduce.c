@@ -15,9 +15,9 @@
 #include <pthread.h>
 #include <string.h>
 
-#define NCCL(call)                                                             \
-    do {                                                                       \
-        ncclResult_t nccl_error = (call);                                      \
+#define NCCL(call) \
+    do { \
+        ncclResult_t nccl_error = (call); \
         if (nccl_error != ncclSuccess) FAIL(#call, ncclGetErrorString(nccl_error)); \
     } while (0)
 

@@ -4,10 +4,12 @@
    RMM's adaptors wrap it, and as the device's current resource it serves whoever names none (cuDF,
    cuML, ...). A stream orders what it allocates, as with RMM's own pool.
    Build: c++ -std=c++20 -I.. -I$RMM/include -I$RMM/include/rapids -I$CUDA_HOME/include \
-       rmm_resource.cpp -L$RMM/lib64 -lrmm -L$CUDA_HOME/lib64 -lcudart -lpthread
-   with RMM the folder of pip's librmm-cu13 (RMM 26).
+       rmm_resource.cpp -L$RMM/lib64 -lrmm -L$RMM/../rapids_logger/lib64 -lrapids_logger \
+       -L$CUDA_HOME/lib64 -lcudart -lpthread
+   with RMM the folder librmm of `pip install librmm-cu13`.
    Prints what RMM's statistics and the arena say of the same blocks, and the arena's sentence when
    a limit is reached. */
+#define GPUPOOL_STREAM_CHECK 1 /* RMM destroys streams without a word to gpupool (rule 2) */
 #define GPUPOOL_IMPLEMENTATION
 #include "gpupool.h"
 #include "example.h"
@@ -46,6 +48,5 @@ int main() {
         printf("%s\n", error.what());
     }
     rmm::mr::reset_current_device_resource();
-    stream.synchronize(); /* before its end, as no file here replaces cudaStreamDestroy (rule 2) */
     return live_bytes(arena) != 0;
 }

@@ -99,8 +99,9 @@ static void work(const char *name, size_t mib, int turns, const char *path) {
         sleep_s += fall_asleep(&m);
         flock(lock, LOCK_UN);
     }
-    printf("%s: %zu MiB loaded in %.1f ms; woken in %.1f ms, asleep again in %.1f ms (mean of %d)\n",
-           name, mib, load_s * 1e3, wake_s * 1e3 / turns, sleep_s * 1e3 / turns, turns);
+    printf(
+        "%s: %zu MiB loaded in %.1f ms; woken in %.1f ms, asleep again in %.1f ms (mean of %d)\n",
+        name, mib, load_s * 1e3, wake_s * 1e3 / turns, sleep_s * 1e3 / turns, turns);
     for (size_t i = 0; i < LAYERS; i++) POOL(gpupool_free(m.weights, m.layer[i], 0));
     POOL(gpupool_free(m.cache, m.keys, 0));
     POOL(gpupool_arena_destroy(m.weights));

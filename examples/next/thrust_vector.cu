@@ -41,19 +41,16 @@ template <class Round> static void timed(const char *way, const Round &round) {
 int main() {
     gpupool_arena_config config = {};
     config.limit_bytes = 1024 * MIB;
-    gpupool::arena arena(config); /* destroyed at the end of main */
+    gpupool::arena arena(config);            /* destroyed at the end of main */
     gpupool::allocator<char> scratch(arena); /* of the default stream, as Thrust's vectors are */
 
     timed("Thrust as it comes", [] { once(thrust::device_vector<int>(COUNT), thrust::device); });
-    timed("temporary storage from an arena", [&] {
-        once(thrust::device_vector<int>(COUNT), thrust::cuda::par(scratch));
-    });
-    timed("the vector from it, too", [&] {
-        once(numbers(COUNT, ints(arena)), thrust::cuda::par(scratch));
-    });
-    timed("the same, and par_nosync", [&] {
-        once(numbers(COUNT, ints(arena)), thrust::cuda::par_nosync(scratch));
-    });
+    timed("temporary storage from an arena",
+          [&] { once(thrust::device_vector<int>(COUNT), thrust::cuda::par(scratch)); });
+    timed("the vector from it, too",
+          [&] { once(numbers(COUNT, ints(arena)), thrust::cuda::par(scratch)); });
+    timed("the same, and par_nosync",
+          [&] { once(numbers(COUNT, ints(arena)), thrust::cuda::par_nosync(scratch)); });
     try {
         numbers large(512 * MIB, ints(arena));
         FAIL("a vector of 2 GiB", "fits under a limit of 1 GiB");
