@@ -726,9 +726,6 @@ struct allocator : gpi_elements<std::is_base_of<host_resource, Memory>() || size
 #include <sys/uio.h>
 #include <time.h>
 #include <unistd.h>
-#ifdef __SSE2__
-#include <emmintrin.h>
-#endif
 
 #if !defined(__cplusplus) && !defined(_GNU_SOURCE)
 long syscall(long number, ...); /* -std=c11 leaves these out */
@@ -742,8 +739,9 @@ FILE *open_memstream(char **text, size_t *bytes);
 #define GPI_LOOK(at) __atomic_load_n(at, __ATOMIC_RELAXED)
 #define GPI_SET(at, value) __atomic_store_n(at, value, __ATOMIC_RELAXED)
 
-#if defined(__x86_64__)
-#define GPI_PAUSE() __builtin_ia32_pause()
+#ifdef __x86_64__
+#include <emmintrin.h>
+#define GPI_PAUSE() _mm_pause()
 #else
 #define GPI_PAUSE() __asm__ __volatile__("yield") /* of ARM: CUDA runs on these two */
 #endif
@@ -839,7 +837,7 @@ static void *gpi_system_zeroed(uint64_t bytes) {
 /* memcpy to memory that this processor does not read soon: the stores bypass its caches, and go to
    four pages in turn. Out of a slot it takes 0.6 of memcpy's time. */
 static void gpi_system_copy_away(unsigned char *to, const unsigned char *from, uint64_t bytes) {
-#if defined(__SSE2__)
+#ifdef __x86_64__
     enum { LINE = 64, PAGE = 4096, BLOCK = 4 * PAGE };
     uint64_t head = gpi_min(-(uintptr_t)to % LINE, bytes), line, at, i;
     memcpy(to, from, head); /* stores to half a line would take twice as long */
