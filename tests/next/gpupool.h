@@ -1137,10 +1137,11 @@ static gpupool_result gpi_driver_open(gpi_driver *driver, int device, unsigned s
     memset(driver, 0, sizeof *driver);
     driver->device = device;
     for (i = 0; i < GPI_CALL_COUNT && result == GPUPOOL_OK; i++) {
+        const char *name = gpi_call_names[i];
         void *found = NULL;
-        result = gpi_driver_ran(gpi_call_names[i],
-                                cudaGetDriverEntryPointByVersion(gpi_call_names[i], &found, 12000,
-                                                                 cudaEnableDefault, NULL));
+        cudaError_t error =
+            cudaGetDriverEntryPointByVersion(name, &found, 12000, cudaEnableDefault, NULL);
+        result = gpi_driver_ran(name, error || found ? error : cudaErrorSymbolNotFound);
         memcpy((char *)driver + i * sizeof found, &found, sizeof found);
     }
     if (result == GPUPOOL_OK) result = GPI_TELL(driver, retain, &driver->context, device);
