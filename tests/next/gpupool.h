@@ -6880,7 +6880,6 @@ static gpupool_result gpi_sleep_fall(gpupool_arena *arena, gpupool_content conte
     if (result == GPUPOOL_OK && content == GPUPOOL_KEEP) {
         result = gpi_sleep_open_backup(arena);
         if (result == GPUPOOL_OK) result = gpi_sleep_copy(arena);
-        if (result == GPUPOOL_E_CUDA) gpi_arena_break(arena);
     }
     if (result == GPUPOOL_OK) result = gpi_ladder_trim(arena, 0);
     if (result == GPUPOOL_OK) result = gpi_sleep_unmap(arena);
