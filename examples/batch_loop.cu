@@ -12,6 +12,14 @@
 #include <chrono>
 #include <vector>
 
+#ifdef GPUPOOL_NEXT /* the next edition's ring */
+#define WAIT(ring, ticket) gpupool_ring_wait(ring, ticket, -1, NULL)
+#define PINNED(stats) (stats).pinned
+#else
+#define WAIT(ring, ticket) gpupool_ring_wait(ring, ticket, -1)
+#define PINNED(stats) (stats).pinned.peak
+#endif
+
 static const size_t COUNT = (size_t)16 << 20, BYTES = COUNT * sizeof(float); /* of a batch */
 static const int BATCHES = 24, STREAMS = 2;
 
@@ -79,7 +87,7 @@ struct flight { /* a batch on its way */
 };
 
 static void land(flight &f, cudaStream_t stream) {
-    if (f.block) pool(gpupool_ring_wait(ring, f.back, -1), "wait"); /* until then it is in use */
+    if (f.block) pool(WAIT(ring, f.back), "wait"); /* until then it is in use */
     pool(gpupool_free(arena, f.block, stream), "free");
     f.block = NULL;
 }
@@ -135,7 +143,7 @@ int main() {
     double after = measure("ring, two streams", overlapped, batches);
     pool(gpupool_ring_get_stats(ring, &stats), "stats");
     printf("  %.1f times as fast, with %.0f MiB pinned at most\n", before / after,
-           (double)stats.pinned.peak / (1 << 20));
+           (double)PINNED(stats) / (1 << 20));
     for (cudaStream_t stream : streams) cuda(cudaStreamDestroy(stream), "stream");
     pool(gpupool_ring_destroy(ring), "ring");
     pool(gpupool_arena_destroy(arena), "arena");

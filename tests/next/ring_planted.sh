@@ -13,8 +13,8 @@ plant "R2 a slot's copy is not waited for" \
 plant "R3 a hand never comes back" 's/^        ring->idle = hand;//'
 plant "R4 parts begin while gated" 's/return !t->is_gated && t->cursor/return t->cursor/'
 plant "R4 bytes are left out" 's/t->cursor += part->bytes;/t->cursor += part->bytes + (part->bytes == 131072);/'
-plant "R5 the end is told to nobody" '/^static void gpi_ring_settle/,/^}/s/gpi_ring_wake(&ring->done.*//'
-plant "R5 a descriptor stays open" 's/if (t->file.direct >= 0) close.*//'
+plant "R5 the end is told to nobody" 's/if (t->waiters) gpi_ring_wake(&ring->done.*//'
+plant "R5 a descriptor stays open" 's/if (t->direct_file >= 0) close.*//'
 plant "R6 hands without bound" 's/if (!hand \&\& stats->pinned == stats->limit) return 0;//'
 plant "R8 a broken ring goes on" 's/GPI_PUBLISH(&ring->is_broken, 1);//'
 plant "R8 no hand, no failure" 's/else gpi_ring_fail(t, result);//'
@@ -25,10 +25,10 @@ plant "progress is not counted" \
     '/^static gpupool_result gpi_ring_step/,/^}/s/__atomic_fetch_add.*//'
 plant "functions run in the ring's mode" \
     '/^static gpupool_result gpi_ring_move/,/^}/s/.*gpi_driver_\(leave\|enter\).*//'
-plant "pitches are lost" 's/rows.srcPitch = side\[0\].pitch;/rows.srcPitch = t->width;/'
+plant "pitches are lost" 's/rows.srcPitch = part->pitch\[0\];/rows.srcPitch = t->width;/'
 plant "beyond a block" 's/ > (uintptr_t)block.memory + block.requested - at/ > bytes/'
 plant "a fork goes on" \
     '/^static gpupool_result gpi_ring_exists/,/^}/s/if (gpi_system_is_forked()).*//'
-plant "F1 locks are dropped" 's/ || gpi_file_is_locked(descriptor)//'
+plant "F1 locks are dropped" 's/ || gpi_file_is_locked(file)//'
 plant "F2 a signal ends a read" 's/if (got < 0 \&\& errno != EINTR)/if (got < 0)/'
 planted_end

@@ -1,6 +1,6 @@
-/* sweep_world.h: what test_sweep.c calls every function on. An arena has blocks of each kind, memory
-   that waits for work of two streams, stitches, a peer and a graph's memory; beside it there are a
-   default arena and a ring. Include it after kit.h. */
+/* sweep_world.h: what test_sweep.c calls every function on. An arena has blocks of each kind,
+   memory that waits for work of two streams, stitches, a peer and a graph's memory; beside it there
+   are a default arena and a ring. Include it after kit.h. */
 #ifndef SWEEP_WORLD_H
 #define SWEEP_WORLD_H
 
@@ -8,9 +8,9 @@
 #include <unistd.h>
 
 #define A kit_stream[0]
-#define B kit_stream[1] /* held: what it has freed is pending */
-#define C kit_stream[2] /* held: uses a block that A has freed */
-#define D kit_stream[3] /* has a scope, which is closed */
+#define B kit_stream[1]       /* held: what it has freed is pending */
+#define C kit_stream[2]       /* held: uses a block that A has freed */
+#define D kit_stream[3]       /* has a scope, which is closed */
 #define SENT ((size_t)200000) /* more than a ring copies directly: several slots */
 #define LIMIT (56 * MIB)
 
@@ -30,10 +30,19 @@ static gpupool_capture *scope, *made_scope;
 static gpupool_ticket ticket;
 static gpupool_exported exported;
 static gpupool_imported imported;
-static cudaStream_t far; /* of device 1, a peer, where it reaches the memory */
+static cudaStream_t far;            /* of device 1, a peer, where it reaches the memory */
 static int is_asleep, is_discarded; /* discarded: a sleep has dropped all content */
-static int maps, file, default_devices; /* a bit for each device that has a default arena */
-static char sent[SENT], got[SENT];
+static int maps, default_devices;   /* a bit for each device that has a default arena */
+static char sent[SENT], back[SENT];
+static void *shaped_at;             /* the newest block in cudaMalloc's shape */
+static gpupool_file_part sent_file; /* holds what `sent` holds */
+static struct {
+    gpupool_block block;
+    gpupool_stats stats;
+    gpupool_ring_stats ring;
+    size_t bytes;
+    uint64_t sum;
+} told; /* what functions have told */
 
 /* From here on no call fails: it is the test's own. 0: as before. */
 static void own_calls(int on) {
@@ -41,6 +50,35 @@ static void own_calls(int on) {
     depth += on ? 1 : -1;
     fake_fail_pause(depth > 0);
     fail_malloc_least = depth > 0 ? SIZE_MAX : 0;
+}
+
+static void fill_file(void) {
+    FILE *file = tmpfile();
+    memset(sent, LARGE + 1, SENT);
+    CHECK_EQ(fwrite(sent, 1, SENT, file) + (size_t)fflush(file), SENT);
+    sent_file.file = fileno(file);
+    sent_file.bytes = SENT;
+}
+
+static gpupool_result why(const void *result) {
+    return result ? GPUPOOL_OK : gpupool_last_result();
+}
+
+/* Checks that a table has each function that the header declares. */
+static void each_declared(int (*has)(const char *function)) {
+    FILE *header = fopen("tests/next/gpupool.h", "r");
+    char line[256], *end, *name;
+    if (!header) header = fopen("gpupool.h", "r");
+    if (!CHECK(header)) return;
+    while (fgets(line, sizeof line, header)) {
+        end = strncmp(line, "GPUPOOL_API ", 12) ? NULL : strchr(line, '(');
+        if (!end) continue;
+        *end = 0;
+        name = strrchr(line, ' ') + 1;
+        name += *name == '*';
+        if (!has(name)) check_fail(__FILE__, __LINE__, "not in the table: %s", name);
+    }
+    fclose(header);
 }
 
 /* ---- the program's functions ---- */
@@ -161,8 +199,6 @@ static void build_arena(void) {
 
 static void build(void) {
     gpupool_ring_config config = {0, MIB, 64 * KIB, -1};
-    void *block = NULL;
-    own_calls(1);
     kit_prepare();
     fake_quiet(1); /* what went wrong is asked for at the end */
     fake_devices(3);
@@ -171,15 +207,19 @@ static void build(void) {
     CHECK_EQ(cudaStreamCreateWithFlags(&far, cudaStreamNonBlocking), cudaSuccess);
     CHECK_EQ(cudaSetDevice(0), cudaSuccess);
     memset(blocks, 0, sizeof blocks);
+    memset(&imported, 0, sizeof imported);
     exported.descriptor = -1;
-    is_discarded = 0;
+    made = NULL;
+    made_ring = NULL;
+    made_scope = NULL;
+    ticket = 0;
+    is_asleep = is_discarded = 0;
     build_arena();
-    CHECK_EQ(gpupool_cudaMalloc(&block, 3 * MIB), cudaSuccess);
-    keep(SHAPED, block, 3 * MIB, A);
+    CHECK_EQ(gpupool_cudaMalloc(&shaped_at, 3 * MIB), cudaSuccess);
+    keep(SHAPED, shaped_at, 3 * MIB, A);
     blocks[SHAPED].of = gpupool_get_default_arena(0);
     default_devices = 1;
     CHECK_RESULT(gpupool_ring_create(&ring, &config), GPUPOOL_OK);
-    own_calls(0);
 }
 
 /* ---- what can be seen of it ---- */
@@ -208,10 +248,10 @@ static void see(gpupool_arena *of, sight *seen) {
     seen->asleep = stats.asleep;
 }
 
-static void is_as_before(const sight *before, gpupool_arena *of) {
+static void is_as_before(const sight *before) {
     sight now;
-    see(of, &now);
-    CHECK_RESULT(gpupool_check(of), GPUPOOL_OK);
+    see(arena, &now);
+    CHECK_RESULT(gpupool_check(arena), GPUPOOL_OK);
     CHECK_EQ(now.requested, before->requested);
     CHECK_EQ(now.allocated, before->allocated);
     CHECK_EQ(now.blocks, before->blocks);
@@ -222,45 +262,19 @@ static void is_as_before(const sight *before, gpupool_arena *of) {
 
 /* ---- a world ends: all of it can, and what is whole is still what it was ---- */
 
-static void end_blocks(int is_whole) {
+static int is_whole; /* nothing has failed for good */
+
+static void ends(gpupool_result result) {
+    if (is_whole) CHECK_RESULT(result, GPUPOOL_OK);
+    else CHECK(result == GPUPOOL_OK || result == GPUPOOL_E_CUDA);
+}
+
+static void end_blocks(void) {
     for (int i = 0; i < BLOCKS; i++) {
         if (!blocks[i].at) continue;
         if (is_whole && !is_discarded) verify_ends(&blocks[i], i + 1);
         if (i != OF_GRAPH) kit_free(blocks[i].of, blocks[i].at, blocks[i].stream);
     }
-}
-
-static void end_captures(int is_whole) {
-    gpupool_capture *both[] = {scope, made_scope};
-    for (int i = 0; i < 2; i++) {
-        gpupool_result result = both[i] ? gpupool_release_capture(both[i]) : GPUPOOL_OK;
-        if (is_whole) CHECK_RESULT(result, GPUPOOL_OK);
-    }
-    scope = made_scope = NULL;
-}
-
-static void end_arena(gpupool_arena **of, int is_whole) {
-    gpupool_result result = *of ? gpupool_arena_destroy(*of) : GPUPOOL_OK;
-    if (is_whole) CHECK_RESULT(result, GPUPOOL_OK);
-    else CHECK(result == GPUPOOL_OK || result == GPUPOOL_E_CUDA);
-    *of = NULL;
-}
-
-static void end_rings(int is_whole) {
-    gpupool_result result = ticket ? gpupool_ring_wait(ring, ticket, -1, NULL) : GPUPOOL_OK;
-    if (is_whole) CHECK_RESULT(result, GPUPOOL_OK);
-    if (ring) CHECK_RESULT(gpupool_ring_destroy(ring), GPUPOOL_OK);
-    if (made_ring) CHECK_RESULT(gpupool_ring_destroy(made_ring), GPUPOOL_OK);
-    ring = made_ring = NULL;
-    ticket = 0;
-}
-
-static void end_share(int is_whole) {
-    gpupool_result result = imported.memory ? gpupool_import_close(&imported) : GPUPOOL_OK;
-    if (is_whole) CHECK_RESULT(result, GPUPOOL_OK);
-    if (exported.descriptor >= 0) CHECK_EQ(close(exported.descriptor), 0);
-    memset(&imported, 0, sizeof imported);
-    exported.descriptor = -1;
 }
 
 /* Of a broken context: what CUDA did not take back is left to it. */
@@ -271,25 +285,24 @@ static void drop_the_rest(void) {
     fake_reset();
 }
 
-/* The world's streams have ended, as those of a broken context have. */
-static void end(int is_whole) {
-    own_calls(1);
-    fake_hold(B, 0);
+static void end(void) {
+    fake_hold(B, 0); /* their work ends, as with a broken context */
     fake_hold(C, 0);
-    own_calls(0);
     if (is_asleep && is_whole) CHECK_RESULT(gpupool_wake(arena), GPUPOOL_OK);
-    is_asleep = 0;
-    end_rings(is_whole);
-    end_share(is_whole);
-    end_blocks(is_whole);
-    end_captures(is_whole);
-    end_arena(&arena, is_whole);
-    end_arena(&made, is_whole);
+    if (ticket) ends(gpupool_ring_wait(ring, ticket, -1, NULL));
+    CHECK_RESULT(gpupool_ring_destroy(ring), GPUPOOL_OK);
+    if (made_ring) CHECK_RESULT(gpupool_ring_destroy(made_ring), GPUPOOL_OK);
+    if (imported.memory) ends(gpupool_import_close(&imported));
+    if (exported.descriptor >= 0) CHECK_EQ(close(exported.descriptor), 0);
+    end_blocks();
+    if (made_scope) ends(gpupool_release_capture(made_scope));
+    if (scope) ends(gpupool_release_capture(scope));
+    if (made) ends(gpupool_arena_destroy(made));
+    ends(gpupool_arena_destroy(arena));
     if (is_whole) CHECK_EQ(maps, 0);
-    for (int device = 0; device < 3; device++, default_devices >>= 1) {
-        made = default_devices & 1 ? gpupool_get_default_arena(device) : NULL;
-        end_arena(&made, is_whole);
-    }
+    for (int device = 0; device < 3; device++)
+        if (default_devices >> device & 1 && (made = gpupool_get_default_arena(device)) != NULL)
+            ends(gpupool_arena_destroy(made));
     if (is_whole) CHECK_EQ(cudaStreamDestroy(far), cudaSuccess);
     if (is_whole) kit_settle();
     else drop_the_rest();

@@ -166,17 +166,19 @@ static void close_traveller(traveller *t) {
     close(t->file);
 }
 
-/* Now and then a stream stands still, until the weather changes. */
+/* Now and then a stream stands still, or on a GPU is asked, until the weather changes. */
 static atomic_int is_over;
 static void *weather(void *user) {
-    traveller *travellers = (traveller *)user;
+    const traveller *t = (traveller *)user;
     uint64_t random = first_seed;
     while (!atomic_load(&is_over)) {
+        cudaStream_t stream = t[check_below(&random, THREADS)].streams[random % 2];
 #if CHECK_FAKE
-        cudaStream_t stream = travellers[check_below(&random, THREADS)].streams[random % 2];
         fake_hold(stream, FAKE_FIRM);
         usleep(300);
         fake_hold(stream, 0);
+#else
+        cudaStreamQuery(stream);
 #endif
         usleep((useconds_t)check_below(&random, 1000));
     }
