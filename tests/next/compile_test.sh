@@ -115,6 +115,15 @@ replaced() { # LANGUAGE FLAGS: calls, pointers, deleters, templates; in one file
     compile "$1 $2" "$out/replaced.o" $names/replace.c &&
         link_and_run "$out/replaced" "$CXX" "$out/replaced.o"
 }
+later() { # LANGUAGE FLAGS: an include that replaces, then the implementation
+    compile "$1 $2" "$out/later.o" $source/later.c &&
+        link_and_run "$out/later" "$CXX" "$out/later.o"
+}
+for language in c11 cpp11; do
+    check "replaced, and implemented later, $language" later "${!language}" ""
+    check "replaced, and implemented later, $language, streams per thread" later "${!language}" \
+        $per_thread
+done
 for language in c11 cpp11 cpp20; do
     check "replaced, $language" replaced "${!language}" ""
     check "replaced, $language, streams per thread" replaced "${!language}" $per_thread

@@ -78,9 +78,7 @@ Contents (search for "== NAME"):
 #ifndef GPUPOOL_H
 #define GPUPOOL_H
 
-#include <cuda.h>
 #include <cuda_runtime_api.h>
-#include <stddef.h>
 #include <stdint.h>
 #include <stdio.h>
 
@@ -114,9 +112,7 @@ Contents (search for "== NAME"):
 #define GPUPOOL_RING_SLOT_BYTES ((size_t)2 << 20) /* a ring copies in pieces of up to this size */
 #endif
 #ifndef GPUPOOL_RING_WORKERS
-#define GPUPOOL_RING_WORKERS \
-    0 /* threads of a ring; 0: processors less one, at most 11; -1: none \
-       */
+#define GPUPOOL_RING_WORKERS 0 /* its threads; 0: processors less one, at most 11; -1: none */
 #endif
 #ifndef GPUPOOL_ENVIRONMENT
 #define GPUPOOL_ENVIRONMENT 1 /* 0: no variable of the environment is read */
@@ -231,8 +227,7 @@ typedef struct gpupool_mapping { /* for on_map and on_unmap: a whole chunk, or a
 typedef struct gpupool_verdict {
     gpupool_cause cause;
     uint64_t asked, missing, device_missing, to_free, largest;
-    uint64_t limit, reserved, allocated, pending;
-    uint64_t device_free, device_total;
+    uint64_t limit, reserved, allocated, pending, device_free, device_total;
     char sentence[400];
 } gpupool_verdict;
 
@@ -257,12 +252,13 @@ enum gpupool_kind { GPUPOOL_CHUNK = 0, GPUPOOL_LIVE, GPUPOOL_PENDING, GPUPOOL_KE
 typedef struct gpupool_part { /* for gpupool_walk_blocks */
     enum gpupool_kind kind;
     void *memory;
-    size_t bytes;
-    gpupool_block block; /* LIVE: the block that it is a part of, */
-    size_t offset;       /* and where in the block it begins: a stitched one lies in pieces */
-    cudaStream_t stream; /* PENDING: which freed it last, if that is known */
-    int is_asleep;       /* the memory is the driver's: the arena sleeps */
+    size_t bytes, offset; /* LIVE: where it begins in its block: a stitched one lies in pieces */
+    gpupool_block block;  /* LIVE: the block that it is a part of */
+    cudaStream_t stream;  /* PENDING: which freed it last, if that is known */
+    int is_asleep;        /* the memory is the driver's: the arena sleeps */
 } gpupool_part;
+
+typedef int (*gpupool_visit_fn)(const gpupool_part *, void *user); /* nonzero ends the walk */
 
 typedef struct gpupool_arena_config {
     int device;       /* CUDA's ordinal */
@@ -293,16 +289,25 @@ typedef struct gpupool_counter {
     uint64_t now, peak;
 } gpupool_counter;
 
-typedef struct gpupool_stats {            /* sizes in bytes, counts since the arena was made */
-    gpupool_counter requested, allocated; /* live blocks: as asked for; in whole units */
-    gpupool_counter reserved, pending;    /* chunks; freed, and not known to be finished */
-    uint64_t blocks, free_blocks;         /* live blocks; runs of free memory */
-    uint64_t allocs, frees, failures;
-    uint64_t chunks, stitches;         /* that exist */
-    uint64_t stitched, reused;         /* stitches mapped; blocks that took one that was mapped */
-    uint64_t driver_calls, marks;      /* that create, map, unmap or release; events recorded */
-    uint64_t stream_waits, host_waits; /* for a stream: a stream, on the device; the host */
-    uint64_t limit, asleep, host;      /* 0: none; what sleep gave back; the host's for records */
+/* Sizes in bytes. Of now, and the peaks of four:
+       requested, allocated   live blocks: as asked for, and in whole units
+       reserved               chunks
+       pending                freed, and not known to be finished
+       blocks, free_blocks    live blocks; runs of free memory
+       chunks, stitches       that there are
+       limit                  on reserved bytes; 0: none
+       asleep, host           what sleep gave back; host memory of the arena's records
+   Counts since the arena was made:
+       stitched, reused       stitches mapped; blocks that took one which was mapped
+       driver_calls           calls that create, map, unmap or release memory
+       marks                  events recorded
+       stream_waits           a stream was made to wait for another, on the device
+       host_waits             the host waited for a stream or the device */
+typedef struct gpupool_stats {
+    gpupool_counter requested, allocated, reserved, pending;
+    uint64_t blocks, free_blocks, chunks, stitches, limit, asleep, host;
+    uint64_t allocs, frees, failures, stitched, reused;
+    uint64_t driver_calls, marks, stream_waits, host_waits;
 } gpupool_stats;
 
 /* -- the ring -- */
@@ -312,10 +317,9 @@ typedef uint64_t gpupool_ticket; /* of one transfer: never 0, never used twice b
 
 typedef enum gpupool_direction { GPUPOOL_UP = 0, GPUPOOL_DOWN } gpupool_direction; /* the device */
 
-typedef struct gpupool_ring_config {
-    int device;               /* CUDA's ordinal */
+typedef struct gpupool_ring_config { /* 0 is the option's value */
+    int device, workers;      /* CUDA's ordinal; threads that help callers: up to 64; -1: none */
     size_t bytes, slot_bytes; /* the most pinned memory: 256 KiB to 16 TiB; 64 KiB to a quarter */
-    int workers;              /* threads that help callers: up to 64; -1: none */
 } gpupool_ring_config;        /* 0: GPUPOOL_RING_BYTES, GPUPOOL_RING_SLOT_BYTES, _RING_WORKERS */
 
 /* Your functions. A call is about bytes [offset, offset + bytes) of the transfer: read writes them
@@ -345,12 +349,15 @@ typedef struct gpupool_transfer {
     gpupool_ticket *ticket; /* receives a ticket; NULL: the call returns when all is done */
 } gpupool_transfer;
 
-typedef struct gpupool_ring_stats { /* bytes, and counts; arrays by gpupool_direction */
-    uint64_t pinned, limit,
-        workers; /* limit: of pinned, and falls if the host refuses more; threads started */
-    uint64_t transfers[2], failures;    /* that have ended */
-    uint64_t bytes[2], direct_bytes[2]; /* of transfers that ended well; copied by CUDA itself:
-                                           pinned, device and small memory */
+/* Bytes and counts; arrays by gpupool_direction.
+       pinned, limit          pinned memory, and the most; the limit falls if the host refuses more
+       workers                threads that it has started
+       transfers, failures    that have ended
+       bytes, direct_bytes    of transfers that ended well; of these, what CUDA copied by itself:
+                              pinned, device and small memory */
+typedef struct gpupool_ring_stats {
+    uint64_t pinned, limit, workers;
+    uint64_t transfers[2], failures, bytes[2], direct_bytes[2];
 } gpupool_ring_stats;
 
 /* == API ==========================================================================================
@@ -364,8 +371,7 @@ GPUPOOL_API const char *gpupool_result_name(gpupool_result); /* "GPUPOOL_E_CUDA"
 
 /* Makes an arena. NULL config: the current device and all defaults. *arena is NULL after a failure.
  */
-GPUPOOL_API gpupool_result gpupool_arena_create(gpupool_arena **arena,
-                                                const gpupool_arena_config *);
+GPUPOOL_API gpupool_result gpupool_arena_create(gpupool_arena **, const gpupool_arena_config *);
 
 /* Returns all memory and ends the arena. Waits for the device. E_IN_USE while blocks are live or
    scopes are not released. No other thread may use the arena. A broken arena is always ended. */
@@ -395,8 +401,7 @@ GPUPOOL_API gpupool_result gpupool_record_stream(gpupool_arena *, const void *bl
 GPUPOOL_API gpupool_result gpupool_retire_stream(cudaStream_t);
 
 /* Describes the live block that begins at this address. E_INSIDE: *block is the one around it. */
-GPUPOOL_API gpupool_result gpupool_get_block(gpupool_arena *, const void *memory,
-                                             gpupool_block *block);
+GPUPOOL_API gpupool_result gpupool_get_block(gpupool_arena *, const void *, gpupool_block *);
 
 /* Returns idle chunks until at most keep_bytes stay reserved. Waits for the device. */
 GPUPOOL_API gpupool_result gpupool_trim(gpupool_arena *, size_t keep_bytes);
@@ -418,9 +423,7 @@ GPUPOOL_API gpupool_result gpupool_reset_peaks(gpupool_arena *);
 /* Shows `visit` each chunk, and after it the parts that make it up, by address. Ends when `visit`
    returns nonzero. The arena is locked meanwhile: `visit` calls nothing of gpupool, waits for no
    thread that does, and throws nothing. */
-GPUPOOL_API gpupool_result gpupool_walk_blocks(gpupool_arena *,
-                                               int (*visit)(const gpupool_part *, void *user),
-                                               void *user);
+GPUPOOL_API gpupool_result gpupool_walk_blocks(gpupool_arena *, gpupool_visit_fn, void *user);
 
 /* Writes what the arena has: as text for people, or as one line of JSON, whose words are those of
    gpupool_stats and gpupool_part. GPUPOOL_REPORT=file has such a report appended, as JSON if the
@@ -446,7 +449,9 @@ GPUPOOL_API gpupool_result gpupool_release_capture(gpupool_capture *);
 
 /* Gives an arena's MAPPED memory back to the driver; blocks and addresses stay, for graphs too.
    Waits for the device. Until gpupool_wake no work may touch the memory, requests and trim say
-   E_ASLEEP, and frees go on. A failure leaves the arena awake. E_IN_USE: a block is exported. */
+   E_ASLEEP, and frees go on. A failure leaves the arena awake. E_IN_USE: a block is exported. What
+   GPUPOOL_KEEP copies lies in host memory. After waking the system may take that when it needs it;
+   what it has not taken makes the next sleep twice as fast. gpupool_trim gives it back at once. */
 GPUPOOL_API gpupool_result gpupool_sleep(gpupool_arena *, gpupool_content);
 
 /* Gets memory again at the same addresses, all of it or, after a failure, none: then the arena
@@ -539,6 +544,7 @@ GPUPOOL_API gpupool_result gpupool_ring_get_stats(gpupool_ring *, gpupool_ring_s
 extern "C++" {
 #include <memory>
 #include <new>
+#include <type_traits>
 /* cuda::mr's names for where memory can be used; the whole of <cuda/memory_resource> would take
    nvcc seconds. Before CCCL 3.1 they exist only in programs that ask for them. */
 #if __cplusplus >= 201703L && __has_include(<cuda/version>)
@@ -582,11 +588,9 @@ struct stream {
 
 /* Owns an arena. Its end destroys the arena, if no block is live: else the arena stays (E_IN_USE).
    Can be moved, not copied. */
-struct gpi_destroy {
-    void operator()(gpupool_arena *arena) const noexcept { gpupool_arena_destroy(arena); }
-};
-struct arena : std::unique_ptr<gpupool_arena, gpi_destroy> {
-    explicit arena(const gpupool_arena_config *config = nullptr) {
+struct arena : std::unique_ptr<gpupool_arena, decltype(&gpupool_arena_destroy)> {
+    explicit arena(const gpupool_arena_config *config = nullptr)
+        : unique_ptr(nullptr, gpupool_arena_destroy) {
         gpupool_arena *made;
         if (gpupool_arena_create(&made, config) != GPUPOOL_OK) GPI_CPP_FAIL();
         reset(made);
@@ -611,7 +615,6 @@ class resource {
     static stream none() noexcept { return GPUPOOL_NO_STREAM; }
 
   public:
-    enum { is_host = 0 }; /* whether the host may use the memory */
     typedef gpi_of_device default_queries;
     resource(gpupool_arena *of, const char *label = nullptr) noexcept : arena_(of), label_(label) {}
     resource(const arena &of, const char *label = nullptr) noexcept : resource(of.get(), label) {}
@@ -639,7 +642,6 @@ class resource {
 
 /* The resource of an arena whose source is PINNED or MANAGED: the host may use the memory too. */
 struct host_resource : resource {
-    enum { is_host = 1 };
     typedef gpi_of_both default_queries;
     explicit host_resource(const resource &of) noexcept : resource(of) {}
 };
@@ -665,7 +667,7 @@ template <> struct gpi_elements<false> {
 /* An allocator for containers whose work is on one stream, from a resource. Thrust's vectors want
    one of Thrust's pointers besides. */
 template <class T, class Memory = resource, template <class> class... Pointer>
-struct allocator : gpi_elements<Memory::is_host || sizeof...(Pointer)> {
+struct allocator : gpi_elements<std::is_base_of<host_resource, Memory>() || sizeof...(Pointer)> {
     typedef T value_type;
     typedef typename gpi_pointer<T, Pointer...>::type pointer;
     template <class U> struct rebind { typedef allocator<U, Memory, Pointer...> other; };
@@ -694,32 +696,8 @@ struct allocator : gpi_elements<Memory::is_host || sizeof...(Pointer)> {
 #endif /* GPUPOOL_H */
 #if defined(GPUPOOL_IMPLEMENTATION) && !defined(GPUPOOL_IMPLEMENTED)
 #define GPUPOOL_IMPLEMENTED /* a second include adds nothing */
-
-#ifdef GPUPOOL_NAMED /* an earlier include has replaced them (NAMES) */
-#undef cudaMalloc
-#undef cudaFree
-#undef cudaMallocAsync
-#undef cudaFreeAsync
-#undef cudaStreamDestroy
-#undef cudaDeviceReset
-#endif
-
-#include <errno.h>
-#include <fcntl.h>
-#include <linux/futex.h>
-#include <pthread.h>
-#include <stdarg.h>
-#include <stdlib.h>
-#include <string.h>
-#include <sys/mman.h>
-#include <sys/stat.h>
-#include <sys/syscall.h>
-#include <sys/uio.h>
-#include <time.h>
-#include <unistd.h>
-#ifdef __SSE2__
-#include <emmintrin.h>
-#endif
+#undef GPUPOOL_NAME         /* what an earlier include has replaced is CUDA's here (NAMES) */
+#define GPUPOOL_NAME(cuda, ours) cuda
 
 /* == SYSTEM =======================================================================================
    What the arena needs of Linux and of the compiler: arithmetic, atomic access, a lock, records
@@ -732,15 +710,31 @@ struct allocator : gpi_elements<Memory::is_host || sizeof...(Pointer)> {
 
    Read first: gpi_system_lock, gpi_region, gpi_system_fail. */
 
-#if !defined(__cplusplus) && !defined(_DEFAULT_SOURCE) && !defined(_GNU_SOURCE)
+#include <cuda.h>
+#include <errno.h>
+#include <fcntl.h>
+#include <linux/futex.h>
+#include <linux/mman.h>
+#include <pthread.h>
+#include <stdarg.h>
+#include <stddef.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/mman.h>
+#include <sys/stat.h>
+#include <sys/syscall.h>
+#include <sys/uio.h>
+#include <time.h>
+#include <unistd.h>
+#ifdef __SSE2__
+#include <emmintrin.h>
+#endif
+
+#if !defined(__cplusplus) && !defined(_GNU_SOURCE)
 long syscall(long number, ...); /* -std=c11 leaves these out */
 ssize_t pread(int file, void *to, size_t bytes, off_t at);
-#endif
-#ifndef MAP_ANONYMOUS
-#define MAP_ANONYMOUS 0x20
-#endif
-#ifndef MAP_NORESERVE
-#define MAP_NORESERVE 0x4000
+char *secure_getenv(const char *name);
+FILE *open_memstream(char **text, size_t *bytes);
 #endif
 
 #define GPI_READ(at) __atomic_load_n(at, __ATOMIC_ACQUIRE)
@@ -750,10 +744,8 @@ ssize_t pread(int file, void *to, size_t bytes, off_t at);
 
 #if defined(__x86_64__)
 #define GPI_PAUSE() __builtin_ia32_pause()
-#elif defined(__aarch64__)
-#define GPI_PAUSE() __asm__ __volatile__("yield")
 #else
-#define GPI_PAUSE() ((void)0)
+#define GPI_PAUSE() __asm__ __volatile__("yield") /* of ARM: CUDA runs on these two */
 #endif
 
 static uint64_t gpi_min(uint64_t a, uint64_t b) {
@@ -771,9 +763,6 @@ static uint64_t gpi_down(uint64_t n, uint64_t power) {
 static uint64_t gpi_up(uint64_t n, uint64_t power) {
     return (n + power - 1) & ~(power - 1);
 }
-static unsigned gpi_low_bit(uint64_t n) {
-    return (unsigned)__builtin_ctzll(n);
-}
 static unsigned gpi_high_bit(uint64_t n) {
     return 63u - (unsigned)__builtin_clzll(n);
 }
@@ -783,15 +772,12 @@ static uint64_t gpi_hash(uint64_t n) {
 
 /* -- locks -- */
 
-typedef struct gpi_lock {
-    int word;
-} gpi_lock;
+typedef int gpi_lock; /* its word */
 
-static int gpi_system_try(gpi_lock *lock, int word) {
+static int gpi_system_try(gpi_lock *lock) {
     int open = 0;
-    return GPI_LOOK(&lock->word) == 0 &&
-           __atomic_compare_exchange_n(&lock->word, &open, word, 0, __ATOMIC_ACQUIRE,
-                                       __ATOMIC_RELAXED);
+    return GPI_LOOK(lock) == 0 &&
+           __atomic_compare_exchange_n(lock, &open, 1, 0, __ATOMIC_ACQUIRE, __ATOMIC_RELAXED);
 }
 
 /* What a lock protects takes some 100 ns, a sleep and its end some 10 us. So a thread first looks
@@ -800,28 +786,19 @@ static void gpi_system_lock_wait(gpi_lock *lock) {
     int gap, i;
     for (gap = 32; gap <= 2048; gap += gap / 4) {
         for (i = 0; i < gap; i++) GPI_PAUSE();
-        if (gpi_system_try(lock, 1)) return;
+        if (gpi_system_try(lock)) return;
     }
-    while (__atomic_exchange_n(&lock->word, 2, __ATOMIC_ACQUIRE))
-        syscall(SYS_futex, &lock->word, FUTEX_WAIT_PRIVATE, 2, NULL, NULL, 0);
+    while (__atomic_exchange_n(lock, 2, __ATOMIC_ACQUIRE))
+        syscall(SYS_futex, lock, FUTEX_WAIT_PRIVATE, 2, NULL, NULL, 0);
 }
 
 static inline void gpi_system_lock(gpi_lock *lock) {
-    if (!gpi_system_try(lock, 1)) gpi_system_lock_wait(lock);
+    if (!gpi_system_try(lock)) gpi_system_lock_wait(lock);
 }
 
 static inline void gpi_system_unlock(gpi_lock *lock) {
-    if (__atomic_exchange_n(&lock->word, 0, __ATOMIC_RELEASE) == 2)
-        syscall(SYS_futex, &lock->word, FUTEX_WAKE_PRIVATE, 1, NULL, NULL, 0);
-}
-
-/* Lets a thread that waits for the lock have it first: one that takes its lock again at once would
-   win each time against a thread that must wake up. */
-static void gpi_system_pass(gpi_lock *lock) {
-    int pauses = GPI_LOOK(&lock->word) == 2 ? 4096 : 64;
-    gpi_system_unlock(lock);
-    while (pauses-- && !GPI_LOOK(&lock->word)) GPI_PAUSE();
-    gpi_system_lock(lock);
+    if (__atomic_exchange_n(lock, 0, __ATOMIC_RELEASE) == 2)
+        syscall(SYS_futex, lock, FUTEX_WAKE_PRIVATE, 1, NULL, NULL, 0);
 }
 
 /* Sleeps while *word is `old`; some other thread changes it and then wakes all. */
@@ -842,19 +819,14 @@ static uint64_t gpi_system_now(void) {
 
 /* -- memory of the host -- */
 
-enum {
-    GPI_STEP = 2 << 20,
-    GPI_DONTDUMP = 16,
-    GPI_WIPEONFORK = 18,
-    GPI_HUGEPAGE = 14,
-    GPI_DONTFORK = 10
-}; /* MADV_, which c11 hides */
-
-/* Zeroed memory of whole pages that the host backs when it is touched. NULL: no addresses. */
-static void *gpi_system_pages(uint64_t bytes, int protection) {
-    void *memory =
-        mmap(NULL, bytes, protection, MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0);
-    return memory == MAP_FAILED ? NULL : memory;
+/* Zeroed memory of whole pages that the host backs when it is touched; the advice is madvise's.
+   NULL: no addresses. */
+static void *gpi_system_pages(uint64_t bytes, int protection, int advice) {
+    int flags = MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE;
+    void *pages = mmap(NULL, bytes, protection, flags, -1, 0);
+    if (pages == MAP_FAILED) return NULL;
+    syscall(SYS_madvise, pages, bytes, (long)advice);
+    return pages;
 }
 
 /* Host memory of zeros, for GPUPOOL_FREE. NULL: the host has none. */
@@ -892,9 +864,11 @@ typedef struct gpi_region {
     uint64_t size, opened, used;
 } gpi_region;
 
+enum { GPI_STEP = 2 << 20 };
+
 static int gpi_region_open(gpi_region *region, uint64_t size) {
-    region->base = (char *)gpi_system_pages(size, PROT_NONE);
-    region->size = region->base ? size : 0;
+    region->base = (char *)gpi_system_pages(size, PROT_NONE, MADV_DONTDUMP);
+    region->size = size;
     return region->base != NULL;
 }
 
@@ -902,11 +876,8 @@ static int gpi_region_open(gpi_region *region, uint64_t size) {
    host or the region has too few. */
 static int gpi_region_ensure(gpi_region *region, uint64_t bytes) {
     uint64_t need = gpi_up(region->used + bytes, GPI_STEP);
-    char *end = region->base + region->opened;
     if (need <= region->opened) return 1;
-    if (need > region->size) return 0;
-    if (mprotect(end, need - region->opened, PROT_READ | PROT_WRITE)) return 0;
-    syscall(SYS_madvise, end, need - region->opened, (long)GPI_DONTDUMP);
+    if (need > region->size || mprotect(region->base, need, PROT_READ | PROT_WRITE)) return 0;
     region->opened = need;
     return 1;
 }
@@ -915,11 +886,6 @@ static void *gpi_region_get(gpi_region *region, uint64_t bytes) {
     void *record = region->base + region->used;
     region->used += bytes;
     return record;
-}
-
-static void gpi_region_close(gpi_region *region) {
-    if (region->base) munmap(region->base, region->size);
-    memset(region, 0, sizeof *region);
 }
 
 /* -- the process and the thread -- */
@@ -940,37 +906,27 @@ typedef struct gpi_failure {
     char text[512];
 } gpi_failure;
 
-typedef struct gpi_thread_state {
-    uint64_t number; /* never used twice; 0: not asked for */
-    int in_callback; /* on_out_of_memory runs */
+static __thread struct {
+    uint64_t number;     /* never used twice; 0: not asked for */
+    int in_callback;     /* on_out_of_memory runs */
+    cudaError_t runtime; /* its last error before the call under way */
     gpi_failure last;
     gpupool_verdict verdict;
-} gpi_thread_state;
-
-static __thread gpi_thread_state gpi_thread;
+} gpi_thread;
 
 /* Whether this process is the child of one that had made an arena. */
 static int gpi_system_is_forked(void) {
     return gpi_process.page && *gpi_process.page == 0;
 }
 
-static gpupool_result gpi_system_open(void) {
+static int gpi_system_open(void) {
     gpi_system_lock(&gpi_process.lock);
     if (!gpi_process.page) {
-        gpi_process.page = (int *)gpi_system_pages(4096, PROT_READ | PROT_WRITE);
-        if (gpi_process.page) {
-            syscall(SYS_madvise, gpi_process.page, 4096L, (long)GPI_WIPEONFORK);
-            *gpi_process.page = 1;
-        }
+        gpi_process.page = (int *)gpi_system_pages(4096, PROT_READ | PROT_WRITE, MADV_WIPEONFORK);
+        if (gpi_process.page) *gpi_process.page = 1;
     }
     gpi_system_unlock(&gpi_process.lock);
-    return gpi_process.page ? GPUPOOL_OK : GPUPOOL_E_HOST_MEMORY;
-}
-
-static uint64_t gpi_system_thread_number(void) {
-    if (!gpi_thread.number)
-        gpi_thread.number = __atomic_add_fetch(&gpi_process.threads, 1, __ATOMIC_RELAXED);
-    return gpi_thread.number;
+    return gpi_process.page != NULL;
 }
 
 /* Sets the thread's last error, and returns `result`. */
@@ -983,16 +939,10 @@ gpi_system_fail(gpupool_result result, const char *format, ...) {
     return gpi_thread.last.result = result;
 }
 
-/* Around what may fail without being a failure of the call. Mostly there is no text to copy. */
-static void gpi_system_keep(gpi_failure *before) {
-    before->result = gpi_thread.last.result;
-    if (before->result != GPUPOOL_OK) *before = gpi_thread.last;
-}
-
-static void gpi_system_restore(const gpi_failure *before) {
-    if (before->result != GPUPOOL_OK) gpi_thread.last = *before;
-    else gpi_thread.last.text[0] = 0;
-    gpi_thread.last.result = before->result;
+/* Mostly there is no text to copy. */
+static void gpi_failure_copy(gpi_failure *to, const gpi_failure *from) {
+    to->result = from->result;
+    memcpy(to->text, from->text, strlen(from->text) + 1);
 }
 
 /* Calls a function of the program. In C++ what it throws ends here: through the frames above it
@@ -1009,8 +959,7 @@ static void gpi_system_restore(const gpi_failure *before) {
 #endif
 
 static gpupool_result gpi_system_no_memory(void) {
-    return gpi_system_fail(GPUPOOL_E_HOST_MEMORY,
-                           "the host has no memory for the arena's records; nothing was changed");
+    return gpi_system_fail(GPUPOOL_E_HOST_MEMORY, "the host has no memory; nothing was changed");
 }
 
 GPUPOOL_API gpupool_result gpupool_last_result(void) {
@@ -1057,7 +1006,6 @@ GPUPOOL_API const char *gpupool_result_name(gpupool_result result) {
 
 /* From memory_alloc on they get, map or return memory, and are counted. */
 #define GPI_CALLS(CALL) \
-    CALL(error_name, cuGetErrorName) \
     CALL(attribute, cuDeviceGetAttribute) \
     CALL(retain, cuDevicePrimaryCtxRetain) \
     CALL(release_context, cuDevicePrimaryCtxRelease) \
@@ -1113,11 +1061,11 @@ typedef struct gpi_driver {
 #define GPI_CALL_FIELD(field, name) __typeof__(name) *field;
     GPI_CALLS(GPI_CALL_FIELD)
     int device, can_map;
-    unsigned share;        /* gpupool_share of mapped memory */
-    CUcontext context;     /* the device's primary context; NULL: not open */
-    uint64_t total_bytes;  /* of the device */
-    uint64_t memory_calls; /* made so far: calls that get, map or return memory */
-    int peers[GPI_PEERS];  /* devices that may use the memory too, */
+    CUmemAllocationProp properties; /* of mapped memory */
+    CUcontext context;              /* the device's primary context; NULL: not open */
+    size_t total_bytes;             /* of the device */
+    uint64_t memory_calls;          /* made so far: calls that get, map or return memory */
+    int peers[GPI_PEERS];           /* devices that may use the memory too, */
     CUcontext peer_contexts[GPI_PEERS];
     int peer_count;
 } gpi_driver;
@@ -1128,14 +1076,12 @@ typedef struct gpi_driver {
     gpi_driver_told(driver, offsetof(gpi_driver, field) / sizeof(void *), error)
 
 static gpupool_result gpi_driver_told(gpi_driver *driver, size_t call, CUresult error) {
-    const char *name = NULL;
+    int is_memory = error == CUDA_ERROR_OUT_OF_MEMORY;
     if (call >= offsetof(gpi_driver, memory_alloc) / sizeof(void *))
         __atomic_add_fetch(&driver->memory_calls, 1, __ATOMIC_RELAXED);
     if (error == CUDA_SUCCESS) return GPUPOOL_OK;
-    driver->error_name(error, &name);
-    return gpi_system_fail(error == CUDA_ERROR_OUT_OF_MEMORY ? GPUPOOL_E_OUT_OF_MEMORY
-                                                             : GPUPOOL_E_CUDA,
-                           "%s: %s", gpi_call_names[call], name ? name : "unknown error");
+    return gpi_system_fail(is_memory ? GPUPOOL_E_OUT_OF_MEMORY : GPUPOOL_E_CUDA, "%s: %s",
+                           gpi_call_names[call], cudaGetErrorName((cudaError_t)error));
 }
 
 /* What a thread had before it entered. */
@@ -1169,72 +1115,56 @@ static void gpi_driver_leave(gpi_visit *visit) {
     __attribute__((cleanup(gpi_driver_leave), unused)) gpi_visit visit = \
         gpi_driver_enter(driver, context)
 
-static void gpi_driver_describe(const gpi_driver *driver, CUmemAllocationProp *properties) {
-    memset(properties, 0, sizeof *properties);
-    properties->type = CU_MEM_ALLOCATION_TYPE_PINNED;
-    properties->location.type = CU_MEM_LOCATION_TYPE_DEVICE;
-    properties->location.id = driver->device;
-    if (driver->share & GPUPOOL_SHARE_PROCESSES)
-        properties->requestedHandleTypes = CU_MEM_HANDLE_TYPE_POSIX_FILE_DESCRIPTOR;
-    if (driver->share & GPUPOOL_SHARE_RDMA) properties->allocFlags.gpuDirectRDMACapable = 1;
-}
+/* Makes a call of the runtime, whose last error stays what it was (rule 5). */
+#define GPI_RUN(call, ...) \
+    (gpi_thread.runtime = cudaPeekAtLastError(), gpi_driver_ran(#call, call(__VA_ARGS__)))
 
-/* The result of a call of the runtime, whose last error stays what it was `before` (rule 5). */
-static gpupool_result gpi_driver_ran(const char *call, cudaError_t error, cudaError_t before) {
+static gpupool_result gpi_driver_ran(const char *call, cudaError_t error) {
     if (error == cudaSuccess) return GPUPOOL_OK;
-    if (before == cudaSuccess) cudaGetLastError();
+    if (gpi_thread.runtime == cudaSuccess) cudaGetLastError();
     return gpi_system_fail(GPUPOOL_E_CUDA, "%s: %s", call, cudaGetErrorName(error));
 }
 
-static gpupool_result gpi_driver_current(int *device) {
-    cudaError_t before = cudaPeekAtLastError();
-    return gpi_driver_ran("cudaGetDevice", cudaGetDevice(device), before);
-}
-
 static gpupool_result gpi_driver_has(int device) {
-    cudaError_t before = cudaPeekAtLastError();
     int devices = 0;
-    gpupool_result result =
-        gpi_driver_ran("cudaGetDeviceCount", cudaGetDeviceCount(&devices), before);
+    gpupool_result result = GPI_RUN(cudaGetDeviceCount, &devices);
     if (result != GPUPOOL_OK || (device >= 0 && device < devices)) return result;
     return gpi_system_fail(GPUPOOL_E_ARGUMENT, "device: %d is not in 0 to %d", device, devices - 1);
 }
 
 static gpupool_result gpi_driver_open(gpi_driver *driver, int device, unsigned share) {
-    cudaError_t before = cudaPeekAtLastError();
     gpupool_result result = gpi_driver_has(device);
-    size_t i, page = 0, free_bytes = 0, total = 0;
-    CUmemAllocationProp properties;
+    CUmemAllocationProp *properties = &driver->properties;
+    size_t i, page = 0, free_bytes;
     memset(driver, 0, sizeof *driver);
     driver->device = device;
-    driver->share = share;
     for (i = 0; i < GPI_CALL_COUNT && result == GPUPOOL_OK; i++) {
-        enum cudaDriverEntryPointQueryResult status;
         void *found = NULL;
-        cudaError_t error = cudaGetDriverEntryPointByVersion(gpi_call_names[i], &found, 12000,
-                                                             cudaEnableDefault, &status);
-        if (error == cudaSuccess && !found) error = cudaErrorSymbolNotFound;
-        result = gpi_driver_ran(gpi_call_names[i], error, before);
-        memcpy((char *)driver + i * sizeof found, &found, sizeof found); /* the first fields */
+        result = gpi_driver_ran(gpi_call_names[i],
+                                cudaGetDriverEntryPointByVersion(gpi_call_names[i], &found, 12000,
+                                                                 cudaEnableDefault, NULL));
+        memcpy((char *)driver + i * sizeof found, &found, sizeof found);
     }
     if (result == GPUPOOL_OK) result = GPI_TELL(driver, retain, &driver->context, device);
     if (result != GPUPOOL_OK) return result;
     GPI_VISIT(driver, driver->context);
+    properties->type = CU_MEM_ALLOCATION_TYPE_PINNED;
+    properties->location.type = CU_MEM_LOCATION_TYPE_DEVICE;
+    properties->location.id = device;
+    if (share & GPUPOOL_SHARE_PROCESSES)
+        properties->requestedHandleTypes = CU_MEM_HANDLE_TYPE_POSIX_FILE_DESCRIPTOR;
+    properties->allocFlags.gpuDirectRDMACapable = (share & GPUPOOL_SHARE_RDMA) != 0;
     driver->attribute(&driver->can_map, CU_DEVICE_ATTRIBUTE_VIRTUAL_MEMORY_MANAGEMENT_SUPPORTED,
                       device);
-    gpi_driver_describe(driver, &properties);
-    driver->granularity(&page, &properties, CU_MEM_ALLOC_GRANULARITY_MINIMUM);
+    driver->granularity(&page, properties, CU_MEM_ALLOC_GRANULARITY_MINIMUM);
     if (!page || (2 << 20) % page) driver->can_map = 0;
-    result = GPI_TELL(driver, memory_info, &free_bytes, &total);
-    driver->total_bytes = total;
-    return result;
+    return GPI_TELL(driver, memory_info, &free_bytes, &driver->total_bytes);
 }
 
 static void gpi_driver_close(gpi_driver *driver) {
     int i;
     for (i = 0; i < driver->peer_count; i++) driver->release_context(driver->peers[i]);
     if (driver->context) driver->release_context(driver->device);
-    driver->context = NULL;
 }
 
 /* Lets the device and its peers use mapped memory. */
@@ -1260,8 +1190,7 @@ static int gpi_driver_is_capturing(const gpi_driver *driver, cudaStream_t stream
 
 static gpupool_result gpi_driver_capturing(void) {
     return gpi_system_fail(GPUPOOL_E_CAPTURING,
-                           "the stream captures (rule 3): a request gets only memory at hand; "
-                           "open a scope with gpupool_begin_capture before");
+                           "the stream captures (rule 3): open a scope by gpupool_begin_capture");
 }
 
 /* In place of a stream: ALL. No handle of CUDA's, which are 0, 1, 2 or addresses of structs. */
@@ -1295,9 +1224,8 @@ static gpupool_result gpi_driver_mark(gpi_driver *driver, CUcontext context, CUe
     GPI_VISIT(*event && !gpi_driver_is_special(stream) ? NULL : driver, context); /* D3 */
     if (gpi_driver_is_capturing(driver, stream)) return gpi_driver_capturing();
     if (!*event) result = GPI_TELL(driver, event_create, event, CU_EVENT_DISABLE_TIMING);
-    if (result != GPUPOOL_OK) return result;
-    result = GPI_TELL(driver, event_record, *event, stream);
-    if (gpi_driver_is_capturing(driver, stream)) {
+    if (result == GPUPOOL_OK) result = GPI_TELL(driver, event_record, *event, stream);
+    if (*event && gpi_driver_is_capturing(driver, stream)) {
         driver->event_destroy(*event);
         *event = NULL;
         return gpi_driver_capturing();
@@ -1339,10 +1267,6 @@ static uint64_t gpi_driver_free_bytes(gpi_driver *driver) {
 
    Read first: gpi_text_limit. */
 
-#if !defined(__cplusplus) && !defined(_GNU_SOURCE)
-char *secure_getenv(const char *name); /* -std=c11 leaves it out */
-#endif
-
 /* A variable's value; NULL: it is not set, or empty, as a shell takes one away for a command. */
 static const char *gpi_text_variable(const char *name) {
     const char *text = GPUPOOL_ENVIRONMENT ? secure_getenv(name) : NULL;
@@ -1359,11 +1283,8 @@ static gpi_text gpi_text_size(uint64_t bytes) {
     unsigned power = (unsigned)gpi_min(gpi_high_bit(bytes | 1) / 10, 4);
     uint64_t one = (uint64_t)1 << 10 * power, hundredths = (bytes * 100 + one - 1) / one;
     gpi_text size;
-    if (!power) snprintf(size.text, sizeof size.text, "%u B", (unsigned)bytes);
-    else
-        snprintf(size.text, sizeof size.text, "%llu.%02u %s",
-                 (unsigned long long)(hundredths / 100), (unsigned)(hundredths % 100),
-                 names[power]);
+    snprintf(size.text, sizeof size.text, power ? "%llu.%02u %s" : "%llu%.0u %s", /* no ".00 B" */
+             (unsigned long long)(hundredths / 100), (unsigned)(hundredths % 100), names[power]);
     return size;
 }
 
@@ -1373,53 +1294,41 @@ static unsigned gpi_text_letter(const char *text) {
     const unsigned char *t = (const unsigned char *)text;
     unsigned length = t[0] < 0x80 ? 1 : t[0] < 0xe0 ? 2 : t[0] < 0xf0 ? 3 : 4, i;
     uint32_t code = t[0] - first[length]; /* below a first byte: far beyond all letters */
-    for (i = 1; i < length; i++) {
-        if ((t[i] & 0xc0) != 0x80) return 0;
-        code = code << 6 | (t[i] & 0x3f);
-    }
-    if (code < least[length] || code == 0x7f || code > 0x10ffff) return 0;
+    for (i = 1; i < length && (t[i] & 0xc0) == 0x80; i++) code = code << 6 | (t[i] & 0x3f);
+    if (i < length || code < least[length] || code == 0x7f || code > 0x10ffff) return 0;
     return code >> 11 == 0x1b ? 0 : length; /* half of a pair */
 }
 
 /* Copies a text so that it stays one line of UTF-8: cut between letters; what is no letter as \xNN.
  */
 static const char *gpi_text_line(char *to, size_t room, const char *from) {
-    char part[8];
     size_t used = 0, length;
-    for (; *from; from += gpi_max(gpi_text_letter(from), 1)) {
+    for (; *from; from += gpi_max(length, 1), used += length ? length : 4) {
         length = gpi_text_letter(from);
-        if (length) memcpy(part, from, length);
-        else length = (size_t)snprintf(part, sizeof part, "\\x%02x", (unsigned char)*from);
-        if (used + length >= room) break;
-        memcpy(to + used, part, length);
-        used += length;
+        if (used + (length ? length : 4) >= room) break;
+        if (length) memcpy(to + used, from, length);
+        else snprintf(to + used, 5, "\\x%02x", (unsigned char)*from);
     }
     to[used] = 0;
     return to;
 }
 
-/* Whether two words of ASCII are equal, in any case; not by the locale. */
+/* Whether a text is the word, which is in small letters of ASCII, in any case; not by the locale.
+ */
 static int gpi_text_is(const char *text, const char *word) {
-    for (; *text || *word; text++, word++) {
-        int a = *text >= 'a' && *text <= 'z' ? *text - 32 : *text;
-        int b = *word >= 'a' && *word <= 'z' ? *word - 32 : *word;
-        if (a != b) return 0;
-    }
-    return 1;
+    for (; *word && (*text | 32) == *word; text++) word++;
+    return *text == *word;
 }
 
 /* The bytes that a unit stands for; 0: it is none. */
 static double gpi_text_unit(const char *text, uint64_t total) {
-    static const char letters[] = "KkMmGgTt";
-    const char *letter;
+    const char *powers = strchr("tgmk", *text | 32);
     double bytes = 1, base;
-    long power;
-    if (!*text || gpi_text_is(text, "B")) return 1;
+    if (!*text || gpi_text_is(text, "b")) return 1;
     if (*text == '%' && !text[1]) return (double)total / 100;
-    letter = strchr(letters, *text);
-    base = gpi_text_is(text + 1, "B") ? 1000 : 1024;
-    if (!letter || (base > 1000 && text[1] && !gpi_text_is(text + 1, "iB"))) return 0;
-    for (power = (letter - letters) / 2; power >= 0; power--) bytes *= base;
+    base = gpi_text_is(text + 1, "b") ? 1000 : 1024;
+    if (!powers || (base > 1000 && text[1] && !gpi_text_is(text + 1, "ib"))) return 0;
+    for (; *powers; powers++) bytes *= base;
     return bytes;
 }
 
@@ -1512,6 +1421,7 @@ enum {
     GPI_TRIES = 4,
     GPI_TRIES_SLOW = 256, /* runs of a bin that a search looks at */
     GPI_INDEX_BITS = 18,
+    GPI_PEEKS = 16,     /* entries of the index that a look without the lock takes */
     GPI_TABLE_BITS = 10 /* of the table of streams */
 };
 
@@ -1604,15 +1514,13 @@ struct gpi_stream {    /* (STREAM) */
     int64_t more_allocs, more_frees;
     /* from here on under the arena's lock */
     gpi_kind kind;
-    gpi_stream *next;      /* of all, but for graphs */
-    gpi_stream *next_busy; /* a mark is under way */
-    int is_busy;
+    gpi_stream *next; /* of all, but for graphs */
     CUcontext context;
     gpi_list list;
-    uint64_t issued, passed, moved; /* positions: last given; finished; moved to ANY */
-    CUevent event;                  /* recorded behind all frees up to mark_at */
+    uint64_t issued, passed; /* positions: last given; finished */
+    CUevent event; /* recorded behind all frees up to mark_at; NULL: none, or a thread records it */
     uint64_t mark_at;
-    int recording, followers; /* threads that record the event, or wait for it, lock open */
+    int users; /* threads that record the event, or wait for it, lock open */
     uint64_t fresh_frees, fresh_units; /* freed since the last mark */
     gpi_run *owned;                    /* GRAPH: live and waiting blocks that belong to it */
     gpi_stream *origin;                /* GRAPH: whose scope it is, while it is open */
@@ -1622,17 +1530,16 @@ struct gpi_stream {    /* (STREAM) */
 
 typedef struct gpi_streams { /* (STREAM) */
     gpi_stream *table[1 << GPI_TABLE_BITS];
-    gpi_stream *all_streams, *busy;
+    gpi_stream *all_streams;
     gpi_stream all, none;
-    uint64_t ordinary_count;       /* streams ever seen */
-    int is_shared;                 /* streams may take each other's memory: marks are of use */
-    uint64_t position, passed;     /* last given; what a wait for the device has passed */
-    uint64_t fresh_units;          /* freed and not marked, of all streams */
-    int mark_shift, marks_in_vain; /* marks that pay: gpi_stream_is_due */
-    gpi_run *waiting;              /* WAITING blocks without a graph's use */
-    uint64_t quiet_until;          /* the marks under way are not asked up to this position */
-    uint64_t progress, asked;      /* counts what passes; its value when `waiting` was asked */
-    uint64_t marks, stream_waits, host_waits;
+    uint64_t ordinary_count;   /* streams ever seen */
+    int is_shared;             /* streams may take each other's memory: marks are of use */
+    uint64_t position, passed; /* last given; what a wait for the device has passed */
+    uint64_t fresh_units;      /* freed and not marked, of all streams */
+    uint64_t marks_in_vain;    /* since marks were wanted: gpi_stream_is_due */
+    gpi_run *waiting;          /* WAITING blocks without a graph's use */
+    uint64_t quiet_until;      /* the marks under way are not asked up to this position */
+    uint64_t progress, asked;  /* counts what passes; its value when `waiting` was asked */
 } gpi_streams;
 
 typedef struct gpi_range {
@@ -1676,10 +1583,9 @@ typedef struct gpi_stitch {  /* (STITCH) */
 
 typedef struct gpi_stitches { /* (STITCH) */
     gpi_stitch *bins[GPI_BINS];
-    uint64_t count, idle_pieces, ticks;
-    int64_t credit;     /* what may still be mapped, in frees: gpi_stitch_credit */
+    uint64_t idle_pieces, ticks;
+    uint64_t credit;    /* what may still be mapped, in frees: gpi_stitch_credit */
     uint64_t credit_at; /* the position up to which frees have earned credit */
-    uint64_t stitched, reused;
 } gpi_stitches;
 
 typedef struct gpi_mail {
@@ -1698,11 +1604,13 @@ typedef struct gpi_backup { /* content of live blocks, while the arena sleeps (S
 enum { GPI_MAGIC = 0x6770756c, GPI_ENDED }; /* in use; ended: its struct is free */
 
 struct gpupool_arena {
-    int magic;     /* 0: comes or goes, or in a forked child */
-    int attention; /* not 0: fast paths go the slow way (mail, broken, not awake) */
-    gpi_lock lock; /* of all that follows but where a comment says otherwise */
-    int outside;   /* threads that have opened the lock for a call, and come back */
-    int returns;   /* counts up when one does, while the arena falls asleep */
+    gpupool_arena
+        *next_arena; /* of the process's list; stays when the struct serves again (LIFE) */
+    int magic;       /* 0: comes or goes, or in a forked child */
+    int attention;   /* not 0: fast paths go the slow way (mail, broken, not awake) */
+    gpi_lock lock;   /* of all that follows but where a comment says otherwise */
+    int outside;     /* threads that have opened the lock for a call, and come back */
+    int returns;     /* counts up when one does, while the arena falls asleep */
     gpi_sleep sleep;
     gpi_backup backup;
     gpi_driver driver;
@@ -1710,8 +1618,7 @@ struct gpupool_arena {
     gpi_streams streams;
     gpi_chunks chunks;
     gpi_stitches stitches;
-    gpupool_counter allocated, requested;
-    uint64_t allocs, frees, failures;
+    gpupool_stats stats;  /* what gpi_figures_read does not find elsewhere */
     uint64_t short_until; /* memory was short: up to this position frees keep no caches */
     gpi_mail *mail;       /* atomic: blocks freed in host functions (ALLOC) */
     gpupool_capture *spare_captures; /* released scopes, linked by graph.next (CAPTURE) */
@@ -1721,7 +1628,6 @@ struct gpupool_arena {
     char broken_text[256];
     char name[32];
     gpupool_arena_config config;
-    gpupool_arena *next_arena;
     gpupool_arena **default_at; /* the process's place for it, if it is a default arena (SHAPE) */
     int visitors, departures;   /* threads that found it in the process's list; that left (LIFE) */
 };
@@ -1735,22 +1641,19 @@ static void gpi_arena_open(gpupool_arena *arena) {
     gpi_system_unlock(&arena->lock);
 }
 
-/* Who opened the lock has it again. */
-static void gpi_arena_return(gpupool_arena *arena) {
+static void gpi_arena_close(gpupool_arena *arena) {
+    gpi_system_lock(&arena->lock);
     arena->outside--;
     if (arena->sleep == GPI_FALLING) gpi_system_wake_all(&arena->returns);
 }
 
-static void gpi_arena_close(gpupool_arena *arena) {
-    gpi_system_lock(&arena->lock);
-    gpi_arena_return(arena);
-}
-
-/* Between two steps of long work: others go on. */
+/* Between two steps of long work a thread that waits for the lock has it first: who takes its lock
+   again at once would win each time against a thread that must wake up. */
 static void gpi_arena_pass(gpupool_arena *arena) {
-    arena->outside++;
-    gpi_system_pass(&arena->lock);
-    gpi_arena_return(arena);
+    int pauses = GPI_LOOK(&arena->lock) == 2 ? 4096 : 64;
+    gpi_arena_open(arena);
+    while (pauses-- && !GPI_LOOK(&arena->lock)) GPI_PAUSE();
+    gpi_arena_close(arena);
 }
 
 /* A call that must not fail has failed: from now on requests fail with this cause. */
@@ -1786,7 +1689,7 @@ static uint32_t gpi_buddy_next_bin(const gpi_list *list, uint32_t bin) {
     uint64_t bits = ~(uint64_t)0 << bin % 64;
     for (; bin < GPI_BINS; bin = (bin / 64 + 1) * 64, bits = ~(uint64_t)0)
         if (list->used[bin / 64] & bits)
-            return bin / 64 * 64 + gpi_low_bit(list->used[bin / 64] & bits);
+            return bin / 64 * 64 + (unsigned)__builtin_ctzll(list->used[bin / 64] & bits);
     return GPI_NO_BIN;
 }
 
@@ -1971,12 +1874,6 @@ static uint64_t gpi_buddy_start(const gpi_buddy *buddy, const gpi_run *run, uint
     return run->unit + (gpi_up(address, alignment) - address) / GPI_UNIT;
 }
 
-static int gpi_buddy_fits(const gpi_buddy *buddy, const gpi_run *run, uint64_t units,
-                          uint64_t alignment) {
-    uint64_t lost = gpi_buddy_start(buddy, run, alignment) - run->unit;
-    return lost < run->units && run->units - lost >= units;
-}
-
 typedef struct gpi_search {
     gpi_list *lists[2]; /* where to look; lists[1] may be NULL */
     uint64_t units, alignment;
@@ -1995,7 +1892,8 @@ static gpi_run *gpi_buddy_find(const gpi_buddy *buddy, const gpi_search *search)
             if (search->lists[i]->units < search->units) continue;
             for (left = search->tries; run && left; run = run->next, left--)
                 if (run->of.at < search->below &&
-                    gpi_buddy_fits(buddy, run, search->units, search->alignment))
+                    gpi_buddy_start(buddy, run, search->alignment) + search->units <=
+                        run->unit + run->units)
                     return run;
             least = (uint32_t)gpi_min(least, gpi_buddy_next_bin(search->lists[i], bin + 1));
         }
@@ -2017,19 +1915,13 @@ static gpi_run **gpi_buddy_bucket(const gpi_buddy *buddy, uint64_t address) {
     return &buddy->index[gpi_hash(address / GPI_UNIT) >> (64 - GPI_INDEX_BITS)];
 }
 
-/* Without the lock. May miss a block: then the caller asks again under the lock. What it finds is
-   to be believed only after a look under the lock of the stream that `cache` names. */
-static inline gpi_run *gpi_buddy_peek(const gpi_buddy *buddy, uint64_t address) {
+/* Looks at `steps` entries. Without the lock it may miss a block: then the caller asks again under
+   the lock. What it finds is to be believed only after a look under the lock of the stream that
+   `cache` names. */
+static inline gpi_run *gpi_buddy_lookup(const gpi_buddy *buddy, uint64_t address, int steps) {
     gpi_run *run = GPI_READ(gpi_buddy_bucket(buddy, address));
-    int steps = 16;
     while (run && steps-- && GPI_LOOK(&run->address) != address) run = GPI_READ(&run->hash_next);
     return steps > 0 ? run : NULL;
-}
-
-static gpi_run *gpi_buddy_lookup(const gpi_buddy *buddy, uint64_t address) {
-    gpi_run *run = *gpi_buddy_bucket(buddy, address);
-    while (run && run->address != address) run = run->hash_next;
-    return run;
 }
 
 static void gpi_buddy_index(gpi_buddy *buddy, gpi_run *run) {
@@ -2057,8 +1949,9 @@ static uint64_t gpi_block_units(const gpi_run *run) {
    ST1  passed <= issued, mark_at <= issued. (stream, position) stays true for ever, since positions
         only grow; so nothing counts references to streams.
    ST2  A stream's list has runs with at <= issued; runs of list ANY have finished.
-   ST3  `recording`: a thread records the event, lock open; nobody else asks or records it.
-   `followers`: threads wait for it, lock open; nobody records it. ST4  cached_units is the sum of
+   ST3  `users`: threads record the event, or wait for it, lock open; nobody else records it. While
+        a thread records it, `event` is NULL: nobody asks for it, or waits.
+   ST4  cached_units is the sum of
    the cache. A run has cache == s only while s->lock protects it. ST5  A WAITING block with a
    graph's use is owned by that graph; others hang in `waiting`.
 
@@ -2074,8 +1967,10 @@ static uint64_t gpi_block_units(const gpi_run *run) {
 static inline uintptr_t gpi_stream_key(cudaStream_t stream) {
     if (!stream) stream = GPUPOOL_STREAM_HERE;
     if (stream == cudaStreamLegacy) return 1;
-    if (stream == cudaStreamPerThread) return (uintptr_t)(gpi_system_thread_number() * 2 + 1);
-    return (uintptr_t)stream;
+    if (stream != cudaStreamPerThread) return (uintptr_t)stream;
+    if (!gpi_thread.number)
+        gpi_thread.number = __atomic_add_fetch(&gpi_process.threads, 1, __ATOMIC_RELAXED);
+    return (uintptr_t)(gpi_thread.number * 2 + 1);
 }
 
 static inline gpi_stream **gpi_stream_bucket(gpupool_arena *arena, uintptr_t key) {
@@ -2097,21 +1992,14 @@ static uint64_t gpi_stream_done(const gpupool_arena *arena, const gpi_stream *s)
 
 /* And up to which another stream can wait for it on the device. */
 static uint64_t gpi_stream_marked(const gpupool_arena *arena, const gpi_stream *s) {
-    return s->recording ? gpi_stream_done(arena, s)
-                        : gpi_max(gpi_stream_done(arena, s), s->mark_at);
+    uint64_t done = gpi_stream_done(arena, s);
+    return s->event ? gpi_max(done, s->mark_at) : done;
 }
 
 static uint64_t gpi_stream_issue(gpupool_arena *arena, gpi_stream *s) {
     s->issued = arena->streams.position + 1;
     GPI_SET(&arena->streams.position, s->issued); /* fast paths look at it */
     return s->issued;
-}
-
-/* Whether nothing is left of a retired stream, so that its struct may be another's. O15: a block
-   that is OUT names its stream's struct. */
-static int gpi_stream_is_over(const gpupool_arena *arena, const gpi_stream *s) {
-    return s->key == 0 && !s->list.units && !s->outs && !s->recording && !s->followers &&
-           !s->is_busy && s->issued <= gpi_stream_done(arena, s);
 }
 
 /* CUDA's id of a stream, which two streams with one handle, one after the other, do not share. 0:
@@ -2158,10 +2046,13 @@ static void gpi_stream_link(gpupool_arena *arena, gpi_stream *s, uintptr_t key) 
     GPI_PUBLISH(head, s);
 }
 
-/* A struct for a new stream: one that is over, whose event is of the same context; or a new one. */
+/* A struct for a new stream: a new one, or that of a retired stream of which nothing is left, and
+   whose event is of the same context. O15: a block that is OUT names its stream's struct. */
 static gpi_stream *gpi_stream_new(gpupool_arena *arena, uintptr_t key, CUcontext context) {
     gpi_stream *s = *gpi_stream_bucket(arena, key);
-    while (s && (s->context != context || !gpi_stream_is_over(arena, s))) s = s->chain;
+    while (s && (s->key || s->context != context || s->list.units || s->outs || s->users ||
+                 s->issued > gpi_stream_done(arena, s)))
+        s = s->chain;
     if (s) return s;
     s = (gpi_stream *)gpi_system_zeroed(sizeof *s);
     if (!s) return NULL;
@@ -2194,8 +2085,8 @@ static void gpi_stream_close(gpupool_arena *arena) {
     arena->streams.all_streams = NULL;
 }
 
-/* Finds the stream of a call, or makes its struct. Under the arena's lock. In a broken arena frees
-   succeed on whatever stream: nobody gets the memory again. */
+/* Finds the stream of a call, or makes its struct. Under the arena's lock. Where that fails, *out
+   is ALL: in a broken arena or context frees succeed, behind all work. */
 static gpupool_result gpi_stream_get(gpupool_arena *arena, cudaStream_t stream, gpi_stream **out) {
     uintptr_t key = gpi_stream_key(stream);
     gpupool_result result;
@@ -2206,8 +2097,9 @@ static gpupool_result gpi_stream_get(gpupool_arena *arena, cudaStream_t stream, 
     if (arena->broken) return GPUPOOL_OK;
     result = gpi_stream_context(&arena->driver, stream, &context);
     if (result != GPUPOOL_OK) return result;
-    *out = s = gpi_stream_new(arena, key, context);
+    s = gpi_stream_new(arena, key, context);
     if (!s) return gpi_system_no_memory();
+    *out = s;
     s->passed = gpi_max(s->passed, arena->streams.passed);
     GPI_SET(&s->id, gpi_stream_id(&arena->driver, stream));
     if (++arena->streams.ordinary_count > 1) arena->streams.is_shared = 1;
@@ -2224,8 +2116,6 @@ static void gpi_stream_finish(gpupool_arena *arena, gpi_stream *s) {
     uint64_t done = gpi_stream_done(arena, s);
     gpi_run *run, *next;
     uint32_t bin;
-    if (s->moved >= done) return;
-    s->moved = done;
     for (bin = gpi_buddy_next_bin(&s->list, 0); bin != GPI_NO_BIN;
          bin = gpi_buddy_next_bin(&s->list, bin + 1))
         for (run = s->list.heads[bin]; run; run = next) {
@@ -2239,37 +2129,28 @@ static void gpi_stream_finish(gpupool_arena *arena, gpi_stream *s) {
 /* The work of a stream, or with NULL of the whole device, is known to have come so far. */
 static void gpi_stream_pass(gpupool_arena *arena, gpi_stream *s, uint64_t at) {
     uint64_t *passed = s ? &s->passed : &arena->streams.passed;
+    gpi_stream *each = s ? s : arena->streams.all_streams;
     *passed = gpi_max(*passed, at);
     arena->streams.progress++;
+    for (; each; each = s ? NULL : each->next) gpi_stream_finish(arena, each);
 }
 
-/* Asks the streams whose marks are under way. A stream whose event is being recorded stays. */
-static void gpi_stream_poll_busy(gpupool_arena *arena) {
+/* Asks the marks under way, but those that a thread records again. */
+static void gpi_stream_poll(gpupool_arena *arena) {
     CUstreamCaptureMode mode = CU_STREAM_CAPTURE_MODE_RELAXED;
-    gpi_stream **link = &arena->streams.busy, *s;
-    CUresult error;
-    if (!*link) return;
-    arena->driver.exchange(&mode);
-    while ((s = *link) != NULL) {
-        error = CUDA_ERROR_NOT_READY;
-        if (!s->recording && s->mark_at > gpi_stream_done(arena, s))
-            error = arena->driver.event_query(s->event);
-        else if (!s->recording) error = CUDA_SUCCESS;
-        if (error == CUDA_SUCCESS) {
-            gpi_stream_pass(arena, s, s->mark_at);
-            s->is_busy = 0;
-            *link = s->next_busy;
-            gpi_stream_finish(arena, s);
-            continue;
-        }
-        if (error != CUDA_ERROR_NOT_READY) { /* O11: an error that stays */
-            GPI_TOLD(&arena->driver, event_query, error);
-            gpi_arena_break(arena);
-            break;
-        }
-        link = &s->next_busy;
+    gpi_stream *s = arena->streams.all_streams;
+    CUresult error = CUDA_SUCCESS;
+    int asked = 0;
+    for (; s && (error == CUDA_SUCCESS || error == CUDA_ERROR_NOT_READY); s = s->next) {
+        if (gpi_stream_marked(arena, s) <= gpi_stream_done(arena, s)) continue;
+        if (!asked++) arena->driver.exchange(&mode);
+        error = arena->driver.event_query(s->event);
+        if (error == CUDA_SUCCESS) gpi_stream_pass(arena, s, s->mark_at);
     }
-    arena->driver.exchange(&mode);
+    if (asked) arena->driver.exchange(&mode);
+    if (error == CUDA_SUCCESS || error == CUDA_ERROR_NOT_READY) return;
+    GPI_TOLD(&arena->driver, event_query, error); /* O11: an error that stays */
+    gpi_arena_break(arena);
 }
 
 /* -- marks -- */
@@ -2284,26 +2165,25 @@ static void gpi_stream_forget_fresh(gpupool_arena *arena, gpi_stream *s) {
    none. */
 static gpupool_result gpi_stream_mark(gpupool_arena *arena, gpi_stream *s, cudaStream_t handle) {
     uint64_t at = s->issued;
+    CUevent event = s->event;
     gpupool_result result;
     gpi_stream_forget_fresh(arena, s);
-    if (s->kind != GPI_ORDINARY || s->recording || s->followers) return GPUPOOL_OK;
-    if (at <= gpi_stream_marked(arena, s)) return GPUPOOL_OK;
-    s->recording = 1;
+    if (s->kind != GPI_ORDINARY || s->users || at <= gpi_stream_marked(arena, s)) return GPUPOOL_OK;
+    s->users++;
+    s->event = NULL;
     gpi_arena_open(arena);
-    result = gpi_driver_mark(&arena->driver, s->context, &s->event, handle);
+    result = gpi_driver_mark(&arena->driver, s->context, &event, handle);
     gpi_arena_close(arena);
-    s->recording = 0;
-    if (!s->event) s->mark_at = 0;
+    s->users--;
+    s->event = event;
+    if (!event) s->mark_at = 0;
     if (result != GPUPOOL_OK) return result;
     s->mark_at = gpi_max(s->mark_at, at);
-    arena->streams.marks++;
-    if (!s->is_busy) {
-        s->next_busy = arena->streams.busy;
-        arena->streams.busy = s;
-    }
-    s->is_busy = 1;
+    arena->stats.marks++;
     return GPUPOOL_OK;
 }
+
+enum { GPI_MARKS = 256 }; /* in vain, after which marks become rarer: a power of two */
 
 /* Whether a free should record a mark. After 1/128 of reserved memory or 256 frees a mark costs
    three calls and makes memory known to be finished early enough: twice as many marks save no
@@ -2315,11 +2195,11 @@ static int gpi_stream_is_due(gpupool_arena *arena, gpi_stream *s) {
     const gpi_streams *streams = &arena->streams;
     uint64_t reserved = arena->chunks.reserved.now;
     uint64_t base = gpi_max(reserved / 128, 4 << 20) / GPI_UNIT;
+    uint64_t shift = gpi_min(streams->marks_in_vain / GPI_MARKS, 8);
     if (!streams->is_shared || !s->fresh_frees || s->kind != GPI_ORDINARY) return 0;
     if (streams->position < arena->short_until) return 1;
     if (s->fresh_units >= base && streams->fresh_units > reserved / 8 / GPI_UNIT) return 1;
-    return s->fresh_frees >= (uint64_t)256 << streams->mark_shift ||
-           s->fresh_units >= base << streams->mark_shift;
+    return s->fresh_frees >= (uint64_t)256 << shift || s->fresh_units >= base << shift;
 }
 
 /* Ends a free: records the mark if one is due and the one before has passed; while memory is short,
@@ -2328,29 +2208,29 @@ static int gpi_stream_is_due(gpupool_arena *arena, gpi_stream *s) {
 static void gpi_stream_mark_due(gpupool_arena *arena, gpi_stream *s, cudaStream_t handle) {
     gpi_failure before;
     gpi_streams *streams = &arena->streams;
-    if (!gpi_stream_is_due(arena, s) || s->recording) return;
-    if (streams->position >= arena->short_until) gpi_stream_poll_busy(arena);
-    if (s->mark_at > gpi_stream_done(arena, s) && streams->position >= arena->short_until) {
-        gpi_stream_forget_fresh(arena, s);
-        return;
+    if (!gpi_stream_is_due(arena, s) || s->users) return;
+    if (streams->position >= arena->short_until) {
+        gpi_stream_poll(arena);
+        if (s->mark_at > gpi_stream_done(arena, s)) {
+            gpi_stream_forget_fresh(arena, s);
+            return;
+        }
     }
-    if (++streams->marks_in_vain >= 256 && streams->mark_shift < 8) {
-        streams->mark_shift++;
-        streams->marks_in_vain = 0;
-    }
-    gpi_system_keep(&before);
+    streams->marks_in_vain++;
+    gpi_failure_copy(&before, &gpi_thread.last);
     gpi_stream_mark(arena, s, handle);
-    gpi_system_restore(&before);
+    gpi_failure_copy(&gpi_thread.last, &before);
 }
 
 /* A request wanted memory of others that no mark covers. */
 static void gpi_stream_want_marks(gpupool_arena *arena) {
-    arena->streams.mark_shift = arena->streams.marks_in_vain = 0;
+    arena->streams.marks_in_vain = 0;
 }
 
 /* A request takes memory: if another stream freed it, marks have paid. */
 static void gpi_stream_note_taken(gpupool_arena *arena, const gpi_run *run, const gpi_stream *s) {
-    if (run->by.freed_by && run->by.freed_by != s) arena->streams.marks_in_vain = 0;
+    uint64_t *in_vain = &arena->streams.marks_in_vain;
+    if (run->by.freed_by && run->by.freed_by != s) *in_vain = gpi_down(*in_vain, GPI_MARKS);
 }
 
 /* Makes the request's stream wait, on the device, for another stream's mark. The lock opens; the
@@ -2359,16 +2239,16 @@ static gpupool_result gpi_stream_follow(gpupool_arena *arena, gpi_stream *s, gpi
                                         cudaStream_t handle) {
     gpi_driver *driver = &arena->driver;
     gpupool_result result;
-    if (s->recording || !s->event) return GPUPOOL_E_OUT_OF_MEMORY;
+    if (!s->event) return GPUPOOL_E_OUT_OF_MEMORY;
     GPI_VISIT(gpi_driver_is_special(handle) ? driver : NULL, owner->context); /* D3 */
-    s->followers++;
+    s->users++;
     gpi_arena_open(arena);
     result = gpi_driver_is_capturing(driver, handle)
                  ? gpi_driver_capturing()
                  : GPI_TELL(driver, stream_wait, handle, s->event, 0);
     gpi_arena_close(arena);
-    s->followers--;
-    arena->streams.stream_waits += result == GPUPOOL_OK;
+    s->users--;
+    arena->stats.stream_waits += result == GPUPOOL_OK;
     return result;
 }
 
@@ -2431,20 +2311,11 @@ static void gpi_stream_stop_waiting(gpupool_arena *arena, gpi_run *run, gpi_run 
 
 /* Adds up what the cache has counted. Both locks are held, or nobody else knows the stream. */
 static void gpi_stream_fold(gpupool_arena *arena, gpi_stream *s) {
-    gpi_counter_fold(&arena->allocated, &s->allocated);
-    gpi_counter_fold(&arena->requested, &s->requested);
-    arena->allocs += (uint64_t)s->more_allocs;
-    arena->frees += (uint64_t)s->more_frees;
+    gpi_counter_fold(&arena->stats.allocated, &s->allocated);
+    gpi_counter_fold(&arena->stats.requested, &s->requested);
+    arena->stats.allocs += (uint64_t)s->more_allocs;
+    arena->stats.frees += (uint64_t)s->more_frees;
     s->more_allocs = s->more_frees = 0;
-}
-
-static void gpi_stream_fold_all(gpupool_arena *arena) {
-    gpi_stream *s = arena->streams.all_streams;
-    for (; s; s = s->next) {
-        gpi_system_lock(&s->lock);
-        gpi_stream_fold(arena, s);
-        gpi_system_unlock(&s->lock);
-    }
 }
 
 /* Puts a free block that is not stitched into the list of the stream that freed it. */
@@ -2479,6 +2350,11 @@ static void gpi_stream_flush(gpupool_arena *arena, gpi_stream *s, uint64_t most)
     gpi_stream_fold(arena, s);
     GPI_SET(&s->is_stirred, s->cached_units > 0);
     gpi_system_unlock(&s->lock);
+}
+
+static void gpi_stream_fold_all(gpupool_arena *arena) {
+    gpi_stream *s = arena->streams.all_streams;
+    for (; s; s = s->next) gpi_stream_flush(arena, s, UINT64_MAX);
 }
 
 static void gpi_stream_flush_all(gpupool_arena *arena) {
@@ -2522,7 +2398,7 @@ static int gpi_stream_describe(const gpi_run *run, gpupool_block *block) {
 
 /* Closes a stream's scope. The arena's lock is held. */
 static void gpi_stream_close_scope(gpi_stream *s) {
-    if (!s->scope) return;
+    if (!s || !s->scope) return;
     s->scope->origin = NULL;
     gpi_system_lock(&s->lock);
     s->scope = NULL;
@@ -2591,10 +2467,9 @@ static gpupool_result gpi_chunk_map(gpupool_arena *arena, gpi_chunk *chunk) {
     uint64_t address = gpi_address(&arena->buddy, chunk->unit), done = 0;
     uint32_t count = stitch ? stitch->count : 1, i;
     gpupool_result result = GPUPOOL_OK;
-    CUmemAllocationProp properties;
-    gpi_driver_describe(driver, &properties);
     if (!stitch)
-        result = GPI_TELL(driver, create, &chunk->handle, chunk->units * GPI_UNIT, &properties, 0);
+        result = GPI_TELL(driver, create, &chunk->handle, chunk->units * GPI_UNIT,
+                          &driver->properties, 0);
     if (result != GPUPOOL_OK) return result;
     chunk->memory = (void *)(uintptr_t)address;
     for (i = 0; i < count && result == GPUPOOL_OK; i++) {
@@ -2715,7 +2590,8 @@ static gpupool_result gpi_chunk_call(gpupool_arena *arena, gpi_chunk *chunk,
    there. */
 static gpupool_result gpi_chunk_come(gpupool_arena *arena, gpi_chunk *chunk) {
     const gpupool_arena_config *config = &arena->config;
-    gpupool_result result = gpi_chunk_call(arena, chunk, arena->chunks.source->get);
+    const gpi_source *source = arena->chunks.source;
+    gpupool_result result = gpi_chunk_call(arena, chunk, source->get);
     gpupool_mapping mapping = {chunk->memory, chunk->units * GPI_UNIT, chunk->handle};
     int refuses = 0;
     if (result != GPUPOOL_OK) return result;
@@ -2724,14 +2600,12 @@ static gpupool_result gpi_chunk_come(gpupool_arena *arena, gpi_chunk *chunk) {
                      result = gpi_system_fail(GPUPOOL_E_CALLBACK, "on_map threw an exception"))
     if (refuses)
         result = gpi_system_fail(GPUPOOL_E_CALLBACK, "on_map refused %zu bytes", mapping.bytes);
-    if (result != GPUPOOL_OK)
-        return gpi_chunk_call(arena, chunk, arena->chunks.source->give) == GPUPOOL_OK
-                   ? result
-                   : gpi_arena_break(arena);
-    chunk->is_away = 0;
-    if (!chunk->stitch)
-        gpi_counter_move(&arena->chunks.reserved, (int64_t)(chunk->units * GPI_UNIT));
-    return GPUPOOL_OK;
+    if (result != GPUPOOL_OK && gpi_chunk_call(arena, chunk, source->give) != GPUPOOL_OK)
+        return gpi_arena_break(arena);
+    chunk->is_away = result != GPUPOOL_OK;
+    if (!chunk->is_away && !chunk->stitch)
+        gpi_counter_move(&arena->chunks.reserved, (int64_t)mapping.bytes);
+    return result;
 }
 
 /* Tells the program, and gives the memory to its source or unmaps the stitch: then it is away, also
@@ -2747,8 +2621,7 @@ static gpupool_result gpi_chunk_undo(gpupool_arena *arena, gpi_chunk *chunk) {
     result = gpi_chunk_call(arena, chunk, arena->chunks.source->give);
     if (result != GPUPOOL_OK && result != GPUPOOL_E_CALLBACK) return result;
     chunk->is_away = 1;
-    if (!chunk->stitch)
-        gpi_counter_move(&arena->chunks.reserved, -(int64_t)(chunk->units * GPI_UNIT));
+    if (!chunk->stitch) gpi_counter_move(&arena->chunks.reserved, -(int64_t)mapping.bytes);
     return result == GPUPOOL_OK ? told : result;
 }
 
@@ -2812,9 +2685,8 @@ static gpupool_result gpi_chunk_grow(const gpi_ask *ask, uint64_t need) {
     /* what cannot be met with all free memory is not to leave the arena with all of the device */
     if (need > size && chunks->source->flags & GPI_ON_DEVICE)
         left = gpi_driver_free_bytes(&arena->driver);
-    if (left &&
-        need * GPI_UNIT > left + gpi_less(chunks->reserved.now, arena->allocated.now) + GPI_PAGE)
-        return GPUPOOL_E_OUT_OF_MEMORY;
+    if (left) left += gpi_less(chunks->reserved.now, arena->stats.allocated.now) + GPI_PAGE;
+    if (left && need * GPI_UNIT > left) return GPUPOOL_E_OUT_OF_MEMORY;
     run = gpi_buddy_get(buddy, &buddy->empty, gpi_up(most, GPI_GRANULE), GPI_GRANULE * GPI_UNIT);
     if (!run) return GPUPOOL_E_OUT_OF_MEMORY; /* no addresses are left */
     while (done < most) {
@@ -2889,7 +2761,7 @@ static int gpi_ask_can_use(const gpi_ask *ask, const gpi_run *run) {
     s = run->list->stream;
     if (!s || (s == ask->owner && ask->takes_own)) return 1;
     if (ask->takes_pending) return s->kind != GPI_GRAPH;
-    return ask->takes_others && s->kind == GPI_ORDINARY && !s->recording && s->event &&
+    return ask->takes_others && s->kind == GPI_ORDINARY && s->event &&
            run->of.at <= gpi_stream_marked(ask->arena, s);
 }
 
@@ -3017,7 +2889,7 @@ static gpi_run *gpi_stitch_reuse(gpi_ask *ask) {
         if (gpi_stitch_take(ask, stitch) != GPUPOOL_OK) return NULL;
         if (!stitch->is_repaid) stitches->credit += stitch->count * GPI_PIECE_RETURNS;
         stitch->is_repaid = 1;
-        stitches->reused++;
+        arena->stats.reused++;
         return stitch->body;
     }
     return NULL;
@@ -3032,7 +2904,7 @@ static gpupool_result gpi_stitch_unmap(gpupool_arena *arena, gpi_stitch *stitch)
     if (!stitch->range.is_away) return gpi_arena_break(arena);
     while (*link != stitch) link = &(*link)->next;
     *link = stitch->next;
-    stitches->count--;
+    arena->stats.stitches--;
     stitches->idle_pieces -= stitch->count;
     gpi_buddy_put(&arena->buddy, stitch->body, GPI_SPACE, &arena->buddy.space, 0);
     GPUPOOL_FREE(stitch);
@@ -3106,11 +2978,9 @@ static uint64_t gpi_stitch_price(const gpupool_arena *arena, uint64_t pieces) {
    it: what is left serves many small stitches rather than one large. */
 static uint64_t gpi_stitch_affords(gpupool_arena *arena) {
     gpi_stitches *stitches = &arena->stitches;
-    uint64_t position = arena->streams.position, credit;
-    stitches->credit += (int64_t)(position - stitches->credit_at);
-    stitches->credit_at = position;
-    if (stitches->credit > GPI_CREDIT) stitches->credit = GPI_CREDIT;
-    credit = (uint64_t)stitches->credit;
+    uint64_t frees = arena->streams.position - stitches->credit_at, credit;
+    stitches->credit_at = arena->streams.position;
+    credit = stitches->credit = gpi_min(stitches->credit + frees, GPI_CREDIT);
     if (credit < GPI_CREDIT / 2) credit /= 64;
     return credit / gpi_stitch_price(arena, 1);
 }
@@ -3144,14 +3014,14 @@ static void gpi_stitch_plan(const gpi_ask *ask, gpi_plan *plan) {
     plan->missing = plan->last ? 0 : rest;
 }
 
-/* Makes the record of a planned stitch, with addresses. */
+/* Makes the record of a planned stitch, with addresses; it is not mapped. */
 static gpupool_result gpi_stitch_new(const gpi_ask *ask, const gpi_plan *plan, gpi_stitch **out) {
     const gpi_chunks *chunks = &ask->arena->chunks;
+    gpi_stitch **link = &ask->arena->stitches.bins[gpi_stitch_bin(ask->units)], *stitch;
     gpi_buddy *buddy = &ask->arena->buddy;
-    uint64_t alignment = gpi_max(ask->alignment, GPI_GRANULE * GPI_UNIT), mapped = 0, i;
-    gpi_stitch *stitch =
+    uint64_t mapped = 0, i;
+    *out = stitch =
         (gpi_stitch *)gpi_system_zeroed(sizeof *stitch + plan->count * sizeof *stitch->pieces);
-    *out = stitch;
     if (!stitch || !gpi_region_ensure(&buddy->region, (2 * plan->count + 2) * sizeof(gpi_run))) {
         GPUPOOL_FREE(stitch);
         return gpi_system_no_memory();
@@ -3164,36 +3034,29 @@ static gpupool_result gpi_stitch_new(const gpi_ask *ask, const gpi_plan *plan, g
         stitch->pieces[stitch->count++].units = gpi_min(chunk->units, ask->units - mapped);
         mapped += chunk->units;
     }
-    stitch->units = ask->units;
-    stitch->body = gpi_buddy_get(buddy, &buddy->space, mapped, alignment);
+    stitch->body = gpi_buddy_get(buddy, &buddy->space, mapped, gpi_max(ask->alignment, GPI_PAGE));
     if (!stitch->body) {
         GPUPOOL_FREE(stitch);
         return GPUPOOL_E_OUT_OF_MEMORY; /* no addresses are left */
     }
-    stitch->range.stitch = stitch;
+    stitch->body->stitch = stitch->range.stitch = stitch;
+    stitch->body->state = GPI_IDLE;
+    stitch->units = ask->units;
     stitch->range.unit = stitch->body->unit;
     stitch->range.units = mapped;
-    return GPUPOOL_OK;
-}
-
-static void gpi_stitch_link(gpupool_arena *arena, gpi_stitch *stitch) {
-    gpi_stitches *stitches = &arena->stitches;
-    gpi_stitch **link = &stitches->bins[gpi_stitch_bin(stitch->units)];
+    stitch->range.is_away = 1;
     while (*link) link = &(*link)->next;
     *link = stitch;
-    stitch->body->stitch = stitch;
-    stitch->body->state = GPI_IDLE;
-    stitches->count++;
-    stitches->idle_pieces += stitch->count;
-    stitches->stitched++;
-    stitches->credit -= (int64_t)gpi_stitch_price(arena, stitch->count);
-    if (stitches->credit < 0) stitches->credit = 0;
+    ask->arena->stats.stitches++;
+    ask->arena->stitches.idle_pieces += stitch->count;
+    return GPUPOOL_OK;
 }
 
 /* Makes a stitched block of at most so many pieces, or grows by what it lacks. *run: the block;
    NULL after OK: memory was added, and the steps begin anew. */
 static gpupool_result gpi_stitch_make(gpi_ask *ask, uint64_t most, gpi_run **run) {
     gpupool_arena *arena = ask->arena;
+    uint64_t *credit = &arena->stitches.credit;
     gpupool_result result;
     gpi_stitch *stitch;
     gpi_plan plan;
@@ -3205,11 +3068,11 @@ static gpupool_result gpi_stitch_make(gpi_ask *ask, uint64_t most, gpi_run **run
     if (result != GPUPOOL_OK) return result;
     result = gpi_chunk_come(arena, &stitch->range);
     if (result != GPUPOOL_OK) {
-        gpi_buddy_put(&arena->buddy, stitch->body, GPI_SPACE, &arena->buddy.space, 0);
-        GPUPOOL_FREE(stitch);
+        gpi_stitch_unmap(arena, stitch);
         return result;
     }
-    gpi_stitch_link(arena, stitch);
+    arena->stats.stitched++;
+    *credit = gpi_less(*credit, gpi_stitch_price(arena, stitch->count));
     result = gpi_stitch_take(ask, stitch);
     if (result == GPUPOOL_OK) *run = stitch->body;
     gpi_stitch_bound(arena);
@@ -3246,16 +3109,11 @@ enum { GPI_QUIET = 16 }; /* frees for which marks that have not passed are not a
    sources without a pool the lock opens: cuMemFree waits for the device itself. */
 static void gpi_ladder_put(gpupool_arena *arena, gpi_run *run, gpi_stream *s) {
     uint64_t at = gpi_stream_issue(arena, s);
-    gpi_chunk *chunk;
-    if (run->stitch) {
-        gpi_stitch_put(arena, run->stitch, s, at);
-    } else if (arena->chunks.source->flags & GPI_ALONE && s->kind != GPI_GRAPH) {
-        chunk = gpi_buddy_chunk(&arena->buddy, run->unit);
-        gpi_buddy_put(&arena->buddy, run, GPI_FREE, &arena->buddy.any, 0);
-        gpi_stitch_give_back(arena, chunk);
-    } else {
-        gpi_stream_put(arena, run, s, at);
-    }
+    if (run->stitch) gpi_stitch_put(arena, run->stitch, s, at);
+    else if (arena->chunks.source->flags & GPI_ALONE && s->kind != GPI_GRAPH) {
+        run = gpi_buddy_put(&arena->buddy, run, GPI_FREE, &arena->buddy.any, 0);
+        gpi_stitch_give_back(arena, gpi_buddy_chunk(&arena->buddy, run->unit));
+    } else gpi_stream_put(arena, run, s, at);
 }
 
 /* Where a TAKEN block goes that `s` has freed: while other streams or a graph use it, it waits. */
@@ -3285,11 +3143,9 @@ static int gpi_ladder_poll(gpupool_arena *arena) {
     gpi_streams *streams = &arena->streams;
     uint64_t before = arena->buddy.any.units;
     gpi_run *run, *next;
-    gpi_stream *s;
-    gpi_stream_poll_busy(arena);
+    gpi_stream_poll(arena);
     if (streams->asked == streams->progress) return 0;
     streams->asked = streams->progress;
-    for (s = streams->all_streams; s; s = s->next) gpi_stream_finish(arena, s);
     for (run = streams->waiting; run; run = next) {
         next = run->next;
         if (!gpi_stream_drop_uses(arena, run, NULL)) continue;
@@ -3306,7 +3162,7 @@ static gpi_stream *gpi_ladder_choose_wait(const gpi_ask *ask, uint64_t began) {
     gpi_stream *s, *best = NULL;
     for (s = streams->all_streams; s; s = s->next) {
         uint64_t done = gpi_stream_done(ask->arena, s);
-        int is_marked = !s->recording && s->mark_at > done;
+        int is_marked = gpi_stream_marked(ask->arena, s) > done;
         if (gpi_min(s->issued, began) <= done || (!s->list.units && !streams->waiting)) continue;
         if (is_marked && s == ask->owner) return s;
         if (!best) best = &streams->all;
@@ -3323,13 +3179,13 @@ static gpupool_result gpi_ladder_wait(gpupool_arena *arena, gpi_stream *s) {
     uint64_t at = is_device ? streams->position : s->mark_at;
     gpupool_result result;
     GPI_VISIT(&arena->driver, NULL);
-    s->followers++;
+    s->users++;
     gpi_arena_open(arena);
     result = is_device ? gpi_driver_wait(&arena->driver)
                        : GPI_TELL(&arena->driver, event_sync, s->event);
     gpi_arena_close(arena);
-    s->followers--;
-    streams->host_waits++;
+    s->users--;
+    arena->stats.host_waits++;
     if (result == GPUPOOL_E_CUDA) return gpi_arena_break(arena); /* O11 */
     if (result != GPUPOOL_OK) return result;
     gpi_stream_pass(arena, is_device ? NULL : s, at);
@@ -3378,16 +3234,15 @@ static gpupool_result gpi_ladder_exchange(const gpi_ask *ask) {
 
 /* A chunk of the exact size, all of it (GPUPOOL_OWN_CHUNK, and sources without a pool). */
 static gpi_run *gpi_ladder_take_chunk(gpi_ask *ask) {
-    gpupool_arena *arena = ask->arena;
-    const gpi_chunks *chunks = &arena->chunks;
+    gpi_buddy *buddy = &ask->arena->buddy;
+    const gpi_chunks *chunks = &ask->arena->chunks;
     uint64_t i;
     for (i = 0; i < chunks->count; i++) {
         const gpi_chunk *chunk = chunks->all[i];
-        gpi_run *run;
-        if (chunk->units != ask->units || !gpi_chunk_is_idle(arena, chunk)) continue;
-        if (gpi_address(&arena->buddy, chunk->unit) % ask->alignment) continue;
-        run = gpi_buddy_at(&arena->buddy, chunk->unit);
-        return gpi_buddy_take(&arena->buddy, run, chunk->unit, chunk->units);
+        if (chunk->units == ask->units && gpi_chunk_is_idle(ask->arena, chunk) &&
+            (uintptr_t)chunk->memory % ask->alignment == 0)
+            return gpi_buddy_take(buddy, gpi_buddy_at(buddy, chunk->unit), chunk->unit,
+                                  chunk->units);
     }
     return NULL;
 }
@@ -3422,7 +3277,7 @@ static gpi_run *gpi_ladder_take_others(gpi_ask *ask) {
     for (; s; s = s->next) {
         if (s == ask->owner || s->kind != GPI_ORDINARY || s->list.units < ask->units) continue;
         if (s->issued > gpi_stream_marked(arena, s)) gpi_stream_want_marks(arena);
-        if (s->recording || !s->event) continue;
+        if (!s->event) continue;
         search.lists[0] = &s->list;
         search.below = gpi_stream_marked(arena, s) + 1;
         run = gpi_buddy_find(buddy, &search);
@@ -3587,7 +3442,7 @@ static gpupool_arena *gpi_life_visit(gpupool_arena *left); /* LIFE */
 static uint64_t gpi_sibling_give(gpupool_arena *sibling, uint64_t need, unsigned flags) {
     uint64_t before, after, keep;
     int tries = 4096;
-    for (; tries && !gpi_system_try(&sibling->lock, 1); tries--) GPI_PAUSE();
+    for (; tries && !gpi_system_try(&sibling->lock); tries--) GPI_PAUSE();
     if (!tries) return 0;
     before = sibling->chunks.reserved.now;
     keep = gpi_less(before, need);
@@ -3843,7 +3698,7 @@ static void gpi_verdict_fill(gpupool_arena *arena, gpupool_verdict *v) {
     gpi_stream_fold_all(arena);
     v->limit = arena->chunks.limit == UINT64_MAX ? 0 : arena->chunks.limit;
     v->reserved = arena->chunks.reserved.now;
-    v->allocated = arena->allocated.now;
+    v->allocated = arena->stats.allocated.now;
     v->pending = arena->buddy.pending.now;
     v->device_free = gpi_driver_free_bytes(&arena->driver);
     v->device_total = arena->driver.total_bytes;
@@ -3885,16 +3740,14 @@ static void gpi_report_open(void); /* both: REPORT */
 
    Read first: gpi_alloc_cached, gpi_alloc_slow, gpi_free_cached, gpi_free_slow. */
 
-#if defined(GPUPOOL_CHECK) && GPUPOOL_CHECK
-#define GPI_CHECKED(arena) gpi_alloc_checked(arena)
-static void gpi_alloc_checked(gpupool_arena *arena) {
-    if (gpupool_check(arena) == GPUPOOL_OK) return;
+#ifndef GPUPOOL_CHECK
+#define GPUPOOL_CHECK 0
+#endif
+static inline void gpi_alloc_check(gpupool_arena *arena) {
+    if (!GPUPOOL_CHECK || gpupool_check(arena) == GPUPOOL_OK) return;
     fprintf(stderr, "gpupool: %s\n", gpupool_last_error());
     abort();
 }
-#else
-#define GPI_CHECKED(arena) ((void)0)
-#endif
 
 /* -- what the program names -- */
 
@@ -3905,16 +3758,6 @@ static gpupool_result gpi_alloc_enter(const gpupool_arena *arena) {
                                                  "arenas and rings are its parent's");
     return gpi_system_fail(GPUPOOL_E_ARGUMENT, "arena: %s",
                            arena ? "it was destroyed, or never created" : "it is NULL");
-}
-
-static int gpi_alloc_is_cached(const gpi_run *run) {
-    gpi_stream *cache = run->cache;
-    int is_cached;
-    if (run->state != GPI_OUT) return 0;
-    gpi_system_lock(&cache->lock);
-    is_cached = run->is_cached;
-    gpi_system_unlock(&cache->lock);
-    return is_cached;
 }
 
 /* The run of home memory or of a stitch that an address is in; NULL: none. */
@@ -3935,18 +3778,19 @@ static gpi_run *gpi_alloc_around(const gpupool_arena *arena, uint64_t address) {
 /* Finds the live block at an address. E_INSIDE: *run is the one around it. */
 static gpupool_result gpi_alloc_find(gpupool_arena *arena, const void *memory, gpi_run **run) {
     uint64_t address = (uint64_t)(uintptr_t)memory;
-    *run = gpi_buddy_lookup(&arena->buddy, address);
-    if (*run && !gpi_alloc_is_cached(*run)) return GPUPOOL_OK;
+    gpupool_block block;
+    *run = gpi_buddy_lookup(&arena->buddy, address, INT32_MAX);
     if (!*run) *run = gpi_alloc_around(arena, address);
     if (!*run)
         return gpi_system_fail(GPUPOOL_E_NOT_OURS, "block: %p is in no memory of this arena",
                                memory);
-    if (((*run)->state != GPI_LIVE && (*run)->state != GPI_OUT) || gpi_alloc_is_cached(*run))
+    if (!gpi_stream_describe(*run, &block))
         return gpi_system_fail(GPUPOOL_E_DOUBLE_FREE, "block: the memory at %p is free already",
                                memory);
+    if (block.memory == memory) return GPUPOOL_OK;
     return gpi_system_fail(GPUPOOL_E_INSIDE,
                            "block: %p is inside the block at %p, not at its start", memory,
-                           (void *)(uintptr_t)(*run)->address);
+                           block.memory);
 }
 
 /* -- blocks end -- */
@@ -3955,9 +3799,9 @@ static gpupool_result gpi_alloc_find(gpupool_arena *arena, const void *memory, g
 static void gpi_alloc_end(gpupool_arena *arena, gpi_run *run, gpi_stream *s) {
     int64_t bytes = (int64_t)(gpi_block_units(run) * GPI_UNIT);
     gpi_buddy_unindex(&arena->buddy, run);
-    gpi_counter_move(&arena->allocated, -bytes);
-    gpi_counter_move(&arena->requested, (int64_t)run->slack - bytes);
-    arena->frees++;
+    gpi_counter_move(&arena->stats.allocated, -bytes);
+    gpi_counter_move(&arena->stats.requested, (int64_t)run->slack - bytes);
+    arena->stats.frees++;
     run->state = GPI_TAKEN;
     if (run->units >= GPI_GRANULE && !run->stitch)
         gpi_buddy_chunk(&arena->buddy, run->unit)->is_exported = 0;
@@ -3966,10 +3810,10 @@ static void gpi_alloc_end(gpupool_arena *arena, gpi_run *run, gpi_stream *s) {
 
 /* Finds a live block and keeps its cache from taking it back. */
 static gpupool_result gpi_alloc_claim(gpupool_arena *arena, const void *block, gpi_run **run) {
-    gpupool_result result = gpi_alloc_find(arena, block, run);
-    if (result != GPUPOOL_OK || (*run)->state != GPI_OUT || gpi_stream_recall(arena, *run))
-        return result;
-    return gpi_system_fail(GPUPOOL_E_DOUBLE_FREE, "block: the memory at %p is free already", block);
+    gpupool_result result;
+    do result = gpi_alloc_find(arena, block, run);
+    while (result == GPUPOOL_OK && (*run)->state == GPI_OUT && !gpi_stream_recall(arena, *run));
+    return result;
 }
 
 static gpupool_result gpi_alloc_end_at(gpupool_arena *arena, void *block, gpi_stream *s) {
@@ -3988,7 +3832,7 @@ static void gpi_alloc_empty_mail(gpupool_arena *arena) {
     for (; mail; mail = next) {
         next = mail->next;
         if (gpi_alloc_end_at(arena, mail->block, &arena->streams.none) != GPUPOOL_OK)
-            arena->failures++;
+            arena->stats.failures++;
         GPUPOOL_FREE(mail);
     }
 }
@@ -4014,7 +3858,7 @@ static gpupool_result gpi_alloc_lock(gpupool_arena *arena, const char *name, con
 
 static gpupool_result gpi_alloc_unlock(gpupool_arena *arena, gpupool_result result) {
     gpi_system_unlock(&arena->lock);
-    GPI_CHECKED(arena);
+    gpi_alloc_check(arena);
     return result;
 }
 
@@ -4082,13 +3926,6 @@ static void gpi_alloc_ask(gpi_ask *ask, gpupool_arena *arena, const gpupool_requ
     if (ask->owner->kind == GPI_NONE) arena->streams.is_shared = 1;
 }
 
-/* Whether the owner's cache takes the block back. */
-static int gpi_alloc_goes_out(const gpi_ask *ask, const gpi_run *run) {
-    return run->units <= GPI_SMALL && !run->stitch && !ask->is_own_chunk &&
-           ask->owner->key == gpi_stream_key(ask->handle) &&
-           (ask->owner->kind == GPI_NONE || (ask->owner->kind == GPI_ORDINARY && ask->takes_own));
-}
-
 /* A run in hand becomes a live block. */
 static void gpi_alloc_grant(const gpi_ask *ask, gpi_run *run) {
     gpupool_arena *arena = ask->arena;
@@ -4103,21 +3940,23 @@ static void gpi_alloc_grant(const gpi_ask *ask, gpi_run *run) {
     if (run->is_of_graph) {
         gpi_stream_add_use(arena, run, owner, gpi_stream_issue(arena, owner));
         gpi_run_link(&owner->owned, NULL, run);
-    } else if (gpi_alloc_goes_out(ask, run)) {
+    } else if (run->units <= GPI_SMALL && !run->stitch && !ask->is_own_chunk &&
+               owner->key == gpi_stream_key(ask->handle) &&
+               (owner->kind == GPI_NONE || ask->takes_own)) {
+        /* its cache takes the block back */
         run->state = GPI_OUT;
         owner->outs++;
         GPI_PUBLISH(&run->cache, owner);
     }
-    gpi_counter_move(&arena->allocated, (int64_t)bytes);
-    gpi_counter_move(&arena->requested, (int64_t)ask->request->bytes);
-    arena->allocs++;
+    gpi_counter_move(&arena->stats.allocated, (int64_t)bytes);
+    gpi_counter_move(&arena->stats.requested, (int64_t)ask->request->bytes);
+    arena->stats.allocs++;
 }
 
 /* Tells the program that memory ran out; nonzero: try once more. The lock opens. */
-static int gpi_alloc_tell(gpi_ask *ask, gpupool_verdict *verdict) {
+static int gpi_alloc_tell(gpi_ask *ask, const gpupool_verdict *verdict) {
     const gpupool_arena_config *config = &ask->arena->config;
     int again;
-    gpi_verdict_make(ask, verdict);
     if (!config->on_out_of_memory || gpi_thread.in_callback) return 0;
     gpi_thread.in_callback = 1;
     gpi_arena_open(ask->arena);
@@ -4125,18 +3964,6 @@ static int gpi_alloc_tell(gpi_ask *ask, gpupool_verdict *verdict) {
     gpi_arena_close(ask->arena);
     gpi_thread.in_callback = 0;
     return again;
-}
-
-/* Climbs again with what host functions have freed while the ladder waited, and with what siblings
-   have given back. */
-static gpupool_result gpi_alloc_climb_ladder(gpi_ask *ask, gpi_run **run) {
-    gpupool_result result = gpi_ladder_climb(ask, run);
-    while (result == GPUPOOL_E_OUT_OF_MEMORY &&
-           (GPI_LOOK(&ask->arena->mail) || gpi_sibling_helps(ask))) {
-        gpi_alloc_empty_mail(ask->arena);
-        result = gpi_ladder_climb(ask, run);
-    }
-    return result;
 }
 
 /* Programs that recover may run out of memory often: later times are reported ever more rarely. */
@@ -4148,17 +3975,23 @@ static void gpi_alloc_report(gpupool_arena *arena, const gpupool_verdict *verdic
     gpi_arena_close(arena);
 }
 
+/* Climbs again with what host functions have freed while the ladder waited, with what siblings have
+   given back, and once with what the program has freed. */
 static gpupool_result gpi_alloc_climb(gpi_ask *ask, gpi_run **run) {
     gpi_failure before; /* steps that fail are no failure of the call */
     gpupool_verdict verdict;
     gpupool_result result;
-    gpi_system_keep(&before);
-    result = gpi_alloc_climb_ladder(ask, run);
-    if (result == GPUPOOL_E_OUT_OF_MEMORY && gpi_alloc_tell(ask, &verdict)) {
-        result = gpi_alloc_climb_ladder(ask, run);
-        if (result == GPUPOOL_E_OUT_OF_MEMORY) gpi_verdict_make(ask, &verdict);
+    int is_told = 0;
+    gpi_failure_copy(&before, &gpi_thread.last);
+    while ((result = gpi_ladder_climb(ask, run)) == GPUPOOL_E_OUT_OF_MEMORY) {
+        if (GPI_LOOK(&ask->arena->mail)) {
+            gpi_alloc_empty_mail(ask->arena);
+        } else if (!gpi_sibling_helps(ask)) {
+            gpi_verdict_make(ask, &verdict);
+            if (is_told++ || !gpi_alloc_tell(ask, &verdict)) break;
+        }
     }
-    if (result == GPUPOOL_OK) gpi_system_restore(&before);
+    if (result == GPUPOOL_OK) gpi_failure_copy(&gpi_thread.last, &before);
     if (result != GPUPOOL_E_OUT_OF_MEMORY) return result;
     gpi_thread.verdict = verdict;
     gpi_alloc_report(ask->arena, &verdict);
@@ -4203,7 +4036,7 @@ static void *gpi_alloc_slow(gpupool_arena *arena, const gpupool_request *request
     if (run) {
         gpi_alloc_empty_mail(arena); /* what came meanwhile is no part of the peak */
         gpi_alloc_grant(&ask, run);
-    } else arena->failures++;
+    } else arena->stats.failures++;
     block = run ? (void *)(uintptr_t)run->address : NULL;
     if (block && request->flags & GPUPOOL_ZEROED) {
         gpi_arena_open(arena); /* sleep waits until the zeroing is queued */
@@ -4225,7 +4058,7 @@ static inline void *gpi_alloc(gpupool_arena *arena, const gpupool_request *reque
         !GPI_LOOK(&arena->attention))
         block = gpi_alloc_cached(arena, request);
     if (!block) block = gpi_alloc_slow(arena, request);
-    GPI_CHECKED(arena);
+    gpi_alloc_check(arena);
     GPUPOOL_TRACE("alloc", arena, block, request->bytes, request->stream, request->label);
     return block;
 }
@@ -4250,7 +4083,7 @@ static int gpi_free_is_short(const gpupool_arena *arena) {
 /* Whether the stream's cache takes the block: not if it is full, or memory is short. */
 static inline int gpi_free_cached(gpupool_arena *arena, void *block, cudaStream_t stream) {
     uint64_t address = (uint64_t)(uintptr_t)block;
-    gpi_run *run = gpi_buddy_peek(&arena->buddy, address);
+    gpi_run *run = gpi_buddy_lookup(&arena->buddy, address, GPI_PEEKS);
     uintptr_t key = gpi_stream_key(stream);
     gpi_stream *s = run ? GPI_READ(&run->cache) : NULL;
     int is_ours;
@@ -4276,16 +4109,13 @@ static inline int gpi_free_cached(gpupool_arena *arena, void *block, cudaStream_
 static gpupool_result gpi_free_slow(gpupool_arena *arena, void *block, cudaStream_t stream) {
     gpi_stream *s;
     gpupool_result result = gpi_alloc_begin(arena, stream, &s);
-    if (result == GPUPOOL_E_CUDA) { /* a broken context: frees go on, behind all work */
-        s = &arena->streams.all;
-        result = GPUPOOL_OK;
-    }
+    if (result == GPUPOOL_E_CUDA) result = GPUPOOL_OK; /* a broken context: frees go on */
     if (result == GPUPOOL_OK) {
         gpi_stream_flush(arena, s, gpi_free_is_short(arena) ? 0 : gpi_stream_cache_most(arena) / 2);
         result = gpi_alloc_end_at(arena, block, s->scope ? s->scope : s);
     }
     if (result == GPUPOOL_OK) gpi_stream_mark_due(arena, s, stream ? stream : GPUPOOL_STREAM_HERE);
-    else arena->failures++;
+    else arena->stats.failures++;
     gpi_system_unlock(&arena->lock);
     return result;
 }
@@ -4297,7 +4127,7 @@ GPUPOOL_API gpupool_result gpupool_free(gpupool_arena *arena, void *block, cudaS
     gpi_stream_check(arena, stream);
     if (GPI_LOOK(&arena->attention) || !gpi_free_cached(arena, block, stream))
         result = gpi_free_slow(arena, block, stream);
-    GPI_CHECKED(arena);
+    gpi_alloc_check(arena);
     return result;
 }
 
@@ -4346,8 +4176,7 @@ GPUPOOL_API gpupool_result gpupool_record_stream(gpupool_arena *arena, const voi
     if (result == GPUPOOL_OK) result = gpi_alloc_claim(arena, block, &run);
     if (result == GPUPOOL_OK)
         result = gpi_alloc_record(arena, run, s, stream ? stream : GPUPOOL_STREAM_HERE);
-    gpi_system_unlock(&arena->lock);
-    GPI_CHECKED(arena);
+    result = gpi_alloc_unlock(arena, result);
     GPUPOOL_TRACE("use", arena, block, 0, stream, NULL);
     return result;
 }
@@ -4374,10 +4203,9 @@ GPUPOOL_API gpupool_result gpupool_get_block(gpupool_arena *arena, const void *m
 
    Read first: gpupool_begin_capture, gpupool_release_capture. */
 
-struct gpupool_capture { /* (CAPTURE); lies in the region */
-    gpi_stream graph;    /* graph.next: the next spare one */
-    gpupool_arena *arena;
-    int is_kept; /* not released */
+struct gpupool_capture {  /* (CAPTURE); lies in the region */
+    gpi_stream graph;     /* graph.next: the next spare one */
+    gpupool_arena *arena; /* NULL: it was released */
 };
 
 static gpupool_capture *gpi_capture_new(gpupool_arena *arena, gpi_stream *s) {
@@ -4389,7 +4217,6 @@ static gpupool_capture *gpi_capture_new(gpupool_arena *arena, gpi_stream *s) {
     capture->graph.list.stream = &capture->graph;
     capture->arena = arena;
     capture->graph.origin = s;
-    capture->is_kept = 1;
     arena->captures++;
     return capture;
 }
@@ -4415,32 +4242,26 @@ GPUPOOL_API gpupool_result gpupool_begin_capture(gpupool_arena *arena, cudaStrea
         s->scope = &(*capture)->graph;
         gpi_system_unlock(&s->lock);
     }
-    gpi_system_unlock(&arena->lock);
-    GPI_CHECKED(arena);
-    return result;
+    return gpi_alloc_unlock(arena, result);
 }
 
-static gpupool_result gpi_capture_enter(const gpupool_capture *capture) {
-    gpupool_result result;
+/* After E_OK the arena's lock is held. */
+static gpupool_result gpi_capture_lock(const gpupool_capture *capture) {
     if (!capture) return gpi_system_fail(GPUPOOL_E_ARGUMENT, "capture: it is NULL");
-    result = gpi_alloc_enter(capture->arena);
-    if (result != GPUPOOL_OK || capture->is_kept) return result;
+    if (capture->arena) return gpi_alloc_lock(capture->arena, "capture", capture);
     return gpi_system_fail(GPUPOOL_E_ARGUMENT, "capture: it was released");
 }
 
 GPUPOOL_API gpupool_result gpupool_end_capture(gpupool_capture *capture) {
-    gpupool_result result = gpi_capture_enter(capture);
+    gpupool_result result = gpi_capture_lock(capture);
     if (result != GPUPOOL_OK) return result;
-    gpi_system_lock(&capture->arena->lock);
-    if (capture->graph.origin) gpi_stream_close_scope(capture->graph.origin);
-    gpi_system_unlock(&capture->arena->lock);
-    return GPUPOOL_OK;
+    gpi_stream_close_scope(capture->graph.origin);
+    return gpi_alloc_unlock(capture->arena, GPUPOOL_OK);
 }
 
 /* Frees what the graph has: its work has finished. Live blocks that it only uses stay. */
 static void gpi_capture_free(gpupool_arena *arena, gpi_stream *graph) {
     gpi_run *run;
-    gpi_stream_finish(arena, graph);
     while ((run = graph->owned) != NULL) {
         if (run->state != GPI_LIVE) {
             gpi_stream_stop_waiting(arena, run, &graph->owned);
@@ -4458,27 +4279,23 @@ static void gpi_capture_free(gpupool_arena *arena, gpi_stream *graph) {
 }
 
 GPUPOOL_API gpupool_result gpupool_release_capture(gpupool_capture *capture) {
-    gpupool_result result = gpi_capture_enter(capture);
+    gpupool_result result = gpi_capture_lock(capture);
     gpupool_arena *arena;
     uint64_t at;
     if (result != GPUPOOL_OK) return result;
     arena = capture->arena;
-    gpi_system_lock(&arena->lock);
-    gpi_alloc_empty_mail(arena);
-    if (capture->graph.origin) gpi_stream_close_scope(capture->graph.origin);
+    gpi_stream_close_scope(capture->graph.origin);
     at = arena->streams.position;
     result = gpi_ladder_wait(arena, &arena->streams.all);
     if (result == GPUPOOL_OK) {
         gpi_stream_pass(arena, &capture->graph, at);
         gpi_capture_free(arena, &capture->graph);
-        capture->is_kept = 0;
+        capture->arena = NULL;
         capture->graph.next = (gpi_stream *)(void *)arena->spare_captures;
         arena->spare_captures = capture;
         arena->captures--;
     }
-    gpi_system_unlock(&arena->lock);
-    GPI_CHECKED(arena);
-    return result;
+    return gpi_alloc_unlock(arena, result);
 }
 /* == LIFE =========================================================================================
    Arenas are made and destroyed, and the process has a list of them.
@@ -4548,20 +4365,19 @@ static void gpi_life_hide(gpupool_arena *arena) {
 
 /* The struct of an arena that has ended, or a new one, all zeros; NULL: no host memory. */
 static gpupool_arena *gpi_life_struct(void) {
-    uint64_t bytes = gpi_up(sizeof(gpupool_arena), 4096);
-    gpupool_arena *arena, *next;
+    uint64_t bytes = gpi_up(sizeof(gpupool_arena), 4096), kept = offsetof(gpupool_arena, magic);
+    gpupool_arena *arena;
     gpi_system_lock(&gpi_process.lock);
-    next = gpi_process.arenas;
-    for (arena = next; arena && arena->magic != GPI_ENDED;) arena = arena->next_arena;
+    for (arena = gpi_process.arenas; arena && arena->magic != GPI_ENDED;) arena = arena->next_arena;
     if (arena) {
-        next = arena->next_arena;
-        memset(arena, 0, sizeof *arena);
+        memset((char *)arena + kept, 0, sizeof *arena - kept);
     } else {
-        arena = (gpupool_arena *)gpi_system_pages(bytes, PROT_READ | PROT_WRITE);
-        if (arena) gpi_process.arenas = arena;
-        if (arena) syscall(SYS_madvise, arena, bytes, (long)GPI_WIPEONFORK);
+        arena = (gpupool_arena *)gpi_system_pages(bytes, PROT_READ | PROT_WRITE, MADV_WIPEONFORK);
+        if (arena) {
+            arena->next_arena = gpi_process.arenas;
+            gpi_process.arenas = arena;
+        }
     }
-    if (arena) arena->next_arena = next;
     gpi_system_unlock(&gpi_process.lock);
     return arena;
 }
@@ -4608,7 +4424,7 @@ static gpupool_result gpi_life_configure(gpupool_arena *arena, const gpupool_are
     gpupool_arena_config *config = &arena->config;
     gpupool_result result = GPUPOOL_OK;
     if (given) *config = *given;
-    else result = gpi_driver_current(&config->device);
+    else result = GPI_RUN(cudaGetDevice, &config->device);
     if (result == GPUPOOL_OK && config->source == GPUPOOL_SOURCE_AUTO)
         result = gpi_life_default_source(&config->source);
     if (!config->chunk_bytes) config->chunk_bytes = GPUPOOL_CHUNK_BYTES;
@@ -4699,10 +4515,9 @@ static gpupool_result gpi_life_open_buddy(gpupool_arena *arena) {
     run = (gpi_run *)gpi_region_get(&buddy->region, sizeof *run);
     run->units = bytes / GPI_UNIT;
     gpi_buddy_enter(buddy, run);
-    if (bytes > homes) {
-        gpi_run *right = gpi_buddy_split(buddy, run, homes / GPI_UNIT);
-        gpi_buddy_put(buddy, right, GPI_SPACE, &buddy->space, 0);
-    }
+    if (bytes > homes)
+        gpi_buddy_put(buddy, gpi_buddy_split(buddy, run, homes / GPI_UNIT), GPI_SPACE,
+                      &buddy->space, 0);
     gpi_buddy_put(buddy, run, GPI_EMPTY, &buddy->empty, 0);
     return GPUPOOL_OK;
 }
@@ -4750,19 +4565,19 @@ static void gpi_backup_close(gpi_backup *backup) {
     memset(backup, 0, sizeof *backup);
 }
 
-/* Frees all that an arena has but its struct. */
+/* Frees all that an arena has but its struct, which may serve another one then. */
 static gpupool_result gpi_life_close(gpupool_arena *arena) {
     gpi_buddy *buddy = &arena->buddy;
-    uint64_t bytes = buddy->granules * GPI_GRANULE * GPI_UNIT;
     gpupool_result result = gpi_life_return_memory(arena);
     if (arena->driver.context) {
         GPI_VISIT(&arena->driver, arena->driver.context);
         gpi_stream_close(arena);
-        if (buddy->base) arena->driver.unreserve(buddy->base, bytes);
+        if (buddy->base) arena->driver.unreserve(buddy->base, buddy->granules * GPI_PAGE);
     }
     gpi_backup_close(&arena->backup);
-    gpi_region_close(&buddy->region);
+    if (buddy->region.base) munmap(buddy->region.base, buddy->region.size);
     gpi_driver_close(&arena->driver);
+    gpi_life_set_magic(arena, GPI_ENDED);
     return result;
 }
 
@@ -4773,25 +4588,24 @@ GPUPOOL_API gpupool_result gpupool_arena_create(gpupool_arena **out,
     if (!out) return gpi_system_fail(GPUPOOL_E_ARGUMENT, "arena: it is NULL");
     *out = NULL;
     if (gpi_system_is_forked()) return gpi_alloc_enter(NULL);
-    arena = gpi_system_open() == GPUPOOL_OK ? gpi_life_struct() : NULL;
+    arena = gpi_system_open() ? gpi_life_struct() : NULL;
     if (!arena) return gpi_system_no_memory();
     result = gpi_life_open(arena, config);
     if (result != GPUPOOL_OK) {
         gpi_life_close(arena);
-    } else *out = arena;
-    gpi_life_set_magic(arena, *out ? GPI_MAGIC : GPI_ENDED);
+        return result;
+    }
+    gpi_life_set_magic(arena, GPI_MAGIC);
     gpi_report_open();
-    return result;
+    *out = arena;
+    return GPUPOOL_OK;
 }
 
 /* Ends an arena, with what is live in it. */
 static gpupool_result gpi_life_end(gpupool_arena *arena) {
-    gpupool_result result;
     gpi_life_hide(arena);
     gpi_driver_wait(&arena->driver); /* what fails here fails below again */
-    result = gpi_life_close(arena);
-    gpi_life_set_magic(arena, GPI_ENDED);
-    return result;
+    return gpi_life_close(arena);
 }
 
 GPUPOOL_API gpupool_result gpupool_arena_destroy(gpupool_arena *arena) {
@@ -4800,10 +4614,10 @@ GPUPOOL_API gpupool_result gpupool_arena_destroy(gpupool_arena *arena) {
     gpi_report_event(arena, "destroy", "");
     result = gpi_alloc_lock(arena, "arena", arena);
     gpi_stream_fold_all(arena);
-    if (!arena->broken && (arena->allocs > arena->frees || arena->captures))
+    if (!arena->broken && (arena->stats.allocs > arena->stats.frees || arena->captures))
         result = gpi_system_fail(GPUPOOL_E_IN_USE,
                                  "%llu blocks are live, and %llu scopes are not released",
-                                 (unsigned long long)(arena->allocs - arena->frees),
+                                 (unsigned long long)(arena->stats.allocs - arena->stats.frees),
                                  (unsigned long long)arena->captures);
     gpi_system_unlock(&arena->lock);
     return result == GPUPOOL_OK ? gpi_life_end(arena) : result;
@@ -4811,24 +4625,20 @@ GPUPOOL_API gpupool_result gpupool_arena_destroy(gpupool_arena *arena) {
 
 /* -- streams end -- */
 
-static void gpi_life_retire(gpupool_arena *arena, cudaStream_t stream) {
-    gpi_stream *s;
-    gpi_system_lock(&arena->lock);
-    s = gpi_stream_find(arena, gpi_stream_key(stream));
-    if (s) {
-        gpi_stream_flush(arena, s, 0);
-        gpi_stream_mark(arena, s, stream); /* refused: its memory passes by a device wait */
-        gpi_stream_retire(arena, s);
-    }
-    gpi_system_unlock(&arena->lock);
-}
-
 GPUPOOL_API gpupool_result gpupool_retire_stream(cudaStream_t stream) {
     gpupool_arena *arena = NULL;
+    gpi_stream *s;
     if (gpi_driver_is_special(stream))
         return gpi_system_fail(GPUPOOL_E_ARGUMENT, "stream: a default stream does not end");
     if (gpi_system_is_forked()) return gpi_alloc_enter(NULL); /* the process's lock may be held */
-    while ((arena = gpi_life_visit(arena)) != NULL) gpi_life_retire(arena, stream);
+    while ((arena = gpi_life_visit(arena)) != NULL) {
+        gpi_system_lock(&arena->lock);
+        s = gpi_stream_find(arena, gpi_stream_key(stream));
+        if (s) gpi_stream_flush(arena, s, 0);
+        if (s) gpi_stream_mark(arena, s, stream); /* refused: it passes by a device wait */
+        if (s) gpi_stream_retire(arena, s);
+        gpi_system_unlock(&arena->lock);
+    }
     return GPUPOOL_OK;
 }
 /* == FIGURES ======================================================================================
@@ -4846,6 +4656,7 @@ static gpupool_result gpi_figures_trim(gpupool_arena *arena, uint64_t keep) {
 GPUPOOL_API gpupool_result gpupool_trim(gpupool_arena *arena, size_t keep_bytes) {
     gpupool_result result = gpi_alloc_lock(arena, "arena", arena);
     if (result != GPUPOOL_OK) return result;
+    if (arena->sleep == GPI_AWAKE) gpi_backup_close(&arena->backup);
     return gpi_alloc_unlock(arena, gpi_figures_trim(arena, keep_bytes));
 }
 
@@ -4894,23 +4705,13 @@ GPUPOOL_API gpupool_result gpupool_get_available(gpupool_arena *arena, cudaStrea
 /* Under the lock. */
 static void gpi_figures_read(gpupool_arena *arena, gpupool_stats *stats) {
     gpi_stream_fold_all(arena);
-    stats->requested = arena->requested;
-    stats->allocated = arena->allocated;
+    *stats = arena->stats;
+    stats->blocks = stats->allocs - stats->frees;
     stats->reserved = arena->chunks.reserved;
     stats->pending = arena->buddy.pending;
-    stats->blocks = arena->allocs - arena->frees;
     stats->free_blocks = arena->buddy.free_runs;
-    stats->allocs = arena->allocs;
-    stats->frees = arena->frees;
-    stats->failures = arena->failures;
     stats->chunks = arena->chunks.count;
-    stats->stitches = arena->stitches.count;
-    stats->stitched = arena->stitches.stitched;
-    stats->reused = arena->stitches.reused;
     stats->driver_calls = GPI_LOOK(&arena->driver.memory_calls);
-    stats->marks = arena->streams.marks;
-    stats->stream_waits = arena->streams.stream_waits;
-    stats->host_waits = arena->streams.host_waits;
     stats->limit = arena->chunks.limit == UINT64_MAX ? 0 : arena->chunks.limit;
     stats->asleep = arena->chunks.asleep;
     stats->host = sizeof *arena + arena->buddy.region.opened - /* tables of granules: hardly used */
@@ -4928,8 +4729,8 @@ GPUPOOL_API gpupool_result gpupool_reset_peaks(gpupool_arena *arena) {
     gpupool_result result = gpi_alloc_lock(arena, "arena", arena);
     if (result != GPUPOOL_OK) return result;
     gpi_stream_fold_all(arena);
-    arena->requested.peak = arena->requested.now;
-    arena->allocated.peak = arena->allocated.now;
+    arena->stats.requested.peak = arena->stats.requested.now;
+    arena->stats.allocated.peak = arena->stats.allocated.now;
     arena->chunks.reserved.peak = arena->chunks.reserved.now;
     arena->buddy.pending.peak = arena->buddy.pending.now;
     return gpi_alloc_unlock(arena, result);
@@ -4944,32 +4745,22 @@ GPUPOOL_API gpupool_result gpupool_reset_peaks(gpupool_arena *arena) {
 
    Read first: gpi_report_walk, gpi_report_part, gpi_report_write. */
 
-#if !defined(__cplusplus) && !defined(_DEFAULT_SOURCE) && !defined(_GNU_SOURCE)
-FILE *open_memstream(char **text, size_t *bytes); /* -std=c11 leaves these out */
-#endif
-
 /* -- the walk -- */
-
-/* Which part of its block a run's memory is: a stitched one's pieces are side by side. */
-static uint64_t gpi_report_offset(const gpi_run *run) {
-    uint64_t units = 0;
-    uint32_t i;
-    for (i = 0; run->state == GPI_PART && run->stitch->pieces[i].unit != run->unit; i++)
-        units += run->stitch->pieces[i].units;
-    return units;
-}
 
 /* What a run's memory from a unit on is. */
 static void gpi_report_part(const gpupool_arena *arena, const gpi_run *run, uint64_t unit,
                             gpupool_part *part) {
     const gpi_run *block = run->state == GPI_PART ? run->stitch->body : run;
+    uint32_t i;
     const gpi_stream *s = run->state == GPI_FREE ? run->list->stream : NULL;
     int is_of_graph =
         s ? s->kind == GPI_GRAPH : block->state == GPI_WAITING && gpi_stream_graph_of(block);
     part->kind = is_of_graph ? GPUPOOL_KEPT : GPUPOOL_PENDING;
     if (gpi_stream_describe(block, &part->block)) {
         part->kind = GPUPOOL_LIVE;
-        part->offset = (gpi_report_offset(run) + unit - run->unit) * GPI_UNIT;
+        part->offset = (unit - run->unit) * GPI_UNIT;
+        for (i = 0; run->state == GPI_PART && run->stitch->pieces[i].unit != run->unit; i++)
+            part->offset += run->stitch->pieces[i].units * GPI_UNIT; /* pieces are side by side */
         return;
     }
     memset(&part->block, 0, sizeof part->block);
@@ -5213,7 +5004,7 @@ GPUPOOL_API gpupool_arena *gpupool_get_default_arena(int device) {
     config.name = is_pinned ? "pinned" : "default";
     config.source = is_pinned ? GPUPOOL_SOURCE_PINNED : GPUPOOL_SOURCE_AUTO;
     config.device = device;
-    if (is_pinned && gpi_driver_current(&config.device) != GPUPOOL_OK) return NULL;
+    if (is_pinned && GPI_RUN(cudaGetDevice, &config.device) != GPUPOOL_OK) return NULL;
     if (gpupool_arena_create(&arena, &config) != GPUPOOL_OK) return NULL;
     gpi_system_lock(&gpi_process.lock);
     first = *at;
@@ -5307,7 +5098,8 @@ static cudaError_t gpi_shape_malloc(void **pointer, size_t bytes, cudaStream_t s
     int device;
     if (!pointer) return gpi_shape_fail(gpi_system_fail(GPUPOOL_E_ARGUMENT, "pointer: it is NULL"));
     error = cudaGetDevice(&device); /* an error is CUDA's last one already */
-    if (gpi_driver_ran("cudaGetDevice", error, error) != GPUPOOL_OK) return error;
+    gpi_thread.runtime = error;     /* and stays CUDA's last one */
+    if (gpi_driver_ran("cudaGetDevice", error) != GPUPOOL_OK) return error;
     arena = gpi_shape_arena_of(stream, device);
     if (gpi_shape_is_captured(arena, stream))
         return GPUPOOL_HERE(cudaMallocAsync)(pointer, bytes, stream);
@@ -5334,7 +5126,7 @@ static int gpi_shape_owns(gpupool_arena *arena, const void *block) {
     uint64_t address = (uint64_t)(uintptr_t)block;
     const gpi_run *run;
     gpi_system_lock(&arena->lock);
-    run = gpi_buddy_lookup(&arena->buddy, address);
+    run = gpi_buddy_lookup(&arena->buddy, address, INT32_MAX);
     if (!run && arena->config.source != GPUPOOL_SOURCE_CUSTOM)
         run = gpi_alloc_around(arena, address);
     gpi_system_unlock(&arena->lock);
@@ -5358,7 +5150,7 @@ static gpupool_arena *gpi_shape_peek(const void *block) {
     int i, count = GPI_READ(&gpi_process.defaults_count);
     for (i = 0; i < count; i++) {
         gpupool_arena *arena = GPI_READ(&gpi_process.defaults[i]);
-        if (arena && gpi_buddy_peek(&arena->buddy, address)) return arena;
+        if (arena && gpi_buddy_lookup(&arena->buddy, address, GPI_PEEKS)) return arena;
     }
     return NULL;
 }
@@ -5366,17 +5158,13 @@ static gpupool_arena *gpi_shape_peek(const void *block) {
 /* Frees an address of any arena, without a CUDA call for one of a default arena; 0: it is of none.
  */
 static int gpi_shape_free(void *block, cudaStream_t stream, cudaError_t *error) {
-    gpupool_arena *arena = gpi_shape_peek(block);
+    gpupool_arena *arena = NULL;
     int is_found = gpi_system_is_forked();
-    if (is_found) {
-        *error = gpi_shape_fail(gpi_alloc_enter(NULL));
-        return 1;
-    }
-    if (arena) {
-        *error = gpi_shape_free_in(arena, block, stream);
-        return 1;
-    }
-    for (arena = gpi_life_visit(NULL); arena; arena = gpi_life_visit(arena)) {
+    if (is_found) *error = gpi_shape_fail(gpi_alloc_enter(NULL));
+    else arena = gpi_shape_peek(block);
+    if (arena) *error = gpi_shape_free_in(arena, block, stream);
+    if (arena || is_found) return 1;
+    while ((arena = gpi_life_visit(arena)) != NULL) {
         if (is_found || !gpi_shape_owns(arena, block)) continue;
         *error = gpi_shape_free_in(arena, block, stream);
         is_found = 1;
@@ -5408,17 +5196,12 @@ GPUPOOL_API cudaError_t gpupool_cudaFreeAsync(void *block, cudaStream_t stream) 
             return gpi_system_fail(GPUPOOL_E_CUDA, "a record is broken: %s (%s)", what, #holds); \
     } while (0)
 
-static int gpi_check_is_filed(const gpi_run *run) {
-    const gpi_run *in = run->list->heads[gpi_buddy_bin(run->units)];
-    while (in && in != run) in = in->next;
-    return in != NULL;
-}
-
 /* A free run: in its list, and not beside one that it should have joined. */
 static gpupool_result gpi_check_free(const gpupool_arena *arena, const gpi_run *run) {
-    const gpi_run *right = run->right;
+    const gpi_run *right = run->right, *filed = run->list->heads[gpi_buddy_bin(run->units)];
     const gpi_stream *s = run->list->stream;
-    GPI_MUST("B2 in its bin", gpi_check_is_filed(run));
+    while (filed && filed != run) filed = filed->next;
+    GPI_MUST("B2 in its bin", filed);
     GPI_MUST("B2 joined", !right || right->state != run->state || right->list != run->list ||
                               (arena->buddy.is_apart && run->state == GPI_FREE));
     GPI_MUST("ST2", !s || run->of.at <= s->issued);
@@ -5428,7 +5211,7 @@ static gpupool_result gpi_check_free(const gpupool_arena *arena, const gpi_run *
 static gpupool_result gpi_check_block(const gpupool_arena *arena, const gpi_run *run) {
     const gpi_stitch *stitch = run->stitch;
     uint32_t i;
-    GPI_MUST("B4 index", gpi_buddy_lookup(&arena->buddy, run->address) == run);
+    GPI_MUST("B4 index", gpi_buddy_lookup(&arena->buddy, run->address, INT32_MAX) == run);
     GPI_MUST("B4 address", run->address == gpi_address(&arena->buddy, run->unit));
     GPI_MUST("B4 slack", run->slack < gpi_block_units(run) * GPI_UNIT);
     GPI_MUST("ST4", (run->state == GPI_OUT) == (run->cache != NULL));
@@ -5441,33 +5224,30 @@ static gpupool_result gpi_check_block(const gpupool_arena *arena, const gpi_run 
     return GPUPOOL_OK;
 }
 
-typedef struct gpi_sums {
-    uint64_t units, blocks, bytes, requested, free_runs, pending;
-} gpi_sums;
-
+/* A run, which is added up. */
 static gpupool_result gpi_check_run(const gpupool_arena *arena, const gpi_run *run,
-                                    gpi_sums *sums) {
-    uint64_t bytes = gpi_block_units(run) * GPI_UNIT;
-    GPI_MUST("B1 side by side", run->unit == sums->units);
+                                    gpupool_stats *sums) {
+    uint64_t bytes = gpi_block_units(run) * GPI_UNIT, end = run->unit + run->units;
+    GPI_MUST("B1 side by side",
+             end == (run->right ? run->right->unit : arena->buddy.granules * GPI_GRANULE));
     GPI_MUST("B1 links", !run->right || run->right->left == run);
     GPI_MUST("B3 start", gpi_buddy_at(&arena->buddy, run->unit) == run);
-    GPI_MUST("B3 end", gpi_buddy_at(&arena->buddy, run->unit + run->units - 1) == run);
-    sums->units += run->units;
+    GPI_MUST("B3 end", gpi_buddy_at(&arena->buddy, end - 1) == run);
     if (run->state == GPI_LIVE || run->state == GPI_OUT) {
         int is_cached = run->state == GPI_OUT && run->is_cached;
         sums->blocks += !is_cached;
-        sums->bytes += is_cached ? 0 : bytes;
-        sums->requested += is_cached ? 0 : bytes - run->slack;
+        sums->allocated.now += is_cached ? 0 : bytes;
+        sums->requested.now += is_cached ? 0 : bytes - run->slack;
         return gpi_check_block(arena, run);
     }
     if (run->state == GPI_WAITING) {
         GPI_MUST("ST5", run->of.uses);
-        sums->pending += bytes;
+        sums->pending.now += bytes;
     }
     if (run->state != GPI_FREE && run->state != GPI_EMPTY && run->state != GPI_SPACE)
         return GPUPOOL_OK;
-    sums->free_runs += run->state == GPI_FREE;
-    if (run->list->stream) sums->pending += bytes;
+    sums->free_blocks += run->state == GPI_FREE;
+    if (run->list->stream) sums->pending.now += bytes;
     return gpi_check_free(arena, run);
 }
 
@@ -5500,8 +5280,7 @@ static gpupool_result gpi_check_stitches(const gpupool_arena *arena) {
             GPI_MUST("SL1 stitch", !stitch->range.is_away || arena->sleep || arena->broken);
             if (gpi_stitch_is_idle(stitch)) idle += stitch->count;
         }
-    GPI_MUST("M counts", count == stitches->count && idle == stitches->idle_pieces);
-    GPI_MUST("M credit", stitches->credit >= 0);
+    GPI_MUST("M counts", count == arena->stats.stitches && idle == stitches->idle_pieces);
     return GPUPOOL_OK;
 }
 
@@ -5525,24 +5304,22 @@ static gpupool_result gpi_check_stream(const gpupool_arena *arena, const gpi_str
 static gpupool_result gpi_check_sums(gpupool_arena *arena) {
     gpupool_result result = GPUPOOL_OK;
     gpi_run *run = gpi_buddy_at(&arena->buddy, 0);
-    gpi_sums sums;
+    gpupool_stats sums;
     memset(&sums, 0, sizeof sums);
     for (; run && result == GPUPOOL_OK; run = run->right) result = gpi_check_run(arena, run, &sums);
     if (result != GPUPOOL_OK) return result;
-    GPI_MUST("B1 all", sums.units == arena->buddy.granules * GPI_GRANULE);
-    GPI_MUST("blocks", sums.blocks == arena->allocs - arena->frees);
-    GPI_MUST("allocated", sums.bytes == arena->allocated.now);
-    GPI_MUST("requested", sums.requested == arena->requested.now);
-    GPI_MUST("free runs", sums.free_runs == arena->buddy.free_runs);
-    GPI_MUST("pending", sums.pending == arena->buddy.pending.now);
+    GPI_MUST("blocks", sums.blocks == arena->stats.allocs - arena->stats.frees);
+    GPI_MUST("allocated", sums.allocated.now == arena->stats.allocated.now);
+    GPI_MUST("requested", sums.requested.now == arena->stats.requested.now);
+    GPI_MUST("free runs", sums.free_blocks == arena->buddy.free_runs);
+    GPI_MUST("pending", sums.pending.now == arena->buddy.pending.now);
     return GPUPOOL_OK;
 }
 
 GPUPOOL_API gpupool_result gpupool_check(gpupool_arena *arena) {
-    gpupool_result result = gpi_alloc_enter(arena);
+    gpupool_result result = gpi_alloc_lock(arena, "arena", arena);
     gpi_stream *s;
     if (result != GPUPOOL_OK) return result;
-    gpi_system_lock(&arena->lock);
     for (s = arena->streams.all_streams; s; s = s->next) gpi_system_lock(&s->lock);
     for (s = arena->streams.all_streams; s; s = s->next) {
         gpi_stream_fold(arena, s);
@@ -5886,8 +5663,7 @@ static gpupool_result gpi_ring_pin_hand(gpupool_ring *ring, gpi_hand *hand) {
     gpi_driver *driver = &ring->driver;
     gpupool_result result;
     int i;
-    syscall(SYS_madvise, at, bytes, (long)GPI_HUGEPAGE);
-    syscall(SYS_madvise, at, bytes, (long)GPI_DONTFORK);
+    syscall(SYS_madvise, at, bytes, (long)MADV_HUGEPAGE);
     result =
         GPI_TELL(driver, host_register, (void *)(uintptr_t)at, bytes, CU_MEMHOSTREGISTER_PORTABLE);
     if (result == GPUPOOL_OK) hand->slots = at;
@@ -5905,7 +5681,8 @@ static gpi_hand *gpi_ring_make_hand(gpupool_ring *ring, gpi_transfer *t) {
     gpi_hand *hand;
     stats->pinned += bytes;
     gpi_system_unlock(&ring->lock);
-    hand = (gpi_hand *)gpi_system_pages(bytes + 2 * GPI_STEP, PROT_READ | PROT_WRITE);
+    hand =
+        (gpi_hand *)gpi_system_pages(bytes + 2 * GPI_STEP, PROT_READ | PROT_WRITE, MADV_DONTFORK);
     result = hand ? gpi_ring_pin_hand(ring, hand) : gpi_system_no_memory();
     if (hand && result != GPUPOOL_OK) gpi_ring_close_hand(ring, hand);
     gpi_system_lock(&ring->lock);
@@ -6264,9 +6041,9 @@ GPUPOOL_API gpupool_result gpupool_ring_create(gpupool_ring **out,
     if (out) *out = NULL;
     if (result != GPUPOOL_OK) return result;
     if (given) config = *given;
-    else result = gpi_driver_current(&config.device);
+    else result = GPI_RUN(cudaGetDevice, &config.device);
     if (result != GPUPOOL_OK) return result;
-    if (gpi_system_open() == GPUPOOL_OK) ring = (gpupool_ring *)gpi_system_zeroed(sizeof *ring);
+    if (gpi_system_open()) ring = (gpupool_ring *)gpi_system_zeroed(sizeof *ring);
     if (!ring) return gpi_system_no_memory();
     mistake = gpi_ring_configure(ring, &config);
     if (mistake) result = gpi_system_fail(GPUPOOL_E_ARGUMENT, "config.%s", mistake);
@@ -6386,7 +6163,7 @@ GPUPOOL_API gpupool_result gpupool_allow_peer(gpupool_arena *arena, int device) 
     if (result == GPUPOOL_OK && i == arena->driver.peer_count && device != arena->driver.device)
         result = gpi_share_add(arena, device);
     gpi_system_unlock(&arena->lock);
-    GPI_CHECKED(arena);
+    gpi_alloc_check(arena);
     return result;
 }
 
@@ -6402,7 +6179,7 @@ GPUPOOL_API gpupool_result gpupool_export(gpupool_arena *arena, const void *bloc
     result = gpi_arena_ready(arena);
     if (result == GPUPOOL_OK) result = gpi_alloc_claim(arena, block, &run);
     if (result == GPUPOOL_OK && !run->stitch) chunk = gpi_buddy_chunk(&arena->buddy, run->unit);
-    if (result == GPUPOOL_OK && (!(arena->driver.share & GPUPOOL_SHARE_PROCESSES) || !chunk ||
+    if (result == GPUPOOL_OK && (!(arena->config.share & GPUPOOL_SHARE_PROCESSES) || !chunk ||
                                  chunk->unit != run->unit || chunk->units != run->units))
         result = gpi_system_fail(GPUPOOL_E_ARGUMENT,
                                  "block: it has no chunk of its own (GPUPOOL_OWN_CHUNK), or the "
@@ -6499,7 +6276,8 @@ GPUPOOL_API gpupool_result gpupool_import_close(gpupool_imported *imported) {
 
 enum {
     GPI_SLEEP_COPIES = 32,                   /* under way at a time */
-    GPI_SLEEP_PIECE = (512 << 20) / GPI_UNIT /* units of one; meanwhile the next one's are mapped */
+    GPI_SLEEP_FIRST = (256 << 20) / GPI_UNIT /* units of the first copy up; meanwhile the memory of
+                                                the next, four times as much, is mapped */
 };
 
 /* Mail that comes meanwhile keeps its `attention`. */
@@ -6556,35 +6334,49 @@ static gpupool_result gpi_sleep_get_chunks(gpupool_arena *arena, uint64_t unit, 
 
 /* The next piece that has content, from *unit on; 0: none. It is of whole granules, which have
    memory: so one copy is for neighbouring blocks, also of several chunks, and small gaps. */
-static uint64_t gpi_sleep_next(const gpi_buddy *buddy, uint64_t *unit) {
+static uint64_t gpi_sleep_next(const gpi_buddy *buddy, uint64_t *unit, uint64_t most) {
     const gpi_run *run = gpi_buddy_at(buddy, *unit);
     uint64_t end;
     while (run && !gpi_sleep_keeps(run)) run = run->right;
     if (!run) return 0;
     end = *unit = gpi_max(*unit, gpi_down(run->unit, GPI_GRANULE));
-    for (; run && gpi_down(run->unit, GPI_GRANULE) <= end && end - *unit < GPI_SLEEP_PIECE;
-         run = run->right)
+    for (; run && gpi_down(run->unit, GPI_GRANULE) <= end && end - *unit < most; run = run->right)
         if (gpi_sleep_keeps(run)) end = gpi_up(run->unit + run->units, GPI_GRANULE);
-    return gpi_min(end - *unit, GPI_SLEEP_PIECE);
+    return gpi_min(end - *unit, most);
 }
 
 /* Host memory that mirrors the home addresses, in huge pages, which the ring's threads touch first:
-   what they do not touch costs nothing. */
+   what they do not touch costs nothing. An earlier sleep's, if it is large enough, has been
+   touched: fresh pages take twice the time of the copy. */
 static gpupool_result gpi_sleep_open_backup(gpupool_arena *arena) {
     const gpi_chunks *chunks = &arena->chunks;
     gpi_backup *backup = &arena->backup;
     uint64_t end = 0, i;
     for (i = 0; i < chunks->count; i++)
         end = gpi_max(end, chunks->all[i]->unit + chunks->all[i]->units);
-    backup->bytes = end * GPI_UNIT + GPI_STEP;
-    backup->pages = gpi_system_pages(backup->bytes, PROT_READ | PROT_WRITE);
-    if (!backup->pages)
-        return gpi_system_fail(GPUPOOL_E_HOST_MEMORY,
-                               "the host has no %llu bytes for the arena's content",
-                               (unsigned long long)chunks->reserved.now);
+    end = end * GPI_UNIT + GPI_STEP;
+    if (backup->bytes < end) {
+        gpi_backup_close(backup);
+        backup->pages = gpi_system_pages(end, PROT_READ | PROT_WRITE, MADV_HUGEPAGE);
+        if (!backup->pages)
+            return gpi_system_fail(GPUPOOL_E_HOST_MEMORY,
+                                   "the host has no %llu bytes for the arena's content",
+                                   (unsigned long long)chunks->reserved.now);
+        backup->bytes = end;
+    }
     backup->content = (char *)gpi_up((uintptr_t)backup->pages, GPI_STEP);
-    syscall(SYS_madvise, backup->content, end * GPI_UNIT, (long)GPI_HUGEPAGE);
     return GPUPOOL_OK;
+}
+
+/* The content is needed no more. The system takes its pages when it lacks memory, and at once where
+   it cannot do that later. The lock opens. */
+static void gpi_sleep_drop_content(gpupool_arena *arena) {
+    gpi_backup *backup = &arena->backup;
+    backup->content = NULL;
+    gpi_arena_open(arena);
+    if (syscall(SYS_madvise, backup->pages, backup->bytes, (long)MADV_FREE))
+        gpi_backup_close(backup);
+    gpi_arena_close(arena);
 }
 
 /* Begins to copy a piece: down while the arena falls asleep, else up. The lock opens. */
@@ -6614,7 +6406,7 @@ static gpupool_result gpi_sleep_send(gpupool_arena *arena, gpupool_ring *ring, u
    After a failure, too, it waits for what is under way. The lock opens. */
 static gpupool_result gpi_sleep_copy(gpupool_arena *arena) {
     gpupool_ring_config config = {arena->config.device, 0, 0, 0};
-    uint64_t unit = 0, units;
+    uint64_t unit = 0, units, most = UINT64_MAX;
     gpupool_ring *ring = NULL;
     gpupool_ticket ticket;
     gpupool_result result;
@@ -6624,10 +6416,12 @@ static gpupool_result gpi_sleep_copy(gpupool_arena *arena) {
     gpi_arena_close(arena);
     if (result != GPUPOOL_OK) return result;
     ring->is_trusted = 1;
-    while (result == GPUPOOL_OK && (units = gpi_sleep_next(&arena->buddy, &unit)) != 0) {
+    if (arena->sleep == GPI_RISING) most = GPI_SLEEP_FIRST;
+    while (result == GPUPOOL_OK && (units = gpi_sleep_next(&arena->buddy, &unit, most)) != 0) {
         if (arena->sleep == GPI_RISING) result = gpi_sleep_get_chunks(arena, unit, units);
         if (result == GPUPOOL_OK) result = gpi_sleep_send(arena, ring, unit, units);
         unit += units;
+        most = gpi_max(most, 4 * units);
     }
     gpi_arena_open(arena);
     ticket = gpi_less(ring->tickets, GPI_SLEEP_COPIES);
@@ -6675,7 +6469,9 @@ static gpupool_result gpi_sleep_fall(gpupool_arena *arena, gpupool_content conte
         if (result == GPUPOOL_E_CUDA) gpi_arena_break(arena);
     }
     if (result == GPUPOOL_OK) result = gpi_ladder_trim(arena, 0);
-    return result == GPUPOOL_OK ? gpi_sleep_unmap(arena) : result;
+    if (result == GPUPOOL_OK) result = gpi_sleep_unmap(arena);
+    if (result != GPUPOOL_OK) gpi_sleep_drop_content(arena);
+    return result;
 }
 
 static gpupool_result gpi_sleep_refuses(gpupool_arena *arena, gpupool_content content) {
@@ -6699,19 +6495,15 @@ static gpupool_result gpi_sleep_refuses(gpupool_arena *arena, gpupool_content co
 
 GPUPOOL_API gpupool_result gpupool_sleep(gpupool_arena *arena, gpupool_content content) {
     gpi_failure before = gpi_thread.last;
-    gpupool_result result = gpi_alloc_enter(arena);
+    gpupool_result result = gpi_alloc_lock(arena, "arena", arena);
     if (result != GPUPOOL_OK) return result;
-    gpi_system_lock(&arena->lock);
     result = gpi_sleep_refuses(arena, content);
     if (result == GPUPOOL_OK) {
         result = gpi_sleep_fall(arena, content);
         gpi_sleep_set(arena, result == GPUPOOL_OK ? GPI_ASLEEP : GPI_AWAKE);
-        if (result != GPUPOOL_OK) gpi_backup_close(&arena->backup);
-        else gpi_thread.last = before;
+        if (result == GPUPOOL_OK) gpi_thread.last = before;
     }
-    gpi_system_unlock(&arena->lock);
-    GPI_CHECKED(arena);
-    return result;
+    return gpi_alloc_unlock(arena, result);
 }
 
 /* Why the arena cannot wake: what it needs, who has it, and what helps. */
@@ -6756,17 +6548,17 @@ static gpupool_result gpi_sleep_get_stitches(gpupool_arena *arena) {
 static gpupool_result gpi_sleep_rise(gpupool_arena *arena) {
     gpupool_result result;
     gpi_sleep_set(arena, GPI_RISING);
-    gpi_alloc_empty_mail(arena);
     result = gpi_ladder_wait(arena, &arena->streams.all);
     if (result == GPUPOOL_OK) result = gpi_ladder_trim(arena, 0);
     if (result != GPUPOOL_OK) return result;
     if (arena->chunks.asleep > arena->chunks.limit) result = GPUPOOL_E_OUT_OF_MEMORY;
     else if (arena->backup.content) result = gpi_sleep_copy(arena);
     if (result == GPUPOOL_OK) result = gpi_sleep_get_chunks(arena, 0, UINT64_MAX);
+    else if (result == GPUPOOL_E_HOST_MEMORY && /* a full device has no room for a ring, either */
+             gpi_sleep_get_chunks(arena, 0, UINT64_MAX) == GPUPOOL_E_OUT_OF_MEMORY)
+        result = GPUPOOL_E_OUT_OF_MEMORY;
     if (result == GPUPOOL_OK) result = gpi_sleep_get_stitches(arena);
-    gpi_arena_open(arena);
-    if (result == GPUPOOL_OK) gpi_backup_close(&arena->backup); /* takes the host a while */
-    gpi_arena_close(arena);
+    if (result == GPUPOOL_OK) gpi_sleep_drop_content(arena);
     if (result == GPUPOOL_OK) return result;
     if (arena->broken) return gpi_arena_break(arena);
     if (gpi_sleep_unmap(arena) != GPUPOOL_OK) return GPUPOOL_E_CUDA;
@@ -6775,9 +6567,8 @@ static gpupool_result gpi_sleep_rise(gpupool_arena *arena) {
 
 GPUPOOL_API gpupool_result gpupool_wake(gpupool_arena *arena) {
     gpi_failure before = gpi_thread.last;
-    gpupool_result result = gpi_alloc_enter(arena);
+    gpupool_result result = gpi_alloc_lock(arena, "arena", arena);
     if (result != GPUPOOL_OK) return result;
-    gpi_system_lock(&arena->lock);
     if (arena->broken || arena->sleep % 2) result = gpi_arena_ready(arena);
     else if (arena->sleep == GPI_AWAKE)
         result = gpi_system_fail(GPUPOOL_E_ARGUMENT, "arena: it is awake");
@@ -6786,9 +6577,7 @@ GPUPOOL_API gpupool_result gpupool_wake(gpupool_arena *arena) {
         gpi_sleep_set(arena, result == GPUPOOL_OK ? GPI_AWAKE : GPI_ASLEEP);
         if (result == GPUPOOL_OK) gpi_thread.last = before;
     }
-    gpi_system_unlock(&arena->lock);
-    GPI_CHECKED(arena);
-    return result;
+    return gpi_alloc_unlock(arena, result);
 }
 #endif /* GPUPOOL_IMPLEMENTATION */
 
@@ -6807,21 +6596,19 @@ GPUPOOL_API gpupool_result gpupool_wake(gpupool_arena *arena) {
 #define GPI_NAME static inline
 #endif
 #ifdef __CUDA_ARCH__ /* the compiler's pass for the device */
-#define GPI_NAMED(name) name
+#define GPI_NAMED(cuda, ours) cuda
 #else
-#define GPI_NAMED(name) gpupool_##name
+#define GPI_NAMED(cuda, ours) ours
 #endif
 
 GPI_NAME __host__ __device__ cudaError_t gpi_names_malloc(void **pointer, size_t bytes) {
-    return GPI_NAMED(cudaMalloc)(pointer, bytes);
+    return GPI_NAMED(cudaMalloc, gpupool_cudaMalloc)(pointer, bytes);
 }
 GPI_NAME __host__ __device__ cudaError_t gpi_names_free(void *block) {
-    return GPI_NAMED(cudaFree)(block);
+    return GPI_NAMED(cudaFree, gpupool_cudaFree)(block);
 }
 GPI_NAME __host__ __device__ cudaError_t gpi_names_stream_destroy(cudaStream_t stream) {
-#ifndef __CUDA_ARCH__
-    gpupool_retire_stream(stream); /* CUDA says what is wrong with the stream */
-#endif
+    GPI_NAMED((void), gpupool_retire_stream)(stream); /* CUDA tells of a stream that is none */
     return cudaStreamDestroy(stream);
 }
 GPI_NAME cudaError_t GPUPOOL_HERE(gpi_names_malloc_async)(void **pointer, size_t bytes,
@@ -6851,12 +6638,14 @@ cudaError_t GPUPOOL_HERE(gpi_names_malloc_async)(T **pointer, size_t bytes, Pool
 #undef GPI_NAMED
 #endif /* GPUPOOL_NAMED */
 
+#undef GPUPOOL_NAME
+#define GPUPOOL_NAME(cuda, ours) ours
 #undef cudaMallocAsync /* CUDA's header may define these two */
 #undef cudaFreeAsync
-#define cudaMallocAsync GPUPOOL_HERE(gpi_names_malloc_async)
-#define cudaFreeAsync GPUPOOL_HERE(gpi_names_free_async)
-#define cudaMalloc gpi_names_malloc
-#define cudaFree gpi_names_free
-#define cudaStreamDestroy gpi_names_stream_destroy
-#define cudaDeviceReset gpupool_cudaDeviceReset
+#define cudaMallocAsync GPUPOOL_NAME(cudaMallocAsync, GPUPOOL_HERE(gpi_names_malloc_async))
+#define cudaFreeAsync GPUPOOL_NAME(cudaFreeAsync, GPUPOOL_HERE(gpi_names_free_async))
+#define cudaMalloc GPUPOOL_NAME(cudaMalloc, gpi_names_malloc)
+#define cudaFree GPUPOOL_NAME(cudaFree, gpi_names_free)
+#define cudaStreamDestroy GPUPOOL_NAME(cudaStreamDestroy, gpi_names_stream_destroy)
+#define cudaDeviceReset GPUPOOL_NAME(cudaDeviceReset, gpupool_cudaDeviceReset)
 #endif /* GPUPOOL_REPLACE_CUDA_MALLOC */

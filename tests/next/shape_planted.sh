@@ -32,7 +32,7 @@ plant "a fraction of a byte" 's/(is_rest || !is_whole)/is_rest/'
 plant "no limit by -1" 's/(is_rest || !is_whole)/!is_whole/'
 plant "larger than any number" 's/if (!(number < 9e18)) return.*//'
 plant "not rounded" 's/+ 0.5; \/\* tenths/+ 0; \/* tenths/'
-plant "words in one case" '/gpi_text_is/,/^}/s/\*text - 32/*text/'
+plant "words in one case" '/gpi_text_is/,/^}/s/(\*text | 32)/*text/'
 plant "ids are not asked" '/gpi_stream_id/,/^}/s/!GPUPOOL_STREAM_CHECK/1/'
 plant "captures are asked" \
     '/^static inline uint64_t gpi_stream_id/,/^}/s/gpi_driver_is_capturing(driver, stream)/0/'

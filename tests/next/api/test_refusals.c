@@ -195,7 +195,7 @@ static void of_the_rest(void) {
     WRONG(gpupool_import(0, &empty, NULL), "one of them is NULL");
     WRONG(gpupool_import(3, &empty, &imported), "device: 3 is not in 0 to 2");
     WRONG(gpupool_import(0, &odd, &imported), "exported.bytes: 1000 is no size of a chunk");
-    REFUSES(gpupool_import(0, &empty, &imported), CUDA, "cuMemImportFromShareableHandle: CUDA_E");
+    REFUSES(gpupool_import(0, &empty, &imported), CUDA, "cuMemImportFromShareableHandle: cudaE");
     WRONG(gpupool_import_close(NULL), "imported: nothing is imported there");
     WRONG(gpupool_import_close(&nothing), "imported: nothing is imported there");
 }

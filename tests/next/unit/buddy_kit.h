@@ -43,7 +43,8 @@ static inline int buddy_label_of(const gpi_run *run) {
 /* Where the memory for tables comes from, once; a state is made by buddy_reset. */
 static inline void buddy_open(const buddy_cuts *cuts, int is_apart) {
     int i;
-    gpi_region_close(&buddy.region);
+    if (buddy.region.base) munmap(buddy.region.base, buddy.region.size);
+    memset(&buddy.region, 0, sizeof buddy.region);
     buddy_cut = *cuts;
     CHECK(gpi_region_open(&buddy.region, 64 << 20) && gpi_region_ensure(&buddy.region, 4 << 20));
     buddy.granules = cuts->at[BUDDY_SLOTS] / GPI_GRANULE + 2;

@@ -124,16 +124,16 @@ static void index_of_blocks(void) {
     CHECK(shared > 10);
     for (i = 0; i < COUNT; i++) {
         uint64_t address = buddy.base + blocks[i].unit * GPI_UNIT;
-        gpi_run *found = gpi_buddy_lookup(&buddy, address), *seen;
+        gpi_run *found = gpi_buddy_lookup(&buddy, address, INT32_MAX), *seen;
         CHECK(found == &blocks[i]);
-        seen = gpi_buddy_peek(&buddy, address); /* it may miss, in a long bucket */
+        seen = gpi_buddy_lookup(&buddy, address, GPI_PEEKS); /* it may miss, in a long bucket */
         CHECK(!seen || seen == found);
-        CHECK(!gpi_buddy_lookup(&buddy, address + 8));
+        CHECK(!gpi_buddy_lookup(&buddy, address + 8, INT32_MAX));
     }
     for (i = 0; i < COUNT; i++) {
         gpi_run *gone = &blocks[(i * 2731) % COUNT];
         gpi_buddy_unindex(&buddy, gone);
-        CHECK(!gpi_buddy_lookup(&buddy, gone->address));
+        CHECK(!gpi_buddy_lookup(&buddy, gone->address, INT32_MAX));
     }
     for (i = 0; i < 1 << GPI_INDEX_BITS; i++) CHECK(!buckets[i]);
 }
@@ -143,6 +143,6 @@ int main(void) {
     TEST(bins);
     TEST(next_bin);
     TEST(index_of_blocks);
-    gpi_region_close(&buddy.region);
+    munmap(buddy.region.base, buddy.region.size);
     return check_finish();
 }

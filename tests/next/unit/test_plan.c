@@ -156,7 +156,7 @@ static void every_state(void) {
         plan_each(granules, parts, owners);
     }
     printf("%d states, %ld plans\n", states, plans);
-    gpi_region_close(&arena.buddy.region);
+    munmap(arena.buddy.region.base, arena.buddy.region.size);
 }
 
 int main(void) {
