@@ -3136,22 +3136,27 @@ static void gpi_ladder_free(gpupool_arena *arena, gpi_run *run, gpi_stream *s) {
 
 /* -- what has finished -- */
 
-/* Asks the marks under way, and moves what has finished to list ANY. Returns whether it has more.
- */
+/* Asks the marks under way, and moves what has finished to list ANY. What only one stream still uses
+   is free memory of that stream. Returns whether there is more. */
 static int gpi_ladder_poll(gpupool_arena *arena) {
     gpi_streams *streams = &arena->streams;
     uint64_t before = arena->buddy.any.units;
     gpi_run *run, *next;
+    int has_moved = 0;
     gpi_stream_poll(arena);
     if (streams->asked == streams->progress) return 0;
     streams->asked = streams->progress;
     for (run = streams->waiting; run; run = next) {
+        gpi_stream *s = &streams->none;
         next = run->next;
-        if (!gpi_stream_drop_uses(arena, run, NULL)) continue;
+        if (!gpi_stream_drop_uses(arena, run, NULL)) s = run->of.uses->stream;
+        if (run->of.uses && (run->of.uses->next || s->kind != GPI_ORDINARY)) continue;
         gpi_stream_stop_waiting(arena, run, &streams->waiting);
-        gpi_ladder_put(arena, run, &streams->none);
+        gpi_stream_drop_uses(arena, run, s);
+        gpi_ladder_put(arena, run, s);
+        has_moved = 1;
     }
-    return arena->buddy.any.units != before;
+    return has_moved || arena->buddy.any.units != before;
 }
 
 /* The stream whose mark to wait for, among frees up to `began`: the request's own, else the one
@@ -6465,7 +6470,6 @@ static gpupool_result gpi_sleep_fall(gpupool_arena *arena, gpupool_content conte
     if (result == GPUPOOL_OK && content == GPUPOOL_KEEP) {
         result = gpi_sleep_open_backup(arena);
         if (result == GPUPOOL_OK) result = gpi_sleep_copy(arena);
-        if (result == GPUPOOL_E_CUDA) gpi_arena_break(arena);
     }
     if (result == GPUPOOL_OK) result = gpi_ladder_trim(arena, 0);
     if (result == GPUPOOL_OK) result = gpi_sleep_unmap(arena);
