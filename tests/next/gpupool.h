@@ -4811,13 +4811,19 @@ GPUPOOL_API gpupool_result gpupool_walk_blocks(gpupool_arena *arena,
 
 /* -- as text, and as JSON in one line -- */
 
-/* The words of gpupool_stats, in their order: the first eight and the last three are bytes. */
+/* The words of gpupool_stats, in their order: the first eight are bytes, and three from the limit
+ * on.
+ */
 static const char *const gpi_report_names[] = {
-    "requested", "requested_peak", "allocated",  "allocated_peak", "reserved", "reserved_peak",
-    "pending",   "pending_peak",   "blocks",     "free_blocks",    "allocs",   "frees",
-    "failures",  "chunks",         "stitches",   "stitched",       "reused",   "driver_calls",
-    "marks",     "stream_waits",   "host_waits", "limit",          "asleep",   "host"};
-enum { GPI_WORDS = sizeof gpi_report_names / sizeof *gpi_report_names };
+    "requested",     "requested_peak", "allocated",    "allocated_peak", "reserved",
+    "reserved_peak", "pending",        "pending_peak", "blocks",         "free_blocks",
+    "chunks",        "stitches",       "limit",        "asleep",         "host",
+    "allocs",        "frees",          "failures",     "stitched",       "reused",
+    "driver_calls",  "marks",          "stream_waits", "host_waits"};
+enum {
+    GPI_WORDS = sizeof gpi_report_names / sizeof *gpi_report_names,
+    GPI_LIMIT_WORD = offsetof(gpupool_stats, limit) / sizeof(uint64_t)
+};
 typedef char gpi_report_names_all[sizeof(gpupool_stats) == GPI_WORDS * sizeof(uint64_t) ? 1 : -1];
 
 typedef struct gpi_report {
@@ -4841,7 +4847,7 @@ static void gpi_report_text(gpi_report *report) {
     for (i = 0; i < GPI_WORDS; i++) {
         snprintf(text, sizeof text, "%llu", (unsigned long long)words[i]);
         fprintf(file, "  %-15s%13s%s", gpi_report_names[i],
-                i < 8 || i >= GPI_WORDS - 3 ? gpi_text_size(words[i]).text : text,
+                i < 8 || i - GPI_LIMIT_WORD < 3 ? gpi_text_size(words[i]).text : text,
                 i % 2 ? "\n" : "");
     }
     gpi_holder_list(arena, holders);
