@@ -1214,6 +1214,13 @@ static gpi_memory gpi_driver_look(const gpi_driver *driver, uint64_t at) {
     return type ? GPI_MEMORY_DEVICE : GPI_MEMORY_ORDINARY;
 }
 
+/* Destroys an event that may be part of a graph. */
+static void gpi_driver_drop(const gpi_driver *driver, CUevent *event) {
+    GPI_VISIT(driver, NULL);
+    driver->event_destroy(*event);
+    *event = NULL;
+}
+
 /* Records the stream's event, and makes it first if there is none. O2: if a capture began in
    between, the event is part of a graph, and a query would end the capture: it is thrown away
    unasked. Not under the arena's lock. */
@@ -1225,8 +1232,7 @@ static gpupool_result gpi_driver_mark(gpi_driver *driver, CUcontext context, CUe
     if (!*event) result = GPI_TELL(driver, event_create, event, CU_EVENT_DISABLE_TIMING);
     if (result == GPUPOOL_OK) result = GPI_TELL(driver, event_record, *event, stream);
     if (*event && gpi_driver_is_capturing(driver, stream)) {
-        driver->event_destroy(*event);
-        *event = NULL;
+        gpi_driver_drop(driver, event);
         return gpi_driver_capturing();
     }
     return result;
@@ -1531,7 +1537,6 @@ typedef struct gpi_streams { /* (STREAM) */
     gpi_stream *table[1 << GPI_TABLE_BITS];
     gpi_stream *all_streams;
     gpi_stream all, none;
-    uint64_t ordinary_count;   /* streams ever seen */
     int is_shared;             /* streams may take each other's memory: marks are of use */
     uint64_t position, passed; /* last given; what a wait for the device has passed */
     uint64_t fresh_units;      /* freed and not marked, of all streams */
@@ -1741,10 +1746,9 @@ static gpi_chunk *gpi_buddy_chunk(const gpi_buddy *buddy, uint64_t unit) {
 }
 
 static uint64_t gpi_address(const gpi_buddy *buddy, uint64_t unit) {
-    const gpi_chunk *chunk;
-    if (!buddy->is_apart) return buddy->base + unit * GPI_UNIT;
-    chunk = gpi_buddy_chunk(buddy, unit);
-    return chunk ? (uint64_t)(uintptr_t)chunk->memory + (unit - chunk->unit) * GPI_UNIT : 0;
+    const gpi_chunk *chunk = buddy->is_apart ? gpi_buddy_chunk(buddy, unit) : NULL;
+    if (!chunk) return buddy->base + unit * GPI_UNIT;
+    return (uint64_t)(uintptr_t)chunk->memory + (unit - chunk->unit) * GPI_UNIT;
 }
 
 static void gpi_buddy_enter(gpi_buddy *buddy, gpi_run *run) {
@@ -1965,7 +1969,6 @@ static uint64_t gpi_block_units(const gpi_run *run) {
    only its thread records marks for it. Handles are even, these keys are odd. */
 static inline uintptr_t gpi_stream_key(cudaStream_t stream) {
     if (!stream) stream = GPUPOOL_STREAM_HERE;
-    if (stream == cudaStreamLegacy) return 1;
     if (stream != cudaStreamPerThread) return (uintptr_t)stream;
     if (!gpi_thread.number)
         gpi_thread.number = __atomic_add_fetch(&gpi_process.threads, 1, __ATOMIC_RELAXED);
@@ -1996,9 +1999,8 @@ static uint64_t gpi_stream_marked(const gpupool_arena *arena, const gpi_stream *
 }
 
 static uint64_t gpi_stream_issue(gpupool_arena *arena, gpi_stream *s) {
-    s->issued = arena->streams.position + 1;
-    GPI_SET(&arena->streams.position, s->issued); /* fast paths look at it */
-    return s->issued;
+    GPI_SET(&arena->streams.position, arena->streams.position + 1); /* fast paths look at it */
+    return s->issued = arena->streams.position;
 }
 
 /* CUDA's id of a stream, which two streams with one handle, one after the other, do not share. 0:
@@ -2014,22 +2016,19 @@ static inline uint64_t gpi_stream_id(const gpi_driver *driver, cudaStream_t stre
 /* O12: a stream of the program works in the context of the device or of a peer. */
 static gpupool_result gpi_stream_context(gpi_driver *driver, cudaStream_t stream,
                                          CUcontext *context) {
-    CUresult error;
-    int i;
+    CUresult error = CUDA_SUCCESS;
+    int i = 0;
     *context = driver->context;
-    if (gpi_driver_is_special(stream)) return GPUPOOL_OK;
-    error = driver->stream_context(stream, context);
-    if (error != CUDA_SUCCESS && error != CUDA_ERROR_INVALID_HANDLE &&
-        error != CUDA_ERROR_INVALID_VALUE && error != CUDA_ERROR_CONTEXT_IS_DESTROYED)
-        return GPI_TOLD(driver, stream_context, error);
-    if (error != CUDA_SUCCESS)
+    if (!gpi_driver_is_special(stream)) error = driver->stream_context(stream, context);
+    if (error == CUDA_ERROR_INVALID_HANDLE || error == CUDA_ERROR_INVALID_VALUE ||
+        error == CUDA_ERROR_CONTEXT_IS_DESTROYED)
         return gpi_system_fail(GPUPOOL_E_ARGUMENT,
                                "stream %p: CUDA does not know it (rule 2: a "
                                "stream lives until its last call)",
                                (void *)stream);
-    for (i = 0; i < driver->peer_count && *context != driver->context; i++)
-        if (*context == driver->peer_contexts[i]) return GPUPOOL_OK;
-    if (*context == driver->context) return GPUPOOL_OK;
+    if (error != CUDA_SUCCESS) return GPI_TOLD(driver, stream_context, error);
+    while (i < driver->peer_count && *context != driver->peer_contexts[i]) i++;
+    if (i < driver->peer_count || *context == driver->context) return GPUPOOL_OK;
     return gpi_system_fail(GPUPOOL_E_ARGUMENT,
                            "stream %p belongs to another device or context than "
                            "the arena or ring, and to no peer of it",
@@ -2077,8 +2076,7 @@ static void gpi_stream_close(gpupool_arena *arena) {
     for (s = arena->streams.all_streams; s; s = next) {
         next = s->next;
         if (s->kind != GPI_ORDINARY) continue;
-        GPI_VISIT(&arena->driver, s->context);
-        if (s->event) arena->driver.event_destroy(s->event);
+        if (s->event) gpi_driver_drop(&arena->driver, &s->event);
         GPUPOOL_FREE(s);
     }
     arena->streams.all_streams = NULL;
@@ -2096,12 +2094,13 @@ static gpupool_result gpi_stream_get(gpupool_arena *arena, cudaStream_t stream, 
     if (arena->broken) return GPUPOOL_OK;
     result = gpi_stream_context(&arena->driver, stream, &context);
     if (result != GPUPOOL_OK) return result;
+    /* the newest was an ordinary one: this is the second */
+    arena->streams.is_shared |= arena->streams.all_streams->kind == GPI_ORDINARY;
     s = gpi_stream_new(arena, key, context);
     if (!s) return gpi_system_no_memory();
     *out = s;
     s->passed = gpi_max(s->passed, arena->streams.passed);
     GPI_SET(&s->id, gpi_stream_id(&arena->driver, stream));
-    if (++arena->streams.ordinary_count > 1) arena->streams.is_shared = 1;
     gpi_system_lock(&s->lock);
     GPI_PUBLISH(&s->key, key);
     gpi_system_unlock(&s->lock);
@@ -2138,18 +2137,17 @@ static void gpi_stream_pass(gpupool_arena *arena, gpi_stream *s, uint64_t at) {
 static void gpi_stream_poll(gpupool_arena *arena) {
     CUstreamCaptureMode mode = CU_STREAM_CAPTURE_MODE_RELAXED;
     gpi_stream *s = arena->streams.all_streams;
-    CUresult error = CUDA_SUCCESS;
+    CUresult error;
     int asked = 0;
-    for (; s && (error == CUDA_SUCCESS || error == CUDA_ERROR_NOT_READY); s = s->next) {
+    for (; s && !arena->broken; s = s->next) {
         if (gpi_stream_marked(arena, s) <= gpi_stream_done(arena, s)) continue;
         if (!asked++) arena->driver.exchange(&mode);
         error = arena->driver.event_query(s->event);
+        if (error == CUDA_ERROR_NOT_READY) continue;
         if (error == CUDA_SUCCESS) gpi_stream_pass(arena, s, s->mark_at);
+        else if (GPI_TOLD(&arena->driver, event_query, error)) gpi_arena_break(arena); /* O11 */
     }
     if (asked) arena->driver.exchange(&mode);
-    if (error == CUDA_SUCCESS || error == CUDA_ERROR_NOT_READY) return;
-    GPI_TOLD(&arena->driver, event_query, error); /* O11: an error that stays */
-    gpi_arena_break(arena);
 }
 
 /* -- marks -- */
@@ -2254,16 +2252,14 @@ static gpupool_result gpi_stream_follow(gpupool_arena *arena, gpi_stream *s, gpi
 /* -- uses -- */
 
 static void gpi_stream_add_use(gpupool_arena *arena, gpi_run *run, gpi_stream *s, uint64_t at) {
-    gpi_use *use = run->of.uses;
+    gpi_use *use = run->of.uses, first = {use, s, 0};
     while (use && use->stream != s) use = use->next;
     if (!use) {
         gpi_buddy *buddy = &arena->buddy;
         use = buddy->spare_uses;
         if (use) buddy->spare_uses = use->next;
         else use = (gpi_use *)gpi_region_get(&buddy->region, sizeof *use);
-        use->stream = s;
-        use->at = 0;
-        use->next = run->of.uses;
+        *use = first;
         run->of.uses = use;
     }
     use->at = gpi_max(use->at, at);
@@ -2351,14 +2347,10 @@ static void gpi_stream_flush(gpupool_arena *arena, gpi_stream *s, uint64_t most)
     gpi_system_unlock(&s->lock);
 }
 
-static void gpi_stream_fold_all(gpupool_arena *arena) {
+/* All streams likewise: with UINT64_MAX it only adds up. */
+static void gpi_stream_flush_all(gpupool_arena *arena, uint64_t most) {
     gpi_stream *s = arena->streams.all_streams;
-    for (; s; s = s->next) gpi_stream_flush(arena, s, UINT64_MAX);
-}
-
-static void gpi_stream_flush_all(gpupool_arena *arena) {
-    gpi_stream *s = arena->streams.all_streams;
-    for (; s; s = s->next) gpi_stream_flush(arena, s, 0);
+    for (; s; s = s->next) gpi_stream_flush(arena, s, most);
 }
 
 /* Takes a block that is OUT away from its cache: then only the arena's lock protects it. Returns 0
@@ -3418,7 +3410,7 @@ static gpupool_result gpi_ladder_climb(gpi_ask *ask, gpi_run **run) {
         if (result == GPUPOOL_E_OUT_OF_MEMORY) {
             GPI_SET(&arena->short_until, arena->streams.position + 1024);
             if (!began) {
-                gpi_stream_flush_all(arena);
+                gpi_stream_flush_all(arena, 0);
                 gpi_stream_mark(arena, ask->owner, ask->handle);
                 began = arena->streams.position + 1;
                 result = gpi_arena_ready(arena); /* the lock was open (O8) */
@@ -3444,14 +3436,14 @@ static gpupool_arena *gpi_life_visit(gpupool_arena *left); /* LIFE */
 /* Returns so many bytes of a sibling's idle chunks to the driver, and says how many it were. If the
    request may wait, what is pending becomes idle by a wait for the device. */
 static uint64_t gpi_sibling_give(gpupool_arena *sibling, uint64_t need, unsigned flags) {
-    uint64_t before, after, keep;
+    uint64_t before, got, keep;
     int tries = 4096;
     for (; tries && !gpi_system_try(&sibling->lock); tries--) GPI_PAUSE();
     if (!tries) return 0;
     before = sibling->chunks.reserved.now;
     keep = gpi_less(before, need);
     if (gpi_arena_ready(sibling) == GPUPOOL_OK && sibling->chunks.source->flags & GPI_ON_DEVICE) {
-        gpi_stream_flush_all(sibling);
+        gpi_stream_flush_all(sibling, 0);
         gpi_ladder_poll(sibling);
         gpi_ladder_trim(sibling, keep);
         if (sibling->chunks.reserved.now > keep && sibling->buddy.pending.now &&
@@ -3459,9 +3451,9 @@ static uint64_t gpi_sibling_give(gpupool_arena *sibling, uint64_t need, unsigned
             gpi_ladder_wait(sibling, &sibling->streams.all) == GPUPOOL_OK)
             gpi_ladder_trim(sibling, keep);
     }
-    after = sibling->chunks.reserved.now;
+    got = gpi_less(before, sibling->chunks.reserved.now);
     gpi_system_unlock(&sibling->lock);
-    return gpi_less(before, after);
+    return got;
 }
 
 /* Asks the siblings for what device and arena lack of so many bytes, a granule at least, since they
@@ -3484,10 +3476,9 @@ static uint64_t gpi_sibling_help(gpupool_arena *arena, uint64_t need, unsigned f
 static int gpi_sibling_helps(const gpi_ask *ask) {
     gpupool_arena *arena = ask->arena;
     uint64_t need = gpi_up(ask->need, GPI_GRANULE) * GPI_UNIT;
-    if (!(arena->chunks.source->flags & GPI_ON_DEVICE) ||
-        need > gpi_less(arena->chunks.limit, arena->chunks.reserved.now))
-        return 0;
-    return gpi_sibling_help(arena, need, ask->request->flags) > 0;
+    uint64_t room = gpi_less(arena->chunks.limit, arena->chunks.reserved.now);
+    return arena->chunks.source->flags & GPI_ON_DEVICE && need <= room &&
+           gpi_sibling_help(arena, need, ask->request->flags) > 0;
 }
 
 /* == VERDICT ======================================================================================
@@ -3502,7 +3493,7 @@ static int gpi_sibling_helps(const gpi_ask *ask) {
    V2  With the limit raised by `missing` the identical request succeeds, if the source has so much.
    V3  Freeing blocks of less than `to_free` bytes does not make it succeed.
 
-   Read first: gpi_survey_make, gpi_verdict_growth, gpi_verdict_say. */
+   Read first: gpi_survey_make, gpi_verdict_make, gpi_verdict_say. */
 
 typedef struct gpi_survey { /* in bytes */
     uint64_t free, longest; /* all that the request could take; the longest run of it */
@@ -3606,17 +3597,6 @@ static void gpi_holder_write(const gpi_holder *holder, char *to, size_t bytes) {
 
 /* -- the cause, and what helps -- */
 
-/* What limit and device lack for a growth that would do: in place of whole chunks that go back, or
-   with them in a stitch, for which a larger alignment may find no addresses. */
-static void gpi_verdict_growth(const gpi_ask *ask, uint64_t whole, gpupool_verdict *v) {
-    const gpi_chunks *chunks = &ask->arena->chunks;
-    uint64_t needs = gpi_up(ask->need * GPI_UNIT, GPI_PAGE);
-    if (ask->alignment > GPI_PAGE && ask->can_stitch) whole = 0;
-    v->missing = gpi_less(v->reserved - whole + needs, chunks->limit);
-    if (chunks->source->flags & GPI_ON_DEVICE)
-        v->device_missing = gpi_less(needs, v->device_free + whole);
-}
-
 /* Appends to the sentence: a form with up to two sizes. */
 static void gpi_verdict_add(gpupool_verdict *v, const char *form, uint64_t x, uint64_t y) {
     size_t used = strlen(v->sentence);
@@ -3629,10 +3609,9 @@ static void gpi_verdict_add(gpupool_verdict *v, const char *form, uint64_t x, ui
 static void gpi_verdict_say_help(const gpupool_arena *arena, gpupool_verdict *v, int parts) {
     gpi_holder holders[GPI_HOLDERS];
     char most[128];
-    if (v->missing) {
-        gpi_verdict_add(v, parts++ ? ", or " : ": ", 0, 0);
-        gpi_verdict_add(v, "raise the limit by %s", v->missing, 0);
-    }
+    if (v->missing)
+        gpi_verdict_add(v, parts++ ? ", or raise the limit by %s" : ": raise the limit by %s",
+                        v->missing, 0);
     if (v->allocated && v->to_free <= v->allocated) {
         gpi_holder_list(arena, holders);
         gpi_holder_write(holders, most, sizeof most);
@@ -3699,7 +3678,7 @@ static int gpi_verdict_say(const gpi_ask *ask, const gpi_survey *now, int is_pen
 /* The figures of this moment. The lock is held. */
 static void gpi_verdict_fill(gpupool_arena *arena, gpupool_verdict *v) {
     memset(v, 0, sizeof *v);
-    gpi_stream_fold_all(arena);
+    gpi_stream_flush_all(arena, UINT64_MAX);
     v->limit = arena->chunks.limit == UINT64_MAX ? 0 : arena->chunks.limit;
     v->reserved = arena->chunks.reserved.now;
     v->allocated = arena->stats.allocated.now;
@@ -3711,7 +3690,8 @@ static void gpi_verdict_fill(gpupool_arena *arena, gpupool_verdict *v) {
 /* Says why a request found no memory. The lock is held. */
 static void gpi_verdict_make(const gpi_ask *ask, gpupool_verdict *v) {
     gpupool_arena *arena = ask->arena;
-    uint64_t asked = ask->units * GPI_UNIT, most;
+    const gpi_chunks *chunks = &arena->chunks;
+    uint64_t asked = ask->units * GPI_UNIT, needs = gpi_up(ask->need * GPI_UNIT, GPI_PAGE), most;
     int is_pending, helps;
     gpi_ask later = *ask;
     gpi_survey now;
@@ -3722,9 +3702,15 @@ static void gpi_verdict_make(const gpi_ask *ask, gpupool_verdict *v) {
     is_pending = asked <= now.largest;
     if (ask->request->flags & GPUPOOL_NO_WAIT) gpi_survey_make(*ask, v->device_free, &now);
     v->largest = now.largest;
-    gpi_verdict_growth(ask, now.whole, v);
     most = now.free + now.room + (arena->buddy.is_apart ? GPI_PAGE : 0); /* rounding */
-    if (arena->chunks.source->flags & GPI_ON_DEVICE) v->to_free = gpi_less(asked, most);
+    /* for a growth that would do, in place of whole chunks that go back, or with them in a stitch;
+       but for that a larger alignment may find no addresses */
+    if (ask->alignment > GPI_PAGE && ask->can_stitch) now.whole = 0;
+    v->missing = gpi_less(v->reserved - now.whole + needs, chunks->limit);
+    if (chunks->source->flags & GPI_ON_DEVICE) {
+        v->device_missing = gpi_less(needs, v->device_free + now.whole);
+        v->to_free = gpi_less(asked, most);
+    }
     helps = gpi_verdict_say(ask, &now, is_pending && asked > v->largest, v);
     if (v->device_missing) v->missing = 0;
     gpi_verdict_say_help(arena, v, helps);
@@ -3799,19 +3785,6 @@ static gpupool_result gpi_alloc_find(gpupool_arena *arena, const void *memory, g
 
 /* -- blocks end -- */
 
-/* Ends a live block that nobody's cache takes back, for a stream or a scope. */
-static void gpi_alloc_end(gpupool_arena *arena, gpi_run *run, gpi_stream *s) {
-    int64_t bytes = (int64_t)(gpi_block_units(run) * GPI_UNIT);
-    gpi_buddy_unindex(&arena->buddy, run);
-    gpi_counter_move(&arena->stats.allocated, -bytes);
-    gpi_counter_move(&arena->stats.requested, (int64_t)run->slack - bytes);
-    arena->stats.frees++;
-    run->state = GPI_TAKEN;
-    if (run->units >= GPI_GRANULE && !run->stitch)
-        gpi_buddy_chunk(&arena->buddy, run->unit)->is_exported = 0;
-    gpi_ladder_free(arena, run, s);
-}
-
 /* Finds a live block and keeps its cache from taking it back. */
 static gpupool_result gpi_alloc_claim(gpupool_arena *arena, const void *block, gpi_run **run) {
     gpupool_result result;
@@ -3820,11 +3793,22 @@ static gpupool_result gpi_alloc_claim(gpupool_arena *arena, const void *block, g
     return result;
 }
 
-static gpupool_result gpi_alloc_end_at(gpupool_arena *arena, void *block, gpi_stream *s) {
+/* Ends a live block, for a stream or a scope. */
+static gpupool_result gpi_alloc_end(gpupool_arena *arena, void *block, gpi_stream *s) {
     gpi_run *run;
     gpupool_result result = gpi_alloc_claim(arena, block, &run);
-    if (result == GPUPOOL_OK) gpi_alloc_end(arena, run, s);
-    return result;
+    int64_t bytes;
+    if (result != GPUPOOL_OK) return result;
+    bytes = (int64_t)(gpi_block_units(run) * GPI_UNIT);
+    gpi_buddy_unindex(&arena->buddy, run);
+    gpi_counter_move(&arena->stats.allocated, -bytes);
+    gpi_counter_move(&arena->stats.requested, (int64_t)run->slack - bytes);
+    arena->stats.frees++;
+    run->state = GPI_TAKEN;
+    if (run->units >= GPI_GRANULE && !run->stitch)
+        gpi_buddy_chunk(&arena->buddy, run->unit)->is_exported = 0;
+    gpi_ladder_free(arena, run, s);
+    return GPUPOOL_OK;
 }
 
 static void gpi_alloc_empty_mail(gpupool_arena *arena) {
@@ -3832,10 +3816,10 @@ static void gpi_alloc_empty_mail(gpupool_arena *arena) {
     if (!GPI_LOOK(&arena->mail)) return;
     GPI_PUBLISH(&arena->attention, arena->broken || arena->sleep);
     mail = __atomic_exchange_n(&arena->mail, (gpi_mail *)NULL, __ATOMIC_ACQ_REL);
-    gpi_stream_fold_all(arena);
+    gpi_stream_flush_all(arena, UINT64_MAX);
     for (; mail; mail = next) {
         next = mail->next;
-        if (gpi_alloc_end_at(arena, mail->block, &arena->streams.none) != GPUPOOL_OK)
+        if (gpi_alloc_end(arena, mail->block, &arena->streams.none) != GPUPOOL_OK)
             arena->stats.failures++;
         GPUPOOL_FREE(mail);
     }
@@ -3970,26 +3954,19 @@ static int gpi_alloc_tell(gpi_ask *ask, const gpupool_verdict *verdict) {
     return again;
 }
 
-/* Programs that recover may run out of memory often: later times are reported ever more rarely. */
-static void gpi_alloc_report(gpupool_arena *arena, const gpupool_verdict *verdict) {
-    uint64_t times = ++arena->shortages;
-    if (times & (times - 1)) return;
-    gpi_arena_open(arena);
-    gpi_report_event(arena, "out of memory", verdict->sentence);
-    gpi_arena_close(arena);
-}
-
 /* Climbs again with what host functions have freed while the ladder waited, with what siblings have
    given back, and once with what the program has freed. */
 static gpupool_result gpi_alloc_climb(gpi_ask *ask, gpi_run **run) {
+    gpupool_arena *arena = ask->arena;
     gpi_failure before; /* steps that fail are no failure of the call */
     gpupool_verdict verdict;
     gpupool_result result;
+    uint64_t times;
     int is_told = 0;
     gpi_failure_copy(&before, &gpi_thread.last);
     while ((result = gpi_ladder_climb(ask, run)) == GPUPOOL_E_OUT_OF_MEMORY) {
-        if (GPI_LOOK(&ask->arena->mail)) {
-            gpi_alloc_empty_mail(ask->arena);
+        if (GPI_LOOK(&arena->mail)) {
+            gpi_alloc_empty_mail(arena);
         } else if (!gpi_sibling_helps(ask)) {
             gpi_verdict_make(ask, &verdict);
             if (is_told++ || !gpi_alloc_tell(ask, &verdict)) break;
@@ -3998,7 +3975,12 @@ static gpupool_result gpi_alloc_climb(gpi_ask *ask, gpi_run **run) {
     if (result == GPUPOOL_OK) gpi_failure_copy(&gpi_thread.last, &before);
     if (result != GPUPOOL_E_OUT_OF_MEMORY) return result;
     gpi_thread.verdict = verdict;
-    gpi_alloc_report(ask->arena, &verdict);
+    times = ++arena->shortages;
+    if (!(times & (times - 1))) { /* programs that recover may run out often: ever more rarely */
+        gpi_arena_open(arena);
+        gpi_report_event(arena, "out of memory", verdict.sentence);
+        gpi_arena_close(arena);
+    }
     return gpi_system_fail(result, "%s", verdict.sentence);
 }
 
@@ -4116,12 +4098,11 @@ static gpupool_result gpi_free_slow(gpupool_arena *arena, void *block, cudaStrea
     if (result == GPUPOOL_E_CUDA) result = GPUPOOL_OK; /* a broken context: frees go on */
     if (result == GPUPOOL_OK) {
         gpi_stream_flush(arena, s, gpi_free_is_short(arena) ? 0 : gpi_stream_cache_most(arena) / 2);
-        result = gpi_alloc_end_at(arena, block, s->scope ? s->scope : s);
+        result = gpi_alloc_end(arena, block, s->scope ? s->scope : s);
     }
     if (result == GPUPOOL_OK) gpi_stream_mark_due(arena, s, stream ? stream : GPUPOOL_STREAM_HERE);
     else arena->stats.failures++;
-    gpi_system_unlock(&arena->lock);
-    return result;
+    return gpi_alloc_unlock(arena, result);
 }
 
 GPUPOOL_API gpupool_result gpupool_free(gpupool_arena *arena, void *block, cudaStream_t stream) {
@@ -4212,16 +4193,18 @@ struct gpupool_capture {  /* (CAPTURE); lies in the region */
     gpupool_arena *arena; /* NULL: it was released */
 };
 
-static gpupool_capture *gpi_capture_new(gpupool_arena *arena, gpi_stream *s) {
+/* A scope on a stream, both of whose locks are held. */
+static gpupool_capture *gpi_capture_open(gpupool_arena *arena, gpi_stream *s) {
     gpupool_capture *capture = arena->spare_captures;
     if (capture) arena->spare_captures = (gpupool_capture *)(void *)capture->graph.next;
     else capture = (gpupool_capture *)gpi_region_get(&arena->buddy.region, sizeof *capture);
     capture->graph.kind = GPI_GRAPH;
     capture->graph.context = s->context;
     capture->graph.list.stream = &capture->graph;
-    capture->arena = arena;
     capture->graph.origin = s;
+    capture->arena = arena;
     arena->captures++;
+    s->scope = &capture->graph;
     return capture;
 }
 
@@ -4239,14 +4222,12 @@ GPUPOOL_API gpupool_result gpupool_begin_capture(gpupool_arena *arena, cudaStrea
     if (result == GPUPOOL_OK) result = gpi_arena_ready(arena);
     if (result == GPUPOOL_OK && s->scope)
         result = gpi_system_fail(GPUPOOL_E_ARGUMENT, "stream: it has an open scope");
-    if (result == GPUPOOL_OK) {
-        *capture = gpi_capture_new(arena, s);
-        gpi_stream_flush(arena, s, 0);
-        gpi_system_lock(&s->lock);
-        s->scope = &(*capture)->graph;
-        gpi_system_unlock(&s->lock);
-    }
-    return gpi_alloc_unlock(arena, result);
+    if (result != GPUPOOL_OK) return gpi_alloc_unlock(arena, result);
+    gpi_stream_flush(arena, s, 0);
+    gpi_system_lock(&s->lock);
+    *capture = gpi_capture_open(arena, s);
+    gpi_system_unlock(&s->lock);
+    return gpi_alloc_unlock(arena, GPUPOOL_OK);
 }
 
 /* After E_OK the arena's lock is held. */
@@ -4271,7 +4252,7 @@ static void gpi_capture_free(gpupool_arena *arena, gpi_stream *graph) {
             gpi_stream_stop_waiting(arena, run, &graph->owned);
             gpi_ladder_settle(arena, run, &arena->streams.none);
         } else if (run->is_of_graph) {
-            gpi_alloc_end(arena, run, &arena->streams.none);
+            gpi_alloc_end(arena, (void *)(uintptr_t)run->address, &arena->streams.none);
         } else {
             gpi_stream *next;
             gpi_run_unlink(&graph->owned, run);
@@ -4617,7 +4598,7 @@ GPUPOOL_API gpupool_result gpupool_arena_destroy(gpupool_arena *arena) {
     if (result != GPUPOOL_OK) return result;
     gpi_report_event(arena, "destroy", "");
     result = gpi_alloc_lock(arena, "arena", arena);
-    gpi_stream_fold_all(arena);
+    gpi_stream_flush_all(arena, UINT64_MAX);
     if (!arena->broken && (arena->stats.allocs > arena->stats.frees || arena->captures))
         result = gpi_system_fail(GPUPOOL_E_IN_USE,
                                  "%llu blocks are live, and %llu scopes are not released",
@@ -4652,7 +4633,7 @@ GPUPOOL_API gpupool_result gpupool_retire_stream(cudaStream_t stream) {
 static gpupool_result gpi_figures_trim(gpupool_arena *arena, uint64_t keep) {
     gpupool_result result = gpi_arena_ready(arena);
     if (result != GPUPOOL_OK || arena->chunks.reserved.now <= keep) return result;
-    gpi_stream_flush_all(arena);
+    gpi_stream_flush_all(arena, 0);
     result = gpi_ladder_wait(arena, &arena->streams.all);
     return result == GPUPOOL_OK ? gpi_ladder_trim(arena, keep) : result;
 }
@@ -4695,7 +4676,7 @@ GPUPOOL_API gpupool_result gpupool_get_available(gpupool_arena *arena, cudaStrea
     *bytes = 0;
     result = gpi_alloc_begin(arena, stream, &s);
     if (result == GPUPOOL_OK) {
-        gpi_stream_flush_all(arena);
+        gpi_stream_flush_all(arena, 0);
         gpi_ladder_poll(arena);
         result = gpi_arena_ready(arena); /* the poll may have broken it */
     }
@@ -4708,7 +4689,7 @@ GPUPOOL_API gpupool_result gpupool_get_available(gpupool_arena *arena, cudaStrea
 
 /* Under the lock. */
 static void gpi_figures_read(gpupool_arena *arena, gpupool_stats *stats) {
-    gpi_stream_fold_all(arena);
+    gpi_stream_flush_all(arena, UINT64_MAX);
     *stats = arena->stats;
     stats->blocks = stats->allocs - stats->frees;
     stats->reserved = arena->chunks.reserved;
@@ -4732,7 +4713,7 @@ GPUPOOL_API gpupool_result gpupool_get_stats(gpupool_arena *arena, gpupool_stats
 GPUPOOL_API gpupool_result gpupool_reset_peaks(gpupool_arena *arena) {
     gpupool_result result = gpi_alloc_lock(arena, "arena", arena);
     if (result != GPUPOOL_OK) return result;
-    gpi_stream_fold_all(arena);
+    gpi_stream_flush_all(arena, UINT64_MAX);
     arena->stats.requested.peak = arena->stats.requested.now;
     arena->stats.allocated.peak = arena->stats.allocated.now;
     arena->chunks.reserved.peak = arena->chunks.reserved.now;
@@ -4780,7 +4761,7 @@ static void gpi_report_walk(gpupool_arena *arena, int (*visit)(const gpupool_par
     const gpi_run *run = gpi_buddy_at(&arena->buddy, 0);
     uint64_t unit = 0, end;
     int is_over = 0;
-    gpi_stream_flush_all(arena);
+    gpi_stream_flush_all(arena, 0);
     for (; run && !is_over; unit = end) {
         const gpi_chunk *chunk = gpi_buddy_chunk(&arena->buddy, unit);
         end = run->unit + run->units;
@@ -4926,7 +4907,7 @@ static gpupool_result gpi_report_write(gpupool_arena *arena, void (*form)(gpi_re
     if (result != GPUPOOL_OK) return result;
     report.file = open_memstream(&text, &bytes);
     if (report.file) {
-        gpi_stream_flush_all(arena);
+        gpi_stream_flush_all(arena, 0);
         gpi_figures_read(arena, &stats);
         memcpy(report.words, &stats, sizeof stats);
         form(&report);
@@ -6309,7 +6290,7 @@ static void gpi_sleep_quiet(gpupool_arena *arena) {
             gpi_system_sleep_on(&arena->returns, returns);
             gpi_system_lock(&arena->lock);
         }
-        gpi_stream_flush_all(arena);
+        gpi_stream_flush_all(arena, 0);
         for (run = gpi_buddy_at(&arena->buddy, 0); run; run = run->right)
             if (run->state == GPI_OUT) gpi_stream_recall(arena, run);
         for (s = arena->streams.all_streams; s && !s->outs; s = s->next) continue;
