@@ -82,17 +82,21 @@ help: ## lists the targets
 	      "$(if $(filter gpu,$(ON)),a GPU,no GPU: runs are simulated)"
 
 # before the includes: `make test` builds them, too
-EXAMPLES := $(patsubst examples/%.c,$(BUILD)/examples/%,\
-              $(filter-out examples/nccl_%,$(wildcard examples/*.c)))
+SHOWN := examples$(if $(NEXT),/next)
+EXAMPLES := $(patsubst $(SHOWN)/%.c,$(BUILD)/examples/%,\
+              $(filter-out $(SHOWN)/nccl_%,$(wildcard $(SHOWN)/*.c)))
+RMM := $(or $(RMM),$(if $(NEXT),$(shell python3 -c 'import librmm; print(*librmm.__path__)' 2>/dev/null)))
 GPU_EXAMPLES := $(if $(TOOLKIT),\
-  $(if $(NVCC),$(patsubst examples/%.cu,$(BUILD)/examples/%,$(wildcard examples/*.cu))\
-    $(BUILD)/examples/image_pyramid_plain $(BUILD)/examples/sanitizer_demo_annotated)\
-  $(if $(wildcard $(TOOLKIT)/include/nccl.h /usr/include/nccl.h),$(BUILD)/examples/nccl_allreduce))
+  $(if $(NVCC),$(patsubst $(SHOWN)/%.cu,$(BUILD)/examples/%,$(wildcard $(SHOWN)/*.cu))\
+    $(if $(NEXT),,$(BUILD)/examples/image_pyramid_plain $(BUILD)/examples/sanitizer_demo_annotated))\
+  $(if $(wildcard $(TOOLKIT)/include/nccl.h /usr/include/nccl.h),$(BUILD)/examples/nccl_allreduce)\
+  $(if $(RMM),$(BUILD)/examples/rmm_resource))
 
 include tests/tools/tools.mk tests/tests.mk tests/gates/gates.mk tests/bench/bench.mk tests/gpu/gpu.mk
 
 examples: $(EXAMPLES) $(GPU_EXAMPLES) ## builds and runs what is in examples/
-	@$(TOLD) CUDA_HOME=$(TOOLKIT) examples/run_examples.sh
+	@$(TOLD) CUDA_HOME=$(TOOLKIT) GPUPOOL_INCLUDE=$(abspath $(dir $(GPUPOOL))) \
+	  $(SHOWN)/run_examples.sh
 
 .PHONY: pictures
 pictures: ## draws the pictures of README.md, in examples/pictures
@@ -111,13 +115,16 @@ clean: ## removes build/
 
 # ---- examples ------------------------------------------------------------------------------------
 
-$(EXAMPLES): $(BUILD)/examples/%: examples/%.c $(BUILD)/flags $(filter %.a,$(LIBS))
+GPUPOOL := $(if $(NEXT),tests/next/gpupool.h,gpupool.h)
+EXAMPLE_INCLUDES := $(if $(NEXT),-DGPUPOOL_NEXT=1) -I$(dir $(GPUPOOL))
+$(EXAMPLES): $(BUILD)/examples/%: $(SHOWN)/%.c $(BUILD)/flags $(GPUPOOL) $(wildcard $(SHOWN)/*.h) \
+             $(filter %.a,$(LIBS))
 	$(SAY)
 	$(Q)$(COMPILE) $(if $(filter gpu,$(ON)),$(CFLAGS),-O0 -g1) $(CUDA) \
-	  -DSIMULATED_GPU=$(if $(filter sim,$(ON)),1,0) -I. -c -o $@.o $<
+	  -DSIMULATED_GPU=$(if $(filter sim,$(ON)),1,0) $(EXAMPLE_INCLUDES) -c -o $@.o $<
 	$(Q)$(LINK) -o $@ $@.o $(LIBS)
 
-NVCC_EXAMPLE = $(NVCC) -O2 -g -lineinfo $(INCLUDES) $(if $(filter gpu,$(ON)),-arch=native) \
+NVCC_EXAMPLE = $(NVCC) -O2 -g -lineinfo $(EXAMPLE_INCLUDES) $(if $(filter gpu,$(ON)),-arch=native) \
   -Werror all-warnings -Xcompiler -Wall,-Wextra $(FLAGS) -o $@ $< -lcublas
 $(BUILD)/examples/%_annotated: FLAGS := -DGPUPOOL_NVTX=1 -DGPUPOOL_SITES=1
 $(BUILD)/examples/%_annotated: examples/%.cu gpupool.h $(BUILD)/flags
@@ -127,12 +134,20 @@ $(BUILD)/examples/%_plain: FLAGS := -DPLAIN=1
 $(BUILD)/examples/%_plain: examples/%.cu gpupool.h $(BUILD)/flags
 	$(SAY)
 	$(Q)$(NVCC_EXAMPLE)
-$(BUILD)/examples/%: examples/%.cu gpupool.h tests/next/gpupool.h $(BUILD)/flags
+$(BUILD)/examples/%: $(SHOWN)/%.cu $(GPUPOOL) $(BUILD)/flags
 	$(SAY)
 	$(Q)$(NVCC_EXAMPLE)
 
-$(BUILD)/examples/nccl_allreduce: examples/nccl_allreduce.c gpupool.h $(BUILD)/flags
+$(BUILD)/examples/nccl_allreduce: $(SHOWN)/nccl_allreduce.c $(GPUPOOL) $(BUILD)/flags
 	$(SAY)
-	$(Q)$(COMPILE) $(CFLAGS) $(GPU_CUDA) -D_POSIX_C_SOURCE=200809L -I. -o $@ $< $(GPU_LIBS) -lnccl
+	$(Q)$(COMPILE) $(CFLAGS) $(GPU_CUDA) -D_POSIX_C_SOURCE=200809L $(EXAMPLE_INCLUDES) -o $@ $< \
+	  $(GPU_LIBS) -lnccl
+
+$(BUILD)/examples/rmm_resource: $(SHOWN)/rmm_resource.cpp $(GPUPOOL) $(BUILD)/flags
+	$(SAY)
+	$(Q)$(CXX) -std=c++20 -O2 -Wall -Wextra -Wno-deprecated-declarations -pthread $(EXAMPLE_INCLUDES) \
+	  -isystem $(RMM)/include -isystem $(RMM)/include/rapids $(GPU_CUDA) -o $@ $< $(GPU_LIBS) \
+	  $(foreach library,$(RMM)/lib64 $(RMM)/../rapids_logger/lib64,-L$(library) -Wl,-rpath,$(library)) \
+	  -lrmm -lrapids_logger
 
 -include $(wildcard $(OBJECTS)/*.d $(OBJECTS)/*/*.d $(BUILD)/*/*.d $(BUILD)/fuzz/objects/*/*.d)

@@ -17,8 +17,8 @@ test: ## every test, on the simulated GPU; needs gcc and make only
 WORLDS := $(BUILD)/test/world $(BUILD)/test/world_threads $(BUILD)/test/world_clock
 RUNS = $(shell echo $$(($(JOBS) + 1))) # some wait, on no processor
 NEXT_SCRIPTS := tests/gates/budget_test.sh tests/next/compile_test.sh tests/next/cpp_test.sh \
-  tests/next/report_test.sh
-TEST_SCRIPTS := $(if $(NEXT),$(NEXT_SCRIPTS),$(NEXT_SCRIPTS) \
+  tests/next/report_test.sh tests/next/pytorch_test.sh
+TEST_SCRIPTS := $(if $(NEXT),$(NEXT_SCRIPTS) $(if $(ONLY),,examples/next/run_examples.sh),$(NEXT_SCRIPTS) \
   tests/gates/hygiene_test.sh tests/gates/docs_test.sh tests/gates/windows_test.sh \
   tests/tools/replay_test.sh tests/bench/bench_test.sh tests/bench/cliffs/cliffs_test.sh \
   tests/api/pytorch/pytorch_test.sh \
@@ -55,7 +55,7 @@ DEBUG ?= $(if $(filter test test-programs,$(MAKECMDGOALS)),,-g1)
 TEST_COMPILE = $(TEST_CC) $(C_FLAGS) $(DEBUG) $(FLAGS) $(INCLUDES)
 
 test-programs: $(TESTS) $(if $(ONLY),,$(WORLDS)) $(if $(NEXT),,$(BUILD)/replay $(BUILD)/demo $(BUILD)/bench-run \
-               $(BUILD)/cliffs $(if $(filter sim,$(ON)),$(EXAMPLES)))
+               $(BUILD)/cliffs) $(if $(filter sim,$(ON)),$(if $(ONLY),$(if $(NEXT),,$(EXAMPLES)),$(EXAMPLES)))
 
 $(TESTS): $(BUILD)/flags $(if $(COVERAGE),$(BUILD)/header/gpupool.h)
 	$(SAY)

@@ -1,20 +1,23 @@
-/* Draws what fragmentation looks like: memory_map.svg, and the same as text and JSON. With
-   GPUPOOL_TRACE_FILE=calls.trace it records its calls for build/replay. */
+/* What is in an arena's memory, block by block?
+
+   gpupool_walk_blocks shows every piece of it: memory_map.h draws that as a picture. memory_viz.py
+   turns gpupool's JSON into what PyTorch's viewer shows. trace.h records the program's calls for
+   build/replay, with GPUPOOL_TRACE_FILE=calls.trace in the environment.
+   Build: cc -I.. -I$CUDA_HOME/include memory_map.c -L$CUDA_HOME/lib64 -lcudart -lpthread
+   Run: ./a.out [SVG]
+   Prints why 240 MiB are not to be had, and the report. Writes memory_map.svg: weights of layers,
+   and between them scratch blocks that two streams have freed. */
 #include "trace.h"
 
 #define GPUPOOL_IMPLEMENTATION
 #include "gpupool.h"
+#include "example.h"
 #include "memory_map.h"
 
 enum { LAYERS = 24 };
 
-static int fails(const char *what) {
-    fprintf(stderr, "%s: %s\n", what, gpupool_last_error());
-    return 1;
-}
-
-static void *layer(gpupool_arena *arena, size_t bytes, const char *label) {
-    gpupool_request request = {bytes, 0, 0, 0, label};
+static void *layer(gpupool_arena *arena, size_t bytes, cudaStream_t stream, const char *label) {
+    gpupool_request request = {bytes, 0, stream, 0, label};
     return gpupool_alloc_request(arena, &request);
 }
 
@@ -22,20 +25,26 @@ int main(int count, char **words) {
     const char *path = count > 1 ? words[1] : "memory_map.svg";
     gpupool_arena_config config = {0};
     gpupool_arena *arena;
+    cudaStream_t streams[2];
     void *weights[LAYERS], *scratch[LAYERS];
-    FILE *file;
-    config.limit_bytes = (size_t)256 << 20;
-    if (gpupool_arena_create(&arena, &config) != GPUPOOL_OK) return fails("create");
-    for (int i = 0; i < LAYERS; i++) {
-        weights[i] = layer(arena, ((size_t)3 << 20) + (size_t)i * 100000, "weights");
-        scratch[i] = layer(arena, ((size_t)2 << 20) + (size_t)i * 70000, "scratch");
-        if (!weights[i] || !scratch[i]) return fails("alloc");
+    config.limit_bytes = 256 * MIB;
+    POOL(gpupool_arena_create(&arena, &config));
+    for (int i = 0; i < 2; i++) CUDA(cudaStreamCreateWithFlags(&streams[i], cudaStreamNonBlocking));
+    for (size_t i = 0; i < LAYERS; i++) {
+        weights[i] = BLOCK(layer(arena, 3 * MIB + i * 100000, streams[0], "weights"));
+        scratch[i] = BLOCK(layer(arena, 2 * MIB + i * 70000, streams[i % 2], "scratch"));
     }
-    for (int i = 0; i < LAYERS; i++) gpupool_free(arena, scratch[i], 0);
-    if (!layer(arena, (size_t)240 << 20, "too much")) printf("%s\n", gpupool_last_error());
-    file = fopen(path, "w");
-    if (!file || memory_map_write(arena, file) != GPUPOOL_OK || fclose(file)) return fails(path);
-    if (gpupool_report(arena, stdout) != GPUPOOL_OK) return fails("report");
-    for (int i = 0; i < LAYERS; i++) gpupool_free(arena, weights[i], 0);
-    return gpupool_arena_destroy(arena) == GPUPOOL_OK ? 0 : fails("destroy");
+    for (int i = 0; i < LAYERS; i++) POOL(gpupool_free(arena, scratch[i], streams[i % 2]));
+
+    FILE *file = fopen(path, "w"); /* drawn before work is waited for: so some is pending */
+    if (!file) FAIL(path, "cannot be written");
+    POOL(memory_map_write(arena, file));
+    if (fclose(file) != 0) FAIL(path, "cannot be written");
+    if (!layer(arena, 240 * MIB, streams[0], "too much")) printf("%s\n", gpupool_last_error());
+    POOL(gpupool_report(arena, stdout));
+
+    for (int i = 0; i < LAYERS; i++) POOL(gpupool_free(arena, weights[i], streams[0]));
+    POOL(gpupool_arena_destroy(arena));
+    for (int i = 0; i < 2; i++) CUDA(cudaStreamDestroy(streams[i]));
+    return EXIT_SUCCESS;
 }

@@ -1,36 +1,64 @@
-/* memory_map.h: draws an arena's memory as an SVG picture, from one gpupool_walk_blocks. Include it
+/* memory_map.h: draws an arena's memory as an SVG picture, from gpupool_walk_blocks. Include it
    after gpupool.h.
 
        FILE *file = fopen("map.svg", "w");
        memory_map_write(arena, file);
 
-   One row is a power of two of bytes, so that there are at most 40. Chunks follow each other by
-   address, each with a frame; point at a piece to read what it is. */
+   Chunks follow each other by address, each with a frame, in at most 40 rows. A row is a power of
+   two of bytes, and MiB are the only unit. Point at a piece to read what it is. */
 #ifndef MEMORY_MAP_H
 #define MEMORY_MAP_H
 
 #include <stdio.h>
-#include <stdlib.h>
 #include <string.h>
 
-enum { MEMORY_MAP_WIDTH = 1000, MEMORY_MAP_ROW = 18, MEMORY_MAP_TOP = 44 };
+enum { MEMORY_MAP_LEFT = 90, MEMORY_MAP_WIDTH = 1000, MEMORY_MAP_ROW = 18, MEMORY_MAP_ROWS = 40 };
+/* A part's colour and name: pending memory has those of the stream that freed it. */
+enum {
+    MEMORY_MAP_LIVE,
+    MEMORY_MAP_FREE,
+    MEMORY_MAP_KEPT,
+    MEMORY_MAP_PENDING,
+    MEMORY_MAP_LOOKS = 8
+};
 
 typedef struct memory_map {
     FILE *file;
-    size_t row_bytes; /* of a row */
-    size_t at;        /* bytes drawn */
-    size_t bytes[GPUPOOL_FREE + 1];
+    size_t row_bytes, at, reserved; /* at: bytes drawn */
+    size_t top;                     /* of the first row */
+    size_t bytes[MEMORY_MAP_LOOKS];
+    cudaStream_t streams[MEMORY_MAP_LOOKS]; /* that freed memory: the first ones, by address */
+    int looks;
 } memory_map;
 
-static const char *const memory_map_colours[] = {"none", "#2563a8", "#e8a33d", "#8a63b8",
-                                                 "#e3e8ee"};
-static const char *const memory_map_kinds[] = {"chunk", "live", "pending", "kept by a graph",
-                                               "free"};
+static inline double memory_map_mib(size_t bytes) {
+    return (double)bytes / (1 << 20);
+}
 
-static inline int memory_map_add(const gpupool_part *part, void *user) {
-    memory_map *map = (memory_map *)user;
-    map->bytes[part->kind] += part->bytes;
-    return 0;
+static inline int memory_map_look(memory_map *map, const gpupool_part *part) {
+    int look = MEMORY_MAP_PENDING + 1;
+    if (part->kind == GPUPOOL_LIVE) return MEMORY_MAP_LIVE;
+    if (part->kind == GPUPOOL_FREE) return MEMORY_MAP_FREE;
+    if (part->kind == GPUPOOL_KEPT) return MEMORY_MAP_KEPT;
+    if (!part->stream) return MEMORY_MAP_PENDING;
+    while (look < map->looks && map->streams[look] != part->stream) look++;
+    if (look == MEMORY_MAP_LOOKS) return MEMORY_MAP_PENDING;
+    if (look == map->looks) map->streams[map->looks++] = part->stream;
+    return look;
+}
+
+static inline void memory_map_name(const memory_map *map, int look, char name[40]) {
+    static const char *const names[] = {"live", "free", "kept by a graph",
+                                        "pending, of several streams"};
+    if (look <= MEMORY_MAP_PENDING) snprintf(name, 40, "%s", names[look]);
+    else if (map->streams[look] == cudaStreamLegacy) snprintf(name, 40, "pending, default stream");
+    else snprintf(name, 40, "pending, stream %d", look - MEMORY_MAP_PENDING);
+}
+
+static inline const char *memory_map_colour(int look) {
+    static const char *const colours[] = {"#2563a8", "#e3e8ee", "#8a63b8", "#c9b28f",
+                                          "#e8a33d", "#d96c4f", "#b9c04a", "#cf7fa8"};
+    return colours[look];
 }
 
 /* A label as XML: printable ASCII as it is, the rest as question marks. */
@@ -40,66 +68,100 @@ static inline void memory_map_label(FILE *file, const char *label) {
         else fputc(*label >= ' ' && *label <= '~' ? *label : '?', file);
 }
 
-/* One rectangle, or more where it goes over the ends of rows. */
-static inline void memory_map_draw_part(const gpupool_part *part, memory_map *map) {
+/* What one reads when one points at a part. */
+static inline void memory_map_title(memory_map *map, const gpupool_part *part) {
+    char name[40];
+    memory_map_name(map, memory_map_look(map, part), name);
+    fprintf(map->file, "<title>%s%s: %.4f MiB", name, part->is_asleep ? ", asleep" : "",
+            memory_map_mib(part->bytes));
+    if (part->block.bytes > part->bytes)
+        fprintf(map->file, " of a block of %.4f MiB", memory_map_mib(part->block.bytes));
+    if (part->block.label) fputs(" of ", map->file);
+    if (part->block.label) memory_map_label(map->file, part->block.label);
+    fputs("</title>", map->file);
+}
+
+/* One rectangle, or more where the part goes over the ends of rows. */
+static inline void memory_map_draw_part(memory_map *map, const gpupool_part *part) {
     size_t at = map->at, end = at + part->bytes;
+    double scale = (double)MEMORY_MAP_WIDTH / (double)map->row_bytes;
+    const char *paint = "none\" stroke=\"black";
+    if (part->kind != GPUPOOL_CHUNK) paint = memory_map_colour(memory_map_look(map, part));
     while (at < end) {
         size_t row = at / map->row_bytes, stop = (row + 1) * map->row_bytes;
-        double scale = (double)MEMORY_MAP_WIDTH / (double)map->row_bytes;
         if (stop > end) stop = end;
-        fprintf(map->file, "<rect x=\"%.2f\" y=\"%zu\" width=\"%.2f\" height=\"%d\" fill=\"%s\"%s>",
-                (double)(at % map->row_bytes) * scale, MEMORY_MAP_TOP + row * MEMORY_MAP_ROW,
-                (double)(stop - at) * scale, MEMORY_MAP_ROW - 3, memory_map_colours[part->kind],
-                part->kind == GPUPOOL_CHUNK ? " stroke=\"#445\" stroke-width=\".4\"" : "");
-        if (part->kind != GPUPOOL_CHUNK)
-            fprintf(map->file, "<title>%s, %zu bytes at %p", memory_map_kinds[part->kind],
-                    part->bytes, part->memory);
-        if (part->kind == GPUPOOL_LIVE)
-            fprintf(map->file, ", of the block of %zu bytes at %p ", part->block.requested,
-                    part->block.memory);
-        if (part->block.label) memory_map_label(map->file, part->block.label);
-        fprintf(map->file, "%s</rect>\n", part->kind == GPUPOOL_CHUNK ? "" : "</title>");
+        fprintf(map->file, "<rect x=\"%.2f\" y=\"%zu\" width=\"%.2f\" height=\"%d\" fill=\"%s\">",
+                MEMORY_MAP_LEFT + (double)(at % map->row_bytes) * scale,
+                map->top + row * MEMORY_MAP_ROW, (double)(stop - at) * scale, MEMORY_MAP_ROW - 3,
+                paint);
+        if (part->kind != GPUPOOL_CHUNK) memory_map_title(map, part);
+        fputs("</rect>\n", map->file);
         at = stop;
     }
 }
 
-/* A chunk's frame comes before its parts, so it is drawn under them, and is seen between them. */
 static inline int memory_map_draw(const gpupool_part *part, void *user) {
     memory_map *map = (memory_map *)user;
-    memory_map_draw_part(part, map);
-    if (part->kind != GPUPOOL_CHUNK) map->at += part->bytes;
+    memory_map_draw_part(map, part);
+    if (part->kind != GPUPOOL_CHUNK) map->at += part->bytes; /* a chunk's parts follow it */
+    return 0;
+}
+
+static inline int memory_map_add(const gpupool_part *part, void *user) {
+    memory_map *map = (memory_map *)user;
+    if (part->kind == GPUPOOL_CHUNK) map->reserved += part->bytes;
+    else map->bytes[memory_map_look(map, part)] += part->bytes;
     return 0;
 }
 
 static inline void memory_map_legend(const memory_map *map) {
-    int kind, x = 0;
-    for (kind = GPUPOOL_LIVE; kind <= GPUPOOL_FREE; kind++, x += 220)
-        fprintf(map->file,
-                "<rect x=\"%d\" y=\"14\" width=\"14\" height=\"14\" fill=\"%s\"/>"
-                "<text x=\"%d\" y=\"26\">%s %.1f MiB</text>\n",
-                x, memory_map_colours[kind], x + 20, memory_map_kinds[kind],
-                (double)map->bytes[kind] / (1 << 20));
+    char name[40];
+    int look, y = 32;
+    fprintf(map->file, "<text y=\"14\">%.2f MiB reserved, %.0f MiB a row</text>\n",
+            memory_map_mib(map->reserved), memory_map_mib(map->row_bytes));
+    for (look = 0; look < map->looks; look++) {
+        if (!map->bytes[look]) continue;
+        memory_map_name(map, look, name);
+        fprintf(map->file, "<rect y=\"%d\" width=\"14\" height=\"14\" fill=\"%s\"/>", y - 12,
+                memory_map_colour(look));
+        fprintf(map->file, "<text x=\"20\" y=\"%d\">%s: %.2f MiB, %.1f%%</text>\n", y, name,
+                memory_map_mib(map->bytes[look]),
+                100.0 * (double)map->bytes[look] / (double)map->reserved);
+        y += MEMORY_MAP_ROW;
+    }
 }
 
-/* Two walks: other threads may change the arena in between, and then a row more is drawn or less.
- */
+static inline void memory_map_frame(memory_map *map) {
+    size_t rows, row;
+    int look;
+    map->row_bytes = 2 << 20;
+    while (map->reserved > map->row_bytes * MEMORY_MAP_ROWS) map->row_bytes *= 2;
+    rows = (map->reserved + map->row_bytes - 1) / map->row_bytes;
+    for (map->top = 32, look = 0; look < map->looks; look++)
+        if (map->bytes[look]) map->top += MEMORY_MAP_ROW;
+    fprintf(map->file,
+            "<svg xmlns=\"http://www.w3.org/2000/svg\" width=\"%d\" height=\"%zu\" "
+            "font-family=\"sans-serif\" font-size=\"13\" stroke=\"white\" stroke-width=\".4\">\n"
+            "<rect width=\"100%%\" height=\"100%%\" fill=\"white\"/>\n<g stroke=\"none\">\n",
+            MEMORY_MAP_LEFT + MEMORY_MAP_WIDTH, map->top + rows * MEMORY_MAP_ROW);
+    memory_map_legend(map);
+    for (row = 0; row < rows; row++)
+        fprintf(map->file, "<text x=\"%d\" y=\"%zu\" text-anchor=\"end\">+ %.0f</text>\n",
+                MEMORY_MAP_LEFT - 8, map->top + row * MEMORY_MAP_ROW + 12,
+                memory_map_mib(row * map->row_bytes));
+    fputs("</g>\n", map->file);
+}
+
+/* Two walks. What other threads change in between may draw a row more, or one less. */
 static inline gpupool_result memory_map_write(gpupool_arena *arena, FILE *file) {
     memory_map map;
     gpupool_result result;
-    size_t rows;
     memset(&map, 0, sizeof map);
     map.file = file;
+    map.looks = MEMORY_MAP_PENDING + 1;
     result = gpupool_walk_blocks(arena, memory_map_add, &map);
     if (result != GPUPOOL_OK) return result;
-    for (map.row_bytes = 2 << 20; map.bytes[GPUPOOL_CHUNK] / map.row_bytes >= 40;)
-        map.row_bytes *= 2;
-    rows = map.bytes[GPUPOOL_CHUNK] / map.row_bytes + 1;
-    fprintf(file,
-            "<svg xmlns=\"http://www.w3.org/2000/svg\" width=\"%d\" height=\"%zu\" "
-            "font-family=\"sans-serif\" font-size=\"13\">\n"
-            "<rect width=\"100%%\" height=\"100%%\" fill=\"white\"/>\n",
-            MEMORY_MAP_WIDTH, MEMORY_MAP_TOP + rows * MEMORY_MAP_ROW);
-    memory_map_legend(&map);
+    memory_map_frame(&map);
     result = gpupool_walk_blocks(arena, memory_map_draw, &map);
     fprintf(file, "</svg>\n");
     return result;

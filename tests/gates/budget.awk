@@ -3,11 +3,9 @@
 # one. QUIET=1 leaves the table out.
 
 BEGIN {
-    # The promise is 5,500 lines of code and 50,000 tokens; 4,200 and 39,000 for core and
-    # surface; 600
-    # for a section. Until the header is there, these are what it has: they may only fall.
-    code_most = 5742; tokens_most = 51500; lines_most = 8000 # of the header
-    core_code_most = 4649; core_tokens_most = 40900          # of the core and the surface
+    # What the header promises, and may not exceed.
+    code_most = 5500; tokens_most = 50000; lines_most = 8000 # of the header
+    core_code_most = 4200; core_tokens_most = 39000          # of the core and the surface
     section_most = 600; function_most = 50; parameters_most = 5; columns_most = 100
     # A group's lines are a plan, no bound: what one takes more another must take less.
     group("public", 430, "OPTIONS WORDS API NAMES CPP")

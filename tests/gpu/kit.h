@@ -12,10 +12,20 @@
 #include "../next/gpupool.h"
 #define KIT_TRIM(pool, keep) gpupool_trim(pool, keep)
 #define KIT_FINISHED(stream) GPUPOOL_NO_STREAM /* for frees behind a wait */
+#define KIT_STITCHES(stats) ((word)(stats).stitched), ((word)(stats).reused) /* made, reused */
+#define KIT_STREAM_WAITS(stats) ((word)(stats).stream_waits)
+#define KIT_HOST_WAITS(stats) ((word)(stats).host_waits)
+typedef void kit_unmapped; /* what on_unmap returns */
+#define KIT_UNMAPPED
 #else
 #include "../../gpupool.h"
 #define KIT_TRIM(pool, keep) gpupool_trim(pool, keep, nullptr)
 #define KIT_FINISHED(stream) (stream)
+#define KIT_STITCHES(stats) ((word)(stats).stitches), ((word)(stats).stitches_reused)
+#define KIT_STREAM_WAITS(stats) ((word)(stats).fence_waits)
+#define KIT_HOST_WAITS(stats) ((word)(stats).host_syncs)
+typedef int kit_unmapped;
+#define KIT_UNMAPPED 0
 #endif
 
 #include <cstdlib>

@@ -18,6 +18,29 @@ static size_t bytes_of(int round) { return (size_t)(round % 7 + 1) * 3 * MIB; }
 /* The same kernels' mark says which round wrote, and which side. */
 static word mark_of(int round, int side) { return ((word)round << 1 | (word)side) << 32; }
 
+/* ---- what differs between the editions: in the third one an export is the caller's descriptor, and
+   nothing counts it ---- */
+
+#if GPUPOOL_NEXT
+#define OWN_CHUNK GPUPOOL_OWN_CHUNK
+#define END_EXPORT(arena, block, exported) CHECK(close((exported).descriptor) == 0)
+#define FREE_WHILE_EXPORTED(arena, block, stream) ((void)0) /* the program's duty */
+#define EXPORTED_AS(bytes, descriptor) {bytes, descriptor}
+#define IS_NO_DESCRIPTOR GPUPOOL_E_CUDA
+#define PRINT_CHUNKS(stats) \
+    printf("%d rounds; chunks in the end: %llu\n", ROUNDS, (word)(stats).chunks)
+#else
+#define OWN_CHUNK GPUPOOL_EXPORTABLE
+#define END_EXPORT(arena, block, exported) POOL(gpupool_export_close(arena, block))
+#define FREE_WHILE_EXPORTED(arena, block, stream) \
+    CHECK(gpupool_free(arena, block, stream) == GPUPOOL_E_IN_USE)
+#define EXPORTED_AS(bytes, descriptor) {bytes, 0, descriptor}
+#define IS_NO_DESCRIPTOR GPUPOOL_E_ARGUMENT
+#define PRINT_CHUNKS(stats) \
+    printf("%d rounds; chunks: %llu gained, %llu given back\n", ROUNDS, \
+           (word)(stats).chunks_gained, (word)(stats).chunks_lost)
+#endif
+
 /* ---- CUDA's own calls, which nothing here links ---- */
 
 static void *driver_call(const char *name) {
@@ -52,11 +75,19 @@ static int device_has(CUdevice_attribute which) {
 
 /* ---- an arena for sharing; a block for another process ---- */
 
+static unsigned long long last_handle; /* that on_map was told */
+
+static int on_map(const gpupool_mapping *mapping, void *) {
+    last_handle = mapping->handle;
+    return 0;
+}
+
 static gpupool_arena *open_arena(unsigned share) {
     gpupool_arena_config config = {};
     gpupool_arena *arena = nullptr;
     config.source = GPUPOOL_SOURCE_MAPPED;
     config.share = share;
+    config.on_map = on_map;
     POOL(gpupool_arena_create(&arena, &config));
     if (!arena) exit(1);
     return arena;
@@ -71,7 +102,7 @@ static void *exportable(gpupool_arena *arena, size_t bytes, cudaStream_t stream)
     gpupool_request request = {};
     request.bytes = bytes;
     request.stream = stream;
-    request.flags = GPUPOOL_EXPORTABLE;
+    request.flags = OWN_CHUNK;
     void *block = gpupool_alloc_request(arena, &request);
     if (!block) kit_fail(__FILE__, __LINE__, "a block for export", gpupool_last_error());
     return block;
@@ -120,17 +151,15 @@ static void a_thousand_rounds() {
         CHECK(share_send(importer_socket, &exported));
         CHECK(share_hear(importer_socket) == 'd');
         kit_verify(block, bytes, mark_of(round, 1), stream);
-        CHECK(gpupool_free(arena, block, stream) == GPUPOOL_E_IN_USE);
-        POOL(gpupool_export_close(arena, block));
+        FREE_WHILE_EXPORTED(arena, block, stream);
+        END_EXPORT(arena, block, exported);
         POOL(gpupool_free(arena, block, stream));
     }
     CHECK(kit_wrong_words() == 0);
     CHECK(descriptors() <= before);
     close(importer_socket);
     CHECK(share_end_of(importer) == 0);
-    gpupool_stats stats = kit_stats(arena);
-    printf("%d rounds; chunks: %llu gained, %llu given back\n", ROUNDS,
-           (unsigned long long)stats.chunks_gained, (unsigned long long)stats.chunks_lost);
+    PRINT_CHUNKS(kit_stats(arena));
     close_arena(arena);
     CUDA(cudaStreamDestroy(stream));
 }
@@ -230,20 +259,14 @@ static void as_a_dma_buf() {
 
 /* ---- what CUDA says: facts on which the simulated GPU rests ---- */
 
-static int see_handle(const gpupool_mapping *mapping, void *user) {
-    *(unsigned long long *)user = mapping->handle;
-    return 0;
-}
-
 static void what_cuda_says() {
     gpupool_arena *arena = open_arena(GPUPOOL_SHARE_PROCESSES);
     void *block = exportable(arena, 4 * MIB, 0);
     auto make = DRIVER(cuMemExportToShareableHandle);
     auto take = DRIVER(cuMemImportFromShareableHandle);
     auto let_go = DRIVER(cuMemRelease);
-    unsigned long long handle = 0;
+    const unsigned long long handle = last_handle;
     int plain = -1, ends[2];
-    POOL(gpupool_walk_chunks(arena, block, see_handle, &handle));
     CHECK(make && take && let_go && handle);
     if (kit_bad) return;
     CHECK(make(&plain, handle, CU_MEM_HANDLE_TYPE_POSIX_FILE_DESCRIPTOR, 0) == CUDA_SUCCESS);
@@ -263,10 +286,10 @@ static void what_cuda_says() {
                               CU_MEM_HANDLE_TYPE_POSIX_FILE_DESCRIPTOR);
         printf("cuMemImportFromShareableHandle of descriptor %d: %s\n", descriptor, name_of(error));
         CHECK(error != CUDA_SUCCESS);
-        gpupool_exported exported = {4 * MIB, 0, descriptor};
+        gpupool_exported exported = EXPORTED_AS(4 * MIB, descriptor);
         gpupool_imported none;
         gpupool_result result = gpupool_import(0, &exported, &none);
-        CHECK(result == (descriptor < 0 ? GPUPOOL_E_ARGUMENT : GPUPOOL_E_CUDA) && !none.memory);
+        CHECK(result == (descriptor < 0 ? IS_NO_DESCRIPTOR : GPUPOOL_E_CUDA) && !none.memory);
     }
     close(ends[0]);
     close(ends[1]);
@@ -295,7 +318,7 @@ static void other_sizes() {
         CHECK(bytes <= 8 * MIB || result == GPUPOOL_E_CUDA);
         if (result == GPUPOOL_OK) POOL(gpupool_import_close(&imported));
     }
-    POOL(gpupool_export_close(arena, block));
+    END_EXPORT(arena, block, exported);
     POOL(gpupool_free(arena, block, 0));
     close_arena(arena);
 }

@@ -44,10 +44,6 @@ static std::mt19937_64 rng;
 #define ASLEEP(stats) ((stats).asleep)
 #define BACKUP(stats) ((size_t)0)
 #define IS_STITCHED(stats) ((stats).stitches > 4) /* more than the graphs' */
-#define STITCHES(stats) ((word)(stats).stitched), ((word)(stats).reused)
-#define WORDS_OF_OTHERS "Other arenas of this process hold", "all else"
-#define NOTHING
-typedef void unmapped;
 #else
 #define SLEEP(pool, content, by) gpupool_sleep(pool, GPUPOOL_ALL, content, by)
 #define WAKE(pool, by) gpupool_wake(pool, GPUPOOL_ALL, by)
@@ -56,10 +52,6 @@ typedef void unmapped;
 #define ASLEEP(stats) ((stats).asleep_bytes)
 #define BACKUP(stats) ((stats).backup_bytes)
 #define IS_STITCHED(stats) ((stats).stitched_bytes > 4 * GRAPH_MIB * MIB)
-#define STITCHES(stats) ((word)(stats).stitches), ((word)(stats).stitches_reused)
-#define WORDS_OF_OTHERS "others", "hold the rest"
-#define NOTHING 0
-typedef int unmapped;
 #endif
 
 static size_t below(size_t bound) { return (size_t)(rng() % bound); }
@@ -109,12 +101,12 @@ static int on_map(const gpupool_mapping *mapping, void *) {
     return 0;
 }
 
-static unmapped on_unmap(const gpupool_mapping *mapping, void *) {
+static kit_unmapped on_unmap(const gpupool_mapping *mapping, void *) {
     auto found = known.find((char *)mapping->memory);
     CHECK(found != known.end() && found->second == mapping->bytes);
     if (found != known.end()) known.erase(found);
     gone++;
-    return NOTHING;
+    return KIT_UNMAPPED;
 }
 
 static int is_known(char *block, size_t bytes) { /* by one mapping, or several side by side */
@@ -499,7 +491,7 @@ static void soak() {
     gpupool_stats stats = kit_stats(pool);
     printf("%ld cycles, %llu stamps; %llu stitches, %llu times reused; asleep with stitched blocks "
            "%ld times; %ld blocks freed while asleep; %llu refused for lack of memory\n", cycles,
-           marks, STITCHES(stats), stitched_asleep, freed_asleep, refused);
+           marks, KIT_STITCHES(stats), stitched_asleep, freed_asleep, refused);
     printf("device memory in use while asleep, beyond what was before the arena and the graphs, at "
            "worst: %.2f MiB; bar 0 (noise: %d MiB)\n", in_mib(at_first, at_least + graph_bytes),
            NOISE_MIB);
@@ -535,7 +527,7 @@ static std::vector<void *> fill_device() {
 static void expect_no_waking(const way &how, const gpupool_stats &asleep) {
     size_t free_before = free_bytes();
     CHECK(wake(how) == GPUPOOL_E_OUT_OF_MEMORY);
-    for (const char *words : {WORDS_OF_OTHERS}) CHECK(strstr(gpupool_last_error(), words));
+    for (const char *words : {"others", "hold the rest"}) CHECK(strstr(gpupool_last_error(), words));
     printf("%s\n", gpupool_last_error());
     gpupool_stats stats = kit_stats(pool);
     CHECK(ASLEEP(stats) == ASLEEP(asleep) && stats.reserved.now == 0);

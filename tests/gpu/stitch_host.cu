@@ -6,6 +6,16 @@
 #include <atomic>
 #include <unistd.h>
 
+#if GPUPOOL_NEXT
+#define FREE_THERE(pool, block, stream) gpupool_free_in_host_function(pool, block)
+#define WAIT_ALL(pool) gpupool_trim(pool, SIZE_MAX) /* waits for the device */
+#define RETIRE(pool, stream) gpupool_retire_stream(stream)
+#else
+#define FREE_THERE gpupool_free_in_host_function
+#define WAIT_ALL gpupool_wait_all
+#define RETIRE gpupool_retire_stream
+#endif
+
 static const int STREAMS = 4, ROUNDS = 2000;
 
 struct freed {
@@ -18,7 +28,7 @@ static std::atomic<int> there, refused; /* frees in host functions */
 
 static void CUDART_CB free_there(void *of) {
     freed *f = (freed *)of;
-    if (gpupool_free_in_host_function(f->pool, f->block, f->stream) != GPUPOOL_OK) refused++;
+    if (FREE_THERE(f->pool, f->block, f->stream) != GPUPOOL_OK) refused++;
     there++;
     delete f;
 }
@@ -51,13 +61,13 @@ static void freed_by_cudas_thread() {
         }
     }
     CUDA(cudaDeviceSynchronize());
-    POOL(gpupool_wait_all(a.pool));
+    POOL(WAIT_ALL(a.pool));
     CHECK(there > ROUNDS / 2 && refused == 0);
     CHECK(kit_wrong_words() == 0);
-    printf("%d frees in host functions, %llu blocks stitched\n", there.load(),
-           (word)(kit_stats(a.pool).stitches + kit_stats(a.pool).stitches_reused));
+    printf("%d frees in host functions, %llu blocks stitched, %llu times reused\n", there.load(),
+           KIT_STITCHES(kit_stats(a.pool)));
     for (int i = 0; i < STREAMS; i++) {
-        POOL(gpupool_retire_stream(a.pool, stream[i]));
+        POOL(RETIRE(a.pool, stream[i]));
         CUDA(cudaStreamDestroy(stream[i]));
     }
     kit_close(a);

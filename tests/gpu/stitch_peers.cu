@@ -130,7 +130,7 @@ static void memory_changes_devices() {
     for (const side &s : sides) on(s), places += kit_places();
     CHECK(places == holder * (words * (words - 1) / 2));
     printf("%llu holders, %llu waits on the device\n", holder,
-           (unsigned long long)kit_stats(arena.pool).fence_waits);
+           KIT_STREAM_WAITS(kit_stats(arena.pool)));
     on(sides[0]);
     kit_close(arena);
 }

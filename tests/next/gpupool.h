@@ -1,13 +1,17 @@
 /* gpupool.h: device memory for CUDA programs in C and C++, in one file. Version 0.3 (being written)
 
-What it is. An arena gets large chunks of one device's memory from the CUDA driver, keeps them, and
-hands out blocks of them: a generalised buddy system. An allocation that finds memory makes no CUDA
-call and takes tens of nanoseconds.
+What it is. cudaMalloc and cudaFree take 50 us a pair, and cudaFree waits for the device: too much
+for programs that allocate all the time. An arena gets large chunks of one device's memory from the
+driver, keeps them, and hands out blocks of them. An allocation that finds memory makes no CUDA call
+and takes tens of nanoseconds; a free waits for nothing. A ring copies ordinary host memory and
+files to the device and back at the speed of pinned memory. Arenas and rings need not each other.
 
 How to use it. In exactly one C, C++ or .cu file of the program, write
     #define GPUPOOL_IMPLEMENTATION
-before the include of this file. All other files include it without that line. Link the CUDA
-runtime. Linux, CUDA 12.5 or later, C11 or C++11, gcc, clang or nvcc.
+before the include of this file. All other files include it without that line. Link the CUDA runtime
+(nvcc does; else -lcudart -lpthread). Linux, CUDA 12.5 or later, C11 or C++11, gcc, clang or nvcc.
+
+A complete program:
 
     #define GPUPOOL_IMPLEMENTATION
     #include "gpupool.h"
@@ -22,48 +26,120 @@ runtime. Linux, CUDA 12.5 or later, C11 or C++11, gcc, clang or nvcc.
         }
         cudaMemsetAsync(block, 0, 1 << 20, 0);    // your kernels, on the same stream
         gpupool_free(arena, block, 0);            // no need to wait for them
+        gpupool_report(arena, stdout);
         return gpupool_arena_destroy(arena) != GPUPOOL_OK;
     }
 
+The same in C++, on a stream of its own:
+
+    #define GPUPOOL_IMPLEMENTATION
+    #include "gpupool.h"
+
+    int main() {
+        gpupool::arena arena;                           // failures throw gpupool::bad_alloc
+        gpupool::resource memory(arena, "scratch");     // cuda::mr and RMM take it, too
+        cudaStream_t stream;
+        if (cudaStreamCreate(&stream) != cudaSuccess) return 1;
+        void *block = memory.allocate(stream, 1 << 20);
+        cudaMemsetAsync(block, 0, 1 << 20, stream);     // your kernels, on the same stream
+        memory.deallocate(stream, block);               // no need to wait for them
+        gpupool_retire_stream(stream);                  // rule 2
+        return cudaStreamDestroy(stream) != cudaSuccess;
+    }
+
+An existing program: compile each file with -DGPUPOOL_REPLACE_CUDA_MALLOC=1 -include gpupool.h, and
+one of them with -DGPUPOOL_IMPLEMENTATION besides. Its cudaMalloc and cudaFree are then gpupool's.
+
+How it works. The arena's memory is divided into runs of units. A run is live, free for one stream
+only, or free for all:
+
+    |  chunk                              |  chunk                  |  chunk            |   grows
+    |LLLLLLLL..........LLL1111111LLLLLLLLL|LLLLLL22222LLLL..........|LLLLL1111..........|  ------->
+     L  live                 1  freed by stream 1, whose work may still use it: only stream 1 may
+     .  finished: no work             take it at once, since its later work runs after that work
+        uses it any more     2  likewise of stream 2
+
+A request of stream 1 is served by the first of these that can:
+
+    its cache      blocks of up to 16 KiB that stream 1 freed, by exact size; no lock but its own
+    free runs      of stream 1, and finished ones, in lists by size (powers of two, in eighths): the
+                   closest fit is split, and what becomes free joins its free neighbours
+    a stitch       free memory of several chunks, mapped a second time, side by side:
+                       |LLL..........|  |LLLLL....|  |L........|      free at the chunks' ends
+                             |               |           |
+                             +------|..........|....|........|        one block
+    a new chunk    2 to 32 MiB, as the arena grows, or as large as the request
+    the rest       memory of other streams: stream 1 waits on the device, then the host does; idle
+                   chunks of this arena and of others on the device; your on_out_of_memory
+
+This is a buddy system, generalised: a block takes its exact number of units, and any neighbour is a
+buddy. A plain one rounds up to powers of two and needs 1.2 to 1.8 times the live memory in recorded
+PyTorch runs (make demo). To learn that freed memory has finished, gpupool records events now and
+then, behind frees (marks), and asks for them later. Stitching has a budget, so that a program whose
+sizes never come again grows instead of mapping for ever. When all fails, a verdict says why in
+figures, and what would help. gpupool moves no live block, has no records in device memory, starts
+no thread but a ring's workers, and prints nothing unless asked.
+
 Five rules:
 1. ORDER. Free a block on the stream whose work used it last; that stream may get the memory again
-at once. Another stream that used it: gpupool_record_stream after its last use. A block allocated on
-   A and first used on B: make B wait for A. Order means streams and events; a kernel that learns by
-a flag in memory is outside of it.
-2. ENDS. Free blocks, destroy the arena, then (if ever) reset the device. Before cudaStreamDestroy,
-   call gpupool_retire_stream, or wait for the stream's work. (GPUPOOL_STREAM_CHECK asks CUDA for
-the stream's id in each call: for programs whose libraries destroy streams with work under way.)
-   With GPUPOOL_REPLACE_CUDA_MALLOC cudaStreamDestroy does so, and cudaDeviceReset ends default
-arenas.
-3. GRAPHS. What a graph uses is allocated in a scope, or lives as long as the graph. Release the
-scope when the graph is gone. On a capturing stream without a scope a request gets only memory at
-hand.
+   at once. Another stream that used it: gpupool_record_stream after its last use, before the free.
+   A block allocated on A and first used on B: make B wait for A. Order means streams and events; a
+   kernel that learns by a flag in memory, or starts early, is outside of it.
+2. ENDS. Free blocks, destroy the arena, then (if ever) reset the device. CUDA gives the handle of a
+   destroyed stream to a new one, which gpupool then takes for the old one: what the old stream
+   freed goes to the new one at once, though the old one's work may still run. So, of a stream that
+   an arena has seen, either its work has finished before cudaStreamDestroy, or gpupool is told:
+     - by gpupool_retire_stream before cudaStreamDestroy, which does not wait; or
+     - by a file with GPUPOOL_REPLACE_CUDA_MALLOC, where cudaStreamDestroy is a macro that does it
+       (and cudaDeviceReset one that first destroys the device's default arenas); or
+     - by GPUPOOL_STREAM_CHECK, which asks CUDA for the stream's id in each call, in 65 ns: for
+       programs whose libraries destroy streams with work under way, as cuda::stream and RMM's do.
+3. GRAPHS. What a graph uses is allocated in a scope (gpupool_begin_capture), or lives as long as
+   the graph. Release the scope when the graph and what was instantiated from it are gone. On a
+   capturing stream without a scope a request gets only memory at hand, or E_CAPTURING.
 4. CALLBACKS. on_map, on_unmap, chunk_alloc and chunk_free call nothing of gpupool, throw nothing,
-and take no lock that a thread may hold while it calls gpupool. on_out_of_memory may free and
-allocate; it is not called again inside itself.
+   and take no lock that a thread may hold while it calls gpupool (an interpreter's lock).
+   on_out_of_memory may free and allocate; it is not called again inside itself. CUDA's host
+   functions call only gpupool_free_in_host_function.
 5. CALLS. Any thread, any time, except during destroy. A failed call changes nothing that you can
-see. Device, context and last CUDA error stay. The host waits for the device in trim, a lowered
-limit, sleep, wake, release, destroy, and in an allocation that finds no memory otherwise, or else
-only what gpupool_cudaFree has freed (never with GPUPOOL_NO_WAIT).
+   see. Device, context and last CUDA error stay. The host waits for the device only in trim, a
+   lowered limit, sleep, wake, release, destroy and a ring's transfers; in an allocation that finds
+   no memory otherwise; and in one that would have to grow while gpupool_cudaFree's memory waits for
+   it (both: never with GPUPOOL_NO_WAIT). A thread may wait 0.1 ms while another maps a chunk.
 
-Words:
+Options, macros before the include: values are in OPTIONS.
+    in one file    GPUPOOL_IMPLEMENTATION
+    in each file   GPUPOOL_API, GPUPOOL_REPLACE_CUDA_MALLOC
+    defaults       GPUPOOL_LIMIT, GPUPOOL_CHUNK_BYTES, GPUPOOL_SOURCE, GPUPOOL_RING_BYTES,
+                   GPUPOOL_RING_SLOT_BYTES, GPUPOOL_RING_WORKERS
+    behaviour      GPUPOOL_ENVIRONMENT, GPUPOOL_STREAM_CHECK, GPUPOOL_CHECK
+    hooks          GPUPOOL_MALLOC and GPUPOOL_FREE, GPUPOOL_TRACE
+    environment    GPUPOOL_LIMIT, GPUPOOL_LIMIT_<device>, GPUPOOL_SOURCE, GPUPOOL_REPORT
+
+Words. E_FILE stands for GPUPOOL_E_FILE, MAPPED for GPUPOOL_SOURCE_MAPPED, and so on.
     unit        512 bytes: sizes of blocks are rounded up to units
     granule     2 MiB, the driver's page: sizes of mapped chunks are multiples of it
-    block       what gpupool_alloc returns
+    block       what gpupool_alloc returns; live until it is freed
     chunk       memory that the arena got from its source in one call
-    home        the address at which a chunk is mapped as long as it exists
+    reserved    bytes of all chunks of an arena; what a limit is about
+    pending     of freed memory: work that was queued before the free may still use it
+    finished    of freed memory: no work uses it any more, so any stream may have it (list ANY)
+    idle        of a chunk: all of it is finished free memory
     stitch      a second range of addresses, mapped over free memory of several chunks for one block
+    scope       what gpupool_begin_capture opens: memory for a graph, until gpupool_release_capture
+    label       a text of your request that groups blocks in reports and verdicts
+    ticket      the number of a ring's transfer, to wait for it later
+    broken      of an arena or ring: a CUDA call failed that must not. Requests return E_CUDA with
+                the first cause; frees and destroy work
+Words of the implementation:
+    home        the address at which a chunk is mapped as long as it exists
     run         consecutive units that are all free, or all of one block
     cache       of a stream: blocks of up to 16 KiB that it freed, ready for its next requests
     position    the number of a free; an arena numbers frees in order
     mark        an event that was recorded on a stream behind all its frees up to a position
-    pending     of freed memory: work that was queued before the free may still use it
-    finished    of freed memory: no work uses it any more, so any stream may have it (list ANY)
-    idle        of a chunk: all of it is finished free memory
-    scope       what gpupool_begin_capture opens: memory for a graph, until gpupool_release_capture
     away        of a chunk or a stitch: it has addresses and no memory, since the arena sleeps
 
-Contents (search for "== NAME"):
+Contents (search for "== NAME"; a section uses only those above it):
     OPTIONS WORDS API CPP            what you use
     SYSTEM DRIVER TEXT               locks, records, errors; CUDA's driver; what users write
     COUNTERS BUDDY STREAM            counts; free memory; streams, marks, caches
@@ -71,87 +147,95 @@ Contents (search for "== NAME"):
     SIBLING VERDICT                  other arenas' idle memory; why memory ran out
     ALLOC CAPTURE                    allocate and free; graphs
     LIFE FIGURES                     arenas made and destroyed; limits, statistics
-    REPORT CHECK                     a walk, text and JSON; invariants
-    SHAPE NAMES                      default arenas; cudaMalloc's shape; CUDA's names replaced
+    REPORT SHAPE CHECK               a walk, text, JSON; cudaMalloc's shape; invariants
     FILE RING                        parts of files; transfers through pinned slots
-    SHARE SLEEP                      peers, other processes; memory given back for a while */
+    SHARE SLEEP                      peers, other processes; memory given back for a while
+    NAMES                            CUDA's names replaced
+Each section's head says what it is for and which functions to read first. Begin with BUDDY, STREAM,
+ALLOC and LADDER. */
 #ifndef GPUPOOL_H
 #define GPUPOOL_H
 
-#include <cuda.h>
 #include <cuda_runtime_api.h>
-#if defined(__cplusplus) && defined(GPUPOOL_REPLACE_CUDA_MALLOC) && GPUPOOL_REPLACE_CUDA_MALLOC
-#include <cuda_runtime.h> /* CUDA's overloads, before the names are macros */
-#endif
-#include <stddef.h>
 #include <stdint.h>
 #include <stdio.h>
 
 /* == OPTIONS ======================================================================================
-   Define an option before the include, in the file with GPUPOOL_IMPLEMENTATION.
+   Macros to define before the include. GPUPOOL_API and GPUPOOL_REPLACE_CUDA_MALLOC concern each
+   file that includes this one, all others the file with GPUPOOL_IMPLEMENTATION. Two are off unless
+   they are defined:
 
-   Environment, for arenas whose config leaves it open; each overrides the macro:
-       GPUPOOL_LIMIT_<device>, GPUPOOL_LIMIT   a limit as text: gpupool_set_limit_text (not PINNED)
-       GPUPOOL_SOURCE                          auto, mapped, device, managed, pinned, bypass
-   GPUPOOL_REPORT=file has reports appended: gpupool_report. */
+       GPUPOOL_REPLACE_CUDA_MALLOC 1    CUDA's names are gpupool's in this file (section NAMES)
+       GPUPOOL_CHECK 1                  every call ends with gpupool_check; for tests
+
+   Variables of the environment come before a macro, and after what the config sets:
+
+       GPUPOOL_LIMIT_0, GPUPOOL_LIMIT   for device 0, for any, but not for PINNED arenas: a text as
+                                        for gpupool_set_limit_text
+       GPUPOOL_SOURCE                   auto, mapped, device, managed, pinned, bypass
+       GPUPOOL_REPORT                   a file to which reports are appended: gpupool_report */
 
 #ifndef GPUPOOL_API
-#define GPUPOOL_API extern /* linkage of public functions; "static": all in one file */
+#define GPUPOOL_API extern /* linkage of the functions; "static": for a program of one file */
 #endif
 #ifndef GPUPOOL_LIMIT
-#define GPUPOOL_LIMIT 0 /* bytes that an arena may reserve, if nothing else says it; 0: any */
+#define GPUPOOL_LIMIT 0 /* bytes that an arena may reserve; 0: no limit */
 #endif
 #ifndef GPUPOOL_CHUNK_BYTES
-#define GPUPOOL_CHUNK_BYTES 0 /* size of new chunks; 0: 2 to 32 MiB, as reserved memory grows */
+#define GPUPOOL_CHUNK_BYTES 0 /* bytes of a new chunk; 0: 2 to 32 MiB, as the arena grows */
 #endif
 #ifndef GPUPOOL_SOURCE
-#define GPUPOOL_SOURCE GPUPOOL_SOURCE_AUTO /* where the config says AUTO */
+#define GPUPOOL_SOURCE GPUPOOL_SOURCE_AUTO /* what AUTO in a config means */
 #endif
 #ifndef GPUPOOL_RING_BYTES
-#define GPUPOOL_RING_BYTES ((size_t)64 << 20) /* the most pinned memory of a ring */
+#define GPUPOOL_RING_BYTES ((size_t)64 << 20) /* the most memory that a ring pins */
 #endif
 #ifndef GPUPOOL_RING_SLOT_BYTES
-#define GPUPOOL_RING_SLOT_BYTES ((size_t)2 << 20) /* a ring copies in pieces of up to this size */
+#define GPUPOOL_RING_SLOT_BYTES ((size_t)2 << 20) /* the largest piece that it copies at once */
 #endif
 #ifndef GPUPOOL_RING_WORKERS
-#define GPUPOOL_RING_WORKERS \
-    0 /* threads of a ring; 0: processors less one, at most 11; -1: none \
-       */
+#define GPUPOOL_RING_WORKERS 0 /* its threads; 0: processors less one, at most 11; -1: none */
 #endif
 #ifndef GPUPOOL_ENVIRONMENT
 #define GPUPOOL_ENVIRONMENT 1 /* 0: no variable of the environment is read */
 #endif
 #ifndef GPUPOOL_STREAM_CHECK
-#define GPUPOOL_STREAM_CHECK 0 /* 1: notice destroyed streams by CUDA's ids (rule 2), in 65 ns */
+#define GPUPOOL_STREAM_CHECK 0 /* 1: each call asks for the stream's id (rule 2), in 65 ns */
 #endif
-#ifndef GPUPOOL_REPLACE_CUDA_MALLOC
-#define GPUPOOL_REPLACE_CUDA_MALLOC 0 /* 1, in each file whose calls it shall change: NAMES */
-#endif
-#ifndef GPUPOOL_CHECK
-#define GPUPOOL_CHECK 0 /* 1: every call ends with gpupool_check; for tests */
-#endif
-#ifndef GPUPOOL_MALLOC /* host memory; both, or neither */
-#include <stdlib.h>
+#ifndef GPUPOOL_MALLOC /* host memory for records; define both, or neither */
 #define GPUPOOL_MALLOC(bytes) malloc(bytes)
 #define GPUPOOL_FREE(memory) free(memory)
 #endif
-/* Told of each "alloc" and "use" (record_stream) after it (pointer NULL: it failed), and of each
-   "free" before it: so calls for one address come in their order. */
+/* Told of each allocation and free, for a trace of the program. kind: "alloc" and "use" (that is
+   record_stream) after the call, with pointer NULL if it failed; "free" before it. So what it is
+   told about one address comes in order, from several threads too. */
 #ifndef GPUPOOL_TRACE
 #define GPUPOOL_TRACE(kind, arena, pointer, bytes, stream, label)
 #endif
 
 /* == WORDS ========================================================================================
-   Constants, enums and structs. A struct that the program fills may be all zeros. */
+   Constants, enums and structs. Sizes are in bytes. A struct that the program fills may be all
+   zeros, which means the defaults. */
 
 #define GPUPOOL_VERSION 300 /* 10000 x major + 100 x minor + patch */
 
-/* In place of a stream. A request gets only memory whose work has finished, so that any stream may
-   use it at once; a free says that the block's work has finished. */
-#ifdef __cplusplus /* no cast that -Wold-style-cast would tell of in each file */
+/* What a stream of 0 means in this file, as in its calls of CUDA; and the names of what differs by
+   it, as CUDA has them. */
+#ifdef CUDA_API_PER_THREAD_DEFAULT_STREAM /* nvcc --default-stream per-thread */
+#define GPUPOOL_STREAM_HERE cudaStreamPerThread
+#define GPUPOOL_HERE(name) name##_ptsz
+#else
+#define GPUPOOL_STREAM_HERE cudaStreamLegacy
+#define GPUPOOL_HERE(name) name
+#endif
+
+/* GPUPOOL_NO_STREAM: in place of a stream. A request gets only memory whose work has finished, so
+   that any stream may use it at once; a free says that the block's work has finished. */
+#ifdef __cplusplus
+extern "C" {
 #define GPUPOOL_NO_STREAM (reinterpret_cast<cudaStream_t>(UINTPTR_MAX))
 #else
-#define GPUPOOL_NO_STREAM ((cudaStream_t) ~(uintptr_t)0)
+#define GPUPOOL_NO_STREAM ((cudaStream_t)UINTPTR_MAX)
 #endif
 
 enum { GPUPOOL_PINNED = -2 }; /* for gpupool_get_default_arena, in place of a device */
@@ -163,65 +247,50 @@ typedef enum gpupool_result {
     GPUPOOL_E_NOT_OURS,      /* the pointer is in no memory of the arena */
     GPUPOOL_E_INSIDE,        /* the pointer is inside a live block, not at its start */
     GPUPOOL_E_DOUBLE_FREE,   /* the pointer is in memory that is free already */
-    GPUPOOL_E_IN_USE,        /* destroy refused: blocks are live, or scopes not released */
+    GPUPOOL_E_IN_USE,        /* refused: blocks are live or exported, or scopes not released */
     GPUPOOL_E_CAPTURING,     /* not possible while the stream captures; the capture goes on */
     GPUPOOL_E_ASLEEP,        /* the arena sleeps */
     GPUPOOL_E_TIMEOUT,       /* the allowed time has passed */
-    GPUPOOL_E_UNSUPPORTED,   /* this device cannot do it */
+    GPUPOOL_E_UNSUPPORTED,   /* this device cannot do it, or these two */
     GPUPOOL_E_FORKED,        /* a forked child has no CUDA context */
     GPUPOOL_E_CALLBACK,      /* the program's function returned an error, or threw */
     GPUPOOL_E_FILE,          /* a file could not be read or written */
     GPUPOOL_E_HOST_MEMORY,   /* no host memory for records; nothing changed */
-    GPUPOOL_E_CUDA /* a CUDA call failed: gpupool_last_error names call and error. If it was a
-                      call that must not fail, the arena is broken: requests return E_CUDA
-                      with the first cause, frees and destroy work */
+    GPUPOOL_E_CUDA           /* a CUDA call failed: gpupool_last_error names call and error */
 } gpupool_result;
 
-typedef enum gpupool_source { /* where an arena's chunks come from */
-                              GPUPOOL_SOURCE_AUTO =
-                                  0, /* MAPPED if device and driver can map, else DEVICE */
-                              GPUPOOL_SOURCE_MAPPED,  /* cuMemCreate and cuMemMap: the only source
-                                                         that stitches */
-                              GPUPOOL_SOURCE_DEVICE,  /* cudaMalloc */
-                              GPUPOOL_SOURCE_MANAGED, /* cudaMallocManaged: blocks are finished
-                                                         memory (the host may write) */
-                              GPUPOOL_SOURCE_PINNED,  /* cudaHostAlloc: page-locked host memory,
-                                                         likewise */
-                              GPUPOOL_SOURCE_CUSTOM,  /* config.chunk_alloc and chunk_free */
-                              GPUPOOL_SOURCE_BYPASS   /* no pool: each block is a cudaMalloc; to
-                                                         bisect a bug */
+/* Where an arena's chunks come from. */
+typedef enum gpupool_source {
+    GPUPOOL_SOURCE_AUTO = 0, /* MAPPED if device and driver can map, else DEVICE */
+    GPUPOOL_SOURCE_MAPPED,   /* cuMemCreate and cuMemMap: the only source that stitches */
+    GPUPOOL_SOURCE_DEVICE,   /* cudaMalloc */
+    GPUPOOL_SOURCE_MANAGED,  /* cudaMallocManaged; blocks are finished memory: the host may write */
+    GPUPOOL_SOURCE_PINNED,   /* cudaHostAlloc: page-locked host memory, likewise */
+    GPUPOOL_SOURCE_CUSTOM,   /* config.chunk_alloc and chunk_free */
+    GPUPOOL_SOURCE_BYPASS    /* no pool: blocks by cudaMalloc and cudaFree; to bisect a bug */
 } gpupool_source;
 
-typedef enum gpupool_flag {                       /* of a request; add up several */
-                            GPUPOOL_NO_WAIT = 1,  /* the host waits for no GPU work; fails if only a
-                                                     wait would help */
-                            GPUPOOL_ZEROED = 2,   /* zeroes the block in stream order (PINNED,
-                                                     NO_STREAM: at once) */
-                            GPUPOOL_OWN_CHUNK = 4 /* the block is a chunk to itself: for export,
-                                                     cuMemGetAddressRange */
-} gpupool_flag;
+/* Of a request; add up several. NO_WAIT: the host waits for no GPU work; a request that would have
+   to wait fails. ZEROED: zeroes the block in stream order (PINNED, NO_STREAM: at once). OWN_CHUNK:
+   the block is a chunk to itself, as export and cuMemGetAddressRange need it. */
+enum gpupool_flag { GPUPOOL_NO_WAIT = 1, GPUPOOL_ZEROED = 2, GPUPOOL_OWN_CHUNK = 4 };
 
-typedef enum gpupool_cause { /* why memory ran out */
-                             GPUPOOL_CAUSE_NONE = 0,
-                             GPUPOOL_CAUSE_LIMIT,       /* the arena's limit */
-                             GPUPOOL_CAUSE_DEVICE_FULL, /* the device is full, mostly of this
-                                                           arena's memory */
-                             GPUPOOL_CAUSE_OTHERS, /* the device is full, mostly of memory that is
-                                                      not this arena's */
-                             GPUPOOL_CAUSE_FRAGMENTED, /* enough bytes are free, but not side by
-                                                          side */
-                             GPUPOOL_CAUSE_PENDING,    /* enough bytes are free once work or graphs
-                                                          have ended */
-                             GPUPOOL_CAUSE_HOST /* the host has no memory to give (PINNED, CUSTOM)
-                                                 */
+/* Why memory ran out. */
+typedef enum gpupool_cause {
+    GPUPOOL_CAUSE_NONE = 0,
+    GPUPOOL_CAUSE_LIMIT,       /* the arena's limit */
+    GPUPOOL_CAUSE_DEVICE_FULL, /* the device is full, mostly of this arena's memory */
+    GPUPOOL_CAUSE_OTHERS,      /* the device is full, mostly of memory that is not this arena's */
+    GPUPOOL_CAUSE_FRAGMENTED,  /* enough bytes are free, but not side by side */
+    GPUPOOL_CAUSE_PENDING,     /* enough bytes are free once work or graphs have ended */
+    GPUPOOL_CAUSE_HOST         /* the host has no memory to give (PINNED, CUSTOM) */
 } gpupool_cause;
 
-typedef enum gpupool_content {                      /* of live blocks, while the arena sleeps */
-                               GPUPOOL_DISCARD = 0, /* is dropped: blocks wake with any bytes */
-                               GPUPOOL_KEEP         /* lies in host memory, and comes back */
-} gpupool_content;
+/* What live blocks hold after sleep and wake: any bytes; or their own, which host memory keeps. */
+typedef enum gpupool_content { GPUPOOL_DISCARD = 0, GPUPOOL_KEEP } gpupool_content;
 
-typedef enum gpupool_share { GPUPOOL_SHARE_PROCESSES = 1, GPUPOOL_SHARE_RDMA = 2 } gpupool_share;
+/* Whom MAPPED memory can be shared with; add them up. */
+enum gpupool_share { GPUPOOL_SHARE_PROCESSES = 1, GPUPOOL_SHARE_RDMA = 2 };
 
 typedef struct gpupool_arena gpupool_arena;
 typedef struct gpupool_capture gpupool_capture;
@@ -232,17 +301,15 @@ typedef struct gpupool_mapping { /* for on_map and on_unmap: a whole chunk, or a
     unsigned long long handle; /* CUmemGenericAllocationHandle; 0: a stitch, or not MAPPED */
 } gpupool_mapping;
 
-typedef struct gpupool_verdict { /* figures of one moment, in bytes */
+/* Figures of one moment, in bytes. missing: raise the limit by so much, and the identical request
+   succeeds; 0: the limit is not what is in the way, or the device lacks memory too. device_missing:
+   what the device lacks for it. to_free: at least so much of the arena's blocks must become free;
+   0: how much depends on which. largest: a request on the same stream for this much succeeds
+   (NO_WAIT too). limit: 0 is none. */
+typedef struct gpupool_verdict {
     gpupool_cause cause;
-    uint64_t asked;
-    uint64_t missing; /* raise the limit by so much, and the identical request succeeds; 0: the
-                         limit is not what is in the way, or the device lacks memory too */
-    uint64_t device_missing; /* what the device lacks for it */
-    uint64_t to_free; /* at least so much of the arena's blocks must become free; 0: less than
-                         what is free would do, in one piece */
-    uint64_t largest; /* a request on the same stream for this much succeeds (NO_WAIT too) */
-    uint64_t limit, reserved, allocated, pending; /* limit 0: none */
-    uint64_t device_free, device_total;
+    uint64_t asked, missing, device_missing, to_free, largest;
+    uint64_t limit, reserved, allocated, pending, device_free, device_total;
     char sentence[400];
 } gpupool_verdict;
 
@@ -259,32 +326,29 @@ typedef struct gpupool_block {
     const char *label;
 } gpupool_block;
 
-typedef enum gpupool_kind {                    /* of a part of an arena's memory */
-                            GPUPOOL_CHUNK = 0, /* all of a chunk; its parts follow */
-                            GPUPOOL_LIVE,      /* a block, or a piece of one */
-                            GPUPOOL_PENDING,   /* freed; queued work may still use it */
-                            GPUPOOL_KEPT,      /* freed; a graph keeps it until its release */
-                            GPUPOOL_FREE       /* finished, or never used */
-} gpupool_kind;
+/* Of a part of an arena's memory. CHUNK: all of a chunk; its parts follow. LIVE: a block, or a
+   piece of one. PENDING: freed, and queued work may still use it. KEPT: freed, and a graph keeps it
+   until its release. FREE: finished, or never used. */
+enum gpupool_kind { GPUPOOL_CHUNK = 0, GPUPOOL_LIVE, GPUPOOL_PENDING, GPUPOOL_KEPT, GPUPOOL_FREE };
 
 typedef struct gpupool_part { /* for gpupool_walk_blocks */
-    gpupool_kind kind;
+    enum gpupool_kind kind;
     void *memory;
-    size_t bytes;
-    gpupool_block block; /* LIVE: the block that it is a part of, */
-    size_t offset;       /* and where in the block it begins: a stitched one lies in pieces */
-    cudaStream_t stream; /* PENDING: which freed it last, if that is known */
-    int is_asleep;       /* the memory is the driver's: the arena sleeps */
+    size_t bytes, offset; /* LIVE: where it begins in its block: a stitched one lies in pieces */
+    gpupool_block block;  /* LIVE: the block that it is a part of */
+    cudaStream_t stream;  /* PENDING: which freed it last, if that is known */
+    int is_asleep;        /* the memory is the driver's: the arena sleeps */
 } gpupool_part;
 
+typedef int (*gpupool_visit_fn)(const gpupool_part *, void *user); /* nonzero ends the walk */
+
 typedef struct gpupool_arena_config {
-    int device;       /* CUDA's ordinal */
-    const char *name; /* for reports; copied */
+    int device;       /* CUDA's ordinal: 0 is the first device, not the current one */
+    const char *name; /* for reports and messages; copied */
     gpupool_source source;
-    size_t limit_bytes; /* 0: the environment's, else GPUPOOL_LIMIT */
-    size_t chunk_bytes; /* 0: GPUPOOL_CHUNK_BYTES */
-    unsigned share;     /* gpupool_share: MAPPED memory for other processes, or RDMA */
-    void *(*chunk_alloc)(size_t bytes, void *user);            /* CUSTOM: NULL means none left */
+    size_t limit_bytes, chunk_bytes;                /* 0: GPUPOOL_LIMIT, GPUPOOL_CHUNK_BYTES */
+    unsigned share;                                 /* gpupool_share */
+    void *(*chunk_alloc)(size_t bytes, void *user); /* CUSTOM: NULL means none left */
     void (*chunk_free)(void *chunk, size_t bytes, void *user); /* and takes back what it gave */
     int (*on_map)(const gpupool_mapping *, void *user);        /* nonzero: refused */
     void (*on_unmap)(const gpupool_mapping *, void *user);
@@ -307,22 +371,25 @@ typedef struct gpupool_counter {
     uint64_t now, peak;
 } gpupool_counter;
 
-typedef struct gpupool_stats {    /* sizes in bytes, counts since the arena was made */
-    gpupool_counter requested;    /* live blocks, as asked for */
-    gpupool_counter allocated;    /* the same in whole units */
-    gpupool_counter reserved;     /* chunks */
-    gpupool_counter pending;      /* freed, and not known to be finished */
-    uint64_t blocks, free_blocks; /* live blocks; runs of free memory */
-    uint64_t allocs, frees, failures;
-    uint64_t chunks, stitches; /* that exist */
-    uint64_t stitched, reused; /* stitches mapped; blocks that took one that was mapped */
-    uint64_t driver_calls;     /* calls that create, map, unmap or release memory */
-    uint64_t marks;            /* events recorded */
-    uint64_t stream_waits;     /* a stream was made to wait for another, on the device */
-    uint64_t host_waits;       /* the host waited for a stream or the device */
-    uint64_t limit;            /* 0: none */
-    uint64_t asleep;           /* bytes that sleep gave back */
-    uint64_t host;             /* host memory of the arena's records */
+/* Sizes in bytes. Of now, and the peaks of four:
+       requested, allocated   live blocks: as asked for, and in whole units
+       reserved               chunks
+       pending                freed, and not known to be finished
+       blocks, free_blocks    live blocks; runs of free memory
+       chunks, stitches       that there are
+       limit                  on reserved bytes; 0: none
+       asleep, host           what sleep gave back; host memory of the arena's records
+   Counts since the arena was made:
+       stitched, reused       stitches mapped; blocks that took one which was mapped
+       driver_calls           calls that create, map, unmap or release memory
+       marks                  events recorded
+       stream_waits           a stream was made to wait for another, on the device
+       host_waits             the host waited for a stream or the device */
+typedef struct gpupool_stats {
+    gpupool_counter requested, allocated, reserved, pending;
+    uint64_t blocks, free_blocks, chunks, stitches, limit, asleep, host;
+    uint64_t allocs, frees, failures, stitched, reused;
+    uint64_t driver_calls, marks, stream_waits, host_waits;
 } gpupool_stats;
 
 /* -- the ring -- */
@@ -330,16 +397,12 @@ typedef struct gpupool_stats {    /* sizes in bytes, counts since the arena was 
 typedef struct gpupool_ring gpupool_ring;
 typedef uint64_t gpupool_ticket; /* of one transfer: never 0, never used twice by a ring */
 
-typedef enum gpupool_direction {
-    GPUPOOL_UP = 0,  /* from the host to the device */
-    GPUPOOL_DOWN = 1 /* from the device to the host */
-} gpupool_direction;
+/* UP: from the host to the device. DOWN: from the device to the host. */
+typedef enum gpupool_direction { GPUPOOL_UP = 0, GPUPOOL_DOWN } gpupool_direction;
 
-typedef struct gpupool_ring_config {
-    int device;        /* CUDA's ordinal */
-    size_t bytes;      /* the most pinned memory: 256 KiB to 16 TiB; 0: GPUPOOL_RING_BYTES */
-    size_t slot_bytes; /* 64 KiB to a quarter of bytes; 0: GPUPOOL_RING_SLOT_BYTES */
-    int workers;       /* threads that help callers: up to 64; -1: none; 0: GPUPOOL_RING_WORKERS */
+typedef struct gpupool_ring_config { /* 0 in workers, bytes, slot_bytes: the option's value */
+    int device, workers;      /* CUDA's ordinal; threads that help callers: up to 64; -1: none */
+    size_t bytes, slot_bytes; /* 256 KiB to 16 TiB; 64 KiB to a quarter of bytes */
 } gpupool_ring_config;
 
 /* Your functions. A call is about bytes [offset, offset + bytes) of the transfer: read writes them
@@ -360,32 +423,31 @@ typedef struct gpupool_transfer {
     const void *from; /* UP: host memory; DOWN: device memory */
     size_t bytes;     /* in all; with rows: of each row */
     cudaStream_t stream;
-    size_t rows;                 /* with both pitches, as in cudaMemcpy2DAsync; all 0: no rows */
-    size_t to_pitch, from_pitch; /* bytes from the start of a row to the start of the next */
-    gpupool_read_fn read;        /* UP: fills pinned memory with the data, in place of `from` */
-    gpupool_write_fn write;      /* DOWN: takes the data from pinned memory, in place of `to` */
-    void *user;                  /* passed to read and write */
-    int is_file;                 /* 1, UP: the data comes from a file in place of `from`, */
-    int file;                    /* as gpupool_upload_file has it */
-    uint64_t offset;
+    size_t rows, to_pitch, from_pitch; /* as in cudaMemcpy2DAsync; all 0: no rows */
+    gpupool_read_fn read;   /* UP: fills pinned memory with the data, in place of `from` */
+    gpupool_write_fn write; /* DOWN: takes the data from pinned memory, in place of `to` */
+    void *user;             /* passed to read and write */
+    int is_file, file;      /* is_file 1, UP: the data comes from a file in place of `from`, */
+    uint64_t offset;        /* as gpupool_upload_file has it */
     gpupool_ticket *ticket; /* receives a ticket; NULL: the call returns when all is done */
 } gpupool_transfer;
 
-typedef struct gpupool_ring_stats {  /* bytes, and counts; arrays by gpupool_direction */
-    uint64_t pinned, limit;          /* limit: the most that the ring pins; falls if the host
-                                        refuses more */
-    uint64_t workers;                /* threads that it has started */
-    uint64_t transfers[2], failures; /* that have ended */
-    uint64_t bytes[2];               /* of transfers that ended well; and of these: */
-    uint64_t direct_bytes[2];        /* copied by CUDA itself: pinned, device and small memory */
+/* Bytes and counts; arrays by gpupool_direction.
+       pinned, limit          pinned memory, and the most; the limit falls if the host refuses more
+       workers                threads that it has started
+       transfers, failures    that have ended
+       bytes, direct_bytes    of transfers that ended well; of these, what CUDA copied by itself:
+                              pinned, device and small memory */
+typedef struct gpupool_ring_stats {
+    uint64_t pinned, limit, workers;
+    uint64_t transfers[2], failures, bytes[2], direct_bytes[2];
 } gpupool_ring_stats;
 
 /* == API ==========================================================================================
-   Functions that return a pointer return NULL if they fail; gpupool_last_result says why. */
-
-#ifdef __cplusplus
-extern "C" {
-#endif
+   Calls return GPUPOOL_OK, or say by their result and gpupool_last_error what is wrong; those that
+   return a pointer return NULL, and gpupool_last_result says why. "Waits" means that the host waits
+   for the device: a call whose comment does not say so does not wait (but BYPASS frees as cudaFree
+   does). */
 
 /* Of this thread's last failed call: its result, a sentence, and the verdict of E_OUT_OF_MEMORY. */
 GPUPOOL_API gpupool_result gpupool_last_result(void);
@@ -393,20 +455,21 @@ GPUPOOL_API const char *gpupool_last_error(void);
 GPUPOOL_API const gpupool_verdict *gpupool_last_verdict(void);
 GPUPOOL_API const char *gpupool_result_name(gpupool_result); /* "GPUPOOL_E_CUDA" */
 
-/* Makes an arena. NULL config: the current device and all defaults. *arena is NULL after a failure.
- */
-GPUPOOL_API gpupool_result gpupool_arena_create(gpupool_arena **arena,
-                                                const gpupool_arena_config *);
+/* Makes an arena, which gets memory when it is first asked for some. NULL config: the current
+   device, and all defaults. The arena is NULL after a failure. */
+GPUPOOL_API gpupool_result gpupool_arena_create(gpupool_arena **, const gpupool_arena_config *);
 
-/* Returns all memory and ends the arena. Waits for the device. E_IN_USE while blocks are live or
-   scopes are not released. No other thread may use the arena. A broken arena is always ended. */
+/* Returns all memory and ends the arena. Waits. E_IN_USE, and nothing happens, while blocks are
+   live or scopes are not released; a broken arena is always ended. No other thread may use it. */
 GPUPOOL_API gpupool_result gpupool_arena_destroy(gpupool_arena *);
 
-/* The device's default arena, or the process's of pinned memory: made at the first call, the pinned
-   one on the current device. It lives until it is destroyed; the next call makes another. */
+/* The default arena of a device, or of pinned memory (GPUPOOL_PINNED), which all callers share. The
+   first call makes it, the pinned one on the current device. It lives until it is destroyed; the
+   next call makes another. */
 GPUPOOL_API gpupool_arena *gpupool_get_default_arena(int device);
 
-/* Allocates a block of 1 to 2^46 bytes for work that is queued on the stream from now on. */
+/* Allocates a block of 1 to 2^46 bytes for work that is queued on the stream from now on. Waits if
+   no memory is found otherwise (rule 5), unless the request says NO_WAIT. */
 GPUPOOL_API void *gpupool_alloc(gpupool_arena *, size_t bytes, cudaStream_t);
 GPUPOOL_API void *gpupool_alloc_request(gpupool_arena *, const gpupool_request *);
 
@@ -417,41 +480,40 @@ GPUPOOL_API gpupool_result gpupool_free(gpupool_arena *, void *block, cudaStream
    stream work has come as far as the host function; recorded streams are waited for as ever. */
 GPUPOOL_API gpupool_result gpupool_free_in_host_function(gpupool_arena *, void *block);
 
-/* Says that the work which is queued on this stream so far uses the block too. E_CAPTURING on a
-   capturing stream. */
+/* Says that the work which is queued on this stream so far uses the block, too: after a free others
+   get the memory when that has finished. E_CAPTURING on a capturing stream. */
 GPUPOOL_API gpupool_result gpupool_record_stream(gpupool_arena *, const void *block, cudaStream_t);
 
-/* Before a stream is destroyed, in all arenas (rule 2): its memory passes when its work has
-   finished, and its handle may come to mean another stream. Closes its scope. */
+/* Says, to all arenas, that the stream is about to be destroyed (rule 2). What it freed may be used
+   again when its work has finished, and its handle may come to mean another stream. Closes its
+   scope. */
 GPUPOOL_API gpupool_result gpupool_retire_stream(cudaStream_t);
 
-/* Describes the live block that begins at this address. E_INSIDE: *block is the one around it. */
-GPUPOOL_API gpupool_result gpupool_get_block(gpupool_arena *, const void *memory,
-                                             gpupool_block *block);
+/* Describes the live block that begins at this address; with E_INSIDE the one around it. */
+GPUPOOL_API gpupool_result gpupool_get_block(gpupool_arena *, const void *, gpupool_block *);
 
-/* Returns idle chunks until at most keep_bytes stay reserved. Waits for the device. */
+/* Gives idle chunks back to the source until at most keep_bytes stay reserved. Waits. */
 GPUPOOL_API gpupool_result gpupool_trim(gpupool_arena *, size_t keep_bytes);
 
-/* How large a request would succeed now on this stream, waits included, in bytes; without what
-   other arenas could give back, and joining what several streams have freed. Sources that do not
-   tell how much they have left (MANAGED, PINNED, CUSTOM) count for what they have given. */
+/* How large a request on this stream would succeed now, waits included; without what other arenas
+   could give back, and joining what several streams have freed. Sources that do not tell how much
+   they have left (MANAGED, PINNED, CUSTOM) count for what they have given. */
 GPUPOOL_API gpupool_result gpupool_get_available(gpupool_arena *, cudaStream_t, size_t *bytes);
 
-/* Sets the limit on reserved bytes; 0: none. If more is reserved, waits for the device and returns
-   idle chunks; what live blocks keep above the limit stays. As text: "12GiB", "80%" of the device,
-   or "-2GiB", all of the device but that; units B, K M G T or KiB .. (1024), KB .. (1000). */
+/* Sets the limit on reserved bytes; 0: none. If more is reserved, waits, and returns idle chunks;
+   what live blocks keep above the limit stays. As text: "12GiB", "80%" of the device, or "-2GiB",
+   all of the device but that; units B, K M G T or KiB .. (1024), KB .. (1000). */
 GPUPOOL_API gpupool_result gpupool_set_limit(gpupool_arena *, size_t bytes);
 GPUPOOL_API gpupool_result gpupool_set_limit_text(gpupool_arena *, const char *text);
 
+/* Statistics; and begins all peaks anew, at what there is now. */
 GPUPOOL_API gpupool_result gpupool_get_stats(gpupool_arena *, gpupool_stats *);
 GPUPOOL_API gpupool_result gpupool_reset_peaks(gpupool_arena *);
 
-/* Shows `visit` each chunk, and after it the parts that make it up, by address. Ends when `visit`
-   returns nonzero. The arena is locked meanwhile: `visit` calls nothing of gpupool, waits for no
-   thread that does, and throws nothing. */
-GPUPOOL_API gpupool_result gpupool_walk_blocks(gpupool_arena *,
-                                               int (*visit)(const gpupool_part *, void *user),
-                                               void *user);
+/* Shows each chunk to the function, and after it the parts that make it up, by address. The arena
+   is locked meanwhile: the function calls nothing of gpupool, waits for no thread that does, and
+   throws nothing. */
+GPUPOOL_API gpupool_result gpupool_walk_blocks(gpupool_arena *, gpupool_visit_fn, void *user);
 
 /* Writes what the arena has: as text for people, or as one line of JSON, whose words are those of
    gpupool_stats and gpupool_part. GPUPOOL_REPORT=file has such a report appended, as JSON if the
@@ -463,25 +525,26 @@ GPUPOOL_API gpupool_result gpupool_write_json(gpupool_arena *, FILE *);
 /* Checks the arena's records. E_CUDA, with the invariant's name, if one is broken. */
 GPUPOOL_API gpupool_result gpupool_check(gpupool_arena *);
 
-/* Opens a scope on the stream, best before cudaStreamBeginCapture. Blocks that the stream allocates
-   in the scope, and what it frees in it, belong to the graph until the release. E_ARGUMENT: it has
-   one. */
+/* Opens a scope on the stream, best before cudaStreamBeginCapture. What the stream allocates and
+   frees in the scope belongs to the graph until the release. E_ARGUMENT: the stream has a scope. */
 GPUPOOL_API gpupool_result gpupool_begin_capture(gpupool_arena *, cudaStream_t, gpupool_capture **);
 
 /* Closes the scope. The graph keeps its memory. */
 GPUPOOL_API gpupool_result gpupool_end_capture(gpupool_capture *);
 
-/* Frees the graph's memory, blocks that are still live too. Waits for the device. Call it when the
-   graph is destroyed, or the capture failed; closes the scope if it is open. */
+/* Frees the graph's memory, blocks that are still live too. Waits. Call it when the graph and what
+   was instantiated from it are gone, or the capture failed; it closes an open scope. */
 GPUPOOL_API gpupool_result gpupool_release_capture(gpupool_capture *);
 
 /* Gives an arena's MAPPED memory back to the driver; blocks and addresses stay, for graphs too.
-   Waits for the device. Until gpupool_wake no work may touch the memory, requests and trim say
-   E_ASLEEP, and frees go on. A failure leaves the arena awake. E_IN_USE: a block is exported. */
+   Waits. Until gpupool_wake no work may touch the memory, requests and trim say E_ASLEEP, and frees
+   go on. A failure leaves the arena awake. E_IN_USE: a block is exported. What GPUPOOL_KEEP copies
+   lies in host memory. After waking the system may take that when it needs it; what it has not
+   taken makes the next sleep twice as fast. gpupool_trim gives it back at once. */
 GPUPOOL_API gpupool_result gpupool_sleep(gpupool_arena *, gpupool_content);
 
 /* Gets memory again at the same addresses, all of it or, after a failure, none: then the arena
-   sleeps as before, and what it kept is still there. Waits for the device. */
+   sleeps as before, and what it kept is still there. Waits. */
 GPUPOOL_API gpupool_result gpupool_wake(gpupool_arena *);
 
 /* Lets another device's kernels and streams use the arena's memory, until the arena ends.
@@ -497,46 +560,43 @@ GPUPOOL_API gpupool_result gpupool_export(gpupool_arena *, const void *block, gp
    lives until import_close, whoever ends first. Order work by cudaIpcGetEventHandle's events. */
 GPUPOOL_API gpupool_result gpupool_import(int device, const gpupool_exported *, gpupool_imported *);
 
-/* Unmaps an import, without a wait: no work may use it. */
+/* Unmaps an import, and does not wait: no work may use the memory. */
 GPUPOOL_API gpupool_result gpupool_import_close(gpupool_imported *);
 
-/* In CUDA's shapes: memory of the default arena of the current device, or of the stream's. A
-   pointer of no arena goes to CUDA. cudaFree does not wait: memory passes to others by a wait for
-   the device, in a later allocation that would have to grow. On a capturing stream without a scope
-   CUDA's own cudaMallocAsync makes graph memory. cudaDeviceReset destroys the device's default
-   arenas first, with live blocks. GPUPOOL_REPLACE_CUDA_MALLOC gives CUDA's names to these. */
+/* In CUDA's shapes: memory of the current device's default arena, or the stream's device's; what is
+   in no arena goes to CUDA. cudaFree does not wait: its memory passes to others by a wait, in a
+   later allocation that would have to grow. On a capturing stream without a scope cudaMallocAsync
+   is CUDA's, and makes graph memory. cudaDeviceReset destroys the device's default arenas first,
+   with live blocks. GPUPOOL_REPLACE_CUDA_MALLOC gives CUDA's names to these. */
 GPUPOOL_API cudaError_t gpupool_cudaMalloc(void **pointer, size_t bytes);
 GPUPOOL_API cudaError_t gpupool_cudaFree(void *block);
 GPUPOOL_API cudaError_t gpupool_cudaMallocAsync(void **pointer, size_t bytes, cudaStream_t);
 GPUPOOL_API cudaError_t gpupool_cudaFreeAsync(void *block, cudaStream_t);
 GPUPOOL_API cudaError_t gpupool_cudaDeviceReset(void);
 
-/* A ring copies ordinary host memory and files to the device and back, at the speed of pinned
-   memory: it cuts a transfer into chunks, which callers and the ring's workers copy side by side
-   through pinned slots. A transfer begins when the work queued on its stream before has finished,
-   and is complete when the call, or the wait for its ticket, returns. Memory that CUDA knows
-   (pinned, managed, device), and up to 64 KiB of other memory, is copied directly, in stream order:
-   what lies on the device on both sides, and a small upload, may then still be under way. Device
-   memory needs no arena. E_CAPTURING on a capturing stream, which goes on. */
+/* A ring cuts a transfer into pieces, which callers and the ring's workers copy side by side by way
+   of pinned slots. It begins when the stream's earlier work has finished, and is complete when the
+   call, or the wait for its ticket, returns. But CUDA itself copies memory that it knows (pinned,
+   managed, device), and up to 64 KiB of other memory, in stream order: a copy on the device and a
+   small upload may then still be under way. E_CAPTURING on a capturing stream, which goes on. */
 
 /* Makes a ring; it pins memory and starts workers when they are first needed. NULL config: the
-   current device and all defaults. *ring is NULL after a failure. */
+   current device, and all defaults. The ring is NULL after a failure. */
 GPUPOOL_API gpupool_result gpupool_ring_create(gpupool_ring **ring, const gpupool_ring_config *);
 
-/* Ends the ring, also a broken one. Waits for all transfers, tickets too, and for the device. No
-   other thread may use the ring. */
+/* Ends the ring, also a broken one. Waits, for all transfers too. No other thread may use it. */
 GPUPOOL_API gpupool_result gpupool_ring_destroy(gpupool_ring *);
 
-/* After a failure any part of the destination may have been written, and nothing else. */
+/* Copies, and waits for it. After a failure any part of the destination may have been written. */
 GPUPOOL_API gpupool_result gpupool_upload(gpupool_ring *, void *device_to, const void *host_from,
                                           size_t bytes, cudaStream_t);
 GPUPOOL_API gpupool_result gpupool_download(gpupool_ring *, void *host_to, const void *device_from,
                                             size_t bytes, cudaStream_t);
 
-/* Uploads a part of an open file: cached pages from the page cache, others by O_DIRECT where the
-   file system has it. The descriptor's own offset stays. E_FILE: the file ends too early, or cannot
-   be read at an offset (a pipe). Locks by fcntl that the process sets on the file during the
-   transfer may be lost; earlier ones are kept. */
+/* Uploads a part of an open file, and waits for it: cached pages from the page cache, others by
+   O_DIRECT where the file system has it. The descriptor's own offset stays. E_FILE: the file ends
+   too early, or cannot be read at an offset (a pipe). Locks by fcntl that the process sets on the
+   file during the transfer may be lost; earlier ones are kept. */
 GPUPOOL_API gpupool_result gpupool_upload_file(gpupool_ring *, void *device_to,
                                                const gpupool_file_part *, cudaStream_t);
 
@@ -554,35 +614,23 @@ GPUPOOL_API gpupool_result gpupool_ring_wait(gpupool_ring *, gpupool_ticket, int
 GPUPOOL_API gpupool_result gpupool_ring_get_stats(gpupool_ring *, gpupool_ring_stats *);
 
 #ifdef __cplusplus
-}
-#endif
-
-/* CUDA's own: NAMES cannot give the names back, which CUDA's header may have defined as macros. */
-static inline cudaError_t gpi_cuda_malloc_async(void **pointer, size_t bytes, cudaStream_t stream) {
-    return cudaMallocAsync(pointer, bytes, stream);
-}
-static inline cudaError_t gpi_cuda_free_async(void *block, cudaStream_t stream) {
-    return cudaFreeAsync(block, stream);
-}
-
 /* == CPP ==========================================================================================
    For C++: an owner of an arena, a resource for cuda::mr and RMM, an allocator for containers.
 
-       gpupool::arena arena;                          // or arena(config); destroyed by its owner
-       gpupool::resource memory(arena);               // where cuda::mr or RMM want a resource
-       gpupool::allocator<char> scratch(arena, stream);                  //
-   thrust::cuda::par(scratch) thrust::device_vector<int, gpupool::allocator<int, gpupool::resource,
-   thrust::device_ptr>> std::vector<int, gpupool::allocator<int, gpupool::host_resource>>      //
-   PINNED or MANAGED
+       gpupool::arena arena;                             // or arena(config): a std::unique_ptr
+       gpupool::resource memory(arena);                  // where cuda::mr or RMM want a resource
+       gpupool::allocator<char> scratch(arena, stream);  // thrust::cuda::par(scratch)
+       thrust::device_vector<int, gpupool::allocator<int, gpupool::resource, thrust::device_ptr>>
+       std::vector<int, gpupool::allocator<int, gpupool::host_resource>>      // PINNED or MANAGED
 
    What fails throws gpupool::bad_alloc. In a file without exceptions an allocation that fails
    returns a null pointer, and an arena that could not be made owns nothing. A request for 0 bytes
    returns a null pointer and does not fail. */
 
-#ifdef __cplusplus
-extern "C++" { /* the include of this file may be in C's linkage */
+extern "C++" {
+#include <memory>
 #include <new>
-#include <utility>
+#include <type_traits>
 /* cuda::mr's names for where memory can be used; the whole of <cuda/memory_resource> would take
    nvcc seconds. Before CCCL 3.1 they exist only in programs that ask for them. */
 #if __cplusplus >= 201703L && __has_include(<cuda/version>)
@@ -596,20 +644,14 @@ extern "C++" { /* the include of this file may be in C's linkage */
 /* Files of one program may mean different streams by 0, and have exceptions or not. So the classes
    are in inline namespaces: the linker does not take one file's functions for another's. */
 namespace gpupool {
-#ifdef CUDA_API_PER_THREAD_DEFAULT_STREAM
-inline namespace per_thread {
-#define GPI_CPP_STREAM cudaStreamPerThread
-#else
-inline namespace legacy {
-#define GPI_CPP_STREAM cudaStreamLegacy
-#endif
 #ifdef __cpp_exceptions
-inline namespace throwing {
+#define GPI_CPP_FILE GPUPOOL_HERE(throwing)
 #define GPI_CPP_FAIL() throw bad_alloc()
 #else
-inline namespace returning {
+#define GPI_CPP_FILE GPUPOOL_HERE(returning)
 #define GPI_CPP_FAIL() static_cast<void>(0)
 #endif
+inline namespace GPI_CPP_FILE {
 
 /* What a failed call throws; what() is its gpupool_last_error. */
 struct bad_alloc : std::bad_alloc {
@@ -618,41 +660,28 @@ struct bad_alloc : std::bad_alloc {
     const char *what() const noexcept override { return text; }
 };
 
-/* A stream as an argument: a cudaStream_t, or what has one as get() (cuda::stream_ref) or converts
-   to one. None, or 0: the default stream of the file. */
-template <class S> auto gpi_handle(const S &s, int) -> decltype(cudaStreamQuery(s.get()), s.get()) {
-    return s.get();
-}
-template <class S>
-auto gpi_handle(const S &s, long) -> decltype(cudaStreamQuery(s), cudaStream_t{s}) {
-    return s;
-}
+/* A stream as an argument: a cudaStream_t, or what converts to one (rmm::cuda_stream_view) or has
+   one as get() (cuda::stream_ref). None, or 0: the default stream of the file. */
 struct stream {
     cudaStream_t handle;
-    stream(cudaStream_t of = nullptr) noexcept : handle(of ? of : GPI_CPP_STREAM) {}
+    template <class S> static auto of(const S &s, int) -> decltype(s.get()) { return s.get(); }
+    template <class S> static auto of(const S &s, long) -> decltype(cudaStream_t{s}) { return s; }
+    stream(cudaStream_t s = nullptr) noexcept : handle(s ? s : GPUPOOL_STREAM_HERE) {}
     template <class S>
-    stream(const S &s, decltype(gpi_handle(s, 0)) = {}) : stream(gpi_handle(s, 0)) {}
+    stream(const S &s, decltype(cudaStreamQuery(of(s, 0))) = {}) : stream(cudaStream_t{of(s, 0)}) {}
+    bool operator==(const stream &other) const noexcept { return handle == other.handle; }
 };
 
 /* Owns an arena. Its end destroys the arena, if no block is live: else the arena stays (E_IN_USE).
    Can be moved, not copied. */
-class arena {
-    gpupool_arena *arena_;
-
-  public:
-    explicit arena(const gpupool_arena_config *config = nullptr) {
-        if (gpupool_arena_create(&arena_, config) != GPUPOOL_OK) GPI_CPP_FAIL();
+struct arena : std::unique_ptr<gpupool_arena, decltype(&gpupool_arena_destroy)> {
+    explicit arena(const gpupool_arena_config *config = nullptr)
+        : unique_ptr(nullptr, gpupool_arena_destroy) {
+        gpupool_arena *made;
+        if (gpupool_arena_create(&made, config) != GPUPOOL_OK) GPI_CPP_FAIL();
+        reset(made);
     }
     explicit arena(const gpupool_arena_config &config) : arena(&config) {}
-    arena(arena &&from) noexcept : arena_(from.arena_) { from.arena_ = nullptr; }
-    arena &operator=(arena from) noexcept {
-        std::swap(arena_, from.arena_); /* `from` ends what this one owned */
-        return *this;
-    }
-    ~arena() {
-        if (arena_) gpupool_arena_destroy(arena_);
-    }
-    gpupool_arena *get() const noexcept { return arena_; }
 };
 
 #if defined(GPI_CPP_PROPERTIES) && CCCL_VERSION >= 3002000
@@ -669,12 +698,12 @@ typedef void gpi_of_device, gpi_of_both;
 class resource {
     gpupool_arena *arena_;
     const char *label_;
+    static stream none() noexcept { return GPUPOOL_NO_STREAM; }
 
   public:
-    enum { is_host = 0 }; /* whether the host may use the memory */
     typedef gpi_of_device default_queries;
-    resource(gpupool_arena *of, const char *name = nullptr) noexcept : arena_(of), label_(name) {}
-    resource(const arena &of, const char *name = nullptr) noexcept : resource(of.get(), name) {}
+    resource(gpupool_arena *of, const char *label = nullptr) noexcept : arena_(of), label_(label) {}
+    resource(const arena &of, const char *label = nullptr) noexcept : resource(of.get(), label) {}
     gpupool_arena *get() const noexcept { return arena_; }
     void *allocate(stream on, size_t bytes, size_t alignment = 0) const {
         gpupool_request request = {bytes, alignment, on.handle, 0, label_};
@@ -685,27 +714,20 @@ class resource {
     void deallocate(stream on, void *block, size_t = 0, size_t = 0) const noexcept {
         gpupool_free(arena_, block, on.handle);
     }
-    void *allocate_sync(size_t bytes, size_t alignment = 0) const {
-        return allocate(GPUPOOL_NO_STREAM, bytes, alignment);
-    }
-    void deallocate_sync(void *block, size_t = 0, size_t = 0) const noexcept {
-        deallocate(GPUPOOL_NO_STREAM, block);
-    }
+    void *allocate_sync(size_t n, size_t align = 0) const { return allocate(none(), n, align); }
+    void deallocate_sync(void *p, size_t = 0, size_t = 0) const noexcept { deallocate(none(), p); }
     /* Names of before CCCL 3.1. With the second, allocate(0, bytes) is ambiguous, and refused. */
     void *allocate(size_t bytes, size_t alignment) const { return allocate_sync(bytes, alignment); }
     void *allocate(decltype(nullptr), size_t bytes) const { return allocate(stream(), bytes); }
     void deallocate(void *p, size_t = 0, size_t = 0) const noexcept { deallocate_sync(p); }
     void *allocate_async(size_t n, size_t align, stream on) const { return allocate(on, n, align); }
     void deallocate_async(void *p, size_t, size_t, stream on) const noexcept { deallocate(on, p); }
-    friend bool operator==(const resource &a, const resource &b) noexcept {
-        return a.arena_ == b.arena_;
-    }
-    friend bool operator!=(const resource &a, const resource &b) noexcept { return !(a == b); }
+    bool operator==(const resource &other) const noexcept { return arena_ == other.arena_; }
+    bool operator!=(const resource &other) const noexcept { return !(*this == other); }
 };
 
 /* The resource of an arena whose source is PINNED or MANAGED: the host may use the memory too. */
 struct host_resource : resource {
-    enum { is_host = 1 };
     typedef gpi_of_both default_queries;
     explicit host_resource(const resource &of) noexcept : resource(of) {}
 };
@@ -731,7 +753,7 @@ template <> struct gpi_elements<false> {
 /* An allocator for containers whose work is on one stream, from a resource. Thrust's vectors want
    one of Thrust's pointers besides. */
 template <class T, class Memory = resource, template <class> class... Pointer>
-struct allocator : gpi_elements<Memory::is_host || sizeof...(Pointer)> {
+struct allocator : gpi_elements<std::is_base_of<host_resource, Memory>() || sizeof...(Pointer)> {
     typedef T value_type;
     typedef typename gpi_pointer<T, Pointer...>::type pointer;
     template <class U> struct rebind { typedef allocator<U, Memory, Pointer...> other; };
@@ -745,53 +767,23 @@ struct allocator : gpi_elements<Memory::is_host || sizeof...(Pointer)> {
         return static_cast<pointer>(static_cast<T *>(memory.allocate(on, bytes, alignof(T))));
     }
     void deallocate(T *block, size_t) noexcept { memory.deallocate(on, block); }
-    template <class P> void deallocate(P p, decltype(sizeof p.get()) count) noexcept {
-        deallocate(p.get(), count);
-    }
-    friend bool operator==(const allocator &a, const allocator &b) noexcept {
-        return a.memory == b.memory && a.on.handle == b.on.handle;
-    }
-    friend bool operator!=(const allocator &a, const allocator &b) noexcept { return !(a == b); }
+    template <class P> void deallocate(P p, size_t n) noexcept { deallocate(p.get(), n); }
+    bool operator==(const allocator &a) const noexcept { return memory == a.memory && on == a.on; }
+    bool operator!=(const allocator &a) const noexcept { return !(*this == a); }
 };
-}
-}
+} // namespace GPI_CPP_FILE
 } /* namespace gpupool */
 } /* extern "C++" */
-#undef GPI_CPP_STREAM
+} /* extern "C" */
+#undef GPI_CPP_FILE
 #undef GPI_CPP_FAIL
 #undef GPI_CPP_PROPERTIES
 #endif
 #endif /* GPUPOOL_H */
 #if defined(GPUPOOL_IMPLEMENTATION) && !defined(GPUPOOL_IMPLEMENTED)
 #define GPUPOOL_IMPLEMENTED /* a second include adds nothing */
-
-#if GPUPOOL_REPLACE_CUDA_MALLOC /* an earlier include has replaced them (NAMES) */
-#undef cudaMalloc
-#undef cudaFree
-#undef cudaStreamDestroy
-#undef cudaDeviceReset
-#endif
-
-#include <errno.h>
-#include <fcntl.h>
-#include <linux/futex.h>
-#include <pthread.h>
-#include <stdarg.h>
-#include <stdlib.h>
-#include <string.h>
-#include <sys/mman.h>
-#include <sys/stat.h>
-#include <sys/syscall.h>
-#include <sys/uio.h>
-#include <time.h>
-#include <unistd.h>
-#if defined(__SSE2__)
-#include <emmintrin.h>
-#endif
-
-#ifdef __cplusplus
-extern "C" {
-#endif
+#undef GPUPOOL_NAME         /* what an earlier include has replaced is CUDA's here (NAMES) */
+#define GPUPOOL_NAME(cuda, ours) cuda
 
 /* == SYSTEM =======================================================================================
    What the arena needs of Linux and of the compiler: arithmetic, atomic access, a lock, records
@@ -804,15 +796,28 @@ extern "C" {
 
    Read first: gpi_system_lock, gpi_region, gpi_system_fail. */
 
-#if !defined(__cplusplus) && !defined(_DEFAULT_SOURCE) && !defined(_GNU_SOURCE)
+#include <cuda.h>
+#include <errno.h>
+#include <fcntl.h>
+#include <linux/futex.h>
+#include <linux/mman.h>
+#include <pthread.h>
+#include <stdarg.h>
+#include <stddef.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/mman.h>
+#include <sys/stat.h>
+#include <sys/syscall.h>
+#include <sys/uio.h>
+#include <time.h>
+#include <unistd.h>
+
+#if !defined(__cplusplus) && !defined(_GNU_SOURCE)
 long syscall(long number, ...); /* -std=c11 leaves these out */
 ssize_t pread(int file, void *to, size_t bytes, off_t at);
-#endif
-#ifndef MAP_ANONYMOUS
-#define MAP_ANONYMOUS 0x20
-#endif
-#ifndef MAP_NORESERVE
-#define MAP_NORESERVE 0x4000
+char *secure_getenv(const char *name);
+FILE *open_memstream(char **text, size_t *bytes);
 #endif
 
 #define GPI_READ(at) __atomic_load_n(at, __ATOMIC_ACQUIRE)
@@ -820,12 +825,11 @@ ssize_t pread(int file, void *to, size_t bytes, off_t at);
 #define GPI_LOOK(at) __atomic_load_n(at, __ATOMIC_RELAXED)
 #define GPI_SET(at, value) __atomic_store_n(at, value, __ATOMIC_RELAXED)
 
-#if defined(__x86_64__)
-#define GPI_PAUSE() __builtin_ia32_pause()
-#elif defined(__aarch64__)
-#define GPI_PAUSE() __asm__ __volatile__("yield")
+#ifdef __x86_64__
+#include <emmintrin.h>
+#define GPI_PAUSE() _mm_pause()
 #else
-#define GPI_PAUSE() ((void)0)
+#define GPI_PAUSE() __asm__ __volatile__("yield") /* of ARM: CUDA runs on these two */
 #endif
 
 static uint64_t gpi_min(uint64_t a, uint64_t b) {
@@ -843,9 +847,6 @@ static uint64_t gpi_down(uint64_t n, uint64_t power) {
 static uint64_t gpi_up(uint64_t n, uint64_t power) {
     return (n + power - 1) & ~(power - 1);
 }
-static unsigned gpi_low_bit(uint64_t n) {
-    return (unsigned)__builtin_ctzll(n);
-}
 static unsigned gpi_high_bit(uint64_t n) {
     return 63u - (unsigned)__builtin_clzll(n);
 }
@@ -855,15 +856,12 @@ static uint64_t gpi_hash(uint64_t n) {
 
 /* -- locks -- */
 
-typedef struct gpi_lock {
-    int word;
-} gpi_lock;
+typedef int gpi_lock; /* its word */
 
-static int gpi_system_try(gpi_lock *lock, int word) {
+static int gpi_system_try(gpi_lock *lock) {
     int open = 0;
-    return GPI_LOOK(&lock->word) == 0 &&
-           __atomic_compare_exchange_n(&lock->word, &open, word, 0, __ATOMIC_ACQUIRE,
-                                       __ATOMIC_RELAXED);
+    return GPI_LOOK(lock) == 0 &&
+           __atomic_compare_exchange_n(lock, &open, 1, 0, __ATOMIC_ACQUIRE, __ATOMIC_RELAXED);
 }
 
 /* What a lock protects takes some 100 ns, a sleep and its end some 10 us. So a thread first looks
@@ -872,28 +870,19 @@ static void gpi_system_lock_wait(gpi_lock *lock) {
     int gap, i;
     for (gap = 32; gap <= 2048; gap += gap / 4) {
         for (i = 0; i < gap; i++) GPI_PAUSE();
-        if (gpi_system_try(lock, 1)) return;
+        if (gpi_system_try(lock)) return;
     }
-    while (__atomic_exchange_n(&lock->word, 2, __ATOMIC_ACQUIRE))
-        syscall(SYS_futex, &lock->word, FUTEX_WAIT_PRIVATE, 2, NULL, NULL, 0);
+    while (__atomic_exchange_n(lock, 2, __ATOMIC_ACQUIRE))
+        syscall(SYS_futex, lock, FUTEX_WAIT_PRIVATE, 2, NULL, NULL, 0);
 }
 
 static inline void gpi_system_lock(gpi_lock *lock) {
-    if (!gpi_system_try(lock, 1)) gpi_system_lock_wait(lock);
+    if (!gpi_system_try(lock)) gpi_system_lock_wait(lock);
 }
 
 static inline void gpi_system_unlock(gpi_lock *lock) {
-    if (__atomic_exchange_n(&lock->word, 0, __ATOMIC_RELEASE) == 2)
-        syscall(SYS_futex, &lock->word, FUTEX_WAKE_PRIVATE, 1, NULL, NULL, 0);
-}
-
-/* Lets a thread that waits for the lock have it first: one that takes its lock again at once would
-   win each time against a thread that must wake up. */
-static void gpi_system_pass(gpi_lock *lock) {
-    int pauses = GPI_LOOK(&lock->word) == 2 ? 4096 : 64;
-    gpi_system_unlock(lock);
-    while (pauses-- && !GPI_LOOK(&lock->word)) GPI_PAUSE();
-    gpi_system_lock(lock);
+    if (__atomic_exchange_n(lock, 0, __ATOMIC_RELEASE) == 2)
+        syscall(SYS_futex, lock, FUTEX_WAKE_PRIVATE, 1, NULL, NULL, 0);
 }
 
 /* Sleeps while *word is `old`; some other thread changes it and then wakes all. */
@@ -914,19 +903,14 @@ static uint64_t gpi_system_now(void) {
 
 /* -- memory of the host -- */
 
-enum {
-    GPI_STEP = 2 << 20,
-    GPI_DONTDUMP = 16,
-    GPI_WIPEONFORK = 18,
-    GPI_HUGEPAGE = 14,
-    GPI_DONTFORK = 10
-}; /* MADV_, which c11 hides */
-
-/* Zeroed memory of whole pages that the host backs when it is touched. NULL: no addresses. */
-static void *gpi_system_pages(uint64_t bytes, int protection) {
-    void *memory =
-        mmap(NULL, bytes, protection, MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0);
-    return memory == MAP_FAILED ? NULL : memory;
+/* Zeroed memory of whole pages that the host backs when it is touched; the advice is madvise's.
+   NULL: no addresses. */
+static void *gpi_system_pages(uint64_t bytes, int protection, int advice) {
+    int flags = MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE;
+    void *pages = mmap(NULL, bytes, protection, flags, -1, 0);
+    if (pages == MAP_FAILED) return NULL;
+    syscall(SYS_madvise, pages, bytes, (long)advice);
+    return pages;
 }
 
 /* Host memory of zeros, for GPUPOOL_FREE. NULL: the host has none. */
@@ -939,7 +923,7 @@ static void *gpi_system_zeroed(uint64_t bytes) {
 /* memcpy to memory that this processor does not read soon: the stores bypass its caches, and go to
    four pages in turn. Out of a slot it takes 0.6 of memcpy's time. */
 static void gpi_system_copy_away(unsigned char *to, const unsigned char *from, uint64_t bytes) {
-#if defined(__SSE2__)
+#ifdef __x86_64__
     enum { LINE = 64, PAGE = 4096, BLOCK = 4 * PAGE };
     uint64_t head = gpi_min(-(uintptr_t)to % LINE, bytes), line, at, i;
     memcpy(to, from, head); /* stores to half a line would take twice as long */
@@ -964,9 +948,11 @@ typedef struct gpi_region {
     uint64_t size, opened, used;
 } gpi_region;
 
+enum { GPI_STEP = 2 << 20 };
+
 static int gpi_region_open(gpi_region *region, uint64_t size) {
-    region->base = (char *)gpi_system_pages(size, PROT_NONE);
-    region->size = region->base ? size : 0;
+    region->base = (char *)gpi_system_pages(size, PROT_NONE, MADV_DONTDUMP);
+    region->size = size;
     return region->base != NULL;
 }
 
@@ -974,11 +960,8 @@ static int gpi_region_open(gpi_region *region, uint64_t size) {
    host or the region has too few. */
 static int gpi_region_ensure(gpi_region *region, uint64_t bytes) {
     uint64_t need = gpi_up(region->used + bytes, GPI_STEP);
-    char *end = region->base + region->opened;
     if (need <= region->opened) return 1;
-    if (need > region->size) return 0;
-    if (mprotect(end, need - region->opened, PROT_READ | PROT_WRITE)) return 0;
-    syscall(SYS_madvise, end, need - region->opened, (long)GPI_DONTDUMP);
+    if (need > region->size || mprotect(region->base, need, PROT_READ | PROT_WRITE)) return 0;
     region->opened = need;
     return 1;
 }
@@ -989,21 +972,16 @@ static void *gpi_region_get(gpi_region *region, uint64_t bytes) {
     return record;
 }
 
-static void gpi_region_close(gpi_region *region) {
-    if (region->base) munmap(region->base, region->size);
-    memset(region, 0, sizeof *region);
-}
-
 /* -- the process and the thread -- */
 
 enum { GPI_DEVICES = 64 }; /* that have default arenas */
 
 static struct {
     gpi_lock lock;         /* of everything in here: never held across a call out of this file */
-    gpupool_arena *arenas; /* linked by `next_arena` */
-    gpupool_arena *spare;  /* structs of destroyed arenas, which stay readable */
+    gpupool_arena *arenas; /* linked by `next_arena`, with those that have ended */
     uint64_t threads;      /* numbers given to threads */
     gpupool_arena *defaults[GPI_DEVICES + 1]; /* PINNED, then by device (SHAPE) */
+    int defaults_count;                       /* none has been further back */
     int *page;                                /* 1; a fork wipes it */
 } gpi_process;
 
@@ -1012,37 +990,27 @@ typedef struct gpi_failure {
     char text[512];
 } gpi_failure;
 
-typedef struct gpi_thread_state {
-    uint64_t number; /* never used twice; 0: not asked for */
-    int in_callback; /* on_out_of_memory runs */
+static __thread struct {
+    uint64_t number;     /* never used twice; 0: not asked for */
+    int in_callback;     /* on_out_of_memory runs */
+    cudaError_t runtime; /* its last error before the call under way */
     gpi_failure last;
     gpupool_verdict verdict;
-} gpi_thread_state;
-
-static __thread gpi_thread_state gpi_thread;
+} gpi_thread;
 
 /* Whether this process is the child of one that had made an arena. */
 static int gpi_system_is_forked(void) {
     return gpi_process.page && *gpi_process.page == 0;
 }
 
-static gpupool_result gpi_system_open(void) {
+static int gpi_system_open(void) {
     gpi_system_lock(&gpi_process.lock);
     if (!gpi_process.page) {
-        gpi_process.page = (int *)gpi_system_pages(4096, PROT_READ | PROT_WRITE);
-        if (gpi_process.page) {
-            syscall(SYS_madvise, gpi_process.page, 4096L, (long)GPI_WIPEONFORK);
-            *gpi_process.page = 1;
-        }
+        gpi_process.page = (int *)gpi_system_pages(4096, PROT_READ | PROT_WRITE, MADV_WIPEONFORK);
+        if (gpi_process.page) *gpi_process.page = 1;
     }
     gpi_system_unlock(&gpi_process.lock);
-    return gpi_process.page ? GPUPOOL_OK : GPUPOOL_E_HOST_MEMORY;
-}
-
-static uint64_t gpi_system_thread_number(void) {
-    if (!gpi_thread.number)
-        gpi_thread.number = __atomic_add_fetch(&gpi_process.threads, 1, __ATOMIC_RELAXED);
-    return gpi_thread.number;
+    return gpi_process.page != NULL;
 }
 
 /* Sets the thread's last error, and returns `result`. */
@@ -1053,6 +1021,12 @@ gpi_system_fail(gpupool_result result, const char *format, ...) {
     vsnprintf(gpi_thread.last.text, sizeof gpi_thread.last.text, format, rest);
     va_end(rest);
     return gpi_thread.last.result = result;
+}
+
+/* Mostly there is no text to copy. */
+static void gpi_failure_copy(gpi_failure *to, const gpi_failure *from) {
+    to->result = from->result;
+    memcpy(to->text, from->text, strlen(from->text) + 1);
 }
 
 /* Calls a function of the program. In C++ what it throws ends here: through the frames above it
@@ -1069,8 +1043,7 @@ gpi_system_fail(gpupool_result result, const char *format, ...) {
 #endif
 
 static gpupool_result gpi_system_no_memory(void) {
-    return gpi_system_fail(GPUPOOL_E_HOST_MEMORY,
-                           "the host has no memory for the arena's records; nothing was changed");
+    return gpi_system_fail(GPUPOOL_E_HOST_MEMORY, "the host has no memory; nothing was changed");
 }
 
 GPUPOOL_API gpupool_result gpupool_last_result(void) {
@@ -1098,7 +1071,7 @@ GPUPOOL_API const char *gpupool_result_name(gpupool_result result) {
    CUDA's driver, by function pointers that the runtime finds, so that a program links the runtime
    only. The runtime's last error and current device never change.
 
-       gpi_driver_enter: context current, capture mode relaxed    ... calls ...    gpi_driver_leave
+       GPI_VISIT: the context is current and the capture mode relaxed, until the block ends
 
    D1  In relaxed mode no call ends a capture of any stream, but for a query of an event that was
        recorded in the capture, a wait for a capturing stream, and a wait of a capturing stream for
@@ -1110,207 +1083,173 @@ GPUPOOL_API const char *gpupool_result_name(gpupool_result result) {
 
    D3  With no context current, or another, all calls on mapped memory work, and all calls on an
    event or a stream of its own handle; not those on default streams, nor cuEventCreate (seen on
-   CUDA 13.0).
+   CUDA 13.0). Nor do cuEventRecord and cuStreamWaitEvent need relaxed mode: they end no capture of
+   another stream.
 
-   Read first: GPI_CALLS, GPI_TELL, gpi_driver_enter, gpi_driver_wait. */
+   Read first: GPI_CALLS, GPI_TELL, GPI_VISIT, gpi_driver_wait. */
 
+/* From memory_alloc on they get, map or return memory, and are counted. */
 #define GPI_CALLS(CALL) \
-    CALL(error_name, "cuGetErrorName", (CUresult, const char **)) \
-    CALL(attribute, "cuDeviceGetAttribute", (int *, CUdevice_attribute, CUdevice)) \
-    CALL(retain, "cuDevicePrimaryCtxRetain", (CUcontext *, CUdevice)) \
-    CALL(release_context, "cuDevicePrimaryCtxRelease", (CUdevice)) \
-    CALL(current, "cuCtxGetCurrent", (CUcontext *)) \
-    CALL(push, "cuCtxPushCurrent", (CUcontext)) \
-    CALL(pop, "cuCtxPopCurrent", (CUcontext *)) \
-    CALL(exchange, "cuThreadExchangeStreamCaptureMode", (CUstreamCaptureMode *)) \
-    CALL(is_capturing, "cuStreamIsCapturing", (CUstream, CUstreamCaptureStatus *)) \
-    CALL(context_device, "cuCtxGetDevice", (CUdevice *)) \
-    CALL(stream_context, "cuStreamGetCtx", (CUstream, CUcontext *)) \
-    CALL(stream_id, "cuStreamGetId", (CUstream, unsigned long long *)) \
-    CALL(stream_sync, "cuStreamSynchronize", (CUstream)) \
-    CALL(stream_create, "cuStreamCreate", (CUstream *, unsigned)) \
-    CALL(stream_destroy, "cuStreamDestroy", (CUstream)) \
-    CALL(stream_wait, "cuStreamWaitEvent", (CUstream, CUevent, unsigned)) \
-    CALL(event_create, "cuEventCreate", (CUevent *, unsigned)) \
-    CALL(event_destroy, "cuEventDestroy", (CUevent)) \
-    CALL(event_record, "cuEventRecord", (CUevent, CUstream)) \
-    CALL(event_query, "cuEventQuery", (CUevent)) \
-    CALL(event_sync, "cuEventSynchronize", (CUevent)) \
-    CALL(fill, "cuMemsetD8Async", (CUdeviceptr, unsigned char, size_t, CUstream)) \
-    CALL(copy, "cuMemcpyAsync", (CUdeviceptr, CUdeviceptr, size_t, CUstream)) \
-    CALL(copy_rows, "cuMemcpy2DAsync", (const CUDA_MEMCPY2D *, CUstream)) \
-    CALL(host_register, "cuMemHostRegister", (void *, size_t, unsigned)) \
-    CALL(host_unregister, "cuMemHostUnregister", (void *)) \
-    CALL(pointer, "cuPointerGetAttributes", \
-         (unsigned, CUpointer_attribute *, void **, CUdeviceptr)) \
-    CALL(can_access, "cuDeviceCanAccessPeer", (int *, CUdevice, CUdevice)) \
-    CALL(enable_peer, "cuCtxEnablePeerAccess", (CUcontext, unsigned)) \
-    CALL(export_handle, "cuMemExportToShareableHandle", \
-         (void *, CUmemGenericAllocationHandle, CUmemAllocationHandleType, unsigned long long)) \
-    CALL(import_handle, "cuMemImportFromShareableHandle", \
-         (CUmemGenericAllocationHandle *, void *, CUmemAllocationHandleType)) \
-    CALL(memory_info, "cuMemGetInfo", (size_t *, size_t *)) \
-    CALL(granularity, "cuMemGetAllocationGranularity", \
-         (size_t *, const CUmemAllocationProp *, CUmemAllocationGranularity_flags)) \
-    CALL(memory_alloc, "cuMemAlloc", (CUdeviceptr *, size_t)) \
-    CALL(memory_free, "cuMemFree", (CUdeviceptr)) \
-    CALL(managed_alloc, "cuMemAllocManaged", (CUdeviceptr *, size_t, unsigned)) \
-    CALL(host_alloc, "cuMemHostAlloc", (void **, size_t, unsigned)) \
-    CALL(host_free, "cuMemFreeHost", (void *)) \
-    CALL(reserve, "cuMemAddressReserve", \
-         (CUdeviceptr *, size_t, size_t, CUdeviceptr, unsigned long long)) \
-    CALL(unreserve, "cuMemAddressFree", (CUdeviceptr, size_t)) \
-    CALL( \
-        create, "cuMemCreate", \
-        (CUmemGenericAllocationHandle *, size_t, const CUmemAllocationProp *, unsigned long long)) \
-    CALL(release, "cuMemRelease", (CUmemGenericAllocationHandle)) \
-    CALL(map, "cuMemMap", \
-         (CUdeviceptr, size_t, size_t, CUmemGenericAllocationHandle, unsigned long long)) \
-    CALL(unmap, "cuMemUnmap", (CUdeviceptr, size_t)) \
-    CALL(access, "cuMemSetAccess", (CUdeviceptr, size_t, const CUmemAccessDesc *, size_t))
+    CALL(attribute, cuDeviceGetAttribute) \
+    CALL(retain, cuDevicePrimaryCtxRetain) \
+    CALL(release_context, cuDevicePrimaryCtxRelease) \
+    CALL(current, cuCtxGetCurrent) \
+    CALL(push, cuCtxPushCurrent) \
+    CALL(pop, cuCtxPopCurrent) \
+    CALL(exchange, cuThreadExchangeStreamCaptureMode) \
+    CALL(is_capturing, cuStreamIsCapturing) \
+    CALL(context_device, cuCtxGetDevice) \
+    CALL(stream_context, cuStreamGetCtx) \
+    CALL(stream_id, cuStreamGetId) \
+    CALL(stream_sync, cuStreamSynchronize) \
+    CALL(stream_create, cuStreamCreate) \
+    CALL(stream_destroy, cuStreamDestroy) \
+    CALL(stream_wait, cuStreamWaitEvent) \
+    CALL(event_create, cuEventCreate) \
+    CALL(event_destroy, cuEventDestroy) \
+    CALL(event_record, cuEventRecord) \
+    CALL(event_query, cuEventQuery) \
+    CALL(event_sync, cuEventSynchronize) \
+    CALL(fill, cuMemsetD8Async) \
+    CALL(copy, cuMemcpyAsync) \
+    CALL(copy_rows, cuMemcpy2DAsync) \
+    CALL(host_register, cuMemHostRegister) \
+    CALL(host_unregister, cuMemHostUnregister) \
+    CALL(pointer, cuPointerGetAttributes) \
+    CALL(can_access, cuDeviceCanAccessPeer) \
+    CALL(enable_peer, cuCtxEnablePeerAccess) \
+    CALL(export_handle, cuMemExportToShareableHandle) \
+    CALL(import_handle, cuMemImportFromShareableHandle) \
+    CALL(memory_info, cuMemGetInfo) \
+    CALL(granularity, cuMemGetAllocationGranularity) \
+    CALL(memory_alloc, cuMemAlloc) \
+    CALL(memory_free, cuMemFree) \
+    CALL(managed_alloc, cuMemAllocManaged) \
+    CALL(host_alloc, cuMemHostAlloc) \
+    CALL(host_free, cuMemFreeHost) \
+    CALL(reserve, cuMemAddressReserve) \
+    CALL(unreserve, cuMemAddressFree) \
+    CALL(create, cuMemCreate) \
+    CALL(release, cuMemRelease) \
+    CALL(map, cuMemMap) \
+    CALL(unmap, cuMemUnmap) \
+    CALL(access, cuMemSetAccess)
 
-typedef enum gpi_call {
-#define GPI_CALL_ENUM(field, name, parameters) GPI_CALL_##field,
-    GPI_CALLS(GPI_CALL_ENUM)
-#undef GPI_CALL_ENUM
-        GPI_CALL_COUNT
-} gpi_call;
+#define GPI_CALL_NAME(field, name) #name,
+static const char *const gpi_call_names[] = {GPI_CALLS(GPI_CALL_NAME)};
 
-static const char *const gpi_call_names[] = {
-#define GPI_CALL_NAME(field, name, parameters) name,
-    GPI_CALLS(GPI_CALL_NAME)
-#undef GPI_CALL_NAME
-};
+enum { GPI_PEERS = 16, GPI_CALL_COUNT = sizeof gpi_call_names / sizeof *gpi_call_names };
 
-enum { GPI_PEERS = 16 };
-
+/* The functions come first, so that a function's place in the struct is its name's in the list. */
 typedef struct gpi_driver {
-#define GPI_CALL_FIELD(field, name, parameters) CUresult(CUDAAPI *field) parameters;
+#define GPI_CALL_FIELD(field, name) __typeof__(name) *field;
     GPI_CALLS(GPI_CALL_FIELD)
-#undef GPI_CALL_FIELD
     int device, can_map;
-    unsigned share;        /* gpupool_share of mapped memory */
-    CUcontext context;     /* the device's primary context; NULL: not open */
-    uint64_t total_bytes;  /* of the device */
-    uint64_t memory_calls; /* made so far: calls that get, map or return memory */
-    int peers[GPI_PEERS];  /* devices that may use the memory too, */
+    CUmemAllocationProp properties; /* of mapped memory */
+    CUcontext context;              /* the device's primary context; NULL: not open */
+    size_t total_bytes;             /* of the device */
+    uint64_t memory_calls;          /* made so far: calls that get, map or return memory */
+    int peers[GPI_PEERS];           /* devices that may use the memory too, */
     CUcontext peer_contexts[GPI_PEERS];
     int peer_count;
 } gpi_driver;
 
+/* Makes a call of the table, and turns its result into gpupool's. */
+#define GPI_TELL(driver, field, ...) GPI_TOLD(driver, field, (driver)->field(__VA_ARGS__))
+#define GPI_TOLD(driver, field, error) \
+    gpi_driver_told(driver, offsetof(gpi_driver, field) / sizeof(void *), error)
+
+static gpupool_result gpi_driver_told(gpi_driver *driver, size_t call, CUresult error) {
+    int is_memory = error == CUDA_ERROR_OUT_OF_MEMORY;
+    if (call >= offsetof(gpi_driver, memory_alloc) / sizeof(void *))
+        __atomic_add_fetch(&driver->memory_calls, 1, __ATOMIC_RELAXED);
+    if (error == CUDA_SUCCESS) return GPUPOOL_OK;
+    return gpi_system_fail(is_memory ? GPUPOOL_E_OUT_OF_MEMORY : GPUPOOL_E_CUDA, "%s: %s",
+                           gpi_call_names[call], cudaGetErrorName((cudaError_t)error));
+}
+
+/* What a thread had before it entered. */
 typedef struct gpi_visit {
+    const gpi_driver *driver;
     CUstreamCaptureMode mode;
     int is_pushed;
 } gpi_visit;
 
-/* Makes a call of the table, and turns its result into gpupool's. */
-#define GPI_TELL(driver, field, ...) \
-    gpi_driver_told(driver, GPI_CALL_##field, (driver)->field(__VA_ARGS__))
-
-static gpupool_result gpi_driver_told(gpi_driver *driver, gpi_call call, CUresult error) {
-    const char *name = NULL;
-    if (call >= GPI_CALL_memory_alloc)
-        __atomic_add_fetch(&driver->memory_calls, 1, __ATOMIC_RELAXED);
-    if (error == CUDA_SUCCESS) return GPUPOOL_OK;
-    driver->error_name(error, &name);
-    return gpi_system_fail(error == CUDA_ERROR_OUT_OF_MEMORY ? GPUPOOL_E_OUT_OF_MEMORY
-                                                             : GPUPOOL_E_CUDA,
-                           "%s: %s", gpi_call_names[call], name ? name : "unknown error");
-}
-
-/* NULL: calls that name what they work on need no context (D3). */
-static void gpi_driver_enter(const gpi_driver *driver, CUcontext context, gpi_visit *visit) {
+/* Without a context, what is called names what it works on (D3); without a driver nothing is done.
+ */
+static gpi_visit gpi_driver_enter(const gpi_driver *driver, CUcontext context) {
+    gpi_visit visit = {driver, CU_STREAM_CAPTURE_MODE_RELAXED, 0};
     CUcontext current = NULL;
-    visit->mode = CU_STREAM_CAPTURE_MODE_RELAXED;
-    visit->is_pushed = context && (driver->current(&current) != CUDA_SUCCESS || current != context);
-    if (visit->is_pushed) visit->is_pushed = driver->push(context) == CUDA_SUCCESS;
-    driver->exchange(&visit->mode);
+    if (!driver) return visit;
+    if (context && (driver->current(&current) != CUDA_SUCCESS || current != context))
+        visit.is_pushed = driver->push(context) == CUDA_SUCCESS;
+    driver->exchange(&visit.mode);
+    return visit;
 }
 
-static void gpi_driver_leave(const gpi_driver *driver, gpi_visit *visit) {
+static void gpi_driver_leave(gpi_visit *visit) {
     CUcontext popped;
-    driver->exchange(&visit->mode);
-    if (visit->is_pushed) driver->pop(&popped);
+    if (!visit->driver) return;
+    visit->driver->exchange(&visit->mode);
+    if (visit->is_pushed) visit->driver->pop(&popped);
 }
 
-static void gpi_driver_describe(const gpi_driver *driver, CUmemAllocationProp *properties) {
-    memset(properties, 0, sizeof *properties);
-    properties->type = CU_MEM_ALLOCATION_TYPE_PINNED;
-    properties->location.type = CU_MEM_LOCATION_TYPE_DEVICE;
-    properties->location.id = driver->device;
-    if (driver->share & GPUPOOL_SHARE_PROCESSES)
-        properties->requestedHandleTypes = CU_MEM_HANDLE_TYPE_POSIX_FILE_DESCRIPTOR;
-    if (driver->share & GPUPOOL_SHARE_RDMA) properties->allocFlags.gpuDirectRDMACapable = 1;
+/* Enters, and leaves at the end of the block in which this stands, also by a return. */
+#define GPI_VISIT(driver, context) \
+    __attribute__((cleanup(gpi_driver_leave), unused)) gpi_visit visit = \
+        gpi_driver_enter(driver, context)
+
+/* Makes a call of the runtime, whose last error stays what it was (rule 5). */
+#define GPI_RUN(call, ...) \
+    (gpi_thread.runtime = cudaPeekAtLastError(), gpi_driver_ran(#call, call(__VA_ARGS__)))
+
+static gpupool_result gpi_driver_ran(const char *call, cudaError_t error) {
+    if (error == cudaSuccess) return GPUPOOL_OK;
+    if (gpi_thread.runtime == cudaSuccess) cudaGetLastError();
+    return gpi_system_fail(GPUPOOL_E_CUDA, "%s: %s", call, cudaGetErrorName(error));
 }
 
-/* Asks whether device and driver can map memory in granules of 2 MiB. */
-static int gpi_driver_can_map(gpi_driver *driver) {
-    CUmemAllocationProp properties;
-    size_t bytes = 0;
-    int can_map = 0;
-    gpi_driver_describe(driver, &properties);
-    driver->attribute(&can_map, CU_DEVICE_ATTRIBUTE_VIRTUAL_MEMORY_MANAGEMENT_SUPPORTED,
-                      driver->device);
-    return can_map &&
-           driver->granularity(&bytes, &properties, CU_MEM_ALLOC_GRANULARITY_MINIMUM) ==
-               CUDA_SUCCESS &&
-           bytes && (2 << 20) % bytes == 0;
-}
-
-static gpupool_result gpi_driver_has(const char *argument, int device) {
+static gpupool_result gpi_driver_has(int device) {
     int devices = 0;
-    cudaError_t error = cudaGetDeviceCount(&devices);
-    if (error != cudaSuccess || devices == 0)
-        return gpi_system_fail(GPUPOOL_E_CUDA, "cudaGetDeviceCount: %s", cudaGetErrorName(error));
-    if (device >= 0 && device < devices) return GPUPOOL_OK;
-    return gpi_system_fail(GPUPOOL_E_ARGUMENT, "%s: %d is not in 0 to %d", argument, device,
-                           devices - 1);
+    gpupool_result result = GPI_RUN(cudaGetDeviceCount, &devices);
+    if (result != GPUPOOL_OK || (device >= 0 && device < devices)) return result;
+    return gpi_system_fail(GPUPOOL_E_ARGUMENT, "device: %d is not in 0 to %d", device, devices - 1);
 }
 
 static gpupool_result gpi_driver_open(gpi_driver *driver, int device, unsigned share) {
-    static const size_t fields[] = {
-#define GPI_CALL_OFFSET(field, name, parameters) offsetof(gpi_driver, field),
-        GPI_CALLS(GPI_CALL_OFFSET)
-#undef GPI_CALL_OFFSET
-    };
-    size_t i, free_bytes = 0, total = 0;
-    gpupool_result result;
-    gpi_visit visit;
+    gpupool_result result = gpi_driver_has(device);
+    CUmemAllocationProp *properties = &driver->properties;
+    size_t i, page = 0, free_bytes;
     memset(driver, 0, sizeof *driver);
     driver->device = device;
-    driver->share = share;
-    for (i = 0; i < GPI_CALL_COUNT; i++) {
-        enum cudaDriverEntryPointQueryResult status;
+    for (i = 0; i < GPI_CALL_COUNT && result == GPUPOOL_OK; i++) {
+        const char *name = gpi_call_names[i];
         void *found = NULL;
-        if (cudaGetDriverEntryPointByVersion(gpi_call_names[i], &found, 12000, cudaEnableDefault,
-                                             &status) != cudaSuccess ||
-            !found)
-            return gpi_system_fail(GPUPOOL_E_CUDA, "there is no CUDA driver with %s",
-                                   gpi_call_names[i]);
-        memcpy((char *)driver + fields[i], &found, sizeof found);
+        cudaError_t error =
+            cudaGetDriverEntryPointByVersion(name, &found, 12000, cudaEnableDefault, NULL);
+        result = gpi_driver_ran(name, error || found ? error : cudaErrorSymbolNotFound);
+        memcpy((char *)driver + i * sizeof found, &found, sizeof found);
     }
-    result = GPI_TELL(driver, retain, &driver->context, device);
+    if (result == GPUPOOL_OK) result = GPI_TELL(driver, retain, &driver->context, device);
     if (result != GPUPOOL_OK) return result;
-    gpi_driver_enter(driver, driver->context, &visit);
-    result = GPI_TELL(driver, memory_info, &free_bytes, &total);
-    driver->total_bytes = total;
-    driver->can_map = gpi_driver_can_map(driver);
-    gpi_driver_leave(driver, &visit);
-    return result;
+    GPI_VISIT(driver, driver->context);
+    properties->type = CU_MEM_ALLOCATION_TYPE_PINNED;
+    properties->location.type = CU_MEM_LOCATION_TYPE_DEVICE;
+    properties->location.id = device;
+    if (share & GPUPOOL_SHARE_PROCESSES)
+        properties->requestedHandleTypes = CU_MEM_HANDLE_TYPE_POSIX_FILE_DESCRIPTOR;
+    properties->allocFlags.gpuDirectRDMACapable = (share & GPUPOOL_SHARE_RDMA) != 0;
+    driver->attribute(&driver->can_map, CU_DEVICE_ATTRIBUTE_VIRTUAL_MEMORY_MANAGEMENT_SUPPORTED,
+                      device);
+    driver->granularity(&page, properties, CU_MEM_ALLOC_GRANULARITY_MINIMUM);
+    if (!page || (2 << 20) % page) driver->can_map = 0;
+    return GPI_TELL(driver, memory_info, &free_bytes, &driver->total_bytes);
 }
 
 static void gpi_driver_close(gpi_driver *driver) {
     int i;
     for (i = 0; i < driver->peer_count; i++) driver->release_context(driver->peers[i]);
     if (driver->context) driver->release_context(driver->device);
-    driver->context = NULL;
-}
-
-static gpupool_result gpi_driver_create(gpi_driver *driver, uint64_t bytes,
-                                        CUmemGenericAllocationHandle *handle) {
-    CUmemAllocationProp properties;
-    gpi_driver_describe(driver, &properties);
-    return GPI_TELL(driver, create, handle, bytes, &properties, 0);
 }
 
 /* Lets the device and its peers use mapped memory. */
@@ -1336,8 +1275,7 @@ static int gpi_driver_is_capturing(const gpi_driver *driver, cudaStream_t stream
 
 static gpupool_result gpi_driver_capturing(void) {
     return gpi_system_fail(GPUPOOL_E_CAPTURING,
-                           "the stream captures (rule 3): a request gets only "
-                           "memory at hand; open a scope with gpupool_begin_capture before");
+                           "the stream captures (rule 3): open a scope by gpupool_begin_capture");
 }
 
 /* In place of a stream: ALL. No handle of CUDA's, which are 0, 1, 2 or addresses of structs. */
@@ -1348,24 +1286,25 @@ static int gpi_driver_is_special(cudaStream_t stream) {
     return (uintptr_t)stream <= (uintptr_t)GPI_ALL_STREAM || stream == GPUPOOL_NO_STREAM;
 }
 
-typedef enum gpi_memory_kind {
-    GPI_MEMORY_ORDINARY,
-    GPI_MEMORY_VISIBLE,
-    GPI_MEMORY_DEVICE
-} gpi_memory_kind;
+typedef enum gpi_memory { GPI_MEMORY_ORDINARY, GPI_MEMORY_VISIBLE, GPI_MEMORY_DEVICE } gpi_memory;
 
 /* What CUDA knows about a byte: nothing, that the host sees it too (pinned, managed), or that only
    the device does. After a question that failed, the copy tells. */
-static gpi_memory_kind gpi_driver_look(const gpi_driver *driver, uint64_t at) {
+static gpi_memory gpi_driver_look(const gpi_driver *driver, uint64_t at) {
     CUpointer_attribute asked[] = {CU_POINTER_ATTRIBUTE_MEMORY_TYPE,
                                    CU_POINTER_ATTRIBUTE_IS_MANAGED};
     unsigned type = 0, is_managed = 0;
-    void *answers[2];
-    answers[0] = &type;
-    answers[1] = &is_managed;
+    void *answers[] = {&type, &is_managed};
     if (driver->pointer(2, asked, answers, at) != CUDA_SUCCESS) return GPI_MEMORY_DEVICE;
     if (type == CU_MEMORYTYPE_HOST || is_managed) return GPI_MEMORY_VISIBLE;
     return type ? GPI_MEMORY_DEVICE : GPI_MEMORY_ORDINARY;
+}
+
+/* Destroys an event that may be part of a graph. */
+static void gpi_driver_drop(const gpi_driver *driver, CUevent *event) {
+    GPI_VISIT(driver, NULL);
+    driver->event_destroy(*event);
+    *event = NULL;
 }
 
 /* Records the stream's event, and makes it first if there is none. O2: if a capture began in
@@ -1374,82 +1313,42 @@ static gpi_memory_kind gpi_driver_look(const gpi_driver *driver, uint64_t at) {
 static gpupool_result gpi_driver_mark(gpi_driver *driver, CUcontext context, CUevent *event,
                                       cudaStream_t stream) {
     gpupool_result result = GPUPOOL_OK;
-    gpi_visit visit;
-    if (*event && !gpi_driver_is_special(stream)) context = NULL;
-    gpi_driver_enter(driver, context, &visit);
-    if (gpi_driver_is_capturing(driver, stream)) result = gpi_driver_capturing();
-    if (result == GPUPOOL_OK && !*event)
-        result = GPI_TELL(driver, event_create, event, CU_EVENT_DISABLE_TIMING);
-    if (result == GPUPOOL_OK) {
-        result = GPI_TELL(driver, event_record, *event, stream);
-        if (gpi_driver_is_capturing(driver, stream)) {
-            driver->event_destroy(*event);
-            *event = NULL;
-            result = gpi_driver_capturing();
-        }
+    GPI_VISIT(*event && !gpi_driver_is_special(stream) ? NULL : driver, context); /* D3 */
+    if (gpi_driver_is_capturing(driver, stream)) return gpi_driver_capturing();
+    if (!*event) result = GPI_TELL(driver, event_create, event, CU_EVENT_DISABLE_TIMING);
+    if (result == GPUPOOL_OK) result = GPI_TELL(driver, event_record, *event, stream);
+    if (*event && gpi_driver_is_capturing(driver, stream)) {
+        gpi_driver_drop(driver, event);
+        return gpi_driver_capturing();
     }
-    gpi_driver_leave(driver, &visit);
     return result;
 }
 
-/* Makes a stream wait for an event, on the device. Not under the arena's lock. */
-static gpupool_result gpi_driver_follow(gpi_driver *driver, CUcontext context, cudaStream_t stream,
-                                        CUevent event) {
-    gpupool_result result;
-    gpi_visit visit;
-    gpi_driver_enter(driver, context, &visit);
-    if (gpi_driver_is_capturing(driver, stream)) result = gpi_driver_capturing();
-    else result = GPI_TELL(driver, stream_wait, stream, event, 0);
-    gpi_driver_leave(driver, &visit);
-    return result;
-}
-
-/* Waits for all work of a context, of destroyed streams too: cuMemFreeHost of a byte does, and
-   unlike cuCtxSynchronize it ends no capture (seen on CUDA 13.0). So does cuMemFree, for a host
-   that can pin no byte more. Not under a lock. */
-static gpupool_result gpi_driver_wait_context(gpi_driver *driver, CUcontext context) {
-    gpupool_result result;
+/* Waits for all work of the device, and of each peer (O12); of destroyed streams too:
+   cuMemFreeHost of a byte does, and unlike cuCtxSynchronize it ends no capture (seen on CUDA 13.0).
+   So does cuMemFree, for a host that can pin no byte more. Not under a lock. */
+static gpupool_result gpi_driver_wait(gpi_driver *driver) {
+    gpupool_result result = GPUPOOL_OK;
     CUdeviceptr other = 0;
     void *memory = NULL;
-    gpi_visit visit;
-    gpi_driver_enter(driver, context, &visit);
-    result = GPI_TELL(driver, host_alloc, &memory, 1, 0);
-    if (result == GPUPOOL_OK) result = GPI_TELL(driver, host_free, memory);
-    else if (result == GPUPOOL_E_OUT_OF_MEMORY) {
-        result = GPI_TELL(driver, memory_alloc, &other, 1);
-        if (result == GPUPOOL_OK) result = GPI_TELL(driver, memory_free, other);
-    }
-    gpi_driver_leave(driver, &visit);
-    return result;
-}
-
-/* O12: a device wait is one wait in the context of the device and of each peer. */
-static gpupool_result gpi_driver_wait(gpi_driver *driver) {
-    gpupool_result result = gpi_driver_wait_context(driver, driver->context);
     int i;
-    for (i = 0; i < GPI_READ(&driver->peer_count) && result == GPUPOOL_OK; i++)
-        result = gpi_driver_wait_context(driver, driver->peer_contexts[i]);
+    for (i = -1; i < GPI_READ(&driver->peer_count) && result == GPUPOOL_OK; i++) {
+        GPI_VISIT(driver, i < 0 ? driver->context : driver->peer_contexts[i]);
+        result = GPI_TELL(driver, host_alloc, &memory, 1, 0);
+        if (result == GPUPOOL_OK) result = GPI_TELL(driver, host_free, memory);
+        else if (result == GPUPOOL_E_OUT_OF_MEMORY) {
+            result = GPI_TELL(driver, memory_alloc, &other, 1);
+            if (result == GPUPOOL_OK) result = GPI_TELL(driver, memory_free, other);
+        }
+    }
     return result;
 }
 
 /* What the device has free, by other programs too; 0 if CUDA doesn't say. */
 static uint64_t gpi_driver_free_bytes(gpi_driver *driver) {
     size_t free_bytes = 0, total;
-    gpi_visit visit;
-    gpi_driver_enter(driver, driver->context, &visit);
-    if (driver->memory_info(&free_bytes, &total) != CUDA_SUCCESS) free_bytes = 0;
-    gpi_driver_leave(driver, &visit);
-    return free_bytes;
-}
-
-/* Waits for an event of a context. Not under a lock. */
-static gpupool_result gpi_driver_wait_event(gpi_driver *driver, CUcontext context, CUevent event) {
-    gpupool_result result;
-    gpi_visit visit;
-    gpi_driver_enter(driver, context, &visit);
-    result = GPI_TELL(driver, event_sync, event);
-    gpi_driver_leave(driver, &visit);
-    return result;
+    GPI_VISIT(driver, driver->context);
+    return driver->memory_info(&free_bytes, &total) == CUDA_SUCCESS ? free_bytes : 0;
 }
 /* == TEXT =========================================================================================
    What users write: variables of the environment, limits, names of sources.
@@ -1458,10 +1357,6 @@ static gpupool_result gpi_driver_wait_event(gpi_driver *driver, CUcontext contex
        unit  = "%" | B | K M G T | KiB MiB GiB TiB (1024) | KB MB GB TB (1000)       in any case
 
    Read first: gpi_text_limit. */
-
-#if !defined(__cplusplus) && !defined(_GNU_SOURCE)
-char *secure_getenv(const char *name); /* -std=c11 leaves it out */
-#endif
 
 /* A variable's value; NULL: it is not set, or empty, as a shell takes one away for a command. */
 static const char *gpi_text_variable(const char *name) {
@@ -1479,11 +1374,8 @@ static gpi_text gpi_text_size(uint64_t bytes) {
     unsigned power = (unsigned)gpi_min(gpi_high_bit(bytes | 1) / 10, 4);
     uint64_t one = (uint64_t)1 << 10 * power, hundredths = (bytes * 100 + one - 1) / one;
     gpi_text size;
-    if (!power) snprintf(size.text, sizeof size.text, "%u B", (unsigned)bytes);
-    else
-        snprintf(size.text, sizeof size.text, "%llu.%02u %s",
-                 (unsigned long long)(hundredths / 100), (unsigned)(hundredths % 100),
-                 names[power]);
+    snprintf(size.text, sizeof size.text, power ? "%llu.%02u %s" : "%llu%.0u %s", /* no ".00 B" */
+             (unsigned long long)(hundredths / 100), (unsigned)(hundredths % 100), names[power]);
     return size;
 }
 
@@ -1493,53 +1385,41 @@ static unsigned gpi_text_letter(const char *text) {
     const unsigned char *t = (const unsigned char *)text;
     unsigned length = t[0] < 0x80 ? 1 : t[0] < 0xe0 ? 2 : t[0] < 0xf0 ? 3 : 4, i;
     uint32_t code = t[0] - first[length]; /* below a first byte: far beyond all letters */
-    for (i = 1; i < length; i++) {
-        if ((t[i] & 0xc0) != 0x80) return 0;
-        code = code << 6 | (t[i] & 0x3f);
-    }
-    if (code < least[length] || code == 0x7f || code > 0x10ffff) return 0;
+    for (i = 1; i < length && (t[i] & 0xc0) == 0x80; i++) code = code << 6 | (t[i] & 0x3f);
+    if (i < length || code < least[length] || code == 0x7f || code > 0x10ffff) return 0;
     return code >> 11 == 0x1b ? 0 : length; /* half of a pair */
 }
 
 /* Copies a text so that it stays one line of UTF-8: cut between letters; what is no letter as \xNN.
  */
 static const char *gpi_text_line(char *to, size_t room, const char *from) {
-    char part[8];
     size_t used = 0, length;
-    for (; *from; from += gpi_max(gpi_text_letter(from), 1)) {
+    for (; *from; from += gpi_max(length, 1), used += length ? length : 4) {
         length = gpi_text_letter(from);
-        if (length) memcpy(part, from, length);
-        else length = (size_t)snprintf(part, sizeof part, "\\x%02x", (unsigned char)*from);
-        if (used + length >= room) break;
-        memcpy(to + used, part, length);
-        used += length;
+        if (used + (length ? length : 4) >= room) break;
+        if (length) memcpy(to + used, from, length);
+        else snprintf(to + used, 5, "\\x%02x", (unsigned char)*from);
     }
     to[used] = 0;
     return to;
 }
 
-/* Whether two words of ASCII are equal, in any case; not by the locale. */
+/* Whether a text is the word, which is in small letters of ASCII, in any case; not by the locale.
+ */
 static int gpi_text_is(const char *text, const char *word) {
-    for (; *text || *word; text++, word++) {
-        int a = *text >= 'a' && *text <= 'z' ? *text - 32 : *text;
-        int b = *word >= 'a' && *word <= 'z' ? *word - 32 : *word;
-        if (a != b) return 0;
-    }
-    return 1;
+    for (; *word && (*text | 32) == *word; text++) word++;
+    return *text == *word;
 }
 
 /* The bytes that a unit stands for; 0: it is none. */
 static double gpi_text_unit(const char *text, uint64_t total) {
-    static const char letters[] = "KkMmGgTt";
-    const char *letter;
+    const char *powers = strchr("tgmk", *text | 32);
     double bytes = 1, base;
-    long power;
-    if (!*text || gpi_text_is(text, "B")) return 1;
+    if (!*text || gpi_text_is(text, "b")) return 1;
     if (*text == '%' && !text[1]) return (double)total / 100;
-    letter = strchr(letters, *text);
-    base = gpi_text_is(text + 1, "B") ? 1000 : 1024;
-    if (!letter || (base > 1000 && text[1] && !gpi_text_is(text + 1, "iB"))) return 0;
-    for (power = (letter - letters) / 2; power >= 0; power--) bytes *= base;
+    base = gpi_text_is(text + 1, "b") ? 1000 : 1024;
+    if (!powers || (base > 1000 && text[1] && !gpi_text_is(text + 1, "ib"))) return 0;
+    for (; *powers; powers++) bytes *= base;
     return bytes;
 }
 
@@ -1567,9 +1447,6 @@ static const char *gpi_text_limit(const char *text, uint64_t total, uint64_t *by
     if (is_rest) *bytes = gpi_less(total, *bytes);
     return *bytes || (*text != '%' && number <= 0.5) ? NULL : "leaves nothing"; /* "0": no limit */
 }
-
-static const char *const gpi_text_sources[] = {"auto",   "mapped", "device", "managed",
-                                               "pinned", "custom", "bypass"};
 /* == COUNTERS =====================================================================================
    Counts with peaks. A stream's cache counts for itself, under its own lock, and the arena adds
    that up later (gpi_stream_fold): so the parts of a count may be negative.
@@ -1635,6 +1512,7 @@ enum {
     GPI_TRIES = 4,
     GPI_TRIES_SLOW = 256, /* runs of a bin that a search looks at */
     GPI_INDEX_BITS = 18,
+    GPI_PEEKS = 16,     /* entries of the index that a look without the lock takes */
     GPI_TABLE_BITS = 10 /* of the table of streams */
 };
 
@@ -1660,10 +1538,10 @@ typedef enum gpi_kind {
 typedef struct gpi_stream gpi_stream;
 typedef struct gpi_run gpi_run;
 
-typedef struct gpi_list {   /* free runs by size (BUDDY) */
-    gpi_stream *stream;     /* whose; NULL: ANY, EMPTY or SPACE */
-    uint64_t units, orders; /* of all runs; a bit for each order with a bin in use */
-    uint8_t steps[64];      /* of an order: a bit for each bin in use */
+typedef struct gpi_list {         /* free runs by size (BUDDY) */
+    gpi_stream *stream;           /* whose; NULL: ANY, EMPTY or SPACE */
+    uint64_t units;               /* of all runs */
+    uint64_t used[GPI_BINS / 64]; /* a bit for each bin that has runs */
     gpi_run *heads[GPI_BINS];
 } gpi_list;
 
@@ -1674,13 +1552,13 @@ typedef struct gpi_use { /* a stream, besides the one that frees it, uses a bloc
 } gpi_use;
 
 struct gpi_run {           /* (BUDDY; of a block: STREAM, ALLOC) */
+    gpi_run *hash_next;    /* in the index */
+    uint64_t address;      /* of a live block: its key in the index */
+    gpi_stream *cache;     /* OUT: the stream whose cache takes it back */
     gpi_run *next, *prev;  /* in a bin; of a cache's bin; WAITING; blocks of a graph */
     gpi_run *left, *right; /* neighbours by address; spare records are linked by `left` */
-    gpi_run *hash_next;    /* in the index */
     uint64_t unit, units;
-    uint64_t address;          /* of a live block: its key in the index */
     gpi_list *list;            /* FREE, EMPTY, SPACE: its list */
-    gpi_stream *cache;         /* OUT: the stream whose cache takes it back */
     struct gpi_stitch *stitch; /* of a stitched block and of its parts */
     union {
         uint64_t at;   /* FREE in a stream's list: the position of its free */
@@ -1691,7 +1569,7 @@ struct gpi_run {           /* (BUDDY; of a block: STREAM, ALLOC) */
         gpi_stream *freed_by; /* FREE: the stream that freed its larger part last */
     } by;
     uint32_t slack; /* a block: bytes that were not asked for */
-    uint8_t state, is_cached, is_followed;
+    uint8_t state, is_cached;
     uint8_t is_of_graph; /* a block: allocated in a scope, whose release frees it */
 };
 
@@ -1722,19 +1600,18 @@ struct gpi_stream {    /* (STREAM) */
     gpi_stream *scope; /* the open scope: its requests and frees are the graph's */
     gpi_run *bins[GPI_SMALL + 1]; /* the cache: free blocks by exact units */
     uint64_t cached_units;
+    int is_stirred;                /* atomic. 0: the cache is empty, and has counted nothing */
     gpi_part allocated, requested; /* what the arena's counters lack */
-    int64_t more_blocks, more_allocs, more_frees;
+    int64_t more_allocs, more_frees;
     /* from here on under the arena's lock */
     gpi_kind kind;
-    gpi_stream *next;      /* of all, but for graphs */
-    gpi_stream *next_busy; /* a mark is under way */
-    int is_busy;
+    gpi_stream *next; /* of all, but for graphs */
     CUcontext context;
     gpi_list list;
-    uint64_t issued, passed, moved; /* positions: last given; finished; moved to ANY */
-    CUevent event;                  /* recorded behind all frees up to mark_at */
+    uint64_t issued, passed; /* positions: last given; finished */
+    CUevent event; /* recorded behind all frees up to mark_at; NULL: none, or a thread records it */
     uint64_t mark_at;
-    int recording, followers; /* threads that record the event, or wait for it, lock open */
+    int users; /* threads that record the event, or wait for it, lock open */
     uint64_t fresh_frees, fresh_units; /* freed since the last mark */
     gpi_run *owned;                    /* GRAPH: live and waiting blocks that belong to it */
     gpi_stream *origin;                /* GRAPH: whose scope it is, while it is open */
@@ -1744,32 +1621,36 @@ struct gpi_stream {    /* (STREAM) */
 
 typedef struct gpi_streams { /* (STREAM) */
     gpi_stream *table[1 << GPI_TABLE_BITS];
-    gpi_stream *all_streams, *busy;
+    gpi_stream *all_streams;
     gpi_stream all, none;
-    uint64_t ordinary_count;       /* streams ever seen */
-    int is_shared;                 /* streams may take each other's memory: marks are of use */
-    uint64_t position, passed;     /* last given; what a wait for the device has passed */
-    uint64_t fresh_units;          /* freed and not marked, of all streams */
-    int mark_shift, marks_in_vain; /* marks that pay: gpi_stream_is_due */
-    gpi_run *waiting;              /* WAITING blocks without a graph's use */
-    uint64_t progress, asked;      /* counts what passes; its value when `waiting` was asked */
-    uint64_t marks, stream_waits, host_waits;
+    int is_shared;             /* streams may take each other's memory: marks are of use */
+    uint64_t position, passed; /* last given; what a wait for the device has passed */
+    uint64_t fresh_units;      /* freed and not marked, of all streams */
+    uint64_t marks_in_vain;    /* since marks were wanted: gpi_stream_is_due */
+    gpi_run *waiting;          /* WAITING blocks without a graph's use */
+    uint64_t quiet_until;      /* the marks under way are not asked up to this position */
+    uint64_t progress, asked;  /* counts what passes; its value when `waiting` was asked */
 } gpi_streams;
 
-typedef struct gpi_chunk { /* (CHUNK) */
+typedef struct gpi_range {
     uint64_t unit, units;
-    void *memory; /* where unit lies */
-    CUmemGenericAllocationHandle handle;
-    int is_away;     /* it has addresses and no memory: the arena sleeps (SLEEP) */
-    int is_exported; /* while the block that has it is live (SHARE) */
-    uint64_t usable; /* in one plan of STITCH: units from its start on, */
-    int is_chosen;   /* and whether the plan has it */
+} gpi_range;
+
+typedef struct gpi_chunk { /* a range of addresses with memory (CHUNK) */
+    uint64_t unit, units;
+    void *memory;                        /* where unit lies */
+    CUmemGenericAllocationHandle handle; /* 0: a stitch, or not MAPPED */
+    struct gpi_stitch *stitch;           /* whose range it is; NULL: it has memory of its own */
+    int is_away;                         /* it has no memory: the arena sleeps (SLEEP) */
+    int is_exported;                     /* while the block that has it is live (SHARE) */
+    uint64_t usable;                     /* in one plan of STITCH: units from its start on, */
+    int is_chosen;                       /* and whether the plan has it */
 } gpi_chunk;
 
 typedef struct gpi_chunks { /* (CHUNK) */
     const struct gpi_source *source;
     gpi_chunk **all; /* the largest first */
-    uint64_t count, room;
+    uint64_t count;
     uint64_t limit;       /* bytes; UINT64_MAX: none */
     uint64_t chunk_units; /* size of new chunks; 0: by reserved memory */
     gpupool_counter reserved;
@@ -1778,29 +1659,23 @@ typedef struct gpi_chunks { /* (CHUNK) */
     int returned;       /* counts up when that has changed */
 } gpi_chunks;
 
-typedef struct gpi_piece {
-    gpi_chunk *chunk;
-    uint64_t units;
-    gpi_run *run;
-} gpi_piece;
-
 typedef struct gpi_stitch {  /* (STITCH) */
     struct gpi_stitch *next; /* of the same bin by granules */
-    gpi_run *body;           /* the mapped range; the block, while one has it */
+    gpi_chunk range;         /* where it is mapped */
+    gpi_run *body;           /* of the range; the block, while one has it; else IDLE */
     uint64_t units;          /* of the block */
     gpi_stream *user;        /* idle: who freed it last, at which position, and when */
     uint64_t user_at, freed_at;
-    int is_used, is_repaid, is_away;
+    int is_repaid;
     uint32_t count;
-    gpi_piece *pieces;
+    gpi_range *pieces; /* each is the start of a chunk */
 } gpi_stitch;
 
 typedef struct gpi_stitches { /* (STITCH) */
     gpi_stitch *bins[GPI_BINS];
-    uint64_t count, idle_pieces, ticks;
-    int64_t credit;     /* what may still be mapped, in frees: gpi_stitch_credit */
+    uint64_t idle_pieces, ticks;
+    uint64_t credit;    /* what may still be mapped, in frees: gpi_stitch_credit */
     uint64_t credit_at; /* the position up to which frees have earned credit */
-    uint64_t stitched, reused;
 } gpi_stitches;
 
 typedef struct gpi_mail {
@@ -1810,24 +1685,22 @@ typedef struct gpi_mail {
 
 typedef enum gpi_sleep { GPI_AWAKE = 0, GPI_FALLING, GPI_ASLEEP, GPI_RISING } gpi_sleep;
 
-typedef struct gpi_range {
-    uint64_t unit, units;
-} gpi_range;
-
 typedef struct gpi_backup { /* content of live blocks, while the arena sleeps (SLEEP) */
-    gpi_range *ranges;      /* what it has, side by side: each of one chunk */
-    uint64_t count, bytes;
-    char *content;
+    void *pages;
+    uint64_t bytes;
+    char *content; /* of unit 0 on; NULL: none is kept */
 } gpi_backup;
 
-enum { GPI_MAGIC = 0x6770756c };
+enum { GPI_MAGIC = 0x6770756c, GPI_ENDED }; /* in use; ended: its struct is free */
 
 struct gpupool_arena {
-    int magic;     /* 0: destroyed, or in a forked child */
-    int attention; /* not 0: fast paths go the slow way (mail, broken, not awake) */
-    gpi_lock lock; /* of all that follows but where a comment says otherwise */
-    int outside;   /* threads that have opened the lock for a call, and come back */
-    int returns;   /* counts up when one does, while the arena falls asleep */
+    gpupool_arena
+        *next_arena; /* of the process's list; stays when the struct serves again (LIFE) */
+    int magic;       /* 0: comes or goes, or in a forked child */
+    int attention;   /* not 0: fast paths go the slow way (mail, broken, not awake) */
+    gpi_lock lock;   /* of all that follows but where a comment says otherwise */
+    int outside;     /* threads that have opened the lock for a call, and come back */
+    int returns;     /* counts up when one does, while the arena falls asleep */
     gpi_sleep sleep;
     gpi_backup backup;
     gpi_driver driver;
@@ -1835,8 +1708,7 @@ struct gpupool_arena {
     gpi_streams streams;
     gpi_chunks chunks;
     gpi_stitches stitches;
-    gpupool_counter allocated, requested;
-    uint64_t blocks, allocs, frees, failures;
+    gpupool_stats stats;  /* what gpi_figures_read does not find elsewhere */
     uint64_t short_until; /* memory was short: up to this position frees keep no caches */
     gpi_mail *mail;       /* atomic: blocks freed in host functions (ALLOC) */
     gpupool_capture *spare_captures; /* released scopes, linked by graph.next (CAPTURE) */
@@ -1846,7 +1718,6 @@ struct gpupool_arena {
     char broken_text[256];
     char name[32];
     gpupool_arena_config config;
-    gpupool_arena *next_arena;
     gpupool_arena **default_at; /* the process's place for it, if it is a default arena (SHAPE) */
     int visitors, departures;   /* threads that found it in the process's list; that left (LIFE) */
 };
@@ -1860,22 +1731,19 @@ static void gpi_arena_open(gpupool_arena *arena) {
     gpi_system_unlock(&arena->lock);
 }
 
-/* Who opened the lock has it again. */
-static void gpi_arena_return(gpupool_arena *arena) {
+static void gpi_arena_close(gpupool_arena *arena) {
+    gpi_system_lock(&arena->lock);
     arena->outside--;
     if (arena->sleep == GPI_FALLING) gpi_system_wake_all(&arena->returns);
 }
 
-static void gpi_arena_close(gpupool_arena *arena) {
-    gpi_system_lock(&arena->lock);
-    gpi_arena_return(arena);
-}
-
-/* Between two steps of long work: others go on. */
+/* Between two steps of long work a thread that waits for the lock has it first: who takes its lock
+   again at once would win each time against a thread that must wake up. */
 static void gpi_arena_pass(gpupool_arena *arena) {
-    arena->outside++;
-    gpi_system_pass(&arena->lock);
-    gpi_arena_return(arena);
+    int pauses = GPI_LOOK(&arena->lock) == 2 ? 4096 : 64;
+    gpi_arena_open(arena);
+    while (pauses-- && !GPI_LOOK(&arena->lock)) GPI_PAUSE();
+    gpi_arena_close(arena);
 }
 
 /* A call that must not fail has failed: from now on requests fail with this cause. */
@@ -1908,15 +1776,26 @@ static uint32_t gpi_buddy_bin(uint64_t units) {
 
 /* The first bin from `bin` on that has a run. */
 static uint32_t gpi_buddy_next_bin(const gpi_list *list, uint32_t bin) {
-    uint32_t row = bin / GPI_STEPS;
-    unsigned steps = row < 64 ? list->steps[row] & (0xffu << bin % GPI_STEPS) : 0;
-    if (!steps) {
-        uint64_t orders = row < 63 ? list->orders & (~(uint64_t)1 << row) : 0;
-        if (!orders) return GPI_NO_BIN;
-        row = gpi_low_bit(orders);
-        steps = list->steps[row];
-    }
-    return row * GPI_STEPS + gpi_low_bit(steps);
+    uint64_t bits = ~(uint64_t)0 << bin % 64;
+    for (; bin < GPI_BINS; bin = (bin / 64 + 1) * 64, bits = ~(uint64_t)0)
+        if (list->used[bin / 64] & bits)
+            return bin / 64 * 64 + (unsigned)__builtin_ctzll(list->used[bin / 64] & bits);
+    return GPI_NO_BIN;
+}
+
+/* -- chains of runs, by next and prev: bins, and what hangs from a stream -- */
+
+static void gpi_run_link(gpi_run **head, gpi_run *before, gpi_run *run) {
+    gpi_run **link = before ? &before->next : head;
+    run->prev = before;
+    run->next = *link;
+    if (run->next) run->next->prev = run;
+    *link = run;
+}
+
+static void gpi_run_unlink(gpi_run **head, gpi_run *run) {
+    if (run->next) run->next->prev = run->prev;
+    *(run->prev ? &run->prev->next : head) = run->next;
 }
 
 /* Bins of large runs are in the order of addresses: so where a large block lies depends on what is
@@ -1929,13 +1808,8 @@ static void gpi_buddy_file(gpi_buddy *buddy, gpi_run *run) {
     gpi_run *before = NULL, *after = list->heads[bin];
     int steps = run->units >= GPI_LARGE ? 512 : 0;
     for (; after && steps-- > 0 && after->unit < run->unit; after = after->next) before = after;
-    run->prev = before;
-    run->next = after;
-    if (after) after->prev = run;
-    if (before) before->next = run;
-    else list->heads[bin] = run;
-    list->orders |= (uint64_t)1 << bin / GPI_STEPS;
-    list->steps[bin / GPI_STEPS] |= (uint8_t)(1u << bin % GPI_STEPS);
+    gpi_run_link(&list->heads[bin], before, run);
+    list->used[bin / 64] |= (uint64_t)1 << bin % 64;
     list->units += run->units;
     if (list->stream) gpi_counter_move(&buddy->pending, (int64_t)(run->units * GPI_UNIT));
     buddy->free_runs += run->state == GPI_FREE;
@@ -1943,12 +1817,9 @@ static void gpi_buddy_file(gpi_buddy *buddy, gpi_run *run) {
 
 static void gpi_buddy_unfile(gpi_buddy *buddy, gpi_run *run) {
     gpi_list *list = run->list;
-    uint32_t bin = gpi_buddy_bin(run->units), row = bin / GPI_STEPS;
-    if (run->next) run->next->prev = run->prev;
-    if (run->prev) run->prev->next = run->next;
-    else list->heads[bin] = run->next;
-    if (!list->heads[bin]) list->steps[row] &= (uint8_t) ~(1u << bin % GPI_STEPS);
-    if (!list->steps[row]) list->orders &= ~((uint64_t)1 << row);
+    uint32_t bin = gpi_buddy_bin(run->units);
+    gpi_run_unlink(&list->heads[bin], run);
+    if (!list->heads[bin]) list->used[bin / 64] &= ~((uint64_t)1 << bin % 64);
     list->units -= run->units;
     if (list->stream) buddy->pending.now -= run->units * GPI_UNIT;
     buddy->free_runs -= run->state == GPI_FREE;
@@ -1961,10 +1832,9 @@ static gpi_chunk *gpi_buddy_chunk(const gpi_buddy *buddy, uint64_t unit) {
 }
 
 static uint64_t gpi_address(const gpi_buddy *buddy, uint64_t unit) {
-    const gpi_chunk *chunk;
-    if (!buddy->is_apart) return buddy->base + unit * GPI_UNIT;
-    chunk = gpi_buddy_chunk(buddy, unit);
-    return chunk ? (uint64_t)(uintptr_t)chunk->memory + (unit - chunk->unit) * GPI_UNIT : 0;
+    const gpi_chunk *chunk = buddy->is_apart ? gpi_buddy_chunk(buddy, unit) : NULL;
+    if (!chunk) return buddy->base + unit * GPI_UNIT;
+    return (uint64_t)(uintptr_t)chunk->memory + (unit - chunk->unit) * GPI_UNIT;
 }
 
 static void gpi_buddy_enter(gpi_buddy *buddy, gpi_run *run) {
@@ -1998,40 +1868,27 @@ static gpi_run *gpi_buddy_at(const gpi_buddy *buddy, uint64_t unit) {
 
 /* -- split and join: the runs are in no list -- */
 
-/* A new record (the caller has ensured room). Three fields may be read by others: see B4. */
-static gpi_run *gpi_buddy_new(gpi_buddy *buddy, uint64_t unit, uint64_t units) {
-    gpi_run *run = buddy->spare;
-    if (run) buddy->spare = run->left;
-    else run = (gpi_run *)gpi_region_get(&buddy->region, sizeof *run);
-    run->next = run->prev = run->left = run->right = NULL;
-    run->unit = unit;
-    run->units = units;
-    run->list = NULL;
-    run->stitch = NULL;
-    run->of.uses = NULL;
-    run->by.label = NULL;
-    run->slack = 0;
-    run->state = GPI_TAKEN;
-    run->is_cached = run->is_followed = 0;
-    return run;
-}
-
+/* The caller has ensured room for a record. What others may read of it without a lock stays (B4).
+ */
 static gpi_run *gpi_buddy_split(gpi_buddy *buddy, gpi_run *run, uint64_t unit) {
-    gpi_run *right = gpi_buddy_new(buddy, unit, run->unit + run->units - unit);
-    run->units = unit - run->unit;
-    right->state = run->state;
-    right->list = run->list;
-    right->of = run->of;
-    right->by = run->by;
+    size_t skip = offsetof(gpi_run, next);
+    gpi_run *right = buddy->spare;
+    if (right) buddy->spare = right->left;
+    else right = (gpi_run *)gpi_region_get(&buddy->region, sizeof *right);
+    memcpy((char *)right + skip, (const char *)run + skip, sizeof *right - skip);
+    right->unit = unit;
+    right->units -= unit - run->unit;
     right->left = run;
-    right->right = run->right;
+    run->units = unit - run->unit;
     run->right = right;
     if (right->right) right->right->left = right;
     gpi_buddy_enter(buddy, right);
     return right;
 }
 
-static gpi_run *gpi_buddy_join(gpi_buddy *buddy, gpi_run *left, gpi_run *right) {
+/* Joins a run and its right neighbour. */
+static gpi_run *gpi_buddy_join(gpi_buddy *buddy, gpi_run *left) {
+    gpi_run *right = left->right;
     gpi_buddy_forget(buddy, right);
     if (right->units > left->units) left->by = right->by;
     left->units += right->units;
@@ -2045,39 +1902,38 @@ static gpi_run *gpi_buddy_join(gpi_buddy *buddy, gpi_run *left, gpi_run *right) 
 
 /* -- memory becomes free, and is taken -- */
 
-/* Whether a neighbour joins a run that becomes free: of the same list; or finished memory, which
-   then waits for the stream's work again: at most as much as was freed (*most). */
-static int gpi_buddy_joins(const gpi_buddy *buddy, const gpi_run *side, const gpi_run *run,
-                           uint64_t *most) {
-    if (!side || side->state != run->state) return 0;
-    if (buddy->is_apart && run->state == GPI_FREE &&
-        gpi_buddy_chunk(buddy, side->unit) != gpi_buddy_chunk(buddy, run->unit))
-        return 0;
-    if (side->list == run->list) return 1;
-    if (side->list != &buddy->any || side->units > *most) return 0;
-    *most -= side->units;
-    return 1;
+/* The neighbour that joins a run that becomes free; NULL: none. It is of the same list; or finished
+   memory, which then waits for the stream's work again: at most as much as was freed (*most). */
+static gpi_run *gpi_buddy_mate(const gpi_buddy *buddy, const gpi_run *run, uint64_t *most) {
+    gpi_run *side = run->left;
+    int i;
+    for (i = 0; i < 2; i++, side = run->right) {
+        if (!side || side->state != run->state) continue;
+        if (buddy->is_apart && run->state == GPI_FREE &&
+            gpi_buddy_chunk(buddy, side->unit) != gpi_buddy_chunk(buddy, run->unit))
+            continue;
+        if (side->list == run->list) return side;
+        if (side->list != &buddy->any || side->units > *most) continue;
+        *most -= side->units;
+        return side;
+    }
+    return NULL;
 }
 
 /* Files a run that the caller has in hand: EMPTY, SPACE or FREE, in a list, freed at a position. */
 static gpi_run *gpi_buddy_put(gpi_buddy *buddy, gpi_run *run, gpi_state state, gpi_list *list,
                               uint64_t at) {
     uint64_t most = list->stream && list->stream->kind != GPI_GRAPH ? run->units : 0;
+    gpi_run *side;
     run->state = (uint8_t)state;
     run->list = list;
     run->of.at = list->stream ? at : 0;
     run->stitch = NULL;
-    while (gpi_buddy_joins(buddy, run->left, run, &most)) {
-        gpi_run *left = run->left;
-        gpi_buddy_unfile(buddy, left);
-        left->list = list;
-        left->of.at = gpi_max(left->of.at, run->of.at);
-        run = gpi_buddy_join(buddy, left, run);
-    }
-    while (gpi_buddy_joins(buddy, run->right, run, &most)) {
-        gpi_buddy_unfile(buddy, run->right);
-        run->of.at = gpi_max(run->of.at, run->right->of.at);
-        gpi_buddy_join(buddy, run, run->right);
+    while ((side = gpi_buddy_mate(buddy, run, &most)) != NULL) {
+        gpi_buddy_unfile(buddy, side);
+        side->of.at = run->of.at = gpi_max(side->of.at, run->of.at);
+        run = gpi_buddy_join(buddy, side == run->left ? side : run);
+        run->list = list;
     }
     gpi_buddy_file(buddy, run);
     return run;
@@ -2107,12 +1963,6 @@ static uint64_t gpi_buddy_start(const gpi_buddy *buddy, const gpi_run *run, uint
     return run->unit + (gpi_up(address, alignment) - address) / GPI_UNIT;
 }
 
-static int gpi_buddy_fits(const gpi_buddy *buddy, const gpi_run *run, uint64_t units,
-                          uint64_t alignment) {
-    uint64_t lost = gpi_buddy_start(buddy, run, alignment) - run->unit;
-    return lost < run->units && run->units - lost >= units;
-}
-
 typedef struct gpi_search {
     gpi_list *lists[2]; /* where to look; lists[1] may be NULL */
     uint64_t units, alignment;
@@ -2128,9 +1978,11 @@ static gpi_run *gpi_buddy_find(const gpi_buddy *buddy, const gpi_search *search)
         least = GPI_NO_BIN;
         for (i = 0; i < 2 && search->lists[i]; i++) {
             gpi_run *run = search->lists[i]->heads[bin];
+            if (search->lists[i]->units < search->units) continue;
             for (left = search->tries; run && left; run = run->next, left--)
                 if (run->of.at < search->below &&
-                    gpi_buddy_fits(buddy, run, search->units, search->alignment))
+                    gpi_buddy_start(buddy, run, search->alignment) + search->units <=
+                        run->unit + run->units)
                     return run;
             least = (uint32_t)gpi_min(least, gpi_buddy_next_bin(search->lists[i], bin + 1));
         }
@@ -2152,19 +2004,13 @@ static gpi_run **gpi_buddy_bucket(const gpi_buddy *buddy, uint64_t address) {
     return &buddy->index[gpi_hash(address / GPI_UNIT) >> (64 - GPI_INDEX_BITS)];
 }
 
-/* Without the lock. May miss a block: then the caller asks again under the lock. What it finds is
-   to be believed only after a look under the lock of the stream that `cache` names. */
-static inline gpi_run *gpi_buddy_peek(const gpi_buddy *buddy, uint64_t address) {
+/* Looks at `steps` entries. Without the lock it may miss a block: then the caller asks again under
+   the lock. What it finds is to be believed only after a look under the lock of the stream that
+   `cache` names. */
+static inline gpi_run *gpi_buddy_lookup(const gpi_buddy *buddy, uint64_t address, int steps) {
     gpi_run *run = GPI_READ(gpi_buddy_bucket(buddy, address));
-    int steps = 16;
     while (run && steps-- && GPI_LOOK(&run->address) != address) run = GPI_READ(&run->hash_next);
     return steps > 0 ? run : NULL;
-}
-
-static gpi_run *gpi_buddy_lookup(const gpi_buddy *buddy, uint64_t address) {
-    gpi_run *run = *gpi_buddy_bucket(buddy, address);
-    while (run && run->address != address) run = run->hash_next;
-    return run;
 }
 
 static void gpi_buddy_index(gpi_buddy *buddy, gpi_run *run) {
@@ -2192,8 +2038,9 @@ static uint64_t gpi_block_units(const gpi_run *run) {
    ST1  passed <= issued, mark_at <= issued. (stream, position) stays true for ever, since positions
         only grow; so nothing counts references to streams.
    ST2  A stream's list has runs with at <= issued; runs of list ANY have finished.
-   ST3  `recording`: a thread records the event, lock open; nobody else asks or records it.
-   `followers`: threads wait for it, lock open; nobody records it. ST4  cached_units is the sum of
+   ST3  `users`: threads record the event, or wait for it, lock open; nobody else records it. While
+        a thread records it, `event` is NULL: nobody asks for it, or waits.
+   ST4  cached_units is the sum of
    the cache. A run has cache == s only while s->lock protects it. ST5  A WAITING block with a
    graph's use is owned by that graph; others hang in `waiting`.
 
@@ -2204,19 +2051,14 @@ static uint64_t gpi_block_units(const gpi_run *run) {
 
 /* -- finding streams -- */
 
-#ifdef CUDA_API_PER_THREAD_DEFAULT_STREAM /* nvcc --default-stream per-thread: what NULL means */
-#define GPI_NULL_STREAM cudaStreamPerThread
-#else
-#define GPI_NULL_STREAM cudaStreamLegacy
-#endif
-
 /* O6: the per-thread default stream's key is the thread's number, which is never used twice; so
    only its thread records marks for it. Handles are even, these keys are odd. */
 static inline uintptr_t gpi_stream_key(cudaStream_t stream) {
-    if (!stream) stream = GPI_NULL_STREAM;
-    if (stream == cudaStreamLegacy) return 1;
-    if (stream == cudaStreamPerThread) return (uintptr_t)(gpi_system_thread_number() * 2 + 1);
-    return (uintptr_t)stream;
+    if (!stream) stream = GPUPOOL_STREAM_HERE;
+    if (stream != cudaStreamPerThread) return (uintptr_t)stream;
+    if (!gpi_thread.number)
+        gpi_thread.number = __atomic_add_fetch(&gpi_process.threads, 1, __ATOMIC_RELAXED);
+    return (uintptr_t)(gpi_thread.number * 2 + 1);
 }
 
 static inline gpi_stream **gpi_stream_bucket(gpupool_arena *arena, uintptr_t key) {
@@ -2238,21 +2080,13 @@ static uint64_t gpi_stream_done(const gpupool_arena *arena, const gpi_stream *s)
 
 /* And up to which another stream can wait for it on the device. */
 static uint64_t gpi_stream_marked(const gpupool_arena *arena, const gpi_stream *s) {
-    return s->recording ? gpi_stream_done(arena, s)
-                        : gpi_max(gpi_stream_done(arena, s), s->mark_at);
+    uint64_t done = gpi_stream_done(arena, s);
+    return s->event ? gpi_max(done, s->mark_at) : done;
 }
 
 static uint64_t gpi_stream_issue(gpupool_arena *arena, gpi_stream *s) {
-    s->issued = arena->streams.position + 1;
-    GPI_SET(&arena->streams.position, s->issued); /* fast paths look at it */
-    return s->issued;
-}
-
-/* Whether nothing is left of a retired stream, so that its struct may be another's. O15: a block
-   that is OUT names its stream's struct. */
-static int gpi_stream_is_over(const gpupool_arena *arena, const gpi_stream *s) {
-    return s->key == 0 && !s->list.units && !s->outs && !s->recording && !s->followers &&
-           !s->is_busy && s->issued <= gpi_stream_done(arena, s);
+    GPI_SET(&arena->streams.position, arena->streams.position + 1); /* fast paths look at it */
+    return s->issued = arena->streams.position;
 }
 
 /* CUDA's id of a stream, which two streams with one handle, one after the other, do not share. 0:
@@ -2268,22 +2102,19 @@ static inline uint64_t gpi_stream_id(const gpi_driver *driver, cudaStream_t stre
 /* O12: a stream of the program works in the context of the device or of a peer. */
 static gpupool_result gpi_stream_context(gpi_driver *driver, cudaStream_t stream,
                                          CUcontext *context) {
-    CUresult error;
-    int i;
+    CUresult error = CUDA_SUCCESS;
+    int i = 0;
     *context = driver->context;
-    if (gpi_driver_is_special(stream)) return GPUPOOL_OK;
-    error = driver->stream_context(stream, context);
-    if (error != CUDA_SUCCESS && error != CUDA_ERROR_INVALID_HANDLE &&
-        error != CUDA_ERROR_INVALID_VALUE && error != CUDA_ERROR_CONTEXT_IS_DESTROYED)
-        return gpi_driver_told(driver, GPI_CALL_stream_context, error);
-    if (error != CUDA_SUCCESS)
+    if (!gpi_driver_is_special(stream)) error = driver->stream_context(stream, context);
+    if (error == CUDA_ERROR_INVALID_HANDLE || error == CUDA_ERROR_INVALID_VALUE ||
+        error == CUDA_ERROR_CONTEXT_IS_DESTROYED)
         return gpi_system_fail(GPUPOOL_E_ARGUMENT,
                                "stream %p: CUDA does not know it (rule 2: a "
                                "stream lives until its last call)",
                                (void *)stream);
-    for (i = 0; i < driver->peer_count && *context != driver->context; i++)
-        if (*context == driver->peer_contexts[i]) return GPUPOOL_OK;
-    if (*context == driver->context) return GPUPOOL_OK;
+    if (error != CUDA_SUCCESS) return GPI_TOLD(driver, stream_context, error);
+    while (i < driver->peer_count && *context != driver->peer_contexts[i]) i++;
+    if (i < driver->peer_count || *context == driver->context) return GPUPOOL_OK;
     return gpi_system_fail(GPUPOOL_E_ARGUMENT,
                            "stream %p belongs to another device or context than "
                            "the arena or ring, and to no peer of it",
@@ -2299,10 +2130,13 @@ static void gpi_stream_link(gpupool_arena *arena, gpi_stream *s, uintptr_t key) 
     GPI_PUBLISH(head, s);
 }
 
-/* A struct for a new stream: one that is over, whose event is of the same context; or a new one. */
+/* A struct for a new stream: a new one, or that of a retired stream of which nothing is left, and
+   whose event is of the same context. O15: a block that is OUT names its stream's struct. */
 static gpi_stream *gpi_stream_new(gpupool_arena *arena, uintptr_t key, CUcontext context) {
     gpi_stream *s = *gpi_stream_bucket(arena, key);
-    while (s && (s->context != context || !gpi_stream_is_over(arena, s))) s = s->chain;
+    while (s && (s->key || s->context != context || s->list.units || s->outs || s->users ||
+                 s->issued > gpi_stream_done(arena, s)))
+        s = s->chain;
     if (s) return s;
     s = (gpi_stream *)gpi_system_zeroed(sizeof *s);
     if (!s) return NULL;
@@ -2325,20 +2159,17 @@ static void gpi_stream_open(gpupool_arena *arena) {
 
 static void gpi_stream_close(gpupool_arena *arena) {
     gpi_stream *s, *next;
-    gpi_visit visit;
     for (s = arena->streams.all_streams; s; s = next) {
         next = s->next;
         if (s->kind != GPI_ORDINARY) continue;
-        gpi_driver_enter(&arena->driver, s->context, &visit);
-        if (s->event) arena->driver.event_destroy(s->event);
-        gpi_driver_leave(&arena->driver, &visit);
+        if (s->event) gpi_driver_drop(&arena->driver, &s->event);
         GPUPOOL_FREE(s);
     }
     arena->streams.all_streams = NULL;
 }
 
-/* Finds the stream of a call, or makes its struct. Under the arena's lock. In a broken arena frees
-   succeed on whatever stream: nobody gets the memory again. */
+/* Finds the stream of a call, or makes its struct. Under the arena's lock. Where that fails, *out
+   is ALL: in a broken arena or context frees succeed, behind all work. */
 static gpupool_result gpi_stream_get(gpupool_arena *arena, cudaStream_t stream, gpi_stream **out) {
     uintptr_t key = gpi_stream_key(stream);
     gpupool_result result;
@@ -2349,11 +2180,13 @@ static gpupool_result gpi_stream_get(gpupool_arena *arena, cudaStream_t stream, 
     if (arena->broken) return GPUPOOL_OK;
     result = gpi_stream_context(&arena->driver, stream, &context);
     if (result != GPUPOOL_OK) return result;
-    *out = s = gpi_stream_new(arena, key, context);
+    /* the newest was an ordinary one: this is the second */
+    arena->streams.is_shared |= arena->streams.all_streams->kind == GPI_ORDINARY;
+    s = gpi_stream_new(arena, key, context);
     if (!s) return gpi_system_no_memory();
+    *out = s;
     s->passed = gpi_max(s->passed, arena->streams.passed);
     GPI_SET(&s->id, gpi_stream_id(&arena->driver, stream));
-    if (++arena->streams.ordinary_count > 1) arena->streams.is_shared = 1;
     gpi_system_lock(&s->lock);
     GPI_PUBLISH(&s->key, key);
     gpi_system_unlock(&s->lock);
@@ -2367,8 +2200,6 @@ static void gpi_stream_finish(gpupool_arena *arena, gpi_stream *s) {
     uint64_t done = gpi_stream_done(arena, s);
     gpi_run *run, *next;
     uint32_t bin;
-    if (s->moved >= done) return;
-    s->moved = done;
     for (bin = gpi_buddy_next_bin(&s->list, 0); bin != GPI_NO_BIN;
          bin = gpi_buddy_next_bin(&s->list, bin + 1))
         for (run = s->list.heads[bin]; run; run = next) {
@@ -2382,44 +2213,27 @@ static void gpi_stream_finish(gpupool_arena *arena, gpi_stream *s) {
 /* The work of a stream, or with NULL of the whole device, is known to have come so far. */
 static void gpi_stream_pass(gpupool_arena *arena, gpi_stream *s, uint64_t at) {
     uint64_t *passed = s ? &s->passed : &arena->streams.passed;
+    gpi_stream *each = s ? s : arena->streams.all_streams;
     *passed = gpi_max(*passed, at);
     arena->streams.progress++;
+    for (; each; each = s ? NULL : each->next) gpi_stream_finish(arena, each);
 }
 
-static void gpi_stream_make_busy(gpupool_arena *arena, gpi_stream *s) {
-    if (s->is_busy) return;
-    s->is_busy = 1;
-    s->next_busy = arena->streams.busy;
-    arena->streams.busy = s;
-}
-
-/* Asks the streams whose marks are under way. A stream whose event is being recorded stays. */
-static void gpi_stream_poll_busy(gpupool_arena *arena) {
+/* Asks the marks under way, but those that a thread records again. */
+static void gpi_stream_poll(gpupool_arena *arena) {
     CUstreamCaptureMode mode = CU_STREAM_CAPTURE_MODE_RELAXED;
-    gpi_stream **link = &arena->streams.busy, *s;
+    gpi_stream *s = arena->streams.all_streams;
     CUresult error;
-    if (!*link) return;
-    arena->driver.exchange(&mode);
-    while ((s = *link) != NULL) {
-        error = CUDA_ERROR_NOT_READY;
-        if (!s->recording && s->mark_at > gpi_stream_done(arena, s))
-            error = arena->driver.event_query(s->event);
-        else if (!s->recording) error = CUDA_SUCCESS;
-        if (error == CUDA_SUCCESS) {
-            gpi_stream_pass(arena, s, s->mark_at);
-            s->is_busy = 0;
-            *link = s->next_busy;
-            gpi_stream_finish(arena, s);
-            continue;
-        }
-        if (error != CUDA_ERROR_NOT_READY) { /* O11: an error that stays */
-            gpi_driver_told(&arena->driver, GPI_CALL_event_query, error);
-            gpi_arena_break(arena);
-            break;
-        }
-        link = &s->next_busy;
+    int asked = 0;
+    for (; s && !arena->broken; s = s->next) {
+        if (gpi_stream_marked(arena, s) <= gpi_stream_done(arena, s)) continue;
+        if (!asked++) arena->driver.exchange(&mode);
+        error = arena->driver.event_query(s->event);
+        if (error == CUDA_ERROR_NOT_READY) continue;
+        if (error == CUDA_SUCCESS) gpi_stream_pass(arena, s, s->mark_at);
+        else if (GPI_TOLD(&arena->driver, event_query, error)) gpi_arena_break(arena); /* O11 */
     }
-    arena->driver.exchange(&mode);
+    if (asked) arena->driver.exchange(&mode);
 }
 
 /* -- marks -- */
@@ -2434,22 +2248,25 @@ static void gpi_stream_forget_fresh(gpupool_arena *arena, gpi_stream *s) {
    none. */
 static gpupool_result gpi_stream_mark(gpupool_arena *arena, gpi_stream *s, cudaStream_t handle) {
     uint64_t at = s->issued;
+    CUevent event = s->event;
     gpupool_result result;
     gpi_stream_forget_fresh(arena, s);
-    if (s->kind != GPI_ORDINARY || s->recording || s->followers) return GPUPOOL_OK;
-    if (at <= gpi_stream_marked(arena, s)) return GPUPOOL_OK;
-    s->recording = 1;
+    if (s->kind != GPI_ORDINARY || s->users || at <= gpi_stream_marked(arena, s)) return GPUPOOL_OK;
+    s->users++;
+    s->event = NULL;
     gpi_arena_open(arena);
-    result = gpi_driver_mark(&arena->driver, s->context, &s->event, handle);
+    result = gpi_driver_mark(&arena->driver, s->context, &event, handle);
     gpi_arena_close(arena);
-    s->recording = 0;
-    if (!s->event) s->mark_at = 0;
+    s->users--;
+    s->event = event;
+    if (!event) s->mark_at = 0;
     if (result != GPUPOOL_OK) return result;
     s->mark_at = gpi_max(s->mark_at, at);
-    arena->streams.marks++;
-    gpi_stream_make_busy(arena, s);
+    arena->stats.marks++;
     return GPUPOOL_OK;
 }
+
+enum { GPI_MARKS = 256 }; /* in vain, after which marks become rarer: a power of two */
 
 /* Whether a free should record a mark. After 1/128 of reserved memory or 256 frees a mark costs
    three calls and makes memory known to be finished early enough: twice as many marks save no
@@ -2461,11 +2278,11 @@ static int gpi_stream_is_due(gpupool_arena *arena, gpi_stream *s) {
     const gpi_streams *streams = &arena->streams;
     uint64_t reserved = arena->chunks.reserved.now;
     uint64_t base = gpi_max(reserved / 128, 4 << 20) / GPI_UNIT;
+    uint64_t shift = gpi_min(streams->marks_in_vain / GPI_MARKS, 8);
     if (!streams->is_shared || !s->fresh_frees || s->kind != GPI_ORDINARY) return 0;
     if (streams->position < arena->short_until) return 1;
     if (s->fresh_units >= base && streams->fresh_units > reserved / 8 / GPI_UNIT) return 1;
-    return s->fresh_frees >= (uint64_t)256 << streams->mark_shift ||
-           s->fresh_units >= base << streams->mark_shift;
+    return s->fresh_frees >= (uint64_t)256 << shift || s->fresh_units >= base << shift;
 }
 
 /* Ends a free: records the mark if one is due and the one before has passed; while memory is short,
@@ -2474,59 +2291,61 @@ static int gpi_stream_is_due(gpupool_arena *arena, gpi_stream *s) {
 static void gpi_stream_mark_due(gpupool_arena *arena, gpi_stream *s, cudaStream_t handle) {
     gpi_failure before;
     gpi_streams *streams = &arena->streams;
-    if (!gpi_stream_is_due(arena, s) || s->recording) return;
-    if (streams->position >= arena->short_until) gpi_stream_poll_busy(arena);
-    if (s->mark_at > gpi_stream_done(arena, s) && streams->position >= arena->short_until) {
-        gpi_stream_forget_fresh(arena, s);
-        return;
+    if (!gpi_stream_is_due(arena, s) || s->users) return;
+    if (streams->position >= arena->short_until) {
+        gpi_stream_poll(arena);
+        if (s->mark_at > gpi_stream_done(arena, s)) {
+            gpi_stream_forget_fresh(arena, s);
+            return;
+        }
     }
-    if (++streams->marks_in_vain >= 256 && streams->mark_shift < 8) {
-        streams->mark_shift++;
-        streams->marks_in_vain = 0;
-    }
-    before = gpi_thread.last;
+    streams->marks_in_vain++;
+    gpi_failure_copy(&before, &gpi_thread.last);
     gpi_stream_mark(arena, s, handle);
-    gpi_thread.last = before;
+    gpi_failure_copy(&gpi_thread.last, &before);
 }
 
 /* A request wanted memory of others that no mark covers. */
 static void gpi_stream_want_marks(gpupool_arena *arena) {
-    arena->streams.mark_shift = arena->streams.marks_in_vain = 0;
+    arena->streams.marks_in_vain = 0;
 }
 
 /* A request takes memory: if another stream freed it, marks have paid. */
 static void gpi_stream_note_taken(gpupool_arena *arena, const gpi_run *run, const gpi_stream *s) {
-    if (run->by.freed_by && run->by.freed_by != s) arena->streams.marks_in_vain = 0;
+    uint64_t *in_vain = &arena->streams.marks_in_vain;
+    if (run->by.freed_by && run->by.freed_by != s) *in_vain = gpi_down(*in_vain, GPI_MARKS);
 }
 
 /* Makes the request's stream wait, on the device, for another stream's mark. The lock opens; the
    memory in question is TAKEN (O3). */
 static gpupool_result gpi_stream_follow(gpupool_arena *arena, gpi_stream *s, gpi_stream *owner,
                                         cudaStream_t handle) {
+    gpi_driver *driver = &arena->driver;
     gpupool_result result;
-    if (s->recording || !s->event) return GPUPOOL_E_OUT_OF_MEMORY;
-    s->followers++;
+    if (!s->event) return GPUPOOL_E_OUT_OF_MEMORY;
+    GPI_VISIT(gpi_driver_is_special(handle) ? driver : NULL, owner->context); /* D3 */
+    s->users++;
     gpi_arena_open(arena);
-    result = gpi_driver_follow(&arena->driver, owner->context, handle, s->event);
+    result = gpi_driver_is_capturing(driver, handle)
+                 ? gpi_driver_capturing()
+                 : GPI_TELL(driver, stream_wait, handle, s->event, 0);
     gpi_arena_close(arena);
-    s->followers--;
-    arena->streams.stream_waits += result == GPUPOOL_OK;
+    s->users--;
+    arena->stats.stream_waits += result == GPUPOOL_OK;
     return result;
 }
 
 /* -- uses -- */
 
 static void gpi_stream_add_use(gpupool_arena *arena, gpi_run *run, gpi_stream *s, uint64_t at) {
-    gpi_use *use = run->of.uses;
+    gpi_use *use = run->of.uses, first = {use, s, 0};
     while (use && use->stream != s) use = use->next;
     if (!use) {
         gpi_buddy *buddy = &arena->buddy;
         use = buddy->spare_uses;
         if (use) buddy->spare_uses = use->next;
         else use = (gpi_use *)gpi_region_get(&buddy->region, sizeof *use);
-        use->stream = s;
-        use->at = 0;
-        use->next = run->of.uses;
+        *use = first;
         run->of.uses = use;
     }
     use->at = gpi_max(use->at, at);
@@ -2556,29 +2375,16 @@ static gpi_stream *gpi_stream_graph_of(const gpi_run *run) {
     return graph;
 }
 
-static void gpi_stream_hang(gpi_run **head, gpi_run *run) {
-    run->prev = NULL;
-    run->next = *head;
-    if (run->next) run->next->prev = run;
-    *head = run;
-}
-
-static void gpi_stream_unhang(gpi_run **head, gpi_run *run) {
-    if (run->next) run->next->prev = run->prev;
-    if (run->prev) run->prev->next = run->next;
-    else *head = run->next;
-}
-
 /* A freed block that is TAKEN waits for its uses, hung from `head`; and no longer. */
 static void gpi_stream_wait_for_uses(gpupool_arena *arena, gpi_run *run, gpi_run **head) {
     run->state = GPI_WAITING;
-    gpi_stream_hang(head, run);
+    gpi_run_link(head, NULL, run);
     gpi_counter_move(&arena->buddy.pending, (int64_t)(gpi_block_units(run) * GPI_UNIT));
 }
 
 static void gpi_stream_stop_waiting(gpupool_arena *arena, gpi_run *run, gpi_run **head) {
     run->state = GPI_TAKEN;
-    gpi_stream_unhang(head, run);
+    gpi_run_unlink(head, run);
     arena->buddy.pending.now -= gpi_block_units(run) * GPI_UNIT;
 }
 
@@ -2586,21 +2392,11 @@ static void gpi_stream_stop_waiting(gpupool_arena *arena, gpi_run *run, gpi_run 
 
 /* Adds up what the cache has counted. Both locks are held, or nobody else knows the stream. */
 static void gpi_stream_fold(gpupool_arena *arena, gpi_stream *s) {
-    gpi_counter_fold(&arena->allocated, &s->allocated);
-    gpi_counter_fold(&arena->requested, &s->requested);
-    arena->blocks += (uint64_t)s->more_blocks;
-    arena->allocs += (uint64_t)s->more_allocs;
-    arena->frees += (uint64_t)s->more_frees;
-    s->more_blocks = s->more_allocs = s->more_frees = 0;
-}
-
-static void gpi_stream_fold_all(gpupool_arena *arena) {
-    gpi_stream *s = arena->streams.all_streams;
-    for (; s; s = s->next) {
-        gpi_system_lock(&s->lock);
-        gpi_stream_fold(arena, s);
-        gpi_system_unlock(&s->lock);
-    }
+    gpi_counter_fold(&arena->stats.allocated, &s->allocated);
+    gpi_counter_fold(&arena->stats.requested, &s->requested);
+    arena->stats.allocs += (uint64_t)s->more_allocs;
+    arena->stats.frees += (uint64_t)s->more_frees;
+    s->more_allocs = s->more_frees = 0;
 }
 
 /* Puts a free block that is not stitched into the list of the stream that freed it. */
@@ -2619,6 +2415,7 @@ static void gpi_stream_put(gpupool_arena *arena, gpi_run *run, gpi_stream *s, ui
    first; and adds up its counts. */
 static void gpi_stream_flush(gpupool_arena *arena, gpi_stream *s, uint64_t most) {
     int bin;
+    if (!GPI_LOOK(&s->is_stirred)) return;
     gpi_system_lock(&s->lock);
     for (bin = GPI_SMALL; bin > 0 && s->cached_units > most; bin--)
         while (s->bins[bin] && s->cached_units > most) {
@@ -2632,12 +2429,14 @@ static void gpi_stream_flush(gpupool_arena *arena, gpi_stream *s, uint64_t most)
             gpi_stream_put(arena, run, s, gpi_stream_issue(arena, s));
         }
     gpi_stream_fold(arena, s);
+    GPI_SET(&s->is_stirred, s->cached_units > 0);
     gpi_system_unlock(&s->lock);
 }
 
-static void gpi_stream_flush_all(gpupool_arena *arena) {
+/* All streams likewise: with UINT64_MAX it only adds up. */
+static void gpi_stream_flush_all(gpupool_arena *arena, uint64_t most) {
     gpi_stream *s = arena->streams.all_streams;
-    for (; s; s = s->next) gpi_stream_flush(arena, s, 0);
+    for (; s; s = s->next) gpi_stream_flush(arena, s, most);
 }
 
 /* Takes a block that is OUT away from its cache: then only the arena's lock protects it. Returns 0
@@ -2676,7 +2475,7 @@ static int gpi_stream_describe(const gpi_run *run, gpupool_block *block) {
 
 /* Closes a stream's scope. The arena's lock is held. */
 static void gpi_stream_close_scope(gpi_stream *s) {
-    if (!s->scope) return;
+    if (!s || !s->scope) return;
     s->scope->origin = NULL;
     gpi_system_lock(&s->lock);
     s->scope = NULL;
@@ -2722,37 +2521,45 @@ static uint64_t gpi_stream_cache_most(const gpupool_arena *arena) {
    Read first: gpi_sources, gpi_chunk_make, gpi_chunk_grow, gpi_chunk_give_back. */
 
 typedef enum gpi_source_flag {
-    GPI_MAPS = 1, /* chunks can be mapped a second time: the arena stitches */
-    GPI_HOST =
-        2, /* the host may use a new block at once: only finished memory is handed out (O5) */
-    GPI_ON_DEVICE = 8, /* what the device has free says how much more there is */
-    GPI_ALONE = 4      /* each block is a chunk of its own, and goes back when it is freed */
+    GPI_MAPS = 1,     /* chunks can be mapped a second time: the arena stitches */
+    GPI_HOST = 2,     /* the host uses new blocks at once: finished memory only goes out (O5) */
+    GPI_ALONE = 4,    /* each block is a chunk of its own, and goes back when it is freed */
+    GPI_ON_DEVICE = 8 /* what the device has free says how much more there is */
 } gpi_source_flag;
 
 typedef struct gpi_source {
-    gpupool_source name;
+    const char *name;
     unsigned flags;
     gpupool_result (*get)(gpupool_arena *, gpi_chunk *); /* sets memory; units are known */
     gpupool_result (*give)(gpupool_arena *, gpi_chunk *);
 } gpi_source;
 
-/* -- sources: between gpi_driver_enter and leave -- */
+/* -- sources: under GPI_VISIT -- */
 
-/* The address is the chunk's own. Only what creates and maps is undone; what must not fail breaks
-   the arena. */
+/* Maps a chunk's own memory, or what a stitch has side by side. Only what creates and maps is
+   undone; what must not fail breaks the arena. */
 static gpupool_result gpi_chunk_map(gpupool_arena *arena, gpi_chunk *chunk) {
     gpi_driver *driver = &arena->driver;
-    uint64_t bytes = chunk->units * GPI_UNIT, address = gpi_address(&arena->buddy, chunk->unit);
-    gpupool_result result = gpi_driver_create(driver, bytes, &chunk->handle);
+    const gpi_stitch *stitch = chunk->stitch;
+    uint64_t address = gpi_address(&arena->buddy, chunk->unit), done = 0;
+    uint32_t count = stitch ? stitch->count : 1, i;
+    gpupool_result result = GPUPOOL_OK;
+    if (!stitch)
+        result = GPI_TELL(driver, create, &chunk->handle, chunk->units * GPI_UNIT,
+                          &driver->properties, 0);
     if (result != GPUPOOL_OK) return result;
     chunk->memory = (void *)(uintptr_t)address;
-    result = GPI_TELL(driver, map, address, bytes, 0, chunk->handle, 0);
-    if (result == GPUPOOL_OK) {
-        result = gpi_driver_access(driver, address, bytes);
-        if (result == GPUPOOL_OK) return GPUPOOL_OK;
-        if (driver->unmap(address, bytes) != CUDA_SUCCESS) return gpi_arena_break(arena);
+    for (i = 0; i < count && result == GPUPOOL_OK; i++) {
+        const gpi_chunk *part =
+            stitch ? gpi_buddy_chunk(&arena->buddy, stitch->pieces[i].unit) : chunk;
+        uint64_t bytes = part->units * GPI_UNIT;
+        result = GPI_TELL(driver, map, address + done, bytes, 0, part->handle, 0);
+        if (result == GPUPOOL_OK) done += bytes;
     }
-    driver->release(chunk->handle);
+    if (result == GPUPOOL_OK) result = gpi_driver_access(driver, address, done);
+    if (result == GPUPOOL_OK) return GPUPOOL_OK;
+    if (done && driver->unmap(address, done) != CUDA_SUCCESS) return gpi_arena_break(arena);
+    if (!stitch) driver->release(chunk->handle);
     return result;
 }
 
@@ -2760,14 +2567,15 @@ static gpupool_result gpi_chunk_unmap(gpupool_arena *arena, gpi_chunk *chunk) {
     gpi_driver *driver = &arena->driver;
     uint64_t address = (uint64_t)(uintptr_t)chunk->memory;
     gpupool_result result = GPI_TELL(driver, unmap, address, chunk->units * GPI_UNIT);
-    return result == GPUPOOL_OK ? GPI_TELL(driver, release, chunk->handle) : result;
+    if (result != GPUPOOL_OK || chunk->stitch) return result;
+    return GPI_TELL(driver, release, chunk->handle);
 }
 
 static gpupool_result gpi_chunk_get_device(gpupool_arena *arena, gpi_chunk *chunk) {
     CUdeviceptr address = 0;
     uint64_t bytes = chunk->units * GPI_UNIT;
     gpupool_result result =
-        arena->chunks.source->name == GPUPOOL_SOURCE_MANAGED
+        arena->config.source == GPUPOOL_SOURCE_MANAGED
             ? GPI_TELL(&arena->driver, managed_alloc, &address, bytes, CU_MEM_ATTACH_GLOBAL)
             : GPI_TELL(&arena->driver, memory_alloc, &address, bytes);
     chunk->memory = (void *)(uintptr_t)address;
@@ -2807,13 +2615,14 @@ static gpupool_result gpi_chunk_get_custom(gpupool_arena *arena, gpi_chunk *chun
 }
 
 static const gpi_source gpi_sources[] = {
-    {GPUPOOL_SOURCE_MAPPED, GPI_MAPS | GPI_ON_DEVICE, gpi_chunk_map, gpi_chunk_unmap},
-    {GPUPOOL_SOURCE_DEVICE, GPI_ON_DEVICE, gpi_chunk_get_device, gpi_chunk_give_device},
-    {GPUPOOL_SOURCE_MANAGED, GPI_HOST, gpi_chunk_get_device, gpi_chunk_give_device},
-    {GPUPOOL_SOURCE_PINNED, GPI_HOST, gpi_chunk_get_pinned, gpi_chunk_give_pinned},
-    {GPUPOOL_SOURCE_CUSTOM, 0, gpi_chunk_get_custom, gpi_chunk_give_custom},
-    {GPUPOOL_SOURCE_BYPASS, GPI_ALONE | GPI_ON_DEVICE, gpi_chunk_get_device,
-     gpi_chunk_give_device}};
+    /* by gpupool_source */
+    {"auto", 0, NULL, NULL},
+    {"mapped", GPI_MAPS | GPI_ON_DEVICE, gpi_chunk_map, gpi_chunk_unmap},
+    {"device", GPI_ON_DEVICE, gpi_chunk_get_device, gpi_chunk_give_device},
+    {"managed", GPI_HOST, gpi_chunk_get_device, gpi_chunk_give_device},
+    {"pinned", GPI_HOST, gpi_chunk_get_pinned, gpi_chunk_give_pinned},
+    {"custom", 0, gpi_chunk_get_custom, gpi_chunk_give_custom},
+    {"bypass", GPI_ALONE | GPI_ON_DEVICE, gpi_chunk_get_device, gpi_chunk_give_device}};
 
 /* -- the list -- */
 
@@ -2829,7 +2638,6 @@ static void gpi_chunk_link(gpupool_arena *arena, gpi_chunk *chunk) {
     for (; i && chunks->all[i - 1]->units < chunk->units; i--) chunks->all[i] = chunks->all[i - 1];
     chunks->all[i] = chunk;
     gpi_chunk_cells(arena, chunk, chunk);
-    gpi_counter_move(&chunks->reserved, (int64_t)(chunk->units * GPI_UNIT));
 }
 
 static void gpi_chunk_unlink(gpupool_arena *arena, gpi_chunk *chunk) {
@@ -2839,87 +2647,58 @@ static void gpi_chunk_unlink(gpupool_arena *arena, gpi_chunk *chunk) {
     chunks->count--;
     memmove(&chunks->all[i], &chunks->all[i + 1], (chunks->count - i) * sizeof chunk);
     gpi_chunk_cells(arena, chunk, NULL);
-    if (chunk->is_away) chunks->asleep -= chunk->units * GPI_UNIT;
-    else gpi_counter_move(&chunks->reserved, -(int64_t)(chunk->units * GPI_UNIT));
 }
 
-/* Makes sure of so many entries more in the list. */
-static gpupool_result gpi_chunk_prepare(gpupool_arena *arena, uint64_t more) {
-    gpi_chunks *chunks = &arena->chunks;
-    uint64_t room = (chunks->count + more) * 2;
-    gpi_chunk **all;
-    if (chunks->count + more <= chunks->room) return GPUPOOL_OK;
-    all = (gpi_chunk **)gpi_system_zeroed(room * sizeof *all);
-    if (!all) return gpi_system_no_memory();
-    if (chunks->all) memcpy(all, chunks->all, chunks->count * sizeof *all);
-    GPUPOOL_FREE(chunks->all);
-    chunks->all = all;
-    chunks->room = room;
-    return GPUPOOL_OK;
-}
-/* -- chunks come -- */
-
-static void gpi_chunk_describe(const gpi_chunk *chunk, gpupool_mapping *mapping) {
-    mapping->memory = chunk->memory;
-    mapping->bytes = chunk->units * GPI_UNIT;
-    mapping->handle = chunk->handle;
-}
+/* -- chunks and stitches come and go -- */
 
 /* Calls get or give, for sources that may wait with the arena's lock open (CH3). */
 static gpupool_result gpi_chunk_call(gpupool_arena *arena, gpi_chunk *chunk,
                                      gpupool_result (*call)(gpupool_arena *, gpi_chunk *)) {
     int is_open = !(arena->chunks.source->flags & GPI_MAPS);
     gpupool_result result;
-    gpi_visit visit;
+    GPI_VISIT(&arena->driver, arena->driver.context);
     if (is_open) gpi_arena_open(arena);
-    gpi_driver_enter(&arena->driver, arena->driver.context, &visit);
     result = call(arena, chunk);
-    gpi_driver_leave(&arena->driver, &visit);
     if (is_open) gpi_arena_close(arena);
     return result;
 }
 
-/* Tells the program of a range before a block lies in it. */
-static gpupool_result gpi_chunk_tell_map(gpupool_arena *arena, const gpupool_mapping *mapping) {
-    const gpupool_arena_config *config = &arena->config;
-    int refuses = 0;
-    if (config->on_map)
-        GPI_CALLBACK(refuses = config->on_map(mapping, config->user),
-                     return gpi_system_fail(GPUPOOL_E_CALLBACK, "on_map threw an exception"))
-    if (!refuses) return GPUPOOL_OK;
-    return gpi_system_fail(GPUPOOL_E_CALLBACK, "on_map refused %zu bytes", mapping->bytes);
-}
-
-/* And before the range is gone, which it will be whatever the program says. */
-static gpupool_result gpi_chunk_tell_unmap(gpupool_arena *arena, const gpupool_mapping *mapping) {
-    const gpupool_arena_config *config = &arena->config;
-    if (config->on_unmap)
-        GPI_CALLBACK(config->on_unmap(mapping, config->user),
-                     return gpi_system_fail(GPUPOOL_E_CALLBACK, "on_unmap threw an exception"))
-    return GPUPOOL_OK;
-}
-
-/* A chunk's memory comes from the source, and the program is told. */
+/* Gets a chunk's memory from the source, or maps a stitch; the program is told before a block lies
+   there. */
 static gpupool_result gpi_chunk_come(gpupool_arena *arena, gpi_chunk *chunk) {
-    gpupool_result result = gpi_chunk_call(arena, chunk, arena->chunks.source->get);
-    gpupool_mapping mapping;
+    const gpupool_arena_config *config = &arena->config;
+    const gpi_source *source = arena->chunks.source;
+    gpupool_result result = gpi_chunk_call(arena, chunk, source->get);
+    gpupool_mapping mapping = {chunk->memory, chunk->units * GPI_UNIT, chunk->handle};
+    int refuses = 0;
     if (result != GPUPOOL_OK) return result;
-    gpi_chunk_describe(chunk, &mapping);
-    result = gpi_chunk_tell_map(arena, &mapping);
-    if (result != GPUPOOL_OK &&
-        gpi_chunk_call(arena, chunk, arena->chunks.source->give) != GPUPOOL_OK)
+    if (config->on_map)
+        GPI_CALLBACK(refuses = config->on_map(&mapping, config->user),
+                     result = gpi_system_fail(GPUPOOL_E_CALLBACK, "on_map threw an exception"))
+    if (refuses)
+        result = gpi_system_fail(GPUPOOL_E_CALLBACK, "on_map refused %zu bytes", mapping.bytes);
+    if (result != GPUPOOL_OK && gpi_chunk_call(arena, chunk, source->give) != GPUPOOL_OK)
         return gpi_arena_break(arena);
+    chunk->is_away = result != GPUPOOL_OK;
+    if (!chunk->is_away && !chunk->stitch)
+        gpi_counter_move(&arena->chunks.reserved, (int64_t)mapping.bytes);
     return result;
 }
 
-/* Tells the program, and gives the chunk's memory to its source. E_CALLBACK: it is given. */
+/* Tells the program, and gives the memory to its source or unmaps the stitch: then it is away, also
+   after E_CALLBACK. */
 static gpupool_result gpi_chunk_undo(gpupool_arena *arena, gpi_chunk *chunk) {
-    gpupool_mapping mapping;
-    gpupool_result told, result;
+    const gpupool_arena_config *config = &arena->config;
+    gpupool_mapping mapping = {chunk->memory, chunk->units * GPI_UNIT, chunk->handle};
+    gpupool_result told = GPUPOOL_OK, result;
     if (chunk->is_away) return GPUPOOL_OK;
-    gpi_chunk_describe(chunk, &mapping);
-    told = gpi_chunk_tell_unmap(arena, &mapping);
+    if (config->on_unmap)
+        GPI_CALLBACK(config->on_unmap(&mapping, config->user),
+                     told = gpi_system_fail(GPUPOOL_E_CALLBACK, "on_unmap threw an exception"))
     result = gpi_chunk_call(arena, chunk, arena->chunks.source->give);
+    if (result != GPUPOOL_OK && result != GPUPOOL_E_CALLBACK) return result;
+    chunk->is_away = 1;
+    if (!chunk->stitch) gpi_counter_move(&arena->chunks.reserved, -(int64_t)mapping.bytes);
     return result == GPUPOOL_OK ? told : result;
 }
 
@@ -2931,58 +2710,64 @@ static gpupool_result gpi_chunk_make(gpupool_arena *arena, uint64_t unit, uint64
     chunk->unit = unit;
     chunk->units = units;
     result = gpi_chunk_come(arena, chunk);
-    if (result == GPUPOOL_OK) {
-        result = gpi_chunk_prepare(arena, 1);
-        if (result == GPUPOOL_OK) {
-            gpi_chunk_link(arena, chunk);
-            return GPUPOOL_OK;
-        }
-        if (gpi_chunk_undo(arena, chunk) != GPUPOOL_OK) return gpi_arena_break(arena);
-    }
-    GPUPOOL_FREE(chunk);
+    if (result == GPUPOOL_OK) gpi_chunk_link(arena, chunk);
+    else GPUPOOL_FREE(chunk);
     return result;
 }
+
+typedef struct gpi_ask { /* a request under way */
+    gpupool_arena *arena;
+    const gpupool_request *request;
+    gpi_stream *stream, *owner; /* of the call; whose the block will be: the stream, or its scope */
+    cudaStream_t handle;        /* the stream, for CUDA */
+    uint64_t units, alignment;
+    uint64_t need;     /* units that a growth must add for it */
+    int can_stitch;    /* the block may be stitched */
+    int is_own_chunk;  /* the block is one chunk of exactly its size */
+    int takes_own;     /* memory in the owner's list serves; 0: only finished memory */
+    int takes_others;  /* memory is short: other streams' marked memory serves, behind waits */
+    int takes_pending; /* whatever is free after waits: not to take it, but to add it up (VERDICT)
+                        */
+} gpi_ask;
 
 /* The size of new chunks for a need: a share of what is reserved, since the driver's price is for a
    handle and not for a byte. Under a limit chunks are smaller, so that less of it is lost. Chunks
    that are no neighbours must each have room for the whole block. */
-static uint64_t gpi_chunk_size(const gpupool_arena *arena, uint64_t need) {
-    const gpi_chunks *chunks = &arena->chunks;
+static uint64_t gpi_chunk_size(const gpi_ask *ask, uint64_t need) {
+    const gpi_chunks *chunks = &ask->arena->chunks;
     int is_limited = chunks->limit != UINT64_MAX;
     uint64_t units = gpi_max(chunks->reserved.now / GPI_UNIT / (is_limited ? 512 : 192),
                              need / (is_limited ? 64 : 32));
+    if (ask->is_own_chunk) return need;
     units = gpi_max(gpi_down(gpi_min(units, (32 << 20) / GPI_UNIT), GPI_GRANULE), GPI_GRANULE);
     if (chunks->chunk_units) units = chunks->chunk_units;
-    return arena->buddy.is_apart ? gpi_max(units, need) : units;
+    return ask->arena->buddy.is_apart ? gpi_max(units, need) : units;
 }
 
-/* Adds finished free memory: `need` units side by side, in chunks of `size`, and a whole chunk of
-   that size where the limit lets it. The lock opens between two chunks. What was made before a
-   failure stays, as free memory. */
-static gpupool_result gpi_chunk_grow(gpupool_arena *arena, uint64_t need, uint64_t size) {
+/* Adds finished free memory: `need` units side by side, in chunks of the usual size, and a whole
+   chunk of that size where the limit lets it. The lock opens between two chunks. What was made
+   before a failure stays, as free memory. */
+static gpupool_result gpi_chunk_grow(const gpi_ask *ask, uint64_t need) {
+    gpupool_arena *arena = ask->arena;
     gpi_buddy *buddy = &arena->buddy;
     const gpi_chunks *chunks = &arena->chunks;
-    uint64_t room = gpi_less(chunks->limit, chunks->reserved.now) / GPI_UNIT;
-    uint64_t most, done = 0, part, left = 0;
+    uint64_t page = chunks->source->flags & GPI_MAPS ? GPI_GRANULE : 1, done = 0, left = 0;
+    uint64_t room = gpi_down(gpi_less(chunks->limit, chunks->reserved.now) / GPI_UNIT, page);
+    uint64_t size = gpi_chunk_size(ask, need), most, part;
     gpupool_result result = GPUPOOL_OK;
     gpi_run *run;
-    if (chunks->source->flags & GPI_MAPS) {
-        need = gpi_up(need, GPI_GRANULE);
-        room = gpi_down(room, GPI_GRANULE);
-    }
+    need = gpi_up(need, page);
     most = gpi_max(need, gpi_min(size, room));
     if (need > room) return GPUPOOL_E_OUT_OF_MEMORY;
     /* what cannot be met with all free memory is not to leave the arena with all of the device */
     if (need > size && chunks->source->flags & GPI_ON_DEVICE)
         left = gpi_driver_free_bytes(&arena->driver);
-    if (left &&
-        need * GPI_UNIT > left + gpi_less(chunks->reserved.now, arena->allocated.now) + GPI_PAGE)
-        return GPUPOOL_E_OUT_OF_MEMORY;
+    if (left) left += gpi_less(chunks->reserved.now, arena->stats.allocated.now) + GPI_PAGE;
+    if (left && need * GPI_UNIT > left) return GPUPOOL_E_OUT_OF_MEMORY;
     run = gpi_buddy_get(buddy, &buddy->empty, gpi_up(most, GPI_GRANULE), GPI_GRANULE * GPI_UNIT);
     if (!run) return GPUPOOL_E_OUT_OF_MEMORY; /* no addresses are left */
-    while (done < most && !arena->broken) {
-        part = gpi_min(size, most - done);
-        if (most - done - part < size / 2) part = most - done;
+    while (done < most) {
+        part = most - done < size + size / 2 ? most - done : size;
         if (part > gpi_less(chunks->limit, chunks->reserved.now) / GPI_UNIT)
             result = GPUPOOL_E_OUT_OF_MEMORY;
         else result = gpi_chunk_make(arena, run->unit + done, part);
@@ -3001,7 +2786,6 @@ static gpupool_result gpi_chunk_grow(gpupool_arena *arena, uint64_t need, uint64
     }
     run->by.freed_by = NULL;
     if (done) gpi_buddy_put(buddy, run, GPI_FREE, &buddy->any, 0);
-    if (arena->broken) return gpi_arena_break(arena);
     return done >= need ? GPUPOOL_OK : result;
 }
 
@@ -3011,26 +2795,6 @@ static int gpi_chunk_is_idle(const gpupool_arena *arena, const gpi_chunk *chunk)
     const gpi_run *run = gpi_buddy_at(&arena->buddy, chunk->unit);
     return run->state == GPI_FREE && run->list == &arena->buddy.any &&
            run->unit + run->units >= chunk->unit + chunk->units;
-}
-
-/* Gives an idle chunk back; no stitch lies over it. O10: while the lock is open its bytes count as
-   `returning`, and who is short of memory waits for them. */
-static gpupool_result gpi_chunk_give_back(gpupool_arena *arena, gpi_chunk *chunk) {
-    gpi_buddy *buddy = &arena->buddy;
-    gpi_run *run = gpi_buddy_at(buddy, chunk->unit);
-    uint64_t bytes = chunk->units * GPI_UNIT;
-    gpupool_result result;
-    run = gpi_buddy_take(buddy, run, chunk->unit, chunk->units);
-    arena->chunks.returning += bytes;
-    result = gpi_chunk_undo(arena, chunk);
-    arena->chunks.returning -= bytes;
-    gpi_system_wake_all(&arena->chunks.returned);
-    if (result != GPUPOOL_OK) gpi_arena_break(arena);
-    if (result != GPUPOOL_OK && result != GPUPOOL_E_CALLBACK) return GPUPOOL_E_CUDA;
-    gpi_chunk_unlink(arena, chunk);
-    gpi_buddy_put(buddy, run, GPI_EMPTY, &buddy->empty, 0);
-    GPUPOOL_FREE(chunk);
-    return result == GPUPOOL_OK ? GPUPOOL_OK : GPUPOOL_E_CUDA;
 }
 /* == STITCH =======================================================================================
    One block from free memory of several chunks: they are mapped a second time, side by side.
@@ -3066,19 +2830,6 @@ enum {
     GPI_REUSE_TRIES = 32    /* idle stitches of a size whose memory a request looks at */
 };
 
-typedef struct gpi_ask { /* a request under way */
-    gpupool_arena *arena;
-    const gpupool_request *request;
-    gpi_stream *stream, *owner; /* of the call; whose the block will be: the stream, or its scope */
-    cudaStream_t handle;        /* the stream, for CUDA */
-    uint64_t units, alignment;
-    int is_own_chunk;  /* the block is one chunk of exactly its size */
-    int takes_own;     /* memory in the owner's list serves; 0: only finished memory */
-    int takes_others;  /* memory is short: other streams' marked memory serves, behind waits */
-    int takes_pending; /* whatever is free after waits: not to take it, but to add it up (VERDICT)
-                        */
-} gpi_ask;
-
 static int gpi_ask_can_use(const gpi_ask *ask, const gpi_run *run) {
     const gpi_run *block = run->state == GPI_PART ? run->stitch->body : run;
     const gpi_stream *s;
@@ -3087,7 +2838,7 @@ static int gpi_ask_can_use(const gpi_ask *ask, const gpi_run *run) {
     s = run->list->stream;
     if (!s || (s == ask->owner && ask->takes_own)) return 1;
     if (ask->takes_pending) return s->kind != GPI_GRAPH;
-    return ask->takes_others && s->kind == GPI_ORDINARY && !s->recording && s->event &&
+    return ask->takes_others && s->kind == GPI_ORDINARY && s->event &&
            run->of.at <= gpi_stream_marked(ask->arena, s);
 }
 
@@ -3108,26 +2859,24 @@ static void gpi_hand_take(gpi_ask *ask, uint64_t unit, uint64_t units, gpi_run *
         gpi_run *run = gpi_buddy_at(buddy, unit);
         run = gpi_buddy_take(buddy, run, unit, gpi_min(end, run->unit + run->units) - unit);
         gpi_stream_note_taken(ask->arena, run, ask->owner);
-        run->is_followed = 0;
         run->next = *hand;
         *hand = run;
         unit += run->units;
     }
 }
 
-/* Makes the request's stream wait for all other streams that freed memory in the hand. */
+/* Makes the request's stream wait for all other streams that freed memory in the hand, once each.
+ */
 static gpupool_result gpi_hand_follow(gpi_ask *ask, gpi_run *hand) {
-    gpupool_result result;
-    gpi_run *run, *same;
-    for (run = hand; run; run = run->next) {
+    gpupool_result result = GPUPOOL_OK;
+    const gpi_run *run, *same;
+    for (run = hand; run && result == GPUPOOL_OK; run = run->next) {
         gpi_stream *s = run->list->stream;
-        if (!s || s == ask->owner || run->is_followed) continue;
-        result = gpi_stream_follow(ask->arena, s, ask->owner, ask->handle);
-        if (result != GPUPOOL_OK) return result;
-        for (same = run; same; same = same->next)
-            if (same->list == run->list) same->is_followed = 1;
+        if (!s || s == ask->owner) continue;
+        for (same = hand; same->list != run->list;) same = same->next;
+        if (same == run) result = gpi_stream_follow(ask->arena, s, ask->owner, ask->handle);
     }
-    return GPUPOOL_OK;
+    return result;
 }
 
 static void gpi_hand_put_back(gpupool_arena *arena, gpi_run *hand) {
@@ -3138,52 +2887,47 @@ static void gpi_hand_put_back(gpupool_arena *arena, gpi_run *hand) {
     }
 }
 
-/* Makes one run of all that the hand has from a unit on. */
-static gpi_run *gpi_hand_join(gpi_buddy *buddy, uint64_t unit, uint64_t units) {
-    gpi_run *run = gpi_buddy_at(buddy, unit);
-    while (run->units < units) gpi_buddy_join(buddy, run, run->right);
-    return run;
-}
-
 /* -- stitches -- */
 
 static uint32_t gpi_stitch_bin(uint64_t units) {
     return gpi_buddy_bin(gpi_up(units, GPI_GRANULE) / GPI_GRANULE);
 }
 
-/* Takes the pieces of a stitch that no block uses. */
+static int gpi_stitch_is_idle(const gpi_stitch *stitch) {
+    return stitch->body->state == GPI_IDLE;
+}
+
+/* Takes the pieces of a stitch that is idle. */
 static gpupool_result gpi_stitch_take(gpi_ask *ask, gpi_stitch *stitch) {
     gpupool_arena *arena = ask->arena;
+    const gpi_range *piece = stitch->pieces, *end = piece + stitch->count;
     gpi_run *hand = NULL;
     gpupool_result result;
-    uint32_t i;
     arena->stitches.idle_pieces -= stitch->count;
-    stitch->is_used = 1;
-    for (i = 0; i < stitch->count; i++)
-        gpi_hand_take(ask, stitch->pieces[i].chunk->unit, stitch->pieces[i].units, &hand);
+    stitch->body->state = GPI_TAKEN;
+    for (; piece < end; piece++) gpi_hand_take(ask, piece->unit, piece->units, &hand);
     result = gpi_hand_follow(ask, hand);
     if (result != GPUPOOL_OK) {
         gpi_hand_put_back(arena, hand);
         arena->stitches.idle_pieces += stitch->count;
-        stitch->is_used = 0;
+        stitch->body->state = GPI_IDLE;
         return result;
     }
-    for (i = 0; i < stitch->count; i++) {
-        gpi_piece *piece = &stitch->pieces[i];
-        piece->run = gpi_hand_join(&arena->buddy, piece->chunk->unit, piece->units);
-        piece->run->state = GPI_PART;
-        piece->run->stitch = stitch;
+    for (piece = stitch->pieces; piece < end; piece++) {
+        gpi_run *run = gpi_buddy_at(&arena->buddy, piece->unit);
+        while (run->units < piece->units) gpi_buddy_join(&arena->buddy, run);
+        run->state = GPI_PART;
+        run->stitch = stitch;
     }
-    stitch->body->state = GPI_TAKEN;
     return GPUPOOL_OK;
 }
 
 /* Frees the block of a stitch. */
 static void gpi_stitch_put(gpupool_arena *arena, gpi_stitch *stitch, gpi_stream *s, uint64_t at) {
     uint32_t i;
-    for (i = 0; i < stitch->count; i++) gpi_stream_put(arena, stitch->pieces[i].run, s, at);
+    for (i = 0; i < stitch->count; i++)
+        gpi_stream_put(arena, gpi_buddy_at(&arena->buddy, stitch->pieces[i].unit), s, at);
     stitch->body->state = GPI_IDLE;
-    stitch->is_used = 0;
     stitch->user = s->kind == GPI_NONE ? NULL : s;
     stitch->user_at = at;
     stitch->freed_at = ++arena->stitches.ticks;
@@ -3195,7 +2939,7 @@ static int gpi_stitch_serves(const gpi_ask *ask, const gpi_stitch *stitch, uint6
     uint32_t i;
     for (i = 0; i < stitch->count; i++) {
         uint64_t units = i + 1 < stitch->count ? stitch->pieces[i].units : last;
-        if (gpi_ask_usable(ask, stitch->pieces[i].chunk->unit, units) < units) return 0;
+        if (gpi_ask_usable(ask, stitch->pieces[i].unit, units) < units) return 0;
     }
     return 1;
 }
@@ -3210,8 +2954,8 @@ static gpi_run *gpi_stitch_reuse(gpi_ask *ask) {
     int tries = GPI_REUSE_TRIES;
     for (; stitch && tries; stitch = stitch->next) {
         uint64_t last = ask->units - (stitch->units - stitch->pieces[stitch->count - 1].units);
-        if (stitch->is_used || gpi_up(stitch->units, GPI_GRANULE) != granules ||
-            gpi_address(&arena->buddy, stitch->body->unit) % ask->alignment)
+        if (!gpi_stitch_is_idle(stitch) || gpi_up(stitch->units, GPI_GRANULE) != granules ||
+            (uintptr_t)stitch->range.memory % ask->alignment)
             continue;
         tries--;
         if (!gpi_stitch_serves(ask, stitch, last) ||
@@ -3222,7 +2966,7 @@ static gpi_run *gpi_stitch_reuse(gpi_ask *ask) {
         if (gpi_stitch_take(ask, stitch) != GPUPOOL_OK) return NULL;
         if (!stitch->is_repaid) stitches->credit += stitch->count * GPI_PIECE_RETURNS;
         stitch->is_repaid = 1;
-        stitches->reused++;
+        arena->stats.reused++;
         return stitch->body;
     }
     return NULL;
@@ -3230,38 +2974,23 @@ static gpi_run *gpi_stitch_reuse(gpi_ask *ask) {
 
 /* -- idle stitches go -- */
 
-/* Tells the program, and unmaps. E_CALLBACK: it is unmapped. */
-static gpupool_result gpi_stitch_undo(gpupool_arena *arena, const gpi_stitch *stitch) {
-    uint64_t address = gpi_address(&arena->buddy, stitch->body->unit);
-    gpupool_mapping mapping = {(void *)(uintptr_t)address, stitch->body->units * GPI_UNIT, 0};
-    gpupool_result told, result;
-    gpi_visit visit;
-    if (stitch->is_away) return GPUPOOL_OK;
-    told = gpi_chunk_tell_unmap(arena, &mapping);
-    gpi_driver_enter(&arena->driver, arena->driver.context, &visit);
-    result = GPI_TELL(&arena->driver, unmap, address, mapping.bytes);
-    gpi_driver_leave(&arena->driver, &visit);
-    return result == GPUPOOL_OK ? told : result;
-}
-
 static gpupool_result gpi_stitch_unmap(gpupool_arena *arena, gpi_stitch *stitch) {
     gpi_stitches *stitches = &arena->stitches;
     gpi_stitch **link = &stitches->bins[gpi_stitch_bin(stitch->units)];
-    gpupool_result result = gpi_stitch_undo(arena, stitch);
-    if (result != GPUPOOL_OK) gpi_arena_break(arena);
-    if (result != GPUPOOL_OK && result != GPUPOOL_E_CALLBACK) return GPUPOOL_E_CUDA;
+    gpupool_result result = gpi_chunk_undo(arena, &stitch->range);
+    if (!stitch->range.is_away) return gpi_arena_break(arena);
     while (*link != stitch) link = &(*link)->next;
     *link = stitch->next;
-    stitches->count--;
+    arena->stats.stitches--;
     stitches->idle_pieces -= stitch->count;
     gpi_buddy_put(&arena->buddy, stitch->body, GPI_SPACE, &arena->buddy.space, 0);
     GPUPOOL_FREE(stitch);
-    return result == GPUPOOL_OK ? GPUPOOL_OK : GPUPOOL_E_CUDA;
+    return result == GPUPOOL_OK ? GPUPOOL_OK : gpi_arena_break(arena);
 }
 
 static int gpi_stitch_is_over(const gpi_stitch *stitch, const gpi_chunk *chunk) {
     uint32_t i = 0;
-    while (i < stitch->count && stitch->pieces[i].chunk != chunk) i++;
+    while (i < stitch->count && stitch->pieces[i].unit != chunk->unit) i++;
     return i < stitch->count;
 }
 
@@ -3277,19 +3006,35 @@ static gpi_stitch *gpi_stitch_oldest(const gpupool_arena *arena, const gpi_chunk
     int bin;
     for (bin = 0; bin < GPI_BINS; bin++)
         for (stitch = arena->stitches.bins[bin]; stitch; stitch = stitch->next) {
-            if (stitch->is_used || (oldest && oldest->freed_at < stitch->freed_at)) continue;
+            if (!gpi_stitch_is_idle(stitch) || (oldest && oldest->freed_at < stitch->freed_at))
+                continue;
             if (chunk ? gpi_stitch_is_over(stitch, chunk) : gpi_stitch_has_passed(arena, stitch))
                 oldest = stitch;
         }
     return oldest;
 }
 
-/* Gives an idle chunk back, and unmaps what is stitched over it. */
+/* Gives an idle chunk back, and unmaps what is stitched over it. O10: while the lock is open its
+   bytes count as `returning`, and who is short of memory waits for them. */
 static gpupool_result gpi_stitch_give_back(gpupool_arena *arena, gpi_chunk *chunk) {
+    gpi_buddy *buddy = &arena->buddy;
+    uint64_t bytes = chunk->units * GPI_UNIT;
+    gpupool_result result;
     gpi_stitch *stitch;
+    gpi_run *run;
     while ((stitch = gpi_stitch_oldest(arena, chunk)) != NULL)
         if (gpi_stitch_unmap(arena, stitch) != GPUPOOL_OK) return GPUPOOL_E_CUDA;
-    return gpi_chunk_give_back(arena, chunk);
+    run = gpi_buddy_take(buddy, gpi_buddy_at(buddy, chunk->unit), chunk->unit, chunk->units);
+    if (chunk->is_away) arena->chunks.asleep -= bytes;
+    arena->chunks.returning += bytes;
+    result = gpi_chunk_undo(arena, chunk);
+    arena->chunks.returning -= bytes;
+    gpi_system_wake_all(&arena->chunks.returned);
+    if (!chunk->is_away) return gpi_arena_break(arena);
+    gpi_chunk_unlink(arena, chunk);
+    gpi_buddy_put(buddy, run, GPI_EMPTY, &buddy->empty, 0);
+    GPUPOOL_FREE(chunk);
+    return result == GPUPOOL_OK ? GPUPOOL_OK : gpi_arena_break(arena);
 }
 
 /* Keeps idle stitches within bounds. */
@@ -3310,11 +3055,9 @@ static uint64_t gpi_stitch_price(const gpupool_arena *arena, uint64_t pieces) {
    it: what is left serves many small stitches rather than one large. */
 static uint64_t gpi_stitch_affords(gpupool_arena *arena) {
     gpi_stitches *stitches = &arena->stitches;
-    uint64_t position = arena->streams.position, credit;
-    stitches->credit += (int64_t)(position - stitches->credit_at);
-    stitches->credit_at = position;
-    if (stitches->credit > GPI_CREDIT) stitches->credit = GPI_CREDIT;
-    credit = (uint64_t)stitches->credit;
+    uint64_t frees = arena->streams.position - stitches->credit_at, credit;
+    stitches->credit_at = arena->streams.position;
+    credit = stitches->credit = gpi_min(stitches->credit + frees, GPI_CREDIT);
     if (credit < GPI_CREDIT / 2) credit /= 64;
     return credit / gpi_stitch_price(arena, 1);
 }
@@ -3348,95 +3091,65 @@ static void gpi_stitch_plan(const gpi_ask *ask, gpi_plan *plan) {
     plan->missing = plan->last ? 0 : rest;
 }
 
-/* Makes the record of a planned stitch, with addresses. */
+/* Makes the record of a planned stitch, with addresses; it is not mapped. */
 static gpupool_result gpi_stitch_new(const gpi_ask *ask, const gpi_plan *plan, gpi_stitch **out) {
     const gpi_chunks *chunks = &ask->arena->chunks;
+    gpi_stitch **link = &ask->arena->stitches.bins[gpi_stitch_bin(ask->units)], *stitch;
     gpi_buddy *buddy = &ask->arena->buddy;
-    uint64_t alignment = gpi_max(ask->alignment, GPI_GRANULE * GPI_UNIT), mapped = 0, i;
-    gpi_stitch *stitch =
+    uint64_t mapped = 0, i;
+    *out = stitch =
         (gpi_stitch *)gpi_system_zeroed(sizeof *stitch + plan->count * sizeof *stitch->pieces);
-    *out = stitch;
     if (!stitch || !gpi_region_ensure(&buddy->region, (2 * plan->count + 2) * sizeof(gpi_run))) {
         GPUPOOL_FREE(stitch);
         return gpi_system_no_memory();
     }
-    stitch->pieces = (gpi_piece *)(stitch + 1);
-    for (i = 0; i < chunks->count; i++) {
-        if (!chunks->all[i]->is_chosen) continue;
-        stitch->pieces[stitch->count].chunk = chunks->all[i];
-        stitch->pieces[stitch->count++].units = chunks->all[i]->units;
-        mapped += chunks->all[i]->units;
+    stitch->pieces = (gpi_range *)(stitch + 1);
+    for (i = 0; i <= chunks->count; i++) { /* the last piece comes last */
+        const gpi_chunk *chunk = i < chunks->count ? chunks->all[i] : plan->last;
+        if (!chunk || (!chunk->is_chosen && i < chunks->count)) continue;
+        stitch->pieces[stitch->count].unit = chunk->unit;
+        stitch->pieces[stitch->count++].units = gpi_min(chunk->units, ask->units - mapped);
+        mapped += chunk->units;
     }
-    if (plan->last) {
-        stitch->pieces[stitch->count].chunk = plan->last;
-        stitch->pieces[stitch->count++].units = ask->units - mapped;
-        mapped += plan->last->units;
+    stitch->body = gpi_buddy_get(buddy, &buddy->space, mapped, gpi_max(ask->alignment, GPI_PAGE));
+    if (!stitch->body) {
+        GPUPOOL_FREE(stitch);
+        return GPUPOOL_E_OUT_OF_MEMORY; /* no addresses are left */
     }
+    stitch->body->stitch = stitch->range.stitch = stitch;
+    stitch->body->state = GPI_IDLE;
     stitch->units = ask->units;
-    stitch->body = gpi_buddy_get(buddy, &buddy->space, mapped, alignment);
-    if (stitch->body) return GPUPOOL_OK;
-    GPUPOOL_FREE(stitch);
-    return GPUPOOL_E_OUT_OF_MEMORY; /* no addresses are left */
-}
-
-/* Maps the chunks side by side, and tells the program. What fails leaves nothing mapped. */
-static gpupool_result gpi_stitch_map(gpupool_arena *arena, const gpi_stitch *stitch) {
-    gpi_driver *driver = &arena->driver;
-    uint64_t address = gpi_address(&arena->buddy, stitch->body->unit), done = 0;
-    gpupool_mapping mapping = {(void *)(uintptr_t)address, stitch->body->units * GPI_UNIT, 0};
-    gpupool_result result = GPUPOOL_OK;
-    gpi_visit visit;
-    uint32_t i;
-    gpi_driver_enter(driver, driver->context, &visit);
-    for (i = 0; i < stitch->count && result == GPUPOOL_OK; i++) {
-        const gpi_chunk *chunk = stitch->pieces[i].chunk;
-        uint64_t bytes = chunk->units * GPI_UNIT;
-        result = GPI_TELL(driver, map, address + done, bytes, 0, chunk->handle, 0);
-        if (result == GPUPOOL_OK) done += bytes;
-    }
-    if (result == GPUPOOL_OK) result = gpi_driver_access(driver, address, done);
-    if (result == GPUPOOL_OK) result = gpi_chunk_tell_map(arena, &mapping);
-    if (result != GPUPOOL_OK && done && driver->unmap(address, done) != CUDA_SUCCESS)
-        result = gpi_arena_break(arena);
-    gpi_driver_leave(driver, &visit);
-    return result;
-}
-
-static void gpi_stitch_link(gpupool_arena *arena, gpi_stitch *stitch) {
-    gpi_stitches *stitches = &arena->stitches;
-    gpi_stitch **link = &stitches->bins[gpi_stitch_bin(stitch->units)];
+    stitch->range.unit = stitch->body->unit;
+    stitch->range.units = mapped;
+    stitch->range.is_away = 1;
     while (*link) link = &(*link)->next;
     *link = stitch;
-    stitch->body->stitch = stitch;
-    stitch->body->state = GPI_IDLE;
-    stitches->count++;
-    stitches->idle_pieces += stitch->count;
-    stitches->stitched++;
-    stitches->credit -= (int64_t)gpi_stitch_price(arena, stitch->count);
-    if (stitches->credit < 0) stitches->credit = 0;
+    ask->arena->stats.stitches++;
+    ask->arena->stitches.idle_pieces += stitch->count;
+    return GPUPOOL_OK;
 }
 
 /* Makes a stitched block of at most so many pieces, or grows by what it lacks. *run: the block;
    NULL after OK: memory was added, and the steps begin anew. */
 static gpupool_result gpi_stitch_make(gpi_ask *ask, uint64_t most, gpi_run **run) {
     gpupool_arena *arena = ask->arena;
+    uint64_t *credit = &arena->stitches.credit;
     gpupool_result result;
     gpi_stitch *stitch;
     gpi_plan plan;
     gpi_stitch_plan(ask, &plan);
     if (plan.missing == ask->units || plan.count + (plan.missing > 0) > most)
         return GPUPOOL_E_OUT_OF_MEMORY;
-    if (plan.missing)
-        return gpi_chunk_grow(arena, plan.missing, gpi_chunk_size(arena, plan.missing));
+    if (plan.missing) return gpi_chunk_grow(ask, plan.missing);
     result = gpi_stitch_new(ask, &plan, &stitch);
     if (result != GPUPOOL_OK) return result;
-    result = gpi_stitch_map(arena, stitch);
+    result = gpi_chunk_come(arena, &stitch->range);
     if (result != GPUPOOL_OK) {
-        gpi_buddy_put(&arena->buddy, stitch->body, GPI_SPACE, &arena->buddy.space, 0);
-        GPUPOOL_FREE(stitch);
+        gpi_stitch_unmap(arena, stitch);
         return result;
     }
-    gpi_stitch_link(arena, stitch);
+    arena->stats.stitched++;
+    *credit = gpi_less(*credit, gpi_stitch_price(arena, stitch->count));
     result = gpi_stitch_take(ask, stitch);
     if (result == GPUPOOL_OK) *run = stitch->body;
     gpi_stitch_bound(arena);
@@ -3447,7 +3160,8 @@ static gpupool_result gpi_stitch_make(gpi_ask *ask, uint64_t most, gpi_run **run
    something begins them anew, so a request fails only if the identical next call would fail.
 
        free memory of the stream, and finished memory; an idle stitch     no CUDA call
-       ask the marks under way                                            queries
+       ask the marks under way; if none has passed while memory is short,
+       the next requests first take other streams' marked memory          queries
        a stitch within the mapping budget, which grows what it lacks      maps
        grow                                                               maps
        -- memory is short --
@@ -3464,22 +3178,19 @@ static gpupool_result gpi_stitch_make(gpi_ask *ask, uint64_t most, gpi_run **run
 
    Read first: gpi_ladder_climb, gpi_ladder_free, gpi_ladder_poll. */
 
+enum { GPI_QUIET = 16 }; /* frees for which marks that have not passed are not asked again */
+
 /* -- a freed block finds its place -- */
 
 /* The block is TAKEN, in no index, and has no use any more but by the stream that frees it. For
    sources without a pool the lock opens: cuMemFree waits for the device itself. */
 static void gpi_ladder_put(gpupool_arena *arena, gpi_run *run, gpi_stream *s) {
     uint64_t at = gpi_stream_issue(arena, s);
-    gpi_chunk *chunk;
-    if (run->stitch) {
-        gpi_stitch_put(arena, run->stitch, s, at);
-    } else if (arena->chunks.source->flags & GPI_ALONE && s->kind != GPI_GRAPH) {
-        chunk = gpi_buddy_chunk(&arena->buddy, run->unit);
-        gpi_buddy_put(&arena->buddy, run, GPI_FREE, &arena->buddy.any, 0);
-        gpi_chunk_give_back(arena, chunk);
-    } else {
-        gpi_stream_put(arena, run, s, at);
-    }
+    if (run->stitch) gpi_stitch_put(arena, run->stitch, s, at);
+    else if (arena->chunks.source->flags & GPI_ALONE && s->kind != GPI_GRAPH) {
+        run = gpi_buddy_put(&arena->buddy, run, GPI_FREE, &arena->buddy.any, 0);
+        gpi_stitch_give_back(arena, gpi_buddy_chunk(&arena->buddy, run->unit));
+    } else gpi_stream_put(arena, run, s, at);
 }
 
 /* Where a TAKEN block goes that `s` has freed: while other streams or a graph use it, it waits. */
@@ -3497,30 +3208,33 @@ static void gpi_ladder_settle(gpupool_arena *arena, gpi_run *run, gpi_stream *s)
 /* Frees a block that was live and is TAKEN, for a stream or a scope. */
 static void gpi_ladder_free(gpupool_arena *arena, gpi_run *run, gpi_stream *s) {
     gpi_stream *graph = gpi_stream_graph_of(run);
-    if (graph) gpi_stream_unhang(&graph->owned, run);
+    if (graph) gpi_run_unlink(&graph->owned, run);
     gpi_ladder_settle(arena, run, s);
 }
 
 /* -- what has finished -- */
 
-/* Asks the marks under way, and moves what has finished to list ANY. Returns whether it has more.
- */
+/* Asks the marks under way, and moves what has finished to list ANY. What only one stream still
+   uses is free memory of that stream. Returns whether there is more. */
 static int gpi_ladder_poll(gpupool_arena *arena) {
     gpi_streams *streams = &arena->streams;
     uint64_t before = arena->buddy.any.units;
     gpi_run *run, *next;
-    gpi_stream *s;
-    gpi_stream_poll_busy(arena);
+    int has_moved = 0;
+    gpi_stream_poll(arena);
     if (streams->asked == streams->progress) return 0;
     streams->asked = streams->progress;
-    for (s = streams->all_streams; s; s = s->next) gpi_stream_finish(arena, s);
     for (run = streams->waiting; run; run = next) {
+        gpi_stream *s = &streams->none;
         next = run->next;
-        if (!gpi_stream_drop_uses(arena, run, NULL)) continue;
+        if (!gpi_stream_drop_uses(arena, run, NULL)) s = run->of.uses->stream;
+        if (run->of.uses && (run->of.uses->next || s->kind != GPI_ORDINARY)) continue;
         gpi_stream_stop_waiting(arena, run, &streams->waiting);
-        gpi_ladder_put(arena, run, &streams->none);
+        gpi_stream_drop_uses(arena, run, s);
+        gpi_ladder_put(arena, run, s);
+        has_moved = 1;
     }
-    return arena->buddy.any.units != before;
+    return has_moved || arena->buddy.any.units != before;
 }
 
 /* The stream whose mark to wait for, among frees up to `began`: the request's own, else the one
@@ -3530,13 +3244,11 @@ static gpi_stream *gpi_ladder_choose_wait(const gpi_ask *ask, uint64_t began) {
     gpi_stream *s, *best = NULL;
     for (s = streams->all_streams; s; s = s->next) {
         uint64_t done = gpi_stream_done(ask->arena, s);
+        int is_marked = gpi_stream_marked(ask->arena, s) > done;
         if (gpi_min(s->issued, began) <= done || (!s->list.units && !streams->waiting)) continue;
-        if (s->recording || s->mark_at <= done) {
-            if (!best) best = &streams->all;
-            continue;
-        }
-        if (s == ask->owner) return s;
-        if (!best || best == &streams->all || s->mark_at < best->mark_at) best = s;
+        if (is_marked && s == ask->owner) return s;
+        if (!best) best = &streams->all;
+        if (is_marked && (best == &streams->all || s->mark_at < best->mark_at)) best = s;
     }
     return best;
 }
@@ -3548,13 +3260,14 @@ static gpupool_result gpi_ladder_wait(gpupool_arena *arena, gpi_stream *s) {
     int is_device = s == &streams->all;
     uint64_t at = is_device ? streams->position : s->mark_at;
     gpupool_result result;
-    s->followers++;
+    GPI_VISIT(&arena->driver, NULL);
+    s->users++;
     gpi_arena_open(arena);
     result = is_device ? gpi_driver_wait(&arena->driver)
-                       : gpi_driver_wait_event(&arena->driver, s->context, s->event);
+                       : GPI_TELL(&arena->driver, event_sync, s->event);
     gpi_arena_close(arena);
-    s->followers--;
-    streams->host_waits++;
+    s->users--;
+    arena->stats.host_waits++;
     if (result == GPUPOOL_E_CUDA) return gpi_arena_break(arena); /* O11 */
     if (result != GPUPOOL_OK) return result;
     gpi_stream_pass(arena, is_device ? NULL : s, at);
@@ -3579,38 +3292,39 @@ static gpupool_result gpi_ladder_trim(gpupool_arena *arena, uint64_t keep) {
     return result;
 }
 
-/* Gives back as many idle chunks as a growth by so many units lacks, and grows. */
-static gpupool_result gpi_ladder_exchange(gpupool_arena *arena, uint64_t units, uint64_t size) {
+/* Gives back as many idle chunks as the growth lacks, and grows. */
+static gpupool_result gpi_ladder_exchange(const gpi_ask *ask) {
+    gpupool_arena *arena = ask->arena;
     const gpi_chunks *chunks = &arena->chunks;
-    uint64_t need = gpi_up(units, GPI_GRANULE) * GPI_UNIT, idle = 0, room, i;
-    gpupool_result result;
+    uint64_t need = gpi_up(ask->need, GPI_GRANULE) * GPI_UNIT, idle = 0;
+    uint64_t room = gpi_less(chunks->limit, chunks->reserved.now), keep, i;
+    gpupool_result result = GPUPOOL_E_OUT_OF_MEMORY;
     for (i = 0; i < chunks->count; i++)
         if (gpi_chunk_is_idle(arena, chunks->all[i])) idle += chunks->all[i]->units * GPI_UNIT;
-    room = gpi_less(chunks->limit, chunks->reserved.now);
     if (chunks->source->flags & GPI_ON_DEVICE)
         room = gpi_min(room, gpi_driver_free_bytes(&arena->driver));
     if (!idle || need > room + idle) return GPUPOOL_E_OUT_OF_MEMORY;
-    result = gpi_ladder_trim(arena, gpi_less(chunks->reserved.now, gpi_less(need, room)));
-    if (result == GPUPOOL_OK) result = gpi_chunk_grow(arena, units, size);
-    if (result != GPUPOOL_E_OUT_OF_MEMORY) return result;
-    result = gpi_ladder_trim(arena, 0); /* others have taken it: everything that is idle */
-    return result == GPUPOOL_OK ? gpi_chunk_grow(arena, units, size) : result;
+    keep = gpi_less(chunks->reserved.now, gpi_less(need, room));
+    for (i = 0; i < 2 && result == GPUPOOL_E_OUT_OF_MEMORY; i++) {
+        result = gpi_ladder_trim(arena, i ? 0 : keep); /* if others have taken it: all idle ones */
+        if (result == GPUPOOL_OK) result = gpi_chunk_grow(ask, ask->need);
+    }
+    return result;
 }
 
 /* -- the steps -- */
 
 /* A chunk of the exact size, all of it (GPUPOOL_OWN_CHUNK, and sources without a pool). */
 static gpi_run *gpi_ladder_take_chunk(gpi_ask *ask) {
-    gpupool_arena *arena = ask->arena;
-    const gpi_chunks *chunks = &arena->chunks;
+    gpi_buddy *buddy = &ask->arena->buddy;
+    const gpi_chunks *chunks = &ask->arena->chunks;
     uint64_t i;
     for (i = 0; i < chunks->count; i++) {
         const gpi_chunk *chunk = chunks->all[i];
-        gpi_run *run;
-        if (chunk->units != ask->units || !gpi_chunk_is_idle(arena, chunk)) continue;
-        if (gpi_address(&arena->buddy, chunk->unit) % ask->alignment) continue;
-        run = gpi_buddy_at(&arena->buddy, chunk->unit);
-        return gpi_buddy_take(&arena->buddy, run, chunk->unit, chunk->units);
+        if (chunk->units == ask->units && gpi_chunk_is_idle(ask->arena, chunk) &&
+            (uintptr_t)chunk->memory % ask->alignment == 0)
+            return gpi_buddy_take(buddy, gpi_buddy_at(buddy, chunk->unit), chunk->unit,
+                                  chunk->units);
     }
     return NULL;
 }
@@ -3630,6 +3344,10 @@ static gpi_run *gpi_ladder_take_free(gpi_ask *ask, int tries) {
     return gpi_buddy_take(buddy, run, gpi_buddy_start(buddy, run, ask->alignment), ask->units);
 }
 
+static int gpi_ladder_may_take_others(const gpi_ask *ask) {
+    return ask->takes_own && ask->owner->kind == GPI_ORDINARY && !ask->is_own_chunk;
+}
+
 /* A run of another stream, behind a wait on the device. What no mark covers resets how rarely marks
    are recorded: somebody wants them. */
 static gpi_run *gpi_ladder_take_others(gpi_ask *ask) {
@@ -3641,14 +3359,13 @@ static gpi_run *gpi_ladder_take_others(gpi_ask *ask) {
     for (; s; s = s->next) {
         if (s == ask->owner || s->kind != GPI_ORDINARY || s->list.units < ask->units) continue;
         if (s->issued > gpi_stream_marked(arena, s)) gpi_stream_want_marks(arena);
-        if (s->recording || !s->event) continue;
+        if (!s->event) continue;
         search.lists[0] = &s->list;
         search.below = gpi_stream_marked(arena, s) + 1;
         run = gpi_buddy_find(buddy, &search);
         if (!run) continue;
         run = gpi_buddy_take(buddy, run, gpi_buddy_start(buddy, run, ask->alignment), ask->units);
         run->next = NULL;
-        run->is_followed = 0;
         if (gpi_hand_follow(ask, run) == GPUPOOL_OK) return run;
         gpi_hand_put_back(arena, run);
         return NULL;
@@ -3682,20 +3399,6 @@ static int gpi_ladder_adopt_waiting(gpi_ask *ask) {
     return 1;
 }
 
-/* What a growth must add for the request. */
-static uint64_t gpi_ladder_need(const gpi_ask *ask) {
-    uint64_t aligned = ask->arena->buddy.is_apart ? GPI_UNIT : GPI_GRANULE * GPI_UNIT;
-    return ask->units + (ask->alignment > aligned ? ask->alignment / GPI_UNIT : 0);
-}
-
-static uint64_t gpi_ladder_size(const gpi_ask *ask) {
-    return ask->is_own_chunk ? ask->units : gpi_chunk_size(ask->arena, gpi_ladder_need(ask));
-}
-
-static int gpi_ladder_can_stitch(const gpi_ask *ask) {
-    return (ask->arena->chunks.source->flags & GPI_MAPS) && !ask->is_own_chunk;
-}
-
 /* The arena maps or grows though another stream has freed memory, which no mark covers. */
 static void gpi_ladder_note_unmarked(const gpi_ask *ask) {
     gpupool_arena *arena = ask->arena;
@@ -3708,12 +3411,12 @@ static void gpi_ladder_note_unmarked(const gpi_ask *ask) {
 
 /* A stitch within the budget, or growth. *run stays NULL after OK: memory was added. */
 static gpupool_result gpi_ladder_extend(gpi_ask *ask, gpi_run **run) {
-    uint64_t most = gpi_ladder_can_stitch(ask) ? gpi_stitch_affords(ask->arena) : 0;
+    uint64_t most = ask->can_stitch ? gpi_stitch_affords(ask->arena) : 0;
     gpupool_result result = GPUPOOL_E_OUT_OF_MEMORY;
     gpi_ladder_note_unmarked(ask);
     if (most >= 2) result = gpi_stitch_make(ask, most, run);
     if (result != GPUPOOL_E_OUT_OF_MEMORY) return result;
-    return gpi_chunk_grow(ask->arena, gpi_ladder_need(ask), gpi_ladder_size(ask));
+    return gpi_chunk_grow(ask, ask->need);
 }
 
 /* The host waits: for work, or for memory that another thread is giving back (O10). */
@@ -3734,17 +3437,17 @@ static gpupool_result gpi_ladder_wait_for(gpi_ask *ask, uint64_t began) {
 /* Memory is short: whatever helps, the cheapest first. OK: *run is the block, or begin anew. */
 static gpupool_result gpi_ladder_squeeze(gpi_ask *ask, uint64_t began, gpi_run **run) {
     gpupool_result result;
-    ask->takes_others = ask->takes_own && ask->owner->kind == GPI_ORDINARY && !ask->is_own_chunk;
+    ask->takes_others = gpi_ladder_may_take_others(ask);
     if (ask->takes_others) {
         *run = gpi_ladder_take_others(ask);
         if (!*run) *run = gpi_stitch_reuse(ask);
         if (*run || gpi_ladder_adopt_waiting(ask)) return GPUPOOL_OK;
     }
-    if (gpi_ladder_can_stitch(ask)) {
+    if (ask->can_stitch) {
         result = gpi_stitch_make(ask, UINT64_MAX, run);
         if (result != GPUPOOL_E_OUT_OF_MEMORY) return result;
     }
-    result = gpi_ladder_exchange(ask->arena, gpi_ladder_need(ask), gpi_ladder_size(ask));
+    result = gpi_ladder_exchange(ask);
     return result == GPUPOOL_E_OUT_OF_MEMORY ? gpi_ladder_wait_for(ask, began) : result;
 }
 
@@ -3762,7 +3465,7 @@ static int gpi_ladder_wants_freed(const gpi_ask *ask) {
 /* Gets the request's memory. The lock opens; what a failure leaves is only free memory. */
 static gpupool_result gpi_ladder_climb(gpi_ask *ask, gpi_run **run) {
     gpupool_arena *arena = ask->arena;
-    uint64_t began = 0;
+    uint64_t began = 0, quiet_until = arena->streams.quiet_until;
     int has_waited = 0;
     gpupool_result result;
     for (;;) {
@@ -3771,7 +3474,15 @@ static gpupool_result gpi_ladder_climb(gpi_ask *ask, gpi_run **run) {
         ask->takes_others = 0;
         *run = gpi_ladder_take_free(ask, GPI_TRIES_SLOW);
         if (*run) return GPUPOOL_OK;
+        if (arena->streams.position < quiet_until && gpi_ladder_may_take_others(ask)) {
+            *run = gpi_ladder_take_others(ask);
+            if (*run) return GPUPOOL_OK;
+            quiet_until = 0; /* the lock may have been open */
+            continue;
+        }
         if (gpi_ladder_poll(arena)) continue;
+        if (arena->streams.position < arena->short_until)
+            arena->streams.quiet_until = arena->streams.position + GPI_QUIET;
         if (ask->owner->kind == GPI_ORDINARY &&
             gpi_driver_is_capturing(&arena->driver, ask->handle))
             return gpi_driver_capturing();
@@ -3785,7 +3496,7 @@ static gpupool_result gpi_ladder_climb(gpi_ask *ask, gpi_run **run) {
         if (result == GPUPOOL_E_OUT_OF_MEMORY) {
             GPI_SET(&arena->short_until, arena->streams.position + 1024);
             if (!began) {
-                gpi_stream_flush_all(arena);
+                gpi_stream_flush_all(arena, 0);
                 gpi_stream_mark(arena, ask->owner, ask->handle);
                 began = arena->streams.position + 1;
                 result = gpi_arena_ready(arena); /* the lock was open (O8) */
@@ -3811,14 +3522,14 @@ static gpupool_arena *gpi_life_visit(gpupool_arena *left); /* LIFE */
 /* Returns so many bytes of a sibling's idle chunks to the driver, and says how many it were. If the
    request may wait, what is pending becomes idle by a wait for the device. */
 static uint64_t gpi_sibling_give(gpupool_arena *sibling, uint64_t need, unsigned flags) {
-    uint64_t before, after, keep;
+    uint64_t before, got, keep;
     int tries = 4096;
-    for (; tries && !gpi_system_try(&sibling->lock, 1); tries--) GPI_PAUSE();
+    for (; tries && !gpi_system_try(&sibling->lock); tries--) GPI_PAUSE();
     if (!tries) return 0;
     before = sibling->chunks.reserved.now;
     keep = gpi_less(before, need);
     if (gpi_arena_ready(sibling) == GPUPOOL_OK && sibling->chunks.source->flags & GPI_ON_DEVICE) {
-        gpi_stream_flush_all(sibling);
+        gpi_stream_flush_all(sibling, 0);
         gpi_ladder_poll(sibling);
         gpi_ladder_trim(sibling, keep);
         if (sibling->chunks.reserved.now > keep && sibling->buddy.pending.now &&
@@ -3826,9 +3537,9 @@ static uint64_t gpi_sibling_give(gpupool_arena *sibling, uint64_t need, unsigned
             gpi_ladder_wait(sibling, &sibling->streams.all) == GPUPOOL_OK)
             gpi_ladder_trim(sibling, keep);
     }
-    after = sibling->chunks.reserved.now;
+    got = gpi_less(before, sibling->chunks.reserved.now);
     gpi_system_unlock(&sibling->lock);
-    return gpi_less(before, after);
+    return got;
 }
 
 /* Asks the siblings for what device and arena lack of so many bytes, a granule at least, since they
@@ -3850,11 +3561,10 @@ static uint64_t gpi_sibling_help(gpupool_arena *arena, uint64_t need, unsigned f
    now. */
 static int gpi_sibling_helps(const gpi_ask *ask) {
     gpupool_arena *arena = ask->arena;
-    uint64_t need = gpi_up(gpi_ladder_need(ask), GPI_GRANULE) * GPI_UNIT;
-    if (!(arena->chunks.source->flags & GPI_ON_DEVICE) ||
-        need > gpi_less(arena->chunks.limit, arena->chunks.reserved.now))
-        return 0;
-    return gpi_sibling_help(arena, need, ask->request->flags) > 0;
+    uint64_t need = gpi_up(ask->need, GPI_GRANULE) * GPI_UNIT;
+    uint64_t room = gpi_less(arena->chunks.limit, arena->chunks.reserved.now);
+    return arena->chunks.source->flags & GPI_ON_DEVICE && need <= room &&
+           gpi_sibling_help(arena, need, ask->request->flags) > 0;
 }
 
 /* == VERDICT ======================================================================================
@@ -3869,7 +3579,7 @@ static int gpi_sibling_helps(const gpi_ask *ask) {
    V2  With the limit raised by `missing` the identical request succeeds, if the source has so much.
    V3  Freeing blocks of less than `to_free` bytes does not make it succeed.
 
-   Read first: gpi_survey_make, gpi_verdict_growth, gpi_verdict_say. */
+   Read first: gpi_survey_make, gpi_verdict_make, gpi_verdict_say. */
 
 typedef struct gpi_survey { /* in bytes */
     uint64_t free, longest; /* all that the request could take; the longest run of it */
@@ -3894,7 +3604,7 @@ static void gpi_survey_make(gpi_ask ask, uint64_t device_free, gpi_survey *surve
     const gpi_buddy *buddy = &ask.arena->buddy;
     const gpi_chunks *chunks = &ask.arena->chunks;
     const gpi_run *run = gpi_buddy_at(buddy, 0);
-    int can_stitch = gpi_ladder_can_stitch(&ask);
+    int can_stitch = ask.can_stitch;
     uint64_t more, i;
     gpi_plan plan;
     memset(survey, 0, sizeof *survey);
@@ -3973,17 +3683,6 @@ static void gpi_holder_write(const gpi_holder *holder, char *to, size_t bytes) {
 
 /* -- the cause, and what helps -- */
 
-/* What limit and device lack for a growth that would do: in place of whole chunks that go back, or
-   with them in a stitch, for which a larger alignment may find no addresses. */
-static void gpi_verdict_growth(const gpi_ask *ask, uint64_t whole, gpupool_verdict *v) {
-    const gpi_chunks *chunks = &ask->arena->chunks;
-    uint64_t needs = gpi_up(gpi_ladder_need(ask) * GPI_UNIT, GPI_PAGE);
-    if (ask->alignment > GPI_PAGE && gpi_ladder_can_stitch(ask)) whole = 0;
-    v->missing = gpi_less(v->reserved - whole + needs, chunks->limit);
-    if (chunks->source->flags & GPI_ON_DEVICE)
-        v->device_missing = gpi_less(needs, v->device_free + whole);
-}
-
 /* Appends to the sentence: a form with up to two sizes. */
 static void gpi_verdict_add(gpupool_verdict *v, const char *form, uint64_t x, uint64_t y) {
     size_t used = strlen(v->sentence);
@@ -3996,10 +3695,9 @@ static void gpi_verdict_add(gpupool_verdict *v, const char *form, uint64_t x, ui
 static void gpi_verdict_say_help(const gpupool_arena *arena, gpupool_verdict *v, int parts) {
     gpi_holder holders[GPI_HOLDERS];
     char most[128];
-    if (v->missing) {
-        gpi_verdict_add(v, parts++ ? ", or " : ": ", 0, 0);
-        gpi_verdict_add(v, "raise the limit by %s", v->missing, 0);
-    }
+    if (v->missing)
+        gpi_verdict_add(v, parts++ ? ", or raise the limit by %s" : ": raise the limit by %s",
+                        v->missing, 0);
     if (v->allocated && v->to_free <= v->allocated) {
         gpi_holder_list(arena, holders);
         gpi_holder_write(holders, most, sizeof most);
@@ -4066,10 +3764,10 @@ static int gpi_verdict_say(const gpi_ask *ask, const gpi_survey *now, int is_pen
 /* The figures of this moment. The lock is held. */
 static void gpi_verdict_fill(gpupool_arena *arena, gpupool_verdict *v) {
     memset(v, 0, sizeof *v);
-    gpi_stream_fold_all(arena);
+    gpi_stream_flush_all(arena, UINT64_MAX);
     v->limit = arena->chunks.limit == UINT64_MAX ? 0 : arena->chunks.limit;
     v->reserved = arena->chunks.reserved.now;
-    v->allocated = arena->allocated.now;
+    v->allocated = arena->stats.allocated.now;
     v->pending = arena->buddy.pending.now;
     v->device_free = gpi_driver_free_bytes(&arena->driver);
     v->device_total = arena->driver.total_bytes;
@@ -4078,7 +3776,8 @@ static void gpi_verdict_fill(gpupool_arena *arena, gpupool_verdict *v) {
 /* Says why a request found no memory. The lock is held. */
 static void gpi_verdict_make(const gpi_ask *ask, gpupool_verdict *v) {
     gpupool_arena *arena = ask->arena;
-    uint64_t asked = ask->units * GPI_UNIT, most;
+    const gpi_chunks *chunks = &arena->chunks;
+    uint64_t asked = ask->units * GPI_UNIT, needs = gpi_up(ask->need * GPI_UNIT, GPI_PAGE), most;
     int is_pending, helps;
     gpi_ask later = *ask;
     gpi_survey now;
@@ -4089,9 +3788,15 @@ static void gpi_verdict_make(const gpi_ask *ask, gpupool_verdict *v) {
     is_pending = asked <= now.largest;
     if (ask->request->flags & GPUPOOL_NO_WAIT) gpi_survey_make(*ask, v->device_free, &now);
     v->largest = now.largest;
-    gpi_verdict_growth(ask, now.whole, v);
     most = now.free + now.room + (arena->buddy.is_apart ? GPI_PAGE : 0); /* rounding */
-    if (arena->chunks.source->flags & GPI_ON_DEVICE) v->to_free = gpi_less(asked, most);
+    /* for a growth that would do, in place of whole chunks that go back, or with them in a stitch;
+       but for that a larger alignment may find no addresses */
+    if (ask->alignment > GPI_PAGE && ask->can_stitch) now.whole = 0;
+    v->missing = gpi_less(v->reserved - now.whole + needs, chunks->limit);
+    if (chunks->source->flags & GPI_ON_DEVICE) {
+        v->device_missing = gpi_less(needs, v->device_free + now.whole);
+        v->to_free = gpi_less(asked, most);
+    }
     helps = gpi_verdict_say(ask, &now, is_pending && asked > v->largest, v);
     if (v->device_missing) v->missing = 0;
     gpi_verdict_say_help(arena, v, helps);
@@ -4111,16 +3816,14 @@ static void gpi_report_open(void); /* both: REPORT */
 
    Read first: gpi_alloc_cached, gpi_alloc_slow, gpi_free_cached, gpi_free_slow. */
 
-#if GPUPOOL_CHECK
-#define GPI_CHECKED(arena) gpi_alloc_checked(arena)
-static void gpi_alloc_checked(gpupool_arena *arena) {
-    if (gpupool_check(arena) == GPUPOOL_OK) return;
+#ifndef GPUPOOL_CHECK
+#define GPUPOOL_CHECK 0
+#endif
+static inline void gpi_alloc_check(gpupool_arena *arena) {
+    if (!GPUPOOL_CHECK || gpupool_check(arena) == GPUPOOL_OK) return;
     fprintf(stderr, "gpupool: %s\n", gpupool_last_error());
     abort();
 }
-#else
-#define GPI_CHECKED(arena) ((void)0)
-#endif
 
 /* -- what the program names -- */
 
@@ -4133,82 +3836,65 @@ static gpupool_result gpi_alloc_enter(const gpupool_arena *arena) {
                            arena ? "it was destroyed, or never created" : "it is NULL");
 }
 
-static int gpi_alloc_is_cached(const gpi_run *run) {
-    gpi_stream *cache = run->cache;
-    int is_cached;
-    if (run->state != GPI_OUT) return 0;
-    gpi_system_lock(&cache->lock);
-    is_cached = run->is_cached;
-    gpi_system_unlock(&cache->lock);
-    return is_cached;
-}
-
 /* The run of home memory or of a stitch that an address is in; NULL: none. */
 static gpi_run *gpi_alloc_around(const gpupool_arena *arena, uint64_t address) {
     const gpi_buddy *buddy = &arena->buddy;
-    const gpi_chunk *chunk = NULL;
-    uint64_t i;
-    if (!buddy->is_apart) {
-        uint64_t unit = (address - buddy->base) / GPI_UNIT;
-        return address >= buddy->base && unit < buddy->granules * GPI_GRANULE
-                   ? gpi_buddy_at(buddy, unit)
-                   : NULL;
+    uint64_t at = address - buddy->base, i;
+    gpi_run *run = NULL;
+    if (!buddy->is_apart && at / GPI_PAGE < buddy->granules)
+        run = gpi_buddy_at(buddy, at / GPI_UNIT);
+    for (i = 0; i < arena->chunks.count && buddy->is_apart; i++) {
+        const gpi_chunk *chunk = arena->chunks.all[i];
+        at = address - (uint64_t)(uintptr_t)chunk->memory;
+        if (at / GPI_UNIT < chunk->units) run = gpi_buddy_at(buddy, chunk->unit + at / GPI_UNIT);
     }
-    for (i = 0; i < arena->chunks.count; i++) {
-        chunk = arena->chunks.all[i];
-        if (address - (uint64_t)(uintptr_t)chunk->memory < chunk->units * GPI_UNIT)
-            return gpi_buddy_at(
-                buddy, chunk->unit + (address - (uint64_t)(uintptr_t)chunk->memory) / GPI_UNIT);
-    }
-    return NULL;
+    return run && run->state != GPI_EMPTY && run->state != GPI_SPACE ? run : NULL;
 }
 
 /* Finds the live block at an address. E_INSIDE: *run is the one around it. */
 static gpupool_result gpi_alloc_find(gpupool_arena *arena, const void *memory, gpi_run **run) {
     uint64_t address = (uint64_t)(uintptr_t)memory;
-    *run = gpi_buddy_lookup(&arena->buddy, address);
-    if (*run && !gpi_alloc_is_cached(*run)) return GPUPOOL_OK;
+    gpupool_block block;
+    *run = gpi_buddy_lookup(&arena->buddy, address, INT32_MAX);
     if (!*run) *run = gpi_alloc_around(arena, address);
-    if (!*run || (*run)->state == GPI_EMPTY || (*run)->state == GPI_SPACE)
+    if (!*run)
         return gpi_system_fail(GPUPOOL_E_NOT_OURS, "block: %p is in no memory of this arena",
                                memory);
-    if (((*run)->state != GPI_LIVE && (*run)->state != GPI_OUT) || gpi_alloc_is_cached(*run))
+    if (!gpi_stream_describe(*run, &block))
         return gpi_system_fail(GPUPOOL_E_DOUBLE_FREE, "block: the memory at %p is free already",
                                memory);
+    if (block.memory == memory) return GPUPOOL_OK;
     return gpi_system_fail(GPUPOOL_E_INSIDE,
                            "block: %p is inside the block at %p, not at its start", memory,
-                           (void *)(uintptr_t)(*run)->address);
+                           block.memory);
 }
 
 /* -- blocks end -- */
 
-/* Ends a live block that nobody's cache takes back, for a stream or a scope. */
-static void gpi_alloc_end(gpupool_arena *arena, gpi_run *run, gpi_stream *s) {
-    int64_t bytes = (int64_t)(gpi_block_units(run) * GPI_UNIT);
+/* Finds a live block and keeps its cache from taking it back. */
+static gpupool_result gpi_alloc_claim(gpupool_arena *arena, const void *block, gpi_run **run) {
+    gpupool_result result;
+    do result = gpi_alloc_find(arena, block, run);
+    while (result == GPUPOOL_OK && (*run)->state == GPI_OUT && !gpi_stream_recall(arena, *run));
+    return result;
+}
+
+/* Ends a live block, for a stream or a scope. */
+static gpupool_result gpi_alloc_end(gpupool_arena *arena, void *block, gpi_stream *s) {
+    gpi_run *run;
+    gpupool_result result = gpi_alloc_claim(arena, block, &run);
+    int64_t bytes;
+    if (result != GPUPOOL_OK) return result;
+    bytes = (int64_t)(gpi_block_units(run) * GPI_UNIT);
     gpi_buddy_unindex(&arena->buddy, run);
-    gpi_counter_move(&arena->allocated, -bytes);
-    gpi_counter_move(&arena->requested, (int64_t)run->slack - bytes);
-    arena->blocks--;
-    arena->frees++;
+    gpi_counter_move(&arena->stats.allocated, -bytes);
+    gpi_counter_move(&arena->stats.requested, (int64_t)run->slack - bytes);
+    arena->stats.frees++;
     run->state = GPI_TAKEN;
     if (run->units >= GPI_GRANULE && !run->stitch)
         gpi_buddy_chunk(&arena->buddy, run->unit)->is_exported = 0;
     gpi_ladder_free(arena, run, s);
-}
-
-/* Finds a live block and keeps its cache from taking it back. */
-static gpupool_result gpi_alloc_claim(gpupool_arena *arena, const void *block, gpi_run **run) {
-    gpupool_result result = gpi_alloc_find(arena, block, run);
-    if (result != GPUPOOL_OK || (*run)->state != GPI_OUT || gpi_stream_recall(arena, *run))
-        return result;
-    return gpi_system_fail(GPUPOOL_E_DOUBLE_FREE, "block: the memory at %p is free already", block);
-}
-
-static gpupool_result gpi_alloc_end_at(gpupool_arena *arena, void *block, gpi_stream *s) {
-    gpi_run *run;
-    gpupool_result result = gpi_alloc_claim(arena, block, &run);
-    if (result == GPUPOOL_OK) gpi_alloc_end(arena, run, s);
-    return result;
+    return GPUPOOL_OK;
 }
 
 static void gpi_alloc_empty_mail(gpupool_arena *arena) {
@@ -4216,11 +3902,11 @@ static void gpi_alloc_empty_mail(gpupool_arena *arena) {
     if (!GPI_LOOK(&arena->mail)) return;
     GPI_PUBLISH(&arena->attention, arena->broken || arena->sleep);
     mail = __atomic_exchange_n(&arena->mail, (gpi_mail *)NULL, __ATOMIC_ACQ_REL);
-    gpi_stream_fold_all(arena);
+    gpi_stream_flush_all(arena, UINT64_MAX);
     for (; mail; mail = next) {
         next = mail->next;
-        if (gpi_alloc_end_at(arena, mail->block, &arena->streams.none) != GPUPOOL_OK)
-            arena->failures++;
+        if (gpi_alloc_end(arena, mail->block, &arena->streams.none) != GPUPOOL_OK)
+            arena->stats.failures++;
         GPUPOOL_FREE(mail);
     }
 }
@@ -4231,6 +3917,23 @@ static gpupool_result gpi_alloc_begin(gpupool_arena *arena, cudaStream_t stream,
     gpi_alloc_empty_mail(arena);
     if (!gpi_region_ensure(&arena->buddy.region, 1 << 15)) return gpi_system_no_memory();
     return gpi_stream_get(arena, stream, s);
+}
+
+/* What other calls begin and end with. After E_OK the lock is held. `out` is what the call's
+   argument `name` points to. */
+static gpupool_result gpi_alloc_lock(gpupool_arena *arena, const char *name, const void *out) {
+    gpupool_result result = gpi_alloc_enter(arena);
+    if (result != GPUPOOL_OK) return result;
+    if (!out) return gpi_system_fail(GPUPOOL_E_ARGUMENT, "%s: it is NULL", name);
+    gpi_system_lock(&arena->lock);
+    gpi_alloc_empty_mail(arena);
+    return GPUPOOL_OK;
+}
+
+static gpupool_result gpi_alloc_unlock(gpupool_arena *arena, gpupool_result result) {
+    gpi_system_unlock(&arena->lock);
+    gpi_alloc_check(arena);
+    return result;
 }
 
 /* -- allocate -- */
@@ -4252,7 +3955,6 @@ static inline void *gpi_alloc_cached(gpupool_arena *arena, const gpupool_request
         s->cached_units -= units;
         gpi_counter_part(&s->allocated, (int64_t)(units * GPI_UNIT));
         gpi_counter_part(&s->requested, (int64_t)request->bytes);
-        s->more_blocks++;
         s->more_allocs++;
     }
     gpi_system_unlock(&s->lock);
@@ -4261,7 +3963,7 @@ static inline void *gpi_alloc_cached(gpupool_arena *arena, const gpupool_request
 
 static gpupool_result gpi_alloc_refuses(const gpupool_arena *arena, const gpupool_request *r) {
     const gpi_source *source = arena->chunks.source;
-    uint64_t most = arena->buddy.is_apart ? GPI_UNIT : GPI_GRANULE * GPI_UNIT;
+    uint64_t most = arena->buddy.is_apart ? GPI_UNIT : GPI_PAGE;
     if (r->bytes == 0 || r->bytes > (uint64_t)1 << 46)
         return gpi_system_fail(GPUPOOL_E_ARGUMENT, "bytes: %zu is not in 1 to 2^46", r->bytes);
     if ((r->alignment & (r->alignment - 1)) || r->alignment > (uint64_t)1 << 40)
@@ -4280,26 +3982,22 @@ static gpupool_result gpi_alloc_refuses(const gpupool_arena *arena, const gpupoo
 static void gpi_alloc_ask(gpi_ask *ask, gpupool_arena *arena, const gpupool_request *request,
                           gpi_stream *s) {
     unsigned flags = arena->chunks.source->flags;
+    uint64_t aligned = arena->buddy.is_apart ? GPI_UNIT : GPI_PAGE; /* chunks begin so */
     memset(ask, 0, sizeof *ask);
     ask->arena = arena;
     ask->request = request;
     ask->stream = s;
     ask->owner = s->scope ? s->scope : s;
-    ask->handle = request->stream ? request->stream : GPI_NULL_STREAM;
+    ask->handle = request->stream ? request->stream : GPUPOOL_STREAM_HERE;
     ask->is_own_chunk = request->flags & GPUPOOL_OWN_CHUNK || flags & GPI_ALONE;
     ask->units = gpi_up(request->bytes, GPI_UNIT) / GPI_UNIT;
     if (ask->is_own_chunk && flags & GPI_MAPS) ask->units = gpi_up(ask->units, GPI_GRANULE);
     ask->alignment = gpi_max(request->alignment, GPI_UNIT);
+    ask->need = ask->units + (ask->alignment > aligned ? ask->alignment / GPI_UNIT : 0);
+    ask->can_stitch = flags & GPI_MAPS && !ask->is_own_chunk;
     ask->takes_own = ask->owner->kind == GPI_GRAPH ||
                      (ask->owner->kind == GPI_ORDINARY && !(flags & GPI_HOST)); /* O5 */
     if (ask->owner->kind == GPI_NONE) arena->streams.is_shared = 1;
-}
-
-/* Whether the owner's cache takes the block back. */
-static int gpi_alloc_goes_out(const gpi_ask *ask, const gpi_run *run) {
-    return run->units <= GPI_SMALL && !run->stitch && !ask->is_own_chunk &&
-           ask->owner->key == gpi_stream_key(ask->handle) &&
-           (ask->owner->kind == GPI_NONE || (ask->owner->kind == GPI_ORDINARY && ask->takes_own));
 }
 
 /* A run in hand becomes a live block. */
@@ -4315,23 +4013,24 @@ static void gpi_alloc_grant(const gpi_ask *ask, gpi_run *run) {
     gpi_buddy_index(&arena->buddy, run);
     if (run->is_of_graph) {
         gpi_stream_add_use(arena, run, owner, gpi_stream_issue(arena, owner));
-        gpi_stream_hang(&owner->owned, run);
-    } else if (gpi_alloc_goes_out(ask, run)) {
+        gpi_run_link(&owner->owned, NULL, run);
+    } else if (run->units <= GPI_SMALL && !run->stitch && !ask->is_own_chunk &&
+               owner->key == gpi_stream_key(ask->handle) &&
+               (owner->kind == GPI_NONE || ask->takes_own)) {
+        /* its cache takes the block back */
         run->state = GPI_OUT;
         owner->outs++;
         GPI_PUBLISH(&run->cache, owner);
     }
-    gpi_counter_move(&arena->allocated, (int64_t)bytes);
-    gpi_counter_move(&arena->requested, (int64_t)ask->request->bytes);
-    arena->blocks++;
-    arena->allocs++;
+    gpi_counter_move(&arena->stats.allocated, (int64_t)bytes);
+    gpi_counter_move(&arena->stats.requested, (int64_t)ask->request->bytes);
+    arena->stats.allocs++;
 }
 
 /* Tells the program that memory ran out; nonzero: try once more. The lock opens. */
-static int gpi_alloc_tell(gpi_ask *ask, gpupool_verdict *verdict) {
+static int gpi_alloc_tell(gpi_ask *ask, const gpupool_verdict *verdict) {
     const gpupool_arena_config *config = &ask->arena->config;
     int again;
-    gpi_verdict_make(ask, verdict);
     if (!config->on_out_of_memory || gpi_thread.in_callback) return 0;
     gpi_thread.in_callback = 1;
     gpi_arena_open(ask->arena);
@@ -4341,39 +4040,33 @@ static int gpi_alloc_tell(gpi_ask *ask, gpupool_verdict *verdict) {
     return again;
 }
 
-/* Climbs again with what host functions have freed while the ladder waited, and with what siblings
-   have given back. */
-static gpupool_result gpi_alloc_climb_ladder(gpi_ask *ask, gpi_run **run) {
-    gpupool_result result = gpi_ladder_climb(ask, run);
-    while (result == GPUPOOL_E_OUT_OF_MEMORY &&
-           (GPI_LOOK(&ask->arena->mail) || gpi_sibling_helps(ask))) {
-        gpi_alloc_empty_mail(ask->arena);
-        result = gpi_ladder_climb(ask, run);
-    }
-    return result;
-}
-
-/* Programs that recover may run out of memory often: later times are reported ever more rarely. */
-static void gpi_alloc_report(gpupool_arena *arena, const gpupool_verdict *verdict) {
-    uint64_t times = ++arena->shortages;
-    if (times & (times - 1)) return;
-    gpi_arena_open(arena);
-    gpi_report_event(arena, "out of memory", verdict->sentence);
-    gpi_arena_close(arena);
-}
-
+/* Climbs again with what host functions have freed while the ladder waited, with what siblings have
+   given back, and once with what the program has freed. */
 static gpupool_result gpi_alloc_climb(gpi_ask *ask, gpi_run **run) {
-    gpi_failure before = gpi_thread.last; /* steps that fail are no failure of the call */
+    gpupool_arena *arena = ask->arena;
+    gpi_failure before; /* steps that fail are no failure of the call */
     gpupool_verdict verdict;
-    gpupool_result result = gpi_alloc_climb_ladder(ask, run);
-    if (result == GPUPOOL_E_OUT_OF_MEMORY && gpi_alloc_tell(ask, &verdict)) {
-        result = gpi_alloc_climb_ladder(ask, run);
-        if (result == GPUPOOL_E_OUT_OF_MEMORY) gpi_verdict_make(ask, &verdict);
+    gpupool_result result;
+    uint64_t times;
+    int is_told = 0;
+    gpi_failure_copy(&before, &gpi_thread.last);
+    while ((result = gpi_ladder_climb(ask, run)) == GPUPOOL_E_OUT_OF_MEMORY) {
+        if (GPI_LOOK(&arena->mail)) {
+            gpi_alloc_empty_mail(arena);
+        } else if (!gpi_sibling_helps(ask)) {
+            gpi_verdict_make(ask, &verdict);
+            if (is_told++ || !gpi_alloc_tell(ask, &verdict)) break;
+        }
     }
-    if (result == GPUPOOL_OK) gpi_thread.last = before;
+    if (result == GPUPOOL_OK) gpi_failure_copy(&gpi_thread.last, &before);
     if (result != GPUPOOL_E_OUT_OF_MEMORY) return result;
     gpi_thread.verdict = verdict;
-    gpi_alloc_report(ask->arena, &verdict);
+    times = ++arena->shortages;
+    if (!(times & (times - 1))) { /* programs that recover may run out often: ever more rarely */
+        gpi_arena_open(arena);
+        gpi_report_event(arena, "out of memory", verdict.sentence);
+        gpi_arena_close(arena);
+    }
     return gpi_system_fail(result, "%s", verdict.sentence);
 }
 
@@ -4383,16 +4076,14 @@ static gpupool_result gpi_alloc_zero(gpi_ask *ask, void *block) {
     gpi_driver *driver = &ask->arena->driver;
     cudaStream_t stream = ask->owner->kind == GPI_NONE ? cudaStreamPerThread : ask->handle;
     gpupool_result result;
-    gpi_visit visit;
     if (ask->arena->chunks.source->flags & GPI_HOST && ask->owner->kind != GPI_GRAPH) {
         memset(block, 0, ask->request->bytes);
         return GPUPOOL_OK;
     }
-    gpi_driver_enter(driver, ask->owner->context, &visit);
+    GPI_VISIT(driver, ask->owner->context);
     result = GPI_TELL(driver, fill, (CUdeviceptr)(uintptr_t)block, 0, ask->request->bytes, stream);
     if (result == GPUPOOL_OK && ask->owner->kind == GPI_NONE)
         result = GPI_TELL(driver, stream_sync, stream);
-    gpi_driver_leave(driver, &visit);
     return result;
 }
 
@@ -4417,7 +4108,7 @@ static void *gpi_alloc_slow(gpupool_arena *arena, const gpupool_request *request
     if (run) {
         gpi_alloc_empty_mail(arena); /* what came meanwhile is no part of the peak */
         gpi_alloc_grant(&ask, run);
-    } else arena->failures++;
+    } else arena->stats.failures++;
     block = run ? (void *)(uintptr_t)run->address : NULL;
     if (block && request->flags & GPUPOOL_ZEROED) {
         gpi_arena_open(arena); /* sleep waits until the zeroing is queued */
@@ -4439,7 +4130,7 @@ static inline void *gpi_alloc(gpupool_arena *arena, const gpupool_request *reque
         !GPI_LOOK(&arena->attention))
         block = gpi_alloc_cached(arena, request);
     if (!block) block = gpi_alloc_slow(arena, request);
-    GPI_CHECKED(arena);
+    gpi_alloc_check(arena);
     GPUPOOL_TRACE("alloc", arena, block, request->bytes, request->stream, request->label);
     return block;
 }
@@ -4464,7 +4155,7 @@ static int gpi_free_is_short(const gpupool_arena *arena) {
 /* Whether the stream's cache takes the block: not if it is full, or memory is short. */
 static inline int gpi_free_cached(gpupool_arena *arena, void *block, cudaStream_t stream) {
     uint64_t address = (uint64_t)(uintptr_t)block;
-    gpi_run *run = gpi_buddy_peek(&arena->buddy, address);
+    gpi_run *run = gpi_buddy_lookup(&arena->buddy, address, GPI_PEEKS);
     uintptr_t key = gpi_stream_key(stream);
     gpi_stream *s = run ? GPI_READ(&run->cache) : NULL;
     int is_ours;
@@ -4476,10 +4167,10 @@ static inline int gpi_free_cached(gpupool_arena *arena, void *block, cudaStream_
         run->is_cached = 1;
         run->next = s->bins[run->units];
         GPI_SET(&s->bins[run->units], run);
+        GPI_SET(&s->is_stirred, 1);
         s->cached_units += run->units;
         gpi_counter_part(&s->allocated, -(int64_t)(run->units * GPI_UNIT));
         gpi_counter_part(&s->requested, (int64_t)run->slack - (int64_t)(run->units * GPI_UNIT));
-        s->more_blocks--;
         s->more_frees++;
     }
     gpi_system_unlock(&s->lock);
@@ -4490,18 +4181,14 @@ static inline int gpi_free_cached(gpupool_arena *arena, void *block, cudaStream_
 static gpupool_result gpi_free_slow(gpupool_arena *arena, void *block, cudaStream_t stream) {
     gpi_stream *s;
     gpupool_result result = gpi_alloc_begin(arena, stream, &s);
-    if (result == GPUPOOL_E_CUDA) { /* a broken context: frees go on, behind all work */
-        s = &arena->streams.all;
-        result = GPUPOOL_OK;
-    }
+    if (result == GPUPOOL_E_CUDA) result = GPUPOOL_OK; /* a broken context: frees go on */
     if (result == GPUPOOL_OK) {
         gpi_stream_flush(arena, s, gpi_free_is_short(arena) ? 0 : gpi_stream_cache_most(arena) / 2);
-        result = gpi_alloc_end_at(arena, block, s->scope ? s->scope : s);
+        result = gpi_alloc_end(arena, block, s->scope ? s->scope : s);
     }
-    if (result == GPUPOOL_OK) gpi_stream_mark_due(arena, s, stream ? stream : GPI_NULL_STREAM);
-    else arena->failures++;
-    gpi_system_unlock(&arena->lock);
-    return result;
+    if (result == GPUPOOL_OK) gpi_stream_mark_due(arena, s, stream ? stream : GPUPOOL_STREAM_HERE);
+    else arena->stats.failures++;
+    return gpi_alloc_unlock(arena, result);
 }
 
 GPUPOOL_API gpupool_result gpupool_free(gpupool_arena *arena, void *block, cudaStream_t stream) {
@@ -4511,7 +4198,7 @@ GPUPOOL_API gpupool_result gpupool_free(gpupool_arena *arena, void *block, cudaS
     gpi_stream_check(arena, stream);
     if (GPI_LOOK(&arena->attention) || !gpi_free_cached(arena, block, stream))
         result = gpi_free_slow(arena, block, stream);
-    GPI_CHECKED(arena);
+    gpi_alloc_check(arena);
     return result;
 }
 
@@ -4540,7 +4227,7 @@ static gpupool_result gpi_alloc_record(gpupool_arena *arena, gpi_run *run, gpi_s
     gpi_stream *user = s->scope ? s->scope : s;
     gpupool_result result;
     if (user == s && gpi_driver_is_capturing(&arena->driver, handle)) return gpi_driver_capturing();
-    if (user != s && !gpi_stream_graph_of(run)) gpi_stream_hang(&user->owned, run);
+    if (user != s && !gpi_stream_graph_of(run)) gpi_run_link(&user->owned, NULL, run);
     gpi_stream_add_use(arena, run, user, gpi_stream_issue(arena, user));
     result = user == s ? gpi_stream_mark(arena, s, handle) : GPUPOOL_OK;
     /* without an event the use passes by a wait for the device */
@@ -4559,26 +4246,21 @@ GPUPOOL_API gpupool_result gpupool_record_stream(gpupool_arena *arena, const voi
     result = gpi_alloc_begin(arena, stream, &s);
     if (result == GPUPOOL_OK) result = gpi_alloc_claim(arena, block, &run);
     if (result == GPUPOOL_OK)
-        result = gpi_alloc_record(arena, run, s, stream ? stream : GPI_NULL_STREAM);
-    gpi_system_unlock(&arena->lock);
-    GPI_CHECKED(arena);
+        result = gpi_alloc_record(arena, run, s, stream ? stream : GPUPOOL_STREAM_HERE);
+    result = gpi_alloc_unlock(arena, result);
     GPUPOOL_TRACE("use", arena, block, 0, stream, NULL);
     return result;
 }
 
 GPUPOOL_API gpupool_result gpupool_get_block(gpupool_arena *arena, const void *memory,
                                              gpupool_block *block) {
-    gpupool_result result = gpi_alloc_enter(arena);
+    gpupool_result result = gpi_alloc_lock(arena, "block", block);
     gpi_run *run;
     if (result != GPUPOOL_OK) return result;
-    if (!block) return gpi_system_fail(GPUPOOL_E_ARGUMENT, "block: it is NULL");
     memset(block, 0, sizeof *block);
-    gpi_system_lock(&arena->lock);
-    gpi_alloc_empty_mail(arena);
     result = gpi_alloc_find(arena, memory, &run);
     if (result == GPUPOOL_OK || result == GPUPOOL_E_INSIDE) gpi_stream_describe(run, block);
-    gpi_system_unlock(&arena->lock);
-    return result;
+    return gpi_alloc_unlock(arena, result);
 }
 /* == CAPTURE ======================================================================================
    Memory of CUDA graphs. A graph runs again and again after its capture, so what its nodes use must
@@ -4592,23 +4274,23 @@ GPUPOOL_API gpupool_result gpupool_get_block(gpupool_arena *arena, const void *m
 
    Read first: gpupool_begin_capture, gpupool_release_capture. */
 
-struct gpupool_capture { /* (CAPTURE); lies in the region */
-    gpi_stream graph;    /* graph.next: the next spare one */
-    gpupool_arena *arena;
-    int is_kept; /* not released */
+struct gpupool_capture {  /* (CAPTURE); lies in the region */
+    gpi_stream graph;     /* graph.next: the next spare one */
+    gpupool_arena *arena; /* NULL: it was released */
 };
 
-static gpupool_capture *gpi_capture_new(gpupool_arena *arena, gpi_stream *s) {
+/* A scope on a stream, both of whose locks are held. */
+static gpupool_capture *gpi_capture_open(gpupool_arena *arena, gpi_stream *s) {
     gpupool_capture *capture = arena->spare_captures;
     if (capture) arena->spare_captures = (gpupool_capture *)(void *)capture->graph.next;
     else capture = (gpupool_capture *)gpi_region_get(&arena->buddy.region, sizeof *capture);
     capture->graph.kind = GPI_GRAPH;
     capture->graph.context = s->context;
     capture->graph.list.stream = &capture->graph;
-    capture->arena = arena;
     capture->graph.origin = s;
-    capture->is_kept = 1;
+    capture->arena = arena;
     arena->captures++;
+    s->scope = &capture->graph;
     return capture;
 }
 
@@ -4626,83 +4308,71 @@ GPUPOOL_API gpupool_result gpupool_begin_capture(gpupool_arena *arena, cudaStrea
     if (result == GPUPOOL_OK) result = gpi_arena_ready(arena);
     if (result == GPUPOOL_OK && s->scope)
         result = gpi_system_fail(GPUPOOL_E_ARGUMENT, "stream: it has an open scope");
-    if (result == GPUPOOL_OK) {
-        *capture = gpi_capture_new(arena, s);
-        gpi_stream_flush(arena, s, 0);
-        gpi_system_lock(&s->lock);
-        s->scope = &(*capture)->graph;
-        gpi_system_unlock(&s->lock);
-    }
-    gpi_system_unlock(&arena->lock);
-    GPI_CHECKED(arena);
-    return result;
+    if (result != GPUPOOL_OK) return gpi_alloc_unlock(arena, result);
+    gpi_stream_flush(arena, s, 0);
+    gpi_system_lock(&s->lock);
+    *capture = gpi_capture_open(arena, s);
+    gpi_system_unlock(&s->lock);
+    return gpi_alloc_unlock(arena, GPUPOOL_OK);
 }
 
-static gpupool_result gpi_capture_enter(const gpupool_capture *capture) {
-    gpupool_result result;
+/* After E_OK the arena's lock is held. */
+static gpupool_result gpi_capture_lock(const gpupool_capture *capture) {
     if (!capture) return gpi_system_fail(GPUPOOL_E_ARGUMENT, "capture: it is NULL");
-    result = gpi_alloc_enter(capture->arena);
-    if (result != GPUPOOL_OK || capture->is_kept) return result;
+    if (capture->arena) return gpi_alloc_lock(capture->arena, "capture", capture);
     return gpi_system_fail(GPUPOOL_E_ARGUMENT, "capture: it was released");
 }
 
 GPUPOOL_API gpupool_result gpupool_end_capture(gpupool_capture *capture) {
-    gpupool_result result = gpi_capture_enter(capture);
+    gpupool_result result = gpi_capture_lock(capture);
     if (result != GPUPOOL_OK) return result;
-    gpi_system_lock(&capture->arena->lock);
-    if (capture->graph.origin) gpi_stream_close_scope(capture->graph.origin);
-    gpi_system_unlock(&capture->arena->lock);
-    return GPUPOOL_OK;
+    gpi_stream_close_scope(capture->graph.origin);
+    return gpi_alloc_unlock(capture->arena, GPUPOOL_OK);
 }
 
 /* Frees what the graph has: its work has finished. Live blocks that it only uses stay. */
 static void gpi_capture_free(gpupool_arena *arena, gpi_stream *graph) {
     gpi_run *run;
-    gpi_stream_finish(arena, graph);
     while ((run = graph->owned) != NULL) {
         if (run->state != GPI_LIVE) {
             gpi_stream_stop_waiting(arena, run, &graph->owned);
             gpi_ladder_settle(arena, run, &arena->streams.none);
         } else if (run->is_of_graph) {
-            gpi_alloc_end(arena, run, &arena->streams.none);
+            gpi_alloc_end(arena, (void *)(uintptr_t)run->address, &arena->streams.none);
         } else {
             gpi_stream *next;
-            gpi_stream_unhang(&graph->owned, run);
+            gpi_run_unlink(&graph->owned, run);
             gpi_stream_drop_uses(arena, run, graph);
             next = gpi_stream_graph_of(run);
-            if (next) gpi_stream_hang(&next->owned, run);
+            if (next) gpi_run_link(&next->owned, NULL, run);
         }
     }
 }
 
 GPUPOOL_API gpupool_result gpupool_release_capture(gpupool_capture *capture) {
-    gpupool_result result = gpi_capture_enter(capture);
+    gpupool_result result = gpi_capture_lock(capture);
     gpupool_arena *arena;
     uint64_t at;
     if (result != GPUPOOL_OK) return result;
     arena = capture->arena;
-    gpi_system_lock(&arena->lock);
-    gpi_alloc_empty_mail(arena);
-    if (capture->graph.origin) gpi_stream_close_scope(capture->graph.origin);
+    gpi_stream_close_scope(capture->graph.origin);
     at = arena->streams.position;
     result = gpi_ladder_wait(arena, &arena->streams.all);
     if (result == GPUPOOL_OK) {
         gpi_stream_pass(arena, &capture->graph, at);
         gpi_capture_free(arena, &capture->graph);
-        capture->is_kept = 0;
+        capture->arena = NULL;
         capture->graph.next = (gpi_stream *)(void *)arena->spare_captures;
         arena->spare_captures = capture;
         arena->captures--;
     }
-    gpi_system_unlock(&arena->lock);
-    GPI_CHECKED(arena);
-    return result;
+    return gpi_alloc_unlock(arena, result);
 }
 /* == LIFE =========================================================================================
    Arenas are made and destroyed, and the process has a list of them.
 
-   L1  An arena's struct lies in pages of its own that a fork wipes (O17), and stays readable when
-       the arena is destroyed: magic tells. The next arena uses it again.
+   L1  An arena's struct lies in pages of its own that a fork wipes (O17), and stays readable and in
+       the list when the arena is destroyed: magic tells. The next arena uses it again.
    L2  The process's lock is held only to find an arena and count a visitor in. Destroy takes an
        arena from the list when it has no visitors, and visitors pass by one that is being
    destroyed.
@@ -4713,20 +4383,16 @@ enum { GPI_HOMES = 2, GPI_SPACES = 6 }; /* addresses, as a multiple of the devic
 
 /* -- the list -- */
 
-/* A visitor goes; whoever ends the arena waits for that. The process's lock is held. */
-static void gpi_life_depart(gpupool_arena *arena) {
-    arena->visitors--;
-    if (arena->magic != GPI_MAGIC) gpi_system_wake_all(&arena->departures);
-}
-
-/* Leaves one arena of the list (NULL: none) and enters the next; NULL: that was the last. */
+/* Leaves one arena of the list (NULL: none), for whose end a thread may wait, and enters the next;
+   NULL: that was the last. */
 static gpupool_arena *gpi_life_visit(gpupool_arena *left) {
     gpupool_arena *arena;
     gpi_system_lock(&gpi_process.lock);
     arena = left ? left->next_arena : gpi_process.arenas;
     while (arena && arena->magic != GPI_MAGIC) arena = arena->next_arena;
     if (arena) arena->visitors++;
-    if (left) gpi_life_depart(left);
+    if (left) left->visitors--;
+    if (left && left->magic != GPI_MAGIC) gpi_system_wake_all(&left->departures);
     gpi_system_unlock(&gpi_process.lock);
     return arena;
 }
@@ -4753,14 +4419,8 @@ static gpupool_result gpi_life_may_use(uint64_t at, uint64_t bytes, const char *
     return wrong ? gpi_system_fail(GPUPOOL_E_ARGUMENT, "%s: %s", argument, wrong) : GPUPOOL_OK;
 }
 
-static void gpi_life_leave(gpupool_arena *arena) {
-    gpi_system_lock(&gpi_process.lock);
-    gpi_life_depart(arena);
-    gpi_system_unlock(&gpi_process.lock);
-}
-
-static void gpi_life_unlink(gpupool_arena *arena) {
-    gpupool_arena **link = &gpi_process.arenas;
+/* From now on nobody finds the arena. */
+static void gpi_life_hide(gpupool_arena *arena) {
     gpi_system_lock(&gpi_process.lock);
     arena->magic = 0;
     while (arena->visitors) {
@@ -4769,41 +4429,40 @@ static void gpi_life_unlink(gpupool_arena *arena) {
         gpi_system_sleep_on(&arena->departures, departures);
         gpi_system_lock(&gpi_process.lock);
     }
-    while (*link != arena) link = &(*link)->next_arena;
-    *link = arena->next_arena;
     if (arena->default_at && *arena->default_at == arena)
         GPI_PUBLISH(arena->default_at, (gpupool_arena *)NULL);
     gpi_system_unlock(&gpi_process.lock);
 }
 
+/* The struct of an arena that has ended, or a new one, all zeros; NULL: no host memory. */
 static gpupool_arena *gpi_life_struct(void) {
+    uint64_t bytes = gpi_up(sizeof(gpupool_arena), 4096), kept = offsetof(gpupool_arena, magic);
     gpupool_arena *arena;
     gpi_system_lock(&gpi_process.lock);
-    arena = gpi_process.spare;
-    if (arena) gpi_process.spare = arena->next_arena;
-    gpi_system_unlock(&gpi_process.lock);
-    if (!arena) {
-        uint64_t bytes = gpi_up(sizeof *arena, 4096);
-        arena = (gpupool_arena *)gpi_system_pages(bytes, PROT_READ | PROT_WRITE);
-        if (arena) syscall(SYS_madvise, arena, bytes, (long)GPI_WIPEONFORK);
+    for (arena = gpi_process.arenas; arena && arena->magic != GPI_ENDED;) arena = arena->next_arena;
+    if (arena) {
+        memset((char *)arena + kept, 0, sizeof *arena - kept);
+    } else {
+        arena = (gpupool_arena *)gpi_system_pages(bytes, PROT_READ | PROT_WRITE, MADV_WIPEONFORK);
+        if (arena) {
+            arena->next_arena = gpi_process.arenas;
+            gpi_process.arenas = arena;
+        }
     }
-    if (arena) memset(arena, 0, sizeof *arena);
+    gpi_system_unlock(&gpi_process.lock);
     return arena;
 }
 
-static void gpi_life_put_struct(gpupool_arena *arena) {
+static void gpi_life_set_magic(gpupool_arena *arena, int magic) {
     gpi_system_lock(&gpi_process.lock);
-    arena->next_arena = gpi_process.spare;
-    gpi_process.spare = arena;
+    arena->magic = magic;
     gpi_system_unlock(&gpi_process.lock);
 }
 
 /* -- an arena is made -- */
 
 static gpupool_result gpi_life_refuses(const gpupool_arena_config *config) {
-    gpupool_result result = gpi_driver_has("config.device", config->device);
     const char *wrong = NULL;
-    if (result != GPUPOOL_OK) return result;
     if ((unsigned)config->source > GPUPOOL_SOURCE_BYPASS) wrong = "source: there is none such";
     if (config->source == GPUPOOL_SOURCE_CUSTOM && (!config->chunk_alloc || !config->chunk_free))
         wrong = "source: CUSTOM needs both chunk_alloc and chunk_free";
@@ -4822,7 +4481,7 @@ static gpupool_result gpi_life_default_source(gpupool_source *source) {
     int i = GPUPOOL_SOURCE_BYPASS;
     *source = GPUPOOL_SOURCE;
     if (!text) return GPUPOOL_OK;
-    while (i >= 0 && !gpi_text_is(text, gpi_text_sources[i])) i--;
+    while (i >= 0 && !gpi_text_is(text, gpi_sources[i].name)) i--;
     *source = (gpupool_source)i;
     if (i >= 0 && i != GPUPOOL_SOURCE_CUSTOM) return GPUPOOL_OK; /* which needs functions */
     return gpi_system_fail(GPUPOOL_E_ARGUMENT,
@@ -4836,9 +4495,9 @@ static gpupool_result gpi_life_configure(gpupool_arena *arena, const gpupool_are
     gpupool_arena_config *config = &arena->config;
     gpupool_result result = GPUPOOL_OK;
     if (given) *config = *given;
-    else if (cudaGetDevice(&config->device) != cudaSuccess)
-        return gpi_system_fail(GPUPOOL_E_CUDA, "CUDA finds no device");
-    if (config->source == GPUPOOL_SOURCE_AUTO) result = gpi_life_default_source(&config->source);
+    else result = GPI_RUN(cudaGetDevice, &config->device);
+    if (result == GPUPOOL_OK && config->source == GPUPOOL_SOURCE_AUTO)
+        result = gpi_life_default_source(&config->source);
     if (!config->chunk_bytes) config->chunk_bytes = GPUPOOL_CHUNK_BYTES;
     gpi_text_line(arena->name, sizeof arena->name, config->name ? config->name : "arena");
     config->name = arena->name;
@@ -4850,44 +4509,32 @@ static gpupool_result gpi_life_configure(gpupool_arena *arena, const gpupool_are
 static gpupool_result gpi_life_choose_source(gpupool_arena *arena) {
     gpupool_source *name = &arena->config.source;
     int can_map = arena->driver.can_map;
-    size_t i = 0;
     if (*name == GPUPOOL_SOURCE_AUTO)
         *name = can_map ? GPUPOOL_SOURCE_MAPPED : GPUPOOL_SOURCE_DEVICE;
     if (*name == GPUPOOL_SOURCE_MAPPED && !can_map)
         return gpi_system_fail(GPUPOOL_E_UNSUPPORTED,
                                "config.source: device %d cannot map memory in pages of 2 MiB",
                                arena->config.device);
-    while (gpi_sources[i].name != *name) i++;
-    arena->chunks.source = &gpi_sources[i];
+    arena->chunks.source = &gpi_sources[*name];
     arena->buddy.is_apart = *name != GPUPOOL_SOURCE_MAPPED;
     return GPUPOOL_OK;
 }
 
-/* Bytes of the index, the cells and the bits of their starts. */
-static uint64_t gpi_life_tables(const gpi_buddy *buddy) {
-    return (sizeof(gpi_run *) << GPI_INDEX_BITS) + buddy->granules * sizeof(gpi_cell) +
-           buddy->granules / 8 + 8;
-}
-
-/* What `where` says is the limit: 0 stands for none, and a negative number is a mistake. */
-static gpupool_result gpi_life_refuses_limit(const char *where, uint64_t bytes) {
-    if (bytes <= (uint64_t)1 << 46) return GPUPOOL_OK;
-    return gpi_system_fail(GPUPOOL_E_ARGUMENT, "%s: %llu bytes are more than 2^46 (0: no limit)",
-                           where, (unsigned long long)bytes);
-}
-
-/* Reads a limit from a text. A part of it is a part of the device's memory, or of the host's. */
+/* The limit that `where` names: as a text, unless that is NULL; 0 is none, and a negative number is
+   a mistake. A part of it is a part of the device's memory, or of the host's. */
 static gpupool_result gpi_life_read_limit(const gpupool_arena *arena, const char *where,
                                           const char *text, uint64_t *bytes) {
     uint64_t total = arena->driver.total_bytes;
-    const char *wrong;
+    const char *wrong = NULL;
     char line[64];
     if (arena->config.source == GPUPOOL_SOURCE_PINNED)
         total = (uint64_t)sysconf(_SC_PHYS_PAGES) * (uint64_t)sysconf(_SC_PAGESIZE);
-    wrong = gpi_text_limit(text, total, bytes);
-    if (!wrong) return gpi_life_refuses_limit(where, *bytes);
-    return gpi_system_fail(GPUPOOL_E_ARGUMENT, "%s: \"%s\" %s", where,
-                           gpi_text_line(line, sizeof line, text), wrong);
+    if (text) wrong = gpi_text_limit(text, total, bytes);
+    if (!wrong && *bytes > (uint64_t)1 << 46) wrong = "is more than 2^46 bytes (0: no limit)";
+    if (!wrong) return GPUPOOL_OK;
+    snprintf(line, sizeof line, "%llu", (unsigned long long)*bytes);
+    if (text) gpi_text_line(line, sizeof line, text);
+    return gpi_system_fail(GPUPOOL_E_ARGUMENT, "%s: \"%s\" %s", where, line, wrong);
 }
 
 /* The limit: the config's, else the environment's for this device, else for all, else the macro's.
@@ -4904,45 +4551,44 @@ static gpupool_result gpi_life_choose_limit(gpupool_arena *arena) {
         else text = gpi_text_variable(where);
     }
     if (!bytes) bytes = GPUPOOL_LIMIT;
-    result = text ? gpi_life_read_limit(arena, where, text, &bytes)
-                  : gpi_life_refuses_limit(where, bytes);
-    arena->config.limit_bytes = bytes;
+    result = gpi_life_read_limit(arena, where, text, &bytes);
     arena->chunks.limit = bytes ? bytes : UINT64_MAX;
     return result;
 }
 
-/* Addresses for chunks, then addresses for stitches. Sources whose memory lies elsewhere have
-   numbers only. */
+/* Tables; addresses for chunks, then addresses for stitches. Sources whose memory lies elsewhere
+   have numbers only. */
 static gpupool_result gpi_life_open_buddy(gpupool_arena *arena) {
     gpi_buddy *buddy = &arena->buddy;
-    uint64_t total = arena->driver.total_bytes, page = GPI_PAGE, homes, spaces, bytes;
+    gpi_region *region = &buddy->region;
+    uint64_t total = gpi_up(arena->driver.total_bytes, GPI_PAGE), page = GPI_PAGE;
+    uint64_t homes = buddy->is_apart ? (uint64_t)1 << 46 : total * GPI_HOMES;
+    uint64_t bytes = buddy->is_apart ? homes : homes + total * GPI_SPACES, granules = bytes / page;
+    uint64_t index = sizeof(gpi_run *) << GPI_INDEX_BITS, starts = gpi_up(granules, 64) / 8;
+    uint64_t tables = index + starts + granules * (sizeof(gpi_cell) + sizeof(gpi_chunk *));
     gpupool_result result;
-    gpi_visit visit;
     gpi_run *run;
-    homes = buddy->is_apart ? (uint64_t)1 << 46 : gpi_up(total * GPI_HOMES, page);
-    spaces = buddy->is_apart ? 0 : gpi_up(total * GPI_SPACES, page);
-    bytes = homes + spaces;
-    buddy->granules = bytes / page;
-    buddy->index = (gpi_run **)gpi_system_pages(gpi_life_tables(buddy), PROT_READ | PROT_WRITE);
-    if (!buddy->index || !gpi_region_open(&buddy->region, (uint64_t)1 << 34) ||
-        !gpi_region_ensure(&buddy->region, 1 << 15))
+    if (!gpi_region_open(region, tables + ((uint64_t)1 << 34)) ||
+        !gpi_region_ensure(region, tables + (1 << 15)))
         return gpi_system_no_memory();
-    buddy->cells = (gpi_cell *)(void *)(buddy->index + (1 << GPI_INDEX_BITS));
-    buddy->starts = (uint64_t *)(void *)(buddy->cells + buddy->granules);
+    buddy->granules = granules;
+    buddy->index = (gpi_run **)gpi_region_get(region, index);
+    buddy->starts = (uint64_t *)gpi_region_get(region, starts);
+    buddy->cells = (gpi_cell *)gpi_region_get(region, granules * sizeof(gpi_cell));
+    arena->chunks.all = (gpi_chunk **)gpi_region_get(region, granules * sizeof(gpi_chunk *));
     if (!buddy->is_apart) {
         CUdeviceptr base = 0;
-        gpi_driver_enter(&arena->driver, arena->driver.context, &visit);
+        GPI_VISIT(&arena->driver, arena->driver.context);
         result = GPI_TELL(&arena->driver, reserve, &base, bytes, page, 0, 0);
-        gpi_driver_leave(&arena->driver, &visit);
         if (result != GPUPOOL_OK) return result;
         buddy->base = base;
     }
-    run = gpi_buddy_new(buddy, 0, bytes / GPI_UNIT);
+    run = (gpi_run *)gpi_region_get(&buddy->region, sizeof *run);
+    run->units = bytes / GPI_UNIT;
     gpi_buddy_enter(buddy, run);
-    if (spaces) {
-        gpi_run *right = gpi_buddy_split(buddy, run, homes / GPI_UNIT);
-        gpi_buddy_put(buddy, right, GPI_SPACE, &buddy->space, 0);
-    }
+    if (bytes > homes)
+        gpi_buddy_put(buddy, gpi_buddy_split(buddy, run, homes / GPI_UNIT), GPI_SPACE,
+                      &buddy->space, 0);
     gpi_buddy_put(buddy, run, GPI_EMPTY, &buddy->empty, 0);
     return GPUPOOL_OK;
 }
@@ -4966,11 +4612,12 @@ static gpupool_result gpi_life_return_memory(gpupool_arena *arena) {
     gpi_chunks *chunks = &arena->chunks;
     int bin;
     gpi_system_lock(&arena->lock);
+    gpi_alloc_empty_mail(arena);
     for (bin = 0; bin < GPI_BINS; bin++)
         while (arena->stitches.bins[bin]) {
             gpi_stitch *stitch = arena->stitches.bins[bin];
             arena->stitches.bins[bin] = stitch->next;
-            result = gpi_stitch_undo(arena, stitch);
+            result = gpi_chunk_undo(arena, &stitch->range);
             if (first == GPUPOOL_OK) first = result;
             GPUPOOL_FREE(stitch);
         }
@@ -4985,53 +4632,41 @@ static gpupool_result gpi_life_return_memory(gpupool_arena *arena) {
 }
 
 static void gpi_backup_close(gpi_backup *backup) {
-    if (backup->ranges) munmap(backup->ranges, backup->bytes);
+    if (backup->pages) munmap(backup->pages, backup->bytes);
     memset(backup, 0, sizeof *backup);
 }
 
-/* Frees all that an arena has but its struct. */
+/* Frees all that an arena has but its struct, which may serve another one then. */
 static gpupool_result gpi_life_close(gpupool_arena *arena) {
     gpi_buddy *buddy = &arena->buddy;
-    uint64_t bytes = buddy->granules * GPI_GRANULE * GPI_UNIT;
     gpupool_result result = gpi_life_return_memory(arena);
-    gpi_visit visit;
     if (arena->driver.context) {
+        GPI_VISIT(&arena->driver, arena->driver.context);
         gpi_stream_close(arena);
-        gpi_driver_enter(&arena->driver, arena->driver.context, &visit);
-        if (buddy->base) arena->driver.unreserve(buddy->base, bytes);
-        gpi_driver_leave(&arena->driver, &visit);
+        if (buddy->base) arena->driver.unreserve(buddy->base, buddy->granules * GPI_PAGE);
     }
-    GPUPOOL_FREE(arena->chunks.all);
     gpi_backup_close(&arena->backup);
-    if (buddy->index) munmap(buddy->index, gpi_life_tables(buddy));
-    gpi_region_close(&buddy->region);
+    if (buddy->region.base) munmap(buddy->region.base, buddy->region.size);
     gpi_driver_close(&arena->driver);
+    gpi_life_set_magic(arena, GPI_ENDED);
     return result;
 }
 
 GPUPOOL_API gpupool_result gpupool_arena_create(gpupool_arena **out,
                                                 const gpupool_arena_config *config) {
-    cudaError_t before = cudaPeekAtLastError();
     gpupool_arena *arena;
     gpupool_result result;
     if (!out) return gpi_system_fail(GPUPOOL_E_ARGUMENT, "arena: it is NULL");
     *out = NULL;
     if (gpi_system_is_forked()) return gpi_alloc_enter(NULL);
-    if (gpi_system_open() != GPUPOOL_OK) return gpi_system_no_memory();
-    arena = gpi_life_struct();
+    arena = gpi_system_open() ? gpi_life_struct() : NULL;
     if (!arena) return gpi_system_no_memory();
     result = gpi_life_open(arena, config);
     if (result != GPUPOOL_OK) {
-        if (before == cudaSuccess) cudaGetLastError(); /* the program's last error stays (rule 5) */
         gpi_life_close(arena);
-        gpi_life_put_struct(arena);
         return result;
     }
-    gpi_system_lock(&gpi_process.lock);
-    arena->magic = GPI_MAGIC;
-    arena->next_arena = gpi_process.arenas;
-    gpi_process.arenas = arena;
-    gpi_system_unlock(&gpi_process.lock);
+    gpi_life_set_magic(arena, GPI_MAGIC);
     gpi_report_open();
     *out = arena;
     return GPUPOOL_OK;
@@ -5039,50 +4674,42 @@ GPUPOOL_API gpupool_result gpupool_arena_create(gpupool_arena **out,
 
 /* Ends an arena, with what is live in it. */
 static gpupool_result gpi_life_end(gpupool_arena *arena) {
-    gpupool_result result;
-    gpi_life_unlink(arena);
+    gpi_life_hide(arena);
     gpi_driver_wait(&arena->driver); /* what fails here fails below again */
-    result = gpi_life_close(arena);
-    gpi_life_put_struct(arena);
-    return result;
+    return gpi_life_close(arena);
 }
 
 GPUPOOL_API gpupool_result gpupool_arena_destroy(gpupool_arena *arena) {
     gpupool_result result = gpi_alloc_enter(arena);
     if (result != GPUPOOL_OK) return result;
     gpi_report_event(arena, "destroy", "");
-    gpi_system_lock(&arena->lock);
-    gpi_alloc_empty_mail(arena);
-    gpi_stream_fold_all(arena);
-    if (!arena->broken && (arena->blocks || arena->captures))
-        result = gpi_system_fail(
-            GPUPOOL_E_IN_USE, "%llu blocks are live, and %llu scopes are not released",
-            (unsigned long long)arena->blocks, (unsigned long long)arena->captures);
+    result = gpi_alloc_lock(arena, "arena", arena);
+    gpi_stream_flush_all(arena, UINT64_MAX);
+    if (!arena->broken && (arena->stats.allocs > arena->stats.frees || arena->captures))
+        result = gpi_system_fail(GPUPOOL_E_IN_USE,
+                                 "%llu blocks are live, and %llu scopes are not released",
+                                 (unsigned long long)(arena->stats.allocs - arena->stats.frees),
+                                 (unsigned long long)arena->captures);
     gpi_system_unlock(&arena->lock);
     return result == GPUPOOL_OK ? gpi_life_end(arena) : result;
 }
 
 /* -- streams end -- */
 
-static void gpi_life_retire(gpupool_arena *arena, cudaStream_t stream) {
-    gpi_stream *s;
-    gpi_system_lock(&arena->lock);
-    s = gpi_stream_find(arena, gpi_stream_key(stream));
-    if (s) {
-        gpi_stream_close_scope(s);
-        gpi_stream_flush(arena, s, 0);
-        gpi_stream_mark(arena, s, stream); /* refused: its memory passes by a device wait */
-        gpi_stream_retire(arena, s);
-    }
-    gpi_system_unlock(&arena->lock);
-}
-
 GPUPOOL_API gpupool_result gpupool_retire_stream(cudaStream_t stream) {
     gpupool_arena *arena = NULL;
+    gpi_stream *s;
     if (gpi_driver_is_special(stream))
         return gpi_system_fail(GPUPOOL_E_ARGUMENT, "stream: a default stream does not end");
     if (gpi_system_is_forked()) return gpi_alloc_enter(NULL); /* the process's lock may be held */
-    while ((arena = gpi_life_visit(arena)) != NULL) gpi_life_retire(arena, stream);
+    while ((arena = gpi_life_visit(arena)) != NULL) {
+        gpi_system_lock(&arena->lock);
+        s = gpi_stream_find(arena, gpi_stream_key(stream));
+        if (s) gpi_stream_flush(arena, s, 0);
+        if (s) gpi_stream_mark(arena, s, stream); /* refused: it passes by a device wait */
+        if (s) gpi_stream_retire(arena, s);
+        gpi_system_unlock(&arena->lock);
+    }
     return GPUPOOL_OK;
 }
 /* == FIGURES ======================================================================================
@@ -5091,34 +4718,28 @@ GPUPOOL_API gpupool_result gpupool_retire_stream(cudaStream_t stream) {
 /* Returns idle chunks after a wait for the device. The lock is held. */
 static gpupool_result gpi_figures_trim(gpupool_arena *arena, uint64_t keep) {
     gpupool_result result = gpi_arena_ready(arena);
-    if (result != GPUPOOL_OK) return result;
-    gpi_alloc_empty_mail(arena);
-    if (arena->chunks.reserved.now <= keep) return GPUPOOL_OK;
-    gpi_stream_flush_all(arena);
+    if (result != GPUPOOL_OK || arena->chunks.reserved.now <= keep) return result;
+    gpi_stream_flush_all(arena, 0);
     result = gpi_ladder_wait(arena, &arena->streams.all);
     return result == GPUPOOL_OK ? gpi_ladder_trim(arena, keep) : result;
 }
 
 GPUPOOL_API gpupool_result gpupool_trim(gpupool_arena *arena, size_t keep_bytes) {
-    gpupool_result result = gpi_alloc_enter(arena);
+    gpupool_result result = gpi_alloc_lock(arena, "arena", arena);
     if (result != GPUPOOL_OK) return result;
-    gpi_system_lock(&arena->lock);
-    result = gpi_figures_trim(arena, keep_bytes);
-    gpi_system_unlock(&arena->lock);
-    GPI_CHECKED(arena);
-    return result;
+    if (arena->sleep == GPI_AWAKE) gpi_backup_close(&arena->backup);
+    return gpi_alloc_unlock(arena, gpi_figures_trim(arena, keep_bytes));
 }
 
 GPUPOOL_API gpupool_result gpupool_set_limit(gpupool_arena *arena, size_t bytes) {
     gpupool_result result = gpi_alloc_enter(arena);
-    if (result == GPUPOOL_OK) result = gpi_life_refuses_limit("limit", bytes);
+    uint64_t limit = bytes;
+    if (result == GPUPOOL_OK) result = gpi_life_read_limit(arena, "limit", NULL, &limit);
+    if (result == GPUPOOL_OK) result = gpi_alloc_lock(arena, "arena", arena);
     if (result != GPUPOOL_OK) return result;
-    gpi_system_lock(&arena->lock);
     arena->chunks.limit = bytes ? bytes : UINT64_MAX;
     if (arena->broken || !arena->sleep) result = gpi_figures_trim(arena, arena->chunks.limit);
-    gpi_system_unlock(&arena->lock);
-    GPI_CHECKED(arena);
-    return result;
+    return gpi_alloc_unlock(arena, result);
 }
 
 GPUPOOL_API gpupool_result gpupool_set_limit_text(gpupool_arena *arena, const char *text) {
@@ -5141,7 +4762,7 @@ GPUPOOL_API gpupool_result gpupool_get_available(gpupool_arena *arena, cudaStrea
     *bytes = 0;
     result = gpi_alloc_begin(arena, stream, &s);
     if (result == GPUPOOL_OK) {
-        gpi_stream_flush_all(arena);
+        gpi_stream_flush_all(arena, 0);
         gpi_ladder_poll(arena);
         result = gpi_arena_ready(arena); /* the poll may have broken it */
     }
@@ -5149,60 +4770,41 @@ GPUPOOL_API gpupool_result gpupool_get_available(gpupool_arena *arena, cudaStrea
         gpi_alloc_ask(&ask, arena, &request, s);
         *bytes = gpi_verdict_available(&ask);
     }
-    gpi_system_unlock(&arena->lock);
-    GPI_CHECKED(arena);
-    return result;
+    return gpi_alloc_unlock(arena, result);
 }
 
 /* Under the lock. */
 static void gpi_figures_read(gpupool_arena *arena, gpupool_stats *stats) {
-    gpi_stream_fold_all(arena);
-    stats->requested = arena->requested;
-    stats->allocated = arena->allocated;
+    gpi_stream_flush_all(arena, UINT64_MAX);
+    *stats = arena->stats;
+    stats->blocks = stats->allocs - stats->frees;
     stats->reserved = arena->chunks.reserved;
     stats->pending = arena->buddy.pending;
-    stats->blocks = arena->blocks;
     stats->free_blocks = arena->buddy.free_runs;
-    stats->allocs = arena->allocs;
-    stats->frees = arena->frees;
-    stats->failures = arena->failures;
     stats->chunks = arena->chunks.count;
-    stats->stitches = arena->stitches.count;
-    stats->stitched = arena->stitches.stitched;
-    stats->reused = arena->stitches.reused;
     stats->driver_calls = GPI_LOOK(&arena->driver.memory_calls);
-    stats->marks = arena->streams.marks;
-    stats->stream_waits = arena->streams.stream_waits;
-    stats->host_waits = arena->streams.host_waits;
     stats->limit = arena->chunks.limit == UINT64_MAX ? 0 : arena->chunks.limit;
     stats->asleep = arena->chunks.asleep;
-    stats->host =
-        sizeof *arena + arena->buddy.region.opened + (sizeof(gpi_run *) << GPI_INDEX_BITS);
+    stats->host = sizeof *arena + arena->buddy.region.opened - /* tables of granules: hardly used */
+                  arena->buddy.granules * (sizeof(gpi_cell) + sizeof(gpi_chunk *));
 }
 
 GPUPOOL_API gpupool_result gpupool_get_stats(gpupool_arena *arena, gpupool_stats *stats) {
-    gpupool_result result = gpi_alloc_enter(arena);
+    gpupool_result result = gpi_alloc_lock(arena, "stats", stats);
     if (result != GPUPOOL_OK) return result;
-    if (!stats) return gpi_system_fail(GPUPOOL_E_ARGUMENT, "stats: it is NULL");
-    gpi_system_lock(&arena->lock);
-    gpi_alloc_empty_mail(arena);
     gpi_figures_read(arena, stats);
-    gpi_system_unlock(&arena->lock);
-    return GPUPOOL_OK;
+    return gpi_alloc_unlock(arena, result);
 }
 
 GPUPOOL_API gpupool_result gpupool_reset_peaks(gpupool_arena *arena) {
-    gpupool_result result = gpi_alloc_enter(arena);
+    gpupool_result result = gpi_alloc_lock(arena, "arena", arena);
     if (result != GPUPOOL_OK) return result;
-    gpi_system_lock(&arena->lock);
-    gpi_alloc_empty_mail(arena);
-    gpi_stream_fold_all(arena);
-    arena->requested.peak = arena->requested.now;
-    arena->allocated.peak = arena->allocated.now;
+    gpi_stream_flush_all(arena, UINT64_MAX);
+    arena->stats.requested.peak = arena->stats.requested.now;
+    arena->stats.allocated.peak = arena->stats.allocated.now;
     arena->chunks.reserved.peak = arena->chunks.reserved.now;
     arena->buddy.pending.peak = arena->buddy.pending.now;
-    gpi_system_unlock(&arena->lock);
-    return GPUPOOL_OK;
+    return gpi_alloc_unlock(arena, result);
 }
 /* == REPORT =======================================================================================
    What an arena has, told part by part: one walk, of which text and JSON are made.
@@ -5214,32 +4816,22 @@ GPUPOOL_API gpupool_result gpupool_reset_peaks(gpupool_arena *arena) {
 
    Read first: gpi_report_walk, gpi_report_part, gpi_report_write. */
 
-#if !defined(__cplusplus) && !defined(_DEFAULT_SOURCE) && !defined(_GNU_SOURCE)
-FILE *open_memstream(char **text, size_t *bytes); /* -std=c11 leaves these out */
-#endif
-
 /* -- the walk -- */
-
-/* Which part of its block a run's memory is: a stitched one's pieces are side by side. */
-static uint64_t gpi_report_offset(const gpi_run *run) {
-    uint64_t units = 0;
-    uint32_t i;
-    for (i = 0; run->state == GPI_PART && run->stitch->pieces[i].run != run; i++)
-        units += run->stitch->pieces[i].units;
-    return units;
-}
 
 /* What a run's memory from a unit on is. */
 static void gpi_report_part(const gpupool_arena *arena, const gpi_run *run, uint64_t unit,
                             gpupool_part *part) {
     const gpi_run *block = run->state == GPI_PART ? run->stitch->body : run;
+    uint32_t i;
     const gpi_stream *s = run->state == GPI_FREE ? run->list->stream : NULL;
     int is_of_graph =
         s ? s->kind == GPI_GRAPH : block->state == GPI_WAITING && gpi_stream_graph_of(block);
     part->kind = is_of_graph ? GPUPOOL_KEPT : GPUPOOL_PENDING;
     if (gpi_stream_describe(block, &part->block)) {
         part->kind = GPUPOOL_LIVE;
-        part->offset = (gpi_report_offset(run) + unit - run->unit) * GPI_UNIT;
+        part->offset = (unit - run->unit) * GPI_UNIT;
+        for (i = 0; run->state == GPI_PART && run->stitch->pieces[i].unit != run->unit; i++)
+            part->offset += run->stitch->pieces[i].units * GPI_UNIT; /* pieces are side by side */
         return;
     }
     memset(&part->block, 0, sizeof part->block);
@@ -5253,15 +4845,15 @@ static void gpi_report_part(const gpupool_arena *arena, const gpi_run *run, uint
 static void gpi_report_walk(gpupool_arena *arena, int (*visit)(const gpupool_part *, void *),
                             void *user) {
     const gpi_run *run = gpi_buddy_at(&arena->buddy, 0);
+    uint64_t unit = 0, end;
     int is_over = 0;
-    gpi_stream_flush_all(arena);
-    for (; run && !is_over; run = run->right) {
-        uint64_t unit = run->unit, end;
+    gpi_stream_flush_all(arena, 0);
+    for (; run && !is_over; unit = end) {
         const gpi_chunk *chunk = gpi_buddy_chunk(&arena->buddy, unit);
-        for (; chunk && !is_over && run->state != GPI_EMPTY; unit = end) {
+        end = run->unit + run->units;
+        if (chunk && run->state != GPI_EMPTY) {
             gpupool_part part;
-            end = gpi_min(run->unit + run->units, chunk->unit + chunk->units);
-            if (unit >= end) break;
+            end = gpi_min(end, chunk->unit + chunk->units);
             memset(&part, 0, sizeof part);
             part.memory = (void *)(uintptr_t)gpi_address(&arena->buddy, unit);
             part.is_asleep = chunk->is_away;
@@ -5270,33 +4862,35 @@ static void gpi_report_walk(gpupool_arena *arena, int (*visit)(const gpupool_par
             part.bytes = (end - unit) * GPI_UNIT;
             gpi_report_part(arena, run, unit, &part);
             if (!is_over) is_over = visit(&part, user);
-            chunk = end < run->unit + run->units ? gpi_buddy_chunk(&arena->buddy, end) : NULL;
         }
+        if (end == run->unit + run->units) run = run->right;
     }
 }
 
 GPUPOOL_API gpupool_result gpupool_walk_blocks(gpupool_arena *arena,
                                                int (*visit)(const gpupool_part *, void *user),
                                                void *user) {
-    gpupool_result result = gpi_alloc_enter(arena);
+    gpupool_result result = gpi_alloc_lock(arena, "visit", visit ? arena : NULL);
     if (result != GPUPOOL_OK) return result;
-    if (!visit) return gpi_system_fail(GPUPOOL_E_ARGUMENT, "visit: it is NULL");
-    gpi_system_lock(&arena->lock);
-    gpi_alloc_empty_mail(arena);
     gpi_report_walk(arena, visit, user);
-    gpi_system_unlock(&arena->lock);
-    return GPUPOOL_OK;
+    return gpi_alloc_unlock(arena, result);
 }
 
 /* -- as text, and as JSON in one line -- */
 
-/* The words of gpupool_stats, in their order: the first eight and the last three are bytes. */
+/* The words of gpupool_stats, in their order: the first eight are bytes, and three from the limit
+ * on.
+ */
 static const char *const gpi_report_names[] = {
-    "requested", "requested_peak", "allocated",  "allocated_peak", "reserved", "reserved_peak",
-    "pending",   "pending_peak",   "blocks",     "free_blocks",    "allocs",   "frees",
-    "failures",  "chunks",         "stitches",   "stitched",       "reused",   "driver_calls",
-    "marks",     "stream_waits",   "host_waits", "limit",          "asleep",   "host"};
-enum { GPI_WORDS = sizeof gpi_report_names / sizeof *gpi_report_names };
+    "requested",     "requested_peak", "allocated",    "allocated_peak", "reserved",
+    "reserved_peak", "pending",        "pending_peak", "blocks",         "free_blocks",
+    "chunks",        "stitches",       "limit",        "asleep",         "host",
+    "allocs",        "frees",          "failures",     "stitched",       "reused",
+    "driver_calls",  "marks",          "stream_waits", "host_waits"};
+enum {
+    GPI_WORDS = sizeof gpi_report_names / sizeof *gpi_report_names,
+    GPI_LIMIT_WORD = offsetof(gpupool_stats, limit) / sizeof(uint64_t)
+};
 typedef char gpi_report_names_all[sizeof(gpupool_stats) == GPI_WORDS * sizeof(uint64_t) ? 1 : -1];
 
 typedef struct gpi_report {
@@ -5315,12 +4909,12 @@ static void gpi_report_text(gpi_report *report) {
     unsigned i;
     char text[96];
     fprintf(file, "gpupool: arena \"%s\" on device %d, %s: %s\n", arena->name, arena->driver.device,
-            gpi_text_sources[arena->config.source], report->event);
+            arena->chunks.source->name, report->event);
     if (*report->sentence) fprintf(file, "  %s\n", report->sentence);
     for (i = 0; i < GPI_WORDS; i++) {
         snprintf(text, sizeof text, "%llu", (unsigned long long)words[i]);
         fprintf(file, "  %-15s%13s%s", gpi_report_names[i],
-                i < 8 || i >= GPI_WORDS - 3 ? gpi_text_size(words[i]).text : text,
+                i < 8 || i - GPI_LIMIT_WORD < 3 ? gpi_text_size(words[i]).text : text,
                 i % 2 ? "\n" : "");
     }
     gpi_holder_list(arena, holders);
@@ -5375,7 +4969,7 @@ static void gpi_report_json(gpi_report *report) {
     int i;
     fprintf(report->file, "{\"gpupool\":3,\"device\":%d", arena->driver.device);
     gpi_report_string(report->file, "name", arena->name);
-    gpi_report_string(report->file, "source", gpi_text_sources[arena->config.source]);
+    gpi_report_string(report->file, "source", arena->chunks.source->name);
     gpi_report_string(report->file, "event", report->event);
     gpi_report_string(report->file, "sentence", report->sentence);
     for (i = 0; i < GPI_WORDS; i++)
@@ -5390,29 +4984,24 @@ static void gpi_report_json(gpi_report *report) {
 /* R2. What the text lies in is malloc's. */
 static gpupool_result gpi_report_write(gpupool_arena *arena, void (*form)(gpi_report *), FILE *to,
                                        const char *event, const char *sentence) {
-    gpupool_result result = gpi_alloc_enter(arena);
-    gpi_report report;
+    gpi_report report = {arena, NULL, event, sentence, {0}, 0, 0};
+    gpupool_result result = gpi_alloc_lock(arena, "file", to);
     gpupool_stats stats;
     char *text = NULL;
     size_t bytes = 0;
-    int is_lost;
+    int is_lost = 1;
     if (result != GPUPOOL_OK) return result;
-    if (!to) return gpi_system_fail(GPUPOOL_E_ARGUMENT, "file: it is NULL");
-    memset(&report, 0, sizeof report);
-    report.arena = arena;
-    report.event = event;
-    report.sentence = sentence;
     report.file = open_memstream(&text, &bytes);
-    if (!report.file) return gpi_system_no_memory();
-    gpi_system_lock(&arena->lock);
-    gpi_alloc_empty_mail(arena);
-    gpi_stream_flush_all(arena);
-    gpi_figures_read(arena, &stats);
-    memcpy(report.words, &stats, sizeof stats);
-    form(&report);
+    if (report.file) {
+        gpi_stream_flush_all(arena, 0);
+        gpi_figures_read(arena, &stats);
+        memcpy(report.words, &stats, sizeof stats);
+        form(&report);
+        is_lost = ferror(report.file);
+        if (fclose(report.file)) is_lost = 1; /* sets text and bytes */
+    }
     gpi_system_unlock(&arena->lock);
-    is_lost = ferror(report.file);
-    if (fclose(report.file) || is_lost) result = gpi_system_no_memory(); /* sets text and bytes */
+    if (is_lost) result = gpi_system_no_memory();
     else if (fwrite(text, 1, bytes, to) != bytes || fflush(to))
         result = gpi_system_fail(GPUPOOL_E_FILE, "file: it cannot be written");
     free(text);
@@ -5476,44 +5065,35 @@ static void gpi_report_open(void) {
 /* -- default arenas -- */
 
 /* Two threads may make one at once: the first to take the lock wins. */
-static gpupool_arena *gpi_shape_make(gpupool_arena **at, const gpupool_arena_config *config) {
-    gpupool_arena *arena, *first;
-    if (gpupool_arena_create(&arena, config) != GPUPOOL_OK) return NULL;
-    gpi_system_lock(&gpi_process.lock);
-    first = *at;
-    if (!first) {
-        arena->default_at = at;
-        GPI_PUBLISH(at, arena);
-    }
-    gpi_system_unlock(&gpi_process.lock);
-    if (!first) return arena;
-    gpi_life_end(arena);
-    return first;
-}
-
 GPUPOOL_API gpupool_arena *gpupool_get_default_arena(int device) {
     int is_pinned = device == GPUPOOL_PINNED;
     gpupool_arena_config config;
-    gpupool_arena **at, *arena;
+    gpupool_arena **at, *arena, *first;
     if (!is_pinned && (device < 0 || device >= GPI_DEVICES)) {
         gpi_system_fail(GPUPOOL_E_ARGUMENT, "device: %d is neither a device nor GPUPOOL_PINNED",
                         device);
         return NULL;
     }
-    if (gpi_system_is_forked()) {
-        gpi_alloc_enter(NULL);
-        return NULL;
-    }
     at = &gpi_process.defaults[is_pinned ? 0 : device + 1];
-    arena = GPI_READ(at);
+    arena = gpi_system_is_forked() ? NULL : GPI_READ(at);
     if (arena) return arena;
     memset(&config, 0, sizeof config);
-    config.device = device;
     config.name = is_pinned ? "pinned" : "default";
-    if (!is_pinned) return gpi_shape_make(at, &config);
-    config.source = GPUPOOL_SOURCE_PINNED;
-    if (cudaGetDevice(&config.device) != cudaSuccess) config.device = 0; /* which says why */
-    return gpi_shape_make(at, &config);
+    config.source = is_pinned ? GPUPOOL_SOURCE_PINNED : GPUPOOL_SOURCE_AUTO;
+    config.device = device;
+    if (is_pinned && GPI_RUN(cudaGetDevice, &config.device) != GPUPOOL_OK) return NULL;
+    if (gpupool_arena_create(&arena, &config) != GPUPOOL_OK) return NULL;
+    gpi_system_lock(&gpi_process.lock);
+    first = *at;
+    if (!first) {
+        arena->default_at = at;
+        GPI_PUBLISH(at, arena);
+        if (at >= &gpi_process.defaults[gpi_process.defaults_count])
+            GPI_PUBLISH(&gpi_process.defaults_count, (int)(at - gpi_process.defaults) + 1);
+    }
+    gpi_system_unlock(&gpi_process.lock);
+    if (first) gpi_life_end(arena);
+    return first ? first : arena;
 }
 
 /* Of two threads that reset a device one ends its arenas. */
@@ -5528,9 +5108,6 @@ GPUPOOL_API cudaError_t gpupool_cudaDeviceReset(void) {
                                              __ATOMIC_RELAXED))
                 continue;
             gpi_report_event(arena, "destroy", "");
-            gpi_system_lock(&arena->lock);
-            gpi_alloc_empty_mail(arena);
-            gpi_system_unlock(&arena->lock);
             gpi_life_end(arena);
         }
     return cudaDeviceReset();
@@ -5561,18 +5138,18 @@ static cudaError_t gpi_shape_fail(gpupool_result result) {
 /* The default arena of a stream's device, which need not be the current one. */
 static gpupool_arena *gpi_shape_arena_of(cudaStream_t stream, int current) {
     gpupool_arena *arena = gpupool_get_default_arena(current);
-    gpi_stream *s = arena ? gpi_stream_find(arena, gpi_stream_key(stream)) : NULL;
-    CUcontext context = s ? s->context : NULL;
+    CUcontext context = NULL;
     CUdevice device = current;
     gpi_driver *driver;
-    gpi_visit visit;
+    gpi_stream *s;
     if (!arena || gpi_driver_is_special(stream)) return arena;
     driver = &arena->driver;
-    if (!s && driver->stream_context(stream, &context) != CUDA_SUCCESS) return arena;
+    s = gpi_stream_find(arena, gpi_stream_key(stream));
+    if (s) context = s->context;
+    else if (driver->stream_context(stream, &context) != CUDA_SUCCESS) return arena;
     if (context == driver->context) return arena;
-    gpi_driver_enter(driver, context, &visit);
+    GPI_VISIT(driver, context);
     driver->context_device(&device);
-    gpi_driver_leave(driver, &visit);
     return gpupool_get_default_arena(device);
 }
 
@@ -5580,7 +5157,8 @@ static gpupool_arena *gpi_shape_arena_of(cudaStream_t stream, int current) {
 static int gpi_shape_is_captured(gpupool_arena *arena, cudaStream_t stream) {
     gpi_stream *s;
     int has_scope = 0;
-    if (!arena || !gpi_driver_is_capturing(&arena->driver, stream)) return 0;
+    if (!arena || stream == GPUPOOL_NO_STREAM || !gpi_driver_is_capturing(&arena->driver, stream))
+        return 0;
     s = gpi_stream_find(arena, gpi_stream_key(stream));
     if (!s) return 1;
     gpi_system_lock(&s->lock);
@@ -5590,9 +5168,18 @@ static int gpi_shape_is_captured(gpupool_arena *arena, cudaStream_t stream) {
 }
 
 /* 0 bytes are NULL and no error, and more than there can be is no mistake, as with CUDA. */
-static cudaError_t gpi_shape_alloc(gpupool_arena *arena, void **pointer, size_t bytes,
-                                   cudaStream_t stream) {
+static cudaError_t gpi_shape_malloc(void **pointer, size_t bytes, cudaStream_t stream) {
     gpupool_request request = {bytes, 0, stream, 0, NULL};
+    gpupool_arena *arena;
+    cudaError_t error;
+    int device;
+    if (!pointer) return gpi_shape_fail(gpi_system_fail(GPUPOOL_E_ARGUMENT, "pointer: it is NULL"));
+    error = cudaGetDevice(&device); /* an error is CUDA's last one already */
+    gpi_thread.runtime = error;     /* and stays CUDA's last one */
+    if (gpi_driver_ran("cudaGetDevice", error) != GPUPOOL_OK) return error;
+    arena = gpi_shape_arena_of(stream, device);
+    if (gpi_shape_is_captured(arena, stream))
+        return GPUPOOL_HERE(cudaMallocAsync)(pointer, bytes, stream);
     *pointer = NULL;
     if (bytes == 0) return cudaSuccess;
     if (arena) *pointer = gpi_alloc(arena, &request);
@@ -5601,32 +5188,12 @@ static cudaError_t gpi_shape_alloc(gpupool_arena *arena, void **pointer, size_t 
                                                     : gpi_thread.last.result);
 }
 
-/* The current device; its error is CUDA's last one already. */
-static cudaError_t gpi_shape_begin(void **pointer, int *device) {
-    cudaError_t error;
-    if (!pointer) return gpi_shape_fail(gpi_system_fail(GPUPOOL_E_ARGUMENT, "pointer: it is NULL"));
-    error = cudaGetDevice(device);
-    if (error != cudaSuccess)
-        gpi_system_fail(GPUPOOL_E_CUDA, "cudaGetDevice: %s", cudaGetErrorName(error));
-    return error;
-}
-
 GPUPOOL_API cudaError_t gpupool_cudaMalloc(void **pointer, size_t bytes) {
-    int device;
-    cudaError_t error = gpi_shape_begin(pointer, &device);
-    if (error != cudaSuccess) return error;
-    return gpi_shape_alloc(gpupool_get_default_arena(device), pointer, bytes, GPUPOOL_NO_STREAM);
+    return gpi_shape_malloc(pointer, bytes, GPUPOOL_NO_STREAM);
 }
 
 GPUPOOL_API cudaError_t gpupool_cudaMallocAsync(void **pointer, size_t bytes, cudaStream_t stream) {
-    int device;
-    cudaError_t error = gpi_shape_begin(pointer, &device);
-    gpupool_arena *arena;
-    if (error != cudaSuccess) return error;
-    if (!stream) stream = GPI_NULL_STREAM;
-    arena = gpi_shape_arena_of(stream, device);
-    if (gpi_shape_is_captured(arena, stream)) return gpi_cuda_malloc_async(pointer, bytes, stream);
-    return gpi_shape_alloc(arena, pointer, bytes, stream);
+    return gpi_shape_malloc(pointer, bytes, stream ? stream : GPUPOOL_STREAM_HERE);
 }
 
 /* -- free -- */
@@ -5635,23 +5202,12 @@ GPUPOOL_API cudaError_t gpupool_cudaMallocAsync(void **pointer, size_t bytes, cu
 static int gpi_shape_owns(gpupool_arena *arena, const void *block) {
     uint64_t address = (uint64_t)(uintptr_t)block;
     const gpi_run *run;
-    int owns;
     gpi_system_lock(&arena->lock);
-    run = gpi_buddy_lookup(&arena->buddy, address);
-    owns = run != NULL;
-    if (!run && arena->config.source != GPUPOOL_SOURCE_CUSTOM) {
+    run = gpi_buddy_lookup(&arena->buddy, address, INT32_MAX);
+    if (!run && arena->config.source != GPUPOOL_SOURCE_CUSTOM)
         run = gpi_alloc_around(arena, address);
-        owns = run && run->state != GPI_EMPTY && run->state != GPI_SPACE;
-    }
     gpi_system_unlock(&arena->lock);
-    return owns;
-}
-
-/* The arena that an address belongs to, with a visitor more; NULL: none. */
-static gpupool_arena *gpi_shape_owner(const void *block) {
-    gpupool_arena *arena = gpi_life_visit(NULL);
-    while (arena && !gpi_shape_owns(arena, block)) arena = gpi_life_visit(arena);
-    return arena;
+    return run != NULL;
 }
 
 static cudaError_t gpi_shape_free_in(gpupool_arena *arena, void *block, cudaStream_t stream) {
@@ -5661,29 +5217,36 @@ static cudaError_t gpi_shape_free_in(gpupool_arena *arena, void *block, cudaStre
                                  "block: %p is in arena \"%s\", which is no default one: "
                                  "gpupool_free is for it",
                                  block, arena->name);
-    else if (stream != GPI_ALL_STREAM && gpi_shape_is_captured(arena, stream))
-        result = gpi_driver_capturing();
     else result = gpupool_free(arena, block, stream);
     return result == GPUPOOL_OK ? cudaSuccess : gpi_shape_fail(result);
 }
 
-/* Frees an address of any arena; 0: it is of none. A block of the current device's default arena is
-   found without a lock. */
-static int gpi_shape_free(void *block, cudaStream_t stream, cudaError_t *error) {
-    gpupool_arena *arena = NULL, *visited = NULL;
-    int device;
-    if (gpi_system_is_forked()) {
-        *error = gpi_shape_fail(gpi_alloc_enter(NULL));
-        return 1;
+/* The default arena that has a block at this address; NULL: none is seen without a lock. */
+static gpupool_arena *gpi_shape_peek(const void *block) {
+    uint64_t address = (uint64_t)(uintptr_t)block;
+    int i, count = GPI_READ(&gpi_process.defaults_count);
+    for (i = 0; i < count; i++) {
+        gpupool_arena *arena = GPI_READ(&gpi_process.defaults[i]);
+        if (arena && gpi_buddy_lookup(&arena->buddy, address, GPI_PEEKS)) return arena;
     }
-    if (cudaGetDevice(&device) == cudaSuccess && device < GPI_DEVICES)
-        arena = GPI_READ(&gpi_process.defaults[device + 1]);
-    if (!arena || !gpi_buddy_peek(&arena->buddy, (uint64_t)(uintptr_t)block))
-        arena = visited = gpi_shape_owner(block);
-    if (!arena) return 0;
-    *error = gpi_shape_free_in(arena, block, stream);
-    if (visited) gpi_life_leave(visited);
-    return 1;
+    return NULL;
+}
+
+/* Frees an address of any arena, without a CUDA call for one of a default arena; 0: it is of none.
+ */
+static int gpi_shape_free(void *block, cudaStream_t stream, cudaError_t *error) {
+    gpupool_arena *arena = NULL;
+    int is_found = gpi_system_is_forked();
+    if (is_found) *error = gpi_shape_fail(gpi_alloc_enter(NULL));
+    else arena = gpi_shape_peek(block);
+    if (arena) *error = gpi_shape_free_in(arena, block, stream);
+    if (arena || is_found) return 1;
+    while ((arena = gpi_life_visit(arena)) != NULL) {
+        if (is_found || !gpi_shape_owns(arena, block)) continue;
+        *error = gpi_shape_free_in(arena, block, stream);
+        is_found = 1;
+    }
+    return is_found;
 }
 
 /* NULL goes on to CUDA: programs call cudaFree(NULL) to make the context. */
@@ -5696,9 +5259,9 @@ GPUPOOL_API cudaError_t gpupool_cudaFree(void *block) {
 GPUPOOL_API cudaError_t gpupool_cudaFreeAsync(void *block, cudaStream_t stream) {
     cudaError_t error;
     if (!block) return cudaSuccess;
-    if (!stream) stream = GPI_NULL_STREAM;
+    if (!stream) stream = GPUPOOL_STREAM_HERE;
     if (gpi_shape_free(block, stream, &error)) return error;
-    return gpi_cuda_free_async(block, stream);
+    return GPUPOOL_HERE(cudaFreeAsync)(block, stream);
 }
 /* == CHECK ========================================================================================
    The invariants of the sections above, asked one by one: for tests and for whoever suspects the
@@ -5710,17 +5273,12 @@ GPUPOOL_API cudaError_t gpupool_cudaFreeAsync(void *block, cudaStream_t stream) 
             return gpi_system_fail(GPUPOOL_E_CUDA, "a record is broken: %s (%s)", what, #holds); \
     } while (0)
 
-static int gpi_check_is_filed(const gpi_run *run) {
-    const gpi_run *in = run->list->heads[gpi_buddy_bin(run->units)];
-    while (in && in != run) in = in->next;
-    return in != NULL;
-}
-
 /* A free run: in its list, and not beside one that it should have joined. */
 static gpupool_result gpi_check_free(const gpupool_arena *arena, const gpi_run *run) {
-    const gpi_run *right = run->right;
+    const gpi_run *right = run->right, *filed = run->list->heads[gpi_buddy_bin(run->units)];
     const gpi_stream *s = run->list->stream;
-    GPI_MUST("B2 in its bin", gpi_check_is_filed(run));
+    while (filed && filed != run) filed = filed->next;
+    GPI_MUST("B2 in its bin", filed);
     GPI_MUST("B2 joined", !right || right->state != run->state || right->list != run->list ||
                               (arena->buddy.is_apart && run->state == GPI_FREE));
     GPI_MUST("ST2", !s || run->of.at <= s->issued);
@@ -5730,47 +5288,43 @@ static gpupool_result gpi_check_free(const gpupool_arena *arena, const gpi_run *
 static gpupool_result gpi_check_block(const gpupool_arena *arena, const gpi_run *run) {
     const gpi_stitch *stitch = run->stitch;
     uint32_t i;
-    GPI_MUST("B4 index", gpi_buddy_lookup(&arena->buddy, run->address) == run);
+    GPI_MUST("B4 index", gpi_buddy_lookup(&arena->buddy, run->address, INT32_MAX) == run);
     GPI_MUST("B4 address", run->address == gpi_address(&arena->buddy, run->unit));
     GPI_MUST("B4 slack", run->slack < gpi_block_units(run) * GPI_UNIT);
     GPI_MUST("ST4", (run->state == GPI_OUT) == (run->cache != NULL));
     for (i = 0; stitch && i < stitch->count; i++) {
-        const gpi_piece *piece = &stitch->pieces[i];
-        GPI_MUST("M1 part", piece->run->state == GPI_PART && piece->run->stitch == stitch);
-        GPI_MUST("M1 place",
-                 piece->run->unit == piece->chunk->unit && piece->run->units == piece->units);
+        const gpi_run *part = gpi_buddy_at(&arena->buddy, stitch->pieces[i].unit);
+        GPI_MUST("M1 part", part->state == GPI_PART && part->stitch == stitch);
+        GPI_MUST("M1 place", part->unit == gpi_buddy_chunk(&arena->buddy, part->unit)->unit &&
+                                 part->units == stitch->pieces[i].units);
     }
     return GPUPOOL_OK;
 }
 
-typedef struct gpi_sums {
-    uint64_t units, free_units, blocks, bytes, requested, free_runs, pending, parts, stitched;
-} gpi_sums;
-
+/* A run, which is added up. */
 static gpupool_result gpi_check_run(const gpupool_arena *arena, const gpi_run *run,
-                                    gpi_sums *sums) {
-    uint64_t bytes = gpi_block_units(run) * GPI_UNIT;
-    GPI_MUST("B1 side by side", run->unit == sums->units);
+                                    gpupool_stats *sums) {
+    uint64_t bytes = gpi_block_units(run) * GPI_UNIT, end = run->unit + run->units;
+    GPI_MUST("B1 side by side",
+             end == (run->right ? run->right->unit : arena->buddy.granules * GPI_GRANULE));
     GPI_MUST("B1 links", !run->right || run->right->left == run);
     GPI_MUST("B3 start", gpi_buddy_at(&arena->buddy, run->unit) == run);
-    GPI_MUST("B3 end", gpi_buddy_at(&arena->buddy, run->unit + run->units - 1) == run);
-    sums->units += run->units;
-    if (run->state == GPI_PART) sums->parts += run->units;
+    GPI_MUST("B3 end", gpi_buddy_at(&arena->buddy, end - 1) == run);
     if (run->state == GPI_LIVE || run->state == GPI_OUT) {
         int is_cached = run->state == GPI_OUT && run->is_cached;
         sums->blocks += !is_cached;
-        sums->bytes += is_cached ? 0 : bytes;
-        sums->requested += is_cached ? 0 : bytes - run->slack;
+        sums->allocated.now += is_cached ? 0 : bytes;
+        sums->requested.now += is_cached ? 0 : bytes - run->slack;
         return gpi_check_block(arena, run);
     }
     if (run->state == GPI_WAITING) {
         GPI_MUST("ST5", run->of.uses);
-        sums->pending += bytes;
+        sums->pending.now += bytes;
     }
     if (run->state != GPI_FREE && run->state != GPI_EMPTY && run->state != GPI_SPACE)
         return GPUPOOL_OK;
-    sums->free_runs += run->state == GPI_FREE;
-    if (run->list->stream) sums->pending += bytes;
+    sums->free_blocks += run->state == GPI_FREE;
+    if (run->list->stream) sums->pending.now += bytes;
     return gpi_check_free(arena, run);
 }
 
@@ -5798,13 +5352,12 @@ static gpupool_result gpi_check_stitches(const gpupool_arena *arena) {
     for (bin = 0; bin < GPI_BINS; bin++)
         for (stitch = stitches->bins[bin]; stitch; stitch = stitch->next) {
             count++;
-            GPI_MUST("M2 body", stitch->body->stitch == stitch &&
-                                    (stitch->is_used || stitch->body->state == GPI_IDLE));
-            GPI_MUST("SL1 stitch", !stitch->is_away || arena->sleep || arena->broken);
-            if (!stitch->is_used) idle += stitch->count;
+            GPI_MUST("M2 body",
+                     stitch->body->stitch == stitch && stitch->body->unit == stitch->range.unit);
+            GPI_MUST("SL1 stitch", !stitch->range.is_away || arena->sleep || arena->broken);
+            if (gpi_stitch_is_idle(stitch)) idle += stitch->count;
         }
-    GPI_MUST("M counts", count == stitches->count && idle == stitches->idle_pieces);
-    GPI_MUST("M credit", stitches->credit >= 0);
+    GPI_MUST("M counts", count == arena->stats.stitches && idle == stitches->idle_pieces);
     return GPUPOOL_OK;
 }
 
@@ -5828,24 +5381,22 @@ static gpupool_result gpi_check_stream(const gpupool_arena *arena, const gpi_str
 static gpupool_result gpi_check_sums(gpupool_arena *arena) {
     gpupool_result result = GPUPOOL_OK;
     gpi_run *run = gpi_buddy_at(&arena->buddy, 0);
-    gpi_sums sums;
+    gpupool_stats sums;
     memset(&sums, 0, sizeof sums);
     for (; run && result == GPUPOOL_OK; run = run->right) result = gpi_check_run(arena, run, &sums);
     if (result != GPUPOOL_OK) return result;
-    GPI_MUST("B1 all", sums.units == arena->buddy.granules * GPI_GRANULE);
-    GPI_MUST("blocks", sums.blocks == arena->blocks);
-    GPI_MUST("allocated", sums.bytes == arena->allocated.now);
-    GPI_MUST("requested", sums.requested == arena->requested.now);
-    GPI_MUST("free runs", sums.free_runs == arena->buddy.free_runs);
-    GPI_MUST("pending", sums.pending == arena->buddy.pending.now);
+    GPI_MUST("blocks", sums.blocks == arena->stats.allocs - arena->stats.frees);
+    GPI_MUST("allocated", sums.allocated.now == arena->stats.allocated.now);
+    GPI_MUST("requested", sums.requested.now == arena->stats.requested.now);
+    GPI_MUST("free runs", sums.free_blocks == arena->buddy.free_runs);
+    GPI_MUST("pending", sums.pending.now == arena->buddy.pending.now);
     return GPUPOOL_OK;
 }
 
 GPUPOOL_API gpupool_result gpupool_check(gpupool_arena *arena) {
-    gpupool_result result = gpi_alloc_enter(arena);
+    gpupool_result result = gpi_alloc_lock(arena, "arena", arena);
     gpi_stream *s;
     if (result != GPUPOOL_OK) return result;
-    gpi_system_lock(&arena->lock);
     for (s = arena->streams.all_streams; s; s = s->next) gpi_system_lock(&s->lock);
     for (s = arena->streams.all_streams; s; s = s->next) {
         gpi_stream_fold(arena, s);
@@ -6094,10 +5645,10 @@ static gpupool_result gpi_ring_move(gpupool_ring *ring, const gpi_transfer *t,
     if (what->is_file)
         return gpi_file_read(what->file, t->direct_file, slot, what->offset + at, part->bytes);
     if (what->read || what->write) {
-        gpi_driver_leave(&ring->driver, visit);
+        gpi_driver_leave(visit);
         said = t->down ? what->write(slot, part->bytes, at, what->user)
                        : what->read(slot, part->bytes, at, what->user);
-        gpi_driver_enter(&ring->driver, ring->driver.context, visit);
+        *visit = gpi_driver_enter(&ring->driver, ring->driver.context);
         return !said ? GPUPOOL_OK
                      : gpi_system_fail(GPUPOOL_E_CALLBACK, "your function returned %d at byte %llu",
                                        said, (unsigned long long)at);
@@ -6134,7 +5685,7 @@ static void gpi_ring_settle(gpupool_ring *ring, gpi_transfer *t) {
         CUresult error = ring->driver.event_query(t->event);
         if (error == CUDA_ERROR_NOT_READY) return;
         t->is_gated = 0;
-        gpi_ring_fail(t, gpi_driver_told(&ring->driver, GPI_CALL_event_query, error));
+        gpi_ring_fail(t, GPI_TOLD(&ring->driver, event_query, error));
         if (gpi_ring_has_more(t)) gpi_ring_wake(&ring->work, t->helpers);
     }
     if (t->is_over || t->busy || gpi_ring_has_more(t)) return;
@@ -6189,8 +5740,7 @@ static gpupool_result gpi_ring_pin_hand(gpupool_ring *ring, gpi_hand *hand) {
     gpi_driver *driver = &ring->driver;
     gpupool_result result;
     int i;
-    syscall(SYS_madvise, at, bytes, (long)GPI_HUGEPAGE);
-    syscall(SYS_madvise, at, bytes, (long)GPI_DONTFORK);
+    syscall(SYS_madvise, at, bytes, (long)MADV_HUGEPAGE);
     result =
         GPI_TELL(driver, host_register, (void *)(uintptr_t)at, bytes, CU_MEMHOSTREGISTER_PORTABLE);
     if (result == GPUPOOL_OK) hand->slots = at;
@@ -6208,7 +5758,8 @@ static gpi_hand *gpi_ring_make_hand(gpupool_ring *ring, gpi_transfer *t) {
     gpi_hand *hand;
     stats->pinned += bytes;
     gpi_system_unlock(&ring->lock);
-    hand = (gpi_hand *)gpi_system_pages(bytes + 2 * GPI_STEP, PROT_READ | PROT_WRITE);
+    hand =
+        (gpi_hand *)gpi_system_pages(bytes + 2 * GPI_STEP, PROT_READ | PROT_WRITE, MADV_DONTFORK);
     result = hand ? gpi_ring_pin_hand(ring, hand) : gpi_system_no_memory();
     if (hand && result != GPUPOOL_OK) gpi_ring_close_hand(ring, hand);
     gpi_system_lock(&ring->lock);
@@ -6239,7 +5790,7 @@ static gpupool_result gpi_ring_step(gpupool_ring *ring, gpi_transfer *t, gpi_han
     part->at[t->down] += hand->slots + (uint64_t)slot * ring->slot_bytes;
     if (!t->down) result = gpi_ring_move(ring, t, part, hand->visit);
     if (result == GPUPOOL_OK)
-        result = gpi_driver_told(driver, GPI_CALL_copy, gpi_ring_copy(driver, t, part, stream));
+        result = GPI_TOLD(driver, copy, gpi_ring_copy(driver, t, part, stream));
     if (result == GPUPOOL_OK) result = GPI_TELL(driver, event_record, hand->events[slot], stream);
     return result;
 }
@@ -6304,8 +5855,7 @@ static void *gpi_ring_helper(void *user) {
     gpupool_ring *ring = (gpupool_ring *)user;
     gpi_transfer *t, *best;
     int gated, polls;
-    gpi_visit visit;
-    gpi_driver_enter(&ring->driver, ring->driver.context, &visit);
+    GPI_VISIT(&ring->driver, ring->driver.context);
     gpi_system_lock(&ring->lock);
     while (!ring->is_stopping) {
         best = NULL;
@@ -6322,7 +5872,6 @@ static void *gpi_ring_helper(void *user) {
         if (polls) ring->is_polled = 0;
     }
     gpi_system_unlock(&ring->lock);
-    gpi_driver_leave(&ring->driver, &visit);
     return NULL;
 }
 
@@ -6380,14 +5929,14 @@ static gpupool_result gpi_ring_begin(gpupool_ring *ring, gpi_transfer *t) {
     gpi_ring_part all = {0, t->bytes, {t->at[0], t->at[1]}, {t->pitch[0], t->pitch[1]}};
     int is_memory = !what->read && !what->write && !what->is_file;
     int is_small = !what->ticket && t->width == t->bytes && t->bytes <= GPI_RING_SMALL;
-    gpi_memory_kind host = GPI_MEMORY_ORDINARY;
+    gpi_memory host = GPI_MEMORY_ORDINARY;
     gpupool_result result = GPUPOOL_OK;
     CUresult error = CUDA_SUCCESS;
     if (is_memory && t->bytes) host = gpi_driver_look(driver, t->at[t->down]);
     t->is_direct = host != GPI_MEMORY_ORDINARY || !t->bytes || (is_memory && is_small);
     if (t->is_direct && t->bytes) error = gpi_ring_copy(driver, t, &all, what->stream);
     if (error == CUDA_ERROR_INVALID_VALUE && host == GPI_MEMORY_VISIBLE) t->is_direct = 0;
-    else if (error != CUDA_SUCCESS) return gpi_driver_told(driver, GPI_CALL_copy, error);
+    else if (error != CUDA_SUCCESS) return GPI_TOLD(driver, copy, error);
     if (t->is_direct) t->cursor = t->bytes;
     else if (gpi_driver_look(driver, t->at[!t->down]) == GPI_MEMORY_ORDINARY)
         return gpi_system_fail(GPUPOOL_E_ARGUMENT, "%s: it is ordinary host memory",
@@ -6462,14 +6011,13 @@ GPUPOOL_API gpupool_result gpupool_ring_transfer(gpupool_ring *ring, const gpupo
     const char *mistake = what ? gpi_ring_mistake(what) : "the transfer is NULL";
     gpupool_result result = gpi_ring_exists(ring);
     gpi_transfer *t, **link;
-    gpi_visit visit;
     if (result != GPUPOOL_OK) return result;
     if (mistake) return gpi_system_fail(GPUPOOL_E_ARGUMENT, "%s", mistake);
     if (GPI_READ(&ring->is_broken))
         return gpi_system_fail(GPUPOOL_E_CUDA, "the ring is broken: %.480s", ring->cause.text);
     t = gpi_ring_record(ring, what);
     if (!t) return gpi_system_no_memory();
-    gpi_driver_enter(&ring->driver, ring->driver.context, &visit);
+    GPI_VISIT(&ring->driver, ring->driver.context);
     if (what->is_file) result = gpi_file_open(what->file, what->offset, t->bytes, &t->direct_file);
     if (result == GPUPOOL_OK && !ring->is_trusted) result = gpi_ring_may_begin(ring, t);
     if (result == GPUPOOL_OK) result = gpi_ring_begin(ring, t);
@@ -6484,7 +6032,6 @@ GPUPOOL_API gpupool_result gpupool_ring_transfer(gpupool_ring *ring, const gpupo
     if (t->helpers) gpi_ring_wake(&ring->work, t->is_gated ? 1 : t->helpers); /* 1: to ask */
     if (!t->ticket) result = gpi_ring_await(ring, t, UINT64_MAX, &visit);
     gpi_system_unlock(&ring->lock);
-    gpi_driver_leave(&ring->driver, &visit);
     return result;
 }
 
@@ -6514,16 +6061,14 @@ GPUPOOL_API gpupool_result gpupool_ring_wait(gpupool_ring *ring, gpupool_ticket 
                                              int64_t timeout_ns, uint64_t *bytes_done) {
     gpupool_result result = gpi_ring_exists(ring);
     gpi_transfer *t;
-    gpi_visit visit;
     if (result != GPUPOOL_OK) return result;
-    gpi_driver_enter(&ring->driver, ring->driver.context, &visit);
+    GPI_VISIT(&ring->driver, ring->driver.context);
     gpi_system_lock(&ring->lock);
     for (t = ring->first; t && (!ticket || t->ticket != ticket); t = t->next) continue;
     if (t) result = gpi_ring_await(ring, t, (uint64_t)timeout_ns, &visit);
     else result = gpi_system_fail(GPUPOOL_E_ARGUMENT, "no such ticket, or it told its result");
     if (t && bytes_done) *bytes_done = GPI_LOOK(&t->done);
     gpi_system_unlock(&ring->lock);
-    gpi_driver_leave(&ring->driver, &visit);
     return result;
 }
 
@@ -6569,24 +6114,22 @@ GPUPOOL_API gpupool_result gpupool_ring_create(gpupool_ring **out,
     gpupool_result result = gpi_ring_exists(out);
     gpupool_ring *ring = NULL;
     const char *mistake;
-    gpi_visit visit;
     int i;
     if (out) *out = NULL;
     if (result != GPUPOOL_OK) return result;
     if (given) config = *given;
-    else if (cudaGetDevice(&config.device) != cudaSuccess) config.device = -1;
-    if (gpi_system_open() == GPUPOOL_OK) ring = (gpupool_ring *)gpi_system_zeroed(sizeof *ring);
+    else result = GPI_RUN(cudaGetDevice, &config.device);
+    if (result != GPUPOOL_OK) return result;
+    if (gpi_system_open()) ring = (gpupool_ring *)gpi_system_zeroed(sizeof *ring);
     if (!ring) return gpi_system_no_memory();
     mistake = gpi_ring_configure(ring, &config);
     if (mistake) result = gpi_system_fail(GPUPOOL_E_ARGUMENT, "config.%s", mistake);
-    else result = gpi_driver_has("config.device", config.device);
-    if (result == GPUPOOL_OK) result = gpi_driver_open(&ring->driver, config.device, 0);
+    else result = gpi_driver_open(&ring->driver, config.device, 0);
     if (result == GPUPOOL_OK) {
-        gpi_driver_enter(&ring->driver, ring->driver.context, &visit);
+        GPI_VISIT(&ring->driver, ring->driver.context);
         for (i = 0; i < 2 && result == GPUPOOL_OK; i++)
             result =
                 GPI_TELL(&ring->driver, stream_create, &ring->streams[i], CU_STREAM_NON_BLOCKING);
-        gpi_driver_leave(&ring->driver, &visit);
     }
     if (result == GPUPOOL_E_OUT_OF_MEMORY) result = gpi_thread.last.result = GPUPOOL_E_HOST_MEMORY;
     if (result == GPUPOOL_OK) *out = ring;
@@ -6594,13 +6137,11 @@ GPUPOOL_API gpupool_result gpupool_ring_create(gpupool_ring **out,
     return result;
 }
 
-GPUPOOL_API gpupool_result gpupool_ring_destroy(gpupool_ring *ring) {
-    gpupool_result result = gpi_ring_exists(ring);
+/* Ends what is under way, and all that only a used ring has. */
+static void gpi_ring_end(gpupool_ring *ring) {
     gpi_transfer *t;
     gpi_hand *hand;
-    gpi_visit visit;
-    if (result != GPUPOOL_OK) return result;
-    gpi_driver_enter(&ring->driver, ring->driver.context, &visit);
+    GPI_VISIT(&ring->driver, ring->driver.context);
     gpi_system_lock(&ring->lock);
     while (ring->first) gpi_ring_await(ring, ring->first, UINT64_MAX, &visit);
     ring->is_stopping = 1;
@@ -6616,7 +6157,12 @@ GPUPOOL_API gpupool_result gpupool_ring_destroy(gpupool_ring *ring) {
         if (t->event) ring->driver.event_destroy(t->event);
         GPUPOOL_FREE(t);
     }
-    gpi_driver_leave(&ring->driver, &visit);
+}
+
+GPUPOOL_API gpupool_result gpupool_ring_destroy(gpupool_ring *ring) {
+    gpupool_result result = gpi_ring_exists(ring);
+    if (result != GPUPOOL_OK) return result;
+    gpi_ring_end(ring);
     gpi_ring_close(ring);
     return GPUPOOL_OK;
 }
@@ -6652,15 +6198,11 @@ static gpupool_result gpi_share_access_all(gpupool_arena *arena) {
 
 /* CUDA gives cudaMalloc's memory to whole devices, and pinned and managed memory to all. */
 static gpupool_result gpi_share_enable(gpi_driver *driver, CUcontext peer) {
-    gpupool_result result = GPUPOOL_OK;
     CUresult error;
-    gpi_visit visit;
-    gpi_driver_enter(driver, peer, &visit);
+    GPI_VISIT(driver, peer);
     error = driver->enable_peer(driver->context, 0);
-    if (error != CUDA_ERROR_PEER_ACCESS_ALREADY_ENABLED)
-        result = gpi_driver_told(driver, GPI_CALL_enable_peer, error);
-    gpi_driver_leave(driver, &visit);
-    return result;
+    if (error == CUDA_ERROR_PEER_ACCESS_ALREADY_ENABLED) return GPUPOOL_OK;
+    return GPI_TOLD(driver, enable_peer, error);
 }
 
 /* Adds a peer; after a failure it is none. */
@@ -6690,7 +6232,7 @@ static gpupool_result gpi_share_add(gpupool_arena *arena, int peer) {
 GPUPOOL_API gpupool_result gpupool_allow_peer(gpupool_arena *arena, int device) {
     gpupool_result result = gpi_alloc_enter(arena);
     int i;
-    if (result == GPUPOOL_OK) result = gpi_driver_has("device", device);
+    if (result == GPUPOOL_OK) result = gpi_driver_has(device);
     if (result != GPUPOOL_OK) return result;
     gpi_system_lock(&arena->lock);
     result = gpi_arena_ready(arena);
@@ -6698,7 +6240,7 @@ GPUPOOL_API gpupool_result gpupool_allow_peer(gpupool_arena *arena, int device) 
     if (result == GPUPOOL_OK && i == arena->driver.peer_count && device != arena->driver.device)
         result = gpi_share_add(arena, device);
     gpi_system_unlock(&arena->lock);
-    GPI_CHECKED(arena);
+    gpi_alloc_check(arena);
     return result;
 }
 
@@ -6714,7 +6256,7 @@ GPUPOOL_API gpupool_result gpupool_export(gpupool_arena *arena, const void *bloc
     result = gpi_arena_ready(arena);
     if (result == GPUPOOL_OK) result = gpi_alloc_claim(arena, block, &run);
     if (result == GPUPOOL_OK && !run->stitch) chunk = gpi_buddy_chunk(&arena->buddy, run->unit);
-    if (result == GPUPOOL_OK && (!(arena->driver.share & GPUPOOL_SHARE_PROCESSES) || !chunk ||
+    if (result == GPUPOOL_OK && (!(arena->config.share & GPUPOOL_SHARE_PROCESSES) || !chunk ||
                                  chunk->unit != run->unit || chunk->units != run->units))
         result = gpi_system_fail(GPUPOOL_E_ARGUMENT,
                                  "block: it has no chunk of its own (GPUPOOL_OWN_CHUNK), or the "
@@ -6759,8 +6301,6 @@ GPUPOOL_API gpupool_result gpupool_import(int device, const gpupool_exported *ex
     if (!exported->bytes || exported->bytes % (2 << 20))
         return gpi_system_fail(GPUPOOL_E_ARGUMENT, "exported.bytes: %llu is no size of a chunk",
                                (unsigned long long)exported->bytes);
-    result = gpi_driver_has("device", device);
-    if (result != GPUPOOL_OK) return result;
     result = gpi_driver_open(&driver, device, 0);
     if (result == GPUPOOL_OK)
         result = GPI_TELL(&driver, import_handle, &handle, (void *)(intptr_t)exported->descriptor,
@@ -6811,7 +6351,11 @@ GPUPOOL_API gpupool_result gpupool_import_close(gpupool_imported *imported) {
 
    Read first: gpi_sleep_fall, gpi_sleep_rise, gpi_sleep_quiet. */
 
-enum { GPI_SLEEP_COPIES = 32 }; /* under way at a time */
+enum {
+    GPI_SLEEP_COPIES = 32,                   /* under way at a time */
+    GPI_SLEEP_FIRST = (256 << 20) / GPI_UNIT /* units of the first copy up; meanwhile the memory of
+                                                the next, four times as much, is mapped */
+};
 
 /* Mail that comes meanwhile keeps its `attention`. */
 static void gpi_sleep_set(gpupool_arena *arena, gpi_sleep sleep) {
@@ -6832,7 +6376,7 @@ static void gpi_sleep_quiet(gpupool_arena *arena) {
             gpi_system_sleep_on(&arena->returns, returns);
             gpi_system_lock(&arena->lock);
         }
-        gpi_stream_flush_all(arena);
+        gpi_stream_flush_all(arena, 0);
         for (run = gpi_buddy_at(&arena->buddy, 0); run; run = run->right)
             if (run->state == GPI_OUT) gpi_stream_recall(arena, run);
         for (s = arena->streams.all_streams; s && !s->outs; s = s->next) continue;
@@ -6846,86 +6390,125 @@ static int gpi_sleep_keeps(const gpi_run *run) {
     return (run->state == GPI_LIVE || run->state == GPI_WAITING) && !run->stitch;
 }
 
-/* Lists what has content, each range in one chunk. */
-static void gpi_sleep_list(const gpi_buddy *buddy, gpi_backup *backup) {
-    const gpi_run *run = gpi_buddy_at(buddy, 0);
-    uint64_t last_end = 0;
-    for (; run; run = run->right) {
-        uint64_t unit = run->unit, end = run->unit + run->units;
-        while (gpi_sleep_keeps(run) && unit < end) {
-            const gpi_chunk *chunk = gpi_buddy_chunk(buddy, unit);
-            uint64_t part = gpi_min(end, chunk->unit + chunk->units) - unit;
-            if (unit != last_end || unit == chunk->unit)
-                backup->ranges[backup->count++].unit = unit;
-            backup->ranges[backup->count - 1].units += part;
-            last_end = unit += part;
-        }
-    }
-}
-
-/* Host memory for the content, in huge pages, which the ring's threads touch first. Its size is a
-   bound: what is not touched costs nothing. */
-static gpupool_result gpi_sleep_open_backup(gpupool_arena *arena) {
-    gpi_backup *backup = &arena->backup;
-    uint64_t runs = arena->buddy.region.used / sizeof(gpi_run) + arena->chunks.count;
-    uint64_t head = gpi_up(runs * sizeof(gpi_range), GPI_STEP), bytes = arena->chunks.reserved.now;
-    backup->bytes = head + bytes + GPI_STEP;
-    backup->ranges = (gpi_range *)gpi_system_pages(backup->bytes, PROT_READ | PROT_WRITE);
-    if (!backup->ranges)
-        return gpi_system_fail(GPUPOOL_E_HOST_MEMORY,
-                               "the host has no %llu bytes for the arena's content",
-                               (unsigned long long)bytes);
-    backup->content = (char *)gpi_up((uintptr_t)backup->ranges + head, GPI_STEP);
-    syscall(SYS_madvise, backup->content, bytes, (long)GPI_HUGEPAGE);
-    gpi_sleep_list(&arena->buddy, backup);
-    return GPUPOOL_OK;
-}
-
-/* Copies the content: down while the arena falls asleep, else up. The ring has some copies under
-   way. Of a chunk that is gone all was freed meanwhile. */
-static gpupool_result gpi_sleep_send(const gpupool_arena *arena, gpupool_ring *ring) {
-    gpupool_ticket tickets[GPI_SLEEP_COPIES] = {0};
-    const gpi_backup *backup = &arena->backup;
-    char *content = backup->content;
+/* Gets the memory of the chunks that are away, and lie in these units. A full device takes
+   siblings' idle chunks. */
+static gpupool_result gpi_sleep_get_chunks(gpupool_arena *arena, uint64_t unit, uint64_t units) {
+    gpi_chunks *chunks = &arena->chunks;
     gpupool_result result = GPUPOOL_OK;
-    gpupool_transfer what;
     uint64_t i;
-    memset(&what, 0, sizeof what);
-    what.direction = arena->sleep == GPI_FALLING ? GPUPOOL_DOWN : GPUPOOL_UP;
-    for (i = 0; i < backup->count + GPI_SLEEP_COPIES && result == GPUPOOL_OK; i++) {
-        const gpi_range *range = &backup->ranges[i];
-        what.ticket = &tickets[i % GPI_SLEEP_COPIES];
-        if (*what.ticket) result = gpupool_ring_wait(ring, *what.ticket, -1, NULL);
-        *what.ticket = 0;
-        if (i >= backup->count || result != GPUPOOL_OK) continue;
-        what.bytes = range->units * GPI_UNIT;
-        what.from = what.to = (void *)(uintptr_t)gpi_address(&arena->buddy, range->unit);
-        if (what.direction == GPUPOOL_UP) what.from = content;
-        else what.to = content;
-        if (gpi_buddy_chunk(&arena->buddy, range->unit))
-            result = gpupool_ring_transfer(ring, &what);
-        content += what.bytes;
+    for (i = 0; i < chunks->count && result == GPUPOOL_OK; i++) {
+        gpi_chunk *chunk = chunks->all[i];
+        if (!chunk->is_away || chunk->unit + chunk->units <= unit || chunk->unit >= unit + units)
+            continue;
+        do result = gpi_chunk_come(arena, chunk);
+        while (result == GPUPOOL_E_OUT_OF_MEMORY && gpi_sibling_help(arena, chunks->asleep, 0));
+        if (result != GPUPOOL_OK) break;
+        chunks->asleep -= chunk->units * GPI_UNIT;
+        gpi_arena_pass(arena);
     }
     return result;
 }
 
-/* Copies the content through a ring of its own. The lock opens. */
+/* The next piece that has content, from *unit on; 0: none. It is of whole granules, which have
+   memory: so one copy is for neighbouring blocks, also of several chunks, and small gaps. */
+static uint64_t gpi_sleep_next(const gpi_buddy *buddy, uint64_t *unit, uint64_t most) {
+    const gpi_run *run = gpi_buddy_at(buddy, *unit);
+    uint64_t end;
+    while (run && !gpi_sleep_keeps(run)) run = run->right;
+    if (!run) return 0;
+    end = *unit = gpi_max(*unit, gpi_down(run->unit, GPI_GRANULE));
+    for (; run && gpi_down(run->unit, GPI_GRANULE) <= end && end - *unit < most; run = run->right)
+        if (gpi_sleep_keeps(run)) end = gpi_up(run->unit + run->units, GPI_GRANULE);
+    return gpi_min(end - *unit, most);
+}
+
+/* Host memory that mirrors the home addresses, in huge pages, which the ring's threads touch first:
+   what they do not touch costs nothing. An earlier sleep's, if it is large enough, has been
+   touched: fresh pages take twice the time of the copy. */
+static gpupool_result gpi_sleep_open_backup(gpupool_arena *arena) {
+    const gpi_chunks *chunks = &arena->chunks;
+    gpi_backup *backup = &arena->backup;
+    uint64_t end = 0, i;
+    for (i = 0; i < chunks->count; i++)
+        end = gpi_max(end, chunks->all[i]->unit + chunks->all[i]->units);
+    end = end * GPI_UNIT + GPI_STEP;
+    if (backup->bytes < end) {
+        gpi_backup_close(backup);
+        backup->pages = gpi_system_pages(end, PROT_READ | PROT_WRITE, MADV_HUGEPAGE);
+        if (!backup->pages)
+            return gpi_system_fail(GPUPOOL_E_HOST_MEMORY,
+                                   "the host has no %llu bytes for the arena's content",
+                                   (unsigned long long)chunks->reserved.now);
+        backup->bytes = end;
+    }
+    backup->content = (char *)gpi_up((uintptr_t)backup->pages, GPI_STEP);
+    return GPUPOOL_OK;
+}
+
+/* The content is needed no more. The system takes its pages when it lacks memory, and at once where
+   it cannot do that later. The lock opens. */
+static void gpi_sleep_drop_content(gpupool_arena *arena) {
+    gpi_backup *backup = &arena->backup;
+    backup->content = NULL;
+    gpi_arena_open(arena);
+    if (syscall(SYS_madvise, backup->pages, backup->bytes, (long)MADV_FREE))
+        gpi_backup_close(backup);
+    gpi_arena_close(arena);
+}
+
+/* Begins to copy a piece: down while the arena falls asleep, else up. The lock opens. */
+static gpupool_result gpi_sleep_send(gpupool_arena *arena, gpupool_ring *ring, uint64_t unit,
+                                     uint64_t units) {
+    void *home = (void *)(uintptr_t)gpi_address(&arena->buddy, unit);
+    void *content = arena->backup.content + unit * GPI_UNIT;
+    int down = arena->sleep == GPI_FALLING;
+    gpupool_ticket ticket = 0;
+    gpupool_result result;
+    gpupool_transfer what;
+    memset(&what, 0, sizeof what);
+    what.direction = down ? GPUPOOL_DOWN : GPUPOOL_UP;
+    what.to = down ? content : home;
+    what.from = down ? home : content;
+    what.bytes = units * GPI_UNIT;
+    what.ticket = &ticket;
+    gpi_arena_open(arena);
+    result = gpupool_ring_transfer(ring, &what);
+    if (result == GPUPOOL_OK && ticket > GPI_SLEEP_COPIES)
+        result = gpupool_ring_wait(ring, ticket - GPI_SLEEP_COPIES, -1, NULL);
+    gpi_arena_close(arena);
+    return result;
+}
+
+/* Copies the content through a ring of its own, on the way up into memory that it gets meanwhile.
+   After a failure, too, it waits for what is under way. The lock opens. */
 static gpupool_result gpi_sleep_copy(gpupool_arena *arena) {
     gpupool_ring_config config = {arena->config.device, 0, 0, 0};
+    uint64_t unit = 0, units, most = UINT64_MAX;
     gpupool_ring *ring = NULL;
+    gpupool_ticket ticket;
     gpupool_result result;
     gpi_failure first;
     gpi_arena_open(arena);
     result = gpupool_ring_create(&ring, &config);
-    if (result == GPUPOOL_OK) {
-        ring->is_trusted = 1;
-        result = gpi_sleep_send(arena, ring);
-        first = gpi_thread.last;
-        gpupool_ring_destroy(ring); /* waits for what a failure has left under way */
-        gpi_thread.last = first;
-    }
     gpi_arena_close(arena);
-    return result == GPUPOOL_E_CUDA ? gpi_arena_break(arena) : result;
+    if (result != GPUPOOL_OK) return result;
+    ring->is_trusted = 1;
+    if (arena->sleep == GPI_RISING) most = GPI_SLEEP_FIRST;
+    while (result == GPUPOOL_OK && (units = gpi_sleep_next(&arena->buddy, &unit, most)) != 0) {
+        if (arena->sleep == GPI_RISING) result = gpi_sleep_get_chunks(arena, unit, units);
+        if (result == GPUPOOL_OK) result = gpi_sleep_send(arena, ring, unit, units);
+        unit += units;
+        most = gpi_max(most, 4 * units);
+    }
+    gpi_arena_open(arena);
+    ticket = gpi_less(ring->tickets, GPI_SLEEP_COPIES);
+    while (ticket < ring->tickets && result == GPUPOOL_OK)
+        result = gpupool_ring_wait(ring, ++ticket, -1, NULL);
+    first = gpi_thread.last;
+    gpupool_ring_destroy(ring);
+    gpi_thread.last = first;
+    gpi_arena_close(arena);
+    return result;
 }
 
 /* Unmaps all that the arena has. E_CALLBACK: what on_unmap threw at is unmapped, too. */
@@ -6937,21 +6520,18 @@ static gpupool_result gpi_sleep_unmap(gpupool_arena *arena) {
     int bin;
     for (bin = 0; bin < GPI_BINS; bin++)
         for (stitch = arena->stitches.bins[bin]; stitch; stitch = stitch->next) {
-            result = gpi_stitch_undo(arena, stitch);
-            stitch->is_away = result == GPUPOOL_OK || result == GPUPOOL_E_CALLBACK;
+            result = gpi_chunk_undo(arena, &stitch->range);
             if (result != GPUPOOL_OK) return gpi_arena_break(arena);
         }
-    for (i = 0; i < chunks->count && result == GPUPOOL_OK; i++) {
-        int64_t bytes = (int64_t)(chunks->all[i]->units * GPI_UNIT);
-        if (chunks->all[i]->is_away) continue;
-        result = gpi_chunk_undo(arena, chunks->all[i]);
-        if (result != GPUPOOL_OK && result != GPUPOOL_E_CALLBACK) break;
-        chunks->all[i]->is_away = 1;
-        chunks->asleep += (uint64_t)bytes;
-        gpi_counter_move(&chunks->reserved, -bytes);
+    for (i = 0; i < chunks->count; i++) {
+        gpi_chunk *chunk = chunks->all[i];
+        if (chunk->is_away) continue;
+        result = gpi_chunk_undo(arena, chunk);
+        if (chunk->is_away) chunks->asleep += chunk->units * GPI_UNIT;
+        if (result != GPUPOOL_OK) return gpi_arena_break(arena);
         gpi_arena_pass(arena);
     }
-    return result == GPUPOOL_OK ? result : gpi_arena_break(arena);
+    return GPUPOOL_OK;
 }
 
 static gpupool_result gpi_sleep_fall(gpupool_arena *arena, gpupool_content content) {
@@ -6965,7 +6545,9 @@ static gpupool_result gpi_sleep_fall(gpupool_arena *arena, gpupool_content conte
         if (result == GPUPOOL_OK) result = gpi_sleep_copy(arena);
     }
     if (result == GPUPOOL_OK) result = gpi_ladder_trim(arena, 0);
-    return result == GPUPOOL_OK ? gpi_sleep_unmap(arena) : result;
+    if (result == GPUPOOL_OK) result = gpi_sleep_unmap(arena);
+    if (result != GPUPOOL_OK) gpi_sleep_drop_content(arena);
+    return result;
 }
 
 static gpupool_result gpi_sleep_refuses(gpupool_arena *arena, gpupool_content content) {
@@ -6989,50 +6571,36 @@ static gpupool_result gpi_sleep_refuses(gpupool_arena *arena, gpupool_content co
 
 GPUPOOL_API gpupool_result gpupool_sleep(gpupool_arena *arena, gpupool_content content) {
     gpi_failure before = gpi_thread.last;
-    gpupool_result result = gpi_alloc_enter(arena);
+    gpupool_result result = gpi_alloc_lock(arena, "arena", arena);
     if (result != GPUPOOL_OK) return result;
-    gpi_system_lock(&arena->lock);
     result = gpi_sleep_refuses(arena, content);
     if (result == GPUPOOL_OK) {
         result = gpi_sleep_fall(arena, content);
         gpi_sleep_set(arena, result == GPUPOOL_OK ? GPI_ASLEEP : GPI_AWAKE);
-        if (result != GPUPOOL_OK) gpi_backup_close(&arena->backup);
-        else gpi_thread.last = before;
+        if (result == GPUPOOL_OK) gpi_thread.last = before;
     }
-    gpi_system_unlock(&arena->lock);
-    GPI_CHECKED(arena);
-    return result;
+    return gpi_alloc_unlock(arena, result);
 }
 
-/* Why the arena cannot wake: what is wanted, and who has it. */
+/* Why the arena cannot wake: what it needs, who has it, and what helps. */
 static gpupool_result gpi_sleep_out_of_memory(gpupool_arena *arena) {
     gpupool_verdict *v = &gpi_thread.verdict;
     gpi_verdict_fill(arena, v);
     v->asked = arena->chunks.asleep;
     v->missing = gpi_less(v->asked, arena->chunks.limit);
-    v->device_missing = gpi_less(v->asked, v->device_free);
     v->cause = v->missing ? GPUPOOL_CAUSE_LIMIT : GPUPOOL_CAUSE_OTHERS;
-    gpi_verdict_add(v, "waking needs %s, and the limit is %s (0: none)", v->asked, v->limit);
-    gpi_verdict_add(v, "; the device has %s of %s free", v->device_free, v->device_total);
-    return gpi_system_fail(GPUPOOL_E_OUT_OF_MEMORY, "%s", v->sentence);
-}
-
-/* Gets memory for all chunks that are away. A full device takes siblings' idle chunks. */
-static gpupool_result gpi_sleep_get_chunks(gpupool_arena *arena) {
-    gpi_chunks *chunks = &arena->chunks;
-    gpupool_result result = GPUPOOL_OK;
-    uint64_t i;
-    for (i = 0; i < chunks->count && result == GPUPOOL_OK; i++) {
-        int64_t bytes = (int64_t)(chunks->all[i]->units * GPI_UNIT);
-        do result = gpi_chunk_come(arena, chunks->all[i]);
-        while (result == GPUPOOL_E_OUT_OF_MEMORY && gpi_sibling_help(arena, chunks->asleep, 0));
-        if (result != GPUPOOL_OK) break;
-        chunks->all[i]->is_away = 0;
-        chunks->asleep -= (uint64_t)bytes;
-        gpi_counter_move(&chunks->reserved, bytes);
-        gpi_arena_pass(arena);
+    gpi_verdict_add(v, "waking needs %s", v->asked, 0);
+    if (v->missing)
+        gpi_verdict_add(v, ", and the limit is %s: raise the limit by %s", v->limit, v->missing);
+    else {
+        v->device_missing = gpi_max(gpi_less(v->asked, v->device_free), GPI_PAGE);
+        gpi_verdict_add(v,
+                        ", and %s of the device's %s is free: others (arenas, libraries, "
+                        "processes, CUDA) hold the rest",
+                        v->device_free, v->device_total);
+        gpi_verdict_add(v, ", have them free %s", v->device_missing, 0);
     }
-    return result;
+    return gpi_system_fail(GPUPOOL_E_OUT_OF_MEMORY, "%s", v->sentence);
 }
 
 /* Maps the stitches that a block or a graph uses, and forgets the others. These may be made again:
@@ -7043,10 +6611,10 @@ static gpupool_result gpi_sleep_get_stitches(gpupool_arena *arena) {
     int bin;
     for (bin = 0; bin < GPI_BINS; bin++)
         for (stitch = arena->stitches.bins[bin]; stitch && result == GPUPOOL_OK; stitch = next) {
-            int is_over = !stitch->is_used && gpi_stitch_has_passed(arena, stitch);
+            int is_over = gpi_stitch_is_idle(stitch) && gpi_stitch_has_passed(arena, stitch);
             next = stitch->next;
-            result = is_over ? gpi_stitch_unmap(arena, stitch) : gpi_stitch_map(arena, stitch);
-            if (!is_over) stitch->is_away = result != GPUPOOL_OK;
+            result =
+                is_over ? gpi_stitch_unmap(arena, stitch) : gpi_chunk_come(arena, &stitch->range);
         }
     arena->stitches.credit = GPI_CREDIT;
     return result;
@@ -7056,14 +6624,17 @@ static gpupool_result gpi_sleep_get_stitches(gpupool_arena *arena) {
 static gpupool_result gpi_sleep_rise(gpupool_arena *arena) {
     gpupool_result result;
     gpi_sleep_set(arena, GPI_RISING);
-    gpi_alloc_empty_mail(arena);
     result = gpi_ladder_wait(arena, &arena->streams.all);
     if (result == GPUPOOL_OK) result = gpi_ladder_trim(arena, 0);
     if (result != GPUPOOL_OK) return result;
-    result = arena->chunks.asleep > arena->chunks.limit ? GPUPOOL_E_OUT_OF_MEMORY
-                                                        : gpi_sleep_get_chunks(arena);
+    if (arena->chunks.asleep > arena->chunks.limit) result = GPUPOOL_E_OUT_OF_MEMORY;
+    else if (arena->backup.content) result = gpi_sleep_copy(arena);
+    if (result == GPUPOOL_OK) result = gpi_sleep_get_chunks(arena, 0, UINT64_MAX);
+    else if (result == GPUPOOL_E_HOST_MEMORY && /* a full device has no room for a ring, either */
+             gpi_sleep_get_chunks(arena, 0, UINT64_MAX) == GPUPOOL_E_OUT_OF_MEMORY)
+        result = GPUPOOL_E_OUT_OF_MEMORY;
     if (result == GPUPOOL_OK) result = gpi_sleep_get_stitches(arena);
-    if (result == GPUPOOL_OK && arena->backup.ranges) result = gpi_sleep_copy(arena);
+    if (result == GPUPOOL_OK) gpi_sleep_drop_content(arena);
     if (result == GPUPOOL_OK) return result;
     if (arena->broken) return gpi_arena_break(arena);
     if (gpi_sleep_unmap(arena) != GPUPOOL_OK) return GPUPOOL_E_CUDA;
@@ -7072,121 +6643,85 @@ static gpupool_result gpi_sleep_rise(gpupool_arena *arena) {
 
 GPUPOOL_API gpupool_result gpupool_wake(gpupool_arena *arena) {
     gpi_failure before = gpi_thread.last;
-    gpupool_result result = gpi_alloc_enter(arena);
-    gpi_backup backup;
-    memset(&backup, 0, sizeof backup);
+    gpupool_result result = gpi_alloc_lock(arena, "arena", arena);
     if (result != GPUPOOL_OK) return result;
-    gpi_system_lock(&arena->lock);
-    if (arena->broken) result = gpi_arena_break(arena);
+    if (arena->broken || arena->sleep % 2) result = gpi_arena_ready(arena);
     else if (arena->sleep == GPI_AWAKE)
         result = gpi_system_fail(GPUPOOL_E_ARGUMENT, "arena: it is awake");
-    else if (arena->sleep != GPI_ASLEEP) result = gpi_arena_ready(arena);
     else {
         result = gpi_sleep_rise(arena);
         gpi_sleep_set(arena, result == GPUPOOL_OK ? GPI_AWAKE : GPI_ASLEEP);
-        if (result == GPUPOOL_OK) {
-            backup = arena->backup;
-            memset(&arena->backup, 0, sizeof backup);
-            gpi_thread.last = before;
-        }
+        if (result == GPUPOOL_OK) gpi_thread.last = before;
     }
-    gpi_system_unlock(&arena->lock);
-    gpi_backup_close(&backup); /* takes the host a while */
-    GPI_CHECKED(arena);
-    return result;
+    return gpi_alloc_unlock(arena, result);
 }
-#ifdef __cplusplus
-}
-#endif
 #endif /* GPUPOOL_IMPLEMENTATION */
+
 /* == NAMES ========================================================================================
    With GPUPOOL_REPLACE_CUDA_MALLOC: CUDA's names become gpupool's functions, in calls, as pointers
    and as arguments of templates; in device code they stay CUDA's. They come last, so that nothing
    above sees them. A stream of 0 is what it is in CUDA's calls of this file: so there are two sets
    of functions, and each is one function in all files of a C++ program. */
-#if GPUPOOL_REPLACE_CUDA_MALLOC
+#if defined(GPUPOOL_REPLACE_CUDA_MALLOC) && GPUPOOL_REPLACE_CUDA_MALLOC
 #ifndef GPUPOOL_NAMED
 #define GPUPOOL_NAMED
-
 #ifdef __cplusplus
-#define GPI_NAME inline
+#include <cuda_runtime.h> /* its overloads come before the names are macros */
+#define GPI_NAME extern "C" inline
 #else
 #define GPI_NAME static inline
 #endif
-#ifdef __CUDACC__
-#define GPI_NAME_BOTH GPI_NAME __host__ __device__
+#ifdef __CUDA_ARCH__ /* the compiler's pass for the device */
+#define GPI_NAMED(cuda, ours) cuda
 #else
-#define GPI_NAME_BOTH GPI_NAME
-#endif
-#ifdef __CUDA_ARCH__
-#define GPI_NAMED(name) name
-#else
-#define GPI_NAMED(name) gpupool_##name
-#endif
-#ifdef CUDA_API_PER_THREAD_DEFAULT_STREAM
-#define GPI_ASYNC(name) gpi_names_##name##_async_ptsz
-#define GPI_ASYNC_STREAM(stream) ((stream) ? (stream) : cudaStreamPerThread)
-#else
-#define GPI_ASYNC(name) gpi_names_##name##_async
-#define GPI_ASYNC_STREAM(stream) ((stream) ? (stream) : cudaStreamLegacy)
+#define GPI_NAMED(cuda, ours) ours
 #endif
 
-#ifdef __cplusplus
-extern "C" {
-#endif
-GPI_NAME_BOTH cudaError_t gpi_names_malloc(void **pointer, size_t bytes) {
-    return GPI_NAMED(cudaMalloc)(pointer, bytes);
+GPI_NAME __host__ __device__ cudaError_t gpi_names_malloc(void **pointer, size_t bytes) {
+    return GPI_NAMED(cudaMalloc, gpupool_cudaMalloc)(pointer, bytes);
 }
-GPI_NAME_BOTH cudaError_t gpi_names_free(void *block) {
-    return GPI_NAMED(cudaFree)(block);
+GPI_NAME __host__ __device__ cudaError_t gpi_names_free(void *block) {
+    return GPI_NAMED(cudaFree, gpupool_cudaFree)(block);
 }
-GPI_NAME_BOTH cudaError_t gpi_names_stream_destroy(cudaStream_t stream) {
-#ifndef __CUDA_ARCH__
-    gpupool_retire_stream(stream); /* CUDA says what is wrong with the stream */
-#endif
+GPI_NAME __host__ __device__ cudaError_t gpi_names_stream_destroy(cudaStream_t stream) {
+    GPI_NAMED((void), gpupool_retire_stream)(stream); /* CUDA tells of a stream that is none */
     return cudaStreamDestroy(stream);
 }
-GPI_NAME cudaError_t GPI_ASYNC(malloc)(void **pointer, size_t bytes, cudaStream_t stream) {
-    return gpupool_cudaMallocAsync(pointer, bytes, GPI_ASYNC_STREAM(stream));
+GPI_NAME cudaError_t GPUPOOL_HERE(gpi_names_malloc_async)(void **pointer, size_t bytes,
+                                                          cudaStream_t stream) {
+    return gpupool_cudaMallocAsync(pointer, bytes, stream ? stream : GPUPOOL_STREAM_HERE);
 }
-GPI_NAME cudaError_t GPI_ASYNC(free)(void *block, cudaStream_t stream) {
-    return gpupool_cudaFreeAsync(block, GPI_ASYNC_STREAM(stream));
+GPI_NAME cudaError_t GPUPOOL_HERE(gpi_names_free_async)(void *block, cudaStream_t stream) {
+    return gpupool_cudaFreeAsync(block, stream ? stream : GPUPOOL_STREAM_HERE);
 }
-#ifdef __cplusplus
-} /* CUDA's header has such overloads: cudaMalloc(&p, n) with a float *p, and for its own pools
-   */
-#define GPI_UNTYPED(pointer) static_cast<void **>(static_cast<void *>(pointer))
-template <class T> GPI_NAME_BOTH cudaError_t gpi_names_malloc(T **pointer, size_t bytes) {
-    return gpi_names_malloc(GPI_UNTYPED(pointer), bytes);
+#ifdef __cplusplus /* CUDA's header has such overloads: for a float *p, and for its own pools */
+template <class T> __host__ __device__ cudaError_t gpi_names_malloc(T **pointer, size_t bytes) {
+    return gpi_names_malloc(static_cast<void **>(static_cast<void *>(pointer)), bytes);
 }
 template <class T>
-GPI_NAME cudaError_t GPI_ASYNC(malloc)(T **pointer, size_t bytes, cudaStream_t stream) {
-    return GPI_ASYNC(malloc)(GPI_UNTYPED(pointer), bytes, stream);
+cudaError_t GPUPOOL_HERE(gpi_names_malloc_async)(T **pointer, size_t bytes, cudaStream_t stream) {
+    void *untyped = pointer;
+    return GPUPOOL_HERE(gpi_names_malloc_async)(static_cast<void **>(untyped), bytes, stream);
 }
 template <class T, class Pool>
-GPI_NAME cudaError_t GPI_ASYNC(malloc)(T **pointer, size_t bytes, Pool pool, cudaStream_t stream) {
-    return cudaMallocFromPoolAsync(GPI_UNTYPED(pointer), bytes, pool, stream);
+cudaError_t GPUPOOL_HERE(gpi_names_malloc_async)(T **pointer, size_t bytes, Pool pool,
+                                                 cudaStream_t stream) {
+    void *untyped = pointer;
+    return cudaMallocFromPoolAsync(static_cast<void **>(untyped), bytes, pool, stream);
 }
-#undef GPI_UNTYPED
 #endif
 #undef GPI_NAME
-#undef GPI_NAME_BOTH
 #undef GPI_NAMED
-#undef GPI_ASYNC
-#undef GPI_ASYNC_STREAM
 #endif /* GPUPOOL_NAMED */
 
+#undef GPUPOOL_NAME
+#define GPUPOOL_NAME(cuda, ours) ours
 #undef cudaMallocAsync /* CUDA's header may define these two */
 #undef cudaFreeAsync
-#ifdef CUDA_API_PER_THREAD_DEFAULT_STREAM
-#define cudaMallocAsync gpi_names_malloc_async_ptsz
-#define cudaFreeAsync gpi_names_free_async_ptsz
-#else
-#define cudaMallocAsync gpi_names_malloc_async
-#define cudaFreeAsync gpi_names_free_async
-#endif
-#define cudaMalloc gpi_names_malloc
-#define cudaFree gpi_names_free
-#define cudaStreamDestroy gpi_names_stream_destroy
-#define cudaDeviceReset gpupool_cudaDeviceReset
+#define cudaMallocAsync GPUPOOL_NAME(cudaMallocAsync, GPUPOOL_HERE(gpi_names_malloc_async))
+#define cudaFreeAsync GPUPOOL_NAME(cudaFreeAsync, GPUPOOL_HERE(gpi_names_free_async))
+#define cudaMalloc GPUPOOL_NAME(cudaMalloc, gpi_names_malloc)
+#define cudaFree GPUPOOL_NAME(cudaFree, gpi_names_free)
+#define cudaStreamDestroy GPUPOOL_NAME(cudaStreamDestroy, gpi_names_stream_destroy)
+#define cudaDeviceReset GPUPOOL_NAME(cudaDeviceReset, gpupool_cudaDeviceReset)
 #endif /* GPUPOOL_REPLACE_CUDA_MALLOC */

@@ -82,7 +82,7 @@ static inline void kit_device_free(unsigned char *memory, size_t bytes) {
 }
 
 static inline gpupool_ring *kit_ring(size_t bytes, size_t slot_bytes, int workers) {
-    gpupool_ring_config config = {0, bytes, slot_bytes, workers ? workers : -1};
+    gpupool_ring_config config = {0, workers ? workers : -1, bytes, slot_bytes};
     gpupool_ring *ring = NULL;
     if (OK(gpupool_ring_create(&ring, &config))) return ring;
     check_failed++;

@@ -24,7 +24,7 @@ plant "pinned memory is not waited for" 's/ || host == GPI_MEMORY_VISIBLE)/)/'
 plant "progress is not counted" \
     '/^static gpupool_result gpi_ring_step/,/^}/s/__atomic_fetch_add.*//'
 plant "functions run in the ring's mode" \
-    '/^static gpupool_result gpi_ring_move/,/^}/s/gpi_driver_\(leave\|enter\).*//'
+    '/^static gpupool_result gpi_ring_move/,/^}/s/.*gpi_driver_\(leave\|enter\).*//'
 plant "pitches are lost" 's/rows.srcPitch = part->pitch\[0\];/rows.srcPitch = t->width;/'
 plant "beyond a block" 's/ > (uintptr_t)block.memory + block.requested - at/ > bytes/'
 plant "a fork goes on" \

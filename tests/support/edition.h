@@ -92,6 +92,8 @@ static inline gpupool_arena *edition_default_arena(int device) {
 
 #else
 
+#include "examples/next/memory_map.h"
+
 /* A third edition reserves nothing at its start. */
 static inline void edition_reserve(gpupool_arena_config *config, size_t bytes) {
     (void)config, (void)bytes;
@@ -164,11 +166,8 @@ static inline gpupool_arena *edition_default_arena(int device) {
     return gpupool_get_default_arena(device);
 }
 
-/* Pictures are drawn by a program of the examples. */
 static inline gpupool_result edition_draw(gpupool_arena *arena, FILE *file) {
-    (void)arena;
-    fputs("<svg xmlns=\"http://www.w3.org/2000/svg\"/>\n", file);
-    return GPUPOOL_OK;
+    return memory_map_write(arena, file);
 }
 
 #endif

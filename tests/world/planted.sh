@@ -53,7 +53,7 @@ plant() {
 seeds=20 plant none seeds none none none
 plant O1-noted-after seeds gpi_stream_mark 's->mark_at = gpi_max(s->mark_at, at)' \
     's->mark_at = s->issued'
-plant O1-passes-what-is-issued seeds gpi_stream_poll_busy 's, s->mark_at' 's, s->issued'
+plant O1-passes-what-is-issued seeds gpi_stream_poll 's, s->mark_at' 's, s->issued'
 plant O1-device-wait-passes-later seeds gpi_ladder_wait 's, at);' 's, streams->position);'
 plant O2-asked-once seeds gpi_driver_mark 'stream)) {' 'stream) \&\& 0) {'
 plant O3-no-wait seeds gpi_hand_follow 'result = gpi_stream_follow(.*);' 'result = GPUPOOL_OK;'
@@ -62,7 +62,7 @@ plant O3-waits-forgotten seeds gpi_ladder_adopt_waiting \
 plant O4-use-forgotten seeds gpi_alloc_record 'gpi_stream_add_use(.*, user, \(.*\));' '\1;'
 plant O4-use-too-early seeds gpi_alloc_record 'gpi_stream_issue(arena, user)' 'user->issued'
 plant O5-host-memory-at-once seeds gpi_alloc_ask ' && !(flags & GPI_HOST)' ''
-plant O6-one-default-stream threads gpi_stream_key 'gpi_system_thread_number()' '2'
+plant O6-one-default-stream threads gpi_stream_key 'gpi_thread.number \* 2' '2 * 2'
 plant O7-free-into-the-cache seeds gpi_free_cached '!s->scope && ' ''
 plant O8-nobody-is-waited-for test_sleep_threads gpi_sleep_quiet 'while (arena->outside)' \
     'while (0)'
@@ -72,13 +72,13 @@ plant O11-a-stream-breaks-all seeds gpi_stream_mark \
     'if (result != GPUPOOL_OK) return gpi_arena_break(arena)'
 plant O12-one-device-alone test_peers gpi_driver_wait 'i < GPI_READ(&driver->peer_count)' 'i < 0'
 plant O12-peers-without-access test_peers gpi_driver_access '(size_t)driver->peer_count + 1' '1'
-plant O13-not-their-affair test_siblings gpi_sibling_helps 'need > gpi_less(.*))' '0)'
+plant O13-not-their-affair test_siblings gpi_sibling_helps 'need <= room' '1'
 plant O14-mail-without-attention seeds gpupool_free_in_host_function \
     'GPI_PUBLISH(&arena->attention, 1)' '(void)0'
 plant O15-peek-believed seeds gpi_free_cached '!run->is_cached && ' ''
 plant O16-unmapped-while-in-use seeds gpi_chunk_is_idle 'run->list == &arena->buddy.any &&' ''
 plant O16-a-graphs-stitch-forgotten test_sleep gpi_sleep_get_stitches \
-    '!stitch->is_used \&\& gpi_stitch_has_passed(arena, stitch)' '!stitch->is_used'
+    'gpi_stitch_is_idle(stitch) \&\& gpi_stitch_has_passed(arena, stitch)' 'gpi_stitch_is_idle(stitch)'
 plant lock-held-while-recording clock gpi_stream_mark 'gpi_arena_open(arena)' 'arena->outside++'
 plant release-without-a-wait seeds gpupool_release_capture 'gpi_ladder_wait(.*)' 'GPUPOOL_OK'
 echo "$passed passed, $failed failed"

@@ -134,7 +134,7 @@ int world_host_memory_refused(void); /* since it was asked last */
 #define SURE(w, call) \
     __extension__({ \
         gpupool_result sure_ = CALL(w, call); \
-        if (world_is_faulty(w, sure_)) sure_ = CALL(w, call); \
+        while (world_is_faulty(w, sure_)) sure_ = CALL(w, call); \
         sure_; \
     })
 #endif

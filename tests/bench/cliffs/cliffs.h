@@ -7,9 +7,9 @@
 #include <stddef.h>
 #include <stdint.h>
 
-#define CLIFFS_PASSES 3     /* of a work in one pool: seeds 7, 8 and 9, with other sizes each */
+#define CLIFFS_PASSES 3     /* of a work in one pool, at least, each with sizes of its own */
 #define CLIFFS_FIRST_SEED 7
-#define CLIFFS_TIMES 3      /* that a work is run in a fresh pool, to see the spread */
+#define CLIFFS_TIMES 3      /* that a bystander stands by, to see the spread */
 
 typedef struct cliffs_op {
     uint64_t bytes; /* 0: a free */
@@ -51,6 +51,8 @@ typedef struct cliffs_plan { /* how much of everything */
     size_t part;         /* counts are divided by this */
     unsigned times;
     uint64_t pass_ns;    /* a pass is cut after this */
+    uint64_t warm_ns;    /* passes go on until they have taken this: what a pool may spend on a
+                            program that has begun is spent by then, in short passes too */
     uint64_t rounds_ns;  /* the rounds before the first pass are cut after this */
     int quick;
     unsigned rounds_part;
@@ -58,8 +60,8 @@ typedef struct cliffs_plan { /* how much of everything */
 
 typedef struct cliffs_result {
     char why[BENCH_WHY];   /* no figures, and why; "" if there are */
-    double first, last, least, most; /* ns an operation: medians of first and last passes; the
-                                        least and most of the last ones. Bystanders: worst us */
+    double first, last, least, most; /* ns an operation: the first pass; the median, least and
+                                        most of the last three. Bystanders: worst us */
     double reserved, live; /* bytes, at most */
     double calls_first, calls_last; /* of CUDA, an operation; negative: not known */
     unsigned long failures;

@@ -139,11 +139,14 @@ int draw_log_normal(const cliffs_work *w, uint64_t seed, unsigned thread, cliffs
     return 0;
 }
 
-/* Buffers that grow by 8 KiB in turn, as a cache does that is copied into its successor. Each pass
-   goes on where the last one ended. */
+/* What grows goes on in a pass where it ended in the one before, and after eight passes begins
+   again: live memory that grew for ever would not fit the device. */
+static size_t passes_before(uint64_t seed) { return (size_t)(seed - CLIFFS_FIRST_SEED) % 8; }
+
+/* Buffers that grow by 8 KiB in turn, as a cache does that is copied into its successor. */
 int draw_growing(const cliffs_work *w, uint64_t seed, unsigned thread, cliffs_ops *ops) {
     size_t buffers = (size_t)w->most, steps = w->count / buffers;
-    uint64_t first = w->live / buffers + (seed - CLIFFS_FIRST_SEED) * (steps + 1) * 8 * KIB;
+    uint64_t first = w->live / buffers + passes_before(seed) * (steps + 1) * 8 * KIB;
     (void)thread;
     for (size_t b = 0; b < buffers; b++) add(ops, first + b * 512, b, 0);
     for (size_t i = 1; i <= steps; i++)
@@ -159,7 +162,7 @@ int draw_growing(const cliffs_work *w, uint64_t seed, unsigned thread, cliffs_op
 int draw_drift(const cliffs_work *w, uint64_t seed, unsigned thread, cliffs_ops *ops) {
     enum { BLOCKS = 32 };
     uint64_t random = start(CLIFFS_FIRST_SEED, thread), least[BLOCKS];
-    size_t rounds = w->count / BLOCKS, before = (size_t)(seed - CLIFFS_FIRST_SEED) * rounds;
+    size_t rounds = w->count / BLOCKS, before = passes_before(seed) * rounds;
     for (size_t b = 0; b < BLOCKS; b++) least[b] = between(&random, 32 * MIB, 160 * MIB);
     for (size_t i = 0; i < rounds; i++) {
         for (size_t b = 0; b < BLOCKS; b++) add(ops, least[b] + (before + i) * 2 * MIB, b, 0);

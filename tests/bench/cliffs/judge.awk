@@ -88,7 +88,7 @@ function median(    i, j, swap) {
 
 END {
     print ""
-    print "First and last pass, ns an operation (us: the worst call); x: reserved / live; c: CUDA"
+    print "First and last passes, ns an operation (us: the worst call); x: reserved / live; c: CUDA"
     print "calls an operation in the last pass; !: requests that were refused; *: a pass was cut."
     print ""
     printf "%-38s", ""

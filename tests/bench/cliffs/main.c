@@ -35,10 +35,10 @@ static const bench_peer *const built_in[] = {
 };
 
 static const struct { const char *name; cliffs_plan plan; } plans[] = {
-    {"full", {.part = 1, .times = CLIFFS_TIMES, .pass_ns = 150 * MS, .rounds_ns = 8000 * MS,
-              .rounds_part = 1}},
-    {"quick", {.part = 1, .times = 1, .pass_ns = 100 * MS, .rounds_ns = 1000 * MS, .quick = 1,
-               .rounds_part = 1}},
+    {"full", {.part = 1, .times = CLIFFS_TIMES, .pass_ns = 150 * MS, .warm_ns = 700 * MS,
+              .rounds_ns = 8000 * MS, .rounds_part = 1}},
+    {"quick", {.part = 1, .times = 1, .pass_ns = 100 * MS, .warm_ns = 300 * MS,
+               .rounds_ns = 1000 * MS, .quick = 1, .rounds_part = 1}},
     {"tiny", {.part = 50, .times = 1, .pass_ns = 20 * MS, .rounds_ns = 50 * MS, .quick = 1,
               .rounds_part = 500}},
 };

@@ -1,4 +1,4 @@
-/* One work in fresh pools, several passes in each. */
+/* One work in a fresh pool, in passes. */
 #define _DEFAULT_SOURCE
 #include "draw.h"
 #include "machine.h"
@@ -34,7 +34,8 @@ typedef struct session { /* a work in one pool */
     lane lane[MOST_THREADS];
     pthread_barrier_t gate;
     uint64_t cut_ns;     /* of the pass that runs */
-    double ns[CLIFFS_PASSES], calls[CLIFFS_PASSES];
+    double ns[CLIFFS_PASSES], calls[CLIFFS_PASSES]; /* of the last passes, in turn */
+    uint64_t spent_ns;   /* by all passes */
 } session;
 
 static int by_value(const void *a, const void *b) {
@@ -163,6 +164,7 @@ static double run_pass(session *s, double *calls) {
         free_leftover(s, &s->lane[i]);
         s->out->failures += s->lane[i].failures;
     }
+    s->spent_ns += ns / threads;
     cudaDeviceSynchronize();
     if ((double)live > s->out->live) s->out->live = (double)live;
     return (double)ns / (double)ops;
@@ -226,13 +228,18 @@ static void close_streams(session *s) {
 
 static int run_passes(session *s) {
     size_t count = s->work->count / s->plan->part;
+    unsigned pass = 0;
     s->cut_ns = s->plan->pass_ns;
     if (run_rounds(s) != 0) return -1;
-    for (unsigned pass = 0; pass < CLIFFS_PASSES; pass++) {
+    s->spent_ns = 0;
+    do {
+        unsigned turn = pass % CLIFFS_PASSES;
         if (draw_all(s, s->work->draw, CLIFFS_FIRST_SEED + pass, count < 64 ? 64 : count) != 0)
             return -1;
-        s->ns[pass] = run_pass(s, &s->calls[pass]);
-    }
+        s->ns[turn] = run_pass(s, &s->calls[turn]);
+        s->out->calls_last = s->calls[turn];
+        if (pass == 0) s->out->first = s->ns[0], s->out->calls_first = s->calls[0];
+    } while (++pass < CLIFFS_PASSES || s->spent_ns < s->plan->warm_ns);
     return 0;
 }
 
@@ -257,25 +264,14 @@ static int run_session(session *s) {
 
 void cliffs_run(const cliffs_work *work, const bench_peer *peer, const cliffs_plan *plan,
                 cliffs_result *out) {
-    double first[CLIFFS_TIMES], last[CLIFFS_TIMES];
-    unsigned times = 0;
+    session s = {.work = work, .peer = peer, .plan = plan, .out = out};
     *out = (cliffs_result){.live = 0};
     if (work->threads > 1 && !(peer->can & BENCH_THREADS)) {
         snprintf(out->why, BENCH_WHY, "not for several threads");
         return;
     }
-    while (times < plan->times) {
-        uint64_t start = machine_now_ns();
-        session s = {.work = work, .peer = peer, .plan = plan, .out = out};
-        if (run_session(&s) != 0) return;
-        first[times] = s.ns[0];
-        last[times++] = s.ns[CLIFFS_PASSES - 1];
-        out->calls_first = s.calls[0];
-        out->calls_last = s.calls[CLIFFS_PASSES - 1];
-        if (machine_now_ns() - start > plan->pass_ns) break; /* slow enough to be steady */
-    }
-    out->first = cliffs_median(first, times);
-    out->last = cliffs_median(last, times);
-    out->least = last[0];
-    out->most = last[times - 1];
+    if (run_session(&s) != 0) return;
+    out->last = cliffs_median(s.ns, CLIFFS_PASSES);
+    out->least = s.ns[0];
+    out->most = s.ns[CLIFFS_PASSES - 1];
 }

@@ -18,6 +18,11 @@ typedef struct CUgraphNode_st *cudaGraphNode_t;
 typedef struct CUgraphExec_st *cudaGraphExec_t;
 typedef void(CUDART_CB *cudaHostFn_t)(void *userData);
 
+#ifndef __CUDACC__ /* as crt/host_defines.h for other compilers */
+#define __host__
+#define __device__
+#endif
+
 #define cudaStreamLegacy    ((cudaStream_t)0x1)
 #define cudaStreamPerThread ((cudaStream_t)0x2)
 

@@ -46,7 +46,7 @@ static void devices_that_are_none(void) {
     static const int devices[] = {-1, -3, 64, 1000};
     for (size_t i = 0; i < KIT_COUNT(devices); i++)
         KIT_FAILS(gpupool_get_default_arena(devices[i]), GPUPOOL_E_ARGUMENT, "device");
-    KIT_FAILS(gpupool_get_default_arena(63), GPUPOOL_E_ARGUMENT, "config.device: 63");
+    KIT_FAILS(gpupool_get_default_arena(63), GPUPOOL_E_ARGUMENT, "device: 63");
 }
 
 static pthread_barrier_t together;

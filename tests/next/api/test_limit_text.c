@@ -209,7 +209,8 @@ static void wrong_environment(void) {
                 "GPUPOOL_LIMIT_0: \"some\\x0a\"");
     set("GPUPOOL_LIMIT_0", NULL);
     set("GPUPOOL_LIMIT", "65TiB");
-    KIT_FAILS(gpupool_get_default_arena(0), GPUPOOL_E_ARGUMENT, "GPUPOOL_LIMIT: 71468255805440");
+    KIT_FAILS(gpupool_get_default_arena(0), GPUPOOL_E_ARGUMENT,
+              "GPUPOOL_LIMIT: \"65TiB\" is more than 2^46");
     CHECK_EQ(gpupool_cudaMalloc(&block, 1000), cudaErrorInvalidValue);
     CHECK_EQ(cudaGetLastError(), cudaErrorInvalidValue);
     set("GPUPOOL_LIMIT", NULL);

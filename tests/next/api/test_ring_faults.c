@@ -107,7 +107,7 @@ static void resource_calls(void) {
             fake_fail_resource(n);
             s.ring = NULL;
             {
-                gpupool_ring_config config = {0, MIB, 64 * KIB, workers ? workers : -1};
+                gpupool_ring_config config = {0, workers ? workers : -1, MIB, 64 * KIB};
                 if (!may(gpupool_ring_create(&s.ring, &config))) CHECK(s.ring == NULL);
             }
             if (s.ring) transfers(&s);
@@ -138,7 +138,7 @@ static void broken_contexts(void) {
             if (is_broken) {
                 CHECK(!may(gpupool_upload(s.ring, s.device, s.host, BYTES, s.stream)));
                 CHECK_EQ(gpupool_last_result(), GPUPOOL_E_CUDA);
-                CHECK(strstr(gpupool_last_error(), "ILLEGAL_ADDRESS") != NULL);
+                CHECK(strstr(gpupool_last_error(), "cudaErrorIllegalAddress") != NULL);
             }
             if (n % 2) fake_fail_clear();
             OK(gpupool_ring_destroy(s.ring));
@@ -163,7 +163,8 @@ static void stays_broken(void) {
     fake_fail_call("cuStreamSynchronize", 2, 0, 719); /* the first waits for the program's work */
     CHECK_RESULT(gpupool_upload(s.ring, s.device, s.host, BYTES, s.stream), GPUPOOL_E_CUDA);
     CHECK_RESULT(gpupool_download(s.ring, s.back, s.device, BYTES, s.stream), GPUPOOL_E_CUDA);
-    CHECK(strstr(gpupool_last_error(), "broken") && strstr(gpupool_last_error(), "LAUNCH_FAILED"));
+    CHECK(strstr(gpupool_last_error(), "broken") &&
+          strstr(gpupool_last_error(), "cudaErrorLaunchFailure"));
     CHECK_RESULT(gpupool_upload(s.ring, s.device, s.host, 1, s.stream), GPUPOOL_E_CUDA);
     OK(gpupool_ring_destroy(s.ring));
     clear(&s);
@@ -179,7 +180,7 @@ static void refused_copy(void) {
     for (int n = 1; n < 4; n++) {
         fake_fail_call("cuMemcpyAsync", n, 0, 1);
         CHECK_RESULT(gpupool_upload(s.ring, s.device, s.host, BYTES, s.stream), GPUPOOL_E_CUDA);
-        CHECK(strstr(gpupool_last_error(), "cuMemcpyAsync: CUDA_ERROR_INVALID_VALUE") != NULL);
+        CHECK(strstr(gpupool_last_error(), "cuMemcpyAsync: cudaErrorInvalidValue") != NULL);
         fake_fail_call("cuMemcpyAsync", n, 0, 1);
         CHECK_RESULT(gpupool_download(s.ring, s.back, s.device, BYTES, s.stream), GPUPOOL_E_CUDA);
     }

@@ -43,7 +43,8 @@ static inline int buddy_label_of(const gpi_run *run) {
 /* Where the memory for tables comes from, once; a state is made by buddy_reset. */
 static inline void buddy_open(const buddy_cuts *cuts, int is_apart) {
     int i;
-    gpi_region_close(&buddy.region);
+    if (buddy.region.base) munmap(buddy.region.base, buddy.region.size);
+    memset(&buddy.region, 0, sizeof buddy.region);
     buddy_cut = *cuts;
     CHECK(gpi_region_open(&buddy.region, 64 << 20) && gpi_region_ensure(&buddy.region, 4 << 20));
     buddy.granules = cuts->at[BUDDY_SLOTS] / GPI_GRANULE + 2;
@@ -61,8 +62,8 @@ static inline void buddy_open(const buddy_cuts *cuts, int is_apart) {
 }
 
 static inline void buddy_empty(gpi_list *list) {
-    list->units = list->orders = 0;
-    memset(list->steps, 0, sizeof list->steps);
+    list->units = 0;
+    memset(list->used, 0, sizeof list->used);
     memset(list->heads, 0, buddy_bins * sizeof *list->heads);
 }
 
@@ -82,7 +83,10 @@ static inline gpi_run *buddy_reset(void) {
     for (i = 0; i < buddy.granules && i < 4; i++)
         buddy.cells[i].chunk = buddy.is_apart ? &buddy_chunks[i] : &buddy_chunks[0];
     buddy.spare = NULL;
-    run = gpi_buddy_new(&buddy, buddy_cut.at[0], buddy_cut.at[BUDDY_SLOTS] - buddy_cut.at[0]);
+    run = gpi_region_get(&buddy.region, sizeof *run);
+    memset(run, 0, sizeof *run);
+    run->unit = buddy_cut.at[0];
+    run->units = buddy_cut.at[BUDDY_SLOTS] - buddy_cut.at[0];
     buddy.region.used = used + BUDDY_SLOTS * sizeof *run; /* room for all, the same each time */
     for (i = 1; i < BUDDY_SLOTS; i++) {
         gpi_run *spare = (gpi_run *)(void *)(buddy.region.base + used + i * sizeof *run);
@@ -135,18 +139,17 @@ static inline int buddy_is_filed(const gpi_run *run) {
     return times == 1;
 }
 
-/* The bits of a list's orders and steps say which bins have runs; none has another list's. */
+/* The bits of a list say which bins have runs; none has another list's. */
 static inline void buddy_check_list(gpi_list *list, uint64_t units, int runs) {
     uint32_t bin;
     int filed = 0;
     for (bin = 0; bin < buddy_bins; bin++) {
         const gpi_run *run = list->heads[bin];
-        CHECK_EQ(list->steps[bin / GPI_STEPS] >> bin % GPI_STEPS & 1, run != NULL);
-        CHECK_EQ(list->orders >> bin / GPI_STEPS & 1, list->steps[bin / GPI_STEPS] != 0);
+        CHECK_EQ(list->used[bin / 64] >> bin % 64 & 1, run != NULL);
         for (; run; run = run->next) filed += run->list == list && gpi_buddy_bin(run->units) == bin;
     }
     CHECK_EQ(filed, runs);
-    CHECK(list->orders >> buddy_bins / GPI_STEPS >> 1 == 0);
+    CHECK_EQ(gpi_buddy_next_bin(list, buddy_bins), GPI_NO_BIN);
     CHECK_EQ(list->units, units);
 }
 

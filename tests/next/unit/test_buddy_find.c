@@ -95,8 +95,7 @@ static void next_bin(void) {
         for (int i = 0; i < 3; i++) {
             used[i] = (uint32_t)check_below(&seed, GPI_BINS);
             list.heads[used[i]] = &run;
-            list.steps[used[i] / GPI_STEPS] |= (uint8_t)(1 << used[i] % GPI_STEPS);
-            list.orders |= (uint64_t)1 << used[i] / GPI_STEPS;
+            list.used[used[i] / 64] |= (uint64_t)1 << used[i] % 64;
             if (used[i] >= from && used[i] < expected) expected = used[i];
         }
         CHECK_EQ(gpi_buddy_next_bin(&list, from), expected);
@@ -125,16 +124,16 @@ static void index_of_blocks(void) {
     CHECK(shared > 10);
     for (i = 0; i < COUNT; i++) {
         uint64_t address = buddy.base + blocks[i].unit * GPI_UNIT;
-        gpi_run *found = gpi_buddy_lookup(&buddy, address), *seen;
+        gpi_run *found = gpi_buddy_lookup(&buddy, address, INT32_MAX), *seen;
         CHECK(found == &blocks[i]);
-        seen = gpi_buddy_peek(&buddy, address); /* it may miss, in a long bucket */
+        seen = gpi_buddy_lookup(&buddy, address, GPI_PEEKS); /* it may miss, in a long bucket */
         CHECK(!seen || seen == found);
-        CHECK(!gpi_buddy_lookup(&buddy, address + 8));
+        CHECK(!gpi_buddy_lookup(&buddy, address + 8, INT32_MAX));
     }
     for (i = 0; i < COUNT; i++) {
         gpi_run *gone = &blocks[(i * 2731) % COUNT];
         gpi_buddy_unindex(&buddy, gone);
-        CHECK(!gpi_buddy_lookup(&buddy, gone->address));
+        CHECK(!gpi_buddy_lookup(&buddy, gone->address, INT32_MAX));
     }
     for (i = 0; i < 1 << GPI_INDEX_BITS; i++) CHECK(!buckets[i]);
 }
@@ -144,6 +143,6 @@ int main(void) {
     TEST(bins);
     TEST(next_bin);
     TEST(index_of_blocks);
-    gpi_region_close(&buddy.region);
+    munmap(buddy.region.base, buddy.region.size);
     return check_finish();
 }

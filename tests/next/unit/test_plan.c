@@ -26,7 +26,7 @@ static void open_records(void) {
     buddy->cells = (gpi_cell *)gpi_region_get(&buddy->region, (GRANULES + 1) * sizeof(gpi_cell));
     buddy->starts = (uint64_t *)gpi_region_get(&buddy->region, sizeof(uint64_t));
     arena.chunks.all = all;
-    arena.chunks.count = arena.chunks.room = CHUNKS;
+    arena.chunks.count = CHUNKS;
     streams[0].kind = streams[1].kind = GPI_ORDINARY;
     streams[1].event = (CUevent)(void *)&streams[1];
     streams[1].mark_at = streams[1].issued = 1;
@@ -48,7 +48,9 @@ static void lay_out(const int *granules, const int *parts, const int *owners) {
     *buddy->starts = 0;
     empty_list(&buddy->any, NULL);
     for (i = 0; i < 2; i++) empty_list(&streams[i].list, &streams[i]);
-    run = gpi_buddy_new(buddy, 0, GRANULES * GPI_GRANULE);
+    run = gpi_region_get(&buddy->region, sizeof *run);
+    memset(run, 0, sizeof *run);
+    run->units = GRANULES * GPI_GRANULE;
     gpi_buddy_enter(buddy, run);
     for (i = 0; i < CHUNKS; i++) {
         uint64_t units = (uint64_t)granules[i] * GPI_GRANULE;
@@ -154,7 +156,7 @@ static void every_state(void) {
         plan_each(granules, parts, owners);
     }
     printf("%d states, %ld plans\n", states, plans);
-    gpi_region_close(&arena.buddy.region);
+    munmap(arena.buddy.region.base, arena.buddy.region.size);
 }
 
 int main(void) {

@@ -1,0 +1,16 @@
+#!/bin/bash
+# PyTorch's allocator of examples/, without PyTorch and a GPU. Closes with `N passed, N failed`.
+set -u
+cd "$(dirname "$0")/../.."
+CXX=${CXX:-g++} BUILD=${BUILD:-build}
+program=$BUILD/test/next_pytorch
+if ! command -v "$CXX" > /dev/null; then
+    echo "left out: needs $CXX"
+    echo "0 passed, 0 failed, 1 skipped"
+    exit 0
+fi
+mkdir -p "$BUILD/test"
+"$CXX" -std=c++17 -O1 -g -pthread -Wall -Wextra -Werror -Itests/next/pytorch -Itests/next -Itests \
+    -Itests/fakecuda/include -o "$program" tests/next/pytorch/allocator_test.cpp \
+    "$BUILD/fakecuda/none.a" -lm -ldl || exit 1
+"$program"
