@@ -1,13 +1,17 @@
 /* gpupool.h: device memory for CUDA programs in C and C++, in one file. Version 0.3 (being written)
 
-What it is. An arena gets large chunks of one device's memory from the CUDA driver, keeps them, and
-hands out blocks of them: a generalised buddy system. An allocation that finds memory makes no CUDA
-call and takes tens of nanoseconds.
+What it is. cudaMalloc and cudaFree take 50 us a pair, and cudaFree waits for the device: too much
+for programs that allocate all the time. An arena gets large chunks of one device's memory from the
+driver, keeps them, and hands out blocks of them. An allocation that finds memory makes no CUDA call
+and takes tens of nanoseconds; a free waits for nothing. A ring copies ordinary host memory and
+files to the device and back at the speed of pinned memory. Arenas and rings need not each other.
 
 How to use it. In exactly one C, C++ or .cu file of the program, write
     #define GPUPOOL_IMPLEMENTATION
-before the include of this file. All other files include it without that line. Link the CUDA
-runtime. Linux, CUDA 12.5 or later, C11 or C++11, gcc, clang or nvcc.
+before the include of this file. All other files include it without that line. Link the CUDA runtime
+(nvcc does; else -lcudart -lpthread). Linux, CUDA 12.5 or later, C11 or C++11, gcc, clang or nvcc.
+
+A complete program:
 
     #define GPUPOOL_IMPLEMENTATION
     #include "gpupool.h"
@@ -22,48 +26,120 @@ runtime. Linux, CUDA 12.5 or later, C11 or C++11, gcc, clang or nvcc.
         }
         cudaMemsetAsync(block, 0, 1 << 20, 0);    // your kernels, on the same stream
         gpupool_free(arena, block, 0);            // no need to wait for them
+        gpupool_report(arena, stdout);
         return gpupool_arena_destroy(arena) != GPUPOOL_OK;
     }
 
+The same in C++, on a stream of its own:
+
+    #define GPUPOOL_IMPLEMENTATION
+    #include "gpupool.h"
+
+    int main() {
+        gpupool::arena arena;                           // failures throw gpupool::bad_alloc
+        gpupool::resource memory(arena, "scratch");     // cuda::mr and RMM take it, too
+        cudaStream_t stream;
+        if (cudaStreamCreate(&stream) != cudaSuccess) return 1;
+        void *block = memory.allocate(stream, 1 << 20);
+        cudaMemsetAsync(block, 0, 1 << 20, stream);     // your kernels, on the same stream
+        memory.deallocate(stream, block);               // no need to wait for them
+        gpupool_retire_stream(stream);                  // rule 2
+        return cudaStreamDestroy(stream) != cudaSuccess;
+    }
+
+An existing program: compile each file with -DGPUPOOL_REPLACE_CUDA_MALLOC=1 -include gpupool.h, and
+one of them with -DGPUPOOL_IMPLEMENTATION besides. Its cudaMalloc and cudaFree are then gpupool's.
+
+How it works. The arena's memory is divided into runs of units. A run is live, free for one stream
+only, or free for all:
+
+    |  chunk                              |  chunk                  |  chunk            |   grows
+    |LLLLLLLL..........LLL1111111LLLLLLLLL|LLLLLL22222LLLL..........|LLLLL1111..........|  ------->
+     L  live                 1  freed by stream 1, whose work may still use it: only stream 1 may
+     .  finished: no work             take it at once, since its later work runs after that work
+        uses it any more     2  likewise of stream 2
+
+A request of stream 1 is served by the first of these that can:
+
+    its cache      blocks of up to 16 KiB that stream 1 freed, by exact size; no lock but its own
+    free runs      of stream 1, and finished ones, in lists by size (powers of two, in eighths): the
+                   closest fit is split, and what becomes free joins its free neighbours
+    a stitch       free memory of several chunks, mapped a second time, side by side:
+                       |LLL..........|  |LLLLL....|  |L........|      free at the chunks' ends
+                             |               |           |
+                             +------|..........|....|........|        one block
+    a new chunk    2 to 32 MiB, as the arena grows, or as large as the request
+    the rest       memory of other streams: stream 1 waits on the device, then the host does; idle
+                   chunks of this arena and of others on the device; your on_out_of_memory
+
+This is a buddy system, generalised: a block takes its exact number of units, and any neighbour is a
+buddy. A plain one rounds up to powers of two and needs 1.2 to 1.8 times the live memory in recorded
+PyTorch runs (make demo). To learn that freed memory has finished, gpupool records events now and
+then, behind frees (marks), and asks for them later. Stitching has a budget, so that a program whose
+sizes never come again grows instead of mapping for ever. When all fails, a verdict says why in
+figures, and what would help. gpupool moves no live block, has no records in device memory, starts
+no thread but a ring's workers, and prints nothing unless asked.
+
 Five rules:
 1. ORDER. Free a block on the stream whose work used it last; that stream may get the memory again
-at once. Another stream that used it: gpupool_record_stream after its last use. A block allocated on
-   A and first used on B: make B wait for A. Order means streams and events; a kernel that learns by
-a flag in memory is outside of it.
-2. ENDS. Free blocks, destroy the arena, then (if ever) reset the device. Before cudaStreamDestroy,
-   call gpupool_retire_stream, or wait for the stream's work. (GPUPOOL_STREAM_CHECK asks CUDA for
-the stream's id in each call: for programs whose libraries destroy streams with work under way.)
-   With GPUPOOL_REPLACE_CUDA_MALLOC cudaStreamDestroy does so, and cudaDeviceReset ends default
-arenas.
-3. GRAPHS. What a graph uses is allocated in a scope, or lives as long as the graph. Release the
-scope when the graph is gone. On a capturing stream without a scope a request gets only memory at
-hand.
+   at once. Another stream that used it: gpupool_record_stream after its last use, before the free.
+   A block allocated on A and first used on B: make B wait for A. Order means streams and events; a
+   kernel that learns by a flag in memory, or starts early, is outside of it.
+2. ENDS. Free blocks, destroy the arena, then (if ever) reset the device. CUDA gives the handle of a
+   destroyed stream to a new one, which gpupool then takes for the old one: what the old stream
+   freed goes to the new one at once, though the old one's work may still run. So, of a stream that
+   an arena has seen, either its work has finished before cudaStreamDestroy, or gpupool is told:
+     - by gpupool_retire_stream before cudaStreamDestroy, which does not wait; or
+     - by a file with GPUPOOL_REPLACE_CUDA_MALLOC, where cudaStreamDestroy is a macro that does it
+       (and cudaDeviceReset one that first destroys the device's default arenas); or
+     - by GPUPOOL_STREAM_CHECK, which asks CUDA for the stream's id in each call, in 65 ns: for
+       programs whose libraries destroy streams with work under way, as cuda::stream and RMM's do.
+3. GRAPHS. What a graph uses is allocated in a scope (gpupool_begin_capture), or lives as long as
+   the graph. Release the scope when the graph and what was instantiated from it are gone. On a
+   capturing stream without a scope a request gets only memory at hand, or E_CAPTURING.
 4. CALLBACKS. on_map, on_unmap, chunk_alloc and chunk_free call nothing of gpupool, throw nothing,
-and take no lock that a thread may hold while it calls gpupool. on_out_of_memory may free and
-allocate; it is not called again inside itself.
+   and take no lock that a thread may hold while it calls gpupool (an interpreter's lock).
+   on_out_of_memory may free and allocate; it is not called again inside itself. CUDA's host
+   functions call only gpupool_free_in_host_function.
 5. CALLS. Any thread, any time, except during destroy. A failed call changes nothing that you can
-see. Device, context and last CUDA error stay. The host waits for the device in trim, a lowered
-limit, sleep, wake, release, destroy, and in an allocation that finds no memory otherwise, or else
-only what gpupool_cudaFree has freed (never with GPUPOOL_NO_WAIT).
+   see. Device, context and last CUDA error stay. The host waits for the device only in trim, a
+   lowered limit, sleep, wake, release, destroy and a ring's transfers; in an allocation that finds
+   no memory otherwise; and in one that would have to grow while gpupool_cudaFree's memory waits for
+   it (both: never with GPUPOOL_NO_WAIT). A thread may wait 0.1 ms while another maps a chunk.
 
-Words:
+Options, macros before the include: values are in OPTIONS.
+    in one file    GPUPOOL_IMPLEMENTATION
+    in each file   GPUPOOL_API, GPUPOOL_REPLACE_CUDA_MALLOC
+    defaults       GPUPOOL_LIMIT, GPUPOOL_CHUNK_BYTES, GPUPOOL_SOURCE, GPUPOOL_RING_BYTES,
+                   GPUPOOL_RING_SLOT_BYTES, GPUPOOL_RING_WORKERS
+    behaviour      GPUPOOL_ENVIRONMENT, GPUPOOL_STREAM_CHECK, GPUPOOL_CHECK
+    hooks          GPUPOOL_MALLOC and GPUPOOL_FREE, GPUPOOL_TRACE
+    environment    GPUPOOL_LIMIT, GPUPOOL_LIMIT_<device>, GPUPOOL_SOURCE, GPUPOOL_REPORT
+
+Words. E_FILE stands for GPUPOOL_E_FILE, MAPPED for GPUPOOL_SOURCE_MAPPED, and so on.
     unit        512 bytes: sizes of blocks are rounded up to units
     granule     2 MiB, the driver's page: sizes of mapped chunks are multiples of it
-    block       what gpupool_alloc returns
+    block       what gpupool_alloc returns; live until it is freed
     chunk       memory that the arena got from its source in one call
-    home        the address at which a chunk is mapped as long as it exists
+    reserved    bytes of all chunks of an arena; what a limit is about
+    pending     of freed memory: work that was queued before the free may still use it
+    finished    of freed memory: no work uses it any more, so any stream may have it (list ANY)
+    idle        of a chunk: all of it is finished free memory
     stitch      a second range of addresses, mapped over free memory of several chunks for one block
+    scope       what gpupool_begin_capture opens: memory for a graph, until gpupool_release_capture
+    label       a text of your request that groups blocks in reports and verdicts
+    ticket      the number of a ring's transfer, to wait for it later
+    broken      of an arena or ring: a CUDA call failed that must not. Requests return E_CUDA with
+                the first cause; frees and destroy work
+Words of the implementation:
+    home        the address at which a chunk is mapped as long as it exists
     run         consecutive units that are all free, or all of one block
     cache       of a stream: blocks of up to 16 KiB that it freed, ready for its next requests
     position    the number of a free; an arena numbers frees in order
     mark        an event that was recorded on a stream behind all its frees up to a position
-    pending     of freed memory: work that was queued before the free may still use it
-    finished    of freed memory: no work uses it any more, so any stream may have it (list ANY)
-    idle        of a chunk: all of it is finished free memory
-    scope       what gpupool_begin_capture opens: memory for a graph, until gpupool_release_capture
     away        of a chunk or a stitch: it has addresses and no memory, since the arena sleeps
 
-Contents (search for "== NAME"):
+Contents (search for "== NAME"; a section uses only those above it):
     OPTIONS WORDS API CPP            what you use
     SYSTEM DRIVER TEXT               locks, records, errors; CUDA's driver; what users write
     COUNTERS BUDDY STREAM            counts; free memory; streams, marks, caches
@@ -71,10 +147,12 @@ Contents (search for "== NAME"):
     SIBLING VERDICT                  other arenas' idle memory; why memory ran out
     ALLOC CAPTURE                    allocate and free; graphs
     LIFE FIGURES                     arenas made and destroyed; limits, statistics
-    REPORT CHECK                     a walk, text and JSON; invariants
-    SHAPE NAMES                      default arenas; cudaMalloc's shape; CUDA's names replaced
+    REPORT SHAPE CHECK               a walk, text, JSON; cudaMalloc's shape; invariants
     FILE RING                        parts of files; transfers through pinned slots
-    SHARE SLEEP                      peers, other processes; memory given back for a while */
+    SHARE SLEEP                      peers, other processes; memory given back for a while
+    NAMES                            CUDA's names replaced
+Each section's head says what it is for and which functions to read first. Begin with BUDDY, STREAM,
+ALLOC and LADDER. */
 #ifndef GPUPOOL_H
 #define GPUPOOL_H
 
@@ -83,33 +161,37 @@ Contents (search for "== NAME"):
 #include <stdio.h>
 
 /* == OPTIONS ======================================================================================
-   Define an option before the include, in the file with GPUPOOL_IMPLEMENTATION.
+   Macros to define before the include. GPUPOOL_API and GPUPOOL_REPLACE_CUDA_MALLOC concern each
+   file that includes this one, all others the file with GPUPOOL_IMPLEMENTATION. Two are off unless
+   they are defined:
 
-       GPUPOOL_REPLACE_CUDA_MALLOC 1    in each file whose calls it shall change: NAMES
+       GPUPOOL_REPLACE_CUDA_MALLOC 1    CUDA's names are gpupool's in this file (section NAMES)
        GPUPOOL_CHECK 1                  every call ends with gpupool_check; for tests
 
-   Environment, for arenas whose config leaves it open; each overrides the macro:
-       GPUPOOL_LIMIT_<device>, GPUPOOL_LIMIT   a limit as text: gpupool_set_limit_text (not PINNED)
-       GPUPOOL_SOURCE                          auto, mapped, device, managed, pinned, bypass
-   GPUPOOL_REPORT=file has reports appended: gpupool_report. */
+   Variables of the environment come before a macro, and after what the config sets:
+
+       GPUPOOL_LIMIT_0, GPUPOOL_LIMIT   for device 0, for any, but not for PINNED arenas: a text as
+                                        for gpupool_set_limit_text
+       GPUPOOL_SOURCE                   auto, mapped, device, managed, pinned, bypass
+       GPUPOOL_REPORT                   a file to which reports are appended: gpupool_report */
 
 #ifndef GPUPOOL_API
-#define GPUPOOL_API extern /* linkage of public functions; "static": all in one file */
+#define GPUPOOL_API extern /* linkage of the functions; "static": for a program of one file */
 #endif
 #ifndef GPUPOOL_LIMIT
-#define GPUPOOL_LIMIT 0 /* bytes that an arena may reserve, if nothing else says it; 0: any */
+#define GPUPOOL_LIMIT 0 /* bytes that an arena may reserve; 0: no limit */
 #endif
 #ifndef GPUPOOL_CHUNK_BYTES
-#define GPUPOOL_CHUNK_BYTES 0 /* size of new chunks; 0: 2 to 32 MiB, as reserved memory grows */
+#define GPUPOOL_CHUNK_BYTES 0 /* bytes of a new chunk; 0: 2 to 32 MiB, as the arena grows */
 #endif
 #ifndef GPUPOOL_SOURCE
-#define GPUPOOL_SOURCE GPUPOOL_SOURCE_AUTO /* where the config says AUTO */
+#define GPUPOOL_SOURCE GPUPOOL_SOURCE_AUTO /* what AUTO in a config means */
 #endif
 #ifndef GPUPOOL_RING_BYTES
-#define GPUPOOL_RING_BYTES ((size_t)64 << 20) /* the most pinned memory of a ring */
+#define GPUPOOL_RING_BYTES ((size_t)64 << 20) /* the most memory that a ring pins */
 #endif
 #ifndef GPUPOOL_RING_SLOT_BYTES
-#define GPUPOOL_RING_SLOT_BYTES ((size_t)2 << 20) /* a ring copies in pieces of up to this size */
+#define GPUPOOL_RING_SLOT_BYTES ((size_t)2 << 20) /* the largest piece that it copies at once */
 #endif
 #ifndef GPUPOOL_RING_WORKERS
 #define GPUPOOL_RING_WORKERS 0 /* its threads; 0: processors less one, at most 11; -1: none */
@@ -118,20 +200,22 @@ Contents (search for "== NAME"):
 #define GPUPOOL_ENVIRONMENT 1 /* 0: no variable of the environment is read */
 #endif
 #ifndef GPUPOOL_STREAM_CHECK
-#define GPUPOOL_STREAM_CHECK 0 /* 1: notice destroyed streams by CUDA's ids (rule 2), in 65 ns */
+#define GPUPOOL_STREAM_CHECK 0 /* 1: each call asks for the stream's id (rule 2), in 65 ns */
 #endif
-#ifndef GPUPOOL_MALLOC /* host memory; both, or neither */
+#ifndef GPUPOOL_MALLOC /* host memory for records; define both, or neither */
 #define GPUPOOL_MALLOC(bytes) malloc(bytes)
 #define GPUPOOL_FREE(memory) free(memory)
 #endif
-/* Told of each "alloc" and "use" (record_stream) after it (pointer NULL: it failed), and of each
-   "free" before it: so calls for one address come in their order. */
+/* Told of each allocation and free, for a trace of the program. kind: "alloc" and "use" (that is
+   record_stream) after the call, with pointer NULL if it failed; "free" before it. So what it is
+   told about one address comes in order, from several threads too. */
 #ifndef GPUPOOL_TRACE
 #define GPUPOOL_TRACE(kind, arena, pointer, bytes, stream, label)
 #endif
 
 /* == WORDS ========================================================================================
-   Constants, enums and structs. A struct that the program fills may be all zeros. */
+   Constants, enums and structs. Sizes are in bytes. A struct that the program fills may be all
+   zeros, which means the defaults. */
 
 #define GPUPOOL_VERSION 300 /* 10000 x major + 100 x minor + patch */
 
@@ -163,18 +247,16 @@ typedef enum gpupool_result {
     GPUPOOL_E_NOT_OURS,      /* the pointer is in no memory of the arena */
     GPUPOOL_E_INSIDE,        /* the pointer is inside a live block, not at its start */
     GPUPOOL_E_DOUBLE_FREE,   /* the pointer is in memory that is free already */
-    GPUPOOL_E_IN_USE,        /* destroy refused: blocks are live, or scopes not released */
+    GPUPOOL_E_IN_USE,        /* refused: blocks are live or exported, or scopes not released */
     GPUPOOL_E_CAPTURING,     /* not possible while the stream captures; the capture goes on */
     GPUPOOL_E_ASLEEP,        /* the arena sleeps */
     GPUPOOL_E_TIMEOUT,       /* the allowed time has passed */
-    GPUPOOL_E_UNSUPPORTED,   /* this device cannot do it */
+    GPUPOOL_E_UNSUPPORTED,   /* this device cannot do it, or these two */
     GPUPOOL_E_FORKED,        /* a forked child has no CUDA context */
     GPUPOOL_E_CALLBACK,      /* the program's function returned an error, or threw */
     GPUPOOL_E_FILE,          /* a file could not be read or written */
     GPUPOOL_E_HOST_MEMORY,   /* no host memory for records; nothing changed */
-    GPUPOOL_E_CUDA /* a CUDA call failed: gpupool_last_error names call and error. If it was a
-                      call that must not fail, the arena is broken: requests return E_CUDA
-                      with the first cause, frees and destroy work */
+    GPUPOOL_E_CUDA           /* a CUDA call failed: gpupool_last_error names call and error */
 } gpupool_result;
 
 /* Where an arena's chunks come from. */
@@ -182,15 +264,15 @@ typedef enum gpupool_source {
     GPUPOOL_SOURCE_AUTO = 0, /* MAPPED if device and driver can map, else DEVICE */
     GPUPOOL_SOURCE_MAPPED,   /* cuMemCreate and cuMemMap: the only source that stitches */
     GPUPOOL_SOURCE_DEVICE,   /* cudaMalloc */
-    GPUPOOL_SOURCE_MANAGED, /* cudaMallocManaged: blocks are finished memory (the host may write) */
-    GPUPOOL_SOURCE_PINNED,  /* cudaHostAlloc: page-locked host memory, likewise */
-    GPUPOOL_SOURCE_CUSTOM,  /* config.chunk_alloc and chunk_free */
-    GPUPOOL_SOURCE_BYPASS   /* no pool: each block is a cudaMalloc; to bisect a bug */
+    GPUPOOL_SOURCE_MANAGED,  /* cudaMallocManaged; blocks are finished memory: the host may write */
+    GPUPOOL_SOURCE_PINNED,   /* cudaHostAlloc: page-locked host memory, likewise */
+    GPUPOOL_SOURCE_CUSTOM,   /* config.chunk_alloc and chunk_free */
+    GPUPOOL_SOURCE_BYPASS    /* no pool: blocks by cudaMalloc and cudaFree; to bisect a bug */
 } gpupool_source;
 
-/* Of a request; add up several. NO_WAIT: the host waits for no GPU work; fails if only a wait would
-   help. ZEROED: zeroes the block in stream order (PINNED, NO_STREAM: at once). OWN_CHUNK: the block
-   is a chunk to itself, for export and cuMemGetAddressRange. */
+/* Of a request; add up several. NO_WAIT: the host waits for no GPU work; a request that would have
+   to wait fails. ZEROED: zeroes the block in stream order (PINNED, NO_STREAM: at once). OWN_CHUNK:
+   the block is a chunk to itself, as export and cuMemGetAddressRange need it. */
 enum gpupool_flag { GPUPOOL_NO_WAIT = 1, GPUPOOL_ZEROED = 2, GPUPOOL_OWN_CHUNK = 4 };
 
 /* Why memory ran out. */
@@ -204,7 +286,7 @@ typedef enum gpupool_cause {
     GPUPOOL_CAUSE_HOST         /* the host has no memory to give (PINNED, CUSTOM) */
 } gpupool_cause;
 
-/* What live blocks hold after sleep and wake: any bytes, or theirs, which lie in host memory. */
+/* What live blocks hold after sleep and wake: any bytes; or their own, which host memory keeps. */
 typedef enum gpupool_content { GPUPOOL_DISCARD = 0, GPUPOOL_KEEP } gpupool_content;
 
 /* Whom MAPPED memory can be shared with; add them up. */
@@ -222,8 +304,8 @@ typedef struct gpupool_mapping { /* for on_map and on_unmap: a whole chunk, or a
 /* Figures of one moment, in bytes. missing: raise the limit by so much, and the identical request
    succeeds; 0: the limit is not what is in the way, or the device lacks memory too. device_missing:
    what the device lacks for it. to_free: at least so much of the arena's blocks must become free;
-   0: less than what is free would do, in one piece. largest: a request on the same stream for this
-   much succeeds (NO_WAIT too). limit: 0 is none. */
+   0: how much depends on which. largest: a request on the same stream for this much succeeds
+   (NO_WAIT too). limit: 0 is none. */
 typedef struct gpupool_verdict {
     gpupool_cause cause;
     uint64_t asked, missing, device_missing, to_free, largest;
@@ -261,12 +343,12 @@ typedef struct gpupool_part { /* for gpupool_walk_blocks */
 typedef int (*gpupool_visit_fn)(const gpupool_part *, void *user); /* nonzero ends the walk */
 
 typedef struct gpupool_arena_config {
-    int device;       /* CUDA's ordinal */
-    const char *name; /* for reports; copied */
+    int device;       /* CUDA's ordinal: 0 is the first device, not the current one */
+    const char *name; /* for reports and messages; copied */
     gpupool_source source;
-    size_t limit_bytes, chunk_bytes; /* 0: the environment's limit, GPUPOOL_LIMIT, _CHUNK_BYTES */
-    unsigned share;                  /* gpupool_share */
-    void *(*chunk_alloc)(size_t bytes, void *user);            /* CUSTOM: NULL means none left */
+    size_t limit_bytes, chunk_bytes;                /* 0: GPUPOOL_LIMIT, GPUPOOL_CHUNK_BYTES */
+    unsigned share;                                 /* gpupool_share */
+    void *(*chunk_alloc)(size_t bytes, void *user); /* CUSTOM: NULL means none left */
     void (*chunk_free)(void *chunk, size_t bytes, void *user); /* and takes back what it gave */
     int (*on_map)(const gpupool_mapping *, void *user);        /* nonzero: refused */
     void (*on_unmap)(const gpupool_mapping *, void *user);
@@ -315,12 +397,13 @@ typedef struct gpupool_stats {
 typedef struct gpupool_ring gpupool_ring;
 typedef uint64_t gpupool_ticket; /* of one transfer: never 0, never used twice by a ring */
 
-typedef enum gpupool_direction { GPUPOOL_UP = 0, GPUPOOL_DOWN } gpupool_direction; /* the device */
+/* UP: from the host to the device. DOWN: from the device to the host. */
+typedef enum gpupool_direction { GPUPOOL_UP = 0, GPUPOOL_DOWN } gpupool_direction;
 
-typedef struct gpupool_ring_config { /* 0 is the option's value */
+typedef struct gpupool_ring_config { /* 0 in workers, bytes, slot_bytes: the option's value */
     int device, workers;      /* CUDA's ordinal; threads that help callers: up to 64; -1: none */
-    size_t bytes, slot_bytes; /* the most pinned memory: 256 KiB to 16 TiB; 64 KiB to a quarter */
-} gpupool_ring_config;        /* 0: GPUPOOL_RING_BYTES, GPUPOOL_RING_SLOT_BYTES, _RING_WORKERS */
+    size_t bytes, slot_bytes; /* 256 KiB to 16 TiB; 64 KiB to a quarter of bytes */
+} gpupool_ring_config;
 
 /* Your functions. A call is about bytes [offset, offset + bytes) of the transfer: read writes them
    to `to`, write gets them at `from`. Each byte comes once, in any order, from several threads at a
@@ -361,7 +444,10 @@ typedef struct gpupool_ring_stats {
 } gpupool_ring_stats;
 
 /* == API ==========================================================================================
-   Functions that return a pointer return NULL if they fail; gpupool_last_result says why. */
+   Calls return GPUPOOL_OK, or say by their result and gpupool_last_error what is wrong; those that
+   return a pointer return NULL, and gpupool_last_result says why. "Waits" means that the host waits
+   for the device: a call whose comment does not say so does not wait (but BYPASS frees as cudaFree
+   does). */
 
 /* Of this thread's last failed call: its result, a sentence, and the verdict of E_OUT_OF_MEMORY. */
 GPUPOOL_API gpupool_result gpupool_last_result(void);
@@ -369,19 +455,21 @@ GPUPOOL_API const char *gpupool_last_error(void);
 GPUPOOL_API const gpupool_verdict *gpupool_last_verdict(void);
 GPUPOOL_API const char *gpupool_result_name(gpupool_result); /* "GPUPOOL_E_CUDA" */
 
-/* Makes an arena. NULL config: the current device and all defaults. *arena is NULL after a failure.
- */
+/* Makes an arena, which gets memory when it is first asked for some. NULL config: the current
+   device, and all defaults. The arena is NULL after a failure. */
 GPUPOOL_API gpupool_result gpupool_arena_create(gpupool_arena **, const gpupool_arena_config *);
 
-/* Returns all memory and ends the arena. Waits for the device. E_IN_USE while blocks are live or
-   scopes are not released. No other thread may use the arena. A broken arena is always ended. */
+/* Returns all memory and ends the arena. Waits. E_IN_USE, and nothing happens, while blocks are
+   live or scopes are not released; a broken arena is always ended. No other thread may use it. */
 GPUPOOL_API gpupool_result gpupool_arena_destroy(gpupool_arena *);
 
-/* The device's default arena, or the process's of pinned memory: made at the first call, the pinned
-   one on the current device. It lives until it is destroyed; the next call makes another. */
+/* The default arena of a device, or of pinned memory (GPUPOOL_PINNED), which all callers share. The
+   first call makes it, the pinned one on the current device. It lives until it is destroyed; the
+   next call makes another. */
 GPUPOOL_API gpupool_arena *gpupool_get_default_arena(int device);
 
-/* Allocates a block of 1 to 2^46 bytes for work that is queued on the stream from now on. */
+/* Allocates a block of 1 to 2^46 bytes for work that is queued on the stream from now on. Waits if
+   no memory is found otherwise (rule 5), unless the request says NO_WAIT. */
 GPUPOOL_API void *gpupool_alloc(gpupool_arena *, size_t bytes, cudaStream_t);
 GPUPOOL_API void *gpupool_alloc_request(gpupool_arena *, const gpupool_request *);
 
@@ -392,37 +480,39 @@ GPUPOOL_API gpupool_result gpupool_free(gpupool_arena *, void *block, cudaStream
    stream work has come as far as the host function; recorded streams are waited for as ever. */
 GPUPOOL_API gpupool_result gpupool_free_in_host_function(gpupool_arena *, void *block);
 
-/* Says that the work which is queued on this stream so far uses the block too. E_CAPTURING on a
-   capturing stream. */
+/* Says that the work which is queued on this stream so far uses the block, too: after a free others
+   get the memory when that has finished. E_CAPTURING on a capturing stream. */
 GPUPOOL_API gpupool_result gpupool_record_stream(gpupool_arena *, const void *block, cudaStream_t);
 
-/* Before a stream is destroyed, in all arenas (rule 2): its memory passes when its work has
-   finished, and its handle may come to mean another stream. Closes its scope. */
+/* Says, to all arenas, that the stream is about to be destroyed (rule 2). What it freed may be used
+   again when its work has finished, and its handle may come to mean another stream. Closes its
+   scope. */
 GPUPOOL_API gpupool_result gpupool_retire_stream(cudaStream_t);
 
-/* Describes the live block that begins at this address. E_INSIDE: *block is the one around it. */
+/* Describes the live block that begins at this address; with E_INSIDE the one around it. */
 GPUPOOL_API gpupool_result gpupool_get_block(gpupool_arena *, const void *, gpupool_block *);
 
-/* Returns idle chunks until at most keep_bytes stay reserved. Waits for the device. */
+/* Gives idle chunks back to the source until at most keep_bytes stay reserved. Waits. */
 GPUPOOL_API gpupool_result gpupool_trim(gpupool_arena *, size_t keep_bytes);
 
-/* How large a request would succeed now on this stream, waits included, in bytes; without what
-   other arenas could give back, and joining what several streams have freed. Sources that do not
-   tell how much they have left (MANAGED, PINNED, CUSTOM) count for what they have given. */
+/* How large a request on this stream would succeed now, waits included; without what other arenas
+   could give back, and joining what several streams have freed. Sources that do not tell how much
+   they have left (MANAGED, PINNED, CUSTOM) count for what they have given. */
 GPUPOOL_API gpupool_result gpupool_get_available(gpupool_arena *, cudaStream_t, size_t *bytes);
 
-/* Sets the limit on reserved bytes; 0: none. If more is reserved, waits for the device and returns
-   idle chunks; what live blocks keep above the limit stays. As text: "12GiB", "80%" of the device,
-   or "-2GiB", all of the device but that; units B, K M G T or KiB .. (1024), KB .. (1000). */
+/* Sets the limit on reserved bytes; 0: none. If more is reserved, waits, and returns idle chunks;
+   what live blocks keep above the limit stays. As text: "12GiB", "80%" of the device, or "-2GiB",
+   all of the device but that; units B, K M G T or KiB .. (1024), KB .. (1000). */
 GPUPOOL_API gpupool_result gpupool_set_limit(gpupool_arena *, size_t bytes);
 GPUPOOL_API gpupool_result gpupool_set_limit_text(gpupool_arena *, const char *text);
 
+/* Statistics; and begins all peaks anew, at what there is now. */
 GPUPOOL_API gpupool_result gpupool_get_stats(gpupool_arena *, gpupool_stats *);
 GPUPOOL_API gpupool_result gpupool_reset_peaks(gpupool_arena *);
 
-/* Shows `visit` each chunk, and after it the parts that make it up, by address. Ends when `visit`
-   returns nonzero. The arena is locked meanwhile: `visit` calls nothing of gpupool, waits for no
-   thread that does, and throws nothing. */
+/* Shows each chunk to the function, and after it the parts that make it up, by address. The arena
+   is locked meanwhile: the function calls nothing of gpupool, waits for no thread that does, and
+   throws nothing. */
 GPUPOOL_API gpupool_result gpupool_walk_blocks(gpupool_arena *, gpupool_visit_fn, void *user);
 
 /* Writes what the arena has: as text for people, or as one line of JSON, whose words are those of
@@ -435,27 +525,26 @@ GPUPOOL_API gpupool_result gpupool_write_json(gpupool_arena *, FILE *);
 /* Checks the arena's records. E_CUDA, with the invariant's name, if one is broken. */
 GPUPOOL_API gpupool_result gpupool_check(gpupool_arena *);
 
-/* Opens a scope on the stream, best before cudaStreamBeginCapture. Blocks that the stream allocates
-   in the scope, and what it frees in it, belong to the graph until the release. E_ARGUMENT: it has
-   one. */
+/* Opens a scope on the stream, best before cudaStreamBeginCapture. What the stream allocates and
+   frees in the scope belongs to the graph until the release. E_ARGUMENT: the stream has a scope. */
 GPUPOOL_API gpupool_result gpupool_begin_capture(gpupool_arena *, cudaStream_t, gpupool_capture **);
 
 /* Closes the scope. The graph keeps its memory. */
 GPUPOOL_API gpupool_result gpupool_end_capture(gpupool_capture *);
 
-/* Frees the graph's memory, blocks that are still live too. Waits for the device. Call it when the
-   graph is destroyed, or the capture failed; closes the scope if it is open. */
+/* Frees the graph's memory, blocks that are still live too. Waits. Call it when the graph and what
+   was instantiated from it are gone, or the capture failed; it closes an open scope. */
 GPUPOOL_API gpupool_result gpupool_release_capture(gpupool_capture *);
 
 /* Gives an arena's MAPPED memory back to the driver; blocks and addresses stay, for graphs too.
-   Waits for the device. Until gpupool_wake no work may touch the memory, requests and trim say
-   E_ASLEEP, and frees go on. A failure leaves the arena awake. E_IN_USE: a block is exported. What
-   GPUPOOL_KEEP copies lies in host memory. After waking the system may take that when it needs it;
-   what it has not taken makes the next sleep twice as fast. gpupool_trim gives it back at once. */
+   Waits. Until gpupool_wake no work may touch the memory, requests and trim say E_ASLEEP, and frees
+   go on. A failure leaves the arena awake. E_IN_USE: a block is exported. What GPUPOOL_KEEP copies
+   lies in host memory. After waking the system may take that when it needs it; what it has not
+   taken makes the next sleep twice as fast. gpupool_trim gives it back at once. */
 GPUPOOL_API gpupool_result gpupool_sleep(gpupool_arena *, gpupool_content);
 
 /* Gets memory again at the same addresses, all of it or, after a failure, none: then the arena
-   sleeps as before, and what it kept is still there. Waits for the device. */
+   sleeps as before, and what it kept is still there. Waits. */
 GPUPOOL_API gpupool_result gpupool_wake(gpupool_arena *);
 
 /* Lets another device's kernels and streams use the arena's memory, until the arena ends.
@@ -471,46 +560,43 @@ GPUPOOL_API gpupool_result gpupool_export(gpupool_arena *, const void *block, gp
    lives until import_close, whoever ends first. Order work by cudaIpcGetEventHandle's events. */
 GPUPOOL_API gpupool_result gpupool_import(int device, const gpupool_exported *, gpupool_imported *);
 
-/* Unmaps an import, without a wait: no work may use it. */
+/* Unmaps an import, and does not wait: no work may use the memory. */
 GPUPOOL_API gpupool_result gpupool_import_close(gpupool_imported *);
 
-/* In CUDA's shapes: memory of the default arena of the current device, or of the stream's. A
-   pointer of no arena goes to CUDA. cudaFree does not wait: memory passes to others by a wait for
-   the device, in a later allocation that would have to grow. On a capturing stream without a scope
-   CUDA's own cudaMallocAsync makes graph memory. cudaDeviceReset destroys the device's default
-   arenas first, with live blocks. GPUPOOL_REPLACE_CUDA_MALLOC gives CUDA's names to these. */
+/* In CUDA's shapes: memory of the current device's default arena, or the stream's device's; what is
+   in no arena goes to CUDA. cudaFree does not wait: its memory passes to others by a wait, in a
+   later allocation that would have to grow. On a capturing stream without a scope cudaMallocAsync
+   is CUDA's, and makes graph memory. cudaDeviceReset destroys the device's default arenas first,
+   with live blocks. GPUPOOL_REPLACE_CUDA_MALLOC gives CUDA's names to these. */
 GPUPOOL_API cudaError_t gpupool_cudaMalloc(void **pointer, size_t bytes);
 GPUPOOL_API cudaError_t gpupool_cudaFree(void *block);
 GPUPOOL_API cudaError_t gpupool_cudaMallocAsync(void **pointer, size_t bytes, cudaStream_t);
 GPUPOOL_API cudaError_t gpupool_cudaFreeAsync(void *block, cudaStream_t);
 GPUPOOL_API cudaError_t gpupool_cudaDeviceReset(void);
 
-/* A ring copies ordinary host memory and files to the device and back, at the speed of pinned
-   memory: it cuts a transfer into chunks, which callers and the ring's workers copy side by side
-   through pinned slots. A transfer begins when the work queued on its stream before has finished,
-   and is complete when the call, or the wait for its ticket, returns. Memory that CUDA knows
-   (pinned, managed, device), and up to 64 KiB of other memory, is copied directly, in stream order:
-   what lies on the device on both sides, and a small upload, may then still be under way. Device
-   memory needs no arena. E_CAPTURING on a capturing stream, which goes on. */
+/* A ring cuts a transfer into pieces, which callers and the ring's workers copy side by side by way
+   of pinned slots. It begins when the stream's earlier work has finished, and is complete when the
+   call, or the wait for its ticket, returns. But CUDA itself copies memory that it knows (pinned,
+   managed, device), and up to 64 KiB of other memory, in stream order: a copy on the device and a
+   small upload may then still be under way. E_CAPTURING on a capturing stream, which goes on. */
 
 /* Makes a ring; it pins memory and starts workers when they are first needed. NULL config: the
-   current device and all defaults. *ring is NULL after a failure. */
+   current device, and all defaults. The ring is NULL after a failure. */
 GPUPOOL_API gpupool_result gpupool_ring_create(gpupool_ring **ring, const gpupool_ring_config *);
 
-/* Ends the ring, also a broken one. Waits for all transfers, tickets too, and for the device. No
-   other thread may use the ring. */
+/* Ends the ring, also a broken one. Waits, for all transfers too. No other thread may use it. */
 GPUPOOL_API gpupool_result gpupool_ring_destroy(gpupool_ring *);
 
-/* After a failure any part of the destination may have been written, and nothing else. */
+/* Copies, and waits for it. After a failure any part of the destination may have been written. */
 GPUPOOL_API gpupool_result gpupool_upload(gpupool_ring *, void *device_to, const void *host_from,
                                           size_t bytes, cudaStream_t);
 GPUPOOL_API gpupool_result gpupool_download(gpupool_ring *, void *host_to, const void *device_from,
                                             size_t bytes, cudaStream_t);
 
-/* Uploads a part of an open file: cached pages from the page cache, others by O_DIRECT where the
-   file system has it. The descriptor's own offset stays. E_FILE: the file ends too early, or cannot
-   be read at an offset (a pipe). Locks by fcntl that the process sets on the file during the
-   transfer may be lost; earlier ones are kept. */
+/* Uploads a part of an open file, and waits for it: cached pages from the page cache, others by
+   O_DIRECT where the file system has it. The descriptor's own offset stays. E_FILE: the file ends
+   too early, or cannot be read at an offset (a pipe). Locks by fcntl that the process sets on the
+   file during the transfer may be lost; earlier ones are kept. */
 GPUPOOL_API gpupool_result gpupool_upload_file(gpupool_ring *, void *device_to,
                                                const gpupool_file_part *, cudaStream_t);
 
@@ -726,9 +812,6 @@ struct allocator : gpi_elements<std::is_base_of<host_resource, Memory>() || size
 #include <sys/uio.h>
 #include <time.h>
 #include <unistd.h>
-#ifdef __SSE2__
-#include <emmintrin.h>
-#endif
 
 #if !defined(__cplusplus) && !defined(_GNU_SOURCE)
 long syscall(long number, ...); /* -std=c11 leaves these out */
@@ -742,8 +825,9 @@ FILE *open_memstream(char **text, size_t *bytes);
 #define GPI_LOOK(at) __atomic_load_n(at, __ATOMIC_RELAXED)
 #define GPI_SET(at, value) __atomic_store_n(at, value, __ATOMIC_RELAXED)
 
-#if defined(__x86_64__)
-#define GPI_PAUSE() __builtin_ia32_pause()
+#ifdef __x86_64__
+#include <emmintrin.h>
+#define GPI_PAUSE() _mm_pause()
 #else
 #define GPI_PAUSE() __asm__ __volatile__("yield") /* of ARM: CUDA runs on these two */
 #endif
@@ -839,7 +923,7 @@ static void *gpi_system_zeroed(uint64_t bytes) {
 /* memcpy to memory that this processor does not read soon: the stores bypass its caches, and go to
    four pages in turn. Out of a slot it takes 0.6 of memcpy's time. */
 static void gpi_system_copy_away(unsigned char *to, const unsigned char *from, uint64_t bytes) {
-#if defined(__SSE2__)
+#ifdef __x86_64__
     enum { LINE = 64, PAGE = 4096, BLOCK = 4 * PAGE };
     uint64_t head = gpi_min(-(uintptr_t)to % LINE, bytes), line, at, i;
     memcpy(to, from, head); /* stores to half a line would take twice as long */
@@ -1139,10 +1223,11 @@ static gpupool_result gpi_driver_open(gpi_driver *driver, int device, unsigned s
     memset(driver, 0, sizeof *driver);
     driver->device = device;
     for (i = 0; i < GPI_CALL_COUNT && result == GPUPOOL_OK; i++) {
+        const char *name = gpi_call_names[i];
         void *found = NULL;
-        result = gpi_driver_ran(gpi_call_names[i],
-                                cudaGetDriverEntryPointByVersion(gpi_call_names[i], &found, 12000,
-                                                                 cudaEnableDefault, NULL));
+        cudaError_t error =
+            cudaGetDriverEntryPointByVersion(name, &found, 12000, cudaEnableDefault, NULL);
+        result = gpi_driver_ran(name, error || found ? error : cudaErrorSymbolNotFound);
         memcpy((char *)driver + i * sizeof found, &found, sizeof found);
     }
     if (result == GPUPOOL_OK) result = GPI_TELL(driver, retain, &driver->context, device);
@@ -1215,6 +1300,13 @@ static gpi_memory gpi_driver_look(const gpi_driver *driver, uint64_t at) {
     return type ? GPI_MEMORY_DEVICE : GPI_MEMORY_ORDINARY;
 }
 
+/* Destroys an event that may be part of a graph. */
+static void gpi_driver_drop(const gpi_driver *driver, CUevent *event) {
+    GPI_VISIT(driver, NULL);
+    driver->event_destroy(*event);
+    *event = NULL;
+}
+
 /* Records the stream's event, and makes it first if there is none. O2: if a capture began in
    between, the event is part of a graph, and a query would end the capture: it is thrown away
    unasked. Not under the arena's lock. */
@@ -1226,8 +1318,7 @@ static gpupool_result gpi_driver_mark(gpi_driver *driver, CUcontext context, CUe
     if (!*event) result = GPI_TELL(driver, event_create, event, CU_EVENT_DISABLE_TIMING);
     if (result == GPUPOOL_OK) result = GPI_TELL(driver, event_record, *event, stream);
     if (*event && gpi_driver_is_capturing(driver, stream)) {
-        driver->event_destroy(*event);
-        *event = NULL;
+        gpi_driver_drop(driver, event);
         return gpi_driver_capturing();
     }
     return result;
@@ -1532,7 +1623,6 @@ typedef struct gpi_streams { /* (STREAM) */
     gpi_stream *table[1 << GPI_TABLE_BITS];
     gpi_stream *all_streams;
     gpi_stream all, none;
-    uint64_t ordinary_count;   /* streams ever seen */
     int is_shared;             /* streams may take each other's memory: marks are of use */
     uint64_t position, passed; /* last given; what a wait for the device has passed */
     uint64_t fresh_units;      /* freed and not marked, of all streams */
@@ -1742,10 +1832,9 @@ static gpi_chunk *gpi_buddy_chunk(const gpi_buddy *buddy, uint64_t unit) {
 }
 
 static uint64_t gpi_address(const gpi_buddy *buddy, uint64_t unit) {
-    const gpi_chunk *chunk;
-    if (!buddy->is_apart) return buddy->base + unit * GPI_UNIT;
-    chunk = gpi_buddy_chunk(buddy, unit);
-    return chunk ? (uint64_t)(uintptr_t)chunk->memory + (unit - chunk->unit) * GPI_UNIT : 0;
+    const gpi_chunk *chunk = buddy->is_apart ? gpi_buddy_chunk(buddy, unit) : NULL;
+    if (!chunk) return buddy->base + unit * GPI_UNIT;
+    return (uint64_t)(uintptr_t)chunk->memory + (unit - chunk->unit) * GPI_UNIT;
 }
 
 static void gpi_buddy_enter(gpi_buddy *buddy, gpi_run *run) {
@@ -1966,7 +2055,6 @@ static uint64_t gpi_block_units(const gpi_run *run) {
    only its thread records marks for it. Handles are even, these keys are odd. */
 static inline uintptr_t gpi_stream_key(cudaStream_t stream) {
     if (!stream) stream = GPUPOOL_STREAM_HERE;
-    if (stream == cudaStreamLegacy) return 1;
     if (stream != cudaStreamPerThread) return (uintptr_t)stream;
     if (!gpi_thread.number)
         gpi_thread.number = __atomic_add_fetch(&gpi_process.threads, 1, __ATOMIC_RELAXED);
@@ -1997,9 +2085,8 @@ static uint64_t gpi_stream_marked(const gpupool_arena *arena, const gpi_stream *
 }
 
 static uint64_t gpi_stream_issue(gpupool_arena *arena, gpi_stream *s) {
-    s->issued = arena->streams.position + 1;
-    GPI_SET(&arena->streams.position, s->issued); /* fast paths look at it */
-    return s->issued;
+    GPI_SET(&arena->streams.position, arena->streams.position + 1); /* fast paths look at it */
+    return s->issued = arena->streams.position;
 }
 
 /* CUDA's id of a stream, which two streams with one handle, one after the other, do not share. 0:
@@ -2015,22 +2102,19 @@ static inline uint64_t gpi_stream_id(const gpi_driver *driver, cudaStream_t stre
 /* O12: a stream of the program works in the context of the device or of a peer. */
 static gpupool_result gpi_stream_context(gpi_driver *driver, cudaStream_t stream,
                                          CUcontext *context) {
-    CUresult error;
-    int i;
+    CUresult error = CUDA_SUCCESS;
+    int i = 0;
     *context = driver->context;
-    if (gpi_driver_is_special(stream)) return GPUPOOL_OK;
-    error = driver->stream_context(stream, context);
-    if (error != CUDA_SUCCESS && error != CUDA_ERROR_INVALID_HANDLE &&
-        error != CUDA_ERROR_INVALID_VALUE && error != CUDA_ERROR_CONTEXT_IS_DESTROYED)
-        return GPI_TOLD(driver, stream_context, error);
-    if (error != CUDA_SUCCESS)
+    if (!gpi_driver_is_special(stream)) error = driver->stream_context(stream, context);
+    if (error == CUDA_ERROR_INVALID_HANDLE || error == CUDA_ERROR_INVALID_VALUE ||
+        error == CUDA_ERROR_CONTEXT_IS_DESTROYED)
         return gpi_system_fail(GPUPOOL_E_ARGUMENT,
                                "stream %p: CUDA does not know it (rule 2: a "
                                "stream lives until its last call)",
                                (void *)stream);
-    for (i = 0; i < driver->peer_count && *context != driver->context; i++)
-        if (*context == driver->peer_contexts[i]) return GPUPOOL_OK;
-    if (*context == driver->context) return GPUPOOL_OK;
+    if (error != CUDA_SUCCESS) return GPI_TOLD(driver, stream_context, error);
+    while (i < driver->peer_count && *context != driver->peer_contexts[i]) i++;
+    if (i < driver->peer_count || *context == driver->context) return GPUPOOL_OK;
     return gpi_system_fail(GPUPOOL_E_ARGUMENT,
                            "stream %p belongs to another device or context than "
                            "the arena or ring, and to no peer of it",
@@ -2078,8 +2162,7 @@ static void gpi_stream_close(gpupool_arena *arena) {
     for (s = arena->streams.all_streams; s; s = next) {
         next = s->next;
         if (s->kind != GPI_ORDINARY) continue;
-        GPI_VISIT(&arena->driver, s->context);
-        if (s->event) arena->driver.event_destroy(s->event);
+        if (s->event) gpi_driver_drop(&arena->driver, &s->event);
         GPUPOOL_FREE(s);
     }
     arena->streams.all_streams = NULL;
@@ -2097,12 +2180,13 @@ static gpupool_result gpi_stream_get(gpupool_arena *arena, cudaStream_t stream, 
     if (arena->broken) return GPUPOOL_OK;
     result = gpi_stream_context(&arena->driver, stream, &context);
     if (result != GPUPOOL_OK) return result;
+    /* the newest was an ordinary one: this is the second */
+    arena->streams.is_shared |= arena->streams.all_streams->kind == GPI_ORDINARY;
     s = gpi_stream_new(arena, key, context);
     if (!s) return gpi_system_no_memory();
     *out = s;
     s->passed = gpi_max(s->passed, arena->streams.passed);
     GPI_SET(&s->id, gpi_stream_id(&arena->driver, stream));
-    if (++arena->streams.ordinary_count > 1) arena->streams.is_shared = 1;
     gpi_system_lock(&s->lock);
     GPI_PUBLISH(&s->key, key);
     gpi_system_unlock(&s->lock);
@@ -2139,18 +2223,17 @@ static void gpi_stream_pass(gpupool_arena *arena, gpi_stream *s, uint64_t at) {
 static void gpi_stream_poll(gpupool_arena *arena) {
     CUstreamCaptureMode mode = CU_STREAM_CAPTURE_MODE_RELAXED;
     gpi_stream *s = arena->streams.all_streams;
-    CUresult error = CUDA_SUCCESS;
+    CUresult error;
     int asked = 0;
-    for (; s && (error == CUDA_SUCCESS || error == CUDA_ERROR_NOT_READY); s = s->next) {
+    for (; s && !arena->broken; s = s->next) {
         if (gpi_stream_marked(arena, s) <= gpi_stream_done(arena, s)) continue;
         if (!asked++) arena->driver.exchange(&mode);
         error = arena->driver.event_query(s->event);
+        if (error == CUDA_ERROR_NOT_READY) continue;
         if (error == CUDA_SUCCESS) gpi_stream_pass(arena, s, s->mark_at);
+        else if (GPI_TOLD(&arena->driver, event_query, error)) gpi_arena_break(arena); /* O11 */
     }
     if (asked) arena->driver.exchange(&mode);
-    if (error == CUDA_SUCCESS || error == CUDA_ERROR_NOT_READY) return;
-    GPI_TOLD(&arena->driver, event_query, error); /* O11: an error that stays */
-    gpi_arena_break(arena);
 }
 
 /* -- marks -- */
@@ -2255,16 +2338,14 @@ static gpupool_result gpi_stream_follow(gpupool_arena *arena, gpi_stream *s, gpi
 /* -- uses -- */
 
 static void gpi_stream_add_use(gpupool_arena *arena, gpi_run *run, gpi_stream *s, uint64_t at) {
-    gpi_use *use = run->of.uses;
+    gpi_use *use = run->of.uses, first = {use, s, 0};
     while (use && use->stream != s) use = use->next;
     if (!use) {
         gpi_buddy *buddy = &arena->buddy;
         use = buddy->spare_uses;
         if (use) buddy->spare_uses = use->next;
         else use = (gpi_use *)gpi_region_get(&buddy->region, sizeof *use);
-        use->stream = s;
-        use->at = 0;
-        use->next = run->of.uses;
+        *use = first;
         run->of.uses = use;
     }
     use->at = gpi_max(use->at, at);
@@ -2352,14 +2433,10 @@ static void gpi_stream_flush(gpupool_arena *arena, gpi_stream *s, uint64_t most)
     gpi_system_unlock(&s->lock);
 }
 
-static void gpi_stream_fold_all(gpupool_arena *arena) {
+/* All streams likewise: with UINT64_MAX it only adds up. */
+static void gpi_stream_flush_all(gpupool_arena *arena, uint64_t most) {
     gpi_stream *s = arena->streams.all_streams;
-    for (; s; s = s->next) gpi_stream_flush(arena, s, UINT64_MAX);
-}
-
-static void gpi_stream_flush_all(gpupool_arena *arena) {
-    gpi_stream *s = arena->streams.all_streams;
-    for (; s; s = s->next) gpi_stream_flush(arena, s, 0);
+    for (; s; s = s->next) gpi_stream_flush(arena, s, most);
 }
 
 /* Takes a block that is OUT away from its cache: then only the arena's lock protects it. Returns 0
@@ -3137,22 +3214,27 @@ static void gpi_ladder_free(gpupool_arena *arena, gpi_run *run, gpi_stream *s) {
 
 /* -- what has finished -- */
 
-/* Asks the marks under way, and moves what has finished to list ANY. Returns whether it has more.
- */
+/* Asks the marks under way, and moves what has finished to list ANY. What only one stream still
+   uses is free memory of that stream. Returns whether there is more. */
 static int gpi_ladder_poll(gpupool_arena *arena) {
     gpi_streams *streams = &arena->streams;
     uint64_t before = arena->buddy.any.units;
     gpi_run *run, *next;
+    int has_moved = 0;
     gpi_stream_poll(arena);
     if (streams->asked == streams->progress) return 0;
     streams->asked = streams->progress;
     for (run = streams->waiting; run; run = next) {
+        gpi_stream *s = &streams->none;
         next = run->next;
-        if (!gpi_stream_drop_uses(arena, run, NULL)) continue;
+        if (!gpi_stream_drop_uses(arena, run, NULL)) s = run->of.uses->stream;
+        if (run->of.uses && (run->of.uses->next || s->kind != GPI_ORDINARY)) continue;
         gpi_stream_stop_waiting(arena, run, &streams->waiting);
-        gpi_ladder_put(arena, run, &streams->none);
+        gpi_stream_drop_uses(arena, run, s);
+        gpi_ladder_put(arena, run, s);
+        has_moved = 1;
     }
-    return arena->buddy.any.units != before;
+    return has_moved || arena->buddy.any.units != before;
 }
 
 /* The stream whose mark to wait for, among frees up to `began`: the request's own, else the one
@@ -3414,7 +3496,7 @@ static gpupool_result gpi_ladder_climb(gpi_ask *ask, gpi_run **run) {
         if (result == GPUPOOL_E_OUT_OF_MEMORY) {
             GPI_SET(&arena->short_until, arena->streams.position + 1024);
             if (!began) {
-                gpi_stream_flush_all(arena);
+                gpi_stream_flush_all(arena, 0);
                 gpi_stream_mark(arena, ask->owner, ask->handle);
                 began = arena->streams.position + 1;
                 result = gpi_arena_ready(arena); /* the lock was open (O8) */
@@ -3440,14 +3522,14 @@ static gpupool_arena *gpi_life_visit(gpupool_arena *left); /* LIFE */
 /* Returns so many bytes of a sibling's idle chunks to the driver, and says how many it were. If the
    request may wait, what is pending becomes idle by a wait for the device. */
 static uint64_t gpi_sibling_give(gpupool_arena *sibling, uint64_t need, unsigned flags) {
-    uint64_t before, after, keep;
+    uint64_t before, got, keep;
     int tries = 4096;
     for (; tries && !gpi_system_try(&sibling->lock); tries--) GPI_PAUSE();
     if (!tries) return 0;
     before = sibling->chunks.reserved.now;
     keep = gpi_less(before, need);
     if (gpi_arena_ready(sibling) == GPUPOOL_OK && sibling->chunks.source->flags & GPI_ON_DEVICE) {
-        gpi_stream_flush_all(sibling);
+        gpi_stream_flush_all(sibling, 0);
         gpi_ladder_poll(sibling);
         gpi_ladder_trim(sibling, keep);
         if (sibling->chunks.reserved.now > keep && sibling->buddy.pending.now &&
@@ -3455,9 +3537,9 @@ static uint64_t gpi_sibling_give(gpupool_arena *sibling, uint64_t need, unsigned
             gpi_ladder_wait(sibling, &sibling->streams.all) == GPUPOOL_OK)
             gpi_ladder_trim(sibling, keep);
     }
-    after = sibling->chunks.reserved.now;
+    got = gpi_less(before, sibling->chunks.reserved.now);
     gpi_system_unlock(&sibling->lock);
-    return gpi_less(before, after);
+    return got;
 }
 
 /* Asks the siblings for what device and arena lack of so many bytes, a granule at least, since they
@@ -3480,10 +3562,9 @@ static uint64_t gpi_sibling_help(gpupool_arena *arena, uint64_t need, unsigned f
 static int gpi_sibling_helps(const gpi_ask *ask) {
     gpupool_arena *arena = ask->arena;
     uint64_t need = gpi_up(ask->need, GPI_GRANULE) * GPI_UNIT;
-    if (!(arena->chunks.source->flags & GPI_ON_DEVICE) ||
-        need > gpi_less(arena->chunks.limit, arena->chunks.reserved.now))
-        return 0;
-    return gpi_sibling_help(arena, need, ask->request->flags) > 0;
+    uint64_t room = gpi_less(arena->chunks.limit, arena->chunks.reserved.now);
+    return arena->chunks.source->flags & GPI_ON_DEVICE && need <= room &&
+           gpi_sibling_help(arena, need, ask->request->flags) > 0;
 }
 
 /* == VERDICT ======================================================================================
@@ -3498,7 +3579,7 @@ static int gpi_sibling_helps(const gpi_ask *ask) {
    V2  With the limit raised by `missing` the identical request succeeds, if the source has so much.
    V3  Freeing blocks of less than `to_free` bytes does not make it succeed.
 
-   Read first: gpi_survey_make, gpi_verdict_growth, gpi_verdict_say. */
+   Read first: gpi_survey_make, gpi_verdict_make, gpi_verdict_say. */
 
 typedef struct gpi_survey { /* in bytes */
     uint64_t free, longest; /* all that the request could take; the longest run of it */
@@ -3602,17 +3683,6 @@ static void gpi_holder_write(const gpi_holder *holder, char *to, size_t bytes) {
 
 /* -- the cause, and what helps -- */
 
-/* What limit and device lack for a growth that would do: in place of whole chunks that go back, or
-   with them in a stitch, for which a larger alignment may find no addresses. */
-static void gpi_verdict_growth(const gpi_ask *ask, uint64_t whole, gpupool_verdict *v) {
-    const gpi_chunks *chunks = &ask->arena->chunks;
-    uint64_t needs = gpi_up(ask->need * GPI_UNIT, GPI_PAGE);
-    if (ask->alignment > GPI_PAGE && ask->can_stitch) whole = 0;
-    v->missing = gpi_less(v->reserved - whole + needs, chunks->limit);
-    if (chunks->source->flags & GPI_ON_DEVICE)
-        v->device_missing = gpi_less(needs, v->device_free + whole);
-}
-
 /* Appends to the sentence: a form with up to two sizes. */
 static void gpi_verdict_add(gpupool_verdict *v, const char *form, uint64_t x, uint64_t y) {
     size_t used = strlen(v->sentence);
@@ -3625,10 +3695,9 @@ static void gpi_verdict_add(gpupool_verdict *v, const char *form, uint64_t x, ui
 static void gpi_verdict_say_help(const gpupool_arena *arena, gpupool_verdict *v, int parts) {
     gpi_holder holders[GPI_HOLDERS];
     char most[128];
-    if (v->missing) {
-        gpi_verdict_add(v, parts++ ? ", or " : ": ", 0, 0);
-        gpi_verdict_add(v, "raise the limit by %s", v->missing, 0);
-    }
+    if (v->missing)
+        gpi_verdict_add(v, parts++ ? ", or raise the limit by %s" : ": raise the limit by %s",
+                        v->missing, 0);
     if (v->allocated && v->to_free <= v->allocated) {
         gpi_holder_list(arena, holders);
         gpi_holder_write(holders, most, sizeof most);
@@ -3695,7 +3764,7 @@ static int gpi_verdict_say(const gpi_ask *ask, const gpi_survey *now, int is_pen
 /* The figures of this moment. The lock is held. */
 static void gpi_verdict_fill(gpupool_arena *arena, gpupool_verdict *v) {
     memset(v, 0, sizeof *v);
-    gpi_stream_fold_all(arena);
+    gpi_stream_flush_all(arena, UINT64_MAX);
     v->limit = arena->chunks.limit == UINT64_MAX ? 0 : arena->chunks.limit;
     v->reserved = arena->chunks.reserved.now;
     v->allocated = arena->stats.allocated.now;
@@ -3707,7 +3776,8 @@ static void gpi_verdict_fill(gpupool_arena *arena, gpupool_verdict *v) {
 /* Says why a request found no memory. The lock is held. */
 static void gpi_verdict_make(const gpi_ask *ask, gpupool_verdict *v) {
     gpupool_arena *arena = ask->arena;
-    uint64_t asked = ask->units * GPI_UNIT, most;
+    const gpi_chunks *chunks = &arena->chunks;
+    uint64_t asked = ask->units * GPI_UNIT, needs = gpi_up(ask->need * GPI_UNIT, GPI_PAGE), most;
     int is_pending, helps;
     gpi_ask later = *ask;
     gpi_survey now;
@@ -3718,9 +3788,15 @@ static void gpi_verdict_make(const gpi_ask *ask, gpupool_verdict *v) {
     is_pending = asked <= now.largest;
     if (ask->request->flags & GPUPOOL_NO_WAIT) gpi_survey_make(*ask, v->device_free, &now);
     v->largest = now.largest;
-    gpi_verdict_growth(ask, now.whole, v);
     most = now.free + now.room + (arena->buddy.is_apart ? GPI_PAGE : 0); /* rounding */
-    if (arena->chunks.source->flags & GPI_ON_DEVICE) v->to_free = gpi_less(asked, most);
+    /* for a growth that would do, in place of whole chunks that go back, or with them in a stitch;
+       but for that a larger alignment may find no addresses */
+    if (ask->alignment > GPI_PAGE && ask->can_stitch) now.whole = 0;
+    v->missing = gpi_less(v->reserved - now.whole + needs, chunks->limit);
+    if (chunks->source->flags & GPI_ON_DEVICE) {
+        v->device_missing = gpi_less(needs, v->device_free + now.whole);
+        v->to_free = gpi_less(asked, most);
+    }
     helps = gpi_verdict_say(ask, &now, is_pending && asked > v->largest, v);
     if (v->device_missing) v->missing = 0;
     gpi_verdict_say_help(arena, v, helps);
@@ -3795,19 +3871,6 @@ static gpupool_result gpi_alloc_find(gpupool_arena *arena, const void *memory, g
 
 /* -- blocks end -- */
 
-/* Ends a live block that nobody's cache takes back, for a stream or a scope. */
-static void gpi_alloc_end(gpupool_arena *arena, gpi_run *run, gpi_stream *s) {
-    int64_t bytes = (int64_t)(gpi_block_units(run) * GPI_UNIT);
-    gpi_buddy_unindex(&arena->buddy, run);
-    gpi_counter_move(&arena->stats.allocated, -bytes);
-    gpi_counter_move(&arena->stats.requested, (int64_t)run->slack - bytes);
-    arena->stats.frees++;
-    run->state = GPI_TAKEN;
-    if (run->units >= GPI_GRANULE && !run->stitch)
-        gpi_buddy_chunk(&arena->buddy, run->unit)->is_exported = 0;
-    gpi_ladder_free(arena, run, s);
-}
-
 /* Finds a live block and keeps its cache from taking it back. */
 static gpupool_result gpi_alloc_claim(gpupool_arena *arena, const void *block, gpi_run **run) {
     gpupool_result result;
@@ -3816,11 +3879,22 @@ static gpupool_result gpi_alloc_claim(gpupool_arena *arena, const void *block, g
     return result;
 }
 
-static gpupool_result gpi_alloc_end_at(gpupool_arena *arena, void *block, gpi_stream *s) {
+/* Ends a live block, for a stream or a scope. */
+static gpupool_result gpi_alloc_end(gpupool_arena *arena, void *block, gpi_stream *s) {
     gpi_run *run;
     gpupool_result result = gpi_alloc_claim(arena, block, &run);
-    if (result == GPUPOOL_OK) gpi_alloc_end(arena, run, s);
-    return result;
+    int64_t bytes;
+    if (result != GPUPOOL_OK) return result;
+    bytes = (int64_t)(gpi_block_units(run) * GPI_UNIT);
+    gpi_buddy_unindex(&arena->buddy, run);
+    gpi_counter_move(&arena->stats.allocated, -bytes);
+    gpi_counter_move(&arena->stats.requested, (int64_t)run->slack - bytes);
+    arena->stats.frees++;
+    run->state = GPI_TAKEN;
+    if (run->units >= GPI_GRANULE && !run->stitch)
+        gpi_buddy_chunk(&arena->buddy, run->unit)->is_exported = 0;
+    gpi_ladder_free(arena, run, s);
+    return GPUPOOL_OK;
 }
 
 static void gpi_alloc_empty_mail(gpupool_arena *arena) {
@@ -3828,10 +3902,10 @@ static void gpi_alloc_empty_mail(gpupool_arena *arena) {
     if (!GPI_LOOK(&arena->mail)) return;
     GPI_PUBLISH(&arena->attention, arena->broken || arena->sleep);
     mail = __atomic_exchange_n(&arena->mail, (gpi_mail *)NULL, __ATOMIC_ACQ_REL);
-    gpi_stream_fold_all(arena);
+    gpi_stream_flush_all(arena, UINT64_MAX);
     for (; mail; mail = next) {
         next = mail->next;
-        if (gpi_alloc_end_at(arena, mail->block, &arena->streams.none) != GPUPOOL_OK)
+        if (gpi_alloc_end(arena, mail->block, &arena->streams.none) != GPUPOOL_OK)
             arena->stats.failures++;
         GPUPOOL_FREE(mail);
     }
@@ -3966,26 +4040,19 @@ static int gpi_alloc_tell(gpi_ask *ask, const gpupool_verdict *verdict) {
     return again;
 }
 
-/* Programs that recover may run out of memory often: later times are reported ever more rarely. */
-static void gpi_alloc_report(gpupool_arena *arena, const gpupool_verdict *verdict) {
-    uint64_t times = ++arena->shortages;
-    if (times & (times - 1)) return;
-    gpi_arena_open(arena);
-    gpi_report_event(arena, "out of memory", verdict->sentence);
-    gpi_arena_close(arena);
-}
-
 /* Climbs again with what host functions have freed while the ladder waited, with what siblings have
    given back, and once with what the program has freed. */
 static gpupool_result gpi_alloc_climb(gpi_ask *ask, gpi_run **run) {
+    gpupool_arena *arena = ask->arena;
     gpi_failure before; /* steps that fail are no failure of the call */
     gpupool_verdict verdict;
     gpupool_result result;
+    uint64_t times;
     int is_told = 0;
     gpi_failure_copy(&before, &gpi_thread.last);
     while ((result = gpi_ladder_climb(ask, run)) == GPUPOOL_E_OUT_OF_MEMORY) {
-        if (GPI_LOOK(&ask->arena->mail)) {
-            gpi_alloc_empty_mail(ask->arena);
+        if (GPI_LOOK(&arena->mail)) {
+            gpi_alloc_empty_mail(arena);
         } else if (!gpi_sibling_helps(ask)) {
             gpi_verdict_make(ask, &verdict);
             if (is_told++ || !gpi_alloc_tell(ask, &verdict)) break;
@@ -3994,7 +4061,12 @@ static gpupool_result gpi_alloc_climb(gpi_ask *ask, gpi_run **run) {
     if (result == GPUPOOL_OK) gpi_failure_copy(&gpi_thread.last, &before);
     if (result != GPUPOOL_E_OUT_OF_MEMORY) return result;
     gpi_thread.verdict = verdict;
-    gpi_alloc_report(ask->arena, &verdict);
+    times = ++arena->shortages;
+    if (!(times & (times - 1))) { /* programs that recover may run out often: ever more rarely */
+        gpi_arena_open(arena);
+        gpi_report_event(arena, "out of memory", verdict.sentence);
+        gpi_arena_close(arena);
+    }
     return gpi_system_fail(result, "%s", verdict.sentence);
 }
 
@@ -4112,12 +4184,11 @@ static gpupool_result gpi_free_slow(gpupool_arena *arena, void *block, cudaStrea
     if (result == GPUPOOL_E_CUDA) result = GPUPOOL_OK; /* a broken context: frees go on */
     if (result == GPUPOOL_OK) {
         gpi_stream_flush(arena, s, gpi_free_is_short(arena) ? 0 : gpi_stream_cache_most(arena) / 2);
-        result = gpi_alloc_end_at(arena, block, s->scope ? s->scope : s);
+        result = gpi_alloc_end(arena, block, s->scope ? s->scope : s);
     }
     if (result == GPUPOOL_OK) gpi_stream_mark_due(arena, s, stream ? stream : GPUPOOL_STREAM_HERE);
     else arena->stats.failures++;
-    gpi_system_unlock(&arena->lock);
-    return result;
+    return gpi_alloc_unlock(arena, result);
 }
 
 GPUPOOL_API gpupool_result gpupool_free(gpupool_arena *arena, void *block, cudaStream_t stream) {
@@ -4208,16 +4279,18 @@ struct gpupool_capture {  /* (CAPTURE); lies in the region */
     gpupool_arena *arena; /* NULL: it was released */
 };
 
-static gpupool_capture *gpi_capture_new(gpupool_arena *arena, gpi_stream *s) {
+/* A scope on a stream, both of whose locks are held. */
+static gpupool_capture *gpi_capture_open(gpupool_arena *arena, gpi_stream *s) {
     gpupool_capture *capture = arena->spare_captures;
     if (capture) arena->spare_captures = (gpupool_capture *)(void *)capture->graph.next;
     else capture = (gpupool_capture *)gpi_region_get(&arena->buddy.region, sizeof *capture);
     capture->graph.kind = GPI_GRAPH;
     capture->graph.context = s->context;
     capture->graph.list.stream = &capture->graph;
-    capture->arena = arena;
     capture->graph.origin = s;
+    capture->arena = arena;
     arena->captures++;
+    s->scope = &capture->graph;
     return capture;
 }
 
@@ -4235,14 +4308,12 @@ GPUPOOL_API gpupool_result gpupool_begin_capture(gpupool_arena *arena, cudaStrea
     if (result == GPUPOOL_OK) result = gpi_arena_ready(arena);
     if (result == GPUPOOL_OK && s->scope)
         result = gpi_system_fail(GPUPOOL_E_ARGUMENT, "stream: it has an open scope");
-    if (result == GPUPOOL_OK) {
-        *capture = gpi_capture_new(arena, s);
-        gpi_stream_flush(arena, s, 0);
-        gpi_system_lock(&s->lock);
-        s->scope = &(*capture)->graph;
-        gpi_system_unlock(&s->lock);
-    }
-    return gpi_alloc_unlock(arena, result);
+    if (result != GPUPOOL_OK) return gpi_alloc_unlock(arena, result);
+    gpi_stream_flush(arena, s, 0);
+    gpi_system_lock(&s->lock);
+    *capture = gpi_capture_open(arena, s);
+    gpi_system_unlock(&s->lock);
+    return gpi_alloc_unlock(arena, GPUPOOL_OK);
 }
 
 /* After E_OK the arena's lock is held. */
@@ -4267,7 +4338,7 @@ static void gpi_capture_free(gpupool_arena *arena, gpi_stream *graph) {
             gpi_stream_stop_waiting(arena, run, &graph->owned);
             gpi_ladder_settle(arena, run, &arena->streams.none);
         } else if (run->is_of_graph) {
-            gpi_alloc_end(arena, run, &arena->streams.none);
+            gpi_alloc_end(arena, (void *)(uintptr_t)run->address, &arena->streams.none);
         } else {
             gpi_stream *next;
             gpi_run_unlink(&graph->owned, run);
@@ -4613,7 +4684,7 @@ GPUPOOL_API gpupool_result gpupool_arena_destroy(gpupool_arena *arena) {
     if (result != GPUPOOL_OK) return result;
     gpi_report_event(arena, "destroy", "");
     result = gpi_alloc_lock(arena, "arena", arena);
-    gpi_stream_fold_all(arena);
+    gpi_stream_flush_all(arena, UINT64_MAX);
     if (!arena->broken && (arena->stats.allocs > arena->stats.frees || arena->captures))
         result = gpi_system_fail(GPUPOOL_E_IN_USE,
                                  "%llu blocks are live, and %llu scopes are not released",
@@ -4648,7 +4719,7 @@ GPUPOOL_API gpupool_result gpupool_retire_stream(cudaStream_t stream) {
 static gpupool_result gpi_figures_trim(gpupool_arena *arena, uint64_t keep) {
     gpupool_result result = gpi_arena_ready(arena);
     if (result != GPUPOOL_OK || arena->chunks.reserved.now <= keep) return result;
-    gpi_stream_flush_all(arena);
+    gpi_stream_flush_all(arena, 0);
     result = gpi_ladder_wait(arena, &arena->streams.all);
     return result == GPUPOOL_OK ? gpi_ladder_trim(arena, keep) : result;
 }
@@ -4691,7 +4762,7 @@ GPUPOOL_API gpupool_result gpupool_get_available(gpupool_arena *arena, cudaStrea
     *bytes = 0;
     result = gpi_alloc_begin(arena, stream, &s);
     if (result == GPUPOOL_OK) {
-        gpi_stream_flush_all(arena);
+        gpi_stream_flush_all(arena, 0);
         gpi_ladder_poll(arena);
         result = gpi_arena_ready(arena); /* the poll may have broken it */
     }
@@ -4704,7 +4775,7 @@ GPUPOOL_API gpupool_result gpupool_get_available(gpupool_arena *arena, cudaStrea
 
 /* Under the lock. */
 static void gpi_figures_read(gpupool_arena *arena, gpupool_stats *stats) {
-    gpi_stream_fold_all(arena);
+    gpi_stream_flush_all(arena, UINT64_MAX);
     *stats = arena->stats;
     stats->blocks = stats->allocs - stats->frees;
     stats->reserved = arena->chunks.reserved;
@@ -4728,7 +4799,7 @@ GPUPOOL_API gpupool_result gpupool_get_stats(gpupool_arena *arena, gpupool_stats
 GPUPOOL_API gpupool_result gpupool_reset_peaks(gpupool_arena *arena) {
     gpupool_result result = gpi_alloc_lock(arena, "arena", arena);
     if (result != GPUPOOL_OK) return result;
-    gpi_stream_fold_all(arena);
+    gpi_stream_flush_all(arena, UINT64_MAX);
     arena->stats.requested.peak = arena->stats.requested.now;
     arena->stats.allocated.peak = arena->stats.allocated.now;
     arena->chunks.reserved.peak = arena->chunks.reserved.now;
@@ -4776,7 +4847,7 @@ static void gpi_report_walk(gpupool_arena *arena, int (*visit)(const gpupool_par
     const gpi_run *run = gpi_buddy_at(&arena->buddy, 0);
     uint64_t unit = 0, end;
     int is_over = 0;
-    gpi_stream_flush_all(arena);
+    gpi_stream_flush_all(arena, 0);
     for (; run && !is_over; unit = end) {
         const gpi_chunk *chunk = gpi_buddy_chunk(&arena->buddy, unit);
         end = run->unit + run->units;
@@ -4807,13 +4878,19 @@ GPUPOOL_API gpupool_result gpupool_walk_blocks(gpupool_arena *arena,
 
 /* -- as text, and as JSON in one line -- */
 
-/* The words of gpupool_stats, in their order: the first eight and the last three are bytes. */
+/* The words of gpupool_stats, in their order: the first eight are bytes, and three from the limit
+ * on.
+ */
 static const char *const gpi_report_names[] = {
-    "requested", "requested_peak", "allocated",  "allocated_peak", "reserved", "reserved_peak",
-    "pending",   "pending_peak",   "blocks",     "free_blocks",    "allocs",   "frees",
-    "failures",  "chunks",         "stitches",   "stitched",       "reused",   "driver_calls",
-    "marks",     "stream_waits",   "host_waits", "limit",          "asleep",   "host"};
-enum { GPI_WORDS = sizeof gpi_report_names / sizeof *gpi_report_names };
+    "requested",     "requested_peak", "allocated",    "allocated_peak", "reserved",
+    "reserved_peak", "pending",        "pending_peak", "blocks",         "free_blocks",
+    "chunks",        "stitches",       "limit",        "asleep",         "host",
+    "allocs",        "frees",          "failures",     "stitched",       "reused",
+    "driver_calls",  "marks",          "stream_waits", "host_waits"};
+enum {
+    GPI_WORDS = sizeof gpi_report_names / sizeof *gpi_report_names,
+    GPI_LIMIT_WORD = offsetof(gpupool_stats, limit) / sizeof(uint64_t)
+};
 typedef char gpi_report_names_all[sizeof(gpupool_stats) == GPI_WORDS * sizeof(uint64_t) ? 1 : -1];
 
 typedef struct gpi_report {
@@ -4837,7 +4914,7 @@ static void gpi_report_text(gpi_report *report) {
     for (i = 0; i < GPI_WORDS; i++) {
         snprintf(text, sizeof text, "%llu", (unsigned long long)words[i]);
         fprintf(file, "  %-15s%13s%s", gpi_report_names[i],
-                i < 8 || i >= GPI_WORDS - 3 ? gpi_text_size(words[i]).text : text,
+                i < 8 || i - GPI_LIMIT_WORD < 3 ? gpi_text_size(words[i]).text : text,
                 i % 2 ? "\n" : "");
     }
     gpi_holder_list(arena, holders);
@@ -4916,7 +4993,7 @@ static gpupool_result gpi_report_write(gpupool_arena *arena, void (*form)(gpi_re
     if (result != GPUPOOL_OK) return result;
     report.file = open_memstream(&text, &bytes);
     if (report.file) {
-        gpi_stream_flush_all(arena);
+        gpi_stream_flush_all(arena, 0);
         gpi_figures_read(arena, &stats);
         memcpy(report.words, &stats, sizeof stats);
         form(&report);
@@ -6299,7 +6376,7 @@ static void gpi_sleep_quiet(gpupool_arena *arena) {
             gpi_system_sleep_on(&arena->returns, returns);
             gpi_system_lock(&arena->lock);
         }
-        gpi_stream_flush_all(arena);
+        gpi_stream_flush_all(arena, 0);
         for (run = gpi_buddy_at(&arena->buddy, 0); run; run = run->right)
             if (run->state == GPI_OUT) gpi_stream_recall(arena, run);
         for (s = arena->streams.all_streams; s && !s->outs; s = s->next) continue;

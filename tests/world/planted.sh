@@ -72,7 +72,7 @@ plant O11-a-stream-breaks-all seeds gpi_stream_mark \
     'if (result != GPUPOOL_OK) return gpi_arena_break(arena)'
 plant O12-one-device-alone test_peers gpi_driver_wait 'i < GPI_READ(&driver->peer_count)' 'i < 0'
 plant O12-peers-without-access test_peers gpi_driver_access '(size_t)driver->peer_count + 1' '1'
-plant O13-not-their-affair test_siblings gpi_sibling_helps 'need > gpi_less(.*))' '0)'
+plant O13-not-their-affair test_siblings gpi_sibling_helps 'need <= room' '1'
 plant O14-mail-without-attention seeds gpupool_free_in_host_function \
     'GPI_PUBLISH(&arena->attention, 1)' '(void)0'
 plant O15-peek-believed seeds gpi_free_cached '!run->is_cached && ' ''
