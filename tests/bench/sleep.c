@@ -455,6 +455,10 @@ static void kept(size_t all, gpupool_ring *by) {
     figure("sleep", asleep, "s");
     figure("wake", awake, "s");
     figure("sleep, down", rate(live, asleep), "GB/s");
+#if GPUPOOL_NEXT /* later ones find pages that the system has not taken meanwhile */
+    printf("  %-56s %8.4f GB/s\n", "the first of them, into fresh memory of the host",
+           rate(live, asleep).of[0]);
+#endif
     figure("wake, up", rate(live, awake), "GB/s");
     printf("  %s, %.2f GiB of ordinary memory:\n", whose, (double)PLAIN_BYTES / (double)GIB);
     figure("  down", rate(PLAIN_BYTES, times.down), "GB/s");

@@ -60,9 +60,14 @@ gpu-stitch: $(GPU_STITCH) ## on one GPU or two: stitched blocks in CUDA and NCCL
 gpu-share: $(BUILD)/gpu-stitch/share ## on a GPU: blocks in two processes, exported and imported
 	@tests/run.sh 1 $<
 $(BUILD)/gpu-stitch/share: tests/support/share_socket.h
-gpu-sleep: $(BUILD)/gpu-stitch/sleep $(if $(NEXT),,$(BUILD)/examples/take_turns) ## on a GPU: sleep and waking, CYCLES=1000 SEED=1
+TAKE_TURNS := $(BUILD)/examples/$(if $(NEXT),next/)take_turns
+gpu-sleep: $(BUILD)/gpu-stitch/sleep $(TAKE_TURNS) ## on a GPU: sleep and waking, CYCLES=1000 SEED=1
 	@$< $(or $(CYCLES),1000) $(or $(LIMIT_MIB),2048) $(or $(SEED),1)
-	@$(if $(NEXT),:,$(BUILD)/examples/take_turns 2048 3)
+	@$(TAKE_TURNS) 2048 3
+$(BUILD)/examples/next/%: examples/next/%.c tests/next/gpupool.h $(BUILD)/flags
+	$(SAY)
+	@mkdir -p $(@D)
+	$(Q)$(COMPILE) $(CFLAGS) $(GPU_CUDA) -Itests/next -o $@ $< $(GPU_LIBS)
 $(BUILD)/gpu-stitch/%: tests/gpu/%.cu tests/gpu/kit.h gpupool.h tests/next/gpupool.h
 	$(if $(NVCC),,$(error gpu-stitch needs nvcc))
 	$(SAY)
