@@ -2565,8 +2565,8 @@ static gpupool_result gpi_chunk_map(gpupool_arena *arena, gpi_chunk *chunk) {
 
 static gpupool_result gpi_chunk_unmap(gpupool_arena *arena, gpi_chunk *chunk) {
     gpi_driver *driver = &arena->driver;
-    uint64_t address = (uint64_t)(uintptr_t)chunk->memory;
-    gpupool_result result = GPI_TELL(driver, unmap, address, chunk->units * GPI_UNIT);
+    gpupool_result result =
+        GPI_TELL(driver, unmap, (uintptr_t)chunk->memory, chunk->units * GPI_UNIT);
     if (result != GPUPOOL_OK || chunk->stitch) return result;
     return GPI_TELL(driver, release, chunk->handle);
 }
@@ -2605,8 +2605,7 @@ static gpupool_result gpi_chunk_give_custom(gpupool_arena *arena, gpi_chunk *chu
 
 static gpupool_result gpi_chunk_get_custom(gpupool_arena *arena, gpi_chunk *chunk) {
     const gpupool_arena_config *config = &arena->config;
-    size_t bytes = chunk->units * GPI_UNIT;
-    GPI_CALLBACK(chunk->memory = config->chunk_alloc(bytes, config->user),
+    GPI_CALLBACK(chunk->memory = config->chunk_alloc(chunk->units * GPI_UNIT, config->user),
                  return gpi_system_fail(GPUPOOL_E_CALLBACK, "chunk_alloc threw an exception"))
     if (!chunk->memory) return GPUPOOL_E_OUT_OF_MEMORY;
     if ((uintptr_t)chunk->memory % GPI_UNIT == 0) return GPUPOOL_OK;
@@ -2780,10 +2779,9 @@ static gpupool_result gpi_chunk_grow(const gpi_ask *ask, uint64_t need) {
         done += part;
         gpi_arena_pass(arena);
     }
-    if (run->units > done) {
-        gpi_run *rest = done ? gpi_buddy_split(buddy, run, run->unit + done) : run;
-        gpi_buddy_put(buddy, rest, GPI_EMPTY, &buddy->empty, 0);
-    }
+    if (run->units > done)
+        gpi_buddy_put(buddy, done ? gpi_buddy_split(buddy, run, run->unit + done) : run, GPI_EMPTY,
+                      &buddy->empty, 0);
     run->by.freed_by = NULL;
     if (done) gpi_buddy_put(buddy, run, GPI_FREE, &buddy->any, 0);
     return done >= need ? GPUPOOL_OK : result;
@@ -4887,10 +4885,8 @@ static const char *const gpi_report_names[] = {
     "chunks",        "stitches",       "limit",        "asleep",         "host",
     "allocs",        "frees",          "failures",     "stitched",       "reused",
     "driver_calls",  "marks",          "stream_waits", "host_waits"};
-enum {
-    GPI_WORDS = sizeof gpi_report_names / sizeof *gpi_report_names,
-    GPI_LIMIT_WORD = offsetof(gpupool_stats, limit) / sizeof(uint64_t)
-};
+enum { GPI_WORDS = sizeof gpi_report_names / sizeof *gpi_report_names };
+enum { GPI_LIMIT_WORD = offsetof(gpupool_stats, limit) / sizeof(uint64_t) };
 typedef char gpi_report_names_all[sizeof(gpupool_stats) == GPI_WORDS * sizeof(uint64_t) ? 1 : -1];
 
 typedef struct gpi_report {
