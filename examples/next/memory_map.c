@@ -5,7 +5,7 @@
    build/replay, with GPUPOOL_TRACE_FILE=calls.trace in the environment.
    Build: cc -I.. -I$CUDA_HOME/include memory_map.c -L$CUDA_HOME/lib64 -lcudart -lpthread
    Run: ./a.out [SVG]
-   Prints why 240 MiB are not to be had, and the report; writes memory_map.svg: weights of 24 layers,
+   Prints why 240 MiB are not to be had, and the report. Writes memory_map.svg: weights of layers,
    and between them scratch blocks that two streams have freed. */
 #include "trace.h"
 

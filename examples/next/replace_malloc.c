@@ -6,8 +6,7 @@
    (without -DGPUPOOL_IMPLEMENTATION in the program's other files).
    Build: cc -I.. -I$CUDA_HOME/include replace_malloc.c -L$CUDA_HOME/lib64 -lcudart -lpthread
    Run: ./a.out, and GPUPOOL_SOURCE=bypass ./a.out, which hands each call on to CUDA.
-   Prints the time of a frame; with GPUPOOL_REPORT=report.txt the arena's report is appended there.
- */
+   Prints the time of a frame. GPUPOOL_REPORT=report.txt has the arena's report appended there. */
 #define GPUPOOL_REPLACE_CUDA_MALLOC 1
 #define GPUPOOL_IMPLEMENTATION
 #include "gpupool.h"

@@ -79,6 +79,35 @@ for language in c11 cpp11; do
     check "static, $language: nothing shows" nothing_shows "$out/static-$language.o"
 done
 
+# ---- the programs in the comment at the top of the header ----
+program() { # HEADING: the indented lines after it, up to the next heading
+    awk -v heading="$1" 'index($0, heading) == 1 { on = 1; next }
+        on && /^[^ ]/ { exit }
+        on { sub("^    ", ""); print }' tests/next/gpupool.h
+}
+program_runs() { # FILE COMPILER
+    [[ $(grep -c main "$1") == 1 ]] && compile "$2" "$1.o" "$1" &&
+        link_and_run "${1%.*}" "$CXX" "$1.o"
+}
+program "A complete program:" > "$out/program.c"
+program "The same in C++" > "$out/program_cpp.cpp"
+for language in c11 cpp11 cpp20; do
+    check "the top's program, $language" program_runs "$out/program.c" "${!language}"
+done
+for language in cpp11 cpp20; do
+    check "the top's program in C++, $language" program_runs "$out/program_cpp.cpp" "${!language}"
+done
+existing() { # a program that knows nothing of gpupool, with the flags that the top names
+    local flags="-DGPUPOOL_REPLACE_CUDA_MALLOC=1 -include gpupool.h"
+    printf '%s\n' '#include <cuda_runtime_api.h>' '#include <stdio.h>' \
+        'int main(void) { void *p; return cudaMalloc(&p, 100) || cudaFree(p); }' \
+        > "$out/existing.c"
+    compile "$1" "$out/existing.o" "$out/existing.c" "$flags -DGPUPOOL_IMPLEMENTATION" &&
+        nm -C "$out/existing.o" | grep gpupool_cudaMalloc &&
+        link_and_run "$out/existing" "$CXX" "$out/existing.o"
+}
+for language in c11 cpp11; do check "an existing program, $language" existing "${!language}"; done
+
 # ---- what is left behind ----
 only_ours() { # OBJECT: every name that others can see begins with gpupool_
     local names

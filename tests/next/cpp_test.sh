@@ -111,12 +111,13 @@ else
     left_out nvcc
 fi
 rmm_includes="-isystem $rmm -isystem $rmm/rapids"
-rmm_takes_it() { # in C++20, by g++: clang does not compile RMM's headers
+rmm_takes_it() { # SOURCE: in C++20, by g++: clang does not compile RMM's headers
     $CXX -std=c++20 $rmm_includes -isystem "$TOOLKIT/include" $include -Wall -Wextra \
-        -Wno-deprecated-declarations -Werror -c -o "$out/rmm.o" $source/rmm.cpp
+        -Wno-deprecated-declarations -Werror -c -o "$out/rmm.o" "$1"
 }
 if [[ $TOOLKIT && -e $rmm/rmm/device_buffer.hpp ]]; then
-    check "RMM" rmm_takes_it
+    check "RMM" rmm_takes_it $source/rmm.cpp
+    check "RMM: the example" rmm_takes_it examples/next/rmm_resource.cpp
     [[ ! $NVCC ]] || check "nvcc: RMM" in_cuda $source/rmm.cpp \
         "-std=c++20 $rmm_includes -Xcompiler -Wno-deprecated-declarations"
 else

@@ -1,13 +1,17 @@
 /* gpupool.h: device memory for CUDA programs in C and C++, in one file. Version 0.3 (being written)
 
-What it is. An arena gets large chunks of one device's memory from the CUDA driver, keeps them, and
-hands out blocks of them: a generalised buddy system. An allocation that finds memory makes no CUDA
-call and takes tens of nanoseconds.
+What it is. cudaMalloc and cudaFree take 50 us a pair, and cudaFree waits for the device: too much
+for programs that allocate all the time. An arena gets large chunks of one device's memory from the
+driver, keeps them, and hands out blocks of them. An allocation that finds memory makes no CUDA call
+and takes tens of nanoseconds; a free waits for nothing. A ring copies ordinary host memory and
+files to the device and back at the speed of pinned memory. Arenas and rings need not each other.
 
 How to use it. In exactly one C, C++ or .cu file of the program, write
     #define GPUPOOL_IMPLEMENTATION
-before the include of this file. All other files include it without that line. Link the CUDA
-runtime. Linux, CUDA 12.5 or later, C11 or C++11, gcc, clang or nvcc.
+before the include of this file. All other files include it without that line. Link the CUDA runtime
+(nvcc does; else -lcudart -lpthread). Linux, CUDA 12.5 or later, C11 or C++11, gcc, clang or nvcc.
+
+A complete program:
 
     #define GPUPOOL_IMPLEMENTATION
     #include "gpupool.h"
@@ -22,48 +26,120 @@ runtime. Linux, CUDA 12.5 or later, C11 or C++11, gcc, clang or nvcc.
         }
         cudaMemsetAsync(block, 0, 1 << 20, 0);    // your kernels, on the same stream
         gpupool_free(arena, block, 0);            // no need to wait for them
+        gpupool_report(arena, stdout);
         return gpupool_arena_destroy(arena) != GPUPOOL_OK;
     }
 
+The same in C++, on a stream of its own:
+
+    #define GPUPOOL_IMPLEMENTATION
+    #include "gpupool.h"
+
+    int main() {
+        gpupool::arena arena;                           // failures throw gpupool::bad_alloc
+        gpupool::resource memory(arena, "scratch");     // cuda::mr and RMM take it, too
+        cudaStream_t stream;
+        if (cudaStreamCreate(&stream) != cudaSuccess) return 1;
+        void *block = memory.allocate(stream, 1 << 20);
+        cudaMemsetAsync(block, 0, 1 << 20, stream);     // your kernels, on the same stream
+        memory.deallocate(stream, block);               // no need to wait for them
+        gpupool_retire_stream(stream);                  // rule 2
+        return cudaStreamDestroy(stream) != cudaSuccess;
+    }
+
+An existing program: compile each file with -DGPUPOOL_REPLACE_CUDA_MALLOC=1 -include gpupool.h, and
+one of them with -DGPUPOOL_IMPLEMENTATION besides. Its cudaMalloc and cudaFree are then gpupool's.
+
+How it works. The arena's memory is divided into runs of units. A run is live, free for one stream
+only, or free for all:
+
+    |  chunk                              |  chunk                  |  chunk            |   grows
+    |LLLLLLLL..........LLL1111111LLLLLLLLL|LLLLLL22222LLLL..........|LLLLL1111..........|  ------->
+     L  live                 1  freed by stream 1, whose work may still use it: only stream 1 may
+     .  finished: no work             take it at once, since its later work runs after that work
+        uses it any more     2  likewise of stream 2
+
+A request of stream 1 is served by the first of these that can:
+
+    its cache      blocks of up to 16 KiB that stream 1 freed, by exact size; no lock but its own
+    free runs      of stream 1, and finished ones, in lists by size (powers of two, in eighths): the
+                   closest fit is split, and what becomes free joins its free neighbours
+    a stitch       free memory of several chunks, mapped a second time, side by side:
+                       |LLL..........|  |LLLLL....|  |L........|      free at the chunks' ends
+                             |               |           |
+                             +------|..........|....|........|        one block
+    a new chunk    2 to 32 MiB, as the arena grows, or as large as the request
+    the rest       memory of other streams: stream 1 waits on the device, then the host does; idle
+                   chunks of this arena and of others on the device; your on_out_of_memory
+
+This is a buddy system, generalised: a block takes its exact number of units, and any neighbour is a
+buddy. A plain one rounds up to powers of two and needs 1.2 to 1.8 times the live memory in recorded
+PyTorch runs (make demo). To learn that freed memory has finished, gpupool records events now and
+then, behind frees (marks), and asks for them later. Stitching has a budget, so that a program whose
+sizes never come again grows instead of mapping for ever. When all fails, a verdict says why in
+figures, and what would help. gpupool moves no live block, has no records in device memory, starts
+no thread but a ring's workers, and prints nothing unless asked.
+
 Five rules:
 1. ORDER. Free a block on the stream whose work used it last; that stream may get the memory again
-at once. Another stream that used it: gpupool_record_stream after its last use. A block allocated on
-   A and first used on B: make B wait for A. Order means streams and events; a kernel that learns by
-a flag in memory is outside of it.
-2. ENDS. Free blocks, destroy the arena, then (if ever) reset the device. Before cudaStreamDestroy,
-   call gpupool_retire_stream, or wait for the stream's work. (GPUPOOL_STREAM_CHECK asks CUDA for
-the stream's id in each call: for programs whose libraries destroy streams with work under way.)
-   With GPUPOOL_REPLACE_CUDA_MALLOC cudaStreamDestroy does so, and cudaDeviceReset ends default
-arenas.
-3. GRAPHS. What a graph uses is allocated in a scope, or lives as long as the graph. Release the
-scope when the graph is gone. On a capturing stream without a scope a request gets only memory at
-hand.
+   at once. Another stream that used it: gpupool_record_stream after its last use, before the free.
+   A block allocated on A and first used on B: make B wait for A. Order means streams and events; a
+   kernel that learns by a flag in memory, or starts early, is outside of it.
+2. ENDS. Free blocks, destroy the arena, then (if ever) reset the device. CUDA gives the handle of a
+   destroyed stream to a new one, which gpupool then takes for the old one: what the old stream
+   freed goes to the new one at once, though the old one's work may still run. So, of a stream that
+   an arena has seen, either its work has finished before cudaStreamDestroy, or gpupool is told:
+     - by gpupool_retire_stream before cudaStreamDestroy, which does not wait; or
+     - by a file with GPUPOOL_REPLACE_CUDA_MALLOC, where cudaStreamDestroy is a macro that does it
+       (and cudaDeviceReset one that first destroys the device's default arenas); or
+     - by GPUPOOL_STREAM_CHECK, which asks CUDA for the stream's id in each call, in 65 ns: for
+       programs whose libraries destroy streams with work under way, as cuda::stream and RMM's do.
+3. GRAPHS. What a graph uses is allocated in a scope (gpupool_begin_capture), or lives as long as
+   the graph. Release the scope when the graph and what was instantiated from it are gone. On a
+   capturing stream without a scope a request gets only memory at hand, or E_CAPTURING.
 4. CALLBACKS. on_map, on_unmap, chunk_alloc and chunk_free call nothing of gpupool, throw nothing,
-and take no lock that a thread may hold while it calls gpupool. on_out_of_memory may free and
-allocate; it is not called again inside itself.
+   and take no lock that a thread may hold while it calls gpupool (an interpreter's lock).
+   on_out_of_memory may free and allocate; it is not called again inside itself. CUDA's host
+   functions call only gpupool_free_in_host_function.
 5. CALLS. Any thread, any time, except during destroy. A failed call changes nothing that you can
-see. Device, context and last CUDA error stay. The host waits for the device in trim, a lowered
-limit, sleep, wake, release, destroy, and in an allocation that finds no memory otherwise, or else
-only what gpupool_cudaFree has freed (never with GPUPOOL_NO_WAIT).
+   see. Device, context and last CUDA error stay. The host waits for the device only in trim, a
+   lowered limit, sleep, wake, release, destroy and a ring's transfers; in an allocation that finds
+   no memory otherwise; and in one that would have to grow while gpupool_cudaFree's memory waits for
+   it (both: never with GPUPOOL_NO_WAIT). A thread may wait 0.1 ms while another maps a chunk.
 
-Words:
+Options, macros before the include: values are in OPTIONS.
+    in one file    GPUPOOL_IMPLEMENTATION
+    in each file   GPUPOOL_API, GPUPOOL_REPLACE_CUDA_MALLOC
+    defaults       GPUPOOL_LIMIT, GPUPOOL_CHUNK_BYTES, GPUPOOL_SOURCE, GPUPOOL_RING_BYTES,
+                   GPUPOOL_RING_SLOT_BYTES, GPUPOOL_RING_WORKERS
+    behaviour      GPUPOOL_ENVIRONMENT, GPUPOOL_STREAM_CHECK, GPUPOOL_CHECK
+    hooks          GPUPOOL_MALLOC and GPUPOOL_FREE, GPUPOOL_TRACE
+    environment    GPUPOOL_LIMIT, GPUPOOL_LIMIT_<device>, GPUPOOL_SOURCE, GPUPOOL_REPORT
+
+Words. E_FILE stands for GPUPOOL_E_FILE, MAPPED for GPUPOOL_SOURCE_MAPPED, and so on.
     unit        512 bytes: sizes of blocks are rounded up to units
     granule     2 MiB, the driver's page: sizes of mapped chunks are multiples of it
-    block       what gpupool_alloc returns
+    block       what gpupool_alloc returns; live until it is freed
     chunk       memory that the arena got from its source in one call
-    home        the address at which a chunk is mapped as long as it exists
+    reserved    bytes of all chunks of an arena; what a limit is about
+    pending     of freed memory: work that was queued before the free may still use it
+    finished    of freed memory: no work uses it any more, so any stream may have it (list ANY)
+    idle        of a chunk: all of it is finished free memory
     stitch      a second range of addresses, mapped over free memory of several chunks for one block
+    scope       what gpupool_begin_capture opens: memory for a graph, until gpupool_release_capture
+    label       a text of your request that groups blocks in reports and verdicts
+    ticket      the number of a ring's transfer, to wait for it later
+    broken      of an arena or ring: a CUDA call failed that must not. Requests return E_CUDA with
+                the first cause; frees and destroy work
+Words of the implementation:
+    home        the address at which a chunk is mapped as long as it exists
     run         consecutive units that are all free, or all of one block
     cache       of a stream: blocks of up to 16 KiB that it freed, ready for its next requests
     position    the number of a free; an arena numbers frees in order
     mark        an event that was recorded on a stream behind all its frees up to a position
-    pending     of freed memory: work that was queued before the free may still use it
-    finished    of freed memory: no work uses it any more, so any stream may have it (list ANY)
-    idle        of a chunk: all of it is finished free memory
-    scope       what gpupool_begin_capture opens: memory for a graph, until gpupool_release_capture
     away        of a chunk or a stitch: it has addresses and no memory, since the arena sleeps
 
-Contents (search for "== NAME"):
+Contents (search for "== NAME"; a section uses only those above it):
     OPTIONS WORDS API CPP            what you use
     SYSTEM DRIVER TEXT               locks, records, errors; CUDA's driver; what users write
     COUNTERS BUDDY STREAM            counts; free memory; streams, marks, caches
@@ -71,10 +147,12 @@ Contents (search for "== NAME"):
     SIBLING VERDICT                  other arenas' idle memory; why memory ran out
     ALLOC CAPTURE                    allocate and free; graphs
     LIFE FIGURES                     arenas made and destroyed; limits, statistics
-    REPORT CHECK                     a walk, text and JSON; invariants
-    SHAPE NAMES                      default arenas; cudaMalloc's shape; CUDA's names replaced
+    REPORT SHAPE CHECK               a walk, text, JSON; cudaMalloc's shape; invariants
     FILE RING                        parts of files; transfers through pinned slots
-    SHARE SLEEP                      peers, other processes; memory given back for a while */
+    SHARE SLEEP                      peers, other processes; memory given back for a while
+    NAMES                            CUDA's names replaced
+Each section's head says what it is for and which functions to read first. Begin with BUDDY, STREAM,
+ALLOC and LADDER. */
 #ifndef GPUPOOL_H
 #define GPUPOOL_H
 
@@ -83,33 +161,37 @@ Contents (search for "== NAME"):
 #include <stdio.h>
 
 /* == OPTIONS ======================================================================================
-   Define an option before the include, in the file with GPUPOOL_IMPLEMENTATION.
+   Macros to define before the include. GPUPOOL_API and GPUPOOL_REPLACE_CUDA_MALLOC concern each
+   file that includes this one, all others the file with GPUPOOL_IMPLEMENTATION. Two are off unless
+   they are defined:
 
-       GPUPOOL_REPLACE_CUDA_MALLOC 1    in each file whose calls it shall change: NAMES
+       GPUPOOL_REPLACE_CUDA_MALLOC 1    CUDA's names are gpupool's in this file (section NAMES)
        GPUPOOL_CHECK 1                  every call ends with gpupool_check; for tests
 
-   Environment, for arenas whose config leaves it open; each overrides the macro:
-       GPUPOOL_LIMIT_<device>, GPUPOOL_LIMIT   a limit as text: gpupool_set_limit_text (not PINNED)
-       GPUPOOL_SOURCE                          auto, mapped, device, managed, pinned, bypass
-   GPUPOOL_REPORT=file has reports appended: gpupool_report. */
+   Variables of the environment come before a macro, and after what the config sets:
+
+       GPUPOOL_LIMIT_0, GPUPOOL_LIMIT   for device 0, for any, but not for PINNED arenas: a text as
+                                        for gpupool_set_limit_text
+       GPUPOOL_SOURCE                   auto, mapped, device, managed, pinned, bypass
+       GPUPOOL_REPORT                   a file to which reports are appended: gpupool_report */
 
 #ifndef GPUPOOL_API
-#define GPUPOOL_API extern /* linkage of public functions; "static": all in one file */
+#define GPUPOOL_API extern /* linkage of the functions; "static": for a program of one file */
 #endif
 #ifndef GPUPOOL_LIMIT
-#define GPUPOOL_LIMIT 0 /* bytes that an arena may reserve, if nothing else says it; 0: any */
+#define GPUPOOL_LIMIT 0 /* bytes that an arena may reserve; 0: no limit */
 #endif
 #ifndef GPUPOOL_CHUNK_BYTES
-#define GPUPOOL_CHUNK_BYTES 0 /* size of new chunks; 0: 2 to 32 MiB, as reserved memory grows */
+#define GPUPOOL_CHUNK_BYTES 0 /* bytes of a new chunk; 0: 2 to 32 MiB, as the arena grows */
 #endif
 #ifndef GPUPOOL_SOURCE
-#define GPUPOOL_SOURCE GPUPOOL_SOURCE_AUTO /* where the config says AUTO */
+#define GPUPOOL_SOURCE GPUPOOL_SOURCE_AUTO /* what AUTO in a config means */
 #endif
 #ifndef GPUPOOL_RING_BYTES
-#define GPUPOOL_RING_BYTES ((size_t)64 << 20) /* the most pinned memory of a ring */
+#define GPUPOOL_RING_BYTES ((size_t)64 << 20) /* the most memory that a ring pins */
 #endif
 #ifndef GPUPOOL_RING_SLOT_BYTES
-#define GPUPOOL_RING_SLOT_BYTES ((size_t)2 << 20) /* a ring copies in pieces of up to this size */
+#define GPUPOOL_RING_SLOT_BYTES ((size_t)2 << 20) /* the largest piece that it copies at once */
 #endif
 #ifndef GPUPOOL_RING_WORKERS
 #define GPUPOOL_RING_WORKERS 0 /* its threads; 0: processors less one, at most 11; -1: none */
@@ -118,20 +200,22 @@ Contents (search for "== NAME"):
 #define GPUPOOL_ENVIRONMENT 1 /* 0: no variable of the environment is read */
 #endif
 #ifndef GPUPOOL_STREAM_CHECK
-#define GPUPOOL_STREAM_CHECK 0 /* 1: notice destroyed streams by CUDA's ids (rule 2), in 65 ns */
+#define GPUPOOL_STREAM_CHECK 0 /* 1: each call asks for the stream's id (rule 2), in 65 ns */
 #endif
-#ifndef GPUPOOL_MALLOC /* host memory; both, or neither */
+#ifndef GPUPOOL_MALLOC /* host memory for records; define both, or neither */
 #define GPUPOOL_MALLOC(bytes) malloc(bytes)
 #define GPUPOOL_FREE(memory) free(memory)
 #endif
-/* Told of each "alloc" and "use" (record_stream) after it (pointer NULL: it failed), and of each
-   "free" before it: so calls for one address come in their order. */
+/* Told of each allocation and free, for a trace of the program. kind: "alloc" and "use" (that is
+   record_stream) after the call, with pointer NULL if it failed; "free" before it. So what it is
+   told about one address comes in order, from several threads too. */
 #ifndef GPUPOOL_TRACE
 #define GPUPOOL_TRACE(kind, arena, pointer, bytes, stream, label)
 #endif
 
 /* == WORDS ========================================================================================
-   Constants, enums and structs. A struct that the program fills may be all zeros. */
+   Constants, enums and structs. Sizes are in bytes. A struct that the program fills may be all
+   zeros, which means the defaults. */
 
 #define GPUPOOL_VERSION 300 /* 10000 x major + 100 x minor + patch */
 
@@ -163,18 +247,16 @@ typedef enum gpupool_result {
     GPUPOOL_E_NOT_OURS,      /* the pointer is in no memory of the arena */
     GPUPOOL_E_INSIDE,        /* the pointer is inside a live block, not at its start */
     GPUPOOL_E_DOUBLE_FREE,   /* the pointer is in memory that is free already */
-    GPUPOOL_E_IN_USE,        /* destroy refused: blocks are live, or scopes not released */
+    GPUPOOL_E_IN_USE,        /* refused: blocks are live or exported, or scopes not released */
     GPUPOOL_E_CAPTURING,     /* not possible while the stream captures; the capture goes on */
     GPUPOOL_E_ASLEEP,        /* the arena sleeps */
     GPUPOOL_E_TIMEOUT,       /* the allowed time has passed */
-    GPUPOOL_E_UNSUPPORTED,   /* this device cannot do it */
+    GPUPOOL_E_UNSUPPORTED,   /* this device cannot do it, or these two */
     GPUPOOL_E_FORKED,        /* a forked child has no CUDA context */
     GPUPOOL_E_CALLBACK,      /* the program's function returned an error, or threw */
     GPUPOOL_E_FILE,          /* a file could not be read or written */
     GPUPOOL_E_HOST_MEMORY,   /* no host memory for records; nothing changed */
-    GPUPOOL_E_CUDA /* a CUDA call failed: gpupool_last_error names call and error. If it was a
-                      call that must not fail, the arena is broken: requests return E_CUDA
-                      with the first cause, frees and destroy work */
+    GPUPOOL_E_CUDA           /* a CUDA call failed: gpupool_last_error names call and error */
 } gpupool_result;
 
 /* Where an arena's chunks come from. */
@@ -182,15 +264,15 @@ typedef enum gpupool_source {
     GPUPOOL_SOURCE_AUTO = 0, /* MAPPED if device and driver can map, else DEVICE */
     GPUPOOL_SOURCE_MAPPED,   /* cuMemCreate and cuMemMap: the only source that stitches */
     GPUPOOL_SOURCE_DEVICE,   /* cudaMalloc */
-    GPUPOOL_SOURCE_MANAGED, /* cudaMallocManaged: blocks are finished memory (the host may write) */
-    GPUPOOL_SOURCE_PINNED,  /* cudaHostAlloc: page-locked host memory, likewise */
-    GPUPOOL_SOURCE_CUSTOM,  /* config.chunk_alloc and chunk_free */
-    GPUPOOL_SOURCE_BYPASS   /* no pool: each block is a cudaMalloc; to bisect a bug */
+    GPUPOOL_SOURCE_MANAGED,  /* cudaMallocManaged; blocks are finished memory: the host may write */
+    GPUPOOL_SOURCE_PINNED,   /* cudaHostAlloc: page-locked host memory, likewise */
+    GPUPOOL_SOURCE_CUSTOM,   /* config.chunk_alloc and chunk_free */
+    GPUPOOL_SOURCE_BYPASS    /* no pool: blocks by cudaMalloc and cudaFree; to bisect a bug */
 } gpupool_source;
 
-/* Of a request; add up several. NO_WAIT: the host waits for no GPU work; fails if only a wait would
-   help. ZEROED: zeroes the block in stream order (PINNED, NO_STREAM: at once). OWN_CHUNK: the block
-   is a chunk to itself, for export and cuMemGetAddressRange. */
+/* Of a request; add up several. NO_WAIT: the host waits for no GPU work; a request that would have
+   to wait fails. ZEROED: zeroes the block in stream order (PINNED, NO_STREAM: at once). OWN_CHUNK:
+   the block is a chunk to itself, as export and cuMemGetAddressRange need it. */
 enum gpupool_flag { GPUPOOL_NO_WAIT = 1, GPUPOOL_ZEROED = 2, GPUPOOL_OWN_CHUNK = 4 };
 
 /* Why memory ran out. */
@@ -204,7 +286,7 @@ typedef enum gpupool_cause {
     GPUPOOL_CAUSE_HOST         /* the host has no memory to give (PINNED, CUSTOM) */
 } gpupool_cause;
 
-/* What live blocks hold after sleep and wake: any bytes, or theirs, which lie in host memory. */
+/* What live blocks hold after sleep and wake: any bytes; or their own, which host memory keeps. */
 typedef enum gpupool_content { GPUPOOL_DISCARD = 0, GPUPOOL_KEEP } gpupool_content;
 
 /* Whom MAPPED memory can be shared with; add them up. */
@@ -222,8 +304,8 @@ typedef struct gpupool_mapping { /* for on_map and on_unmap: a whole chunk, or a
 /* Figures of one moment, in bytes. missing: raise the limit by so much, and the identical request
    succeeds; 0: the limit is not what is in the way, or the device lacks memory too. device_missing:
    what the device lacks for it. to_free: at least so much of the arena's blocks must become free;
-   0: less than what is free would do, in one piece. largest: a request on the same stream for this
-   much succeeds (NO_WAIT too). limit: 0 is none. */
+   0: how much depends on which. largest: a request on the same stream for this much succeeds
+   (NO_WAIT too). limit: 0 is none. */
 typedef struct gpupool_verdict {
     gpupool_cause cause;
     uint64_t asked, missing, device_missing, to_free, largest;
@@ -261,12 +343,12 @@ typedef struct gpupool_part { /* for gpupool_walk_blocks */
 typedef int (*gpupool_visit_fn)(const gpupool_part *, void *user); /* nonzero ends the walk */
 
 typedef struct gpupool_arena_config {
-    int device;       /* CUDA's ordinal */
-    const char *name; /* for reports; copied */
+    int device;       /* CUDA's ordinal: 0 is the first device, not the current one */
+    const char *name; /* for reports and messages; copied */
     gpupool_source source;
-    size_t limit_bytes, chunk_bytes; /* 0: the environment's limit, GPUPOOL_LIMIT, _CHUNK_BYTES */
-    unsigned share;                  /* gpupool_share */
-    void *(*chunk_alloc)(size_t bytes, void *user);            /* CUSTOM: NULL means none left */
+    size_t limit_bytes, chunk_bytes;                /* 0: GPUPOOL_LIMIT, GPUPOOL_CHUNK_BYTES */
+    unsigned share;                                 /* gpupool_share */
+    void *(*chunk_alloc)(size_t bytes, void *user); /* CUSTOM: NULL means none left */
     void (*chunk_free)(void *chunk, size_t bytes, void *user); /* and takes back what it gave */
     int (*on_map)(const gpupool_mapping *, void *user);        /* nonzero: refused */
     void (*on_unmap)(const gpupool_mapping *, void *user);
@@ -315,12 +397,13 @@ typedef struct gpupool_stats {
 typedef struct gpupool_ring gpupool_ring;
 typedef uint64_t gpupool_ticket; /* of one transfer: never 0, never used twice by a ring */
 
-typedef enum gpupool_direction { GPUPOOL_UP = 0, GPUPOOL_DOWN } gpupool_direction; /* the device */
+/* UP: from the host to the device. DOWN: from the device to the host. */
+typedef enum gpupool_direction { GPUPOOL_UP = 0, GPUPOOL_DOWN } gpupool_direction;
 
-typedef struct gpupool_ring_config { /* 0 is the option's value */
+typedef struct gpupool_ring_config { /* 0 in workers, bytes, slot_bytes: the option's value */
     int device, workers;      /* CUDA's ordinal; threads that help callers: up to 64; -1: none */
-    size_t bytes, slot_bytes; /* the most pinned memory: 256 KiB to 16 TiB; 64 KiB to a quarter */
-} gpupool_ring_config;        /* 0: GPUPOOL_RING_BYTES, GPUPOOL_RING_SLOT_BYTES, _RING_WORKERS */
+    size_t bytes, slot_bytes; /* 256 KiB to 16 TiB; 64 KiB to a quarter of bytes */
+} gpupool_ring_config;
 
 /* Your functions. A call is about bytes [offset, offset + bytes) of the transfer: read writes them
    to `to`, write gets them at `from`. Each byte comes once, in any order, from several threads at a
@@ -361,7 +444,10 @@ typedef struct gpupool_ring_stats {
 } gpupool_ring_stats;
 
 /* == API ==========================================================================================
-   Functions that return a pointer return NULL if they fail; gpupool_last_result says why. */
+   Calls return GPUPOOL_OK, or say by their result and gpupool_last_error what is wrong; those that
+   return a pointer return NULL, and gpupool_last_result says why. "Waits" means that the host waits
+   for the device: a call whose comment does not say so does not wait (but BYPASS frees as cudaFree
+   does). */
 
 /* Of this thread's last failed call: its result, a sentence, and the verdict of E_OUT_OF_MEMORY. */
 GPUPOOL_API gpupool_result gpupool_last_result(void);
@@ -369,19 +455,21 @@ GPUPOOL_API const char *gpupool_last_error(void);
 GPUPOOL_API const gpupool_verdict *gpupool_last_verdict(void);
 GPUPOOL_API const char *gpupool_result_name(gpupool_result); /* "GPUPOOL_E_CUDA" */
 
-/* Makes an arena. NULL config: the current device and all defaults. *arena is NULL after a failure.
- */
+/* Makes an arena, which gets memory when it is first asked for some. NULL config: the current
+   device, and all defaults. The arena is NULL after a failure. */
 GPUPOOL_API gpupool_result gpupool_arena_create(gpupool_arena **, const gpupool_arena_config *);
 
-/* Returns all memory and ends the arena. Waits for the device. E_IN_USE while blocks are live or
-   scopes are not released. No other thread may use the arena. A broken arena is always ended. */
+/* Returns all memory and ends the arena. Waits. E_IN_USE, and nothing happens, while blocks are
+   live or scopes are not released; a broken arena is always ended. No other thread may use it. */
 GPUPOOL_API gpupool_result gpupool_arena_destroy(gpupool_arena *);
 
-/* The device's default arena, or the process's of pinned memory: made at the first call, the pinned
-   one on the current device. It lives until it is destroyed; the next call makes another. */
+/* The default arena of a device, or of pinned memory (GPUPOOL_PINNED), which all callers share. The
+   first call makes it, the pinned one on the current device. It lives until it is destroyed; the
+   next call makes another. */
 GPUPOOL_API gpupool_arena *gpupool_get_default_arena(int device);
 
-/* Allocates a block of 1 to 2^46 bytes for work that is queued on the stream from now on. */
+/* Allocates a block of 1 to 2^46 bytes for work that is queued on the stream from now on. Waits if
+   no memory is found otherwise (rule 5), unless the request says NO_WAIT. */
 GPUPOOL_API void *gpupool_alloc(gpupool_arena *, size_t bytes, cudaStream_t);
 GPUPOOL_API void *gpupool_alloc_request(gpupool_arena *, const gpupool_request *);
 
@@ -392,37 +480,39 @@ GPUPOOL_API gpupool_result gpupool_free(gpupool_arena *, void *block, cudaStream
    stream work has come as far as the host function; recorded streams are waited for as ever. */
 GPUPOOL_API gpupool_result gpupool_free_in_host_function(gpupool_arena *, void *block);
 
-/* Says that the work which is queued on this stream so far uses the block too. E_CAPTURING on a
-   capturing stream. */
+/* Says that the work which is queued on this stream so far uses the block, too: after a free others
+   get the memory when that has finished. E_CAPTURING on a capturing stream. */
 GPUPOOL_API gpupool_result gpupool_record_stream(gpupool_arena *, const void *block, cudaStream_t);
 
-/* Before a stream is destroyed, in all arenas (rule 2): its memory passes when its work has
-   finished, and its handle may come to mean another stream. Closes its scope. */
+/* Says, to all arenas, that the stream is about to be destroyed (rule 2). What it freed may be used
+   again when its work has finished, and its handle may come to mean another stream. Closes its
+   scope. */
 GPUPOOL_API gpupool_result gpupool_retire_stream(cudaStream_t);
 
-/* Describes the live block that begins at this address. E_INSIDE: *block is the one around it. */
+/* Describes the live block that begins at this address; with E_INSIDE the one around it. */
 GPUPOOL_API gpupool_result gpupool_get_block(gpupool_arena *, const void *, gpupool_block *);
 
-/* Returns idle chunks until at most keep_bytes stay reserved. Waits for the device. */
+/* Gives idle chunks back to the source until at most keep_bytes stay reserved. Waits. */
 GPUPOOL_API gpupool_result gpupool_trim(gpupool_arena *, size_t keep_bytes);
 
-/* How large a request would succeed now on this stream, waits included, in bytes; without what
-   other arenas could give back, and joining what several streams have freed. Sources that do not
-   tell how much they have left (MANAGED, PINNED, CUSTOM) count for what they have given. */
+/* How large a request on this stream would succeed now, waits included; without what other arenas
+   could give back, and joining what several streams have freed. Sources that do not tell how much
+   they have left (MANAGED, PINNED, CUSTOM) count for what they have given. */
 GPUPOOL_API gpupool_result gpupool_get_available(gpupool_arena *, cudaStream_t, size_t *bytes);
 
-/* Sets the limit on reserved bytes; 0: none. If more is reserved, waits for the device and returns
-   idle chunks; what live blocks keep above the limit stays. As text: "12GiB", "80%" of the device,
-   or "-2GiB", all of the device but that; units B, K M G T or KiB .. (1024), KB .. (1000). */
+/* Sets the limit on reserved bytes; 0: none. If more is reserved, waits, and returns idle chunks;
+   what live blocks keep above the limit stays. As text: "12GiB", "80%" of the device, or "-2GiB",
+   all of the device but that; units B, K M G T or KiB .. (1024), KB .. (1000). */
 GPUPOOL_API gpupool_result gpupool_set_limit(gpupool_arena *, size_t bytes);
 GPUPOOL_API gpupool_result gpupool_set_limit_text(gpupool_arena *, const char *text);
 
+/* Statistics; and begins all peaks anew, at what there is now. */
 GPUPOOL_API gpupool_result gpupool_get_stats(gpupool_arena *, gpupool_stats *);
 GPUPOOL_API gpupool_result gpupool_reset_peaks(gpupool_arena *);
 
-/* Shows `visit` each chunk, and after it the parts that make it up, by address. Ends when `visit`
-   returns nonzero. The arena is locked meanwhile: `visit` calls nothing of gpupool, waits for no
-   thread that does, and throws nothing. */
+/* Shows each chunk to the function, and after it the parts that make it up, by address. The arena
+   is locked meanwhile: the function calls nothing of gpupool, waits for no thread that does, and
+   throws nothing. */
 GPUPOOL_API gpupool_result gpupool_walk_blocks(gpupool_arena *, gpupool_visit_fn, void *user);
 
 /* Writes what the arena has: as text for people, or as one line of JSON, whose words are those of
@@ -435,27 +525,26 @@ GPUPOOL_API gpupool_result gpupool_write_json(gpupool_arena *, FILE *);
 /* Checks the arena's records. E_CUDA, with the invariant's name, if one is broken. */
 GPUPOOL_API gpupool_result gpupool_check(gpupool_arena *);
 
-/* Opens a scope on the stream, best before cudaStreamBeginCapture. Blocks that the stream allocates
-   in the scope, and what it frees in it, belong to the graph until the release. E_ARGUMENT: it has
-   one. */
+/* Opens a scope on the stream, best before cudaStreamBeginCapture. What the stream allocates and
+   frees in the scope belongs to the graph until the release. E_ARGUMENT: the stream has a scope. */
 GPUPOOL_API gpupool_result gpupool_begin_capture(gpupool_arena *, cudaStream_t, gpupool_capture **);
 
 /* Closes the scope. The graph keeps its memory. */
 GPUPOOL_API gpupool_result gpupool_end_capture(gpupool_capture *);
 
-/* Frees the graph's memory, blocks that are still live too. Waits for the device. Call it when the
-   graph is destroyed, or the capture failed; closes the scope if it is open. */
+/* Frees the graph's memory, blocks that are still live too. Waits. Call it when the graph and what
+   was instantiated from it are gone, or the capture failed; it closes an open scope. */
 GPUPOOL_API gpupool_result gpupool_release_capture(gpupool_capture *);
 
 /* Gives an arena's MAPPED memory back to the driver; blocks and addresses stay, for graphs too.
-   Waits for the device. Until gpupool_wake no work may touch the memory, requests and trim say
-   E_ASLEEP, and frees go on. A failure leaves the arena awake. E_IN_USE: a block is exported. What
-   GPUPOOL_KEEP copies lies in host memory. After waking the system may take that when it needs it;
-   what it has not taken makes the next sleep twice as fast. gpupool_trim gives it back at once. */
+   Waits. Until gpupool_wake no work may touch the memory, requests and trim say E_ASLEEP, and frees
+   go on. A failure leaves the arena awake. E_IN_USE: a block is exported. What GPUPOOL_KEEP copies
+   lies in host memory. After waking the system may take that when it needs it; what it has not
+   taken makes the next sleep twice as fast. gpupool_trim gives it back at once. */
 GPUPOOL_API gpupool_result gpupool_sleep(gpupool_arena *, gpupool_content);
 
 /* Gets memory again at the same addresses, all of it or, after a failure, none: then the arena
-   sleeps as before, and what it kept is still there. Waits for the device. */
+   sleeps as before, and what it kept is still there. Waits. */
 GPUPOOL_API gpupool_result gpupool_wake(gpupool_arena *);
 
 /* Lets another device's kernels and streams use the arena's memory, until the arena ends.
@@ -471,46 +560,43 @@ GPUPOOL_API gpupool_result gpupool_export(gpupool_arena *, const void *block, gp
    lives until import_close, whoever ends first. Order work by cudaIpcGetEventHandle's events. */
 GPUPOOL_API gpupool_result gpupool_import(int device, const gpupool_exported *, gpupool_imported *);
 
-/* Unmaps an import, without a wait: no work may use it. */
+/* Unmaps an import, and does not wait: no work may use the memory. */
 GPUPOOL_API gpupool_result gpupool_import_close(gpupool_imported *);
 
-/* In CUDA's shapes: memory of the default arena of the current device, or of the stream's. A
-   pointer of no arena goes to CUDA. cudaFree does not wait: memory passes to others by a wait for
-   the device, in a later allocation that would have to grow. On a capturing stream without a scope
-   CUDA's own cudaMallocAsync makes graph memory. cudaDeviceReset destroys the device's default
-   arenas first, with live blocks. GPUPOOL_REPLACE_CUDA_MALLOC gives CUDA's names to these. */
+/* In CUDA's shapes: memory of the current device's default arena, or the stream's device's; what is
+   in no arena goes to CUDA. cudaFree does not wait: its memory passes to others by a wait, in a
+   later allocation that would have to grow. On a capturing stream without a scope cudaMallocAsync
+   is CUDA's, and makes graph memory. cudaDeviceReset destroys the device's default arenas first,
+   with live blocks. GPUPOOL_REPLACE_CUDA_MALLOC gives CUDA's names to these. */
 GPUPOOL_API cudaError_t gpupool_cudaMalloc(void **pointer, size_t bytes);
 GPUPOOL_API cudaError_t gpupool_cudaFree(void *block);
 GPUPOOL_API cudaError_t gpupool_cudaMallocAsync(void **pointer, size_t bytes, cudaStream_t);
 GPUPOOL_API cudaError_t gpupool_cudaFreeAsync(void *block, cudaStream_t);
 GPUPOOL_API cudaError_t gpupool_cudaDeviceReset(void);
 
-/* A ring copies ordinary host memory and files to the device and back, at the speed of pinned
-   memory: it cuts a transfer into chunks, which callers and the ring's workers copy side by side
-   through pinned slots. A transfer begins when the work queued on its stream before has finished,
-   and is complete when the call, or the wait for its ticket, returns. Memory that CUDA knows
-   (pinned, managed, device), and up to 64 KiB of other memory, is copied directly, in stream order:
-   what lies on the device on both sides, and a small upload, may then still be under way. Device
-   memory needs no arena. E_CAPTURING on a capturing stream, which goes on. */
+/* A ring cuts a transfer into pieces, which callers and the ring's workers copy side by side by way
+   of pinned slots. It begins when the stream's earlier work has finished, and is complete when the
+   call, or the wait for its ticket, returns. But CUDA itself copies memory that it knows (pinned,
+   managed, device), and up to 64 KiB of other memory, in stream order: a copy on the device and a
+   small upload may then still be under way. E_CAPTURING on a capturing stream, which goes on. */
 
 /* Makes a ring; it pins memory and starts workers when they are first needed. NULL config: the
-   current device and all defaults. *ring is NULL after a failure. */
+   current device, and all defaults. The ring is NULL after a failure. */
 GPUPOOL_API gpupool_result gpupool_ring_create(gpupool_ring **ring, const gpupool_ring_config *);
 
-/* Ends the ring, also a broken one. Waits for all transfers, tickets too, and for the device. No
-   other thread may use the ring. */
+/* Ends the ring, also a broken one. Waits, for all transfers too. No other thread may use it. */
 GPUPOOL_API gpupool_result gpupool_ring_destroy(gpupool_ring *);
 
-/* After a failure any part of the destination may have been written, and nothing else. */
+/* Copies, and waits for it. After a failure any part of the destination may have been written. */
 GPUPOOL_API gpupool_result gpupool_upload(gpupool_ring *, void *device_to, const void *host_from,
                                           size_t bytes, cudaStream_t);
 GPUPOOL_API gpupool_result gpupool_download(gpupool_ring *, void *host_to, const void *device_from,
                                             size_t bytes, cudaStream_t);
 
-/* Uploads a part of an open file: cached pages from the page cache, others by O_DIRECT where the
-   file system has it. The descriptor's own offset stays. E_FILE: the file ends too early, or cannot
-   be read at an offset (a pipe). Locks by fcntl that the process sets on the file during the
-   transfer may be lost; earlier ones are kept. */
+/* Uploads a part of an open file, and waits for it: cached pages from the page cache, others by
+   O_DIRECT where the file system has it. The descriptor's own offset stays. E_FILE: the file ends
+   too early, or cannot be read at an offset (a pipe). Locks by fcntl that the process sets on the
+   file during the transfer may be lost; earlier ones are kept. */
 GPUPOOL_API gpupool_result gpupool_upload_file(gpupool_ring *, void *device_to,
                                                const gpupool_file_part *, cudaStream_t);
 
@@ -726,9 +812,6 @@ struct allocator : gpi_elements<std::is_base_of<host_resource, Memory>() || size
 #include <sys/uio.h>
 #include <time.h>
 #include <unistd.h>
-#ifdef __SSE2__
-#include <emmintrin.h>
-#endif
 
 #if !defined(__cplusplus) && !defined(_GNU_SOURCE)
 long syscall(long number, ...); /* -std=c11 leaves these out */
@@ -742,8 +825,9 @@ FILE *open_memstream(char **text, size_t *bytes);
 #define GPI_LOOK(at) __atomic_load_n(at, __ATOMIC_RELAXED)
 #define GPI_SET(at, value) __atomic_store_n(at, value, __ATOMIC_RELAXED)
 
-#if defined(__x86_64__)
-#define GPI_PAUSE() __builtin_ia32_pause()
+#ifdef __x86_64__
+#include <emmintrin.h>
+#define GPI_PAUSE() _mm_pause()
 #else
 #define GPI_PAUSE() __asm__ __volatile__("yield") /* of ARM: CUDA runs on these two */
 #endif
@@ -839,7 +923,7 @@ static void *gpi_system_zeroed(uint64_t bytes) {
 /* memcpy to memory that this processor does not read soon: the stores bypass its caches, and go to
    four pages in turn. Out of a slot it takes 0.6 of memcpy's time. */
 static void gpi_system_copy_away(unsigned char *to, const unsigned char *from, uint64_t bytes) {
-#if defined(__SSE2__)
+#ifdef __x86_64__
     enum { LINE = 64, PAGE = 4096, BLOCK = 4 * PAGE };
     uint64_t head = gpi_min(-(uintptr_t)to % LINE, bytes), line, at, i;
     memcpy(to, from, head); /* stores to half a line would take twice as long */
@@ -1139,10 +1223,11 @@ static gpupool_result gpi_driver_open(gpi_driver *driver, int device, unsigned s
     memset(driver, 0, sizeof *driver);
     driver->device = device;
     for (i = 0; i < GPI_CALL_COUNT && result == GPUPOOL_OK; i++) {
+        const char *name = gpi_call_names[i];
         void *found = NULL;
-        result = gpi_driver_ran(gpi_call_names[i],
-                                cudaGetDriverEntryPointByVersion(gpi_call_names[i], &found, 12000,
-                                                                 cudaEnableDefault, NULL));
+        cudaError_t error =
+            cudaGetDriverEntryPointByVersion(name, &found, 12000, cudaEnableDefault, NULL);
+        result = gpi_driver_ran(name, error || found ? error : cudaErrorSymbolNotFound);
         memcpy((char *)driver + i * sizeof found, &found, sizeof found);
     }
     if (result == GPUPOOL_OK) result = GPI_TELL(driver, retain, &driver->context, device);
@@ -3116,22 +3201,27 @@ static void gpi_ladder_free(gpupool_arena *arena, gpi_run *run, gpi_stream *s) {
 
 /* -- what has finished -- */
 
-/* Asks the marks under way, and moves what has finished to list ANY. Returns whether it has more.
- */
+/* Asks the marks under way, and moves what has finished to list ANY. What only one stream still
+   uses is free memory of that stream. Returns whether there is more. */
 static int gpi_ladder_poll(gpupool_arena *arena) {
     gpi_streams *streams = &arena->streams;
     uint64_t before = arena->buddy.any.units;
     gpi_run *run, *next;
+    int has_moved = 0;
     gpi_stream_poll(arena);
     if (streams->asked == streams->progress) return 0;
     streams->asked = streams->progress;
     for (run = streams->waiting; run; run = next) {
+        gpi_stream *s = &streams->none;
         next = run->next;
-        if (!gpi_stream_drop_uses(arena, run, NULL)) continue;
+        if (!gpi_stream_drop_uses(arena, run, NULL)) s = run->of.uses->stream;
+        if (run->of.uses && (run->of.uses->next || s->kind != GPI_ORDINARY)) continue;
         gpi_stream_stop_waiting(arena, run, &streams->waiting);
-        gpi_ladder_put(arena, run, &streams->none);
+        gpi_stream_drop_uses(arena, run, s);
+        gpi_ladder_put(arena, run, s);
+        has_moved = 1;
     }
-    return arena->buddy.any.units != before;
+    return has_moved || arena->buddy.any.units != before;
 }
 
 /* The stream whose mark to wait for, among frees up to `began`: the request's own, else the one
@@ -4773,13 +4863,19 @@ GPUPOOL_API gpupool_result gpupool_walk_blocks(gpupool_arena *arena,
 
 /* -- as text, and as JSON in one line -- */
 
-/* The words of gpupool_stats, in their order: the first eight and the last three are bytes. */
+/* The words of gpupool_stats, in their order: the first eight are bytes, and three from the limit
+ * on.
+ */
 static const char *const gpi_report_names[] = {
-    "requested", "requested_peak", "allocated",  "allocated_peak", "reserved", "reserved_peak",
-    "pending",   "pending_peak",   "blocks",     "free_blocks",    "allocs",   "frees",
-    "failures",  "chunks",         "stitches",   "stitched",       "reused",   "driver_calls",
-    "marks",     "stream_waits",   "host_waits", "limit",          "asleep",   "host"};
-enum { GPI_WORDS = sizeof gpi_report_names / sizeof *gpi_report_names };
+    "requested",     "requested_peak", "allocated",    "allocated_peak", "reserved",
+    "reserved_peak", "pending",        "pending_peak", "blocks",         "free_blocks",
+    "chunks",        "stitches",       "limit",        "asleep",         "host",
+    "allocs",        "frees",          "failures",     "stitched",       "reused",
+    "driver_calls",  "marks",          "stream_waits", "host_waits"};
+enum {
+    GPI_WORDS = sizeof gpi_report_names / sizeof *gpi_report_names,
+    GPI_LIMIT_WORD = offsetof(gpupool_stats, limit) / sizeof(uint64_t)
+};
 typedef char gpi_report_names_all[sizeof(gpupool_stats) == GPI_WORDS * sizeof(uint64_t) ? 1 : -1];
 
 typedef struct gpi_report {
@@ -4803,7 +4899,7 @@ static void gpi_report_text(gpi_report *report) {
     for (i = 0; i < GPI_WORDS; i++) {
         snprintf(text, sizeof text, "%llu", (unsigned long long)words[i]);
         fprintf(file, "  %-15s%13s%s", gpi_report_names[i],
-                i < 8 || i >= GPI_WORDS - 3 ? gpi_text_size(words[i]).text : text,
+                i < 8 || i - GPI_LIMIT_WORD < 3 ? gpi_text_size(words[i]).text : text,
                 i % 2 ? "\n" : "");
     }
     gpi_holder_list(arena, holders);
@@ -6432,7 +6528,6 @@ static gpupool_result gpi_sleep_fall(gpupool_arena *arena, gpupool_content conte
     if (result == GPUPOOL_OK && content == GPUPOOL_KEEP) {
         result = gpi_sleep_open_backup(arena);
         if (result == GPUPOOL_OK) result = gpi_sleep_copy(arena);
-        if (result == GPUPOOL_E_CUDA) gpi_arena_break(arena);
     }
     if (result == GPUPOOL_OK) result = gpi_ladder_trim(arena, 0);
     if (result == GPUPOOL_OK) result = gpi_sleep_unmap(arena);

@@ -52,6 +52,23 @@ assert "weights" in names, names
 END_OF_PYTHON
 }
 check "PyTorch's snapshot" snapshot
+adaptors() { # the words of gpupool_stats, in their order
+    python3 - "$out" << 'END_OF_PYTHON'
+import ast
+import json
+import sys
+names = {}
+for file in "pytorch_allocator", "cupy_allocator", "memory_viz":
+    tree = ast.parse(open(f"examples/next/{file}.py").read())
+    for line in tree.body:
+        if isinstance(line, ast.Assign) and getattr(line.targets[0], "id", "") == "WORDS":
+            names = line.value.func.value.value.split()
+report = json.loads(open(sys.argv[1] + "/map.json").readline())
+assert [word for word in report if word in names] == names and len(names) == 24
+assert names.index("reserved") == 4 and names.index("pending") == 6 and names.index("limit") == 21
+END_OF_PYTHON
+}
+check "the adaptors in Python" adaptors
 plays() { # each free and use names a block that is live, and at the end none is
     awk '$1 == "a" { if ($2 in live) exit bad = 1; live[$2] }
          $1 == "f" || $1 == "u" { if (!($2 in live)) exit bad = 1 }

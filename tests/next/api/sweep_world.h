@@ -198,7 +198,7 @@ static void build_arena(void) {
 }
 
 static void build(void) {
-    gpupool_ring_config config = {0, MIB, 64 * KIB, -1};
+    gpupool_ring_config config = {0, -1, MIB, 64 * KIB};
     kit_prepare();
     fake_quiet(1); /* what went wrong is asked for at the end */
     fake_devices(3);

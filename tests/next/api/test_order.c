@@ -215,6 +215,24 @@ static void freed_on_the_recorded_stream(void) {
     kit_close(arena);
 }
 
+/* What one stream makes, another reads, and the first frees: once the reader has read, the memory is
+   the maker's again, though no mark is behind its free. */
+static void made_and_read(void) {
+    gpupool_arena_config config = kit_config(GPUPOOL_SOURCE_MAPPED, 0);
+    arena = kit_create(&config);
+    for (int i = 0; i < 200; i++) {
+        void *block = get(4 * MIB, A, i);
+        kit_follow(B, A);
+        kit_verify(block, 4 * MIB, B, i);
+        CHECK_RESULT(gpupool_record_stream(arena, block, B), GPUPOOL_OK);
+        kit_free(arena, block, A);
+        CHECK_EQ(cudaStreamSynchronize(B), cudaSuccess);
+    }
+    CHECK(kit_stats(arena).reserved.peak <= 16 * MIB);
+    host_never_waited();
+    kit_close(arena);
+}
+
 int main(void) {
     KIT_TEST(own_memory_at_once);
     KIT_TEST(others_memory_behind_a_mark);
@@ -226,5 +244,6 @@ int main(void) {
     KIT_TEST(recorded_again);
     KIT_TEST(recorded_small);
     KIT_TEST(freed_on_the_recorded_stream);
+    KIT_TEST(made_and_read);
     return check_finish();
 }

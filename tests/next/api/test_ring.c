@@ -362,14 +362,14 @@ static void beyond_a_block(void) {
 }
 
 static void configs(void) {
-    static const gpupool_ring_config bad[] = {{-1, 0, 0, 0},
-                                              {99, 0, 0, 0},
-                                              {0, 256 * KIB - 1, 0, 0},
-                                              {0, (size_t)17 << 40, 0, 0},
-                                              {0, 0, 64 * KIB - 1, 0},
-                                              {0, MIB, MIB / 4 + 1, 0},
-                                              {0, 0, 0, -2},
-                                              {0, 0, 0, 65}};
+    static const gpupool_ring_config bad[] = {{.device = -1},
+                                              {.device = 99},
+                                              {.bytes = 256 * KIB - 1},
+                                              {.bytes = (size_t)17 << 40},
+                                              {.slot_bytes = 64 * KIB - 1},
+                                              {.bytes = MIB, .slot_bytes = MIB / 4 + 1},
+                                              {.workers = -2},
+                                              {.workers = 65}};
     static const char *const words[] = {"device",     "device",     "config.bytes", "config.bytes",
                                         "slot_bytes", "slot_bytes", "workers",      "workers"};
     gpupool_ring *ring = NULL;

@@ -423,8 +423,9 @@ static void device_breaks(void) {
         is_over = !fake_is_broken();
         if (down == GPUPOOL_E_CUDA || up == GPUPOOL_E_CUDA) {
             const char *cause = strstr(gpupool_last_error(), "cu");
-            if (!strstr(gpupool_last_error(), "broken")) { /* asleep as before, until a wait */
-                KIT_REFUSES(gpupool_wake(arena), GPUPOOL_E_CUDA, "broken");
+            if (!strstr(gpupool_last_error(), "arena is broken")) { /* as before, until a wait */
+                KIT_REFUSES(down ? gpupool_sleep(arena, GPUPOOL_KEEP) : gpupool_wake(arena),
+                            GPUPOOL_E_CUDA, "broken");
                 cause = strstr(gpupool_last_error(), "cu");
             }
             broken++;

@@ -155,7 +155,7 @@ static void large_is_empty(void) {
 }
 
 static gpupool_result create_ring(void) {
-    gpupool_ring_config config = {0, MIB, 64 * KIB, -1};
+    gpupool_ring_config config = {0, -1, MIB, 64 * KIB};
     gpupool_result result = gpupool_ring_create(&made_ring, &config);
     CHECK_EQ(result == GPUPOOL_OK, made_ring != NULL);
     return result;
