@@ -1493,9 +1493,10 @@ static void gpi_counter_fold(gpupool_counter *counter, gpi_part *part) {
        neighbours of such a run are not of the same state and list (but across chunks that are no
        neighbours in memory).
    B3  cells[granule].first is the leftmost run that starts in the granule; `starts` has a bit for
-   each granule where one starts. B4  Live blocks are in the index by address. A thread without a
-   lock may read address, hash_next and cache of a run (O15): so these three are written atomically,
-   and cache is not NULL only while a stream's cache takes the block back.
+       each granule where one starts.
+   B4  Live blocks are in the index by address. A thread without a lock may read address, hash_next
+       and cache of a run (O15): so these three are written atomically, and cache is not NULL only
+       while a stream's cache takes the block back.
 
    Read first: gpi_run, gpi_list, gpi_buddy_put, gpi_buddy_take, gpi_buddy_find. */
 
@@ -1626,7 +1627,7 @@ typedef struct gpi_streams { /* (STREAM) */
     int is_shared;             /* streams may take each other's memory: marks are of use */
     uint64_t position, passed; /* last given; what a wait for the device has passed */
     uint64_t fresh_units;      /* freed and not marked, of all streams */
-    uint64_t marks_in_vain;    /* since marks were wanted: gpi_stream_is_due */
+    uint64_t marks_in_vain;    /* since marks were wanted: gpi_stream_mark_due */
     gpi_run *waiting;          /* WAITING blocks without a graph's use */
     uint64_t quiet_until;      /* the marks under way are not asked up to this position */
     uint64_t progress, asked;  /* counts what passes; its value when `waiting` was asked */
@@ -1786,11 +1787,10 @@ static uint32_t gpi_buddy_next_bin(const gpi_list *list, uint32_t bin) {
 /* -- chains of runs, by next and prev: bins, and what hangs from a stream -- */
 
 static void gpi_run_link(gpi_run **head, gpi_run *before, gpi_run *run) {
-    gpi_run **link = before ? &before->next : head;
     run->prev = before;
-    run->next = *link;
+    run->next = before ? before->next : *head;
     if (run->next) run->next->prev = run;
-    *link = run;
+    *(before ? &before->next : head) = run;
 }
 
 static void gpi_run_unlink(gpi_run **head, gpi_run *run) {
@@ -1845,14 +1845,6 @@ static void gpi_buddy_enter(gpi_buddy *buddy, gpi_run *run) {
     buddy->starts[granule / 64] |= (uint64_t)1 << granule % 64;
 }
 
-static void gpi_buddy_forget(gpi_buddy *buddy, const gpi_run *run) {
-    uint64_t granule = run->unit / GPI_GRANULE;
-    gpi_cell *cell = &buddy->cells[granule];
-    if (cell->first != run) return;
-    cell->first = run->right && run->right->unit / GPI_GRANULE == granule ? run->right : NULL;
-    if (!cell->first) buddy->starts[granule / 64] &= ~((uint64_t)1 << granule % 64);
-}
-
 /* The run that has a unit. */
 static gpi_run *gpi_buddy_at(const gpi_buddy *buddy, uint64_t unit) {
     uint64_t granule = unit / GPI_GRANULE, word = granule / 64;
@@ -1888,12 +1880,15 @@ static gpi_run *gpi_buddy_split(gpi_buddy *buddy, gpi_run *run, uint64_t unit) {
 
 /* Joins a run and its right neighbour. */
 static gpi_run *gpi_buddy_join(gpi_buddy *buddy, gpi_run *left) {
-    gpi_run *right = left->right;
-    gpi_buddy_forget(buddy, right);
+    gpi_run *right = left->right, *next = right->right;
+    uint64_t granule = right->unit / GPI_GRANULE;
+    gpi_run **first = &buddy->cells[granule].first;
+    if (*first == right) *first = next && next->unit / GPI_GRANULE == granule ? next : NULL;
+    if (!*first) buddy->starts[granule / 64] &= ~((uint64_t)1 << granule % 64);
     if (right->units > left->units) left->by = right->by;
     left->units += right->units;
-    left->right = right->right;
-    if (left->right) left->right->left = left;
+    left->right = next;
+    if (next) next->left = left;
     right->units = 0;
     right->left = buddy->spare;
     buddy->spare = right;
@@ -2040,14 +2035,13 @@ static uint64_t gpi_block_units(const gpi_run *run) {
    ST2  A stream's list has runs with at <= issued; runs of list ANY have finished.
    ST3  `users`: threads record the event, or wait for it, lock open; nobody else records it. While
         a thread records it, `event` is NULL: nobody asks for it, or waits.
-   ST4  cached_units is the sum of
-   the cache. A run has cache == s only while s->lock protects it. ST5  A WAITING block with a
-   graph's use is owned by that graph; others hang in `waiting`.
+   ST4  cached_units is the sum of the cache. A run has cache == s only while s->lock protects it.
+   ST5  A WAITING block with a graph's use is owned by that graph; others hang in `waiting`.
 
    Rules of order: O1 gpi_stream_mark, O2 gpi_driver_mark, O3 gpi_stream_follow, O4 O6
    gpi_stream_key, O15 gpi_stream_get.
 
-   Read first: gpi_stream_done, gpi_stream_mark, gpi_stream_is_due, gpi_stream_poll_all. */
+   Read first: gpi_stream_done, gpi_stream_mark, gpi_stream_mark_due, gpi_stream_poll. */
 
 /* -- finding streams -- */
 
@@ -2268,36 +2262,30 @@ static gpupool_result gpi_stream_mark(gpupool_arena *arena, gpi_stream *s, cudaS
 
 enum { GPI_MARKS = 256 }; /* in vain, after which marks become rarer: a power of two */
 
-/* Whether a free should record a mark. After 1/128 of reserved memory or 256 frees a mark costs
-   three calls and makes memory known to be finished early enough: twice as many marks save no
-   memory (recorded programs over four streams, and side by side). Marks must pay: while 256 in a
-   row lead to no memory that another stream takes, the threshold doubles, but all streams together
-   leave at most 1/8 of reserved memory unmarked. With one stream and no request without a stream
-   nobody needs any. */
-static int gpi_stream_is_due(gpupool_arena *arena, gpi_stream *s) {
-    const gpi_streams *streams = &arena->streams;
+/* Ends a free: records a mark if one is due and the one before has passed. Refusals don't matter:
+   what no mark covers passes by a wait for the device. After 1/128 of reserved memory or 256 frees
+   a mark costs three calls and makes memory known to be finished early enough: twice as many marks
+   save no memory (recorded programs over four streams, and side by side). Marks must pay: while 256
+   in a row lead to no memory that another stream takes, the threshold doubles, but all streams
+   together leave at most 1/8 of reserved memory unmarked. While memory is short each free records
+   one, since the next request asks. (With one stream and no request without a stream nobody needs
+   any, and nobody calls this.) */
+static void gpi_stream_mark_due(gpupool_arena *arena, gpi_stream *s, cudaStream_t handle) {
+    gpi_streams *streams = &arena->streams;
     uint64_t reserved = arena->chunks.reserved.now;
     uint64_t base = gpi_max(reserved / 128, 4 << 20) / GPI_UNIT;
     uint64_t shift = gpi_min(streams->marks_in_vain / GPI_MARKS, 8);
-    if (!streams->is_shared || !s->fresh_frees || s->kind != GPI_ORDINARY) return 0;
-    if (streams->position < arena->short_until) return 1;
-    if (s->fresh_units >= base && streams->fresh_units > reserved / 8 / GPI_UNIT) return 1;
-    return s->fresh_frees >= (uint64_t)256 << shift || s->fresh_units >= base << shift;
-}
-
-/* Ends a free: records the mark if one is due and the one before has passed; while memory is short,
-   at once, since the next request asks. Refusals don't matter: what no mark covers passes by a wait
-   for the device. */
-static void gpi_stream_mark_due(gpupool_arena *arena, gpi_stream *s, cudaStream_t handle) {
+    int is_short = streams->position < arena->short_until;
+    int is_much = s->fresh_units >= base && streams->fresh_units > reserved / 8 / GPI_UNIT;
     gpi_failure before;
-    gpi_streams *streams = &arena->streams;
-    if (!gpi_stream_is_due(arena, s) || s->users) return;
-    if (streams->position >= arena->short_until) {
-        gpi_stream_poll(arena);
-        if (s->mark_at > gpi_stream_done(arena, s)) {
-            gpi_stream_forget_fresh(arena, s);
-            return;
-        }
+    if (!s->fresh_frees || s->kind != GPI_ORDINARY || s->users) return;
+    if (!is_short && !is_much && s->fresh_frees < (uint64_t)256 << shift &&
+        s->fresh_units < base << shift)
+        return;
+    if (!is_short) gpi_stream_poll(arena);
+    if (!is_short && s->mark_at > gpi_stream_done(arena, s)) {
+        gpi_stream_forget_fresh(arena, s);
+        return;
     }
     streams->marks_in_vain++;
     gpi_failure_copy(&before, &gpi_thread.last);
@@ -2326,9 +2314,8 @@ static gpupool_result gpi_stream_follow(gpupool_arena *arena, gpi_stream *s, gpi
     GPI_VISIT(gpi_driver_is_special(handle) ? driver : NULL, owner->context); /* D3 */
     s->users++;
     gpi_arena_open(arena);
-    result = gpi_driver_is_capturing(driver, handle)
-                 ? gpi_driver_capturing()
-                 : GPI_TELL(driver, stream_wait, handle, s->event, 0);
+    if (gpi_driver_is_capturing(driver, handle)) result = gpi_driver_capturing();
+    else result = GPI_TELL(driver, stream_wait, handle, s->event, 0);
     gpi_arena_close(arena);
     s->users--;
     arena->stats.stream_waits += result == GPUPOOL_OK;
@@ -3602,7 +3589,6 @@ static void gpi_survey_make(gpi_ask ask, uint64_t device_free, gpi_survey *surve
     const gpi_buddy *buddy = &ask.arena->buddy;
     const gpi_chunks *chunks = &ask.arena->chunks;
     const gpi_run *run = gpi_buddy_at(buddy, 0);
-    int can_stitch = ask.can_stitch;
     uint64_t more, i;
     gpi_plan plan;
     memset(survey, 0, sizeof *survey);
@@ -3612,13 +3598,13 @@ static void gpi_survey_make(gpi_ask ask, uint64_t device_free, gpi_survey *surve
         survey->longest = gpi_max(survey->longest, run->units * GPI_UNIT);
     }
     ask.units = (uint64_t)1 << 50; /* the plan of a block that needs all there is */
-    if (!can_stitch) ask.takes_own = 0;
+    if (!ask.can_stitch) ask.takes_own = 0;
     gpi_stitch_plan(&ask, &plan);
     survey->whole = (ask.units - plan.missing) * GPI_UNIT;
     survey->room = more = gpi_survey_room(ask.arena, 0, device_free);
-    for (i = 0; i < chunks->count && can_stitch; i++)
+    for (i = 0; i < chunks->count && ask.can_stitch; i++)
         if (!chunks->all[i]->is_chosen) more = gpi_max(more, chunks->all[i]->usable * GPI_UNIT);
-    if (can_stitch) more += survey->whole;
+    if (ask.can_stitch) more += survey->whole;
     else if (survey->whole)
         more = gpi_max(more, gpi_survey_room(ask.arena, survey->whole, device_free));
     survey->largest = ask.is_own_chunk ? more : gpi_max(more, survey->longest);
@@ -3692,17 +3678,18 @@ static void gpi_verdict_add(gpupool_verdict *v, const char *form, uint64_t x, ui
  */
 static void gpi_verdict_say_help(const gpupool_arena *arena, gpupool_verdict *v, int parts) {
     gpi_holder holders[GPI_HOLDERS];
-    char most[128];
+    size_t used;
+    if (v->device_missing) v->missing = 0;
     if (v->missing)
         gpi_verdict_add(v, parts++ ? ", or raise the limit by %s" : ": raise the limit by %s",
                         v->missing, 0);
     if (v->allocated && v->to_free <= v->allocated) {
         gpi_holder_list(arena, holders);
-        gpi_holder_write(holders, most, sizeof most);
         gpi_verdict_add(v, parts++ ? ", or " : ": ", 0, 0);
         gpi_verdict_add(v, v->to_free ? "free at least %s" : "free some", v->to_free, 0);
         gpi_verdict_add(v, " of the %s that blocks hold, most in ", v->allocated, 0);
-        strncat(v->sentence, most, sizeof v->sentence - strlen(v->sentence) - 1);
+        used = strlen(v->sentence);
+        gpi_holder_write(holders, v->sentence + used, sizeof v->sentence - used);
     }
     if (!parts) gpi_verdict_add(v, ": ask for less", 0, 0);
 }
@@ -3776,7 +3763,7 @@ static void gpi_verdict_make(const gpi_ask *ask, gpupool_verdict *v) {
     gpupool_arena *arena = ask->arena;
     const gpi_chunks *chunks = &arena->chunks;
     uint64_t asked = ask->units * GPI_UNIT, needs = gpi_up(ask->need * GPI_UNIT, GPI_PAGE), most;
-    int is_pending, helps;
+    int is_pending;
     gpi_ask later = *ask;
     gpi_survey now;
     gpi_verdict_fill(arena, v);
@@ -3795,9 +3782,8 @@ static void gpi_verdict_make(const gpi_ask *ask, gpupool_verdict *v) {
         v->device_missing = gpi_less(needs, v->device_free + now.whole);
         v->to_free = gpi_less(asked, most);
     }
-    helps = gpi_verdict_say(ask, &now, is_pending && asked > v->largest, v);
-    if (v->device_missing) v->missing = 0;
-    gpi_verdict_say_help(arena, v, helps);
+    is_pending = is_pending && asked > v->largest;
+    gpi_verdict_say_help(arena, v, gpi_verdict_say(ask, &now, is_pending, v));
 }
 static void gpi_report_event(gpupool_arena *arena, const char *event, const char *sentence);
 static void gpi_report_open(void); /* both: REPORT */
@@ -4045,7 +4031,6 @@ static gpupool_result gpi_alloc_climb(gpi_ask *ask, gpi_run **run) {
     gpi_failure before; /* steps that fail are no failure of the call */
     gpupool_verdict verdict;
     gpupool_result result;
-    uint64_t times;
     int is_told = 0;
     gpi_failure_copy(&before, &gpi_thread.last);
     while ((result = gpi_ladder_climb(ask, run)) == GPUPOOL_E_OUT_OF_MEMORY) {
@@ -4059,8 +4044,9 @@ static gpupool_result gpi_alloc_climb(gpi_ask *ask, gpi_run **run) {
     if (result == GPUPOOL_OK) gpi_failure_copy(&gpi_thread.last, &before);
     if (result != GPUPOOL_E_OUT_OF_MEMORY) return result;
     gpi_thread.verdict = verdict;
-    times = ++arena->shortages;
-    if (!(times & (times - 1))) { /* programs that recover may run out often: ever more rarely */
+    arena->shortages++;
+    if (!(arena->shortages &
+          (arena->shortages - 1))) { /* programs that recover may run out often: ever more rarely */
         gpi_arena_open(arena);
         gpi_report_event(arena, "out of memory", verdict.sentence);
         gpi_arena_close(arena);
@@ -4184,8 +4170,9 @@ static gpupool_result gpi_free_slow(gpupool_arena *arena, void *block, cudaStrea
         gpi_stream_flush(arena, s, gpi_free_is_short(arena) ? 0 : gpi_stream_cache_most(arena) / 2);
         result = gpi_alloc_end(arena, block, s->scope ? s->scope : s);
     }
-    if (result == GPUPOOL_OK) gpi_stream_mark_due(arena, s, stream ? stream : GPUPOOL_STREAM_HERE);
-    else arena->stats.failures++;
+    if (result != GPUPOOL_OK) arena->stats.failures++;
+    else if (arena->streams.is_shared)
+        gpi_stream_mark_due(arena, s, stream ? stream : GPUPOOL_STREAM_HERE);
     return gpi_alloc_unlock(arena, result);
 }
 
@@ -4208,10 +4195,9 @@ GPUPOOL_API gpupool_result gpupool_free_in_host_function(gpupool_arena *arena, v
     if (!mail) return gpi_system_no_memory();
     GPUPOOL_TRACE("free", arena, block, 0, GPUPOOL_NO_STREAM, NULL);
     mail->block = block;
-    mail->next = GPI_LOOK(&arena->mail);
+    do mail->next = GPI_LOOK(&arena->mail);
     while (!__atomic_compare_exchange_n(&arena->mail, &mail->next, mail, 0, __ATOMIC_RELEASE,
-                                        __ATOMIC_RELAXED)) {
-    }
+                                        __ATOMIC_RELAXED));
     GPI_PUBLISH(&arena->attention, 1);
     return GPUPOOL_OK;
 }
@@ -4348,11 +4334,10 @@ static void gpi_capture_free(gpupool_arena *arena, gpi_stream *graph) {
 }
 
 GPUPOOL_API gpupool_result gpupool_release_capture(gpupool_capture *capture) {
+    gpupool_arena *arena = capture ? capture->arena : NULL;
     gpupool_result result = gpi_capture_lock(capture);
-    gpupool_arena *arena;
     uint64_t at;
     if (result != GPUPOOL_OK) return result;
-    arena = capture->arena;
     gpi_stream_close_scope(capture->graph.origin);
     at = arena->streams.position;
     result = gpi_ladder_wait(arena, &arena->streams.all);
