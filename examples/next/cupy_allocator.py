@@ -106,7 +106,7 @@ class Pool:
         words = (ctypes.c_uint64 * 64)()
         self.must(self.get_stats(self.arena(device), words))
         return {"requested": words[0], "reserved": words[4], "pending": words[6],
-                "limit": words[21]}
+                "limit": words[12]}
 
 
 def install():

@@ -26,8 +26,8 @@ HERE = os.path.dirname(os.path.abspath(__file__))
 INCLUDE = os.environ.get("GPUPOOL_INCLUDE") or os.path.dirname(HERE)  # where gpupool.h is
 
 WORDS = ("requested requested_peak allocated allocated_peak reserved reserved_peak pending "
-         "pending_peak blocks free_blocks allocs frees failures chunks stitches stitched reused "
-         "driver_calls marks stream_waits host_waits limit asleep host").split()  # of gpupool_stats
+         "pending_peak blocks free_blocks chunks stitches limit asleep host allocs frees failures "
+         "stitched reused driver_calls marks stream_waits host_waits").split()  # of gpupool_stats
 
 
 def install():

@@ -3169,8 +3169,7 @@ enum { GPI_QUIET = 16 }; /* frees for which marks that have not passed are not a
 
 /* The block is TAKEN, in no index, and has no use any more but by the stream that frees it. For
    sources without a pool the lock opens: cuMemFree waits for the device itself. */
-static void gpi_ladder_put(gpupool_arena *arena, gpi_run *run, gpi_stream *s) {
-    uint64_t at = gpi_stream_issue(arena, s);
+static void gpi_ladder_put(gpupool_arena *arena, gpi_run *run, gpi_stream *s, uint64_t at) {
     if (run->stitch) gpi_stitch_put(arena, run->stitch, s, at);
     else if (arena->chunks.source->flags & GPI_ALONE && s->kind != GPI_GRAPH) {
         run = gpi_buddy_put(&arena->buddy, run, GPI_FREE, &arena->buddy.any, 0);
@@ -3182,7 +3181,7 @@ static void gpi_ladder_put(gpupool_arena *arena, gpi_run *run, gpi_stream *s) {
 static void gpi_ladder_settle(gpupool_arena *arena, gpi_run *run, gpi_stream *s) {
     gpi_stream *graph;
     if (gpi_stream_drop_uses(arena, run, s)) { /* its own earlier uses are in its order */
-        gpi_ladder_put(arena, run, s);
+        gpi_ladder_put(arena, run, s, gpi_stream_issue(arena, s));
         return;
     }
     if (s->kind != GPI_NONE) gpi_stream_add_use(arena, run, s, gpi_stream_issue(arena, s));
@@ -3210,13 +3209,20 @@ static int gpi_ladder_poll(gpupool_arena *arena) {
     if (streams->asked == streams->progress) return 0;
     streams->asked = streams->progress;
     for (run = streams->waiting; run; run = next) {
+        const gpi_use *use;
         gpi_stream *s = &streams->none;
+        uint64_t at = 0;
         next = run->next;
-        if (!gpi_stream_drop_uses(arena, run, NULL)) s = run->of.uses->stream;
-        if (run->of.uses && (run->of.uses->next || s->kind != GPI_ORDINARY)) continue;
+        gpi_stream_drop_uses(arena, run, NULL);
+        use = run->of.uses;
+        if (use && (use->next || use->stream->kind != GPI_ORDINARY)) continue;
+        if (use) {
+            s = use->stream;
+            at = use->at;
+        }
         gpi_stream_stop_waiting(arena, run, &streams->waiting);
         gpi_stream_drop_uses(arena, run, s);
-        gpi_ladder_put(arena, run, s);
+        gpi_ladder_put(arena, run, s, at);
         has_moved = 1;
     }
     return has_moved || arena->buddy.any.units != before;
@@ -3380,7 +3386,7 @@ static int gpi_ladder_adopt_waiting(gpi_ask *ask) {
         return 0;
     }
     while (run->of.uses) gpi_stream_drop_uses(arena, run, run->of.uses->stream);
-    gpi_ladder_put(arena, run, ask->owner);
+    gpi_ladder_put(arena, run, ask->owner, gpi_stream_issue(arena, ask->owner));
     return 1;
 }
 

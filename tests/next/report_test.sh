@@ -65,7 +65,7 @@ for file in "pytorch_allocator", "cupy_allocator", "memory_viz":
             names = line.value.func.value.value.split()
 report = json.loads(open(sys.argv[1] + "/map.json").readline())
 assert [word for word in report if word in names] == names and len(names) == 24
-assert names.index("reserved") == 4 and names.index("pending") == 6 and names.index("limit") == 21
+assert names.index("reserved") == 4 and names.index("pending") == 6 and names.index("limit") == 12
 END_OF_PYTHON
 }
 check "the adaptors in Python" adaptors
