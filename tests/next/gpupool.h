@@ -109,9 +109,9 @@ Five rules:
 
 Options, macros before the include: values are in OPTIONS.
     in one file    GPUPOOL_IMPLEMENTATION
-    in each file   GPUPOOL_API, GPUPOOL_REPLACE_CUDA_MALLOC
+    in each file   GPUPOOL_API, GPUPOOL_REPLACE_CUDA_MALLOC, GPUPOOL_SITES
     defaults       GPUPOOL_LIMIT, GPUPOOL_CHUNK_BYTES, GPUPOOL_SOURCE, GPUPOOL_RING_BYTES,
-                   GPUPOOL_RING_SLOT_BYTES, GPUPOOL_RING_WORKERS
+                   GPUPOOL_RING_SLOT_BYTES, GPUPOOL_RING_WORKERS, GPUPOOL_SHARE
     behaviour      GPUPOOL_ENVIRONMENT, GPUPOOL_STREAM_CHECK, GPUPOOL_CHECK
     hooks          GPUPOOL_MALLOC and GPUPOOL_FREE, GPUPOOL_TRACE
     environment    GPUPOOL_LIMIT, GPUPOOL_LIMIT_<device>, GPUPOOL_SOURCE, GPUPOOL_REPORT
@@ -161,11 +161,12 @@ ALLOC and LADDER. */
 #include <stdio.h>
 
 /* == OPTIONS ======================================================================================
-   Macros to define before the include. GPUPOOL_API and GPUPOOL_REPLACE_CUDA_MALLOC concern each
-   file that includes this one, all others the file with GPUPOOL_IMPLEMENTATION. Two are off unless
-   they are defined:
+   Macros to define before the include. GPUPOOL_API, GPUPOOL_REPLACE_CUDA_MALLOC and GPUPOOL_SITES
+   concern each file that includes this one, all others the file with GPUPOOL_IMPLEMENTATION. Three
+   are off unless they are defined:
 
        GPUPOOL_REPLACE_CUDA_MALLOC 1    CUDA's names are gpupool's in this file (section NAMES)
+       GPUPOOL_SITES 1                  gpupool_alloc labels blocks "file.c:12", in this file
        GPUPOOL_CHECK 1                  every call ends with gpupool_check; for tests
 
    Variables of the environment come before a macro, and after what the config sets:
@@ -186,6 +187,9 @@ ALLOC and LADDER. */
 #endif
 #ifndef GPUPOOL_SOURCE
 #define GPUPOOL_SOURCE GPUPOOL_SOURCE_AUTO /* what AUTO in a config means */
+#endif
+#ifndef GPUPOOL_SHARE
+#define GPUPOOL_SHARE 0 /* with whom arenas share: GPUPOOL_SHARE_PROCESSES, _RDMA; 0: nobody */
 #endif
 #ifndef GPUPOOL_RING_BYTES
 #define GPUPOOL_RING_BYTES ((size_t)64 << 20) /* the most memory that a ring pins */
@@ -347,7 +351,7 @@ typedef struct gpupool_arena_config {
     const char *name; /* for reports and messages; copied */
     gpupool_source source;
     size_t limit_bytes, chunk_bytes;                /* 0: GPUPOOL_LIMIT, GPUPOOL_CHUNK_BYTES */
-    unsigned share;                                 /* gpupool_share */
+    unsigned share;                                 /* gpupool_share; 0: GPUPOOL_SHARE */
     void *(*chunk_alloc)(size_t bytes, void *user); /* CUSTOM: NULL means none left */
     void (*chunk_free)(void *chunk, size_t bytes, void *user); /* and takes back what it gave */
     int (*on_map)(const gpupool_mapping *, void *user);        /* nonzero: refused */
@@ -612,6 +616,18 @@ GPUPOOL_API gpupool_result gpupool_ring_wait(gpupool_ring *, gpupool_ticket, int
                                              uint64_t *bytes_done);
 
 GPUPOOL_API gpupool_result gpupool_ring_get_stats(gpupool_ring *, gpupool_ring_stats *);
+
+#if defined(GPUPOOL_SITES) && GPUPOOL_SITES
+static inline void *gpi_sites_alloc(gpupool_arena *arena, size_t bytes, cudaStream_t stream,
+                                    const char *site) {
+    gpupool_request request = {bytes, 0, stream, 0, site};
+    return gpupool_alloc_request(arena, &request);
+}
+#define GPI_SITES_TEXT(line) #line
+#define GPI_SITES_LINE(line) GPI_SITES_TEXT(line)
+#define gpupool_alloc(arena, bytes, stream) \
+    gpi_sites_alloc(arena, bytes, stream, __FILE__ ":" GPI_SITES_LINE(__LINE__))
+#endif
 
 #ifdef __cplusplus
 /* == CPP ==========================================================================================
@@ -1624,7 +1640,7 @@ typedef struct gpi_streams { /* (STREAM) */
     gpi_stream *table[1 << GPI_TABLE_BITS];
     gpi_stream *all_streams;
     gpi_stream all, none;
-    int is_shared;             /* streams may take each other's memory: marks are of use */
+    int is_shared; /* a request may want what a mark finishes: of another stream, or O5 */
     uint64_t position, passed; /* last given; what a wait for the device has passed */
     uint64_t fresh_units;      /* freed and not marked, of all streams */
     uint64_t marks_in_vain;    /* since marks were wanted: gpi_stream_mark_due */
@@ -2843,7 +2859,7 @@ static void gpi_hand_take(gpi_ask *ask, uint64_t unit, uint64_t units, gpi_run *
     while (unit < end) {
         gpi_run *run = gpi_buddy_at(buddy, unit);
         run = gpi_buddy_take(buddy, run, unit, gpi_min(end, run->unit + run->units) - unit);
-        gpi_stream_note_taken(ask->arena, run, ask->owner);
+        gpi_stream_note_taken(ask->arena, run, ask->takes_own ? ask->owner : NULL);
         run->next = *hand;
         *hand = run;
         unit += run->units;
@@ -3331,7 +3347,7 @@ static gpi_run *gpi_ladder_take_free(gpi_ask *ask, int tries) {
     if (ask->is_own_chunk) return gpi_ladder_take_chunk(ask);
     run = gpi_buddy_find(buddy, &search);
     if (!run) return gpi_stitch_reuse(ask);
-    gpi_stream_note_taken(ask->arena, run, ask->owner);
+    gpi_stream_note_taken(ask->arena, run, ask->takes_own ? ask->owner : NULL);
     return gpi_buddy_take(buddy, run, gpi_buddy_start(buddy, run, ask->alignment), ask->units);
 }
 
@@ -3987,7 +4003,7 @@ static void gpi_alloc_ask(gpi_ask *ask, gpupool_arena *arena, const gpupool_requ
     ask->can_stitch = flags & GPI_MAPS && !ask->is_own_chunk;
     ask->takes_own = ask->owner->kind == GPI_GRAPH ||
                      (ask->owner->kind == GPI_ORDINARY && !(flags & GPI_HOST)); /* O5 */
-    if (ask->owner->kind == GPI_NONE) arena->streams.is_shared = 1;
+    if (!ask->takes_own) arena->streams.is_shared = 1;
 }
 
 /* A run in hand becomes a live block. */
@@ -4125,7 +4141,8 @@ static inline void *gpi_alloc(gpupool_arena *arena, const gpupool_request *reque
     return block;
 }
 
-GPUPOOL_API void *gpupool_alloc(gpupool_arena *arena, size_t bytes, cudaStream_t stream) {
+/* In parentheses, since with GPUPOOL_SITES the name is a macro. */
+GPUPOOL_API void *(gpupool_alloc)(gpupool_arena *arena, size_t bytes, cudaStream_t stream) {
     gpupool_request request = {bytes, 0, stream, 0, NULL};
     return gpi_alloc(arena, &request);
 }
@@ -4488,6 +4505,7 @@ static gpupool_result gpi_life_configure(gpupool_arena *arena, const gpupool_are
     if (result == GPUPOOL_OK && config->source == GPUPOOL_SOURCE_AUTO)
         result = gpi_life_default_source(&config->source);
     if (!config->chunk_bytes) config->chunk_bytes = GPUPOOL_CHUNK_BYTES;
+    if (!config->share) config->share = GPUPOOL_SHARE;
     gpi_text_line(arena->name, sizeof arena->name, config->name ? config->name : "arena");
     config->name = arena->name;
     arena->chunks.chunk_units = gpi_up(config->chunk_bytes, GPI_GRANULE * GPI_UNIT) / GPI_UNIT;
