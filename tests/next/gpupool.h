@@ -68,7 +68,7 @@ A request of stream 1 is served by the first of these that can:
                        |LLL..........|  |LLLLL....|  |L........|      free at the chunks' ends
                              |               |           |
                              +------|..........|....|........|        one block
-    a new chunk    2 to 32 MiB, as the arena grows, or as large as the request
+    new chunks     of 2 to 32 MiB, as the arena grows; a large block lies over several
     the rest       memory of other streams: stream 1 waits on the device, then the host does; idle
                    chunks of this arena and of others on the device; your on_out_of_memory
 
@@ -82,13 +82,14 @@ no thread but a ring's workers, and prints nothing unless asked.
 
 Five rules:
 1. ORDER. Free a block on the stream whose work used it last; that stream may get the memory again
-   at once. Another stream that used it: gpupool_record_stream after its last use, before the free.
-   A block allocated on A and first used on B: make B wait for A. Order means streams and events; a
-   kernel that learns by a flag in memory, or starts early, is outside of it.
+   at once. Has another stream used it, for whose work that one does not wait (by an event)? Then
+   gpupool_record_stream names the other one, after its last use and before the free. A block
+   allocated on A and first used on B: make B wait for A. Order means streams and events; a kernel
+   that learns by a flag in memory, or starts early, is outside of it.
 2. ENDS. Free blocks, destroy the arena, then (if ever) reset the device. CUDA gives the handle of a
    destroyed stream to a new one, which gpupool then takes for the old one: what the old stream
-   freed goes to the new one at once, though the old one's work may still run. So, of a stream that
-   an arena has seen, either its work has finished before cudaStreamDestroy, or gpupool is told:
+   freed goes to the new one at once, though the old one's work may still run. So, unless all work
+   of the stream has finished before cudaStreamDestroy, gpupool must be told:
      - by gpupool_retire_stream before cudaStreamDestroy, which does not wait; or
      - by a file with GPUPOOL_REPLACE_CUDA_MALLOC, where cudaStreamDestroy is a macro that does it
        (and cudaDeviceReset one that first destroys the device's default arenas); or
@@ -99,13 +100,14 @@ Five rules:
    capturing stream without a scope a request gets only memory at hand, or E_CAPTURING.
 4. CALLBACKS. on_map, on_unmap, chunk_alloc and chunk_free call nothing of gpupool, throw nothing,
    and take no lock that a thread may hold while it calls gpupool (an interpreter's lock).
-   on_out_of_memory may free and allocate; it is not called again inside itself. CUDA's host
-   functions call only gpupool_free_in_host_function.
+   on_out_of_memory runs in the request's thread, and no lock is held: it may free and allocate. It
+   is called once for a request, and not inside itself. CUDA's host functions call only
+   gpupool_free_in_host_function.
 5. CALLS. Any thread, any time, except during destroy. A failed call changes nothing that you can
    see. Device, context and last CUDA error stay. The host waits for the device only in trim, a
-   lowered limit, sleep, wake, release, destroy and a ring's transfers; in an allocation that finds
-   no memory otherwise; and in one that would have to grow while gpupool_cudaFree's memory waits for
-   it (both: never with GPUPOOL_NO_WAIT). A thread may wait 0.1 ms while another maps a chunk.
+   lowered limit, sleep, wake, release, destroy and a ring's transfers, and, unless the request says
+   GPUPOOL_NO_WAIT, in an allocation: where it finds no memory otherwise, or would have to grow
+while what gpupool_cudaFree freed may still be in use. A thread may wait 0.1 ms while another maps.
 
 Options, macros before the include: values are in OPTIONS.
     in one file    GPUPOOL_IMPLEMENTATION
@@ -122,9 +124,9 @@ Words. E_FILE stands for GPUPOOL_E_FILE, MAPPED for GPUPOOL_SOURCE_MAPPED, and s
     block       what gpupool_alloc returns; live until it is freed
     chunk       memory that the arena got from its source in one call
     reserved    bytes of all chunks of an arena; what a limit is about
-    pending     of freed memory: work that was queued before the free may still use it
-    finished    of freed memory: no work uses it any more, so any stream may have it (list ANY)
-    idle        of a chunk: all of it is finished free memory
+    pending     of freed memory: work that was queued before the free may still use it; and what
+lies beside it and has become one piece with it finished    of freed memory: no work uses it any
+more, so any stream may have it (list ANY) idle        of a chunk: all of it is finished free memory
     stitch      a second range of addresses, mapped over free memory of several chunks for one block
     scope       what gpupool_begin_capture opens: memory for a graph, until gpupool_release_capture
     label       a text of your request that groups blocks in reports and verdicts
@@ -169,7 +171,7 @@ ALLOC and LADDER. */
        GPUPOOL_SITES 1                  gpupool_alloc labels blocks "file.c:12", in this file
        GPUPOOL_CHECK 1                  every call ends with gpupool_check; for tests
 
-   Variables of the environment come before a macro, and after what the config sets:
+   What the config sets is used, else a variable of the environment, else the macro:
 
        GPUPOOL_LIMIT_0, GPUPOOL_LIMIT   for device 0, for any, but not for PINNED arenas: a text as
                                         for gpupool_set_limit_text
@@ -263,20 +265,22 @@ typedef enum gpupool_result {
     GPUPOOL_E_CUDA           /* a CUDA call failed: gpupool_last_error names call and error */
 } gpupool_result;
 
-/* Where an arena's chunks come from. */
+/* Where an arena's chunks come from. The host may write to a new block of MANAGED or PINNED memory
+   at once, whatever stream asked for it: its earlier work has always finished. */
 typedef enum gpupool_source {
     GPUPOOL_SOURCE_AUTO = 0, /* MAPPED if device and driver can map, else DEVICE */
     GPUPOOL_SOURCE_MAPPED,   /* cuMemCreate and cuMemMap: the only source that stitches */
     GPUPOOL_SOURCE_DEVICE,   /* cudaMalloc */
-    GPUPOOL_SOURCE_MANAGED,  /* cudaMallocManaged; blocks are finished memory: the host may write */
-    GPUPOOL_SOURCE_PINNED,   /* cudaHostAlloc: page-locked host memory, likewise */
+    GPUPOOL_SOURCE_MANAGED,  /* cudaMallocManaged */
+    GPUPOOL_SOURCE_PINNED,   /* cudaHostAlloc: page-locked host memory */
     GPUPOOL_SOURCE_CUSTOM,   /* config.chunk_alloc and chunk_free */
     GPUPOOL_SOURCE_BYPASS    /* no pool: blocks by cudaMalloc and cudaFree; to bisect a bug */
 } gpupool_source;
 
 /* Of a request; add up several. NO_WAIT: the host waits for no GPU work; a request that would have
-   to wait fails. ZEROED: zeroes the block in stream order (PINNED, NO_STREAM: at once). OWN_CHUNK:
-   the block is a chunk to itself, as export and cuMemGetAddressRange need it. */
+   to wait fails. ZEROED: zeroes the block, in stream order (PINNED and NO_STREAM: before the call
+   returns). OWN_CHUNK: the block is a chunk to itself, as export and cuMemGetAddressRange need it.
+ */
 enum gpupool_flag { GPUPOOL_NO_WAIT = 1, GPUPOOL_ZEROED = 2, GPUPOOL_OWN_CHUNK = 4 };
 
 /* Why memory ran out. */
@@ -306,10 +310,10 @@ typedef struct gpupool_mapping { /* for on_map and on_unmap: a whole chunk, or a
 } gpupool_mapping;
 
 /* Figures of one moment, in bytes. missing: raise the limit by so much, and the identical request
-   succeeds; 0: the limit is not what is in the way, or the device lacks memory too. device_missing:
-   what the device lacks for it. to_free: at least so much of the arena's blocks must become free;
-   0: how much depends on which. largest: a request on the same stream for this much succeeds
-   (NO_WAIT too). limit: 0 is none. */
+   succeeds; 0: raising it does not help, or not alone. device_missing: what the device lacks for
+   it. to_free: blocks of at least so much must be freed, and their work finish; 0: enough is free,
+   but not in one piece, so that it depends on which. largest: a request on the same stream for this
+   much succeeds, even with NO_WAIT. limit: 0 is none. */
 typedef struct gpupool_verdict {
     gpupool_cause cause;
     uint64_t asked, missing, device_missing, to_free, largest;
@@ -356,7 +360,7 @@ typedef struct gpupool_arena_config {
     void (*chunk_free)(void *chunk, size_t bytes, void *user); /* and takes back what it gave */
     int (*on_map)(const gpupool_mapping *, void *user);        /* nonzero: refused */
     void (*on_unmap)(const gpupool_mapping *, void *user);
-    int (*on_out_of_memory)(const gpupool_verdict *, void *user); /* nonzero: try once more */
+    int (*on_out_of_memory)(const gpupool_verdict *, void *user); /* nonzero: tries once more */
     void *user;
 } gpupool_arena_config;
 
@@ -431,8 +435,8 @@ typedef struct gpupool_transfer {
     gpupool_read_fn read;   /* UP: fills pinned memory with the data, in place of `from` */
     gpupool_write_fn write; /* DOWN: takes the data from pinned memory, in place of `to` */
     void *user;             /* passed to read and write */
-    int is_file, file;      /* is_file 1, UP: the data comes from a file in place of `from`, */
-    uint64_t offset;        /* as gpupool_upload_file has it */
+    int is_file, file;      /* is_file 1, UP: the data is in a file, in place of `from`: */
+    uint64_t offset;        /* the descriptor, and where it begins, as in gpupool_file_part */
     gpupool_ticket *ticket; /* receives a ticket; NULL: the call returns when all is done */
 } gpupool_transfer;
 
@@ -453,7 +457,8 @@ typedef struct gpupool_ring_stats {
    for the device: a call whose comment does not say so does not wait (but BYPASS frees as cudaFree
    does). */
 
-/* Of this thread's last failed call: its result, a sentence, and the verdict of E_OUT_OF_MEMORY. */
+/* Of this thread's last failed call: its result, a sentence, and the verdict of E_OUT_OF_MEMORY.
+   They are never NULL, and hold until the thread's next call that fails. */
 GPUPOOL_API gpupool_result gpupool_last_result(void);
 GPUPOOL_API const char *gpupool_last_error(void);
 GPUPOOL_API const gpupool_verdict *gpupool_last_verdict(void);
@@ -480,8 +485,8 @@ GPUPOOL_API void *gpupool_alloc_request(gpupool_arena *, const gpupool_request *
 /* Frees a block on the stream whose work used it last (rule 1). NULL is allowed. */
 GPUPOOL_API gpupool_result gpupool_free(gpupool_arena *, void *block, cudaStream_t);
 
-/* gpupool_free for CUDA's host functions: no CUDA call and no lock that is held long. The block's
-   stream work has come as far as the host function; recorded streams are waited for as ever. */
+/* gpupool_free for CUDA's host functions, on the stream that runs the function: no CUDA call and no
+   lock that is held long. Recorded streams are waited for as ever. */
 GPUPOOL_API gpupool_result gpupool_free_in_host_function(gpupool_arena *, void *block);
 
 /* Says that the work which is queued on this stream so far uses the block, too: after a free others
@@ -499,9 +504,9 @@ GPUPOOL_API gpupool_result gpupool_get_block(gpupool_arena *, const void *, gpup
 /* Gives idle chunks back to the source until at most keep_bytes stay reserved. Waits. */
 GPUPOOL_API gpupool_result gpupool_trim(gpupool_arena *, size_t keep_bytes);
 
-/* How large a request on this stream would succeed now, waits included; without what other arenas
-   could give back, and joining what several streams have freed. Sources that do not tell how much
-   they have left (MANAGED, PINNED, CUSTOM) count for what they have given. */
+/* How large a request on this stream would succeed now, waits included. It counts what all streams
+   have freed, and not what other arenas could give back. Sources that do not tell how much they
+   have left (MANAGED, PINNED, CUSTOM) count for what they have given. */
 GPUPOOL_API gpupool_result gpupool_get_available(gpupool_arena *, cudaStream_t, size_t *bytes);
 
 /* Sets the limit on reserved bytes; 0: none. If more is reserved, waits, and returns idle chunks;
@@ -529,11 +534,12 @@ GPUPOOL_API gpupool_result gpupool_write_json(gpupool_arena *, FILE *);
 /* Checks the arena's records. E_CUDA, with the invariant's name, if one is broken. */
 GPUPOOL_API gpupool_result gpupool_check(gpupool_arena *);
 
-/* Opens a scope on the stream, best before cudaStreamBeginCapture. What the stream allocates and
-   frees in the scope belongs to the graph until the release. E_ARGUMENT: the stream has a scope. */
+/* Opens a scope on the stream, before cudaStreamBeginCapture (in any mode). What the stream
+   allocates and frees in the scope belongs to the graph until the release. E_ARGUMENT: it has a
+   scope. */
 GPUPOOL_API gpupool_result gpupool_begin_capture(gpupool_arena *, cudaStream_t, gpupool_capture **);
 
-/* Closes the scope. The graph keeps its memory. */
+/* Closes the scope, before or after cudaStreamEndCapture. The graph keeps its memory. */
 GPUPOOL_API gpupool_result gpupool_end_capture(gpupool_capture *);
 
 /* Frees the graph's memory, blocks that are still live too. Waits. Call it when the graph and what
@@ -568,10 +574,10 @@ GPUPOOL_API gpupool_result gpupool_import(int device, const gpupool_exported *, 
 GPUPOOL_API gpupool_result gpupool_import_close(gpupool_imported *);
 
 /* In CUDA's shapes: memory of the current device's default arena, or the stream's device's; what is
-   in no arena goes to CUDA. cudaFree does not wait: its memory passes to others by a wait, in a
-   later allocation that would have to grow. On a capturing stream without a scope cudaMallocAsync
-   is CUDA's, and makes graph memory. cudaDeviceReset destroys the device's default arenas first,
-   with live blocks. GPUPOOL_REPLACE_CUDA_MALLOC gives CUDA's names to these. */
+   in no arena goes to CUDA. cudaFree does not wait: a later allocation that would have to grow
+   does, and then has the memory. On a capturing stream without a scope cudaMallocAsync is CUDA's,
+   and makes graph memory. cudaDeviceReset destroys the device's default arenas first, with live
+   blocks. GPUPOOL_REPLACE_CUDA_MALLOC gives CUDA's names to these. */
 GPUPOOL_API cudaError_t gpupool_cudaMalloc(void **pointer, size_t bytes);
 GPUPOOL_API cudaError_t gpupool_cudaFree(void *block);
 GPUPOOL_API cudaError_t gpupool_cudaMallocAsync(void **pointer, size_t bytes, cudaStream_t);
@@ -580,9 +586,9 @@ GPUPOOL_API cudaError_t gpupool_cudaDeviceReset(void);
 
 /* A ring cuts a transfer into pieces, which callers and the ring's workers copy side by side by way
    of pinned slots. It begins when the stream's earlier work has finished, and is complete when the
-   call, or the wait for its ticket, returns. But CUDA itself copies memory that it knows (pinned,
-   managed, device), and up to 64 KiB of other memory, in stream order: a copy on the device and a
-   small upload may then still be under way. E_CAPTURING on a capturing stream, which goes on. */
+   call, or the wait for its ticket, returns. Two kinds complete later, in stream order, as CUDA
+   copies them itself: without a ticket, a copy from device to device memory, and an upload of up to
+   64 KiB, whose source you may change at once. E_CAPTURING on a capturing stream, which goes on. */
 
 /* Makes a ring; it pins memory and starts workers when they are first needed. NULL config: the
    current device, and all defaults. The ring is NULL after a failure. */
@@ -600,11 +606,11 @@ GPUPOOL_API gpupool_result gpupool_download(gpupool_ring *, void *host_to, const
 /* Uploads a part of an open file, and waits for it: cached pages from the page cache, others by
    O_DIRECT where the file system has it. The descriptor's own offset stays. E_FILE: the file ends
    too early, or cannot be read at an offset (a pipe). Locks by fcntl that the process sets on the
-   file during the transfer may be lost; earlier ones are kept. */
+   file meanwhile may be lost; earlier ones are kept. With a ticket: gpupool_ring_transfer. */
 GPUPOOL_API gpupool_result gpupool_upload_file(gpupool_ring *, void *device_to,
                                                const gpupool_file_part *, cudaStream_t);
 
-/* Any transfer. With a ticket the call returns at once, and later work of the stream does not wait
+/* Any transfer. With a ticket the call returns at once, and LATER WORK OF THE STREAM DOES NOT WAIT
    for the transfer: wait for the ticket, then any stream may use the data. Until then leave source,
    destination and file alone. A ring without workers copies only while somebody waits. */
 GPUPOOL_API gpupool_result gpupool_ring_transfer(gpupool_ring *, const gpupool_transfer *);
@@ -638,6 +644,7 @@ static inline void *gpi_sites_alloc(gpupool_arena *arena, size_t bytes, cudaStre
        gpupool::allocator<char> scratch(arena, stream);  // thrust::cuda::par(scratch)
        thrust::device_vector<int, gpupool::allocator<int, gpupool::resource, thrust::device_ptr>>
        std::vector<int, gpupool::allocator<int, gpupool::host_resource>>      // PINNED or MANAGED
+           numbers(1000, {gpupool::host_resource(memory)});
 
    What fails throws gpupool::bad_alloc. In a file without exceptions an allocation that fails
    returns a null pointer, and an arena that could not be made owns nothing. A request for 0 bytes
@@ -688,8 +695,8 @@ struct stream {
     bool operator==(const stream &other) const noexcept { return handle == other.handle; }
 };
 
-/* Owns an arena. Its end destroys the arena, if no block is live: else the arena stays (E_IN_USE).
-   Can be moved, not copied. */
+/* Owns an arena; can be moved, not copied. Its end destroys the arena. Free all blocks before:
+   while one is live, the arena stays (E_IN_USE), and nothing says so. */
 struct arena : std::unique_ptr<gpupool_arena, decltype(&gpupool_arena_destroy)> {
     explicit arena(const gpupool_arena_config *config = nullptr)
         : unique_ptr(nullptr, gpupool_arena_destroy) {
@@ -709,7 +716,7 @@ typedef void gpi_of_device, gpi_of_both;
 #endif
 /* Refers to an arena, which must live longer. Meets cuda::mr's concepts and RMM's. Calls with a
    stream are gpupool_alloc_request and gpupool_free (rule 1). The others name none
-   (GPUPOOL_NO_STREAM): any stream may use the block at once, and must have done so before it goes.
+   (GPUPOOL_NO_STREAM): any stream may use the block at once, and has ended when it is deallocated.
    Alignment: a power of two; 0: a unit. Resources are equal if their arena is the same. */
 class resource {
     gpupool_arena *arena_;
@@ -2402,14 +2409,18 @@ static void gpi_stream_fold(gpupool_arena *arena, gpi_stream *s) {
     s->more_allocs = s->more_frees = 0;
 }
 
+/* The stream has freed so much that only a mark will tell finished. */
+static void gpi_stream_freshen(gpupool_arena *arena, gpi_stream *s, uint64_t units) {
+    if (s->kind != GPI_ORDINARY) return;
+    s->fresh_frees++;
+    s->fresh_units += units;
+    arena->streams.fresh_units += units;
+}
+
 /* Puts a free block that is not stitched into the list of the stream that freed it. */
 static void gpi_stream_put(gpupool_arena *arena, gpi_run *run, gpi_stream *s, uint64_t at) {
     run->by.freed_by = s;
-    if (s->kind == GPI_ORDINARY) {
-        s->fresh_frees++;
-        s->fresh_units += run->units;
-        arena->streams.fresh_units += run->units;
-    }
+    gpi_stream_freshen(arena, s, run->units);
     gpi_buddy_put(&arena->buddy, run, GPI_FREE, s->kind == GPI_NONE ? &arena->buddy.any : &s->list,
                   at);
 }
@@ -3200,7 +3211,10 @@ static void gpi_ladder_settle(gpupool_arena *arena, gpi_run *run, gpi_stream *s)
         gpi_ladder_put(arena, run, s, gpi_stream_issue(arena, s));
         return;
     }
-    if (s->kind != GPI_NONE) gpi_stream_add_use(arena, run, s, gpi_stream_issue(arena, s));
+    if (s->kind != GPI_NONE) {
+        gpi_stream_add_use(arena, run, s, gpi_stream_issue(arena, s));
+        gpi_stream_freshen(arena, s, gpi_block_units(run));
+    }
     graph = gpi_stream_graph_of(run);
     gpi_stream_wait_for_uses(arena, run, graph ? &graph->owned : &arena->streams.waiting);
 }
