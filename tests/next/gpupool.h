@@ -81,11 +81,11 @@ figures, and what would help. gpupool moves no live block, has no records in dev
 no thread but a ring's workers, and prints nothing unless asked.
 
 Five rules:
-1. ORDER. Free a block on the stream whose work used it last; that stream may get the memory again
-   at once. Has another stream used it, for whose work that one does not wait (by an event)? Then
-   gpupool_record_stream names the other one, after its last use and before the free. A block
-   allocated on A and first used on B: make B wait for A. Order means streams and events; a kernel
-   that learns by a flag in memory, or starts early, is outside of it.
+1. ORDER. Free a block on a stream that used it: that stream's later work may get the memory at
+   once. Name each other stream that used it, and for which that one does not wait by an event, by
+   gpupool_record_stream, after its last use and before the free: the memory is used again only
+   behind its work, too. A block allocated on A and first used on B: make B wait for A. Order means
+   streams and events; a kernel that learns by a flag in memory, or starts early, is outside of it.
 2. ENDS. Free blocks, destroy the arena, then (if ever) reset the device. CUDA gives the handle of a
    destroyed stream to a new one, which gpupool then takes for the old one: what the old stream
    freed goes to the new one at once, though the old one's work may still run. So, unless all work
@@ -482,15 +482,16 @@ GPUPOOL_API gpupool_arena *gpupool_get_default_arena(int device);
 GPUPOOL_API void *gpupool_alloc(gpupool_arena *, size_t bytes, cudaStream_t);
 GPUPOOL_API void *gpupool_alloc_request(gpupool_arena *, const gpupool_request *);
 
-/* Frees a block on the stream whose work used it last (rule 1). NULL is allowed. */
+/* Frees a block on a stream that used it (rule 1). NULL is allowed. */
 GPUPOOL_API gpupool_result gpupool_free(gpupool_arena *, void *block, cudaStream_t);
 
 /* gpupool_free for CUDA's host functions, on the stream that runs the function: no CUDA call and no
    lock that is held long. Recorded streams are waited for as ever. */
 GPUPOOL_API gpupool_result gpupool_free_in_host_function(gpupool_arena *, void *block);
 
-/* Says that the work which is queued on this stream so far uses the block, too: after a free others
-   get the memory when that has finished. E_CAPTURING on a capturing stream. */
+/* Says that work which is queued on this stream so far uses the block, too. After the free nobody,
+   the freeing stream included, uses the memory before that work has finished. E_CAPTURING on a
+   capturing stream. */
 GPUPOOL_API gpupool_result gpupool_record_stream(gpupool_arena *, const void *block, cudaStream_t);
 
 /* Says, to all arenas, that the stream is about to be destroyed (rule 2). What it freed may be used
@@ -548,9 +549,9 @@ GPUPOOL_API gpupool_result gpupool_release_capture(gpupool_capture *);
 
 /* Gives an arena's MAPPED memory back to the driver; blocks and addresses stay, for graphs too.
    Waits. Until gpupool_wake no work may touch the memory, requests and trim say E_ASLEEP, and frees
-   go on. A failure leaves the arena awake. E_IN_USE: a block is exported. What GPUPOOL_KEEP copies
-   lies in host memory. After waking the system may take that when it needs it; what it has not
-   taken makes the next sleep twice as fast. gpupool_trim gives it back at once. */
+   go on. A failure leaves the arena awake. E_UNSUPPORTED: it is not MAPPED. What GPUPOOL_KEEP
+   copies lies in host memory. After waking the system may take that when it needs it; what it has
+   not taken makes the next sleep twice as fast. gpupool_trim gives it back at once. */
 GPUPOOL_API gpupool_result gpupool_sleep(gpupool_arena *, gpupool_content);
 
 /* Gets memory again at the same addresses, all of it or, after a failure, none: then the arena
@@ -1920,6 +1921,13 @@ static gpi_run *gpi_buddy_join(gpi_buddy *buddy, gpi_run *left) {
 
 /* -- memory becomes free, and is taken -- */
 
+/* Whether a mark covers a free run of a stream, but not what the stream freed at `at`. If it joined
+   later frees again and again, it would never pass, and never serve another stream. */
+static int gpi_buddy_passes_sooner(const gpi_run *run, uint64_t at) {
+    const gpi_stream *s = run->list->stream;
+    return s && run->of.at <= s->mark_at && at > s->mark_at;
+}
+
 /* The neighbour that joins a run that becomes free; NULL: none. It is of the same list; or finished
    memory, which then waits for the stream's work again: at most as much as was freed (*most). */
 static gpi_run *gpi_buddy_mate(const gpi_buddy *buddy, const gpi_run *run, uint64_t *most) {
@@ -1930,7 +1938,7 @@ static gpi_run *gpi_buddy_mate(const gpi_buddy *buddy, const gpi_run *run, uint6
         if (buddy->is_apart && run->state == GPI_FREE &&
             gpi_buddy_chunk(buddy, side->unit) != gpi_buddy_chunk(buddy, run->unit))
             continue;
-        if (side->list == run->list) return side;
+        if (side->list == run->list && !gpi_buddy_passes_sooner(side, run->of.at)) return side;
         if (side->list != &buddy->any || side->units > *most) continue;
         *most -= side->units;
         return side;
@@ -5299,7 +5307,7 @@ static gpupool_result gpi_check_free(const gpupool_arena *arena, const gpi_run *
     while (filed && filed != run) filed = filed->next;
     GPI_MUST("B2 in its bin", filed);
     GPI_MUST("B2 joined", !right || right->state != run->state || right->list != run->list ||
-                              (arena->buddy.is_apart && run->state == GPI_FREE));
+                              (run->state == GPI_FREE && (arena->buddy.is_apart || s)));
     GPI_MUST("ST2", !s || run->of.at <= s->issued);
     return GPUPOOL_OK;
 }

@@ -26,7 +26,7 @@ measured() { # WORK: a time, memory of which most is live, no failure
                                 END { exit !ok }'
 }
 for work in random-1k-64 random-10k-64 random-10k-4096 trained thrice log-normal growing \
-    growing-64 drift server phases sync streams-4 beside-2 beside-4 threads-own threads-one \
+    growing-64 drift server phases handed sync streams-4 beside-2 beside-4 threads-own threads-one \
     threads-churn threads-address cudafree-loop; do
     holds "$work was measured: $(figures $work)" measured $work
 done

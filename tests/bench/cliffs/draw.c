@@ -185,6 +185,18 @@ int draw_phases(const cliffs_work *w, uint64_t seed, unsigned thread, cliffs_ops
     return 0;
 }
 
+/* Blocks that one stream allocates and another frees, eight at a time. */
+int draw_handed(const cliffs_work *w, uint64_t seed, unsigned thread, cliffs_ops *ops) {
+    enum { LIVE = 8 };
+    uint64_t random = start(seed, thread);
+    for (size_t i = 0; i < w->count; i++) {
+        if (i >= LIVE) add(ops, 0, i % LIVE, 1);
+        add(ops, between(&random, 64 * KIB, w->most), i % LIVE, 0);
+    }
+    for (size_t b = 0; b < LIVE && b < w->count; b++) add(ops, 0, b, 1);
+    return 0;
+}
+
 /* 64 requests under way: each gets a block a step for what it keeps, and one for the step alone;
    after 1 to 64 steps it ends, and another begins in its place. */
 int draw_server(const cliffs_work *w, uint64_t seed, unsigned thread, cliffs_ops *ops) {

@@ -5,7 +5,7 @@
 #include "cliffs.h"
 
 cliffs_draw draw_random, draw_thrice, draw_log_normal, draw_growing, draw_drift, draw_server,
-    draw_phases, draw_traces, draw_pairs, draw_churn, draw_loop;
+    draw_phases, draw_traces, draw_handed, draw_pairs, draw_churn, draw_loop;
 
 void ops_free(cliffs_ops *);
 uint64_t ops_live_peak(const cliffs_ops *, size_t done); /* bytes, of the first operations */

@@ -51,6 +51,8 @@ const cliffs_work cliffs_works[] = {
     {RECORDED("streams-4", "GPT-2 spread over 4 streams", "gpt2var"), .streams = 4},
     {RECORDED("beside-2", "2 programs side by side", "resnet50 gnn"), .streams = 2},
     {RECORDED("beside-4", "4 programs side by side", "resnet50 gnn convnext frcnn"), .streams = 4},
+    {.id = "handed", .words = "allocated on A, freed on B", .draw = draw_handed,
+     .count = 20000, .most = 4 * MIB, .streams = 2, .threads = 1},
     {EIGHT("threads-own", "8 threads, 8 streams, 4 KiB", draw_pairs, 50000, 4 * KIB)},
     {EIGHT("threads-one", "8 threads, one stream, 4 KiB", draw_pairs, 50000, 4 * KIB), .shared = 1},
     {EIGHT("threads-churn", "8 threads churn to 1 MiB", draw_churn, 50000, MIB)},

@@ -233,6 +233,29 @@ static void made_and_read(void) {
     kit_close(arena);
 }
 
+/* One stream allocates, another frees, for ever: what the second has freed serves the first again
+   and again. So it does requests without a stream. */
+static void handed_on(void) {
+    for (int with_stream = 0; with_stream < 2; with_stream++) {
+        gpupool_arena_config config = kit_config(GPUPOOL_SOURCE_MAPPED, 0);
+        unsigned random = 1;
+        arena = kit_create(&config);
+        for (int i = 0; i < 4000; i++) {
+            size_t bytes = 64 * KIB + (random >> 8) % (4 * MIB);
+            void *block = gpupool_alloc(arena, bytes, with_stream ? A : GPUPOOL_NO_STREAM);
+            CHECK(block);
+            kit_follow(B, A);
+            kit_write(block, 64, B, i);
+            kit_free(arena, block, B);
+            CHECK_EQ(cudaStreamSynchronize(B), cudaSuccess);
+            random = random * 1103515245u + 12345u;
+        }
+        CHECK(kit_stats(arena).reserved.peak <= 24 * MIB);
+        host_never_waited();
+        kit_close(arena);
+    }
+}
+
 int main(void) {
     KIT_TEST(own_memory_at_once);
     KIT_TEST(others_memory_behind_a_mark);
@@ -245,5 +268,6 @@ int main(void) {
     KIT_TEST(recorded_small);
     KIT_TEST(freed_on_the_recorded_stream);
     KIT_TEST(made_and_read);
+    KIT_TEST(handed_on);
     return check_finish();
 }
