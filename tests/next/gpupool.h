@@ -3198,7 +3198,10 @@ static gpupool_result gpi_stitch_make(gpi_ask *ask, uint64_t most, gpi_run **run
 
    Read first: gpi_ladder_climb, gpi_ladder_free, gpi_ladder_poll. */
 
-enum { GPI_QUIET = 16 }; /* frees for which marks that have not passed are not asked again */
+enum {
+    GPI_QUIET = 16,  /* frees for which marks that have not passed are not asked again */
+    GPI_SHORT = 1024 /* frees for which memory counts as short, and each is marked */
+};
 
 /* -- a freed block finds its place -- */
 
@@ -3495,7 +3498,8 @@ static int gpi_ladder_wants_freed(const gpi_ask *ask) {
 static gpupool_result gpi_ladder_climb(gpi_ask *ask, gpi_run **run) {
     gpupool_arena *arena = ask->arena;
     uint64_t began = 0, quiet_until = arena->streams.quiet_until;
-    int has_waited = 0;
+    const gpi_chunks *chunks = &arena->chunks;
+    int has_waited = 0, is_short;
     gpupool_result result;
     for (;;) {
         result = gpi_arena_ready(arena);
@@ -3509,9 +3513,13 @@ static gpupool_result gpi_ladder_climb(gpi_ask *ask, gpi_run **run) {
             quiet_until = 0; /* the lock may have been open */
             continue;
         }
-        if (gpi_ladder_poll(arena)) continue;
-        if (arena->streams.position < arena->short_until)
-            arena->streams.quiet_until = arena->streams.position + GPI_QUIET;
+        is_short = arena->streams.position < arena->short_until;
+        if (gpi_ladder_poll(arena)) {
+            if (is_short && ask->need * GPI_UNIT > gpi_less(chunks->limit, chunks->reserved.now))
+                GPI_SET(&arena->short_until, arena->streams.position + GPI_SHORT);
+            continue; /* without the marks the host would have had to wait: they go on */
+        }
+        if (is_short) arena->streams.quiet_until = arena->streams.position + GPI_QUIET;
         if (ask->owner->kind == GPI_ORDINARY &&
             gpi_driver_is_capturing(&arena->driver, ask->handle))
             return gpi_driver_capturing();
@@ -3523,7 +3531,7 @@ static gpupool_result gpi_ladder_climb(gpi_ask *ask, gpi_run **run) {
         }
         result = gpi_ladder_extend(ask, run);
         if (result == GPUPOOL_E_OUT_OF_MEMORY) {
-            GPI_SET(&arena->short_until, arena->streams.position + 1024);
+            GPI_SET(&arena->short_until, arena->streams.position + GPI_SHORT);
             if (!began) {
                 gpi_stream_flush_all(arena, 0);
                 gpi_stream_mark(arena, ask->owner, ask->handle);

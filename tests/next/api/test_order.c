@@ -256,6 +256,22 @@ static void handed_on(void) {
     }
 }
 
+/* Two streams have all the memory that the limit allows in turn. Once marks serve them, the host
+   waits no more, however long that goes on. */
+static void to_and_fro(void) {
+    uint64_t waits = 0;
+    arena = kit_open(2 * MIB);
+    for (int i = 0; i < 4000; i++) {
+        void *block = gpupool_alloc(arena, 2 * MIB, i % 2 ? A : B);
+        CHECK(block);
+        kit_free(arena, block, i % 2 ? A : B);
+        CHECK_EQ(cudaDeviceSynchronize(), cudaSuccess);
+        if (i == 10) waits = kit_stats(arena).host_waits;
+    }
+    CHECK_EQ(kit_stats(arena).host_waits, waits);
+    kit_close(arena);
+}
+
 int main(void) {
     KIT_TEST(own_memory_at_once);
     KIT_TEST(others_memory_behind_a_mark);
@@ -269,5 +285,6 @@ int main(void) {
     KIT_TEST(freed_on_the_recorded_stream);
     KIT_TEST(made_and_read);
     KIT_TEST(handed_on);
+    KIT_TEST(to_and_fro);
     return check_finish();
 }
