@@ -18,8 +18,8 @@ static size_t bytes_of(int round) { return (size_t)(round % 7 + 1) * 3 * MIB; }
 /* The same kernels' mark says which round wrote, and which side. */
 static word mark_of(int round, int side) { return ((word)round << 1 | (word)side) << 32; }
 
-/* ---- what differs between the editions: in the third one an export is the caller's descriptor, and
-   nothing counts it ---- */
+/* ---- what differs between the editions: in the third one an export is the caller's descriptor,
+   and nothing counts it ---- */
 
 #if GPUPOOL_NEXT
 #define OWN_CHUNK GPUPOOL_OWN_CHUNK

@@ -527,7 +527,8 @@ static std::vector<void *> fill_device() {
 static void expect_no_waking(const way &how, const gpupool_stats &asleep) {
     size_t free_before = free_bytes();
     CHECK(wake(how) == GPUPOOL_E_OUT_OF_MEMORY);
-    for (const char *words : {"others", "hold the rest"}) CHECK(strstr(gpupool_last_error(), words));
+    for (const char *words : {"others", "hold the rest"})
+        CHECK(strstr(gpupool_last_error(), words));
     printf("%s\n", gpupool_last_error());
     gpupool_stats stats = kit_stats(pool);
     CHECK(ASLEEP(stats) == ASLEEP(asleep) && stats.reserved.now == 0);

@@ -105,8 +105,8 @@ static void after_a_wait_without_stitches() {
     is_right(rounds(1, AFTER_WAIT, "after griddepcontrol.wait"));
 }
 
-/* What the header allows with config.no_stitch alone, and the third edition not at all: memory that changes hands inside
-   running kernels, which see to the order themselves. */
+/* What the header allows with config.no_stitch alone, and the third edition not at all: memory that
+   changes hands inside running kernels, which see to the order themselves. */
 static void after_a_flag_without_stitches() {
     is_right(rounds(1, AFTER_FLAG, "after a flag in memory"));
 }

@@ -72,7 +72,7 @@ static void each_declared(int (*has)(const char *function)) {
     if (!CHECK(header)) return;
     while (fgets(line, sizeof line, header)) {
         end = strncmp(line, "GPUPOOL_API ", 12) ? NULL : strchr(line, '(');
-        if (!end) continue;
+        if (!end || end[-1] == '*') continue; /* not the definition `(gpupool_alloc)(` */
         *end = 0;
         name = strrchr(line, ' ') + 1;
         name += *name == '*';

@@ -215,8 +215,8 @@ static void freed_on_the_recorded_stream(void) {
     kit_close(arena);
 }
 
-/* What one stream makes, another reads, and the first frees: once the reader has read, the memory is
-   the maker's again, though no mark is behind its free. */
+/* What one stream makes, another reads, and the first frees: once the reader has read, the memory
+   is the maker's again, though no mark is behind its free. */
 static void made_and_read(void) {
     gpupool_arena_config config = kit_config(GPUPOOL_SOURCE_MAPPED, 0);
     arena = kit_create(&config);

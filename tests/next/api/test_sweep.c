@@ -271,7 +271,8 @@ enum { MAPPED = GPUPOOL_SOURCE_MAPPED, ANY = GPUPOOL_SOURCE_BYPASS }; /* the las
     ROW(cudaDeviceReset, any, uses_device_2, MAPPED, resets()) \
     ROW(ring_create, any, NULL, MAPPED, create_ring()) \
     ROW(ring_destroy, any, has_made_ring, MAPPED, destroy_ring()) \
-    ROW(upload, any, large_is_empty, MAPPED, gpupool_upload(ring, blocks[LARGE].at, sent, SENT, A)) \
+    ROW(upload, any, large_is_empty, MAPPED, \
+        gpupool_upload(ring, blocks[LARGE].at, sent, SENT, A)) \
     ROW(upload, small, NULL, MAPPED, gpupool_upload(ring, blocks[LARGE].at, sent, 100, A)) \
     ROW(download, any, NULL, MAPPED, downloads()) \
     ROW(upload_file, any, large_is_empty, MAPPED, \
