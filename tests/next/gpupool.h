@@ -815,7 +815,7 @@ struct allocator : gpi_elements<std::is_base_of<host_resource, Memory>() || size
 
    S1  A lock's word is 0: open, 1: held, 2: held, and threads may sleep on it.
    S2  Records lie in one region of addresses for each arena. They never move and stay mapped as
-   long as the arena exists, so that a thread without a lock may read a record that is spare by now.
+       long as the arena exists, so that a thread without a lock may read a record that is spare.
    S3  Pages that a fork wipes tell a child that it is one (O17).
 
    Read first: gpi_system_lock, gpi_region, gpi_system_fail. */
@@ -1101,14 +1101,13 @@ GPUPOOL_API const char *gpupool_result_name(gpupool_result result) {
        recorded in the capture, a wait for a capturing stream, and a wait of a capturing stream for
        an event from outside. Whoever makes such a call asks first whether the stream captures.
    D2  Which calls may block, measured on an H100 (driver 580): calls that name a stream or wait,
-   and cuEventCreate, block while a launch queue is full. cuMemCreate, Map, SetAccess, Unmap,
-   Release, AddressReserve, AddressFree, cuEventQuery and cuStreamIsCapturing do not. So the first
-   group is called without the arena's lock.
-
+       and cuEventCreate, block while a launch queue is full. cuMemCreate, Map, SetAccess, Unmap,
+       Release, AddressReserve, AddressFree, cuEventQuery and cuStreamIsCapturing do not. So the
+       first group is called without the arena's lock.
    D3  With no context current, or another, all calls on mapped memory work, and all calls on an
-   event or a stream of its own handle; not those on default streams, nor cuEventCreate (seen on
-   CUDA 13.0). Nor do cuEventRecord and cuStreamWaitEvent need relaxed mode: they end no capture of
-   another stream.
+       event or a stream of its own handle; not those on default streams, nor cuEventCreate (seen
+       on CUDA 13.0). Nor do cuEventRecord and cuStreamWaitEvent need relaxed mode: they end no
+       capture of another stream.
 
    Read first: GPI_CALLS, GPI_TELL, GPI_VISIT, gpi_driver_wait. */
 
@@ -1506,8 +1505,8 @@ static void gpi_counter_fold(gpupool_counter *counter, gpi_part *part) {
    neighbour is a buddy, not only the one at a power-of-two address. This section also has the
    arena's structs, since all later sections share them; a comment says which section writes which.
 
-       addresses:  [chunk][chunk][ no memory ][chunk][ ............ ][ addresses for stitches
-   ........ ] runs:       LIVE FREE OUT  EMPTY       FREE    EMPTY            LIVE(stitched)  SPACE
+       addresses:  [chunk][chunk][ no memory ][chunk][ ....... ][ addresses for stitches .... ]
+       runs:        LIVE FREE OUT  EMPTY       FREE    EMPTY       LIVE (stitched)  SPACE
 
    Units count from the arena's first address. MAPPED arenas reserve all addresses once; the chunks
    of other sources have units of the same space, and lie elsewhere (gpi_address).
@@ -1515,7 +1514,7 @@ static void gpi_counter_fold(gpupool_counter *counter, gpi_part *part) {
    B1  Runs are side by side, without gaps. Each unit is in one run; run->right->left == run.
    B2  A run that is FREE, EMPTY or SPACE is in the bin of its size in `list`, and in no other. The
        neighbours of such a run are not of the same state and list (but across chunks that are no
-       neighbours in memory).
+       neighbours in memory, and where a mark covers one and not the other).
    B3  cells[granule].first is the leftmost run that starts in the granule; `starts` has a bit for
        each granule where one starts.
    B4  Live blocks are in the index by address. A thread without a lock may read address, hash_next
@@ -3846,9 +3845,10 @@ static void gpi_report_open(void); /* both: REPORT */
 
    O7   begin_capture sets a stream's scope under the stream's lock, where both fast paths ask it.
    O14  The mailbox has blocks that host functions freed. Whoever takes the arena's lock to
-   allocate, free or report empties it. Until then `attention` keeps others from the fast paths, so
-   that no peak is lost. O15  A block's `cache` is published last. Whoever finds the block without
-   the arena's lock believes what it says only under that cache's lock.
+        allocate, free or report empties it. Until then `attention` keeps others from the fast
+        paths, so that no peak is lost.
+   O15  A block's `cache` is published last. Whoever finds the block without the arena's lock
+        believes what it says only under that cache's lock.
 
    Read first: gpi_alloc_cached, gpi_alloc_slow, gpi_free_cached, gpi_free_slow. */
 
@@ -4409,9 +4409,8 @@ GPUPOOL_API gpupool_result gpupool_release_capture(gpupool_capture *capture) {
 
    L1  An arena's struct lies in pages of its own that a fork wipes (O17), and stays readable and in
        the list when the arena is destroyed: magic tells. The next arena uses it again.
-   L2  The process's lock is held only to find an arena and count a visitor in. Destroy takes an
-       arena from the list when it has no visitors, and visitors pass by one that is being
-   destroyed.
+   L2  The process's lock is held only to find an arena and count a visitor in. Destroy goes on when
+       the arena has no visitors; visitors pass by an arena that is being destroyed.
 
    Read first: gpi_life_open, gpupool_arena_destroy, gpi_life_visit. */
 
