@@ -74,30 +74,35 @@ A request of stream 1 is served by the first of these that can:
 
 This is a buddy system, generalised: a block takes its exact number of units, and any neighbour is a
 buddy. A plain one rounds up to powers of two and needs 1.2 to 1.8 times the live memory in recorded
-PyTorch runs (make demo). To learn that freed memory has finished, gpupool records events now and
-then, behind frees (marks), and asks for them later. Stitching has a budget, so that a program whose
-sizes never come again grows instead of mapping for ever. When all fails, a verdict says why in
-figures, and what would help. gpupool moves no live block, has no records in device memory, starts
-no thread but a ring's workers, and prints nothing unless asked.
+PyTorch runs (make demo). To learn that freed memory has finished, gpupool records events behind
+frees (marks) and asks for them later: none while one stream uses the arena, few while memory is
+plenty, at most one a free. Stitching has a budget, so that a program whose sizes never come again
+grows instead of mapping for ever. When all fails, a verdict says why in figures, and what would
+help. gpupool moves no live block, has no records in device memory, starts no thread but a ring's
+workers, and prints nothing unless asked.
 
 Five rules:
-1. ORDER. Free a block on a stream that used it: that stream's later work may get the memory at
-   once. Name each other stream that used it, and for which that one does not wait by an event, by
-   gpupool_record_stream, after its last use and before the free: the memory is used again only
-   behind its work, too. A block allocated on A and first used on B: make B wait for A. Order means
-   streams and events; a kernel that learns by a flag in memory, or starts early, is outside of it.
+1. ORDER. A block allocated on A and first used on B: make B wait for A, by an event. Free a block
+   on a stream that used it: that stream's later work may get the memory at once. Has another stream
+   used it, too, for whose last use the freeing stream does not wait by an event? Then call
+   gpupool_record_stream for the other one, after that use and before the free: the memory is used
+   again only behind that work. (A consumer that waited for the producer, and frees: nothing to
+   record.) Order means streams and events; a kernel that learns by a flag in memory, or starts
+   early, is outside of it.
 2. ENDS. Free blocks, destroy the arena, then (if ever) reset the device. CUDA gives the handle of a
    destroyed stream to a new one, which gpupool then takes for the old one: what the old stream
    freed goes to the new one at once, though the old one's work may still run. So, unless all work
-   of the stream has finished before cudaStreamDestroy, gpupool must be told:
+   of a stream that gpupool has met has finished before cudaStreamDestroy, gpupool must be told.
+   Its live blocks stay, and are freed on another stream. It is told:
      - by gpupool_retire_stream before cudaStreamDestroy, which does not wait; or
      - by a file with GPUPOOL_REPLACE_CUDA_MALLOC, where cudaStreamDestroy is a macro that does it
        (and cudaDeviceReset one that first destroys the device's default arenas); or
      - by GPUPOOL_STREAM_CHECK, which asks CUDA for the stream's id in each call, in 65 ns: for
        programs whose libraries destroy streams with work under way, as cuda::stream and RMM's do.
-3. GRAPHS. What a graph uses is allocated in a scope (gpupool_begin_capture), or lives as long as
-   the graph. Release the scope when the graph and what was instantiated from it are gone. On a
-   capturing stream without a scope a request gets only memory at hand, or E_CAPTURING.
+3. GRAPHS. Memory that a graph uses is allocated in a scope (gpupool_begin_capture) on its stream,
+   and kept until the scope is released; or it is a block that you free after the graph is gone.
+   Release the scope when the graph and what was instantiated from it are destroyed. A capturing
+   stream without a scope gets memory that is free already, or E_CAPTURING.
 4. CALLBACKS. on_map, on_unmap, chunk_alloc and chunk_free call nothing of gpupool, throw nothing,
    and take no lock that a thread may hold while it calls gpupool (an interpreter's lock).
    on_out_of_memory runs in the request's thread, and no lock is held: it may free and allocate. It
@@ -105,9 +110,11 @@ Five rules:
    gpupool_free_in_host_function.
 5. CALLS. Any thread, any time, except during destroy. A failed call changes nothing that you can
    see. Device, context and last CUDA error stay. The host waits for the device only in trim, a
-   lowered limit, sleep, wake, release, destroy and a ring's transfers, and, unless the request says
-   GPUPOOL_NO_WAIT, in an allocation: where it finds no memory otherwise, or would have to grow
-while what gpupool_cudaFree freed may still be in use. A thread may wait 0.1 ms while another maps.
+   lowered limit, sleep, wake, release, destroy and a ring's transfers; and in an allocation that
+   finds no memory otherwise, or that would have to grow while what gpupool_cudaFree freed may still
+   be in use. With GPUPOOL_NO_WAIT no allocation waits. A thread may wait 0.1 ms while another maps.
+   An arena grows before it makes a stream wait. A host that queues work far ahead of the device
+   needs a limit: there streams wait for each other's memory on the device.
 
 Options, macros before the include: values are in OPTIONS.
     in one file    GPUPOOL_IMPLEMENTATION
@@ -124,12 +131,14 @@ Words. E_FILE stands for GPUPOOL_E_FILE, MAPPED for GPUPOOL_SOURCE_MAPPED, and s
     block       what gpupool_alloc returns; live until it is freed
     chunk       memory that the arena got from its source in one call
     reserved    bytes of all chunks of an arena; what a limit is about
-    pending     of freed memory: work that was queued before the free may still use it; and what
-lies beside it and has become one piece with it finished    of freed memory: no work uses it any
-more, so any stream may have it (list ANY) idle        of a chunk: all of it is finished free memory
+    pending     of freed memory: work that was queued before the free may still use it. Finished
+                memory beside it that it has joined counts, too
+    finished    of freed memory: no work uses it any more, so any stream may have it
+    idle        of a chunk: all of it is finished free memory
     stitch      a second range of addresses, mapped over free memory of several chunks for one block
     scope       what gpupool_begin_capture opens: memory for a graph, until gpupool_release_capture
     label       a text of your request that groups blocks in reports and verdicts
+    verdict     why an allocation found no memory: figures, a cause, a sentence, and what helps
     ticket      the number of a ring's transfer, to wait for it later
     broken      of an arena or ring: a CUDA call failed that must not. Requests return E_CUDA with
                 the first cause; frees and destroy work
@@ -311,9 +320,9 @@ typedef struct gpupool_mapping { /* for on_map and on_unmap: a whole chunk, or a
 
 /* Figures of one moment, in bytes. missing: raise the limit by so much, and the identical request
    succeeds; 0: raising it does not help, or not alone. device_missing: what the device lacks for
-   it. to_free: blocks of at least so much must be freed, and their work finish; 0: enough is free,
-   but not in one piece, so that it depends on which. largest: a request on the same stream for this
-   much succeeds, even with NO_WAIT. limit: 0 is none. */
+   it. to_free: at least so much must be freed, and its work finish (it need not be enough); 0:
+   enough is free, but not in one piece, so that it depends on which blocks. largest: a request on
+   the same stream for this much succeeds, even with NO_WAIT. limit: 0 is none. */
 typedef struct gpupool_verdict {
     gpupool_cause cause;
     uint64_t asked, missing, device_missing, to_free, largest;
@@ -382,7 +391,7 @@ typedef struct gpupool_counter {
 /* Sizes in bytes. Of now, and the peaks of four:
        requested, allocated   live blocks: as asked for, and in whole units
        reserved               chunks
-       pending                freed, and not known to be finished
+       pending                freed, and not known to be finished, or kept by graphs
        blocks, free_blocks    live blocks; runs of free memory
        chunks, stitches       that there are
        limit                  on reserved bytes; 0: none
@@ -511,8 +520,9 @@ GPUPOOL_API gpupool_result gpupool_trim(gpupool_arena *, size_t keep_bytes);
 GPUPOOL_API gpupool_result gpupool_get_available(gpupool_arena *, cudaStream_t, size_t *bytes);
 
 /* Sets the limit on reserved bytes; 0: none. If more is reserved, waits, and returns idle chunks;
-   what live blocks keep above the limit stays. As text: "12GiB", "80%" of the device, or "-2GiB",
-   all of the device but that; units B, K M G T or KiB .. (1024), KB .. (1000). */
+   what live blocks keep above the limit stays until trim or the next such call. As text: "12GiB",
+   "80%" of the device, or "-2GiB", all of the device but that; units B, K M G T or KiB .. (1024),
+   KB .. (1000). */
 GPUPOOL_API gpupool_result gpupool_set_limit(gpupool_arena *, size_t bytes);
 GPUPOOL_API gpupool_result gpupool_set_limit_text(gpupool_arena *, const char *text);
 
@@ -536,8 +546,8 @@ GPUPOOL_API gpupool_result gpupool_write_json(gpupool_arena *, FILE *);
 GPUPOOL_API gpupool_result gpupool_check(gpupool_arena *);
 
 /* Opens a scope on the stream, before cudaStreamBeginCapture (in any mode). What the stream
-   allocates and frees in the scope belongs to the graph until the release. E_ARGUMENT: it has a
-   scope. */
+   allocates or frees in the scope, blocks from outside too, belongs to the graph until the release.
+   A stream that joins the capture needs a scope of its own. E_ARGUMENT: the stream has a scope. */
 GPUPOOL_API gpupool_result gpupool_begin_capture(gpupool_arena *, cudaStream_t, gpupool_capture **);
 
 /* Closes the scope, before or after cudaStreamEndCapture. The graph keeps its memory. */
@@ -587,8 +597,8 @@ GPUPOOL_API cudaError_t gpupool_cudaDeviceReset(void);
 
 /* A ring cuts a transfer into pieces, which callers and the ring's workers copy side by side by way
    of pinned slots. It begins when the stream's earlier work has finished, and is complete when the
-   call, or the wait for its ticket, returns. Two kinds complete later, in stream order, as CUDA
-   copies them itself: without a ticket, a copy from device to device memory, and an upload of up to
+   call, or the wait for its ticket, returns. Without a ticket two kinds are complete only in stream
+   order, since CUDA copies them itself: a copy from device to device memory, and an upload of up to
    64 KiB, whose source you may change at once. E_CAPTURING on a capturing stream, which goes on. */
 
 /* Makes a ring; it pins memory and starts workers when they are first needed. NULL config: the
@@ -750,7 +760,8 @@ class resource {
     bool operator!=(const resource &other) const noexcept { return !(*this == other); }
 };
 
-/* The resource of an arena whose source is PINNED or MANAGED: the host may use the memory too. */
+/* The resource of an arena whose source must be PINNED or MANAGED, which nobody checks: the host may
+   use the memory, too. */
 struct host_resource : resource {
     typedef gpi_of_both default_queries;
     explicit host_resource(const resource &of) noexcept : resource(of) {}
