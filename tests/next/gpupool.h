@@ -760,8 +760,8 @@ class resource {
     bool operator!=(const resource &other) const noexcept { return !(*this == other); }
 };
 
-/* The resource of an arena whose source must be PINNED or MANAGED, which nobody checks: the host may
-   use the memory, too. */
+/* The resource of an arena whose source must be PINNED or MANAGED, which nobody checks: the host
+   may use the memory, too. */
 struct host_resource : resource {
     typedef gpi_of_both default_queries;
     explicit host_resource(const resource &of) noexcept : resource(of) {}
