@@ -1341,6 +1341,12 @@ static void gpi_driver_drop(const gpi_driver *driver, CUevent *event) {
     *event = NULL;
 }
 
+/* Not under the arena's lock. A failure leaves NULL, and is none of the call. */
+static void gpi_driver_make_event(gpi_driver *driver, CUcontext context, CUevent *event) {
+    GPI_VISIT(driver, context);
+    if (driver->event_create(event, CU_EVENT_DISABLE_TIMING) != CUDA_SUCCESS) *event = NULL;
+}
+
 /* Records the stream's event, and makes it first if there is none. O2: if a capture began in
    between, the event is part of a graph, and a query would end the capture: it is thrown away
    unasked. Not under the arena's lock. */
@@ -1646,6 +1652,8 @@ struct gpi_stream {    /* (STREAM) */
     uint64_t issued, passed; /* positions: last given; finished */
     CUevent event; /* recorded behind all frees up to mark_at; NULL: none, or a thread records it */
     uint64_t mark_at;
+    CUevent older; /* the mark before, not recorded anew until it has passed; up to older_at */
+    uint64_t older_at;
     int users; /* threads that record the event, or wait for it, lock open */
     uint64_t fresh_frees, fresh_units; /* freed since the last mark */
     gpi_run *owned;                    /* GRAPH: live and waiting blocks that belong to it */
@@ -1931,11 +1939,12 @@ static gpi_run *gpi_buddy_join(gpi_buddy *buddy, gpi_run *left) {
 
 /* -- memory becomes free, and is taken -- */
 
-/* Whether a mark covers a free run of a stream, but not what the stream freed at `at`. If it joined
-   later frees again and again, it would never pass, and never serve another stream. */
-static int gpi_buddy_passes_sooner(const gpi_run *run, uint64_t at) {
-    const gpi_stream *s = run->list->stream;
-    return s && run->of.at <= s->mark_at && at > s->mark_at;
+/* Whether a mark covers what a stream freed at one position, and not what it freed at the other. If
+   the one joined later frees again and again, it would never pass, and never serve another stream.
+ */
+static int gpi_buddy_passes_apart(const gpi_stream *s, uint64_t x, uint64_t y) {
+    return s &&
+           ((x <= s->mark_at) != (y <= s->mark_at) || (x <= s->older_at) != (y <= s->older_at));
 }
 
 /* The neighbour that joins a run that becomes free; NULL: none. It is of the same list; or finished
@@ -1948,7 +1957,9 @@ static gpi_run *gpi_buddy_mate(const gpi_buddy *buddy, const gpi_run *run, uint6
         if (buddy->is_apart && run->state == GPI_FREE &&
             gpi_buddy_chunk(buddy, side->unit) != gpi_buddy_chunk(buddy, run->unit))
             continue;
-        if (side->list == run->list && !gpi_buddy_passes_sooner(side, run->of.at)) return side;
+        if (side->list == run->list &&
+            !gpi_buddy_passes_apart(run->list->stream, side->of.at, run->of.at))
+            return side;
         if (side->list != &buddy->any || side->units > *most) continue;
         *most -= side->units;
         return side;
@@ -2198,6 +2209,7 @@ static void gpi_stream_close(gpupool_arena *arena) {
         next = s->next;
         if (s->kind != GPI_ORDINARY) continue;
         if (s->event) gpi_driver_drop(&arena->driver, &s->event);
+        if (s->older) gpi_driver_drop(&arena->driver, &s->older);
         GPUPOOL_FREE(s);
     }
     arena->streams.all_streams = NULL;
@@ -2254,21 +2266,32 @@ static void gpi_stream_pass(gpupool_arena *arena, gpi_stream *s, uint64_t at) {
     for (; each; each = s ? NULL : each->next) gpi_stream_finish(arena, each);
 }
 
-/* Asks the marks under way, but those that a thread records again. */
-static void gpi_stream_poll(gpupool_arena *arena) {
+/* Asks a stream's marks under way, the older one first, but for one that a thread records. */
+static void gpi_stream_ask(gpupool_arena *arena, gpi_stream *s) {
     CUstreamCaptureMode mode = CU_STREAM_CAPTURE_MODE_RELAXED;
-    gpi_stream *s = arena->streams.all_streams;
-    CUresult error;
-    int asked = 0;
-    for (; s && !arena->broken; s = s->next) {
-        if (gpi_stream_marked(arena, s) <= gpi_stream_done(arena, s)) continue;
-        if (!asked++) arena->driver.exchange(&mode);
-        error = arena->driver.event_query(s->event);
-        if (error == CUDA_ERROR_NOT_READY) continue;
-        if (error == CUDA_SUCCESS) gpi_stream_pass(arena, s, s->mark_at);
-        else if (GPI_TOLD(&arena->driver, event_query, error)) gpi_arena_break(arena); /* O11 */
+    CUresult error = CUDA_SUCCESS;
+    int i;
+    arena->driver.exchange(&mode);
+    for (i = 0; i < 2 && error == CUDA_SUCCESS; i++) {
+        CUevent event = i ? s->event : s->older;
+        uint64_t at = i ? s->mark_at : s->older_at;
+        if (!event || at <= gpi_stream_done(arena, s)) continue;
+        error = arena->driver.event_query(event);
+        if (error == CUDA_SUCCESS) gpi_stream_pass(arena, s, at);
     }
-    if (asked) arena->driver.exchange(&mode);
+    arena->driver.exchange(&mode);
+    if (error != CUDA_ERROR_NOT_READY && GPI_TOLD(&arena->driver, event_query, error))
+        gpi_arena_break(arena); /* O11 */
+}
+
+static int gpi_stream_is_under_way(const gpupool_arena *arena, const gpi_stream *s) {
+    return gpi_max(gpi_stream_marked(arena, s), s->older_at) > gpi_stream_done(arena, s);
+}
+
+static void gpi_stream_poll(gpupool_arena *arena) {
+    gpi_stream *s = arena->streams.all_streams;
+    for (; s && !arena->broken; s = s->next)
+        if (gpi_stream_is_under_way(arena, s)) gpi_stream_ask(arena, s);
 }
 
 /* -- marks -- */
@@ -2282,18 +2305,30 @@ static void gpi_stream_forget_fresh(gpupool_arena *arena, gpi_stream *s) {
    call under way. O1: the position is noted before the lock opens, and what is freed meanwhile has
    none. */
 static gpupool_result gpi_stream_mark(gpupool_arena *arena, gpi_stream *s, cudaStream_t handle) {
-    uint64_t at = s->issued;
-    CUevent event = s->event;
+    int is_short = arena->streams.position < arena->short_until;
+    uint64_t at = s->issued, done;
+    CUevent event, older = s->older;
     gpupool_result result;
     gpi_stream_forget_fresh(arena, s);
     if (s->kind != GPI_ORDINARY || s->users || at <= gpi_stream_marked(arena, s)) return GPUPOOL_OK;
+    if (!is_short && gpi_stream_is_under_way(arena, s)) gpi_stream_ask(arena, s);
+    done = gpi_stream_done(arena, s);
+    event = s->event;
+    if (event && older && s->mark_at > done && s->older_at <= done) { /* it is the older one now */
+        event = older;
+        s->older = s->event;
+        s->older_at = s->mark_at;
+    }
     s->users++;
     s->event = NULL;
     gpi_arena_open(arena);
     result = gpi_driver_mark(&arena->driver, s->context, &event, handle);
+    if (!older)
+        gpi_driver_make_event(&arena->driver, s->context, &older); /* at once: it may block */
     gpi_arena_close(arena);
     s->users--;
     s->event = event;
+    if (!s->older) s->older = older;
     if (!event) s->mark_at = 0;
     if (result != GPUPOOL_OK) return result;
     s->mark_at = gpi_max(s->mark_at, at);

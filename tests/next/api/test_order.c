@@ -272,6 +272,27 @@ static void to_and_fro(void) {
     kit_close(arena);
 }
 
+/* The reader's mark moves with each use that is recorded, and the host waits only now and then: what
+   the older mark covers passes all the same. */
+static void marks_that_move(void) {
+    gpupool_arena_config config = kit_config(GPUPOOL_SOURCE_MAPPED, 0);
+    unsigned random = 1;
+    arena = kit_create(&config);
+    for (int i = 0; i < 4000; i++) {
+        void *block = gpupool_alloc(arena, 1 + (random >> 8) % 2000000, A);
+        CHECK(block);
+        kit_follow(B, A);
+        CHECK_EQ(cudaMemsetAsync(block, 1, 1, B), cudaSuccess);
+        CHECK_RESULT(gpupool_record_stream(arena, block, B), GPUPOOL_OK);
+        kit_free(arena, block, A);
+        if (i % 16 == 15) CHECK_EQ(cudaDeviceSynchronize(), cudaSuccess);
+        random = random * 1103515245u + 12345u;
+    }
+    CHECK(kit_stats(arena).reserved.peak <= 96 * MIB);
+    host_never_waited();
+    kit_close(arena);
+}
+
 int main(void) {
     KIT_TEST(own_memory_at_once);
     KIT_TEST(others_memory_behind_a_mark);
@@ -286,5 +307,6 @@ int main(void) {
     KIT_TEST(made_and_read);
     KIT_TEST(handed_on);
     KIT_TEST(to_and_fro);
+    KIT_TEST(marks_that_move);
     return check_finish();
 }
