@@ -272,8 +272,8 @@ static void to_and_fro(void) {
     kit_close(arena);
 }
 
-/* The reader's mark moves with each use that is recorded, and the host waits only now and then: what
-   the older mark covers passes all the same. */
+/* The reader's mark moves with each use that is recorded, and the host waits only now and then:
+   what the older mark covers passes all the same. */
 static void marks_that_move(void) {
     gpupool_arena_config config = kit_config(GPUPOOL_SOURCE_MAPPED, 0);
     unsigned random = 1;
