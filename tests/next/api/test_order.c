@@ -277,6 +277,9 @@ static void to_and_fro(void) {
 static void marks_that_move(void) {
     gpupool_arena_config config = kit_config(GPUPOOL_SOURCE_MAPPED, 0);
     unsigned random = 1;
+#if CHECK_FAKE
+    fake_mode(FAKE_STEPPED); /* nothing runs until the host waits */
+#endif
     arena = kit_create(&config);
     for (int i = 0; i < 4000; i++) {
         void *block = gpupool_alloc(arena, 1 + (random >> 8) % 2000000, A);
