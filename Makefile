@@ -3,8 +3,7 @@
 # The header needs no building. What is built here proves it, shows it and measures it, on a GPU
 # where there is one with a CUDA toolkit, else on tests/fakecuda, a GPU simulated on the CPU.
 # CUDA_HOME= (empty) leaves a toolkit out; ON=sim leaves a GPU out; STRICT=1: a warning is an error;
-# V=1 shows the commands; JOBS= how many at a time; COVERAGE=1: `make test` says what no test takes.
-# NEXT=1: the tools and benches run tests/next/gpupool.h instead, and are built in build/next.
+# V=1 shows the commands; JOBS= how many at a time.
 
 MAKEFLAGS += --no-builtin-rules
 .SUFFIXES:
@@ -18,10 +17,11 @@ ifeq ($(origin CXX),default)
 CXX := g++
 endif
 JOBS ?= $(shell nproc 2>/dev/null || echo 2)
-BUILD := build$(if $(COVERAGE),/coverage)$(if $(NEXT),/next)
+BUILD := build
 Q := $(if $(V),,@)
 WARNINGS := -Wall -Wextra -Wpedantic -Wshadow -Wconversion -Wsign-conversion $(if $(STRICT),-Werror)
-INCLUDES := $(if $(NEXT),-DGPUPOOL_NEXT=1 -Itests/next) -I. -Itests -Itests/support
+SHOWN := $(firstword $(wildcard examples/next) examples)
+INCLUDES := -I. -Itests -Itests/support -I$(SHOWN)
 
 # ---- where CUDA comes from -----------------------------------------------------------------------
 
@@ -56,7 +56,7 @@ COMPILE := $(CC) $(C_FLAGS)
 PARALLEL = $(if $(findstring jobserver,$(MAKEFLAGS)),,-j$(JOBS))
 # What the scripts of the tests and gates are told.
 TOLD := ON='$(ON)' CC='$(CC)' CXX='$(CXX)' BUILD='$(BUILD)' TOOLKIT='$(TOOLKIT)' \
-        NVCC='$(if $(TOOLKIT),$(NVCC))' JOBS='$(JOBS)'
+        NVCC='$(if $(TOOLKIT),$(NVCC))' JOBS='$(JOBS)' SHOWN='$(SHOWN)'
 
 # Begins a rule: makes the folder, and says what is made; in `make test`, how far it is, too.
 define SAY
@@ -72,7 +72,7 @@ $(BUILD)/flags: FORCE
 
 # ---- targets: these, and those of the files included ----------------------------------------------
 
-.PHONY: help examples tools all clean FORCE
+.PHONY: help examples tools clean FORCE
 
 help: ## lists the targets
 	@sed -n 's/^\([a-z0-9-]*\):.*## \(.*\)/  make \1|\2/p' $(filter-out $(BUILD)/%,$(MAKEFILE_LIST)) \
@@ -82,20 +82,18 @@ help: ## lists the targets
 	      "$(if $(filter gpu,$(ON)),a GPU,no GPU: runs are simulated)"
 
 # before the includes: `make test` builds them, too
-SHOWN := examples$(if $(NEXT),/next)
 EXAMPLES := $(patsubst $(SHOWN)/%.c,$(BUILD)/examples/%,\
               $(filter-out $(SHOWN)/nccl_%,$(wildcard $(SHOWN)/*.c)))
-RMM := $(or $(RMM),$(if $(NEXT),$(shell python3 -c 'import librmm; print(*librmm.__path__)' 2>/dev/null)))
+RMM := $(or $(RMM),$(shell python3 -c 'import librmm; print(*librmm.__path__)' 2>/dev/null))
 GPU_EXAMPLES := $(if $(TOOLKIT),\
-  $(if $(NVCC),$(patsubst $(SHOWN)/%.cu,$(BUILD)/examples/%,$(wildcard $(SHOWN)/*.cu))\
-    $(if $(NEXT),,$(BUILD)/examples/image_pyramid_plain $(BUILD)/examples/sanitizer_demo_annotated))\
+  $(if $(NVCC),$(patsubst $(SHOWN)/%.cu,$(BUILD)/examples/%,$(wildcard $(SHOWN)/*.cu)))\
   $(if $(wildcard $(TOOLKIT)/include/nccl.h /usr/include/nccl.h),$(BUILD)/examples/nccl_allreduce)\
   $(if $(RMM),$(BUILD)/examples/rmm_resource))
 
 include tests/tools/tools.mk tests/tests.mk tests/gates/gates.mk tests/bench/bench.mk tests/gpu/gpu.mk
 
 examples: $(EXAMPLES) $(GPU_EXAMPLES) ## builds and runs what is in examples/
-	@$(TOLD) CUDA_HOME=$(TOOLKIT) GPUPOOL_INCLUDE=$(abspath $(dir $(GPUPOOL))) \
+	@$(TOLD) CUDA_HOME=$(TOOLKIT) GPUPOOL_INCLUDE=$(CURDIR) \
 	  $(SHOWN)/run_examples.sh
 
 .PHONY: pictures
@@ -106,48 +104,34 @@ pictures: ## draws the pictures of README.md, in examples/pictures
 	@awk -f tests/bench/reserved.awk README.md > examples/pictures/reserved.svg
 	@ls -l examples/pictures/*.svg
 
-EVERYTHING := tools coverage compile docs analyze schedules prove valgrind test32 mutants fuzz soak
-all: ## all that needs no GPU, for 45 minutes or so, going on after failures; SECONDS= for fuzz, soak
-	@MAKE='$(MAKE)' tests/gates/all.sh $(BUILD)/all $(EVERYTHING)
-
 clean: ## removes build/
 	rm -rf $(BUILD)
 
 # ---- examples ------------------------------------------------------------------------------------
 
-GPUPOOL := $(if $(NEXT),tests/next/gpupool.h,gpupool.h)
-EXAMPLE_INCLUDES := $(if $(NEXT),-DGPUPOOL_NEXT=1) -I$(dir $(GPUPOOL))
-$(EXAMPLES): $(BUILD)/examples/%: $(SHOWN)/%.c $(BUILD)/flags $(GPUPOOL) $(wildcard $(SHOWN)/*.h) \
+$(EXAMPLES): $(BUILD)/examples/%: $(SHOWN)/%.c $(BUILD)/flags gpupool.h $(wildcard $(SHOWN)/*.h) \
              $(filter %.a,$(LIBS))
 	$(SAY)
 	$(Q)$(COMPILE) $(if $(filter gpu,$(ON)),$(CFLAGS),-O0 -g1) $(CUDA) \
-	  -DSIMULATED_GPU=$(if $(filter sim,$(ON)),1,0) $(EXAMPLE_INCLUDES) -c -o $@.o $<
+	  -DSIMULATED_GPU=$(if $(filter sim,$(ON)),1,0) -I. -c -o $@.o $<
 	$(Q)$(LINK) -o $@ $@.o $(LIBS)
 
-NVCC_EXAMPLE = $(NVCC) -O2 -g -lineinfo $(EXAMPLE_INCLUDES) $(if $(filter gpu,$(ON)),-arch=native) \
-  -Werror all-warnings -Xcompiler -Wall,-Wextra $(FLAGS) -o $@ $< -lcublas
-$(BUILD)/examples/%_annotated: FLAGS := -DGPUPOOL_NVTX=1 -DGPUPOOL_SITES=1
-$(BUILD)/examples/%_annotated: examples/%.cu gpupool.h $(BUILD)/flags
-	$(SAY)
-	$(Q)$(NVCC_EXAMPLE)
-$(BUILD)/examples/%_plain: FLAGS := -DPLAIN=1
-$(BUILD)/examples/%_plain: examples/%.cu gpupool.h $(BUILD)/flags
-	$(SAY)
-	$(Q)$(NVCC_EXAMPLE)
-$(BUILD)/examples/%: $(SHOWN)/%.cu $(GPUPOOL) $(BUILD)/flags
+NVCC_EXAMPLE = $(NVCC) -O2 -g -lineinfo -I. $(if $(filter gpu,$(ON)),-arch=native) \
+  -Werror all-warnings -Xcompiler -Wall,-Wextra -o $@ $< -lcublas
+$(BUILD)/examples/%: $(SHOWN)/%.cu gpupool.h $(BUILD)/flags
 	$(SAY)
 	$(Q)$(NVCC_EXAMPLE)
 
-$(BUILD)/examples/nccl_allreduce: $(SHOWN)/nccl_allreduce.c $(GPUPOOL) $(BUILD)/flags
+$(BUILD)/examples/nccl_allreduce: $(SHOWN)/nccl_allreduce.c gpupool.h $(BUILD)/flags
 	$(SAY)
-	$(Q)$(COMPILE) $(CFLAGS) $(GPU_CUDA) -D_POSIX_C_SOURCE=200809L $(EXAMPLE_INCLUDES) -o $@ $< \
+	$(Q)$(COMPILE) $(CFLAGS) $(GPU_CUDA) -D_POSIX_C_SOURCE=200809L -I. -o $@ $< \
 	  $(GPU_LIBS) -lnccl
 
-$(BUILD)/examples/rmm_resource: $(SHOWN)/rmm_resource.cpp $(GPUPOOL) $(BUILD)/flags
+$(BUILD)/examples/rmm_resource: $(SHOWN)/rmm_resource.cpp gpupool.h $(BUILD)/flags
 	$(SAY)
-	$(Q)$(CXX) -std=c++20 -O2 -Wall -Wextra -Wno-deprecated-declarations -pthread $(EXAMPLE_INCLUDES) \
+	$(Q)$(CXX) -std=c++20 -O2 -Wall -Wextra -Wno-deprecated-declarations -pthread -I. \
 	  -isystem $(RMM)/include -isystem $(RMM)/include/rapids $(GPU_CUDA) -o $@ $< $(GPU_LIBS) \
 	  $(foreach library,$(RMM)/lib64 $(RMM)/../rapids_logger/lib64,-L$(library) -Wl,-rpath,$(library)) \
 	  -lrmm -lrapids_logger
 
--include $(wildcard $(OBJECTS)/*.d $(OBJECTS)/*/*.d $(BUILD)/*/*.d $(BUILD)/fuzz/objects/*/*.d)
+-include $(wildcard $(OBJECTS)/*.d $(OBJECTS)/*/*.d $(BUILD)/*/*.d)

@@ -1,6 +1,6 @@
 # The test programs, and the runs of all of them.
 
-.PHONY: test test-programs soak sanitize sanitize-run valgrind
+.PHONY: test test-programs sanitize sanitize-run
 
 # First the programs are built, then they run. What is built is counted beforehand, by make -n.
 test: ## every test, on the simulated GPU; needs gcc and make only
@@ -8,59 +8,43 @@ test: ## every test, on the simulated GPU; needs gcc and make only
 	steps=$$($(MAKE) -n --no-print-directory ON=sim STEPS=1 test-programs | grep -c tests/step.sh); \
 	[ "$$steps" = 0 ] || echo "building, $$steps steps, $(JOBS) at a time"; \
 	$(MAKE) --no-print-directory ON=sim $(PARALLEL) STEPS=$$steps BEGAN=$$began test-programs
-	@rm -f $(BUILD)/test/*.gcda $(BUILD)/linked/*.gcda
-	@$(TOLD) ON=sim FIGURES=1 tests/run.sh $(RUNS) $(TESTS) $(if $(ONLY),,$(WORLDS)) $(TEST_SCRIPTS)
-	@$(if $(COVERAGE),$(COVER) || { echo "once more: threads meet in other ways each time"; \
-	  BUILD=$(BUILD) tests/run.sh $(RUNS) $(COUNTED) > $(BUILD)/again.log || \
-	    { cat $(BUILD)/again.log; exit 1; }; $(COVER); })
+	@$(TOLD) ON=sim tests/run.sh $(RUNS) $(TESTS) $(if $(ONLY),,$(WORLDS) $(TEST_SCRIPTS))
 
-WORLDS := $(BUILD)/test/world $(BUILD)/test/world_threads $(BUILD)/test/world_clock
 RUNS = $(shell echo $$(($(JOBS) + 1))) # some wait, on no processor
-NEXT_SCRIPTS := tests/gates/budget_test.sh tests/next/compile_test.sh tests/next/cpp_test.sh \
-  tests/next/report_test.sh tests/next/pytorch_test.sh
-TEST_SCRIPTS := $(if $(NEXT),$(NEXT_SCRIPTS) $(if $(ONLY),,examples/next/run_examples.sh),$(NEXT_SCRIPTS) \
-  tests/gates/hygiene_test.sh tests/gates/docs_test.sh tests/gates/windows_test.sh \
+WORLDS := $(BUILD)/test/world $(BUILD)/test/world_threads $(BUILD)/test/world_clock
+TEST_SCRIPTS := $(patsubst %,tests/gates/%_test.sh,hygiene budget compile cpp report pytorch) \
   tests/tools/replay_test.sh tests/bench/bench_test.sh tests/bench/cliffs/cliffs_test.sh \
-  tests/api/pytorch/pytorch_test.sh \
-  examples/run_examples.sh)
+  $(SHOWN)/run_examples.sh
 
 # variants.mk adds to TESTS: one program for each `// build: NAME FLAGS` line of a test source; and to
 # LINKED: the implementation, once for each set of flags. It may name another compiler for those with
 # sanitizers or without optimization.
 TESTS :=
-COUNTED := # those with gcov's counters, which add up over runs
-COVER := python3 tests/gates/coverage.py $(BUILD)/header/gpupool.h $(BUILD)
 QUICK_CC := $(CC)
-# gcc looks for misleading indentation, for a third of its time, even where -w lets it say nothing.
-COUNTERS := --coverage -fprofile-update=atomic -w -Wno-misleading-indentation -D_exit=coverage_exit -Dalways_inline= -I$(BUILD)/header
-# Both editions until tests/next has taken the place of the other; NEXT=1: that one alone.
-TEST_FOLDERS := $(if $(NEXT),,tests/unit tests/api) tests/next/unit tests/next/api
-TEST_SOURCES := $(wildcard $(TEST_FOLDERS:%=%/test_$(or $(ONLY),*).c)) \
-                $(if $(ONLY)$(NEXT),,tests/fakecuda/self_test.c)
-ifneq ($(filter test test-programs sanitize-run soak docs $(BUILD)/test/%,$(MAKECMDGOALS)),)
+TEST_SOURCES := $(wildcard tests/unit/test_$(or $(ONLY),*).c tests/api/test_$(or $(ONLY),*).c) \
+                $(if $(ONLY),,tests/fakecuda/self_test.c)
+ifneq ($(filter test test-programs sanitize-run $(BUILD)/test/%,$(MAKECMDGOALS)),)
 include $(BUILD)/variants.mk
 endif
-$(BUILD)/variants.mk: tests/variants.sh $(TEST_FOLDERS) $(TEST_SOURCES)
+$(BUILD)/variants.mk: tests/variants.sh tests/unit tests/api $(TEST_SOURCES) $(BUILD)/only
 	@mkdir -p $(@D)
-	@COVERAGE=$(COVERAGE) MODE='$(if $(filter sanitize-run,$(MAKECMDGOALS)),$(MODE))' tests/variants.sh $(BUILD) $(TEST_SOURCES) > $@
+	@MODE='$(if $(filter sanitize-run,$(MAKECMDGOALS)),$(MODE))' tests/variants.sh $(BUILD) $(TEST_SOURCES) > $@
+$(BUILD)/only: FORCE # changes when ONLY does
+	@mkdir -p $(@D)
+	@echo '$(ONLY)' | cmp -s - $@ || echo '$(ONLY)' > $@
 
-# Not optimized, clang is the quicker compiler; the counters are gcc's.
-TEST_CC = $(if $(findstring --coverage,$(FLAGS)),$(CC),$(if $(findstring -fsanitize,$(FLAGS))$(findstring -O0,$(FLAGS)),$(QUICK_CC),$(CC)))
-$(BUILD)/header/gpupool.h: gpupool.h
-	@mkdir -p $(@D)
-	@sed -e '/^static .*[^;]$$/s/^static \([^=]*(\)/static inline \1/' \
-	  -e 's/GPUPOOL_API static __/GPUPOOL_API static inline __/' $< > $@
 # Lines in the reports of sanitizers and debuggers take a fifth of the building: DEBUG=-g1 has them.
 DEBUG ?= $(if $(filter test test-programs,$(MAKECMDGOALS)),,-g1)
-TEST_COMPILE = $(TEST_CC) $(C_FLAGS) $(DEBUG) $(FLAGS) $(INCLUDES)
+TEST_COMPILE = $(if $(findstring -fsanitize,$(FLAGS))$(findstring -O0,$(FLAGS)),$(QUICK_CC),$(CC)) \
+  $(C_FLAGS) $(DEBUG) $(FLAGS) $(INCLUDES)
 
-test-programs: $(TESTS) $(if $(ONLY),,$(WORLDS)) $(if $(NEXT),,$(BUILD)/replay $(BUILD)/demo $(BUILD)/bench-run \
-               $(BUILD)/cliffs) $(if $(filter sim,$(ON)),$(if $(ONLY),$(if $(NEXT),,$(EXAMPLES)),$(EXAMPLES)))
+test-programs: $(TESTS) $(if $(ONLY),,$(WORLDS) $(BUILD)/replay $(BUILD)/demo $(BUILD)/bench-run \
+               $(BUILD)/cliffs $(EXAMPLES))
 
-$(TESTS): $(BUILD)/flags $(if $(COVERAGE),$(BUILD)/header/gpupool.h)
+$(TESTS): $(BUILD)/flags
 	$(SAY)
 	$(Q)$(TEST_COMPILE) $(SIM_CUDA) -MF $@.d -o $@ $(filter %.c %.o,$^) $(filter %.a,$^) -lm
-$(sort $(LINKED)): tests/support/linked.c $(BUILD)/flags $(if $(COVERAGE),$(BUILD)/header/gpupool.h)
+$(sort $(LINKED)): tests/support/linked.c $(BUILD)/flags
 	$(SAY)
 	$(Q)$(TEST_COMPILE) $(SIM_CUDA) -c -o $@ $<
 
@@ -80,47 +64,32 @@ $(BUILD)/fakecuda/%.a: $(FAKE_SOURCES) $(wildcard tests/fakecuda/*.h tests/fakec
 
 MODE ?= thread
 sanitize: ## all tests under MODE=thread, or MODE=address,undefined; ONLY=NAME for one source
-	@rm -f $(BUILD)/$(MODE)/variants.mk # ONLY may be another one now
 	@$(MAKE) --no-print-directory -j$(JOBS) BUILD=$(BUILD)/$(MODE) MODE=$(MODE) sanitize-run
 sanitize-run: $(TESTS)
 	@BUILD=$(BUILD) TEST_LIMIT_S=1800 tests/run.sh $(JOBS) $(TESTS)
 
-soak: $(BUILD)/test/test_soak-plain ## everything at once for ten minutes; SECONDS= SEED= THREADS=
-	@$< $(or $(SECONDS),600) $(or $(SEED),$(shell date +%s)) $(or $(THREADS),6)
-
-ROOMS := ground tree tree_misuse tree_memory
-valgrind: $(ROOMS:%=$(BUILD)/valgrind/%) ## the rooms that need no CUDA, with few units
-	@for room in $^; do echo "$$room"; \
-	  valgrind -q --error-exitcode=9 --leak-check=full $$room || exit 1; done
-$(BUILD)/valgrind/%: tests/unit/test_%.c $(FAKE)
-	$(SAY)
-	$(Q)$(COMPILE) -O1 -g1 $(INCLUDES) $(SIM_CUDA) -DFEW_UNITS=4 -MF $@.d -o $@ $^ -lm
-
 # ---- tests/world: random calls against a model ----------------------------------------------------
 
-WORLD := $(patsubst %,tests/world/%.c,model blocks graphs arena intrude world driver next)
-WORLD_CC = $(CC) -std=gnu11 $(WARNINGS) -Wno-pedantic -pthread $(SIM_CUDA) -Itests/fakecuda
-WORLD_HEADER ?= ../next/gpupool.h
-.PHONY: worlds world-fuzz world-planted
+WORLD := $(patsubst %,tests/world/%.c,model blocks graphs arena intrude world driver library)
+WORLD_CC = $(CC) -std=gnu11 $(WARNINGS) -Wno-pedantic -pthread $(SIM_CUDA) -I. -Itests/fakecuda
+.PHONY: worlds soak fuzz
 worlds: $(WORLDS) ## random calls judged by a model and the race oracle; threads; a full launch queue
-	@for world in $^; do echo "$$world"; $$world || exit 1; done
+	@for world in $^; do echo "$$world"; $$world $(FIRST) $(LAST) || exit 1; done
 $(BUILD)/test/world $(BUILD)/test/world_clock: FLAGS := -O1 -g1
 $(BUILD)/test/world_threads: FLAGS := -O1 -g1 -fsanitize=thread
 $(BUILD)/test/world: tests/world/seeds.c $(FAKE)
 $(BUILD)/test/world_threads: tests/world/threads.c $(BUILD)/fakecuda/thread.a
 $(BUILD)/test/world_clock: tests/world/clock.c $(FAKE)
-$(WORLDS): $(WORLD) tests/world/world.h tests/next/gpupool.h
+$(WORLDS): $(WORLD) tests/world/world.h gpupool.h
 	$(SAY)
-	$(Q)$(WORLD_CC) $(FLAGS) -DWORLD_HEADER='"$(WORLD_HEADER)"' -o $@ $(filter %.c %.a,$^) -lm -ldl
-world-fuzz: $(WORLD) $(FAKE_SOURCES) ## libFuzzer on the world, SECONDS=60; needs clang
+	$(Q)$(WORLD_CC) $(FLAGS) -o $@ $(filter %.c %.a,$^) -lm -ldl
+
+soak: $(WORLDS) ## those with new seeds, all at once, for ten minutes; SECONDS= SEED=
+	@tests/world/soak.sh $(BUILD)/test $(or $(SECONDS),600) $(or $(SEED),$(shell date +%s))
+
+fuzz: $(WORLD) $(FAKE_SOURCES) ## libFuzzer chooses the calls, SECONDS=60; needs clang
 	@mkdir -p $(BUILD)/fuzz/world
-	@clang -std=gnu11 -w -O1 -g -pthread $(SIM_CUDA) -Itests/fakecuda -fsanitize=fuzzer,address \
-	  -DWORLD_HEADER='"$(WORLD_HEADER)"' -o $(BUILD)/fuzz/world_fuzz $^ tests/world/fuzz.c -lm -ldl
-	@$(BUILD)/fuzz/world_fuzz -max_len=16000 -artifact_prefix=$(BUILD)/fuzz/ -max_total_time=$(or $(SECONDS),60) $(BUILD)/fuzz/world
-.PHONY: ring-planted shape-planted
-ring-planted: ## wrong edits of the ring in tests/next, each of which a test must notice
-shape-planted: ## those of default arenas, cudaMalloc's shape, and limits as text
-ring-planted shape-planted: $(FAKE)
-	@$(TOLD) tests/next/$(@:-planted=)_planted.sh
-world-planted: $(FAKE) ## wrong edits of tests/next, each of which the world must see
-	@$(TOLD) tests/world/planted.sh
+	@clang -std=gnu11 -w -O1 -g -pthread $(SIM_CUDA) -I. -Itests/fakecuda -fsanitize=fuzzer,address \
+	  -o $(BUILD)/fuzz/world_fuzz $^ tests/world/fuzz.c -lm -ldl
+	@$(BUILD)/fuzz/world_fuzz -max_len=16000 -artifact_prefix=$(BUILD)/fuzz/ \
+	  -max_total_time=$(or $(SECONDS),60) $(BUILD)/fuzz/world

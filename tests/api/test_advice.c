@@ -1,135 +1,158 @@
-/* Advice in arenas of every kind, after random work on three streams, some of it aligned, and with
-   limits that move: whatever a verdict says would do, does. And gpupool_would_fit knows which
-   requests need none. */
-// build: sizes
-// build: sites -fsanitize=address,undefined -DGPUPOOL_SITES=1 -DROUNDS=1
-// build: units -DGPUPOOL_UNIT_BYTES=65536 -DROUNDS=1
+// build: asan -fsanitize=address,undefined
+/* What a verdict advises helps: 10,000 requests that fail in random arenas, and what it says done
+   to the letter. */
 #include "gpupool.h"
-#include "verdict_kit.h"
+#include "kit.h"
 
-#ifndef ROUNDS
-#define ROUNDS 3 /* of other random numbers */
-#endif
-#define SLOTS 48
-#define LIMIT (40 * MIB)
+#if CHECK_FAKE
+#include "scene.h"
 
-typedef struct slot {
+static struct { int failures, raised, freed, largest, causes[GPUPOOL_CAUSE_HOST + 1]; } tally;
+
+/* The bytes that a sentence names behind some words; 0: it has no such words. */
+static size_t figure_behind(const char *sentence, const char *words) {
+    const char *at = strstr(sentence, words);
+    char unit[8] = "";
+    double number;
+    if (!at || sscanf(at + strlen(words), "%lf %7[A-Za-z]", &number, unit) != 2) return 0;
+    switch (unit[0]) {
+    case 'K': number *= 1 << 10; break;
+    case 'M': number *= 1 << 20; break;
+    case 'G': number *= 1 << 30; break;
+    case 'T': number *= 1099511627776.; break;
+    default: break;
+    }
+    return (size_t)number + ((double)(size_t)number < number);
+}
+
+static void is_one_sentence(const gpupool_verdict *v) {
+    size_t length = strlen(v->sentence);
+    CHECK(length > 30 && length + 1 < sizeof v->sentence);
+    CHECK(strstr(v->sentence, " does not fit"));
+    CHECK(strstr(v->sentence, ": "));
+    CHECK(!strpbrk(v->sentence, "\n%"));
+    CHECK_EQ(v->asked > 0, 1);
+    CHECK(v->cause > GPUPOOL_CAUSE_NONE && v->cause <= GPUPOOL_CAUSE_HOST);
+    tally.causes[v->cause]++;
+}
+
+static int tells_what_it_has(const scene *s) {
+    return s->source == GPUPOOL_SOURCE_MAPPED || s->source == GPUPOOL_SOURCE_DEVICE ||
+           s->source == GPUPOOL_SOURCE_BYPASS;
+}
+
+/* The limit raised by the field, or as the sentence says it. */
+static void raise_helps(scene *s, const gpupool_request *request, const gpupool_verdict *v) {
+    size_t by = figure_behind(v->sentence, " or raise the limit by ");
     void *block;
-    size_t bytes;
-    int line; /* of the call, or the size, by which a holder is known */
-} slot;
+    if (!by) by = figure_behind(v->sentence, ": raise the limit by ");
+    CHECK_EQ(by > 0, v->missing > 0);
+    if (!v->missing) return;
+    CHECK(by >= v->missing && by - v->missing <= v->missing / 50 + 1);
+    if (scene_random(2)) by = (size_t)v->missing;
+    CHECK_RESULT(gpupool_set_limit(s->arena, v->limit + by), GPUPOOL_OK);
+    block = gpupool_alloc_request(s->arena, request);
+    if (!block && tells_what_it_has(s))
+        check_fail(__FILE__, __LINE__, "a limit raised by %zu, and then: %s, but before: %s", by,
+                   gpupool_last_error(), v->sentence);
+    tally.raised += block != NULL;
+    if (block) kit_free(s->arena, block, request->stream);
+    CHECK_RESULT(gpupool_set_limit(s->arena, v->limit), GPUPOOL_OK);
+}
 
-static slot slots[SLOTS];
-static uint64_t streams; /* of the random choice among them */
-static gpupool_arena *arena;
-static size_t limit, alignment; /* of now; of the request of now */
-static long followed_raise, followed_free;
+static void largest_fits(scene *s, const gpupool_request *request, const gpupool_verdict *v) {
+    gpupool_request smaller = *request;
+    void *block;
+    if (!v->largest || v->largest > (uint64_t)1 << 46) return;
+    smaller.bytes = v->largest;
+    smaller.alignment = 0;
+    block = gpupool_alloc_request(s->arena, &smaller);
+    if (!block)
+        check_fail(__FILE__, __LINE__, "%zu fits, says %s, but: %s", smaller.bytes, v->sentence,
+                   gpupool_last_error());
+    tally.largest += block != NULL;
+    if (block) kit_free(s->arena, block, request->stream);
+}
 
-static cudaStream_t any_stream(void) { return kit_stream[check_below(&streams, 3)]; }
-
-static void get(slot *s, size_t bytes, int which) {
-    s->bytes = bytes;
-    if (which == 0) {
-        s->line = __LINE__ + 1;
-        s->block = gpupool_alloc_aligned(arena, bytes, alignment, any_stream());
-    } else {
-        s->line = __LINE__ + 1;
-        s->block = gpupool_alloc_aligned(arena, bytes, alignment, any_stream());
+/* Freeing less than it says does not help. */
+static void less_is_not_enough(scene *s, const gpupool_request *request, const gpupool_verdict *v) {
+    uint64_t freed = 0;
+    void *block;
+    CHECK(v->to_free == 0 || v->largest < v->asked);
+    while (s->count) {
+        int which = (int)scene_random((uint32_t)s->count);
+        gpupool_block about;
+        CHECK_RESULT(gpupool_get_block(s->arena, s->blocks[which], &about), GPUPOOL_OK);
+        freed += about.bytes;
+        if (freed >= v->to_free) return;
+        scene_free(s, which);
+        block = gpupool_alloc_request(s->arena, request);
+        tally.freed++;
+        if (!block) continue;
+        check_fail(__FILE__, __LINE__, "freeing %llu was enough, but: %s",
+                   (unsigned long long)freed, v->sentence);
+        kit_free(s->arena, block, request->stream);
     }
 }
 
-static void put(slot *s) {
-    CHECK_RESULT(gpupool_free(arena, s->block, any_stream()), GPUPOOL_OK);
-    s->block = NULL;
+/* A request that may well fail. */
+static gpupool_request large_request(void) {
+    gpupool_request request = {scene_size() * (1 + scene_random(8)), 0, scene_stream(), 0, NULL};
+    if (!scene_random(3)) request.flags = GPUPOOL_NO_WAIT;
+    if (!scene_random(6)) request.flags |= GPUPOOL_OWN_CHUNK;
+    if (!scene_random(4) && !(request.flags & GPUPOOL_OWN_CHUNK))
+        request.alignment = (size_t)1 << scene_random(41);
+    return request;
 }
 
-static int is_of(const gpupool_holder *holder, const slot *s) {
-    return s->block && (holder->file ? holder->line == s->line : holder->block_bytes == s->bytes);
-}
-
-/* Frees as many as would do, any of them. */
-static void free_as_advised(const gpupool_holder *holder, uint64_t *random) {
-    uint64_t left = 0, freed = 0;
-    for (size_t i = 0; i < SLOTS; i++) left += (uint64_t)is_of(holder, &slots[i]);
-    CHECK_EQ(left, holder->blocks);
-    while (freed < holder->enough) {
-        slot *s = &slots[check_below(random, SLOTS)];
-        if (!is_of(holder, s)) continue;
-        put(s);
-        freed++;
-    }
-}
-
-static void follow(size_t bytes, uint64_t *random) {
+static void follow_advice(scene *s) {
+    gpupool_request request = large_request();
     gpupool_verdict v;
-    if (!CHECK_RESULT(gpupool_last_verdict(&v), GPUPOOL_OK)) return;
-    const gpupool_holder *holder = advised_holder(&v);
-    int raise = v.raise_bytes && (!holder || check_below(random, 2));
-    if (!raise && !holder) {
-        check_fail(__FILE__, __LINE__, "no advice in \"%s\"", v.sentence);
+    void *block = gpupool_alloc_request(s->arena, &request);
+    if (block) {
+        kit_free(s->arena, block, request.stream);
         return;
     }
-    if (raise) raise_as_advised(arena, &v);
-    else free_as_advised(holder, random);
-    void *block = gpupool_alloc_aligned(arena, bytes, alignment, any_stream());
-    if (!block)
-        check_fail(__FILE__, __LINE__, "\"%s\": %s did not help: %s", v.sentence,
-                   raise ? "raising" : "freeing", gpupool_last_error());
-    CHECK_RESULT(gpupool_free(arena, block, any_stream()), GPUPOOL_OK);
-    CHECK_RESULT(gpupool_set_limit(arena, limit), GPUPOOL_OK);
-    followed_raise += raise;
-    followed_free += !raise;
-}
-
-/* chunk_bytes: of each piece, or 0. rough: limits move, and requests are aligned. */
-static void run(gpupool_source source, size_t chunk_bytes, int rough, uint64_t seed) {
-    uint64_t random = seed;
-    const size_t sizes[] = {700 * KIB, 2 * MIB, 3 * MIB, 5 * MIB + 100, 11 * MIB};
-    gpupool_arena_config config = kit_config(source);
-    config.limit_bytes = limit = LIMIT;
-    config.chunk_bytes = chunk_bytes;
-    arena = kit_create(&config);
-    streams = seed;
-    followed_raise = followed_free = 0;
-    for (int step = 0; step < 1200; step++) {
-        check_case("source %d, chunks %zu, %s, seed %llu, step %d", (int)source, chunk_bytes,
-                   rough ? "rough" : "plain", (unsigned long long)seed, step);
-        if (rough && step % 16 == 0) {
-            limit = LIMIT / 4 + (size_t)check_below(&random, LIMIT);
-            CHECK_RESULT(gpupool_set_limit(arena, limit), GPUPOOL_OK);
-        }
-        alignment = 1;
-        if (rough && step % 4 == 0)
-            alignment = (size_t)GPUPOOL_UNIT_BYTES << check_below(&random, 10);
-        slot *s = &slots[check_below(&random, SLOTS)];
-        size_t bytes = sizes[check_below(&random, KIT_COUNT(sizes))];
-        if (s->block) {
-            put(s);
-            continue;
-        }
-        int fits = kit_fits(arena, bytes, NULL);
-        get(s, bytes, (int)check_below(&random, 2));
-        if (CHECK_FAKE && alignment == 1) /* a GPU may not be done meanwhile */
-            CHECK_EQ(s->block != NULL, fits);
-        if (!s->block) follow(bytes, &random);
-    }
-    CHECK(followed_raise > 20);
-    CHECK(followed_free > 20);
-    for (size_t i = 0; i < SLOTS; i++) put(&slots[i]);
-    kit_close(arena);
+    if (gpupool_last_result() != GPUPOOL_E_OUT_OF_MEMORY) return;
+    v = *gpupool_last_verdict();
+    tally.failures++;
+    is_one_sentence(&v);
+    if (scene_random(2)) raise_helps(s, &request, &v);
+    else if (scene_random(2)) largest_fits(s, &request, &v);
+    else if (!(request.flags & GPUPOOL_NO_WAIT)) less_is_not_enough(s, &request, &v);
 }
 
 static void advice_helps(void) {
-    for (size_t i = 0; i < KIT_SOURCES; i++)
-        for (uint64_t seed = 1; seed <= ROUNDS; seed++) {
-            run(kit_sources[i].source, 0, 0, seed);
-            run(kit_sources[i].source, 0, 1, seed);
+    static const char *const names[] = {"",           "LIMIT",   "DEVICE_FULL", "OTHERS",
+                                        "FRAGMENTED", "PENDING", "HOST"};
+    scene s;
+    for (int round = 0; tally.failures < 10000; round++) {
+        check_case("round %d", round);
+        scene_seed = (uint64_t)round + 1;
+        scene_open(&s, (gpupool_source)(GPUPOOL_SOURCE_MAPPED + (round % 4 ? 0 : scene_random(6))));
+        fake_mode(round % 2 ? FAKE_STEPPED : FAKE_EAGER);
+        for (int step = 0; step < 120; step++) {
+            scene_step(&s);
+            if (step > 10 && step % 2) follow_advice(&s);
         }
-    for (uint64_t seed = 1; seed <= 2 * ROUNDS; seed++)
-        run(GPUPOOL_SOURCE_MAPPED, seed % 2 ? 8 * MIB : 14 * MIB, seed > 2 || ROUNDS == 1, seed);
+        scene_close(&s);
+    }
+    printf("    %d failures: %d raised limits, %d frees, %d largest requests\n", tally.failures,
+           tally.raised, tally.freed, tally.largest);
+    for (int i = GPUPOOL_CAUSE_LIMIT; i <= GPUPOOL_CAUSE_HOST; i++) {
+        printf("    %s %d\n", names[i], tally.causes[i]);
+        CHECK(tally.causes[i] > 50);
+    }
+    CHECK(tally.raised > 1000 && tally.freed > 1000 && tally.largest > 1000);
 }
 
 int main(void) {
-    ARENA_TEST(advice_helps);
+    KIT_TEST(advice_helps);
     return check_finish();
 }
+#else
+int main(void) {
+    check_skip("advice_helps", "needs fakecuda's controls");
+    return check_finish();
+}
+#endif

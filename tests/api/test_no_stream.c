@@ -1,153 +1,193 @@
-/* GPUPOOL_NO_STREAM: memory whose work has finished, for any stream at once, and without a wait
-   where there is some. */
-// build: plain
 // build: asan -fsanitize=address,undefined
-// build: asked -DGPUPOOL_STREAM_CHECK=1
-// build: guard -DGPUPOOL_GUARD=1
+/* GPUPOOL_NO_STREAM, and blocks that are freed in CUDA's host functions. */
 #include "gpupool.h"
-#include "arena_kit.h"
+#include "kit.h"
 
-#if CHECK_FAKE
+#define SIZE (24 * MIB)
+#define A kit_stream[0]
+#define B kit_stream[1]
 
-#define NONE GPUPOOL_NO_STREAM
+static gpupool_arena *arena; /* its limit admits one block of SIZE at a time */
 
-static gpupool_arena *arena;
-
-static void *get(size_t bytes, cudaStream_t stream) { return kit_alloc(arena, bytes, stream); }
-
-static void put(void *block, cudaStream_t stream) {
-    CHECK_RESULT(gpupool_free(arena, block, stream), GPUPOOL_OK);
+static void begin(void) {
+    arena = kit_open(SIZE);
 }
 
-static const size_t sizes[] = {100, 5000, 64 * KIB, 3 * MIB, 40 * MIB};
+static void *get(size_t bytes, cudaStream_t stream) {
+    return kit_alloc_as(arena, bytes, 0, stream, GPUPOOL_NO_WAIT);
+}
 
-/* Twice the same: the second time it is there, whatever else is under way. */
-static void the_same_again_makes_no_call(void) {
-    for (size_t s = 0; s + 2 < KIT_SOURCES; s++) {
-        check_case("%s", kit_sources[s].name);
-        arena = kit_open(kit_sources[s].source);
-        void *busy = get(1000, kit_stream[1]);
-        fake_mode(FAKE_STEPPED);
-        fake_write(kit_stream[1], "busy", busy, 1000, 1);
-        for (int round = 0; round < 4; round++) {
-            long before = kit_calls();
-            void *block[KIT_COUNT(sizes)];
-            for (size_t i = 0; i < KIT_COUNT(sizes); i++) block[i] = get(sizes[i], NONE);
-            for (size_t i = 0; i < KIT_COUNT(sizes); i++) put(block[i], NONE);
-#if !GPUPOOL_GUARD
-            if (round > 1) CHECK_EQ(kit_calls(), before);
-#else
-            (void)before;
-#endif
-        }
+/* New memory is finished memory: nothing waits, and any stream may use it at once. */
+static void new_memory(void) {
+    void *block;
+    begin();
+    block = get(SIZE, GPUPOOL_NO_STREAM);
+    CHECK(block);
+    kit_write(block, SIZE, B, 1);
+    kit_verify(block, SIZE, B, 1);
+    kit_free(arena, block, GPUPOOL_NO_STREAM);
+    CHECK_EQ(kit_stats(arena).host_waits, 0);
+    CHECK_EQ(kit_stats(arena).pending.now, 0);
+    kit_close(arena);
+}
+
+/* What is freed so is finished: every stream has it at once, and no call waits. */
+static void freed_memory(void) {
+    begin();
+    for (int i = 0; i < 12; i++) {
+        size_t bytes = i % 3 ? (i % 3 == 1 ? 1000 : 20000) : SIZE;
+        cudaStream_t stream = i & 1 ? GPUPOOL_NO_STREAM : kit_stream[i % KIT_STREAMS];
+        cudaStream_t work = i & 1 ? B : stream;
+        void *block = get(bytes, stream);
+        check_case("round %d", i);
+        CHECK(block);
+        kit_write(block, bytes, work, i);
+        CHECK_EQ(cudaStreamSynchronize(work), cudaSuccess);
+        kit_free(arena, block, GPUPOOL_NO_STREAM);
         CHECK_EQ(kit_stats(arena).pending.now, 0);
-        CHECK_EQ(kit_stats(arena).host_syncs, 0);
-        fake_mode(FAKE_EAGER);
-        put(busy, kit_stream[1]);
-        kit_close(arena);
     }
+    CHECK_EQ(kit_stats(arena).host_waits, 0);
+    CHECK_EQ(kit_stats(arena).stream_waits, 0);
+    CHECK_EQ(kit_stats(arena).reserved.peak, SIZE);
+    kit_close(arena);
 }
 
-/* Two streams use it, one after the other, and no order is between them: fakecuda would see a
-   race. */
-static void any_stream_may_use_it(void) {
-    for (size_t i = 0; i < KIT_COUNT(sizes); i++) {
-        check_case("%zu bytes", sizes[i]);
-        arena = kit_open(GPUPOOL_SOURCE_MAPPED);
-        fake_mode(FAKE_STEPPED);
-        void *block = get(sizes[i], NONE);
-        fake_write(kit_stream[0], "first", block, sizes[i], 1);
-        CHECK_EQ(cudaStreamSynchronize(kit_stream[0]), cudaSuccess);
-        put(block, NONE);
-        void *next = get(sizes[i], kit_stream[1]);
-        fake_write(kit_stream[1], "second", next, sizes[i], 2);
-        put(next, kit_stream[1]); /* its work has not run: others must not have the memory */
-        void *third = get(sizes[i], NONE);
-        fake_write(kit_stream[2], "third", third, sizes[i], 3);
-        CHECK_EQ(cudaDeviceSynchronize(), cudaSuccess);
-        put(third, NONE);
-        fake_mode(FAKE_EAGER);
-        CHECK_EQ(fake_failures(), 0);
-        kit_close(arena);
+/* A request without a stream has nobody who could wait on the device for it. */
+static void unfinished_memory(void) {
+    void *block;
+    begin();
+    block = gpupool_alloc(arena, SIZE, A);
+    kit_hold(A);
+    kit_write(block, SIZE, A, 1);
+    kit_free(arena, block, A);
+    CHECK(!get(SIZE, GPUPOOL_NO_STREAM));
+    CHECK_EQ(gpupool_last_result(), GPUPOOL_E_OUT_OF_MEMORY);
+    CHECK_EQ(gpupool_last_verdict()->cause, GPUPOOL_CAUSE_PENDING);
+    kit_let_go(A);
+    block = gpupool_alloc(arena, SIZE, GPUPOOL_NO_STREAM); /* it may wait, */
+    CHECK(block);
+    kit_write(block, SIZE, B, 2);
+    kit_free(arena, block, B);
+    CHECK_EQ(cudaStreamSynchronize(B), cudaSuccess);
+    block = gpupool_alloc(arena, SIZE, GPUPOOL_NO_STREAM); /* and B has said that it is done */
+    CHECK(block);
+    kit_free(arena, block, GPUPOOL_NO_STREAM);
+    kit_close(arena);
+}
+
+/* The wait of a request without a stream covers the work of the memory that it gets. */
+static void waits_for_work(void) {
+    void *block;
+    begin();
+    block = get(SIZE, A);
+    kit_write(block, SIZE, A, 1);
+    kit_free(arena, block, A);
+    block = gpupool_alloc(arena, SIZE, GPUPOOL_NO_STREAM);
+    CHECK(block);
+    kit_write(block, SIZE, B, 2);
+    kit_verify(block, SIZE, B, 2);
+    kit_free(arena, block, B);
+    kit_close(arena);
+}
+
+/* ---- host functions ---- */
+
+static void *freed;
+
+static void free_it(void *user) {
+    CHECK_RESULT(gpupool_free_in_host_function((gpupool_arena *)user, freed), GPUPOOL_OK);
+}
+
+static void free_behind(cudaStream_t stream, void *block) {
+    freed = block;
+    CHECK_EQ(cudaLaunchHostFunc(stream, free_it, arena), cudaSuccess);
+    CHECK_EQ(cudaStreamSynchronize(stream), cudaSuccess);
+}
+
+static void in_a_host_function(void) {
+    static const size_t bytes[] = {1000, 100000, SIZE};
+    begin();
+    for (size_t i = 0; i < KIT_COUNT(bytes); i++) {
+        void *block = get(bytes[i], A);
+        check_case("%zu bytes", bytes[i]);
+        kit_write(block, bytes[i], A, 1);
+        free_behind(A, block);
+        CHECK_EQ(kit_stats(arena).blocks, 0);
+        CHECK_EQ(kit_stats(arena).pending.now, 0);
+        block = get(SIZE, B); /* its work has finished: any stream has it */
+        CHECK(block);
+        kit_write(block, SIZE, B, 2);
+        kit_free(arena, block, B);
+        CHECK_EQ(cudaStreamSynchronize(B), cudaSuccess);
     }
-}
-
-/* Only where all memory is pending the host waits. */
-static void waits_where_nothing_is_finished(void) {
-    gpupool_request request = {.bytes = 3 * MIB, .stream = NONE, .flags = GPUPOOL_NO_WAIT};
-    arena = kit_open_limited(GPUPOOL_SOURCE_MAPPED, 4 * MIB);
-    fake_mode(FAKE_STEPPED);
-    void *block = get(3 * MIB, kit_stream[0]), *next;
-    fake_write(kit_stream[0], "earlier", block, 3 * MIB, 1);
-    put(block, kit_stream[0]);
-    CHECK_RESULT(kit_why(gpupool_alloc_request(arena, &request)), GPUPOOL_E_OUT_OF_MEMORY);
-    next = get(3 * MIB, NONE);
-    fake_write(kit_stream[1], "later", next, 3 * MIB, 2);
-    CHECK_EQ(cudaDeviceSynchronize(), cudaSuccess);
-    put(next, NONE);
-    fake_mode(FAKE_EAGER);
-    CHECK_EQ(fake_failures(), 0);
+    CHECK_EQ(kit_stats(arena).host_waits, 0);
+    CHECK_RESULT(gpupool_free(arena, freed, A), GPUPOOL_E_DOUBLE_FREE);
     kit_close(arena);
 }
 
-/* What a stream does not know to be over is recorded, and counts. */
-static void a_recorded_use_is_waited_for(void) {
-    arena = kit_open(GPUPOOL_SOURCE_MAPPED);
-    fake_mode(FAKE_STEPPED);
-    void *block = get(3 * MIB, NONE), *next;
-    fake_write(kit_stream[1], "use", block, 3 * MIB, 1);
-    CHECK_RESULT(gpupool_record_stream(arena, block, kit_stream[1]), GPUPOOL_OK);
-    put(block, NONE);
-    next = get(3 * MIB, NONE);
-    CHECK(next != block);
-    fake_write(kit_stream[2], "other", next, 3 * MIB, 2);
-    CHECK_EQ(cudaDeviceSynchronize(), cudaSuccess);
-    put(next, NONE);
-    fake_mode(FAKE_EAGER);
-    CHECK_EQ(fake_failures(), 0);
-    CHECK_RESULT(gpupool_trim(arena, 0, NULL), GPUPOOL_OK);
-    CHECK_EQ(kit_reserved(arena), 0);
+/* Recorded streams are waited for as ever. (On a GPU the kit holds a stream by a host
+   function, and CUDA runs one at a time.) */
+static void in_a_host_function_if_recorded(void) {
+    void *block;
+    begin();
+    block = get(SIZE, A);
+    kit_write(block, SIZE, A, 1);
+    kit_follow(B, A);
+    kit_hold(B);
+    kit_write(block, SIZE, B, 2);
+    CHECK_RESULT(gpupool_record_stream(arena, block, B), GPUPOOL_OK);
+    free_behind(A, block);
+    CHECK_EQ(kit_stats(arena).pending.now, SIZE);
+    CHECK(!get(SIZE, GPUPOOL_NO_STREAM)); /* B could only be waited for by the host */
+    block = get(SIZE, A);                 /* A waits for it on the device */
+    CHECK(block);
+    CHECK_EQ(kit_stats(arena).stream_waits, 1);
+    kit_write(block, SIZE, A, 3);
+    kit_let_go(B);
+    kit_verify(block, SIZE, A, 3);
+    kit_free(arena, block, A);
     kit_close(arena);
 }
 
-/* A memset that the caller need not wait for. */
-static void zeros_are_there(void) {
-    gpupool_request request = {.bytes = 3 * MIB, .stream = NONE, .flags = GPUPOOL_ZEROED};
-    arena = kit_open(GPUPOOL_SOURCE_MAPPED);
-    for (int round = 0; round < 2; round++) {
-        void *block = gpupool_alloc_request(arena, &request);
-        kit_expect(kit_stream[0], block, 3 * MIB, 0);
-        kit_fill(kit_stream[0], block, 3 * MIB, 9);
-        CHECK_EQ(cudaStreamSynchronize(kit_stream[0]), cudaSuccess);
-        put(block, NONE);
-    }
-    CHECK_EQ(fake_failures(), 0);
+/* It makes no CUDA call, as CUDA's host functions must not. */
+static void without_a_cuda_call(void) {
+    void *block;
+    long calls;
+    begin();
+    block = get(SIZE, A);
+    calls = kit_calls();
+    CHECK_RESULT(gpupool_free_in_host_function(arena, block), GPUPOOL_OK);
+    CHECK_EQ(kit_calls(), calls);
+    CHECK_EQ(kit_stats(arena).blocks, 0);
+    CHECK_EQ(kit_calls(), calls);
     kit_close(arena);
 }
 
-static void other_calls_refuse_it(void) {
-    gpupool_capture *capture;
-    arena = kit_open(GPUPOOL_SOURCE_MAPPED);
-    void *block = get(5000, NONE);
-    gpupool_stats before = kit_stats(arena);
-    CHECK_RESULT(gpupool_record_stream(arena, block, NONE), GPUPOOL_E_ARGUMENT);
-    CHECK_RESULT(gpupool_wait_stream(arena, NONE), GPUPOOL_E_ARGUMENT);
-    CHECK_RESULT(gpupool_retire_stream(arena, NONE), GPUPOOL_E_ARGUMENT);
-    CHECK_RESULT(gpupool_begin_capture(arena, NONE, &capture), GPUPOOL_E_ARGUMENT);
-    kit_same_stats(before, kit_stats(arena));
-    put(block, NONE);
-    CHECK_RESULT(gpupool_free(arena, block, NONE), GPUPOOL_E_DOUBLE_FREE);
+/* A second free is refused, now or when the first is carried out: never is a block lost or two. */
+static void freed_twice(void) {
+    void *block, *first, *second;
+    begin();
+    block = get(SIZE / 2, A);
+    CHECK_RESULT(gpupool_free_in_host_function(arena, block), GPUPOOL_OK);
+    gpupool_free_in_host_function(arena, block);
+    CHECK_RESULT(gpupool_check(arena), GPUPOOL_OK);
+    CHECK_EQ(kit_stats(arena).frees, 1);
+    first = get(SIZE / 2, A);
+    second = get(SIZE / 2, A);
+    CHECK(first && second && first != second);
+    kit_free(arena, first, A);
+    kit_free(arena, second, A);
     kit_close(arena);
 }
-
-#endif
 
 int main(void) {
-    FAKE_TEST(the_same_again_makes_no_call);
-    FAKE_TEST(any_stream_may_use_it);
-    FAKE_TEST(waits_where_nothing_is_finished);
-    FAKE_TEST(a_recorded_use_is_waited_for);
-    FAKE_TEST(zeros_are_there);
-    FAKE_TEST(other_calls_refuse_it);
+    KIT_TEST(new_memory);
+    KIT_TEST(freed_memory);
+    KIT_TEST(unfinished_memory);
+    KIT_TEST(waits_for_work);
+    KIT_TEST(in_a_host_function);
+    KIT_FAKE_TEST(in_a_host_function_if_recorded);
+    KIT_TEST(without_a_cuda_call);
+    KIT_TEST(freed_twice);
     return check_finish();
 }

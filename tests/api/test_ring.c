@@ -1,508 +1,479 @@
-/* The staging ring's contract: every way of a transfer, every size, every pointer; stream order;
-   what is pinned.
-
 // build: plain
-// build: check2 -O1 -DGPUPOOL_CHECK=2
-// build: single -DGPUPOOL_SINGLE_THREAD=1 -DGPUPOOL_CHECK=2
 // build: asan -fsanitize=address,undefined
-*/
+// build: tsan -fsanitize=thread
+/* What a ring promises: bytes arrive, in both directions, by every way; tickets; refusals; figures.
+   On the simulated GPU, and on a real one. */
+#define _GNU_SOURCE
+#include <stdlib.h>
+#include <sys/wait.h>
+#include <unistd.h>
+
 #include "gpupool.h"
-#include "linked.h"
 #include "ring_kit.h"
 
-#include <math.h>
-
-static const size_t sizes[] = {1, 2, 511, 512, 513, 16384, 16385, 65536, 100001, 262144, 1048576,
-                               1048577, 3000000, 4194304, 9000001};
-
-static void round_trip(gpupool_ring *ring, size_t bytes, size_t skew, cudaStream_t stream) {
-    unsigned char *from = kit_host(bytes + skew), *to = kit_host(bytes + skew);
-    unsigned char *device = kit_device(bytes + skew);
-    check_case("%zu bytes, skew %zu", bytes, skew);
-    kit_pattern(from + skew, bytes, bytes);
-    CHECK_RESULT(gpupool_upload(ring, device + skew, from + skew, bytes, stream), GPUPOOL_OK);
-    memset(from, 0xee, bytes + skew); /* the source may change */
-    CHECK_RESULT(gpupool_download(ring, to + skew, device + skew, bytes, stream), GPUPOOL_OK);
-    kit_is_pattern(to + skew, bytes, bytes, 0);
-    kit_is_byte(to, skew, 0xee);
-    kit_host_free(from, bytes + skew);
-    kit_host_free(to, bytes + skew);
-    kit_device_free(device, bytes + skew);
-}
-
-static void every_size_goes_there_and_back(void) {
-    for (int workers = 0; workers <= 3; workers += 3) {
-        gpupool_ring *ring = kit_ring(MIB, 0, workers);
-        for (size_t i = 0; i < KIT_COUNT(sizes); i++)
-            round_trip(ring, sizes[i], i % 3 ? 0 : 7, i % 2 ? kit_stream[0] : 0);
-        kit_ring_close(ring);
-    }
-}
-
-
-/* ---- stream order ---- */
-
-static void upload_comes_after_what_was_queued(void) {
-    gpupool_ring *ring = kit_ring(MIB, 0, 2);
-    for (size_t bytes = 1000; bytes < MIB; bytes *= 30) {
-        unsigned char *from = kit_host(bytes), *device = kit_device(bytes);
-        kit_pattern(from, bytes, 1);
-        kit_fill(kit_stream[0], device, bytes, 0x11);
-        CHECK_RESULT(gpupool_upload(ring, device, from, bytes, kit_stream[0]), GPUPOOL_OK);
-        kit_expect_device(device, bytes, 1);
+static void sizes_both_ways(void) {
+    static const size_t sizes[] = {1,      4095, 64 * KIB,       64 * KIB + 1,
+                                   200000, MIB,  3 * MIB + 4097, 9 * MIB};
+    gpupool_ring *ring = kit_ring(4 * MIB, 256 * KIB, 3);
+    cudaStream_t stream = kit_stream();
+    for (size_t i = 0; i < sizeof sizes / sizeof *sizes; i++) {
+        size_t bytes = sizes[i];
+        unsigned char *from = kit_host(bytes), *to = kit_host(bytes), *device = kit_device(bytes);
+        check_case("%zu bytes", bytes);
+        kit_fill(from, bytes, i, 0);
+        OK(gpupool_upload(ring, device, from, bytes, stream));
+        kit_device_is(device, bytes, i);
+        OK(gpupool_download(ring, to, device, bytes, stream));
+        kit_is(to, bytes, i, 0);
         kit_host_free(from, bytes);
+        kit_host_free(to, bytes);
         kit_device_free(device, bytes);
     }
-    kit_ring_close(ring);
+    CHECK(kit_stats(ring).pinned <= 4 * MIB && kit_stats(ring).limit == 4 * MIB);
+    CHECK_EQ(kit_stats(ring).transfers[GPUPOOL_UP], 8);
+    CHECK_EQ(kit_stats(ring).transfers[GPUPOOL_DOWN], 8);
+    CHECK_EQ(kit_stats(ring).direct_bytes[GPUPOOL_UP], 1 + 4095 + 64 * KIB);
+    CHECK_EQ(kit_stats(ring).failures, 0);
+    OK(gpupool_ring_destroy(ring));
+    CUDA(cudaStreamDestroy(stream));
 }
 
-#if CHECK_FAKE
-/* The stream stands still while the upload is queued, so that only order can make this right. */
-static void held_stream_keeps_the_order(void) {
-    size_t bytes = 400000;
-    gpupool_ring *ring = kit_ring(MIB, 0, 0);
-    unsigned char *from = kit_host(bytes), *device = kit_device(bytes);
-    kit_pattern(from, bytes, 7);
-    fake_hold(kit_stream[0], 1);
-    kit_fill(kit_stream[0], device, bytes, 0x22);
-    CHECK_RESULT(gpupool_upload(ring, device, from, bytes, kit_stream[0]), GPUPOOL_OK);
-    memset(from, 0xee, bytes); /* may be changed, though nothing has run */
-    CHECK(fake_pending(kit_stream[0]) > 2);
-    kit_fill(kit_stream[0], device, 100, 0x33);
-    fake_hold(kit_stream[0], 0);
-    CHECK_EQ(cudaStreamSynchronize(kit_stream[0]), cudaSuccess);
-    unsigned char *copy = kit_fetch(device, bytes);
-    kit_is_byte(copy, 100, 0x33);
-    kit_is_pattern(copy + 100, bytes - 100, 7, 100);
-    free(copy);
-    kit_host_free(from, bytes);
-    kit_device_free(device, bytes);
-    kit_ring_close(ring);
-}
-
-/* Chunks in flight at the same time, and no more events than chunks. */
-static void chunks_overlap(void) {
-    size_t bytes = MIB;
-    gpupool_ring *ring = kit_ring(4 * MIB, 64 * KIB, 0);
-    unsigned char *from = kit_host(bytes), *device = kit_device(bytes);
-    fake_hold(kit_stream[0], 1);
-    fake_reset_counters();
-    CHECK_RESULT(gpupool_upload(ring, device, from, bytes, kit_stream[0]), GPUPOOL_OK);
-    CHECK(fake_calls("cuMemcpyAsync") >= 8);
-    CHECK_EQ(fake_calls("cuEventRecord"), fake_calls("cuMemcpyAsync"));
-    CHECK_EQ(fake_pending(kit_stream[0]), 2 * fake_calls("cuMemcpyAsync"));
-    CHECK_EQ(kit_ring_stats(ring).chunks[GPUPOOL_UP], fake_calls("cuMemcpyAsync"));
-    fake_hold(kit_stream[0], 0);
-    kit_host_free(from, bytes);
-    kit_device_free(device, bytes);
-    kit_ring_close(ring);
-}
-#endif
-
-/* A thread empties a chunk that it downloads while the next one comes: it needs two slots. */
-static void a_download_takes_two_slots_a_thread(void) {
-    size_t bytes = 3 * MIB;
-    gpupool_ring *ring = kit_ring(MIB, 0, 0);
-    unsigned char *to = kit_host(bytes), *device = kit_device(bytes);
-    kit_fill(kit_stream[0], device, bytes, 0xee);
-    CHECK_RESULT(gpupool_download(ring, to, device, bytes, kit_stream[0]), GPUPOOL_OK);
-    CHECK_EQ(kit_ring_stats(ring).used.peak, MIB / 2);
-    CHECK_EQ(kit_ring_stats(ring).waits, 0);
-    CHECK_EQ(kit_ring_stats(ring).slow_chunks, 0);
-    kit_is_byte(to, bytes, 0xee);
-    kit_host_free(to, bytes);
-    kit_device_free(device, bytes);
-    kit_ring_close(ring);
-}
-
-/* ---- which pointers ---- */
-
-static void known_memory_goes_directly(void) {
-    size_t bytes = 300000;
-    gpupool_ring *ring = kit_ring(MIB, 0, 0);
-    unsigned char *device = kit_device(bytes), *other = kit_device(bytes), *pinned, *managed;
-    unsigned char *own = (unsigned char *)aligned_alloc(4096, 303104);
-    CHECK_EQ(cudaHostAlloc((void **)&pinned, bytes, cudaHostAllocDefault), cudaSuccess);
-    CHECK_EQ(cudaMallocManaged((void **)&managed, bytes, cudaMemAttachGlobal), cudaSuccess);
-    CHECK_EQ(cudaHostRegister(own, 303104, cudaHostRegisterDefault), cudaSuccess);
-    unsigned char *hosts[3] = {pinned, managed, own};
-    for (uint64_t i = 0; i < 3; i++) {
-        kit_pattern(hosts[i], bytes, i);
-        CHECK_RESULT(gpupool_upload(ring, device, hosts[i], bytes, kit_stream[0]), GPUPOOL_OK);
-        memset(hosts[i], 0, bytes); /* done with, even so */
-        CHECK_RESULT(gpupool_download(ring, hosts[i], device, bytes, kit_stream[0]), GPUPOOL_OK);
-        kit_is_pattern(hosts[i], bytes, i, 0);
-        kit_expect_device(device, bytes, i);
+/* Rows of all widths: shorter and longer than a slot, and as wide as the pitch. */
+static void rows_one(gpupool_ring *ring, size_t width, size_t rows, size_t gap) {
+    size_t host_pitch = width + gap, device_pitch = width + 3 * gap;
+    size_t host_bytes = host_pitch * rows, device_bytes = device_pitch * rows;
+    unsigned char *host = kit_host(host_bytes), *back = kit_host(host_bytes);
+    unsigned char *device = kit_device(device_bytes);
+    gpupool_transfer up = kit_up(device, host, width, NULL),
+                     down = kit_down(back, device, width, NULL);
+    check_case("%zu rows of %zu, gaps of %zu", rows, width, gap);
+    memset(back, 0xee, host_bytes);
+    for (size_t row = 0; row < rows; row++)
+        kit_fill(host + row * host_pitch, width, 7, row * width);
+    up.rows = down.rows = rows;
+    up.to_pitch = down.from_pitch = device_pitch;
+    up.from_pitch = down.to_pitch = host_pitch;
+    OK(gpupool_ring_transfer(ring, &up));
+    OK(gpupool_ring_transfer(ring, &down));
+    for (size_t row = 0; row < rows; row++) {
+        kit_is(back + row * host_pitch, width, 7, row * width);
+        if (gap) kit_is_all(back + row * host_pitch + width, gap, 0xee);
     }
-    CHECK_RESULT(gpupool_upload(ring, other, device, bytes, kit_stream[0]), GPUPOOL_OK);
-    kit_expect_device(other, bytes, 2);
-    CHECK_EQ(kit_ring_stats(ring).direct_bytes[GPUPOOL_UP], 4 * bytes);
-    CHECK_EQ(kit_ring_stats(ring).pinned.peak, 0);
-    CHECK_EQ(cudaHostUnregister(own), cudaSuccess);
-    CHECK_EQ(cudaFreeHost(pinned), cudaSuccess);
-    CHECK_EQ(cudaFree(managed), cudaSuccess);
-    free(own);
+    unsigned char *copy = kit_fetch(device, device_bytes);
+    for (size_t row = 0; row < rows && gap; row++)
+        kit_is_all(copy + row * device_pitch + width, 3 * gap, 0xdd);
+    free(copy);
+    kit_host_free(host, host_bytes);
+    kit_host_free(back, host_bytes);
+    kit_device_free(device, device_bytes);
+}
+
+static void rows(void) {
+    gpupool_ring *ring = kit_ring(2 * MIB, 128 * KIB, 2);
+    rows_one(ring, 1, 1, 5);
+    rows_one(ring, 3, 1000, 1);
+    rows_one(ring, 1000, 700, 24);
+    rows_one(ring, 131072, 9, 64);
+    rows_one(ring, 131073, 7, 64);
+    rows_one(ring, 500000, 4, 1000);
+    rows_one(ring, 65536, 20, 0);
+    OK(gpupool_ring_destroy(ring));
+}
+
+typedef struct functions {
+    uint64_t seed, most;
+    atomic_long calls, bytes;
+    long fail_at;
+} functions;
+
+/* The program's functions find the thread's mode of capture as the program set it. */
+static void check_mode(void) {
+    enum cudaStreamCaptureMode mode = cudaStreamCaptureModeGlobal;
+    CUDA(cudaThreadExchangeStreamCaptureMode(&mode));
+    CHECK_EQ(mode, cudaStreamCaptureModeGlobal);
+}
+
+static int reads(void *to, size_t bytes, uint64_t offset, void *user) {
+    functions *f = (functions *)user;
+    check_mode();
+    kit_fill((unsigned char *)to, bytes, f->seed, offset);
+    atomic_fetch_add(&f->bytes, (long)bytes);
+    return atomic_fetch_add(&f->calls, 1) == f->fail_at ? 42 : 0;
+}
+static int writes(const void *from, size_t bytes, uint64_t offset, void *user) {
+    functions *f = (functions *)user;
+    check_mode();
+    kit_is((const unsigned char *)from, bytes, f->seed, offset);
+    atomic_fetch_add(&f->bytes, (long)bytes);
+    return atomic_fetch_add(&f->calls, 1) == f->fail_at ? 42 : 0;
+}
+
+static void by_functions(void) {
+    size_t bytes = 5 * MIB + 3;
+    gpupool_ring *ring = kit_ring(2 * MIB, 128 * KIB, 3);
+    unsigned char *device = kit_device(bytes);
+    functions up = {.seed = 5, .fail_at = -1}, down = {.seed = 5, .fail_at = -1};
+    gpupool_transfer what = kit_up(device, NULL, bytes, NULL),
+                     back = kit_down(NULL, device, bytes, NULL);
+    what.read = reads;
+    what.user = &up;
+    back.write = writes;
+    back.user = &down;
+    OK(gpupool_ring_transfer(ring, &what));
+    kit_device_is(device, bytes, 5);
+    OK(gpupool_ring_transfer(ring, &back));
+    CHECK_EQ(up.bytes, bytes);
+    CHECK_EQ(down.bytes, bytes);
+    up.fail_at = up.calls + 3;
+    CHECK_RESULT(gpupool_ring_transfer(ring, &what), GPUPOOL_E_CALLBACK);
+    CHECK(strstr(gpupool_last_error(), "42") != NULL);
+    down.fail_at = down.calls;
+    CHECK_RESULT(gpupool_ring_transfer(ring, &back), GPUPOOL_E_CALLBACK);
+    CHECK_EQ(kit_stats(ring).failures, 2);
+    down.fail_at = -1;
+    OK(gpupool_ring_transfer(ring, &back));
+    kit_device_free(device, bytes);
+    OK(gpupool_ring_destroy(ring));
+}
+
+/* Pinned, managed and device memory goes directly: it pins nothing of the ring's. */
+static void known_memory(void) {
+    size_t bytes = 2 * MIB;
+    gpupool_ring *ring = kit_ring(2 * MIB, 128 * KIB, 2);
+    unsigned char *device = kit_device(bytes), *other = kit_device(bytes), *pinned, *managed;
+    cudaStream_t stream = kit_stream();
+    gpupool_ticket ticket = 0;
+    gpupool_transfer what;
+    uint64_t done = 0;
+    CUDA(cudaHostAlloc((void **)&pinned, bytes, cudaHostAllocDefault));
+    CUDA(cudaMallocManaged((void **)&managed, bytes, cudaMemAttachGlobal));
+    kit_fill(pinned, bytes, 1, 0);
+    OK(gpupool_upload(ring, device, pinned, bytes, stream));
+    kit_fill(pinned, bytes, 2, 0); /* the call has waited */
+    kit_device_is(device, bytes, 1);
+    OK(gpupool_download(ring, pinned, device, bytes, stream));
+    kit_is(pinned, bytes, 1, 0);
+    OK(gpupool_download(ring, managed, device, bytes, stream));
+    kit_is(managed, bytes, 1, 0);
+    OK(gpupool_upload(ring, other, device, bytes, stream));
+    kit_device_is(other, bytes, 1);
+    kit_fill(pinned, bytes, 3, 0);
+    what = kit_up(device, pinned, bytes, stream);
+    what.ticket = &ticket;
+    OK(gpupool_ring_transfer(ring, &what));
+    OK(gpupool_ring_wait(ring, ticket, -1, &done));
+    CHECK_EQ(done, bytes);
+    kit_device_is(device, bytes, 3);
+    CHECK_EQ(kit_stats(ring).pinned, 0);
+    CHECK_EQ(kit_stats(ring).direct_bytes[GPUPOOL_UP], 3 * bytes);
+    CUDA(cudaFreeHost(pinned));
+    CUDA(cudaFree(managed));
     kit_device_free(device, bytes);
     kit_device_free(other, bytes);
-    kit_ring_close(ring);
+    OK(gpupool_ring_destroy(ring));
+    CUDA(cudaStreamDestroy(stream));
 }
 
-/* CUDA refuses a copy that leaves its registration; the ring takes it. */
-static void memory_registered_in_part_is_staged(void) {
-    size_t page = 65536, bytes = 3 * page, staged;
-    gpupool_ring *ring = kit_ring(MIB, 0, 0);
-    unsigned char *own = (unsigned char *)aligned_alloc(page, bytes), *device = kit_device(bytes);
-    for (int parts = 1; parts <= 7; parts++) {
-        check_case("registered parts %d", parts);
-        for (int i = 0; i < 3; i++)
-            if (parts >> i & 1)
-                CHECK_EQ(cudaHostRegister(own + (size_t)i * page, page, 0), cudaSuccess);
-        kit_pattern(own, bytes, (uint64_t)parts);
-        staged = kit_ring_stats(ring).staged_bytes[GPUPOOL_UP];
-        CHECK_RESULT(gpupool_upload(ring, device, own, bytes, kit_stream[0]), GPUPOOL_OK);
-        if (parts == 5) CHECK_EQ(kit_ring_stats(ring).staged_bytes[GPUPOOL_UP], staged + bytes);
-        kit_expect_device(device, bytes, (uint64_t)parts);
-        CHECK_RESULT(kit_upload_2d(ring, device, page / 4, own, page / 2, page / 4, 6,
-                                       kit_stream[0]), GPUPOOL_OK); /* no row is in two parts */
-        CHECK_RESULT(kit_download_2d(ring, own, page / 2, device, page / 4, page / 4, 6,
-                                         kit_stream[0]), GPUPOOL_OK);
-        kit_is_pattern(own, bytes, (uint64_t)parts, 0);
-        CHECK_RESULT(gpupool_upload(ring, device, own, bytes, kit_stream[0]), GPUPOOL_OK);
-        memset(own, 0, bytes);
-        CHECK_RESULT(gpupool_download(ring, own, device, bytes, kit_stream[0]), GPUPOOL_OK);
-        kit_is_pattern(own, bytes, (uint64_t)parts, 0);
-        for (int i = 0; i < 3; i++)
-            if (parts >> i & 1)
-                CHECK_EQ(cudaHostUnregister(own + (size_t)i * page), cudaSuccess);
-    }
-    free(own);
+/* Memory that is pinned at both ends and not between, or at one end only, goes through slots. */
+static void pinned_in_part(void) {
+    size_t bytes = MIB;
+    gpupool_ring *ring = kit_ring(2 * MIB, 128 * KIB, 2);
+    unsigned char *device = kit_device(bytes), *host = NULL;
+    if (posix_memalign((void **)&host, 65536, bytes)) exit(1);
+    kit_fill(host, bytes, 1, 0);
+    CUDA(cudaHostRegister(host, 65536, 0));
+    OK(gpupool_upload(ring, device, host, bytes, NULL));
+    kit_device_is(device, bytes, 1);
+    CUDA(cudaHostRegister(host + bytes - 65536, 65536, 0));
+    kit_device_set(device, bytes, 2);
+    OK(gpupool_download(ring, host, device, bytes, NULL));
+    kit_is(host, bytes, 2, 0);
+    CHECK_EQ(kit_stats(ring).bytes[GPUPOOL_UP], bytes);
+    CHECK_EQ(kit_stats(ring).bytes[GPUPOOL_DOWN], bytes);
+    CUDA(cudaHostUnregister(host));
+    CUDA(cudaHostUnregister(host + bytes - 65536));
+    free(host);
     kit_device_free(device, bytes);
-    kit_ring_close(ring);
+    OK(gpupool_ring_destroy(ring));
 }
 
-/* ---- rows ---- */
-
-static void rows_with_pitches(void) {
-    static const struct { size_t width, height, host_pitch, device_pitch; } shapes[] = {
-        {1, 1, 1, 1},                  {7, 1000, 7, 512},     {100, 33, 128, 100},
-        {4096, 300, 4096, 4096},       {1, 3000, 3, 5},       {70000, 5, 70001, 70656},
-        {300000, 3, 300000, 300032},   {513, 999, 600, 1024}, {600, 2, 700, 1024},
-    };
-    gpupool_ring *ring = kit_ring(512 * KIB, 0, 2);
-    for (size_t i = 0; i < KIT_COUNT(shapes); i++) {
-        size_t w = shapes[i].width, h = shapes[i].height, hp = shapes[i].host_pitch;
-        size_t dp = shapes[i].device_pitch, host_bytes = hp * h, device_bytes = dp * h;
-        unsigned char *from = kit_host(host_bytes), *to = kit_host(host_bytes);
-        unsigned char *device = kit_device(device_bytes);
-        check_case("%zu x %zu, pitches %zu and %zu", w, h, hp, dp);
-        kit_pattern(from, host_bytes, i);
-        CHECK_RESULT(kit_upload_2d(ring, device, dp, from, hp, w, h, kit_stream[1]),
-                     GPUPOOL_OK);
-        unsigned char *copy = kit_fetch(device, device_bytes);
-        for (size_t y = 0; y < h; y++) {
-            kit_is_pattern(copy + y * dp, w, i, y * hp);
-            kit_is_byte(copy + y * dp + w, dp - w, 0xdd);
-        }
-        free(copy);
-        CHECK_RESULT(kit_download_2d(ring, to, hp, device, dp, w, h, kit_stream[1]),
-                     GPUPOOL_OK);
-        for (size_t y = 0; y < h; y++) {
-            kit_is_pattern(to + y * hp, w, i, y * hp);
-            kit_is_byte(to + y * hp + w, hp - w, 0xee);
-        }
-        memset(from, 0xee, host_bytes);
-        kit_host_free(from, host_bytes);
-        kit_host_free(to, host_bytes);
-        kit_device_free(device, device_bytes);
+static void tickets(void) {
+    enum { COUNT = 12 };
+    size_t bytes = 700001;
+    gpupool_ring *ring = kit_ring(MIB, 128 * KIB, 2);
+    cudaStream_t stream = kit_stream();
+    unsigned char *host[COUNT], *device[COUNT];
+    gpupool_ticket ticket[COUNT];
+    for (int i = 0; i < COUNT; i++) {
+        gpupool_transfer what;
+        host[i] = kit_host(bytes);
+        device[i] = kit_device(bytes);
+        if (i % 2) kit_device_set(device[i], bytes, (uint64_t)i);
+        else kit_fill(host[i], bytes, (uint64_t)i, 0);
+        what = i % 2 ? kit_down(host[i], device[i], bytes, stream)
+                     : kit_up(device[i], host[i], bytes, stream);
+        what.ticket = &ticket[i];
+        OK(gpupool_ring_transfer(ring, &what));
+        CHECK(ticket[i] != 0);
     }
-    kit_ring_close(ring);
-}
-
-/* The pitch of a single row leads nowhere, however long. */
-static void a_single_row(void) {
-    gpupool_ring *ring = kit_ring(512 * KIB, 0, 0);
-    unsigned char *from = kit_host(100), *device = kit_device(100);
-    kit_pattern(from, 100, 3);
-    CHECK_RESULT(kit_upload_2d(ring, device, 100, from, PTRDIFF_MAX, 100, 1, kit_stream[1]),
-                 GPUPOOL_OK);
-    kit_expect_device(device, 100, 3);
-    kit_host_free(from, 100);
-    kit_device_free(device, 100);
-    kit_ring_close(ring);
-}
-
-/* ---- functions in the caller's place ---- */
-
-typedef struct source {
-    uint64_t seed, next, bytes; /* next: where a source that is read in order is at */
-    uint64_t refuse_at;         /* the part that has this byte is refused */
-    unsigned char *seen;        /* a download's bytes */
-    atomic_llong done;
-} source;
-
-static int bring(void *to, size_t bytes, uint64_t offset, void *user) {
-    source *s = (source *)user;
-    if (s->refuse_at >= offset && s->refuse_at < offset + bytes) return 42;
-    for (size_t i = 0; i < bytes; i++)
-        ((unsigned char *)to)[i] = kit_byte(s->seed, (size_t)offset + i);
-    atomic_fetch_add(&s->done, (long long)bytes);
-    return 0;
-}
-
-static int bring_in_order(void *to, size_t bytes, uint64_t offset, void *user) {
-    source *s = (source *)user;
-    CHECK_EQ(offset, s->next);
-    s->next = offset + bytes;
-    return bring(to, bytes, offset, user);
-}
-
-static int take_away(const void *from, size_t bytes, uint64_t offset, void *user) {
-    source *s = (source *)user;
-    if (s->refuse_at >= offset && s->refuse_at < offset + bytes) return -7;
-    memmove(s->seen + offset, from, bytes);
-    atomic_fetch_add(&s->done, (long long)bytes);
-    return 0;
-}
-
-static void functions_fill_and_empty(void) {
-    size_t bytes = 3 * MIB + 5;
-    for (int workers = 0; workers <= 3; workers += 3) {
-        gpupool_ring *ring = kit_ring(MIB, 0, workers);
-        unsigned char *device = kit_device(bytes);
-        source s = {9, 0, bytes, UINT64_MAX, kit_host(bytes), 0};
-        CHECK_RESULT(kit_upload_from(ring, device, bytes, workers ? bring : bring_in_order, &s,
-                                         kit_stream[0]), GPUPOOL_OK);
-        CHECK_EQ(atomic_load(&s.done), bytes);
-        kit_expect_device(device, bytes, 9);
-        CHECK_RESULT(kit_download_to(ring, device, bytes, take_away, &s, kit_stream[0]),
-                     GPUPOOL_OK);
-        kit_is_pattern(s.seen, bytes, 9, 0);
-        s.refuse_at = MIB;
-        CHECK_RESULT(kit_upload_from(ring, device, bytes, bring, &s, kit_stream[0]),
-                     GPUPOOL_E_CALLBACK);
-        CHECK(strstr(gpupool_last_error(), "returned 42") != NULL);
-        CHECK_RESULT(kit_download_to(ring, device, bytes, take_away, &s, kit_stream[0]),
-                     GPUPOOL_E_CALLBACK);
-        s.refuse_at = UINT64_MAX;
-        CHECK_RESULT(kit_upload_from(ring, device, bytes, bring, &s, kit_stream[0]),
-                     GPUPOOL_OK);
-        kit_host_free(s.seen, bytes);
-        kit_device_free(device, bytes);
-        kit_ring_close(ring);
+    for (int i = COUNT - 1; i >= 0; i--) {
+        uint64_t done = 0;
+        OK(gpupool_ring_wait(ring, ticket[i], -1, &done));
+        CHECK_EQ(done, bytes);
+        if (i % 2) kit_is(host[i], bytes, (uint64_t)i, 0);
+        else kit_device_is(device[i], bytes, (uint64_t)i);
+        CHECK_RESULT(gpupool_ring_wait(ring, ticket[i], 0, NULL), GPUPOOL_E_ARGUMENT);
+        kit_host_free(host[i], bytes);
+        kit_device_free(device[i], bytes);
     }
+    CHECK_RESULT(gpupool_ring_wait(ring, 0, 0, NULL), GPUPOOL_E_ARGUMENT);
+    CHECK_RESULT(gpupool_ring_wait(ring, 1000, -1, NULL), GPUPOOL_E_ARGUMENT);
+    OK(gpupool_ring_destroy(ring));
+    CUDA(cudaStreamDestroy(stream));
 }
 
-/* ---- what is pinned ---- */
-
-/* Uploads, and returns how many workers there are then. They end after a second without work: on a
-   machine that stands still for so long, the upload is done again. */
-static uint64_t workers_after(gpupool_ring *ring, void *device, const void *from, size_t bytes) {
-    uint64_t workers = 0;
-    for (int tries = 0; tries < 5; tries++) {
-        uint64_t start = linked_now_ns();
-        CHECK_RESULT(gpupool_upload(ring, device, from, bytes, kit_stream[0]), GPUPOOL_OK);
-        workers = kit_ring_stats(ring).workers;
-        if (linked_now_ns() - start < KIT_SECOND / 2) break;
+/* A ticket of no bytes is done with what the stream had before; without workers a wait copies. */
+static void without_workers(void) {
+    size_t bytes = 2 * MIB + 5;
+    gpupool_ring *ring = kit_ring(MIB, 128 * KIB, 0);
+    unsigned char *host = kit_host(bytes), *device = kit_device(bytes);
+    gpupool_ticket ticket[2];
+    gpupool_transfer what = kit_up(device, host, bytes, NULL), none = kit_up(NULL, NULL, 0, NULL);
+    uint64_t done = 0, before = 0;
+    gpupool_result result;
+    kit_fill(host, bytes, 9, 0);
+    what.ticket = &ticket[0];
+    none.ticket = &ticket[1];
+    OK(gpupool_ring_transfer(ring, &what));
+    OK(gpupool_ring_transfer(ring, &none));
+    OK(gpupool_ring_wait(ring, ticket[1], -1, &done));
+    CHECK_EQ(done, 0);
+    CHECK_RESULT(gpupool_ring_wait(ring, ticket[0], 0, &done), GPUPOOL_E_TIMEOUT);
+    CHECK_EQ(done, 0);
+    while ((result = gpupool_ring_wait(ring, ticket[0], 1, &done)) == GPUPOOL_E_TIMEOUT) {
+        CHECK(done >= before && done < bytes); /* progress can be read */
+        before = done;
     }
-    return workers;
-}
-
-static void pinned_memory_is_bounded_and_lazy(void) {
-    size_t bytes = 20 * MIB, most = 10 * MIB + 4096;
-    gpupool_ring *ring = kit_ring(most, MIB, 1);
-    unsigned char *from = kit_host(bytes), *device = kit_device(bytes);
-    size_t released = 0;
-    CHECK_EQ(kit_ring_stats(ring).pinned.now, 0);
-    CHECK_RESULT(gpupool_upload(ring, device, from, 100, kit_stream[0]), GPUPOOL_OK);
-    CHECK_EQ(kit_ring_stats(ring).pinned.now, 0);
-    CHECK_RESULT(gpupool_upload(ring, device, from, 100000, kit_stream[0]), GPUPOOL_OK);
-    CHECK(kit_ring_stats(ring).pinned.now > 0 && kit_ring_stats(ring).pinned.now < most / 2);
-    CHECK_EQ(kit_ring_stats(ring).workers, 0);
-    CHECK_EQ(workers_after(ring, device, from, bytes), GPUPOOL_SINGLE_THREAD ? 0 : 1);
-    CHECK(kit_ring_stats(ring).pinned.peak <= most);
-#if CHECK_FAKE
-    CHECK(fake_pinned_peak() <= most);
-    CHECK_EQ(fake_pinned_bytes(), kit_ring_stats(ring).pinned.now);
-#endif
-    CHECK_EQ(cudaDeviceSynchronize(), cudaSuccess);
-    CHECK_RESULT(gpupool_ring_trim(ring, 0, &released), GPUPOOL_OK);
-    CHECK(released > 0);
-    CHECK_EQ(kit_ring_stats(ring).pinned.now, 0);
-    kit_pattern(from, bytes, 3);
-    CHECK_RESULT(gpupool_upload(ring, device, from, bytes, kit_stream[0]), GPUPOOL_OK);
-    kit_expect_device(device, bytes, 3);
-    memset(from, 0xee, bytes);
-    kit_host_free(from, bytes);
+    OK(result);
+    CHECK(before > bytes / 2);
+    kit_device_is(device, bytes, 9);
+    CHECK_EQ(kit_stats(ring).workers, 0);
+    OK(gpupool_upload(ring, NULL, NULL, 0, NULL));
+    kit_host_free(host, bytes);
     kit_device_free(device, bytes);
-    kit_ring_close(ring);
+    OK(gpupool_ring_destroy(ring));
 }
 
-/* ---- capture ---- */
+/* Each mistake is named, and changes nothing. */
+static void mistakes(void) {
+    size_t bytes = 200000;
+    gpupool_ring *ring = kit_ring(MIB, 128 * KIB, 1);
+    unsigned char *host = kit_host(bytes), *device = kit_device(bytes);
+    gpupool_transfer good = kit_up(device, host, bytes, NULL), what;
+    gpupool_ticket ticket = 77;
+    functions f = {.fail_at = -1};
+#define WRONG(words, change) \
+    do { \
+        what = good; \
+        what.ticket = &ticket; \
+        change; \
+        CHECK_RESULT(gpupool_ring_transfer(ring, &what), GPUPOOL_E_ARGUMENT); \
+        CHECK(strstr(gpupool_last_error(), words) != NULL); \
+    } while (0)
+    WRONG("direction", what.direction = (gpupool_direction)5);
+    WRONG("write is for DOWN", what.write = writes);
+    WRONG("read or is_file are for UP", (what.direction = GPUPOOL_DOWN, what.read = reads));
+    WRONG("read or is_file are for UP", (what.direction = GPUPOOL_DOWN, what.is_file = 1));
+    WRONG("read or is_file", (what.read = reads, what.is_file = 1));
+    WRONG("no rows", (what.read = reads, what.rows = 2));
+    WRONG("no rows", (what.is_file = 1, what.to_pitch = bytes));
+    WRONG("pitches need rows", (what.bytes = 100, what.to_pitch = what.from_pitch = 100));
+    WRONG("rows need both pitches", (what.bytes = 100, what.rows = 2));
+    WRONG("rows need both pitches", (what.bytes = 100, what.rows = 2, what.to_pitch = 100));
+    WRONG("rows need both pitches",
+          (what.bytes = 100, what.rows = 2, what.to_pitch = 100, what.from_pitch = 99));
+    WRONG("any memory", what.bytes = SIZE_MAX);
+    WRONG("any memory", (what.rows = SIZE_MAX / 2, what.to_pitch = what.from_pitch = bytes));
+    WRONG("no file", (what.is_file = 1, what.offset = UINT64_MAX - 5));
+    WRONG("device pointer", what.to = NULL);
+    WRONG("host pointer", what.from = NULL);
+    WRONG("ordinary host memory", what.to = host);
+    CHECK_EQ(ticket, 77);
+    CHECK_RESULT(gpupool_ring_transfer(ring, NULL), GPUPOOL_E_ARGUMENT);
+    CHECK_RESULT(gpupool_ring_transfer(NULL, &good), GPUPOOL_E_ARGUMENT);
+    CHECK_RESULT(gpupool_upload(NULL, device, host, 1, NULL), GPUPOOL_E_ARGUMENT);
+    CHECK_RESULT(gpupool_ring_wait(NULL, 1, 0, NULL), GPUPOOL_E_ARGUMENT);
+    CHECK_RESULT(gpupool_ring_destroy(NULL), GPUPOOL_E_ARGUMENT);
+    CHECK_RESULT(gpupool_ring_get_stats(ring, NULL), GPUPOOL_E_ARGUMENT);
+    CHECK_EQ(f.calls, 0);
+    kit_is_all(host, bytes, 0xee);
+    OK(gpupool_download(ring, host, device, bytes, NULL));
+    kit_is_all(host, bytes, 0xdd);
+    kit_host_free(host, bytes);
+    kit_device_free(device, bytes);
+    OK(gpupool_ring_destroy(ring));
+}
 
-static void capturing_streams_are_refused(void) {
-    size_t sizes_tried[] = {100, 100000, 3 * MIB};
-    gpupool_ring *ring = kit_ring(MIB, 0, 2);
-    unsigned char *from = kit_host(3 * MIB), *device = kit_device(3 * MIB);
+/* A transfer that goes beyond its block in an arena, or is of memory that is free or asleep. */
+static void beyond_a_block(void) {
+    size_t bytes = MIB;
+    gpupool_ring *ring = kit_ring(MIB, 128 * KIB, 1);
+    unsigned char *host = kit_host(2 * bytes), *block;
+    gpupool_arena *arenas[2];
+    gpupool_transfer what;
+    for (int i = 0; i < 2; i++) OK(gpupool_arena_create(&arenas[i], NULL));
+    block = (unsigned char *)gpupool_alloc(arenas[0], bytes, NULL);
+    kit_fill(host, bytes, 6, 0);
+    OK(gpupool_upload(ring, block, host, bytes, NULL));
+    kit_device_is(block, bytes, 6);
+    OK(gpupool_upload(ring, block + 1000, host, bytes - 1000, NULL));
+#define BEYOND(call, side) \
+    do { \
+        CHECK_RESULT(call, GPUPOOL_E_ARGUMENT); \
+        CHECK(strstr(gpupool_last_error(), side ": it goes beyond its block") != NULL); \
+    } while (0)
+    BEYOND(gpupool_upload(ring, block, host, bytes + 1, NULL), "to");
+    BEYOND(gpupool_upload(ring, block + 1001, host, bytes - 1000, NULL), "to");
+    BEYOND(gpupool_download(ring, host, block, 2 * bytes, NULL), "from");
+    what = kit_down(host, block, 100000, NULL);
+    what.to_pitch = 100000;
+    what.from_pitch = 200000;
+    what.rows = 6;
+    BEYOND(gpupool_ring_transfer(ring, &what), "from");
+    what.rows = 5;
+    OK(gpupool_ring_transfer(ring, &what));
+    OK(gpupool_free(arenas[0], block, NULL));
+    CHECK_RESULT(gpupool_upload(ring, block, host, bytes, NULL), GPUPOOL_E_ARGUMENT);
+    CHECK(strstr(gpupool_last_error(), "to: it is in memory that is free") != NULL);
+    block = (unsigned char *)gpupool_alloc(arenas[1], bytes, NULL);
+    kit_fill(host, bytes, 6, 0);
+    OK(gpupool_upload(ring, block, host, bytes, NULL));
+    OK(gpupool_sleep(arenas[1], GPUPOOL_KEEP));
+    CHECK_RESULT(gpupool_upload(ring, block, host, bytes, NULL), GPUPOOL_E_ASLEEP);
+    CHECK_RESULT(gpupool_download(ring, host, block, bytes, NULL), GPUPOOL_E_ASLEEP);
+    OK(gpupool_wake(arenas[1]));
+    memset(host, 0, bytes);
+    OK(gpupool_download(ring, host, block, bytes, NULL));
+    kit_is(host, bytes, 6, 0);
+    OK(gpupool_free(arenas[1], block, NULL));
+    for (int i = 0; i < 2; i++) OK(gpupool_arena_destroy(arenas[i]));
+    kit_host_free(host, 2 * bytes);
+    OK(gpupool_ring_destroy(ring));
+}
+
+static void configs(void) {
+    static const gpupool_ring_config bad[] = {{.device = -1},
+                                              {.device = 99},
+                                              {.bytes = 256 * KIB - 1},
+                                              {.bytes = (size_t)17 << 40},
+                                              {.slot_bytes = 64 * KIB - 1},
+                                              {.bytes = MIB, .slot_bytes = MIB / 4 + 1},
+                                              {.workers = -2},
+                                              {.workers = 65}};
+    static const char *const words[] = {"device",     "device",     "config.bytes", "config.bytes",
+                                        "slot_bytes", "slot_bytes", "workers",      "workers"};
+    gpupool_ring *ring = NULL;
+    for (int i = 0; i < 8; i++) {
+        ring = (gpupool_ring *)&ring;
+        CHECK_RESULT(gpupool_ring_create(&ring, &bad[i]), GPUPOOL_E_ARGUMENT);
+        CHECK(ring == NULL && strstr(gpupool_last_error(), words[i]) != NULL);
+    }
+    CHECK_RESULT(gpupool_ring_create(NULL, NULL), GPUPOOL_E_ARGUMENT);
+    OK(gpupool_ring_create(&ring, NULL));
+    CHECK_EQ(kit_stats(ring).limit, GPUPOOL_RING_BYTES);
+    OK(gpupool_ring_destroy(ring));
+    ring = kit_ring(256 * KIB, 0, 64);
+    CHECK_EQ(kit_stats(ring).limit, 256 * KIB);
+    OK(gpupool_ring_destroy(ring));
+}
+
+/* E_CAPTURING, and the capture goes on: its graph can be made. */
+static void captures(void) {
+    size_t bytes = MIB;
+    gpupool_ring *ring = kit_ring(MIB, 128 * KIB, 1);
+    unsigned char *host = kit_host(bytes), *device = kit_device(bytes);
+    cudaStream_t stream = kit_stream(), other = kit_stream();
     gpupool_ticket ticket = 0;
-    gpupool_span span;
+    gpupool_transfer what = kit_up(device, host, bytes, stream);
     cudaGraph_t graph = NULL;
-    CHECK_RESULT(gpupool_ring_acquire_span(ring, 1000, 0, &span), GPUPOOL_OK);
-    memset(span.memory, 0, 1000);
-    CHECK_EQ(cudaStreamBeginCapture(kit_stream[0], cudaStreamCaptureModeGlobal), cudaSuccess);
-    for (size_t i = 0; i < 3; i++) {
-        size_t n = sizes_tried[i];
-        CHECK_RESULT(gpupool_upload(ring, device, from, n, kit_stream[0]), GPUPOOL_E_CAPTURING);
-        CHECK_RESULT(gpupool_download(ring, from, device, n, kit_stream[0]), GPUPOOL_E_CAPTURING);
-        CHECK_RESULT(kit_upload_async(ring, device, from, n, kit_stream[0], &ticket),
-                     GPUPOOL_E_CAPTURING);
-        /* another stream is served while that one captures, and its capture is not lost */
-        CHECK_RESULT(gpupool_upload(ring, device, from, n, kit_stream[1]), GPUPOOL_OK);
-        CHECK_RESULT(gpupool_download(ring, from, device, n, kit_stream[1]), GPUPOOL_OK);
-    }
-    CHECK_RESULT(gpupool_ring_upload_span(ring, &span, device, kit_stream[0]), GPUPOOL_E_CAPTURING);
-    CHECK_EQ(cudaStreamEndCapture(kit_stream[0], &graph), cudaSuccess);
-    CHECK_EQ(cudaGraphDestroy(graph), cudaSuccess);
-    CHECK_RESULT(gpupool_ring_cancel_span(ring, &span), GPUPOOL_OK);
-    memset(from, 0xee, 3 * MIB);
-    kit_host_free(from, 3 * MIB);
-    kit_device_free(device, 3 * MIB);
-    kit_ring_close(ring);
-}
-
-static void without_threads_workers_are_few(void) {
-    size_t bytes = 40 * MIB;
-    gpupool_ring *ring = kit_ring(64 * MIB, 0, 8);
-    unsigned char *from = kit_host(bytes), *device = kit_device(bytes);
-    kit_pattern(from, bytes, 9);
-    CHECK_EQ(workers_after(ring, device, from, bytes), GPUPOOL_SINGLE_THREAD ? 0 : 8);
-    kit_expect_device(device, bytes, 9);
-    CHECK(kit_ring_stats(ring).chunks[GPUPOOL_UP] >= 20); /* of 2 MiB at most */
-    kit_host_free(from, bytes);
+    what.ticket = &ticket;
+    CUDA(cudaStreamBeginCapture(stream, cudaStreamCaptureModeGlobal));
+    CHECK_RESULT(gpupool_upload(ring, device, host, bytes, stream), GPUPOOL_E_CAPTURING);
+    CHECK_RESULT(gpupool_upload(ring, device, host, 100, stream), GPUPOOL_E_CAPTURING);
+    CHECK_RESULT(gpupool_download(ring, host, device, bytes, stream), GPUPOOL_E_CAPTURING);
+    CHECK_RESULT(gpupool_ring_transfer(ring, &what), GPUPOOL_E_CAPTURING);
+    what.stream = other; /* other streams go on meanwhile */
+    OK(gpupool_ring_transfer(ring, &what));
+    OK(gpupool_ring_wait(ring, ticket, -1, NULL));
+    OK(gpupool_download(ring, host, device, bytes, other));
+    CUDA(cudaStreamEndCapture(stream, &graph));
+    CUDA(cudaGraphDestroy(graph));
+    OK(gpupool_upload(ring, device, host, bytes, stream));
+    kit_host_free(host, bytes);
     kit_device_free(device, bytes);
-    kit_ring_close(ring);
+    OK(gpupool_ring_destroy(ring));
+    CUDA(cudaStreamDestroy(stream));
+    CUDA(cudaStreamDestroy(other));
 }
 
-/* ---- what is told ---- */
-
-#if CHECK_FAKE
-static void let_ms_pass(uint64_t ms) {
-    for (uint64_t end = linked_now_ns() + ms * 1000000; linked_now_ns() < end;) continue;
-}
-
-static void take_a_ms(void *unused) {
-    (void)unused;
-    let_ms_pass(1);
-}
-#endif
-
-static void statistics_add_up(void) {
-    uint64_t started = linked_now_ns(), passed;
-#if CHECK_FAKE
-    fake_before_call("cuMemHostRegister", 1, take_a_ms, NULL); /* the clock may tick in us */
-#endif
-    gpupool_ring *ring = kit_ring(MIB, 0, 0);
-    unsigned char *from = kit_host(2 * MIB), *device = kit_device(2 * MIB);
-    CHECK_RESULT(gpupool_upload(ring, device, from, 1000, kit_stream[0]), GPUPOOL_OK);
-    CHECK_RESULT(gpupool_upload(ring, device, from, 2 * MIB, kit_stream[0]), GPUPOOL_OK);
-    CHECK_RESULT(gpupool_download(ring, from, device, 2 * MIB, kit_stream[0]), GPUPOOL_OK);
-    gpupool_ring_stats stats = kit_ring_stats(ring);
-    passed = linked_now_ns() - started;
-    CHECK_EQ(stats.struct_bytes, sizeof stats);
-    CHECK_EQ(stats.limit_bytes, MIB);
-    CHECK_EQ(stats.transfers[0], 2);
-    CHECK_EQ(stats.transfers[1], 1);
-    CHECK_EQ(stats.direct_bytes[0], 1000);
-    CHECK_EQ(stats.staged_bytes[0], 2 * MIB);
-    CHECK_EQ(stats.staged_bytes[1], 2 * MIB);
-    CHECK(stats.chunks[0] >= 8 && stats.chunks[1] >= 8);
-    CHECK(stats.used.peak <= stats.pinned.peak && stats.pinned.peak <= MIB);
-    CHECK(stats.pin_ns > 0 && stats.under_way_ns[0] > 0 && stats.under_way_ns[1] > 0);
-    CHECK(stats.pin_ns <= passed);
-    CHECK(stats.under_way_ns[0] + stats.under_way_ns[1] <= passed);
-    for (int way = 0; way < 2; way++) {
-        double ns = (double)stats.under_way_ns[way], busy = (double)stats.link_busy_ns[way] / ns;
-        check_case("way %d", way);
-        CHECK(fabs(stats.gb_per_s[way] * ns / (double)stats.staged_bytes[way] - 1) < 1e-6);
-        CHECK(stats.link_busy_ns[way] > 0 && stats.link_busy_ns[way] <= passed);
-        CHECK(fabs(stats.link_busy[way] - (busy < 1 ? busy : 1)) < 1e-6);
-    }
-    memset(from, 0xee, 2 * MIB);
-    kit_host_free(from, 2 * MIB);
-    kit_device_free(device, 2 * MIB);
-    kit_ring_close(ring);
-}
-
-#if CHECK_FAKE
-static int take_long(void *to, size_t bytes, uint64_t offset, void *unused) {
-    (void)offset;
-    (void)unused;
-    memset(to, 1, bytes);
-    let_ms_pass(3);
-    return 0;
-}
-
-/* The rate is of transfers of a single chunk too, and not of spans, whose filling takes no time of
-   the ring's. */
-static void the_rate_is_of_what_took_time(void) {
-    gpupool_ring *ring = kit_ring(MIB, 0, 0);
-    unsigned char *device = kit_device(MIB / 2);
-    gpupool_span span;
-    CHECK_RESULT(kit_upload_from(ring, device, 100 * KIB, take_long, NULL, kit_stream[0]),
-                 GPUPOOL_OK);
-    gpupool_ring_stats before = kit_ring_stats(ring);
-    CHECK(before.under_way_ns[0] >= 3000000);
-    CHECK(before.gb_per_s[0] > 0 && before.gb_per_s[0] < 100 * KIB / 3e6);
-    CHECK_RESULT(gpupool_ring_acquire_span(ring, MIB / 2, 0, &span), GPUPOOL_OK);
-    memset(span.memory, 0, span.bytes);
-    CHECK_RESULT(gpupool_ring_upload_span(ring, &span, device, kit_stream[0]), GPUPOOL_OK);
-    CHECK_EQ(kit_ring_stats(ring).staged_bytes[0], MIB / 2 + 100 * KIB);
-    CHECK(kit_ring_stats(ring).gb_per_s[0] <= before.gb_per_s[0]);
-    kit_device_free(device, MIB / 2);
-    kit_ring_close(ring);
-}
-
-/* From the first chunk that is queued until the last is known to have landed. */
-static void the_links_time_is_told(void) {
-    size_t bytes = 300 * KIB;
-    gpupool_ring *ring = kit_ring(MIB, 0, 0);
-    unsigned char *from = kit_host(bytes), *device = kit_device(bytes);
-    uint64_t started = linked_now_ns();
-    fake_hold(kit_stream[0], 1);
-    CHECK_RESULT(gpupool_upload(ring, device, from, bytes, kit_stream[0]), GPUPOOL_OK);
-    let_ms_pass(3);
-    gpupool_ring_stats flying = kit_ring_stats(ring);
-    CHECK(flying.link_busy_ns[0] >= 3000000);
-    CHECK(flying.link_busy_ns[0] <= linked_now_ns() - started);
-    fake_hold(kit_stream[0], 0);
-    CHECK_RESULT(gpupool_ring_trim(ring, 0, NULL), GPUPOOL_OK); /* looks after them */
-    gpupool_ring_stats landed = kit_ring_stats(ring);
-    let_ms_pass(3);
-    CHECK_EQ(kit_ring_stats(ring).link_busy_ns[0], landed.link_busy_ns[0]);
-    CHECK(landed.link_busy_ns[0] >= flying.link_busy_ns[0]);
-    CHECK_EQ(landed.link_busy_ns[1], 0);
-    CHECK_EQ(landed.under_way_ns[0], flying.under_way_ns[0]);
-    kit_host_free(from, bytes);
+static void forks(void) {
+    size_t bytes = MIB;
+    gpupool_ring *ring = kit_ring(MIB, 128 * KIB, 1), *second = NULL;
+    unsigned char *host = kit_host(bytes), *device = kit_device(bytes);
+    int status = -1;
+    pid_t child;
+    OK(gpupool_upload(ring, device, host, bytes, NULL));
+    fflush(stdout);
+    child = fork();
+    if (child == 0)
+        _exit(!(gpupool_upload(ring, device, host, bytes, NULL) == GPUPOOL_E_FORKED &&
+                gpupool_ring_wait(ring, 1, 0, NULL) == GPUPOOL_E_FORKED &&
+                gpupool_ring_destroy(ring) == GPUPOOL_E_FORKED &&
+                gpupool_ring_create(&second, NULL) == GPUPOOL_E_FORKED && !second));
+    CHECK(child > 0 && waitpid(child, &status, 0) == child && status == 0);
+    OK(gpupool_upload(ring, device, host, bytes, NULL));
+    kit_host_free(host, bytes);
     kit_device_free(device, bytes);
-    kit_ring_close(ring);
+    OK(gpupool_ring_destroy(ring));
 }
-#endif
+
+/* Device, and CUDA's last error, stay as they were. */
+static void leaves_no_trace(void) {
+    size_t bytes = MIB;
+    gpupool_ring *ring = kit_ring(MIB, 128 * KIB, 1);
+    unsigned char *host = kit_host(bytes), *device = kit_device(bytes);
+    int current = -1, count = 0;
+    CUDA(cudaGetDeviceCount(&count));
+    if (count > 1) CUDA(cudaSetDevice(1));
+    OK(gpupool_upload(ring, device, host, bytes, NULL));
+    CHECK_EQ(cudaGetLastError(), cudaSuccess);
+    CUDA(cudaGetDevice(&current));
+    CHECK_EQ(current, count > 1 ? 1 : 0);
+    if (count > 1) { /* a stream of another device is named */
+        cudaStream_t stream = kit_stream();
+        CHECK_RESULT(gpupool_upload(ring, device, host, bytes, stream), GPUPOOL_E_ARGUMENT);
+        CHECK(strstr(gpupool_last_error(), "stream") != NULL);
+        CUDA(cudaStreamDestroy(stream));
+        CUDA(cudaSetDevice(0));
+    }
+    kit_host_free(host, bytes);
+    kit_device_free(device, bytes);
+    OK(gpupool_ring_destroy(ring));
+}
 
 int main(void) {
-    ARENA_TEST(every_size_goes_there_and_back);
-    ARENA_TEST(upload_comes_after_what_was_queued);
-    FAKE_TEST(held_stream_keeps_the_order);
-    FAKE_TEST(chunks_overlap);
-    ARENA_TEST(a_download_takes_two_slots_a_thread);
-    ARENA_TEST(known_memory_goes_directly);
-    ARENA_TEST(memory_registered_in_part_is_staged);
-    ARENA_TEST(rows_with_pitches);
-    ARENA_TEST(a_single_row);
-    ARENA_TEST(functions_fill_and_empty);
-    ARENA_TEST(pinned_memory_is_bounded_and_lazy);
-    ARENA_TEST(capturing_streams_are_refused);
-    ARENA_TEST(without_threads_workers_are_few);
-    ARENA_TEST(statistics_add_up);
-    FAKE_TEST(the_links_time_is_told);
-    FAKE_TEST(the_rate_is_of_what_took_time);
+    RING_TEST(sizes_both_ways);
+    RING_TEST(rows);
+    RING_TEST(by_functions);
+    RING_TEST(known_memory);
+    RING_TEST(pinned_in_part);
+    RING_TEST(tickets);
+    RING_TEST(without_workers);
+    RING_TEST(mistakes);
+    RING_TEST(beyond_a_block);
+    RING_TEST(configs);
+    RING_TEST(captures);
+    RING_TEST(forks);
+    RING_TEST(leaves_no_trace);
     return check_finish();
 }

@@ -1,332 +1,232 @@
-/* Making and closing arenas: every source, every device, the default arenas. */
-// left at exit: the default arena
+// build: asan -fsanitize=address,undefined
+/* Each source: blocks hold what is written, everything goes back, and what differs is as promised.
+ */
 #include "gpupool.h"
-#include "arena_kit.h"
+#include "kit.h"
 
-static void use_a_little(gpupool_arena *arena) {
-    void *block = kit_alloc(arena, 3 * MIB + 5, kit_stream[0]);
-    if (!block) return;
-    kit_mark(kit_stream[0], block, 3 * MIB + 5, 0x5a);
-    kit_expect_mark(kit_stream[0], block, 3 * MIB + 5, 0x5a);
-    CHECK(kit_reserved(arena) >= 3 * MIB + 5);
-    CHECK_RESULT(gpupool_free(arena, block, kit_stream[0]), GPUPOOL_OK);
+#define A kit_stream[0]
+#define B kit_stream[1]
+
+/* ---- CUSTOM: cudaMalloc, with a record of what is out ---- */
+
+typedef struct program {
+    int out, calls, refuse;
+    size_t bytes;
+} program;
+
+static program p;
+
+static void *chunk_alloc(size_t bytes, void *user) {
+    program *own = (program *)user;
+    void *chunk = NULL;
+    own->calls++;
+    if (own->refuse || cudaMalloc(&chunk, bytes) != cudaSuccess) return NULL;
+    own->out++;
+    own->bytes += bytes;
+    return chunk;
 }
 
-static void every_source_opens_and_closes(void) {
-    for (size_t i = 0; i < KIT_SOURCES; i++) {
-        check_case("%s", kit_sources[i].name);
-        gpupool_arena *arena = kit_open(kit_sources[i].source);
-        CHECK_EQ(kit_limit(arena), 0);
-        CHECK_EQ(kit_stats(arena).blocks.now, 0);
-        use_a_little(arena);
+static void chunk_free(void *chunk, size_t bytes, void *user) {
+    program *own = (program *)user;
+    CHECK_EQ(cudaFree(chunk), cudaSuccess);
+    own->out--;
+    own->bytes -= bytes;
+}
+
+static gpupool_arena *create(gpupool_source source, size_t limit) {
+    gpupool_arena_config config = kit_config(source, limit);
+    memset(&p, 0, sizeof p);
+    config.user = &p;
+    if (source == GPUPOOL_SOURCE_CUSTOM) {
+        config.chunk_alloc = chunk_alloc;
+        config.chunk_free = chunk_free;
+    }
+    return kit_create(&config);
+}
+
+static const struct {
+    gpupool_source source;
+    const char *name;
+} sources[] = {{GPUPOOL_SOURCE_AUTO, "AUTO"},     {GPUPOOL_SOURCE_MAPPED, "MAPPED"},
+               {GPUPOOL_SOURCE_DEVICE, "DEVICE"}, {GPUPOOL_SOURCE_MANAGED, "MANAGED"},
+               {GPUPOOL_SOURCE_PINNED, "PINNED"}, {GPUPOOL_SOURCE_CUSTOM, "CUSTOM"},
+               {GPUPOOL_SOURCE_BYPASS, "BYPASS"}};
+
+/* Blocks of all sizes over two streams, with their own bytes; freed out of order. */
+static void fill_and_verify(gpupool_arena *arena, size_t alignment) {
+    enum { COUNT = 40 };
+    void *blocks[COUNT];
+    size_t bytes[COUNT];
+    for (int i = 0; i < COUNT; i++) {
+        bytes[i] = (size_t)100 << i % 16;
+        blocks[i] = kit_alloc_as(arena, bytes[i], i % 5 ? 0 : alignment, kit_stream[i % 2], 0);
+        check_case("block %d of %zu bytes", i, bytes[i]);
+        CHECK(blocks[i]);
+        kit_write(blocks[i], bytes[i], kit_stream[i % 2], i + 1);
+        if (i % 3 == 2) {
+            kit_verify(blocks[i - 1], bytes[i - 1], kit_stream[(i - 1) % 2], i);
+            kit_free(arena, blocks[i - 1], kit_stream[(i - 1) % 2]);
+            blocks[i - 1] = NULL;
+        }
+    }
+    CHECK_RESULT(gpupool_check(arena), GPUPOOL_OK);
+    for (int i = 0; i < COUNT; i++) {
+        check_case("block %d of %zu bytes", i, bytes[i]);
+        if (!blocks[i]) continue;
+        kit_verify(blocks[i], bytes[i], kit_stream[i % 2], i + 1);
+        kit_free(arena, blocks[i], kit_stream[i % 2]);
+    }
+}
+
+static void each_source(void) {
+    for (size_t i = 0; i < KIT_COUNT(sources); i++) {
+        gpupool_arena *arena = create(sources[i].source, 0);
+        size_t alignment = sources[i].source == GPUPOOL_SOURCE_BYPASS ? 512 : 4096;
+        fill_and_verify(arena, alignment);
+        check_case("%s", sources[i].name);
+        CHECK_EQ(kit_stats(arena).blocks, 0);
+        CHECK_RESULT(gpupool_trim(arena, 0), GPUPOOL_OK);
+        CHECK_EQ(kit_stats(arena).reserved.now, 0);
+        CHECK_EQ(p.out, 0);
+        fill_and_verify(arena, alignment);
+        kit_close(arena);
+        CHECK_EQ(p.out, 0);
+    }
+}
+
+static void each_under_a_limit(void) {
+    for (size_t i = 0; i < KIT_COUNT(sources); i++) {
+        gpupool_arena *arena = create(sources[i].source, 16 * MIB);
+        void *block, *second;
+        check_case("%s", sources[i].name);
+        block = gpupool_alloc(arena, 10 * MIB, A);
+        CHECK(block);
+        CHECK(!gpupool_alloc(arena, 10 * MIB, A));
+        CHECK_EQ(gpupool_last_verdict()->cause, GPUPOOL_CAUSE_LIMIT);
+        kit_free(arena, block, A);
+        second = gpupool_alloc(arena, 12 * MIB, A); /* idle chunks of the wrong size go first */
+        CHECK(second);
+        CHECK(kit_stats(arena).reserved.peak <= 16 * MIB);
+        kit_free(arena, second, A);
         kit_close(arena);
     }
-    gpupool_arena *plain = kit_create(NULL);
-    use_a_little(plain);
-    kit_close(plain);
 }
 
-static void many_arenas_side_by_side(void) {
-    gpupool_arena *arena[KIT_SOURCES];
-    void *block[KIT_SOURCES];
-    for (size_t i = 0; i < KIT_SOURCES; i++) {
-        arena[i] = kit_open(kit_sources[i].source);
-        block[i] = kit_alloc(arena[i], 70000, kit_stream[0]);
-        kit_mark(kit_stream[0], block[i], 70000, (int)i);
-    }
-    for (size_t i = 0; i < KIT_SOURCES; i++) {
-        kit_expect_mark(kit_stream[0], block[i], 70000, (int)i);
-        CHECK_RESULT(gpupool_free(arena[i], block[i], kit_stream[0]), GPUPOOL_OK);
-        kit_close(arena[i]);
+/* ---- what differs ---- */
+
+/* The host writes PINNED and MANAGED blocks as soon as it has them: only finished memory is handed
+   out, whatever the stream (O5). */
+static void host_memory_is_finished(void) {
+    static const gpupool_source of_host[] = {GPUPOOL_SOURCE_PINNED, GPUPOOL_SOURCE_MANAGED};
+    for (int i = 0; i < 4; i++) {
+        gpupool_arena *arena = create(of_host[i / 2], 0);
+        size_t bytes = i % 2 ? 8 * MIB : 1000;
+        char *block, *next;
+        check_case("source %d, %zu bytes", i / 2, bytes);
+        block = (char *)gpupool_alloc(arena, bytes, A);
+        CHECK(block);
+        memset(block, 1, bytes);
+        kit_hold(A);
+        kit_write(block, bytes, A, 2);
+        kit_free(arena, block, A);
+        next = (char *)kit_alloc_as(arena, bytes, 0, A, GPUPOOL_NO_WAIT);
+        CHECK(next && next != block);
+        if (next) memset(next, 3, bytes);
+        kit_let_go(A);
+        if (next) kit_verify(next, bytes, B, 3);
+        kit_free(arena, next, B);
+        kit_close(arena);
     }
 }
 
+static void zeroed_host_memory(void) {
+    gpupool_arena *arena = create(GPUPOOL_SOURCE_PINNED, 0);
+    char *block = (char *)gpupool_alloc(arena, 5000, A);
+    CHECK(block);
+    memset(block, 1, 5000);
+    kit_free(arena, block, GPUPOOL_NO_STREAM);
+    block = (char *)kit_alloc_as(arena, 5000, 0, A, GPUPOOL_ZEROED);
+    CHECK(block);
+    for (int i = 0; i < 5000; i++)
+        if (!CHECK_EQ(block[i], 0)) break; /* at once, and not behind the stream */
+    kit_free(arena, block, A);
+    kit_close(arena);
+}
+
+/* No pool: each block is one of CUDA's, and back with it when it is freed. */
+static void bypass(void) {
+    gpupool_arena *arena = create(GPUPOOL_SOURCE_BYPASS, 0);
+    void *first = gpupool_alloc(arena, 1000, A), *second = gpupool_alloc(arena, 1000, A);
+    CHECK_EQ(kit_stats(arena).chunks, 2);
+    kit_write(first, 1000, A, 1);
+    kit_free(arena, first, A);
+    CHECK_EQ(kit_stats(arena).chunks, 1);
+    kit_free(arena, second, A);
+    CHECK_EQ(kit_stats(arena).chunks, 0);
+    CHECK_EQ(kit_stats(arena).reserved.now, 0);
+    KIT_REFUSES(gpupool_free(arena, second, A), GPUPOOL_E_NOT_OURS, "");
+    kit_close(arena);
+}
+
+/* chunk_alloc's NULL is no error of CUDA's, and the next request asks again. */
+static void custom_refuses(void) {
+    gpupool_arena *arena = create(GPUPOOL_SOURCE_CUSTOM, 0);
+    void *block;
+    p.refuse = 1;
+    KIT_FAILS(gpupool_alloc(arena, 1000, A), GPUPOOL_E_OUT_OF_MEMORY, "");
+    CHECK(p.calls >= 1);
+    p.refuse = 0;
+    block = gpupool_alloc(arena, 1000, A);
+    CHECK(block);
+    CHECK_EQ(p.bytes, kit_stats(arena).reserved.now);
+    kit_free(arena, block, A);
+    kit_close(arena);
+    CHECK_EQ(p.out, 0);
+}
+
+/* Where the device cannot map, AUTO takes cudaMalloc, and MAPPED is refused. */
+static void without_mapping(void) {
 #if CHECK_FAKE
-static void auto_maps_where_the_device_can(void) {
-    gpupool_arena *mapped = kit_open(GPUPOOL_SOURCE_AUTO);
-    use_a_little(mapped);
-    CHECK(fake_calls("cuMemCreate") > 0);
-    CHECK_EQ(fake_calls("cuMemAlloc"), 0);
-    kit_close(mapped);
+    gpupool_arena_config config = kit_config(GPUPOOL_SOURCE_MAPPED, 0);
+    gpupool_arena *arena = NULL;
     fake_device_vmm(0, 0);
-    fake_reset_counters();
-    gpupool_arena *chunked = kit_open(GPUPOOL_SOURCE_AUTO);
-    use_a_little(chunked);
-    CHECK_EQ(fake_calls("cuMemCreate"), 0);
-    CHECK(fake_calls("cuMemAlloc") > 0);
-    kit_close(chunked);
-}
-
-static void each_source_makes_its_own_calls(void) {
-    static const struct { gpupool_source source; const char *gain, *lose; } calls[] = {
-        {GPUPOOL_SOURCE_MAPPED, "cuMemCreate", "cuMemRelease"},
-        {GPUPOOL_SOURCE_DEVICE, "cuMemAlloc", "cuMemFree"},
-        {GPUPOOL_SOURCE_MANAGED, "cuMemAllocManaged", "cuMemFree"},
-        {GPUPOOL_SOURCE_PINNED, "cuMemHostAlloc", "cuMemFreeHost"},
-        {GPUPOOL_SOURCE_BYPASS, "cuMemAlloc", "cuMemFree"}};
-    for (size_t i = 0; i < KIT_COUNT(calls); i++) {
-        check_case("%s", calls[i].gain);
-        gpupool_arena *arena = kit_open(calls[i].source);
-        fake_reset_counters(); /* opening makes calls of its own, to start CUDA */
-        use_a_little(arena);
-        /* of what is finished: a wait for the device is a cudaMalloc and a cudaFree of its own */
-        CHECK_RESULT(gpupool_trim(arena, 0, NULL), GPUPOOL_OK);
-        kit_close(arena);
-        CHECK(fake_calls(calls[i].gain) > 0);
-        CHECK_EQ(fake_calls(calls[i].gain), fake_calls(calls[i].lose));
-        CHECK_EQ(fake_used_bytes(0), 0);
-        CHECK_EQ(fake_pinned_bytes(), 0);
-    }
-}
-
-static void bypass_is_one_cudamalloc_a_block(void) {
-    gpupool_arena *arena = kit_open(GPUPOOL_SOURCE_BYPASS);
-    void *block[20];
-    fake_reset_counters();
-    for (size_t i = 0; i < 20; i++) block[i] = kit_alloc(arena, 1000 * i + 1, kit_stream[0]);
-    CHECK_EQ(fake_calls("cuMemAlloc"), 20);
-    CHECK_EQ(fake_calls("cuMemFree"), 0);
-    for (size_t i = 0; i < 20; i++)
-        CHECK_RESULT(gpupool_free(arena, block[i], kit_stream[0]), GPUPOOL_OK);
-    CHECK_RESULT(gpupool_trim(arena, 0, NULL), GPUPOOL_OK);
-    CHECK_EQ(fake_calls("cuMemFree"), 20);
-    CHECK_EQ(kit_reserved(arena), 0);
+    KIT_REFUSES(gpupool_arena_create(&arena, &config), GPUPOOL_E_UNSUPPORTED, "map");
+    CHECK(!arena);
+    arena = create(GPUPOOL_SOURCE_AUTO, 0);
+    fill_and_verify(arena, 4096);
+    CHECK_EQ(fake_mappings(), 0);
     kit_close(arena);
-}
 #endif
-
-/* What alignment left over is no other block's, nor is what a graph has freed. */
-static void what_bypass_leaves_over_is_not_available(void) {
-    gpupool_arena *arena = kit_open_limited(GPUPOOL_SOURCE_BYPASS, 16 * MIB);
-    gpupool_capture *scope = NULL;
-    void *block = gpupool_alloc_aligned(arena, MIB, 4 * MIB, kit_stream[0]);
-    CHECK_EQ(kit_available(arena), 16 * MIB - kit_reserved(arena));
-    CHECK_RESULT(gpupool_free(arena, block, kit_stream[0]), GPUPOOL_OK);
-    CHECK_EQ(kit_available(arena), 16 * MIB);
-    CHECK_RESULT(gpupool_begin_capture(arena, kit_stream[0], &scope), GPUPOOL_OK);
-    block = kit_alloc(arena, 4 * MIB, kit_stream[0]);
-    CHECK_RESULT(gpupool_free(arena, block, kit_stream[0]), GPUPOOL_OK);
-    CHECK_EQ(kit_available(arena), 12 * MIB);
-    CHECK_RESULT(gpupool_release_capture(scope), GPUPOOL_OK);
-    CHECK_EQ(kit_available(arena), 16 * MIB);
-    kit_close(arena);
 }
 
-static void a_capture_is_no_use_that_can_be_recorded(void) {
-    for (size_t i = 0; i < KIT_SOURCES; i++) {
-        gpupool_arena *arena = kit_open(kit_sources[i].source);
-        cudaGraph_t graph = NULL;
-        void *block = kit_alloc(arena, 1000, kit_stream[1]);
-        check_case("%s", kit_sources[i].name);
-        CHECK_EQ(cudaStreamBeginCapture(kit_stream[0], cudaStreamCaptureModeGlobal), cudaSuccess);
-        CHECK_RESULT(gpupool_record_stream(arena, block, kit_stream[0]), GPUPOOL_E_CAPTURING);
-        CHECK_EQ(cudaStreamEndCapture(kit_stream[0], &graph), cudaSuccess);
-        CHECK_EQ(cudaGraphDestroy(graph), cudaSuccess);
-        CHECK_RESULT(gpupool_record_stream(arena, block, kit_stream[0]), GPUPOOL_OK);
-        CHECK_RESULT(gpupool_free(arena, block, kit_stream[1]), GPUPOOL_OK);
+/* Memory that the host uses at once is handed out only when its work has finished: one stream that
+   frees and waits in turn needs little of it, though it never frees without a stream. */
+static void one_stream_stages(void) {
+    for (size_t i = 0; i < KIT_COUNT(sources); i++) {
+        gpupool_arena *arena = create(sources[i].source, 0);
+        for (int round = 0; round < 4000; round++) {
+            size_t bytes = round % 2 ? MIB : 4 * KIB;
+            void *block = gpupool_alloc(arena, bytes, A);
+            CHECK(block);
+            kit_write(block, 64, A, round);
+            kit_free(arena, block, A);
+            CHECK_EQ(cudaStreamSynchronize(A), cudaSuccess);
+        }
+        check_case("%s", sources[i].name);
+        CHECK(kit_stats(arena).reserved.peak <= 32 * MIB);
+        CHECK_EQ(kit_stats(arena).host_waits, 0);
         kit_close(arena);
     }
-}
-
-static void host_memory_sources_are_host_writable(void) {
-    static const gpupool_source host[] = {GPUPOOL_SOURCE_MANAGED, GPUPOOL_SOURCE_PINNED};
-    for (size_t i = 0; i < KIT_COUNT(host); i++) {
-        gpupool_arena *arena = kit_open(host[i]);
-        unsigned char *block = (unsigned char *)kit_alloc(arena, 100000, kit_stream[0]);
-        memset(block, 0x3c, 100000);
-        kit_expect(kit_stream[0], block, 100000, 0x3c);
-        kit_fill(kit_stream[0], block, 100000, 0x4d);
-        CHECK_EQ(cudaStreamSynchronize(kit_stream[0]), cudaSuccess);
-        CHECK(block[0] == 0x4d && block[99999] == 0x4d);
-        CHECK_RESULT(gpupool_free(arena, block, kit_stream[0]), GPUPOOL_OK);
-        kit_close(arena);
-    }
-}
-
-static void custom_uses_its_two_functions(void) {
-    gpupool_arena *arena = kit_open(GPUPOOL_SOURCE_CUSTOM);
-    void *block[6];
-    for (size_t i = 0; i < 6; i++) block[i] = kit_alloc(arena, 50 * MIB, kit_stream[0]);
-    CHECK(kit_custom.gained >= 1);
-    size_t held = 0;
-    for (size_t i = 0; i < KIT_COUNT(kit_custom.held); i++)
-        if (kit_custom.held[i].at) held += kit_custom.held[i].bytes;
-    CHECK_EQ(held, kit_reserved(arena));
-    for (size_t i = 0; i < 6; i++)
-        CHECK_RESULT(gpupool_free(arena, block[i], kit_stream[0]), GPUPOOL_OK);
-    kit_custom.refuse = 1;
-    void *again = kit_alloc(arena, 50 * MIB, kit_stream[0]); /* what it holds still serves */
-    CHECK_RESULT(kit_why(gpupool_alloc(arena, 400 * MIB, kit_stream[0])),
-                 GPUPOOL_E_OUT_OF_MEMORY);
-    CHECK_RESULT(gpupool_free(arena, again, kit_stream[0]), GPUPOOL_OK);
-    kit_close(arena);
-}
-
-static void destroy_refuses_while_blocks_are_out(void) {
-    for (size_t i = 0; i < KIT_SOURCES; i++) {
-        check_case("%s", kit_sources[i].name);
-        gpupool_arena *arena = kit_open(kit_sources[i].source);
-        void *block = kit_alloc(arena, 5000, kit_stream[0]);
-        kit_mark(kit_stream[0], block, 5000, 9);
-        gpupool_stats before = kit_stats(arena);
-        CHECK_RESULT(gpupool_arena_destroy(arena), GPUPOOL_E_IN_USE);
-        CHECK(gpupool_last_error()[0] != 0);
-        CHECK(kit_same_stats(before, kit_stats(arena)));
-        kit_expect_mark(kit_stream[0], block, 5000, 9);
-        use_a_little(arena);
-        CHECK_RESULT(gpupool_free(arena, block, kit_stream[0]), GPUPOOL_OK);
-        kit_close(arena);
-    }
-}
-
-static void an_arena_leaves_the_current_device_alone(void) {
-    int current = -1;
-    for (size_t i = 0; i < KIT_SOURCES; i++) {
-        check_case("%s", kit_sources[i].name);
-        gpupool_arena_config config = kit_config(kit_sources[i].source);
-        config.device = 1;
-        gpupool_arena *arena = kit_create(&config);
-        void *block = kit_alloc(arena, 3 * MIB, 0);
-        CHECK_RESULT(gpupool_free(arena, block, 0), GPUPOOL_OK);
-        CHECK_RESULT(gpupool_trim(arena, 0, NULL), GPUPOOL_OK);
-        block = gpupool_alloc_aligned(arena, 3 * MIB, 256, 0);
-        CHECK_RESULT(kit_why(block), GPUPOOL_OK);
-#if CHECK_FAKE
-        if (config.source != GPUPOOL_SOURCE_PINNED) CHECK(fake_used_bytes(1) >= 3 * MIB);
-        CHECK_EQ(fake_used_bytes(0), 0);
-#endif
-        CHECK_RESULT(gpupool_free(arena, block, 0), GPUPOOL_OK);
-        kit_close(arena);
-        CHECK_EQ(cudaGetDevice(&current), cudaSuccess);
-        CHECK_EQ(current, 0);
-    }
-}
-
-/* Nor do its functions, where they leave for another one. */
-static void *chunk_alloc_elsewhere(size_t bytes, int device, void *user) {
-    void *at = kit_chunk_alloc(bytes, device, user);
-    CHECK_EQ(cudaSetDevice(1), cudaSuccess);
-    return at;
-}
-
-static void chunk_free_elsewhere(void *at, size_t bytes, int device, void *user) {
-    kit_chunk_free(at, bytes, device, user);
-    CHECK_EQ(cudaSetDevice(1), cudaSuccess);
-}
-
-static void custom_functions_may_change_the_device(void) {
-    gpupool_arena_config config = kit_config(GPUPOOL_SOURCE_CUSTOM);
-    int current = -1;
-    config.chunk_alloc = chunk_alloc_elsewhere;
-    config.chunk_free = chunk_free_elsewhere;
-    gpupool_arena *arena = kit_create(&config);
-    void *block = kit_alloc(arena, 3 * MIB, kit_stream[0]);
-    CHECK_EQ(cudaGetDevice(&current), cudaSuccess);
-    CHECK_EQ(current, 0);
-    CHECK_RESULT(gpupool_free(arena, block, kit_stream[0]), GPUPOOL_OK);
-    CHECK_RESULT(gpupool_trim(arena, 0, NULL), GPUPOOL_OK);
-    CHECK_EQ(cudaGetDevice(&current), cudaSuccess);
-    CHECK_EQ(current, 0);
-    CHECK_EQ(cudaSetDevice(0), cudaSuccess);
-    kit_close(arena);
-}
-
-/* An error that the caller has yet to ask for is not lost, and none of the arena's joins it. */
-static void an_arena_leaves_the_callers_error_alone(void) {
-    for (size_t i = 0; i < KIT_SOURCES; i++) {
-        check_case("%s", kit_sources[i].name);
-        CHECK_EQ(cudaSetDevice(1000), cudaErrorInvalidDevice);
-        gpupool_arena *arena = kit_open(kit_sources[i].source);
-        use_a_little(arena);
-        CHECK_RESULT(gpupool_trim(arena, 0, NULL), GPUPOOL_OK);
-        kit_close(arena);
-        CHECK_EQ(cudaGetLastError(), cudaErrorInvalidDevice);
-    }
-}
-
-/* The mode decides what another thread's capture survives, so it must not stay relaxed. */
-static void an_arena_leaves_the_capture_mode_alone(void) {
-    enum cudaStreamCaptureMode mode = cudaStreamCaptureModeThreadLocal;
-    CHECK_EQ(cudaThreadExchangeStreamCaptureMode(&mode), cudaSuccess);
-    for (size_t i = 0; i < KIT_SOURCES; i++) {
-        check_case("%s", kit_sources[i].name);
-        gpupool_arena *arena = kit_open(kit_sources[i].source);
-        use_a_little(arena);
-        CHECK_RESULT(gpupool_trim(arena, 0, NULL), GPUPOOL_OK);
-        CHECK_RESULT(kit_why(gpupool_alloc(arena, (size_t)1 << 49, 0)), GPUPOOL_E_ARGUMENT);
-        kit_close(arena);
-        enum cudaStreamCaptureMode now = cudaStreamCaptureModeThreadLocal;
-        CHECK_EQ(cudaThreadExchangeStreamCaptureMode(&now), cudaSuccess);
-        CHECK_EQ(now, cudaStreamCaptureModeThreadLocal);
-    }
-    CHECK_EQ(cudaThreadExchangeStreamCaptureMode(&mode), cudaSuccess);
-}
-
-static void on_the_current_device(const gpupool_arena_config *config) {
-    int count = kit_devices();
-    CHECK_EQ(cudaSetDevice(count - 1), cudaSuccess);
-    gpupool_arena *arena = kit_create(config);
-    CHECK_EQ(cudaSetDevice(0), cudaSuccess);
-    void *block = kit_alloc(arena, MIB, 0);
-    struct cudaPointerAttributes about;
-    CHECK_EQ(cudaPointerGetAttributes(&about, block), cudaSuccess);
-    CHECK_EQ(about.device, count - 1);
-    CHECK_RESULT(gpupool_free(arena, block, 0), GPUPOOL_OK);
-    kit_close(arena);
-}
-
-static void device_current_means_the_current_one(void) {
-    gpupool_arena_config config = kit_config(GPUPOOL_SOURCE_DEVICE);
-    config.device = GPUPOOL_DEVICE_CURRENT;
-    on_the_current_device(&config);
-    on_the_current_device(NULL);
-}
-
-/* Default arenas live as long as the process, so this one runs last, without the leak check. */
-static void default_arenas(void) {
-    int count = kit_devices();
-    gpupool_arena *zero = gpupool_get_default_arena(0);
-    CHECK_RESULT(kit_why(zero), GPUPOOL_OK);
-    CHECK(gpupool_get_default_arena(-7) == NULL);
-    CHECK(gpupool_get_default_arena(0) == zero);
-    CHECK_RESULT(gpupool_last_result(), GPUPOOL_OK);
-    CHECK(gpupool_get_default_arena(GPUPOOL_DEVICE_CURRENT) == zero);
-    if (count > 1) {
-        gpupool_arena *one = gpupool_get_default_arena(1);
-        CHECK_RESULT(kit_why(one), GPUPOOL_OK);
-        CHECK(one != zero && gpupool_get_default_arena(1) == one);
-    }
-    CHECK_RESULT(kit_why(gpupool_get_default_arena(count)), GPUPOOL_E_ARGUMENT);
-    CHECK_RESULT(kit_why(gpupool_get_default_arena(-7)), GPUPOOL_E_ARGUMENT);
-    void *block = kit_alloc(zero, 1000, 0);
-    CHECK_RESULT(gpupool_arena_destroy(zero), GPUPOOL_E_IN_USE);
-    CHECK(strstr(gpupool_last_error(), "\"default\"") != NULL);
-    CHECK(gpupool_get_default_arena(0) == zero);
-    CHECK_RESULT(gpupool_free(zero, block, 0), GPUPOOL_OK);
-    CHECK_RESULT(gpupool_check(zero), GPUPOOL_OK);
-    CHECK_EQ(cudaPeekAtLastError(), cudaSuccess);
 }
 
 int main(void) {
-    ARENA_TEST(every_source_opens_and_closes);
-    ARENA_TEST(many_arenas_side_by_side);
-    ARENA_TEST(an_arena_leaves_the_callers_error_alone);
-    FAKE_TEST(auto_maps_where_the_device_can);
-    FAKE_TEST(each_source_makes_its_own_calls);
-    FAKE_TEST(bypass_is_one_cudamalloc_a_block);
-    ARENA_TEST(what_bypass_leaves_over_is_not_available);
-    ARENA_TEST(a_capture_is_no_use_that_can_be_recorded);
-    ARENA_TEST(host_memory_sources_are_host_writable);
-    ARENA_TEST(custom_uses_its_two_functions);
-    ARENA_TEST(destroy_refuses_while_blocks_are_out);
-    if (kit_devices() > 1) {
-        ARENA_TEST(an_arena_leaves_the_current_device_alone);
-        ARENA_TEST(custom_functions_may_change_the_device);
-    } else {
-        check_skip("an_arena_leaves_the_current_device_alone", "needs two devices");
-    }
-    ARENA_TEST(an_arena_leaves_the_capture_mode_alone);
-    ARENA_TEST(device_current_means_the_current_one);
-    check_run("default_arenas", default_arenas, kit_prepare, NULL);
+    KIT_TEST(each_source);
+    KIT_TEST(each_under_a_limit);
+    KIT_TEST(host_memory_is_finished);
+    KIT_TEST(zeroed_host_memory);
+    KIT_TEST(bypass);
+    KIT_TEST(custom_refuses);
+    KIT_FAKE_TEST(without_mapping);
+    KIT_TEST(one_stream_stages);
     return check_finish();
 }

@@ -1,266 +1,424 @@
-/* Every public function is called in one program, which is run for each CUDA call and each host
-   allocation that it makes: with that one made to fail, and with all from there on. A call that
-   fails has changed nothing, and succeeds when it is made again; whatever fails, nothing stays
-   behind. tests/gates/hygiene_test.sh compares the functions with those of the header. */
 // build: plain -O1
-// build: asan -fsanitize=address,undefined -DEVERY=7
-#define _DEFAULT_SOURCE
-#include <malloc.h>
+// build: asan -fsanitize=address,undefined
+/* Every public function is called in a full world, once for each CUDA call and each host allocation
+   that it makes, with that one made to fail. */
+#define _GNU_SOURCE
+#define LINKED 1
+#include "support/fail_malloc.h"
 
-#include "fail_malloc.h"
 #include "gpupool.h"
-#include "ring_kit.h"
+#include "kit.h"
 
 #if CHECK_FAKE
 
-#include "sweep_arena.h"
-#include "sweep_ring.h"
-#include "sweep_shape.h"
+#include "sweep_world.h"
 
-#ifndef EVERY
-#define EVERY 1 /* so many calls are gone on by */
-#endif
+/* ---- calls of more than one line; each may come again after it has failed ---- */
 
-#define LOOKS 15 /* of so many runs one looks at everything after each call, the others after the
-                    first call in which something failed, and at the end: that takes its time */
-
-/* ---- the program ---- */
-
-/* What a call that makes something has got before it fails, it cannot give back while every release
-   fails; and a stream of gpupool's own that stays is lost. */
-#define MAKES "cuCtxPushCurrent,cuMemFree,cuMemFreeHost,cuMemUnmap,cuMemRelease,cuMemAddressFree," \
-              "cuEventDestroy,cuStreamDestroy,cuCtxGetId,"
-
-typedef struct step {
-    const char *name;
-    gpupool_result (*run)(void);
-    const char *spared;      /* these calls do not fail for good */
-    gpupool_result expected; /* when nothing fails */
-} step;
-
-/* What copies the content of sleeping memory cannot tell whether a copy has ended, when all waits
-   fail. */
-#define WAITS "cuCtxRecordEvent,cuEventSynchronize,cuStreamSynchronize,"
-
-#define STEP(run) {#run, run, "", GPUPOOL_OK}
-#define MAKING(run) {#run, run, MAKES, GPUPOOL_OK}
-#define COPYING(run) {#run, run, MAKES WAITS, GPUPOOL_OK}
-#define LACKING(run) {#run, run, "", GPUPOOL_E_OUT_OF_MEMORY}
-
-static const step steps[] = {
-    STEP(words), MAKING(create), MAKING(create_ring), MAKING(make_tag), STEP(set_tag_limits),
-    STEP(begin_trace), STEP(begin_phase), STEP(alloc_small), STEP(alloc_large),
-    STEP(alloc_aligned), STEP(zalloc), STEP(alloc_tagged), STEP(alloc_rough), STEP(tag_stats),
-    STEP(get_block), STEP(walk_blocks), STEP(walk_chunks),
-    STEP(work_runs), STEP(upload), STEP(download), STEP(upload_file), STEP(upload_list),
-    STEP(transfer), STEP(wait_for_ticket), STEP(acquire_span), STEP(upload_span),
-    STEP(acquire_span), STEP(cancel_span), STEP(ring_stats), STEP(check_ring), STEP(trim_ring),
-    STEP(work_queues), STEP(free_small), STEP(free_rough), STEP(free_large), STEP(alloc_across),
-    STEP(record_stream), STEP(free_across), STEP(free_aligned), STEP(wait_stream), STEP(wait_all),
-    STEP(begin_capture), STEP(alloc_kept), STEP(alloc_rough_in_scope), STEP(free_rough_in_scope),
-    STEP(end_capture), STEP(release_capture), STEP(alloc_exportable), STEP(export_block),
-    MAKING(import_block), MAKING(import_close), STEP(export_close), STEP(free_exported),
-    STEP(allow_peer), STEP(alloc_large), STEP(free_large), STEP(disallow_peer),
-    STEP(work_runs), COPYING(sleep_tag), COPYING(wake_tag), COPYING(sleep_all), COPYING(wake_all),
-    STEP(work_queues), STEP(free_tagged), STEP(alloc_piece_0), STEP(alloc_piece_1),
-    STEP(alloc_piece_2), STEP(alloc_piece_3), STEP(alloc_piece_4), STEP(alloc_piece_5),
-    STEP(free_piece_0), STEP(free_piece_2), STEP(free_piece_4), STEP(set_limit), STEP(get_limit),
-    STEP(alloc_stitched), LACKING(alloc_in_vain), STEP(last_verdict), STEP(would_fit),
-    LACKING(would_not_fit), STEP(get_available), STEP(report), STEP(write_json), STEP(write_svg),
-    STEP(write_snapshot), STEP(free_stitched), STEP(free_piece_1), STEP(free_piece_3),
-    STEP(free_piece_5), STEP(trim), STEP(set_limit_text), STEP(get_stats), STEP(reset_peaks),
-    STEP(end_phase), STEP(check), STEP(end_trace), STEP(retire_stream), STEP(destroy_stream),
-    STEP(free_zeroed),
-    STEP(work_runs), STEP(destroy_ring), STEP(work_queues), STEP(destroy),
-    MAKING(get_default), STEP(find_default), STEP(cuda_malloc), STEP(cuda_malloc_async),
-    STEP(cuda_free_async), STEP(cuda_free), MAKING(renew_default), STEP(cuda_malloc),
-    STEP(cuda_free), STEP(destroy_default),
-};
-
-/* ---- what fails ---- */
-
-/* The call that gives this thread's mode of capture back cannot do so when it fails: it is spared
-   where the mode is compared, and has a plan of its own. */
-#define GIVES_BACK "cuThreadExchangeStreamCaptureMode"
-
-typedef struct plan {
-    const char *name;
-    const char *only; /* just this call fails, or NULL: each does */
-    int is_host;      /* host allocations fail, and no CUDA call */
-} plan;
-
-static const plan plans[] = {
-    {"CUDA calls", NULL, 0},
-    {"the call that sets the mode of capture", GIVES_BACK, 0},
-    {"host memory", NULL, 1},
-};
-
-static const plan *now;
-
-static void spare(const char *names) {
-    char all[512];
-    snprintf(all, sizeof all, "%s%s", for_good ? names : "", now->only ? "" : GIVES_BACK);
-    fake_fail_except(all);
+static gpupool_result create(void) {
+    gpupool_arena_config config = config_of(source, "made");
+    gpupool_result result = gpupool_arena_create(&made, &config);
+    CHECK_EQ(result == GPUPOOL_OK, made != NULL);
+    return result;
 }
 
-static void arm(long n) {
-    if (now->is_host) fail_malloc_nth(n, for_good);
-    else if (now->only) fake_fail_call(now->only, n, for_good, 0);
-    else fake_fail_nth(n, for_good);
+static void has_made(void) {
+    CHECK_RESULT(create(), GPUPOOL_OK);
+    CHECK_RESULT(gpupool_allow_peer(made, 1), GPUPOOL_OK);
+    kit_free(made, gpupool_alloc(made, 5 * MIB, A), A);
+    kit_free(made, gpupool_alloc(made, 5 * MIB, far), far);
 }
 
-static void disarm(void) {
+static gpupool_result destroy(void) {
+    gpupool_arena *ended = made;
+    made = NULL; /* whatever the result */
+    return gpupool_arena_destroy(ended);
+}
+
+static gpupool_result get_default(int device) {
+    gpupool_arena *found = gpupool_get_default_arena(device);
+    if (device == GPUPOOL_PINNED) made = found;
+    else default_devices |= 1 << device;
+    return why(found);
+}
+
+static gpupool_result request(size_t bytes, cudaStream_t stream, unsigned flags) {
+    return keep(MADE, kit_alloc_as(arena, bytes, 0, stream, flags), bytes, stream);
+}
+
+static void may_not_grow(void) {
+    CHECK_RESULT(gpupool_set_limit(arena, kit_stats(arena).reserved.now), GPUPOOL_OK);
+}
+
+static void has_scope(void) {
+    CHECK_RESULT(gpupool_begin_capture(arena, A, &made_scope), GPUPOOL_OK);
+}
+
+static gpupool_result gone(int which, gpupool_result result) {
+    if (result == GPUPOOL_OK) blocks[which].at = NULL;
+    return result;
+}
+
+static gpupool_result give(int which, cudaStream_t stream) {
+    return gone(which, gpupool_free(arena, blocks[which].at, stream));
+}
+
+static void far_follows(void) {
+    kit_follow(far, A);
+}
+
+static void a_has_ended(void) {
+    CHECK_EQ(cudaStreamSynchronize(A), cudaSuccess);
+}
+
+static gpupool_result written(gpupool_result (*write)(gpupool_arena *, FILE *)) {
+    FILE *to = tmpfile();
+    gpupool_result result = write(arena, to);
+    CHECK(ftell(to) > 500);
+    fclose(to);
+    return result;
+}
+
+static gpupool_result release(void) {
+    gpupool_result result = gone(OF_GRAPH, gpupool_release_capture(scope));
+    if (result == GPUPOOL_OK) scope = NULL;
+    return result;
+}
+
+static gpupool_result sleeps(gpupool_content content) {
+    gpupool_result result = gpupool_sleep(arena, content);
+    is_asleep = result == GPUPOOL_OK;
+    is_discarded |= is_asleep && content == GPUPOOL_DISCARD;
+    return result;
+}
+
+static void has_slept(void) {
+    CHECK_RESULT(sleeps(GPUPOOL_KEEP), GPUPOOL_OK);
+}
+
+static gpupool_result wakes(void) {
+    gpupool_result result = gpupool_wake(arena);
+    is_asleep = result != GPUPOOL_OK;
+    return result;
+}
+
+static void has_exported(void) {
+    CHECK_RESULT(gpupool_export(arena, blocks[OWN].at, &exported), GPUPOOL_OK);
+}
+
+static void has_imported(void) {
+    has_exported();
+    CHECK_RESULT(gpupool_import(0, &exported, &imported), GPUPOOL_OK);
+}
+
+/* A call in CUDA's shape that fails sets CUDA's last error, as CUDA's own would. */
+static gpupool_result shaped(cudaError_t error) {
+    cudaError_t last = cudaGetLastError();
+    if (error != cudaSuccess) CHECK_EQ(last, error);
+    return error == cudaSuccess ? GPUPOOL_OK : gpupool_last_result();
+}
+
+static gpupool_result shaped_alloc(cudaError_t error, cudaStream_t stream, int device) {
+    gpupool_result result = shaped(error);
+    default_devices |= 1 << device;
+    if (result != GPUPOOL_OK) return result;
+    keep(MADE, shaped_at, 5 * MIB, stream);
+    blocks[MADE].of = gpupool_get_default_arena(device);
+    return GPUPOOL_OK;
+}
+
+static void uses_device_2(void) {
+    gpupool_arena *other;
+    CHECK_RESULT(get_default(2), GPUPOOL_OK);
+    other = gpupool_get_default_arena(2);
+    kit_free(other, gpupool_alloc(other, MIB, GPUPOOL_NO_STREAM), GPUPOOL_NO_STREAM);
+}
+
+/* Its error is CUDA's own. */
+static gpupool_result resets(void) {
+    cudaError_t error;
+    own_calls(1);
+    CHECK_EQ(cudaSetDevice(2), cudaSuccess);
+    own_calls(0);
+    error = gpupool_cudaDeviceReset();
+    own_calls(1);
+    CHECK_EQ(cudaGetLastError(), error);
+    CHECK(error == cudaSuccess || fake_is_broken());
+    CHECK_EQ(cudaSetDevice(0), cudaSuccess);
+    own_calls(0);
+    return GPUPOOL_OK;
+}
+
+/* What the ring brings to LARGE are the bytes that LARGE is to have. */
+static void large_is_empty(void) {
+    kit_write(blocks[LARGE].at, SENT, A, 0);
+}
+
+static gpupool_result create_ring(void) {
+    gpupool_ring_config config = {0, -1, MIB, 64 * KIB};
+    gpupool_result result = gpupool_ring_create(&made_ring, &config);
+    CHECK_EQ(result == GPUPOOL_OK, made_ring != NULL);
+    return result;
+}
+
+static gpupool_result queue_on(gpupool_ring *of) {
+    gpupool_transfer what = {.to = blocks[LARGE].at, .from = sent, .bytes = SENT, .stream = A};
+    what.ticket = &ticket;
+    return gpupool_ring_transfer(of, &what);
+}
+
+static void has_queued(void) {
+    CHECK_RESULT(queue_on(ring), GPUPOOL_OK);
+}
+
+static void has_made_ring(void) {
+    CHECK_RESULT(create_ring(), GPUPOOL_OK);
+    CHECK_RESULT(queue_on(made_ring), GPUPOOL_OK);
+    ticket = 0; /* nobody waits for it */
+}
+
+static gpupool_result destroy_ring(void) {
+    gpupool_ring *ended = made_ring;
+    made_ring = NULL;
+    return gpupool_ring_destroy(ended);
+}
+
+static gpupool_result downloads(void) {
+    gpupool_result result;
+    own_calls(1);
+    kit_write(blocks[LARGE].at, SENT, A, LARGE + 1);
+    memset(back, 0, SENT);
+    own_calls(0);
+    result = gpupool_download(ring, back, blocks[LARGE].at, SENT, A);
+    if (result == GPUPOOL_OK) CHECK(!memcmp(back, sent, SENT));
+    return result;
+}
+
+/* A transfer that has failed does not succeed later: the next call waits for another. */
+static gpupool_result waits(void) {
+    gpupool_result result = gpupool_ring_wait(ring, ticket, -1, NULL);
+    own_calls(1);
+    ticket = 0;
+    if (result != GPUPOOL_OK && !fake_is_broken()) has_queued();
+    own_calls(0);
+    return result;
+}
+
+/* ---- the table: a function, a name, what comes before, the sources, what the call does ---- */
+
+enum { MAPPED = GPUPOOL_SOURCE_MAPPED, ANY = GPUPOOL_SOURCE_BYPASS }; /* the last source */
+
+/* clang-format off */
+#define ROWS(ROW) \
+    ROW(last_result, any, NULL, MAPPED, (gpupool_last_result(), GPUPOOL_OK)) \
+    ROW(last_error, any, NULL, MAPPED, why(gpupool_last_error())) \
+    ROW(last_verdict, any, NULL, MAPPED, why(gpupool_last_verdict())) \
+    ROW(result_name, any, NULL, MAPPED, why(gpupool_result_name((gpupool_result)99))) \
+    ROW(arena_create, any, NULL, ANY, create()) \
+    ROW(arena_create, plain, NULL, MAPPED, gpupool_arena_create(&made, NULL)) \
+    ROW(arena_destroy, any, has_made, ANY, destroy()) \
+    ROW(get_default_arena, other, NULL, MAPPED, get_default(1)) \
+    ROW(get_default_arena, pinned, NULL, MAPPED, get_default(GPUPOOL_PINNED)) \
+    ROW(alloc, cached, NULL, ANY, take(MADE, 700, A)) \
+    ROW(alloc, grown, NULL, ANY, take(MADE, 12 * MIB, far)) \
+    ROW(alloc, stitched, NULL, ANY, take(MADE, 7 * MIB, A)) \
+    ROW(alloc, reused, NULL, MAPPED, take(MADE, 6 * MIB, B)) \
+    ROW(alloc, squeezed, may_not_grow, MAPPED, take(MADE, 8 * MIB, A)) \
+    ROW(alloc, waited, may_not_grow, MAPPED, take(MADE, 12 * MIB, GPUPOOL_NO_STREAM)) \
+    ROW(alloc, in_vain, NULL, ANY, take(MADE, 300 * MIB, A)) \
+    ROW(alloc, in_scope, has_scope, ANY, take(MADE, 3 * MIB, A)) \
+    ROW(alloc_request, zeroed, NULL, ANY, request(3 * MIB, far, GPUPOOL_ZEROED)) \
+    ROW(alloc_request, zeroed_now, NULL, ANY, request(MIB, GPUPOOL_NO_STREAM, GPUPOOL_ZEROED)) \
+    ROW(alloc_request, own, may_not_grow, MAPPED, request(10 * MIB, A, GPUPOOL_OWN_CHUNK)) \
+    ROW(alloc_request, hasty, may_not_grow, MAPPED, request(4 * MIB, D, GPUPOOL_NO_WAIT)) \
+    ROW(free, small, NULL, ANY, give(SMALL, A)) \
+    ROW(free, large, NULL, ANY, give(LARGE, A)) \
+    ROW(free, stitched, NULL, ANY, give(STITCHED, A)) \
+    ROW(free, in_scope, has_scope, ANY, give(LARGE, A)) \
+    ROW(free, far, far_follows, ANY, give(FAR, far)) \
+    ROW(free_in_host_function, any, a_has_ended, ANY, \
+        gone(LARGE, gpupool_free_in_host_function(arena, blocks[LARGE].at))) \
+    ROW(record_stream, any, NULL, ANY, gpupool_record_stream(arena, blocks[LARGE].at, far)) \
+    ROW(retire_stream, any, NULL, ANY, gpupool_retire_stream(B)) \
+    ROW(get_block, any, NULL, MAPPED, gpupool_get_block(arena, blocks[STITCHED].at, &told.block)) \
+    ROW(walk_blocks, any, NULL, MAPPED, gpupool_walk_blocks(arena, see_part, &told.sum)) \
+    ROW(trim, any, NULL, ANY, gpupool_trim(arena, 0)) \
+    ROW(set_limit, any, NULL, ANY, gpupool_set_limit(arena, 20 * MIB)) \
+    ROW(set_limit_text, any, NULL, MAPPED, gpupool_set_limit_text(arena, "24 MiB")) \
+    ROW(get_available, any, NULL, ANY, gpupool_get_available(arena, far, &told.bytes)) \
+    ROW(get_stats, any, NULL, MAPPED, gpupool_get_stats(arena, &told.stats)) \
+    ROW(reset_peaks, any, NULL, MAPPED, gpupool_reset_peaks(arena)) \
+    ROW(report, any, NULL, MAPPED, written(gpupool_report)) \
+    ROW(write_json, any, NULL, MAPPED, written(gpupool_write_json)) \
+    ROW(check, any, NULL, ANY, gpupool_check(arena)) \
+    ROW(begin_capture, any, NULL, ANY, gpupool_begin_capture(arena, far, &made_scope)) \
+    ROW(end_capture, any, has_scope, MAPPED, gpupool_end_capture(made_scope)) \
+    ROW(release_capture, any, NULL, ANY, release()) \
+    ROW(sleep, keep, NULL, MAPPED, sleeps(GPUPOOL_KEEP)) \
+    ROW(sleep, discard, NULL, MAPPED, sleeps(GPUPOOL_DISCARD)) \
+    ROW(wake, any, has_slept, MAPPED, wakes()) \
+    ROW(allow_peer, any, NULL, ANY, gpupool_allow_peer(arena, 2)) \
+    ROW(export, any, NULL, MAPPED, gpupool_export(arena, blocks[OWN].at, &exported)) \
+    ROW(import, any, has_exported, MAPPED, gpupool_import(0, &exported, &imported)) \
+    ROW(import_close, any, has_imported, MAPPED, gpupool_import_close(&imported)) \
+    ROW(cudaMalloc, any, NULL, MAPPED, \
+        shaped_alloc(gpupool_cudaMalloc(&shaped_at, 5 * MIB), A, 0)) \
+    ROW(cudaMallocAsync, any, NULL, MAPPED, \
+        shaped_alloc(gpupool_cudaMallocAsync(&shaped_at, 5 * MIB, far), far, 1)) \
+    ROW(cudaFree, any, NULL, MAPPED, gone(SHAPED, shaped(gpupool_cudaFree(blocks[SHAPED].at)))) \
+    ROW(cudaFreeAsync, any, NULL, MAPPED, \
+        gone(SHAPED, shaped(gpupool_cudaFreeAsync(blocks[SHAPED].at, A)))) \
+    ROW(cudaDeviceReset, any, uses_device_2, MAPPED, resets()) \
+    ROW(ring_create, any, NULL, MAPPED, create_ring()) \
+    ROW(ring_destroy, any, has_made_ring, MAPPED, destroy_ring()) \
+    ROW(upload, any, large_is_empty, MAPPED, \
+        gpupool_upload(ring, blocks[LARGE].at, sent, SENT, A)) \
+    ROW(upload, small, NULL, MAPPED, gpupool_upload(ring, blocks[LARGE].at, sent, 100, A)) \
+    ROW(download, any, NULL, MAPPED, downloads()) \
+    ROW(upload_file, any, large_is_empty, MAPPED, \
+        gpupool_upload_file(ring, blocks[LARGE].at, &sent_file, A)) \
+    ROW(ring_transfer, any, large_is_empty, MAPPED, queue_on(ring)) \
+    ROW(ring_wait, any, has_queued, MAPPED, waits()) \
+    ROW(ring_get_stats, any, NULL, MAPPED, gpupool_ring_get_stats(ring, &told.ring))
+/* clang-format on */
+
+#define ROW_FUNCTION(function, name, before, sources, call) \
+    static gpupool_result row_##function##_##name(void) { \
+        return call; \
+    }
+ROWS(ROW_FUNCTION)
+
+typedef struct row {
+    const char *function, *name;
+    gpupool_result (*call)(void);
+    void (*before)(void); /* or NULL */
+    int last_source;
+} row;
+#define ROW_ENTRY(function, name, before, sources, call) \
+    {"gpupool_" #function, #name, row_##function##_##name, before, sources},
+static const row rows[] = {ROWS(ROW_ENTRY)};
+
+static int has_row(const char *function) {
+    for (size_t i = 0; i < KIT_COUNT(rows); i++)
+        if (!strcmp(rows[i].function, function)) return 1;
+    return 0;
+}
+
+static void every_function(void) {
+    each_declared(has_row);
+}
+
+/* ---- what fails, and what must hold then ---- */
+
+typedef enum fault { RESOURCE, BROKEN, HOST, FAULTS } fault;
+static const char *const fault_names[] = {"resource call", "other call", "host allocation"};
+
+static void set_fault(fault kind, long n) {
+    if (kind == RESOURCE) fake_fail_resource(n);
+    if (kind == BROKEN) fake_break(n);
+    if (kind == HOST) fail_malloc_nth(n, 0);
+    fake_fail_except("cuThreadExchangeStreamCaptureMode," /* these need no context */
+                     "cuDeviceGetAttribute,cuMemGetAllocationGranularity");
+}
+
+static void clear_faults(void) {
     fake_fail_clear();
     fail_malloc_nth(0, 0);
 }
 
-/* ---- what must hold after a call in which something failed ---- */
+/* The message names CUDA's call and error, or the verdict, or the host. A request that may not wait
+   cannot tell a refused wait from work under way. */
+static void says_why(const row *r, gpupool_result result, fault kind) {
+    const char *said = gpupool_last_error();
+    int is_verdict =
+        result == GPUPOOL_E_OUT_OF_MEMORY && !strcmp(said, gpupool_last_verdict()->sentence) &&
+        (kind == RESOURCE || r->call == row_alloc_in_vain || r->call == row_alloc_request_hasty);
+    int is_cudas = strstr(said, "cu") && (strstr(said, "CUDA_ERROR") || strstr(said, "cudaError"));
+    CHECK_EQ(gpupool_last_result(), result);
+    if (kind == HOST) CHECK_RESULT(result, GPUPOOL_E_HOST_MEMORY);
+    if (kind == BROKEN && !is_verdict) CHECK_RESULT(result, GPUPOOL_E_CUDA);
+    if (kind == HOST ? !strstr(said, "the host has no memory") : !is_verdict && !is_cudas)
+        check_fail(__FILE__, __LINE__, "no cause in: %s", said);
+}
 
-static void nothing_else_changed(void) {
+/* Device, CUDA's last error and the mode of capture are the program's. */
+static void leaves_the_thread(void) {
     enum cudaStreamCaptureMode mode = cudaStreamCaptureModeGlobal;
     int device = -1;
-    CHECK_EQ(cudaPeekAtLastError(), cudaSuccess);
+    CHECK_EQ(cudaGetLastError(), cudaSuccess);
     CHECK_EQ(cudaGetDevice(&device), cudaSuccess);
     CHECK_EQ(device, 0);
     CHECK_EQ(cudaThreadExchangeStreamCaptureMode(&mode), cudaSuccess);
-    if (!now->only) CHECK_EQ(mode, cudaStreamCaptureModeGlobal);
+    CHECK_EQ(mode, cudaStreamCaptureModeGlobal);
 }
 
-static void all_is_sound(void) {
-    if (arena) CHECK_RESULT(gpupool_check(arena), GPUPOOL_OK);
-    if (shared && !is_stale) CHECK_RESULT(gpupool_check(shared), GPUPOOL_OK);
-    if (ring) CHECK_RESULT(gpupool_ring_check(ring), GPUPOOL_OK);
-}
-
-static gpupool_stats stats_of(gpupool_arena *of) {
-    gpupool_stats none;
-    memset(&none, 0, sizeof none);
-    return of ? kit_stats(of) : none;
-}
-
-/* When calls fail for good, the arena may sleep, or have blocks that earlier steps did not free. */
-static void is_proper(gpupool_result result, const step *s) {
-    CHECK(gpupool_last_error()[0] != 0);
-    if (result == GPUPOOL_E_ASLEEP) CHECK(is_asleep && for_good);
-    else if (result == GPUPOOL_E_IN_USE) CHECK(s->run == destroy && was_left_out);
-    else if (now->is_host) CHECK_RESULT(result, GPUPOOL_E_HOST_MEMORY);
-    else if (result != GPUPOOL_E_OUT_OF_MEMORY) CHECK_RESULT(result, GPUPOOL_E_CUDA);
-}
-
-/* Idle memory that was given back on the way is no loss to anyone. */
-static void is_as_before(const gpupool_stats *before, gpupool_arena *of) {
-    gpupool_stats after = stats_of(of);
-    CHECK_EQ(after.requested.now, before->requested.now);
-    CHECK_EQ(after.granted.now, before->granted.now);
-    CHECK_EQ(after.blocks.now, before->blocks.now);
-    CHECK_EQ(after.allocs - after.frees, before->allocs - before->frees);
-    CHECK_EQ(after.limit_bytes, before->limit_bytes);
-    CHECK_EQ(after.asleep_bytes, before->asleep_bytes);
-    /* what the driver would not take back the arena holds on to */
-    if (!for_good) CHECK(after.reserved.now <= before->reserved.now);
-}
-
-/* Returns how many calls failed in the step. looks: every invariant is checked after a failure. */
-static long one_step(const step *s, int looks) {
-    int may_fail = for_good || !fired();
-    gpupool_stats before = stats_of(may_fail ? arena : NULL);
-    gpupool_stats shared_before = stats_of(may_fail && !is_stale ? shared : NULL);
-    long failed = fired();
-    spare(s->spared);
-    gpupool_result result = s->run();
-    failed = fired() - failed;
-    own_begin();
-    if (result != s->expected && !failed && !was_left_out)
-        check_fail(__FILE__, __LINE__, "%s", gpupool_last_error());
-    if (failed) nothing_else_changed();
-    if (failed && looks) all_is_sound();
-    if (failed && result != s->expected) {
-        is_proper(result, s);
-        is_as_before(&before, arena);
-        if (!is_stale) is_as_before(&shared_before, shared);
-        if (!for_good) CHECK_RESULT(s->run(), s->expected);
+/* Requests for memory of CUDA's fail; once the arena is broken, its first cause stays. */
+static void stays_broken(const row *r) {
+    char cause[600] = "";
+    gpupool_set_limit(arena, 0);
+    for (int i = 0; i < 3 && source != GPUPOOL_SOURCE_CUSTOM && !is_asleep; i++) {
+        CHECK(!gpupool_alloc(arena, 40 * MIB, i ? A : D));
+        says_why(r, gpupool_last_result(), BROKEN);
+        if (strstr(cause, "is broken") && strcmp(cause, gpupool_last_error()))
+            check_fail(__FILE__, __LINE__, "%s; and now: %s", cause, gpupool_last_error());
+        snprintf(cause, sizeof cause, "%s", gpupool_last_error());
     }
-    if (!for_good) CHECK(!was_left_out);
-    own_end();
+}
+
+/* Makes a row's call with the n-th call of a kind failing. Returns whether one did. */
+static int one_fault(const row *r, fault kind, long n) {
+    gpupool_result result, expected;
+    sight before;
+    int failed;
+    check_case("%s %s, source %d, %s %ld", r->function, r->name, (int)source, fault_names[kind], n);
+    expected = r->call == row_alloc_in_vain ? GPUPOOL_E_OUT_OF_MEMORY : GPUPOOL_OK;
+    own_calls(1);
+    build();
+    if (r->before) r->before();
+    see(arena, &before);
+    set_fault(kind, n);
+    own_calls(0);
+    result = r->call();
+    own_calls(1);
+    failed = fake_fail_fired() + fail_malloc_fired > 0;
+    is_whole = !failed || kind != BROKEN;
+    leaves_the_thread();
+    if (!failed) CHECK_RESULT(result, expected);
+    else if (result != GPUPOOL_OK) says_why(r, result, kind);
+    own_calls(0);
+    if (!is_whole) stays_broken(r);
+    if (is_whole || n % 2) clear_faults(); /* a broken arena stays so */
+    if (is_whole && result != expected) {
+        is_as_before(&before);
+        CHECK_RESULT(r->call(), expected);
+    }
+    end();
+    clear_faults();
     return failed;
 }
 
-/* With the faults over, all that is left can be given back. */
-static void clean_up(void) {
-    work_runs();
-    if (ticket) CHECK_RESULT(wait_for_ticket(), GPUPOOL_OK);
-    if (is_asleep) CHECK_RESULT(wake_all(), GPUPOOL_OK);
-    if (scope) CHECK_RESULT(release_capture(), GPUPOOL_OK);
-    if (imported.memory) CHECK_RESULT(import_close(), GPUPOOL_OK);
-    if (is_exported) CHECK_RESULT(export_close(), GPUPOOL_OK);
-    if (span.memory) CHECK_RESULT(cancel_span(), GPUPOOL_OK);
-    for (int i = 0; i < BLOCKS; i++)
-        if (blocks[i].at) CHECK_RESULT(put(i), GPUPOOL_OK);
-    if (arena) CHECK_RESULT(destroy(), GPUPOOL_OK);
-    if (ring) CHECK_RESULT(destroy_ring(), GPUPOOL_OK);
-    if (plain) CHECK_RESULT(cuda_free(), GPUPOOL_OK);
-    if (ordered) CHECK_RESULT(cuda_free_async(), GPUPOOL_OK);
-    if (shared) CHECK_RESULT(destroy_default(), GPUPOOL_OK);
-    CHECK_EQ(fail_malloc_live, 0);
-}
-
-static void prepare(void) {
-    kit_prepare();
-    work_queues();
-    fail_malloc_live = 0;
-    memset(blocks, 0, sizeof blocks);
-    arena = shared = NULL;
-    ring = NULL;
-    tag = was_left_out = is_asleep = is_exported = has_peer = is_in_phase = is_reset = is_stale = 0;
-}
-
-/* Returns how many calls failed: 0 where the program makes fewer than n. */
-static long run_program(long n) {
-    long failed = 0;
-    prepare();
-    arm(n);
-    for (size_t i = 0; i < KIT_COUNT(steps); i++) {
-        check_case("%s, number %ld%s, %s", now->name, n, for_good ? " and on" : "", steps[i].name);
-        failed += one_step(&steps[i], !failed || n % LOOKS == 1);
-    }
-    check_case("%s, number %ld%s, the end", now->name, n, for_good ? " and on" : "");
-    disarm();
-    all_is_sound();
-    kit_capture_globally();
-    clean_up();
-    kit_settle();
-    return failed;
-}
-
-static void each_in_turn(void) {
-    for (for_good = 0; for_good < 2; for_good++) {
-        long n = 1, bad = atomic_load(&check_bad);
-        while (run_program(n) && atomic_load(&check_bad) == bad) n += EVERY;
-        CHECK(n > 20); /* else hardly anything was made to fail */
-    }
+static void each_fault(void) {
+    long faults = 0;
+    for (const row *r = rows; r < rows + KIT_COUNT(rows); r++)
+        for (int s = MAPPED; s <= r->last_source; s++)
+            for (int kind = RESOURCE; kind < FAULTS; kind++) {
+                source = (gpupool_source)s;
+                for (long n = 1; one_fault(r, (fault)kind, n); n += 1 + n / 20) faults++;
+            }
+    printf("%ld faults\n", faults);
+    CHECK(faults > 1500);
 }
 
 int main(void) {
-    mallopt(M_MMAP_THRESHOLD, (int)MIB); /* else each of fakecuda's tables is zeroed by a memset */
-    for (size_t i = 0; i < SENT; i++) sent[i] = kit_byte(5, i);
-    trace = tmpfile();
-    source = tmpfile();
-    CHECK_EQ(fwrite(sent, 1, SENT, source), SENT);
-    CHECK_EQ(fflush(source), 0);
-    for (size_t i = 0; i < KIT_COUNT(plans); i++) {
-        now = &plans[i];
-        check_run(now->name, each_in_turn, NULL, NULL);
-    }
-    fclose(source);
-    fclose(trace);
+    fill_file();
+    TEST(every_function);
+    TEST(each_fault);
     return check_finish();
 }
 
 #else
-
 int main(void) {
     check_skip("sweep", "needs fakecuda's controls");
     return check_finish();
 }
-
 #endif

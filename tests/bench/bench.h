@@ -98,7 +98,7 @@ void bench_write_svg(FILE *, const bench_results *);
 
 extern const bench_peer *const bench_peers[];
 extern const size_t bench_peers_n;
-extern const bench_peer bench_gpupool, bench_gpupool_unlocked;
+extern const bench_peer bench_gpupool;
 extern const bench_peer bench_cuda_malloc_async, bench_cuda_malloc; /* on a GPU only */
 
 #endif

@@ -102,9 +102,6 @@ static const bench_peer event_and_wait = {
 
 const bench_peer *const bench_peers[] = {
     &bench_gpupool,
-#ifndef GPUPOOL_NEXT /* it has no build without locks */
-    &bench_gpupool_unlocked,
-#endif
     &mimalloc, &jemalloc, &glibc, &event_and_wait,
 #if GPUPOOL_TEST_GPU
     &bench_cuda_malloc_async, &bench_cuda_malloc,

@@ -1,10 +1,13 @@
-/* What the rings of both editions reach, against CUDA's own copies, the host's and the disk's in
-   the same run, and the bars that a ring is held to: make bench-ring. What is compared is measured
-   in turns. A second table has other slots and numbers of workers than a ring chooses by itself.
+/* What a ring reaches, against CUDA's own copies, the host's and the disk's in the same run, and
+   the bars that it is held to: make bench-ring. A second table has other slots and numbers of
+   workers than a ring chooses by itself.
    Usage: ring [RING_MIB [SLOT_KIB [WORKERS [FOLDER]]]], 0 for the default; the file is made in the
    folder, which should not lie in memory. */
 #define _GNU_SOURCE
-#include "ring_edition.h"
+#pragma GCC diagnostic ignored "-Wunused-function"
+#define GPUPOOL_API static
+#define GPUPOOL_IMPLEMENTATION
+#include "gpupool.h"
 
 #include <errno.h>
 #include <fcntl.h>
@@ -30,9 +33,8 @@
 #define SMALL_RUNS 11
 #endif
 #define RUNS_MOST 9
-#define EDITIONS 2
 
-static const ring_edition *const editions[EDITIONS] = {&ring_second, &ring_third};
+static gpupool_ring *ring; /* the one that is measured */
 static size_t ring_bytes, slot_bytes;
 static int wanted_workers;
 static cudaStream_t streams[2];
@@ -55,23 +57,6 @@ static double most(double a, double b) {
     return a < b ? b : a;
 }
 
-/* A ring of an edition, or what is measured without one. */
-typedef struct way {
-    const ring_edition *edition;
-    void *ring;
-} way;
-
-/* The median times in seconds of a transfer in each of the ways, which take turns. */
-static void timed(double (*transfer)(const way *), const way *ways, double *seconds) {
-    double times[EDITIONS][RUNS_MOST];
-    for (int i = -1; i < runs; i++)
-        for (int e = 0; e < EDITIONS; e++) times[e][i < 0 ? 0 : i] = transfer(&ways[e]);
-    for (int e = 0; e < EDITIONS; e++) seconds[e] = median(times[e], runs);
-}
-static void rates(double (*transfer)(const way *), const way *ways, double bytes, double *out) {
-    timed(transfer, ways, out);
-    for (int e = 0; e < EDITIONS; e++) out[e] = bytes * 1e-9 / out[e];
-}
 static double rate(double (*transfer)(void), double bytes) {
     double times[RUNS_MOST];
     transfer();
@@ -104,27 +89,42 @@ static double plain_down(void) {
     return copy(ordinary[0], device[0]);
 }
 
-static double ring_up(const way *w) {
+static void must(gpupool_result result) {
+    if (result != GPUPOOL_OK) stop("ring", gpupool_last_error());
+}
+static void open_ring(size_t slot, int workers) {
+    gpupool_ring_config config = {.bytes = ring_bytes, .slot_bytes = slot, .workers = workers};
+    must(gpupool_ring_create(&ring, &config));
+}
+static void close_ring(void) {
+    must(gpupool_ring_destroy(ring));
+}
+static gpupool_ring_stats ring_stats(void) {
+    gpupool_ring_stats stats;
+    must(gpupool_ring_get_stats(ring, &stats));
+    return stats;
+}
+
+static double ring_up(void) {
     double start = now();
-    w->edition->up(w->ring, device[0], ordinary[0], SIZE, streams[0]);
+    must(gpupool_upload(ring, device[0], ordinary[0], SIZE, streams[0]));
     sync_stream(streams[0]);
     return now() - start;
 }
-static double ring_down(const way *w) {
+static double ring_down(void) {
     double start = now();
-    w->edition->down(w->ring, ordinary[0], device[0], SIZE, streams[0]);
+    must(gpupool_download(ring, ordinary[0], device[0], SIZE, streams[0]));
     return now() - start;
 }
-static void *other_way(void *user) {
-    const way *w = (const way *)user;
-    w->edition->down(w->ring, ordinary[1], device[1], SIZE, streams[1]);
-    return NULL;
+static void *other_way(void *unused) {
+    must(gpupool_download(ring, ordinary[1], device[1], SIZE, streams[1]));
+    return unused;
 }
-static double both_ways(const way *w) {
+static double both_ways(void) {
     double start = now();
     pthread_t other;
-    if (pthread_create(&other, NULL, other_way, (void *)(uintptr_t)w)) stop("thread", "none");
-    ring_up(w);
+    if (pthread_create(&other, NULL, other_way, NULL)) stop("thread", "none");
+    ring_up();
     pthread_join(other, NULL);
     return now() - start;
 }
@@ -141,23 +141,25 @@ static void use(int on) {
     unsigned char *to = device[1] + FILE_SIZE / 4 * (size_t)(on + 1);
     for (int i = 0; i < fills; i++) cuda("memset", cudaMemsetAsync(to, i, SIZE / 2, streams[on]));
 }
-static double batches(const way *w) {
+static double batches(void) {
     double start = now();
     for (int i = 0; i < BATCHES; i++) {
-        w->edition->up(w->ring, device[0] + (size_t)(i % 2) * BATCH, ordinary[0], BATCH,
-                       streams[i % 2]);
+        must(gpupool_upload(ring, device[0] + (size_t)(i % 2) * BATCH, ordinary[0], BATCH,
+                            streams[i % 2]));
         use(i % 2);
     }
     for (int i = 0; i < 2; i++) sync_stream(streams[i]);
     return now() - start;
 }
-static double tickets(const way *w) {
-    uint64_t ticket[BATCHES];
+static double tickets(void) {
+    gpupool_ticket ticket[BATCHES];
     double start = now();
-    for (int i = 0; i < BATCHES; i++)
-        ticket[i] = w->edition->post(w->ring, device[0] + (size_t)i * BATCH, ordinary[0], BATCH,
-                                     streams[0]);
-    for (int i = 0; i < BATCHES; i++) w->edition->wait(w->ring, ticket[i]);
+    for (int i = 0; i < BATCHES; i++) {
+        gpupool_transfer what = {.to = device[0] + (size_t)i * BATCH, .from = ordinary[0],
+                                 .bytes = BATCH, .stream = streams[0], .ticket = &ticket[i]};
+        must(gpupool_ring_transfer(ring, &what));
+    }
+    for (int i = 0; i < BATCHES; i++) must(gpupool_ring_wait(ring, ticket[i], -1, NULL));
     return now() - start;
 }
 
@@ -170,7 +172,7 @@ static int past_caches;
 
 static void *copy_part(void *number) {
     size_t part = SIZE / (size_t)threads / 64 * 64, at = (size_t)(uintptr_t)number * part;
-    if (past_caches) ring_third.copy_away(ordinary[1] + at, ordinary[0] + at, part);
+    if (past_caches) gpi_system_copy_away(ordinary[1] + at, ordinary[0] + at, part);
     else memcpy(ordinary[1] + at, ordinary[0] + at, part);
     return NULL;
 }
@@ -214,15 +216,16 @@ static void write_file(void) {
         }
     if (fsync(file)) stop("fsync", strerror(errno));
 }
-static double file_up(const way *w) {
+static double file_up(void) {
+    gpupool_file_part part = {file, 0, FILE_SIZE};
     double start = now();
-    w->edition->file(w->ring, device[1], file, FILE_SIZE, streams[0]);
+    must(gpupool_upload_file(ring, device[1], &part, streams[0]));
     sync_stream(streams[0]);
     return now() - start;
 }
-static double file_up_uncached(const way *w) {
+static double file_up_uncached(void) {
     uncache();
-    return file_up(w);
+    return file_up();
 }
 static void *read_blocks(void *unused) {
     void *memory = aligned_alloc(4096, READ_BYTES);
@@ -243,164 +246,138 @@ static double disk_alone(void) {
 /* ---- small ones: from the call to its return ---- */
 
 /* All in turn, so that none has the better moment; each takes other bytes than the last. */
-static void small(const way *ways, size_t bytes, double *us) {
-    static double times[EDITIONS + 1][SMALL_RUNS];
+static void small(size_t bytes, double us[2]) {
+    static double times[2][SMALL_RUNS];
     int count = bytes > MIB ? SMALL_RUNS / 10 | 1 : SMALL_RUNS;
     for (int i = 0; i < count; i++)
-        for (int e = 0; e <= EDITIONS; e++) {
+        for (int by_cuda = 0; by_cuda < 2; by_cuda++) {
             const unsigned char *from = ordinary[0] + ((size_t)(i % 61) << 16) % (SIZE - bytes + 1);
             double start = now();
-            if (e == EDITIONS)
+            if (by_cuda)
                 cuda("copy",
                      cudaMemcpyAsync(device[0], from, bytes, cudaMemcpyHostToDevice, streams[0]));
-            else ways[e].edition->up(ways[e].ring, device[0], from, bytes, streams[0]);
-            times[e][i] = now() - start;
+            else must(gpupool_upload(ring, device[0], from, bytes, streams[0]));
+            times[by_cuda][i] = now() - start;
             sync_stream(streams[0]);
         }
-    for (int e = 0; e <= EDITIONS; e++) us[e] = median(times[e], count) * 1e6;
+    for (int i = 0; i < 2; i++) us[i] = median(times[i], count) * 1e6;
 }
 
 /* ---- the tables ---- */
 
-static void bar(const char *what, const double *got, double wanted, const char *unit) {
-    printf("  %-40s %6.2f %6.2f  %-22s bar %4.2f  %s\n", what, got[0], got[1], unit, wanted,
-           got[1] >= wanted ? "met" : "MISSED");
-    missed += got[1] < wanted;
-}
-static void bar_of(const char *what, const double *got, double by, double wanted,
-                   const char *unit) {
-    double parts[EDITIONS];
-    for (int e = 0; e < EDITIONS; e++) parts[e] = got[e] / by;
-    bar(what, parts, wanted, unit);
+static void bar(const char *what, double got, double wanted, const char *unit) {
+    printf("  %-40s %6.2f  %-22s bar %4.2f  %s\n", what, got, unit, wanted,
+           got >= wanted ? "met" : "MISSED");
+    missed += got < wanted;
 }
 
-static void open_all(way *ways, size_t slot, int workers) {
-    for (int e = 0; e < EDITIONS; e++) {
-        ways[e].edition = editions[e];
-        ways[e].ring = editions[e]->open(ring_bytes, slot, workers);
-    }
-}
-static void close_all(const way *ways) {
-    for (int e = 0; e < EDITIONS; e++) ways[e].edition->close(ways[e].ring);
-}
-
-static void files(const way *ways, double line) {
-    double cached[EDITIONS], uncached[EDITIONS], disk;
+static void files(double line) {
+    double cached, uncached, disk;
     runs = 3;
     write_file();
-    rates(file_up, ways, (double)FILE_SIZE, cached);
-    printf("  file in the page cache: %.1f, %.1f GB/s\n", cached[0], cached[1]);
-    bar_of("file in the page cache", cached, line, 0.75, "of pinned");
+    cached = rate(file_up, (double)FILE_SIZE);
+    printf("  file in the page cache: %.1f GB/s\n", cached);
+    bar("file in the page cache", cached / line, 0.75, "of pinned");
     if (direct < 0) {
         printf("  left out: files past the page cache (%s has no O_DIRECT)\n", folder);
     } else {
         disk = rate(disk_alone, (double)FILE_SIZE);
-        rates(file_up_uncached, ways, (double)FILE_SIZE, uncached);
+        uncached = rate(file_up_uncached, (double)FILE_SIZE);
         disk = most(disk, rate(disk_alone, (double)FILE_SIZE)); /* before and after */
-        printf("  file not there: %.2f, %.2f GB/s; %d threads that read it with O_DIRECT: %.2f\n",
-               uncached[0], uncached[1], READERS, disk);
-        bar_of("file not in the page cache", uncached, disk, 0.9, "of 8 threads, O_DIRECT");
+        printf("  file not there: %.2f GB/s; %d threads that read it with O_DIRECT: %.2f\n",
+               uncached, READERS, disk);
+        bar("file not in the page cache", uncached / disk, 0.9, "of 8 threads, O_DIRECT");
     }
     runs = RUNS_MOST;
 }
 
-static void smalls(const way *ways) {
+static void smalls(void) {
     static const struct {
         size_t bytes;
         double wanted;
     } all[] = {{4096, 0.9},    {65536, 1},   {131072, 0},  {MIB, 0},
                {4 * MIB, 1.5}, {8 * MIB, 0}, {16 * MIB, 0}};
-    printf("call to return, us: second, third edition, CUDA\n");
-    for (size_t i = 0; i < sizeof all / sizeof *all; i++) {
-        double us[EDITIONS + 1], speed[EDITIONS];
+    printf("call to return, us: gpupool, CUDA\n");
+    for (size_t i = 0; i < sizeof all / sizeof *all && all[i].bytes <= SIZE; i++) {
+        double us[2];
         char what[80];
-        if (all[i].bytes > SIZE) break;
-        small(ways, all[i].bytes, us);
-        snprintf(what, sizeof what, "%zu KiB: %.1f, %.1f, %.1f", all[i].bytes >> 10, us[0], us[1],
-                 us[2]);
-        for (int e = 0; e < EDITIONS; e++) speed[e] = us[EDITIONS] / us[e];
-        if (all[i].wanted > 0) bar(what, speed, all[i].wanted, "x CUDA's speed");
-        else printf("  %-40s %6.2f %6.2f  x CUDA's speed\n", what, speed[0], speed[1]);
+        small(all[i].bytes, us);
+        snprintf(what, sizeof what, "%zu KiB: %.1f, %.1f", all[i].bytes >> 10, us[0], us[1]);
+        if (all[i].wanted > 0) bar(what, us[1] / us[0], all[i].wanted, "x CUDA's speed");
+        else printf("  %-40s %6.2f  x CUDA's speed\n", what, us[1] / us[0]);
     }
 }
 
 /* What the first transfers of a ring cost: pinning, and starting threads. */
 static void cold(void) {
-    way ways[EDITIONS];
-    for (int bytes = 4; bytes <= 1024; bytes *= 16) {
-        double first[EDITIONS], second[EDITIONS];
-        size_t size = (size_t)bytes * MIB < SIZE ? (size_t)bytes * MIB : SIZE;
-        open_all(ways, slot_bytes, wanted_workers);
-        for (int i = 0; i < 2; i++)
-            for (int e = 0; e < EDITIONS; e++) {
-                double start = now();
-                ways[e].edition->up(ways[e].ring, device[0], ordinary[0], size, streams[0]);
-                sync_stream(streams[0]);
-                *(i ? &second[e] : &first[e]) = (now() - start) * 1e3;
-            }
-        printf("  first and second upload of %4zu MiB, ms: %.2f %.2f; %.2f %.2f\n", size >> 20,
-               first[0], second[0], first[1], second[1]);
-        close_all(ways);
+    for (size_t mib = 4; mib <= 1024; mib *= 16) {
+        double ms[2];
+        size_t size = mib * MIB < SIZE ? mib * MIB : SIZE;
+        open_ring(slot_bytes, wanted_workers);
+        for (int i = 0; i < 2; i++) {
+            double start = now();
+            must(gpupool_upload(ring, device[0], ordinary[0], size, streams[0]));
+            ms[i] = (now() - start) * 1e3;
+        }
+        printf("  first and second upload of %4zu MiB, ms: %.2f %.2f\n", size >> 20, ms[0], ms[1]);
+        close_ring();
     }
 }
 
-static void overlap(const way *ways) {
-    double apart[EDITIONS], together[EDITIONS], part[EDITIONS], posted[EDITIONS], fill;
+static double timed(double (*transfer)(void)) {
+    return 1e-9 / rate(transfer, 1);
+}
+
+static void overlap(void) {
+    double apart, together, posted, fill;
     fills = 0;
-    timed(batches, ways, apart);
+    apart = timed(batches);
     sync_stream(streams[0]);
     fills = 1;
     fill = now();
     for (int i = 0; i < 8; i++) use(0);
     sync_stream(streams[0]);
     fill = (now() - fill) / 8;
-    fills = (int)most(1, apart[1] / BATCHES / fill + 0.5);
-    timed(batches, ways, together);
-    timed(tickets, ways, posted);
-    printf("%d batches of %zu MiB on two streams, ms: uploads %.2f, %.2f; work %.2f; both %.2f, "
-           "%.2f; as tickets %.2f, %.2f\n",
-           BATCHES, BATCH >> 20, apart[0] * 1e3, apart[1] * 1e3, fill * fills * BATCHES * 1e3,
-           together[0] * 1e3, together[1] * 1e3, posted[0] * 1e3, posted[1] * 1e3);
-    for (int e = 0; e < EDITIONS; e++) part[e] = (apart[e] + fill * fills * BATCHES) / together[e];
-    printf("  %-40s %6.2f %6.2f  x both apart\n", "uploads beside work", part[0], part[1]);
+    fills = (int)most(1, apart / BATCHES / fill + 0.5);
+    together = timed(batches);
+    posted = timed(tickets);
+    printf("%d batches of %zu MiB on two streams, ms: uploads %.2f; work %.2f; both %.2f; as "
+           "tickets %.2f\n",
+           BATCHES, BATCH >> 20, apart * 1e3, fill * fills * BATCHES * 1e3, together * 1e3,
+           posted * 1e3);
+    printf("  %-40s %6.2f  x both apart\n", "uploads beside work",
+           (apart + fill * fills * BATCHES) / together);
 }
 
 static void bars(double up_line, double down_line) {
-    double up[EDITIONS], down[EDITIONS], both[EDITIONS], part[EDITIONS];
     double up_plain = rate(plain_up, (double)SIZE), down_plain = rate(plain_down, (double)SIZE);
-    double plain, away, host;
-    way ways[EDITIONS];
-    open_all(ways, slot_bytes, wanted_workers);
-    ring_up(&ways[0]);
-    ring_up(&ways[1]);
-    threads = 1 + (int)least(9, ways[0].edition->workers(ways[0].ring));
+    double up, down, both, plain, away, host;
+    open_ring(slot_bytes, wanted_workers);
+    ring_up();
+    threads = 1 + (int)least(9, (double)ring_stats().workers);
     past_caches = 0;
     plain = rate(host_copy, (double)SIZE);
     past_caches = 1;
     away = rate(host_copy, (double)SIZE);
     host = most(plain, away);
-    rates(ring_up, ways, (double)SIZE, up);
-    rates(ring_down, ways, (double)SIZE, down);
-    rates(both_ways, ways, (double)(2 * SIZE), both);
+    up = rate(ring_up, (double)SIZE);
+    down = rate(ring_down, (double)SIZE);
+    both = rate(both_ways, (double)(2 * SIZE));
     printf("%zu MiB, GB/s        up     down\n  pinned          %6.1f   %6.1f\n"
            "  cudaMemcpyAsync %6.1f   %6.1f   (ordinary memory)\n",
            SIZE >> 20, up_line, down_line, up_plain, down_plain);
-    for (int e = 0; e < EDITIONS; e++)
-        printf("  %-15s %6.1f   %6.1f   both ways %.1f; %d workers, %.0f MiB pinned\n",
-               editions[e]->name, up[e], down[e], both[e], editions[e]->workers(ways[e].ring),
-               (double)editions[e]->pinned(ways[e].ring) / (double)MIB);
+    printf("  gpupool         %6.1f   %6.1f   both ways %.1f; %d workers, %.0f MiB pinned\n", up,
+           down, both, (int)ring_stats().workers, (double)ring_stats().pinned / (double)MIB);
     printf("  the host's own copy by %d threads: %.1f with memcpy, %.1f past its caches\n", threads,
            plain, away);
-    printf("%-42s %6s %6s\n", "", "second", "third");
-    bar_of("upload", up, least(up_line, host), 0.88, "of pinned, host copy");
-    bar_of("upload", up, up_plain, 4.5, "x CUDA's");
-    bar_of("download", down, least(down_line, host), 0.85, "of pinned, host copy");
-    for (int e = 0; e < EDITIONS; e++) part[e] = both[e] / least(up[e], down[e]);
-    bar("up and down at once, two streams", part, 1.4, "x one way");
-    smalls(ways);
-    overlap(ways);
-    files(ways, up_line);
-    close_all(ways);
+    bar("upload", up / least(up_line, host), 0.88, "of pinned, host copy");
+    bar("upload", up / up_plain, 4.5, "x CUDA's");
+    bar("download", down / least(down_line, host), 0.85, "of pinned, host copy");
+    bar("up and down at once, two streams", both / least(up, down), 1.4, "x one way");
+    smalls();
+    overlap();
+    files(up_line);
+    close_ring();
     cold();
 }
 
@@ -416,27 +393,21 @@ static void choices(double up_line, double down_line) {
         {"5 workers", 0, 5},         {"7 workers", 0, 7},          {"9 workers", 0, 9},
         {"11 workers", 0, 11},       {"15 workers", 0, 15},        {"7, 1 MiB", 1024, 7},
         {"9, 1 MiB", 1024, 9}};
-    printf("\nother choices, GB/s     second: up   down   both   file   third: up   down   both   "
-           "file\n");
-    runs = 5;
+    printf("\nother choices, GB/s         up   down   both   file\n");
     for (size_t i = 0; i < sizeof all / sizeof *all; i++) {
-        double up[EDITIONS], down[EDITIONS], both[EDITIONS], by_file[EDITIONS];
-        way ways[EDITIONS];
-        open_all(ways, all[i].slot_kib ? all[i].slot_kib << 10 : slot_bytes,
-                 all[i].workers ? all[i].workers : wanted_workers);
-        rates(ring_up, ways, (double)SIZE, up);
-        rates(ring_down, ways, (double)SIZE, down);
-        rates(both_ways, ways, (double)(2 * SIZE), both);
-        runs = 3;
-        rates(file_up, ways, (double)FILE_SIZE, by_file);
+        double up, down, both, by_file;
+        open_ring(all[i].slot_kib ? all[i].slot_kib << 10 : slot_bytes,
+                  all[i].workers ? all[i].workers : wanted_workers);
         runs = 5;
-        printf("  %-22s", all[i].name);
-        for (int e = 0; e < EDITIONS; e++)
-            printf("     %6.1f %6.1f %6.1f %6.1f", up[e], down[e], both[e], by_file[e]);
-        printf("\n");
-        close_all(ways);
+        up = rate(ring_up, (double)SIZE);
+        down = rate(ring_down, (double)SIZE);
+        both = rate(both_ways, (double)(2 * SIZE));
+        runs = 3;
+        by_file = rate(file_up, (double)FILE_SIZE);
+        printf("  %-22s %6.1f %6.1f %6.1f %6.1f\n", all[i].name, up, down, both, by_file);
+        close_ring();
     }
-    printf("  pinned                     %6.1f %6.1f\n", up_line, down_line);
+    printf("  pinned                 %6.1f %6.1f\n", up_line, down_line);
 }
 
 int main(int argc, char **argv) {

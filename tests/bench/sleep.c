@@ -12,9 +12,6 @@
 #include <unistd.h>
 
 #define BENCH_NAME "sleep"
-#ifndef GPUPOOL_NEXT
-#define GPUPOOL_NEXT 0 /* 1: the third edition */
-#endif
 #include "must.h"
 
 #define GIB ((size_t)1 << 30)
@@ -295,8 +292,6 @@ static gpupool_stats stats(void) {
     return found;
 }
 
-/* What differs between the editions. The third one sleeps by arena, always through a ring. */
-#if GPUPOOL_NEXT
 #define SLEEP(content, by) ((void)(by), gpupool_sleep(arena, content))
 #define WAKE(by) ((void)(by), gpupool_wake(arena))
 #define DOWN_BAR 0.80
@@ -304,15 +299,6 @@ static gpupool_stats stats(void) {
 static size_t live_bytes(void) { return stats().allocated.now; }
 static size_t backup_bytes(void) { return 0; }
 static int chunk_count(void) { return (int)stats().chunks; }
-#else
-#define SLEEP(content, by) gpupool_sleep(arena, GPUPOOL_ALL, content, by)
-#define WAKE(by) gpupool_wake(arena, GPUPOOL_ALL, by)
-#define DOWN_BAR 0.85
-#define UP_BAR 0.85
-static size_t live_bytes(void) { return stats().granted.now; }
-static size_t backup_bytes(void) { return stats().backup_bytes; }
-static int chunk_count(void) { return (int)(stats().chunks_gained - stats().chunks_lost); }
-#endif
 
 static double fall_asleep(gpupool_content content, gpupool_ring *by) {
     double start = now();
@@ -455,10 +441,8 @@ static void kept(size_t all, gpupool_ring *by) {
     figure("sleep", asleep, "s");
     figure("wake", awake, "s");
     figure("sleep, down", rate(live, asleep), "GB/s");
-#if GPUPOOL_NEXT /* later ones find pages that the system has not taken meanwhile */
     printf("  %-56s %8.4f GB/s\n", "the first of them, into fresh memory of the host",
            rate(live, asleep).of[0]);
-#endif
     figure("wake, up", rate(live, awake), "GB/s");
     printf("  %s, %.2f GiB of ordinary memory:\n", whose, (double)PLAIN_BYTES / (double)GIB);
     figure("  down", rate(PLAIN_BYTES, times.down), "GB/s");
@@ -520,7 +504,6 @@ int main(int argc, char **argv) {
     if (all < BLOCKS * 512 || keep < BLOCKS * 512) stop("memory", "too little is free");
     discarded(all);
     kept(keep, ring);
-    if (!GPUPOOL_NEXT) kept(least(keep, ALONE_BYTES), NULL);
     ours("destroy", gpupool_ring_destroy(ring));
     printf("\n%d bars missed\n", missed);
     return 0;

@@ -8,7 +8,7 @@ BUILD=${BUILD:-build} JOBS=${JOBS:-2}
 out=$BUILD/analyze
 rm -rf "$out"
 mkdir -p "$out"
-. tests/gates/compile/checks.sh
+. tests/gates/checks.sh
 
 unit=tests/support/library.c
 # gpi_host_fail returns the result that it is given. An analyzer that cannot look into functions of

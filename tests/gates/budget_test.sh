@@ -4,11 +4,11 @@
 set -u
 cd "$(dirname "$0")/../.."
 BUILD=${BUILD:-build}
-header=tests/next/gpupool.h
+header=gpupool.h
 out=$BUILD/budget
 rm -rf "$out"
 mkdir -p "$out"
-. tests/gates/compile/checks.sh
+. tests/gates/checks.sh
 
 budget() { awk -v QUIET="${2:-1}" -f tests/gates/budget.awk "$1"; }
 check "the header's budget" budget $header 0

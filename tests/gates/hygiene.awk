@@ -1,7 +1,6 @@
 # The rules of gpupool.h's text: awk -f hygiene.awk gpupool.h. A broken rule is a line of output.
 
 BEGIN {
-    function_lines = 60
     history = "TODO|FIXME|XXX|HACK|previously|formerly|was changed|has been changed|old version|" \
               "new version|bug ?fix|refactor|rewritten|renamed from|we now|deprecated|obsolete"
 }
@@ -30,18 +29,18 @@ function code_of(line,    code, at) {
     return code
 }
 
-# ---- the contents list, and the banners it promises ----
+# ---- the contents list, and the sections that it promises ----
 /^Contents / { in_contents = 1; next }
-in_contents && NF == 0 { in_contents = 0 }
+in_contents && $1 !~ /^[A-Z]+$/ { in_contents = 0 }
 in_contents {
     for (i = 1; i <= NF && $i ~ /^[A-Z]+$/; i++) {
-        promised[++rooms] = $i
-        number[tolower($i)] = rooms
+        promised[++sections] = $i
+        number[tolower($i)] = sections
     }
 }
 /^\/\* == [A-Z]+ =+/ {
-    room++
-    if ($3 != promised[room]) say("room " $3 " where the contents have " promised[room])
+    section++
+    if ($3 != promised[section]) say("section " $3 " where the contents have " promised[section])
 }
 
 { code = code_of($0) }
@@ -53,48 +52,28 @@ comment ~ history && match(comment, history) {
 /^#if defined\(GPUPOOL_IMPLEMENTATION\)/ { implementation = 1 }
 /^#endif \/\* GPUPOOL_IMPLEMENTATION/ { implementation = 0 }
 
-# ---- macros of the implementation ----
-implementation && /^#define GPI_/ { split($2, part, "("); defined[part[1]] = FNR }
-implementation && /^#undef GPI_/ {
-    if (!($2 in defined)) say($2 " was never defined")
-    undefined[$2] = 1
-}
-
-# ---- rooms use rooms above ----
-implementation {
-    rest = code
-    while (match(rest, /(gpi|GPI)_[A-Za-z]+/)) {
-        name_room = tolower(substr(rest, RSTART + 4, RLENGTH - 4))
-        rest = substr(rest, RSTART + RLENGTH)
-        if (number[name_room] > room && name_room != "names")
-            say("a name of " toupper(name_room) " in " promised[room])
+# ---- functions stand in their section, and are declared before it only where the line says whose
+# they are: the compiler then sees to it that sections use only those above ----
+implementation && /^static / && /gpi_[a-z]+_[a-z_0-9]*\(/ {
+    match(code, /gpi_[a-z]+_[a-z_0-9]*\(/)
+    split(substr(code, RSTART), part, "_")
+    is_declared = code ~ /;[ ]*$/
+    if (is_declared) {
+        declared[part[2]] = FNR
+    } else if (part[2] in number && number[part[2]] != section) {
+        say("a function of " toupper(part[2]) " in " promised[section])
     }
-}
-
-# ---- functions, and no declaration before its definition ----
-implementation && /^[A-Za-z]/ && !in_function { start = FNR; head = "" }
-implementation && start { head = head code " " }
-implementation && start && !in_function && code ~ /;[ ]*$/ {
-    if (head ~ /^[^={]*\)[ ]*;[ ]*$/ && head !~ /^typedef/) say("declared before it is defined")
-    if (head ~ /^(typedef )?(struct|enum|union) [a-z_]+( [a-z_]+)?;/) say("a type without a body")
-    start = 0
-}
-implementation && start && !in_function && head ~ /\)[ ]*\{/ && head !~ /^typedef/ {
-    in_function = 1
-    if (match(head, /gpi_[a-z]+_[a-z_0-9]+\(/)) {
-        split(substr(head, RSTART), part, "_")
-        if (number[part[2]] && number[part[2]] != room)
-            say("a function of " toupper(part[2]) " in " promised[room])
-    }
-}
-in_function && (/^}/ || (start == FNR && code ~ /}[ ]*$/)) {
-    if (FNR - start + 1 > function_lines) say("a function of " FNR - start + 1 " lines")
     functions++
-    in_function = start = 0
+}
+implementation && comment ~ / (both: )?[A-Z]+ $/ {
+    for (name in declared) if (comment ~ " " toupper(name) " $") delete declared[name]
+}
+implementation && /^\/\* == / {
+    for (name in declared) say("declared before it is defined: a function of " toupper(name))
+    delete declared
 }
 
 END {
-    if (room != rooms) say("the contents have " rooms " rooms, the file " room + 0)
-    for (name in defined) if (!(name in undefined)) say(name " is defined and left")
+    if (section != sections) say("the contents have " sections " sections, the file " section + 0)
     if (functions < 100) say("only " functions + 0 " functions were seen")
 }

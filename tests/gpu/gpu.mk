@@ -32,12 +32,11 @@ $(sort $(GPU_LINKED)): tests/support/linked.c $(BUILD)/flags
 	$(SAY)
 	$(Q)$(TEST_COMPILE) $(GPU_CUDA) -c -o $@ $<
 
-gpu-world: ## on a GPU: the random world of tests/next, by kernels that stamp and verify; FIRST=1 LAST=40
+gpu-world: ## on a GPU: the random world, by kernels that stamp and verify; FIRST=1 LAST=40
 	$(if $(NVCC),,$(error gpu-world needs nvcc))
 	@mkdir -p $(BUILD)
-	$(Q)$(NVCC) -std=c++14 -O2 $(if $(GPU),-arch=native) -Itests/fakecuda -Xcompiler -pthread \
-	  -DWORLD_HEADER='\"$(WORLD_HEADER)\"' \
-	  -o $(BUILD)/gpu-world tests/gpu/world_gpu.cu $(WORLD) tests/world/seeds.c -lcuda
+	$(Q)$(NVCC) -std=c++14 -O2 $(if $(GPU),-arch=native) -I. -Itests/fakecuda -Xcompiler -pthread \
+		  -o $(BUILD)/gpu-world tests/gpu/world_gpu.cu $(WORLD) tests/world/seeds.c -lcuda
 	@$(TOOL) $(BUILD)/gpu-world $(or $(FIRST),1) $(or $(LAST),40) $(or $(OPERATIONS),2000)
 
 gpu-stress: ## on a GPU: kernels verify every block, for SECONDS=60 on THREADS=8
@@ -60,20 +59,14 @@ gpu-stitch: $(GPU_STITCH) ## on one GPU or two: stitched blocks in CUDA and NCCL
 gpu-share: $(BUILD)/gpu-stitch/share ## on a GPU: blocks in two processes, exported and imported
 	@tests/run.sh 1 $<
 $(BUILD)/gpu-stitch/share: tests/support/share_socket.h
-TAKE_TURNS := $(BUILD)/examples/$(if $(NEXT),next/)take_turns
-gpu-sleep: $(BUILD)/gpu-stitch/sleep $(TAKE_TURNS) ## on a GPU: sleep and waking, CYCLES=1000 SEED=1
+gpu-sleep: $(BUILD)/gpu-stitch/sleep $(BUILD)/examples/take_turns ## on a GPU: sleep and waking, CYCLES=1000 SEED=1
 	@$< $(or $(CYCLES),1000) $(or $(LIMIT_MIB),2048) $(or $(SEED),1)
-	@$(TAKE_TURNS) 2048 3
-$(BUILD)/examples/next/%: examples/next/%.c tests/next/gpupool.h $(BUILD)/flags
-	$(SAY)
-	@mkdir -p $(@D)
-	$(Q)$(COMPILE) $(CFLAGS) $(GPU_CUDA) -Itests/next -o $@ $< $(GPU_LIBS)
-$(BUILD)/gpu-stitch/%: tests/gpu/%.cu tests/gpu/kit.h gpupool.h tests/next/gpupool.h
+	@$(BUILD)/examples/take_turns 2048 3
+$(BUILD)/gpu-stitch/%: tests/gpu/%.cu tests/gpu/kit.h gpupool.h
 	$(if $(NVCC),,$(error gpu-stitch needs nvcc))
 	$(SAY)
 	$(Q)$(NVCC) -std=c++14 -O2 -lineinfo $(if $(GPU),-arch=native) -Werror all-warnings \
-	  $(if $(NEXT),-DGPUPOOL_NEXT=1) \
-	  -Xcompiler -Wall,-Wextra $(STITCH_LIBS) -o $@ $<
+		  -Xcompiler -Wall,-Wextra $(STITCH_LIBS) -o $@ $<
 $(BUILD)/gpu-stitch/stitch_gemm: STITCH_LIBS := -lcublas
 $(BUILD)/gpu-stitch/stitch_registered: STITCH_CUDA := -lcuda
 $(BUILD)/gpu-stitch/stitch_nccl $(BUILD)/gpu-stitch/stitch_registered: STITCH_LIBS = \
@@ -83,7 +76,7 @@ $(BUILD)/gpu-stitch/stitch_nccl $(BUILD)/gpu-stitch/stitch_registered: STITCH_LI
 GPU_NAMES := $(BUILD)/gpu-names/cxx17 $(BUILD)/gpu-names/cxx20
 gpu-names: $(GPU_NAMES) ## on a GPU: Thrust's vectors over cudaMalloc's replaced names, in two files
 	@tests/run.sh 1 $^
-$(GPU_NAMES): $(BUILD)/gpu-names/cxx%: $(wildcard tests/gpu/names*) gpupool.h tests/next/gpupool.h
+$(GPU_NAMES): $(BUILD)/gpu-names/cxx%: $(wildcard tests/gpu/names*) gpupool.h
 	$(if $(NVCC),,$(error gpu-names needs nvcc))
 	$(SAY)
 	$(Q)$(NVCC) -std=c++$* -O2 $(if $(GPU),-arch=native) $(INCLUDES) -Werror all-warnings -o $@ \

@@ -5,10 +5,6 @@
 #define GPU_KIT_H
 
 #define GPUPOOL_IMPLEMENTATION
-#ifndef GPUPOOL_NEXT
-#define GPUPOOL_NEXT 0 /* 1: the third edition */
-#endif
-#if GPUPOOL_NEXT
 #include "../next/gpupool.h"
 #define KIT_TRIM(pool, keep) gpupool_trim(pool, keep)
 #define KIT_FINISHED(stream) GPUPOOL_NO_STREAM /* for frees behind a wait */
@@ -17,16 +13,6 @@
 #define KIT_HOST_WAITS(stats) ((word)(stats).host_waits)
 typedef void kit_unmapped; /* what on_unmap returns */
 #define KIT_UNMAPPED
-#else
-#include "../../gpupool.h"
-#define KIT_TRIM(pool, keep) gpupool_trim(pool, keep, nullptr)
-#define KIT_FINISHED(stream) (stream)
-#define KIT_STITCHES(stats) ((word)(stats).stitches), ((word)(stats).stitches_reused)
-#define KIT_STREAM_WAITS(stats) ((word)(stats).fence_waits)
-#define KIT_HOST_WAITS(stats) ((word)(stats).host_syncs)
-typedef int kit_unmapped;
-#define KIT_UNMAPPED 0
-#endif
 
 #include <cstdlib>
 #include <cstring>
@@ -204,12 +190,7 @@ static inline void *kit_stitched(gpupool_arena *pool, size_t bytes, cudaStream_t
     void *block = gpupool_alloc(pool, bytes, stream);
     if (!block) kit_fail(__FILE__, __LINE__, "a stitched block", gpupool_last_error());
     gpupool_stats after = kit_stats(pool);
-#if GPUPOOL_NEXT
     CHECK(after.stitched + after.reused == before.stitched + before.reused + 1);
-#else
-    CHECK(after.stitches + after.stitches_reused == before.stitches + before.stitches_reused + 1);
-    CHECK(after.stitched_bytes >= before.stitched_bytes + bytes);
-#endif
     return block;
 }
 

@@ -21,7 +21,6 @@ static word mark_of(int round, int side) { return ((word)round << 1 | (word)side
 /* ---- what differs between the editions: in the third one an export is the caller's descriptor,
    and nothing counts it ---- */
 
-#if GPUPOOL_NEXT
 #define OWN_CHUNK GPUPOOL_OWN_CHUNK
 #define END_EXPORT(arena, block, exported) CHECK(close((exported).descriptor) == 0)
 #define FREE_WHILE_EXPORTED(arena, block, stream) ((void)0) /* the program's duty */
@@ -29,17 +28,6 @@ static word mark_of(int round, int side) { return ((word)round << 1 | (word)side
 #define IS_NO_DESCRIPTOR GPUPOOL_E_CUDA
 #define PRINT_CHUNKS(stats) \
     printf("%d rounds; chunks in the end: %llu\n", ROUNDS, (word)(stats).chunks)
-#else
-#define OWN_CHUNK GPUPOOL_EXPORTABLE
-#define END_EXPORT(arena, block, exported) POOL(gpupool_export_close(arena, block))
-#define FREE_WHILE_EXPORTED(arena, block, stream) \
-    CHECK(gpupool_free(arena, block, stream) == GPUPOOL_E_IN_USE)
-#define EXPORTED_AS(bytes, descriptor) {bytes, 0, descriptor}
-#define IS_NO_DESCRIPTOR GPUPOOL_E_ARGUMENT
-#define PRINT_CHUNKS(stats) \
-    printf("%d rounds; chunks: %llu gained, %llu given back\n", ROUNDS, \
-           (word)(stats).chunks_gained, (word)(stats).chunks_lost)
-#endif
 
 /* ---- CUDA's own calls, which nothing here links ---- */
 

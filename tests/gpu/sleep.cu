@@ -36,7 +36,6 @@ static std::mt19937_64 rng;
    of its
    own ---- */
 
-#if GPUPOOL_NEXT
 #define SLEEP(pool, content, by) ((void)(by), gpupool_sleep(pool, content))
 #define WAKE(pool, by) ((void)(by), gpupool_wake(pool))
 #define FIGURE(counter) ((counter))
@@ -44,15 +43,6 @@ static std::mt19937_64 rng;
 #define ASLEEP(stats) ((stats).asleep)
 #define BACKUP(stats) ((size_t)0)
 #define IS_STITCHED(stats) ((stats).stitches > 4) /* more than the graphs' */
-#else
-#define SLEEP(pool, content, by) gpupool_sleep(pool, GPUPOOL_ALL, content, by)
-#define WAKE(pool, by) gpupool_wake(pool, GPUPOOL_ALL, by)
-#define FIGURE(counter) ((counter).now)
-#define LIVE(stats) ((stats).granted.now)
-#define ASLEEP(stats) ((stats).asleep_bytes)
-#define BACKUP(stats) ((stats).backup_bytes)
-#define IS_STITCHED(stats) ((stats).stitched_bytes > 4 * GRAPH_MIB * MIB)
-#endif
 
 static size_t below(size_t bound) { return (size_t)(rng() % bound); }
 
@@ -335,7 +325,7 @@ static void is_asleep(const way &how, const gpupool_stats &before) {
     CHECK(stats.reserved.now == 0 && FIGURE(stats.blocks) == FIGURE(before.blocks));
     CHECK(ASLEEP(stats) >= LIVE(before) && ASLEEP(stats) <= before.reserved.now);
     if (how.content == GPUPOOL_DISCARD) CHECK(BACKUP(stats) == 0);
-    else CHECK(GPUPOOL_NEXT || BACKUP(stats) >= LIVE(before));
+    else CHECK(BACKUP(stats) >= LIVE(before));
     CHECK(known.empty() && told == gone);
     CHECK(now + graph_bytes + NOISE_MIB * MIB >= at_first);
     at_least = std::min(at_least, now);

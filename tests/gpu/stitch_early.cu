@@ -65,9 +65,6 @@ struct outcome {
 /* On one stream, from home to stitched and back; with no_stitch from home to home. */
 static outcome rounds(int no_stitch, first_access access, const char *words) {
     gpupool_arena_config config = {};
-#if !GPUPOOL_NEXT /* the third edition stitches only what no chunk has room for */
-    config.no_stitch = no_stitch;
-#endif
     kit_arena arena = kit_open(config, CHUNKS);
     kit_holding first = kit_hold(arena.pool, HOME, arena.stream);
     outcome came = {};

@@ -101,11 +101,7 @@ static void at_many_addresses() {
                                          WHOLE,
                                          {3 * KIT_CHUNK, 2 * KIT_CHUNK},
                                          {KIT_CHUNK, 4 * KIT_CHUNK},
-#if GPUPOOL_NEXT /* a piece is the beginning of a chunk there, never its end */
                                          {4 * KIT_CHUNK, KIT_CHUNK}};
-#else
-                                         {2 * KIT_CHUNK + 3 * MIB, 2 * KIT_CHUNK + 5 * MIB}};
-#endif
     for (int round = 0; round < 400 && !kit_bad; round++) {
         const cudaStream_t stream = round / 3 % 2 ? other : arena.stream;
         let_go(hold(sizes[round * 7 / 3 % 5], stream), stream);

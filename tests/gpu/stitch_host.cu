@@ -6,15 +6,9 @@
 #include <atomic>
 #include <unistd.h>
 
-#if GPUPOOL_NEXT
 #define FREE_THERE(pool, block, stream) gpupool_free_in_host_function(pool, block)
 #define WAIT_ALL(pool) gpupool_trim(pool, SIZE_MAX) /* waits for the device */
 #define RETIRE(pool, stream) gpupool_retire_stream(stream)
-#else
-#define FREE_THERE gpupool_free_in_host_function
-#define WAIT_ALL gpupool_wait_all
-#define RETIRE gpupool_retire_stream
-#endif
 
 static const int STREAMS = 4, ROUNDS = 2000;
 

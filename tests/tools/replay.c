@@ -3,8 +3,6 @@
 #include "replay_beside.h"
 #include "replay_print.h"
 #include "replay_run.h"
-#include "replay_units.h"
-#include "edition.h"
 
 #include <stdlib.h>
 #include <string.h>
@@ -15,7 +13,7 @@ enum { FINE = 0, FAILURES = 1, BAD_INPUT = 2 };
 static const char usage[] =
     "usage: replay [--json] [--passes N] [--limit TEXT] [--min-limit] [--limit-passes N]\n"
     "              [--source NAME] [--streams N] [--threads N] [--behind] [--sync]\n"
-    "              [--in-turn] [--beside] [--cudafree] [--svg FILE] [--timeline FILE] [--plan]\n"
+    "              [--in-turn] [--beside] [--cudafree] [--svg FILE] [--timeline FILE]\n"
     "              TRACE[.gz]...\n"
     "  --json         one object a trace, one a line\n"
     "  --passes N     replay N times over, not three; show what single passes took\n"
@@ -32,8 +30,6 @@ static const char usage[] =
     "  --timeline FILE  draw live and reserved memory, and the limit, over the events\n"
     "  --beside       the traces at once: an event of each in turn, a stream for each trace\n"
     "  --cudafree     every free is gpupool_cudaFree, in the default arena\n"
-    "  --plan         instead of a replay: what each source and size of units would reserve,\n"
-    "                 and the smallest limit that will do, for one pass over its blocks\n"
     "A trace is replayed three times over: reserved is the most that was held meanwhile.\n"
     "The first pass is called cold, the last warm.\n";
 
@@ -50,7 +46,7 @@ typedef struct command {
     replay_options options;
     const char *source;
     const char *limit;
-    int json, plan, beside, in_turn;
+    int json, beside, in_turn;
     char **trace;
     int traces;
 } command;
@@ -81,9 +77,22 @@ static int take_count(unsigned *count, const char *option, const char *text) {
                                  : " takes a number from 1 to 1024");
 }
 
+/* An arena reads the text, since a config has none. */
+static gpupool_result read_limit(gpupool_arena_config *config, const char *text) {
+    gpupool_arena *reader;
+    gpupool_stats stats;
+    gpupool_result result = gpupool_arena_create(&reader, NULL);
+    if (result != GPUPOOL_OK) return result;
+    result = gpupool_set_limit_text(reader, text);
+    if (result == GPUPOOL_OK) result = gpupool_get_stats(reader, &stats);
+    if (result == GPUPOOL_OK) config->limit_bytes = (size_t)stats.limit;
+    gpupool_arena_destroy(reader);
+    return result;
+}
+
 static int take_limit(command *c, const char *text) {
     c->limit = text;
-    if (edition_set_limit_text(&c->options.config, text) == 0) return 0;
+    if (read_limit(&c->options.config, text) == GPUPOOL_OK) return 0;
     fprintf(stderr, "%s: ", gpupool_result_name(gpupool_last_result()));
     return refuse("--limit: ", gpupool_last_error());
 }
@@ -105,10 +114,6 @@ static int take_option(command *c, const char *option, const char *value) {
 static int check_command(const command *c) {
     const replay_options *o = &c->options;
     if (c->traces == 0) return refuse("names no trace", "");
-    if (c->plan && (c->json || o->min_limit || o->svg || o->timeline || o->streams || o->passes ||
-                    o->behind || o->sync || c->in_turn || c->beside || o->cuda_free ||
-                    o->threads > 1 || c->limit || strcmp(c->source, "auto") != 0))
-        return refuse("--plan takes no other option", "");
     if (o->cuda_free &&
         (c->limit || o->min_limit || o->timeline || strcmp(c->source, "auto") != 0))
         return refuse("--cudafree takes the default arena as it is: no limit, source or timeline",
@@ -148,7 +153,6 @@ static int read_command(command *c, int argc, char **argv) {
         else if (strcmp(argv[i], "--behind") == 0) c->options.behind = 1;
         else if (strcmp(argv[i], "--sync") == 0) c->options.sync = 1;
         else if (strcmp(argv[i], "--in-turn") == 0) c->in_turn = 1;
-        else if (strcmp(argv[i], "--plan") == 0) c->plan = 1;
         else if (strcmp(argv[i], "--beside") == 0) c->beside = 1;
         else if (strcmp(argv[i], "--cudafree") == 0) c->options.cuda_free = 1;
         else if (argv[i][0] != '-') c->trace[c->traces++] = argv[i];
@@ -159,16 +163,6 @@ static int read_command(command *c, int argc, char **argv) {
     return check_command(c);
 }
 
-/* Only an edition whose units have a size that can be chosen has a plan. */
-static int print_plan(const trace *t, const char *path) {
-#if GPUPOOL_VERSION < 300
-    return replay_print_plan(t, path);
-#else
-    (void)t;
-    return refuse("no plan in this edition: ", path);
-#endif
-}
-
 /* One trace, or in turn as many as the command names. */
 static int replay_traces(const command *c, const trace *t, const char *path) {
     replay_result r;
@@ -176,7 +170,6 @@ static int replay_traces(const command *c, const trace *t, const char *path) {
     replay_options options = c->options;
     int status = FINE;
     options.name = path;
-    if (c->plan) return print_plan(t, path) == 0 ? FINE : FAILURES;
     if (c->in_turn) options.passes = options.turns = (unsigned)c->traces;
     if (replay_run(&options, t, &r, &why) != 0)
         status = why == GPUPOOL_E_ARGUMENT ? BAD_INPUT : FAILURES;
@@ -255,7 +248,7 @@ int main(int argc, char **argv) {
         return BAD_INPUT;
     }
     if (machine_open() != 0) return FAILURES;
-    if (!c.json && !c.plan) replay_print_head(stdout, &c.options);
+    if (!c.json) replay_print_head(stdout, &c.options);
     if (c.beside) status = replay_all_at_once(&c);
     if (c.in_turn) status = replay_in_turn(&c);
     for (int i = 0; i < c.traces && !c.beside && !c.in_turn && status != BAD_INPUT; i++) {

@@ -1,6 +1,5 @@
 #include "replay_limit.h"
 
-#include "edition.h"
 #include "replay_pass.h"
 
 typedef struct attempt {
@@ -14,7 +13,7 @@ static int completes(const attempt *a, uint64_t steps) {
     gpupool_arena *arena;
     gpupool_arena_config config = *a->config;
     int result = 1;
-    edition_set_limit(&config, (size_t)(steps * REPLAY_LIMIT_STEP));
+    config.limit_bytes = (size_t)(steps * REPLAY_LIMIT_STEP);
     if (gpupool_arena_create(&arena, &config) != GPUPOOL_OK) {
         fprintf(stderr, "%s\n", gpupool_last_error());
         return -1;

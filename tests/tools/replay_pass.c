@@ -1,8 +1,6 @@
 #define _POSIX_C_SOURCE 200809L
 #include "replay_pass.h"
 
-#include "edition.h"
-
 #include <pthread.h>
 #include <stdlib.h>
 #include <string.h>
@@ -23,17 +21,21 @@ static pthread_mutex_t first_failure = PTHREAD_MUTEX_INITIALIZER;
 /* Keeps the sentence of the first failure; the arena's words are this thread's. */
 static void failed(runner *r) {
     replay_pass *pass = r->pass;
-    gpupool_verdict verdict;
     gpupool_result result = gpupool_last_result();
-    const char *sentence = edition_why(&verdict);
     r->failures++;
     pthread_mutex_lock(&first_failure);
     if (pass->first_result == GPUPOOL_OK) {
         pass->first_result = result;
         snprintf(pass->first_sentence, sizeof pass->first_sentence, "%s: %s",
-                 gpupool_result_name(result), sentence);
+                 gpupool_result_name(result), gpupool_last_error());
     }
     pthread_mutex_unlock(&first_failure);
+}
+
+static void *alloc_aligned(gpupool_arena *arena, size_t bytes, size_t alignment,
+                           cudaStream_t stream) {
+    gpupool_request request = {bytes, alignment, stream, 0, NULL};
+    return gpupool_alloc_request(arena, &request);
 }
 
 /* What only gpupool_set_trace records. What was asked for in vain may be had, but is not kept. */
@@ -42,15 +44,12 @@ static void other_call(runner *r, const replay_op *op, cudaStream_t stream) {
     gpupool_result result = GPUPOOL_OK;
     void *block;
     if (op->kind == TRACE_USE) result = gpupool_record_stream(arena, r->block[op->slot], stream);
-    if (op->kind == TRACE_RETIRE) result = edition_retire(arena, stream);
-    if (op->kind == TRACE_TRIM) result = edition_trim(arena, op->bytes);
+    if (op->kind == TRACE_RETIRE) result = gpupool_retire_stream(stream);
+    if (op->kind == TRACE_TRIM) result = gpupool_trim(arena, op->bytes);
     if (op->kind == TRACE_LIMIT) result = gpupool_set_limit(arena, op->bytes);
-    if (op->kind == TRACE_SIZE) result = edition_ask_size(arena, r->block[op->slot]);
-    if (op->kind == TRACE_FIT) edition_ask_fit(arena, op->bytes);
     if (op->kind == TRACE_MISTAKE) gpupool_free(arena, r, stream);
-    if (op->kind == TRACE_LOOK) edition_ask_limit(arena);
     if (op->kind == TRACE_IN_VAIN) {
-        block = edition_alloc_aligned(arena, op->bytes, (size_t)1 << op->align, stream);
+        block = alloc_aligned(arena, op->bytes, (size_t)1 << op->align, stream);
         result = block ? gpupool_free(arena, block, stream) : GPUPOOL_OK;
     }
     if (result != GPUPOOL_OK) failed(r);
@@ -75,7 +74,7 @@ static void run_ops(runner *r, const replay_op *op, const replay_op *end) {
             other_call(r, op, named);
         } else if (op->bytes) {
             size_t alignment = (size_t)1 << op->align;
-            *at = op->align ? edition_alloc_aligned(arena, op->bytes, alignment, stream)
+            *at = op->align ? alloc_aligned(arena, op->bytes, alignment, stream)
                             : gpupool_alloc(arena, op->bytes, stream);
             if (!*at) failed(r);
         } else {

@@ -1,6 +1,6 @@
 #include "replay_run.h"
 
-#include "edition.h"
+#include "memory_map.h"
 #include "replay_limit.h"
 #include "replay_timeline.h"
 #include "replay_pass.h"
@@ -28,7 +28,7 @@ static size_t part_end(size_t part, size_t events) {
 static void draw(run *r, gpupool_arena *arena) {
     const char *path = r->options->svg;
     FILE *file = fopen(path, "w");
-    gpupool_result result = file ? edition_draw(arena, file) : GPUPOOL_OK;
+    gpupool_result result = file ? memory_map_write(arena, file) : GPUPOOL_OK;
     if (result != GPUPOOL_OK) {
         fprintf(stderr, "%s: %s\n", path, gpupool_last_error());
         r->failed = 1;

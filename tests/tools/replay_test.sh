@@ -134,13 +134,6 @@ says 1 '/nowhere/line.svg: No such file' --timeline /nowhere/line.svg "$dir/call
 says 1 '/dev/full: No space' --timeline /dev/full "$dir/calls"
 says 2 "timeline draws one trace" --timeline "$dir/x.svg" "$dir/good" "$dir/good"
 says 2 "timeline needs a fixed order" --timeline "$dir/x.svg" --threads 2 "$dir/good"
-says 0 '^  mapped +512 +0.008 +1.0000 +0.008 +1.0000 +[1-9]' --plan "$dir/one"
-says 0 '^  device +512 +0.008 +1.0000 ' --plan "$dir/one"
-for other in --json --min-limit --behind --beside --cudafree --sync --in-turn "--passes 3" \
-    "--source mapped" "--streams 1" "--threads 2" "--limit 1GiB" \
-    "--svg $dir/x.svg" "--timeline $dir/x.svg"; do
-    says 2 "plan takes no other option" --plan $other "$dir/one"
-done
 says 2 "takes a number from 1 to 100" --passes 101 "$dir/good"
 says 2 "takes a number from 1 to 100" --min-limit --limit-passes 0 "$dir/good"
 says 2 "limit-passes needs --min-limit" --limit-passes 2 "$dir/good"
@@ -192,7 +185,7 @@ if grep -q '>?&lt;???€.trace: at most' "$dir/name.svg"; then passed=$((passed 
     failed=$((failed + 1))
     echo "FAILED: the timeline's name is not as it should be"
 fi
-for options in "" --json --plan; do
+for options in "" --json; do
     if "$replay" $options "$dir/one" 2> "$dir/told" > /dev/full ||
         ! grep -q 'No space left' "$dir/told"; then
         failed=$((failed + 1))

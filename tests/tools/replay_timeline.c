@@ -1,6 +1,5 @@
 #include "replay_timeline.h"
 
-#include "edition.h"
 #include "replay_pass.h"
 #include "replay_print.h"
 
@@ -41,7 +40,7 @@ static void look(void *user, const replay_pass *pass, size_t event) {
     if (gpupool_get_stats(pass->arena, &stats) != GPUPOOL_OK) return;
     if (stats.requested.now > p->live) p->live = stats.requested.now;
     if (stats.reserved.now > p->reserved) p->reserved = stats.reserved.now;
-    p->limit = edition_limit(&stats);
+    p->limit = stats.limit;
 }
 
 /* Often enough that no pixel is without a look, and at the trace's fullest moment. */

@@ -5,7 +5,7 @@
 demo: $(BUILD)/demo ## replays a recorded GPT-2 training run, draws build/demo.svg
 	@$(BUILD)/demo
 
-TOOLS := replay demo fixed_range crowd waits bench-run churn ring sleep cliffs
+TOOLS := replay demo fixed_range crowd bench-run ring sleep cliffs
 tools: $(TOOLS:%=$(BUILD)/%) ## the demo, replay, and what measures: builds them in build/
 
 OBJECTS := $(BUILD)/$(ON)
@@ -14,11 +14,8 @@ S := $(OBJECTS)/support
 TRACE_OBJECTS := $(S)/trace.o $(S)/trace_build.o $(S)/lines.o $(S)/idmap.o
 REPLAY_OBJECTS := $(TRACE_OBJECTS) $(S)/machine.o \
   $(patsubst %,$(T)/replay_%.o,plan beside pass run limit timeline print)
-UNIT_OBJECTS := $(patsubst %,$(T)/replay_unit_%.o,256 512 2048 8192)
 
-$(OBJECTS)/replay: $(T)/replay.o $(S)/library_counted.o \
-                   $(if $(NEXT),,$(T)/replay_units.o $(UNIT_OBJECTS)) \
-                   $(REPLAY_OBJECTS)
+$(OBJECTS)/replay: $(T)/replay.o $(S)/library_counted.o $(REPLAY_OBJECTS)
 $(OBJECTS)/demo: $(T)/demo.o $(T)/pow2.o $(S)/library.o $(REPLAY_OBJECTS)
 $(TOOLS:%=$(OBJECTS)/%): $(filter %.a,$(LIBS))
 	$(Q)$(LINK) -o $@ $(filter %.o,$^) $(LIBS)
@@ -27,9 +24,6 @@ TOOL_COMPILE = $(COMPILE) $(CFLAGS) $(CUDA) $(INCLUDES) $(TOOL_FLAGS) -c -o $@ $
 $(OBJECTS)/%.o: tests/%.c $(BUILD)/flags
 	$(SAY)
 	$(Q)$(TOOL_COMPILE)
-$(UNIT_OBJECTS): $(T)/replay_unit_%.o: tests/tools/replay_unit.c $(BUILD)/flags
-	$(SAY)
-	$(Q)$(TOOL_COMPILE) -DREPLAY_UNIT=$*
 
 # The plain names stand for the build in use; FORCE, because that may change without any source.
 $(TOOLS:%=$(BUILD)/%): $(BUILD)/%: $(OBJECTS)/% FORCE

@@ -1,380 +1,181 @@
-/* CACHE against a naive model: random blocks come, are handed out, come back, and leave, in a cache
-   that is crowded or not. After every call its invariants hold, its answers are the model's, and
-   what it tells the ledger, and shows of itself, adds up. */
-// build: asan -fsanitize=address
+// build: asan -O1 -fsanitize=address,undefined -DDEPTH=3
+// build: plain -O1
+/* A stream's cache of small blocks, in every sequence of a few calls: which block comes next, whose
+   cache takes a block back, what a record, a flush and a trim leave of it. */
 #define GPUPOOL_IMPLEMENTATION
 #include "gpupool.h"
-#include "check.h"
+#include "kit.h"
 
-#define BLOCKS 160 /* more than a cache has entries, unless it is crowded */
-#define SIZES 40 /* units; an eighth is up to five, in up to three bins */
-#define UNIT ((uint64_t)GPUPOOL_UNIT_BYTES)
+#ifndef DEPTH
+#define DEPTH 4 /* calls in a sequence */
+#endif
+enum { MOST = DEPTH + 1, STREAMS = 3, SIZES = 3 };
 
-typedef enum place { NOWHERE, PLAIN, FREE, OUT } place; /* not live, live, and in the cache */
+static gpupool_arena *arena;
+static cudaStream_t handles[STREAMS]; /* the third is GPUPOOL_NO_STREAM */
+static const uint64_t sizes[SIZES] = {1, 2, GPI_SMALL};
 
-static gpi_run runs[BLOCKS];
-static struct { place where; uint64_t bytes; } model[BLOCKS];
-static gpi_cache cache;
-static gpi_ledger ledger;
-static struct { uint64_t now, peak, total; } live, asked; /* blocks, bytes: as of a ledger */
-static uint64_t takes, gives;
-static uint64_t random_state;
+typedef struct block {
+    void *memory;
+    int size;  /* of sizes */
+    int owner; /* the stream whose cache takes it back; -1: none */
+} block;
 
-static uint64_t below(uint64_t bound) { return check_below(&random_state, bound); }
+/* The model: live blocks in the order of their requests, and caches as stacks. */
+static struct {
+    block live[MOST];
+    int count;
+    block cached[STREAMS][MOST];
+    int cached_count[STREAMS];
+} m;
 
-/* ---- the model ---- */
-
-static size_t count(place where) {
-    size_t n = 0;
-    for (size_t i = 0; i < BLOCKS; i++) n += model[i].where == where;
-    return n;
+static gpi_stream *stream_of(int i) {
+    return gpi_stream_find(arena, gpi_stream_key(handles[i]));
 }
 
-static uint64_t free_units(void) {
-    uint64_t units = 0;
-    for (size_t i = 0; i < BLOCKS; i++) units += model[i].where == FREE ? runs[i].units : 0;
-    return units;
-}
-
-/* A random block that is there; BLOCKS: none. */
-static size_t any(place where) {
-    size_t n = count(where), i = 0;
-    if (n == 0) return BLOCKS;
-    for (n = (size_t)below(n); model[i].where != where || n-- > 0; i++) continue;
-    return i;
-}
-
-static int is_fit(size_t i, uint64_t units) {
-    uint64_t most = cache.crowded ? units + units / 8 : units;
-    return model[i].where == FREE && runs[i].units >= units && runs[i].units <= most;
-}
-
-static int has_free(uint64_t units) {
-    for (size_t i = 0; i < BLOCKS; i++)
-        if (is_fit(i, units)) return 1;
+/* Takes the block of that size that the cache got last; 0: it has none. */
+static int model_take(int stream, int size, block *out) {
+    int i = m.cached_count[stream];
+    while (i-- > 0)
+        if (m.cached[stream][i].size == size) {
+            *out = m.cached[stream][i];
+            for (m.cached_count[stream]--; i < m.cached_count[stream]; i++)
+                m.cached[stream][i] = m.cached[stream][i + 1];
+            return 1;
+        }
     return 0;
 }
 
-static void gain(size_t i, uint64_t bytes) {
-    model[i].bytes = bytes;
-    live.now++, live.total++;
-    asked.now += bytes, asked.total += bytes;
-    if (live.now > live.peak) live.peak = live.now;
-    if (asked.now > asked.peak) asked.peak = asked.now;
-}
-
-static void lose(size_t i) {
-    live.now--;
-    asked.now -= model[i].bytes;
-}
-
-/* ---- calls, each made of both ---- */
-
-static uint64_t bytes_for(uint64_t units) { return units * UNIT - below(UNIT); }
-
-/* As the tree hands a block out: the ledger is told at once. The slack that a run has stays. */
-static void make_plain(size_t i) {
-    uint64_t bytes = bytes_for(runs[i].units);
-    gpi_cache_fold(&cache, &ledger);
-    runs[i].list = GPI_LIST_LIVE;
-    runs[i].as.slack = (uint32_t)(runs[i].units * UNIT - bytes);
-    model[i].where = PLAIN;
-    gain(i, bytes);
-    gpi_ledger_add(&ledger.blocks, 1);
-    gpi_ledger_add(&ledger.requested, bytes);
-    gpi_ledger_add(&ledger.granted, runs[i].units * UNIT);
-}
-
-static void forget(size_t i) {
-    model[i].where = NOWHERE;
-    runs[i].list = 0;
-}
-
-static void count_free(size_t i) {
-    gpi_ledger_sub(&ledger.blocks, 1);
-    gpi_ledger_sub(&ledger.requested, model[i].bytes);
-    gpi_ledger_sub(&ledger.granted, runs[i].units * UNIT);
-    lose(i);
-}
-
-/* One that was freed, or one that a crowded cache keeps track of. */
-static void admit(size_t i) {
-    int out = cache.crowded && below(2);
-    CHECK_EQ(cache.empty == GPI_NO_ENTRY, count(FREE) + count(OUT) == cache.room);
-    if (cache.empty == GPI_NO_ENTRY && cache.crowded) gpi_cache_widen(&cache);
-    if (cache.empty == GPI_NO_ENTRY) return;
-    gpi_cache_fold(&cache, &ledger);
-    if (!out) count_free(i);
-    gpi_host_lock(&cache.lock);
-    gpi_cache_admit(&cache, &runs[i], out ? GPI_ENTRY_OUT : GPI_ENTRY_FREE);
-    gpi_host_unlock(&cache.lock);
-    model[i].where = out ? OUT : FREE;
-}
-
-static void take(void) {
-    uint64_t units = 1 + below(SIZES), bytes = bytes_for(units);
-    int there = has_free(units);
-    gpi_entry *entry = gpi_cache_take(&cache, units, bytes);
-    size_t i;
-    CHECK_EQ(entry != NULL, there);
-    if (!entry) return;
-    i = (size_t)(entry->run - runs);
-    CHECK(is_fit(i, units) && entry->unit == runs[i].unit && entry->units == runs[i].units);
-    model[i].where = OUT;
-    gain(i, bytes);
-    takes++;
-}
-
-/* Any address at all: only one that is out comes back. */
-static void give(size_t i, uint64_t offset) {
-    int is_out = model[i].where == OUT && offset == 0;
-    gpi_entry *entry = gpi_cache_give(&cache, runs[i].unit + offset);
-    CHECK_EQ(entry != NULL, is_out);
-    if (!entry) return;
-    CHECK(entry->run == &runs[i]);
-    model[i].where = FREE;
-    lose(i);
-    gives++;
-}
-
-static void let_go(size_t i) {
-    int is_out = model[i].where == OUT;
-    gpi_cache_release(&cache, runs[i].unit);
-    CHECK_EQ(runs[i].list == GPI_LIST_LIVE, is_out || model[i].where == PLAIN);
-    if (is_out) model[i].where = PLAIN;
-}
-
-static void evict(void) {
-    size_t frees = count(FREE), outs = count(OUT);
-    gpi_run *run;
-    if (cache.used == 0) return;
-    run = gpi_cache_evict(&cache);
-    if (run) {
-        size_t i = (size_t)(run - runs);
-        CHECK(model[i].where == FREE && run->list == GPI_LIST_LIVE && run->as.slack == 0);
-        forget(i);
-    } else { /* one that was out is plain now: whose run leads here no more */
-        for (size_t i = 0; i < BLOCKS; i++)
-            if (model[i].where == OUT && runs[i].list == GPI_LIST_LIVE) model[i].where = PLAIN;
+static void allocate(int stream, int size) {
+    uint64_t bytes = sizes[size] * GPI_UNIT;
+    block from_cache, *one = &m.live[m.count];
+    int is_cached = model_take(stream, size, &from_cache);
+    if (m.count == MOST) return;
+    one->memory = gpupool_alloc(arena, bytes, handles[stream]);
+    one->size = size;
+    one->owner = stream;
+    if (!CHECK(one->memory)) return;
+    if (is_cached) CHECK(one->memory == from_cache.memory);
+    for (int i = 0; i < m.count; i++) { /* it overlaps no live block */
+        const char *other = (const char *)m.live[i].memory, *mine = (const char *)one->memory;
+        CHECK(mine + bytes <= other || other + sizes[m.live[i].size] * GPI_UNIT <= mine);
     }
-    CHECK_EQ(count(FREE) + count(OUT) + 1, frees + outs);
+    m.count++;
 }
 
-static void evict_free(void) {
-    gpi_run *run;
-    size_t i;
-    if (count(FREE) == 0) return;
-    run = gpi_cache_evict_free(&cache);
-    i = (size_t)(run - runs);
-    CHECK(model[i].where == FREE && run->list == GPI_LIST_LIVE);
-    forget(i);
+static void release(int at, int stream) {
+    block one;
+    if (at >= m.count) return;
+    one = m.live[at];
+    m.count--;
+    for (int i = at; i < m.count; i++) m.live[i] = m.live[i + 1];
+    kit_free(arena, one.memory, handles[stream]);
+    if (one.owner == stream) m.cached[stream][m.cached_count[stream]++] = one;
+    CHECK_RESULT(gpupool_free(arena, one.memory, handles[stream]), GPUPOOL_E_DOUBLE_FREE);
 }
 
-/* ---- what holds after every call ---- */
+static void record(int at) {
+    if (at >= m.count) return;
+    CHECK_RESULT(gpupool_record_stream(arena, m.live[at].memory, handles[1]), GPUPOOL_OK);
+    m.live[at].owner = -1;
+}
 
-static void agree(void) {
-    CHECK_EQ(gpi_cache_check(&cache), 0);
-    CHECK_EQ(cache.used, count(FREE) + count(OUT));
-    CHECK_EQ(cache.free_blocks, count(FREE));
-    CHECK_EQ(cache.free_units, free_units());
-    for (size_t i = 0; i < BLOCKS; i++) {
-        int cached = model[i].where == FREE || model[i].where == OUT;
-        if (model[i].where == NOWHERE) continue;
-        CHECK_EQ(runs[i].list, cached ? GPI_LIST_CACHED : GPI_LIST_LIVE);
-        CHECK(runs[i].of.uses == (cached ? (void *)&cache : NULL));
-        if (!cached) CHECK_EQ(runs[i].as.slack, runs[i].units * UNIT - model[i].bytes);
+static void flush(int stream) {
+    gpi_stream *s = stream_of(stream);
+    gpi_system_lock(&arena->lock);
+    if (s) gpi_stream_flush(arena, s, 0);
+    gpi_system_unlock(&arena->lock);
+    m.cached_count[stream] = 0;
+}
+
+static void trim(void) {
+    CHECK_RESULT(gpupool_trim(arena, 2 * MIB - 1), GPUPOOL_OK);
+    for (int i = 0; i < STREAMS; i++) m.cached_count[i] = 0;
+}
+
+static void compare(void) {
+    uint64_t bytes = 0;
+    CHECK_RESULT(gpupool_check(arena), GPUPOOL_OK);
+    for (int k = 0; k < STREAMS; k++) {
+        const gpi_stream *s = stream_of(k);
+        uint64_t units = 0, outs = (uint64_t)m.cached_count[k];
+        for (int i = 0; i < m.cached_count[k]; i++) units += sizes[m.cached[k][i].size];
+        for (int i = 0; i < m.count; i++) outs += m.live[i].owner == k;
+        if (s) CHECK_EQ(s->cached_units, units);
+        if (s) CHECK_EQ(s->outs, outs);
+        if (!s) CHECK_EQ(outs, 0);
+    }
+    for (int i = 0; i < m.count; i++) bytes += sizes[m.live[i].size] * GPI_UNIT;
+    CHECK_EQ(kit_stats(arena).allocated.now, bytes);
+    CHECK_EQ(kit_stats(arena).blocks, m.count);
+}
+
+enum { CALLS = 15 };
+
+static void call(int kind) {
+    switch (kind) {
+    case 0: allocate(0, 0); break;
+    case 1: allocate(0, 1); break;
+    case 2: allocate(0, 2); break;
+    case 3: allocate(1, 0); break;
+    case 4: allocate(2, 0); break;
+    case 5: release(0, 0); break;
+    case 6: release(1, 0); break;
+    case 7: release(0, 1); break;
+    case 8: release(0, 2); break;
+    case 9: release(m.count - 1 < 0 ? MOST : m.count - 1, 0); break;
+    case 10: record(0); break;
+    case 11: flush(0); break;
+    case 12: flush(1); break;
+    case 13: trim(); break;
+    default: gpupool_alloc(arena, 0, handles[0]); break; /* a failure */
     }
 }
 
-/* What reports and mistakes show of it. */
-static void shown(void) {
-    gpi_cached seen, there;
-    memset(&seen, 0, sizeof seen);
-    memset(&there, 0, sizeof there);
-    for (size_t i = 0; i < BLOCKS; i++) {
-        uint64_t last = runs[i].unit + runs[i].units - 1;
-        CHECK_EQ(gpi_cache_asked_around(&cache, last), model[i].where == OUT ? model[i].bytes : 0);
-        if (model[i].where != FREE) continue;
-        there.blocks++;
-        there.by_order[gpi_ground_high_bit(runs[i].units)]++;
-    }
-    gpi_cache_count(&cache, &seen);
-    CHECK(memcmp(&seen, &there, sizeof seen) == 0);
-}
-
-static void folded(void) {
-    int has_news = gpi_cache_has_news(&cache);
-    gpi_ledger before;
-    memcpy(&before, &ledger, sizeof before);
-    gpi_cache_fold(&cache, &ledger);
-    CHECK_EQ(has_news, memcmp(&before, &ledger, sizeof before) != 0);
-    CHECK_EQ(gpi_cache_has_news(&cache), 0);
-    CHECK_EQ(ledger.blocks.now, live.now);
-    CHECK_EQ(ledger.blocks.peak, live.peak);
-    CHECK_EQ(ledger.blocks.total, live.total);
-    CHECK_EQ(ledger.requested.now, asked.now);
-    CHECK_EQ(ledger.requested.peak, asked.peak);
-    CHECK_EQ(ledger.requested.total, asked.total);
-    CHECK_EQ(ledger.cached_bytes, free_units() * UNIT);
-    CHECK_EQ(ledger.allocs, takes);
-    CHECK_EQ(ledger.same_stream_allocs, takes);
-    CHECK_EQ(ledger.frees, gives);
-}
-
-static void one_call(void) {
-    uint64_t kind = below(100);
-    size_t i;
-    if (kind < 15) {
-        if ((i = any(NOWHERE)) < BLOCKS) make_plain(i);
-    } else if (kind < 40) {
-        if ((i = any(PLAIN)) < BLOCKS) admit(i);
-    } else if (kind < 65) {
-        take();
-    } else if (kind < 85) {
-        i = any(below(8) ? OUT : (place)below(4));
-        if (i < BLOCKS) give(i, below(8) ? 0 : 1 + below(3));
-    } else if (kind < 90) {
-        i = any(below(2) ? OUT : (place)below(4));
-        if (i < BLOCKS) let_go(i);
-    } else if (kind < 95) {
-        evict();
-    } else if (kind < 97) {
-        evict_free();
-    } else {
-        folded();
-        shown();
-    }
-}
-
-static void start(uint64_t seed) {
-    random_state = seed;
-    gpi_cache_open(&cache);
-    cache.crowded = seed % 2 == 0;
-    memset(&ledger, 0, sizeof ledger);
-    memset(&live, 0, sizeof live);
-    memset(&asked, 0, sizeof asked);
-    takes = gives = 0;
-    for (size_t i = 0; i < BLOCKS; i++) {
-        memset(&runs[i], 0, sizeof runs[i]);
-        runs[i].unit = 1000 + 64 * i; /* so that chains are shared */
-        runs[i].units = 1 + i % SIZES;
-        forget(i);
-    }
-}
-
-static void random_calls_agree_with_the_model(void) {
-    for (uint64_t seed = 1; seed <= 60; seed++) {
-        start(seed);
-        for (int call = 0; call < 2000; call++) {
-            check_case("seed %d, call %d", (int)seed, call);
-            one_call();
-            agree();
+static void every_sequence(void) {
+    long sequences = 1;
+    for (int i = 0; i < DEPTH; i++) sequences *= CALLS;
+    handles[0] = kit_stream[0];
+    handles[1] = kit_stream[1];
+    handles[2] = GPUPOOL_NO_STREAM;
+    arena = kit_open(0);
+    for (long n = 0; n < sequences && !atomic_load(&check_bad); n++) {
+        long rest = n;
+        memset(&m, 0, sizeof m);
+        allocate(0, 0); /* so that short sequences get somewhere */
+        for (int i = 0; i < DEPTH; i++, rest /= CALLS) {
+            check_case("sequence %ld, call %d: kind %ld", n, i, rest % CALLS);
+            call((int)(rest % CALLS));
         }
-        folded();
-        CHECK_EQ(cache.room, cache.crowded ? 4 * GPI_ENTRIES : GPI_ENTRIES);
-        while (cache.used) evict();
-        cache.waits = 1;
-        gpi_cache_narrow(&cache);
-        CHECK_EQ(cache.waits, 0);
-        agree();
-        gpi_cache_close(&cache);
+        compare();
+        while (m.count) release(0, 0);
+        for (int i = 0; i < STREAMS; i++) flush(i);
+        compare();
     }
+    printf("%ld sequences\n", sequences);
+    kit_close(arena);
 }
 
-/* The cache takes 64 blocks, and every one comes out again in at most as many evictions. */
-static void a_full_cache_is_emptied(void) {
-    start(7);
-    for (size_t i = 0; i < BLOCKS; i++) make_plain(i);
-    for (size_t i = 0; cache.empty != GPI_NO_ENTRY; i++) admit(i);
-    CHECK_EQ(cache.used, GPI_ENTRIES);
-    for (int n = 0; n < 20; n++) take();
-    for (int n = 0; n < GPI_ENTRIES; n++) {
-        evict();
-        agree();
+/* A cache that has more than its share gives half of it back. */
+static void bounded(void) {
+    enum { BLOCKS = 3000 };
+    static void *blocks[BLOCKS];
+    const gpi_stream *s;
+    int i;
+    handles[0] = kit_stream[0];
+    arena = kit_open(0);
+    for (i = 0; i < BLOCKS; i++) blocks[i] = gpupool_alloc(arena, 1000, handles[0]);
+    s = stream_of(0);
+    for (i = 0; i < BLOCKS; i++) {
+        kit_free(arena, blocks[i], handles[0]);
+        CHECK(s->cached_units <= gpi_stream_cache_most(arena));
     }
-    CHECK_EQ(cache.used, 0);
-    CHECK_EQ(cache.free_units, 0);
-    folded();
-}
-
-/* Blocks that are out, where they have more than a quarter of the entries. */
-static void whose_turn_it_is(void) {
-    start(7);
-    for (size_t i = 0; i < BLOCKS; i++) make_plain(i);
-    for (size_t i = 0; cache.empty != GPI_NO_ENTRY; i++) admit(i);
-    for (size_t i = 0; count(OUT) < GPI_ENTRIES / 4; i++) {
-        take();
-        for (size_t k = 0; k < 2; k++) give((size_t)(cache.entries[k].run - runs), 0);
-    }
-    for (size_t k = 0; k < 2; k++) {
-        const gpi_run *next = cache.entries[k].run;
-        CHECK(gpi_cache_evict(&cache) == next);
-        forget((size_t)(next - runs));
-    }
-    while (count(OUT) <= GPI_ENTRIES / 4) take();
-    CHECK(gpi_cache_evict(&cache) == NULL);
-    gpi_cache_close(&cache);
-}
-
-/* A crowded cache may have thousands of one size: the next one to go is the first in their list,
-   which no walk looks for. */
-static void of_many_the_first_goes(void) {
-    start(8);
-    for (size_t i = 0; i < GPI_ENTRIES; i++) {
-        runs[i].units = 3;
-        make_plain(i);
-        count_free(i);
-        gpi_host_lock(&cache.lock);
-        gpi_cache_admit(&cache, &runs[i], GPI_ENTRY_FREE);
-        gpi_host_unlock(&cache.lock);
-        model[i].where = FREE;
-    }
-    for (size_t left = GPI_ENTRIES; left > 1; left--) {
-        const gpi_run *first = cache.entries[cache.bins[gpi_cache_bin(3)]].run;
-        CHECK((left % 2 ? gpi_cache_evict : gpi_cache_evict_free)(&cache) == first);
-    }
-    gpi_cache_close(&cache);
-}
-
-/* What must make room for memory is of the sizes of which there is most. */
-static void of_sizes_of_which_there_is_most(void) {
-    for (uint64_t most = 2; most < 13; most++) {
-        check_case("of %d units", (int)most);
-        start(7);
-        for (size_t i = 0; i < 2 * SIZES; i++) {
-            if (i >= SIZES && runs[i].units != most) continue;
-            make_plain(i);
-            admit(i);
-        }
-        uint64_t units = gpi_cache_evict_free(&cache)->units;
-        CHECK(units == most || units > 15); /* 16 and 17 units have a bin in common, and so on */
-        gpi_cache_close(&cache);
-    }
-}
-
-/* Where fewer than half of 64 blocks were found again, the next 1024 stay out. */
-static void rests_where_little_is_found(void) {
-    static const struct { unsigned found, rest; } cases[] = {
-        {31, 1024}, {32, 0}, {0, 1024}, {64, 0}, {31, 1024}};
-    start(7);
-    cache.crowded = 0;
-    for (size_t i = 0; i < sizeof cases / sizeof cases[0]; i++) {
-        unsigned rest = 0;
-        check_case("case %zu", i);
-        cache.found += cases[i].found;
-        for (int block = i > 0; block < 64; block++) CHECK_EQ(gpi_cache_is_open(&cache), 1);
-        while (rest < 5000 && !gpi_cache_is_open(&cache)) rest++; /* the first of the next 64 */
-        CHECK_EQ(rest, cases[i].rest);
-    }
-    gpi_cache_close(&cache);
+    CHECK(s->cached_units > gpi_stream_cache_most(arena) / 4);
+    kit_close(arena);
 }
 
 int main(void) {
-    TEST(whose_turn_it_is);
-    TEST(of_many_the_first_goes);
-    TEST(of_sizes_of_which_there_is_most);
-    TEST(rests_where_little_is_found);
-    TEST(random_calls_agree_with_the_model);
-    TEST(a_full_cache_is_emptied);
+    KIT_TEST(every_sequence);
+    KIT_TEST(bounded);
     return check_finish();
 }

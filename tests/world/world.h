@@ -2,7 +2,7 @@
    Drivers (seeds.c, fuzz.c, threads.c, clock.c) say where the bytes come from. */
 #ifndef WORLD_H
 #define WORLD_H
-#include "../next/gpupool.h"
+#include "gpupool.h"
 #include "fakecuda.h"
 
 enum {
@@ -116,7 +116,7 @@ typedef struct driver {
 } driver;
 int world_drive(const driver *, int count, char **words);
 
-/* next.c: the n-th allocation of host memory from now fails, once; 0: none. */
+/* library.c: the n-th allocation of host memory from now fails, once; 0: none. */
 void world_refuse_host_memory(long n);
 int world_host_memory_refused(void); /* since it was asked last */
 

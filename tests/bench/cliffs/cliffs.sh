@@ -53,7 +53,6 @@ if [[ $on == gpu ]]; then # before anything is timed
     wait
 fi
 measure gpupool
-[[ -z ${PROTOTYPE:-} ]] || measure prototype --peer prototype
 if [[ -e $dir/torch.built ]]; then
     measure torch-native --plugin "$build/peer_torch.so"
     PYTORCH_CUDA_ALLOC_CONF=expandable_segments:True \

@@ -16,7 +16,7 @@ holds() { # WORDS COMMAND...: the command succeeds
 }
 
 # ---- every work ----
-TINY=1 QUICK='' PROTOTYPE='' "$here/cliffs.sh" "$build" sim > "$dir/out" 2> "$dir/err"
+TINY=1 QUICK='' "$here/cliffs.sh" "$build" sim > "$dir/out" 2> "$dir/err"
 holds "without peers it ends well" test $? = 0
 figures() { # WORK: as gpupool's line has them
     awk -F '\t' -v work="$1" '$1 == work && $2 == "gpupool"' "$build/cliffs.tsv"

@@ -20,15 +20,9 @@
 #define MS ((uint64_t)1000000)
 #define MOST_ASKED 64
 
-#ifdef PROTOTYPE
-extern const bench_peer bench_prototype;
-#endif
 
 static const bench_peer *const built_in[] = {
     &bench_gpupool,
-#ifdef PROTOTYPE
-    &bench_prototype,
-#endif
 #if GPUPOOL_TEST_GPU
     &bench_cuda_malloc_async, &bench_cuda_malloc,
 #endif

@@ -1,20 +1,18 @@
-/* What every language version must take, as C and as C++: the header, and calls to it. */
+/* A file that uses gpupool and has no implementation; in any language. */
 #include "user.h"
 
-#include "../../../gpupool.h"
-#include "../../../gpupool.h" /* a second inclusion changes nothing */
-
-int user_runs(void) {
-    gpupool_arena *arena = NULL;
+int use_blocks(gpupool_arena *arena) {
+    gpupool_request request = {1000, 256, 0, GPUPOOL_ZEROED, "a label"};
     gpupool_stats stats;
     gpupool_block found;
-    destroy_fn destroy = cudaStreamDestroy; /* a deleter knows the arenas too */
-    if (destroy == cudas_destroy()) return 0;
-    if (gpupool_arena_create(&arena, NULL) != GPUPOOL_OK) return 0;
-    void *block = gpupool_alloc(arena, 1000, 0);
-    int fine = block != NULL && gpupool_get_block(arena, block, &found) == GPUPOOL_OK &&
-               found.requested_bytes == 1000;
-    fine = gpupool_free(arena, block, 0) == GPUPOOL_OK && fine;
-    fine = gpupool_get_stats(arena, &stats) == GPUPOOL_OK && stats.blocks.now == 0 && fine;
-    return gpupool_arena_destroy(arena) == GPUPOOL_OK && fine;
+    void *small = gpupool_alloc(arena, 100, 0);
+    void *zeroed = gpupool_alloc_request(arena, &request);
+    void *large = gpupool_alloc(arena, 10 << 20, GPUPOOL_NO_STREAM);
+    int wrong = !small + !zeroed + !large;
+    wrong += gpupool_get_block(arena, zeroed, &found) != GPUPOOL_OK || found.requested != 1000;
+    wrong += gpupool_get_stats(arena, &stats) != GPUPOOL_OK || stats.blocks != 3;
+    wrong += gpupool_free(arena, small, 0) != GPUPOOL_OK;
+    wrong += gpupool_free(arena, zeroed, 0) != GPUPOOL_OK;
+    wrong += gpupool_free(arena, large, GPUPOOL_NO_STREAM) != GPUPOOL_OK;
+    return wrong;
 }

@@ -1,16 +1,14 @@
-/* user.h: a program's second translation unit. */
+/* user.h: what the two files of the compile test tell each other. */
 #ifndef USER_H
 #define USER_H
 
-#include <cuda_runtime_api.h>
-
-typedef cudaError_t (*destroy_fn)(cudaStream_t);
-static inline destroy_fn cudas_destroy(void) { return cudaStreamDestroy; } /* before gpupool.h */
+#include "gpupool.h"
 
 #ifdef __cplusplus
-extern "C"
+extern "C" {
 #endif
-    int
-    user_runs(void); /* 1 when the arena it makes does what it should */
-
+int use_blocks(gpupool_arena *arena); /* 0: all calls went well */
+#ifdef __cplusplus
+}
+#endif
 #endif

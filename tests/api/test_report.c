@@ -1,0 +1,424 @@
+// build: asan -fsanitize=address,undefined
+/* Reports: the walk, text, JSON, and GPUPOOL_REPORT. tests/gates/report_test.sh reads the JSON. */
+#define _GNU_SOURCE
+#include <fcntl.h>
+#include <sys/stat.h>
+#include <sys/wait.h>
+#include <unistd.h>
+
+#include "gpupool.h"
+#include "kit.h"
+
+#define A kit_stream[0]
+#define B kit_stream[1]
+
+static gpupool_arena *arena;
+static int is_mapped = 1; /* chunks come by address, too */
+
+static char *text; /* of the last report */
+
+static const char *reports(gpupool_result (*report)(gpupool_arena *, FILE *)) {
+    size_t bytes = 0;
+    FILE *file;
+    free(text);
+    text = NULL;
+    file = open_memstream(&text, &bytes);
+    CHECK_RESULT(report(arena, file), GPUPOOL_OK);
+    fclose(file);
+    CHECK_EQ(strlen(text), bytes);
+    return text;
+}
+
+/* ---- the walk ---- */
+
+typedef struct seen {
+    uint64_t chunks, asleep, left, parts, bytes[GPUPOOL_FREE + 1], blocks;
+    char *next; /* where the next part of the chunk must begin */
+    int stop_at;
+    gpupool_part last[16];
+} seen;
+
+/* Parts of a chunk lie side by side. */
+static int see(const gpupool_part *part, void *user) {
+    seen *s = (seen *)user;
+    if (part->kind == GPUPOOL_CHUNK) {
+        CHECK_EQ(s->left, 0);
+        s->chunks++;
+        s->asleep += part->is_asleep ? part->bytes : 0;
+        s->left = part->bytes;
+        CHECK((char *)part->memory >= s->next || !is_mapped);
+        s->next = part->memory;
+        CHECK(!part->block.memory && !part->stream && part->bytes);
+    } else {
+        CHECK_EQ((uintptr_t)part->memory, (uintptr_t)s->next);
+        CHECK(part->bytes && part->bytes <= s->left);
+        s->left -= part->bytes;
+        s->next += part->bytes;
+        s->last[s->parts++ % 16] = *part;
+    }
+    if (part->kind == GPUPOOL_LIVE) {
+        CHECK(part->offset + part->bytes <= part->block.bytes);
+        CHECK(part->block.requested && part->block.requested <= part->block.bytes);
+        s->blocks += part->offset == 0;
+    } else CHECK(!part->block.memory && !part->block.label && !part->offset);
+    s->bytes[part->kind] += part->bytes;
+    return s->stop_at && (int)(s->chunks + s->parts) == s->stop_at;
+}
+
+static seen walk(void) {
+    seen s;
+    memset(&s, 0, sizeof s);
+    CHECK_RESULT(gpupool_walk_blocks(arena, see, &s), GPUPOOL_OK);
+    CHECK_EQ(s.left, 0);
+    return s;
+}
+
+/* What the walk has shown adds up to the statistics. */
+static seen agrees(void) {
+    seen s = walk();
+    gpupool_stats stats = kit_stats(arena);
+    CHECK_EQ(s.chunks, stats.chunks);
+    CHECK_EQ(s.bytes[GPUPOOL_CHUNK], stats.reserved.now);
+    CHECK_EQ(s.bytes[GPUPOOL_LIVE], stats.allocated.now);
+    CHECK_EQ(s.blocks, stats.blocks);
+    CHECK(s.bytes[GPUPOOL_PENDING] + s.bytes[GPUPOOL_KEPT] <= stats.pending.now);
+    return s;
+}
+
+static void walks(void) {
+    gpupool_request request = {3 * MIB, 0, NULL, 0, "weights"};
+    void *block, *other;
+    seen s;
+    request.stream = A;
+    arena = kit_open(8 * MIB);
+    s = agrees();
+    CHECK_EQ(s.chunks, 0);
+    block = gpupool_alloc_request(arena, &request);
+    other = gpupool_alloc(arena, MIB, B);
+    s = agrees();
+    CHECK_EQ(s.last[0].kind, GPUPOOL_LIVE);
+    CHECK_EQ((uintptr_t)s.last[0].block.memory, (uintptr_t)block);
+    CHECK_EQ(s.last[0].block.requested, 3 * MIB);
+    CHECK(!strcmp(s.last[0].block.label, "weights"));
+    kit_hold(B);
+    kit_write(other, MIB, B, 1);
+    kit_free(arena, other, B);
+    s = agrees();
+    CHECK_EQ(s.bytes[GPUPOOL_PENDING], MIB);
+    CHECK_EQ(s.bytes[GPUPOOL_FREE], 0);
+    for (unsigned i = 0; i < s.parts; i++)
+        if (s.last[i].kind == GPUPOOL_PENDING) CHECK_EQ((uintptr_t)s.last[i].stream, (uintptr_t)B);
+    kit_let_go(B);
+    CHECK_RESULT(gpupool_trim(arena, 7 * MIB), GPUPOOL_OK);
+    kit_free(arena, block, A);
+    kit_close(arena);
+}
+
+/* A stitched block is shown where it lies: in pieces, each with its place in the block. */
+static void walks_a_stitched_block(void) {
+    void *blocks[8], *large;
+    uint64_t covered = 0;
+    seen s;
+    int i;
+    arena = kit_open(16 * MIB);
+    for (i = 0; i < 8; i++) blocks[i] = gpupool_alloc(arena, 2 * MIB, A);
+    for (i = 0; i < 8; i += 2) kit_free(arena, blocks[i], A);
+    large = gpupool_alloc(arena, 7 * MIB, A);
+    CHECK(large);
+    CHECK_EQ(kit_stats(arena).stitches, 1);
+    s = agrees();
+    CHECK_EQ(s.parts, 9); /* its last piece leaves a part of a chunk */
+    for (i = 0; i < 9; i++)
+        if (s.last[i].block.memory == large) covered += s.last[i].bytes;
+    CHECK_EQ(covered, 7 * MIB);
+    for (i = 1; i < 8; i += 2) kit_free(arena, blocks[i], A);
+    kit_free(arena, large, A);
+    agrees();
+    kit_close(arena);
+}
+
+static void walks_a_graphs_memory(void) {
+    gpupool_capture *scope;
+    void *block;
+    arena = kit_open(0);
+    CHECK_RESULT(gpupool_begin_capture(arena, A, &scope), GPUPOOL_OK);
+    block = gpupool_alloc(arena, MIB, A);
+    kit_free(arena, block, A);
+    CHECK_EQ(agrees().bytes[GPUPOOL_KEPT], MIB);
+    CHECK_RESULT(gpupool_release_capture(scope), GPUPOOL_OK);
+    CHECK_EQ(agrees().bytes[GPUPOOL_KEPT], 0);
+    kit_close(arena);
+}
+
+/* A sleeping arena has its blocks, and none of its memory. */
+static void walks_a_sleeping_arena(void) {
+    void *block, *other;
+    size_t bytes;
+    seen s;
+    arena = kit_open(0);
+    block = gpupool_alloc(arena, 5 * MIB, A);
+    other = gpupool_alloc(arena, 9 * MIB, A);
+    CHECK_RESULT(gpupool_sleep(arena, GPUPOOL_KEEP), GPUPOOL_OK);
+    kit_free(arena, other, A);
+    s = walk();
+    CHECK_EQ(s.bytes[GPUPOOL_CHUNK], s.asleep);
+    CHECK_EQ(s.asleep, kit_stats(arena).asleep);
+    CHECK_EQ(s.bytes[GPUPOOL_LIVE], 5 * MIB);
+    reports(gpupool_report);
+    CHECK(strstr(text, "5.00 MiB in 1 block"));
+    reports(gpupool_write_json);
+    CHECK(strstr(text, "\"is_asleep\":1"));
+    KIT_REFUSES(gpupool_get_available(arena, A, &bytes), GPUPOOL_E_ASLEEP, "sleeps");
+    CHECK_RESULT(gpupool_wake(arena), GPUPOOL_OK);
+    CHECK_EQ(agrees().asleep, 0);
+    kit_free(arena, block, A);
+    kit_close(arena);
+}
+
+static void stops(void) {
+    void *block;
+    seen s;
+    memset(&s, 0, sizeof s);
+    arena = kit_open(0);
+    block = gpupool_alloc(arena, 3 * MIB, A);
+    for (s.stop_at = 1; s.stop_at < 4; s.stop_at++) {
+        s.chunks = s.parts = s.left = 0;
+        s.next = NULL;
+        CHECK_RESULT(gpupool_walk_blocks(arena, see, &s), GPUPOOL_OK);
+        CHECK_EQ(s.chunks + s.parts, s.stop_at < 3 ? (unsigned)s.stop_at : s.chunks + s.parts);
+    }
+    KIT_REFUSES(gpupool_walk_blocks(arena, NULL, &s), GPUPOOL_E_ARGUMENT, "visit");
+    KIT_REFUSES(gpupool_walk_blocks(NULL, see, &s), GPUPOOL_E_ARGUMENT, "arena");
+    kit_free(arena, block, A);
+    kit_close(arena);
+}
+
+/* ---- text and JSON ---- */
+
+static int lines_of(const char *from) {
+    int count = 0;
+    for (; *from; from++) count += *from == '\n';
+    return count;
+}
+
+static void says_what_there_is(void) {
+    gpupool_request request = {5 * MIB, 0, A, 0, "weights"};
+    const char *said;
+    void *blocks[3];
+    int i;
+    request.stream = A;
+    arena = kit_open(40 * MIB);
+    for (i = 0; i < 3; i++) blocks[i] = gpupool_alloc_request(arena, &request);
+    said = reports(gpupool_report);
+    CHECK(strstr(said, "arena \"arena\" on device 0, mapped"));
+    CHECK(strstr(said, "15.00 MiB in 3 blocks of weights\n"));
+    CHECK(strstr(said, "40.00 MiB")); /* the limit */
+    said = reports(gpupool_write_json);
+    CHECK_EQ(lines_of(said), 1);
+    CHECK(strstr(said, "\"requested\":15728640,"));
+    CHECK(strstr(said, "\"label\":\"weights\""));
+    for (i = 0; i < 3; i++) kit_free(arena, blocks[i], A);
+    said = reports(gpupool_report);
+    CHECK(!strstr(said, "weights"));
+    KIT_REFUSES(gpupool_report(arena, NULL), GPUPOOL_E_ARGUMENT, "file");
+    KIT_REFUSES(gpupool_write_json(arena, NULL), GPUPOOL_E_ARGUMENT, "file");
+    KIT_REFUSES(gpupool_report(NULL, stdout), GPUPOOL_E_ARGUMENT, "arena");
+    kit_close(arena);
+}
+
+/* Whatever is in names and labels, a line stays one line, and is UTF-8. */
+static void keeps_to_lines(void) {
+    static const char *const labels[] = {"a\nb\tc\x7f",
+                                         "\xc3\xa4\xe2\x82\xac\xf0\x9f\x98\x80",
+                                         "\xff\xc3",
+                                         "\xed\xa0\x80",
+                                         "quote\" back\\slash",
+                                         "%s%n",
+                                         ""};
+    gpupool_arena_config config = kit_config(GPUPOOL_SOURCE_AUTO, 2 * MIB);
+    gpupool_request request = {MIB, 0, A, 0, NULL};
+    int lines;
+    config.name = "1234567890\n1234567890123456789\xc3\xa4\xc3\xa4"; /* cut inside of a letter? */
+    request.stream = A;
+    arena = kit_create(&config);
+    lines = lines_of(reports(gpupool_report));
+    CHECK(strstr(text, "\"1234567890\\x0a"));
+    for (unsigned i = 0; i < KIT_COUNT(labels); i++) {
+        void *block;
+        check_case("label %u", i);
+        request.label = labels[i];
+        block = gpupool_alloc_request(arena, &request);
+        CHECK(block);
+        CHECK_EQ(lines_of(reports(gpupool_report)), lines + 1);
+        CHECK_EQ(lines_of(reports(gpupool_write_json)), 1);
+        CHECK(!gpupool_alloc(arena, 9 * MIB, A));
+        CHECK(!strpbrk(gpupool_last_error(), "\n\t\x7f"));
+        kit_free(arena, block, A);
+    }
+    kit_close(arena);
+}
+
+/* A name is cut between two letters, wherever its end falls. */
+static void cuts_between_letters(void) {
+    for (size_t length = 20; length < 40; length++) {
+        gpupool_arena_config config = kit_config(GPUPOOL_SOURCE_AUTO, 0);
+        char name[64], *end;
+        memset(name, 'n', length);
+        strcpy(name + length, "\xe2\x82\xac\xe2\x82\xac");
+        config.name = name;
+        arena = kit_create(&config);
+        reports(gpupool_report);
+        end = strstr(text, "\" on device");
+        CHECK(end && (end[-1] == 'n' || !strncmp(end - 3, "\xe2\x82\xac", 3)));
+        kit_close(arena);
+    }
+}
+
+static void a_full_file(void) {
+    FILE *full = fopen("/dev/full", "w");
+    arena = kit_open(0);
+    if (full) {
+        KIT_REFUSES(gpupool_report(arena, full), GPUPOOL_E_FILE, "file");
+        fclose(full);
+    }
+    kit_close(arena);
+}
+
+/* ---- GPUPOOL_REPORT ---- */
+
+static char path[64];
+
+static int reports_in_file(const char *event) {
+    static char line[1 << 16];
+    FILE *file = fopen(path, "r");
+    int count = 0;
+    while (file && fgets(line, sizeof line, file)) count += strstr(line, event) != NULL;
+    if (file) fclose(file);
+    return count;
+}
+
+static void set_report(const char *ending) {
+    FILE *file;
+    snprintf(path, sizeof path, "/tmp/gpupool_report_%d%s", (int)getpid(), ending);
+    file = fopen(path, "w"); /* what was there stays */
+    CHECK(file && fputs("before\n", file) >= 0);
+    if (file) fclose(file);
+    setenv("GPUPOOL_REPORT", path, 1);
+}
+
+static void end_report(void) {
+    CHECK_EQ(reports_in_file("before"), 1);
+    unsetenv("GPUPOOL_REPORT");
+    remove(path);
+}
+
+static void appends(void) {
+    static const char *const endings[] = {".txt", ".json"};
+    for (int form = 0; form < 2; form++) {
+        set_report(endings[form]);
+        arena = kit_open(8 * MIB);
+        for (int i = 0; i < 9; i++) {
+            CHECK(!gpupool_alloc(arena, 9 * MIB, A));
+            CHECK(strstr(gpupool_last_error(), "9.00 MiB does not fit"));
+        }
+        CHECK_EQ(reports_in_file("out of memory"), 4); /* the 1st, 2nd, 4th and 8th */
+        CHECK_EQ(reports_in_file("9.00 MiB does not fit under the limit of 8.00 MiB"), 4);
+        kit_close(arena);
+        CHECK_EQ(reports_in_file(form ? "\"event\":\"destroy\"" : "mapped: destroy"), 1);
+        CHECK_EQ(reports_in_file("\"gpupool\":3"), form ? 5 : 0);
+        end_report();
+    }
+}
+
+/* A file that cannot be written is said once for each report, and changes no result. */
+static void a_file_that_cannot_be(void) {
+    int saved = dup(2), null = open("/dev/null", O_WRONLY);
+    gpupool_result last = gpupool_last_result();
+    setenv("GPUPOOL_REPORT", "/nowhere/at/all", 1);
+    dup2(null, 2);
+    arena = kit_open(0);
+    CHECK_RESULT(gpupool_arena_destroy(arena), GPUPOOL_OK);
+    dup2(saved, 2);
+    close(saved);
+    close(null);
+    CHECK_EQ(gpupool_last_result(), last);
+    unsetenv("GPUPOOL_REPORT");
+}
+
+/* In a process of its own: 'x' leaves an arena to the exit, 'f' leaves a forked child to it, too.
+ */
+static int child(const char *what) {
+    gpupool_arena *left = NULL;
+    if (gpupool_arena_create(&left, NULL) != GPUPOOL_OK || !gpupool_alloc(left, MIB, 0)) return 1;
+    if (*what == 'f') {
+        pid_t forked = fork();
+        if (forked == 0) exit(0);
+        if (waitpid(forked, NULL, 0) != forked) return 1;
+    }
+    return 0;
+}
+
+static void at_exit(void) {
+    static const char *const what[] = {"x", "f"};
+    for (int i = 0; i < 2; i++) {
+        int status = -1;
+        pid_t started;
+        set_report(".json");
+        fflush(stdout);
+        started = fork();
+        if (started == 0) {
+            setenv("ASAN_OPTIONS", "detect_leaks=0", 1);
+            execl("/proc/self/exe", "test_report", what[i], (char *)NULL);
+            _exit(1);
+        }
+        CHECK_EQ(waitpid(started, &status, 0), started);
+        CHECK_EQ(status, 0);
+        CHECK_EQ(reports_in_file("\"event\":\"exit\""), 1);
+        CHECK_EQ(reports_in_file("\"blocks\":1,"), 1);
+        end_report();
+    }
+}
+
+#if CHECK_FAKE
+#include "scene.h"
+
+static void walks_whatever_there_is(void) {
+    scene s;
+    for (int round = 0; round < 120; round++) {
+        check_case("round %d", round);
+        scene_seed = (uint64_t)round + 1;
+        scene_open(&s, (gpupool_source)(GPUPOOL_SOURCE_MAPPED + round % 6));
+        arena = s.arena;
+        is_mapped = s.source == GPUPOOL_SOURCE_MAPPED;
+        for (int step = 0; step < 60; step++) {
+            scene_step(&s);
+            agrees();
+        }
+        reports(gpupool_report);
+        reports(gpupool_write_json);
+        CHECK_EQ(lines_of(text), 1);
+        scene_close(&s);
+    }
+}
+#endif
+
+int main(int count, char **words) {
+    if (count > 1) return child(words[1]);
+    KIT_TEST(walks);
+    KIT_TEST(walks_a_stitched_block);
+    KIT_TEST(walks_a_graphs_memory);
+    KIT_TEST(walks_a_sleeping_arena);
+    KIT_TEST(stops);
+    KIT_TEST(says_what_there_is);
+    KIT_TEST(keeps_to_lines);
+    KIT_TEST(cuts_between_letters);
+    KIT_TEST(a_full_file);
+    KIT_TEST(appends);
+    KIT_TEST(a_file_that_cannot_be);
+    KIT_TEST(at_exit);
+#if CHECK_FAKE
+    KIT_TEST(walks_whatever_there_is);
+#endif
+    free(text);
+    return check_finish();
+}

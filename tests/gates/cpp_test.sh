@@ -1,0 +1,128 @@
+#!/bin/bash
+# Namespace gpupool in C++: its programs run on the simulated GPU, with files built in one way or in
+# two; no warning; what does not compile; cuda::mr, CUDA's buffers, RMM and Thrust. CCCL: a folder
+# with a newer CCCL than the toolkit's; RMM: one with RMM's headers, as `pip install librmm-cu13`
+# brings them. Closes with `N passed, N failed`.
+set -u
+. "$(dirname "$0")/cxx.sh" cpp
+source=tests/gates/cpp
+include=-I.
+fake="$include -isystem tests/fakecuda/include"
+
+# ---- two files, one program; unoptimized, functions that both files have are one: any of them ----
+two_files() { # COMPILER FLAGS, FLAGS: of the first file, of the second
+    $1 $2 $fake -Wall -Wextra -Werror -pthread -c -o "$out/main.o" $source/main.cpp &&
+        $1 $3 $fake -Wall -Wextra -Werror -c -o "$out/other.o" $source/other.cpp &&
+        link_and_run "$out/two_files" "$1" "$out/main.o" "$out/other.o" &&
+        link_and_run "$out/two_files" "$1" "$out/other.o" "$out/main.o"
+}
+throws() { # COMPILER
+    $1 -std=c++11 $fake -pthread -o "$out/throws" $source/throws.cpp "$BUILD/fakecuda/none.a" &&
+        timeout 60 "$out/throws"
+}
+for compiler in "${compilers[@]}"; do
+    for flags in "-std=c++11 -O1" "-std=c++20 -fno-exceptions" "-std=c++14 $per_thread"; do
+        check "$compiler $flags: two files" two_files "$compiler" "$flags" "$flags"
+    done
+    check "$compiler: a file without exceptions" two_files "$compiler" -std=c++11 \
+        "-std=c++11 -fno-exceptions"
+    check "$compiler: a file with streams per thread" two_files "$compiler" -std=c++11 \
+        "-std=c++17 $per_thread"
+    check "$compiler: callbacks that throw" throws "$compiler"
+done
+
+# ---- no warning, the header being no system header; inside extern "C" too ----
+quietly() { # COMPILER FLAGS SOURCE
+    $1 $2 $fake -Wall -Wextra -pedantic -Wshadow -Wold-style-cast -Wuseless-cast -Wconversion \
+        -Wsign-conversion -Wcast-qual -Wundef -Wno-unknown-warning-option -Werror -fsyntax-only "$3"
+}
+printf 'extern "C" {\n#include "gpupool.h"\n}\ngpupool::arena a;\n' > "$out/c_linkage.cpp"
+for compiler in "${compilers[@]}"; do
+    for flags in -std=c++11 "-std=c++20 $per_thread" "-std=c++17 -fno-exceptions"; do
+        check "$compiler $flags: no warning" quietly "$compiler" "$flags" $source/other.cpp
+    done
+    check "$compiler: inside extern \"C\"" quietly "$compiler" -std=c++17 "$out/c_linkage.cpp"
+done
+
+# ---- what does not compile ----
+says() { # CODE: what the compiler says about it
+    printf '#include "gpupool.h"\n#include <list>\n#include <vector>\n%s\n%s\n' \
+        'template <class T> struct fancy { T *at; fancy(T *p) : at(p) {} T *get() const; };' \
+        "void f(gpupool::resource r) { $1; (void)r; }" > "$out/said.cpp"
+    $CXX $fake -std=c++17 -fsyntax-only "$out/said.cpp" 2>&1
+}
+compiles() { [[ -z $(says "$1") ]] || { says "$1"; return 1; }; }
+refuses() { says "$2" | grep -E "error.*$1"; } # WORDS CODE
+vector="std::vector<int, gpupool::allocator<int"
+if works "$CXX"; then
+    check "a vector of the host's memory" compiles "$vector, gpupool::host_resource>> \
+        v(10, 1, gpupool::host_resource(r))"
+    check "no vector of the device's" refuses host_resource "$vector>> v(10, 1, r)"
+    check "no vector that grows" refuses host_resource "$vector>> v(r); v.push_back(1)"
+    check "no list" refuses host_resource \
+        "std::list<int, gpupool::allocator<int>> l(r); l.emplace_back(1)"
+    check "no vector of Thrust's pointers" refuses '' \
+        "$vector, gpupool::resource, fancy>> v(10, 1, r)"
+    check "allocate(0, bytes) is a stream or a size" refuses ambiguous "r.allocate(0, 100)"
+    check "arenas are not copied" refuses deleted "gpupool::arena a, b(a)"
+    check "memory of the device is not the host's" refuses conversion "gpupool::host_resource h = r"
+    check "a number is no stream" refuses '' "r.allocate(1.5, 100, 0)"
+fi
+
+# ---- cuda::mr: the toolkit's, and a newer one ----
+mr() { # COMPILER FLAGS CCCL
+    $1 $2 -DLIBCUDACXX_ENABLE_EXPERIMENTAL_MEMORY_RESOURCE -isystem "$3" -isystem \
+        "$TOOLKIT/include" $include -Wall -Wextra -Werror -c -o "$out/mr.o" $source/mr.cpp &&
+        link_and_run "$out/mr" "$1" "$out/mr.o"
+}
+in_cuda() { # SOURCE FLAGS
+    $NVCC ${2:--std=c++17} $include -c -o "$out/cu.o" -Werror all-warnings -Xcompiler \
+    -Wall,-Wextra \
+        -x cu "$1"
+}
+plain_too() { # a file that does not ask for cuda::mr, with its headers in reach
+    quietly "$CXX" "-std=c++17 -isystem $1 -isystem $TOOLKIT/include" $source/other.cpp
+}
+rmm=${RMM:-$(python3 -c 'import librmm; print(*librmm.__path__)' 2> /dev/null)/include}
+found=()
+for cccl in "$TOOLKIT/include/cccl" "${CCCL:-}" "$rmm/rapids"; do
+    if [[ $TOOLKIT && -e $cccl/cuda/memory_resource ]]; then found+=("$cccl"); fi
+done
+[[ ${#found[@]} != 0 ]] || left_out "cuda::mr"
+for cccl in "${found[@]}"; do
+    for compiler in "${compilers[@]}"; do
+        standard=$([[ $compiler == clang* ]] && echo 20 || echo 17)
+        check "$compiler, C++$standard: cuda::mr of $cccl" mr "$compiler" -std=c++$standard "$cccl"
+    done
+    check "a file without cuda::mr, beside $cccl" plain_too "$cccl"
+done
+
+# ---- nvcc ----
+if [[ $NVCC ]]; then
+    check "nvcc: a file" in_cuda $source/other.cpp "-std=c++17 --default-stream per-thread"
+    check "nvcc: Thrust" in_cuda $source/thrust.cu ""
+    for cccl in "${found[@]}"; do
+        check "nvcc: cuda::mr of $cccl" in_cuda $source/mr.cpp \
+            "-std=c++17 -DLIBCUDACXX_ENABLE_EXPERIMENTAL_MEMORY_RESOURCE -I$cccl"
+        if [[ ! -e $cccl/cuda/buffer ]]; then left_out "CUDA's buffers in $cccl"; continue; fi
+        check "nvcc: CUDA's buffers, of $cccl" in_cuda $source/buffer.cpp "-std=c++17 -I$cccl"
+    done
+else
+    left_out nvcc
+fi
+rmm_includes="-isystem $rmm -isystem $rmm/rapids"
+rmm_takes_it() { # SOURCE: in C++20, by g++: clang does not compile RMM's headers
+    $CXX -std=c++20 $rmm_includes -isystem "$TOOLKIT/include" $include -Wall -Wextra \
+        -Wno-deprecated-declarations -Werror -c -o "$out/rmm.o" "$1"
+}
+if [[ $TOOLKIT && -e $rmm/rmm/device_buffer.hpp ]]; then
+    check "RMM" rmm_takes_it $source/rmm.cpp
+    check "RMM: the example" rmm_takes_it "${SHOWN:-examples}"/rmm_resource.cpp
+    [[ ! $NVCC ]] || check "nvcc: RMM" in_cuda $source/rmm.cpp \
+        "-std=c++20 $rmm_includes -Xcompiler -Wno-deprecated-declarations"
+else
+    left_out "RMM: see above"
+fi
+
+echo "$passed passed, $failed failed"
+((failed == 0))
