@@ -4,6 +4,7 @@
    are each thread's own, and arenas come and go beside others. */
 #define _GNU_SOURCE
 #include <pthread.h>
+#include <unistd.h>
 
 #include "gpupool.h"
 #include "kit.h"
@@ -106,6 +107,37 @@ static void threads_share_an_arena(void) {
     kit_close(shared);
 }
 
+/* ---- memory that a thread is giving back (O10) ---- */
+
+#if CHECK_FAKE
+static void *get_more_than_is_left(void *user) {
+    *(void **)user = gpupool_alloc(shared, 24 * MIB, A);
+    return NULL;
+}
+
+static pthread_t waiting;
+
+static void another_comes(void *user) {
+    CHECK_EQ(pthread_create(&waiting, NULL, get_more_than_is_left, user), 0);
+    usleep(50000);
+}
+
+static void waits_for_what_is_given_back(void) {
+    gpupool_arena_config config = kit_config(GPUPOOL_SOURCE_DEVICE, 32 * MIB);
+    void *block = NULL;
+    shared = kit_create(&config);
+    kit_free(shared, gpupool_alloc(shared, 16 * MIB, A), A);
+    fake_before_call("cuMemFree", 1, another_comes, &block);
+    CHECK_RESULT(gpupool_trim(shared, 0), GPUPOOL_OK);
+    CHECK_EQ(pthread_join(waiting, NULL), 0);
+    CHECK(block);
+    kit_free(shared, block, A);
+    kit_close(shared);
+}
+#else
+static void waits_for_what_is_given_back(void) {}
+#endif
+
 /* Arenas come and go in all threads, while streams are retired in all arenas. */
 static void *create_and_destroy(void *user) {
     int number = (int)(intptr_t)user;
@@ -141,6 +173,7 @@ int main(void) {
     KIT_TEST(two_arenas);
     KIT_TEST(per_thread_streams);
     KIT_TEST(threads_share_an_arena);
+    KIT_FAKE_TEST(waits_for_what_is_given_back);
     KIT_TEST(threads_have_arenas);
     return check_finish();
 }

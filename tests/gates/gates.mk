@@ -11,3 +11,6 @@ analyze: ## clang --analyze, clang -Weverything, gcc -fanalyzer and cppcheck fin
 
 compile: $(FAKE) ## the header under every compiler and language version; CUDA's names over it; C++
 	@$(TOLD) TEST_LIMIT_S=1800 tests/run.sh $(JOBS) tests/gates/compile_test.sh tests/gates/cpp_test.sh
+
+mistakes: $(FAKE) ## wrong edits of the header, each of which a test must see; ONLY=NAME
+	@$(TOLD) ONLY='$(ONLY)' tests/gates/mistakes.sh
