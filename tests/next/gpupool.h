@@ -1035,17 +1035,21 @@ static __thread struct {
 
 /* Whether this process is the child of one that had made an arena. */
 static int gpi_system_is_forked(void) {
-    return gpi_process.page && *gpi_process.page == 0;
+    const int *page = GPI_READ(&gpi_process.page);
+    return page && *page == 0;
 }
 
 static int gpi_system_open(void) {
+    int *page;
     gpi_system_lock(&gpi_process.lock);
-    if (!gpi_process.page) {
-        gpi_process.page = (int *)gpi_system_pages(4096, PROT_READ | PROT_WRITE, MADV_WIPEONFORK);
-        if (gpi_process.page) *gpi_process.page = 1;
+    page = gpi_process.page;
+    if (!page) {
+        page = (int *)gpi_system_pages(4096, PROT_READ | PROT_WRITE, MADV_WIPEONFORK);
+        if (page) *page = 1;
+        GPI_PUBLISH(&gpi_process.page, page);
     }
     gpi_system_unlock(&gpi_process.lock);
-    return gpi_process.page != NULL;
+    return page != NULL;
 }
 
 /* Sets the thread's last error, and returns `result`. */
@@ -4122,6 +4126,14 @@ static int gpi_alloc_tell(gpi_ask *ask, const gpupool_verdict *verdict) {
     return again;
 }
 
+enum { GPI_TRIES_FITTING = 16 }; /* a driver may refuse what it says is free: not for ever */
+
+/* While the ladder waited for what had been freed, other threads took that and freed as much again:
+   by now the request fits. */
+static int gpi_alloc_fits(const gpi_ask *ask, const gpupool_verdict *verdict) {
+    return ask->units * GPI_UNIT <= verdict->largest && ask->alignment == GPI_UNIT;
+}
+
 /* Climbs again with what host functions have freed while the ladder waited, with what siblings have
    given back, and once with what the program has freed. */
 static gpupool_result gpi_alloc_climb(gpi_ask *ask, gpi_run **run) {
@@ -4129,13 +4141,14 @@ static gpupool_result gpi_alloc_climb(gpi_ask *ask, gpi_run **run) {
     gpi_failure before; /* steps that fail are no failure of the call */
     gpupool_verdict verdict;
     gpupool_result result;
-    int is_told = 0;
+    int is_told = 0, tries = GPI_TRIES_FITTING;
     gpi_failure_copy(&before, &gpi_thread.last);
     while ((result = gpi_ladder_climb(ask, run)) == GPUPOOL_E_OUT_OF_MEMORY) {
         if (GPI_LOOK(&arena->mail)) {
             gpi_alloc_empty_mail(arena);
         } else if (!gpi_sibling_helps(ask)) {
             gpi_verdict_make(ask, &verdict);
+            if (gpi_alloc_fits(ask, &verdict) && tries--) continue;
             if (is_told++ || !gpi_alloc_tell(ask, &verdict)) break;
         }
     }
