@@ -174,7 +174,7 @@ static void not_cached(void) {
         upload_parts();
     }
     /* not in each round: the question whether a page is cached starts a read-ahead, which has ended
-       before the answer in one of forty on a quick disk, and then all of so small a file is there */
+       before the answer in one of forty, and then all of so small a file is there */
     CHECK(!may || atomic_load(&disk.direct) > 0);
     close_all();
 }
