@@ -76,10 +76,10 @@ This is a buddy system, generalised: a block takes its exact number of units, an
 buddy. A plain one rounds up to powers of two and needs 1.2 to 1.8 times the live memory in recorded
 PyTorch runs (make demo). To learn that freed memory has finished, gpupool records events behind
 frees (marks) and asks for them later: none while one stream uses the arena, few while memory is
-plenty, at most one a free. Stitching has a budget, so that a program whose sizes never come again
-grows instead of mapping for ever. When all fails, a verdict says why in figures, and what would
-help. gpupool moves no live block, has no records in device memory, starts no thread but a ring's
-workers, and prints nothing unless asked.
+plenty, at most one a free or gpupool_record_stream. Stitching has a budget, so that a program whose
+sizes never come again grows instead of mapping for ever. When all fails, a verdict says why in
+figures, and what would help. gpupool moves no live block, has no records in device memory, starts
+no thread but a ring's workers, and prints nothing unless asked.
 
 Five rules:
 1. ORDER. A block allocated on A and first used on B: make B wait for A, by an event. Free a block
@@ -105,16 +105,18 @@ Five rules:
    stream without a scope gets memory that is free already, or E_CAPTURING.
 4. CALLBACKS. on_map, on_unmap, chunk_alloc and chunk_free call nothing of gpupool, throw nothing,
    and take no lock that a thread may hold while it calls gpupool (an interpreter's lock).
-   on_out_of_memory runs in the request's thread, and no lock is held: it may free and allocate. It
-   is called once for a request, and not inside itself. CUDA's host functions call only
-   gpupool_free_in_host_function.
+   on_out_of_memory runs in the request's thread, several threads at a time, and no lock is held:
+   it may free and allocate. It is called once for a request, with NO_WAIT too, and not inside
+   itself. CUDA's host functions call only gpupool_free_in_host_function.
 5. CALLS. Any thread, any time, except during destroy. A failed call changes nothing that you can
    see. Device, context and last CUDA error stay. The host waits for the device only in trim, a
    lowered limit, sleep, wake, release, destroy and a ring's transfers; and in an allocation that
-   finds no memory otherwise, or that would have to grow while what gpupool_cudaFree freed may still
-   be in use. With GPUPOOL_NO_WAIT no allocation waits. A thread may wait 0.1 ms while another maps.
-   An arena grows before it makes a stream wait. A host that queues work far ahead of the device
-   needs a limit: there streams wait for each other's memory on the device.
+   finds no memory otherwise, or that would have to grow while 16 MiB or more may still be in use
+   that gpupool_cudaFree freed, or a stream of which gpupool was not told that it would end (a
+   thread's default stream, or by GPUPOOL_STREAM_CHECK). With GPUPOOL_NO_WAIT no allocation waits.
+   A thread may wait 0.1 ms while another maps. An arena grows before it makes a stream wait. A host
+   that queues work far ahead of the device, on one stream or in turn on many, needs a limit: there
+   streams wait for each other's memory on the device.
 
 Options, macros before the include: values are in OPTIONS.
     in one file    GPUPOOL_IMPLEMENTATION
@@ -288,8 +290,8 @@ typedef enum gpupool_source {
 
 /* Of a request; add up several. NO_WAIT: the host waits for no GPU work; a request that would have
    to wait fails. ZEROED: zeroes the block, in stream order (PINNED and NO_STREAM: before the call
-   returns). OWN_CHUNK: the block is a chunk to itself, as export and cuMemGetAddressRange need it.
- */
+   returns). OWN_CHUNK: the block is a chunk to itself, as export and cuMemGetAddressRange need it;
+   a new one takes the place of idle chunks: CUDA waits when they are not MAPPED. */
 enum gpupool_flag { GPUPOOL_NO_WAIT = 1, GPUPOOL_ZEROED = 2, GPUPOOL_OWN_CHUNK = 4 };
 
 /* Why memory ran out. */
@@ -321,7 +323,8 @@ typedef struct gpupool_mapping { /* for on_map and on_unmap: a whole chunk, or a
 /* Figures of one moment, in bytes. missing: raise the limit by so much, and the identical request
    succeeds; 0: raising it does not help, or not alone. device_missing: what the device lacks for
    it. to_free: at least so much must be freed, and its work finish (it need not be enough); 0:
-   enough is free, but not in one piece, so that it depends on which blocks. largest: a request on
+   enough is free, but not in one piece, so that it depends on which blocks; or the source does not
+   tell what it has left (MANAGED, PINNED, CUSTOM). largest: a request on
    the same stream for this much succeeds, even with NO_WAIT. limit: 0 is none. */
 typedef struct gpupool_verdict {
     gpupool_cause cause;
@@ -331,7 +334,8 @@ typedef struct gpupool_verdict {
 } gpupool_verdict;
 
 typedef struct gpupool_request {
-    size_t bytes, alignment; /* alignment: a power of two, at most 2^40; 0: a unit */
+    size_t bytes, alignment; /* a power of two up to 2^40 (OWN_CHUNK of MAPPED: up to 2 MiB, of
+                                others and BYPASS: up to a unit); 0: a unit */
     cudaStream_t stream;
     unsigned flags;    /* gpupool_flag */
     const char *label; /* groups blocks in reports; not copied; NULL: none */
@@ -505,7 +509,7 @@ GPUPOOL_API gpupool_result gpupool_record_stream(gpupool_arena *, const void *bl
 
 /* Says, to all arenas, that the stream is about to be destroyed (rule 2). What it freed may be used
    again when its work has finished, and its handle may come to mean another stream. Closes its
-   scope. */
+   scope. A thread that ends may say so of cudaStreamPerThread; the legacy stream is E_ARGUMENT. */
 GPUPOOL_API gpupool_result gpupool_retire_stream(cudaStream_t);
 
 /* Describes the live block that begins at this address; with E_INSIDE the one around it. */
@@ -1035,17 +1039,25 @@ static __thread struct {
 
 /* Whether this process is the child of one that had made an arena. */
 static int gpi_system_is_forked(void) {
-    return gpi_process.page && *gpi_process.page == 0;
+    const int *page = GPI_READ(&gpi_process.page);
+    return page && *page == 0;
+}
+
+static int gpi_system_has_ended(int thread) {
+    return syscall(SYS_tgkill, getpid(), thread, 0) != 0 && errno == ESRCH;
 }
 
 static int gpi_system_open(void) {
+    int *page;
     gpi_system_lock(&gpi_process.lock);
-    if (!gpi_process.page) {
-        gpi_process.page = (int *)gpi_system_pages(4096, PROT_READ | PROT_WRITE, MADV_WIPEONFORK);
-        if (gpi_process.page) *gpi_process.page = 1;
+    page = gpi_process.page;
+    if (!page) {
+        page = (int *)gpi_system_pages(4096, PROT_READ | PROT_WRITE, MADV_WIPEONFORK);
+        if (page) *page = 1;
+        GPI_PUBLISH(&gpi_process.page, page);
     }
     gpi_system_unlock(&gpi_process.lock);
-    return gpi_process.page != NULL;
+    return page != NULL;
 }
 
 /* Sets the thread's last error, and returns `result`. */
@@ -1637,7 +1649,7 @@ typedef struct gpi_buddy { /* (BUDDY; cells' chunks: CHUNK) */
 struct gpi_stream {    /* (STREAM) */
     gpi_lock lock;     /* of the cache: bins to blocks, and of changes of key and scope */
     uintptr_t key;     /* 0: retired */
-    gpi_stream *chain; /* in the table */
+    gpi_stream *chain; /* in the table; of retired ones */
     gpi_stream *scope; /* the open scope: its requests and frees are the graph's */
     gpi_run *bins[GPI_SMALL + 1]; /* the cache: free blocks by exact units */
     uint64_t cached_units;
@@ -1660,11 +1672,14 @@ struct gpi_stream {    /* (STREAM) */
     gpi_stream *origin;                /* GRAPH: whose scope it is, while it is open */
     uint64_t outs;                     /* blocks that are OUT to this cache, or in it */
     uint64_t id;                       /* GPUPOOL_STREAM_CHECK: CUDA's id; 0: not asked for */
+    uint64_t used_at;                  /* the last position of a use or of a stitch */
+    int thread;                        /* whose per-thread default stream it is; 0: nobody's */
 };
 
 typedef struct gpi_streams { /* (STREAM) */
     gpi_stream *table[1 << GPI_TABLE_BITS];
     gpi_stream *all_streams;
+    gpi_stream *retired; /* structs that serve again, linked by `chain` */
     gpi_stream all, none;
     int is_shared; /* a request may want what a mark finishes: of another stream, or O5 */
     uint64_t position, passed; /* last given; what a wait for the device has passed */
@@ -2167,93 +2182,23 @@ static gpupool_result gpi_stream_context(gpi_driver *driver, cudaStream_t stream
                            (void *)stream);
 }
 
-static void gpi_stream_link(gpupool_arena *arena, gpi_stream *s, uintptr_t key) {
-    gpi_stream **head = gpi_stream_bucket(arena, key);
-    s->list.stream = s;
-    s->next = arena->streams.all_streams;
-    arena->streams.all_streams = s;
-    s->chain = *head;
-    GPI_PUBLISH(head, s);
-}
-
-/* A struct for a new stream: a new one, or that of a retired stream of which nothing is left, and
-   whose event is of the same context. O15: a block that is OUT names its stream's struct. */
-static gpi_stream *gpi_stream_new(gpupool_arena *arena, uintptr_t key, CUcontext context) {
-    gpi_stream *s = *gpi_stream_bucket(arena, key);
-    while (s && (s->key || s->context != context || s->list.units || s->outs || s->users ||
-                 s->issued > gpi_stream_done(arena, s)))
-        s = s->chain;
-    if (s) return s;
-    s = (gpi_stream *)gpi_system_zeroed(sizeof *s);
-    if (!s) return NULL;
-    s->context = context;
-    gpi_stream_link(arena, s, key);
-    return s;
-}
-
-/* The streams that an arena has from the start. */
-static void gpi_stream_open(gpupool_arena *arena) {
-    gpi_streams *streams = &arena->streams;
-    streams->none.kind = GPI_NONE;
-    streams->all.kind = GPI_ALL;
-    streams->none.context = streams->all.context = arena->driver.context;
-    streams->none.key = gpi_stream_key(GPUPOOL_NO_STREAM);
-    streams->all.key = gpi_stream_key(GPI_ALL_STREAM);
-    gpi_stream_link(arena, &streams->none, streams->none.key);
-    gpi_stream_link(arena, &streams->all, streams->all.key);
-}
-
-static void gpi_stream_close(gpupool_arena *arena) {
-    gpi_stream *s, *next;
-    for (s = arena->streams.all_streams; s; s = next) {
-        next = s->next;
-        if (s->kind != GPI_ORDINARY) continue;
-        if (s->event) gpi_driver_drop(&arena->driver, &s->event);
-        if (s->older) gpi_driver_drop(&arena->driver, &s->older);
-        GPUPOOL_FREE(s);
-    }
-    arena->streams.all_streams = NULL;
-}
-
-/* Finds the stream of a call, or makes its struct. Under the arena's lock. Where that fails, *out
-   is ALL: in a broken arena or context frees succeed, behind all work. */
-static gpupool_result gpi_stream_get(gpupool_arena *arena, cudaStream_t stream, gpi_stream **out) {
-    uintptr_t key = gpi_stream_key(stream);
-    gpupool_result result;
-    CUcontext context;
-    gpi_stream *s = *out = gpi_stream_find(arena, key);
-    if (s) return GPUPOOL_OK;
-    *out = &arena->streams.all;
-    if (arena->broken) return GPUPOOL_OK;
-    result = gpi_stream_context(&arena->driver, stream, &context);
-    if (result != GPUPOOL_OK) return result;
-    /* the newest was an ordinary one: this is the second */
-    arena->streams.is_shared |= arena->streams.all_streams->kind == GPI_ORDINARY;
-    s = gpi_stream_new(arena, key, context);
-    if (!s) return gpi_system_no_memory();
-    *out = s;
-    s->passed = gpi_max(s->passed, arena->streams.passed);
-    GPI_SET(&s->id, gpi_stream_id(&arena->driver, stream));
-    gpi_system_lock(&s->lock);
-    GPI_PUBLISH(&s->key, key);
-    gpi_system_unlock(&s->lock);
-    return GPUPOOL_OK;
-}
-
 /* -- what has finished -- */
 
-/* Moves finished memory of a stream to list ANY. */
-static void gpi_stream_finish(gpupool_arena *arena, gpi_stream *s) {
-    uint64_t done = gpi_stream_done(arena, s);
+/* Moves finished memory of a stream to list ANY; or with a position of ALL, what no mark covers, to
+   ALL's list. */
+static void gpi_stream_move(gpupool_arena *arena, gpi_stream *s, uint64_t at) {
+    gpi_list *to = at ? &arena->streams.all.list : &arena->buddy.any;
+    uint64_t from = at ? gpi_stream_marked(arena, s) + 1 : 0;
+    uint64_t last = at ? s->issued : gpi_stream_done(arena, s);
     gpi_run *run, *next;
     uint32_t bin;
     for (bin = gpi_buddy_next_bin(&s->list, 0); bin != GPI_NO_BIN;
          bin = gpi_buddy_next_bin(&s->list, bin + 1))
         for (run = s->list.heads[bin]; run; run = next) {
             next = run->next;
-            if (run->of.at > done) continue;
+            if (run->of.at < from || run->of.at > last) continue;
             gpi_buddy_unfile(&arena->buddy, run);
-            gpi_buddy_put(&arena->buddy, run, GPI_FREE, &arena->buddy.any, 0);
+            gpi_buddy_put(&arena->buddy, run, GPI_FREE, to, at);
         }
 }
 
@@ -2263,7 +2208,7 @@ static void gpi_stream_pass(gpupool_arena *arena, gpi_stream *s, uint64_t at) {
     gpi_stream *each = s ? s : arena->streams.all_streams;
     *passed = gpi_max(*passed, at);
     arena->streams.progress++;
-    for (; each; each = s ? NULL : each->next) gpi_stream_finish(arena, each);
+    for (; each; each = s ? NULL : each->next) gpi_stream_move(arena, each, 0);
 }
 
 /* Asks a stream's marks under way, the older one first, but for one that a thread records. */
@@ -2412,6 +2357,7 @@ static void gpi_stream_add_use(gpupool_arena *arena, gpi_run *run, gpi_stream *s
         run->of.uses = use;
     }
     use->at = gpi_max(use->at, at);
+    s->used_at = gpi_max(s->used_at, at);
 }
 
 /* Drops the uses that have passed, and those of `s` (or NULL). Returns whether none is left. */
@@ -2538,6 +2484,84 @@ static int gpi_stream_describe(const gpi_run *run, gpupool_block *block) {
     return is_live;
 }
 
+/* -- streams come -- */
+
+static void gpi_stream_link(gpupool_arena *arena, gpi_stream *s, uintptr_t key) {
+    gpi_stream **head = gpi_stream_bucket(arena, key);
+    if (!s->list.stream) { /* it is new */
+        s->list.stream = s;
+        s->next = arena->streams.all_streams;
+        arena->streams.all_streams = s;
+    }
+    GPI_PUBLISH(&s->chain, *head);
+    GPI_PUBLISH(head, s);
+}
+
+/* A struct for a new stream: that of a retired one of which nothing is left, and whose events are
+   of the same context; or a new one. O15: a block that is OUT names its stream's struct. */
+static gpi_stream *gpi_stream_new(gpupool_arena *arena, CUcontext context) {
+    gpi_stream **link = &arena->streams.retired, *s;
+    gpi_stream_poll(arena);
+    while ((s = *link) != NULL && (s->context != context || s->list.units || s->outs || s->users ||
+                                   s->issued > gpi_stream_done(arena, s)))
+        link = &s->chain;
+    if (s) GPI_PUBLISH(link, s->chain);
+    else s = (gpi_stream *)gpi_system_zeroed(sizeof *s);
+    if (s) s->context = context;
+    return s;
+}
+
+/* The streams that an arena has from the start. */
+static void gpi_stream_open(gpupool_arena *arena) {
+    gpi_streams *streams = &arena->streams;
+    streams->none.kind = GPI_NONE;
+    streams->all.kind = GPI_ALL;
+    streams->none.context = streams->all.context = arena->driver.context;
+    streams->none.key = gpi_stream_key(GPUPOOL_NO_STREAM);
+    streams->all.key = gpi_stream_key(GPI_ALL_STREAM);
+    gpi_stream_link(arena, &streams->none, streams->none.key);
+    gpi_stream_link(arena, &streams->all, streams->all.key);
+}
+
+static void gpi_stream_close(gpupool_arena *arena) {
+    gpi_stream *s, *next;
+    for (s = arena->streams.all_streams; s; s = next) {
+        next = s->next;
+        if (s->kind != GPI_ORDINARY) continue;
+        if (s->event) gpi_driver_drop(&arena->driver, &s->event);
+        if (s->older) gpi_driver_drop(&arena->driver, &s->older);
+        GPUPOOL_FREE(s);
+    }
+    arena->streams.all_streams = NULL;
+}
+
+/* Finds the stream of a call, or makes its struct. Under the arena's lock. Where that fails, *out
+   is ALL: in a broken arena or context frees succeed, behind all work. */
+static gpupool_result gpi_stream_get(gpupool_arena *arena, cudaStream_t stream, gpi_stream **out) {
+    uintptr_t key = gpi_stream_key(stream);
+    gpupool_result result;
+    CUcontext context;
+    gpi_stream *s = *out = gpi_stream_find(arena, key);
+    if (s) return GPUPOOL_OK;
+    *out = &arena->streams.all;
+    if (arena->broken) return GPUPOOL_OK;
+    result = gpi_stream_context(&arena->driver, stream, &context);
+    if (result != GPUPOOL_OK) return result;
+    /* the newest was an ordinary one: this is the second */
+    arena->streams.is_shared |= arena->streams.all_streams->kind == GPI_ORDINARY;
+    s = gpi_stream_new(arena, context);
+    if (!s) return gpi_system_no_memory();
+    *out = s;
+    s->passed = gpi_max(s->passed, arena->streams.passed);
+    s->thread = key & 1 ? (int)syscall(SYS_gettid) : 0;
+    GPI_SET(&s->id, gpi_stream_id(&arena->driver, stream));
+    gpi_stream_link(arena, s, key);
+    gpi_system_lock(&s->lock);
+    GPI_PUBLISH(&s->key, key);
+    gpi_system_unlock(&s->lock);
+    return GPUPOOL_OK;
+}
+
 /* -- streams end -- */
 
 /* Closes a stream's scope. The arena's lock is held. */
@@ -2549,13 +2573,31 @@ static void gpi_stream_close_scope(gpi_stream *s) {
     gpi_system_unlock(&s->lock);
 }
 
-/* The handle means this stream no more. What no mark covers passes by a wait for the device. */
+/* The handle means this stream no more. What it freed and no mark covers is ALL's now, as memory of
+   cudaFree is (O9). Uses and stitches of it keep the struct from serving again until they pass. */
 static void gpi_stream_retire(gpupool_arena *arena, gpi_stream *s) {
+    gpi_stream **link = gpi_stream_bucket(arena, s->key);
     gpi_stream_close_scope(s);
     gpi_stream_flush(arena, s, 0);
     gpi_system_lock(&s->lock);
     GPI_PUBLISH(&s->key, (uintptr_t)0);
     gpi_system_unlock(&s->lock);
+    while (*link != s) link = &(*link)->chain;
+    GPI_PUBLISH(link, s->chain);
+    GPI_PUBLISH(&s->chain, arena->streams.retired); /* who looks without the lock goes on there */
+    arena->streams.retired = s;
+    gpi_stream_forget_fresh(arena, s);
+    gpi_stream_move(arena, s, gpi_stream_issue(arena, &arena->streams.all));
+    if (!s->users) s->issued = gpi_max(gpi_max(s->passed, s->mark_at), s->used_at);
+}
+
+/* Retires the per-thread default streams of threads that have ended: O6, they leave no mark. */
+static void gpi_stream_retire_ended(gpupool_arena *arena) {
+    gpi_stream *s = arena->streams.all_streams;
+    for (; s; s = s->next)
+        if (s->key && s->thread && s->issued > gpi_stream_done(arena, s) &&
+            gpi_system_has_ended(s->thread))
+            gpi_stream_retire(arena, s);
 }
 
 /* A call names a stream. If the handle has come to mean another one, by CUDA's ids, the struct of
@@ -2994,7 +3036,7 @@ static void gpi_stitch_put(gpupool_arena *arena, gpi_stitch *stitch, gpi_stream 
         gpi_stream_put(arena, gpi_buddy_at(&arena->buddy, stitch->pieces[i].unit), s, at);
     stitch->body->state = GPI_IDLE;
     stitch->user = s->kind == GPI_NONE ? NULL : s;
-    stitch->user_at = at;
+    stitch->user_at = s->used_at = at;
     stitch->freed_at = ++arena->stitches.ticks;
     arena->stitches.idle_pieces += stitch->count;
 }
@@ -3244,8 +3286,9 @@ static gpupool_result gpi_stitch_make(gpi_ask *ask, uint64_t most, gpi_run **run
    Read first: gpi_ladder_climb, gpi_ladder_free, gpi_ladder_poll. */
 
 enum {
-    GPI_QUIET = 16,  /* frees for which marks that have not passed are not asked again */
-    GPI_SHORT = 1024 /* frees for which memory counts as short, and each is marked */
+    GPI_FREED_LEAST = 16 << 20, /* bytes of cudaFree's that a request waits for */
+    GPI_QUIET = 16,             /* frees for which marks that have not passed are not asked again */
+    GPI_SHORT = 1024            /* frees for which memory counts as short, and each is marked */
 };
 
 /* -- a freed block finds its place -- */
@@ -3253,6 +3296,10 @@ enum {
 /* The block is TAKEN, in no index, and has no use any more but by the stream that frees it. For
    sources without a pool the lock opens: cuMemFree waits for the device itself. */
 static void gpi_ladder_put(gpupool_arena *arena, gpi_run *run, gpi_stream *s, uint64_t at) {
+    if (!s->key && s->kind == GPI_ORDINARY && at > gpi_stream_marked(arena, s)) { /* it has ended */
+        s = &arena->streams.all;
+        at = gpi_stream_issue(arena, s);
+    }
     if (run->stitch) gpi_stitch_put(arena, run->stitch, s, at);
     else if (arena->chunks.source->flags & GPI_ALONE && s->kind != GPI_GRAPH) {
         run = gpi_buddy_put(&arena->buddy, run, GPI_FREE, &arena->buddy.any, 0);
@@ -3398,10 +3445,13 @@ static gpi_run *gpi_ladder_take_chunk(gpi_ask *ask) {
     uint64_t i;
     for (i = 0; i < chunks->count; i++) {
         const gpi_chunk *chunk = chunks->all[i];
-        if (chunk->units == ask->units && gpi_chunk_is_idle(ask->arena, chunk) &&
-            (uintptr_t)chunk->memory % ask->alignment == 0)
-            return gpi_buddy_take(buddy, gpi_buddy_at(buddy, chunk->unit), chunk->unit,
-                                  chunk->units);
+        gpi_run *run = gpi_buddy_at(buddy, chunk->unit);
+        if (chunk->units != ask->units || !gpi_ask_can_use(ask, run) ||
+            run->unit + run->units < chunk->unit + chunk->units ||
+            (uintptr_t)chunk->memory % ask->alignment)
+            continue;
+        gpi_stream_note_taken(ask->arena, run, ask->takes_own ? ask->owner : NULL);
+        return gpi_buddy_take(buddy, run, chunk->unit, chunk->units);
     }
     return NULL;
 }
@@ -3486,14 +3536,20 @@ static void gpi_ladder_note_unmarked(const gpi_ask *ask) {
             gpi_stream_want_marks(arena);
 }
 
-/* A stitch within the budget, or growth. *run stays NULL after OK: memory was added. */
+/* A stitch within the budget, or growth. *run stays NULL after OK: memory was added. A chunk of one
+   block takes the place of idle ones, since chunks of sizes that never come again would stay. */
 static gpupool_result gpi_ladder_extend(gpi_ask *ask, gpi_run **run) {
-    uint64_t most = ask->can_stitch ? gpi_stitch_affords(ask->arena) : 0;
+    gpupool_arena *arena = ask->arena;
+    uint64_t most = ask->can_stitch ? gpi_stitch_affords(arena) : 0;
     gpupool_result result = GPUPOOL_E_OUT_OF_MEMORY;
     gpi_ladder_note_unmarked(ask);
     if (most >= 2) result = gpi_stitch_make(ask, most, run);
     if (result != GPUPOOL_E_OUT_OF_MEMORY) return result;
-    return gpi_chunk_grow(ask, ask->need);
+    result = GPUPOOL_OK;
+    if (ask->is_own_chunk && !(ask->request->flags & GPUPOOL_NO_WAIT))
+        result =
+            gpi_ladder_trim(arena, gpi_less(arena->chunks.reserved.now, ask->units * GPI_UNIT));
+    return result == GPUPOOL_OK ? gpi_chunk_grow(ask, ask->need) : result;
 }
 
 /* The host waits: for work, or for memory that another thread is giving back (O10). */
@@ -3528,14 +3584,17 @@ static gpupool_result gpi_ladder_squeeze(gpi_ask *ask, uint64_t began, gpi_run *
     return result == GPUPOOL_E_OUT_OF_MEMORY ? gpi_ladder_wait_for(ask, began) : result;
 }
 
-/* O9: cudaFree's memory passes by a wait for the device. A request waits once for 1/16 of what is
-   reserved, or as much as it needs if that must be finished memory, before it maps: never worse
-   than CUDA's own cudaFree, which waits each time. */
+/* O9: ALL's memory passes by a wait for the device: cudaFree's, and what streams left that ended
+   untold. A request waits once for 1/16 of what is reserved and 16 MiB, or for as much as it needs
+   if that must be finished memory, before it maps: never worse than CUDA's own cudaFree, which
+   waits each time. */
 static int gpi_ladder_wants_freed(const gpi_ask *ask) {
     gpupool_arena *arena = ask->arena;
-    uint64_t units = arena->streams.all.list.units;
+    uint64_t units;
+    gpi_stream_retire_ended(arena);
+    units = arena->streams.all.list.units;
     if (!units || ask->owner->kind == GPI_GRAPH || ask->request->flags & GPUPOOL_NO_WAIT) return 0;
-    return units >= arena->chunks.reserved.now / 16 / GPI_UNIT ||
+    return units >= gpi_max(arena->chunks.reserved.now / 16, GPI_FREED_LEAST) / GPI_UNIT ||
            (ask->owner->kind == GPI_NONE && units >= ask->units);
 }
 
@@ -4079,7 +4138,7 @@ static void gpi_alloc_ask(gpi_ask *ask, gpupool_arena *arena, const gpupool_requ
     ask->can_stitch = flags & GPI_MAPS && !ask->is_own_chunk;
     ask->takes_own = ask->owner->kind == GPI_GRAPH ||
                      (ask->owner->kind == GPI_ORDINARY && !(flags & GPI_HOST)); /* O5 */
-    if (!ask->takes_own) arena->streams.is_shared = 1;
+    if (!ask->takes_own || ask->is_own_chunk) arena->streams.is_shared = 1;
 }
 
 /* A run in hand becomes a live block. */
@@ -4122,20 +4181,24 @@ static int gpi_alloc_tell(gpi_ask *ask, const gpupool_verdict *verdict) {
     return again;
 }
 
+enum { GPI_TRIES_FITTING = 16 }; /* a driver may refuse what it says is free: not for ever */
+
 /* Climbs again with what host functions have freed while the ladder waited, with what siblings have
-   given back, and once with what the program has freed. */
+   given back, and once with what the program has freed; and where the request fits by now: while
+   the ladder waited, other threads took what had been freed, and freed as much again. */
 static gpupool_result gpi_alloc_climb(gpi_ask *ask, gpi_run **run) {
     gpupool_arena *arena = ask->arena;
     gpi_failure before; /* steps that fail are no failure of the call */
     gpupool_verdict verdict;
     gpupool_result result;
-    int is_told = 0;
+    int is_told = 0, tries = GPI_TRIES_FITTING;
     gpi_failure_copy(&before, &gpi_thread.last);
     while ((result = gpi_ladder_climb(ask, run)) == GPUPOOL_E_OUT_OF_MEMORY) {
         if (GPI_LOOK(&arena->mail)) {
             gpi_alloc_empty_mail(arena);
         } else if (!gpi_sibling_helps(ask)) {
             gpi_verdict_make(ask, &verdict);
+            if (ask->need * GPI_UNIT <= verdict.largest && tries--) continue;
             if (is_told++ || !gpi_alloc_tell(ask, &verdict)) break;
         }
     }
@@ -4781,7 +4844,7 @@ GPUPOOL_API gpupool_result gpupool_arena_destroy(gpupool_arena *arena) {
 GPUPOOL_API gpupool_result gpupool_retire_stream(cudaStream_t stream) {
     gpupool_arena *arena = NULL;
     gpi_stream *s;
-    if (gpi_driver_is_special(stream))
+    if (gpi_driver_is_special(stream) && stream != cudaStreamPerThread)
         return gpi_system_fail(GPUPOOL_E_ARGUMENT, "stream: a default stream does not end");
     if (gpi_system_is_forked()) return gpi_alloc_enter(NULL); /* the process's lock may be held */
     while ((arena = gpi_life_visit(arena)) != NULL) {

@@ -173,7 +173,9 @@ static void not_cached(void) {
         uncache();
         upload_parts();
     }
-    CHECK(!may || atomic_load(&disk.direct) > 0); /* a lock of another process may forbid one */
+    /* not in each round: the question whether a page is cached starts a read-ahead, which has ended
+       before the answer in one of forty, and then all of so small a file is there */
+    CHECK(!may || atomic_load(&disk.direct) > 0);
     close_all();
 }
 

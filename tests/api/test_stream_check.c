@@ -73,6 +73,21 @@ static void it_passes_by_a_wait(void) {
     end();
 }
 
+/* Nor does it pile up in an arena without a limit, whose requests could always grow. */
+static void a_stream_for_each_task(void) {
+    begin(0);
+    for (int i = 0; i < 1000; i++) {
+        void *block = gpupool_alloc(arena, MIB, stream);
+        CHECK(block);
+        kit_write(block, MIB, stream, i & 255);
+        kit_free(arena, block, stream);
+        exchange();
+    }
+    CHECK(kit_stats(arena).reserved.peak <= 48 * MIB);
+    CHECK(kit_stats(arena).host_waits <= 1000 / 10); /* many share one */
+    end();
+}
+
 /* A block of the old stream's is freed on the new one, which has waited for it. */
 static void blocks_live_on(void) {
     void *small, *large, *next;
@@ -198,6 +213,7 @@ static void no_answer(void) {
 int main(void) {
     KIT_TEST(what_the_old_one_freed);
     KIT_TEST(it_passes_by_a_wait);
+    KIT_TEST(a_stream_for_each_task);
     KIT_TEST(blocks_live_on);
     KIT_TEST(a_use_is_the_old_ones);
     KIT_TEST(captures_go_on);

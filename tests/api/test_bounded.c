@@ -1,0 +1,166 @@
+// build: tsan -fsanitize=thread
+// build: asan -fsanitize=address,undefined
+/* Programs that go on for ever hold no more after many rounds than after a few: blocks with chunks of
+   their own, threads and streams that come and go, and threads that share a limit. */
+#define _GNU_SOURCE
+#include "gpupool.h"
+#include "kit.h"
+
+#include <pthread.h>
+
+#define A kit_stream[0]
+#define ROUNDS 2000
+
+static gpupool_arena *arena;
+
+static void own_chunk(size_t bytes) {
+    void *block = kit_alloc_as(arena, bytes, 0, A, GPUPOOL_OWN_CHUNK);
+    CHECK(block);
+    kit_write(block, bytes, A, 1);
+    kit_free(arena, block, A);
+}
+
+/* On one stream the order of the stream is enough: no wait, and no second chunk. */
+static void own_chunk_of_one_size(void) {
+    arena = kit_open(0);
+    for (int i = 0; i < ROUNDS / 8; i++) own_chunk(4 * MIB);
+    CHECK_EQ(kit_stats(arena).reserved.peak, 4 * MIB);
+    CHECK_EQ(kit_stats(arena).host_waits, 0);
+    kit_close(arena);
+}
+
+/* Chunks of other sizes make room. */
+static void own_chunks_of_all_sizes(void) {
+    gpupool_source source = GPUPOOL_SOURCE_MAPPED;
+    for (; source <= GPUPOOL_SOURCE_PINNED; source++) {
+        gpupool_arena_config config = kit_config(source, 0);
+        check_case("source %d", (int)source);
+        arena = kit_create(&config);
+        for (int i = 0; i < ROUNDS / 8; i++) {
+            own_chunk(MIB + (size_t)(i * 7919 % 4001) * KIB);
+            if (i % 8 == 7) CHECK_EQ(cudaStreamSynchronize(A), cudaSuccess);
+        }
+        CHECK(kit_stats(arena).reserved.peak <= 64 * MIB);
+        kit_close(arena);
+    }
+}
+
+/* A thread frees in its own default stream, and ends: nobody can record a mark there any more. */
+static void *task(void *user) {
+    void *block = gpupool_alloc(arena, 3 * MIB, cudaStreamPerThread);
+    (void)user;
+    CHECK(block);
+    kit_write(block, 3 * MIB, cudaStreamPerThread, 1);
+    kit_free(arena, block, cudaStreamPerThread);
+    return NULL;
+}
+
+static void threads_that_end(void) {
+    arena = kit_open(0);
+    for (int i = 0; i < ROUNDS / 4; i++) {
+        pthread_t thread;
+        CHECK_EQ(pthread_create(&thread, NULL, task, NULL), 0);
+        CHECK_EQ(pthread_join(thread, NULL), 0);
+    }
+    CHECK(kit_stats(arena).reserved.peak <= 48 * MIB);
+    CHECK(kit_stats(arena).host_waits < ROUNDS / 4 / 4); /* several share one */
+    kit_close(arena);
+}
+
+/* A thread that ends in order says so, and then nobody waits. */
+static void *orderly_task(void *user) {
+    task(user);
+    CHECK_RESULT(gpupool_retire_stream(cudaStreamPerThread), GPUPOOL_OK);
+    return NULL;
+}
+
+static void threads_that_retire_their_stream(void) {
+    arena = kit_open(0);
+    for (int i = 0; i < ROUNDS / 4; i++) {
+        pthread_t thread;
+        CHECK_EQ(pthread_create(&thread, NULL, orderly_task, NULL), 0);
+        CHECK_EQ(pthread_join(thread, NULL), 0);
+    }
+    CHECK(kit_stats(arena).reserved.peak <= 16 * MIB);
+    CHECK_EQ(kit_stats(arena).host_waits, 0);
+    kit_close(arena);
+}
+
+/* Streams that come and go use one block that stays: each leaves a use, but no event. */
+static void streams_that_come_and_go(void) {
+    void *block;
+    long events = 0;
+    arena = kit_open(0);
+    block = gpupool_alloc(arena, MIB, A);
+    kit_write(block, MIB, A, 1);
+    CHECK_EQ(cudaStreamSynchronize(A), cudaSuccess);
+    for (int i = 0; i < ROUNDS; i++) {
+        cudaStream_t stream;
+        CHECK_EQ(cudaStreamCreateWithFlags(&stream, cudaStreamNonBlocking), cudaSuccess);
+        kit_verify(block, MIB, stream, 1);
+        CHECK_RESULT(gpupool_record_stream(arena, block, stream), GPUPOOL_OK);
+        CHECK_RESULT(gpupool_retire_stream(stream), GPUPOOL_OK);
+        CHECK_EQ(cudaStreamDestroy(stream), cudaSuccess);
+#if CHECK_FAKE
+        if (i == ROUNDS / 10) events = fake_live_objects();
+#endif
+    }
+#if CHECK_FAKE
+    CHECK(fake_live_objects() <= events);
+#endif
+    (void)events;
+    kit_free(arena, block, A);
+    kit_close(arena);
+}
+
+/* Threads with streams of their own share a limit that has room for what all of them hold: a
+   request may wait, but fails for no memory that another thread has just freed. */
+#define THREADS 4
+#define HELD 2
+static cudaStream_t streams[THREADS];
+
+static void *share(void *user) {
+    cudaStream_t stream = *(cudaStream_t *)user;
+    void *held[HELD] = {NULL};
+    unsigned seed = (unsigned)((cudaStream_t *)user - streams) + 1;
+    for (int i = 0; i < ROUNDS / 2; i++) {
+        size_t bytes = KIB << (rand_r(&seed) % 13);
+        int at = i % HELD;
+        if (held[at]) kit_free(arena, held[at], stream);
+        held[at] = gpupool_alloc(arena, bytes, stream);
+        if (!held[at]) check_fail(__FILE__, __LINE__, "%s", gpupool_last_error());
+        kit_write(held[at], bytes, stream, i & 255);
+    }
+    for (int i = 0; i < HELD; i++) kit_free(arena, held[i], stream);
+    return NULL;
+}
+
+static void threads_share_a_limit(void) {
+    pthread_t thread[THREADS];
+#if CHECK_FAKE
+    fake_mode(FAKE_THREADED);
+#endif
+    arena = kit_open(2 * THREADS * HELD * 4 * MIB);
+    for (int i = 0; i < THREADS; i++) {
+        CHECK_EQ(cudaStreamCreateWithFlags(&streams[i], cudaStreamNonBlocking), cudaSuccess);
+        CHECK_EQ(pthread_create(&thread[i], NULL, share, &streams[i]), 0);
+    }
+    for (int i = 0; i < THREADS; i++) {
+        CHECK_EQ(pthread_join(thread[i], NULL), 0);
+        CHECK_EQ(cudaStreamSynchronize(streams[i]), cudaSuccess);
+        CHECK_RESULT(gpupool_retire_stream(streams[i]), GPUPOOL_OK);
+        CHECK_EQ(cudaStreamDestroy(streams[i]), cudaSuccess);
+    }
+    CHECK_EQ(kit_stats(arena).failures, 0);
+    kit_close(arena);
+}
+
+int main(void) {
+    KIT_TEST(own_chunk_of_one_size);
+    KIT_TEST(own_chunks_of_all_sizes);
+    KIT_TEST(threads_that_end);
+    KIT_TEST(threads_that_retire_their_stream);
+    KIT_TEST(streams_that_come_and_go);
+    KIT_TEST(threads_share_a_limit);
+    return check_finish();
+}
