@@ -1,7 +1,7 @@
 // build: tsan -fsanitize=thread
 // build: asan -fsanitize=address,undefined
-/* Programs that go on for ever hold no more after many rounds than after a few: blocks with chunks of
-   their own, threads and streams that come and go, and threads that share a limit. */
+/* Programs that go on for ever hold no more after many rounds than after a few: blocks with chunks
+   of their own, threads and streams that come and go, and threads that share a limit. */
 #define _GNU_SOURCE
 #include "gpupool.h"
 #include "kit.h"
