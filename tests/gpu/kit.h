@@ -5,15 +5,7 @@
 #define GPU_KIT_H
 
 #define GPUPOOL_IMPLEMENTATION
-#include "../next/gpupool.h"
-#define KIT_TRIM(pool, keep) gpupool_trim(pool, keep)
-#define KIT_FINISHED(stream) GPUPOOL_NO_STREAM /* for frees behind a wait */
-#define KIT_STITCHES(stats) ((word)(stats).stitched), ((word)(stats).reused) /* made, reused */
-#define KIT_STREAM_WAITS(stats) ((word)(stats).stream_waits)
-#define KIT_HOST_WAITS(stats) ((word)(stats).host_waits)
-typedef void kit_unmapped; /* what on_unmap returns */
-#define KIT_UNMAPPED
-
+#include "gpupool.h"
 #include <cstdlib>
 #include <cstring>
 #include <vector>
@@ -159,9 +151,9 @@ static inline kit_arena kit_lay(gpupool_arena *pool, size_t free_chunks) {
         CHECK(block);
         (i % 2 ? freed : a.kept).push_back(block);
     }
-    for (void *block : freed) POOL(gpupool_free(pool, block, KIT_FINISHED(a.stream)));
+    for (void *block : freed) POOL(gpupool_free(pool, block, GPUPOOL_NO_STREAM));
     CUDA(cudaStreamSynchronize(a.stream));
-    POOL(KIT_TRIM(pool, SIZE_MAX)); /* gives nothing back: what is free is anybody's */
+    POOL(gpupool_trim(pool, SIZE_MAX)); /* gives nothing back: what is free is anybody's */
     gpupool_stats stats = kit_stats(pool);
     CHECK(stats.reserved.now == 2 * free_chunks * KIT_CHUNK && stats.pending.now == 0);
     return a;
@@ -192,64 +184,6 @@ static inline void *kit_stitched(gpupool_arena *pool, size_t bytes, cudaStream_t
     gpupool_stats after = kit_stats(pool);
     CHECK(after.stitched + after.reused == before.stitched + before.reused + 1);
     return block;
-}
-
-/* ---- memory that changes hands: a holder has all that is free of an arena, as one stitched block
-   or as blocks at home. The kernel of each holder verifies that every word is as the holder before
-   left it, whatever address that wrote it at, and then writes its own. ---- */
-
-enum { KIT_PIECES = 8 };
-
-struct kit_holding { /* of one holder */
-    word count;
-    word *at[KIT_PIECES];
-    word words[KIT_PIECES];
-};
-
-static __device__ word kit_sum; /* of the places that the words had with the holders before */
-
-/* A word is the number of the holder that wrote it, in the upper half, and its place there. */
-static __device__ void kit_take_over(const kit_holding &mine, word before, word me) {
-    word bad = 0, sum = 0, place = 0;
-    for (word piece = 0; piece < mine.count; piece++) {
-        for (word i = blockIdx.x * (word)blockDim.x + threadIdx.x; i < mine.words[piece];
-             i += (word)gridDim.x * blockDim.x) {
-            word found = mine.at[piece][i];
-            bad += found >> 32 != before;
-            sum += found & 0xffffffffu;
-            mine.at[piece][i] = me << 32 | (place + i);
-        }
-        place += mine.words[piece];
-    }
-    if (bad) atomicAdd(&kit_wrong, bad);
-    atomicAdd(&kit_sum, sum);
-}
-
-/* Sizes that make all that is free, in this order; those above KIT_CHUNK have to be stitched. */
-static inline kit_holding kit_hold(gpupool_arena *pool, const std::vector<size_t> &sizes,
-                                   cudaStream_t stream) {
-    kit_holding mine = {};
-    for (size_t bytes : sizes) {
-        mine.at[mine.count] = (word *)(bytes > KIT_CHUNK ? kit_stitched(pool, bytes, stream)
-                                                         : gpupool_alloc(pool, bytes, stream));
-        CHECK(mine.at[mine.count]);
-        mine.words[mine.count++] = bytes / sizeof(word);
-    }
-    return mine;
-}
-
-static inline void kit_let_go(gpupool_arena *pool, const kit_holding &mine, cudaStream_t stream) {
-    for (word piece = 0; piece < mine.count; piece++)
-        POOL(gpupool_free(pool, mine.at[piece], stream));
-}
-
-/* The sum of all places that was found on the current device since this was asked last. */
-static inline word kit_places() {
-    word found = 0, none = 0;
-    CUDA(cudaDeviceSynchronize());
-    CUDA(cudaMemcpyFromSymbol(&found, kit_sum, sizeof found));
-    CUDA(cudaMemcpyToSymbol(kit_sum, &none, sizeof none));
-    return found;
 }
 
 #endif

@@ -18,17 +18,6 @@ static size_t bytes_of(int round) { return (size_t)(round % 7 + 1) * 3 * MIB; }
 /* The same kernels' mark says which round wrote, and which side. */
 static word mark_of(int round, int side) { return ((word)round << 1 | (word)side) << 32; }
 
-/* ---- what differs between the editions: in the third one an export is the caller's descriptor,
-   and nothing counts it ---- */
-
-#define OWN_CHUNK GPUPOOL_OWN_CHUNK
-#define END_EXPORT(arena, block, exported) CHECK(close((exported).descriptor) == 0)
-#define FREE_WHILE_EXPORTED(arena, block, stream) ((void)0) /* the program's duty */
-#define EXPORTED_AS(bytes, descriptor) {bytes, descriptor}
-#define IS_NO_DESCRIPTOR GPUPOOL_E_CUDA
-#define PRINT_CHUNKS(stats) \
-    printf("%d rounds; chunks in the end: %llu\n", ROUNDS, (word)(stats).chunks)
-
 /* ---- CUDA's own calls, which nothing here links ---- */
 
 static void *driver_call(const char *name) {
@@ -90,7 +79,7 @@ static void *exportable(gpupool_arena *arena, size_t bytes, cudaStream_t stream)
     gpupool_request request = {};
     request.bytes = bytes;
     request.stream = stream;
-    request.flags = OWN_CHUNK;
+    request.flags = GPUPOOL_OWN_CHUNK;
     void *block = gpupool_alloc_request(arena, &request);
     if (!block) kit_fail(__FILE__, __LINE__, "a block for export", gpupool_last_error());
     return block;
@@ -139,15 +128,14 @@ static void a_thousand_rounds() {
         CHECK(share_send(importer_socket, &exported));
         CHECK(share_hear(importer_socket) == 'd');
         kit_verify(block, bytes, mark_of(round, 1), stream);
-        FREE_WHILE_EXPORTED(arena, block, stream);
-        END_EXPORT(arena, block, exported);
+            CHECK(close(exported.descriptor) == 0);
         POOL(gpupool_free(arena, block, stream));
     }
     CHECK(kit_wrong_words() == 0);
     CHECK(descriptors() <= before);
     close(importer_socket);
     CHECK(share_end_of(importer) == 0);
-    PRINT_CHUNKS(kit_stats(arena));
+    printf("%d rounds; chunks in the end: %llu\n", ROUNDS, (word)kit_stats(arena).chunks);
     close_arena(arena);
     CUDA(cudaStreamDestroy(stream));
 }
@@ -274,10 +262,10 @@ static void what_cuda_says() {
                               CU_MEM_HANDLE_TYPE_POSIX_FILE_DESCRIPTOR);
         printf("cuMemImportFromShareableHandle of descriptor %d: %s\n", descriptor, name_of(error));
         CHECK(error != CUDA_SUCCESS);
-        gpupool_exported exported = EXPORTED_AS(4 * MIB, descriptor);
+        gpupool_exported exported = {4 * MIB, descriptor};
         gpupool_imported none;
         gpupool_result result = gpupool_import(0, &exported, &none);
-        CHECK(result == (descriptor < 0 ? IS_NO_DESCRIPTOR : GPUPOOL_E_CUDA) && !none.memory);
+        CHECK(result == GPUPOOL_E_CUDA && !none.memory);
     }
     close(ends[0]);
     close(ends[1]);
@@ -306,7 +294,7 @@ static void other_sizes() {
         CHECK(bytes <= 8 * MIB || result == GPUPOOL_E_CUDA);
         if (result == GPUPOOL_OK) POOL(gpupool_import_close(&imported));
     }
-    END_EXPORT(arena, block, exported);
+    CHECK(close(exported.descriptor) == 0);
     POOL(gpupool_free(arena, block, 0));
     close_arena(arena);
 }

@@ -32,18 +32,6 @@ static gpupool_ring *ring;
 static cudaStream_t streams[STREAMS];
 static std::mt19937_64 rng;
 
-/* ---- what differs between the editions: the third one sleeps by arena, always through a ring
-   of its
-   own ---- */
-
-#define SLEEP(pool, content, by) ((void)(by), gpupool_sleep(pool, content))
-#define WAKE(pool, by) ((void)(by), gpupool_wake(pool))
-#define FIGURE(counter) ((counter))
-#define LIVE(stats) ((stats).allocated.now)
-#define ASLEEP(stats) ((stats).asleep)
-#define BACKUP(stats) ((size_t)0)
-#define IS_STITCHED(stats) ((stats).stitches > 4) /* more than the graphs' */
-
 static size_t below(size_t bound) { return (size_t)(rng() % bound); }
 
 /* ---- what is in use ---- */
@@ -61,7 +49,7 @@ static double in_mib(size_t more, size_t than) { /* the difference, which may be
 static size_t pinned_bytes() { /* by the ring: how much depends on how busy the machine is */
     gpupool_ring_stats stats = {};
     POOL(gpupool_ring_get_stats(ring, &stats));
-    return (size_t)FIGURE(stats.pinned);
+    return (size_t)stats.pinned;
 }
 
 /* Of this process, without what malloc keeps for later and what the ring has pinned. */
@@ -91,12 +79,11 @@ static int on_map(const gpupool_mapping *mapping, void *) {
     return 0;
 }
 
-static kit_unmapped on_unmap(const gpupool_mapping *mapping, void *) {
+static void on_unmap(const gpupool_mapping *mapping, void *) {
     auto found = known.find((char *)mapping->memory);
     CHECK(found != known.end() && found->second == mapping->bytes);
     if (found != known.end()) known.erase(found);
     gone++;
-    return KIT_UNMAPPED;
 }
 
 static int is_known(char *block, size_t bytes) { /* by one mapping, or several side by side */
@@ -110,29 +97,17 @@ static int is_known(char *block, size_t bytes) { /* by one mapping, or several s
     return 1;
 }
 
-/* ---- sleep: the only places where a program's calls for it are made. All blocks of the arena go
-   and come together. ---- */
+/* ---- sleep: all blocks of the arena go and come together ---- */
 
 struct way {
     const char *words;
     gpupool_content content;
-    bool by_ring;
     size_t most_bytes; /* of live blocks: what is kept is copied, which takes long */
 };
 
-static const way ways[] = {{"KEEP, ring", GPUPOOL_KEEP, true, 704 * MIB},
-                           {"DISCARD", GPUPOOL_DISCARD, false, SIZE_MAX},
-                           {"KEEP", GPUPOOL_KEEP, false, 288 * MIB},
-                           {"DISCARD, ring", GPUPOOL_DISCARD, true, SIZE_MAX}};
+static const way ways[] = {{"KEEP", GPUPOOL_KEEP, 704 * MIB},
+                           {"DISCARD", GPUPOOL_DISCARD, SIZE_MAX}};
 enum { WAYS = sizeof ways / sizeof *ways };
-
-static gpupool_result fall_asleep(const way &how) {
-    return SLEEP(pool, how.content, how.by_ring ? ring : nullptr);
-}
-
-static gpupool_result wake(const way &how) {
-    return WAKE(pool, how.by_ring ? ring : nullptr);
-}
 
 /* ---- blocks ---- */
 
@@ -197,7 +172,7 @@ static void work() {
     }
 }
 
-static size_t live_bytes() { return (size_t)LIVE(kit_stats(pool)); }
+static size_t live_bytes() { return (size_t)kit_stats(pool).allocated.now; }
 
 static void drop_down_to(size_t bytes) {
     for (block &b : blocks)
@@ -315,29 +290,27 @@ static void refuses_while_asleep() {
         CHECK(!get(bytes, streams[below(STREAMS)]));
         CHECK(gpupool_last_result() == GPUPOOL_E_ASLEEP);
     }
-    CHECK(KIT_TRIM(pool, 0) == GPUPOOL_E_ASLEEP);
-    CHECK(SLEEP(pool, GPUPOOL_KEEP, ring) == GPUPOOL_E_ASLEEP);
+    CHECK(gpupool_trim(pool, 0) == GPUPOOL_E_ASLEEP);
+    CHECK(gpupool_sleep(pool, GPUPOOL_KEEP) == GPUPOOL_E_ASLEEP);
 }
 
-static void is_asleep(const way &how, const gpupool_stats &before) {
+static void is_asleep(const gpupool_stats &before) {
     gpupool_stats stats = kit_stats(pool);
     size_t now = free_bytes();
-    CHECK(stats.reserved.now == 0 && FIGURE(stats.blocks) == FIGURE(before.blocks));
-    CHECK(ASLEEP(stats) >= LIVE(before) && ASLEEP(stats) <= before.reserved.now);
-    if (how.content == GPUPOOL_DISCARD) CHECK(BACKUP(stats) == 0);
-    else CHECK(BACKUP(stats) >= LIVE(before));
+    CHECK(stats.reserved.now == 0 && stats.blocks == before.blocks);
+    CHECK(stats.asleep >= before.allocated.now && stats.asleep <= before.reserved.now);
     CHECK(known.empty() && told == gone);
     CHECK(now + graph_bytes + NOISE_MIB * MIB >= at_first);
     at_least = std::min(at_least, now);
-    stitched_asleep += IS_STITCHED(stats);
+    stitched_asleep += stats.stitches > 4; /* more than the graphs' */
     refuses_while_asleep();
 }
 
 static void is_awake(const gpupool_stats &before, bool is_same) {
     gpupool_stats stats = kit_stats(pool);
-    CHECK(ASLEEP(stats) == 0 && BACKUP(stats) == 0);
+    CHECK(stats.asleep == 0);
     CHECK(stats.reserved.now <= before.reserved.now);
-    CHECK(stats.reserved.now >= LIVE(stats));
+    CHECK(stats.reserved.now >= stats.allocated.now);
     if (is_same) CHECK(stats.reserved.now == before.reserved.now);
     for (const block &b : blocks)
         if (b.at) CHECK(is_known((char *)b.at, b.bytes));
@@ -349,7 +322,7 @@ static void is_awake(const gpupool_stats &before, bool is_same) {
    reserved is the same. */
 static void leave_no_chunk_idle() {
     CUDA(cudaDeviceSynchronize());
-    POOL(KIT_TRIM(pool, 0));
+    POOL(gpupool_trim(pool, 0));
     same_cycles++;
 }
 
@@ -367,10 +340,10 @@ static void cycle(long i) {
     else if (below(2)) kit_linger(streams[below(STREAMS)], 1000000); /* sleep waits for it */
     gpupool_stats before = kit_stats(pool);
     double start = now_ms();
-    POOL(fall_asleep(how));
+    POOL(gpupool_sleep(pool, how.content));
     asleep_ms[i % WAYS] += now_ms() - start;
     if (kit_bad) return;
-    is_asleep(how, before);
+    is_asleep(before);
     size_t free_now = free_bytes();
     for (block &b : blocks)
         if (!is_same && b.at && below(5) == 0) {
@@ -378,7 +351,7 @@ static void cycle(long i) {
             freed_asleep++;
         }
     start = now_ms();
-    POOL(wake(how));
+    POOL(gpupool_wake(pool));
     awake_ms[i % WAYS] += now_ms() - start;
     if (kit_bad) return;
     is_awake(before, is_same);
@@ -481,7 +454,7 @@ static void soak() {
     gpupool_stats stats = kit_stats(pool);
     printf("%ld cycles, %llu stamps; %llu stitches, %llu times reused; asleep with stitched blocks "
            "%ld times; %ld blocks freed while asleep; %llu refused for lack of memory\n", cycles,
-           marks, KIT_STITCHES(stats), stitched_asleep, freed_asleep, refused);
+           marks, (word)stats.stitched, (word)stats.reused, stitched_asleep, freed_asleep, refused);
     printf("device memory in use while asleep, beyond what was before the arena and the graphs, at "
            "worst: %.2f MiB; bar 0 (noise: %d MiB)\n", in_mib(at_first, at_least + graph_bytes),
            NOISE_MIB);
@@ -514,15 +487,15 @@ static std::vector<void *> fill_device() {
     return taken;
 }
 
-static void expect_no_waking(const way &how, const gpupool_stats &asleep) {
+static void expect_no_waking(const gpupool_stats &asleep) {
     size_t free_before = free_bytes();
-    CHECK(wake(how) == GPUPOOL_E_OUT_OF_MEMORY);
+    CHECK(gpupool_wake(pool) == GPUPOOL_E_OUT_OF_MEMORY);
     for (const char *words : {"others", "hold the rest"})
         CHECK(strstr(gpupool_last_error(), words));
     printf("%s\n", gpupool_last_error());
     gpupool_stats stats = kit_stats(pool);
-    CHECK(ASLEEP(stats) == ASLEEP(asleep) && stats.reserved.now == 0);
-    CHECK(BACKUP(stats) == BACKUP(asleep) && FIGURE(stats.blocks) == FIGURE(asleep.blocks));
+    CHECK(stats.asleep == asleep.asleep && stats.reserved.now == 0);
+    CHECK(stats.blocks == asleep.blocks);
     CHECK(free_bytes() + NOISE_MIB * MIB >= free_before);
     refuses_while_asleep();
     POOL(gpupool_check(pool));
@@ -539,22 +512,22 @@ static void waking_beside_others() {
             CHECK(b.at);
             if (b.at) stamp(b);
         }
-        POOL(fall_asleep(how));
+        POOL(gpupool_sleep(pool, how.content));
         if (kit_bad) return;
         gpupool_stats asleep = kit_stats(pool);
         std::vector<void *> taken = fill_device();
-        expect_no_waking(how, asleep); /* nothing is free */
+        expect_no_waking(asleep); /* nothing is free */
         void *own = nullptr;
-        while (free_bytes() < ASLEEP(asleep) / 2 && !taken.empty()) {
+        while (free_bytes() < asleep.asleep / 2 && !taken.empty()) {
             CUDA(cudaFree(taken.back())); /* the smallest first */
             taken.pop_back();
         }
-        CHECK(free_bytes() < ASLEEP(asleep));
-        expect_no_waking(how, asleep); /* not enough is */
+        CHECK(free_bytes() < asleep.asleep);
+        expect_no_waking(asleep); /* not enough is */
         CHECK(cudaMalloc(&own, 2 * MIB) == cudaSuccess); /* what a failed waking took is back */
         CUDA(cudaFree(own));
         for (void *memory : taken) CUDA(cudaFree(memory));
-        POOL(wake(how));
+        POOL(gpupool_wake(pool));
         for (block &b : blocks) {
             if (how.content == GPUPOOL_DISCARD) stamp(b);
             drop(b);

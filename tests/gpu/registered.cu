@@ -51,15 +51,14 @@ static int on_map(const gpupool_mapping *mapping, void *user) {
     return 0;
 }
 
-static kit_unmapped on_unmap(const gpupool_mapping *mapping, void *user) {
+static void on_unmap(const gpupool_mapping *mapping, void *user) {
     rank &r = *(rank *)user;
     auto found = r.known.find((char *)mapping->memory);
     CHECK(found != r.known.end());
-    if (found == r.known.end()) return KIT_UNMAPPED;
+    if (found == r.known.end()) return;
     NCCL(ncclCommDeregister(r.comm, found->second.nccl));
     r.known.erase(found);
     r.gone++;
-    return KIT_UNMAPPED;
 }
 
 static void no_registration_is_stale(rank &r) {

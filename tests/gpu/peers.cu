@@ -91,21 +91,79 @@ static void copies_from_stitch_to_stitch() {
         }
 }
 
+/* ---- memory that changes hands: a holder has all that is free of an arena, as one stitched block
+   or as blocks at home. The kernel of each holder verifies that every word is as the holder before
+   left it, whatever address that wrote it at, and then writes its own. ---- */
+
+enum { PIECES = 8 };
+
+struct holding { /* of one holder */
+    word count;
+    word *at[PIECES];
+    word words[PIECES];
+};
+
+static __device__ word place_sum; /* of the places that the words had with the holders before */
+
+/* A word is the number of the holder that wrote it, in the upper half, and its place there. */
+static __device__ void take_words(const holding &mine, word before, word me) {
+    word bad = 0, sum = 0, place = 0;
+    for (word piece = 0; piece < mine.count; piece++) {
+        for (word i = blockIdx.x * (word)blockDim.x + threadIdx.x; i < mine.words[piece];
+             i += (word)gridDim.x * blockDim.x) {
+            word found = mine.at[piece][i];
+            bad += found >> 32 != before;
+            sum += found & 0xffffffffu;
+            mine.at[piece][i] = me << 32 | (place + i);
+        }
+        place += mine.words[piece];
+    }
+    if (bad) atomicAdd(&kit_wrong, bad);
+    atomicAdd(&place_sum, sum);
+}
+
+/* Sizes that make all that is free, in this order; those above KIT_CHUNK have to be stitched. */
+static holding hold(gpupool_arena *pool, const std::vector<size_t> &sizes,
+                                   cudaStream_t stream) {
+    holding mine = {};
+    for (size_t bytes : sizes) {
+        mine.at[mine.count] = (word *)(bytes > KIT_CHUNK ? kit_stitched(pool, bytes, stream)
+                                                         : gpupool_alloc(pool, bytes, stream));
+        CHECK(mine.at[mine.count]);
+        mine.words[mine.count++] = bytes / sizeof(word);
+    }
+    return mine;
+}
+
+static void let_go(gpupool_arena *pool, const holding &mine, cudaStream_t stream) {
+    for (word piece = 0; piece < mine.count; piece++)
+        POOL(gpupool_free(pool, mine.at[piece], stream));
+}
+
+/* The sum of all places that was found on the current device since this was asked last. */
+static word places_seen() {
+    word found = 0, none = 0;
+    CUDA(cudaDeviceSynchronize());
+    CUDA(cudaMemcpyFromSymbol(&found, place_sum, sizeof found));
+    CUDA(cudaMemcpyToSymbol(place_sum, &none, sizeof none));
+    return found;
+}
+
 /* ---- memory of device 0 that goes, by gpupool_free, from a kernel of one device to a kernel of
    the other ---- */
 
-static __global__ void take_over(kit_holding mine, word before, word me) {
-    kit_take_over(mine, before, me);
+static __global__ void take_over(holding mine, word before, word me) {
+    take_words(mine, before, me);
 }
 
 static void hand_over(kit_arena &arena, const side &user, const std::vector<size_t> &sizes,
                       word before) {
     on(user);
-    kit_holding mine = kit_hold(arena.pool, sizes, user.stream);
+    holding mine = hold(arena.pool, sizes, user.stream);
     if (kit_bad) return;
     take_over<<<128, 256, 0, user.stream>>>(mine, before, before + 1);
     CUDA(cudaGetLastError());
-    kit_let_go(arena.pool, mine, user.stream);
+    let_go(arena.pool, mine, user.stream);
 }
 
 static void memory_changes_devices() {
@@ -117,9 +175,9 @@ static void memory_changes_devices() {
     on(sides[0]);
     kit_arena arena = kit_open(config, chunks);
     POOL(gpupool_allow_peer(arena.pool, 1));
-    kit_holding first = kit_hold(arena.pool, whole, arena.stream);
+    holding first = hold(arena.pool, whole, arena.stream);
     kit_stamp(first.at[0], chunks * KIT_CHUNK, 0, arena.stream);
-    kit_let_go(arena.pool, first, arena.stream);
+    let_go(arena.pool, first, arena.stream);
     for (word round = 0; round < rounds && !kit_bad; round++) {
         hand_over(arena, sides[0], home, holder++);
         hand_over(arena, sides[1], whole, holder++);
@@ -127,10 +185,10 @@ static void memory_changes_devices() {
         hand_over(arena, sides[0], whole, holder++);
     }
     expect_no_wrong_words();
-    for (const side &s : sides) on(s), places += kit_places();
+    for (const side &s : sides) on(s), places += places_seen();
     CHECK(places == holder * (words * (words - 1) / 2));
     printf("%llu holders, %llu waits on the device\n", holder,
-           KIT_STREAM_WAITS(kit_stats(arena.pool)));
+           (word)kit_stats(arena.pool).stream_waits);
     on(sides[0]);
     kit_close(arena);
 }
