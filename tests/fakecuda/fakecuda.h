@@ -33,7 +33,6 @@ int  fake_step(cudaStream_t stream);     /* runs one operation; 0: queue empty, 
 int  fake_run(cudaStream_t stream);      /* runs what the stream has queued, with what that needs */
 int  fake_run_all(void);                 /* runs all that is ready; all three return how many ran */
 int  fake_pending(cudaStream_t stream);  /* operations queued and not yet run */
-int  fake_pending_all(void);
 /* on: the stream runs nothing, as behind a long kernel, until this is called with 0. A call that
    waits lets through what it needs; with FAKE_FIRM it does not, and waits until another thread has
    called this with 0. */
@@ -44,7 +43,6 @@ void fake_hold(cudaStream_t stream, int on);
    a stream, destroys a stream, allocates memory or pins it. Mapping calls and the rest do not. */
 void fake_queue(int operations);
 int  fake_stuck(void);                   /* threads that wait in a full queue now */
-long fake_stalls(void);                  /* calls that had to wait, for either reason */
 
 /* ---- work ---- */
 
@@ -66,13 +64,11 @@ cudaError_t fake_read(cudaStream_t stream, const char *name, const void *from, s
 void fake_host_access(const void *address, size_t bytes, int write, const char *name);
 /* A host pointer to the byte behind a device address, good to the end of its physical piece; NULL
    where nothing is mapped. fake_peek runs and orders nothing. */
-unsigned char *fake_peek(const void *device_address);
 
 /* ---- what went wrong ---- */
 
 long        fake_failures(void);         /* races, stray touches, wrong bytes, early releases */
 const char *fake_failure_text(void);     /* the first since the last clear; "" if none */
-const char *fake_failure_last(void);     /* the newest; "" if none */
 void        fake_clear_failures(void);   /* misuses too */
 long        fake_misuses(void);          /* dead or foreign handles: real CUDA crashes, or may */
 const char *fake_misuse_text(void);      /* the newest; "" if none */
@@ -115,38 +111,18 @@ void     fake_reset_counters(void);
 long   fake_reset(void);                 /* drops everything, restores every default; returns and
                                             prints how many objects had been left */
 long   fake_live_objects(void);
-void   fake_devices(int n);              /* 1 to 8; default 2 */
+void   fake_devices(int n);              /* 1 to 4; default 2 */
 void   fake_device_memory(int device, size_t bytes);   /* default 140 GiB each */
 void   fake_other_process(int device, size_t bytes);   /* device memory that someone else holds: of
                                                          what is free, no more than there is */
 void   fake_device_vmm(int device, int supported);     /* default 1 */
-void   fake_device_sharing(int device, int supported); /* of mapped memory, with other processes and
-                                            by RDMA; default 1 */
-/* The device has the host's memory. So much of it is the system's page cache: cudaMemGetInfo calls
-   it used, and an allocation gets it all the same. */
-void   fake_device_integrated(int device, size_t page_cache);
-void   fake_granularity(size_t bytes);   /* what the driver says its page is; 0 (default): 2 MiB */
 void   fake_device_peers(int device, int reachable);   /* by other devices; default 1 */
-/* A second context of the device, as a green one: it lives as long as the program, has streams and
-   events of its own, and what waits for the device's other context does not wait for them. */
-CUcontext fake_other_context(int device);
-int    fake_has_context(int device);     /* 0: no call has needed one there */
 size_t fake_used_bytes(int device);      /* device memory held by this process, whatever number of
                                             addresses it is mapped at */
 long   fake_mappings(void);              /* of handles: one mapped at two addresses counts twice */
-/* 1: each block at the lowest address that is free, side by side, as the driver lays small ones;
-   0 (default): always further up, with a gap behind each. */
-void   fake_packed(int on);
 void   fake_pinned_limit(size_t bytes);  /* 0 (default): none */
 size_t fake_pinned_bytes(void);
 size_t fake_pinned_peak(void);
-void   fake_shutdown(int on);            /* 1: every call answers that CUDA is unloading */
-
-/* ---- a tool behind NVTX's memory extension ---- */
-
-long fake_nvtx_heaps(void);              /* registered now */
-long fake_nvtx_regions(void);
-int  fake_nvtx_region(const void *at, size_t *bytes, char name[64]); /* 0: none begins there */
 
 #ifdef __cplusplus
 }

@@ -9,8 +9,7 @@
 #include <stddef.h>
 #include <stdint.h>
 
-#define FK_DEVICES  8
-#define FK_CONTEXTS (2 * FK_DEVICES) /* each device's primary one, then each device's other one */
+#define FK_DEVICES  4
 #define FK_GRANULE  ((size_t)2 << 20)
 #define FK_ALLOC    1
 #define FK_DRIVER   2
@@ -35,15 +34,15 @@ typedef enum fk_call {
 
 typedef struct fk_thread {
     int                        device;
-    int                        context; /* of the device: a number below FK_CONTEXTS */
+    int                        context; /* of the device: a number below FK_DEVICES */
     int                        current; /* that context is; else none is */
     cudaError_t                last;
     enum cudaStreamCaptureMode mode;
     int                        in_host_function;
     int                        of_driver; /* the call under way is the driver's */
     int                        pushed[8], depth;    /* contexts under the current one; -1: none */
-    struct fk_stream          *own[FK_CONTEXTS];    /* cudaStreamPerThread */
-    uint64_t                   epoch[FK_CONTEXTS];  /* own is good while the context's is this */
+    struct fk_stream          *own[FK_DEVICES];    /* cudaStreamPerThread */
+    uint64_t                   epoch[FK_DEVICES];  /* own is good while the context's is this */
     uint64_t                   entered; /* when this thread's current call began */
 } fk_thread;
 
@@ -304,9 +303,6 @@ void        fk_graphs_drop_context(int context);
 
 int  fk_is_device(int device);
 int  fk_has_vmm(int device);
-int  fk_has_sharing(int device);
-size_t      fk_page_cache(int device);
-size_t      fk_granularity(void);
 void fk_use_context(int context);      /* the thread's */
 void fk_context_made(int device);       /* by a call of the runtime, which uses it too */
 int  fk_no_context(void);              /* 0, or why the current one cannot be used */
@@ -316,7 +312,6 @@ void fk_devices_defaults(void);
 
 /* ---- the driver's calls to which a stream of 0 is the thread's own default stream ---- */
 
-CUresult cuStreamQuery_ptsz(CUstream s);
 CUresult cuStreamSynchronize_ptsz(CUstream s);
 CUresult cuStreamGetId_ptsz(CUstream s, unsigned long long *id);
 CUresult cuStreamGetCtx_ptsz(CUstream s, CUcontext *out);

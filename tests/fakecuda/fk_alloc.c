@@ -167,12 +167,6 @@ cudaError_t cudaHostAlloc(void **out, size_t bytes, unsigned int flags) {
     return fk_end((cudaError_t)error);
 }
 
-cudaError_t cudaMallocHost(void **out, size_t bytes) {
-    int error = fk_begin(FK_cudaMallocHost);
-    if (!error) error = fk_host_memory(out, bytes, FK_HOST);
-    return fk_end((cudaError_t)error);
-}
-
 cudaError_t cudaFreeHost(void *p) {
     int error = fk_begin(FK_cudaFreeHost);
     if (!error && p) error = fk_free(p, FK_HOST, FK_HOST, cudaErrorInvalidValue, "cudaFreeHost");
@@ -293,9 +287,7 @@ static int fk_info(fk_call call, size_t *free_bytes, size_t *total) {
     int error = fk_begin(call);
     if (!error && (!free_bytes || !total)) error = cudaErrorInvalidValue;
     if (!error) {
-        size_t cached = fk_page_cache(fk_me()->device);
         *free_bytes = fk_device_free_bytes(fk_me()->device);
-        *free_bytes = *free_bytes > cached ? *free_bytes - cached : 0;
         *total = fk_device_total(fk_me()->device);
     }
     return error;

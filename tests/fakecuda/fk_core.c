@@ -31,7 +31,7 @@ static struct {
     uint64_t driver_ns, inside_ns;
     long     failures, misuses;
     char     first[512], newest[512], misuse[512];
-    int      quiet, shut_down;
+    int      quiet;
     struct { int call; long n; void (*run)(void *); void *user; } before;
 } fk;
 
@@ -150,7 +150,6 @@ int fk_begin(fk_call call) {
     if (fk_this_thread.in_host_function)
         fk_misuse("%s called from a host function", fk_call_names[call]);
     if (traits & FK_EXEMPT) return 0;
-    if (fk.shut_down) return (int)cudaErrorCudartUnloading;
     if (fk_this_thread.in_host_function) return (int)cudaErrorNotPermitted;
     if (!(traits & (FK_BARE | FK_DRIVER | FK_OWN))) fk_context_made(fk_me()->device);
     error = fk_fault_of(call, traits);
@@ -175,12 +174,6 @@ cudaError_t fk_end(cudaError_t error) {
 CUresult fk_end_driver(int error) {
     fk_leave();
     return (CUresult)error;
-}
-
-void fake_shutdown(int on) {
-    fk_lock();
-    fk.shut_down = on;
-    fk_unlock();
 }
 
 /* ---- counters ---- */
@@ -271,7 +264,6 @@ static long fk_read_long(const long *value) {
 long fake_failures(void) { return fk_read_long(&fk.failures); }
 long fake_misuses(void) { return fk_read_long(&fk.misuses); }
 const char *fake_failure_text(void) { return fk.first; }
-const char *fake_failure_last(void) { return fk.newest; }
 const char *fake_misuse_text(void) { return fk.misuse; }
 
 static void fk_forget_failures(void) {
@@ -340,6 +332,6 @@ void fk_core_defaults(void) {
     fk_faults_clear();
     memset(fk.calls, 0, sizeof fk.calls);
     fk.driver_ns = fk.inside_ns = 0;
-    fk.quiet = fk.shut_down = 0;
+    fk.quiet = 0;
     memset(&fk.before, 0, sizeof fk.before);
 }

@@ -28,9 +28,7 @@
 
 static struct {
     int count;
-    int no_vmm[FK_DEVICES], no_sharing[FK_DEVICES], no_peers[FK_DEVICES], integrated[FK_DEVICES];
-    size_t page_cache[FK_DEVICES];
-    size_t granularity;
+    int no_vmm[FK_DEVICES], no_peers[FK_DEVICES];
     unsigned long long resets[FK_DEVICES];
     int has_context[FK_DEVICES];
     int of_runtime[FK_DEVICES];    /* the runtime holds it; only a reset lets go */
@@ -44,7 +42,7 @@ void fk_context_made(int device) {
 
 /* A device's other context lives as long as the program. */
 static int fk_dead(int context) {
-    if (context >= FK_DEVICES || fk.has_context[context]) return 0;
+    if (fk.has_context[context]) return 0;
     return fk.resets[context] ? CUDA_ERROR_CONTEXT_IS_DESTROYED : CUDA_ERROR_INVALID_CONTEXT;
 }
 
@@ -53,37 +51,26 @@ int fk_no_context(void) {
 }
 
 /* A context is never followed, only passed back: its number says which it is. */
-static char fk_contexts[FK_CONTEXTS];
+static char fk_contexts[FK_DEVICES];
 
 static CUcontext fk_handle_of(int context) { return (CUcontext)(void *)&fk_contexts[context]; }
 
 void fk_use_context(int context) {
     fk_me()->context = context;
-    fk_me()->device = context % FK_DEVICES;
+    fk_me()->device = context;
 }
-
-CUcontext fake_other_context(int device) { return fk_handle_of(device % FK_DEVICES + FK_DEVICES); }
 
 int fk_is_device(int device) { return device >= 0 && device < fk.count; }
 
-int fake_has_context(int device) {
-    fk_lock();
-    int has = fk_is_device(device) && fk.has_context[device];
-    fk_unlock();
-    return has;
-}
 int fk_context_of(CUcontext handle) {
     int i;
-    for (i = 0; i < FK_CONTEXTS; i++)
-        if (handle == fk_handle_of(i) && i % FK_DEVICES < fk.count) return i;
+    for (i = 0; i < FK_DEVICES; i++)
+        if (handle == fk_handle_of(i) && i < fk.count) return i;
     return -1;
 }
 
-size_t fk_page_cache(int device) { return fk.page_cache[device]; }
 int fk_has_vmm(int device) { return !fk.no_vmm[device]; }
 
-int fk_has_sharing(int device) { return fk_has_vmm(device) && !fk.no_sharing[device]; }
-size_t fk_granularity(void) { return fk.granularity ? fk.granularity : FK_GRANULE; }
 
 void fk_devices_defaults(void) {
     memset(&fk, 0, sizeof fk);
@@ -102,27 +89,6 @@ void fake_device_vmm(int device, int supported) {
     fk_unlock();
 }
 
-void fake_device_sharing(int device, int supported) {
-    fk_lock();
-    if (device >= 0 && device < FK_DEVICES) fk.no_sharing[device] = !supported;
-    fk_unlock();
-}
-
-void fake_device_integrated(int device, size_t page_cache) {
-    fk_lock();
-    if (device >= 0 && device < FK_DEVICES) {
-        fk.integrated[device] = 1;
-        fk.page_cache[device] = page_cache;
-    }
-    fk_unlock();
-}
-
-void fake_granularity(size_t bytes) {
-    fk_lock();
-    fk.granularity = bytes;
-    fk_unlock();
-}
-
 void fake_device_peers(int device, int reachable) {
     fk_lock();
     if (device >= 0 && device < FK_DEVICES) fk.no_peers[device] = !reachable;
@@ -133,55 +99,40 @@ void fake_device_peers(int device, int reachable) {
 
 typedef struct fk_error {
     int         code;
-    const char *runtime, *driver, *text;
+    const char *name, *text;
 } fk_error;
 
 static const fk_error fk_errors[] = {
-    {0, "cudaSuccess", "CUDA_SUCCESS", "no error"},
-    {1, "cudaErrorInvalidValue", "CUDA_ERROR_INVALID_VALUE", "invalid argument"},
-    {2, "cudaErrorMemoryAllocation", "CUDA_ERROR_OUT_OF_MEMORY", "out of memory"},
-    {3, "cudaErrorInitializationError", "CUDA_ERROR_NOT_INITIALIZED", "initialization error"},
-    {4, "cudaErrorCudartUnloading", "CUDA_ERROR_DEINITIALIZED", "driver shutting down"},
-    {12, "cudaErrorInvalidPitchValue", NULL, "invalid pitch argument"},
-    {21, "cudaErrorInvalidMemcpyDirection", NULL, "invalid copy direction for memcpy"},
-    {101, "cudaErrorInvalidDevice", "CUDA_ERROR_INVALID_DEVICE", "invalid device ordinal"},
-    {201, "cudaErrorDeviceUninitialized", "CUDA_ERROR_INVALID_CONTEXT", "invalid device context"},
-    {400, "cudaErrorInvalidResourceHandle", "CUDA_ERROR_INVALID_HANDLE",
-     "invalid resource handle"},
-    {401, "cudaErrorIllegalState", "CUDA_ERROR_ILLEGAL_STATE",
-     "the operation cannot be performed in the present state"},
-    {500, "cudaErrorSymbolNotFound", "CUDA_ERROR_NOT_FOUND", "named symbol not found"},
-    {600, "cudaErrorNotReady", "CUDA_ERROR_NOT_READY", "device not ready"},
-    {700, "cudaErrorIllegalAddress", "CUDA_ERROR_ILLEGAL_ADDRESS",
-     "an illegal memory access was encountered"},
-    {704, "cudaErrorPeerAccessAlreadyEnabled", "CUDA_ERROR_PEER_ACCESS_ALREADY_ENABLED",
-     "peer access is already enabled"},
-    {712, "cudaErrorHostMemoryAlreadyRegistered", "CUDA_ERROR_HOST_MEMORY_ALREADY_REGISTERED",
-     "part or all of the requested memory range is already mapped"},
-    {713, "cudaErrorHostMemoryNotRegistered", "CUDA_ERROR_HOST_MEMORY_NOT_REGISTERED",
-     "pointer does not correspond to a registered memory region"},
-    {719, "cudaErrorLaunchFailure", "CUDA_ERROR_LAUNCH_FAILED", "unspecified launch failure"},
-    {800, "cudaErrorNotPermitted", "CUDA_ERROR_NOT_PERMITTED", "operation not permitted"},
-    {801, "cudaErrorNotSupported", "CUDA_ERROR_NOT_SUPPORTED", "operation not supported"},
-    {900, "cudaErrorStreamCaptureUnsupported", "CUDA_ERROR_STREAM_CAPTURE_UNSUPPORTED",
-     "operation not permitted when stream is capturing"},
-    {901, "cudaErrorStreamCaptureInvalidated", "CUDA_ERROR_STREAM_CAPTURE_INVALIDATED",
-     "operation failed due to a previous error during capture"},
-    {902, "cudaErrorStreamCaptureMerge", "CUDA_ERROR_STREAM_CAPTURE_MERGE",
-     "operation would result in a merge of separate capture sequences"},
-    {903, "cudaErrorStreamCaptureUnmatched", "CUDA_ERROR_STREAM_CAPTURE_UNMATCHED",
-     "capture was not ended in the same stream as it began"},
-    {904, "cudaErrorStreamCaptureUnjoined", "CUDA_ERROR_STREAM_CAPTURE_UNJOINED",
-     "capturing stream has unjoined work"},
-    {905, "cudaErrorStreamCaptureIsolation", "CUDA_ERROR_STREAM_CAPTURE_ISOLATION",
-     "dependency created on uncaptured work in another stream"},
-    {906, "cudaErrorStreamCaptureImplicit", "CUDA_ERROR_STREAM_CAPTURE_IMPLICIT",
-     "operation would make the legacy stream depend on a capturing blocking stream"},
-    {907, "cudaErrorCapturedEvent", "CUDA_ERROR_CAPTURED_EVENT",
-     "operation not permitted on an event last recorded in a capturing stream"},
-    {908, "cudaErrorStreamCaptureWrongThread", "CUDA_ERROR_STREAM_CAPTURE_WRONG_THREAD",
-     "attempt to terminate a thread-local capture sequence from another thread"},
-    {999, "cudaErrorUnknown", "CUDA_ERROR_UNKNOWN", "unknown error"}};
+    {0, "cudaSuccess", "no error"},
+    {1, "cudaErrorInvalidValue", "invalid argument"},
+    {2, "cudaErrorMemoryAllocation", "out of memory"},
+    {3, "cudaErrorInitializationError", "initialization error"},
+    {4, "cudaErrorCudartUnloading", "driver shutting down"},
+    {12, "cudaErrorInvalidPitchValue", "invalid pitch argument"},
+    {21, "cudaErrorInvalidMemcpyDirection", "invalid copy direction for memcpy"},
+    {101, "cudaErrorInvalidDevice", "invalid device ordinal"},
+    {201, "cudaErrorDeviceUninitialized", "invalid device context"},
+    {400, "cudaErrorInvalidResourceHandle", "invalid resource handle"},
+    {401, "cudaErrorIllegalState", "the operation cannot be performed in the present state"},
+    {500, "cudaErrorSymbolNotFound", "named symbol not found"},
+    {600, "cudaErrorNotReady", "device not ready"},
+    {700, "cudaErrorIllegalAddress", "an illegal memory access was encountered"},
+    {704, "cudaErrorPeerAccessAlreadyEnabled", "peer access is already enabled"},
+    {712, "cudaErrorHostMemoryAlreadyRegistered", "part or all of the requested memory range is already mapped"},
+    {713, "cudaErrorHostMemoryNotRegistered", "pointer does not correspond to a registered memory region"},
+    {719, "cudaErrorLaunchFailure", "unspecified launch failure"},
+    {800, "cudaErrorNotPermitted", "operation not permitted"},
+    {801, "cudaErrorNotSupported", "operation not supported"},
+    {900, "cudaErrorStreamCaptureUnsupported", "operation not permitted when stream is capturing"},
+    {901, "cudaErrorStreamCaptureInvalidated", "operation failed due to a previous error during capture"},
+    {902, "cudaErrorStreamCaptureMerge", "operation would result in a merge of separate capture sequences"},
+    {903, "cudaErrorStreamCaptureUnmatched", "capture was not ended in the same stream as it began"},
+    {904, "cudaErrorStreamCaptureUnjoined", "capturing stream has unjoined work"},
+    {905, "cudaErrorStreamCaptureIsolation", "dependency created on uncaptured work in another stream"},
+    {906, "cudaErrorStreamCaptureImplicit", "operation would make the legacy stream depend on a capturing blocking stream"},
+    {907, "cudaErrorCapturedEvent", "operation not permitted on an event last recorded in a capturing stream"},
+    {908, "cudaErrorStreamCaptureWrongThread", "attempt to terminate a thread-local capture sequence from another thread"},
+    {999, "cudaErrorUnknown", "unknown error"}};
 
 static const fk_error *fk_find_error(int code) {
     size_t i;
@@ -193,31 +144,13 @@ static const fk_error *fk_find_error(int code) {
 const char *cudaGetErrorName(cudaError_t error) {
     const fk_error *found = fk_find_error((int)error);
     fk_end_driver(fk_begin(FK_cudaGetErrorName));
-    return found ? found->runtime : "unrecognized error code";
+    return found ? found->name : "unrecognized error code";
 }
 
 const char *cudaGetErrorString(cudaError_t error) {
     const fk_error *found = fk_find_error((int)error);
     fk_end_driver(fk_begin(FK_cudaGetErrorString));
     return found ? found->text : "unrecognized error code";
-}
-
-static CUresult fk_tell(fk_call call, const fk_error *found, const char *text, const char **out) {
-    int error = fk_begin(call);
-    if (!error && !out) error = CUDA_ERROR_INVALID_VALUE;
-    if (out) *out = text;
-    if (!error && (!found || !text)) error = CUDA_ERROR_INVALID_VALUE;
-    return fk_end_driver(error);
-}
-
-CUresult cuGetErrorName(CUresult error, const char **out) {
-    const fk_error *found = fk_find_error((int)error);
-    return fk_tell(FK_cuGetErrorName, found, found ? found->driver : NULL, out);
-}
-
-CUresult cuGetErrorString(CUresult error, const char **out) {
-    const fk_error *found = fk_find_error((int)error);
-    return fk_tell(FK_cuGetErrorString, found, found ? found->text : NULL, out);
 }
 
 cudaError_t cudaGetLastError(void) {
@@ -277,7 +210,7 @@ static int fk_attribute(int *value, int attribute, int device) {
     case 10: *value = 32; break;                        /* warp */
     case 14: *value = 512; break;                       /* texture alignment */
     case 16: *value = FK_NUMBER_OF_SM; break;
-    case 18: *value = fk.integrated[device]; break;
+    case 18: *value = 0; break;                          /* integrated */
     case 19: *value = 1; break;                         /* maps host memory */
     case 35: *value = 0; break;                         /* TCC */
     case 40: *value = 3; break;                         /* copy engines */
@@ -291,43 +224,16 @@ static int fk_attribute(int *value, int attribute, int device) {
     case 99: *value = 1; break;                         /* host registration */
     case 102: *value = fk_has_vmm(device); break;       /* virtual memory management */
     case 103:                                           /* handles as file descriptors */
-    case 110: *value = fk_has_sharing(device); break;   /* RDMA */
+    case 110: *value = fk_has_vmm(device); break;       /* RDMA */
     case 115: *value = 1; break;                        /* memory pools */
     default: return 1;
     }
     return 0;
 }
 
-cudaError_t cudaDeviceGetAttribute(int *value, enum cudaDeviceAttr attribute, int device) {
-    int error = fk_begin(FK_cudaDeviceGetAttribute);
-    if (!error) error = fk_attribute(value, (int)attribute, device);
-    return fk_end((cudaError_t)error);
-}
-
 CUresult cuDeviceGetAttribute(int *value, CUdevice_attribute attribute, CUdevice device) {
     int error = fk_begin(FK_cuDeviceGetAttribute);
     if (!error) error = fk_attribute(value, (int)attribute, device);
-    return fk_end_driver(error);
-}
-
-CUresult cuInit(unsigned int flags) {
-    int error = fk_begin(FK_cuInit);
-    if (!error && flags) error = CUDA_ERROR_INVALID_VALUE;
-    return fk_end_driver(error);
-}
-
-CUresult cuDeviceGetCount(int *out) {
-    int error = fk_begin(FK_cuDeviceGetCount);
-    if (!error && !out) error = CUDA_ERROR_INVALID_VALUE;
-    if (!error) *out = fk.count;
-    return fk_end_driver(error);
-}
-
-CUresult cuDeviceGet(CUdevice *device, int ordinal) {
-    int error = fk_begin(FK_cuDeviceGet);
-    if (!error && !device) error = CUDA_ERROR_INVALID_VALUE;
-    if (!error && !fk_is_device(ordinal)) error = CUDA_ERROR_INVALID_DEVICE;
-    if (!error) *device = ordinal;
     return fk_end_driver(error);
 }
 
@@ -343,13 +249,6 @@ CUresult cuCtxGetCurrent(CUcontext *out) {
 static void fk_make_current(int context) {
     fk_use_context(context < 0 ? 0 : context);
     fk_me()->current = context >= 0;
-}
-
-CUresult cuCtxSetCurrent(CUcontext handle) {
-    int error = fk_begin(FK_cuCtxSetCurrent), context = fk_context_of(handle);
-    if (!error && handle && context < 0) error = CUDA_ERROR_INVALID_CONTEXT;
-    if (!error) fk_make_current(context);
-    return fk_end_driver(error);
 }
 
 CUresult cuCtxPushCurrent(CUcontext handle) {
@@ -380,20 +279,6 @@ CUresult cuCtxGetDevice(CUdevice *device) {
     int error = fk_begin(FK_cuCtxGetDevice);
     if (!error && !device) error = CUDA_ERROR_INVALID_VALUE;
     if (!error) *device = fk_me()->device;
-    return fk_end_driver(error);
-}
-
-static unsigned long long fk_resets_of(int context) {
-    return context < FK_DEVICES ? fk.resets[context] : 0;
-}
-
-CUresult cuCtxGetId(CUcontext handle, unsigned long long *id) {
-    int error = fk_begin(FK_cuCtxGetId);
-    int context = handle ? fk_context_of(handle) : fk_me()->context;
-    if (!error && (context < 0 || !id)) error = CUDA_ERROR_INVALID_VALUE;
-    if (!error && fk_dead(context) == CUDA_ERROR_CONTEXT_IS_DESTROYED)
-        error = CUDA_ERROR_CONTEXT_IS_DESTROYED;
-    if (!error) *id = fk_resets_of(context) * FK_CONTEXTS + (unsigned)context + 1u;
     return fk_end_driver(error);
 }
 
@@ -461,10 +346,6 @@ static int fk_can_access(fk_call call, int *can, int device, int peer) {
     return error;
 }
 
-cudaError_t cudaDeviceCanAccessPeer(int *can, int device, int peer) {
-    return fk_end((cudaError_t)fk_can_access(FK_cudaDeviceCanAccessPeer, can, device, peer));
-}
-
 CUresult cuDeviceCanAccessPeer(int *can, CUdevice device, CUdevice peer) {
     return fk_end_driver(fk_can_access(FK_cuDeviceCanAccessPeer, can, device, peer));
 }
@@ -478,16 +359,10 @@ static int fk_enable_peer(int peer, unsigned flags) {
     return 0;
 }
 
-cudaError_t cudaDeviceEnablePeerAccess(int peer, unsigned int flags) {
-    int error = fk_begin(FK_cudaDeviceEnablePeerAccess);
-    if (!error) error = fk_enable_peer(peer, flags);
-    return fk_end((cudaError_t)error);
-}
-
 CUresult cuCtxEnablePeerAccess(CUcontext handle, unsigned int flags) {
     int error = fk_begin(FK_cuCtxEnablePeerAccess), peer = fk_context_of(handle);
     if (!error && (peer < 0 || fk_dead(peer))) error = CUDA_ERROR_INVALID_CONTEXT;
-    if (!error) error = fk_enable_peer(peer % FK_DEVICES, flags);
+    if (!error) error = fk_enable_peer(peer, flags);
     return fk_end_driver(error);
 }
 
@@ -502,70 +377,36 @@ cudaError_t cudaDeviceReset(void) {
 typedef void (*fk_function)(void);
 /* By the plain name, though a header may call the function by a name with a version (_v2). A call
    that takes a stream has a twin, to which a stream of 0 is the thread's own default stream. */
-#define FK_ENTRY(name, since)             {#name, (fk_function)name, (fk_function)name, since}
-#define FK_ENTRY_TWIN(name, twin, since)  {#name, (fk_function)name, (fk_function)twin, since}
+#define FK_ENTRY(name)            {#name, (fk_function)name, (fk_function)name},
+#define FK_ENTRY_TWIN(name, twin) {#name, (fk_function)name, (fk_function)twin},
 static const struct {
     const char *name;
     fk_function function, per_thread;
-    unsigned    since;         /* 0: older than anything that asks */
 } fk_entries[] = {
-    FK_ENTRY(cuGetErrorName, 0),
-    FK_ENTRY(cuGetErrorString, 0),
-    FK_ENTRY(cuInit, 0),
-    FK_ENTRY(cuDeviceGet, 0),
-    FK_ENTRY(cuDeviceGetCount, 0),
-    FK_ENTRY(cuDeviceGetAttribute, 0),
-    FK_ENTRY(cuDeviceCanAccessPeer, 0),
-    FK_ENTRY(cuDevicePrimaryCtxRetain, 0),
-    FK_ENTRY(cuDevicePrimaryCtxRelease, 0),
-    FK_ENTRY(cuCtxGetCurrent, 0),
-    FK_ENTRY(cuCtxSetCurrent, 0),
-    FK_ENTRY(cuCtxPushCurrent, 0),
-    FK_ENTRY(cuCtxPopCurrent, 0),
-    FK_ENTRY(cuCtxGetDevice, 0),
-    FK_ENTRY(cuCtxEnablePeerAccess, 0),
-    FK_ENTRY(cuCtxSynchronize, 0),
-    FK_ENTRY(cuCtxGetId, 12000),
-    FK_ENTRY_TWIN(cuStreamGetCtx, cuStreamGetCtx_ptsz, 0),
-    FK_ENTRY(cuCtxRecordEvent, 12050),
-    FK_ENTRY_TWIN(cuStreamIsCapturing, cuStreamIsCapturing_ptsz, 0),
-    FK_ENTRY(cuStreamCreate, 0),
-    FK_ENTRY(cuStreamDestroy, 0),
-    FK_ENTRY_TWIN(cuStreamGetId, cuStreamGetId_ptsz, 12000),
-    FK_ENTRY_TWIN(cuStreamQuery, cuStreamQuery_ptsz, 0),
-    FK_ENTRY_TWIN(cuStreamSynchronize, cuStreamSynchronize_ptsz, 0),
-    FK_ENTRY(cuEventCreate, 0),
-    FK_ENTRY(cuEventDestroy, 0),
-    FK_ENTRY(cuEventSynchronize, 0),
-    FK_ENTRY_TWIN(cuEventRecord, cuEventRecord_ptsz, 0),
-    FK_ENTRY(cuEventQuery, 0),
-    FK_ENTRY(cuThreadExchangeStreamCaptureMode, 0),
-    FK_ENTRY_TWIN(cuStreamWaitEvent, cuStreamWaitEvent_ptsz, 0),
-    FK_ENTRY(cuMemGetAllocationGranularity, 0),
-    FK_ENTRY(cuMemAddressReserve, 0),
-    FK_ENTRY(cuMemAddressFree, 0),
-    FK_ENTRY(cuMemCreate, 0),
-    FK_ENTRY(cuMemRelease, 0),
-    FK_ENTRY(cuMemRetainAllocationHandle, 11000),
-    FK_ENTRY(cuMemExportToShareableHandle, 0),
-    FK_ENTRY(cuMemImportFromShareableHandle, 0),
-    FK_ENTRY(cuMemMap, 0),
-    FK_ENTRY(cuMemUnmap, 0),
-    FK_ENTRY(cuMemSetAccess, 0),
-    FK_ENTRY(cuMemGetAddressRange, 0),
-    FK_ENTRY(cuPointerGetAttribute, 0),
-    FK_ENTRY(cuPointerGetAttributes, 0),
-    FK_ENTRY(cuMemAlloc, 0),
-    FK_ENTRY(cuMemFree, 0),
-    FK_ENTRY(cuMemAllocManaged, 0),
-    FK_ENTRY(cuMemHostAlloc, 0),
-    FK_ENTRY(cuMemFreeHost, 0),
-    FK_ENTRY(cuMemHostRegister, 0),
-    FK_ENTRY(cuMemHostUnregister, 0),
-    FK_ENTRY(cuMemGetInfo, 0),
-    FK_ENTRY_TWIN(cuMemsetD8Async, cuMemsetD8Async_ptsz, 0),
-    FK_ENTRY_TWIN(cuMemcpyAsync, cuMemcpyAsync_ptsz, 0),
-    FK_ENTRY_TWIN(cuMemcpy2DAsync, cuMemcpy2DAsync_v2_ptsz, 0)};
+    FK_ENTRY(cuDeviceGetAttribute) FK_ENTRY(cuDeviceCanAccessPeer)
+    FK_ENTRY(cuDevicePrimaryCtxRetain) FK_ENTRY(cuDevicePrimaryCtxRelease)
+    FK_ENTRY(cuCtxGetCurrent) FK_ENTRY(cuCtxPushCurrent) FK_ENTRY(cuCtxPopCurrent)
+    FK_ENTRY(cuCtxGetDevice) FK_ENTRY(cuCtxEnablePeerAccess) FK_ENTRY(cuCtxSynchronize)
+    FK_ENTRY(cuStreamCreate) FK_ENTRY(cuStreamDestroy) FK_ENTRY(cuEventCreate)
+    FK_ENTRY(cuEventDestroy) FK_ENTRY(cuEventSynchronize) FK_ENTRY(cuEventQuery)
+    FK_ENTRY(cuThreadExchangeStreamCaptureMode) FK_ENTRY(cuMemGetAllocationGranularity)
+    FK_ENTRY(cuMemAddressReserve) FK_ENTRY(cuMemAddressFree) FK_ENTRY(cuMemCreate)
+    FK_ENTRY(cuMemRelease) FK_ENTRY(cuMemExportToShareableHandle)
+    FK_ENTRY(cuMemImportFromShareableHandle) FK_ENTRY(cuMemMap) FK_ENTRY(cuMemUnmap)
+    FK_ENTRY(cuMemSetAccess) FK_ENTRY(cuMemGetAddressRange) FK_ENTRY(cuPointerGetAttributes)
+    FK_ENTRY(cuMemAlloc) FK_ENTRY(cuMemFree) FK_ENTRY(cuMemAllocManaged)
+    FK_ENTRY(cuMemHostAlloc) FK_ENTRY(cuMemFreeHost) FK_ENTRY(cuMemHostRegister)
+    FK_ENTRY(cuMemHostUnregister) FK_ENTRY(cuMemGetInfo)
+    FK_ENTRY_TWIN(cuStreamGetCtx, cuStreamGetCtx_ptsz)
+    FK_ENTRY_TWIN(cuStreamIsCapturing, cuStreamIsCapturing_ptsz)
+    FK_ENTRY_TWIN(cuStreamGetId, cuStreamGetId_ptsz)
+    FK_ENTRY_TWIN(cuStreamSynchronize, cuStreamSynchronize_ptsz)
+    FK_ENTRY_TWIN(cuEventRecord, cuEventRecord_ptsz)
+    FK_ENTRY_TWIN(cuStreamWaitEvent, cuStreamWaitEvent_ptsz)
+    FK_ENTRY_TWIN(cuMemsetD8Async, cuMemsetD8Async_ptsz)
+    FK_ENTRY_TWIN(cuMemcpyAsync, cuMemcpyAsync_ptsz)
+    FK_ENTRY_TWIN(cuMemcpy2DAsync, cuMemcpy2DAsync_v2_ptsz)
+};
 
 /* A symbol that is not there is an answer, not an error of the call. */
 static cudaError_t fk_entry_point(fk_call call, const char *name, void **out, unsigned version,
@@ -578,9 +419,8 @@ static cudaError_t fk_entry_point(fk_call call, const char *name, void **out, un
     if (!error && (!name || !out || flags > 2u)) error = cudaErrorInvalidValue;
     for (i = 0; !error && i < sizeof fk_entries / sizeof fk_entries[0]; i++) {
         if (strcmp(name, fk_entries[i].name)) continue;
-        answer = version < 10020u || version < fk_entries[i].since
-                     ? cudaDriverEntryPointVersionNotSufficent
-                     : cudaDriverEntryPointSuccess;
+        answer = version < 10020u ? cudaDriverEntryPointVersionNotSufficent
+                                  : cudaDriverEntryPointSuccess;
         break;
     }
     if (!error) *out = NULL;

@@ -1,15 +1,7 @@
-/* Events: a mark in a stream, or in all of a context, and the clock of all that came before it.
+/* Events: a mark in a stream, and the clock of all that came before it.
  *
- * Confirmed on an H200 (CUDA 13.0): cuCtxRecordEvent takes the primary context and captures the
- * work of all its streams, of those too that were destroyed while their work ran; the event is not
- * ready until that work is done.
- *
- * Seen there too: beside a capture in global mode, of this thread even, cuEventRecord and
+ * Seen on an H200 (CUDA 13.0): beside a capture in global mode, of this thread even, cuEventRecord and
  * cuStreamWaitEvent on other streams are allowed, and cuEventQuery in relaxed mode; none loses it.
- * Seen on an H200 (CUDA 13.0): while a stream of the context captures, cuCtxRecordEvent is refused
- * with STREAM_CAPTURE_UNSUPPORTED and the capture is lost, in every mode of capture and on
- * non-blocking streams too.
- *
  * Seen on an H100 (CUDA 13.0): a null context is INVALID_CONTEXT; asking an event that was last
  * recorded in a capture, or waiting for it on the host, is cudaErrorCapturedEvent and loses the
  * capture; after its end it is cudaErrorInvalidValue, until the event is recorded again. */
@@ -27,10 +19,7 @@ typedef struct fk_event {
     int      n_nodes;
 } fk_event;
 
-#define FK_FIRST_RECORD_ALL 4260u      /* ns that a context's first cuCtxRecordEvent costs more */
-
 static fk_pool fk_events;
-static int     fk_recorded_all[FK_CONTEXTS];
 
 static fk_event *fk_event_of(cudaEvent_t handle, int *error) {
     fk_event *event = fk_pool_get(&fk_events, (uint64_t)(uintptr_t)handle);
@@ -123,31 +112,6 @@ static int fk_record(fk_call call, cudaEvent_t handle, cudaStream_t on, int own)
         if (event) error = fk_record_on(event, stream);
     }
     return error;
-}
-
-/* No operation of its own: it is reached when all that the context had been given is done. */
-static int fk_record_all(fk_event *event, int context) {
-    int error;
-    if (event->context != context) return CUDA_ERROR_INVALID_HANDLE;
-    error = (int)fk_context_capturing_refuses(context);
-    if (error) return error;
-    if (!fk_recorded_all[context]) fk_price(FK_FIRST_RECORD_ALL);
-    fk_recorded_all[context] = 1;
-    event->capture = 0;
-    event->recorded = 1;
-    fk_clock_copy(&event->clock, fk_known());
-    fk_join_context(context, &event->clock);
-    return 0;
-}
-
-CUresult cuCtxRecordEvent(CUcontext of, CUevent handle) {
-    int error = fk_begin(FK_cuCtxRecordEvent), context = fk_context_of(of);
-    if (!error && context < 0) error = CUDA_ERROR_INVALID_CONTEXT;
-    if (!error) {
-        fk_event *event = fk_event_of(handle, &error);
-        if (event) error = fk_record_all(event, context);
-    }
-    return fk_end_driver(error);
 }
 
 static int fk_wait_on(fk_stream *stream, const fk_event *event) {
@@ -258,8 +222,6 @@ CUresult cuEventQuery(CUevent e) {
 
 void fk_events_drop_context(int context) {
     size_t i;
-    for (i = 0; i < FK_CONTEXTS; i++)
-        if (context < 0 || (int)i == context) fk_recorded_all[i] = 0;
     for (i = 0; i < fk_events.n; i++) {
         fk_event *event = fk_events.items[i];
         if (!event || (context >= 0 && event->context != context)) continue;

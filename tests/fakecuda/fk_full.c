@@ -16,7 +16,6 @@
 static struct {
     int  room;                 /* operations that a queue takes; 0: any number */
     int  stuck;                /* threads that wait in a full queue now */
-    long stalls;
 } fk = {.room = FK_ROOM};
 
 /* The oldest operation makes room. A held stream lets it through, as any call that waits does. */
@@ -24,7 +23,6 @@ static void fk_await_oldest(const fk_stream *stream) {
     fk_clock goal = {NULL, 0};
     fk_clock_copy(&goal, &stream->first->need);
     fk.stuck++;
-    fk.stalls++;
     fk_changed();
     fk_run_for(&goal);
     fk.stuck--;
@@ -44,7 +42,6 @@ fk_stream *fk_stream_with_room(cudaStream_t handle, int per_thread, int *error) 
 
 void fk_stall(void) {
     if (!fk.stuck) return;
-    fk.stalls++;
     while (fk.stuck) fk_wait_change();
 }
 
@@ -52,7 +49,6 @@ void fk_set_queue_room(long operations) { fk.room = operations > 0 ? (int)operat
 
 void fk_full_defaults(void) {
     fk.room = FK_ROOM;
-    fk.stalls = 0;
 }
 
 void fake_queue(int operations) {
@@ -65,14 +61,6 @@ int fake_stuck(void) {
     int n;
     fk_lock();
     n = fk.stuck;
-    fk_unlock();
-    return n;
-}
-
-long fake_stalls(void) {
-    long n;
-    fk_lock();
-    n = fk.stalls;
     fk_unlock();
     return n;
 }

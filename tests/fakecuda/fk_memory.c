@@ -31,7 +31,6 @@ static struct {
     int        file;
     uint64_t   file_end;
     uint64_t   cursor;         /* where the search for a free address begins */
-    int        packed;         /* or at the lowest, without gaps */
     fk_range **ranges;         /* by address */
     size_t     n, room;
     long       pieces, mappings;
@@ -83,7 +82,6 @@ void fk_memory_defaults(void) {
         fk.peers[i] = 0;
     }
     fk.pinned_limit = 0;
-    fk.packed = 0;
     fk.pinned_peak = fk.pinned;
     fk.cursor = fk_device_base + FK_HANDLE_ROOM;
 }
@@ -163,10 +161,10 @@ static uint64_t fk_pick_from(uint64_t at, uint64_t end, uint64_t bytes, uint64_t
 
 /* Leaves a gap behind each range, so that running off its end touches nothing that is mapped. */
 uint64_t fk_pick_address(size_t bytes, size_t alignment) {
-    uint64_t gap = fk.packed ? 0 : alignment, at = 0;
+    uint64_t gap = alignment, at = 0;
     uint64_t first = fk_device_base + FK_HANDLE_ROOM;
     if (bytes > fk_device_end - first - gap) return 0;
-    if (!fk.packed) at = fk_pick_from(fk.cursor, fk_device_end, bytes + gap, alignment);
+    at = fk_pick_from(fk.cursor, fk_device_end, bytes + gap, alignment);
     if (!at) at = fk_pick_from(first, fk_device_end, bytes + gap, alignment);
     if (at) fk.cursor = at + bytes + gap;
     return at;
@@ -352,16 +350,6 @@ fk_extent fk_extent_at(uint64_t address, size_t bytes, int device) {
     return out;
 }
 
-unsigned char *fake_peek(const void *device_address) {
-    fk_extent extent;
-    unsigned char *p = NULL;
-    fk_lock();
-    extent = fk_extent_at((uint64_t)(uintptr_t)device_address, 1, 0);
-    if (extent.piece) p = fk_bytes(&extent);
-    fk_unlock();
-    return p;
-}
-
 /* ---- dropping ---- */
 
 void fk_count_mapping(int by) { fk.mappings += by; }
@@ -441,12 +429,6 @@ long fake_mappings(void) {
 
 size_t fake_pinned_bytes(void) { return fk_get_size(&fk.pinned); }
 size_t fake_pinned_peak(void) { return fk_get_size(&fk.pinned_peak); }
-
-void fake_packed(int on) {
-    fk_lock();
-    fk.packed = on;
-    fk_unlock();
-}
 
 void fake_pinned_limit(size_t bytes) {
     fk_lock();

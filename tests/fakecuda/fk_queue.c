@@ -23,11 +23,11 @@ static struct {
     uint32_t      n_slots;
     fk_clock      done;        /* operations run, by slot */
     fk_clock      known;       /* what the host knows to be done */
-    fk_clock      retired[FK_CONTEXTS];  /* work of destroyed streams */
-    fk_clock      retired_blocking[FK_CONTEXTS];
-    fk_stream    *legacy[FK_CONTEXTS];
+    fk_clock      retired[FK_DEVICES];  /* work of destroyed streams */
+    fk_clock      retired_blocking[FK_DEVICES];
+    fk_stream    *legacy[FK_DEVICES];
     unsigned long long next_id;
-    uint64_t      epoch[FK_CONTEXTS];    /* grows when the context's streams are dropped */
+    uint64_t      epoch[FK_DEVICES];    /* grows when the context's streams are dropped */
     long          queued;
     pthread_t     worker[FK_WORKERS];
     int           workers, stopping;
@@ -57,7 +57,7 @@ static uint32_t fk_take_slot(fk_stream *stream) {
 fk_stream *fk_new_stream(int context, int nonblocking, int hidden) {
     fk_stream *stream = fk_new(1, sizeof *stream);
     fk.handles.base = fk_device_base + 4096;
-    stream->device = context % FK_DEVICES;
+    stream->device = context;
     stream->context = context;
     stream->nonblocking = nonblocking;
     stream->hidden = hidden;
@@ -259,7 +259,7 @@ static void fk_all_of(int context, int blocking_only, fk_clock *into) {
 void fk_join_context(int context, fk_clock *into) {
     int i;
     fk_all_of(context, 0, into);
-    for (i = 0; i < FK_CONTEXTS; i++)
+    for (i = 0; i < FK_DEVICES; i++)
         if (context < 0 || i == context) fk_clock_join(into, &fk.retired[i]);
 }
 
@@ -429,14 +429,6 @@ int fake_pending(cudaStream_t handle) {
     return n;
 }
 
-int fake_pending_all(void) {
-    int n;
-    fk_lock();
-    n = (int)fk.queued;
-    fk_unlock();
-    return n;
-}
-
 void fake_hold(cudaStream_t handle, int on) {
     fk_stream *stream;
     fk_lock();
@@ -464,7 +456,7 @@ void fk_streams_drop_context(int context) {
         if (fk.legacy[stream->context] == stream) fk.legacy[stream->context] = NULL;
         fk_retire_stream(stream);
     }
-    for (i = 0; i < FK_CONTEXTS; i++)
+    for (i = 0; i < FK_DEVICES; i++)
         if (context < 0 || (int)i == context) fk.epoch[i]++;
 }
 
@@ -473,7 +465,7 @@ long fk_stream_objects(void) { return (long)fk.handles.live; }
 void fk_streams_defaults(void) {
     int i;
     fk_set_mode(FAKE_EAGER);
-    for (i = 0; i < FK_CONTEXTS; i++) {
+    for (i = 0; i < FK_DEVICES; i++) {
         fk_clock_drop(&fk.retired[i]);
         fk_clock_drop(&fk.retired_blocking[i]);
     }

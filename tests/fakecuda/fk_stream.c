@@ -92,10 +92,7 @@ static int fk_get_id(fk_call call, cudaStream_t handle, unsigned long long *id, 
 }
 
 /* The driver's own: the same, but that no last error is left. */
-#define FK_DRIVER_STREAM_CALLS(query, synchronize, get_id, own)                               \
-    CUresult query(CUstream s) {                                                              \
-        return fk_end_driver(fk_query(FK_cuStreamQuery, (cudaStream_t)s, own));               \
-    }                                                                                         \
+#define FK_DRIVER_STREAM_CALLS(synchronize, get_id, own)                                      \
     CUresult synchronize(CUstream s) {                                                        \
         return fk_end_driver(fk_synchronize(FK_cuStreamSynchronize, (cudaStream_t)s, own));   \
     }                                                                                         \
@@ -103,18 +100,8 @@ static int fk_get_id(fk_call call, cudaStream_t handle, unsigned long long *id, 
         return fk_end_driver(fk_get_id(FK_cuStreamGetId, (cudaStream_t)s, id, own));          \
     }
 
-FK_DRIVER_STREAM_CALLS(cuStreamQuery, cuStreamSynchronize, cuStreamGetId, 0)
-FK_DRIVER_STREAM_CALLS(cuStreamQuery_ptsz, cuStreamSynchronize_ptsz, cuStreamGetId_ptsz, 1)
-
-static cudaError_t fk_get_device(cudaStream_t handle, int *device, int own) {
-    int error = fk_begin(FK_cudaStreamGetDevice);
-    if (!error && !device) error = cudaErrorInvalidValue;
-    if (!error) {
-        fk_stream *stream = fk_stream_of(handle, own, &error);
-        if (stream) *device = stream->device;
-    }
-    return fk_end((cudaError_t)error);
-}
+FK_DRIVER_STREAM_CALLS(cuStreamSynchronize, cuStreamGetId, 0)
+FK_DRIVER_STREAM_CALLS(cuStreamSynchronize_ptsz, cuStreamGetId_ptsz, 1)
 
 static cudaError_t fk_launch_host(cudaStream_t handle, cudaHostFn_t function, void *user, int own) {
     int error = fk_begin(FK_cudaLaunchHostFunc);
@@ -145,22 +132,16 @@ CUresult cuCtxSynchronize(void) {
     return fk_end_driver(error);
 }
 
-#define FK_STREAM_CALLS(query, synchronize, get_id, get_device, launch, own)                  \
+#define FK_STREAM_CALLS(query, synchronize, launch, own)                                      \
     cudaError_t query(cudaStream_t s) {                                                       \
         return fk_end((cudaError_t)fk_query(FK_cudaStreamQuery, s, own));                     \
     }                                                                                         \
     cudaError_t synchronize(cudaStream_t s) {                                                 \
         return fk_end((cudaError_t)fk_synchronize(FK_cudaStreamSynchronize, s, own));         \
     }                                                                                         \
-    cudaError_t get_id(cudaStream_t s, unsigned long long *id) {                              \
-        return fk_end((cudaError_t)fk_get_id(FK_cudaStreamGetId, s, id, own));                \
-    }                                                                                         \
-    cudaError_t get_device(cudaStream_t s, int *d) { return fk_get_device(s, d, own); }       \
     cudaError_t launch(cudaStream_t s, cudaHostFn_t f, void *u) {                             \
         return fk_launch_host(s, f, u, own);                                                  \
     }
 
-FK_STREAM_CALLS(cudaStreamQuery, cudaStreamSynchronize, cudaStreamGetId, cudaStreamGetDevice,
-                cudaLaunchHostFunc, 0)
-FK_STREAM_CALLS(cudaStreamQuery_ptsz, cudaStreamSynchronize_ptsz, cudaStreamGetId_ptsz,
-                cudaStreamGetDevice_ptsz, cudaLaunchHostFunc_ptsz, 1)
+FK_STREAM_CALLS(cudaStreamQuery, cudaStreamSynchronize, cudaLaunchHostFunc, 0)
+FK_STREAM_CALLS(cudaStreamQuery_ptsz, cudaStreamSynchronize_ptsz, cudaLaunchHostFunc_ptsz, 1)

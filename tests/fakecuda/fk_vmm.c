@@ -38,7 +38,7 @@ CUresult cuMemGetAllocationGranularity(size_t *granularity, const CUmemAllocatio
                    prop->type != CU_MEM_ALLOCATION_TYPE_PINNED || fk_bad_location(&prop->location)))
         error = CUDA_ERROR_INVALID_VALUE;
     if (!error && !fk_has_vmm(prop->location.id)) error = CUDA_ERROR_NOT_SUPPORTED;
-    if (!error) *granularity = fk_granularity();
+    if (!error) *granularity = FK_GRANULE;
     return fk_end_driver(error);
 }
 
@@ -98,9 +98,6 @@ static int fk_create(CUmemGenericAllocationHandle *handle, size_t size,
     if (!fk_has_vmm(prop->location.id)) return CUDA_ERROR_NOT_SUPPORTED;
     if (prop->requestedHandleTypes & ~(unsigned)CU_MEM_HANDLE_TYPE_POSIX_FILE_DESCRIPTOR)
         return CUDA_ERROR_INVALID_VALUE;
-    if ((prop->requestedHandleTypes || prop->allocFlags.gpuDirectRDMACapable) &&
-        !fk_has_sharing(prop->location.id))
-        return CUDA_ERROR_NOT_SUPPORTED;
     fk_price_by_size(fk_create_price, FK_COUNT(fk_create_price), size);
     piece = fk_new_piece(size, prop->location.id, FK_RESERVED);
     if (!piece) return CUDA_ERROR_OUT_OF_MEMORY;
@@ -148,17 +145,6 @@ uint64_t fk_hold_handle(fk_piece *piece) {
 }
 
 fk_piece *fk_find_handle(uint64_t handle) { return fk_pool_get(&fk_handles, handle); }
-
-CUresult cuMemRetainAllocationHandle(CUmemGenericAllocationHandle *handle, void *addr) {
-    int error = fk_begin(FK_cuMemRetainAllocationHandle);
-    if (!error) {
-        fk_extent extent = fk_extent_at((uint64_t)(uintptr_t)addr, 1, 0);
-        if (!handle || !extent.piece || extent.piece->kind != FK_RESERVED)
-            error = CUDA_ERROR_INVALID_VALUE;
-        else *handle = fk_hold_handle(extent.piece);
-    }
-    return fk_end_driver(error);
-}
 
 long fk_handle_objects(void) { return (long)fk_handles.live; }
 
@@ -331,13 +317,6 @@ static int fk_pointer_attribute(void *data, int attribute, uint64_t ptr) {
         return 0;
     default: return CUDA_ERROR_NOT_SUPPORTED;
     }
-}
-
-/* The attributes that are the same of a second address as of the first. */
-CUresult cuPointerGetAttribute(void *data, CUpointer_attribute attribute, CUdeviceptr ptr) {
-    int error = fk_begin(FK_cuPointerGetAttribute);
-    if (!error) error = fk_pointer_attribute(data, (int)attribute, ptr);
-    return fk_end_driver(error);
 }
 
 /* Of an address that is not CUDA's the answer is zeros, and no error: so CUDA's manual has it. */

@@ -8,10 +8,6 @@
 template <class T> static inline cudaError_t cudaMalloc(T **devPtr, size_t size) {
     return ::cudaMalloc(reinterpret_cast<void **>(devPtr), size);
 }
-template <class T> static inline cudaError_t cudaMallocHost(T **ptr, size_t size,
-                                                            unsigned int flags = 0) {
-    return ::cudaHostAlloc(reinterpret_cast<void **>(ptr), size, flags);
-}
 template <class T> static inline cudaError_t cudaHostAlloc(T **ptr, size_t size,
                                                            unsigned int flags) {
     return ::cudaHostAlloc(reinterpret_cast<void **>(ptr), size, flags);

@@ -69,11 +69,8 @@ cudaError_t CUDARTAPI cudaGetDriverEntryPointByVersion(
 cudaError_t CUDARTAPI cudaGetDevice(int *device);
 cudaError_t CUDARTAPI cudaSetDevice(int device);
 cudaError_t CUDARTAPI cudaGetDeviceCount(int *count);
-cudaError_t CUDARTAPI cudaDeviceGetAttribute(int *value, enum cudaDeviceAttr attr, int device);
 cudaError_t CUDARTAPI cudaDeviceSynchronize(void);
 cudaError_t CUDARTAPI cudaDeviceReset(void);
-cudaError_t CUDARTAPI cudaDeviceCanAccessPeer(int *canAccessPeer, int device, int peerDevice);
-cudaError_t CUDARTAPI cudaDeviceEnablePeerAccess(int peerDevice, unsigned int flags);
 
 /* memory */
 cudaError_t CUDARTAPI cudaMalloc(void **devPtr, size_t size);
@@ -83,7 +80,6 @@ cudaError_t CUDARTAPI cudaFreeAsync(void *devPtr, cudaStream_t hStream);
 cudaError_t CUDARTAPI cudaMallocManaged(void **devPtr, size_t size,
                                         unsigned int flags FAKECUDA_DEFAULT(cudaMemAttachGlobal));
 cudaError_t CUDARTAPI cudaHostAlloc(void **pHost, size_t size, unsigned int flags);
-cudaError_t CUDARTAPI cudaMallocHost(void **ptr, size_t size);
 cudaError_t CUDARTAPI cudaFreeHost(void *ptr);
 cudaError_t CUDARTAPI cudaHostRegister(void *ptr, size_t size, unsigned int flags);
 cudaError_t CUDARTAPI cudaHostUnregister(void *ptr);
@@ -112,8 +108,6 @@ cudaError_t CUDARTAPI cudaStreamQuery(cudaStream_t stream);
 cudaError_t CUDARTAPI cudaStreamSynchronize(cudaStream_t stream);
 cudaError_t CUDARTAPI cudaStreamWaitEvent(cudaStream_t stream, cudaEvent_t event,
                                           unsigned int flags FAKECUDA_DEFAULT(0));
-cudaError_t CUDARTAPI cudaStreamGetId(cudaStream_t hStream, unsigned long long *streamId);
-cudaError_t CUDARTAPI cudaStreamGetDevice(cudaStream_t hStream, int *device);
 cudaError_t CUDARTAPI cudaLaunchHostFunc(cudaStream_t stream, cudaHostFn_t fn, void *userData);
 
 /* events */
