@@ -8,7 +8,7 @@ test: ## every test, on the simulated GPU; needs gcc and make only
 	steps=$$($(MAKE) -n --no-print-directory ON=sim STEPS=1 test-programs | grep -c tests/step.sh); \
 	[ "$$steps" = 0 ] || echo "building, $$steps steps, $(JOBS) at a time"; \
 	$(MAKE) --no-print-directory ON=sim $(PARALLEL) STEPS=$$steps BEGAN=$$began test-programs
-	@$(TOLD) ON=sim tests/run.sh $(RUNS) $(TESTS) $(if $(ONLY),,$(WORLDS) $(TEST_SCRIPTS))
+	@$(TOLD) ON=sim QUICK=1 tests/run.sh $(RUNS) $(TESTS) $(if $(ONLY),,$(WORLDS) $(TEST_SCRIPTS))
 
 RUNS = $(shell echo $$(($(JOBS) + 1))) # some wait, on no processor
 WORLDS := $(BUILD)/test/world $(BUILD)/test/world_threads $(BUILD)/test/world_clock
@@ -73,16 +73,21 @@ sanitize-run: $(TESTS)
 WORLD := $(patsubst %,tests/world/%.c,model blocks graphs arena intrude world driver library)
 WORLD_CC = $(CC) -std=gnu11 $(WARNINGS) -Wno-pedantic -pthread $(SIM_CUDA) -I. -Itests/fakecuda
 .PHONY: worlds soak fuzz
-worlds: $(WORLDS) ## random calls judged by a model and the race oracle; threads; a full launch queue
+worlds: $(WORLDS) ## random calls judged by a model and the race oracle; threads; FIRST= LAST= seeds
 	@for world in $^; do echo "$$world"; $$world $(FIRST) $(LAST) || exit 1; done
-$(BUILD)/test/world $(BUILD)/test/world_clock: FLAGS := -O1 -g1
-$(BUILD)/test/world_threads: FLAGS := -O1 -g1 -fsanitize=thread
-$(BUILD)/test/world: tests/world/seeds.c $(FAKE)
-$(BUILD)/test/world_threads: tests/world/threads.c $(BUILD)/fakecuda/thread.a
-$(BUILD)/test/world_clock: tests/world/clock.c $(FAKE)
-$(WORLDS): $(WORLD) tests/world/world.h gpupool.h
+$(BUILD)/world/%.o: tests/world/%.c tests/world/world.h gpupool.h $(BUILD)/flags
+	@mkdir -p $(@D)
+	$(Q)$(WORLD_CC) -O1 -g1 -c -o $@ $<
+W := $(WORLD:tests/world/%.c=$(BUILD)/world/%.o)
+$(BUILD)/test/world: $(W) $(BUILD)/world/seeds.o $(FAKE)
+$(BUILD)/test/world_clock: $(W) $(BUILD)/world/clock.o $(FAKE)
+$(BUILD)/test/world $(BUILD)/test/world_clock:
 	$(SAY)
-	$(Q)$(WORLD_CC) $(FLAGS) -o $@ $(filter %.c %.a,$^) -lm -ldl
+	$(Q)$(WORLD_CC) -o $@ $^ -lm -ldl
+$(BUILD)/test/world_threads: $(WORLD) tests/world/threads.c $(BUILD)/fakecuda/thread.a \
+                             tests/world/world.h gpupool.h
+	$(SAY)
+	$(Q)$(WORLD_CC) -O1 -g1 -fsanitize=thread -o $@ $(filter %.c %.a,$^) -lm -ldl
 
 soak: $(WORLDS) ## those with new seeds, all at once, for ten minutes; SECONDS= SEED=
 	@tests/world/soak.sh $(BUILD)/test $(or $(SECONDS),600) $(or $(SEED),$(shell date +%s))

@@ -1,15 +1,16 @@
 #!/bin/sh
 # Prints make rules for the test programs: variants.sh BUILD SOURCE...
 #
-# A source says in `// build: NAME FLAGS...` lines which programs to make of it. A program and the
-# simulated CUDA under it have the same sanitizers; what a sanitizer reports ends it.
+# A source says in `// build: NAME FLAGS...` lines which programs to make of it; without any it is
+# built once, with AddressSanitizer and UndefinedBehaviorSanitizer. A program and the simulated CUDA
+# under it have the same sanitizers; what a sanitizer reports ends it.
 #
 # A source of tests/unit includes the implementation. One of tests/api sees declarations alone, and
 # is linked with the implementation: all that have the same sanitizers and macros of gpupool's share
 # one object of linked.c.
 #
-# MODE=thread, or address,undefined: each program that has no sanitizers of its own gets these.
-# ON=gpu: one program a source, of its first line, without sanitizers, for the real CUDA.
+# MODE=thread, or address,undefined: one program a source, of its first line, with these instead.
+# ON=gpu: the same without sanitizers, for the real CUDA.
 set -eu
 build=$1
 shift
@@ -30,8 +31,7 @@ rule() { # PROGRAM SOURCE FLAGS
     if [ "$on_gpu" ]; then
         sanitizers= flags="-O1 $(echo "$3" | tr ' ' '\n' | grep '^-D' | tr '\n' ' ' || true)"
     elif [ "${MODE:-}" ]; then
-        [ -z "$sanitizers" ] || return 0
-        sanitizers=$MODE flags="$3 -fsanitize=$MODE"
+        sanitizers=$MODE flags="$(echo "$3" | sed 's/-fsanitize=[a-z,]*//') -fsanitize=$MODE"
     fi
     [ -z "$sanitizers" ] || flags="$flags -fno-sanitize-recover=all"
     target=$build/${on_gpu}test/$1 object=
@@ -55,13 +55,13 @@ rule() { # PROGRAM SOURCE FLAGS
 
 for source in "$@"; do
     program=$(basename "$source" .c)
-    case $source in */fakecuda/*) program=fakecuda_$program ;; esac
+    case $source in */fakecuda/*) program=fakecuda_$program ;; esac # built plainly, too
     if ! grep -q '^// build: ' "$source"; then
-        rule "$program" "$source" ""
+        rule "$program" "$source" "-fsanitize=address,undefined"
         continue
     fi
     sed -n 's,^// build: *,,p' "$source" | while read -r name flags; do
-        if [ "$on_gpu" ]; then rule "$program" "$source" "$flags"; break; fi
+        if [ "$on_gpu${MODE:-}" ]; then rule "$program" "$source" "$flags"; break; fi
         rule "$program-$name" "$source" "$flags"
     done
 done

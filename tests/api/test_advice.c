@@ -1,4 +1,3 @@
-// build: asan -fsanitize=address,undefined
 /* What a verdict advises helps: 10,000 requests that fail in random arenas, and what it says done
    to the letter. */
 #include "gpupool.h"

@@ -1,4 +1,3 @@
-// build: asan -fsanitize=address,undefined
 /* Blocks: sizes, alignments, flags, and what a block is asked for. */
 #include "gpupool.h"
 #include "kit.h"

@@ -1,4 +1,3 @@
-// build: asan -fsanitize=address,undefined
 /* gpupool_get_available: what it says alloc grants, in every source and under every limit. */
 #include "gpupool.h"
 #include "kit.h"

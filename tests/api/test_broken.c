@@ -1,4 +1,3 @@
-// build: asan -fsanitize=address,undefined
 /* CUDA fails. What can be undone is: the call fails and changes nothing. After any other failure
    the arena is broken: requests say why, with the first cause, frees succeed, and destroy ends. */
 #include "gpupool.h"

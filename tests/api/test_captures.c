@@ -1,4 +1,3 @@
-// build: asan -fsanitize=address,undefined
 /* Graphs: what a scope hands out belongs to the graph until the release; without a scope a
    capturing stream gets memory at hand only; and no call ends a capture. */
 #include "gpupool.h"

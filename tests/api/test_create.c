@@ -1,4 +1,3 @@
-// build: asan -fsanitize=address,undefined
 /* Arenas are made and destroyed. */
 #include "gpupool.h"
 #include "kit.h"

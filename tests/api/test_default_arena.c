@@ -1,4 +1,3 @@
-// build: plain
 // build: asan -fsanitize=address,undefined
 // build: tsan -fsanitize=thread
 /* Default arenas: one for each device and one of pinned memory, made at first use, the same for all

@@ -1,4 +1,3 @@
-// build: asan -fsanitize=address,undefined
 /* on_map and on_unmap: they hear of every range before a block lies in it, and until it is gone. */
 #include "gpupool.h"
 #include "kit.h"

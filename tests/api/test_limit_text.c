@@ -1,7 +1,6 @@
-// build: plain
+// build: asan -fsanitize=address,undefined
 // build: off -DGPUPOOL_ENVIRONMENT=0
 // build: macro -DGPUPOOL_LIMIT=67108864 -DGPUPOOL_SOURCE=GPUPOOL_SOURCE_DEVICE
-// build: asan -fsanitize=address,undefined
 /* Limits: as text, from the environment and by the macro; and those that are refused, as what they
    are. Messages stay one line. */
 #define _GNU_SOURCE

@@ -1,4 +1,3 @@
-// build: asan -fsanitize=address,undefined
 /* The limit on reserved bytes: requests, set_limit and trim. */
 #include "gpupool.h"
 #include "kit.h"

@@ -1,4 +1,3 @@
-// build: asan -fsanitize=address,undefined
 /* on_out_of_memory: it is asked when nothing else helps, may free and allocate, and the request is
    tried once more if it says so. */
 #include "gpupool.h"

@@ -1,4 +1,3 @@
-// build: asan -fsanitize=address,undefined
 /* GPUPOOL_NO_STREAM, and blocks that are freed in CUDA's host functions. */
 #include "gpupool.h"
 #include "kit.h"

@@ -1,4 +1,3 @@
-// build: asan -fsanitize=address,undefined
 /* The order of work: a stream has its own memory again at once; another one only behind that
    stream's work, as a mark on the device or a wait of the host says. The race oracle watches. */
 #include "gpupool.h"

@@ -1,4 +1,3 @@
-// build: asan -fsanitize=address,undefined
 /* A second device: after gpupool_allow_peer its kernels reach all memory of the arena, what comes
    later too, and its streams are streams like others. */
 #include "gpupool.h"

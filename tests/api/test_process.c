@@ -1,5 +1,5 @@
-// build: tsan -fsanitize=thread
 // build: asan -fsanitize=address,undefined
+// build: tsan -fsanitize=thread
 /* Several arenas and many threads in one process: each arena has its own memory, default streams
    are each thread's own, and arenas come and go beside others. */
 #define _GNU_SOURCE

@@ -1,4 +1,3 @@
-// build: asan -fsanitize=address,undefined
 /* Wrong calls: every public function with every kind of wrong argument. The result says of which
    kind the mistake is, the message names argument and rule, and nothing has changed. */
 #define _GNU_SOURCE

@@ -1,4 +1,3 @@
-// build: asan -fsanitize=address,undefined
 /* Reports: the walk, text, JSON, and GPUPOOL_REPORT. tests/gates/report_test.sh reads the JSON. */
 #define _GNU_SOURCE
 #include <fcntl.h>

@@ -1,4 +1,3 @@
-// build: asan -fsanitize=address,undefined
 /* Streams end: their memory passes when their work has finished, and a handle that comes again
    means another stream. */
 #include "gpupool.h"

@@ -1,6 +1,3 @@
-// build: plain
-// build: asan -fsanitize=address,undefined
-// build: tsan -fsanitize=thread
 /* What a ring promises: bytes arrive, in both directions, by every way; tickets; refusals; figures.
    On the simulated GPU, and on a real one. */
 #define _GNU_SOURCE

@@ -1,6 +1,3 @@
-// build: plain
-// build: asan -fsanitize=address,undefined
-// build: tsan -fsanitize=thread
 /* Calls of CUDA that fail, by class. A resource call fails once: the transfer succeeds, or says so
    and the ring goes on. Another call fails, and all after it: the ring is broken, and says with
    which cause; it ends all the same. */

@@ -1,6 +1,3 @@
-// build: plain
-// build: asan -fsanitize=address,undefined
-// build: tsan -fsanitize=thread
 /* Uploads from files: cached and not, at any offset, with reads that are short, interrupted or
    refused, from files that shrink, and from what is no file. On the simulated GPU, and on a real
    one. */

@@ -1,4 +1,3 @@
-// build: plain
 // build: asan -fsanitize=address,undefined
 // build: tsan -fsanitize=thread
 /* Random transfers by four threads, each with a ring of its own, and then all with one ring; each

@@ -1,4 +1,3 @@
-// build: plain
 // build: asan -fsanitize=address,undefined
 // build: tsan -fsanitize=thread
 /* What a ring does while streams of the program stand still: rule G, tickets that wait for others,

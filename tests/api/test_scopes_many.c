@@ -1,4 +1,3 @@
-// build: asan -fsanitize=address,undefined
 /* Begin, end and release of a scope cost the same however many scopes are kept. Counted in calls of
    CUDA, and of the records that a scope leaves; never in time. */
 #include "gpupool.h"

@@ -1,7 +1,5 @@
-// build: plain
-// build: replaced -DGPUPOOL_REPLACE_CUDA_MALLOC=1
 // build: asan -fsanitize=address,undefined
-// build: tsan -fsanitize=thread
+// build: replaced -DGPUPOOL_REPLACE_CUDA_MALLOC=1
 /* cudaMalloc's shape: what cudaMalloc and cudaFree promise holds, on the default arenas. */
 #define _GNU_SOURCE
 #include <pthread.h>

@@ -1,4 +1,3 @@
-// build: asan -fsanitize=address,undefined
 /* Export and import, in two processes and in one: the same memory, as long as anybody has it. */
 #define _GNU_SOURCE
 #include "gpupool.h"

@@ -1,5 +1,5 @@
-// build: tsan -fsanitize=thread
 // build: asan -fsanitize=address,undefined
+// build: tsan -fsanitize=thread
 /* Two arenas of a device that is full: before a request of one fails, it gets the idle chunks of
    the other. */
 #include "gpupool.h"

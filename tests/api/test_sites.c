@@ -1,4 +1,3 @@
-// build: asan -fsanitize=address,undefined
 /* GPUPOOL_SITES: who has memory is said by file and line. */
 #define GPUPOOL_SITES 1
 #include "gpupool.h"

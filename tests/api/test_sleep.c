@@ -1,4 +1,3 @@
-// build: asan -fsanitize=address,undefined
 /* Sleep and wake: the device's memory goes, while addresses, blocks and what they hold stay. */
 #include "gpupool.h"
 #include "kit.h"

@@ -1,4 +1,3 @@
-// build: asan -fsanitize=address,undefined
 /* What sleep copies, and in which pieces: gaps between blocks, many stretches, one larger than the
    first piece up, what is freed meanwhile; and each driver call that may fail on the way. */
 #include "gpupool.h"

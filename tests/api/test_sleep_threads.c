@@ -1,5 +1,4 @@
 // build: tsan -fsanitize=thread
-// build: asan -fsanitize=address,undefined
 /* One thread lets the arena sleep and wake, while others allocate, free and ask; a second arena of
    the device takes its idle chunks, and is asked for its own. The others' blocks are touched only
    by gpupool, which zeroes them: never memory that sleeps. */

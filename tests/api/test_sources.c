@@ -1,4 +1,3 @@
-// build: asan -fsanitize=address,undefined
 /* Each source: blocks hold what is written, everything goes back, and what differs is as promised.
  */
 #include "gpupool.h"

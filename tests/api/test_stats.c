@@ -1,4 +1,3 @@
-// build: asan -fsanitize=address,undefined
 /* Statistics: exact on one stream, peaks too, after every call; and what counts as pending. */
 #include "gpupool.h"
 #include "kit.h"

@@ -1,4 +1,3 @@
-// build: asan -fsanitize=address,undefined
 /* Why memory ran out: the cause, the figures, and that what helps does help. */
 #include "gpupool.h"
 #include "kit.h"

@@ -1,6 +1,6 @@
 /* bench: what an allocation costs on the host, beside what it costs with others.
 
-   bench [--json FILE] [--svg FILE] [--plugin LIBRARY]... [--lines FILE]... [--work ID]... [--hurry]
+   bench [--json FILE] [--plugin LIBRARY]... [--lines FILE]... [--work ID]... [--hurry]
    A line of FILE: PEER WORK NS NS_LEAST NS_MOST OPS SAMPLES P50 P99 P99.9 MAX, tabs between, of a
    peer that measured itself; or `left out`, a tab, and a sentence. */
 #define _POSIX_C_SOURCE 200809L
@@ -17,7 +17,7 @@
 #define MOST 16 /* peers, plug-ins, files of lines, works asked for */
 
 typedef struct command {
-    const char *json, *svg, *plugin[MOST], *lines[MOST], *work[MOST];
+    const char *json, *plugin[MOST], *lines[MOST], *work[MOST];
     size_t plugins, files, works;
 } command;
 
@@ -56,7 +56,6 @@ static int read_command(command *c, int argc, char **argv) {
         }
         if (!value) bad = 1;
         else if (strcmp(argv[i], "--json") == 0) c->json = value;
-        else if (strcmp(argv[i], "--svg") == 0) c->svg = value;
         else if (strcmp(argv[i], "--plugin") == 0) bad = take(c->plugin, &c->plugins, value);
         else if (strcmp(argv[i], "--lines") == 0) bad = take(c->lines, &c->files, value);
         else if (strcmp(argv[i], "--work") == 0) bad = take(c->work, &c->works, value);
@@ -175,10 +174,10 @@ static int run_all(const command *c) {
     return 0;
 }
 
-static int write_file(const char *path, void (*write)(FILE *, const bench_results *)) {
+static int write_json(const char *path) {
     FILE *file = path ? fopen(path, "w") : NULL;
     if (!path) return 0;
-    if (file) write(file, &results);
+    if (file) bench_write_json(file, &results);
     if (file && fclose(file) == 0) return 0;
     complain(path, strerror(errno));
     return -1;
@@ -196,7 +195,7 @@ int main(int argc, char **argv) {
     if (machine_is_simulated())
         leave_out("cudaMalloc, cudaMallocAsync, CUB, PyTorch, CuPy", "no GPU here");
     if (run_all(&c) != 0) return 1;
-    int failed = write_file(c.json, bench_write_json) | write_file(c.svg, bench_write_svg);
+    int failed = write_json(c.json);
     for (size_t i = 0; i < results.works; i++)
         failed |= !bench_find(&results, work[i]->id, "gpupool");
     return failed ? 1 : 0;

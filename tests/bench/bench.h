@@ -92,7 +92,6 @@ void bench_print_head(FILE *, const bench_results *);
 void bench_print_row(FILE *, const bench_results *, size_t work);
 void bench_print_rest(FILE *, const bench_results *); /* tails, bars, what was left out */
 void bench_write_json(FILE *, const bench_results *);
-void bench_write_svg(FILE *, const bench_results *);
 
 /* ---- the peers that need no plug-in ---- */
 

@@ -5,7 +5,7 @@
 bench: $(BUILD)/bench-run ## nanoseconds an operation costs on the host, here and with others
 	@NVCC='$(if $(filter gpu,$(ON)),$(NVCC))' CXX='$(CXX)' tests/bench/bench.sh $(BUILD) $(ON)
 
-bench-memory: $(BUILD)/replay $(BUILD)/fixed_range $(BUILD)/crowd ## reserved memory and speed on real traces
+bench-memory: $(BUILD)/replay ## reserved memory and speed on real traces
 	@tests/bench/memory.sh $(BUILD) $(ON)
 
 bench-ring: $(BUILD)/ring ## transfers through a ring, against CUDA's own
@@ -19,11 +19,9 @@ bench-cliffs: $(BUILD)/cliffs ## works that never repeat themselves, beside othe
 	  tests/bench/cliffs/cliffs.sh $(BUILD) $(ON)
 
 B := $(OBJECTS)/bench
-$(patsubst %,$(OBJECTS)/%,fixed_range crowd): $(OBJECTS)/%: \
-  $(B)/%.o $(S)/machine.o $(S)/library.o
 $(OBJECTS)/ring: $(B)/ring.o
 $(OBJECTS)/sleep: $(B)/sleep.o
-BENCH := bench run lane works peers peer_cuda peer_gpupool bars print svg
+BENCH := bench run lane works peers peer_cuda peer_gpupool bars print
 $(OBJECTS)/bench-run: $(BENCH:%=$(B)/%.o) $(S)/library.o $(REPLAY_OBJECTS)
 
 $(OBJECTS)/cliffs: $(patsubst %,$(B)/cliffs/%.o,main works draw run stand_by) $(B)/peer_cuda.o \

@@ -56,5 +56,5 @@ fi
 
 # Some heaps ask for more thread-local memory than a library that is loaded late gets.
 export GLIBC_TUNABLES=${GLIBC_TUNABLES:+$GLIBC_TUNABLES:}glibc.rtld.optional_static_tls=65536
-"$build/bench-run" --json "$build/bench.json" --svg "$build/bench.svg" "${options[@]}" "$@"
-echo "figures in $build/bench.json, a picture in $build/bench.svg"
+"$build/bench-run" --json "$build/bench.json" "${options[@]}" "$@"
+echo "figures in $build/bench.json"

@@ -26,7 +26,7 @@ is() { # AWK CONDITION
 
 printf 'CuPy\tpair\t390\t380\t400\t1000\t100\t391\t500\t600\t700\nleft out\tNobody: asleep\n' \
     > "$dir/lines"
-"$run" --hurry --json "$dir/json" --svg "$dir/svg" --lines "$dir/lines" --work pair \
+"$run" --hurry --json "$dir/json" --lines "$dir/lines" --work pair \
     --work churn-16k --work holes --work hand-over --work hand-over-busy --work resnet50 \
     --work pair-2 > "$dir/out"
 holds "it ends well" test $? = 0
@@ -48,8 +48,6 @@ holds "a line of another's is in the table" grep -Eq 'pair of 4 KiB.* 390 ' "$di
 holds "and in the JSON" is "0$(cell pair CuPy p99) == 500"
 holds "who is left out is named" grep -q 'left out: Nobody: asleep' "$dir/out"
 holds "what is not there is not judged" grep -Eq '1/15 of cudaMallocAsync.*not judged' "$dir/out"
-holds "the picture is whole" grep -q '</svg>' "$dir/svg"
-holds "with a bar for CuPy" grep -q '>CuPy<' "$dir/svg"
 
 "$run" --work nonsense > /dev/null 2>&1
 holds "an unknown work is refused" test $? = 2

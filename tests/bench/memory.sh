@@ -91,8 +91,3 @@ echo
 awk -f "$here/table.awk" -v traces="$traces" "$dir/mapped" "$dir/device" "$dir/peers"
 echo
 [[ $on == gpu ]] || echo "With four streams the simulated device always stays behind the host."
-"$build/crowd"
-echo
-echo "Share of a fixed 64 GiB range in use at the first failure (VMA 0.98, OffsetAllocator 0.97,"
-echo "a power-of-two buddy 0.72):"
-"$build/fixed_range"

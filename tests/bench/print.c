@@ -9,7 +9,7 @@
 
 static const char *short_name(const bench_peer *p) {
     static const struct { const char *name, *head; } heads[] = {
-        {"gpupool, no locks", "no locks"}, {"record + wait", "rec+wait"},
+        {"record + wait", "rec+wait"},
         {"cudaMallocAsync", "Async"}};
     for (size_t i = 0; i < sizeof heads / sizeof *heads; i++)
         if (strcmp(heads[i].name, p->name) == 0) return heads[i].head;

@@ -1,5 +1,4 @@
-# checks.sh: the checks of matrix.sh, names.sh and hygiene_test.sh, which source it. $out, $fake and
-# $units are theirs.
+# checks.sh: what the gates share, which source it. $out is their folder.
 # Each check is a command; what it prints is shown when it fails.
 
 passed=0 failed=0
@@ -45,34 +44,4 @@ same_kernels() { # FLAGS LEAST SOURCE: of each kernel's template the host has wh
 # Links with the simulated CUDA, and runs.
 link_and_run() { # PROGRAM COMPILER OBJECT...
     $2 -pthread -o "$1" "${@:3}" "$BUILD/fakecuda/none.a" && "$1"
-}
-
-refuses_unit() { # BYTES
-    $CC $(flags_for c99) $fake -DGPUPOOL_UNIT_BYTES=$1 -fsyntax-only $implementation \
-        > "$out/refused" 2>&1 && return 1
-    grep "GPUPOOL_UNIT_BYTES must be" "$out/refused"
-}
-
-refuses_stream_check() {
-    $CC $(flags_for c99) $fake -DFAKECUDA_CUDART_VERSION=11080 -DGPUPOOL_STREAM_CHECK=1 \
-        -fsyntax-only $implementation > "$out/refused" 2>&1 && return 1
-    grep "GPUPOOL_STREAM_CHECK needs CUDA 12" "$out/refused"
-}
-
-two_units() { # PROGRAM COMPILER FLAGS: of the sources in $units
-    local objects=()
-    for source in $units; do
-        objects+=("$1-$(basename "$source").o")
-        $2 $3 -c -o "${objects[-1]}" "$source" || return 1
-    done
-    link_and_run "$1" "$2" "${objects[@]}"
-}
-
-mixed() { # COMPILER STANDARD of the implementation, COMPILER STANDARD of its users
-    $1 $(flags_for "$2") $fake -c -o "$out/mixed-library.o" $implementation || return 1
-    for source in main user; do
-        $3 $(flags_for "$4") $fake -c -o "$out/mixed-$source.o" \
-            tests/gates/compile/$source.c || return 1
-    done
-    link_and_run "$out/mixed" "$CXX" "$out"/mixed-{library,main,user}.o
 }

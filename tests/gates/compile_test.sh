@@ -1,6 +1,7 @@
 #!/bin/bash
 # The header in C, C++ and CUDA: with the implementation, without, in two files of different
-# languages, all static in one; and what it leaves behind. Closes with `N passed, N failed`.
+# languages, all static in one; and what it leaves behind. QUICK=1: by one compiler of each language
+# alone, in the oldest versions. Closes with `N passed, N failed`.
 set -u
 cd "$(dirname "$0")/../.."
 CC=${CC:-gcc} CXX=${CXX:-g++} BUILD=${BUILD:-build} NVCC=${NVCC:-}
@@ -28,34 +29,40 @@ compile() { # COMPILER OBJECT SOURCE FLAGS: must say nothing
     }
 }
 
+languages="c11 cpp11"
+[[ ${QUICK:-} ]] || languages+=" c17 cpp20"
 for name in main user; do
-    for language in c11 c17 cpp11 cpp20; do
+    for language in $languages; do
         check "$language: $name" compile "${!language}" "$out/$name-$language.o" $source/$name.c
     done
 done
-check "optimized" compile "$c11" "$out/main-optimized.o" $source/main.c -O2
-check "without exceptions or types" compile "$cpp11" "$out/main-plain.o" $source/main.c \
+whole() { [[ -z ${QUICK:-} ]]; } # whether all compilers, versions and options are wanted
+! whole || check "optimized" compile "$c11" "$out/main-optimized.o" $source/main.c -O2
+! whole || check "without exceptions or types" compile "$cpp11" "$out/main-plain.o" $source/main.c \
     "-fno-exceptions -fno-rtti"
-check "gnu11" compile "$CC -x c -std=gnu11 $strict" "$out/main-gnu.o" \
+! whole || check "gnu11" compile "$CC -x c -std=gnu11 $strict" "$out/main-gnu.o" \
     $source/main.c
 for option in GPUPOOL_CHECK=1 GPUPOOL_STREAM_CHECK=1 GPUPOOL_ENVIRONMENT=0 \
     CUDA_API_PER_THREAD_DEFAULT_STREAM=1 GPUPOOL_LIMIT=67108864 \
     GPUPOOL_SOURCE=GPUPOOL_SOURCE_PINNED GPUPOOL_CHUNK_BYTES=4194304; do
+    whole || break
     check "$option" compile "$c11" "$out/main-$option.o" $source/main.c "-D$option"
     check "$option, run" link_and_run "$out/$option" "$CC" "$out/main-$option.o" "$out/user-c11.o"
 done
 for other in clang clang++; do
+    whole || break
     if ! works $other; then left_out $other; continue; fi
     case $other in *++) flags="-x c++ -std=c++11" ;; *) flags="-x c -std=c11" ;; esac
     check "$other" compile "$other $flags $strict" "$out/main-$other.o" $source/main.c
 done
 
 # ---- two files ----
-for pair in c11:c11 c11:cpp11 cpp11:c11 cpp20:cpp11; do
+for pair in c11:cpp11 cpp11:c11 c11:c11 cpp20:cpp11; do
+    whole || [[ $pair == c11:cpp11 ]] || break
     check "two files, $pair" link_and_run "$out/two-$pair" "$CXX" "$out/main-${pair%:*}.o" \
         "$out/user-${pair#*:}.o"
 done
-twice() { ! $CC -o "$out/twice" "$out"/main-{c11,c17}.o "$out/user-c11.o" 2> "$out/twice.log"; }
+twice() { ! $CXX -o "$out/twice" "$out"/main-{c11,cpp11}.o "$out/user-c11.o" 2> "$out/twice.log"; }
 check "two implementations do not link" twice
 
 # ---- all in one file ----
@@ -91,10 +98,11 @@ program_runs() { # FILE COMPILER
 }
 program "A complete program:" > "$out/program.c"
 program "The same in C++" > "$out/program_cpp.cpp"
-for language in c11 cpp11 cpp20; do
+for language in $languages; do
     check "the top's program, $language" program_runs "$out/program.c" "${!language}"
 done
 for language in cpp11 cpp20; do
+    [[ " $languages " == *" $language "* ]] || continue
     check "the top's program in C++, $language" program_runs "$out/program_cpp.cpp" "${!language}"
 done
 existing() { # a program that knows nothing of gpupool, with the flags that the top names
@@ -148,14 +156,13 @@ later() { # LANGUAGE FLAGS: an include that replaces, then the implementation
     compile "$1 $2" "$out/later.o" $source/later.c &&
         link_and_run "$out/later" "$CXX" "$out/later.o"
 }
-for language in c11 cpp11; do
+for language in $languages; do
     check "replaced, and implemented later, $language" later "${!language}" ""
+    check "replaced, $language, streams per thread" replaced "${!language}" $per_thread
+    whole || continue
     check "replaced, and implemented later, $language, streams per thread" later "${!language}" \
         $per_thread
-done
-for language in c11 cpp11 cpp20; do
     check "replaced, $language" replaced "${!language}" ""
-    check "replaced, $language, streams per thread" replaced "${!language}" $per_thread
 done
 two_files() { # COMPILER FLAGS COMPILER FLAGS: of the first file, of the second
     local here="-Werror $include -isystem tests/fakecuda/include"
@@ -165,6 +172,7 @@ two_files() { # COMPILER FLAGS COMPILER FLAGS: of the first file, of the second
 }
 compilers=()
 for compiler in "$CXX" clang++; do
+    whole || break
     if works "$compiler"; then compilers+=("$compiler"); else left_out "$compiler"; fi
 done
 for compiler in "${compilers[@]}"; do
@@ -191,7 +199,8 @@ cu_files() { # FLAGS
     done
     $NVCC -o "$out/names-cu" "$out"/names_{main,other}-cu.o
 }
-if [[ -n $NVCC ]]; then
+if ! whole; then :
+elif [[ -n $NVCC ]]; then
     check "nvcc, with the implementation" in_cuda main
     check "nvcc, without" in_cuda user
     check "nvcc, names in two files" cu_files -std=c++17
