@@ -134,4 +134,4 @@ $(BUILD)/examples/rmm_resource: $(SHOWN)/rmm_resource.cpp gpupool.h $(BUILD)/fla
 	  $(foreach library,$(RMM)/lib64 $(RMM)/../rapids_logger/lib64,-L$(library) -Wl,-rpath,$(library)) \
 	  -lrmm -lrapids_logger
 
--include $(wildcard $(OBJECTS)/*.d $(OBJECTS)/*/*.d $(BUILD)/*/*.d)
+-include $(wildcard $(OBJECTS)/*.d $(OBJECTS)/*/*.d $(OBJECTS)/*/*/*.d $(BUILD)/*/*.d)

@@ -21,8 +21,8 @@ bench-cliffs: $(BUILD)/cliffs ## works that never repeat themselves, beside othe
 B := $(OBJECTS)/bench
 $(OBJECTS)/ring: $(B)/ring.o
 $(OBJECTS)/sleep: $(B)/sleep.o
-BENCH := bench run lane works peers peer_cuda peer_gpupool bars print
+BENCH := bench peers peer_cuda peer_gpupool
 $(OBJECTS)/bench-run: $(BENCH:%=$(B)/%.o) $(S)/library.o $(REPLAY_OBJECTS)
 
 $(OBJECTS)/cliffs: $(patsubst %,$(B)/cliffs/%.o,main works draw run stand_by) $(B)/peer_cuda.o \
-  $(B)/peer_gpupool.o $(S)/library_counted.o $(TRACE_OBJECTS) $(S)/machine.o
+  $(B)/peer_gpupool.o $(S)/library_counted.o $(S)/trace.o $(S)/machine.o

@@ -27,7 +27,6 @@ typedef struct bench_peer {
     void *(*get)(void *pool, size_t bytes, cudaStream_t);
     int (*put)(void *pool, void *block, cudaStream_t); /* 0, or it was refused */
     void (*close)(void *pool);
-    uint64_t (*growths)(void *pool); /* times it got or moved memory; NULL: it does not tell */
     /* What only bench-cliffs asks for; NULL: the peer has nothing of the kind. */
     uint64_t (*reserved_peak)(void *pool); /* bytes of device memory */
     uint64_t (*calls)(void *pool);   /* of CUDA, since some past moment */

@@ -84,16 +84,10 @@ static int put_ready(void *arena, void *block, cudaStream_t stream) {
     return gpupool_free(arena, block, GPUPOOL_NO_STREAM) != GPUPOOL_OK;
 }
 
-static uint64_t growths(void *arena) {
-    gpupool_stats stats;
-    if (gpupool_get_stats(arena, &stats) != GPUPOOL_OK) return 0;
-    return stats.driver_calls;
-}
-
 const bench_peer bench_gpupool = {
     .name = "gpupool", .about = "gpupool.h, every option at its default",
     .can = BENCH_BLOCKS | BENCH_DEVICE | BENCH_MANY | BENCH_HUGE | BENCH_HAND_OVER | BENCH_THREADS,
-    .open = open_arena, .get = get, .put = put, .close = close_arena, .growths = growths,
+    .open = open_arena, .get = get, .put = put, .close = close_arena,
     .get_as_cuda = get_as_cuda, .put_as_cuda = put_as_cuda, .get_addressed = get_addressed,
     .put_addressed = put_addressed, .reserved_peak = reserved_peak, .calls = calls,
     .get_ready = get_ready, .put_ready = put_ready};

@@ -131,7 +131,8 @@ static const fk_error fk_errors[] = {
     {905, "cudaErrorStreamCaptureIsolation", "dependency created on uncaptured work in another stream"},
     {906, "cudaErrorStreamCaptureImplicit", "operation would make the legacy stream depend on a capturing blocking stream"},
     {907, "cudaErrorCapturedEvent", "operation not permitted on an event last recorded in a capturing stream"},
-    {908, "cudaErrorStreamCaptureWrongThread", "attempt to terminate a thread-local capture sequence from another thread"},
+    {908, "cudaErrorStreamCaptureWrongThread",
+     "attempt to terminate a thread-local capture sequence from another thread"},
     {999, "cudaErrorUnknown", "unknown error"}};
 
 static const fk_error *fk_find_error(int code) {

@@ -1,9 +1,8 @@
 /* trace.h: a recorded run of allocations and frees, read from a file.
  *
  * Two formats, either of them gzip'ed or not:
- *   a ID BYTES STREAM [ALIGNMENT] | f ID STREAM   one event a line; # comments are skipped; and
- *   what gpupool_set_trace adds: o BYTES STREAM [ALIGNMENT] | u ID STREAM | r STREAM | t BYTES |
- *   l BYTES | q ID | w BYTES | m STREAM | s
+ *   a ID BYTES STREAM | f ID STREAM   one event a line, as examples/trace.h writes them, with
+ *   u ID STREAM | o BYTES STREAM      a use by another stream and a request in vain; # is a comment
  *   Thread,Time,Action,Pointer,Size,Stream   RMM's log: allocate, free, allocate failure. Streams 0
  *                                            and 0x1 are one, 0x2 is another for each thread */
 #ifndef TRACE_H
@@ -12,26 +11,18 @@
 #include <stddef.h>
 #include <stdint.h>
 
-typedef enum trace_kind { /* of the calls that gpupool.h lists at gpupool_set_trace */
-    TRACE_BLOCK = 0, /* a or f, by bytes */
-    TRACE_IN_VAIN,
+typedef enum trace_kind {
+    TRACE_BLOCK, /* a or f, by bytes */
     TRACE_USE,
-    TRACE_RETIRE,
-    TRACE_TRIM,
-    TRACE_LIMIT,
-    TRACE_SIZE,
-    TRACE_FIT,
-    TRACE_MISTAKE,
-    TRACE_LOOK
+    TRACE_IN_VAIN
 } trace_kind;
 
 typedef struct trace_event {
     uint64_t id;     /* the trace's own name for the block; in an RMM log, its serial number */
-    uint64_t bytes;  /* of a block, 0: it is freed; else what the call was given */
+    uint64_t bytes;  /* 0: a free, or a use */
     uint32_t slot;   /* small number of the block, used again after its free */
     uint32_t stream; /* index into stream_number */
-    uint8_t kind;    /* trace_kind */
-    uint8_t align;   /* 2^align bytes; 0: not asked for */
+    trace_kind kind;
 } trace_event;
 
 typedef struct trace {

@@ -44,11 +44,11 @@ static void print_table(const replay_result *r, uint64_t buddy) {
            (double)r->peak_reserved_bytes / (double)r->peak_live_bytes);
     print_buddy("  by a power-of-two buddy %8.2f GB   %5.3f\n", r, buddy);
     printf("\n  an operation, cold      %8.0f ns   the first pass, driver time included\n",
-           r->ns_cold);
-    printf("  an operation, warm      %8.0f ns   the third\n", r->ns_warm);
+           r->pass[0].ns);
+    printf("  an operation, warm      %8.0f ns   the third\n", r->pass[2].ns);
     if (machine_is_simulated())
         printf("  CUDA calls made         %8ld      %ld in the third pass, all to draw the map\n",
-               r->calls, r->calls_warm);
+               r->calls, machine_all_calls(&r->pass[2].calls));
     printf("  failures                %8zu\n", r->failures);
 }
 

@@ -1,7 +1,5 @@
 /* replay: recorded allocations through a gpupool arena, and what that took. */
 #include "machine.h"
-#include "replay_beside.h"
-#include "replay_print.h"
 #include "replay_run.h"
 
 #include <stdlib.h>
@@ -12,8 +10,7 @@ enum { FINE = 0, FAILURES = 1, BAD_INPUT = 2 };
 
 static const char usage[] =
     "usage: replay [--json] [--passes N] [--limit TEXT] [--min-limit] [--limit-passes N]\n"
-    "              [--source NAME] [--streams N] [--threads N] [--behind] [--sync]\n"
-    "              [--in-turn] [--beside] [--cudafree] [--svg FILE] [--timeline FILE]\n"
+    "              [--source NAME] [--streams N] [--threads N] [--behind] [--svg FILE]\n"
     "              TRACE[.gz]...\n"
     "  --json         one object a trace, one a line\n"
     "  --passes N     replay N times over, not three; show what single passes took\n"
@@ -24,29 +21,19 @@ static const char usage[] =
     "  --streams N    block ID on stream ID mod N, not on the trace's own stream\n"
     "  --threads N    N threads, each the whole trace on a stream of its own\n"
     "  --behind       no work is finished before a call waits for it (simulated GPU only)\n"
-    "  --sync         each request and each free names no stream\n"
-    "  --in-turn      the traces are the passes, one after the other through one arena\n"
     "  --svg FILE     draw the arena at its fullest moment\n"
-    "  --timeline FILE  draw live and reserved memory, and the limit, over the events\n"
-    "  --beside       the traces at once: an event of each in turn, a stream for each trace\n"
-    "  --cudafree     every free is gpupool_cudaFree, in the default arena\n"
     "A trace is replayed three times over: reserved is the most that was held meanwhile.\n"
     "The first pass is called cold, the last warm.\n";
 
-static const struct {
-    const char *name;
-    gpupool_source source;
-} sources[] = {
-    {"auto", GPUPOOL_SOURCE_AUTO},     {"mapped", GPUPOOL_SOURCE_MAPPED},
-    {"device", GPUPOOL_SOURCE_DEVICE}, {"managed", GPUPOOL_SOURCE_MANAGED},
-    {"pinned", GPUPOOL_SOURCE_PINNED}, {"bypass", GPUPOOL_SOURCE_BYPASS},
-};
+static const char *const sources[] = {"auto", "mapped", "device", "managed", "pinned", "bypass"};
+static const gpupool_source source_of[] = {GPUPOOL_SOURCE_AUTO,    GPUPOOL_SOURCE_MAPPED,
+                                           GPUPOOL_SOURCE_DEVICE,  GPUPOOL_SOURCE_MANAGED,
+                                           GPUPOOL_SOURCE_PINNED,  GPUPOOL_SOURCE_BYPASS};
 
 typedef struct command {
     replay_options options;
     const char *source;
-    const char *limit;
-    int json, beside, in_turn;
+    int json;
     char **trace;
     int traces;
 } command;
@@ -58,9 +45,9 @@ static int refuse(const char *sentence, const char *about) {
 
 static int take_source(command *c, const char *name) {
     for (size_t i = 0; i < sizeof sources / sizeof *sources; i++) {
-        if (strcmp(sources[i].name, name) != 0) continue;
-        c->source = sources[i].name;
-        c->options.config.source = sources[i].source;
+        if (strcmp(sources[i], name) != 0) continue;
+        c->source = sources[i];
+        c->options.config.source = source_of[i];
         return 0;
     }
     return refuse("--source takes auto, mapped, device, managed, pinned or bypass, not ", name);
@@ -68,33 +55,28 @@ static int take_source(command *c, const char *name) {
 
 static int take_count(unsigned *count, const char *option, const char *text) {
     int passes = strstr(option, "passes") != NULL;
-    long n, most = passes ? REPLAY_MOST_PASSES : MAX_MANY;
     char *end;
-    n = strtol(text, &end, 10);
+    long n = strtol(text, &end, 10);
     *count = (unsigned)n;
-    if (end != text && !*end && n >= 1 && n <= most) return 0;
+    if (end != text && !*end && n >= 1 && n <= (passes ? REPLAY_MOST_PASSES : MAX_MANY)) return 0;
     return refuse(option, passes ? " takes a number from 1 to 100"
                                  : " takes a number from 1 to 1024");
 }
 
 /* An arena reads the text, since a config has none. */
-static gpupool_result read_limit(gpupool_arena_config *config, const char *text) {
+static int take_limit(command *c, const char *text) {
     gpupool_arena *reader;
     gpupool_stats stats;
     gpupool_result result = gpupool_arena_create(&reader, NULL);
-    if (result != GPUPOOL_OK) return result;
-    result = gpupool_set_limit_text(reader, text);
-    if (result == GPUPOOL_OK) result = gpupool_get_stats(reader, &stats);
-    if (result == GPUPOOL_OK) config->limit_bytes = (size_t)stats.limit;
-    gpupool_arena_destroy(reader);
-    return result;
-}
-
-static int take_limit(command *c, const char *text) {
-    c->limit = text;
-    if (read_limit(&c->options.config, text) == GPUPOOL_OK) return 0;
-    fprintf(stderr, "%s: ", gpupool_result_name(gpupool_last_result()));
-    return refuse("--limit: ", gpupool_last_error());
+    if (result == GPUPOOL_OK) {
+        result = gpupool_set_limit_text(reader, text);
+        if (result == GPUPOOL_OK) result = gpupool_get_stats(reader, &stats);
+        if (result == GPUPOOL_OK) c->options.config.limit_bytes = (size_t)stats.limit;
+        else fprintf(stderr, "%s: ", gpupool_result_name(result));
+        if (result != GPUPOOL_OK) refuse("--limit: ", gpupool_last_error());
+        gpupool_arena_destroy(reader);
+    }
+    return result == GPUPOOL_OK ? 0 : -1;
 }
 
 static int take_option(command *c, const char *option, const char *value) {
@@ -105,37 +87,16 @@ static int take_option(command *c, const char *option, const char *value) {
     if (strcmp(option, "--passes") == 0) return take_count(&o->passes, option, value);
     if (strcmp(option, "--limit-passes") == 0) return take_count(&o->limit_passes, option, value);
     if (strcmp(option, "--limit") == 0) return take_limit(c, value);
-    if (strcmp(option, "--svg") == 0) o->svg = value;
-    else if (strcmp(option, "--timeline") == 0) o->timeline = value;
-    else return refuse("unknown option ", option);
+    if (strcmp(option, "--svg") != 0) return refuse("unknown option ", option);
+    o->svg = value;
     return 0;
 }
 
 static int check_command(const command *c) {
     const replay_options *o = &c->options;
     if (c->traces == 0) return refuse("names no trace", "");
-    if (o->cuda_free &&
-        (c->limit || o->min_limit || o->timeline || strcmp(c->source, "auto") != 0))
-        return refuse("--cudafree takes the default arena as it is: no limit, source or timeline",
-                      "");
-    if (o->cuda_free && o->sync) return refuse("--sync frees without a stream: no --cudafree", "");
-    if (c->beside && o->streams)
-        return refuse("--beside gives each trace its stream: --streams does not go with it", "");
-    if (o->sync && (o->min_limit || o->timeline))
-        return refuse("--sync goes with neither --min-limit nor --timeline", "");
-    if (c->in_turn && (o->passes || o->min_limit || o->svg || o->timeline))
-        return refuse("--in-turn makes a pass of each trace: no --passes, limits or pictures", "");
-    if (c->in_turn && c->beside) return refuse("--in-turn or --beside, not both", "");
-    if (c->in_turn && c->traces > REPLAY_MOST_PASSES)
-        return refuse("--in-turn takes 100 traces at most", "");
-    if (o->limit_passes && !o->min_limit)
-        return refuse("--limit-passes needs --min-limit", "");
-    if (o->svg && c->traces > 1 && !c->beside)
-        return refuse("--svg draws one trace, not several", "");
-    if (o->timeline && c->traces > 1 && !c->beside)
-        return refuse("--timeline draws one trace, not several", "");
-    if (o->timeline && o->threads > 1)
-        return refuse("--timeline needs a fixed order of events: no --threads with it", "");
+    if (o->limit_passes && !o->min_limit) return refuse("--limit-passes needs --min-limit", "");
+    if (o->svg && c->traces > 1) return refuse("--svg draws one trace, not several", "");
     if (o->threads > 1 && o->streams)
         return refuse("--threads gives each thread its stream: --streams does not go with it", "");
     if (o->threads > 1 && o->min_limit)
@@ -151,10 +112,6 @@ static int read_command(command *c, int argc, char **argv) {
         if (strcmp(argv[i], "--json") == 0) c->json = 1;
         else if (strcmp(argv[i], "--min-limit") == 0) c->options.min_limit = 1;
         else if (strcmp(argv[i], "--behind") == 0) c->options.behind = 1;
-        else if (strcmp(argv[i], "--sync") == 0) c->options.sync = 1;
-        else if (strcmp(argv[i], "--in-turn") == 0) c->in_turn = 1;
-        else if (strcmp(argv[i], "--beside") == 0) c->beside = 1;
-        else if (strcmp(argv[i], "--cudafree") == 0) c->options.cuda_free = 1;
         else if (argv[i][0] != '-') c->trace[c->traces++] = argv[i];
         else if (i + 1 == argc) return refuse("unknown option, or its value is missing: ", argv[i]);
         else if (take_option(c, argv[i], argv[i + 1]) != 0) return -1;
@@ -163,76 +120,91 @@ static int read_command(command *c, int argc, char **argv) {
     return check_command(c);
 }
 
-/* One trace, or in turn as many as the command names. */
-static int replay_traces(const command *c, const trace *t, const char *path) {
+/* ---- figures for programs ---- */
+
+static void json_list(const char *name, const replay_result *r, int kind) {
+    printf(",\"%s\":[", name);
+    for (unsigned i = 0; i < r->passes; i++) {
+        const replay_figure *f = &r->pass[i];
+        printf("%s%ld", i ? "," : "",
+               kind < MACHINE_KINDS ? f->calls.of[kind] : machine_all_calls(&f->calls));
+    }
+    putchar(']');
+}
+
+static void print_json(const char *path, const command *c, const replay_result *r) {
+    const replay_figure *warm = &r->pass[r->passes - 1];
+    double live = (double)r->peak_live_bytes;
+    printf("{\"trace\":\"");
+    for (; *path; path++) putchar(strchr("\"\\", *path) || (unsigned char)*path < ' ' ? '?' : *path);
+    printf("\",\"source\":\"%s\",\"streams\":%u,\"threads\":%u,\"events\":%zu", c->source,
+           c->options.streams, c->options.threads, r->events);
+    printf(",\"peak_live_bytes\":%llu,\"peak_reserved_bytes\":%llu,\"reserved_over_live\":%.4f",
+           (unsigned long long)r->peak_live_bytes, (unsigned long long)r->peak_reserved_bytes,
+           (double)r->peak_reserved_bytes / live);
+    if (r->min_limit_bytes)
+        printf(",\"min_limit_over_live\":%.4f,\"min_limit_bytes\":%llu",
+               (double)r->min_limit_bytes / live, (unsigned long long)r->min_limit_bytes);
+    else if (c->options.min_limit) printf(",\"min_limit_over_live\":null,\"min_limit_bytes\":null");
+    printf(",\"ns_per_op_cold\":%.1f,\"ns_per_op_warm\":%.1f,\"cuda_calls\":%ld", r->pass[0].ns,
+           warm->ns, r->calls);
+    if (machine_is_simulated()) printf(",\"driver_us\":%.1f", r->driver_us);
+    printf(",\"cuda_calls_warm\":%ld", machine_all_calls(&warm->calls));
+    json_list("cuda_calls_by_pass", r, MACHINE_KINDS);
+    json_list("memory_calls_by_pass", r, MACHINE_MEMORY);
+    json_list("event_calls_by_pass", r, MACHINE_EVENT);
+    printf(",\"failures\":%zu}\n", r->failures);
+}
+
+/* ---- figures for people ---- */
+
+static void print_head(const replay_options *o) {
+    printf("on: %s; GB are 10^9 bytes; ns per operation include the driver's time\n\n",
+           machine_name());
+    printf("%-22s %9s %9s %9s %9s ", "trace", "events", "live GB", "reserved", "/ live");
+    if (o->min_limit) printf("%9s ", "least");
+    printf("%8s %8s %8s %9s %8s\n", "ns cold", "ns warm", "calls", "driver ms", "failures");
+}
+
+/* The first, third, fifth and last. */
+static void print_passes(const replay_result *r) {
+    for (unsigned i = 0; i < r->passes; i++) {
+        const replay_figure *f = &r->pass[i];
+        if (i != 0 && i != 2 && i != 4 && i + 1 != r->passes) continue;
+        printf("  pass %-3u %10.1f ns  %7ld CUDA calls: %7ld memory, %7ld events, %7ld other\n",
+               i + 1, f->ns, machine_all_calls(&f->calls), f->calls.of[MACHINE_MEMORY],
+               f->calls.of[MACHINE_EVENT], f->calls.of[MACHINE_OTHER]);
+    }
+}
+
+static void print_row(const char *path, const replay_options *o, const replay_result *r) {
+    const char *slash = strrchr(path, '/');
+    double live = (double)r->peak_live_bytes;
+    printf("%-22s %9zu %9.3f %9.3f %9.4f ", slash ? slash + 1 : path, r->events, live / 1e9,
+           (double)r->peak_reserved_bytes / 1e9, (double)r->peak_reserved_bytes / live);
+    if (o->min_limit && r->min_limit_bytes) printf("%9.4f ", (double)r->min_limit_bytes / live);
+    else if (o->min_limit) printf("%9s ", "none");
+    printf("%8.1f %8.1f %8ld %9.2f %8zu\n", r->pass[0].ns, r->pass[r->passes - 1].ns, r->calls,
+           r->driver_us / 1e3, r->failures);
+    if (o->passes) print_passes(r);
+}
+
+static int replay_one(const command *c, const char *path) {
     replay_result r;
     gpupool_result why;
-    replay_options options = c->options;
+    trace t;
     int status = FINE;
-    options.name = path;
-    if (c->in_turn) options.passes = options.turns = (unsigned)c->traces;
-    if (replay_run(&options, t, &r, &why) != 0)
+    if (trace_read(&t, path) != 0) return BAD_INPUT;
+    if (replay_run(&c->options, &t, &r, &why) != 0)
         status = why == GPUPOOL_E_ARGUMENT ? BAD_INPUT : FAILURES;
-    else if (c->json) replay_print_json(stdout, path, c->source, &options, &r);
-    else replay_print_row(stdout, path, &options, &r);
+    else if (c->json) print_json(path, c, &r);
+    else print_row(path, &c->options, &r);
     if (status == FINE && r.failures) {
         fflush(stdout); /* the figures come first */
         fprintf(stderr, "%s: %s\n", path, r.first_sentence);
         status = FAILURES;
     }
-    return status;
-}
-
-static int replay_one(const command *c, const char *path) {
-    trace t;
-    int status;
-    if (trace_read(&t, path) != 0) return BAD_INPUT;
-    status = replay_traces(c, &t, path);
     trace_free(&t);
-    return status;
-}
-
-/* "A + B", to be freed; NULL without host memory. */
-static char *join_names(const command *c) {
-    size_t bytes = 1;
-    for (int i = 0; i < c->traces; i++) bytes += strlen(c->trace[i]) + 3;
-    char *names = calloc(bytes, 1);
-    for (int i = 0; names && i < c->traces; i++) {
-        if (i) strcat(names, " + ");
-        strcat(names, c->trace[i]);
-    }
-    return names;
-}
-
-static int replay_all_at_once(const command *c) {
-    trace *of = calloc((size_t)c->traces, sizeof *of), joined;
-    char *names = join_names(c);
-    int read = 0, status = of && names ? FINE : FAILURES;
-    while (status == FINE && read < c->traces)
-        if (trace_read(&of[read], c->trace[read]) == 0) read++;
-        else status = BAD_INPUT;
-    if (status == FINE && replay_beside(&joined, of, (size_t)read) != 0) status = BAD_INPUT;
-    while (read) trace_free(&of[--read]);
-    if (status == FINE) {
-        status = replay_traces(c, &joined, names);
-        trace_free(&joined);
-    }
-    free(names);
-    free(of);
-    return status;
-}
-
-static int replay_in_turn(const command *c) {
-    trace *t = calloc((size_t)c->traces, sizeof *t);
-    char *names = join_names(c);
-    int read = 0, status = t && names ? FINE : FAILURES;
-    while (status == FINE && read < c->traces)
-        if (trace_read(&t[read], c->trace[read]) == 0) read++;
-        else status = BAD_INPUT;
-    if (status == FINE) status = replay_traces(c, t, names);
-    while (read) trace_free(&t[--read]);
-    free(names);
-    free(t);
     return status;
 }
 
@@ -248,10 +220,8 @@ int main(int argc, char **argv) {
         return BAD_INPUT;
     }
     if (machine_open() != 0) return FAILURES;
-    if (!c.json) replay_print_head(stdout, &c.options);
-    if (c.beside) status = replay_all_at_once(&c);
-    if (c.in_turn) status = replay_in_turn(&c);
-    for (int i = 0; i < c.traces && !c.beside && !c.in_turn && status != BAD_INPUT; i++) {
+    if (!c.json) print_head(&c.options);
+    for (int i = 0; i < c.traces && status != BAD_INPUT; i++) {
         int one = replay_one(&c, c.trace[i]);
         if (one > status) status = one;
     }

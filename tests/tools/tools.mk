@@ -11,9 +11,7 @@ tools: $(TOOLS:%=$(BUILD)/%) ## the demo, replay, and what measures: builds them
 OBJECTS := $(BUILD)/$(ON)
 T := $(OBJECTS)/tools
 S := $(OBJECTS)/support
-TRACE_OBJECTS := $(S)/trace.o $(S)/trace_build.o $(S)/lines.o $(S)/idmap.o
-REPLAY_OBJECTS := $(TRACE_OBJECTS) $(S)/machine.o \
-  $(patsubst %,$(T)/replay_%.o,plan beside pass run limit timeline print)
+REPLAY_OBJECTS := $(S)/trace.o $(S)/machine.o $(T)/replay_run.o
 
 $(OBJECTS)/replay: $(T)/replay.o $(S)/library_counted.o $(REPLAY_OBJECTS)
 $(OBJECTS)/demo: $(T)/demo.o $(T)/pow2.o $(S)/library.o $(REPLAY_OBJECTS)

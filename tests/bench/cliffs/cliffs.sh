@@ -7,7 +7,7 @@
 # Exit status 1: gpupool misses a bar.
 set -euo pipefail
 build=$1 on=$2
-here=$(dirname "$0")
+here=$(dirname "$0")/..
 dir=$(mktemp -d)
 trap 'rm -rf "$dir"' EXIT
 plan=full
@@ -23,35 +23,8 @@ measure() { # NAME OPTION...: its lines; who fails half-way is named, and the ot
         leave_out "$1 ended with status $?: $(tail -n 1 "$dir/said" | cut -c 1-150)"
 }
 
-cub() {
-    if [[ -z ${NVCC:-} ]]; then leave_out "CUB: no nvcc"; return; fi
-    if "$NVCC" -O2 -std=c++17 -shared -Xcompiler -fPIC -o "$build/peer_cub.so" \
-        "$here/../peer_cub.cu" > "$dir/cub" 2>&1
-    then touch "$dir/cub.built"
-    else leave_out "CUB: $(grep -m 1 -i error "$dir/cub" | cut -c 1-150)"
-    fi
-}
-
-torch() {
-    local flags
-    if ! "${PYTHON:-python3}" "$here/../torch_flags.py" > "$dir/flags" 2> "$dir/torch"; then
-        leave_out "PyTorch: $(head -n 1 "$dir/flags")"
-        return
-    fi
-    mapfile -t flags < "$dir/flags"
-    if "${CXX:-g++}" -O2 -std=c++17 -shared -fPIC -o "$build/peer_torch.so" \
-        "$here/../peer_torch.cpp" "${flags[@]}" > "$dir/torch" 2>&1
-    then touch "$dir/torch.built"
-    else leave_out "PyTorch: $(grep -m 1 -i error "$dir/torch" | cut -c 1-150)"
-    fi
-}
-
 unset PYTORCH_CUDA_ALLOC_CONF PYTORCH_ALLOC_CONF
-export GLIBC_TUNABLES=${GLIBC_TUNABLES:+$GLIBC_TUNABLES:}glibc.rtld.optional_static_tls=65536
-if [[ $on == gpu ]]; then # before anything is timed
-    cub & torch &
-    wait
-fi
+. "$here/plugins.sh"
 measure gpupool
 if [[ -e $dir/torch.built ]]; then
     measure torch-native --plugin "$build/peer_torch.so"
@@ -63,7 +36,7 @@ fi
 if [[ $on == gpu ]]; then measure cudaMalloc --peer cudaMalloc
 else leave_out "cudaMalloc, cudaMallocAsync, CUB, PyTorch: no GPU here"; fi
 status=0
-awk -f "$here/judge.awk" -v tsv="$build/cliffs.tsv" "$dir/lines" || status=$?
+awk -f "$here/cliffs/judge.awk" -v tsv="$build/cliffs.tsv" "$dir/lines" || status=$?
 grep -q $'^[a-z].*\tgpupool\t' "$dir/lines" || { echo "gpupool was not measured" >&2; status=1; }
 echo "all lines in $build/cliffs.tsv; $((SECONDS - start)) s"
 exit $status
