@@ -2100,8 +2100,8 @@ static uint64_t gpi_block_units(const gpi_run *run) {
    ST1  passed <= issued, mark_at <= issued. (stream, position) stays true for ever, since positions
         only grow; so nothing counts references to streams.
    ST2  A stream's list has runs with at <= issued; runs of list ANY have finished.
-   ST3  `users`: threads record the event, or wait for it, lock open; nobody else records it. While
-        a thread records it, `event` is NULL: nobody asks for it, or waits.
+   ST3  `users`: threads record an event, or wait for one, lock open; nobody else records. While a
+        thread records it, `event` or `older` is NULL: nobody asks for it, or waits.
    ST4  cached_units is the sum of the cache. A run has cache == s only while s->lock protects it.
    ST5  A WAITING block with a graph's use is owned by that graph; others hang in `waiting`.
 
@@ -2250,31 +2250,30 @@ static void gpi_stream_forget_fresh(gpupool_arena *arena, gpi_stream *s) {
    call under way. O1: the position is noted before the lock opens, and what is freed meanwhile has
    none. */
 static gpupool_result gpi_stream_mark(gpupool_arena *arena, gpi_stream *s, cudaStream_t handle) {
-    int is_short = arena->streams.position < arena->short_until;
-    uint64_t at = s->issued, done;
+    int is_short = arena->streams.position < arena->short_until, is_second;
     CUevent event, older = s->older;
+    uint64_t at = s->issued, done;
     gpupool_result result;
     gpi_stream_forget_fresh(arena, s);
     if (s->kind != GPI_ORDINARY || s->users || at <= gpi_stream_marked(arena, s)) return GPUPOOL_OK;
     if (!is_short && gpi_stream_is_under_way(arena, s)) gpi_stream_ask(arena, s);
     done = gpi_stream_done(arena, s);
-    event = s->event;
-    if (event && older && s->mark_at > done && s->older_at <= done) { /* it is the older one now */
-        event = older;
-        s->older = s->event;
-        s->older_at = s->mark_at;
-    }
+    is_second = s->event && older && s->mark_at > done && s->older_at <= done;
+    event = is_second ? older : s->event;
+    *(is_second ? &s->older : &s->event) = NULL;
     s->users++;
-    s->event = NULL;
     gpi_arena_open(arena);
     result = gpi_driver_mark(&arena->driver, s->context, &event, handle);
     if (!older)
         gpi_driver_make_event(&arena->driver, s->context, &older); /* at once: it may block */
     gpi_arena_close(arena);
     s->users--;
-    s->event = event;
-    if (!s->older) s->older = older;
-    if (!event) s->mark_at = 0;
+    if (is_second && result == GPUPOOL_OK) { /* the one before is the older one now */
+        s->older = s->event;
+        s->older_at = s->mark_at;
+    } else s->older = is_second ? event : older;
+    if (!is_second || result == GPUPOOL_OK) s->event = event;
+    if (!s->event) s->mark_at = 0;
     if (result != GPUPOOL_OK) return result;
     s->mark_at = gpi_max(s->mark_at, at);
     arena->stats.marks++;
@@ -2331,12 +2330,13 @@ static gpupool_result gpi_stream_follow(gpupool_arena *arena, gpi_stream *s, gpi
                                         cudaStream_t handle) {
     gpi_driver *driver = &arena->driver;
     gpupool_result result;
-    if (!s->event) return GPUPOOL_E_OUT_OF_MEMORY;
+    CUevent event = s->event; /* a thread that records may exchange them */
+    if (!event) return GPUPOOL_E_OUT_OF_MEMORY;
     GPI_VISIT(gpi_driver_is_special(handle) ? driver : NULL, owner->context); /* D3 */
     s->users++;
     gpi_arena_open(arena);
     if (gpi_driver_is_capturing(driver, handle)) result = gpi_driver_capturing();
-    else result = GPI_TELL(driver, stream_wait, handle, s->event, 0);
+    else result = GPI_TELL(driver, stream_wait, handle, event, 0);
     gpi_arena_close(arena);
     s->users--;
     arena->stats.stream_waits += result == GPUPOOL_OK;
@@ -3383,12 +3383,13 @@ static gpupool_result gpi_ladder_wait(gpupool_arena *arena, gpi_stream *s) {
     gpi_streams *streams = &arena->streams;
     int is_device = s == &streams->all;
     uint64_t at = is_device ? streams->position : s->mark_at;
+    CUevent event = s->event;
     gpupool_result result;
     GPI_VISIT(&arena->driver, NULL);
     s->users++;
     gpi_arena_open(arena);
-    result = is_device ? gpi_driver_wait(&arena->driver)
-                       : GPI_TELL(&arena->driver, event_sync, s->event);
+    result =
+        is_device ? gpi_driver_wait(&arena->driver) : GPI_TELL(&arena->driver, event_sync, event);
     gpi_arena_close(arena);
     s->users--;
     arena->stats.host_waits++;
