@@ -3421,15 +3421,16 @@ static gpupool_result gpi_ladder_trim(gpupool_arena *arena, uint64_t keep) {
 static gpupool_result gpi_ladder_exchange(const gpi_ask *ask) {
     gpupool_arena *arena = ask->arena;
     const gpi_chunks *chunks = &arena->chunks;
-    uint64_t need = gpi_up(ask->need, GPI_GRANULE) * GPI_UNIT, idle = 0;
-    uint64_t room = gpi_less(chunks->limit, chunks->reserved.now), keep, i;
+    uint64_t page = chunks->source->flags & GPI_MAPS ? GPI_GRANULE : 1;
+    uint64_t need = gpi_up(ask->need, page) * GPI_UNIT, room = INT64_MAX, idle = 0, keep, i;
     gpupool_result result = GPUPOOL_E_OUT_OF_MEMORY;
     for (i = 0; i < chunks->count; i++)
         if (gpi_chunk_is_idle(arena, chunks->all[i])) idle += chunks->all[i]->units * GPI_UNIT;
-    if (chunks->source->flags & GPI_ON_DEVICE)
-        room = gpi_min(room, gpi_driver_free_bytes(&arena->driver));
-    if (!idle || need > room + idle) return GPUPOOL_E_OUT_OF_MEMORY;
+    if (chunks->source->flags & GPI_ON_DEVICE) room = gpi_driver_free_bytes(&arena->driver);
+    if (!idle || need > room + idle || chunks->reserved.now - idle + need > chunks->limit)
+        return GPUPOOL_E_OUT_OF_MEMORY;
     keep = gpi_less(chunks->reserved.now, gpi_less(need, room));
+    keep = gpi_min(keep, chunks->limit - need);
     for (i = 0; i < 2 && result == GPUPOOL_E_OUT_OF_MEMORY; i++) {
         result = gpi_ladder_trim(arena, i ? 0 : keep); /* if others have taken it: all idle ones */
         if (result == GPUPOOL_OK) result = gpi_chunk_grow(ask, ask->need);
