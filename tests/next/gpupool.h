@@ -4481,6 +4481,7 @@ GPUPOOL_API gpupool_result gpupool_end_capture(gpupool_capture *capture) {
 /* Frees what the graph has: its work has finished. Live blocks that it only uses stay. */
 static void gpi_capture_free(gpupool_arena *arena, gpi_stream *graph) {
     gpi_run *run;
+    gpi_stream_flush_all(arena, UINT64_MAX); /* or a peak would be lost (C1) */
     while ((run = graph->owned) != NULL) {
         if (run->state != GPI_LIVE) {
             gpi_stream_stop_waiting(arena, run, &graph->owned);
