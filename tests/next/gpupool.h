@@ -1504,7 +1504,7 @@ static const char *gpi_text_limit(const char *text, uint64_t total, uint64_t *by
    that up later (gpi_stream_fold): so the parts of a count may be negative.
 
    C1  peak >= now, and a stream's `high` is the most that `now` was since it was last added up. So
-   an arena's peaks are exact if one stream is used.
+   an arena's peaks are exact if one stream is used (NO_STREAM counts as one).
 
    Read first: gpi_counter_move, gpi_counter_fold. */
 
