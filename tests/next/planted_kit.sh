@@ -6,7 +6,12 @@ mkdir -p "$out"
 cuda=-Itests/fakecuda/include
 [[ -z ${TOOLKIT:-} ]] || cuda="-isystem $TOOLKIT/include"
 flags="-std=gnu11 -O1 -w -pthread $options $cuda"
-printf '#define GPUPOOL_IMPLEMENTATION\n#include "gpupool.h"\n' > "$out/library.c"
+cat > "$out/library.c" << 'END'
+#define LINKED_LIBRARY 1
+#include "fail_malloc.h"
+#define GPUPOOL_IMPLEMENTATION
+#include "gpupool.h"
+END
 for test in $tests; do
     $CC $flags -Itests/next -Itests -Itests/support -c -o "$out/$test.o" \
         tests/next/api/$test.c || exit 1
@@ -19,7 +24,7 @@ verdict() { # WORDS, and whether it is as it should be
     echo "$1"
 }
 noticed() { # prints the test that notices the edit in $out/gpupool.h
-    $CC $flags -I"$out" -c -o "$out/library.o" "$out/library.c" || return
+    $CC $flags -I"$out" -Itests/support -c -o "$out/library.o" "$out/library.c" || return
     for test in $tests; do
         $CC -pthread -o "$out/$test" "$out/$test.o" "$out/library.o" "$BUILD/fakecuda/none.a" \
             -lm -ldl
