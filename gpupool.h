@@ -631,8 +631,10 @@ GPUPOOL_API gpupool_result gpupool_upload_file(gpupool_ring *, void *device_to,
 GPUPOOL_API gpupool_result gpupool_ring_transfer(gpupool_ring *, const gpupool_transfer *);
 
 /* Waits up to timeout_ns (negative: for ever; 0: looks only) and returns the transfer's result;
-   E_TIMEOUT: it is not done. *bytes_done, unless NULL, receives how many bytes have arrived. Any
-   thread may wait; once a wait has returned the result, the ticket is gone (E_ARGUMENT). */
+   E_TIMEOUT: it is not done. A ticket need not be waited for, and any thread may wait, also again:
+   a failure is kept until 1,024 tickets have come after it. Then it and earlier tickets are
+   E_ARGUMENT, as is one that the ring never gave. *bytes_done, unless NULL, receives how many bytes
+   have arrived; of a success that is older than 1,024 tickets UINT64_MAX, for all. */
 GPUPOOL_API gpupool_result gpupool_ring_wait(gpupool_ring *, gpupool_ticket, int64_t timeout_ns,
                                              uint64_t *bytes_done);
 
@@ -1504,7 +1506,7 @@ static const char *gpi_text_limit(const char *text, uint64_t total, uint64_t *by
    that up later (gpi_stream_fold): so the parts of a count may be negative.
 
    C1  peak >= now, and a stream's `high` is the most that `now` was since it was last added up. So
-   an arena's peaks are exact if one stream is used.
+   an arena's peaks are exact if one stream is used (NO_STREAM counts as one).
 
    Read first: gpi_counter_move, gpi_counter_fold. */
 
@@ -2100,8 +2102,8 @@ static uint64_t gpi_block_units(const gpi_run *run) {
    ST1  passed <= issued, mark_at <= issued. (stream, position) stays true for ever, since positions
         only grow; so nothing counts references to streams.
    ST2  A stream's list has runs with at <= issued; runs of list ANY have finished.
-   ST3  `users`: threads record the event, or wait for it, lock open; nobody else records it. While
-        a thread records it, `event` is NULL: nobody asks for it, or waits.
+   ST3  `users`: threads record an event, or wait for one, lock open; nobody else records. While a
+        thread records it, `event` or `older` is NULL: nobody asks for it, or waits.
    ST4  cached_units is the sum of the cache. A run has cache == s only while s->lock protects it.
    ST5  A WAITING block with a graph's use is owned by that graph; others hang in `waiting`.
 
@@ -2250,31 +2252,30 @@ static void gpi_stream_forget_fresh(gpupool_arena *arena, gpi_stream *s) {
    call under way. O1: the position is noted before the lock opens, and what is freed meanwhile has
    none. */
 static gpupool_result gpi_stream_mark(gpupool_arena *arena, gpi_stream *s, cudaStream_t handle) {
-    int is_short = arena->streams.position < arena->short_until;
-    uint64_t at = s->issued, done;
+    int is_short = arena->streams.position < arena->short_until, is_second;
     CUevent event, older = s->older;
+    uint64_t at = s->issued, done;
     gpupool_result result;
     gpi_stream_forget_fresh(arena, s);
     if (s->kind != GPI_ORDINARY || s->users || at <= gpi_stream_marked(arena, s)) return GPUPOOL_OK;
     if (!is_short && gpi_stream_is_under_way(arena, s)) gpi_stream_ask(arena, s);
     done = gpi_stream_done(arena, s);
-    event = s->event;
-    if (event && older && s->mark_at > done && s->older_at <= done) { /* it is the older one now */
-        event = older;
-        s->older = s->event;
-        s->older_at = s->mark_at;
-    }
+    is_second = s->event && older && s->mark_at > done && s->older_at <= done;
+    event = is_second ? older : s->event;
+    *(is_second ? &s->older : &s->event) = NULL;
     s->users++;
-    s->event = NULL;
     gpi_arena_open(arena);
     result = gpi_driver_mark(&arena->driver, s->context, &event, handle);
     if (!older)
         gpi_driver_make_event(&arena->driver, s->context, &older); /* at once: it may block */
     gpi_arena_close(arena);
     s->users--;
-    s->event = event;
-    if (!s->older) s->older = older;
-    if (!event) s->mark_at = 0;
+    if (is_second && result == GPUPOOL_OK) { /* the one before is the older one now */
+        s->older = s->event;
+        s->older_at = s->mark_at;
+    } else s->older = is_second ? event : older;
+    if (!is_second || result == GPUPOOL_OK) s->event = event;
+    if (!s->event) s->mark_at = 0;
     if (result != GPUPOOL_OK) return result;
     s->mark_at = gpi_max(s->mark_at, at);
     arena->stats.marks++;
@@ -2331,12 +2332,13 @@ static gpupool_result gpi_stream_follow(gpupool_arena *arena, gpi_stream *s, gpi
                                         cudaStream_t handle) {
     gpi_driver *driver = &arena->driver;
     gpupool_result result;
-    if (!s->event) return GPUPOOL_E_OUT_OF_MEMORY;
+    CUevent event = s->event; /* a thread that records may exchange them */
+    if (!event) return GPUPOOL_E_OUT_OF_MEMORY;
     GPI_VISIT(gpi_driver_is_special(handle) ? driver : NULL, owner->context); /* D3 */
     s->users++;
     gpi_arena_open(arena);
     if (gpi_driver_is_capturing(driver, handle)) result = gpi_driver_capturing();
-    else result = GPI_TELL(driver, stream_wait, handle, s->event, 0);
+    else result = GPI_TELL(driver, stream_wait, handle, event, 0);
     gpi_arena_close(arena);
     s->users--;
     arena->stats.stream_waits += result == GPUPOOL_OK;
@@ -3383,12 +3385,13 @@ static gpupool_result gpi_ladder_wait(gpupool_arena *arena, gpi_stream *s) {
     gpi_streams *streams = &arena->streams;
     int is_device = s == &streams->all;
     uint64_t at = is_device ? streams->position : s->mark_at;
+    CUevent event = s->event;
     gpupool_result result;
     GPI_VISIT(&arena->driver, NULL);
     s->users++;
     gpi_arena_open(arena);
-    result = is_device ? gpi_driver_wait(&arena->driver)
-                       : GPI_TELL(&arena->driver, event_sync, s->event);
+    result =
+        is_device ? gpi_driver_wait(&arena->driver) : GPI_TELL(&arena->driver, event_sync, event);
     gpi_arena_close(arena);
     s->users--;
     arena->stats.host_waits++;
@@ -3420,15 +3423,16 @@ static gpupool_result gpi_ladder_trim(gpupool_arena *arena, uint64_t keep) {
 static gpupool_result gpi_ladder_exchange(const gpi_ask *ask) {
     gpupool_arena *arena = ask->arena;
     const gpi_chunks *chunks = &arena->chunks;
-    uint64_t need = gpi_up(ask->need, GPI_GRANULE) * GPI_UNIT, idle = 0;
-    uint64_t room = gpi_less(chunks->limit, chunks->reserved.now), keep, i;
+    uint64_t page = chunks->source->flags & GPI_MAPS ? GPI_GRANULE : 1;
+    uint64_t need = gpi_up(ask->need, page) * GPI_UNIT, room = INT64_MAX, idle = 0, keep, i;
     gpupool_result result = GPUPOOL_E_OUT_OF_MEMORY;
     for (i = 0; i < chunks->count; i++)
         if (gpi_chunk_is_idle(arena, chunks->all[i])) idle += chunks->all[i]->units * GPI_UNIT;
-    if (chunks->source->flags & GPI_ON_DEVICE)
-        room = gpi_min(room, gpi_driver_free_bytes(&arena->driver));
-    if (!idle || need > room + idle) return GPUPOOL_E_OUT_OF_MEMORY;
+    if (chunks->source->flags & GPI_ON_DEVICE) room = gpi_driver_free_bytes(&arena->driver);
+    if (!idle || need > room + idle || chunks->reserved.now - idle + need > chunks->limit)
+        return GPUPOOL_E_OUT_OF_MEMORY;
     keep = gpi_less(chunks->reserved.now, gpi_less(need, room));
+    keep = gpi_min(keep, chunks->limit - need);
     for (i = 0; i < 2 && result == GPUPOOL_E_OUT_OF_MEMORY; i++) {
         result = gpi_ladder_trim(arena, i ? 0 : keep); /* if others have taken it: all idle ones */
         if (result == GPUPOOL_OK) result = gpi_chunk_grow(ask, ask->need);
@@ -4479,6 +4483,7 @@ GPUPOOL_API gpupool_result gpupool_end_capture(gpupool_capture *capture) {
 /* Frees what the graph has: its work has finished. Live blocks that it only uses stay. */
 static void gpi_capture_free(gpupool_arena *arena, gpi_stream *graph) {
     gpi_run *run;
+    gpi_stream_flush_all(arena, UINT64_MAX); /* or a peak would be lost (C1) */
     while ((run = graph->owned) != NULL) {
         if (run->state != GPI_LIVE) {
             gpi_stream_stop_waiting(arena, run, &graph->owned);
@@ -5584,9 +5589,7 @@ static gpupool_result gpi_file_failed(uint64_t at, const char *why) {
 /* Whether a process, this one included, has locked a part of the file with fcntl. Closing any
    descriptor of a file drops all such locks that the process has on it (F1). */
 static int gpi_file_is_locked(int file) {
-    struct flock lock;
-    memset(&lock, 0, sizeof lock);
-    lock.l_type = F_WRLCK; /* stays so if the system cannot tell */
+    struct flock lock = {F_WRLCK, SEEK_SET, 0, 0, 0}; /* stays so if the system cannot tell */
     (void)fcntl(file, GPI_FILE_GET_LOCK, &lock);
     return lock.l_type != F_UNLCK;
 }
@@ -5612,9 +5615,8 @@ static gpupool_result gpi_file_open(int file, uint64_t at, uint64_t bytes, int *
 static int gpi_file_is_cached(int file, uint64_t at) {
     unsigned char byte, is_in = 1;
     struct iovec part = {&byte, 1};
+    long got = syscall(SYS_preadv2, file, &part, 1L, (long)at, 0L, (long)GPI_FILE_NO_WAIT);
     void *page;
-    long got;
-    got = syscall(SYS_preadv2, file, &part, 1L, (long)at, 0L, (long)GPI_FILE_NO_WAIT);
     if (got >= 0 || errno == EAGAIN) return got >= 0;
     at = gpi_down(at, GPI_FILE_PAGE);
     page = mmap(NULL, GPI_FILE_PAGE, PROT_READ, MAP_SHARED, file, (off_t)at);
@@ -5671,8 +5673,10 @@ static gpupool_result gpi_file_read(int file, int direct, unsigned char *memory,
    R4  done <= cursor <= bytes. Each byte belongs to one part. No part begins while the transfer is
        gated, or after its first failure.
    R5  A transfer is over once it is not gated, no thread is busy in it, and no part is to come:
-       then nothing touches the program's memory, file or functions for it any more. A record leaves
-       the list when it is over and nobody waits in it.
+       then nothing touches the program's memory, file or functions for it any more. When nobody
+       waits in it either, the next transfer takes its record off the list; a ticket's failure stays
+       until KEPT tickets have come after it. So a ticket that is not in the list, and later than
+       each failure that has left it, has ended well.
    R6  stats.pinned <= stats.limit <= config.bytes, both whole hands.
    R7  The lock is held for lists, records and counts, and while an event is queried (D2); never
        across another call of CUDA, a copy, a file, or the program's function.
@@ -5692,6 +5696,8 @@ enum {
     GPI_RING_MOST = 64,         /* workers; by default, */
     GPI_RING_USUAL = 11,        /* or one less than the processors */
     GPI_RING_POLL_NS = 100000,  /* between two queries of the events that gate transfers */
+    GPI_RING_KEPT = 1024,       /* the latest tickets: of others no bytes or failures */
+    GPI_RING_ASKED = 16,        /* of so many transfers each new one asks the event of one */
 };
 
 typedef struct gpi_ring_part { /* bytes [first, first + bytes) of a transfer, */
@@ -5725,14 +5731,14 @@ struct gpupool_ring {
     gpi_driver driver;
     CUstream streams[2]; /* for copies up, and down */
     gpi_lock lock;
-    int work, done;             /* bells: helpers sleep on work, callers on done */
-    int is_polled, is_stopping; /* a helper asks events; helpers are to end */
-    int is_broken;              /* R8; atomic */
+    int work, done;                        /* bells: helpers sleep on work, callers on done */
+    int is_polled, is_stopping, is_broken; /* a helper asks events; they are to end; R8, atomic */
     int is_trusted; /* SLEEP's: the device has been waited for, and its ranges are no blocks */
     gpi_transfer *first, *spare;
     gpi_hand *idle;
     uint64_t slot_bytes, workers_most;
-    gpupool_ticket tickets; /* the latest */
+    gpupool_ticket tickets, forgotten; /* the latest; the latest failure that has left the list */
+    uint64_t sizes[GPI_RING_KEPT];     /* bytes of the latest tickets, by their remainders */
     pthread_t threads[GPI_RING_MOST];
     gpupool_ring_stats stats; /* pinned: also hands in the making */
     gpi_failure cause;        /* of a broken ring */
@@ -5811,10 +5817,10 @@ static int gpi_ring_has_more(const gpi_transfer *t) {
     return !t->is_gated && t->cursor < t->bytes && t->failure.result == GPUPOOL_OK;
 }
 
-/* Notes the transfer's first failure: this thread's last. Memory that is short is the host's: of
-   the device's the ring takes none. */
+/* Notes the first failure of a transfer that is not over: this thread's last. Memory that is short
+   is the host's: of the device's the ring takes none. */
 static void gpi_ring_fail(gpi_transfer *t, gpupool_result result) {
-    if (result == GPUPOOL_OK || t->failure.result != GPUPOOL_OK) return;
+    if (result == GPUPOOL_OK || t->is_over || t->failure.result != GPUPOOL_OK) return;
     t->failure = gpi_thread.last;
     if (result == GPUPOOL_E_OUT_OF_MEMORY) t->failure.result = GPUPOOL_E_HOST_MEMORY;
 }
@@ -5823,7 +5829,6 @@ static void gpi_ring_fail(gpi_transfer *t, gpupool_result result) {
    that cannot be asked fails its transfer. Ends a transfer that is over (R5), and tells who waits
    for it. */
 static void gpi_ring_settle(gpupool_ring *ring, gpi_transfer *t) {
-    gpupool_ring_stats *stats = &ring->stats;
     if (t->is_gated) {
         CUresult error = ring->driver.event_query(t->event);
         if (error == CUDA_ERROR_NOT_READY) return;
@@ -5836,11 +5841,30 @@ static void gpi_ring_settle(gpupool_ring *ring, gpi_transfer *t) {
     if (t->direct_file >= 0) close(t->direct_file);
     if (t->failure.result == GPUPOOL_OK) {
         GPI_SET(&t->done, t->bytes);
-        stats->transfers[t->down]++;
-        stats->bytes[t->down] += t->bytes;
-        if (t->is_direct) stats->direct_bytes[t->down] += t->bytes;
-    } else stats->failures++;
+        ring->stats.transfers[t->down]++;
+        ring->stats.bytes[t->down] += t->bytes;
+        if (t->is_direct) ring->stats.direct_bytes[t->down] += t->bytes;
+    } else ring->stats.failures++;
     if (t->waiters) gpi_ring_wake(&ring->done, INT32_MAX);
+}
+
+/* Takes transfers that are over, and whose records nobody needs, off the list (R5), and returns the
+   list's end. Gates that no helper asks are asked in turn, so that the list stays about as long as
+   what is under way. */
+static gpi_transfer **gpi_ring_tidy(gpupool_ring *ring) {
+    gpi_transfer **link = &ring->first, *t;
+    uint64_t turn = ring->tickets;
+    while ((t = *link) != NULL) {
+        int is_old = !t->ticket || ring->tickets - t->ticket >= GPI_RING_KEPT;
+        if (turn++ % GPI_RING_ASKED == 0) gpi_ring_settle(ring, t);
+        if (t->is_over && !t->waiters && (is_old || t->failure.result == GPUPOOL_OK)) {
+            if (t->failure.result) ring->forgotten = gpi_max(ring->forgotten, t->ticket);
+            *link = t->next;
+            t->next = ring->spare;
+            ring->spare = t;
+        } else link = &t->next;
+    }
+    return link;
 }
 
 /* Cuts the next part, if there is one. Parts are small at first, so that the device starts early,
@@ -5869,46 +5893,42 @@ static void gpi_ring_next(const gpupool_ring *ring, gpi_transfer *t, gpi_ring_pa
 
 /* Without the lock. What the driver does not let go keeps its addresses: the device may use it. */
 static void gpi_ring_close_hand(gpupool_ring *ring, gpi_hand *hand) {
-    gpi_driver *driver = &ring->driver;
-    if (hand->events[0]) driver->event_destroy(hand->events[0]);
-    if (hand->events[1]) driver->event_destroy(hand->events[1]);
-    if (!hand->slots || !driver->host_unregister((void *)(uintptr_t)hand->slots))
+    if (hand->events[0]) ring->driver.event_destroy(hand->events[0]);
+    if (hand->events[1]) ring->driver.event_destroy(hand->events[1]);
+    if (!hand->slots || !ring->driver.host_unregister((void *)(uintptr_t)hand->slots))
         munmap(hand, 2 * ring->slot_bytes + 2 * GPI_STEP);
 }
 
 /* Without the lock. Huge pages are pinned five times as fast; pages that a fork shares would be
    moved under the device at the parent's next write. */
 static gpupool_result gpi_ring_pin_hand(gpupool_ring *ring, gpi_hand *hand) {
-    uint64_t at = gpi_up((uintptr_t)(hand + 1), GPI_STEP), bytes = 2 * ring->slot_bytes;
-    gpi_driver *driver = &ring->driver;
+    void *slots = (void *)(uintptr_t)gpi_up((uintptr_t)(hand + 1), GPI_STEP);
+    uint64_t bytes = 2 * ring->slot_bytes;
     gpupool_result result;
     int i;
-    syscall(SYS_madvise, at, bytes, (long)MADV_HUGEPAGE);
-    result =
-        GPI_TELL(driver, host_register, (void *)(uintptr_t)at, bytes, CU_MEMHOSTREGISTER_PORTABLE);
-    if (result == GPUPOOL_OK) hand->slots = at;
+    syscall(SYS_madvise, slots, bytes, (long)MADV_HUGEPAGE);
+    result = GPI_TELL(&ring->driver, host_register, slots, bytes, CU_MEMHOSTREGISTER_PORTABLE);
+    if (result == GPUPOOL_OK) hand->slots = (uintptr_t)slots;
     for (i = 0; i < 2 && result == GPUPOOL_OK; i++)
-        result = GPI_TELL(driver, event_create, &hand->events[i], CU_EVENT_DISABLE_TIMING);
+        result = GPI_TELL(&ring->driver, event_create, &hand->events[i], CU_EVENT_DISABLE_TIMING);
     return result;
 }
 
 /* A new hand; the lock opens. NULL: the host or the driver refuses (R8). */
 static gpi_hand *gpi_ring_make_hand(gpupool_ring *ring, gpi_transfer *t) {
-    gpupool_ring_stats *stats = &ring->stats;
-    uint64_t bytes = 2 * ring->slot_bytes;
+    uint64_t bytes = 2 * ring->slot_bytes, room = bytes + 2 * GPI_STEP;
     gpi_failure before = gpi_thread.last;
     gpupool_result result;
     gpi_hand *hand;
-    stats->pinned += bytes;
+    ring->stats.pinned += bytes;
     gpi_system_unlock(&ring->lock);
-    hand =
-        (gpi_hand *)gpi_system_pages(bytes + 2 * GPI_STEP, PROT_READ | PROT_WRITE, MADV_DONTFORK);
+    hand = (gpi_hand *)gpi_system_pages(room, PROT_READ | PROT_WRITE, MADV_DONTFORK);
     result = hand ? gpi_ring_pin_hand(ring, hand) : gpi_system_no_memory();
     if (hand && result != GPUPOOL_OK) gpi_ring_close_hand(ring, hand);
     gpi_system_lock(&ring->lock);
     if (result == GPUPOOL_OK) return hand;
-    stats->pinned -= bytes;
-    if (stats->pinned) stats->limit = stats->pinned;
+    ring->stats.pinned -= bytes;
+    if (ring->stats.pinned) ring->stats.limit = ring->stats.pinned;
     else gpi_ring_fail(t, result);
     gpi_thread.last = before;
     return NULL;
@@ -5938,16 +5958,22 @@ static gpupool_result gpi_ring_step(gpupool_ring *ring, gpi_transfer *t, gpi_han
     return result;
 }
 
+/* Whether a thread may go on in a transfer: it has no clock to look at, and no other transfer is
+   under way. */
+static int gpi_ring_may_stay(const gpupool_ring *ring, const gpi_transfer *t, int most) {
+    const gpi_transfer *other = ring->first;
+    while (other && (other->is_over || other == t)) other = other->next;
+    return most == GPI_RING_TURN && !other;
+}
+
 /* Copies parts with a hand, in one slot and the other. Stops after `most` parts, unless nobody else
    needs this thread; then ends what it has under way (R2). The lock is held on entry and exit. */
 static void gpi_ring_turn(gpupool_ring *ring, gpi_transfer *t, gpi_hand *hand, int most) {
-    gpi_ring_part part = {0, 0, {0, 0}, {0, 0}};
     gpupool_result result;
     int i, idle = 0; /* slots in a row that got no part */
     for (i = 0; idle < 2 && t->failure.result == GPUPOOL_OK; i++) {
-        int is_alone = most == GPI_RING_TURN && ring->first == t && !t->next;
-        part.bytes = 0;
-        if (i < most || is_alone) gpi_ring_next(ring, t, &part);
+        gpi_ring_part part = {0, 0, {0, 0}, {0, 0}};
+        if (i < most || gpi_ring_may_stay(ring, t, most)) gpi_ring_next(ring, t, &part);
         idle = part.bytes ? 0 : idle + 1;
         gpi_system_unlock(&ring->lock);
         result = gpi_ring_step(ring, t, hand, i % 2, &part);
@@ -5968,9 +5994,8 @@ static void gpi_ring_turn(gpupool_ring *ring, gpi_transfer *t, gpi_hand *hand, i
 /* Works for a transfer, for up to `most` parts. Returns 0 if it did not, since others have all
    hands: a bell tells when one comes back, or could not be made. */
 static int gpi_ring_run(gpupool_ring *ring, gpi_transfer *t, gpi_visit *visit, int most) {
-    const gpupool_ring_stats *stats = &ring->stats;
     gpi_hand *hand = ring->idle;
-    if (!hand && stats->pinned == stats->limit) return 0;
+    if (!hand && ring->stats.pinned == ring->stats.limit) return 0;
     t->busy++;
     if (hand) ring->idle = hand->next;
     else hand = gpi_ring_make_hand(ring, t);
@@ -5981,7 +6006,7 @@ static int gpi_ring_run(gpupool_ring *ring, gpi_transfer *t, gpi_visit *visit, i
         ring->idle = hand;
     }
     t->busy--;
-    if (!hand || stats->pinned == stats->limit) { /* others may lack one */
+    if (!hand || ring->stats.pinned == ring->stats.limit) { /* others may lack one */
         gpi_ring_wake(&ring->done, INT32_MAX);
         gpi_ring_wake(&ring->work, 1);
     }
@@ -5996,13 +6021,11 @@ static int gpi_ring_run(gpupool_ring *ring, gpi_transfer *t, gpi_visit *visit, i
    one, it calls others, of which one takes its place. */
 static void *gpi_ring_helper(void *user) {
     gpupool_ring *ring = (gpupool_ring *)user;
-    gpi_transfer *t, *best;
-    int gated, polls;
     GPI_VISIT(&ring->driver, ring->driver.context);
     gpi_system_lock(&ring->lock);
     while (!ring->is_stopping) {
-        best = NULL;
-        gated = 0;
+        gpi_transfer *t, *best = NULL;
+        int gated = 0, polls;
         for (t = ring->first; t; t = t->next) {
             gpi_ring_settle(ring, t);
             gated |= t->is_gated;
@@ -6018,13 +6041,11 @@ static void *gpi_ring_helper(void *user) {
     return NULL;
 }
 
-/* Works for a transfer until it is over, or ns have passed. Returns its result, or E_TIMEOUT. The
-   last that gets the result takes the record off. */
+/* Works for a transfer until it is over, or ns have passed. Returns its result, or E_TIMEOUT. */
 static gpupool_result gpi_ring_await(gpupool_ring *ring, gpi_transfer *t, uint64_t ns,
                                      gpi_visit *visit) {
     int for_ever = ns > INT64_MAX, most = for_ever ? GPI_RING_TURN : 2; /* parts at a time */
     uint64_t start = for_ever ? 0 : gpi_system_now(), left = ns;
-    gpi_transfer **link = &ring->first;
     gpi_ring_settle(ring, t);
     t->waiters++;
     while (!t->is_over && left) {
@@ -6036,11 +6057,6 @@ static gpupool_result gpi_ring_await(gpupool_ring *ring, gpi_transfer *t, uint64
     t->waiters--;
     if (!t->is_over) return gpi_system_fail(GPUPOOL_E_TIMEOUT, "the transfer is not done yet");
     if (t->failure.result != GPUPOOL_OK) gpi_thread.last = t->failure;
-    if (t->waiters) return t->failure.result;
-    while (*link != t) link = &(*link)->next;
-    *link = t->next;
-    t->next = ring->spare;
-    ring->spare = t;
     return t->failure.result;
 }
 
@@ -6153,7 +6169,7 @@ static gpi_transfer *gpi_ring_record(gpupool_ring *ring, const gpupool_transfer 
 GPUPOOL_API gpupool_result gpupool_ring_transfer(gpupool_ring *ring, const gpupool_transfer *what) {
     const char *mistake = what ? gpi_ring_mistake(what) : "the transfer is NULL";
     gpupool_result result = gpi_ring_exists(ring);
-    gpi_transfer *t, **link;
+    gpi_transfer *t;
     if (result != GPUPOOL_OK) return result;
     if (mistake) return gpi_system_fail(GPUPOOL_E_ARGUMENT, "%s", mistake);
     if (GPI_READ(&ring->is_broken))
@@ -6167,8 +6183,8 @@ GPUPOOL_API gpupool_result gpupool_ring_transfer(gpupool_ring *ring, const gpupo
     gpi_ring_fail(t, result);
     gpi_system_lock(&ring->lock);
     if (result == GPUPOOL_OK && what->ticket) *what->ticket = t->ticket = ++ring->tickets;
-    for (link = &ring->first; *link; link = &(*link)->next) continue;
-    *link = t;
+    if (t->ticket) ring->sizes[t->ticket % GPI_RING_KEPT] = t->bytes;
+    *gpi_ring_tidy(ring) = t;
     while (t->helpers && ring->stats.workers < ring->workers_most &&
            !pthread_create(&ring->threads[ring->stats.workers], NULL, gpi_ring_helper, ring))
         ring->stats.workers++;
@@ -6192,25 +6208,27 @@ GPUPOOL_API gpupool_result gpupool_download(gpupool_ring *ring, void *to, const 
 
 GPUPOOL_API gpupool_result gpupool_upload_file(gpupool_ring *ring, void *to,
                                                const gpupool_file_part *part, cudaStream_t stream) {
-    gpupool_transfer what = {GPUPOOL_UP, to, NULL, 0, stream, 0, 0, 0, 0, 0, 0, 1, 0, 0, 0};
     if (!part) return gpi_system_fail(GPUPOOL_E_ARGUMENT, "part: it is NULL");
-    what.file = part->file;
-    what.offset = part->offset;
-    what.bytes = part->bytes;
+    gpupool_transfer what = {GPUPOOL_UP, to, NULL, part->bytes, stream,       0, 0, 0, 0,
+                             0,          0,  1,    part->file,  part->offset, 0};
     return gpupool_ring_transfer(ring, &what);
 }
 
 GPUPOOL_API gpupool_result gpupool_ring_wait(gpupool_ring *ring, gpupool_ticket ticket,
                                              int64_t timeout_ns, uint64_t *bytes_done) {
     gpupool_result result = gpi_ring_exists(ring);
+    uint64_t done = UINT64_MAX;
     gpi_transfer *t;
     if (result != GPUPOOL_OK) return result;
     GPI_VISIT(&ring->driver, ring->driver.context);
     gpi_system_lock(&ring->lock);
     for (t = ring->first; t && (!ticket || t->ticket != ticket); t = t->next) continue;
     if (t) result = gpi_ring_await(ring, t, (uint64_t)timeout_ns, &visit);
-    else result = gpi_system_fail(GPUPOOL_E_ARGUMENT, "no such ticket, or it told its result");
-    if (t && bytes_done) *bytes_done = GPI_LOOK(&t->done);
+    else if (ticket <= ring->forgotten || ticket > ring->tickets)
+        result = gpi_system_fail(GPUPOOL_E_ARGUMENT, "no such ticket, or it is forgotten");
+    if (t) done = GPI_LOOK(&t->done);
+    else if (ring->tickets - ticket < GPI_RING_KEPT) done = ring->sizes[ticket % GPI_RING_KEPT];
+    if (bytes_done && (t || result == GPUPOOL_OK)) *bytes_done = done;
     gpi_system_unlock(&ring->lock);
     return result;
 }
@@ -6280,13 +6298,17 @@ GPUPOOL_API gpupool_result gpupool_ring_create(gpupool_ring **out,
     return result;
 }
 
-/* Ends what is under way, and all that only a used ring has. */
-static void gpi_ring_end(gpupool_ring *ring) {
-    gpi_transfer *t;
+/* Ends what is under way, then all that only a used ring has. */
+GPUPOOL_API gpupool_result gpupool_ring_destroy(gpupool_ring *ring) {
+    gpupool_result result = gpi_ring_exists(ring);
+    gpi_transfer *t, **link;
     gpi_hand *hand;
-    GPI_VISIT(&ring->driver, ring->driver.context);
+    gpi_visit visit;
+    if (result != GPUPOOL_OK) return result;
+    visit = gpi_driver_enter(&ring->driver, ring->driver.context);
     gpi_system_lock(&ring->lock);
-    while (ring->first) gpi_ring_await(ring, ring->first, UINT64_MAX, &visit);
+    for (link = &ring->first; *link; link = &(*link)->next)
+        gpi_ring_await(ring, *link, UINT64_MAX, &visit);
     ring->is_stopping = 1;
     gpi_ring_wake(&ring->work, INT32_MAX);
     gpi_system_unlock(&ring->lock);
@@ -6295,17 +6317,13 @@ static void gpi_ring_end(gpupool_ring *ring) {
         ring->idle = hand->next;
         gpi_ring_close_hand(ring, hand);
     }
-    while ((t = ring->spare) != NULL) {
-        ring->spare = t->next;
+    *link = ring->spare;
+    while ((t = ring->first) != NULL) {
+        ring->first = t->next;
         if (t->event) ring->driver.event_destroy(t->event);
         GPUPOOL_FREE(t);
     }
-}
-
-GPUPOOL_API gpupool_result gpupool_ring_destroy(gpupool_ring *ring) {
-    gpupool_result result = gpi_ring_exists(ring);
-    if (result != GPUPOOL_OK) return result;
-    gpi_ring_end(ring);
+    gpi_driver_leave(&visit);
     gpi_ring_close(ring);
     return GPUPOOL_OK;
 }

@@ -41,7 +41,7 @@ static void own_chunks_of_all_sizes(void) {
             own_chunk(MIB + (size_t)(i * 7919 % 4001) * KIB);
             if (i % 8 == 7) CHECK_EQ(cudaStreamSynchronize(A), cudaSuccess);
         }
-        CHECK(kit_stats(arena).reserved.peak <= 64 * MIB);
+        CHECK(kit_stats(arena).reserved.peak <= 128 * MIB); /* of 750 */
         kit_close(arena);
     }
 }

@@ -219,7 +219,7 @@ static void tickets(void) {
         CHECK_EQ(done, bytes);
         if (i % 2) kit_is(host[i], bytes, (uint64_t)i, 0);
         else kit_device_is(device[i], bytes, (uint64_t)i);
-        CHECK_RESULT(gpupool_ring_wait(ring, ticket[i], 0, NULL), GPUPOOL_E_ARGUMENT);
+        OK(gpupool_ring_wait(ring, ticket[i], 0, NULL)); /* once more */
         kit_host_free(host[i], bytes);
         kit_device_free(device[i], bytes);
     }

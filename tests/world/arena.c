@@ -44,6 +44,7 @@ static void trim(world *w, const operation *op) {
 static void reset_peaks(world *w) {
     world_judge(w, SURE(w, gpupool_reset_peaks(w->arena)), BIT(GPUPOOL_OK), "reset_peaks");
     w->peak = w->asked;
+    w->is_inexact = 0;
 }
 
 /* Whether the memory is asleep now. Where nothing is mapped, nothing sleeps. */

@@ -173,6 +173,7 @@ static void free_on(world *w, block *b, cudaStream_t stream) {
     gpupool_result result;
     keep_for_graphs(w, b, stream);
     world_drop(b);
+    w->is_inexact |= stream == GPUPOOL_NO_STREAM; /* it adds up no other stream's cache (C1) */
     result = SURE(w, gpupool_free(w->arena, memory, stream));
     world_judge(w, result, BIT(GPUPOOL_OK), "free");
 }

@@ -59,6 +59,7 @@ typedef struct world {
     block blocks[BLOCKS];
     graph graphs[GRAPHS];
     uint64_t asked, allocated, live, peak; /* of live blocks */
+    int is_inexact;                        /* arena's peak: since it began, two streams counted */
     uint64_t limit, room;                  /* what there may be: bytes */
     uint64_t done;                         /* operations so far */
     long fired;                            /* faults before the call under way */
