@@ -1,5 +1,4 @@
 // build: plain -O1 -DSTEPS=1
-// build: asan -fsanitize=address,undefined -DMANY=5000
 // build: tsan -fsanitize=thread -DMANY=3000
 /* Tickets that nobody waits for take neither host memory nor time from later transfers; failures
    are kept for the next 1,024 tickets; any thread may ask again. */
