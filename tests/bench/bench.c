@@ -2,10 +2,10 @@
 
    bench-run [--work ID]... [--plugin LIBRARY]... [--hurry]
 
-   Each peer does each work from the start: it is filled, warmed by the work itself, and then runs it
-   several times; the median counts. In one more run each operation is timed by itself: the clock is
-   in these figures. A churn's operation is a free and an allocation. Where CUDA is simulated its time
-   is taken out and its price put in. */
+   Each peer does each work from the start: it is filled, warmed by the work itself, and then runs
+   it several times; the median counts. In one more run each operation is timed by itself: the clock
+   is in these figures. A churn's operation is a free and an allocation. Where CUDA is simulated its
+   time is taken out and its price put in. */
 #define _GNU_SOURCE
 #include "gpupool.h"
 #include "bench.h"

@@ -1,5 +1,6 @@
-# plugins.sh: builds the peers that are plug-ins, CUB and PyTorch, in $build, and leaves $dir/NAME.built
-# for each; who needs it sources this, and has leave_out and $here, the folder of the benches.
+# plugins.sh: builds the peers that are plug-ins, CUB and PyTorch, in $build, and leaves
+# $dir/NAME.built for each. Who needs it sources this, and has leave_out and $here, the benches'
+# folder.
 
 build_plugin() { # NAME COMMAND...
     if "${@:2}" > "$dir/$1" 2>&1; then touch "$dir/$1.built"

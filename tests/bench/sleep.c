@@ -23,12 +23,10 @@
 
 #if defined(GPUPOOL_TEST_GPU)
 #define DEFAULT_BYTES (60 * GIB)
-#define ALONE_BYTES (8 * GIB) /* kept without a ring, which takes long */
 #define PLAIN_BYTES (4 * GIB) /* ordinary memory, to compare with */
 #define SPARE (2 * GIB)       /* of the device's memory */
 #else /* simulated: shows that the program works, no figure means anything */
 #define DEFAULT_BYTES (96 * MIB)
-#define ALONE_BYTES (32 * MIB)
 #define PLAIN_BYTES (32 * MIB)
 #define SPARE (2 * GIB)
 #endif
@@ -164,42 +162,14 @@ static series rate(size_t of_bytes, series seconds) { /* GB/s */
 
 /* ---- the driver alone ---- */
 
-typedef CUresult (*reserve_fn)(CUdeviceptr *, size_t, size_t, CUdeviceptr, unsigned long long);
-typedef CUresult (*range_fn)(CUdeviceptr, size_t);
-typedef CUresult (*create_fn)(CUmemGenericAllocationHandle *, size_t, const CUmemAllocationProp *,
-                              unsigned long long);
-typedef CUresult (*map_fn)(CUdeviceptr, size_t, size_t, CUmemGenericAllocationHandle,
-                           unsigned long long);
-typedef CUresult (*access_fn)(CUdeviceptr, size_t, const CUmemAccessDesc *, size_t);
-typedef CUresult (*release_fn)(CUmemGenericAllocationHandle);
-
 static struct {
-    reserve_fn reserve;
-    range_fn free_range, unmap;
-    create_fn create;
-    map_fn map;
-    access_fn access;
-    release_fn release;
     CUdeviceptr at;
     size_t count;
     CUmemGenericAllocationHandle *chunk;
 } own;
 
-/* The driver's function of that name, to be read as one of another type. */
-static void find(const char *name, void *function, size_t size) {
-    void *found = NULL;
-#if CUDART_VERSION >= 12050
-    enum cudaDriverEntryPointQueryResult status;
-    cuda(name, cudaGetDriverEntryPointByVersion(name, &found, 10020, cudaEnableDefault, &status));
-#elif CUDART_VERSION >= 12000
-    enum cudaDriverEntryPointQueryResult status;
-    cuda(name, cudaGetDriverEntryPoint(name, &found, cudaEnableDefault, &status));
-#else
-    cuda(name, cudaGetDriverEntryPoint(name, &found, cudaEnableDefault));
-#endif
-    if (!found) stop(name, "the driver does not have it");
-    memcpy(function, &found, size);
-}
+/* The header's own table of calls, which any arena's is like. */
+#define own_driver (&arena->driver)
 
 static void driver(const char *what, CUresult result) {
     char why[32];
@@ -207,25 +177,15 @@ static void driver(const char *what, CUresult result) {
     if (result != CUDA_SUCCESS) stop(what, why);
 }
 
-static void driver_open(void) {
-    find("cuMemAddressReserve", &own.reserve, sizeof own.reserve);
-    find("cuMemAddressFree", &own.free_range, sizeof own.free_range);
-    find("cuMemUnmap", &own.unmap, sizeof own.unmap);
-    find("cuMemCreate", &own.create, sizeof own.create);
-    find("cuMemMap", &own.map, sizeof own.map);
-    find("cuMemSetAccess", &own.access, sizeof own.access);
-    find("cuMemRelease", &own.release, sizeof own.release);
-}
-
 static void driver_reserve(size_t of_bytes) {
     own.count = (of_bytes + CHUNK - 1) / CHUNK;
     own.chunk = (CUmemGenericAllocationHandle *)calloc(own.count, sizeof *own.chunk);
     if (!own.chunk) stop("calloc", "no memory");
-    driver("cuMemAddressReserve", own.reserve(&own.at, own.count * CHUNK, 0, 0, 0));
+    driver("cuMemAddressReserve", own_driver->reserve(&own.at, own.count * CHUNK, 0, 0, 0));
 }
 
 static void driver_end(void) {
-    driver("cuMemAddressFree", own.free_range(own.at, own.count * CHUNK));
+    driver("cuMemAddressFree", own_driver->unreserve(own.at, own.count * CHUNK));
     free(own.chunk);
 }
 
@@ -240,10 +200,10 @@ static double driver_gives(void) {
     access.location = kind.location;
     access.flags = CU_MEM_ACCESS_FLAGS_PROT_READWRITE;
     for (size_t i = 0; i < own.count; i++)
-        driver("cuMemCreate", own.create(&own.chunk[i], CHUNK, &kind, 0));
+        driver("cuMemCreate", own_driver->create(&own.chunk[i], CHUNK, &kind, 0));
     for (size_t i = 0; i < own.count; i++) {
-        driver("cuMemMap", own.map(own.at + i * CHUNK, CHUNK, 0, own.chunk[i], 0));
-        driver("cuMemSetAccess", own.access(own.at + i * CHUNK, CHUNK, &access, 1));
+        driver("cuMemMap", own_driver->map(own.at + i * CHUNK, CHUNK, 0, own.chunk[i], 0));
+        driver("cuMemSetAccess", own_driver->access(own.at + i * CHUNK, CHUNK, &access, 1));
     }
     return now() - start;
 }
@@ -251,21 +211,17 @@ static double driver_gives(void) {
 static double driver_takes(void) {
     double start = now();
     for (size_t i = 0; i < own.count; i++)
-        driver("cuMemUnmap", own.unmap(own.at + i * CHUNK, CHUNK));
-    for (size_t i = 0; i < own.count; i++) driver("cuMemRelease", own.release(own.chunk[i]));
+        driver("cuMemUnmap", own_driver->unmap(own.at + i * CHUNK, CHUNK));
+    for (size_t i = 0; i < own.count; i++) driver("cuMemRelease", own_driver->release(own.chunk[i]));
     return now() - start;
 }
 
-/* ---- ordinary memory: by the ring, or by CUDA alone ---- */
+/* ---- ordinary memory, by a ring ---- */
 
-static double plain(unsigned char *host, unsigned char *device, int down, gpupool_ring *by) {
+static double plain(unsigned char *host, unsigned char *device, int down) {
     double start = now();
-    if (by && down) ours("download", gpupool_download(by, host, device, PLAIN_BYTES, stream));
-    else if (by) ours("upload", gpupool_upload(by, device, host, PLAIN_BYTES, stream));
-    else
-        cuda("copy", cudaMemcpyAsync(down ? host : device, down ? device : host, PLAIN_BYTES,
-                                     cudaMemcpyDefault, stream));
-    cuda("sync", cudaStreamSynchronize(stream));
+    if (down) ours("download", gpupool_download(ring, host, device, PLAIN_BYTES, stream));
+    else ours("upload", gpupool_upload(ring, device, host, PLAIN_BYTES, stream));
     return now() - start;
 }
 
@@ -273,13 +229,13 @@ typedef struct plain_times {
     series up, down, fresh; /* fresh: down into memory that nobody has touched, as a backup is */
 } plain_times;
 
-static void plain_round(plain_times *times, int i, gpupool_ring *by) {
+static void plain_round(plain_times *times, int i) {
     unsigned char *device = NULL, *fresh = (unsigned char *)malloc(PLAIN_BYTES);
     if (!fresh) stop("malloc", "no memory");
     cuda("cudaMalloc", cudaMalloc((void **)&device, PLAIN_BYTES));
-    times->up.of[i] = plain(ordinary, device, 0, by);
-    times->down.of[i] = plain(ordinary, device, 1, by);
-    times->fresh.of[i] = plain(fresh, device, 1, by);
+    times->up.of[i] = plain(ordinary, device, 0);
+    times->down.of[i] = plain(ordinary, device, 1);
+    times->fresh.of[i] = plain(fresh, device, 1);
     cuda("cudaFree", cudaFree(device));
     free(fresh);
 }
@@ -292,23 +248,17 @@ static gpupool_stats stats(void) {
     return found;
 }
 
-#define SLEEP(content, by) ((void)(by), gpupool_sleep(arena, content))
-#define WAKE(by) ((void)(by), gpupool_wake(arena))
-#define DOWN_BAR 0.80
-#define UP_BAR 0.90
 static size_t live_bytes(void) { return stats().allocated.now; }
-static size_t backup_bytes(void) { return 0; }
-static int chunk_count(void) { return (int)stats().chunks; }
 
-static double fall_asleep(gpupool_content content, gpupool_ring *by) {
+static double fall_asleep(gpupool_content content) {
     double start = now();
-    ours("sleep", SLEEP(content, by));
+    ours("sleep", gpupool_sleep(arena, content));
     return now() - start;
 }
 
-static double wake(gpupool_ring *by) {
+static double wake(void) {
     double start = now();
-    ours("wake", WAKE(by));
+    ours("wake", gpupool_wake(arena));
     return now() - start;
 }
 
@@ -368,7 +318,7 @@ static void open_arena(size_t all) {
     printf("%d blocks of %.2f to %.2f MiB, %.2f GiB; reserved %.2f GiB in %d chunks\n", BLOCKS,
            (double)smallest / (double)MIB, (double)largest / (double)MIB,
            (double)live_bytes() / (double)GIB, (double)stats().reserved.now / (double)GIB,
-           chunk_count());
+           (int)stats().chunks);
 }
 
 static void close_arena(void) {
@@ -392,12 +342,11 @@ static void discarded(size_t all) {
     driver_reserve(reserved);
     for (int i = 0; i < ROUNDS; i++) {
         fill(i);
-        asleep.of[i] = fall_asleep(GPUPOOL_DISCARD, NULL);
+        asleep.of[i] = fall_asleep(GPUPOOL_DISCARD);
         left.of[i] = left_mib();
-        if (backup_bytes()) stop("DISCARD", "the host holds something");
         gives.of[i] = driver_gives();
         takes.of[i] = driver_takes();
-        awake.of[i] = wake(NULL);
+        awake.of[i] = wake();
         if (stats().reserved.now < live_bytes()) stop("waking", "not all memory is there");
     }
     fill(ROUNDS);
@@ -417,24 +366,21 @@ static void discarded(size_t all) {
     close_arena();
 }
 
-static void kept(size_t all, gpupool_ring *by) {
-    series asleep, awake, left, backup, after, grown, shrunk;
+static void kept(size_t all) {
+    series asleep, awake, left, grown, shrunk;
     plain_times times;
-    const char *whose = by ? "the ring's own" : "CUDA's own copy";
     size_t live;
-    printf("\nKEEP, %s: ", by ? "through a ring" : "by CUDA alone");
+    printf("\nKEEP: ");
     open_arena(all);
     live = live_bytes();
     for (int i = 0; i < ROUNDS; i++) {
         double before = resident_mib();
         fill(i);
-        asleep.of[i] = fall_asleep(GPUPOOL_KEEP, by);
+        asleep.of[i] = fall_asleep(GPUPOOL_KEEP);
         left.of[i] = left_mib();
-        backup.of[i] = (double)backup_bytes() / (double)live;
         grown.of[i] = (resident_mib() - before) / 1024;
-        plain_round(&times, i, by);
-        awake.of[i] = wake(by);
-        after.of[i] = (double)backup_bytes() / (double)MIB;
+        plain_round(&times, i);
+        awake.of[i] = wake();
         shrunk.of[i] = (resident_mib() - before) / 1024;
         expect_all(i);
     }
@@ -444,24 +390,14 @@ static void kept(size_t all, gpupool_ring *by) {
     printf("  %-56s %8.4f GB/s\n", "the first of them, into fresh memory of the host",
            rate(live, asleep).of[0]);
     figure("wake, up", rate(live, awake), "GB/s");
-    printf("  %s, %.2f GiB of ordinary memory:\n", whose, (double)PLAIN_BYTES / (double)GIB);
+    printf("  the ring's own, %.2f GiB of ordinary memory:\n", (double)PLAIN_BYTES / (double)GIB);
     figure("  down", rate(PLAIN_BYTES, times.down), "GB/s");
     figure("  down into memory that was never touched", rate(PLAIN_BYTES, times.fresh), "GB/s");
     figure("  up", rate(PLAIN_BYTES, times.up), "GB/s");
-    if (by) {
-        at_least("down / the ring's own", ratio(rate(live, asleep), rate(PLAIN_BYTES, times.down)),
-                 "", DOWN_BAR);
-        at_least("up / the ring's own", ratio(rate(live, awake), rate(PLAIN_BYTES, times.up)), "",
-                 UP_BAR);
-    } else {
-        figure("down / CUDA's own", ratio(rate(live, asleep), rate(PLAIN_BYTES, times.down)), "");
-        figure("up / CUDA's own", ratio(rate(live, awake), rate(PLAIN_BYTES, times.up)), "");
-    }
-    figure("down / its own into untouched memory",
-           ratio(rate(live, asleep), rate(PLAIN_BYTES, times.fresh)), "");
+    at_least("down / the ring's own", ratio(rate(live, asleep), rate(PLAIN_BYTES, times.down)), "",
+             0.80);
+    at_least("up / the ring's own", ratio(rate(live, awake), rate(PLAIN_BYTES, times.up)), "", 0.90);
     at_most("device memory in use while asleep, less the context's", left, "MiB", 0);
-    at_most("backup / what blocks hold", backup, "", 1);
-    at_most("backup after waking", after, "MiB", 0);
     figure("the process's resident memory while asleep, more by", grown, "GiB");
     figure("and after waking", shrunk, "GiB");
     close_arena();
@@ -477,14 +413,14 @@ static void warm_up(void) {
     memset(ordinary, 1, PLAIN_BYTES);
     cuda("cudaMalloc", cudaMalloc((void **)&device, PLAIN_BYTES));
     cuda("memset", cudaMemsetAsync(device, 2, PLAIN_BYTES, stream));
-    for (int i = 0; i < 2; i++)
-        for (int down = 0; down < 2; down++) plain(ordinary, device, down, i ? ring : NULL);
+    for (int down = 0; down < 2; down++) plain(ordinary, device, down);
     cuda("cudaFree", cudaFree(device));
-    driver_open();
+    ours("arena", gpupool_arena_create(&arena, NULL));
     driver_reserve(CHUNK);
     driver_gives();
     driver_takes();
     driver_end();
+    ours("destroy", gpupool_arena_destroy(arena));
 }
 
 static size_t chosen(int argc, char **argv, int i) {
@@ -503,7 +439,7 @@ int main(int argc, char **argv) {
     keep = least(keep, least(room, host));
     if (all < BLOCKS * 512 || keep < BLOCKS * 512) stop("memory", "too little is free");
     discarded(all);
-    kept(keep, ring);
+    kept(keep);
     ours("destroy", gpupool_ring_destroy(ring));
     printf("\n%d bars missed\n", missed);
     return 0;

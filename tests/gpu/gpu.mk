@@ -39,11 +39,7 @@ gpu-world: ## on a GPU: the random world of tests/world, by kernels that stamp a
 	  -o $(BUILD)/gpu-world tests/gpu/world_gpu.cu $(WORLD) tests/world/seeds.c -lcuda
 	@$(TOOL) $(BUILD)/gpu-world $(or $(FIRST),1) $(or $(LAST),40) $(or $(OPERATIONS),2000)
 
-# NCCL_HOME: where include/nccl.h and NCCL's library are.
-NCCL_HOME ?= $(firstword $(patsubst %/include/nccl.h,%,\
-               $(wildcard $(TOOLKIT)/include/nccl.h /usr/include/nccl.h /usr/local/include/nccl.h)))
-GPU_PEERS := $(BUILD)/on-gpu/peers $(if $(NCCL_HOME),$(BUILD)/on-gpu/registered)
-gpu-peers: $(GPU_PEERS) ## on two GPUs: each other's arenas, and registration with NCCL; TOOL=memcheck
+gpu-peers: $(BUILD)/on-gpu/peers ## on two GPUs: each other's arenas; TOOL=memcheck
 	@PATH="$$PATH:$(TOOLKIT)/bin" TOOL=$(TOOL) UNDER=$(if $(TOOL),tests/gpu/under.sh) tests/run.sh 1 $^
 gpu-share: $(BUILD)/on-gpu/share ## on a GPU: blocks in two processes, exported and imported
 	@tests/run.sh 1 $<
@@ -61,9 +57,7 @@ NVCC_GPU = $(NVCC) -std=c++17 -O2 -lineinfo $(if $(GPU),-arch=native) -I. -Werro
 $(BUILD)/on-gpu/%: tests/gpu/%.cu tests/gpu/kit.h gpupool.h
 	$(if $(NVCC),,$(error this needs nvcc))
 	$(SAY)
-	$(Q)$(NVCC_GPU) -o $@ $< $(GPU_MORE)
-$(BUILD)/on-gpu/registered: GPU_MORE := -lcuda -I$(NCCL_HOME)/include -L$(NCCL_HOME)/lib64 \
-  -L$(NCCL_HOME)/lib -l:libnccl.so.2 -Xlinker -rpath,$(NCCL_HOME)/lib64:$(NCCL_HOME)/lib
+	$(Q)$(NVCC_GPU) -o $@ $<
 $(BUILD)/on-gpu/thrust: tests/gates/cpp/thrust.cu gpupool.h
 	$(if $(NVCC),,$(error this needs nvcc))
 	$(SAY)
