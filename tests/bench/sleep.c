@@ -212,7 +212,8 @@ static double driver_takes(void) {
     double start = now();
     for (size_t i = 0; i < own.count; i++)
         driver("cuMemUnmap", own_driver->unmap(own.at + i * CHUNK, CHUNK));
-    for (size_t i = 0; i < own.count; i++) driver("cuMemRelease", own_driver->release(own.chunk[i]));
+    for (size_t i = 0; i < own.count; i++)
+        driver("cuMemRelease", own_driver->release(own.chunk[i]));
     return now() - start;
 }
 
@@ -396,7 +397,8 @@ static void kept(size_t all) {
     figure("  up", rate(PLAIN_BYTES, times.up), "GB/s");
     at_least("down / the ring's own", ratio(rate(live, asleep), rate(PLAIN_BYTES, times.down)), "",
              0.80);
-    at_least("up / the ring's own", ratio(rate(live, awake), rate(PLAIN_BYTES, times.up)), "", 0.90);
+    at_least("up / the ring's own", ratio(rate(live, awake), rate(PLAIN_BYTES, times.up)), "",
+             0.90);
     at_most("device memory in use while asleep, less the context's", left, "MiB", 0);
     figure("the process's resident memory while asleep, more by", grown, "GiB");
     figure("and after waking", shrunk, "GiB");
