@@ -105,39 +105,6 @@ static void on_a_full_device(void) {
     kit_close(arena);
 }
 
-/* Each CUDA call fails in turn: what is said then is still granted, unless the arena broke. */
-static void calls_that_fail(void) {
-    long n = 0, fired = 1, granted = 0;
-    while (fired) {
-        void *blocks[3], *block = NULL;
-        size_t bytes = 0;
-        check_case("call %ld", ++n);
-        fake_mode(FAKE_STEPPED);
-        arena = kit_open(20 * MIB);
-        for (int i = 0; i < 3; i++) blocks[i] = gpupool_alloc(arena, 5 * MIB, kit_stream[i]);
-        for (int i = 0; i < 2; i++) kit_write(blocks[i], 5 * MIB, kit_stream[i], i);
-        kit_free(arena, blocks[0], kit_stream[0]);
-        fake_fail_except("cuThreadExchangeStreamCaptureMode");
-        fake_fail_nth(n, 0);
-        gpupool_get_available(arena, B, &bytes);
-        fired = fake_fail_fired();
-        fake_fail_pause(1);
-        if (bytes) block = gpupool_alloc(arena, bytes, B);
-        if (bytes && !block)
-            check_fail(__FILE__, __LINE__, "%zu bytes: %s", bytes, gpupool_last_error());
-        granted += block != NULL;
-        if (block) kit_free(arena, block, B);
-        fake_fail_pause(0);
-        if (!fired && gpupool_alloc(arena, 40 * MIB, B)) check_fail(__FILE__, __LINE__, "it fits");
-        fired = fake_fail_fired();
-        fake_fail_clear();
-        for (int i = 1; i < 3; i++) kit_free(arena, blocks[i], kit_stream[i]);
-        CHECK_RESULT(gpupool_arena_destroy(arena), GPUPOOL_OK);
-    }
-    CHECK(n > 5 && granted > 2);
-    printf("    %ld calls, %ld granted\n", n, granted);
-}
-
 /* In random arenas of every source. MAPPED: a byte more is hardly ever granted, by what several
    streams have freed side by side. */
 static void whatever_the_arena(void) {
@@ -186,7 +153,6 @@ int main(void) {
     KIT_TEST(refuses);
 #if CHECK_FAKE
     KIT_TEST(on_a_full_device);
-    KIT_TEST(calls_that_fail);
     KIT_TEST(whatever_the_arena);
 #endif
     return check_finish();

@@ -66,81 +66,7 @@ static void ends_while_in_use(void) {
 
 /* ---- a resource call ---- */
 
-/* The request fails, or does without; nothing is lost, and the next one succeeds. */
-static void resource_calls(void) {
-    int n;
-    for (n = 1; n < 200; n++) {
-        void *blocks[4], *large;
-        long fired;
-        int i;
-        check_case("resource call %d", n);
-        arena = kit_open(32 * MIB);
-        fake_fail_resource(n);
-        for (i = 0; i < 4; i++) {
-            blocks[i] = gpupool_alloc(arena, 8 * MIB, kit_stream[i % 2]);
-            if (!blocks[i]) blocks[i] = gpupool_alloc(arena, 8 * MIB, kit_stream[i % 2]);
-            CHECK(blocks[i]);
-        }
-        for (i = 0; i < 4; i += 2) kit_free(arena, blocks[i], kit_stream[i % 2]);
-        large = gpupool_alloc(arena, 16 * MIB, B);
-        if (!large) large = gpupool_alloc(arena, 16 * MIB, B);
-        CHECK(large);
-        kit_write(large, 16 * MIB, B, n);
-        CHECK_RESULT(gpupool_check(arena), GPUPOOL_OK);
-        CHECK(kit_stats(arena).reserved.now <= 32 * MIB);
-        kit_free(arena, large, B);
-        for (i = 1; i < 4; i += 2) kit_free(arena, blocks[i], kit_stream[i % 2]);
-        fired = fake_fail_fired();
-        fake_fail_clear();
-        kit_close(arena);
-        if (!fired) break;
-    }
-    CHECK(n > 5 && n < 200);
-    CHECK_EQ(cudaGetLastError(), cudaSuccess);
-}
-
 /* ---- the device breaks ---- */
-
-/* Whatever call it is that fails, and every one after it: frees are OK, and destroy ends. */
-static void work(void) {
-    void *blocks[8];
-    int i, round;
-    for (round = 0; round < 3; round++) {
-        for (i = 0; i < 8; i++) {
-            size_t bytes = i % 2 ? 4 * MIB : 3000;
-            blocks[i] = gpupool_alloc(arena, bytes, kit_stream[i % 3]);
-            if (!blocks[i] && gpupool_last_result() != GPUPOOL_E_OUT_OF_MEMORY)
-                CHECK_EQ(gpupool_last_result(), GPUPOOL_E_CUDA);
-        }
-        for (i = 0; i < 8; i++) CHECK_RESULT(gpupool_free(arena, blocks[i], A), GPUPOOL_OK);
-        gpupool_trim(arena, 0);
-    }
-}
-
-static void device_breaks(void) {
-    int n;
-    for (n = 1; n < 2000; n += 1 + n / 20) {
-        gpupool_stats stats;
-        int is_over;
-        check_case("call %d", n);
-        kit_prepare();
-        fake_quiet(1);
-        arena = kit_open(16 * MIB);
-        fake_break(n);
-        work();
-        is_over = !fake_is_broken();
-        if (!is_over) { /* and there is no way back, in which its records could be wrong */
-            CHECK(!gpupool_alloc(arena, 12 * MIB, A));
-            CHECK_EQ(gpupool_last_result(), GPUPOOL_E_CUDA);
-            CHECK_RESULT(gpupool_get_stats(arena, &stats), GPUPOOL_OK);
-            CHECK_EQ(stats.blocks, 0);
-        }
-        CHECK(gpupool_arena_destroy(arena) != GPUPOOL_E_IN_USE);
-        drop_the_rest();
-        if (is_over) break;
-    }
-    CHECK(n > 20 && n < 2000);
-}
 
 /* ---- the user's mistakes (O11) ---- */
 
@@ -172,8 +98,6 @@ static void calls_that_name_a_stream(void) {
 int main(void) {
     KIT_TEST(unmap_fails);
     KIT_TEST(ends_while_in_use);
-    KIT_TEST(resource_calls);
-    KIT_TEST(device_breaks);
     KIT_TEST(calls_that_name_a_stream);
     return check_finish();
 }

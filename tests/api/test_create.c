@@ -120,28 +120,6 @@ static void waits_for_work(void) {
     CHECK_RESULT(gpupool_arena_destroy(arena), GPUPOOL_OK);
 }
 
-/* Each CUDA call that creates fails in turn: nothing stays behind, and the next try succeeds. */
-static void each_call_fails(void) {
-#if CHECK_FAKE
-    for (int n = 1;; n++) {
-        gpupool_arena *arena = NULL;
-        long fired;
-        check_case("call %d", n);
-        fake_fail_except("cuThreadExchangeStreamCaptureMode"); /* no way back from that one */
-        fake_fail_nth(n, 0);
-        gpupool_result result = gpupool_arena_create(&arena, NULL);
-        fired = fake_fail_fired();
-        fake_fail_clear();
-        CHECK_EQ(result == GPUPOOL_OK, arena != NULL);
-        if (!fired) CHECK_RESULT(result, GPUPOOL_OK);
-        if (arena) kit_close(arena);
-        if (!fired) break;
-        CHECK(n < 100);
-    }
-    CHECK_EQ(cudaGetLastError(), cudaSuccess);
-#endif
-}
-
 int main(void) {
     KIT_TEST(without_a_config);
     KIT_TEST(on_a_device);
@@ -150,6 +128,5 @@ int main(void) {
     KIT_TEST(not_while_in_use);
     KIT_TEST(of_nothing);
     KIT_TEST(waits_for_work);
-    KIT_FAKE_TEST(each_call_fails);
     return check_finish();
 }

@@ -181,33 +181,6 @@ static void unreachable(void) {
     end();
 }
 
-/* The n-th resource call fails: the device is no peer, and the next call makes it one. */
-static void resource_calls(void) {
-    int n;
-    for (n = 1; n < 100; n++) {
-        void *rest, *block;
-        long fired;
-        check_case("resource call %d", n);
-        begin(GPUPOOL_SOURCE_MAPPED, 0);
-        block = stitched(&rest);
-        fake_fail_resource(n);
-        if (gpupool_allow_peer(arena, 1) != GPUPOOL_OK) {
-            fake_fail_clear();
-            KIT_FAILS(gpupool_alloc(arena, MIB, peer), GPUPOOL_E_ARGUMENT, "peer");
-            allow();
-            fired = 1;
-        } else {
-            fired = fake_fail_fired();
-            fake_fail_clear();
-        }
-        both_use(block, 20 * MIB, n);
-        kit_free(arena, block, peer);
-        kit_free(arena, rest, A);
-        end();
-        if (!fired) break;
-    }
-    CHECK(n > 5 && n < 100);
-}
 #endif
 
 int main(void) {
@@ -222,7 +195,6 @@ int main(void) {
     KIT_TEST(sleep_waits);
 #if CHECK_FAKE
     KIT_TEST(unreachable);
-    KIT_TEST(resource_calls);
 #endif
     return check_finish();
 }

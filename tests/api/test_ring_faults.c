@@ -69,86 +69,12 @@ static int is_on_device(const scene *s, uint64_t seed) {
     return is;
 }
 
-static void transfers(scene *s) {
-    gpupool_transfer what = kit_up(s->device, s->host, BYTES, s->stream);
-    gpupool_ticket ticket = 0;
-    int is_there;
-    if (may(gpupool_upload(s->ring, s->device, s->pinned, BYTES, s->stream))) is_on_device(s, 2);
-    is_there = may(gpupool_upload(s->ring, s->device, s->host, BYTES, s->stream));
-    is_there = is_there && is_on_device(s, 1);
-    memset(s->back, 0, BYTES);
-    if (may(gpupool_download(s->ring, s->back, s->device, BYTES, s->stream)) && is_there)
-        kit_is(s->back, BYTES, 1, 0);
-    if (may(gpupool_upload(s->ring, s->device, s->pinned, BYTES, s->stream))) is_on_device(s, 2);
-    what.ticket = &ticket;
-    if (!may(gpupool_ring_transfer(s->ring, &what))) CHECK_EQ(ticket, 0);
-    else if (may(gpupool_ring_wait(s->ring, ticket, -1, NULL))) is_on_device(s, 1);
-    may(gpupool_upload(s->ring, s->device, s->host, 100, s->stream));
-}
-
 /* What a ring does when nothing fails any more. */
 static void after(scene *s) {
     OK(gpupool_upload(s->ring, s->device, s->host, BYTES, s->stream));
     is_on_device(s, 1);
     OK(gpupool_download(s->ring, s->back, s->device, BYTES, s->stream));
     kit_is(s->back, BYTES, 1, 0);
-}
-
-static void resource_calls(void) {
-    for (int workers = 0; workers < 3; workers += 2) {
-        long n = 0, fired = 1;
-        for (n = 1; fired; n++) {
-            scene s;
-            check_case("resource call %ld, %d workers", n, workers);
-            prepare(&s);
-            fake_fail_resource(n);
-            s.ring = NULL;
-            {
-                gpupool_ring_config config = {0, workers ? workers : -1, MIB, 64 * KIB};
-                if (!may(gpupool_ring_create(&s.ring, &config))) CHECK(s.ring == NULL);
-            }
-            if (s.ring) transfers(&s);
-            fired = fake_fail_fired();
-            fake_fail_clear();
-            if (s.ring) {
-                after(&s);
-                OK(gpupool_ring_destroy(s.ring));
-            }
-            clear(&s);
-        }
-        CHECK(n > 5); /* a hand has four, a transfer one */
-    }
-}
-
-/* The n-th other call breaks the context; then it stays broken, or is whole again at destroy. */
-static void broken_contexts(void) {
-    for (int workers = 0; workers < 3; workers += 2) {
-        long n, is_broken = 1;
-        for (n = 1; is_broken; n += 1 + n / 8) {
-            scene s;
-            check_case("other call %ld, %d workers", n, workers);
-            prepare(&s);
-            s.ring = kit_ring(MIB, 64 * KIB, workers);
-            fake_break(n);
-            transfers(&s);
-            is_broken = fake_is_broken();
-            if (is_broken) {
-                CHECK(!may(gpupool_upload(s.ring, s.device, s.host, BYTES, s.stream)));
-                CHECK_EQ(gpupool_last_result(), GPUPOOL_E_CUDA);
-                CHECK(strstr(gpupool_last_error(), "cudaErrorIllegalAddress") != NULL);
-            }
-            if (n % 2) fake_fail_clear();
-            OK(gpupool_ring_destroy(s.ring));
-            fake_fail_clear();
-            if (n % 2) clear(&s);
-            else {
-                free(s.host - MARGIN);
-                free(s.back - MARGIN);
-            }
-            drop_the_rest();
-        }
-        CHECK(n > 30);
-    }
 }
 
 /* One failed wait for a hand breaks the ring for good: the first cause stays. */
@@ -219,8 +145,6 @@ static void breaks_amid_threads(void) {
 }
 
 int main(void) {
-    RING_TEST(resource_calls);
-    RING_TEST(broken_contexts);
     RING_TEST(stays_broken);
     RING_TEST(refused_copy);
     RING_TEST(breaks_amid_threads);

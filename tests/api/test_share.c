@@ -123,35 +123,6 @@ static void no_sleep_meanwhile(void) {
 }
 
 #if CHECK_FAKE
-static void calls_that_fail(void) {
-    gpupool_exported exported;
-    gpupool_imported imported;
-    void *block;
-    int n;
-    begin(GPUPOOL_SHARE_PROCESSES);
-    block = own_chunk(SIZE);
-    fake_fail_call("cuMemExportToShareableHandle", 1, 0, 0);
-    KIT_REFUSES(gpupool_export(arena, block, &exported), GPUPOOL_E_CUDA, "cuMemExport");
-    exported = exported_of(block);
-    kit_write(block, SIZE, A, 1);
-    for (n = 1; n < 20; n++) {
-        gpupool_result result;
-        check_case("resource call %d", n);
-        fake_fail_resource(n);
-        result = gpupool_import(0, &exported, &imported);
-        fake_fail_clear();
-        if (result == GPUPOOL_OK) break;
-        CHECK(!imported.memory);
-    }
-    CHECK(n > 3 && n < 20);
-    kit_verify(imported.memory, SIZE, A, 1);
-    fake_fail_call("cuMemUnmap", 1, 0, 0);
-    KIT_REFUSES(gpupool_import_close(&imported), GPUPOOL_E_CUDA, "cuMemUnmap");
-    CHECK_RESULT(gpupool_import_close(&imported), GPUPOOL_OK);
-    close(exported.descriptor);
-    kit_free(arena, block, A);
-    kit_close(arena);
-}
 #endif
 
 /* ---- in two processes ---- */
@@ -246,7 +217,6 @@ int main(void) {
     KIT_TEST(refusals);
     KIT_TEST(no_sleep_meanwhile);
 #if CHECK_FAKE
-    KIT_TEST(calls_that_fail);
 #endif
     return check_finish();
 }

@@ -370,86 +370,6 @@ static void siblings_make_room(void) {
 
 /* ---- calls that fail ---- */
 
-/* A resource call that fails: awake as before, or asleep as before; content too. */
-static void resource_calls(void) {
-    int n, failures = 0;
-    load l;
-    begin(&l);
-    for (n = 1; n < 400; n++) {
-        gpupool_result result;
-        long fired;
-        check_case("resource call %d", n);
-        fake_fail_resource(n);
-        result = gpupool_sleep(arena, GPUPOOL_KEEP);
-        if (result != GPUPOOL_OK) {
-            failures++;
-            CHECK_EQ(kit_stats(arena).asleep, 0);
-            verify(&l);
-            CHECK_RESULT(gpupool_sleep(arena, GPUPOOL_KEEP), GPUPOOL_OK);
-        }
-        result = gpupool_wake(arena);
-        fired = fake_fail_fired();
-        fake_fail_clear();
-        if (result != GPUPOOL_OK) {
-            failures++;
-            CHECK_EQ(kit_stats(arena).reserved.now, 0);
-            CHECK_EQ(fake_used_bytes(0), 0);
-            wake_now();
-        }
-        verify(&l);
-        if (!fired) break;
-    }
-    CHECK(failures > 30 && n < 400);
-    drop(&l);
-    kit_close(arena);
-}
-
-/* Any other call: broken, with the first cause; frees and destroy work. */
-static void device_breaks(void) {
-    int n, broken = 0;
-    for (n = 1; n < 4000; n += 1 + n / 24) {
-        gpupool_result down, up = GPUPOOL_OK;
-        char first[200] = "";
-        int is_over;
-        load l;
-        check_case("call %d", n);
-        kit_prepare();
-        fake_quiet(1);
-        begin(&l);
-        fake_break(n);
-        down = gpupool_sleep(arena, GPUPOOL_KEEP);
-        if (down == GPUPOOL_OK) up = gpupool_wake(arena);
-        is_over = !fake_is_broken();
-        if (down == GPUPOOL_E_CUDA || up == GPUPOOL_E_CUDA) {
-            const char *cause = strstr(gpupool_last_error(), "cu");
-            if (!strstr(gpupool_last_error(), "arena is broken")) { /* as before, until a wait */
-                KIT_REFUSES(down ? gpupool_sleep(arena, GPUPOOL_KEEP) : gpupool_wake(arena),
-                            GPUPOOL_E_CUDA, "broken");
-                cause = strstr(gpupool_last_error(), "cu");
-            }
-            broken++;
-            snprintf(first, sizeof first, "%s", cause ? cause : "?");
-            KIT_REFUSES(gpupool_wake(arena), GPUPOOL_E_CUDA, "broken");
-            KIT_FAILS(gpupool_alloc(arena, 100, A), GPUPOOL_E_CUDA, "broken");
-            if (!strstr(gpupool_last_error(), first))
-                check_fail(__FILE__, __LINE__, "no \"%s\" in: %s", first, gpupool_last_error());
-            CHECK_RESULT(gpupool_check(arena), GPUPOOL_OK);
-        } else {
-            CHECK(is_over || up == GPUPOOL_OK);
-        }
-        for (int i = 0; i < BLOCKS; i++)
-            CHECK_RESULT(gpupool_free(arena, l.block[i], A), GPUPOOL_OK);
-        CHECK(gpupool_arena_destroy(arena) != GPUPOOL_E_IN_USE);
-        CHECK_EQ(fake_failures(), 0);
-        CHECK_EQ(fake_misuses(), 0);
-        fake_fail_clear();
-        memset(kit_stream, 0, sizeof kit_stream);
-        fake_reset();
-        fake_quiet(0);
-        if (is_over) break;
-    }
-    CHECK(broken > 30 && n < 4000);
-}
 #endif
 
 int main(void) {
@@ -467,8 +387,6 @@ int main(void) {
 #if CHECK_FAKE
     KIT_TEST(without_room);
     KIT_TEST(siblings_make_room);
-    KIT_TEST(resource_calls);
-    KIT_TEST(device_breaks);
 #endif
     return check_finish();
 }

@@ -148,90 +148,11 @@ static void backups_again(void) {
     end();
 }
 
-#if CHECK_FAKE
-
-/* ---- calls that fail ---- */
-
-enum { AS_BEFORE, BROKEN, DONE };
-
-/* How the arena is after a call that may have failed: what it says agrees with what it does. */
-static int state_after(gpupool_result result, uint64_t asleep) {
-    gpupool_result said;
-    if (result == GPUPOOL_OK) return DONE;
-    said = gpupool_trim(arena, 0);
-    if (said == GPUPOOL_E_CUDA && strstr(gpupool_last_error(), "broken")) return BROKEN;
-    CHECK_RESULT(said, asleep ? GPUPOOL_E_ASLEEP : GPUPOOL_OK);
-    CHECK_EQ(kit_stats(arena).asleep, asleep);
-    CHECK(!asleep || kit_stats(arena).reserved.now == 0);
-    return AS_BEFORE;
-}
-
-/* The n-th call of that name fails, once, in a sleep or in the waking after it. Returns whether one
-   did, and counts how that ended. */
-static int call_fails(const char *name, int n, int ends[2]) {
-    int state, fired = 0;
-    uint64_t asleep = 0;
-    begin(4 * MIB);
-    for (int i = 0; i < 8; i++) add(MIB + (size_t)i * 4096);
-    CHECK_EQ(cudaStreamSynchronize(A), cudaSuccess);
-    fake_fail_call(name, n, 0, 0);
-    state = state_after(gpupool_sleep(arena, GPUPOOL_KEEP), 0);
-    if (state == DONE) {
-        asleep = kit_stats(arena).asleep;
-        state = state_after(gpupool_wake(arena), asleep);
-    }
-    fired = fake_fail_fired() > 0;
-    fake_fail_clear();
-    if (state == BROKEN && !strstr(gpupool_last_error(), name))
-        check_fail(__FILE__, __LINE__, "no \"%s\" in: %s", name, gpupool_last_error());
-    if (state == AS_BEFORE && asleep) CHECK_RESULT(gpupool_wake(arena), GPUPOOL_OK);
-    if (state != BROKEN) verify();
-    if (state != DONE) ends[state]++;
-    for (int i = 0; i < count; i++) drop(i);
-    CHECK(gpupool_arena_destroy(arena) != GPUPOOL_E_IN_USE);
-    return fired;
-}
-
-/* Asleep as before, or awake, with the content; only what cannot be undone breaks the arena, and it
-   says which call that was. */
-static void each_call(void) {
-    static const struct {
-        const char *name;
-        int breaks;
-    } calls[] = {{"cuMemCreate", 0},    {"cuMemMap", 0},      {"cuMemSetAccess", 0},
-                 {"cuStreamCreate", 0}, {"cuEventCreate", 0}, {"cuMemHostRegister", 0},
-                 {"cuMemcpyAsync", 0},  {"cuEventRecord", 0}, {"cuEventSynchronize", 0},
-                 {"cuMemUnmap", 1},     {"cuMemRelease", 1},  {"cuMemFreeHost", 1}};
-    for (size_t i = 0; i < KIT_COUNT(calls); i++) {
-        int ends[2] = {0, 0}, n = 1;
-        for (; n < 60; n += 1 + n / 8) {
-            int fired;
-            check_case("%s, call %d", calls[i].name, n);
-            kit_prepare();
-            fake_quiet(1);
-            fired = call_fails(calls[i].name, n, ends);
-            CHECK_EQ(fake_misuses(), 0);
-            memset(kit_stream, 0, sizeof kit_stream);
-            fake_reset();
-            if (!fired) break;
-        }
-        check_case("%s: %d as before, %d broken", calls[i].name, ends[AS_BEFORE], ends[BROKEN]);
-        CHECK(n > 1 && n < 60);
-        CHECK_EQ(ends[calls[i].breaks ? AS_BEFORE : BROKEN], 0);
-        CHECK(calls[i].breaks ? ends[BROKEN] > 0 : 1);
-    }
-    fake_quiet(0);
-}
-#endif
-
 int main(void) {
     KIT_TEST(gaps);
     KIT_TEST(many_pieces);
     KIT_TEST(large_pieces);
     KIT_TEST(freed_meanwhile);
     KIT_TEST(backups_again);
-#if CHECK_FAKE
-    KIT_TEST(each_call);
-#endif
     return check_finish();
 }

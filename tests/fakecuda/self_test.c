@@ -110,32 +110,6 @@ static void test_malloc(void) {
     CHECK(!p);
 }
 
-static void test_host_memory(void) {
-    void *p = NULL, *q = NULL, *m = NULL;
-    char own[64];
-    struct cudaPointerAttributes what;
-    fake_pinned_limit(MIB);
-    OK(cudaHostAlloc(&p, MIB, cudaHostAllocPortable));
-    IS(cudaHostAlloc(&q, 1, 0), cudaErrorMemoryAllocation);
-    memset(p, 1, MIB);
-    OK(cudaPointerGetAttributes(&what, p));
-    CHECK(what.type == cudaMemoryTypeHost && what.hostPointer == p);
-    OK(cudaFreeHost(p));
-    CHECK(fake_pinned_bytes() == 0 && fake_pinned_peak() == MIB);
-    OK(cudaHostRegister(own, sizeof own, 0));
-    IS(cudaHostRegister(own, sizeof own, 0), cudaErrorHostMemoryAlreadyRegistered);
-    OK(cudaHostUnregister(own));
-    fake_quiet(1);
-    IS(cudaHostUnregister(own), cudaErrorHostMemoryNotRegistered);
-    OK(cudaMallocManaged(&m, 0, cudaMemAttachGlobal));
-    CHECK(m == NULL);
-    OK(cudaMallocManaged(&m, 100, cudaMemAttachGlobal));
-    OK(fake_write(NULL, "managed", m, 100, 5));
-    OK(cudaDeviceSynchronize());
-    CHECK(*(char *)m == 5);
-    OK(cudaFree(m));
-}
-
 static void test_vmm_rules(void) {
     CUmemAllocationProp prop = on_device(0);
     CUmemGenericAllocationHandle a = 0, b = 0;
@@ -202,45 +176,6 @@ static void test_remap_keeps_the_past(void) {
     OK(cuMemRelease(a));
     OK(cuMemAddressFree(base, 8 * MIB));
     EXPECT(0, "");
-    OK(cudaStreamDestroy(s));
-    OK(cudaStreamDestroy(t));
-}
-
-/* One handle at two addresses is one memory, and each address goes by itself. */
-static void test_two_addresses(void) {
-    CUmemAllocationProp prop = on_device(0);
-    CUmemGenericAllocationHandle a = 0;
-    CUdeviceptr base = 0, other;
-    cudaStream_t s = new_stream(), t = new_stream();
-    fake_mode(FAKE_STEPPED);
-    OK(cuMemAddressReserve(&base, 16 * MIB, 0, 0, 0));
-    other = base + 4 * MIB;
-    OK(cuMemCreate(&a, 4 * MIB, &prop, 0));
-    OK(cuMemMap(base, 4 * MIB, 0, a, 0));
-    OK(open_access(base, 4 * MIB, 0));
-    OK(cuMemMap(other, 4 * MIB, 0, a, 0));
-    OK(open_access(base, 8 * MIB, 0));          /* half of it is accessible already */
-    OK(cuMemMap(base + 8 * MIB, 4 * MIB, 0, a, 0));
-    OK(cuMemRelease(a));
-    CHECK(fake_used_bytes(0) == 4 * MIB);
-    OK(fake_write(s, "here", pointer(base + 3 * MIB), 4096, 1));
-    OK(fake_read(s, "there", pointer(other + 3 * MIB), 4096, 1));
-    EXPECT(0, "");
-    fake_quiet(1);
-    OK(fake_write(t, "beside", pointer(other + 3 * MIB + 4000), 8, 2));
-    EXPECT(1, "race");
-    OK(cudaDeviceSynchronize());
-    OK(fake_read(s, "both", at(pointer(base), 3 * MIB + 4000), 8, 2));
-    OK(cudaDeviceSynchronize());
-    OK(fake_write(s, "still here", pointer(base), 8, 3));
-    OK(cuMemUnmap(base + 8 * MIB, 4 * MIB));
-    EXPECT(0, "");
-    OK(cuMemUnmap(base, 8 * MIB));              /* both, of which one is in use */
-    EXPECT(2, "cuMemUnmap: released while work in flight: still here");
-    CHECK(fake_used_bytes(0) == 0);
-    OK(cudaDeviceSynchronize());
-    EXPECT(1, "no memory is mapped");
-    OK(cuMemAddressFree(base, 16 * MIB));
     OK(cudaStreamDestroy(s));
     OK(cudaStreamDestroy(t));
 }
@@ -320,21 +255,6 @@ static void test_stepped(void) {
     EXPECT(0, "");
 }
 
-static void test_hold(void) {
-    cudaStream_t s = new_stream();
-    cudaEvent_t e = new_event();
-    fake_hold(s, 1);
-    OK(cudaEventRecord(e, s));
-    IS(cudaEventQuery(e), cudaErrorNotReady);
-    fake_hold(s, 0);
-    OK(cudaEventQuery(e));
-    fake_hold(s, 1);
-    OK(cudaEventRecord(e, s));
-    OK(cudaEventSynchronize(e));
-    OK(cudaEventDestroy(e));
-    OK(cudaStreamDestroy(s));
-}
-
 static void test_legacy_stream(void) {
     cudaStream_t blocking = NULL, free_one = new_stream();
     void *p = NULL;
@@ -386,37 +306,6 @@ static void test_handles(void) {
     IS(cudaSetDevice(2), cudaErrorInvalidDevice);
 }
 
-static void test_copies(void) {
-    cudaStream_t s = new_stream();
-    char *pinned = NULL, plain[256], back[256];
-    void *p = NULL;
-    fake_mode(FAKE_STEPPED);
-    OK(cudaMalloc(&p, 4096));
-    OK(cudaHostAlloc((void **)(void *)&pinned, 256, 0));
-    memset(plain, 1, sizeof plain);
-    memset(pinned, 2, 256);
-    OK(cudaMemcpyAsync(p, plain, 256, cudaMemcpyHostToDevice, s));
-    memset(plain, 9, sizeof plain);
-    OK(fake_read(s, "as it was", p, 256, 1));
-    OK(cudaMemcpyAsync(p, pinned, 256, cudaMemcpyDefault, s));
-    fake_quiet(1);
-    fake_host_access(pinned, 1, 1, "the host");
-    EXPECT(1, "the host");
-    OK(cudaMemcpyAsync(back, p, 256, cudaMemcpyDeviceToHost, s));
-    CHECK(back[0] == 2 && back[255] == 2);
-    fake_host_access(pinned, 1, 1, "the host");
-    OK(cudaMemcpy2DAsync(at(p, 1024), 64, pinned, 32, 16, 4, cudaMemcpyHostToDevice, s));
-    OK(cudaMemsetAsync(at(p, 2048), 7, 16, s));
-    OK(fake_read(s, "row 3", at(p, 1024 + 3 * 64), 16, 2));
-    OK(fake_read(s, "set", at(p, 2048), 16, 7));
-    IS(cudaMemcpyAsync(p, pinned, 1, cudaMemcpyDeviceToHost, s), cudaErrorInvalidValue);
-    OK(cudaStreamSynchronize(s));
-    EXPECT(0, "");
-    OK(cudaFreeHost(pinned));
-    OK(cudaFree(p));
-    OK(cudaStreamDestroy(s));
-}
-
 static void add_one(void *number) { ++*(int *)number; }
 
 static void test_threaded(void) {
@@ -442,28 +331,6 @@ static void test_threaded(void) {
     OK(cudaEventDestroy(e));
     OK(cudaFree(p));
     fake_mode(FAKE_EAGER);
-}
-
-static void test_peers(void) {
-    CUcontext context = NULL;
-    void *p = NULL;
-    int can = 0;
-    OK(cudaMalloc(&p, 4096));
-    OK(cudaSetDevice(1));
-    fake_quiet(1);
-    OK(fake_write(NULL, "stranger", p, 8, 1));
-    EXPECT(1, "without access from device 1");
-    OK(cuDeviceCanAccessPeer(&can, 1, 0));
-    CHECK(can == 1);
-    OK(cuDevicePrimaryCtxRetain(&context, 0));
-    OK(cuCtxEnablePeerAccess(context, 0));
-    IS(cuCtxEnablePeerAccess(context, 0), CUDA_ERROR_PEER_ACCESS_ALREADY_ENABLED);
-    OK(cudaDeviceSynchronize());
-    OK(fake_write(NULL, "peer", p, 8, 1));
-    EXPECT(0, "");
-    OK(cudaFree(p));
-    CHECK(fake_used_bytes(0) == 0);
-    OK(cuDevicePrimaryCtxRelease(0));
 }
 
 /* ---- captures ---- */
@@ -673,10 +540,9 @@ static void test_full_queue(void) {
 
 int main(void) {
     static void (*const tests[])(void) = {
-        test_malloc, test_host_memory, test_vmm_rules, test_remap_keeps_the_past,
-        test_two_addresses, test_oracle, test_stepped, test_hold, test_legacy_stream, test_handles,
-        test_copies, test_threaded, test_peers, test_capture_table, test_graph, test_faults,
-        test_faults_by_class, test_full_queue};
+        test_malloc, test_vmm_rules, test_remap_keeps_the_past, test_oracle, test_stepped,
+        test_legacy_stream, test_handles, test_threaded, test_capture_table, test_graph,
+        test_faults, test_faults_by_class, test_full_queue};
     size_t i;
     for (i = 0; i < sizeof tests / sizeof tests[0]; i++) {
         tests[i]();

@@ -49,8 +49,8 @@ typedef struct replay_result {
     char first_sentence[512]; /* of the first failure; "" if none */
 } replay_result;
 
-/* 0, or -1 after a message on stderr; then *why is the arena's result, or GPUPOOL_OK where the arena
-   is not to blame. */
+/* 0, or -1 after a message on stderr; then *why is the arena's result, or GPUPOOL_OK where the
+   arena is not to blame. */
 int replay_run(const replay_options *, const trace *, replay_result *, gpupool_result *why);
 
 #endif
