@@ -5958,11 +5958,12 @@ static gpupool_result gpi_ring_step(gpupool_ring *ring, gpi_transfer *t, gpi_han
     return result;
 }
 
-/* Whether a thread may go on in a transfer: it has no clock to look at, and no other transfer is
-   under way. */
+/* Whether a thread may go on in a transfer: it has no clock to look at, all other gates and parts
+   have a thread, and no other transfer has two threads less. */
 static int gpi_ring_may_stay(const gpupool_ring *ring, const gpi_transfer *t, int most) {
     const gpi_transfer *other = ring->first;
-    while (other && (other->is_over || other == t)) other = other->next;
+    while (other && (other->is_over || (other->busy && other->busy + 1 >= t->busy)))
+        other = other->next;
     return most == GPI_RING_TURN && !other;
 }
 

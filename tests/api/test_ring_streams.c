@@ -273,10 +273,13 @@ static void no_more_hands_than_bytes(void) {
    also one whose stream stands still for a while. */
 static atomic_int in_haste;
 static int fills_for_long(void *to, size_t bytes, uint64_t offset, void *user) {
-    memset(to, 1, bytes);
+    int inside = atomic_fetch_add(&fillers, 1) + 1;
     (void)offset;
+    (void)user;
+    memset(to, 1, bytes);
+    if (inside > atomic_load(&fillers_most)) atomic_store(&fillers_most, inside);
     if (!atomic_load(&in_haste)) usleep(1000);
-    atomic_fetch_add((atomic_int *)user, 1);
+    atomic_fetch_sub(&fillers, 1);
     return 0;
 }
 static void others_go_on_beside_a_long_one(void) {
@@ -285,15 +288,14 @@ static void others_go_on_beside_a_long_one(void) {
     unsigned char *device = kit_device(bytes);
     gpupool_transfer what = kit_up(device, NULL, bytes, NULL);
     gpupool_ticket ticket = 0;
-    atomic_int parts = 0;
     job jobs[2];
     atomic_store(&in_haste, 0);
+    atomic_store(&fillers_most, 0);
     what.read = fills_for_long;
-    what.user = &parts;
     what.ticket = &ticket;
     for (int i = 0; i < 2; i++) job_open(&jobs[i], ring, (uint64_t)i);
     OK(gpupool_ring_transfer(ring, &what));
-    while (atomic_load(&parts) < 20) sched_yield();
+    while (atomic_load(&fillers_most) < 2) sched_yield();
     fake_hold(jobs[1].stream, FAKE_FIRM);
     for (int i = 0; i < 2; i++) job_post(&jobs[i]);
     while (kit_stats(ring).transfers[GPUPOOL_UP] < 1) sched_yield();

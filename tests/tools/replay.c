@@ -136,7 +136,8 @@ static void print_json(const char *path, const command *c, const replay_result *
     const replay_figure *warm = &r->pass[r->passes - 1];
     double live = (double)r->peak_live_bytes;
     printf("{\"trace\":\"");
-    for (; *path; path++) putchar(strchr("\"\\", *path) || (unsigned char)*path < ' ' ? '?' : *path);
+    for (; *path; path++)
+        putchar(strchr("\"\\", *path) || (unsigned char)*path < ' ' ? '?' : *path);
     printf("\",\"source\":\"%s\",\"streams\":%u,\"threads\":%u,\"events\":%zu", c->source,
            c->options.streams, c->options.threads, r->events);
     printf(",\"peak_live_bytes\":%llu,\"peak_reserved_bytes\":%llu,\"reserved_over_live\":%.4f",

@@ -172,7 +172,8 @@ static void free_leftover(runner *t) {
         const op *o = &t->run->ops[i];
         void *block = o->kind == TRACE_BLOCK && o->bytes ? t->block[o->slot] : NULL;
         if (!block) continue;
-        if (gpupool_free(t->run->arena, block, t->streams[o->stream]) != GPUPOOL_OK) note_failure(t);
+        if (gpupool_free(t->run->arena, block, t->streams[o->stream]) != GPUPOOL_OK)
+            note_failure(t);
         t->block[o->slot] = NULL;
     }
 }
