@@ -97,61 +97,58 @@ void fake_device_peers(int device, int reachable) {
 
 /* ---- errors ---- */
 
-typedef struct fk_error {
+static const struct fk_error {
     int         code;
-    const char *name, *text;
-} fk_error;
+    const char *name;
+} fk_errors[] = {
+    {0, "cudaSuccess"},
+    {1, "cudaErrorInvalidValue"},
+    {2, "cudaErrorMemoryAllocation"},
+    {3, "cudaErrorInitializationError"},
+    {4, "cudaErrorCudartUnloading"},
+    {12, "cudaErrorInvalidPitchValue"},
+    {21, "cudaErrorInvalidMemcpyDirection"},
+    {101, "cudaErrorInvalidDevice"},
+    {201, "cudaErrorDeviceUninitialized"},
+    {400, "cudaErrorInvalidResourceHandle"},
+    {401, "cudaErrorIllegalState"},
+    {500, "cudaErrorSymbolNotFound"},
+    {600, "cudaErrorNotReady"},
+    {700, "cudaErrorIllegalAddress"},
+    {704, "cudaErrorPeerAccessAlreadyEnabled"},
+    {712, "cudaErrorHostMemoryAlreadyRegistered"},
+    {713, "cudaErrorHostMemoryNotRegistered"},
+    {719, "cudaErrorLaunchFailure"},
+    {800, "cudaErrorNotPermitted"},
+    {801, "cudaErrorNotSupported"},
+    {900, "cudaErrorStreamCaptureUnsupported"},
+    {901, "cudaErrorStreamCaptureInvalidated"},
+    {902, "cudaErrorStreamCaptureMerge"},
+    {903, "cudaErrorStreamCaptureUnmatched"},
+    {904, "cudaErrorStreamCaptureUnjoined"},
+    {905, "cudaErrorStreamCaptureIsolation"},
+    {906, "cudaErrorStreamCaptureImplicit"},
+    {907, "cudaErrorCapturedEvent"},
+    {908, "cudaErrorStreamCaptureWrongThread"},
+    {999, "cudaErrorUnknown"},
+};
 
-static const fk_error fk_errors[] = {
-    {0, "cudaSuccess", "no error"},
-    {1, "cudaErrorInvalidValue", "invalid argument"},
-    {2, "cudaErrorMemoryAllocation", "out of memory"},
-    {3, "cudaErrorInitializationError", "initialization error"},
-    {4, "cudaErrorCudartUnloading", "driver shutting down"},
-    {12, "cudaErrorInvalidPitchValue", "invalid pitch argument"},
-    {21, "cudaErrorInvalidMemcpyDirection", "invalid copy direction for memcpy"},
-    {101, "cudaErrorInvalidDevice", "invalid device ordinal"},
-    {201, "cudaErrorDeviceUninitialized", "invalid device context"},
-    {400, "cudaErrorInvalidResourceHandle", "invalid resource handle"},
-    {401, "cudaErrorIllegalState", "the operation cannot be performed in the present state"},
-    {500, "cudaErrorSymbolNotFound", "named symbol not found"},
-    {600, "cudaErrorNotReady", "device not ready"},
-    {700, "cudaErrorIllegalAddress", "an illegal memory access was encountered"},
-    {704, "cudaErrorPeerAccessAlreadyEnabled", "peer access is already enabled"},
-    {712, "cudaErrorHostMemoryAlreadyRegistered", "part or all of the requested memory range is already mapped"},
-    {713, "cudaErrorHostMemoryNotRegistered", "pointer does not correspond to a registered memory region"},
-    {719, "cudaErrorLaunchFailure", "unspecified launch failure"},
-    {800, "cudaErrorNotPermitted", "operation not permitted"},
-    {801, "cudaErrorNotSupported", "operation not supported"},
-    {900, "cudaErrorStreamCaptureUnsupported", "operation not permitted when stream is capturing"},
-    {901, "cudaErrorStreamCaptureInvalidated", "operation failed due to a previous error during capture"},
-    {902, "cudaErrorStreamCaptureMerge", "operation would result in a merge of separate capture sequences"},
-    {903, "cudaErrorStreamCaptureUnmatched", "capture was not ended in the same stream as it began"},
-    {904, "cudaErrorStreamCaptureUnjoined", "capturing stream has unjoined work"},
-    {905, "cudaErrorStreamCaptureIsolation", "dependency created on uncaptured work in another stream"},
-    {906, "cudaErrorStreamCaptureImplicit", "operation would make the legacy stream depend on a capturing blocking stream"},
-    {907, "cudaErrorCapturedEvent", "operation not permitted on an event last recorded in a capturing stream"},
-    {908, "cudaErrorStreamCaptureWrongThread",
-     "attempt to terminate a thread-local capture sequence from another thread"},
-    {999, "cudaErrorUnknown", "unknown error"}};
-
-static const fk_error *fk_find_error(int code) {
+static const char *fk_error_name(int code) {
     size_t i;
     for (i = 0; i < sizeof fk_errors / sizeof fk_errors[0]; i++)
-        if (fk_errors[i].code == code) return &fk_errors[i];
-    return NULL;
+        if (fk_errors[i].code == code) return fk_errors[i].name;
+    return "unrecognized error code";
 }
 
 const char *cudaGetErrorName(cudaError_t error) {
-    const fk_error *found = fk_find_error((int)error);
     fk_end_driver(fk_begin(FK_cudaGetErrorName));
-    return found ? found->name : "unrecognized error code";
+    return fk_error_name((int)error);
 }
 
+/* CUDA's is a sentence. */
 const char *cudaGetErrorString(cudaError_t error) {
-    const fk_error *found = fk_find_error((int)error);
     fk_end_driver(fk_begin(FK_cudaGetErrorString));
-    return found ? found->text : "unrecognized error code";
+    return fk_error_name((int)error);
 }
 
 cudaError_t cudaGetLastError(void) {

@@ -1,7 +1,8 @@
 /* Events: a mark in a stream, and the clock of all that came before it.
  *
- * Seen on an H200 (CUDA 13.0): beside a capture in global mode, of this thread even, cuEventRecord and
- * cuStreamWaitEvent on other streams are allowed, and cuEventQuery in relaxed mode; none loses it.
+ * Seen on an H200 (CUDA 13.0): beside a capture in global mode, even of this thread, cuEventRecord
+ * and cuStreamWaitEvent on other streams are allowed, and cuEventQuery in relaxed mode; none loses
+ * it.
  * Seen on an H100 (CUDA 13.0): a null context is INVALID_CONTEXT; asking an event that was last
  * recorded in a capture, or waiting for it on the host, is cudaErrorCapturedEvent and loses the
  * capture; after its end it is cudaErrorInvalidValue, until the event is recorded again. */
