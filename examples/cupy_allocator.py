@@ -1,64 +1,85 @@
-"""How does CuPy run on gpupool?
+"""How does CuPy run on gpupool? Before any array is made:
 
     import cupy_allocator
     cupy_allocator.install()
 
-What to look at: running this file shows arrays in gpupool's memory, work on CuPy's streams, a limit
-that raises CuPy's own exception, and gpupool's report. GPUPOOL_LIMIT=12GiB in the environment sets
-a limit. Running it with --pytest runs CuPy's tests, or any others, on gpupool:
-cupy_allocator.py --pytest -q tests/cupy_tests/core_tests
-(--pytest-native: the same tests on CuPy's own pool, to compare).
+install() builds the header as a library, anew when it has changed. Each device's arrays are in its
+default arena, and the pinned memory through which CuPy uploads in the process's pinned one.
+GPUPOOL_LIMIT=12GiB in the environment is a limit, and GPUPOOL_REPORT=report.txt gets reports.
+Run by itself, this file prints what two arrays take, that sums on four streams are right, and what
+CuPy and gpupool say of an array that is too large.
 """
 
 import ctypes
 import os
 import subprocess
 import sys
+import tempfile
 
 import cupy
 
 HERE = os.path.dirname(os.path.abspath(__file__))
-HEADER = os.path.join(HERE, "..", "gpupool.h")
-LIBRARY = os.path.join(HERE, "..", "build", "examples", "libgpupool.so")
+INCLUDE = os.environ.get("GPUPOOL_INCLUDE") or os.path.dirname(HERE)  # where gpupool.h is
 CUDA_HOME = os.environ.get("CUDA_HOME") or "/usr/local/cuda"
+PINNED, NO_STREAM = -2, ctypes.c_void_p(-1)  # in gpupool.h: GPUPOOL_PINNED, GPUPOOL_NO_STREAM
 
 
 def build():
-    """The header is the library's whole source. Compiles it if need be, and returns the path."""
-    if os.path.exists(LIBRARY) and os.path.getmtime(LIBRARY) > os.path.getmtime(HEADER):
-        return LIBRARY
-    made = f"{LIBRARY}.{os.getpid()}"
+    """The header is the library's whole source. Returns the library's path. CuPy destroys streams
+    behind our back, so gpupool is to ask CUDA for their ids."""
+    header = os.path.join(INCLUDE, "gpupool.h")
+    path = os.path.join(tempfile.gettempdir(), f"libgpupool-{os.getuid()}.so")
+    if os.path.exists(path) and os.path.getmtime(path) > os.path.getmtime(header):
+        return path
+    made = f"{path}.{os.getpid()}"
     command = [os.environ.get("CC") or "cc", "-O2", "-shared", "-fPIC", "-pthread", "-x", "c"]
-    command += ["-DGPUPOOL_IMPLEMENTATION", HEADER, "-o", made, "-isystem", f"{CUDA_HOME}/include"]
+    command += ["-DGPUPOOL_IMPLEMENTATION", "-DGPUPOOL_STREAM_CHECK=1", header, "-o", made]
+    command += ["-isystem", f"{CUDA_HOME}/include"]
     command += [f"-L{CUDA_HOME}/lib64", f"-Wl,-rpath,{CUDA_HOME}/lib64", "-lcudart"]
-    os.makedirs(os.path.dirname(LIBRARY), exist_ok=True)
     subprocess.run(command, check=True)
-    os.replace(made, LIBRARY)  # two processes may build at once
-    return LIBRARY
+    os.replace(made, path)  # two processes may build at once
+    return path
+
+
+class PinnedBlock:
+    """What cupy.cuda.PinnedMemoryPointer points into. CuPy keeps it until its copies are done."""
+
+    def __init__(self, pool, size):
+        self.pool, self.size = pool, size
+        self.ptr = pool.alloc(pool.arena(PINNED), size, NO_STREAM) if size else 0
+        if self.ptr is None:
+            raise cupy.cuda.runtime.CUDARuntimeError(2)  # memory is out: CuPy goes on without
+
+    def __del__(self):
+        if self.ptr:
+            self.pool.free(self.pool.arena(PINNED), self.ptr, NO_STREAM)
 
 
 class Pool:
-    """malloc and free as cupy.cuda.PythonFunctionAllocator calls them; an arena for each device."""
+    """malloc and free as cupy.cuda.PythonFunctionAllocator calls them."""
 
     def __init__(self):
         pointer, size, text = ctypes.c_void_p, ctypes.c_size_t, ctypes.c_char_p
-        self.library = ctypes.CDLL(build())
+        library = ctypes.CDLL(build())
         for name, result, *arguments in (
-                ("default_arena", pointer, ctypes.c_int), ("last_error", text),
+                ("get_default_arena", pointer, ctypes.c_int), ("last_error", text),
                 ("alloc", pointer, pointer, size, pointer),
                 ("free", ctypes.c_int, pointer, pointer, pointer),
-                ("get_limit", size, pointer), ("set_limit_text", ctypes.c_int, pointer, text),
-                ("report", ctypes.c_int, pointer, pointer),
+                ("trim", ctypes.c_int, pointer, size), ("report", ctypes.c_int, pointer, pointer),
+                ("set_limit_text", ctypes.c_int, pointer, text),
                 ("get_stats", ctypes.c_int, pointer, pointer)):
-            call = getattr(self.library, "gpupool_" + name)
+            call = getattr(library, "gpupool_" + name)
             call.restype, call.argtypes = result, arguments
             setattr(self, name, call)
-        self.live = {}  # address: the stream, kept from being destroyed while memory is tied to it
+        self.live = {}  # address: the stream, which must not end while memory is tied to it
+
+    def must(self, result):
+        if result != 0:
+            raise RuntimeError(self.last_error().decode())
 
     def arena(self, device=0):
-        arena = self.default_arena(device)
-        if not arena:
-            raise RuntimeError(self.last_error().decode())
+        arena = self.get_default_arena(device)
+        self.must(0 if arena else 1)
         return arena
 
     def malloc(self, size, device):
@@ -66,9 +87,8 @@ class Pool:
         address = self.alloc(arena, size, stream.ptr)
         if address is None:
             why = MemoryError(self.last_error().decode())  # before another call
-            requested = self.counters(device)["requested"]
-            raise cupy.cuda.memory.OutOfMemoryError(
-                size, requested, self.get_limit(arena)) from why
+            has = self.stats(device)
+            raise cupy.cuda.memory.OutOfMemoryError(size, has["requested"], has["limit"]) from why
         self.live[address] = stream
         return address
 
@@ -78,35 +98,25 @@ class Pool:
         if self.free(self.arena(device), address, stream.ptr) != 0:
             print("gpupool:", self.last_error().decode(), file=sys.stderr)
 
-    def counters(self, device=0):
-        """Bytes now: gpupool_stats begins with its size, then now, peak and total of each."""
-        words = (ctypes.c_uint64 * 1024)()
-        if self.get_stats(self.arena(device), words) != 0:
-            raise RuntimeError(self.last_error().decode())
-        return {"requested": words[1], "reserved": words[7], "pending": words[10]}
+    def pinned(self, size):
+        return cupy.cuda.PinnedMemoryPointer(PinnedBlock(self, size), 0)
+
+    def stats(self, device=0):
+        """Some of gpupool_stats, whose words are pairs of now and peak at first."""
+        words = (ctypes.c_uint64 * 64)()
+        self.must(self.get_stats(self.arena(device), words))
+        return {"requested": words[0], "reserved": words[4], "pending": words[6],
+                "limit": words[12]}
 
 
-def install(pool=None):
-    pool = pool or Pool()
+def install():
+    pool = Pool()
     cupy.cuda.set_allocator(cupy.cuda.PythonFunctionAllocator(pool.malloc, pool.free_block).malloc)
+    cupy.cuda.set_pinned_memory_allocator(pool.pinned)
     return pool
 
 
-class Plugin:
-    """For pytest: gpupool again before each test, since some tests set CuPy's pool."""
-
-    def __init__(self):
-        self.pool = Pool()
-
-    def pytest_runtest_setup(self, item):
-        install(self.pool)
-
-    def pytest_terminal_summary(self, terminalreporter):
-        figures = ", ".join(f"{v} {k}" for k, v in self.pool.counters().items())
-        terminalreporter.write_line(f"on gpupool: bytes {figures}")
-
-
-def work_on_streams():
+def sums_on_streams():
     """Each stream's sum is right although all of them take and free memory at once."""
     streams = [cupy.cuda.Stream(non_blocking=True) for _ in range(4)]
     sums = []
@@ -114,34 +124,26 @@ def work_on_streams():
         with streams[turn % 4]:
             array = cupy.full(1 << 20, turn, dtype=cupy.float64)
             sums.append((turn, (array * 2 + 1).sum()))
-    for stream in streams:
-        stream.synchronize()
+    cupy.cuda.Device().synchronize()
     wrong = [turn for turn, total in sums if float(total) != (2 * turn + 1) * (1 << 20)]
-    if wrong:
-        raise SystemExit(f"wrong sums in turns {wrong}")
-    print("50 sums on 4 streams are right")
+    print(f"50 sums on 4 streams, {len(wrong)} wrong")
+    return wrong
 
 
 def main():
     pool = install()
     a = cupy.arange(16 << 20, dtype=cupy.float32)
-    print(f"two arrays of 64 MiB sum up to {float((a + a).sum()):.6e}, pool: {pool.counters()}")
-    work_on_streams()
-    if pool.set_limit_text(pool.arena(), b"256MiB") != 0:
-        raise SystemExit(pool.last_error().decode())
+    print(f"two arrays of 64 MiB sum up to {float((a + a).sum()):.6e}, bytes: {pool.stats()}")
+    if sums_on_streams() or (cupy.array(cupy.asnumpy(a)) != a).any():
+        sys.exit("memory in use was given away")
+    print(f"pinned, for an upload: {pool.stats(PINNED)['reserved']} bytes")
+    pool.must(pool.set_limit_text(pool.arena(), b"256MiB"))
     try:
         cupy.zeros(64 << 20, dtype=cupy.float64)
-        raise SystemExit("a limit of 256 MiB gave 512 MiB")
+        sys.exit("a limit of 256 MiB gave 512 MiB")
     except cupy.cuda.memory.OutOfMemoryError as error:
         print(f"CuPy says: {error}\ngpupool says: {error.__cause__}")
-    del a
-    libc = ctypes.CDLL(None)
-    pool.report(pool.arena(), ctypes.c_void_p.in_dll(libc, "stdout"))
-    libc.fflush(None)
 
 
 if __name__ == "__main__":
-    if sys.argv[1:2] in (["--pytest"], ["--pytest-native"]):
-        import pytest
-        sys.exit(pytest.main(sys.argv[2:], [Plugin()] if sys.argv[1] == "--pytest" else []))
     main()

@@ -1,150 +1,131 @@
-/* How does NCCL get an arena's memory registered, once?
+/* How does NCCL get an arena's memory registered, once for each chunk?
 
-   config.on_map registers the arena's memory with NCCL when gpupool maps it. The program runs an
-   all-reduce from three kinds of memory: buffers of cudaMalloc, not registered; buffers of
-   ncclMemAlloc, each registered; blocks of the arena. The program checks the sum on every GPU. One
-   process has a thread for each GPU; or a launcher starts a process for each GPU, on any machines:
-       mpirun -np 2 -x NCCL_COMM_ID=node1:31337 ./nccl_allreduce
-   What to look at: the bandwidth of the three.
-   Build: cc nccl_allreduce.c -I.. -I$CUDA_HOME/include -L$CUDA_HOME/lib64 -lcudart -lnccl \
-       -lpthread */
+   config.on_map registers each chunk with NCCL when gpupool maps it, and config.on_unmap takes that
+   back before the chunk goes: so every block is registered, and no registration is ever stale. A
+   network card's ibv_reg_mr or ucp_mem_map go in the same place, with config.share =
+   GPUPOOL_SHARE_RDMA. The program has a thread for each GPU.
+   Build: cc -I.. -I$CUDA_HOME/include nccl_allreduce.c -L$CUDA_HOME/lib64 -lcudart -lnccl -lpthread
+   Prints the bandwidth of an all-reduce from cudaMalloc's memory, which is not registered, and from
+   blocks of the arena; and that every GPU has the right sum. Needs two GPUs. */
 #define GPUPOOL_IMPLEMENTATION
 #include "gpupool.h"
+#include "example.h"
 
 #include <nccl.h>
 #include <pthread.h>
-#include <stdlib.h>
-#include <time.h>
+#include <string.h>
 
-#define RANKS_MAX 64
-#define COUNT ((size_t)64 << 20)
-#define BYTES (COUNT * sizeof(float))
-#define ROUNDS 20
+#define NCCL(call) \
+    do { \
+        ncclResult_t nccl_error = (call); \
+        if (nccl_error != ncclSuccess) FAIL(#call, ncclGetErrorString(nccl_error)); \
+    } while (0)
+
+enum { RANKS = 64, CHUNKS = 64, ROUNDS = 20 };
+static const size_t COUNT = 64 * MIB;
 
 typedef struct rank {
-    int number, of, device;
+    int number, of;
     ncclUniqueId id;
     ncclComm_t comm;
     cudaStream_t stream;
     pthread_t thread;
-    void *handle; /* NCCL's, on the arena's memory */
+    const void *memory[CHUNKS]; /* of the arena's chunks, and NCCL's handles of them */
+    void *handle[CHUNKS];
+    int chunks, registrations;
 } rank;
 
-static void die(const char *what, const char *why) {
-    fprintf(stderr, "%s: %s\n", what, why);
-    exit(EXIT_FAILURE);
-}
-
-static void cuda(cudaError_t e, const char *what) { if (e) die(what, cudaGetErrorString(e)); }
-static void nccl(ncclResult_t e, const char *what) { if (e) die(what, ncclGetErrorString(e)); }
-
-/* Each chunk is registered once, when it appears, and as long as it is mapped. */
 static int on_map(const gpupool_mapping *mapping, void *user) {
     rank *r = (rank *)user;
-    if (r->handle) return 1; /* this program needs one chunk; others keep a list */
-    return ncclCommRegister(r->comm, mapping->memory, mapping->bytes, &r->handle) != ncclSuccess;
+    if (r->chunks == CHUNKS) return 1; /* refused: the arena does without this memory */
+    r->memory[r->chunks] = mapping->memory;
+    r->registrations++;
+    return ncclCommRegister(r->comm, mapping->memory, mapping->bytes, &r->handle[r->chunks++]) !=
+           ncclSuccess;
 }
 
-static int on_unmap(const gpupool_mapping *mapping, void *user) {
+static void on_unmap(const gpupool_mapping *mapping, void *user) {
     rank *r = (rank *)user;
-    (void)mapping;
-    nccl(ncclCommDeregister(r->comm, r->handle), "ncclCommDeregister");
-    r->handle = NULL;
-    return 0;
+    int i = 0;
+    while (r->memory[i] != mapping->memory) i++;
+    NCCL(ncclCommDeregister(r->comm, r->handle[i]));
+    r->memory[i] = r->memory[--r->chunks];
+    r->handle[i] = r->handle[r->chunks];
 }
 
-static double seconds(void) {
-    struct timespec t;
-    clock_gettime(CLOCK_MONOTONIC, &t);
-    return (double)t.tv_sec + (double)t.tv_nsec / 1e9;
-}
-
-/* Rank r contributes r + 1 everywhere, so each sum is of * (of + 1) / 2. Prints the bandwidth. */
-static void measure(const rank *r, const char *kind, float *from, float *to) {
-    float *host = (float *)malloc(BYTES), expected = (float)(r->of * (r->of + 1) / 2);
+/* Rank r adds a byte of r + 1 everywhere. */
+static void measure(const rank *r, const char *kind, void *from, void *to) {
+    unsigned char sum = 0;
     double start = 0;
-    if (!host) die("host", "out of memory");
-    for (size_t i = 0; i < COUNT; i++) host[i] = (float)(r->number + 1);
-    cuda(cudaMemcpyAsync(from, host, BYTES, cudaMemcpyHostToDevice, r->stream), "upload");
+    CUDA(cudaMemsetAsync(from, r->number + 1, COUNT, r->stream));
     for (int round = -3; round < ROUNDS; round++) { /* the first three warm up */
-        if (round <= 0) cuda(cudaStreamSynchronize(r->stream), "all-reduce");
-        if (round == 0) start = seconds();
-        nccl(ncclAllReduce(from, to, COUNT, ncclFloat, ncclSum, r->comm, r->stream), "all-reduce");
+        if (round <= 0) CUDA(cudaStreamSynchronize(r->stream));
+        if (round == 0) start = example_seconds();
+        NCCL(ncclAllReduce(from, to, COUNT, ncclUint8, ncclSum, r->comm, r->stream));
     }
-    cuda(cudaStreamSynchronize(r->stream), "all-reduce");
-    double bus = 2.0 * (r->of - 1) / r->of * (double)BYTES * ROUNDS / (seconds() - start) / 1e9;
-    cuda(cudaMemcpyAsync(host, to, BYTES, cudaMemcpyDeviceToHost, r->stream), "download");
-    cuda(cudaStreamSynchronize(r->stream), "download");
-    for (size_t i = 0; i < COUNT; i++)
-        if (host[i] != expected) die(kind, "wrong sum");
-    if (r->number == 0) printf("  %-36s %7.1f GB/s on the bus, sums right\n", kind, bus);
-    free(host);
+    CUDA(cudaStreamSynchronize(r->stream));
+    double seconds = example_seconds() - start;
+    CUDA(cudaMemcpy(&sum, (char *)to + COUNT / 2, 1, cudaMemcpyDeviceToHost));
+    if (sum != (unsigned char)(r->of * (r->of + 1) / 2)) FAIL(kind, "the sum is wrong");
+    if (r->number == 0)
+        printf("  %-26s %7.1f GB/s on the bus, sums right\n", kind,
+               2.0 * (r->of - 1) / r->of * (double)COUNT * ROUNDS / seconds / 1e9);
+}
+
+static void from_cuda(const rank *r) {
+    void *from, *to;
+    CUDA(cudaMalloc(&from, COUNT));
+    CUDA(cudaMalloc(&to, COUNT));
+    measure(r, "cudaMalloc, not registered", from, to);
+    CUDA(cudaFree(from));
+    CUDA(cudaFree(to));
 }
 
 static void from_arena(rank *r) {
     gpupool_arena *arena;
-    gpupool_arena_config config = {.device = r->device, .reserve_bytes = 2 * BYTES,
-                                   .chunk_bytes = 2 * BYTES, .on_map = on_map,
-                                   .on_unmap = on_unmap, .user = r, .name = "NCCL"};
-    if (gpupool_arena_create(&arena, &config) != GPUPOOL_OK) die("arena", gpupool_last_error());
-    float *from = (float *)gpupool_alloc(arena, BYTES, r->stream);
-    float *to = (float *)gpupool_alloc(arena, BYTES, r->stream);
-    if (!from || !to) die("alloc", gpupool_last_error());
+    gpupool_arena_config config = {0};
+    config.device = r->number;
+    config.name = "NCCL";
+    config.chunk_bytes = 2 * COUNT; /* NCCL is quickest with few, large registrations */
+    config.on_map = on_map;
+    config.on_unmap = on_unmap;
+    config.user = r;
+    POOL(gpupool_arena_create(&arena, &config));
+    void *from = BLOCK(gpupool_alloc(arena, COUNT, r->stream));
+    void *to = BLOCK(gpupool_alloc(arena, COUNT, r->stream));
     measure(r, "blocks of the arena", from, to);
-    if (gpupool_free(arena, from, r->stream) || gpupool_free(arena, to, r->stream) ||
-        gpupool_arena_destroy(arena)) die("the end", gpupool_last_error());
-}
-
-static void from_cuda_and_nccl(const rank *r) {
-    void *block[2], *handle[2];
-    for (int i = 0; i < 2; i++) cuda(cudaMalloc(&block[i], BYTES), "cudaMalloc");
-    measure(r, "cudaMalloc, not registered", (float *)block[0], (float *)block[1]);
-    for (int i = 0; i < 2; i++) {
-        cuda(cudaFree(block[i]), "cudaFree");
-        nccl(ncclMemAlloc(&block[i], BYTES), "ncclMemAlloc");
-        nccl(ncclCommRegister(r->comm, block[i], BYTES, &handle[i]), "ncclCommRegister");
-    }
-    measure(r, "ncclMemAlloc, each registered", (float *)block[0], (float *)block[1]);
-    for (int i = 0; i < 2; i++) {
-        nccl(ncclCommDeregister(r->comm, handle[i]), "ncclCommDeregister");
-        nccl(ncclMemFree(block[i]), "ncclMemFree");
-    }
+    POOL(gpupool_free(arena, from, r->stream));
+    POOL(gpupool_free(arena, to, r->stream));
+    POOL(gpupool_arena_destroy(arena));
+    if (r->number == 0) printf("  %d registered, %d left\n", r->registrations, r->chunks);
 }
 
 static void *work(void *argument) {
     rank *r = (rank *)argument;
-    cuda(cudaSetDevice(r->device), "cudaSetDevice");
-    cuda(cudaStreamCreateWithFlags(&r->stream, cudaStreamNonBlocking), "stream");
-    nccl(ncclCommInitRank(&r->comm, r->of, r->id, r->number), "ncclCommInitRank");
-    from_cuda_and_nccl(r);
+    CUDA(cudaSetDevice(r->number));
+    CUDA(cudaStreamCreateWithFlags(&r->stream, cudaStreamNonBlocking));
+    NCCL(ncclCommInitRank(&r->comm, r->of, r->id, r->number));
+    from_cuda(r);
     from_arena(r);
-    nccl(ncclCommDestroy(r->comm), "ncclCommDestroy");
-    cuda(cudaStreamDestroy(r->stream), "stream");
+    NCCL(ncclCommDestroy(r->comm));
+    CUDA(cudaStreamDestroy(r->stream));
     return NULL;
 }
 
-static int setting(const char *mpi, const char *torch, int otherwise) { /* of the launcher */
-    const char *text = getenv(mpi) ? getenv(mpi) : getenv(torch);
-    return text ? atoi(text) : otherwise;
-}
-
 int main(void) {
-    static rank ranks[RANKS_MAX];
+    static rank ranks[RANKS];
     ncclUniqueId id;
-    int devices = 0;
-    cuda(cudaGetDeviceCount(&devices), "cudaGetDeviceCount");
-    int first = setting("OMPI_COMM_WORLD_RANK", "RANK", -1); /* -1: all of them are here */
-    int of = setting("OMPI_COMM_WORLD_SIZE", "WORLD_SIZE", devices);
-    int device = setting("OMPI_COMM_WORLD_LOCAL_RANK", "LOCAL_RANK", 0);
-    int here = first < 0 ? of : 1;
-    if (first >= 0 && !getenv("NCCL_COMM_ID")) die("NCCL_COMM_ID", "not set to rank 0's host:port");
-    if (of < 2 || here > RANKS_MAX || device + here > devices) die("ranks", "two, a GPU each");
-    nccl(ncclGetUniqueId(&id), "ncclGetUniqueId");
-    if (first <= 0) printf("all-reduce of %zu MiB on %d GPUs\n", BYTES >> 20, of);
-    for (int i = 0; i < here; i++) {
-        ranks[i] = (rank){first < 0 ? i : first, of, device + i, id, NULL, NULL, 0, NULL};
-        if (pthread_create(&ranks[i].thread, NULL, work, &ranks[i]) != 0) die("thread", "none");
+    int of = 0;
+    CUDA(cudaGetDeviceCount(&of));
+    if (of < 2 || of > RANKS) FAIL("GPUs", "at least two");
+    NCCL(ncclGetUniqueId(&id));
+    printf("all-reduce of %zu MiB on %d GPUs\n", COUNT / MIB, of);
+    for (int i = 0; i < of; i++) {
+        ranks[i].number = i;
+        ranks[i].of = of;
+        ranks[i].id = id;
+        if (pthread_create(&ranks[i].thread, NULL, work, &ranks[i]) != 0) FAIL("thread", "none");
     }
-    for (int i = 0; i < here; i++) pthread_join(ranks[i].thread, NULL);
+    for (int i = 0; i < of; i++) pthread_join(ranks[i].thread, NULL);
     return EXIT_SUCCESS;
 }

@@ -1,118 +1,188 @@
-/* How does PyTorch call gpupool? Through this library, which pytorch_allocator.py builds and loads.
+/* What PyTorch calls when it runs on gpupool: the library that pytorch_allocator.py builds.
 
-   What to look at: the functions that torch.cuda.memory.CUDAPluggableAllocator calls. They are C++,
-   because C cannot refuse a tensor: PyTorch makes a tensor of NULL. C++ throws PyTorch's own
-   exception, with gpupool's reason.
-   Build: c++ -std=c++17 -O2 -shared -fPIC -I.. -I$CUDA_HOME/include -I$TORCH/include \
-       pytorch_allocator.cpp -L$CUDA_HOME/lib64 -lcudart -L$TORCH/lib -lc10 -o allocator.so */
+   torch.cuda.memory.CUDAPluggableAllocator calls these functions. They are C++, because only an
+   exception refuses a tensor: PyTorch would make one of NULL. Beside what gpupool does, they know
+   two things of a few tensors. Tensor.record_stream means the work that a stream has when the
+   tensor dies, and gpupool_record_stream the work that the stream has at the call: so streams are
+   noted until then. And tensors of a captured graph may outlive the graph: its memory is released
+   after the last of them. */
 #define GPUPOOL_IMPLEMENTATION
 #include "gpupool.h"
-#include "pytorch_graphs.hpp"
 
+#include <atomic>
+#include <c10/util/Exception.h>
 #include <cmath>
+#include <functional>
+#include <map>
+#include <mutex>
 #include <set>
 #include <string>
+#include <unordered_map>
+#include <vector>
+
+#define MUST(call) TORCH_CHECK((call) == GPUPOOL_OK, "gpupool: ", gpupool_last_error())
 
 namespace {
 
-std::atomic<gpupool_arena *> arenas[64]; /* by device */
-std::mutex making;
+typedef std::pair<unsigned long long, unsigned long long> mempool_id; /* c10::MempoolId_t */
+typedef std::function<bool(cudaStream_t)> stream_filter;
 
-/* Streams that Tensor.record_stream named. PyTorch means the work that they have when the tensor
-   dies, gpupool_record_stream the work that they have when it is called. */
-std::mutex lent_lock;
-std::unordered_map<void *, std::set<cudaStream_t>> lent;
-std::atomic<size_t> lent_count{0};
+struct pool {               /* of graphs that share memory */
+    int users = 0;          /* captures and graphs */
+    size_t tensors = 0;     /* that live in it */
+    stream_filter captures; /* whether a stream captures for it */
+    std::map<cudaStream_t, gpupool_capture *> open;
+    std::vector<gpupool_capture *> closed;
+};
 
-/* As PyTorch's own allocator writes a size. */
-std::string words_for(size_t bytes) {
-    static const char *const units[] = {"bytes", "KiB", "MiB", "GiB"};
-    char words[40];
-    int unit = bytes <= 1024 ? 0 : bytes <= 1 << 20 ? 1 : bytes <= 1 << 30 ? 2 : 3;
-    snprintf(words, sizeof words, "%.*f %s", unit ? 2 : 0, ldexp((double)bytes, -10 * unit),
-             units[unit]);
-    return words;
-}
+struct noted { /* a tensor with more to it than gpupool knows */
+    std::set<cudaStream_t> lent;
+    pool *graph = nullptr;
+};
 
-/* For PyTorch more than any device has is out of memory, for gpupool_alloc a mistake. */
-void refuse(size_t bytes) {
-    const gpupool_result result = gpupool_last_result();
-    if (result != GPUPOOL_E_OUT_OF_MEMORY && result != GPUPOOL_E_ARGUMENT) MUST(result);
-    TORCH_CHECK_WITH(OutOfMemoryError, false, "CUDA out of memory. Tried to allocate ",
-                     words_for(bytes), ". ", gpupool_last_error());
-}
+std::atomic<gpupool_arena *> arenas[64]; /* the devices' default arenas, once they are used */
+std::mutex lock;
+std::map<std::pair<int, mempool_id>, pool> pools; /* by device, too */
+std::unordered_map<void *, noted> tensors;
+std::atomic<size_t> noted_count{0}, capture_count{0}; /* 0: nothing to look up, as mostly */
 
 gpupool_arena *arena_of(int device) {
     TORCH_CHECK(device >= 0 && device < 64, "gpupool: no device ", device);
-    gpupool_arena *arena = arenas[device].load(std::memory_order_acquire);
+    gpupool_arena *arena = arenas[device];
     if (arena) return arena;
-    const std::lock_guard<std::mutex> hold(making);
-    if (arenas[device]) return arenas[device];
-    gpupool_arena_config config = {};
-    config.device = device;
-    config.name = "PyTorch";
-    config.chunk_bytes = 4 << 20; /* training is slow, and memory dear: move it in small pieces */
-    MUST(gpupool_arena_create(&arena, &config));
-    arenas[device].store(arena, std::memory_order_release);
+    arenas[device] = arena = gpupool_get_default_arena(device);
+    MUST(arena ? GPUPOOL_OK : gpupool_last_result());
     return arena;
+}
+
+/* As PyTorch's own allocator writes a size. */
+std::string words(double bytes) {
+    static const char *const units[] = {"bytes", "KiB", "MiB", "GiB"};
+    int unit = bytes <= 1024 ? 0 : bytes <= 1 << 20 ? 1 : bytes <= 1 << 30 ? 2 : 3;
+    char text[40];
+    snprintf(text, sizeof text, "%.*f %s", unit ? 2 : 0, ldexp(bytes, -10 * unit), units[unit]);
+    return text;
+}
+
+/* PyTorch's words, then gpupool's reason. More than any device has is a wrong argument to gpupool,
+   and has no verdict. */
+void refuse(size_t bytes, int device) {
+    gpupool_result result = gpupool_last_result();
+    std::string message = "CUDA out of memory. Tried to allocate " + words((double)bytes) + ". ";
+    if (result == GPUPOOL_E_OUT_OF_MEMORY) {
+        const gpupool_verdict *why = gpupool_last_verdict();
+        message +=
+            "GPU " + std::to_string(device) + " has a total capacity of " +
+            words((double)why->device_total) + " of which " + words((double)why->device_free) +
+            " is free. " + (why->limit ? words((double)why->limit) + " allowed; " : "") +
+            "Of the allocated memory " + words((double)why->allocated) +
+            " is allocated by PyTorch, and " + words((double)(why->reserved - why->allocated)) +
+            " is reserved by PyTorch but unallocated. ";
+    } else if (result != GPUPOOL_E_ARGUMENT) {
+        MUST(result);
+    }
+    TORCH_CHECK_WITH(OutOfMemoryError, false, message, gpupool_last_error());
+}
+
+/* Releases what is nobody's any more. What cannot be, while another stream captures, is tried again
+   later. */
+void settle() {
+    for (auto at = pools.begin(); at != pools.end();) {
+        pool &p = at->second;
+        bool is_over = !p.users && !p.tensors;
+        while (is_over && !p.closed.empty() &&
+               gpupool_release_capture(p.closed.back()) == GPUPOOL_OK)
+            p.closed.pop_back();
+        if (is_over && p.closed.empty()) at = pools.erase(at);
+        else ++at;
+    }
+}
+
+/* The pool that a stream captures for, and a scope on the stream; NULL: it captures for none. */
+pool *enter_scope(gpupool_arena *arena, int device, cudaStream_t stream) {
+    cudaStreamCaptureStatus status = cudaStreamCaptureStatusNone;
+    if (cudaStreamIsCapturing(stream, &status) != cudaSuccess)
+        cudaGetLastError(); /* the default stream, beside another one's capture */
+    if (status != cudaStreamCaptureStatusActive) return nullptr;
+    for (auto &at : pools) {
+        pool &p = at.second;
+        if (at.first.first != device || !p.captures || !p.captures(stream)) continue;
+        gpupool_capture *&scope = p.open[stream];
+        if (!scope) MUST(gpupool_begin_capture(arena, stream, &scope));
+        return &p;
+    }
+    return nullptr;
+}
+
+void *alloc_captured(gpupool_arena *arena, size_t bytes, int device, cudaStream_t stream) {
+    const std::lock_guard<std::mutex> hold(lock);
+    pool *graph = enter_scope(arena, device, stream);
+    void *block = gpupool_alloc(arena, bytes, stream);
+    if (!block || !graph) return block;
+    graph->tensors++;
+    tensors[block].graph = graph;
+    noted_count = tensors.size();
+    return block;
+}
+
+noted forget(void *block) {
+    noted found;
+    if (!noted_count) return found;
+    const std::lock_guard<std::mutex> hold(lock);
+    auto node = tensors.extract(block);
+    if (!node.empty()) found = node.mapped();
+    noted_count = tensors.size();
+    return found;
 }
 
 } // namespace
 extern "C" {
 
 void *gpupool_torch_alloc(size_t bytes, int device, cudaStream_t stream) {
-    if (bytes == 0) return nullptr; /* an empty tensor's; to gpupool_alloc it is a mistake */
+    if (bytes == 0) return nullptr; /* an empty tensor's; to gpupool it is a mistake */
     gpupool_arena *arena = arena_of(device);
-    std::pair<int, graphs::pool_id> graph;
-    bool captured = graphs::opened > 0 && graphs::enter(arena, device, stream, &graph);
-    void *block = gpupool_alloc(arena, bytes, stream);
-    if (block && captured) graphs::own(block, graph);
-    if (!block) refuse(bytes);
+    void *block = capture_count ? alloc_captured(arena, bytes, device, stream)
+                                : gpupool_alloc(arena, bytes, stream);
+    if (!block) refuse(bytes, device);
     return block;
 }
 
-/* stream is the one that the block was allocated on. Destructors call this, so there is nobody to
-   throw at. In a forked child, a DataLoader's worker say, the memory is the parent's to free. */
+/* `stream` is the one of the allocation. Destructors call this, so there is nobody to throw at. In
+   a forked child, a DataLoader's worker say, the memory is the parent's to free. */
 void gpupool_torch_free(void *block, size_t, int device, cudaStream_t stream) {
     if (!block) return;
     gpupool_arena *arena = arenas[device];
     gpupool_result result = GPUPOOL_OK;
-    std::set<cudaStream_t> others;
-    if (lent_count > 0) {
-        const std::lock_guard<std::mutex> hold(lent_lock);
-        auto node = lent.extract(block);
-        if (!node.empty()) others.swap(node.mapped());
-        lent_count = lent.size();
-    }
-    others.erase(stream);
-    bool captured = graphs::owned > 0 && graphs::is_owned(block);
-    if (!captured) /* if one cannot be asked, the memory is kept */
-        for (cudaStream_t other : others)
-            if (!result) result = gpupool_record_stream(arena, block, other);
-    /* a graph's, and lent inside of it: its other streams are not to have it again */
-    if (!result && !(captured && !others.empty())) result = gpupool_free(arena, block, stream);
+    noted n = forget(block);
+    n.lent.erase(stream);
+    bool is_kept = n.graph && !n.lent.empty(); /* each replay may use it on the other stream */
+    for (cudaStream_t other : n.lent)
+        if (!n.graph && !result) result = gpupool_record_stream(arena, block, other);
+    if (!result && !is_kept) result = gpupool_free(arena, block, stream);
     if (result && result != GPUPOOL_E_FORKED)
         fprintf(stderr, "gpupool: %s\n", gpupool_last_error());
-    if (captured) graphs::disown(block);
+    if (!n.graph) return;
+    const std::lock_guard<std::mutex> hold(lock);
+    n.graph->tensors--;
+    settle();
 }
 
 void gpupool_torch_record_stream(void *block, cudaStream_t stream) {
     cudaPointerAttributes where = {};
-    if (!block) return;
-    MUST_CUDA(cudaPointerGetAttributes(&where, block));
-    gpupool_arena *arena = where.device < 0 ? nullptr : arenas[where.device].load();
     gpupool_block found;
+    if (!block || cudaPointerGetAttributes(&where, block) != cudaSuccess || where.device < 0)
+        return;
+    gpupool_arena *arena = arenas[where.device];
     if (!arena || gpupool_get_block(arena, block, &found) != GPUPOOL_OK) return; /* not ours */
-    const std::lock_guard<std::mutex> hold(lent_lock);
-    lent[block].insert(stream);
-    lent_count = lent.size();
+    const std::lock_guard<std::mutex> hold(lock);
+    tensors[block].lent.insert(stream);
+    noted_count = tensors.size();
 }
 
-/* torch.cuda.empty_cache(): PyTorch's own waits for what is in flight, so this does. */
+/* torch.cuda.empty_cache() */
 void gpupool_torch_empty_cache(void) {
-    MUST_CUDA(cudaDeviceSynchronize());
     for (gpupool_arena *arena : arenas)
-        if (arena) MUST(gpupool_trim(arena, 0, nullptr));
+        if (arena) MUST(gpupool_trim(arena, 0));
 }
 
 /* torch.cuda.set_per_process_memory_fraction() */
@@ -122,6 +192,41 @@ void gpupool_torch_fraction(double fraction, int device) {
     MUST(gpupool_set_limit_text(arena_of(device), text));
 }
 
-gpupool_arena *gpupool_torch_arena(int device) { return arenas[device]; }
+/* torch.cuda.memory_stats() and reset_peak_memory_stats(), by way of pytorch_allocator.py. Python
+   calls them, so they throw nothing. */
+gpupool_result gpupool_torch_stats(int device, gpupool_stats *stats) {
+    return gpupool_get_stats(gpupool_get_default_arena(device), stats);
+}
+gpupool_result gpupool_torch_reset_peaks(int device) {
+    return gpupool_reset_peaks(gpupool_get_default_arena(device));
+}
+
+/* A capture begins and ends; a graph is gone. */
+void gpupool_torch_begin_pool(int device, mempool_id id, stream_filter captures) {
+    const std::lock_guard<std::mutex> hold(lock);
+    pool &p = pools[{device, id}];
+    p.users++;
+    p.captures = std::move(captures);
+    capture_count++;
+}
+
+void gpupool_torch_end_pool(int device, mempool_id id) {
+    const std::lock_guard<std::mutex> hold(lock);
+    pool &p = pools[{device, id}];
+    capture_count--;
+    p.captures = nullptr;
+    for (const auto &scope : p.open) {
+        MUST(gpupool_end_capture(scope.second));
+        p.closed.push_back(scope.second);
+    }
+    p.open.clear();
+    settle();
+}
+
+void gpupool_torch_release_pool(int device, mempool_id id) {
+    const std::lock_guard<std::mutex> hold(lock);
+    pools[{device, id}].users--;
+    settle();
+}
 
 } /* extern "C" */

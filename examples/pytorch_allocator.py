@@ -3,128 +3,135 @@
     import pytorch_allocator
     pytorch_allocator.install()
 
-What to look at: running this file shows tensors in gpupool's memory, a limit that raises PyTorch's
-own exception, what empty_cache gives back, and a tensor that another stream uses. install() builds
-the library from pytorch_allocator.cpp if the library is missing or old. GPUPOOL_LIMIT=12GiB in the
-environment sets a limit, and so does torch.cuda.set_per_process_memory_fraction. Ask gpupool for
-statistics (memory() below): torch.cuda has none of a pluggable allocator. pytorch_graphs.py
-captures a training step.
+Or leave a program as it is: python3 pytorch_allocator.py PROGRAM [ARGUMENT...]
+
+install() builds pytorch_allocator.cpp as PyTorch builds its extensions (ninja and a C++ compiler
+are needed), anew when it has changed. Then torch.cuda's memory_allocated, memory_stats,
+memory_summary, reset_peak_memory_stats, empty_cache and set_per_process_memory_fraction are about
+gpupool's memory; Tensor.record_stream and torch.cuda.graph work; and GPUPOOL_LIMIT=12GiB in the
+environment is a limit.
+Run by itself, this file prints what tensors take, the message of one too many, and that a captured
+training step gives the weights of one that is not captured.
 """
 
 import ctypes
 import os
-import subprocess
+import runpy
 import sys
 
 import torch
+from torch.utils.cpp_extension import load
 
 HERE = os.path.dirname(os.path.abspath(__file__))
-SOURCES = [os.path.join(HERE, name) for name in
-           ("pytorch_allocator.cpp", "pytorch_graphs.hpp", os.path.join("..", "gpupool.h"))]
-LIBRARY = os.path.join(HERE, "..", "build", "examples", "pytorch_allocator.so")
-CUDA_HOME = os.environ.get("CUDA_HOME") or "/usr/local/cuda"
+INCLUDE = os.environ.get("GPUPOOL_INCLUDE") or os.path.dirname(HERE)  # where gpupool.h is
 
-library = None
-
-
-def build():
-    """Compiles the library if need be, and returns its path."""
-    newest = max(os.path.getmtime(path) for path in SOURCES)
-    if os.path.exists(LIBRARY) and os.path.getmtime(LIBRARY) > newest:
-        return LIBRARY
-    torch_home = os.path.dirname(torch.__file__)
-    made = f"{LIBRARY}.{os.getpid()}"
-    command = [os.environ.get("CXX") or "c++", "-std=c++17", "-O2", "-shared", "-fPIC", "-pthread"]
-    command += [f"-D_GLIBCXX_USE_CXX11_ABI={int(torch.compiled_with_cxx11_abi())}"]
-    command += ["-I" + os.path.join(HERE, ".."), "-isystem", f"{CUDA_HOME}/include"]
-    command += ["-isystem", f"{torch_home}/include", SOURCES[0], "-o", made]
-    command += [f"-L{CUDA_HOME}/lib64", "-lcudart", f"-L{torch_home}/lib", "-lc10"]
-    command += [f"-Wl,-rpath,{torch_home}/lib", f"-Wl,-rpath,{CUDA_HOME}/lib64"]
-    os.makedirs(os.path.dirname(LIBRARY), exist_ok=True)
-    subprocess.run(command, check=True)
-    os.replace(made, LIBRARY)  # two processes may build at once
-    return LIBRARY
+WORDS = ("requested requested_peak allocated allocated_peak reserved reserved_peak pending "
+         "pending_peak blocks free_blocks chunks stitches limit asleep host allocs frees failures "
+         "stitched reused driver_calls marks stream_waits host_waits").split()  # of gpupool_stats
 
 
 def install():
     """Makes gpupool the allocator of CUDA tensors in this process."""
-    global library
-    path = build()
+    path = load("gpupool_torch", os.path.join(HERE, "pytorch_allocator.cpp"), with_cuda=True,
+                extra_include_paths=[INCLUDE], extra_cflags=["-O2"], is_python_module=False)
     library = ctypes.CDLL(path)
 
     def address(name):
-        return ctypes.cast(getattr(library, name), ctypes.c_void_p).value
+        return ctypes.cast(getattr(library, "gpupool_torch_" + name), ctypes.c_void_p).value
 
     allocator = torch.cuda.memory.CUDAPluggableAllocator(
         path, "gpupool_torch_alloc", "gpupool_torch_free")
     calls = allocator.allocator()
-    calls.set_record_stream_fn(address("gpupool_torch_record_stream"))
-    calls.set_reset_fn(address("gpupool_torch_empty_cache"))
-    calls.set_memory_fraction_fn(address("gpupool_torch_fraction"))
-    calls.set_begin_allocate_to_pool(address("gpupool_torch_begin_pool"))
-    calls.set_end_allocate_to_pool_fn(address("gpupool_torch_end_pool"))
-    calls.set_release_pool(address("gpupool_torch_release_pool"))
+    calls.set_record_stream_fn(address("record_stream"))
+    calls.set_reset_fn(address("empty_cache"))
+    calls.set_memory_fraction_fn(address("fraction"))
+    calls.set_begin_allocate_to_pool(address("begin_pool"))
+    calls.set_end_allocate_to_pool_fn(address("end_pool"))
+    calls.set_release_pool(address("release_pool"))
     torch.cuda.memory.change_current_allocator(allocator)
+    # PyTorch asks a pluggable allocator for no statistics: its own calls would raise an exception.
+    torch._C._cuda_memoryStats = lambda device: memory_stats(library, device)
+    torch._C._cuda_resetPeakMemoryStats = library.gpupool_torch_reset_peaks
 
 
-def memory(device=0):
-    """Bytes of this device's arena: gpupool_stats begins with its size, then now, peak, total."""
-    words = (ctypes.c_uint64 * 1024)()
-    library.gpupool_torch_arena.restype = ctypes.c_void_p
-    arena = ctypes.c_void_p(library.gpupool_torch_arena(device))
-    if library.gpupool_get_stats(arena, words) != 0:
-        raise RuntimeError(f"no tensor has been on device {device} yet")
-    return {"requested": words[1], "requested_peak": words[2],
-            "reserved": words[7], "reserved_peak": words[8]}
+def memory_stats(library, device):
+    """What torch.cuda.memory_stats() returns. Zeros: what gpupool does not tell apart."""
+    numbers = (ctypes.c_uint64 * len(WORDS))()
+    library.gpupool_torch_stats(device, numbers)
+    has = dict(zip(WORDS, numbers))
+
+    def one(now=0, peak=0, gained=0, lost=0):
+        return {"current": now, "peak": max(now, peak), "allocated": gained, "freed": lost}
+
+    def stat(*figures):
+        return {"all": one(*figures), "large_pool": one(), "small_pool": one()}
+
+    return {
+        "requested_bytes": stat(has["requested"], has["requested_peak"]),
+        "allocated_bytes": stat(has["allocated"], has["allocated_peak"]),
+        "reserved_bytes": stat(has["reserved"], has["reserved_peak"]),
+        "active_bytes": stat(has["allocated"] + has["pending"]),
+        "inactive_split_bytes": stat(has["reserved"] - has["allocated"] - has["pending"]),
+        "allocation": stat(has["blocks"], 0, has["allocs"], has["frees"]),
+        "active": stat(has["blocks"]), "segment": stat(has["chunks"]),
+        "inactive_split": stat(has["free_blocks"]), "oversize_allocations": one(),
+        "oversize_segments": one(), "max_split_size": -1, "num_ooms": has["failures"],
+        "num_alloc_retries": 0, "num_sync_all_streams": has["host_waits"],
+        "num_device_alloc": has["driver_calls"], "num_device_free": 0}
 
 
-def show(what):
-    mib = {name: value / 2**20 for name, value in memory().items()}
-    print(f"{what:44} requested {mib['requested']:8.1f} MiB, reserved {mib['reserved']:8.1f} MiB")
+def train(steps, is_captured):
+    """Returns the weights after so many steps."""
+    torch.manual_seed(1)
+    model = torch.nn.Sequential(torch.nn.Linear(256, 512), torch.nn.Linear(512, 256)).cuda()
+    optimizer = torch.optim.SGD(model.parameters(), lr=1e-3)
+    batch = torch.randn(64, 256, device="cuda")
 
+    def step():
+        optimizer.zero_grad(set_to_none=True)
+        (model(batch) - batch).square().mean().backward()
+        optimizer.step()
 
-def lend_to_another_stream():
-    """The tensor dies while another stream still reads it; its memory must not be given away."""
     side = torch.cuda.Stream()
-    ones = torch.ones(16 << 20, device="cuda")
     side.wait_stream(torch.cuda.current_stream())
-    with torch.cuda.stream(side):
-        torch.cuda._sleep(200_000_000)  # a tenth of a second
-        total = ones.sum()
-    ones.record_stream(side)
-    del ones
-    torch.full((16 << 20,), 7.0, device="cuda")  # takes the same memory if anything lets it
-    torch.cuda.synchronize()
-    if total.item() != 16 << 20:
-        raise SystemExit(f"memory in use by another stream was given away: {total.item()}")
+    with torch.cuda.stream(side):  # to warm up there, as PyTorch asks for
+        step()
+    torch.cuda.current_stream().wait_stream(side)
+    if is_captured:
+        graph = torch.cuda.CUDAGraph()
+        with torch.cuda.graph(graph):
+            step()
+    for _ in range(steps):
+        graph.replay() if is_captured else step()
+        torch.full((1 << 18,), 7.0, device="cuda")  # comes and goes beside the replays
+    return torch.cat([weight.detach().flatten() for weight in model.parameters()])
 
 
 def main():
     install()
     kept = torch.zeros(64 << 20, device="cuda")
-    show("256 MiB of zeros")
-    torch.empty(512 << 20, dtype=torch.uint8, device="cuda")
-    show("512 MiB more, and freed")
-    torch.cuda.empty_cache()
-    show("after empty_cache")
-
+    print(f"a tensor of 256 MiB: {torch.cuda.memory_allocated() >> 20} MiB allocated, "
+          f"{torch.cuda.memory_reserved() >> 20} MiB reserved")
     torch.cuda.set_per_process_memory_fraction(0.05)
-    size = torch.cuda.get_device_properties(0).total_memory // 10
     try:
-        torch.empty(size, dtype=torch.uint8, device="cuda")
-        raise SystemExit("a limit of 5% gave 10%")
+        torch.empty(torch.cuda.mem_get_info()[1] // 10, dtype=torch.uint8, device="cuda")
+        sys.exit("5% of the device gave 10%")
     except torch.OutOfMemoryError as error:
-        print(f"a tenth of the device, 5% being allowed:\n    {str(error).splitlines()[0]}")
-    kept += 1
-    if kept.sum().item() != 64 << 20:
-        raise SystemExit("a tensor changed when another could not be had")
+        print(f"a tenth of the device, 5% being allowed:\n  {str(error).splitlines()[0]}")
     torch.cuda.set_per_process_memory_fraction(1.0)
-
-    lend_to_another_stream()
-    show("after a tensor was lent to another stream")
+    if kept.sum().item() != 0:
+        sys.exit("a tensor changed when another could not be had")
+    difference = (train(100, True) - train(100, False)).abs().max().item()
+    print(f"100 steps, captured or not: the weights differ by at most {difference:.1e}")
+    print(torch.cuda.memory_summary(abbreviated=True))
+    if difference > 1e-5:
+        sys.exit("the graph has trained something else")
 
 
 if __name__ == "__main__":
-    if not torch.cuda.is_available():
-        sys.exit("needs a GPU")
-    main()
+    if sys.argv[1:]:
+        install()
+        sys.argv = sys.argv[1:]
+        runpy.run_path(sys.argv[0], run_name="__main__")
+    else:
+        main()

@@ -2,14 +2,14 @@
 # Runs the examples, each in build/examples, and says which it left out and why. ON is gpu or sim;
 # `make examples` has built what can be built here. Closes with `N passed, N failed, N skipped`.
 set -u
-cd "$(dirname "$0")/.."
-ON=${ON:-sim} here=$PWD programs=$(realpath "${BUILD:-build}/examples")
+here=$(cd "$(dirname "$0")" && pwd)
+ON=${ON:-sim} programs=$(realpath "${BUILD:-build}/examples")
 ran=0 failed=0 omitted=()
 
 run() { # NAME COMMAND...
     echo
     echo "---- $1"
-    if (cd "$programs" && "${@:2}"); then ran=$((ran + 1)); else
+    if (cd "$programs" && timeout 300 "${@:2}"); then ran=$((ran + 1)); else
         echo "FAILED: $1 ended with status $?"
         failed=$((failed + 1))
     fi
@@ -19,69 +19,45 @@ omit() { # NAME REASON
     omitted+=("left out: $1 ($2)")
 }
 
-gpus() {
-    nvidia-smi -L 2> /dev/null | grep -c '^GPU'
+on_gpu() { # NAME WHAT-BUILDS-IT
+    if [[ ! -x $programs/$1 ]]; then omit "$1" "not built: needs $2"
+    elif [[ $ON == sim ]]; then omit "$1" "needs a GPU"
+    else run "$1" "./$1"; fi
 }
 
-program() { # NAME WHAT-BUILDS-IT NEEDS-A-GPU TOOL...
-    local name=$1${4:+, with $4}
-    if [[ $3 == 1 && $ON == sim ]]; then omit "$name" "needs a GPU"
-    elif [[ ! -x $programs/$1 && $2 == "a C compiler" ]]; then
-        echo "FAILED: $name was not built"
-        failed=$((failed + 1))
-    elif [[ ! -x $programs/$1 ]]; then omit "$name" "not built: needs $2"
-    else run "$name" "${@:4}" "./$1"; fi
-}
-
-findings() { # TOOL...: fine if a wrong write is reported, and the line that asked for the block
-    local told line
-    told=$("$@" 2>&1)
-    line=$(grep -n 'gpupool_alloc(' "$here/examples/sanitizer_demo.cu" | cut -d: -f1)
-    printf '%s\n' "$told"
-    grep -q 'Invalid __global__ write' <<< "$told" && grep -q "sanitizer_demo.cu:$line" <<< "$told"
-}
-
-python() { # NAME MODULE ARGUMENT...
+python() { # NAME MODULE
     if [[ $ON == sim ]]; then omit "$1.py" "needs a GPU"
     elif ! python3 -c "import $2" 2> /dev/null; then omit "$1.py" "needs the Python module $2"
-    else run "$1.py" python3 "$here/examples/$1.py" "${@:3}"; fi
+    else run "$1.py" python3 "$here/$1.py"; fi
 }
 
-processes() { # PROGRAM: one for each GPU, as mpirun and torchrun start them
-    local count rank started=() status=0
-    count=$(gpus)
-    for ((rank = 0; rank < count; rank++)); do
-        RANK=$rank LOCAL_RANK=$rank WORLD_SIZE=$count NCCL_COMM_ID=127.0.0.1:31337 \
-            timeout 120 "$1" &
-        started+=($!)
-    done
-    for rank in "${started[@]}"; do wait "$rank" || status=$?; done
-    return $status
-}
-
-for source in examples/*.c; do
+# ---- C: simulated, too ----
+for source in "$here"/*.c; do
     name=$(basename "$source" .c)
-    if [[ $name != nccl_allreduce ]]; then program "$name" "a C compiler" 0
-    elif [[ $ON == gpu ]] && (($(gpus) < 2)); then omit "$name" "needs two GPUs"
-    else
-        program "$name" "a CUDA toolkit and NCCL" 1
-        program "$name" "a CUDA toolkit and NCCL" 1 processes
-    fi
+    case $name in
+    nccl_allreduce) ;;
+    batch_loop) run "$name" "./$name" $([[ $ON == sim ]] || echo 64 24) ;;
+    take_turns) run "$name" "./$name" $([[ $ON == sim ]] || echo 2048) ;;
+    *) run "$name" "./$name" ;;
+    esac
 done
-for source in examples/*.cu; do
-    name=$(basename "$source" .cu)
-    [[ $name == sanitizer_demo ]] || program "$name" nvcc 1
-done
-program image_pyramid_plain nvcc 1
-if [[ $ON == gpu ]] && ! command -v compute-sanitizer > /dev/null; then
-    omit sanitizer_demo "needs compute-sanitizer"
+run "replace_malloc, with CUDA's own" env GPUPOOL_SOURCE=bypass ./replace_malloc
+if command -v python3 > /dev/null; then
+    run "memory_viz.py" env GPUPOOL_REPORT=map.json sh -c "./memory_map map.svg > /dev/null &&
+        python3 '$here/memory_viz.py' map.json map.pickle && ls -l map.svg map.json map.pickle"
 else
-    program sanitizer_demo nvcc 1 compute-sanitizer --tool memcheck --error-exitcode 1
-    program sanitizer_demo_annotated nvcc 1 findings compute-sanitizer --tool memcheck --nvtx yes
+    omit memory_viz.py "needs python3"
 fi
+
+# ---- the others: on a GPU ----
+if [[ $ON == gpu ]] && (($(nvidia-smi -L 2> /dev/null | grep -c '^GPU') < 2)); then
+    omit nccl_allreduce "needs two GPUs"
+else
+    on_gpu nccl_allreduce "a CUDA toolkit and NCCL"
+fi
+on_gpu thrust_vector nvcc
+on_gpu rmm_resource "a CUDA toolkit and RMM (pip install librmm-cu13)"
 python pytorch_allocator torch
-python pytorch_training torch --steps 40
-python pytorch_graphs torch
 python cupy_allocator cupy
 
 echo

@@ -1,212 +1,114 @@
 /* How do two processes on one GPU use one block without a copy?
 
-   The writer exports its block as a descriptor, which goes over a Unix socket. The reader maps the
-   block at an address of its own, finds there what the writer has written in each round, and writes
-   its answer into the same memory. CUDA events that both processes have order the work: no host
-   waits for the GPU between rounds. (A simulated GPU has no such events; there the host waits
-   before it tells the other process.)
-   What to look at: both sides find what the other has written. Only the bytes that they check come
-   to the host.
-   Build: cc share_block.c -I.. -I$CUDA_HOME/include -L$CUDA_HOME/lib64 -lcudart -lpthread */
+   The writer exports its block as a file descriptor, which goes over a Unix socket. The reader maps
+   the block at an address of its own, finds there what the writer has written in each round, and
+   writes its answer into the same memory. Here each side waits for its stream before it passes the
+   turn; events that both processes have (cudaIpcGetEventHandle) would order the work without that.
+   Build: cc -I.. -I$CUDA_HOME/include share_block.c -L$CUDA_HOME/lib64 -lcudart -lpthread
+   Prints both addresses, and that each side found what the other has written. */
 #define _GNU_SOURCE
 #define GPUPOOL_IMPLEMENTATION
 #include "gpupool.h"
+#include "example.h"
 
-#include <stdlib.h>
+#include <string.h>
 #include <sys/socket.h>
 #include <sys/wait.h>
 #include <unistd.h>
 
-#define BYTES ((size_t)64 << 20)
-#define HALF (BYTES / 2) /* the writer's; the other half is the reader's */
-#define ROUNDS 20
+enum { ROUNDS = 20 };
+static const size_t BYTES = 64 * MIB;
 
-static const char *me; /* "writer" or "reader" */
-static int peer;       /* a socket to the other process */
+static int peer; /* a socket to the other process */
 
-static void die(const char *what, const char *why) {
-    fprintf(stderr, "%s: %s: %s\n", me, what, why);
-    exit(EXIT_FAILURE);
+/* Sends or receives the struct, with the descriptor beside it. */
+static void mail(gpupool_exported *exported, int is_sent) {
+    size_t beside[CMSG_SPACE(sizeof(int)) / sizeof(size_t)] = {0};
+    struct iovec part = {exported, sizeof *exported};
+    struct msghdr letter = {0};
+    letter.msg_iov = &part;
+    letter.msg_iovlen = 1;
+    letter.msg_control = beside;
+    letter.msg_controllen = sizeof beside;
+    struct cmsghdr *head = CMSG_FIRSTHDR(&letter);
+    head->cmsg_level = SOL_SOCKET;
+    head->cmsg_type = SCM_RIGHTS;
+    head->cmsg_len = CMSG_LEN(sizeof(int));
+    memcpy(CMSG_DATA(head), &exported->descriptor, sizeof(int));
+    ssize_t bytes = is_sent ? sendmsg(peer, &letter, 0) : recvmsg(peer, &letter, MSG_WAITALL);
+    if (bytes != (ssize_t)sizeof *exported) FAIL("socket", "the block was not passed on");
+    memcpy(&exported->descriptor, CMSG_DATA(CMSG_FIRSTHDR(&letter)), sizeof(int));
 }
 
-static void cuda(const char *what, cudaError_t error) {
-    if (error != cudaSuccess) die(what, cudaGetErrorString(error));
+static void pass_the_turn(void) {
+    CUDA(cudaStreamSynchronize(0));
+    if (write(peer, "t", 1) != 1) FAIL("socket", "nobody listens");
 }
 
-static void pool(const char *what, gpupool_result result) {
-    if (result != GPUPOOL_OK) die(what, gpupool_last_error());
+static void wait_for_the_turn(void) {
+    char turn;
+    if (read(peer, &turn, 1) != 1) FAIL("socket", "nobody answers");
 }
 
-/* ---- the socket ---- */
-
-static void say(const void *bytes, size_t count) {
-    if (send(peer, bytes, count, MSG_NOSIGNAL) != (ssize_t)count) die("socket", "nobody listens");
+static int holds(const char *block, int value) {
+    unsigned char found = 0;
+    CUDA(cudaMemcpy(&found, block + BYTES / 2, 1, cudaMemcpyDeviceToHost));
+    return found == value;
 }
-
-static void hear(void *bytes, size_t count) {
-    if (recv(peer, bytes, count, MSG_WAITALL) != (ssize_t)count) die("socket", "nobody answers");
-}
-
-/* The struct, with its descriptor beside it. */
-typedef struct letter {
-    struct msghdr head;
-    struct iovec part;
-    size_t beside[CMSG_SPACE(sizeof(int)) / sizeof(size_t)]; /* a cmsghdr */
-} letter;
-
-static void letter_begin(letter *l, gpupool_exported *exported) {
-    memset(l, 0, sizeof *l);
-    l->part.iov_base = exported;
-    l->part.iov_len = sizeof *exported;
-    l->head.msg_iov = &l->part;
-    l->head.msg_iovlen = 1;
-    l->head.msg_control = l->beside;
-    l->head.msg_controllen = sizeof l->beside;
-}
-
-static void send_block(gpupool_exported exported) {
-    struct cmsghdr *beside;
-    letter l;
-    letter_begin(&l, &exported);
-    beside = CMSG_FIRSTHDR(&l.head);
-    beside->cmsg_level = SOL_SOCKET;
-    beside->cmsg_type = SCM_RIGHTS;
-    beside->cmsg_len = CMSG_LEN(sizeof(int));
-    memcpy(CMSG_DATA(beside), &exported.descriptor, sizeof(int));
-    if (sendmsg(peer, &l.head, MSG_NOSIGNAL) != (ssize_t)sizeof exported) die("socket", "not sent");
-}
-
-static gpupool_exported receive_block(void) {
-    gpupool_exported exported;
-    letter l;
-    letter_begin(&l, &exported);
-    if (recvmsg(peer, &l.head, MSG_WAITALL | MSG_CMSG_CLOEXEC) != (ssize_t)sizeof exported ||
-        !CMSG_FIRSTHDR(&l.head))
-        die("socket", "no block came");
-    memcpy(&exported.descriptor, CMSG_DATA(CMSG_FIRSTHDR(&l.head)), sizeof(int)); /* here */
-    return exported;
-}
-
-/* ---- order: my work before my_turn_ends, the other's after my_turn_begins ---- */
-
-static cudaStream_t stream;
-static char byte;
-
-#if SIMULATED_GPU
-static void meet(void) {}
-static void my_turn_ends(void) {
-    cuda("wait", cudaStreamSynchronize(stream));
-    say("t", 1);
-}
-static void my_turn_begins(void) { hear(&byte, 1); }
-#else
-static cudaEvent_t mine, theirs;
-
-static void meet(void) {
-    cudaIpcEventHandle_t handle;
-    cuda("event", cudaEventCreateWithFlags(&mine, cudaEventInterprocess | cudaEventDisableTiming));
-    cuda("cudaIpcGetEventHandle", cudaIpcGetEventHandle(&handle, mine));
-    say(&handle, sizeof handle);
-    hear(&handle, sizeof handle);
-    cuda("cudaIpcOpenEventHandle", cudaIpcOpenEventHandle(&theirs, handle));
-}
-static void my_turn_ends(void) {
-    cuda("record", cudaEventRecord(mine, stream));
-    say("t", 1); /* it is recorded: only then may the other wait for it */
-}
-static void my_turn_begins(void) {
-    hear(&byte, 1);
-    cuda("wait", cudaStreamWaitEvent(stream, theirs, 0));
-}
-#endif
-
-/* Whether a half holds this byte, as far as its ends and its middle tell. Waits for the copies. */
-static int holds(const char *half, int value) {
-    const size_t at[] = {0, HALF / 2, HALF - 1};
-    unsigned char found[3] = {0, 0, 0};
-    int i, fine = 1;
-    for (i = 0; i < 3; i++)
-        cuda("copy", cudaMemcpyAsync(&found[i], half + at[i], 1, cudaMemcpyDeviceToHost, stream));
-    cuda("copy", cudaStreamSynchronize(stream));
-    for (i = 0; i < 3; i++) fine = fine && found[i] == value;
-    return fine;
-}
-
-/* ---- the two ---- */
 
 static int write_blocks(void) {
     gpupool_arena_config config = {0};
-    gpupool_request request = {0};
+    gpupool_request request = {BYTES, 0, 0, GPUPOOL_OWN_CHUNK, "shared"};
     gpupool_exported exported;
     gpupool_arena *arena;
-    char *block;
-    int round, right = 0;
-    cuda("stream", cudaStreamCreateWithFlags(&stream, cudaStreamNonBlocking));
-    config.source = GPUPOOL_SOURCE_MAPPED;
+    int right = 0;
     config.share = GPUPOOL_SHARE_PROCESSES;
-    pool("arena", gpupool_arena_create(&arena, &config));
-    request.bytes = BYTES;
-    request.stream = stream;
-    request.flags = GPUPOOL_EXPORTABLE;
-    block = (char *)gpupool_alloc_request(arena, &request);
-    if (!block) die("alloc", gpupool_last_error());
-    pool("export", gpupool_export(arena, block, &exported));
-    printf("writer: %zu MiB at %p, exported as descriptor %d\n", BYTES >> 20, (void *)block,
-           exported.descriptor);
-    send_block(exported);
-    meet();
-    for (round = 1; round <= ROUNDS; round++) {
-        cuda("memset", cudaMemsetAsync(block, round, HALF, stream));
-        my_turn_ends();
-        my_turn_begins();
-        right += holds(block + HALF, round + 100);
+    POOL(gpupool_arena_create(&arena, &config));
+    char *block = (char *)BLOCK(gpupool_alloc_request(arena, &request));
+    POOL(gpupool_export(arena, block, &exported));
+    mail(&exported, 1);
+    close(exported.descriptor);
+    for (int round = 1; round <= ROUNDS; round++) {
+        CUDA(cudaMemsetAsync(block, round, BYTES, 0));
+        pass_the_turn();
+        wait_for_the_turn();
+        right += holds(block, round + 100);
     }
-    hear(&byte, 1); /* the reader has let go */
-    pool("export_close", gpupool_export_close(arena, block)); /* before: a free is E_IN_USE */
-    pool("free", gpupool_free(arena, block, stream));
-    pool("destroy", gpupool_arena_destroy(arena));
-    printf("writer: %d of %d answers were right\n", right, ROUNDS);
+    wait_for_the_turn(); /* the reader has let go */
+    printf("writer: the block at %p, %d of %d answers right\n", (void *)block, right, ROUNDS);
+    POOL(gpupool_free(arena, block, 0));
+    POOL(gpupool_arena_destroy(arena));
     return right != ROUNDS;
 }
 
 static int read_blocks(void) {
-    gpupool_exported exported = receive_block();
+    gpupool_exported exported;
     gpupool_imported imported;
-    char *block;
-    int round, right = 0;
-    cuda("stream", cudaStreamCreateWithFlags(&stream, cudaStreamNonBlocking));
-    pool("import", gpupool_import(GPUPOOL_DEVICE_CURRENT, &exported, &imported));
+    int right = 0;
+    mail(&exported, 0);
+    POOL(gpupool_import(0, &exported, &imported));
     close(exported.descriptor); /* the mapping needs it no more */
-    block = (char *)imported.memory;
-    printf("reader: %zu MiB at %p, from descriptor %d\n", imported.bytes >> 20, imported.memory,
-           exported.descriptor);
-    meet();
-    for (round = 1; round <= ROUNDS; round++) {
-        my_turn_begins();
+    char *block = (char *)imported.memory;
+    for (int round = 1; round <= ROUNDS; round++) {
+        wait_for_the_turn();
         right += holds(block, round);
-        cuda("memset", cudaMemsetAsync(block + HALF, round + 100, HALF, stream));
-        my_turn_ends();
+        CUDA(cudaMemsetAsync(block, round + 100, BYTES, 0));
+        pass_the_turn();
     }
-    cuda("wait", cudaStreamSynchronize(stream)); /* import_close waits for no work */
-    pool("import_close", gpupool_import_close(&imported));
-    say("c", 1);
-    printf("reader: %d of %d rounds were as written\n", right, ROUNDS);
+    POOL(gpupool_import_close(&imported)); /* its work has finished */
+    pass_the_turn();
+    printf("reader: the block at %p, %d of %d rounds right\n", (void *)block, right, ROUNDS);
     return right != ROUNDS;
 }
 
 int main(void) {
-    int ends[2], status = -1;
-    pid_t child;
-    setvbuf(stdout, NULL, _IOLBF, 0);
-    me = "main";
-    if (socketpair(AF_UNIX, SOCK_STREAM, 0, ends) != 0) die("socket", "none");
-    child = fork(); /* before either uses CUDA, which no fork survives */
-    if (child < 0) die("fork", "no process");
-    me = child ? "writer" : "reader";
+    int ends[2], status = 0;
+    if (socketpair(AF_UNIX, SOCK_STREAM, 0, ends) != 0) FAIL("socket", "none");
+    pid_t child = fork(); /* before either uses CUDA, which no fork survives */
+    if (child < 0) FAIL("fork", "no process");
     peer = ends[child ? 0 : 1];
     close(ends[child ? 1 : 0]);
-    if (child == 0) return read_blocks();
+    if (!child) return read_blocks();
     int wrong = write_blocks();
-    if (waitpid(child, &status, 0) != child || status != 0) wrong = 1;
-    return wrong ? EXIT_FAILURE : EXIT_SUCCESS;
+    return waitpid(child, &status, 0) != child || status != 0 || wrong;
 }

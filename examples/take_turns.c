@@ -1,136 +1,123 @@
 /* How do two programs share a GPU when their models do not fit on it together?
 
-   By turns: each program sleeps (gpupool_sleep) while the other works. A lock file says whose turn
-   it is. (For a part of a program: give that part a tag with can_sleep, and let the tag sleep.)
-   What to look at: the time to wake beside the time to load the model from its file. After waking
-   the model is as it was, at the same address.
-   Build: cc -D_GNU_SOURCE take_turns.c -I.. -I$CUDA_HOME/include -L$CUDA_HOME/lib64 -lcudart \
-       -lpthread
-   Run: ./a.out [MIB [TURNS]], with MIB more than half of the GPU's memory: two do not fit */
-#ifndef _GNU_SOURCE
+   By turns: each program sleeps while the other works; a lock file says whose turn it is. An arena
+   sleeps as a whole, so a program has two: the weights are kept in host memory meanwhile; the cache
+   is dropped, as each turn writes it anew. Blocks keep their addresses.
+   Build: cc -I.. -I$CUDA_HOME/include take_turns.c -L$CUDA_HOME/lib64 -lcudart -lpthread
+   Run: ./a.out [MIB [TURNS]], with MIB more than half of the GPU's memory: two do not fit.
+   Prints the time to load the model from its file, beside the time to wake and to fall asleep. */
 #define _GNU_SOURCE
-#endif
 #define GPUPOOL_IMPLEMENTATION
 #include "gpupool.h"
+#include "example.h"
 
-#include <stdlib.h>
 #include <string.h>
 #include <sys/file.h>
 #include <sys/wait.h>
-#include <time.h>
 #include <unistd.h>
 
-#ifndef SIMULATED_GPU
-#define SIMULATED_GPU 0
-#endif
-#define MIB ((size_t)1 << 20)
-#define LAYERS 16
+enum { LAYERS = 16 };
 
 typedef struct model {
-    const char *name;
-    gpupool_arena *arena;
+    gpupool_arena *weights, *cache;
     gpupool_ring *ring;
-    char *layer[LAYERS];
+    char *layer[LAYERS], *keys;
     size_t layer_bytes;
-    double load_s, wake_s, sleep_s;
 } model;
 
-static void stop(const char *name, const char *what, const char *why) {
-    fprintf(stderr, "%s: %s: %s\n", name, what, why);
-    exit(EXIT_FAILURE);
+static int pattern(size_t layer) {
+    return (int)layer + 1; /* of each byte */
 }
 
-static void pool(const model *m, const char *what, gpupool_result result) {
-    if (result != GPUPOOL_OK) stop(m->name, what, gpupool_last_error());
-}
-
-static double seconds(void) {
-    struct timespec t;
-    clock_gettime(CLOCK_MONOTONIC, &t);
-    return (double)t.tv_sec + (double)t.tv_nsec / 1e9;
-}
-
-/* A file with a pattern stands for the model's. */
 static int make_file(const model *m) {
     FILE *file = tmpfile();
-    char *row = (char *)malloc(MIB);
-    if (!file || !row) stop(m->name, "the model's file", "cannot be made");
-    for (size_t i = 0; i < LAYERS * m->layer_bytes / MIB; i++) {
-        memset(row, (int)(i % 251), MIB);
-        if (fwrite(row, 1, MIB, file) != MIB) stop(m->name, "the model's file", "is short");
+    char *layer = (char *)malloc(m->layer_bytes);
+    if (!file || !layer) FAIL("the model's file", "cannot be made");
+    for (size_t i = 0; i < LAYERS; i++) {
+        memset(layer, pattern(i), m->layer_bytes);
+        if (fwrite(layer, 1, m->layer_bytes, file) != m->layer_bytes) FAIL("the file", "is short");
     }
-    free(row);
+    free(layer);
     fflush(file);
     return fileno(file);
 }
 
-static void load(model *m) {
+static double load(model *m) {
     int file = make_file(m);
-    double start = seconds();
+    double start = example_seconds();
     for (size_t i = 0; i < LAYERS; i++) {
-        m->layer[i] = (char *)gpupool_alloc(m->arena, m->layer_bytes, 0);
-        if (!m->layer[i]) stop(m->name, "a layer", gpupool_last_error());
-        pool(m, "load", gpupool_upload_file(m->ring, m->layer[i], file, i * m->layer_bytes,
-                                            m->layer_bytes, 0));
+        gpupool_file_part part = {file, i * m->layer_bytes, m->layer_bytes};
+        m->layer[i] = (char *)BLOCK(gpupool_alloc(m->weights, m->layer_bytes, 0));
+        POOL(gpupool_upload_file(m->ring, m->layer[i], &part, 0));
     }
-    cudaDeviceSynchronize();
-    m->load_s = seconds() - start;
+    m->keys = (char *)BLOCK(gpupool_alloc(m->cache, m->layer_bytes, 0));
+    return example_seconds() - start;
 }
 
-/* Stands for the work of a turn: the model is there, every byte of it. */
+/* Stands for the work of a turn: writes the cache, and looks at the weights. */
 static void use(const model *m) {
-    char *host = (char *)malloc(m->layer_bytes);
-    if (!host) stop(m->name, "a turn", "the host has no memory");
+    unsigned char found[LAYERS];
+    CUDA(cudaMemsetAsync(m->keys, 1, m->layer_bytes, 0));
     for (size_t i = 0; i < LAYERS; i++) {
-        pool(m, "use", gpupool_download(m->ring, host, m->layer[i], m->layer_bytes, 0));
-        for (size_t at = 0; at < m->layer_bytes; at += 4096)
-            if (host[at] != (char)((i * m->layer_bytes + at) / MIB % 251))
-                stop(m->name, "use", "the model is not what it was");
+        const char *at = m->layer[i] + i * m->layer_bytes / LAYERS;
+        CUDA(cudaMemcpy(&found[i], at, 1, cudaMemcpyDeviceToHost));
+        if (found[i] != pattern(i)) FAIL("use", "the model is not what it was");
     }
-    free(host);
 }
 
-static void work(const char *name, size_t mib, int turns, int lock) {
-    model m = {name, NULL, NULL, {NULL}, mib / LAYERS * MIB, 0, 0, 0};
-    double start;
+static double fall_asleep(const model *m) {
+    double start = example_seconds();
+    POOL(gpupool_sleep(m->weights, GPUPOOL_KEEP));
+    POOL(gpupool_sleep(m->cache, GPUPOOL_DISCARD));
+    return example_seconds() - start;
+}
+
+static double wake(const model *m) {
+    double start = example_seconds();
+    POOL(gpupool_wake(m->weights));
+    POOL(gpupool_wake(m->cache));
+    return example_seconds() - start;
+}
+
+static void work(const char *name, size_t mib, int turns, const char *path) {
+    model m = {0};
+    double load_s, wake_s = 0, sleep_s = 0;
+    int lock = open(path, O_RDWR); /* each its own, or both would have the lock */
+    m.layer_bytes = mib * MIB / (LAYERS + 1);
     while (flock(lock, LOCK_EX) != 0) continue; /* its turn, to load */
-    pool(&m, "arena", gpupool_arena_create(&m.arena, NULL));
-    pool(&m, "ring", gpupool_ring_create(&m.ring, NULL));
-    load(&m);
-    pool(&m, "sleep", gpupool_sleep(m.arena, GPUPOOL_ALL, GPUPOOL_KEEP, m.ring));
+    POOL(gpupool_arena_create(&m.weights, NULL));
+    POOL(gpupool_arena_create(&m.cache, NULL));
+    POOL(gpupool_ring_create(&m.ring, NULL));
+    load_s = load(&m);
+    fall_asleep(&m);
     flock(lock, LOCK_UN);
     for (int turn = 0; turn < turns; turn++) {
         usleep(1000); /* so that the other one gets its turn */
         while (flock(lock, LOCK_EX) != 0) continue;
-        start = seconds();
-        pool(&m, "wake", gpupool_wake(m.arena, GPUPOOL_ALL, m.ring));
-        m.wake_s += seconds() - start;
+        wake_s += wake(&m);
         use(&m);
-        start = seconds();
-        pool(&m, "sleep", gpupool_sleep(m.arena, GPUPOOL_ALL, GPUPOOL_KEEP, m.ring));
-        m.sleep_s += seconds() - start;
+        sleep_s += fall_asleep(&m);
         flock(lock, LOCK_UN);
     }
-    printf("%s: %zu MiB loaded from a file in %.1f ms; woken in %.1f ms, asleep again in %.1f ms, "
-           "mean of %d turns\n", name, mib, m.load_s * 1e3, m.wake_s * 1e3 / turns,
-           m.sleep_s * 1e3 / turns, turns);
-    for (size_t i = 0; i < LAYERS; i++) gpupool_free(m.arena, m.layer[i], 0);
-    pool(&m, "the end", gpupool_arena_destroy(m.arena));
-    pool(&m, "the end", gpupool_ring_destroy(m.ring));
+    printf(
+        "%s: %zu MiB loaded in %.1f ms; woken in %.1f ms, asleep again in %.1f ms (mean of %d)\n",
+        name, mib, load_s * 1e3, wake_s * 1e3 / turns, sleep_s * 1e3 / turns, turns);
+    for (size_t i = 0; i < LAYERS; i++) POOL(gpupool_free(m.weights, m.layer[i], 0));
+    POOL(gpupool_free(m.cache, m.keys, 0));
+    POOL(gpupool_arena_destroy(m.weights));
+    POOL(gpupool_arena_destroy(m.cache));
+    POOL(gpupool_ring_destroy(m.ring));
 }
 
-int main(int argc, char **argv) {
-    size_t mib = argc > 1 ? (size_t)atol(argv[1]) : SIMULATED_GPU ? 64 : 4096;
-    int turns = argc > 2 ? atoi(argv[2]) : 5, status = 0;
+int main(int count, char **words) {
+    size_t mib = count > 1 ? (size_t)atol(words[1]) : 64;
+    int turns = count > 2 ? atoi(words[2]) : 5, status = 0;
     char path[] = "/tmp/take_turns.XXXXXX";
-    int made = mkstemp(path), lock;
-    pid_t child = made < 0 || mib < LAYERS || turns < 1 ? -1 : fork(); /* before CUDA is touched */
-    if (child < 0) {
-        fprintf(stderr, "no lock file, no process, or a size below %d MiB\n", LAYERS);
-        return EXIT_FAILURE;
-    }
-    lock = open(path, O_RDWR); /* each its own, or both would have the lock */
-    work(child ? "first" : "second", mib, turns, lock);
+    if (mib <= LAYERS || turns < 1) FAIL("arguments", "at least 17 MiB, and one turn");
+    if (mkstemp(path) < 0) FAIL("the lock file", "cannot be made");
+    pid_t child = fork(); /* before CUDA is used, which no fork survives */
+    if (child < 0) FAIL("fork", "no process");
+    work(child ? "first" : "second", mib, turns, path);
     if (!child) return EXIT_SUCCESS;
     waitpid(child, &status, 0);
     unlink(path);

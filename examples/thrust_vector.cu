@@ -1,13 +1,14 @@
 /* Does Thrust have to call cudaMalloc for every vector and every sort?
 
-   A loop of vectors and sorts runs three times. By default each vector, and each sort's temporary
-   storage, is a cudaMalloc and a cudaFree, which wait for the device. With gpupool::allocator they
-   come from an arena, without a wait. With par_nosync too, the host runs ahead of the device.
-   What to look at: the time of a round, three ways; and at the end what() of a vector that is too
-   large, which says why and what would help.
-   Build: nvcc -I.. thrust_vector.cu */
+   By default each vector, and each sort's temporary storage, is a cudaMalloc and a cudaFree, which
+   wait for the device. With gpupool::allocator they come from an arena, without a wait. With
+   par_nosync the host runs ahead of the device, too.
+   Build: nvcc -I.. thrust_vector.cu
+   Prints the time of a round in four ways; and what() of a vector that is too large: the reason,
+   and what would help. */
 #define GPUPOOL_IMPLEMENTATION
 #include "gpupool.h"
+#include "example.h"
 
 #include <thrust/device_vector.h>
 #include <thrust/functional.h>
@@ -16,53 +17,45 @@
 #include <thrust/sort.h>
 #include <thrust/system/cuda/execution_policy.h>
 
-#include <chrono>
-#include <cstdlib>
-
 static const int COUNT = 1 << 18, ROUNDS = 500;
 
-static void die(const char *what) {
-    fprintf(stderr, "%s\n", what);
-    exit(EXIT_FAILURE);
-}
+typedef gpupool::allocator<int, gpupool::resource, thrust::device_ptr> ints;
+typedef thrust::device_vector<int, ints> numbers;
 
 template <class Vector, class Policy> static void once(Vector &&vector, const Policy &policy) {
     thrust::sequence(policy, vector.begin(), vector.end());
     thrust::sort(policy, vector.begin(), vector.end(), thrust::greater<int>());
     if (thrust::reduce(policy, vector.begin(), vector.begin() + 2) != 2 * COUNT - 3)
-        die("not sorted");
+        FAIL("sort", "not sorted");
 }
 
 template <class Round> static void timed(const char *way, const Round &round) {
     round(); /* the first one loads kernels, and reserves memory */
-    auto start = std::chrono::steady_clock::now();
+    CUDA(cudaDeviceSynchronize());
+    double start = example_seconds();
     for (int i = 0; i < ROUNDS; i++) round();
-    if (cudaDeviceSynchronize() != cudaSuccess) die("the device failed");
-    std::chrono::duration<double, std::micro> spent = std::chrono::steady_clock::now() - start;
-    printf("  %-40s %8.1f us a round\n", way, spent.count() / ROUNDS);
+    CUDA(cudaDeviceSynchronize());
+    printf("  %-32s %8.1f us a round\n", way, (example_seconds() - start) * 1e6 / ROUNDS);
 }
 
 int main() {
-    typedef gpupool::allocator<int, thrust::device_ptr> ints;
     gpupool_arena_config config = {};
-    config.limit_text = "1GiB";
-    gpupool::arena arena(config);
-    gpupool::allocator<char> memory(arena); /* of the default stream, as Thrust's vectors are */
+    config.limit_bytes = 1024 * MIB;
+    gpupool::arena arena(config);            /* destroyed at the end of main */
+    gpupool::allocator<char> scratch(arena); /* of the default stream, as Thrust's vectors are */
 
     timed("Thrust as it comes", [] { once(thrust::device_vector<int>(COUNT), thrust::device); });
-    timed("temporary storage from an arena", [&] {
-        once(thrust::device_vector<int>(COUNT), thrust::cuda::par(memory));
-    });
-    timed("the vector from it, too", [&] {
-        once(thrust::device_vector<int, ints>(COUNT, memory), thrust::cuda::par(memory));
-    });
-    timed("the same, and par_nosync", [&] {
-        once(thrust::device_vector<int, ints>(COUNT, memory), thrust::cuda::par_nosync(memory));
-    });
+    timed("temporary storage from an arena",
+          [&] { once(thrust::device_vector<int>(COUNT), thrust::cuda::par(scratch)); });
+    timed("the vector from it, too",
+          [&] { once(numbers(COUNT, ints(arena)), thrust::cuda::par(scratch)); });
+    timed("the same, and par_nosync",
+          [&] { once(numbers(COUNT, ints(arena)), thrust::cuda::par_nosync(scratch)); });
     try {
-        thrust::device_vector<int, ints> large((size_t)1 << 29, memory);
-    } catch (const std::bad_alloc &error) {
-        printf("\n%s\n\n", error.what());
+        numbers large(512 * MIB, ints(arena));
+        FAIL("a vector of 2 GiB", "fits under a limit of 1 GiB");
+    } catch (const gpupool::bad_alloc &error) {
+        printf("\n%s\n", error.what());
     }
-    return gpupool_report(arena.get(), stdout) != GPUPOOL_OK;
+    return EXIT_SUCCESS;
 }

@@ -6,7 +6,7 @@
    Build: cc -I.. -I$CUDA_HOME/include memory_map.c -L$CUDA_HOME/lib64 -lcudart -lpthread
    Run: ./a.out [SVG]
    Prints why 240 MiB are not to be had, and the report. Writes memory_map.svg: weights of layers,
-   and between them scratch blocks that two streams have freed. */
+   and between them scratch blocks that three streams have freed, beneath a limit. */
 #include "trace.h"
 
 #define GPUPOOL_IMPLEMENTATION
@@ -14,7 +14,7 @@
 #include "example.h"
 #include "memory_map.h"
 
-enum { LAYERS = 24 };
+enum { LAYERS = 24, STREAMS = 3 };
 
 static void *layer(gpupool_arena *arena, size_t bytes, cudaStream_t stream, const char *label) {
     gpupool_request request = {bytes, 0, stream, 0, label};
@@ -25,16 +25,17 @@ int main(int count, char **words) {
     const char *path = count > 1 ? words[1] : "memory_map.svg";
     gpupool_arena_config config = {0};
     gpupool_arena *arena;
-    cudaStream_t streams[2];
+    cudaStream_t streams[STREAMS];
     void *weights[LAYERS], *scratch[LAYERS];
     config.limit_bytes = 256 * MIB;
     POOL(gpupool_arena_create(&arena, &config));
-    for (int i = 0; i < 2; i++) CUDA(cudaStreamCreateWithFlags(&streams[i], cudaStreamNonBlocking));
+    for (int i = 0; i < STREAMS; i++)
+        CUDA(cudaStreamCreateWithFlags(&streams[i], cudaStreamNonBlocking));
     for (size_t i = 0; i < LAYERS; i++) {
         weights[i] = BLOCK(layer(arena, 3 * MIB + i * 100000, streams[0], "weights"));
-        scratch[i] = BLOCK(layer(arena, 2 * MIB + i * 70000, streams[i % 2], "scratch"));
+        scratch[i] = BLOCK(layer(arena, MIB + i * 110000, streams[i % STREAMS], "scratch"));
     }
-    for (int i = 0; i < LAYERS; i++) POOL(gpupool_free(arena, scratch[i], streams[i % 2]));
+    for (int i = 0; i < LAYERS; i++) POOL(gpupool_free(arena, scratch[i], streams[i % STREAMS]));
 
     FILE *file = fopen(path, "w"); /* drawn before work is waited for: so some is pending */
     if (!file) FAIL(path, "cannot be written");
@@ -45,6 +46,6 @@ int main(int count, char **words) {
 
     for (int i = 0; i < LAYERS; i++) POOL(gpupool_free(arena, weights[i], streams[0]));
     POOL(gpupool_arena_destroy(arena));
-    for (int i = 0; i < 2; i++) CUDA(cudaStreamDestroy(streams[i]));
+    for (int i = 0; i < STREAMS; i++) CUDA(cudaStreamDestroy(streams[i]));
     return EXIT_SUCCESS;
 }

@@ -4,29 +4,33 @@
        FILE *file = fopen("map.svg", "w");
        memory_map_write(arena, file);
 
-   Chunks follow each other by address, each with a frame, in at most 40 rows. A row is a power of
-   two of bytes, and MiB are the only unit. Point at a piece to read what it is. */
+   The bar at the top is the arena's limit, or without one all that is reserved, and what it holds.
+   Below it chunks follow each other by address, each with a frame, in at most 32 rows. A row is a
+   power of two of bytes, and MiB are the only unit. In a browser, point at a piece to read what it
+   is. */
 #ifndef MEMORY_MAP_H
 #define MEMORY_MAP_H
 
 #include <stdio.h>
 #include <string.h>
 
-enum { MEMORY_MAP_LEFT = 90, MEMORY_MAP_WIDTH = 1000, MEMORY_MAP_ROW = 18, MEMORY_MAP_ROWS = 40 };
+enum { MEMORY_MAP_LEFT = 104, MEMORY_MAP_WIDTH = 1000, MEMORY_MAP_ROW = 18, MEMORY_MAP_ROWS = 32 };
 /* A part's colour and name: pending memory has those of the stream that freed it. */
 enum {
     MEMORY_MAP_LIVE,
     MEMORY_MAP_FREE,
     MEMORY_MAP_KEPT,
     MEMORY_MAP_PENDING,
-    MEMORY_MAP_LOOKS = 8
+    MEMORY_MAP_LOOKS = 8,
+    MEMORY_MAP_UNRESERVED = MEMORY_MAP_LOOKS
 };
 
 typedef struct memory_map {
     FILE *file;
-    size_t row_bytes, at, reserved; /* at: bytes drawn */
-    size_t top;                     /* of the first row */
-    size_t bytes[MEMORY_MAP_LOOKS];
+    size_t row_bytes, at; /* at: bytes drawn */
+    size_t reserved, all; /* all: the limit, or what is reserved */
+    size_t top;           /* of the first row */
+    size_t bytes[MEMORY_MAP_LOOKS + 1];
     cudaStream_t streams[MEMORY_MAP_LOOKS]; /* that freed memory: the first ones, by address */
     int looks;
 } memory_map;
@@ -51,13 +55,14 @@ static inline void memory_map_name(const memory_map *map, int look, char name[40
     static const char *const names[] = {"live", "free", "kept by a graph",
                                         "pending, of several streams"};
     if (look <= MEMORY_MAP_PENDING) snprintf(name, 40, "%s", names[look]);
+    else if (look == MEMORY_MAP_UNRESERVED) snprintf(name, 40, "not reserved");
     else if (map->streams[look] == cudaStreamLegacy) snprintf(name, 40, "pending, default stream");
     else snprintf(name, 40, "pending, stream %d", look - MEMORY_MAP_PENDING);
 }
 
 static inline const char *memory_map_colour(int look) {
-    static const char *const colours[] = {"#2563a8", "#e3e8ee", "#8a63b8", "#c9b28f",
-                                          "#e8a33d", "#d96c4f", "#b9c04a", "#cf7fa8"};
+    static const char *const colours[] = {"#2563a8", "#e3e8ee", "#8a63b8", "#c9b28f", "#e8a33d",
+                                          "#d96c4f", "#b9c04a", "#cf7fa8", "white"};
     return colours[look];
 }
 
@@ -114,21 +119,39 @@ static inline int memory_map_add(const gpupool_part *part, void *user) {
     return 0;
 }
 
-static inline void memory_map_legend(const memory_map *map) {
+/* A line for each thing that there is, and its share of the bar at the top. */
+static inline void memory_map_legend(memory_map *map) {
+    double x = MEMORY_MAP_LEFT, y = 18, width;
     char name[40];
-    int look, y = 32;
-    fprintf(map->file, "<text y=\"14\">%.2f MiB reserved, %.0f MiB a row</text>\n",
-            memory_map_mib(map->reserved), memory_map_mib(map->row_bytes));
-    for (look = 0; look < map->looks; look++) {
+    int look;
+    fprintf(map->file, "<text x=\"%d\" y=\"%.0f\">%.2f MiB reserved", MEMORY_MAP_LEFT, y,
+            memory_map_mib(map->reserved));
+    if (map->all > map->reserved)
+        fprintf(map->file, "; 100%% is the limit, %.2f MiB", memory_map_mib(map->all));
+    fputs("</text>\n", map->file);
+    for (look = 0, y = 76; look <= MEMORY_MAP_UNRESERVED; look++) {
         if (!map->bytes[look]) continue;
         memory_map_name(map, look, name);
-        fprintf(map->file, "<rect y=\"%d\" width=\"14\" height=\"14\" fill=\"%s\"/>", y - 12,
-                memory_map_colour(look));
-        fprintf(map->file, "<text x=\"20\" y=\"%d\">%s: %.2f MiB, %.1f%%</text>\n", y, name,
-                memory_map_mib(map->bytes[look]),
-                100.0 * (double)map->bytes[look] / (double)map->reserved);
+        width = (double)map->bytes[look] / (double)map->all * MEMORY_MAP_WIDTH;
+        fprintf(map->file, "<rect x=\"%.2f\" y=\"28\" width=\"%.2f\" height=\"22\" fill=\"%s\"/>\n",
+                x, width, memory_map_colour(look));
+        fprintf(map->file,
+                "<rect x=\"%d\" y=\"%.0f\" width=\"14\" height=\"14\" fill=\"%s\" "
+                "stroke=\"#888\"/>",
+                MEMORY_MAP_LEFT, y - 12, memory_map_colour(look));
+        fprintf(map->file, "<text x=\"%d\" y=\"%.0f\">%s: %.2f MiB, %.1f%%</text>\n",
+                MEMORY_MAP_LEFT + 22, y, name, memory_map_mib(map->bytes[look]),
+                100.0 * (double)map->bytes[look] / (double)map->all);
+        x += width;
         y += MEMORY_MAP_ROW;
     }
+    fprintf(map->file,
+            "<rect x=\"%d\" y=\"28\" width=\"%d\" height=\"22\" fill=\"none\" "
+            "stroke=\"black\" stroke-width=\"1\"/>\n",
+            MEMORY_MAP_LEFT, MEMORY_MAP_WIDTH);
+    fprintf(map->file,
+            "<text x=\"%d\" y=\"%.0f\">by address, %.0f MiB a row; a frame is a chunk</text>\n",
+            MEMORY_MAP_LEFT, y + 18, memory_map_mib(map->row_bytes));
 }
 
 static inline void memory_map_frame(memory_map *map) {
@@ -137,16 +160,16 @@ static inline void memory_map_frame(memory_map *map) {
     map->row_bytes = 2 << 20;
     while (map->reserved > map->row_bytes * MEMORY_MAP_ROWS) map->row_bytes *= 2;
     rows = (map->reserved + map->row_bytes - 1) / map->row_bytes;
-    for (map->top = 32, look = 0; look < map->looks; look++)
+    for (map->top = 104, look = 0; look <= MEMORY_MAP_UNRESERVED; look++)
         if (map->bytes[look]) map->top += MEMORY_MAP_ROW;
     fprintf(map->file,
             "<svg xmlns=\"http://www.w3.org/2000/svg\" width=\"%d\" height=\"%zu\" "
             "font-family=\"sans-serif\" font-size=\"13\" stroke=\"white\" stroke-width=\".4\">\n"
             "<rect width=\"100%%\" height=\"100%%\" fill=\"white\"/>\n<g stroke=\"none\">\n",
-            MEMORY_MAP_LEFT + MEMORY_MAP_WIDTH, map->top + rows * MEMORY_MAP_ROW);
+            MEMORY_MAP_LEFT + MEMORY_MAP_WIDTH + 10, map->top + rows * MEMORY_MAP_ROW + 6);
     memory_map_legend(map);
     for (row = 0; row < rows; row++)
-        fprintf(map->file, "<text x=\"%d\" y=\"%zu\" text-anchor=\"end\">+ %.0f</text>\n",
+        fprintf(map->file, "<text x=\"%d\" y=\"%zu\" text-anchor=\"end\">+ %.0f MiB</text>\n",
                 MEMORY_MAP_LEFT - 8, map->top + row * MEMORY_MAP_ROW + 12,
                 memory_map_mib(row * map->row_bytes));
     fputs("</g>\n", map->file);
@@ -155,12 +178,15 @@ static inline void memory_map_frame(memory_map *map) {
 /* Two walks. What other threads change in between may draw a row more, or one less. */
 static inline gpupool_result memory_map_write(gpupool_arena *arena, FILE *file) {
     memory_map map;
-    gpupool_result result;
+    gpupool_stats stats;
+    gpupool_result result = gpupool_get_stats(arena, &stats);
     memset(&map, 0, sizeof map);
     map.file = file;
     map.looks = MEMORY_MAP_PENDING + 1;
-    result = gpupool_walk_blocks(arena, memory_map_add, &map);
+    if (result == GPUPOOL_OK) result = gpupool_walk_blocks(arena, memory_map_add, &map);
     if (result != GPUPOOL_OK) return result;
+    map.all = stats.limit > map.reserved ? (size_t)stats.limit : map.reserved;
+    map.bytes[MEMORY_MAP_UNRESERVED] = map.all - map.reserved;
     memory_map_frame(&map);
     result = gpupool_walk_blocks(arena, memory_map_draw, &map);
     fprintf(file, "</svg>\n");
