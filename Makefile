@@ -98,9 +98,8 @@ examples: $(EXAMPLES) $(GPU_EXAMPLES) ## builds and runs what is in examples/
 
 .PHONY: pictures
 pictures: ## draws the pictures of README.md, in examples/pictures
-	@$(MAKE) --no-print-directory ON=sim $(BUILD)/sim/replay
-	@$(BUILD)/sim/replay --streams 3 --svg examples/pictures/memory_map.svg \
-	  tests/traces/resnet50.trace.gz > /dev/null
+	@$(MAKE) --no-print-directory ON=sim $(BUILD)/examples/memory_map
+	@$(BUILD)/examples/memory_map examples/pictures/memory_map.svg > /dev/null
 	@awk -f tests/bench/reserved.awk README.md > examples/pictures/reserved.svg
 	@ls -l examples/pictures/*.svg
 

@@ -1,10 +1,13 @@
 # The gates: what holds beside what the tests of `make test` say.
 
-.PHONY: hygiene analyze compile mistakes
+.PHONY: hygiene docs analyze compile mistakes
 
 hygiene: ## the header's text, its exported names, the macros left over; what it may cost its reader
 	@$(TOLD) tests/gates/hygiene_test.sh
 	@$(TOLD) tests/gates/budget_test.sh
+
+docs: $(FAKE) ## README.md, the other pages and the header's top: their programs run, what they name is there
+	@$(TOLD) tests/gates/docs_test.sh
 
 analyze: ## clang --analyze, clang -Weverything, gcc -fanalyzer and cppcheck find nothing; QUICK=1
 	@$(TOLD) QUICK=$(QUICK) tests/gates/analyze.sh
