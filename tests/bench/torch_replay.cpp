@@ -20,6 +20,7 @@ namespace {
 struct Op {
     uint64_t bytes; /* 0: a free */
     uint64_t slot;
+    uint64_t id; /* the trace's own number of the block */
 };
 
 struct Figures {
@@ -31,17 +32,24 @@ struct OutOfMemory {};
 
 #ifdef TORCH_REPLAY_DRY
 
+typedef void *cudaStream_t;
+
+struct Streams {
+    explicit Streams(uint64_t) {}
+    cudaStream_t of(const Op &) const { return nullptr; }
+};
+
 struct Counter { /* rounds each block up to 4 KiB */
     uint64_t limit, held = 0, peak = 0;
     explicit Counter(uint64_t limit_bytes) : limit(limit_bytes) {}
-    void *get(uint64_t bytes) {
+    void *get(uint64_t bytes, cudaStream_t) {
         uint64_t size = (bytes + 4095) / 4096 * 4096;
         if (limit && held + size > limit) throw OutOfMemory();
         held += size;
         if (held > peak) peak = held;
         return reinterpret_cast<void *>(size);
     }
-    void put(void *block) { held -= reinterpret_cast<uint64_t>(block); }
+    void put(void *block, cudaStream_t) { held -= reinterpret_cast<uint64_t>(block); }
     void settle() {}
     uint64_t peak_reserved() { return peak; }
 };
@@ -55,6 +63,20 @@ void check(cudaError_t error, const char *call) {
     cudaGetLastError();
     throw std::runtime_error(std::string(call) + ": " + cudaGetErrorString(error));
 }
+
+/* As build/replay spreads blocks: block ID on stream ID mod count; 0: all on the default stream. */
+struct Streams {
+    std::vector<cudaStream_t> stream;
+    explicit Streams(uint64_t count) : stream(count) {
+        for (cudaStream_t &s : stream) check(cudaStreamCreate(&s), "cudaStreamCreate");
+    }
+    ~Streams() {
+        for (cudaStream_t s : stream) cudaStreamDestroy(s);
+    }
+    cudaStream_t of(const Op &op) const {
+        return stream.empty() ? nullptr : stream[op.id % stream.size()];
+    }
+};
 
 /* Emptied before and after; the limit is a share of the device's memory, which is all it takes. */
 struct Torch {
@@ -73,15 +95,18 @@ struct Torch {
         from->setMemoryFraction(limit_bytes && share < 1 ? share : 1, device);
         from->resetPeakStats(device);
     }
-    ~Torch() { from->setMemoryFraction(1, device); }
-    void *get(uint64_t bytes) {
+    ~Torch() {
+        from->setMemoryFraction(1, device);
+        from->emptyCache(); /* its streams end with the replay */
+    }
+    void *get(uint64_t bytes, cudaStream_t stream) {
         try {
-            return from->raw_alloc(bytes);
+            return from->raw_alloc_with_stream(bytes, stream);
         } catch (const c10::OutOfMemoryError &) {
             throw OutOfMemory();
         }
     }
-    void put(void *block) { from->raw_delete(block); }
+    void put(void *block, cudaStream_t) { from->raw_delete(block); }
     void settle() { check(cudaDeviceSynchronize(), "cudaDeviceSynchronize"); }
     uint64_t peak_reserved() {
         return static_cast<uint64_t>(from->getDeviceStats(device).reserved_bytes[0].peak);
@@ -108,9 +133,9 @@ struct Async {
         cudaDeviceSynchronize();
         cudaMemPoolDestroy(pool);
     }
-    void *get(uint64_t bytes) {
+    void *get(uint64_t bytes, cudaStream_t stream) {
         void *block = nullptr;
-        cudaError_t error = cudaMallocFromPoolAsync(&block, bytes, pool, nullptr);
+        cudaError_t error = cudaMallocFromPoolAsync(&block, bytes, pool, stream);
         if (error != cudaErrorMemoryAllocation) check(error, "cudaMallocFromPoolAsync");
         else {
             cudaGetLastError();
@@ -118,7 +143,9 @@ struct Async {
         }
         return block;
     }
-    void put(void *block) { check(cudaFreeAsync(block, nullptr), "cudaFreeAsync"); }
+    void put(void *block, cudaStream_t stream) {
+        check(cudaFreeAsync(block, stream), "cudaFreeAsync");
+    }
     void settle() { check(cudaDeviceSynchronize(), "cudaDeviceSynchronize"); }
     uint64_t peak_reserved() {
         uint64_t bytes = 0;
@@ -130,46 +157,53 @@ struct Async {
 
 #endif
 
+struct Trace {
+    const Op *op;
+    uint64_t ops, slots, streams;
+};
+
 /* Nanoseconds per operation. What the trace leaves alive is freed outside the time. */
 template <class Allocator>
-double pass(Allocator &from, const Op *op, uint64_t ops, std::vector<void *> &block) {
+double pass(Allocator &from, const Trace &t, const Streams &streams, std::vector<void *> &block) {
     auto start = std::chrono::steady_clock::now();
-    for (const Op *at = op, *end = op + ops; at < end; at++) {
+    for (const Op *at = t.op, *end = t.op + t.ops; at < end; at++) {
         void *&place = block[at->slot];
         if (at->bytes) {
-            place = from.get(at->bytes);
+            place = from.get(at->bytes, streams.of(*at));
         } else {
-            from.put(place);
+            from.put(place, streams.of(*at));
             place = nullptr;
         }
     }
     auto stop = std::chrono::steady_clock::now();
     return std::chrono::duration<double, std::nano>(stop - start).count() /
-           static_cast<double>(ops);
+           static_cast<double>(t.ops);
 }
 
-template <class Allocator> void free_all(Allocator &from, std::vector<void *> &block) {
-    for (void *&place : block) {
-        if (place) from.put(place);
+template <class Allocator>
+void free_all(Allocator &from, const Trace &t, const Streams &streams, std::vector<void *> &block) {
+    for (uint64_t i = t.ops; i-- > 0;) { /* from the end: the last of a slot's blocks */
+        void *&place = block[t.op[i].slot];
+        if (place) from.put(place, streams.of(t.op[i]));
         place = nullptr;
     }
     from.settle();
 }
 
 template <class Allocator>
-int replay(const Op *op, uint64_t ops, uint64_t slots, uint64_t limit_bytes, int passes,
-           Figures *out) {
+int replay(const Trace &t, uint64_t limit_bytes, int passes, Figures *out) {
+    Streams streams(t.streams);
     Allocator from(limit_bytes);
-    std::vector<void *> block(slots);
+    std::vector<void *> block(t.slots);
     try {
         for (int i = 0; i < passes; i++) {
-            double ns = pass(from, op, ops, block);
+            double ns = pass(from, t, streams, block);
             if (i == 0) out->ns_cold = ns;
             out->ns_warm = ns;
-            free_all(from, block);
+            free_all(from, t, streams, block);
         }
     } catch (const OutOfMemory &) {
-        free_all(from, block);
+        free_all(from, t, streams, block);
         return 1;
     }
     out->peak_reserved_bytes = from.peak_reserved();
@@ -178,17 +212,15 @@ int replay(const Op *op, uint64_t ops, uint64_t slots, uint64_t limit_bytes, int
 
 } // namespace
 
-extern "C" int torch_replay(int async, const Op *op, uint64_t ops, uint64_t slots,
-                            uint64_t limit_bytes, int passes, Figures *out, char *error,
-                            uint64_t error_bytes);
+extern "C" int torch_replay(int async, const Trace *trace, uint64_t limit_bytes, int passes,
+                            Figures *out, char *error, uint64_t error_bytes);
 
 /* limit_bytes 0: none. 0, or 1 when memory was out, or -1 with a sentence in error. */
-extern "C" int torch_replay(int async, const Op *op, uint64_t ops, uint64_t slots,
-                            uint64_t limit_bytes, int passes, Figures *out, char *error,
-                            uint64_t error_bytes) {
+extern "C" int torch_replay(int async, const Trace *trace, uint64_t limit_bytes, int passes,
+                            Figures *out, char *error, uint64_t error_bytes) {
     try {
-        return async ? replay<Async>(op, ops, slots, limit_bytes, passes, out)
-                     : replay<Torch>(op, ops, slots, limit_bytes, passes, out);
+        return async ? replay<Async>(*trace, limit_bytes, passes, out)
+                     : replay<Torch>(*trace, limit_bytes, passes, out);
     } catch (const std::exception &e) {
         std::snprintf(error, error_bytes, "%s", e.what());
         return -1;

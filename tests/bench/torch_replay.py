@@ -3,7 +3,8 @@
 
 Prints lines of tests/bench/peers.txt: TRACE FIGURE, then PyTorch native, PyTorch with expandable
 segments, cudaMallocAsync. The allocators are driven from C++ (torch_replay.cpp, built here). All
-blocks are on one stream. Without PyTorch or a GPU it says so, prints nothing else, and has not
+blocks are on one stream, but for the figures that begin with "streams": there block ID is on stream
+ID mod 4, as in build/replay. Without PyTorch or a GPU it says so, prints nothing else, and has not
 failed. --least adds the least budget, found by bisection, and the times at 1.02 times it.
 """
 
@@ -22,9 +23,10 @@ import tempfile
 
 HERE = os.path.dirname(os.path.abspath(__file__))
 STEP = 2 << 20  # of the bisection, in bytes
-PASSES, MANY = 3, 20
-FIGURES = ["reserved", "reserved-20", "least", "cold", "warm", "squeezed-cold", "squeezed-warm"]
-RATIOS = ["reserved", "reserved-20", "least"]
+PASSES, MANY, STREAMS = 3, 20, 4
+FIGURES = ["reserved", "reserved-20", "least", "cold", "warm", "squeezed-cold", "squeezed-warm",
+           "streams-reserved", "streams-warm"]
+RATIOS = ["reserved", "reserved-20", "least", "streams-reserved"]
 
 # name, cudaMallocAsync, what PyTorch is told; each in a process of its own, since PyTorch reads its
 # environment once
@@ -43,7 +45,7 @@ class LeftOut(Exception):
 
 
 def read_trace(path):
-    """Pairs of bytes (0: a free) and slot in one array, slots, most live bytes."""
+    """Bytes (0: a free), slot and ID of each event in one array, slots, most live bytes."""
     ops, slot_of, size_of, free_slots = array.array("Q"), {}, {}, []
     slots = live = peak = 0
     opened = gzip.open if path.endswith(".gz") else open
@@ -61,12 +63,12 @@ def read_trace(path):
                 slot_of[block], size_of[block] = slot, int(word[2])
                 live += size_of[block]
                 peak = max(peak, live)
-                ops.extend((size_of[block], slot))
+                ops.extend((size_of[block], slot, block))
             else:
                 slot = slot_of.pop(block)
                 live -= size_of.pop(block)
                 free_slots.append(slot)
-                ops.extend((0, slot))
+                ops.extend((0, slot, block))
     return ops, slots, peak
 
 
@@ -123,6 +125,11 @@ def share_symbols():
                 ctypes.CDLL(path, mode=ctypes.RTLD_GLOBAL)
 
 
+class Trace(ctypes.Structure):
+    _fields_ = [("ops", ctypes.c_void_p), ("count", ctypes.c_uint64), ("slots", ctypes.c_uint64),
+                ("streams", ctypes.c_uint64)]
+
+
 class Figures(ctypes.Structure):
     _fields_ = [("cold", ctypes.c_double), ("warm", ctypes.c_double),
                 ("reserved", ctypes.c_uint64)]
@@ -131,7 +138,7 @@ class Figures(ctypes.Structure):
 def load(path):
     call = ctypes.CDLL(path).torch_replay
     word = ctypes.c_uint64
-    call.argtypes = [ctypes.c_int, ctypes.c_void_p, word, word, word, ctypes.c_int,
+    call.argtypes = [ctypes.c_int, ctypes.POINTER(Trace), word, ctypes.c_int,
                      ctypes.POINTER(Figures), ctypes.c_char_p, word]
     call.restype = ctypes.c_int
     return call
@@ -147,12 +154,12 @@ class Replay:
         self.call, self.is_async = call, is_async
         self.ops, self.slots, self.live = read_trace(path)
 
-    def run(self, limit, passes):
-        """Figures, or None when memory was out."""
+    def run(self, limit, passes, streams=0):
+        """Figures, or None when memory was out. streams 0: all on the default stream."""
         figures, error = Figures(), ctypes.create_string_buffer(1000)
         address, words = self.ops.buffer_info()
-        result = self.call(self.is_async, address, words // 2, self.slots, limit, passes, figures,
-                           error, len(error))
+        trace = Trace(address, words // 3, self.slots, streams)
+        result = self.call(self.is_async, trace, limit, passes, figures, error, len(error))
         if result < 0:
             raise RuntimeError(error.value.decode(errors="replace"))
         return figures if result == 0 else None
@@ -181,6 +188,10 @@ class Replay:
         many = self.run(0, MANY)
         if many:
             out["reserved-20"] = many.reserved / self.live
+        spread = self.run(0, PASSES, STREAMS)
+        if spread:
+            out["streams-reserved"] = spread.reserved / self.live
+            out["streams-warm"] = spread.warm
         least = self.least() if with_least else 0
         if least:
             out["least"] = least / self.live
