@@ -51,7 +51,8 @@ def install():
     torch.cuda.memory.change_current_allocator(allocator)
     # PyTorch asks a pluggable allocator for no statistics: its own calls would raise an exception.
     torch._C._cuda_memoryStats = lambda device: memory_stats(library, device)
-    torch._C._cuda_resetPeakMemoryStats = library.gpupool_torch_reset_peaks
+    # a function of Python's: torch._dynamo puts PyTorch's calls into a set, and ctypes' have no hash
+    torch._C._cuda_resetPeakMemoryStats = lambda device: library.gpupool_torch_reset_peaks(device)
 
 
 def memory_stats(library, device):
