@@ -51,7 +51,7 @@ def install():
     torch.cuda.memory.change_current_allocator(allocator)
     # PyTorch asks a pluggable allocator for no statistics: its own calls would raise an exception.
     torch._C._cuda_memoryStats = lambda device: memory_stats(library, device)
-    # a function of Python's: torch._dynamo puts PyTorch's calls into a set, and ctypes' have no hash
+    # of Python: torch._dynamo puts PyTorch's calls into a set, and those of ctypes have no hash
     torch._C._cuda_resetPeakMemoryStats = lambda device: library.gpupool_torch_reset_peaks(device)
 
 
