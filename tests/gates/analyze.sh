@@ -97,8 +97,8 @@ analyze "cppcheck" cppcheck --quiet --std=c11 --enable=warning,performance,porta
     --error-exitcode=1 "${suppressed[@]}" -Itests/fakecuda/include -DGPUPOOL_IMPLEMENTATION \
     -U__cplusplus
 
-# ---- what follows every path takes minutes, so that QUICK=1 leaves it out; clang --analyze does not
-# see that what a function sets is set whenever it returns OK, and finds nothing else ----
+# ---- what follows every path takes minutes: QUICK=1 leaves it out. clang --analyze does not see
+# that what a function sets is set whenever it returns OK, and finds nothing else ----
 # With gcc's own bound on the states of a basic block (5) the header takes over ten minutes.
 bound=--param=analyzer-bb-explosion-factor=2
 if [[ -z ${QUICK:-} ]]; then
