@@ -62,6 +62,10 @@ for program in "$@"; do
     ((f == 0)) || bad+=" $name"
 done
 [[ $# -gt 0 ]] || { echo "no test programs"; failed=1; }
+(($# < 6)) || echo "most of CPU, in seconds:$(for program in "$@"; do
+    name=$(basename "$program" .sh)
+    awk -v name="$name" '{ printf "%.1f %s\n", $1 + $2, name }' "$logs/$name.cpu" 2> /dev/null
+done | sort -rn | head -n 6 | awk '{ printf "%s %s %s", (NR > 1 ? "," : ""), $2, $1 }')"
 [[ -z $bad ]] || echo "failed:$bad"
 echo "$passed passed, $failed failed$( ((skipped)) && echo ", $skipped skipped")"
 ((failed == 0))

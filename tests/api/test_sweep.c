@@ -1,5 +1,5 @@
 // build: plain -O1
-// build: asan -fsanitize=address,undefined -DEVERY=5
+// build: asan -fsanitize=address,undefined -DEVERY=9
 /* Every public function is called in a full world, once for each CUDA call and each host allocation
    that it makes, with that one made to fail. */
 #define _GNU_SOURCE

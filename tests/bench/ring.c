@@ -1,6 +1,5 @@
 /* What a ring reaches, against CUDA's own copies, the host's and the disk's in the same run, and
-   the bars that it is held to: make bench-ring. A second table has other slots and numbers of
-   workers than a ring chooses by itself.
+   the bars that it is held to: make bench-ring.
    Usage: ring [RING_MIB [SLOT_KIB [WORKERS [FOLDER]]]], 0 for the default; the file is made in the
    folder, which should not lie in memory. */
 #define _GNU_SOURCE
@@ -381,35 +380,6 @@ static void bars(double up_line, double down_line) {
     cold();
 }
 
-/* What other choices would make of it. */
-static void choices(double up_line, double down_line) {
-    static const struct {
-        const char *name;
-        size_t slot_kib;
-        int workers;
-    } all[] = {
-        {"as it is", 0, 0},          {"slots of 512 KiB", 512, 0}, {"slots of 1 MiB", 1024, 0},
-        {"slots of 4 MiB", 4096, 0}, {"1 worker", 0, 1},           {"3 workers", 0, 3},
-        {"5 workers", 0, 5},         {"7 workers", 0, 7},          {"9 workers", 0, 9},
-        {"11 workers", 0, 11},       {"15 workers", 0, 15},        {"7, 1 MiB", 1024, 7},
-        {"9, 1 MiB", 1024, 9}};
-    printf("\nother choices, GB/s         up   down   both   file\n");
-    for (size_t i = 0; i < sizeof all / sizeof *all; i++) {
-        double up, down, both, by_file;
-        open_ring(all[i].slot_kib ? all[i].slot_kib << 10 : slot_bytes,
-                  all[i].workers ? all[i].workers : wanted_workers);
-        runs = 5;
-        up = rate(ring_up, (double)SIZE);
-        down = rate(ring_down, (double)SIZE);
-        both = rate(both_ways, (double)(2 * SIZE));
-        runs = 3;
-        by_file = rate(file_up, (double)FILE_SIZE);
-        printf("  %-22s %6.1f %6.1f %6.1f %6.1f\n", all[i].name, up, down, both, by_file);
-        close_ring();
-    }
-    printf("  pinned                 %6.1f %6.1f\n", up_line, down_line);
-}
-
 int main(int argc, char **argv) {
     double up_line, down_line;
     if (argc > 1) ring_bytes = (size_t)strtoull(argv[1], NULL, 10) << 20;
@@ -428,7 +398,6 @@ int main(int argc, char **argv) {
     up_line = rate(pinned_up, (double)SIZE);
     down_line = rate(pinned_down, (double)SIZE);
     bars(up_line, down_line);
-    choices(up_line, down_line);
     printf("%d bars missed\n", missed);
     return 0;
 }

@@ -114,7 +114,9 @@ existing() { # a program that knows nothing of gpupool, with the flags that the 
         nm -C "$out/existing.o" | grep gpupool_cudaMalloc &&
         link_and_run "$out/existing" "$CXX" "$out/existing.o"
 }
-for language in c11 cpp11; do check "an existing program, $language" existing "${!language}"; done
+for language in ${languages#* }; do
+    check "an existing program, $language" existing "${!language}"
+done
 
 # ---- what is left behind ----
 only_ours() { # OBJECT: every name that others can see begins with gpupool_

@@ -6,10 +6,10 @@ hygiene: ## the header's text, its exported names, the macros left over; what it
 	@$(TOLD) tests/gates/hygiene_test.sh
 	@$(TOLD) tests/gates/budget_test.sh
 
-docs: $(FAKE) ## README.md, the other pages and the header's top: their programs run, what they name is there
+docs: $(FAKE) ## the pages' programs run, and what the pages name is there
 	@$(TOLD) tests/gates/docs_test.sh
 
-analyze: ## clang --analyze, clang -Weverything, gcc -fanalyzer and cppcheck find nothing; QUICK=1
+analyze: ## clang -Weverything, cppcheck and gcc -fanalyzer find nothing; QUICK=1: without the last
 	@$(TOLD) QUICK=$(QUICK) tests/gates/analyze.sh
 
 compile: $(FAKE) ## the header under every compiler and language version; CUDA's names over it; C++

@@ -35,7 +35,7 @@ build() { # TEST FOLDER: the program, of the header in the folder
 }
 run() ( # TEST FOLDER SCENE: or a world's first seed; "" is for a short run without a mistake
     limit=10
-    [[ $1 != world_seeds ]] || limit=60
+    [[ $1 != world_seeds && $3 ]] || limit=60
     [[ $1 == world_* || ! $3 ]] || export CHECK_ONLY=$3
     if [[ $1 == world_* ]]; then seeds="${3:-1} $((${3:-1} + (${#3} ? 300 : 2)))"; fi
     timeout $limit "$2/test" ${seeds:-} > "$2/log" 2>&1

@@ -1,5 +1,4 @@
 // build: plain -O1
-// build: asan -fsanitize=address,undefined -DEVERY=7
 /* BUDDY's search in every state of seven slots: it finds the closest fit among all runs, by units,
    alignment, lists and position; and the index of live blocks. */
 #define GPUPOOL_IMPLEMENTATION

@@ -1,4 +1,3 @@
-// build: asan -O1 -fsanitize=address,undefined -DDEPTH=3
 // build: plain -O1
 /* A stream's cache of small blocks, in every sequence of a few calls: which block comes next, whose
    cache takes a block back, what a record, a flush and a trim leave of it. */

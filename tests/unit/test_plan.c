@@ -1,5 +1,4 @@
 // build: plain -O1
-// build: asan -O1 -fsanitize=address,undefined -DEVERY=23
 /* The plan of a stitch, for three chunks in every state: of one to three granules, free from the
    start on by nothing, a unit, half or all, for anybody, the request's stream or another one. A
    plan exists when any choice of chunks would do, and it takes whole chunks but for one. */

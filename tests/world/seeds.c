@@ -75,7 +75,7 @@ static int run_bytes(const char *hex) {
 }
 
 int main(int count, char **words) {
-    static const driver seeds = {"world", 60, 4000, run};
+    static const driver seeds = {"world", 40, 4000, run};
     if (count > 3 && !strcmp(words[1], "shrink")) {
         shrink(strtoull(words[2], NULL, 10), atol(words[3]));
         return 0;

@@ -62,6 +62,6 @@ static const char *run(uint64_t number, long count) {
 }
 
 int main(int count, char **words) {
-    static const driver threads = {"world_threads", 6, 1500, run};
+    static const driver threads = {"world_threads", 4, 1500, run};
     return world_drive(&threads, count, words);
 }
