@@ -144,7 +144,6 @@ static int fk_same_operation(const fk_past *past, const fk_actor *actor) {
 static void fk_race(const fk_past *past, const fk_touch *touch, uint64_t offset) {
     const fk_actor *actor = touch->actor;
     char through[48] = "";
-    if (fk.other.on) return; /* the context is lost: nothing runs there, or can be waited for */
     if (past->mapping != touch->mapping)
         snprintf(through, sizeof through, " through %#llx",
                  (unsigned long long)(past->mapping + offset));
