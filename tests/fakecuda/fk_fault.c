@@ -47,8 +47,6 @@ static int fk_fault_by_class(int traits) {
 
 int fk_fault_of(fk_call call, int traits) {
     int error = 0, by_class = 0;
-    /* a lost context launches nothing */
-    if (call == FK_fake_kernel && fk.other.on) return fk.other.error;
     if (fk.paused) return 0;
     if (fk_fires(&fk.one[call])) error = fk.one[call].error ? fk.one[call].error : fk_usual(traits);
     if (!(traits & (FK_EXEMPT | FK_OWN | FK_UNDOES)) && !fk.spared[call]) {
