@@ -93,7 +93,7 @@ Five rules:
    destroyed stream to a new one, which gpupool then takes for the old one: what the old stream
    freed goes to the new one at once, though the old one's work may still run. So, unless all work
    of a stream that gpupool has met has finished before cudaStreamDestroy, gpupool must be told.
-   Its live blocks stay, and are freed on another stream. It is told:
+   (Blocks from the stream that are live stay, and are freed on another stream.) Gpupool is told:
      - by gpupool_retire_stream before cudaStreamDestroy, which does not wait; or
      - by a file with GPUPOOL_REPLACE_CUDA_MALLOC, where cudaStreamDestroy is a macro that does it
        (and cudaDeviceReset one that first destroys the device's default arenas); or
@@ -102,7 +102,8 @@ Five rules:
 3. GRAPHS. Memory that a graph uses is allocated in a scope (gpupool_begin_capture) on its stream,
    and kept until the scope is released; or it is a block that you free after the graph is gone.
    Release the scope when the graph and what was instantiated from it are destroyed. A capturing
-   stream without a scope gets memory that is free already, or E_CAPTURING.
+   stream without a scope gets memory that is free already, or E_CAPTURING, and may free what the
+   graph does not use.
 4. CALLBACKS. on_map, on_unmap, chunk_alloc and chunk_free call nothing of gpupool, throw nothing,
    and take no lock that a thread may hold while it calls gpupool (an interpreter's lock).
    on_out_of_memory runs in the request's thread, several threads at a time, and no lock is held:
@@ -110,10 +111,11 @@ Five rules:
    itself. CUDA's host functions call only gpupool_free_in_host_function.
 5. CALLS. Any thread, any time, except during destroy. A failed call changes nothing that you can
    see. Device, context and last CUDA error stay. The host waits for the device only in trim, a
-   lowered limit, sleep, wake, release, destroy and a ring's transfers; and in an allocation that
-   finds no memory otherwise, or that would have to grow while 16 MiB or more may still be in use
-   that gpupool_cudaFree freed, or a stream of which gpupool was not told that it would end (a
-   thread's default stream, or by GPUPOOL_STREAM_CHECK). With GPUPOOL_NO_WAIT no allocation waits.
+   lowered limit, sleep, wake, release, destroy and a ring's transfers; and in an allocation, never
+   with GPUPOOL_NO_WAIT, that would have to grow and
+     - finds no memory otherwise; or
+     - 16 MiB or more are left that gpupool_cudaFree freed; or that were freed on a stream that has
+       ended untold: a thread's default stream, or one that GPUPOOL_STREAM_CHECK has found out.
    A thread may wait 0.1 ms while another maps. An arena grows before it makes a stream wait. A host
    that queues work far ahead of the device, on one stream or in turn on many, needs a limit: there
    streams wait for each other's memory on the device.
@@ -334,8 +336,9 @@ typedef struct gpupool_verdict {
 } gpupool_verdict;
 
 typedef struct gpupool_request {
-    size_t bytes, alignment; /* a power of two up to 2^40 (OWN_CHUNK of MAPPED: up to 2 MiB, of
-                                others and BYPASS: up to a unit); 0: a unit */
+    size_t bytes, alignment; /* alignment: a power of two up to 2^40; 0: a unit. What is skipped for
+                                it is memory, too. OWN_CHUNK of MAPPED: up to 2 MiB; of others,
+                                and BYPASS: up to a unit */
     cudaStream_t stream;
     unsigned flags;    /* gpupool_flag */
     const char *label; /* groups blocks in reports; not copied; NULL: none */
@@ -402,7 +405,8 @@ typedef struct gpupool_counter {
        asleep, host           what sleep gave back; host memory of the arena's records
    Counts since the arena was made:
        stitched, reused       stitches mapped; blocks that took one which was mapped
-       driver_calls           calls that create, map, unmap or release memory
+       driver_calls           calls that get, map, unmap or return memory; a wait for the device is
+                              two of them
        marks                  events recorded
        stream_waits           a stream was made to wait for another, on the device
        host_waits             the host waited for a stream or the device */
@@ -503,8 +507,8 @@ GPUPOOL_API gpupool_result gpupool_free(gpupool_arena *, void *block, cudaStream
 GPUPOOL_API gpupool_result gpupool_free_in_host_function(gpupool_arena *, void *block);
 
 /* Says that work which is queued on this stream so far uses the block, too. After the free nobody,
-   the freeing stream included, uses the memory before that work has finished. E_CAPTURING on a
-   capturing stream. */
+   the freeing stream included, uses the memory before that work has finished. In a scope the graph
+   uses the block; E_CAPTURING on a capturing stream without one. */
 GPUPOOL_API gpupool_result gpupool_record_stream(gpupool_arena *, const void *block, cudaStream_t);
 
 /* Says, to all arenas, that the stream is about to be destroyed (rule 2). What it freed may be used
@@ -2165,7 +2169,7 @@ static inline uint64_t gpi_stream_id(const gpi_driver *driver, cudaStream_t stre
 /* O12: a stream of the program works in the context of the device or of a peer. */
 static gpupool_result gpi_stream_context(gpi_driver *driver, cudaStream_t stream,
                                          CUcontext *context) {
-    CUresult error = CUDA_SUCCESS;
+    CUresult error = stream == GPUPOOL_NO_STREAM ? CUDA_ERROR_INVALID_HANDLE : CUDA_SUCCESS;
     int i = 0;
     *context = driver->context;
     if (!gpi_driver_is_special(stream)) error = driver->stream_context(stream, context);
@@ -3758,7 +3762,7 @@ static void gpi_survey_make(gpi_ask ask, uint64_t device_free, gpi_survey *surve
         survey->longest = gpi_max(survey->longest, run->units * GPI_UNIT);
     }
     ask.units = (uint64_t)1 << 50; /* the plan of a block that needs all there is */
-    if (!ask.can_stitch) ask.takes_own = 0;
+    if (!ask.can_stitch) ask.takes_own = ask.takes_others = 0; /* only idle chunks go back */
     gpi_stitch_plan(&ask, &plan);
     survey->whole = (ask.units - plan.missing) * GPI_UNIT;
     survey->room = more = gpi_survey_room(ask.arena, 0, device_free);
