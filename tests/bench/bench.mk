@@ -14,8 +14,8 @@ bench-ring: $(BUILD)/ring ## transfers through a ring, against CUDA's own
 bench-sleep: $(BUILD)/sleep ## sleep and waking, against the driver and the ring; GIB= KEEP_GIB=
 	@$< $(or $(GIB),0) $(or $(KEEP_GIB),0)
 
-bench-cliffs: $(BUILD)/cliffs ## works that never repeat themselves, beside others; QUICK=1
-	@NVCC='$(if $(filter gpu,$(ON)),$(NVCC))' CXX='$(CXX)' QUICK='$(QUICK)' \
+bench-cliffs: $(BUILD)/cliffs ## works that never repeat themselves, beside others; QUICK=1 WORKS=
+	@NVCC='$(if $(filter gpu,$(ON)),$(NVCC))' CXX='$(CXX)' QUICK='$(QUICK)' WORKS='$(WORKS)' \
 	  tests/bench/cliffs/cliffs.sh $(BUILD) $(ON)
 
 B := $(OBJECTS)/bench

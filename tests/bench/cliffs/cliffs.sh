@@ -1,6 +1,7 @@
 #!/bin/bash
 # Works that hate allocators, over all allocators that are there, in one run:
-# cliffs.sh BUILD gpu|sim. QUICK=1: fewer works, each once. TINY=1: to see that it runs.
+# cliffs.sh BUILD gpu|sim. QUICK=1: fewer works, each once. TINY=1: to see that it runs. WORKS: the
+# first words of lines of cliffs.tsv, of the works that are wanted.
 #
 # Each allocator has a process of its own. PyTorch and CUB are plug-ins, built here if their
 # packages and compilers are there; what is not is named. NVCC, CXX and PYTHON choose the programs.
@@ -13,13 +14,15 @@ trap 'rm -rf "$dir"' EXIT
 plan=full
 [[ -z ${QUICK:-} ]] || plan=quick
 [[ -z ${TINY:-} ]] || plan=tiny
+works=()
+for work in ${WORKS:-}; do works+=(--work "$work"); done
 start=$SECONDS
 
 leave_out() { echo "# left out: $1" >> "$dir/lines"; }
 
 measure() { # NAME OPTION...: its lines; who fails half-way is named, and the others go on
     echo "$1..." >&2
-    "$build/cliffs" --plan $plan --as "$@" >> "$dir/lines" 2> "$dir/said" ||
+    "$build/cliffs" --plan $plan "${works[@]}" --as "$@" >> "$dir/lines" 2> "$dir/said" ||
         leave_out "$1 ended with status $?: $(tail -n 1 "$dir/said" | cut -c 1-150)"
 }
 
