@@ -20,8 +20,7 @@ JOBS ?= $(shell nproc 2>/dev/null || echo 2)
 BUILD := build
 Q := $(if $(V),,@)
 WARNINGS := -Wall -Wextra -Wpedantic -Wshadow -Wconversion -Wsign-conversion $(if $(STRICT),-Werror)
-SHOWN := $(firstword $(wildcard examples/next) examples)
-INCLUDES := -I. -Itests -Itests/support -I$(SHOWN)
+INCLUDES := -I. -Itests -Itests/support -Iexamples
 
 # ---- where CUDA comes from -----------------------------------------------------------------------
 
@@ -56,7 +55,7 @@ COMPILE := $(CC) $(C_FLAGS)
 PARALLEL = $(if $(findstring jobserver,$(MAKEFLAGS)),,-j$(JOBS))
 # What the scripts of the tests and gates are told.
 TOLD := ON='$(ON)' CC='$(CC)' CXX='$(CXX)' BUILD='$(BUILD)' TOOLKIT='$(TOOLKIT)' \
-        NVCC='$(if $(TOOLKIT),$(NVCC))' JOBS='$(JOBS)' SHOWN='$(SHOWN)'
+        NVCC='$(if $(TOOLKIT),$(NVCC))' JOBS='$(JOBS)'
 
 # Begins a rule: makes the folder, and says what is made; in `make test`, how far it is, too.
 define SAY
@@ -82,11 +81,11 @@ help: ## lists the targets
 	      "$(if $(filter gpu,$(ON)),a GPU,no GPU: runs are simulated)"
 
 # before the includes: `make test` builds them, too
-EXAMPLES := $(patsubst $(SHOWN)/%.c,$(BUILD)/examples/%,\
-              $(filter-out $(SHOWN)/nccl_%,$(wildcard $(SHOWN)/*.c)))
+EXAMPLES := $(patsubst examples/%.c,$(BUILD)/examples/%,\
+              $(filter-out examples/nccl_%,$(wildcard examples/*.c)))
 RMM := $(or $(RMM),$(shell python3 -c 'import librmm; print(*librmm.__path__)' 2>/dev/null))
 GPU_EXAMPLES := $(if $(TOOLKIT),\
-  $(if $(NVCC),$(patsubst $(SHOWN)/%.cu,$(BUILD)/examples/%,$(wildcard $(SHOWN)/*.cu)))\
+  $(if $(NVCC),$(patsubst examples/%.cu,$(BUILD)/examples/%,$(wildcard examples/*.cu)))\
   $(if $(wildcard $(TOOLKIT)/include/nccl.h /usr/include/nccl.h),$(BUILD)/examples/nccl_allreduce)\
   $(if $(RMM),$(BUILD)/examples/rmm_resource))
 
@@ -94,7 +93,7 @@ include tests/tools/tools.mk tests/tests.mk tests/gates/gates.mk tests/bench/ben
 
 examples: $(EXAMPLES) $(GPU_EXAMPLES) ## builds and runs what is in examples/
 	@$(TOLD) CUDA_HOME=$(TOOLKIT) GPUPOOL_INCLUDE=$(CURDIR) \
-	  $(SHOWN)/run_examples.sh
+	  examples/run_examples.sh
 
 .PHONY: pictures
 pictures: ## draws the pictures of README.md, in examples/pictures
@@ -108,7 +107,7 @@ clean: ## removes build/
 
 # ---- examples ------------------------------------------------------------------------------------
 
-$(EXAMPLES): $(BUILD)/examples/%: $(SHOWN)/%.c $(BUILD)/flags gpupool.h $(wildcard $(SHOWN)/*.h) \
+$(EXAMPLES): $(BUILD)/examples/%: examples/%.c $(BUILD)/flags gpupool.h $(wildcard examples/*.h) \
              $(filter %.a,$(LIBS))
 	$(SAY)
 	$(Q)$(COMPILE) $(if $(filter gpu,$(ON)),$(CFLAGS),-O0 -g1) $(CUDA) \
@@ -117,16 +116,16 @@ $(EXAMPLES): $(BUILD)/examples/%: $(SHOWN)/%.c $(BUILD)/flags gpupool.h $(wildca
 
 NVCC_EXAMPLE = $(NVCC) -O2 -g -lineinfo -I. $(if $(filter gpu,$(ON)),-arch=native) \
   -Werror all-warnings -Xcompiler -Wall,-Wextra -o $@ $< -lcublas
-$(BUILD)/examples/%: $(SHOWN)/%.cu gpupool.h $(BUILD)/flags
+$(BUILD)/examples/%: examples/%.cu gpupool.h $(BUILD)/flags
 	$(SAY)
 	$(Q)$(NVCC_EXAMPLE)
 
-$(BUILD)/examples/nccl_allreduce: $(SHOWN)/nccl_allreduce.c gpupool.h $(BUILD)/flags
+$(BUILD)/examples/nccl_allreduce: examples/nccl_allreduce.c gpupool.h $(BUILD)/flags
 	$(SAY)
 	$(Q)$(COMPILE) $(CFLAGS) $(GPU_CUDA) -D_POSIX_C_SOURCE=200809L -I. -o $@ $< \
 	  $(GPU_LIBS) -lnccl
 
-$(BUILD)/examples/rmm_resource: $(SHOWN)/rmm_resource.cpp gpupool.h $(BUILD)/flags
+$(BUILD)/examples/rmm_resource: examples/rmm_resource.cpp gpupool.h $(BUILD)/flags
 	$(SAY)
 	$(Q)$(CXX) -std=c++20 -O2 -Wall -Wextra -Wno-deprecated-declarations -pthread -I. \
 	  -isystem $(RMM)/include -isystem $(RMM)/include/rapids $(GPU_CUDA) -o $@ $< $(GPU_LIBS) \

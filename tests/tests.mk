@@ -13,9 +13,9 @@ test: ## every test, on the simulated GPU; needs gcc and make only
 RUNS = $(shell echo $$(($(JOBS) + 1))) # some wait, on no processor
 WORLDS := $(BUILD)/test/world $(BUILD)/test/world_threads $(BUILD)/test/world_clock
 TEST_SCRIPTS := $(patsubst %,tests/gates/%_test.sh,hygiene budget compile cpp report pytorch) \
-  $(if $(wildcard examples/next),,tests/gates/docs_test.sh) \
+  tests/gates/docs_test.sh \
   tests/tools/replay_test.sh tests/bench/bench_test.sh tests/bench/cliffs/cliffs_test.sh \
-  $(SHOWN)/run_examples.sh
+  examples/run_examples.sh
 
 # variants.mk adds to TESTS: one program for each `// build: NAME FLAGS` line of a test source; and to
 # LINKED: the implementation, once for each set of flags. It may name another compiler for those with

@@ -132,7 +132,7 @@ rmm_takes_it() { # SOURCE: in C++20, by g++: clang does not compile RMM's header
 }
 if [[ $TOOLKIT && -e $rmm/rmm/device_buffer.hpp ]]; then
     check "RMM" rmm_takes_it $source/rmm.cpp
-    check "RMM: the example" rmm_takes_it "${SHOWN:-examples}"/rmm_resource.cpp
+    check "RMM: the example" rmm_takes_it "examples"/rmm_resource.cpp
     [[ ! $NVCC ]] || check "nvcc: RMM" in_cuda $source/rmm.cpp \
         "-std=c++20 $rmm_includes -Xcompiler -Wno-deprecated-declarations"
 else

@@ -10,7 +10,7 @@ if ! command -v "$CXX" > /dev/null; then
     exit 0
 fi
 mkdir -p "$BUILD/test"
-"$CXX" -std=c++17 -O0 -pthread -Wall -Wextra -Werror -I. -I"${SHOWN:-examples}" -Itests \
+"$CXX" -std=c++17 -O0 -pthread -Wall -Wextra -Werror -I. -I"examples" -Itests \
     -Itests/gates/pytorch \
     -Itests/fakecuda/include -o "$program" tests/gates/pytorch/allocator_test.cpp \
     "$BUILD/fakecuda/none.a" -lm -ldl || exit 1

@@ -8,15 +8,14 @@ out=$BUILD/report
 rm -rf "$out"
 mkdir -p "$out"
 . tests/gates/checks.sh
-shown=${SHOWN:-examples}
 
 build() { # NAME SOURCE
-    $CC -std=c11 -Wall -Wextra -Werror -I. -I"$shown" -Itests/fakecuda/include \
+    $CC -std=c11 -Wall -Wextra -Werror -I. -Iexamples -Itests/fakecuda/include \
         -o "$out/$1" "$2" "$BUILD/fakecuda/none.a" -pthread
 }
 
 # ---- the example, with everything switched on ----
-check "memory_map.c" build map "$shown/memory_map.c"
+check "memory_map.c" build map "examples/memory_map.c"
 example() {
     GPUPOOL_REPORT=$out/map.json GPUPOOL_TRACE_FILE=$out/map.trace "$out/map" "$out/map.svg" \
         > "$out/map.txt"
@@ -33,7 +32,7 @@ END_OF_PYTHON
 }
 check "the map is XML" is_xml "$out/map.svg"
 snapshot() {
-    python3 "$shown/memory_viz.py" --line 1 "$out/map.json" "$out/map.pickle" &&
+    python3 "examples/memory_viz.py" --line 1 "$out/map.json" "$out/map.pickle" &&
         python3 - "$out" << 'END_OF_PYTHON'
 import json
 import pickle
@@ -54,7 +53,7 @@ END_OF_PYTHON
 }
 check "PyTorch's snapshot" snapshot
 adaptors() { # the words of gpupool_stats, in their order
-    python3 - "$out" "$shown" << 'END_OF_PYTHON'
+    python3 - "$out" "examples" << 'END_OF_PYTHON'
 import ast
 import json
 import sys
