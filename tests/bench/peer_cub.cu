@@ -61,5 +61,5 @@ extern "C" const bench_peer bench_plugin;
 const bench_peer bench_plugin = {"CUB",
                                  "CachingDeviceAllocator with a bin for every power of two",
                                  BENCH_BLOCKS | BENCH_DEVICE | BENCH_THREADS | BENCH_MANY,
-                                 open_pool, get, put, close_pool, nullptr, reserved_peak, calls,
+                                 open_pool, get, put, close_pool, reserved_peak, calls,
                                  nullptr, nullptr, nullptr, nullptr, get, put};

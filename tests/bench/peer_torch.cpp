@@ -92,5 +92,5 @@ extern "C" const bench_peer bench_plugin;
 const bench_peer bench_plugin = {
     "PyTorch", "raw_alloc_with_stream and raw_delete of its caching allocator",
     BENCH_BLOCKS | BENCH_DEVICE | BENCH_THREADS | BENCH_MANY | BENCH_HUGE,
-    open_torch, get, put, close_torch, nullptr, reserved_peak, calls,
+    open_torch, get, put, close_torch, reserved_peak, calls,
     nullptr, nullptr, nullptr, nullptr, get, put};
