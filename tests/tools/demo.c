@@ -26,9 +26,10 @@ static void show_progress(void *user, const replay_progress *at) {
     for (size_t i = 0; i < BAR_WIDTH; i++)
         bar[i] = i * at->events < at->event * BAR_WIDTH ? '#' : '.';
     bar[BAR_WIDTH] = 0;
-    printf("%s  pass %d of %d  [%s]  live %6.2f GB  reserved %6.2f GB%s", terminal ? "\r" : "",
-           at->pass, REPLAY_PASSES, bar, gigabytes(stats.requested.now),
-           gigabytes(stats.reserved.now), terminal && !pass_ends ? "" : "\n");
+    printf("%s  pass %d of %d  [%s]  live now %6.2f GB, at most %6.2f  reserved %6.2f GB%s",
+           terminal ? "\r" : "", at->pass, REPLAY_PASSES, bar, gigabytes(stats.requested.now),
+           gigabytes(stats.requested.peak), gigabytes(stats.reserved.now),
+           terminal && !pass_ends ? "" : "\n");
     fflush(stdout);
 }
 
@@ -43,11 +44,11 @@ static void print_table(const replay_result *r, uint64_t buddy) {
            gigabytes(r->peak_reserved_bytes),
            (double)r->peak_reserved_bytes / (double)r->peak_live_bytes);
     print_buddy("  by a power-of-two buddy %8.2f GB   %5.3f\n", r, buddy);
-    printf("\n  an operation, cold      %8.0f ns   the first pass, driver time included\n",
-           r->pass[0].ns);
+    printf("\n  an operation, cold      %8.0f ns   the first pass, %s\n", r->pass[0].ns,
+           machine_is_simulated() ? "with a price for each CUDA call" : "CUDA included");
     printf("  an operation, warm      %8.0f ns   the third\n", r->pass[2].ns);
     if (machine_is_simulated())
-        printf("  CUDA calls made         %8ld      %ld in the third pass, all to draw the map\n",
+        printf("  CUDA calls made         %8ld      %ld in the third pass\n",
                r->calls, machine_all_calls(&r->pass[2].calls));
     printf("  failures                %8zu\n", r->failures);
 }
