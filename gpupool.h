@@ -1,9 +1,9 @@
-/* gpupool.h: device memory for CUDA programs in C and C++, in one file. Version 0.3 (being written)
+/* gpupool.h: device memory for CUDA programs in C and C++, in one file. Version 0.3
 
 What it is. cudaMalloc and cudaFree take 50 us a pair, and cudaFree waits for the device: too much
 for programs that allocate all the time. An arena gets large chunks of one device's memory from the
 driver, keeps them, and hands out blocks of them. An allocation that finds memory makes no CUDA call
-and takes tens of nanoseconds; a free waits for nothing. A ring copies ordinary host memory and
+and takes some 20 to 150 ns; a free waits for no work. A ring copies ordinary host memory and
 files to the device and back at the speed of pinned memory. Arenas and rings need not each other.
 
 How to use it. In exactly one C, C++ or .cu file of the program, write
@@ -111,14 +111,14 @@ Five rules:
    itself. CUDA's host functions call only gpupool_free_in_host_function.
 5. CALLS. Any thread, any time, except during destroy. A failed call changes nothing that you can
    see. Device, context and last CUDA error stay. The host waits for the device only in trim, a
-   lowered limit, sleep, wake, release, destroy and a ring's transfers; and in an allocation, never
-   with GPUPOOL_NO_WAIT, that would have to grow and
+   lowered limit, sleep, wake, release, destroy and a ring's transfers; and in an allocation that
+   would have to grow (never with GPUPOOL_NO_WAIT), if it
      - finds no memory otherwise; or
-     - 16 MiB or more are left that gpupool_cudaFree freed; or that were freed on a stream that has
-       ended untold: a thread's default stream, or one that GPUPOOL_STREAM_CHECK has found out.
+     - finds 16 MiB or more that only a wait can pass: of gpupool_cudaFree, of a thread's default
+       stream when the thread has ended, or of a stream whose end GPUPOOL_STREAM_CHECK found out.
    A thread may wait 0.1 ms while another maps. An arena grows before it makes a stream wait. A host
-   that queues work far ahead of the device, on one stream or in turn on many, needs a limit: there
-   streams wait for each other's memory on the device.
+   that queues work far ahead of the device, on one stream or in turn on many, needs a limit: then
+   streams wait, on the device, for each other's memory.
 
 Options, macros before the include: values are in OPTIONS.
     in one file    GPUPOOL_IMPLEMENTATION
