@@ -60,8 +60,6 @@ verdict 1 '^words of a +gpupool: MISSED, 2.01 of P$'
 verdict 0 'gpupool: met, 1.80 of Q$' # a peer that refuses is no peer
 { line a gpupool ns 1 50; line a P ns 100 0; } > "$dir/lines"
 verdict 1 'MISSED, it refuses more'
-{ line a prototype ns 900 0; line a gpupool ns 10 0; line a P ns 100 0; } > "$dir/lines"
-verdict 0 'prototype: MISSED, 9.00 of P' # only gpupool decides
 { line b gpupool us 190 0; line b P us 10 0; line b clock us 100 0; } > "$dir/lines"
 verdict 0 'gpupool: met, 19.00 of P' # no more than what the machine does to any thread
 { line b gpupool us 210 0; line b P us 10 0; line b clock us 100 0; } > "$dir/lines"

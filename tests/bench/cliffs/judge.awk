@@ -2,7 +2,7 @@
 # pass (the worst call, where that is what a row measures) is at most twice that of the best peer.
 # Exit status 1: gpupool misses it in some row.
 #   awk -f judge.awk [-v tsv=FILE] LINES...
-BEGIN { FS = OFS = "\t"; ours["gpupool"] = ours["prototype"] = 1 }
+BEGIN { FS = OFS = "\t"; ours["gpupool"] = 1 }
 /^# on: / { if (!machine++) print substr($0, 3); next }
 /^#/ { print substr($0, 3); next }
 { if (tsv) print > tsv }
