@@ -398,7 +398,8 @@ typedef struct gpupool_counter {
 /* Sizes in bytes. Of now, and the peaks of four:
        requested, allocated   live blocks: as asked for, and in whole units
        reserved               chunks
-       pending                freed, and not known to be finished, or kept by graphs
+       pending                freed, and not known to be finished, or kept by graphs (not: blocks
+                              of up to 16 KiB that a stream's cache has)
        blocks, free_blocks    live blocks; runs of free memory
        chunks, stitches       that there are
        limit                  on reserved bytes; 0: none
@@ -1565,7 +1566,7 @@ enum {
     GPI_STEPS = 8, /* bins for each power of two */
     GPI_BINS = 64 * GPI_STEPS,
     GPI_NO_BIN = GPI_BINS,
-    GPI_SMALL = 16384 / GPI_UNIT, /* larger blocks join no cache: with 64 KiB, recorded programs
+    GPI_SMALL = 16384 / GPI_UNIT, /* larger blocks join no cache: with 32 KiB, recorded programs
                                      went on mapping stitches in every round */
     GPI_LARGE = 65536 / GPI_UNIT, /* from here on bins are in the order of addresses */
     GPI_TRIES = 4,
@@ -1728,7 +1729,7 @@ typedef struct gpi_stitch {  /* (STITCH) */
     gpi_chunk range;         /* where it is mapped */
     gpi_run *body;           /* of the range; the block, while one has it; else IDLE */
     uint64_t units;          /* of the block */
-    gpi_stream *user;        /* idle: who freed it last, at which position, and when */
+    gpi_stream *user;        /* idle: who freed it last, at which position and tick */
     uint64_t user_at, freed_at;
     int is_repaid;
     uint32_t count;
@@ -1738,7 +1739,7 @@ typedef struct gpi_stitch {  /* (STITCH) */
 typedef struct gpi_stitches { /* (STITCH) */
     gpi_stitch *bins[GPI_BINS];
     uint64_t idle_pieces, ticks;
-    uint64_t credit;    /* what may still be mapped, in frees: gpi_stitch_credit */
+    uint64_t credit;    /* what may still be mapped, in frees: gpi_stitch_affords */
     uint64_t credit_at; /* the position up to which frees have earned credit */
 } gpi_stitches;
 
@@ -2633,7 +2634,7 @@ static uint64_t gpi_stream_cache_most(const gpupool_arena *arena) {
    CH4  Growth only adds finished free memory. A failure of get leaves nothing; a failure of give
         breaks the arena.
 
-   Read first: gpi_sources, gpi_chunk_make, gpi_chunk_grow, gpi_chunk_give_back. */
+   Read first: gpi_sources, gpi_chunk_make, gpi_chunk_grow, gpi_chunk_undo. */
 
 typedef enum gpi_source_flag {
     GPI_MAPS = 1,     /* chunks can be mapped a second time: the arena stitches */

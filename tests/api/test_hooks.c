@@ -7,6 +7,8 @@
 
 /* What a network card would have registered. */
 static gpupool_mapping ranges[RANGES];
+static size_t gone_bytes[RANGES]; /* of ranges without memory of their own: stitches */
+static int gone;
 static int count, maps, unmaps, wrong, refuse_from; /* refuse_from: the map of this number, or 0 */
 
 static int on_map(const gpupool_mapping *mapping, void *user) {
@@ -22,6 +24,7 @@ static int on_map(const gpupool_mapping *mapping, void *user) {
 
 static void on_unmap(const gpupool_mapping *mapping, void *user) {
     int i = 0;
+    if (!mapping->handle) gone_bytes[gone++ % RANGES] = mapping->bytes;
     while (i < count && (ranges[i].memory != mapping->memory || ranges[i].bytes != mapping->bytes ||
                          ranges[i].handle != mapping->handle))
         i++;
@@ -35,7 +38,7 @@ static gpupool_arena *create(gpupool_source source, size_t limit) {
     config.on_map = on_map;
     config.on_unmap = on_unmap;
     config.user = ranges;
-    count = maps = unmaps = wrong = refuse_from = 0;
+    count = maps = unmaps = wrong = refuse_from = gone = 0;
     return kit_create(&config);
 }
 
@@ -150,9 +153,40 @@ static void refused_later(void) {
     }
 }
 
+/* Of idle stitches over one chunk the one goes first that was freed longest ago. */
+static void oldest_first(void) {
+    enum { CHUNKS = 6, BYTES = 2 * MIB };
+    gpupool_arena_config config = kit_config(GPUPOOL_SOURCE_MAPPED, CHUNKS * BYTES);
+    gpupool_arena *arena;
+    void *blocks[CHUNKS];
+    config.chunk_bytes = BYTES;
+    config.on_map = on_map;
+    config.on_unmap = on_unmap;
+    config.user = ranges;
+    count = maps = unmaps = wrong = refuse_from = gone = 0;
+    arena = kit_create(&config);
+    for (int i = 0; i < CHUNKS; i++) blocks[i] = gpupool_alloc(arena, BYTES, A);
+    kit_free(arena, blocks[4], A);
+    for (size_t i = 2; i <= 3; i++) { /* a stitch of two chunks, and then one of three */
+        void *block;
+        kit_free(arena, blocks[6 - 2 * i], A);
+        block = gpupool_alloc(arena, i * BYTES, A);
+        CHECK(block);
+        kit_free(arena, block, A);
+    }
+    CHECK_EQ(kit_stats(arena).stitches, 2);
+    CHECK_RESULT(gpupool_trim(arena, 0), GPUPOOL_OK);
+    CHECK_EQ(gone, 2);
+    CHECK_EQ(gone_bytes[0], 2 * BYTES);
+    CHECK_EQ(gone_bytes[1], 3 * BYTES);
+    for (int i = 1; i < CHUNKS; i += 2) kit_free(arena, blocks[i], A);
+    end(arena);
+}
+
 int main(void) {
     KIT_TEST(of_chunks);
     KIT_TEST(of_stitches);
+    KIT_TEST(oldest_first);
     KIT_TEST(refused);
     KIT_TEST(refused_later);
     return check_finish();
