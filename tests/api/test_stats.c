@@ -191,9 +191,25 @@ static void calls_are_counted(void) {
 #endif
 }
 
+/* What a host function has freed is no part of the peak, also where a cache has the next block. */
+static void cached_behind_a_host_function(void) {
+    void *small, *large;
+    arena = kit_open(0);
+    small = gpupool_alloc(arena, 1000, A);
+    large = gpupool_alloc(arena, MIB, A);
+    kit_free(arena, small, A);
+    CHECK_RESULT(gpupool_reset_peaks(arena), GPUPOOL_OK);
+    CHECK_RESULT(gpupool_free_in_host_function(arena, large), GPUPOOL_OK);
+    small = gpupool_alloc(arena, 1000, A);
+    CHECK_EQ(kit_stats(arena).requested.peak, MIB);
+    kit_free(arena, small, A);
+    kit_close(arena);
+}
+
 int main(void) {
     KIT_TEST(exact_on_one_stream);
     KIT_TEST(peak_before_a_host_function);
+    KIT_TEST(cached_behind_a_host_function);
     KIT_TEST(peaks_are_reset);
     KIT_TEST(never_used_memory_is_not_pending);
     KIT_TEST(pending_ends);
