@@ -83,7 +83,7 @@ static void nap(world *w, const operation *op) {
     if (w->is_shared || w->is_intruding || w->allocated > 64 << 20) return;
     w->guard = NO_INTRUDER;
     if (fall_asleep(w)) {
-        memory = CALL(w, gpupool_alloc(w->arena, 1 + op->number, w->streams[0]));
+        memory = CALL(w, gpupool_alloc(w->arena, (size_t)1 + op->number, w->streams[0]));
         world_judge(w, memory ? GPUPOOL_OK : gpupool_last_result(), refused, "a sleeping alloc");
         for (i = op->stream % 8; i > 0; i--) world_free_asleep(w, (op->flags + i * 31) % BLOCKS);
         world_figures(w);
