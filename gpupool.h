@@ -3,7 +3,7 @@
 What it is. cudaMalloc and cudaFree take 50 us a pair, and cudaFree waits for the device: too much
 for programs that allocate all the time. An arena gets large chunks of one device's memory from the
 driver, keeps them, and hands out blocks of them. An allocation that finds memory makes no CUDA call
-and takes some 20 to 150 ns; a free waits for no work. A ring copies ordinary host memory and
+and takes some 20 to 170 ns; a free waits for no work. A ring copies ordinary host memory and
 files to the device and back at the speed of pinned memory. Arenas and rings need not each other.
 
 How to use it. In exactly one C, C++ or .cu file of the program, write
@@ -75,11 +75,11 @@ A request of stream 1 is served by the first of these that can:
 This is a buddy system, generalised: a block takes its exact number of units, and any neighbour is a
 buddy. A plain one rounds up to powers of two and needs 1.2 to 1.8 times the live memory in recorded
 PyTorch runs (make demo). To learn that freed memory has finished, gpupool records events behind
-frees (marks) and asks for them later: none while one stream uses the arena, few while memory is
-plenty, at most one a free or gpupool_record_stream. Stitching has a budget, so that a program whose
-sizes never come again grows instead of mapping for ever. When all fails, a verdict says why in
-figures, and what would help. gpupool moves no live block, has no records in device memory, starts
-no thread but a ring's workers, and prints nothing unless asked.
+frees (marks) and asks for them later: hardly any while one stream uses the arena, few while memory
+is plenty, at most one a free or gpupool_record_stream. Stitching has a budget, so that a program
+whose sizes never come again grows instead of mapping for ever. When all fails, a verdict says why
+in figures, and what would help. gpupool moves no live block, has no records in device memory,
+starts no thread but a ring's workers, and prints nothing unless asked.
 
 Five rules:
 1. ORDER. A block allocated on A and first used on B: make B wait for A, by an event. Free a block
@@ -326,8 +326,8 @@ typedef struct gpupool_mapping { /* for on_map and on_unmap: a whole chunk, or a
    succeeds; 0: raising it does not help, or not alone. device_missing: what the device lacks for
    it. to_free: at least so much must be freed, and its work finish (it need not be enough); 0:
    enough is free, but not in one piece, so that it depends on which blocks; or the source does not
-   tell what it has left (MANAGED, PINNED, CUSTOM). largest: a request on
-   the same stream for this much succeeds, even with NO_WAIT. limit: 0 is none. */
+   tell what it has left (MANAGED, PINNED, CUSTOM). largest: a request on the same stream for this
+   much succeeds, even with NO_WAIT. limit: 0 is none. */
 typedef struct gpupool_verdict {
     gpupool_cause cause;
     uint64_t asked, missing, device_missing, to_free, largest;
@@ -1688,7 +1688,7 @@ typedef struct gpi_streams { /* (STREAM) */
     gpi_stream *all_streams;
     gpi_stream *retired; /* structs that serve again, linked by `chain` */
     gpi_stream all, none;
-    int is_shared; /* a request may want what a mark finishes: of another stream, or O5 */
+    int is_shared; /* a request may want what a mark finishes: of another stream, O5, OWN_CHUNK */
     uint64_t position, passed; /* last given; what a wait for the device has passed */
     uint64_t fresh_units;      /* freed and not marked, of all streams */
     uint64_t marks_in_vain;    /* since marks were wanted: gpi_stream_mark_due */
@@ -4375,8 +4375,8 @@ GPUPOOL_API gpupool_result gpupool_free_in_host_function(gpupool_arena *arena, v
 
 /* -- more about blocks -- */
 
-/* O4: a use is a position of its stream, and always moves that stream's mark. In a scope it is the
-   graph that uses the block. */
+/* O4: a use is a position of its stream, and moves that stream's mark; while another thread records
+   one, the next mark covers it. In a scope it is the graph that uses the block. */
 static gpupool_result gpi_alloc_record(gpupool_arena *arena, gpi_run *run, gpi_stream *s,
                                        cudaStream_t handle) {
     gpi_stream *user = s->scope ? s->scope : s;
