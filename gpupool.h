@@ -55,9 +55,10 @@ only, or free for all:
 
     |  chunk                              |  chunk                  |  chunk            |   grows
     |LLLLLLLL..........LLL1111111LLLLLLLLL|LLLLLL22222LLLL..........|LLLLL1111..........|  ------->
-     L  live                 1  freed by stream 1, whose work may still use it: only stream 1 may
-     .  finished: no work             take it at once, since its later work runs after that work
-        uses it any more     2  likewise of stream 2
+     L  live
+     1  freed by stream 1, whose work may still use it: only stream 1 may take it at once, since
+        its later work runs after that work;  2  likewise of stream 2
+     .  finished: no work uses it any more
 
 A request of stream 1 is served by the first of these that can:
 
@@ -75,26 +76,26 @@ A request of stream 1 is served by the first of these that can:
 This is a buddy system, generalised: a block takes its exact number of units, and any neighbour is a
 buddy. A plain one rounds up to powers of two and needs 1.2 to 1.8 times the live memory in recorded
 PyTorch runs (make demo). To learn that freed memory has finished, gpupool records events behind
-frees (marks) and asks for them later: hardly any while one stream uses the arena, few while memory
-is plenty, at most one a free or gpupool_record_stream. Stitching has a budget, so that a program
-whose sizes never come again grows instead of mapping for ever. When all fails, a verdict says why
-in figures, and what would help. gpupool moves no live block, has no records in device memory,
-starts no thread but a ring's workers, and prints nothing unless asked.
+frees (marks) and queries them later: hardly any while one stream uses the arena, few while memory
+is plenty, and never more than one for each free or gpupool_record_stream. Stitching has a budget,
+so that a program whose sizes never come again grows instead of mapping for ever. When all fails, a
+verdict says why in figures, and what would help. gpupool moves no live block, has no records in
+device memory, starts no thread but a ring's workers, and prints nothing unless asked.
 
 Five rules:
 1. ORDER. A block allocated on A and first used on B: make B wait for A, by an event. Free a block
-   on a stream that used it: that stream's later work may get the memory at once. Has another stream
-   used it, too, for whose last use the freeing stream does not wait by an event? Then call
-   gpupool_record_stream for the other one, after that use and before the free: the memory is used
+   on a stream that used it: that stream's later work may get the memory at once. If another stream
+   used it, too, and the freeing stream has not waited (by an event) for that use, then call
+   gpupool_record_stream for the other one, after its use and before the free: the memory is used
    again only behind that work. (A consumer that waited for the producer, and frees: nothing to
-   record.) Order means streams and events; a kernel that learns by a flag in memory, or starts
-   early, is outside of it.
-2. ENDS. Free blocks, destroy the arena, then (if ever) reset the device. CUDA gives the handle of a
-   destroyed stream to a new one, which gpupool then takes for the old one: what the old stream
-   freed goes to the new one at once, though the old one's work may still run. So, unless all work
-   of a stream that gpupool has met has finished before cudaStreamDestroy, gpupool must be told.
-   (Blocks from the stream that are live stay, and are freed on another stream.) Gpupool is told:
-     - by gpupool_retire_stream before cudaStreamDestroy, which does not wait; or
+   record.) Order is made by streams and events. Kernels that wait for a flag in memory, or that a
+   programmatic launch starts early, do not count as ordered.
+2. ENDS. Free blocks, destroy the arena, then (if ever) reset the device. Tell
+   gpupool before you destroy a stream that it has seen, unless all work of the stream has finished.
+   For CUDA gives the handle of a destroyed stream to a new one, which gpupool would take for the
+   old one: what the old stream freed would go to the new one, though the old one's work may still
+   run. (The stream's live blocks stay valid: free them on another stream.) Gpupool is told
+     - by gpupool_retire_stream, which does not wait, called before cudaStreamDestroy; or
      - by a file with GPUPOOL_REPLACE_CUDA_MALLOC, where cudaStreamDestroy is a macro that does it
        (and cudaDeviceReset one that first destroys the device's default arenas); or
      - by GPUPOOL_STREAM_CHECK, which asks CUDA for the stream's id in each call, in 65 ns: for
@@ -114,11 +115,12 @@ Five rules:
    lowered limit, sleep, wake, release, destroy and a ring's transfers; and in an allocation that
    would have to grow (never with GPUPOOL_NO_WAIT), if it
      - finds no memory otherwise; or
-     - finds 16 MiB or more that only a wait can pass: of gpupool_cudaFree, of a thread's default
-       stream when the thread has ended, or of a stream whose end GPUPOOL_STREAM_CHECK found out.
+     - finds 16 MiB or more of freed memory that it cannot reuse without a wait: freed by
+       gpupool_cudaFree, on the default stream of a thread that has ended, or on a stream whose end
+       GPUPOOL_STREAM_CHECK found out.
    A thread may wait 0.1 ms while another maps. An arena grows before it makes a stream wait. A host
-   that queues work far ahead of the device, on one stream or in turn on many, needs a limit: then
-   streams wait, on the device, for each other's memory.
+   that queues work far ahead of the device on several streams needs a limit: then streams wait, on
+   the device, for each other's memory.
 
 Options, macros before the include: values are in OPTIONS.
     in one file    GPUPOOL_IMPLEMENTATION
@@ -136,7 +138,7 @@ Words. E_FILE stands for GPUPOOL_E_FILE, MAPPED for GPUPOOL_SOURCE_MAPPED, and s
     chunk       memory that the arena got from its source in one call
     reserved    bytes of all chunks of an arena; what a limit is about
     pending     of freed memory: work that was queued before the free may still use it. Finished
-                memory beside it that it has joined counts, too
+                memory that has merged with pending memory counts as pending
     finished    of freed memory: no work uses it any more, so any stream may have it
     idle        of a chunk: all of it is finished free memory
     stitch      a second range of addresses, mapped over free memory of several chunks for one block
@@ -186,8 +188,9 @@ ALLOC and LADDER. */
 
    What the config sets is used, else a variable of the environment, else the macro:
 
-       GPUPOOL_LIMIT_0, GPUPOOL_LIMIT   for device 0, for any, but not for PINNED arenas: a text as
-                                        for gpupool_set_limit_text
+       GPUPOOL_LIMIT_0 (_1, ..)         of each arena on device 0, a text as for
+                                        gpupool_set_limit_text; it is not for PINNED arenas
+       GPUPOOL_LIMIT                    the same of arenas on any other device
        GPUPOOL_SOURCE                   auto, mapped, device, managed, pinned, bypass
        GPUPOOL_REPORT                   a file to which reports are appended: gpupool_report */
 
@@ -213,7 +216,7 @@ ALLOC and LADDER. */
 #define GPUPOOL_RING_SLOT_BYTES ((size_t)2 << 20) /* the largest piece that it copies at once */
 #endif
 #ifndef GPUPOOL_RING_WORKERS
-#define GPUPOOL_RING_WORKERS 0 /* its threads; 0: processors less one, at most 11; -1: none */
+#define GPUPOOL_RING_WORKERS 0 /* its threads; 0: processors less one, 1 to 11; -1: none */
 #endif
 #ifndef GPUPOOL_ENVIRONMENT
 #define GPUPOOL_ENVIRONMENT 1 /* 0: no variable of the environment is read */
@@ -292,8 +295,8 @@ typedef enum gpupool_source {
 
 /* Of a request; add up several. NO_WAIT: the host waits for no GPU work; a request that would have
    to wait fails. ZEROED: zeroes the block, in stream order (PINNED and NO_STREAM: before the call
-   returns). OWN_CHUNK: the block is a chunk to itself, as export and cuMemGetAddressRange need it;
-   a new one takes the place of idle chunks: CUDA waits when they are not MAPPED. */
+   returns). OWN_CHUNK: the block is a chunk to itself, as export and cuMemGetAddressRange need it.
+   For a new one idle chunks may be given back; if they are not MAPPED, CUDA then waits. */
 enum gpupool_flag { GPUPOOL_NO_WAIT = 1, GPUPOOL_ZEROED = 2, GPUPOOL_OWN_CHUNK = 4 };
 
 /* Why memory ran out. */
@@ -324,9 +327,9 @@ typedef struct gpupool_mapping { /* for on_map and on_unmap: a whole chunk, or a
 
 /* Figures of one moment, in bytes. missing: raise the limit by so much, and the identical request
    succeeds; 0: raising it does not help, or not alone. device_missing: what the device lacks for
-   it. to_free: at least so much must be freed, and its work finish (it need not be enough); 0:
-   enough is free, but not in one piece, so that it depends on which blocks; or the source does not
-   tell what it has left (MANAGED, PINNED, CUSTOM). largest: a request on the same stream for this
+   it. to_free: a lower bound of what must be freed, and its work finish. 0: either enough is free
+   but scattered, and it depends on which blocks you free, or the source does not tell what it has
+   left (MANAGED, PINNED, CUSTOM). largest: a request on the same stream for this
    much succeeds, even with NO_WAIT. limit: 0 is none. */
 typedef struct gpupool_verdict {
     gpupool_cause cause;
@@ -336,9 +339,9 @@ typedef struct gpupool_verdict {
 } gpupool_verdict;
 
 typedef struct gpupool_request {
-    size_t bytes, alignment; /* alignment: a power of two up to 2^40; 0: a unit. What is skipped for
-                                it is memory, too. OWN_CHUNK of MAPPED: up to 2 MiB; of others,
-                                and BYPASS: up to a unit */
+    size_t bytes, alignment; /* alignment: a power of two; 0: a unit. At most 2^40; with OWN_CHUNK
+                                2 MiB if the arena is MAPPED, else a unit, as with BYPASS. The arena
+                                may have to reserve as much again as the alignment */
     cudaStream_t stream;
     unsigned flags;    /* gpupool_flag */
     const char *label; /* groups blocks in reports; not copied; NULL: none */
@@ -373,7 +376,7 @@ typedef struct gpupool_arena_config {
     size_t limit_bytes, chunk_bytes;                /* 0: GPUPOOL_LIMIT, GPUPOOL_CHUNK_BYTES */
     unsigned share;                                 /* gpupool_share; 0: GPUPOOL_SHARE */
     void *(*chunk_alloc)(size_t bytes, void *user); /* CUSTOM: NULL means none left */
-    void (*chunk_free)(void *chunk, size_t bytes, void *user); /* and takes back what it gave */
+    void (*chunk_free)(void *chunk, size_t bytes, void *user); /* gets back each chunk */
     int (*on_map)(const gpupool_mapping *, void *user);        /* nonzero: refused */
     void (*on_unmap)(const gpupool_mapping *, void *user);
     int (*on_out_of_memory)(const gpupool_verdict *, void *user); /* nonzero: tries once more */
@@ -406,8 +409,8 @@ typedef struct gpupool_counter {
        asleep, host           what sleep gave back; host memory of the arena's records
    Counts since the arena was made:
        stitched, reused       stitches mapped; blocks that took one which was mapped
-       driver_calls           calls that get, map, unmap or return memory; a wait for the device is
-                              two of them
+       driver_calls           calls that get, map, unmap or return memory; a wait for the device
+                              counts as two
        marks                  events recorded
        stream_waits           a stream was made to wait for another, on the device
        host_waits             the host waited for a stream or the device */
@@ -508,8 +511,8 @@ GPUPOOL_API gpupool_result gpupool_free(gpupool_arena *, void *block, cudaStream
 GPUPOOL_API gpupool_result gpupool_free_in_host_function(gpupool_arena *, void *block);
 
 /* Says that work which is queued on this stream so far uses the block, too. After the free nobody,
-   the freeing stream included, uses the memory before that work has finished. In a scope the graph
-   uses the block; E_CAPTURING on a capturing stream without one. */
+   the freeing stream included, uses the memory before that work has finished. On a stream with a
+   scope: the graph uses it. On a capturing stream without a scope: E_CAPTURING. */
 GPUPOOL_API gpupool_result gpupool_record_stream(gpupool_arena *, const void *block, cudaStream_t);
 
 /* Says, to all arenas, that the stream is about to be destroyed (rule 2). What it freed may be used
@@ -569,8 +572,8 @@ GPUPOOL_API gpupool_result gpupool_release_capture(gpupool_capture *);
 /* Gives an arena's MAPPED memory back to the driver; blocks and addresses stay, for graphs too.
    Waits. Until gpupool_wake no work may touch the memory, requests and trim say E_ASLEEP, and frees
    go on. A failure leaves the arena awake. E_UNSUPPORTED: it is not MAPPED. What GPUPOOL_KEEP
-   copies lies in host memory. After waking the system may take that when it needs it; what it has
-   not taken makes the next sleep twice as fast. gpupool_trim gives it back at once. */
+   copies lies in host memory. After waking, that host memory is kept for the next sleep, which is
+   then twice as fast; but the system may take it when it needs some; gpupool_trim returns it. */
 GPUPOOL_API gpupool_result gpupool_sleep(gpupool_arena *, gpupool_content);
 
 /* Gets memory again at the same addresses, all of it or, after a failure, none: then the arena
@@ -594,10 +597,10 @@ GPUPOOL_API gpupool_result gpupool_import(int device, const gpupool_exported *, 
 GPUPOOL_API gpupool_result gpupool_import_close(gpupool_imported *);
 
 /* In CUDA's shapes: memory of the current device's default arena, or the stream's device's; what is
-   in no arena goes to CUDA. cudaFree does not wait: a later allocation that would have to grow
-   does, and then has the memory. On a capturing stream without a scope cudaMallocAsync is CUDA's,
-   and makes graph memory. cudaDeviceReset destroys the device's default arenas first, with live
-   blocks. GPUPOOL_REPLACE_CUDA_MALLOC gives CUDA's names to these. */
+   in no arena goes to CUDA. cudaFree does not wait: a later allocation that would otherwise grow
+   waits in its place, and reuses the memory. On a capturing stream without a scope cudaMallocAsync
+   is CUDA's, and makes graph memory. cudaDeviceReset destroys the device's default arenas first,
+   with live blocks. GPUPOOL_REPLACE_CUDA_MALLOC gives CUDA's names to these. */
 GPUPOOL_API cudaError_t gpupool_cudaMalloc(void **pointer, size_t bytes);
 GPUPOOL_API cudaError_t gpupool_cudaFree(void *block);
 GPUPOOL_API cudaError_t gpupool_cudaMallocAsync(void **pointer, size_t bytes, cudaStream_t);
@@ -632,14 +635,15 @@ GPUPOOL_API gpupool_result gpupool_upload_file(gpupool_ring *, void *device_to,
 
 /* Any transfer. With a ticket the call returns at once, and LATER WORK OF THE STREAM DOES NOT WAIT
    for the transfer: wait for the ticket, then any stream may use the data. Until then leave source,
-   destination and file alone. A ring without workers copies only while somebody waits. */
+   destination and file alone. A ring without workers copies only while somebody waits, with a
+   timeout above 0. */
 GPUPOOL_API gpupool_result gpupool_ring_transfer(gpupool_ring *, const gpupool_transfer *);
 
 /* Waits up to timeout_ns (negative: for ever; 0: looks only) and returns the transfer's result;
-   E_TIMEOUT: it is not done. A ticket need not be waited for, and any thread may wait, also again:
-   a failure is kept until 1,024 tickets have come after it. Then it and earlier tickets are
-   E_ARGUMENT, as is one that the ring never gave. *bytes_done, unless NULL, receives how many bytes
-   have arrived; of a success that is older than 1,024 tickets UINT64_MAX, for all. */
+   E_TIMEOUT: it is not done. *bytes_done, unless NULL, receives how many bytes have arrived. Any
+   thread may wait, also again, and a ticket need not be waited for. The ring remembers its last
+   1,024 tickets. An older one is OK, with UINT64_MAX in *bytes_done, unless it or a later one that
+   is forgotten, too, has failed: then it is E_ARGUMENT, as is one that the ring never gave. */
 GPUPOOL_API gpupool_result gpupool_ring_wait(gpupool_ring *, gpupool_ticket, int64_t timeout_ns,
                                              uint64_t *bytes_done);
 
@@ -738,8 +742,9 @@ typedef void gpi_of_device, gpi_of_both;
 #endif
 /* Refers to an arena, which must live longer. Meets cuda::mr's concepts and RMM's. Calls with a
    stream are gpupool_alloc_request and gpupool_free (rule 1). The others name none
-   (GPUPOOL_NO_STREAM): any stream may use the block at once, and has ended when it is deallocated.
-   Alignment: a power of two; 0: a unit. Resources are equal if their arena is the same. */
+   (GPUPOOL_NO_STREAM): any stream may use the block at once, and all work that uses it has ended
+   when it is deallocated. Alignment: a power of two; 0: a unit. Resources are equal if their arena
+   is the same. */
 class resource {
     gpupool_arena *arena_;
     const char *label_;
@@ -761,7 +766,7 @@ class resource {
     }
     void *allocate_sync(size_t n, size_t align = 0) const { return allocate(none(), n, align); }
     void deallocate_sync(void *p, size_t = 0, size_t = 0) const noexcept { deallocate(none(), p); }
-    /* Names of before CCCL 3.1. With the second, allocate(0, bytes) is ambiguous, and refused. */
+    /* Names of before CCCL 3.1. The second makes allocate(0, bytes) ambiguous: an error. */
     void *allocate(size_t bytes, size_t alignment) const { return allocate_sync(bytes, alignment); }
     void *allocate(decltype(nullptr), size_t bytes) const { return allocate(stream(), bytes); }
     void deallocate(void *p, size_t = 0, size_t = 0) const noexcept { deallocate_sync(p); }
@@ -4215,12 +4220,13 @@ static gpupool_result gpi_alloc_climb(gpi_ask *ask, gpi_run **run) {
     if (result != GPUPOOL_E_OUT_OF_MEMORY) return result;
     gpi_thread.verdict = verdict;
     arena->shortages++;
-    if (!(arena->shortages &
-          (arena->shortages - 1))) { /* programs that recover may run out often: ever more rarely */
+    /* programs that recover may run out often: ever more rarely */
+    if (!(arena->shortages & (arena->shortages - 1))) {
         gpi_arena_open(arena);
         gpi_report_event(arena, "out of memory", verdict.sentence);
         gpi_arena_close(arena);
     }
+    gpi_arena_pass(arena); /* a verdict takes long, and whoever fails may try again at once */
     return gpi_system_fail(result, "%s", verdict.sentence);
 }
 
@@ -5699,7 +5705,7 @@ enum {
     GPI_RING_CREW = 10,         /* threads in one transfer: more wait for each other in CUDA */
     GPI_RING_TURN = 8,          /* parts, before a thread looks at other transfers */
     GPI_RING_MOST = 64,         /* workers; by default, */
-    GPI_RING_USUAL = 11,        /* or one less than the processors */
+    GPI_RING_USUAL = 11,        /* or one less than the processors; at least 1 */
     GPI_RING_POLL_NS = 100000,  /* between two queries of the events that gate transfers */
     GPI_RING_KEPT = 1024,       /* the latest tickets: of others no bytes or failures */
     GPI_RING_ASKED = 16,        /* of so many transfers each new one asks the event of one */
@@ -6253,10 +6259,10 @@ GPUPOOL_API gpupool_result gpupool_ring_get_stats(gpupool_ring *ring, gpupool_ri
    each processor but one, since callers copy too. */
 static const char *gpi_ring_configure(gpupool_ring *ring, const gpupool_ring_config *config) {
     size_t bytes = config->bytes ? config->bytes : GPUPOOL_RING_BYTES, slot = config->slot_bytes;
+    uint64_t others = (uint64_t)sysconf(_SC_NPROCESSORS_ONLN) - 1;
     int workers = config->workers ? config->workers : GPUPOOL_RING_WORKERS;
     if (!slot) slot = gpi_min(GPUPOOL_RING_SLOT_BYTES, bytes / 4);
-    if (!workers)
-        workers = (int)gpi_min((uint64_t)sysconf(_SC_NPROCESSORS_ONLN) - 1, GPI_RING_USUAL);
+    if (!workers) workers = (int)gpi_min(gpi_max(others, 1), GPI_RING_USUAL);
     if (bytes < (size_t)256 << 10 || bytes > (size_t)16 << 40)
         return "bytes is not from 256 KiB to 16 TiB";
     if (slot < (size_t)64 << 10 || slot > bytes / 4)
