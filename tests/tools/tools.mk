@@ -5,7 +5,7 @@
 demo: $(BUILD)/demo ## replays a recorded GPT-2 training run, draws build/demo.svg
 	@$(BUILD)/demo
 
-TOOLS := replay demo bench-run ring sleep cliffs
+TOOLS := replay demo bench-run ring sleep
 tools: $(TOOLS:%=$(BUILD)/%) ## the demo, replay, and what measures: builds them in build/
 
 OBJECTS := $(BUILD)/$(ON)
