@@ -98,8 +98,8 @@ function median(    i, j, swap) {
 
 END {
     print ""
-    print "First and last passes, ns an operation (us: the worst call); x: reserved / live; c: CUDA"
-    print "calls an operation in the last pass; !: requests that were refused; *: a pass was cut."
+    print "First and last passes, ns a call (us: the worst call); x: reserved / live; c: CUDA calls"
+    print "a call in the last pass; !: requests that were refused; *: a pass was cut."
     print ""
     printf "%-38s", ""
     for (i = 1; i <= columns; i++) printf " %-30s", column[i]

@@ -14,7 +14,7 @@ S := $(OBJECTS)/support
 REPLAY_OBJECTS := $(S)/trace.o $(S)/machine.o $(T)/replay_run.o
 
 $(OBJECTS)/replay: $(T)/replay.o $(S)/library_counted.o $(REPLAY_OBJECTS)
-$(OBJECTS)/demo: $(T)/demo.o $(T)/pow2.o $(S)/library.o $(REPLAY_OBJECTS)
+$(OBJECTS)/demo: $(T)/demo.o $(S)/library.o $(REPLAY_OBJECTS)
 $(TOOLS:%=$(OBJECTS)/%): $(filter %.a,$(LIBS))
 	$(Q)$(LINK) -o $@ $(filter %.o,$^) $(LIBS)
 
