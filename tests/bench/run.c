@@ -119,17 +119,15 @@ static void run_threads(session *s) {
     pthread_barrier_destroy(&s->gate);
 }
 
-/* Each block on the stream that it was allocated on. */
+/* Each block on the stream that it was allocated on, the last of them first. */
 static void free_leftover(session *s, lane *l) {
-    uint32_t *stream = calloc(l->ops.slots + 1, sizeof *stream);
-    for (size_t i = 0; stream && i < l->done; i++)
-        if (l->ops.op[i].bytes) stream[l->ops.op[i].slot] = l->ops.op[i].stream;
-    for (size_t slot = 0; stream && slot < l->ops.slots; slot++) {
-        if (l->block[slot] && s->put(s->pool, l->block[slot], l->stream[stream[slot]]))
-            l->failures++;
-        l->block[slot] = NULL;
+    for (size_t i = l->done; i-- > 0;) {
+        const bench_op *op = &l->ops.op[i];
+        void **at = &l->block[op->slot];
+        if (!op->bytes || !*at) continue;
+        if (s->put(s->pool, *at, l->stream[op->stream])) l->failures++;
+        *at = NULL;
     }
-    free(stream);
 }
 
 /* Simulated calls' own time is taken out, and their price put in. */
