@@ -102,8 +102,7 @@ typedef struct bystander {
 extern const bystander bench_bystanders[];
 extern const size_t bench_bystanders_n;
 
-void bench_stand_by(const bystander *, const bench_peer *, const bench_plan *,
-                     bench_result *);
+void bench_stand_by(const bystander *, const bench_peer *, const bench_plan *, bench_result *);
 /* The worst reading of the clock in as much time: what is the machine's doing. */
 void bench_stand_alone(const bench_plan *, bench_result *);
 

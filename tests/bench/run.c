@@ -261,7 +261,7 @@ static int run_session(session *s) {
 }
 
 void bench_run(const bench_work *work, const bench_peer *peer, const bench_plan *plan,
-                bench_result *out) {
+               bench_result *out) {
     session s = {.work = work, .peer = peer, .plan = plan, .out = out};
     unsigned needs = work->needs ? work->needs : BENCH_BLOCKS | BENCH_DEVICE;
     *out = (bench_result){.live = 0};

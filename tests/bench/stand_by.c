@@ -158,7 +158,7 @@ static void summarize(bench_result *out, double *worst, unsigned times) {
 }
 
 void bench_stand_by(const bystander *b, const bench_peer *peer, const bench_plan *plan,
-                     bench_result *out) {
+                    bench_result *out) {
     double worst[BENCH_TIMES];
     *out = (bench_result){.calls_first = -1, .calls_last = -1};
     for (unsigned i = 0; i < plan->times; i++) {

@@ -37,7 +37,8 @@ int main(void) {
     if (machine_is_simulated()) printf("running on a simulated GPU (no CUDA device here)\n");
     else printf("running on the GPU: %s\n", machine_name());
     printf("a recorded GPT-2 training run, batch and length varying: %zu allocations and frees, "
-           "%d times over\n\n", t.events, REPLAY_PASSES);
+           "%d times over\n\n",
+           t.events, REPLAY_PASSES);
     int status = run(&t);
     trace_free(&t);
     return machine_close() != 0 ? EXIT_FAILURE : status;

@@ -21,9 +21,9 @@ static const char usage[] =
     "The first pass is called cold, the last warm.\n";
 
 static const char *const sources[] = {"auto", "mapped", "device", "managed", "pinned", "bypass"};
-static const gpupool_source source_of[] = {GPUPOOL_SOURCE_AUTO,    GPUPOOL_SOURCE_MAPPED,
-                                           GPUPOOL_SOURCE_DEVICE,  GPUPOOL_SOURCE_MANAGED,
-                                           GPUPOOL_SOURCE_PINNED,  GPUPOOL_SOURCE_BYPASS};
+static const gpupool_source source_of[] = {GPUPOOL_SOURCE_AUTO,   GPUPOOL_SOURCE_MAPPED,
+                                           GPUPOOL_SOURCE_DEVICE, GPUPOOL_SOURCE_MANAGED,
+                                           GPUPOOL_SOURCE_PINNED, GPUPOOL_SOURCE_BYPASS};
 
 typedef struct command {
     replay_options options;
