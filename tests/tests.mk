@@ -14,8 +14,7 @@ RUNS = $(shell echo $$(($(JOBS) + 1))) # some wait, on no processor
 WORLDS := $(BUILD)/test/world $(BUILD)/test/world_threads $(BUILD)/test/world_clock
 TEST_SCRIPTS := $(patsubst %,tests/gates/%_test.sh,hygiene budget compile cpp report pytorch) \
   tests/gates/docs_test.sh \
-  tests/tools/replay_test.sh tests/bench/bench_test.sh tests/bench/cliffs/cliffs_test.sh \
-  examples/run_examples.sh
+  tests/tools/replay_test.sh tests/bench/bench_test.sh examples/run_examples.sh
 
 # variants.mk adds to TESTS: one program for each `// build: NAME FLAGS` line of a test source; and to
 # LINKED: the implementation, once for each set of flags. It may name another compiler for those with
@@ -39,8 +38,8 @@ DEBUG ?= $(if $(filter test test-programs,$(MAKECMDGOALS)),,-g1)
 TEST_COMPILE = $(if $(findstring -fsanitize,$(FLAGS))$(findstring -O0,$(FLAGS)),$(QUICK_CC),$(CC)) \
   $(C_FLAGS) $(DEBUG) $(FLAGS) $(INCLUDES)
 
-test-programs: $(TESTS) $(if $(ONLY),,$(WORLDS) $(BUILD)/replay $(BUILD)/demo $(BUILD)/bench-run \
-               $(BUILD)/cliffs $(EXAMPLES))
+test-programs: $(TESTS) $(if $(ONLY),,$(WORLDS) $(BUILD)/replay $(BUILD)/demo \
+               $(BUILD)/bench-run $(EXAMPLES))
 
 $(TESTS): $(BUILD)/flags
 	$(SAY)

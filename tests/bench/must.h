@@ -1,6 +1,5 @@
 /* must.h: what a bench cannot go on without: a call that fails ends it. Name the bench in
-   BENCH_NAME;
-   include it after gpupool.h with its implementation, if the bench itself calls that. */
+   BENCH_NAME; include it after gpupool.h with its implementation. */
 #ifndef MUST_H
 #define MUST_H
 
@@ -13,11 +12,14 @@ static void cuda(const char *what, cudaError_t error) {
     if (error != cudaSuccess) stop(what, cudaGetErrorString(error));
 }
 
-#ifdef GPUPOOL_VERSION
 static void ours(const char *what, gpupool_result result) {
     if (result != GPUPOOL_OK) stop(what, gpupool_last_error());
 }
-#endif
+
+static int by_value(const void *a, const void *b) {
+    double x = *(const double *)a, y = *(const double *)b;
+    return (x > y) - (x < y);
+}
 
 static double now(void) { /* seconds */
     struct timespec time;

@@ -10,24 +10,20 @@
 #define BENCH_WHY 200 /* bytes of a sentence that says why not */
 
 /* What a peer can do, and what a work asks for. */
-#define BENCH_BLOCKS 1u    /* hands out blocks, many at a time */
-#define BENCH_THREADS 2u   /* to several threads */
-#define BENCH_DEVICE 4u    /* of device memory: gigabytes of it */
-#define BENCH_MANY 8u      /* quickly enough to begin with tens of thousands of them */
-#define BENCH_HUGE 16u     /* with hundreds of thousands */
-#define BENCH_HAND_OVER 32u /* memory freed on one stream is soon another stream's */
+#define BENCH_BLOCKS 1u    /* hands out blocks, many at a time, to any thread */
+#define BENCH_DEVICE 2u    /* of device memory: gigabytes of it */
+#define BENCH_HAND_OVER 4u /* memory freed on one stream is soon another stream's */
 
 typedef struct bench_peer {
     const char *name;
     const char *about; /* how it is set up */
     unsigned can;
-    /* No limit, and nothing reserved: 0; who cannot reserve goes without. NULL when it cannot be
-       had, with a sentence in why. */
-    void *(*open)(size_t limit_bytes, size_t reserve_bytes, char why[BENCH_WHY]);
+    /* No limit: 0. NULL when it cannot be had, with a sentence in why. */
+    void *(*open)(size_t limit_bytes, char why[BENCH_WHY]);
     void *(*get)(void *pool, size_t bytes, cudaStream_t);
     int (*put)(void *pool, void *block, cudaStream_t); /* 0, or it was refused */
     void (*close)(void *pool);
-    /* What only bench-cliffs asks for; NULL: the peer has nothing of the kind. */
+    /* NULL: the peer has nothing of the kind. */
     uint64_t (*reserved_peak)(void *pool); /* bytes of device memory */
     uint64_t (*calls)(void *pool);   /* of CUDA, since some past moment */
     void *(*get_ready)(void *pool, size_t bytes, cudaStream_t); /* no work uses its memory: the */

@@ -21,7 +21,7 @@ namespace {
 
 using Pool = cub::CachingDeviceAllocator;
 
-void *open_pool(size_t limit_bytes, size_t, char why[BENCH_WHY]) {
+void *open_pool(size_t limit_bytes, char why[BENCH_WHY]) {
     if (limit_bytes) {
         std::snprintf(why, BENCH_WHY, "it has no limit");
         return nullptr;
@@ -60,6 +60,6 @@ void close_pool(void *pool) { delete static_cast<Pool *>(pool); }
 extern "C" const bench_peer bench_plugin;
 const bench_peer bench_plugin = {"CUB",
                                  "CachingDeviceAllocator with a bin for every power of two",
-                                 BENCH_BLOCKS | BENCH_DEVICE | BENCH_THREADS | BENCH_MANY,
+                                 BENCH_BLOCKS | BENCH_DEVICE,
                                  open_pool, get, put, close_pool, reserved_peak, calls,
                                  nullptr, nullptr, nullptr, nullptr, get, put};

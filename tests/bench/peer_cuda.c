@@ -4,6 +4,7 @@
 #if GPUPOOL_TEST_GPU
 
 #include <stdatomic.h>
+#include <stdio.h>
 #include <string.h>
 
 static _Atomic uint64_t calls;
@@ -13,9 +14,9 @@ static uint64_t count_calls(void *pool) {
     return atomic_load(&calls);
 }
 
-static void *open_nothing(size_t limit_bytes, size_t reserve_bytes, char why[BENCH_WHY]) {
+static void *open_nothing(size_t limit_bytes, char why[BENCH_WHY]) {
     static char nothing;
-    (void)limit_bytes, (void)reserve_bytes, (void)why;
+    (void)limit_bytes, (void)why;
     return &nothing;
 }
 
@@ -38,13 +39,13 @@ static int put_malloc(void *pool, void *block, cudaStream_t stream) {
 
 const bench_peer bench_cuda_malloc = {
     .name = "cudaMalloc", .about = "cudaMalloc and cudaFree",
-    .can = BENCH_BLOCKS | BENCH_DEVICE | BENCH_THREADS,
+    .can = BENCH_BLOCKS | BENCH_DEVICE,
     .open = open_nothing, .get = get_malloc, .put = put_malloc, .close = close_nothing,
     .calls = count_calls, .get_ready = get_malloc, .put_ready = put_malloc,
     .get_as_cuda = get_malloc, .put_as_cuda = put_malloc, .get_addressed = get_malloc,
     .put_addressed = put_malloc};
 
-static void *open_pool(size_t limit_bytes, size_t reserve_bytes, char why[BENCH_WHY]) {
+static void *open_pool(size_t limit_bytes, char why[BENCH_WHY]) {
     struct cudaMemPoolProps props;
     cudaMemPool_t pool = NULL;
     uint64_t keep = UINT64_MAX;
@@ -52,7 +53,6 @@ static void *open_pool(size_t limit_bytes, size_t reserve_bytes, char why[BENCH_
     props.allocType = cudaMemAllocationTypePinned;
     props.location.type = cudaMemLocationTypeDevice;
     props.maxSize = limit_bytes;
-    (void)reserve_bytes;
     cudaError_t error = cudaMemPoolCreate(&pool, &props);
     if (error == cudaSuccess)
         error = cudaMemPoolSetAttribute(pool, cudaMemPoolAttrReleaseThreshold, &keep);
@@ -89,7 +89,7 @@ static uint64_t pool_peak(void *pool) {
 
 const bench_peer bench_cuda_malloc_async = {
     .name = "cudaMallocAsync", .about = "from a pool of its own that keeps all it gets",
-    .can = BENCH_BLOCKS | BENCH_DEVICE | BENCH_THREADS | BENCH_MANY | BENCH_HUGE | BENCH_HAND_OVER,
+    .can = BENCH_BLOCKS | BENCH_DEVICE | BENCH_HAND_OVER,
     .open = open_pool, .get = get_async, .put = put_async, .close = close_pool,
     .reserved_peak = pool_peak, .calls = count_calls,
     .get_addressed = get_async, .put_addressed = put_async};

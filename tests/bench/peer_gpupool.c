@@ -3,6 +3,8 @@
 #include "bench.h"
 #include "machine.h"
 
+#include <stdio.h>
+
 /* The functions in CUDA's shapes use the default arena. */
 static void begin_anew(void) {
     gpupool_arena *shaped = gpupool_get_default_arena(0);
@@ -39,10 +41,9 @@ static int put_addressed(void *arena, void *block, cudaStream_t stream) {
     return gpupool_cudaFreeAsync(block, stream) != cudaSuccess;
 }
 
-static void *open_arena(size_t limit_bytes, size_t reserve_bytes, char why[BENCH_WHY]) {
+static void *open_arena(size_t limit_bytes, char why[BENCH_WHY]) {
     gpupool_arena_config config = {.limit_bytes = limit_bytes, .name = "bench"};
     gpupool_arena *arena;
-    (void)reserve_bytes;
     begin_anew();
     if (gpupool_arena_create(&arena, &config) == GPUPOOL_OK) return arena;
     snprintf(why, BENCH_WHY, "%.190s", gpupool_last_error());
@@ -69,9 +70,8 @@ static uint64_t reserved_peak(void *arena) {
 }
 
 static uint64_t calls(void *arena) {
-    machine_calls all = machine_count_calls();
     (void)arena;
-    return (uint64_t)machine_all_calls(&all);
+    return (uint64_t)machine_read().calls;
 }
 
 static void *get_ready(void *arena, size_t bytes, cudaStream_t stream) {
@@ -86,7 +86,7 @@ static int put_ready(void *arena, void *block, cudaStream_t stream) {
 
 const bench_peer bench_gpupool = {
     .name = "gpupool", .about = "gpupool.h, every option at its default",
-    .can = BENCH_BLOCKS | BENCH_DEVICE | BENCH_MANY | BENCH_HUGE | BENCH_HAND_OVER | BENCH_THREADS,
+    .can = BENCH_BLOCKS | BENCH_DEVICE | BENCH_HAND_OVER,
     .open = open_arena, .get = get, .put = put, .close = close_arena,
     .get_as_cuda = get_as_cuda, .put_as_cuda = put_as_cuda, .get_addressed = get_addressed,
     .put_addressed = put_addressed, .reserved_peak = reserved_peak, .calls = calls,

@@ -31,7 +31,7 @@ bool is_as_asked() {
     return expands;
 }
 
-void *open_torch(size_t limit_bytes, size_t, char why[BENCH_WHY]) {
+void *open_torch(size_t limit_bytes, char why[BENCH_WHY]) {
     try {
         int devices = 0;
         if (limit_bytes && limit_bytes < (size_t(64) << 20)) {
@@ -91,6 +91,6 @@ void close_torch(void *) {
 extern "C" const bench_peer bench_plugin;
 const bench_peer bench_plugin = {
     "PyTorch", "raw_alloc_with_stream and raw_delete of its caching allocator",
-    BENCH_BLOCKS | BENCH_DEVICE | BENCH_THREADS | BENCH_MANY | BENCH_HUGE,
+    BENCH_BLOCKS | BENCH_DEVICE,
     open_torch, get, put, close_torch, reserved_peak, calls,
     nullptr, nullptr, nullptr, nullptr, get, put};

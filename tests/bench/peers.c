@@ -2,6 +2,7 @@
 #include "bench.h"
 
 #include <dlfcn.h>
+#include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 
@@ -25,59 +26,44 @@ static int put_to_heap(void *pool, void *block, cudaStream_t stream) {
     return 0;
 }
 
-static void *open_glibc(size_t limit_bytes, size_t reserve_bytes, char why[BENCH_WHY]) {
+static void *open_glibc(size_t limit_bytes, char why[BENCH_WHY]) {
     static heap glibc;
-    (void)limit_bytes, (void)reserve_bytes, (void)why;
+    (void)limit_bytes, (void)why;
     glibc = (heap){malloc, free};
     return &glibc;
 }
 
 /* The first of the libraries that is there. A function's address comes as an object's, which C
    keeps apart. */
-static void *open_library(heap *h, const char *const names[], const char *get, const char *put,
-                          char why[BENCH_WHY]) {
+static void *open_mimalloc(size_t limit_bytes, char why[BENCH_WHY]) {
+    static const char *const names[] = {"libmimalloc.so.2", "libmimalloc.so.3", "libmimalloc.so"};
+    static heap mimalloc;
     void *library = NULL;
-    for (size_t i = 0; names[i] && !library; i++)
+    (void)limit_bytes;
+    for (size_t i = 0; i < sizeof names / sizeof *names && !library; i++)
         library = dlopen(names[i], RTLD_NOW | RTLD_LOCAL);
-    void *get_at = library ? dlsym(library, get) : NULL;
-    void *put_at = library ? dlsym(library, put) : NULL;
-    memcpy(&h->get, &get_at, sizeof get_at);
-    memcpy(&h->put, &put_at, sizeof put_at);
-    if (get_at && put_at) return h;
-    snprintf(why, BENCH_WHY, "no %s here, or it cannot be loaded", names[0]);
+    void *get_at = library ? dlsym(library, "mi_malloc") : NULL;
+    void *put_at = library ? dlsym(library, "mi_free") : NULL;
+    memcpy(&mimalloc.get, &get_at, sizeof get_at);
+    memcpy(&mimalloc.put, &put_at, sizeof put_at);
+    if (get_at && put_at) return &mimalloc;
+    snprintf(why, BENCH_WHY, "no libmimalloc here, or it cannot be loaded");
     return NULL;
 }
 
-static void *open_mimalloc(size_t limit_bytes, size_t reserve_bytes, char why[BENCH_WHY]) {
-    static const char *const names[] = {"libmimalloc.so.2", "libmimalloc.so.3", "libmimalloc.so",
-                                        NULL};
-    static heap mimalloc;
-    (void)limit_bytes, (void)reserve_bytes;
-    return open_library(&mimalloc, names, "mi_malloc", "mi_free", why);
-}
-
-static void *open_jemalloc(size_t limit_bytes, size_t reserve_bytes, char why[BENCH_WHY]) {
-    static const char *const names[] = {"libjemalloc.so.2", "libjemalloc.so", NULL};
-    static heap jemalloc;
-    (void)limit_bytes, (void)reserve_bytes;
-    return open_library(&jemalloc, names, "malloc", "free", why);
-}
-
-#define HEAP_CAN (BENCH_BLOCKS | BENCH_THREADS | BENCH_MANY | BENCH_HUGE)
 #define HEAP(peer, words, opens) \
-    {.name = peer, .about = words, .can = HEAP_CAN, .open = opens, .get = get_from_heap, \
+    {.name = peer, .about = words, .can = BENCH_BLOCKS, .open = opens, .get = get_from_heap, \
      .put = put_to_heap, .close = close_nothing}
 
 static const bench_peer glibc = HEAP("glibc", "malloc and free", open_glibc);
 static const bench_peer mimalloc = HEAP("mimalloc", "mi_malloc and mi_free", open_mimalloc);
-static const bench_peer jemalloc = HEAP("jemalloc", "its malloc and free", open_jemalloc);
 
 /* ---- an event and a wait: the least that orders a stream after another ---- */
 
-static void *open_event(size_t limit_bytes, size_t reserve_bytes, char why[BENCH_WHY]) {
+static void *open_event(size_t limit_bytes, char why[BENCH_WHY]) {
     cudaEvent_t event;
     cudaError_t error = cudaEventCreateWithFlags(&event, cudaEventDisableTiming);
-    (void)limit_bytes, (void)reserve_bytes;
+    (void)limit_bytes;
     if (error == cudaSuccess) return event;
     snprintf(why, BENCH_WHY, "cudaEventCreateWithFlags: %s", cudaGetErrorString(error));
     return NULL;
@@ -102,7 +88,7 @@ static const bench_peer event_and_wait = {
 
 const bench_peer *const bench_peers[] = {
     &bench_gpupool,
-    &mimalloc, &jemalloc, &glibc, &event_and_wait,
+    &mimalloc, &glibc, &event_and_wait,
 #if GPUPOOL_TEST_GPU
     &bench_cuda_malloc_async, &bench_cuda_malloc,
 #endif

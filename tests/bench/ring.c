@@ -1,7 +1,6 @@
 /* What a ring reaches, against CUDA's own copies, the host's and the disk's in the same run, and
    the bars that it is held to: make bench-ring.
-   Usage: ring [RING_MIB [SLOT_KIB [WORKERS [FOLDER]]]], 0 for the default; the file is made in the
-   folder, which should not lie in memory. */
+   Usage: ring [FOLDER]; the file is made in the folder, which should not lie in memory. */
 #define _GNU_SOURCE
 #pragma GCC diagnostic ignored "-Wunused-function"
 #define GPUPOOL_API static
@@ -34,17 +33,11 @@
 #define RUNS_MOST 9
 
 static gpupool_ring *ring; /* the one that is measured */
-static size_t ring_bytes, slot_bytes;
-static int wanted_workers;
 static cudaStream_t streams[2];
 static unsigned char *device[2], *ordinary[2], *pinned;
 static const char *folder = "/var/tmp";
 static int missed, runs = RUNS_MOST;
 
-static int by_value(const void *a, const void *b) {
-    double x = *(const double *)a, y = *(const double *)b;
-    return (x > y) - (x < y);
-}
 static double median(double *times, int count) {
     qsort(times, (size_t)count, sizeof *times, by_value);
     return times[count / 2];
@@ -89,14 +82,7 @@ static double plain_down(void) {
 }
 
 static void must(gpupool_result result) {
-    if (result != GPUPOOL_OK) stop("ring", gpupool_last_error());
-}
-static void open_ring(size_t slot, int workers) {
-    gpupool_ring_config config = {.bytes = ring_bytes, .slot_bytes = slot, .workers = workers};
-    must(gpupool_ring_create(&ring, &config));
-}
-static void close_ring(void) {
-    must(gpupool_ring_destroy(ring));
+    ours("ring", result);
 }
 static gpupool_ring_stats ring_stats(void) {
     gpupool_ring_stats stats;
@@ -125,40 +111,6 @@ static double both_ways(void) {
     if (pthread_create(&other, NULL, other_way, NULL)) stop("thread", "none");
     ring_up();
     pthread_join(other, NULL);
-    return now() - start;
-}
-
-/* ---- batches: each is uploaded, and then used by some work on the same stream; two streams ----
- */
-
-#define BATCHES 8
-#define BATCH (SIZE / 16)
-
-static int fills; /* of the second buffer, after each batch: as long as an upload takes */
-
-static void use(int on) {
-    unsigned char *to = device[1] + FILE_SIZE / 4 * (size_t)(on + 1);
-    for (int i = 0; i < fills; i++) cuda("memset", cudaMemsetAsync(to, i, SIZE / 2, streams[on]));
-}
-static double batches(void) {
-    double start = now();
-    for (int i = 0; i < BATCHES; i++) {
-        must(gpupool_upload(ring, device[0] + (size_t)(i % 2) * BATCH, ordinary[0], BATCH,
-                            streams[i % 2]));
-        use(i % 2);
-    }
-    for (int i = 0; i < 2; i++) sync_stream(streams[i]);
-    return now() - start;
-}
-static double tickets(void) {
-    gpupool_ticket ticket[BATCHES];
-    double start = now();
-    for (int i = 0; i < BATCHES; i++) {
-        gpupool_transfer what = {.to = device[0] + (size_t)i * BATCH, .from = ordinary[0],
-                                 .bytes = BATCH, .stream = streams[0], .ticket = &ticket[i]};
-        must(gpupool_ring_transfer(ring, &what));
-    }
-    for (int i = 0; i < BATCHES; i++) must(gpupool_ring_wait(ring, ticket[i], -1, NULL));
     return now() - start;
 }
 
@@ -294,64 +246,21 @@ static void smalls(void) {
     static const struct {
         size_t bytes;
         double wanted;
-    } all[] = {{4096, 0.9},    {65536, 1},   {131072, 0},  {MIB, 0},
-               {4 * MIB, 1.5}, {8 * MIB, 0}, {16 * MIB, 0}};
+    } all[] = {{4096, 0.9}, {65536, 1}, {4 * MIB, 1.5}};
     printf("call to return, us: gpupool, CUDA\n");
-    for (size_t i = 0; i < sizeof all / sizeof *all && all[i].bytes <= SIZE; i++) {
+    for (size_t i = 0; i < sizeof all / sizeof *all; i++) {
         double us[2];
         char what[80];
         small(all[i].bytes, us);
         snprintf(what, sizeof what, "%zu KiB: %.1f, %.1f", all[i].bytes >> 10, us[0], us[1]);
-        if (all[i].wanted > 0) bar(what, us[1] / us[0], all[i].wanted, "x CUDA's speed");
-        else printf("  %-40s %6.2f  x CUDA's speed\n", what, us[1] / us[0]);
+        bar(what, us[1] / us[0], all[i].wanted, "x CUDA's speed");
     }
-}
-
-/* What the first transfers of a ring cost: pinning, and starting threads. */
-static void cold(void) {
-    for (size_t mib = 4; mib <= 1024; mib *= 16) {
-        double ms[2];
-        size_t size = mib * MIB < SIZE ? mib * MIB : SIZE;
-        open_ring(slot_bytes, wanted_workers);
-        for (int i = 0; i < 2; i++) {
-            double start = now();
-            must(gpupool_upload(ring, device[0], ordinary[0], size, streams[0]));
-            ms[i] = (now() - start) * 1e3;
-        }
-        printf("  first and second upload of %4zu MiB, ms: %.2f %.2f\n", size >> 20, ms[0], ms[1]);
-        close_ring();
-    }
-}
-
-static double timed(double (*transfer)(void)) {
-    return 1e-9 / rate(transfer, 1);
-}
-
-static void overlap(void) {
-    double apart, together, posted, fill;
-    fills = 0;
-    apart = timed(batches);
-    sync_stream(streams[0]);
-    fills = 1;
-    fill = now();
-    for (int i = 0; i < 8; i++) use(0);
-    sync_stream(streams[0]);
-    fill = (now() - fill) / 8;
-    fills = (int)most(1, apart / BATCHES / fill + 0.5);
-    together = timed(batches);
-    posted = timed(tickets);
-    printf("%d batches of %zu MiB on two streams, ms: uploads %.2f; work %.2f; both %.2f; as "
-           "tickets %.2f\n",
-           BATCHES, BATCH >> 20, apart * 1e3, fill * fills * BATCHES * 1e3, together * 1e3,
-           posted * 1e3);
-    printf("  %-40s %6.2f  x both apart\n", "uploads beside work",
-           (apart + fill * fills * BATCHES) / together);
 }
 
 static void bars(double up_line, double down_line) {
     double up_plain = rate(plain_up, (double)SIZE), down_plain = rate(plain_down, (double)SIZE);
     double up, down, both, plain, away, host;
-    open_ring(slot_bytes, wanted_workers);
+    must(gpupool_ring_create(&ring, NULL));
     ring_up();
     threads = 1 + (int)least(9, (double)ring_stats().workers);
     past_caches = 0;
@@ -374,18 +283,13 @@ static void bars(double up_line, double down_line) {
     bar("download", down / least(down_line, host), 0.85, "of pinned, host copy");
     bar("up and down at once, two streams", both / least(up, down), 1.4, "x one way");
     smalls();
-    overlap();
     files(up_line);
-    close_ring();
-    cold();
+    must(gpupool_ring_destroy(ring));
 }
 
 int main(int argc, char **argv) {
     double up_line, down_line;
-    if (argc > 1) ring_bytes = (size_t)strtoull(argv[1], NULL, 10) << 20;
-    if (argc > 2) slot_bytes = (size_t)strtoull(argv[2], NULL, 10) << 10;
-    if (argc > 3) wanted_workers = atoi(argv[3]);
-    if (argc > 4) folder = argv[4];
+    if (argc > 1) folder = argv[1];
     for (int i = 0; i < 2; i++) {
         cuda("stream", cudaStreamCreateWithFlags(&streams[i], cudaStreamNonBlocking));
         cuda("cudaMalloc", cudaMalloc((void **)&device[i], i ? FILE_SIZE : SIZE));

@@ -87,14 +87,6 @@ static size_t host_available(void) {
     return available;
 }
 
-static double resident_mib(void) { /* of this process */
-    unsigned long all = 0, resident = 0;
-    FILE *file = fopen("/proc/self/statm", "r");
-    if (!file || fscanf(file, "%lu %lu", &all, &resident) != 2) resident = 0;
-    if (file) fclose(file);
-    return (double)resident * (double)sysconf(_SC_PAGESIZE) / (double)MIB;
-}
-
 static void print_machine(void) {
     cpu_set_t cores;
     int count = sched_getaffinity(0, sizeof cores, &cores) == 0 ? CPU_COUNT(&cores) : 0;
@@ -110,11 +102,6 @@ static void print_machine(void) {
 }
 
 /* ---- the table ---- */
-
-static int by_value(const void *a, const void *b) {
-    double x = *(const double *)a, y = *(const double *)b;
-    return (x > y) - (x < y);
-}
 
 static series sorted(series all) {
     qsort(all.of, ROUNDS, sizeof *all.of, by_value);
@@ -226,19 +213,12 @@ static double plain(unsigned char *host, unsigned char *device, int down) {
     return now() - start;
 }
 
-typedef struct plain_times {
-    series up, down, fresh; /* fresh: down into memory that nobody has touched, as a backup is */
-} plain_times;
-
-static void plain_round(plain_times *times, int i) {
-    unsigned char *device = NULL, *fresh = (unsigned char *)malloc(PLAIN_BYTES);
-    if (!fresh) stop("malloc", "no memory");
+static void plain_round(double *up, double *down) {
+    unsigned char *device = NULL;
     cuda("cudaMalloc", cudaMalloc((void **)&device, PLAIN_BYTES));
-    times->up.of[i] = plain(ordinary, device, 0);
-    times->down.of[i] = plain(ordinary, device, 1);
-    times->fresh.of[i] = plain(fresh, device, 1);
+    *up = plain(ordinary, device, 0);
+    *down = plain(ordinary, device, 1);
     cuda("cudaFree", cudaFree(device));
-    free(fresh);
 }
 
 /* ---- the arena and its blocks ---- */
@@ -368,21 +348,17 @@ static void discarded(size_t all) {
 }
 
 static void kept(size_t all) {
-    series asleep, awake, left, grown, shrunk;
-    plain_times times;
+    series asleep, awake, left, up, down;
     size_t live;
     printf("\nKEEP: ");
     open_arena(all);
     live = live_bytes();
     for (int i = 0; i < ROUNDS; i++) {
-        double before = resident_mib();
         fill(i);
         asleep.of[i] = fall_asleep(GPUPOOL_KEEP);
         left.of[i] = left_mib();
-        grown.of[i] = (resident_mib() - before) / 1024;
-        plain_round(&times, i);
+        plain_round(&up.of[i], &down.of[i]);
         awake.of[i] = wake();
-        shrunk.of[i] = (resident_mib() - before) / 1024;
         expect_all(i);
     }
     figure("sleep", asleep, "s");
@@ -392,16 +368,11 @@ static void kept(size_t all) {
            rate(live, asleep).of[0]);
     figure("wake, up", rate(live, awake), "GB/s");
     printf("  the ring's own, %.2f GiB of ordinary memory:\n", (double)PLAIN_BYTES / (double)GIB);
-    figure("  down", rate(PLAIN_BYTES, times.down), "GB/s");
-    figure("  down into memory that was never touched", rate(PLAIN_BYTES, times.fresh), "GB/s");
-    figure("  up", rate(PLAIN_BYTES, times.up), "GB/s");
-    at_least("down / the ring's own", ratio(rate(live, asleep), rate(PLAIN_BYTES, times.down)), "",
-             0.80);
-    at_least("up / the ring's own", ratio(rate(live, awake), rate(PLAIN_BYTES, times.up)), "",
-             0.90);
+    figure("  down", rate(PLAIN_BYTES, down), "GB/s");
+    figure("  up", rate(PLAIN_BYTES, up), "GB/s");
+    at_least("down / the ring's own", ratio(rate(live, asleep), rate(PLAIN_BYTES, down)), "", 0.80);
+    at_least("up / the ring's own", ratio(rate(live, awake), rate(PLAIN_BYTES, up)), "", 0.90);
     at_most("device memory in use while asleep, less the context's", left, "MiB", 0);
-    figure("the process's resident memory while asleep, more by", grown, "GiB");
-    figure("and after waking", shrunk, "GiB");
     close_arena();
 }
 
@@ -436,7 +407,7 @@ int main(int argc, char **argv) {
     print_machine();
     used_before = device_bytes(1);
     room = less(device_bytes(0), SPARE);
-    host = less(host_available(), 4 * GIB + PLAIN_BYTES); /* PLAIN_BYTES: what is untouched */
+    host = less(host_available(), 4 * GIB);
     all = least(all, room);
     keep = least(keep, least(room, host));
     if (all < BLOCKS * 512 || keep < BLOCKS * 512) stop("memory", "too little is free");

@@ -3,8 +3,8 @@
 
    Calls of the runtime go through macros of their own names, calls of the driver through functions
    that stand for the entry points it was asked for. A call of the runtime that is not listed here
-   is not counted: test_counted.c compares with fakecuda's count. cudaStreamDestroy is not listed,
-   for gpupool.h gives that name another meaning; no arena calls it. */
+   is not counted. cudaStreamDestroy is not listed, for gpupool.h gives that name another meaning;
+   no arena calls it. */
 #ifndef COUNTED_CUDA_H
 #define COUNTED_CUDA_H
 
@@ -26,7 +26,6 @@ typedef unsigned (*counted_function)(counted_word, counted_word, counted_word, c
 typedef struct counted_entry {
     const char *name;
     counted_function function;
-    machine_kind kind;
 } counted_entry;
 
 #define COUNTED_ENTRIES 64
@@ -36,7 +35,7 @@ static counted_entry counted_of[COUNTED_ENTRIES];
     static unsigned counted_stand_in_##n(counted_word a, counted_word b, counted_word c,         \
                                          counted_word d, counted_word e, counted_word f,         \
                                          counted_word g, counted_word h) {                       \
-        machine_add_call(counted_of[0##n].kind);                                                 \
+        machine_add_call();                                                                      \
         return counted_of[0##n].function(a, b, c, d, e, f, g, h);                                \
     }
 #define COUNTED_EIGHT(each, n)                                                                   \
@@ -59,14 +58,13 @@ static cudaError_t counted_found(cudaError_t error, const char *name, void **fou
         return error;
     }
     memcpy(&counted_of[i].function, found, sizeof *found);
-    counted_of[i].kind = machine_kind_of(name);
     counted_of[i].name = name;
     memcpy(found, &counted_stand_in[i], sizeof *found);
     return error;
 }
 
 #define COUNTED_FIND(call, name, found) \
-    (machine_add_call(MACHINE_OTHER), counted_found(call, name, found))
+    (machine_add_call(), counted_found(call, name, found))
 #define cudaGetDriverEntryPoint(name, found, ...) \
     COUNTED_FIND(cudaGetDriverEntryPoint(name, found, __VA_ARGS__), name, found)
 #define cudaGetDriverEntryPointByVersion(name, found, ...) \
@@ -74,22 +72,21 @@ static cudaError_t counted_found(cudaError_t error, const char *name, void **fou
 
 /* ---- the runtime ---- */
 
-#define COUNTED_MEMORY(call) (machine_add_call(MACHINE_MEMORY), call)
-#define COUNTED_OTHER(call) (machine_add_call(MACHINE_OTHER), call)
+#define COUNTED(call) (machine_add_call(), call)
 
-#define cudaMalloc(...) COUNTED_MEMORY(cudaMalloc(__VA_ARGS__))
-#define cudaMallocAsync(...) COUNTED_MEMORY(cudaMallocAsync(__VA_ARGS__))
-#define cudaMallocFromPoolAsync(...) COUNTED_MEMORY(cudaMallocFromPoolAsync(__VA_ARGS__))
-#define cudaFree(...) COUNTED_MEMORY(cudaFree(__VA_ARGS__))
-#define cudaFreeAsync(...) COUNTED_MEMORY(cudaFreeAsync(__VA_ARGS__))
+#define cudaMalloc(...) COUNTED(cudaMalloc(__VA_ARGS__))
+#define cudaMallocAsync(...) COUNTED(cudaMallocAsync(__VA_ARGS__))
+#define cudaMallocFromPoolAsync(...) COUNTED(cudaMallocFromPoolAsync(__VA_ARGS__))
+#define cudaFree(...) COUNTED(cudaFree(__VA_ARGS__))
+#define cudaFreeAsync(...) COUNTED(cudaFreeAsync(__VA_ARGS__))
 
-#define cudaGetDevice(...) COUNTED_OTHER(cudaGetDevice(__VA_ARGS__))
-#define cudaGetDeviceCount(...) COUNTED_OTHER(cudaGetDeviceCount(__VA_ARGS__))
-#define cudaGetErrorName(...) COUNTED_OTHER(cudaGetErrorName(__VA_ARGS__))
-#define cudaGetErrorString(...) COUNTED_OTHER(cudaGetErrorString(__VA_ARGS__))
-#define cudaGetLastError() COUNTED_OTHER(cudaGetLastError())
-#define cudaPeekAtLastError() COUNTED_OTHER(cudaPeekAtLastError())
+#define cudaGetDevice(...) COUNTED(cudaGetDevice(__VA_ARGS__))
+#define cudaGetDeviceCount(...) COUNTED(cudaGetDeviceCount(__VA_ARGS__))
+#define cudaGetErrorName(...) COUNTED(cudaGetErrorName(__VA_ARGS__))
+#define cudaGetErrorString(...) COUNTED(cudaGetErrorString(__VA_ARGS__))
+#define cudaGetLastError() COUNTED(cudaGetLastError())
+#define cudaPeekAtLastError() COUNTED(cudaPeekAtLastError())
 #define cudaThreadExchangeStreamCaptureMode(...) \
-    COUNTED_OTHER(cudaThreadExchangeStreamCaptureMode(__VA_ARGS__))
+    COUNTED(cudaThreadExchangeStreamCaptureMode(__VA_ARGS__))
 
 #endif

@@ -4,7 +4,6 @@
 #include <cuda_runtime_api.h>
 #include <stdatomic.h>
 #include <stdio.h>
-#include <string.h>
 #include <time.h>
 
 uint64_t machine_now_ns(void) {
@@ -20,43 +19,14 @@ int machine_close(void) {
     return -1;
 }
 
-/* ---- calls by kind ---- */
-
-static atomic_long added[MACHINE_KINDS];
-
-void machine_add_call(machine_kind kind) {
-    atomic_fetch_add_explicit(&added[kind], 1, memory_order_relaxed);
-}
-
-machine_calls machine_added_calls(void) {
-    machine_calls calls = {{0}};
-    for (int i = 0; i < MACHINE_KINDS; i++) calls.of[i] = atomic_load(&added[i]);
-    return calls;
-}
-
-long machine_all_calls(const machine_calls *calls) {
-    long all = 0;
-    for (int i = 0; i < MACHINE_KINDS; i++) all += calls->of[i];
-    return all;
-}
-
-static int begins(const char *call, const char *with) {
-    return strncmp(call, with, strlen(with)) == 0;
-}
-
-/* cuMemGet* only asks; cuMemcpy* and cuMemset* have no capital there. */
-machine_kind machine_kind_of(const char *call) {
-    int driver = begins(call, "cuMem") && call[5] >= 'A' && call[5] <= 'Z';
-    if (strstr(call, "Event")) return MACHINE_EVENT;
-    if (driver && !begins(call, "cuMemGet")) return MACHINE_MEMORY;
-    if (begins(call, "cudaMalloc") || begins(call, "cudaFree") || begins(call, "cudaHost"))
-        return MACHINE_MEMORY;
-    return MACHINE_OTHER;
-}
-
 #if GPUPOOL_TEST_GPU
 
 static struct cudaDeviceProp gpu;
+static atomic_long calls;
+
+void machine_add_call(void) {
+    atomic_fetch_add_explicit(&calls, 1, memory_order_relaxed);
+}
 
 int machine_open(void) {
     cudaError_t error = cudaGetDeviceProperties(&gpu, 0);
@@ -79,13 +49,8 @@ int machine_hold(void *stream, int on) {
     return -1;
 }
 
-machine_calls machine_count_calls(void) {
-    return machine_added_calls();
-}
-
 machine_meter machine_read(void) {
-    machine_calls calls = machine_added_calls();
-    return (machine_meter){.calls = machine_all_calls(&calls)};
+    return (machine_meter){.calls = atomic_load(&calls)};
 }
 
 #else
@@ -112,16 +77,6 @@ int machine_is_simulated(void) {
 int machine_hold(void *stream, int on) {
     fake_hold((cudaStream_t)stream, on);
     return 0;
-}
-
-static void add_count(void *calls, const char *name, long count) {
-    ((machine_calls *)calls)->of[machine_kind_of(name)] += count;
-}
-
-machine_calls machine_count_calls(void) {
-    machine_calls calls = {{0}};
-    fake_each_call(add_count, &calls);
-    return calls;
 }
 
 machine_meter machine_read(void) {

@@ -14,17 +14,6 @@ typedef struct machine_meter { /* readings since some past moment: only differen
     long calls;                /* of CUDA; on a GPU, of library_counted.c's */
 } machine_meter;
 
-typedef enum machine_kind {
-    MACHINE_MEMORY, /* gets, maps, opens or gives back memory or addresses */
-    MACHINE_EVENT,  /* has to do with an event */
-    MACHINE_OTHER,
-    MACHINE_KINDS
-} machine_kind;
-
-typedef struct machine_calls { /* of CUDA, since some past moment */
-    long of[MACHINE_KINDS];
-} machine_calls;
-
 int machine_open(void); /* call it first; 0, or -1 after a message on stderr */
 int machine_close(void); /* last; -1 after a message: not all that was printed has arrived */
 const char *machine_name(void);
@@ -34,11 +23,6 @@ uint64_t machine_now_ns(void);
 /* on: from now the stream's work finishes only when a call waits for it, as behind a long kernel.
    0, or -1 on a GPU, where nothing does that. */
 int machine_hold(void *stream, int on);
-
-machine_kind machine_kind_of(const char *call);
-void machine_add_call(machine_kind);      /* by any thread; see counted_cuda.h */
-machine_calls machine_added_calls(void);  /* all of those */
-machine_calls machine_count_calls(void);  /* those on a GPU, fakecuda's count else */
-long machine_all_calls(const machine_calls *);
+void machine_add_call(void); /* on a GPU, of CUDA, by any thread: see counted_cuda.h */
 
 #endif

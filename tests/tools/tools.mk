@@ -5,7 +5,7 @@
 demo: $(BUILD)/demo ## replays a recorded GPT-2 training run, draws build/demo.svg
 	@$(BUILD)/demo
 
-TOOLS := replay demo bench-run ring sleep cliffs
+TOOLS := replay demo bench-run ring sleep
 tools: $(TOOLS:%=$(BUILD)/%) ## the demo, replay, and what measures: builds them in build/
 
 OBJECTS := $(BUILD)/$(ON)
@@ -14,7 +14,7 @@ S := $(OBJECTS)/support
 REPLAY_OBJECTS := $(S)/trace.o $(S)/machine.o $(T)/replay_run.o
 
 $(OBJECTS)/replay: $(T)/replay.o $(S)/library_counted.o $(REPLAY_OBJECTS)
-$(OBJECTS)/demo: $(T)/demo.o $(T)/pow2.o $(S)/library.o $(REPLAY_OBJECTS)
+$(OBJECTS)/demo: $(T)/demo.o $(S)/library.o $(REPLAY_OBJECTS)
 $(TOOLS:%=$(OBJECTS)/%): $(filter %.a,$(LIBS))
 	$(Q)$(LINK) -o $@ $(filter %.o,$^) $(LIBS)
 

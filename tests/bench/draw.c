@@ -1,4 +1,4 @@
-#include "draw.h"
+#include "bench.h"
 
 #include "gpupool.h"
 #include "check.h"
@@ -14,25 +14,25 @@
 
 /* ---- a list of operations, and the blocks that live in it ---- */
 
-static void add(cliffs_ops *ops, uint64_t bytes, size_t slot, uint32_t stream) {
+static void add(bench_ops *ops, uint64_t bytes, size_t slot, uint32_t stream) {
     if (ops->count == ops->room) {
         ops->room = ops->room ? 2 * ops->room : 4096;
         ops->op = realloc(ops->op, ops->room * sizeof *ops->op);
         if (!ops->op) exit(EXIT_FAILURE);
     }
     if (slot >= ops->slots) ops->slots = slot + 1;
-    ops->op[ops->count++] = (cliffs_op){bytes, (uint32_t)slot, stream};
+    ops->op[ops->count++] = (bench_op){bytes, (uint32_t)slot, stream};
 }
 
-void ops_free(cliffs_ops *ops) {
+void ops_free(bench_ops *ops) {
     free(ops->op);
-    *ops = (cliffs_ops){0};
+    *ops = (bench_ops){0};
 }
 
-uint64_t ops_live_peak(const cliffs_ops *ops, size_t done) {
+uint64_t ops_live_peak(const bench_ops *ops, size_t done) {
     uint64_t *bytes = calloc(ops->slots ? ops->slots : 1, sizeof *bytes), live = 0, peak = 0;
     for (size_t i = 0; bytes && i < done; i++) {
-        const cliffs_op *op = &ops->op[i];
+        const bench_op *op = &ops->op[i];
         live += op->bytes - bytes[op->slot];
         bytes[op->slot] = op->bytes;
         if (live > peak) peak = live;
@@ -60,7 +60,7 @@ static void crowd_close(crowd *c) {
     free(c->bytes);
 }
 
-static void crowd_get(crowd *c, cliffs_ops *ops, uint64_t bytes) {
+static void crowd_get(crowd *c, bench_ops *ops, uint64_t bytes) {
     uint32_t slot = c->spares ? c->spare[--c->spares] : (uint32_t)c->slots++;
     c->slot[c->count] = slot;
     c->bytes[c->count++] = bytes;
@@ -68,7 +68,7 @@ static void crowd_get(crowd *c, cliffs_ops *ops, uint64_t bytes) {
     add(ops, bytes, slot, 0);
 }
 
-static void crowd_put(crowd *c, cliffs_ops *ops, size_t i) {
+static void crowd_put(crowd *c, bench_ops *ops, size_t i) {
     add(ops, 0, c->slot[i], 0);
     c->spare[c->spares++] = c->slot[i];
     c->live -= c->bytes[i];
@@ -86,7 +86,7 @@ static uint64_t between(uint64_t *random, uint64_t least, uint64_t most) {
 
 /* As RMM's benchmark random_allocations has it: 2 x count steps; each allocates with 73%
    probability unless live memory would be too much, else frees a random block. */
-int draw_random(const cliffs_work *w, uint64_t seed, unsigned thread, cliffs_ops *ops) {
+int draw_random(const bench_work *w, uint64_t seed, unsigned thread, bench_ops *ops) {
     uint64_t random = start(seed, thread);
     crowd c = crowd_open(w->count);
     size_t made = 0;
@@ -102,7 +102,7 @@ int draw_random(const cliffs_work *w, uint64_t seed, unsigned thread, cliffs_ops
 }
 
 /* Each size three times, one after the other, in the place of a random block of 64. */
-int draw_thrice(const cliffs_work *w, uint64_t seed, unsigned thread, cliffs_ops *ops) {
+int draw_thrice(const bench_work *w, uint64_t seed, unsigned thread, bench_ops *ops) {
     uint64_t random = start(seed, thread), bytes = 0;
     crowd c = crowd_open(w->count);
     for (size_t i = 0; i < w->count; i++) {
@@ -126,7 +126,7 @@ static uint64_t log_normal(uint64_t *random) {
     return bytes > 4294967296.0 ? 4294967296u : (uint64_t)bytes;
 }
 
-int draw_log_normal(const cliffs_work *w, uint64_t seed, unsigned thread, cliffs_ops *ops) {
+int draw_log_normal(const bench_work *w, uint64_t seed, unsigned thread, bench_ops *ops) {
     uint64_t random = start(seed, thread);
     crowd c = crowd_open(2 * w->count);
     for (size_t i = 0; i < 2 * w->count; i++) {
@@ -141,11 +141,11 @@ int draw_log_normal(const cliffs_work *w, uint64_t seed, unsigned thread, cliffs
 
 /* What grows goes on in a pass where it ended in the one before, and after eight passes begins
    again: live memory that grew for ever would not fit the device. */
-static size_t passes_before(uint64_t seed) { return (size_t)(seed - CLIFFS_FIRST_SEED) % 8; }
+static size_t passes_before(uint64_t seed) { return (size_t)(seed - BENCH_FIRST_SEED) % 8; }
 
 /* Buffers that grow by 8 KiB in turn, as a cache does that is copied into its successor. */
-int draw_growing(const cliffs_work *w, uint64_t seed, unsigned thread, cliffs_ops *ops) {
-    size_t buffers = (size_t)w->most, steps = w->count / buffers;
+int draw_growing(const bench_work *w, uint64_t seed, unsigned thread, bench_ops *ops) {
+    size_t buffers = w->blocks, steps = w->count / buffers;
     uint64_t first = w->live / buffers + passes_before(seed) * (steps + 1) * 8 * KIB;
     (void)thread;
     for (size_t b = 0; b < buffers; b++) add(ops, first + b * 512, b, 0);
@@ -159,9 +159,9 @@ int draw_growing(const cliffs_work *w, uint64_t seed, unsigned thread, cliffs_op
 }
 
 /* A program of 32 blocks, round after round, each block 2 MiB larger than in the round before. */
-int draw_drift(const cliffs_work *w, uint64_t seed, unsigned thread, cliffs_ops *ops) {
+int draw_drift(const bench_work *w, uint64_t seed, unsigned thread, bench_ops *ops) {
     enum { BLOCKS = 32 };
-    uint64_t random = start(CLIFFS_FIRST_SEED, thread), least[BLOCKS];
+    uint64_t random = start(BENCH_FIRST_SEED, thread), least[BLOCKS];
     size_t rounds = w->count / BLOCKS, before = passes_before(seed) * rounds;
     for (size_t b = 0; b < BLOCKS; b++) least[b] = between(&random, 32 * MIB, 160 * MIB);
     for (size_t i = 0; i < rounds; i++) {
@@ -172,7 +172,7 @@ int draw_drift(const cliffs_work *w, uint64_t seed, unsigned thread, cliffs_ops 
 }
 
 /* 64 blocks, eight rounds; then 64 blocks of other sizes. */
-int draw_phases(const cliffs_work *w, uint64_t seed, unsigned thread, cliffs_ops *ops) {
+int draw_phases(const bench_work *w, uint64_t seed, unsigned thread, bench_ops *ops) {
     enum { BLOCKS = 64, ROUNDS = 8 };
     uint64_t random = start(seed, thread), bytes[BLOCKS];
     for (size_t made = 0; made < w->count; made += BLOCKS * ROUNDS) {
@@ -186,7 +186,7 @@ int draw_phases(const cliffs_work *w, uint64_t seed, unsigned thread, cliffs_ops
 }
 
 /* Blocks that one stream allocates and another frees, eight at a time. */
-int draw_handed(const cliffs_work *w, uint64_t seed, unsigned thread, cliffs_ops *ops) {
+int draw_handed(const bench_work *w, uint64_t seed, unsigned thread, bench_ops *ops) {
     enum { LIVE = 8 };
     uint64_t random = start(seed, thread);
     for (size_t i = 0; i < w->count; i++) {
@@ -199,7 +199,7 @@ int draw_handed(const cliffs_work *w, uint64_t seed, unsigned thread, cliffs_ops
 
 /* 64 requests under way: each gets a block a step for what it keeps, and one for the step alone;
    after 1 to 64 steps it ends, and another begins in its place. */
-int draw_server(const cliffs_work *w, uint64_t seed, unsigned thread, cliffs_ops *ops) {
+int draw_server(const bench_work *w, uint64_t seed, unsigned thread, bench_ops *ops) {
     enum { REQUESTS = 64, STEPS = 64 };
     uint64_t random = start(seed, thread), steps[REQUESTS], kept[REQUESTS] = {0};
     for (size_t r = 0; r < REQUESTS; r++) steps[r] = between(&random, 1, STEPS);
@@ -230,13 +230,13 @@ static const trace *recorded(const char *name, size_t length) {
         if (strlen(kept[i].name) == length && memcmp(kept[i].name, name, length) == 0)
             return &kept[i].t;
     }
-    fprintf(stderr, "cliffs: too many traces\n");
+    fprintf(stderr, "bench: too many traces\n");
     return NULL;
 }
 
 /* Several traces: one event of each in turn, until the last of them ends, each on a stream of its
    own. One trace: block ID on stream ID modulo the work's streams. */
-int draw_traces(const cliffs_work *w, uint64_t seed, unsigned thread, cliffs_ops *ops) {
+int draw_traces(const bench_work *w, uint64_t seed, unsigned thread, bench_ops *ops) {
     const trace *of[8];
     size_t traces = 0, slot[8] = {0}, slots = 0, longest = 0;
     (void)seed, (void)thread;
@@ -262,7 +262,7 @@ int draw_traces(const cliffs_work *w, uint64_t seed, unsigned thread, cliffs_ops
 
 /* ---- what threads do ---- */
 
-int draw_pairs(const cliffs_work *w, uint64_t seed, unsigned thread, cliffs_ops *ops) {
+int draw_pairs(const bench_work *w, uint64_t seed, unsigned thread, bench_ops *ops) {
     (void)seed, (void)thread;
     for (size_t i = 0; i < w->count; i++) {
         add(ops, w->most, 0, 0);
@@ -276,20 +276,30 @@ static uint64_t log_uniform(uint64_t *random, uint64_t most) {
     return (uint64_t)(512 * exp(log((double)most / 512) * uniform(random)));
 }
 
-/* 2,048 live blocks; each step a random one goes, and another comes. */
-int draw_churn(const cliffs_work *w, uint64_t seed, unsigned thread, cliffs_ops *ops) {
+/* So many live blocks; each step a random one goes, and another comes. */
+int draw_churn(const bench_work *w, uint64_t seed, unsigned thread, bench_ops *ops) {
     uint64_t random = start(seed, thread);
-    crowd c = crowd_open(2048);
+    crowd c = crowd_open(w->blocks);
     for (size_t i = 0; i < w->count; i++) {
-        if (c.count == 2048) crowd_put(&c, ops, (size_t)check_below(&random, c.count));
+        if (c.count == w->blocks) crowd_put(&c, ops, (size_t)check_below(&random, c.count));
         crowd_get(&c, ops, log_uniform(&random, w->most));
     }
     crowd_close(&c);
     return 0;
 }
 
+/* All the memory that the limit leaves, on one stream and then on the other. */
+int draw_whole(const bench_work *w, uint64_t seed, unsigned thread, bench_ops *ops) {
+    (void)seed, (void)thread;
+    for (uint32_t i = 0; i < w->count; i++) {
+        add(ops, w->most, 0, i % 2);
+        add(ops, 0, 0, i % 2);
+    }
+    return 0;
+}
+
 /* As many a program has it: a step gets eight buffers, and frees them at its end. */
-int draw_loop(const cliffs_work *w, uint64_t seed, unsigned thread, cliffs_ops *ops) {
+int draw_loop(const bench_work *w, uint64_t seed, unsigned thread, bench_ops *ops) {
     enum { BUFFERS = 8 };
     uint64_t random = start(seed, thread);
     for (size_t made = 0; made < w->count; made += BUFFERS) {

@@ -1,13 +1,12 @@
-/* cliffs: one allocator through all works: cliffs [--plan full|quick|tiny] [--peer NAME]
-   [--plugin LIBRARY] [--as NAME] [--work ID]...
+/* bench-run: one allocator through the works of a plan: bench-run [--plan NAME] [--peer NAME]
+   [--plugin LIBRARY] [--as NAME] [--work ID]...; with --work, through these works only.
 
    Prints a line a work, tabs between: WORK PEER WORDS UNIT FIRST LAST LEAST MOST RESERVED LIVE
    CALLS_FIRST CALLS_LAST FAILURES CUT ROUNDS; or WORK PEER WORDS - WHY. Lines that begin with #
    say what was measured on. */
 #define _POSIX_C_SOURCE 200809L
-#include "cliffs.h"
+#include "bench.h"
 
-#include "bench/bench.h"
 #include "gpupool.h"
 #include "machine.h"
 
@@ -20,44 +19,39 @@
 #define MS ((uint64_t)1000000)
 #define MOST_ASKED 64
 
-
-static const bench_peer *const built_in[] = {
-    &bench_gpupool,
-#if GPUPOOL_TEST_GPU
-    &bench_cuda_malloc_async, &bench_cuda_malloc,
-#endif
-};
-
-static const struct { const char *name; cliffs_plan plan; } plans[] = {
-    {"full", {.part = 1, .times = CLIFFS_TIMES, .pass_ns = 150 * MS, .warm_ns = 700 * MS,
-              .rounds_ns = 8000 * MS, .rounds_part = 1}},
-    {"quick", {.part = 1, .times = 1, .pass_ns = 100 * MS, .warm_ns = 300 * MS,
-               .rounds_ns = 1000 * MS, .quick = 1, .rounds_part = 1}},
-    {"tiny", {.part = 50, .times = 1, .pass_ns = 20 * MS, .rounds_ns = 50 * MS, .quick = 1,
-              .rounds_part = 500}},
+static const struct { const char *name; bench_plan plan; } plans[] = {
+    {"host", {.of = BENCH_HOST, .part = 1, .kept = BENCH_PASSES, .pass_ns = 300 * MS,
+              .warm_ns = 300 * MS}},
+    {"full", {.of = BENCH_CLIFFS, .part = 1, .kept = BENCH_PASSES, .times = BENCH_TIMES,
+              .pass_ns = 150 * MS, .warm_ns = 700 * MS, .rounds_ns = 8000 * MS, .rounds_part = 1}},
+    {"quick", {.of = BENCH_QUICK, .part = 1, .kept = BENCH_PASSES, .times = 1, .pass_ns = 100 * MS,
+               .warm_ns = 300 * MS, .rounds_ns = 1000 * MS, .rounds_part = 1}},
+    {"memory", {.of = BENCH_MEMORY, .part = 1, .kept = 1, .pass_ns = 60000 * MS}},
+    {"tiny", {.of = ~0u, .part = 50, .kept = BENCH_PASSES, .times = 1, .pass_ns = 20 * MS,
+              .rounds_ns = 50 * MS, .rounds_part = 500}},
 };
 
 typedef struct command {
-    const cliffs_plan *plan;
+    const bench_plan *plan;
     const bench_peer *peer;
     const char *name, *work[MOST_ASKED];
     size_t works;
 } command;
 
 static int complain(const char *about, const char *sentence) {
-    fprintf(stderr, "cliffs: %s: %s\n", about, sentence);
+    fprintf(stderr, "bench: %s: %s\n", about, sentence);
     return -1;
 }
 
 static int take_plan(command *c, const char *name) {
     for (size_t i = 0; i < sizeof plans / sizeof *plans; i++)
         if (strcmp(plans[i].name, name) == 0) return c->plan = &plans[i].plan, 0;
-    return complain(name, "no plan; there are full, quick and tiny");
+    return complain(name, "no plan; there are host, full, quick, memory and tiny");
 }
 
 static int take_peer(command *c, const char *name) {
-    for (size_t i = 0; i < sizeof built_in / sizeof *built_in; i++)
-        if (strcmp(built_in[i]->name, name) == 0) return c->peer = built_in[i], 0;
+    for (size_t i = 0; i < bench_peers_n; i++)
+        if (strcmp(bench_peers[i]->name, name) == 0) return c->peer = bench_peers[i], 0;
     return complain(name, "no allocator of that name is built in");
 }
 
@@ -70,15 +64,15 @@ static int take_plugin(command *c, const char *path) {
 static int take_work(command *c, const char *id) {
     if (c->works == MOST_ASKED) return complain(id, "too many works");
     c->work[c->works++] = id;
-    for (size_t i = 0; i < cliffs_works_n; i++)
-        if (strcmp(cliffs_works[i].id, id) == 0) return 0;
-    for (size_t i = 0; i < cliffs_bystanders_n; i++)
-        if (strcmp(cliffs_bystanders[i].id, id) == 0) return 0;
+    for (size_t i = 0; i < bench_works_n; i++)
+        if (strcmp(bench_works[i].id, id) == 0) return 0;
+    for (size_t i = 0; i < bench_bystanders_n; i++)
+        if (strcmp(bench_bystanders[i].id, id) == 0) return 0;
     return complain(id, "no work of that name");
 }
 
 static int read_command(command *c, int argc, char **argv) {
-    *c = (command){.plan = &plans[0].plan, .peer = &bench_gpupool};
+    *c = (command){.plan = &plans[1].plan, .peer = &bench_gpupool};
     for (int i = 1; i < argc; i += 2) {
         const char *value = i + 1 < argc ? argv[i + 1] : NULL;
         int bad;
@@ -95,14 +89,15 @@ static int read_command(command *c, int argc, char **argv) {
     return 0;
 }
 
-static int is_asked(const command *c, const char *id, int long_only) {
+static int is_asked(const command *c, const char *id, unsigned in) {
+    unsigned sets = in ? in : BENCH_CLIFFS | BENCH_QUICK;
     for (size_t i = 0; i < c->works; i++)
         if (strcmp(c->work[i], id) == 0) return 1;
-    return c->works == 0 && !(c->plan->quick && long_only);
+    return c->works == 0 && (c->plan->of & sets);
 }
 
 static void print(const command *c, const char *id, const char *words, const char *unit,
-                  const cliffs_result *r) {
+                  const bench_result *r) {
     printf("%s\t%s\t%s\t", id, c->name, words);
     if (r->why[0]) printf("-\t%s\n", r->why);
     else
@@ -125,23 +120,23 @@ static void print_head(const command *c) {
 
 int main(int argc, char **argv) {
     command c;
-    cliffs_result r;
+    bench_result r;
     if (read_command(&c, argc, argv) != 0) return 2;
     if (machine_open() != 0) return EXIT_FAILURE;
     print_head(&c);
-    for (size_t i = 0; i < cliffs_works_n; i++) {
-        const cliffs_work *w = &cliffs_works[i];
-        if (!is_asked(&c, w->id, w->long_only)) continue;
-        cliffs_run(w, c.peer, c.plan, &r);
+    for (size_t i = 0; i < bench_works_n; i++) {
+        const bench_work *w = &bench_works[i];
+        if (!is_asked(&c, w->id, w->in)) continue;
+        bench_run(w, c.peer, c.plan, &r);
         print(&c, w->id, w->words, "ns", &r);
     }
-    for (size_t i = 0; i < cliffs_bystanders_n; i++) {
-        const cliffs_bystander *b = &cliffs_bystanders[i];
+    for (size_t i = 0; i < bench_bystanders_n; i++) {
+        const bystander *b = &bench_bystanders[i];
         if (!is_asked(&c, b->id, 0)) continue;
-        cliffs_stand_by(b, c.peer, c.plan, &r);
+        bench_stand_by(b, c.peer, c.plan, &r);
         print(&c, b->id, b->words, "us", &r);
         command clock = {.name = "clock"}; /* the machine's own doing */
-        cliffs_stand_alone(c.plan, &r);
+        bench_stand_alone(c.plan, &r);
         print(&clock, b->id, b->words, "us", &r);
     }
     return machine_close() == 0 ? EXIT_SUCCESS : EXIT_FAILURE;

@@ -1,6 +1,6 @@
 /* One work in a fresh pool, in passes. */
 #define _DEFAULT_SOURCE
-#include "draw.h"
+#include "bench.h"
 #include "machine.h"
 
 #include <cuda_runtime_api.h>
@@ -8,13 +8,13 @@
 #include <stdio.h>
 #include <stdlib.h>
 
-#define LOOK_EVERY 16 /* operations between looks at the clock: some take milliseconds */
+#define LOOK_EVERY 64 /* operations between looks at the clock: some take milliseconds */
 #define MOST_STREAMS 8
 #define MOST_THREADS 8
 
 typedef struct lane { /* what one thread does in a pass */
     struct session *session;
-    cliffs_ops ops;
+    bench_ops ops;
     void **block;
     cudaStream_t stream[MOST_STREAMS];
     size_t done;         /* operations */
@@ -24,17 +24,17 @@ typedef struct lane { /* what one thread does in a pass */
 } lane;
 
 typedef struct session { /* a work in one pool */
-    const cliffs_work *work;
+    const bench_work *work;
     const bench_peer *peer;
-    const cliffs_plan *plan;
-    cliffs_result *out;
+    const bench_plan *plan;
+    bench_result *out;
     void *pool;
     void *(*get)(void *, size_t, cudaStream_t);
     int (*put)(void *, void *, cudaStream_t);
     lane lane[MOST_THREADS];
     pthread_barrier_t gate;
     uint64_t cut_ns;     /* of the pass that runs */
-    double ns[CLIFFS_PASSES], calls[CLIFFS_PASSES]; /* of the last passes, in turn */
+    double ns[BENCH_PASSES], calls[BENCH_PASSES]; /* of the last passes, in turn */
     uint64_t spent_ns;   /* by all passes */
 } session;
 
@@ -43,7 +43,7 @@ static int by_value(const void *a, const void *b) {
     return (x > y) - (x < y);
 }
 
-double cliffs_median(double *value, size_t n) {
+double bench_median(double *value, size_t n) {
     qsort(value, n, sizeof *value, by_value);
     return value[n / 2];
 }
@@ -63,12 +63,12 @@ static int choose_calls(session *s) {
     const bench_peer *p = s->peer;
     of_now = p;
     s->get = p->get, s->put = p->put;
-    if (s->work->mode == CLIFFS_READY) {
+    if (s->work->mode == BENCH_READY) {
         s->get = p->get_ready ? p->get_ready : get_and_wait;
         s->put = p->put_ready ? p->put_ready : p->put;
     }
-    if (s->work->mode == CLIFFS_AS_CUDA) s->get = p->get_as_cuda, s->put = p->put_as_cuda;
-    if (s->work->mode == CLIFFS_ADDRESS) s->get = p->get_addressed, s->put = p->put_addressed;
+    if (s->work->mode == BENCH_AS_CUDA) s->get = p->get_as_cuda, s->put = p->put_as_cuda;
+    if (s->work->mode == BENCH_ADDRESS) s->get = p->get_addressed, s->put = p->put_addressed;
     if (s->get && s->put) return 0;
     snprintf(s->out->why, BENCH_WHY, "it has no such calls");
     return -1;
@@ -78,7 +78,7 @@ static int choose_calls(session *s) {
 
 /* Only where blocks come in cudaMalloc's shape: a kernel that fills the block is under way. */
 static void fill(const session *s, void *block, size_t bytes, cudaStream_t stream) {
-    if (s->work->mode == CLIFFS_AS_CUDA) cudaMemsetAsync(block, 0, bytes, stream);
+    if (s->work->mode == BENCH_AS_CUDA) cudaMemsetAsync(block, 0, bytes, stream);
 }
 
 static void run_ops(lane *l) {
@@ -86,7 +86,7 @@ static void run_ops(lane *l) {
     uint64_t start = machine_now_ns(), end = start + s->cut_ns;
     size_t i;
     for (i = 0; i < l->ops.count; i++) {
-        const cliffs_op *op = &l->ops.op[i];
+        const bench_op *op = &l->ops.op[i];
         cudaStream_t stream = l->stream[op->stream];
         void **at = &l->block[op->slot];
         if (i % LOOK_EVERY == 0 && machine_now_ns() > end) break;
@@ -119,17 +119,15 @@ static void run_threads(session *s) {
     pthread_barrier_destroy(&s->gate);
 }
 
-/* Each block on the stream that it was allocated on. */
+/* Each block on the stream that it was allocated on, the last of them first. */
 static void free_leftover(session *s, lane *l) {
-    uint32_t *stream = calloc(l->ops.slots + 1, sizeof *stream);
-    for (size_t i = 0; stream && i < l->done; i++)
-        if (l->ops.op[i].bytes) stream[l->ops.op[i].slot] = l->ops.op[i].stream;
-    for (size_t slot = 0; stream && slot < l->ops.slots; slot++) {
-        if (l->block[slot] && s->put(s->pool, l->block[slot], l->stream[stream[slot]]))
-            l->failures++;
-        l->block[slot] = NULL;
+    for (size_t i = l->done; i-- > 0;) {
+        const bench_op *op = &l->ops.op[i];
+        void **at = &l->block[op->slot];
+        if (!op->bytes || !*at) continue;
+        if (s->put(s->pool, *at, l->stream[op->stream])) l->failures++;
+        *at = NULL;
     }
-    free(stream);
 }
 
 /* Simulated calls' own time is taken out, and their price put in. */
@@ -172,8 +170,8 @@ static double run_pass(session *s, double *calls) {
 
 /* ---- a pool ---- */
 
-static int draw_all(session *s, cliffs_draw *draw, uint64_t seed, size_t count) {
-    cliffs_work scaled = *s->work;
+static int draw_all(session *s, bench_draw *draw, uint64_t seed, size_t count) {
+    bench_work scaled = *s->work;
     scaled.count = count;
     for (unsigned i = 0; i < s->work->threads; i++) {
         lane *l = &s->lane[i];
@@ -189,8 +187,8 @@ static int draw_all(session *s, cliffs_draw *draw, uint64_t seed, size_t count) 
 
 /* Not timed: what a program did before its sizes changed for good. */
 static int run_rounds(session *s) {
-    cliffs_work gpt2 = {.id = "gpt2", .traces = "gpt2var", .streams = 1, .threads = 1};
-    const cliffs_work *work = s->work;
+    bench_work gpt2 = {.id = "gpt2", .traces = "gpt2var", .streams = 1, .threads = 1};
+    const bench_work *work = s->work;
     unsigned rounds = work->rounds / s->plan->rounds_part;
     uint64_t end = machine_now_ns() + s->plan->rounds_ns;
     double calls, live = s->out->live;
@@ -233,13 +231,13 @@ static int run_passes(session *s) {
     if (run_rounds(s) != 0) return -1;
     s->spent_ns = 0;
     do {
-        unsigned turn = pass % CLIFFS_PASSES;
-        if (draw_all(s, s->work->draw, CLIFFS_FIRST_SEED + pass, count < 64 ? 64 : count) != 0)
+        unsigned turn = pass % s->plan->kept;
+        if (draw_all(s, s->work->draw, BENCH_FIRST_SEED + pass, count < 64 ? 64 : count) != 0)
             return -1;
         s->ns[turn] = run_pass(s, &s->calls[turn]);
         s->out->calls_last = s->calls[turn];
         if (pass == 0) s->out->first = s->ns[0], s->out->calls_first = s->calls[0];
-    } while (++pass < CLIFFS_PASSES || s->spent_ns < s->plan->warm_ns);
+    } while (++pass < BENCH_PASSES || s->spent_ns < s->plan->warm_ns);
     return 0;
 }
 
@@ -247,7 +245,7 @@ static int run_passes(session *s) {
 static int run_session(session *s) {
     for (unsigned i = 0; i < MOST_THREADS; i++) s->lane[i].session = s;
     if (choose_calls(s) != 0) return -1;
-    s->pool = s->peer->open(s->work->limit, 0, s->out->why);
+    s->pool = s->peer->open(s->work->limit, s->out->why);
     if (!s->pool) return -1;
     int result = open_streams(s) == 0 ? run_passes(s) : -1;
     if (result != 0) snprintf(s->out->why, BENCH_WHY, "the work cannot be prepared");
@@ -262,16 +260,17 @@ static int run_session(session *s) {
     return result;
 }
 
-void cliffs_run(const cliffs_work *work, const bench_peer *peer, const cliffs_plan *plan,
-                cliffs_result *out) {
+void bench_run(const bench_work *work, const bench_peer *peer, const bench_plan *plan,
+               bench_result *out) {
     session s = {.work = work, .peer = peer, .plan = plan, .out = out};
-    *out = (cliffs_result){.live = 0};
-    if (work->threads > 1 && !(peer->can & BENCH_THREADS)) {
-        snprintf(out->why, BENCH_WHY, "not for several threads");
+    unsigned needs = work->needs ? work->needs : BENCH_BLOCKS | BENCH_DEVICE;
+    *out = (bench_result){.live = 0};
+    if ((peer->can & needs) != needs) {
+        snprintf(out->why, BENCH_WHY, "not for such a work");
         return;
     }
     if (run_session(&s) != 0) return;
-    out->last = cliffs_median(s.ns, CLIFFS_PASSES);
+    out->last = bench_median(s.ns, plan->kept);
     out->least = s.ns[0];
-    out->most = s.ns[CLIFFS_PASSES - 1];
+    out->most = s.ns[plan->kept - 1];
 }

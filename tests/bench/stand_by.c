@@ -1,6 +1,6 @@
 /* Bystanders: a thread of small requests, and what goes on beside it. */
 #define _DEFAULT_SOURCE
-#include "cliffs.h"
+#include "bench.h"
 #include "machine.h"
 
 #include <cuda_runtime_api.h>
@@ -17,8 +17,8 @@
 
 typedef struct stage {
     const bench_peer *peer;
-    const cliffs_plan *plan;
-    cliffs_result *out;
+    const bench_plan *plan;
+    bench_result *out;
     void *pool;
     cudaStream_t here, there; /* the bystander's, and the other's */
     atomic_int warm, stop;
@@ -121,19 +121,19 @@ static void fill_queue(void *of) {
 
 #endif
 
-const cliffs_bystander cliffs_bystanders[] = {
+const bystander bench_bystanders[] = {
     {"beside-growth", "worst call beside growth of 40 GiB", grow},
     {"beside-queue", "worst call beside a full launch queue", fill_queue},
     {"beside-failure", "worst call beside requests that fail", fail},
 };
-const size_t cliffs_bystanders_n = sizeof cliffs_bystanders / sizeof *cliffs_bystanders;
+const size_t bench_bystanders_n = sizeof bench_bystanders / sizeof *bench_bystanders;
 
 /* ---- running ---- */
 
 /* 0, or -1 with a sentence in why. */
-static int stand_by_once(const cliffs_bystander *b, stage *s) {
+static int stand_by_once(const bystander *b, stage *s) {
     pthread_t thread;
-    s->pool = s->peer->open(0, 0, s->out->why);
+    s->pool = s->peer->open(0, s->out->why);
     if (!s->pool) return -1;
     if (cudaStreamCreateWithFlags(&s->here, cudaStreamNonBlocking) != cudaSuccess ||
         cudaStreamCreateWithFlags(&s->there, cudaStreamNonBlocking) != cudaSuccess ||
@@ -150,21 +150,17 @@ static int stand_by_once(const cliffs_bystander *b, stage *s) {
     return s->out->why[0] ? -1 : 0;
 }
 
-static void summarize(cliffs_result *out, double *worst, unsigned times) {
+static void summarize(bench_result *out, double *worst, unsigned times) {
     out->first = worst[0];
-    out->last = cliffs_median(worst, times);
+    out->last = bench_median(worst, times);
     out->least = worst[0];
     out->most = worst[times - 1];
 }
 
-void cliffs_stand_by(const cliffs_bystander *b, const bench_peer *peer, const cliffs_plan *plan,
-                     cliffs_result *out) {
-    double worst[CLIFFS_TIMES];
-    *out = (cliffs_result){.calls_first = -1, .calls_last = -1};
-    if (!(peer->can & BENCH_THREADS)) {
-        snprintf(out->why, BENCH_WHY, "not for several threads");
-        return;
-    }
+void bench_stand_by(const bystander *b, const bench_peer *peer, const bench_plan *plan,
+                    bench_result *out) {
+    double worst[BENCH_TIMES];
+    *out = (bench_result){.calls_first = -1, .calls_last = -1};
     for (unsigned i = 0; i < plan->times; i++) {
         stage s = {.peer = peer, .plan = plan, .out = out};
         if (stand_by_once(b, &s) != 0) return;
@@ -173,9 +169,9 @@ void cliffs_stand_by(const cliffs_bystander *b, const bench_peer *peer, const cl
     summarize(out, worst, plan->times);
 }
 
-void cliffs_stand_alone(const cliffs_plan *plan, cliffs_result *out) {
-    double worst[CLIFFS_TIMES];
-    *out = (cliffs_result){.calls_first = -1, .calls_last = -1};
+void bench_stand_alone(const bench_plan *plan, bench_result *out) {
+    double worst[BENCH_TIMES];
+    *out = (bench_result){.calls_first = -1, .calls_last = -1};
     for (unsigned i = 0; i < plan->times; i++) {
         uint64_t longest = 0, now = machine_now_ns(), end = now + ALONE_NS / plan->part;
         while (now < end) {
