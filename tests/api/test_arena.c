@@ -65,7 +65,7 @@ static void sizes(void) {
     kit_close(arena);
 }
 
-/* Every power of two. A small block that is freed serves a later request only if it is aligned so. */
+/* Every power of two. A cached block serves a later request only if it is aligned so. */
 static void alignments(void) {
     void *blocks[64];
     int i;
