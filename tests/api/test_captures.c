@@ -73,7 +73,8 @@ static void released_in_any_order(void) {
     kit_close(arena);
 }
 
-/* Retiring a stream closes its scope; the graph keeps its memory, and the arena cannot end. */
+/* Retiring a stream closes its scope: a stream with its handle has none. The graph keeps its
+   memory, and the arena cannot end. */
 static void retired_stream(void) {
     cudaStream_t stream = kit_new_stream();
     gpupool_capture *scope;
@@ -82,10 +83,13 @@ static void retired_stream(void) {
     kit_use(arena, SIZE, stream);
     CHECK_RESULT(gpupool_retire_stream(stream), GPUPOOL_OK);
     CHECK_EQ(cudaStreamDestroy(stream), cudaSuccess);
+    stream = kit_new_stream();
+    CHECK_RESULT(gpupool_release_capture(begin_scope(stream)), GPUPOOL_OK);
     CHECK_EQ(kit_stats(arena).pending.now, SIZE);
     KIT_REFUSES(gpupool_arena_destroy(arena), GPUPOOL_E_IN_USE, "scope");
     CHECK_RESULT(gpupool_release_capture(scope), GPUPOOL_OK);
     CHECK_EQ(kit_stats(arena).pending.now, 0);
+    CHECK_EQ(cudaStreamDestroy(stream), cudaSuccess);
     kit_close(arena);
 }
 
