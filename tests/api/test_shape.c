@@ -342,6 +342,25 @@ static void a_failure_ends_no_capture(void) {
     close_default(0);
 }
 
+/* An error that stays is what cudaMalloc says from then on, too. */
+static void an_error_that_stays(void) {
+    gpupool_arena *arena = gpupool_get_default_arena(0);
+    void *block = NULL;
+    cudaError_t error;
+    fake_quiet(1);
+    fake_fail_except("cudaGetDevice"); /* which tells nothing of it on a GPU either */
+    fake_break(1);
+    CHECK(pool_malloc(&block, 12 * MIB) != cudaSuccess);
+    CHECK(fake_is_broken());
+    error = own_malloc(&block, 1000);
+    CHECK(error != cudaSuccess && error != cudaErrorMemoryAllocation);
+    CHECK_EQ(pool_malloc(&block, 12 * MIB), error);
+    CHECK_EQ(pool_malloc_async(&block, 12 * MIB, A), error);
+    CHECK_RESULT(gpupool_last_result(), GPUPOOL_E_CUDA);
+    gpupool_arena_destroy(arena);
+    for (int i = 0; i < KIT_STREAMS; i++) kit_stream[i] = NULL;
+    fake_reset();
+}
 #endif
 
 int main(void) {
@@ -360,6 +379,7 @@ int main(void) {
 #if CHECK_FAKE
     KIT_TEST(on_a_capturing_stream);
     KIT_TEST(a_failure_ends_no_capture);
+    KIT_TEST(an_error_that_stays);
 #endif
     return check_finish();
 }
