@@ -67,18 +67,18 @@ static void sizes(void) {
 
 /* Every power of two. A cached block serves a later request only if it is aligned so. */
 static void alignments(void) {
-    void *blocks[64];
+    void *blocks[16];
     int i;
     arena = kit_open(0);
     for (int power = 0; power <= 26; power++) {
         size_t alignment = (size_t)1 << power;
         check_case("alignment %zu", alignment);
-        for (i = 0; i < 64; i++) {
+        for (i = 0; i < 16; i++) {
             blocks[i] = kit_alloc_as(arena, 1000, i % 2 ? alignment : 1, A, 0);
             CHECK(blocks[i]);
             CHECK_EQ((uintptr_t)blocks[i] % (i % 2 ? alignment : 512), 0);
         }
-        for (i = 0; i < 64; i++) kit_free(arena, blocks[i], A);
+        for (i = 0; i < 16; i++) kit_free(arena, blocks[i], A);
     }
     kit_close(arena);
 }
