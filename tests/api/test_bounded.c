@@ -48,88 +48,101 @@ static void own_chunks_of_all_sizes(void) {
     }
 }
 
-/* A thread frees in its own default stream, and ends: nobody can record a mark there any more. */
+/* A thread frees in its own default stream, and ends: nobody can record a mark there any more. If
+   it says so before, nobody waits. */
 static void *task(void *user) {
-    void *block = gpupool_alloc(arena, 3 * MIB, cudaStreamPerThread);
-    (void)user;
-    CHECK(block);
-    kit_write(block, 3 * MIB, cudaStreamPerThread, 1);
-    kit_free(arena, block, cudaStreamPerThread);
+    kit_use(arena, 3 * MIB, cudaStreamPerThread);
+    if (user) CHECK_RESULT(gpupool_retire_stream(cudaStreamPerThread), GPUPOOL_OK);
     return NULL;
 }
 
-static void threads_that_end(void) {
+static void run_tasks(void *user) {
     arena = kit_open(0);
     for (int i = 0; i < ROUNDS / 4; i++) {
         pthread_t thread;
-        CHECK_EQ(pthread_create(&thread, NULL, task, NULL), 0);
+        CHECK_EQ(pthread_create(&thread, NULL, task, user), 0);
         CHECK_EQ(pthread_join(thread, NULL), 0);
     }
+}
+
+static void threads_that_end(void) {
+    run_tasks(NULL);
     CHECK(kit_stats(arena).reserved.peak <= 48 * MIB);
     CHECK(kit_stats(arena).host_waits < ROUNDS / 4 / 4); /* several share one */
     kit_close(arena);
 }
 
-/* A thread that ends in order says so, and then nobody waits. */
-static void *orderly_task(void *user) {
-    task(user);
-    CHECK_RESULT(gpupool_retire_stream(cudaStreamPerThread), GPUPOOL_OK);
-    return NULL;
-}
-
 static void threads_that_retire_their_stream(void) {
-    arena = kit_open(0);
-    for (int i = 0; i < ROUNDS / 4; i++) {
-        pthread_t thread;
-        CHECK_EQ(pthread_create(&thread, NULL, orderly_task, NULL), 0);
-        CHECK_EQ(pthread_join(thread, NULL), 0);
-    }
+    run_tasks(&arena);
     CHECK(kit_stats(arena).reserved.peak <= 16 * MIB);
     CHECK_EQ(kit_stats(arena).host_waits, 0);
     kit_close(arena);
 }
 
-/* Streams that come and go use one block that stays: each leaves a use, but no event. */
+/* Streams that come and go have memory of their own, and use a block that stays: each leaves a use,
+   but no event, and no more records than a few do. */
 static void streams_that_come_and_go(void) {
     void *block;
     long events = 0;
+    uint64_t host = 0;
     arena = kit_open(0);
     block = gpupool_alloc(arena, MIB, A);
     kit_write(block, MIB, A, 1);
     CHECK_EQ(cudaStreamSynchronize(A), cudaSuccess);
     for (int i = 0; i < ROUNDS; i++) {
-        cudaStream_t stream;
-        CHECK_EQ(cudaStreamCreateWithFlags(&stream, cudaStreamNonBlocking), cudaSuccess);
+        cudaStream_t stream = kit_new_stream();
+        kit_use(arena, 1000, stream);
         kit_verify(block, MIB, stream, 1);
         CHECK_RESULT(gpupool_record_stream(arena, block, stream), GPUPOOL_OK);
         CHECK_RESULT(gpupool_retire_stream(stream), GPUPOOL_OK);
         CHECK_EQ(cudaStreamDestroy(stream), cudaSuccess);
+        if (i != ROUNDS / 10) continue;
+        host = kit_stats(arena).host;
 #if CHECK_FAKE
-        if (i == ROUNDS / 10) events = fake_live_objects();
+        events = fake_live_objects();
 #endif
     }
 #if CHECK_FAKE
     CHECK(fake_live_objects() <= events);
 #endif
     (void)events;
+    CHECK_EQ(kit_stats(arena).host, host);
+    CHECK(kit_stats(arena).reserved.now <= 4 * MIB);
     kit_free(arena, block, A);
+    kit_close(arena);
+}
+
+/* A stream retires in each arena by one call. One that no arena knows is no mistake. */
+static void in_all_arenas(void) {
+    cudaStream_t stream = kit_new_stream();
+    gpupool_arena *other = kit_open(24 * MIB);
+    arena = kit_open(24 * MIB);
+    CHECK_RESULT(gpupool_retire_stream(stream), GPUPOOL_OK);
+    kit_delay();
+    kit_use(arena, 24 * MIB, stream);
+    kit_use(other, 24 * MIB, stream);
+    CHECK_RESULT(gpupool_retire_stream(stream), GPUPOOL_OK);
+    CHECK_EQ(cudaStreamDestroy(stream), cudaSuccess);
+    if (CHECK_FAKE) /* its work is under way */
+        CHECK(!kit_alloc_as(arena, 24 * MIB, 0, GPUPOOL_NO_STREAM, GPUPOOL_NO_WAIT));
+    kit_use(arena, 24 * MIB, A); /* A waits for it */
+    kit_use(other, 24 * MIB, A);
+    kit_close(other);
     kit_close(arena);
 }
 
 /* Threads with streams of their own share a limit that has room for what all of them hold: a
    request may wait, but fails for no memory that another thread has just freed. */
-#define THREADS 4
 #define HELD 2
-static cudaStream_t streams[THREADS];
 
 static void *share(void *user) {
     cudaStream_t stream = *(cudaStream_t *)user;
     void *held[HELD] = {NULL};
-    unsigned seed = (unsigned)((cudaStream_t *)user - streams) + 1;
+    uint64_t seed = (uint64_t)((cudaStream_t *)user - kit_stream);
     for (int i = 0; i < ROUNDS / 2; i++) {
-        size_t bytes = KIB << (rand_r(&seed) % 13);
+        size_t bytes = KIB << check_below(&seed, 13);
         int at = i % HELD;
-        if (held[at]) kit_free(arena, held[at], stream);
+        kit_free(arena, held[at], stream);
         held[at] = gpupool_alloc(arena, bytes, stream);
         if (!held[at]) check_fail(__FILE__, __LINE__, "%s", gpupool_last_error());
         kit_write(held[at], bytes, stream, i & 255);
@@ -139,21 +152,14 @@ static void *share(void *user) {
 }
 
 static void threads_share_a_limit(void) {
-    pthread_t thread[THREADS];
+    pthread_t thread[KIT_STREAMS];
 #if CHECK_FAKE
     fake_mode(FAKE_THREADED);
 #endif
-    arena = kit_open(2 * THREADS * HELD * 4 * MIB);
-    for (int i = 0; i < THREADS; i++) {
-        CHECK_EQ(cudaStreamCreateWithFlags(&streams[i], cudaStreamNonBlocking), cudaSuccess);
-        CHECK_EQ(pthread_create(&thread[i], NULL, share, &streams[i]), 0);
-    }
-    for (int i = 0; i < THREADS; i++) {
-        CHECK_EQ(pthread_join(thread[i], NULL), 0);
-        CHECK_EQ(cudaStreamSynchronize(streams[i]), cudaSuccess);
-        CHECK_RESULT(gpupool_retire_stream(streams[i]), GPUPOOL_OK);
-        CHECK_EQ(cudaStreamDestroy(streams[i]), cudaSuccess);
-    }
+    arena = kit_open(2 * KIT_STREAMS * HELD * 4 * MIB);
+    for (int i = 0; i < KIT_STREAMS; i++)
+        CHECK_EQ(pthread_create(&thread[i], NULL, share, &kit_stream[i]), 0);
+    for (int i = 0; i < KIT_STREAMS; i++) CHECK_EQ(pthread_join(thread[i], NULL), 0);
     CHECK_EQ(kit_stats(arena).failures, 0);
     kit_close(arena);
 }
@@ -164,6 +170,7 @@ int main(void) {
     KIT_TEST(threads_that_end);
     KIT_TEST(threads_that_retire_their_stream);
     KIT_TEST(streams_that_come_and_go);
+    KIT_TEST(in_all_arenas);
     KIT_TEST(threads_share_a_limit);
     return check_finish();
 }

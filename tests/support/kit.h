@@ -128,6 +128,14 @@ static inline void kit_free(gpupool_arena *arena, void *block, cudaStream_t stre
     CHECK_RESULT(gpupool_free(arena, block, stream), GPUPOOL_OK);
 }
 
+/* A block that is had, written and given back. */
+static inline void kit_use(gpupool_arena *arena, size_t bytes, cudaStream_t stream) {
+    void *block = gpupool_alloc(arena, bytes, stream);
+    CHECK(block);
+    kit_write(block, bytes, stream, 1);
+    kit_free(arena, block, stream);
+}
+
 /* The last failed call: its result, and a word that its message must have. */
 static inline int kit_failed(gpupool_result result, const char *word, const char *file, int line) {
     check_result(gpupool_last_result(), result, "the last call", file, line);
@@ -173,6 +181,27 @@ static inline void kit_let_go(cudaStream_t stream) {
     atomic_store(&kit_held, 0);
 #endif
     CHECK_EQ(cudaStreamSynchronize(stream), cudaSuccess);
+}
+
+/* From here on no work runs before the host waits for it. On a GPU it runs as ever. */
+static inline void kit_delay(void) {
+#if CHECK_FAKE
+    fake_mode(FAKE_STEPPED);
+#endif
+}
+
+/* A stream of the test's own, which destroys it. */
+static inline cudaStream_t kit_new_stream(void) {
+    cudaStream_t stream = NULL;
+    CHECK_EQ(cudaStreamCreateWithFlags(&stream, cudaStreamNonBlocking), cudaSuccess);
+    return stream;
+}
+
+/* Ends a capture, which no call may have lost; the graph is not wanted. */
+static inline void kit_end_capture(cudaStream_t stream) {
+    cudaGraph_t graph = NULL;
+    CHECK_EQ(cudaStreamEndCapture(stream, &graph), cudaSuccess);
+    CHECK_EQ(cudaGraphDestroy(graph), cudaSuccess);
 }
 
 /* What is queued on `later` from here on runs behind what `earlier` has now. */

@@ -101,6 +101,13 @@ static inline void scene_alloc(scene *s) {
     scene_keep(s, gpupool_alloc_request(s->arena, &request), request.bytes, request.stream);
 }
 
+static inline void scene_forget(scene *s, int which) {
+    s->count--;
+    s->blocks[which] = s->blocks[s->count];
+    s->bytes[which] = s->bytes[s->count];
+    s->streams[which] = s->streams[s->count];
+}
+
 /* Frees a block, mostly on its own stream. Work on it may be under way, and other streams' too. */
 static inline void scene_free(scene *s, int which) {
     cudaStream_t stream = s->streams[which];
@@ -109,25 +116,17 @@ static inline void scene_free(scene *s, int which) {
         kit_write(block, s->bytes[which] < 4096 ? s->bytes[which] : 4096, stream, 1);
     if (stream != GPUPOOL_NO_STREAM && !scene_random(3))
         gpupool_record_stream(s->arena, block, kit_stream[scene_random(KIT_STREAMS)]);
-    CHECK_RESULT(gpupool_free(s->arena, block, stream), GPUPOOL_OK);
-    s->count--;
-    s->blocks[which] = s->blocks[s->count];
-    s->bytes[which] = s->bytes[s->count];
-    s->streams[which] = s->streams[s->count];
+    kit_free(s->arena, block, stream);
+    scene_forget(s, which);
 }
 
 /* Blocks of a scope end with it. */
-static inline void scene_forget(scene *s, const gpupool_capture *capture, cudaStream_t stream) {
+static void scene_forget_ended(scene *s, cudaStream_t stream) {
     gpupool_block block;
-    (void)capture;
     for (int i = s->count - 1; i >= 0; i--)
         if (s->streams[i] == stream &&
-            gpupool_get_block(s->arena, s->blocks[i], &block) != GPUPOOL_OK) {
-            s->count--;
-            s->blocks[i] = s->blocks[s->count];
-            s->bytes[i] = s->bytes[s->count];
-            s->streams[i] = s->streams[s->count];
-        }
+            gpupool_get_block(s->arena, s->blocks[i], &block) != GPUPOOL_OK)
+            scene_forget(s, i);
 }
 
 /* Opens, closes or releases the scope of a stream. */
@@ -141,7 +140,7 @@ static inline void scene_scope(scene *s, int which) {
         s->is_open[which] = 0;
     } else {
         CHECK_RESULT(gpupool_release_capture(s->captures[which]), GPUPOOL_OK);
-        scene_forget(s, s->captures[which], kit_stream[which]);
+        scene_forget_ended(s, kit_stream[which]);
         s->captures[which] = NULL;
         s->is_open[which] = 0;
     }
