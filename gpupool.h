@@ -1631,7 +1631,7 @@ struct gpi_run {           /* (BUDDY; of a block: STREAM, ALLOC) */
     } of;
     union {
         const char *label;    /* a block: the request's */
-        gpi_stream *freed_by; /* FREE: the stream that freed its larger part last */
+        gpi_stream *freed_by; /* FREE: whose list its larger part was last put into */
     } by;
     uint32_t slack; /* a block: bytes that were not asked for */
     uint8_t state, is_cached;
@@ -2625,6 +2625,7 @@ static inline void gpi_stream_check(gpupool_arena *arena, cudaStream_t stream) {
     gpi_system_unlock(&arena->lock);
 }
 
+/* How many units a cache may have: a free whose block finds it full takes the arena's lock. */
 static uint64_t gpi_stream_cache_most(const gpupool_arena *arena) {
     return gpi_max(GPI_LOOK(&arena->chunks.reserved.now) / 256, 1 << 20) / GPI_UNIT;
 }
@@ -3429,7 +3430,9 @@ static gpupool_result gpi_ladder_trim(gpupool_arena *arena, uint64_t keep) {
     return result;
 }
 
-/* Gives back as many idle chunks as the growth lacks, and grows. */
+/* Gives back as many idle chunks as the growth lacks, and grows. All of them could go: what must
+   stay is reserved - idle. (gpi_ladder_extend makes room for a block with a chunk of its own before
+   memory is short, if the request may wait.) */
 static gpupool_result gpi_ladder_exchange(const gpi_ask *ask) {
     gpupool_arena *arena = ask->arena;
     const gpi_chunks *chunks = &arena->chunks;
@@ -3438,7 +3441,7 @@ static gpupool_result gpi_ladder_exchange(const gpi_ask *ask) {
     gpupool_result result = GPUPOOL_E_OUT_OF_MEMORY;
     for (i = 0; i < chunks->count; i++)
         if (gpi_chunk_is_idle(arena, chunks->all[i])) idle += chunks->all[i]->units * GPI_UNIT;
-    if (chunks->source->flags & GPI_ON_DEVICE) room = gpi_driver_free_bytes(&arena->driver);
+    if (idle && chunks->source->flags & GPI_ON_DEVICE) room = gpi_driver_free_bytes(&arena->driver);
     if (!idle || need > room + idle || chunks->reserved.now - idle + need > chunks->limit)
         return GPUPOOL_E_OUT_OF_MEMORY;
     keep = gpi_less(chunks->reserved.now, gpi_less(need, room));
@@ -3515,7 +3518,8 @@ static gpi_run *gpi_ladder_take_others(gpi_ask *ask) {
 }
 
 /* A WAITING block of the request's size or more becomes free memory of the owner, behind waits for
-   all its uses. O3: its position is issued after the last wait. Returns whether one did. */
+   all its uses. (With one use left gpi_ladder_poll has made it that stream's memory.) O3: its
+   position is issued after the last wait. Returns whether one did. */
 static int gpi_ladder_adopt_waiting(gpi_ask *ask) {
     gpupool_arena *arena = ask->arena;
     gpi_run *run = arena->streams.waiting;
@@ -4338,7 +4342,8 @@ static inline int gpi_free_cached(gpupool_arena *arena, void *block, cudaStream_
     return is_ours;
 }
 
-/* Under the arena's lock. Empties half of a cache that is full, and all while memory is short. */
+/* Under the arena's lock. What comes this way, large blocks too, leaves the stream's cache at most
+   half full, and empty while memory is short. */
 static gpupool_result gpi_free_slow(gpupool_arena *arena, void *block, cudaStream_t stream) {
     gpi_stream *s;
     gpupool_result result = gpi_alloc_begin(arena, stream, &s);
@@ -5040,8 +5045,7 @@ GPUPOOL_API gpupool_result gpupool_walk_blocks(gpupool_arena *arena,
 /* -- as text, and as JSON in one line -- */
 
 /* The words of gpupool_stats, in their order: the first eight are bytes, and three from the limit
- * on.
- */
+   on. (A new one is for gpi_figures_read and WORDS in examples/pytorch_allocator.py, too.) */
 static const char *const gpi_report_names[] = {
     "requested",     "requested_peak", "allocated",    "allocated_peak", "reserved",
     "reserved_peak", "pending",        "pending_peak", "blocks",         "free_blocks",
@@ -5074,7 +5078,7 @@ static void gpi_report_text(gpi_report *report) {
         snprintf(text, sizeof text, "%llu", (unsigned long long)words[i]);
         fprintf(file, "  %-15s%13s%s", gpi_report_names[i],
                 i < 8 || i - GPI_LIMIT_WORD < 3 ? gpi_text_size(words[i]).text : text,
-                i % 2 ? "\n" : "");
+                i % 2 || i + 1 == GPI_WORDS ? "\n" : "");
     }
     gpi_holder_list(arena, holders);
     for (i = 0; i < 8 && holders[i].blocks; i++) {

@@ -61,7 +61,7 @@ for program in "$@"; do
     passed=$((passed + p)) failed=$((failed + f)) skipped=$((skipped + s))
     ((f == 0)) || bad+=" $name"
 done
-[[ $# -gt 0 ]] || { echo "no test programs"; failed=1; }
+[[ $# -gt 0 ]] || { echo "no test is named so"; failed=1; }
 (($# < 6)) || echo "most of CPU, in seconds:$(for program in "$@"; do
     name=$(basename "$program" .sh)
     awk -v name="$name" '{ printf "%.1f %s\n", $1 + $2, name }' "$logs/$name.cpu" 2> /dev/null
