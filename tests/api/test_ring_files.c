@@ -65,30 +65,6 @@ static int count_descriptors(void) {
     return count;
 }
 
-/* From here on the stream does nothing. */
-#if CHECK_FAKE
-static void hold(cudaStream_t stream) {
-    fake_hold(stream, FAKE_FIRM);
-}
-static void let_go(cudaStream_t stream) {
-    fake_hold(stream, 0);
-}
-#else
-static atomic_int is_held;
-static void stand(void *user) {
-    (void)user;
-    while (atomic_load(&is_held)) continue;
-}
-static void hold(cudaStream_t stream) {
-    atomic_store(&is_held, 1);
-    CUDA(cudaLaunchHostFunc(stream, stand, NULL));
-}
-static void let_go(cudaStream_t stream) {
-    (void)stream;
-    atomic_store(&is_held, 0);
-}
-#endif
-
 /* A file of pattern 3, in a folder that hardly lies in memory. */
 static void open_all(void) {
     char name[] = "/var/tmp/gpupool-ring-XXXXXX";
@@ -208,9 +184,8 @@ static void read_errors(void) {
 static void ends_too_early(void) {
     gpupool_ticket ticket = 0;
     gpupool_transfer what;
-    cudaStream_t stream;
+    cudaStream_t stream = kit_stream[0];
     open_all();
-    stream = kit_stream();
     what = kit_up(device, NULL, LENGTH, stream);
     CHECK_RESULT(upload(ring, device, disk.file, 0, LENGTH + 1), GPUPOOL_E_FILE);
     CHECK(strstr(gpupool_last_error(), "ends here") != NULL);
@@ -218,13 +193,12 @@ static void ends_too_early(void) {
     what.is_file = 1;
     what.file = disk.file;
     what.ticket = &ticket;
-    hold(stream);
+    kit_hold(stream);
     OK(gpupool_ring_transfer(ring, &what));
     CHECK_EQ(ftruncate(disk.file, (off_t)(300 * KIB)), 0);
-    let_go(stream);
+    kit_let_go(stream);
     CHECK_RESULT(gpupool_ring_wait(ring, ticket, -1, NULL), GPUPOOL_E_FILE);
     CHECK(strstr(gpupool_last_error(), "ends here") != NULL);
-    CUDA(cudaStreamDestroy(stream));
     close_all();
 }
 
@@ -260,12 +234,12 @@ static void keeps_locks(void) {
 }
 
 int main(void) {
-    RING_TEST(cached);
-    RING_TEST(not_cached);
-    RING_TEST(short_reads_and_signals);
-    RING_TEST(read_errors);
-    RING_TEST(ends_too_early);
-    RING_TEST(no_files);
-    RING_TEST(keeps_locks);
+    KIT_TEST(cached);
+    KIT_TEST(not_cached);
+    KIT_TEST(short_reads_and_signals);
+    KIT_TEST(read_errors);
+    KIT_TEST(ends_too_early);
+    KIT_TEST(no_files);
+    KIT_TEST(keeps_locks);
     return check_finish();
 }

@@ -149,7 +149,7 @@ static void open_traveller(traveller *t, gpupool_ring *ring, uint64_t seed, int 
     t->steps = steps;
     t->file = file ? dup(fileno(file)) : -1;
     if (file) fclose(file);
-    for (int i = 0; i < 2; i++) t->streams[i] = kit_stream();
+    for (int i = 0; i < 2; i++) CUDA(cudaStreamCreateWithFlags(&t->streams[i], 0));
     for (int i = 0; i < PARCELS; i++) {
         t->parcels[i].host = kit_host(ROOM);
         t->parcels[i].device = kit_device(ROOM);
@@ -208,8 +208,8 @@ static void round_of(int rings, uint64_t seed) {
     pthread_join(clouds, NULL);
     for (int i = 0; i < THREADS; i++) close_traveller(&travellers[i]);
     for (int i = 0; i < rings; i++) {
-        CHECK_EQ(kit_stats(ring[i]).failures, 0);
-        CHECK(kit_stats(ring[i]).pinned <= kit_stats(ring[i]).limit);
+        CHECK_EQ(ring_stats(ring[i]).failures, 0);
+        CHECK(ring_stats(ring[i]).pinned <= ring_stats(ring[i]).limit);
         OK(gpupool_ring_destroy(ring[i]));
     }
 }
@@ -224,7 +224,7 @@ static void one_ring(void) {
 int main(int argc, char **argv) {
     if (argc > 1) rounds = atoi(argv[1]);
     if (argc > 2) first_seed = strtoull(argv[2], NULL, 10);
-    RING_TEST(a_ring_each);
-    RING_TEST(one_ring);
+    KIT_TEST(a_ring_each);
+    KIT_TEST(one_ring);
     return check_finish();
 }

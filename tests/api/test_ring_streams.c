@@ -1,11 +1,11 @@
 // build: asan -fsanitize=address,undefined
 // build: tsan -fsanitize=thread
 /* What a ring does while streams of the program stand still: rule G, tickets that wait for others,
-   time-outs, hands that are short. Simulated GPU only: its streams can be held. */
+   time-outs, hands that are short; and when calls of CUDA fail. Simulated GPU only: its streams can
+   be held. */
 #define _GNU_SOURCE
 #include <pthread.h>
 #include <sched.h>
-#include <sys/wait.h>
 #include <unistd.h>
 
 #include "gpupool.h"
@@ -16,28 +16,6 @@
 enum { MANY = 9 };
 #define BYTES (300 * KIB + 5)
 
-typedef struct job { /* of a thread that calls the ring */
-    gpupool_ring *ring;
-    unsigned char *host, *device;
-    cudaStream_t stream;
-    gpupool_ticket ticket;
-    pthread_t thread;
-    atomic_int is_done;
-} job;
-
-static void job_open(job *j, gpupool_ring *ring, uint64_t seed) {
-    j->ring = ring;
-    j->host = kit_host(BYTES);
-    j->device = kit_device(BYTES);
-    j->stream = kit_stream();
-    atomic_store(&j->is_done, 0);
-    kit_fill(j->host, BYTES, seed, 0);
-}
-static void job_close(job *j) {
-    kit_host_free(j->host, BYTES);
-    kit_device_free(j->device, BYTES);
-    CUDA(cudaStreamDestroy(j->stream));
-}
 static void *job_waits(void *user) {
     job *j = (job *)user;
     OK(gpupool_ring_wait(j->ring, j->ticket, -1, NULL));
@@ -46,58 +24,25 @@ static void *job_waits(void *user) {
 }
 static void *job_uploads(void *user) {
     job *j = (job *)user;
-    OK(gpupool_upload(j->ring, j->device, j->host, BYTES, j->stream));
+    OK(job_upload(j));
     atomic_store(&j->is_done, 1);
     return NULL;
 }
-static void job_begin(job *j, void *(*run)(void *)) {
-    if (pthread_create(&j->thread, NULL, run, j)) exit(1);
-}
-static void job_post(job *j) {
-    gpupool_transfer what = kit_up(j->device, j->host, BYTES, j->stream);
-    what.ticket = &j->ticket;
-    OK(gpupool_ring_transfer(j->ring, &what));
-}
 
-/* Eight tickets on eight streams that stand still until somebody has waited for a ninth. */
-static void eight_wait_for_a_ninth(void) {
-    for (int workers = 0; workers < 3; workers++) {
-        gpupool_ring *ring = kit_ring(256 * KIB, 64 * KIB, workers);
-        job jobs[MANY];
-        check_case("%d workers", workers);
-        for (int i = 0; i < MANY; i++) job_open(&jobs[i], ring, (uint64_t)i);
-        for (int i = 0; i < MANY; i++) {
-            if (i < MANY - 1) fake_hold(jobs[i].stream, FAKE_FIRM);
-            job_post(&jobs[i]);
-        }
-        for (int i = 0; i < MANY - 1; i++) job_begin(&jobs[i], job_waits);
-        OK(gpupool_ring_wait(ring, jobs[MANY - 1].ticket, -1, NULL));
-        for (int i = 0; i < MANY - 1; i++) {
-            CHECK_EQ(atomic_load(&jobs[i].is_done), 0);
-            fake_hold(jobs[i].stream, 0);
-        }
-        for (int i = 0; i < MANY - 1; i++) pthread_join(jobs[i].thread, NULL);
-        for (int i = 0; i < MANY; i++) {
-            kit_device_is(jobs[i].device, BYTES, (uint64_t)i);
-            job_close(&jobs[i]);
-        }
-        CHECK(fake_pinned_peak() <= 256 * KIB);
-        OK(gpupool_ring_destroy(ring));
-    }
-}
-
-/* As many calls without tickets as there are hands, and more, behind streams that stand still:
-   another call goes on. */
-static void calls_that_stand_still_hold_no_hand(void) {
-    gpupool_ring *ring = kit_ring(256 * KIB, 64 * KIB, 2);
+/* Eight calls, or tickets, behind streams that stand still, more than there are hands: a ninth goes
+   on, whether it is a call or a ticket. */
+static void eight(void *(*run)(void *), int workers) {
+    gpupool_ring *ring = kit_ring(256 * KIB, 64 * KIB, workers);
     job jobs[MANY];
-    for (int i = 0; i < MANY; i++) job_open(&jobs[i], ring, (uint64_t)i);
-    for (int i = 0; i < MANY - 1; i++) {
-        fake_hold(jobs[i].stream, FAKE_FIRM);
+    check_case("%d workers", workers);
+    for (int i = 0; i < MANY; i++) job_open(&jobs[i], ring, BYTES, (uint64_t)i);
+    for (int i = 0; i < MANY; i++) {
+        if (i < MANY - 1) fake_hold(jobs[i].stream, FAKE_FIRM);
         fake_write(jobs[i].stream, "before", jobs[i].device, BYTES, 1);
-        job_begin(&jobs[i], job_uploads);
+        if (run == job_waits) job_post(&jobs[i]);
     }
-    for (int i = 0; i < 20; i++) job_uploads(&jobs[MANY - 1]);
+    for (int i = 0; i < MANY - 1; i++) job_begin(&jobs[i], run);
+    for (int i = 0; i < 20; i++) run(&jobs[MANY - 1]);
     for (int i = 0; i < MANY - 1; i++) CHECK_EQ(atomic_load(&jobs[i].is_done), 0);
     for (int i = 0; i < MANY - 1; i++) fake_hold(jobs[i].stream, 0);
     for (int i = 0; i < MANY - 1; i++) pthread_join(jobs[i].thread, NULL);
@@ -105,7 +50,14 @@ static void calls_that_stand_still_hold_no_hand(void) {
         kit_device_is(jobs[i].device, BYTES, (uint64_t)i);
         job_close(&jobs[i]);
     }
+    CHECK(fake_pinned_peak() <= 256 * KIB);
     OK(gpupool_ring_destroy(ring));
+}
+static void eight_wait_for_a_ninth(void) {
+    for (int workers = 0; workers < 3; workers++) eight(job_waits, workers);
+}
+static void calls_that_stand_still_hold_no_hand(void) {
+    eight(job_uploads, 2);
 }
 
 /* A transfer begins after the work that was queued before, and not after what comes later. */
@@ -115,7 +67,7 @@ static void rule_g(void) {
     gpupool_transfer what;
     uint64_t done = 1;
     job j;
-    job_open(&j, ring, 4);
+    job_open(&j, ring, BYTES, 4);
     fake_hold(j.stream, FAKE_FIRM);
     fake_write(j.stream, "before", j.device, BYTES, 7);
     what = kit_down(j.host, j.device, BYTES, j.stream);
@@ -148,7 +100,7 @@ static void pinned_memory_is_waited_for(void) {
     gpupool_ticket ticket = 0;
     gpupool_transfer what;
     job j;
-    job_open(&j, ring, 4);
+    job_open(&j, ring, BYTES, 4);
     CUDA(cudaHostAlloc((void **)&pinned, BYTES, 0));
     kit_fill(pinned, BYTES, 5, 0);
     fake_hold(j.stream, 1); /* lets through what somebody waits for */
@@ -167,28 +119,6 @@ static void pinned_memory_is_waited_for(void) {
     OK(gpupool_ring_destroy(ring));
 }
 
-/* A helper finds a transfer whose event has passed, with nobody waiting. */
-static void helpers_ask(void) {
-    gpupool_ring *ring = kit_ring(MIB, 64 * KIB, 2);
-    job jobs[3];
-    for (int i = 0; i < 3; i++) job_open(&jobs[i], ring, (uint64_t)i);
-    for (int i = 0; i < 3; i++) {
-        fake_hold(jobs[i].stream, FAKE_FIRM);
-        job_post(&jobs[i]);
-    }
-    for (int i = 0; i < 3; i++) {
-        usleep(2000); /* the helpers have found nothing, and sleep */
-        fake_hold(jobs[i].stream, 0);
-        while (kit_stats(ring).transfers[GPUPOOL_UP] < (uint64_t)i + 1) sched_yield();
-        OK(gpupool_ring_wait(ring, jobs[i].ticket, 0, NULL));
-    }
-    for (int i = 0; i < 3; i++) {
-        kit_device_is(jobs[i].device, BYTES, (uint64_t)i);
-        job_close(&jobs[i]);
-    }
-    OK(gpupool_ring_destroy(ring));
-}
-
 /* Several threads may wait for one ticket, at once or later: each gets its result. */
 static atomic_int entered;
 static void *job_also_waits(void *user) {
@@ -202,7 +132,7 @@ static void many_waiters(void) {
         gpupool_ring *ring = kit_ring(MIB, 64 * KIB, workers);
         pthread_t threads[4];
         job j;
-        job_open(&j, ring, 4);
+        job_open(&j, ring, BYTES, 4);
         fake_hold(j.stream, FAKE_FIRM);
         job_post(&j);
         atomic_store(&entered, 0);
@@ -216,23 +146,6 @@ static void many_waiters(void) {
         OK(gpupool_ring_wait(ring, j.ticket, 0, NULL));
         job_close(&j);
         OK(gpupool_ring_destroy(ring));
-    }
-}
-
-/* Destroy carries tickets out that nobody waited for. */
-static void destroy_waits(void) {
-    for (int workers = 0; workers < 2; workers++) {
-        gpupool_ring *ring = kit_ring(MIB, 64 * KIB, workers);
-        job jobs[3];
-        for (int i = 0; i < 3; i++) {
-            job_open(&jobs[i], ring, (uint64_t)i);
-            job_post(&jobs[i]);
-        }
-        OK(gpupool_ring_destroy(ring));
-        for (int i = 0; i < 3; i++) {
-            kit_device_is(jobs[i].device, BYTES, (uint64_t)i);
-            job_close(&jobs[i]);
-        }
     }
 }
 
@@ -260,11 +173,11 @@ static void no_more_hands_than_bytes(void) {
     gpupool_ring *ring = kit_ring(256 * KIB, 64 * KIB, 0);
     job jobs[4];
     atomic_store(&fillers_most, 0);
-    for (int i = 0; i < 4; i++) job_open(&jobs[i], ring, (uint64_t)i);
+    for (int i = 0; i < 4; i++) job_open(&jobs[i], ring, BYTES, (uint64_t)i);
     for (int i = 0; i < 4; i++) job_begin(&jobs[i], job_fills);
     for (int i = 0; i < 4; i++) pthread_join(jobs[i].thread, NULL);
     CHECK_EQ(atomic_load(&fillers_most), 2);
-    CHECK_EQ(kit_stats(ring).pinned, 256 * KIB);
+    CHECK_EQ(ring_stats(ring).pinned, 256 * KIB);
     for (int i = 0; i < 4; i++) job_close(&jobs[i]);
     OK(gpupool_ring_destroy(ring));
 }
@@ -293,14 +206,14 @@ static void others_go_on_beside_a_long_one(void) {
     atomic_store(&fillers_most, 0);
     what.read = fills_for_long;
     what.ticket = &ticket;
-    for (int i = 0; i < 2; i++) job_open(&jobs[i], ring, (uint64_t)i);
+    for (int i = 0; i < 2; i++) job_open(&jobs[i], ring, BYTES, (uint64_t)i);
     OK(gpupool_ring_transfer(ring, &what));
     while (atomic_load(&fillers_most) < 2) sched_yield();
     fake_hold(jobs[1].stream, FAKE_FIRM);
     for (int i = 0; i < 2; i++) job_post(&jobs[i]);
-    while (kit_stats(ring).transfers[GPUPOOL_UP] < 1) sched_yield();
+    while (ring_stats(ring).transfers[GPUPOOL_UP] < 1) sched_yield();
     fake_hold(jobs[1].stream, 0);
-    while (kit_stats(ring).transfers[GPUPOOL_UP] < 2) sched_yield();
+    while (ring_stats(ring).transfers[GPUPOOL_UP] < 2) sched_yield();
     CHECK_RESULT(gpupool_ring_wait(ring, ticket, 0, NULL), GPUPOOL_E_TIMEOUT);
     atomic_store(&in_haste, 1);
     OK(gpupool_ring_wait(ring, ticket, -1, NULL));
@@ -316,10 +229,10 @@ static void others_go_on_beside_a_long_one(void) {
 static void short_of_pinned_memory(void) {
     gpupool_ring *ring = kit_ring(4 * MIB, 64 * KIB, 3), *other = kit_ring(4 * MIB, 64 * KIB, 3);
     job j;
-    job_open(&j, ring, 4);
+    job_open(&j, ring, BYTES, 4);
     fake_pinned_limit(128 * KIB);
     for (int i = 0; i < 5; i++) job_uploads(&j);
-    CHECK_EQ(kit_stats(ring).pinned, 128 * KIB);
+    CHECK_EQ(ring_stats(ring).pinned, 128 * KIB);
     CHECK_RESULT(gpupool_upload(other, j.device, j.host, BYTES, j.stream), GPUPOOL_E_HOST_MEMORY);
     CHECK(strstr(gpupool_last_error(), "cuMemHostRegister") != NULL);
     fake_pinned_limit(0);
@@ -328,23 +241,6 @@ static void short_of_pinned_memory(void) {
     job_close(&j);
     OK(gpupool_ring_destroy(other));
     OK(gpupool_ring_destroy(ring));
-}
-
-/* A process may end while helpers sleep. */
-static void exit_with_a_ring(void) {
-    int status = -1;
-    pid_t child;
-    fflush(stdout);
-    child = fork();
-    if (child == 0) {
-        gpupool_ring *ring = kit_ring(MIB, 64 * KIB, 3);
-        job j;
-        job_open(&j, ring, 4);
-        job_post(&j);
-        OK(gpupool_ring_wait(ring, j.ticket, -1, NULL));
-        exit(atomic_load(&check_bad) ? 1 : 0);
-    }
-    CHECK(child > 0 && waitpid(child, &status, 0) == child && status == 0);
 }
 
 /* Beside a thread that is stuck in a full launch queue a ring goes on that has its hands and a
@@ -357,8 +253,8 @@ static void *stuck(void *user) {
 static void beside_a_full_queue(void) {
     gpupool_ring *ring = kit_ring(256 * KIB, 64 * KIB, 0);
     job j, full;
-    job_open(&j, ring, 4);
-    job_open(&full, ring, 5);
+    job_open(&j, ring, BYTES, 4);
+    job_open(&full, ring, BYTES, 5);
     job_post(&j); /* makes the hand and the event */
     OK(gpupool_ring_wait(ring, j.ticket, -1, NULL));
     fake_queue(8);
@@ -379,19 +275,95 @@ static void beside_a_full_queue(void) {
     OK(gpupool_ring_destroy(ring));
 }
 
+/* ---- calls of CUDA that fail ---- */
+
+/* One failed wait for a hand breaks the ring for good: the first cause stays. What has ended well,
+   has. */
+static void stays_broken(void) {
+    gpupool_ring *ring = kit_ring(MIB, 64 * KIB, 0);
+    uint64_t done = 0;
+    job j;
+    job_open(&j, ring, BYTES, 1);
+    job_post(&j);
+    OK(gpupool_ring_wait(ring, j.ticket, -1, NULL));
+    fake_fail_call("cuEventSynchronize", 1, 0, 719);
+    fake_fail_call("cuStreamSynchronize", 2, 0, 719); /* the first waits for the program's work */
+    CHECK_RESULT(job_upload(&j), GPUPOOL_E_CUDA);
+    KIT_REFUSES(job_download(&j), GPUPOOL_E_CUDA, "broken");
+    CHECK(strstr(gpupool_last_error(), "cudaErrorLaunchFailure"));
+    CHECK_RESULT(gpupool_upload(ring, j.device, j.host, 1, j.stream), GPUPOOL_E_CUDA);
+    OK(gpupool_ring_wait(ring, j.ticket, -1, &done));
+    CHECK_EQ(done, BYTES);
+    OK(gpupool_ring_destroy(ring));
+    fake_fail_clear();
+    job_close(&j);
+}
+
+/* A copy that CUDA refuses fails its transfer only. */
+static void refused_copy(void) {
+    gpupool_ring *ring = kit_ring(MIB, 64 * KIB, 1);
+    job j;
+    job_open(&j, ring, BYTES, 1);
+    for (int n = 1; n < 4; n++) {
+        fake_fail_call("cuMemcpyAsync", n, 0, 1);
+        KIT_REFUSES(job_upload(&j), GPUPOOL_E_CUDA, "cuMemcpyAsync: cudaErrorInvalidValue");
+        fake_fail_call("cuMemcpyAsync", n, 0, 1);
+        CHECK_RESULT(job_download(&j), GPUPOOL_E_CUDA);
+    }
+    kit_fill(j.host, BYTES, 2, 0);
+    OK(job_upload(&j));
+    kit_device_is(j.device, BYTES, 2);
+    job_close(&j);
+    OK(gpupool_ring_destroy(ring));
+}
+
+/* The context breaks while four threads are at it: all calls return, and say why. */
+static void says_why(gpupool_result result) {
+    if (result == GPUPOOL_OK) return;
+    CHECK(result == GPUPOOL_E_CUDA || result == GPUPOOL_E_HOST_MEMORY);
+    CHECK(gpupool_last_result() == result && gpupool_last_error()[0]);
+}
+static void *job_tries(void *user) {
+    for (int i = 0; i < 6; i++) {
+        says_why(job_upload((job *)user));
+        says_why(job_download((job *)user));
+    }
+    return NULL;
+}
+static void breaks_amid_threads(void) {
+    for (long n = 1; n < 400; n += 37) {
+        gpupool_ring *ring = kit_ring(MIB, 64 * KIB, 2);
+        job jobs[4];
+        check_case("call %ld", n);
+        for (int i = 0; i < 4; i++) job_open(&jobs[i], ring, BYTES, (uint64_t)i);
+        fake_break(n);
+        for (int i = 0; i < 4; i++) job_begin(&jobs[i], job_tries);
+        for (int i = 0; i < 4; i++) pthread_join(jobs[i].thread, NULL);
+        CHECK(fake_is_broken());
+        fake_fail_clear();
+        OK(gpupool_ring_destroy(ring));
+        for (int i = 0; i < 4; i++) job_close(&jobs[i]);
+        CHECK_EQ(fake_failures() + fake_misuses(), 0);
+        memset(kit_stream, 0, sizeof kit_stream);
+        fake_quiet(1); /* what CUDA did not take back is left to the broken context */
+        fake_reset();
+        fake_quiet(0);
+    }
+}
+
 int main(void) {
-    TEST(exit_with_a_ring); /* first: a child has no CUDA once this process has */
-    RING_TEST(eight_wait_for_a_ninth);
-    RING_TEST(calls_that_stand_still_hold_no_hand);
-    RING_TEST(rule_g);
-    RING_TEST(pinned_memory_is_waited_for);
-    RING_TEST(helpers_ask);
-    RING_TEST(many_waiters);
-    RING_TEST(destroy_waits);
-    RING_TEST(no_more_hands_than_bytes);
-    RING_TEST(others_go_on_beside_a_long_one);
-    RING_TEST(short_of_pinned_memory);
-    RING_TEST(beside_a_full_queue);
+    KIT_TEST(eight_wait_for_a_ninth);
+    KIT_TEST(calls_that_stand_still_hold_no_hand);
+    KIT_TEST(rule_g);
+    KIT_TEST(pinned_memory_is_waited_for);
+    KIT_TEST(many_waiters);
+    KIT_TEST(no_more_hands_than_bytes);
+    KIT_TEST(others_go_on_beside_a_long_one);
+    KIT_TEST(short_of_pinned_memory);
+    KIT_TEST(beside_a_full_queue);
+    KIT_TEST(stays_broken);
+    KIT_TEST(refused_copy);
+    KIT_TEST(breaks_amid_threads);
     return check_finish();
 }
 
