@@ -85,10 +85,9 @@ static seen agrees(void) {
 }
 
 static void walks(void) {
-    gpupool_request request = {3 * MIB, 0, NULL, 0, "weights"};
+    gpupool_request request = {3 * MIB, 0, A, 0, "weights"};
     void *block, *other;
     seen s;
-    request.stream = A;
     arena = kit_open(8 * MIB);
     s = agrees();
     CHECK_EQ(s.chunks, 0);
@@ -136,19 +135,6 @@ static void walks_a_stitched_block(void) {
     kit_close(arena);
 }
 
-static void walks_a_graphs_memory(void) {
-    gpupool_capture *scope;
-    void *block;
-    arena = kit_open(0);
-    CHECK_RESULT(gpupool_begin_capture(arena, A, &scope), GPUPOOL_OK);
-    block = gpupool_alloc(arena, MIB, A);
-    kit_free(arena, block, A);
-    CHECK_EQ(agrees().bytes[GPUPOOL_KEPT], MIB);
-    CHECK_RESULT(gpupool_release_capture(scope), GPUPOOL_OK);
-    CHECK_EQ(agrees().bytes[GPUPOOL_KEPT], 0);
-    kit_close(arena);
-}
-
 /* A sleeping arena has its blocks, and none of its memory. */
 static void walks_a_sleeping_arena(void) {
     void *block, *other;
@@ -177,17 +163,14 @@ static void walks_a_sleeping_arena(void) {
 static void stops(void) {
     void *block;
     seen s;
-    memset(&s, 0, sizeof s);
     arena = kit_open(0);
     block = gpupool_alloc(arena, 3 * MIB, A);
-    for (s.stop_at = 1; s.stop_at < 4; s.stop_at++) {
-        s.chunks = s.parts = s.left = 0;
-        s.next = NULL;
+    for (int at = 1; at < 3; at++) {
+        memset(&s, 0, sizeof s);
+        s.stop_at = at;
         CHECK_RESULT(gpupool_walk_blocks(arena, see, &s), GPUPOOL_OK);
-        CHECK_EQ(s.chunks + s.parts, s.stop_at < 3 ? (unsigned)s.stop_at : s.chunks + s.parts);
+        CHECK_EQ(s.chunks + s.parts, at);
     }
-    KIT_REFUSES(gpupool_walk_blocks(arena, NULL, &s), GPUPOOL_E_ARGUMENT, "visit");
-    KIT_REFUSES(gpupool_walk_blocks(NULL, see, &s), GPUPOOL_E_ARGUMENT, "arena");
     kit_free(arena, block, A);
     kit_close(arena);
 }
@@ -205,7 +188,6 @@ static void says_what_there_is(void) {
     const char *said;
     void *blocks[3];
     int i;
-    request.stream = A;
     arena = kit_open(40 * MIB);
     for (i = 0; i < 3; i++) blocks[i] = gpupool_alloc_request(arena, &request);
     said = reports(gpupool_report);
@@ -219,9 +201,6 @@ static void says_what_there_is(void) {
     for (i = 0; i < 3; i++) kit_free(arena, blocks[i], A);
     said = reports(gpupool_report);
     CHECK(!strstr(said, "weights"));
-    KIT_REFUSES(gpupool_report(arena, NULL), GPUPOOL_E_ARGUMENT, "file");
-    KIT_REFUSES(gpupool_write_json(arena, NULL), GPUPOOL_E_ARGUMENT, "file");
-    KIT_REFUSES(gpupool_report(NULL, stdout), GPUPOOL_E_ARGUMENT, "arena");
     kit_close(arena);
 }
 
@@ -238,7 +217,6 @@ static void keeps_to_lines(void) {
     gpupool_request request = {MIB, 0, A, 0, NULL};
     int lines;
     config.name = "1234567890\n1234567890123456789\xc3\xa4\xc3\xa4"; /* cut inside of a letter? */
-    request.stream = A;
     arena = kit_create(&config);
     lines = lines_of(reports(gpupool_report));
     CHECK(strstr(text, "\"1234567890\\x0a"));
@@ -253,32 +231,6 @@ static void keeps_to_lines(void) {
         CHECK(!gpupool_alloc(arena, 9 * MIB, A));
         CHECK(!strpbrk(gpupool_last_error(), "\n\t\x7f"));
         kit_free(arena, block, A);
-    }
-    kit_close(arena);
-}
-
-/* A name is cut between two letters, wherever its end falls. */
-static void cuts_between_letters(void) {
-    for (size_t length = 20; length < 40; length++) {
-        gpupool_arena_config config = kit_config(GPUPOOL_SOURCE_AUTO, 0);
-        char name[64], *end;
-        memset(name, 'n', length);
-        strcpy(name + length, "\xe2\x82\xac\xe2\x82\xac");
-        config.name = name;
-        arena = kit_create(&config);
-        reports(gpupool_report);
-        end = strstr(text, "\" on device");
-        CHECK(end && (end[-1] == 'n' || !strncmp(end - 3, "\xe2\x82\xac", 3)));
-        kit_close(arena);
-    }
-}
-
-static void a_full_file(void) {
-    FILE *full = fopen("/dev/full", "w");
-    arena = kit_open(0);
-    if (full) {
-        KIT_REFUSES(gpupool_report(arena, full), GPUPOOL_E_FILE, "file");
-        fclose(full);
     }
     kit_close(arena);
 }
@@ -405,13 +357,10 @@ int main(int count, char **words) {
     if (count > 1) return child(words[1]);
     KIT_TEST(walks);
     KIT_TEST(walks_a_stitched_block);
-    KIT_TEST(walks_a_graphs_memory);
     KIT_TEST(walks_a_sleeping_arena);
     KIT_TEST(stops);
     KIT_TEST(says_what_there_is);
     KIT_TEST(keeps_to_lines);
-    KIT_TEST(cuts_between_letters);
-    KIT_TEST(a_full_file);
     KIT_TEST(appends);
     KIT_TEST(a_file_that_cannot_be);
     KIT_TEST(at_exit);
