@@ -154,7 +154,8 @@ static void waits_for_what_is_given_back(void) {
     kit_close(shared);
 }
 #else
-static void waits_for_what_is_given_back(void) {}
+static void waits_for_what_is_given_back(void) {
+}
 #endif
 
 /* Arenas come and go in all threads, while streams are retired in all arenas. */
