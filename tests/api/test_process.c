@@ -1,7 +1,7 @@
 // build: asan -fsanitize=address,undefined
 // build: tsan -fsanitize=thread
-/* Many threads in one process: default streams are each thread's own, threads share an arena while
-   another reports on it, and arenas come and go beside others. */
+/* Many threads in one process: they share an arena while another reports on it, and arenas come
+   and go beside others. */
 #define _GNU_SOURCE
 #include <pthread.h>
 #include <unistd.h>
@@ -12,25 +12,10 @@
 #define A kit_stream[0]
 #define THREADS 6
 
-/* ---- default streams ---- */
+/* ---- threads ---- */
 
 static gpupool_arena *shared;
 static atomic_int wrong;
-static pthread_barrier_t all_have_freed;
-
-/* cudaStreamPerThread is another stream in each thread: what one freed on it is not another's own.
-   The race oracle sees who takes it too early. */
-static void *on_its_own_stream(void *user) {
-    int number = (int)(intptr_t)user;
-    for (int i = 0; i < 40; i++) {
-        size_t bytes = i % 2 ? 3000 : 300000;
-        void *block = gpupool_alloc(shared, bytes, cudaStreamPerThread);
-        wrong += !block || cudaMemsetAsync(block, number, bytes, cudaStreamPerThread);
-        wrong += gpupool_free(shared, block, cudaStreamPerThread) != GPUPOOL_OK;
-        if (i % 10 == 9) pthread_barrier_wait(&all_have_freed);
-    }
-    return NULL;
-}
 
 static pthread_t threads[THREADS];
 static atomic_int running;
@@ -46,27 +31,6 @@ static void end_threads(void) {
     for (int i = 0; i < THREADS; i++) CHECK_EQ(pthread_join(threads[i], NULL), 0);
     CHECK_EQ(atomic_load(&wrong), 0);
 }
-
-static void per_thread_streams(void) {
-    void *all;
-    shared = kit_open(0);
-#if CHECK_FAKE
-    fake_mode(FAKE_STEPPED);
-#endif
-    pthread_barrier_init(&all_have_freed, NULL, THREADS);
-    begin_threads(on_its_own_stream);
-    end_threads();
-    pthread_barrier_destroy(&all_have_freed);
-    CHECK_EQ(kit_stats(shared).blocks, 0);
-    CHECK_RESULT(gpupool_set_limit(shared, 8 * MIB), GPUPOOL_OK);
-    all = gpupool_alloc(shared, 8 * MIB, A); /* what ended threads have left passes too */
-    CHECK(all);
-    kit_write(all, 8 * MIB, A, 1);
-    kit_free(shared, all, A);
-    kit_close(shared);
-}
-
-/* ---- threads ---- */
 
 /* Each has blocks of its own bytes on its own stream, small ones and large ones, some with a label.
  */
@@ -191,7 +155,6 @@ static void threads_have_arenas(void) {
 }
 
 int main(void) {
-    KIT_TEST(per_thread_streams);
     KIT_TEST(threads_share_an_arena);
     KIT_FAKE_TEST(waits_for_what_is_given_back);
     KIT_TEST(threads_have_arenas);

@@ -1,6 +1,5 @@
 /* Reports: the walk, text, JSON, and GPUPOOL_REPORT. tests/gates/report_test.sh reads the JSON. */
 #define _GNU_SOURCE
-#include <fcntl.h>
 #include <sys/stat.h>
 #include <sys/wait.h>
 #include <unistd.h>
@@ -109,29 +108,6 @@ static void walks(void) {
     kit_let_go(B);
     CHECK_RESULT(gpupool_trim(arena, 7 * MIB), GPUPOOL_OK);
     kit_free(arena, block, A);
-    kit_close(arena);
-}
-
-/* A stitched block is shown where it lies: in pieces, each with its place in the block. */
-static void walks_a_stitched_block(void) {
-    void *blocks[8], *large;
-    uint64_t covered = 0;
-    seen s;
-    int i;
-    arena = kit_open(16 * MIB);
-    for (i = 0; i < 8; i++) blocks[i] = gpupool_alloc(arena, 2 * MIB, A);
-    for (i = 0; i < 8; i += 2) kit_free(arena, blocks[i], A);
-    large = gpupool_alloc(arena, 7 * MIB, A);
-    CHECK(large);
-    CHECK_EQ(kit_stats(arena).stitches, 1);
-    s = agrees();
-    CHECK_EQ(s.parts, 9); /* its last piece leaves a part of a chunk */
-    for (i = 0; i < 9; i++)
-        if (s.last[i].block.memory == large) covered += s.last[i].bytes;
-    CHECK_EQ(covered, 7 * MIB);
-    for (i = 1; i < 8; i += 2) kit_free(arena, blocks[i], A);
-    kit_free(arena, large, A);
-    agrees();
     kit_close(arena);
 }
 
@@ -281,21 +257,6 @@ static void appends(void) {
     }
 }
 
-/* A file that cannot be written is said once for each report, and changes no result. */
-static void a_file_that_cannot_be(void) {
-    int saved = dup(2), null = open("/dev/null", O_WRONLY);
-    gpupool_result last = gpupool_last_result();
-    setenv("GPUPOOL_REPORT", "/nowhere/at/all", 1);
-    dup2(null, 2);
-    arena = kit_open(0);
-    CHECK_RESULT(gpupool_arena_destroy(arena), GPUPOOL_OK);
-    dup2(saved, 2);
-    close(saved);
-    close(null);
-    CHECK_EQ(gpupool_last_result(), last);
-    unsetenv("GPUPOOL_REPORT");
-}
-
 /* In a process of its own: 'x' leaves an arena to the exit, 'f' leaves a forked child to it, too.
  */
 static int child(const char *what) {
@@ -356,13 +317,11 @@ static void walks_whatever_there_is(void) {
 int main(int count, char **words) {
     if (count > 1) return child(words[1]);
     KIT_TEST(walks);
-    KIT_TEST(walks_a_stitched_block);
     KIT_TEST(walks_a_sleeping_arena);
     KIT_TEST(stops);
     KIT_TEST(says_what_there_is);
     KIT_TEST(keeps_to_lines);
     KIT_TEST(appends);
-    KIT_TEST(a_file_that_cannot_be);
     KIT_TEST(at_exit);
 #if CHECK_FAKE
     KIT_TEST(walks_whatever_there_is);

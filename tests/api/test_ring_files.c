@@ -1,10 +1,8 @@
 /* Uploads from files: cached and not, at any offset, with reads that are short, interrupted or
-   refused, from files that shrink, and from what is no file. On the simulated GPU, and on a real
-   one. */
+   refused, and from files that shrink. On the simulated GPU, and on a real one. */
 #define _GNU_SOURCE
 #include <errno.h>
 #include <fcntl.h>
-#include <sys/mman.h>
 #include <sys/stat.h>
 #include <sys/syscall.h>
 #include <sys/wait.h>
@@ -18,7 +16,6 @@ static struct {
     atomic_int most;        /* bytes that a read returns; 0: any number */
     atomic_int interrupts;  /* reads that a signal ends */
     atomic_long fails_from; /* an offset from which reads fail; -1: none */
-    atomic_int direct;      /* reads by another descriptor than the caller's */
     int file;
 } disk = {.fails_from = -1};
 
@@ -31,7 +28,6 @@ static int is_of_disk(int file) {
 ssize_t pread(int file, void *to, size_t bytes, off_t at) {
     long fails_from = atomic_load(&disk.fails_from);
     if (!is_of_disk(file)) return (ssize_t)syscall(SYS_pread64, file, to, bytes, at);
-    if (file != disk.file) atomic_fetch_add(&disk.direct, 1);
     if (atomic_load(&disk.interrupts) > 0 && atomic_fetch_sub(&disk.interrupts, 1) > 0) {
         errno = EINTR;
         return -1;
@@ -77,7 +73,6 @@ static void open_all(void) {
     free(bytes);
     ring = kit_ring(MIB, 128 * KIB, 2);
     device = kit_device(LENGTH);
-    atomic_store(&disk.direct, 0);
 }
 static void close_all(void) {
     CHECK_EQ(count_descriptors(), 1);
@@ -91,25 +86,6 @@ static void close_all(void) {
 
 static void uncache(void) {
     CHECK_EQ(posix_fadvise(disk.file, 0, 0, POSIX_FADV_DONTNEED), 0);
-}
-
-/* 1: a page in the cache; 0: none; and whether the file can be read past it. */
-static int is_cached(void) {
-    unsigned char in[LENGTH / 4096 + 1];
-    int any = 0;
-    void *map = mmap(NULL, LENGTH, PROT_READ, MAP_SHARED, disk.file, 0);
-    CHECK_EQ(mincore(map, LENGTH, in), 0);
-    munmap(map, LENGTH);
-    for (size_t i = 0; i < sizeof in; i++) any |= in[i] & 1;
-    return any;
-}
-static int has_direct(void) {
-    char name[64];
-    int file;
-    snprintf(name, sizeof name, "/proc/self/fd/%d", disk.file);
-    file = open(name, O_RDONLY | O_DIRECT);
-    if (file >= 0) close(file);
-    return file >= 0;
 }
 
 static void upload_parts(void) {
@@ -134,21 +110,14 @@ static void cached(void) {
 }
 
 static void not_cached(void) {
-    int may = 0;
     open_all();
     for (int i = 0; i < 3; i++) {
         uncache();
-        if (!is_cached() && has_direct()) {
-            OK(upload(ring, device, disk.file, 0, LENGTH));
-            may = 1;
-            kit_device_is(device, LENGTH, 3);
-        } else check_skip("O_DIRECT", "this file system does not have it");
+        OK(upload(ring, device, disk.file, 0, LENGTH));
+        kit_device_is(device, LENGTH, 3);
         uncache();
         upload_parts();
     }
-    /* not in each round: the question whether a page is cached starts a read-ahead, which has ended
-       before the answer in one of forty, and then all of so small a file is there */
-    CHECK(!may || atomic_load(&disk.direct) > 0);
     close_all();
 }
 
@@ -202,20 +171,6 @@ static void ends_too_early(void) {
     close_all();
 }
 
-static void no_files(void) {
-    int pipes[2];
-    open_all();
-    CHECK_EQ(pipe(pipes), 0);
-    CHECK_RESULT(upload(ring, device, pipes[0], 0, 100), GPUPOOL_E_FILE);
-    CHECK(strstr(gpupool_last_error(), strerror(ESPIPE)) != NULL);
-    close(pipes[0]);
-    CHECK_RESULT(upload(ring, device, pipes[0], 0, 100), GPUPOOL_E_FILE);
-    CHECK_RESULT(upload(ring, device, -1, 0, 100), GPUPOOL_E_FILE);
-    CHECK_RESULT(upload(ring, device, pipes[1], 0, 100), GPUPOOL_E_FILE);
-    close(pipes[1]);
-    close_all();
-}
-
 /* Locks that the program holds are there after the transfer: another process sees them. */
 static void keeps_locks(void) {
     struct flock lock = {.l_type = F_WRLCK, .l_whence = SEEK_SET, .l_start = 10, .l_len = 5};
@@ -239,7 +194,6 @@ int main(void) {
     KIT_TEST(short_reads_and_signals);
     KIT_TEST(read_errors);
     KIT_TEST(ends_too_early);
-    KIT_TEST(no_files);
     KIT_TEST(keeps_locks);
     return check_finish();
 }

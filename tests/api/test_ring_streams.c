@@ -243,38 +243,6 @@ static void short_of_pinned_memory(void) {
     OK(gpupool_ring_destroy(ring));
 }
 
-/* Beside a thread that is stuck in a full launch queue a ring goes on that has its hands and a
-   ticket's event. */
-static void *stuck(void *user) {
-    job *j = (job *)user;
-    for (int i = 0; i < 20; i++) fake_write(j->stream, "many", j->device, 16, 1);
-    return NULL;
-}
-static void beside_a_full_queue(void) {
-    gpupool_ring *ring = kit_ring(256 * KIB, 64 * KIB, 0);
-    job j, full;
-    job_open(&j, ring, BYTES, 4);
-    job_open(&full, ring, BYTES, 5);
-    job_post(&j); /* makes the hand and the event */
-    OK(gpupool_ring_wait(ring, j.ticket, -1, NULL));
-    fake_queue(8);
-    fake_hold(full.stream, FAKE_FIRM);
-    job_begin(&full, stuck);
-    while (!fake_stuck()) sched_yield();
-    for (int i = 0; i < 3; i++) {
-        job_uploads(&j);
-        job_post(&j);
-        OK(gpupool_ring_wait(ring, j.ticket, -1, NULL));
-    }
-    CHECK_EQ(fake_stuck(), 1);
-    fake_hold(full.stream, 0);
-    pthread_join(full.thread, NULL);
-    fake_queue(1020);
-    job_close(&full);
-    job_close(&j);
-    OK(gpupool_ring_destroy(ring));
-}
-
 /* ---- calls of CUDA that fail ---- */
 
 /* One failed wait for a hand breaks the ring for good: the first cause stays. What has ended well,
@@ -360,7 +328,6 @@ int main(void) {
     KIT_TEST(no_more_hands_than_bytes);
     KIT_TEST(others_go_on_beside_a_long_one);
     KIT_TEST(short_of_pinned_memory);
-    KIT_TEST(beside_a_full_queue);
     KIT_TEST(stays_broken);
     KIT_TEST(refused_copy);
     KIT_TEST(breaks_amid_threads);

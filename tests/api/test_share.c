@@ -101,8 +101,8 @@ static void no_sleep_meanwhile(void) {
 
 /* ---- in two processes ---- */
 
-static int importer_socket, exporter_socket;
-static pid_t importer, exporter;
+static int importer_socket;
+static pid_t importer;
 
 static size_t bytes_of(int round) {
     return (size_t)(round % 5 + 1) * 2 * MIB;
@@ -149,44 +149,10 @@ static void to_and_fro(void) {
     kit_close(arena);
 }
 
-/* Exports, and does not live to close it. */
-static int export_and_wait(int socket) {
-    gpupool_exported exported;
-    void *block;
-    close(importer_socket); /* or the importer would not see that the parent has closed it */
-    kit_prepare();
-    begin(GPUPOOL_SHARE_PROCESSES);
-    block = own_chunk(SIZE);
-    kit_write(block, SIZE, A, 40);
-    CHECK_EQ(cudaStreamSynchronize(A), cudaSuccess);
-    exported = exported_of(block);
-    CHECK(share_send(socket, &exported));
-    if (atomic_load(&check_bad)) return 1;
-    share_hear(socket); /* never */
-    return 2;
-}
-
-static void the_exporter_is_killed(void) {
-    gpupool_exported exported;
-    gpupool_imported imported;
-    CHECK(share_receive(exporter_socket, &exported));
-    imported = imported_of(&exported);
-    CHECK_EQ(kill(exporter, SIGKILL), 0);
-    CHECK_EQ(share_end_of(exporter), 1000 + SIGKILL);
-    kit_verify(imported.memory, SIZE, A, 40);
-    kit_write(imported.memory, SIZE, A, 50);
-    kit_verify(imported.memory, SIZE, A, 50);
-    CHECK_RESULT(gpupool_import_close(&imported), GPUPOOL_OK);
-    close(exported.descriptor);
-    close(exporter_socket);
-}
-
 int main(void) {
     importer = share_fork(&importer_socket, import_all); /* before any call of CUDA */
-    exporter = share_fork(&exporter_socket, export_and_wait);
-    CHECK(importer > 0 && exporter > 0);
+    CHECK(importer > 0);
     KIT_TEST(to_and_fro);
-    KIT_TEST(the_exporter_is_killed);
     KIT_TEST(as_long_as_anybody_has_it);
     KIT_TEST(of_what_is_not_shared);
     KIT_TEST(no_sleep_meanwhile);

@@ -95,50 +95,7 @@ static void each_source(void) {
     }
 }
 
-static void each_under_a_limit(void) {
-    for (size_t i = 0; i < KIT_COUNT(sources); i++) {
-        gpupool_arena *arena = create(sources[i].source, 16 * MIB);
-        void *block, *second;
-        check_case("%s", sources[i].name);
-        block = gpupool_alloc(arena, 10 * MIB, A);
-        CHECK(block);
-        CHECK(!gpupool_alloc(arena, 10 * MIB, A));
-        CHECK_EQ(gpupool_last_verdict()->cause, GPUPOOL_CAUSE_LIMIT);
-        kit_free(arena, block, A);
-        second = gpupool_alloc(arena, 12 * MIB, A); /* idle chunks of the wrong size go first */
-        CHECK(second);
-        CHECK(kit_stats(arena).reserved.peak <= 16 * MIB);
-        kit_free(arena, second, A);
-        kit_close(arena);
-    }
-}
-
 /* ---- what differs ---- */
-
-/* The host writes PINNED and MANAGED blocks as soon as it has them: only finished memory is handed
-   out, whatever the stream (O5). */
-static void host_memory_is_finished(void) {
-    static const gpupool_source of_host[] = {GPUPOOL_SOURCE_PINNED, GPUPOOL_SOURCE_MANAGED};
-    for (int i = 0; i < 4; i++) {
-        gpupool_arena *arena = create(of_host[i / 2], 0);
-        size_t bytes = i % 2 ? 8 * MIB : 1000;
-        char *block, *next;
-        check_case("source %d, %zu bytes", i / 2, bytes);
-        block = (char *)gpupool_alloc(arena, bytes, A);
-        CHECK(block);
-        memset(block, 1, bytes);
-        kit_hold(A);
-        kit_write(block, bytes, A, 2);
-        kit_free(arena, block, A);
-        next = (char *)kit_alloc_as(arena, bytes, 0, A, GPUPOOL_NO_WAIT);
-        CHECK(next && next != block);
-        if (next) memset(next, 3, bytes);
-        kit_let_go(A);
-        if (next) kit_verify(next, bytes, B, 3);
-        kit_free(arena, next, B);
-        kit_close(arena);
-    }
-}
 
 static void zeroed_host_memory(void) {
     gpupool_arena *arena = create(GPUPOOL_SOURCE_PINNED, 0);
@@ -207,8 +164,6 @@ static void one_stream_stages(void) {
 
 int main(void) {
     KIT_TEST(each_source);
-    KIT_TEST(each_under_a_limit);
-    KIT_TEST(host_memory_is_finished);
     KIT_TEST(zeroed_host_memory);
     KIT_TEST(custom_refuses);
     KIT_FAKE_TEST(without_mapping);
