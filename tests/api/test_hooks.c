@@ -162,10 +162,33 @@ static void oldest_first(void) {
     end(arena);
 }
 
+/* Sleep takes all ranges back; waking tells of them again or, where one is refused, of none. */
+static void asleep(void) {
+    gpupool_arena *arena = create(GPUPOOL_SOURCE_MAPPED, 64 * MIB, 2 * MIB);
+    void *block = gpupool_alloc(arena, 9 * MIB, A);
+    int n = 0;
+    do {
+        check_case("map %d", ++n);
+        CHECK_RESULT(gpupool_sleep(arena, GPUPOOL_KEEP), GPUPOOL_OK);
+        CHECK_EQ(count, 0);
+        refuse_from = maps + n;
+        if (gpupool_wake(arena) == GPUPOOL_OK) break;
+        CHECK_EQ(gpupool_last_result(), GPUPOOL_E_CALLBACK);
+        CHECK_EQ(count, 0);
+        refuse_from = 0;
+        CHECK_RESULT(gpupool_wake(arena), GPUPOOL_OK);
+        CHECK_EQ(bytes_of_chunks(), kit_stats(arena).reserved.now);
+    } while (n < 100);
+    CHECK(n > 1);
+    kit_free(arena, block, A);
+    end(arena);
+}
+
 int main(void) {
     KIT_TEST(of_chunks);
     KIT_TEST(of_stitches);
     KIT_TEST(oldest_first);
     KIT_TEST(refused);
+    KIT_TEST(asleep);
     return check_finish();
 }
