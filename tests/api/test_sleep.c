@@ -232,14 +232,16 @@ static void graphs_stay(void) {
 
 static void requests_are_refused(void) {
     gpupool_capture *scope;
+    size_t bytes;
     begin_full();
     sleep_now(GPUPOOL_KEEP);
-    for (size_t bytes = 1; bytes < 64 * MIB; bytes *= 8) {
+    for (bytes = 1; bytes < 64 * MIB; bytes *= 8) {
         KIT_FAILS(gpupool_alloc(arena, bytes, A), GPUPOOL_E_ASLEEP, "gpupool_wake");
         KIT_FAILS(gpupool_alloc(arena, bytes, GPUPOOL_NO_STREAM), GPUPOOL_E_ASLEEP, "gpupool_wake");
     }
     KIT_REFUSES(gpupool_sleep(arena, GPUPOOL_KEEP), GPUPOOL_E_ASLEEP, "sleeps");
     KIT_REFUSES(gpupool_trim(arena, 0), GPUPOOL_E_ASLEEP, "sleeps");
+    KIT_REFUSES(gpupool_get_available(arena, A, &bytes), GPUPOOL_E_ASLEEP, "sleeps");
     KIT_REFUSES(gpupool_begin_capture(arena, A, &scope), GPUPOOL_E_ASLEEP, "sleeps");
     KIT_REFUSES(gpupool_allow_peer(arena, 0), GPUPOOL_E_ASLEEP, "sleeps");
     KIT_REFUSES(gpupool_arena_destroy(arena), GPUPOOL_E_IN_USE, "live");
