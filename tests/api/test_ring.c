@@ -180,15 +180,13 @@ static void pinned_in_part(void) {
 /* A ticket of no bytes is done with what the stream had before; without workers a wait copies. */
 static void without_workers(void) {
     gpupool_ring *ring = kit_ring(MIB, 128 * KIB, 0);
-    gpupool_transfer none = kit_up(NULL, NULL, 0, NULL);
     gpupool_ticket second;
     uint64_t done = 0, before = 0;
     gpupool_result result;
     job j;
     job_open(&j, ring, 2 * MIB + 5, 9);
-    none.ticket = &second;
     job_post(&j);
-    OK(gpupool_ring_transfer(ring, &none));
+    second = kit_post(ring, kit_up(NULL, NULL, 0, NULL));
     OK(gpupool_ring_wait(ring, second, -1, &done));
     CHECK_EQ(done, 0);
     CHECK_RESULT(gpupool_ring_wait(ring, j.ticket, 0, &done), GPUPOOL_E_TIMEOUT);

@@ -146,7 +146,7 @@ static void read_errors(void) {
 
 /* A file that ends too early, at the call or later. */
 static void ends_too_early(void) {
-    gpupool_ticket ticket = 0;
+    gpupool_ticket ticket;
     gpupool_transfer what;
     cudaStream_t stream = kit_stream[0];
     open_all();
@@ -156,9 +156,8 @@ static void ends_too_early(void) {
     CHECK_RESULT(upload(ring, device, disk.file, LENGTH + 1, 1), GPUPOOL_E_FILE);
     what.is_file = 1;
     what.file = disk.file;
-    what.ticket = &ticket;
     kit_hold(stream);
-    OK(gpupool_ring_transfer(ring, &what));
+    ticket = kit_post(ring, what);
     CHECK_EQ(ftruncate(disk.file, (off_t)(300 * KIB)), 0);
     kit_let_go(stream);
     CHECK_RESULT(gpupool_ring_wait(ring, ticket, -1, NULL), GPUPOOL_E_FILE);

@@ -48,23 +48,18 @@ static int reads(void *to, size_t bytes, uint64_t offset, void *user) {
 /* 100 bytes from memory, or from the function that says this. */
 static gpupool_ticket post(const unsigned char *from, const int *said) {
     gpupool_transfer what = kit_up(j.device, from, 100, j.stream);
-    gpupool_ticket ticket = 0;
+    gpupool_ticket ticket;
     if (said) what.read = reads;
     what.user = (void *)(uintptr_t)said;
-    what.ticket = &ticket;
-    OK(gpupool_ring_transfer(j.ring, &what));
+    ticket = kit_post(j.ring, what);
     if (fail_malloc_live > most) most = fail_malloc_live;
     return ticket;
 }
 
 /* A ticket of a stream that stands still. */
 static gpupool_ticket post_held(void) {
-    gpupool_transfer what = kit_down(pinned + 1000, j.device + 1000, 1000, kit_stream[0]);
-    gpupool_ticket ticket = 0;
-    what.ticket = &ticket;
     fake_hold(kit_stream[0], FAKE_FIRM);
-    OK(gpupool_ring_transfer(j.ring, &what));
-    return ticket;
+    return kit_post(j.ring, kit_down(pinned + 1000, j.device + 1000, 1000, kit_stream[0]));
 }
 
 static void until_ended(uint64_t count) {

@@ -106,6 +106,14 @@ static inline gpupool_transfer kit_down(void *to, const void *from, size_t bytes
     return what;
 }
 
+/* The transfer with a ticket. */
+static inline gpupool_ticket kit_post(gpupool_ring *ring, gpupool_transfer what) {
+    gpupool_ticket ticket = 0;
+    what.ticket = &ticket;
+    OK(gpupool_ring_transfer(ring, &what));
+    return ticket;
+}
+
 /* Bytes on the host, memory of the device for them, and the ring and stream that bring them. */
 typedef struct job {
     gpupool_ring *ring;
@@ -138,9 +146,7 @@ static inline gpupool_result job_download(job *j) {
     return gpupool_download(j->ring, j->host, j->device, j->bytes, j->stream);
 }
 static inline void job_post(job *j) {
-    gpupool_transfer what = kit_up(j->device, j->host, j->bytes, j->stream);
-    what.ticket = &j->ticket;
-    OK(gpupool_ring_transfer(j->ring, &what));
+    j->ticket = kit_post(j->ring, kit_up(j->device, j->host, j->bytes, j->stream));
 }
 static inline void job_begin(job *j, void *(*run)(void *)) {
     if (pthread_create(&j->thread, NULL, run, j)) exit(1);
