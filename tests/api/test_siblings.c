@@ -91,25 +91,22 @@ static void not_for_everything(void) {
 
 /* Another device's arena, or one that has no device memory, is no sibling. */
 static void who_is_none(void) {
-    gpupool_arena_config config = kit_config(GPUPOOL_SOURCE_MAPPED, 0);
-    gpupool_arena *pinned = NULL, *distant;
-    void *block;
-    begin(0);
-    config.device = 1;
-    distant = kit_create(&config);
-    config.device = 0;
-    config.source = GPUPOOL_SOURCE_PINNED;
-    pinned = kit_create(&config);
-    kit_free(distant, gpupool_alloc(distant, MOST, GPUPOOL_NO_STREAM), GPUPOOL_NO_STREAM);
-    kit_free(pinned, gpupool_alloc(pinned, MOST, GPUPOOL_NO_STREAM), GPUPOOL_NO_STREAM);
-    block = gpupool_alloc(arena, MOST, A);
-    KIT_FAILS(gpupool_alloc(other, MOST, A), GPUPOOL_E_OUT_OF_MEMORY, "on the device");
-    CHECK(kit_stats(distant).reserved.now >= MOST);
-    CHECK(kit_stats(pinned).reserved.now >= MOST);
-    kit_free(arena, block, A);
-    kit_close(distant);
-    kit_close(pinned);
-    end();
+    for (int device = 0; device < 2; device++) {
+        gpupool_arena_config config = kit_config(GPUPOOL_SOURCE_PINNED, 0);
+        gpupool_arena *stranger;
+        void *block;
+        begin(0);
+        if (device) config.source = GPUPOOL_SOURCE_MAPPED;
+        config.device = device;
+        stranger = kit_create(&config);
+        kit_free(stranger, gpupool_alloc(stranger, MOST, GPUPOOL_NO_STREAM), GPUPOOL_NO_STREAM);
+        block = gpupool_alloc(arena, MOST, A);
+        KIT_FAILS(gpupool_alloc(other, MOST, A), GPUPOOL_E_OUT_OF_MEMORY, "on the device");
+        CHECK(kit_stats(stranger).reserved.now >= MOST);
+        kit_free(arena, block, A);
+        kit_close(stranger);
+        end();
+    }
 }
 
 int main(void) {
