@@ -115,9 +115,6 @@ static void memory_goes_from_device_to_device(void) {
         }
         kit_free(arena, block, work);
     }
-#if CHECK_FAKE
-    fake_mode(FAKE_EAGER);
-#endif
     end();
 }
 
@@ -134,9 +131,6 @@ static void sleep_waits(void) {
     CHECK_RESULT(gpupool_sleep(arena, GPUPOOL_KEEP), GPUPOOL_OK);
     CHECK_RESULT(gpupool_wake(arena), GPUPOOL_OK);
     kit_verify(block, SIZE, A, 4);
-#if CHECK_FAKE
-    fake_mode(FAKE_EAGER);
-#endif
     kit_free(arena, block, A);
     end();
 }

@@ -145,6 +145,7 @@ static void of_blocks(void) {
     WRONG(gpupool_export(arena, block, &exported), "it has no chunk of its own");
     WRONG(gpupool_export(arena, blocks[OWN].at, NULL), "exported: it is NULL");
     REFUSES(gpupool_export(arena, sent, &exported), NOT_OURS, "is in no memory");
+    WRONG(gpupool_export(blocks[SHAPED].of, shared, &exported), "SHARE_PROCESSES");
 }
 
 static void of_figures(void) {

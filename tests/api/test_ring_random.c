@@ -3,7 +3,7 @@
 /* Random transfers by four threads, each with a ring of its own, and then all with one ring; each
    byte is compared, under the race oracle, with the device's work in random order. */
 #define _GNU_SOURCE
-#include <pthread.h>
+#include <sys/mman.h>
 #include <unistd.h>
 
 #include "gpupool.h"
@@ -61,7 +61,7 @@ static void give_ticket(traveller *t, parcel *p, gpupool_transfer *what) {
     p->down = what->direction == GPUPOOL_DOWN;
 }
 
-/* New bytes for a parcel, from memory, a function, a file, or rows. */
+/* New bytes for a parcel, from memory, a function, or a file. */
 static void send(traveller *t, parcel *p, cudaStream_t stream) {
     gpupool_transfer what;
     uint64_t offset = check_below(&t->random, 9000);
@@ -116,13 +116,11 @@ static void *travel(void *user) {
 }
 
 static void open_traveller(traveller *t, gpupool_ring *ring, uint64_t seed, int steps) {
-    FILE *file = tmpfile();
     memset(t, 0, sizeof *t);
     t->ring = ring;
     t->random = seed;
     t->steps = steps;
-    t->file = file ? dup(fileno(file)) : -1;
-    if (file) fclose(file);
+    t->file = memfd_create("traveller", 0);
     for (int i = 0; i < 2; i++) CUDA(cudaStreamCreateWithFlags(&t->streams[i], 0));
     for (int i = 0; i < PARCELS; i++) {
         t->parcels[i].host = kit_host(ROOM);

@@ -12,9 +12,9 @@
 
 static gpupool_arena *arena;
 
-static void begin(unsigned share) {
+static void begin(void) {
     gpupool_arena_config config = kit_config(GPUPOOL_SOURCE_MAPPED, 64 * MIB);
-    config.share = share;
+    config.share = GPUPOOL_SHARE_PROCESSES;
     arena = kit_create(&config);
 }
 
@@ -46,7 +46,7 @@ static void as_long_as_anybody_has_it(void) {
     gpupool_exported exported;
     void *block;
     int i;
-    begin(GPUPOOL_SHARE_PROCESSES);
+    begin();
     block = own_chunk(SIZE);
     for (i = 0; i < 2; i++) {
         exported = exported_of(block);
@@ -65,21 +65,11 @@ static void as_long_as_anybody_has_it(void) {
     KIT_REFUSES(gpupool_import_close(&imported[0]), GPUPOOL_E_ARGUMENT, "imported");
 }
 
-static void of_what_is_not_shared(void) {
-    gpupool_exported exported;
-    void *block;
-    begin(0);
-    block = own_chunk(SIZE);
-    KIT_REFUSES(gpupool_export(arena, block, &exported), GPUPOOL_E_ARGUMENT, "SHARE_PROCESSES");
-    kit_free(arena, block, A);
-    kit_close(arena);
-}
-
 /* An arena with an exported block does not sleep: waking would give it other memory. */
 static void no_sleep_meanwhile(void) {
     gpupool_exported exported;
     void *block;
-    begin(GPUPOOL_SHARE_PROCESSES);
+    begin();
     block = own_chunk(SIZE);
     exported = exported_of(block);
     close(exported.descriptor);
@@ -99,7 +89,6 @@ static void no_sleep_meanwhile(void) {
 
 int main(void) {
     KIT_TEST(as_long_as_anybody_has_it);
-    KIT_TEST(of_what_is_not_shared);
     KIT_TEST(no_sleep_meanwhile);
     return check_finish();
 }
