@@ -85,8 +85,9 @@ static void without_mapping(void) {
 #endif
 }
 
-/* All goes back. Memory that the host uses at once is handed out only when its work has finished: one stream that
-   frees and waits in turn needs little of it, though it never frees without a stream. */
+/* Memory that the host uses at once is handed out only when its work has finished: one stream that
+   frees and waits in turn needs little of it, though it never frees without a stream. In the end
+   all goes back. */
 static void one_stream_stages(void) {
     for (int source = GPUPOOL_SOURCE_AUTO; source <= GPUPOOL_SOURCE_BYPASS; source++) {
         gpupool_arena *arena = create((gpupool_source)source);
