@@ -68,7 +68,6 @@ static gpupool_result why(const void *result) {
 static void each_declared(int (*has)(const char *function)) {
     FILE *header = fopen("gpupool.h", "r");
     char line[256], *end, *name;
-    if (!header) header = fopen("gpupool.h", "r");
     if (!CHECK(header)) return;
     while (fgets(line, sizeof line, header)) {
         end = strncmp(line, "GPUPOOL_API ", 12) ? NULL : strchr(line, '(');

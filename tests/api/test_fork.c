@@ -11,7 +11,9 @@
 #define A kit_stream[0]
 
 static gpupool_arena *arena;
+static gpupool_ring *ring;
 static void *block;
+static char bytes[1000];
 
 /* In a child, whose checks the parent cannot see: ends with whether all held. */
 static void in_a_child(void (*body)(void)) {
@@ -33,7 +35,7 @@ static void in_a_child(void (*body)(void)) {
 static void each_call(void) {
     gpupool_capture *scope = NULL;
     gpupool_arena *another = NULL;
-    long calls = kit_calls();
+    gpupool_ring *second = NULL;
     KIT_FAILS(gpupool_alloc(arena, 1000, A), GPUPOOL_E_FORKED, "fork");
     KIT_FAILS(gpupool_alloc(arena, 10 * MIB, A), GPUPOOL_E_FORKED, "fork");
     KIT_REFUSES(gpupool_free(arena, block, A), GPUPOOL_E_FORKED, "fork");
@@ -44,21 +46,36 @@ static void each_call(void) {
     KIT_REFUSES(gpupool_begin_capture(arena, A, &scope), GPUPOOL_E_FORKED, "fork");
     KIT_REFUSES(gpupool_arena_create(&another, NULL), GPUPOOL_E_FORKED, "fork");
     KIT_REFUSES(gpupool_arena_destroy(arena), GPUPOOL_E_FORKED, "fork");
-    CHECK(!scope && !another);
+    KIT_REFUSES(gpupool_retire_stream(A), GPUPOOL_E_FORKED, "fork");
+    KIT_REFUSES(gpupool_upload(ring, block, bytes, 1000, A), GPUPOOL_E_FORKED, "fork");
+    KIT_REFUSES(gpupool_ring_wait(ring, 1, 0, NULL), GPUPOOL_E_FORKED, "fork");
+    KIT_REFUSES(gpupool_ring_create(&second, NULL), GPUPOOL_E_FORKED, "fork");
+    KIT_REFUSES(gpupool_ring_destroy(ring), GPUPOOL_E_FORKED, "fork");
+    CHECK(!scope && !another && !second);
+}
+
+/* Not beside threads, whose locks of fakecuda's a child never gets. */
+static void each_call_is_gpupools_alone(void) {
+    long calls = kit_calls();
+    each_call();
     CHECK_EQ(kit_calls(), calls);
 }
 
 static void begin(void) {
+    gpupool_ring_config config = {0, 2, MIB, 64 * KIB};
     arena = kit_open(0);
     block = gpupool_alloc(arena, 1000, A);
     kit_free(arena, gpupool_alloc(arena, 1000, A), A); /* a cache has one */
-    kit_write(block, 1000, A, 1);
+    CHECK_RESULT(gpupool_ring_create(&ring, &config), GPUPOOL_OK);
+    memset(bytes, 1, sizeof bytes);
+    CHECK_RESULT(gpupool_upload(ring, block, bytes, sizeof bytes, A), GPUPOOL_OK);
 }
 
-static void child_is_told(void) {
-    begin();
-    in_a_child(each_call);
-    kit_verify(block, 1000, A, 1); /* and the parent goes on */
+/* The parent goes on. */
+static void end(void) {
+    kit_verify(block, 1000, A, 1);
+    CHECK_RESULT(gpupool_upload(ring, block, bytes, sizeof bytes, A), GPUPOOL_OK);
+    CHECK_RESULT(gpupool_ring_destroy(ring), GPUPOOL_OK);
     kit_free(arena, block, A);
     kit_free(arena, gpupool_alloc(arena, 10 * MIB, A), A);
     kit_close(arena);
@@ -68,23 +85,16 @@ static void leaves(void) {
     exit(0); /* by what is registered for an exit, too */
 }
 
-static void child_exits(void) {
-    begin();
-    in_a_child(leaves);
-    kit_free(arena, block, A);
-    kit_close(arena);
-}
-
-/* A grandchild is a child too. */
-static void grandchild(void) {
+static void has_a_child(void) {
     in_a_child(each_call);
 }
 
-static void of_a_child(void) {
+static void child_is_told(void) {
     begin();
-    in_a_child(grandchild);
-    kit_free(arena, block, A);
-    kit_close(arena);
+    in_a_child(each_call_is_gpupools_alone);
+    in_a_child(has_a_child);
+    in_a_child(leaves);
+    end();
 }
 
 /* The fork may come while other threads hold any lock. */
@@ -100,30 +110,20 @@ static void *allocate_and_free(void *user) {
     return NULL;
 }
 
-static void one_request(void) {
-    CHECK(!gpupool_alloc(arena, 1000, A));
-    CHECK_EQ(gpupool_last_result(), GPUPOOL_E_FORKED);
-    CHECK_RESULT(gpupool_free(arena, block, A), GPUPOOL_E_FORKED);
-    CHECK_RESULT(gpupool_retire_stream(A), GPUPOOL_E_FORKED);
-}
-
 static void beside_threads(void) {
     pthread_t threads[2];
     begin();
     atomic_store(&stop, 0);
     for (int i = 0; i < 2; i++)
         CHECK_EQ(pthread_create(&threads[i], NULL, allocate_and_free, &kit_stream[i]), 0);
-    for (int i = 0; i < 30; i++) in_a_child(one_request);
+    for (int i = 0; i < 30; i++) in_a_child(each_call);
     atomic_store(&stop, 1);
     for (int i = 0; i < 2; i++) pthread_join(threads[i], NULL);
-    kit_free(arena, block, A);
-    kit_close(arena);
+    end();
 }
 
 int main(void) {
     KIT_TEST(child_is_told);
-    KIT_TEST(child_exits);
-    KIT_TEST(of_a_child);
     KIT_TEST(beside_threads);
     return check_finish();
 }

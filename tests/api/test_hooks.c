@@ -33,8 +33,9 @@ static void on_unmap(const gpupool_mapping *mapping, void *user) {
     unmaps++;
 }
 
-static gpupool_arena *create(gpupool_source source, size_t limit) {
+static gpupool_arena *create(gpupool_source source, size_t limit, size_t chunk_bytes) {
     gpupool_arena_config config = kit_config(source, limit);
+    config.chunk_bytes = chunk_bytes;
     config.on_map = on_map;
     config.on_unmap = on_unmap;
     config.user = ranges;
@@ -67,16 +68,12 @@ static void of_chunks(void) {
     static const gpupool_source sources[] = {GPUPOOL_SOURCE_MAPPED, GPUPOOL_SOURCE_DEVICE,
                                              GPUPOOL_SOURCE_PINNED};
     for (size_t i = 0; i < KIT_COUNT(sources); i++) {
-        gpupool_arena *arena = create(sources[i], 0);
+        gpupool_arena *arena = create(sources[i], 0, 0);
         void *block = gpupool_alloc(arena, 1000, A);
         check_case("source %zu", i);
         CHECK(is_inside(block, 1000));
         CHECK_EQ(count, (int)kit_stats(arena).chunks);
-        if (sources[i] == GPUPOOL_SOURCE_MAPPED) {
-            CHECK_EQ(bytes_of_chunks(), kit_stats(arena).reserved.now);
-        } else {
-            CHECK_EQ(bytes_of_chunks(), 0);
-        }
+        CHECK_EQ(bytes_of_chunks(), i ? 0 : kit_stats(arena).reserved.now);
         kit_free(arena, block, A);
         CHECK_RESULT(gpupool_trim(arena, 0), GPUPOOL_OK);
         CHECK_EQ(count, 0);
@@ -84,53 +81,11 @@ static void of_chunks(void) {
     }
 }
 
-/* A stitch has a range of its own, without a handle, and it lies over chunks that were told of. A
-   stitched block lies in one range; the address of a live block is good until its on_unmap. */
-static void of_stitches(void) {
-    gpupool_arena *arena = create(GPUPOOL_SOURCE_MAPPED, 32 * MIB);
-    void *blocks[4], *large;
-    int i, before;
-    for (i = 0; i < 4; i++) blocks[i] = gpupool_alloc(arena, 8 * MIB, A);
-    before = count;
-    kit_free(arena, blocks[0], A);
-    kit_free(arena, blocks[2], A);
-    large = gpupool_alloc(arena, 16 * MIB, A);
-    CHECK(large);
-    CHECK_EQ(count, before + 1);
-    CHECK_EQ(ranges[count - 1].handle, 0);
-    CHECK_EQ(ranges[count - 1].bytes, 16 * MIB);
-    CHECK(is_inside(large, 16 * MIB));
-    kit_free(arena, large, A);
-    kit_free(arena, blocks[1], A);
-    kit_free(arena, blocks[3], A);
-    CHECK_RESULT(gpupool_trim(arena, 0), GPUPOOL_OK);
-    CHECK_EQ(count, 0);
-    end(arena);
-}
-
-/* No block is handed out whose range was refused; the chunk goes back. */
+/* Refused at once, in the middle of a growth, or for the stitch itself: nothing is handed out,
+   nothing is lost, and the same request succeeds later. */
 static void refused(void) {
-    gpupool_arena *arena = create(GPUPOOL_SOURCE_MAPPED, 0);
-    void *block;
-    refuse_from = 1;
-    KIT_FAILS(gpupool_alloc(arena, 1000, A), GPUPOOL_E_CALLBACK, "on_map");
-    CHECK_EQ(kit_stats(arena).reserved.now, 0);
-    CHECK_EQ(kit_stats(arena).blocks, 0);
-#if CHECK_FAKE
-    CHECK_EQ(fake_used_bytes(0), 0);
-#endif
-    refuse_from = 0;
-    block = gpupool_alloc(arena, 1000, A);
-    CHECK(block);
-    kit_free(arena, block, A);
-    end(arena);
-}
-
-/* Refused in the middle of a growth, or for the stitch itself: nothing is handed out, nothing is
-   lost, and the same request succeeds later. */
-static void refused_later(void) {
     for (int n = 1; n < 8; n++) {
-        gpupool_arena *arena = create(GPUPOOL_SOURCE_MAPPED, 24 * MIB);
+        gpupool_arena *arena = create(GPUPOOL_SOURCE_MAPPED, 24 * MIB, 0);
         void *pads[3], *block;
         int i;
         check_case("map %d of the request", n);
@@ -138,10 +93,13 @@ static void refused_later(void) {
         kit_free(arena, pads[1], A);
         refuse_from = maps + n;
         block = gpupool_alloc(arena, 16 * MIB, A);
-        if (!block) CHECK_EQ(gpupool_last_result(), GPUPOOL_E_CALLBACK);
+        if (!block) KIT_FAILS(block, GPUPOOL_E_CALLBACK, "on_map");
         else CHECK(is_inside(block, 16 * MIB));
         CHECK_RESULT(gpupool_check(arena), GPUPOOL_OK);
         CHECK_EQ(bytes_of_chunks(), kit_stats(arena).reserved.now);
+#if CHECK_FAKE
+        CHECK_EQ(fake_used_bytes(0), kit_stats(arena).reserved.now);
+#endif
         refuse_from = 0;
         if (!block) block = gpupool_alloc(arena, 16 * MIB, A);
         CHECK(block);
@@ -153,25 +111,20 @@ static void refused_later(void) {
     }
 }
 
-/* Of idle stitches over one chunk the one goes first that was freed longest ago. */
+/* A stitch has a range of its own, without a handle, in which its block lies. Of idle stitches over
+   one chunk the one goes first that was freed longest ago. */
 static void oldest_first(void) {
     enum { CHUNKS = 6, BYTES = 2 * MIB };
-    gpupool_arena_config config = kit_config(GPUPOOL_SOURCE_MAPPED, CHUNKS * BYTES);
-    gpupool_arena *arena;
+    gpupool_arena *arena = create(GPUPOOL_SOURCE_MAPPED, CHUNKS * BYTES, BYTES);
     void *blocks[CHUNKS];
-    config.chunk_bytes = BYTES;
-    config.on_map = on_map;
-    config.on_unmap = on_unmap;
-    config.user = ranges;
-    count = maps = unmaps = wrong = refuse_from = gone = 0;
-    arena = kit_create(&config);
     for (int i = 0; i < CHUNKS; i++) blocks[i] = gpupool_alloc(arena, BYTES, A);
     kit_free(arena, blocks[4], A);
     for (size_t i = 2; i <= 3; i++) { /* a stitch of two chunks, and then one of three */
         void *block;
         kit_free(arena, blocks[6 - 2 * i], A);
         block = gpupool_alloc(arena, i * BYTES, A);
-        CHECK(block);
+        CHECK(is_inside(block, i * BYTES));
+        CHECK_EQ(ranges[count - 1].handle, 0);
         kit_free(arena, block, A);
     }
     CHECK_EQ(kit_stats(arena).stitches, 2);
@@ -183,11 +136,32 @@ static void oldest_first(void) {
     end(arena);
 }
 
+/* Sleep takes all ranges back; waking tells of them again or, where one is refused, of none. */
+static void asleep(void) {
+    gpupool_arena *arena = create(GPUPOOL_SOURCE_MAPPED, 64 * MIB, 2 * MIB);
+    void *block = gpupool_alloc(arena, 9 * MIB, A);
+    int n = 0;
+    do {
+        check_case("map %d", ++n);
+        CHECK_RESULT(gpupool_sleep(arena, GPUPOOL_KEEP), GPUPOOL_OK);
+        CHECK_EQ(count, 0);
+        refuse_from = maps + n;
+        if (gpupool_wake(arena) == GPUPOOL_OK) break;
+        CHECK_EQ(gpupool_last_result(), GPUPOOL_E_CALLBACK);
+        CHECK_EQ(count, 0);
+        refuse_from = 0;
+        CHECK_RESULT(gpupool_wake(arena), GPUPOOL_OK);
+        CHECK_EQ(bytes_of_chunks(), kit_stats(arena).reserved.now);
+    } while (n < 100);
+    CHECK(n > 1);
+    kit_free(arena, block, A);
+    end(arena);
+}
+
 int main(void) {
     KIT_TEST(of_chunks);
-    KIT_TEST(of_stitches);
     KIT_TEST(oldest_first);
     KIT_TEST(refused);
-    KIT_TEST(refused_later);
+    KIT_TEST(asleep);
     return check_finish();
 }

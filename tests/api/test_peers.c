@@ -14,8 +14,8 @@ static int two_devices(void) {
     return cudaGetDeviceCount(&devices) == cudaSuccess && devices > 1;
 }
 
-static void begin(gpupool_source source, size_t limit) {
-    gpupool_arena_config config = kit_config(source, limit);
+static void begin(size_t limit) {
+    gpupool_arena_config config = kit_config(GPUPOOL_SOURCE_MAPPED, limit);
     config.chunk_bytes = 2 * MIB;
     CHECK_EQ(cudaSetDevice(1), cudaSuccess);
     CHECK_EQ(cudaStreamCreateWithFlags(&peer, cudaStreamNonBlocking), cudaSuccess);
@@ -69,7 +69,7 @@ static void *stitched(void **rest) {
 
 static void memory_of_before_and_after(void) {
     void *early, *rest[2], *before, *after;
-    begin(GPUPOOL_SOURCE_MAPPED, 0);
+    begin(0);
     early = gpupool_alloc(arena, 3 * MIB, A);
     before = stitched(&rest[0]);
     allow();
@@ -91,38 +91,12 @@ static void memory_of_before_and_after(void) {
     end();
 }
 
-static void other_sources(void) {
-    static const gpupool_source sources[] = {GPUPOOL_SOURCE_DEVICE, GPUPOOL_SOURCE_PINNED};
-    for (size_t i = 0; i < KIT_COUNT(sources); i++) {
-        void *block;
-        begin(sources[i], 0);
-        allow();
-        block = gpupool_alloc(arena, 3 * MIB, A);
-        both_use(block, 3 * MIB, 1);
-        kit_free(arena, block, peer);
-        end();
-    }
-}
-
 /* ---- its streams ---- */
-
-static void strangers_are_refused(void) {
-    void *block;
-    begin(GPUPOOL_SOURCE_MAPPED, 0);
-    block = gpupool_alloc(arena, MIB, A);
-    KIT_FAILS(gpupool_alloc(arena, MIB, peer), GPUPOOL_E_ARGUMENT, "peer");
-    KIT_REFUSES(gpupool_free(arena, block, peer), GPUPOOL_E_ARGUMENT, "peer");
-    KIT_REFUSES(gpupool_allow_peer(arena, -1), GPUPOOL_E_ARGUMENT, "device");
-    KIT_REFUSES(gpupool_allow_peer(arena, 99), GPUPOOL_E_ARGUMENT, "device");
-    allow();
-    CHECK_RESULT(gpupool_free(arena, block, peer), GPUPOOL_OK);
-    end();
-}
 
 /* One block at a time, which goes from stream to stream, and to requests that wait for the device:
    the race oracle sees who gets it too early. */
 static void memory_goes_from_device_to_device(void) {
-    begin(GPUPOOL_SOURCE_MAPPED, SIZE);
+    begin(SIZE);
     allow();
 #if CHECK_FAKE
     fake_mode(FAKE_STEPPED);
@@ -141,16 +115,13 @@ static void memory_goes_from_device_to_device(void) {
         }
         kit_free(arena, block, work);
     }
-#if CHECK_FAKE
-    fake_mode(FAKE_EAGER);
-#endif
     end();
 }
 
 /* Sleep waits for the peer's work. */
 static void sleep_waits(void) {
     void *block;
-    begin(GPUPOOL_SOURCE_MAPPED, 0);
+    begin(0);
     allow();
     block = gpupool_alloc(arena, SIZE, peer);
 #if CHECK_FAKE
@@ -160,9 +131,6 @@ static void sleep_waits(void) {
     CHECK_RESULT(gpupool_sleep(arena, GPUPOOL_KEEP), GPUPOOL_OK);
     CHECK_RESULT(gpupool_wake(arena), GPUPOOL_OK);
     kit_verify(block, SIZE, A, 4);
-#if CHECK_FAKE
-    fake_mode(FAKE_EAGER);
-#endif
     kit_free(arena, block, A);
     end();
 }
@@ -172,7 +140,7 @@ static void sleep_waits(void) {
 #if CHECK_FAKE
 static void unreachable(void) {
     fake_device_peers(0, 0);
-    begin(GPUPOOL_SOURCE_MAPPED, 0);
+    begin(0);
     KIT_REFUSES(gpupool_allow_peer(arena, 1), GPUPOOL_E_UNSUPPORTED, "reach");
     KIT_FAILS(gpupool_alloc(arena, MIB, peer), GPUPOOL_E_ARGUMENT, "peer");
     fake_device_peers(0, 1);
@@ -189,8 +157,6 @@ int main(void) {
         return check_finish();
     }
     KIT_TEST(memory_of_before_and_after);
-    KIT_TEST(other_sources);
-    KIT_TEST(strangers_are_refused);
     KIT_TEST(memory_goes_from_device_to_device);
     KIT_TEST(sleep_waits);
 #if CHECK_FAKE

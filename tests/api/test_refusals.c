@@ -145,6 +145,7 @@ static void of_blocks(void) {
     WRONG(gpupool_export(arena, block, &exported), "it has no chunk of its own");
     WRONG(gpupool_export(arena, blocks[OWN].at, NULL), "exported: it is NULL");
     REFUSES(gpupool_export(arena, sent, &exported), NOT_OURS, "is in no memory");
+    WRONG(gpupool_export(blocks[SHAPED].of, shared, &exported), "SHARE_PROCESSES");
 }
 
 static void of_figures(void) {
@@ -328,26 +329,6 @@ static void wrong_arguments(void) {
 
 #endif /* CHECK_FAKE */
 
-/* Small blocks may lie in a cache, large ones in a list, stitched ones are mapped no more. */
-static void double_frees(void) {
-    static const size_t bytes[] = {1000, 16384, 20000, 3 << 20, 20 << 20};
-    gpupool_arena *own = kit_open(64 * MIB);
-    void *block = gpupool_alloc(own, 1000, kit_stream[0]);
-    for (size_t i = 0; i < KIT_COUNT(bytes); i++) {
-        void *freed = gpupool_alloc(own, bytes[i], kit_stream[0]);
-        check_case("%zu bytes", bytes[i]);
-        kit_free(own, freed, kit_stream[0]);
-        KIT_REFUSES(gpupool_free(own, freed, kit_stream[0]), GPUPOOL_E_DOUBLE_FREE, "free");
-        KIT_REFUSES(gpupool_free(own, freed, kit_stream[1]), GPUPOOL_E_DOUBLE_FREE, "free");
-        KIT_REFUSES(gpupool_record_stream(own, freed, kit_stream[0]), GPUPOOL_E_DOUBLE_FREE,
-                    "free");
-        CHECK_RESULT(gpupool_check(own), GPUPOOL_OK);
-    }
-    CHECK_EQ(kit_stats(own).blocks, 1);
-    kit_free(own, block, kit_stream[0]);
-    kit_close(own);
-}
-
 /* The last error is the thread's last failure, and a success leaves it. */
 static void last_error(void) {
     gpupool_arena *own = kit_open(64 * MIB);
@@ -365,7 +346,6 @@ int main(void) {
     fill_file();
     TEST(wrong_arguments);
 #endif
-    KIT_TEST(double_frees);
     KIT_TEST(last_error);
     return check_finish();
 }

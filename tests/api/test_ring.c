@@ -1,46 +1,50 @@
-/* What a ring promises: bytes arrive, in both directions, by every way; tickets; refusals; figures.
-   On the simulated GPU, and on a real one. */
+/* What a ring promises: bytes arrive, in both directions, by every way; figures. On the simulated
+   GPU, and on a real one. */
 #define _GNU_SOURCE
 #include <stdlib.h>
-#include <sys/wait.h>
-#include <unistd.h>
 
 #include "gpupool.h"
 #include "ring_kit.h"
 
+static gpupool_ring *ring;
+static job j;
+
+static void begin(size_t slot_bytes, int workers, size_t bytes) {
+    ring = kit_ring(2 * MIB, slot_bytes, workers);
+    job_open(&j, ring, bytes, 1);
+}
+static void end(void) {
+    job_close(&j);
+    OK(gpupool_ring_destroy(ring));
+}
+
 static void sizes_both_ways(void) {
     static const size_t sizes[] = {1,      4095, 64 * KIB,       64 * KIB + 1,
                                    200000, MIB,  3 * MIB + 4097, 9 * MIB};
-    gpupool_ring *ring = kit_ring(4 * MIB, 256 * KIB, 3);
-    cudaStream_t stream = kit_stream();
-    for (size_t i = 0; i < sizeof sizes / sizeof *sizes; i++) {
+    for (size_t i = 0; i < KIT_COUNT(sizes); i++) {
         size_t bytes = sizes[i];
-        unsigned char *from = kit_host(bytes), *to = kit_host(bytes), *device = kit_device(bytes);
         check_case("%zu bytes", bytes);
-        kit_fill(from, bytes, i, 0);
-        OK(gpupool_upload(ring, device, from, bytes, stream));
-        kit_device_is(device, bytes, i);
-        OK(gpupool_download(ring, to, device, bytes, stream));
-        kit_is(to, bytes, i, 0);
-        kit_host_free(from, bytes);
-        kit_host_free(to, bytes);
-        kit_device_free(device, bytes);
+        begin(256 * KIB, 3, bytes);
+        OK(job_upload(&j));
+        kit_device_is(j.device, bytes, 1);
+        memset(j.host, 0, bytes);
+        OK(job_download(&j));
+        kit_is(j.host, bytes, 1, 0);
+        CHECK(ring_stats(ring).pinned <= 2 * MIB && ring_stats(ring).limit == 2 * MIB);
+        CHECK_EQ(ring_stats(ring).transfers[GPUPOOL_UP], 1);
+        CHECK_EQ(ring_stats(ring).transfers[GPUPOOL_DOWN], 1);
+        CHECK_EQ(ring_stats(ring).direct_bytes[GPUPOOL_UP], bytes > 64 * KIB ? 0 : bytes);
+        CHECK_EQ(ring_stats(ring).failures, 0);
+        end();
     }
-    CHECK(kit_stats(ring).pinned <= 4 * MIB && kit_stats(ring).limit == 4 * MIB);
-    CHECK_EQ(kit_stats(ring).transfers[GPUPOOL_UP], 8);
-    CHECK_EQ(kit_stats(ring).transfers[GPUPOOL_DOWN], 8);
-    CHECK_EQ(kit_stats(ring).direct_bytes[GPUPOOL_UP], 1 + 4095 + 64 * KIB);
-    CHECK_EQ(kit_stats(ring).failures, 0);
-    OK(gpupool_ring_destroy(ring));
-    CUDA(cudaStreamDestroy(stream));
 }
 
 /* Rows of all widths: shorter and longer than a slot, and as wide as the pitch. */
-static void rows_one(gpupool_ring *ring, size_t width, size_t rows, size_t gap) {
+static void rows_one(size_t width, size_t rows, size_t gap) {
     size_t host_pitch = width + gap, device_pitch = width + 3 * gap;
     size_t host_bytes = host_pitch * rows, device_bytes = device_pitch * rows;
     unsigned char *host = kit_host(host_bytes), *back = kit_host(host_bytes);
-    unsigned char *device = kit_device(device_bytes);
+    unsigned char *device = kit_device(device_bytes), *copy;
     gpupool_transfer up = kit_up(device, host, width, NULL),
                      down = kit_down(back, device, width, NULL);
     check_case("%zu rows of %zu, gaps of %zu", rows, width, gap);
@@ -56,7 +60,7 @@ static void rows_one(gpupool_ring *ring, size_t width, size_t rows, size_t gap) 
         kit_is(back + row * host_pitch, width, 7, row * width);
         if (gap) kit_is_all(back + row * host_pitch + width, gap, 0xee);
     }
-    unsigned char *copy = kit_fetch(device, device_bytes);
+    copy = kit_fetch(device, device_bytes);
     for (size_t row = 0; row < rows && gap; row++)
         kit_is_all(copy + row * device_pitch + width, 3 * gap, 0xdd);
     free(copy);
@@ -66,411 +70,199 @@ static void rows_one(gpupool_ring *ring, size_t width, size_t rows, size_t gap) 
 }
 
 static void rows(void) {
-    gpupool_ring *ring = kit_ring(2 * MIB, 128 * KIB, 2);
-    rows_one(ring, 1, 1, 5);
-    rows_one(ring, 3, 1000, 1);
-    rows_one(ring, 1000, 700, 24);
-    rows_one(ring, 131072, 9, 64);
-    rows_one(ring, 131073, 7, 64);
-    rows_one(ring, 500000, 4, 1000);
-    rows_one(ring, 65536, 20, 0);
+    ring = kit_ring(2 * MIB, 128 * KIB, 2);
+    rows_one(1, 1, 5);
+    rows_one(3, 1000, 1);
+    rows_one(1000, 700, 24);
+    rows_one(131072, 9, 64);
+    rows_one(131073, 7, 64);
+    rows_one(500000, 4, 1000);
+    rows_one(65536, 20, 0);
     OK(gpupool_ring_destroy(ring));
 }
 
-typedef struct functions {
-    uint64_t seed, most;
+/* A function of the program, which brings pattern 5. */
+typedef struct function {
     atomic_long calls, bytes;
     long fail_at;
-} functions;
+} function;
 
-/* The program's functions find the thread's mode of capture as the program set it. */
-static void check_mode(void) {
+/* It finds the thread's mode of capture as the program set it. */
+static int was_called(function *f, size_t bytes) {
     enum cudaStreamCaptureMode mode = cudaStreamCaptureModeGlobal;
     CUDA(cudaThreadExchangeStreamCaptureMode(&mode));
     CHECK_EQ(mode, cudaStreamCaptureModeGlobal);
-}
-
-static int reads(void *to, size_t bytes, uint64_t offset, void *user) {
-    functions *f = (functions *)user;
-    check_mode();
-    kit_fill((unsigned char *)to, bytes, f->seed, offset);
     atomic_fetch_add(&f->bytes, (long)bytes);
     return atomic_fetch_add(&f->calls, 1) == f->fail_at ? 42 : 0;
+}
+static int reads(void *to, size_t bytes, uint64_t offset, void *user) {
+    kit_fill((unsigned char *)to, bytes, 5, offset);
+    return was_called((function *)user, bytes);
 }
 static int writes(const void *from, size_t bytes, uint64_t offset, void *user) {
-    functions *f = (functions *)user;
-    check_mode();
-    kit_is((const unsigned char *)from, bytes, f->seed, offset);
-    atomic_fetch_add(&f->bytes, (long)bytes);
-    return atomic_fetch_add(&f->calls, 1) == f->fail_at ? 42 : 0;
+    kit_is((const unsigned char *)from, bytes, 5, offset);
+    return was_called((function *)user, bytes);
 }
 
 static void by_functions(void) {
     size_t bytes = 5 * MIB + 3;
-    gpupool_ring *ring = kit_ring(2 * MIB, 128 * KIB, 3);
-    unsigned char *device = kit_device(bytes);
-    functions up = {.seed = 5, .fail_at = -1}, down = {.seed = 5, .fail_at = -1};
-    gpupool_transfer what = kit_up(device, NULL, bytes, NULL),
-                     back = kit_down(NULL, device, bytes, NULL);
+    function up = {.fail_at = -1}, down = {.fail_at = -1};
+    gpupool_transfer what, back;
+    begin(128 * KIB, 3, bytes);
+    what = kit_up(j.device, NULL, bytes, NULL);
     what.read = reads;
     what.user = &up;
+    back = kit_down(NULL, j.device, bytes, NULL);
     back.write = writes;
     back.user = &down;
     OK(gpupool_ring_transfer(ring, &what));
-    kit_device_is(device, bytes, 5);
+    kit_device_is(j.device, bytes, 5);
     OK(gpupool_ring_transfer(ring, &back));
     CHECK_EQ(up.bytes, bytes);
     CHECK_EQ(down.bytes, bytes);
     up.fail_at = up.calls + 3;
-    CHECK_RESULT(gpupool_ring_transfer(ring, &what), GPUPOOL_E_CALLBACK);
-    CHECK(strstr(gpupool_last_error(), "42") != NULL);
+    KIT_REFUSES(gpupool_ring_transfer(ring, &what), GPUPOOL_E_CALLBACK, "42");
     down.fail_at = down.calls;
     CHECK_RESULT(gpupool_ring_transfer(ring, &back), GPUPOOL_E_CALLBACK);
-    CHECK_EQ(kit_stats(ring).failures, 2);
+    CHECK_EQ(ring_stats(ring).failures, 2);
     down.fail_at = -1;
     OK(gpupool_ring_transfer(ring, &back));
-    kit_device_free(device, bytes);
-    OK(gpupool_ring_destroy(ring));
+    end();
 }
 
 /* Pinned, managed and device memory goes directly: it pins nothing of the ring's. */
 static void known_memory(void) {
     size_t bytes = 2 * MIB;
-    gpupool_ring *ring = kit_ring(2 * MIB, 128 * KIB, 2);
-    unsigned char *device = kit_device(bytes), *other = kit_device(bytes), *pinned, *managed;
-    cudaStream_t stream = kit_stream();
-    gpupool_ticket ticket = 0;
-    gpupool_transfer what;
-    uint64_t done = 0;
+    unsigned char *other = kit_device(bytes), *pinned, *managed;
+    begin(128 * KIB, 2, bytes);
     CUDA(cudaHostAlloc((void **)&pinned, bytes, cudaHostAllocDefault));
     CUDA(cudaMallocManaged((void **)&managed, bytes, cudaMemAttachGlobal));
     kit_fill(pinned, bytes, 1, 0);
-    OK(gpupool_upload(ring, device, pinned, bytes, stream));
+    OK(gpupool_upload(ring, j.device, pinned, bytes, j.stream));
     kit_fill(pinned, bytes, 2, 0); /* the call has waited */
-    kit_device_is(device, bytes, 1);
-    OK(gpupool_download(ring, pinned, device, bytes, stream));
+    kit_device_is(j.device, bytes, 1);
+    OK(gpupool_download(ring, pinned, j.device, bytes, j.stream));
     kit_is(pinned, bytes, 1, 0);
-    OK(gpupool_download(ring, managed, device, bytes, stream));
+    OK(gpupool_download(ring, managed, j.device, bytes, j.stream));
     kit_is(managed, bytes, 1, 0);
-    OK(gpupool_upload(ring, other, device, bytes, stream));
+    OK(gpupool_upload(ring, other, j.device, bytes, j.stream));
     kit_device_is(other, bytes, 1);
-    kit_fill(pinned, bytes, 3, 0);
-    what = kit_up(device, pinned, bytes, stream);
-    what.ticket = &ticket;
-    OK(gpupool_ring_transfer(ring, &what));
-    OK(gpupool_ring_wait(ring, ticket, -1, &done));
-    CHECK_EQ(done, bytes);
-    kit_device_is(device, bytes, 3);
-    CHECK_EQ(kit_stats(ring).pinned, 0);
-    CHECK_EQ(kit_stats(ring).direct_bytes[GPUPOOL_UP], 3 * bytes);
+    CHECK_EQ(ring_stats(ring).pinned, 0);
+    CHECK_EQ(ring_stats(ring).direct_bytes[GPUPOOL_UP], 2 * bytes);
     CUDA(cudaFreeHost(pinned));
     CUDA(cudaFree(managed));
-    kit_device_free(device, bytes);
     kit_device_free(other, bytes);
-    OK(gpupool_ring_destroy(ring));
-    CUDA(cudaStreamDestroy(stream));
+    end();
 }
 
 /* Memory that is pinned at both ends and not between, or at one end only, goes through slots. */
 static void pinned_in_part(void) {
     size_t bytes = MIB;
-    gpupool_ring *ring = kit_ring(2 * MIB, 128 * KIB, 2);
-    unsigned char *device = kit_device(bytes), *host = NULL;
+    unsigned char *host = NULL;
+    begin(128 * KIB, 2, bytes);
     if (posix_memalign((void **)&host, 65536, bytes)) exit(1);
     kit_fill(host, bytes, 1, 0);
     CUDA(cudaHostRegister(host, 65536, 0));
-    OK(gpupool_upload(ring, device, host, bytes, NULL));
-    kit_device_is(device, bytes, 1);
+    OK(gpupool_upload(ring, j.device, host, bytes, NULL));
+    kit_device_is(j.device, bytes, 1);
     CUDA(cudaHostRegister(host + bytes - 65536, 65536, 0));
-    kit_device_set(device, bytes, 2);
-    OK(gpupool_download(ring, host, device, bytes, NULL));
+    kit_device_set(j.device, bytes, 2);
+    OK(gpupool_download(ring, host, j.device, bytes, NULL));
     kit_is(host, bytes, 2, 0);
-    CHECK_EQ(kit_stats(ring).bytes[GPUPOOL_UP], bytes);
-    CHECK_EQ(kit_stats(ring).bytes[GPUPOOL_DOWN], bytes);
+    CHECK_EQ(ring_stats(ring).bytes[GPUPOOL_UP], bytes);
+    CHECK_EQ(ring_stats(ring).bytes[GPUPOOL_DOWN], bytes);
     CUDA(cudaHostUnregister(host));
     CUDA(cudaHostUnregister(host + bytes - 65536));
     free(host);
-    kit_device_free(device, bytes);
-    OK(gpupool_ring_destroy(ring));
-}
-
-static void tickets(void) {
-    enum { COUNT = 12 };
-    size_t bytes = 700001;
-    gpupool_ring *ring = kit_ring(MIB, 128 * KIB, 2);
-    cudaStream_t stream = kit_stream();
-    unsigned char *host[COUNT], *device[COUNT];
-    gpupool_ticket ticket[COUNT];
-    for (int i = 0; i < COUNT; i++) {
-        gpupool_transfer what;
-        host[i] = kit_host(bytes);
-        device[i] = kit_device(bytes);
-        if (i % 2) kit_device_set(device[i], bytes, (uint64_t)i);
-        else kit_fill(host[i], bytes, (uint64_t)i, 0);
-        what = i % 2 ? kit_down(host[i], device[i], bytes, stream)
-                     : kit_up(device[i], host[i], bytes, stream);
-        what.ticket = &ticket[i];
-        OK(gpupool_ring_transfer(ring, &what));
-        CHECK(ticket[i] != 0);
-    }
-    for (int i = COUNT - 1; i >= 0; i--) {
-        uint64_t done = 0;
-        OK(gpupool_ring_wait(ring, ticket[i], -1, &done));
-        CHECK_EQ(done, bytes);
-        if (i % 2) kit_is(host[i], bytes, (uint64_t)i, 0);
-        else kit_device_is(device[i], bytes, (uint64_t)i);
-        OK(gpupool_ring_wait(ring, ticket[i], 0, NULL)); /* once more */
-        kit_host_free(host[i], bytes);
-        kit_device_free(device[i], bytes);
-    }
-    CHECK_RESULT(gpupool_ring_wait(ring, 0, 0, NULL), GPUPOOL_E_ARGUMENT);
-    CHECK_RESULT(gpupool_ring_wait(ring, 1000, -1, NULL), GPUPOOL_E_ARGUMENT);
-    OK(gpupool_ring_destroy(ring));
-    CUDA(cudaStreamDestroy(stream));
+    end();
 }
 
 /* A ticket of no bytes is done with what the stream had before; without workers a wait copies. */
 static void without_workers(void) {
-    size_t bytes = 2 * MIB + 5;
-    gpupool_ring *ring = kit_ring(MIB, 128 * KIB, 0);
-    unsigned char *host = kit_host(bytes), *device = kit_device(bytes);
-    gpupool_ticket ticket[2];
-    gpupool_transfer what = kit_up(device, host, bytes, NULL), none = kit_up(NULL, NULL, 0, NULL);
+    gpupool_ticket second;
     uint64_t done = 0, before = 0;
     gpupool_result result;
-    kit_fill(host, bytes, 9, 0);
-    what.ticket = &ticket[0];
-    none.ticket = &ticket[1];
-    OK(gpupool_ring_transfer(ring, &what));
-    OK(gpupool_ring_transfer(ring, &none));
-    OK(gpupool_ring_wait(ring, ticket[1], -1, &done));
+    begin(128 * KIB, 0, 2 * MIB + 5);
+    job_post(&j);
+    second = kit_post(ring, kit_up(NULL, NULL, 0, NULL));
+    OK(gpupool_ring_wait(ring, second, -1, &done));
     CHECK_EQ(done, 0);
-    CHECK_RESULT(gpupool_ring_wait(ring, ticket[0], 0, &done), GPUPOOL_E_TIMEOUT);
+    CHECK_RESULT(gpupool_ring_wait(ring, j.ticket, 0, &done), GPUPOOL_E_TIMEOUT);
     CHECK_EQ(done, 0);
-    while ((result = gpupool_ring_wait(ring, ticket[0], 1, &done)) == GPUPOOL_E_TIMEOUT) {
-        CHECK(done >= before && done < bytes); /* progress can be read */
+    while ((result = gpupool_ring_wait(ring, j.ticket, 1, &done)) == GPUPOOL_E_TIMEOUT) {
+        CHECK(done >= before && done < j.bytes); /* progress can be read */
         before = done;
     }
     OK(result);
-    CHECK(before > bytes / 2);
-    kit_device_is(device, bytes, 9);
-    CHECK_EQ(kit_stats(ring).workers, 0);
-    OK(gpupool_upload(ring, NULL, NULL, 0, NULL));
-    kit_host_free(host, bytes);
-    kit_device_free(device, bytes);
-    OK(gpupool_ring_destroy(ring));
+    CHECK(before > j.bytes / 2);
+    kit_device_is(j.device, j.bytes, 1);
+    CHECK_EQ(ring_stats(ring).workers, 0);
+    kit_fill(j.host, j.bytes, 10, 0);
+    job_post(&j);
+    OK(gpupool_ring_destroy(ring)); /* carries out what nobody has waited for */
+    kit_device_is(j.device, j.bytes, 10);
+    job_close(&j);
 }
 
-/* Each mistake is named, and changes nothing. */
-static void mistakes(void) {
-    size_t bytes = 200000;
-    gpupool_ring *ring = kit_ring(MIB, 128 * KIB, 1);
-    unsigned char *host = kit_host(bytes), *device = kit_device(bytes);
-    gpupool_transfer good = kit_up(device, host, bytes, NULL), what;
-    gpupool_ticket ticket = 77;
-    functions f = {.fail_at = -1};
-#define WRONG(words, change) \
-    do { \
-        what = good; \
-        what.ticket = &ticket; \
-        change; \
-        CHECK_RESULT(gpupool_ring_transfer(ring, &what), GPUPOOL_E_ARGUMENT); \
-        CHECK(strstr(gpupool_last_error(), words) != NULL); \
-    } while (0)
-    WRONG("direction", what.direction = (gpupool_direction)5);
-    WRONG("write is for DOWN", what.write = writes);
-    WRONG("read or is_file are for UP", (what.direction = GPUPOOL_DOWN, what.read = reads));
-    WRONG("read or is_file are for UP", (what.direction = GPUPOOL_DOWN, what.is_file = 1));
-    WRONG("read or is_file", (what.read = reads, what.is_file = 1));
-    WRONG("no rows", (what.read = reads, what.rows = 2));
-    WRONG("no rows", (what.is_file = 1, what.to_pitch = bytes));
-    WRONG("pitches need rows", (what.bytes = 100, what.to_pitch = what.from_pitch = 100));
-    WRONG("rows need both pitches", (what.bytes = 100, what.rows = 2));
-    WRONG("rows need both pitches", (what.bytes = 100, what.rows = 2, what.to_pitch = 100));
-    WRONG("rows need both pitches",
-          (what.bytes = 100, what.rows = 2, what.to_pitch = 100, what.from_pitch = 99));
-    WRONG("any memory", what.bytes = SIZE_MAX);
-    WRONG("any memory", (what.rows = SIZE_MAX / 2, what.to_pitch = what.from_pitch = bytes));
-    WRONG("no file", (what.is_file = 1, what.offset = UINT64_MAX - 5));
-    WRONG("device pointer", what.to = NULL);
-    WRONG("host pointer", what.from = NULL);
-    WRONG("ordinary host memory", what.to = host);
-    CHECK_EQ(ticket, 77);
-    CHECK_RESULT(gpupool_ring_transfer(ring, NULL), GPUPOOL_E_ARGUMENT);
-    CHECK_RESULT(gpupool_ring_transfer(NULL, &good), GPUPOOL_E_ARGUMENT);
-    CHECK_RESULT(gpupool_upload(NULL, device, host, 1, NULL), GPUPOOL_E_ARGUMENT);
-    CHECK_RESULT(gpupool_ring_wait(NULL, 1, 0, NULL), GPUPOOL_E_ARGUMENT);
-    CHECK_RESULT(gpupool_ring_destroy(NULL), GPUPOOL_E_ARGUMENT);
-    CHECK_RESULT(gpupool_ring_get_stats(ring, NULL), GPUPOOL_E_ARGUMENT);
-    CHECK_EQ(f.calls, 0);
-    kit_is_all(host, bytes, 0xee);
-    OK(gpupool_download(ring, host, device, bytes, NULL));
-    kit_is_all(host, bytes, 0xdd);
-    kit_host_free(host, bytes);
-    kit_device_free(device, bytes);
-    OK(gpupool_ring_destroy(ring));
-}
-
-/* A transfer that goes beyond its block in an arena, or is of memory that is free or asleep. */
-static void beyond_a_block(void) {
-    size_t bytes = MIB;
-    gpupool_ring *ring = kit_ring(MIB, 128 * KIB, 1);
-    unsigned char *host = kit_host(2 * bytes), *block;
-    gpupool_arena *arenas[2];
-    gpupool_transfer what;
-    for (int i = 0; i < 2; i++) OK(gpupool_arena_create(&arenas[i], NULL));
-    block = (unsigned char *)gpupool_alloc(arenas[0], bytes, NULL);
-    kit_fill(host, bytes, 6, 0);
-    OK(gpupool_upload(ring, block, host, bytes, NULL));
-    kit_device_is(block, bytes, 6);
-    OK(gpupool_upload(ring, block + 1000, host, bytes - 1000, NULL));
-#define BEYOND(call, side) \
-    do { \
-        CHECK_RESULT(call, GPUPOOL_E_ARGUMENT); \
-        CHECK(strstr(gpupool_last_error(), side ": it goes beyond its block") != NULL); \
-    } while (0)
-    BEYOND(gpupool_upload(ring, block, host, bytes + 1, NULL), "to");
-    BEYOND(gpupool_upload(ring, block + 1001, host, bytes - 1000, NULL), "to");
-    BEYOND(gpupool_download(ring, host, block, 2 * bytes, NULL), "from");
-    what = kit_down(host, block, 100000, NULL);
-    what.to_pitch = 100000;
-    what.from_pitch = 200000;
-    what.rows = 6;
-    BEYOND(gpupool_ring_transfer(ring, &what), "from");
-    what.rows = 5;
-    OK(gpupool_ring_transfer(ring, &what));
-    OK(gpupool_free(arenas[0], block, NULL));
-    CHECK_RESULT(gpupool_upload(ring, block, host, bytes, NULL), GPUPOOL_E_ARGUMENT);
-    CHECK(strstr(gpupool_last_error(), "to: it is in memory that is free") != NULL);
-    block = (unsigned char *)gpupool_alloc(arenas[1], bytes, NULL);
-    kit_fill(host, bytes, 6, 0);
-    OK(gpupool_upload(ring, block, host, bytes, NULL));
-    OK(gpupool_sleep(arenas[1], GPUPOOL_KEEP));
-    CHECK_RESULT(gpupool_upload(ring, block, host, bytes, NULL), GPUPOOL_E_ASLEEP);
-    CHECK_RESULT(gpupool_download(ring, host, block, bytes, NULL), GPUPOOL_E_ASLEEP);
-    OK(gpupool_wake(arenas[1]));
-    memset(host, 0, bytes);
-    OK(gpupool_download(ring, host, block, bytes, NULL));
-    kit_is(host, bytes, 6, 0);
-    OK(gpupool_free(arenas[1], block, NULL));
-    for (int i = 0; i < 2; i++) OK(gpupool_arena_destroy(arenas[i]));
-    kit_host_free(host, 2 * bytes);
-    OK(gpupool_ring_destroy(ring));
-}
-
-static void configs(void) {
-    static const gpupool_ring_config bad[] = {{.device = -1},
-                                              {.device = 99},
-                                              {.bytes = 256 * KIB - 1},
-                                              {.bytes = (size_t)17 << 40},
-                                              {.slot_bytes = 64 * KIB - 1},
-                                              {.bytes = MIB, .slot_bytes = MIB / 4 + 1},
-                                              {.workers = -2},
-                                              {.workers = 65}};
-    static const char *const words[] = {"device",     "device",     "config.bytes", "config.bytes",
-                                        "slot_bytes", "slot_bytes", "workers",      "workers"};
-    gpupool_ring *ring = NULL;
-    for (int i = 0; i < 8; i++) {
-        ring = (gpupool_ring *)&ring;
-        CHECK_RESULT(gpupool_ring_create(&ring, &bad[i]), GPUPOOL_E_ARGUMENT);
-        CHECK(ring == NULL && strstr(gpupool_last_error(), words[i]) != NULL);
-    }
-    CHECK_RESULT(gpupool_ring_create(NULL, NULL), GPUPOOL_E_ARGUMENT);
-    OK(gpupool_ring_create(&ring, NULL));
-    CHECK_EQ(kit_stats(ring).limit, GPUPOOL_RING_BYTES);
-    OK(gpupool_ring_destroy(ring));
-    ring = kit_ring(256 * KIB, 0, 64);
-    CHECK_EQ(kit_stats(ring).limit, 256 * KIB);
-    OK(gpupool_ring_destroy(ring));
+/* Rows that go beyond their block in an arena, and memory that is free or asleep. */
+static void of_an_arena(void) {
+    gpupool_arena *arena = kit_open(0);
+    void *block = gpupool_alloc(arena, MIB, NULL);
+    gpupool_transfer down;
+    begin(128 * KIB, 1, MIB);
+    OK(gpupool_upload(ring, block, j.host, MIB, NULL));
+    down = kit_down(j.host, block, 100000, NULL);
+    down.to_pitch = 100000;
+    down.from_pitch = 200000;
+    down.rows = 6;
+    KIT_REFUSES(gpupool_ring_transfer(ring, &down), GPUPOOL_E_ARGUMENT, "from: it goes beyond");
+    down.rows = 5;
+    OK(gpupool_ring_transfer(ring, &down));
+    OK(gpupool_sleep(arena, GPUPOOL_KEEP));
+    CHECK_RESULT(gpupool_upload(ring, block, j.host, MIB, NULL), GPUPOOL_E_ASLEEP);
+    CHECK_RESULT(gpupool_download(ring, j.host, block, MIB, NULL), GPUPOOL_E_ASLEEP);
+    OK(gpupool_wake(arena));
+    OK(gpupool_download(ring, j.host, block, MIB, NULL));
+    kit_is(j.host, MIB, 1, 0);
+    kit_free(arena, block, NULL);
+    KIT_REFUSES(gpupool_upload(ring, block, j.host, MIB, NULL), GPUPOOL_E_ARGUMENT, "that is free");
+    kit_close(arena);
+    end();
 }
 
 /* E_CAPTURING, and the capture goes on: its graph can be made. */
 static void captures(void) {
-    size_t bytes = MIB;
-    gpupool_ring *ring = kit_ring(MIB, 128 * KIB, 1);
-    unsigned char *host = kit_host(bytes), *device = kit_device(bytes);
-    cudaStream_t stream = kit_stream(), other = kit_stream();
-    gpupool_ticket ticket = 0;
-    gpupool_transfer what = kit_up(device, host, bytes, stream);
+    gpupool_ticket ticket;
+    gpupool_transfer what;
     cudaGraph_t graph = NULL;
+    job other;
+    begin(128 * KIB, 1, MIB);
+    job_open(&other, ring, MIB, 2);
+    what = kit_up(j.device, j.host, MIB, j.stream);
     what.ticket = &ticket;
-    CUDA(cudaStreamBeginCapture(stream, cudaStreamCaptureModeGlobal));
-    CHECK_RESULT(gpupool_upload(ring, device, host, bytes, stream), GPUPOOL_E_CAPTURING);
-    CHECK_RESULT(gpupool_upload(ring, device, host, 100, stream), GPUPOOL_E_CAPTURING);
-    CHECK_RESULT(gpupool_download(ring, host, device, bytes, stream), GPUPOOL_E_CAPTURING);
+    CUDA(cudaStreamBeginCapture(j.stream, cudaStreamCaptureModeGlobal));
+    CHECK_RESULT(job_upload(&j), GPUPOOL_E_CAPTURING);
+    CHECK_RESULT(gpupool_upload(ring, j.device, j.host, 100, j.stream), GPUPOOL_E_CAPTURING);
+    CHECK_RESULT(job_download(&j), GPUPOOL_E_CAPTURING);
     CHECK_RESULT(gpupool_ring_transfer(ring, &what), GPUPOOL_E_CAPTURING);
-    what.stream = other; /* other streams go on meanwhile */
-    OK(gpupool_ring_transfer(ring, &what));
-    OK(gpupool_ring_wait(ring, ticket, -1, NULL));
-    OK(gpupool_download(ring, host, device, bytes, other));
-    CUDA(cudaStreamEndCapture(stream, &graph));
+    job_post(&other); /* other streams go on meanwhile */
+    OK(gpupool_ring_wait(ring, other.ticket, -1, NULL));
+    OK(job_download(&other));
+    CUDA(cudaStreamEndCapture(j.stream, &graph));
     CUDA(cudaGraphDestroy(graph));
-    OK(gpupool_upload(ring, device, host, bytes, stream));
-    kit_host_free(host, bytes);
-    kit_device_free(device, bytes);
-    OK(gpupool_ring_destroy(ring));
-    CUDA(cudaStreamDestroy(stream));
-    CUDA(cudaStreamDestroy(other));
-}
-
-static void forks(void) {
-    size_t bytes = MIB;
-    gpupool_ring *ring = kit_ring(MIB, 128 * KIB, 1), *second = NULL;
-    unsigned char *host = kit_host(bytes), *device = kit_device(bytes);
-    int status = -1;
-    pid_t child;
-    OK(gpupool_upload(ring, device, host, bytes, NULL));
-    fflush(stdout);
-    child = fork();
-    if (child == 0)
-        _exit(!(gpupool_upload(ring, device, host, bytes, NULL) == GPUPOOL_E_FORKED &&
-                gpupool_ring_wait(ring, 1, 0, NULL) == GPUPOOL_E_FORKED &&
-                gpupool_ring_destroy(ring) == GPUPOOL_E_FORKED &&
-                gpupool_ring_create(&second, NULL) == GPUPOOL_E_FORKED && !second));
-    CHECK(child > 0 && waitpid(child, &status, 0) == child && status == 0);
-    OK(gpupool_upload(ring, device, host, bytes, NULL));
-    kit_host_free(host, bytes);
-    kit_device_free(device, bytes);
-    OK(gpupool_ring_destroy(ring));
-}
-
-/* Device, and CUDA's last error, stay as they were. */
-static void leaves_no_trace(void) {
-    size_t bytes = MIB;
-    gpupool_ring *ring = kit_ring(MIB, 128 * KIB, 1);
-    unsigned char *host = kit_host(bytes), *device = kit_device(bytes);
-    int current = -1, count = 0;
-    CUDA(cudaGetDeviceCount(&count));
-    if (count > 1) CUDA(cudaSetDevice(1));
-    OK(gpupool_upload(ring, device, host, bytes, NULL));
-    CHECK_EQ(cudaGetLastError(), cudaSuccess);
-    CUDA(cudaGetDevice(&current));
-    CHECK_EQ(current, count > 1 ? 1 : 0);
-    if (count > 1) { /* a stream of another device is named */
-        cudaStream_t stream = kit_stream();
-        CHECK_RESULT(gpupool_upload(ring, device, host, bytes, stream), GPUPOOL_E_ARGUMENT);
-        CHECK(strstr(gpupool_last_error(), "stream") != NULL);
-        CUDA(cudaStreamDestroy(stream));
-        CUDA(cudaSetDevice(0));
-    }
-    kit_host_free(host, bytes);
-    kit_device_free(device, bytes);
-    OK(gpupool_ring_destroy(ring));
+    OK(job_upload(&j));
+    job_close(&other);
+    end();
 }
 
 int main(void) {
-    RING_TEST(sizes_both_ways);
-    RING_TEST(rows);
-    RING_TEST(by_functions);
-    RING_TEST(known_memory);
-    RING_TEST(pinned_in_part);
-    RING_TEST(tickets);
-    RING_TEST(without_workers);
-    RING_TEST(mistakes);
-    RING_TEST(beyond_a_block);
-    RING_TEST(configs);
-    RING_TEST(captures);
-    RING_TEST(forks);
-    RING_TEST(leaves_no_trace);
+    KIT_TEST(sizes_both_ways);
+    KIT_TEST(rows);
+    KIT_TEST(by_functions);
+    KIT_TEST(known_memory);
+    KIT_TEST(pinned_in_part);
+    KIT_TEST(without_workers);
+    KIT_TEST(of_an_arena);
+    KIT_TEST(captures);
     return check_finish();
 }

@@ -1,17 +1,15 @@
 // build: asan -fsanitize=address,undefined
 // build: tsan -fsanitize=thread
 /* Random transfers by four threads, each with a ring of its own, and then all with one ring; each
-   byte is compared, under the race oracle, with the device's work in random order.
-
-   ring_random [ROUNDS [SEED]] */
+   byte is compared, under the race oracle, with the device's work in random order. */
 #define _GNU_SOURCE
-#include <pthread.h>
+#include <sys/mman.h>
 #include <unistd.h>
 
 #include "gpupool.h"
 #include "ring_kit.h"
 
-enum { THREADS = 4, PARCELS = 4 };
+enum { THREADS = 4, PARCELS = 4, ROUNDS = 2 };
 #define ROOM (900 * KIB)
 
 typedef struct parcel { /* bytes that are known on the host, on the device, or under way */
@@ -30,10 +28,6 @@ typedef struct traveller {
     parcel parcels[PARCELS];
     int file, steps;
 } traveller;
-
-static int is_fake = CHECK_FAKE;
-static uint64_t first_seed = 1;
-static int rounds = 2;
 
 static int fill(void *to, size_t bytes, uint64_t offset, void *user) {
     kit_fill((unsigned char *)to, bytes, *(uint64_t *)user, offset);
@@ -67,7 +61,7 @@ static void give_ticket(traveller *t, parcel *p, gpupool_transfer *what) {
     p->down = what->direction == GPUPOOL_DOWN;
 }
 
-/* New bytes for a parcel, from memory, a function, a file, or rows. */
+/* New bytes for a parcel, from memory, a function, or a file. */
 static void send(traveller *t, parcel *p, cudaStream_t stream) {
     gpupool_transfer what;
     uint64_t offset = check_below(&t->random, 9000);
@@ -105,25 +99,6 @@ static void receive(traveller *t, parcel *p, cudaStream_t stream) {
     if (!what.ticket && !p->written) kit_is(p->host, p->bytes, p->seed, 0);
 }
 
-/* A rectangle out of the middle of the device's bytes, taken as rows of `pitch` bytes. */
-static void receive_rows(traveller *t, const parcel *p, cudaStream_t stream) {
-    size_t pitch = 1 + check_below(&t->random, p->bytes), rows = p->bytes / pitch;
-    size_t first = check_below(&t->random, pitch),
-           width = 1 + check_below(&t->random, pitch - first);
-    size_t to_pitch = width + check_below(&t->random, 50);
-    unsigned char *host = kit_host(to_pitch * rows);
-    gpupool_transfer what = kit_down(host, p->device + first, width, stream);
-    what.rows = rows;
-    what.to_pitch = to_pitch;
-    what.from_pitch = pitch;
-    OK(gpupool_ring_transfer(t->ring, &what));
-    for (size_t row = 0; row < rows; row++) {
-        kit_is(host + row * to_pitch, width, p->seed, row * pitch + first);
-        kit_is_all(host + row * to_pitch + width, to_pitch - width, 0xee);
-    }
-    kit_host_free(host, to_pitch * rows);
-}
-
 static void *travel(void *user) {
     traveller *t = (traveller *)user;
     for (int step = 0; step < t->steps; step++) {
@@ -134,22 +109,19 @@ static void *travel(void *user) {
         CUDA(cudaStreamSynchronize(t->streams[0]));
         CUDA(cudaStreamSynchronize(t->streams[1]));
         if (!p->on_device || check_below(&t->random, 2)) send(t, p, stream);
-        else if (check_below(&t->random, 3)) receive(t, p, stream);
-        else receive_rows(t, p, stream);
+        else receive(t, p, stream);
     }
     for (int i = 0; i < PARCELS; i++) settle(t, &t->parcels[i]);
     return NULL;
 }
 
 static void open_traveller(traveller *t, gpupool_ring *ring, uint64_t seed, int steps) {
-    FILE *file = tmpfile();
     memset(t, 0, sizeof *t);
     t->ring = ring;
     t->random = seed;
     t->steps = steps;
-    t->file = file ? dup(fileno(file)) : -1;
-    if (file) fclose(file);
-    for (int i = 0; i < 2; i++) t->streams[i] = kit_stream();
+    t->file = memfd_create("traveller", 0);
+    for (int i = 0; i < 2; i++) CUDA(cudaStreamCreateWithFlags(&t->streams[i], 0));
     for (int i = 0; i < PARCELS; i++) {
         t->parcels[i].host = kit_host(ROOM);
         t->parcels[i].device = kit_device(ROOM);
@@ -169,7 +141,7 @@ static void close_traveller(traveller *t) {
 static atomic_int is_over;
 static void *weather(void *user) {
     const traveller *t = (traveller *)user;
-    uint64_t random = first_seed;
+    uint64_t random = 1;
     while (!atomic_load(&is_over)) {
         cudaStream_t stream = t[check_below(&random, THREADS)].streams[random % 2];
 #if CHECK_FAKE
@@ -199,7 +171,7 @@ static void round_of(int rings, uint64_t seed) {
             kit_ring((256 * KIB) << (seed + (uint64_t)i) % 3, 64 * KIB, (int)seed % 3 + i % 2);
     for (int i = 0; i < THREADS; i++)
         open_traveller(&travellers[i], ring[i % rings], seed * 100 + (uint64_t)i,
-                       is_fake ? 40 : 400);
+                       CHECK_FAKE ? 40 : 400);
     for (int i = 0; i < THREADS; i++)
         if (pthread_create(&travellers[i].thread, NULL, travel, &travellers[i])) exit(1);
     if (pthread_create(&clouds, NULL, weather, travellers)) exit(1);
@@ -208,23 +180,21 @@ static void round_of(int rings, uint64_t seed) {
     pthread_join(clouds, NULL);
     for (int i = 0; i < THREADS; i++) close_traveller(&travellers[i]);
     for (int i = 0; i < rings; i++) {
-        CHECK_EQ(kit_stats(ring[i]).failures, 0);
-        CHECK(kit_stats(ring[i]).pinned <= kit_stats(ring[i]).limit);
+        CHECK_EQ(ring_stats(ring[i]).failures, 0);
+        CHECK(ring_stats(ring[i]).pinned <= ring_stats(ring[i]).limit);
         OK(gpupool_ring_destroy(ring[i]));
     }
 }
 
 static void a_ring_each(void) {
-    for (int i = 0; i < rounds; i++) round_of(THREADS, first_seed + (uint64_t)i);
+    for (int i = 0; i < ROUNDS; i++) round_of(THREADS, (uint64_t)i + 1);
 }
 static void one_ring(void) {
-    for (int i = 0; i < rounds; i++) round_of(1, first_seed + (uint64_t)i);
+    for (int i = 0; i < ROUNDS; i++) round_of(1, (uint64_t)i + 1);
 }
 
-int main(int argc, char **argv) {
-    if (argc > 1) rounds = atoi(argv[1]);
-    if (argc > 2) first_seed = strtoull(argv[2], NULL, 10);
-    RING_TEST(a_ring_each);
-    RING_TEST(one_ring);
+int main(void) {
+    KIT_TEST(a_ring_each);
+    KIT_TEST(one_ring);
     return check_finish();
 }

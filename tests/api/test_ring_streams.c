@@ -1,11 +1,11 @@
 // build: asan -fsanitize=address,undefined
 // build: tsan -fsanitize=thread
 /* What a ring does while streams of the program stand still: rule G, tickets that wait for others,
-   time-outs, hands that are short. Simulated GPU only: its streams can be held. */
+   time-outs, hands that are short; and when calls of CUDA fail. Simulated GPU only: its streams can
+   be held. */
 #define _GNU_SOURCE
 #include <pthread.h>
 #include <sched.h>
-#include <sys/wait.h>
 #include <unistd.h>
 
 #include "gpupool.h"
@@ -16,28 +16,27 @@
 enum { MANY = 9 };
 #define BYTES (300 * KIB + 5)
 
-typedef struct job { /* of a thread that calls the ring */
-    gpupool_ring *ring;
-    unsigned char *host, *device;
-    cudaStream_t stream;
-    gpupool_ticket ticket;
-    pthread_t thread;
-    atomic_int is_done;
-} job;
+static gpupool_ring *ring;
+static job jobs[MANY], *const first = jobs;
+static int count; /* of jobs */
 
-static void job_open(job *j, gpupool_ring *ring, uint64_t seed) {
-    j->ring = ring;
-    j->host = kit_host(BYTES);
-    j->device = kit_device(BYTES);
-    j->stream = kit_stream();
-    atomic_store(&j->is_done, 0);
-    kit_fill(j->host, BYTES, seed, 0);
+static void begin(int job_count, size_t ring_bytes, int workers) {
+    ring = kit_ring(ring_bytes, 64 * KIB, workers);
+    count = job_count;
+    for (int i = 0; i < count; i++) job_open(&jobs[i], ring, BYTES, (uint64_t)i);
 }
-static void job_close(job *j) {
-    kit_host_free(j->host, BYTES);
-    kit_device_free(j->device, BYTES);
-    CUDA(cudaStreamDestroy(j->stream));
+static void end(void) {
+    for (int i = 0; i < count; i++) job_close(&jobs[i]);
+    OK(gpupool_ring_destroy(ring));
 }
+static void all_have_arrived(void) {
+    for (int i = 0; i < count; i++) kit_device_is(jobs[i].device, BYTES, (uint64_t)i);
+}
+static void in_threads(int thread_count, void *(*run)(void *)) {
+    for (int i = 0; i < thread_count; i++) job_begin(&jobs[i], run);
+    for (int i = 0; i < thread_count; i++) pthread_join(jobs[i].thread, NULL);
+}
+
 static void *job_waits(void *user) {
     job *j = (job *)user;
     OK(gpupool_ring_wait(j->ring, j->ticket, -1, NULL));
@@ -46,352 +45,259 @@ static void *job_waits(void *user) {
 }
 static void *job_uploads(void *user) {
     job *j = (job *)user;
-    OK(gpupool_upload(j->ring, j->device, j->host, BYTES, j->stream));
+    OK(job_upload(j));
     atomic_store(&j->is_done, 1);
     return NULL;
 }
-static void job_begin(job *j, void *(*run)(void *)) {
-    if (pthread_create(&j->thread, NULL, run, j)) exit(1);
-}
-static void job_post(job *j) {
-    gpupool_transfer what = kit_up(j->device, j->host, BYTES, j->stream);
-    what.ticket = &j->ticket;
-    OK(gpupool_ring_transfer(j->ring, &what));
-}
 
-/* Eight tickets on eight streams that stand still until somebody has waited for a ninth. */
-static void eight_wait_for_a_ninth(void) {
-    for (int workers = 0; workers < 3; workers++) {
-        gpupool_ring *ring = kit_ring(256 * KIB, 64 * KIB, workers);
-        job jobs[MANY];
-        check_case("%d workers", workers);
-        for (int i = 0; i < MANY; i++) job_open(&jobs[i], ring, (uint64_t)i);
-        for (int i = 0; i < MANY; i++) {
-            if (i < MANY - 1) fake_hold(jobs[i].stream, FAKE_FIRM);
-            job_post(&jobs[i]);
-        }
-        for (int i = 0; i < MANY - 1; i++) job_begin(&jobs[i], job_waits);
-        OK(gpupool_ring_wait(ring, jobs[MANY - 1].ticket, -1, NULL));
-        for (int i = 0; i < MANY - 1; i++) {
-            CHECK_EQ(atomic_load(&jobs[i].is_done), 0);
-            fake_hold(jobs[i].stream, 0);
-        }
-        for (int i = 0; i < MANY - 1; i++) pthread_join(jobs[i].thread, NULL);
-        for (int i = 0; i < MANY; i++) {
-            kit_device_is(jobs[i].device, BYTES, (uint64_t)i);
-            job_close(&jobs[i]);
-        }
-        CHECK(fake_pinned_peak() <= 256 * KIB);
-        OK(gpupool_ring_destroy(ring));
-    }
-}
-
-/* As many calls without tickets as there are hands, and more, behind streams that stand still:
-   another call goes on. */
-static void calls_that_stand_still_hold_no_hand(void) {
-    gpupool_ring *ring = kit_ring(256 * KIB, 64 * KIB, 2);
-    job jobs[MANY];
-    for (int i = 0; i < MANY; i++) job_open(&jobs[i], ring, (uint64_t)i);
-    for (int i = 0; i < MANY - 1; i++) {
-        fake_hold(jobs[i].stream, FAKE_FIRM);
+/* Eight calls, or tickets, behind streams that stand still, more than there are hands: a ninth goes
+   on, whether it is a call or a ticket. */
+static void eight(void *(*run)(void *), int workers) {
+    check_case("%d workers", workers);
+    begin(MANY, 256 * KIB, workers);
+    for (int i = 0; i < MANY; i++) {
+        if (i < MANY - 1) fake_hold(jobs[i].stream, FAKE_FIRM);
         fake_write(jobs[i].stream, "before", jobs[i].device, BYTES, 1);
-        job_begin(&jobs[i], job_uploads);
+        if (run == job_waits) job_post(&jobs[i]);
     }
-    for (int i = 0; i < 20; i++) job_uploads(&jobs[MANY - 1]);
+    for (int i = 0; i < MANY - 1; i++) job_begin(&jobs[i], run);
+    for (int i = 0; i < 20; i++) run(&jobs[MANY - 1]);
     for (int i = 0; i < MANY - 1; i++) CHECK_EQ(atomic_load(&jobs[i].is_done), 0);
     for (int i = 0; i < MANY - 1; i++) fake_hold(jobs[i].stream, 0);
     for (int i = 0; i < MANY - 1; i++) pthread_join(jobs[i].thread, NULL);
-    for (int i = 0; i < MANY; i++) {
-        kit_device_is(jobs[i].device, BYTES, (uint64_t)i);
-        job_close(&jobs[i]);
-    }
-    OK(gpupool_ring_destroy(ring));
+    all_have_arrived();
+    CHECK(fake_pinned_peak() <= 256 * KIB);
+    end();
+}
+static void eight_wait_for_a_ninth(void) {
+    for (int workers = 0; workers < 3; workers++) eight(job_waits, workers);
+}
+static void calls_that_stand_still_hold_no_hand(void) {
+    eight(job_uploads, 2);
 }
 
 /* A transfer begins after the work that was queued before, and not after what comes later. */
 static void rule_g(void) {
-    gpupool_ring *ring = kit_ring(MIB, 64 * KIB, 1);
-    gpupool_ticket ticket = 0;
-    gpupool_transfer what;
+    gpupool_ticket ticket;
     uint64_t done = 1;
-    job j;
-    job_open(&j, ring, 4);
-    fake_hold(j.stream, FAKE_FIRM);
-    fake_write(j.stream, "before", j.device, BYTES, 7);
-    what = kit_down(j.host, j.device, BYTES, j.stream);
-    what.ticket = &ticket;
-    OK(gpupool_ring_transfer(ring, &what));
+    begin(1, MIB, 1);
+    fake_hold(first->stream, FAKE_FIRM);
+    fake_write(first->stream, "before", first->device, BYTES, 7);
+    ticket = kit_post(ring, kit_down(first->host, first->device, BYTES, first->stream));
     CHECK_RESULT(gpupool_ring_wait(ring, ticket, 0, &done), GPUPOOL_E_TIMEOUT);
     CHECK_RESULT(gpupool_ring_wait(ring, ticket, 3000000, &done), GPUPOOL_E_TIMEOUT);
     CHECK_EQ(done, 0);
-    kit_is(j.host, BYTES, 4, 0); /* untouched */
-    fake_hold(j.stream, 0);
+    kit_is(first->host, BYTES, 0, 0); /* untouched */
+    fake_hold(first->stream, 0);
     OK(gpupool_ring_wait(ring, ticket, -1, &done));
     CHECK_EQ(done, BYTES);
-    kit_is_all(j.host, BYTES, 7);
-    kit_fill(j.host, BYTES, 4, 0);
-    job_post(&j);
-    OK(gpupool_ring_wait(ring, j.ticket, -1, NULL));
-    fake_read(NULL, "any stream", j.device, BYTES, 256); /* the oracle sees no race */
+    kit_is_all(first->host, BYTES, 7);
+    job_post(first);
+    job_waits(first);
+    fake_read(NULL, "any stream", first->device, BYTES, 256); /* the oracle sees no race */
     CUDA(cudaDeviceSynchronize());
-    job_uploads(&j);
-    fake_read(NULL, "any stream", j.device, BYTES, 256);
+    job_uploads(first);
+    fake_read(NULL, "any stream", first->device, BYTES, 256);
     CUDA(cudaDeviceSynchronize());
-    job_close(&j);
-    OK(gpupool_ring_destroy(ring));
+    end();
 }
 
 /* A copy of pinned memory is over when its call returns, or its ticket is done. */
 static void pinned_memory_is_waited_for(void) {
-    gpupool_ring *ring = kit_ring(MIB, 64 * KIB, 1);
     unsigned char *pinned = NULL;
-    gpupool_ticket ticket = 0;
-    gpupool_transfer what;
-    job j;
-    job_open(&j, ring, 4);
+    gpupool_ticket ticket;
+    begin(1, MIB, 1);
     CUDA(cudaHostAlloc((void **)&pinned, BYTES, 0));
     kit_fill(pinned, BYTES, 5, 0);
-    fake_hold(j.stream, 1); /* lets through what somebody waits for */
-    OK(gpupool_upload(ring, j.device, pinned, BYTES, j.stream));
-    CHECK_EQ(fake_pending(j.stream), 0);
-    fake_hold(j.stream, FAKE_FIRM);
-    what = kit_down(pinned, j.device, BYTES, j.stream);
-    what.ticket = &ticket;
-    OK(gpupool_ring_transfer(ring, &what));
+    fake_hold(first->stream, 1); /* lets through what somebody waits for */
+    OK(gpupool_upload(ring, first->device, pinned, BYTES, first->stream));
+    CHECK_EQ(fake_pending(first->stream), 0);
+    fake_hold(first->stream, FAKE_FIRM);
+    ticket = kit_post(ring, kit_down(pinned, first->device, BYTES, first->stream));
     CHECK_RESULT(gpupool_ring_wait(ring, ticket, 1000000, NULL), GPUPOOL_E_TIMEOUT);
-    fake_hold(j.stream, 0);
+    fake_hold(first->stream, 0);
     OK(gpupool_ring_wait(ring, ticket, -1, NULL));
     kit_is(pinned, BYTES, 5, 0);
     CUDA(cudaFreeHost(pinned));
-    job_close(&j);
-    OK(gpupool_ring_destroy(ring));
-}
-
-/* A helper finds a transfer whose event has passed, with nobody waiting. */
-static void helpers_ask(void) {
-    gpupool_ring *ring = kit_ring(MIB, 64 * KIB, 2);
-    job jobs[3];
-    for (int i = 0; i < 3; i++) job_open(&jobs[i], ring, (uint64_t)i);
-    for (int i = 0; i < 3; i++) {
-        fake_hold(jobs[i].stream, FAKE_FIRM);
-        job_post(&jobs[i]);
-    }
-    for (int i = 0; i < 3; i++) {
-        usleep(2000); /* the helpers have found nothing, and sleep */
-        fake_hold(jobs[i].stream, 0);
-        while (kit_stats(ring).transfers[GPUPOOL_UP] < (uint64_t)i + 1) sched_yield();
-        OK(gpupool_ring_wait(ring, jobs[i].ticket, 0, NULL));
-    }
-    for (int i = 0; i < 3; i++) {
-        kit_device_is(jobs[i].device, BYTES, (uint64_t)i);
-        job_close(&jobs[i]);
-    }
-    OK(gpupool_ring_destroy(ring));
+    end();
 }
 
 /* Several threads may wait for one ticket, at once or later: each gets its result. */
 static atomic_int entered;
-static void *job_also_waits(void *user) {
-    job *j = (job *)user;
+static void *also_waits(void *user) {
+    (void)user;
     atomic_fetch_add(&entered, 1);
-    OK(gpupool_ring_wait(j->ring, j->ticket, -1, NULL));
-    return NULL;
+    return job_waits(first);
 }
 static void many_waiters(void) {
     for (int workers = 0; workers < 3; workers += 2) {
-        gpupool_ring *ring = kit_ring(MIB, 64 * KIB, workers);
-        pthread_t threads[4];
-        job j;
-        job_open(&j, ring, 4);
-        fake_hold(j.stream, FAKE_FIRM);
-        job_post(&j);
+        begin(5, MIB, workers);
+        fake_hold(first->stream, FAKE_FIRM);
+        for (int i = 0; i < 5; i++) job_post(&jobs[i]);
         atomic_store(&entered, 0);
-        for (int i = 0; i < 4; i++)
-            if (pthread_create(&threads[i], NULL, job_also_waits, &j)) exit(1);
+        for (int i = 1; i < 5; i++) job_begin(&jobs[i], also_waits);
         while (atomic_load(&entered) < 4) sched_yield();
         for (int i = 0; i < 100; i++) sched_yield();
-        fake_hold(j.stream, 0);
-        for (int i = 0; i < 4; i++) pthread_join(threads[i], NULL);
-        kit_device_is(j.device, BYTES, 4);
-        OK(gpupool_ring_wait(ring, j.ticket, 0, NULL));
-        job_close(&j);
-        OK(gpupool_ring_destroy(ring));
+        fake_hold(first->stream, 0);
+        for (int i = 1; i < 5; i++) pthread_join(jobs[i].thread, NULL);
+        for (int i = 0; i < 5; i++) job_waits(&jobs[i]);
+        all_have_arrived();
+        end();
     }
 }
 
-/* Destroy carries tickets out that nobody waited for. */
-static void destroy_waits(void) {
-    for (int workers = 0; workers < 2; workers++) {
-        gpupool_ring *ring = kit_ring(MIB, 64 * KIB, workers);
-        job jobs[3];
-        for (int i = 0; i < 3; i++) {
-            job_open(&jobs[i], ring, (uint64_t)i);
-            job_post(&jobs[i]);
-        }
-        OK(gpupool_ring_destroy(ring));
-        for (int i = 0; i < 3; i++) {
-            kit_device_is(jobs[i].device, BYTES, (uint64_t)i);
-            job_close(&jobs[i]);
-        }
-    }
-}
-
-/* Four callers and two hands: two threads at most have a slot to fill. */
-static atomic_int fillers, fillers_most;
-static int fills_slowly(void *to, size_t bytes, uint64_t offset, void *user) {
+/* A function of the program that takes long, until it is in haste, or three are in it. */
+static atomic_int fillers, fillers_most, in_haste;
+static int fills(void *to, size_t bytes, uint64_t offset, void *user) {
     int now = atomic_fetch_add(&fillers, 1) + 1;
-    memset(to, *(int *)user, bytes);
-    (void)offset;
+    (void)user;
+    memset(to, (int)offset, bytes);
     if (now > atomic_load(&fillers_most)) atomic_store(&fillers_most, now);
-    for (int i = 0; i < 20 && atomic_load(&fillers) < 3; i++) usleep(250);
+    for (int i = 0; i < 20 && atomic_load(&fillers) < 3 && !atomic_load(&in_haste); i++)
+        usleep(250);
     atomic_fetch_sub(&fillers, 1);
     return 0;
 }
 static void *job_fills(void *user) {
     job *j = (job *)user;
-    int byte = 9;
     gpupool_transfer what = kit_up(j->device, NULL, BYTES, j->stream);
-    what.read = fills_slowly;
-    what.user = &byte;
+    what.read = fills;
     OK(gpupool_ring_transfer(j->ring, &what));
     return NULL;
 }
+
+/* Four callers and two hands: two threads at most have a slot to fill. */
 static void no_more_hands_than_bytes(void) {
-    gpupool_ring *ring = kit_ring(256 * KIB, 64 * KIB, 0);
-    job jobs[4];
+    begin(4, 256 * KIB, 0);
+    atomic_store(&in_haste, 0);
     atomic_store(&fillers_most, 0);
-    for (int i = 0; i < 4; i++) job_open(&jobs[i], ring, (uint64_t)i);
-    for (int i = 0; i < 4; i++) job_begin(&jobs[i], job_fills);
-    for (int i = 0; i < 4; i++) pthread_join(jobs[i].thread, NULL);
+    in_threads(4, job_fills);
     CHECK_EQ(atomic_load(&fillers_most), 2);
-    CHECK_EQ(kit_stats(ring).pinned, 256 * KIB);
-    for (int i = 0; i < 4; i++) job_close(&jobs[i]);
-    OK(gpupool_ring_destroy(ring));
+    CHECK_EQ(ring_stats(ring).pinned, 256 * KIB);
+    end();
 }
 
 /* A transfer that takes long, and has both workers: others that come later are done meanwhile,
-   also one whose stream stands still for a while. */
-static atomic_int in_haste;
-static int fills_for_long(void *to, size_t bytes, uint64_t offset, void *user) {
-    int inside = atomic_fetch_add(&fillers, 1) + 1;
-    (void)offset;
-    (void)user;
-    memset(to, 1, bytes);
-    if (inside > atomic_load(&fillers_most)) atomic_store(&fillers_most, inside);
-    if (!atomic_load(&in_haste)) usleep(1000);
-    atomic_fetch_sub(&fillers, 1);
-    return 0;
-}
+   also one whose stream stands still for a while, though nobody waits for them. */
 static void others_go_on_beside_a_long_one(void) {
-    gpupool_ring *ring = kit_ring(MIB, 64 * KIB, 2);
     size_t bytes = 32 * MIB;
     unsigned char *device = kit_device(bytes);
     gpupool_transfer what = kit_up(device, NULL, bytes, NULL);
-    gpupool_ticket ticket = 0;
-    job jobs[2];
+    gpupool_ticket ticket;
+    begin(2, MIB, 2);
     atomic_store(&in_haste, 0);
     atomic_store(&fillers_most, 0);
-    what.read = fills_for_long;
-    what.ticket = &ticket;
-    for (int i = 0; i < 2; i++) job_open(&jobs[i], ring, (uint64_t)i);
-    OK(gpupool_ring_transfer(ring, &what));
+    what.read = fills;
+    ticket = kit_post(ring, what);
     while (atomic_load(&fillers_most) < 2) sched_yield();
     fake_hold(jobs[1].stream, FAKE_FIRM);
     for (int i = 0; i < 2; i++) job_post(&jobs[i]);
-    while (kit_stats(ring).transfers[GPUPOOL_UP] < 1) sched_yield();
+    while (ring_stats(ring).transfers[GPUPOOL_UP] < 1) sched_yield();
     fake_hold(jobs[1].stream, 0);
-    while (kit_stats(ring).transfers[GPUPOOL_UP] < 2) sched_yield();
+    while (ring_stats(ring).transfers[GPUPOOL_UP] < 2) sched_yield();
     CHECK_RESULT(gpupool_ring_wait(ring, ticket, 0, NULL), GPUPOOL_E_TIMEOUT);
     atomic_store(&in_haste, 1);
     OK(gpupool_ring_wait(ring, ticket, -1, NULL));
-    for (int i = 0; i < 2; i++) {
-        kit_device_is(jobs[i].device, BYTES, (uint64_t)i);
-        job_close(&jobs[i]);
-    }
+    all_have_arrived();
     kit_device_free(device, bytes);
-    OK(gpupool_ring_destroy(ring));
+    end();
 }
 
 /* A host that pins little: the ring makes do. One that pins nothing: an error, and later again. */
 static void short_of_pinned_memory(void) {
-    gpupool_ring *ring = kit_ring(4 * MIB, 64 * KIB, 3), *other = kit_ring(4 * MIB, 64 * KIB, 3);
-    job j;
-    job_open(&j, ring, 4);
+    gpupool_ring *other = kit_ring(4 * MIB, 64 * KIB, 3);
+    begin(1, 4 * MIB, 3);
     fake_pinned_limit(128 * KIB);
-    for (int i = 0; i < 5; i++) job_uploads(&j);
-    CHECK_EQ(kit_stats(ring).pinned, 128 * KIB);
-    CHECK_RESULT(gpupool_upload(other, j.device, j.host, BYTES, j.stream), GPUPOOL_E_HOST_MEMORY);
-    CHECK(strstr(gpupool_last_error(), "cuMemHostRegister") != NULL);
+    for (int i = 0; i < 5; i++) job_uploads(first);
+    CHECK_EQ(ring_stats(ring).pinned, 128 * KIB);
+    first->ring = other;
+    KIT_REFUSES(job_upload(first), GPUPOOL_E_HOST_MEMORY, "cuMemHostRegister");
     fake_pinned_limit(0);
-    OK(gpupool_upload(other, j.device, j.host, BYTES, j.stream));
-    kit_device_is(j.device, BYTES, 4);
-    job_close(&j);
+    job_uploads(first);
+    all_have_arrived();
     OK(gpupool_ring_destroy(other));
+    end();
+}
+
+/* ---- calls of CUDA that fail ---- */
+
+/* One failed wait for a hand breaks the ring for good: the first cause stays. What has ended well,
+   has. */
+static void stays_broken(void) {
+    uint64_t done = 0;
+    begin(1, MIB, 0);
+    job_post(first);
+    job_waits(first);
+    fake_fail_call("cuEventSynchronize", 1, 0, 719);
+    fake_fail_call("cuStreamSynchronize", 2, 0, 719); /* the first waits for the program's work */
+    CHECK_RESULT(job_upload(first), GPUPOOL_E_CUDA);
+    KIT_REFUSES(job_download(first), GPUPOOL_E_CUDA, "broken");
+    CHECK(strstr(gpupool_last_error(), "cudaErrorLaunchFailure"));
+    CHECK_RESULT(gpupool_upload(ring, first->device, first->host, 1, NULL), GPUPOOL_E_CUDA);
+    OK(gpupool_ring_wait(ring, first->ticket, -1, &done));
+    CHECK_EQ(done, BYTES);
     OK(gpupool_ring_destroy(ring));
+    fake_fail_clear();
+    job_close(first);
 }
 
-/* A process may end while helpers sleep. */
-static void exit_with_a_ring(void) {
-    int status = -1;
-    pid_t child;
-    fflush(stdout);
-    child = fork();
-    if (child == 0) {
-        gpupool_ring *ring = kit_ring(MIB, 64 * KIB, 3);
-        job j;
-        job_open(&j, ring, 4);
-        job_post(&j);
-        OK(gpupool_ring_wait(ring, j.ticket, -1, NULL));
-        exit(atomic_load(&check_bad) ? 1 : 0);
+/* A copy that CUDA refuses fails its transfer only. */
+static void refused_copy(void) {
+    begin(1, MIB, 1);
+    for (int n = 1; n < 4; n++) {
+        fake_fail_call("cuMemcpyAsync", n, 0, 1);
+        KIT_REFUSES(job_upload(first), GPUPOOL_E_CUDA, "cuMemcpyAsync: cudaErrorInvalidValue");
+        fake_fail_call("cuMemcpyAsync", n, 0, 1);
+        CHECK_RESULT(job_download(first), GPUPOOL_E_CUDA);
     }
-    CHECK(child > 0 && waitpid(child, &status, 0) == child && status == 0);
+    kit_fill(first->host, BYTES, 0, 0);
+    job_uploads(first);
+    all_have_arrived();
+    end();
 }
 
-/* Beside a thread that is stuck in a full launch queue a ring goes on that has its hands and a
-   ticket's event. */
-static void *stuck(void *user) {
-    job *j = (job *)user;
-    for (int i = 0; i < 20; i++) fake_write(j->stream, "many", j->device, 16, 1);
+/* The context breaks while four threads are at it: all calls return, and say why. */
+static void says_why(gpupool_result result) {
+    if (result == GPUPOOL_OK) return;
+    CHECK(result == GPUPOOL_E_CUDA || result == GPUPOOL_E_HOST_MEMORY);
+    CHECK(gpupool_last_result() == result && gpupool_last_error()[0]);
+}
+static void *job_tries(void *user) {
+    for (int i = 0; i < 6; i++) {
+        says_why(job_upload((job *)user));
+        says_why(job_download((job *)user));
+    }
     return NULL;
 }
-static void beside_a_full_queue(void) {
-    gpupool_ring *ring = kit_ring(256 * KIB, 64 * KIB, 0);
-    job j, full;
-    job_open(&j, ring, 4);
-    job_open(&full, ring, 5);
-    job_post(&j); /* makes the hand and the event */
-    OK(gpupool_ring_wait(ring, j.ticket, -1, NULL));
-    fake_queue(8);
-    fake_hold(full.stream, FAKE_FIRM);
-    job_begin(&full, stuck);
-    while (!fake_stuck()) sched_yield();
-    for (int i = 0; i < 3; i++) {
-        job_uploads(&j);
-        job_post(&j);
-        OK(gpupool_ring_wait(ring, j.ticket, -1, NULL));
+static void breaks_amid_threads(void) {
+    for (long n = 1; n < 400; n += 37) {
+        check_case("call %ld", n);
+        begin(4, MIB, 2);
+        fake_break(n);
+        in_threads(4, job_tries);
+        CHECK(fake_is_broken());
+        fake_fail_clear();
+        end();
+        CHECK_EQ(fake_failures() + fake_misuses(), 0);
+        memset(kit_stream, 0, sizeof kit_stream);
+        fake_quiet(1); /* what CUDA did not take back is left to the broken context */
+        fake_reset();
+        fake_quiet(0);
     }
-    CHECK_EQ(fake_stuck(), 1);
-    fake_hold(full.stream, 0);
-    pthread_join(full.thread, NULL);
-    fake_queue(1020);
-    job_close(&full);
-    job_close(&j);
-    OK(gpupool_ring_destroy(ring));
 }
 
 int main(void) {
-    TEST(exit_with_a_ring); /* first: a child has no CUDA once this process has */
-    RING_TEST(eight_wait_for_a_ninth);
-    RING_TEST(calls_that_stand_still_hold_no_hand);
-    RING_TEST(rule_g);
-    RING_TEST(pinned_memory_is_waited_for);
-    RING_TEST(helpers_ask);
-    RING_TEST(many_waiters);
-    RING_TEST(destroy_waits);
-    RING_TEST(no_more_hands_than_bytes);
-    RING_TEST(others_go_on_beside_a_long_one);
-    RING_TEST(short_of_pinned_memory);
-    RING_TEST(beside_a_full_queue);
+    KIT_TEST(eight_wait_for_a_ninth);
+    KIT_TEST(calls_that_stand_still_hold_no_hand);
+    KIT_TEST(rule_g);
+    KIT_TEST(pinned_memory_is_waited_for);
+    KIT_TEST(many_waiters);
+    KIT_TEST(no_more_hands_than_bytes);
+    KIT_TEST(others_go_on_beside_a_long_one);
+    KIT_TEST(short_of_pinned_memory);
+    KIT_TEST(stays_broken);
+    KIT_TEST(refused_copy);
+    KIT_TEST(breaks_amid_threads);
     return check_finish();
 }
 

@@ -1,20 +1,20 @@
-/* Export and import, in two processes and in one: the same memory, as long as anybody has it. */
+/* Export and import: the same memory, as long as anybody has it. In two processes: the example
+   share_block.c, and make gpu-share. */
 #define _GNU_SOURCE
+#include <fcntl.h>
+#include <unistd.h>
+
 #include "gpupool.h"
 #include "kit.h"
-#include "share_socket.h"
-
-#include <fcntl.h>
 
 #define A kit_stream[0]
-#define ROUNDS 40
 #define SIZE (6 * MIB)
 
 static gpupool_arena *arena;
 
-static void begin(unsigned share) {
+static void begin(void) {
     gpupool_arena_config config = kit_config(GPUPOOL_SOURCE_MAPPED, 64 * MIB);
-    config.share = share;
+    config.share = GPUPOOL_SHARE_PROCESSES;
     arena = kit_create(&config);
 }
 
@@ -40,15 +40,13 @@ static gpupool_imported imported_of(const gpupool_exported *exported) {
     return imported;
 }
 
-/* ---- in one process ---- */
-
 /* Each export is a descriptor of its own; the memory outlives block, arena and descriptor. */
 static void as_long_as_anybody_has_it(void) {
     gpupool_imported imported[2];
     gpupool_exported exported;
     void *block;
     int i;
-    begin(GPUPOOL_SHARE_PROCESSES);
+    begin();
     block = own_chunk(SIZE);
     for (i = 0; i < 2; i++) {
         exported = exported_of(block);
@@ -67,44 +65,11 @@ static void as_long_as_anybody_has_it(void) {
     KIT_REFUSES(gpupool_import_close(&imported[0]), GPUPOOL_E_ARGUMENT, "imported");
 }
 
-static void refusals(void) {
-    gpupool_exported exported = {SIZE, -1};
-    gpupool_imported imported;
-    void *block, *shared;
-    int file = open("/dev/null", O_RDWR);
-    begin(GPUPOOL_SHARE_PROCESSES);
-    block = gpupool_alloc(arena, 3000, A);
-    KIT_REFUSES(gpupool_export(arena, block, &exported), GPUPOOL_E_ARGUMENT, "OWN_CHUNK");
-    KIT_REFUSES(gpupool_export(arena, block, NULL), GPUPOOL_E_ARGUMENT, "exported");
-    shared = own_chunk(SIZE);
-    KIT_REFUSES(gpupool_export(arena, (char *)shared + 512, &exported), GPUPOOL_E_INSIDE, "inside");
-    kit_free(arena, shared, A);
-    KIT_REFUSES(gpupool_export(arena, shared, &exported), GPUPOOL_E_DOUBLE_FREE, "free");
-    kit_free(arena, block, A);
-    kit_close(arena);
-    begin(0);
-    block = own_chunk(SIZE);
-    KIT_REFUSES(gpupool_export(arena, block, &exported), GPUPOOL_E_ARGUMENT, "SHARE_PROCESSES");
-    kit_free(arena, block, A);
-    kit_close(arena);
-    KIT_REFUSES(gpupool_import(0, NULL, &imported), GPUPOOL_E_ARGUMENT, "exported");
-    KIT_REFUSES(gpupool_import(0, &exported, NULL), GPUPOOL_E_ARGUMENT, "imported");
-    exported.descriptor = file;
-    exported.bytes = SIZE;
-    KIT_REFUSES(gpupool_import(0, &exported, &imported), GPUPOOL_E_CUDA,
-                "cuMemImportFromShareableHandle");
-    KIT_REFUSES(gpupool_import(99, &exported, &imported), GPUPOOL_E_ARGUMENT, "device");
-    exported.bytes = 1000;
-    KIT_REFUSES(gpupool_import(0, &exported, &imported), GPUPOOL_E_ARGUMENT, "bytes");
-    CHECK(!imported.memory);
-    close(file);
-}
-
 /* An arena with an exported block does not sleep: waking would give it other memory. */
 static void no_sleep_meanwhile(void) {
     gpupool_exported exported;
     void *block;
-    begin(GPUPOOL_SHARE_PROCESSES);
+    begin();
     block = own_chunk(SIZE);
     exported = exported_of(block);
     close(exported.descriptor);
@@ -122,101 +87,8 @@ static void no_sleep_meanwhile(void) {
     kit_close(arena);
 }
 
-#if CHECK_FAKE
-#endif
-
-/* ---- in two processes ---- */
-
-static int importer_socket, exporter_socket;
-static pid_t importer, exporter;
-
-static size_t bytes_of(int round) {
-    return (size_t)(round % 5 + 1) * 2 * MIB;
-}
-
-/* Reads what it is sent, and writes the next byte. */
-static int import_all(int socket) {
-    gpupool_exported exported;
-    int round;
-    kit_prepare();
-    for (round = 0; share_receive(socket, &exported); round++) {
-        gpupool_imported imported = imported_of(&exported);
-        CHECK_EQ(close(exported.descriptor), 0);
-        if (!imported.memory) break;
-        kit_verify(imported.memory, bytes_of(round), A, round);
-        kit_write(imported.memory, bytes_of(round), A, round + 1);
-        CHECK_EQ(cudaStreamSynchronize(A), cudaSuccess);
-        CHECK_RESULT(gpupool_import_close(&imported), GPUPOOL_OK);
-        CHECK(share_say(socket, 'd'));
-    }
-    CHECK_EQ(round, ROUNDS);
-    close(socket);
-    kit_settle();
-    return atomic_load(&check_bad) != 0;
-}
-
-static void to_and_fro(void) {
-    begin(GPUPOOL_SHARE_PROCESSES);
-    for (int round = 0; round < ROUNDS; round++) {
-        void *block = own_chunk(bytes_of(round));
-        gpupool_exported exported;
-        check_case("round %d", round);
-        kit_write(block, bytes_of(round), A, round);
-        CHECK_EQ(cudaStreamSynchronize(A), cudaSuccess);
-        exported = exported_of(block);
-        CHECK(share_send(importer_socket, &exported));
-        CHECK_EQ(close(exported.descriptor), 0);
-        if (!CHECK_EQ(share_hear(importer_socket), 'd')) break;
-        kit_verify(block, bytes_of(round), A, round + 1);
-        kit_free(arena, block, A);
-    }
-    close(importer_socket);
-    CHECK_EQ(share_end_of(importer), 0);
-    kit_close(arena);
-}
-
-/* Exports, and does not live to close it. */
-static int export_and_wait(int socket) {
-    gpupool_exported exported;
-    void *block;
-    close(importer_socket); /* or the importer would not see that the parent has closed it */
-    kit_prepare();
-    begin(GPUPOOL_SHARE_PROCESSES);
-    block = own_chunk(SIZE);
-    kit_write(block, SIZE, A, 40);
-    CHECK_EQ(cudaStreamSynchronize(A), cudaSuccess);
-    exported = exported_of(block);
-    CHECK(share_send(socket, &exported));
-    if (atomic_load(&check_bad)) return 1;
-    share_hear(socket); /* never */
-    return 2;
-}
-
-static void the_exporter_is_killed(void) {
-    gpupool_exported exported;
-    gpupool_imported imported;
-    CHECK(share_receive(exporter_socket, &exported));
-    imported = imported_of(&exported);
-    CHECK_EQ(kill(exporter, SIGKILL), 0);
-    CHECK_EQ(share_end_of(exporter), 1000 + SIGKILL);
-    kit_verify(imported.memory, SIZE, A, 40);
-    kit_write(imported.memory, SIZE, A, 50);
-    kit_verify(imported.memory, SIZE, A, 50);
-    CHECK_RESULT(gpupool_import_close(&imported), GPUPOOL_OK);
-    close(exported.descriptor);
-    close(exporter_socket);
-}
-
 int main(void) {
-    importer = share_fork(&importer_socket, import_all); /* before any call of CUDA */
-    exporter = share_fork(&exporter_socket, export_and_wait);
-    CHECK(importer > 0 && exporter > 0);
-    KIT_TEST(to_and_fro);
-    KIT_TEST(the_exporter_is_killed);
     KIT_TEST(as_long_as_anybody_has_it);
-    KIT_TEST(refusals);
     KIT_TEST(no_sleep_meanwhile);
-#if CHECK_FAKE
-#endif
     return check_finish();
 }

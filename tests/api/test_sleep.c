@@ -4,52 +4,74 @@
 
 #define A kit_stream[0]
 #define B kit_stream[1]
-#define BLOCKS 24
+#define MOST 320
 #define PIECE (2 * MIB)
 #define LARGE (9 * MIB) /* stitched: no two free pieces are side by side */
 
+typedef struct block { /* full of a byte of its own */
+    void *at;          /* or NULL: freed */
+    size_t bytes;
+} block;
+
 static gpupool_arena *arena;
+static block blocks[MOST];
+static int count;
 
-/* Small blocks, large ones, and one that is stitched; each full of a byte of its own. */
-typedef struct load {
-    void *block[BLOCKS];
-    size_t bytes[BLOCKS];
-} load;
-
-static void fill(load *l) {
-    int i;
-    for (i = 0; i < BLOCKS - 1; i++) {
-        l->bytes[i] = i < 16 ? PIECE : (size_t)1 << (i - 8);
-        l->block[i] = gpupool_alloc(arena, l->bytes[i], A);
-    }
-    for (i = 0; i < 16; i += 2) {
-        kit_free(arena, l->block[i], A);
-        l->block[i] = NULL;
-    }
-    l->bytes[i = BLOCKS - 1] = LARGE;
-    l->block[i] = gpupool_alloc(arena, LARGE, A);
-    for (i = 0; i < BLOCKS; i++) kit_write(l->block[i], l->bytes[i], A, i + 1);
-    CHECK(l->block[BLOCKS - 1]);
+static int byte_of(int i) {
+    return i % 251 + 1;
 }
 
-static void verify(const load *l) {
+static void write_all(void) {
+    for (int i = 0; i < count; i++) kit_write(blocks[i].at, blocks[i].bytes, A, byte_of(i));
+}
+
+static void verify(void) {
     kit_follow(B, A);
-    for (int i = 0; i < BLOCKS; i++) kit_verify(l->block[i], l->bytes[i], B, i + 1);
+    for (int i = 0; i < count; i++) kit_verify(blocks[i].at, blocks[i].bytes, B, byte_of(i));
 }
 
-static void drop(load *l) {
-    for (int i = 0; i < BLOCKS; i++) {
-        kit_free(arena, l->block[i], A);
-        l->block[i] = NULL;
-    }
+static void add(size_t bytes) {
+    blocks[count].bytes = bytes;
+    blocks[count].at = gpupool_alloc(arena, bytes, A);
+    CHECK(blocks[count].at);
+    kit_write(blocks[count].at, bytes, A, byte_of(count));
+    count++;
 }
 
-static void begin(load *l) {
-    gpupool_arena_config config = kit_config(GPUPOOL_SOURCE_MAPPED, 64 * MIB);
-    config.chunk_bytes = PIECE;
+static void drop(int i) {
+    kit_free(arena, blocks[i].at, A);
+    blocks[i].at = NULL;
+}
+
+static void drop_all(void) {
+    for (int i = 0; i < count; i++) drop(i);
+    count = 0;
+}
+
+static void begin(size_t limit, size_t chunk_bytes) {
+    gpupool_arena_config config = kit_config(GPUPOOL_SOURCE_MAPPED, limit);
+    config.chunk_bytes = chunk_bytes;
     arena = kit_create(&config);
-    fill(l);
+    count = 0;
+}
+
+static void end(void) {
+    verify();
+    drop_all();
+    kit_close(arena);
+}
+
+/* Large blocks and small ones; the last one is stitched. */
+static void fill(void) {
+    for (int i = 0; i < 23; i++) add(i < 16 ? PIECE : (size_t)1 << (i - 8));
+    for (int i = 0; i < 16; i += 2) drop(i);
+    add(LARGE);
     CHECK(kit_stats(arena).stitches > 0);
+}
+
+static void begin_full(void) {
+    begin(64 * MIB, PIECE);
+    fill();
 }
 
 static void sleep_now(gpupool_content content) {
@@ -71,67 +93,86 @@ static void wake_now(void) {
 
 /* ---- what stays ---- */
 
-static void content_is_kept(void) {
+/* Content stays, unless it is to be dropped, and the arena works on as if it had not slept, fast
+   paths too. */
+static void work_goes_on(void) {
     gpupool_block about;
-    load l;
-    begin(&l);
-    for (int round = 0; round < 3; round++) {
+    begin_full();
+    for (int round = 0; round < 5; round++) {
         uint64_t reserved = kit_stats(arena).reserved.now;
         check_case("round %d", round);
-        sleep_now(GPUPOOL_KEEP);
+        sleep_now(round % 2 ? GPUPOOL_DISCARD : GPUPOOL_KEEP);
         CHECK(kit_stats(arena).asleep > 0 && kit_stats(arena).asleep <= reserved);
         CHECK_EQ(kit_stats(arena).blocks, 16);
-        CHECK_RESULT(gpupool_get_block(arena, l.block[1], &about), GPUPOOL_OK);
+        CHECK_RESULT(gpupool_get_block(arena, blocks[1].at, &about), GPUPOOL_OK);
         wake_now();
-        verify(&l);
+        if (round % 2) write_all();
+        verify();
+        if (!round) continue; /* what has woken sleeps again */
+        drop_all();
+        fill();
     }
-    drop(&l);
-    kit_close(arena);
-}
-
-static void content_is_dropped(void) {
-    load l;
-    begin(&l);
-    sleep_now(GPUPOOL_DISCARD);
-    wake_now();
-    for (int i = 0; i < BLOCKS; i++) kit_write(l.block[i], l.bytes[i], B, i + 1);
-    verify(&l);
-    drop(&l);
-    kit_close(arena);
-}
-
-/* The arena works on as if it had not slept, fast paths too. */
-static void work_goes_on(void) {
-    load l;
-    begin(&l);
-    for (int round = 0; round < 5; round++) {
-        load more;
-        check_case("round %d", round);
-        sleep_now(round % 2 ? GPUPOOL_DISCARD : GPUPOOL_KEEP);
-        wake_now();
-        drop(&l);
-        fill(&more);
-        verify(&more);
-        l = more;
-    }
-    drop(&l);
-    kit_close(arena);
+    end();
 }
 
 /* Idle memory is neither saved nor got again. */
 static void idle_memory_goes(void) {
-    void *block;
-    arena = kit_open(0);
-    block = gpupool_alloc(arena, 4 * MIB, A);
+    begin(0, 0);
+    add(4 * MIB);
     kit_free(arena, gpupool_alloc(arena, 100 * MIB, B), B);
-    kit_write(block, 4 * MIB, A, 7);
     CHECK(kit_stats(arena).reserved.now >= 100 * MIB);
     sleep_now(GPUPOOL_KEEP);
     CHECK(kit_stats(arena).asleep < 40 * MIB);
     wake_now();
-    kit_verify(block, 4 * MIB, A, 7);
-    kit_free(arena, block, A);
+    end();
+}
+
+/* ---- pieces: what is copied as one ---- */
+
+/* More stretches than copies that are under way at a time, all a granule apart. */
+static void many_pieces(void) {
+    begin(0, 32 * MIB);
+    for (int i = 0; i < MOST; i++) add(PIECE);
+    for (int i = 1; i < MOST; i += 2) drop(i);
+    sleep_now(GPUPOOL_KEEP);
+    wake_now();
+    end();
+}
+
+/* A block that is larger than the first piece up, with marks at its ends and at the seams; its
+   memory is mapped piece by piece. */
+static void large_pieces(void) {
+    static const size_t marks[] = {0, 199, 200, 255, 256, 299};
+    char *large;
+    begin(0, 100 * MIB);
+    large = (char *)gpupool_alloc(arena, 300 * MIB, A);
+    CHECK(large);
+    for (size_t i = 0; i < KIT_COUNT(marks); i++)
+        kit_write(large + marks[i] * MIB, MIB, A, (int)i + 1);
+    sleep_now(GPUPOOL_KEEP);
+    wake_now();
+    for (size_t i = 0; i < KIT_COUNT(marks); i++)
+        kit_verify(large + marks[i] * MIB, MIB, A, (int)i + 1);
+    kit_free(arena, large, A);
     kit_close(arena);
+}
+
+/* What is freed while the arena sleeps is forgotten: a whole chunk in the middle of a stretch, a
+   part of a chunk, and the beginning of one. */
+static void freed_meanwhile(void) {
+    begin(0, 4 * MIB);
+    for (int i = 0; i < 24; i++) add(MIB);
+    sleep_now(GPUPOOL_KEEP);
+    for (int i = 8; i < 13; i++) drop(i); /* a chunk and a quarter */
+    drop(16);
+    drop(23);
+    wake_now();
+    CHECK_EQ(kit_stats(arena).reserved.now, 20 * MIB);
+    verify();
+    for (int i = 0; i < 7; i++) add(MIB);
+    sleep_now(GPUPOOL_KEEP);
+    wake_now();
+    end();
 }
 
 /* A graph of three nodes: it fills a stitched block, which is freed in the scope, and copies
@@ -161,13 +202,11 @@ static void graphs_stay(void) {
     cudaGraphExec_t graph;
     uint64_t stitches;
     void *own;
-    load l;
-    begin(&l);
+    begin_full();
     CHECK_EQ(cudaStreamSynchronize(A), cudaSuccess);
-    kit_free(arena, l.block[BLOCKS - 1], GPUPOOL_NO_STREAM);
-    l.block[BLOCKS - 1] = NULL;
-    graph = capture(&scope, l.block[1], &own);
-    l.block[1] = NULL;
+    kit_free(arena, blocks[--count].at, GPUPOOL_NO_STREAM);
+    graph = capture(&scope, blocks[1].at, &own);
+    blocks[1].at = NULL;
     stitches = kit_stats(arena).stitches;
     CHECK(stitches > 0);
     for (int round = 0; round < 3; round++) {
@@ -178,7 +217,7 @@ static void graphs_stay(void) {
         kit_write(own, PIECE, B, 9);
         CHECK_EQ(cudaGraphLaunch(graph, B), cudaSuccess);
         kit_verify(own, PIECE, B, 2);
-        verify(&l);
+        verify();
     }
     sleep_now(GPUPOOL_KEEP);
     CHECK_EQ(cudaGraphExecDestroy(graph), cudaSuccess);
@@ -186,79 +225,32 @@ static void graphs_stay(void) {
     CHECK_EQ(kit_stats(arena).blocks, 14);
     wake_now();
     CHECK_EQ(kit_stats(arena).stitches, 0);
-    verify(&l);
-    drop(&l);
-    kit_close(arena);
+    end();
 }
 
 /* ---- while it sleeps ---- */
 
 static void requests_are_refused(void) {
     gpupool_capture *scope;
-    load l;
-    begin(&l);
-    KIT_REFUSES(gpupool_wake(arena), GPUPOOL_E_ARGUMENT, "awake");
-    KIT_REFUSES(gpupool_sleep(arena, (gpupool_content)2), GPUPOOL_E_ARGUMENT, "content");
+    size_t bytes;
+    begin_full();
     sleep_now(GPUPOOL_KEEP);
-    for (size_t bytes = 1; bytes < 64 * MIB; bytes *= 8) {
+    for (bytes = 1; bytes < 64 * MIB; bytes *= 8) {
         KIT_FAILS(gpupool_alloc(arena, bytes, A), GPUPOOL_E_ASLEEP, "gpupool_wake");
         KIT_FAILS(gpupool_alloc(arena, bytes, GPUPOOL_NO_STREAM), GPUPOOL_E_ASLEEP, "gpupool_wake");
     }
     KIT_REFUSES(gpupool_sleep(arena, GPUPOOL_KEEP), GPUPOOL_E_ASLEEP, "sleeps");
     KIT_REFUSES(gpupool_trim(arena, 0), GPUPOOL_E_ASLEEP, "sleeps");
+    KIT_REFUSES(gpupool_get_available(arena, A, &bytes), GPUPOOL_E_ASLEEP, "sleeps");
     KIT_REFUSES(gpupool_begin_capture(arena, A, &scope), GPUPOOL_E_ASLEEP, "sleeps");
     KIT_REFUSES(gpupool_allow_peer(arena, 0), GPUPOOL_E_ASLEEP, "sleeps");
-    wake_now();
-    verify(&l);
-    drop(&l);
-    kit_close(arena);
-}
-
-/* Memory that lies elsewhere has no addresses to keep. */
-static void other_sources(void) {
-    static const gpupool_source sources[] = {GPUPOOL_SOURCE_DEVICE, GPUPOOL_SOURCE_PINNED,
-                                             GPUPOOL_SOURCE_BYPASS};
-    for (size_t i = 0; i < KIT_COUNT(sources); i++) {
-        gpupool_arena_config config = kit_config(sources[i], 0);
-        arena = kit_create(&config);
-        KIT_REFUSES(gpupool_sleep(arena, GPUPOOL_KEEP), GPUPOOL_E_UNSUPPORTED, "MAPPED");
-        kit_close(arena);
-    }
-}
-
-/* Frees go on, and what all of was freed is not got again. */
-static void frees_go_on(void) {
-    load l;
-    begin(&l);
-    sleep_now(GPUPOOL_KEEP);
-    for (int i = 0; i < BLOCKS; i++)
-        if (i % 5) {
-            kit_free(arena, l.block[i], i % 2 ? A : GPUPOOL_NO_STREAM);
-            if (l.block[i])
-                KIT_REFUSES(gpupool_free(arena, l.block[i], A), GPUPOOL_E_DOUBLE_FREE, "free");
-            l.block[i] = NULL;
-        }
-    CHECK_RESULT(gpupool_check(arena), GPUPOOL_OK);
-    wake_now();
-    CHECK(kit_stats(arena).reserved.now < 12 * MIB);
-    CHECK_EQ(kit_stats(arena).stitches, 0); /* the stitched block was freed */
-    verify(&l);
-    drop(&l);
-    kit_close(arena);
-}
-
-static void destroyed_asleep(void) {
-    load l;
-    begin(&l);
-    sleep_now(GPUPOOL_KEEP);
     KIT_REFUSES(gpupool_arena_destroy(arena), GPUPOOL_E_IN_USE, "live");
-    drop(&l);
+    drop_all(); /* frees go on */
     kit_close(arena);
 }
 
 static void under_a_limit(void) {
-    load l;
-    begin(&l);
+    begin_full();
     sleep_now(GPUPOOL_KEEP);
     CHECK_RESULT(gpupool_set_limit(arena, 8 * MIB), GPUPOOL_OK);
     KIT_REFUSES(gpupool_wake(arena), GPUPOOL_E_OUT_OF_MEMORY, "limit is 8.00");
@@ -266,61 +258,7 @@ static void under_a_limit(void) {
     KIT_FAILS(gpupool_alloc(arena, 1, A), GPUPOOL_E_ASLEEP, "sleeps");
     CHECK_RESULT(gpupool_set_limit(arena, 8 * MIB + gpupool_last_verdict()->missing), GPUPOOL_OK);
     wake_now();
-    verify(&l);
-    drop(&l);
-    kit_close(arena);
-}
-
-/* ---- on_map and on_unmap ---- */
-
-static int64_t mapped_bytes;
-static int refuse_after;
-
-static int on_map(const gpupool_mapping *mapping, void *user) {
-    (void)user;
-    if (refuse_after && !--refuse_after) return 1;
-    mapped_bytes += (int64_t)mapping->bytes;
-    return 0;
-}
-
-static void on_unmap(const gpupool_mapping *mapping, void *user) {
-    (void)user;
-    mapped_bytes -= (int64_t)mapping->bytes;
-}
-
-static void holders_are_told(void) {
-    gpupool_arena_config config = kit_config(GPUPOOL_SOURCE_MAPPED, 64 * MIB);
-    int refusals = 0;
-    int64_t before;
-    load l;
-    config.on_map = on_map;
-    config.on_unmap = on_unmap;
-    config.chunk_bytes = PIECE;
-    mapped_bytes = refuse_after = 0;
-    arena = kit_create(&config);
-    fill(&l);
-    before = mapped_bytes;
-    for (int n = 1; n < 100; n++) {
-        check_case("map %d", n);
-        sleep_now(GPUPOOL_KEEP);
-        CHECK_EQ(mapped_bytes, 0);
-        refuse_after = n;
-        if (gpupool_wake(arena) == GPUPOOL_OK) break;
-        refusals++;
-        CHECK_EQ(gpupool_last_result(), GPUPOOL_E_CALLBACK);
-        CHECK_EQ(mapped_bytes, 0);
-        CHECK(kit_stats(arena).asleep > 0);
-        refuse_after = 0;
-        wake_now();
-        CHECK(mapped_bytes <= before);
-        verify(&l);
-    }
-    CHECK(refusals > 10);
-    refuse_after = 0;
-    verify(&l);
-    drop(&l);
-    kit_close(arena);
-    CHECK_EQ(mapped_bytes, 0);
+    end();
 }
 
 /* ---- a full device ---- */
@@ -328,9 +266,8 @@ static void holders_are_told(void) {
 #if CHECK_FAKE
 
 static void without_room(void) {
-    load l;
     fake_device_memory(0, 64 * MIB);
-    begin(&l);
+    begin_full();
     sleep_now(GPUPOOL_KEEP);
     for (size_t taken = 64 * MIB; taken >= 40 * MIB; taken -= 2 * MIB) {
         check_case("%zu taken", taken);
@@ -343,17 +280,14 @@ static void without_room(void) {
     }
     fake_other_process(0, 0);
     wake_now();
-    verify(&l);
-    drop(&l);
-    kit_close(arena);
+    end();
 }
 
 /* Another arena's idle chunks make room, in whatever order its work has ended. */
 static void siblings_make_room(void) {
     gpupool_arena *other;
-    load l;
     fake_device_memory(0, 64 * MIB);
-    begin(&l);
+    begin_full();
     sleep_now(GPUPOOL_KEEP);
     other = kit_open(0);
     kit_free(other, gpupool_alloc(other, 60 * MIB, B), B);
@@ -362,28 +296,21 @@ static void siblings_make_room(void) {
     wake_now();
     CHECK_EQ(gpupool_last_result(), GPUPOOL_E_ARGUMENT); /* a success leaves the last error */
     CHECK(kit_stats(other).reserved.now < 60 * MIB);
-    verify(&l);
-    drop(&l);
+    end();
     kit_close(other);
-    kit_close(arena);
 }
-
-/* ---- calls that fail ---- */
 
 #endif
 
 int main(void) {
-    KIT_TEST(content_is_kept);
-    KIT_TEST(content_is_dropped);
     KIT_TEST(work_goes_on);
     KIT_TEST(idle_memory_goes);
+    KIT_TEST(many_pieces);
+    KIT_TEST(large_pieces);
+    KIT_TEST(freed_meanwhile);
     KIT_TEST(graphs_stay);
     KIT_TEST(requests_are_refused);
-    KIT_TEST(other_sources);
-    KIT_TEST(frees_go_on);
-    KIT_TEST(destroyed_asleep);
     KIT_TEST(under_a_limit);
-    KIT_TEST(holders_are_told);
 #if CHECK_FAKE
     KIT_TEST(without_room);
     KIT_TEST(siblings_make_room);

@@ -17,12 +17,11 @@ static atomic_int is_over;
 static atomic_long served, refused;
 
 /* An arena that sleeps says so; the second one only ever runs out. */
-static void work_once(gpupool_arena *of, unsigned *random, cudaStream_t stream) {
+static void work_once(gpupool_arena *of, uint64_t *random, cudaStream_t stream) {
     size_t bytes;
     void *block;
-    *random = *random * 1664525u + 1013904223u;
-    bytes = (*random >> 8) % 4 ? (*random >> 10) % 20000 + 1 : (*random >> 10) % (2 * MIB) + 1;
-    block = kit_alloc_as(of, bytes, 0, stream, (*random >> 29) % 2 ? GPUPOOL_ZEROED : 0);
+    bytes = 1 + check_below(random, check_below(random, 4) ? 20000 : 2 * MIB);
+    block = kit_alloc_as(of, bytes, 0, stream, check_below(random, 2) ? GPUPOOL_ZEROED : 0);
     if (!block) {
         gpupool_result why = gpupool_last_result();
         CHECK(why == GPUPOOL_E_OUT_OF_MEMORY || (why == GPUPOOL_E_ASLEEP && of == arena));
@@ -30,7 +29,7 @@ static void work_once(gpupool_arena *of, unsigned *random, cudaStream_t stream) 
         return;
     }
     atomic_fetch_add(&served, 1);
-    if (*random >> 30) {
+    if (check_below(random, 4)) {
         kit_free(of, block, stream);
     } else { /* its work has finished, as in a host function */
         CHECK_EQ(cudaStreamSynchronize(stream), cudaSuccess);
@@ -39,7 +38,8 @@ static void work_once(gpupool_arena *of, unsigned *random, cudaStream_t stream) 
 }
 
 static void *work(void *user) {
-    unsigned number = *(unsigned *)user, random = number * 77u + 1;
+    uintptr_t number = (uintptr_t)user;
+    uint64_t random = number;
     while (!atomic_load(&is_over)) {
         gpupool_stats stats;
         work_once(number % 2 ? other : arena, &random, kit_stream[number + 1]);
@@ -50,10 +50,9 @@ static void *work(void *user) {
 }
 
 static void others_go_on(void) {
-    static unsigned numbers[WORKERS];
     pthread_t threads[WORKERS];
     void *kept;
-    unsigned i;
+    uintptr_t i;
 #if CHECK_FAKE
     fake_device_memory(0, 96 * MIB);
 #endif
@@ -61,13 +60,10 @@ static void others_go_on(void) {
     other = kit_open(64 * MIB);
     kept = gpupool_alloc(arena, KEPT, kit_stream[0]);
     kit_write(kept, KEPT, kit_stream[0], 3);
-    for (i = 0; i < WORKERS; i++) {
-        numbers[i] = i;
-        CHECK_EQ(pthread_create(&threads[i], NULL, work, &numbers[i]), 0);
-    }
+    for (i = 0; i < WORKERS; i++) CHECK_EQ(pthread_create(&threads[i], NULL, work, (void *)i), 0);
     for (i = 0; i < ROUNDS; i++) {
         gpupool_result result = gpupool_sleep(arena, GPUPOOL_KEEP);
-        check_case("round %u", i);
+        check_case("round %d", (int)i);
         if (!CHECK_RESULT(result, GPUPOOL_OK)) break;
         CHECK_EQ(kit_stats(arena).reserved.now, 0);
         CHECK_RESULT(gpupool_check(arena), GPUPOOL_OK);

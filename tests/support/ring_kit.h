@@ -1,15 +1,12 @@
-/* ring_kit.h: what the tests of the ring share: patterns of bytes, memory with margins, a frame
-   that finds what a test leaves behind. Include it after gpupool.h. */
+/* ring_kit.h: what the tests of the ring share beside kit.h: patterns of bytes, memory with
+   margins, and bytes to bring. Include it after gpupool.h. */
 #ifndef RING_KIT_H
 #define RING_KIT_H
 
-#include "check.h"
+#include "kit.h"
 
-#include <stdlib.h>
+#include <pthread.h>
 
-#define KIB ((size_t)1 << 10)
-#define MIB ((size_t)1 << 20)
-#define SECOND ((int64_t)1000000000)
 #define MARGIN ((size_t)256)
 #define OK(call) CHECK_RESULT(call, GPUPOOL_OK)
 #define CUDA(call) CHECK_EQ(call, cudaSuccess)
@@ -88,12 +85,7 @@ static inline gpupool_ring *kit_ring(size_t bytes, size_t slot_bytes, int worker
     check_failed++;
     exit(check_finish());
 }
-static inline cudaStream_t kit_stream(void) {
-    cudaStream_t stream = NULL;
-    CUDA(cudaStreamCreateWithFlags(&stream, cudaStreamNonBlocking));
-    return stream;
-}
-static inline gpupool_ring_stats kit_stats(gpupool_ring *ring) {
+static inline gpupool_ring_stats ring_stats(gpupool_ring *ring) {
     gpupool_ring_stats stats;
     memset(&stats, 0, sizeof stats);
     OK(gpupool_ring_get_stats(ring, &stats));
@@ -114,20 +106,50 @@ static inline gpupool_transfer kit_down(void *to, const void *from, size_t bytes
     return what;
 }
 
-/* Before and after each test: a fresh machine, on which nothing went wrong and nothing is left. */
-static inline void kit_prepare(void) {
-#if CHECK_FAKE
-    fake_reset();
-    fake_clear_failures();
-#endif
+/* The transfer with a ticket. */
+static inline gpupool_ticket kit_post(gpupool_ring *ring, gpupool_transfer what) {
+    gpupool_ticket ticket = 0;
+    what.ticket = &ticket;
+    OK(gpupool_ring_transfer(ring, &what));
+    return ticket;
 }
-static inline void kit_settle(void) {
-#if CHECK_FAKE
-    CHECK_EQ(fake_failures(), 0);
-    CHECK_EQ(fake_misuses(), 0);
-    CHECK_EQ(fake_reset(), 0);
-#endif
+
+/* Bytes on the host, memory of the device for them, and the ring and stream that bring them. */
+typedef struct job {
+    gpupool_ring *ring;
+    unsigned char *host, *device;
+    size_t bytes;
+    cudaStream_t stream;
+    gpupool_ticket ticket; /* of job_post */
+    pthread_t thread;      /* of job_begin */
+    atomic_int is_done;
+} job;
+
+static inline void job_open(job *j, gpupool_ring *ring, size_t bytes, uint64_t seed) {
+    j->ring = ring;
+    j->host = kit_host(bytes);
+    j->device = kit_device(bytes);
+    j->bytes = bytes;
+    CUDA(cudaStreamCreateWithFlags(&j->stream, cudaStreamNonBlocking));
+    atomic_store(&j->is_done, 0);
+    kit_fill(j->host, bytes, seed, 0);
 }
-#define RING_TEST(body) check_run(#body, body, kit_prepare, kit_settle)
+static inline void job_close(job *j) {
+    kit_host_free(j->host, j->bytes);
+    kit_device_free(j->device, j->bytes);
+    CUDA(cudaStreamDestroy(j->stream));
+}
+static inline gpupool_result job_upload(job *j) {
+    return gpupool_upload(j->ring, j->device, j->host, j->bytes, j->stream);
+}
+static inline gpupool_result job_download(job *j) {
+    return gpupool_download(j->ring, j->host, j->device, j->bytes, j->stream);
+}
+static inline void job_post(job *j) {
+    j->ticket = kit_post(j->ring, kit_up(j->device, j->host, j->bytes, j->stream));
+}
+static inline void job_begin(job *j, void *(*run)(void *)) {
+    if (pthread_create(&j->thread, NULL, run, j)) exit(1);
+}
 
 #endif
