@@ -117,7 +117,7 @@ Five rules:
      - finds no memory otherwise; or
      - finds 16 MiB or more of freed memory that it cannot reuse without a wait: freed by
        gpupool_cudaFree, on the default stream of a thread that has ended, or on a stream whose end
-       GPUPOOL_STREAM_CHECK found out.
+       GPUPOOL_STREAM_CHECK found out; without a stream (gpupool_cudaMalloc), as much as it needs.
    A thread may wait 0.1 ms while another maps. An arena grows before it makes a stream wait. A host
    that queues work far ahead of the device on several streams needs a limit: then streams wait, on
    the device, for each other's memory.
@@ -190,7 +190,7 @@ ALLOC and LADDER. */
 
        GPUPOOL_LIMIT_0 (_1, ..)         of each arena on device 0, a text as for
                                         gpupool_set_limit_text; it is not for PINNED arenas
-       GPUPOOL_LIMIT                    the same of arenas on any other device
+       GPUPOOL_LIMIT                    the same on devices without a variable of their own
        GPUPOOL_SOURCE                   auto, mapped, device, managed, pinned, bypass
        GPUPOOL_REPORT                   a file to which reports are appended: gpupool_report */
 
@@ -282,7 +282,7 @@ typedef enum gpupool_result {
 } gpupool_result;
 
 /* Where an arena's chunks come from. The host may write to a new block of MANAGED or PINNED memory
-   at once, whatever stream asked for it: its earlier work has always finished. */
+   at once, whatever stream asked: all work that used the memory before has finished. */
 typedef enum gpupool_source {
     GPUPOOL_SOURCE_AUTO = 0, /* MAPPED if device and driver can map, else DEVICE */
     GPUPOOL_SOURCE_MAPPED,   /* cuMemCreate and cuMemMap: the only source that stitches */
@@ -293,10 +293,13 @@ typedef enum gpupool_source {
     GPUPOOL_SOURCE_BYPASS    /* no pool: blocks by cudaMalloc and cudaFree; to bisect a bug */
 } gpupool_source;
 
-/* Of a request; add up several. NO_WAIT: the host waits for no GPU work; a request that would have
-   to wait fails. ZEROED: zeroes the block, in stream order (PINNED and NO_STREAM: before the call
-   returns). OWN_CHUNK: the block is a chunk to itself, as export and cuMemGetAddressRange need it.
-   For a new one idle chunks may be given back; if they are not MAPPED, CUDA then waits. */
+/* Of a request; add up several.
+   NO_WAIT: the host waits for no GPU work; a request that would have to wait fails. It fails, too,
+   as long as gpupool has not learnt that other streams' work has ended: a request that may wait
+   finds that out, and so do later frees on those streams.
+   ZEROED: zeroes the block, in stream order (PINNED and NO_STREAM: before the call returns).
+   OWN_CHUNK: the block is a chunk to itself, as export and cuMemGetAddressRange need it. To make
+   one, idle chunks may be given back; CUDA then waits unless they are MAPPED. */
 enum gpupool_flag { GPUPOOL_NO_WAIT = 1, GPUPOOL_ZEROED = 2, GPUPOOL_OWN_CHUNK = 4 };
 
 /* Why memory ran out. */
@@ -327,7 +330,7 @@ typedef struct gpupool_mapping { /* for on_map and on_unmap: a whole chunk, or a
 
 /* Figures of one moment, in bytes. missing: raise the limit by so much, and the identical request
    succeeds; 0: raising it does not help, or not alone. device_missing: what the device lacks for
-   it. to_free: a lower bound of what must be freed, and its work finish. 0: either enough is free
+   it. to_free: at least so much must be freed, and its work be finished. 0: either enough is free
    but scattered, and it depends on which blocks you free, or the source does not tell what it has
    left (MANAGED, PINNED, CUSTOM). largest: a request on the same stream for this
    much succeeds, even with NO_WAIT. limit: 0 is none. */
@@ -339,9 +342,9 @@ typedef struct gpupool_verdict {
 } gpupool_verdict;
 
 typedef struct gpupool_request {
-    size_t bytes, alignment; /* alignment: a power of two; 0: a unit. At most 2^40; with OWN_CHUNK
-                                2 MiB if the arena is MAPPED, else a unit, as with BYPASS. The arena
-                                may have to reserve as much again as the alignment */
+    size_t bytes, alignment; /* alignment: a power of two; 0: a unit. At most 2^40; from BYPASS a
+                                unit; with OWN_CHUNK 2 MiB if MAPPED, else a unit. The arena may
+                                have to reserve as much again as the alignment */
     cudaStream_t stream;
     unsigned flags;    /* gpupool_flag */
     const char *label; /* groups blocks in reports; not copied; NULL: none */
@@ -408,7 +411,7 @@ typedef struct gpupool_counter {
        limit                  on reserved bytes; 0: none
        asleep, host           what sleep gave back; host memory of the arena's records
    Counts since the arena was made:
-       stitched, reused       stitches mapped; blocks that took one which was mapped
+       stitched, reused       stitches mapped; blocks that took one which was mapped before
        driver_calls           calls that get, map, unmap or return memory; a wait for the device
                               counts as two
        marks                  events recorded
@@ -608,10 +611,11 @@ GPUPOOL_API cudaError_t gpupool_cudaFreeAsync(void *block, cudaStream_t);
 GPUPOOL_API cudaError_t gpupool_cudaDeviceReset(void);
 
 /* A ring cuts a transfer into pieces, which callers and the ring's workers copy side by side by way
-   of pinned slots. It begins when the stream's earlier work has finished, and is complete when the
-   call, or the wait for its ticket, returns. Without a ticket two kinds are complete only in stream
-   order, since CUDA copies them itself: a copy from device to device memory, and an upload of up to
-   64 KiB, whose source you may change at once. E_CAPTURING on a capturing stream, which goes on. */
+   of pinned slots. The transfer begins when the stream's earlier work has finished, and is complete
+   when the call, or the wait for its ticket, returns. Without a ticket two kinds are complete only
+   in stream order, since CUDA copies them itself: a copy from device to device memory, and an
+   upload of up to 64 KiB, whose source you may change at once. E_CAPTURING on a capturing stream,
+   which goes on. */
 
 /* Makes a ring; it pins memory and starts workers when they are first needed. NULL config: the
    current device, and all defaults. The ring is NULL after a failure. */
@@ -642,8 +646,8 @@ GPUPOOL_API gpupool_result gpupool_ring_transfer(gpupool_ring *, const gpupool_t
 /* Waits up to timeout_ns (negative: for ever; 0: looks only) and returns the transfer's result;
    E_TIMEOUT: it is not done. *bytes_done, unless NULL, receives how many bytes have arrived. Any
    thread may wait, also again, and a ticket need not be waited for. The ring remembers its last
-   1,024 tickets. An older one is OK, with UINT64_MAX in *bytes_done, unless it or a later one that
-   is forgotten, too, has failed: then it is E_ARGUMENT, as is one that the ring never gave. */
+   1,024 tickets. An older one is OK, with UINT64_MAX in *bytes_done; but if it or a later one that
+   is forgotten has failed, it is E_ARGUMENT, like a ticket that the ring never gave. */
 GPUPOOL_API gpupool_result gpupool_ring_wait(gpupool_ring *, gpupool_ticket, int64_t timeout_ns,
                                              uint64_t *bytes_done);
 
@@ -669,8 +673,8 @@ static inline void *gpi_sites_alloc(gpupool_arena *arena, size_t bytes, cudaStre
        gpupool::resource memory(arena);                  // where cuda::mr or RMM want a resource
        gpupool::allocator<char> scratch(arena, stream);  // thrust::cuda::par(scratch)
        thrust::device_vector<int, gpupool::allocator<int, gpupool::resource, thrust::device_ptr>>
-       std::vector<int, gpupool::allocator<int, gpupool::host_resource>>      // PINNED or MANAGED
-           numbers(1000, {gpupool::host_resource(memory)});
+       std::vector<int, gpupool::allocator<int, gpupool::host_resource>> // of PINNED or MANAGED
+           numbers(1000, {gpupool::host_resource(gpupool_get_default_arena(GPUPOOL_PINNED))});
 
    What fails throws gpupool::bad_alloc. In a file without exceptions an allocation that fails
    returns a null pointer, and an arena that could not be made owns nothing. A request for 0 bytes
@@ -3798,9 +3802,9 @@ static uint64_t gpi_verdict_available(gpi_ask *ask) {
 
 enum { GPI_HOLDERS = 128 };
 
-typedef struct gpi_holder { /* blocks of a label; without one: of up to this size, a power of two */
+typedef struct gpi_holder { /* blocks of a label; without one: with the same power of two above */
     const char *label;
-    uint64_t size, blocks, bytes;
+    uint64_t size, blocks, bytes; /* size: the largest one's; with a label 0 */
 } gpi_holder;
 
 static int gpi_holder_order(const void *left, const void *right) {
@@ -3818,12 +3822,13 @@ static void gpi_holder_list(const gpupool_arena *arena, gpi_holder *list) {
         uint64_t size = 0;
         if (!gpi_stream_describe(run, &block)) continue;
         if (!block.label) block.label = "";
-        if (!*block.label) size = (uint64_t)1 << gpi_high_bit(block.requested * 2 - 1);
+        if (!*block.label) size = block.requested;
         while (holder < last && holder->blocks &&
-               (holder->size != size || strcmp(holder->label, block.label)))
+               (gpi_high_bit(holder->size * 2 - 1) != gpi_high_bit(size * 2 - 1) ||
+                strcmp(holder->label, block.label)))
             holder++;
         holder->label = holder == last ? "others" : block.label;
-        holder->size = size;
+        holder->size = gpi_max(holder->size, size);
         holder->blocks++;
         holder->bytes += block.requested;
     }
@@ -3956,8 +3961,7 @@ static void gpi_verdict_make(const gpi_ask *ask, gpupool_verdict *v) {
         v->device_missing = gpi_less(needs, v->device_free + now.whole);
         v->to_free = gpi_less(asked, most);
     }
-    is_pending = is_pending && asked > v->largest;
-    gpi_verdict_say_help(arena, v, gpi_verdict_say(ask, &now, is_pending, v));
+    gpi_verdict_say_help(arena, v, gpi_verdict_say(ask, &now, is_pending && asked > v->largest, v));
 }
 static void gpi_report_event(gpupool_arena *arena, const char *event, const char *sentence);
 static void gpi_report_open(void); /* both: REPORT */
