@@ -116,6 +116,31 @@ static void walks(void) {
     kit_close(arena);
 }
 
+/* What a graph keeps; and a sleeping arena, which has its blocks and none of its memory. */
+static void walks_what_is_kept_and_asleep(void) {
+    gpupool_capture *scope;
+    void *block;
+    seen s;
+    arena = kit_open(0);
+    CHECK_RESULT(gpupool_begin_capture(arena, A, &scope), GPUPOOL_OK);
+    kit_free(arena, gpupool_alloc(arena, MIB, A), A);
+    CHECK_EQ(agrees().bytes[GPUPOOL_KEPT], MIB);
+    CHECK_RESULT(gpupool_release_capture(scope), GPUPOOL_OK);
+    CHECK_EQ(agrees().bytes[GPUPOOL_KEPT], 0);
+    block = gpupool_alloc(arena, 5 * MIB, A);
+    CHECK_RESULT(gpupool_sleep(arena, GPUPOOL_KEEP), GPUPOOL_OK);
+    s = walk();
+    CHECK_EQ(s.bytes[GPUPOOL_CHUNK], s.asleep);
+    CHECK_EQ(s.asleep, kit_stats(arena).asleep);
+    CHECK_EQ(s.bytes[GPUPOOL_LIVE], 5 * MIB);
+    CHECK(strstr(reports(gpupool_report), "5.00 MiB in 1 block"));
+    CHECK(strstr(reports(gpupool_write_json), "\"is_asleep\":1"));
+    CHECK_RESULT(gpupool_wake(arena), GPUPOOL_OK);
+    CHECK_EQ(agrees().asleep, 0);
+    kit_free(arena, block, A);
+    kit_close(arena);
+}
+
 /* ---- text and JSON ---- */
 
 static int lines_of(const char *from) {
@@ -234,6 +259,29 @@ static void appends(void) {
     }
 }
 
+/* A full disk, and a file that cannot be made: an error, and all else goes on. */
+static void cannot_be_written(void) {
+    FILE *full = fopen("/dev/full", "w"), *said = tmpfile();
+    int before = dup(STDERR_FILENO);
+    char line[200] = "";
+    arena = kit_open(0);
+    if (full) {
+        KIT_REFUSES(gpupool_report(arena, full), GPUPOOL_E_FILE, "file");
+        fclose(full);
+    }
+    setenv("GPUPOOL_REPORT", "/no/such/folder/report", 1);
+    fflush(stderr);
+    dup2(fileno(said), STDERR_FILENO);
+    kit_close(arena);
+    fflush(stderr);
+    dup2(before, STDERR_FILENO);
+    close(before);
+    unsetenv("GPUPOOL_REPORT");
+    rewind(said);
+    CHECK(fgets(line, sizeof line, said) && strstr(line, "cannot write /no/such/folder/report"));
+    fclose(said);
+}
+
 /* In a process of its own: leaves an arena to the exit, also to a forked child's, which reports
    nothing. */
 static int child(void) {
@@ -290,10 +338,12 @@ int main(int count, char **words) {
     (void)words;
     if (count > 1) return child();
     KIT_TEST(walks);
+    KIT_TEST(walks_what_is_kept_and_asleep);
     KIT_TEST(says_what_there_is);
     KIT_TEST(says_where);
     KIT_TEST(keeps_to_lines);
     KIT_TEST(appends);
+    KIT_TEST(cannot_be_written);
     KIT_TEST(at_exit);
 #if CHECK_FAKE
     KIT_TEST(walks_whatever_there_is);

@@ -159,6 +159,20 @@ static void ends_too_early(void) {
     close_all();
 }
 
+static void no_files(void) {
+    int pipes[2];
+    open_all();
+    CHECK_EQ(pipe(pipes), 0);
+    CHECK_RESULT(upload(ring, device, pipes[0], 0, 100), GPUPOOL_E_FILE);
+    CHECK(strstr(gpupool_last_error(), strerror(ESPIPE)) != NULL);
+    CHECK_RESULT(upload(ring, device, pipes[1], 0, 100), GPUPOOL_E_FILE);
+    close(pipes[0]);
+    close(pipes[1]);
+    CHECK_RESULT(upload(ring, device, pipes[0], 0, 100), GPUPOOL_E_FILE);
+    CHECK_RESULT(upload(ring, device, -1, 0, 100), GPUPOOL_E_FILE);
+    close_all();
+}
+
 /* Locks that the program holds are there after the transfer: another process sees them. */
 static void keeps_locks(void) {
     struct flock lock = {.l_type = F_WRLCK, .l_whence = SEEK_SET, .l_start = 10, .l_len = 5};
@@ -181,6 +195,7 @@ int main(void) {
     KIT_TEST(short_reads_and_signals);
     KIT_TEST(read_errors);
     KIT_TEST(ends_too_early);
+    KIT_TEST(no_files);
     KIT_TEST(keeps_locks);
     return check_finish();
 }
