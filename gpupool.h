@@ -74,13 +74,13 @@ A request of stream 1 is served by the first of these that can:
                    chunks of this arena and of others on the device; your on_out_of_memory
 
 This is a buddy system, generalised: a block takes its exact number of units, and any neighbour is a
-buddy. A plain one rounds up to powers of two and needs 1.2 to 1.8 times the live memory in recorded
-PyTorch runs (make demo). To learn that freed memory has finished, gpupool records events behind
-frees (marks) and queries them later: hardly any while one stream uses the arena, few while memory
-is plenty, and never more than one for each free or gpupool_record_stream. Stitching has a budget,
-so that a program whose sizes never come again grows instead of mapping for ever. When all fails, a
-verdict says why in figures, and what would help. gpupool moves no live block, has no records in
-device memory, starts no thread but a ring's workers, and prints nothing unless asked.
+buddy. (A plain one rounds sizes up to powers of two.) To learn that freed memory has finished,
+gpupool records events behind frees (marks) and queries them later: hardly any while one stream uses
+the arena, few while memory is plenty, and never more than one for each free or
+gpupool_record_stream. Stitching has a budget, so that a program whose sizes never come again grows
+instead of mapping for ever. When all fails, a verdict says why in figures, and what would help.
+gpupool moves no live block, has no records in device memory, starts no thread but a ring's workers,
+and prints nothing unless asked.
 
 Five rules:
 1. ORDER. A block allocated on A and first used on B: make B wait for A, by an event. Free a block
