@@ -140,15 +140,6 @@ static void brief_stream(worker &w) {
     CUDA(cudaStreamDestroy(stream)); /* the macro: the arena is told, the work goes on */
 }
 
-static void cuda_shape(worker &w) {
-    block b = {nullptr, 4096, 0, a_stream(w), false};
-    CUDA(gpupool_cudaMalloc(&b.at, b.bytes));
-    stamp(w, b);
-    kit_linger(b.stream, 50000);
-    check_on(b, b.stream);
-    CUDA(gpupool_cudaFree(b.at));
-}
-
 static void step(worker &w) {
     block &b = w.held[below(w, HELD)];
     cudaStream_t stream = a_stream(w);
@@ -159,8 +150,7 @@ static void step(worker &w) {
     else if (kind < 940) hand_over(w, b, stream);
     else if (kind < 960) kit_linger(stream, 50000);
     else if (kind < 975) brief_stream(w);
-    else if (kind < 985) cuda_shape(w);
-    else if (kind < 987) graph(w);
+    else if (kind < 977) graph(w);
     else if (kind == 999 && below(w, 8) == 0) POOL(gpupool_check(arena));
 }
 
@@ -200,7 +190,6 @@ int main(int count, char **words) {
     CHECK(stats.stitched > 0); /* or these sizes no longer show anything */
     POOL(gpupool_report(arena, stdout));
     POOL(gpupool_arena_destroy(arena));
-    POOL(gpupool_arena_destroy(gpupool_get_default_arena(0)));
     printf("%llu blocks, of which %ld were large ones (%llu stitches made, %llu times reused); %ld "
            "handed over, %ld graphs captured, %ld replays, %ld refused for lack of memory; %llu "
            "words wrong, %d checks failed\n", (word)stats.allocs, large_blocks.load(),
