@@ -2,9 +2,8 @@
 
 .PHONY: hygiene docs analyze compile mistakes
 
-hygiene: ## the header's text, its exported names, the macros left over; what it may cost its reader
+hygiene: ## the header's text, and what it may cost its reader; the text of all files
 	@$(TOLD) tests/gates/hygiene_test.sh
-	@$(TOLD) tests/gates/budget_test.sh
 
 docs: $(FAKE) ## the pages' programs run, and what the pages name is there
 	@$(TOLD) tests/gates/docs_test.sh

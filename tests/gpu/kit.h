@@ -95,7 +95,8 @@ static inline void kit_stamp(void *block, size_t bytes, word mark, cudaStream_t 
 }
 
 static inline void kit_verify(const void *block, size_t bytes, word mark, cudaStream_t stream) {
-    kit_verify_words<<<kit_grid(bytes), 256, 0, stream>>>((const word *)block, bytes / sizeof(word), mark);
+    kit_verify_words<<<kit_grid(bytes), 256, 0, stream>>>((const word *)block,
+                                                          bytes / sizeof(word), mark);
     CUDA(cudaGetLastError());
 }
 

@@ -1,5 +1,5 @@
-/* Two GPUs: kernels of both in each one's arena, in blocks at home and stitched ones, in one that was
-   stitched before gpupool_allow_peer and in ones that come after it. */
+/* Two GPUs: kernels of both in each one's arena, in blocks at home and stitched ones, in one that
+   was stitched before gpupool_allow_peer and in ones that come after it. */
 #include "kit.h"
 
 enum { ROUNDS = 100, CHUNKS = 5 };
@@ -29,8 +29,8 @@ static void write_and_read(const side &owner, const side &user, void *block, wor
 }
 
 /* ---- memory that changes hands: a holder has all that is free of an arena, as one stitched block
-   or as blocks at home. Its kernels verify that every word is as the holder before left it, whatever
-   address that wrote it at, and then write its own. ---- */
+   or as blocks at home. Its kernels verify that every word is as the holder before left it,
+   whatever address that wrote it at, and then write its own. ---- */
 
 static __global__ void take_over(word *block, size_t words, word before, word me) {
     word bad = 0;

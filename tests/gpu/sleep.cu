@@ -134,8 +134,8 @@ static void drop_down_to(size_t bytes) {
         if (kit_stats(pool).allocated.now > bytes) drop(b);
 }
 
-/* ---- a graph: a kernel copies what `in` holds to a block of the graph's scope, and CUDA's own copy
-   to a block from before, which is stitched as `in` is; scratch memory of the scope is verified ---- */
+/* ---- a graph: a kernel copies what `in` holds to a block of the graph's scope, and CUDA's own
+   copy to a block from before, which is stitched as `in` is. It verifies scratch memory. ---- */
 
 static __global__ void copy_words(word *to, const word *from, size_t words) {
     for (size_t i = blockIdx.x * (size_t)blockDim.x + threadIdx.x; i < words;

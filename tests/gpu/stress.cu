@@ -91,8 +91,8 @@ static void hand_over(worker &w, block &b, cudaStream_t next) {
     handed_over++;
 }
 
-/* With blocks of its own: `kept`, which every replay stamps anew, and ones that are freed inside and
-   had again. */
+/* With blocks of its own: `kept`, which every replay stamps anew, and ones that are freed inside
+   and had again. */
 static cudaGraphExec_t capture(worker &w, gpupool_capture **scope, block &kept) {
     cudaGraph_t captured = nullptr;
     cudaGraphExec_t exec = nullptr;
