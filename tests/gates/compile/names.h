@@ -40,9 +40,7 @@ typedef cudaError_t (*async_take)(void *, cudaStream_t);
 
 /* names_other.cpp's */
 bool other_has(const blocks &, const streams &);
-#if !defined(NAMES_MIXED) /* whose two files take a stream of 0 for two streams */
 bool other_has_async(const async_blocks &);
-#endif
 bool other_typed();
 async_take other_async_take();
 

@@ -2,9 +2,7 @@
 #include "names.h"
 
 bool other_has(const blocks &some, const streams &one) { return some.block && one.stream; }
-#if !defined(NAMES_MIXED)
 bool other_has_async(const async_blocks &some) { return some.block != nullptr; }
-#endif
 async_take other_async_take() { return cudaFreeAsync; }
 
 bool other_typed() {
