@@ -106,10 +106,8 @@ cudaStreamDestroy" ]] || { echo "$others"; return 1; }
 }
 check "macros with CUDA's names" macros_with_names
 
-# ---- CUDA's names over gpupool's functions: calls, pointers, deleters, templates, in one file; and
-# an include that replaces, then the implementation ----
+# ---- CUDA's names over gpupool's functions: calls, pointers, deleters, templates, in one file ----
 for language in $languages; do
-    check "replaced, and implemented later, $language" runs "${!language}" $source/later.c
     check "replaced, $language" runs "${!language}" $source/replace.c
     [[ $QUICK ]] || check "replaced, $language, streams per thread" runs "${!language}" \
         $source/replace.c $per_thread

@@ -41,7 +41,6 @@ typedef cudaError_t (*async_take)(void *, cudaStream_t);
 /* names_other.cpp's */
 bool other_has(const blocks &, const streams &);
 bool other_has_async(const async_blocks &);
-bool other_typed();
 async_take other_async_take();
 
 #endif
