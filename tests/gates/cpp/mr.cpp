@@ -30,12 +30,6 @@ static_assert(!suits<gpupool::resource, unknown>, "no other property");
 static_assert(suits<gpupool::host_resource, device, host>, "for both");
 static_assert(!suits<gpupool::host_resource, device, host, unknown>, "no other property");
 
-#if CCCL_VERSION >= 3002000
-static_assert(gpupool::resource::default_queries::has_property(device{}), "of a buffer");
-static_assert(!gpupool::resource::default_queries::has_property(host{}), "of a buffer");
-static_assert(gpupool::host_resource::default_queries::has_property(host{}), "of a buffer");
-#endif
-
 static checks outcome;
 
 /* as rmm::device_async_resource_ref */
@@ -75,18 +69,6 @@ static void without_a_stream(reference r) {
 #endif
 }
 
-#if CCCL_VERSION >= 3002000
-static void owned(gpupool::resource memory) {
-    mr::any_resource<device> any(memory);
-    void *p = any.allocate_sync(1000, 256);
-    CHECK(p && any == mr::any_resource<device>(memory));
-    any.deallocate_sync(p, 1000, 256);
-}
-#else
-static void owned(gpupool::resource) {
-}
-#endif
-
 int main() {
     cudaStream_t stream = nullptr;
     CHECK(cudaStreamCreate(&stream) == cudaSuccess);
@@ -104,7 +86,6 @@ int main() {
         CHECK(!get(r, 0, 256, stream));
         put(r, nullptr, 0, 256, stream);
         CHECK(fails([&] { return get(r, TOO_MUCH, 256, cudaStream_t()); }));
-        owned(memory);
         CHECK(live(arena.get()) == 0);
     }
     CHECK(cudaStreamDestroy(stream) == cudaSuccess);
