@@ -45,8 +45,7 @@ analyze() { # NAME COMMAND...: the mistake is found, and none in the header
 every=(
     -Wno-unknown-warning-option      # the newer of these
     -Wno-padded                      # the order of members is chosen for reading and for speed
-    -Wno-covered-switch-default      # an enum that comes from a caller or from CUDA may be anything
-    -Wno-switch-default              # the opposite of the one above
+    -Wno-switch-default              # an enum's values are all there
     -Wno-unsafe-buffer-usage         # it is C: pointers are counted on
     -Wno-declaration-after-statement -Wno-pre-c11-compat -Wno-pre-c23-compat
     -Wno-conditional-uninitialized   # of what a function sets whenever it returns OK
@@ -68,12 +67,7 @@ analyze "clang -Weverything, C++11" clang++ -x c++ -Weverything "${every[@]}" "$
 # ---- cppcheck ----
 suppressed=(
     --suppress=variableScope             # declarations stand where a function begins
-    --suppress=constParameter            # of a cudaStream_t, which is CUDA's type as it is
-    --suppress=knownConditionTrueFalse   # options are constants, so that code is compiled in all
     --suppress=duplicateCondition        # two statements of one condition read better than braces
-    --suppress=ctuuninitvar              # takes a struct filled member by member for an empty one
-    --suppress=nullPointerRedundantCheck # of `a ? a : b` it takes only a to be asked; clang and gcc
-    --suppress=ctunullpointer            # follow the same paths, and know better
     --suppress=uninitStructMember
     --suppress=redundantContinue         # a loop without a body says so
     --suppress=varFuncNullUB             # a pointer is what the system call takes

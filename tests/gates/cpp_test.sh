@@ -2,7 +2,7 @@
 # Namespace gpupool in C++: its programs run on the simulated GPU, with files built in one way or in
 # two; no warning; what does not compile; cuda::mr, CUDA's buffers, RMM and Thrust. CCCL: a folder
 # with a newer CCCL than the toolkit's; RMM: one with RMM's headers, as `pip install librmm-cu13`
-# brings them. QUICK=1: one compiler, and what it runs. Closes with `N passed, N failed`.
+# brings them; PyTorch's allocator. QUICK=1: one compiler, and what it runs. Closes with `N passed, N failed`.
 set -u
 cd "$(dirname "$0")/../.."
 CXX=${CXX:-g++} BUILD=${BUILD:-build} TOOLKIT=${TOOLKIT:-} NVCC=${NVCC:-} QUICK=${QUICK:-}
@@ -39,6 +39,13 @@ for compiler in "${compilers[@]}"; do
         "-std=c++17 $per_thread"
     check "$compiler: callbacks that throw" throws "$compiler"
 done
+
+pytorch() { # PyTorch's allocator of examples/, without PyTorch
+    $1 -std=c++17 $fake -pthread -Wall -Wextra -Werror -Iexamples -Itests -Itests/gates/pytorch \
+        -o "$out/pytorch" tests/gates/pytorch/allocator_test.cpp "$BUILD/fakecuda/none.a" &&
+        "$out/pytorch"
+}
+! works "$CXX" || check "PyTorch's allocator" pytorch "$CXX"
 
 # ---- no warning, the header being no system header; inside extern "C" too ----
 quietly() { # COMPILER FLAGS SOURCE
@@ -84,9 +91,6 @@ mr() { # COMPILER FLAGS CCCL
         "$TOOLKIT/include" $include -Wall -Wextra -Werror -c -o "$out/mr.o" $source/mr.cpp &&
         link_and_run "$out/mr" "$1" "$out/mr.o"
 }
-plain_too() { # CCCL: a file that does not ask for cuda::mr, with its headers in reach
-    quietly "$CXX" "-std=c++17 -isystem $1 -isystem $TOOLKIT/include" $source/other.cpp
-}
 in_cuda() { # SOURCE FLAGS
     $NVCC -std=c++17 ${2:-} $include -c -o "$out/cu.o" -Werror all-warnings -Xcompiler \
         -Wall,-Wextra -x cu "$1"
@@ -106,12 +110,9 @@ for cccl in "$TOOLKIT/include/cccl" "${CCCL:-}" "$rmm/rapids"; do
         standard=$([[ $compiler == clang* ]] && echo 20 || echo 17)
         check "$compiler, C++$standard: cuda::mr of $cccl" mr "$compiler" -std=c++$standard "$cccl"
     done
-    check "a file without cuda::mr, beside $cccl" plain_too "$cccl"
     [[ $NVCC ]] || continue
     check "nvcc: cuda::mr of $cccl" in_cuda $source/mr.cpp \
         "-DLIBCUDACXX_ENABLE_EXPERIMENTAL_MEMORY_RESOURCE -I$cccl"
-    [[ ! -e $cccl/cuda/buffer ]] ||
-        check "nvcc: CUDA's buffers, of $cccl" in_cuda $source/buffer.cpp "-I$cccl"
 done
 if [[ $NVCC ]]; then
     check "nvcc: a file" in_cuda $source/other.cpp "--default-stream per-thread"

@@ -34,7 +34,7 @@ plays() { # each free and use names a block that is live, and at the end none is
 }
 check "the trace plays" plays "$out/map.trace"
 
-# ---- labels and names of random bytes ----
+# ---- labels of random bytes ----
 cat > "$out/labels.c" << 'END_OF_C'
 #define GPUPOOL_IMPLEMENTATION
 #include "gpupool.h"
@@ -52,14 +52,11 @@ static void fill(char *text, unsigned length) {
 }
 int main(void) {
     for (int round = 0; round < 2000; round++) {
-        char name[80], label[200];
-        gpupool_arena_config config = {0};
+        char label[200];
         gpupool_request request = {1000, 0, 0, 0, label};
         gpupool_arena *arena;
-        fill(name, next() % 70);
         fill(label, next() % 190);
-        config.name = name;
-        if (gpupool_arena_create(&arena, &config) != GPUPOOL_OK) return 1;
+        if (gpupool_arena_create(&arena, NULL) != GPUPOOL_OK) return 1;
         void *block = gpupool_alloc_request(arena, &request);
         if (!block || gpupool_write_json(arena, stdout) != GPUPOOL_OK) return 1;
         gpupool_free(arena, block, 0);

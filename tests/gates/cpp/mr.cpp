@@ -69,6 +69,20 @@ static void without_a_stream(reference r) {
 #endif
 }
 
+#if defined(__CUDACC__) && __has_include(<cuda/buffer>)
+#include <cuda/buffer>
+
+/* Buffers that own their memory: of the device, and for both. */
+size_t buffers(cudaStream_t stream, const gpupool::arena &arena) {
+    gpupool::resource memory(arena);
+    auto numbers = cuda::make_buffer<int>(cuda::stream_ref(stream), memory, 100, cuda::no_init);
+    auto shared = cuda::make_buffer<int>(cuda::stream_ref(stream), gpupool::host_resource(memory),
+                                         100, cuda::no_init);
+    shared.get_unsynchronized(0) = 1; /* the host may use it */
+    return numbers.size() + shared.size();
+}
+#endif
+
 int main() {
     cudaStream_t stream = nullptr;
     CHECK(cudaStreamCreate(&stream) == cudaSuccess);
