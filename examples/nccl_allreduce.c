@@ -5,8 +5,8 @@
    network card's ibv_reg_mr or ucp_mem_map go in the same place, with config.share =
    GPUPOOL_SHARE_RDMA. The program has a thread for each GPU.
    Build: cc -I.. -I$CUDA_HOME/include nccl_allreduce.c -L$CUDA_HOME/lib64 -lcudart -lnccl -lpthread
-   Prints the bandwidth of an all-reduce from cudaMalloc's memory, which is not registered, and from
-   blocks of the arena; and that every GPU has the right sum. Needs two GPUs. */
+   Prints the bandwidth of an all-reduce of the arena's blocks, that every GPU has the right sum,
+   and how many chunks were registered. Needs two GPUs. */
 #define GPUPOOL_IMPLEMENTATION
 #include "gpupool.h"
 #include "example.h"
@@ -54,7 +54,7 @@ static void on_unmap(const gpupool_mapping *mapping, void *user) {
 }
 
 /* Rank r adds a byte of r + 1 everywhere. */
-static void measure(const rank *r, const char *kind, void *from, void *to) {
+static void measure(const rank *r, void *from, void *to) {
     unsigned char sum = 0;
     double start = 0;
     CUDA(cudaMemsetAsync(from, r->number + 1, COUNT, r->stream));
@@ -66,22 +66,13 @@ static void measure(const rank *r, const char *kind, void *from, void *to) {
     CUDA(cudaStreamSynchronize(r->stream));
     double seconds = example_seconds() - start;
     CUDA(cudaMemcpy(&sum, (char *)to + COUNT / 2, 1, cudaMemcpyDeviceToHost));
-    if (sum != (unsigned char)(r->of * (r->of + 1) / 2)) FAIL(kind, "the sum is wrong");
+    if (sum != (unsigned char)(r->of * (r->of + 1) / 2)) FAIL("all-reduce", "the sum is wrong");
     if (r->number == 0)
-        printf("  %-26s %7.1f GB/s on the bus, sums right\n", kind,
+        printf("  %.1f GB/s on the bus, sums right\n",
                2.0 * (r->of - 1) / r->of * (double)COUNT * ROUNDS / seconds / 1e9);
 }
 
-static void from_cuda(const rank *r) {
-    void *from, *to;
-    CUDA(cudaMalloc(&from, COUNT));
-    CUDA(cudaMalloc(&to, COUNT));
-    measure(r, "cudaMalloc, not registered", from, to);
-    CUDA(cudaFree(from));
-    CUDA(cudaFree(to));
-}
-
-static void from_arena(rank *r) {
+static void all_reduce(rank *r) {
     gpupool_arena *arena;
     gpupool_arena_config config = {0};
     config.device = r->number;
@@ -93,7 +84,7 @@ static void from_arena(rank *r) {
     POOL(gpupool_arena_create(&arena, &config));
     void *from = BLOCK(gpupool_alloc(arena, COUNT, r->stream));
     void *to = BLOCK(gpupool_alloc(arena, COUNT, r->stream));
-    measure(r, "blocks of the arena", from, to);
+    measure(r, from, to);
     POOL(gpupool_free(arena, from, r->stream));
     POOL(gpupool_free(arena, to, r->stream));
     POOL(gpupool_arena_destroy(arena));
@@ -105,8 +96,7 @@ static void *work(void *argument) {
     CUDA(cudaSetDevice(r->number));
     CUDA(cudaStreamCreateWithFlags(&r->stream, cudaStreamNonBlocking));
     NCCL(ncclCommInitRank(&r->comm, r->of, r->id, r->number));
-    from_cuda(r);
-    from_arena(r);
+    all_reduce(r);
     NCCL(ncclCommDestroy(r->comm));
     CUDA(cudaStreamDestroy(r->stream));
     return NULL;

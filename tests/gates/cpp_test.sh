@@ -2,7 +2,8 @@
 # Namespace gpupool in C++: its programs run on the simulated GPU, with files built in one way or in
 # two; no warning; what does not compile; cuda::mr, CUDA's buffers, RMM and Thrust. CCCL: a folder
 # with a newer CCCL than the toolkit's; RMM: one with RMM's headers, as `pip install librmm-cu13`
-# brings them; PyTorch's allocator. QUICK=1: one compiler, and what it runs. Closes with `N passed, N failed`.
+# brings them; PyTorch's allocator. QUICK=1: one compiler, and what it runs. Closes with
+# `N passed, N failed`.
 set -u
 cd "$(dirname "$0")/../.."
 CXX=${CXX:-g++} BUILD=${BUILD:-build} TOOLKIT=${TOOLKIT:-} NVCC=${NVCC:-} QUICK=${QUICK:-}

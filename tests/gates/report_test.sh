@@ -19,7 +19,7 @@ is_right() { python3 tests/gates/report_check.py "$1" "$out"; }
 check "memory_map.c" build map "examples/memory_map.c"
 example() {
     GPUPOOL_REPORT=$out/map.json GPUPOOL_TRACE_FILE=$out/map.trace "$out/map" "$out/map.svg" &&
-        python3 "examples/memory_viz.py" --line 1 "$out/map.json" "$out/map.pickle"
+        python3 "examples/memory_viz.py" "$out/map.json" "$out/map.pickle" 1
 }
 check "memory_map, memory_viz.py" example
 check "the map is XML" is_right picture

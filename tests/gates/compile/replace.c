@@ -1,5 +1,5 @@
 /* A program whose cudaMalloc is gpupool's: as C, and as C++ with typed pointers and deleters. The
-   implementation comes after an include that has replaced CUDA's names: its own calls go to CUDA. */
+   implementation comes after an include that replaces CUDA's names: its own calls go to CUDA. */
 #define GPUPOOL_REPLACE_CUDA_MALLOC 1
 #include "gpupool.h"
 

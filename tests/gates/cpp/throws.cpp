@@ -9,7 +9,7 @@
 static checks outcome;
 
 static const char *throwing; /* the function that throws, by its name */
-static int held;             /* chunks and mappings that the functions were told of, and still are */
+static int held;             /* chunks and mappings that are there, as the functions were told */
 
 static void may_throw(const char *name) {
     if (throwing && !strcmp(throwing, name)) throw 1;
