@@ -60,11 +60,9 @@ static inline void memory_map_name(const memory_map *map, int look, char name[40
     else snprintf(name, 40, "pending, stream %d", look - MEMORY_MAP_PENDING);
 }
 
-static inline const char *memory_map_colour(int look) {
-    static const char *const colours[] = {"#2563a8", "#e3e8ee", "#8a63b8", "#c9b28f", "#e8a33d",
-                                          "#d96c4f", "#b9c04a", "#cf7fa8", "white"};
-    return colours[look];
-}
+static const char *const memory_map_colours[] = {"#2563a8", "#e3e8ee", "#8a63b8",
+                                                 "#c9b28f", "#e8a33d", "#d96c4f",
+                                                 "#b9c04a", "#cf7fa8", "white"};
 
 /* A label as XML: printable ASCII as it is, the rest as question marks. */
 static inline void memory_map_label(FILE *file, const char *label) {
@@ -91,7 +89,7 @@ static inline void memory_map_draw_part(memory_map *map, const gpupool_part *par
     size_t at = map->at, end = at + part->bytes;
     double scale = (double)MEMORY_MAP_WIDTH / (double)map->row_bytes;
     const char *paint = "none\" stroke=\"black";
-    if (part->kind != GPUPOOL_CHUNK) paint = memory_map_colour(memory_map_look(map, part));
+    if (part->kind != GPUPOOL_CHUNK) paint = memory_map_colours[memory_map_look(map, part)];
     while (at < end) {
         size_t row = at / map->row_bytes, stop = (row + 1) * map->row_bytes;
         if (stop > end) stop = end;
@@ -134,11 +132,11 @@ static inline void memory_map_legend(memory_map *map) {
         memory_map_name(map, look, name);
         width = (double)map->bytes[look] / (double)map->all * MEMORY_MAP_WIDTH;
         fprintf(map->file, "<rect x=\"%.2f\" y=\"28\" width=\"%.2f\" height=\"22\" fill=\"%s\"/>\n",
-                x, width, memory_map_colour(look));
+                x, width, memory_map_colours[look]);
         fprintf(map->file,
                 "<rect x=\"%d\" y=\"%.0f\" width=\"14\" height=\"14\" fill=\"%s\" "
                 "stroke=\"#888\"/>",
-                MEMORY_MAP_LEFT, y - 12, memory_map_colour(look));
+                MEMORY_MAP_LEFT, y - 12, memory_map_colours[look]);
         fprintf(map->file, "<text x=\"%d\" y=\"%.0f\">%s: %.2f MiB, %.1f%%</text>\n",
                 MEMORY_MAP_LEFT + 22, y, name, memory_map_mib(map->bytes[look]),
                 100.0 * (double)map->bytes[look] / (double)map->all);

@@ -11,7 +11,6 @@
 
 #include <atomic>
 #include <c10/util/Exception.h>
-#include <cmath>
 #include <functional>
 #include <map>
 #include <mutex>
@@ -55,22 +54,13 @@ gpupool_arena *arena_of(int device) {
     return arena;
 }
 
-/* As PyTorch's own allocator writes a size. */
-std::string words(double bytes) {
-    static const char *const units[] = {"bytes", "KiB", "MiB", "GiB"};
-    int unit = bytes <= 1024 ? 0 : bytes <= 1 << 20 ? 1 : bytes <= 1 << 30 ? 2 : 3;
-    char text[40];
-    snprintf(text, sizeof text, "%.*f %s", unit ? 2 : 0, ldexp(bytes, -10 * unit), units[unit]);
-    return text;
-}
-
 /* PyTorch's words, by which programs know it, then gpupool's reason. More than any device has is a
    wrong argument to gpupool, and has no verdict. */
 void refuse(size_t bytes) {
     gpupool_result result = gpupool_last_result();
     if (result != GPUPOOL_E_OUT_OF_MEMORY && result != GPUPOOL_E_ARGUMENT) MUST(result);
-    TORCH_CHECK_WITH(OutOfMemoryError, false, "CUDA out of memory. Tried to allocate ",
-                     words((double)bytes), ". ", gpupool_last_error());
+    TORCH_CHECK_WITH(OutOfMemoryError, false, "CUDA out of memory. Tried to allocate ", bytes,
+                     " bytes. ", gpupool_last_error());
 }
 
 /* Releases what is nobody's any more. What cannot be, while another stream captures, is tried again

@@ -158,8 +158,8 @@ static void out_of_memory_is_an_exception() {
         size_t bytes;
         const char *begins, *says;
     } asked[] = {
-        {SIZE_MAX, "CUDA out of memory. Tried to allocate 17179869184.00 GiB. ", "2^46"},
-        {3 * MIB / 2, "CUDA out of memory. Tried to allocate 1.50 MiB. ", "limit"},
+        {SIZE_MAX, "CUDA out of memory. Tried to allocate 18446744073709551615 bytes. ", "2^46"},
+        {3 * MIB / 2, "CUDA out of memory. Tried to allocate 1572864 bytes. ", "limit"},
         {1000, "CUDA out of memory. Tried to allocate 1000 bytes. ", "limit"},
     };
     std::vector<tensor> had = {make(MIB, eager, 1)};
