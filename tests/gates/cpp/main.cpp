@@ -3,7 +3,6 @@
 #define GPUPOOL_IMPLEMENTATION
 #include "cpp.h"
 
-#include <map>
 #include <type_traits>
 #include <utility>
 #include <vector>
@@ -106,8 +105,7 @@ static void equality() {
     static_assert(std::is_nothrow_copy_constructible<gpupool::resource>::value, "a reference");
 }
 
-/* allocate_sync's memory serves any stream at once: all work on it has ended, or the oracle tells.
- */
+/* allocate_sync's memory serves any stream at once: work on it has ended, or the oracle tells. */
 static void memory_without_a_stream() {
     gpupool::arena arena(from(GPUPOOL_SOURCE_AUTO, 2 * MIB));
     cudaStream_t other = nullptr;
@@ -125,19 +123,17 @@ static void memory_without_a_stream() {
     CHECK(cudaStreamDestroy(other) == cudaSuccess);
 }
 
-template <class T> using on_host = gpupool::allocator<T, gpupool::host_resource>;
+typedef std::vector<int, gpupool::allocator<int, gpupool::host_resource>> host_vector;
 
 static void containers_of_the_host(gpupool_source source) {
     gpupool::arena arena(from(source));
     gpupool::host_resource memory(arena);
     {
-        std::vector<int, on_host<int>> numbers(memory);
+        host_vector numbers(memory);
         for (int i = 0; i < 10000; i++) numbers.push_back(i);
-        std::vector<int, on_host<int>> copy(numbers), moved(std::move(numbers));
+        host_vector copy(numbers), moved(std::move(numbers));
         CHECK(copy == moved && moved[9999] == 9999);
-        std::map<int, int, std::less<int>, on_host<std::pair<const int, int>>> map(memory);
-        map.emplace(7, 1000);
-        CHECK(map.at(7) == 1000 && live(arena.get()) == 3);
+        CHECK(live(arena.get()) == 2);
     }
     CHECK(live(arena.get()) == 0);
 }

@@ -57,18 +57,6 @@ static void put(reference r, void *p, size_t bytes, size_t align, cuda::stream_r
 #endif
 }
 
-static void without_a_stream(reference r) {
-#if CCCL_VERSION >= 3001000
-    void *p = r.allocate_sync(1000, 256);
-    CHECK(p);
-    r.deallocate_sync(p, 1000, 256);
-#else
-    void *p = r.allocate(1000, 256);
-    CHECK(p);
-    r.deallocate(p, 1000, 256);
-#endif
-}
-
 #if defined(__CUDACC__) && __has_include(<cuda/buffer>)
 #include <cuda/buffer>
 
@@ -96,7 +84,6 @@ int main() {
             CHECK(p && reinterpret_cast<uintptr_t>(p) % align == 0);
             put(s, p, 1000, align, stream);
         }
-        without_a_stream(r);
         CHECK(!get(r, 0, 256, stream));
         put(r, nullptr, 0, 256, stream);
         CHECK(fails([&] { return get(r, TOO_MUCH, 256, cudaStream_t()); }));

@@ -4,7 +4,7 @@
 #include "fakecuda/fakecuda.h"
 
 static const size_t MIB = (size_t)1 << 20;
-static int passed, failed, bad;
+static int bad;
 static cudaStream_t eager, side;
 
 static void check(bool truth, const char *what, int line) {
@@ -152,25 +152,17 @@ static void lent_to_another_stream() {
 }
 
 /* At some time there is PyTorch's exception, whose message begins in PyTorch's words and ends in
-   gpupool's. */
+   gpupool's; at once for more than any device has, which to gpupool is a wrong argument. */
 static void out_of_memory_is_an_exception() {
-    static const struct {
-        size_t bytes;
-        const char *begins, *says;
-    } asked[] = {
-        {SIZE_MAX, "CUDA out of memory. Tried to allocate 18446744073709551615 bytes. ", "2^46"},
-        {3 * MIB / 2, "CUDA out of memory. Tried to allocate 1572864 bytes. ", "limit"},
-        {1000, "CUDA out of memory. Tried to allocate 1000 bytes. ", "limit"},
-    };
     std::vector<tensor> had = {make(MIB, eager, 1)};
     gpupool_torch_fraction(0.0001, 0);
-    for (const auto &one : asked)
+    for (size_t bytes : {SIZE_MAX, 3 * MIB / 2, (size_t)1000})
         try {
-            while (had.size() < 100000) had.push_back(make(one.bytes, eager, 2));
+            while (had.size() < 100000) had.push_back(make(bytes, eager, 2));
             CHECK(!"thrown");
         } catch (const c10::OutOfMemoryError &error) {
-            CHECK(strstr(error.what(), one.begins) == error.what());
-            CHECK(strstr(error.what(), one.says));
+            CHECK(strstr(error.what(), "CUDA out of memory. Tried to allocate ") == error.what());
+            CHECK(strstr(error.what(), bytes == SIZE_MAX ? "2^46" : "limit"));
         }
     gpupool_torch_fraction(1.0, 0);
     for (const tensor &t : had) look(t, eager), drop(t);
@@ -187,30 +179,23 @@ static void nothing_is_no_block() {
     CHECK(gpupool_last_result() == GPUPOOL_OK);
 }
 
-static void run(const char *name, void (*test)()) {
-    bad = 0;
-    test(); /* what it throws ends the program */
+static void nothing_is_left() {
     CUDA(cudaDeviceSynchronize());
     gpupool_torch_empty_cache();
     CHECK(stats().blocks == 0 && stats().reserved.now == 0);
     CHECK(gpupool_check(arena_of(0)) == GPUPOOL_OK);
     CHECK(fake_failures() == 0 && fake_misuses() == 0);
-    fake_clear_failures();
-    if (bad) printf("FAILED %s\n", name);
-    (bad ? failed : passed)++;
 }
-#define RUN(test) run(#test, test)
 
 int main() {
     fake_mode(FAKE_THREADED);
     CUDA(cudaStreamCreateWithFlags(&eager, cudaStreamNonBlocking));
     CUDA(cudaStreamCreateWithFlags(&side, cudaStreamNonBlocking));
-    RUN(nothing_is_no_block);
-    RUN(lent_to_another_stream);
-    RUN(out_of_memory_is_an_exception);
-    RUN(replays_and_eager_work_have_their_own);
-    RUN(graphs_share_a_pool);
-    RUN(lent_inside_a_capture);
-    printf("%d passed, %d failed\n", passed, failed);
-    return failed != 0;
+    for (auto test : {nothing_is_no_block, lent_to_another_stream, out_of_memory_is_an_exception,
+                      replays_and_eager_work_have_their_own, graphs_share_a_pool,
+                      lent_inside_a_capture}) {
+        test(); /* what it throws ends the program */
+        nothing_is_left();
+    }
+    return bad != 0;
 }
