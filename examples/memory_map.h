@@ -78,8 +78,6 @@ static inline void memory_map_title(memory_map *map, const gpupool_part *part) {
     memory_map_name(map, memory_map_look(map, part), name);
     fprintf(map->file, "<title>%s%s: %.4f MiB", name, part->is_asleep ? ", asleep" : "",
             memory_map_mib(part->bytes));
-    if (part->block.bytes > part->bytes)
-        fprintf(map->file, " of a block of %.4f MiB", memory_map_mib(part->block.bytes));
     if (part->block.label) fputs(" of ", map->file);
     if (part->block.label) memory_map_label(map->file, part->block.label);
     fputs("</title>", map->file);

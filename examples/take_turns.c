@@ -47,18 +47,14 @@ static void use(const model *m) {
     }
 }
 
-static double fall_asleep(const model *m) {
-    double start = example_seconds();
+static void fall_asleep(const model *m) {
     POOL(gpupool_sleep(m->weights, GPUPOOL_KEEP));
     POOL(gpupool_sleep(m->cache, GPUPOOL_DISCARD));
-    return example_seconds() - start;
 }
 
-static double wake(const model *m) {
-    double start = example_seconds();
+static void wake(const model *m) {
     POOL(gpupool_wake(m->weights));
     POOL(gpupool_wake(m->cache));
-    return example_seconds() - start;
 }
 
 static void work(const char *name, size_t mib, int turns, const char *path) {
@@ -75,9 +71,13 @@ static void work(const char *name, size_t mib, int turns, const char *path) {
     for (int turn = 0; turn < turns; turn++) {
         usleep(1000); /* so that the other one gets its turn */
         while (flock(lock, LOCK_EX) != 0) continue;
-        wake_s += wake(&m);
+        double start = example_seconds();
+        wake(&m);
+        wake_s += example_seconds() - start;
         use(&m);
-        sleep_s += fall_asleep(&m);
+        start = example_seconds();
+        fall_asleep(&m);
+        sleep_s += example_seconds() - start;
         flock(lock, LOCK_UN);
     }
     printf("%s: %zu MiB woken in %.1f ms, asleep again in %.1f ms (mean of %d)\n", name, mib,

@@ -176,7 +176,6 @@ int main(int count, char **words) {
     gpupool_arena_config config = {};
     std::vector<std::thread> running;
     config.limit_bytes = (size_t)threads * LIMIT_MIB * MIB;
-    config.name = "stress";
     POOL(gpupool_arena_create(&arena, &config));
     if (kit_bad) return 1;
     for (int i = 0; i < threads; i++) running.emplace_back(work, i);
