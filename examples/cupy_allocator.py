@@ -6,8 +6,8 @@
 install() builds the header as a library, anew when it has changed. Each device's arrays are in its
 default arena, and the pinned memory through which CuPy uploads in the process's pinned one.
 GPUPOOL_LIMIT=12GiB in the environment is a limit, and GPUPOOL_REPORT=report.txt gets reports.
-Run by itself, this file prints what two arrays take, that sums on four streams are right, and what
-CuPy and gpupool say of an array that is too large.
+Run by itself, this file prints what two arrays take and what CuPy and gpupool say of one that is
+too large, and adds up arrays on four streams.
 """
 
 import ctypes
@@ -116,25 +116,22 @@ def install():
     return pool
 
 
-def sums_on_streams():
-    """Each stream's sum is right although all of them take and free memory at once."""
+def wrong_sums():
+    """Of 50 on four streams, all of which take and free memory at once."""
     streams = [cupy.cuda.Stream(non_blocking=True) for _ in range(4)]
     sums = []
     for turn in range(50):
         with streams[turn % 4]:
-            array = cupy.full(1 << 20, turn, dtype=cupy.float64)
-            sums.append((turn, (array * 2 + 1).sum()))
+            sums.append((cupy.full(1 << 20, turn, dtype=cupy.float64) * 2 + 1).sum())
     cupy.cuda.Device().synchronize()
-    wrong = [turn for turn, total in sums if float(total) != (2 * turn + 1) * (1 << 20)]
-    print(f"50 sums on 4 streams, {len(wrong)} wrong")
-    return wrong
+    return [turn for turn, total in enumerate(sums) if float(total) != (2 * turn + 1) * (1 << 20)]
 
 
 def main():
     pool = install()
     a = cupy.arange(16 << 20, dtype=cupy.float32)
     print(f"two arrays of 64 MiB sum up to {float((a + a).sum()):.6e}, bytes: {pool.stats()}")
-    if sums_on_streams() or (cupy.array(cupy.asnumpy(a)) != a).any():
+    if wrong_sums() or (cupy.array(cupy.asnumpy(a)) != a).any():
         sys.exit("memory in use was given away")
     print(f"pinned, for an upload: {pool.stats(PINNED)['reserved']} bytes")
     pool.must(pool.set_limit_text(pool.arena(), b"256MiB"))

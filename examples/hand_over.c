@@ -31,19 +31,13 @@ static void *pass_on(const pipeline *p, int i) {
     return block;
 }
 
-static void reader_frees(const pipeline *p) {
-    for (int i = 0; i < BLOCKS; i++) {
-        void *block = pass_on(p, i);
-        POOL(gpupool_free(p->arena, block, p->reader));
-    }
+static void reader_frees(const pipeline *p, void *block) {
+    POOL(gpupool_free(p->arena, block, p->reader));
 }
 
-static void writer_frees(const pipeline *p) {
-    for (int i = 0; i < BLOCKS; i++) {
-        void *block = pass_on(p, i);
-        POOL(gpupool_record_stream(p->arena, block, p->reader));
-        POOL(gpupool_free(p->arena, block, p->writer));
-    }
+static void writer_frees(const pipeline *p, void *block) {
+    POOL(gpupool_record_stream(p->arena, block, p->reader));
+    POOL(gpupool_free(p->arena, block, p->writer));
 }
 
 static int count_wrong(const pipeline *p) {
@@ -55,7 +49,7 @@ static int count_wrong(const pipeline *p) {
     return wrong;
 }
 
-static int run(const char *way, void (*blocks)(const pipeline *)) {
+static int run(const char *way, void (*end)(const pipeline *, void *)) {
     pipeline p;
     gpupool_stats stats;
     POOL(gpupool_arena_create(&p.arena, NULL));
@@ -63,7 +57,7 @@ static int run(const char *way, void (*blocks)(const pipeline *)) {
     CUDA(cudaStreamCreateWithFlags(&p.reader, cudaStreamNonBlocking));
     CUDA(cudaEventCreateWithFlags(&p.filled, cudaEventDisableTiming));
     p.seen = (unsigned char *)BLOCK(gpupool_alloc(p.arena, BLOCKS, p.reader));
-    blocks(&p);
+    for (int i = 0; i < BLOCKS; i++) end(&p, pass_on(&p, i));
     POOL(gpupool_get_stats(p.arena, &stats));
     int wrong = count_wrong(&p);
     printf("  %-14s %6.0f MiB reserved, %3llu waits of a stream, %llu of the host, %d wrong\n", way,

@@ -4,7 +4,7 @@
    holds more of the file than the ring does. With a ticket the call returns at once; the program
    asks the ticket how many bytes have arrived, ten times a second.
    Build: cc -I.. -I$CUDA_HOME/include load_file.c -L$CUDA_HOME/lib64 -lcudart -lpthread
-   Run: ./a.out [FILE]; without one the program writes 32 MiB for itself.
+   Run: ./a.out [FILE]; without one it loads the program itself.
    Prints the progress, the rate, and how little memory was pinned. */
 #define _GNU_SOURCE
 #define GPUPOOL_IMPLEMENTATION
@@ -14,16 +14,6 @@
 #include <fcntl.h>
 #include <sys/stat.h>
 #include <unistd.h>
-
-static int write_sample(void) {
-    static char page[1 << 20];
-    char name[] = "/tmp/gpupool-load-XXXXXX";
-    int file = mkstemp(name);
-    if (file >= 0) unlink(name);
-    for (int i = 0; i < 32 && file >= 0; i++)
-        if (write(file, page, sizeof page) != (ssize_t)sizeof page) return -1;
-    return file;
-}
 
 /* Until the ticket has its result, the block and the file are the transfer's. */
 static void watch(gpupool_ring *ring, gpupool_ticket ticket, size_t bytes) {
@@ -62,7 +52,7 @@ int main(int count, char **words) {
     struct stat about;
     gpupool_arena *arena;
     gpupool_ring *ring;
-    int file = count > 1 ? open(words[1], O_RDONLY) : write_sample();
+    int file = open(words[count > 1], O_RDONLY);
     if (file < 0 || fstat(file, &about)) FAIL("the file", strerror(errno));
     if (about.st_size == 0) FAIL("the file", "it is empty");
     size_t bytes = (size_t)about.st_size;

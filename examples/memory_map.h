@@ -60,11 +60,10 @@ static inline void memory_map_name(const memory_map *map, int look, char name[40
     else snprintf(name, 40, "pending, stream %d", look - MEMORY_MAP_PENDING);
 }
 
-static inline const char *memory_map_colour(int look) {
-    static const char *const colours[] = {"#2563a8", "#e3e8ee", "#8a63b8", "#c9b28f", "#e8a33d",
-                                          "#d96c4f", "#b9c04a", "#cf7fa8", "white"};
-    return colours[look];
-}
+static const char memory_map_frame_paint[] = "none\" stroke=\"black";
+static const char *const memory_map_colours[] = {"#2563a8", "#e3e8ee", "#8a63b8",
+                                                 "#c9b28f", "#e8a33d", "#d96c4f",
+                                                 "#b9c04a", "#cf7fa8", "white"};
 
 /* A label as XML: printable ASCII as it is, the rest as question marks. */
 static inline void memory_map_label(FILE *file, const char *label) {
@@ -79,26 +78,29 @@ static inline void memory_map_title(memory_map *map, const gpupool_part *part) {
     memory_map_name(map, memory_map_look(map, part), name);
     fprintf(map->file, "<title>%s%s: %.4f MiB", name, part->is_asleep ? ", asleep" : "",
             memory_map_mib(part->bytes));
-    if (part->block.bytes > part->bytes)
-        fprintf(map->file, " of a block of %.4f MiB", memory_map_mib(part->block.bytes));
     if (part->block.label) fputs(" of ", map->file);
     if (part->block.label) memory_map_label(map->file, part->block.label);
     fputs("</title>", map->file);
+}
+
+/* Opens it: what it holds follows. */
+static inline void memory_map_open(memory_map *map, double x, size_t y, double width,
+                                   const char *paint) {
+    fprintf(map->file, "<rect x=\"%.2f\" y=\"%zu\" width=\"%.2f\" height=\"%d\" fill=\"%s\">", x, y,
+            width, MEMORY_MAP_ROW - 3, paint);
 }
 
 /* One rectangle, or more where the part goes over the ends of rows. */
 static inline void memory_map_draw_part(memory_map *map, const gpupool_part *part) {
     size_t at = map->at, end = at + part->bytes;
     double scale = (double)MEMORY_MAP_WIDTH / (double)map->row_bytes;
-    const char *paint = "none\" stroke=\"black";
-    if (part->kind != GPUPOOL_CHUNK) paint = memory_map_colour(memory_map_look(map, part));
+    const char *paint = memory_map_frame_paint;
+    if (part->kind != GPUPOOL_CHUNK) paint = memory_map_colours[memory_map_look(map, part)];
     while (at < end) {
         size_t row = at / map->row_bytes, stop = (row + 1) * map->row_bytes;
         if (stop > end) stop = end;
-        fprintf(map->file, "<rect x=\"%.2f\" y=\"%zu\" width=\"%.2f\" height=\"%d\" fill=\"%s\">",
-                MEMORY_MAP_LEFT + (double)(at % map->row_bytes) * scale,
-                map->top + row * MEMORY_MAP_ROW, (double)(stop - at) * scale, MEMORY_MAP_ROW - 3,
-                paint);
+        memory_map_open(map, MEMORY_MAP_LEFT + (double)(at % map->row_bytes) * scale,
+                        map->top + row * MEMORY_MAP_ROW, (double)(stop - at) * scale, paint);
         if (part->kind != GPUPOOL_CHUNK) memory_map_title(map, part);
         fputs("</rect>\n", map->file);
         at = stop;
@@ -121,37 +123,29 @@ static inline int memory_map_add(const gpupool_part *part, void *user) {
 
 /* A line for each thing that there is, and its share of the bar at the top. */
 static inline void memory_map_legend(memory_map *map) {
-    double x = MEMORY_MAP_LEFT, y = 18, width;
+    const int left = MEMORY_MAP_LEFT;
+    double x = left;
+    size_t y = 76;
     char name[40];
-    int look;
-    fprintf(map->file, "<text x=\"%d\" y=\"%.0f\">%.2f MiB reserved", MEMORY_MAP_LEFT, y,
-            memory_map_mib(map->reserved));
-    if (map->all > map->reserved)
-        fprintf(map->file, "; 100%% is the limit, %.2f MiB", memory_map_mib(map->all));
-    fputs("</text>\n", map->file);
-    for (look = 0, y = 76; look <= MEMORY_MAP_UNRESERVED; look++) {
+    fprintf(map->file, "<text x=\"%d\" y=\"18\">%.2f MiB reserved; 100%% is %.2f MiB</text>\n",
+            left, memory_map_mib(map->reserved), memory_map_mib(map->all));
+    for (int look = 0; look <= MEMORY_MAP_UNRESERVED; look++) {
+        double share = (double)map->bytes[look] / (double)map->all;
         if (!map->bytes[look]) continue;
         memory_map_name(map, look, name);
-        width = (double)map->bytes[look] / (double)map->all * MEMORY_MAP_WIDTH;
-        fprintf(map->file, "<rect x=\"%.2f\" y=\"28\" width=\"%.2f\" height=\"22\" fill=\"%s\"/>\n",
-                x, width, memory_map_colour(look));
-        fprintf(map->file,
-                "<rect x=\"%d\" y=\"%.0f\" width=\"14\" height=\"14\" fill=\"%s\" "
-                "stroke=\"#888\"/>",
-                MEMORY_MAP_LEFT, y - 12, memory_map_colour(look));
-        fprintf(map->file, "<text x=\"%d\" y=\"%.0f\">%s: %.2f MiB, %.1f%%</text>\n",
-                MEMORY_MAP_LEFT + 22, y, name, memory_map_mib(map->bytes[look]),
-                100.0 * (double)map->bytes[look] / (double)map->all);
-        x += width;
+        memory_map_open(map, x, 28, share * MEMORY_MAP_WIDTH, memory_map_colours[look]);
+        fputs("</rect>\n", map->file);
+        memory_map_open(map, left, y - 12, 15, memory_map_colours[look]);
+        fprintf(map->file, "</rect><text x=\"%d\" y=\"%zu\">%s: %.2f MiB, %.1f%%</text>\n",
+                left + 22, y, name, memory_map_mib(map->bytes[look]), 100 * share);
+        x += share * MEMORY_MAP_WIDTH;
         y += MEMORY_MAP_ROW;
     }
+    memory_map_open(map, left, 28, MEMORY_MAP_WIDTH, memory_map_frame_paint);
+    fputs("</rect>", map->file);
     fprintf(map->file,
-            "<rect x=\"%d\" y=\"28\" width=\"%d\" height=\"22\" fill=\"none\" "
-            "stroke=\"black\" stroke-width=\"1\"/>\n",
-            MEMORY_MAP_LEFT, MEMORY_MAP_WIDTH);
-    fprintf(map->file,
-            "<text x=\"%d\" y=\"%.0f\">by address, %.0f MiB a row; a frame is a chunk</text>\n",
-            MEMORY_MAP_LEFT, y + 18, memory_map_mib(map->row_bytes));
+            "<text x=\"%d\" y=\"%zu\">by address, %.0f MiB a row; a frame is a chunk</text>\n",
+            left, y + 18, memory_map_mib(map->row_bytes));
 }
 
 static inline void memory_map_frame(memory_map *map) {

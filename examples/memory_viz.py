@@ -2,13 +2,13 @@
 """Turns gpupool's JSON into what https://pytorch.org/memory_viz shows (Active memory, by segment).
 
     GPUPOOL_REPORT=report.json ./program
-    memory_viz.py report.json report.pickle         # the file's last report; or --line N, from 1
+    memory_viz.py report.json report.pickle    # the file's last report; or add its number, from 1
 
 A block without a label is named by its size. A stitched block is shown where it lies, in pieces.
 """
-import argparse
 import json
 import pickle
+import sys
 
 STATES = {"live": "active_allocated", "pending": "active_pending_free",
           "kept": "active_pending_free", "free": "inactive"}
@@ -49,16 +49,13 @@ def snapshot(report):
 
 
 def main():
-    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
-    parser.add_argument("json")
-    parser.add_argument("pickle")
-    parser.add_argument("--line", type=int, default=0, help="which report; 0: the last")
-    options = parser.parse_args()
-    with open(options.json, encoding="utf-8") as file:
+    if len(sys.argv) < 3:
+        sys.exit(__doc__)
+    with open(sys.argv[1], encoding="utf-8") as file:
         lines = file.read().split("\n")[:-1]
-    report = json.loads(lines[options.line - 1])
-    with open(options.pickle, "wb") as file:
-        pickle.dump(snapshot(report), file)
+    which = int(sys.argv[3]) if len(sys.argv) > 3 else 0
+    with open(sys.argv[2], "wb") as file:
+        pickle.dump(snapshot(json.loads(lines[which - 1])), file)
 
 
 if __name__ == "__main__":

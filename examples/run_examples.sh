@@ -19,16 +19,11 @@ omit() { # NAME REASON
     omitted+=("left out: $1 ($2)")
 }
 
-on_gpu() { # NAME WHAT-BUILDS-IT
-    if [[ ! -x $programs/$1 ]]; then omit "$1" "not built: needs $2"
-    elif [[ $ON == sim ]]; then omit "$1" "needs a GPU"
-    else run "$1" "./$1"; fi
-}
-
-python() { # NAME MODULE
-    if [[ $ON == sim ]]; then omit "$1.py" "needs a GPU"
-    elif ! python3 -c "import $2" 2> /dev/null; then omit "$1.py" "needs the Python module $2"
-    else run "$1.py" python3 "$here/$1.py"; fi
+on_gpu() { # NAME NEED: a program, or a script in Python that needs a module
+    if [[ $ON == sim ]]; then omit "$1" "needs a GPU"
+    elif [[ $1 == *.py ]] && python3 -c "import $2" 2> /dev/null; then run "$1" python3 "$here/$1"
+    elif [[ -x $programs/$1 ]]; then run "$1" "./$1"
+    else omit "$1" "needs $2"; fi
 }
 
 # ---- C: simulated, too ----
@@ -36,7 +31,6 @@ for source in "$here"/*.c; do
     name=$(basename "$source" .c)
     case $name in
     nccl_allreduce) ;;
-    batch_loop) run "$name" "./$name" $([[ $ON == sim ]] || echo 64 24) ;;
     take_turns) run "$name" "./$name" $([[ $ON == sim ]] || echo 2048) ;;
     *) run "$name" "./$name" ;;
     esac
@@ -57,8 +51,8 @@ else
 fi
 on_gpu thrust_vector nvcc
 on_gpu rmm_resource "a CUDA toolkit and RMM (pip install librmm-cu13)"
-python pytorch_allocator torch
-python cupy_allocator cupy
+on_gpu pytorch_allocator.py torch
+on_gpu cupy_allocator.py cupy
 
 echo
 ((${#omitted[@]} == 0)) || printf '%s\n' "${omitted[@]}"

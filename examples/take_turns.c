@@ -5,13 +5,12 @@
    is dropped, as each turn writes it anew. Blocks keep their addresses.
    Build: cc -I.. -I$CUDA_HOME/include take_turns.c -L$CUDA_HOME/lib64 -lcudart -lpthread
    Run: ./a.out [MIB [TURNS]], with MIB more than half of the GPU's memory: two do not fit.
-   Prints the time to load the model from its file, beside the time to wake and to fall asleep. */
+   Prints the time to wake and to fall asleep. */
 #define _GNU_SOURCE
 #define GPUPOOL_IMPLEMENTATION
 #include "gpupool.h"
 #include "example.h"
 
-#include <string.h>
 #include <sys/file.h>
 #include <sys/wait.h>
 #include <unistd.h>
@@ -20,7 +19,6 @@ enum { LAYERS = 16 };
 
 typedef struct model {
     gpupool_arena *weights, *cache;
-    gpupool_ring *ring;
     char *layer[LAYERS], *keys;
     size_t layer_bytes;
 } model;
@@ -29,29 +27,13 @@ static int pattern(size_t layer) {
     return (int)layer + 1; /* of each byte */
 }
 
-static int make_file(const model *m) {
-    FILE *file = tmpfile();
-    char *layer = (char *)malloc(m->layer_bytes);
-    if (!file || !layer) FAIL("the model's file", "cannot be made");
+/* A program would upload its model here, from a file, say. */
+static void load(model *m) {
     for (size_t i = 0; i < LAYERS; i++) {
-        memset(layer, pattern(i), m->layer_bytes);
-        if (fwrite(layer, 1, m->layer_bytes, file) != m->layer_bytes) FAIL("the file", "is short");
-    }
-    free(layer);
-    fflush(file);
-    return fileno(file);
-}
-
-static double load(model *m) {
-    int file = make_file(m);
-    double start = example_seconds();
-    for (size_t i = 0; i < LAYERS; i++) {
-        gpupool_file_part part = {file, i * m->layer_bytes, m->layer_bytes};
         m->layer[i] = (char *)BLOCK(gpupool_alloc(m->weights, m->layer_bytes, 0));
-        POOL(gpupool_upload_file(m->ring, m->layer[i], &part, 0));
+        CUDA(cudaMemsetAsync(m->layer[i], pattern(i), m->layer_bytes, 0));
     }
     m->keys = (char *)BLOCK(gpupool_alloc(m->cache, m->layer_bytes, 0));
-    return example_seconds() - start;
 }
 
 /* Stands for the work of a turn: writes the cache, and looks at the weights. */
@@ -65,48 +47,45 @@ static void use(const model *m) {
     }
 }
 
-static double fall_asleep(const model *m) {
-    double start = example_seconds();
+static void fall_asleep(const model *m) {
     POOL(gpupool_sleep(m->weights, GPUPOOL_KEEP));
     POOL(gpupool_sleep(m->cache, GPUPOOL_DISCARD));
-    return example_seconds() - start;
 }
 
-static double wake(const model *m) {
-    double start = example_seconds();
+static void wake(const model *m) {
     POOL(gpupool_wake(m->weights));
     POOL(gpupool_wake(m->cache));
-    return example_seconds() - start;
 }
 
 static void work(const char *name, size_t mib, int turns, const char *path) {
     model m = {0};
-    double load_s, wake_s = 0, sleep_s = 0;
+    double wake_s = 0, sleep_s = 0;
     int lock = open(path, O_RDWR); /* each its own, or both would have the lock */
     m.layer_bytes = mib * MIB / (LAYERS + 1);
     while (flock(lock, LOCK_EX) != 0) continue; /* its turn, to load */
     POOL(gpupool_arena_create(&m.weights, NULL));
     POOL(gpupool_arena_create(&m.cache, NULL));
-    POOL(gpupool_ring_create(&m.ring, NULL));
-    load_s = load(&m);
+    load(&m);
     fall_asleep(&m);
     flock(lock, LOCK_UN);
     for (int turn = 0; turn < turns; turn++) {
         usleep(1000); /* so that the other one gets its turn */
         while (flock(lock, LOCK_EX) != 0) continue;
-        wake_s += wake(&m);
+        double start = example_seconds();
+        wake(&m);
+        wake_s += example_seconds() - start;
         use(&m);
-        sleep_s += fall_asleep(&m);
+        start = example_seconds();
+        fall_asleep(&m);
+        sleep_s += example_seconds() - start;
         flock(lock, LOCK_UN);
     }
-    printf(
-        "%s: %zu MiB loaded in %.1f ms; woken in %.1f ms, asleep again in %.1f ms (mean of %d)\n",
-        name, mib, load_s * 1e3, wake_s * 1e3 / turns, sleep_s * 1e3 / turns, turns);
+    printf("%s: %zu MiB woken in %.1f ms, asleep again in %.1f ms (mean of %d)\n", name, mib,
+           wake_s * 1e3 / turns, sleep_s * 1e3 / turns, turns);
     for (size_t i = 0; i < LAYERS; i++) POOL(gpupool_free(m.weights, m.layer[i], 0));
     POOL(gpupool_free(m.cache, m.keys, 0));
     POOL(gpupool_arena_destroy(m.weights));
     POOL(gpupool_arena_destroy(m.cache));
-    POOL(gpupool_ring_destroy(m.ring));
 }
 
 int main(int count, char **words) {

@@ -4,7 +4,7 @@
    wait for the device. With gpupool::allocator they come from an arena, without a wait. With
    par_nosync the host runs ahead of the device, too.
    Build: nvcc -I.. thrust_vector.cu
-   Prints the time of a round in four ways; and what() of a vector that is too large: the reason,
+   Prints the time of a round in three ways; and what() of a vector that is too large: the reason,
    and what would help. */
 #define GPUPOOL_IMPLEMENTATION
 #include "gpupool.h"
@@ -45,9 +45,7 @@ int main() {
     gpupool::allocator<char> scratch(arena); /* of the default stream, as Thrust's vectors are */
 
     timed("Thrust as it comes", [] { once(thrust::device_vector<int>(COUNT), thrust::device); });
-    timed("temporary storage from an arena",
-          [&] { once(thrust::device_vector<int>(COUNT), thrust::cuda::par(scratch)); });
-    timed("the vector from it, too",
+    timed("vector and storage from an arena",
           [&] { once(numbers(COUNT, ints(arena)), thrust::cuda::par(scratch)); });
     timed("the same, and par_nosync",
           [&] { once(numbers(COUNT, ints(arena)), thrust::cuda::par_nosync(scratch)); });

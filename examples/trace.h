@@ -15,29 +15,21 @@
 #include <stdio.h>
 #include <stdlib.h>
 
-static inline FILE *trace_file(void) {
-    static FILE *file;
-    static int is_asked; /* 1: a thread opens it, 2: it is open, or is not to be */
-    int not_asked = 0;
-    if (__atomic_compare_exchange_n(&is_asked, &not_asked, 1, 0, __ATOMIC_ACQUIRE,
-                                    __ATOMIC_ACQUIRE)) {
-        const char *path = getenv("GPUPOOL_TRACE_FILE");
-        file = path && *path ? fopen(path, "w") : NULL;
-        __atomic_store_n(&is_asked, 2, __ATOMIC_RELEASE);
-    }
-    while (__atomic_load_n(&is_asked, __ATOMIC_ACQUIRE) != 2) continue;
-    return file;
+static FILE *trace_file;
+
+__attribute__((constructor)) static void trace_open(void) { /* before there are threads */
+    const char *path = getenv("GPUPOOL_TRACE_FILE");
+    if (path && *path) trace_file = fopen(path, "w");
 }
 
 static inline void trace_write(const char *kind, const void *block, size_t bytes,
                                const void *stream) {
     unsigned long long id = (unsigned long long)(uintptr_t)block / 512;
     unsigned long long handle = (unsigned long long)(uintptr_t)stream;
-    FILE *file = trace_file();
-    if (!file) return;
-    if (*kind == 'a' && !block) fprintf(file, "o %zu %llu\n", bytes, handle);
-    else if (*kind == 'a') fprintf(file, "a %llu %zu %llu\n", id, bytes, handle);
-    else fprintf(file, "%c %llu %llu\n", *kind, id, handle); /* "free", "use" */
+    if (!trace_file) return;
+    if (*kind == 'a' && !block) fprintf(trace_file, "o %zu %llu\n", bytes, handle);
+    else if (*kind == 'a') fprintf(trace_file, "a %llu %zu %llu\n", id, bytes, handle);
+    else fprintf(trace_file, "%c %llu %llu\n", *kind, id, handle); /* "free", "use" */
 }
 
 #define GPUPOOL_TRACE(kind, arena, pointer, bytes, stream, label) \

@@ -12,7 +12,7 @@ test: ## every test, on the simulated GPU; needs gcc and make only
 
 RUNS = $(shell echo $$(($(JOBS) + 1))) # some wait, on no processor
 WORLDS := $(BUILD)/test/world $(BUILD)/test/world_threads $(BUILD)/test/world_clock
-TEST_SCRIPTS := $(patsubst %,tests/gates/%_test.sh,hygiene budget compile cpp report pytorch) \
+TEST_SCRIPTS := $(patsubst %,tests/gates/%_test.sh,hygiene compile cpp report) \
   tests/gates/docs_test.sh \
   tests/tools/replay_test.sh tests/bench/bench_test.sh examples/run_examples.sh
 

@@ -4,22 +4,23 @@
 # alone, in the oldest versions. Closes with `N passed, N failed`.
 set -u
 cd "$(dirname "$0")/../.."
-CC=${CC:-gcc} CXX=${CXX:-g++} BUILD=${BUILD:-build} NVCC=${NVCC:-}
-out=$BUILD/compile
+CC=${CC:-gcc} CXX=${CXX:-g++} BUILD=${BUILD:-build} NVCC=${NVCC:-} QUICK=${QUICK:-}
+out=$BUILD/compile source=tests/gates/compile include=-I.
 rm -rf "$out"
 mkdir -p "$out"
 . tests/gates/checks.sh
 cuda=-Itests/fakecuda/include
 [[ -z ${TOOLKIT:-} ]] || cuda="-isystem $TOOLKIT/include"
 strict="-Wall -Wextra -Wpedantic -Wshadow -Wconversion -Wsign-conversion -Werror"
-include=-I.
-source=tests/gates/compile
+per_thread=-DCUDA_API_PER_THREAD_DEFAULT_STREAM
 
 # What a compiler and a language are called with.
 c11="$CC -x c -std=c11 $strict"
 c17="$CC -x c -std=c17 $strict"
 cpp11="$CXX -x c++ -std=c++11 $strict"
 cpp20="$CXX -x c++ -std=c++20 $strict"
+languages="c11 cpp11"
+[[ $QUICK ]] || languages+=" c17 cpp20"
 
 compile() { # COMPILER OBJECT SOURCE FLAGS: must say nothing
     local said
@@ -28,37 +29,17 @@ compile() { # COMPILER OBJECT SOURCE FLAGS: must say nothing
         return 1
     }
 }
+runs() { # COMPILER SOURCE FLAGS: a program of one file
+    compile "$1" "$out/runs.o" "$2" "${3:-}" && link_and_run "$out/runs" "$CXX" "$out/runs.o"
+}
 
-languages="c11 cpp11"
-[[ ${QUICK:-} ]] || languages+=" c17 cpp20"
+# ---- two files ----
 for name in main user; do
     for language in $languages; do
         check "$language: $name" compile "${!language}" "$out/$name-$language.o" $source/$name.c
     done
 done
-whole() { [[ -z ${QUICK:-} ]]; } # whether all compilers, versions and options are wanted
-! whole || check "optimized" compile "$c11" "$out/main-optimized.o" $source/main.c -O2
-! whole || check "without exceptions or types" compile "$cpp11" "$out/main-plain.o" $source/main.c \
-    "-fno-exceptions -fno-rtti"
-! whole || check "gnu11" compile "$CC -x c -std=gnu11 $strict" "$out/main-gnu.o" \
-    $source/main.c
-for option in GPUPOOL_CHECK=1 GPUPOOL_STREAM_CHECK=1 GPUPOOL_ENVIRONMENT=0 \
-    CUDA_API_PER_THREAD_DEFAULT_STREAM=1 GPUPOOL_LIMIT=67108864 \
-    GPUPOOL_SOURCE=GPUPOOL_SOURCE_PINNED GPUPOOL_CHUNK_BYTES=4194304; do
-    whole || break
-    check "$option" compile "$c11" "$out/main-$option.o" $source/main.c "-D$option"
-    check "$option, run" link_and_run "$out/$option" "$CC" "$out/main-$option.o" "$out/user-c11.o"
-done
-for other in clang clang++; do
-    whole || break
-    if ! works $other; then left_out $other; continue; fi
-    case $other in *++) flags="-x c++ -std=c++11" ;; *) flags="-x c -std=c11" ;; esac
-    check "$other" compile "$other $flags $strict" "$out/main-$other.o" $source/main.c
-done
-
-# ---- two files ----
-for pair in c11:cpp11 cpp11:c11 c11:c11 cpp20:cpp11; do
-    whole || [[ $pair == c11:cpp11 ]] || break
+for pair in c11:cpp11 $([[ $QUICK ]] || echo cpp11:c11 c11:c11 cpp20:cpp11); do
     check "two files, $pair" link_and_run "$out/two-$pair" "$CXX" "$out/main-${pair%:*}.o" \
         "$out/user-${pair#*:}.o"
 done
@@ -66,25 +47,15 @@ twice() { ! $CXX -o "$out/twice" "$out"/main-{c11,cpp11}.o "$out/user-c11.o" 2> 
 check "two implementations do not link" twice
 
 # ---- all in one file ----
-cat > "$out/static.c" << 'END'
-#define GPUPOOL_API static
-#define GPUPOOL_IMPLEMENTATION
-#include "gpupool.h"
-int main(void) {
-    return !gpupool_result_name(GPUPOOL_OK);
-}
-END
 names_in() { # OBJECT: what other files can see; DW.ref is how g++ finds its own exceptions
     nm -C --defined-only --extern-only "$1" | awk '$3 !~ /^DW[.]ref/ { print $3 }'
 }
-nothing_shows() { # OBJECT
-    [[ $(names_in "$1" | xargs) == main ]]
+nothing_shows() { # LANGUAGE
+    compile "${!1} -Wno-unused-function" "$out/static.o" $source/static.c &&
+        [[ $(names_in "$out/static.o" | xargs) == main ]]
 }
-for language in c11 cpp11; do
-    check "static, $language" compile "${!language} -Wno-unused-function" \
-        "$out/static-$language.o" "$out/static.c"
-    check "static, $language: nothing shows" nothing_shows "$out/static-$language.o"
-done
+check "static, c11" nothing_shows c11
+check "static, cpp11" nothing_shows cpp11
 
 # ---- the programs in the comment at the top of the header ----
 program() { # HEADING: the indented lines after it, up to the next heading
@@ -92,30 +63,19 @@ program() { # HEADING: the indented lines after it, up to the next heading
         on && /^[^ ]/ { exit }
         on { sub("^    ", ""); print }' gpupool.h
 }
-program_runs() { # FILE COMPILER
-    [[ $(grep -c main "$1") == 1 ]] && compile "$2" "$1.o" "$1" &&
-        link_and_run "${1%.*}" "$CXX" "$1.o"
-}
 program "A complete program:" > "$out/program.c"
 program "The same in C++" > "$out/program_cpp.cpp"
+cat > "$out/existing.c" << 'END_OF_C'
+#include <cuda_runtime_api.h>
+#include <stdio.h>
+int main(void) { void *p; return cudaMalloc(&p, 100) || cudaFree(p); }
+END_OF_C
+existing="-DGPUPOOL_REPLACE_CUDA_MALLOC=1 -include gpupool.h -DGPUPOOL_IMPLEMENTATION"
 for language in $languages; do
-    check "the top's program, $language" program_runs "$out/program.c" "${!language}"
-done
-for language in cpp11 cpp20; do
-    [[ " $languages " == *" $language "* ]] || continue
-    check "the top's program in C++, $language" program_runs "$out/program_cpp.cpp" "${!language}"
-done
-existing() { # a program that knows nothing of gpupool, with the flags that the top names
-    local flags="-DGPUPOOL_REPLACE_CUDA_MALLOC=1 -include gpupool.h"
-    printf '%s\n' '#include <cuda_runtime_api.h>' '#include <stdio.h>' \
-        'int main(void) { void *p; return cudaMalloc(&p, 100) || cudaFree(p); }' \
-        > "$out/existing.c"
-    compile "$1" "$out/existing.o" "$out/existing.c" "$flags -DGPUPOOL_IMPLEMENTATION" &&
-        nm -C "$out/existing.o" | grep gpupool_cudaMalloc &&
-        link_and_run "$out/existing" "$CXX" "$out/existing.o"
-}
-for language in ${languages#* }; do
-    check "an existing program, $language" existing "${!language}"
+    check "the top's program, $language" runs "${!language}" "$out/program.c"
+    check "an existing program, $language" runs "${!language}" "$out/existing.c" "$existing"
+    [[ $language != cpp* ]] ||
+        check "the top's program in C++, $language" runs "${!language}" "$out/program_cpp.cpp"
 done
 
 # ---- what is left behind ----
@@ -138,81 +98,65 @@ macros() { # FLAGS: of gpupool.h, without those of what it includes
 }
 only_our_macros() { macros "" | grep -qx GPUPOOL_NO_STREAM && ! macros "" | grep -v '^GPUPOOL_'; }
 check "macros of a file without the implementation" only_our_macros
-
-replaced="cudaDeviceReset cudaFree cudaFreeAsync cudaMalloc cudaMallocAsync"
-macros_with_names() { # where they are to be replaced
-    local others
-    others=$(macros -DGPUPOOL_REPLACE_CUDA_MALLOC=1 | grep -v '^GPUPOOL_' | xargs)
-    [[ $others == "$replaced cudaStreamDestroy" ]] || { echo "$others"; return 1; }
-}
-check "macros with CUDA's names" macros_with_names
-
-# ---- CUDA's names over gpupool's functions ----
-names=tests/gates/compile
-per_thread=-DCUDA_API_PER_THREAD_DEFAULT_STREAM
-replaced() { # LANGUAGE FLAGS: calls, pointers, deleters, templates; in one file
-    compile "$1 $2" "$out/replaced.o" $names/replace.c &&
-        link_and_run "$out/replaced" "$CXX" "$out/replaced.o"
-}
-later() { # LANGUAGE FLAGS: an include that replaces, then the implementation
-    compile "$1 $2" "$out/later.o" $source/later.c &&
-        link_and_run "$out/later" "$CXX" "$out/later.o"
-}
+# ---- CUDA's names over gpupool's functions: calls, pointers, deleters, templates, in one file ----
 for language in $languages; do
-    check "replaced, and implemented later, $language" later "${!language}" ""
-    check "replaced, $language, streams per thread" replaced "${!language}" $per_thread
-    whole || continue
-    check "replaced, and implemented later, $language, streams per thread" later "${!language}" \
-        $per_thread
-    check "replaced, $language" replaced "${!language}" ""
+    check "replaced, $language" runs "${!language}" $source/replace.c
+    [[ $QUICK ]] || check "replaced, $language, streams per thread" runs "${!language}" \
+        $source/replace.c $per_thread
 done
-two_files() { # COMPILER FLAGS COMPILER FLAGS: of the first file, of the second
-    local here="-Werror $include -isystem tests/fakecuda/include"
-    $1 $2 $here -c -o "$out/names_main.o" $names/names_main.cpp &&
-        $3 $4 $here -c -o "$out/names_other.o" $names/names_other.cpp &&
-        link_and_run "$out/names" "$1" "$out/names_main.o" "$out/names_other.o"
-}
-compilers=()
-for compiler in "$CXX" clang++; do
-    whole || break
-    if works "$compiler"; then compilers+=("$compiler"); else left_out "$compiler"; fi
-done
-for compiler in "${compilers[@]}"; do
-    check "$compiler: names in two files" \
-        two_files "$compiler" "-std=c++14 $per_thread" "$compiler" "-std=c++17 $per_thread"
-    mixed="-std=c++17 -DNAMES_MIXED"
-    check "$compiler: names, one of two files with streams per thread" \
-        two_files "$compiler" "$mixed" "$compiler" "$mixed $per_thread"
-done
-[[ ${#compilers[@]} != 2 ]] || check "names in a file of each compiler" \
-    two_files "$CXX" -std=c++11 clang++ "-std=c++20 -O2"
 
-# ---- CUDA ----
-in_cuda() { # SOURCE
-    cp $source/$1.c "$out/$1.cu"
-    $NVCC -std=c++14 -Werror all-warnings -Xcompiler -Wall,-Wextra $include -I$source -c \
-        -o "$out/$1-cu.o" "$out/$1.cu" > "$out/nvcc.log" 2>&1 && [[ ! -s $out/nvcc.log ]] ||
-        { cat "$out/nvcc.log"; return 1; }
+if [[ $QUICK ]]; then
+    echo "$passed passed, $failed failed"
+    exit $((failed != 0))
+fi
+
+# ---- options ----
+check "optimized" compile "$c11" "$out/optimized.o" $source/main.c -O2
+check "without exceptions or types" compile "$cpp11" "$out/plain.o" $source/main.c \
+    "-fno-exceptions -fno-rtti"
+check "gnu11" compile "$CC -x c -std=gnu11 $strict" "$out/gnu.o" $source/main.c
+for option in GPUPOOL_CHECK=1 GPUPOOL_STREAM_CHECK=1 GPUPOOL_ENVIRONMENT=0 \
+    CUDA_API_PER_THREAD_DEFAULT_STREAM=1 GPUPOOL_LIMIT=67108864 \
+    GPUPOOL_SOURCE=GPUPOOL_SOURCE_PINNED GPUPOOL_CHUNK_BYTES=4194304; do
+    check "$option" compile "$c11" "$out/$option.o" $source/main.c "-D$option"
+    check "$option, run" link_and_run "$out/$option" "$CC" "$out/$option.o" "$out/user-c11.o"
+done
+for other in clang clang++; do
+    if ! works $other; then left_out $other; continue; fi
+    case $other in *++) flags="-x c++ -std=c++11" ;; *) flags="-x c -std=c11" ;; esac
+    check "$other" compile "$other $flags $strict" "$out/$other.o" $source/main.c
+done
+
+# ---- types over CUDA's names that two files share ----
+two_files() { # COMPILER: of the second file
+    compile "$CXX -std=c++11" "$out/names-main.o" $source/names.cpp &&
+        compile "$1" "$out/names-other.o" $source/names.cpp -DOTHER &&
+        link_and_run "$out/names" "$CXX" "$out"/names-{main,other}.o
 }
-cu_files() { # FLAGS
-    local name
-    for name in main other; do
-        $NVCC $1 $include -x cu -c -o "$out/names_$name-cu.o" $names/names_$name.cpp || return 1
-    done
-    $NVCC -o "$out/names-cu" "$out"/names_{main,other}-cu.o
+check "names in two files" two_files "$CXX -std=c++20 -O2"
+! works clang++ || check "names in a file of each compiler" two_files "clang++ -std=c++17"
+
+# ---- nvcc ----
+nvcc() { # OBJECT SOURCE FLAGS
+    $NVCC -x cu -Werror all-warnings $include -I$source ${3:-} -c -o "$out/$1" "$2" \
+        > "$out/nvcc.log" 2>&1 && [[ ! -s $out/nvcc.log ]] || { cat "$out/nvcc.log"; return 1; }
 }
-if ! whole; then :
-elif [[ -n $NVCC ]]; then
-    check "nvcc, with the implementation" in_cuda main
-    check "nvcc, without" in_cuda user
-    check "nvcc, names in two files" cu_files -std=c++17
+# A kernel that only the pass for the host has made is registered nowhere: no launch finds it.
+same_kernels() { # FLAGS: each kernel of names.cpp is there under the name by which it is launched
+    mkdir -p "$out/kept" && $NVCC $1 -x cu -I. -keep -keep-dir "$out/kept" -c \
+        -o "$out/kernels.o" $source/names.cpp || return 1
+    sed -n 's/.*\.entry \([A-Za-z0-9_]*\).*/\1/p' "$out"/kept/*.ptx | sort -u > "$out/there"
+    nm --defined-only "$out/kernels.o" | sed -nE 's/.* (_Z[0-9]+(made_for|freed_by).*)/\1/p' |
+        sort -u > "$out/asked"
+    [[ $(wc -l < "$out/asked") == 3 && -z $(comm -13 "$out/there" "$out/asked" | tee /dev/stderr) ]]
+}
+if [[ $NVCC ]]; then
+    check "nvcc, with the implementation" nvcc main-cu.o $source/main.c \
+        "-std=c++14 -Xcompiler -Wall,-Wextra"
+    check "nvcc, without" nvcc user-cu.o $source/user.c "-std=c++14 -Xcompiler -Wall,-Wextra"
     flags="-std=c++20 --default-stream per-thread"
-    check "nvcc, names, streams per thread" "$NVCC" $flags -Werror all-warnings $include -x cu -c \
-        -o "$out/replaced-cu.o" $names/replace.c
-    check "nvcc, the same kernels in both passes" \
-        same_kernels "$flags" 6 $names/names_kernels.cu
-    check "nvcc, kernels that call CUDA's names" "$NVCC" -rdc=true $include -o "$out/device-cu" \
-        -Werror all-warnings $names/device_side.cu
+    check "nvcc, names, streams per thread" nvcc replaced-cu.o $source/replace.c "$flags"
+    check "nvcc, the same kernels in both passes" same_kernels "$flags"
     # CUDA's part of such an object is for a real runtime: only the host's part is linked.
     cudart="-Wl,--unresolved-symbols=ignore-in-object-files"
     check "two files, nvcc and C" $CXX $cudart -o "$out/two-cu" "$out/main-cu.o" "$out/user-c11.o" \

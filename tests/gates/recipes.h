@@ -11,16 +11,7 @@
 static void recipe(GIVEN);
 
 #if defined(__cplusplus)
-#include <map>
-
-/* NCCL's, RMM's and Thrust's names, as far as the recipes need them. */
-typedef struct ncclComm *ncclComm_t;
-typedef enum { ncclSuccess = 0 } ncclResult_t;
-inline ncclResult_t ncclCommRegister(const ncclComm_t, void *, size_t, void **) {
-    return ncclSuccess;
-}
-inline ncclResult_t ncclCommDeregister(const ncclComm_t, void *) { return ncclSuccess; }
-
+/* RMM's and Thrust's names, as far as the recipes need them. */
 namespace rmm { namespace mr {
 template <class Resource> void set_current_device_resource(Resource) {}
 }} // namespace rmm::mr

@@ -1,7 +1,7 @@
 # What needs a GPU and a CUDA toolkit.
 
 .PHONY: gpu-test gpu-test-programs gpu-sanitize gpu-world gpu-stress gpu-peers gpu-share \
-        gpu-sleep gpu-cpp
+        gpu-sleep
 
 gpu-test: gpu-test-programs ## the same tests against the real CUDA runtime and GPU
 	@tests/run.sh 1 $(GPU_TESTS)
@@ -49,16 +49,10 @@ gpu-sleep: $(BUILD)/on-gpu/sleep $(BUILD)/examples/take_turns ## on a GPU: sleep
 	@$(BUILD)/examples/take_turns 2048 3
 gpu-stress: $(BUILD)/on-gpu/stress ## on a GPU: kernels verify every block, for SECONDS=60 on THREADS=8
 	@$< $(or $(SECONDS),60) $(or $(THREADS),8)
-gpu-cpp: $(BUILD)/on-gpu/thrust ## on a GPU: Thrust over the header's C++; TOOL=memcheck
-	@PATH="$$PATH:$(TOOLKIT)/bin" TOOL=$(TOOL) UNDER=$(if $(TOOL),tests/gpu/under.sh) tests/run.sh 1 $^
 
 NVCC_GPU = $(NVCC) -std=c++17 -O2 -lineinfo $(if $(GPU),-arch=native) -I. -Werror all-warnings \
   -Xcompiler -Wall,-Wextra
 $(BUILD)/on-gpu/%: tests/gpu/%.cu tests/gpu/kit.h gpupool.h
-	$(if $(NVCC),,$(error this needs nvcc))
-	$(SAY)
-	$(Q)$(NVCC_GPU) -o $@ $<
-$(BUILD)/on-gpu/thrust: tests/gates/cpp/thrust.cu gpupool.h
 	$(if $(NVCC),,$(error this needs nvcc))
 	$(SAY)
 	$(Q)$(NVCC_GPU) -o $@ $<

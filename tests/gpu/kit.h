@@ -1,11 +1,12 @@
-/* kit.h: what the programs about stitched blocks share: checks; kernels that stamp words and verify
-   them; an arena whose large blocks can only be stitched. Each program is one file, runs on a GPU,
+/* kit.h: what the programs for a GPU share: checks; kernels that stamp words and verify them; an
+   arena whose large blocks can only be stitched. Each program is one file, runs on a GPU,
    uses public calls alone, and closes with `N passed, N failed`. */
 #ifndef GPU_KIT_H
 #define GPU_KIT_H
 
 #define GPUPOOL_IMPLEMENTATION
 #include "gpupool.h"
+#include <atomic>
 #include <cstdlib>
 #include <cstring>
 #include <vector>
@@ -16,8 +17,8 @@ static const size_t MIB = (size_t)1 << 20;
 
 /* ---- checks ---- */
 
-static int kit_bad;             /* what did not hold in the test that runs */
-static int kit_passed, kit_all; /* tests */
+static std::atomic<int> kit_bad; /* what did not hold in the test that runs; any thread may check */
+static int kit_passed, kit_all;  /* tests */
 
 static void kit_fail(const char *file, int line, const char *what, const char *why) {
     if (kit_bad++ < 10) printf("%s:%d: %s: %s\n", file, line, what, why);
@@ -82,14 +83,20 @@ static __global__ void kit_spend(long long cycles) {
     while (clock64() - start < cycles) continue;
 }
 
+static inline unsigned kit_grid(size_t bytes) {
+    size_t grid = bytes / sizeof(word) / 256 + 1;
+    return grid < 256 ? (unsigned)grid : 256;
+}
+
 /* The current device is the stream's. */
 static inline void kit_stamp(void *block, size_t bytes, word mark, cudaStream_t stream) {
-    kit_stamp_words<<<256, 256, 0, stream>>>((word *)block, bytes / sizeof(word), mark);
+    kit_stamp_words<<<kit_grid(bytes), 256, 0, stream>>>((word *)block, bytes / sizeof(word), mark);
     CUDA(cudaGetLastError());
 }
 
 static inline void kit_verify(const void *block, size_t bytes, word mark, cudaStream_t stream) {
-    kit_verify_words<<<256, 256, 0, stream>>>((const word *)block, bytes / sizeof(word), mark);
+    kit_verify_words<<<kit_grid(bytes), 256, 0, stream>>>((const word *)block,
+                                                          bytes / sizeof(word), mark);
     CUDA(cudaGetLastError());
 }
 

@@ -53,10 +53,6 @@ cudaError_t fake_read(cudaStream_t stream, const char *, const void *from, size_
     verify<<<1, 256, 0, stream>>>((const char *)from, bytes, byte, counter());
     return launched();
 }
-cudaError_t fake_kernel(cudaStream_t stream, const char *name, const fake_access *a, int n) {
-    for (int i = 0; i < n; i++) fake_read(stream, name, a[i].address, a[i].bytes, -1);
-    return cudaSuccess;
-}
 void fake_host_access(const void *address, size_t bytes, int, const char *) {
     cudaPointerAttributes what;
     if (cudaPointerGetAttributes(&what, address) != cudaSuccess) failed = cudaGetLastError();
@@ -75,9 +71,6 @@ int fake_run_all(void) {
 int fake_run(cudaStream_t) {
     return fake_run_all();
 }
-int fake_step(cudaStream_t) {
-    return 0;
-}
 
 long fake_failures(void) {
     if (failed)
@@ -92,47 +85,35 @@ void fake_clear_failures(void) {
     *counter() = 0;
 }
 
+/* Nobody knows: others use the device too. */
 size_t fake_used_bytes(int) {
     return SIZE_MAX;
-} /* nobody knows: others use the device too */
+}
 size_t fake_pinned_bytes(void) {
     return SIZE_MAX;
-}
-
-long fake_misuses(void) {
-    return 0;
 }
 const char *fake_misuse_text(void) {
     return "";
 }
-void fake_mode(fake_run_mode) {
-}
-void fake_fail_resource(long) {
-}
-void fake_break(long) {
-}
-int fake_is_broken(void) {
-    return 0;
-}
-void fake_fail_pause(int) {
-}
-void fake_fail_clear(void) {
-}
-long fake_fail_fired(void) {
-    return 0;
-}
-void fake_before_call(const char *, long, void (*)(void *), void *) {
-}
-void fake_quiet(int) {
-}
-long fake_reset(void) {
-    return 0;
-}
-long fake_live_objects(void) {
-    return 0;
-}
-void fake_device_memory(int, size_t) {
-}
-void fake_pinned_limit(size_t) {
-}
+
+/* What only a simulated GPU does: here it does nothing, and says that there is nothing. */
+#define NOTHING(type, name, ...) \
+    type name(__VA_ARGS__) { \
+        return type(); \
+    }
+NOTHING(int, fake_step, cudaStream_t)
+NOTHING(long, fake_misuses, void)
+NOTHING(void, fake_mode, fake_run_mode)
+NOTHING(void, fake_fail_resource, long)
+NOTHING(void, fake_break, long)
+NOTHING(int, fake_is_broken, void)
+NOTHING(void, fake_fail_pause, int)
+NOTHING(void, fake_fail_clear, void)
+NOTHING(long, fake_fail_fired, void)
+NOTHING(void, fake_before_call, const char *, long, void (*)(void *), void *)
+NOTHING(void, fake_quiet, int)
+NOTHING(long, fake_reset, void)
+NOTHING(long, fake_live_objects, void)
+NOTHING(void, fake_device_memory, int, size_t)
+NOTHING(void, fake_pinned_limit, size_t)
 }

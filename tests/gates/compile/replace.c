@@ -1,9 +1,12 @@
-/* A program whose cudaMalloc is gpupool's: as C, and as C++ with typed pointers and deleters. */
+/* A program whose cudaMalloc is gpupool's: as C, and as C++ with typed pointers and deleters. The
+   implementation comes after an include that replaces CUDA's names: its own calls go to CUDA. */
 #define GPUPOOL_REPLACE_CUDA_MALLOC 1
-#define GPUPOOL_IMPLEMENTATION
 #include "gpupool.h"
 
 #include <cuda_runtime.h> /* after it, as other headers of the program might */
+
+#define GPUPOOL_IMPLEMENTATION
+#include "gpupool.h"
 
 #if defined(__cplusplus)
 #include <memory>

@@ -1,6 +1,5 @@
 /* cpp.h: what the files of the C++ tests share. A file may be built with and without exceptions,
-   and with per-thread default streams. Each has the test's checks and what its end must not leave.
- */
+   and with per-thread default streams. */
 #ifndef CPP_H
 #define CPP_H
 

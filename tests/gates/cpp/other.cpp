@@ -1,12 +1,6 @@
 /* The second file: in whatever way it is built, its calls do what that says. */
 #include "cpp.h"
 
-template <class T> struct fancy { /* as thrust::device_ptr */
-    T *at;
-    explicit fancy(T *pointer) : at(pointer) {}
-    T *get() const { return at; }
-};
-
 template <class Allocator> static bool serves(Allocator numbers) {
     typename Allocator::pointer some = numbers.allocate(10);
     bool is_served = live(numbers.memory.get()) == 1;
@@ -28,7 +22,6 @@ int other_runs(gpupool_arena *of_main) {
     for (gpupool::resource memory : {gpupool::resource(mine), gpupool::resource(of_main)}) {
         CHECK(fails([&] { return memory.allocate(nullptr, TOO_MUCH); }));
         CHECK(serves(gpupool::allocator<int>(memory)));
-        CHECK(serves(gpupool::allocator<int, gpupool::resource, fancy>(memory)));
     }
     CHECK(gpupool::stream().handle == own_stream());
     CHECK(gpupool::stream(nullptr).handle == own_stream());
