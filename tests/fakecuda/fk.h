@@ -11,20 +11,22 @@
 
 #define FK_DEVICES  4
 #define FK_GRANULE  ((size_t)2 << 20)
-#define FK_ALLOC    1
-#define FK_DRIVER   2
-#define FK_EXEMPT   4
-#define FK_UNSAFE   8
-#define FK_OWN      16
+#define FK_RUNTIME  0
+#define FK_DRIVER   1
+#define FK_TWINS    FK_DRIVER
+#define FK_OWN      2
+#define FK_ALLOC    4
+#define FK_EXEMPT   8
+#define FK_UNSAFE   16
 #define FK_BARE     32
 #define FK_HERE     64
 #define FK_UNDOES   128
 #define FK_RESOURCE 256
 #define FK_STALLS   512
-#define FK_NAME_MAX 40
+#define FK_COUNT(a) ((int)(sizeof(a) / sizeof *(a)))
 
 typedef enum fk_call {
-#define FK_CALL(name, traits, price) FK_##name,
+#define FK_CALL(name, kind, traits, price) FK_##name,
 #include "fk_calls.h"
 #undef FK_CALL
     FK_CALL_COUNT
@@ -33,13 +35,13 @@ typedef enum fk_call {
 /* ---- fk_core.c: the lock, the way in and out of a call, faults, counters, failures ---- */
 
 typedef struct fk_thread {
-    int                        device;
-    int                        context; /* of the device: a number below FK_DEVICES */
+    int                        device;  /* and its context: each has one */
     int                        current; /* that context is; else none is */
     cudaError_t                last;
     enum cudaStreamCaptureMode mode;
     int                        in_host_function;
-    int                        of_driver; /* the call under way is the driver's */
+    fk_call                    call;      /* under way, or the last one */
+    int                        own_stream; /* to it a stream of 0 is the thread's own */
     int                        pushed[8], depth;    /* contexts under the current one; -1: none */
     struct fk_stream          *own[FK_DEVICES];    /* cudaStreamPerThread */
     uint64_t                   epoch[FK_DEVICES];  /* own is good while the context's is this */
@@ -52,9 +54,9 @@ void        fk_unlock(void);
 void        fk_wait_change(void);       /* drops the lock until fk_changed */
 void        fk_changed(void);
 void        fk_after_fork_in_child(void);
-int         fk_begin(fk_call call);     /* 0, or the error to answer with; the lock is held after */
-cudaError_t fk_end(cudaError_t error);
-CUresult    fk_end_driver(int error);
+int         fk_begin(fk_call call, int own_stream); /* 0, or the error to answer with; locks */
+int         fk_end(int error);
+int         fk_of_driver(void);         /* the call under way is */
 void        fk_price(uint64_t ns);
 void        fk_take_time(uint64_t ns);
 typedef struct fk_point { double bytes, ns; } fk_point;
@@ -66,9 +68,48 @@ void       *fk_grow(void *old, size_t count, size_t bytes);
 void        fk_shift(void *to, const void *from, size_t bytes);
 int         fk_is_quiet(void);
 void        fk_core_defaults(void);
-const char *fk_intern(const char *text); /* one lasting copy of each text */
 int         fk_named_call(const char *name); /* -1, and a failure: there is none */
-extern const char *const fk_call_names[];
+const char *fk_call_name(void);         /* of the one under way */
+
+/* Every call of CUDA's is defined so: the way in; the work, unless a fault or a rule forbids it;
+   the way out. What the work answers may be an error of the runtime or of the driver: their numbers
+   are the same. A twin is for programs to which a stream of 0 is the thread's own. */
+#define FK_DEFINE_AS(result, function, call, own_stream, parameters, work) \
+    result function parameters {                                           \
+        int refusal = fk_begin(call, own_stream);                          \
+        return (result)fk_end(refusal ? refusal : (int)(work));            \
+    }
+#define FK_DEFINE(result, name, parameters, work) \
+    FK_DEFINE_AS(result, name, FK_##name, 0, parameters, work)
+#define FK_DEFINE_TWINS(result, name, parameters, work)        \
+    FK_DEFINE_AS(result, name, FK_##name, 0, parameters, work) \
+    FK_DEFINE_AS(result, name##_ptsz, FK_##name, 1, parameters, work)
+/* One of the runtime and one of the driver that do the same. */
+#define FK_DEFINE_BOTH(runtime, driver, parameters, work)                    \
+    FK_DEFINE_AS(cudaError_t, runtime, FK_##runtime, 0, parameters, work) \
+    FK_DEFINE_AS(CUresult, driver, FK_##driver, 0, parameters, work)
+#define FK_DEFINE_BOTH_TWINS(runtime, driver, parameters, work)                      \
+    FK_DEFINE_AS(cudaError_t, runtime, FK_##runtime, 0, parameters, work)         \
+    FK_DEFINE_AS(cudaError_t, runtime##_ptsz, FK_##runtime, 1, parameters, work) \
+    FK_DEFINE_AS(CUresult, driver, FK_##driver, 0, parameters, work)              \
+    FK_DEFINE_AS(CUresult, driver##_ptsz, FK_##driver, 1, parameters, work)
+
+/* A control of the test's, which needs the lock and nothing else of a call: it does something, or
+   asks for a value. */
+#define FK_CONTROL(function, parameters, statement) \
+    void function parameters {                      \
+        fk_lock();                                  \
+        statement;                                  \
+        fk_unlock();                                \
+    }
+#define FK_QUESTION(type, function, parameters, value) \
+    type function parameters {                         \
+        type answer;                                   \
+        fk_lock();                                     \
+        answer = (value);                              \
+        fk_unlock();                                   \
+        return answer;                                 \
+    }
 
 /* ---- fk_fault.c ---- */
 
@@ -105,7 +146,6 @@ typedef struct fk_piece {
     uint64_t        handle;    /* while it is held */
     int             holds;     /* releases that the handle still takes */
     int             types;     /* that it may be exported as */
-    int             rdma;
     int             is_shared; /* was exported, or imported: other processes write it too */
     int             file;      /* another process's, that the bytes are in; 0: they are in ours */
 } fk_piece;
@@ -121,7 +161,7 @@ typedef struct fk_range {
     uint64_t  base;
     size_t    bytes;
     fk_kind   kind;
-    int       device, context; /* whose work is waited for before it goes */
+    int       device;          /* whose work is waited for before it goes */
     fk_piece *piece;           /* all kinds but FK_RESERVED */
     fk_entry *entries;         /* FK_RESERVED */
     size_t    mapped;          /* granules mapped */
@@ -171,13 +211,11 @@ typedef struct fk_actor {      /* who touches memory: one operation of one strea
     const char     *name;
 } fk_actor;
 
-void fk_oracle_touch(fk_piece *piece, size_t at, size_t bytes, int write, int must_be_written,
-                     const fk_actor *actor, uint64_t address);
-/* mapping: where the piece begins, if only that address goes; 0: the memory itself goes. */
-void fk_oracle_release(fk_piece *piece, const fk_clock *known, const char *how, uint64_t mapping);
-void fk_oracle_unmapped(fk_piece *piece, const fk_clock *known, uint64_t mapping);
-void fk_oracle_host(fk_piece *piece, size_t at, size_t bytes, int write, const fk_clock *known,
-                    const char *name, uint64_t address);
+/* address: where the extent was reached. An actor without a tick is the host: it is judged only. */
+void fk_oracle_touch(const fk_extent *extent, const fake_access *access, const fk_actor *actor,
+                     uint64_t address);
+void fk_oracle_release(fk_piece *piece, uint64_t mapping);
+void fk_oracle_unmapped(fk_piece *piece, uint64_t mapping);
 void fk_oracle_drop(fk_piece *piece);
 void fk_oracle_enable(int on);
 
@@ -189,7 +227,7 @@ typedef struct fk_work {
     fk_work_kind   kind;
     int            refs;
     int            device;
-    char           name[FK_NAME_MAX];
+    const char    *name;
     fake_access   *accesses;   /* FK_KERNEL */
     int            n;
     unsigned char *to;         /* FK_SET, FK_COPY: rows of width bytes */
@@ -218,7 +256,7 @@ typedef struct fk_op {
 typedef struct fk_stream {
     cudaStream_t       handle;
     unsigned long long id;
-    int                device, context;
+    int                device;
     int                nonblocking;
     int                live;     /* 0: destroyed, its queue still runs */
     int                hidden;   /* made by fakecuda itself, not by the program */
@@ -234,17 +272,16 @@ typedef struct fk_stream {
     int                lane;
 } fk_stream;
 
-fk_stream  *fk_stream_of(cudaStream_t handle, int per_thread, int *error);
-fk_stream  *fk_new_stream(int context, int nonblocking, int hidden);
+fk_stream  *fk_stream_of(cudaStream_t handle, int *error);
+fk_stream  *fk_new_stream(int device, int nonblocking, int hidden);
 void        fk_retire_stream(fk_stream *stream);
 fk_stream  *fk_legacy(int context);
 void        fk_issue(fk_stream *stream, fk_work *work, const fk_clock *after);
 cudaError_t fk_submit(fk_stream *stream, fk_work *work);   /* takes the reference to work */
 int         fk_done(const fk_clock *clock);
 int         fk_run_for(const fk_clock *target);  /* runs until it is done */
-int         fk_drive(const fk_clock *target);    /* and then the host knows */
-int         fk_drive_context(int context);       /* -1: every one */
-void        fk_join_context(int context, fk_clock *into);   /* all that was ever queued there */
+void        fk_drive(const fk_clock *target);    /* and then the host knows */
+void        fk_drive_context(int device);        /* -1: every one */
 const fk_clock *fk_known(void);                  /* what the host knows to be done */
 void        fk_learn(const fk_clock *clock);
 void        fk_holds_end(void);
@@ -254,7 +291,7 @@ void        fk_streams_defaults(void);
 
 /* ---- fk_full.c ---- */
 
-fk_stream  *fk_stream_with_room(cudaStream_t handle, int per_thread, int *error);
+fk_stream  *fk_stream_with_room(cudaStream_t handle, int *error);
 void        fk_stall(void);              /* while a thread is stuck in a full queue */
 void        fk_set_queue_room(long operations);
 void        fk_full_defaults(void);
@@ -303,7 +340,6 @@ void        fk_graphs_drop_context(int context);
 
 int  fk_is_device(int device);
 int  fk_has_vmm(int device);
-void fk_use_context(int context);      /* the thread's */
 void fk_context_made(int device);       /* by a call of the runtime, which uses it too */
 int  fk_no_context(void);              /* 0, or why the current one cannot be used */
 int  fk_context_of(CUcontext handle);  /* -1: no context of ours */
@@ -320,7 +356,7 @@ CUresult cuEventRecord_ptsz(CUevent e, CUstream s);
 CUresult cuStreamWaitEvent_ptsz(CUstream s, CUevent e, unsigned int flags);
 CUresult cuMemsetD8Async_ptsz(CUdeviceptr to, unsigned char value, size_t n, CUstream s);
 CUresult cuMemcpyAsync_ptsz(CUdeviceptr to, CUdeviceptr from, size_t n, CUstream s);
-CUresult cuMemcpy2DAsync_v2_ptsz(const CUDA_MEMCPY2D *rows, CUstream s);
+CUresult cuMemcpy2DAsync_ptsz(const CUDA_MEMCPY2D *rows, CUstream s);
 
 /* ---- fk_pool.c: handles that are numbers, not pointers, so that a dead one is seen ---- */
 

@@ -97,7 +97,7 @@ static cudaError_t fk_lose_matching(int context, int blocking_only, cudaError_t 
     for (capture = fk_captures; capture; capture = capture->next)
         for (i = 0; i < capture->n_streams; i++) {
             const fk_stream *stream = capture->streams[i];
-            if (stream->context != context || (blocking_only && stream->nonblocking)) continue;
+            if (stream->device != context || (blocking_only && stream->nonblocking)) continue;
             capture->lost = 1;
             error = why;
         }
@@ -109,8 +109,8 @@ cudaError_t fk_context_capturing_refuses(int context) {
 }
 
 cudaError_t fk_implicit(fk_stream *stream) {
-    if (!fk_captures || stream != fk_legacy(stream->context)) return cudaSuccess;
-    return fk_lose_matching(stream->context, 1, cudaErrorStreamCaptureImplicit);
+    if (!fk_captures || stream != fk_legacy(stream->device)) return cudaSuccess;
+    return fk_lose_matching(stream->device, 1, cudaErrorStreamCaptureImplicit);
 }
 
 /* ---- capturing ---- */
@@ -148,7 +148,7 @@ cudaError_t fk_capture_fork(fk_stream *stream, uint64_t id, const int *nodes, in
         return cudaErrorStreamCaptureMerge;
     }
     if (!stream->capture) {
-        if (stream == fk_legacy(stream->context)) {
+        if (stream == fk_legacy(stream->device)) {
             capture->lost = 1;
             return cudaErrorStreamCaptureImplicit;
         }
@@ -202,10 +202,13 @@ static int fk_all_joined(const fk_capture *capture) {
     return joined;
 }
 
-static int fk_begin_capture(fk_stream *stream, enum cudaStreamCaptureMode mode) {
+static int fk_begin_capture(cudaStream_t handle, enum cudaStreamCaptureMode mode) {
+    int error = 0;
+    fk_stream *stream = fk_stream_of(handle, &error);
     fk_capture *capture;
+    if (!stream) return error;
     if ((unsigned)mode > 2u) return cudaErrorInvalidValue;
-    if (stream == fk_legacy(stream->context)) return cudaErrorStreamCaptureUnsupported;
+    if (stream == fk_legacy(stream->device)) return cudaErrorStreamCaptureUnsupported;
     if (stream->capture) return cudaErrorIllegalState;
     capture = fk_new(1, sizeof *capture);
     capture->graph = fk_new(1, sizeof *capture->graph);
@@ -220,9 +223,12 @@ static int fk_begin_capture(fk_stream *stream, enum cudaStreamCaptureMode mode) 
     return 0;
 }
 
-static int fk_finish_capture(fk_stream *stream, cudaGraph_t *out) {
-    fk_capture *capture = stream->capture;
-    int error = 0;
+static int fk_finish_capture(cudaStream_t handle, cudaGraph_t *out) {
+    int error = out ? 0 : cudaErrorInvalidValue;
+    const fk_stream *stream = error ? NULL : fk_stream_of(handle, &error);
+    fk_capture *capture;
+    if (!stream) return error;
+    capture = stream->capture;
     *out = NULL;
     if (!capture) return cudaErrorIllegalState;
     if (capture->origin && capture->origin != stream) {
@@ -238,130 +244,70 @@ static int fk_finish_capture(fk_stream *stream, cudaGraph_t *out) {
     return error;
 }
 
-/* ---- the calls about capture ---- */
+/* ---- asking ---- */
 
-static cudaError_t fk_begin_call(cudaStream_t handle, enum cudaStreamCaptureMode mode, int own) {
-    int error = fk_begin(FK_cudaStreamBeginCapture);
-    if (!error) {
-        fk_stream *stream = fk_stream_of(handle, own, &error);
-        if (stream) error = fk_begin_capture(stream, mode);
-    }
-    return fk_end((cudaError_t)error);
+/* Asking about the legacy stream beside a capture of a blocking stream has no answer. */
+static int fk_is_unanswered(fk_stream *stream) {
+    const fk_capture *capture = stream == fk_legacy(stream->device) ? fk_captures : NULL;
+    int i;
+    for (; capture; capture = capture->next)
+        for (i = 0; i < capture->n_streams; i++)
+            if (capture->streams[i]->device == stream->device && !capture->streams[i]->nonblocking)
+                return 1;
+    return 0;
 }
 
-static cudaError_t fk_end_call(cudaStream_t handle, cudaGraph_t *out, int own) {
-    int error = fk_begin(FK_cudaStreamEndCapture);
-    if (!error && !out) error = cudaErrorInvalidValue;
-    if (!error) {
-        fk_stream *stream = fk_stream_of(handle, own, &error);
-        if (stream) error = fk_finish_capture(stream, out);
-    }
-    return fk_end((cudaError_t)error);
-}
-
-static void fk_tell_status(const fk_stream *stream, enum cudaStreamCaptureStatus *status) {
+static int fk_ask(cudaStream_t handle, enum cudaStreamCaptureStatus *status,
+                  unsigned long long *id) {
+    int error = status ? 0 : cudaErrorInvalidValue;
+    fk_stream *stream = error ? NULL : fk_stream_of(handle, &error);
+    if (!stream) return error;
+    if (fk_is_unanswered(stream)) return cudaErrorStreamCaptureImplicit;
     *status = !stream->capture        ? cudaStreamCaptureStatusNone
               : stream->capture->lost ? cudaStreamCaptureStatusInvalidated
                                       : cudaStreamCaptureStatusActive;
-}
-
-/* Asking about the legacy stream beside a capture of a blocking stream has no answer. */
-static int fk_ask(fk_stream *stream, enum cudaStreamCaptureStatus *status, unsigned long long *id) {
-    const fk_capture *capture;
-    int i;
-    for (capture = fk_captures; capture && stream == fk_legacy(stream->context);
-         capture = capture->next)
-        for (i = 0; i < capture->n_streams; i++)
-            if (capture->streams[i]->context == stream->context &&
-                !capture->streams[i]->nonblocking) return cudaErrorStreamCaptureImplicit;
-    fk_tell_status(stream, status);
     if (id && stream->capture) *id = stream->capture->id;
     return 0;
 }
 
-static int fk_ask_call(fk_call call, cudaStream_t handle, enum cudaStreamCaptureStatus *status,
-                       unsigned long long *id, int unsupported, int own) {
-    int error = fk_begin(call);
-    if (!error && !status) error = cudaErrorInvalidValue;
-    if (!error && unsupported) error = cudaErrorNotSupported;
-    if (!error) {
-        fk_stream *stream = fk_stream_of(handle, own, &error);
-        if (stream) error = fk_ask(stream, status, id);
-    }
-    return error;
-}
-
-static int fk_exchange(fk_call call, enum cudaStreamCaptureMode *mode) {
-    int error = fk_begin(call);
-    if (!error && (!mode || (unsigned)*mode > 2u)) error = cudaErrorInvalidValue;
-    if (!error) {
-        enum cudaStreamCaptureMode old = fk_me()->mode;
-        fk_me()->mode = *mode;
-        *mode = old;
-    }
-    return error;
-}
-
-cudaError_t cudaThreadExchangeStreamCaptureMode(enum cudaStreamCaptureMode *mode) {
-    return fk_end((cudaError_t)fk_exchange(FK_cudaThreadExchangeStreamCaptureMode, mode));
-}
-
-CUresult cuThreadExchangeStreamCaptureMode(CUstreamCaptureMode *mode) {
-    enum cudaStreamCaptureMode runtimes;
-    int error;
-    if (mode) runtimes = (enum cudaStreamCaptureMode)*mode;
-    error = fk_exchange(FK_cuThreadExchangeStreamCaptureMode, mode ? &runtimes : NULL);
-    if (!error) *mode = (CUstreamCaptureMode)runtimes;
-    return fk_end_driver(error);
-}
-
-/* cudaStreamGetCaptureInfo tells status and id; the graph and its nodes are not handed out. The _v2
-   names are the shape that CUDA 12's header gives the call. */
-#define FK_INFO_CALLS(info, info_v2, own)                                                     \
-    cudaError_t info(cudaStream_t s, enum cudaStreamCaptureStatus *status,                    \
-                     unsigned long long *id, cudaGraph_t *graph, const cudaGraphNode_t **nodes, \
-                     const cudaGraphEdgeData **edges, size_t *n) {                            \
-        return fk_end((cudaError_t)fk_ask_call(FK_cudaStreamGetCaptureInfo, s, status, id,    \
-                                               graph || nodes || edges || n, own));           \
-    }                                                                                         \
-    cudaError_t info_v2(cudaStream_t s, enum cudaStreamCaptureStatus *status,                 \
-                        unsigned long long *id, cudaGraph_t *graph,                           \
-                        const cudaGraphNode_t **nodes, size_t *n) {                           \
-        return fk_end((cudaError_t)fk_ask_call(FK_cudaStreamGetCaptureInfo, s, status, id,    \
-                                               graph || nodes || n, own));                    \
-    }
-#define FK_CAPTURE_CALLS(begin, end, asks, own)                                               \
-    cudaError_t begin(cudaStream_t s, enum cudaStreamCaptureMode m) {                         \
-        return fk_begin_call(s, m, own);                                                      \
-    }                                                                                         \
-    cudaError_t end(cudaStream_t s, cudaGraph_t *g) { return fk_end_call(s, g, own); }        \
-    cudaError_t asks(cudaStream_t s, enum cudaStreamCaptureStatus *status) {                  \
-        return fk_end((cudaError_t)fk_ask_call(FK_cudaStreamIsCapturing, s, status, NULL, 0,  \
-                                               own));                                         \
-    }
-
-FK_CAPTURE_CALLS(cudaStreamBeginCapture, cudaStreamEndCapture, cudaStreamIsCapturing, 0)
-FK_CAPTURE_CALLS(cudaStreamBeginCapture_ptsz, cudaStreamEndCapture_ptsz,
-                 cudaStreamIsCapturing_ptsz, 1)
-
-static CUresult fk_is_capturing(CUstream s, CUstreamCaptureStatus *status, int own) {
+static int fk_driver_ask(CUstream handle, CUstreamCaptureStatus *status) {
     enum cudaStreamCaptureStatus asked = cudaStreamCaptureStatusNone;
-    int error = fk_ask_call(FK_cuStreamIsCapturing, (cudaStream_t)s, status ? &asked : NULL, NULL,
-                            0, own);
+    int error = fk_ask(handle, status ? &asked : NULL, NULL);
     if (!error) *status = (CUstreamCaptureStatus)asked;
-    return fk_end_driver(error);
+    return error;
 }
 
-CUresult cuStreamIsCapturing(CUstream s, CUstreamCaptureStatus *status) {
-    return fk_is_capturing(s, status, 0);
+/* mode: of the runtime or of the driver, whose numbers are the same. */
+static int fk_exchange(int *mode) {
+    int old = (int)fk_me()->mode;
+    if (!mode || (unsigned)*mode > 2u) return cudaErrorInvalidValue;
+    fk_me()->mode = (enum cudaStreamCaptureMode)*mode;
+    *mode = old;
+    return 0;
 }
 
-CUresult cuStreamIsCapturing_ptsz(CUstream s, CUstreamCaptureStatus *status) {
-    return fk_is_capturing(s, status, 1);
-}
-
-FK_INFO_CALLS(cudaStreamGetCaptureInfo, cudaStreamGetCaptureInfo_v2, 0)
-FK_INFO_CALLS(cudaStreamGetCaptureInfo_ptsz, cudaStreamGetCaptureInfo_v2_ptsz, 1)
+FK_DEFINE_TWINS(cudaError_t, cudaStreamBeginCapture,
+                (cudaStream_t stream, enum cudaStreamCaptureMode mode),
+                fk_begin_capture(stream, mode))
+FK_DEFINE_TWINS(cudaError_t, cudaStreamEndCapture, (cudaStream_t stream, cudaGraph_t *graph),
+                fk_finish_capture(stream, graph))
+FK_DEFINE_TWINS(cudaError_t, cudaStreamIsCapturing,
+                (cudaStream_t stream, enum cudaStreamCaptureStatus *status),
+                fk_ask(stream, status, NULL))
+FK_DEFINE_TWINS(CUresult, cuStreamIsCapturing, (CUstream stream, CUstreamCaptureStatus *status),
+                fk_driver_ask(stream, status))
+FK_DEFINE(cudaError_t, cudaThreadExchangeStreamCaptureMode, (enum cudaStreamCaptureMode *mode),
+          fk_exchange((int *)mode))
+FK_DEFINE(CUresult, cuThreadExchangeStreamCaptureMode, (CUstreamCaptureMode *mode),
+          fk_exchange((int *)mode))
+#if CUDART_VERSION >= 13000 /* it has another shape before */
+/* Tells status and id; the graph and its nodes are not handed out. */
+FK_DEFINE_TWINS(cudaError_t, cudaStreamGetCaptureInfo,
+                (cudaStream_t stream, enum cudaStreamCaptureStatus *status, unsigned long long *id,
+                 cudaGraph_t *graph, const cudaGraphNode_t **nodes, const cudaGraphEdgeData **edges,
+                 size_t *n),
+                graph || nodes || edges || n ? cudaErrorNotSupported : fk_ask(stream, status, id))
+#endif
 
 /* ---- dropping ---- */
 

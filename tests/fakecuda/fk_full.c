@@ -31,11 +31,11 @@ static void fk_await_oldest(const fk_stream *stream) {
 }
 
 /* The stream may go while a thread waits: it is looked up anew. */
-fk_stream *fk_stream_with_room(cudaStream_t handle, int per_thread, int *error) {
-    fk_stream *stream = fk_stream_of(handle, per_thread, error);
+fk_stream *fk_stream_with_room(cudaStream_t handle, int *error) {
+    fk_stream *stream = fk_stream_of(handle, error);
     while (stream && !stream->capture && fk.room && stream->queued >= fk.room && stream->first) {
         fk_await_oldest(stream);
-        stream = fk_stream_of(handle, per_thread, error);
+        stream = fk_stream_of(handle, error);
     }
     return stream;
 }
@@ -47,20 +47,7 @@ void fk_stall(void) {
 
 void fk_set_queue_room(long operations) { fk.room = operations > 0 ? (int)operations : 0; }
 
-void fk_full_defaults(void) {
-    fk.room = FK_ROOM;
-}
+void fk_full_defaults(void) { fk.room = FK_ROOM; }
 
-void fake_queue(int operations) {
-    fk_lock();
-    fk_set_queue_room(operations);
-    fk_unlock();
-}
-
-int fake_stuck(void) {
-    int n;
-    fk_lock();
-    n = fk.stuck;
-    fk_unlock();
-    return n;
-}
+FK_CONTROL(fake_queue, (int operations), fk_set_queue_room(operations))
+FK_QUESTION(int, fake_stuck, (void), fk.stuck)

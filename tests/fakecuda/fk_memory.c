@@ -129,7 +129,6 @@ fk_range *fk_add_range(uint64_t base, size_t bytes, fk_kind kind, int device, fk
     range->bytes = bytes;
     range->kind = kind;
     range->device = device;
-    range->context = fk_me()->device == device ? fk_me()->context : device;
     range->piece = piece;
     if (kind == FK_RESERVED) range->entries = fk_new(bytes / FK_GRANULE, sizeof *range->entries);
     return range;
@@ -251,13 +250,12 @@ fk_piece *fk_new_piece(size_t bytes, int device, fk_kind kind) {
 /* So that another process finds them: a descriptor of this one's, and a place in that file. */
 int fk_memory_file(void) { return fk.file; }
 
-/* Of another process's memory, at a place in its file; it is counted there. */
+/* Of another process's memory, at a place in its file; it is counted there. Nobody holds it yet. */
 fk_piece *fk_import_piece(int file, uint64_t at, size_t bytes, int device) {
     fk_piece *piece = fk_new(1, sizeof *piece);
     piece->bytes = bytes;
     piece->device = device;
     piece->kind = FK_RESERVED;
-    piece->refs = 1;
     piece->file = file;
     piece->file_at = at;
     fk.pieces++;
@@ -389,49 +387,25 @@ long fk_memory_objects(void) { return (long)fk.n + fk_handle_objects(); }
 
 /* ---- controls ---- */
 
-void fake_device_memory(int device, size_t bytes) {
-    fk_lock();
-    if (device >= 0 && device < FK_DEVICES) fk.total[device] = bytes;
-    fk_unlock();
+static int fk_in_table(int device) { return device >= 0 && device < FK_DEVICES; }
+
+static void fk_set_total(int device, size_t bytes) {
+    if (fk_in_table(device)) fk.total[device] = bytes;
 }
 
 /* Never more than this process leaves: nobody can hold what another has. */
-void fake_other_process(int device, size_t bytes) {
+static void fk_set_other(int device, size_t bytes) {
     size_t most;
-    fk_lock();
-    if (device >= 0 && device < FK_DEVICES) {
-        fk.other[device] = 0;
-        most = fk_device_free_bytes(device);
-        fk.other[device] = bytes < most ? bytes : most;
-    }
-    fk_unlock();
+    if (!fk_in_table(device)) return;
+    fk.other[device] = 0;
+    most = fk_device_free_bytes(device);
+    fk.other[device] = bytes < most ? bytes : most;
 }
 
-static size_t fk_get_size(const size_t *size) {
-    size_t copy;
-    fk_lock();
-    copy = *size;
-    fk_unlock();
-    return copy;
-}
-
-size_t fake_used_bytes(int device) {
-    return device >= 0 && device < FK_DEVICES ? fk_get_size(&fk.used[device]) : 0;
-}
-
-long fake_mappings(void) {
-    long copy;
-    fk_lock();
-    copy = fk.mappings;
-    fk_unlock();
-    return copy;
-}
-
-size_t fake_pinned_bytes(void) { return fk_get_size(&fk.pinned); }
-size_t fake_pinned_peak(void) { return fk_get_size(&fk.pinned_peak); }
-
-void fake_pinned_limit(size_t bytes) {
-    fk_lock();
-    fk.pinned_limit = bytes;
-    fk_unlock();
-}
+FK_CONTROL(fake_device_memory, (int device, size_t bytes), fk_set_total(device, bytes))
+FK_CONTROL(fake_other_process, (int device, size_t bytes), fk_set_other(device, bytes))
+FK_QUESTION(size_t, fake_used_bytes, (int device), fk_in_table(device) ? fk.used[device] : 0)
+FK_QUESTION(long, fake_mappings, (void), fk.mappings)
+FK_QUESTION(size_t, fake_pinned_bytes, (void), fk.pinned)
+FK_QUESTION(size_t, fake_pinned_peak, (void), fk.pinned_peak)
+FK_CONTROL(fake_pinned_limit, (size_t bytes), fk.pinned_limit = bytes)

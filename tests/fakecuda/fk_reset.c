@@ -6,13 +6,7 @@ static long fk_objects(void) {
            fk_capture_objects() + fk_retained_contexts();
 }
 
-long fake_live_objects(void) {
-    long n;
-    fk_lock();
-    n = fk_objects();
-    fk_unlock();
-    return n;
-}
+FK_QUESTION(long, fake_live_objects, (void), fk_objects())
 
 long fake_reset(void) {
     long left;
@@ -36,16 +30,11 @@ long fake_reset(void) {
     fk_core_defaults();
     fk_full_defaults();
     fk_oracle_enable(1);
-    fk_use_context(0);
-    fk_me()->current = fk_me()->depth = 0;
+    fk_me()->device = fk_me()->current = fk_me()->depth = 0;
     fk_me()->last = cudaSuccess;
     fk_me()->mode = cudaStreamCaptureModeGlobal;
     fk_unlock();
     return left;
 }
 
-void fake_oracle(int on) {
-    fk_lock();
-    fk_oracle_enable(on);
-    fk_unlock();
-}
+FK_CONTROL(fake_oracle, (int on), fk_oracle_enable(on))
