@@ -115,7 +115,6 @@ const char *fk_call_name(void);         /* of the one under way */
 
 int         fk_fault_of(fk_call call, int traits); /* 0, or the error that the call is to answer */
 void        fk_faults_clear(void);
-void        fk_read_environment(void);
 
 /* ---- fk_clock.c: vector clocks ---- */
 
@@ -181,7 +180,6 @@ fk_range  *fk_find_range(uint64_t address);
 fk_range  *fk_add_range(uint64_t base, size_t bytes, fk_kind kind, int device, fk_piece *piece);
 void       fk_drop_range(fk_range *range);
 uint64_t   fk_pick_address(size_t bytes, size_t alignment);
-uint64_t   fk_address_if_free(uint64_t address, size_t bytes);
 fk_piece  *fk_new_piece(size_t bytes, int device, fk_kind kind); /* NULL: device memory is short */
 void       fk_unref_piece(fk_piece *piece);
 int        fk_memory_file(void);
@@ -293,7 +291,6 @@ void        fk_streams_defaults(void);
 
 fk_stream  *fk_stream_with_room(cudaStream_t handle, int *error);
 void        fk_stall(void);              /* while a thread is stuck in a full queue */
-void        fk_set_queue_room(long operations);
 void        fk_full_defaults(void);
 
 /* ---- fk_event.c ---- */

@@ -39,10 +39,8 @@ fk_thread *fk_me(void) { return &fk_this_thread; }
 void fk_after_fork_in_child(void) { atomic_store(&fk_forked, 1); }
 
 void fk_lock(void) {
-    static int is_told;
     pthread_mutex_lock(&fk_mutex);
     fk_memory_start();
-    if (!is_told++) fk_read_environment();
 }
 
 void fk_unlock(void) { pthread_mutex_unlock(&fk_mutex); }

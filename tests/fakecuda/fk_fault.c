@@ -5,7 +5,6 @@
  * other call fails, as a rule, since the context is broken; and then every call fails for good. */
 #include "fk.h"
 
-#include <stdlib.h>
 #include <string.h>
 
 typedef struct fk_fault {
@@ -63,11 +62,9 @@ void fake_fail_call(const char *name, long n, int persist, int error) {
     fk_unlock();
 }
 
-static void fk_fail_resource(long n) { fk_set(&fk.resource, n, 0, cudaErrorMemoryAllocation); }
-static void fk_break(long n) { fk_set(&fk.other, n, 1, cudaErrorIllegalAddress); }
-
-FK_CONTROL(fake_fail_resource, (long n), fk_fail_resource(n))
-FK_CONTROL(fake_break, (long n), fk_break(n))
+FK_CONTROL(fake_fail_resource, (long n),
+           fk_set(&fk.resource, n, 0, cudaErrorMemoryAllocation))
+FK_CONTROL(fake_break, (long n), fk_set(&fk.other, n, 1, cudaErrorIllegalAddress))
 FK_QUESTION(int, fake_is_broken, (void), fk.other.on)
 
 void fake_fail_except(const char *names) {
@@ -95,18 +92,3 @@ void fk_faults_clear(void) { memset(&fk, 0, sizeof fk); }
 FK_CONTROL(fake_fail_pause, (int on), fk.paused = on)
 FK_CONTROL(fake_fail_clear, (void), fk_faults_clear())
 FK_QUESTION(long, fake_fail_fired, (void), fk.fired)
-
-/* ---- from the environment, for programs that cannot be told otherwise ---- */
-
-static long fk_told(const char *name, long untold) {
-    const char *text = getenv(name);
-    return text ? strtol(text, NULL, 10) : untold;
-}
-
-/* Once, with the lock held. */
-void fk_read_environment(void) {
-    long room = fk_told("FAKECUDA_QUEUE", -1);
-    fk_fail_resource(fk_told("FAKECUDA_FAIL_RESOURCE", 0));
-    fk_break(fk_told("FAKECUDA_BREAK", 0));
-    if (room >= 0) fk_set_queue_room(room);
-}

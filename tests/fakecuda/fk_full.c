@@ -45,9 +45,7 @@ void fk_stall(void) {
     while (fk.stuck) fk_wait_change();
 }
 
-void fk_set_queue_room(long operations) { fk.room = operations > 0 ? (int)operations : 0; }
-
 void fk_full_defaults(void) { fk.room = FK_ROOM; }
 
-FK_CONTROL(fake_queue, (int operations), fk_set_queue_room(operations))
+FK_CONTROL(fake_queue, (int operations), fk.room = operations)
 FK_QUESTION(int, fake_stuck, (void), fk.stuck)

@@ -169,12 +169,6 @@ uint64_t fk_pick_address(size_t bytes, size_t alignment) {
     return at;
 }
 
-/* The address asked for, if nothing is there yet; else 0. */
-uint64_t fk_address_if_free(uint64_t address, size_t bytes) {
-    if (address < fk_device_base + FK_HANDLE_ROOM || address >= fk_device_end) return 0;
-    return fk_pick_from(address, fk_device_end, bytes, FK_GRANULE) == address ? address : 0;
-}
-
 /* ---- pieces ---- */
 
 size_t fk_device_total(int device) { return fk.total[device]; }
@@ -185,43 +179,6 @@ size_t fk_device_free_bytes(int device) {
 }
 
 static int fk_on_device(fk_kind kind) { return kind <= FK_MANAGED; }
-
-/* Device memory that was given back stays mapped, with what it held, for the next piece of its
-   size: most of the time of a test that fills memory would go into bringing in pages. */
-static struct { unsigned char *view; uint64_t file_at; size_t bytes; } fk_spare[64];
-static size_t fk_spares, fk_spare_bytes;
-#define FK_SPARE_MOST ((size_t)128 << 20)
-
-static int fk_keep_spare(const fk_piece *piece, size_t bytes) {
-    if (fk_spares == sizeof fk_spare / sizeof *fk_spare) return 0;
-    if (piece->is_shared || bytes > FK_SPARE_MOST - fk_spare_bytes) return 0;
-    fk_spare[fk_spares].view = piece->view;
-    fk_spare[fk_spares].file_at = piece->file_at;
-    fk_spare[fk_spares++].bytes = bytes;
-    fk_spare_bytes += bytes;
-    return 1;
-}
-
-static int fk_take_spare(fk_piece *piece) {
-    size_t i = fk_spares, bytes = (size_t)fk_round(piece->bytes, 4096);
-    while (i > 0 && fk_spare[i - 1].bytes != bytes) i--;
-    if (i == 0) return 0;
-    piece->view = fk_spare[i - 1].view;
-    piece->file_at = fk_spare[i - 1].file_at;
-    fk_spare[i - 1] = fk_spare[--fk_spares];
-    fk_spare_bytes -= bytes;
-    return 1;
-}
-
-/* Where in the file the last of them ends. */
-static uint64_t fk_end_of_spares(void) {
-    uint64_t end = 0, one;
-    for (size_t i = 0; i < fk_spares; i++) {
-        one = fk_spare[i].file_at + fk_round(fk_spare[i].bytes, FK_GRANULE);
-        if (one > end) end = one;
-    }
-    return end;
-}
 
 fk_piece *fk_new_piece(size_t bytes, int device, fk_kind kind) {
     fk_piece *piece;
@@ -240,7 +197,7 @@ fk_piece *fk_new_piece(size_t bytes, int device, fk_kind kind) {
     piece->kind = kind;
     piece->refs = 1;
     fk.pieces++;
-    if (kind <= FK_RESERVED && !fk_take_spare(piece)) {
+    if (kind <= FK_RESERVED) {
         piece->file_at = fk.file_end;
         fk.file_end += fk_round(bytes, FK_GRANULE);
     }
@@ -262,11 +219,10 @@ fk_piece *fk_import_piece(int file, uint64_t at, size_t bytes, int device) {
     return piece;
 }
 
-static void fk_forget_bytes(fk_piece *piece) {
+static void fk_forget_bytes(const fk_piece *piece) {
     size_t bytes = (size_t)fk_round(piece->bytes, 4096);
-    if (!piece->file && fk_keep_spare(piece, bytes)) return;
     munmap(piece->view, bytes);
-    if (piece->file) return;
+    if (piece->kind > FK_RESERVED || piece->file) return;
     if (fallocate(fk.file, FALLOC_FL_PUNCH_HOLE | FALLOC_FL_KEEP_SIZE, (off_t)piece->file_at,
                   (off_t)bytes))
         fk_stop("cannot give memory back to the host");
@@ -278,11 +234,7 @@ void fk_unref_piece(fk_piece *piece) {
     if (piece->file) close(piece->file);
     else if (fk_on_device(piece->kind)) fk.used[piece->device] -= piece->bytes;
     else fk.pinned -= piece->bytes;
-    if (piece->kind <= FK_RESERVED) {
-        if (piece->view) fk_forget_bytes(piece);
-    } else if (piece->kind != FK_REGISTERED && piece->view) {
-        munmap(piece->view, (size_t)fk_round(piece->bytes, 4096));
-    }
+    if (piece->view && piece->kind != FK_REGISTERED) fk_forget_bytes(piece);
     fk.pieces--;
     free(piece);
 }
@@ -380,7 +332,7 @@ void fk_memory_drop_device(int device) {
         fk.ranges = NULL;
         fk.room = 0;
     }
-    if (fk.pieces == 0) fk.file_end = fk_end_of_spares();
+    if (fk.pieces == 0) fk.file_end = 0;
 }
 
 long fk_memory_objects(void) { return (long)fk.n + fk_handle_objects(); }

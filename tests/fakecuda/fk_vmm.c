@@ -41,17 +41,13 @@ static int fk_granularity(size_t *granularity, const CUmemAllocationProp *prop,
     return 0;
 }
 
-/* The address that a program wishes for is no granule's: refused, not passed over (H100, driver
-   580). */
-static int fk_reserve(CUdeviceptr *ptr, size_t size, size_t alignment, CUdeviceptr addr) {
-    uint64_t at = 0;
+/* Wishes for an address are not modelled. */
+static int fk_reserve(CUdeviceptr *ptr, size_t size, size_t alignment) {
+    uint64_t at;
     if (!fk_has_vmm(fk_me()->device)) return CUDA_ERROR_NOT_SUPPORTED;
-    if (!ptr || !size || fk_off_granule(size) || (alignment & (alignment - 1)) ||
-        fk_off_granule(addr))
+    if (!ptr || !size || fk_off_granule(size) || (alignment & (alignment - 1)))
         return CUDA_ERROR_INVALID_VALUE;
-    if (alignment < FK_GRANULE) alignment = FK_GRANULE;
-    if (addr % alignment == 0) at = fk_address_if_free(addr, size);
-    if (!at) at = fk_pick_address(size, alignment);
+    at = fk_pick_address(size, alignment < FK_GRANULE ? FK_GRANULE : alignment);
     if (!at) return CUDA_ERROR_OUT_OF_MEMORY;
     fk_add_range(at, size, FK_RESERVED, fk_me()->device, NULL);
     *ptr = at;
@@ -264,7 +260,7 @@ FK_DEFINE(CUresult, cuMemGetAllocationGranularity,
 FK_DEFINE(CUresult, cuMemAddressReserve,
           (CUdeviceptr *ptr, size_t size, size_t alignment, CUdeviceptr addr,
            unsigned long long flags),
-          flags ? CUDA_ERROR_INVALID_VALUE : fk_reserve(ptr, size, alignment, addr))
+          addr || flags ? CUDA_ERROR_INVALID_VALUE : fk_reserve(ptr, size, alignment))
 FK_DEFINE(CUresult, cuMemAddressFree, (CUdeviceptr ptr, size_t size), fk_free_addresses(ptr, size))
 FK_DEFINE(CUresult, cuMemCreate,
           (CUmemGenericAllocationHandle *handle, size_t size, const CUmemAllocationProp *prop,

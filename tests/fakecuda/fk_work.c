@@ -185,16 +185,6 @@ static int fk_memory_kind(const void *p) { return fk_extent_at(fk_number(p), 1, 
 
 static int fk_is_host(int kind) { return kind < 0 || kind == FK_HOST || kind == FK_REGISTERED; }
 
-/* Managed memory passes for either side. */
-static int fk_wrong_direction(int to, int from, enum cudaMemcpyKind kind) {
-    int to_host = kind == cudaMemcpyDeviceToHost || kind == cudaMemcpyHostToHost;
-    int from_host = kind == cudaMemcpyHostToDevice || kind == cudaMemcpyHostToHost;
-    if (kind == cudaMemcpyDefault) return 0;
-    return (to != FK_MANAGED && to_host && !fk_is_host(to)) ||
-           (from != FK_MANAGED && from_host && !fk_is_host(from)) ||
-           (!to_host && to < 0) || (!from_host && from < 0);
-}
-
 static void fk_stage(fk_work *work) {
     size_t row;
     work->staged = fk_new(work->height, work->width);
@@ -236,23 +226,19 @@ typedef struct fk_rows {
     size_t      to_pitch, from_pitch, width, height;
 } fk_rows;
 
-static int fk_wrong_rows(const fk_rows *rows, enum cudaMemcpyKind kind) {
-    if (!rows->to || !rows->from) return cudaErrorInvalidValue;
-    if (fk_wrong_direction(fk_memory_kind(rows->to), fk_memory_kind(rows->from), kind))
-        return cudaErrorInvalidValue;
-    if (fk_leaves_pinned(rows->to, rows->to_pitch, rows->width, rows->height) ||
-        fk_leaves_pinned(rows->from, rows->from_pitch, rows->width, rows->height))
-        return cudaErrorInvalidValue;
-    return 0;
+static int fk_wrong_rows(const fk_rows *rows) {
+    return !rows->to || !rows->from ||
+           fk_leaves_pinned(rows->to, rows->to_pitch, rows->width, rows->height) ||
+           fk_leaves_pinned(rows->from, rows->from_pitch, rows->width, rows->height);
 }
 
-static int fk_copy_rows(const fk_rows *rows, enum cudaMemcpyKind kind, cudaStream_t stream) {
+/* The direction is by the pointers, whatever the caller says of it. */
+static int fk_copy_rows(const fk_rows *rows, cudaStream_t stream) {
     int error = 0;
     fk_stream *on = fk_stream_with_room(stream, &error);
     fk_work *work;
     if (!on || !rows->width || !rows->height) return error;
-    error = fk_wrong_rows(rows, kind);
-    if (error) return error;
+    if (fk_wrong_rows(rows)) return cudaErrorInvalidValue;
     work = fk_new_work(FK_COPY, fk_call_name(), on->device);
     work->to = rows->to;
     work->from = rows->from;
@@ -263,15 +249,14 @@ static int fk_copy_rows(const fk_rows *rows, enum cudaMemcpyKind kind, cudaStrea
     return fk_copy(on, work);
 }
 
-static int fk_copy_bytes(void *to, const void *from, size_t n, enum cudaMemcpyKind kind,
-                         cudaStream_t stream) {
+static int fk_copy_bytes(void *to, const void *from, size_t n, cudaStream_t stream) {
     fk_rows row = {to, from, n, n, n, 1};
-    return fk_copy_rows(&row, kind, stream);
+    return fk_copy_rows(&row, stream);
 }
 
 /* Between two places on devices the host does not wait. */
-static int fk_copy_and_wait(void *to, const void *from, size_t n, enum cudaMemcpyKind kind) {
-    int error = fk_copy_bytes(to, from, n, kind, NULL);
+static int fk_copy_and_wait(void *to, const void *from, size_t n) {
+    int error = fk_copy_bytes(to, from, n, NULL);
     int waits = n && (fk_is_host(fk_memory_kind(to)) || fk_is_host(fk_memory_kind(from)));
     if (!error && waits) fk_drive(&fk_stream_of(NULL, &error)->tail);
     return error;
@@ -291,7 +276,7 @@ static int fk_copy_2d(const CUDA_MEMCPY2D *copy, cudaStream_t stream) {
     rows.from_pitch = copy->srcPitch;
     rows.width = copy->WidthInBytes;
     rows.height = copy->Height;
-    return fk_copy_rows(&rows, cudaMemcpyDefault, stream);
+    return fk_copy_rows(&rows, stream);
 }
 
 static int fk_set(void *to, int value, size_t n, cudaStream_t stream) {
@@ -315,9 +300,9 @@ FK_DEFINE_AS(cudaError_t, cudaMemset, FK_cudaMemset, 0, FK_SET_PARAMETERS,
 FK_DEFINE_AS(cudaError_t, cudaMemset_ptds, FK_cudaMemset, 1, FK_SET_PARAMETERS,
              fk_set(to, value, n, NULL))
 FK_DEFINE_AS(cudaError_t, cudaMemcpy, FK_cudaMemcpy, 0, FK_COPY_PARAMETERS,
-             fk_copy_and_wait(to, from, n, kind))
+             ((void)kind, fk_copy_and_wait(to, from, n)))
 FK_DEFINE_AS(cudaError_t, cudaMemcpy_ptds, FK_cudaMemcpy, 1, FK_COPY_PARAMETERS,
-             fk_copy_and_wait(to, from, n, kind))
+             ((void)kind, fk_copy_and_wait(to, from, n)))
 FK_DEFINE_TWINS(cudaError_t, cudaMemsetAsync, (void *to, int value, size_t n, cudaStream_t stream),
                 fk_set(to, value, n, stream))
 FK_DEFINE_TWINS(CUresult, cuMemsetD8Async,
@@ -326,11 +311,9 @@ FK_DEFINE_TWINS(CUresult, cuMemsetD8Async,
 FK_DEFINE_TWINS(cudaError_t, cudaMemcpyAsync,
                 (void *to, const void *from, size_t n, enum cudaMemcpyKind kind,
                  cudaStream_t stream),
-                fk_copy_bytes(to, from, n, kind, stream))
-/* The driver's: directions are by the pointers. */
+                ((void)kind, fk_copy_bytes(to, from, n, stream)))
 FK_DEFINE_TWINS(CUresult, cuMemcpyAsync,
                 (CUdeviceptr to, CUdeviceptr from, size_t n, CUstream stream),
-                fk_copy_bytes((void *)(uintptr_t)to, (const void *)(uintptr_t)from, n,
-                              cudaMemcpyDefault, stream))
+                fk_copy_bytes((void *)(uintptr_t)to, (const void *)(uintptr_t)from, n, stream))
 FK_DEFINE_TWINS(CUresult, cuMemcpy2DAsync, (const CUDA_MEMCPY2D *rows, CUstream stream),
                 fk_copy_2d(rows, stream))
