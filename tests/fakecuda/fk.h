@@ -173,7 +173,12 @@ typedef struct fk_extent {     /* a stretch of memory inside one piece */
     unsigned  access;          /* of the device asked for: 1 read, 2 write */
 } fk_extent;
 
-extern uint64_t fk_device_base, fk_device_end;   /* all device addresses lie between */
+/* All device addresses lie between, and the handles in the first 4 GiB: nothing is there, neither
+   the kernel nor the sanitizers map anything, on x86-64. */
+#define FK_GIB         ((uint64_t)1 << 30)
+#define FK_DEVICE_BASE ((uint64_t)0x400000000000)
+#define FK_DEVICE_END  (FK_DEVICE_BASE + 16 * 1024 * FK_GIB)
+#define FK_HANDLE_ROOM (4 * FK_GIB)
 
 void       fk_memory_start(void);
 fk_range  *fk_find_range(uint64_t address);
@@ -219,20 +224,19 @@ void fk_oracle_enable(int on);
 
 /* ---- fk_work.c: what an operation does ---- */
 
-typedef enum fk_work_kind { FK_KERNEL, FK_SET, FK_COPY, FK_HOSTCALL, FK_MARK } fk_work_kind;
+typedef enum fk_work_kind { FK_KERNEL, FK_COPY, FK_HOSTCALL, FK_MARK } fk_work_kind;
 
 typedef struct fk_work {
     fk_work_kind   kind;
     int            refs;
     int            device;
     const char    *name;
-    fake_access   *accesses;   /* FK_KERNEL */
+    fake_access   *accesses;   /* FK_KERNEL, and what sets bytes */
     int            n;
-    unsigned char *to;         /* FK_SET, FK_COPY: rows of width bytes */
+    unsigned char *to;         /* FK_COPY: rows of width bytes */
     const unsigned char *from;
     unsigned char *staged;     /* FK_COPY from ordinary memory: the bytes as they were */
     size_t         to_pitch, from_pitch, width, height;
-    int            value;      /* FK_SET */
     cudaHostFn_t   function;   /* FK_HOSTCALL */
     void          *user;
 } fk_work;

@@ -20,7 +20,7 @@ typedef struct fk_event {
     int      n_nodes;
 } fk_event;
 
-static fk_pool fk_events;
+static fk_pool fk_events = {.base = FK_DEVICE_BASE + FK_GIB};
 
 static fk_event *fk_event_of(cudaEvent_t handle, int *error) {
     fk_event *event = fk_pool_get(&fk_events, (uint64_t)(uintptr_t)handle);
@@ -36,7 +36,6 @@ static int fk_create(cudaEvent_t *out, unsigned flags) {
     if (!out || flags > 7u) return cudaErrorInvalidValue;
     event = fk_new(1, sizeof *event);
     event->device = fk_me()->device;
-    fk_events.base = fk_device_base + ((uint64_t)1 << 30);
     *out = (cudaEvent_t)(uintptr_t)fk_pool_add(&fk_events, event);
     return 0;
 }

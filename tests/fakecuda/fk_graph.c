@@ -17,7 +17,8 @@ typedef struct fk_exec {
     fk_clock    end;           /* one launch comes after the one before */
 } fk_exec;
 
-static fk_pool fk_graphs, fk_execs;
+static fk_pool fk_graphs = {.base = FK_DEVICE_BASE + 2 * FK_GIB};
+static fk_pool fk_execs = {.base = FK_DEVICE_BASE + 3 * FK_GIB};
 
 void fk_unref_graph(fk_graph *graph) {
     int i;
@@ -47,7 +48,6 @@ int fk_add_node(fk_graph *graph, fk_work *work, const int *after, int n, int lan
 }
 
 cudaGraph_t fk_give_graph(fk_graph *graph) {
-    fk_graphs.base = fk_device_base + ((uint64_t)2 << 30);
     graph->refs++;
     return (cudaGraph_t)(uintptr_t)fk_pool_add(&fk_graphs, graph);
 }
@@ -67,7 +67,6 @@ static int fk_instantiate(cudaGraphExec_t *out, cudaGraph_t handle, unsigned lon
     exec->graph = graph;
     graph->refs++;
     exec->lanes = fk_new((size_t)graph->lanes, sizeof(fk_stream *));
-    fk_execs.base = fk_device_base + ((uint64_t)3 << 30);
     *out = (cudaGraphExec_t)(uintptr_t)fk_pool_add(&fk_execs, exec);
     return 0;
 }

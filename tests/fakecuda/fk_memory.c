@@ -2,7 +2,7 @@
  *
  * Device bytes live in one sparse memory file, each piece at its own offset, never used twice, so a
  * 140 GiB device costs nothing until it is touched. Device addresses come out of one large
- * inaccessible mapping, so a host that follows one faults; the bytes are reached through a second
+ * range where nothing lies, so a host that follows one faults; the bytes are reached by a second
  * mapping of the piece, made when they are first touched.
  *
  * Seen on an H100 (CUDA 13.0): cudaMalloc takes device memory in 2 MiB steps above 1 MiB; smaller
@@ -19,13 +19,6 @@
 #include <string.h>
 #include <sys/mman.h>
 #include <unistd.h>
-
-/* Chosen outside what the sanitizers and ordinary mappings use on x86-64. */
-#define FK_WANTED_BASE ((uint64_t)0x400000000000)
-#define FK_WANTED_SIZE ((uint64_t)16 << 40)
-#define FK_HANDLE_ROOM ((uint64_t)4 << 30) /* where handles point; see fk_pool.c */
-
-uint64_t fk_device_base, fk_device_end;
 
 static struct {
     int        file;
@@ -45,35 +38,6 @@ static void fk_stop(const char *why) {
     abort();
 }
 
-#if defined(__SANITIZE_THREAD__)
-#define FK_UNDER_TSAN 1
-#elif defined(__has_feature)
-#if __has_feature(thread_sanitizer)
-#define FK_UNDER_TSAN 1
-#endif
-#endif
-
-#if defined(FK_UNDER_TSAN)
-/* The thread sanitizer has closed these addresses already. */
-static void fk_take_addresses(void) {
-    fk_device_base = FK_WANTED_BASE;
-    fk_device_end = fk_device_base + FK_WANTED_SIZE;
-}
-#else
-static void fk_take_addresses(void) {
-    uint64_t size = FK_WANTED_SIZE;
-    void *p = MAP_FAILED;
-    while (p == MAP_FAILED && size >= ((uint64_t)64 << 30)) {
-        p = mmap((void *)(uintptr_t)FK_WANTED_BASE, size, PROT_NONE,
-                 MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0);
-        if (p == MAP_FAILED) size /= 2;
-    }
-    if (p == MAP_FAILED) fk_stop("cannot reserve address space");
-    fk_device_base = (uint64_t)(uintptr_t)p;
-    fk_device_end = fk_device_base + size;
-}
-#endif
-
 void fk_memory_defaults(void) {
     int i;
     for (i = 0; i < FK_DEVICES; i++) {
@@ -83,13 +47,12 @@ void fk_memory_defaults(void) {
     }
     fk.pinned_limit = 0;
     fk.pinned_peak = fk.pinned;
-    fk.cursor = fk_device_base + FK_HANDLE_ROOM;
+    fk.cursor = FK_DEVICE_BASE + FK_HANDLE_ROOM;
 }
 
 void fk_memory_start(void) {
     if (fk.ready) return;
     fk.ready = 1;
-    fk_take_addresses();
     fk.file = memfd_create("fakecuda", MFD_CLOEXEC);
     if (fk.file < 0 || ftruncate(fk.file, (off_t)1 << 50)) fk_stop("cannot make a memory file");
     pthread_atfork(NULL, NULL, fk_after_fork_in_child);
@@ -161,10 +124,10 @@ static uint64_t fk_pick_from(uint64_t at, uint64_t end, uint64_t bytes, uint64_t
 /* Leaves a gap behind each range, so that running off its end touches nothing that is mapped. */
 uint64_t fk_pick_address(size_t bytes, size_t alignment) {
     uint64_t gap = alignment, at = 0;
-    uint64_t first = fk_device_base + FK_HANDLE_ROOM;
-    if (bytes > fk_device_end - first - gap) return 0;
-    at = fk_pick_from(fk.cursor, fk_device_end, bytes + gap, alignment);
-    if (!at) at = fk_pick_from(first, fk_device_end, bytes + gap, alignment);
+    uint64_t first = FK_DEVICE_BASE + FK_HANDLE_ROOM;
+    if (bytes > FK_DEVICE_END - first - gap) return 0;
+    at = fk_pick_from(fk.cursor, FK_DEVICE_END, bytes + gap, alignment);
+    if (!at) at = fk_pick_from(first, FK_DEVICE_END, bytes + gap, alignment);
     if (at) fk.cursor = at + bytes + gap;
     return at;
 }
@@ -282,7 +245,7 @@ fk_extent fk_extent_at(uint64_t address, size_t bytes, int device) {
         size_t next = fk_first_above(address);
         if (next < fk.n && fk.ranges[next]->base - address < bytes)
             out.bytes = (size_t)(fk.ranges[next]->base - address);
-        if (address >= fk_device_base && address < fk_device_end) out.kind = (int)FK_MALLOC;
+        if (address >= FK_DEVICE_BASE && address < FK_DEVICE_END) out.kind = (int)FK_MALLOC;
         return out;
     }
     out.kind = (int)range->kind;

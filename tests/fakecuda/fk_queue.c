@@ -32,7 +32,7 @@ static struct {
     pthread_t     worker[FK_WORKERS];
     int           workers, stopping;
     uint64_t      random;
-} fk = {.next_id = 1, .random = 88172645463325252u};
+} fk = {.handles = {.base = FK_DEVICE_BASE + 4096}, .next_id = 1, .random = 88172645463325252u};
 
 const fk_clock *fk_known(void) { return &fk.known; }
 void fk_learn(const fk_clock *clock) { fk_clock_join(&fk.known, clock); }
@@ -56,7 +56,6 @@ static uint32_t fk_take_slot(fk_stream *stream) {
 
 fk_stream *fk_new_stream(int device, int nonblocking, int hidden) {
     fk_stream *stream = fk_new(1, sizeof *stream);
-    fk.handles.base = fk_device_base + 4096;
     stream->device = device;
     stream->nonblocking = nonblocking;
     stream->hidden = hidden;

@@ -41,7 +41,7 @@ void fk_note_work(const fk_work *work, const fk_actor *actor) {
     for (i = 0; i < work->n; i++) fk_note(work->device, &work->accesses[i], actor);
     for (row = 0; row < work->height; row++) {
         fake_access to = {work->to + row * work->to_pitch, work->width, 1, 0};
-        if (work->kind == FK_COPY && !work->staged) {
+        if (!work->staged) {
             fake_access from = {work->from + row * work->from_pitch, work->width, 0, 0};
             fk_note(work->device, &from, actor);
         }
@@ -116,15 +116,10 @@ static int fk_run_row(const fk_work *work, unsigned char *to, const unsigned cha
         size_t part = left;
         unsigned char *into = fk_reach(work, to, &part, 1);
         const unsigned char *out_of = from;
-        if (!into) return 0;
-        if (work->kind == FK_SET) {
-            memset(into, work->value, part);
-        } else {
-            if (!work->staged) out_of = fk_reach(work, from, &part, 0);
-            if (!out_of) return 0;
-            memcpy(into, out_of, part);
-            from += part;
-        }
+        if (into && !work->staged) out_of = fk_reach(work, from, &part, 0);
+        if (!into || !out_of) return 0;
+        memcpy(into, out_of, part);
+        from += part;
         to += part;
         left -= part;
     }
@@ -135,11 +130,9 @@ void fk_run_work(const fk_work *work) {
     size_t row;
     int i;
     for (i = 0; i < work->n; i++) fk_run_access(work, &work->accesses[i]);
-    if (work->kind != FK_SET && work->kind != FK_COPY) return;
     for (row = 0; row < work->height; row++) {
         const unsigned char *from = work->staged ? work->staged + row * work->width
-                                    : work->from ? work->from + row * work->from_pitch
-                                                 : NULL;
+                                                 : work->from + row * work->from_pitch;
         if (!fk_run_row(work, work->to + row * work->to_pitch, from)) return;
     }
 }
@@ -280,17 +273,10 @@ static int fk_copy_2d(const CUDA_MEMCPY2D *copy, cudaStream_t stream) {
 }
 
 static int fk_set(void *to, int value, size_t n, cudaStream_t stream) {
-    int error = 0;
-    fk_stream *on = fk_stream_with_room(stream, &error);
-    fk_work *work;
-    if (!on || !n) return error;
+    fake_access access = {to, n, 1, FAKE_BYTE(value)};
+    if (!n) return 0;
     if (!to || fk_memory_kind(to) < 0) return cudaErrorInvalidValue;
-    work = fk_new_work(FK_SET, fk_call_name(), on->device);
-    work->to = to;
-    work->width = n;
-    work->height = 1;
-    work->value = value;
-    return (int)fk_submit(on, work);
+    return fk_queue_kernel(stream, fk_call_name(), &access, 1);
 }
 
 #define FK_SET_PARAMETERS  (void *to, int value, size_t n)
