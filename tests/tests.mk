@@ -91,7 +91,12 @@ $(BUILD)/test/world_threads: $(WORLD) tests/world/threads.c $(BUILD)/fakecuda/th
 	$(Q)$(WORLD_CC) -O1 -g1 -fsanitize=thread -o $@ $(filter %.c %.a,$^) -lm -ldl
 
 soak: $(WORLDS) ## those with new seeds, all at once, for ten minutes; SECONDS= SEED=
-	@tests/world/soak.sh $(BUILD)/test $(or $(SECONDS),600) $(or $(SEED),$(shell date +%s))
+	@seed=$(or $(SEED),$$(date +%s)); echo "from seed $$seed on"; \
+	for world in $^; do \
+	  { timeout $(or $(SECONDS),600) $$world $$seed 9999999999; [ $$? = 124 ]; } & \
+	  running="$$running $$!"; \
+	done; \
+	for one in $$running; do wait $$one || failed=1; done; [ -z "$$failed" ]
 
 fuzz: $(WORLD) $(FAKE_SOURCES) ## libFuzzer chooses the calls, SECONDS=60; needs clang
 	@mkdir -p $(BUILD)/fuzz/world
