@@ -269,13 +269,13 @@ typedef struct fk_stream {
     fk_op             *first, *last;
     int                queued;
     struct fk_capture *capture;
-    int               *frontier; /* the nodes that the next captured node comes after */
-    int                n_frontier;
+    int                frontier; /* the node that the next captured node comes after; -1: none */
     int                lane;
 } fk_stream;
 
 fk_stream  *fk_stream_of(cudaStream_t handle, int *error);
 fk_stream  *fk_new_stream(int device, int nonblocking, int hidden);
+fk_stream  *fk_next_stream(uint32_t *i);         /* each, from 0 on; then NULL */
 void        fk_retire_stream(fk_stream *stream);
 fk_stream  *fk_legacy(int context);
 void        fk_issue(fk_stream *stream, fk_work *work, const fk_clock *after);
@@ -309,7 +309,7 @@ cudaError_t fk_capturing_refuses(fk_stream *stream);       /* waiting for a capt
 cudaError_t fk_context_capturing_refuses(int context);
 cudaError_t fk_implicit(fk_stream *stream);      /* the legacy stream beside a capture */
 cudaError_t fk_capture_add(fk_stream *stream, fk_work *work);
-cudaError_t fk_capture_fork(fk_stream *stream, uint64_t capture, const int *nodes, int n);
+cudaError_t fk_capture_fork(fk_stream *stream, uint64_t capture, int node);
 uint64_t    fk_capture_id(const fk_stream *stream);        /* 0: not capturing */
 int         fk_capture_lost(const fk_stream *stream);
 int         fk_capture_lose(uint64_t capture);   /* by id; 0: it has ended */
@@ -321,17 +321,17 @@ void        fk_captures_drop(void);
 
 typedef struct fk_node {
     fk_work *work;
-    int     *after;
-    int      n_after, lane;
+    int      after[2];         /* other nodes; -1: none */
+    int      lane;
 } fk_node;
 
 typedef struct fk_graph {
     fk_node *nodes;
-    int      n, room, lanes, refs;
+    int      n, lanes, refs;
 } fk_graph;
 
 void        fk_unref_graph(fk_graph *graph);
-int         fk_add_node(fk_graph *graph, fk_work *work, const int *after, int n, int lane);
+int         fk_add_node(fk_graph *graph, fk_work *work, int after, int and_after, int lane);
 cudaGraph_t fk_give_graph(fk_graph *graph);      /* a handle for the program */
 long        fk_graph_objects(void);
 void        fk_graphs_drop(void);

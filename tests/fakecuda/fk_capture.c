@@ -1,7 +1,7 @@
 /* Stream capture: who takes part, what it forbids, how it ends.
  *
- * A stream in a capture has a frontier, the nodes that its next node comes after. Events carry
- * frontiers from stream to stream.
+ * A stream in a capture has a frontier, the node that its next node comes after; -1: none. Events
+ * carry frontiers from stream to stream, where a node of its own joins two.
  *
  * Confirmed on an H200 (CUDA 13.0): beside a capture of a blocking stream, cudaStreamIsCapturing(0)
  * and then cudaEventRecord on the legacy stream lose that capture, and the record answers
@@ -20,37 +20,19 @@
 #include "fk.h"
 
 #include <stdlib.h>
-#include <string.h>
 
 typedef struct fk_capture {
     struct fk_capture *next;
     uint64_t           id;
     enum cudaStreamCaptureMode mode;
     const fk_thread   *thread;
-    fk_stream         *origin, **streams;
-    int                n_streams, lost;
+    const fk_stream   *origin;
+    int                lost;
     fk_graph          *graph;
 } fk_capture;
 
 static fk_capture *fk_captures;
 static uint64_t    fk_last_id;
-
-/* ---- frontiers ---- */
-
-static void fk_set_frontier(fk_stream *stream, const int *nodes, int n) {
-    stream->frontier = fk_grow(stream->frontier, (size_t)n, sizeof *nodes);
-    if (n) memcpy(stream->frontier, nodes, (size_t)n * sizeof *nodes);
-    stream->n_frontier = n;
-}
-
-static void fk_add_frontier(fk_stream *stream, int node) {
-    int i;
-    for (i = 0; i < stream->n_frontier; i++)
-        if (stream->frontier[i] == node) return;
-    stream->frontier =
-        fk_grow(stream->frontier, (size_t)stream->n_frontier + 1, sizeof *stream->frontier);
-    stream->frontier[stream->n_frontier++] = node;
-}
 
 /* ---- who forbids what ---- */
 
@@ -60,9 +42,14 @@ uint64_t fk_capture_id(const fk_stream *stream) {
 
 int fk_capture_lost(const fk_stream *stream) { return stream->capture && stream->capture->lost; }
 
-int fk_capture_lose(uint64_t id) {
+static fk_capture *fk_capture_of(uint64_t id) {
     fk_capture *capture = fk_captures;
     while (capture && capture->id != id) capture = capture->next;
+    return capture;
+}
+
+int fk_capture_lose(uint64_t id) {
+    fk_capture *capture = fk_capture_of(id);
     if (capture) capture->lost = 1;
     return capture != NULL;
 }
@@ -90,22 +77,28 @@ cudaError_t fk_capturing_refuses(fk_stream *stream) {
     return cudaErrorStreamCaptureUnsupported;
 }
 
-static cudaError_t fk_lose_matching(int context, int blocking_only, cudaError_t why) {
+/* A stream of the device that captures, from i on. */
+static fk_stream *fk_capturing(int device, int blocking_only, uint32_t *i) {
+    fk_stream *stream = fk_next_stream(i);
+    while (stream && (!stream->capture || stream->device != device ||
+                      (blocking_only && stream->nonblocking)))
+        stream = fk_next_stream(i);
+    return stream;
+}
+
+static cudaError_t fk_lose_matching(int device, int blocking_only, cudaError_t why) {
     cudaError_t error = cudaSuccess;
-    fk_capture *capture;
-    int i;
-    for (capture = fk_captures; capture; capture = capture->next)
-        for (i = 0; i < capture->n_streams; i++) {
-            const fk_stream *stream = capture->streams[i];
-            if (stream->device != context || (blocking_only && stream->nonblocking)) continue;
-            capture->lost = 1;
-            error = why;
-        }
+    const fk_stream *stream;
+    uint32_t i = 0;
+    while ((stream = fk_capturing(device, blocking_only, &i)) != NULL) {
+        stream->capture->lost = 1;
+        error = why;
+    }
     return error;
 }
 
-cudaError_t fk_context_capturing_refuses(int context) {
-    return fk_lose_matching(context, 0, cudaErrorStreamCaptureUnsupported);
+cudaError_t fk_context_capturing_refuses(int device) {
+    return fk_lose_matching(device, 0, cudaErrorStreamCaptureUnsupported);
 }
 
 cudaError_t fk_implicit(fk_stream *stream) {
@@ -116,27 +109,33 @@ cudaError_t fk_implicit(fk_stream *stream) {
 /* ---- capturing ---- */
 
 cudaError_t fk_capture_add(fk_stream *stream, fk_work *work) {
-    fk_capture *capture = stream->capture;
-    int node;
-    if (capture->lost) return cudaErrorStreamCaptureInvalidated;
-    node = fk_add_node(capture->graph, work, stream->frontier, stream->n_frontier, stream->lane);
-    fk_set_frontier(stream, &node, 1);
+    fk_graph *graph = stream->capture->graph;
+    if (stream->capture->lost) return cudaErrorStreamCaptureInvalidated;
+    stream->frontier = fk_add_node(graph, work, stream->frontier, -1, stream->lane);
     return cudaSuccess;
 }
 
-static void fk_enter_capture(fk_capture *capture, fk_stream *stream) {
-    capture->streams = fk_grow(capture->streams, (size_t)capture->n_streams + 1,
-                               sizeof *capture->streams);
-    capture->streams[capture->n_streams++] = stream;
-    stream->capture = capture;
-    stream->lane = capture->graph->lanes++;
-    stream->n_frontier = 0;
+static void fk_join_frontier(fk_stream *stream, int node) {
+    fk_work *wait;
+    if (node < 0 || node == stream->frontier) return;
+    if (stream->frontier < 0) {
+        stream->frontier = node;
+        return;
+    }
+    wait = fk_new_work(FK_MARK, "cudaStreamWaitEvent", stream->device);
+    stream->frontier =
+        fk_add_node(stream->capture->graph, wait, stream->frontier, node, stream->lane);
+    fk_unref_work(wait);
 }
 
-cudaError_t fk_capture_fork(fk_stream *stream, uint64_t id, const int *nodes, int n) {
-    fk_capture *capture = fk_captures;
-    int i;
-    while (capture && capture->id != id) capture = capture->next;
+static void fk_enter_capture(fk_capture *capture, fk_stream *stream) {
+    stream->capture = capture;
+    stream->lane = capture->graph->lanes++;
+    stream->frontier = -1;
+}
+
+cudaError_t fk_capture_fork(fk_stream *stream, uint64_t id, int node) {
+    fk_capture *capture = fk_capture_of(id);
     if (stream->capture && stream->capture->lost) return cudaErrorStreamCaptureInvalidated;
     if (!capture) {
         if (stream->capture) stream->capture->lost = 1;
@@ -147,56 +146,54 @@ cudaError_t fk_capture_fork(fk_stream *stream, uint64_t id, const int *nodes, in
         stream->capture->lost = capture->lost = 1;
         return cudaErrorStreamCaptureMerge;
     }
-    if (!stream->capture) {
-        if (stream == fk_legacy(stream->device)) {
-            capture->lost = 1;
-            return cudaErrorStreamCaptureImplicit;
-        }
-        fk_enter_capture(capture, stream);
+    if (stream == fk_legacy(stream->device)) {
+        capture->lost = 1;
+        return cudaErrorStreamCaptureImplicit;
     }
-    for (i = 0; i < n; i++) fk_add_frontier(stream, nodes[i]);
+    if (!stream->capture) fk_enter_capture(capture, stream);
+    fk_join_frontier(stream, node);
     return cudaSuccess;
 }
 
 static void fk_end_capture(fk_capture *capture) {
     fk_capture **link = &fk_captures;
-    int i;
+    fk_stream *stream;
+    uint32_t i = 0;
     while (*link != capture) link = &(*link)->next;
     *link = capture->next;
-    for (i = 0; i < capture->n_streams; i++) {
-        capture->streams[i]->capture = NULL;
-        capture->streams[i]->n_frontier = 0;
-    }
+    while ((stream = fk_next_stream(&i)) != NULL)
+        if (stream->capture == capture) stream->capture = NULL;
     fk_unref_graph(capture->graph);
-    free(capture->streams);
     free(capture);
 }
 
 void fk_capture_forget(fk_stream *stream) {
     fk_capture *capture = stream->capture;
-    int i, k = 0;
+    const fk_stream *other;
+    uint32_t i = 0;
     if (!capture) return;
-    for (i = 0; i < capture->n_streams; i++)
-        if (capture->streams[i] != stream) capture->streams[k++] = capture->streams[i];
-    capture->n_streams = k;
     if (capture->origin == stream) {
         capture->origin = NULL;
         capture->lost = 1;
     }
     stream->capture = NULL;
-    if (!k) fk_end_capture(capture);
+    do other = fk_next_stream(&i);
+    while (other && other->capture != capture);
+    if (!other) fk_end_capture(capture);
 }
 
-/* Every node must come before the end of the stream that the capture began on. */
+/* Every node must come before the end of the stream that the capture began on; but for one that
+   only waits. */
 static int fk_all_joined(const fk_capture *capture) {
     const fk_graph *graph = capture->graph;
     unsigned char *reached = fk_new((size_t)graph->n, 1);
     int i, k, joined = 1;
-    for (i = 0; i < capture->origin->n_frontier; i++) reached[capture->origin->frontier[i]] = 1;
+    if (capture->origin->frontier >= 0) reached[capture->origin->frontier] = 1;
     for (i = graph->n - 1; i >= 0; i--) {
-        if (!reached[i]) joined = 0;
-        for (k = 0; reached[i] && k < graph->nodes[i].n_after; k++)
-            reached[graph->nodes[i].after[k]] = 1;
+        const fk_node *node = &graph->nodes[i];
+        if (!reached[i] && node->work->kind != FK_MARK) joined = 0;
+        for (k = 0; reached[i] && k < 2; k++)
+            if (node->after[k] >= 0) reached[node->after[k]] = 1;
     }
     free(reached);
     return joined;
@@ -246,23 +243,14 @@ static int fk_finish_capture(cudaStream_t handle, cudaGraph_t *out) {
 
 /* ---- asking ---- */
 
-/* Asking about the legacy stream beside a capture of a blocking stream has no answer. */
-static int fk_is_unanswered(fk_stream *stream) {
-    const fk_capture *capture = stream == fk_legacy(stream->device) ? fk_captures : NULL;
-    int i;
-    for (; capture; capture = capture->next)
-        for (i = 0; i < capture->n_streams; i++)
-            if (capture->streams[i]->device == stream->device && !capture->streams[i]->nonblocking)
-                return 1;
-    return 0;
-}
-
 static int fk_ask(cudaStream_t handle, enum cudaStreamCaptureStatus *status,
                   unsigned long long *id) {
     int error = status ? 0 : cudaErrorInvalidValue;
-    fk_stream *stream = error ? NULL : fk_stream_of(handle, &error);
+    const fk_stream *stream = error ? NULL : fk_stream_of(handle, &error);
+    uint32_t i = 0;
     if (!stream) return error;
-    if (fk_is_unanswered(stream)) return cudaErrorStreamCaptureImplicit;
+    if (stream == fk_legacy(stream->device) && fk_capturing(stream->device, 1, &i))
+        return cudaErrorStreamCaptureImplicit; /* it has no answer */
     *status = !stream->capture        ? cudaStreamCaptureStatusNone
               : stream->capture->lost ? cudaStreamCaptureStatusInvalidated
                                       : cudaStreamCaptureStatusActive;

@@ -9,15 +9,13 @@
 #include "fk.h"
 
 #include <stdlib.h>
-#include <string.h>
 
 typedef struct fk_event {
     int      device;           /* whose context it is of */
     int      recorded;
     fk_clock clock;            /* reached when all of this is done */
-    uint64_t capture;          /* not 0: recorded in that capture, after these nodes */
-    int     *nodes;
-    int      n_nodes;
+    uint64_t capture;          /* not 0: recorded in that capture, after this node */
+    int      node;
 } fk_event;
 
 static fk_pool fk_events = {.base = FK_DEVICE_BASE + FK_GIB};
@@ -42,7 +40,6 @@ static int fk_create(cudaEvent_t *out, unsigned flags) {
 
 static void fk_free_event(fk_event *event) {
     fk_clock_drop(&event->clock);
-    free(event->nodes);
     free(event);
 }
 
@@ -57,23 +54,15 @@ static int fk_destroy(cudaEvent_t handle) {
 
 /* ---- recording and waiting ---- */
 
-static int fk_record_captured(fk_event *event, const fk_stream *stream) {
-    if (fk_capture_lost(stream)) return cudaErrorStreamCaptureInvalidated;
-    event->capture = fk_capture_id(stream);
-    event->n_nodes = stream->n_frontier;
-    event->nodes = fk_grow(event->nodes, (size_t)stream->n_frontier, sizeof *event->nodes);
-    if (stream->n_frontier)
-        memcpy(event->nodes, stream->frontier, (size_t)stream->n_frontier * sizeof *event->nodes);
-    return 0;
-}
-
 static int fk_record_on(fk_event *event, fk_stream *stream) {
     int error;
     if (event->device != stream->device) return cudaErrorInvalidResourceHandle;
-    if (stream->capture) return fk_record_captured(event, stream);
+    if (fk_capture_lost(stream)) return cudaErrorStreamCaptureInvalidated;
+    event->capture = fk_capture_id(stream);
+    event->node = stream->frontier;
+    if (stream->capture) return 0;
     error = (int)fk_submit(stream, fk_new_work(FK_MARK, "cudaEventRecord", stream->device));
     if (error) return error;
-    event->capture = 0;
     event->recorded = 1;
     fk_clock_copy(&event->clock, &stream->tail);
     return 0;
@@ -88,8 +77,7 @@ static int fk_record(cudaEvent_t handle, cudaStream_t on) {
 
 static int fk_wait_on(fk_stream *stream, const fk_event *event) {
     int error;
-    if (event->capture)
-        return (int)fk_capture_fork(stream, event->capture, event->nodes, event->n_nodes);
+    if (event->capture) return (int)fk_capture_fork(stream, event->capture, event->node);
     if (stream->capture) {
         if (fk_capture_lost(stream)) return cudaErrorStreamCaptureInvalidated;
         if (!event->recorded) return 0;

@@ -9,7 +9,6 @@
 #include "fk.h"
 
 #include <stdlib.h>
-#include <string.h>
 
 typedef struct fk_exec {
     fk_graph   *graph;
@@ -23,27 +22,20 @@ static fk_pool fk_execs = {.base = FK_DEVICE_BASE + 3 * FK_GIB};
 void fk_unref_graph(fk_graph *graph) {
     int i;
     if (--graph->refs > 0) return;
-    for (i = 0; i < graph->n; i++) {
-        fk_unref_work(graph->nodes[i].work);
-        free(graph->nodes[i].after);
-    }
+    for (i = 0; i < graph->n; i++) fk_unref_work(graph->nodes[i].work);
     free(graph->nodes);
     free(graph);
 }
 
-int fk_add_node(fk_graph *graph, fk_work *work, const int *after, int n, int lane) {
+int fk_add_node(fk_graph *graph, fk_work *work, int after, int and_after, int lane) {
     fk_node *node;
-    if (graph->n == graph->room) {
-        graph->room = graph->room ? 2 * graph->room : 8;
-        graph->nodes = fk_grow(graph->nodes, (size_t)graph->room, sizeof *graph->nodes);
-    }
+    graph->nodes = fk_grow(graph->nodes, (size_t)graph->n + 1, sizeof *graph->nodes);
     node = &graph->nodes[graph->n];
     node->work = work;
-    work->refs++;
-    node->n_after = n;
+    node->after[0] = after;
+    node->after[1] = and_after;
     node->lane = lane;
-    node->after = fk_new((size_t)n, sizeof *node->after);
-    if (n) memcpy(node->after, after, (size_t)n * sizeof *after);
+    work->refs++;
     return graph->n++;
 }
 
@@ -83,7 +75,8 @@ static void fk_issue_node(fk_exec *exec, int i, fk_stream *stream, const fk_cloc
         lane = *own;
     }
     fk_clock_copy(&after, start);
-    for (k = 0; k < node->n_after; k++) fk_clock_join(&after, &clocks[node->after[k]]);
+    for (k = 0; k < 2; k++)
+        if (node->after[k] >= 0) fk_clock_join(&after, &clocks[node->after[k]]);
     node->work->refs++;
     fk_issue(lane, node->work, &after);
     fk_clock_copy(&clocks[i], &lane->tail);

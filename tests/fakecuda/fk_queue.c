@@ -72,7 +72,6 @@ fk_stream *fk_new_stream(int device, int nonblocking, int hidden) {
 static void fk_free_stream(fk_stream *stream) {
     fk.slots[stream->slot].stream = NULL;
     fk_clock_drop(&stream->tail);
-    free(stream->frontier);
     free(stream);
 }
 
@@ -174,6 +173,11 @@ static void fk_run_first(fk_stream *stream) {
     fk_changed();
 }
 
+fk_stream *fk_next_stream(uint32_t *i) {
+    while (*i < fk.n_slots && !fk.slots[*i].stream) ++*i;
+    return *i < fk.n_slots ? fk.slots[(*i)++].stream : NULL;
+}
+
 static fk_stream *fk_any_ready(uint32_t start) {
     uint32_t i;
     for (i = 0; i < fk.n_slots; i++) {
@@ -185,11 +189,10 @@ static fk_stream *fk_any_ready(uint32_t start) {
 
 /* Another thread may make what is queued go on: one in a host function, or one that lets go. */
 static int fk_others_move(void) {
-    uint32_t i;
-    for (i = 0; i < fk.n_slots; i++) {
-        const fk_stream *stream = fk.slots[i].stream;
-        if (stream && (stream->busy || stream->held == FAKE_FIRM)) return 1;
-    }
+    const fk_stream *stream;
+    uint32_t i = 0;
+    while ((stream = fk_next_stream(&i)) != NULL)
+        if (stream->busy || stream->held == FAKE_FIRM) return 1;
     return 0;
 }
 
@@ -258,13 +261,11 @@ void fk_drive(const fk_clock *target) {
    run by now may not decide what is ordered. */
 static void fk_all_of(int device, int blocking_only, fk_clock *into) {
     const fk_clock *retired = blocking_only ? fk.retired_blocking : fk.retired;
-    uint32_t i;
-    for (i = 0; i < fk.n_slots; i++) {
-        const fk_stream *stream = fk.slots[i].stream;
-        if (stream && (device < 0 || stream->device == device) &&
-            !(blocking_only && stream->nonblocking))
+    const fk_stream *stream;
+    uint32_t i = 0;
+    while ((stream = fk_next_stream(&i)) != NULL)
+        if ((device < 0 || stream->device == device) && !(blocking_only && stream->nonblocking))
             fk_clock_join(into, &stream->tail);
-    }
     for (i = 0; i < FK_DEVICES; i++)
         if (device < 0 || (int)i == device) fk_clock_join(into, &retired[i]);
 }
@@ -401,22 +402,22 @@ FK_CONTROL(fake_hold, (cudaStream_t handle, int on), fk_hold(fk_controlled(handl
 /* ---- dropping ---- */
 
 void fk_holds_end(void) {
-    uint32_t i;
-    for (i = 0; i < fk.n_slots; i++)
-        if (fk.slots[i].stream) fk.slots[i].stream->held = 0;
+    fk_stream *stream;
+    uint32_t i = 0;
+    while ((stream = fk_next_stream(&i)) != NULL) stream->held = 0;
     fk_changed();
 }
 
-void fk_streams_drop_context(int context) {
-    uint32_t i;
-    for (i = 0; i < fk.n_slots; i++) {
-        fk_stream *stream = fk.slots[i].stream;
-        if (!stream || (context >= 0 && stream->device != context)) continue;
+void fk_streams_drop_context(int device) {
+    fk_stream *stream;
+    uint32_t i = 0;
+    while ((stream = fk_next_stream(&i)) != NULL) {
+        if (device >= 0 && stream->device != device) continue;
         if (fk.legacy[stream->device] == stream) fk.legacy[stream->device] = NULL;
         fk_retire_stream(stream);
     }
     for (i = 0; i < FK_DEVICES; i++)
-        if (context < 0 || (int)i == context) fk.epoch[i]++;
+        if (device < 0 || (int)i == device) fk.epoch[i]++;
 }
 
 long fk_stream_objects(void) { return (long)fk.handles.live; }
