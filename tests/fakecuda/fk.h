@@ -66,8 +66,6 @@ void        fk_misuse(const char *format, ...) __attribute__((format(printf, 1, 
 void       *fk_new(size_t count, size_t bytes);    /* zeroed; ends the program when there is none */
 void       *fk_grow(void *old, size_t count, size_t bytes);
 void        fk_shift(void *to, const void *from, size_t bytes);
-int         fk_is_quiet(void);
-void        fk_core_defaults(void);
 int         fk_named_call(const char *name); /* -1, and a failure: there is none */
 const char *fk_call_name(void);         /* of the one under way */
 
@@ -274,6 +272,8 @@ typedef struct fk_stream {
 } fk_stream;
 
 fk_stream  *fk_stream_of(cudaStream_t handle, int *error);
+fk_stream  *fk_stream_with_room(cudaStream_t handle, int *error);
+void        fk_stall(void);              /* while a thread is stuck in a full queue */
 fk_stream  *fk_new_stream(int device, int nonblocking, int hidden);
 fk_stream  *fk_next_stream(uint32_t *i);         /* each, from 0 on; then NULL */
 void        fk_retire_stream(fk_stream *stream);
@@ -290,12 +290,6 @@ void        fk_holds_end(void);
 void        fk_streams_drop_context(int context);
 long        fk_stream_objects(void);
 void        fk_streams_defaults(void);
-
-/* ---- fk_full.c ---- */
-
-fk_stream  *fk_stream_with_room(cudaStream_t handle, int *error);
-void        fk_stall(void);              /* while a thread is stuck in a full queue */
-void        fk_full_defaults(void);
 
 /* ---- fk_event.c ---- */
 

@@ -126,9 +126,8 @@ static int fk_host_memory(void **out, size_t bytes, fk_kind kind) {
     return 0;
 }
 
-static int fk_managed(void **out, size_t bytes, unsigned flags) {
-    if (flags != cudaMemAttachGlobal && flags != cudaMemAttachHost) return cudaErrorInvalidValue;
-    return fk_host_memory(out, bytes, FK_MANAGED);
+static int fk_wrong_attach(unsigned flags) {
+    return flags != cudaMemAttachGlobal && flags != cudaMemAttachHost;
 }
 
 static int fk_pin(void **out, size_t bytes, unsigned flags) {
@@ -153,16 +152,12 @@ static int fk_register(void *p, size_t bytes, unsigned flags) {
 
 /* ---- the driver's: the same, but for their answers to zero bytes ---- */
 
-static int fk_driver_malloc(CUdeviceptr *out, size_t bytes) {
+static int fk_driver_malloc(CUdeviceptr *out, size_t bytes, fk_kind kind) {
     void *p = NULL;
-    int error = out && bytes ? fk_malloc(&p, bytes, fk_me()->device) : CUDA_ERROR_INVALID_VALUE;
-    if (!error) *out = (uint64_t)(uintptr_t)p;
-    return error;
-}
-
-static int fk_driver_managed(CUdeviceptr *out, size_t bytes, unsigned flags) {
-    void *p = NULL;
-    int error = out && bytes ? fk_managed(&p, bytes, flags) : CUDA_ERROR_INVALID_VALUE;
+    int error;
+    if (!out || !bytes) return CUDA_ERROR_INVALID_VALUE;
+    if (kind == FK_MALLOC) error = fk_malloc(&p, bytes, fk_me()->device);
+    else error = fk_host_memory(&p, bytes, kind);
     if (!error) *out = (uint64_t)(uintptr_t)p;
     return error;
 }
@@ -197,7 +192,8 @@ static int fk_info(size_t *free_bytes, size_t *total) {
 
 FK_DEFINE(cudaError_t, cudaMalloc, (void **out, size_t bytes),
           fk_malloc(out, bytes, fk_me()->device))
-FK_DEFINE(CUresult, cuMemAlloc, (CUdeviceptr *out, size_t bytes), fk_driver_malloc(out, bytes))
+FK_DEFINE(CUresult, cuMemAlloc, (CUdeviceptr *out, size_t bytes),
+          fk_driver_malloc(out, bytes, FK_MALLOC))
 FK_DEFINE(cudaError_t, cudaFree, (void *p), p ? fk_free(p, FK_MALLOC, FK_MANAGED) : 0)
 FK_DEFINE(CUresult, cuMemFree, (CUdeviceptr p),
           p ? fk_free((void *)(uintptr_t)p, FK_MALLOC, FK_MANAGED) : 0)
@@ -206,9 +202,10 @@ FK_DEFINE_TWINS(cudaError_t, cudaMallocAsync, (void **out, size_t bytes, cudaStr
 FK_DEFINE_TWINS(cudaError_t, cudaFreeAsync, (void *p, cudaStream_t stream),
                 fk_free_async(p, stream))
 FK_DEFINE(cudaError_t, cudaMallocManaged, (void **out, size_t bytes, unsigned flags),
-          fk_managed(out, bytes, flags))
+          fk_wrong_attach(flags) ? cudaErrorInvalidValue : fk_host_memory(out, bytes, FK_MANAGED))
 FK_DEFINE(CUresult, cuMemAllocManaged, (CUdeviceptr *out, size_t bytes, unsigned flags),
-          fk_driver_managed(out, bytes, flags))
+          fk_wrong_attach(flags) ? cudaErrorInvalidValue
+                                 : fk_driver_malloc(out, bytes, FK_MANAGED))
 FK_DEFINE_BOTH(cudaHostAlloc, cuMemHostAlloc, (void **out, size_t bytes, unsigned flags),
                fk_pin(out, bytes, flags))
 FK_DEFINE_BOTH(cudaFreeHost, cuMemFreeHost, (void *p), p ? fk_free(p, FK_HOST, FK_HOST) : 0)

@@ -15,7 +15,7 @@
  * too, but an event of the capture itself gets another answer, so fk_event.c sees to it);
  * FK_RESOURCE asks for something that there may be too little of, and has changed nothing when it
  * fails: fake_fail_resource and fake_break tell these calls from the others;
- * FK_STALLS waits while a thread is stuck in a full launch queue (fk_full.c).
+ * FK_STALLS waits while a thread is stuck in a full launch queue (fk_queue.c).
  *
  * Prices were measured on an H200, those of cuMem* on an H100 (CUDA 13.0); what a call costs by
  * size or by handle is added where it is implemented. What was not measured has the price of the

@@ -239,12 +239,49 @@ FK_QUESTION(long, fake_misuses, (void), fk.misuses)
 FK_CONTROL(fake_clear_failures, (void), fk_forget_failures())
 FK_CONTROL(fake_quiet, (int on), fk.quiet = on)
 
-int fk_is_quiet(void) { return fk.quiet; }
+/* ---- starting over: every object dropped and counted, every default restored ---- */
 
 /* Failures stay: a test asks for them after its last fake_reset. */
-void fk_core_defaults(void) {
+static void fk_core_defaults(void) {
     fk_faults_clear();
     fk_forget_counts();
     fk.quiet = 0;
     memset(&fk.before, 0, sizeof fk.before);
 }
+
+static long fk_objects(void) {
+    return fk_memory_objects() + fk_event_objects() + fk_stream_objects() + fk_graph_objects() +
+           fk_capture_objects() + fk_retained_contexts();
+}
+
+FK_QUESTION(long, fake_live_objects, (void), fk_objects())
+
+long fake_reset(void) {
+    long left;
+    fk_lock();
+    left = fk_objects();
+    if (left && !fk.quiet)
+        fprintf(stderr, "fakecuda: left behind: %ld of memory (ranges and handles), %ld events, "
+                "%ld streams, %ld graphs and captures, %ld holds on contexts\n",
+                fk_memory_objects(), fk_event_objects(), fk_stream_objects(),
+                fk_graph_objects() + fk_capture_objects(), fk_retained_contexts());
+    fk_holds_end();
+    fk_drive_context(-1);
+    fk_captures_drop();
+    fk_graphs_drop();
+    fk_events_drop_context(-1);
+    fk_streams_drop_context(-1);
+    fk_memory_drop_device(-1);
+    fk_streams_defaults();
+    fk_memory_defaults();
+    fk_devices_defaults();
+    fk_core_defaults();
+    fk_oracle_enable(1);
+    fk_me()->device = fk_me()->current = fk_me()->depth = 0;
+    fk_me()->last = cudaSuccess;
+    fk_me()->mode = cudaStreamCaptureModeGlobal;
+    fk_unlock();
+    return left;
+}
+
+FK_CONTROL(fake_oracle, (int on), fk_oracle_enable(on))

@@ -67,25 +67,20 @@ FK_CONTROL(fake_fail_resource, (long n),
 FK_CONTROL(fake_break, (long n), fk_set(&fk.other, n, 1, cudaErrorIllegalAddress))
 FK_QUESTION(int, fake_is_broken, (void), fk.other.on)
 
-void fake_fail_except(const char *names) {
+/* Names with something between them. */
+static void fk_spare(const char *names) {
     char one[64];
-    size_t length;
-    fk_lock();
+    int length, call;
     memset(fk.spared, 0, sizeof fk.spared);
-    while (names && *names) {
-        length = strcspn(names, ", ");
-        if (length > 0 && length < sizeof one) {
-            int call;
-            memcpy(one, names, length);
-            one[length] = 0;
-            call = fk_named_call(one);
-            if (call >= 0) fk.spared[call] = 1;
-        }
+    while (names && sscanf(names, "%63[A-Za-z0-9]%n", one, &length) == 1) {
+        call = fk_named_call(one);
+        if (call >= 0) fk.spared[call] = 1;
         names += length;
         names += strspn(names, ", ");
     }
-    fk_unlock();
 }
+
+FK_CONTROL(fake_fail_except, (const char *names), fk_spare(names))
 
 void fk_faults_clear(void) { memset(&fk, 0, sizeof fk); }
 

@@ -143,27 +143,29 @@ size_t fk_device_free_bytes(int device) {
 
 static int fk_on_device(fk_kind kind) { return kind <= FK_MANAGED; }
 
+static fk_piece *fk_make_piece(size_t bytes, int device, fk_kind kind) {
+    fk_piece *piece = fk_new(1, sizeof *piece);
+    piece->bytes = bytes;
+    piece->device = device;
+    piece->kind = kind;
+    fk.pieces++;
+    return piece;
+}
+
 fk_piece *fk_new_piece(size_t bytes, int device, fk_kind kind) {
     fk_piece *piece;
     if (fk_on_device(kind)) {
         if (kind != FK_MANAGED && bytes > fk_device_free_bytes(device)) return NULL;
         fk.used[device] += bytes;
     } else {
-        if (fk.pinned_limit &&
-            (fk.pinned > fk.pinned_limit || bytes > fk.pinned_limit - fk.pinned)) return NULL;
+        if (fk.pinned_limit && fk.pinned + bytes > fk.pinned_limit) return NULL;
         fk.pinned += bytes;
         if (fk.pinned > fk.pinned_peak) fk.pinned_peak = fk.pinned;
     }
-    piece = fk_new(1, sizeof *piece);
-    piece->bytes = bytes;
-    piece->device = device;
-    piece->kind = kind;
+    piece = fk_make_piece(bytes, device, kind);
     piece->refs = 1;
-    fk.pieces++;
-    if (kind <= FK_RESERVED) {
-        piece->file_at = fk.file_end;
-        fk.file_end += fk_round(bytes, FK_GRANULE);
-    }
+    piece->file_at = fk.file_end;
+    if (kind <= FK_RESERVED) fk.file_end += fk_round(bytes, FK_GRANULE);
     return piece;
 }
 
@@ -172,13 +174,9 @@ int fk_memory_file(void) { return fk.file; }
 
 /* Of another process's memory, at a place in its file; it is counted there. Nobody holds it yet. */
 fk_piece *fk_import_piece(int file, uint64_t at, size_t bytes, int device) {
-    fk_piece *piece = fk_new(1, sizeof *piece);
-    piece->bytes = bytes;
-    piece->device = device;
-    piece->kind = FK_RESERVED;
+    fk_piece *piece = fk_make_piece(bytes, device, FK_RESERVED);
     piece->file = file;
     piece->file_at = at;
-    fk.pieces++;
     return piece;
 }
 

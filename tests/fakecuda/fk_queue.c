@@ -3,13 +3,26 @@
  * What an operation must wait for is fixed when it is queued: a vector clock over all streams. It
  * may run when everything in that clock is done. Waiting for an event, the legacy stream's
  * barriers, a graph's edges: each is one clock joined into another, and by the same clocks the race
- * oracle judges. All modes share this; they differ only in who runs what is ready, and when. */
+ * oracle judges. All modes share this; they differ only in who runs what is ready, and when.
+ *
+ * Full launch queues: a stream takes so many operations that have not run, and a call that gives it
+ * one more waits until one has.
+ *
+ * Seen on an H100 (CUDA 13.0): behind a kernel launch 1,021 of a stream blocks until the kernel has
+ * ended. Beside the thread that is stuck in it, cuMemAddressReserve, Create, Map, SetAccess, Unmap,
+ * Release and AddressFree, cuEventQuery, cuMemGetInfo, cuStreamIsCapturing and cuStreamGetId of
+ * that stream, launches, records and waits on others take a fraction of a millisecond;
+ * cuEventCreate blocks until the queue moves (the next one may not).
+ *
+ * Assumed, and strict: what allocates or pins memory, makes or destroys a stream blocks there, too;
+ * every cuEventCreate does. `make gpu-facts` asks a GPU. */
 #include "fk.h"
 
 #include <stdlib.h>
 #include <string.h>
 
 #define FK_WORKERS 4
+#define FK_ROOM    1020
 
 typedef struct fk_slot {
     uint64_t   issued, force;  /* force: up to here even a held stream runs */
@@ -29,10 +42,13 @@ static struct {
     unsigned long long next_id;
     uint64_t      epoch[FK_DEVICES];    /* grows when the context's streams are dropped */
     long          queued;
+    int           room;        /* operations that a queue takes; 0: any number */
+    int           stuck;       /* threads that wait in a full queue now */
     pthread_t     worker[FK_WORKERS];
     int           workers, stopping;
     uint64_t      random;
-} fk = {.handles = {.base = FK_DEVICE_BASE + 4096}, .next_id = 1, .random = 88172645463325252u};
+} fk = {.handles = {.base = FK_DEVICE_BASE + 4096}, .room = FK_ROOM,
+      .next_id = 1, .random = 88172645463325252u};
 
 const fk_clock *fk_known(void) { return &fk.known; }
 void fk_learn(const fk_clock *clock) { fk_clock_join(&fk.known, clock); }
@@ -323,6 +339,35 @@ cudaError_t fk_submit(fk_stream *stream, fk_work *work) {
     return error;
 }
 
+/* ---- full queues ---- */
+
+/* The oldest operation makes room. A held stream lets it through, as any call that waits does. */
+static void fk_await_oldest(const fk_stream *stream) {
+    fk_clock goal = {NULL, 0};
+    fk_clock_copy(&goal, &stream->first->need);
+    fk.stuck++;
+    fk_changed();
+    fk_run_for(&goal);
+    fk.stuck--;
+    fk_changed();
+    fk_clock_drop(&goal);
+}
+
+/* The stream may go while a thread waits: it is looked up anew. */
+fk_stream *fk_stream_with_room(cudaStream_t handle, int *error) {
+    fk_stream *stream = fk_stream_of(handle, error);
+    while (stream && !stream->capture && fk.room && stream->queued >= fk.room && stream->first) {
+        fk_await_oldest(stream);
+        stream = fk_stream_of(handle, error);
+    }
+    return stream;
+}
+
+void fk_stall(void) {
+    if (!fk.stuck) return;
+    while (fk.stuck) fk_wait_change();
+}
+
 /* ---- controls ---- */
 
 static void *fk_worker(void *unused) {
@@ -397,6 +442,8 @@ FK_QUESTION(int, fake_step, (cudaStream_t handle), fk_step(fk_controlled(handle)
 FK_QUESTION(int, fake_run, (cudaStream_t handle), fk_run(fk_controlled(handle)))
 FK_QUESTION(int, fake_run_all, (void), fk_pump())
 FK_QUESTION(int, fake_pending, (cudaStream_t handle), fk_count_pending(fk_controlled(handle)))
+FK_CONTROL(fake_queue, (int operations), fk.room = operations)
+FK_QUESTION(int, fake_stuck, (void), fk.stuck)
 FK_CONTROL(fake_hold, (cudaStream_t handle, int on), fk_hold(fk_controlled(handle), on))
 
 /* ---- dropping ---- */
@@ -425,6 +472,7 @@ long fk_stream_objects(void) { return (long)fk.handles.live; }
 void fk_streams_defaults(void) {
     int i;
     fk_set_mode(FAKE_EAGER);
+    fk.room = FK_ROOM;
     for (i = 0; i < FK_DEVICES; i++) {
         fk_clock_drop(&fk.retired[i]);
         fk_clock_drop(&fk.retired_blocking[i]);

@@ -304,29 +304,6 @@ static void test_handles(void) {
     e = new_event();
 }
 
-static void add_one(void *number) { ++*(int *)number; }
-
-static void test_threaded(void) {
-    cudaStream_t streams[8];
-    void *p = NULL;
-    int i, round, count = 0;
-    fake_mode(FAKE_THREADED);
-    OK(cudaMalloc(&p, 4096));
-    for (i = 0; i < 8; i++) streams[i] = new_stream();
-    for (round = 0; round < 200; round++) {
-        cudaStream_t from = streams[round % 8], to = streams[(round * 5 + 3) % 8];
-        if (fake_write(from, "w", p, 512, round & 255)) break;
-        if (cudaLaunchHostFunc(from, add_one, &count)) break;
-        if (cudaEventRecord(e, from) || cudaStreamWaitEvent(to, e, 0)) break;
-        if (fake_read(to, "r", p, 512, round & 255)) break;
-        if (cudaEventRecord(e, to) || cudaStreamWaitEvent(streams[(round + 1) % 8], e, 0)) break;
-    }
-    OK(cudaDeviceSynchronize());
-    CHECK(round == 200 && count == 200);
-    for (i = 0; i < 8; i++) OK(cudaStreamDestroy(streams[i]));
-    OK(cudaFree(p));
-}
-
 /* ---- captures ---- */
 
 static void test_capture_table(void) {
@@ -417,7 +394,10 @@ static void test_graph(void) {
 
 /* ---- faults, full queues ---- */
 
+/* A resource call fails once and has changed nothing; the others fail for good. */
 static void test_faults(void) {
+    CUmemAllocationProp prop = on_device(0);
+    CUmemGenericAllocationHandle handle = 0;
     void *p = NULL;
     size_t a, b;
     fake_fail_call("cudaMalloc", 2, 0, cudaErrorNotPermitted);
@@ -427,40 +407,25 @@ static void test_faults(void) {
     OK(cudaMalloc(&p, 512));
     fake_fail_pause(0);
     IS(cudaMalloc(&p, 512), cudaErrorNotPermitted);
-    CHECK(fake_live_objects() == 1 + 3);
-    fake_break(1);
-    fake_fail_except("cudaFree,cudaSetDevice");
+    fake_fail_resource(1);
+    OK(cudaEventRecord(e, NULL));
+    IS(cuMemCreate(&handle, 2 * MIB, &prop, 0), CUDA_ERROR_OUT_OF_MEMORY);
+    CHECK(fake_fail_fired() == 2 && fake_used_bytes(0) == 512 && !fake_is_broken());
+    OK(cuMemCreate(&handle, 2 * MIB, &prop, 0));
+    fake_break(2);
+    fake_fail_except("cudaFree,cuMemRelease");
+    OK(cudaEventRecord(e, NULL));
+    IS(cudaEventQuery(e), cudaErrorIllegalAddress);
     IS(cudaMemGetInfo(&a, &b), cudaErrorIllegalAddress);
-    OK(cudaSetDevice(0));
+    OK(cuMemRelease(handle));
     OK(cudaFree(p));
-    CHECK(fake_fail_fired() == 2);
+    CHECK(fake_is_broken() && fake_fail_fired() == 4);
     fake_fail_clear();
     fake_reset_counters();
     OK(cudaMalloc(&p, 4096));
     OK(cudaFree(p));
     CHECK(fake_calls("cudaMalloc") == 1 && fake_calls(NULL) == 2);
     CHECK(fake_driver_ns() > 49000 && fake_driver_ns() < 51000 && fake_inside_ns() > 0);
-}
-
-/* A resource call fails once and has changed nothing; the others fail for good. */
-static void test_faults_by_class(void) {
-    CUmemAllocationProp prop = on_device(0);
-    CUmemGenericAllocationHandle handle = 0;
-    void *p = NULL;
-    fake_fail_resource(2);
-    OK(cudaMalloc(&p, 512));
-    OK(cudaEventRecord(e, NULL));
-    IS(cuMemCreate(&handle, 2 * MIB, &prop, 0), CUDA_ERROR_OUT_OF_MEMORY);
-    CHECK(fake_fail_fired() == 1 && fake_used_bytes(0) == 512 && !fake_is_broken());
-    OK(cuMemCreate(&handle, 2 * MIB, &prop, 0));
-    OK(cuMemRelease(handle));
-    fake_break(2);
-    OK(cudaEventRecord(e, NULL));
-    IS(cudaEventQuery(e), cudaErrorIllegalAddress);
-    IS(cudaMalloc(&p, 512), cudaErrorIllegalAddress);
-    CHECK(fake_is_broken());
-    fake_fail_clear();
-    OK(cudaFree(p));
 }
 
 static atomic_int is_back;
@@ -501,8 +466,8 @@ static void test_full_queue(void) {
 int main(void) {
     static void (*const tests[])(void) = {
         test_malloc, test_vmm_rules, test_remap_keeps_the_past, test_oracle, test_stepped,
-        test_legacy_stream, test_handles, test_threaded, test_capture_table, test_graph,
-        test_faults, test_faults_by_class, test_full_queue};
+        test_legacy_stream, test_handles, test_capture_table, test_graph,
+        test_faults, test_full_queue};
     size_t i;
     for (i = 0; i < sizeof tests / sizeof tests[0]; i++) {
         begin_scene();

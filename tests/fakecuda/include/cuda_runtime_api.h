@@ -143,24 +143,21 @@ cudaError_t cudaFree(void *devPtr);
 cudaError_t cudaMallocAsync(void **devPtr, size_t size, cudaStream_t hStream);
 cudaError_t cudaFreeAsync(void *devPtr, cudaStream_t hStream);
 cudaError_t cudaMallocManaged(void **devPtr, size_t size,
-                                        unsigned int flags FAKECUDA_DEFAULT(cudaMemAttachGlobal));
+                              unsigned int flags FAKECUDA_DEFAULT(cudaMemAttachGlobal));
 cudaError_t cudaHostAlloc(void **pHost, size_t size, unsigned int flags);
 cudaError_t cudaFreeHost(void *ptr);
 cudaError_t cudaHostRegister(void *ptr, size_t size, unsigned int flags);
 cudaError_t cudaHostUnregister(void *ptr);
-cudaError_t cudaPointerGetAttributes(struct cudaPointerAttributes *attributes,
-                                               const void *ptr);
+cudaError_t cudaPointerGetAttributes(struct cudaPointerAttributes *attributes, const void *ptr);
 cudaError_t cudaMemGetInfo(size_t *free, size_t *total);
 
 /* transfers */
 cudaError_t cudaMemset(void *devPtr, int value, size_t count);
 cudaError_t cudaMemsetAsync(void *devPtr, int value, size_t count,
-                                      cudaStream_t stream FAKECUDA_DEFAULT(0));
-cudaError_t cudaMemcpy(void *dst, const void *src, size_t count,
-                                 enum cudaMemcpyKind kind);
-cudaError_t cudaMemcpyAsync(void *dst, const void *src, size_t count,
-                                      enum cudaMemcpyKind kind,
-                                      cudaStream_t stream FAKECUDA_DEFAULT(0));
+                            cudaStream_t stream FAKECUDA_DEFAULT(0));
+cudaError_t cudaMemcpy(void *dst, const void *src, size_t count, enum cudaMemcpyKind kind);
+cudaError_t cudaMemcpyAsync(void *dst, const void *src, size_t count, enum cudaMemcpyKind kind,
+                            cudaStream_t stream FAKECUDA_DEFAULT(0));
 
 /* streams */
 cudaError_t cudaStreamCreate(cudaStream_t *pStream);
@@ -169,7 +166,7 @@ cudaError_t cudaStreamDestroy(cudaStream_t stream);
 cudaError_t cudaStreamQuery(cudaStream_t stream);
 cudaError_t cudaStreamSynchronize(cudaStream_t stream);
 cudaError_t cudaStreamWaitEvent(cudaStream_t stream, cudaEvent_t event,
-                                          unsigned int flags FAKECUDA_DEFAULT(0));
+                                unsigned int flags FAKECUDA_DEFAULT(0));
 cudaError_t cudaLaunchHostFunc(cudaStream_t stream, cudaHostFn_t fn, void *userData);
 
 /* events */
@@ -181,17 +178,18 @@ cudaError_t cudaEventQuery(cudaEvent_t event);
 /* capture and graphs */
 cudaError_t cudaThreadExchangeStreamCaptureMode(enum cudaStreamCaptureMode *mode);
 cudaError_t cudaStreamIsCapturing(cudaStream_t stream,
-                                            enum cudaStreamCaptureStatus *pCaptureStatus);
-cudaError_t cudaStreamGetCaptureInfo(
-    cudaStream_t stream, enum cudaStreamCaptureStatus *captureStatus_out,
-    unsigned long long *id_out FAKECUDA_DEFAULT(0), cudaGraph_t *graph_out FAKECUDA_DEFAULT(0),
-    const cudaGraphNode_t **dependencies_out FAKECUDA_DEFAULT(0),
-    const cudaGraphEdgeData **edgeData_out FAKECUDA_DEFAULT(0),
-    size_t *numDependencies_out FAKECUDA_DEFAULT(0));
+                                  enum cudaStreamCaptureStatus *pCaptureStatus);
+cudaError_t cudaStreamGetCaptureInfo(cudaStream_t stream,
+                                     enum cudaStreamCaptureStatus *captureStatus_out,
+                                     unsigned long long *id_out FAKECUDA_DEFAULT(0),
+                                     cudaGraph_t *graph_out FAKECUDA_DEFAULT(0),
+                                     const cudaGraphNode_t **dependencies_out FAKECUDA_DEFAULT(0),
+                                     const cudaGraphEdgeData **edgeData_out FAKECUDA_DEFAULT(0),
+                                     size_t *numDependencies_out FAKECUDA_DEFAULT(0));
 cudaError_t cudaStreamBeginCapture(cudaStream_t stream, enum cudaStreamCaptureMode mode);
 cudaError_t cudaStreamEndCapture(cudaStream_t stream, cudaGraph_t *pGraph);
 cudaError_t cudaGraphInstantiate(cudaGraphExec_t *pGraphExec, cudaGraph_t graph,
-                                           unsigned long long flags FAKECUDA_DEFAULT(0));
+                                 unsigned long long flags FAKECUDA_DEFAULT(0));
 cudaError_t cudaGraphLaunch(cudaGraphExec_t graphExec, cudaStream_t stream);
 cudaError_t cudaGraphExecDestroy(cudaGraphExec_t graphExec);
 cudaError_t cudaGraphDestroy(cudaGraph_t graph);
