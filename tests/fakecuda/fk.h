@@ -150,8 +150,7 @@ typedef struct fk_piece {
 typedef struct fk_entry {      /* one granule of a reservation */
     fk_piece *piece;
     uint32_t  index;           /* which granule of the piece */
-    uint16_t  access;          /* two bits a device: 1 read, 2 write */
-    uint16_t  spare;
+    uint32_t  access;          /* a bit for each device that has it */
 } fk_entry;
 
 typedef struct fk_range {
@@ -168,7 +167,7 @@ typedef struct fk_extent {     /* a stretch of memory inside one piece */
     fk_piece *piece;           /* NULL: not mapped here */
     size_t    at, bytes;
     int       kind;            /* fk_kind, or -1: ordinary host memory */
-    unsigned  access;          /* of the device asked for: 1 read, 2 write */
+    int       has_access;      /* the device asked for */
 } fk_extent;
 
 /* All device addresses lie between, and the handles in the first 4 GiB: nothing is there, neither

@@ -23,7 +23,6 @@
 FK_CALL(cudaGetLastError, RUNTIME, FK_EXEMPT, 10)
 FK_CALL(cudaPeekAtLastError, RUNTIME, FK_EXEMPT, 10)
 FK_CALL(cudaGetErrorName, RUNTIME, FK_EXEMPT, 10)
-FK_CALL(cudaGetErrorString, RUNTIME, FK_EXEMPT, 10)
 FK_CALL(cudaRuntimeGetVersion, RUNTIME, FK_BARE, 25)
 FK_CALL(cudaDriverGetVersion, RUNTIME, FK_BARE, 25)
 FK_CALL(cudaGetDriverEntryPointByVersion, RUNTIME, FK_BARE, 1000)

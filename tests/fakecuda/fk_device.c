@@ -109,11 +109,7 @@ const char *cudaGetErrorName(cudaError_t error) {
 }
 
 /* CUDA's is a sentence. */
-const char *cudaGetErrorString(cudaError_t error) {
-    fk_begin(FK_cudaGetErrorString, 0);
-    fk_end(0);
-    return fk_error_name((int)error);
-}
+const char *cudaGetErrorString(cudaError_t error) { return cudaGetErrorName(error); }
 
 cudaError_t cudaPeekAtLastError(void) {
     fk_begin(FK_cudaPeekAtLastError, 0);

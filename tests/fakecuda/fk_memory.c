@@ -231,7 +231,7 @@ static void fk_extent_reserved(const fk_range *range, uint64_t offset, int devic
     if (!entry->piece) return;
     out->piece = entry->piece;
     out->at = entry->index * FK_GRANULE + (size_t)(offset % FK_GRANULE);
-    out->access = (unsigned)(entry->access >> (2 * device)) & 3u;
+    out->has_access = (int)(entry->access >> device & 1u);
 }
 
 /* The longest stretch of at most so many bytes that lies in one piece. */
@@ -255,7 +255,7 @@ fk_extent fk_extent_at(uint64_t address, size_t bytes, int device) {
         out.piece = range->piece;
         out.at = (size_t)(address - range->base);
         out.bytes = range->bytes - out.at;
-        out.access = range->kind != FK_MALLOC || fk_peer_allowed(device, range->device) ? 3u : 0u;
+        out.has_access = range->kind != FK_MALLOC || fk_peer_allowed(device, range->device);
     }
     if (out.bytes > bytes) out.bytes = bytes;
     return out;

@@ -203,30 +203,17 @@ static int fk_unmap(uint64_t ptr, size_t size) {
     return 0;
 }
 
-static int fk_set_one_access(fk_entry *entry, size_t granules, const CUmemAccessDesc *desc) {
-    unsigned shift, bits;
-    size_t i;
-    if (fk_bad_location(&desc->location)) return CUDA_ERROR_INVALID_DEVICE;
-    if (desc->flags != CU_MEM_ACCESS_FLAGS_PROT_NONE &&
-        desc->flags != CU_MEM_ACCESS_FLAGS_PROT_READ &&
-        desc->flags != CU_MEM_ACCESS_FLAGS_PROT_READWRITE)
-        return CUDA_ERROR_INVALID_VALUE;
-    shift = 2 * (unsigned)desc->location.id;
-    bits = (unsigned)desc->flags & 3u;
-    for (i = 0; i < granules; i++)
-        entry[i].access = (uint16_t)((entry[i].access & ~(3u << shift)) | bits << shift);
-    return 0;
-}
-
 static int fk_set_access(uint64_t ptr, size_t size, const CUmemAccessDesc *desc, size_t count) {
-    size_t i, handles;
+    size_t i, k, handles;
     fk_entry *entry = fk_mapped_entries(ptr, size, &handles);
-    int error = 0;
     if (!entry || !desc || !count) return CUDA_ERROR_INVALID_VALUE;
     fk_price((28000u + 37000u * (uint64_t)(count - 1)) * (uint64_t)handles);
-    for (i = 0; !error && i < count; i++)
-        error = fk_set_one_access(entry, size / FK_GRANULE, &desc[i]);
-    return error;
+    for (i = 0; i < count; i++) {
+        if (fk_bad_location(&desc[i].location)) return CUDA_ERROR_INVALID_DEVICE;
+        if (desc[i].flags != CU_MEM_ACCESS_FLAGS_PROT_READWRITE) return CUDA_ERROR_NOT_SUPPORTED;
+        for (k = 0; k < size / FK_GRANULE; k++) entry[k].access |= 1u << desc[i].location.id;
+    }
+    return 0;
 }
 
 /* ---- asking ---- */

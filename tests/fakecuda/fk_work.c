@@ -76,7 +76,7 @@ static unsigned char *fk_reach(const fk_work *work, const void *address, size_t 
         return NULL;
     }
     if (copies && extent.kind == (int)FK_MALLOC) return fk_bytes(&extent);
-    if (!(extent.access & (write ? 2u : 1u))) {
+    if (!extent.has_access) {
         fk_fail("%s %s %p without access from device %d", work->name, write ? "writes" : "reads",
                 address, work->device);
         return NULL;
