@@ -71,7 +71,7 @@ sanitize-run: $(TESTS)
 
 # ---- tests/world: random calls against a model ----------------------------------------------------
 
-WORLD := $(patsubst %,tests/world/%.c,model blocks graphs arena intrude world driver library)
+WORLD := $(patsubst %,tests/world/%.c,model blocks graphs arena intrude world library)
 WORLD_CC = $(CC) -std=gnu11 $(WARNINGS) -Wno-pedantic -pthread $(SIM_CUDA) -I. -Itests/fakecuda
 .PHONY: worlds soak fuzz
 worlds: $(WORLDS) ## random calls judged by a model and the race oracle; threads; FIRST= LAST= seeds
