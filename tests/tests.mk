@@ -70,7 +70,7 @@ sanitize-run: $(TESTS)
 
 # ---- tests/world: random calls against a model ----------------------------------------------------
 
-WORLD := $(patsubst %,tests/world/%.c,model blocks graphs arena intrude world driver library)
+WORLD := $(patsubst %,tests/world/%.c,model blocks graphs arena intrude world library)
 WORLD_CC = $(CC) -std=gnu11 $(WARNINGS) -Wno-pedantic -pthread $(SIM_CUDA) -I. -Itests/fakecuda
 .PHONY: worlds soak fuzz
 worlds: $(WORLDS) ## random calls judged by a model and the race oracle; threads; FIRST= LAST= seeds
@@ -90,7 +90,12 @@ $(BUILD)/test/world_threads: $(WORLD) tests/world/threads.c $(BUILD)/fakecuda/th
 	$(Q)$(WORLD_CC) -O1 -g1 -fsanitize=thread -o $@ $(filter %.c %.a,$^) -lm -ldl
 
 soak: $(WORLDS) ## those with new seeds, all at once, for ten minutes; SECONDS= SEED=
-	@tests/world/soak.sh $(BUILD)/test $(or $(SECONDS),600) $(or $(SEED),$(shell date +%s))
+	@seed=$(or $(SEED),$$(date +%s)); echo "from seed $$seed on"; \
+	for world in $^; do \
+	  { timeout $(or $(SECONDS),600) $$world $$seed 9999999999; [ $$? = 124 ]; } & \
+	  running="$$running $$!"; \
+	done; \
+	for one in $$running; do wait $$one || failed=1; done; [ -z "$$failed" ]
 
 fuzz: $(WORLD) $(FAKE_SOURCES) ## libFuzzer chooses the calls, SECONDS=60; needs clang
 	@mkdir -p $(BUILD)/fuzz/world

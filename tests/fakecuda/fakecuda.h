@@ -55,15 +55,14 @@ typedef struct fake_access {
     unsigned    value;  /* FAKE_BYTE(b): fill with b, or verify that every byte is b. 0: neither */
 } fake_access;
 
-/* Stream 0 is the legacy stream here, however the test is compiled. */
+/* Stream 0 is the legacy stream here, however the test is compiled. A name lasts as long as the
+   memory that it is told of: a literal. */
 cudaError_t fake_kernel(cudaStream_t stream, const char *name, const fake_access *accesses, int n);
 cudaError_t fake_write(cudaStream_t stream, const char *name, void *to, size_t bytes, int byte);
 cudaError_t fake_read(cudaStream_t stream, const char *name, const void *from, size_t bytes,
                       int byte);         /* byte outside 0..255: touches without verifying */
 /* The host reads or writes memory itself; a failure if work that touches it may be in flight. */
 void fake_host_access(const void *address, size_t bytes, int write, const char *name);
-/* A host pointer to the byte behind a device address, good to the end of its physical piece; NULL
-   where nothing is mapped. fake_peek runs and orders nothing. */
 
 /* ---- what went wrong ---- */
 
@@ -77,18 +76,16 @@ void        fake_oracle(int on);         /* the race oracle; on by default */
 
 /* ---- faults: a call that is made to fail has no effect ---- */
 
-/* The n-th fallible CUDA call from now (not fake_kernel, not asking for errors, not popping or
-   releasing a context), and with persist all after it. n below 1 clears. */
-void fake_fail_nth(long n, int persist);
+/* The n-th call of that name from now, and with persist all after it. n below 1 clears. */
 void fake_fail_call(const char *name, long n, int persist, int error); /* error 0: the usual one */
 /* By class. A resource call (memory, addresses, cuMemMap and cuMemSetAccess, an event, a stream, an
    import) that fails has changed nothing: the n-th from now answers that memory is out, once. */
 void fake_fail_resource(long n);
 /* The n-th other call from now, and every call after it, answers cudaErrorIllegalAddress, as with a
-   context that a kernel has broken. What fake_fail_nth spares goes on. */
+   context that a kernel has broken; but for popping and releasing a context. */
 void fake_break(long n);
 int  fake_is_broken(void);
-/* "cudaFree,cuMemUnmap": fake_fail_nth and those by class spare these */
+/* "cudaFree,cuMemUnmap": those by class spare these */
 void fake_fail_except(const char *names);
 void fake_fail_pause(int on);            /* 1: the calls from here on are the test's own: none
                                             fails, and none counts; 0: as before */

@@ -11,20 +11,22 @@
 
 #define FK_DEVICES  4
 #define FK_GRANULE  ((size_t)2 << 20)
-#define FK_ALLOC    1
-#define FK_DRIVER   2
-#define FK_EXEMPT   4
-#define FK_UNSAFE   8
-#define FK_OWN      16
+#define FK_RUNTIME  0
+#define FK_DRIVER   1
+#define FK_TWINS    FK_DRIVER
+#define FK_OWN      2
+#define FK_ALLOC    4
+#define FK_EXEMPT   8
+#define FK_UNSAFE   16
 #define FK_BARE     32
 #define FK_HERE     64
 #define FK_UNDOES   128
 #define FK_RESOURCE 256
 #define FK_STALLS   512
-#define FK_NAME_MAX 40
+#define FK_COUNT(a) ((int)(sizeof(a) / sizeof *(a)))
 
 typedef enum fk_call {
-#define FK_CALL(name, traits, price) FK_##name,
+#define FK_CALL(name, kind, traits, price) FK_##name,
 #include "fk_calls.h"
 #undef FK_CALL
     FK_CALL_COUNT
@@ -33,13 +35,13 @@ typedef enum fk_call {
 /* ---- fk_core.c: the lock, the way in and out of a call, faults, counters, failures ---- */
 
 typedef struct fk_thread {
-    int                        device;
-    int                        context; /* of the device: a number below FK_DEVICES */
+    int                        device;  /* and its context: each has one */
     int                        current; /* that context is; else none is */
     cudaError_t                last;
     enum cudaStreamCaptureMode mode;
     int                        in_host_function;
-    int                        of_driver; /* the call under way is the driver's */
+    fk_call                    call;      /* under way, or the last one */
+    int                        own_stream; /* to it a stream of 0 is the thread's own */
     int                        pushed[8], depth;    /* contexts under the current one; -1: none */
     struct fk_stream          *own[FK_DEVICES];    /* cudaStreamPerThread */
     uint64_t                   epoch[FK_DEVICES];  /* own is good while the context's is this */
@@ -52,9 +54,9 @@ void        fk_unlock(void);
 void        fk_wait_change(void);       /* drops the lock until fk_changed */
 void        fk_changed(void);
 void        fk_after_fork_in_child(void);
-int         fk_begin(fk_call call);     /* 0, or the error to answer with; the lock is held after */
-cudaError_t fk_end(cudaError_t error);
-CUresult    fk_end_driver(int error);
+int         fk_begin(fk_call call, int own_stream); /* 0, or the error to answer with; locks */
+int         fk_end(int error);
+int         fk_of_driver(void);         /* the call under way is */
 void        fk_price(uint64_t ns);
 void        fk_take_time(uint64_t ns);
 typedef struct fk_point { double bytes, ns; } fk_point;
@@ -64,17 +66,53 @@ void        fk_misuse(const char *format, ...) __attribute__((format(printf, 1, 
 void       *fk_new(size_t count, size_t bytes);    /* zeroed; ends the program when there is none */
 void       *fk_grow(void *old, size_t count, size_t bytes);
 void        fk_shift(void *to, const void *from, size_t bytes);
-int         fk_is_quiet(void);
-void        fk_core_defaults(void);
-const char *fk_intern(const char *text); /* one lasting copy of each text */
 int         fk_named_call(const char *name); /* -1, and a failure: there is none */
-extern const char *const fk_call_names[];
+const char *fk_call_name(void);         /* of the one under way */
+
+/* Every call of CUDA's is defined so: the way in; the work, unless a fault or a rule forbids it;
+   the way out. What the work answers may be an error of the runtime or of the driver: their numbers
+   are the same. A twin is for programs to which a stream of 0 is the thread's own. */
+#define FK_DEFINE_AS(result, function, call, own_stream, parameters, work) \
+    result function parameters {                                           \
+        int refusal = fk_begin(call, own_stream);                          \
+        return (result)fk_end(refusal ? refusal : (int)(work));            \
+    }
+#define FK_DEFINE(result, name, parameters, work) \
+    FK_DEFINE_AS(result, name, FK_##name, 0, parameters, work)
+#define FK_DEFINE_TWINS(result, name, parameters, work)        \
+    FK_DEFINE_AS(result, name, FK_##name, 0, parameters, work) \
+    FK_DEFINE_AS(result, name##_ptsz, FK_##name, 1, parameters, work)
+/* One of the runtime and one of the driver that do the same. */
+#define FK_DEFINE_BOTH(runtime, driver, parameters, work)                    \
+    FK_DEFINE_AS(cudaError_t, runtime, FK_##runtime, 0, parameters, work) \
+    FK_DEFINE_AS(CUresult, driver, FK_##driver, 0, parameters, work)
+#define FK_DEFINE_BOTH_TWINS(runtime, driver, parameters, work)                      \
+    FK_DEFINE_AS(cudaError_t, runtime, FK_##runtime, 0, parameters, work)         \
+    FK_DEFINE_AS(cudaError_t, runtime##_ptsz, FK_##runtime, 1, parameters, work) \
+    FK_DEFINE_AS(CUresult, driver, FK_##driver, 0, parameters, work)              \
+    FK_DEFINE_AS(CUresult, driver##_ptsz, FK_##driver, 1, parameters, work)
+
+/* A control of the test's, which needs the lock and nothing else of a call: it does something, or
+   asks for a value. */
+#define FK_CONTROL(function, parameters, statement) \
+    void function parameters {                      \
+        fk_lock();                                  \
+        statement;                                  \
+        fk_unlock();                                \
+    }
+#define FK_QUESTION(type, function, parameters, value) \
+    type function parameters {                         \
+        type answer;                                   \
+        fk_lock();                                     \
+        answer = (value);                              \
+        fk_unlock();                                   \
+        return answer;                                 \
+    }
 
 /* ---- fk_fault.c ---- */
 
 int         fk_fault_of(fk_call call, int traits); /* 0, or the error that the call is to answer */
 void        fk_faults_clear(void);
-void        fk_read_environment(void);
 
 /* ---- fk_clock.c: vector clocks ---- */
 
@@ -105,7 +143,6 @@ typedef struct fk_piece {
     uint64_t        handle;    /* while it is held */
     int             holds;     /* releases that the handle still takes */
     int             types;     /* that it may be exported as */
-    int             rdma;
     int             is_shared; /* was exported, or imported: other processes write it too */
     int             file;      /* another process's, that the bytes are in; 0: they are in ours */
 } fk_piece;
@@ -113,15 +150,14 @@ typedef struct fk_piece {
 typedef struct fk_entry {      /* one granule of a reservation */
     fk_piece *piece;
     uint32_t  index;           /* which granule of the piece */
-    uint16_t  access;          /* two bits a device: 1 read, 2 write */
-    uint16_t  spare;
+    uint32_t  access;          /* a bit for each device that has it */
 } fk_entry;
 
 typedef struct fk_range {
     uint64_t  base;
     size_t    bytes;
     fk_kind   kind;
-    int       device, context; /* whose work is waited for before it goes */
+    int       device;          /* whose work is waited for before it goes */
     fk_piece *piece;           /* all kinds but FK_RESERVED */
     fk_entry *entries;         /* FK_RESERVED */
     size_t    mapped;          /* granules mapped */
@@ -131,17 +167,21 @@ typedef struct fk_extent {     /* a stretch of memory inside one piece */
     fk_piece *piece;           /* NULL: not mapped here */
     size_t    at, bytes;
     int       kind;            /* fk_kind, or -1: ordinary host memory */
-    unsigned  access;          /* of the device asked for: 1 read, 2 write */
+    int       has_access;      /* the device asked for */
 } fk_extent;
 
-extern uint64_t fk_device_base, fk_device_end;   /* all device addresses lie between */
+/* All device addresses lie between, and the handles in the first 4 GiB: nothing is there, neither
+   the kernel nor the sanitizers map anything, on x86-64. */
+#define FK_GIB         ((uint64_t)1 << 30)
+#define FK_DEVICE_BASE ((uint64_t)0x400000000000)
+#define FK_DEVICE_END  (FK_DEVICE_BASE + 16 * 1024 * FK_GIB)
+#define FK_HANDLE_ROOM (4 * FK_GIB)
 
 void       fk_memory_start(void);
 fk_range  *fk_find_range(uint64_t address);
 fk_range  *fk_add_range(uint64_t base, size_t bytes, fk_kind kind, int device, fk_piece *piece);
 void       fk_drop_range(fk_range *range);
 uint64_t   fk_pick_address(size_t bytes, size_t alignment);
-uint64_t   fk_address_if_free(uint64_t address, size_t bytes);
 fk_piece  *fk_new_piece(size_t bytes, int device, fk_kind kind); /* NULL: device memory is short */
 void       fk_unref_piece(fk_piece *piece);
 int        fk_memory_file(void);
@@ -171,32 +211,29 @@ typedef struct fk_actor {      /* who touches memory: one operation of one strea
     const char     *name;
 } fk_actor;
 
-void fk_oracle_touch(fk_piece *piece, size_t at, size_t bytes, int write, int must_be_written,
-                     const fk_actor *actor, uint64_t address);
-/* mapping: where the piece begins, if only that address goes; 0: the memory itself goes. */
-void fk_oracle_release(fk_piece *piece, const fk_clock *known, const char *how, uint64_t mapping);
-void fk_oracle_unmapped(fk_piece *piece, const fk_clock *known, uint64_t mapping);
-void fk_oracle_host(fk_piece *piece, size_t at, size_t bytes, int write, const fk_clock *known,
-                    const char *name, uint64_t address);
+/* address: where the extent was reached. An actor without a tick is the host: it is judged only. */
+void fk_oracle_touch(const fk_extent *extent, const fake_access *access, const fk_actor *actor,
+                     uint64_t address);
+void fk_oracle_release(fk_piece *piece, uint64_t mapping);
+void fk_oracle_unmapped(fk_piece *piece, uint64_t mapping);
 void fk_oracle_drop(fk_piece *piece);
 void fk_oracle_enable(int on);
 
 /* ---- fk_work.c: what an operation does ---- */
 
-typedef enum fk_work_kind { FK_KERNEL, FK_SET, FK_COPY, FK_HOSTCALL, FK_MARK } fk_work_kind;
+typedef enum fk_work_kind { FK_KERNEL, FK_COPY, FK_HOSTCALL, FK_MARK } fk_work_kind;
 
 typedef struct fk_work {
     fk_work_kind   kind;
     int            refs;
     int            device;
-    char           name[FK_NAME_MAX];
-    fake_access   *accesses;   /* FK_KERNEL */
+    const char    *name;
+    fake_access   *accesses;   /* FK_KERNEL, and what sets bytes */
     int            n;
-    unsigned char *to;         /* FK_SET, FK_COPY: rows of width bytes */
+    unsigned char *to;         /* FK_COPY: rows of width bytes */
     const unsigned char *from;
     unsigned char *staged;     /* FK_COPY from ordinary memory: the bytes as they were */
     size_t         to_pitch, from_pitch, width, height;
-    int            value;      /* FK_SET */
     cudaHostFn_t   function;   /* FK_HOSTCALL */
     void          *user;
 } fk_work;
@@ -218,7 +255,7 @@ typedef struct fk_op {
 typedef struct fk_stream {
     cudaStream_t       handle;
     unsigned long long id;
-    int                device, context;
+    int                device;
     int                nonblocking;
     int                live;     /* 0: destroyed, its queue still runs */
     int                hidden;   /* made by fakecuda itself, not by the program */
@@ -229,35 +266,29 @@ typedef struct fk_stream {
     fk_op             *first, *last;
     int                queued;
     struct fk_capture *capture;
-    int               *frontier; /* the nodes that the next captured node comes after */
-    int                n_frontier;
+    int                frontier; /* the node that the next captured node comes after; -1: none */
     int                lane;
 } fk_stream;
 
-fk_stream  *fk_stream_of(cudaStream_t handle, int per_thread, int *error);
-fk_stream  *fk_new_stream(int context, int nonblocking, int hidden);
+fk_stream  *fk_stream_of(cudaStream_t handle, int *error);
+fk_stream  *fk_stream_with_room(cudaStream_t handle, int *error);
+void        fk_stall(void);              /* while a thread is stuck in a full queue */
+fk_stream  *fk_new_stream(int device, int nonblocking, int hidden);
+fk_stream  *fk_next_stream(uint32_t *i);         /* each, from 0 on; then NULL */
 void        fk_retire_stream(fk_stream *stream);
 fk_stream  *fk_legacy(int context);
 void        fk_issue(fk_stream *stream, fk_work *work, const fk_clock *after);
 cudaError_t fk_submit(fk_stream *stream, fk_work *work);   /* takes the reference to work */
 int         fk_done(const fk_clock *clock);
 int         fk_run_for(const fk_clock *target);  /* runs until it is done */
-int         fk_drive(const fk_clock *target);    /* and then the host knows */
-int         fk_drive_context(int context);       /* -1: every one */
-void        fk_join_context(int context, fk_clock *into);   /* all that was ever queued there */
+void        fk_drive(const fk_clock *target);    /* and then the host knows */
+void        fk_drive_context(int device);        /* -1: every one */
 const fk_clock *fk_known(void);                  /* what the host knows to be done */
 void        fk_learn(const fk_clock *clock);
 void        fk_holds_end(void);
 void        fk_streams_drop_context(int context);
 long        fk_stream_objects(void);
 void        fk_streams_defaults(void);
-
-/* ---- fk_full.c ---- */
-
-fk_stream  *fk_stream_with_room(cudaStream_t handle, int per_thread, int *error);
-void        fk_stall(void);              /* while a thread is stuck in a full queue */
-void        fk_set_queue_room(long operations);
-void        fk_full_defaults(void);
 
 /* ---- fk_event.c ---- */
 
@@ -271,7 +302,7 @@ cudaError_t fk_capturing_refuses(fk_stream *stream);       /* waiting for a capt
 cudaError_t fk_context_capturing_refuses(int context);
 cudaError_t fk_implicit(fk_stream *stream);      /* the legacy stream beside a capture */
 cudaError_t fk_capture_add(fk_stream *stream, fk_work *work);
-cudaError_t fk_capture_fork(fk_stream *stream, uint64_t capture, const int *nodes, int n);
+cudaError_t fk_capture_fork(fk_stream *stream, uint64_t capture, int node);
 uint64_t    fk_capture_id(const fk_stream *stream);        /* 0: not capturing */
 int         fk_capture_lost(const fk_stream *stream);
 int         fk_capture_lose(uint64_t capture);   /* by id; 0: it has ended */
@@ -283,17 +314,17 @@ void        fk_captures_drop(void);
 
 typedef struct fk_node {
     fk_work *work;
-    int     *after;
-    int      n_after, lane;
+    int      after[2];         /* other nodes; -1: none */
+    int      lane;
 } fk_node;
 
 typedef struct fk_graph {
     fk_node *nodes;
-    int      n, room, lanes, refs;
+    int      n, lanes, refs;
 } fk_graph;
 
 void        fk_unref_graph(fk_graph *graph);
-int         fk_add_node(fk_graph *graph, fk_work *work, const int *after, int n, int lane);
+int         fk_add_node(fk_graph *graph, fk_work *work, int after, int and_after, int lane);
 cudaGraph_t fk_give_graph(fk_graph *graph);      /* a handle for the program */
 long        fk_graph_objects(void);
 void        fk_graphs_drop(void);
@@ -303,7 +334,6 @@ void        fk_graphs_drop_context(int context);
 
 int  fk_is_device(int device);
 int  fk_has_vmm(int device);
-void fk_use_context(int context);      /* the thread's */
 void fk_context_made(int device);       /* by a call of the runtime, which uses it too */
 int  fk_no_context(void);              /* 0, or why the current one cannot be used */
 int  fk_context_of(CUcontext handle);  /* -1: no context of ours */
@@ -320,7 +350,7 @@ CUresult cuEventRecord_ptsz(CUevent e, CUstream s);
 CUresult cuStreamWaitEvent_ptsz(CUstream s, CUevent e, unsigned int flags);
 CUresult cuMemsetD8Async_ptsz(CUdeviceptr to, unsigned char value, size_t n, CUstream s);
 CUresult cuMemcpyAsync_ptsz(CUdeviceptr to, CUdeviceptr from, size_t n, CUstream s);
-CUresult cuMemcpy2DAsync_v2_ptsz(const CUDA_MEMCPY2D *rows, CUstream s);
+CUresult cuMemcpy2DAsync_ptsz(const CUDA_MEMCPY2D *rows, CUstream s);
 
 /* ---- fk_pool.c: handles that are numbers, not pointers, so that a dead one is seen ---- */
 

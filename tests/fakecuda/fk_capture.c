@@ -1,7 +1,7 @@
 /* Stream capture: who takes part, what it forbids, how it ends.
  *
- * A stream in a capture has a frontier, the nodes that its next node comes after. Events carry
- * frontiers from stream to stream.
+ * A stream in a capture has a frontier, the node that its next node comes after; -1: none. Events
+ * carry frontiers from stream to stream, where a node of its own joins two.
  *
  * Confirmed on an H200 (CUDA 13.0): beside a capture of a blocking stream, cudaStreamIsCapturing(0)
  * and then cudaEventRecord on the legacy stream lose that capture, and the record answers
@@ -20,37 +20,19 @@
 #include "fk.h"
 
 #include <stdlib.h>
-#include <string.h>
 
 typedef struct fk_capture {
     struct fk_capture *next;
     uint64_t           id;
     enum cudaStreamCaptureMode mode;
     const fk_thread   *thread;
-    fk_stream         *origin, **streams;
-    int                n_streams, lost;
+    const fk_stream   *origin;
+    int                lost;
     fk_graph          *graph;
 } fk_capture;
 
 static fk_capture *fk_captures;
 static uint64_t    fk_last_id;
-
-/* ---- frontiers ---- */
-
-static void fk_set_frontier(fk_stream *stream, const int *nodes, int n) {
-    stream->frontier = fk_grow(stream->frontier, (size_t)n, sizeof *nodes);
-    if (n) memcpy(stream->frontier, nodes, (size_t)n * sizeof *nodes);
-    stream->n_frontier = n;
-}
-
-static void fk_add_frontier(fk_stream *stream, int node) {
-    int i;
-    for (i = 0; i < stream->n_frontier; i++)
-        if (stream->frontier[i] == node) return;
-    stream->frontier =
-        fk_grow(stream->frontier, (size_t)stream->n_frontier + 1, sizeof *stream->frontier);
-    stream->frontier[stream->n_frontier++] = node;
-}
 
 /* ---- who forbids what ---- */
 
@@ -60,9 +42,14 @@ uint64_t fk_capture_id(const fk_stream *stream) {
 
 int fk_capture_lost(const fk_stream *stream) { return stream->capture && stream->capture->lost; }
 
-int fk_capture_lose(uint64_t id) {
+static fk_capture *fk_capture_of(uint64_t id) {
     fk_capture *capture = fk_captures;
     while (capture && capture->id != id) capture = capture->next;
+    return capture;
+}
+
+int fk_capture_lose(uint64_t id) {
+    fk_capture *capture = fk_capture_of(id);
     if (capture) capture->lost = 1;
     return capture != NULL;
 }
@@ -90,53 +77,65 @@ cudaError_t fk_capturing_refuses(fk_stream *stream) {
     return cudaErrorStreamCaptureUnsupported;
 }
 
-static cudaError_t fk_lose_matching(int context, int blocking_only, cudaError_t why) {
+/* A stream of the device that captures, from i on. */
+static fk_stream *fk_capturing(int device, int blocking_only, uint32_t *i) {
+    fk_stream *stream = fk_next_stream(i);
+    while (stream && (!stream->capture || stream->device != device ||
+                      (blocking_only && stream->nonblocking)))
+        stream = fk_next_stream(i);
+    return stream;
+}
+
+static cudaError_t fk_lose_matching(int device, int blocking_only, cudaError_t why) {
     cudaError_t error = cudaSuccess;
-    fk_capture *capture;
-    int i;
-    for (capture = fk_captures; capture; capture = capture->next)
-        for (i = 0; i < capture->n_streams; i++) {
-            const fk_stream *stream = capture->streams[i];
-            if (stream->context != context || (blocking_only && stream->nonblocking)) continue;
-            capture->lost = 1;
-            error = why;
-        }
+    const fk_stream *stream;
+    uint32_t i = 0;
+    while ((stream = fk_capturing(device, blocking_only, &i)) != NULL) {
+        stream->capture->lost = 1;
+        error = why;
+    }
     return error;
 }
 
-cudaError_t fk_context_capturing_refuses(int context) {
-    return fk_lose_matching(context, 0, cudaErrorStreamCaptureUnsupported);
+cudaError_t fk_context_capturing_refuses(int device) {
+    return fk_lose_matching(device, 0, cudaErrorStreamCaptureUnsupported);
 }
 
 cudaError_t fk_implicit(fk_stream *stream) {
-    if (!fk_captures || stream != fk_legacy(stream->context)) return cudaSuccess;
-    return fk_lose_matching(stream->context, 1, cudaErrorStreamCaptureImplicit);
+    if (!fk_captures || stream != fk_legacy(stream->device)) return cudaSuccess;
+    return fk_lose_matching(stream->device, 1, cudaErrorStreamCaptureImplicit);
 }
 
 /* ---- capturing ---- */
 
 cudaError_t fk_capture_add(fk_stream *stream, fk_work *work) {
-    fk_capture *capture = stream->capture;
-    int node;
-    if (capture->lost) return cudaErrorStreamCaptureInvalidated;
-    node = fk_add_node(capture->graph, work, stream->frontier, stream->n_frontier, stream->lane);
-    fk_set_frontier(stream, &node, 1);
+    fk_graph *graph = stream->capture->graph;
+    if (stream->capture->lost) return cudaErrorStreamCaptureInvalidated;
+    stream->frontier = fk_add_node(graph, work, stream->frontier, -1, stream->lane);
     return cudaSuccess;
 }
 
-static void fk_enter_capture(fk_capture *capture, fk_stream *stream) {
-    capture->streams = fk_grow(capture->streams, (size_t)capture->n_streams + 1,
-                               sizeof *capture->streams);
-    capture->streams[capture->n_streams++] = stream;
-    stream->capture = capture;
-    stream->lane = capture->graph->lanes++;
-    stream->n_frontier = 0;
+static void fk_join_frontier(fk_stream *stream, int node) {
+    fk_work *wait;
+    if (node < 0 || node == stream->frontier) return;
+    if (stream->frontier < 0) {
+        stream->frontier = node;
+        return;
+    }
+    wait = fk_new_work(FK_MARK, "cudaStreamWaitEvent", stream->device);
+    stream->frontier =
+        fk_add_node(stream->capture->graph, wait, stream->frontier, node, stream->lane);
+    fk_unref_work(wait);
 }
 
-cudaError_t fk_capture_fork(fk_stream *stream, uint64_t id, const int *nodes, int n) {
-    fk_capture *capture = fk_captures;
-    int i;
-    while (capture && capture->id != id) capture = capture->next;
+static void fk_enter_capture(fk_capture *capture, fk_stream *stream) {
+    stream->capture = capture;
+    stream->lane = capture->graph->lanes++;
+    stream->frontier = -1;
+}
+
+cudaError_t fk_capture_fork(fk_stream *stream, uint64_t id, int node) {
+    fk_capture *capture = fk_capture_of(id);
     if (stream->capture && stream->capture->lost) return cudaErrorStreamCaptureInvalidated;
     if (!capture) {
         if (stream->capture) stream->capture->lost = 1;
@@ -147,65 +146,66 @@ cudaError_t fk_capture_fork(fk_stream *stream, uint64_t id, const int *nodes, in
         stream->capture->lost = capture->lost = 1;
         return cudaErrorStreamCaptureMerge;
     }
-    if (!stream->capture) {
-        if (stream == fk_legacy(stream->context)) {
-            capture->lost = 1;
-            return cudaErrorStreamCaptureImplicit;
-        }
-        fk_enter_capture(capture, stream);
+    if (stream == fk_legacy(stream->device)) {
+        capture->lost = 1;
+        return cudaErrorStreamCaptureImplicit;
     }
-    for (i = 0; i < n; i++) fk_add_frontier(stream, nodes[i]);
+    if (!stream->capture) fk_enter_capture(capture, stream);
+    fk_join_frontier(stream, node);
     return cudaSuccess;
 }
 
 static void fk_end_capture(fk_capture *capture) {
     fk_capture **link = &fk_captures;
-    int i;
+    fk_stream *stream;
+    uint32_t i = 0;
     while (*link != capture) link = &(*link)->next;
     *link = capture->next;
-    for (i = 0; i < capture->n_streams; i++) {
-        capture->streams[i]->capture = NULL;
-        capture->streams[i]->n_frontier = 0;
-    }
+    while ((stream = fk_next_stream(&i)) != NULL)
+        if (stream->capture == capture) stream->capture = NULL;
     fk_unref_graph(capture->graph);
-    free(capture->streams);
     free(capture);
 }
 
 void fk_capture_forget(fk_stream *stream) {
     fk_capture *capture = stream->capture;
-    int i, k = 0;
+    const fk_stream *other;
+    uint32_t i = 0;
     if (!capture) return;
-    for (i = 0; i < capture->n_streams; i++)
-        if (capture->streams[i] != stream) capture->streams[k++] = capture->streams[i];
-    capture->n_streams = k;
     if (capture->origin == stream) {
         capture->origin = NULL;
         capture->lost = 1;
     }
     stream->capture = NULL;
-    if (!k) fk_end_capture(capture);
+    do other = fk_next_stream(&i);
+    while (other && other->capture != capture);
+    if (!other) fk_end_capture(capture);
 }
 
-/* Every node must come before the end of the stream that the capture began on. */
+/* Every node must come before the end of the stream that the capture began on; but for one that
+   only waits. */
 static int fk_all_joined(const fk_capture *capture) {
     const fk_graph *graph = capture->graph;
     unsigned char *reached = fk_new((size_t)graph->n, 1);
     int i, k, joined = 1;
-    for (i = 0; i < capture->origin->n_frontier; i++) reached[capture->origin->frontier[i]] = 1;
+    if (capture->origin->frontier >= 0) reached[capture->origin->frontier] = 1;
     for (i = graph->n - 1; i >= 0; i--) {
-        if (!reached[i]) joined = 0;
-        for (k = 0; reached[i] && k < graph->nodes[i].n_after; k++)
-            reached[graph->nodes[i].after[k]] = 1;
+        const fk_node *node = &graph->nodes[i];
+        if (!reached[i] && node->work->kind != FK_MARK) joined = 0;
+        for (k = 0; reached[i] && k < 2; k++)
+            if (node->after[k] >= 0) reached[node->after[k]] = 1;
     }
     free(reached);
     return joined;
 }
 
-static int fk_begin_capture(fk_stream *stream, enum cudaStreamCaptureMode mode) {
+static int fk_begin_capture(cudaStream_t handle, enum cudaStreamCaptureMode mode) {
+    int error = 0;
+    fk_stream *stream = fk_stream_of(handle, &error);
     fk_capture *capture;
+    if (!stream) return error;
     if ((unsigned)mode > 2u) return cudaErrorInvalidValue;
-    if (stream == fk_legacy(stream->context)) return cudaErrorStreamCaptureUnsupported;
+    if (stream == fk_legacy(stream->device)) return cudaErrorStreamCaptureUnsupported;
     if (stream->capture) return cudaErrorIllegalState;
     capture = fk_new(1, sizeof *capture);
     capture->graph = fk_new(1, sizeof *capture->graph);
@@ -220,9 +220,12 @@ static int fk_begin_capture(fk_stream *stream, enum cudaStreamCaptureMode mode) 
     return 0;
 }
 
-static int fk_finish_capture(fk_stream *stream, cudaGraph_t *out) {
-    fk_capture *capture = stream->capture;
-    int error = 0;
+static int fk_finish_capture(cudaStream_t handle, cudaGraph_t *out) {
+    int error = out ? 0 : cudaErrorInvalidValue;
+    const fk_stream *stream = error ? NULL : fk_stream_of(handle, &error);
+    fk_capture *capture;
+    if (!stream) return error;
+    capture = stream->capture;
     *out = NULL;
     if (!capture) return cudaErrorIllegalState;
     if (capture->origin && capture->origin != stream) {
@@ -238,130 +241,61 @@ static int fk_finish_capture(fk_stream *stream, cudaGraph_t *out) {
     return error;
 }
 
-/* ---- the calls about capture ---- */
+/* ---- asking ---- */
 
-static cudaError_t fk_begin_call(cudaStream_t handle, enum cudaStreamCaptureMode mode, int own) {
-    int error = fk_begin(FK_cudaStreamBeginCapture);
-    if (!error) {
-        fk_stream *stream = fk_stream_of(handle, own, &error);
-        if (stream) error = fk_begin_capture(stream, mode);
-    }
-    return fk_end((cudaError_t)error);
-}
-
-static cudaError_t fk_end_call(cudaStream_t handle, cudaGraph_t *out, int own) {
-    int error = fk_begin(FK_cudaStreamEndCapture);
-    if (!error && !out) error = cudaErrorInvalidValue;
-    if (!error) {
-        fk_stream *stream = fk_stream_of(handle, own, &error);
-        if (stream) error = fk_finish_capture(stream, out);
-    }
-    return fk_end((cudaError_t)error);
-}
-
-static void fk_tell_status(const fk_stream *stream, enum cudaStreamCaptureStatus *status) {
+static int fk_ask(cudaStream_t handle, enum cudaStreamCaptureStatus *status,
+                  unsigned long long *id) {
+    int error = status ? 0 : cudaErrorInvalidValue;
+    const fk_stream *stream = error ? NULL : fk_stream_of(handle, &error);
+    uint32_t i = 0;
+    if (!stream) return error;
+    if (stream == fk_legacy(stream->device) && fk_capturing(stream->device, 1, &i))
+        return cudaErrorStreamCaptureImplicit; /* it has no answer */
     *status = !stream->capture        ? cudaStreamCaptureStatusNone
               : stream->capture->lost ? cudaStreamCaptureStatusInvalidated
                                       : cudaStreamCaptureStatusActive;
-}
-
-/* Asking about the legacy stream beside a capture of a blocking stream has no answer. */
-static int fk_ask(fk_stream *stream, enum cudaStreamCaptureStatus *status, unsigned long long *id) {
-    const fk_capture *capture;
-    int i;
-    for (capture = fk_captures; capture && stream == fk_legacy(stream->context);
-         capture = capture->next)
-        for (i = 0; i < capture->n_streams; i++)
-            if (capture->streams[i]->context == stream->context &&
-                !capture->streams[i]->nonblocking) return cudaErrorStreamCaptureImplicit;
-    fk_tell_status(stream, status);
     if (id && stream->capture) *id = stream->capture->id;
     return 0;
 }
 
-static int fk_ask_call(fk_call call, cudaStream_t handle, enum cudaStreamCaptureStatus *status,
-                       unsigned long long *id, int unsupported, int own) {
-    int error = fk_begin(call);
-    if (!error && !status) error = cudaErrorInvalidValue;
-    if (!error && unsupported) error = cudaErrorNotSupported;
-    if (!error) {
-        fk_stream *stream = fk_stream_of(handle, own, &error);
-        if (stream) error = fk_ask(stream, status, id);
-    }
-    return error;
-}
-
-static int fk_exchange(fk_call call, enum cudaStreamCaptureMode *mode) {
-    int error = fk_begin(call);
-    if (!error && (!mode || (unsigned)*mode > 2u)) error = cudaErrorInvalidValue;
-    if (!error) {
-        enum cudaStreamCaptureMode old = fk_me()->mode;
-        fk_me()->mode = *mode;
-        *mode = old;
-    }
-    return error;
-}
-
-cudaError_t cudaThreadExchangeStreamCaptureMode(enum cudaStreamCaptureMode *mode) {
-    return fk_end((cudaError_t)fk_exchange(FK_cudaThreadExchangeStreamCaptureMode, mode));
-}
-
-CUresult cuThreadExchangeStreamCaptureMode(CUstreamCaptureMode *mode) {
-    enum cudaStreamCaptureMode runtimes;
-    int error;
-    if (mode) runtimes = (enum cudaStreamCaptureMode)*mode;
-    error = fk_exchange(FK_cuThreadExchangeStreamCaptureMode, mode ? &runtimes : NULL);
-    if (!error) *mode = (CUstreamCaptureMode)runtimes;
-    return fk_end_driver(error);
-}
-
-/* cudaStreamGetCaptureInfo tells status and id; the graph and its nodes are not handed out. The _v2
-   names are the shape that CUDA 12's header gives the call. */
-#define FK_INFO_CALLS(info, info_v2, own)                                                     \
-    cudaError_t info(cudaStream_t s, enum cudaStreamCaptureStatus *status,                    \
-                     unsigned long long *id, cudaGraph_t *graph, const cudaGraphNode_t **nodes, \
-                     const cudaGraphEdgeData **edges, size_t *n) {                            \
-        return fk_end((cudaError_t)fk_ask_call(FK_cudaStreamGetCaptureInfo, s, status, id,    \
-                                               graph || nodes || edges || n, own));           \
-    }                                                                                         \
-    cudaError_t info_v2(cudaStream_t s, enum cudaStreamCaptureStatus *status,                 \
-                        unsigned long long *id, cudaGraph_t *graph,                           \
-                        const cudaGraphNode_t **nodes, size_t *n) {                           \
-        return fk_end((cudaError_t)fk_ask_call(FK_cudaStreamGetCaptureInfo, s, status, id,    \
-                                               graph || nodes || n, own));                    \
-    }
-#define FK_CAPTURE_CALLS(begin, end, asks, own)                                               \
-    cudaError_t begin(cudaStream_t s, enum cudaStreamCaptureMode m) {                         \
-        return fk_begin_call(s, m, own);                                                      \
-    }                                                                                         \
-    cudaError_t end(cudaStream_t s, cudaGraph_t *g) { return fk_end_call(s, g, own); }        \
-    cudaError_t asks(cudaStream_t s, enum cudaStreamCaptureStatus *status) {                  \
-        return fk_end((cudaError_t)fk_ask_call(FK_cudaStreamIsCapturing, s, status, NULL, 0,  \
-                                               own));                                         \
-    }
-
-FK_CAPTURE_CALLS(cudaStreamBeginCapture, cudaStreamEndCapture, cudaStreamIsCapturing, 0)
-FK_CAPTURE_CALLS(cudaStreamBeginCapture_ptsz, cudaStreamEndCapture_ptsz,
-                 cudaStreamIsCapturing_ptsz, 1)
-
-static CUresult fk_is_capturing(CUstream s, CUstreamCaptureStatus *status, int own) {
+static int fk_driver_ask(CUstream handle, CUstreamCaptureStatus *status) {
     enum cudaStreamCaptureStatus asked = cudaStreamCaptureStatusNone;
-    int error = fk_ask_call(FK_cuStreamIsCapturing, (cudaStream_t)s, status ? &asked : NULL, NULL,
-                            0, own);
+    int error = fk_ask(handle, status ? &asked : NULL, NULL);
     if (!error) *status = (CUstreamCaptureStatus)asked;
-    return fk_end_driver(error);
+    return error;
 }
 
-CUresult cuStreamIsCapturing(CUstream s, CUstreamCaptureStatus *status) {
-    return fk_is_capturing(s, status, 0);
+/* mode: of the runtime or of the driver, whose numbers are the same. */
+static int fk_exchange(int *mode) {
+    int old = (int)fk_me()->mode;
+    if (!mode || (unsigned)*mode > 2u) return cudaErrorInvalidValue;
+    fk_me()->mode = (enum cudaStreamCaptureMode)*mode;
+    *mode = old;
+    return 0;
 }
 
-CUresult cuStreamIsCapturing_ptsz(CUstream s, CUstreamCaptureStatus *status) {
-    return fk_is_capturing(s, status, 1);
-}
-
-FK_INFO_CALLS(cudaStreamGetCaptureInfo, cudaStreamGetCaptureInfo_v2, 0)
-FK_INFO_CALLS(cudaStreamGetCaptureInfo_ptsz, cudaStreamGetCaptureInfo_v2_ptsz, 1)
+FK_DEFINE_TWINS(cudaError_t, cudaStreamBeginCapture,
+                (cudaStream_t stream, enum cudaStreamCaptureMode mode),
+                fk_begin_capture(stream, mode))
+FK_DEFINE_TWINS(cudaError_t, cudaStreamEndCapture, (cudaStream_t stream, cudaGraph_t *graph),
+                fk_finish_capture(stream, graph))
+FK_DEFINE_TWINS(cudaError_t, cudaStreamIsCapturing,
+                (cudaStream_t stream, enum cudaStreamCaptureStatus *status),
+                fk_ask(stream, status, NULL))
+FK_DEFINE_TWINS(CUresult, cuStreamIsCapturing, (CUstream stream, CUstreamCaptureStatus *status),
+                fk_driver_ask(stream, status))
+FK_DEFINE(cudaError_t, cudaThreadExchangeStreamCaptureMode, (enum cudaStreamCaptureMode *mode),
+          fk_exchange((int *)mode))
+FK_DEFINE(CUresult, cuThreadExchangeStreamCaptureMode, (CUstreamCaptureMode *mode),
+          fk_exchange((int *)mode))
+#if CUDART_VERSION >= 13000 /* it has another shape before */
+/* Tells status and id; the graph and its nodes are not handed out. */
+FK_DEFINE_TWINS(cudaError_t, cudaStreamGetCaptureInfo,
+                (cudaStream_t stream, enum cudaStreamCaptureStatus *status, unsigned long long *id,
+                 cudaGraph_t *graph, const cudaGraphNode_t **nodes, const cudaGraphEdgeData **edges,
+                 size_t *n),
+                graph || nodes || edges || n ? cudaErrorNotSupported : fk_ask(stream, status, id))
+#endif
 
 /* ---- dropping ---- */
 

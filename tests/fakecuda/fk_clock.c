@@ -28,10 +28,9 @@ void fk_clock_join(fk_clock *into, const fk_clock *from) {
 }
 
 void fk_clock_copy(fk_clock *into, const fk_clock *from) {
-    fk_clock_reach(into, from->n);
-    if (from->n) memcpy(into->tick, from->tick, from->n * sizeof *from->tick);
-    if (into->n > from->n)
-        memset(into->tick + from->n, 0, (into->n - from->n) * sizeof *into->tick);
+    uint32_t i;
+    for (i = 0; i < into->n; i++) into->tick[i] = 0;
+    fk_clock_join(into, from);
 }
 
 int fk_clock_covers(const fk_clock *big, const fk_clock *small) {

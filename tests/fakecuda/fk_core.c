@@ -10,18 +10,12 @@
 #include <string.h>
 #include <time.h>
 
-#define FK_CALL(name, traits, price) #name,
-const char *const fk_call_names[] = {
-#include "fk_calls.h"
-};
-#undef FK_CALL
-#define FK_CALL(name, traits, price) traits,
-static const int fk_call_traits[] = {
-#include "fk_calls.h"
-};
-#undef FK_CALL
-#define FK_CALL(name, traits, price) price,
-static const uint64_t fk_prices[] = {
+#define FK_CALL(name, kind, traits, price) {#name, FK_##kind | traits, price},
+static const struct {
+    const char *name;
+    int         traits;
+    uint64_t    price;
+} fk_about[] = {
 #include "fk_calls.h"
 };
 #undef FK_CALL
@@ -30,7 +24,7 @@ static struct {
     long     calls[FK_CALL_COUNT];
     uint64_t driver_ns, inside_ns;
     long     failures, misuses;
-    char     first[512], newest[512], misuse[512];
+    char     first[512], misuse[512];
     int      quiet;
     struct { int call; long n; void (*run)(void *); void *user; } before;
 } fk;
@@ -45,10 +39,8 @@ fk_thread *fk_me(void) { return &fk_this_thread; }
 void fk_after_fork_in_child(void) { atomic_store(&fk_forked, 1); }
 
 void fk_lock(void) {
-    static int is_told;
     pthread_mutex_lock(&fk_mutex);
     fk_memory_start();
-    if (!is_told++) fk_read_environment();
 }
 
 void fk_unlock(void) { pthread_mutex_unlock(&fk_mutex); }
@@ -96,17 +88,16 @@ void fk_take_time(uint64_t ns) {
 
 /* ---- calls by name ---- */
 
-static int fk_find_call(const char *name) {
-    int i;
-    for (i = 0; i < FK_CALL_COUNT; i++)
-        if (!strcmp(name, fk_call_names[i])) return i;
-    return -1;
-}
+const char *fk_call_name(void) { return fk_about[fk_me()->call].name; }
+
+int fk_of_driver(void) { return fk_about[fk_me()->call].traits & FK_DRIVER; }
 
 int fk_named_call(const char *name) {
-    int call = fk_find_call(name);
-    if (call < 0) fk_fail("a fault or count for %s, which is not a call of fakecuda", name);
-    return call;
+    int call;
+    for (call = 0; call < FK_CALL_COUNT; call++)
+        if (!strcmp(name, fk_about[call].name)) return call;
+    fk_fail("a fault or count for %s, which is not a call of fakecuda", name);
+    return -1;
 }
 
 /* ---- what comes in between ---- */
@@ -136,22 +127,23 @@ static void fk_run_before(fk_call call) {
 
 /* ---- in and out ---- */
 
-int fk_begin(fk_call call) {
+int fk_begin(fk_call call, int own_stream) {
     uint64_t now = fk_now();
-    int traits = fk_call_traits[call];
+    int traits = fk_about[call].traits;
+    fk_thread *me = fk_me();
     int error;
     if (atomic_load(&fk_forked)) return (int)cudaErrorInitializationError;
     fk_lock();
     fk_run_before(call);
-    fk_this_thread.entered = now;
-    fk_this_thread.of_driver = traits & FK_DRIVER;
+    me->entered = now;
+    me->call = call;
+    me->own_stream = own_stream;
     fk.calls[call]++;
-    fk.driver_ns += fk_prices[call];
-    if (fk_this_thread.in_host_function)
-        fk_misuse("%s called from a host function", fk_call_names[call]);
+    fk.driver_ns += fk_about[call].price;
+    if (me->in_host_function) fk_misuse("called from a host function");
     if (traits & FK_EXEMPT) return 0;
-    if (fk_this_thread.in_host_function) return (int)cudaErrorNotPermitted;
-    if (!(traits & (FK_BARE | FK_DRIVER | FK_OWN))) fk_context_made(fk_me()->device);
+    if (me->in_host_function) return (int)cudaErrorNotPermitted;
+    if (!(traits & (FK_BARE | FK_DRIVER | FK_OWN))) fk_context_made(me->device);
     error = fk_fault_of(call, traits);
     if (!error && (traits & FK_STALLS)) fk_stall();
     if (!error && (traits & FK_HERE)) error = fk_no_context();
@@ -159,21 +151,14 @@ int fk_begin(fk_call call) {
     return error;
 }
 
-static void fk_leave(void) {
-    if (atomic_load(&fk_forked)) return;
-    fk.inside_ns += fk_now() - fk_this_thread.entered;
+int fk_end(int error) {
+    fk_thread *me = fk_me();
+    if (error && error != (int)cudaErrorNotReady && !fk_of_driver()) me->last = (cudaError_t)error;
+    if (atomic_load(&fk_forked)) return error;
+    me->own_stream = 0;
+    fk.inside_ns += fk_now() - me->entered;
     fk_unlock();
-}
-
-cudaError_t fk_end(cudaError_t error) {
-    if (error != cudaSuccess && error != cudaErrorNotReady) fk_this_thread.last = error;
-    fk_leave();
     return error;
-}
-
-CUresult fk_end_driver(int error) {
-    fk_leave();
-    return (CUresult)error;
 }
 
 /* ---- counters ---- */
@@ -192,146 +177,111 @@ void fk_price_by_size(const fk_point *points, int n, size_t bytes) {
     fk_price((uint64_t)(points[i - 1].ns + part * (points[i].ns - points[i - 1].ns)));
 }
 
-long fake_calls(const char *name) {
+static long fk_count_calls(const char *name) {
+    int i = name ? fk_named_call(name) : 0;
     long total = 0;
-    int i;
-    fk_lock();
-    if (name) {
-        i = fk_named_call(name);
-        total = i < 0 ? 0 : fk.calls[i];
-    } else {
-        for (i = 0; i < FK_CALL_COUNT; i++)
-            if (!(fk_call_traits[i] & FK_OWN)) total += fk.calls[i];
-    }
-    fk_unlock();
+    if (name) return i < 0 ? 0 : fk.calls[i];
+    for (; i < FK_CALL_COUNT; i++)
+        if (!(fk_about[i].traits & FK_OWN)) total += fk.calls[i];
     return total;
 }
+
+FK_QUESTION(long, fake_calls, (const char *name), fk_count_calls(name))
 
 void fake_each_call(void (*see)(void *user, const char *name, long calls), void *user) {
     int i;
     fk_lock();
     for (i = 0; i < FK_CALL_COUNT; i++)
-        if (!(fk_call_traits[i] & FK_OWN)) see(user, fk_call_names[i], fk.calls[i]);
+        if (!(fk_about[i].traits & FK_OWN)) see(user, fk_about[i].name, fk.calls[i]);
     fk_unlock();
 }
 
-static uint64_t fk_read(const uint64_t *value) {
-    uint64_t copy;
-    fk_lock();
-    copy = *value;
-    fk_unlock();
-    return copy;
-}
-
-uint64_t fake_driver_ns(void) { return fk_read(&fk.driver_ns); }
-uint64_t fake_inside_ns(void) { return fk_read(&fk.inside_ns); }
-
-void fake_reset_counters(void) {
-    fk_lock();
+static void fk_forget_counts(void) {
     memset(fk.calls, 0, sizeof fk.calls);
     fk.driver_ns = fk.inside_ns = 0;
-    fk_unlock();
 }
+
+FK_QUESTION(uint64_t, fake_driver_ns, (void), fk.driver_ns)
+FK_QUESTION(uint64_t, fake_inside_ns, (void), fk.inside_ns)
+FK_CONTROL(fake_reset_counters, (void), fk_forget_counts())
 
 /* ---- failures ---- */
 
 void fk_fail(const char *format, ...) {
+    char newest[sizeof fk.first];
     va_list list;
     va_start(list, format);
-    vsnprintf(fk.newest, sizeof fk.newest, format, list);
+    vsnprintf(newest, sizeof newest, format, list);
     va_end(list);
-    if (!fk.failures++) memcpy(fk.first, fk.newest, sizeof fk.first);
-    if (!fk.quiet) fprintf(stderr, "fakecuda: failure: %s\n", fk.newest);
+    if (!fk.failures++) memcpy(fk.first, newest, sizeof newest);
+    if (!fk.quiet) fprintf(stderr, "fakecuda: failure: %s\n", newest);
 }
 
 void fk_misuse(const char *format, ...) {
+    int name = snprintf(fk.misuse, sizeof fk.misuse, "%s: ", fk_call_name());
     va_list list;
     va_start(list, format);
-    vsnprintf(fk.misuse, sizeof fk.misuse, format, list);
+    vsnprintf(fk.misuse + name, sizeof fk.misuse - (size_t)name, format, list);
     va_end(list);
     fk.misuses++;
     if (!fk.quiet) fprintf(stderr, "fakecuda: misuse: %s\n", fk.misuse);
 }
 
-static long fk_read_long(const long *value) {
-    long copy;
-    fk_lock();
-    copy = *value;
-    fk_unlock();
-    return copy;
-}
-
-long fake_failures(void) { return fk_read_long(&fk.failures); }
-long fake_misuses(void) { return fk_read_long(&fk.misuses); }
-const char *fake_failure_text(void) { return fk.first; }
-const char *fake_misuse_text(void) { return fk.misuse; }
-
 static void fk_forget_failures(void) {
     fk.failures = fk.misuses = 0;
-    fk.first[0] = fk.newest[0] = fk.misuse[0] = 0;
+    fk.first[0] = fk.misuse[0] = 0;
 }
 
-void fake_clear_failures(void) {
-    fk_lock();
-    fk_forget_failures();
-    fk_unlock();
-}
+const char *fake_failure_text(void) { return fk.first; }
+const char *fake_misuse_text(void) { return fk.misuse; }
+FK_QUESTION(long, fake_failures, (void), fk.failures)
+FK_QUESTION(long, fake_misuses, (void), fk.misuses)
+FK_CONTROL(fake_clear_failures, (void), fk_forget_failures())
+FK_CONTROL(fake_quiet, (int on), fk.quiet = on)
 
-int fk_is_quiet(void) { return fk.quiet; }
-
-void fake_quiet(int on) {
-    fk_lock();
-    fk.quiet = on;
-    fk_unlock();
-}
-
-/* ---- names that outlive the work they belong to ---- */
-
-static struct {
-    char **text;
-    size_t n, room;            /* room: a power of two; n stays below half of it */
-} fk_names;
-
-static size_t fk_name_place(const char *text) {
-    size_t hash = 5381, i;
-    for (i = 0; text[i]; i++) hash = hash * 33 + (unsigned char)text[i];
-    i = hash & (fk_names.room - 1);
-    while (fk_names.text[i] && strcmp(fk_names.text[i], text)) i = (i + 1) & (fk_names.room - 1);
-    return i;
-}
-
-static void fk_more_names(void) {
-    char **old = fk_names.text;
-    size_t i, n = fk_names.room;
-    fk_names.room = n ? 2 * n : 64;
-    fk_names.text = fk_new(fk_names.room, sizeof *fk_names.text);
-    for (i = 0; i < n; i++)
-        if (old[i]) fk_names.text[fk_name_place(old[i])] = old[i];
-    free(old);
-}
-
-const char *fk_intern(const char *text) {
-    size_t i;
-    if (2 * (fk_names.n + 1) > fk_names.room) fk_more_names();
-    i = fk_name_place(text);
-    if (!fk_names.text[i]) {
-        size_t bytes = strlen(text) + 1;
-        fk_names.text[i] = fk_new(bytes, 1);
-        memcpy(fk_names.text[i], text, bytes);
-        fk_names.n++;
-    }
-    return fk_names.text[i];
-}
+/* ---- starting over: every object dropped and counted, every default restored ---- */
 
 /* Failures stay: a test asks for them after its last fake_reset. */
-void fk_core_defaults(void) {
-    size_t i;
-    for (i = 0; i < fk_names.room; i++) free(fk_names.text[i]);
-    free(fk_names.text);
-    memset(&fk_names, 0, sizeof fk_names);
+static void fk_core_defaults(void) {
     fk_faults_clear();
-    memset(fk.calls, 0, sizeof fk.calls);
-    fk.driver_ns = fk.inside_ns = 0;
+    fk_forget_counts();
     fk.quiet = 0;
     memset(&fk.before, 0, sizeof fk.before);
 }
+
+static long fk_objects(void) {
+    return fk_memory_objects() + fk_event_objects() + fk_stream_objects() + fk_graph_objects() +
+           fk_capture_objects() + fk_retained_contexts();
+}
+
+FK_QUESTION(long, fake_live_objects, (void), fk_objects())
+
+long fake_reset(void) {
+    long left;
+    fk_lock();
+    left = fk_objects();
+    if (left && !fk.quiet)
+        fprintf(stderr, "fakecuda: left behind: %ld of memory (ranges and handles), %ld events, "
+                "%ld streams, %ld graphs and captures, %ld holds on contexts\n",
+                fk_memory_objects(), fk_event_objects(), fk_stream_objects(),
+                fk_graph_objects() + fk_capture_objects(), fk_retained_contexts());
+    fk_holds_end();
+    fk_drive_context(-1);
+    fk_captures_drop();
+    fk_graphs_drop();
+    fk_events_drop_context(-1);
+    fk_streams_drop_context(-1);
+    fk_memory_drop_device(-1);
+    fk_streams_defaults();
+    fk_memory_defaults();
+    fk_devices_defaults();
+    fk_core_defaults();
+    fk_oracle_enable(1);
+    fk_me()->device = fk_me()->current = fk_me()->depth = 0;
+    fk_me()->last = cudaSuccess;
+    fk_me()->mode = cudaStreamCaptureModeGlobal;
+    fk_unlock();
+    return left;
+}
+
+FK_CONTROL(fake_oracle, (int on), fk_oracle_enable(on))

@@ -23,8 +23,7 @@
 
 #include <string.h>
 
-#define FK_NUMBER_OF_SM   132
-#define FK_VERSION        13000
+#define FK_VERSION 13000
 
 static struct {
     int count;
@@ -47,18 +46,13 @@ static int fk_dead(int context) {
 }
 
 int fk_no_context(void) {
-    return fk_me()->current ? fk_dead(fk_me()->context) : CUDA_ERROR_INVALID_CONTEXT;
+    return fk_me()->current ? fk_dead(fk_me()->device) : CUDA_ERROR_INVALID_CONTEXT;
 }
 
 /* A context is never followed, only passed back: its number says which it is. */
 static char fk_contexts[FK_DEVICES];
 
 static CUcontext fk_handle_of(int context) { return (CUcontext)(void *)&fk_contexts[context]; }
-
-void fk_use_context(int context) {
-    fk_me()->context = context;
-    fk_me()->device = context;
-}
 
 int fk_is_device(int device) { return device >= 0 && device < fk.count; }
 
@@ -71,213 +65,117 @@ int fk_context_of(CUcontext handle) {
 
 int fk_has_vmm(int device) { return !fk.no_vmm[device]; }
 
-
 void fk_devices_defaults(void) {
     memset(&fk, 0, sizeof fk);
     fk.count = 2;
 }
 
-void fake_devices(int n) {
-    fk_lock();
+static int fk_in_table(int device) { return device >= 0 && device < FK_DEVICES; }
+
+static void fk_count_devices(int n) {
     if (n >= 1 && n <= FK_DEVICES) fk.count = n;
-    fk_unlock();
 }
 
-void fake_device_vmm(int device, int supported) {
-    fk_lock();
-    if (device >= 0 && device < FK_DEVICES) fk.no_vmm[device] = !supported;
-    fk_unlock();
+static void fk_set(int *table, int device, int value) {
+    if (fk_in_table(device)) table[device] = value;
 }
 
-void fake_device_peers(int device, int reachable) {
-    fk_lock();
-    if (device >= 0 && device < FK_DEVICES) fk.no_peers[device] = !reachable;
-    fk_unlock();
-}
+FK_CONTROL(fake_devices, (int n), fk_count_devices(n))
+FK_CONTROL(fake_device_vmm, (int device, int supported), fk_set(fk.no_vmm, device, !supported))
+FK_CONTROL(fake_device_peers, (int device, int reachable), fk_set(fk.no_peers, device, !reachable))
 
 /* ---- errors ---- */
 
-static const struct fk_error {
+#define FK_ERROR(code, runtime, driver) {code, #runtime},
+static const struct {
     int         code;
     const char *name;
 } fk_errors[] = {
-    {0, "cudaSuccess"},
-    {1, "cudaErrorInvalidValue"},
-    {2, "cudaErrorMemoryAllocation"},
-    {3, "cudaErrorInitializationError"},
-    {4, "cudaErrorCudartUnloading"},
-    {12, "cudaErrorInvalidPitchValue"},
-    {21, "cudaErrorInvalidMemcpyDirection"},
-    {101, "cudaErrorInvalidDevice"},
-    {201, "cudaErrorDeviceUninitialized"},
-    {400, "cudaErrorInvalidResourceHandle"},
-    {401, "cudaErrorIllegalState"},
-    {500, "cudaErrorSymbolNotFound"},
-    {600, "cudaErrorNotReady"},
-    {700, "cudaErrorIllegalAddress"},
-    {704, "cudaErrorPeerAccessAlreadyEnabled"},
-    {712, "cudaErrorHostMemoryAlreadyRegistered"},
-    {713, "cudaErrorHostMemoryNotRegistered"},
-    {719, "cudaErrorLaunchFailure"},
-    {800, "cudaErrorNotPermitted"},
-    {801, "cudaErrorNotSupported"},
-    {900, "cudaErrorStreamCaptureUnsupported"},
-    {901, "cudaErrorStreamCaptureInvalidated"},
-    {902, "cudaErrorStreamCaptureMerge"},
-    {903, "cudaErrorStreamCaptureUnmatched"},
-    {904, "cudaErrorStreamCaptureUnjoined"},
-    {905, "cudaErrorStreamCaptureIsolation"},
-    {906, "cudaErrorStreamCaptureImplicit"},
-    {907, "cudaErrorCapturedEvent"},
-    {908, "cudaErrorStreamCaptureWrongThread"},
-    {999, "cudaErrorUnknown"},
+#include "include/fakecuda_errors.h"
 };
+#undef FK_ERROR
 
 static const char *fk_error_name(int code) {
-    size_t i;
-    for (i = 0; i < sizeof fk_errors / sizeof fk_errors[0]; i++)
+    int i;
+    for (i = 0; i < FK_COUNT(fk_errors); i++)
         if (fk_errors[i].code == code) return fk_errors[i].name;
     return "unrecognized error code";
 }
 
 const char *cudaGetErrorName(cudaError_t error) {
-    fk_end_driver(fk_begin(FK_cudaGetErrorName));
+    fk_begin(FK_cudaGetErrorName, 0);
+    fk_end(0);
     return fk_error_name((int)error);
 }
 
 /* CUDA's is a sentence. */
-const char *cudaGetErrorString(cudaError_t error) {
-    fk_end_driver(fk_begin(FK_cudaGetErrorString));
-    return fk_error_name((int)error);
+const char *cudaGetErrorString(cudaError_t error) { return cudaGetErrorName(error); }
+
+cudaError_t cudaPeekAtLastError(void) {
+    fk_begin(FK_cudaPeekAtLastError, 0);
+    fk_end(0);
+    return fk_me()->last;
 }
 
 cudaError_t cudaGetLastError(void) {
     cudaError_t last = fk_me()->last;
-    fk_end_driver(fk_begin(FK_cudaGetLastError));
+    fk_begin(FK_cudaGetLastError, 0);
+    fk_end(0);
     fk_me()->last = cudaSuccess;
-    return last;
-}
-
-cudaError_t cudaPeekAtLastError(void) {
-    cudaError_t last = fk_me()->last;
-    fk_end_driver(fk_begin(FK_cudaPeekAtLastError));
     return last;
 }
 
 /* ---- devices ---- */
 
-static cudaError_t fk_give(fk_call call, int *out, int value) {
-    int error = fk_begin(call);
-    if (!error && !out) error = cudaErrorInvalidValue;
-    if (!error) *out = value;
-    return fk_end((cudaError_t)error);
-}
-
-cudaError_t cudaRuntimeGetVersion(int *version) {
-    return fk_give(FK_cudaRuntimeGetVersion, version, FK_VERSION);
-}
-
-cudaError_t cudaDriverGetVersion(int *version) {
-    return fk_give(FK_cudaDriverGetVersion, version, FK_VERSION);
-}
-
-cudaError_t cudaGetDevice(int *device) {
-    return fk_give(FK_cudaGetDevice, device, fk_me()->device);
-}
-
-cudaError_t cudaGetDeviceCount(int *out) {
-    int error = fk_begin(FK_cudaGetDeviceCount);
-    if (!error && !out) error = cudaErrorInvalidValue;
-    if (!error) *out = fk.count;
-    return fk_end((cudaError_t)error);
-}
-
-cudaError_t cudaSetDevice(int device) {
-    int error = fk_begin(FK_cudaSetDevice);
-    if (!error && !fk_is_device(device)) error = cudaErrorInvalidDevice;
-    if (!error) fk_use_context(device);
-    if (!error) fk_context_made(device);
-    return fk_end((cudaError_t)error);
-}
-
-static int fk_attribute(int *value, int attribute, int device) {
-    if (!value) return 1;
-    if (!fk_is_device(device)) return (int)cudaErrorInvalidDevice;
-    switch (attribute) {
-    case 1: *value = 1024; break;                       /* threads per block */
-    case 10: *value = 32; break;                        /* warp */
-    case 14: *value = 512; break;                       /* texture alignment */
-    case 16: *value = FK_NUMBER_OF_SM; break;
-    case 18: *value = 0; break;                          /* integrated */
-    case 19: *value = 1; break;                         /* maps host memory */
-    case 35: *value = 0; break;                         /* TCC */
-    case 40: *value = 3; break;                         /* copy engines */
-    case 41: *value = 1; break;                         /* unified addressing */
-    case 51: *value = 32; break;                        /* texture pitch alignment */
-    case 75: *value = 9; break;                         /* compute capability */
-    case 76: *value = 0; break;
-    case 83: *value = 1; break;                         /* managed memory */
-    case 88: *value = 0; break;                         /* pageable memory access */
-    case 89: *value = 1; break;                         /* concurrent managed access */
-    case 99: *value = 1; break;                         /* host registration */
-    case 102: *value = fk_has_vmm(device); break;       /* virtual memory management */
-    case 103:                                           /* handles as file descriptors */
-    case 110: *value = fk_has_vmm(device); break;       /* RDMA */
-    case 115: *value = 1; break;                        /* memory pools */
-    default: return 1;
-    }
+static int fk_give(int *out, int value) {
+    if (!out) return cudaErrorInvalidValue;
+    *out = value;
     return 0;
 }
 
-CUresult cuDeviceGetAttribute(int *value, CUdevice_attribute attribute, CUdevice device) {
-    int error = fk_begin(FK_cuDeviceGetAttribute);
-    if (!error) error = fk_attribute(value, (int)attribute, device);
-    return fk_end_driver(error);
+static int fk_use_device(int device) {
+    if (!fk_is_device(device)) return cudaErrorInvalidDevice;
+    fk_me()->device = device;
+    fk_context_made(device);
+    return 0;
 }
 
-CUresult cuCtxGetCurrent(CUcontext *out) {
-    int error = fk_begin(FK_cuCtxGetCurrent);
-    if (!error && !out) error = CUDA_ERROR_INVALID_VALUE;
-    if (!error)
-        *out = fk_me()->current ? fk_handle_of(fk_me()->context) : NULL;
-    return fk_end_driver(error);
+/* Only what programs on it have asked for; of any other attribute it says that it does not know. */
+static int fk_attribute(int *value, int attribute, int device) {
+    if (!fk_is_device(device)) return (int)cudaErrorInvalidDevice;
+    if (attribute != CU_DEVICE_ATTRIBUTE_VIRTUAL_MEMORY_MANAGEMENT_SUPPORTED)
+        return CUDA_ERROR_INVALID_VALUE;
+    return fk_give(value, fk_has_vmm(device));
+}
+
+static int fk_current_context(CUcontext *out) {
+    if (!out) return CUDA_ERROR_INVALID_VALUE;
+    *out = fk_me()->current ? fk_handle_of(fk_me()->device) : NULL;
+    return 0;
 }
 
 /* -1: none. */
 static void fk_make_current(int context) {
-    fk_use_context(context < 0 ? 0 : context);
+    fk_me()->device = context < 0 ? 0 : context;
     fk_me()->current = context >= 0;
 }
 
-CUresult cuCtxPushCurrent(CUcontext handle) {
-    int error = fk_begin(FK_cuCtxPushCurrent), context = fk_context_of(handle);
+static int fk_push(CUcontext handle) {
+    int context = fk_context_of(handle);
     fk_thread *me = fk_me();
-    if (!error && context < 0) error = CUDA_ERROR_INVALID_CONTEXT;
-    if (!error && me->depth == (int)(sizeof me->pushed / sizeof *me->pushed))
-        error = CUDA_ERROR_INVALID_VALUE;
-    if (!error) {
-        me->pushed[me->depth++] = me->current ? me->context : -1;
-        fk_make_current(context);
-    }
-    return fk_end_driver(error);
+    if (context < 0) return CUDA_ERROR_INVALID_CONTEXT;
+    if (me->depth == FK_COUNT(me->pushed)) return CUDA_ERROR_INVALID_VALUE;
+    me->pushed[me->depth++] = me->current ? me->device : -1;
+    fk_make_current(context);
+    return 0;
 }
 
-CUresult cuCtxPopCurrent(CUcontext *out) {
-    int error = fk_begin(FK_cuCtxPopCurrent);
+static int fk_pop(CUcontext *out) {
     fk_thread *me = fk_me();
-    if (!error && me->depth == 0) error = CUDA_ERROR_INVALID_CONTEXT;
-    if (!error) {
-        if (out) *out = fk_handle_of(me->context);
-        fk_make_current(me->pushed[--me->depth]);
-    }
-    return fk_end_driver(error);
-}
-
-CUresult cuCtxGetDevice(CUdevice *device) {
-    int error = fk_begin(FK_cuCtxGetDevice);
-    if (!error && !device) error = CUDA_ERROR_INVALID_VALUE;
-    if (!error) *device = fk_me()->device;
-    return fk_end_driver(error);
+    if (me->depth == 0) return CUDA_ERROR_INVALID_CONTEXT;
+    if (out) *out = fk_handle_of(me->device);
+    fk_make_current(me->pushed[--me->depth]);
+    return 0;
 }
 
 /* All that is of the context goes. */
@@ -291,29 +189,30 @@ static void fk_end_context(int device) {
     fk.has_context[device] = fk.of_runtime[device] = 0;
 }
 
-CUresult cuDevicePrimaryCtxRetain(CUcontext *out, CUdevice device) {
-    int error = fk_begin(FK_cuDevicePrimaryCtxRetain);
-    if (!error && !out) error = CUDA_ERROR_INVALID_VALUE;
-    if (!error && !fk_is_device(device)) error = CUDA_ERROR_INVALID_DEVICE;
-    if (!error) {
-        fk.retained[device]++;
-        fk.has_context[device] = 1;
-        *out = fk_handle_of(device);
-    }
-    return fk_end_driver(error);
+static int fk_reset_device(void) {
+    fk_end_context(fk_me()->device);
+    return 0;
+}
+
+static int fk_retain(CUcontext *out, int device) {
+    if (!out) return CUDA_ERROR_INVALID_VALUE;
+    if (!fk_is_device(device)) return CUDA_ERROR_INVALID_DEVICE;
+    fk.retained[device]++;
+    fk.has_context[device] = 1;
+    *out = fk_handle_of(device);
+    return 0;
 }
 
 /* A reset takes no retaining back: releasing is due, and allowed, all the same. */
-CUresult cuDevicePrimaryCtxRelease(CUdevice device) {
-    int error = fk_begin(FK_cuDevicePrimaryCtxRelease);
-    if (!error && !fk_is_device(device)) error = CUDA_ERROR_INVALID_DEVICE;
-    if (!error && !fk.retained[device]) {
-        fk_misuse("cuDevicePrimaryCtxRelease of device %d once more than it was retained", device);
-        error = CUDA_ERROR_INVALID_CONTEXT;
+static int fk_release(int device) {
+    if (!fk_is_device(device)) return CUDA_ERROR_INVALID_DEVICE;
+    if (!fk.retained[device]) {
+        fk_misuse("device %d is released once more than it was retained", device);
+        return CUDA_ERROR_INVALID_CONTEXT;
     }
-    if (!error && --fk.retained[device] == 0 && fk.has_context[device] && !fk.of_runtime[device])
+    if (--fk.retained[device] == 0 && fk.has_context[device] && !fk.of_runtime[device])
         fk_end_context(device);
-    return fk_end_driver(error);
+    return 0;
 }
 
 long fk_retained_contexts(void) {
@@ -323,127 +222,89 @@ long fk_retained_contexts(void) {
     return n;
 }
 
-static CUresult fk_context_of_stream(CUstream handle, CUcontext *out, int own) {
-    int error = fk_begin(FK_cuStreamGetCtx);
-    if (!error && !out) error = CUDA_ERROR_INVALID_VALUE;
-    if (!error) {
-        fk_stream *stream = fk_stream_of((cudaStream_t)handle, own, &error);
-        if (stream) *out = fk_handle_of(stream->context);
-    }
-    return fk_end_driver(error);
-}
-
-CUresult cuStreamGetCtx(CUstream s, CUcontext *out) { return fk_context_of_stream(s, out, 0); }
-CUresult cuStreamGetCtx_ptsz(CUstream s, CUcontext *out) { return fk_context_of_stream(s, out, 1); }
-
-static int fk_can_access(fk_call call, int *can, int device, int peer) {
-    int error = fk_begin(call);
-    if (!error && !can) error = cudaErrorInvalidValue;
-    if (!error && (!fk_is_device(device) || !fk_is_device(peer))) error = cudaErrorInvalidDevice;
-    if (!error) *can = device != peer && !fk.no_peers[peer];
+static int fk_context_of_stream(CUstream handle, CUcontext *out) {
+    int error = out ? 0 : CUDA_ERROR_INVALID_VALUE;
+    const fk_stream *stream = error ? NULL : fk_stream_of(handle, &error);
+    if (stream) *out = fk_handle_of(stream->device);
     return error;
 }
 
-CUresult cuDeviceCanAccessPeer(int *can, CUdevice device, CUdevice peer) {
-    return fk_end_driver(fk_can_access(FK_cuDeviceCanAccessPeer, can, device, peer));
+static int fk_can_access(int *can, int device, int peer) {
+    if (!fk_is_device(device) || !fk_is_device(peer)) return cudaErrorInvalidDevice;
+    return fk_give(can, device != peer && !fk.no_peers[peer]);
 }
 
-static int fk_enable_peer(int peer, unsigned flags) {
-    int device = fk_me()->device;
-    if (flags) return cudaErrorInvalidValue;
-    if (!fk_is_device(peer) || peer == device) return cudaErrorInvalidDevice;
-    if (fk_peer_allowed(device, peer)) return cudaErrorPeerAccessAlreadyEnabled;
+static int fk_enable_peer(CUcontext handle, unsigned flags) {
+    int device = fk_me()->device, peer = fk_context_of(handle);
+    if (peer < 0 || fk_dead(peer)) return CUDA_ERROR_INVALID_CONTEXT;
+    if (flags) return CUDA_ERROR_INVALID_VALUE;
+    if (peer == device) return CUDA_ERROR_INVALID_DEVICE;
+    if (fk_peer_allowed(device, peer)) return CUDA_ERROR_PEER_ACCESS_ALREADY_ENABLED;
     fk_allow_peer(device, peer);
     return 0;
 }
 
-CUresult cuCtxEnablePeerAccess(CUcontext handle, unsigned int flags) {
-    int error = fk_begin(FK_cuCtxEnablePeerAccess), peer = fk_context_of(handle);
-    if (!error && (peer < 0 || fk_dead(peer))) error = CUDA_ERROR_INVALID_CONTEXT;
-    if (!error) error = fk_enable_peer(peer, flags);
-    return fk_end_driver(error);
-}
-
-cudaError_t cudaDeviceReset(void) {
-    int error = fk_begin(FK_cudaDeviceReset), device = fk_me()->device;
-    if (!error) fk_end_context(device);
-    return fk_end((cudaError_t)error);
-}
+FK_DEFINE(cudaError_t, cudaRuntimeGetVersion, (int *version), fk_give(version, FK_VERSION))
+FK_DEFINE(cudaError_t, cudaDriverGetVersion, (int *version), fk_give(version, FK_VERSION))
+FK_DEFINE(cudaError_t, cudaGetDevice, (int *device), fk_give(device, fk_me()->device))
+FK_DEFINE(cudaError_t, cudaGetDeviceCount, (int *count), fk_give(count, fk.count))
+FK_DEFINE(cudaError_t, cudaSetDevice, (int device), fk_use_device(device))
+FK_DEFINE(cudaError_t, cudaDeviceReset, (void), fk_reset_device())
+FK_DEFINE(CUresult, cuDeviceGetAttribute,
+          (int *value, CUdevice_attribute attribute, CUdevice device),
+          fk_attribute(value, (int)attribute, device))
+FK_DEFINE(CUresult, cuCtxGetCurrent, (CUcontext *out), fk_current_context(out))
+FK_DEFINE(CUresult, cuCtxPushCurrent, (CUcontext context), fk_push(context))
+FK_DEFINE(CUresult, cuCtxPopCurrent, (CUcontext *out), fk_pop(out))
+FK_DEFINE(CUresult, cuCtxGetDevice, (CUdevice *device), fk_give(device, fk_me()->device))
+FK_DEFINE(CUresult, cuDevicePrimaryCtxRetain, (CUcontext *out, CUdevice device),
+          fk_retain(out, device))
+FK_DEFINE(CUresult, cuDevicePrimaryCtxRelease, (CUdevice device), fk_release(device))
+FK_DEFINE_TWINS(CUresult, cuStreamGetCtx, (CUstream stream, CUcontext *out),
+                fk_context_of_stream(stream, out))
+FK_DEFINE(CUresult, cuDeviceCanAccessPeer, (int *can, CUdevice device, CUdevice peer),
+          fk_can_access(can, device, peer))
+FK_DEFINE(CUresult, cuCtxEnablePeerAccess, (CUcontext context, unsigned flags),
+          fk_enable_peer(context, flags))
 
 /* ---- driver entry points ---- */
 
 typedef void (*fk_function)(void);
-/* By the plain name, though a header may call the function by a name with a version (_v2). A call
-   that takes a stream has a twin, to which a stream of 0 is the thread's own default stream. */
-#define FK_ENTRY(name)            {#name, (fk_function)name, (fk_function)name},
-#define FK_ENTRY_TWIN(name, twin) {#name, (fk_function)name, (fk_function)twin},
+/* By the plain name, though a header may call the function by a name with a version (_v2). */
+#define FK_ENTRY_RUNTIME(text, plain, twin)
+#define FK_ENTRY_OWN(text, plain, twin)
+#define FK_ENTRY_DRIVER(text, plain, twin) {text, (fk_function)plain, (fk_function)plain},
+#define FK_ENTRY_TWINS(text, plain, twin)  {text, (fk_function)plain, (fk_function)twin},
+#define FK_CALL(name, kind, traits, price) FK_ENTRY_##kind(#name, name, name##_ptsz)
 static const struct {
     const char *name;
-    fk_function function, per_thread;
+    fk_function function, of_own_stream;
 } fk_entries[] = {
-    FK_ENTRY(cuDeviceGetAttribute) FK_ENTRY(cuDeviceCanAccessPeer)
-    FK_ENTRY(cuDevicePrimaryCtxRetain) FK_ENTRY(cuDevicePrimaryCtxRelease)
-    FK_ENTRY(cuCtxGetCurrent) FK_ENTRY(cuCtxPushCurrent) FK_ENTRY(cuCtxPopCurrent)
-    FK_ENTRY(cuCtxGetDevice) FK_ENTRY(cuCtxEnablePeerAccess) FK_ENTRY(cuCtxSynchronize)
-    FK_ENTRY(cuStreamCreate) FK_ENTRY(cuStreamDestroy) FK_ENTRY(cuEventCreate)
-    FK_ENTRY(cuEventDestroy) FK_ENTRY(cuEventSynchronize) FK_ENTRY(cuEventQuery)
-    FK_ENTRY(cuThreadExchangeStreamCaptureMode) FK_ENTRY(cuMemGetAllocationGranularity)
-    FK_ENTRY(cuMemAddressReserve) FK_ENTRY(cuMemAddressFree) FK_ENTRY(cuMemCreate)
-    FK_ENTRY(cuMemRelease) FK_ENTRY(cuMemExportToShareableHandle)
-    FK_ENTRY(cuMemImportFromShareableHandle) FK_ENTRY(cuMemMap) FK_ENTRY(cuMemUnmap)
-    FK_ENTRY(cuMemSetAccess) FK_ENTRY(cuMemGetAddressRange) FK_ENTRY(cuPointerGetAttributes)
-    FK_ENTRY(cuMemAlloc) FK_ENTRY(cuMemFree) FK_ENTRY(cuMemAllocManaged)
-    FK_ENTRY(cuMemHostAlloc) FK_ENTRY(cuMemFreeHost) FK_ENTRY(cuMemHostRegister)
-    FK_ENTRY(cuMemHostUnregister) FK_ENTRY(cuMemGetInfo)
-    FK_ENTRY_TWIN(cuStreamGetCtx, cuStreamGetCtx_ptsz)
-    FK_ENTRY_TWIN(cuStreamIsCapturing, cuStreamIsCapturing_ptsz)
-    FK_ENTRY_TWIN(cuStreamGetId, cuStreamGetId_ptsz)
-    FK_ENTRY_TWIN(cuStreamSynchronize, cuStreamSynchronize_ptsz)
-    FK_ENTRY_TWIN(cuEventRecord, cuEventRecord_ptsz)
-    FK_ENTRY_TWIN(cuStreamWaitEvent, cuStreamWaitEvent_ptsz)
-    FK_ENTRY_TWIN(cuMemsetD8Async, cuMemsetD8Async_ptsz)
-    FK_ENTRY_TWIN(cuMemcpyAsync, cuMemcpyAsync_ptsz)
-    FK_ENTRY_TWIN(cuMemcpy2DAsync, cuMemcpy2DAsync_v2_ptsz)
+#include "fk_calls.h"
 };
 
-/* A symbol that is not there is an answer, not an error of the call. */
-static cudaError_t fk_entry_point(fk_call call, const char *name, void **out, unsigned version,
-                                  unsigned long long flags,
-                                  enum cudaDriverEntryPointQueryResult *status) {
-    const int own = flags == cudaEnablePerThreadDefaultStream;
+/* A symbol that is not there is an answer, not an error of the call. Without a flag the caller's
+   compiler decides which default stream is meant. */
+static int fk_entry_point(const char *name, void **out, unsigned version, unsigned long long flags,
+                          enum cudaDriverEntryPointQueryResult *status) {
+    int own = flags ? flags == cudaEnablePerThreadDefaultStream : fk_me()->own_stream;
     enum cudaDriverEntryPointQueryResult answer = cudaDriverEntryPointSymbolNotFound;
-    int error = fk_begin(call);
-    size_t i;
-    if (!error && (!name || !out || flags > 2u)) error = cudaErrorInvalidValue;
-    for (i = 0; !error && i < sizeof fk_entries / sizeof fk_entries[0]; i++) {
+    int i;
+    if (!name || !out || flags > 2u) return cudaErrorInvalidValue;
+    *out = NULL;
+    for (i = 0; i < FK_COUNT(fk_entries); i++) {
+        const fk_function *found =
+            own ? &fk_entries[i].of_own_stream : &fk_entries[i].function;
         if (strcmp(name, fk_entries[i].name)) continue;
         answer = version < 10020u ? cudaDriverEntryPointVersionNotSufficent
                                   : cudaDriverEntryPointSuccess;
-        break;
+        if (version >= 10020u) memcpy(out, found, sizeof *out);
     }
-    if (!error) *out = NULL;
-    if (!error && answer == cudaDriverEntryPointSuccess)
-        memcpy(out, own ? &fk_entries[i].per_thread : &fk_entries[i].function, sizeof *out);
-    if (!error && status) *status = answer;
-    if (!error && !status && answer != cudaDriverEntryPointSuccess)
-        error = cudaErrorSymbolNotFound;
-    return fk_end((cudaError_t)error);
+    if (status) *status = answer;
+    return status || *out ? 0 : cudaErrorSymbolNotFound;
 }
 
-/* Without a flag the caller's compiler decides which default stream is meant. */
-#define FK_ENTRY_CALLS(plain, by_version, usual)                                              \
-    cudaError_t plain(const char *name, void **out, unsigned long long flags,                 \
-                      enum cudaDriverEntryPointQueryResult *status) {                         \
-        return fk_entry_point(FK_cudaGetDriverEntryPoint, name, out, FK_VERSION,              \
-                              flags ? flags : (usual), status);                               \
-    }                                                                                         \
-    cudaError_t by_version(const char *name, void **out, unsigned int version,                \
-                           unsigned long long flags,                                          \
-                           enum cudaDriverEntryPointQueryResult *status) {                    \
-        return fk_entry_point(FK_cudaGetDriverEntryPointByVersion, name, out, version,        \
-                              flags ? flags : (usual), status);                               \
-    }
-
-FK_ENTRY_CALLS(cudaGetDriverEntryPoint, cudaGetDriverEntryPointByVersion, cudaEnableLegacyStream)
-FK_ENTRY_CALLS(cudaGetDriverEntryPoint_ptsz, cudaGetDriverEntryPointByVersion_ptsz,
-               cudaEnablePerThreadDefaultStream)
+FK_DEFINE_TWINS(cudaError_t, cudaGetDriverEntryPointByVersion,
+                (const char *name, void **out, unsigned version, unsigned long long flags,
+                 enum cudaDriverEntryPointQueryResult *status),
+                fk_entry_point(name, out, version, flags, status))

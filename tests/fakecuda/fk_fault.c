@@ -1,11 +1,10 @@
-/* Calls that fail on purpose: the n-th of all, the n-th of one name, and by class.
+/* Calls that fail on purpose: the n-th of one name, and by class.
  *
  * By class: a resource call asks for something that there may be too little of (memory, addresses,
  * a mapping, an event, a stream), and has changed nothing when it fails: the program can go on. Any
  * other call fails, as a rule, since the context is broken; and then every call fails for good. */
 #include "fk.h"
 
-#include <stdlib.h>
 #include <string.h>
 
 typedef struct fk_fault {
@@ -14,7 +13,7 @@ typedef struct fk_fault {
 } fk_fault;
 
 static struct {
-    fk_fault any, resource, other, one[FK_CALL_COUNT];
+    fk_fault resource, other, one[FK_CALL_COUNT];
     int      spared[FK_CALL_COUNT];
     int      paused;
     long     fired;
@@ -49,19 +48,10 @@ int fk_fault_of(fk_call call, int traits) {
     int error = 0, by_class = 0;
     if (fk.paused) return 0;
     if (fk_fires(&fk.one[call])) error = fk.one[call].error ? fk.one[call].error : fk_usual(traits);
-    if (!(traits & (FK_EXEMPT | FK_OWN | FK_UNDOES)) && !fk.spared[call]) {
-        if (fk_fires(&fk.any) && !error) error = fk_usual(traits);
-        by_class = fk_fault_by_class(traits);
-    }
+    if (!(traits & (FK_OWN | FK_UNDOES)) && !fk.spared[call]) by_class = fk_fault_by_class(traits);
     if (!error) error = by_class;
     fk.fired += error != 0;
     return error;
-}
-
-void fake_fail_nth(long n, int persist) {
-    fk_lock();
-    fk_set(&fk.any, n, persist, 0);
-    fk_unlock();
 }
 
 void fake_fail_call(const char *name, long n, int persist, int error) {
@@ -72,79 +62,28 @@ void fake_fail_call(const char *name, long n, int persist, int error) {
     fk_unlock();
 }
 
-void fake_fail_resource(long n) {
-    fk_lock();
-    fk_set(&fk.resource, n, 0, cudaErrorMemoryAllocation);
-    fk_unlock();
-}
+FK_CONTROL(fake_fail_resource, (long n),
+           fk_set(&fk.resource, n, 0, cudaErrorMemoryAllocation))
+FK_CONTROL(fake_break, (long n), fk_set(&fk.other, n, 1, cudaErrorIllegalAddress))
+FK_QUESTION(int, fake_is_broken, (void), fk.other.on)
 
-void fake_break(long n) {
-    fk_lock();
-    fk_set(&fk.other, n, 1, cudaErrorIllegalAddress);
-    fk_unlock();
-}
-
-int fake_is_broken(void) {
-    int on;
-    fk_lock();
-    on = fk.other.on;
-    fk_unlock();
-    return on;
-}
-
-void fake_fail_except(const char *names) {
+/* Names with something between them. */
+static void fk_spare(const char *names) {
     char one[64];
-    size_t length;
-    fk_lock();
+    int length, call;
     memset(fk.spared, 0, sizeof fk.spared);
-    while (names && *names) {
-        length = strcspn(names, ", ");
-        if (length > 0 && length < sizeof one) {
-            int call;
-            memcpy(one, names, length);
-            one[length] = 0;
-            call = fk_named_call(one);
-            if (call >= 0) fk.spared[call] = 1;
-        }
+    while (names && sscanf(names, "%63[A-Za-z0-9]%n", one, &length) == 1) {
+        call = fk_named_call(one);
+        if (call >= 0) fk.spared[call] = 1;
         names += length;
         names += strspn(names, ", ");
     }
-    fk_unlock();
 }
 
-void fake_fail_pause(int on) {
-    fk_lock();
-    fk.paused = on;
-    fk_unlock();
-}
+FK_CONTROL(fake_fail_except, (const char *names), fk_spare(names))
 
 void fk_faults_clear(void) { memset(&fk, 0, sizeof fk); }
 
-void fake_fail_clear(void) {
-    fk_lock();
-    fk_faults_clear();
-    fk_unlock();
-}
-
-long fake_fail_fired(void) {
-    long fired;
-    fk_lock();
-    fired = fk.fired;
-    fk_unlock();
-    return fired;
-}
-
-/* ---- from the environment, for programs that cannot be told otherwise ---- */
-
-static long fk_told(const char *name, long untold) {
-    const char *text = getenv(name);
-    return text ? strtol(text, NULL, 10) : untold;
-}
-
-/* Once, with the lock held. */
-void fk_read_environment(void) {
-    long room = fk_told("FAKECUDA_QUEUE", -1);
-    fk_set(&fk.resource, fk_told("FAKECUDA_FAIL_RESOURCE", 0), 0, cudaErrorMemoryAllocation);
-    fk_set(&fk.other, fk_told("FAKECUDA_BREAK", 0), 1, cudaErrorIllegalAddress);
-    if (room >= 0) fk_set_queue_room(room);
-}
+FK_CONTROL(fake_fail_pause, (int on), fk.paused = on)
+FK_CONTROL(fake_fail_clear, (void), fk_faults_clear())
+FK_QUESTION(long, fake_fail_fired, (void), fk.fired)

@@ -9,75 +9,58 @@
 #include "fk.h"
 
 #include <stdlib.h>
-#include <string.h>
 
 typedef struct fk_exec {
     fk_graph   *graph;
     fk_stream **lanes;         /* lane 0 is the stream that it is launched on */
-    int         device;
     fk_clock    end;           /* one launch comes after the one before */
 } fk_exec;
 
-static fk_pool fk_graphs, fk_execs;
+static fk_pool fk_graphs = {.base = FK_DEVICE_BASE + 2 * FK_GIB};
+static fk_pool fk_execs = {.base = FK_DEVICE_BASE + 3 * FK_GIB};
 
 void fk_unref_graph(fk_graph *graph) {
     int i;
     if (--graph->refs > 0) return;
-    for (i = 0; i < graph->n; i++) {
-        fk_unref_work(graph->nodes[i].work);
-        free(graph->nodes[i].after);
-    }
+    for (i = 0; i < graph->n; i++) fk_unref_work(graph->nodes[i].work);
     free(graph->nodes);
     free(graph);
 }
 
-int fk_add_node(fk_graph *graph, fk_work *work, const int *after, int n, int lane) {
+int fk_add_node(fk_graph *graph, fk_work *work, int after, int and_after, int lane) {
     fk_node *node;
-    if (graph->n == graph->room) {
-        graph->room = graph->room ? 2 * graph->room : 8;
-        graph->nodes = fk_grow(graph->nodes, (size_t)graph->room, sizeof *graph->nodes);
-    }
+    graph->nodes = fk_grow(graph->nodes, (size_t)graph->n + 1, sizeof *graph->nodes);
     node = &graph->nodes[graph->n];
     node->work = work;
-    work->refs++;
-    node->n_after = n;
+    node->after[0] = after;
+    node->after[1] = and_after;
     node->lane = lane;
-    node->after = fk_new((size_t)n, sizeof *node->after);
-    if (n) memcpy(node->after, after, (size_t)n * sizeof *after);
+    work->refs++;
     return graph->n++;
 }
 
 cudaGraph_t fk_give_graph(fk_graph *graph) {
-    fk_graphs.base = fk_device_base + ((uint64_t)2 << 30);
     graph->refs++;
     return (cudaGraph_t)(uintptr_t)fk_pool_add(&fk_graphs, graph);
 }
 
-cudaError_t cudaGraphInstantiate(cudaGraphExec_t *out, cudaGraph_t handle,
-                                 unsigned long long flags) {
-    int error = fk_begin(FK_cudaGraphInstantiate);
-    if (!error && (!out || flags)) error = cudaErrorInvalidValue;
-    if (!error) {
-        fk_graph *graph = fk_pool_get(&fk_graphs, (uint64_t)(uintptr_t)handle);
-        if (!graph) {
-            fk_misuse("cudaGraphInstantiate of %p, which is no live graph", (void *)handle);
-            error = cudaErrorInvalidValue;
-        } else {
-            fk_exec *exec = fk_new(1, sizeof *exec);
-            exec->graph = graph;
-            graph->refs++;
-            exec->lanes = fk_new((size_t)graph->lanes, sizeof(fk_stream *));
-            exec->device = fk_me()->device;
-            fk_execs.base = fk_device_base + ((uint64_t)3 << 30);
-            *out = (cudaGraphExec_t)(uintptr_t)fk_pool_add(&fk_execs, exec);
-        }
-    }
-    return fk_end((cudaError_t)error);
+/* What lies in the pool; NULL, and a misuse, for what is not live. */
+static void *fk_live(const fk_pool *pool, void *handle) {
+    void *item = fk_pool_get(pool, (uint64_t)(uintptr_t)handle);
+    if (!item) fk_misuse("%p is no live graph", handle);
+    return item;
 }
 
-cudaError_t cudaGraphInstantiateWithFlags(cudaGraphExec_t *out, cudaGraph_t handle,
-                                          unsigned long long flags) {
-    return cudaGraphInstantiate(out, handle, flags); /* the same since CUDA 12 */
+static int fk_instantiate(cudaGraphExec_t *out, cudaGraph_t handle, unsigned long long flags) {
+    fk_graph *graph = out && !flags ? fk_live(&fk_graphs, handle) : NULL;
+    fk_exec *exec;
+    if (!graph) return cudaErrorInvalidValue;
+    exec = fk_new(1, sizeof *exec);
+    exec->graph = graph;
+    graph->refs++;
+    exec->lanes = fk_new((size_t)graph->lanes, sizeof(fk_stream *));
+    *out = (cudaGraphExec_t)(uintptr_t)fk_pool_add(&fk_execs, exec);
+    return 0;
 }
 
 static void fk_issue_node(fk_exec *exec, int i, fk_stream *stream, const fk_clock *start,
@@ -88,11 +71,12 @@ static void fk_issue_node(fk_exec *exec, int i, fk_stream *stream, const fk_cloc
     int k;
     if (node->lane > 0) {
         fk_stream **own = &exec->lanes[node->lane];
-        if (!*own) *own = fk_new_stream(stream->context, 1, 1);
+        if (!*own) *own = fk_new_stream(stream->device, 1, 1);
         lane = *own;
     }
     fk_clock_copy(&after, start);
-    for (k = 0; k < node->n_after; k++) fk_clock_join(&after, &clocks[node->after[k]]);
+    for (k = 0; k < 2; k++)
+        if (node->after[k] >= 0) fk_clock_join(&after, &clocks[node->after[k]]);
     node->work->refs++;
     fk_issue(lane, node->work, &after);
     fk_clock_copy(&clocks[i], &lane->tail);
@@ -116,20 +100,14 @@ static void fk_launch(fk_exec *exec, fk_stream *stream) {
     free(clocks);
 }
 
-static cudaError_t fk_launch_call(cudaGraphExec_t handle, cudaStream_t on, int own) {
-    int error = fk_begin(FK_cudaGraphLaunch);
-    if (!error) {
-        fk_stream *stream = fk_stream_with_room(on, own, &error);
-        fk_exec *exec = fk_pool_get(&fk_execs, (uint64_t)(uintptr_t)handle);
-        if (!exec) {
-            fk_misuse("cudaGraphLaunch of %p, which is no live graph", (void *)handle);
-            error = cudaErrorInvalidValue;
-        } else if (stream) {
-            error = (int)fk_capturing_refuses(stream);
-            if (!error) fk_launch(exec, stream);
-        }
-    }
-    return fk_end((cudaError_t)error);
+static int fk_launch_on(cudaGraphExec_t handle, cudaStream_t on) {
+    int error = 0;
+    fk_stream *stream = fk_stream_with_room(on, &error);
+    fk_exec *exec = fk_live(&fk_execs, handle);
+    if (!exec) return cudaErrorInvalidValue;
+    if (stream) error = (int)fk_capturing_refuses(stream);
+    if (!error) fk_launch(exec, stream);
+    return error;
 }
 
 static void fk_free_exec(fk_exec *exec) {
@@ -142,41 +120,29 @@ static void fk_free_exec(fk_exec *exec) {
     free(exec);
 }
 
-cudaError_t cudaGraphExecDestroy(cudaGraphExec_t handle) {
-    int error = fk_begin(FK_cudaGraphExecDestroy);
-    if (!error) {
-        fk_exec *exec = fk_pool_get(&fk_execs, (uint64_t)(uintptr_t)handle);
-        if (exec) {
-            fk_pool_remove(&fk_execs, (uint64_t)(uintptr_t)handle);
-            fk_free_exec(exec);
-        } else {
-            fk_misuse("cudaGraphExecDestroy of %p, which is no live graph", (void *)handle);
-            error = cudaErrorInvalidValue;
-        }
-    }
-    return fk_end((cudaError_t)error);
+static int fk_destroy_exec(cudaGraphExec_t handle) {
+    fk_exec *exec = fk_live(&fk_execs, handle);
+    if (!exec) return cudaErrorInvalidValue;
+    fk_pool_remove(&fk_execs, (uint64_t)(uintptr_t)handle);
+    fk_free_exec(exec);
+    return 0;
 }
 
-cudaError_t cudaGraphDestroy(cudaGraph_t handle) {
-    int error = fk_begin(FK_cudaGraphDestroy);
-    if (!error) {
-        fk_graph *graph = fk_pool_get(&fk_graphs, (uint64_t)(uintptr_t)handle);
-        if (graph) {
-            fk_pool_remove(&fk_graphs, (uint64_t)(uintptr_t)handle);
-            fk_unref_graph(graph);
-        } else {
-            fk_misuse("cudaGraphDestroy of %p, which is no live graph", (void *)handle);
-            error = cudaErrorInvalidValue;
-        }
-    }
-    return fk_end((cudaError_t)error);
+static int fk_destroy_graph(cudaGraph_t handle) {
+    fk_graph *graph = fk_live(&fk_graphs, handle);
+    if (!graph) return cudaErrorInvalidValue;
+    fk_pool_remove(&fk_graphs, (uint64_t)(uintptr_t)handle);
+    fk_unref_graph(graph);
+    return 0;
 }
 
-cudaError_t cudaGraphLaunch(cudaGraphExec_t g, cudaStream_t s) { return fk_launch_call(g, s, 0); }
-
-cudaError_t cudaGraphLaunch_ptsz(cudaGraphExec_t g, cudaStream_t s) {
-    return fk_launch_call(g, s, 1);
-}
+FK_DEFINE(cudaError_t, cudaGraphInstantiate,
+          (cudaGraphExec_t *exec, cudaGraph_t graph, unsigned long long flags),
+          fk_instantiate(exec, graph, flags))
+FK_DEFINE_TWINS(cudaError_t, cudaGraphLaunch, (cudaGraphExec_t exec, cudaStream_t stream),
+                fk_launch_on(exec, stream))
+FK_DEFINE(cudaError_t, cudaGraphExecDestroy, (cudaGraphExec_t exec), fk_destroy_exec(exec))
+FK_DEFINE(cudaError_t, cudaGraphDestroy, (cudaGraph_t graph), fk_destroy_graph(graph))
 
 /* ---- dropping ---- */
 
@@ -190,7 +156,7 @@ void fk_graphs_drop_context(int context) {
         fk_exec *exec = fk_execs.items[i];
         for (k = 0; exec && k < exec->graph->lanes; k++) {
             fk_stream *lane = exec->lanes[k];
-            if (!lane || (context >= 0 && lane->context != context)) continue;
+            if (!lane || (context >= 0 && lane->device != context)) continue;
             fk_retire_stream(lane);
             exec->lanes[k] = NULL;
         }

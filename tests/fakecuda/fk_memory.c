@@ -2,7 +2,7 @@
  *
  * Device bytes live in one sparse memory file, each piece at its own offset, never used twice, so a
  * 140 GiB device costs nothing until it is touched. Device addresses come out of one large
- * inaccessible mapping, so a host that follows one faults; the bytes are reached through a second
+ * range where nothing lies, so a host that follows one faults; the bytes are reached by a second
  * mapping of the piece, made when they are first touched.
  *
  * Seen on an H100 (CUDA 13.0): cudaMalloc takes device memory in 2 MiB steps above 1 MiB; smaller
@@ -19,13 +19,6 @@
 #include <string.h>
 #include <sys/mman.h>
 #include <unistd.h>
-
-/* Chosen outside what the sanitizers and ordinary mappings use on x86-64. */
-#define FK_WANTED_BASE ((uint64_t)0x400000000000)
-#define FK_WANTED_SIZE ((uint64_t)16 << 40)
-#define FK_HANDLE_ROOM ((uint64_t)4 << 30) /* where handles point; see fk_pool.c */
-
-uint64_t fk_device_base, fk_device_end;
 
 static struct {
     int        file;
@@ -45,35 +38,6 @@ static void fk_stop(const char *why) {
     abort();
 }
 
-#if defined(__SANITIZE_THREAD__)
-#define FK_UNDER_TSAN 1
-#elif defined(__has_feature)
-#if __has_feature(thread_sanitizer)
-#define FK_UNDER_TSAN 1
-#endif
-#endif
-
-#if defined(FK_UNDER_TSAN)
-/* The thread sanitizer has closed these addresses already. */
-static void fk_take_addresses(void) {
-    fk_device_base = FK_WANTED_BASE;
-    fk_device_end = fk_device_base + FK_WANTED_SIZE;
-}
-#else
-static void fk_take_addresses(void) {
-    uint64_t size = FK_WANTED_SIZE;
-    void *p = MAP_FAILED;
-    while (p == MAP_FAILED && size >= ((uint64_t)64 << 30)) {
-        p = mmap((void *)(uintptr_t)FK_WANTED_BASE, size, PROT_NONE,
-                 MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0);
-        if (p == MAP_FAILED) size /= 2;
-    }
-    if (p == MAP_FAILED) fk_stop("cannot reserve address space");
-    fk_device_base = (uint64_t)(uintptr_t)p;
-    fk_device_end = fk_device_base + size;
-}
-#endif
-
 void fk_memory_defaults(void) {
     int i;
     for (i = 0; i < FK_DEVICES; i++) {
@@ -83,13 +47,12 @@ void fk_memory_defaults(void) {
     }
     fk.pinned_limit = 0;
     fk.pinned_peak = fk.pinned;
-    fk.cursor = fk_device_base + FK_HANDLE_ROOM;
+    fk.cursor = FK_DEVICE_BASE + FK_HANDLE_ROOM;
 }
 
 void fk_memory_start(void) {
     if (fk.ready) return;
     fk.ready = 1;
-    fk_take_addresses();
     fk.file = memfd_create("fakecuda", MFD_CLOEXEC);
     if (fk.file < 0 || ftruncate(fk.file, (off_t)1 << 50)) fk_stop("cannot make a memory file");
     pthread_atfork(NULL, NULL, fk_after_fork_in_child);
@@ -129,7 +92,6 @@ fk_range *fk_add_range(uint64_t base, size_t bytes, fk_kind kind, int device, fk
     range->bytes = bytes;
     range->kind = kind;
     range->device = device;
-    range->context = fk_me()->device == device ? fk_me()->context : device;
     range->piece = piece;
     if (kind == FK_RESERVED) range->entries = fk_new(bytes / FK_GRANULE, sizeof *range->entries);
     return range;
@@ -162,18 +124,12 @@ static uint64_t fk_pick_from(uint64_t at, uint64_t end, uint64_t bytes, uint64_t
 /* Leaves a gap behind each range, so that running off its end touches nothing that is mapped. */
 uint64_t fk_pick_address(size_t bytes, size_t alignment) {
     uint64_t gap = alignment, at = 0;
-    uint64_t first = fk_device_base + FK_HANDLE_ROOM;
-    if (bytes > fk_device_end - first - gap) return 0;
-    at = fk_pick_from(fk.cursor, fk_device_end, bytes + gap, alignment);
-    if (!at) at = fk_pick_from(first, fk_device_end, bytes + gap, alignment);
+    uint64_t first = FK_DEVICE_BASE + FK_HANDLE_ROOM;
+    if (bytes > FK_DEVICE_END - first - gap) return 0;
+    at = fk_pick_from(fk.cursor, FK_DEVICE_END, bytes + gap, alignment);
+    if (!at) at = fk_pick_from(first, FK_DEVICE_END, bytes + gap, alignment);
     if (at) fk.cursor = at + bytes + gap;
     return at;
-}
-
-/* The address asked for, if nothing is there yet; else 0. */
-uint64_t fk_address_if_free(uint64_t address, size_t bytes) {
-    if (address < fk_device_base + FK_HANDLE_ROOM || address >= fk_device_end) return 0;
-    return fk_pick_from(address, fk_device_end, bytes, FK_GRANULE) == address ? address : 0;
 }
 
 /* ---- pieces ---- */
@@ -187,41 +143,13 @@ size_t fk_device_free_bytes(int device) {
 
 static int fk_on_device(fk_kind kind) { return kind <= FK_MANAGED; }
 
-/* Device memory that was given back stays mapped, with what it held, for the next piece of its
-   size: most of the time of a test that fills memory would go into bringing in pages. */
-static struct { unsigned char *view; uint64_t file_at; size_t bytes; } fk_spare[64];
-static size_t fk_spares, fk_spare_bytes;
-#define FK_SPARE_MOST ((size_t)128 << 20)
-
-static int fk_keep_spare(const fk_piece *piece, size_t bytes) {
-    if (fk_spares == sizeof fk_spare / sizeof *fk_spare) return 0;
-    if (piece->is_shared || bytes > FK_SPARE_MOST - fk_spare_bytes) return 0;
-    fk_spare[fk_spares].view = piece->view;
-    fk_spare[fk_spares].file_at = piece->file_at;
-    fk_spare[fk_spares++].bytes = bytes;
-    fk_spare_bytes += bytes;
-    return 1;
-}
-
-static int fk_take_spare(fk_piece *piece) {
-    size_t i = fk_spares, bytes = (size_t)fk_round(piece->bytes, 4096);
-    while (i > 0 && fk_spare[i - 1].bytes != bytes) i--;
-    if (i == 0) return 0;
-    piece->view = fk_spare[i - 1].view;
-    piece->file_at = fk_spare[i - 1].file_at;
-    fk_spare[i - 1] = fk_spare[--fk_spares];
-    fk_spare_bytes -= bytes;
-    return 1;
-}
-
-/* Where in the file the last of them ends. */
-static uint64_t fk_end_of_spares(void) {
-    uint64_t end = 0, one;
-    for (size_t i = 0; i < fk_spares; i++) {
-        one = fk_spare[i].file_at + fk_round(fk_spare[i].bytes, FK_GRANULE);
-        if (one > end) end = one;
-    }
-    return end;
+static fk_piece *fk_make_piece(size_t bytes, int device, fk_kind kind) {
+    fk_piece *piece = fk_new(1, sizeof *piece);
+    piece->bytes = bytes;
+    piece->device = device;
+    piece->kind = kind;
+    fk.pieces++;
+    return piece;
 }
 
 fk_piece *fk_new_piece(size_t bytes, int device, fk_kind kind) {
@@ -230,45 +158,32 @@ fk_piece *fk_new_piece(size_t bytes, int device, fk_kind kind) {
         if (kind != FK_MANAGED && bytes > fk_device_free_bytes(device)) return NULL;
         fk.used[device] += bytes;
     } else {
-        if (fk.pinned_limit &&
-            (fk.pinned > fk.pinned_limit || bytes > fk.pinned_limit - fk.pinned)) return NULL;
+        if (fk.pinned_limit && fk.pinned + bytes > fk.pinned_limit) return NULL;
         fk.pinned += bytes;
         if (fk.pinned > fk.pinned_peak) fk.pinned_peak = fk.pinned;
     }
-    piece = fk_new(1, sizeof *piece);
-    piece->bytes = bytes;
-    piece->device = device;
-    piece->kind = kind;
+    piece = fk_make_piece(bytes, device, kind);
     piece->refs = 1;
-    fk.pieces++;
-    if (kind <= FK_RESERVED && !fk_take_spare(piece)) {
-        piece->file_at = fk.file_end;
-        fk.file_end += fk_round(bytes, FK_GRANULE);
-    }
+    piece->file_at = fk.file_end;
+    if (kind <= FK_RESERVED) fk.file_end += fk_round(bytes, FK_GRANULE);
     return piece;
 }
 
 /* So that another process finds them: a descriptor of this one's, and a place in that file. */
 int fk_memory_file(void) { return fk.file; }
 
-/* Of another process's memory, at a place in its file; it is counted there. */
+/* Of another process's memory, at a place in its file; it is counted there. Nobody holds it yet. */
 fk_piece *fk_import_piece(int file, uint64_t at, size_t bytes, int device) {
-    fk_piece *piece = fk_new(1, sizeof *piece);
-    piece->bytes = bytes;
-    piece->device = device;
-    piece->kind = FK_RESERVED;
-    piece->refs = 1;
+    fk_piece *piece = fk_make_piece(bytes, device, FK_RESERVED);
     piece->file = file;
     piece->file_at = at;
-    fk.pieces++;
     return piece;
 }
 
-static void fk_forget_bytes(fk_piece *piece) {
+static void fk_forget_bytes(const fk_piece *piece) {
     size_t bytes = (size_t)fk_round(piece->bytes, 4096);
-    if (!piece->file && fk_keep_spare(piece, bytes)) return;
     munmap(piece->view, bytes);
-    if (piece->file) return;
+    if (piece->kind > FK_RESERVED || piece->file) return;
     if (fallocate(fk.file, FALLOC_FL_PUNCH_HOLE | FALLOC_FL_KEEP_SIZE, (off_t)piece->file_at,
                   (off_t)bytes))
         fk_stop("cannot give memory back to the host");
@@ -280,11 +195,7 @@ void fk_unref_piece(fk_piece *piece) {
     if (piece->file) close(piece->file);
     else if (fk_on_device(piece->kind)) fk.used[piece->device] -= piece->bytes;
     else fk.pinned -= piece->bytes;
-    if (piece->kind <= FK_RESERVED) {
-        if (piece->view) fk_forget_bytes(piece);
-    } else if (piece->kind != FK_REGISTERED && piece->view) {
-        munmap(piece->view, (size_t)fk_round(piece->bytes, 4096));
-    }
+    if (piece->view && piece->kind != FK_REGISTERED) fk_forget_bytes(piece);
     fk.pieces--;
     free(piece);
 }
@@ -320,7 +231,7 @@ static void fk_extent_reserved(const fk_range *range, uint64_t offset, int devic
     if (!entry->piece) return;
     out->piece = entry->piece;
     out->at = entry->index * FK_GRANULE + (size_t)(offset % FK_GRANULE);
-    out->access = (unsigned)(entry->access >> (2 * device)) & 3u;
+    out->has_access = (int)(entry->access >> device & 1u);
 }
 
 /* The longest stretch of at most so many bytes that lies in one piece. */
@@ -332,7 +243,7 @@ fk_extent fk_extent_at(uint64_t address, size_t bytes, int device) {
         size_t next = fk_first_above(address);
         if (next < fk.n && fk.ranges[next]->base - address < bytes)
             out.bytes = (size_t)(fk.ranges[next]->base - address);
-        if (address >= fk_device_base && address < fk_device_end) out.kind = (int)FK_MALLOC;
+        if (address >= FK_DEVICE_BASE && address < FK_DEVICE_END) out.kind = (int)FK_MALLOC;
         return out;
     }
     out.kind = (int)range->kind;
@@ -344,7 +255,7 @@ fk_extent fk_extent_at(uint64_t address, size_t bytes, int device) {
         out.piece = range->piece;
         out.at = (size_t)(address - range->base);
         out.bytes = range->bytes - out.at;
-        out.access = range->kind != FK_MALLOC || fk_peer_allowed(device, range->device) ? 3u : 0u;
+        out.has_access = range->kind != FK_MALLOC || fk_peer_allowed(device, range->device);
     }
     if (out.bytes > bytes) out.bytes = bytes;
     return out;
@@ -382,56 +293,32 @@ void fk_memory_drop_device(int device) {
         fk.ranges = NULL;
         fk.room = 0;
     }
-    if (fk.pieces == 0) fk.file_end = fk_end_of_spares();
+    if (fk.pieces == 0) fk.file_end = 0;
 }
 
 long fk_memory_objects(void) { return (long)fk.n + fk_handle_objects(); }
 
 /* ---- controls ---- */
 
-void fake_device_memory(int device, size_t bytes) {
-    fk_lock();
-    if (device >= 0 && device < FK_DEVICES) fk.total[device] = bytes;
-    fk_unlock();
+static int fk_in_table(int device) { return device >= 0 && device < FK_DEVICES; }
+
+static void fk_set_total(int device, size_t bytes) {
+    if (fk_in_table(device)) fk.total[device] = bytes;
 }
 
 /* Never more than this process leaves: nobody can hold what another has. */
-void fake_other_process(int device, size_t bytes) {
+static void fk_set_other(int device, size_t bytes) {
     size_t most;
-    fk_lock();
-    if (device >= 0 && device < FK_DEVICES) {
-        fk.other[device] = 0;
-        most = fk_device_free_bytes(device);
-        fk.other[device] = bytes < most ? bytes : most;
-    }
-    fk_unlock();
+    if (!fk_in_table(device)) return;
+    fk.other[device] = 0;
+    most = fk_device_free_bytes(device);
+    fk.other[device] = bytes < most ? bytes : most;
 }
 
-static size_t fk_get_size(const size_t *size) {
-    size_t copy;
-    fk_lock();
-    copy = *size;
-    fk_unlock();
-    return copy;
-}
-
-size_t fake_used_bytes(int device) {
-    return device >= 0 && device < FK_DEVICES ? fk_get_size(&fk.used[device]) : 0;
-}
-
-long fake_mappings(void) {
-    long copy;
-    fk_lock();
-    copy = fk.mappings;
-    fk_unlock();
-    return copy;
-}
-
-size_t fake_pinned_bytes(void) { return fk_get_size(&fk.pinned); }
-size_t fake_pinned_peak(void) { return fk_get_size(&fk.pinned_peak); }
-
-void fake_pinned_limit(size_t bytes) {
-    fk_lock();
-    fk.pinned_limit = bytes;
-    fk_unlock();
-}
+FK_CONTROL(fake_device_memory, (int device, size_t bytes), fk_set_total(device, bytes))
+FK_CONTROL(fake_other_process, (int device, size_t bytes), fk_set_other(device, bytes))
+FK_QUESTION(size_t, fake_used_bytes, (int device), fk_in_table(device) ? fk.used[device] : 0)
+FK_QUESTION(long, fake_mappings, (void), fk.mappings)
+FK_QUESTION(size_t, fake_pinned_bytes, (void), fk.pinned)
+FK_QUESTION(size_t, fake_pinned_peak, (void), fk.pinned_peak)
+FK_CONTROL(fake_pinned_limit, (size_t bytes), fk.pinned_limit = bytes)

@@ -239,32 +239,35 @@ static void fk_touch_page(fk_page *page, uint32_t from, uint32_t to, fk_touch *t
                     (unsigned long long)(touch->mapping + page_at + stretch->from));
             touch->told = 1;
         }
-        if (!touch->write) fk_add_read(stretch, &past);
+        if (!touch->write && past.tick) fk_add_read(stretch, &past);
     }
+    if (!past.tick) return; /* the host's: what it did is done */
     if (touch->write && i > first) fk_write_over(page, first, i - first, &past);
     fk_note_newest(page, &past);
 }
 
-void fk_oracle_touch(fk_piece *piece, size_t at, size_t bytes, int write, int must_be_written,
-                     const fk_actor *actor, uint64_t address) {
-    fk_touch touch = {actor, address - at, write, must_be_written, 0};
+/* One granule after another. */
+void fk_oracle_touch(const fk_extent *extent, const fake_access *access, const fk_actor *actor,
+                     uint64_t address) {
+    size_t at = extent->at, left = extent->bytes;
+    fk_touch touch = {actor, address - at, access->write, !access->write && access->value, 0};
     if (fk_off) return;
-    if (piece->kind >= FK_MANAGED || piece->is_shared)
+    if (extent->piece->kind >= FK_MANAGED || extent->piece->is_shared)
         touch.must_be_written = 0; /* the host, or another process, may have written it */
-    while (bytes > 0) {
+    while (left > 0) {
         size_t granule = at / FK_GRANULE, from = at % FK_GRANULE;
-        size_t part = FK_GRANULE - from < bytes ? FK_GRANULE - from : bytes;
-        fk_touch_page(fk_page_of(piece, granule), (uint32_t)from, (uint32_t)(from + part), &touch,
-                      granule * FK_GRANULE);
+        size_t part = FK_GRANULE - from < left ? FK_GRANULE - from : left;
+        fk_touch_page(fk_page_of(extent->piece, granule), (uint32_t)from, (uint32_t)(from + part),
+                      &touch, granule * FK_GRANULE);
         at += part;
-        bytes -= part;
+        left -= part;
     }
 }
 
-/* ---- the host ---- */
+/* ---- memory that goes ---- */
 
 /* An address that goes is of no interest to work that uses the same memory at another. */
-void fk_oracle_release(fk_piece *piece, const fk_clock *known, const char *how, uint64_t mapping) {
+void fk_oracle_release(fk_piece *piece, uint64_t mapping) {
     size_t i, k, n = (piece->bytes + FK_GRANULE - 1) / FK_GRANULE;
     if (fk_off || !piece->pages) return;
     for (i = 0; i < n; i++) {
@@ -272,9 +275,9 @@ void fk_oracle_release(fk_piece *piece, const fk_clock *known, const char *how, 
         for (k = 0; page && k < page->n_newest; k++) {
             const fk_past *past = &page->newest[k];
             if (mapping && past->mapping != mapping) continue;
-            if (fk_before(past, known)) continue;
+            if (fk_before(past, fk_known())) continue;
             fk_fail("%s: released while work in flight: %s (stream %llu, operation %llu) %s it, "
-                    "and the host does not know it to be done", how, past->name,
+                    "and the host does not know it to be done", fk_call_name(), past->name,
                     (unsigned long long)past->stream_id, (unsigned long long)past->tick,
                     past->write ? "writes" : "reads");
             return;
@@ -283,40 +286,14 @@ void fk_oracle_release(fk_piece *piece, const fk_clock *known, const char *how, 
 }
 
 /* The mapping is gone; what is done need not be remembered under it. */
-void fk_oracle_unmapped(fk_piece *piece, const fk_clock *known, uint64_t mapping) {
+void fk_oracle_unmapped(fk_piece *piece, uint64_t mapping) {
     size_t i, k, kept, n = (piece->bytes + FK_GRANULE - 1) / FK_GRANULE;
     for (i = 0; piece->pages && i < n; i++) {
         fk_page *page = piece->pages[i];
         if (!page) continue;
         for (k = kept = 0; k < page->n_newest; k++)
-            if (page->newest[k].mapping != mapping || !fk_before(&page->newest[k], known))
+            if (page->newest[k].mapping != mapping || !fk_before(&page->newest[k], fk_known()))
                 page->newest[kept++] = page->newest[k];
         page->n_newest = kept;
-    }
-}
-
-static int fk_host_page(const fk_page *page, uint32_t from, uint32_t to, const fk_touch *touch,
-                        uint64_t page_at) {
-    size_t i = fk_first_ending_after(page, from);
-    for (; i < page->n && page->stretches[i].from < to; i++)
-        if (fk_judge(&page->stretches[i], touch, page_at)) return 1;
-    return 0;
-}
-
-void fk_oracle_host(fk_piece *piece, size_t at, size_t bytes, int write, const fk_clock *known,
-                    const char *name, uint64_t address) {
-    fk_actor host = {0, 0, 0, NULL, NULL};
-    fk_touch touch = {&host, address - at, write, 0, 0};
-    host.clock = known;
-    host.name = name;
-    if (fk_off || !piece->pages) return;
-    while (bytes > 0) {
-        size_t granule = at / FK_GRANULE, from = at % FK_GRANULE;
-        size_t part = FK_GRANULE - from < bytes ? FK_GRANULE - from : bytes;
-        if (piece->pages[granule] &&
-            fk_host_page(piece->pages[granule], (uint32_t)from, (uint32_t)(from + part), &touch,
-                         granule * FK_GRANULE)) return;
-        at += part;
-        bytes -= part;
     }
 }

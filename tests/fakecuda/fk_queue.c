@@ -3,13 +3,26 @@
  * What an operation must wait for is fixed when it is queued: a vector clock over all streams. It
  * may run when everything in that clock is done. Waiting for an event, the legacy stream's
  * barriers, a graph's edges: each is one clock joined into another, and by the same clocks the race
- * oracle judges. All modes share this; they differ only in who runs what is ready, and when. */
+ * oracle judges. All modes share this; they differ only in who runs what is ready, and when.
+ *
+ * Full launch queues: a stream takes so many operations that have not run, and a call that gives it
+ * one more waits until one has.
+ *
+ * Seen on an H100 (CUDA 13.0): behind a kernel launch 1,021 of a stream blocks until the kernel has
+ * ended. Beside the thread that is stuck in it, cuMemAddressReserve, Create, Map, SetAccess, Unmap,
+ * Release and AddressFree, cuEventQuery, cuMemGetInfo, cuStreamIsCapturing and cuStreamGetId of
+ * that stream, launches, records and waits on others take a fraction of a millisecond;
+ * cuEventCreate blocks until the queue moves (the next one may not).
+ *
+ * Assumed, and strict: what allocates or pins memory, makes or destroys a stream blocks there, too;
+ * every cuEventCreate does. `make gpu-facts` asks a GPU. */
 #include "fk.h"
 
 #include <stdlib.h>
 #include <string.h>
 
 #define FK_WORKERS 4
+#define FK_ROOM    1020
 
 typedef struct fk_slot {
     uint64_t   issued, force;  /* force: up to here even a held stream runs */
@@ -29,10 +42,13 @@ static struct {
     unsigned long long next_id;
     uint64_t      epoch[FK_DEVICES];    /* grows when the context's streams are dropped */
     long          queued;
+    int           room;        /* operations that a queue takes; 0: any number */
+    int           stuck;       /* threads that wait in a full queue now */
     pthread_t     worker[FK_WORKERS];
     int           workers, stopping;
     uint64_t      random;
-} fk = {.next_id = 1, .random = 88172645463325252u};
+} fk = {.handles = {.base = FK_DEVICE_BASE + 4096}, .room = FK_ROOM,
+      .next_id = 1, .random = 88172645463325252u};
 
 const fk_clock *fk_known(void) { return &fk.known; }
 void fk_learn(const fk_clock *clock) { fk_clock_join(&fk.known, clock); }
@@ -54,11 +70,9 @@ static uint32_t fk_take_slot(fk_stream *stream) {
     return i;
 }
 
-fk_stream *fk_new_stream(int context, int nonblocking, int hidden) {
+fk_stream *fk_new_stream(int device, int nonblocking, int hidden) {
     fk_stream *stream = fk_new(1, sizeof *stream);
-    fk.handles.base = fk_device_base + 4096;
-    stream->device = context;
-    stream->context = context;
+    stream->device = device;
     stream->nonblocking = nonblocking;
     stream->hidden = hidden;
     stream->live = 1;
@@ -74,15 +88,14 @@ fk_stream *fk_new_stream(int context, int nonblocking, int hidden) {
 static void fk_free_stream(fk_stream *stream) {
     fk.slots[stream->slot].stream = NULL;
     fk_clock_drop(&stream->tail);
-    free(stream->frontier);
     free(stream);
 }
 
 void fk_retire_stream(fk_stream *stream) {
     fk_capture_forget(stream);
-    fk_clock_join(&fk.retired[stream->context], &stream->tail);
+    fk_clock_join(&fk.retired[stream->device], &stream->tail);
     if (!stream->nonblocking)
-        fk_clock_join(&fk.retired_blocking[stream->context], &stream->tail);
+        fk_clock_join(&fk.retired_blocking[stream->device], &stream->tail);
     if (!stream->hidden) fk_pool_remove(&fk.handles, (uint64_t)(uintptr_t)stream->handle);
     stream->live = 0;
     stream->held = 0;
@@ -104,19 +117,19 @@ static fk_stream *fk_own_stream(int context) {
 
 /* A real GPU has no answer for a destroyed stream: every call that names one, cudaStreamQuery too,
    ends the process with SIGSEGV (confirmed on an H200). Here it is a misuse and an error. */
-fk_stream *fk_stream_of(cudaStream_t handle, int per_thread, int *error) {
+fk_stream *fk_stream_of(cudaStream_t handle, int *error) {
+    fk_thread *me = fk_me();
     fk_stream *stream;
-    int context = fk_me()->context;
-    if ((!handle || handle == cudaStreamLegacy || handle == cudaStreamPerThread) &&
-        fk_me()->of_driver && fk_no_context()) { /* whose default stream? */
-        *error = fk_no_context();
+    if (!handle || handle == cudaStreamLegacy || handle == cudaStreamPerThread) {
+        int own = handle == cudaStreamPerThread || (!handle && me->own_stream);
+        if (!fk_of_driver() || !fk_no_context())
+            return own ? fk_own_stream(me->device) : fk_legacy(me->device);
+        *error = fk_no_context(); /* whose default stream? */
         return NULL;
     }
-    if (handle == cudaStreamPerThread || (!handle && per_thread)) return fk_own_stream(context);
-    if (!handle || handle == cudaStreamLegacy) return fk_legacy(context);
     stream = fk_pool_get(&fk.handles, (uint64_t)(uintptr_t)handle);
     if (!stream) {
-        fk_misuse("a call with stream %p, which is destroyed or never was", (void *)handle);
+        fk_misuse("stream %p is destroyed or never was", (void *)handle);
         *error = (int)cudaErrorInvalidResourceHandle;
     }
     return stream;
@@ -135,13 +148,18 @@ static int fk_ready(const fk_stream *stream) {
     return 1;
 }
 
+/* The function's own calls, though forbidden, may not look like the one that waits for it. */
 static void fk_call_host(const fk_work *work) {
     fk_thread *me = fk_me();
+    fk_call call = me->call;
+    int own_stream = me->own_stream;
     me->in_host_function = 1;
     fk_unlock();
     work->function(work->user);
     fk_lock();
     me->in_host_function = 0;
+    me->call = call;
+    me->own_stream = own_stream;
 }
 
 static void fk_do(fk_stream *stream, fk_work *work, uint64_t tick) {
@@ -171,6 +189,11 @@ static void fk_run_first(fk_stream *stream) {
     fk_changed();
 }
 
+fk_stream *fk_next_stream(uint32_t *i) {
+    while (*i < fk.n_slots && !fk.slots[*i].stream) ++*i;
+    return *i < fk.n_slots ? fk.slots[(*i)++].stream : NULL;
+}
+
 static fk_stream *fk_any_ready(uint32_t start) {
     uint32_t i;
     for (i = 0; i < fk.n_slots; i++) {
@@ -182,11 +205,10 @@ static fk_stream *fk_any_ready(uint32_t start) {
 
 /* Another thread may make what is queued go on: one in a host function, or one that lets go. */
 static int fk_others_move(void) {
-    uint32_t i;
-    for (i = 0; i < fk.n_slots; i++) {
-        const fk_stream *stream = fk.slots[i].stream;
-        if (stream && (stream->busy || stream->held == FAKE_FIRM)) return 1;
-    }
+    const fk_stream *stream;
+    uint32_t i = 0;
+    while ((stream = fk_next_stream(&i)) != NULL)
+        if (stream->busy || stream->held == FAKE_FIRM) return 1;
     return 0;
 }
 
@@ -232,58 +254,53 @@ static int fk_drive_to(const fk_clock *target) {
     return ran;
 }
 
-int fk_drive(const fk_clock *target) {
-    fk_clock goal = {NULL, 0};     /* the target may move while the lock is dropped */
-    int ran = 0;
-    if (!fk_done(target)) {
-        fk_clock_copy(&goal, target);
-        ran = fk_drive_to(&goal);
-        target = &goal;
-    }
-    fk_learn(target);
+/* Of a copy: the target may move while the lock is dropped. Whoever steps work teaches the host
+   nothing: that the device is done is not that the program knows. */
+int fk_run_for(const fk_clock *target) {
+    fk_clock goal = {NULL, 0};
+    int ran;
+    fk_clock_copy(&goal, target);
+    ran = fk_drive_to(&goal);
     fk_clock_drop(&goal);
     return ran;
 }
 
-static void fk_all_of(int context, int blocking_only, fk_clock *into) {
-    uint32_t i;
-    for (i = 0; i < fk.n_slots; i++) {
-        const fk_stream *stream = fk.slots[i].stream;
-        if (stream && (context < 0 || stream->context == context) &&
-            !(blocking_only && stream->nonblocking))
+void fk_drive(const fk_clock *target) {
+    fk_clock goal = {NULL, 0};
+    fk_clock_copy(&goal, target);
+    fk_drive_to(&goal);
+    fk_learn(&goal);
+    fk_clock_drop(&goal);
+}
+
+/* All that was ever queued there (-1: anywhere). Of destroyed streams, too: whether their work has
+   run by now may not decide what is ordered. */
+static void fk_all_of(int device, int blocking_only, fk_clock *into) {
+    const fk_clock *retired = blocking_only ? fk.retired_blocking : fk.retired;
+    const fk_stream *stream;
+    uint32_t i = 0;
+    while ((stream = fk_next_stream(&i)) != NULL)
+        if ((device < 0 || stream->device == device) && !(blocking_only && stream->nonblocking))
             fk_clock_join(into, &stream->tail);
-    }
-}
-
-/* Destroyed streams with it: whether their work has run by now may not decide what is ordered. */
-void fk_join_context(int context, fk_clock *into) {
-    int i;
-    fk_all_of(context, 0, into);
     for (i = 0; i < FK_DEVICES; i++)
-        if (context < 0 || i == context) fk_clock_join(into, &fk.retired[i]);
+        if (device < 0 || (int)i == device) fk_clock_join(into, &retired[i]);
 }
 
-int fk_drive_context(int context) {
+void fk_drive_context(int device) {
     fk_clock all = {NULL, 0};
-    int ran;
-    fk_join_context(context, &all);
-    ran = fk_drive(&all);
+    fk_all_of(device, 0, &all);
+    fk_drive(&all);
     fk_clock_drop(&all);
-    return ran;
 }
 
 /* ---- queueing ---- */
 
 static void fk_order(fk_stream *stream, const fk_clock *after) {
-    fk_stream *legacy = fk.legacy[stream->context];
+    fk_stream *legacy = fk.legacy[stream->device];
     fk_clock_join(&stream->tail, &fk.known);
     if (after) fk_clock_join(&stream->tail, after);
-    if (stream == legacy) {
-        fk_all_of(stream->context, 1, &stream->tail);
-        fk_clock_join(&stream->tail, &fk.retired_blocking[stream->context]);
-    } else if (legacy && !stream->nonblocking) {
-        fk_clock_join(&stream->tail, &legacy->tail);
-    }
+    if (stream == legacy) fk_all_of(stream->device, 1, &stream->tail);
+    else if (legacy && !stream->nonblocking) fk_clock_join(&stream->tail, &legacy->tail);
     fk_clock_set(&stream->tail, stream->slot, ++fk.slots[stream->slot].issued);
 }
 
@@ -306,7 +323,7 @@ void fk_issue(fk_stream *stream, fk_work *work, const fk_clock *after) {
     actor.tick = fk.slots[stream->slot].issued;
     actor.stream_id = stream->id;
     actor.clock = &stream->tail;
-    actor.name = fk_intern(work->name);
+    actor.name = work->name;
     fk_note_work(work, &actor);
     fk_enqueue(stream, work, actor.tick);
     if (fk.mode == FAKE_EAGER) fk_pump();
@@ -320,6 +337,35 @@ cudaError_t fk_submit(fk_stream *stream, fk_work *work) {
     if (error || stream->capture) fk_unref_work(work);
     else fk_issue(stream, work, NULL);
     return error;
+}
+
+/* ---- full queues ---- */
+
+/* The oldest operation makes room. A held stream lets it through, as any call that waits does. */
+static void fk_await_oldest(const fk_stream *stream) {
+    fk_clock goal = {NULL, 0};
+    fk_clock_copy(&goal, &stream->first->need);
+    fk.stuck++;
+    fk_changed();
+    fk_run_for(&goal);
+    fk.stuck--;
+    fk_changed();
+    fk_clock_drop(&goal);
+}
+
+/* The stream may go while a thread waits: it is looked up anew. */
+fk_stream *fk_stream_with_room(cudaStream_t handle, int *error) {
+    fk_stream *stream = fk_stream_of(handle, error);
+    while (stream && !stream->capture && fk.room && stream->queued >= fk.room && stream->first) {
+        fk_await_oldest(stream);
+        stream = fk_stream_of(handle, error);
+    }
+    return stream;
+}
+
+void fk_stall(void) {
+    if (!fk.stuck) return;
+    while (fk.stuck) fk_wait_change();
 }
 
 /* ---- controls ---- */
@@ -367,97 +413,58 @@ static void fk_set_mode(fake_run_mode mode) {
     }
 }
 
-void fake_mode(fake_run_mode mode) {
-    fk_lock();
-    fk_set_mode(mode);
-    fk_unlock();
-}
+FK_CONTROL(fake_mode, (fake_run_mode mode), fk_set_mode(mode))
 
 static fk_stream *fk_controlled(cudaStream_t handle) {
     int error = 0;
-    return fk_stream_of(handle, 0, &error);
+    return fk_stream_of(handle, &error);
 }
 
-int fake_step(cudaStream_t handle) {
-    fk_stream *stream;
-    int ran = 0;
-    fk_lock();
-    stream = fk_controlled(handle);
-    if (stream && fk_ready(stream)) {
-        fk_run_first(stream);
-        ran = 1;
-    }
-    fk_unlock();
-    return ran;
+static int fk_step(fk_stream *stream) {
+    if (!stream || !fk_ready(stream)) return 0;
+    fk_run_first(stream);
+    return 1;
 }
 
-/* Stepping teaches the host nothing: that the device is done is not that the program knows. */
-int fk_run_for(const fk_clock *target) {
-    fk_clock goal = {NULL, 0};
-    int ran;
-    fk_clock_copy(&goal, target);
-    ran = fk_drive_to(&goal);
-    fk_clock_drop(&goal);
-    return ran;
+static int fk_count_pending(const fk_stream *stream) {
+    return stream ? stream->queued + stream->busy : 0;
 }
 
-int fake_run(cudaStream_t handle) {
-    fk_stream *stream;
-    int ran = 0;
-    fk_lock();
-    stream = fk_controlled(handle);
-    if (stream) ran = fk_run_for(&stream->tail);
-    fk_unlock();
-    return ran;
-}
+static int fk_run(const fk_stream *stream) { return stream ? fk_run_for(&stream->tail) : 0; }
 
-int fake_run_all(void) {
-    int ran;
-    fk_lock();
-    ran = fk_pump();
-    fk_unlock();
-    return ran;
-}
-
-int fake_pending(cudaStream_t handle) {
-    fk_stream *stream;
-    int n;
-    fk_lock();
-    stream = fk_controlled(handle);
-    n = stream ? stream->queued + stream->busy : 0;
-    fk_unlock();
-    return n;
-}
-
-void fake_hold(cudaStream_t handle, int on) {
-    fk_stream *stream;
-    fk_lock();
-    stream = fk_controlled(handle);
+static void fk_hold(fk_stream *stream, int on) {
     if (stream) stream->held = on;
     if (fk.mode == FAKE_EAGER) fk_pump();
     fk_changed();
-    fk_unlock();
 }
+
+FK_QUESTION(int, fake_step, (cudaStream_t handle), fk_step(fk_controlled(handle)))
+FK_QUESTION(int, fake_run, (cudaStream_t handle), fk_run(fk_controlled(handle)))
+FK_QUESTION(int, fake_run_all, (void), fk_pump())
+FK_QUESTION(int, fake_pending, (cudaStream_t handle), fk_count_pending(fk_controlled(handle)))
+FK_CONTROL(fake_queue, (int operations), fk.room = operations)
+FK_QUESTION(int, fake_stuck, (void), fk.stuck)
+FK_CONTROL(fake_hold, (cudaStream_t handle, int on), fk_hold(fk_controlled(handle), on))
 
 /* ---- dropping ---- */
 
 void fk_holds_end(void) {
-    uint32_t i;
-    for (i = 0; i < fk.n_slots; i++)
-        if (fk.slots[i].stream) fk.slots[i].stream->held = 0;
+    fk_stream *stream;
+    uint32_t i = 0;
+    while ((stream = fk_next_stream(&i)) != NULL) stream->held = 0;
     fk_changed();
 }
 
-void fk_streams_drop_context(int context) {
-    uint32_t i;
-    for (i = 0; i < fk.n_slots; i++) {
-        fk_stream *stream = fk.slots[i].stream;
-        if (!stream || (context >= 0 && stream->context != context)) continue;
-        if (fk.legacy[stream->context] == stream) fk.legacy[stream->context] = NULL;
+void fk_streams_drop_context(int device) {
+    fk_stream *stream;
+    uint32_t i = 0;
+    while ((stream = fk_next_stream(&i)) != NULL) {
+        if (device >= 0 && stream->device != device) continue;
+        if (fk.legacy[stream->device] == stream) fk.legacy[stream->device] = NULL;
         fk_retire_stream(stream);
     }
     for (i = 0; i < FK_DEVICES; i++)
-        if (context < 0 || (int)i == context) fk.epoch[i]++;
+        if (device < 0 || (int)i == device) fk.epoch[i]++;
 }
 
 long fk_stream_objects(void) { return (long)fk.handles.live; }
@@ -465,6 +472,7 @@ long fk_stream_objects(void) { return (long)fk.handles.live; }
 void fk_streams_defaults(void) {
     int i;
     fk_set_mode(FAKE_EAGER);
+    fk.room = FK_ROOM;
     for (i = 0; i < FK_DEVICES; i++) {
         fk_clock_drop(&fk.retired[i]);
         fk_clock_drop(&fk.retired_blocking[i]);

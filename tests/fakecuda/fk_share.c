@@ -20,7 +20,7 @@
 
 typedef struct fk_letter {
     uint64_t magic, handle, at, bytes;
-    int      process, file, device, types, rdma;
+    int      process, file, device, types;
 } fk_letter;
 
 static int fk_export(int *descriptor, uint64_t handle, int type) {
@@ -39,7 +39,6 @@ static int fk_export(int *descriptor, uint64_t handle, int type) {
     letter.file = fk_memory_file();
     letter.device = piece->device;
     letter.types = piece->types;
-    letter.rdma = piece->rdma;
     file = memfd_create("fakecuda handle", 0);
     if (file < 0) return CUDA_ERROR_UNKNOWN;
     if (write(file, &letter, sizeof letter) != (ssize_t)sizeof letter) {
@@ -51,12 +50,17 @@ static int fk_export(int *descriptor, uint64_t handle, int type) {
     return 0;
 }
 
-CUresult cuMemExportToShareableHandle(void *shareable, CUmemGenericAllocationHandle handle,
-                                      CUmemAllocationHandleType type, unsigned long long flags) {
-    int error = fk_begin(FK_cuMemExportToShareableHandle);
-    if (!error && flags) error = CUDA_ERROR_INVALID_VALUE;
-    if (!error) error = fk_export(shareable, handle, (int)type);
-    return fk_end_driver(error);
+static fk_piece *fk_piece_of_another(const fk_letter *letter) {
+    fk_piece *piece;
+    char path[64];
+    int file;
+    snprintf(path, sizeof path, "/proc/%d/fd/%d", letter->process, letter->file);
+    file = open(path, O_RDWR | O_CLOEXEC);
+    if (file < 0) return NULL;
+    piece = fk_import_piece(file, letter->at, letter->bytes, letter->device);
+    piece->is_shared = 1;
+    piece->types = letter->types;
+    return piece;
 }
 
 static int fk_import(CUmemGenericAllocationHandle *handle, int descriptor, int type) {
@@ -68,28 +72,16 @@ static int fk_import(CUmemGenericAllocationHandle *handle, int descriptor, int t
         return CUDA_ERROR_INVALID_VALUE;
     if (!fk_is_device(letter.device)) return CUDA_ERROR_INVALID_DEVICE;
     if (letter.process == (int)getpid()) piece = fk_find_handle(letter.handle);
-    if (piece) {
-        *handle = fk_hold_handle(piece);
-        return 0;
-    } else {
-        char path[64];
-        int file;
-        snprintf(path, sizeof path, "/proc/%d/fd/%d", letter.process, letter.file);
-        file = open(path, O_RDWR | O_CLOEXEC);
-        if (file < 0) return CUDA_ERROR_INVALID_VALUE; /* the real one would still have it */
-        piece = fk_import_piece(file, letter.at, letter.bytes, letter.device);
-        piece->is_shared = 1;
-        piece->types = letter.types;
-        piece->rdma = letter.rdma;
-        *handle = fk_hold_handle(piece);
-        fk_unref_piece(piece);
-        return 0;
-    }
+    if (!piece) piece = fk_piece_of_another(&letter);
+    if (!piece) return CUDA_ERROR_INVALID_VALUE; /* the real one would still have it */
+    *handle = fk_hold_handle(piece);
+    return 0;
 }
 
-CUresult cuMemImportFromShareableHandle(CUmemGenericAllocationHandle *handle, void *shareable,
-                                        CUmemAllocationHandleType type) {
-    int error = fk_begin(FK_cuMemImportFromShareableHandle);
-    if (!error) error = fk_import(handle, (int)(intptr_t)shareable, (int)type);
-    return fk_end_driver(error);
-}
+FK_DEFINE(CUresult, cuMemExportToShareableHandle,
+          (void *shareable, CUmemGenericAllocationHandle handle, CUmemAllocationHandleType type,
+           unsigned long long flags),
+          flags ? CUDA_ERROR_INVALID_VALUE : fk_export(shareable, handle, (int)type))
+FK_DEFINE(CUresult, cuMemImportFromShareableHandle,
+          (CUmemGenericAllocationHandle *handle, void *shareable, CUmemAllocationHandleType type),
+          fk_import(handle, (int)(intptr_t)shareable, (int)type))

@@ -31,57 +31,39 @@ static int fk_bad_location(const CUmemLocation *location) {
 
 static int fk_off_granule(uint64_t value) { return value % FK_GRANULE != 0; }
 
-CUresult cuMemGetAllocationGranularity(size_t *granularity, const CUmemAllocationProp *prop,
-                                       CUmemAllocationGranularity_flags option) {
-    int error = fk_begin(FK_cuMemGetAllocationGranularity);
-    if (!error && (!granularity || !prop || (unsigned)option > 1u ||
-                   prop->type != CU_MEM_ALLOCATION_TYPE_PINNED || fk_bad_location(&prop->location)))
-        error = CUDA_ERROR_INVALID_VALUE;
-    if (!error && !fk_has_vmm(prop->location.id)) error = CUDA_ERROR_NOT_SUPPORTED;
-    if (!error) *granularity = FK_GRANULE;
-    return fk_end_driver(error);
+static int fk_granularity(size_t *granularity, const CUmemAllocationProp *prop,
+                          CUmemAllocationGranularity_flags option) {
+    if (!granularity || !prop || (unsigned)option > 1u ||
+        prop->type != CU_MEM_ALLOCATION_TYPE_PINNED || fk_bad_location(&prop->location))
+        return CUDA_ERROR_INVALID_VALUE;
+    if (!fk_has_vmm(prop->location.id)) return CUDA_ERROR_NOT_SUPPORTED;
+    *granularity = FK_GRANULE;
+    return 0;
 }
 
-/* The address that a program wishes for is no granule's: refused, not passed over (H100, driver
-   580). */
-static int fk_reserve(CUdeviceptr *ptr, size_t size, size_t alignment, CUdeviceptr addr) {
-    uint64_t at = 0;
-    if (!ptr || !size || fk_off_granule(size) || (alignment & (alignment - 1)) ||
-        fk_off_granule(addr))
+/* Wishes for an address are not modelled. */
+static int fk_reserve(CUdeviceptr *ptr, size_t size, size_t alignment) {
+    uint64_t at;
+    if (!fk_has_vmm(fk_me()->device)) return CUDA_ERROR_NOT_SUPPORTED;
+    if (!ptr || !size || fk_off_granule(size) || (alignment & (alignment - 1)))
         return CUDA_ERROR_INVALID_VALUE;
-    if (alignment < FK_GRANULE) alignment = FK_GRANULE;
-    if (addr % alignment == 0) at = fk_address_if_free(addr, size);
-    if (!at) at = fk_pick_address(size, alignment);
+    at = fk_pick_address(size, alignment < FK_GRANULE ? FK_GRANULE : alignment);
     if (!at) return CUDA_ERROR_OUT_OF_MEMORY;
     fk_add_range(at, size, FK_RESERVED, fk_me()->device, NULL);
     *ptr = at;
     return 0;
 }
 
-CUresult cuMemAddressReserve(CUdeviceptr *ptr, size_t size, size_t alignment, CUdeviceptr addr,
-                             unsigned long long flags) {
-    int error = fk_begin(FK_cuMemAddressReserve);
-    if (!error && flags) error = CUDA_ERROR_INVALID_VALUE;
-    if (!error && !fk_has_vmm(fk_me()->device)) error = CUDA_ERROR_NOT_SUPPORTED;
-    if (!error) error = fk_reserve(ptr, size, alignment, addr);
-    return fk_end_driver(error);
-}
-
-CUresult cuMemAddressFree(CUdeviceptr ptr, size_t size) {
-    int error = fk_begin(FK_cuMemAddressFree);
-    if (!error) {
-        fk_range *range = fk_find_range(ptr);
-        if (!range || range->kind != FK_RESERVED || range->base != ptr || range->bytes != size ||
-            range->mapped)
-            error = CUDA_ERROR_INVALID_VALUE;
-        else fk_drop_range(range);
-    }
-    return fk_end_driver(error);
+static int fk_free_addresses(CUdeviceptr ptr, size_t size) {
+    fk_range *range = fk_find_range(ptr);
+    if (!range || range->kind != FK_RESERVED || range->base != ptr || range->bytes != size ||
+        range->mapped)
+        return CUDA_ERROR_INVALID_VALUE;
+    fk_drop_range(range);
+    return 0;
 }
 
 /* ---- handles ---- */
-
-#define FK_COUNT(a) ((int)(sizeof(a) / sizeof(a)[0]))
 
 /* Of 1 GiB, seen on an H200. */
 static const fk_point fk_create_price[] = {{67108864, 14000}, {1073741824, 25000}};
@@ -103,38 +85,22 @@ static int fk_create(CUmemGenericAllocationHandle *handle, size_t size,
     if (!piece) return CUDA_ERROR_OUT_OF_MEMORY;
     piece->holds = 1;
     piece->types = (int)prop->requestedHandleTypes;
-    piece->rdma = prop->allocFlags.gpuDirectRDMACapable;
     *handle = piece->handle = fk_pool_add(&fk_handles, piece);
     return 0;
 }
 
-CUresult cuMemCreate(CUmemGenericAllocationHandle *handle, size_t size,
-                     const CUmemAllocationProp *prop, unsigned long long flags) {
-    int error = fk_begin(FK_cuMemCreate);
-    if (!error && flags) error = CUDA_ERROR_INVALID_VALUE;
-    if (!error) error = fk_create(handle, size, prop);
-    return fk_end_driver(error);
-}
-
-static void fk_let_handle_go(fk_piece *piece) {
+static int fk_release(CUmemGenericAllocationHandle handle) {
+    fk_piece *piece = fk_pool_get(&fk_handles, handle);
+    if (!piece) {
+        fk_misuse("%#llx is no live handle", handle);
+        return CUDA_ERROR_INVALID_VALUE;
+    }
     fk_price_by_size(fk_release_price, FK_COUNT(fk_release_price), piece->bytes);
-    if (--piece->holds > 0) return;
-    if (piece->refs == 1) fk_oracle_release(piece, fk_known(), "cuMemRelease", 0);
+    if (--piece->holds > 0) return 0;
+    if (piece->refs == 1) fk_oracle_release(piece, 0);
     fk_pool_remove(&fk_handles, piece->handle);
     fk_unref_piece(piece);
-}
-
-CUresult cuMemRelease(CUmemGenericAllocationHandle handle) {
-    int error = fk_begin(FK_cuMemRelease);
-    if (!error) {
-        fk_piece *piece = fk_pool_get(&fk_handles, handle);
-        if (piece) fk_let_handle_go(piece);
-        else {
-            fk_misuse("cuMemRelease of %#llx, which is no live handle", handle);
-            error = CUDA_ERROR_INVALID_VALUE;
-        }
-    }
-    return fk_end_driver(error);
+    return 0;
 }
 
 /* Asked for by an address, a handle that was released lives again. */
@@ -176,7 +142,7 @@ static int fk_map(uint64_t ptr, size_t size, size_t offset, uint64_t handle) {
     fk_entry *entry;
     size_t i, n = size / FK_GRANULE;
     if (!piece) {
-        fk_misuse("cuMemMap of %#llx, which is no live handle", (unsigned long long)handle);
+        fk_misuse("%#llx is no live handle", (unsigned long long)handle);
         return CUDA_ERROR_INVALID_VALUE;
     }
     if (!range) return CUDA_ERROR_INVALID_VALUE;
@@ -195,14 +161,6 @@ static int fk_map(uint64_t ptr, size_t size, size_t offset, uint64_t handle) {
     return 0;
 }
 
-CUresult cuMemMap(CUdeviceptr ptr, size_t size, size_t offset, CUmemGenericAllocationHandle handle,
-                  unsigned long long flags) {
-    int error = fk_begin(FK_cuMemMap);
-    if (!error && flags) error = CUDA_ERROR_INVALID_VALUE;
-    if (!error) error = fk_map(ptr, size, offset, handle);
-    return fk_end_driver(error);
-}
-
 /* How many whole handles fill the range without a hole; 0 if they do not. */
 static size_t fk_whole_handles(const fk_entry *entry, size_t granules) {
     size_t i = 0, handles = 0;
@@ -217,120 +175,93 @@ static size_t fk_whole_handles(const fk_entry *entry, size_t granules) {
     return handles;
 }
 
-CUresult cuMemUnmap(CUdeviceptr ptr, size_t size) {
-    int error = fk_begin(FK_cuMemUnmap);
-    if (!error) {
-        fk_range *range = fk_reservation(ptr, size);
-        fk_entry *entry = range ? range->entries + (ptr - range->base) / FK_GRANULE : NULL;
-        size_t i, n = size / FK_GRANULE, handles = range ? fk_whole_handles(entry, n) : 0;
-        if (!handles) error = CUDA_ERROR_INVALID_VALUE;
-        fk_price(19200u * (uint64_t)handles);
-        for (i = 0; !error && i < n; i++) {
-            fk_piece *piece = entry[i].piece;
-            uint64_t mapping = ptr + i * FK_GRANULE;
-            int first = entry[i].index == 0;
-            memset(&entry[i], 0, sizeof entry[i]);
-            range->mapped--;
-            if (!first) continue;
-            fk_oracle_release(piece, fk_known(), "cuMemUnmap", piece->refs > 1 ? mapping : 0);
-            fk_oracle_unmapped(piece, fk_known(), mapping);
-            fk_count_mapping(-1);
-            fk_unref_piece(piece);
-        }
-    }
-    return fk_end_driver(error);
+/* The granules from ptr on; NULL if they are not whole handles, side by side: *handles of them. */
+static fk_entry *fk_mapped_entries(uint64_t ptr, size_t size, size_t *handles) {
+    fk_range *range = fk_reservation(ptr, size);
+    fk_entry *entry = range ? range->entries + (ptr - range->base) / FK_GRANULE : NULL;
+    *handles = entry ? fk_whole_handles(entry, size / FK_GRANULE) : 0;
+    return *handles ? entry : NULL;
 }
 
-static int fk_set_access(fk_entry *entry, size_t granules, const CUmemAccessDesc *desc) {
-    unsigned shift, bits;
-    size_t i;
-    if (fk_bad_location(&desc->location)) return CUDA_ERROR_INVALID_DEVICE;
-    if (desc->flags != CU_MEM_ACCESS_FLAGS_PROT_NONE &&
-        desc->flags != CU_MEM_ACCESS_FLAGS_PROT_READ &&
-        desc->flags != CU_MEM_ACCESS_FLAGS_PROT_READWRITE)
-        return CUDA_ERROR_INVALID_VALUE;
-    shift = 2 * (unsigned)desc->location.id;
-    bits = (unsigned)desc->flags & 3u;
-    for (i = 0; i < granules; i++)
-        entry[i].access = (uint16_t)((entry[i].access & ~(3u << shift)) | bits << shift);
+static int fk_unmap(uint64_t ptr, size_t size) {
+    size_t i, handles;
+    fk_entry *entry = fk_mapped_entries(ptr, size, &handles);
+    if (!entry) return CUDA_ERROR_INVALID_VALUE;
+    fk_price(19200u * (uint64_t)handles);
+    fk_find_range(ptr)->mapped -= size / FK_GRANULE;
+    for (i = 0; i < size / FK_GRANULE; i++) {
+        fk_piece *piece = entry[i].piece;
+        uint64_t mapping = ptr + i * FK_GRANULE;
+        int first = entry[i].index == 0;
+        memset(&entry[i], 0, sizeof entry[i]);
+        if (!first) continue;
+        fk_oracle_release(piece, piece->refs > 1 ? mapping : 0);
+        fk_oracle_unmapped(piece, mapping);
+        fk_count_mapping(-1);
+        fk_unref_piece(piece);
+    }
     return 0;
 }
 
-CUresult cuMemSetAccess(CUdeviceptr ptr, size_t size, const CUmemAccessDesc *desc, size_t count) {
-    int error = fk_begin(FK_cuMemSetAccess);
-    if (!error) {
-        fk_range *range = fk_reservation(ptr, size);
-        fk_entry *entry = range ? range->entries + (ptr - range->base) / FK_GRANULE : NULL;
-        size_t i, handles = range ? fk_whole_handles(entry, size / FK_GRANULE) : 0;
-        if (!handles || !desc || !count) error = CUDA_ERROR_INVALID_VALUE;
-        fk_price((28000u + (count > 1 ? 37000u * (uint64_t)(count - 1) : 0)) * (uint64_t)handles);
-        for (i = 0; !error && i < count; i++)
-            error = fk_set_access(entry, size / FK_GRANULE, &desc[i]);
+static int fk_set_access(uint64_t ptr, size_t size, const CUmemAccessDesc *desc, size_t count) {
+    size_t i, k, handles;
+    fk_entry *entry = fk_mapped_entries(ptr, size, &handles);
+    if (!entry || !desc || !count) return CUDA_ERROR_INVALID_VALUE;
+    fk_price((28000u + 37000u * (uint64_t)(count - 1)) * (uint64_t)handles);
+    for (i = 0; i < count; i++) {
+        if (fk_bad_location(&desc[i].location)) return CUDA_ERROR_INVALID_DEVICE;
+        if (desc[i].flags != CU_MEM_ACCESS_FLAGS_PROT_READWRITE) return CUDA_ERROR_NOT_SUPPORTED;
+        for (k = 0; k < size / FK_GRANULE; k++) entry[k].access |= 1u << desc[i].location.id;
     }
-    return fk_end_driver(error);
+    return 0;
 }
 
 /* ---- asking ---- */
 
-static int fk_address_range(CUdeviceptr *base, size_t *size, uint64_t ptr) {
-    fk_range *range = fk_find_range(ptr);
-    uint64_t first = range ? range->base : 0;
-    size_t bytes = range ? range->bytes : 0;
-    if (!range) return CUDA_ERROR_NOT_FOUND;
-    if (range->kind == FK_RESERVED) {
-        size_t granule = (size_t)(ptr - range->base) / FK_GRANULE;
-        const fk_entry *entry = &range->entries[granule];
-        if (!entry->piece) return CUDA_ERROR_NOT_FOUND;
-        first += (granule - entry->index) * FK_GRANULE;
-        bytes = entry->piece->bytes;
+/* Of an address that is not CUDA's the answer is zeros, and no error: so CUDA's manual has it. */
+static int fk_tell_pointer(unsigned n, const CUpointer_attribute *attributes, void **data,
+                           CUdeviceptr ptr) {
+    fk_extent extent = fk_extent_at(ptr, 1, 0);
+    int host = extent.kind == (int)FK_HOST || extent.kind == (int)FK_REGISTERED;
+    unsigned i;
+    if (!n || !attributes || !data) return CUDA_ERROR_INVALID_VALUE;
+    for (i = 0; i < n; i++) {
+        unsigned answer = 0;
+        if (attributes[i] == CU_POINTER_ATTRIBUTE_MEMORY_TYPE)
+            answer = host ? CU_MEMORYTYPE_HOST : CU_MEMORYTYPE_DEVICE;
+        else if (attributes[i] == CU_POINTER_ATTRIBUTE_IS_MANAGED)
+            answer = extent.kind == (int)FK_MANAGED;
+        else return CUDA_ERROR_NOT_SUPPORTED;
+        if (!extent.piece) answer = 0;
+        memcpy(data[i], &answer, sizeof answer);
     }
-    if (base) *base = first;
-    if (size) *size = bytes;
     return 0;
 }
 
-CUresult cuMemGetAddressRange(CUdeviceptr *base, size_t *size, CUdeviceptr ptr) {
-    int error = fk_begin(FK_cuMemGetAddressRange);
-    if (!error) error = fk_address_range(base, size, ptr);
-    return fk_end_driver(error);
-}
+/* ---- the calls ---- */
 
-static int fk_pointer_attribute(void *data, int attribute, uint64_t ptr) {
-    fk_extent extent = fk_extent_at(ptr, 1, 0);
-    int host = extent.kind == (int)FK_HOST || extent.kind == (int)FK_REGISTERED;
-    CUmemorytype type = host ? CU_MEMORYTYPE_HOST : CU_MEMORYTYPE_DEVICE;
-    CUdeviceptr same = ptr;
-    unsigned managed = extent.kind == (int)FK_MANAGED;
-    if (!data || !extent.piece) return CUDA_ERROR_INVALID_VALUE;
-    switch (attribute) {
-    case CU_POINTER_ATTRIBUTE_MEMORY_TYPE: memcpy(data, &type, sizeof type); return 0;
-    case CU_POINTER_ATTRIBUTE_DEVICE_POINTER: memcpy(data, &same, sizeof same); return 0;
-    case CU_POINTER_ATTRIBUTE_IS_MANAGED: memcpy(data, &managed, sizeof managed); return 0;
-    case CU_POINTER_ATTRIBUTE_ALLOWED_HANDLE_TYPES:
-        memcpy(data, &extent.piece->types, sizeof extent.piece->types);
-        return 0;
-    case CU_POINTER_ATTRIBUTE_IS_GPU_DIRECT_RDMA_CAPABLE:
-        memcpy(data, &extent.piece->rdma, sizeof extent.piece->rdma);
-        return 0;
-    case CU_POINTER_ATTRIBUTE_DEVICE_ORDINAL:
-        memcpy(data, &extent.piece->device, sizeof extent.piece->device);
-        return 0;
-    default: return CUDA_ERROR_NOT_SUPPORTED;
-    }
-}
-
-/* Of an address that is not CUDA's the answer is zeros, and no error: so CUDA's manual has it. */
-CUresult cuPointerGetAttributes(unsigned int n, CUpointer_attribute *attributes, void **data,
-                                CUdeviceptr ptr) {
-    int error = fk_begin(FK_cuPointerGetAttributes), known;
-    unsigned i;
-    if (!error && (!n || !attributes || !data)) error = CUDA_ERROR_INVALID_VALUE;
-    known = !error && fk_extent_at(ptr, 1, 0).piece != NULL;
-    for (i = 0; !error && i < n; i++) {
-        if (known) error = fk_pointer_attribute(data[i], (int)attributes[i], ptr);
-        else if (attributes[i] == CU_POINTER_ATTRIBUTE_DEVICE_POINTER)
-            memset(data[i], 0, sizeof(CUdeviceptr));
-        else memset(data[i], 0, sizeof(int));
-    }
-    return fk_end_driver(error);
-}
+FK_DEFINE(CUresult, cuMemGetAllocationGranularity,
+          (size_t *granularity, const CUmemAllocationProp *prop,
+           CUmemAllocationGranularity_flags option),
+          fk_granularity(granularity, prop, option))
+FK_DEFINE(CUresult, cuMemAddressReserve,
+          (CUdeviceptr *ptr, size_t size, size_t alignment, CUdeviceptr addr,
+           unsigned long long flags),
+          addr || flags ? CUDA_ERROR_INVALID_VALUE : fk_reserve(ptr, size, alignment))
+FK_DEFINE(CUresult, cuMemAddressFree, (CUdeviceptr ptr, size_t size), fk_free_addresses(ptr, size))
+FK_DEFINE(CUresult, cuMemCreate,
+          (CUmemGenericAllocationHandle *handle, size_t size, const CUmemAllocationProp *prop,
+           unsigned long long flags),
+          flags ? CUDA_ERROR_INVALID_VALUE : fk_create(handle, size, prop))
+FK_DEFINE(CUresult, cuMemRelease, (CUmemGenericAllocationHandle handle), fk_release(handle))
+FK_DEFINE(CUresult, cuMemMap,
+          (CUdeviceptr ptr, size_t size, size_t offset, CUmemGenericAllocationHandle handle,
+           unsigned long long flags),
+          flags ? CUDA_ERROR_INVALID_VALUE : fk_map(ptr, size, offset, handle))
+FK_DEFINE(CUresult, cuMemUnmap, (CUdeviceptr ptr, size_t size), fk_unmap(ptr, size))
+FK_DEFINE(CUresult, cuMemSetAccess,
+          (CUdeviceptr ptr, size_t size, const CUmemAccessDesc *desc, size_t count),
+          fk_set_access(ptr, size, desc, count))
+FK_DEFINE(CUresult, cuPointerGetAttributes,
+          (unsigned n, CUpointer_attribute *attributes, void **data, CUdeviceptr ptr),
+          fk_tell_pointer(n, attributes, data, ptr))

@@ -17,7 +17,7 @@ compile() { # OBJECT SOURCE FLAGS...
 prepare() { # TEST: its objects, without the implementation
     local source sources=
     case $1 in
-    world_*) sources="model blocks graphs arena intrude world driver ${1#world_}" ;;
+    world_*) sources="model blocks graphs arena intrude world ${1#world_}" ;;
     *) compile "$out/$1.o" "tests/api/$1.c" -O0 -DLINKED=1 ;;
     esac
     for source in $sources; do

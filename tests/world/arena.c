@@ -1,33 +1,5 @@
-/* Operations on the arena: wrong calls, limits, trims, figures; and faults to come. */
+/* Operations on the arena: limits, trims, sleep, figures; and faults to come. */
 #include "world.h"
-
-/* Each wrong call is refused and changes nothing, which the next look at the figures shows. */
-void world_mistake(world *w, const operation *op) {
-    cudaStream_t stream = w->streams[0];
-    gpupool_request request = {512, 0, stream, 0, NULL};
-    gpupool_result result = GPUPOOL_OK;
-    gpupool_capture *scope = NULL;
-    gpupool_block told;
-    void *memory = NULL;
-    switch (op->number % 8) {
-    case 0: request.bytes = 0; break;
-    case 1: request.alignment = 3u + op->flags * 2u; break;
-    case 2: request.flags = 1u << 20; break;
-    case 3: request.bytes = ((uint64_t)1 << 46) + 1; break;
-    case 4: request.alignment = (uint64_t)1 << 41; break;
-    case 5: result = SURE(w, gpupool_begin_capture(w->arena, GPUPOOL_NO_STREAM, &scope)); break;
-    case 6: result = SURE(w, gpupool_record_stream(w->arena, NULL, stream)); break;
-    default: result = SURE(w, gpupool_get_block(w->arena, NULL, &told)); break;
-    }
-    if (op->number % 8 < 5) {
-        memory = CALL(w, gpupool_alloc_request(w->arena, &request));
-        result = memory ? GPUPOOL_OK : gpupool_last_result();
-    }
-    world_judge(w, result,
-                BIT(GPUPOOL_E_ARGUMENT) | (op->number % 8 > 5 ? BIT(GPUPOOL_E_NOT_OURS) : 0) |
-                    OR_BROKEN,
-                "a wrong argument");
-}
 
 static void limit(world *w, const operation *op) {
     w->limit = w->config.limit_bytes >> op->flags % 3; /* before: intruders see it */

@@ -1,5 +1,4 @@
 /* gpupool.h, compiled so that its host memory can be refused. */
-#include <stdio.h>
 #include <stdlib.h>
 #include <sys/mman.h>
 
@@ -26,16 +25,6 @@ static int world_mprotect(void *pages, size_t bytes, int protection) {
     return is_refused() ? -1 : mprotect(pages, bytes, protection);
 }
 
-/* WORLD_TRACE=1 tells what is allocated and freed. */
-static int is_traced;
-__attribute__((constructor)) static void look_for_trace(void) {
-    is_traced = getenv("WORLD_TRACE") != NULL;
-}
-static void trace(const char *kind, const void *pointer, size_t bytes, const void *stream) {
-    if (is_traced) fprintf(stderr, "%s %p %zu on %p\n", kind, pointer, bytes, stream);
-}
-#define GPUPOOL_TRACE(kind, arena, pointer, bytes, stream, label) \
-    trace(kind, pointer, bytes, (const void *)(stream))
 #define GPUPOOL_MALLOC(bytes) world_malloc(bytes)
 #define GPUPOOL_FREE(memory) free(memory)
 #define mprotect world_mprotect

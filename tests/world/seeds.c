@@ -1,6 +1,6 @@
-/* world FIRST LAST [OPERATIONS]    runs these seeds
-   world shrink SEED OPERATIONS     finds the shortest part of a seed that still fails
-   world bytes HEX                  runs what that has found */
+/* world FIRST LAST [OPERATIONS]         runs these seeds
+   world shrink SEED OPERATIONS > FILE   finds the shortest part of a seed that still fails
+   world bytes FILE                      runs what that, or libFuzzer, has found */
 #include "world.h"
 
 #include <stdlib.h>
@@ -22,55 +22,46 @@ static const char *run(uint64_t seed, long count) {
     return wrong;
 }
 
-/* How a world ends in a process of its own, since it may crash or hang: 0 is well, and each text
-   has a number, which its figures do not change. */
-static int outcome(const operation *ops, long count) {
+/* Whether it fails, in a process of its own, since it may crash or hang. */
+static int fails(const operation *ops, long count) {
     int status;
     pid_t child = fork();
     if (!child) {
-        const char *wrong;
-        unsigned sum = 0;
         alarm(20);
         if (!freopen("/dev/null", "w", stderr)) _exit(0);
-        for (wrong = world_run(ops, count); *wrong; wrong++)
-            if (*wrong > '9' && *wrong < 'g') sum = sum * 31 + (unsigned char)*wrong;
-        _exit(sum ? 1 + (int)(sum % 255) : 0);
+        _exit(*world_run(ops, count) != 0);
     }
     waitpid(child, &status, 0);
-    return status;
+    return status != 0;
 }
 
 static void shrink(uint64_t seed, long count) {
     operation *ops = of_seed(seed, count), *less = malloc((size_t)count * sizeof *less);
-    int wanted = outcome(ops, count);
     long i, part;
     for (part = count / 2; part; part /= 2)
         for (i = 1; i < count;) {
             long gone = i + part > count ? count - i : part;
             memcpy(less, ops, (size_t)i * sizeof *ops);
             memcpy(less + i, ops + i + gone, (size_t)(count - i - gone) * sizeof *ops);
-            if (outcome(less, count - gone) == wanted) {
+            if (fails(less, count - gone)) {
                 count -= gone;
                 memcpy(ops, less, (size_t)count * sizeof *ops);
             } else i += gone;
         }
-    printf("%ld operations: world bytes ", count);
-    for (i = 0; i < count * 8; i++) printf("%02x", ((unsigned char *)ops)[i]);
-    puts("");
+    fprintf(stderr, "%ld operations\n", count);
+    fwrite(ops, sizeof *ops, (size_t)count, stdout);
     free(ops);
     free(less);
 }
 
-static int run_bytes(const char *hex) {
-    long i, count = (long)strlen(hex) / 16;
-    operation *ops = calloc((size_t)count, sizeof *ops);
-    const char *wrong;
-    for (i = 0; i < count * 8; i++) {
-        char two[3] = {hex[2 * i], hex[2 * i + 1], 0};
-        ((unsigned char *)ops)[i] = (unsigned char)strtoul(two, NULL, 16);
+static int run_bytes(const char *path) {
+    static operation ops[1 << 16];
+    FILE *file = fopen(path, "rb");
+    const char *wrong = "the file cannot be opened";
+    if (file) {
+        wrong = world_run(ops, (long)fread(ops, sizeof *ops, 1 << 16, file));
+        fclose(file);
     }
-    wrong = world_run(ops, count);
-    free(ops);
     return puts(*wrong ? wrong : "world: nothing is wrong") < 0 || *wrong;
 }
 

@@ -96,7 +96,6 @@ void world_free_asleep(world *, int slot);
 void world_graph(world *, const operation *);
 void world_drop_graph(world *, graph *);
 void world_renew(world *, const operation *);
-void world_mistake(world *, const operation *);
 void world_tune(world *, const operation *);
 void world_fault(world *, const operation *);
 void world_intrude(world *, const operation *);

@@ -16,8 +16,5 @@ template <class T> static inline cudaError_t cudaMallocManaged(
     T **devPtr, size_t size, unsigned int flags = cudaMemAttachGlobal) {
     return ::cudaMallocManaged(reinterpret_cast<void **>(devPtr), size, flags);
 }
-static inline cudaError_t cudaEventCreate(cudaEvent_t *event, unsigned int flags) {
-    return ::cudaEventCreateWithFlags(event, flags);
-}
 #endif
 #endif
