@@ -137,7 +137,8 @@ static void brief_stream(worker &w) {
         if (i == 2) kit_linger(stream, 100000);
         drop(b);
     }
-    CUDA(cudaStreamDestroy(stream)); /* the macro: the arena is told, the work goes on */
+    POOL(gpupool_retire_stream(stream)); /* its work goes on */
+    CUDA(cudaStreamDestroy(stream));
 }
 
 static void step(worker &w) {
