@@ -2,10 +2,12 @@
 #include "world.h"
 
 static void limit(world *w, const operation *op) {
-    w->limit = w->config.limit_bytes >> op->flags % 3; /* before: intruders see it */
+    w->old_limit = w->limit; /* intruders see the one or the other */
+    w->limit = w->config.limit_bytes >> op->flags % 3;
     if (w->limit && w->limit < 2 << 20) w->limit = 2 << 20;
     world_judge(w, SURE(w, gpupool_set_limit(w->arena, w->limit)), BIT(GPUPOOL_OK) | OR_BROKEN,
                 "set_limit");
+    w->old_limit = w->limit;
 }
 
 static void trim(world *w, const operation *op) {
@@ -56,6 +58,7 @@ static void nap(world *w, const operation *op) {
     w->guard = NO_INTRUDER;
     if (fall_asleep(w)) {
         memory = CALL(w, gpupool_alloc(w->arena, (size_t)1 + op->number, w->streams[0]));
+        if (w->is_host_short) refused |= BIT(GPUPOOL_E_HOST_MEMORY);
         world_judge(w, memory ? GPUPOOL_OK : gpupool_last_result(), refused, "a sleeping alloc");
         for (i = op->stream % 8; i > 0; i--) world_free_asleep(w, (op->flags + i * 31) % BLOCKS);
         world_figures(w);

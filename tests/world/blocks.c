@@ -40,7 +40,8 @@ static void expect_verdict(world *w, const gpupool_request *request) {
     world_expect(w, verdict->cause != GPUPOOL_CAUSE_NONE && verdict->sentence[0],
                  "a verdict without a cause");
     world_expect(w, verdict->asked >= request->bytes, "a verdict on another request");
-    world_expect(w, verdict->limit == w->limit || w->is_shared, "a verdict on another limit");
+    world_expect(w, verdict->limit == w->limit || verdict->limit == w->old_limit || w->is_shared,
+                 "a verdict on another limit");
 }
 
 /* A request that fails must not succeed at once when nothing else has happened. */
@@ -284,7 +285,9 @@ void world_block(world *w, const operation *op) {
     int guard = w->guard, is_live = __atomic_load_n(&b->memory, __ATOMIC_ACQUIRE) != NULL;
     if (b == outer) return;
     w->busy = b;
-    if (!w->guard && (!is_live || is_recorded)) w->guard = NO_CAPTURE;
+    /* and nobody releases a graph while a block of it is freed */
+    if (!w->guard && (!is_live || is_recorded || b->graph != NOBODY || b->users))
+        w->guard = NO_CAPTURE;
     if (!is_live) allocate(w, b, op);
     else if (b->is_leaving) fake_step(w->streams[b->home]);
     else if (is_recorded) record(w, b, op->stream % w->stream_count);

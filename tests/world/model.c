@@ -178,7 +178,8 @@ void world_figures(world *w) {
     if (!world_judge(w, SURE(w, gpupool_get_stats(w->arena, &stats)), BIT(GPUPOOL_OK), "get_stats"))
         return;
     if (fake_is_broken()) return; /* a release may have failed, and its blocks are live */
-    if (w->live != live) return;  /* a host function came in between */
+    /* a host function or an intruder came in between */
+    if (w->live != live || w->intrusions != w->entered) return;
     expect_figure(w, "requested", stats.requested.now, w->asked);
     expect_figure(w, "allocated", stats.allocated.now, w->allocated);
     expect_figure(w, "blocks", stats.blocks, w->live);

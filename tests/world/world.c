@@ -34,7 +34,7 @@ static void describe(world *w, const operation *op) {
     static const uint64_t limits[] = {0, 0, 0, 256 << 20, 64 << 20, 24 << 20, 10 << 20, 6 << 20};
     static const uint64_t chunks[] = {0, 0, 0, 4 << 20};
     w->config.source = sources[op->kind % 8];
-    w->config.limit_bytes = w->limit = limits[op->slot % 8];
+    w->config.limit_bytes = w->limit = w->old_limit = limits[op->slot % 8];
     w->config.chunk_bytes = chunks[op->stream % 4];
     w->config.name = "world";
     w->stream_count = op->flags % 8 ? STREAMS : 1;

@@ -60,7 +60,7 @@ typedef struct world {
     graph graphs[GRAPHS];
     uint64_t asked, allocated, live, peak; /* of live blocks */
     int is_inexact;                        /* arena's peak: since it began, two streams counted */
-    uint64_t limit, room;                  /* what there may be: bytes */
+    uint64_t limit, old_limit, room; /* what there may be: bytes; old: until set_limit returns */
     uint64_t done;                         /* operations so far */
     long fired;                            /* faults before the call under way */
     int is_host_short;                     /* host memory was refused in it */
