@@ -630,10 +630,11 @@ GPUPOOL_API gpupool_result gpupool_upload(gpupool_ring *, void *device_to, const
 GPUPOOL_API gpupool_result gpupool_download(gpupool_ring *, void *host_to, const void *device_from,
                                             size_t bytes, cudaStream_t);
 
-/* Uploads a part of an open file, and waits for it: cached pages from the page cache, others by
-   O_DIRECT where the file system has it. The descriptor's own offset stays. E_FILE: the file ends
-   too early, or cannot be read at an offset (a pipe). Locks by fcntl that the process sets on the
-   file meanwhile may be lost; earlier ones are kept. With a ticket: gpupool_ring_transfer. */
+/* Uploads a part of an open file, and waits for it. Each piece comes from the page cache, if its
+   pages seem to be there, else by O_DIRECT where the file system has it. The descriptor's own
+   offset stays. E_FILE: the file ends too early, or cannot be read at an offset (a pipe). Locks by
+   fcntl that the process sets on the file meanwhile may be lost; earlier ones are kept. With a
+   ticket: gpupool_ring_transfer. */
 GPUPOOL_API gpupool_result gpupool_upload_file(gpupool_ring *, void *device_to,
                                                const gpupool_file_part *, cudaStream_t);
 
@@ -1697,7 +1698,7 @@ typedef struct gpi_streams { /* (STREAM) */
     gpi_stream *all_streams;
     gpi_stream *retired; /* structs that serve again, linked by `chain` */
     gpi_stream all, none;
-    int is_shared; /* a request may want what a mark finishes: of another stream, O5, OWN_CHUNK */
+    int has_users; /* of marks: requests that may want other streams' memory, O5, OWN_CHUNK */
     uint64_t position, passed; /* last given; what a wait for the device has passed */
     uint64_t fresh_units;      /* freed and not marked, of all streams */
     uint64_t marks_in_vain;    /* since marks were wanted: gpi_stream_mark_due */
@@ -2564,7 +2565,7 @@ static gpupool_result gpi_stream_get(gpupool_arena *arena, cudaStream_t stream, 
     result = gpi_stream_context(&arena->driver, stream, &context);
     if (result != GPUPOOL_OK) return result;
     /* the newest was an ordinary one: this is the second */
-    arena->streams.is_shared |= arena->streams.all_streams->kind == GPI_ORDINARY;
+    arena->streams.has_users |= arena->streams.all_streams->kind == GPI_ORDINARY;
     s = gpi_stream_new(arena, context);
     if (!s) return gpi_system_no_memory();
     *out = s;
@@ -2856,8 +2857,8 @@ typedef struct gpi_ask { /* a request under way */
 } gpi_ask;
 
 /* The size of new chunks for a need: a share of what is reserved, since the driver's price is for a
-   handle and not for a byte. Under a limit chunks are smaller, so that less of it is lost. Chunks
-   that are no neighbours must each have room for the whole block. */
+   handle and not for a byte; 2 to 32 MiB. Under a limit chunks are smaller, so that less of it is
+   lost. Chunks that are no neighbours must each have room for the whole block, however large. */
 static uint64_t gpi_chunk_size(const gpi_ask *ask, uint64_t need) {
     const gpi_chunks *chunks = &ask->arena->chunks;
     int is_limited = chunks->limit != UINT64_MAX;
@@ -2892,7 +2893,7 @@ static gpupool_result gpi_chunk_grow(const gpi_ask *ask, uint64_t need) {
     run = gpi_buddy_get(buddy, &buddy->empty, gpi_up(most, GPI_GRANULE), GPI_GRANULE * GPI_UNIT);
     if (!run) return GPUPOOL_E_OUT_OF_MEMORY; /* no addresses are left */
     while (done < most) {
-        part = most - done < size + size / 2 ? most - done : size;
+        part = most - done < size + size / 2 ? most - done : size; /* no small rest of its own */
         if (part > gpi_less(chunks->limit, chunks->reserved.now) / GPI_UNIT)
             result = GPUPOOL_E_OUT_OF_MEMORY;
         else result = gpi_chunk_make(arena, run->unit + done, part);
@@ -3299,6 +3300,14 @@ static gpupool_result gpi_stitch_make(gpi_ask *ask, uint64_t most, gpi_run **run
    one in each step would cost more than the step.
 
    Here is also where a freed block goes, since a wait frees blocks that waited for other streams.
+   What frees memory for others:
+
+       in the list of a stream   a mark of it that passes; a wait on the device for one that has not
+                                 passed; without a mark (not each free leaves one) the device's wait
+       WAITING for its uses      the marks of all their streams; with one use left it is that
+                                 stream's, as if freed there
+       in the list of ALL        the device's wait alone (O9)
+       a graph's                 its release
 
    Read first: gpi_ladder_climb, gpi_ladder_free, gpi_ladder_poll. */
 
@@ -3379,7 +3388,8 @@ static int gpi_ladder_poll(gpupool_arena *arena) {
 }
 
 /* The stream whose mark to wait for, among frees up to `began`: the request's own, else the one
-   with the earliest mark; ALL stands for the device. NULL: no wait would help. */
+   with the earliest mark; ALL stands for the device. NULL: no wait would help. A stream
+   counts, too, if all that its work still uses are WAITING blocks. */
 static gpi_stream *gpi_ladder_choose_wait(const gpi_ask *ask, uint64_t began) {
     gpi_streams *streams = &ask->arena->streams;
     gpi_stream *s, *best = NULL;
@@ -4160,7 +4170,7 @@ static void gpi_alloc_ask(gpi_ask *ask, gpupool_arena *arena, const gpupool_requ
     ask->can_stitch = flags & GPI_MAPS && !ask->is_own_chunk;
     ask->takes_own = ask->owner->kind == GPI_GRAPH ||
                      (ask->owner->kind == GPI_ORDINARY && !(flags & GPI_HOST)); /* O5 */
-    if (!ask->takes_own || ask->is_own_chunk) arena->streams.is_shared = 1;
+    if (!ask->takes_own || ask->is_own_chunk) arena->streams.has_users = 1;
 }
 
 /* A run in hand becomes a live block. */
@@ -4357,7 +4367,7 @@ static gpupool_result gpi_free_slow(gpupool_arena *arena, void *block, cudaStrea
         result = gpi_alloc_end(arena, block, s->scope ? s->scope : s);
     }
     if (result != GPUPOOL_OK) arena->stats.failures++;
-    else if (arena->streams.is_shared)
+    else if (arena->streams.has_users)
         gpi_stream_mark_due(arena, s, stream ? stream : GPUPOOL_STREAM_HERE);
     return gpi_alloc_unlock(arena, result);
 }
@@ -5739,11 +5749,11 @@ typedef struct gpi_transfer {
     uint64_t at[2], pitch[2]; /* from, to: addresses, and bytes from row to row; [down]: host */
     uint64_t width, bytes;    /* of a row; of all rows */
     int direct_file;          /* the second descriptor of a file; -1: none */
-    int down, is_gated, is_direct, is_over; /* is_gated: event not known to have passed; R5 */
-    uint64_t cursor, done, helpers;         /* done is atomic; how many helpers are of use */
-    int busy, waiters;                      /* threads that work for it, or wait for its result */
-    gpupool_ticket ticket;                  /* 0: its call waits itself */
-    gpi_failure failure;                    /* the first */
+    int down, is_gated, is_by_cuda, is_over; /* is_gated: event not known to have passed; R5 */
+    uint64_t cursor, done, helpers;          /* done is atomic; how many helpers are of use */
+    int busy, waiters;                       /* threads that work for it, or wait for its result */
+    gpupool_ticket ticket;                   /* 0: its call waits itself */
+    gpi_failure failure;                     /* the first */
 } gpi_transfer;
 
 struct gpupool_ring {
@@ -5862,7 +5872,7 @@ static void gpi_ring_settle(gpupool_ring *ring, gpi_transfer *t) {
         GPI_SET(&t->done, t->bytes);
         ring->stats.transfers[t->down]++;
         ring->stats.bytes[t->down] += t->bytes;
-        if (t->is_direct) ring->stats.direct_bytes[t->down] += t->bytes;
+        if (t->is_by_cuda) ring->stats.direct_bytes[t->down] += t->bytes;
     } else ring->stats.failures++;
     if (t->waiters) gpi_ring_wake(&ring->done, INT32_MAX);
 }
@@ -6112,11 +6122,11 @@ static gpupool_result gpi_ring_begin(gpupool_ring *ring, gpi_transfer *t) {
     gpupool_result result = GPUPOOL_OK;
     CUresult error = CUDA_SUCCESS;
     if (is_memory && t->bytes) host = gpi_driver_look(driver, t->at[t->down]);
-    t->is_direct = host != GPI_MEMORY_ORDINARY || !t->bytes || (is_memory && is_small);
-    if (t->is_direct && t->bytes) error = gpi_ring_copy(driver, t, &all, what->stream);
-    if (error == CUDA_ERROR_INVALID_VALUE && host == GPI_MEMORY_VISIBLE) t->is_direct = 0;
+    t->is_by_cuda = host != GPI_MEMORY_ORDINARY || !t->bytes || (is_memory && is_small);
+    if (t->is_by_cuda && t->bytes) error = gpi_ring_copy(driver, t, &all, what->stream);
+    if (error == CUDA_ERROR_INVALID_VALUE && host == GPI_MEMORY_VISIBLE) t->is_by_cuda = 0;
     else if (error != CUDA_SUCCESS) return GPI_TOLD(driver, copy, error);
-    if (t->is_direct) t->cursor = t->bytes;
+    if (t->is_by_cuda) t->cursor = t->bytes;
     else if (gpi_driver_look(driver, t->at[!t->down]) == GPI_MEMORY_ORDINARY)
         return gpi_system_fail(GPUPOOL_E_ARGUMENT, "%s: it is ordinary host memory",
                                t->down ? "from" : "to");
@@ -6126,9 +6136,9 @@ static gpupool_result gpi_ring_begin(gpupool_ring *ring, gpi_transfer *t) {
     if (what->ticket) {
         result = gpi_driver_mark(driver, driver->context, &t->event, what->stream);
         t->is_gated = result == GPUPOOL_OK;
-    } else if (!t->is_direct || host == GPI_MEMORY_VISIBLE)
+    } else if (!t->is_by_cuda || host == GPI_MEMORY_VISIBLE)
         result = GPI_TELL(driver, stream_sync, what->stream);
-    if (result != GPUPOOL_OK && t->is_direct) driver->stream_sync(what->stream);
+    if (result != GPUPOOL_OK && t->is_by_cuda) driver->stream_sync(what->stream);
     return result;
 }
 
