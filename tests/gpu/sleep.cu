@@ -247,6 +247,7 @@ static void note_usage(long i, size_t free_asleep) {
     const long window = std::min(cycles / 4, 32l), early = cycles / 10;
     if ((i < early || i >= early + window) && i < cycles - window) return;
     usage &at = i < early + window ? early_usage : late_usage;
+    POOL(gpupool_trim(pool, 0)); /* the host has back what was kept for the next sleep */
     at.host.push_back(resident_bytes());
     at.device_free.push_back(free_asleep);
 }
