@@ -70,8 +70,8 @@ A request of stream 1 is served by the first of these that can:
                              |               |           |
                              +------|..........|....|........|        one block
     new chunks     of 2 to 32 MiB, as the arena grows; a large block lies over several
-    the rest       memory of other streams: stream 1 waits on the device, then the host does; idle
-                   chunks of this arena and of others on the device; your on_out_of_memory
+    the rest       memory of other streams: stream 1 waits on the device; if that does not do, the
+                   host; idle chunks of this arena and of others; your on_out_of_memory
 
 This is a buddy system, generalised: a block takes its exact number of units, and any neighbour is a
 buddy. (A plain one rounds sizes up to powers of two.) To learn that freed memory has finished,
@@ -110,14 +110,14 @@ Five rules:
    on_out_of_memory runs in the request's thread, several threads at a time, and no lock is held:
    it may free and allocate. It is called once for a request, with NO_WAIT too, and not inside
    itself. CUDA's host functions call only gpupool_free_in_host_function.
-5. CALLS. Any thread, any time, except during destroy. A failed call changes nothing that you can
-   see. Device, context and last CUDA error stay. The host waits for the device only in trim, a
-   lowered limit, sleep, wake, release, destroy and a ring's transfers; and in an allocation that
-   would have to grow (never with GPUPOOL_NO_WAIT), if it
+5. CALLS. Any thread, any time, except during destroy; no thread is cancelled in one. A failed call
+   changes nothing that you can see. Device, context and last CUDA error stay. The host waits for
+   the device only in trim, a lowered limit, sleep, wake, release, destroy and a ring's transfers;
+   and in an allocation that would have to grow (never with GPUPOOL_NO_WAIT), if it
      - finds no memory otherwise; or
      - finds 16 MiB or more of freed memory that it cannot reuse without a wait: freed by
        gpupool_cudaFree, on the default stream of a thread that has ended, or on a stream whose end
-       GPUPOOL_STREAM_CHECK found out; without a stream (gpupool_cudaMalloc), as much as it needs.
+       GPUPOOL_STREAM_CHECK found out (gpupool_cudaMalloc: as much of it as the block needs).
    A thread may wait 0.1 ms while another maps. An arena grows before it makes a stream wait. A host
    that queues work far ahead of the device on several streams needs a limit: then streams wait, on
    the device, for each other's memory.
@@ -295,7 +295,7 @@ typedef enum gpupool_source {
 
 /* Of a request; add up several.
    NO_WAIT: the host waits for no GPU work; a request that would have to wait fails. It fails, too,
-   as long as gpupool has not learnt that other streams' work has ended: a request that may wait
+   as long as gpupool has not learnt that other streams' work has ended: a request without NO_WAIT
    finds that out, and so do later frees on those streams.
    ZEROED: zeroes the block, in stream order (PINNED and NO_STREAM: before the call returns).
    OWN_CHUNK: the block is a chunk to itself, as export and cuMemGetAddressRange need it. To make
@@ -330,9 +330,9 @@ typedef struct gpupool_mapping { /* for on_map and on_unmap: a whole chunk, or a
 
 /* Figures of one moment, in bytes. missing: raise the limit by so much, and the identical request
    succeeds; 0: raising it does not help, or not alone. device_missing: what the device lacks for
-   it. to_free: at least so much must be freed, and its work be finished. 0: either enough is free
-   but scattered, and it depends on which blocks you free, or the source does not tell what it has
-   left (MANAGED, PINNED, CUSTOM). largest: a request on the same stream for this
+   it. to_free: at least so much must be freed, and its work be finished. 0: not known, since
+   enough is free but scattered, or since the source does not tell what it has left (MANAGED,
+   PINNED, CUSTOM). largest: a request on the same stream for this
    much succeeds, even with NO_WAIT. limit: 0 is none. */
 typedef struct gpupool_verdict {
     gpupool_cause cause;
@@ -459,8 +459,8 @@ typedef struct gpupool_transfer {
     gpupool_read_fn read;   /* UP: fills pinned memory with the data, in place of `from` */
     gpupool_write_fn write; /* DOWN: takes the data from pinned memory, in place of `to` */
     void *user;             /* passed to read and write */
-    int is_file, file;      /* is_file 1, UP: the data is in a file, in place of `from`: */
-    uint64_t offset;        /* the descriptor, and where it begins, as in gpupool_file_part */
+    int is_file, file;      /* is_file 1, UP: the data is in this descriptor's file, in place of */
+    uint64_t offset;        /* `from`, and begins at this offset, as in gpupool_file_part */
     gpupool_ticket *ticket; /* receives a ticket; NULL: the call returns when all is done */
 } gpupool_transfer;
 
@@ -529,13 +529,13 @@ GPUPOOL_API gpupool_result gpupool_get_block(gpupool_arena *, const void *, gpup
 /* Gives idle chunks back to the source until at most keep_bytes stay reserved. Waits. */
 GPUPOOL_API gpupool_result gpupool_trim(gpupool_arena *, size_t keep_bytes);
 
-/* How large a request on this stream would succeed now, waits included. It counts what all streams
-   have freed, and not what other arenas could give back. Sources that do not tell how much they
-   have left (MANAGED, PINNED, CUSTOM) count for what they have given. */
+/* How large a request on this stream would at least succeed now, waits included. It counts what all
+   streams have freed, and not what other arenas could give back. Of sources that do not tell what
+   they have left (MANAGED, PINNED, CUSTOM) only what is reserved counts. */
 GPUPOOL_API gpupool_result gpupool_get_available(gpupool_arena *, cudaStream_t, size_t *bytes);
 
 /* Sets the limit on reserved bytes; 0: none. If more is reserved, waits, and returns idle chunks;
-   what live blocks keep above the limit stays until trim or the next such call. As text: "12GiB",
+   chunks with live blocks stay above the limit until trim or the next such call. As text: "12GiB",
    "80%" of the device, or "-2GiB", all of the device but that; units B, K M G T or KiB .. (1024),
    KB .. (1000). */
 GPUPOOL_API gpupool_result gpupool_set_limit(gpupool_arena *, size_t bytes);
@@ -641,14 +641,14 @@ GPUPOOL_API gpupool_result gpupool_upload_file(gpupool_ring *, void *device_to,
 /* Any transfer. With a ticket the call returns at once, and LATER WORK OF THE STREAM DOES NOT WAIT
    for the transfer: wait for the ticket, then any stream may use the data. Until then leave source,
    destination and file alone. A ring without workers copies only while somebody waits, with a
-   timeout above 0. */
+   timeout other than 0. */
 GPUPOOL_API gpupool_result gpupool_ring_transfer(gpupool_ring *, const gpupool_transfer *);
 
 /* Waits up to timeout_ns (negative: for ever; 0: looks only) and returns the transfer's result;
    E_TIMEOUT: it is not done. *bytes_done, unless NULL, receives how many bytes have arrived. Any
    thread may wait, also again, and a ticket need not be waited for. The ring remembers its last
-   1,024 tickets. An older one is OK, with UINT64_MAX in *bytes_done; but if it or a later one that
-   is forgotten has failed, it is E_ARGUMENT, like a ticket that the ring never gave. */
+   1,024 tickets. An older one is OK, with UINT64_MAX in *bytes_done; or, if it or a later one
+   that is forgotten has failed, E_ARGUMENT, as is a ticket that the ring never gave. */
 GPUPOOL_API gpupool_result gpupool_ring_wait(gpupool_ring *, gpupool_ticket, int64_t timeout_ns,
                                              uint64_t *bytes_done);
 
@@ -771,7 +771,7 @@ class resource {
     }
     void *allocate_sync(size_t n, size_t align = 0) const { return allocate(none(), n, align); }
     void deallocate_sync(void *p, size_t = 0, size_t = 0) const noexcept { deallocate(none(), p); }
-    /* Names of before CCCL 3.1. The second makes allocate(0, bytes) ambiguous: an error. */
+    /* Names of before CCCL 3.1. That of nullptr is there to make allocate(0, bytes) an error. */
     void *allocate(size_t bytes, size_t alignment) const { return allocate_sync(bytes, alignment); }
     void *allocate(decltype(nullptr), size_t bytes) const { return allocate(stream(), bytes); }
     void deallocate(void *p, size_t = 0, size_t = 0) const noexcept { deallocate_sync(p); }
@@ -3891,13 +3891,13 @@ typedef struct gpi_clause {
 } gpi_clause;
 
 /* The cause, what is said about it, and what helps against it: by the first clause that holds.
-   Returns whether something does. */
-static int gpi_verdict_say(const gpi_ask *ask, const gpi_survey *now, int is_pending,
-                           gpupool_verdict *v) {
+   `all` is what there is after waits. Returns whether something does. */
+static int gpi_verdict_say(const gpi_ask *ask, const gpi_survey *all, gpupool_verdict *v) {
     uint64_t asked = ask->units * GPI_UNIT, total = v->device_total, lacks = v->device_missing;
-    uint64_t most = now->free + now->room, left = gpi_less(v->limit, v->reserved);
+    uint64_t most = all->free + all->room, left = gpi_less(v->limit, v->reserved);
     uint64_t others = gpi_less(total, v->device_free + v->reserved);
     int fits = asked <= v->largest, is_aligned = fits && ask->alignment > GPI_UNIT;
+    int is_pending = !fits && asked <= all->largest;
     int is_of_others = others > v->reserved && asked <= total;
     int by_limit = v->missing && v->missing >= lacks;
     const gpi_clause clauses[] = {
@@ -3910,9 +3910,9 @@ static int gpi_verdict_say(const gpi_ask *ask, const gpi_survey *now, int is_pen
          ", although the driver says that %s is free", NULL, v->device_free, 0},
         {asked <= most, GPUPOOL_CAUSE_FRAGMENTED,
          " in one piece: %s is free, but only %s of it side by side", NULL, most, v->largest},
-        {asked <= most + v->pending, GPUPOOL_CAUSE_PENDING, " in the %s that is free",
-         ": release captures whose graphs are gone", most, 0},
-        {by_limit && asked <= now->free + left, GPUPOOL_CAUSE_LIMIT,
+        {ask->arena->captures && asked <= most + v->pending, GPUPOOL_CAUSE_PENDING,
+         " in the %s that is free", ": release captures whose graphs are gone", most, 0},
+        {by_limit && asked <= all->free + left, GPUPOOL_CAUSE_LIMIT,
          ": the limit of %s leaves %s, but memory comes in pages of 2 MiB", NULL, v->limit, left},
         {by_limit, GPUPOOL_CAUSE_LIMIT, " under the limit of %s, of which blocks hold %s", NULL,
          v->limit, v->allocated},
@@ -3952,14 +3952,13 @@ static void gpi_verdict_make(const gpi_ask *ask, gpupool_verdict *v) {
     gpupool_arena *arena = ask->arena;
     const gpi_chunks *chunks = &arena->chunks;
     uint64_t asked = ask->units * GPI_UNIT, needs = gpi_up(ask->need * GPI_UNIT, GPI_PAGE), most;
-    int is_pending;
     gpi_ask later = *ask;
-    gpi_survey now;
+    gpi_survey all, now;
     gpi_verdict_fill(arena, v);
     v->asked = ask->request->bytes;
     later.takes_pending = 1;
-    gpi_survey_make(later, v->device_free, &now);
-    is_pending = asked <= now.largest;
+    gpi_survey_make(later, v->device_free, &all);
+    now = all;
     if (ask->request->flags & GPUPOOL_NO_WAIT) gpi_survey_make(*ask, v->device_free, &now);
     v->largest = now.largest;
     most = now.free + now.room + (arena->buddy.is_apart ? GPI_PAGE : 0); /* rounding */
@@ -3971,7 +3970,7 @@ static void gpi_verdict_make(const gpi_ask *ask, gpupool_verdict *v) {
         v->device_missing = gpi_less(needs, v->device_free + now.whole);
         v->to_free = gpi_less(asked, most);
     }
-    gpi_verdict_say_help(arena, v, gpi_verdict_say(ask, &now, is_pending && asked > v->largest, v));
+    gpi_verdict_say_help(arena, v, gpi_verdict_say(ask, &all, v));
 }
 static void gpi_report_event(gpupool_arena *arena, const char *event, const char *sentence);
 static void gpi_report_open(void); /* both: REPORT */
@@ -4880,7 +4879,8 @@ GPUPOOL_API gpupool_result gpupool_retire_stream(cudaStream_t stream) {
     gpupool_arena *arena = NULL;
     gpi_stream *s;
     if (gpi_driver_is_special(stream) && stream != cudaStreamPerThread)
-        return gpi_system_fail(GPUPOOL_E_ARGUMENT, "stream: a default stream does not end");
+        return gpi_system_fail(GPUPOOL_E_ARGUMENT,
+                               "stream: a default stream does not end, nor NO_STREAM");
     if (gpi_system_is_forked()) return gpi_alloc_enter(NULL); /* the process's lock may be held */
     while ((arena = gpi_life_visit(arena)) != NULL) {
         gpi_system_lock(&arena->lock);
@@ -6098,9 +6098,9 @@ static gpupool_result gpi_ring_may_begin(gpupool_ring *ring, const gpi_transfer 
     gpupool_result result;
     CUcontext context;
     int side;
-    if (gpi_driver_is_capturing(&ring->driver, t->what.stream))
-        return gpi_system_fail(GPUPOOL_E_CAPTURING, "stream: it captures; a graph copies later");
     result = gpi_stream_context(&ring->driver, t->what.stream, &context);
+    if (result == GPUPOOL_OK && gpi_driver_is_capturing(&ring->driver, t->what.stream))
+        return gpi_system_fail(GPUPOOL_E_CAPTURING, "stream: it captures; a graph copies later");
     for (side = 0; side < 2 && t->bytes > GPI_RING_SMALL && result == GPUPOOL_OK; side++) {
         uint64_t at = t->at[side], end = gpi_ring_address(t, side, t->bytes - 1) + 1;
         result = gpi_life_may_use(at, end - at, side ? "to" : "from");

@@ -136,7 +136,7 @@ static void of_blocks(void) {
     WRONG(gpupool_record_stream(arena, block, GPUPOOL_NO_STREAM), "stream: a use needs a stream");
     WRONG(gpupool_record_stream(arena, block, foreign), "belongs to another device or context");
     WRONG(gpupool_retire_stream(NULL), "stream: a default stream does not end");
-    WRONG(gpupool_retire_stream(GPUPOOL_NO_STREAM), "stream: a default stream does not end");
+    WRONG(gpupool_retire_stream(GPUPOOL_NO_STREAM), "nor NO_STREAM");
     WRONG(gpupool_get_block(arena, block, NULL), "block: it is NULL");
     REFUSES(gpupool_get_block(arena, NULL, &told.block), NOT_OURS, "is in no memory");
     REFUSES(gpupool_get_block(arena, block + 7, &told.block), INSIDE, "not at its start");
@@ -256,6 +256,7 @@ static void of_rings(void) {
     WRONG(RING(.slot_bytes = SIZE_MAX), "config.slot_bytes is not from 64 KiB to a quarter");
     WRONG(RING(.workers = -2), "config.workers is not from -1 to 64");
     WRONG(RING(.workers = 65), "config.workers is not from -1 to 64");
+    WRONG(SEND(.stream = GPUPOOL_NO_STREAM), "CUDA does not know it");
     WRONG(gpupool_ring_destroy(NULL), "ring: it is NULL");
     WRONG(gpupool_ring_get_stats(NULL, &told.ring), "ring: it is NULL");
     WRONG(gpupool_ring_get_stats(ring, NULL), "stats: it is NULL");

@@ -80,6 +80,25 @@ static void fragmented(void) {
     kit_close(arena);
 }
 
+/* A request that may not wait fails as it would if it waited. No word of graphs: there are none. */
+static void fragmented_and_pending(void) {
+    gpupool_request request = {3 * MIB, 0, B, GPUPOOL_NO_WAIT, NULL};
+    arena = kit_open(8 * MIB);
+    fill(16, MIB / 2);
+    kit_hold(A);
+    for (int i = 0; i < 16; i++) kit_write(blocks[i], MIB / 2, A, 1);
+    for (int i = 0; i < 16; i += 2) drop(i);
+    CHECK(!gpupool_alloc_request(arena, &request));
+    CHECK_EQ(gpupool_last_verdict()->cause, GPUPOOL_CAUSE_FRAGMENTED);
+    says(gpupool_last_verdict(), "3.00 MiB does not fit in one piece: 4.00 MiB is free");
+    kit_let_go(A);
+    request.flags = 0;
+    CHECK(!gpupool_alloc_request(arena, &request));
+    CHECK_EQ(gpupool_last_verdict()->cause, GPUPOOL_CAUSE_FRAGMENTED);
+    free_all(16);
+    kit_close(arena);
+}
+
 /* What the limit leaves is less than the driver gives: the limit is the cause. */
 static void less_than_a_granule(void) {
     const gpupool_verdict *verdict;
@@ -220,6 +239,7 @@ static void refused(void) {
 int main(void) {
     KIT_TEST(limit);
     KIT_TEST(fragmented);
+    KIT_TEST(fragmented_and_pending);
     KIT_TEST(less_than_a_granule);
     KIT_TEST(holders);
     KIT_TEST(graphs);
