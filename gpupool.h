@@ -3,7 +3,7 @@
 What it is. cudaMalloc and cudaFree take 50 us a pair, and cudaFree waits for the device: too much
 for programs that allocate all the time. An arena gets large chunks of one device's memory from the
 driver, keeps them, and hands out blocks of them. An allocation that finds memory makes no CUDA call
-and takes some 20 to 170 ns; a free waits for no work. A ring copies ordinary host memory and
+and takes some 20 to 190 ns; a free waits for no work. A ring copies ordinary host memory and
 files to the device and back at the speed of pinned memory. Arenas and rings need not each other.
 
 How to use it. In exactly one C, C++ or .cu file of the program, write

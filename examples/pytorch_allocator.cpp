@@ -11,6 +11,7 @@
 
 #include <atomic>
 #include <c10/util/Exception.h>
+#include <cmath>
 #include <functional>
 #include <map>
 #include <mutex>
@@ -54,13 +55,33 @@ gpupool_arena *arena_of(int device) {
     return arena;
 }
 
-/* PyTorch's words, by which programs know it, then gpupool's reason. More than any device has is a
-   wrong argument to gpupool, and has no verdict. */
-void refuse(size_t bytes) {
+/* As PyTorch's own allocator writes a size. */
+std::string words(double bytes) {
+    static const char *const units[] = {"bytes", "KiB", "MiB", "GiB"};
+    int unit = bytes <= 1024 ? 0 : bytes <= 1 << 20 ? 1 : bytes <= 1 << 30 ? 2 : 3;
+    char text[40];
+    snprintf(text, sizeof text, "%.*f %s", unit ? 2 : 0, ldexp(bytes, -10 * unit), units[unit]);
+    return text;
+}
+
+/* PyTorch's words, then gpupool's reason. More than any device has is a wrong argument to gpupool,
+   and has no verdict. */
+void refuse(size_t bytes, int device) {
     gpupool_result result = gpupool_last_result();
-    if (result != GPUPOOL_E_OUT_OF_MEMORY && result != GPUPOOL_E_ARGUMENT) MUST(result);
-    TORCH_CHECK_WITH(OutOfMemoryError, false, "CUDA out of memory. Tried to allocate ", bytes,
-                     " bytes. ", gpupool_last_error());
+    std::string message = "CUDA out of memory. Tried to allocate " + words((double)bytes) + ". ";
+    if (result == GPUPOOL_E_OUT_OF_MEMORY) {
+        const gpupool_verdict *why = gpupool_last_verdict();
+        message +=
+            "GPU " + std::to_string(device) + " has a total capacity of " +
+            words((double)why->device_total) + " of which " + words((double)why->device_free) +
+            " is free. " + (why->limit ? words((double)why->limit) + " allowed; " : "") +
+            "Of the allocated memory " + words((double)why->allocated) +
+            " is allocated by PyTorch, and " + words((double)(why->reserved - why->allocated)) +
+            " is reserved by PyTorch but unallocated. ";
+    } else if (result != GPUPOOL_E_ARGUMENT) {
+        MUST(result);
+    }
+    TORCH_CHECK_WITH(OutOfMemoryError, false, message, gpupool_last_error());
 }
 
 /* Releases what is nobody's any more. What cannot be, while another stream captures, is tried again
@@ -122,7 +143,7 @@ void *gpupool_torch_alloc(size_t bytes, int device, cudaStream_t stream) {
     gpupool_arena *arena = arena_of(device);
     void *block = capture_count ? alloc_captured(arena, bytes, device, stream)
                                 : gpupool_alloc(arena, bytes, stream);
-    if (!block) refuse(bytes);
+    if (!block) refuse(bytes, device);
     return block;
 }
 

@@ -62,7 +62,7 @@ function is_least(h, row,    i) {
 function heading(    h, row, least) {
     for (h = 1; h <= 2; h++)
         for (row = 1; row <= rows; row++) least += is_least(h, row)
-    return sprintf("No allocator here reserves less than gpupool in %s%d cases",
+    return sprintf("gpupool reserves the least, or as little as the best, in %s%d cases",
                    least == 2 * rows ? "all " : least " of ", 2 * rows)
 }
 
