@@ -115,9 +115,9 @@ Five rules:
    the device only in trim, a lowered limit, sleep, wake, release, destroy and a ring's transfers;
    and in an allocation that would have to grow (never with GPUPOOL_NO_WAIT), if it
      - finds no memory otherwise; or
-     - finds 16 MiB or more of freed memory that it cannot reuse without a wait: freed by
-       gpupool_cudaFree, on the default stream of a thread that has ended, or on a stream whose end
-       GPUPOOL_STREAM_CHECK found out (gpupool_cudaMalloc: as much of it as the block needs).
+     - finds 16 MiB of freed memory (gpupool_cudaMalloc: as much as the block needs) that only a
+       wait makes reusable: freed by gpupool_cudaFree, or on the default stream of a thread that has
+       ended since, or on a stream of which GPUPOOL_STREAM_CHECK has found that it has ended.
    A thread may wait 0.1 ms while another maps. An arena grows before it makes a stream wait. A host
    that queues work far ahead of the device on several streams needs a limit: then streams wait, on
    the device, for each other's memory.
@@ -294,9 +294,9 @@ typedef enum gpupool_source {
 } gpupool_source;
 
 /* Of a request; add up several.
-   NO_WAIT: the host waits for no GPU work; a request that would have to wait fails. It fails, too,
-   as long as gpupool has not learnt that other streams' work has ended: a request without NO_WAIT
-   finds that out, and so do later frees on those streams.
+   NO_WAIT: the host waits for no GPU work, though the stream may, on the device. A request that
+   needs the host to wait fails; as does one that needs memory whose work has ended, but unnoticed:
+   requests without NO_WAIT, and later frees on the streams in question, notice.
    ZEROED: zeroes the block, in stream order (PINNED and NO_STREAM: before the call returns).
    OWN_CHUNK: the block is a chunk to itself, as export and cuMemGetAddressRange need it. To make
    one, idle chunks may be given back; CUDA then waits unless they are MAPPED. */
@@ -342,9 +342,9 @@ typedef struct gpupool_verdict {
 } gpupool_verdict;
 
 typedef struct gpupool_request {
-    size_t bytes, alignment; /* alignment: a power of two; 0: a unit. At most 2^40; from BYPASS a
+    size_t bytes, alignment; /* alignment: a power of two; 0: a unit. The most: 2^40; of BYPASS a
                                 unit; with OWN_CHUNK 2 MiB if MAPPED, else a unit. The arena may
-                                have to reserve as much again as the alignment */
+                                reserve up to bytes + alignment for it */
     cudaStream_t stream;
     unsigned flags;    /* gpupool_flag */
     const char *label; /* groups blocks in reports; not copied; NULL: none */
@@ -401,7 +401,7 @@ typedef struct gpupool_counter {
     uint64_t now, peak;
 } gpupool_counter;
 
-/* Sizes in bytes. Of now, and the peaks of four:
+/* Sizes in bytes: what there is now, and of the first four also the peak.
        requested, allocated   live blocks: as asked for, and in whole units
        reserved               chunks
        pending                freed, and not known to be finished, or kept by graphs (not: blocks
@@ -535,9 +535,9 @@ GPUPOOL_API gpupool_result gpupool_trim(gpupool_arena *, size_t keep_bytes);
 GPUPOOL_API gpupool_result gpupool_get_available(gpupool_arena *, cudaStream_t, size_t *bytes);
 
 /* Sets the limit on reserved bytes; 0: none. If more is reserved, waits, and returns idle chunks;
-   chunks with live blocks stay above the limit until trim or the next such call. As text: "12GiB",
-   "80%" of the device, or "-2GiB", all of the device but that; units B, K M G T or KiB .. (1024),
-   KB .. (1000). */
+   chunks with live blocks stay, above the limit, until trim or the next such call. As text:
+   "12GiB", "80%" of the device, or "-2GiB", all of the device but that; units B, K M G T or KiB ..
+   (1024), KB .. (1000). */
 GPUPOOL_API gpupool_result gpupool_set_limit(gpupool_arena *, size_t bytes);
 GPUPOOL_API gpupool_result gpupool_set_limit_text(gpupool_arena *, const char *text);
 
@@ -647,8 +647,8 @@ GPUPOOL_API gpupool_result gpupool_ring_transfer(gpupool_ring *, const gpupool_t
 /* Waits up to timeout_ns (negative: for ever; 0: looks only) and returns the transfer's result;
    E_TIMEOUT: it is not done. *bytes_done, unless NULL, receives how many bytes have arrived. Any
    thread may wait, also again, and a ticket need not be waited for. The ring remembers its last
-   1,024 tickets. An older one is OK, with UINT64_MAX in *bytes_done; or, if it or a later one
-   that is forgotten has failed, E_ARGUMENT, as is a ticket that the ring never gave. */
+   1,024 tickets. An older one is OK, with UINT64_MAX in *bytes_done, but E_ARGUMENT if it or any
+   later forgotten one failed. A ticket that the ring never gave is E_ARGUMENT. */
 GPUPOOL_API gpupool_result gpupool_ring_wait(gpupool_ring *, gpupool_ticket, int64_t timeout_ns,
                                              uint64_t *bytes_done);
 
@@ -747,9 +747,9 @@ typedef void gpi_of_device, gpi_of_both;
 #endif
 /* Refers to an arena, which must live longer. Meets cuda::mr's concepts and RMM's. Calls with a
    stream are gpupool_alloc_request and gpupool_free (rule 1). The others name none
-   (GPUPOOL_NO_STREAM): any stream may use the block at once, and all work that uses it has ended
-   when it is deallocated. Alignment: a power of two; 0: a unit. Resources are equal if their arena
-   is the same. */
+   (GPUPOOL_NO_STREAM): any stream may use the block at once; see to it that all work that uses
+   it has ended before you deallocate it. Alignment: a power of two; 0: a unit. Resources are equal
+   if their arena is the same. */
 class resource {
     gpupool_arena *arena_;
     const char *label_;

@@ -129,7 +129,8 @@ FK_DEFINE_BOTH(cudaEventCreateWithFlags, cuEventCreate, (cudaEvent_t *event, uns
                fk_create(event, flags))
 FK_DEFINE_BOTH(cudaEventDestroy, cuEventDestroy, (cudaEvent_t event), fk_destroy(event))
 FK_DEFINE_BOTH(cudaEventQuery, cuEventQuery, (cudaEvent_t event), fk_query(event))
-FK_DEFINE(CUresult, cuEventSynchronize, (CUevent event), fk_await(event))
+FK_DEFINE_BOTH(cudaEventSynchronize, cuEventSynchronize, (cudaEvent_t event), fk_await(event))
+FK_DEFINE(cudaError_t, cudaEventCreate, (cudaEvent_t *event), fk_create(event, 0))
 FK_DEFINE_BOTH_TWINS(cudaEventRecord, cuEventRecord, (cudaEvent_t event, cudaStream_t stream),
                      fk_record(event, stream))
 FK_DEFINE_BOTH_TWINS(cudaStreamWaitEvent, cuStreamWaitEvent,
