@@ -727,7 +727,7 @@ struct stream {
 };
 
 /* Owns an arena; can be moved, not copied. Its end destroys the arena. Free all blocks before:
-   while one is live, the arena stays (E_IN_USE), and nothing says so. */
+   while one is live, the arena stays (E_IN_USE), and only GPUPOOL_REPORT's file says whose. */
 struct arena : std::unique_ptr<gpupool_arena, decltype(&gpupool_arena_destroy)> {
     explicit arena(const gpupool_arena_config *config = nullptr)
         : unique_ptr(nullptr, gpupool_arena_destroy) {
