@@ -4711,8 +4711,8 @@ static gpupool_result gpi_life_read_limit(const gpupool_arena *arena, const char
     if (text) wrong = gpi_text_limit(text, total, bytes);
     if (!wrong && *bytes > (uint64_t)1 << 46) wrong = "is more than 2^46 bytes (0: no limit)";
     if (!wrong) return GPUPOOL_OK;
-    snprintf(line, sizeof line, "%llu", (unsigned long long)*bytes);
     if (text) gpi_text_line(line, sizeof line, text);
+    else snprintf(line, sizeof line, "%llu", (unsigned long long)*bytes);
     return gpi_system_fail(GPUPOOL_E_ARGUMENT, "%s: \"%s\" %s", where, line, wrong);
 }
 

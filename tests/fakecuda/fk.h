@@ -173,8 +173,8 @@ typedef struct fk_extent {     /* a stretch of memory inside one piece */
 /* All device addresses lie between, and the handles in the first 4 GiB: nothing is there, neither
    the kernel nor the sanitizers map anything, on x86-64. */
 #define FK_GIB         ((uint64_t)1 << 30)
-#define FK_DEVICE_BASE ((uint64_t)0x400000000000)
-#define FK_DEVICE_END  (FK_DEVICE_BASE + 16 * 1024 * FK_GIB)
+#define FK_DEVICE_BASE ((uint64_t)0x340000000000)
+#define FK_DEVICE_END  (FK_DEVICE_BASE + 32 * 1024 * FK_GIB)
 #define FK_HANDLE_ROOM (4 * FK_GIB)
 
 void       fk_memory_start(void);
