@@ -286,6 +286,40 @@ static void breaks_amid_threads(void) {
     }
 }
 
+/* The only part of a transfer is a worker's: it begins, and ends when somebody waits already. */
+static atomic_int has_begun, may_end;
+
+static int read_slowly(void *to, size_t bytes, uint64_t offset, void *user) {
+    memset(to, 7, bytes);
+    atomic_store(&has_begun, 1);
+    while (!atomic_load(&may_end)) usleep(1000);
+    return offset || user;
+}
+
+static void *let_it_end(void *unused) {
+    usleep(100000);
+    atomic_store(&may_end, 1);
+    return unused;
+}
+
+static void the_end_is_told(void) {
+    gpupool_ring *with = kit_ring(MIB, 64 * KIB, 1);
+    unsigned char *memory = kit_device(1000);
+    gpupool_transfer what = kit_up(memory, NULL, 1000, NULL);
+    gpupool_ticket ticket;
+    pthread_t thread;
+    atomic_store(&has_begun, 0);
+    atomic_store(&may_end, 0);
+    what.read = read_slowly;
+    ticket = kit_post(with, what);
+    while (!atomic_load(&has_begun)) usleep(1000);
+    if (pthread_create(&thread, NULL, let_it_end, NULL)) exit(1);
+    OK(gpupool_ring_wait(with, ticket, -1, NULL));
+    pthread_join(thread, NULL);
+    OK(gpupool_ring_destroy(with));
+    kit_device_free(memory, 1000);
+}
+
 int main(void) {
     KIT_TEST(eight_wait_for_a_ninth);
     KIT_TEST(calls_that_stand_still_hold_no_hand);
@@ -298,6 +332,7 @@ int main(void) {
     KIT_TEST(stays_broken);
     KIT_TEST(refused_copy);
     KIT_TEST(breaks_amid_threads);
+    KIT_TEST(the_end_is_told);
     return check_finish();
 }
 
