@@ -70,8 +70,8 @@ A request of stream 1 is served by the first of these that can:
                              |               |           |
                              +------|..........|....|........|        one block
     new chunks     of 2 to 32 MiB, as the arena grows; a large block lies over several
-    the rest       memory of other streams: stream 1 waits on the device; if that does not do, the
-                   host; idle chunks of this arena and of others; your on_out_of_memory
+    the rest       memory of other streams: stream 1 waits on the device, or else the host waits;
+                   idle chunks, of other arenas too, go back; your on_out_of_memory
 
 This is a buddy system, generalised: a block takes its exact number of units, and any neighbour is a
 buddy. (A plain one rounds sizes up to powers of two.) To learn that freed memory has finished,
@@ -113,14 +113,15 @@ Five rules:
 5. CALLS. Any thread, any time, except during destroy; no thread is cancelled in one. A failed call
    changes nothing that you can see. Device, context and last CUDA error stay. The host waits for
    the device only in trim, a lowered limit, sleep, wake, release, destroy and a ring's transfers;
-   and in an allocation that would have to grow (never with GPUPOOL_NO_WAIT), if it
-     - finds no memory otherwise; or
-     - finds 16 MiB of freed memory (gpupool_cudaMalloc: as much as the block needs) that only a
-       wait makes reusable: freed by gpupool_cudaFree, or on the default stream of a thread that has
-       ended since, or on a stream of which GPUPOOL_STREAM_CHECK has found that it has ended.
-   A thread may wait 0.1 ms while another maps. An arena grows before it makes a stream wait. A host
-   that queues work far ahead of the device on several streams needs a limit: then streams wait, on
-   the device, for each other's memory.
+   and in an allocation (never with GPUPOOL_NO_WAIT) that
+     - finds no memory and cannot grow; or
+     - would grow, but finds 16 MiB or more (gpupool_cudaMalloc: the block's size or more) of freed
+       memory that only a wait makes reusable: freed by gpupool_cudaFree, or on the default stream
+       of a thread that has ended since, or on a stream that GPUPOOL_STREAM_CHECK found to have
+       ended.
+   While one thread maps, others may wait for it: 0.1 ms as a rule, up to 3 ms. An arena grows
+   before it makes a stream wait. A host that queues work far ahead of the device on several streams
+   needs a limit: then streams wait, on the device, for each other's memory.
 
 Options, macros before the include: values are in OPTIONS.
     in one file    GPUPOOL_IMPLEMENTATION
@@ -241,8 +242,8 @@ ALLOC and LADDER. */
 
 #define GPUPOOL_VERSION 300 /* 10000 x major + 100 x minor + patch */
 
-/* What a stream of 0 means in this file, as in its calls of CUDA; and the names of what differs by
-   it, as CUDA has them. */
+/* What stream 0 means in the file that includes this one; and CUDA's name for a function that
+   depends on it. */
 #ifdef CUDA_API_PER_THREAD_DEFAULT_STREAM /* nvcc --default-stream per-thread */
 #define GPUPOOL_STREAM_HERE cudaStreamPerThread
 #define GPUPOOL_HERE(name) name##_ptsz
@@ -295,8 +296,8 @@ typedef enum gpupool_source {
 
 /* Of a request; add up several.
    NO_WAIT: the host waits for no GPU work, though the stream may, on the device. A request that
-   needs the host to wait fails; as does one that needs memory whose work has ended, but unnoticed:
-   requests without NO_WAIT, and later frees on the streams in question, notice.
+   needs the host to wait fails. gpupool learns of ended work from the events that it has recorded;
+   behind a free without one only a request without NO_WAIT, or the stream's next free, finds out.
    ZEROED: zeroes the block, in stream order (PINNED and NO_STREAM: before the call returns).
    OWN_CHUNK: the block is a chunk to itself, as export and cuMemGetAddressRange need it. To make
    one, idle chunks may be given back; CUDA then waits unless they are MAPPED. */
@@ -330,7 +331,7 @@ typedef struct gpupool_mapping { /* for on_map and on_unmap: a whole chunk, or a
 
 /* Figures of one moment, in bytes. missing: raise the limit by so much, and the identical request
    succeeds; 0: raising it does not help, or not alone. device_missing: what the device lacks for
-   it. to_free: at least so much must be freed, and its work be finished. 0: not known, since
+   it. to_free: at least so much more must be free, and finished. 0: not known, since
    enough is free but scattered, or since the source does not tell what it has left (MANAGED,
    PINNED, CUSTOM). largest: a request on the same stream for this
    much succeeds, even with NO_WAIT. limit: 0 is none. */
@@ -342,9 +343,9 @@ typedef struct gpupool_verdict {
 } gpupool_verdict;
 
 typedef struct gpupool_request {
-    size_t bytes, alignment; /* alignment: a power of two; 0: a unit. The most: 2^40; of BYPASS a
-                                unit; with OWN_CHUNK 2 MiB if MAPPED, else a unit. The arena may
-                                reserve up to bytes + alignment for it */
+    size_t bytes, alignment; /* alignment: a power of two; 0: a unit. At most 2^40; BYPASS: a
+                                unit; OWN_CHUNK: a unit, or 2 MiB if MAPPED. The arena may reserve
+                                up to bytes + alignment for it */
     cudaStream_t stream;
     unsigned flags;    /* gpupool_flag */
     const char *label; /* groups blocks in reports; not copied; NULL: none */
@@ -459,8 +460,8 @@ typedef struct gpupool_transfer {
     gpupool_read_fn read;   /* UP: fills pinned memory with the data, in place of `from` */
     gpupool_write_fn write; /* DOWN: takes the data from pinned memory, in place of `to` */
     void *user;             /* passed to read and write */
-    int is_file, file;      /* is_file 1, UP: the data is in this descriptor's file, in place of */
-    uint64_t offset;        /* `from`, and begins at this offset, as in gpupool_file_part */
+    int is_file, file;      /* is_file 1, UP: the data is in the file of this descriptor, */
+    uint64_t offset;        /* from this offset on: the file is in place of `from` */
     gpupool_ticket *ticket; /* receives a ticket; NULL: the call returns when all is done */
 } gpupool_transfer;
 
@@ -502,7 +503,8 @@ GPUPOOL_API gpupool_result gpupool_arena_destroy(gpupool_arena *);
 GPUPOOL_API gpupool_arena *gpupool_get_default_arena(int device);
 
 /* Allocates a block of 1 to 2^46 bytes for work that is queued on the stream from now on. Waits if
-   no memory is found otherwise (rule 5), unless the request says NO_WAIT. */
+   no memory is found otherwise (rule 5), unless the request says NO_WAIT. (To reserve memory ahead,
+   allocate so much in one block, and free it.) */
 GPUPOOL_API void *gpupool_alloc(gpupool_arena *, size_t bytes, cudaStream_t);
 GPUPOOL_API void *gpupool_alloc_request(gpupool_arena *, const gpupool_request *);
 
@@ -529,7 +531,7 @@ GPUPOOL_API gpupool_result gpupool_get_block(gpupool_arena *, const void *, gpup
 /* Gives idle chunks back to the source until at most keep_bytes stay reserved. Waits. */
 GPUPOOL_API gpupool_result gpupool_trim(gpupool_arena *, size_t keep_bytes);
 
-/* How large a request on this stream would at least succeed now, waits included. It counts what all
+/* A size that a request on this stream would surely get now, waits included. It counts what all
    streams have freed, and not what other arenas could give back. Of sources that do not tell what
    they have left (MANAGED, PINNED, CUSTOM) only what is reserved counts. */
 GPUPOOL_API gpupool_result gpupool_get_available(gpupool_arena *, cudaStream_t, size_t *bytes);
@@ -561,8 +563,8 @@ GPUPOOL_API gpupool_result gpupool_write_json(gpupool_arena *, FILE *);
 GPUPOOL_API gpupool_result gpupool_check(gpupool_arena *);
 
 /* Opens a scope on the stream, before cudaStreamBeginCapture (in any mode). What the stream
-   allocates or frees in the scope, blocks from outside too, belongs to the graph until the release.
-   A stream that joins the capture needs a scope of its own. E_ARGUMENT: the stream has a scope. */
+   allocates in the scope, and any block that it frees there, is the graph's until the release. A
+   stream that joins the capture needs a scope of its own. E_ARGUMENT: the stream has a scope. */
 GPUPOOL_API gpupool_result gpupool_begin_capture(gpupool_arena *, cudaStream_t, gpupool_capture **);
 
 /* Closes the scope, before or after cudaStreamEndCapture. The graph keeps its memory. */
@@ -647,8 +649,8 @@ GPUPOOL_API gpupool_result gpupool_ring_transfer(gpupool_ring *, const gpupool_t
 /* Waits up to timeout_ns (negative: for ever; 0: looks only) and returns the transfer's result;
    E_TIMEOUT: it is not done. *bytes_done, unless NULL, receives how many bytes have arrived. Any
    thread may wait, also again, and a ticket need not be waited for. The ring remembers its last
-   1,024 tickets. An older one is OK, with UINT64_MAX in *bytes_done, but E_ARGUMENT if it or any
-   later forgotten one failed. A ticket that the ring never gave is E_ARGUMENT. */
+   1,024 tickets. An older one is OK, with UINT64_MAX in *bytes_done; but E_ARGUMENT if it failed,
+   or one after it that is forgotten as well. A ticket that the ring never gave is E_ARGUMENT. */
 GPUPOOL_API gpupool_result gpupool_ring_wait(gpupool_ring *, gpupool_ticket, int64_t timeout_ns,
                                              uint64_t *bytes_done);
 
