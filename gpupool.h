@@ -90,11 +90,11 @@ Five rules:
    again only behind that work. (A consumer that waited for the producer, and frees: nothing to
    record.) Order is made by streams and events. Kernels that wait for a flag in memory, or that a
    programmatic launch starts early, do not count as ordered.
-2. ENDS. Free blocks, destroy the arena, then (if ever) reset the device. Tell
-   gpupool before you destroy a stream that it has seen, unless all work of the stream has finished.
-   For CUDA gives the handle of a destroyed stream to a new one, which gpupool would take for the
-   old one: what the old stream freed would go to the new one, though the old one's work may still
-   run. (The stream's live blocks stay valid: free them on another stream.) Gpupool is told
+2. ENDS. Free blocks, destroy the arena, then (if ever) reset the device. Tell gpupool before you
+   destroy a stream that it has seen, unless all work of the stream has finished. For CUDA gives the
+   handle of a destroyed stream to a new one, which gpupool would take for the old one: what the old
+   stream freed would go to the new one, though the old one's work may still run. (The stream's live
+   blocks stay valid: free them on another stream.) Gpupool is told
      - by gpupool_retire_stream, which does not wait, called before cudaStreamDestroy; or
      - by a file with GPUPOOL_REPLACE_CUDA_MALLOC, where cudaStreamDestroy is a macro that does it
        (and cudaDeviceReset one that first destroys the device's default arenas); or
@@ -331,10 +331,10 @@ typedef struct gpupool_mapping { /* for on_map and on_unmap: a whole chunk, or a
 
 /* Figures of one moment, in bytes. missing: raise the limit by so much, and the identical request
    succeeds; 0: raising it does not help, or not alone. device_missing: what the device lacks for
-   it. to_free: at least so much more must be free, and finished. 0: not known, since
-   enough is free but scattered, or since the source does not tell what it has left (MANAGED,
-   PINNED, CUSTOM). largest: a request on the same stream for this
-   much succeeds, even with NO_WAIT. limit: 0 is none. */
+   it. to_free: at least so much more must be free, and finished. 0: not known, since enough is free
+   but scattered, or since the source does not tell what it has left (MANAGED, PINNED, CUSTOM).
+   largest: a request on the same stream for this much succeeds, even with NO_WAIT. limit: 0 is
+   none. */
 typedef struct gpupool_verdict {
     gpupool_cause cause;
     uint64_t asked, missing, device_missing, to_free, largest;
@@ -749,9 +749,9 @@ typedef void gpi_of_device, gpi_of_both;
 #endif
 /* Refers to an arena, which must live longer. Meets cuda::mr's concepts and RMM's. Calls with a
    stream are gpupool_alloc_request and gpupool_free (rule 1). The others name none
-   (GPUPOOL_NO_STREAM): any stream may use the block at once; see to it that all work that uses
-   it has ended before you deallocate it. Alignment: a power of two; 0: a unit. Resources are equal
-   if their arena is the same. */
+   (GPUPOOL_NO_STREAM): any stream may use the block at once; see to it that all work that uses it
+   has ended before you deallocate it. Alignment: a power of two; 0: a unit. Resources are equal if
+   their arena is the same. */
 class resource {
     gpupool_arena *arena_;
     const char *label_;
@@ -3390,8 +3390,8 @@ static int gpi_ladder_poll(gpupool_arena *arena) {
 }
 
 /* The stream whose mark to wait for, among frees up to `began`: the request's own, else the one
-   with the earliest mark; ALL stands for the device. NULL: no wait would help. A stream
-   counts, too, if all that its work still uses are WAITING blocks. */
+   with the earliest mark; ALL stands for the device. NULL: no wait would help. A stream counts,
+   too, if all that its work still uses are WAITING blocks. */
 static gpi_stream *gpi_ladder_choose_wait(const gpi_ask *ask, uint64_t began) {
     gpi_streams *streams = &ask->arena->streams;
     gpi_stream *s, *best = NULL;

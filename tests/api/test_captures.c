@@ -150,6 +150,7 @@ static void CUDART_CB take_long(void *ended) {
    its promise: a driver that has another one is found out here. */
 static void waits_beside_a_capture(void) {
     atomic_int ended = 0;
+    kit_delay();
     arena = kit_open(0);
     kit_use(arena, SIZE, A);
     start_capture(B);

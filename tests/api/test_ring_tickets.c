@@ -7,6 +7,7 @@
 #include "support/fail_malloc.h"
 
 #include <sched.h>
+#include <unistd.h>
 
 #include "gpupool.h"
 #include "ring_kit.h"
@@ -152,10 +153,37 @@ static void failures_are_bounded(void) {
     end();
 }
 
+/* A machine of one processor has a worker, too: who only looks at a ticket sees it end. */
+static atomic_int is_lonely;
+long __sysconf(int name);
+long sysconf(int name) {
+    return atomic_load(&is_lonely) && name == _SC_NPROCESSORS_ONLN ? 1 : __sysconf(name);
+}
+
+static void one_processor(void) {
+    gpupool_result result = GPUPOOL_E_TIMEOUT;
+    gpupool_ring *ring = NULL;
+    atomic_store(&is_lonely, 1);
+    OK(gpupool_ring_create(&ring, NULL));
+    atomic_store(&is_lonely, 0);
+    job_open(&j, ring, BYTES, 5);
+    job_post(&j);
+    for (int i = 0; i < 20000 && result == GPUPOOL_E_TIMEOUT; i++) {
+        usleep(1000);
+        result = gpupool_ring_wait(ring, j.ticket, 0, NULL);
+    }
+    OK(result);
+    CHECK_EQ(ring_stats(ring).workers, 1);
+    kit_device_is(j.device, BYTES, 5);
+    OK(gpupool_ring_destroy(ring));
+    job_close(&j);
+}
+
 int main(void) {
     KIT_TEST(forgotten_tickets_take_no_memory);
     KIT_TEST(a_failure_is_kept);
     KIT_TEST(failures_are_bounded);
+    KIT_TEST(one_processor);
     return check_finish();
 }
 

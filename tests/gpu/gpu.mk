@@ -43,7 +43,7 @@ gpu-peers: $(BUILD)/on-gpu/peers ## on two GPUs: each other's arenas; TOOL=memch
 	@PATH="$$PATH:$(TOOLKIT)/bin" TOOL=$(TOOL) UNDER=$(if $(TOOL),tests/gpu/under.sh) tests/run.sh 1 $^
 gpu-share: $(BUILD)/on-gpu/share ## on a GPU: blocks in two processes, exported and imported
 	@tests/run.sh 1 $<
-$(BUILD)/on-gpu/share: tests/support/share_socket.h
+$(BUILD)/on-gpu/share: tests/gpu/share_socket.h
 gpu-sleep: $(BUILD)/on-gpu/sleep $(BUILD)/examples/take_turns ## on a GPU: sleep and waking, CYCLES=1000 SEED=1
 	@$< $(or $(CYCLES),1000) $(or $(LIMIT_MIB),2048) $(or $(SEED),1)
 	@$(BUILD)/examples/take_turns 2048 3

@@ -1,7 +1,7 @@
 /* Blocks in two processes on a real GPU: a thousand rounds of export and import, with kernels that
    write and verify on both sides; and what registration for a network card asks of the memory. */
 #include "kit.h"
-#include "../support/share_socket.h"
+#include "share_socket.h"
 
 #include <cuda.h>
 #include <fcntl.h>
