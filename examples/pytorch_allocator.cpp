@@ -47,7 +47,7 @@ std::unordered_map<void *, noted> tensors;
 std::atomic<size_t> noted_count{0}, capture_count{0}; /* 0: nothing to look up, as mostly */
 
 gpupool_arena *arena_of(int device) {
-    TORCH_CHECK(device >= 0 && device < 64, "gpupool: no device ", device);
+    TORCH_CHECK(device >= 0 && device < 64, "gpupool: no device " + std::to_string(device));
     gpupool_arena *arena = arenas[device];
     if (arena) return arena;
     arenas[device] = arena = gpupool_get_default_arena(device);
@@ -55,7 +55,9 @@ gpupool_arena *arena_of(int device) {
     return arena;
 }
 
-/* As PyTorch's own allocator writes a size. */
+/* As PyTorch's own allocator writes a size. Numbers come to TORCH_CHECK as text: it would write them
+   by a C++ stream, which crashes where a compiler links libstdc++ into this library, and PyTorch has
+   another one. */
 std::string words(double bytes) {
     static const char *const units[] = {"bytes", "KiB", "MiB", "GiB"};
     int unit = bytes <= 1024 ? 0 : bytes <= 1 << 20 ? 1 : bytes <= 1 << 30 ? 2 : 3;
