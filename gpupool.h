@@ -2525,8 +2525,8 @@ static gpi_stream *gpi_stream_new(gpupool_arena *arena, CUcontext context) {
                                    s->issued > gpi_stream_done(arena, s)))
         link = &s->chain;
     if (s) GPI_PUBLISH(link, s->chain);
-    else s = (gpi_stream *)gpi_system_zeroed(sizeof *s);
-    if (s) s->context = context;
+    else s = (gpi_stream *)gpi_region_get(&arena->buddy.region, sizeof *s);
+    s->context = context;
     return s;
 }
 
@@ -2543,15 +2543,11 @@ static void gpi_stream_open(gpupool_arena *arena) {
 }
 
 static void gpi_stream_close(gpupool_arena *arena) {
-    gpi_stream *s, *next;
-    for (s = arena->streams.all_streams; s; s = next) {
-        next = s->next;
-        if (s->kind != GPI_ORDINARY) continue;
+    gpi_stream *s = arena->streams.all_streams;
+    for (; s; s = s->next) {
         if (s->event) gpi_driver_drop(&arena->driver, &s->event);
         if (s->older) gpi_driver_drop(&arena->driver, &s->older);
-        GPUPOOL_FREE(s);
     }
-    arena->streams.all_streams = NULL;
 }
 
 /* Finds the stream of a call, or makes its struct. Under the arena's lock. Where that fails, *out
@@ -2568,9 +2564,7 @@ static gpupool_result gpi_stream_get(gpupool_arena *arena, cudaStream_t stream, 
     if (result != GPUPOOL_OK) return result;
     /* the newest was an ordinary one: this is the second */
     arena->streams.has_users |= arena->streams.all_streams->kind == GPI_ORDINARY;
-    s = gpi_stream_new(arena, context);
-    if (!s) return gpi_system_no_memory();
-    *out = s;
+    s = *out = gpi_stream_new(arena, context);
     s->passed = gpi_max(s->passed, arena->streams.passed);
     s->thread = key & 1 ? (int)syscall(SYS_gettid) : 0;
     GPI_SET(&s->id, gpi_stream_id(&arena->driver, stream));
@@ -2640,7 +2634,8 @@ static uint64_t gpi_stream_cache_most(const gpupool_arena *arena) {
    Memory from the arena's source, in chunks. Sources differ in a table of two functions and flags;
    all chunks have units of the arena's one space of addresses.
 
-   CH1  all[] is in the order of sizes, the largest first. `reserved` is the sum of their bytes.
+   CH1  all[] is in the order of sizes, the largest first. `reserved` is the sum of their bytes, and
+        of those that come while the lock is open.
    CH2  cells[granule].chunk is the chunk of each granule that a chunk begins or lies in.
    CH3  A chunk that is MAPPED comes and goes under the arena's lock (D2: the driver does not wait
         there). Others come and go with the lock open, and their memory is TAKEN meanwhile.
@@ -2792,24 +2787,27 @@ static gpupool_result gpi_chunk_call(gpupool_arena *arena, gpi_chunk *chunk,
 }
 
 /* Gets a chunk's memory from the source, or maps a stitch; the program is told before a block lies
-   there. */
+   there. The bytes count first: the lock may open, and other threads keep the limit, too. */
 static gpupool_result gpi_chunk_come(gpupool_arena *arena, gpi_chunk *chunk) {
     const gpupool_arena_config *config = &arena->config;
-    const gpi_source *source = arena->chunks.source;
-    gpupool_result result = gpi_chunk_call(arena, chunk, source->get);
-    gpupool_mapping mapping = {chunk->memory, chunk->units * GPI_UNIT, chunk->handle};
+    gpupool_counter *reserved = &arena->chunks.reserved;
+    uint64_t bytes = chunk->units * GPI_UNIT, more = chunk->stitch ? 0 : bytes;
+    gpupool_result result;
     int refuses = 0;
-    if (result != GPUPOOL_OK) return result;
-    if (config->on_map)
+    GPI_SET(&reserved->now, reserved->now + more);
+    result = gpi_chunk_call(arena, chunk, arena->chunks.source->get);
+    if (result == GPUPOOL_OK && config->on_map) {
+        gpupool_mapping mapping = {chunk->memory, bytes, chunk->handle};
         GPI_CALLBACK(refuses = config->on_map(&mapping, config->user),
                      result = gpi_system_fail(GPUPOOL_E_CALLBACK, "on_map threw an exception"))
-    if (refuses)
-        result = gpi_system_fail(GPUPOOL_E_CALLBACK, "on_map refused %zu bytes", mapping.bytes);
-    if (result != GPUPOOL_OK && gpi_chunk_call(arena, chunk, source->give) != GPUPOOL_OK)
-        return gpi_arena_break(arena);
+        if (refuses)
+            result = gpi_system_fail(GPUPOOL_E_CALLBACK, "on_map refused %zu bytes", mapping.bytes);
+        if (result != GPUPOOL_OK &&
+            gpi_chunk_call(arena, chunk, arena->chunks.source->give) != GPUPOOL_OK)
+            result = gpi_arena_break(arena);
+    }
     chunk->is_away = result != GPUPOOL_OK;
-    if (!chunk->is_away && !chunk->stitch)
-        gpi_counter_move(&arena->chunks.reserved, (int64_t)mapping.bytes);
+    gpi_counter_move(reserved, chunk->is_away ? -(int64_t)more : 0);
     return result;
 }
 
@@ -3632,6 +3630,18 @@ static int gpi_ladder_wants_freed(const gpi_ask *ask) {
            (ask->owner->kind == GPI_NONE && units >= ask->units);
 }
 
+/* Whether not even all that is not in blocks would do (of what is reserved, or may be: chunks stay
+   above a lowered limit). Then no wait and no other arena help, and memory is not short for
+   others. */
+static int gpi_ladder_is_hopeless(const gpi_ask *ask) {
+    gpupool_arena *arena = ask->arena;
+    uint64_t most = gpi_max(arena->chunks.limit, arena->chunks.reserved.now);
+    if (arena->chunks.source->flags & GPI_ON_DEVICE)
+        most = gpi_min(most, arena->driver.total_bytes);
+    gpi_stream_flush_all(arena, UINT64_MAX); /* adds up what caches have counted */
+    return ask->units * GPI_UNIT > gpi_less(most, arena->stats.allocated.now);
+}
+
 /* Gets the request's memory. The lock opens; what a failure leaves is only free memory. */
 static gpupool_result gpi_ladder_climb(gpi_ask *ask, gpi_run **run) {
     gpupool_arena *arena = ask->arena;
@@ -3661,6 +3671,7 @@ static gpupool_result gpi_ladder_climb(gpi_ask *ask, gpi_run **run) {
         if (ask->owner->kind == GPI_ORDINARY &&
             gpi_driver_is_capturing(&arena->driver, ask->handle))
             return gpi_driver_capturing();
+        if (gpi_ladder_is_hopeless(ask)) return GPUPOOL_E_OUT_OF_MEMORY;
         if (!has_waited && gpi_ladder_wants_freed(ask)) {
             has_waited = 1;
             result = gpi_ladder_wait(arena, &arena->streams.all);
@@ -3674,9 +3685,7 @@ static gpupool_result gpi_ladder_climb(gpi_ask *ask, gpi_run **run) {
                 gpi_stream_flush_all(arena, 0);
                 gpi_stream_mark(arena, ask->owner, ask->handle);
                 began = arena->streams.position + 1;
-                result = gpi_arena_ready(arena); /* the lock was open (O8) */
-                if (result == GPUPOOL_OK) *run = gpi_ladder_take_free(ask, GPI_TRIES_SLOW);
-                if (result != GPUPOOL_OK || *run) return result;
+                continue; /* the lock was open (O8) */
             }
             result = gpi_ladder_squeeze(ask, began, run);
         }
@@ -4227,9 +4236,8 @@ static gpupool_result gpi_alloc_climb(gpi_ask *ask, gpi_run **run) {
     int is_told = 0, tries = GPI_TRIES_FITTING;
     gpi_failure_copy(&before, &gpi_thread.last);
     while ((result = gpi_ladder_climb(ask, run)) == GPUPOOL_E_OUT_OF_MEMORY) {
-        if (GPI_LOOK(&arena->mail)) {
-            gpi_alloc_empty_mail(arena);
-        } else if (!gpi_sibling_helps(ask)) {
+        if (GPI_LOOK(&arena->mail)) gpi_alloc_empty_mail(arena);
+        else if (!gpi_sibling_helps(ask)) {
             gpi_verdict_make(ask, &verdict);
             if (ask->need * GPI_UNIT <= verdict.largest && tries--) continue;
             if (is_told++ || !gpi_alloc_tell(ask, &verdict)) break;
@@ -4617,17 +4625,14 @@ static void gpi_life_hide(gpupool_arena *arena) {
 /* The struct of an arena that has ended, or a new one, all zeros; NULL: no host memory. */
 static gpupool_arena *gpi_life_struct(void) {
     uint64_t bytes = gpi_up(sizeof(gpupool_arena), 4096), kept = offsetof(gpupool_arena, magic);
+    int access = PROT_READ | PROT_WRITE;
     gpupool_arena *arena;
     gpi_system_lock(&gpi_process.lock);
     for (arena = gpi_process.arenas; arena && arena->magic != GPI_ENDED;) arena = arena->next_arena;
-    if (arena) {
-        memset((char *)arena + kept, 0, sizeof *arena - kept);
-    } else {
-        arena = (gpupool_arena *)gpi_system_pages(bytes, PROT_READ | PROT_WRITE, MADV_WIPEONFORK);
-        if (arena) {
-            arena->next_arena = gpi_process.arenas;
-            gpi_process.arenas = arena;
-        }
+    if (arena) memset((char *)arena + kept, 0, sizeof *arena - kept);
+    else if ((arena = (gpupool_arena *)gpi_system_pages(bytes, access, MADV_WIPEONFORK)) != NULL) {
+        arena->next_arena = gpi_process.arenas;
+        gpi_process.arenas = arena;
     }
     gpi_system_unlock(&gpi_process.lock);
     return arena;
@@ -5518,7 +5523,7 @@ static gpupool_result gpi_check_chunks(const gpupool_arena *arena) {
                      gpi_buddy_chunk(&arena->buddy, chunk->unit + chunk->units - 1) == chunk);
         *(chunk->is_away ? &away : &bytes) += chunk->units * GPI_UNIT;
     }
-    GPI_MUST("CH1 reserved", bytes == chunks->reserved.now);
+    GPI_MUST("CH1 reserved", bytes == chunks->reserved.now || arena->outside);
     GPI_MUST("SL1", away == chunks->asleep && (!away || arena->sleep || arena->broken));
     return GPUPOOL_OK;
 }

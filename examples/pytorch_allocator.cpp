@@ -55,8 +55,8 @@ gpupool_arena *arena_of(int device) {
     return arena;
 }
 
-/* As PyTorch's own allocator writes a size. Numbers come to TORCH_CHECK as text: it would write them
-   by a C++ stream, which crashes where a compiler links libstdc++ into this library, and PyTorch has
+/* As PyTorch's own allocator writes a size. Numbers come to TORCH_CHECK as text: its own way is a
+   C++ stream, which crashes where a compiler links libstdc++ into this library and PyTorch has
    another one. */
 std::string words(double bytes) {
     static const char *const units[] = {"bytes", "KiB", "MiB", "GiB"};

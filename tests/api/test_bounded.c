@@ -6,6 +6,7 @@
 #include "kit.h"
 
 #include <pthread.h>
+#include <unistd.h>
 
 #define A kit_stream[0]
 #ifndef ROUNDS
@@ -151,17 +152,60 @@ static void *share(void *user) {
     return NULL;
 }
 
-static void threads_share_a_limit(void) {
+static void run_threads(void *(*body)(void *)) { /* each with a stream of its own */
     pthread_t thread[KIT_STREAMS];
 #if CHECK_FAKE
     fake_mode(FAKE_THREADED);
 #endif
-    arena = kit_open(2 * KIT_STREAMS * HELD * 4 * MIB);
     for (int i = 0; i < KIT_STREAMS; i++)
-        CHECK_EQ(pthread_create(&thread[i], NULL, share, &kit_stream[i]), 0);
+        CHECK_EQ(pthread_create(&thread[i], NULL, body, &kit_stream[i]), 0);
     for (int i = 0; i < KIT_STREAMS; i++) CHECK_EQ(pthread_join(thread[i], NULL), 0);
+}
+
+static void threads_share_a_limit(void) {
+    arena = kit_open(2 * KIT_STREAMS * HELD * 4 * MIB);
+    run_threads(share);
     CHECK_EQ(kit_stats(arena).failures, 0);
     kit_close(arena);
+}
+
+/* Where a source may wait, it gets chunks with the arena's lock open: what is under way counts. */
+static pthread_barrier_t together;
+
+static void *slow_chunk(size_t bytes, void *user) {
+    void *chunk = NULL;
+    (void)user;
+    usleep(2000);
+    return cudaMalloc(&chunk, bytes) == cudaSuccess ? chunk : NULL;
+}
+
+static void end_chunk(void *chunk, size_t bytes, void *user) {
+    (void)bytes;
+    (void)user;
+    CHECK_EQ(cudaFree(chunk), cudaSuccess);
+}
+
+static void *grow(void *user) {
+    cudaStream_t stream = *(cudaStream_t *)user;
+    void *block;
+    pthread_barrier_wait(&together);
+    block = gpupool_alloc(arena, 16 * MIB, stream);
+    pthread_barrier_wait(&together);
+    kit_free(arena, block, stream);
+    return NULL;
+}
+
+static void threads_that_grow_at_once(void) {
+    gpupool_arena_config config = kit_config(GPUPOOL_SOURCE_CUSTOM, 32 * MIB);
+    config.chunk_alloc = slow_chunk;
+    config.chunk_free = end_chunk;
+    CHECK_EQ(pthread_barrier_init(&together, NULL, KIT_STREAMS), 0);
+    arena = kit_create(&config);
+    run_threads(grow);
+    CHECK_EQ(kit_stats(arena).reserved.peak, 32 * MIB);
+    CHECK_EQ(kit_stats(arena).failures, KIT_STREAMS - 2);
+    kit_close(arena);
+    CHECK_EQ(pthread_barrier_destroy(&together), 0);
 }
 
 int main(void) {
@@ -172,5 +216,6 @@ int main(void) {
     KIT_TEST(streams_that_come_and_go);
     KIT_TEST(in_all_arenas);
     KIT_TEST(threads_share_a_limit);
+    KIT_TEST(threads_that_grow_at_once);
     return check_finish();
 }
