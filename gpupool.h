@@ -923,11 +923,12 @@ static int gpi_system_try(gpi_lock *lock) {
 }
 
 /* What a lock protects takes some 100 ns, a sleep and its end some 10 us. So a thread first looks
-   again after growing gaps, in which the others' cache lines stay with the holder. */
+   again after growing gaps, in which the others' cache lines stay with the holder: but soon enough
+   to see that it lets others pass (gpi_arena_pass). */
 static void gpi_system_lock_wait(gpi_lock *lock) {
     int gap, i;
-    for (gap = 32; gap <= 2048; gap += gap / 4) {
-        for (i = 0; i < gap; i++) GPI_PAUSE();
+    for (gap = 32; gap <= 1024; gap += 32) {
+        for (i = 0; i < gap && i < 256; i++) GPI_PAUSE();
         if (gpi_system_try(lock)) return;
     }
     while (__atomic_exchange_n(lock, 2, __ATOMIC_ACQUIRE))
@@ -2582,7 +2583,7 @@ static void gpi_stream_close_scope(gpi_stream *s) {
     if (!s || !s->scope) return;
     s->scope->origin = NULL;
     gpi_system_lock(&s->lock);
-    s->scope = NULL;
+    GPI_SET(&s->scope, NULL);
     gpi_system_unlock(&s->lock);
 }
 
@@ -3309,7 +3310,7 @@ static gpupool_result gpi_stitch_make(gpi_ask *ask, uint64_t most, gpi_run **run
        in the list of ALL        the device's wait alone (O9)
        a graph's                 its release
 
-   Read first: gpi_ladder_climb, gpi_ladder_free, gpi_ladder_poll. */
+   Read first: gpi_ladder_climb, gpi_ladder_settle, gpi_ladder_poll. */
 
 enum {
     GPI_FREED_LEAST = 16 << 20, /* bytes of cudaFree's that a request waits for */
@@ -3333,7 +3334,8 @@ static void gpi_ladder_put(gpupool_arena *arena, gpi_run *run, gpi_stream *s, ui
     } else gpi_stream_put(arena, run, s, at);
 }
 
-/* Where a TAKEN block goes that `s` has freed: while other streams or a graph use it, it waits. */
+/* Where a TAKEN block goes that a stream or a scope has freed: while other streams or a graph use
+   it, it waits. */
 static void gpi_ladder_settle(gpupool_arena *arena, gpi_run *run, gpi_stream *s) {
     gpi_stream *graph;
     if (gpi_stream_drop_uses(arena, run, s)) { /* its own earlier uses are in its order */
@@ -3346,13 +3348,6 @@ static void gpi_ladder_settle(gpupool_arena *arena, gpi_run *run, gpi_stream *s)
     }
     graph = gpi_stream_graph_of(run);
     gpi_stream_wait_for_uses(arena, run, graph ? &graph->owned : &arena->streams.waiting);
-}
-
-/* Frees a block that was live and is TAKEN, for a stream or a scope. */
-static void gpi_ladder_free(gpupool_arena *arena, gpi_run *run, gpi_stream *s) {
-    gpi_stream *graph = gpi_stream_graph_of(run);
-    if (graph) gpi_run_unlink(&graph->owned, run);
-    gpi_ladder_settle(arena, run, s);
 }
 
 /* -- what has finished -- */
@@ -3630,16 +3625,19 @@ static int gpi_ladder_wants_freed(const gpi_ask *ask) {
            (ask->owner->kind == GPI_NONE && units >= ask->units);
 }
 
-/* Whether not even all that is not in blocks would do (of what is reserved, or may be: chunks stay
-   above a lowered limit). Then no wait and no other arena help, and memory is not short for
-   others. */
-static int gpi_ladder_is_hopeless(const gpi_ask *ask) {
+/* What no step below helps: a stream that captures, and a request for more than blocks leave, of
+   what is reserved (chunks stay above a lowered limit) or may be. No wait and no other arena would
+   help it, and memory is not short for others. */
+static gpupool_result gpi_ladder_refuses(const gpi_ask *ask) {
     gpupool_arena *arena = ask->arena;
     uint64_t most = gpi_max(arena->chunks.limit, arena->chunks.reserved.now);
+    if (ask->owner->kind == GPI_ORDINARY && gpi_driver_is_capturing(&arena->driver, ask->handle))
+        return gpi_driver_capturing();
     if (arena->chunks.source->flags & GPI_ON_DEVICE)
         most = gpi_min(most, arena->driver.total_bytes);
     gpi_stream_flush_all(arena, UINT64_MAX); /* adds up what caches have counted */
-    return ask->units * GPI_UNIT > gpi_less(most, arena->stats.allocated.now);
+    most = gpi_less(most, arena->stats.allocated.now);
+    return ask->units * GPI_UNIT > most ? GPUPOOL_E_OUT_OF_MEMORY : GPUPOOL_OK;
 }
 
 /* Gets the request's memory. The lock opens; what a failure leaves is only free memory. */
@@ -3668,10 +3666,8 @@ static gpupool_result gpi_ladder_climb(gpi_ask *ask, gpi_run **run) {
             continue; /* without the marks the host would have had to wait: they go on */
         }
         if (is_short) arena->streams.quiet_until = arena->streams.position + GPI_QUIET;
-        if (ask->owner->kind == GPI_ORDINARY &&
-            gpi_driver_is_capturing(&arena->driver, ask->handle))
-            return gpi_driver_capturing();
-        if (gpi_ladder_is_hopeless(ask)) return GPUPOOL_E_OUT_OF_MEMORY;
+        result = gpi_ladder_refuses(ask);
+        if (result != GPUPOOL_OK) return result;
         if (!has_waited && gpi_ladder_wants_freed(ask)) {
             has_waited = 1;
             result = gpi_ladder_wait(arena, &arena->streams.all);
@@ -3685,7 +3681,9 @@ static gpupool_result gpi_ladder_climb(gpi_ask *ask, gpi_run **run) {
                 gpi_stream_flush_all(arena, 0);
                 gpi_stream_mark(arena, ask->owner, ask->handle);
                 began = arena->streams.position + 1;
-                continue; /* the lock was open (O8) */
+                result = gpi_arena_ready(arena); /* the lock was open (O8) */
+                if (result == GPUPOOL_OK) *run = gpi_ladder_take_free(ask, GPI_TRIES_SLOW);
+                if (result != GPUPOOL_OK || *run) return result;
             }
             result = gpi_ladder_squeeze(ask, began, run);
         }
@@ -3781,6 +3779,16 @@ static uint64_t gpi_survey_room(const gpupool_arena *arena, uint64_t back, uint6
     return gpi_down(room, chunks->source->flags & GPI_MAPS || back ? GPI_PAGE : GPI_UNIT);
 }
 
+/* The run behind this one. There may be millions, and other threads do not wait for all of them:
+   behind one record of 512, some 10 us, they have the lock first. What they change meanwhile is not
+   in the sums, or twice. */
+static const gpi_run *gpi_survey_next(gpupool_arena *arena, const gpi_run *run) {
+    uint64_t unit = run->unit + run->units;
+    if ((uintptr_t)run / sizeof *run % 512 || !run->right) return run->right;
+    gpi_arena_pass(arena);
+    return gpi_buddy_at(&arena->buddy, unit);
+}
+
 /* What the request could take, and with takes_pending after waits. A stitch takes the whole chunks,
    and with them a growth or the start of one chunk more; other sources get a new chunk in place of
    them. */
@@ -3791,7 +3799,7 @@ static void gpi_survey_make(gpi_ask ask, uint64_t device_free, gpi_survey *surve
     uint64_t more, i;
     gpi_plan plan;
     memset(survey, 0, sizeof *survey);
-    for (; run; run = run->right) {
+    for (; run; run = gpi_survey_next(ask.arena, run)) {
         if (!gpi_buddy_chunk(buddy, run->unit) || !gpi_ask_can_use(&ask, run)) continue;
         survey->free += run->units * GPI_UNIT;
         survey->longest = gpi_max(survey->longest, run->units * GPI_UNIT);
@@ -3834,11 +3842,11 @@ static int gpi_holder_order(const void *left, const void *right) {
 }
 
 /* Adds up the live blocks; who has most comes first. The last one found is all who come later. */
-static void gpi_holder_list(const gpupool_arena *arena, gpi_holder *list) {
+static void gpi_holder_list(gpupool_arena *arena, gpi_holder *list) {
     const gpi_run *run = gpi_buddy_at(&arena->buddy, 0);
     gpupool_block block;
     memset(list, 0, GPI_HOLDERS * sizeof *list);
-    for (; run; run = run->right) {
+    for (; run; run = gpi_survey_next(arena, run)) {
         gpi_holder *holder = list, *last = list + GPI_HOLDERS - 1;
         uint64_t size = 0;
         if (!gpi_stream_describe(run, &block)) continue;
@@ -3876,7 +3884,7 @@ static void gpi_verdict_add(gpupool_verdict *v, const char *form, uint64_t x, ui
 
 /* Says what helps besides: a higher limit; free blocks, and whose; "ask for less" if nothing does.
  */
-static void gpi_verdict_say_help(const gpupool_arena *arena, gpupool_verdict *v, int parts) {
+static void gpi_verdict_say_help(gpupool_arena *arena, gpupool_verdict *v, int parts) {
     gpi_holder holders[GPI_HOLDERS];
     size_t used;
     if (v->device_missing) v->missing = 0;
@@ -3976,7 +3984,7 @@ static void gpi_verdict_make(const gpi_ask *ask, gpupool_verdict *v) {
     /* for a growth that would do, in place of whole chunks that go back, or with them in a stitch;
        but for that a larger alignment may find no addresses */
     if (ask->alignment > GPI_PAGE && ask->can_stitch) now.whole = 0;
-    v->missing = gpi_less(v->reserved - now.whole + needs, chunks->limit);
+    v->missing = gpi_less(gpi_less(v->reserved, now.whole) + needs, chunks->limit);
     if (chunks->source->flags & GPI_ON_DEVICE) {
         v->device_missing = gpi_less(needs, v->device_free + now.whole);
         v->to_free = gpi_less(asked, most);
@@ -4064,6 +4072,7 @@ static gpupool_result gpi_alloc_claim(gpupool_arena *arena, const void *block, g
 
 /* Ends a live block, for a stream or a scope. */
 static gpupool_result gpi_alloc_end(gpupool_arena *arena, void *block, gpi_stream *s) {
+    gpi_stream *graph;
     gpi_run *run;
     gpupool_result result = gpi_alloc_claim(arena, block, &run);
     int64_t bytes;
@@ -4076,7 +4085,9 @@ static gpupool_result gpi_alloc_end(gpupool_arena *arena, void *block, gpi_strea
     run->state = GPI_TAKEN;
     if (run->units >= GPI_GRANULE && !run->stitch)
         gpi_buddy_chunk(&arena->buddy, run->unit)->is_exported = 0;
-    gpi_ladder_free(arena, run, s);
+    graph = gpi_stream_graph_of(run);
+    if (graph) gpi_run_unlink(&graph->owned, run);
+    gpi_ladder_settle(arena, run, s);
     return GPUPOOL_OK;
 }
 
@@ -4479,7 +4490,7 @@ static gpupool_capture *gpi_capture_open(gpupool_arena *arena, gpi_stream *s) {
     capture->graph.origin = s;
     capture->arena = arena;
     arena->captures++;
-    s->scope = &capture->graph;
+    GPI_SET(&s->scope, &capture->graph);
     return capture;
 }
 
@@ -4507,9 +4518,9 @@ GPUPOOL_API gpupool_result gpupool_begin_capture(gpupool_arena *arena, cudaStrea
 
 /* After E_OK the arena's lock is held. */
 static gpupool_result gpi_capture_lock(const gpupool_capture *capture) {
-    if (!capture) return gpi_system_fail(GPUPOOL_E_ARGUMENT, "capture: it is NULL");
-    if (capture->arena) return gpi_alloc_lock(capture->arena, "capture", capture);
-    return gpi_system_fail(GPUPOOL_E_ARGUMENT, "capture: it was released");
+    if (capture && capture->arena) return gpi_alloc_lock(capture->arena, "capture", capture);
+    return gpi_system_fail(GPUPOOL_E_ARGUMENT, "capture: it %s",
+                           capture ? "was released" : "is NULL");
 }
 
 GPUPOOL_API gpupool_result gpupool_end_capture(gpupool_capture *capture) {
@@ -4949,14 +4960,12 @@ GPUPOOL_API gpupool_result gpupool_get_available(gpupool_arena *arena, cudaStrea
     *bytes = 0;
     result = gpi_alloc_begin(arena, stream, &s);
     if (result == GPUPOOL_OK) {
+        gpi_alloc_ask(&ask, arena, &request, s);
         gpi_stream_flush_all(arena, 0);
         gpi_ladder_poll(arena);
         result = gpi_arena_ready(arena); /* the poll may have broken it */
     }
-    if (result == GPUPOOL_OK) {
-        gpi_alloc_ask(&ask, arena, &request, s);
-        *bytes = gpi_verdict_available(&ask);
-    }
+    if (result == GPUPOOL_OK) *bytes = gpi_verdict_available(&ask);
     return gpi_alloc_unlock(arena, result);
 }
 
@@ -5086,12 +5095,12 @@ typedef struct gpi_report {
 } gpi_report;
 
 static void gpi_report_text(gpi_report *report) {
-    const gpupool_arena *arena = report->arena;
+    gpupool_arena *arena = report->arena;
     FILE *file = report->file;
     gpi_holder holders[GPI_HOLDERS];
     const uint64_t *words = report->words;
     unsigned i;
-    char text[96];
+    char text[128];
     fprintf(file, "gpupool: arena \"%s\" on device %d, %s: %s\n", arena->name, arena->driver.device,
             arena->chunks.source->name, report->event);
     if (*report->sentence) fprintf(file, "  %s\n", report->sentence);
@@ -5339,16 +5348,11 @@ static gpupool_arena *gpi_shape_arena_of(cudaStream_t stream, int current) {
 
 /* Whether the stream captures without a scope, where memory is CUDA's graph's. */
 static int gpi_shape_is_captured(gpupool_arena *arena, cudaStream_t stream) {
-    gpi_stream *s;
-    int has_scope = 0;
+    const gpi_stream *s;
     if (!arena || stream == GPUPOOL_NO_STREAM || !gpi_driver_is_capturing(&arena->driver, stream))
         return 0;
     s = gpi_stream_find(arena, gpi_stream_key(stream));
-    if (!s) return 1;
-    gpi_system_lock(&s->lock);
-    has_scope = s->scope != NULL;
-    gpi_system_unlock(&s->lock);
-    return !has_scope;
+    return !s || !GPI_LOOK(&s->scope);
 }
 
 /* 0 bytes are NULL and no error, and more than there can be is no mistake, as with CUDA. */
