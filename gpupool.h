@@ -2845,8 +2845,8 @@ static gpupool_result gpi_chunk_make(gpupool_arena *arena, uint64_t unit, uint64
 typedef struct gpi_ask { /* a request under way */
     gpupool_arena *arena;
     const gpupool_request *request;
-    gpi_stream *stream, *owner; /* of the call; whose the block will be: the stream, or its scope */
-    cudaStream_t handle;        /* the stream, for CUDA */
+    gpi_stream *owner;   /* whose the block will be: the call's stream, or its scope */
+    cudaStream_t handle; /* the stream, for CUDA */
     uint64_t units, alignment;
     uint64_t need;     /* units that a growth must add for it */
     int can_stitch;    /* the block may be stitched */
@@ -4180,7 +4180,6 @@ static void gpi_alloc_ask(gpi_ask *ask, gpupool_arena *arena, const gpupool_requ
     memset(ask, 0, sizeof *ask);
     ask->arena = arena;
     ask->request = request;
-    ask->stream = s;
     ask->owner = s->scope ? s->scope : s;
     ask->handle = request->stream ? request->stream : GPUPOOL_STREAM_HERE;
     ask->is_own_chunk = request->flags & GPUPOOL_OWN_CHUNK || flags & GPI_ALONE;

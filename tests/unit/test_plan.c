@@ -120,7 +120,7 @@ static void plan_each(const int *granules, const int *parts, const int *owners) 
     gpi_ask ask;
     memset(&ask, 0, sizeof ask);
     ask.arena = &arena;
-    ask.stream = ask.owner = &streams[0];
+    ask.owner = &streams[0];
     ask.alignment = GPI_UNIT;
     ask.takes_own = 1;
     lay_out(granules, parts, owners);
