@@ -5037,8 +5037,7 @@ static void gpi_report_part(const gpupool_arena *arena, const gpi_run *run, uint
 }
 
 /* Under the lock. */
-static void gpi_report_walk(gpupool_arena *arena, int (*visit)(const gpupool_part *, void *),
-                            void *user) {
+static void gpi_report_walk(gpupool_arena *arena, gpupool_visit_fn visit, void *user) {
     const gpi_run *run = gpi_buddy_at(&arena->buddy, 0);
     uint64_t unit = 0, end;
     int is_over = 0;
@@ -5062,8 +5061,7 @@ static void gpi_report_walk(gpupool_arena *arena, int (*visit)(const gpupool_par
     }
 }
 
-GPUPOOL_API gpupool_result gpupool_walk_blocks(gpupool_arena *arena,
-                                               int (*visit)(const gpupool_part *, void *user),
+GPUPOOL_API gpupool_result gpupool_walk_blocks(gpupool_arena *arena, gpupool_visit_fn visit,
                                                void *user) {
     gpupool_result result = gpi_alloc_lock(arena, "visit", visit ? arena : NULL);
     if (result != GPUPOOL_OK) return result;
