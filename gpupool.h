@@ -2233,10 +2233,9 @@ static void gpi_stream_pass(gpupool_arena *arena, gpi_stream *s, uint64_t at) {
 
 /* Asks a stream's marks under way, the older one first, but for one that a thread records. */
 static void gpi_stream_ask(gpupool_arena *arena, gpi_stream *s) {
-    CUstreamCaptureMode mode = CU_STREAM_CAPTURE_MODE_RELAXED;
     CUresult error = CUDA_SUCCESS;
     int i;
-    arena->driver.exchange(&mode);
+    GPI_VISIT(&arena->driver, NULL);
     for (i = 0; i < 2 && error == CUDA_SUCCESS; i++) {
         CUevent event = i ? s->event : s->older;
         uint64_t at = i ? s->mark_at : s->older_at;
@@ -2244,7 +2243,6 @@ static void gpi_stream_ask(gpupool_arena *arena, gpi_stream *s) {
         error = arena->driver.event_query(event);
         if (error == CUDA_SUCCESS) gpi_stream_pass(arena, s, at);
     }
-    arena->driver.exchange(&mode);
     if (error != CUDA_ERROR_NOT_READY && GPI_TOLD(&arena->driver, event_query, error))
         gpi_arena_break(arena); /* O11 */
 }
