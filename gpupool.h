@@ -1040,7 +1040,6 @@ static struct {
     gpupool_arena *arenas; /* linked by `next_arena`, with those that have ended */
     uint64_t threads;      /* numbers given to threads */
     gpupool_arena *defaults[GPI_DEVICES + 1]; /* PINNED, then by device (SHAPE) */
-    int defaults_count;                       /* none has been further back */
     int *page;                                /* 1; a fork wipes it */
 } gpi_process;
 
@@ -5276,8 +5275,6 @@ GPUPOOL_API gpupool_arena *gpupool_get_default_arena(int device) {
     if (!first) {
         arena->default_at = at;
         GPI_PUBLISH(at, arena);
-        if (at >= &gpi_process.defaults[gpi_process.defaults_count])
-            GPI_PUBLISH(&gpi_process.defaults_count, (int)(at - gpi_process.defaults) + 1);
     }
     gpi_system_unlock(&gpi_process.lock);
     if (first) gpi_life_end(arena);
@@ -5407,8 +5404,8 @@ static cudaError_t gpi_shape_free_in(gpupool_arena *arena, void *block, cudaStre
 /* The default arena that has a block at this address; NULL: none is seen without a lock. */
 static gpupool_arena *gpi_shape_peek(const void *block) {
     uint64_t address = (uint64_t)(uintptr_t)block;
-    int i, count = GPI_READ(&gpi_process.defaults_count);
-    for (i = 0; i < count; i++) {
+    int i;
+    for (i = 0; i <= GPI_DEVICES; i++) {
         gpupool_arena *arena = GPI_READ(&gpi_process.defaults[i]);
         if (arena && gpi_buddy_lookup(&arena->buddy, address, GPI_PEEKS)) return arena;
     }
