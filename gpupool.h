@@ -1089,12 +1089,6 @@ gpi_system_fail(gpupool_result result, const char *format, ...) {
     return gpi_thread.last.result = result;
 }
 
-/* Mostly there is no text to copy. */
-static void gpi_failure_copy(gpi_failure *to, const gpi_failure *from) {
-    to->result = from->result;
-    memcpy(to->text, from->text, strlen(from->text) + 1);
-}
-
 /* Calls a function of the program. In C++ what it throws ends here: through the frames above it
    would leave locks held. (C cannot catch: rule 4.) */
 #ifdef __cpp_exceptions
@@ -2325,9 +2319,9 @@ static void gpi_stream_mark_due(gpupool_arena *arena, gpi_stream *s, cudaStream_
         return;
     }
     streams->marks_in_vain++;
-    gpi_failure_copy(&before, &gpi_thread.last);
+    before = gpi_thread.last;
     gpi_stream_mark(arena, s, handle);
-    gpi_failure_copy(&gpi_thread.last, &before);
+    gpi_thread.last = before;
 }
 
 /* A request wanted memory of others that no mark covers. */
@@ -4237,11 +4231,10 @@ enum { GPI_TRIES_FITTING = 16 }; /* a driver may refuse what it says is free: no
    the ladder waited, other threads took what had been freed, and freed as much again. */
 static gpupool_result gpi_alloc_climb(gpi_ask *ask, gpi_run **run) {
     gpupool_arena *arena = ask->arena;
-    gpi_failure before; /* steps that fail are no failure of the call */
+    gpi_failure before = gpi_thread.last; /* steps that fail are no failure of the call */
     gpupool_verdict verdict;
     gpupool_result result;
     int is_told = 0, tries = GPI_TRIES_FITTING;
-    gpi_failure_copy(&before, &gpi_thread.last);
     while ((result = gpi_ladder_climb(ask, run)) == GPUPOOL_E_OUT_OF_MEMORY) {
         if (GPI_LOOK(&arena->mail)) gpi_alloc_empty_mail(arena);
         else if (!gpi_sibling_helps(ask)) {
@@ -4250,7 +4243,7 @@ static gpupool_result gpi_alloc_climb(gpi_ask *ask, gpi_run **run) {
             if (is_told++ || !gpi_alloc_tell(ask, &verdict)) break;
         }
     }
-    if (result == GPUPOOL_OK) gpi_failure_copy(&gpi_thread.last, &before);
+    if (result == GPUPOOL_OK) gpi_thread.last = before;
     if (result != GPUPOOL_E_OUT_OF_MEMORY) return result;
     gpi_thread.verdict = verdict;
     arena->shortages++;
