@@ -1785,8 +1785,7 @@ struct gpupool_arena {
     gpupool_capture *spare_captures; /* released scopes, linked by graph.next (CAPTURE) */
     uint64_t captures;               /* scopes that are not released */
     uint64_t shortages;              /* requests that found no memory (REPORT) */
-    char *broken;                    /* the first cause; NULL: not broken */
-    char broken_text[256];
+    char broken[256];                /* the first cause; "": not broken */
     char name[32];
     gpupool_arena_config config;
     gpupool_arena **default_at; /* the process's place for it, if it is a default arena (SHAPE) */
@@ -1819,20 +1818,17 @@ static void gpi_arena_pass(gpupool_arena *arena) {
 
 /* A call that must not fail has failed: from now on requests fail with this cause. */
 static gpupool_result gpi_arena_break(gpupool_arena *arena) {
-    if (!arena->broken) {
-        snprintf(arena->broken_text, sizeof arena->broken_text, "%.200s", gpi_thread.last.text);
-        arena->broken = arena->broken_text;
+    if (!*arena->broken) {
+        snprintf(arena->broken, sizeof arena->broken, "%.200s", gpi_thread.last.text);
         GPI_PUBLISH(&arena->attention, 1);
     }
-    return gpi_system_fail(GPUPOOL_E_CUDA,
-                           "the arena is broken since a call failed that must not: "
-                           "%s",
-                           arena->broken);
+    return gpi_system_fail(
+        GPUPOOL_E_CUDA, "the arena is broken since a call failed that must not: %s", arena->broken);
 }
 
 /* Whether the arena takes requests. O8: whoever takes the lock again asks anew. */
 static gpupool_result gpi_arena_ready(gpupool_arena *arena) {
-    if (arena->broken) return gpi_arena_break(arena);
+    if (*arena->broken) return gpi_arena_break(arena);
     if (arena->sleep == GPI_AWAKE) return GPUPOOL_OK;
     return gpi_system_fail(GPUPOOL_E_ASLEEP, "arena \"%s\" sleeps: gpupool_wake comes first",
                            arena->name);
@@ -2246,7 +2242,7 @@ static int gpi_stream_is_under_way(const gpupool_arena *arena, const gpi_stream 
 
 static void gpi_stream_poll(gpupool_arena *arena) {
     gpi_stream *s = arena->streams.all_streams;
-    for (; s && !arena->broken; s = s->next)
+    for (; s && !*arena->broken; s = s->next)
         if (gpi_stream_is_under_way(arena, s)) gpi_stream_ask(arena, s);
 }
 
@@ -2551,7 +2547,7 @@ static gpupool_result gpi_stream_get(gpupool_arena *arena, cudaStream_t stream, 
     gpi_stream *s = *out = gpi_stream_find(arena, key);
     if (s) return GPUPOOL_OK;
     *out = &arena->streams.all;
-    if (arena->broken) return GPUPOOL_OK;
+    if (*arena->broken) return GPUPOOL_OK;
     result = gpi_stream_context(&arena->driver, stream, &context);
     if (result != GPUPOOL_OK) return result;
     /* the newest was an ordinary one: this is the second */
@@ -4085,7 +4081,7 @@ static gpupool_result gpi_alloc_end(gpupool_arena *arena, void *block, gpi_strea
 static void gpi_alloc_empty_mail(gpupool_arena *arena) {
     gpi_mail *mail, *next;
     if (!GPI_LOOK(&arena->mail)) return;
-    GPI_PUBLISH(&arena->attention, arena->broken || arena->sleep);
+    GPI_PUBLISH(&arena->attention, *arena->broken || arena->sleep);
     mail = __atomic_exchange_n(&arena->mail, (gpi_mail *)NULL, __ATOMIC_ACQ_REL);
     gpi_stream_flush_all(arena, UINT64_MAX);
     for (; mail; mail = next) {
@@ -4871,7 +4867,7 @@ GPUPOOL_API gpupool_result gpupool_arena_destroy(gpupool_arena *arena) {
     gpi_report_event(arena, "destroy", "");
     result = gpi_alloc_lock(arena, "arena", arena);
     gpi_stream_flush_all(arena, UINT64_MAX);
-    if (!arena->broken && (arena->stats.allocs > arena->stats.frees || arena->captures))
+    if (!*arena->broken && (arena->stats.allocs > arena->stats.frees || arena->captures))
         result = gpi_system_fail(GPUPOOL_E_IN_USE,
                                  "%llu blocks are live, and %llu scopes are not released",
                                  (unsigned long long)(arena->stats.allocs - arena->stats.frees),
@@ -4925,7 +4921,7 @@ GPUPOOL_API gpupool_result gpupool_set_limit(gpupool_arena *arena, size_t bytes)
     if (result == GPUPOOL_OK) result = gpi_alloc_lock(arena, "arena", arena);
     if (result != GPUPOOL_OK) return result;
     arena->chunks.limit = bytes ? bytes : UINT64_MAX;
-    if (arena->broken || !arena->sleep) result = gpi_figures_trim(arena, arena->chunks.limit);
+    if (*arena->broken || !arena->sleep) result = gpi_figures_trim(arena, arena->chunks.limit);
     return gpi_alloc_unlock(arena, result);
 }
 
@@ -5513,7 +5509,7 @@ static gpupool_result gpi_check_chunks(const gpupool_arena *arena) {
         *(chunk->is_away ? &away : &bytes) += chunk->units * GPI_UNIT;
     }
     GPI_MUST("CH1 reserved", bytes == chunks->reserved.now || arena->outside);
-    GPI_MUST("SL1", away == chunks->asleep && (!away || arena->sleep || arena->broken));
+    GPI_MUST("SL1", away == chunks->asleep && (!away || arena->sleep || *arena->broken));
     return GPUPOOL_OK;
 }
 
@@ -5527,7 +5523,7 @@ static gpupool_result gpi_check_stitches(const gpupool_arena *arena) {
             count++;
             GPI_MUST("M2 body",
                      stitch->body->stitch == stitch && stitch->body->unit == stitch->range.unit);
-            GPI_MUST("SL1 stitch", !stitch->range.is_away || arena->sleep || arena->broken);
+            GPI_MUST("SL1 stitch", !stitch->range.is_away || arena->sleep || *arena->broken);
             if (gpi_stitch_is_idle(stitch)) idle += stitch->count;
         }
     GPI_MUST("M counts", count == arena->stats.stitches && idle == stitches->idle_pieces);
@@ -6547,7 +6543,7 @@ enum {
 /* Mail that comes meanwhile keeps its `attention`. */
 static void gpi_sleep_set(gpupool_arena *arena, gpi_sleep sleep) {
     arena->sleep = sleep;
-    __atomic_exchange_n(&arena->attention, sleep || arena->broken, __ATOMIC_SEQ_CST);
+    __atomic_exchange_n(&arena->attention, sleep || *arena->broken, __ATOMIC_SEQ_CST);
     if (GPI_READ(&arena->mail)) GPI_PUBLISH(&arena->attention, 1);
 }
 
@@ -6823,7 +6819,7 @@ static gpupool_result gpi_sleep_rise(gpupool_arena *arena) {
     if (result == GPUPOOL_OK) result = gpi_sleep_get_stitches(arena);
     if (result == GPUPOOL_OK) gpi_sleep_drop_content(arena);
     if (result == GPUPOOL_OK) return result;
-    if (arena->broken) return gpi_arena_break(arena);
+    if (*arena->broken) return gpi_arena_break(arena);
     if (gpi_sleep_unmap(arena) != GPUPOOL_OK) return GPUPOOL_E_CUDA;
     return result == GPUPOOL_E_OUT_OF_MEMORY ? gpi_sleep_out_of_memory(arena) : result;
 }
@@ -6832,7 +6828,7 @@ GPUPOOL_API gpupool_result gpupool_wake(gpupool_arena *arena) {
     gpi_failure before = gpi_thread.last;
     gpupool_result result = gpi_alloc_lock(arena, "arena", arena);
     if (result != GPUPOOL_OK) return result;
-    if (arena->broken || arena->sleep % 2) result = gpi_arena_ready(arena);
+    if (*arena->broken || arena->sleep % 2) result = gpi_arena_ready(arena);
     else if (arena->sleep == GPI_AWAKE)
         result = gpi_system_fail(GPUPOOL_E_ARGUMENT, "arena: it is awake");
     else {
