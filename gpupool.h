@@ -2493,6 +2493,15 @@ static int gpi_stream_describe(const gpi_run *run, gpupool_block *block) {
 
 /* -- streams come -- */
 
+/* What the fast paths ask under the stream's lock. */
+static void gpi_stream_set(gpi_stream *s, uintptr_t key, gpi_stream *scope) {
+    gpi_system_lock(&s->lock);
+    GPI_PUBLISH(&s->key, key);
+    GPI_SET(&s->scope, scope);
+    gpi_system_unlock(&s->lock);
+}
+
+/* From now on the stream is found by its key. */
 static void gpi_stream_link(gpupool_arena *arena, gpi_stream *s, uintptr_t key) {
     gpi_stream **head = gpi_stream_bucket(arena, key);
     if (!s->list.stream) { /* it is new */
@@ -2502,6 +2511,7 @@ static void gpi_stream_link(gpupool_arena *arena, gpi_stream *s, uintptr_t key) 
     }
     GPI_PUBLISH(&s->chain, *head);
     GPI_PUBLISH(head, s);
+    gpi_stream_set(s, key, NULL);
 }
 
 /* A struct for a new stream: that of a retired one of which nothing is left, and whose events are
@@ -2524,10 +2534,8 @@ static void gpi_stream_open(gpupool_arena *arena) {
     streams->none.kind = GPI_NONE;
     streams->all.kind = GPI_ALL;
     streams->none.context = streams->all.context = arena->driver.context;
-    streams->none.key = gpi_stream_key(GPUPOOL_NO_STREAM);
-    streams->all.key = gpi_stream_key(GPI_ALL_STREAM);
-    gpi_stream_link(arena, &streams->none, streams->none.key);
-    gpi_stream_link(arena, &streams->all, streams->all.key);
+    gpi_stream_link(arena, &streams->none, gpi_stream_key(GPUPOOL_NO_STREAM));
+    gpi_stream_link(arena, &streams->all, gpi_stream_key(GPI_ALL_STREAM));
 }
 
 static void gpi_stream_close(gpupool_arena *arena) {
@@ -2557,9 +2565,6 @@ static gpupool_result gpi_stream_get(gpupool_arena *arena, cudaStream_t stream, 
     s->thread = key & 1 ? (int)syscall(SYS_gettid) : 0;
     GPI_SET(&s->id, gpi_stream_id(&arena->driver, stream));
     gpi_stream_link(arena, s, key);
-    gpi_system_lock(&s->lock);
-    GPI_PUBLISH(&s->key, key);
-    gpi_system_unlock(&s->lock);
     return GPUPOOL_OK;
 }
 
@@ -2569,9 +2574,7 @@ static gpupool_result gpi_stream_get(gpupool_arena *arena, cudaStream_t stream, 
 static void gpi_stream_close_scope(gpi_stream *s) {
     if (!s || !s->scope) return;
     s->scope->origin = NULL;
-    gpi_system_lock(&s->lock);
-    GPI_SET(&s->scope, NULL);
-    gpi_system_unlock(&s->lock);
+    gpi_stream_set(s, s->key, NULL);
 }
 
 /* The handle means this stream no more. What it freed and no mark covers is ALL's now, as memory of
@@ -2580,9 +2583,7 @@ static void gpi_stream_retire(gpupool_arena *arena, gpi_stream *s) {
     gpi_stream **link = gpi_stream_bucket(arena, s->key);
     gpi_stream_close_scope(s);
     gpi_stream_flush(arena, s, 0);
-    gpi_system_lock(&s->lock);
-    GPI_PUBLISH(&s->key, (uintptr_t)0);
-    gpi_system_unlock(&s->lock);
+    gpi_stream_set(s, 0, NULL);
     while (*link != s) link = &(*link)->chain;
     GPI_PUBLISH(link, s->chain);
     GPI_PUBLISH(&s->chain, arena->streams.retired); /* who looks without the lock goes on there */
@@ -4464,7 +4465,7 @@ struct gpupool_capture {  /* (CAPTURE); lies in the region */
     gpupool_arena *arena; /* NULL: it was released */
 };
 
-/* A scope on a stream, both of whose locks are held. */
+/* Opens a scope on a stream. The arena's lock is held. */
 static gpupool_capture *gpi_capture_open(gpupool_arena *arena, gpi_stream *s) {
     gpupool_capture *capture = arena->spare_captures;
     if (capture) arena->spare_captures = (gpupool_capture *)(void *)capture->graph.next;
@@ -4475,7 +4476,7 @@ static gpupool_capture *gpi_capture_open(gpupool_arena *arena, gpi_stream *s) {
     capture->graph.origin = s;
     capture->arena = arena;
     arena->captures++;
-    GPI_SET(&s->scope, &capture->graph);
+    gpi_stream_set(s, s->key, &capture->graph);
     return capture;
 }
 
@@ -4495,9 +4496,7 @@ GPUPOOL_API gpupool_result gpupool_begin_capture(gpupool_arena *arena, cudaStrea
         result = gpi_system_fail(GPUPOOL_E_ARGUMENT, "stream: it has an open scope");
     if (result != GPUPOOL_OK) return gpi_alloc_unlock(arena, result);
     gpi_stream_flush(arena, s, 0);
-    gpi_system_lock(&s->lock);
     *capture = gpi_capture_open(arena, s);
-    gpi_system_unlock(&s->lock);
     return gpi_alloc_unlock(arena, GPUPOOL_OK);
 }
 
