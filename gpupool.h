@@ -5262,10 +5262,8 @@ GPUPOOL_API gpupool_arena *gpupool_get_default_arena(int device) {
     if (gpupool_arena_create(&arena, &config) != GPUPOOL_OK) return NULL;
     gpi_system_lock(&gpi_process.lock);
     first = *at;
-    if (!first) {
-        arena->default_at = at;
-        GPI_PUBLISH(at, arena);
-    }
+    arena->default_at = at;
+    if (!first) GPI_PUBLISH(at, arena);
     gpi_system_unlock(&gpi_process.lock);
     if (first) gpi_life_end(arena);
     return first ? first : arena;
