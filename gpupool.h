@@ -5074,7 +5074,7 @@ typedef struct gpi_report {
     gpupool_arena *arena;
     FILE *file;
     const char *event, *sentence; /* what happened; the verdict's sentence, or "" */
-    uint64_t words[GPI_WORDS];    /* of gpupool_stats */
+    const uint64_t *words;        /* of gpupool_stats, as gpi_report_names has them */
     int chunks, parts;
 } gpi_report;
 
@@ -5161,9 +5161,9 @@ static void gpi_report_json(gpi_report *report) {
 /* R2. What the text lies in is malloc's. */
 static gpupool_result gpi_report_write(gpupool_arena *arena, void (*form)(gpi_report *), FILE *to,
                                        const char *event, const char *sentence) {
-    gpi_report report = {arena, NULL, event, sentence, {0}, 0, 0};
-    gpupool_result result = gpi_alloc_lock(arena, "file", to);
     gpupool_stats stats;
+    gpi_report report = {arena, NULL, event, sentence, (const uint64_t *)&stats, 0, 0};
+    gpupool_result result = gpi_alloc_lock(arena, "file", to);
     char *text = NULL;
     size_t bytes = 0;
     int is_lost = 1;
@@ -5172,7 +5172,6 @@ static gpupool_result gpi_report_write(gpupool_arena *arena, void (*form)(gpi_re
     if (report.file) {
         gpi_stream_flush_all(arena, 0);
         gpi_figures_read(arena, &stats);
-        memcpy(report.words, &stats, sizeof stats);
         form(&report);
         is_lost = ferror(report.file);
         if (fclose(report.file)) is_lost = 1; /* sets text and bytes */
