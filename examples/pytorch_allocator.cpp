@@ -4,8 +4,9 @@
    exception refuses a tensor: PyTorch would make one of NULL. Beside what gpupool does, they know
    two things of a few tensors. Tensor.record_stream means the work that a stream has when the
    tensor dies, and gpupool_record_stream the work that the stream has at the call: so streams are
-   noted until then. And tensors of a captured graph may outlive the graph: its memory is released
-   after the last of them. */
+   noted until then. And tensors of a captured graph may outlive the graph, and the next graph of the
+   same pool takes over its memory: so a pool has scopes of gpupool of its own, one for each stream
+   that captures, and they are released after the last graph and tensor. */
 #define GPUPOOL_IMPLEMENTATION
 #include "gpupool.h"
 
@@ -18,7 +19,6 @@
 #include <set>
 #include <string>
 #include <unordered_map>
-#include <vector>
 
 #define MUST(call) TORCH_CHECK((call) == GPUPOOL_OK, "gpupool: ", gpupool_last_error())
 
@@ -27,17 +27,23 @@ namespace {
 typedef std::pair<unsigned long long, unsigned long long> mempool_id; /* c10::MempoolId_t */
 typedef std::function<bool(cudaStream_t)> stream_filter;
 
-struct pool {               /* of graphs that share memory */
+struct
+    scope { /* of gpupool, on a stream that stands for the one that captures: nothing runs there */
+    cudaStream_t stream = nullptr;
+    gpupool_capture *capture = nullptr;
+};
+
+struct pool {               /* of graphs that share memory, since no two of them run at one time */
     int users = 0;          /* captures and graphs */
     size_t tensors = 0;     /* that live in it */
     stream_filter captures; /* whether a stream captures for it */
-    std::map<cudaStream_t, gpupool_capture *> open;
-    std::vector<gpupool_capture *> closed;
+    std::map<cudaStream_t, scope> scopes;
 };
 
 struct noted { /* a tensor with more to it than gpupool knows */
     std::set<cudaStream_t> lent;
     pool *graph = nullptr;
+    cudaStream_t scope = nullptr; /* the stream of its scope */
 };
 
 std::atomic<gpupool_arena *> arenas[64]; /* the devices' default arenas, once they are used */
@@ -90,39 +96,54 @@ void refuse(size_t bytes, int device) {
    later. */
 void settle() {
     for (auto at = pools.begin(); at != pools.end();) {
-        pool &p = at->second;
-        bool is_over = !p.users && !p.tensors;
-        while (is_over && !p.closed.empty() &&
-               gpupool_release_capture(p.closed.back()) == GPUPOOL_OK)
-            p.closed.pop_back();
-        if (is_over && p.closed.empty()) at = pools.erase(at);
+        auto &scopes = at->second.scopes;
+        bool is_over = !at->second.users && !at->second.tensors;
+        while (is_over && !scopes.empty()) {
+            const scope last = scopes.begin()->second;
+            if (gpupool_release_capture(last.capture) != GPUPOOL_OK) break;
+            gpupool_retire_stream(last.stream);
+            cudaStreamDestroy(last.stream);
+            scopes.erase(scopes.begin());
+        }
+        if (is_over && scopes.empty()) at = pools.erase(at);
         else ++at;
     }
 }
 
-/* The pool that a stream captures for, and a scope on the stream; NULL: it captures for none. */
-pool *enter_scope(gpupool_arena *arena, int device, cudaStream_t stream) {
+/* The pool that a stream captures for; NULL: it captures for none. */
+pool *capturing(int device, cudaStream_t stream) {
     cudaStreamCaptureStatus status = cudaStreamCaptureStatusNone;
     if (cudaStreamIsCapturing(stream, &status) != cudaSuccess)
         cudaGetLastError(); /* the default stream, beside another one's capture */
     if (status != cudaStreamCaptureStatusActive) return nullptr;
-    for (auto &at : pools) {
-        pool &p = at.second;
-        if (at.first.first != device || !p.captures || !p.captures(stream)) continue;
-        gpupool_capture *&scope = p.open[stream];
-        if (!scope) MUST(gpupool_begin_capture(arena, stream, &scope));
-        return &p;
-    }
+    for (auto &at : pools)
+        if (at.first.first == device && at.second.captures && at.second.captures(stream))
+            return &at.second;
     return nullptr;
+}
+
+/* The stream of a scope, which is made if there is none: in relaxed mode, or the capture would end. */
+cudaStream_t enter(scope &s, gpupool_arena *arena) {
+    cudaStreamCaptureMode mode = cudaStreamCaptureModeRelaxed;
+    cudaError_t error = cudaSuccess;
+    if (s.capture) return s.stream;
+    cudaThreadExchangeStreamCaptureMode(&mode);
+    if (!s.stream) error = cudaStreamCreateWithFlags(&s.stream, cudaStreamNonBlocking);
+    cudaThreadExchangeStreamCaptureMode(&mode);
+    TORCH_CHECK(error == cudaSuccess, "gpupool: ", cudaGetErrorString(error));
+    MUST(gpupool_begin_capture(arena, s.stream, &s.capture));
+    return s.stream;
 }
 
 void *alloc_captured(gpupool_arena *arena, size_t bytes, int device, cudaStream_t stream) {
     const std::lock_guard<std::mutex> hold(lock);
-    pool *graph = enter_scope(arena, device, stream);
+    pool *graph = capturing(device, stream);
+    if (graph) stream = enter(graph->scopes[stream], arena);
     void *block = gpupool_alloc(arena, bytes, stream);
     if (!block || !graph) return block;
     graph->tensors++;
     tensors[block].graph = graph;
+    tensors[block].scope = stream;
     noted_count = tensors.size();
     return block;
 }
@@ -160,7 +181,7 @@ void gpupool_torch_free(void *block, size_t, int device, cudaStream_t stream) {
     bool is_kept = n.graph && !n.lent.empty(); /* each replay may use it on the other stream */
     for (cudaStream_t other : n.lent)
         if (!n.graph && !result) result = gpupool_record_stream(arena, block, other);
-    if (!result && !is_kept) result = gpupool_free(arena, block, stream);
+    if (!result && !is_kept) result = gpupool_free(arena, block, n.graph ? n.scope : stream);
     if (result && result != GPUPOOL_E_FORKED)
         fprintf(stderr, "gpupool: %s\n", gpupool_last_error());
     if (!n.graph) return;
@@ -217,11 +238,6 @@ void gpupool_torch_end_pool(int device, mempool_id id) {
     pool &p = pools[{device, id}];
     capture_count--;
     p.captures = nullptr;
-    for (const auto &scope : p.open) {
-        MUST(gpupool_end_capture(scope.second));
-        p.closed.push_back(scope.second);
-    }
-    p.open.clear();
     settle();
 }
 

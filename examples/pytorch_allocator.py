@@ -9,7 +9,7 @@ install() builds pytorch_allocator.cpp as PyTorch builds its extensions (ninja a
 are needed), anew when it has changed. Then torch.cuda's memory_allocated, memory_stats,
 memory_summary, reset_peak_memory_stats, empty_cache and set_per_process_memory_fraction are about
 gpupool's memory; Tensor.record_stream and torch.cuda.graph work; and GPUPOOL_LIMIT=12GiB in the
-environment is a limit.
+environment is a limit. What PyTorch has no hooks for stays out: snapshots, MemPool.
 Run by itself, this file prints what tensors take, the message of one too many, and that a captured
 training step gives the weights of one that is not captured.
 """
