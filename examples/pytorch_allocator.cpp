@@ -4,9 +4,9 @@
    exception refuses a tensor: PyTorch would make one of NULL. Beside what gpupool does, they know
    two things of a few tensors. Tensor.record_stream means the work that a stream has when the
    tensor dies, and gpupool_record_stream the work that the stream has at the call: so streams are
-   noted until then. And tensors of a captured graph may outlive the graph, and the next graph of the
-   same pool takes over its memory: so a pool has scopes of gpupool of its own, one for each stream
-   that captures, and they are released after the last graph and tensor. */
+   noted until then. And tensors of a captured graph may outlive the graph, and the next graph of
+   the same pool takes over its memory: so a pool has scopes of gpupool, one for each stream that
+   captures, and they are released after the last graph and tensor. */
 #define GPUPOOL_IMPLEMENTATION
 #include "gpupool.h"
 
@@ -122,7 +122,7 @@ pool *capturing(int device, cudaStream_t stream) {
     return nullptr;
 }
 
-/* The stream of a scope, which is made if there is none: in relaxed mode, or the capture would end. */
+/* The stream of a scope. If there is none, it is made in relaxed mode, or the capture would end. */
 cudaStream_t enter(scope &s, gpupool_arena *arena) {
     cudaStreamCaptureMode mode = cudaStreamCaptureModeRelaxed;
     cudaError_t error = cudaSuccess;
