@@ -564,7 +564,8 @@ GPUPOOL_API gpupool_result gpupool_check(gpupool_arena *);
 
 /* Opens a scope on the stream, before cudaStreamBeginCapture (in any mode). What the stream
    allocates in the scope, and any block that it frees there, is the graph's until the release. A
-   stream that joins the capture needs a scope of its own. E_ARGUMENT: the stream has a scope. */
+   stream that joins the capture needs a scope of its own. Graphs that never run at one time can be
+   captured in one scope, and share its memory. E_ARGUMENT: the stream has a scope. */
 GPUPOOL_API gpupool_result gpupool_begin_capture(gpupool_arena *, cudaStream_t, gpupool_capture **);
 
 /* Closes the scope, before or after cudaStreamEndCapture. The graph keeps its memory. */

@@ -48,8 +48,11 @@ static void reuse_inside(void) {
         kit_use(arena, i % 2 ? SIZE : 1000, A);
     }
     run_graph(A);
+    start_capture(A); /* of another graph, which shares the scope's memory */
+    kit_use(arena, SIZE, A);
+    run_graph(A);
     CHECK_RESULT(gpupool_end_capture(scope), GPUPOOL_OK);
-    CHECK(!gpupool_alloc(arena, SIZE, A)); /* it is the graph's */
+    CHECK(!gpupool_alloc(arena, SIZE, A)); /* it is the graphs' */
     CHECK_EQ(gpupool_last_verdict()->cause, GPUPOOL_CAUSE_PENDING);
     CHECK_RESULT(gpupool_release_capture(scope), GPUPOOL_OK);
     CHECK_EQ(kit_stats(arena).pending.now, 0);
