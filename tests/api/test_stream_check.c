@@ -50,7 +50,7 @@ static void what_the_old_one_freed(void) {
 }
 
 /* Nor does it pile up in an arena without a limit, whose requests could always grow. CUDA may give
-   several handles in turn, and gpupool knows that a stream has ended when its handle comes again. */
+   several handles in turn, and gpupool hears of a stream's end when its handle comes again. */
 static void a_stream_for_each_task(void) {
     cudaStream_t seen[1000];
     size_t handles = 0;
