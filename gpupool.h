@@ -348,7 +348,8 @@ typedef struct gpupool_request {
                                 up to bytes + alignment for it */
     cudaStream_t stream;
     unsigned flags;    /* gpupool_flag */
-    const char *label; /* groups blocks in reports; not copied; NULL: none */
+    const char *label; /* groups blocks in reports; NULL: none. Not copied, and may be read while
+                          another thread frees the block: a literal, say */
 } gpupool_request;
 
 typedef struct gpupool_block {
@@ -3855,10 +3856,10 @@ static void gpi_holder_list(gpupool_arena *arena, gpi_holder *list) {
     qsort(list, GPI_HOLDERS, sizeof *list, gpi_holder_order);
 }
 
-/* "3 blocks of model.c:88" */
+/* "3 blocks of model.c:88". Other threads may have freed all: then there is no first holder. */
 static void gpi_holder_write(const gpi_holder *holder, char *to, size_t bytes) {
     char label[64];
-    gpi_text_line(label, sizeof label, holder->label);
+    gpi_text_line(label, sizeof label, holder->blocks ? holder->label : "");
     snprintf(to, bytes, "%llu block%s of %s%s", (unsigned long long)holder->blocks,
              holder->blocks == 1 ? "" : "s", *label ? label : "up to ",
              *label ? "" : gpi_text_size(holder->size).text);
