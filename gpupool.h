@@ -348,8 +348,7 @@ typedef struct gpupool_request {
                                 up to bytes + alignment for it */
     cudaStream_t stream;
     unsigned flags;    /* gpupool_flag */
-    const char *label; /* groups blocks in reports; NULL: none. Not copied, and may be read while
-                          another thread frees the block: a literal, say */
+    const char *label; /* groups blocks in reports; not copied, so best a literal; NULL: none */
 } gpupool_request;
 
 typedef struct gpupool_block {
@@ -925,8 +924,8 @@ static int gpi_system_try(gpi_lock *lock) {
 }
 
 /* What a lock protects takes some 100 ns, a sleep and its end some 10 us. So a thread first looks
-   again after growing gaps, in which the others' cache lines stay with the holder: but soon enough
-   to see that it lets others pass (gpi_arena_pass). */
+   again after gaps, in which the others' cache lines stay with the holder. They grow to 256 pauses
+   and no further, so that it sees when the holder lets others pass (gpi_arena_pass). */
 static void gpi_system_lock_wait(gpi_lock *lock) {
     int gap, i;
     for (gap = 32; gap <= 1024; gap += 32) {
@@ -1729,9 +1728,9 @@ typedef struct gpi_chunks { /* (CHUNK) */
     uint64_t limit;       /* bytes; UINT64_MAX: none */
     uint64_t chunk_units; /* size of new chunks; 0: by reserved memory */
     gpupool_counter reserved;
-    uint64_t asleep;    /* bytes of chunks that are away */
-    uint64_t returning; /* bytes that threads are giving back, lock open (O10) */
-    int returned;       /* counts up when that has changed */
+    uint64_t asleep;            /* bytes of chunks that are away */
+    uint64_t returning, coming; /* bytes that threads give back, and get, lock open (O10) */
+    int returned;               /* counts up when that has changed */
 } gpi_chunks;
 
 typedef struct gpi_stitch {  /* (STITCH) */
@@ -2627,8 +2626,7 @@ static uint64_t gpi_stream_cache_most(const gpupool_arena *arena) {
    Memory from the arena's source, in chunks. Sources differ in a table of two functions and flags;
    all chunks have units of the arena's one space of addresses.
 
-   CH1  all[] is in the order of sizes, the largest first. `reserved` is the sum of their bytes, and
-        of those that come while the lock is open.
+   CH1  all[] is in the order of sizes, the largest first. `reserved` is the sum of their bytes.
    CH2  cells[granule].chunk is the chunk of each granule that a chunk begins or lies in.
    CH3  A chunk that is MAPPED comes and goes under the arena's lock (D2: the driver does not wait
         there). Others come and go with the lock open, and their memory is TAKEN meanwhile.
@@ -2780,15 +2778,15 @@ static gpupool_result gpi_chunk_call(gpupool_arena *arena, gpi_chunk *chunk,
 }
 
 /* Gets a chunk's memory from the source, or maps a stitch; the program is told before a block lies
-   there. The bytes count first: the lock may open, and other threads keep the limit, too. */
+   there. The lock may open, and other threads keep the limit with what is coming. */
 static gpupool_result gpi_chunk_come(gpupool_arena *arena, gpi_chunk *chunk) {
     const gpupool_arena_config *config = &arena->config;
-    gpupool_counter *reserved = &arena->chunks.reserved;
+    gpi_chunks *chunks = &arena->chunks;
     uint64_t bytes = chunk->units * GPI_UNIT, more = chunk->stitch ? 0 : bytes;
     gpupool_result result;
     int refuses = 0;
-    GPI_SET(&reserved->now, reserved->now + more);
-    result = gpi_chunk_call(arena, chunk, arena->chunks.source->get);
+    chunks->coming += more;
+    result = gpi_chunk_call(arena, chunk, chunks->source->get);
     if (result == GPUPOOL_OK && config->on_map) {
         gpupool_mapping mapping = {chunk->memory, bytes, chunk->handle};
         GPI_CALLBACK(refuses = config->on_map(&mapping, config->user),
@@ -2796,11 +2794,13 @@ static gpupool_result gpi_chunk_come(gpupool_arena *arena, gpi_chunk *chunk) {
         if (refuses)
             result = gpi_system_fail(GPUPOOL_E_CALLBACK, "on_map refused %zu bytes", mapping.bytes);
         if (result != GPUPOOL_OK &&
-            gpi_chunk_call(arena, chunk, arena->chunks.source->give) != GPUPOOL_OK)
+            gpi_chunk_call(arena, chunk, chunks->source->give) != GPUPOOL_OK)
             result = gpi_arena_break(arena);
     }
+    chunks->coming -= more;
     chunk->is_away = result != GPUPOOL_OK;
-    gpi_counter_move(reserved, chunk->is_away ? -(int64_t)more : 0);
+    if (!chunk->is_away) gpi_counter_move(&chunks->reserved, (int64_t)more);
+    if (more) gpi_system_wake_all(&chunks->returned);
     return result;
 }
 
@@ -2863,6 +2863,11 @@ static uint64_t gpi_chunk_size(const gpi_ask *ask, uint64_t need) {
     return ask->arena->buddy.is_apart ? gpi_max(units, need) : units;
 }
 
+/* The bytes that the limit leaves. */
+static uint64_t gpi_chunk_room(const gpi_chunks *chunks) {
+    return gpi_less(chunks->limit, chunks->reserved.now + chunks->coming);
+}
+
 /* Adds finished free memory: `need` units side by side, in chunks of the usual size, and a whole
    chunk of that size where the limit lets it. The lock opens between two chunks. What was made
    before a failure stays, as free memory. */
@@ -2871,7 +2876,7 @@ static gpupool_result gpi_chunk_grow(const gpi_ask *ask, uint64_t need) {
     gpi_buddy *buddy = &arena->buddy;
     const gpi_chunks *chunks = &arena->chunks;
     uint64_t page = chunks->source->flags & GPI_MAPS ? GPI_GRANULE : 1, done = 0, left = 0;
-    uint64_t room = gpi_down(gpi_less(chunks->limit, chunks->reserved.now) / GPI_UNIT, page);
+    uint64_t room = gpi_down(gpi_chunk_room(chunks) / GPI_UNIT, page);
     uint64_t size = gpi_chunk_size(ask, need), most, part;
     gpupool_result result = GPUPOOL_OK;
     gpi_run *run;
@@ -2887,8 +2892,7 @@ static gpupool_result gpi_chunk_grow(const gpi_ask *ask, uint64_t need) {
     if (!run) return GPUPOOL_E_OUT_OF_MEMORY; /* no addresses are left */
     while (done < most) {
         part = most - done < size + size / 2 ? most - done : size; /* no small rest of its own */
-        if (part > gpi_less(chunks->limit, chunks->reserved.now) / GPI_UNIT)
-            result = GPUPOOL_E_OUT_OF_MEMORY;
+        if (part > gpi_chunk_room(chunks) / GPI_UNIT) result = GPUPOOL_E_OUT_OF_MEMORY;
         else result = gpi_chunk_make(arena, run->unit + done, part);
         if (result == GPUPOOL_E_OUT_OF_MEMORY && done < need && part > need - done) {
             size = need - done; /* no chunk of the usual size is left */
@@ -3571,7 +3575,7 @@ static gpupool_result gpi_ladder_extend(gpi_ask *ask, gpi_run **run) {
     return result == GPUPOOL_OK ? gpi_chunk_grow(ask, ask->need) : result;
 }
 
-/* The host waits: for work, or for memory that another thread is giving back (O10). */
+/* The host waits: for work, or for memory that another thread is giving back or getting (O10). */
 static gpupool_result gpi_ladder_wait_for(gpi_ask *ask, uint64_t began) {
     gpupool_arena *arena = ask->arena;
     int returned = arena->chunks.returned;
@@ -3579,7 +3583,7 @@ static gpupool_result gpi_ladder_wait_for(gpi_ask *ask, uint64_t began) {
     if (ask->request->flags & GPUPOOL_NO_WAIT) return GPUPOOL_E_OUT_OF_MEMORY;
     s = gpi_ladder_choose_wait(ask, began);
     if (s) return gpi_ladder_wait(arena, s);
-    if (!arena->chunks.returning) return GPUPOOL_E_OUT_OF_MEMORY;
+    if (!arena->chunks.returning && !arena->chunks.coming) return GPUPOOL_E_OUT_OF_MEMORY;
     gpi_arena_open(arena);
     gpi_system_sleep_on(&arena->chunks.returned, returned);
     gpi_arena_close(arena);
@@ -3617,9 +3621,9 @@ static int gpi_ladder_wants_freed(const gpi_ask *ask) {
            (ask->owner->kind == GPI_NONE && units >= ask->units);
 }
 
-/* What no step below helps: a stream that captures, and a request for more than blocks leave, of
-   what is reserved (chunks stay above a lowered limit) or may be. No wait and no other arena would
-   help it, and memory is not short for others. */
+/* What no step below helps: a stream that captures, and a request for more than the limit or the
+   device (or what is reserved above a lowered limit): nobody waits for it, and memory is not short
+   for others. Live blocks do not count: a queued host function may free them. */
 static gpupool_result gpi_ladder_refuses(const gpi_ask *ask) {
     gpupool_arena *arena = ask->arena;
     uint64_t most = gpi_max(arena->chunks.limit, arena->chunks.reserved.now);
@@ -3627,8 +3631,6 @@ static gpupool_result gpi_ladder_refuses(const gpi_ask *ask) {
         return gpi_driver_capturing();
     if (arena->chunks.source->flags & GPI_ON_DEVICE)
         most = gpi_min(most, arena->driver.total_bytes);
-    gpi_stream_flush_all(arena, UINT64_MAX); /* adds up what caches have counted */
-    most = gpi_less(most, arena->stats.allocated.now);
     return ask->units * GPI_UNIT > most ? GPUPOOL_E_OUT_OF_MEMORY : GPUPOOL_OK;
 }
 
@@ -3636,7 +3638,6 @@ static gpupool_result gpi_ladder_refuses(const gpi_ask *ask) {
 static gpupool_result gpi_ladder_climb(gpi_ask *ask, gpi_run **run) {
     gpupool_arena *arena = ask->arena;
     uint64_t began = 0, quiet_until = arena->streams.quiet_until;
-    const gpi_chunks *chunks = &arena->chunks;
     int has_waited = 0, is_short;
     gpupool_result result;
     for (;;) {
@@ -3653,7 +3654,7 @@ static gpupool_result gpi_ladder_climb(gpi_ask *ask, gpi_run **run) {
         }
         is_short = arena->streams.position < arena->short_until;
         if (gpi_ladder_poll(arena)) {
-            if (is_short && ask->need * GPI_UNIT > gpi_less(chunks->limit, chunks->reserved.now))
+            if (is_short && ask->need * GPI_UNIT > gpi_chunk_room(&arena->chunks))
                 GPI_SET(&arena->short_until, arena->streams.position + GPI_SHORT);
             continue; /* without the marks the host would have had to wait: they go on */
         }
@@ -3736,7 +3737,7 @@ static uint64_t gpi_sibling_help(gpupool_arena *arena, uint64_t need, unsigned f
 static int gpi_sibling_helps(const gpi_ask *ask) {
     gpupool_arena *arena = ask->arena;
     uint64_t need = gpi_up(ask->need, GPI_GRANULE) * GPI_UNIT;
-    uint64_t room = gpi_less(arena->chunks.limit, arena->chunks.reserved.now);
+    uint64_t room = gpi_min(gpi_chunk_room(&arena->chunks), arena->driver.total_bytes);
     return arena->chunks.source->flags & GPI_ON_DEVICE && need <= room &&
            gpi_sibling_help(arena, need, ask->request->flags) > 0;
 }
@@ -3772,8 +3773,8 @@ static uint64_t gpi_survey_room(const gpupool_arena *arena, uint64_t back, uint6
 }
 
 /* The run behind this one. There may be millions, and other threads do not wait for all of them:
-   behind one record of 256, some 5 us, they have the lock first. What they change meanwhile is not
-   in the sums, or twice. */
+   behind one record of 256, some 5 us, they have the lock first. So sums over runs are of no one
+   moment, and what was read before the walk may have changed. */
 static const gpi_run *gpi_survey_next(gpupool_arena *arena, const gpi_run *run) {
     uint64_t unit = run->unit + run->units;
     if ((uintptr_t)run / sizeof *run % 256 || !run->right) return run->right;
@@ -3834,11 +3835,11 @@ static int gpi_holder_order(const void *left, const void *right) {
 }
 
 /* Adds up the live blocks; who has most comes first. The last one found is all who come later. */
-static void gpi_holder_list(gpupool_arena *arena, gpi_holder *list) {
+static void gpi_holder_list(const gpupool_arena *arena, gpi_holder *list) {
     const gpi_run *run = gpi_buddy_at(&arena->buddy, 0);
     gpupool_block block;
     memset(list, 0, GPI_HOLDERS * sizeof *list);
-    for (; run; run = gpi_survey_next(arena, run)) {
+    for (; run; run = run->right) {
         gpi_holder *holder = list, *last = list + GPI_HOLDERS - 1;
         uint64_t size = 0;
         if (!gpi_stream_describe(run, &block)) continue;
@@ -3856,7 +3857,7 @@ static void gpi_holder_list(gpupool_arena *arena, gpi_holder *list) {
     qsort(list, GPI_HOLDERS, sizeof *list, gpi_holder_order);
 }
 
-/* "3 blocks of model.c:88". Other threads may have freed all: then there is no first holder. */
+/* "3 blocks of model.c:88". Of the blocks that a verdict counts others may have freed all. */
 static void gpi_holder_write(const gpi_holder *holder, char *to, size_t bytes) {
     char label[64];
     gpi_text_line(label, sizeof label, holder->blocks ? holder->label : "");
@@ -3876,7 +3877,7 @@ static void gpi_verdict_add(gpupool_verdict *v, const char *form, uint64_t x, ui
 
 /* Says what helps besides: a higher limit; free blocks, and whose; "ask for less" if nothing does.
  */
-static void gpi_verdict_say_help(gpupool_arena *arena, gpupool_verdict *v, int parts) {
+static void gpi_verdict_say_help(const gpupool_arena *arena, gpupool_verdict *v, int parts) {
     gpi_holder holders[GPI_HOLDERS];
     size_t used;
     if (v->device_missing) v->missing = 0;
@@ -5034,7 +5035,7 @@ static void gpi_report_walk(gpupool_arena *arena, gpupool_visit_fn visit, void *
     for (; run && !is_over; unit = end) {
         const gpi_chunk *chunk = gpi_buddy_chunk(&arena->buddy, unit);
         end = run->unit + run->units;
-        if (chunk && run->state != GPI_EMPTY) {
+        if (chunk && unit < chunk->unit + chunk->units && run->state != GPI_EMPTY) {
             gpupool_part part;
             end = gpi_min(end, chunk->unit + chunk->units);
             memset(&part, 0, sizeof part);
@@ -5081,7 +5082,7 @@ typedef struct gpi_report {
 } gpi_report;
 
 static void gpi_report_text(gpi_report *report) {
-    gpupool_arena *arena = report->arena;
+    const gpupool_arena *arena = report->arena;
     FILE *file = report->file;
     gpi_holder holders[GPI_HOLDERS];
     const uint64_t *words = report->words;
@@ -5508,7 +5509,7 @@ static gpupool_result gpi_check_chunks(const gpupool_arena *arena) {
                      gpi_buddy_chunk(&arena->buddy, chunk->unit + chunk->units - 1) == chunk);
         *(chunk->is_away ? &away : &bytes) += chunk->units * GPI_UNIT;
     }
-    GPI_MUST("CH1 reserved", bytes == chunks->reserved.now || arena->outside);
+    GPI_MUST("CH1 reserved", bytes == chunks->reserved.now);
     GPI_MUST("SL1", away == chunks->asleep && (!away || arena->sleep || *arena->broken));
     return GPUPOOL_OK;
 }

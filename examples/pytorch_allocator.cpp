@@ -19,6 +19,7 @@
 #include <set>
 #include <string>
 #include <unordered_map>
+#include <vector>
 
 #define MUST(call) TORCH_CHECK((call) == GPUPOOL_OK, "gpupool: ", gpupool_last_error())
 
@@ -46,10 +47,18 @@ struct noted { /* a tensor with more to it than gpupool knows */
     cudaStream_t scope = nullptr; /* the stream of its scope */
 };
 
+struct late { /* a tensor that died lent to a stream that captures, where no use can be recorded */
+    void *block;
+    int device;
+    cudaStream_t stream;
+    noted has;
+};
+
 std::atomic<gpupool_arena *> arenas[64]; /* the devices' default arenas, once they are used */
 std::mutex lock;
 std::map<std::pair<int, mempool_id>, pool> pools; /* by device, too */
 std::unordered_map<void *, noted> tensors;
+std::vector<late> dead;
 std::atomic<size_t> noted_count{0}, capture_count{0}; /* 0: nothing to look up, as mostly */
 
 gpupool_arena *arena_of(int device) {
@@ -92,17 +101,30 @@ void refuse(size_t bytes, int device) {
     TORCH_CHECK_WITH(OutOfMemoryError, false, message, gpupool_last_error());
 }
 
+/* Frees a tensor. What a graph has lent to another stream stays: each replay may use it there. */
+gpupool_result end(void *block, int device, cudaStream_t stream, const noted &has) {
+    gpupool_result result = GPUPOOL_OK;
+    if (has.graph)
+        return has.lent.empty() ? gpupool_free(arenas[device], block, has.scope) : GPUPOOL_OK;
+    for (cudaStream_t other : has.lent)
+        if (!result) result = gpupool_record_stream(arenas[device], block, other);
+    return result ? result : gpupool_free(arenas[device], block, stream);
+}
+
 /* Releases what is nobody's any more. What cannot be, while another stream captures, is tried again
    later. */
 void settle() {
+    for (size_t i = dead.size(); i--;)
+        if (end(dead[i].block, dead[i].device, dead[i].stream, dead[i].has) != GPUPOOL_E_CAPTURING)
+            dead.erase(dead.begin() + (std::ptrdiff_t)i);
     for (auto at = pools.begin(); at != pools.end();) {
         auto &scopes = at->second.scopes;
         bool is_over = !at->second.users && !at->second.tensors;
         while (is_over && !scopes.empty()) {
-            const scope last = scopes.begin()->second;
-            if (gpupool_release_capture(last.capture) != GPUPOOL_OK) break;
-            gpupool_retire_stream(last.stream);
-            cudaStreamDestroy(last.stream);
+            const scope last = scopes.begin()->second; /* empty, if it could not be made */
+            if (last.capture && gpupool_release_capture(last.capture) != GPUPOOL_OK) break;
+            if (last.stream) gpupool_retire_stream(last.stream);
+            if (last.stream) cudaStreamDestroy(last.stream);
             scopes.erase(scopes.begin());
         }
         if (is_over && scopes.empty()) at = pools.erase(at);
@@ -174,19 +196,15 @@ void *gpupool_torch_alloc(size_t bytes, int device, cudaStream_t stream) {
    a forked child, a DataLoader's worker say, the memory is the parent's to free. */
 void gpupool_torch_free(void *block, size_t, int device, cudaStream_t stream) {
     if (!block) return;
-    gpupool_arena *arena = arenas[device];
-    gpupool_result result = GPUPOOL_OK;
-    noted n = forget(block);
-    n.lent.erase(stream);
-    bool is_kept = n.graph && !n.lent.empty(); /* each replay may use it on the other stream */
-    for (cudaStream_t other : n.lent)
-        if (!n.graph && !result) result = gpupool_record_stream(arena, block, other);
-    if (!result && !is_kept) result = gpupool_free(arena, block, n.graph ? n.scope : stream);
-    if (result && result != GPUPOOL_E_FORKED)
+    noted has = forget(block);
+    has.lent.erase(stream);
+    gpupool_result result = end(block, device, stream, has);
+    if (result && result != GPUPOOL_E_FORKED && result != GPUPOOL_E_CAPTURING)
         fprintf(stderr, "gpupool: %s\n", gpupool_last_error());
-    if (!n.graph) return;
+    if (!has.graph && result != GPUPOOL_E_CAPTURING) return;
     const std::lock_guard<std::mutex> hold(lock);
-    n.graph->tensors--;
+    if (has.graph) has.graph->tensors--;
+    else dead.push_back({block, device, stream, has});
     settle();
 }
 
