@@ -1728,9 +1728,11 @@ typedef struct gpi_chunks { /* (CHUNK) */
     uint64_t limit;       /* bytes; UINT64_MAX: none */
     uint64_t chunk_units; /* size of new chunks; 0: by reserved memory */
     gpupool_counter reserved;
-    uint64_t asleep;            /* bytes of chunks that are away */
-    uint64_t returning, coming; /* bytes that threads give back, and get, lock open (O10) */
-    int returned;               /* counts up when that has changed */
+    uint64_t asleep;    /* bytes of chunks that are away */
+    uint64_t coming;    /* bytes that threads get, lock open */
+    uint64_t returning; /* bytes that threads are giving back, lock open (O10) */
+    int growing;        /* threads whose growth is no free memory yet (O10) */
+    int returned;       /* counts up when one of the two has changed */
 } gpi_chunks;
 
 typedef struct gpi_stitch {  /* (STITCH) */
@@ -2800,7 +2802,6 @@ static gpupool_result gpi_chunk_come(gpupool_arena *arena, gpi_chunk *chunk) {
     chunks->coming -= more;
     chunk->is_away = result != GPUPOOL_OK;
     if (!chunk->is_away) gpi_counter_move(&chunks->reserved, (int64_t)more);
-    if (more) gpi_system_wake_all(&chunks->returned);
     return result;
 }
 
@@ -2874,7 +2875,7 @@ static uint64_t gpi_chunk_room(const gpi_chunks *chunks) {
 static gpupool_result gpi_chunk_grow(const gpi_ask *ask, uint64_t need) {
     gpupool_arena *arena = ask->arena;
     gpi_buddy *buddy = &arena->buddy;
-    const gpi_chunks *chunks = &arena->chunks;
+    gpi_chunks *chunks = &arena->chunks;
     uint64_t page = chunks->source->flags & GPI_MAPS ? GPI_GRANULE : 1, done = 0, left = 0;
     uint64_t room = gpi_down(gpi_chunk_room(chunks) / GPI_UNIT, page);
     uint64_t size = gpi_chunk_size(ask, need), most, part;
@@ -2890,6 +2891,7 @@ static gpupool_result gpi_chunk_grow(const gpi_ask *ask, uint64_t need) {
     if (left && need * GPI_UNIT > left) return GPUPOOL_E_OUT_OF_MEMORY;
     run = gpi_buddy_get(buddy, &buddy->empty, gpi_up(most, GPI_GRANULE), GPI_GRANULE * GPI_UNIT);
     if (!run) return GPUPOOL_E_OUT_OF_MEMORY; /* no addresses are left */
+    chunks->growing++;
     while (done < most) {
         part = most - done < size + size / 2 ? most - done : size; /* no small rest of its own */
         if (part > gpi_chunk_room(chunks) / GPI_UNIT) result = GPUPOOL_E_OUT_OF_MEMORY;
@@ -2908,6 +2910,8 @@ static gpupool_result gpi_chunk_grow(const gpi_ask *ask, uint64_t need) {
                       &buddy->empty, 0);
     run->by.freed_by = NULL;
     if (done) gpi_buddy_put(buddy, run, GPI_FREE, &buddy->any, 0);
+    chunks->growing--;
+    gpi_system_wake_all(&chunks->returned);
     return done >= need ? GPUPOOL_OK : result;
 }
 
@@ -3575,7 +3579,7 @@ static gpupool_result gpi_ladder_extend(gpi_ask *ask, gpi_run **run) {
     return result == GPUPOOL_OK ? gpi_chunk_grow(ask, ask->need) : result;
 }
 
-/* The host waits: for work, or for memory that another thread is giving back or getting (O10). */
+/* The host waits: for work, or for memory that another thread gives back or grows by (O10). */
 static gpupool_result gpi_ladder_wait_for(gpi_ask *ask, uint64_t began) {
     gpupool_arena *arena = ask->arena;
     int returned = arena->chunks.returned;
@@ -3583,7 +3587,7 @@ static gpupool_result gpi_ladder_wait_for(gpi_ask *ask, uint64_t began) {
     if (ask->request->flags & GPUPOOL_NO_WAIT) return GPUPOOL_E_OUT_OF_MEMORY;
     s = gpi_ladder_choose_wait(ask, began);
     if (s) return gpi_ladder_wait(arena, s);
-    if (!arena->chunks.returning && !arena->chunks.coming) return GPUPOOL_E_OUT_OF_MEMORY;
+    if (!arena->chunks.returning && !arena->chunks.growing) return GPUPOOL_E_OUT_OF_MEMORY;
     gpi_arena_open(arena);
     gpi_system_sleep_on(&arena->chunks.returned, returned);
     gpi_arena_close(arena);

@@ -6,6 +6,7 @@
 #include "kit.h"
 
 #include <pthread.h>
+#include <stdatomic.h>
 #include <unistd.h>
 
 #define A kit_stream[0]
@@ -171,6 +172,7 @@ static void threads_share_a_limit(void) {
 
 /* Where a source may wait, it gets chunks with the arena's lock open: what is under way counts. */
 static pthread_barrier_t together;
+static size_t wanted;
 
 static void *slow_chunk(size_t bytes, void *user) {
     void *chunk = NULL;
@@ -189,22 +191,44 @@ static void *grow(void *user) {
     cudaStream_t stream = *(cudaStream_t *)user;
     void *block;
     pthread_barrier_wait(&together);
-    block = gpupool_alloc(arena, 16 * MIB, stream);
+    block = gpupool_alloc(arena, wanted, stream);
     pthread_barrier_wait(&together);
     kit_free(arena, block, stream);
     return NULL;
 }
 
+static int is_part(const gpupool_part *part, void *user) {
+    (void)user;
+    return !CHECK(part->bytes > 0);
+}
+
+static void *walk(void *user) {
+    while (!atomic_load((atomic_int *)user))
+        CHECK_RESULT(gpupool_walk_blocks(arena, is_part, NULL), GPUPOOL_OK);
+    return NULL;
+}
+
+/* Two have room, in chunks that are no multiple of 2 MiB; and where a chunk takes all of the limit,
+   one has, for all: the others wait for it. */
 static void threads_that_grow_at_once(void) {
     gpupool_arena_config config = kit_config(GPUPOOL_SOURCE_CUSTOM, 32 * MIB);
+    pthread_t walker;
+    CHECK_EQ(pthread_barrier_init(&together, NULL, KIT_STREAMS), 0);
     config.chunk_alloc = slow_chunk;
     config.chunk_free = end_chunk;
-    CHECK_EQ(pthread_barrier_init(&together, NULL, KIT_STREAMS), 0);
-    arena = kit_create(&config);
-    run_threads(grow);
-    CHECK_EQ(kit_stats(arena).reserved.peak, 32 * MIB);
-    CHECK_EQ(kit_stats(arena).failures, KIT_STREAMS - 2);
-    kit_close(arena);
+    for (wanted = 15 * MIB + 512; wanted; wanted = wanted > MIB ? MIB : 0) {
+        atomic_int is_over = 0;
+        check_case("%zu bytes", wanted);
+        arena = kit_create(&config);
+        CHECK_EQ(pthread_create(&walker, NULL, walk, &is_over), 0);
+        run_threads(grow);
+        atomic_store(&is_over, 1);
+        CHECK_EQ(pthread_join(walker, NULL), 0);
+        CHECK_EQ(kit_stats(arena).reserved.peak, wanted == MIB ? 32 * MIB : 2 * wanted);
+        CHECK_EQ(kit_stats(arena).failures, wanted == MIB ? 0 : KIT_STREAMS - 2);
+        kit_close(arena);
+        config.chunk_bytes = 32 * MIB;
+    }
     CHECK_EQ(pthread_barrier_destroy(&together), 0);
 }
 

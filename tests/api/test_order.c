@@ -250,6 +250,21 @@ static void in_a_host_function(void) {
     kit_close(arena);
 }
 
+/* A request waits for work whose host function frees what it lacks. */
+static void in_one_under_way(void) {
+    void *other;
+    begin();
+    kit_delay();
+    freed = get(SIZE / 4 * 3, A, 1);
+    other = get(SIZE / 8, A, 1);
+    CHECK_EQ(cudaLaunchHostFunc(A, free_it, arena), cudaSuccess);
+    kit_write(other, SIZE / 8, A, 2);
+    kit_free(arena, other, A);
+    kit_use(arena, SIZE, B);
+    CHECK_EQ(kit_stats(arena).failures, 0);
+    kit_close(arena);
+}
+
 /* It makes no CUDA call, as CUDA's host functions must not. A second free is refused, now or when
    the first is carried out: never is a block lost or two. */
 static void posted_twice(void) {
@@ -282,6 +297,7 @@ int main(void) {
     KIT_TEST(marks_that_move);
     KIT_TEST(freed_without_a_stream);
     KIT_TEST(in_a_host_function);
+    KIT_TEST(in_one_under_way);
     KIT_TEST(posted_twice);
     return check_finish();
 }
