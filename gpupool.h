@@ -927,9 +927,9 @@ static int gpi_system_try(gpi_lock *lock) {
    again after gaps, in which the others' cache lines stay with the holder. They grow to 256 pauses
    and no further, so that it sees when the holder lets others pass (gpi_arena_pass). */
 static void gpi_system_lock_wait(gpi_lock *lock) {
-    int gap, i;
-    for (gap = 32; gap <= 1024; gap += 32) {
-        for (i = 0; i < gap && i < 256; i++) GPI_PAUSE();
+    int looks, i;
+    for (looks = 1; looks <= 32; looks++) {
+        for (i = 0; i < 32 * looks && i < 256; i++) GPI_PAUSE();
         if (gpi_system_try(lock)) return;
     }
     while (__atomic_exchange_n(lock, 2, __ATOMIC_ACQUIRE))
@@ -1392,8 +1392,8 @@ static gpupool_result gpi_driver_mark(gpi_driver *driver, CUcontext context, CUe
 
 /* Waits for all work of the device, and of each peer (O12); of destroyed streams too:
    cuMemFreeHost of a byte does, and unlike cuCtxSynchronize it ends no capture (seen on CUDA 13.0).
-   It takes 0.5 to 1 ms even on an idle device, and other threads' cuEventRecord waits for it.
-   So does cuMemFree, for a host that can pin no byte more. Not under a lock. */
+   So does cuMemFree, for a host that can pin no byte more. It takes 0.5 to 1 ms even on an idle
+   device, and other threads' cuEventRecord waits for it. Not under a lock. */
 static gpupool_result gpi_driver_wait(gpi_driver *driver) {
     gpupool_result result = GPUPOOL_OK;
     CUdeviceptr other = 0;
@@ -1729,11 +1729,9 @@ typedef struct gpi_chunks { /* (CHUNK) */
     uint64_t limit;       /* bytes; UINT64_MAX: none */
     uint64_t chunk_units; /* size of new chunks; 0: by reserved memory */
     gpupool_counter reserved;
-    uint64_t asleep;    /* bytes of chunks that are away */
-    uint64_t coming;    /* bytes that threads get, lock open */
-    uint64_t returning; /* bytes that threads are giving back, lock open (O10) */
-    int growing;        /* threads whose growth is no free memory yet (O10) */
-    int returned;       /* counts up when one of the two has changed */
+    uint64_t asleep;            /* bytes of chunks that are away */
+    uint64_t coming, returning; /* bytes that threads grow by, and give back, lock open (O10) */
+    int returned;               /* counts up when one of them has changed */
 } gpi_chunks;
 
 typedef struct gpi_stitch {  /* (STITCH) */
@@ -2782,28 +2780,24 @@ static gpupool_result gpi_chunk_call(gpupool_arena *arena, gpi_chunk *chunk,
 }
 
 /* Gets a chunk's memory from the source, or maps a stitch; the program is told before a block lies
-   there. The lock may open, and other threads keep the limit with what is coming. */
+   there. */
 static gpupool_result gpi_chunk_come(gpupool_arena *arena, gpi_chunk *chunk) {
     const gpupool_arena_config *config = &arena->config;
-    gpi_chunks *chunks = &arena->chunks;
-    uint64_t bytes = chunk->units * GPI_UNIT, more = chunk->stitch ? 0 : bytes;
-    gpupool_result result;
+    const gpi_source *source = arena->chunks.source;
+    gpupool_result result = gpi_chunk_call(arena, chunk, source->get);
+    gpupool_mapping mapping = {chunk->memory, chunk->units * GPI_UNIT, chunk->handle};
     int refuses = 0;
-    chunks->coming += more;
-    result = gpi_chunk_call(arena, chunk, chunks->source->get);
-    if (result == GPUPOOL_OK && config->on_map) {
-        gpupool_mapping mapping = {chunk->memory, bytes, chunk->handle};
+    if (result != GPUPOOL_OK) return result;
+    if (config->on_map)
         GPI_CALLBACK(refuses = config->on_map(&mapping, config->user),
                      result = gpi_system_fail(GPUPOOL_E_CALLBACK, "on_map threw an exception"))
-        if (refuses)
-            result = gpi_system_fail(GPUPOOL_E_CALLBACK, "on_map refused %zu bytes", mapping.bytes);
-        if (result != GPUPOOL_OK &&
-            gpi_chunk_call(arena, chunk, chunks->source->give) != GPUPOOL_OK)
-            result = gpi_arena_break(arena);
-    }
-    chunks->coming -= more;
+    if (refuses)
+        result = gpi_system_fail(GPUPOOL_E_CALLBACK, "on_map refused %zu bytes", mapping.bytes);
+    if (result != GPUPOOL_OK && gpi_chunk_call(arena, chunk, source->give) != GPUPOOL_OK)
+        return gpi_arena_break(arena);
     chunk->is_away = result != GPUPOOL_OK;
-    if (!chunk->is_away) gpi_counter_move(&chunks->reserved, (int64_t)more);
+    if (!chunk->is_away && !chunk->stitch)
+        gpi_counter_move(&arena->chunks.reserved, (int64_t)mapping.bytes);
     return result;
 }
 
@@ -2866,7 +2860,7 @@ static uint64_t gpi_chunk_size(const gpi_ask *ask, uint64_t need) {
     return ask->arena->buddy.is_apart ? gpi_max(units, need) : units;
 }
 
-/* The bytes that the limit leaves. */
+/* The bytes that the limit leaves beside growth under way. */
 static uint64_t gpi_chunk_room(const gpi_chunks *chunks) {
     return gpi_less(chunks->limit, chunks->reserved.now + chunks->coming);
 }
@@ -2880,7 +2874,7 @@ static gpupool_result gpi_chunk_grow(const gpi_ask *ask, uint64_t need) {
     gpi_chunks *chunks = &arena->chunks;
     uint64_t page = chunks->source->flags & GPI_MAPS ? GPI_GRANULE : 1, done = 0, left = 0;
     uint64_t room = gpi_down(gpi_chunk_room(chunks) / GPI_UNIT, page);
-    uint64_t size = gpi_chunk_size(ask, need), most, part;
+    uint64_t size = gpi_chunk_size(ask, need), most, part, planned;
     gpupool_result result = GPUPOOL_OK;
     gpi_run *run;
     need = gpi_up(need, page);
@@ -2893,10 +2887,12 @@ static gpupool_result gpi_chunk_grow(const gpi_ask *ask, uint64_t need) {
     if (left && need * GPI_UNIT > left) return GPUPOOL_E_OUT_OF_MEMORY;
     run = gpi_buddy_get(buddy, &buddy->empty, gpi_up(most, GPI_GRANULE), GPI_GRANULE * GPI_UNIT);
     if (!run) return GPUPOOL_E_OUT_OF_MEMORY; /* no addresses are left */
-    chunks->growing++;
+    planned = most * GPI_UNIT;
+    chunks->coming += planned;
     while (done < most) {
         part = most - done < size + size / 2 ? most - done : size; /* no small rest of its own */
-        if (part > gpi_chunk_room(chunks) / GPI_UNIT) result = GPUPOOL_E_OUT_OF_MEMORY;
+        if (part > gpi_less(chunks->limit, chunks->reserved.now) / GPI_UNIT)
+            result = GPUPOOL_E_OUT_OF_MEMORY; /* it was lowered */
         else result = gpi_chunk_make(arena, run->unit + done, part);
         if (result == GPUPOOL_E_OUT_OF_MEMORY && done < need && part > need - done) {
             size = need - done; /* no chunk of the usual size is left */
@@ -2912,7 +2908,7 @@ static gpupool_result gpi_chunk_grow(const gpi_ask *ask, uint64_t need) {
                       &buddy->empty, 0);
     run->by.freed_by = NULL;
     if (done) gpi_buddy_put(buddy, run, GPI_FREE, &buddy->any, 0);
-    chunks->growing--;
+    chunks->coming -= planned;
     gpi_system_wake_all(&chunks->returned);
     return done >= need ? GPUPOOL_OK : result;
 }
@@ -3589,7 +3585,7 @@ static gpupool_result gpi_ladder_wait_for(gpi_ask *ask, uint64_t began) {
     if (ask->request->flags & GPUPOOL_NO_WAIT) return GPUPOOL_E_OUT_OF_MEMORY;
     s = gpi_ladder_choose_wait(ask, began);
     if (s) return gpi_ladder_wait(arena, s);
-    if (!arena->chunks.returning && !arena->chunks.growing) return GPUPOOL_E_OUT_OF_MEMORY;
+    if (!arena->chunks.returning && !arena->chunks.coming) return GPUPOOL_E_OUT_OF_MEMORY;
     gpi_arena_open(arena);
     gpi_system_sleep_on(&arena->chunks.returned, returned);
     gpi_arena_close(arena);

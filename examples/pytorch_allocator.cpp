@@ -28,8 +28,8 @@ namespace {
 typedef std::pair<unsigned long long, unsigned long long> mempool_id; /* c10::MempoolId_t */
 typedef std::function<bool(cudaStream_t)> stream_filter;
 
-struct
-    scope { /* of gpupool, on a stream that stands for the one that captures: nothing runs there */
+/* Of gpupool, on a stream that stands for the one that captures: nothing runs there. */
+struct scope {
     cudaStream_t stream = nullptr;
     gpupool_capture *capture = nullptr;
 };
